@@ -1,0 +1,196 @@
+# Skerry: one Makefile, no recursion.  `make help` lists what it can do.
+BUILD ?= release
+CUDA  ?= auto
+V     ?= 0
+BUILD_DIR ?= build
+PREFIX ?= /usr/local
+CUDA_HOME ?= /usr/local/cuda
+CUDA_ARCHS ?= 80 90
+ifeq ($(origin CC),default)
+CC := gcc
+endif
+NVCC  ?= $(CUDA_HOME)/bin/nvcc
+PROTOC_C ?= protoc-c
+PYTHON ?= /usr/bin/python3
+
+.SUFFIXES:
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules
+
+ifeq ($(CUDA),auto)
+override CUDA := $(if $(wildcard $(NVCC)),1,0)
+endif
+ifneq ($(filter-out 0 1,$(CUDA)),)
+$(error CUDA must be auto, 0 or 1)
+endif
+ifneq ($(filter-out release debug asan tsan,$(BUILD)),)
+$(error BUILD must be release, debug, asan or tsan)
+endif
+
+# Objects live in one tree per configuration; release binaries in build/bin/.
+O   := $(BUILD_DIR)/$(BUILD)
+GEN := $(BUILD_DIR)/gen
+BIN := $(if $(filter release,$(BUILD)),$(BUILD_DIR)/bin,$(O)/bin)
+
+# ---- flags -------------------------------------------------------------
+WARN := -Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes \
+        -Wmissing-prototypes -Wpointer-arith -Wwrite-strings -Wvla -Wformat=2 \
+        -Wundef -Wno-unused-parameter -Wno-missing-field-initializers
+OPT_release := -O2 -g -fno-omit-frame-pointer -D_FORTIFY_SOURCE=2 -fstack-protector-strong
+OPT_debug   := -O0 -g3 -DSKERRY_FAULTS=1
+OPT_asan    := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all \
+               -fno-omit-frame-pointer -DSKERRY_FAULTS=1
+OPT_tsan    := -O1 -g -fsanitize=thread -fno-omit-frame-pointer -DSKERRY_FAULTS=1
+OPT := $(OPT_$(BUILD))
+VERSION := $(shell cat VERSION 2>/dev/null || echo 0.0.0)
+
+# CFLAGS, CPPFLAGS, LDFLAGS, LDLIBS belong to the user; ours are ALL_*.
+# -ffp-contract=off: elementwise outer arithmetic gives the same bits everywhere.
+PKGS := libuv libprotobuf-c libcurl gnutls libmicrohttpd sqlite3 jansson \
+        yaml-0.1 vips libarchive libzstd
+PKG_CFLAGS := $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(PKGS) 2>/dev/null))
+ALL_CPPFLAGS := -I. -I$(GEN) -D_GNU_SOURCE -DHAVE_CUDA=$(CUDA) $(PKG_CFLAGS) $(CPPFLAGS)
+ALL_CFLAGS   := -std=c11 $(OPT) -ffp-contract=off -fPIE -pthread $(WARN) \
+                $(if $(WERROR),-Werror) $(CFLAGS)
+ALL_LDFLAGS  := $(filter -fsanitize=% -fno-sanitize%,$(OPT)) -pie -pthread \
+                -Wl,--as-needed -Wl,-z,relro,-z,now $(LDFLAGS)
+ALL_LDLIBS   := -lm -lpthread $(LDLIBS)
+
+pkg = $(shell pkg-config --libs $(1) 2>/dev/null)
+LINK_base        := $(call pkg,yaml-0.1 jansson gnutls vips libarchive libzstd)
+LINK_proto       := $(call pkg,libprotobuf-c)
+LINK_kernels     := -ldnnl
+LINK_outer       := $(LINK_base)
+LINK_net         := $(call pkg,libuv libprotobuf-c libcurl gnutls libmicrohttpd) $(LINK_base)
+LINK_coordinator := $(LINK_net) $(call pkg,sqlite3)
+LINK_worker      := $(LINK_net) $(LINK_kernels)
+LINK_cli         := $(LINK_net)
+
+ifeq ($(CUDA),1)
+# No exceptions, RTTI or guarded statics: the objects link with plain cc.
+GENCODE := $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) \
+  -gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS))
+ALL_NVCCFLAGS := -std=c++17 -O3 -lineinfo $(GENCODE) -Xcompiler \
+  -Wall,-fPIE,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-fno-omit-frame-pointer $(NVCCFLAGS)
+LINK_kernels += -L$(firstword $(wildcard $(CUDA_HOME)/lib64 $(CUDA_HOME)/lib)) -lcudart_static -ldl -lrt
+endif
+
+# $(call say,VERB) prints one quiet line for a recipe, unless V=1.
+ifneq ($(V),1)
+say = @printf '  %-6s %s\n' '$(1)' '$@';
+endif
+
+# ---- layers: an archive each; DEPS say what a layer may link -----------
+LAYERS           := base proto outer net kernels coordinator worker cli
+DEPS_base        :=
+DEPS_proto       :=
+DEPS_outer       := base
+DEPS_kernels     := base
+DEPS_net         := proto base
+DEPS_coordinator := outer net proto base
+DEPS_worker      := outer net proto kernels base
+DEPS_cli         := net proto base
+
+DIRS_base        := common/base
+DIRS_outer       := common/outer
+DIRS_net         := common/net
+DIRS_kernels     := kernels kernels/cpu
+DIRS_coordinator := coordinator
+DIRS_worker      := worker
+DIRS_cli         := cli
+
+sources = $(filter-out %/main.c,$(foreach d,$(DIRS_$(1)),$(wildcard $(d)/*.c)))
+PROTO := $(wildcard proto/*.proto)
+PB_C  := $(PROTO:%.proto=$(GEN)/%.pb-c.c)
+PB_H  := $(PB_C:.c=.h)
+CU    := $(if $(filter 1,$(CUDA)),$(wildcard kernels/cuda/*.cu))
+
+lib = $(O)/lib$(1).a
+OBJ_proto   := $(PB_C:$(GEN)/%.c=$(O)/gen/%.o)
+OBJ_kernels := $(patsubst %.cu,$(O)/%.cu.o,$(CU))
+
+PROGRAMS := coordinatord workerd skerry
+MAIN_coordinatord := coordinator
+MAIN_workerd      := worker
+MAIN_skerry       := cli
+BINS := $(PROGRAMS:%=$(BIN)/%)
+
+.PHONY: all help
+all: $(BINS) ## build coordinatord, workerd and skerry into build/bin
+
+help: ## this list
+	@echo 'make TARGET [BUILD=release|debug|asan|tsan] [CUDA=auto|0|1] [CC=gcc|clang] [WERROR=1] [V=1]'
+	@echo
+	@sed -nE 's/^([a-z][a-z-]*):.*## (.*)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+
+# ---- rules -------------------------------------------------------------
+# A changed flag rebuilds what it touches, as a changed source does.
+STAMP := $(O)/.flags
+FLAGS := $(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) $(ALL_LDFLAGS) $(ALL_LDLIBS) $(ALL_NVCCFLAGS) $(VERSION)
+ifneq ($(filter-out clean help deps,$(or $(MAKECMDGOALS),all)),)
+$(shell mkdir -p $(O); printf '%s\n' '$(FLAGS)' | cmp -s - $(STAMP) || printf '%s\n' '$(FLAGS)' >$(STAMP))
+endif
+
+$(GEN)/%.pb-c.c $(GEN)/%.pb-c.h &: %.proto
+	$(call say,PROTO)mkdir -p $(GEN) && $(PROTOC_C) --c_out=$(GEN) $<
+
+# A file named *_avx2.c or *_avx512.c is built for that instruction set and
+# reached only through run-time dispatch.
+isa = $(if $(filter %_avx512.c,$(1)),-O3 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c -mprefer-vector-width=512,\
+      $(if $(filter %_avx2.c,$(1)),-O3 -mavx2 -mfma -mf16c))
+
+$(O)/%.o: %.c $(STAMP) | $(PB_H)
+	$(call say,CC)mkdir -p $(@D) && $(CC) $(ALL_CPPFLAGS) -DSKERRY_VERSION='"$(VERSION)"' $(ALL_CFLAGS) $(call isa,$<) -MMD -MP -c -o $@ $<
+
+$(O)/gen/%.o: $(GEN)/%.c $(STAMP)
+	$(call say,CC)mkdir -p $(@D) && $(CC) $(ALL_CPPFLAGS) -std=c11 $(OPT) -fPIE -w -MMD -MP -c -o $@ $<
+
+$(O)/%.cu.o: %.cu $(STAMP)
+	$(call say,NVCC)mkdir -p $(@D) && $(NVCC) $(ALL_CPPFLAGS) $(ALL_NVCCFLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
+
+define layer
+OBJ_$(1) += $$(patsubst %.c,$$(O)/%.o,$$(call sources,$(1)))
+$$(call lib,$(1)): $$(OBJ_$(1))
+	$$(call say,AR)rm -f $$@ && $$(AR) rcsD $$@ $$^
+LIBS_$(1) := $$(call lib,$(1)) $$(foreach d,$$(DEPS_$(1)),$$(call lib,$$d))
+# tests/unit/LAYER/test_X.c links LAYER and what lies below it, nothing else.
+$$(O)/tests/unit/$(1)/%: $$(O)/tests/unit/$(1)/%.o $$(LIBS_$(1))
+	$$(call say,LD)$$(CC) $$(ALL_LDFLAGS) -o $$@ $$^ $$(LINK_$(1)) $$(TESTLINK) $$(ALL_LDLIBS)
+$$(O)/tests/bench/$(1)/%: $$(O)/tests/bench/$(1)/%.o $$(LIBS_$(1))
+	$$(call say,LD)$$(CC) $$(ALL_LDFLAGS) -o $$@ $$^ $$(LINK_$(1)) $$(ALL_LDLIBS)
+$$(O)/tests/tools/$(1)/%: $$(O)/tests/tools/$(1)/%.o $$(LIBS_$(1))
+	$$(call say,LD)$$(CC) $$(ALL_LDFLAGS) -o $$@ $$^ $$(LINK_$(1)) $$(ALL_LDLIBS)
+$$(O)/fuzz/$(1)/%: tests/fuzz/$(1)/%.c $$(LIBS_$(1))
+	$$(call say,FUZZ)mkdir -p $$(@D) && $$(CC) $$(ALL_CPPFLAGS) $$(ALL_CFLAGS) -fsanitize=fuzzer \
+	  $$(ALL_LDFLAGS) -o $$@ $$^ $$(LINK_$(1)) $$(ALL_LDLIBS)
+endef
+TESTLINK = $(call pkg,cmocka)
+$(foreach l,$(LAYERS),$(eval $(call layer,$(l))))
+
+define program
+$$(BIN)/$(1): $$(O)/$(MAIN_$(1))/main.o $$(LIBS_$(MAIN_$(1)))
+	$$(call say,LD)mkdir -p $$(@D) && $$(CC) $$(ALL_LDFLAGS) -o $$@ $$^ $$(LINK_$(MAIN_$(1))) $$(ALL_LDLIBS)
+endef
+$(foreach p,$(PROGRAMS),$(eval $(call program,$(p))))
+
+.PHONY: deps install clean
+deps: ## install what building, the demo and the tests need (Debian 12)
+	deploy/install-deps.sh test
+
+install: $(BINS) ## install the programs under PREFIX (default /usr/local)
+	install -D -t $(DESTDIR)$(PREFIX)/bin $(BINS)
+
+clean: ## remove build/
+	rm -rf $(BUILD_DIR)
+
+# ---- tests -------------------------------------------------------------
+UNIT := $(patsubst tests/unit/%.c,$(O)/tests/unit/%,$(wildcard tests/unit/*/test_*.c))
+
+.PHONY: check-unit
+check-unit: $(UNIT) ## unit tests of this BUILD
+	@fail=0; for t in $(UNIT); do echo "== $$t"; $$t || { fail=1; echo "FAILED: $$t"; }; done; exit $$fail
+
+include $(wildcard tests/*.mk)
+
+.SECONDARY:
+-include $(shell find $(O) -name '*.d' 2>/dev/null)

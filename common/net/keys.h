@@ -1,0 +1,42 @@
+/* The identity of a server and its secrets, made on first start.
+ *
+ *   DIR/tls-key.pem    ECDSA P-256 private key, mode 0600
+ *   DIR/tls-cert.pem   self-signed certificate of that key
+ *   DIR/NAME.secret    32 random bytes in hex, mode 0600
+ *
+ * Clients pin the SHA-256 of the public key (SubjectPublicKeyInfo, DER), so no
+ * certificate authority is needed and the certificate's dates and names do not
+ * matter.  P-256 because browsers accept no Ed25519 certificate.
+ * Losing the files makes every token that was handed out useless. */
+#ifndef COMMON_NET_KEYS_H
+#define COMMON_NET_KEYS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct err;
+struct keys;
+
+#define KEYS_PIN_BYTES 32
+#define KEYS_SECRET_BYTES 32
+
+/* Loads the identity in `dir`, or makes it when neither file exists.  A file
+ * that others may read is refused. */
+int keys_open(const char *dir, struct keys **ret, struct err *err);
+void keys_free(struct keys *keys); /* accepts NULL */
+
+/* Fingerprint of the public key; KEYS_PIN_BYTES, borrowed from keys. */
+const uint8_t *keys_pin(const struct keys *keys);
+
+/* PEM texts, terminated, borrowed from keys. */
+const char *keys_key_pem(const struct keys *keys);
+const char *keys_cert_pem(const struct keys *keys);
+
+/* Loads DIR/NAME.secret, or makes it. */
+int keys_secret(const char *dir, const char *name, uint8_t ret_secret[KEYS_SECRET_BYTES],
+                struct err *err);
+
+/* Fills with cryptographically strong random bytes. */
+void keys_random(void *out, size_t len);
+
+#endif

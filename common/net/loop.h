@@ -1,0 +1,95 @@
+/* The loop thread and what surrounds it.
+ *
+ * One thread per process runs the loop and owns all state (invariant 1 of
+ * docs/architecture.md).  Functions marked [loop] may be called on that thread only
+ * and assert it; [any] may be called on any thread.  Before loop_run() the
+ * thread that called loop_new() counts as the loop thread.
+ *
+ *      loop thread                          threads of a pool ("outer", "disk")
+ *   pool_submit(work, done) --- bounded queue --->  work(arg)
+ *   done(arg, rc)           <-- uv_async ---------  returns rc
+ *
+ * A job's `arg` is moved: between submit and done the loop does not touch it. */
+#ifndef COMMON_NET_LOOP_H
+#define COMMON_NET_LOOP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <uv.h>
+
+struct err;
+struct loop;
+struct loop_timer;
+struct pool;
+
+typedef void (*loop_fn)(void *arg);
+typedef void (*loop_signal_fn)(void *arg, int signo);
+typedef int (*pool_work_fn)(void *arg);           /* on a pool thread; returns rc */
+typedef void (*pool_done_fn)(void *arg, int rc);  /* on the loop thread */
+
+/* A new loop.  Also ignores SIGPIPE in this process. */
+int loop_new(struct loop **ret, struct err *err);
+
+/* Frees the loop.  First closes what the loop itself opened and runs until all
+ * handles are closed: everything built on the loop (servers, clients, pools,
+ * timers) must have been closed or freed before, and finishes here. */
+void loop_free(struct loop *loop);
+
+/* Runs until loop_stop(); the calling thread becomes the loop thread.  Returns
+ * at once when stop was asked before. */
+void loop_run(struct loop *loop);
+
+/* One turn: waits for at most one batch of events when `wait`, else polls. */
+void loop_turn(struct loop *loop, bool wait);
+
+/* Makes loop_run() return after the current turn. [any] */
+void loop_stop(struct loop *loop);
+
+uv_loop_t *loop_uv(struct loop *loop);
+
+/* Aborts when called off the loop thread (our own mistake, never a peer's). */
+void loop_assert_thread(const struct loop *loop);
+#define ASSERT_LOOP_THREAD(loop) loop_assert_thread(loop)
+
+/* Monotonic time of the current event, cached by the loop. [loop] */
+uint64_t loop_now_ms(const struct loop *loop);
+
+/* Runs fn(arg) on the loop thread in its next turn, in order. [loop] */
+void loop_defer(struct loop *loop, loop_fn fn, void *arg);
+
+/* Same from another thread.  -EAGAIN when LOOP_POST_MAX posts wait. [any] */
+#define LOOP_POST_MAX 4096
+int loop_post(struct loop *loop, loop_fn fn, void *arg);
+
+/* Calls fn for SIGINT and SIGTERM (and SIGHUP) instead of dying. [loop] */
+int loop_on_signals(struct loop *loop, loop_signal_fn fn, void *arg, struct err *err);
+
+/* Timers [loop].  Not started when made.  start() re-arms; repeat_ms 0 fires
+ * once.  After stop() or free() the callback is not called again. */
+struct loop_timer *loop_timer_new(struct loop *loop, loop_fn fn, void *arg);
+void loop_timer_start(struct loop_timer *t, uint64_t after_ms, uint64_t repeat_ms);
+void loop_timer_stop(struct loop_timer *t);
+bool loop_timer_active(const struct loop_timer *t);
+void loop_timer_free(struct loop_timer *t); /* accepts NULL */
+
+/* A pool of `threads` named threads (name at most 12 bytes is shown by ps)
+ * with at most `max_jobs` submitted and not yet done. [loop] */
+int pool_new(struct loop *loop, const char *name, unsigned threads, unsigned max_jobs,
+             struct pool **ret, struct err *err);
+
+/* Moves a job to the pool.  Exactly one done(arg, rc) follows unless this
+ * returns -EAGAIN (pool full).  Jobs start in order. [loop] */
+int pool_submit(struct pool *pool, pool_work_fn work, pool_done_fn done, void *arg);
+
+/* Jobs submitted and not yet done. [loop] */
+unsigned pool_pending(const struct pool *pool);
+
+/* True once pool_free() began: long jobs look here and return early. [any] */
+bool pool_stopping(const struct pool *pool);
+
+/* Waits for running jobs, answers the rest with -ERR_CANCELLED, joins the
+ * threads.  All done callbacks have been called when it returns. [loop] */
+void pool_free(struct pool *pool);
+
+#endif

@@ -1,0 +1,63 @@
+/* Join tokens: everything that a client needs to reach and trust a server, in
+ * one word that a person can paste:
+ *
+ *     skerry1.<base64url of: version, role, flags, ports, cluster id, key
+ *              fingerprint, secret, host, checksum>
+ *
+ * A token is a password: whoever holds it may act in its role.  Pure functions
+ * over strings; no state, any thread. */
+#ifndef COMMON_NET_TOKEN_H
+#define COMMON_NET_TOKEN_H
+
+#include "common/net/keys.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct err;
+
+#define TOKEN_PREFIX "skerry1."
+#define TOKEN_HOST_MAX 255      /* bytes, without the terminator */
+#define TOKEN_CLUSTER_BYTES 16
+#define TOKEN_STRING_MAX 512    /* longest token, with the terminator */
+#define TOKEN_BEARER_MAX 44     /* base64url of a secret, with the terminator */
+#define TOKEN_URL_MAX 300
+
+/* Values are bits, so that they also serve as masks of allowed roles. */
+enum token_role { TOKEN_ROLE_NONE = 0, TOKEN_ROLE_WORKER = 1, TOKEN_ROLE_USER = 2 };
+
+struct token {
+    char host[TOKEN_HOST_MAX + 1]; /* name or address, IPv6 without brackets */
+    uint16_t rpc_port, http_port;
+    bool http_plain;               /* http:// instead of https:// (loopback only) */
+    enum token_role role;
+    uint8_t cluster_id[TOKEN_CLUSTER_BYTES];
+    uint8_t pin[KEYS_PIN_BYTES];
+    uint8_t secret[KEYS_SECRET_BYTES];
+};
+
+/* Writes the token's text, terminated.  -EINVAL when a field is out of range. */
+int token_format(const struct token *t, char ret_text[TOKEN_STRING_MAX], struct err *err);
+
+/* Reads a token; surrounding white space is ignored.  The sentence in err says
+ * what is wrong: not a token at all, cut short, mistyped, of a newer release. */
+int token_parse(const char *text, struct token *ret, struct err *err);
+
+/* "https://host:port" (no slash at the end) of the HTTP side. */
+void token_http_url(const struct token *t, char ret_url[TOKEN_URL_MAX]);
+
+/* The secret as it is presented over HTTP (Authorization: Bearer ...). */
+void token_bearer(const uint8_t secret[KEYS_SECRET_BYTES], char ret_text[TOKEN_BEARER_MAX]);
+
+/* True when `presented` is the bearer text of `secret`, or a whole token that
+ * carries it.  Takes the same time whatever the content. */
+bool token_bearer_matches(const uint8_t secret[KEYS_SECRET_BYTES], const char *presented);
+
+/* base64url without padding.  encode: returns the length without the
+ * terminator; cap must hold 4*((len+2)/3)+1.  decode: returns the number of
+ * bytes, or -ERR_FORMAT. */
+size_t token_b64_encode(const void *data, size_t len, char *ret_text, size_t cap);
+long token_b64_decode(const char *text, size_t len, uint8_t *ret_data, size_t cap);
+
+#endif

@@ -1,0 +1,63 @@
+#!/bin/sh
+# Installs what Skerry needs on Debian 12 and says what it did.
+#
+#   deploy/install-deps.sh build     compile the three programs and run a swarm
+#   deploy/install-deps.sh demo      build + what `make demo` needs (emoji font, names)
+#   deploy/install-deps.sh test      demo + what `make test` and `make lint` need
+#   deploy/install-deps.sh --check   print what is missing, install nothing (exit 1 if any)
+#
+# Why each package is here: docs/dependencies.md.  CUDA is not installed by this
+# script; a CUDA toolkit that is already there is found by `make` (CUDA=auto).
+set -eu
+
+BUILD="gcc make pkg-config libuv1-dev libprotobuf-c-dev protobuf-c-compiler
+ libcurl4-gnutls-dev libgnutls28-dev libmicrohttpd-dev libsqlite3-dev
+ libjansson-dev libyaml-dev libdnnl-dev libvips-dev libarchive-dev libzstd-dev"
+DEMO="fonts-noto-color-emoji unicode-data ca-certificates"
+TEST="libcmocka-dev clang clang-format libclang-rt-14-dev python3
+ python3-venv python3-pytest python3-numpy python3-torch python3-yaml
+ python3-jsonschema python3-pil python3-requests
+ chromium chromium-driver python3-selenium curl"
+
+check=0
+set_name=build
+for arg in "$@"; do
+    case $arg in
+    --check) check=1 ;;
+    build | demo | test) set_name=$arg ;;
+    -h | --help) sed -n '2,11p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
+    *) echo "install-deps: unknown argument '$arg'; expected build, demo, test or --check" >&2; exit 2 ;;
+    esac
+done
+case $set_name in
+build) want=$BUILD ;;
+demo) want="$BUILD $DEMO" ;;
+test) want="$BUILD $DEMO $TEST" ;;
+esac
+
+missing=""
+for p in $want; do
+    dpkg-query -W -f '${Status}' "$p" 2>/dev/null | grep -q 'ok installed' || missing="$missing $p"
+done
+if [ -z "$missing" ]; then
+    echo "install-deps: all packages for '$set_name' are already installed"
+    exit 0
+fi
+if [ $check = 1 ]; then
+    echo "install-deps: missing for '$set_name':$missing"
+    exit 1
+fi
+if ! command -v apt-get >/dev/null; then
+    echo "install-deps: this script needs Debian's apt-get; install by hand:$missing" >&2
+    exit 1
+fi
+sudo=""
+if [ "$(id -u)" != 0 ]; then
+    command -v sudo >/dev/null || { echo "install-deps: run as root, or install sudo; missing:$missing" >&2; exit 1; }
+    sudo=sudo
+fi
+echo "install-deps: installing for '$set_name':$missing"
+$sudo apt-get update -qq
+# shellcheck disable=SC2086
+DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends $missing >/dev/null
+echo "install-deps: done"
