@@ -1,0 +1,300 @@
+/* Arithmetic on a device: one table of operations that every device fills.
+ *
+ *     struct device *dev;
+ *     if (device_open("auto", threads, &dev, err) < 0) ...
+ *     dev->ops->matmul(dev, &(struct matmul){ ... }, NULL);
+ *     device_close(dev);
+ *
+ * Devices: "cpu" (the fastest code this CPU can run), "cpu-ref" (plain loops on
+ * one thread: the specification every other one is compared with) and, once
+ * built, "cuda:N".
+ *
+ * Conventions, for every operation
+ * - All pointers are device memory (ops->alloc) unless said otherwise; on the
+ *   CPU any memory will do.  Base addresses are aligned to the element; 64
+ *   bytes is faster.  Tensors are dense and row-major unless a leading dimension
+ *   (`ld`, in elements) is given.
+ * - A shape stands beside each pointer.  B samples, T tokens per sample, C
+ *   channels, H heads, D = C/H.  "(dt)" is the tensor type given in the call
+ *   (f32 or bf16), anything else is f32.  Arithmetic is f32 inside whatever the
+ *   storage; results are rounded once, on the store.
+ * - Each output is marked `=` (overwritten; may hold garbage before) or `+=`
+ *   (added to).  Outputs alias no input unless marked "may alias".
+ * - Impossible dims return -EINVAL and touch nothing.  Zero-sized work is 0.
+ *   Other errors are -ENOMEM (scratch) and -ERR_DEVICE (the backend refused).
+ * - Streams order work: operations on one stream run in call order.  The CPU has
+ *   one implicit stream, named NULL, and has finished when the call returns.
+ * - A device is used by one thread at a time.  Its pool threads sleep between
+ *   calls.  Open one device per compute thread.
+ * - Results do not depend on the number of threads: work is cut at places fixed
+ *   by the shapes, and every reduction has an order fixed by the shapes. */
+#ifndef KERNELS_KERNELS_H
+#define KERNELS_KERNELS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kernels/dtype.h"
+
+struct device;
+struct err;
+struct profile;
+struct stream;
+
+/* ---- matmul: C = epilogue(op(A) op(B) + bias) ------------------------------
+ *
+ *   y  = x Wᵀ + b   (NT)  x (tokens,in), W (out,in), the layout of torch.nn.Linear
+ *   dx = dy W       (NN)
+ *   dW = dyᵀ x      (TN)  with a_colsum giving db in the same pass
+ *
+ * A and B have one type, f32 or bf16; sums are f32; C is f32 or bf16. */
+enum mm_layout {
+    MM_NN, /* A (m,k), B (k,n) */
+    MM_NT, /* A (m,k), B (n,k) */
+    MM_TN, /* A (k,m), B (k,n) */
+};
+
+enum mm_epilogue {
+    MM_PLAIN, /* C  = v, or C += v with accumulate */
+    MM_GELU,  /* aux = v when aux is given, and C = gelu_tanh(v): forward of an MLP */
+    MM_DGELU, /* C  = v * gelu_tanh'(aux): backward of an MLP through its activation */
+};
+
+struct matmul {
+    enum mm_layout layout;
+    enum mm_epilogue epilogue;
+    int64_t m, n, k;
+    void *c;           /* (m,n) (c_dt) =, or += with accumulate */
+    const void *a;     /* (m,k) or (k,m) (dt) */
+    const void *b;     /* (k,n) or (n,k) (dt) */
+    const float *bias; /* (n) added to each row, or NULL */
+    void *aux;         /* (m,n) (c_dt), leading dimension ldc: = for GELU, input for DGELU */
+    float *a_colsum;   /* (m) +=: sum over k of A, TN only, or NULL */
+    int64_t lda, ldb, ldc; /* 0: dense */
+    enum dtype dt;     /* of A and B */
+    enum dtype c_dt;   /* of C and aux */
+    bool accumulate;   /* MM_PLAIN with f32 C only */
+};
+
+/* ---- adaLN: gated residual, LayerNorm and modulation in one pass -----------
+ *
+ *   x  = x_in + gate * y          when y is given (else x = x_in)
+ *   h  = LN(x) * (1 + scale) + shift,   LN without affine, eps 1e-6
+ *
+ * gate, scale and shift are per sample (B,C) rows inside a wider matrix of
+ * leading dimension mod_ld (DiT computes all six as one (B,6C) matmul). */
+struct adaln_fwd {
+    float *x;           /* (B,T,C) = ; may alias x_in; not written when y is NULL (may be NULL) */
+    void *h;            /* (B,T,C) (dt) = ; NULL: only the residual */
+    float *stats;       /* (B,T,2) = mean and 1/std of each row, for the backward; NULL only if h is */
+    const float *x_in;  /* (B,T,C) */
+    const void *y;      /* (B,T,C) (dt) or NULL */
+    const float *gate;  /* (B,C) ld mod_ld, required with y */
+    const float *shift; /* (B,C) ld mod_ld, required with h */
+    const float *scale; /* (B,C) ld mod_ld, required with h */
+    int64_t mod_ld;
+    int B, T, C;
+    enum dtype dt;
+};
+
+/* Backward of the same.  Inputs are what the forward saw and the gradients of
+ * both outputs; dx carries the gradient of the residual stream through:
+ *
+ *   dx    += LN'(dh * (1+scale))           when dh is given
+ *   dscale = sum_t dh * xhat, dshift = sum_t dh
+ *   then, with y: dy = gate * dx, dgate = sum_t dx * y    (dx after the addition) */
+struct adaln_bwd {
+    float *dx;          /* (B,T,C) += (in: d x; out: d x_in, the same as the residual passes 1:1) */
+    float *dshift;      /* (B,C) ld mod_ld = ; with dh */
+    float *dscale;      /* (B,C) ld mod_ld = ; with dh */
+    void *dy;           /* (B,T,C) (dt) = ; with y */
+    float *dgate;       /* (B,C) ld mod_ld = ; with y */
+    const void *dh;     /* (B,T,C) (dt) or NULL: no LayerNorm part */
+    const float *x;     /* (B,T,C) the forward's x (after the residual), with dh */
+    const float *stats; /* (B,T,2) of the forward, with dh */
+    const float *scale; /* (B,C) ld mod_ld, with dh */
+    const void *y;      /* (B,T,C) (dt) or NULL: no residual branch */
+    const float *gate;  /* (B,C) ld mod_ld, with y */
+    int64_t mod_ld;
+    bool dx_set;        /* dx = instead of += (it holds garbage); needs dh */
+    int B, T, C;
+    enum dtype dt;
+};
+
+/* ---- attention: softmax(q kᵀ / sqrt(D)) v, full, multi-head ---------------
+ *
+ * Scores are streamed: no (T,T) matrix leaves the cache, the backward recomputes
+ * them from the row statistic lse.  T up to 4096, D up to 128, any values. */
+struct attention_fwd {
+    void *o;         /* (B,T,H,D) (dt) = */
+    float *lse;      /* (B,H,T) = log sum exp of each scaled score row; NULL: not wanted */
+    const void *qkv; /* (B,T,3,H,D) (dt) */
+    int B, T, H, D;
+    enum dtype dt;
+};
+
+struct attention_bwd {
+    void *dqkv;       /* (B,T,3,H,D) (dt) = */
+    const void *d_o;  /* (B,T,H,D) (dt) */
+    const void *o;    /* (B,T,H,D) (dt) of the forward */
+    const float *lse; /* (B,H,T) of the forward */
+    const void *qkv;  /* (B,T,3,H,D) (dt) of the forward */
+    int B, T, H, D;
+    enum dtype dt;
+};
+
+/* ---- AdamW (Loshchilov & Hutter), decoupled decay -------------------------
+ *   g = grad * *grad_scale;  m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g²
+ *   p = p - lr * weight_decay * p - lr * (m/(1-b1^step)) / (sqrt(v/(1-b2^step)) + eps) */
+struct adamw {
+    float *p;                /* (n) master weights, updated */
+    bf16 *p_bf16;            /* (n) = rounded copy of the new p, or NULL */
+    float *m, *v;            /* (n) moments, updated */
+    float *ema;              /* (n) = ema_decay*ema + (1-ema_decay)*p_new, or NULL */
+    const float *grad;       /* (n) */
+    const float *grad_scale; /* device scalar (see clip_scale), or NULL for 1 */
+    float lr, beta1, beta2, eps, weight_decay, ema_decay;
+    int64_t step; /* 1 for the first */
+    int64_t n;
+};
+
+/* Order of the values inside one patch. */
+enum patch_order {
+    PATCH_CPP, /* (channel, row, column): the conv weight of PatchEmbed */
+    PATCH_PPC, /* (row, column, channel): the final layer's unpatchify */
+};
+
+enum copy_kind {
+    COPY_TO_DEVICE,
+    COPY_FROM_DEVICE,
+    COPY_DEVICE,
+};
+
+struct kernel_ops {
+    /* Memory: 64-byte aligned at least.  alloc does not clear.  free(NULL) is fine.
+     * copy and zero are ordered on the stream; host memory of a copy must stay
+     * untouched until sync. */
+    int (*alloc)(struct device *dev, size_t bytes, void **ret, struct err *err);
+    void (*free)(struct device *dev, void *p);
+    int (*copy)(struct device *dev, void *dst, const void *src, size_t bytes, enum copy_kind kind,
+                struct stream *s);
+    int (*zero)(struct device *dev, void *dst, size_t bytes, struct stream *s);
+
+    /* Streams.  The CPU gives NULL.  sync waits for the stream and returns the
+     * first error of the work on it. */
+    int (*stream_new)(struct device *dev, struct stream **ret, struct err *err);
+    void (*stream_free)(struct device *dev, struct stream *s);
+    int (*sync)(struct device *dev, struct stream *s, struct err *err);
+
+    int (*matmul)(struct device *dev, const struct matmul *mm, struct stream *s);
+    int (*adaln_fwd)(struct device *dev, const struct adaln_fwd *p, struct stream *s);
+    int (*adaln_bwd)(struct device *dev, const struct adaln_bwd *p, struct stream *s);
+    int (*attention_fwd)(struct device *dev, const struct attention_fwd *p, struct stream *s);
+    int (*attention_bwd)(struct device *dev, const struct attention_bwd *p, struct stream *s);
+
+    /* db (n) += column sums of dy (m,n) (dt). */
+    int (*bias_grad)(struct device *dev, float *db, const void *dy, int64_t m, int64_t n,
+                     enum dtype dt, struct stream *s);
+
+    /* y (n) (dt) = x*sigmoid(x), x f32; dx (n) = or += (accumulate) dy (dt) * silu'(x). */
+    int (*silu_fwd)(struct device *dev, void *y, const float *x, int64_t n, enum dtype dt,
+                    struct stream *s);
+    int (*silu_bwd)(struct device *dev, float *dx, const void *dy, const float *x, int64_t n,
+                    enum dtype dt, bool accumulate, struct stream *s);
+
+    /* y = gelu_tanh(x); dx = dy * gelu_tanh'(x); all (n) (dt); may alias. */
+    int (*gelu_fwd)(struct device *dev, void *y, const void *x, int64_t n, enum dtype dt,
+                    struct stream *s);
+    int (*gelu_bwd)(struct device *dev, void *dx, const void *dy, const void *x, int64_t n,
+                    enum dtype dt, struct stream *s);
+
+    /* out (B,C) += table[ids[b]]; dtable[ids[b]] (rows,C) += dout (B,C), b ascending.
+     * ids (B) lie in [0, rows). */
+    int (*embed_fwd)(struct device *dev, float *out, const float *table, const int32_t *ids, int B,
+                     int C, int rows, struct stream *s);
+    int (*embed_bwd)(struct device *dev, float *dtable, const float *dout, const int32_t *ids,
+                     int B, int C, int rows, struct stream *s);
+
+    /* out (B,dim) (dt) = [cos(t w_i) | sin(t w_i)], w_i = 10000^(-i/(dim/2)), an odd
+     * last column 0: timestep_embedding of DiT. */
+    int (*timestep_embed)(struct device *dev, void *out, const float *t, int B, int dim,
+                          enum dtype dt, struct stream *s);
+
+    /* out (B,T,P) (dt) = patches of img (B,Ch,S,S) f32; T = (S/p)² in row-major order,
+     * P = p*p*Ch in the given order; unpatchify is the inverse, img =.  Each is the
+     * other's backward. */
+    int (*patchify)(struct device *dev, void *out, const float *img, int B, int Ch, int S, int p,
+                    enum patch_order order, enum dtype dt, struct stream *s);
+    int (*unpatchify)(struct device *dev, float *img, const void *in, int B, int Ch, int S, int p,
+                      enum patch_order order, enum dtype dt, struct stream *s);
+
+    /* img (B,Ch,S,S) = pixel/127.5 - 1 of u8 (B,S,S,Ch); and back, clamped and rounded. */
+    int (*image_from_u8)(struct device *dev, float *img, const uint8_t *u8, int B, int Ch, int S,
+                         struct stream *s);
+    int (*image_to_u8)(struct device *dev, uint8_t *u8, const float *img, int B, int Ch, int S,
+                       struct stream *s);
+
+    /* Rectified flow: xt (B,n) = (1-t) x0 + t eps, target (B,n) = eps - x0; t (B). */
+    int (*flow_mix)(struct device *dev, float *xt, float *target, const float *x0,
+                    const float *eps, const float *t, int B, int64_t n, struct stream *s);
+
+    /* loss (B) = mean over n of (pred - target)²; dpred (B,n) = 2*grad_scale*w[b]/n *
+     * (pred - target), NULL when not wanted.  pred is f32; w (B) or NULL for 1 weighs
+     * only the gradient, the losses are plain. */
+    int (*mse)(struct device *dev, float *loss, float *dpred, const float *pred,
+               const float *target, const float *w, float grad_scale, int B, int64_t n,
+               struct stream *s);
+
+    int (*adamw)(struct device *dev, const struct adamw *p, struct stream *s);
+
+    /* *sum += sum of squares of x (n), in f64, blocks of 4096 in order (device scalar).
+     * clip_scale: *scale = min(1, max_norm / (sqrt(*sum) + 1e-6)); max_norm 0: 1. */
+    int (*sumsq)(struct device *dev, double *sum, const float *x, int64_t n, struct stream *s);
+    int (*clip_scale)(struct device *dev, float *scale, const double *sum, float max_norm,
+                      struct stream *s);
+
+    /* Elementwise on (n) f32: ema = d ema + (1-d) x;  y += a x;  out = a x + b y (may
+     * alias);  x *= a;  x = value. */
+    int (*ema)(struct device *dev, float *ema, const float *x, float decay, int64_t n,
+               struct stream *s);
+    int (*axpy)(struct device *dev, float *y, float a, const float *x, int64_t n, struct stream *s);
+    int (*axpby)(struct device *dev, float *out, float a, const float *x, float b, const float *y,
+                 int64_t n, struct stream *s);
+    int (*scale)(struct device *dev, float *x, float a, int64_t n, struct stream *s);
+    int (*fill)(struct device *dev, float *x, float value, int64_t n, struct stream *s);
+
+    /* dst (n) (dst_dt) = src (n) (src_dt). */
+    int (*cast)(struct device *dev, void *dst, enum dtype dst_dt, const void *src,
+                enum dtype src_dt, int64_t n, struct stream *s);
+
+    /* x (B,m) += row (m) for each b: positions onto tokens.  rows_sum is its backward:
+     * row (m) += sum over b of x (B,m), b ascending. */
+    int (*add_row)(struct device *dev, float *x, const float *row, int B, int64_t m,
+                   struct stream *s);
+    int (*sum_rows)(struct device *dev, float *row, const float *x, int B, int64_t m,
+                    struct stream *s);
+};
+
+/* Filled by device_open; read-only afterwards, except profile. */
+struct device {
+    const struct kernel_ops *ops;
+    char name[32];  /* "cpu", "cpu-ref", "cuda:0" */
+    char about[96]; /* for people: "CPU, 2 threads, AVX-512 with bf16" */
+    int threads;    /* CPU: threads that compute, the caller's included */
+    bool fast_bf16; /* bf16 matmul is faster than f32 here: what precision "auto" means */
+
+    /* When not NULL every operation adds its time to it (kernels/profile.h). */
+    struct profile *profile;
+
+    void *impl; /* the backend's own state */
+};
+
+/* Opens a device.  name: "auto" (the best there is), "cpu", "cpu-ref" or "cuda:N".
+ * threads: 0 for one per available core; ignored by CUDA and cpu-ref.  A device asked
+ * for by name that is not there is an error whose sentence says what there is. */
+int device_open(const char *name, int threads, struct device **ret_dev, struct err *err);
+
+/* Accepts NULL.  All device memory must have been freed before. */
+void device_close(struct device *dev);
+
+#endif

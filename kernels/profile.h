@@ -1,0 +1,55 @@
+/* Where the time of a step goes.
+ *
+ *     struct profile prof = { 0 };
+ *     dev->profile = &prof;  step();  dev->profile = NULL;
+ *     profile_matmul_floor(&prof, dev->threads, &floor_s, err);   -> matmul_share = floor_s / step_s
+ *     profile_print(&prof, stdout);
+ *
+ * One record per operation and shape; matmuls carry m, n, k so that their
+ * isolated time can be measured afterwards.  Belongs to the caller, no
+ * allocation; beyond the last record, calls are added to a record "other". */
+#ifndef KERNELS_PROFILE_H
+#define KERNELS_PROFILE_H
+
+#include <stdint.h>
+#include <stdio.h>
+
+#include "kernels/kernels.h"
+
+enum { PROFILE_MAX = 256 };
+
+struct profile_rec {
+    const char *op; /* name of the table entry: "matmul", "adaln_fwd", … */
+    int64_t m, n, k; /* matmul: as there; others: their main dims, 0 when unused */
+    int kind;       /* matmul: layout | dt<<2 | c_dt<<3; others 0 */
+    int64_t calls;
+    double seconds;
+};
+
+struct profile {
+    int n;
+    struct profile_rec rec[PROFILE_MAX];
+};
+
+/* Used by the backends: monotonic seconds; and one finished call. */
+double profile_now(void);
+void profile_add(struct profile *p, const char *op, const int64_t dims[3], int kind,
+                 double seconds);
+
+/* Sum over all records; over the matmuls only when op is "matmul"; NULL: all. */
+double profile_seconds(const struct profile *p, const char *op);
+
+/* The arithmetic floor: each matmul shape of the profile is run alone through oneDNN
+ * (plain and reordered layouts, the faster counts; caches warm; best of several), times
+ * its calls.  Attention's own small products are not counted.  Takes a second or two. */
+int profile_matmul_floor(const struct profile *p, int threads, double *ret_seconds,
+                         struct err *err);
+
+/* Isolated time of one product on oneDNN, in seconds. */
+int profile_onednn_seconds(enum mm_layout layout, const int64_t mnk[3], enum dtype dt,
+                           enum dtype c_dt, int threads, double *ret_seconds, struct err *err);
+
+/* A table, slowest first. */
+void profile_print(const struct profile *p, FILE *f);
+
+#endif
