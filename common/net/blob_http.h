@@ -1,0 +1,55 @@
+/* Blobs over HTTP: the data plane's server side.
+ *
+ *   GET, HEAD /v1/blobs/{sha256}   by GET ticket or a role; Range, ETag
+ *   PUT       /v1/blobs/{sha256}   by PUT ticket; the body is the blob
+ *
+ * PUT answers 201 {"sha256","size"} when the blob is durable, 200 when it was
+ * there already.  A cut upload is kept and resumed: `Content-Range: bytes
+ * 1000-1999/2000` continues at 1000; an empty PUT with `Content-Range: bytes
+ * * /2000` (no space) asks, and is answered 308 with `Range: bytes=0-999` or
+ * none.  A piece that does not start where the last ended is refused with 409
+ * `offset`; content that does not match its name with 422 `hash_mismatch`, and
+ * what had arrived is dropped. */
+#ifndef COMMON_NET_BLOB_HTTP_H
+#define COMMON_NET_BLOB_HTTP_H
+
+#include "common/net/ticket.h"
+
+#include <stdint.h>
+
+struct err;
+struct blob_http;
+struct blob_id;
+struct blobstore;
+struct http_server;
+struct loop;
+struct pool;
+
+struct blob_http_options {
+    struct blobstore *store;   /* kept until close */
+    struct pool *pool;         /* commits run here; kept until close */
+    uint8_t key[TICKET_KEY_BYTES]; /* signs tickets */
+    unsigned roles;            /* that may GET any blob without a ticket */
+    /* After a PUT became durable (may be NULL). */
+    void (*on_stored)(void *arg, const struct blob_id *id, uint64_t size);
+    void *arg;
+};
+
+/* Registers the routes at the server. */
+int blob_http_open(struct http_server *server, const struct blob_http_options *o,
+                   struct blob_http **ret, struct err *err);
+/* After http_server_close() and pool_free(). */
+void blob_http_close(struct blob_http *b); /* accepts NULL */
+
+/* Path with query (append it to token_http_url()) of a ticket valid for ttl_s. */
+void blob_http_ticket(const struct blob_http *b, enum ticket_method method,
+                      const struct blob_id *id, uint64_t max_bytes, uint32_t ttl_s,
+                      char ret_path[TICKET_PATH_MAX]);
+
+struct blob_http_counters {
+    uint64_t bytes_in, bytes_out; /* blob bytes; requests served for GET count whole */
+    uint64_t gets, puts, rejected;
+};
+struct blob_http_counters blob_http_counters(const struct blob_http *b);
+
+#endif

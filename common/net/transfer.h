@@ -1,0 +1,148 @@
+/* Transfers: HTTP(S) as a client, by libcurl.
+ *
+ * struct xfer runs them inside the loop (all its functions: loop thread).
+ *   get   to a file: resumes PATH.part, retries with backoff, verifies size and
+ *         SHA-256 (on a thread), fsyncs, renames to PATH
+ *   put   a file, to a ticket of blob_http.h: asks first what the server has,
+ *         resumes, retries
+ *   call  a small request, answer in memory
+ * Each ends with exactly one done(), never from within the call that made it.
+ * There is no total timeout: a transfer is cut when it moves less than
+ * min_bytes_per_s over floor_s, and tried again.
+ *
+ * Servers are trusted by `pin` (SHA-256 of the public key, 32 bytes; no
+ * authority, no names) or, with pin NULL, by the system's authorities.
+ *
+ * libcurl is initialised by the first transfer, not before.  Blocking variants
+ * for command-line programs are at the end. */
+#ifndef COMMON_NET_TRANSFER_H
+#define COMMON_NET_TRANSFER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct err;
+struct loop;
+struct xfer;
+
+/* Zero means the default in brackets. */
+struct xfer_options {
+    unsigned max_parallel;    /* running at once [8]; others wait in order */
+    unsigned max_queued;      /* running and waiting [4096] */
+    uint32_t connect_ms;      /* [10 s] */
+    uint64_t min_bytes_per_s; /* floor [1024] */
+    uint32_t floor_s;         /* window of the floor [20 s] */
+    unsigned max_tries;       /* attempts without a byte of progress [6] */
+    uint32_t backoff_min_ms, backoff_max_ms; /* [250, 15000] */
+    const char *user_agent;   /* kept ["skerry"] */
+};
+
+struct xfer_result {
+    int code;       /* 0 or negative: -ERR_HASH, -ERR_LIMIT, -ERR_AUTH, -ERR_NOTFOUND,
+                       -ERR_REMOTE, -ETIMEDOUT, -ECONNRESET, -ENOSPC, -ERR_CANCELLED ... */
+    const char *detail; /* one sentence when code is not 0, else "" */
+    long status;    /* last HTTP status, 0 if none */
+    uint64_t bytes; /* body bytes moved by this transfer, repeats included */
+    uint64_t size;  /* get: of the file; put: of the file */
+    bool existed;   /* put: the server had it already */
+    const char *body; /* call: terminated, body_len bytes; NULL else */
+    size_t body_len;
+};
+
+typedef void (*xfer_done_fn)(void *arg, const struct xfer_result *r);
+/* done bytes of total (0: unknown yet). */
+typedef void (*xfer_progress_fn)(void *arg, uint64_t done, uint64_t total);
+
+int xfer_new(struct loop *loop, const struct xfer_options *o, struct xfer **ret, struct err *err);
+/* All transfers complete with -ERR_CANCELLED before it returns. */
+void xfer_free(struct xfer *x); /* accepts NULL */
+
+struct xfer_get {
+    const char *url;       /* strings and bytes are copied */
+    const uint8_t *pin;    /* 32 bytes or NULL */
+    const char *bearer;    /* Authorization, or NULL (tickets need none) */
+    const char *path;      /* where the file shall appear */
+    const uint8_t *sha256; /* 32 bytes the content must hash to, or NULL */
+    uint64_t size;         /* exact size, or 0: unknown */
+    uint64_t max_bytes;    /* refuse more; 0: `size`, or 1 TiB */
+    xfer_progress_fn progress; /* may be NULL */
+    xfer_done_fn done;
+    void *arg;
+};
+struct xfer_put {
+    const char *url;
+    const uint8_t *pin;
+    const char *path; /* must not change until done */
+    xfer_progress_fn progress;
+    xfer_done_fn done;
+    void *arg;
+};
+struct xfer_call {
+    const char *method; /* "GET", "POST", ... */
+    const char *url;
+    const uint8_t *pin;
+    const char *bearer;
+    const char *content_type; /* of body; NULL: application/json */
+    const void *body;         /* copied; NULL: none */
+    size_t body_len;
+    size_t max_answer;        /* bytes; 0: 1 MiB */
+    const char *const *headers; /* "Name: value", NULL-terminated; or NULL */
+    uint32_t deadline_ms;     /* whole call; 0: 30 s */
+    xfer_done_fn done;        /* code 0 for any HTTP status: look at status */
+    void *arg;
+};
+/* 0 and an id (ids are never reused), or -EAGAIN (queue full), -EINVAL. */
+int xfer_get(struct xfer *x, const struct xfer_get *g, uint64_t *ret_id, struct err *err);
+int xfer_put(struct xfer *x, const struct xfer_put *p, uint64_t *ret_id, struct err *err);
+int xfer_call(struct xfer *x, const struct xfer_call *c, uint64_t *ret_id, struct err *err);
+/* Completes with -ERR_CANCELLED from within; unknown ids are ignored. */
+void xfer_cancel(struct xfer *x, uint64_t id);
+
+struct xfer_counters {
+    uint64_t bytes_in, bytes_out; /* headers and bodies, without TLS framing */
+    unsigned running, waiting;
+    uint64_t retries;
+};
+struct xfer_counters xfer_counters(const struct xfer *x);
+
+/* ---- blocking, for command-line programs; any thread, no loop ---- */
+
+struct http_client; /* keeps its connection between calls */
+struct http_response {
+    long status;
+    char *body; /* terminated; free with http_response_release */
+    size_t len;
+};
+
+/* base: "https://host:port"; pin and bearer as above, copied; may be NULL. */
+int http_client_new(const char *base, const uint8_t *pin, const char *bearer,
+                    struct http_client **ret, struct err *err);
+void http_client_free(struct http_client *c); /* accepts NULL */
+/* path begins with '/'; body NULL: none.  0 for any HTTP status; negative when
+ * no answer came (server down, wrong key, more than 64 MiB). */
+int http_call(struct http_client *c, const char *method, const char *path, const void *body,
+              size_t len, struct http_response *ret, struct err *err);
+void http_response_release(struct http_response *r);
+/* Status below 300: 0.  Else a negative code and the server's own sentence. */
+int http_response_check(const struct http_response *r, struct err *err);
+/* Streams a GET; on_data returns non-zero to stop.  idle_s: give up after that
+ * long without a byte (0: never).  0 when stopped by on_data or the server ended. */
+int http_stream_get(struct http_client *c, const char *path,
+                    int (*on_data)(void *arg, const char *data, size_t len), void *arg,
+                    unsigned idle_s, struct err *err);
+/* Whole file down / up.  put: url is a path with ticket; retries and resumes.
+ * sha256 may be NULL. */
+int http_get_file(struct http_client *c, const char *path, const char *file,
+                  const uint8_t *sha256, xfer_progress_fn progress, void *arg, struct err *err);
+int http_put_file(struct http_client *c, const char *path, const char *file,
+                  xfer_progress_fn progress, void *arg, struct err *err);
+/* Parses server-sent events out of stream bytes: feed() calls fn per event.
+ * Holds at most 1 MiB of an unfinished event. */
+struct sse_parser;
+struct sse_parser *sse_parser_new(int (*fn)(void *arg, const char *event, const char *data),
+                                  void *arg);
+int sse_parser_feed(struct sse_parser *p, const char *data, size_t len);
+void sse_parser_free(struct sse_parser *p);
+
+#endif
