@@ -1,0 +1,80 @@
+/* Command lines from a table: parsing, --help, --version, suggestions.
+ *
+ *     const char *dir = NULL;
+ *     uint64_t port = 7710;
+ *     const struct args_flag flags[] = {
+ *         { "data-dir", 'd', ARGS_STR, &dir, "DIR", "where the state lives", .required = true },
+ *         { "port", 0, ARGS_U64, &port, "N", "port to listen on (0: any free)", .max = 65535 },
+ *         { 0 },
+ *     };
+ *     struct args args = { .program = "coordinatord", .usage = "--data-dir DIR [--port N]",
+ *                          .about = "decides what the workers do", .flags = flags };
+ *     int rc = args_parse(&args, argc, argv, &err);
+ *     if (rc != 0)
+ *         return args_exit(&args, rc, &err);   (help and version: 0; error: prints, 2)
+ *
+ * Forms: --name value, --name=value, -n value, --flag, --no-flag for bools; --
+ * ends flags.  Values point into argv. */
+#ifndef COMMON_BASE_ARGS_H
+#define COMMON_BASE_ARGS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+struct err;
+
+#define ARGS_REST_MAX 64
+#define ARGS_LIST_MAX 64
+#define ARGS_EXIT_USAGE 2 /* exit status of a wrong command line */
+
+enum args_type {
+    ARGS_BOOL,        /* bool */
+    ARGS_STR,         /* const char *, borrowed from argv */
+    ARGS_U64,         /* uint64_t */
+    ARGS_INT,         /* int */
+    ARGS_DOUBLE,      /* double */
+    ARGS_BYTES,       /* uint64_t */
+    ARGS_DURATION_MS, /* uint64_t */
+    ARGS_LIST,        /* struct args_list: may be given several times */
+};
+
+struct args_list {
+    const char *items[ARGS_LIST_MAX];
+    size_t n;
+};
+
+struct args_flag {
+    const char *name; /* without dashes; NULL ends the table */
+    char letter;      /* or 0 */
+    enum args_type type;
+    void *out;        /* holds the default before */
+    const char *metavar;
+    const char *doc;
+    bool required;
+    double min, max;  /* numbers; both 0: any */
+    bool *given;      /* set to true when the flag was there; may be NULL */
+};
+
+struct args {
+    const char *program;          /* "skerry submit" */
+    const char *usage;            /* what follows the program's name */
+    const char *about;            /* a sentence or paragraphs */
+    const char *after;            /* shown after the flags: exit codes, examples; may be NULL */
+    const struct args_flag *flags;
+    size_t rest_min, rest_max;    /* positional arguments */
+    const char *rest[ARGS_REST_MAX];
+    size_t n_rest;
+};
+
+#define ARGS_HELP 1    /* --help or -h was there */
+#define ARGS_VERSION 2 /* --version */
+
+/* argv[0] is skipped.  0, ARGS_HELP, ARGS_VERSION, or -EINVAL with a sentence. */
+int args_parse(struct args *a, int argc, char **argv, struct err *err);
+void args_help(const struct args *a, FILE *out);
+/* Prints what rc calls for; the exit status: 0, or ARGS_EXIT_USAGE. */
+int args_exit(const struct args *a, int rc, const struct err *err);
+
+#endif

@@ -1,0 +1,36 @@
+/* Time.  Decisions use monotonic nanoseconds, read once per event; wall time is
+ * for display and for files' names only and is never compared between hosts. */
+#ifndef COMMON_BASE_CLOCK_H
+#define COMMON_BASE_CLOCK_H
+
+#include <stdint.h>
+
+#define CLOCK_NS_PER_US 1000ULL
+#define CLOCK_NS_PER_MS 1000000ULL
+#define CLOCK_NS_PER_S 1000000000ULL
+
+/* Monotonic; any thread.  Never 0, so 0 can mean "not yet". */
+uint64_t clock_now_ns(void);
+uint64_t clock_now_ms(void);
+
+/* Milliseconds since 1970, for display. */
+uint64_t clock_wall_ms(void);
+
+#define CLOCK_ISO_MAX 32
+/* "2026-11-21T12:53:15.042Z" of wall milliseconds into out; returns out. */
+char *clock_iso(uint64_t wall_ms, char out[CLOCK_ISO_MAX]);
+
+/* Monotonic time that is safe to subtract: 0 when `since` lies ahead. */
+static inline uint64_t clock_elapsed_ns(uint64_t now_ns, uint64_t since_ns)
+{
+    return now_ns > since_ns ? now_ns - since_ns : 0;
+}
+
+/* A fake for tests: after set, clock_now_* and clock_wall_ms stand still until
+ * advanced (the wall clock shows the same count).  clock_fake_clear() goes back
+ * to the real one. */
+void clock_fake_set(uint64_t now_ns);
+void clock_fake_advance(uint64_t by_ns);
+void clock_fake_clear(void);
+
+#endif

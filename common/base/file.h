@@ -1,0 +1,101 @@
+/* Files.  Every failure names the path; a short write, a failed fsync and a
+ * failed close are failures.  Nothing here is left half-written under its final
+ * name: writers go to a temporary file beside it and are renamed.
+ *
+ * Builds with SKERRY_FAULTS: SKERRY_FAULT_ENOSPC_AFTER=<bytes> in the
+ * environment (or file_fault_enospc()) lets that many bytes be written through
+ * this module, then every write fails with ENOSPC. */
+#ifndef COMMON_BASE_FILE_H
+#define COMMON_BASE_FILE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "common/base/buf.h"
+
+struct err;
+
+/* Whole file into out (which file_read inits with this max; release it).
+ * -ERR_LIMIT when larger; out is then empty. */
+int file_read(const char *path, size_t max, struct buf *out, struct err *err);
+
+/* temp + write + fsync + rename + fsync of the directory. */
+int file_write_atomic(const char *path, const void *data, size_t len, mode_t mode,
+                      struct err *err);
+
+/* The same, in pieces.  open -> write* -> commit, or abort (after commit it is a
+ * no-op, so `out:` labels may always call it).  Pieces may also be placed with
+ * file_out_pwrite.  fd may be read back before commit. */
+struct file_out {
+    int fd; /* -1 when closed */
+    char *path;
+    char *temp;
+    uint64_t written;
+};
+int file_out_open(struct file_out *f, const char *path, mode_t mode, struct err *err);
+int file_out_write(struct file_out *f, const void *data, size_t len, struct err *err);
+int file_out_pwrite(struct file_out *f, const void *data, size_t len, uint64_t offset,
+                    struct err *err);
+int file_out_commit(struct file_out *f, struct err *err);
+void file_out_abort(struct file_out *f);
+
+/* On descriptors; `path` is for the message only.  pread: -ERR_FORMAT when the
+ * file ends early. */
+int file_write_all(int fd, const void *data, size_t len, const char *path, struct err *err);
+int file_pwrite_all(int fd, const void *data, size_t len, uint64_t offset, const char *path,
+                    struct err *err);
+int file_pread_all(int fd, void *data, size_t len, uint64_t offset, const char *path,
+                   struct err *err);
+int file_sync(int fd, const char *path, struct err *err);
+/* rename(2) + fsync of the target's directory. */
+int file_rename(const char *from, const char *to, struct err *err);
+int file_sync_dir(const char *dir, struct err *err);
+
+bool file_exists(const char *path);
+bool file_is_dir(const char *path);
+int file_size(const char *path, uint64_t *ret, struct err *err);
+int file_mkdirs(const char *path, mode_t mode, struct err *err); /* an existing directory is fine */
+int file_remove(const char *path, struct err *err);              /* a missing file is fine */
+/* Everything below and the directory itself; follows no links; missing is fine. */
+int file_remove_tree(const char *path, struct err *err);
+/* Bytes free to us on the file system of `path`. */
+int file_disk_free(const char *path, uint64_t *ret, struct err *err);
+
+/* "dir/name", mem_free. */
+char *file_join(const char *dir, const char *name);
+
+/* Sorted names in a directory (bytewise), without . and .. and hidden ones; at
+ * most max, else -ERR_LIMIT. */
+struct file_names {
+    char **items;
+    size_t n;
+};
+int file_list(const char *dir, size_t max, struct file_names *ret, struct err *err);
+void file_names_release(struct file_names *names);
+
+/* One daemon per directory: an flock on DIR/NAME, which holds our pid.  A second
+ * one gets "DIR is in use by process 123 ...".  Survives as long as the process
+ * or until unlock. */
+struct file_lock {
+    int fd;
+    char *path;
+};
+int file_lock_dir(const char *dir, const char *name, struct file_lock *ret, struct err *err);
+void file_unlock(struct file_lock *lock);
+
+/* A read-only view.  An empty file gives data NULL, len 0.  The file must not be
+ * shortened by others while mapped (blobs never are). */
+struct file_map {
+    const uint8_t *data;
+    size_t len;
+};
+int file_map_open(const char *path, struct file_map *ret, struct err *err);
+void file_map_close(struct file_map *map);
+
+/* From now on this many bytes may be written; negative: no limit.  Returns false
+ * where the build has no fault injection. */
+bool file_fault_enospc(long long bytes);
+
+#endif

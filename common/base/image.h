@@ -1,0 +1,50 @@
+/* Images through libvips: JPEG, PNG, WebP of any size and pixel type to u8 RGB.
+ * Only these three loaders run; the header is checked against a pixel limit
+ * before anything is decoded; vips's cache is off and it uses one thread per
+ * call (our threads are outside).  Functions may be called on any threads at once.
+ *
+ * Links to libvips: users pull it into their program. */
+#ifndef COMMON_BASE_IMAGE_H
+#define COMMON_BASE_IMAGE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/base/buf.h"
+
+struct err;
+
+#define IMAGE_SIDE_MAX 16384
+#define IMAGE_PIXELS_MAX (128u << 20)
+
+/* Once per process, before threads that use images. */
+int image_init(struct err *err);
+void image_exit(void);
+/* A thread that decoded images calls this before it ends. */
+void image_thread_exit(void);
+
+enum image_flags {
+    IMAGE_CROP = 0,    /* scale the short side, cut the centre square */
+    IMAGE_SQUEEZE = 1, /* scale both sides, ignoring the aspect */
+};
+
+/* Decodes to size x size: out holds size*size*3 bytes, RGB, rows from the top.
+ * Shrinks on load; alpha is flattened on white; grey, palette, CMYK and 16 bit
+ * become sRGB; EXIF orientation is applied.  -ERR_FORMAT with a sentence on
+ * anything broken or too large (out is then undefined). */
+int image_decode(const void *data, size_t len, int size, unsigned flags, uint8_t *out,
+                 struct err *err);
+
+/* Width and height from the header. */
+int image_info(const void *data, size_t len, int *ret_width, int *ret_height, struct err *err);
+
+/* rgb: (height, width, 3).  To memory (appended to out) or to a file, atomically. */
+int image_png(const uint8_t *rgb, int width, int height, struct buf *out, struct err *err);
+int image_write_png(const char *path, const uint8_t *rgb, int width, int height, struct err *err);
+
+/* n images of size x size in rows of `columns`, with `gap` white pixels between
+ * and around; returned in ret_rgb (mem_free) with its dimensions. */
+int image_grid(const uint8_t *images, int n, int size, int columns, int gap, uint8_t **ret_rgb,
+               int *ret_width, int *ret_height, struct err *err);
+
+#endif

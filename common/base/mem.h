@@ -1,0 +1,36 @@
+/* Memory.  mem_alloc and its kin are for small things of the control plane:
+ * they print a line and abort when memory is out.  Any size that a peer, a file
+ * or a model configuration chose goes through mem_try_*, which return NULL (the
+ * caller returns -ENOMEM).  Everything is freed with mem_free, or free(3).
+ *
+ * Builds with SKERRY_FAULTS can fail the n-th mem_try_* call. */
+#ifndef COMMON_BASE_MEM_H
+#define COMMON_BASE_MEM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+void *mem_alloc(size_t size) __attribute__((malloc, returns_nonnull));   /* zeroed */
+void *mem_alloc_array(size_t n, size_t size) __attribute__((returns_nonnull)); /* zeroed */
+void *mem_realloc(void *p, size_t size) __attribute__((returns_nonnull));
+
+void *mem_try(size_t size);                    /* not zeroed */
+void *mem_try_zero(size_t size);               /* zeroed */
+void *mem_try_array(size_t n, size_t size);    /* zeroed; NULL also when n*size overflows */
+void *mem_try_realloc(void *p, size_t size);   /* p stays valid on NULL */
+void *mem_try_realloc_array(void *p, size_t n, size_t size);
+void *mem_try_aligned(size_t align, size_t size); /* align: a power of two; not zeroed */
+
+void mem_free(void *p); /* NULL is fine */
+
+/* a*b and a+b with overflow check: false, and *ret untouched, when it does not fit. */
+bool mem_mul(size_t a, size_t b, size_t *ret);
+bool mem_add(size_t a, size_t b, size_t *ret);
+
+/* Makes the n-th mem_try_* from now (1 = the next one) of this process fail,
+ * once; 0 disarms.  Returns false where the build has no fault injection. */
+bool mem_fault_set(long n);
+/* Whether the armed fault has fired. */
+bool mem_fault_fired(void);
+
+#endif

@@ -1,0 +1,109 @@
+/* safetensors: u64 LE header length | JSON header | payload.
+ *
+ * The reader is strict: the header is at most 16 MiB, names are unique, shapes
+ * and offsets agree, the tensors tile the payload without overlap or gap and the
+ * file ends with them.  It only reads the header: callers read payloads by file
+ * offset, so nothing here grows with the model beyond names and shapes.
+ *
+ * The writer is deterministic: the same declarations and payload give the same
+ * bytes.  Metadata first (in the order added), tensors in the order added, the
+ * header padded with spaces to a multiple of 8. */
+#ifndef COMMON_BASE_ST_H
+#define COMMON_BASE_ST_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/base/buf.h"
+#include "common/base/hash.h"
+
+struct err;
+
+#define ST_RANK_MAX 8
+#define ST_NAME_MAX 255
+#define ST_TENSORS_MAX 65536
+#define ST_META_MAX 256
+#define ST_HEADER_MAX (16u << 20)
+
+enum st_dtype {
+    ST_UNSPECIFIED,
+    ST_BOOL,
+    ST_U8,
+    ST_I8,
+    ST_U16,
+    ST_I16,
+    ST_F16,
+    ST_BF16,
+    ST_U32,
+    ST_I32,
+    ST_F32,
+    ST_U64,
+    ST_I64,
+    ST_F64,
+};
+const char *st_dtype_name(enum st_dtype dtype);  /* "BF16" */
+size_t st_dtype_bytes(enum st_dtype dtype);      /* of one element */
+
+struct st_tensor {
+    char *name;
+    enum st_dtype dtype;
+    unsigned rank; /* 0 is a scalar */
+    uint64_t shape[ST_RANK_MAX];
+    uint64_t count;  /* elements */
+    uint64_t offset; /* from the start of the FILE */
+    uint64_t bytes;
+};
+
+struct st_meta {
+    char *key;
+    char *value;
+};
+
+/* A parsed header; tensors by offset in the file. */
+struct st {
+    struct st_tensor *tensors;
+    size_t n_tensors;
+    struct st_meta *meta;
+    size_t n_meta;
+    uint64_t payload;    /* file offset of the first payload byte */
+    uint64_t file_bytes; /* whole file */
+};
+
+/* From memory: data holds at least the header (`len` bytes of a file of
+ * file_bytes).  `name` is for messages.  Fills *ret; st_release it. */
+int st_parse(const void *data, size_t len, uint64_t file_bytes, const char *name, struct st *ret,
+             struct err *err);
+/* From a file; st_read takes an open descriptor (pread only). */
+int st_open(const char *path, struct st *ret, struct err *err);
+int st_read(int fd, const char *path, struct st *ret, struct err *err);
+void st_release(struct st *st); /* { 0 } and NULL are fine */
+
+const struct st_tensor *st_find(const struct st *st, const char *name); /* NULL if absent */
+const char *st_meta_get(const struct st *st, const char *key);          /* NULL if absent */
+/* The tensor, which must exist with this dtype and shape; else a sentence. */
+int st_expect(const struct st *st, const char *name, enum st_dtype dtype, unsigned rank,
+              const uint64_t *shape, const struct st_tensor **ret, struct err *err);
+
+/* Writing: new -> meta* -> add* -> open -> write* -> commit -> free.
+ * Payload bytes come in order of the tensors, in pieces of any size.  Pieces may
+ * cross tensors.  free before commit leaves no file.  Mixed element sizes are
+ * legal; add wide types first if the payload is to stay aligned. */
+struct st_writer;
+struct st_writer *st_writer_new(void);
+void st_writer_free(struct st_writer *w);
+void st_writer_meta(struct st_writer *w, const char *key, const char *value);
+/* shape is copied; -EINVAL with a sentence on a duplicate or impossible tensor. */
+int st_writer_add(struct st_writer *w, const char *name, enum st_dtype dtype, unsigned rank,
+                  const uint64_t *shape, struct err *err);
+/* The header's bytes (with the length word) and the size of the whole file; for
+ * those who write the file themselves.  out is appended to. */
+int st_writer_header(struct st_writer *w, struct buf *out, uint64_t *ret_file_bytes,
+                     struct err *err);
+int st_writer_open(struct st_writer *w, const char *path, struct err *err);
+int st_writer_write(struct st_writer *w, const void *data, size_t len, struct err *err);
+/* Fails unless every payload byte came.  fsync + rename.  sha256 (may be NULL)
+ * is of the whole file, ret_bytes (may be NULL) its size. */
+int st_writer_commit(struct st_writer *w, uint8_t sha256[HASH_BYTES], uint64_t *ret_bytes,
+                     struct err *err);
+
+#endif

@@ -1,0 +1,50 @@
+/* Tar archives: reading any that libarchive knows (ustar, pax, GNU; plain, gz,
+ * zst), and writing deterministic ustar (mode 0644, owner 0, time 0).  All is
+ * bounded; a cut archive is an error that names the file and the entry.
+ *
+ * Links to libarchive: users pull it into their program. */
+#ifndef COMMON_BASE_TAR_H
+#define COMMON_BASE_TAR_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "common/base/buf.h"
+#include "common/base/hash.h"
+
+struct err;
+
+#define TAR_NAME_MAX 1024
+
+struct tar_entry {
+    const char *name; /* borrowed until the next tar_next; no leading "./" */
+    uint64_t size;
+};
+
+struct tar;
+int tar_open(const char *path, struct tar **ret, struct err *err);
+/* From memory, borrowed until close; `name` is for messages. */
+int tar_open_memory(const void *data, size_t len, const char *name, struct tar **ret,
+                    struct err *err);
+/* From a stream: read returns bytes put into buf, 0 at the end, negative code
+ * with *err filled.  Called on the caller's thread only. */
+typedef ssize_t tar_read_fn(void *ctx, void *buf, size_t size, struct err *err);
+int tar_open_stream(tar_read_fn *read, void *ctx, const char *name, struct tar **ret,
+                    struct err *err);
+/* Next regular file (others are passed over): 1, or 0 at the end. */
+int tar_next(struct tar *t, struct tar_entry *ret, struct err *err);
+/* The current entry's bytes, appended to out; -ERR_LIMIT when beyond out->max. */
+int tar_read(struct tar *t, struct buf *out, struct err *err);
+void tar_close(struct tar *t); /* NULL is fine */
+
+struct tar_writer;
+int tar_writer_open(const char *path, struct tar_writer **ret, struct err *err);
+int tar_writer_add(struct tar_writer *w, const char *name, const void *data, size_t len,
+                   struct err *err);
+/* fsync + rename; sha256 and size of the file (either may be NULL). */
+int tar_writer_commit(struct tar_writer *w, uint8_t sha256[HASH_BYTES], uint64_t *ret_bytes,
+                      struct err *err);
+void tar_writer_free(struct tar_writer *w); /* uncommitted: leaves no file; NULL is fine */
+
+#endif
