@@ -1,0 +1,349 @@
+/* Everything the coordinator knows, in memory.
+ *
+ *   state ─┬─ worker  (joins, leaves, lost; holds at most one task)
+ *          └─ job ─┬─ shard, class        the dataset
+ *                  ├─ ledger (per partition)  every sample of every open epoch
+ *                  ├─ module ── version   written once, the last VERSIONS_KEPT have blobs
+ *                  ├─ path ── replica     where each replica's phase stands
+ *                  └─ task ── contribution
+ *
+ * It is a cache of the SQLite file: who changes a field that has a column calls
+ * the save function of persist.h in the same turn of the loop, and what was
+ * changed is acknowledged after the commit only (store.h).  Fields marked (m)
+ * live in memory alone and start anew after a restart.
+ *
+ * Times `*_ms` are of the monotonic clock and (m); `*_unix_ms` are for display.
+ * Ids are given out once and never reused.  Loop thread only. */
+#ifndef COORDINATOR_STATE_H
+#define COORDINATOR_STATE_H
+
+#include "common/base/job.h"
+#include "coordinator/ledger.h"
+#include "coordinator/recipe.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct err;
+struct rpc_peer;
+struct rpc_request;
+
+#define WORKERS_MAX 1024
+#define WORKERS_KNOWN_MAX 4096 /* with those that left; the longest gone are forgotten */
+#define JOBS_MAX 1024
+#define JOBS_ACTIVE_MAX 64
+#define TASKS_OPEN_MAX 16384
+#define TASKS_ENDED_MAX 256      /* kept per job, beside the open ones */
+#define JOB_SHARDS_MAX 65536
+#define JOB_CLASSES_MAX 4096
+#define JOB_BAD_MAX 64           /* bad samples kept by name */
+#define JOB_SAMPLES_MAX 1024     /* grids kept per job */
+#define JOB_ROUNDS_MAX 4096      /* round records kept in memory; all are in the store */
+#define TASK_RANGES_MAX 4096     /* as TrainTask.ranges */
+#define TASK_LABELS_MAX 1024
+#define TASK_FAILURES_MAX 5
+#define APPLIED_MAX 64           /* verdicts that wait for one worker */
+#define VERSIONS_KEPT 4
+#define NAME_MAX_BYTES 65
+#define REASON_MAX 256
+
+/* A blob by name; size 0: none. */
+struct blob_ref {
+    uint8_t sha256[32];
+    uint64_t size;
+};
+
+static inline bool blob_ref_is_set(const struct blob_ref *b)
+{
+    return b->size != 0;
+}
+
+/* ---- workers ------------------------------------------------------------- */
+
+enum worker_state {
+    WORKER_UNSPECIFIED,
+    WORKER_HERE, /* connected, or within the grace of a reconnect */
+    WORKER_LOST, /* silent: its lease is gone */
+    WORKER_LEFT, /* said good-bye */
+};
+
+struct verdict {
+    uint64_t task_id;
+    bool accepted;
+    char reason[REASON_MAX];
+};
+
+struct worker {
+    uint64_t id;
+    uint8_t identity[16], instance[16];
+    char name[NAME_MAX_BYTES], device[129], version[NAME_MAX_BYTES], address[64];
+    uint64_t memory_bytes;
+    uint32_t threads;
+    enum worker_state state;
+    char state_reason[REASON_MAX];
+    bool drain;
+    uint32_t strikes, failures_row, tasks_done, tasks_failed;
+    uint64_t bytes[4];        /* control up, down, data up, down: since it first joined */
+    uint64_t bytes_seen[4];   /* (m) last counters of this process */
+    int64_t joined_unix_ms;
+    uint64_t joined_ms;       /* (m) */
+    uint64_t quarantined_until_ms; /* (m) 0: not */
+    uint64_t heard_ms;        /* (m) */
+    uint64_t closed_ms;       /* (m) connection gone since; 0: open */
+    struct rpc_peer *peer;    /* (m) NULL: no connection */
+    struct rpc_request *parked; /* (m) its ASSIGN that waits */
+    uint64_t parked_until_ms; /* (m) */
+    uint64_t task_id;         /* the lease it holds; 0: none */
+    char activity[129];       /* (m) */
+    float throughput, loss, grad_norm; /* (m) */
+    struct { uint64_t module_id, version; } held[64]; /* (m) newest held per module */
+    unsigned n_held;
+    struct verdict *verdicts; /* to be told; up to APPLIED_MAX */
+    unsigned n_verdicts;
+    char waiting_for[REASON_MAX]; /* (m) why it has no task */
+};
+
+/* ---- tasks --------------------------------------------------------------- */
+
+/* Same numbers as TaskKind of skerry.proto. */
+enum task_kind {
+    TASK_UNSPECIFIED,
+    TASK_INIT,
+    TASK_INGEST,
+    TASK_TRAIN,
+    TASK_EVAL,
+    TASK_SAMPLE,
+    TASK_OUTER, /* runs in here, is never leased to a worker */
+    TASK_KINDS
+};
+
+enum task_state {
+    TASK_STATE_UNSPECIFIED,
+    TASK_PENDING,
+    TASK_LEASED,
+    TASK_DONE,
+    TASK_FAILED,
+    TASK_CANCELLED,
+};
+
+struct contribution {
+    uint64_t module_id, base_version;
+    struct blob_ref blob;
+    bool refused; /* by the check of the outer step */
+};
+
+/* What a SAMPLE or EVAL task runs with. */
+struct task_draw {
+    uint32_t steps, columns, count;
+    bool heun, ema, asked; /* asked by a person, not by the schedule */
+    float guidance;
+    uint64_t seed;
+    uint32_t *labels; /* count of them (SAMPLE) */
+};
+
+struct task {
+    uint64_t id, job_id;
+    enum task_kind kind;
+    enum task_state state;
+    uint32_t attempt, failures;
+    uint32_t path, replica, round; /* INGEST: round is the number of its URL */
+    uint64_t module_id;            /* OUTER */
+    uint64_t worker_id;            /* leased: the holder; ended: who did it */
+    char reason[REASON_MAX];
+    struct ledger_range *ranges;   /* TRAIN, EVAL */
+    size_t n_ranges;
+    uint64_t first_step;           /* TRAIN */
+    struct task_draw draw;         /* SAMPLE, EVAL */
+    struct contribution *contributions;
+    size_t n_contributions;
+    struct blob_ref output;
+    /* result */
+    uint32_t steps;
+    uint64_t samples;
+    float loss_first, loss_last, loss_mean, seconds;
+    int64_t made_unix_ms, ended_unix_ms;
+    uint64_t ready_ms;             /* (m) since when it may be leased */
+    uint64_t leased_ms, progress_ms, ended_ms; /* (m) */
+    uint64_t failed_worker;        /* (m) who failed it last: others first */
+    uint64_t not_before_ms;        /* (m) back-off of a failed one */
+    uint32_t steps_done, steps_total; /* (m) from heartbeats */
+    uint64_t samples_done;         /* (m) */
+    uint64_t progress_mark;        /* (m) hash of what counts as progress */
+    uint64_t progress_gap_ms;      /* (m) longest gap seen between progress */
+    char activity[129];            /* (m) */
+    float loss;                    /* (m) */
+};
+
+static inline bool task_is_open(const struct task *t)
+{
+    return t->state == TASK_PENDING || t->state == TASK_LEASED;
+}
+
+/* ---- jobs ---------------------------------------------------------------- */
+
+enum job_state {
+    JOB_UNSPECIFIED,
+    JOB_PENDING,
+    JOB_INGESTING,
+    JOB_INITIALISING,
+    JOB_RUNNING,
+    JOB_FINISHING,
+    JOB_DONE,
+    JOB_FAILED,
+    JOB_CANCELLED,
+    JOB_STATES
+};
+
+const char *job_state_name(enum job_state s);
+const char *task_kind_name(enum task_kind k);
+const char *task_state_name(enum task_state s);
+
+struct shard_rec {
+    struct blob_ref blob;
+    uint32_t samples;
+    uint32_t partition; /* UINT32_MAX: held out */
+    uint32_t source;    /* number of the URL it was cut from */
+};
+
+#define SHARD_HOLDOUT UINT32_MAX
+
+struct version_rec {
+    uint64_t version;
+    struct blob_ref full, delta, ema; /* delta: from version - 1 */
+    char *provenance;                 /* JSON */
+    int64_t at_unix_ms;
+};
+
+struct module_rec {
+    uint64_t id;
+    uint32_t level, index;
+    uint64_t version;        /* newest; meaningful when n_versions > 0 */
+    uint64_t params;
+    struct version_rec versions[VERSIONS_KEPT]; /* oldest first */
+    unsigned n_versions;
+    uint64_t outer_task;     /* (m) the OUTER task that runs now; 0: none */
+    uint64_t retry_ms;       /* (m) no outer step before it */
+    uint32_t outer_failures; /* (m) in a row */
+    char outer_reason[REASON_MAX]; /* (m) of the quorum, or the last failure */
+    uint64_t quorum_ms;      /* (m) when the quorum was complete; 0: not yet */
+};
+
+struct replica_rec {
+    uint64_t owner;          /* worker that did the last phase; 0: nobody */
+    uint64_t step;           /* inner steps in accepted phases, all owners */
+    uint64_t task_id;        /* of the current phase; 0: none */
+    uint64_t samples_last;   /* of its last phase */
+    float loss;              /* (m) newest; NAN */
+};
+
+struct path_rec {
+    uint32_t round;          /* phase that runs; == rounds planned: finished */
+    bool ready;              /* the phase's tasks exist */
+    uint64_t ready_ms;       /* (m) since when */
+    int64_t ready_unix_ms;
+    uint64_t bytes_up, bytes_down; /* params, of the current round */
+    struct replica_rec *replicas;  /* composition.paths[i].replicas of them */
+};
+
+struct round_rec {
+    uint32_t path, round, contributions, expected;
+    float loss, eval_loss, seconds;
+    uint64_t samples, steps, bytes_up, bytes_down;
+    int64_t at_unix_ms;
+};
+
+struct grid_rec {
+    uint64_t task_id;
+    uint32_t round, count, columns;
+    struct blob_ref blob;
+    int64_t at_unix_ms;
+};
+
+struct bad_rec {
+    char *shard, *key, *reason;
+};
+
+struct job {
+    uint64_t id;
+    char *yaml;
+    struct job_spec spec;
+    struct composition comp;
+    enum job_state state;
+    char reason[1024];
+    int64_t made_unix_ms, started_unix_ms, ended_unix_ms;
+    uint64_t started_ms;     /* (m) */
+    char **classes;
+    uint64_t *counts;        /* per class, or zeros */
+    size_t n_classes;
+    struct shard_rec *shards;
+    size_t n_shards, cap_shards;
+    struct bad_rec bad[JOB_BAD_MAX];
+    size_t n_bad;
+    uint32_t bad_count;
+    struct ledger **ledgers; /* comp.n_partitions of them; NULL before the data is there */
+    struct module_rec *modules; /* comp.n_modules */
+    struct path_rec *paths;     /* comp.n_paths */
+    struct round_rec *rounds;
+    size_t n_rounds;
+    struct grid_rec *grids;
+    size_t n_grids;
+    uint64_t metric_n;          /* last n of the metrics */
+    uint64_t metric_points;     /* loss points in the store */
+    uint64_t bytes_up, bytes_down, shard_bytes_down;
+    uint64_t steps_done;        /* inner steps of all accepted phases */
+    uint64_t phases_done;       /* accepted phases */
+    float loss, eval_loss;      /* newest; NAN */
+    uint64_t phase_gaps[32];    /* (m) ms between progress of phases, ring */
+    unsigned n_phase_gaps;
+};
+
+static inline bool job_is_ended(const struct job *j)
+{
+    return j->state == JOB_DONE || j->state == JOB_FAILED || j->state == JOB_CANCELLED;
+}
+
+/* ---- the tables ---------------------------------------------------------- */
+
+/* Arrays of pointers in order of id. */
+struct state {
+    struct worker **workers;
+    size_t n_workers, cap_workers;
+    struct job **jobs;
+    size_t n_jobs, cap_jobs;
+    struct task **tasks;
+    size_t n_tasks, cap_tasks;
+    size_t n_open;          /* tasks that are open */
+    uint64_t next_worker, next_job, next_task, next_module; /* saved with the rows */
+};
+
+void state_init(struct state *s);
+void state_release(struct state *s);
+
+/* NULL when there is none. */
+struct worker *state_worker(const struct state *s, uint64_t id);
+struct worker *state_worker_by_identity(const struct state *s, const uint8_t identity[16]);
+struct job *state_job(const struct state *s, uint64_t id);
+struct task *state_task(const struct state *s, uint64_t id);
+struct module_rec *state_module(const struct state *s, uint64_t id, struct job **ret_job);
+struct module_rec *job_module(const struct job *j, uint64_t id);
+const struct version_rec *module_version(const struct module_rec *m, uint64_t version);
+
+/* New records, zeroed but for the id (0: the next one; else as loaded, larger
+ * than all before it) and in the table.  NULL at the table's maximum. */
+struct worker *state_add_worker(struct state *s, uint64_t id);
+struct job *state_add_job(struct state *s, uint64_t id);
+struct task *state_add_task(struct state *s, uint64_t id, uint64_t job_id, enum task_kind kind);
+
+/* Frees the record and forgets it. */
+void state_drop_worker(struct state *s, struct worker *w);
+void state_drop_task(struct state *s, struct task *t);
+void state_drop_job(struct state *s, struct job *j);
+
+/* Every change of a task's state goes through here: it keeps n_open. */
+void state_set_task_state(struct state *s, struct task *t, enum task_state to);
+
+/* Makes modules, paths and replicas from j->comp. */
+void job_build(struct state *s, struct job *j);
+
+#endif
