@@ -1,0 +1,26 @@
+# Everything that is checked without running the code.
+.PHONY: lint layers size headers format format-fix proto-check proto-baseline
+lint: layers size proto-check headers format ## layers, sizes, headers alone, schema rules, formatting
+
+layers:
+	@$(PYTHON) tests/tools/check_layers.py
+size:
+	@$(PYTHON) tests/tools/check_size.py
+proto-check:
+	@$(PYTHON) tests/tools/check_proto.py
+proto-baseline: ## record additions to the wire schema in proto/baseline.txt
+	@$(PYTHON) tests/tools/check_proto.py --update
+
+# Each header compiles alone.
+HEADERS = $(wildcard common/*/*.h kernels/*.h kernels/cpu/*.h coordinator/*.h worker/*.h cli/*.h)
+headers: $(PB_H)
+	@for h in $(HEADERS); do \
+	  $(CC) $(ALL_CPPFLAGS) -std=c11 -Wall -Wextra -Wno-unused-function -Wno-unused-parameter \
+	    -fsyntax-only -x c $$h || exit 1; done
+
+C_FILES = $(shell git ls-files '*.c' '*.h' '*.cu' '*.cuh' 2>/dev/null)
+format:
+	@clang-format --dry-run -Werror $(C_FILES) 2>&1 | head -20; \
+	 clang-format --dry-run -Werror $(C_FILES) >/dev/null 2>&1 || { echo 'run `make format-fix`'; exit 1; }
+format-fix: ## clang-format every C file in place
+	@clang-format -i $(C_FILES)
