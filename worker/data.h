@@ -46,6 +46,7 @@ struct data_options {
     unsigned image_size; /* pixels of a side; images are cropped and scaled to it */
     unsigned batch;      /* samples of a batch */
     unsigned threads;    /* decode threads, 0 = 1 */
+    unsigned classes;    /* a sample of a higher class is bad; 0: any is fine */
     bool flip;           /* mirror half of the samples, by (seed, pass, sample id) */
     bool shuffle;        /* else in the order of the ranges (evaluation) */
     bool repeat;         /* start a new pass, with another order, when one ends */
@@ -54,7 +55,9 @@ struct data_options {
      * exactly the first n * window samples of the ranges were used.
      * 0: over all ranges. */
     uint32_t window;
-    struct data_cache *cache; /* may be NULL; must outlive the data */
+    /* May be NULL; must outlive the data.  A cache holds one image size at a
+     * time: data_open with another size empties it. */
+    struct data_cache *cache;
 };
 
 struct batch {
@@ -80,9 +83,8 @@ int data_open(const struct data_options *opt, const struct data_range *ranges, s
  * one good sample. */
 int data_next(struct data *d, struct batch *ret, struct err *err);
 
-/* Skips what the next n batches hold without decoding it, as far as the bad
- * samples are known; used to resume in the middle of a phase: position is
- * what data_position() said.  Only before the first data_next(). */
+/* Starts at what data_position() said once, to resume in the middle of a phase.
+ * Only before the first data_next(). */
 int data_seek(struct data *d, uint64_t position, struct err *err);
 
 /* Positions used so far, bad samples included, passes counted on. */
@@ -91,8 +93,9 @@ uint64_t data_position(const struct data *d);
 /* Samples of one pass. */
 uint64_t data_total(const struct data *d);
 
-/* Bad samples met so far, in order; *ret_named is borrowed. */
-unsigned data_bad(const struct data *d, const struct data_bad **ret_named, unsigned *ret_count);
+/* Bad samples met so far in the first pass, in order.  Returns how many; the
+ * first *ret_named of them are in *ret_list, borrowed. */
+unsigned data_bad(const struct data *d, const struct data_bad **ret_list, unsigned *ret_named);
 
 /* Wakes data_next() and makes it return -ERR_CANCELLED. */
 void data_cancel(struct data *d);

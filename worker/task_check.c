@@ -1,0 +1,225 @@
+#include "worker/task_check.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "common/base/err.h"
+
+static int check_text(const char *text, size_t max, const char *field, struct err *err)
+{
+    size_t len = text ? strlen(text) : 0;
+    if (len > max)
+        return err_set(err, -ERR_LIMIT, "task: %s is %zu bytes long, at most %zu are allowed",
+                       field, len, max);
+    return 0;
+}
+
+static int check_count(size_t n, size_t max, const char *field, struct err *err)
+{
+    if (n > max)
+        return err_set(err, -ERR_LIMIT, "task: %s has %zu entries, at most %zu are allowed", field,
+                       n, max);
+    return 0;
+}
+
+static int check_hash(const ProtobufCBinaryData *hash, const char *field, struct err *err)
+{
+    if (hash->len != 32)
+        return err_set(err, -ERR_FORMAT, "task: %s is %zu bytes long, expected a SHA-256 (32)",
+                       field, hash->len);
+    return 0;
+}
+
+static int check_url(const char *url, const char *field, struct err *err)
+{
+    int rc = check_text(url, TASK_URL_MAX, field, err);
+    if (rc < 0)
+        return rc;
+    if (!url || (strncmp(url, "http://", 7) != 0 && strncmp(url, "https://", 8) != 0))
+        return err_set(err, -ERR_FORMAT, "task: %s is not an http or https address", field);
+    return 0;
+}
+
+/* A blob to fetch: hash, a believable size, and a ticket. */
+static int check_blob(const Skerry__V1__Blob *blob, const char *field, struct err *err)
+{
+    if (!blob)
+        return err_set(err, -ERR_FORMAT, "task: %s is missing", field);
+    int rc = check_hash(&blob->sha256, field, err);
+    if (rc < 0)
+        return rc;
+    if (blob->size == 0 || blob->size > TASK_BLOB_MAX)
+        return err_set(err, -ERR_LIMIT, "task: %s has the size %" PRIu64 ", expected 1..%llu",
+                       field, blob->size, TASK_BLOB_MAX);
+    return check_url(blob->url, field, err);
+}
+
+static int check_module(const Skerry__V1__ModuleRef *m, struct err *err)
+{
+    if (!m || m->module_id == 0)
+        return err_set(err, -ERR_FORMAT, "task: a module without an id");
+    int rc = check_hash(&m->sha256, "modules.sha256", err);
+    if (rc < 0)
+        return rc;
+    if (!m->full && m->n_deltas == 0)
+        return err_set(err, -ERR_FORMAT, "task: module %" PRIu64 " has neither a full blob nor "
+                       "deltas", m->module_id);
+    if (m->full && (rc = check_blob(m->full, "modules.full", err)) < 0)
+        return rc;
+    if ((rc = check_count(m->n_deltas, TASK_DELTAS_MAX, "modules.deltas", err)) < 0)
+        return rc;
+    for (size_t i = 0; i < m->n_deltas; i++) {
+        const Skerry__V1__Delta *d = m->deltas[i];
+        if ((rc = check_blob(d->blob, "modules.deltas.blob", err)) < 0)
+            return rc;
+        if (d->to != d->from + 1 || (i > 0 && d->from != m->deltas[i - 1]->to))
+            return err_set(err, -ERR_FORMAT, "task: module %" PRIu64 ": delta %zu goes from %"
+                           PRIu64 " to %" PRIu64 ", which does not continue the chain",
+                           m->module_id, i, d->from, d->to);
+    }
+    if (m->n_deltas > 0 && m->deltas[m->n_deltas - 1]->to != m->version)
+        return err_set(err, -ERR_FORMAT, "task: module %" PRIu64 ": the deltas end at %" PRIu64
+                       ", expected version %" PRIu64, m->module_id,
+                       m->deltas[m->n_deltas - 1]->to, m->version);
+    return 0;
+}
+
+static int check_modules(const Skerry__V1__Task *t, struct err *err)
+{
+    if (t->n_modules == 0)
+        return err_set(err, -ERR_FORMAT, "task: modules is empty");
+    bool init = t->kind == SKERRY__V1__TASK_KIND__TASK_KIND_INIT;
+    for (size_t i = 0; i < t->n_modules; i++) {
+        const Skerry__V1__ModuleRef *m = t->modules[i];
+        if (m->module_id == 0)
+            return err_set(err, -ERR_FORMAT, "task: a module without an id");
+        for (size_t j = 0; j < i; j++)
+            if (t->modules[j]->module_id == m->module_id)
+                return err_set(err, -ERR_FORMAT, "task: module %" PRIu64 " is named twice",
+                               m->module_id);
+        int rc = init ? 0 : check_module(m, err);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+static int check_ranges(Skerry__V1__Range *const *ranges, size_t n, const char *field,
+                        struct err *err)
+{
+    int rc = check_count(n, TASK_RANGES_MAX, field, err);
+    if (rc < 0)
+        return rc;
+    if (n == 0)
+        return err_set(err, -ERR_FORMAT, "task: %s is empty", field);
+    for (size_t i = 0; i < n; i++) {
+        if ((rc = check_blob(ranges[i]->shard, field, err)) < 0)
+            return rc;
+        if (ranges[i]->count == 0 || ranges[i]->count > TASK_SHARD_SAMPLES_MAX ||
+            ranges[i]->start > TASK_SHARD_SAMPLES_MAX - ranges[i]->count)
+            return err_set(err, -ERR_LIMIT, "task: %s[%zu] covers %u samples from %u, a shard "
+                           "holds at most %u", field, i, ranges[i]->count, ranges[i]->start,
+                           TASK_SHARD_SAMPLES_MAX);
+    }
+    return 0;
+}
+
+static int check_train(const Skerry__V1__TrainTask *t, struct err *err)
+{
+    if (!t)
+        return err_set(err, -ERR_FORMAT, "task: train is missing");
+    if ((t->steps == 0) == (t->seconds == 0))
+        return err_set(err, -ERR_FORMAT, "task: train needs exactly one of steps and seconds");
+    if (t->steps > TASK_STEPS_MAX || t->seconds > TASK_SECONDS_MAX)
+        return err_set(err, -ERR_LIMIT, "task: train asks for %u steps or %u seconds, at most %u "
+                       "and %u are allowed", t->steps, t->seconds, TASK_STEPS_MAX,
+                       TASK_SECONDS_MAX);
+    return check_ranges(t->ranges, t->n_ranges, "train.ranges", err);
+}
+
+static int check_eval(const Skerry__V1__EvalTask *t, struct err *err)
+{
+    if (!t)
+        return err_set(err, -ERR_FORMAT, "task: eval is missing");
+    return check_ranges(t->ranges, t->n_ranges, "eval.ranges", err);
+}
+
+static int check_sample(const Skerry__V1__SampleTask *t, size_t n_classes, struct err *err)
+{
+    if (!t)
+        return err_set(err, -ERR_FORMAT, "task: sample is missing");
+    int rc = check_count(t->n_labels, TASK_LABELS_MAX, "sample.labels", err);
+    if (rc < 0)
+        return rc;
+    if (t->n_labels == 0)
+        return err_set(err, -ERR_FORMAT, "task: sample.labels is empty");
+    if (t->steps < 1 || t->steps > 1000)
+        return err_set(err, -ERR_LIMIT, "task: sample.steps is %u, expected 1..1000", t->steps);
+    if (!isfinite(t->guidance) || t->guidance < 0 || t->guidance > 100)
+        return err_set(err, -ERR_LIMIT, "task: sample.guidance is %g, expected 0..100",
+                       (double)t->guidance);
+    if (t->columns > t->n_labels && t->columns > TASK_LABELS_MAX)
+        return err_set(err, -ERR_LIMIT, "task: sample.columns is %u, at most %u are allowed",
+                       t->columns, TASK_LABELS_MAX);
+    for (size_t i = 0; i < t->n_labels; i++)
+        if (t->labels[i] >= n_classes)
+            return err_set(err, -ERR_LIMIT, "task: sample.labels[%zu] is %u, but there are %zu "
+                           "classes", i, t->labels[i], n_classes);
+    return 0;
+}
+
+static int check_kind(const Skerry__V1__Task *t, struct err *err)
+{
+    int rc;
+    switch ((int)t->kind) {
+    case SKERRY__V1__TASK_KIND__TASK_KIND_INIT:
+        return check_modules(t, err);
+    case SKERRY__V1__TASK_KIND__TASK_KIND_INGEST:
+        if (!t->ingest)
+            return err_set(err, -ERR_FORMAT, "task: ingest is missing");
+        return check_url(t->ingest->url, "ingest.url", err);
+    case SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN:
+        rc = check_modules(t, err);
+        return rc < 0 ? rc : check_train(t->train, err);
+    case SKERRY__V1__TASK_KIND__TASK_KIND_EVAL:
+        rc = check_modules(t, err);
+        return rc < 0 ? rc : check_eval(t->eval, err);
+    case SKERRY__V1__TASK_KIND__TASK_KIND_SAMPLE:
+        rc = check_modules(t, err);
+        return rc < 0 ? rc : check_sample(t->sample, t->n_classes, err);
+    default:
+        return err_set(err, -ERR_UNIMPLEMENTED, "task: kind %d is not known to this version",
+                       (int)t->kind);
+    }
+}
+
+int validate_task(const Skerry__V1__Task *t, struct err *err)
+{
+    if (t->id == 0)
+        return err_set(err, -ERR_FORMAT, "task: id is missing");
+    int rc = check_text(t->spec, TASK_SPEC_MAX, "spec", err);
+    if (rc < 0)
+        return rc;
+    if (!t->spec || t->spec[0] == '\0')
+        return err_set(err, -ERR_FORMAT, "task: spec is empty");
+    if ((rc = check_count(t->n_modules, TASK_MODULES_MAX, "modules", err)) < 0 ||
+        (rc = check_count(t->n_classes, TASK_CLASSES_MAX, "classes", err)) < 0)
+        return rc;
+    for (size_t i = 0; i < t->n_classes; i++)
+        if ((rc = check_text(t->classes[i], TASK_NAME_MAX, "classes", err)) < 0)
+            return rc;
+    bool needs_classes = t->kind != SKERRY__V1__TASK_KIND__TASK_KIND_INGEST;
+    if (needs_classes && t->n_classes == 0 && (int)t->kind != 0)
+        return err_set(err, -ERR_FORMAT, "task: classes is empty");
+    return check_kind(t, err);
+}
+
+int validate_ticket(const Skerry__V1__TicketReply *reply, struct err *err)
+{
+    if (reply->have)
+        return 0;
+    int rc = check_url(reply->url, "ticket.url", err);
+    return rc < 0 ? -ERR_FORMAT : 0;
+}
