@@ -1,0 +1,63 @@
+#include "common/base/clock.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <time.h>
+
+static _Atomic uint64_t fake_ns; /* 0: the real clock */
+
+static uint64_t read_clock(clockid_t id)
+{
+    struct timespec ts;
+    clock_gettime(id, &ts);
+    return (uint64_t)ts.tv_sec * CLOCK_NS_PER_S + (uint64_t)ts.tv_nsec;
+}
+
+uint64_t clock_now_ns(void)
+{
+    uint64_t fake = atomic_load(&fake_ns);
+    if (fake)
+        return fake;
+    uint64_t now = read_clock(CLOCK_MONOTONIC);
+    return now ? now : 1;
+}
+
+uint64_t clock_now_ms(void)
+{
+    return clock_now_ns() / CLOCK_NS_PER_MS;
+}
+
+uint64_t clock_wall_ms(void)
+{
+    uint64_t fake = atomic_load(&fake_ns);
+    return (fake ? fake : read_clock(CLOCK_REALTIME)) / CLOCK_NS_PER_MS;
+}
+
+char *clock_iso(uint64_t wall_ms, char out[CLOCK_ISO_MAX])
+{
+    time_t seconds = (time_t)(wall_ms / 1000);
+    struct tm tm;
+    size_t n = 0;
+    if (gmtime_r(&seconds, &tm))
+        n = strftime(out, CLOCK_ISO_MAX, "%Y-%m-%dT%H:%M:%S", &tm);
+    /* A year beyond four digits cannot come from a clock; show it as unknown. */
+    if (n == 0 || n > CLOCK_ISO_MAX - 6)
+        n = (size_t)snprintf(out, CLOCK_ISO_MAX, "%s", "0000-00-00T00:00:00");
+    (void)snprintf(out + n, CLOCK_ISO_MAX - n, ".%03uZ", (unsigned)(wall_ms % 1000));
+    return out;
+}
+
+void clock_fake_set(uint64_t now_ns)
+{
+    atomic_store(&fake_ns, now_ns ? now_ns : 1);
+}
+
+void clock_fake_advance(uint64_t by_ns)
+{
+    atomic_fetch_add(&fake_ns, by_ns);
+}
+
+void clock_fake_clear(void)
+{
+    atomic_store(&fake_ns, 0);
+}

@@ -1,0 +1,337 @@
+#include "common/base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "common/base/err.h"
+#include "common/base/mem.h"
+#include "common/base/str.h"
+
+#ifdef SKERRY_FAULTS
+#define ENOSPC_OFF INT64_MAX
+#define ENOSPC_UNREAD (-1)
+static _Atomic int64_t enospc_left = ENOSPC_UNREAD;
+
+bool file_fault_enospc(long long bytes)
+{
+    atomic_store(&enospc_left, bytes < 0 ? ENOSPC_OFF : bytes);
+    return true;
+}
+
+/* How many of len bytes may be written: 0 is a full disk. */
+static size_t fault_budget(size_t len)
+{
+    int64_t left = atomic_load(&enospc_left);
+    if (left == ENOSPC_UNREAD) {
+        const char *env = getenv("SKERRY_FAULT_ENOSPC_AFTER");
+        uint64_t value;
+        int64_t start = env && str_parse_u64(env, &value) == 0 && value < INT64_MAX
+                            ? (int64_t)value
+                            : ENOSPC_OFF;
+        atomic_compare_exchange_strong(&enospc_left, &left, start);
+        left = atomic_load(&enospc_left);
+    }
+    for (;;) {
+        if (left == ENOSPC_OFF)
+            return len;
+        int64_t take = left < (int64_t)len ? left : (int64_t)len;
+        if (atomic_compare_exchange_weak(&enospc_left, &left, left - take))
+            return (size_t)take;
+    }
+}
+#else
+bool file_fault_enospc(long long bytes)
+{
+    (void)bytes;
+    return false;
+}
+
+static size_t fault_budget(size_t len)
+{
+    return len;
+}
+#endif
+
+/* One write(2) or pwrite(2) (offset >= 0) under the fault knob. */
+static ssize_t write_once(int fd, const void *data, size_t len, int64_t offset)
+{
+    size_t allowed = fault_budget(len);
+    if (allowed == 0 && len > 0) {
+        errno = ENOSPC;
+        return -1;
+    }
+    return offset < 0 ? write(fd, data, allowed) : pwrite(fd, data, allowed, (off_t)offset);
+}
+
+static int write_loop(int fd, const void *data, size_t len, int64_t offset, const char *path,
+                      struct err *err)
+{
+    const uint8_t *p = data;
+    while (len > 0) {
+        ssize_t n = write_once(fd, p, len, offset);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n == 0)
+            errno = ENOSPC;
+        if (n <= 0)
+            return err_errno(err, "cannot write %s", path);
+        p += n;
+        len -= (size_t)n;
+        if (offset >= 0)
+            offset += n;
+    }
+    return 0;
+}
+
+int file_write_all(int fd, const void *data, size_t len, const char *path, struct err *err)
+{
+    return write_loop(fd, data, len, -1, path, err);
+}
+
+int file_pwrite_all(int fd, const void *data, size_t len, uint64_t offset, const char *path,
+                    struct err *err)
+{
+    if (offset > INT64_MAX)
+        return err_set(err, -EFBIG, "cannot write %s: offset too large", path);
+    return write_loop(fd, data, len, (int64_t)offset, path, err);
+}
+
+int file_pread_all(int fd, void *data, size_t len, uint64_t offset, const char *path,
+                   struct err *err)
+{
+    uint8_t *p = data;
+    while (len > 0) {
+        ssize_t n = pread(fd, p, len, (off_t)offset);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return err_errno(err, "cannot read %s", path);
+        if (n == 0)
+            return err_set(err, -ERR_FORMAT, "%s ends at byte %llu, %zu bytes too early", path,
+                           (unsigned long long)offset, len);
+        p += n;
+        len -= (size_t)n;
+        offset += (uint64_t)n;
+    }
+    return 0;
+}
+
+int file_sync(int fd, const char *path, struct err *err)
+{
+    return fsync(fd) < 0 ? err_errno(err, "cannot flush %s to disk", path) : 0;
+}
+
+int file_read(const char *path, size_t max, struct buf *out, struct err *err)
+{
+    buf_init(out, max);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return err_errno(err, "cannot open %s", path);
+    int rc = 0;
+    for (;;) {
+        uint8_t piece[16384];
+        ssize_t n = read(fd, piece, sizeof(piece));
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            rc = err_errno(err, "cannot read %s", path);
+        if (n <= 0)
+            break;
+        rc = buf_append(out, piece, (size_t)n);
+        if (rc < 0) {
+            (void)err_set(err, rc, "%s is larger than the %zu bytes allowed", path, max);
+            break;
+        }
+    }
+    close(fd);
+    if (rc < 0)
+        buf_release(out);
+    return rc;
+}
+
+/* The directory part of a path, mem_free. */
+static char *dir_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    if (!slash)
+        return str_dup(".");
+    return slash == path ? str_dup("/") : str_ndup(path, (size_t)(slash - path));
+}
+
+int file_sync_dir(const char *dir, struct err *err)
+{
+    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return err_errno(err, "cannot open the directory %s", dir);
+    /* EINVAL: a file system that has nothing to flush for directories. */
+    int rc = fsync(fd) < 0 && errno != EINVAL
+                 ? err_errno(err, "cannot flush the directory %s to disk", dir)
+                 : 0;
+    close(fd);
+    return rc;
+}
+
+int file_rename(const char *from, const char *to, struct err *err)
+{
+    if (rename(from, to) < 0)
+        return err_errno(err, "cannot rename %s to %s", from, to);
+    char *dir = dir_of(to);
+    int rc = file_sync_dir(dir, err);
+    mem_free(dir);
+    return rc;
+}
+
+int file_out_open(struct file_out *f, const char *path, mode_t mode, struct err *err)
+{
+    *f = (struct file_out){ .fd = -1 };
+    char *temp = str_printf("%s.tmp.XXXXXX", path);
+    int fd = mkostemp(temp, O_CLOEXEC);
+    if (fd < 0) {
+        int rc = err_errno(err, "cannot create %s", path);
+        mem_free(temp);
+        return rc;
+    }
+    f->fd = fd;
+    f->path = str_dup(path);
+    f->temp = temp;
+    if (fchmod(fd, mode) < 0) {
+        int rc = err_errno(err, "cannot set the mode of %s", path);
+        file_out_abort(f);
+        return rc;
+    }
+    return 0;
+}
+
+int file_out_write(struct file_out *f, const void *data, size_t len, struct err *err)
+{
+    int rc = file_write_all(f->fd, data, len, f->path, err);
+    if (rc == 0)
+        f->written += len;
+    return rc;
+}
+
+int file_out_pwrite(struct file_out *f, const void *data, size_t len, uint64_t offset,
+                    struct err *err)
+{
+    int rc = file_pwrite_all(f->fd, data, len, offset, f->path, err);
+    if (rc == 0 && offset + len > f->written)
+        f->written = offset + len;
+    return rc;
+}
+
+/* Forgets everything but the files. */
+static void out_reset(struct file_out *f)
+{
+    mem_free(f->path);
+    mem_free(f->temp);
+    *f = (struct file_out){ .fd = -1 };
+}
+
+int file_out_commit(struct file_out *f, struct err *err)
+{
+    int rc = file_sync(f->fd, f->path, err);
+    int fd = f->fd;
+    f->fd = -1;
+    if (close(fd) < 0 && rc == 0)
+        rc = err_errno(err, "cannot close %s", f->path);
+    if (rc == 0)
+        rc = file_rename(f->temp, f->path, err);
+    if (rc < 0)
+        (void)unlink(f->temp); /* already failing */
+    out_reset(f);
+    return rc;
+}
+
+void file_out_abort(struct file_out *f)
+{
+    if (!f->temp)
+        return;
+    if (f->fd >= 0)
+        close(f->fd);
+    (void)unlink(f->temp); /* best effort: a stray temporary is harmless */
+    out_reset(f);
+}
+
+int file_write_atomic(const char *path, const void *data, size_t len, mode_t mode, struct err *err)
+{
+    struct file_out f;
+    int rc = file_out_open(&f, path, mode, err);
+    if (rc == 0)
+        rc = file_out_write(&f, data, len, err);
+    if (rc == 0)
+        rc = file_out_commit(&f, err);
+    file_out_abort(&f);
+    return rc;
+}
+
+bool file_exists(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0;
+}
+
+bool file_is_dir(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+int file_size(const char *path, uint64_t *ret, struct err *err)
+{
+    struct stat st;
+    if (stat(path, &st) < 0)
+        return err_errno(err, "cannot look at %s", path);
+    *ret = (uint64_t)st.st_size;
+    return 0;
+}
+
+int file_mkdirs(const char *path, mode_t mode, struct err *err)
+{
+    char *part = str_dup(path);
+    int rc = 0;
+    for (char *p = part; rc == 0; p++) {
+        char end = *p;
+        if ((end != '/' && end != '\0') || p == part) {
+            if (end == '\0')
+                break;
+            continue;
+        }
+        *p = '\0';
+        if (mkdir(part, mode) < 0 && !(errno == EEXIST && file_is_dir(part)))
+            rc = err_errno(err, "cannot make the directory %s", part);
+        if (end == '\0')
+            break;
+        *p = end;
+    }
+    mem_free(part);
+    return rc;
+}
+
+int file_remove(const char *path, struct err *err)
+{
+    if (unlink(path) < 0 && errno != ENOENT)
+        return err_errno(err, "cannot remove %s", path);
+    return 0;
+}
+
+int file_disk_free(const char *path, uint64_t *ret, struct err *err)
+{
+    struct statvfs vfs;
+    if (statvfs(path, &vfs) < 0)
+        return err_errno(err, "cannot ask for the free space of %s", path);
+    *ret = (uint64_t)vfs.f_bavail * vfs.f_frsize;
+    return 0;
+}
+
+char *file_join(const char *dir, const char *name)
+{
+    size_t n = strlen(dir);
+    return str_printf("%s%s%s", dir, n && dir[n - 1] == '/' ? "" : "/", name);
+}

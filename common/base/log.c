@@ -1,0 +1,132 @@
+#include "common/base/log.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define LINE_MAX_BYTES 2048
+
+static _Atomic int min_level = LOG_LEVEL_INFO;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the tap */
+static log_tap_fn *tap;
+static void *tap_ctx;
+
+static const char *const level_names[] = { "debug", "info", "warn", "error" };
+
+void log_set_level(enum log_level level)
+{
+    atomic_store_explicit(&min_level, (int)level, memory_order_relaxed);
+}
+
+bool log_enabled(enum log_level level)
+{
+    return (int)level >= atomic_load_explicit(&min_level, memory_order_relaxed);
+}
+
+int log_level_parse(const char *name, enum log_level *ret)
+{
+    for (size_t i = 0; i < sizeof(level_names) / sizeof(level_names[0]); i++) {
+        if (strcmp(name, level_names[i]) == 0) {
+            *ret = (enum log_level)i;
+            return 0;
+        }
+    }
+    return -EINVAL;
+}
+
+void log_set_tap(log_tap_fn *fn, void *ctx)
+{
+    pthread_mutex_lock(&lock);
+    tap = fn;
+    tap_ctx = ctx;
+    pthread_mutex_unlock(&lock);
+}
+
+/* One line stays one line: control bytes become spaces or escapes. */
+static void clean(char *s)
+{
+    for (; *s; s++) {
+        unsigned char c = (unsigned char)*s;
+        if (c < 0x20 || c == 0x7f)
+            *s = c == '\n' || c == '\t' ? ' ' : '?';
+    }
+}
+
+static size_t prefix(char *out, size_t size, enum log_level level)
+{
+    static const int priority[] = { 7, 6, 4, 3 }; /* syslog's */
+    if (getenv("JOURNAL_STREAM"))
+        return (size_t)snprintf(out, size, "<%d>", priority[level]);
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    struct tm tm;
+    localtime_r(&now.tv_sec, &tm);
+    size_t n = strftime(out, size, "%Y-%m-%d %H:%M:%S", &tm);
+    return n + (size_t)snprintf(out + n, size - n, ".%03ld %-5s ", now.tv_nsec / 1000000,
+                                level_names[level]);
+}
+
+static void emit(enum log_level level, const char *area, const char *text)
+{
+    char line[LINE_MAX_BYTES];
+    size_t n = prefix(line, sizeof(line), level);
+    int more = snprintf(line + n, sizeof(line) - n - 1, "%s: %s", area, text);
+    n += more < 0 ? 0 : (size_t)more;
+    if (n > sizeof(line) - 2)
+        n = sizeof(line) - 2;
+    line[n++] = '\n';
+    /* A log that cannot be written has nowhere to complain. */
+    ssize_t unused = write(STDERR_FILENO, line, n);
+    (void)unused;
+
+    pthread_mutex_lock(&lock);
+    if (tap)
+        tap(tap_ctx, level, area, text);
+    pthread_mutex_unlock(&lock);
+}
+
+void log_at(enum log_level level, const char *area, const char *fmt, ...)
+{
+    if (!log_enabled(level))
+        return;
+    char text[LINE_MAX_BYTES - 128];
+    va_list ap;
+    va_start(ap, fmt);
+    (void)vsnprintf(text, sizeof(text), fmt, ap); /* cut text is still text */
+    va_end(ap);
+    clean(text);
+    emit(level, area, text);
+}
+
+static uint64_t fnv1a(const char *s)
+{
+    uint64_t h = 0xcbf29ce484222325ULL;
+    for (; *s; s++)
+        h = (h ^ (unsigned char)*s) * 0x100000001b3ULL;
+    return h ? h : 1; /* 0 means "nothing logged yet" */
+}
+
+bool log_on_change(struct log_change *last, enum log_level level, const char *area, const char *fmt,
+                   ...)
+{
+    char text[LINE_MAX_BYTES - 128];
+    va_list ap;
+    va_start(ap, fmt);
+    (void)vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    uint64_t h = fnv1a(text);
+    if (h == last->hash)
+        return false;
+    last->hash = h;
+    if (!log_enabled(level))
+        return false;
+    clean(text);
+    emit(level, area, text);
+    return true;
+}
