@@ -1,0 +1,64 @@
+/* The worker's side of the wire: a phase's outer gradient becomes a blob.
+ *
+ *   u = (theta_start - theta_end) + residual        f32, one rounding per operation
+ *   sent = Q(u)                                     codec.h
+ *   residual' = u - sent                            exact
+ *
+ * Error feedback (Seide et al. 2014; Karimireddy et al. 2019): what the codec
+ * did not send is added to the next contribution.  sent + residual' == u to the
+ * bit; over rounds the sum sent plus the residual equals the sum of the deltas
+ * up to the one rounding of each `+ residual` (at most half an ulp of u).
+ *
+ * residual' is PENDING until the coordinator says the contribution was applied:
+ * it is written to a file of its own; residual_commit() renames it over the
+ * current one, residual_drop() removes it.  With codec f32 there is nothing left
+ * over, and no residual is read or written.
+ *
+ * Memory: a few MiB, whatever the size of the module. */
+#ifndef COMMON_OUTER_CONTRIBUTION_H
+#define COMMON_OUTER_CONTRIBUTION_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/base/hash.h"
+#include "common/outer/codec.h"
+
+struct err;
+struct layout;
+
+/* Puts elements [first, first+n) of tensor t (index and name as in `layout`) of
+ * theta_end into out.  0 or a negative code with err filled. */
+typedef int (*contribution_read_fn)(void *arg, const struct layout *layout, size_t t,
+                                    uint64_t first, size_t n, float *out, struct err *err);
+
+struct contribution_job {
+    const char *base_path;        /* full file of the base version: theta_start */
+    contribution_read_fn read;    /* theta_end */
+    void *read_arg;
+    enum codec codec;
+    uint64_t module_id, base, samples;
+    const char *residual_path;    /* current residual; NULL or a missing file: zero */
+    const char *residual_pending; /* written unless codec is f32; NULL: error feedback off */
+    const char *out_path;         /* the blob, replaced atomically */
+};
+
+struct contribution_result {
+    uint8_t sha256[HASH_BYTES]; /* of the blob */
+    uint64_t bytes;
+    double norm;          /* of what was sent, as differences */
+    double delta_norm;    /* of theta_start - theta_end */
+    double residual_norm; /* of residual' */
+};
+
+/* Blocking; call it off the loop thread.  -ERR_FORMAT names the tensor that holds
+ * a non-finite value.  On failure neither file exists. */
+int contribution_write(const struct contribution_job *job, struct contribution_result *ret,
+                       struct err *err);
+
+/* The residual belongs to a base: (job, module, path, replica), one file each.
+ * A missing pending file is fine (codec f32, or committed already). */
+int residual_commit(const char *pending, const char *current, struct err *err);
+int residual_drop(const char *pending, struct err *err);
+
+#endif

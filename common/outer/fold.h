@@ -1,0 +1,113 @@
+/* The outer step: contributions of one version become the next version.
+ *
+ *   Delta   = sum_i w_i Delta_i, in the order given; w_i = weight_i / sum weight
+ *             Delta_i = decoded contribution, or theta_v - value_i for codec f32
+ *   mom'    = mu mom + Delta                                  Nesterov, PyTorch form
+ *   target' = target - lr (Delta + mu mom')                   (DiLoCo, 2311.08105)
+ *   theta'  = theta + Q(target' - theta)                      what everybody holds
+ *   ema'    = d ema + (1 - d) theta'
+ *
+ * The residual of the way down is target' - theta': it stays in `target` and is
+ * part of the next difference.  With down = f32, theta' = target' exactly.
+ *
+ * Arithmetic.  Delta, mom', target' and ema' are computed in double and each is
+ * rounded to f32 once when stored; Q and theta + Q are f32.  Doubles make the
+ * identities exact: k equal contributions give the bits of one (sum w_i x is
+ * within 2^-45 of x and x is representable), and with f32, lr 1, momentum 0 and
+ * one contribution theta' is its theta_end to the bit (unless |theta_v| exceeds
+ * |theta_end| by 2^28 or more; then the error is below half an ulp of
+ * theta_v * 2^-28).  No operation depends on a thread count, a chunk size or the
+ * instruction set: the same inputs give the same files everywhere, and
+ * fold_recompute() relies on it.
+ *
+ * Files of a module at version v (layout.h; each header is a copy):
+ *   full, ema       blobs
+ *   target, mom     the executor's state
+ *
+ * Memory: fixed (FOLD_CHUNK elements in about fourteen arrays, under 8 MiB)
+ * plus names and shapes; files are read and written with pread and pwrite. */
+#ifndef COMMON_OUTER_FOLD_H
+#define COMMON_OUTER_FOLD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/base/hash.h"
+#include "common/outer/codec.h"
+
+struct err;
+
+#define FOLD_CHUNK 65536    /* elements */
+#define FOLD_INPUTS_MAX 256 /* contributions of one step */
+
+struct fold_input {
+    const char *path; /* contribution blob */
+    double weight;    /* > 0, e.g. samples; any scale */
+};
+
+struct fold_step {
+    uint64_t module_id;
+    uint64_t base; /* v; makes v+1 */
+    /* state at v */
+    const char *full;   /* theta_v */
+    const char *ema;    /* NULL: theta_v */
+    const char *target; /* NULL: theta_v */
+    const char *mom;    /* NULL: zeros */
+    const struct fold_input *inputs;
+    size_t n_inputs;
+    enum codec up, down;
+    double lr, momentum;
+    double ema_decay; /* as it is used: see fold_ema_decay() */
+    /* results, each replaced atomically; ema_out may be NULL: no EMA is kept */
+    const char *full_out, *delta_out, *ema_out, *target_out, *mom_out;
+    /* polled between chunks; NULL: never.  true stops with -ERR_CANCELLED */
+    bool (*stop)(void *arg);
+    void *stop_arg;
+};
+
+struct fold_file {
+    uint8_t sha256[HASH_BYTES];
+    uint64_t bytes;
+};
+
+struct fold_result {
+    struct fold_file full, delta, ema; /* ema all zero when none was asked for */
+    double delta_norm;                 /* |Delta| */
+    double step_norm;                  /* |theta' - theta| */
+    double residual_norm;              /* |target' - theta'| */
+    uint64_t params;
+};
+
+/* Blocking, two threads: the caller folds, a helper hashes and writes.  On any
+ * failure nothing under the _out names has changed, except that a failure of the
+ * last renames may leave some of them: all belong to v+1, a redo replaces them
+ * by the same bytes, and the files of v are never touched. */
+int fold_run(const struct fold_step *step, struct fold_result *ret, struct err *err);
+
+/* min(d, (1+v)/(10+v)): a young average forgets version 0 quickly. */
+double fold_ema_decay(double d, uint64_t base);
+
+/* What a contribution is worth before it is folded. */
+struct fold_norm {
+    double norm; /* of its Delta_i */
+    uint64_t samples;
+};
+/* Streams one contribution: header against the layout of full_path, every scale
+ * and value finite.  -ERR_FORMAT (or another code) with a sentence if it must be
+ * refused; -EIO and the like for our own disk. */
+int fold_check(const char *path, const char *full_path, uint64_t module_id, uint64_t base,
+               enum codec up, struct fold_norm *ret, struct err *err);
+
+/* The norm bound: with three or more, a norm above 10x the median of the peers
+ * (the others) is out of bounds.  refused[i] is set accordingly; pure. */
+#define FOLD_NORM_FACTOR 10.0
+void fold_norm_bound(const double *norms, size_t n, bool *refused);
+
+/* Audit: repeats a recorded step in work_dir (made, then removed) and compares
+ * the hashes of full, delta and EMA.  The _out names of `step` are ignored.
+ * -ERR_HASH names the file that differs. */
+int fold_recompute(const struct fold_step *step, const struct fold_result *recorded,
+                   const char *work_dir, struct err *err);
+
+#endif

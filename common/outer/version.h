@@ -1,0 +1,26 @@
+/* Rebuilding versions at whoever holds an older one.
+ *
+ *   theta_{v+1} = theta_v + decoded(delta)     one f32 addition per element
+ *   theta_{v+1} = value                        codec f32
+ *
+ * The executor makes the full file by the same two lines, so the bits and the
+ * SHA-256 of the file agree at every holder. */
+#ifndef COMMON_OUTER_VERSION_H
+#define COMMON_OUTER_VERSION_H
+
+#include <stdint.h>
+
+#include "common/base/hash.h"
+#include "common/outer/codec.h"
+
+struct err;
+
+/* full file of `from` + delta blob -> full file of from+1 at out_path (atomic).
+ * The delta's codec is taken from the blob, its module and versions are checked.
+ * sha256 (may be NULL): what the result must hash to; -ERR_HASH when it does
+ * not, and then out_path is not made.  ret_sha256 may be NULL.  Streams; blocking. */
+int version_apply_delta(const char *full_path, const char *delta_path, uint64_t module_id,
+                        uint64_t from, const char *out_path, const uint8_t sha256[HASH_BYTES],
+                        uint8_t ret_sha256[HASH_BYTES], struct err *err);
+
+#endif

@@ -1,0 +1,84 @@
+/* Contribution and delta blobs: safetensors around a codec.
+ *
+ *   __metadata__  skerry.kind     contribution | delta
+ *                 skerry.codec    f32 | bf16 | int8 | e3m0
+ *                 skerry.module   module id
+ *                 skerry.base     version it starts from
+ *                 skerry.version  (delta) version it leads to
+ *                 skerry.samples  (contribution) samples behind it
+ *                 skerry.encoding value | difference   (value: f32 only)
+ *   NAME.scale    BF16 [blocks]   int8 and e3m0; all scales come first
+ *   NAME          the payload: F32/BF16/I8 in the tensor's shape, U8 [(n+1)/2]
+ *
+ * f32 blobs carry VALUES, not differences (theta_end going up, theta_{v+1} going
+ * down): the same size, and nothing is lost to a subtraction.  All other codecs
+ * carry differences: up theta_start - theta_end + residual, down
+ * theta_target - theta_v.  Both are folded by fold.h and applied by version.h.
+ *
+ * The reader checks everything against the layout that is expected and touches
+ * payloads only through wire_read, a piece at a time: memory does not grow with
+ * the module. */
+#ifndef COMMON_OUTER_WIRE_H
+#define COMMON_OUTER_WIRE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/outer/codec.h"
+
+struct err;
+struct layout;
+struct file_out;
+
+enum wire_kind { WIRE_CONTRIBUTION, WIRE_DELTA };
+
+struct wire_info {
+    enum wire_kind kind;
+    enum codec codec;
+    uint64_t module_id;
+    uint64_t base;    /* version */
+    uint64_t version; /* WIRE_DELTA: base + 1 */
+    uint64_t samples; /* WIRE_CONTRIBUTION */
+};
+
+/* An open blob whose header agrees with a layout. */
+struct wire {
+    int fd; /* -1 when closed */
+    char *path;
+    struct wire_info info;
+    size_t n_tensors;
+    uint64_t *payload; /* file offset of tensor t's payload (layout order) */
+    uint64_t *scale;   /* and of its scales; 0 where there are none */
+};
+
+/* Opens and checks: kind, codec, module and base version as in `want` (samples
+ * is taken from the file), every tensor of the layout there with the right dtype
+ * and shape, nothing else there.  `layout` is borrowed for the call. */
+int wire_open(const char *path, const struct wire_info *want, const struct layout *layout,
+              struct wire *ret, struct err *err);
+void wire_close(struct wire *b); /* { .fd = -1 } and closed ones are fine */
+
+/* Reads n elements of tensor t from element `first` (a multiple of CODEC_BLOCK).
+ * payload: codec_payload_bytes(n) bytes; scales: codec_scales(n) values. */
+int wire_read(const struct wire *b, size_t t, uint64_t first, size_t n, void *payload,
+              uint16_t *scales, struct err *err);
+
+/* Only the metadata of any blob file, for tools. */
+int wire_info_read(const char *path, struct wire_info *ret, struct err *err);
+
+/* Writing: open puts the header into the file, write places pieces in any order,
+ * the caller commits or aborts `out` (common/base/file.h). */
+struct wire_out {
+    struct file_out *out; /* borrowed */
+    enum codec codec;
+    uint64_t bytes; /* of the whole file */
+    size_t n_tensors;
+    uint64_t *payload, *scale; /* as in struct wire */
+};
+int wire_out_open(struct wire_out *b, struct file_out *out, const struct wire_info *info,
+                  const struct layout *layout, struct err *err);
+int wire_out_write(struct wire_out *b, size_t t, uint64_t first, size_t n, const void *payload,
+                   const uint16_t *scales, struct err *err);
+void wire_out_release(struct wire_out *b);
+
+#endif

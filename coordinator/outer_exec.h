@@ -1,0 +1,108 @@
+/* The outer executor: runs outer steps on its own threads.
+ *
+ *   loop thread                        executor thread
+ *   outer_submit(step) ───────────────► check every contribution (stream)
+ *                                       drop the refused, fold the rest (fold.h)
+ *                                       fsync, move full, delta, EMA to the blob store
+ *   done(arg, step) ◄────────────────── state files of v+1 are in state_dir
+ *   save version v+1, then
+ *   outer_state_prune(v+1)
+ *
+ * All or nothing: the files of version v are never touched, so a step that
+ * failed, was cancelled or died with the process is simply submitted again and
+ * gives the same bits.  Nothing of v+1 counts before the caller has recorded it.
+ *
+ * State of a module, in state_dir, versioned and written by rename:
+ *   target.V.safetensors     theta_target   (absent at V = 0: it is the full file)
+ *   momentum.V.safetensors                  (absent at V = 0: zeros)
+ * A version the caller did not record leaves files there that the redo replaces.
+ *
+ * Memory is fixed per running step (under 10 MiB), whatever the module's size. */
+#ifndef COORDINATOR_OUTER_EXEC_H
+#define COORDINATOR_OUTER_EXEC_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/outer/codec.h"
+
+struct blobstore;
+struct err;
+struct loop;
+struct outer_exec;
+
+#define OUTER_REASON_MAX 256
+#define OUTER_QUEUE_MAX 256
+#define OUTER_CONTRIBUTIONS_MAX 256
+
+struct outer_blob {
+    uint8_t sha256[32];
+    uint64_t bytes; /* 0: none */
+};
+
+struct outer_contribution {
+    uint64_t tag; /* the caller's: task id, say */
+    struct outer_blob blob;
+    uint64_t samples; /* its weight, > 0 */
+    /* filled by the executor */
+    bool refused;
+    double norm;                     /* 0 when it could not be read */
+    double weight;                   /* share of the fold, 0 when refused */
+    char reason[OUTER_REASON_MAX];   /* why it was refused */
+};
+
+/* One step.  The caller fills the first part and allocates `contributions`; both
+ * belong to the executor between outer_submit and done. */
+struct outer_step {
+    uint64_t job_id, module_id;
+    uint64_t base;               /* v */
+    char *state_dir;             /* of the module; made if missing */
+    struct outer_blob full, ema; /* of v; ema.bytes 0: none yet (v = 0) */
+    enum codec up, down;         /* the job's wire.up and wire.down */
+    double lr, momentum, ema_decay; /* of job outer; the young-average rule is applied inside */
+    unsigned min_accepted;       /* fewer good ones fail the step; at least 1 */
+    struct outer_contribution *contributions; /* in the order they are summed: sort them */
+    size_t n_contributions;
+    void *arg;                   /* the caller's */
+
+    /* results */
+    int rc; /* 0 or negative; verdicts are valid in both cases unless rc is a local fault */
+    char reason[1024]; /* of a failure */
+    struct outer_blob new_full, new_delta, new_ema; /* in the blob store */
+    double delta_norm, step_norm, residual_norm;
+    uint64_t params;
+    unsigned accepted;
+    uint64_t elapsed_ms;
+    double used_ema_decay; /* for the provenance record */
+};
+
+/* On the loop thread, exactly once per accepted step; the step is the caller's
+ * again.  rc: 0; -ERR_LIMIT when fewer than min_accepted are good; -ERR_CANCELLED
+ * at shutdown; else a fault of ours (disk full, I/O, memory): try again later. */
+typedef void (*outer_done_fn)(struct outer_step *step);
+
+/* threads steps run at once. [loop] */
+int outer_exec_new(struct loop *loop, struct blobstore *store, unsigned threads,
+                   struct outer_exec **ret, struct err *err);
+
+/* Stops running steps at their next chunk; every step still open is answered
+ * with -ERR_CANCELLED before this returns. [loop] */
+void outer_exec_free(struct outer_exec *exec);
+
+/* -EAGAIN: OUTER_QUEUE_MAX steps wait already; -EINVAL: an impossible step (err
+ * says which field).  Else done follows. [loop] */
+int outer_submit(struct outer_exec *exec, struct outer_step *step, outer_done_fn done,
+                 struct err *err);
+
+/* Steps submitted and not yet done, those running included. [loop] */
+unsigned outer_pending(const struct outer_exec *exec);
+
+/* Removes state files of versions below `keep` (after v+1 has been recorded).
+ * Any thread. */
+int outer_state_prune(const char *state_dir, uint64_t keep, struct err *err);
+
+/* Frees strings and contributions of a step, not the step itself. */
+void outer_step_release(struct outer_step *step);
+
+#endif
