@@ -1,5 +1,6 @@
 #include "worker/data.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>

@@ -1,6 +1,7 @@
 /* Decoded images by sample id: open addressing, nothing is ever replaced. */
 #include "worker/data_cache.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <string.h>
 

@@ -1,0 +1,58 @@
+/* Blobs on the worker's disk: DIR/<64 hex digits>, named by their content.
+ *
+ *   absent ──reserve──► (transfer or writer makes the file) ──added──► present, verified
+ *   present at start, not yet verified ──check──► verified | removed (-ERR_HASH)
+ *   verified, file changed behind our back (size, time) ──check──► hashed again
+ *
+ * The sum of sizes stays under a limit: reserve() removes what was used longest
+ * ago and is not pinned.  A task pins what it reads.  Losing the whole
+ * directory costs transfers, nothing else.
+ *
+ * Any thread; nothing but cache_check() takes long, and it does not hold the
+ * lock while it reads. */
+#ifndef WORKER_CACHE_H
+#define WORKER_CACHE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct err;
+struct cache;
+
+#define CACHE_ENTRIES_MAX (1u << 20)
+#define CACHE_PATH_MAX 4096
+
+/* Opens or makes dir; removes what is no blob and is not a resumable transfer
+ * (*.part).  limit_bytes 0: no limit but the disk. */
+int cache_open(const char *dir, uint64_t limit_bytes, struct cache **ret, struct err *err);
+void cache_close(struct cache *c); /* accepts NULL; the files stay */
+
+/* Where the blob's file is or would be. */
+void cache_path(const struct cache *c, const uint8_t sha256[32], char ret_path[CACHE_PATH_MAX]);
+
+/* Present (verified or not)?  Pins are counted; a pinned blob is not evicted.
+ * Pinning an absent one is allowed: it holds from the moment it appears. */
+bool cache_has(struct cache *c, const uint8_t sha256[32]);
+void cache_pin(struct cache *c, const uint8_t sha256[32]);
+void cache_unpin(struct cache *c, const uint8_t sha256[32]);
+
+/* Is the blob there with the right content?  0, -ERR_NOTFOUND, or -ERR_HASH
+ * with a sentence: it was cut short or has flipped bits, and is gone now.
+ * size 0: any.  Reads the file unless it was verified before: not on the loop
+ * thread. */
+int cache_check(struct cache *c, const uint8_t sha256[32], uint64_t size, struct err *err);
+
+/* Makes room for `bytes` more.  -ENOSPC with a sentence when what is pinned
+ * leaves too little, or the disk is full. */
+int cache_reserve(struct cache *c, uint64_t bytes, struct err *err);
+
+/* The file at cache_path() is complete and its hash was checked by the writer. */
+int cache_added(struct cache *c, const uint8_t sha256[32], struct err *err);
+
+void cache_remove(struct cache *c, const uint8_t sha256[32]);
+
+uint64_t cache_used_bytes(struct cache *c);
+uint64_t cache_limit_bytes(const struct cache *c);
+
+#endif
