@@ -1,0 +1,124 @@
+/* Training of one replica: rectified flow (Liu et al. 2022; Lipman et al. 2022)
+ * with AdamW.
+ *
+ *    x_t = (1-t) x0 + t eps,   target = eps - x0,   loss = mean (pred - target)²
+ *    t = sigmoid(normal) (Esser et al. 2024) or uniform; the embedder sees 1000 t
+ *
+ * Master weights, moments and gradients are f32; matrices and activations bf16
+ * or f32.  Noise, t and label dropout of the sample at position i of step s are
+ * functions of (seed, replica, s, i): they depend neither on threads nor on the
+ * split into micro-batches.
+ *
+ *     trainer_new(dev, model, &opt, &tr, err);
+ *     trainer_set(tr, flat, err);                       // phase start
+ *     trainer_position(tr, first_step, total_steps);
+ *     while (...) trainer_step(tr, images, labels, n, &r, err);
+ *     trainer_get(tr, flat, err);                       // phase end
+ *     trainer_free(tr);
+ *
+ * trainer_set keeps the moments: a replica's Adam goes on over outer steps.
+ * All calls on the compute thread of the device. */
+#ifndef WORKER_TRAIN_H
+#define WORKER_TRAIN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "worker/dit.h"
+#include "worker/model.h"
+
+struct err;
+struct job_spec;
+struct trainer;
+
+enum train_schedule {
+    TRAIN_CONSTANT,
+    TRAIN_COSINE, /* to final_lr * lr */
+    TRAIN_DECAY,  /* constant, then linear to 0 over the last decay_fraction */
+};
+
+struct train_options {
+    int batch;      /* samples of a step, at most */
+    int accumulate; /* micro-batches that a step is cut into */
+    double lr;
+    int64_t warmup; /* steps of linear warm-up */
+    enum train_schedule schedule;
+    double decay_fraction, final_lr;
+    double weight_decay, beta1, beta2, eps;
+    double clip; /* largest global gradient norm; 0 off */
+    double ema;  /* decay of the inner EMA; 0 off */
+    enum dit_precision precision;
+    bool uniform_t; /* else logit-normal */
+    double label_dropout;
+    bool recompute;
+    uint64_t seed;    /* of the job */
+    uint64_t replica; /* which one: rng_mix(path, replica) */
+};
+void train_options_from_job(const struct job_spec *job, uint64_t replica,
+                            struct train_options *ret);
+
+/* Learning rate of step `step` (0 is the first) of `total` (0: not known, then
+ * constant after the warm-up). */
+double train_lr(const struct train_options *o, uint64_t step, uint64_t total);
+
+/* m is borrowed until trainer_free.  Fresh moments; weights undefined until
+ * trainer_set.  -ENOMEM with the sizes when the device is too small. */
+int trainer_new(struct device *dev, const struct model *m, const struct train_options *opt,
+                struct trainer **ret, struct err *err);
+void trainer_free(struct trainer *t); /* accepts NULL */
+
+/* Bytes on the device, in all. */
+uint64_t trainer_bytes(const struct model *m, const struct train_options *opt, bool bf16);
+
+struct step_result {
+    double loss;      /* mean over the samples of the step */
+    double grad_norm; /* before clipping */
+    double lr;
+    uint64_t step;    /* the step done: counted from 0 at the start of the job */
+};
+
+/* One optimiser step on `count` (1..batch) samples: images (count, S, S, 3) u8,
+ * labels (count) in [0, classes), both on the host.
+ * -EDOM when loss or gradient is not finite: weights, moments and the step
+ * number are then as they were before. */
+int trainer_step(struct trainer *t, const uint8_t *images, const int32_t *labels, unsigned count,
+                 struct step_result *ret, struct err *err);
+
+/* Where the schedule and the random streams stand: the next step's number and the
+ * job's total (0: not known).  Adam's own count is not changed by it. */
+void trainer_position(struct trainer *t, uint64_t step, uint64_t total_steps);
+uint64_t trainer_next_step(const struct trainer *t);
+uint64_t trainer_total_steps(const struct trainer *t);
+
+/* Master weights, from or to a host flat vector. */
+int trainer_set(struct trainer *t, const float *flat, struct err *err);
+int trainer_get(struct trainer *t, float *flat, struct err *err);
+/* One tensor of the table, dense. */
+int trainer_set_tensor(struct trainer *t, const struct model_tensor *tensor, const float *values,
+                       struct err *err);
+int trainer_get_tensor(struct trainer *t, const struct model_tensor *tensor, float *values,
+                       struct err *err);
+int trainer_get_gradient(struct trainer *t, const struct model_tensor *tensor, float *values,
+                         struct err *err); /* of the last step, before clipping */
+
+/* Inner EMA; -ENOENT when it is off. */
+int trainer_get_ema(struct trainer *t, float *flat, struct err *err);
+
+/* Moments to zero, Adam's count to 0, EMA to the weights. */
+int trainer_reset_moments(struct trainer *t, struct err *err);
+
+/* Everything that a bit-exact continuation needs besides the flat weights; for
+ * worker/checkpoint.h.  Host vectors of `flat` elements; ema may be NULL when off. */
+struct trainer_state {
+    uint64_t step, total_steps; /* position */
+    uint64_t adam_step;         /* updates behind the moments */
+    float *weights, *m, *v, *ema;
+};
+int trainer_get_state(struct trainer *t, struct trainer_state *s, struct err *err);
+int trainer_set_state(struct trainer *t, const struct trainer_state *s, struct err *err);
+
+const struct model *trainer_model(const struct trainer *t);
+const struct train_options *trainer_options(const struct trainer *t);
+struct dit *trainer_dit(struct trainer *t);
+
+#endif
