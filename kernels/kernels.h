@@ -86,7 +86,7 @@ struct matmul {
 struct adaln_fwd {
     float *x;           /* (B,T,C) = ; may alias x_in; not written when y is NULL (may be NULL) */
     void *h;            /* (B,T,C) (dt) = ; NULL: only the residual */
-    float *stats;       /* (B,T,2) = mean and 1/std of each row, for the backward; NULL only if h is */
+    float *stats;       /* (B,T,2) = mean and 1/std of each row, for the backward; with h */
     const float *x_in;  /* (B,T,C) */
     const void *y;      /* (B,T,C) (dt) or NULL */
     const float *gate;  /* (B,C) ld mod_ld, required with y */
@@ -104,7 +104,7 @@ struct adaln_fwd {
  *   dscale = sum_t dh * xhat, dshift = sum_t dh
  *   then, with y: dy = gate * dx, dgate = sum_t dx * y    (dx after the addition) */
 struct adaln_bwd {
-    float *dx;          /* (B,T,C) += (in: d x; out: d x_in, the same as the residual passes 1:1) */
+    float *dx;          /* (B,T,C) += ; in: gradient of x, out: of x_in (passes 1:1) */
     float *dshift;      /* (B,C) ld mod_ld = ; with dh */
     float *dscale;      /* (B,C) ld mod_ld = ; with dh */
     void *dy;           /* (B,T,C) (dt) = ; with y */

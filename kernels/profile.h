@@ -2,7 +2,8 @@
  *
  *     struct profile prof = { 0 };
  *     dev->profile = &prof;  step();  dev->profile = NULL;
- *     profile_matmul_floor(&prof, dev->threads, &floor_s, err);   -> matmul_share = floor_s / step_s
+ *     profile_matmul_floor(&prof, dev->threads, &floor_s, err);
+ *     matmul_share = floor_s / step_s
  *     profile_print(&prof, stdout);
  *
  * One record per operation and shape; matmuls carry m, n, k so that their

@@ -1,0 +1,47 @@
+/* Inside of the CPU backend; not for other layers.
+ *
+ *   device->ops      = the front (front.c): checks arguments, records the profile
+ *   cpu_state->inner = the table that does the work: the reference, with fast
+ *                      entries put over it according to the CPU (dispatch.c)
+ *
+ * Inner entries may assume valid arguments. */
+#ifndef KERNELS_CPU_CPU_H
+#define KERNELS_CPU_CPU_H
+
+#include "kernels/kernels.h"
+
+struct cpu_pool;
+
+struct cpu_state {
+    struct kernel_ops inner;
+    struct cpu_pool *pool; /* NULL for the reference */
+    void *onednn;          /* caches of the oneDNN products, see matmul_onednn.c; or NULL */
+};
+
+/* What this CPU and its operating system can run. */
+struct cpu_isa {
+    bool avx2;        /* AVX2, FMA and F16C */
+    bool avx512;      /* F, BW, VL, DQ */
+    bool avx512_bf16; /* and the bf16 dot product */
+};
+
+void cpu_isa_detect(struct cpu_isa *isa);
+
+/* Opens "cpu" (fast) or "cpu-ref". */
+int cpu_device_open(bool reference, int threads, struct device **ret_dev, struct err *err);
+void cpu_device_close(struct device *dev);
+
+extern const struct kernel_ops cpu_front_ops;
+extern const struct kernel_ops cpu_ref_ops;
+
+static inline struct cpu_state *cpu_state(const struct device *dev)
+{
+    return dev->impl;
+}
+
+static inline const struct kernel_ops *cpu_inner(const struct device *dev)
+{
+    return &cpu_state(dev)->inner;
+}
+
+#endif
