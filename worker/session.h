@@ -1,0 +1,72 @@
+/* The worker's one connection to its coordinator, and what flows on it by
+ * itself: joining, joining again after a loss, heartbeats, and the news that
+ * their answers carry.
+ *
+ *   DOWN ──connected──► JOINING ──JoinReply──► JOINED ──────────┐
+ *    ▲                     │  ▲                   │             │ "I do not know you"
+ *    └──── connection lost ┴──┼───────────────────┘             │
+ *                             └─────────────────────────────────┘
+ *   wrong key, secret or version: on_failed, once, for ever
+ *
+ * It dials for ever with growing pauses and logs what it waits for when that
+ * changes.  Everything here runs on the loop thread. */
+#ifndef WORKER_SESSION_H
+#define WORKER_SESSION_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/net/rpc.h"
+#include "proto/skerry.pb-c.h"
+
+struct err;
+struct loop;
+struct token;
+struct session;
+
+struct session_options {
+    struct loop *loop;
+    const struct token *token; /* copied */
+    const char *name;          /* strings are kept until close */
+    const char *device;
+    uint64_t memory_bytes;
+    uint32_t threads;
+    uint8_t instance[16], identity[16];
+
+    void *arg; /* of all callbacks */
+    void (*on_joined)(void *arg, bool again);
+    void (*on_lost)(void *arg);
+    void (*on_failed)(void *arg, const struct err *why);
+    /* Fills the part about the task and the data plane; the strings and arrays
+     * it points to live until the next call. */
+    void (*fill_heartbeat)(void *arg, Skerry__V1__HeartbeatRequest *req);
+    void (*on_applied)(void *arg, const Skerry__V1__Applied *applied);
+    void (*on_revoked)(void *arg, uint64_t task_id, uint32_t attempt, const char *reason);
+    void (*on_drain)(void *arg);
+};
+
+int session_open(const struct session_options *o, struct session **ret, struct err *err);
+/* Calls in flight complete with -ERR_CANCELLED first. */
+void session_close(struct session *s); /* accepts NULL */
+
+bool session_joined(const struct session *s);
+uint64_t session_worker_id(const struct session *s); /* 0 before the first JoinReply */
+uint32_t session_lease_ms(const struct session *s);
+
+/* A request of the agent; as rpc_client_call, but -ENOTCONN until joined. */
+int session_call(struct session *s, uint16_t method, const ProtobufCMessage *msg,
+                 const ProtobufCMessageDescriptor *reply, uint32_t deadline_ms, rpc_done_fn done,
+                 void *arg, uint64_t *ret_id);
+void session_cancel(struct session *s, uint64_t call_id);
+
+/* The coordinator answered that it does not know us: JOIN again. */
+void session_rejoin(struct session *s);
+
+/* Sends a heartbeat now, e.g. when the activity changed. */
+void session_heartbeat(struct session *s);
+
+/* Says good-bye; done(arg) follows when it was heard, or after wait_ms. */
+void session_leave(struct session *s, const char *reason, uint32_t wait_ms,
+                   void (*done)(void *arg), void *arg);
+
+#endif
