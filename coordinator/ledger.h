@@ -71,7 +71,7 @@ void ledger_figures(const struct ledger *l, uint32_t epoch, struct ledger_epoch 
 /* Persistence: open epochs as bytes, and back into a new ledger of the same
  * seed and shards.  Leased flags are not kept.  -ERR_FORMAT when the bytes do
  * not describe every sample exactly once. */
-int ledger_save(const struct ledger *l, struct buf *out);
+int ledger_save(struct ledger *l, struct buf *out);
 int ledger_load(struct ledger *l, const void *data, size_t len, struct err *err);
 
 /* The bytes changed since the last ledger_save(). */

@@ -1,0 +1,39 @@
+/* Who may join, and who may be given work.  Pure deciders: they read no clock
+ * and no state but what is handed to them, and say why (invariant 2). */
+#ifndef COORDINATOR_ADMIT_H
+#define COORDINATOR_ADMIT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define ADMIT_REASON_MAX 256
+
+struct admit_join {
+    size_t workers, workers_max;    /* here now, and the limit */
+    bool known;                     /* the identity has joined before */
+    bool same_instance;             /* the very same process */
+    bool twin_here;                 /* another process with this identity is connected */
+    const char *version, *our_version;
+    size_t instance_len, identity_len, name_len;
+};
+
+/* 0, or a negative code that the join is refused with. */
+int admit_join(const struct admit_join *in, char ret_reason[ADMIT_REASON_MAX]);
+
+struct admit_work {
+    uint64_t now_ms, quarantined_until_ms;
+    bool drain, store_ok;
+    uint32_t strikes;
+};
+
+/* Whether a worker may be given a task now; else until when not (0: unknown). */
+bool admit_work(const struct admit_work *in, uint64_t *ret_until_ms,
+                char ret_reason[ADMIT_REASON_MAX]);
+
+/* After `failures_row` failures without a success between them: how long the
+ * worker is quarantined, ms; 0: not at all.  strikes: quarantines so far. */
+#define ADMIT_FAILURES_ROW 3
+uint64_t admit_quarantine_ms(uint32_t failures_row, uint32_t strikes);
+
+#endif

@@ -1,0 +1,45 @@
+/* Whether a worker still has its lease.  Hung is not dead: liveness is
+ * heartbeats and progress, both timed by our own monotonic clock.
+ *
+ *   heartbeats     ....x..x..x......         |  LATE   |  LOST
+ *   connection     open ------ closed, not back within closed_ms: LOST
+ *   progress       max(60 s, 5 x the median gap) without any: LOST
+ *
+ * Pure; the reason is shown always. */
+#ifndef COORDINATOR_LEASE_H
+#define COORDINATOR_LEASE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define LEASE_REASON_MAX 256
+
+enum lease_verdict { LEASE_UNSPECIFIED, LEASE_ALIVE, LEASE_LATE, LEASE_LOST };
+
+struct lease_in {
+    uint64_t now_ms;
+    uint64_t heard_ms;       /* last request of the worker */
+    uint64_t closed_ms;      /* its connection is gone since; 0: open */
+    uint64_t progress_ms;    /* last progress of its task; 0: it has none */
+    uint64_t median_gap_ms;  /* between progress of such tasks; 0: unknown */
+};
+
+struct lease_options {
+    uint32_t heartbeat_ms, lease_ms;
+    uint32_t closed_ms;       /* how long a reconnect may take */
+    uint32_t progress_min_ms; /* no progress is not judged before this */
+};
+
+struct lease_decision {
+    enum lease_verdict verdict;
+    uint64_t until_ms; /* when the verdict may become worse */
+    char reason[LEASE_REASON_MAX];
+};
+
+void lease_decide(const struct lease_in *in, const struct lease_options *o,
+                  struct lease_decision *ret);
+
+/* Median of n gaps (n <= 64), 0 when n is 0. */
+uint64_t lease_median(const uint64_t *gaps, size_t n);
+
+#endif

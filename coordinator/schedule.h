@@ -1,0 +1,45 @@
+/* Which task a worker that asks for work gets.
+ *
+ * Order: samples and evaluations before initialisation and ingestion before
+ * training; then warm before cold (the replica's last owner has its moments and
+ * error feedback at hand); then the job with the fewest leases; then age.  A
+ * replica whose last owner is here is kept for it for patience_ms.  A task that
+ * this worker failed last goes to another one first, if there is any.
+ * Pure; the reason says what the worker waits for. */
+#ifndef COORDINATOR_SCHEDULE_H
+#define COORDINATOR_SCHEDULE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define SCHEDULE_REASON_MAX 256
+
+struct schedule_task {
+    uint64_t id, job_id;
+    int kind;                /* enum task_kind */
+    uint64_t owner;          /* last owner of the replica; 0: nobody */
+    bool owner_here;         /* it is here and may be given work */
+    bool owner_other_replica; /* it has been given another task meanwhile */
+    uint64_t failed_worker;  /* who failed it last; 0: nobody */
+    uint64_t ready_ms;       /* since when it may run */
+    uint64_t not_before_ms;  /* back-off after a failure; 0: none */
+    uint32_t job_leases;     /* leases the job holds now */
+};
+
+struct schedule_options {
+    uint32_t patience_ms;    /* a warm owner is waited for */
+    bool other_workers;      /* somebody else could take a failed task */
+    uint32_t failed_patience_ms;
+};
+
+struct schedule_decision {
+    long index;              /* into tasks; -1: nothing now */
+    uint64_t until_ms;       /* when that may change by itself; 0: unknown */
+    char reason[SCHEDULE_REASON_MAX];
+};
+
+void schedule_pick(uint64_t now_ms, uint64_t worker, const struct schedule_task *tasks, size_t n,
+                   const struct schedule_options *o, struct schedule_decision *ret);
+
+#endif
