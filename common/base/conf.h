@@ -60,11 +60,11 @@ struct conf_key {
         .type = CONF_TYPE_END                                                                      \
     }
 
-/* Fills *out (must be zeroed) from the map and the defaults.  On failure out is
- * released and zeroed.  -ERR_CONFIG with file:line. */
+/* Fills *out (must be zeroed) from the map (NULL: all absent) and the defaults.
+ * On failure the strings in out are released.  -ERR_CONFIG with file:line. */
 int conf_bind(const struct yaml_doc *doc, const struct yaml_node *map,
               const struct conf_key *keys, void *out, struct err *err);
-/* Defaults only (required keys stay zero). */
+/* Defaults only (required keys stay zero); out must be zeroed. */
 void conf_defaults(const struct conf_key *keys, void *out);
 /* Frees the strings in out. */
 void conf_release(const struct conf_key *keys, void *out);
@@ -76,7 +76,7 @@ const struct yaml_node *conf_find(const struct yaml_doc *doc, const char *path);
 int conf_error(const struct yaml_doc *doc, const char *path, struct err *err, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* All keys: a Markdown table per section, or a commented YAML skeleton. */
+/* All keys: a Markdown table per section, or lines for a terminal. */
 enum conf_format { CONF_MARKDOWN, CONF_TEXT };
 int conf_document(const struct conf_key *keys, enum conf_format format, struct buf *out);
 

@@ -11,7 +11,7 @@
 struct err;
 
 #define YAML_BYTES_MAX (1u << 20)
-#define YAML_NODES_MAX 20000
+#define YAML_NODES_MAX 5000
 #define YAML_DEPTH_MAX 16
 
 enum yaml_kind {

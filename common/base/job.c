@@ -1,0 +1,249 @@
+#include "common/base/job.h"
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+#include "common/base/err.h"
+#include "common/base/job_keys.h"
+#include "common/base/mem.h"
+#include "common/base/str.h"
+
+#define TOKENS_MAX 4096
+#define URL_MAX 2048
+
+/* Peebles & Xie, "Scalable diffusion models with transformers", table 1. */
+static const struct preset {
+    const char *name;
+    int patch, dim, depth, heads;
+} presets[] = {
+    { "DiT-S/2", 2, 384, 12, 6 },    { "DiT-S/4", 4, 384, 12, 6 },
+    { "DiT-S/8", 8, 384, 12, 6 },    { "DiT-B/2", 2, 768, 12, 12 },
+    { "DiT-B/4", 4, 768, 12, 12 },   { "DiT-B/8", 8, 768, 12, 12 },
+    { "DiT-L/2", 2, 1024, 24, 16 },  { "DiT-L/4", 4, 1024, 24, 16 },
+    { "DiT-L/8", 8, 1024, 24, 16 },  { "DiT-XL/2", 2, 1152, 28, 16 },
+    { "DiT-XL/4", 4, 1152, 28, 16 }, { "DiT-XL/8", 8, 1152, 28, 16 },
+};
+#define N_PRESETS (sizeof(presets) / sizeof(presets[0]))
+
+static int find_preset(const struct yaml_doc *doc, const char *name, const struct preset **ret,
+                       struct err *err)
+{
+    const char *names[N_PRESETS];
+    for (size_t i = 0; i < N_PRESETS; i++) {
+        names[i] = presets[i].name;
+        if (strcmp(name, names[i]) == 0) {
+            *ret = &presets[i];
+            return 0;
+        }
+    }
+    const char *near = str_suggest(name, names, N_PRESETS);
+    return conf_error(doc, "model.preset", err,
+                      "is '%.64s', expected DiT-S, DiT-B, DiT-L or DiT-XL with /2, /4 or /8%s%s%s",
+                      name, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+}
+
+static int apply_preset(const struct yaml_doc *doc, struct job_model *m, struct err *err)
+{
+    const struct preset *p;
+    int rc = find_preset(doc, m->preset, &p, err);
+    if (rc < 0)
+        return rc;
+    const struct {
+        const char *path;
+        int *field;
+        int value;
+    } sets[] = {
+        { "model.patch", &m->patch, p->patch },
+        { "model.dim", &m->dim, p->dim },
+        { "model.depth", &m->depth, p->depth },
+        { "model.heads", &m->heads, p->heads },
+    };
+    for (size_t i = 0; i < sizeof(sets) / sizeof(sets[0]); i++) {
+        if (conf_find(doc, sets[i].path) && *sets[i].field != sets[i].value)
+            return conf_error(doc, sets[i].path, err,
+                              "is %d, but preset %s says %d; leave out one of the two",
+                              *sets[i].field, p->name, sets[i].value);
+        *sets[i].field = sets[i].value;
+    }
+    return 0;
+}
+
+static int check_model(const struct yaml_doc *doc, struct job_spec *s, struct err *err)
+{
+    struct job_model *m = &s->model;
+    int rc = m->preset ? apply_preset(doc, m, err) : 0;
+    if (rc < 0)
+        return rc;
+    static const char *const needed[] = { "model.dim", "model.depth", "model.heads" };
+    for (size_t i = 0; !m->preset && i < 3; i++)
+        if (!conf_find(doc, needed[i]))
+            return conf_error(doc, needed[i], err,
+                              "is missing; give it, or a model.preset such as DiT-S/2");
+    if (m->dim % m->heads)
+        return conf_error(doc, "model.heads", err,
+                          "is %d, which does not divide model.dim (%d): every head needs the same "
+                          "whole width",
+                          m->heads, m->dim);
+    if (m->dim % 4)
+        return conf_error(doc, "model.dim", err,
+                          "is %d, expected a multiple of 4 (two sines and two cosines per position)",
+                          m->dim);
+    double hidden = m->dim * m->mlp_ratio;
+    if (hidden != floor(hidden))
+        return conf_error(doc, "model.mlp_ratio", err,
+                          "is %g, but %g x model.dim (%d) is not a whole number", m->mlp_ratio,
+                          m->mlp_ratio, m->dim);
+    if (s->data.image_size % m->patch)
+        return conf_error(doc, "model.patch", err,
+                          "is %d, which does not divide data.image_size (%d)", m->patch,
+                          s->data.image_size);
+    if (job_tokens(s) > TOKENS_MAX)
+        return conf_error(doc, "model.patch", err,
+                          "is %d, which cuts %d x %d pixels into %d tokens, at most %d are "
+                          "possible; use a larger patch",
+                          m->patch, s->data.image_size, s->data.image_size, job_tokens(s),
+                          TOKENS_MAX);
+    return 0;
+}
+
+static int check_data(const struct yaml_doc *doc, const struct job_spec *s, struct err *err)
+{
+    const struct job_data *d = &s->data;
+    if (!str_is_name(s->name, 64))
+        return conf_error(doc, "name", err,
+                          "is '%.80s', expected 1 to 64 of A-Z a-z 0-9 . _ -, starting with a "
+                          "letter or digit",
+                          s->name);
+    if (d->path && !*d->path)
+        return conf_error(doc, "data.path", err, "is empty, expected a folder or a tar");
+    if (!d->path && d->url.n == 0)
+        return conf_error(doc, "data.path", err,
+                          "is missing; give a folder or tars, or data.url with http(s) tars");
+    if (d->path && d->url.n)
+        return conf_error(doc, "data.url", err, "and data.path are both given; leave out one");
+    for (size_t i = 0; i < d->url.n; i++) {
+        const char *url = d->url.items[i];
+        if (!str_starts(url, "http://") && !str_starts(url, "https://"))
+            return conf_error(doc, "data.url", err,
+                              "holds '%.200s', expected an address that starts with http:// or "
+                              "https://",
+                              url);
+        if (strlen(url) > URL_MAX)
+            return conf_error(doc, "data.url", err, "holds an address of more than %d bytes",
+                              URL_MAX);
+    }
+    return 0;
+}
+
+static int check_training(const struct yaml_doc *doc, struct job_spec *s, struct err *err)
+{
+    if (s->train.batch % s->train.accumulate)
+        return conf_error(doc, "train.accumulate", err,
+                          "is %d, which does not divide train.batch (%d)", s->train.accumulate,
+                          s->train.batch);
+    if (s->outer.steps && s->outer.seconds)
+        return conf_error(doc, "outer.seconds", err, "and outer.steps are both given; leave out "
+                                                     "one");
+    if (!s->outer.steps && !s->outer.seconds)
+        return conf_error(doc, "outer.steps", err, "is missing; give the inner steps of a phase, "
+                                                   "or outer.seconds");
+    if (!str_is_name(s->recipe.name, 64))
+        return conf_error(doc, "recipe.name", err, "is '%.80s', expected a name such as diloco",
+                          s->recipe.name);
+    if (s->eval.every && s->data.holdout == 0)
+        return conf_error(doc, "eval.every", err,
+                          "is %d, but data.holdout is 0: there is nothing to evaluate on",
+                          s->eval.every);
+    if (s->model.label_dropout == 0 && s->sample.guidance != 1) {
+        if (conf_find(doc, "sample.guidance"))
+            return conf_error(doc, "sample.guidance", err,
+                              "is %g, but with model.label_dropout 0 the model never learns to do "
+                              "without a label; use guidance 1",
+                              s->sample.guidance);
+        s->sample.guidance = 1;
+    }
+    return 0;
+}
+
+int job_parse(const char *text, size_t len, const char *file, struct job_spec *ret, struct err *err)
+{
+    struct job_spec spec = { 0 };
+    struct yaml_doc doc;
+    *ret = spec;
+    if (len > JOB_SPEC_MAX)
+        return err_set(err, -ERR_LIMIT, "%s has %zu bytes; a job file has at most %d", file, len,
+                       JOB_SPEC_MAX);
+    int rc = yaml_parse(text, len, file, &doc, err);
+    if (rc < 0)
+        return rc;
+    rc = conf_bind(&doc, doc.root, job_spec_keys, &spec, err);
+    if (rc == 0)
+        rc = check_data(&doc, &spec, err);
+    if (rc == 0)
+        rc = check_model(&doc, &spec, err);
+    if (rc == 0)
+        rc = check_training(&doc, &spec, err);
+    yaml_release(&doc);
+    if (rc < 0)
+        job_release(&spec);
+    *ret = spec;
+    return rc;
+}
+
+void job_release(struct job_spec *spec)
+{
+    conf_release(job_spec_keys, spec);
+    *spec = (struct job_spec){ 0 };
+}
+
+int job_tokens(const struct job_spec *spec)
+{
+    int side = spec->data.image_size / spec->model.patch;
+    return side * side;
+}
+
+/* The name of an index, "?" outside the table. */
+static const char *name_of(const char *const *names, int i)
+{
+    for (int n = 0; names[n]; n++)
+        if (n == i)
+            return names[n];
+    return "?";
+}
+
+const char *job_codec_name(int codec)
+{
+    return name_of(job_codec_names, codec);
+}
+
+const char *job_sampler_name(int sampler)
+{
+    return name_of(job_sampler_names, sampler);
+}
+
+const char *job_precision_name(int precision)
+{
+    return name_of(job_precision_names, precision);
+}
+
+const char *job_schedule_name(int schedule)
+{
+    return name_of(job_schedule_names, schedule);
+}
+
+int job_sampler_parse(const char *name, int *ret)
+{
+    for (int i = 0; job_sampler_names[i]; i++) {
+        if (strcmp(name, job_sampler_names[i]) == 0) {
+            *ret = i;
+            return 0;
+        }
+    }
+    return -EINVAL;
+}
+
+int job_document(enum conf_format format, struct buf *out)
+{
+    return conf_document(job_spec_keys, format, out);
+}

@@ -1,0 +1,15 @@
+/* Between job_keys.c (the tables) and job.c (the checks); not for others. */
+#ifndef COMMON_BASE_JOB_KEYS_H
+#define COMMON_BASE_JOB_KEYS_H
+
+#include "common/base/conf.h"
+
+extern const struct conf_key job_spec_keys[];
+extern const char *const job_model_names[];
+extern const char *const job_schedule_names[];
+extern const char *const job_precision_names[];
+extern const char *const job_t_names[];
+extern const char *const job_codec_names[];
+extern const char *const job_sampler_names[];
+
+#endif
