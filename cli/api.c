@@ -1,0 +1,195 @@
+#include "cli/cli.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "common/base/buf.h"
+#include "common/base/file.h"
+#include "common/base/mem.h"
+#include "common/base/str.h"
+#include "common/net/token.h"
+#include "common/net/transfer.h"
+
+#define TOKEN_FILE_MAX 4096
+
+volatile sig_atomic_t cli_interrupted;
+
+char *cli_token_path(void)
+{
+    const char *config = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
+    if (config && config[0])
+        return str_printf("%s/skerry/token", config);
+    return str_printf("%s/.config/skerry/token", home && home[0] ? home : ".");
+}
+
+/* A token's text, out of what may be a token or the name of a file with one. */
+static int token_text(const char *given, struct token *ret, struct err *err)
+{
+    struct buf text;
+
+    if (str_starts(given, TOKEN_PREFIX) && !file_exists(given))
+        return token_parse(given, ret, err);
+    if (file_read(given, TOKEN_FILE_MAX, &text, err) < 0)
+        return err_wrap(err, "reading the token");
+    int rc = token_parse(buf_str(&text), ret, err);
+    buf_release(&text);
+    return rc < 0 ? err_wrap(err, "%s", given) : 0;
+}
+
+int cli_connect(struct cli *cli, struct err *err)
+{
+    struct token token;
+    char url[TOKEN_URL_MAX], bearer[TOKEN_BEARER_MAX];
+    const char *given = cli->token ? cli->token : getenv("SKERRY_TOKEN");
+    char *saved = NULL;
+
+    if (!given || !given[0]) {
+        saved = cli_token_path();
+        if (!file_exists(saved)) {
+            mem_free(saved);
+            return err_set(err, -ERR_AUTH,
+                           "no coordinator is known here; run `skerry login TOKEN` with the user "
+                           "token that coordinatord printed, or give --server");
+        }
+        given = saved;
+    }
+    int rc = token_text(given, &token, err);
+    mem_free(saved);
+    if (rc < 0)
+        return rc;
+    if (token.role != TOKEN_ROLE_USER)
+        return err_set(
+            err, -ERR_AUTH,
+            "this is a worker's token; `skerry` needs the user token, which coordinatord "
+            "writes to user.token in its data directory");
+    token_http_url(&token, url);
+    token_bearer(token.secret, bearer);
+    return http_client_new(url, token.pin, bearer, &cli->http, err);
+}
+
+void cli_close(struct cli *cli)
+{
+    http_client_free(cli->http);
+    cli->http = NULL;
+}
+
+int cli_call(struct cli *cli, const char *method, const char *path, const json_t *body,
+             json_t **ret, struct err *err)
+{
+    struct http_response response = {0};
+    json_error_t what;
+    char *text = body ? json_dumps(body, JSON_COMPACT) : NULL;
+
+    int rc = http_call(cli->http, method, path, text, text ? strlen(text) : 0, &response, err);
+    free(text);
+    if (rc < 0)
+        return rc;
+    rc = http_response_check(&response, err);
+    if (rc == 0 && ret) {
+        *ret = json_loadb(response.body, response.len, JSON_REJECT_DUPLICATES, &what);
+        if (!*ret)
+            rc = err_set(err, -ERR_FORMAT, "the coordinator's answer to %s %s is not JSON: %s",
+                         method, path, what.text);
+    }
+    http_response_release(&response);
+    return rc;
+}
+
+int cli_fail(const struct err *err)
+{
+    fprintf(stderr, "skerry: %s\n", err->msg[0] ? err->msg : err_text(err->code));
+    switch (-err->code) {
+    case ERR_AUTH:
+    case ECONNREFUSED:
+    case ECONNRESET:
+    case ETIMEDOUT:
+    case EHOSTUNREACH:
+        return CLI_UNREACHABLE;
+    case ERR_CONFIG:
+        return CLI_REFUSED;
+    case ERR_CANCELLED:
+        return CLI_INTERRUPTED;
+    default:
+        return CLI_FAILED;
+    }
+}
+
+void cli_print_json(const json_t *value)
+{
+    json_dumpf(value, stdout, JSON_COMPACT);
+    putchar('\n');
+}
+
+const char *cli_str(const json_t *object, const char *key, const char *fallback)
+{
+    const char *s = json_string_value(json_object_get(object, key));
+    return s ? s : fallback;
+}
+
+int64_t cli_int(const json_t *object, const char *key, int64_t fallback)
+{
+    const json_t *v = json_object_get(object, key);
+    return json_is_integer(v) ? json_integer_value(v) : fallback;
+}
+
+double cli_num(const json_t *object, const char *key, double fallback)
+{
+    const json_t *v = json_object_get(object, key);
+    return json_is_number(v) ? json_number_value(v) : fallback;
+}
+
+bool cli_job_ended(const char *state)
+{
+    return !strcmp(state, "done") || !strcmp(state, "failed") || !strcmp(state, "cancelled");
+}
+
+int cli_job_exit(const char *state)
+{
+    if (!strcmp(state, "done"))
+        return CLI_OK;
+    return !strcmp(state, "cancelled") ? CLI_JOB_CANCELLED : CLI_JOB_FAILED;
+}
+
+static void on_signal(int signo)
+{
+    cli_interrupted = signo;
+}
+
+void cli_catch_signals(void)
+{
+    struct sigaction action = {.sa_handler = on_signal};
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGHUP, &action, NULL);
+}
+
+void cli_sleep_ms(unsigned ms)
+{
+    struct timespec t = {ms / 1000, (long)(ms % 1000) * 1000000};
+    if (!cli_interrupted)
+        nanosleep(&t, NULL);
+}
+
+int cli_job_id(struct cli *cli, const struct args *args, uint64_t *ret, struct err *err)
+{
+    json_t *jobs;
+
+    if (args->n_rest > 0) {
+        if (str_parse_u64(args->rest[0], ret) < 0 || *ret == 0)
+            return err_set(err, -EINVAL, "'%s' is not a job's id; `skerry status` lists the jobs",
+                           args->rest[0]);
+        return 0;
+    }
+    int rc = cli_call(cli, "GET", "/v1/jobs", NULL, &jobs, err);
+    if (rc < 0)
+        return rc;
+    json_t *items = json_object_get(jobs, "items");
+    size_t n = json_array_size(items);
+    if (n > 0)
+        *ret = (uint64_t)cli_int(json_array_get(items, n - 1), "id", 0);
+    json_decref(jobs);
+    return n > 0 ? 0
+                 : err_set(err, -ERR_NOTFOUND, "there is no job yet; `skerry submit` starts one");
+}

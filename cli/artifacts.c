@@ -1,0 +1,277 @@
+#include "cli/artifacts.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "cli/loss_svg.h"
+#include "cli/merge.h"
+#include "common/base/buf.h"
+#include "common/base/file.h"
+#include "common/base/hash.h"
+#include "common/base/job.h"
+#include "common/base/mem.h"
+#include "common/base/str.h"
+#include "common/net/transfer.h"
+
+#define POINTS_MAX (4u << 20)
+#define SVG_MAX (8u << 20)
+#define LEVELS_MAX 64
+
+int artifacts_blob(struct cli *cli, const char *sha256_hex, const char *path, struct err *err)
+{
+    uint8_t sha256[HASH_BYTES];
+    char url[128];
+
+    if (hash_unhex(sha256_hex, sha256, sizeof sha256) < 0)
+        return err_set(err, -ERR_FORMAT, "the coordinator named a blob '%s', which is no SHA-256",
+                       sha256_hex);
+    snprintf(url, sizeof url, "/v1/blobs/%s", sha256_hex);
+    return http_get_file(cli->http, url, path, sha256, NULL, NULL, err);
+}
+
+/* ---- metrics and the curve ---- */
+
+struct points {
+    struct loss_point *items;
+    size_t n, cap;
+};
+
+static int points_add(struct points *p, struct loss_point point)
+{
+    if (p->n == p->cap) {
+        size_t cap = p->cap ? p->cap * 2 : 1024;
+        struct loss_point *more =
+            cap <= POINTS_MAX ? mem_try_realloc_array(p->items, cap, sizeof *more) : NULL;
+        if (!more)
+            return -ENOMEM;
+        p->items = more;
+        p->cap = cap;
+    }
+    p->items[p->n++] = point;
+    return 0;
+}
+
+/* One metric record; round records lie at the step that the round ended with. */
+static int take_record(struct points *p, const json_t *record)
+{
+    struct loss_point point = {.step = (double)cli_int(record, "step", 0), .loss = NAN};
+
+    if (!strcmp(cli_str(record, "kind", ""), "loss")) {
+        point.loss = cli_num(record, "loss", NAN);
+        point.replica = (int)cli_int(record, "replica", 0);
+    } else {
+        point.loss = cli_num(record, "eval_loss", NAN);
+        point.replica = -1;
+    }
+    return isnan(point.loss) ? 0 : points_add(p, point);
+}
+
+/* Appends a page of JSON lines to the file and its points to p; *after moves on. */
+static int take_page(const char *text, FILE *f, struct points *p, uint64_t *after,
+                     size_t *ret_lines)
+{
+    *ret_lines = 0;
+    while (*text) {
+        size_t len = strcspn(text, "\n");
+        json_t *record = json_loadb(text, len, 0, NULL);
+        if (record) {
+            *after = (uint64_t)cli_int(record, "n", (json_int_t)*after);
+            int rc = take_record(p, record);
+            json_decref(record);
+            if (rc < 0)
+                return rc;
+            ++*ret_lines;
+        }
+        if (fwrite(text, 1, len, f) != len || fputc('\n', f) == EOF)
+            return -EIO;
+        text += len + (text[len] == '\n');
+    }
+    return 0;
+}
+
+static int download_metrics(struct cli *cli, uint64_t job, FILE *f, struct points *p,
+                            struct err *err)
+{
+    uint64_t after = 0, before;
+    size_t lines;
+
+    do {
+        struct http_response page = {0};
+        char path[96];
+        before = after;
+        snprintf(path, sizeof path, "/v1/jobs/%llu/metrics?after=%llu", (unsigned long long)job,
+                 (unsigned long long)after);
+        int rc = http_call(cli->http, "GET", path, NULL, 0, &page, err);
+        if (rc < 0)
+            return rc;
+        rc = http_response_check(&page, err);
+        if (rc == 0) {
+            rc = take_page(page.body, f, p, &after, &lines);
+            if (rc < 0)
+                err_set(err, rc, "writing metrics.jsonl: %s", err_text(rc));
+        }
+        http_response_release(&page);
+        if (rc < 0)
+            return rc;
+    } while (lines > 0 && after > before);
+    return 0;
+}
+
+int artifacts_metrics(struct cli *cli, uint64_t job, const char *dir, struct err *err)
+{
+    struct points p = {0};
+    struct buf svg;
+    char *jsonl = file_join(dir, "metrics.jsonl"), *curve = file_join(dir, "loss.svg");
+    FILE *f = fopen(jsonl, "w");
+    int rc;
+
+    buf_init(&svg, SVG_MAX);
+    if (!f) {
+        rc = err_errno(err, "creating %s", jsonl);
+        goto out;
+    }
+    rc = download_metrics(cli, job, f, &p, err);
+    if (fclose(f) != 0 && rc == 0)
+        rc = err_errno(err, "writing %s", jsonl);
+    if (rc == 0)
+        rc = loss_svg(p.items, p.n, "Training loss (bold: mean of the replicas; dots: held out)",
+                      &svg);
+    if (rc == 0)
+        rc = file_write_atomic(curve, svg.data, svg.len, 0644, err);
+out:
+    buf_release(&svg);
+    mem_free(p.items);
+    mem_free(curve);
+    mem_free(jsonl);
+    return rc;
+}
+
+int artifacts_samples(struct cli *cli, uint64_t job, const char *dir, struct err *err)
+{
+    char path[64];
+    json_t *answer;
+
+    snprintf(path, sizeof path, "/v1/jobs/%llu", (unsigned long long)job);
+    int rc = cli_call(cli, "GET", path, NULL, &answer, err);
+    if (rc < 0)
+        return rc;
+    const json_t *list = json_object_get(answer, "samples");
+    size_t n = json_array_size(list);
+    if (n == 0) {
+        rc = err_set(err, -ERR_NOTFOUND, "job %llu has drawn no samples yet",
+                     (unsigned long long)job);
+    } else {
+        char *file = file_join(dir, "samples.png");
+        rc = artifacts_blob(cli, cli_str(json_array_get(list, n - 1), "blob", ""), file, err);
+        mem_free(file);
+    }
+    json_decref(answer);
+    return rc;
+}
+
+/* ---- the model ---- */
+
+/* config.json: what a program needs to build the model, out of the job file. */
+static int write_config(const json_t *job, const char *dir, bool ema, struct err *err)
+{
+    struct job_spec spec;
+    const char *text = cli_str(job, "spec", "");
+
+    int rc = job_parse(text, strlen(text), "the job", &spec, err);
+    if (rc < 0)
+        return rc;
+    json_t *config = json_pack(
+        "{s:s,s:s,s:i,s:i,s:i,s:i,s:i,s:i,s:f,s:i,s:O,s:b,s:s,s:s,s:b,s:I}", "model_type", "DiT",
+        "job", spec.name, "image_size", spec.data.image_size, "patch_size", spec.model.patch,
+        "in_channels", JOB_CHANNELS, "hidden_size", spec.model.dim, "depth", spec.model.depth,
+        "num_heads", spec.model.heads, "mlp_ratio", spec.model.mlp_ratio, "num_classes",
+        (int)json_array_size(json_object_get(job, "classes")), "classes",
+        json_object_get(job, "classes"), "learn_sigma", 0, "objective",
+        "rectified flow: the model predicts velocity eps - x0 at x_t = (1 - t) x0 + t eps",
+        "timestep", "1000 * t", "ema", (int)ema, "round", (json_int_t)cli_int(job, "round", 0));
+    char *path = file_join(dir, "config.json");
+    char *out = json_dumps(config, JSON_INDENT(2));
+    rc = file_write_atomic(path, out, strlen(out), 0644, err);
+    free(out);
+    mem_free(path);
+    json_decref(config);
+    job_release(&spec);
+    return rc;
+}
+
+/* The first module of each level: its newest blob of the wanted kind. */
+static size_t choose_blobs(const json_t *modules, bool ema, const char *blobs[LEVELS_MAX])
+{
+    const json_t *module;
+    size_t i, n = 0;
+
+    json_array_foreach(json_object_get(modules, "items"), i, module)
+    {
+        const json_t *versions = json_object_get(module, "versions"), *version;
+        size_t v;
+        if (cli_int(module, "level", -1) != (int64_t)n || n == LEVELS_MAX)
+            continue;
+        json_array_foreach(versions, v, version)
+        {
+            const json_t *blob = json_object_get(version, ema ? "ema" : "full");
+            if (!json_is_object(blob)) /* version 0 has no average: it is its own */
+                blob = json_object_get(version, "full");
+            if (json_is_object(blob)) {
+                blobs[n++] = cli_str(blob, "sha256", "");
+                break;
+            }
+        }
+    }
+    return n;
+}
+
+static int download_levels(struct cli *cli, const json_t *modules, bool ema, const char *dir,
+                           struct err *err)
+{
+    const char *blobs[LEVELS_MAX];
+    char *parts[LEVELS_MAX] = {0};
+    char *path = file_join(dir, "model.safetensors");
+    int rc = 0;
+
+    size_t n = choose_blobs(modules, ema, blobs);
+    if (n == 0)
+        rc = err_set(err, -ERR_NOTFOUND, "the job has no model yet: version 0 is still to be made");
+    for (size_t i = 0; i < n && rc == 0; i++) {
+        parts[i] = str_printf("%s.level%zu", path, i);
+        rc = artifacts_blob(cli, blobs[i], parts[i], err);
+    }
+    if (rc == 0)
+        rc = n == 1 ? file_rename(parts[0], path, err) : merge_safetensors(parts, n, path, err);
+    for (size_t i = 0; i < n; i++) {
+        if (parts[i])
+            (void)file_remove(parts[i], NULL); /* the single one was renamed */
+        mem_free(parts[i]);
+    }
+    mem_free(path);
+    return rc;
+}
+
+int artifacts_model(struct cli *cli, uint64_t job, bool ema, const char *dir, struct err *err)
+{
+    json_t *modules = NULL, *about = NULL;
+    char path[64];
+
+    int rc = file_mkdirs(dir, 0777, err);
+    snprintf(path, sizeof path, "/v1/modules?job=%llu", (unsigned long long)job);
+    if (rc == 0)
+        rc = cli_call(cli, "GET", path, NULL, &modules, err);
+    snprintf(path, sizeof path, "/v1/jobs/%llu", (unsigned long long)job);
+    if (rc == 0)
+        rc = cli_call(cli, "GET", path, NULL, &about, err);
+    if (rc == 0)
+        rc = download_levels(cli, modules, ema, dir, err);
+    if (rc == 0)
+        rc = write_config(about, dir, ema, err);
+    json_decref(about);
+    json_decref(modules);
+    return rc;
+}

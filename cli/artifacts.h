@@ -1,0 +1,24 @@
+/* What a finished job leaves in a folder: pictures, metrics, the model. */
+#ifndef CLI_ARTIFACTS_H
+#define CLI_ARTIFACTS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct cli;
+struct err;
+
+/* DIR/metrics.jsonl (every loss point and round) and DIR/loss.svg. */
+int artifacts_metrics(struct cli *cli, uint64_t job, const char *dir, struct err *err);
+
+/* The newest grid of samples as DIR/samples.png; -ERR_NOTFOUND when there is none. */
+int artifacts_samples(struct cli *cli, uint64_t job, const char *dir, struct err *err);
+
+/* DIR/model.safetensors and DIR/config.json.  `ema`: the average of the outer
+ * weights, else the newest version.  DIR is made when missing. */
+int artifacts_model(struct cli *cli, uint64_t job, bool ema, const char *dir, struct err *err);
+
+/* Downloads a blob, verified, to a file. */
+int artifacts_blob(struct cli *cli, const char *sha256_hex, const char *path, struct err *err);
+
+#endif

@@ -1,0 +1,94 @@
+/* What the subcommands of `skerry` share: exit statuses, the connection to a
+ * coordinator, JSON in and out.  Everything here runs on the main thread. */
+#ifndef CLI_CLI_H
+#define CLI_CLI_H
+
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <jansson.h>
+
+#include "common/base/args.h"
+#include "common/base/err.h"
+
+struct http_client;
+
+/* Documented in `skerry --help`. */
+enum cli_exit {
+    CLI_OK = 0,
+    CLI_FAILED = 1,      /* anything not below */
+    CLI_USAGE = 2,       /* wrong command line */
+    CLI_UNREACHABLE = 3, /* no coordinator, or it refuses the token */
+    CLI_REFUSED = 4,     /* the job file or the data cannot be trained on */
+    CLI_JOB_FAILED = 5,
+    CLI_JOB_CANCELLED = 6,
+    CLI_INTERRUPTED = 130,
+};
+
+/* The flags that every command with a connection has, and what came of them. */
+struct cli {
+    const char *token; /* --server TOKEN; else $SKERRY_TOKEN, else the saved one */
+    bool json;         /* --json: data for programs on stdout, nothing else there */
+    struct http_client *http;
+};
+#define CLI_FLAG_SERVER(cli)                                                                       \
+    {                                                                                              \
+        "server", 's', ARGS_STR, &(cli)->token, "TOKEN|FILE",                                      \
+            "user token of the coordinator, or a file that holds it (default: $SKERRY_TOKEN, "     \
+            "then the one saved by `skerry login`)"                                                \
+    }
+#define CLI_FLAG_JSON(cli)                                                                         \
+    {                                                                                              \
+        "json", 0, ARGS_BOOL, &(cli)->json, NULL, "print JSON for programs"                        \
+    }
+
+/* Finds the token and opens a client with the pinned key; no byte is sent yet. */
+int cli_connect(struct cli *cli, struct err *err);
+void cli_close(struct cli *cli);
+/* Where `skerry login` saves the token (mem_free). */
+char *cli_token_path(void);
+
+/* A call with JSON both ways; body may be NULL, *ret (may be NULL) is owned by
+ * the caller.  A status of 300 and above is an error with the server's sentence. */
+int cli_call(struct cli *cli, const char *method, const char *path, const json_t *body,
+             json_t **ret, struct err *err);
+
+/* Prints "skerry: <sentence>" and returns the exit status that fits the code. */
+int cli_fail(const struct err *err);
+/* Prints JSON on one line to stdout. */
+void cli_print_json(const json_t *value);
+
+/* Fields of objects that the server sent, with a default when absent or null. */
+const char *cli_str(const json_t *object, const char *key, const char *fallback);
+int64_t cli_int(const json_t *object, const char *key, int64_t fallback);
+double cli_num(const json_t *object, const char *key, double fallback);
+
+/* True for states that end a job; the exit status for it. */
+bool cli_job_ended(const char *state);
+int cli_job_exit(const char *state);
+
+/* Set by SIGINT and SIGTERM once cli_catch_signals() was called. */
+extern volatile sig_atomic_t cli_interrupted;
+void cli_catch_signals(void);
+void cli_sleep_ms(unsigned ms); /* ends early on a signal */
+
+/* A positional job id; without one, the newest job. */
+int cli_job_id(struct cli *cli, const struct args *args, uint64_t *ret, struct err *err);
+
+/* One function a subcommand: argv[0] is its name; returns the exit status. */
+int cmd_submit(int argc, char **argv);
+int cmd_check(int argc, char **argv);
+int cmd_keys(int argc, char **argv);
+int cmd_status(int argc, char **argv);
+int cmd_workers(int argc, char **argv);
+int cmd_tasks(int argc, char **argv);
+int cmd_watch(int argc, char **argv);
+int cmd_sample(int argc, char **argv);
+int cmd_export(int argc, char **argv);
+int cmd_cancel(int argc, char **argv);
+int cmd_drain(int argc, char **argv);
+int cmd_login(int argc, char **argv);
+int cmd_run(int argc, char **argv);
+
+#endif

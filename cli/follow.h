@@ -1,0 +1,24 @@
+/* Following a job: a line that is redrawn on a terminal, a line per change
+ * elsewhere. */
+#ifndef CLI_FOLLOW_H
+#define CLI_FOLLOW_H
+
+#include <stdint.h>
+
+#include <jansson.h>
+
+struct cli;
+
+/* Called about twice a second with the job as GET /v1/jobs/{id} gives it; a
+ * non-zero return ends the following with that exit status. */
+struct follow_hook {
+    int (*poll)(void *arg, const json_t *job);
+    void *arg;
+};
+
+/* Shows progress until the job ends, the hook ends it, a signal comes
+ * (CLI_INTERRUPTED; the job goes on) or the coordinator stays away for a minute.
+ * Returns the exit status.  With cli->json, each change is a JSON line. */
+int follow_job(struct cli *cli, uint64_t id, const struct follow_hook *hook);
+
+#endif

@@ -1,0 +1,65 @@
+#include "cli/merge.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "common/base/err.h"
+#include "common/base/file.h"
+#include "common/base/mem.h"
+#include "common/base/st.h"
+
+#define PIECE (1u << 20)
+
+static int declare(struct st_writer *w, const char *part, struct err *err)
+{
+    struct st st;
+
+    int rc = st_open(part, &st, err);
+    for (size_t t = 0; rc == 0 && t < st.n_tensors; t++)
+        rc = st_writer_add(w, st.tensors[t].name, st.tensors[t].dtype, st.tensors[t].rank,
+                           st.tensors[t].shape, err);
+    if (rc == 0)
+        st_release(&st);
+    return rc;
+}
+
+static int copy_payload(struct st_writer *w, const char *part, void *piece, struct err *err)
+{
+    struct st st;
+    int fd = open(part, O_RDONLY | O_CLOEXEC);
+
+    if (fd < 0)
+        return err_errno(err, "opening %s", part);
+    int rc = st_read(fd, part, &st, err);
+    if (rc == 0) {
+        for (uint64_t at = st.payload; rc == 0 && at < st.file_bytes;) {
+            size_t len = st.file_bytes - at < PIECE ? (size_t)(st.file_bytes - at) : PIECE;
+            rc = file_pread_all(fd, piece, len, at, part, err);
+            if (rc == 0)
+                rc = st_writer_write(w, piece, len, err);
+            at += len;
+        }
+        st_release(&st);
+    }
+    close(fd);
+    return rc;
+}
+
+int merge_safetensors(char *const *parts, size_t n, const char *path, struct err *err)
+{
+    struct st_writer *w = st_writer_new();
+    void *piece = mem_alloc(PIECE);
+    int rc = 0;
+
+    for (size_t i = 0; i < n && rc == 0; i++)
+        rc = declare(w, parts[i], err);
+    if (rc == 0)
+        rc = st_writer_open(w, path, err);
+    for (size_t i = 0; i < n && rc == 0; i++)
+        rc = copy_payload(w, parts[i], piece, err);
+    if (rc == 0)
+        rc = st_writer_commit(w, NULL, NULL, err);
+    mem_free(piece);
+    st_writer_free(w);
+    return rc;
+}

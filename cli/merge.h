@@ -1,0 +1,13 @@
+/* One model out of the modules of its levels: a safetensors file with the
+ * tensors of several, whose names are distinct. */
+#ifndef CLI_MERGE_H
+#define CLI_MERGE_H
+
+#include <stddef.h>
+
+struct err;
+
+/* Streams; memory does not grow with the model. */
+int merge_safetensors(char *const *parts, size_t n, const char *path, struct err *err);
+
+#endif

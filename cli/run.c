@@ -1,0 +1,135 @@
+/* skerry run: a private swarm from start to results. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/artifacts.h"
+#include "cli/cli.h"
+#include "cli/dataset_upload.h"
+#include "cli/follow.h"
+#include "cli/swarm.h"
+#include "common/base/file.h"
+#include "common/base/mem.h"
+
+struct run {
+    struct swarm swarm;
+    struct cli cli;
+    int drill; /* kill a worker when this round begins; 0: never */
+};
+
+/* Every poll: children alive?  The drill's moment? */
+static int on_poll(void *arg, const json_t *job)
+{
+    struct run *run = arg;
+    struct err err = {0};
+
+    if (run->drill && cli_int(job, "round", 0) >= run->drill) {
+        swarm_kill_worker(&run->swarm);
+        run->drill = 0;
+    }
+    if (swarm_check(&run->swarm, &err) < 0) {
+        fputc('\n', stderr);
+        (void)cli_fail(&err);
+        return 1;
+    }
+    return 0;
+}
+
+static int collect(struct run *run, uint64_t id, const char *out, struct err *err)
+{
+    struct cli *cli = &run->cli;
+    char *model = file_join(out, "model");
+
+    int rc = artifacts_metrics(cli, id, out, err);
+    if (rc == 0)
+        rc = artifacts_samples(cli, id, out, err);
+    if (rc == 0)
+        rc = artifacts_model(cli, id, true, model, err);
+    mem_free(model);
+    return rc;
+}
+
+static int run_job(struct run *run, struct job_file *job, int workers, const char *out)
+{
+    struct err err = {0};
+    struct follow_hook hook = {on_poll, run};
+    uint64_t id;
+
+    if (swarm_start(&run->swarm, out, &err) < 0)
+        return cli_fail(&err);
+    for (int i = 0; i < workers; i++) {
+        if (swarm_add_worker(&run->swarm, &err) < 0)
+            return cli_fail(&err);
+    }
+    run->cli.token = run->swarm.user_token;
+    if (cli_connect(&run->cli, &err) < 0 ||
+        job_file_submit(&run->cli, job, !run->cli.json, &id, &err) < 0)
+        return cli_fail(&err);
+    int status = follow_job(&run->cli, id, &hook);
+    if (status != CLI_OK)
+        return status;
+    return collect(run, id, out, &err) < 0 ? cli_fail(&err) : CLI_OK;
+}
+
+/* Threads of a worker: the cores that are there, shared evenly. */
+static int threads_each(int workers)
+{
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    long each = cores / workers;
+    return each > 0 ? (int)each : 1;
+}
+
+int cmd_run(int argc, char **argv)
+{
+    struct run run = {0};
+    struct err err = {0};
+    struct job_file job;
+    const char *out = "out";
+    int workers = 2, threads = 0;
+    const struct args_flag flags[] = {
+        {"workers", 'w', ARGS_INT, &workers, "N", "workers to start (default 2)", .min = 1,
+         .max = SWARM_WORKERS_MAX},
+        {"out", 'o', ARGS_STR, &out, "DIR", "folder for the results (default out)"},
+        {"threads", 0, ARGS_INT, &threads, "N", "of each worker (default: the cores, shared)",
+         .min = 1, .max = 1024},
+        {"device", 0, ARGS_STR, &run.swarm.device, "NAME", "auto, cpu or cuda:N"},
+        {"drill", 0, ARGS_INT, &run.drill, "ROUND",
+         "SIGKILL a worker after this round, to see the swarm carry on", .min = 1, .max = 1e9},
+        CLI_FLAG_JSON(&run.cli),
+        {0},
+    };
+    struct args args = {
+        .program = "skerry run",
+        .usage = "job.yaml [--workers N] [--out DIR]",
+        .flags = flags,
+        .about = "Launches a coordinator and workers on free loopback ports, runs the job to its "
+                 "end, leaves samples.png, loss.svg, metrics.jsonl and model/ in DIR and cleans up "
+                 "after itself, also on Ctrl-C and on errors (the logs stay in DIR/logs).",
+        .rest_min = 1,
+        .rest_max = 1};
+
+    int rc = args_parse(&args, argc, argv, &err);
+    if (rc)
+        return args_exit(&args, rc, &err);
+    cli_catch_signals();
+    if (job_file_open(args.rest[0], &job, &err) < 0)
+        return cli_fail(&err);
+    int status = CLI_FAILED;
+    run.swarm.threads = threads ? threads : threads_each(workers);
+    if (file_mkdirs(out, 0777, &err) < 0) {
+        status = cli_fail(&err);
+    } else {
+        status = run_job(&run, &job, workers, out);
+        cli_close(&run.cli);
+        swarm_stop(&run.swarm);
+    }
+    if (status == CLI_OK && !run.cli.json)
+        printf("samples   %s/samples.png\nloss      %s/loss.svg\nmetrics   %s/metrics.jsonl\n"
+               "model     %s/model/model.safetensors\n",
+               out, out, out, out);
+    else if (status == CLI_INTERRUPTED)
+        fprintf(stderr, "skerry: interrupted; the swarm is stopped and its state removed\n");
+    job_file_close(&job);
+    return status;
+}

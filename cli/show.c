@@ -1,0 +1,349 @@
+/* skerry status, workers, tasks, watch, cancel, drain, login */
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "cli/follow.h"
+#include "common/base/file.h"
+#include "common/base/mem.h"
+#include "common/base/str.h"
+#include "common/net/token.h"
+
+/* Parses the flags of a command that only needs a connection, and connects.
+ * Returns -1 to go on, else the exit status. */
+static int start(struct cli *cli, struct args *args, int argc, char **argv)
+{
+    struct err err = {0};
+    int rc = args_parse(args, argc, argv, &err);
+    if (rc)
+        return args_exit(args, rc, &err);
+    return cli_connect(cli, &err) < 0 ? cli_fail(&err) : -1;
+}
+
+/* GET path; with --json prints it and returns NULL with *status set. */
+static json_t *fetch(struct cli *cli, const char *path, int *status)
+{
+    struct err err = {0};
+    json_t *answer = NULL;
+
+    *status = CLI_OK;
+    if (cli_call(cli, "GET", path, NULL, &answer, &err) < 0) {
+        *status = cli_fail(&err);
+        return NULL;
+    }
+    if (cli->json) {
+        cli_print_json(answer);
+        json_decref(answer);
+        return NULL;
+    }
+    return answer;
+}
+
+static void print_job(const json_t *job)
+{
+    char loss[24] = "-", eta[STR_HUMAN_MAX] = "-";
+    if (json_is_number(json_object_get(job, "loss")))
+        snprintf(loss, sizeof loss, "%.4f", cli_num(job, "loss", 0.0));
+    if (json_is_integer(json_object_get(job, "eta_ms")))
+        str_human_duration((uint64_t)cli_int(job, "eta_ms", 0), eta);
+    printf("%4lld  %-16s %-12s round %lld/%lld  loss %s  %.0f images/s  ETA %s\n",
+           (long long)cli_int(job, "id", 0), cli_str(job, "name", ""), cli_str(job, "state", ""),
+           (long long)cli_int(job, "round", 0), (long long)cli_int(job, "rounds", 0), loss,
+           cli_num(job, "images_per_s", 0.0), eta);
+    if (*cli_str(job, "reason", ""))
+        printf("      %s\n", cli_str(job, "reason", ""));
+}
+
+static void print_worker(const json_t *w)
+{
+    char age[STR_HUMAN_MAX] = "-", up[STR_HUMAN_MAX], down[STR_HUMAN_MAX];
+    const json_t *data = json_object_get(json_object_get(w, "bytes"), "data");
+    if (json_is_integer(json_object_get(w, "heartbeat_age_ms")))
+        str_human_duration((uint64_t)cli_int(w, "heartbeat_age_ms", 0), age);
+    printf("%4lld  %-16s %-12s %7.0f img/s  up %-9s down %-9s heartbeat %-6s %s\n",
+           (long long)cli_int(w, "id", 0), cli_str(w, "name", ""), cli_str(w, "state", ""),
+           cli_num(w, "samples_per_s", 0.0), str_human_bytes((uint64_t)cli_int(data, "up", 0), up),
+           str_human_bytes((uint64_t)cli_int(data, "down", 0), down), age,
+           *cli_str(w, "activity", "") ? cli_str(w, "activity", "") : cli_str(w, "reason", ""));
+    if (cli_int(w, "strikes", 0) > 0)
+        printf("      %lld failures in a row: %s\n", (long long)cli_int(w, "strikes", 0),
+               cli_str(w, "reason", ""));
+}
+
+static void print_plane(const json_t *bytes, const char *key, const char *name)
+{
+    const json_t *plane = json_object_get(bytes, key);
+    char up[STR_HUMAN_MAX], down[STR_HUMAN_MAX];
+    printf("%s: %s up, %s down", name, str_human_bytes((uint64_t)cli_int(plane, "up", 0), up),
+           str_human_bytes((uint64_t)cli_int(plane, "down", 0), down));
+}
+
+static void print_list(const json_t *list, const char *title, const char *none,
+                       void (*print)(const json_t *))
+{
+    const json_t *item;
+    size_t i;
+
+    printf("\n%s\n", title);
+    if (json_array_size(list) == 0)
+        printf("      %s\n", none);
+    json_array_foreach(list, i, item) print(item);
+}
+
+static void print_waiting(const json_t *w)
+{
+    char until[STR_HUMAN_MAX];
+    printf("      %s: %s", cli_str(w, "what", ""), cli_str(w, "why", ""));
+    if (json_is_integer(json_object_get(w, "until_ms")))
+        printf(" (at most %s more)",
+               str_human_duration((uint64_t)cli_int(w, "until_ms", 0), until));
+    putchar('\n');
+}
+
+int cmd_status(int argc, char **argv)
+{
+    struct cli cli = {0};
+    const struct args_flag flags[] = {CLI_FLAG_SERVER(&cli), CLI_FLAG_JSON(&cli), {0}};
+    struct args args = {.program = "skerry status",
+                        .flags = flags,
+                        .about = "Shows jobs, workers, bytes moved, and what is waited for."};
+    char up[STR_HUMAN_MAX];
+
+    int status = start(&cli, &args, argc, argv);
+    if (status >= 0)
+        return status;
+    json_t *s = fetch(&cli, "/v1/status", &status);
+    if (s) {
+        const json_t *bytes = json_object_get(s, "bytes");
+        printf("coordinator %s, up %s, ", cli_str(s, "version", "?"),
+               str_human_duration((uint64_t)cli_int(s, "uptime_ms", 0), up));
+        print_plane(bytes, "control", "control");
+        print_plane(bytes, "data", ", data");
+        if (json_is_number(json_object_get(s, "ratio_to_fp32_data_parallel")))
+            printf("; %.0f times less than fp32 data-parallel",
+                   cli_num(s, "ratio_to_fp32_data_parallel", 0.0));
+        putchar('\n');
+        print_list(json_object_get(s, "jobs"), "jobs", "none; `skerry submit job.yaml` starts one",
+                   print_job);
+        print_list(json_object_get(s, "workers"), "workers",
+                   "none; run `workerd --join TOKEN` with the worker token of the coordinator",
+                   print_worker);
+        print_list(json_object_get(s, "waiting_for"), "waiting for", "nothing", print_waiting);
+        json_decref(s);
+    }
+    cli_close(&cli);
+    return status;
+}
+
+int cmd_workers(int argc, char **argv)
+{
+    struct cli cli = {0};
+    const struct args_flag flags[] = {CLI_FLAG_SERVER(&cli), CLI_FLAG_JSON(&cli), {0}};
+    struct args args = {.program = "skerry workers",
+                        .flags = flags,
+                        .about = "Lists the workers: state, speed, bytes, what each does."};
+
+    int status = start(&cli, &args, argc, argv);
+    if (status >= 0)
+        return status;
+    json_t *list = fetch(&cli, "/v1/workers", &status);
+    if (list)
+        print_list(json_object_get(list, "items"), "workers", "none", print_worker);
+    json_decref(list);
+    cli_close(&cli);
+    return status;
+}
+
+static void print_task(const json_t *t)
+{
+    char age[STR_HUMAN_MAX];
+    printf("%5lld  job %-3lld %-7s %-9s attempt %lld  round %lld  replica %lld  %lld/%lld steps  "
+           "%s  %s\n",
+           (long long)cli_int(t, "id", 0), (long long)cli_int(t, "job", 0), cli_str(t, "kind", ""),
+           cli_str(t, "state", ""), (long long)cli_int(t, "attempt", 0),
+           (long long)cli_int(t, "round", 0), (long long)cli_int(t, "replica", 0),
+           (long long)cli_int(t, "steps_done", 0), (long long)cli_int(t, "steps_total", 0),
+           str_human_duration((uint64_t)cli_int(t, "age_ms", 0), age),
+           *cli_str(t, "reason", "") ? cli_str(t, "reason", "") : cli_str(t, "activity", ""));
+}
+
+int cmd_tasks(int argc, char **argv)
+{
+    struct cli cli = {0};
+    uint64_t job = 0;
+    const char *state = NULL;
+    const struct args_flag flags[] = {
+        CLI_FLAG_SERVER(&cli),
+        CLI_FLAG_JSON(&cli),
+        {"job", 0, ARGS_U64, &job, "ID", "of this job only"},
+        {"state", 0, ARGS_STR, &state, "STATE", "pending, leased, done, failed or cancelled"},
+        {0},
+    };
+    struct args args = {.program = "skerry tasks",
+                        .usage = "[--job ID] [--state STATE]",
+                        .flags = flags,
+                        .about = "Lists tasks, newest first."};
+    char path[160];
+
+    int status = start(&cli, &args, argc, argv);
+    if (status >= 0)
+        return status;
+    int n = snprintf(path, sizeof path, "/v1/tasks");
+    if (job)
+        n += snprintf(path + n, sizeof path - (size_t)n, "?job=%llu", (unsigned long long)job);
+    if (state && strlen(state) < 32 && str_is_name(state, 31))
+        snprintf(path + n, sizeof path - (size_t)n, "%cstate=%s", job ? '&' : '?', state);
+    json_t *list = fetch(&cli, path, &status);
+    if (list)
+        print_list(json_object_get(list, "items"), "tasks", "none", print_task);
+    json_decref(list);
+    cli_close(&cli);
+    return status;
+}
+
+int cmd_watch(int argc, char **argv)
+{
+    struct cli cli = {0};
+    struct err err = {0};
+    uint64_t id = 0;
+    const struct args_flag flags[] = {CLI_FLAG_SERVER(&cli), CLI_FLAG_JSON(&cli), {0}};
+    struct args args = {.program = "skerry watch",
+                        .usage = "[JOB]",
+                        .flags = flags,
+                        .about = "Follows a job (the newest by default) to its end; Ctrl-C stops "
+                                 "the watching, not the job.",
+                        .rest_max = 1};
+
+    int status = start(&cli, &args, argc, argv);
+    if (status >= 0)
+        return status;
+    cli_catch_signals();
+    if (cli_job_id(&cli, &args, &id, &err) < 0)
+        status = cli_fail(&err);
+    else
+        status = follow_job(&cli, id, NULL);
+    if (status == CLI_INTERRUPTED)
+        fprintf(stderr, "the job goes on; `skerry cancel %llu` would stop it\n",
+                (unsigned long long)id);
+    cli_close(&cli);
+    return status;
+}
+
+/* POST to a path without a body, for cancel and drain. */
+static int post(struct cli *cli, const char *path, const char *what)
+{
+    struct err err = {0};
+    json_t *answer = NULL;
+
+    int rc = cli_call(cli, "POST", path, NULL, &answer, &err);
+    if (rc < 0)
+        return cli_fail(&err);
+    if (cli->json)
+        cli_print_json(answer);
+    else
+        printf("%s %lld is now %s\n", what, (long long)cli_int(answer, "id", 0),
+               cli_str(answer, "state", "?"));
+    json_decref(answer);
+    return CLI_OK;
+}
+
+int cmd_cancel(int argc, char **argv)
+{
+    struct cli cli = {0};
+    struct err err = {0};
+    uint64_t id = 0;
+    char path[64];
+    const struct args_flag flags[] = {CLI_FLAG_SERVER(&cli), CLI_FLAG_JSON(&cli), {0}};
+    struct args args = {.program = "skerry cancel",
+                        .usage = "JOB",
+                        .flags = flags,
+                        .about = "Stops a job for good; its versions and samples stay.",
+                        .rest_min = 1,
+                        .rest_max = 1};
+
+    int status = start(&cli, &args, argc, argv);
+    if (status >= 0)
+        return status;
+    if (cli_job_id(&cli, &args, &id, &err) < 0) {
+        status = cli_fail(&err);
+    } else {
+        snprintf(path, sizeof path, "/v1/jobs/%llu/cancel", (unsigned long long)id);
+        status = post(&cli, path, "job");
+    }
+    cli_close(&cli);
+    return status;
+}
+
+int cmd_drain(int argc, char **argv)
+{
+    struct cli cli = {0};
+    uint64_t id = 0;
+    char path[64];
+    const struct args_flag flags[] = {CLI_FLAG_SERVER(&cli), CLI_FLAG_JSON(&cli), {0}};
+    struct args args = {.program = "skerry drain",
+                        .usage = "WORKER",
+                        .flags = flags,
+                        .about = "Lets a worker finish its task and gives it no other.",
+                        .rest_min = 1,
+                        .rest_max = 1};
+
+    int status = start(&cli, &args, argc, argv);
+    if (status >= 0)
+        return status;
+    if (str_parse_u64(args.rest[0], &id) < 0 || id == 0) {
+        fprintf(stderr, "skerry: '%s' is not a worker's id; `skerry workers` lists them\n",
+                args.rest[0]);
+        status = CLI_USAGE;
+    } else {
+        snprintf(path, sizeof path, "/v1/workers/%llu/drain", (unsigned long long)id);
+        status = post(&cli, path, "worker");
+    }
+    cli_close(&cli);
+    return status;
+}
+
+/* Saves the token where cli_connect() looks for it, readable by the user only. */
+static int save_token(const char *text, struct err *err)
+{
+    char *path = cli_token_path();
+    char *dir = str_ndup(path, (size_t)(strrchr(path, '/') - path));
+    char *line = str_printf("%s\n", text);
+
+    int rc = file_mkdirs(dir, 0700, err);
+    if (rc == 0)
+        rc = file_write_atomic(path, line, strlen(line), 0600, err);
+    if (rc == 0)
+        printf("saved in %s\n", path);
+    mem_free(line);
+    mem_free(dir);
+    mem_free(path);
+    return rc;
+}
+
+int cmd_login(int argc, char **argv)
+{
+    struct cli cli = {0};
+    struct err err = {0};
+    json_t *answer = NULL;
+    const struct args_flag flags[] = {{0}};
+    struct args args = {.program = "skerry login",
+                        .usage = "TOKEN",
+                        .flags = flags,
+                        .about = "Checks a user token against its coordinator and saves it, so "
+                                 "that the other commands need no --server.",
+                        .rest_min = 1,
+                        .rest_max = 1};
+
+    int rc = args_parse(&args, argc, argv, &err);
+    if (rc)
+        return args_exit(&args, rc, &err);
+    cli.token = args.rest[0];
+    rc = cli_connect(&cli, &err);
+    if (rc == 0)
+        rc = cli_call(&cli, "GET", "/v1/status", NULL, &answer, &err);
+    cli_close(&cli);
+    json_decref(answer);
+    if (rc == 0)
+        rc = save_token(args.rest[0], &err);
+    return rc < 0 ? cli_fail(&err) : CLI_OK;
+}

@@ -1,0 +1,266 @@
+#include "cli/swarm.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+#include "common/base/clock.h"
+#include "common/base/file.h"
+#include "common/base/mem.h"
+#include "common/base/str.h"
+
+#define START_MS 30000
+#define STOP_MS 4000
+#define DEATHS_MAX 16 /* workers that die more often than this do not die by chance */
+
+/* Starts bin/program with its output in logs/NAME.log. */
+static pid_t launch(const struct swarm *s, const char *program, const char *name, char *const *argv,
+                    struct err *err)
+{
+    char *path = file_join(s->bin, program);
+    char *log = str_printf("%s/%s.log", s->logs, name);
+    pid_t parent = getpid();
+    int fd = open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    pid_t pid = -1;
+
+    if (fd < 0 || null < 0) {
+        err_errno(err, "opening %s", log);
+    } else if (access(path, X_OK) != 0) {
+        err_errno(err, "%s is not beside this program", path);
+    } else if ((pid = fork()) == 0) {
+        /* Its own group, so that Ctrl-C reaches us alone and we end it in order. */
+        setpgid(0, 0);
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (getppid() != parent)
+            _exit(127);
+        dup2(null, 0);
+        dup2(fd, 1);
+        dup2(fd, 2);
+        execv(path, argv);
+        _exit(127);
+    } else if (pid < 0) {
+        err_errno(err, "starting %s", path);
+    }
+    if (fd >= 0)
+        close(fd);
+    if (null >= 0)
+        close(null);
+    mem_free(log);
+    mem_free(path);
+    return pid;
+}
+
+/* The last line of a log, which usually says why a daemon ended. */
+static void last_line(const struct swarm *s, const char *name, char *out, size_t cap)
+{
+    char *log = str_printf("%s/%s.log", s->logs, name), line[400];
+    FILE *f = fopen(log, "r");
+    snprintf(out, cap, "see %s", log);
+    while (f && fgets(line, sizeof line, f)) {
+        line[strcspn(line, "\n")] = '\0';
+        if (line[0])
+            snprintf(out, cap, "%s (%s)", line, log);
+    }
+    if (f)
+        fclose(f);
+    mem_free(log);
+}
+
+static int wait_for_token(struct swarm *s, struct err *err)
+{
+    uint64_t deadline = clock_now_ms() + START_MS;
+    char *worker = file_join(s->state, "coordinator/worker.token");
+    char *ports = file_join(s->state, "coordinator/ports.json");
+    int rc = 0;
+
+    while (!file_exists(s->user_token) || !file_exists(worker) || !file_exists(ports)) {
+        char why[600];
+        if (waitpid(s->coordinator, NULL, WNOHANG) == s->coordinator) {
+            s->coordinator = 0;
+            last_line(s, "coordinatord", why, sizeof why);
+            rc = err_set(err, -ECHILD, "coordinatord ended at its start: %s", why);
+            break;
+        }
+        if (cli_interrupted) {
+            rc = err_set(err, -ERR_CANCELLED, "interrupted");
+            break;
+        }
+        if (clock_now_ms() > deadline) {
+            rc = err_set(err, -ETIMEDOUT,
+                         "coordinatord did not start within %d s; see %s/coordinatord.log",
+                         START_MS / 1000, s->logs);
+            break;
+        }
+        cli_sleep_ms(20);
+    }
+    mem_free(ports);
+    mem_free(worker);
+    return rc;
+}
+
+static char *own_folder(void)
+{
+    char path[4096];
+    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
+    if (n <= 0)
+        return str_dup("/usr/local/bin");
+    path[n] = '\0';
+    *strrchr(path, '/') = '\0';
+    return str_dup(path);
+}
+
+int swarm_start(struct swarm *s, const char *dir, struct err *err)
+{
+    s->bin = own_folder();
+    s->state = file_join(dir, ".swarm");
+    s->logs = file_join(dir, "logs");
+    s->user_token = file_join(s->state, "coordinator/user.token");
+    char *data = file_join(s->state, "coordinator");
+
+    int rc = file_remove_tree(s->state, err); /* of a run that was killed */
+    if (rc == 0)
+        rc = file_remove_tree(s->logs, err);
+    if (rc == 0)
+        rc = file_mkdirs(data, 0700, err);
+    if (rc == 0)
+        rc = file_mkdirs(s->logs, 0777, err);
+    if (rc == 0) {
+        char *argv[] = {"coordinatord", "--data-dir", data, "--listen",    "127.0.0.1", "--host",
+                        "127.0.0.1",    "--rpc-port", "0",  "--http-port", "0",         NULL};
+        s->coordinator = launch(s, "coordinatord", "coordinatord", argv, err);
+        rc = s->coordinator > 0 ? wait_for_token(s, err) : err->code;
+    }
+    mem_free(data);
+    return rc;
+}
+
+int swarm_add_worker(struct swarm *s, struct err *err)
+{
+    struct buf token;
+    char name[32], threads[16];
+    char *token_file = file_join(s->state, "coordinator/worker.token");
+
+    int rc = file_read(token_file, 4096, &token, err);
+    mem_free(token_file);
+    if (rc < 0)
+        return rc;
+    if (s->n_workers == SWARM_WORKERS_MAX)
+        return err_set(err, -ERR_LIMIT, "at most %d workers", SWARM_WORKERS_MAX);
+    snprintf(name, sizeof name, "worker-%d", ++s->next_name);
+    snprintf(threads, sizeof threads, "%d", s->threads);
+    char *text = (char *)buf_take(&token, NULL);
+    text[strcspn(text, "\n")] = '\0';
+    char *work = file_join(s->state, name);
+    char *argv[] = {"workerd",
+                    "--join",
+                    text,
+                    "--name",
+                    name,
+                    "--work-dir",
+                    work,
+                    "--threads",
+                    threads,
+                    "--device",
+                    (char *)(s->device ? s->device : "auto"),
+                    NULL};
+    pid_t pid = launch(s, "workerd", name, argv, err);
+    mem_free(work);
+    mem_free(text);
+    if (pid <= 0)
+        return err->code;
+    s->workers[s->n_workers] = pid;
+    s->names[s->n_workers++] = s->next_name;
+    return 0;
+}
+
+void swarm_kill_worker(struct swarm *s)
+{
+    if (s->n_workers > 0) {
+        fprintf(stderr, "\r\033[Kdrill: SIGKILL for worker-%d\n\n", s->names[0]);
+        kill(s->workers[0], SIGKILL);
+    }
+}
+
+static int replace_worker(struct swarm *s, int i, int wait_status, struct err *err)
+{
+    char why[600], name[32];
+
+    snprintf(name, sizeof name, "worker-%d", s->names[i]);
+    last_line(s, name, why, sizeof why);
+    memmove(&s->workers[i], &s->workers[i + 1], (size_t)(s->n_workers - i - 1) * sizeof(pid_t));
+    memmove(&s->names[i], &s->names[i + 1], (size_t)(s->n_workers - i - 1) * sizeof(int));
+    s->n_workers--;
+    if (++s->deaths > DEATHS_MAX || WIFEXITED(wait_status))
+        return err_set(err, -ECHILD, "%s ended by itself: %s", name, why);
+    int rc = swarm_add_worker(s, err);
+    if (rc == 0)
+        fprintf(stderr, "\r\033[K%s died (%s); worker-%d takes its place\n\n", name,
+                strsignal(WTERMSIG(wait_status)), s->next_name);
+    return rc;
+}
+
+int swarm_check(struct swarm *s, struct err *err)
+{
+    int wait_status;
+    char why[600];
+
+    if (s->coordinator > 0 && waitpid(s->coordinator, &wait_status, WNOHANG) == s->coordinator) {
+        s->coordinator = 0;
+        last_line(s, "coordinatord", why, sizeof why);
+        return err_set(err, -ECHILD, "coordinatord ended by itself: %s", why);
+    }
+    for (int i = 0; i < s->n_workers; i++) {
+        if (waitpid(s->workers[i], &wait_status, WNOHANG) == s->workers[i]) {
+            int rc = replace_worker(s, i, wait_status, err);
+            if (rc < 0)
+                return rc;
+        }
+    }
+    return 0;
+}
+
+/* Waits for a child that was asked to end; kills it at the deadline. */
+static void reap(pid_t pid, uint64_t deadline)
+{
+    while (waitpid(pid, NULL, WNOHANG) == 0) {
+        if (clock_now_ms() > deadline) {
+            kill(pid, SIGKILL);
+            waitpid(pid, NULL, 0);
+            return;
+        }
+        struct timespec t = {0, 10000000};
+        nanosleep(&t, NULL);
+    }
+}
+
+void swarm_stop(struct swarm *s)
+{
+    uint64_t deadline = clock_now_ms() + STOP_MS;
+
+    for (int i = 0; i < s->n_workers; i++)
+        kill(s->workers[i], SIGTERM);
+    for (int i = 0; i < s->n_workers; i++)
+        reap(s->workers[i], deadline);
+    s->n_workers = 0;
+    if (s->coordinator > 0) {
+        kill(s->coordinator, SIGTERM);
+        reap(s->coordinator, clock_now_ms() + STOP_MS);
+        s->coordinator = 0;
+    }
+    if (s->state)
+        (void)file_remove_tree(s->state, NULL); /* a leftover is removed by the next run */
+    mem_free(s->bin);
+    mem_free(s->state);
+    mem_free(s->logs);
+    mem_free(s->user_token);
+    memset(s, 0, sizeof *s);
+}

@@ -1,0 +1,40 @@
+/* A private swarm on this machine: a coordinatord and some workerd on free
+ * loopback ports, with their state in a directory.  The children die with this
+ * process whatever ends it (PR_SET_PDEATHSIG). */
+#ifndef CLI_SWARM_H
+#define CLI_SWARM_H
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+struct err;
+
+#define SWARM_WORKERS_MAX 64
+
+struct swarm {
+    char *bin;        /* folder of the programs */
+    char *state;      /* data directories */
+    char *logs;       /* coordinatord.log, worker-N.log */
+    char *user_token; /* file */
+    pid_t coordinator;
+    pid_t workers[SWARM_WORKERS_MAX];
+    int names[SWARM_WORKERS_MAX]; /* worker-N */
+    int n_workers, next_name;
+    int threads;        /* of a worker */
+    const char *device; /* borrowed */
+    int deaths;         /* replaced workers so far */
+};
+
+/* Starts the coordinator and waits until it answers.  `dir` must exist; makes
+ * dir/.swarm and dir/logs. */
+int swarm_start(struct swarm *s, const char *dir, struct err *err);
+int swarm_add_worker(struct swarm *s, struct err *err);
+/* SIGKILLs the first worker: a drill. */
+void swarm_kill_worker(struct swarm *s);
+/* Reaps children.  A worker that died is replaced, with a line on stderr; a
+ * dead coordinator, or workers that keep dying, is an error that names the log. */
+int swarm_check(struct swarm *s, struct err *err);
+/* Ends all children (SIGTERM, then SIGKILL) and removes the state; the logs stay. */
+void swarm_stop(struct swarm *s);
+
+#endif
