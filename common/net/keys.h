@@ -36,7 +36,4 @@ const char *keys_cert_pem(const struct keys *keys);
 int keys_secret(const char *dir, const char *name, uint8_t ret_secret[KEYS_SECRET_BYTES],
                 struct err *err);
 
-/* Fills with cryptographically strong random bytes. */
-void keys_random(void *out, size_t len);
-
 #endif

@@ -5,13 +5,11 @@
  * and assert it; [any] may be called on any thread.  Before loop_run() the
  * thread that called loop_new() counts as the loop thread.
  *
- *      loop thread                          threads of a pool ("outer", "disk")
- *   pool_submit(work, done) --- bounded queue --->  work(arg)
- *   done(arg, rc)           <-- uv_async ---------  returns rc
- *
- * A job's `arg` is moved: between submit and done the loop does not touch it. */
+ * Long jobs go to the threads of a pool (pool.h, included here). */
 #ifndef COMMON_NET_LOOP_H
 #define COMMON_NET_LOOP_H
+
+#include "common/net/pool.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -21,12 +19,9 @@
 struct err;
 struct loop;
 struct loop_timer;
-struct pool;
 
 typedef void (*loop_fn)(void *arg);
 typedef void (*loop_signal_fn)(void *arg, int signo);
-typedef int (*pool_work_fn)(void *arg);           /* on a pool thread; returns rc */
-typedef void (*pool_done_fn)(void *arg, int rc);  /* on the loop thread */
 
 /* A new loop.  Also ignores SIGPIPE in this process. */
 int loop_new(struct loop **ret, struct err *err);
@@ -72,24 +67,5 @@ void loop_timer_start(struct loop_timer *t, uint64_t after_ms, uint64_t repeat_m
 void loop_timer_stop(struct loop_timer *t);
 bool loop_timer_active(const struct loop_timer *t);
 void loop_timer_free(struct loop_timer *t); /* accepts NULL */
-
-/* A pool of `threads` named threads (name at most 12 bytes is shown by ps)
- * with at most `max_jobs` submitted and not yet done. [loop] */
-int pool_new(struct loop *loop, const char *name, unsigned threads, unsigned max_jobs,
-             struct pool **ret, struct err *err);
-
-/* Moves a job to the pool.  Exactly one done(arg, rc) follows unless this
- * returns -EAGAIN (pool full).  Jobs start in order. [loop] */
-int pool_submit(struct pool *pool, pool_work_fn work, pool_done_fn done, void *arg);
-
-/* Jobs submitted and not yet done. [loop] */
-unsigned pool_pending(const struct pool *pool);
-
-/* True once pool_free() began: long jobs look here and return early. [any] */
-bool pool_stopping(const struct pool *pool);
-
-/* Waits for running jobs, answers the rest with -ERR_CANCELLED, joins the
- * threads.  All done callbacks have been called when it returns. [loop] */
-void pool_free(struct pool *pool);
 
 #endif

@@ -54,10 +54,4 @@ void token_bearer(const uint8_t secret[KEYS_SECRET_BYTES], char ret_text[TOKEN_B
  * carries it.  Takes the same time whatever the content. */
 bool token_bearer_matches(const uint8_t secret[KEYS_SECRET_BYTES], const char *presented);
 
-/* base64url without padding.  encode: returns the length without the
- * terminator; cap must hold 4*((len+2)/3)+1.  decode: returns the number of
- * bytes, or -ERR_FORMAT. */
-size_t token_b64_encode(const void *data, size_t len, char *ret_text, size_t cap);
-long token_b64_decode(const char *text, size_t len, uint8_t *ret_data, size_t cap);
-
 #endif

@@ -1,0 +1,247 @@
+#include "common/net/keys.h"
+
+#include "common/base/buf.h"
+#include "common/base/err.h"
+#include "common/base/file.h"
+#include "common/base/hash.h"
+#include "common/base/mem.h"
+#include "common/base/str.h"
+
+#include <errno.h>
+#include <gnutls/gnutls.h>
+#include <gnutls/x509.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#define PEM_MAX_BYTES (16 * 1024)
+#define LIFETIME_S (100LL * 365 * 24 * 3600) /* the dates are not checked by anybody */
+
+struct keys {
+    uint8_t pin[KEYS_PIN_BYTES];
+    char *key_pem, *cert_pem;
+};
+
+static int tls_error(struct err *err, int rc, const char *what)
+{
+    return err_set(err, -ERR_CONFIG, "cannot %s: %s", what, gnutls_strerror(rc));
+}
+
+/* A private file that others may read is as good as published. */
+static int read_private(const char *path, struct buf *out, struct err *err)
+{
+    struct stat st;
+    if (stat(path, &st) < 0)
+        return err_errno(err, "cannot look at %s", path);
+    if (st.st_mode & 077)
+        return err_set(err, -ERR_CONFIG,
+                       "%s is a secret but others may read it (mode %03o); run: chmod 600 %s", path,
+                       (unsigned)st.st_mode & 0777, path);
+    return file_read(path, PEM_MAX_BYTES, out, err);
+}
+
+static int export_pem(gnutls_x509_privkey_t key, gnutls_x509_crt_t crt, struct keys *k,
+                      struct err *err)
+{
+    gnutls_datum_t d;
+    int rc = gnutls_x509_privkey_export2_pkcs8(key, GNUTLS_X509_FMT_PEM, NULL, GNUTLS_PKCS_PLAIN,
+                                               &d);
+    if (rc < 0)
+        return tls_error(err, rc, "write the key as PEM");
+    k->key_pem = str_ndup((const char *)d.data, d.size);
+    gnutls_free(d.data);
+    rc = gnutls_x509_crt_export2(crt, GNUTLS_X509_FMT_PEM, &d);
+    if (rc < 0)
+        return tls_error(err, rc, "write the certificate as PEM");
+    k->cert_pem = str_ndup((const char *)d.data, d.size);
+    gnutls_free(d.data);
+    return 0;
+}
+
+static int self_sign(gnutls_x509_privkey_t key, gnutls_x509_crt_t crt)
+{
+    uint8_t serial[16];
+    hash_random(serial, sizeof(serial));
+    serial[0] = (uint8_t)((serial[0] & 0x7f) | 1); /* positive, no leading zero */
+    time_t now = time(NULL);
+    int rc = gnutls_x509_privkey_generate(key, GNUTLS_PK_ECDSA,
+                                          GNUTLS_CURVE_TO_BITS(GNUTLS_ECC_CURVE_SECP256R1), 0);
+    if (rc >= 0)
+        rc = gnutls_x509_crt_set_version(crt, 3);
+    if (rc >= 0)
+        rc = gnutls_x509_crt_set_serial(crt, serial, sizeof(serial));
+    if (rc >= 0)
+        rc = gnutls_x509_crt_set_dn(crt, "CN=skerry", NULL);
+    if (rc >= 0)
+        rc = gnutls_x509_crt_set_subject_alt_name(crt, GNUTLS_SAN_DNSNAME, "localhost", 9,
+                                                  GNUTLS_FSAN_SET);
+    if (rc >= 0)
+        rc = gnutls_x509_crt_set_activation_time(crt, now - 24 * 3600);
+    if (rc >= 0)
+        rc = gnutls_x509_crt_set_expiration_time(crt, now + LIFETIME_S);
+    if (rc >= 0)
+        rc = gnutls_x509_crt_set_key(crt, key);
+    if (rc >= 0)
+        rc = gnutls_x509_crt_sign2(crt, crt, key, GNUTLS_DIG_SHA256, 0);
+    return rc;
+}
+
+static int make(const char *key_path, const char *cert_path, gnutls_x509_privkey_t key,
+                gnutls_x509_crt_t crt, struct keys *k, struct err *err)
+{
+    int rc = self_sign(key, crt);
+    if (rc < 0)
+        return tls_error(err, rc, "make a key and its certificate");
+    rc = export_pem(key, crt, k, err);
+    /* The certificate goes first: a key file alone would be read as damage. */
+    if (rc == 0)
+        rc = file_write_atomic(cert_path, k->cert_pem, strlen(k->cert_pem), 0644, err);
+    if (rc == 0)
+        rc = file_write_atomic(key_path, k->key_pem, strlen(k->key_pem), 0600, err);
+    return rc;
+}
+
+static int load(const char *key_path, const char *cert_path, gnutls_x509_privkey_t key,
+                gnutls_x509_crt_t crt, struct keys *k, struct err *err)
+{
+    struct buf key_text, cert_text = { 0 };
+    buf_init(&key_text, PEM_MAX_BYTES);
+    int rc = read_private(key_path, &key_text, err);
+    if (rc == 0)
+        rc = file_read(cert_path, PEM_MAX_BYTES, &cert_text, err);
+    if (rc < 0)
+        goto out;
+    gnutls_datum_t d = { key_text.data, (unsigned)key_text.len };
+    int tls = gnutls_x509_privkey_import(key, &d, GNUTLS_X509_FMT_PEM);
+    if (tls < 0) {
+        rc = err_set(err, -ERR_FORMAT, "%s is not a private key in PEM form: %s", key_path,
+                     gnutls_strerror(tls));
+        goto out;
+    }
+    d = (gnutls_datum_t){ cert_text.data, (unsigned)cert_text.len };
+    tls = gnutls_x509_crt_import(crt, &d, GNUTLS_X509_FMT_PEM);
+    if (tls < 0) {
+        rc = err_set(err, -ERR_FORMAT, "%s is not a certificate in PEM form: %s", cert_path,
+                     gnutls_strerror(tls));
+        goto out;
+    }
+    k->key_pem = str_ndup(buf_str(&key_text), key_text.len);
+    k->cert_pem = str_ndup(buf_str(&cert_text), cert_text.len);
+out:
+    buf_release(&key_text);
+    buf_release(&cert_text);
+    return rc;
+}
+
+/* SHA-256 of the public key, of the certificate and of the key: they must be
+ * one pair, or every client would refuse us with a riddle. */
+static int fingerprint(gnutls_x509_privkey_t key, gnutls_x509_crt_t crt, const char *cert_path,
+                       struct keys *k, struct err *err)
+{
+    uint8_t of_key[KEYS_PIN_BYTES];
+    size_t n = sizeof(k->pin);
+    int rc = gnutls_x509_crt_get_key_id(crt, GNUTLS_KEYID_USE_SHA256, k->pin, &n);
+    if (rc < 0)
+        return tls_error(err, rc, "hash the certificate's key");
+    n = sizeof(of_key);
+    rc = gnutls_x509_privkey_get_key_id(key, GNUTLS_KEYID_USE_SHA256, of_key, &n);
+    if (rc < 0)
+        return tls_error(err, rc, "hash the key");
+    if (!hash_equal(of_key, k->pin, sizeof(of_key)))
+        return err_set(err, -ERR_CONFIG,
+                       "%s belongs to another key than tls-key.pem beside it; restore the pair, or "
+                       "remove both for a new identity (old tokens stop working)",
+                       cert_path);
+    return 0;
+}
+
+int keys_open(const char *dir, struct keys **ret, struct err *err)
+{
+    struct keys *k = mem_alloc(sizeof(*k));
+    char *key_path = file_join(dir, "tls-key.pem");
+    char *cert_path = file_join(dir, "tls-cert.pem");
+    gnutls_x509_privkey_t key = NULL;
+    gnutls_x509_crt_t crt = NULL;
+    int rc = gnutls_x509_privkey_init(&key);
+    if (rc >= 0)
+        rc = gnutls_x509_crt_init(&crt);
+    if (rc < 0)
+        rc = tls_error(err, rc, "start GnuTLS");
+    else if (file_exists(key_path))
+        rc = load(key_path, cert_path, key, crt, k, err);
+    else
+        rc = make(key_path, cert_path, key, crt, k, err);
+    if (rc == 0)
+        rc = fingerprint(key, crt, cert_path, k, err);
+    gnutls_x509_privkey_deinit(key);
+    if (crt)
+        gnutls_x509_crt_deinit(crt);
+    mem_free(key_path);
+    mem_free(cert_path);
+    if (rc < 0) {
+        keys_free(k);
+        return err_wrap(err, "the server's identity");
+    }
+    *ret = k;
+    return 0;
+}
+
+void keys_free(struct keys *k)
+{
+    if (!k)
+        return;
+    if (k->key_pem)
+        gnutls_memset(k->key_pem, 0, strlen(k->key_pem));
+    mem_free(k->key_pem);
+    mem_free(k->cert_pem);
+    mem_free(k);
+}
+
+const uint8_t *keys_pin(const struct keys *k)
+{
+    return k->pin;
+}
+
+const char *keys_key_pem(const struct keys *k)
+{
+    return k->key_pem;
+}
+
+const char *keys_cert_pem(const struct keys *k)
+{
+    return k->cert_pem;
+}
+
+int keys_secret(const char *dir, const char *name, uint8_t ret_secret[KEYS_SECRET_BYTES],
+                struct err *err)
+{
+    char *file = str_printf("%s.secret", name);
+    char *path = file_join(dir, file);
+    char hex[2 * KEYS_SECRET_BYTES + 2];
+    struct buf text;
+    int rc = 0;
+    buf_init(&text, PEM_MAX_BYTES);
+    if (!file_exists(path)) {
+        hash_random(ret_secret, KEYS_SECRET_BYTES);
+        hash_hex(ret_secret, KEYS_SECRET_BYTES, hex);
+        hex[2 * KEYS_SECRET_BYTES] = '\n';
+        rc = file_write_atomic(path, hex, sizeof(hex) - 1, 0600, err);
+        goto out;
+    }
+    rc = read_private(path, &text, err);
+    if (rc < 0)
+        goto out;
+    if (text.len && text.data[text.len - 1] == '\n')
+        text.data[--text.len] = '\0';
+    if (text.len != 2 * KEYS_SECRET_BYTES || hash_unhex(buf_str(&text), ret_secret,
+                                                        KEYS_SECRET_BYTES) < 0)
+        rc = err_set(err, -ERR_FORMAT,
+                     "%s must hold %d hex digits; remove it for a new secret (old tokens stop "
+                     "working)",
+                     path, 2 * KEYS_SECRET_BYTES);
+out:
+    buf_release(&text);
+    mem_free(path);
+    mem_free(file);
+    return rc;
+}

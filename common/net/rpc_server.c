@@ -1,0 +1,613 @@
+#include "common/net/rpc.h"
+
+#include "common/base/err.h"
+#include "common/base/hash.h"
+#include "common/base/list.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "common/base/str.h"
+#include "common/net/conn.h"
+#include "common/net/frame.h"
+#include "common/net/loop.h"
+#include "common/net/net_fault.h"
+#include "common/net/pbmem.h"
+#include "common/net/rpc_wire.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#define BACKLOG 128
+#define SECRETS_MAX 4
+
+typedef Skerry__Envelope__V1__Hello Hello;
+typedef Skerry__Envelope__V1__Error Error;
+
+struct rpc_server {
+    struct loop *loop;
+    uv_tcp_t listener;
+    struct conn_tls *tls;
+    struct rpc_server_options o;
+    struct rpc_secret secrets[SECRETS_MAX];
+    struct list peers;
+    unsigned peer_count;
+    uint64_t next_peer_id;
+    struct pbmem mem; /* of the message being handled */
+    struct rpc_counters gone; /* of peers that are no more */
+    struct loop_timer *tick;
+    unsigned fault_seen;
+    bool closing;
+};
+
+struct rpc_peer {
+    struct rpc_server *server;
+    struct conn *conn;
+    struct list link, requests;
+    struct rpc_hello hello;
+    uint64_t id;
+    uint64_t frames_in, frames_out;
+    uint64_t heard_ms;
+    unsigned role, in_flight;
+    bool ready; /* authenticated */
+    bool kicked;
+    void *user;
+};
+
+struct rpc_request {
+    struct rpc_peer *peer; /* NULL: the connection is gone */
+    struct list link;
+    uint64_t id;
+    uint16_t method;
+    void (*on_gone)(void *arg, struct rpc_request *req);
+    void *gone_arg;
+};
+
+/* ---- answers ---- */
+
+static void request_end(struct rpc_request *r)
+{
+    if (r->peer) {
+        r->peer->in_flight--;
+        list_remove(&r->link);
+    }
+    mem_free(r);
+}
+
+static void send_error(struct rpc_peer *p, uint16_t method, uint64_t id, const Error *e)
+{
+    p->frames_out++;
+    (void)rpc_send(p->conn, FRAME_REPLY | FRAME_ERROR, method, id, &e->base,
+                   FRAME_BODY_MAX_DEFAULT, true); /* fails only with the connection */
+}
+
+static void fail(struct rpc_peer *p, uint16_t method, uint64_t id, int code, const char *detail)
+{
+    Error e = SKERRY__ENVELOPE__V1__ERROR__INIT;
+    e.code = rpc_code_to_wire(code);
+    e.detail = (char *)detail;
+    e.retryable = rpc_code_is_retryable(code);
+    send_error(p, method, id, &e);
+}
+
+void rpc_reply(struct rpc_request *r, const ProtobufCMessage *msg)
+{
+    struct rpc_peer *p = r->peer;
+    if (p) {
+        int rc = rpc_send(p->conn, FRAME_REPLY, r->method, r->id, msg,
+                          p->server->o.max_body_bytes, true);
+        p->frames_out++;
+        if (rc == -ERR_LIMIT)
+            fail(p, r->method, r->id, -ERR_LIMIT, "the answer is larger than a message may be");
+    }
+    request_end(r);
+}
+
+void rpc_fail(struct rpc_request *r, int code, bool retryable, uint32_t retry_after_ms,
+              const char *fmt, ...)
+{
+    if (r->peer) {
+        char detail[1024];
+        va_list ap;
+        va_start(ap, fmt);
+        (void)vsnprintf(detail, sizeof(detail), fmt, ap); /* cut is fine */
+        va_end(ap);
+        Error e = SKERRY__ENVELOPE__V1__ERROR__INIT;
+        e.code = rpc_code_to_wire(code);
+        e.detail = detail;
+        e.retryable = retryable;
+        e.retry_after_ms = retry_after_ms;
+        send_error(r->peer, r->method, r->id, &e);
+    }
+    request_end(r);
+}
+
+void rpc_fail_err(struct rpc_request *r, const struct err *err)
+{
+    rpc_fail(r, err->code, rpc_code_is_retryable(err->code), 0, "%s",
+             err->msg[0] ? err->msg : err_text(err->code));
+}
+
+struct rpc_peer *rpc_request_peer(const struct rpc_request *r)
+{
+    return r->peer;
+}
+
+void rpc_request_on_gone(struct rpc_request *r, void (*fn)(void *arg, struct rpc_request *req),
+                         void *arg)
+{
+    r->on_gone = fn;
+    r->gone_arg = arg;
+}
+
+/* ---- the Hello ---- */
+
+static void refuse(struct rpc_peer *p, uint64_t id, int code, const char *detail)
+{
+    struct err err = { 0 };
+    fail(p, RPC_METHOD_HELLO, id, code, detail);
+    (void)err_set(&err, code, "refused: %s", detail);
+    conn_finish(p->conn, &err);
+}
+
+static unsigned authenticate(struct rpc_peer *p, const Hello *h)
+{
+    struct rpc_server *s = p->server;
+    unsigned role = 0;
+    for (unsigned i = 0; i < s->o.secret_count; i++) {
+        uint8_t want[HASH_BYTES];
+        if (rpc_proof(p->conn, s->secrets[i].secret, want, NULL) == 0 &&
+            h->proof.len == sizeof(want) && hash_equal(want, h->proof.data, sizeof(want)))
+            role |= s->secrets[i].role;
+    }
+    return role;
+}
+
+static void greet(struct rpc_peer *p, uint64_t id, uint32_t version)
+{
+    struct rpc_server *s = p->server;
+    Hello h = SKERRY__ENVELOPE__V1__HELLO__INIT;
+    h.min_version = s->o.min_version;
+    h.max_version = s->o.max_version;
+    h.features = (char **)s->o.features;
+    h.n_features = s->o.feature_count;
+    h.build_id = (char *)s->o.build_id;
+    h.version = version;
+    h.cluster_id.data = s->o.cluster_id;
+    h.cluster_id.len = sizeof(s->o.cluster_id);
+    h.idle_ms = s->o.idle_ms;
+    p->frames_out++;
+    (void)rpc_send(p->conn, FRAME_REPLY, RPC_METHOD_HELLO, id, &h.base, FRAME_BODY_MAX_HELLO,
+                   true); /* fails only with the connection */
+}
+
+static void hello(struct rpc_peer *p, const struct frame *f)
+{
+    struct rpc_server *s = p->server;
+    struct err err = { 0 };
+    Hello *h = NULL;
+    if (f->flags == 0 && f->method == RPC_METHOD_HELLO)
+        h = (Hello *)protobuf_c_message_unpack(&skerry__envelope__v1__hello__descriptor,
+                                               pbmem_allocator(&s->mem), f->body_len, f->body);
+    if (!h || rpc_hello_read(&p->hello, h, &err) < 0) {
+        refuse(p, f->request_id, -ERR_FORMAT, "the first message must be a Hello");
+        return;
+    }
+    uint32_t version = h->max_version < s->o.max_version ? h->max_version : s->o.max_version;
+    if (version < h->min_version || version < s->o.min_version) {
+        char *detail = str_printf(
+            "the server (build %s) speaks protocol versions %u to %u, this client (build %s) %u "
+            "to %u: install the same release on both",
+            s->o.build_id, s->o.min_version, s->o.max_version, p->hello.build_id, h->min_version,
+            h->max_version);
+        refuse(p, f->request_id, -ERR_VERSION, detail);
+        mem_free(detail);
+        return;
+    }
+    p->role = authenticate(p, h);
+    if (!p->role) {
+        refuse(p, f->request_id, -ERR_AUTH,
+               "the token's secret is not one of this server: get a new token from it");
+        return;
+    }
+    p->ready = true;
+    conn_no_deadline(p->conn);
+    greet(p, f->request_id, version);
+    if (s->o.on_open)
+        s->o.on_open(s->o.arg, p);
+}
+
+/* ---- requests ---- */
+
+static const struct rpc_method *find_method(const struct rpc_server *s, uint16_t method)
+{
+    for (unsigned i = 0; i < s->o.method_count; i++)
+        if (s->o.methods[i].method == method)
+            return &s->o.methods[i];
+    return NULL;
+}
+
+static bool fault_drops(struct rpc_server *s, uint16_t method)
+{
+    const struct net_fault *f = net_fault();
+    return f->drop_every && f->drop_method == method && ++s->fault_seen % f->drop_every == 0;
+}
+
+/* Negative: the connection cannot go on. */
+static int request(struct rpc_peer *p, const struct frame *f)
+{
+    struct rpc_server *s = p->server;
+    const struct rpc_method *m = find_method(s, f->method);
+    if (f->flags != 0)
+        return -ERR_FORMAT; /* we asked nothing */
+    if (fault_drops(s, f->method))
+        return 0;
+    if (!m) {
+        fail(p, f->method, f->request_id, -ERR_UNIMPLEMENTED, "the server does not know the method");
+        return 0;
+    }
+    if (!(m->roles & p->role)) {
+        fail(p, f->method, f->request_id, -ERR_AUTH, "this token's role may not call the method");
+        return 0;
+    }
+    if (p->in_flight >= s->o.max_in_flight) {
+        fail(p, f->method, f->request_id, -EAGAIN, "too many requests are waiting");
+        return 0;
+    }
+    ProtobufCMessage *msg = protobuf_c_message_unpack(m->request, pbmem_allocator(&s->mem),
+                                                      f->body_len, f->body);
+    if (!msg)
+        return -ERR_FORMAT;
+    struct rpc_request *r = mem_alloc(sizeof(*r));
+    r->peer = p;
+    r->id = f->request_id;
+    r->method = f->method;
+    p->in_flight++;
+    list_push(&p->requests, &r->link);
+    m->handle(s->o.arg, r, msg);
+    return 0;
+}
+
+static size_t on_data(void *arg, const uint8_t *data, size_t len)
+{
+    struct rpc_peer *p = arg;
+    struct rpc_server *s = p->server;
+    size_t used = 0;
+    while (used < len) {
+        struct frame_limits limits = {
+            .max_body = p->ready ? s->o.max_body_bytes : FRAME_BODY_MAX_HELLO,
+        };
+        struct frame f;
+        struct err err = { 0 };
+        long n = frame_parse(data + used, len - used, &limits, &f, &err);
+        if (n == -EAGAIN)
+            break;
+        if (n >= 0) {
+            used += (size_t)n;
+            p->frames_in++;
+            p->heard_ms = loop_now_ms(s->loop);
+            bool ready = p->ready;
+            if (ready)
+                n = request(p, &f);
+            else
+                hello(p, &f);
+            if (s->closing) /* a handler closed us: p is gone, conn knows */
+                return 0;
+            pbmem_clear(&s->mem);
+            if (n < 0)
+                (void)err_set(&err, (int)n, "a message of method %u cannot be read", f.method);
+            else if (!p->ready || p->kicked)
+                return used; /* conn is finishing */
+        }
+        unsigned cut = net_fault()->cut_frames;
+        if (n < 0 || (cut && p->frames_in >= cut)) {
+            if (n >= 0)
+                (void)err_set(&err, -ECONNRESET, "cut by fault injection");
+            conn_close(p->conn, &err);
+            return 0;
+        }
+    }
+    if (conn_is_full(p->conn))
+        conn_pause(p->conn, true);
+    return used;
+}
+
+static void on_drain(void *arg)
+{
+    struct rpc_peer *p = arg;
+    conn_pause(p->conn, false);
+}
+
+/* ---- peers ---- */
+
+static void on_open(void *arg)
+{
+}
+
+static void peer_free(struct rpc_peer *p, const struct err *why)
+{
+    struct rpc_server *s = p->server;
+    list_remove(&p->link);
+    s->peer_count--;
+    struct rpc_counters n = rpc_peer_counters(p);
+    s->gone.bytes_in += n.bytes_in;
+    s->gone.bytes_out += n.bytes_out;
+    s->gone.frames_in += n.frames_in;
+    s->gone.frames_out += n.frames_out;
+    if (p->ready && s->o.on_close)
+        s->o.on_close(s->o.arg, p, why);
+    struct list *l;
+    while ((l = list_pop(&p->requests))) {
+        struct rpc_request *r = list_entry(l, struct rpc_request, link);
+        r->peer = NULL;
+        if (r->on_gone)
+            r->on_gone(r->gone_arg, r);
+    }
+    rpc_hello_release(&p->hello);
+    mem_free(p);
+}
+
+static void on_close(void *arg, const struct err *why)
+{
+    struct rpc_peer *p = arg;
+    if (!p->ready)
+        log_debug("rpc", "a connection ended before it was authenticated from=%s why=\"%s\"",
+                  conn_address(p->conn), why->msg);
+    peer_free(p, why);
+}
+
+static const struct conn_events events = { on_open, on_data, on_drain, on_close };
+
+static void drop_handle(uv_handle_t *h)
+{
+    mem_free(h->data);
+}
+
+/* One that is over the limit must still be accepted, or it would be offered to
+ * us for ever. */
+static void turn_away(struct rpc_server *s)
+{
+    uv_tcp_t *tcp = mem_alloc(sizeof(*tcp));
+    (void)uv_tcp_init(loop_uv(s->loop), tcp); /* cannot fail */
+    tcp->data = tcp;
+    (void)uv_accept((uv_stream_t *)&s->listener, (uv_stream_t *)tcp); /* closed anyway */
+    uv_close((uv_handle_t *)tcp, drop_handle);
+}
+
+static void on_connection(uv_stream_t *listener, int status)
+{
+    struct rpc_server *s = listener->data;
+    if (status < 0 || s->closing)
+        return; /* out of descriptors: the kernel keeps it waiting */
+    if (s->peer_count >= s->o.max_connections) {
+        log_debug("rpc", "a connection was turned away, limit=%u", s->o.max_connections);
+        turn_away(s);
+        return;
+    }
+    struct rpc_peer *p = mem_alloc(sizeof(*p));
+    struct conn_options o = {
+        .tls = s->tls,
+        .events = &events,
+        .arg = p,
+        .max_queue_bytes = s->o.max_queue_bytes,
+        .max_unread_bytes = s->o.max_body_bytes + FRAME_HEADER_BYTES,
+        .deadline_ms = s->o.handshake_ms,
+    };
+    p->server = s;
+    p->id = ++s->next_peer_id;
+    p->heard_ms = loop_now_ms(s->loop);
+    list_init(&p->requests);
+    if (conn_accept(s->loop, listener, &o, &p->conn, NULL) < 0) {
+        mem_free(p);
+        return;
+    }
+    list_push(&s->peers, &p->link);
+    s->peer_count++;
+}
+
+static void on_tick(void *arg)
+{
+    struct rpc_server *s = arg;
+    uint64_t now = loop_now_ms(s->loop);
+    for (struct list *l = s->peers.next; l != &s->peers; l = l->next) {
+        struct rpc_peer *p = list_entry(l, struct rpc_peer, link);
+        if (p->ready && now - p->heard_ms > s->o.idle_ms) {
+            struct err err = { 0 };
+            (void)err_set(&err, -ETIMEDOUT, "silent for more than %u ms", s->o.idle_ms);
+            conn_close(p->conn, &err); /* its callback comes later: the list stands */
+        }
+    }
+}
+
+/* ---- the server ---- */
+
+static void set_defaults(struct rpc_server_options *o)
+{
+    if (!o->host)
+        o->host = "0.0.0.0";
+    if (!o->build_id)
+        o->build_id = "unknown";
+    if (!o->max_version) {
+        o->min_version = RPC_VERSION_MIN;
+        o->max_version = RPC_VERSION_MAX;
+    }
+    if (!o->max_connections)
+        o->max_connections = 1024;
+    if (!o->max_in_flight)
+        o->max_in_flight = RPC_MAX_IN_FLIGHT;
+    if (!o->max_body_bytes)
+        o->max_body_bytes = FRAME_BODY_MAX_DEFAULT;
+    if (o->max_body_bytes > FRAME_BODY_MAX)
+        o->max_body_bytes = FRAME_BODY_MAX;
+    if (!o->max_queue_bytes)
+        o->max_queue_bytes = RPC_QUEUE_BYTES;
+    if (!o->handshake_ms)
+        o->handshake_ms = RPC_DEADLINE_MS;
+}
+
+static int listen_on(struct rpc_server *s, struct err *err)
+{
+    struct sockaddr_storage a;
+    int rc = uv_ip4_addr(s->o.host, s->o.port, (struct sockaddr_in *)&a);
+    if (rc < 0)
+        rc = uv_ip6_addr(s->o.host, s->o.port, (struct sockaddr_in6 *)&a);
+    if (rc < 0)
+        return err_set(err, -ERR_CONFIG, "%s is not an address to listen on", s->o.host);
+    rc = uv_tcp_bind(&s->listener, (struct sockaddr *)&a, 0);
+    if (rc == 0)
+        rc = uv_listen((uv_stream_t *)&s->listener, BACKLOG, on_connection);
+    if (rc == UV_EADDRINUSE)
+        return err_set(err, rc, "port %u on %s is in use by another program: stop it or choose "
+                       "another port", s->o.port, s->o.host);
+    if (rc < 0)
+        return err_set(err, rc, "cannot listen on %s port %u: %s", s->o.host, s->o.port,
+                       uv_strerror(rc));
+    return 0;
+}
+
+static void server_free(void *arg)
+{
+    struct rpc_server *s = arg;
+    conn_tls_free(s->tls);
+    pbmem_release(&s->mem);
+    mem_free(s);
+}
+
+static void listener_closed(uv_handle_t *h)
+{
+    struct rpc_server *s = h->data;
+    /* Connections use tls until their own close callbacks have run. */
+    loop_defer(s->loop, server_free, s);
+}
+
+int rpc_server_open(struct loop *loop, const struct rpc_server_options *o, struct rpc_server **ret,
+                    struct err *err)
+{
+    ASSERT_LOOP_THREAD(loop);
+    if (o->secret_count > SECRETS_MAX)
+        return err_set(err, -EINVAL, "an RPC server has at most %d secrets", SECRETS_MAX);
+    struct rpc_server *s = mem_alloc(sizeof(*s));
+    s->loop = loop;
+    s->o = *o;
+    set_defaults(&s->o);
+    memcpy(s->secrets, o->secrets, o->secret_count * sizeof(s->secrets[0]));
+    list_init(&s->peers);
+    pbmem_init(&s->mem, (size_t)s->o.max_body_bytes * RPC_UNPACK_FACTOR);
+    int rc = conn_tls_server(o->keys, &s->tls, err);
+    if (rc < 0) {
+        server_free(s);
+        return rc;
+    }
+    (void)uv_tcp_init(loop_uv(loop), &s->listener); /* opens no descriptor yet */
+    s->listener.data = s;
+    rc = listen_on(s, err);
+    if (rc < 0) {
+        s->closing = true;
+        uv_close((uv_handle_t *)&s->listener, listener_closed);
+        return rc;
+    }
+    if (s->o.idle_ms) {
+        s->tick = loop_timer_new(loop, on_tick, s);
+        loop_timer_start(s->tick, s->o.idle_ms / 4 + 1, s->o.idle_ms / 4 + 1);
+    }
+    *ret = s;
+    return 0;
+}
+
+void rpc_server_close(struct rpc_server *s)
+{
+    if (!s)
+        return;
+    ASSERT_LOOP_THREAD(s->loop);
+    static const struct err why = { .code = -ERR_CANCELLED, .msg = "the server was closed" };
+    s->closing = true;
+    while (!list_empty(&s->peers)) {
+        struct rpc_peer *p = list_entry(s->peers.next, struct rpc_peer, link);
+        struct conn *c = p->conn;
+        peer_free(p, &why);
+        conn_discard(c);
+    }
+    loop_timer_free(s->tick);
+    uv_close((uv_handle_t *)&s->listener, listener_closed);
+}
+
+uint16_t rpc_server_port(const struct rpc_server *s)
+{
+    struct sockaddr_storage a;
+    int len = sizeof(a);
+    if (uv_tcp_getsockname(&s->listener, (struct sockaddr *)&a, &len) < 0)
+        return 0;
+    return ntohs(a.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&a)->sin6_port
+                                         : ((struct sockaddr_in *)&a)->sin_port);
+}
+
+unsigned rpc_server_connections(const struct rpc_server *s)
+{
+    return s->peer_count;
+}
+
+struct rpc_counters rpc_server_counters(const struct rpc_server *s)
+{
+    struct rpc_counters sum = s->gone;
+    for (const struct list *l = s->peers.next; l != &s->peers; l = l->next) {
+        struct rpc_counters n = rpc_peer_counters(list_entry(l, struct rpc_peer, link));
+        sum.bytes_in += n.bytes_in;
+        sum.bytes_out += n.bytes_out;
+        sum.frames_in += n.frames_in;
+        sum.frames_out += n.frames_out;
+    }
+    return sum;
+}
+
+uint64_t rpc_peer_id(const struct rpc_peer *p)
+{
+    return p->id;
+}
+
+unsigned rpc_peer_role(const struct rpc_peer *p)
+{
+    return p->role;
+}
+
+const char *rpc_peer_address(const struct rpc_peer *p)
+{
+    return conn_address(p->conn);
+}
+
+const char *rpc_peer_build_id(const struct rpc_peer *p)
+{
+    return p->hello.build_id;
+}
+
+bool rpc_peer_has_feature(const struct rpc_peer *p, const char *name)
+{
+    return rpc_hello_has(&p->hello, name);
+}
+
+struct rpc_counters rpc_peer_counters(const struct rpc_peer *p)
+{
+    return (struct rpc_counters){
+        .bytes_in = conn_bytes_in(p->conn),
+        .bytes_out = conn_bytes_out(p->conn),
+        .frames_in = p->frames_in,
+        .frames_out = p->frames_out,
+    };
+}
+
+void rpc_peer_set_user(struct rpc_peer *p, void *user)
+{
+    p->user = user;
+}
+
+void *rpc_peer_user(const struct rpc_peer *p)
+{
+    return p->user;
+}
+
+void rpc_peer_kick(struct rpc_peer *p, const char *why)
+{
+    struct err err = { 0 };
+    (void)err_set(&err, -ERR_CANCELLED, "%s", why);
+    p->kicked = true;
+    conn_finish(p->conn, &err);
+}

@@ -1,0 +1,125 @@
+#include "common/net/rpc_wire.h"
+
+#include "common/base/err.h"
+#include "common/base/hash.h"
+#include "common/base/mem.h"
+#include "common/base/str.h"
+#include "common/net/conn.h"
+#include "common/net/frame.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#define CODE(name) SKERRY__ENVELOPE__V1__ERROR_CODE__ERROR_CODE_##name
+
+static const struct {
+    int code;
+    uint32_t wire;
+} codes[] = {
+    { -EINVAL, CODE(INVALID) },
+    { -EAGAIN, CODE(AGAIN) },
+    { -ENOSPC, CODE(NO_SPACE) },
+    { -ETIMEDOUT, CODE(TIMED_OUT) },
+    { -EEXIST, CODE(EXISTS) },
+    { -EBUSY, CODE(BUSY) },
+    { -ERR_FORMAT, CODE(FORMAT) },
+    { -ERR_HASH, CODE(HASH) },
+    { -ERR_AUTH, CODE(AUTH) },
+    { -ERR_VERSION, CODE(VERSION) },
+    { -ERR_LIMIT, CODE(LIMIT) },
+    { -ERR_STALE, CODE(STALE) },
+    { -ERR_CANCELLED, CODE(CANCELLED) },
+    { -ERR_REMOTE, CODE(REMOTE) },
+    { -ERR_CONFIG, CODE(CONFIG) },
+    { -ERR_DEVICE, CODE(DEVICE) },
+    { -ERR_NOTFOUND, CODE(NOT_FOUND) },
+    { -ERR_UNIMPLEMENTED, CODE(UNIMPLEMENTED) },
+    { -ENOENT, CODE(NOT_FOUND) },
+};
+
+uint32_t rpc_code_to_wire(int code)
+{
+    for (size_t i = 0; i < sizeof(codes) / sizeof(codes[0]); i++)
+        if (codes[i].code == code)
+            return codes[i].wire;
+    return CODE(INTERNAL);
+}
+
+int rpc_code_from_wire(uint32_t wire)
+{
+    for (size_t i = 0; i < sizeof(codes) / sizeof(codes[0]); i++)
+        if (codes[i].wire == wire)
+            return codes[i].code;
+    return -ERR_REMOTE;
+}
+
+bool rpc_code_is_retryable(int code)
+{
+    return code == -EAGAIN || code == -EBUSY || code == -ETIMEDOUT || code == -ENOSPC;
+}
+
+int rpc_hello_read(struct rpc_hello *h, const Skerry__Envelope__V1__Hello *msg, struct err *err)
+{
+    if (msg->n_features > RPC_FEATURES_MAX)
+        return err_set(err, -ERR_LIMIT, "a Hello names %zu features, at most %d are allowed",
+                       msg->n_features, RPC_FEATURES_MAX);
+    for (size_t i = 0; i < msg->n_features; i++)
+        if (!str_is_name(msg->features[i], 64))
+            return err_set(err, -ERR_FORMAT, "a Hello names a feature of an invalid name");
+    rpc_hello_release(h);
+    (void)str_copy(h->build_id, sizeof(h->build_id), msg->build_id);
+    for (char *p = h->build_id; *p; p++)
+        if ((unsigned char)*p < 0x20 || (unsigned char)*p >= 0x7f)
+            *p = '?'; /* it is shown to people */
+    for (size_t i = 0; i < msg->n_features; i++)
+        h->features[h->feature_count++] = str_dup(msg->features[i]);
+    return 0;
+}
+
+void rpc_hello_release(struct rpc_hello *h)
+{
+    for (unsigned i = 0; i < h->feature_count; i++)
+        mem_free(h->features[i]);
+    *h = (struct rpc_hello){ 0 };
+}
+
+bool rpc_hello_has(const struct rpc_hello *h, const char *feature)
+{
+    for (unsigned i = 0; i < h->feature_count; i++)
+        if (strcmp(h->features[i], feature) == 0)
+            return true;
+    return false;
+}
+
+int rpc_proof(struct conn *c, const uint8_t secret[KEYS_SECRET_BYTES], uint8_t ret_proof[32],
+              struct err *err)
+{
+    uint8_t material[CONN_EXPORT_BYTES];
+    int rc = conn_export(c, material, err);
+    if (rc < 0)
+        return rc;
+    hash_hmac(secret, KEYS_SECRET_BYTES, material, sizeof(material), ret_proof);
+    return 0;
+}
+
+int rpc_send(struct conn *c, uint8_t flags, uint16_t method, uint64_t id,
+             const ProtobufCMessage *msg, uint32_t max_body, bool force)
+{
+    size_t size = protobuf_c_message_get_packed_size(msg);
+    if (size > max_body)
+        return -ERR_LIMIT;
+    uint8_t *p;
+    int rc = conn_reserve(c, FRAME_HEADER_BYTES + size, force, &p);
+    if (rc < 0)
+        return rc;
+    struct frame f = {
+        .flags = flags,
+        .method = method,
+        .body_len = (uint32_t)size,
+        .request_id = id,
+    };
+    frame_write_header(&f, p);
+    (void)protobuf_c_message_pack(msg, p + FRAME_HEADER_BYTES); /* writes `size` bytes */
+    return 0;
+}

@@ -1,0 +1,46 @@
+/* What both ends of the RPC share: sending a message, the Hello, the numbers
+ * of errors.  For rpc_server.c and rpc_client.c only. */
+#ifndef COMMON_NET_RPC_WIRE_H
+#define COMMON_NET_RPC_WIRE_H
+
+#include "common/net/keys.h"
+#include "common/net/rpc.h"
+#include "proto/envelope.pb-c.h"
+
+#include <protobuf-c/protobuf-c.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+struct conn;
+struct err;
+
+#define RPC_MAX_IN_FLIGHT 16384
+#define RPC_QUEUE_BYTES (1u << 20)
+#define RPC_DEADLINE_MS 10000
+/* Unpacked, a message may take this many times its limit on the wire. */
+#define RPC_UNPACK_FACTOR 16
+
+/* What the other side said of itself. */
+struct rpc_hello {
+    char build_id[129];
+    char *features[RPC_FEATURES_MAX];
+    unsigned feature_count;
+};
+
+/* Copies from a Hello, within its limits: -ERR_LIMIT beyond them. */
+int rpc_hello_read(struct rpc_hello *h, const Skerry__Envelope__V1__Hello *msg, struct err *err);
+void rpc_hello_release(struct rpc_hello *h);
+bool rpc_hello_has(const struct rpc_hello *h, const char *feature);
+
+/* HMAC-SHA256 over keying material of the connection's TLS session. */
+int rpc_proof(struct conn *c, const uint8_t secret[KEYS_SECRET_BYTES], uint8_t ret_proof[32],
+              struct err *err);
+
+/* Queues one frame.  Codes of conn_reserve, -ERR_LIMIT above max_body. */
+int rpc_send(struct conn *c, uint8_t flags, uint16_t method, uint64_t id,
+             const ProtobufCMessage *msg, uint32_t max_body, bool force);
+
+/* Whether the same request may succeed later. */
+bool rpc_code_is_retryable(int code);
+
+#endif

@@ -1,0 +1,163 @@
+#include "common/net/token.h"
+
+#include "common/base/err.h"
+#include "common/base/hash.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#define VERSION 1
+#define FLAG_HTTP_PLAIN 1
+#define CHECK_BYTES 4 /* of the SHA-256 of what precedes: finds typing mistakes */
+
+/* version, role, flags, rpc port, http port, cluster, pin, secret, host length */
+#define FIXED_BYTES (3 + 2 + 2 + TOKEN_CLUSTER_BYTES + KEYS_PIN_BYTES + KEYS_SECRET_BYTES + 1)
+#define BYTES_MAX (FIXED_BYTES + TOKEN_HOST_MAX + CHECK_BYTES)
+
+_Static_assert(sizeof(TOKEN_PREFIX) + HASH_B64_MAX(BYTES_MAX) <= TOKEN_STRING_MAX, "token size");
+_Static_assert(HASH_B64_MAX(KEYS_SECRET_BYTES) <= TOKEN_BEARER_MAX, "bearer size");
+
+static bool host_ok(const char *host, size_t len)
+{
+    if (len == 0 || len > TOKEN_HOST_MAX)
+        return false;
+    for (size_t i = 0; i < len; i++)
+        if (!isalnum((unsigned char)host[i]) && !strchr(".-_:%", host[i]))
+            return false;
+    return true;
+}
+
+static uint8_t *put(uint8_t *p, const void *data, size_t len)
+{
+    memcpy(p, data, len);
+    return p + len;
+}
+
+static const uint8_t *get(const uint8_t *p, void *out, size_t len)
+{
+    memcpy(out, p, len);
+    return p + len;
+}
+
+int token_format(const struct token *t, char ret_text[TOKEN_STRING_MAX], struct err *err)
+{
+    size_t host_len = strnlen(t->host, sizeof(t->host));
+    if (!host_ok(t->host, host_len))
+        return err_set(err, -EINVAL, "a token needs a host name or address, not \"%.80s\"",
+                       t->host);
+    if (t->role != TOKEN_ROLE_WORKER && t->role != TOKEN_ROLE_USER)
+        return err_set(err, -EINVAL, "a token cannot have the role %d", (int)t->role);
+    uint8_t bytes[BYTES_MAX], *p = bytes, sum[HASH_BYTES];
+    *p++ = VERSION;
+    *p++ = (uint8_t)t->role;
+    *p++ = t->http_plain ? FLAG_HTTP_PLAIN : 0;
+    *p++ = (uint8_t)(t->rpc_port & 0xff);
+    *p++ = (uint8_t)(t->rpc_port >> 8);
+    *p++ = (uint8_t)(t->http_port & 0xff);
+    *p++ = (uint8_t)(t->http_port >> 8);
+    p = put(p, t->cluster_id, sizeof(t->cluster_id));
+    p = put(p, t->pin, sizeof(t->pin));
+    p = put(p, t->secret, sizeof(t->secret));
+    *p++ = (uint8_t)host_len;
+    p = put(p, t->host, host_len);
+    hash_sha256(bytes, (size_t)(p - bytes), sum);
+    p = put(p, sum, CHECK_BYTES);
+    memcpy(ret_text, TOKEN_PREFIX, strlen(TOKEN_PREFIX));
+    hash_b64url(bytes, (size_t)(p - bytes), ret_text + strlen(TOKEN_PREFIX));
+    return 0;
+}
+
+static int decode(const char *text, size_t len, uint8_t bytes[BYTES_MAX], size_t *ret_n,
+                  struct err *err)
+{
+    static const char damaged[] = "the token is damaged: copy the whole line of the token file";
+    char copy[TOKEN_STRING_MAX];
+    if (len >= sizeof(copy))
+        return err_set(err, -ERR_FORMAT, "the token is too long (%zu characters): was it pasted "
+                       "twice?", len);
+    memcpy(copy, text, len);
+    copy[len] = '\0';
+    size_t n = 0;
+    if (hash_unb64url(copy, bytes, BYTES_MAX, &n) < 0)
+        return err_set(err, -ERR_FORMAT, "%s", damaged);
+    if (n > 0 && bytes[0] != VERSION)
+        return err_set(err, -ERR_VERSION,
+                       "the token is of format %u, this program reads format %u: install the "
+                       "release that made it", bytes[0], VERSION);
+    if (n < FIXED_BYTES + 1 + CHECK_BYTES)
+        return err_set(err, -ERR_FORMAT, "the token is cut short: copy the whole line of the "
+                       "token file");
+    uint8_t sum[HASH_BYTES];
+    hash_sha256(bytes, n - CHECK_BYTES, sum);
+    if (memcmp(sum, bytes + n - CHECK_BYTES, CHECK_BYTES) != 0)
+        return err_set(err, -ERR_FORMAT, "%s", damaged);
+    *ret_n = n - CHECK_BYTES;
+    return 0;
+}
+
+int token_parse(const char *text, struct token *ret, struct err *err)
+{
+    while (isspace((unsigned char)*text))
+        text++;
+    size_t len = strlen(text);
+    while (len && isspace((unsigned char)text[len - 1]))
+        len--;
+    size_t prefix = strlen(TOKEN_PREFIX);
+    if (len < prefix || strncmp(text, TOKEN_PREFIX, prefix) != 0)
+        return err_set(err, -ERR_FORMAT,
+                       "this is not a Skerry token (a token begins with \"%s\"; coordinatord "
+                       "prints it and keeps it in its data directory)", TOKEN_PREFIX);
+    uint8_t bytes[BYTES_MAX];
+    size_t n = 0;
+    int rc = decode(text + prefix, len - prefix, bytes, &n, err);
+    if (rc < 0)
+        return rc;
+    struct token t = { 0 };
+    const uint8_t *p = bytes + 1;
+    unsigned role = *p++, flags = *p++;
+    t.http_plain = flags & FLAG_HTTP_PLAIN;
+    t.rpc_port = (uint16_t)(p[0] | p[1] << 8);
+    t.http_port = (uint16_t)(p[2] | p[3] << 8);
+    p = get(p + 4, t.cluster_id, sizeof(t.cluster_id));
+    p = get(p, t.pin, sizeof(t.pin));
+    p = get(p, t.secret, sizeof(t.secret));
+    size_t host_len = *p++;
+    if (FIXED_BYTES + host_len != n || !host_ok((const char *)p, host_len))
+        return err_set(err, -ERR_FORMAT, "the token names no valid host");
+    memcpy(t.host, p, host_len);
+    if (role != TOKEN_ROLE_WORKER && role != TOKEN_ROLE_USER)
+        return err_set(err, -ERR_FORMAT, "the token has an unknown role %u", role);
+    t.role = role;
+    *ret = t;
+    return 0;
+}
+
+void token_http_url(const struct token *t, char ret_url[TOKEN_URL_MAX])
+{
+    bool v6 = strchr(t->host, ':') != NULL;
+    snprintf(ret_url, TOKEN_URL_MAX, "%s://%s%s%s:%u", t->http_plain ? "http" : "https",
+             v6 ? "[" : "", t->host, v6 ? "]" : "", t->http_port);
+}
+
+void token_bearer(const uint8_t secret[KEYS_SECRET_BYTES], char ret_text[TOKEN_BEARER_MAX])
+{
+    hash_b64url(secret, KEYS_SECRET_BYTES, ret_text);
+}
+
+bool token_bearer_matches(const uint8_t secret[KEYS_SECRET_BYTES], const char *presented)
+{
+    uint8_t bytes[KEYS_SECRET_BYTES] = { 0 };
+    struct token t;
+    size_t n = 0;
+    if (strncmp(presented, TOKEN_PREFIX, strlen(TOKEN_PREFIX)) == 0) {
+        if (token_parse(presented, &t, NULL) < 0)
+            return false;
+        memcpy(bytes, t.secret, sizeof(bytes));
+        n = sizeof(bytes);
+    } else if (hash_unb64url(presented, bytes, sizeof(bytes), &n) < 0) {
+        return false;
+    }
+    return hash_equal(bytes, secret, KEYS_SECRET_BYTES) && n == KEYS_SECRET_BYTES;
+}
