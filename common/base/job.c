@@ -45,7 +45,7 @@ static int find_preset(const struct yaml_doc *doc, const char *name, const struc
 
 static int apply_preset(const struct yaml_doc *doc, struct job_model *m, struct err *err)
 {
-    const struct preset *p;
+    const struct preset *p = NULL;
     int rc = find_preset(doc, m->preset, &p, err);
     if (rc < 0)
         return rc;

@@ -1,0 +1,284 @@
+#include "common/base/args.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/err.h"
+#include "common/base/str.h"
+
+#ifndef SKERRY_VERSION
+#define SKERRY_VERSION "unknown"
+#endif
+
+#define FLAGS_MAX 64
+
+static bool in_range(const struct args_flag *f, double value)
+{
+    return (f->min == 0 && f->max == 0) || (value >= f->min && value <= f->max);
+}
+
+static int set_value(const struct args_flag *f, const char *text)
+{
+    uint64_t u;
+    int64_t i;
+    double d;
+    int rc;
+    switch (f->type) {
+    case ARGS_STR:
+        *(const char **)f->out = text;
+        return 0;
+    case ARGS_LIST: {
+        struct args_list *list = f->out;
+        if (list->n == ARGS_LIST_MAX)
+            return -ERR_LIMIT;
+        list->items[list->n++] = text;
+        return 0;
+    }
+    case ARGS_INT:
+        rc = str_parse_i64(text, &i);
+        if (rc < 0 || i < INT_MIN || i > INT_MAX || !in_range(f, (double)i))
+            return -EINVAL;
+        *(int *)f->out = (int)i;
+        return 0;
+    case ARGS_DOUBLE:
+        if (str_parse_double(text, &d) < 0 || !in_range(f, d))
+            return -EINVAL;
+        *(double *)f->out = d;
+        return 0;
+    case ARGS_BOOL:
+        return str_parse_bool(text, f->out);
+    default:
+        rc = f->type == ARGS_U64     ? str_parse_u64(text, &u)
+             : f->type == ARGS_BYTES ? str_parse_bytes(text, &u)
+                                     : str_parse_duration_ms(text, &u);
+        if (rc < 0 || !in_range(f, (double)u))
+            return -EINVAL;
+        *(uint64_t *)f->out = u;
+        return 0;
+    }
+}
+
+static const char *kind(enum args_type type)
+{
+    static const char *const words[] = {
+        [ARGS_BOOL] = "true or false",
+        [ARGS_STR] = "text",
+        [ARGS_U64] = "a whole number",
+        [ARGS_INT] = "a whole number",
+        [ARGS_DOUBLE] = "a number",
+        [ARGS_BYTES] = "a size such as 64MiB",
+        [ARGS_DURATION_MS] = "a duration such as 2s",
+        [ARGS_LIST] = "fewer values",
+    };
+    return words[type];
+}
+
+static int assign(const struct args_flag *f, const char *text, struct err *err)
+{
+    if (f->given)
+        *f->given = true;
+    if (set_value(f, text) == 0)
+        return 0;
+    if (f->min == 0 && f->max == 0)
+        return err_set(err, -EINVAL, "--%s is '%.100s', expected %s", f->name, text, kind(f->type));
+    return err_set(err, -EINVAL, "--%s is '%.100s', expected %s from %.12g to %.12g", f->name, text,
+                   kind(f->type), f->min, f->max);
+}
+
+static const struct args_flag *find(const struct args *a, const char *name, size_t len)
+{
+    for (const struct args_flag *f = a->flags; f && f->name; f++)
+        if (strlen(f->name) == len && memcmp(f->name, name, len) == 0)
+            return f;
+    return NULL;
+}
+
+static int unknown(const struct args *a, const char *arg, size_t len, struct err *err)
+{
+    const char *names[FLAGS_MAX] = { "help", "version" };
+    char word[64];
+    size_t n = 2;
+    for (const struct args_flag *f = a->flags; f && f->name && n < FLAGS_MAX; f++)
+        names[n++] = f->name;
+    (void)snprintf(word, sizeof(word), "%.*s", (int)(len < 60 ? len : 60), arg);
+    const char *near = str_suggest(word, names, n);
+    return err_set(err, -EINVAL, "unknown flag '--%s'%s%s%s; see '%s --help'", word,
+                   near ? "; did you mean '--" : "", near ? near : "", near ? "'?" : "",
+                   a->program);
+}
+
+/* "--name", "--name=value", "--no-name"; *i moves past a separate value. */
+static int long_flag(const struct args *a, int argc, char **argv, int *i, struct err *err)
+{
+    const char *arg = argv[*i] + 2;
+    const char *equals = strchr(arg, '=');
+    size_t len = equals ? (size_t)(equals - arg) : strlen(arg);
+    if (strcmp(arg, "help") == 0)
+        return ARGS_HELP;
+    if (strcmp(arg, "version") == 0)
+        return ARGS_VERSION;
+    const struct args_flag *f = find(a, arg, len);
+    if (!f && !equals && str_starts(arg, "no-")) {
+        f = find(a, arg + 3, len - 3);
+        if (f && f->type == ARGS_BOOL)
+            return assign(f, "false", err);
+        f = NULL;
+    }
+    if (!f)
+        return unknown(a, arg, len, err);
+    if (equals)
+        return assign(f, equals + 1, err);
+    if (f->type == ARGS_BOOL)
+        return assign(f, "true", err);
+    if (*i + 1 >= argc)
+        return err_set(err, -EINVAL, "--%s needs a value: %s", f->name, f->doc);
+    return assign(f, argv[++*i], err);
+}
+
+static int short_flag(const struct args *a, int argc, char **argv, int *i, struct err *err)
+{
+    const char *arg = argv[*i];
+    if (strcmp(arg, "-h") == 0)
+        return ARGS_HELP;
+    for (const struct args_flag *f = a->flags; f && f->name; f++) {
+        if (!f->letter || arg[1] != f->letter)
+            continue;
+        if (f->type == ARGS_BOOL && arg[2] == '\0')
+            return assign(f, "true", err);
+        if (arg[2] != '\0')
+            return assign(f, arg + 2, err);
+        if (*i + 1 >= argc)
+            return err_set(err, -EINVAL, "-%c needs a value: %s", f->letter, f->doc);
+        return assign(f, argv[++*i], err);
+    }
+    return err_set(err, -EINVAL, "unknown flag '%.60s'; see '%s --help'", arg, a->program);
+}
+
+static int add_rest(struct args *a, const char *arg, struct err *err)
+{
+    size_t max = a->rest_max < ARGS_REST_MAX ? a->rest_max : ARGS_REST_MAX;
+    if (a->n_rest >= max)
+        return err_set(err, -EINVAL, "unexpected argument '%.100s'; usage: %s %s", arg, a->program,
+                       a->usage);
+    a->rest[a->n_rest++] = arg;
+    return 0;
+}
+
+/* Required flags are those whose storage is still empty or not `given`. */
+static int check_required(const struct args *a, const bool *seen, struct err *err)
+{
+    size_t n = 0;
+    for (const struct args_flag *f = a->flags; f && f->name; f++, n++)
+        if (f->required && n < FLAGS_MAX && !seen[n])
+            return err_set(err, -EINVAL, "--%s is missing: %s; usage: %s %s", f->name, f->doc,
+                           a->program, a->usage);
+    if (a->n_rest < a->rest_min)
+        return err_set(err, -EINVAL, "too few arguments; usage: %s %s", a->program, a->usage);
+    return 0;
+}
+
+/* Which flag an argument names, by position in the table; -1 if none. */
+static int position(const struct args *a, const char *arg)
+{
+    int n = 0;
+    for (const struct args_flag *f = a->flags; f && f->name; f++, n++) {
+        size_t len = strlen(f->name);
+        if (str_starts(arg, "--") && strncmp(arg + 2, f->name, len) == 0 &&
+            (arg[2 + len] == '\0' || arg[2 + len] == '='))
+            return n;
+        if (f->letter && arg[0] == '-' && arg[1] == f->letter)
+            return n;
+    }
+    return -1;
+}
+
+int args_parse(struct args *a, int argc, char **argv, struct err *err)
+{
+    bool seen[FLAGS_MAX] = { false };
+    bool flags = true;
+    a->n_rest = 0;
+    for (int i = 1; i < argc; i++) {
+        const char *arg = argv[i];
+        int rc = 0;
+        int which = flags ? position(a, arg) : -1;
+        if (which >= 0 && which < FLAGS_MAX)
+            seen[which] = true;
+        if (flags && strcmp(arg, "--") == 0)
+            flags = false;
+        else if (flags && str_starts(arg, "--"))
+            rc = long_flag(a, argc, argv, &i, err);
+        else if (flags && arg[0] == '-' && arg[1] != '\0')
+            rc = short_flag(a, argc, argv, &i, err);
+        else
+            rc = add_rest(a, arg, err);
+        if (rc != 0)
+            return rc;
+    }
+    return check_required(a, seen, err);
+}
+
+/* The default as it stands in the storage; "" when there is nothing to say. */
+static void default_text(const struct args_flag *f, char *out, size_t size)
+{
+    out[0] = '\0';
+    if (f->required)
+        (void)snprintf(out, size, " (required)");
+    else if (f->type == ARGS_STR && *(const char **)f->out)
+        (void)snprintf(out, size, " (default %s)", *(const char **)f->out);
+    else if (f->type == ARGS_INT)
+        (void)snprintf(out, size, " (default %d)", *(int *)f->out);
+    else if (f->type == ARGS_DOUBLE)
+        (void)snprintf(out, size, " (default %g)", *(double *)f->out);
+    else if (f->type == ARGS_U64)
+        (void)snprintf(out, size, " (default %llu)", (unsigned long long)*(uint64_t *)f->out);
+    else if (f->type == ARGS_DURATION_MS)
+        (void)snprintf(out, size, " (default %gs)", (double)*(uint64_t *)f->out / 1000);
+    else if (f->type == ARGS_BYTES) {
+        char human[STR_HUMAN_MAX];
+        (void)snprintf(out, size, " (default %s)", str_human_bytes(*(uint64_t *)f->out, human));
+    }
+}
+
+static void help_line(FILE *out, char letter, const char *name, const char *metavar,
+                      const char *doc, const char *more)
+{
+    char left[64], dash[8] = "    ";
+    if (letter)
+        (void)snprintf(dash, sizeof(dash), "-%c, ", letter);
+    (void)snprintf(left, sizeof(left), "%s--%s%s%s", dash, name, metavar ? " " : "",
+                   metavar ? metavar : "");
+    fprintf(out, "  %-28s %s%s\n", left, doc, more);
+}
+
+void args_help(const struct args *a, FILE *out)
+{
+    fprintf(out, "usage: %s %s\n", a->program, a->usage);
+    if (a->about)
+        fprintf(out, "\n%s\n", a->about);
+    fprintf(out, "\nflags:\n");
+    for (const struct args_flag *f = a->flags; f && f->name; f++) {
+        char more[256];
+        default_text(f, more, sizeof(more));
+        help_line(out, f->letter, f->name, f->metavar, f->doc, more);
+    }
+    help_line(out, 'h', "help", NULL, "show this", "");
+    help_line(out, 0, "version", NULL, "show the version", "");
+    if (a->after)
+        fprintf(out, "\n%s\n", a->after);
+}
+
+int args_exit(const struct args *a, int rc, const struct err *err)
+{
+    if (rc == ARGS_HELP) {
+        args_help(a, stdout);
+        return 0;
+    }
+    if (rc == ARGS_VERSION) {
+        printf("%s %s\n", a->program, SKERRY_VERSION);
+        return 0;
+    }
+    fprintf(stderr, "%s: %s\n", a->program, err ? err->msg : "wrong command line");
+    return ARGS_EXIT_USAGE;
+}

@@ -1,0 +1,211 @@
+#include "common/base/image.h"
+
+#include <errno.h>
+#include <string.h>
+#include <vips/vips.h>
+
+#include "common/base/err.h"
+#include "common/base/file.h"
+#include "common/base/mem.h"
+
+#define SIZE_MAX_PIXELS 4096 /* of a side we decode to */
+
+int image_init(struct err *err)
+{
+    /* Warnings about odd metadata are not ours to print. */
+    g_log_set_handler("VIPS", G_LOG_LEVEL_WARNING | G_LOG_LEVEL_INFO | G_LOG_LEVEL_DEBUG,
+                      g_log_default_handler, NULL);
+    if (VIPS_INIT("skerry") != 0)
+        return err_set(err, -ENOSYS, "cannot start libvips: %s", vips_error_buffer());
+    vips_concurrency_set(1);
+    vips_cache_set_max(0);
+    vips_cache_set_max_mem(0);
+    vips_cache_set_max_files(0);
+    vips_block_untrusted_set(TRUE);
+    return 0;
+}
+
+void image_exit(void)
+{
+    vips_shutdown();
+}
+
+void image_thread_exit(void)
+{
+    vips_thread_shutdown();
+}
+
+/* The last complaint, on one line; clears it.  Its buffer is the process's, so a
+ * line of another thread may slip in: a wrong detail, never a wrong verdict. */
+static int fail(struct err *err)
+{
+    char *text = vips_error_buffer_copy();
+    text[strcspn(text, "\n")] = '\0';
+    int rc = err_set(err, -ERR_FORMAT, "broken image: %s", *text ? text : "cannot be decoded");
+    g_free(text);
+    return rc;
+}
+
+/* Opens the header with one of our three loaders. */
+static int open_header(const void *data, size_t len, VipsImage **ret, struct err *err)
+{
+    const uint8_t *p = data;
+    VipsImage *image = NULL;
+    void *bytes = (void *)(uintptr_t)data; /* vips takes void * but does not write */
+    int rc;
+    if (len >= 3 && memcmp(p, "\xff\xd8\xff", 3) == 0)
+        rc = vips_jpegload_buffer(bytes, len, &image, "fail_on", VIPS_FAIL_ON_TRUNCATED, NULL);
+    else if (len >= 8 && memcmp(p, "\x89PNG\r\n\x1a\n", 8) == 0)
+        rc = vips_pngload_buffer(bytes, len, &image, NULL);
+    else if (len >= 12 && memcmp(p, "RIFF", 4) == 0 && memcmp(p + 8, "WEBP", 4) == 0)
+        rc = vips_webpload_buffer(bytes, len, &image, NULL);
+    else
+        return err_set(err, -ERR_FORMAT, "not a JPEG, PNG or WebP image");
+    if (rc != 0)
+        return fail(err);
+    *ret = image;
+    return 0;
+}
+
+int image_info(const void *data, size_t len, int *ret_width, int *ret_height, struct err *err)
+{
+    VipsImage *image;
+    int rc = open_header(data, len, &image, err);
+    if (rc < 0)
+        return rc;
+    int width = vips_image_get_width(image), height = vips_image_get_height(image);
+    g_object_unref(image);
+    if (width > IMAGE_SIDE_MAX || height > IMAGE_SIDE_MAX ||
+        (int64_t)width * height > IMAGE_PIXELS_MAX)
+        return err_set(err, -ERR_LIMIT, "image of %d x %d pixels is too large", width, height);
+    *ret_width = width;
+    *ret_height = height;
+    return 0;
+}
+
+/* Replaces *image by the result of a vips call that made `next` (rc of it). */
+static int step(VipsImage **image, VipsImage *next, int rc)
+{
+    g_object_unref(*image);
+    *image = rc == 0 ? next : NULL;
+    return rc;
+}
+
+/* Whatever came: three bands of 8-bit sRGB. */
+static int to_rgb(VipsImage **image)
+{
+    VipsImage *next = NULL;
+    if (vips_image_hasalpha(*image)) {
+        double white[] = { 255, 255, 255 };
+        VipsArrayDouble *background = vips_array_double_new(white, 3);
+        int rc = vips_flatten(*image, &next, "background", background, NULL);
+        vips_area_unref(VIPS_AREA(background));
+        if (step(image, next, rc) != 0)
+            return -1;
+    }
+    if (vips_image_get_interpretation(*image) != VIPS_INTERPRETATION_sRGB || (*image)->Bands != 3) {
+        if (step(image, next, vips_colourspace(*image, &next, VIPS_INTERPRETATION_sRGB, NULL)) != 0)
+            return -1;
+    }
+    if ((*image)->BandFmt != VIPS_FORMAT_UCHAR &&
+        step(image, next, vips_cast(*image, &next, VIPS_FORMAT_UCHAR, NULL)) != 0)
+        return -1;
+    return 0;
+}
+
+int image_decode(const void *data, size_t len, int size, unsigned flags, uint8_t *out,
+                 struct err *err)
+{
+    int width, height;
+    if (size < 1 || size > SIZE_MAX_PIXELS)
+        return err_set(err, -EINVAL, "cannot decode to %d pixels", size);
+    int rc = image_info(data, len, &width, &height, err);
+    if (rc < 0)
+        return rc;
+    VipsImage *image = NULL;
+    /* No profile is exported: ICC data of an image is one more untrusted parser. */
+    rc = vips_thumbnail_buffer((void *)(uintptr_t)data, len, &image, size, "height", size, "crop",
+                               flags & IMAGE_SQUEEZE ? VIPS_INTERESTING_NONE
+                                                     : VIPS_INTERESTING_CENTRE,
+                               "size", flags & IMAGE_SQUEEZE ? VIPS_SIZE_FORCE : VIPS_SIZE_BOTH,
+                               "fail_on", VIPS_FAIL_ON_TRUNCATED, NULL);
+    if (rc == 0)
+        rc = to_rgb(&image);
+    if (rc != 0) {
+        if (image)
+            g_object_unref(image);
+        return fail(err);
+    }
+    size_t bytes = 0;
+    void *pixels = NULL;
+    if (image->Xsize == size && image->Ysize == size && image->Bands == 3)
+        pixels = vips_image_write_to_memory(image, &bytes);
+    rc = pixels && bytes == (size_t)size * (size_t)size * 3 ? 0 : fail(err);
+    if (rc == 0)
+        memcpy(out, pixels, bytes);
+    g_free(pixels);
+    g_object_unref(image);
+    return rc;
+}
+
+int image_png(const uint8_t *rgb, int width, int height, struct buf *out, struct err *err)
+{
+    if (width < 1 || height < 1 || width > IMAGE_SIDE_MAX || height > IMAGE_SIDE_MAX)
+        return err_set(err, -EINVAL, "cannot write a PNG of %d x %d pixels", width, height);
+    size_t bytes = (size_t)width * (size_t)height * 3;
+    VipsImage *image = vips_image_new_from_memory(rgb, bytes, width, height, 3, VIPS_FORMAT_UCHAR);
+    if (!image)
+        return fail(err);
+    image->Type = VIPS_INTERPRETATION_sRGB;
+    void *png = NULL;
+    size_t png_bytes = 0;
+    int rc = vips_pngsave_buffer(image, &png, &png_bytes, "strip", TRUE, NULL);
+    g_object_unref(image);
+    if (rc != 0)
+        return fail(err);
+    rc = buf_append(out, png, png_bytes);
+    g_free(png);
+    return rc < 0 ? err_set(err, rc, "no room for a PNG of %zu bytes", png_bytes) : 0;
+}
+
+int image_write_png(const char *path, const uint8_t *rgb, int width, int height, struct err *err)
+{
+    struct buf png;
+    buf_init(&png, SIZE_MAX / 2);
+    int rc = image_png(rgb, width, height, &png, err);
+    if (rc == 0)
+        rc = file_write_atomic(path, png.data, png.len, 0644, err);
+    buf_release(&png);
+    return rc;
+}
+
+int image_grid(const uint8_t *images, int n, int size, int columns, int gap, uint8_t **ret_rgb,
+               int *ret_width, int *ret_height, struct err *err)
+{
+    if (n < 1 || size < 1 || columns < 1 || gap < 0 || n > 65536 || size > SIZE_MAX_PIXELS ||
+        gap > 256)
+        return err_set(err, -EINVAL, "cannot make a grid of %d images", n);
+    if (columns > n)
+        columns = n;
+    int rows = (n + columns - 1) / columns;
+    size_t width = (size_t)columns * (size_t)(size + gap) + (size_t)gap;
+    size_t height = (size_t)rows * (size_t)(size + gap) + (size_t)gap;
+    if (width > IMAGE_SIDE_MAX || height > IMAGE_SIDE_MAX)
+        return err_set(err, -ERR_LIMIT, "a grid of %zu x %zu pixels is too large", width, height);
+    uint8_t *rgb = mem_try(width * height * 3);
+    if (!rgb)
+        return err_set(err, -ENOMEM, "out of memory for a grid of %zu x %zu pixels", width, height);
+    memset(rgb, 255, width * height * 3);
+    size_t row_bytes = (size_t)size * 3;
+    for (int i = 0; i < n; i++) {
+        size_t x = (size_t)gap + (size_t)(i % columns) * (size_t)(size + gap);
+        size_t y = (size_t)gap + (size_t)(i / columns) * (size_t)(size + gap);
+        const uint8_t *src = images + (size_t)i * row_bytes * (size_t)size;
+        for (int r = 0; r < size; r++)
+            memcpy(rgb + ((y + (size_t)r) * width + x) * 3, src + (size_t)r * row_bytes, row_bytes);
+    }
+    *ret_rgb = rgb;
+    *ret_width = (int)width;
+    *ret_height = (int)height;
+    return 0;
+}
