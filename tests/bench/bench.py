@@ -1,0 +1,329 @@
+"""Measure every figure, print a table, write build/figures/bench.json.
+
+    bench.py --build build --torch build/venv/bin/python [--only NAME ...]
+
+Each figure is measured in this run; comparisons alternate the two sides, so
+that a noisy machine is noisy for both.  A figure that could not be measured is
+in the table with its reason and does not hold."""
+import argparse
+import json
+import os
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "..", "tools"))
+import dataset  # noqa: E402  (tests/tools/dataset.py: synthetic image folders)
+
+ROUNDS = 8  # alternations of a comparison
+
+
+class Figures:
+    def __init__(self):
+        self.rows = []
+
+    def add(self, name, value, unit, bound, note=""):
+        if value is None:
+            holds = False
+        elif bound.startswith(">="):
+            holds = value >= float(bound[2:])
+        else:
+            holds = value <= float(bound[2:])
+        self.rows.append({"name": name, "value": value, "unit": unit, "bound": bound, "holds": holds})
+        shown = "not measured" if value is None else f"{value:.4g}"
+        print(f"{name:24} {shown:>14} {unit:14} {bound:>10}  {'holds' if holds else 'MISSED':7} {note}",
+              flush=True)
+
+    def write(self, path):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path + ".new", "w", encoding="utf-8") as f:
+            json.dump(self.rows, f, indent=2)
+        os.replace(path + ".new", path)
+
+
+class Peer:
+    """A program that answers `go N` with the seconds it took."""
+
+    def __init__(self, argv, env=None):
+        self.p = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                  env={**os.environ, **(env or {})})
+        self.ready = ""
+        for line in self.p.stdout:
+            if line.startswith("ready"):
+                self.ready = line.strip()
+                break
+        else:
+            raise RuntimeError(f"{argv[0]} ended before it was ready")
+
+    def go(self, steps):
+        self.p.stdin.write(f"go {steps}\n")
+        self.p.stdin.flush()
+        return float(self.p.stdout.readline().split()[0])
+
+    def close(self):
+        try:
+            self.p.stdin.write("quit\n")
+            self.p.stdin.close()
+            self.p.wait(10)
+        except (OSError, subprocess.TimeoutExpired):
+            self.p.kill()
+            self.p.wait()
+
+
+def json_lines(argv, timeout=300):
+    out = subprocess.run(argv, stdout=subprocess.PIPE, text=True, timeout=timeout, check=True).stdout
+    return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+
+
+def train_vs_torch(fig, args, dtype):
+    name = f"train_{dtype}_vs_torch"
+    ours = theirs = None
+    try:
+        theirs = Peer([args.torch, os.path.join(HERE, "torch_dit.py"), "--dtype", dtype, "--mode", "best"])
+        ours = Peer([f"{args.build}/release/tests/bench/worker/bench_train", "--dtype", dtype,
+                     "--threads", "2"])
+        ratios, rates = [], []
+        for _ in range(ROUNDS):
+            a, b = ours.go(3), theirs.go(3)
+            ratios.append(b / a)
+            rates.append((3 * 64 / a, 3 * 64 / b))
+        fig.add(name, statistics.median(ratios), "x images/s", ">=1.4",
+                f"{statistics.median(r[0] for r in rates):.0f} against "
+                f"{statistics.median(r[1] for r in rates):.0f} images/s; {theirs.ready[6:]}")
+    except (OSError, RuntimeError, ValueError) as e:
+        fig.add(name, None, "x images/s", ">=1.4", str(e))
+    finally:
+        for peer in (ours, theirs):
+            if peer:
+                peer.close()
+
+
+def measured_by(fig, argv, bounds, timeout=600):
+    """Figures that a C program prints as JSON lines itself."""
+    try:
+        found = {row["name"]: row for row in json_lines(argv, timeout)}
+    except (OSError, subprocess.SubprocessError, ValueError) as e:
+        found = {}
+        print(f"{argv[0]}: {e}", file=sys.stderr)
+    for name, (unit, bound) in bounds.items():
+        row = found.get(name)
+        fig.add(name, row and row["value"], unit, bound, row.get("note", "") if row else "no answer")
+
+
+JOB = """name: bench
+seed: 1
+data: {{path: "{data}", image_size: {size}, holdout: 0}}
+model: {{patch: {patch}, dim: {dim}, depth: {depth}, heads: {heads}}}
+train: {{batch: {batch}, lr: 1e-4, precision: {precision}}}
+recipe: {{name: diloco, replicas: {replicas}}}
+outer: {{rounds: {rounds}, steps: {steps}}}
+wire: {{up: {up}, down: {down}}}
+sample: {{count: 1, steps: 1, columns: 1}}
+"""
+
+
+def write_job(folder, **keys):
+    values = dict(size=16, patch=4, dim=256, depth=4, heads=4, batch=2, precision="f32", replicas=2,
+                  rounds=3, steps=2, up="e3m0", down="e3m0")
+    values.update(keys)
+    path = os.path.join(folder, "job.yaml")
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(JOB.format(**values))
+    return path
+
+
+def run_job(args, job, folder, workers, watch=None):
+    """skerry run --json; the last state of the job.  watch(pid) is called while it runs."""
+    with open(os.path.join(folder, "run.err"), "w", encoding="utf-8") as errors:
+        p = subprocess.Popen([f"{args.build}/bin/skerry", "run", job, "--workers", str(workers), "--out",
+                              os.path.join(folder, "out"), "--json"],
+                             stdout=subprocess.PIPE, stderr=errors, text=True)
+        os.set_blocking(p.stdout.fileno(), False)
+        text = ""
+        while p.poll() is None:
+            text += p.stdout.read() or ""
+            if watch:
+                watch(p.pid)
+            time.sleep(0.05)
+        text += p.stdout.read() or ""
+    if p.returncode != 0:
+        raise RuntimeError(f"skerry run ended with {p.returncode}: " +
+                           open(os.path.join(folder, "run.err"), encoding="utf-8").read()[-600:])
+    return [json.loads(line) for line in text.splitlines() if line.startswith("{")][-1]
+
+
+def wire_bytes(fig, args):
+    for codec, up, down in (("int8", "<=1.02", None), ("e3m0", "<=0.52", "<=0.52")):
+        with tempfile.TemporaryDirectory() as folder:
+            data = dataset.make(os.path.join(folder, "data"), classes=2, images=64, size=16)
+            try:
+                last = run_job(args, write_job(folder, data=data, up=codec, down=codec, rounds=4), folder, 2)
+                b = last["bytes"]
+                fig.add(f"up_bytes_{codec}", b["per_param_up"], "B/param/round", up)
+                if down:
+                    fig.add(f"down_bytes_{codec}", b["per_param_down"], "B/param/round", down)
+            except (RuntimeError, OSError, KeyError) as e:
+                fig.add(f"up_bytes_{codec}", None, "B/param/round", up, str(e))
+                if down:
+                    fig.add(f"down_bytes_{codec}", None, "B/param/round", down, str(e))
+
+
+def status_kib(pid, key):
+    with open(f"/proc/{pid}/status", encoding="utf-8") as f:
+        m = re.search(rf"^{key}:\s+(\d+) kB", f.read(), re.M)
+    return int(m.group(1)) if m else 0
+
+
+def child_named(pid, name):
+    try:
+        kids = open(f"/proc/{pid}/task/{pid}/children", encoding="utf-8").read().split()
+        for kid in kids:
+            if open(f"/proc/{kid}/comm", encoding="utf-8").read().strip() == name:
+                return int(kid)
+    except OSError:
+        pass
+    return None
+
+
+class Daemon:
+    def __init__(self, argv, log):
+        self.log = log
+        with open(log, "w", encoding="utf-8") as f:
+            self.p = subprocess.Popen(argv, stdout=f, stderr=f)
+
+    def wait_for(self, done, seconds=60):
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            got = done()
+            if got:
+                return got
+            if self.p.poll() is not None:
+                break
+            time.sleep(0.02)
+        raise RuntimeError(open(self.log, encoding="utf-8").read()[-600:])
+
+    def kill(self, signo=signal.SIGTERM):
+        if self.p.poll() is None:
+            self.p.send_signal(signo)
+            try:
+                self.p.wait(10)
+            except subprocess.TimeoutExpired:
+                self.p.kill()
+                self.p.wait()
+
+
+def start_coordinator(args, folder):
+    data = os.path.join(folder, "coordinator")
+    d = Daemon([f"{args.build}/bin/coordinatord", "--data-dir", data, "--listen", "127.0.0.1", "--host",
+                "127.0.0.1", "--rpc-port", "0", "--http-port", "0"], os.path.join(folder, "coordinatord.log"))
+    d.wait_for(lambda: os.path.exists(os.path.join(data, "ports.json")))
+    d.user = os.path.join(data, "user.token")
+    d.worker = open(os.path.join(data, "worker.token"), encoding="utf-8").read().strip()
+    return d
+
+
+def rss_idle(fig, args):
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            d = start_coordinator(args, folder)
+            subprocess.run([f"{args.build}/bin/skerry", "status", "--json", "--server", d.user],
+                           stdout=subprocess.DEVNULL, check=True)
+            time.sleep(1)  # let the start settle: idle is what is measured
+            value = status_kib(d.p.pid, "VmRSS") / 1024
+            d.kill()
+            fig.add("rss_idle_mib", value, "MiB", "<=16")
+        except (RuntimeError, OSError, subprocess.SubprocessError) as e:
+            fig.add("rss_idle_mib", None, "MiB", "<=16", str(e))
+
+
+def rss_fold(fig, args):
+    """Eight contributions to one module of 100 M parameters, through real daemons."""
+    peak = {"kib": 0, "pid": None}
+
+    def watch(pid):
+        peak["pid"] = peak["pid"] or child_named(pid, "coordinatord")
+        if peak["pid"]:
+            try:
+                peak["kib"] = max(peak["kib"], status_kib(peak["pid"], "VmHWM"))
+            except OSError:
+                pass
+
+    with tempfile.TemporaryDirectory() as folder:
+        data = dataset.make(os.path.join(folder, "data"), classes=2, images=16, size=16)
+        job = write_job(folder, data=data, dim=768, depth=10, heads=12, batch=1, replicas=8, rounds=1, steps=1)
+        try:
+            last = run_job(args, job, folder, 1, watch)
+            fig.add("rss_fold_mib", peak["kib"] / 1024, "MiB", "<=64",
+                    f"peak over the whole run, {last['parameters'] / 1e6:.0f} M parameters")
+        except (RuntimeError, OSError, KeyError) as e:
+            fig.add("rss_fold_mib", None, "MiB", "<=64", str(e))
+
+
+def start_to_step(fig, args):
+    """A worker is started again on its warm cache; its log says when it first stepped."""
+    with tempfile.TemporaryDirectory() as folder:
+        data = dataset.make(os.path.join(folder, "data"), classes=2, images=256, size=16)
+        job = write_job(folder, data=data, replicas=1, rounds=1000, steps=50, batch=8)
+        found, daemons = [], []
+        try:
+            c = start_coordinator(args, folder)
+            daemons.append(c)
+            subprocess.run([f"{args.build}/bin/skerry", "submit", job, "--server", c.user],
+                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+            for i in range(4):
+                w = Daemon([f"{args.build}/bin/workerd", "--join", c.worker, "--work-dir",
+                            os.path.join(folder, "work"), "--threads", "2"],
+                           os.path.join(folder, f"worker{i}.log"))
+                daemons.append(w)
+                first = w.wait_for(lambda w=w: re.search(r"first step after ([0-9.]+) ?s", open(w.log).read()))
+                if i > 0:
+                    found.append(float(first.group(1)))
+                w.kill()
+            fig.add("start_to_step_s", statistics.median(found), "s", "<=2")
+        except (RuntimeError, OSError, subprocess.SubprocessError) as e:
+            fig.add("start_to_step_s", None, "s", "<=2", str(e))
+        finally:
+            for d in daemons:
+                d.kill()
+
+
+def main():
+    p = argparse.ArgumentParser()
+    p.add_argument("--build", default="build")
+    p.add_argument("--torch", default="build/venv/bin/python")
+    p.add_argument("--only", action="append", default=[])
+    p.add_argument("--out", default="build/figures/bench.json")
+    args = p.parse_args()
+    bench = f"{args.build}/release/tests/bench"
+    fig = Figures()
+    parts = {
+        "train_bf16_vs_torch": lambda: train_vs_torch(fig, args, "bf16"),
+        "train_f32_vs_torch": lambda: train_vs_torch(fig, args, "f32"),
+        "matmul_share": lambda: measured_by(fig, [f"{bench}/worker/bench_train", "--matmul-share",
+                                                  "--dtype", "bf16", "--threads", "2"],
+                                            {"matmul_share": ("of step time", ">=0.65")}),
+        "wire": lambda: wire_bytes(fig, args),
+        "rss_idle_mib": lambda: rss_idle(fig, args),
+        "rss_fold_mib": lambda: rss_fold(fig, args),
+        "outer_bandwidth_share": lambda: measured_by(fig, [f"{bench}/outer/bench_outer"],
+                                                     {"outer_bandwidth_share": ("of copy", ">=0.5")}),
+        "start_to_step_s": lambda: start_to_step(fig, args),
+        "rpc_per_s": lambda: measured_by(fig, [f"{bench}/net/bench_rpc"], {"rpc_per_s": ("1/s", ">=30000")}),
+    }
+    unknown = [name for name in args.only if name not in parts]
+    if unknown:
+        sys.exit(f"bench: no figure '{unknown[0]}'; there are {', '.join(parts)}")
+    for name, measure in parts.items():
+        if not args.only or name in args.only:
+            measure()
+            fig.write(args.out)
+    missed = [row["name"] for row in fig.rows if not row["holds"]]
+    print(f"\n{len(fig.rows) - len(missed)} of {len(fig.rows)} figures hold; {args.out}")
+
+
+main()
