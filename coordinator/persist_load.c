@@ -1,0 +1,459 @@
+#include "coordinator/persist.h"
+
+#include "common/base/err.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
+#include "common/base/str.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* One row; -ERR_FORMAT: it makes no sense (err may say more). */
+typedef int (*row_fn)(struct state *st, sqlite3_stmt *q, struct err *err);
+
+static uint64_t u64(sqlite3_stmt *q, int c)
+{
+    return (uint64_t)sqlite3_column_int64(q, c);
+}
+
+static uint32_t u32(sqlite3_stmt *q, int c)
+{
+    return (uint32_t)sqlite3_column_int64(q, c);
+}
+
+static float real(sqlite3_stmt *q, int c)
+{
+    return sqlite3_column_type(q, c) == SQLITE_NULL ? NAN : (float)sqlite3_column_double(q, c);
+}
+
+static bool fixed(sqlite3_stmt *q, int c, void *out, size_t len)
+{
+    const void *p = sqlite3_column_blob(q, c);
+    if (p == NULL || (size_t)sqlite3_column_bytes(q, c) != len)
+        return false;
+    memcpy(out, p, len);
+    return true;
+}
+
+static bool blob_ref(sqlite3_stmt *q, int c, struct blob_ref *ret)
+{
+    ret->size = u64(q, c + 1);
+    return fixed(q, c, ret->sha256, 32);
+}
+
+static int bad_row(struct err *err, const char *what)
+{
+    return err_set(err, -ERR_FORMAT, "%s makes no sense", what);
+}
+
+static int load_counter(struct state *st, sqlite3_stmt *q, struct err *err)
+{
+    const char *name = store_text(q, 0);
+    uint64_t v = u64(q, 1);
+    if (strcmp(name, "worker") == 0)
+        st->next_worker = v;
+    else if (strcmp(name, "job") == 0)
+        st->next_job = v;
+    else if (strcmp(name, "task") == 0)
+        st->next_task = v;
+    else if (strcmp(name, "module") == 0)
+        st->next_module = v;
+    return 0;
+}
+
+static int load_worker(struct state *st, sqlite3_stmt *q, struct err *err)
+{
+    struct worker *w = state_add_worker(st, u64(q, 0));
+    if (w == NULL || !fixed(q, 1, w->identity, 16) || !fixed(q, 2, w->instance, 16))
+        return bad_row(err, "its identity");
+    (void)str_copy(w->name, sizeof(w->name), store_text(q, 3));
+    (void)str_copy(w->device, sizeof(w->device), store_text(q, 4));
+    (void)str_copy(w->version, sizeof(w->version), store_text(q, 5));
+    (void)str_copy(w->address, sizeof(w->address), store_text(q, 6));
+    w->memory_bytes = u64(q, 7);
+    w->threads = u32(q, 8);
+    w->state = (enum worker_state)u32(q, 9);
+    if (w->state < WORKER_HERE || w->state > WORKER_LEFT)
+        return bad_row(err, "its state");
+    (void)str_copy(w->state_reason, sizeof(w->state_reason), store_text(q, 10));
+    w->drain = u32(q, 11) != 0;
+    w->strikes = u32(q, 12);
+    w->failures_row = u32(q, 13);
+    w->tasks_done = u32(q, 14);
+    w->tasks_failed = u32(q, 15);
+    for (int i = 0; i < 4; i++)
+        w->bytes[i] = u64(q, 16 + i);
+    w->joined_unix_ms = (int64_t)u64(q, 20);
+    w->task_id = u64(q, 21);
+    return 0;
+}
+
+static int load_verdict(struct state *st, sqlite3_stmt *q, struct err *err)
+{
+    struct worker *w = state_worker(st, u64(q, 0));
+    if (w == NULL || w->n_verdicts >= APPLIED_MAX)
+        return 0;
+    w->verdicts = mem_realloc(w->verdicts, (w->n_verdicts + 1) * sizeof(*w->verdicts));
+    struct verdict *v = &w->verdicts[w->n_verdicts++];
+    v->task_id = u64(q, 1);
+    v->accepted = u32(q, 2) != 0;
+    (void)str_copy(v->reason, sizeof(v->reason), store_text(q, 3));
+    return 0;
+}
+
+static int load_job(struct state *st, sqlite3_stmt *q, struct err *err)
+{
+    struct job *j = state_add_job(st, u64(q, 0));
+    if (j == NULL)
+        return bad_row(err, "the number of jobs");
+    j->yaml = str_dup(store_text(q, 1));
+    int rc = job_parse(j->yaml, strlen(j->yaml), "job.yaml", &j->spec, err);
+    if (rc == 0)
+        rc = recipe_compose(&j->spec, &j->comp, err);
+    if (rc < 0)
+        return rc;
+    j->state = (enum job_state)u32(q, 2);
+    if (j->state <= JOB_UNSPECIFIED || j->state >= JOB_STATES)
+        return bad_row(err, "its state");
+    (void)str_copy(j->reason, sizeof(j->reason), store_text(q, 3));
+    j->made_unix_ms = (int64_t)u64(q, 4);
+    j->started_unix_ms = (int64_t)u64(q, 5);
+    j->ended_unix_ms = (int64_t)u64(q, 6);
+    j->bad_count = u32(q, 7);
+    j->metric_n = u64(q, 8);
+    j->metric_points = u64(q, 9);
+    j->bytes_up = u64(q, 10);
+    j->bytes_down = u64(q, 11);
+    j->shard_bytes_down = u64(q, 12);
+    j->steps_done = u64(q, 13);
+    j->phases_done = u64(q, 14);
+    j->loss = real(q, 15);
+    j->eval_loss = real(q, 16);
+    uint64_t next = st->next_module; /* the modules' rows bring their own ids */
+    job_build(st, j);
+    st->next_module = next;
+    return 0;
+}
+
+static int load_class(struct state *st, sqlite3_stmt *q, struct err *err)
+{
+    struct job *j = state_job(st, u64(q, 0));
+    if (j == NULL || u64(q, 1) != j->n_classes || j->n_classes >= JOB_CLASSES_MAX)
+        return bad_row(err, "its number");
+    j->classes = mem_realloc(j->classes, (j->n_classes + 1) * sizeof(*j->classes));
+    j->counts = mem_realloc(j->counts, (j->n_classes + 1) * sizeof(*j->counts));
+    j->classes[j->n_classes] = str_dup(store_text(q, 2));
+    j->counts[j->n_classes++] = u64(q, 3);
+    return 0;
+}
+
+static int load_shard(struct state *st, sqlite3_stmt *q, struct err *err)
+{
+    struct job *j = state_job(st, u64(q, 0));
+    if (j == NULL || u64(q, 1) != j->n_shards || j->n_shards >= JOB_SHARDS_MAX)
+        return bad_row(err, "its number");
+    if (j->n_shards == j->cap_shards) {
+        j->cap_shards = j->cap_shards ? j->cap_shards * 2 : 64;
+        j->shards = mem_realloc(j->shards, j->cap_shards * sizeof(*j->shards));
+    }
+    struct shard_rec *r = &j->shards[j->n_shards++];
+    memset(r, 0, sizeof(*r));
+    if (!blob_ref(q, 2, &r->blob))
+        return bad_row(err, "its hash");
+    r->samples = u32(q, 4);
+    r->partition = u32(q, 5);
+    r->source = u32(q, 6);
+    if (r->partition != SHARD_HOLDOUT && r->partition >= j->comp.n_partitions)
+        return bad_row(err, "its partition");
+    return 0;
+}
+
+static int load_bad(struct state *st, sqlite3_stmt *q, struct err *err)
+{
+    struct job *j = state_job(st, u64(q, 0));
+    if (j == NULL || j->n_bad >= JOB_BAD_MAX)
+        return 0;
+    j->bad[j->n_bad++] = (struct bad_rec){ str_dup(store_text(q, 2)), str_dup(store_text(q, 3)),
+                                           str_dup(store_text(q, 4)) };
+    return 0;
+}
+
+static int load_ledger(struct state *st, sqlite3_stmt *q, struct err *err)
+{
+    struct job *j = state_job(st, u64(q, 0));
+    uint32_t part = u32(q, 1);
+    if (j == NULL || part >= j->comp.n_partitions)
+        return bad_row(err, "its partition");
+    struct ledger_shard *shards = mem_try_array(j->n_shards + 1, sizeof(*shards));
+    if (shards == NULL)
+        return err_set(err, -ENOMEM, "no memory for its shards");
+    size_t n = 0;
+    for (size_t i = 0; i < j->n_shards; i++)
+        if (j->shards[i].partition == part)
+            shards[n++] = (struct ledger_shard){ (uint32_t)i, j->shards[i].samples };
+    int rc = ledger_new(rng_mix(j->spec.seed, part), shards, n, &j->ledgers[part], err);
+    mem_free(shards);
+    if (rc == 0)
+        rc = ledger_load(j->ledgers[part], sqlite3_column_blob(q, 2),
+                         (size_t)sqlite3_column_bytes(q, 2), err);
+    return rc;
+}
+
+static int load_module(struct state *st, sqlite3_stmt *q, struct err *err)
+{
+    struct job *j = state_job(st, u64(q, 1));
+    uint64_t n = u64(q, 2);
+    if (j == NULL || n >= j->comp.n_modules)
+        return bad_row(err, "its number");
+    struct module_rec *m = &j->modules[n];
+    m->id = u64(q, 0);
+    m->version = u64(q, 5);
+    m->params = u64(q, 6);
+    if (m->id >= st->next_module)
+        st->next_module = m->id + 1;
+    return 0;
+}
+
+/* Oldest first; only the last VERSIONS_KEPT are taken. */
+static int load_version(struct state *st, sqlite3_stmt *q, struct err *err)
+{
+    struct job *j = NULL;
+    struct module_rec *m = state_module(st, u64(q, 0), &j);
+    if (m == NULL)
+        return bad_row(err, "its module");
+    if (u64(q, 1) + VERSIONS_KEPT <= m->version || m->n_versions == VERSIONS_KEPT)
+        return 0;
+    struct version_rec *v = &m->versions[m->n_versions++];
+    v->version = u64(q, 1);
+    if (!blob_ref(q, 2, &v->full) || !blob_ref(q, 4, &v->delta) || !blob_ref(q, 6, &v->ema))
+        return bad_row(err, "its hashes");
+    v->provenance = str_dup(store_text(q, 8));
+    v->at_unix_ms = (int64_t)u64(q, 9);
+    return 0;
+}
+
+static int load_path(struct state *st, sqlite3_stmt *q, struct err *err)
+{
+    struct job *j = state_job(st, u64(q, 0));
+    if (j == NULL || u64(q, 1) >= j->comp.n_paths)
+        return bad_row(err, "its number");
+    struct path_rec *p = &j->paths[u64(q, 1)];
+    p->round = u32(q, 2);
+    p->ready = u32(q, 3) != 0;
+    p->ready_unix_ms = (int64_t)u64(q, 4);
+    p->bytes_up = u64(q, 5);
+    p->bytes_down = u64(q, 6);
+    return 0;
+}
+
+static int load_replica(struct state *st, sqlite3_stmt *q, struct err *err)
+{
+    struct job *j = state_job(st, u64(q, 0));
+    if (j == NULL || u64(q, 1) >= j->comp.n_paths ||
+        u64(q, 2) >= j->comp.paths[u64(q, 1)].replicas)
+        return bad_row(err, "its number");
+    struct replica_rec *r = &j->paths[u64(q, 1)].replicas[u64(q, 2)];
+    r->owner = u64(q, 3);
+    r->step = u64(q, 4);
+    r->task_id = u64(q, 5);
+    r->samples_last = u64(q, 6);
+    return 0;
+}
+
+static int load_arrays(struct task *t, sqlite3_stmt *q, struct err *err)
+{
+    size_t ranges = (size_t)sqlite3_column_bytes(q, 13);
+    size_t labels = (size_t)sqlite3_column_bytes(q, 15);
+    struct task_draw *d = &t->draw;
+    int heun = 0, ema = 0, asked = 0;
+    float guidance = 1;
+    unsigned long long seed = 0;
+    if (sscanf(store_text(q, 14), "%u %u %u %d %d %d %a %llu", &d->steps, &d->columns, &d->count,
+               &heun, &ema, &asked, &guidance, &seed) != 8)
+        return bad_row(err, "its drawing");
+    d->heun = heun;
+    d->ema = ema;
+    d->asked = asked;
+    d->guidance = guidance;
+    d->seed = seed;
+    if (ranges % sizeof(*t->ranges) != 0 || ranges / sizeof(*t->ranges) > TASK_RANGES_MAX ||
+        (labels != 0 && labels != d->count * sizeof(*d->labels)) ||
+        d->count > 65536)
+        return bad_row(err, "its ranges");
+    if (ranges > 0) {
+        t->n_ranges = ranges / sizeof(*t->ranges);
+        t->ranges = mem_alloc(ranges);
+        memcpy(t->ranges, sqlite3_column_blob(q, 13), ranges);
+    }
+    if (labels > 0) {
+        d->labels = mem_alloc(labels);
+        memcpy(d->labels, sqlite3_column_blob(q, 15), labels);
+    }
+    return 0;
+}
+
+static int load_task(struct state *st, sqlite3_stmt *q, struct err *err)
+{
+    uint64_t kind = u64(q, 2);
+    if (kind == TASK_UNSPECIFIED || kind >= TASK_KINDS || u64(q, 3) > TASK_CANCELLED)
+        return bad_row(err, "its kind or state");
+    struct job *j = state_job(st, u64(q, 1));
+    struct task *t = j ? state_add_task(st, u64(q, 0), j->id, (enum task_kind)kind) : NULL;
+    if (t == NULL)
+        return bad_row(err, "its job");
+    state_set_task_state(st, t, (enum task_state)u64(q, 3));
+    t->attempt = u32(q, 4);
+    t->failures = u32(q, 5);
+    t->path = u32(q, 6);
+    t->replica = u32(q, 7);
+    t->round = u32(q, 8);
+    t->module_id = u64(q, 9);
+    t->worker_id = u64(q, 10);
+    (void)str_copy(t->reason, sizeof(t->reason), store_text(q, 11));
+    t->first_step = u64(q, 12);
+    if (!blob_ref(q, 16, &t->output))
+        return bad_row(err, "its output");
+    t->steps = u32(q, 18);
+    t->samples = u64(q, 19);
+    t->loss_first = real(q, 20);
+    t->loss_last = real(q, 21);
+    t->loss_mean = real(q, 22);
+    t->seconds = real(q, 23);
+    t->made_unix_ms = (int64_t)u64(q, 24);
+    t->ended_unix_ms = (int64_t)u64(q, 25);
+    if (t->kind == TASK_TRAIN && (t->path >= j->comp.n_paths ||
+                                  t->replica >= j->comp.paths[t->path].replicas))
+        return bad_row(err, "its path");
+    return load_arrays(t, q, err);
+}
+
+static int load_contribution(struct state *st, sqlite3_stmt *q, struct err *err)
+{
+    struct task *t = state_task(st, u64(q, 0));
+    if (t == NULL || u64(q, 1) != t->n_contributions)
+        return bad_row(err, "its task");
+    t->contributions =
+        mem_realloc(t->contributions, (t->n_contributions + 1) * sizeof(*t->contributions));
+    struct contribution *c = &t->contributions[t->n_contributions++];
+    *c = (struct contribution){ u64(q, 2), u64(q, 3), { { 0 }, 0 }, u32(q, 6) != 0 };
+    return blob_ref(q, 4, &c->blob) ? 0 : bad_row(err, "its hash");
+}
+
+static int load_round(struct state *st, sqlite3_stmt *q, struct err *err)
+{
+    struct job *j = state_job(st, u64(q, 0));
+    if (j == NULL || j->n_rounds >= JOB_ROUNDS_MAX)
+        return 0;
+    j->rounds = mem_realloc(j->rounds, (j->n_rounds + 1) * sizeof(*j->rounds));
+    struct round_rec *r = &j->rounds[j->n_rounds++];
+    *r = (struct round_rec){ u32(q, 1), u32(q, 2), u32(q, 3), u32(q, 4), real(q, 5), real(q, 6),
+                             real(q, 7), u64(q, 8), u64(q, 9), u64(q, 10), u64(q, 11),
+                             (int64_t)u64(q, 12) };
+    return 0;
+}
+
+static int load_grid(struct state *st, sqlite3_stmt *q, struct err *err)
+{
+    struct job *j = state_job(st, u64(q, 1));
+    if (j == NULL || j->n_grids >= JOB_SAMPLES_MAX)
+        return 0;
+    j->grids = mem_realloc(j->grids, (j->n_grids + 1) * sizeof(*j->grids));
+    struct grid_rec *g = &j->grids[j->n_grids++];
+    memset(g, 0, sizeof(*g));
+    g->task_id = u64(q, 0);
+    g->round = u32(q, 2);
+    g->count = u32(q, 3);
+    g->columns = u32(q, 4);
+    g->at_unix_ms = (int64_t)u64(q, 7);
+    return blob_ref(q, 5, &g->blob) ? 0 : bad_row(err, "its hash");
+}
+
+static const struct loading {
+    const char *what, *sql;
+    row_fn fn;
+} loadings[] = {
+    { "counters", "SELECT * FROM counters", load_counter },
+    { "workers", "SELECT * FROM workers ORDER BY id", load_worker },
+    { "verdicts", "SELECT * FROM verdicts ORDER BY worker, task", load_verdict },
+    { "jobs", "SELECT * FROM jobs ORDER BY id", load_job },
+    { "classes", "SELECT * FROM classes ORDER BY job, n", load_class },
+    { "shards", "SELECT * FROM shards ORDER BY job, n", load_shard },
+    { "bad_samples", "SELECT * FROM bad_samples ORDER BY job, n", load_bad },
+    { "ledgers", "SELECT * FROM ledgers", load_ledger },
+    { "modules", "SELECT * FROM modules ORDER BY id", load_module },
+    { "versions", "SELECT * FROM versions ORDER BY module, version", load_version },
+    { "paths", "SELECT * FROM paths", load_path },
+    { "replicas", "SELECT * FROM replicas", load_replica },
+    { "tasks", "SELECT * FROM tasks ORDER BY id", load_task },
+    { "contributions", "SELECT * FROM contributions ORDER BY task, n", load_contribution },
+    { "rounds", "SELECT * FROM rounds ORDER BY job, round, path", load_round },
+    { "grids", "SELECT * FROM grids ORDER BY task", load_grid },
+};
+
+int persist_load(struct store *s, struct state *st, struct err *err)
+{
+    for (size_t i = 0; i < sizeof(loadings) / sizeof(loadings[0]); i++) {
+        sqlite3_stmt *q = NULL;
+        int rc = store_select(s, loadings[i].sql, &q, err), step = SQLITE_DONE;
+        while (rc == 0 && (step = sqlite3_step(q)) == SQLITE_ROW) {
+            rc = loadings[i].fn(st, q, err);
+            if (rc < 0)
+                (void)err_wrap(err, "the saved state cannot be read: table %s, row %lld",
+                               loadings[i].what, (long long)sqlite3_column_int64(q, 0));
+        }
+        sqlite3_finalize(q);
+        if (rc == 0 && step != SQLITE_DONE)
+            rc = err_set(err, -EIO, "reading table %s of the saved state", loadings[i].what);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+int persist_metrics(struct store *s, uint64_t job_id, uint64_t after, size_t limit,
+                    view_metric_fn fn, void *arg, struct err *err)
+{
+    sqlite3_stmt *q = NULL;
+    int rc = store_select(s, "SELECT * FROM metrics WHERE job=? AND n>? ORDER BY n LIMIT ?", &q,
+                          err);
+    if (rc < 0)
+        return rc;
+    (void)sqlite3_bind_int64(q, 1, (int64_t)job_id);
+    (void)sqlite3_bind_int64(q, 2, (int64_t)after);
+    (void)sqlite3_bind_int64(q, 3, (int64_t)limit);
+    while (sqlite3_step(q) == SQLITE_ROW) {
+        struct view_metric m = {
+            .n = u64(q, 1),
+            .kind = (enum view_metric_kind)u32(q, 2),
+            .path = u32(q, 3),
+            .replica = u32(q, 4),
+            .round = u32(q, 5),
+            .step = u64(q, 6),
+            .loss = (double)real(q, 7),
+            .lr = (double)real(q, 8),
+            .seconds = (double)real(q, 9),
+            .samples = u64(q, 10),
+            .bytes_up = u64(q, 11),
+            .bytes_down = u64(q, 12),
+            .at_unix_ms = (int64_t)u64(q, 13),
+        };
+        fn(arg, &m);
+    }
+    sqlite3_finalize(q);
+    return 0;
+}
+
+uint64_t persist_metric_points(struct store *s, uint64_t job_id)
+{
+    sqlite3_stmt *q = NULL;
+    uint64_t n = 0;
+    if (store_select(s, "SELECT count(*) FROM metrics WHERE job=? AND kind=1", &q, NULL) < 0)
+        return 0;
+    (void)sqlite3_bind_int64(q, 1, (int64_t)job_id);
+    if (sqlite3_step(q) == SQLITE_ROW)
+        n = u64(q, 0);
+    sqlite3_finalize(q);
+    return n;
+}

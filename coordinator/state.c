@@ -1,0 +1,287 @@
+#include "coordinator/state.h"
+
+#include "common/base/mem.h"
+
+#include <math.h>
+#include <string.h>
+
+const char *job_state_name(enum job_state s)
+{
+    static const char *const names[JOB_STATES] = { "unknown",      "pending", "ingesting",
+                                                   "initialising", "running", "finishing",
+                                                   "done",         "failed",  "cancelled" };
+    return names[s < JOB_STATES ? s : JOB_UNSPECIFIED];
+}
+
+const char *task_kind_name(enum task_kind k)
+{
+    static const char *const names[TASK_KINDS] = { "NONE", "INIT",   "INGEST", "TRAIN",
+                                                   "EVAL", "SAMPLE", "OUTER" };
+    return names[k < TASK_KINDS ? k : TASK_UNSPECIFIED];
+}
+
+const char *task_state_name(enum task_state s)
+{
+    static const char *const names[] = { "unknown", "pending", "leased",
+                                         "done",    "failed",  "cancelled" };
+    return names[s <= TASK_CANCELLED ? s : TASK_STATE_UNSPECIFIED];
+}
+
+void state_init(struct state *s)
+{
+    memset(s, 0, sizeof(*s));
+    s->next_worker = s->next_job = s->next_task = s->next_module = 1;
+}
+
+static void free_worker(struct worker *w)
+{
+    mem_free(w->verdicts);
+    mem_free(w);
+}
+
+static void free_task(struct task *t)
+{
+    mem_free(t->ranges);
+    mem_free(t->draw.labels);
+    mem_free(t->contributions);
+    mem_free(t);
+}
+
+static void free_modules(struct job *j)
+{
+    for (uint32_t i = 0; j->modules != NULL && i < j->comp.n_modules; i++)
+        for (unsigned v = 0; v < j->modules[i].n_versions; v++)
+            mem_free(j->modules[i].versions[v].provenance);
+    mem_free(j->modules);
+    for (uint32_t i = 0; j->paths != NULL && i < j->comp.n_paths; i++)
+        mem_free(j->paths[i].replicas);
+    mem_free(j->paths);
+    for (uint32_t i = 0; j->ledgers != NULL && i < j->comp.n_partitions; i++)
+        ledger_free(j->ledgers[i]);
+    mem_free(j->ledgers);
+}
+
+static void free_job(struct job *j)
+{
+    free_modules(j);
+    for (size_t i = 0; j->classes != NULL && i < j->n_classes; i++)
+        mem_free(j->classes[i]);
+    mem_free(j->classes);
+    mem_free(j->counts);
+    mem_free(j->shards);
+    for (size_t i = 0; i < j->n_bad; i++) {
+        mem_free(j->bad[i].shard);
+        mem_free(j->bad[i].key);
+        mem_free(j->bad[i].reason);
+    }
+    mem_free(j->rounds);
+    mem_free(j->grids);
+    composition_release(&j->comp);
+    job_release(&j->spec);
+    mem_free(j->yaml);
+    mem_free(j);
+}
+
+void state_release(struct state *s)
+{
+    for (size_t i = 0; i < s->n_workers; i++)
+        free_worker(s->workers[i]);
+    for (size_t i = 0; i < s->n_tasks; i++)
+        free_task(s->tasks[i]);
+    for (size_t i = 0; i < s->n_jobs; i++)
+        free_job(s->jobs[i]);
+    mem_free(s->workers);
+    mem_free(s->tasks);
+    mem_free(s->jobs);
+    memset(s, 0, sizeof(*s));
+}
+
+/* First index whose id is not below `id`; all records begin with their id. */
+static size_t lower_bound(void *const *items, size_t n, uint64_t id)
+{
+    size_t lo = 0, hi = n;
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+        uint64_t have;
+        memcpy(&have, items[mid], sizeof(have));
+        if (have < id)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+static void *find(void *const *items, size_t n, uint64_t id)
+{
+    size_t at = lower_bound(items, n, id);
+    uint64_t have;
+    if (at == n)
+        return NULL;
+    memcpy(&have, items[at], sizeof(have));
+    return have == id ? items[at] : NULL;
+}
+
+struct worker *state_worker(const struct state *s, uint64_t id)
+{
+    return find((void *const *)s->workers, s->n_workers, id);
+}
+
+struct job *state_job(const struct state *s, uint64_t id)
+{
+    return find((void *const *)s->jobs, s->n_jobs, id);
+}
+
+struct task *state_task(const struct state *s, uint64_t id)
+{
+    return find((void *const *)s->tasks, s->n_tasks, id);
+}
+
+struct worker *state_worker_by_identity(const struct state *s, const uint8_t identity[16])
+{
+    for (size_t i = 0; i < s->n_workers; i++)
+        if (memcmp(s->workers[i]->identity, identity, 16) == 0)
+            return s->workers[i];
+    return NULL;
+}
+
+struct module_rec *job_module(const struct job *j, uint64_t id)
+{
+    for (uint32_t i = 0; j->modules != NULL && i < j->comp.n_modules; i++)
+        if (j->modules[i].id == id)
+            return &j->modules[i];
+    return NULL;
+}
+
+struct module_rec *state_module(const struct state *s, uint64_t id, struct job **ret_job)
+{
+    for (size_t i = 0; i < s->n_jobs; i++) {
+        struct module_rec *m = job_module(s->jobs[i], id);
+        if (m != NULL) {
+            *ret_job = s->jobs[i];
+            return m;
+        }
+    }
+    return NULL;
+}
+
+const struct version_rec *module_version(const struct module_rec *m, uint64_t version)
+{
+    for (unsigned i = 0; i < m->n_versions; i++)
+        if (m->versions[i].version == version)
+            return &m->versions[i];
+    return NULL;
+}
+
+/* Makes room for one more pointer. */
+static void *grow(void *items, size_t n, size_t *cap)
+{
+    if (n < *cap)
+        return items;
+    *cap = *cap ? *cap * 2 : 16;
+    return mem_realloc(items, *cap * sizeof(void *));
+}
+
+static uint64_t take_id(uint64_t id, uint64_t *next)
+{
+    if (id == 0)
+        id = *next;
+    if (id >= *next)
+        *next = id + 1;
+    return id;
+}
+
+struct worker *state_add_worker(struct state *s, uint64_t id)
+{
+    if (s->n_workers >= WORKERS_KNOWN_MAX)
+        return NULL;
+    s->workers = grow(s->workers, s->n_workers, &s->cap_workers);
+    struct worker *w = mem_alloc(sizeof(*w));
+    w->id = take_id(id, &s->next_worker);
+    s->workers[s->n_workers++] = w;
+    return w;
+}
+
+struct job *state_add_job(struct state *s, uint64_t id)
+{
+    if (s->n_jobs >= JOBS_MAX)
+        return NULL;
+    s->jobs = grow(s->jobs, s->n_jobs, &s->cap_jobs);
+    struct job *j = mem_alloc(sizeof(*j));
+    j->id = take_id(id, &s->next_job);
+    j->loss = j->eval_loss = NAN;
+    s->jobs[s->n_jobs++] = j;
+    return j;
+}
+
+struct task *state_add_task(struct state *s, uint64_t id, uint64_t job_id, enum task_kind kind)
+{
+    if (s->n_open >= TASKS_OPEN_MAX)
+        return NULL;
+    s->tasks = grow(s->tasks, s->n_tasks, &s->cap_tasks);
+    struct task *t = mem_alloc(sizeof(*t));
+    t->id = take_id(id, &s->next_task);
+    t->job_id = job_id;
+    t->kind = kind;
+    t->state = TASK_PENDING;
+    t->loss = t->loss_first = t->loss_last = t->loss_mean = NAN;
+    s->n_open++;
+    s->tasks[s->n_tasks++] = t;
+    return t;
+}
+
+static void drop(void **items, size_t *n, uint64_t id)
+{
+    size_t at = lower_bound(items, *n, id);
+    memmove(&items[at], &items[at + 1], (*n - at - 1) * sizeof(void *));
+    --*n;
+}
+
+void state_drop_worker(struct state *s, struct worker *w)
+{
+    drop((void **)s->workers, &s->n_workers, w->id);
+    free_worker(w);
+}
+
+void state_drop_task(struct state *s, struct task *t)
+{
+    if (task_is_open(t))
+        s->n_open--;
+    drop((void **)s->tasks, &s->n_tasks, t->id);
+    free_task(t);
+}
+
+void state_drop_job(struct state *s, struct job *j)
+{
+    drop((void **)s->jobs, &s->n_jobs, j->id);
+    free_job(j);
+}
+
+void state_set_task_state(struct state *s, struct task *t, enum task_state to)
+{
+    bool was = task_is_open(t);
+    t->state = to;
+    bool is = task_is_open(t);
+    if (was && !is)
+        s->n_open--;
+    else if (!was && is)
+        s->n_open++;
+}
+
+void job_build(struct state *s, struct job *j)
+{
+    const struct composition *c = &j->comp;
+    j->modules = mem_alloc_array(c->n_modules, sizeof(*j->modules));
+    for (uint32_t i = 0; i < c->n_modules; i++) {
+        j->modules[i].id = s->next_module++;
+        j->modules[i].level = c->modules[i].level;
+        j->modules[i].index = c->modules[i].index;
+    }
+    j->paths = mem_alloc_array(c->n_paths, sizeof(*j->paths));
+    for (uint32_t i = 0; i < c->n_paths; i++) {
+        j->paths[i].replicas = mem_alloc_array(c->paths[i].replicas, sizeof(struct replica_rec));
+        for (uint32_t r = 0; r < c->paths[i].replicas; r++)
+            j->paths[i].replicas[r].loss = NAN;
+    }
+    j->ledgers = mem_alloc_array(c->n_partitions, sizeof(*j->ledgers));
+}

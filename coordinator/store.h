@@ -1,0 +1,59 @@
+/* Durable rows: one SQLite file (WAL, synchronous=FULL), written in batches.
+ *
+ *   handlers change the memory and store_put() the rows that changed
+ *   store_commit()   one transaction with all of them, in order, and an fsync
+ *   replies go out   after a commit that returned 0 (invariant 3)
+ *
+ * A commit that fails (disk full, I/O) changes nothing: the rows stay queued and
+ * the next try writes them all.  The queue is bounded; its owner must stop
+ * taking changes while store_full() or while commits fail.
+ *
+ * The schema has a number (table `migrations`): an older file is migrated, a
+ * newer one is refused.  One thread. */
+#ifndef COORDINATOR_STORE_H
+#define COORDINATOR_STORE_H
+
+#include <sqlite3.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct err;
+struct store;
+
+#define STORE_QUEUE_ROWS_MAX 262144
+#define STORE_QUEUE_BYTES_MAX (64u << 20)
+
+struct store_schema {
+    const char *const *migrations; /* SQL scripts; number i makes schema i + 1 */
+    int n_migrations;
+    const char *const *statements; /* for store_put, by number */
+    int n_statements;
+};
+
+/* schema is kept until close. */
+int store_open(const char *path, const struct store_schema *schema, struct store **ret,
+               struct err *err);
+/* Queued rows that were not committed are lost: commit first. */
+void store_close(struct store *s); /* accepts NULL */
+
+/* Queues a run of statement `stmt`.  One letter of types per parameter:
+ *   i  int64_t      d  double (NAN becomes NULL)
+ *   t  const char * (NULL becomes NULL)      b  const void *, size_t (NULL, 0)
+ * Everything is copied. */
+void store_put(struct store *s, int stmt, const char *types, ...);
+
+bool store_full(const struct store *s);
+size_t store_queued(const struct store *s);   /* rows */
+uint64_t store_commits(const struct store *s);
+
+/* Writes all that is queued.  0 also when nothing was. */
+int store_commit(struct store *s, struct err *err);
+
+/* A statement for reading what is committed, to be finalised by the caller. */
+int store_select(struct store *s, const char *sql, sqlite3_stmt **ret, struct err *err);
+
+/* Column as text, "" for NULL. */
+const char *store_text(sqlite3_stmt *q, int column);
+
+#endif
