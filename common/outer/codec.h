@@ -64,10 +64,6 @@ int codec_encode(enum codec c, size_t n, const float *x, void *payload, uint16_t
 /* x[0..n) = decoded values. */
 void codec_decode(enum codec c, size_t n, const void *payload, const uint16_t *scales, float *x);
 
-/* acc[0..n) += weight * decoded, in double (see fold.h for why). */
-void codec_accumulate(enum codec c, size_t n, const void *payload, const uint16_t *scales,
-                      double weight, double *acc);
-
 /* Whether these bytes decode to finite values within range. */
 bool codec_check(enum codec c, size_t n, const void *payload, const uint16_t *scales);
 

@@ -1,6 +1,6 @@
 /* The outer step: contributions of one version become the next version.
  *
- *   Delta   = sum_i w_i Delta_i, in the order given; w_i = weight_i / sum weight
+ *   Delta   = (sum_i weight_i Delta_i) / sum_i weight_i, in the order given
  *             Delta_i = decoded contribution, or theta_v - value_i for codec f32
  *   mom'    = mu mom + Delta                                  Nesterov, PyTorch form
  *   target' = target - lr (Delta + mu mom')                   (DiLoCo, 2311.08105)
@@ -10,15 +10,20 @@
  * The residual of the way down is target' - theta': it stays in `target` and is
  * part of the next difference.  With down = f32, theta' = target' exactly.
  *
- * Arithmetic.  Delta, mom', target' and ema' are computed in double and each is
- * rounded to f32 once when stored; Q and theta + Q are f32.  Doubles make the
- * identities exact: k equal contributions give the bits of one (sum w_i x is
- * within 2^-45 of x and x is representable), and with f32, lr 1, momentum 0 and
- * one contribution theta' is its theta_end to the bit (unless |theta_v| exceeds
- * |theta_end| by 2^28 or more; then the error is below half an ulp of
- * theta_v * 2^-28).  No operation depends on a thread count, a chunk size or the
- * instruction set: the same inputs give the same files everywhere, and
- * fold_recompute() relies on it.
+ * Arithmetic.  Delta stays a double; mom', target' and ema' are computed in
+ * double and each is rounded to f32 once when stored; Q and theta + Q are f32.
+ * That makes the identities exact:
+ *   - k equal contributions give the bits of one: a decoded value has at most 24
+ *     bits, so with integer weights that sum to less than 2^29 every product and
+ *     sum is exact, and so is the quotient (codec f32: a difference of two floats
+ *     within 2^5 of each other in magnitude has at most 29 bits; 2^24 then);
+ *   - with f32 both ways, lr 1, momentum 0 and one contribution, theta' is its
+ *     theta_end to the bit (theta_v - theta_end and theta_v - (theta_v -
+ *     theta_end) are exact in double while |theta_v| < 2^29 |theta_end|, or
+ *     theta_end is 0; beyond that the error is below 2^-53 |theta_v|).
+ * No operation depends on a thread count, a chunk size or the instruction set:
+ * the same inputs give the same files everywhere, and fold_recompute() relies on
+ * it.
  *
  * Files of a module at version v (layout.h; each header is a copy):
  *   full, ema       blobs
@@ -43,7 +48,7 @@ struct err;
 
 struct fold_input {
     const char *path; /* contribution blob */
-    double weight;    /* > 0, e.g. samples; any scale */
+    double weight;    /* > 0: the samples behind it */
 };
 
 struct fold_step {

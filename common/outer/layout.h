@@ -15,6 +15,7 @@
 #ifndef COMMON_OUTER_LAYOUT_H
 #define COMMON_OUTER_LAYOUT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 

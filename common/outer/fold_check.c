@@ -1,0 +1,225 @@
+/* What a contribution is worth, and the audit of a step. */
+#include "common/outer/fold.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/base/err.h"
+#include "common/base/file.h"
+#include "common/base/mem.h"
+#include "common/outer/kernels.h"
+#include "common/outer/layout.h"
+#include "common/outer/wire.h"
+
+struct check {
+    const struct kernels *kernels;
+    struct layout layout;
+    struct wire wire;
+    int full_fd; /* of theta_v, for values; -1: not needed */
+    const char *full_path;
+    void *payload;
+    uint16_t *scales;
+    float *x, *theta;
+    double square;
+};
+
+/* Sum of (64 v)^2 / s^2 over a block: integers up to 256 * 4096, so exact. */
+static double block_square_e3m0(const uint8_t *in, size_t bytes)
+{
+    static const uint16_t nibble[16] = { 0, 1, 4, 16, 64, 256, 1024, 4096,
+                                         0, 1, 4, 16, 64, 256, 1024, 4096 };
+    uint32_t sum = 0;
+    for (size_t j = 0; j < bytes; j++)
+        sum += (uint32_t)nibble[in[j] & 15] + nibble[in[j] >> 4];
+    return (double)sum / 4096.0;
+}
+
+static double block_square_int8(const int8_t *in, size_t n)
+{
+    uint32_t sum = 0;
+    for (size_t j = 0; j < n; j++)
+        sum += (uint32_t)(in[j] * in[j]);
+    return (double)sum;
+}
+
+static double square_scaled(const struct check *c, size_t n)
+{
+    double total = 0.0;
+    bool int8 = c->wire.info.codec == CODEC_INT8;
+    for (size_t b = 0; b < n; b += CODEC_BLOCK) {
+        size_t m = n - b < CODEC_BLOCK ? n - b : CODEC_BLOCK;
+        const uint8_t *p = c->payload;
+        uint32_t bits = (uint32_t)c->scales[b / CODEC_BLOCK] << 16;
+        float s;
+        memcpy(&s, &bits, sizeof s);
+        double block = int8 ? block_square_int8((const int8_t *)p + b, m)
+                            : block_square_e3m0(p + b / 2, (m + 1) / 2);
+        total += (double)s * (double)s * block;
+    }
+    return total;
+}
+
+static int check_chunk(struct check *c, size_t t, uint64_t first, size_t n, struct err *err)
+{
+    const struct st_tensor *tensor = &c->layout.st.tensors[t];
+    enum codec codec = c->wire.info.codec;
+    int rc = wire_read(&c->wire, t, first, n, c->payload, c->scales, err);
+    if (rc < 0)
+        return rc;
+    if (!codec_check(codec, n, c->payload, c->scales))
+        return err_set(err, -ERR_FORMAT, "tensor %s holds a value that is not finite or out of "
+                       "range", tensor->name);
+    if (codec_has_scale(codec)) {
+        c->square += square_scaled(c, n);
+        return 0;
+    }
+    codec_decode(codec, n, c->payload, c->scales, c->x);
+    if (codec == CODEC_F32) {
+        rc = file_pread_all(c->full_fd, c->theta, n * sizeof(float),
+                            tensor->offset + first * sizeof(float), c->full_path, err);
+        if (rc < 0)
+            return rc;
+        c->kernels->sub(n, c->theta, c->x, c->x);
+    }
+    c->square += c->kernels->square_f32(n, c->x);
+    return 0;
+}
+
+static int check_alloc(struct check *c, struct err *err)
+{
+    c->payload = mem_try_aligned(64, FOLD_CHUNK * sizeof(float)); /* of the widest codec */
+    c->scales = mem_try_array(FOLD_CHUNK / CODEC_BLOCK, sizeof *c->scales);
+    c->x = mem_try_aligned(64, FOLD_CHUNK * sizeof *c->x);
+    c->theta = mem_try_aligned(64, FOLD_CHUNK * sizeof *c->theta);
+    if (!c->payload || !c->scales || !c->x || !c->theta)
+        return err_set(err, -ENOMEM, "no memory for the check of a contribution");
+    return 0;
+}
+
+static int check_open(struct check *c, const char *path, const struct wire_info *want,
+                      struct err *err)
+{
+    c->full_fd = open(c->full_path, O_RDONLY | O_CLOEXEC);
+    if (c->full_fd < 0)
+        return err_errno(err, "opening %s", c->full_path);
+    int rc = layout_read(c->full_fd, c->full_path, &c->layout, err);
+    if (rc == 0)
+        rc = check_alloc(c, err);
+    if (rc == 0)
+        rc = wire_open(path, want, &c->layout, &c->wire, err);
+    return rc;
+}
+
+static int check_all(struct check *c, struct err *err)
+{
+    for (size_t t = 0; t < c->layout.st.n_tensors; t++) {
+        uint64_t count = c->layout.st.tensors[t].count;
+        for (uint64_t first = 0; first < count; first += FOLD_CHUNK) {
+            size_t n = count - first < FOLD_CHUNK ? (size_t)(count - first) : FOLD_CHUNK;
+            int rc = check_chunk(c, t, first, n, err);
+            if (rc < 0)
+                return rc;
+        }
+    }
+    if (!isfinite(c->square))
+        return err_set(err, -ERR_FORMAT, "its norm is not finite");
+    return 0;
+}
+
+int fold_check(const char *path, const char *full_path, uint64_t module_id, uint64_t base,
+               enum codec up, struct fold_norm *ret, struct err *err)
+{
+    struct check c = { .kernels = kernels_best(),
+                       .full_fd = -1,
+                       .full_path = full_path,
+                       .wire = { .fd = -1 } };
+    struct wire_info want = { .kind = WIRE_CONTRIBUTION,
+                              .codec = up,
+                              .module_id = module_id,
+                              .base = base };
+    int rc = check_open(&c, path, &want, err);
+    if (rc == 0)
+        rc = check_all(&c, err);
+    if (rc == 0)
+        *ret = (struct fold_norm){ .norm = sqrt(c.square), .samples = c.wire.info.samples };
+    wire_close(&c.wire);
+    layout_release(&c.layout);
+    if (c.full_fd >= 0)
+        (void)close(c.full_fd); /* read only: nothing to lose */
+    mem_free(c.payload);
+    mem_free(c.scales);
+    mem_free(c.x);
+    mem_free(c.theta);
+    return rc;
+}
+
+/* ---- the norm bound ---- */
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+void fold_norm_bound(const double *norms, size_t n, bool *refused)
+{
+    double peers[FOLD_INPUTS_MAX];
+    for (size_t i = 0; i < n; i++) {
+        refused[i] = false;
+        if (n < 3 || n > FOLD_INPUTS_MAX)
+            continue;
+        size_t m = 0;
+        for (size_t j = 0; j < n; j++)
+            if (j != i)
+                peers[m++] = norms[j];
+        qsort(peers, m, sizeof *peers, by_value);
+        double median = m % 2 ? peers[m / 2] : (peers[m / 2 - 1] + peers[m / 2]) / 2;
+        refused[i] = norms[i] > FOLD_NORM_FACTOR * median;
+    }
+}
+
+/* ---- audit ---- */
+
+static int same_hash(const char *what, const struct fold_file *a, const struct fold_file *b,
+                     struct err *err)
+{
+    if (a->bytes == b->bytes && hash_equal(a->sha256, b->sha256, HASH_BYTES))
+        return 0;
+    char got[HASH_HEX_MAX], want[HASH_HEX_MAX];
+    return err_set(err, -ERR_HASH, "the %s recomputed hashes to %.16s..., recorded is %.16s...",
+                   what, hash_hex(a->sha256, HASH_BYTES, got),
+                   hash_hex(b->sha256, HASH_BYTES, want));
+}
+
+int fold_recompute(const struct fold_step *step, const struct fold_result *recorded,
+                   const char *work_dir, struct err *err)
+{
+    static const char *const names[5] = { "full", "delta", "ema", "target", "momentum" };
+    char *path[5];
+    struct fold_step redo = *step;
+    struct fold_result r = { 0 };
+    for (size_t i = 0; i < 5; i++)
+        path[i] = file_join(work_dir, names[i]);
+    redo.full_out = path[0];
+    redo.delta_out = path[1];
+    redo.ema_out = recorded->ema.bytes ? path[2] : NULL;
+    redo.target_out = path[3];
+    redo.mom_out = path[4];
+    int rc = file_mkdirs(work_dir, 0700, err);
+    if (rc == 0)
+        rc = fold_run(&redo, &r, err);
+    if (rc == 0)
+        rc = same_hash("full version", &r.full, &recorded->full, err);
+    if (rc == 0)
+        rc = same_hash("delta", &r.delta, &recorded->delta, err);
+    if (rc == 0 && recorded->ema.bytes)
+        rc = same_hash("EMA", &r.ema, &recorded->ema, err);
+    (void)file_remove_tree(work_dir, NULL); /* scratch; a failure above matters more */
+    for (size_t i = 0; i < 5; i++)
+        mem_free(path[i]);
+    return rc;
+}

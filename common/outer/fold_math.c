@@ -1,0 +1,65 @@
+#include "common/outer/fold_math.h"
+
+struct strip {
+    double acc[FOLD_STRIP];
+    float diff[FOLD_STRIP], q[FOLD_STRIP];
+    const void *payload[KERNEL_INPUTS_MAX];
+    const uint16_t *scales[KERNEL_INPUTS_MAX];
+};
+
+static void accumulate(const struct fold_math *m, const struct fold_span *s, size_t first,
+                       size_t n, struct strip *strip)
+{
+    size_t skip = codec_payload_bytes(m->up, first), blocks = first / CODEC_BLOCK;
+    for (size_t c = 0; c < s->in.k; c++) {
+        strip->payload[c] = (const uint8_t *)s->in.payload[c] + skip;
+        strip->scales[c] = codec_has_scale(m->up) ? s->in.scales[c] + blocks : NULL;
+    }
+    struct kernel_inputs in = { .k = s->in.k,
+                                .payload = strip->payload,
+                                .scales = strip->scales,
+                                .weight = s->in.weight };
+    m->kernels->accumulate[m->up](n, &in, s->theta + first, strip->acc);
+}
+
+/* Codes the way down: payload, scales, theta_new. */
+static bool encode(const struct fold_math *m, const struct fold_span *s, size_t first, size_t n,
+                   struct strip *strip, struct fold_squares *squares)
+{
+    const struct kernels *k = m->kernels;
+    uint8_t *payload = (uint8_t *)s->delta + codec_payload_bytes(m->down, first);
+    if (m->down == CODEC_F32) {
+        squares->step += k->square_f32(n, strip->diff);
+        if (!k->encode[CODEC_F32](n, s->target + first, payload, NULL, strip->q))
+            return false;
+        k->decode[CODEC_F32](n, payload, NULL, s->theta_new + first);
+        return true;
+    }
+    uint16_t *scales = codec_has_scale(m->down) ? s->delta_scales + first / CODEC_BLOCK : NULL;
+    if (!k->encode[m->down](n, strip->diff, payload, scales, strip->q))
+        return false;
+    k->add(n, s->theta + first, strip->q, s->theta_new + first);
+    squares->step += k->square_f32(n, strip->q);
+    k->sub(n, strip->diff, strip->q, strip->diff);
+    squares->residual += k->square_f32(n, strip->diff);
+    return true;
+}
+
+bool fold_math_span(const struct fold_math *m, const struct fold_span *s,
+                    struct fold_squares *squares)
+{
+    const struct kernels *k = m->kernels;
+    struct strip strip;
+    for (size_t first = 0; first < s->n; first += FOLD_STRIP) {
+        size_t n = s->n - first < FOLD_STRIP ? s->n - first : FOLD_STRIP;
+        accumulate(m, s, first, n, &strip);
+        squares->delta += k->square_f64(n, strip.acc);
+        k->nesterov(n, &m->nesterov, strip.acc, s->theta + first, s->mom + first,
+                    s->target + first, strip.diff);
+        if (!encode(m, s, first, n, &strip, squares))
+            return false;
+        if (s->ema)
+            k->ema(n, m->ema_decay, s->theta_new + first, s->ema + first);
+    }
+    return true;
+}

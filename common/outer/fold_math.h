@@ -1,0 +1,48 @@
+/* The arithmetic of fold.h on arrays in memory; no files.
+ *
+ * A span is worked through in strips of FOLD_STRIP elements, so that everything
+ * between the first and the last load of an element stays in the first-level
+ * cache.  Strips begin at multiples of FOLD_STRIP from the start of the span:
+ * spans that begin at such multiples of a tensor give the same norms however a
+ * tensor is cut.  The values do not depend on the cut at all. */
+#ifndef COMMON_OUTER_FOLD_MATH_H
+#define COMMON_OUTER_FOLD_MATH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/outer/kernels.h"
+
+#define FOLD_STRIP 1024 /* a multiple of CODEC_BLOCK */
+
+struct fold_math {
+    const struct kernels *kernels;
+    enum codec up, down;
+    struct kernel_nesterov nesterov;
+    double ema_decay;
+};
+
+/* n elements of one tensor, beginning at a block. */
+struct fold_span {
+    size_t n;
+    struct kernel_inputs in; /* weights sum to nesterov.total */
+    const float *theta;      /* theta_v */
+    float *theta_new;        /* theta_{v+1}; may be theta */
+    float *mom, *target;     /* updated */
+    float *ema;              /* updated; NULL: none */
+    void *delta;             /* payload of the down codec */
+    uint16_t *delta_scales;
+};
+
+/* Sums of squares, added to. */
+struct fold_squares {
+    double delta; /* of total * Delta */
+    double step, residual;
+};
+
+/* False: the result is not finite (arrays are then undefined). */
+bool fold_math_span(const struct fold_math *m, const struct fold_span *s,
+                    struct fold_squares *squares);
+
+#endif

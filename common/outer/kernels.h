@@ -1,0 +1,77 @@
+/* The loops behind codec.h and fold.h, in one variant per instruction set.
+ *
+ * kernels_impl.h is the specification: plain loops.  It is compiled three times
+ * (kernels_scalar.c, kernels_avx2.c, kernels_avx512.c); two decoders are written
+ * by hand in the wide ones.  All variants give the same bits, which the tests
+ * hold them to; kernels_best() picks by what the CPU can do.
+ *
+ * n is any number; arrays of a codec start at a block.  Payload arrays are
+ * aligned to their element only.  "may be" says which arrays may be the same;
+ * all others do not overlap. */
+#ifndef COMMON_OUTER_KERNELS_H
+#define COMMON_OUTER_KERNELS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/outer/codec.h"
+
+#define KERNEL_INPUTS_MAX 256
+
+/* Contributions of one strip, all of one codec: k payloads with their weights. */
+struct kernel_inputs {
+    size_t k; /* at most KERNEL_INPUTS_MAX */
+    const void *const *payload;
+    const uint16_t *const *scales; /* NULL entries where the codec has none */
+    const double *weight;
+};
+
+/* Scalars of the Nesterov step. */
+struct kernel_nesterov {
+    double lr, mu;
+    double total; /* sum of the weights */
+};
+
+struct kernels {
+    const char *name;
+
+    /* q[n] may be x[n]; false: a value is not finite or above CODEC_ABS_MAX. */
+    bool (*encode[CODEC_COUNT])(size_t n, const float *x, void *payload, uint16_t *scales,
+                                float *q);
+    void (*decode[CODEC_COUNT])(size_t n, const void *payload, const uint16_t *scales, float *x);
+
+    /* acc[n] = 0, then += w_i * decoded_i for i = 0..k-1, one double addition each.
+     * f32 inputs are values: += w_i * (theta - value_i); theta is unused otherwise. */
+    void (*accumulate[CODEC_COUNT])(size_t n, const struct kernel_inputs *in, const float *theta,
+                                    double *acc);
+
+    /* D = acc / total; mom = f32(mu mom + D); target = f32(target - lr (D + mu mom));
+     * diff = target - theta. */
+    void (*nesterov)(size_t n, const struct kernel_nesterov *p, const double *acc,
+                     const float *theta, float *mom, float *target, float *diff);
+
+    /* out = theta + q; out may be theta. */
+    void (*add)(size_t n, const float *theta, const float *q, float *out);
+    /* out = a - b; out may be a or b. */
+    void (*sub)(size_t n, const float *a, const float *b, float *out);
+    /* ema = f32(d ema + (1 - d) theta) */
+    void (*ema)(size_t n, double d, const float *theta, float *ema);
+
+    /* Sums of squares in 8 interleaved partial sums, added 0..7 at the end. */
+    double (*square_f32)(size_t n, const float *x);
+    double (*square_f64)(size_t n, const double *x);
+};
+
+const struct kernels *kernels_best(void);
+
+/* All variants this CPU can run, the specification first; NULL behind the last. */
+const struct kernels *kernels_variant(size_t i);
+
+extern const struct kernels kernels_scalar;
+#ifdef __x86_64__
+extern const struct kernels kernels_avx2;
+extern const struct kernels kernels_avx512;
+#endif
+
+#endif

@@ -1,0 +1,370 @@
+/* The specification of kernels.h; see there.  Included by one file per
+ * instruction set, each of which defines its table from these functions.  No
+ * operation is contracted (-ffp-contract=off) or reordered, so vectorising these
+ * loops cannot change a bit. */
+#ifndef COMMON_OUTER_KERNELS_IMPL_H
+#define COMMON_OUTER_KERNELS_IMPL_H
+
+#include <string.h>
+
+#include "common/outer/kernels.h"
+
+#define ABS_MASK 0x7fffffffu
+#define EXP_ONE 0x00800000u /* one step of the exponent */
+
+/* Values of the 16 codes of e3m0, in units of the scale. */
+static const double e3m0_value[16] = {
+    0.0, 0x1p-6,  0x1p-5,  0x1p-4,  0x1p-3,  0x1p-2,  0x1p-1,  1.0,
+    0.0, -0x1p-6, -0x1p-5, -0x1p-4, -0x1p-3, -0x1p-2, -0x1p-1, -1.0,
+};
+
+static inline uint32_t bits_of(float x)
+{
+    uint32_t u;
+    memcpy(&u, &x, sizeof u);
+    return u;
+}
+
+static inline float float_of(uint32_t u)
+{
+    float x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+
+static inline float bf16_value(uint16_t h)
+{
+    return float_of((uint32_t)h << 16);
+}
+
+/* Nearest even; the argument is finite and far from overflow. */
+static inline uint32_t bf16_bits(uint32_t u)
+{
+    return (u + 0x7fffu + (u >> 16 & 1)) & 0xffff0000u;
+}
+
+static inline size_t block_len(size_t n, size_t first)
+{
+    return n - first < CODEC_BLOCK ? n - first : CODEC_BLOCK;
+}
+
+/* Bits of max|x|: they order like the values, and NaN and infinity come last. */
+static inline uint32_t abs_max_bits(size_t n, const float *x)
+{
+    uint32_t max = 0;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t u = bits_of(x[i]) & ABS_MASK;
+        max = u > max ? u : max;
+    }
+    return max;
+}
+
+/* ---- f32, bf16 ---- */
+
+static bool encode_f32(size_t n, const float *x, void *payload, uint16_t *scales, float *q)
+{
+    (void)scales;
+    memcpy(payload, x, n * sizeof *x);
+    if (q != x)
+        memcpy(q, x, n * sizeof *x);
+    return abs_max_bits(n, x) <= bits_of(CODEC_ABS_MAX);
+}
+
+static void decode_f32(size_t n, const void *payload, const uint16_t *scales, float *x)
+{
+    (void)scales;
+    memcpy(x, payload, n * sizeof *x);
+}
+
+static void accumulate_f32(size_t n, const struct kernel_inputs *in, const float *theta,
+                           double *acc)
+{
+    memset(acc, 0, n * sizeof *acc);
+    for (size_t c = 0; c < in->k; c++) {
+        const float *value = in->payload[c];
+        double w = in->weight[c];
+        for (size_t i = 0; i < n; i++)
+            acc[i] += w * ((double)theta[i] - (double)value[i]);
+    }
+}
+
+static bool encode_bf16(size_t n, const float *x, void *payload, uint16_t *scales, float *q)
+{
+    uint16_t *out = payload;
+    (void)scales;
+    bool ok = abs_max_bits(n, x) <= bits_of(CODEC_ABS_MAX);
+    for (size_t i = 0; i < n; i++) {
+        uint32_t u = bf16_bits(bits_of(x[i]));
+        out[i] = (uint16_t)(u >> 16);
+        q[i] = float_of(u);
+    }
+    return ok;
+}
+
+static void decode_bf16(size_t n, const void *payload, const uint16_t *scales, float *x)
+{
+    const uint16_t *in = payload;
+    (void)scales;
+    for (size_t i = 0; i < n; i++)
+        x[i] = bf16_value(in[i]);
+}
+
+static void accumulate_bf16(size_t n, const struct kernel_inputs *in, const float *theta,
+                            double *acc)
+{
+    (void)theta;
+    memset(acc, 0, n * sizeof *acc);
+    for (size_t c = 0; c < in->k; c++) {
+        const uint16_t *value = in->payload[c];
+        double w = in->weight[c];
+        for (size_t i = 0; i < n; i++)
+            acc[i] += w * (double)bf16_value(value[i]);
+    }
+}
+
+/* ---- int8 ---- */
+
+/* Nearest even integer of |t| < 2^22: the sum has no bits left for a fraction. */
+static inline float round_even(float t)
+{
+    const float big = 12582912.0f; /* 1.5 * 2^23 */
+    return (t + big) - big;
+}
+
+static inline void encode_int8_block(size_t n, const float *x, float s, int8_t *out, float *q)
+{
+    for (size_t i = 0; i < n; i++) {
+        float r = round_even(x[i] / s);
+        out[i] = (int8_t)(int32_t)r;
+        q[i] = s * r;
+    }
+}
+
+static bool encode_int8(size_t n, const float *x, void *payload, uint16_t *scales, float *q)
+{
+    int8_t *out = payload;
+    for (size_t b = 0; b < n; b += CODEC_BLOCK) {
+        size_t m = block_len(n, b);
+        uint32_t max = abs_max_bits(m, x + b);
+        if (max > bits_of(CODEC_ABS_MAX))
+            return false;
+        uint32_t s = 0;
+        if (max >= bits_of(CODEC_TINY))
+            s = (bits_of(float_of(max) / 127.0f) + 0xffffu) & 0xffff0000u;
+        scales[b / CODEC_BLOCK] = (uint16_t)(s >> 16);
+        if (s) {
+            encode_int8_block(m, x + b, float_of(s), out + b, q + b);
+        } else {
+            memset(out + b, 0, m);
+            memset(q + b, 0, m * sizeof *q);
+        }
+    }
+    return true;
+}
+
+static void decode_int8(size_t n, const void *payload, const uint16_t *scales, float *x)
+{
+    const int8_t *in = payload;
+    for (size_t b = 0; b < n; b += CODEC_BLOCK) {
+        float s = bf16_value(scales[b / CODEC_BLOCK]);
+        for (size_t i = b, end = b + block_len(n, b); i < end; i++)
+            x[i] = s * (float)in[i];
+    }
+}
+
+static void accumulate_int8(size_t n, const struct kernel_inputs *in, const float *theta,
+                            double *acc)
+{
+    (void)theta;
+    memset(acc, 0, n * sizeof *acc);
+    for (size_t c = 0; c < in->k; c++) {
+        const int8_t *value = in->payload[c];
+        double w = in->weight[c];
+        for (size_t b = 0; b < n; b += CODEC_BLOCK) {
+            float s = bf16_value(in->scales[c][b / CODEC_BLOCK]);
+            for (size_t i = b, end = b + block_len(n, b); i < end; i++)
+                acc[i] += w * (double)(s * (float)value[i]);
+        }
+    }
+}
+
+/* ---- e3m0 ---- */
+
+/* Codes of a block with scale s > 0.  Thresholds between values are 3/4 of the
+ * upper one, which is a factor of 2 apart: in the bits of a float, a multiple of
+ * EXP_ONE apart.  So counting the thresholds passed is a subtraction and a shift,
+ * and exact.  Below the lowest value the threshold is its half. */
+static inline void encode_e3m0_block(size_t n, const float *x, uint32_t s, uint8_t *code, float *q)
+{
+    int32_t lowest = (int32_t)(bits_of(0.75f * float_of(s)) - 6 * EXP_ONE);
+    int32_t half = (int32_t)(s - 7 * EXP_ONE);
+    for (size_t i = 0; i < n; i++) {
+        uint32_t u = bits_of(x[i]);
+        int32_t a = (int32_t)(u & ABS_MASK);
+        int32_t m = ((a - lowest) >> 23) + 1;
+        int32_t least = a >= half;
+        m = m < least ? least : m;
+        m = m > 7 ? 7 : m;
+        uint32_t keep = m ? 0xffffffffu : 0;
+        uint32_t sign = u & 0x80000000u & keep;
+        code[i] = (uint8_t)((uint32_t)m | sign >> 28);
+        q[i] = float_of(((s - 7 * EXP_ONE + (uint32_t)m * EXP_ONE) & keep) | sign);
+    }
+}
+
+static bool encode_e3m0(size_t n, const float *x, void *payload, uint16_t *scales, float *q)
+{
+    uint8_t *out = payload;
+    for (size_t b = 0; b < n; b += CODEC_BLOCK) {
+        size_t m = block_len(n, b);
+        uint32_t max = abs_max_bits(m, x + b);
+        if (max > bits_of(CODEC_ABS_MAX))
+            return false;
+        uint32_t s = 0;
+        if (max >= bits_of(CODEC_TINY))
+            s = bf16_bits(bits_of(0.875f * float_of(max)));
+        scales[b / CODEC_BLOCK] = (uint16_t)(s >> 16);
+        if (!s) {
+            memset(out + b / 2, 0, (m + 1) / 2);
+            memset(q + b, 0, m * sizeof *q);
+            continue;
+        }
+        uint8_t code[CODEC_BLOCK];
+        encode_e3m0_block(m, x + b, s, code, q + b);
+        if (m % 2)
+            code[m] = 0; /* m < CODEC_BLOCK here */
+        for (size_t j = 0; j < (m + 1) / 2; j++)
+            out[b / 2 + j] = (uint8_t)(code[2 * j] | code[2 * j + 1] << 4);
+    }
+    return true;
+}
+
+static inline uint8_t e3m0_code(const uint8_t *in, size_t i)
+{
+    return in[i / 2] >> (i % 2 * 4) & 15;
+}
+
+static void decode_e3m0(size_t n, const void *payload, const uint16_t *scales, float *x)
+{
+    for (size_t b = 0; b < n; b += CODEC_BLOCK) {
+        float s = bf16_value(scales[b / CODEC_BLOCK]);
+        for (size_t i = b, end = b + block_len(n, b); i < end; i++)
+            x[i] = s * (float)e3m0_value[e3m0_code(payload, i)];
+    }
+}
+
+/* acc[first..end) += the values of one contribution; inside a block.  The product
+ * with a power of two is exact, so w s value has one rounding. */
+static inline void accumulate_e3m0_span(const void *payload, double ws, size_t first, size_t end,
+                                        double *acc)
+{
+    for (size_t i = first; i < end; i++)
+        acc[i] += ws * e3m0_value[e3m0_code(payload, i)];
+}
+
+static inline double e3m0_weight(const struct kernel_inputs *in, size_t c, size_t block)
+{
+    return in->weight[c] * (double)bf16_value(in->scales[c][block]);
+}
+
+static inline void accumulate_e3m0_block(const struct kernel_inputs *in, size_t block,
+                                         size_t first, size_t end, double *acc)
+{
+    for (size_t i = first; i < end; i++)
+        acc[i] = 0.0;
+    for (size_t c = 0; c < in->k; c++)
+        accumulate_e3m0_span(in->payload[c], e3m0_weight(in, c, block), first, end, acc);
+}
+
+#ifndef KERNELS_OWN_E3M0
+static void accumulate_e3m0(size_t n, const struct kernel_inputs *in, const float *theta,
+                            double *acc)
+{
+    (void)theta;
+    for (size_t b = 0; b < n; b += CODEC_BLOCK)
+        accumulate_e3m0_block(in, b / CODEC_BLOCK, b, b + block_len(n, b), acc);
+}
+#else
+static void accumulate_e3m0(size_t n, const struct kernel_inputs *in, const float *theta,
+                            double *acc);
+#endif
+
+/* ---- the step ---- */
+
+static void nesterov(size_t n, const struct kernel_nesterov *p, const double *acc,
+                     const float *theta, float *mom, float *target, float *diff)
+{
+    double mu = p->mu, lr = p->lr, total = p->total;
+    for (size_t i = 0; i < n; i++) {
+        double delta = acc[i] / total;
+        float v = (float)(mu * (double)mom[i] + delta);
+        float t = (float)((double)target[i] - lr * (delta + mu * (double)v));
+        mom[i] = v;
+        target[i] = t;
+        diff[i] = t - theta[i];
+    }
+}
+
+static void add(size_t n, const float *theta, const float *q, float *out)
+{
+    for (size_t i = 0; i < n; i++)
+        out[i] = theta[i] + q[i];
+}
+
+static void sub(size_t n, const float *a, const float *b, float *out)
+{
+    for (size_t i = 0; i < n; i++)
+        out[i] = a[i] - b[i];
+}
+
+static void ema_update(size_t n, double d, const float *theta, float *ema)
+{
+    double rest = 1.0 - d;
+    for (size_t i = 0; i < n; i++)
+        ema[i] = (float)(d * (double)ema[i] + rest * (double)theta[i]);
+}
+
+static inline double sum8(const double *s)
+{
+    double total = 0.0;
+    for (size_t j = 0; j < 8; j++)
+        total += s[j];
+    return total;
+}
+
+static double square_f32(size_t n, const float *x)
+{
+    double s[8] = { 0 };
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        for (size_t j = 0; j < 8; j++)
+            s[j] += (double)x[i + j] * (double)x[i + j];
+    for (size_t j = 0; i + j < n; j++)
+        s[j] += (double)x[i + j] * (double)x[i + j];
+    return sum8(s);
+}
+
+static double square_f64(size_t n, const double *x)
+{
+    double s[8] = { 0 };
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        for (size_t j = 0; j < 8; j++)
+            s[j] += x[i + j] * x[i + j];
+    for (size_t j = 0; i + j < n; j++)
+        s[j] += x[i + j] * x[i + j];
+    return sum8(s);
+}
+
+/* The table of the including file. */
+#define KERNELS_TABLE(table_name)                                                                  \
+    {                                                                                              \
+        .name = table_name,                                                                        \
+        .encode = { encode_f32, encode_bf16, encode_int8, encode_e3m0 },                           \
+        .decode = { decode_f32, decode_bf16, decode_int8, decode_e3m0 },                           \
+        .accumulate = { accumulate_f32, accumulate_bf16, accumulate_int8, accumulate_e3m0 },       \
+        .nesterov = nesterov, .add = add, .sub = sub, .ema = ema_update,                           \
+        .square_f32 = square_f32, .square_f64 = square_f64,                                        \
+    }
+
+#endif

@@ -1,0 +1,5 @@
+#include "common/outer/kernels.h"
+
+#include "common/outer/kernels_impl.h"
+
+const struct kernels kernels_scalar = KERNELS_TABLE("scalar");

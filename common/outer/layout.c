@@ -1,0 +1,98 @@
+#include "common/outer/layout.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/base/err.h"
+#include "common/base/file.h"
+#include "common/base/mem.h"
+
+static int check_tensors(const struct st *st, const char *path, uint64_t *ret_count,
+                         struct err *err)
+{
+    uint64_t count = 0;
+    if (!st->n_tensors)
+        return err_set(err, -ERR_FORMAT, "%s holds no tensors, expected a module", path);
+    for (size_t t = 0; t < st->n_tensors; t++) {
+        const struct st_tensor *tensor = &st->tensors[t];
+        if (tensor->dtype != ST_F32)
+            return err_set(err, -ERR_FORMAT, "%s: tensor %s is %s, a full version holds F32 only",
+                           path, tensor->name, st_dtype_name(tensor->dtype));
+        if (!tensor->count)
+            return err_set(err, -ERR_FORMAT, "%s: tensor %s has no elements", path, tensor->name);
+        count += tensor->count;
+    }
+    *ret_count = count;
+    return 0;
+}
+
+int layout_read(int fd, const char *path, struct layout *ret, struct err *err)
+{
+    struct layout l = { 0 };
+    int rc = st_read(fd, path, &l.st, err);
+    if (rc < 0)
+        return rc;
+    rc = check_tensors(&l.st, path, &l.count, err);
+    if (rc < 0)
+        goto out;
+    l.header = mem_try((size_t)l.st.payload); /* at most ST_HEADER_MAX and its length */
+    if (!l.header) {
+        rc = err_set(err, -ENOMEM, "%s: no memory for its header", path);
+        goto out;
+    }
+    rc = file_pread_all(fd, l.header, (size_t)l.st.payload, 0, path, err);
+out:
+    if (rc < 0)
+        layout_release(&l);
+    else
+        *ret = l;
+    return rc;
+}
+
+int layout_open(const char *path, struct layout *ret, struct err *err)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return err_errno(err, "opening %s", path);
+    int rc = layout_read(fd, path, ret, err);
+    (void)close(fd); /* read only: nothing to lose */
+    return rc;
+}
+
+void layout_release(struct layout *l)
+{
+    if (!l)
+        return;
+    st_release(&l->st);
+    mem_free(l->header);
+    *l = (struct layout){ 0 };
+}
+
+uint64_t layout_first(const struct layout *l, size_t t)
+{
+    return (l->st.tensors[t].offset - l->st.payload) / sizeof(float);
+}
+
+static bool same_shape(const struct st_tensor *a, const struct st_tensor *b)
+{
+    return a->rank == b->rank && !memcmp(a->shape, b->shape, a->rank * sizeof a->shape[0]);
+}
+
+int layout_same(const struct layout *a, const struct layout *b, const char *name, struct err *err)
+{
+    if (a->st.n_tensors != b->st.n_tensors)
+        return err_set(err, -ERR_FORMAT, "%s has %zu tensors, expected %zu", name,
+                       b->st.n_tensors, a->st.n_tensors);
+    for (size_t t = 0; t < a->st.n_tensors; t++) {
+        const struct st_tensor *x = &a->st.tensors[t], *y = &b->st.tensors[t];
+        if (strcmp(x->name, y->name) != 0)
+            return err_set(err, -ERR_FORMAT, "%s: tensor %zu is %s, expected %s", name, t, y->name,
+                           x->name);
+        if (!same_shape(x, y))
+            return err_set(err, -ERR_FORMAT, "%s: tensor %s has another shape than the module",
+                           name, x->name);
+    }
+    return 0;
+}

@@ -1,0 +1,138 @@
+#include "common/outer/version.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/base/err.h"
+#include "common/base/file.h"
+#include "common/base/mem.h"
+#include "common/outer/fold.h"
+#include "common/outer/kernels.h"
+#include "common/outer/layout.h"
+#include "common/outer/wire.h"
+
+struct apply {
+    int fd; /* of theta_v */
+    const char *full_path;
+    struct layout layout;
+    struct wire delta;
+    struct file_out out;
+    struct hash hash;
+    const struct kernels *kernels;
+    void *payload;
+    uint16_t *scales;
+    float *theta, *q;
+};
+
+static int apply_open(struct apply *a, const char *delta_path, uint64_t module_id, uint64_t from,
+                      struct err *err)
+{
+    struct wire_info want = { .kind = WIRE_DELTA, .module_id = module_id, .base = from };
+    struct wire_info got;
+    a->fd = open(a->full_path, O_RDONLY | O_CLOEXEC);
+    if (a->fd < 0)
+        return err_errno(err, "opening %s", a->full_path);
+    int rc = layout_read(a->fd, a->full_path, &a->layout, err);
+    if (rc == 0)
+        rc = wire_info_read(delta_path, &got, err);
+    if (rc < 0)
+        return rc;
+    want.codec = got.codec;
+    return wire_open(delta_path, &want, &a->layout, &a->delta, err);
+}
+
+static int apply_alloc(struct apply *a, struct err *err)
+{
+    a->payload = mem_try_aligned(64, FOLD_CHUNK * sizeof(float)); /* of the widest codec */
+    a->scales = mem_try_array(FOLD_CHUNK / CODEC_BLOCK, sizeof *a->scales);
+    a->theta = mem_try_aligned(64, FOLD_CHUNK * sizeof *a->theta);
+    a->q = mem_try_aligned(64, FOLD_CHUNK * sizeof *a->q);
+    if (!a->payload || !a->scales || !a->theta || !a->q)
+        return err_set(err, -ENOMEM, "no memory for applying a delta");
+    return 0;
+}
+
+static int apply_chunk(struct apply *a, size_t t, uint64_t first, size_t n, struct err *err)
+{
+    const struct st_tensor *tensor = &a->layout.st.tensors[t];
+    enum codec codec = a->delta.info.codec;
+    uint64_t at = tensor->offset + first * sizeof(float);
+    int rc = wire_read(&a->delta, t, first, n, a->payload, a->scales, err);
+    if (rc < 0)
+        return rc;
+    if (!codec_check(codec, n, a->payload, a->scales))
+        return err_set(err, -ERR_FORMAT, "%s: tensor %s holds a value that is not finite or out "
+                       "of range", a->delta.path, tensor->name);
+    codec_decode(codec, n, a->payload, a->scales, a->q);
+    if (codec != CODEC_F32) {
+        rc = file_pread_all(a->fd, a->theta, n * sizeof(float), at, a->full_path, err);
+        if (rc < 0)
+            return rc;
+        a->kernels->add(n, a->theta, a->q, a->q);
+    }
+    hash_update(&a->hash, a->q, n * sizeof(float));
+    return file_out_pwrite(&a->out, a->q, n * sizeof(float), at, err);
+}
+
+static int apply_all(struct apply *a, struct err *err)
+{
+    const struct layout *l = &a->layout;
+    hash_update(&a->hash, l->header, (size_t)l->st.payload);
+    int rc = file_out_pwrite(&a->out, l->header, (size_t)l->st.payload, 0, err);
+    for (size_t t = 0; rc == 0 && t < l->st.n_tensors; t++) {
+        uint64_t count = l->st.tensors[t].count;
+        for (uint64_t first = 0; rc == 0 && first < count; first += FOLD_CHUNK) {
+            size_t n = count - first < FOLD_CHUNK ? (size_t)(count - first) : FOLD_CHUNK;
+            rc = apply_chunk(a, t, first, n, err);
+        }
+    }
+    return rc;
+}
+
+static void apply_release(struct apply *a)
+{
+    file_out_abort(&a->out);
+    wire_close(&a->delta);
+    layout_release(&a->layout);
+    hash_release(&a->hash);
+    if (a->fd >= 0)
+        (void)close(a->fd); /* read only: nothing to lose */
+    mem_free(a->payload);
+    mem_free(a->scales);
+    mem_free(a->theta);
+    mem_free(a->q);
+}
+
+int version_apply_delta(const char *full_path, const char *delta_path, uint64_t module_id,
+                        uint64_t from, const char *out_path, const uint8_t sha256[HASH_BYTES],
+                        uint8_t ret_sha256[HASH_BYTES], struct err *err)
+{
+    struct apply a = { .fd = -1,
+                       .full_path = full_path,
+                       .delta = { .fd = -1 },
+                       .out = { .fd = -1 },
+                       .kernels = kernels_best() };
+    uint8_t got[HASH_BYTES];
+    hash_init(&a.hash);
+    int rc = apply_open(&a, delta_path, module_id, from, err);
+    if (rc == 0)
+        rc = apply_alloc(&a, err);
+    if (rc == 0)
+        rc = file_out_open(&a.out, out_path, 0600, err);
+    if (rc == 0)
+        rc = apply_all(&a, err);
+    if (rc == 0) {
+        hash_final(&a.hash, got);
+        if (sha256 && !hash_equal(got, sha256, HASH_BYTES))
+            rc = err_set(err, -ERR_HASH, "%s with %s does not give version %llu: the hash differs",
+                         full_path, delta_path, (unsigned long long)from + 1);
+    }
+    if (rc == 0)
+        rc = file_out_commit(&a.out, err);
+    if (rc == 0 && ret_sha256)
+        memcpy(ret_sha256, got, HASH_BYTES);
+    apply_release(&a);
+    return rc;
+}

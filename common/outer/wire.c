@@ -1,0 +1,355 @@
+#include "common/outer/wire.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/base/err.h"
+#include "common/base/file.h"
+#include "common/base/mem.h"
+#include "common/base/str.h"
+#include "common/outer/layout.h"
+
+#define SCALE_SUFFIX ".scale"
+
+static const char *kind_name(enum wire_kind kind)
+{
+    return kind == WIRE_DELTA ? "delta" : "contribution";
+}
+
+/* What tensor t of the layout looks like inside a blob. */
+struct shape {
+    enum st_dtype dtype;
+    unsigned rank;
+    uint64_t dims[ST_RANK_MAX];
+};
+
+static struct shape payload_shape(enum codec codec, const struct st_tensor *tensor)
+{
+    struct shape s = { .dtype = codec_dtype(codec), .rank = 1 };
+    if (codec == CODEC_E3M0) {
+        s.dims[0] = tensor->count / 2 + tensor->count % 2;
+        return s;
+    }
+    s.rank = tensor->rank;
+    memcpy(s.dims, tensor->shape, sizeof s.dims);
+    return s;
+}
+
+static struct shape scale_shape(enum codec codec, const struct st_tensor *tensor)
+{
+    return (struct shape){ .dtype = ST_BF16,
+                           .rank = 1,
+                           .dims = { codec_scales(codec, (size_t)tensor->count) } };
+}
+
+/* ---- metadata ---- */
+
+static int meta_text(const struct st *st, const char *path, const char *key, const char **ret,
+                     struct err *err)
+{
+    const char *value = st_meta_get(st, key);
+    if (!value)
+        return err_set(err, -ERR_FORMAT, "%s has no %s in its metadata: not a blob of Skerry",
+                       path, key);
+    *ret = value;
+    return 0;
+}
+
+static int meta_number(const struct st *st, const char *path, const char *key, uint64_t *ret,
+                       struct err *err)
+{
+    const char *text = NULL;
+    int rc = meta_text(st, path, key, &text, err);
+    if (rc < 0)
+        return rc;
+    size_t len = strlen(text);
+    if (!len || len > 19 || strspn(text, "0123456789") != len)
+        return err_set(err, -ERR_FORMAT, "%s: %s is \"%.32s\", expected a number", path, key, text);
+    *ret = strtoull(text, NULL, 10);
+    return 0;
+}
+
+static int info_kind(const struct st *st, const char *path, struct wire_info *info,
+                     struct err *err)
+{
+    const char *kind = NULL, *codec = NULL, *encoding = NULL;
+    int rc = meta_text(st, path, "skerry.kind", &kind, err);
+    if (rc == 0)
+        rc = meta_text(st, path, "skerry.codec", &codec, err);
+    if (rc == 0)
+        rc = meta_text(st, path, "skerry.encoding", &encoding, err);
+    if (rc < 0)
+        return rc;
+    if (!strcmp(kind, "contribution"))
+        info->kind = WIRE_CONTRIBUTION;
+    else if (!strcmp(kind, "delta"))
+        info->kind = WIRE_DELTA;
+    else
+        return err_set(err, -ERR_FORMAT, "%s: skerry.kind is \"%.32s\", expected contribution or "
+                       "delta", path, kind);
+    if (codec_parse(codec, &info->codec) < 0)
+        return err_set(err, -ERR_FORMAT, "%s: skerry.codec is \"%.32s\", expected f32, bf16, int8 "
+                       "or e3m0", path, codec);
+    const char *expected = info->codec == CODEC_F32 ? "value" : "difference";
+    if (strcmp(encoding, expected) != 0)
+        return err_set(err, -ERR_FORMAT, "%s: skerry.encoding is \"%.32s\", %s has \"%s\"", path,
+                       encoding, codec, expected);
+    return 0;
+}
+
+static int info_from(const struct st *st, const char *path, struct wire_info *ret, struct err *err)
+{
+    struct wire_info info = { 0 };
+    int rc = info_kind(st, path, &info, err);
+    if (rc == 0)
+        rc = meta_number(st, path, "skerry.module", &info.module_id, err);
+    if (rc == 0)
+        rc = meta_number(st, path, "skerry.base", &info.base, err);
+    if (rc == 0 && info.kind == WIRE_DELTA)
+        rc = meta_number(st, path, "skerry.version", &info.version, err);
+    if (rc == 0 && info.kind == WIRE_CONTRIBUTION)
+        rc = meta_number(st, path, "skerry.samples", &info.samples, err);
+    if (rc == 0)
+        *ret = info;
+    return rc;
+}
+
+static int info_same(const struct wire_info *want, const struct wire_info *got, const char *path,
+                     struct err *err)
+{
+    if (got->kind != want->kind)
+        return err_set(err, -ERR_FORMAT, "%s is a %s, expected a %s", path, kind_name(got->kind),
+                       kind_name(want->kind));
+    if (got->codec != want->codec)
+        return err_set(err, -ERR_FORMAT, "%s is coded as %s, the job says %s", path,
+                       codec_name(got->codec), codec_name(want->codec));
+    if (got->module_id != want->module_id)
+        return err_set(err, -ERR_FORMAT, "%s is of module %" PRIu64 ", expected module %" PRIu64,
+                       path, got->module_id, want->module_id);
+    if (got->base != want->base)
+        return err_set(err, -ERR_STALE, "%s starts from version %" PRIu64 ", expected version "
+                       "%" PRIu64, path, got->base, want->base);
+    if (got->kind == WIRE_DELTA && got->version != got->base + 1)
+        return err_set(err, -ERR_FORMAT, "%s leads from version %" PRIu64 " to %" PRIu64
+                       ", expected the next one", path, got->base, got->version);
+    return 0;
+}
+
+int wire_info_read(const char *path, struct wire_info *ret, struct err *err)
+{
+    struct st st = { 0 };
+    int rc = st_open(path, &st, err);
+    if (rc == 0)
+        rc = info_from(&st, path, ret, err);
+    st_release(&st);
+    return rc;
+}
+
+/* ---- reading ---- */
+
+static int tensor_expect(const struct st_tensor *got, const char *name, const char *suffix,
+                         const struct shape *want, const char *path, struct err *err)
+{
+    size_t len = strlen(name);
+    if (strncmp(got->name, name, len) != 0 || strcmp(got->name + len, suffix) != 0)
+        return err_set(err, -ERR_FORMAT, "%s: tensor %s stands where %s%s belongs", path,
+                       got->name, name, suffix);
+    if (got->dtype != want->dtype)
+        return err_set(err, -ERR_FORMAT, "%s: tensor %s is %s, expected %s", path, got->name,
+                       st_dtype_name(got->dtype), st_dtype_name(want->dtype));
+    if (got->rank != want->rank || memcmp(got->shape, want->dims, want->rank * sizeof *want->dims))
+        return err_set(err, -ERR_FORMAT, "%s: tensor %s has the wrong shape for the module", path,
+                       got->name);
+    return 0;
+}
+
+static int match_layout(const struct st *st, const struct layout *layout, struct wire *w,
+                        struct err *err)
+{
+    size_t n = layout->st.n_tensors;
+    size_t first = codec_has_scale(w->info.codec) ? n : 0;
+    if (st->n_tensors != first + n)
+        return err_set(err, -ERR_FORMAT, "%s has %zu tensors, expected %zu", w->path,
+                       st->n_tensors, first + n);
+    for (size_t t = 0; t < n; t++) {
+        const struct st_tensor *tensor = &layout->st.tensors[t];
+        struct shape want = payload_shape(w->info.codec, tensor);
+        int rc = tensor_expect(&st->tensors[first + t], tensor->name, "", &want, w->path, err);
+        if (rc == 0 && first) {
+            want = scale_shape(w->info.codec, tensor);
+            rc = tensor_expect(&st->tensors[t], tensor->name, SCALE_SUFFIX, &want, w->path, err);
+        }
+        if (rc < 0)
+            return rc;
+        w->payload[t] = st->tensors[first + t].offset;
+        w->scale[t] = first ? st->tensors[t].offset : 0;
+    }
+    return 0;
+}
+
+static int offsets_new(size_t n, uint64_t **ret_payload, uint64_t **ret_scale, struct err *err)
+{
+    *ret_payload = mem_try_array(n, sizeof(uint64_t));
+    *ret_scale = mem_try_array(n, sizeof(uint64_t));
+    if (!*ret_payload || !*ret_scale)
+        return err_set(err, -ENOMEM, "no memory for a table of %zu tensors", n);
+    return 0;
+}
+
+int wire_open(const char *path, const struct wire_info *want, const struct layout *layout,
+              struct wire *ret, struct err *err)
+{
+    struct wire w = { .fd = open(path, O_RDONLY | O_CLOEXEC),
+                      .n_tensors = layout->st.n_tensors };
+    if (w.fd < 0)
+        return err_errno(err, "opening %s", path);
+    struct st st = { 0 };
+    w.path = str_dup(path);
+    int rc = st_read(w.fd, path, &st, err);
+    if (rc == 0)
+        rc = info_from(&st, path, &w.info, err);
+    if (rc == 0)
+        rc = info_same(want, &w.info, path, err);
+    if (rc == 0)
+        rc = offsets_new(w.n_tensors, &w.payload, &w.scale, err);
+    if (rc == 0)
+        rc = match_layout(&st, layout, &w, err);
+    st_release(&st);
+    if (rc < 0)
+        wire_close(&w);
+    else
+        *ret = w;
+    return rc;
+}
+
+void wire_close(struct wire *w)
+{
+    if (!w)
+        return;
+    if (w->fd >= 0)
+        (void)close(w->fd); /* read only: nothing to lose */
+    mem_free(w->path);
+    mem_free(w->payload);
+    mem_free(w->scale);
+    *w = (struct wire){ .fd = -1 };
+}
+
+int wire_read(const struct wire *w, size_t t, uint64_t first, size_t n, void *payload,
+              uint16_t *scales, struct err *err)
+{
+    enum codec c = w->info.codec;
+    uint64_t offset = w->payload[t] + codec_payload_bytes(c, (size_t)first);
+    int rc = file_pread_all(w->fd, payload, codec_payload_bytes(c, n), offset, w->path, err);
+    if (rc < 0 || !codec_has_scale(c))
+        return rc;
+    offset = w->scale[t] + first / CODEC_BLOCK * sizeof *scales;
+    return file_pread_all(w->fd, scales, codec_scales(c, n) * sizeof *scales, offset, w->path, err);
+}
+
+/* ---- writing ---- */
+
+static void writer_number(struct st_writer *w, const char *key, uint64_t value)
+{
+    char text[24];
+    (void)snprintf(text, sizeof text, "%" PRIu64, value); /* always fits */
+    st_writer_meta(w, key, text);
+}
+
+static void writer_info(struct st_writer *w, const struct wire_info *info)
+{
+    st_writer_meta(w, "skerry.kind", kind_name(info->kind));
+    st_writer_meta(w, "skerry.codec", codec_name(info->codec));
+    st_writer_meta(w, "skerry.encoding", info->codec == CODEC_F32 ? "value" : "difference");
+    writer_number(w, "skerry.module", info->module_id);
+    writer_number(w, "skerry.base", info->base);
+    if (info->kind == WIRE_DELTA)
+        writer_number(w, "skerry.version", info->version);
+    else
+        writer_number(w, "skerry.samples", info->samples);
+}
+
+static int writer_tensors(struct st_writer *w, enum codec codec, const struct layout *layout,
+                          struct err *err)
+{
+    size_t n = layout->st.n_tensors;
+    for (size_t t = 0; codec_has_scale(codec) && t < n; t++) {
+        const struct st_tensor *tensor = &layout->st.tensors[t];
+        struct shape s = scale_shape(codec, tensor);
+        char name[ST_NAME_MAX + sizeof SCALE_SUFFIX];
+        (void)snprintf(name, sizeof name, "%s" SCALE_SUFFIX, tensor->name); /* fits */
+        int rc = st_writer_add(w, name, s.dtype, s.rank, s.dims, err);
+        if (rc < 0)
+            return rc;
+    }
+    for (size_t t = 0; t < n; t++) {
+        const struct st_tensor *tensor = &layout->st.tensors[t];
+        struct shape s = payload_shape(codec, tensor);
+        int rc = st_writer_add(w, tensor->name, s.dtype, s.rank, s.dims, err);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+/* The tensors follow each other in the order of writer_tensors. */
+static void place(struct wire_out *w, uint64_t offset, const struct layout *layout)
+{
+    for (size_t t = 0; codec_has_scale(w->codec) && t < w->n_tensors; t++) {
+        w->scale[t] = offset;
+        offset += codec_scales(w->codec, (size_t)layout->st.tensors[t].count) * sizeof(uint16_t);
+    }
+    for (size_t t = 0; t < w->n_tensors; t++) {
+        w->payload[t] = offset;
+        offset += codec_payload_bytes(w->codec, (size_t)layout->st.tensors[t].count);
+    }
+}
+
+int wire_out_open(struct wire_out *ret, struct file_out *out, const struct wire_info *info,
+                  const struct layout *layout, struct err *err)
+{
+    struct wire_out w = { .out = out, .codec = info->codec, .n_tensors = layout->st.n_tensors };
+    struct st_writer *writer = st_writer_new();
+    struct buf header;
+    buf_init(&header, ST_HEADER_MAX + 16);
+    writer_info(writer, info);
+    int rc = writer_tensors(writer, info->codec, layout, err);
+    if (rc == 0)
+        rc = st_writer_header(writer, &header, &w.bytes, err);
+    if (rc == 0)
+        rc = offsets_new(w.n_tensors, &w.payload, &w.scale, err);
+    if (rc == 0)
+        rc = file_out_pwrite(out, header.data, header.len, 0, err);
+    if (rc == 0) {
+        place(&w, header.len, layout);
+        *ret = w;
+    } else {
+        wire_out_release(&w);
+    }
+    buf_release(&header);
+    st_writer_free(writer);
+    return rc;
+}
+
+int wire_out_write(struct wire_out *w, size_t t, uint64_t first, size_t n, const void *payload,
+                   const uint16_t *scales, struct err *err)
+{
+    enum codec c = w->codec;
+    int rc = file_out_pwrite(w->out, payload, codec_payload_bytes(c, n),
+                             w->payload[t] + codec_payload_bytes(c, (size_t)first), err);
+    if (rc < 0 || !codec_has_scale(c))
+        return rc;
+    return file_out_pwrite(w->out, scales, codec_scales(c, n) * sizeof *scales,
+                           w->scale[t] + first / CODEC_BLOCK * sizeof *scales, err);
+}
+
+void wire_out_release(struct wire_out *w)
+{
+    mem_free(w->payload);
+    mem_free(w->scale);
+    w->payload = w->scale = NULL;
+}
