@@ -121,6 +121,7 @@ void loop_free(struct loop *loop)
         return;
     for (int i = 0; i < SIGNALS && loop->signal_fn; i++)
         uv_close((uv_handle_t *)&loop->signals[i], NULL);
+    loop->stopping = false;
     /* Deferred calls free what was closed in this turn, so they run first. */
     do {
         (void)uv_run(&loop->uv, UV_RUN_NOWAIT);
@@ -128,7 +129,8 @@ void loop_free(struct loop *loop)
     } while (!list_empty(&loop->deferred));
     uv_close((uv_handle_t *)&loop->idle, NULL);
     uv_close((uv_handle_t *)&loop->wake, NULL);
-    (void)uv_run(&loop->uv, UV_RUN_DEFAULT);
+    while (uv_run(&loop->uv, UV_RUN_DEFAULT) != 0)
+        ; /* a stop that was asked before ends a run early */
     int rc = uv_loop_close(&loop->uv);
     if (rc < 0) {
         log_error("loop", "a handle was left open when the loop was freed: %s", uv_strerror(rc));
