@@ -23,7 +23,7 @@ struct err;
 #define ARENA_ALIGN 64
 
 struct arena_slot {
-    void **target;
+    void *target; /* address of the pointer to set */
     uint64_t offset;
 };
 
@@ -34,7 +34,8 @@ struct arena {
     void *base;        /* NULL until allocated */
 };
 
-/* *target is set by arena_alloc; it must stay where it is until then. */
+/* target is the address of a pointer: it is set by arena_alloc
+ * and must stay where it is until then. */
 void arena_add(struct arena *a, void *target, uint64_t bytes);
 uint64_t arena_mark(const struct arena *a);
 void arena_reset(struct arena *a, uint64_t mark);

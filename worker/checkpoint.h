@@ -23,10 +23,11 @@ struct err;
 int checkpoint_save(struct trainer *t, const char *path, const struct st_meta *pairs, size_t n,
                     struct err *err);
 
-/* The trainer must have been made with the same model and options; on failure it
- * is as before.  -ENOENT when there is no file, -ERR_FORMAT when it is broken,
- * -ERR_CONFIG when it belongs to another job or replica.  ret_meta (may be NULL) receives the file's
- * header: read your pairs with checkpoint_pair; st_release it. */
+/* The trainer must have been made with the same model and options.  -ENOENT when there
+ * is no file, -ERR_FORMAT when it is broken, -ERR_CONFIG when it belongs to another job
+ * or replica: the trainer is then as before, except after a payload that is not finite
+ * or cannot be read: start it afresh (trainer_set, trainer_reset_moments).  ret_meta
+ * (may be NULL) receives the header: read your pairs with checkpoint_pair; st_release it. */
 int checkpoint_load(struct trainer *t, const char *path, struct st *ret_meta, struct err *err);
 
 /* The value of a caller's pair, or NULL. */

@@ -6,7 +6,8 @@
  * blocks share their memory), or let struct trainer (worker/train.h) own one.
  *
  * All calls on the compute thread of the device.  An error of a kernel leaves
- * the weights as they were and the activations undefined. */
+ * the weights as they were and the activations undefined.  dit_forward and
+ * dit_backward only queue work on dit_stream; dit_sync waits for it. */
 #ifndef WORKER_DIT_H
 #define WORKER_DIT_H
 
@@ -45,7 +46,7 @@ struct dit_memory {
     uint64_t gradients;
     uint64_t activations; /* the arena */
 };
-void dit_memory(const struct model *m, const struct dit_options *opt, bool bf16,
+void dit_memory(const struct model *m, const struct dit_options *opt, bool use_bf16,
                 struct dit_memory *ret);
 
 /* m is borrowed until dit_free.  Weights are undefined until dit_set. */
@@ -63,11 +64,14 @@ int dit_weights_changed(struct dit *d, struct err *err);
 const struct model *dit_model(const struct dit *d);
 struct device *dit_device(const struct dit *d);
 int dit_batch(const struct dit *d);
+struct stream *dit_stream(const struct dit *d);
 bool dit_is_bf16(const struct dit *d);
 /* Device pointers, flat layout. */
 float *dit_weights(struct dit *d);
 bf16 *dit_weights_bf16(struct dit *d); /* NULL in f32 */
 float *dit_gradients(struct dit *d);   /* NULL in DIT_FORWARD */
+
+int dit_sync(struct dit *d, struct err *err);
 
 /* pred (B,3,S,S) = velocity at x (B,3,S,S), time t (B) in [0,1], labels (B) in
  * [0, classes], classes being the null label.  All device pointers, B <= batch.

@@ -68,7 +68,7 @@ int trainer_new(struct device *dev, const struct model *m, const struct train_op
 void trainer_free(struct trainer *t); /* accepts NULL */
 
 /* Bytes on the device, in all. */
-uint64_t trainer_bytes(const struct model *m, const struct train_options *opt, bool bf16);
+uint64_t trainer_bytes(const struct model *m, const struct train_options *opt, bool use_bf16);
 
 struct step_result {
     double loss;      /* mean over the samples of the step */
@@ -93,29 +93,31 @@ uint64_t trainer_total_steps(const struct trainer *t);
 /* Master weights, from or to a host flat vector. */
 int trainer_set(struct trainer *t, const float *flat, struct err *err);
 int trainer_get(struct trainer *t, float *flat, struct err *err);
-/* One tensor of the table, dense. */
-int trainer_set_tensor(struct trainer *t, const struct model_tensor *tensor, const float *values,
-                       struct err *err);
-int trainer_get_tensor(struct trainer *t, const struct model_tensor *tensor, float *values,
-                       struct err *err);
-int trainer_get_gradient(struct trainer *t, const struct model_tensor *tensor, float *values,
-                         struct err *err); /* of the last step, before clipping */
 
-/* Inner EMA; -ENOENT when it is off. */
+/* The inner EMA; -ENOENT when it is off. */
 int trainer_get_ema(struct trainer *t, float *flat, struct err *err);
 
-/* Moments to zero, Adam's count to 0, EMA to the weights. */
+/* Moments to zero, Adam's count to 0, EMA to the weights: as a new replica starts. */
 int trainer_reset_moments(struct trainer *t, struct err *err);
 
-/* Everything that a bit-exact continuation needs besides the flat weights; for
- * worker/checkpoint.h.  Host vectors of `flat` elements; ema may be NULL when off. */
-struct trainer_state {
-    uint64_t step, total_steps; /* position */
-    uint64_t adam_step;         /* updates behind the moments */
-    float *weights, *m, *v, *ema;
+/* One tensor of one vector, dense, from or to the host.  Gradients are those of the
+ * last step, before clipping.  After writing weights call trainer_written. */
+enum trainer_vector {
+    TRAINER_WEIGHTS,
+    TRAINER_ADAM_M,
+    TRAINER_ADAM_V,
+    TRAINER_EMA, /* only when on, else -ENOENT */
+    TRAINER_GRADIENT,
 };
-int trainer_get_state(struct trainer *t, struct trainer_state *s, struct err *err);
-int trainer_set_state(struct trainer *t, const struct trainer_state *s, struct err *err);
+int trainer_read(struct trainer *t, enum trainer_vector which, const struct model_tensor *tensor,
+                 float *values, struct err *err);
+int trainer_write(struct trainer *t, enum trainer_vector which, const struct model_tensor *tensor,
+                  const float *values, struct err *err);
+int trainer_written(struct trainer *t, struct err *err);
+
+/* Updates behind the moments: what the bias correction counts. */
+uint64_t trainer_adam_step(const struct trainer *t);
+void trainer_set_adam_step(struct trainer *t, uint64_t step);
 
 const struct model *trainer_model(const struct trainer *t);
 const struct train_options *trainer_options(const struct trainer *t);
