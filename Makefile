@@ -107,6 +107,7 @@ CU    := $(if $(filter 1,$(CUDA)),$(wildcard kernels/cuda/*.cu))
 
 lib = $(O)/lib$(1).a
 OBJ_proto   := $(PB_C:$(GEN)/%.c=$(O)/gen/%.o)
+OBJ_coordinator := $(O)/gen/web_assets.o
 OBJ_kernels := $(patsubst %.cu,$(O)/%.cu.o,$(CU))
 
 PROGRAMS := coordinatord workerd skerry
@@ -134,9 +135,13 @@ endif
 $(GEN)/%.pb-c.c $(GEN)/%.pb-c.h &: %.proto
 	$(call say,PROTO)mkdir -p $(GEN) && $(PROTOC_C) --c_out=$(GEN) $<
 
-# A file named *_avx2.c or *_avx512.c is built for that instruction set and
+# The dashboard is linked into coordinatord.
+$(GEN)/web_assets.c: coordinator/web_assets.sh $(wildcard coordinator/web/*)
+	$(call say,WEB)mkdir -p $(GEN) && coordinator/web_assets.sh $(sort $(wildcard coordinator/web/*)) >$@
+
+# A file named *_avx2.c, *_avx512.c or *_avx512bf16.c is built for that instruction set and
 # reached only through run-time dispatch.
-isa = $(if $(filter %_avx512.c,$(1)),-O3 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c -mprefer-vector-width=512,\
+isa = $(if $(filter %_avx512.c %_avx512bf16.c,$(1)),-O3 $(if $(filter %bf16.c,$(1)),-mavx512bf16) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c -mprefer-vector-width=512,\
       $(if $(filter %_avx2.c,$(1)),-O3 -mavx2 -mfma -mf16c))
 
 $(O)/%.o: %.c $(STAMP) | $(PB_H)

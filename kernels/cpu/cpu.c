@@ -29,6 +29,17 @@ static void describe(struct device *dev, const struct cpu_isa *isa, bool referen
              dev->threads == 1 ? "" : "s", reference ? "reference code" : what);
 }
 
+void *cpu_scratch(struct cpu_state *st, size_t bytes)
+{
+    if (bytes > st->scratch_bytes) {
+        size_t size = (bytes + 4095) / 4096 * 4096;
+        free(st->scratch);
+        st->scratch = aligned_alloc(64, size);
+        st->scratch_bytes = st->scratch ? size : 0;
+    }
+    return st->scratch;
+}
+
 int cpu_device_open(bool reference, int threads, struct device **ret_dev, struct err *err)
 {
     if (threads < 0 || threads > MAX_THREADS)
@@ -49,6 +60,7 @@ int cpu_device_open(bool reference, int threads, struct device **ret_dev, struct
     st->inner = cpu_ref_ops;
     if (!reference) {
         dev->fast_bf16 = isa.avx512_bf16;
+        cpu_fast_ops(st, &isa);
         int r = cpu_pool_new(dev->threads, &st->pool, err);
         if (r < 0) {
             cpu_device_close(dev);
@@ -64,6 +76,7 @@ void cpu_device_close(struct device *dev)
 {
     struct cpu_state *st = cpu_state(dev);
     cpu_pool_free(st->pool);
+    free(st->scratch);
     free(st);
     free(dev);
 }

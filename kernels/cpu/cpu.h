@@ -11,11 +11,17 @@
 #include "kernels/kernels.h"
 
 struct cpu_pool;
+struct gemm_kernel;
 
 struct cpu_state {
     struct kernel_ops inner;
-    struct cpu_pool *pool; /* NULL for the reference */
-    void *onednn;          /* caches of the oneDNN products, see matmul_onednn.c; or NULL */
+    struct cpu_pool *pool;             /* NULL for the reference */
+    const struct gemm_kernel *gemm[2]; /* by dtype; NULL where we have no product of our own */
+
+    /* Working memory of the operation in progress; grows to the largest ever asked
+     * for, which the shapes bound. */
+    void *scratch;
+    size_t scratch_bytes;
 };
 
 /* What this CPU and its operating system can run. */
@@ -27,9 +33,16 @@ struct cpu_isa {
 
 void cpu_isa_detect(struct cpu_isa *isa);
 
+/* Puts the fast entries that `isa` allows over the reference ones (dispatch.c). */
+struct cpu_state;
+void cpu_fast_ops(struct cpu_state *st, const struct cpu_isa *isa);
+
 /* Opens "cpu" (fast) or "cpu-ref". */
 int cpu_device_open(bool reference, int threads, struct device **ret_dev, struct err *err);
 void cpu_device_close(struct device *dev);
+
+/* 64-byte aligned working memory until the next call, or NULL. */
+void *cpu_scratch(struct cpu_state *st, size_t bytes);
 
 extern const struct kernel_ops cpu_front_ops;
 extern const struct kernel_ops cpu_ref_ops;

@@ -1,0 +1,166 @@
+#include "kernels/cpu/gemm.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "kernels/cpu/pool.h"
+#include "kernels/cpu/ref.h"
+
+enum {
+    ROWS = 96,      /* rows of a task: eight tiles share a panel of B in the first cache */
+    CHUNK = 512,    /* units of k of a packed chunk in TN, so that both panels stay in cache */
+    PACK_PANELS = 4 /* panels of B that one task packs */
+};
+
+struct job {
+    const struct matmul *mm;
+    const struct gemm_kernel *kern;
+    int64_t lda, ldb;  /* elements */
+    int64_t units;     /* of k, in this chunk */
+    int64_t k0, kn;    /* this chunk's elements of k */
+    const char *a;     /* at k0 */
+    const char *b;     /* at k0 */
+    float *packed_a;   /* NULL: A is read in place */
+    float *packed_b;
+    int64_t cols;      /* columns of a task, a multiple of NR */
+    int64_t col_tasks; /* tasks side by side */
+};
+
+static int64_t min64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t div_up(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+static void pack_b_task(void *arg, int task, int thread)
+{
+    const struct job *job = arg;
+    const struct matmul *mm = job->mm;
+    size_t size = dtype_bytes(mm->dt);
+    bool nt = mm->layout == MM_NT;
+    int64_t end = min64(mm->n, ((int64_t)task + 1) * PACK_PANELS * GEMM_NR);
+    for (int64_t j = (int64_t)task * PACK_PANELS * GEMM_NR; j < end; j += GEMM_NR) {
+        const char *src = job->b + (size_t)(nt ? j * job->ldb : j) * size;
+        (nt ? job->kern->pack_b_nt : job->kern->pack_b_nn)(
+            job->packed_b + j * job->units, src, job->ldb, (int)min64(GEMM_NR, mm->n - j), job->kn);
+    }
+}
+
+static void pack_a_task(void *arg, int task, int thread)
+{
+    const struct job *job = arg;
+    const struct matmul *mm = job->mm;
+    size_t size = dtype_bytes(mm->dt);
+    bool tn = mm->layout == MM_TN;
+    int64_t i = (int64_t)task * ROWS;
+    const char *src = job->a + (size_t)(tn ? i : i * job->lda) * size;
+    (tn ? job->kern->pack_a_tn : job->kern->pack_a_nt)(
+        job->packed_a + i * job->units, src, job->lda, (int)min64(ROWS, mm->m - i), job->kn,
+        mm->a_colsum ? mm->a_colsum + i : NULL);
+}
+
+/* One block of rows times one block of columns: B's panel outside, as it is the larger. */
+static void product_task(void *arg, int task, int thread)
+{
+    const struct job *job = arg;
+    const struct matmul *mm = job->mm;
+    _Alignas(64) float tile[GEMM_MR * GEMM_NR];
+    int64_t row0 = task / job->col_tasks * ROWS, row1 = min64(mm->m, row0 + ROWS);
+    int64_t col0 = task % job->col_tasks * job->cols, col1 = min64(mm->n, col0 + job->cols);
+    int64_t row_bytes = job->lda * (int64_t)dtype_bytes(mm->dt);
+    for (int64_t j = col0; j < col1; j += GEMM_NR) {
+        for (int64_t i = row0; i < row1; i += GEMM_MR) {
+            struct gemm_tile t = {
+                .v = tile,
+                .i = i,
+                .j = j,
+                .rows = (int)min64(GEMM_MR, row1 - i),
+                .cols = (int)min64(GEMM_NR, col1 - j),
+                .add = mm->accumulate || job->k0 > 0,
+                .bias = job->k0 == 0,
+            };
+            const float *b = job->packed_b + j * job->units;
+            if (job->packed_a)
+                job->kern->packed[t.rows](tile, job->packed_a + i * job->units, 0, b, job->units);
+            else
+                job->kern->inplace[t.rows](tile, job->a + i * row_bytes, row_bytes, b, job->units);
+            job->kern->store(mm, &t);
+        }
+    }
+}
+
+/* A can be read where it lies when its rows are whole units, and when a dozen of
+ * them do not fall on the same lines of the first cache. */
+static bool readable_in_place(const struct matmul *mm, int64_t lda)
+{
+    int64_t row_bytes = lda * (int64_t)dtype_bytes(mm->dt);
+    return mm->layout != MM_TN && (mm->dt == DT_F32 || mm->k % 2 == 0) &&
+           (row_bytes % 2048 != 0 || mm->n <= 2 * GEMM_NR);
+}
+
+/* Enough tasks for every thread to even out, but wide ones first. */
+static void plan_columns(struct job *job, int threads)
+{
+    int64_t row_tasks = div_up(job->mm->m, ROWS), panels = div_up(job->mm->n, GEMM_NR);
+    int64_t want = threads > 1 ? div_up(8 * (int64_t)threads, row_tasks) : 1;
+    int64_t per_task = div_up(panels, min64(want, panels));
+    if (job->mm->layout == MM_TN)
+        per_task = min64(per_task, 12);
+    job->cols = per_task * GEMM_NR;
+    job->col_tasks = div_up(panels, per_task);
+}
+
+static void run_chunk(struct job *job, struct cpu_pool *pool)
+{
+    const struct matmul *mm = job->mm;
+    int row_tasks = (int)div_up(mm->m, ROWS);
+    cpu_pool_run(pool, pack_b_task, job, (int)div_up(mm->n, PACK_PANELS * GEMM_NR));
+    if (job->packed_a)
+        cpu_pool_run(pool, pack_a_task, job, row_tasks);
+    cpu_pool_run(pool, product_task, job, row_tasks * (int)job->col_tasks);
+}
+
+int gemm_matmul(struct device *dev, const struct matmul *mm, struct stream *s)
+{
+    struct cpu_state *st = cpu_state(dev);
+    struct job job = {
+        .mm = mm,
+        .kern = st->gemm[mm->dt],
+        .lda = mm->lda ? mm->lda : (mm->layout == MM_TN ? mm->m : mm->k),
+        .ldb = mm->ldb ? mm->ldb : (mm->layout == MM_NT ? mm->k : mm->n),
+    };
+    if (!job.kern || mm->k == 0)
+        return ref_matmul(dev, mm, s);
+    if (mm->m == 0 || mm->n == 0)
+        return 0;
+    /* Only a plain f32 sum can be continued in C by a later chunk. */
+    bool chunked = mm->layout == MM_TN && mm->epilogue == MM_PLAIN && mm->c_dt == DT_F32;
+    int64_t per_unit = mm->dt == DT_BF16 ? 2 : 1;
+    int64_t chunk = chunked ? min64(mm->k, CHUNK * per_unit) : mm->k;
+    int64_t units = gemm_units(mm->dt, chunk);
+    bool pack_a = !readable_in_place(mm, job.lda);
+    size_t a_floats = pack_a ? (size_t)(div_up(mm->m, GEMM_MR) * GEMM_MR * units) : 0;
+    size_t b_floats = (size_t)(div_up(mm->n, GEMM_NR) * GEMM_NR * units);
+    a_floats = (a_floats + 15) / 16 * 16;
+    float *scratch = cpu_scratch(st, (a_floats + b_floats) * sizeof *scratch);
+    if (!scratch)
+        return -ENOMEM;
+    job.packed_a = pack_a ? scratch : NULL;
+    job.packed_b = scratch + a_floats;
+    plan_columns(&job, dev->threads);
+    size_t size = dtype_bytes(mm->dt);
+    for (job.k0 = 0; job.k0 < mm->k; job.k0 += chunk) {
+        job.kn = min64(chunk, mm->k - job.k0);
+        job.units = gemm_units(mm->dt, job.kn);
+        job.a = (const char *)mm->a +
+                (size_t)(mm->layout == MM_TN ? job.k0 * job.lda : job.k0) * size;
+        job.b = (const char *)mm->b +
+                (size_t)(mm->layout == MM_NT ? job.k0 : job.k0 * job.ldb) * size;
+        run_chunk(&job, st->pool);
+    }
+    return 0;
+}

@@ -1,0 +1,63 @@
+/* Our own matrix product for CPUs with AVX-512, in the shape of Goto and
+ * van de Geijn: panels of A and B are packed so that the inner loop reads both
+ * in order, and the inner loop keeps a tile of MR x NR sums in registers.
+ *
+ * Everything is counted in "units" of four bytes along k: one f32, or a pair of
+ * bf16 (the dot product instruction takes pairs).  An odd k is padded with zeros.
+ *
+ *   packed B: panels of NR columns, each [units][NR]      (zeros beyond n)
+ *   packed A: panels of MR rows,    each [units][MR]      (zeros beyond m)
+ *
+ * Every sum runs over k in ascending order in chunks fixed by the shapes, so the
+ * result depends on neither the number of threads nor the blocking. */
+#ifndef KERNELS_CPU_GEMM_H
+#define KERNELS_CPU_GEMM_H
+
+#include "kernels/cpu/cpu.h"
+
+enum { GEMM_MR = 12, GEMM_NR = 32 };
+
+/* tile[MR][NR] = A B over `units`; the first `mr` rows count.  A is packed, or lies
+ * in rows `row_bytes` apart (units contiguous). */
+typedef void gemm_micro_fn(float *tile, const void *a, int64_t row_bytes, const float *b,
+                           int64_t units);
+
+/* One panel of `cols` (<= NR) columns: of src (k, ld), or for NT of rows of length k. */
+typedef void gemm_pack_b_fn(float *dst, const void *src, int64_t ld, int cols, int64_t k);
+
+/* Consecutive panels of `rows` rows of the product: the columns of src (k, ld), whose
+ * sums over k are added to sums (rows) when given; or for NT rows of length k. */
+typedef void gemm_pack_a_fn(float *dst, const void *src, int64_t ld, int rows, int64_t k,
+                            float *sums);
+
+/* A finished tile, NR wide, to rows i.. and columns j.. of C. */
+struct gemm_tile {
+    const float *v;
+    int64_t i, j;
+    int rows, cols;
+    bool add;  /* add to C: a later chunk of k, or accumulate */
+    bool bias; /* the chunk that carries the bias */
+};
+
+typedef void gemm_store_fn(const struct matmul *mm, const struct gemm_tile *tile);
+
+struct gemm_kernel {
+    gemm_micro_fn *const *packed;  /* [rows], 1..MR */
+    gemm_micro_fn *const *inplace; /* [rows] */
+    gemm_pack_b_fn *pack_b_nn, *pack_b_nt;
+    gemm_pack_a_fn *pack_a_tn, *pack_a_nt;
+    gemm_store_fn *store;
+};
+
+extern const struct gemm_kernel gemm_f32_avx512;  /* gemm_f32_avx512.c */
+extern const struct gemm_kernel gemm_bf16_avx512; /* gemm_avx512bf16.c: needs AVX512-BF16 */
+
+static inline int64_t gemm_units(enum dtype dt, int64_t k)
+{
+    return dt == DT_BF16 ? (k + 1) / 2 : k;
+}
+
+/* Entry for the table; uses state->gemm[dt], which must be set for mm->dt. */
+int gemm_matmul(struct device *dev, const struct matmul *mm, struct stream *s);
+
+#endif

@@ -1,0 +1,160 @@
+/* 16 lanes of f32 and what the elementwise code needs of them; only for files
+ * compiled for AVX-512. */
+#ifndef KERNELS_CPU_VEC_AVX512_H
+#define KERNELS_CPU_VEC_AVX512_H
+
+#include <immintrin.h>
+#include <stdint.h>
+
+#include "kernels/dtype.h"
+
+enum { VL = 16 };
+typedef __m512 vf;
+
+/* The first n lanes (all when n >= VL). */
+typedef __mmask16 vmask;
+static inline vmask v_mask(int64_t n)
+{
+    return n >= VL ? (vmask)0xffff : (vmask)((1u << n) - 1u);
+}
+
+static inline vf v_set(float x)
+{
+    return _mm512_set1_ps(x);
+}
+
+static inline vf v_zero(void)
+{
+    return _mm512_setzero_ps();
+}
+
+static inline vf v_load(const float *p, vmask m)
+{
+    return _mm512_maskz_loadu_ps(m, p);
+}
+
+static inline void v_store(float *p, vmask m, vf x)
+{
+    _mm512_mask_storeu_ps(p, m, x);
+}
+
+static inline vf v_load_bf16(const bf16 *p, vmask m)
+{
+    __m256i h = _mm256_maskz_loadu_epi16(m, p);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+}
+
+/* Rounds to nearest even; NaN stays NaN.  The instruction flushes denormals. */
+static inline __m256i v_to_bf16(vf x)
+{
+#ifdef __AVX512BF16__
+    return (__m256i)_mm512_cvtneps_pbh(x);
+#else
+    __m512i u = _mm512_castps_si512(x);
+    __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+    __m512i r = _mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+    r = _mm512_mask_or_epi32(r, nan, u, _mm512_set1_epi32(0x400000));
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(r, 16));
+#endif
+}
+
+static inline void v_store_bf16(bf16 *p, vmask m, vf x)
+{
+    _mm256_mask_storeu_epi16(p, m, v_to_bf16(x));
+}
+
+static inline vf v_add(vf a, vf b)
+{
+    return _mm512_add_ps(a, b);
+}
+
+static inline vf v_sub(vf a, vf b)
+{
+    return _mm512_sub_ps(a, b);
+}
+
+static inline vf v_mul(vf a, vf b)
+{
+    return _mm512_mul_ps(a, b);
+}
+
+static inline vf v_div(vf a, vf b)
+{
+    return _mm512_div_ps(a, b);
+}
+
+static inline vf v_sqrt(vf a)
+{
+    return _mm512_sqrt_ps(a);
+}
+
+static inline vf v_max(vf a, vf b)
+{
+    return _mm512_max_ps(a, b);
+}
+
+static inline vf v_min(vf a, vf b)
+{
+    return _mm512_min_ps(a, b);
+}
+
+/* a*b + c and c - a*b, rounded once. */
+static inline vf v_fma(vf a, vf b, vf c)
+{
+    return _mm512_fmadd_ps(a, b, c);
+}
+
+static inline vf v_fnma(vf a, vf b, vf c)
+{
+    return _mm512_fnmadd_ps(a, b, c);
+}
+
+static inline float v_sum(vf a)
+{
+    return _mm512_reduce_add_ps(a);
+}
+
+static inline float v_hmax(vf a)
+{
+    return _mm512_reduce_max_ps(a);
+}
+
+/* Lanes outside the mask become x. */
+static inline vf v_select(vmask m, vf a, vf x)
+{
+    return _mm512_mask_blend_ps(m, x, a);
+}
+
+/* 1/x to about 24 bits for normal x: the estimate and one Newton step. */
+static inline vf v_rcp(vf x)
+{
+    vf r = _mm512_rcp14_ps(x);
+    return v_fma(r, v_fnma(x, r, v_set(1)), r);
+}
+
+/* round(x) as float, and 2^n scaling of y by an integral float n. */
+static inline vf v_round(vf x)
+{
+    return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+
+static inline vf v_scale2(vf y, vf n)
+{
+    return _mm512_scalef_ps(y, n);
+}
+
+static inline double v_sumsq_f64(const float *x, int64_t n)
+{
+    __m512d acc[2] = {_mm512_setzero_pd(), _mm512_setzero_pd()};
+    for (int64_t i = 0; i < n; i += VL) {
+        vf v = v_load(x + i, v_mask(n - i));
+        __m512d lo = _mm512_cvtps_pd(_mm512_castps512_ps256(v));
+        __m512d hi = _mm512_cvtps_pd(_mm512_extractf32x8_ps(v, 1));
+        acc[0] = _mm512_fmadd_pd(lo, lo, acc[0]);
+        acc[1] = _mm512_fmadd_pd(hi, hi, acc[1]);
+    }
+    return _mm512_reduce_add_pd(_mm512_add_pd(acc[0], acc[1]));
+}
+
+#endif

@@ -1,0 +1,61 @@
+/* Functions of whole vectors, written once over vec_avx512.h or vec_avx2.h, which
+ * must be included first. */
+#ifndef KERNELS_CPU_VEC_MATH_H
+#define KERNELS_CPU_VEC_MATH_H
+
+/* exp(x): x = n ln2 + r, |r| <= ln2/2, the series to degree 6; below
+ * 3 ulp.  Clamped to [-87.3, 88.7]; NaN stays NaN. */
+static inline vf v_exp(vf x)
+{
+    /* max and min return the second operand on NaN, so x comes second. */
+    x = v_min(v_set(88.72283f), v_max(v_set(-87.33654f), x));
+    vf n = v_round(v_mul(x, v_set(1.44269504f)));
+    vf r = v_fnma(n, v_set(0.693145752f), x);
+    r = v_fnma(n, v_set(1.42860677e-6f), r);
+    vf p = v_fma(v_set(1.38888889e-3f), r, v_set(8.33333333e-3f));
+    p = v_fma(p, r, v_set(4.16666667e-2f));
+    p = v_fma(p, r, v_set(1.66666667e-1f));
+    p = v_fma(p, r, v_set(0.5f));
+    p = v_fma(v_mul(p, r), r, r);
+    return v_scale2(v_add(p, v_set(1.0f)), n);
+}
+
+static inline vf v_sigmoid(vf x)
+{
+    return v_rcp(v_add(v_set(1.0f), v_exp(v_sub(v_zero(), x))));
+}
+
+/* gelu_tanh(x) = x * sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x³), since
+ * (1 + tanh u)/2 = sigmoid(2u). */
+static inline vf v_gelu(vf x)
+{
+    vf u2 = v_mul(x, v_fma(v_mul(x, x), v_set(2 * 0.7978845608f * 0.044715f),
+                           v_set(2 * 0.7978845608f)));
+    return v_mul(x, v_sigmoid(u2));
+}
+
+/* d gelu = s + x s (1-s) 2u' with s = sigmoid(2u). */
+static inline vf v_gelu_grad(vf x)
+{
+    vf xx = v_mul(x, x);
+    vf u2 = v_mul(x, v_fma(xx, v_set(2 * 0.7978845608f * 0.044715f), v_set(2 * 0.7978845608f)));
+    vf du2 = v_fma(xx, v_set(6 * 0.7978845608f * 0.044715f), v_set(2 * 0.7978845608f));
+    vf s = v_sigmoid(u2);
+    return v_fma(v_mul(v_mul(x, s), v_sub(v_set(1.0f), s)), du2, s);
+}
+
+/* Load and store of either type; dt is a constant where these are inlined. */
+static inline vf v_load_dt(const void *p, enum dtype dt, int64_t i, vmask m)
+{
+    return dt == DT_BF16 ? v_load_bf16((const bf16 *)p + i, m) : v_load((const float *)p + i, m);
+}
+
+static inline void v_store_dt(void *p, enum dtype dt, int64_t i, vmask m, vf x)
+{
+    if (dt == DT_BF16)
+        v_store_bf16((bf16 *)p + i, m, x);
+    else
+        v_store((float *)p + i, m, x);
+}
+
+#endif

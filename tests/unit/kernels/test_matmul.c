@@ -1,0 +1,181 @@
+/* The product against its reference: all layouts, types and epilogues, odd sizes.
+ *
+ * Tolerance: both sum k products of f32 (bf16 products are exact in f32) in different
+ * orders, so they differ by about 2^-24 * k * E|a b| * a small factor; the bf16 dot product
+ * instruction adds pairs without an intermediate rounding.  1e-6 * k + 1e-5 relative covers
+ * it; a bf16 output adds half a unit in its last place on each side, 2^-8. */
+#include "tests/unit/kernels/guard.h"
+
+struct shape {
+    int64_t m, n, k;
+};
+
+static const struct shape shapes[] = {
+    {1, 1, 1},   {3, 5, 7},    {12, 32, 2},  {13, 33, 3},   {64, 48, 64},  {97, 31, 129},
+    {100, 96, 65}, {192, 64, 96}, {7, 200, 40}, {25, 17, 1100}, {50, 70, 1536},
+};
+
+static void fill_case(struct matmul *mm, const struct shape *s, enum dtype dt, enum dtype c_dt)
+{
+    /* Leading dimensions a little larger than dense on every other case. */
+    int64_t pad = (s->m + s->n) % 2 ? 3 : 0;
+    mm->m = s->m;
+    mm->n = s->n;
+    mm->k = s->k;
+    mm->dt = dt;
+    mm->c_dt = c_dt;
+    bool tn = mm->layout == MM_TN, nt = mm->layout == MM_NT;
+    mm->lda = (tn ? s->m : s->k) + pad;
+    mm->ldb = (nt ? s->k : s->n) + pad;
+    mm->ldc = s->n + pad;
+    mm->a = guard_randn((size_t)((tn ? s->k : s->m) * mm->lda - pad), dt, 1);
+    mm->b = guard_randn((size_t)((nt ? s->n : s->k) * mm->ldb - pad), dt, 1);
+    mm->bias = guard_randn((size_t)s->n, DT_F32, 1);
+}
+
+/* Runs the case on both devices with their own copies of what is written. */
+static void compare(struct devices *d, struct matmul mm)
+{
+    size_t cn = (size_t)((mm.m - 1) * mm.ldc + mm.n), cb = cn * dtype_bytes(mm.c_dt);
+    void *c0 = guard_randn(cn, mm.c_dt, 1), *c1 = guard_copy(c0, cb);
+    void *aux0 = guard_randn(cn, mm.c_dt, 1), *aux1 = guard_copy(aux0, cb);
+    float *sum0 = guard_randn((size_t)mm.m, DT_F32, 1);
+    float *sum1 = guard_copy(sum0, (size_t)mm.m * sizeof *sum0);
+    bool aux = mm.epilogue != MM_PLAIN, sums = mm.layout == MM_TN;
+    mm.c = c0;
+    mm.aux = aux ? aux0 : NULL;
+    mm.a_colsum = sums ? sum0 : NULL;
+    assert_int_equal(d->ref->ops->matmul(d->ref, &mm, NULL), 0);
+    mm.c = c1;
+    mm.aux = aux ? aux1 : NULL;
+    mm.a_colsum = sums ? sum1 : NULL;
+    assert_int_equal(d->fast->ops->matmul(d->fast, &mm, NULL), 0);
+    float abs_tol = 1e-6f * (float)mm.k + 1e-5f;
+    float rel_tol = mm.c_dt == DT_BF16 ? 1.0f / 128 : 1e-5f;
+    guard_close("C", c1, c0, cn, mm.c_dt, abs_tol, rel_tol);
+    guard_close("aux", aux1, aux0, cn, mm.c_dt, abs_tol, rel_tol);
+    guard_close("a_colsum", sum1, sum0, (size_t)mm.m, DT_F32, abs_tol, 1e-5f);
+}
+
+static void run_layout(struct devices *d, enum mm_layout layout)
+{
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        for (int types = 0; types < 4; types++) {
+            for (int e = MM_PLAIN; e <= MM_DGELU; e++) {
+                struct matmul mm = {.layout = layout, .epilogue = (enum mm_epilogue)e};
+                fill_case(&mm, &shapes[i], (enum dtype)(types & 1), (enum dtype)(types >> 1));
+                compare(d, mm);
+                guard_check_all();
+            }
+        }
+    }
+}
+
+static void layouts(void **state)
+{
+    run_layout(*state, MM_NN);
+    run_layout(*state, MM_NT);
+    run_layout(*state, MM_TN);
+}
+
+static void accumulates(void **state)
+{
+    for (int layout = MM_NN; layout <= MM_TN; layout++) {
+        for (int dt = DT_F32; dt <= DT_BF16; dt++) {
+            struct matmul mm = {.layout = (enum mm_layout)layout, .accumulate = true};
+            struct shape s = {45, 51, 1037};
+            fill_case(&mm, &s, (enum dtype)dt, DT_F32);
+            compare(*state, mm);
+            mm.bias = NULL;
+            compare(*state, mm);
+            guard_check_all();
+        }
+    }
+}
+
+/* Rows a power of two apart take the packed path. */
+static void power_of_two_rows(void **state)
+{
+    struct shape s = {30, 100, 2048};
+    for (int dt = DT_F32; dt <= DT_BF16; dt++) {
+        struct matmul mm = {.layout = MM_NT};
+        fill_case(&mm, &s, (enum dtype)dt, DT_F32);
+        mm.lda = 2048;
+        compare(*state, mm);
+        guard_check_all();
+    }
+}
+
+static void no_aux_gelu(void **state)
+{
+    struct devices *d = *state;
+    struct matmul mm = {.layout = MM_NT, .epilogue = MM_GELU};
+    struct shape s = {33, 40, 20};
+    fill_case(&mm, &s, DT_F32, DT_F32);
+    float *c0 = guard_new(4 * (size_t)(32 * mm.ldc + 40));
+    float *c1 = guard_new(4 * (size_t)(32 * mm.ldc + 40));
+    mm.c = c0;
+    assert_int_equal(d->ref->ops->matmul(d->ref, &mm, NULL), 0);
+    mm.c = c1;
+    assert_int_equal(d->fast->ops->matmul(d->fast, &mm, NULL), 0);
+    for (int64_t i = 0; i < s.m; i++)
+        guard_close("C", c1 + i * mm.ldc, c0 + i * mm.ldc, (size_t)s.n, DT_F32, 1e-4f, 1e-5f);
+    guard_check_all();
+}
+
+static void refuses_impossible(void **state)
+{
+    struct devices *d = *state;
+    float x[4] = {0};
+    struct matmul ok = {.layout = MM_NN, .m = 2, .n = 2, .k = 1, .c = x, .a = x, .b = x};
+    struct matmul bad[6];
+    for (int i = 0; i < 6; i++)
+        bad[i] = ok;
+    bad[0].m = -1;
+    bad[1].lda = 0, bad[1].ldb = 1;
+    bad[2].epilogue = MM_DGELU;
+    bad[3].a_colsum = x;
+    bad[4].accumulate = true, bad[4].c_dt = DT_BF16;
+    bad[5].dt = (enum dtype)7;
+    for (int i = 0; i < 6; i++) {
+        assert_int_equal(d->ref->ops->matmul(d->ref, &bad[i], NULL), -22);
+        assert_int_equal(d->fast->ops->matmul(d->fast, &bad[i], NULL), -22);
+    }
+    ok.m = 0;
+    assert_int_equal(d->fast->ops->matmul(d->fast, &ok, NULL), 0);
+}
+
+/* The same bits with one, two and five threads. */
+static void threads_do_not_matter(void **state)
+{
+    const int counts[] = {1, 2, 5};
+    struct shape s = {201, 130, 1100};
+    for (int layout = MM_NN; layout <= MM_TN; layout++) {
+        struct matmul mm = {.layout = (enum mm_layout)layout};
+        fill_case(&mm, &s, DT_BF16, DT_F32);
+        size_t bytes = 4 * (size_t)((s.m - 1) * mm.ldc + s.n);
+        void *c[3];
+        for (int i = 0; i < 3; i++) {
+            struct device *dev;
+            assert_int_equal(device_open("cpu", counts[i], &dev, NULL), 0);
+            mm.c = c[i] = guard_new(bytes);
+            assert_int_equal(dev->ops->matmul(dev, &mm, NULL), 0);
+            device_close(dev);
+            assert_memory_equal(c[i], c[0], bytes);
+        }
+        guard_check_all();
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(layouts),
+        cmocka_unit_test(accumulates),
+        cmocka_unit_test(power_of_two_rows),
+        cmocka_unit_test(no_aux_gelu),
+        cmocka_unit_test(refuses_impossible),
+        cmocka_unit_test(threads_do_not_matter),
+    };
+    return cmocka_run_group_tests(tests, devices_setup, devices_teardown);
+}
