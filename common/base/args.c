@@ -166,7 +166,7 @@ static int add_rest(struct args *a, const char *arg, struct err *err)
     return 0;
 }
 
-/* Required flags are those whose storage is still empty or not `given`. */
+/* Flags that must be given, and enough arguments. */
 static int check_required(const struct args *a, const bool *seen, struct err *err)
 {
     size_t n = 0;

@@ -10,11 +10,19 @@
 
 #define SIZE_MAX_PIXELS 4096 /* of a side we decode to */
 
+/* Warnings about odd metadata of an image are not ours to print. */
+static void be_silent(const char *domain, GLogLevelFlags level, const char *text, void *ctx)
+{
+    (void)domain;
+    (void)level;
+    (void)text;
+    (void)ctx;
+}
+
 int image_init(struct err *err)
 {
-    /* Warnings about odd metadata are not ours to print. */
-    g_log_set_handler("VIPS", G_LOG_LEVEL_WARNING | G_LOG_LEVEL_INFO | G_LOG_LEVEL_DEBUG,
-                      g_log_default_handler, NULL);
+    g_log_set_handler("VIPS", G_LOG_LEVEL_WARNING | G_LOG_LEVEL_INFO | G_LOG_LEVEL_DEBUG, be_silent,
+                      NULL);
     if (VIPS_INIT("skerry") != 0)
         return err_set(err, -ENOSYS, "cannot start libvips: %s", vips_error_buffer());
     vips_concurrency_set(1);
@@ -69,7 +77,7 @@ static int open_header(const void *data, size_t len, VipsImage **ret, struct err
 
 int image_info(const void *data, size_t len, int *ret_width, int *ret_height, struct err *err)
 {
-    VipsImage *image;
+    VipsImage *image = NULL;
     int rc = open_header(data, len, &image, err);
     if (rc < 0)
         return rc;

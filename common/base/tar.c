@@ -3,6 +3,7 @@
 #include <archive.h>
 #include <archive_entry.h>
 #include <errno.h>
+#include <stdbool.h>
 #include <string.h>
 
 #include "common/base/err.h"
@@ -18,6 +19,7 @@ struct tar {
     char *name;
     char entry[TAR_NAME_MAX];
     uint64_t entry_bytes;
+    bool ended; /* libarchive must not be asked again */
     tar_read_fn *read;
     void *ctx;
     uint8_t *block;     /* of the stream variant */
@@ -126,11 +128,15 @@ void tar_close(struct tar *t)
 
 int tar_next(struct tar *t, struct tar_entry *ret, struct err *err)
 {
+    if (t->ended)
+        return 0;
     for (int skipped = 0; skipped < SKIPPED_MAX; skipped++) {
         struct archive_entry *e;
         int rc = archive_read_next_header(t->archive, &e);
-        if (rc == ARCHIVE_EOF)
+        if (rc == ARCHIVE_EOF) {
+            t->ended = true;
             return 0;
+        }
         if (rc == ARCHIVE_WARN || rc == ARCHIVE_RETRY)
             rc = ARCHIVE_OK; /* odd names and times; the content is sound */
         if (rc != ARCHIVE_OK)
