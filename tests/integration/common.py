@@ -1,0 +1,78 @@
+"""What the integration tests share: the programs, tiny jobs, waiting for conditions."""
+import json
+import os
+import struct
+import subprocess
+import sys
+import time
+
+import numpy as np
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "..", "tools"))
+import dataset  # noqa: E402
+
+BIN = os.path.abspath(os.environ.get("SKERRY_BIN", "build/bin"))
+
+JOB = """name: tiny
+seed: 5
+data: {{path: data, image_size: 16, holdout: {holdout}, shard_samples: 32}}
+model: {{patch: 4, dim: 32, depth: 2, heads: 2}}
+train: {{batch: {batch}, lr: 1e-3, precision: {precision}}}
+recipe: {{name: diloco, replicas: {replicas}}}
+outer: {{rounds: {rounds}, steps: {steps}, lr: {lr}, momentum: {momentum}, ema: {ema}}}
+wire: {{up: {up}, down: {down}}}
+sample: {{every: {sample_every}, count: 4, steps: 3, columns: 2}}
+eval: {{every: {eval_every}, samples: 8}}
+"""
+
+
+def make_dataset(folder, classes=2, images=96, size=16, fmt="png"):
+    return dataset.make(str(folder), classes=classes, images=images, size=size, fmt=fmt)
+
+
+def write_job(folder, data=True, **keys):
+    """folder/job.yaml with folder/data beside it; returns the job's path."""
+    values = dict(batch=8, precision="f32", replicas=2, rounds=2, steps=4, lr=0.7, momentum=0.9, ema=0.5,
+                  up="e3m0", down="e3m0", holdout=0.1, sample_every=0, eval_every=0)
+    values.update(keys)
+    if data:
+        make_dataset(os.path.join(str(folder), "data"))
+    path = os.path.join(str(folder), "job.yaml")
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(JOB.format(**values))
+    return path
+
+
+def skerry(*args, timeout=180, env=None, **kw):
+    return subprocess.run([f"{BIN}/skerry", *map(str, args)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          text=True, timeout=timeout, env={**os.environ, **(env or {})}, **kw)
+
+
+def wait_until(done, seconds, what):
+    """The first true value of done(); fails after the deadline, naming what did not come."""
+    deadline = time.monotonic() + seconds
+    while True:
+        got = done()
+        if got:
+            return got
+        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
+        time.sleep(0.02)
+
+
+def children_of(pid):
+    return [int(p) for p in open(f"/proc/{pid}/task/{pid}/children").read().split()]
+
+
+def read_safetensors(path):
+    """The format in a few lines: u64 length, JSON header, raw little-endian tensors."""
+    raw = open(path, "rb").read()
+    n = struct.unpack("<Q", raw[:8])[0]
+    header = json.loads(raw[8:8 + n])
+    kinds = {"F32": np.float32, "I32": np.int32, "U8": np.uint8, "I8": np.int8, "F64": np.float64, "I64": np.int64}
+    out = {}
+    for name, t in header.items():
+        if name != "__metadata__":
+            a, b = t["data_offsets"]
+            out[name] = np.frombuffer(raw[8 + n + a:8 + n + b], kinds[t["dtype"]]).reshape(t["shape"])
+    return out

@@ -1,0 +1,109 @@
+"""`skerry run`: from a job file to results, and what it leaves behind when it is stopped."""
+import json
+import os
+import signal
+import struct
+import subprocess
+import time
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from common import BIN, children_of, make_dataset, read_safetensors, skerry, wait_until, write_job
+
+
+def png_size(path):
+    head = open(path, "rb").read(24)
+    assert head[:8] == b"\x89PNG\r\n\x1a\n"
+    return struct.unpack(">II", head[16:24])
+
+
+def test_leaves_results_and_nothing_else(tmp_path):
+    job = write_job(tmp_path, rounds=3, steps=4, replicas=2)
+    out = tmp_path / "out"
+    done = skerry("run", job, "--workers", "2", "--out", out)
+    assert done.returncode == 0, done.stderr
+    assert sorted(os.listdir(out)) == ["logs", "loss.svg", "metrics.jsonl", "model", "samples.png"]
+    width, height = png_size(out / "samples.png")
+    assert width > 32 and height > 16
+    ET.parse(out / "loss.svg")
+    records = [json.loads(line) for line in open(out / "metrics.jsonl")]
+    rounds = [r for r in records if r["kind"] == "round"]
+    assert [r["round"] for r in rounds] == [1, 2, 3]
+    assert rounds[-1]["eval_loss"] > 0
+    steps = {(r["replica"], r["step"]) for r in records if r["kind"] == "loss"}
+    assert len(steps) == 2 * 3 * 4, "every inner step of both replicas has a loss point"
+    tensors = read_safetensors(out / "model" / "model.safetensors")
+    assert tensors["x_embedder.proj.weight"].shape == (32, 3, 4, 4)
+    config = json.load(open(out / "model" / "config.json"))
+    assert config["hidden_size"] == 32 and config["classes"] == ["disc", "square"]
+    assert "round 3/3" in done.stderr
+
+
+def test_json_output_is_json_only(tmp_path):
+    job = write_job(tmp_path, rounds=1, steps=2)
+    done = skerry("run", job, "--workers", "1", "--out", tmp_path / "out", "--json")
+    assert done.returncode == 0, done.stderr
+    states = [json.loads(line) for line in done.stdout.splitlines()]
+    assert states[-1]["state"] == "done"
+    assert states[-1]["bytes"]["per_param_up"] < 4
+
+
+def start_long_run(tmp_path):
+    job = write_job(tmp_path, rounds=100000, steps=20)
+    run = subprocess.Popen([f"{BIN}/skerry", "run", str(job), "--workers", "2", "--out", str(tmp_path / "out")],
+                           stderr=open(tmp_path / "err", "w"), stdout=subprocess.DEVNULL)
+    wait_until(lambda: "round 1/" in open(tmp_path / "err").read() or run.poll() is not None, 60,
+               "the first round")
+    assert run.poll() is None, open(tmp_path / "err").read()
+    kids = children_of(run.pid)
+    assert len(kids) == 3
+    return run, kids
+
+
+def gone(pids):
+    def dead(pid):
+        try:
+            return open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[0] == "Z"
+        except OSError:
+            return True
+    return all(dead(pid) for pid in pids)
+
+
+@pytest.mark.parametrize("signo", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_cleanly(tmp_path, signo):
+    run, kids = start_long_run(tmp_path)
+    run.send_signal(signo)
+    assert run.wait(20) == 130
+    assert gone(kids)
+    assert not (tmp_path / "out" / ".swarm").exists()
+    assert "interrupted" in open(tmp_path / "err").read()
+
+
+def test_its_own_death_takes_the_swarm_along(tmp_path):
+    run, kids = start_long_run(tmp_path)
+    run.kill()
+    run.wait()
+    wait_until(lambda: gone(kids), 10, "the children to die with their parent")
+
+
+def test_a_killed_worker_is_replaced_and_the_job_ends(tmp_path):
+    job = write_job(tmp_path, rounds=6, steps=6, replicas=2)
+    done = skerry("run", job, "--workers", "2", "--out", tmp_path / "out", "--drill", "2")
+    assert done.returncode == 0, done.stderr
+    assert "SIGKILL for worker-1" in done.stderr
+    assert "worker-3 takes its place" in done.stderr
+    rounds = [json.loads(line) for line in open(tmp_path / "out" / "metrics.jsonl")]
+    assert [r["round"] for r in rounds if r["kind"] == "round"] == [1, 2, 3, 4, 5, 6]
+
+
+def test_the_same_seed_gives_the_same_model(tmp_path):
+    models = []
+    for name in ("a", "b"):
+        os.makedirs(tmp_path / name)
+        job = write_job(tmp_path / name, rounds=2, steps=3, replicas=1)
+        done = skerry("run", job, "--workers", "1", "--threads", "1" if name == "a" else "2", "--out",
+                      tmp_path / name / "out")
+        assert done.returncode == 0, done.stderr
+        models.append(open(tmp_path / name / "out" / "model" / "model.safetensors", "rb").read())
+    assert models[0] == models[1], "one worker, one seed: equal bits, whatever the threads"
