@@ -12,7 +12,9 @@
  * failed, was cancelled or died with the process is simply submitted again and
  * gives the same bits.  Nothing of v+1 counts before the caller has recorded it.
  *
- * State of a module, in state_dir, versioned and written by rename:
+ * State of a module, in state_dir, versioned and written by rename.  state_dir lies
+ * on the file system of the blob store (both under --data-dir); one step per
+ * state_dir at a time.
  *   target.V.safetensors     theta_target   (absent at V = 0: it is the full file)
  *   momentum.V.safetensors                  (absent at V = 0: zeros)
  * A version the caller did not record leaves files there that the redo replaces.
@@ -90,7 +92,8 @@ int outer_exec_new(struct loop *loop, struct blobstore *store, unsigned threads,
  * with -ERR_CANCELLED before this returns. [loop] */
 void outer_exec_free(struct outer_exec *exec);
 
-/* -EAGAIN: OUTER_QUEUE_MAX steps wait already; -EINVAL: an impossible step (err
+/* -EAGAIN: OUTER_QUEUE_MAX steps wait already; -EBUSY: one of this state_dir is
+ * open; -EINVAL: an impossible step (err
  * says which field).  Else done follows. [loop] */
 int outer_submit(struct outer_exec *exec, struct outer_step *step, outer_done_fn done,
                  struct err *err);

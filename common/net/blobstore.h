@@ -62,6 +62,14 @@ int blobstore_scan(const struct blobstore *s,
 int blobstore_put(struct blobstore *s, const void *data, size_t len, struct blob_id *ret_id,
                   struct err *err);
 
+/* Takes a finished file as a blob: `path` lies on the same file system, is
+ * fsynced, and the caller has hashed it while writing (its word is taken; size is
+ * checked).  Renames it into place, fsyncs the directory; where the blob exists
+ * already the file is removed.  -ENOSPC: quota; -EXDEV: another file system; the
+ * file is then left alone.  Any thread. */
+int blobstore_adopt(struct blobstore *s, const char *path, const struct blob_id *id, uint64_t size,
+                    struct err *err);
+
 /* ---- writers: one thread at a time ---- */
 
 /* A writer for a blob of at most max_bytes.  With `expect` the content must
