@@ -1,0 +1,150 @@
+"""What a person can get wrong: one clear sentence, a non-zero exit, nothing lost."""
+import os
+import socket
+import subprocess
+import tarfile
+
+import pytest
+
+from common import BIN, make_dataset, skerry, write_job
+
+REFUSED, USAGE, UNREACHABLE = 4, 2, 3
+
+
+def one_sentence(done, *words):
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    assert len(lines) == 1, done.stderr
+    for word in words:
+        assert word in lines[0], lines[0]
+
+
+@pytest.mark.parametrize("change, words", [
+    (("lr: 1e-3, ", "lerning_rate: 1e-3, "), ["job.yaml:5", "lerning_rate", "train"]),
+    (("dim: 32", "dims: 32"), ["job.yaml:4", "dims", "did you mean 'dim'"]),
+    (("batch: 8", "batch: eight"), ["job.yaml:5", "batch", "eight"]),
+    (("heads: 2", "heads: 3"), ["job.yaml", "heads", "dim"]),
+    (("image_size: 16", "image_size: 18"), ["job.yaml", "image_size", "patch"]),
+    (("replicas: 2", "replicas: 0"), ["job.yaml:6", "replicas"]),
+    (("path: data", "path: nowhere"), ["nowhere"]),
+    (("path: data, ", ""), ["path", "url"]),
+    (("rounds: 2, ", ""), ["rounds"]),
+    (("up: e3m0", "up: e4m0"), ["job.yaml:8", "e4m0", "e3m0"]),
+    (("batch: 8", "batch: 8000"), ["batch", "96"]),
+    (("name: diloco", "name: dilocco"), ["dilocco"]),
+    (("seed: 5", "seed: [5"), ["job.yaml"]),
+])
+def test_job_file(tmp_path, change, words):
+    job = write_job(tmp_path)
+    text = open(job).read()
+    assert change[0] in text
+    with open(job, "w") as f:
+        f.write(text.replace(*change))
+    done = skerry("run", job, "--workers", "1", "--out", tmp_path / "out")
+    assert done.returncode == REFUSED, (done.returncode, done.stderr)
+    assert not (tmp_path / "out" / "model").exists()
+    lines = [line for line in done.stderr.splitlines() if line.startswith("skerry: ")]
+    assert len(lines) == 1, done.stderr
+    for word in words:
+        assert word in lines[0], lines[0]
+
+
+def test_empty_class(tmp_path):
+    job = write_job(tmp_path)
+    os.makedirs(tmp_path / "data" / "nothing")
+    done = skerry("check", job)
+    assert done.returncode == REFUSED
+    one_sentence(done, "nothing", "no images")
+
+
+def test_missing_job_file(tmp_path):
+    done = skerry("submit", tmp_path / "absent.yaml")
+    assert done.returncode == REFUSED
+    one_sentence(done, "absent.yaml")
+
+
+def test_truncated_tar(tmp_path):
+    make_dataset(tmp_path / "images")
+    tar = tmp_path / "data.tar"
+    with tarfile.open(tar, "w") as t:
+        for name in ("disc", "square"):
+            for f in sorted(os.listdir(tmp_path / "images" / name)):
+                path = tmp_path / "images" / name / f
+                t.add(path, arcname=f)
+                (tmp_path / "cls").write_text(str(["disc", "square"].index(name)))
+                t.add(tmp_path / "cls", arcname=f.replace(".png", ".cls"))
+    job = write_job(tmp_path, data=False)
+    text = open(job).read().replace("path: data", "path: data.tar")
+    open(job, "w").write(text)
+    assert skerry("check", job).returncode == 0
+    whole = tar.read_bytes()
+    tar.write_bytes(whole[:len(whole) // 2 - 700])
+    done = skerry("check", job)
+    assert done.returncode == REFUSED
+    one_sentence(done, "data.tar")
+
+
+def test_text_file_named_jpg_is_named_and_skipped(tmp_path):
+    job = write_job(tmp_path, rounds=1, steps=2)
+    (tmp_path / "data" / "disc" / "notes.jpg").write_text("this is no picture\n")
+    done = skerry("run", job, "--workers", "1", "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert "notes" in done.stderr
+
+
+def test_broken_images_above_the_limit_fail_the_job_with_the_reason(tmp_path):
+    job = write_job(tmp_path, rounds=50, steps=4)
+    open(job, "a").write("")
+    text = open(job).read().replace("shard_samples: 32", "shard_samples: 32, max_bad: 3")
+    open(job, "w").write(text)
+    for i, name in enumerate(sorted(os.listdir(tmp_path / "data" / "disc"))[:20]):
+        path = tmp_path / "data" / "disc" / name
+        path.write_bytes(path.read_bytes()[:60])  # a PNG's header, and nothing behind it
+    done = skerry("run", job, "--workers", "1", "--out", tmp_path / "out")
+    assert done.returncode == 5, done.stderr
+    assert "max_bad" in done.stderr
+
+
+def test_zero_workers(tmp_path):
+    done = skerry("run", write_job(tmp_path), "--workers", "0", "--out", tmp_path / "out")
+    assert done.returncode == USAGE
+    assert "workers" in done.stderr
+
+
+def test_port_in_use(tmp_path):
+    taken = socket.socket()
+    taken.bind(("127.0.0.1", 0))
+    taken.listen()
+    port = taken.getsockname()[1]
+    done = subprocess.run([f"{BIN}/coordinatord", "--data-dir", str(tmp_path / "c"), "--listen", "127.0.0.1",
+                           "--rpc-port", str(port), "--http-port", "0"], stderr=subprocess.PIPE, text=True, timeout=30)
+    assert done.returncode != 0
+    assert str(port) in done.stderr and "in use" in done.stderr
+
+
+@pytest.mark.parametrize("program", ["coordinatord", "workerd", "skerry"])
+def test_help_and_unknown_flags(program):
+    done = subprocess.run([f"{BIN}/{program}", "--help"], stdout=subprocess.PIPE, text=True, timeout=30)
+    assert done.returncode == 0 and "usage" in done.stdout.lower()
+    done = subprocess.run([f"{BIN}/{program}", "--wokrers"], stderr=subprocess.PIPE, text=True, timeout=30)
+    assert done.returncode == USAGE and done.stderr
+
+
+@pytest.mark.parametrize("command", ["run", "submit", "check", "keys", "watch", "status", "workers", "tasks",
+                                     "sample", "export", "cancel", "drain", "login"])
+def test_every_subcommand_has_help(command):
+    done = skerry(command, "--help")
+    assert done.returncode == 0 and f"skerry {command}" in done.stdout
+
+
+@pytest.mark.parametrize("token", ["", "hello", "skerry1.", "skerry1.AAAA", "skerry9.AAAA"])
+def test_bad_join_token(tmp_path, token):
+    done = subprocess.run([f"{BIN}/workerd", "--join", token, "--work-dir", str(tmp_path / "w")],
+                          stderr=subprocess.PIPE, text=True, timeout=30)
+    assert done.returncode != 0
+    assert "token" in done.stderr
+
+
+def test_no_coordinator_known(tmp_path):
+    done = skerry("status", env={"HOME": str(tmp_path), "XDG_CONFIG_HOME": "", "SKERRY_TOKEN": ""})
+    assert done.returncode == UNREACHABLE
+    one_sentence(done, "skerry login")
