@@ -1,0 +1,305 @@
+// The page's state and how it is kept fresh: server-sent events tell that something changed, the
+// API is then read (at most once a second).  Without events it is read every two seconds.
+import {$, el, setText, bytes, duration} from './util.js';
+import {LossChart} from './chart.js';
+import * as panels from './panels.js';
+import * as samples from './samples.js';
+
+const READ_MIN_MS = 1000;   // between two reads
+const READ_LIVE_MS = 5000;  // at least so often with events
+const READ_POLL_MS = 2000;  // without
+const RETRY_MS = 3000;
+
+const state = {
+  status: null, job: null, open: [], log: [], chosen: null, lastMetric: 0,
+  readAt: 0, live: false, gone: false, retryAt: 0,
+};
+const chart = new LossChart($('chart'), $('readout'));
+
+class LoggedOut extends Error {}
+
+async function get(path) {
+  const answer = await fetch(path, {headers: {Accept: 'application/json'}, cache: 'no-store'});
+  if (answer.status === 401) throw new LoggedOut();
+  if (!answer.ok) {
+    const error = new Error(`${path} is answered with ${answer.status}`);
+    error.status = answer.status;
+    throw error;
+  }
+  return answer;
+}
+
+const getJson = async (path) => (await get(path)).json();
+
+async function joinCommand() {
+  return (await getJson('/v1/join')).command;
+}
+
+// ---- reading ----
+
+function choose(jobs) {
+  const wanted = Number(new URLSearchParams(location.hash.slice(1)).get('job')) || null;
+  const known = (id) => jobs.some((j) => j.id === id);
+  if (wanted && known(wanted)) return wanted;
+  const active = jobs.filter((j) => !panels.OVER.has(j.state));
+  const newest = (list) => (list.length ? list[list.length - 1].id : null);
+  return newest(active) || newest(jobs);
+}
+
+async function readMetrics(id) {
+  for (;;) {
+    const text = await (await get(`/v1/jobs/${id}/metrics?after=${state.lastMetric}`)).text();
+    const lines = text.split('\n').filter((l) => l);
+    if (state.chosen !== id) return;
+    for (const line of lines) takeMetric(JSON.parse(line));
+    if (lines.length < 10000) return;
+  }
+}
+
+function takeMetric(m) {
+  if (m.n <= state.lastMetric) return;
+  state.lastMetric = m.n;
+  if (m.kind === 'loss') {
+    chart.add(m);
+    const end = state.ends.get(m.round) || 0;
+    if (m.step > end) state.ends.set(m.round, m.step);
+  }
+}
+
+// Held-out losses lie at the last step of the round that made the version.
+function evals(job) {
+  const out = [];
+  let steps = 0;
+  for (const r of job.history) {
+    steps += r.contributions ? r.steps / r.contributions : 0;
+    if (r.eval_loss !== null) out.push({x: state.ends.get(r.round) || steps, y: r.eval_loss, round: r.round});
+  }
+  return out.sort((a, b) => a.x - b.x);
+}
+
+async function readJob() {
+  const id = choose(state.status.jobs);
+  if (id !== state.chosen) {
+    state.chosen = id;
+    state.job = null;
+    state.lastMetric = 0;
+    state.ends = new Map();
+    chart.clear();
+  }
+  if (id === null) return;
+  const [job, leased, pending] = await Promise.all([getJson(`/v1/jobs/${id}`),
+    getJson(`/v1/tasks?job=${id}&state=leased`), getJson(`/v1/tasks?job=${id}&state=pending`)]);
+  await readMetrics(id);
+  state.job = job;
+  state.open = leased.items.concat(pending.items);
+  chart.setEvals(evals(job));
+}
+
+let reading = false;
+async function read() {
+  if (reading) return;
+  reading = true;
+  state.readAt = performance.now();
+  try {
+    const status = await getJson('/v1/status');
+    if (!state.status || state.gone) state.log = (await getJson('/v1/log')).items;
+    state.status = status;
+    status.workers.forEach(panels.noteSpeed);
+    await readJob();
+    state.freshAt = performance.now();
+    back();
+    draw();
+  } catch (error) {
+    if (error instanceof LoggedOut) location.reload();
+    else if (error.status === 404) state.chosen = undefined; // the job went away between two reads
+    else lost(error);
+  } finally {
+    reading = false;
+  }
+}
+
+// ---- events ----
+
+let source = null;
+let wanted = false; // something changed since the last read
+
+function listen() {
+  source = new EventSource('/v1/events');
+  source.onopen = () => {
+    state.live = true;
+    wanted = true;
+    link();
+  };
+  source.onerror = () => {
+    state.live = false;
+    link();
+    if (source.readyState === EventSource.CLOSED) {
+      source = null;
+      setTimeout(listen, RETRY_MS);
+    }
+  };
+  const on = (name, take) => source.addEventListener(name, (e) => take(JSON.parse(e.data)));
+  for (const name of ['job', 'round', 'sample']) on(name, () => (wanted = true));
+  on('worker', takeWorker);
+  on('loss', (m) => m.job === state.chosen && state.job && m.n === state.lastMetric + 1 && takeMetric(m));
+  on('log', (e) => {
+    if (state.log.length && e.n <= state.log[state.log.length - 1].n) return;
+    state.log = state.log.concat(e).slice(-200);
+    panels.log(state.log);
+  });
+}
+
+function takeWorker(worker) {
+  if (!state.status) return;
+  const list = state.status.workers, i = list.findIndex((w) => w.id === worker.id);
+  if (i < 0) {
+    wanted = true;
+    return;
+  }
+  // Ages count from the last read: put the fresh one on the same footing.
+  if (worker.heartbeat_age_ms !== null) worker.heartbeat_age_ms -= performance.now() - state.freshAt;
+  if (worker.state !== list[i].state) wanted = true;
+  list[i] = worker;
+  panels.noteSpeed(worker);
+}
+
+// ---- the connection ----
+
+function link() {
+  const [name, text] = state.gone ? ['gone', 'no connection'] : state.live ? ['live', 'live'] : ['poll', 'polling'];
+  $('link').dataset.state = name;
+  setText($('link-text'), text);
+}
+
+function lost(error) {
+  state.gone = true;
+  state.retryAt = performance.now() + RETRY_MS;
+  state.why = error.status ? `It answers with an error (${error.status}).` : '';
+  document.body.classList.add('gone');
+  link();
+  tick();
+}
+
+function back() {
+  if (state.gone) wanted = true;
+  state.gone = false;
+  document.body.classList.remove('gone');
+  link();
+}
+
+function banner() {
+  const box = $('banner');
+  const store = state.status && !state.status.store.ok ? state.status.store.error : '';
+  box.hidden = !state.gone && !store;
+  box.classList.toggle('warn', !state.gone);
+  if (state.gone) {
+    const s = Math.max(0, Math.ceil((state.retryAt - performance.now()) / 1000));
+    setText(box, `The coordinator does not answer. ${state.why} What you see is ${state.status ? `${duration(performance.now() - state.freshAt)} old` : 'not there yet'}; `
+      + (s ? `trying again in ${s} s.` : 'trying again …'));
+  } else if (store) {
+    setText(box, `The coordinator cannot write its state, so nothing moves on until it can: ${store}`);
+  }
+}
+
+// ---- drawing ----
+
+function header() {
+  const s = state.status;
+  setText($('cluster'), `cluster ${s.cluster.slice(0, 8)} · up ${duration(s.uptime_ms)}`);
+  const select = $('job');
+  const same = select.dataset.of === JSON.stringify(s.jobs.map((j) => [j.id, j.name, j.state]));
+  if (!same) {
+    select.dataset.of = JSON.stringify(s.jobs.map((j) => [j.id, j.name, j.state]));
+    select.replaceChildren(...[...s.jobs].reverse().map((j) => el('option', {value: j.id}, `#${j.id} ${j.name} (${j.state})`)));
+  }
+  select.disabled = s.jobs.length === 0;
+  if (state.chosen) select.value = String(state.chosen);
+  setText($('foot'), `Skerry ${s.version} · coordinatord uses ${bytes(s.rss_bytes)} of memory · `
+    + `${s.tasks.leased} tasks leased, ${s.tasks.pending} pending · ${s.outer.busy + s.outer.queue} outer steps`);
+  const j = state.job;
+  document.title = j ? `${j.round}/${j.rounds} ${j.name}: Skerry` : 'Skerry';
+}
+
+function waitingText() {
+  if (!state.status.jobs.length) return 'For a job to be submitted.';
+  if (state.job && panels.OVER.has(state.job.state)) return `For nothing: this job is ${state.job.state}.`;
+  return 'For nothing: everything moves.';
+}
+
+function samplesText(job) {
+  const over = panels.OVER.has(job.state);
+  return over ? 'None were drawn.' : 'They are drawn every few rounds (sample.every of the job file) and at the end.';
+}
+
+// Everything that changes with time alone; called every second and after each read.
+function tick() {
+  banner();
+  if (!state.status) return;
+  const passed = performance.now() - state.freshAt;
+  panels.workers(state.status.workers, passed, joinCommand);
+  const job = state.job;
+  panels.waiting(job && !panels.OVER.has(job.state) ? job.waiting_for : job ? [] : state.status.waiting_for, waitingText(), passed);
+  if (job) panels.hero(job, job.eta_ms === null ? null : Math.max(0, job.eta_ms - passed));
+}
+
+function draw() {
+  header();
+  panels.welcome(state.status, joinCommand);
+  panels.log(state.log);
+  const job = state.job;
+  for (const id of ['hero', 'loss-card']) $(id).hidden = !job;
+  for (const id of ['samples-title', 'round-title', 'modules-title']) $(id).closest('section').hidden = !job;
+  panels.wire(state.status, job);
+  if (job) {
+    panels.epochs(job.epochs);
+    panels.tasks(job, state.open);
+    panels.modules(job.modules);
+    samples.draw(job.id, job.samples, samplesText(job));
+    $('draw').hidden = !job.modules.some((m) => m.version !== null);
+  } else {
+    panels.epochs([]);
+  }
+  tick();
+}
+
+// ---- start ----
+
+async function drawNow() {
+  const button = $('draw');
+  button.disabled = true;
+  try {
+    const answer = await fetch(`/v1/jobs/${state.chosen}/sample`, {method: 'POST', headers: {'Content-Type': 'application/json'}, body: '{}'});
+    const body = await answer.json();
+    button.textContent = answer.ok ? `Task ${body.task}` : body.error.message;
+  } catch {
+    button.textContent = 'No connection';
+  }
+  setTimeout(() => {
+    button.textContent = 'Draw now';
+    button.disabled = false;
+  }, 4000);
+}
+
+function beat() {
+  const since = performance.now() - state.readAt;
+  const due = state.gone ? performance.now() >= state.retryAt
+    : since >= (state.live ? (wanted ? READ_MIN_MS : READ_LIVE_MS) : READ_POLL_MS);
+  if (due && !document.hidden) {
+    wanted = false;
+    read();
+  }
+  tick();
+}
+
+$('job').addEventListener('change', () => {
+  location.hash = `job=${$('job').value}`;
+});
+addEventListener('hashchange', () => read());
+document.addEventListener('visibilitychange', () => !document.hidden && read());
+$('log-y').addEventListener('change', () => chart.setLog($('log-y').checked));
+$('draw').addEventListener('click', drawNow);
+samples.start();
+state.ends = new Map();
+await read();
+listen();
+setInterval(beat, 1000);

@@ -1,0 +1,256 @@
+// The loss chart: every replica faint, their mean bold, held-out loss as points.
+import {el, svg, loss, number} from './util.js';
+
+const BINS = 320;        // points drawn per line
+const KEEP = 20000;      // points kept per replica; beyond it every second one goes
+const PAD = {left: 56, right: 14, top: 10, bottom: 26};
+
+// Points of all lines by bins of x: [{x, mean, by: Map(key -> mean)}].
+export function bin(lines, evals) {
+  let lo = Infinity, hi = -Infinity;
+  for (const line of lines.values())
+    for (const p of line) {
+      if (p.x < lo) lo = p.x;
+      if (p.x > hi) hi = p.x;
+    }
+  for (const e of evals) {
+    if (e.x < lo) lo = e.x;
+    if (e.x > hi) hi = e.x;
+  }
+  if (hi < lo) return {lo: 0, hi: 1, bins: []};
+  const width = Math.max((hi - lo) / BINS, 1e-9);
+  const slots = new Map();
+  for (const [key, line] of lines) {
+    for (const p of line) {
+      const i = Math.min(BINS - 1, Math.floor((p.x - lo) / width));
+      let slot = slots.get(i);
+      if (!slot) slots.set(i, (slot = {x: 0, n: 0, sum: 0, by: new Map()}));
+      let own = slot.by.get(key);
+      if (!own) slot.by.set(key, (own = {sum: 0, n: 0}));
+      own.sum += p.y;
+      own.n++;
+      slot.sum += p.y;
+      slot.x += p.x;
+      slot.n++;
+    }
+  }
+  const bins = [...slots.entries()].sort((a, b) => a[0] - b[0]).map(([, s]) => ({
+    x: s.x / s.n, mean: s.sum / s.n, by: new Map([...s.by].map(([k, v]) => [k, v.sum / v.n])),
+  }));
+  return {lo, hi: hi > lo ? hi : lo + 1, bins};
+}
+
+// Round values inside [lo, hi], about n of them.
+export function ticks(lo, hi, n, log) {
+  const out = [];
+  if (log) {
+    const decades = Math.log10(hi / lo);
+    const marks = decades > 3 ? [1] : decades > 1.2 ? [1, 2, 5] : [1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9];
+    for (let e = Math.floor(Math.log10(lo)); e <= Math.ceil(Math.log10(hi)); e++)
+      for (const m of marks) {
+        const v = m * 10 ** e;
+        if (v >= lo && v <= hi) out.push(v);
+      }
+    if (out.length >= 2) return out;
+    out.length = 0;
+  }
+  const raw = (hi - lo) / n, size = 10 ** Math.floor(Math.log10(raw));
+  const step = size * [1, 2, 5, 10].find((m) => m * size >= raw * 0.999);
+  for (let v = Math.ceil(lo / step - 1e-9) * step; v <= hi + step * 1e-6; v += step) out.push(v);
+  return out;
+}
+
+function label(v) {
+  if (v === 0) return '0';
+  const a = Math.abs(v);
+  if (a >= 1e5 || a < 1e-3) return v.toExponential(0);
+  return String(Number(v.toPrecision(3)));
+}
+
+export class LossChart {
+  constructor(box, readout) {
+    this.box = box;
+    this.readout = readout;
+    this.log = false;
+    this.clear();
+    new ResizeObserver(() => this.later()).observe(box);
+    box.addEventListener('pointermove', (e) => this.point(e.clientX - box.getBoundingClientRect().left));
+    box.addEventListener('pointerleave', () => this.hover(null));
+    box.addEventListener('blur', () => this.hover(null));
+    box.addEventListener('keydown', (e) => this.key(e));
+  }
+
+  clear() {
+    this.lines = new Map(); // "path/replica" -> [{x, y, lr}]
+    this.evals = [];        // [{x, y, round}]
+    this.at = null;         // index of the bin under the cross
+    this.later();
+  }
+
+  add(p) {
+    if (p.loss === null) return;
+    const key = `${p.path}/${p.replica}`;
+    let line = this.lines.get(key);
+    if (!line) this.lines.set(key, (line = []));
+    line.push({x: p.step, y: p.loss, lr: p.lr});
+    if (line.length > KEEP) this.lines.set(key, line.filter((_, i) => i % 2 === 1));
+    this.later();
+  }
+
+  setEvals(evals) {
+    this.evals = evals;
+    this.later();
+  }
+
+  setLog(on) {
+    this.log = on;
+    this.later();
+  }
+
+  later() {
+    if (this.due) return;
+    this.due = true;
+    requestAnimationFrame(() => {
+      this.due = false;
+      this.draw();
+    });
+  }
+
+  scales(data) {
+    const values = [];
+    for (const b of data.bins) values.push(b.mean, ...b.by.values());
+    for (const e of this.evals) values.push(e.y);
+    let lo = Math.min(...values), hi = Math.max(...values);
+    const log = this.log && lo > 0;
+    if (hi - lo < 1e-9 * Math.abs(hi) || hi === lo) {
+      hi += Math.abs(hi) * 0.05 || 0.5;
+      lo -= Math.abs(lo) * 0.05 || 0.5;
+    }
+    if (log) {
+      const pad = (hi / lo) ** 0.04;
+      lo /= pad;
+      hi *= pad;
+    } else {
+      const pad = (hi - lo) * 0.05;
+      lo = lo >= 0 ? Math.max(0, lo - pad) : lo - pad;
+      hi += pad;
+    }
+    const f = log ? Math.log : (v) => v;
+    const {width, height} = this.size;
+    const w = width - PAD.left - PAD.right, h = height - PAD.top - PAD.bottom;
+    this.x = (v) => PAD.left + ((v - data.lo) / (data.hi - data.lo)) * w;
+    this.y = (v) => PAD.top + h - ((f(v) - f(lo)) / (f(hi) - f(lo))) * h;
+    return {lo, hi, log};
+  }
+
+  axes(root, data, range) {
+    const {width, height} = this.size;
+    for (const v of ticks(range.lo, range.hi, 5, range.log)) {
+      const y = this.y(v);
+      root.append(svg('line', {class: 'gridline', x1: PAD.left, x2: width - PAD.right, y1: y, y2: y}));
+      const text = svg('text', {x: PAD.left - 8, y: y + 4, 'text-anchor': 'end'});
+      text.textContent = label(v);
+      root.append(text);
+    }
+    for (const v of ticks(data.lo, data.hi, Math.max(2, width / 130), false)) {
+      const text = svg('text', {x: this.x(v), y: height - 7, 'text-anchor': this.x(v) > width - 40 ? 'end' : 'middle'});
+      text.textContent = v === 0 ? 'step 0' : number(v);
+      root.append(text);
+    }
+  }
+
+  line(points) {
+    return points.map(([x, y], i) => `${i ? 'L' : 'M'}${this.x(x).toFixed(1)} ${this.y(y).toFixed(1)}`).join('');
+  }
+
+  draw() {
+    const rect = this.box.getBoundingClientRect();
+    this.size = {width: rect.width, height: rect.height};
+    if (rect.width < 10) return;
+    const data = bin(this.lines, this.evals);
+    this.bins = data.bins;
+    if (!data.bins.length && !this.evals.length) {
+      this.box.replaceChildren(el('p', {class: 'nothing'}, 'Loss appears here with the first training steps.'));
+      this.readout.replaceChildren();
+      this.box.setAttribute('aria-label', 'Loss over steps: nothing yet');
+      return;
+    }
+    const root = svg('svg', {viewBox: `0 0 ${rect.width} ${rect.height}`, 'aria-hidden': 'true'});
+    this.axes(root, data, this.scales(data));
+    const keys = [...this.lines.keys()].sort();
+    if (keys.length > 1)
+      keys.forEach((key, i) => {
+        const points = data.bins.filter((b) => b.by.has(key)).map((b) => [b.x, b.by.get(key)]);
+        root.append(svg('path', {class: `replica s${i % 8}`, d: this.line(points)}));
+      });
+    root.append(svg('path', {class: 'mean', d: this.line(data.bins.map((b) => [b.x, b.mean]))}));
+    root.append(svg('path', {class: 'eval', d: this.line(this.evals.map((e) => [e.x, e.y]))}));
+    for (const e of this.evals) root.append(svg('circle', {class: 'eval-dot', r: 4, cx: this.x(e.x), cy: this.y(e.y)}));
+    this.cross = svg('g');
+    root.append(this.cross);
+    this.box.replaceChildren(root);
+    this.hover(this.at !== null && this.at < this.bins.length ? this.at : null);
+    const last = data.bins[data.bins.length - 1];
+    this.box.setAttribute('aria-label', `Loss over steps: ${last ? `${loss(last.mean)} at step ${number(last.x)}` : 'held-out points only'}. `
+      + 'Left and right arrow keys read values.');
+  }
+
+  point(px) {
+    if (!this.bins || !this.bins.length) return;
+    let best = 0;
+    for (let i = 1; i < this.bins.length; i++)
+      if (Math.abs(this.x(this.bins[i].x) - px) < Math.abs(this.x(this.bins[best].x) - px)) best = i;
+    this.hover(best);
+  }
+
+  key(e) {
+    const n = this.bins ? this.bins.length : 0;
+    const step = {ArrowLeft: -1, ArrowRight: 1, PageUp: -20, PageDown: 20, Home: -n, End: n}[e.key];
+    if (!step || !n) return;
+    e.preventDefault();
+    this.hover(Math.max(0, Math.min(n - 1, (this.at === null ? n - 1 : this.at + step))));
+  }
+
+  hover(at) {
+    this.at = at;
+    if (!this.cross) return;
+    this.cross.replaceChildren();
+    if (at === null || !this.bins[at]) {
+      this.legend();
+      return;
+    }
+    const b = this.bins[at], x = this.x(b.x);
+    this.cross.append(svg('line', {class: 'cross', x1: x, x2: x, y1: PAD.top, y2: this.size.height - PAD.bottom}),
+      svg('circle', {class: 'hot', r: 4, cx: x, cy: this.y(b.mean)}));
+    const parts = [el('span', {}, 'step ', el('b', {}, number(b.x))), el('span', {}, 'mean ', el('b', {}, loss(b.mean)))];
+    if (this.lines.size > 1)
+      for (const [key, v] of [...b.by].sort().slice(0, 8)) parts.push(el('span', {}, `${this.name(key)} `, el('b', {}, loss(v))));
+    const evals = this.evals.filter((e) => e.x <= b.x + 1e-9);
+    if (evals.length) parts.push(el('span', {}, 'held-out ', el('b', {}, loss(evals[evals.length - 1].y))));
+    this.readout.replaceChildren(...parts);
+  }
+
+  name(key) {
+    const [path, replica] = key.split('/');
+    const paths = new Set([...this.lines.keys()].map((k) => k.split('/')[0]));
+    return paths.size > 1 ? `path ${path}, replica ${replica}` : `replica ${replica}`;
+  }
+
+  legend() {
+    const parts = [];
+    if (this.bins.length) parts.push(el('span', {}, el('i', {class: 'key'}), this.lines.size > 1 ? 'mean' : 'training loss'));
+    if (this.lines.size > 1) parts.push(el('span', {}, el('i', {class: 'key thin'}), `${this.lines.size} replicas`));
+    if (this.evals.length) parts.push(el('span', {}, el('i', {class: 'key eval'}), 'held-out'));
+    this.readout.replaceChildren(...parts);
+  }
+}
+
+// A line without axes for the last values of something.
+export function spark(node, values) {
+  const w = 72, h = 20, hi = Math.max(...values, 1e-9);
+  const step = values.length > 1 ? w / (values.length - 1) : w;
+  const d = values.map((v, i) => `${i ? 'L' : 'M'}${(i * step).toFixed(1)} ${(h - 1.5 - (v / hi) * (h - 3)).toFixed(1)}`).join('');
+  let path = node.firstElementChild;
+  if (!path) node.append((path = svg('path')));
+  path.setAttribute('d', values.length > 1 ? d : '');
+}

@@ -1,0 +1,257 @@
+// The panels of the page: each function draws one from plain data.
+import {$, el, svg, setText, sync, bytes, compact, number, duration, age, loss, rate, plural, clock, command, DASH} from './util.js';
+import {spark} from './chart.js';
+
+export const OVER = new Set(['done', 'failed', 'cancelled']);
+
+const JOB_TONE = {running: 'sea', finishing: 'sea', done: 'ok', failed: 'bad', cancelled: 'warn', ingesting: 'sea', initialising: 'sea'};
+const WORKER_TONE = {busy: 'sea', idle: 'ok', late: 'warn', draining: 'warn', quarantined: 'bad', lost: 'bad'};
+const TASK_TONE = {leased: 'sea', reported: 'ok', done: 'ok', failed: 'bad'};
+
+function pill(node, text, tone) {
+  setText(node, text);
+  node.dataset.tone = tone || '';
+}
+
+function bar(node, fraction) {
+  node.style.width = `${Math.max(0, Math.min(1, fraction || 0)) * 100}%`;
+}
+
+// ---- the job ----
+
+function phaseFraction(job) {
+  const open = job.phases.filter((p) => p.steps_total > 0 && p.state !== 'idle' && p.state !== 'reported');
+  const all = job.phases.length;
+  if (!all) return 0;
+  const reported = job.phases.filter((p) => p.state === 'reported').length;
+  return (reported + open.reduce((sum, p) => sum + p.steps_done / p.steps_total, 0)) / all;
+}
+
+function stat(name, value) {
+  return {name, value};
+}
+
+export function hero(job, etaLeft) {
+  setText($('job-name'), job.name);
+  pill($('job-state'), job.state, JOB_TONE[job.state]);
+  setText($('job-reason'), job.reason);
+  const now = OVER.has(job.state) ? 0 : Math.min(phaseFraction(job), 1);
+  bar($('bar-done'), job.rounds ? job.round / job.rounds : 0);
+  bar($('bar-now'), job.rounds && job.round < job.rounds ? now / job.rounds : 0);
+  const progress = $('bar');
+  progress.setAttribute('aria-valuemax', job.rounds);
+  progress.setAttribute('aria-valuenow', job.round);
+  progress.setAttribute('aria-valuetext', `${job.round} of ${job.rounds} rounds`);
+  setText($('bar-left'), `${number(job.round)} of ${plural(job.rounds, 'round')}`
+    + (now > 0 ? `, ${Math.round(now * 100)} % of the next` : ''));
+  setText($('bar-right'), OVER.has(job.state) ? `ran for ${duration(job.elapsed_ms)}`
+    : etaLeft === null ? '' : `about ${duration(etaLeft)} left`);
+  const stats = [
+    stat('Loss', loss(job.loss)),
+    stat('Held-out loss', loss(job.eval_loss)),
+    stat('Images/s', rate(job.images_per_s)),
+    stat('Step', job.total_steps ? `${number(job.step)} / ${compact(job.total_steps)}` : number(job.step)),
+    stat('Running for', duration(job.elapsed_ms)),
+    stat('Parameters', compact(job.parameters || null)),
+    stat('Replicas', job.paths > 1 ? `${job.paths} × ${job.replicas}` : number(job.replicas)),
+  ];
+  sync($('stats'), stats, (s) => s.name,
+    (s) => el('div', {}, el('dt', {}, s.name), el('dd')),
+    (node, s) => setText(node.lastChild, s.value));
+}
+
+// ---- waiting, epochs ----
+
+export function waiting(list, empty, passed) {
+  const items = list.map((w, i) => ({...w, i, left: w.until_ms === null ? null : Math.max(0, w.until_ms - passed)}));
+  if (!items.length) {
+    $('waiting').replaceChildren(el('li', {class: 'none'}, empty));
+    return;
+  }
+  sync($('waiting'), items, (w) => w.i,
+    () => el('li', {}, el('b'), el('time'), el('p')),
+    (node, w) => {
+      setText(node.children[0], w.what);
+      setText(node.children[1], w.left === null ? '' : w.left > 0 ? `${duration(w.left)} left` : 'now');
+      setText(node.children[2], w.why);
+    });
+}
+
+export function epochs(list) {
+  const box = $('epochs');
+  if (!list.length) {
+    box.replaceChildren(el('p', {class: 'faint'}, 'No sample has been handed out yet.'));
+    return;
+  }
+  const partitions = new Set(list.map((e) => e.partition)).size > 1;
+  const items = list.slice(-4).reverse().concat([{legend: true}]);
+  sync(box, items, (e) => (e.legend ? 'legend' : `${e.partition}/${e.epoch}`),
+    (e) => e.legend
+      ? el('p', {class: 'legend'}, ...['done', 'leased', 'pending'].map((k) => el('span', {}, el('i', {class: `swatch ${k}`}), k)))
+      : el('div', {class: 'epoch'}, el('p', {}, el('span'), el('span', {class: 'faint'})),
+        el('div', {class: 'stack', role: 'img'}, el('i', {class: 'done'}), el('i', {class: 'leased'}))),
+    (node, e) => {
+      if (e.legend) return;
+      const [title, figures] = node.firstChild.children, [done, leased] = node.lastChild.children;
+      setText(title, `${partitions ? `Partition ${e.partition}, epoch` : 'Epoch'} ${e.epoch + 1}`);
+      const text = `${number(e.done)} done, ${number(e.leased)} leased, ${number(e.pending)} pending`;
+      setText(figures, `${number(e.done)} of ${number(e.total)}`);
+      node.lastChild.setAttribute('aria-label', text);
+      node.title = text;
+      bar(done, e.total ? e.done / e.total : 0);
+      bar(leased, e.total ? e.leased / e.total : 0);
+    });
+}
+
+// ---- workers ----
+
+const speeds = new Map(); // worker id -> the last images/s
+
+export function noteSpeed(worker) {
+  let list = speeds.get(worker.id);
+  if (!list) speeds.set(worker.id, (list = []));
+  list.push(worker.images_per_s || 0);
+  if (list.length > 60) list.shift();
+}
+
+function workerRow() {
+  return el('tr', {},
+    el('td', {}, el('span', {class: 'strong'}), el('span', {class: 'sub2'})),
+    el('td', {}, el('span', {class: 'pill'})),
+    el('td', {}, el('span'), el('span', {class: 'sub2'}), el('div', {class: 'mini'}, el('i'))),
+    el('td', {class: 'n'}, svg('svg', {class: 'spark', viewBox: '0 0 72 20', 'aria-hidden': 'true'}), el('span')),
+    el('td', {class: 'n'}), el('td', {class: 'n'}), el('td', {class: 'n'}), el('td', {class: 'n'}), el('td', {class: 'n'}));
+}
+
+function workerUpdate(row, w, passed) {
+  const c = row.children, away = w.state === 'lost' || w.state === 'left';
+  row.className = away ? 'away' : '';
+  setText(c[0].children[0], w.name);
+  setText(c[0].children[1], `#${w.id} · ${w.device}`);
+  pill(c[1].firstChild, w.state, WORKER_TONE[w.state]);
+  c[1].firstChild.title = w.reason;
+  setText(c[2].children[0], w.task && !away ? w.activity || w.task_kind || '' : w.reason || (away ? '' : 'waits for a task'));
+  const where = w.task_kind === 'train' ? `path ${w.path}, replica ${w.replica}` : w.task_kind || '';
+  setText(c[2].children[1], w.task && !away ? where + (w.steps_total ? ` · ${number(w.steps_done)} of ${number(w.steps_total)}` : '') : '');
+  c[2].lastChild.hidden = !w.task || away || !w.steps_total;
+  bar(c[2].lastChild.firstChild, w.steps_total ? w.steps_done / w.steps_total : 0);
+  spark(c[3].firstChild, speeds.get(w.id) || []);
+  setText(c[3].lastChild, rate(away ? null : w.images_per_s));
+  setText(c[4], loss(w.loss));
+  for (const [cell, way] of [[c[5], 'up'], [c[6], 'down']]) {
+    setText(cell, bytes(w.bytes.data[way] + w.bytes.control[way]));
+    cell.title = `data ${bytes(w.bytes.data[way])}, control ${bytes(w.bytes.control[way])}`;
+  }
+  const silent = w.heartbeat_age_ms === null ? null : w.heartbeat_age_ms + passed;
+  setText(c[7], away ? `${duration(silent)} ago` : age(silent));
+  c[7].classList.toggle('hot-text', w.state === 'late' || w.state === 'lost');
+  setText(c[8], number(w.strikes));
+  c[8].classList.toggle('hot-text', w.strikes > 0);
+}
+
+export function workers(list, passed, joinCommand) {
+  const order = {busy: 0, idle: 1, late: 2, draining: 3, quarantined: 4, lost: 5, left: 6};
+  const sorted = [...list].sort((a, b) => (order[a.state] > 4) - (order[b.state] > 4) || a.id - b.id).slice(0, 500);
+  sync($('workers'), sorted, (w) => w.id, workerRow, (row, w) => workerUpdate(row, w, passed));
+  const alive = list.filter((w) => w.state !== 'lost' && w.state !== 'left');
+  setText($('workers-sum'), list.length ? `${alive.length} here, ${alive.filter((w) => w.task).length} at work, `
+    + `${rate(alive.reduce((s, w) => s + (w.images_per_s || 0), 0))} images/s` : '');
+  $('workers').closest('.scroll').hidden = !list.length;
+  const empty = $('workers-empty');
+  empty.hidden = list.length > 0;
+  if (!list.length && !empty.firstChild)
+    empty.append(el('p', {}, 'No worker has joined. On each machine that shall compute, run:'), command('workerd --join …', joinCommand));
+}
+
+// ---- tasks ----
+
+export function tasks(job, open) {
+  const items = job.phases.map((p) => ({
+    key: `p${p.path}/${p.replica}`, state: p.state, worker: p.worker_name, done: p.steps_done, total: p.steps_total, loss: p.loss,
+    name: (job.paths > 1 ? `path ${p.path}, ` : '') + `replica ${p.replica}`, more: `round ${p.round + 1}` + (p.task ? ` · task ${p.task}` : ''),
+  })).concat(open.filter((t) => t.kind !== 'train').map((t) => ({
+    key: `t${t.id}`, state: t.state, worker: t.worker_name, done: t.steps_done, total: t.steps_total, loss: t.loss, name: t.kind,
+    more: `task ${t.id}` + (t.reason ? ` · ${t.reason}` : ''),
+  })));
+  const shown = OVER.has(job.state) ? items.filter((i) => i.key[0] === 't') : items;
+  sync($('tasks'), shown, (t) => t.key,
+    () => el('tr', {}, el('td', {}, el('span', {class: 'strong'}), el('span', {class: 'sub2'})), el('td', {}, el('span', {class: 'pill'})),
+      el('td'), el('td', {}, el('span'), el('div', {class: 'mini'}, el('i'))), el('td', {class: 'n'})),
+    (row, t) => {
+      const c = row.children;
+      setText(c[0].children[0], t.name);
+      setText(c[0].children[1], t.more);
+      pill(c[1].firstChild, t.state, TASK_TONE[t.state]);
+      setText(c[2], t.worker || DASH);
+      setText(c[3].firstChild, t.state === 'reported' ? 'sent' : t.total ? `${number(t.done)} / ${number(t.total)}` : t.done ? number(t.done) : '');
+      bar(c[3].lastChild.firstChild, t.state === 'reported' ? 1 : t.total ? t.done / t.total : 0);
+      setText(c[4], loss(t.loss));
+    });
+  const reported = job.phases.filter((p) => p.state === 'reported').length;
+  setText($('round-sum'), OVER.has(job.state) ? '' : `${reported} of ${job.phases.length} contributions are in`);
+  $('tasks').closest('.scroll').hidden = !shown.length;
+  $('tasks-empty').hidden = shown.length > 0;
+}
+
+// ---- modules, bytes, log ----
+
+export function modules(list) {
+  sync($('modules'), list, (m) => m.id,
+    () => el('tr', {}, el('td', {class: 'strong'}), el('td', {class: 'n'}), el('td', {class: 'mono'}), el('td', {class: 'n'}), el('td')),
+    (row, m) => {
+      const c = row.children;
+      setText(c[0], `${m.level},${m.index}`);
+      setText(c[1], m.version === null ? DASH : number(m.version));
+      setText(c[2], m.sha256 ? m.sha256.slice(0, 12) : DASH);
+      c[2].title = m.sha256 || '';
+      setText(c[3], compact(m.parameters || null));
+      setText(c[4], m.outer + (m.reason ? `: ${m.reason}` : ''));
+    });
+  $('modules').closest('.scroll').hidden = !list.length;
+  $('modules-empty').hidden = list.length > 0;
+}
+
+export function wire(status, job) {
+  const ratio = job ? job.bytes.ratio : status.ratio_to_fp32_data_parallel;
+  setText($('ratio'), ratio === null ? DASH : `${ratio >= 100 ? compact(ratio) : ratio.toPrecision(3)}×`);
+  setText($('ratio-text'), ratio === null ? 'against fp32 data-parallel training: known after the first round'
+    : 'fewer bytes than fp32 data-parallel training');
+  const rows = [];
+  const per = (x) => (x === null ? '' : ` · ${x.toFixed(3)} B per parameter and round`);
+  if (job) {
+    rows.push({name: 'Contributions up', n: job.bytes.up, more: per(job.bytes.per_param_up), plane: ''});
+    rows.push({name: 'Versions down', n: job.bytes.down, more: per(job.bytes.per_param_down), plane: ''});
+    rows.push({name: 'Data shards down', n: job.bytes.data_down, more: '', plane: 'data'});
+  } else {
+    rows.push({name: 'Blobs up', n: status.bytes.data.up, more: '', plane: 'data'});
+    rows.push({name: 'Blobs down', n: status.bytes.data.down, more: '', plane: 'data'});
+  }
+  rows.push({name: 'Control plane, all jobs', n: status.bytes.control.up + status.bytes.control.down,
+    more: ` · ${bytes(status.bytes.control.up)} up`, plane: 'control'});
+  const most = Math.max(...rows.map((r) => r.n), 1);
+  sync($('bytes'), rows, (r) => r.name,
+    (r) => el('div', {}, el('p', {}, el('span', {}, r.name), el('span')), el('div', {class: `mini ${r.plane}`}, el('i'))),
+    (node, r) => {
+      setText(node.firstChild.lastChild, bytes(r.n) + r.more);
+      bar(node.lastChild.firstChild, r.n / most);
+    });
+}
+
+export function log(list) {
+  sync($('log'), list.slice(-200).reverse(), (e) => e.n,
+    (e) => el('li', {}, el('time', {datetime: e.at}, clock(e.at)), el('span', {}, e.text)), () => {});
+  $('log').hidden = !list.length;
+  $('log-empty').hidden = list.length > 0;
+}
+
+export function welcome(status, joinCommand) {
+  const card = $('welcome');
+  card.hidden = status.jobs.length > 0;
+  if (card.hidden || $('welcome-steps').firstChild) return;
+  $('welcome-steps').append(
+    el('li', {}, el('div', {}, el('strong', {}, 'Add workers'), ' on every machine that shall compute. The command holds a secret.',
+      command('workerd --join …', joinCommand))),
+    el('li', {}, el('div', {}, el('strong', {}, 'Write a job file'), ': what to train, on which images, for how many rounds.',
+      command('skerry submit --help'))),
+    el('li', {}, el('div', {}, el('strong', {}, 'Submit it'), ' and watch this page.', command('skerry submit job.yaml'))));
+}
