@@ -1,0 +1,63 @@
+/* A model small enough for finite differences, and what the tests of the numeric part
+ * share: sizes that are odd where they may be, random weights (the initial ones make
+ * most gradients zero), a batch of images. */
+#ifndef TESTS_UNIT_WORKER_TINY_H
+#define TESTS_UNIT_WORKER_TINY_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "common/base/err.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
+#include "worker/train.h"
+
+#define OK(call)                                                                                   \
+    do {                                                                                           \
+        if ((call) < 0)                                                                            \
+            fail_msg("%s: %s", #call, err.msg);                                                    \
+    } while (0)
+
+static inline struct model_spec tiny_spec(void)
+{
+    return (struct model_spec){
+        .image = 6, .patch = 2, .dim = 12, .depth = 3, .heads = 3, .mlp = 28, .classes = 3,
+        .levels = 1,
+    };
+}
+
+static inline struct train_options tiny_options(void)
+{
+    return (struct train_options){
+        .batch = 5, .accumulate = 1, .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8,
+        .clip = 1.0, .decay_fraction = 0.2, .precision = DIT_F32, .label_dropout = 0.2,
+        .seed = 11, .replica = 1,
+    };
+}
+
+/* mem_free. */
+static inline float *tiny_weights(const struct model *m, uint64_t seed)
+{
+    float *flat = model_flat_new(m);
+    assert_non_null(flat);
+    for (size_t i = 0; i < m->n; i++)
+        rng_fill_normal(seed, i, 0, flat + m->tensors[i].offset, m->tensors[i].count, 0.0f, 0.2f);
+    return flat;
+}
+
+/* Images and labels of samples [first, first+n). */
+static inline void tiny_batch(const struct model_spec *s, uint64_t first, unsigned n,
+                              uint8_t *images, int32_t *labels)
+{
+    const size_t values = (size_t)(3 * s->image * s->image);
+    for (unsigned i = 0; i < n; i++) {
+        labels[i] = (int32_t)((first + i) % (uint64_t)s->classes);
+        for (size_t j = 0; j < values; j++)
+            images[i * values + j] = (uint8_t)rng_at_u32(99, first + i, j);
+    }
+}
+
+#endif
