@@ -1,0 +1,269 @@
+/* Every variant of the kernels against the specification, bit for bit: odd
+ * sizes, every codec, guard zones around every array. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/rng.h"
+#include "common/outer/kernels.h"
+
+#define N_MAX 2500
+#define GUARD 64
+#define INPUTS 11
+
+static const size_t sizes[] = { 1,   2,   3,   7,   8,   15,  16,  17,   63,   64,   65,  127,
+                                128, 255, 256, 257, 300, 511, 512, 513, 1023, 1024, 2499, 2500 };
+#define N_SIZES (sizeof sizes / sizeof sizes[0])
+
+/* Storage with a guard zone on both sides, offset by one element from any
+ * alignment a vector would like. */
+struct zone {
+    uint8_t *raw;
+    size_t bytes;
+};
+
+static void *zone_new(struct zone *z, size_t bytes, size_t element)
+{
+    z->bytes = bytes;
+    z->raw = malloc(bytes + 2 * GUARD + element);
+    assert_non_null(z->raw);
+    memset(z->raw, 0xa5, bytes + 2 * GUARD + element);
+    return z->raw + GUARD + element;
+}
+
+static void zone_free(struct zone *z, size_t element)
+{
+    for (size_t i = 0; i < GUARD + element; i++)
+        assert_int_equal(z->raw[i], 0xa5);
+    for (size_t i = 0; i < GUARD; i++)
+        assert_int_equal(z->raw[GUARD + element + z->bytes + i], 0xa5);
+    free(z->raw);
+}
+
+static float gaussian(struct rng *r)
+{
+    return rng_normal(r);
+}
+
+/* Gaussian, with zeros, tiny blocks, exact thresholds and outliers mixed in. */
+static void fill(struct rng *r, size_t n, float *x)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint32_t kind = (uint32_t)rng_u64(r) % 16;
+        x[i] = gaussian(r) * 1e-3f;
+        if (kind == 0)
+            x[i] = 0.0f;
+        if (kind == 1)
+            x[i] = ldexpf(1.0f, -(int)(rng_u64(r) % 20));
+        if (kind == 2)
+            x[i] = -ldexpf(1.5f, -(int)(rng_u64(r) % 20));
+        if (i / 256 % 4 == 3)
+            x[i] *= 0x1p-120f;
+    }
+}
+
+struct encoded {
+    struct zone payload_zone, scale_zone, q_zone;
+    void *payload;
+    uint16_t *scales;
+    float *q;
+    bool ok;
+};
+
+static void encode(const struct kernels *k, enum codec c, size_t n, const float *x,
+                   struct encoded *e)
+{
+    e->payload = zone_new(&e->payload_zone, codec_payload_bytes(c, n), 4);
+    e->scales = zone_new(&e->scale_zone, codec_scales(c, n) * 2, 2);
+    e->q = zone_new(&e->q_zone, n * 4, 4);
+    e->ok = k->encode[c](n, x, e->payload, e->scales, e->q);
+}
+
+static void encoded_free(struct encoded *e)
+{
+    zone_free(&e->payload_zone, 4);
+    zone_free(&e->scale_zone, 2);
+    zone_free(&e->q_zone, 4);
+}
+
+static void test_encode(void **state)
+{
+    (void)state;
+    struct rng r;
+    rng_init(&r, 1, 2);
+    for (size_t v = 1; kernels_variant(v); v++) {
+        for (size_t i = 0; i < N_SIZES * CODEC_COUNT; i++) {
+            size_t n = sizes[i / CODEC_COUNT];
+            enum codec c = (enum codec)(i % CODEC_COUNT);
+            float x[N_MAX];
+            struct encoded a, b;
+            fill(&r, n, x);
+            encode(kernels_variant(0), c, n, x, &a);
+            encode(kernels_variant(v), c, n, x, &b);
+            assert_true(a.ok && b.ok);
+            assert_memory_equal(a.payload, b.payload, codec_payload_bytes(c, n));
+            assert_memory_equal(a.scales, b.scales, codec_scales(c, n) * 2);
+            assert_memory_equal(a.q, b.q, n * 4);
+            encoded_free(&a);
+            encoded_free(&b);
+        }
+    }
+}
+
+static void test_encode_refuses(void **state)
+{
+    (void)state;
+    const float bad[] = { NAN, -NAN, INFINITY, -INFINITY, 0x1p127f, -3e38f };
+    for (size_t v = 0; kernels_variant(v); v++) {
+        for (size_t i = 0; i < 6 * CODEC_COUNT; i++) {
+            float x[300] = { 0 };
+            uint8_t payload[1200];
+            uint16_t scales[2];
+            float q[300];
+            x[i * 7] = bad[i % 6];
+            assert_false(kernels_variant(v)->encode[i / 6](300, x, payload, scales, q));
+        }
+    }
+}
+
+/* What a decoder gives is what the encoder said it would. */
+static void test_decode(void **state)
+{
+    (void)state;
+    struct rng r;
+    rng_init(&r, 3, 4);
+    for (size_t v = 0; kernels_variant(v); v++) {
+        for (size_t i = 0; i < N_SIZES * CODEC_COUNT; i++) {
+            size_t n = sizes[i / CODEC_COUNT];
+            enum codec c = (enum codec)(i % CODEC_COUNT);
+            float x[N_MAX];
+            struct encoded e;
+            struct zone z;
+            fill(&r, n, x);
+            encode(kernels_variant(0), c, n, x, &e);
+            float *got = zone_new(&z, n * 4, 4);
+            kernels_variant(v)->decode[c](n, e.payload, e.scales, got);
+            for (size_t j = 0; j < n; j++) /* -0 and 0 are one value */
+                assert_true(got[j] == e.q[j]);
+            zone_free(&z, 4);
+            encoded_free(&e);
+        }
+    }
+}
+
+static void accumulate_one(enum codec c, size_t n, struct rng *r)
+{
+    struct encoded e[INPUTS];
+    const void *payload[INPUTS];
+    const uint16_t *scales[INPUTS];
+    double weight[INPUTS], expect[N_MAX];
+    float x[N_MAX], theta[N_MAX];
+    struct kernel_inputs in = { .payload = payload, .scales = scales, .weight = weight };
+    fill(r, n, theta);
+    for (in.k = 0; in.k < INPUTS; in.k++) {
+        fill(r, n, x);
+        encode(kernels_variant(0), c, n, x, &e[in.k]);
+        payload[in.k] = e[in.k].payload;
+        scales[in.k] = e[in.k].scales;
+        weight[in.k] = (double)(1 + rng_u64(r) % 5000);
+    }
+    for (in.k = 1; in.k <= INPUTS; in.k += 5) {
+        kernels_variant(0)->accumulate[c](n, &in, theta, expect);
+        for (size_t v = 1; kernels_variant(v); v++) {
+            struct zone z;
+            double *acc = zone_new(&z, n * 8, 8);
+            kernels_variant(v)->accumulate[c](n, &in, theta, acc);
+            for (size_t j = 0; j < n; j++)
+                assert_true(acc[j] == expect[j]);
+            zone_free(&z, 8);
+        }
+    }
+    for (size_t i = 0; i < INPUTS; i++)
+        encoded_free(&e[i]);
+}
+
+static void test_accumulate(void **state)
+{
+    (void)state;
+    struct rng r;
+    rng_init(&r, 5, 6);
+    for (size_t i = 0; i < N_SIZES * CODEC_COUNT; i++)
+        accumulate_one((enum codec)(i % CODEC_COUNT), sizes[i / CODEC_COUNT], &r);
+}
+
+struct step {
+    struct zone zone[4];
+    float *mom, *target, *diff, *ema;
+};
+
+static void step_new(struct step *s, size_t n, const float *x)
+{
+    float **a[4] = { &s->mom, &s->target, &s->diff, &s->ema };
+    for (size_t i = 0; i < 4; i++) {
+        *a[i] = zone_new(&s->zone[i], n * 4, 4);
+        memcpy(*a[i], x + i * 13, n * 4);
+    }
+}
+
+static void step_run(const struct kernels *k, struct step *s, size_t n, const double *acc,
+                     const float *theta)
+{
+    struct kernel_nesterov p = { .lr = 0.7, .mu = 0.9, .total = 12345 };
+    k->nesterov(n, &p, acc, theta, s->mom, s->target, s->diff);
+    k->add(n, theta, s->diff, s->diff);
+    k->sub(n, s->diff, s->mom, s->diff);
+    k->ema(n, 0.9, theta, s->ema);
+}
+
+static void test_step(void **state)
+{
+    (void)state;
+    struct rng r;
+    rng_init(&r, 7, 8);
+    for (size_t i = 0; i < N_SIZES; i++) {
+        size_t n = sizes[i];
+        float x[N_MAX + 64], theta[N_MAX];
+        double acc[N_MAX];
+        fill(&r, n + 64, x);
+        fill(&r, n, theta);
+        for (size_t j = 0; j < n; j++)
+            acc[j] = (double)gaussian(&r) * 10;
+        for (size_t v = 1; kernels_variant(v); v++) {
+            const struct kernels *k = kernels_variant(v);
+            struct step a, b;
+            step_new(&a, n, x);
+            step_new(&b, n, x);
+            step_run(kernels_variant(0), &a, n, acc, theta);
+            step_run(k, &b, n, acc, theta);
+            assert_memory_equal(a.mom, b.mom, n * 4);
+            assert_memory_equal(a.target, b.target, n * 4);
+            assert_memory_equal(a.diff, b.diff, n * 4);
+            assert_memory_equal(a.ema, b.ema, n * 4);
+            assert_true(kernels_scalar.square_f32(n, x) == k->square_f32(n, x));
+            assert_true(kernels_scalar.square_f64(n, acc) == k->square_f64(n, acc));
+            for (size_t j = 0; j < 4; j++) {
+                zone_free(&a.zone[j], 4);
+                zone_free(&b.zone[j], 4);
+            }
+        }
+    }
+}
+
+int main(void)
+{
+    for (size_t i = 0; kernels_variant(i); i++)
+        printf("variant %zu: %s\n", i, kernels_variant(i)->name);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_encode),     cmocka_unit_test(test_encode_refuses),
+        cmocka_unit_test(test_decode),     cmocka_unit_test(test_accumulate),
+        cmocka_unit_test(test_step),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
