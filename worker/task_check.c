@@ -32,11 +32,14 @@ static int check_hash(const ProtobufCBinaryData *hash, const char *field, struct
     return 0;
 }
 
-static int check_url(const char *url, const char *field, struct err *err)
+/* A ticket may also be a path: the coordinator that the worker knows anyway. */
+static int check_url(const char *url, bool path_allowed, const char *field, struct err *err)
 {
     int rc = check_text(url, TASK_URL_MAX, field, err);
     if (rc < 0)
         return rc;
+    if (path_allowed && url && url[0] == '/' && url[1] != '/')
+        return 0;
     if (!url || (strncmp(url, "http://", 7) != 0 && strncmp(url, "https://", 8) != 0))
         return err_set(err, -ERR_FORMAT, "task: %s is not an http or https address", field);
     return 0;
@@ -53,7 +56,7 @@ static int check_blob(const Skerry__V1__Blob *blob, const char *field, struct er
     if (blob->size == 0 || blob->size > TASK_BLOB_MAX)
         return err_set(err, -ERR_LIMIT, "task: %s has the size %" PRIu64 ", expected 1..%llu",
                        field, blob->size, TASK_BLOB_MAX);
-    return check_url(blob->url, field, err);
+    return check_url(blob->url, true, field, err);
 }
 
 static int check_module(const Skerry__V1__ModuleRef *m, struct err *err)
@@ -99,6 +102,12 @@ static int check_modules(const Skerry__V1__Task *t, struct err *err)
             if (t->modules[j]->module_id == m->module_id)
                 return err_set(err, -ERR_FORMAT, "task: module %" PRIu64 " is named twice",
                                m->module_id);
+        if (!init && m->level != i)
+            return err_set(err, -ERR_FORMAT, "task: modules[%zu] is of level %u; one module per "
+                           "level is expected, in order", i, m->level);
+        if (m->level >= TASK_MODULES_MAX)
+            return err_set(err, -ERR_LIMIT, "task: modules[%zu] is of level %u, at most %u levels "
+                           "are allowed", i, m->level, TASK_MODULES_MAX);
         int rc = init ? 0 : check_module(m, err);
         if (rc < 0)
             return rc;
@@ -179,7 +188,7 @@ static int check_kind(const Skerry__V1__Task *t, struct err *err)
     case SKERRY__V1__TASK_KIND__TASK_KIND_INGEST:
         if (!t->ingest)
             return err_set(err, -ERR_FORMAT, "task: ingest is missing");
-        return check_url(t->ingest->url, "ingest.url", err);
+        return check_url(t->ingest->url, false, "ingest.url", err);
     case SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN:
         rc = check_modules(t, err);
         return rc < 0 ? rc : check_train(t->train, err);
@@ -220,6 +229,6 @@ int validate_ticket(const Skerry__V1__TicketReply *reply, struct err *err)
 {
     if (reply->have)
         return 0;
-    int rc = check_url(reply->url, "ticket.url", err);
+    int rc = check_url(reply->url, true, "ticket.url", err);
     return rc < 0 ? -ERR_FORMAT : 0;
 }

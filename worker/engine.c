@@ -1,0 +1,111 @@
+#include "worker/engine.h"
+
+#include <errno.h>
+#include <stdio.h>
+
+#include "common/base/err.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "common/base/str.h"
+#include "kernels/kernels.h"
+#include "worker/data.h"
+#include "worker/modules.h"
+#include "worker/replica.h"
+
+int engine_open(const struct engine_options *opt, struct engine **ret, struct err *err)
+{
+    struct engine *e = mem_alloc(sizeof(*e));
+    e->opt = *opt;
+    e->state_dir = str_dup(opt->state_dir);
+    int rc = device_open(opt->device, opt->threads, &e->dev, err);
+    if (rc == 0)
+        rc = data_cache_new(opt->image_cache_bytes, &e->images, err);
+    if (rc < 0) {
+        engine_close(e);
+        return rc;
+    }
+    e->replicas = replicas_new(e->dev, e->state_dir, opt->memory_bytes);
+    *ret = e;
+    return 0;
+}
+
+void engine_close(struct engine *e)
+{
+    if (!e)
+        return;
+    replicas_free(e->replicas);
+    data_cache_free(e->images);
+    if (e->dev)
+        device_close(e->dev);
+    mem_free(e->state_dir);
+    mem_free(e);
+}
+
+void engine_device_text(const struct engine *e, char *out, size_t size)
+{
+    snprintf(out, size, "%s: %s", e->dev->name, e->dev->about);
+}
+
+static int need_ranges(struct work *w, Skerry__V1__Range *const *ranges, size_t n, struct err *err)
+{
+    int rc = 0;
+    for (size_t i = 0; i < n && rc == 0; i++) {
+        const Skerry__V1__Blob *b = ranges[i]->shard;
+        rc = work_need(w, b->sha256.data, b->size, b->url, "a data shard", err);
+    }
+    return rc;
+}
+
+int engine_plan(struct engine *e, struct work *w, struct err *err)
+{
+    const Skerry__V1__Task *t = w->task;
+    int rc = 0;
+    if (t->kind == SKERRY__V1__TASK_KIND__TASK_KIND_INGEST) {
+        char path[CACHE_PATH_MAX];
+        work_temp_path(w, "source.tar", path);
+        mem_free(w->source_path);
+        w->source_path = str_dup(path);
+    } else {
+        rc = modules_plan(e->opt.modules, w, err);
+    }
+    if (rc == 0 && t->kind == SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN)
+        rc = need_ranges(w, t->train->ranges, t->train->n_ranges, err);
+    if (rc == 0 && t->kind == SKERRY__V1__TASK_KIND__TASK_KIND_EVAL)
+        rc = need_ranges(w, t->eval->ranges, t->eval->n_ranges, err);
+    if (rc == 0)
+        work_check_needs(w);
+    return rc;
+}
+
+int engine_run(struct engine *e, struct work *w, struct err *err)
+{
+    if (w->task->kind != SKERRY__V1__TASK_KIND__TASK_KIND_INGEST) {
+        int rc = modules_rebuild(e->opt.modules, w, err);
+        if (rc < 0)
+            return rc;
+    }
+    switch ((int)w->task->kind) {
+    case SKERRY__V1__TASK_KIND__TASK_KIND_INIT:
+        return work_init_run(e, w, err);
+    case SKERRY__V1__TASK_KIND__TASK_KIND_INGEST:
+        return work_ingest_run(e, w, err);
+    case SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN:
+        return phase_run(e, w, err);
+    case SKERRY__V1__TASK_KIND__TASK_KIND_EVAL:
+        return work_eval_run(e, w, err);
+    case SKERRY__V1__TASK_KIND__TASK_KIND_SAMPLE:
+        return work_sample_run(e, w, err);
+    default:
+        return err_set(err, -ERR_UNIMPLEMENTED, "task kind %d", (int)w->task->kind);
+    }
+}
+
+void engine_after(struct engine *e, struct work *w)
+{
+    if (w->task->kind != SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN)
+        return;
+    struct replica *r = replica_peek(e->replicas, w);
+    struct err err = { 0 };
+    if (r && r->whole && replica_save_end(e->replicas, r, &err) < 0)
+        log_warn("engine", "no local checkpoint: %s", err.msg);
+}

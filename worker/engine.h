@@ -1,0 +1,63 @@
+/* What computes: the device, the replicas whose optimiser state lives here, and
+ * the four kinds of work that use them.
+ *
+ *   engine_plan    which blobs does the task need?           (modules.h, work.h)
+ *   engine_run     does it, fills w->result
+ *   engine_after   what may wait until the result is on its way: the local checkpoint
+ *
+ * Everything but engine_device_text runs on the compute thread, one task at a
+ * time.  Long work looks at work_stopped() once per step. */
+#ifndef WORKER_ENGINE_H
+#define WORKER_ENGINE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "worker/work.h"
+
+struct cache;
+struct data_cache;
+struct device;
+struct err;
+struct modules;
+struct replicas;
+
+struct engine_options {
+    const char *device;        /* "auto", "cpu", "cuda:N" */
+    int threads;               /* of the device */
+    unsigned decode_threads;   /* of the image pipeline */
+    uint64_t memory_bytes;     /* that replicas kept between phases may take */
+    size_t image_cache_bytes;
+    const char *state_dir;     /* residuals, checkpoints; copied */
+    struct cache *cache;       /* kept until close */
+    struct modules *modules;   /* kept until close */
+    uint64_t started_ns;       /* of the process, for "first step after" */
+};
+
+struct engine {
+    struct engine_options opt;
+    char *state_dir;
+    struct device *dev;
+    struct data_cache *images;
+    struct replicas *replicas;
+    bool stepped; /* the first training step of this process is done */
+};
+
+int engine_open(const struct engine_options *opt, struct engine **ret, struct err *err);
+void engine_close(struct engine *e); /* accepts NULL */
+
+/* "cpu: 2 threads, bf16" */
+void engine_device_text(const struct engine *e, char *out, size_t size);
+
+int engine_plan(struct engine *e, struct work *w, struct err *err);
+int engine_run(struct engine *e, struct work *w, struct err *err);
+void engine_after(struct engine *e, struct work *w);
+
+/* The kinds, each in a file of its own (phase.c: TRAIN). */
+int phase_run(struct engine *e, struct work *w, struct err *err);
+int work_init_run(struct engine *e, struct work *w, struct err *err);
+int work_eval_run(struct engine *e, struct work *w, struct err *err);
+int work_sample_run(struct engine *e, struct work *w, struct err *err);
+int work_ingest_run(struct engine *e, struct work *w, struct err *err);
+
+#endif

@@ -1,0 +1,48 @@
+/* Getting blobs by ticket into the cache: several at once, resumed, verified;
+ * a blob that arrives with wrong content is asked for once more, then it is an
+ * error that names it.  Loop thread. */
+#ifndef WORKER_FETCH_H
+#define WORKER_FETCH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct cache;
+struct err;
+struct fetch;
+struct loop;
+struct progress;
+struct token;
+struct work;
+struct xfer;
+
+/* What all transfers of this process share. */
+struct fetch_env {
+    struct loop *loop;
+    struct xfer *xfer;
+    struct cache *cache;
+    const struct token *token; /* whose coordinator's key is pinned */
+};
+
+/* code 0, or negative with one sentence. */
+typedef void (*fetch_done_fn)(void *arg, int code, const char *detail);
+
+/* Fetches the needs of w that are missing (and, for INGEST, the archive).
+ * Exactly one done() follows, never from within this call, unless cancelled.
+ * w must live until then. */
+struct fetch *fetch_start(const struct fetch_env *env, struct work *w, fetch_done_fn done,
+                          void *arg);
+
+/* No done() comes; transfers stop (what arrived stays for a resume). */
+void fetch_cancel(struct fetch *f); /* accepts NULL */
+
+#define FETCH_URL_MAX 2560
+/* The absolute URL of a ticket, and the key that its server must show: a path
+ * ("/v1/blobs/...") and any URL with such a path belong to the coordinator of
+ * the token; others (an object store's) are trusted by the system's authorities:
+ * *ret_pin is then NULL.  -ERR_LIMIT when too long. */
+int fetch_resolve(const struct token *token, const char *url, char ret_url[FETCH_URL_MAX],
+                  const uint8_t **ret_pin, struct err *err);
+
+#endif

@@ -1,0 +1,282 @@
+/* workerd: joins a coordinator and computes what it is asked to.
+ *
+ * Exit codes: 0 left on request (SIGTERM, SIGINT, drained) · 1 cannot run here
+ * (work dir, disk, memory) · 2 wrong command line · 3 refused by the coordinator
+ * (wrong token, key or version) · 4 the device is not there or failed */
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/base/args.h"
+#include "common/base/buf.h"
+#include "common/base/clock.h"
+#include "common/base/err.h"
+#include "common/base/file.h"
+#include "common/base/hash.h"
+#include "common/base/image.h"
+#include "common/base/log.h"
+#include "common/base/str.h"
+#include "common/net/loop.h"
+#include "common/net/token.h"
+#include "common/net/transfer.h"
+#include "worker/agent.h"
+#include "worker/modules.h"
+#include "worker/workdir.h"
+
+#define THREADS_MAX 1024
+#define IMAGE_CACHE_BYTES (256u << 20)
+#define CACHE_MIN_BYTES (256u << 20)
+
+enum exit_code { EXIT_LEFT = 0, EXIT_HERE = 1, EXIT_REFUSED = 3, EXIT_DEVICE = 4 };
+
+struct options {
+    const char *join, *device, *work_dir, *name, *log_level;
+    uint64_t threads, cache_limit;
+};
+
+struct daemon {
+    struct options opt;
+    struct token token;
+    struct workdir dir;
+    struct cache *cache;
+    struct modules *modules;
+    struct engine *engine;
+    struct loop *loop;
+    struct xfer *xfer;
+    struct agent *agent;
+    uint64_t started_ns, memory_bytes;
+    unsigned threads;
+    char name[65], device[129];
+    int exit_code;
+    bool asked; /* to leave, by a signal */
+};
+
+/* ---- command line ---- */
+
+static int parse(struct options *o, int argc, char **argv, struct err *err)
+{
+    *o = (struct options){ .device = "auto", .log_level = "info" };
+    const struct args_flag flags[] = {
+        { .name = "join", .letter = 'j', .type = ARGS_STR, .out = &o->join, .metavar = "TOKEN",
+          .doc = "the coordinator's worker token, or @FILE that holds it", .required = true },
+        { .name = "device", .letter = 'd', .type = ARGS_STR, .out = &o->device,
+          .metavar = "auto|cpu|cuda:N", .doc = "where to compute (default auto)" },
+        { .name = "threads", .letter = 't', .type = ARGS_U64, .out = &o->threads, .metavar = "N",
+          .doc = "CPU threads (default: all that this process may use)", .max = THREADS_MAX },
+        { .name = "work-dir", .letter = 'w', .type = ARGS_STR, .out = &o->work_dir,
+          .metavar = "DIR", .doc = "cache, checkpoints and identity "
+                                   "(default: the first free ~/.cache/skerry/worker-N)" },
+        { .name = "cache-limit", .type = ARGS_BYTES, .out = &o->cache_limit, .metavar = "SIZE",
+          .doc = "most bytes of blobs to keep (default: 90% of the free disk)" },
+        { .name = "name", .letter = 'n', .type = ARGS_STR, .out = &o->name, .metavar = "NAME",
+          .doc = "shown to people (default: the host's name)" },
+        { .name = "log-level", .type = ARGS_STR, .out = &o->log_level,
+          .metavar = "debug|info|warn|error", .doc = "default info" },
+        { 0 },
+    };
+    struct args args = {
+        .program = "workerd",
+        .usage = "--join TOKEN [--device auto|cpu|cuda:N] [--threads N] [--work-dir DIR]",
+        .about = "Joins a coordinator and trains what it is given, until it is stopped.",
+        .after = "Exit codes:\n"
+                 "  0  left on request (SIGTERM, SIGINT, drained)\n"
+                 "  1  cannot run here (work dir, disk, memory)\n"
+                 "  2  wrong command line\n"
+                 "  3  refused by the coordinator (wrong token, key or version)\n"
+                 "  4  the device is not there or failed\n",
+        .flags = flags,
+    };
+    enum log_level level = LOG_LEVEL_INFO;
+    int rc = args_parse(&args, argc, argv, err);
+    if (rc == 0 && log_level_parse(o->log_level, &level) < 0)
+        rc = err_set(err, -EINVAL, "--log-level %s: expected debug, info, warn or error",
+                     o->log_level);
+    log_set_level(level);
+    return rc == 0 ? -1 : args_exit(&args, rc, err);
+}
+
+static int read_token(struct daemon *d, struct err *err)
+{
+    struct buf text;
+    int rc;
+    if (d->opt.join[0] == '@') {
+        rc = file_read(d->opt.join + 1, TOKEN_STRING_MAX + 16, &text, err);
+        if (rc < 0)
+            return rc;
+        rc = token_parse(buf_str(&text), &d->token, err);
+        buf_release(&text);
+    } else {
+        rc = token_parse(d->opt.join, &d->token, err);
+    }
+    if (rc < 0)
+        return err_wrap(err, "--join");
+    if (d->token.role != TOKEN_ROLE_WORKER)
+        return err_set(err, -ERR_AUTH, "--join: this is a user's token; a worker needs the one in "
+                       "worker.token of the coordinator's data directory");
+    return 0;
+}
+
+/* ---- start ---- */
+
+static unsigned usable_threads(void)
+{
+    cpu_set_t set;
+    int n = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+    return n > 0 ? (unsigned)n : 1;
+}
+
+static void describe_host(struct daemon *d)
+{
+    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    d->memory_bytes = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : 0;
+    d->threads = d->opt.threads ? (unsigned)d->opt.threads : usable_threads();
+    char host[65] = "worker";
+    (void)gethostname(host, sizeof(host) - 1); /* "worker" will do */
+    str_copy(d->name, sizeof(d->name), d->opt.name ? d->opt.name : host);
+}
+
+static int open_disk(struct daemon *d, struct err *err)
+{
+    int rc = workdir_open(d->opt.work_dir, d->token.cluster_id, &d->dir, err);
+    if (rc < 0)
+        return rc;
+    uint64_t limit = d->opt.cache_limit, free_bytes;
+    if (limit == 0) {
+        if ((rc = file_disk_free(d->dir.dir, &free_bytes, err)) < 0)
+            return rc;
+        limit = free_bytes / 10 * 9;
+        limit = limit < CACHE_MIN_BYTES ? CACHE_MIN_BYTES : limit;
+    }
+    if ((rc = cache_open(d->dir.blobs, limit, &d->cache, err)) < 0)
+        return rc;
+    d->modules = modules_open(d->dir.held, d->cache);
+    return 0;
+}
+
+static int open_engine(struct daemon *d, struct err *err)
+{
+    struct engine_options opt = {
+        .device = d->opt.device,
+        .threads = (int)d->threads,
+        .decode_threads = d->threads >= 8 ? d->threads / 4 : 1,
+        .memory_bytes = d->memory_bytes / 2,
+        .image_cache_bytes = IMAGE_CACHE_BYTES,
+        .state_dir = d->dir.state,
+        .cache = d->cache,
+        .modules = d->modules,
+        .started_ns = d->started_ns,
+    };
+    int rc = engine_open(&opt, &d->engine, err);
+    if (rc < 0)
+        return rc;
+    engine_device_text(d->engine, d->device, sizeof(d->device));
+    return 0;
+}
+
+static void on_end(void *arg, int code, const struct err *err)
+{
+    struct daemon *d = arg;
+    if (code < 0) {
+        bool device = code == -ERR_DEVICE;
+        d->exit_code = device ? EXIT_DEVICE : EXIT_REFUSED;
+        log_error("workerd", "%s", err ? err->msg : err_text(code));
+    }
+    loop_stop(d->loop);
+}
+
+static void on_signal(void *arg, int signo)
+{
+    struct daemon *d = arg;
+    if (signo == SIGHUP)
+        return;
+    if (d->asked) { /* asked twice: at once */
+        loop_stop(d->loop);
+        return;
+    }
+    d->asked = true;
+    agent_leave(d->agent, signo == SIGTERM ? "terminated" : "interrupted");
+}
+
+static int open_agent(struct daemon *d, struct err *err)
+{
+    struct xfer_options xfer = { .user_agent = "workerd/" SKERRY_VERSION };
+    int rc = loop_new(&d->loop, err);
+    if (rc == 0)
+        rc = loop_on_signals(d->loop, on_signal, d, err);
+    if (rc == 0)
+        rc = xfer_new(d->loop, &xfer, &d->xfer, err);
+    if (rc < 0)
+        return rc;
+    struct agent_options opt = {
+        .env = { .loop = d->loop, .xfer = d->xfer, .cache = d->cache, .token = &d->token },
+        .engine = d->engine,
+        .modules = d->modules,
+        .tmp_dir = d->dir.tmp,
+        .session = { .loop = d->loop, .token = &d->token, .name = d->name, .device = d->device,
+                     .memory_bytes = d->memory_bytes, .threads = d->threads },
+        .arg = d,
+        .on_end = on_end,
+    };
+    hash_random(opt.session.instance, sizeof(opt.session.instance));
+    memcpy(opt.session.identity, d->dir.identity, sizeof(opt.session.identity));
+    return agent_new(&opt, &d->agent, err);
+}
+
+static int start(struct daemon *d, struct err *err)
+{
+    describe_host(d);
+    int rc = read_token(d, err);
+    if (rc < 0) {
+        d->exit_code = ARGS_EXIT_USAGE;
+        return rc;
+    }
+    d->exit_code = EXIT_HERE;
+    if ((rc = image_init(err)) < 0 || (rc = open_disk(d, err)) < 0)
+        return rc;
+    if ((rc = open_engine(d, err)) < 0) {
+        d->exit_code = EXIT_DEVICE;
+        return rc;
+    }
+    if ((rc = open_agent(d, err)) < 0)
+        return rc;
+    char used[STR_HUMAN_MAX], limit[STR_HUMAN_MAX];
+    log_info("workerd", "workerd %s name=\"%s\" device=\"%s\" work_dir=%s cache=\"%s of %s\"; "
+             "joining %s:%u", SKERRY_VERSION, d->name, d->device, d->dir.dir,
+             str_human_bytes(cache_used_bytes(d->cache), used),
+             str_human_bytes(cache_limit_bytes(d->cache), limit), d->token.host,
+             d->token.rpc_port);
+    d->exit_code = EXIT_LEFT;
+    return 0;
+}
+
+static void stop(struct daemon *d)
+{
+    agent_free(d->agent);
+    xfer_free(d->xfer);
+    if (d->loop)
+        loop_free(d->loop);
+    engine_close(d->engine);
+    modules_close(d->modules);
+    cache_close(d->cache);
+    workdir_close(&d->dir);
+    image_exit();
+}
+
+int main(int argc, char **argv)
+{
+    static struct daemon d;
+    struct err err = { 0 };
+    d.started_ns = clock_now_ns();
+    int code = parse(&d.opt, argc, argv, &err);
+    if (code >= 0)
+        return code;
+    if (start(&d, &err) < 0)
+        log_error("workerd", "%s", err.msg);
+    else
+        loop_run(d.loop);
+    stop(&d);
+    return d.exit_code;
+}

@@ -1,0 +1,45 @@
+/* Module versions on this machine: which are here, how to get the ones that a
+ * task wants, and making them out of deltas.
+ *
+ *   wanted version in the cache?           ── yes ──► done
+ *   else: an older one here, and deltas from it? ──► fetch the deltas, rebuild, compare hashes
+ *   else: fetch the full file
+ *
+ * A version is a full safetensors file in the blob cache, named by the hash that
+ * it has everywhere.  The newest of each module is pinned and remembered in a
+ * small file, so that a restarted worker fetches deltas only.
+ *
+ * modules_held on any thread; the rest on the compute thread. */
+#ifndef WORKER_MODULES_H
+#define WORKER_MODULES_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct cache;
+struct err;
+struct modules;
+struct work;
+
+#define MODULES_MAX 64 /* modules remembered; the longest unused is forgotten */
+
+struct modules_version {
+    uint64_t module_id, version;
+};
+
+/* path: the file that remembers.  A broken one means: nothing is held. */
+struct modules *modules_open(const char *path, struct cache *cache);
+void modules_close(struct modules *m); /* accepts NULL */
+
+/* What is held, newest last; returns how many. */
+size_t modules_held(struct modules *m, struct modules_version ret[MODULES_MAX]);
+
+/* Adds the blobs that w's modules call for to its needs. */
+int modules_plan(struct modules *m, struct work *w, struct err *err);
+
+/* With all needs in the cache: makes every wanted version.  -ERR_HASH when a
+ * rebuilt version is not what it should be: the held one is then forgotten, and
+ * with w->full_only another plan gets the full blob. */
+int modules_rebuild(struct modules *m, struct work *w, struct err *err);
+
+#endif

@@ -1,0 +1,55 @@
+/* How far the task at hand is: written by the compute thread, taken by the loop
+ * thread for each heartbeat.  A small box under a lock, of fixed size: when loss
+ * points come faster than heartbeats take them, neighbours are averaged. */
+#ifndef WORKER_PROGRESS_H
+#define WORKER_PROGRESS_H
+
+#include <pthread.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define PROGRESS_POINTS_MAX 256
+#define PROGRESS_ACTIVITY_MAX 129
+
+struct progress_point {
+    uint64_t step;
+    float loss, lr;
+};
+
+struct progress_view {
+    uint32_t steps_done, steps_total;
+    uint64_t samples_done;
+    float loss;      /* mean since the last take; the last known one when there is no new */
+    float grad_norm;
+    float samples_per_second; /* smoothed */
+    char activity[PROGRESS_ACTIVITY_MAX];
+    struct progress_point points[PROGRESS_POINTS_MAX];
+    size_t n_points;
+};
+
+struct progress {
+    pthread_mutex_t lock;
+    struct progress_view view;
+    double loss_sum;
+    unsigned loss_n;
+    uint64_t rate_ns, rate_samples; /* where the rate was last measured */
+};
+
+void progress_init(struct progress *p);
+void progress_release(struct progress *p);
+
+void progress_activity(struct progress *p, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+void progress_total(struct progress *p, uint32_t steps_total);
+
+/* One inner step is done; samples is the sum so far. */
+void progress_step(struct progress *p, const struct progress_point *point, float grad_norm,
+                   uint64_t samples);
+
+/* Other units: done of total. */
+void progress_units(struct progress *p, uint32_t done, uint32_t total);
+
+/* Copies all and empties the points. */
+void progress_take(struct progress *p, struct progress_view *ret);
+
+#endif

@@ -1,0 +1,244 @@
+#include "worker/replica.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/err.h"
+#include "common/base/file.h"
+#include "common/base/hash.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
+#include "common/base/st.h"
+#include "common/base/str.h"
+#include "worker/checkpoint.h"
+
+struct replicas {
+    struct device *dev;
+    char *dir;
+    uint64_t max_bytes, tick;
+    struct replica slots[REPLICAS_MAX]; /* trainer NULL: free */
+};
+
+struct replicas *replicas_new(struct device *dev, const char *dir, uint64_t max_bytes)
+{
+    struct replicas *rs = mem_alloc(sizeof(*rs));
+    rs->dev = dev;
+    rs->dir = str_dup(dir);
+    rs->max_bytes = max_bytes;
+    return rs;
+}
+
+static void replica_release(struct replica *r)
+{
+    trainer_free(r->trainer);
+    model_free(r->model);
+    mem_free(r->flat);
+    memset(r, 0, sizeof(*r));
+}
+
+void replicas_free(struct replicas *rs)
+{
+    if (!rs)
+        return;
+    for (size_t i = 0; i < REPLICAS_MAX; i++)
+        replica_release(&rs->slots[i]);
+    mem_free(rs->dir);
+    mem_free(rs);
+}
+
+struct replica *replica_peek(struct replicas *rs, const struct work *w)
+{
+    const Skerry__V1__TrainTask *t = w->task->train;
+    for (size_t i = 0; i < REPLICAS_MAX; i++) {
+        struct replica *r = &rs->slots[i];
+        if (r->trainer && r->job_id == w->task->job_id && r->path == t->path &&
+            r->index == t->replica)
+            return r;
+    }
+    return NULL;
+}
+
+/* A free slot, after letting go what is longest unused until `bytes` fit. */
+static struct replica *make_room(struct replicas *rs, uint64_t bytes)
+{
+    for (;;) {
+        struct replica *empty = NULL, *oldest = NULL;
+        uint64_t used = 0;
+        for (size_t i = 0; i < REPLICAS_MAX; i++) {
+            struct replica *r = &rs->slots[i];
+            if (!r->trainer)
+                empty = r;
+            else if (!oldest || r->used < oldest->used)
+                oldest = r;
+            used += r->bytes;
+        }
+        if (empty && (!oldest || used + bytes <= rs->max_bytes))
+            return empty;
+        replica_release(oldest);
+    }
+}
+
+static int create(struct replicas *rs, const struct work *w, struct replica **ret, struct err *err)
+{
+    const Skerry__V1__Task *task = w->task;
+    struct model_spec spec;
+    struct model *model = NULL;
+    int rc = model_spec_from_job(&w->spec, (int)task->n_classes, (int)task->n_modules, &spec, err);
+    if (rc == 0)
+        rc = model_new(&spec, &model, err);
+    if (rc < 0)
+        return rc;
+    struct train_options opt;
+    train_options_from_job(&w->spec, rng_mix(task->train->path, task->train->replica), &opt);
+    uint64_t bytes = trainer_bytes(model, &opt, opt.precision != DIT_F32) + model->flat * 4;
+    struct replica *r = make_room(rs, bytes);
+    *r = (struct replica){ .job_id = task->job_id, .path = task->train->path,
+                           .index = task->train->replica, .model = model, .bytes = bytes };
+    r->flat = model_flat_new(model);
+    rc = r->flat ? trainer_new(rs->dev, model, &opt, &r->trainer, err)
+                 : err_set(err, -ENOMEM, "out of memory for %" PRIu64 " parameters",
+                           model->params);
+    if (rc < 0) {
+        replica_release(r);
+        return rc;
+    }
+    *ret = r;
+    return 0;
+}
+
+/* ---- checkpoints ---- */
+
+static void file_of(const struct replicas *rs, const struct replica *r, const char *suffix,
+                    char path[CACHE_PATH_MAX])
+{
+    snprintf(path, CACHE_PATH_MAX, "%s/replica-%" PRIu64 "-%u-%u.%s", rs->dir, r->job_id, r->path,
+             r->index, suffix);
+}
+
+/* Names a phase by everything that its numbers depend on, but not by attempt. */
+static void phase_digest(const struct work *w, char ret_hex[HASH_HEX_MAX])
+{
+    const Skerry__V1__TrainTask *t = w->task->train;
+    uint8_t sum[HASH_BYTES];
+    uint64_t head[] = { w->task->job_id, t->path, t->replica, t->round, t->steps, t->seconds,
+                        t->first_step, t->total_steps, t->epoch, t->n_ranges };
+    struct hash h;
+    hash_init(&h);
+    hash_update(&h, head, sizeof(head));
+    hash_update(&h, w->task->spec, strlen(w->task->spec));
+    for (size_t i = 0; i < w->task->n_modules; i++)
+        hash_update(&h, w->task->modules[i]->sha256.data, 32);
+    for (size_t i = 0; i < t->n_ranges; i++) {
+        uint32_t run[] = { t->ranges[i]->start, t->ranges[i]->count };
+        hash_update(&h, t->ranges[i]->shard->sha256.data, 32);
+        hash_update(&h, run, sizeof(run));
+    }
+    hash_final(&h, sum);
+    hash_hex(sum, HASH_BYTES, ret_hex);
+}
+
+#define CURSOR_FORMAT "%u %" PRIu64 " %" PRIu64 " %a %a %a %a"
+
+static bool read_cursor(const char *text, struct replica_cursor *c)
+{
+    double sum, first, last, seconds;
+    if (!text || sscanf(text, "%u %" SCNu64 " %" SCNu64 " %la %la %la %la", &c->steps, &c->samples,
+                        &c->position, &sum, &first, &last, &seconds) != 7)
+        return false;
+    c->loss_sum = sum;
+    c->loss_first = (float)first;
+    c->loss_last = (float)last;
+    c->seconds = seconds;
+    return true;
+}
+
+int replica_save_mid(struct replicas *rs, struct replica *r, const struct work *w,
+                     const struct replica_cursor *c, struct err *err)
+{
+    char path[CACHE_PATH_MAX], digest[HASH_HEX_MAX], cursor[256];
+    file_of(rs, r, "mid", path);
+    phase_digest(w, digest);
+    snprintf(cursor, sizeof(cursor), CURSOR_FORMAT, c->steps, c->samples, c->position, c->loss_sum,
+             (double)c->loss_first, (double)c->loss_last, c->seconds);
+    struct st_meta pairs[] = { { (char *)(uintptr_t)"phase", digest },
+                               { (char *)(uintptr_t)"cursor", cursor } };
+    return checkpoint_save(r->trainer, path, pairs, 2, err);
+}
+
+int replica_save_end(struct replicas *rs, struct replica *r, struct err *err)
+{
+    char end[CACHE_PATH_MAX], mid[CACHE_PATH_MAX];
+    file_of(rs, r, "end", end);
+    file_of(rs, r, "mid", mid);
+    int rc = checkpoint_save(r->trainer, end, NULL, 0, err);
+    return rc < 0 ? rc : file_remove(mid, err);
+}
+
+static bool load_mid(struct replicas *rs, struct replica *r, const struct work *w,
+                     struct replica_cursor *cursor)
+{
+    char path[CACHE_PATH_MAX], digest[HASH_HEX_MAX];
+    file_of(rs, r, "mid", path);
+    if (!file_exists(path))
+        return false;
+    phase_digest(w, digest);
+    /* The header first: loading what belongs to another phase would be in vain. */
+    struct st meta = { 0 };
+    struct err err = { 0 };
+    bool ours = false;
+    if (st_open(path, &meta, &err) == 0) {
+        const char *phase = checkpoint_pair(&meta, "phase");
+        ours = phase && strcmp(phase, digest) == 0 &&
+               read_cursor(checkpoint_pair(&meta, "cursor"), cursor);
+        st_release(&meta);
+    }
+    if (ours && checkpoint_load(r->trainer, path, NULL, &err) == 0)
+        return true;
+    if (err.code < 0)
+        log_warn("replica", "a cut phase starts anew: %s", err.msg);
+    return false;
+}
+
+static bool load_end(struct replicas *rs, struct replica *r, uint64_t step)
+{
+    char path[CACHE_PATH_MAX];
+    file_of(rs, r, "end", path);
+    struct err err = { 0 };
+    if (step == 0 || !file_exists(path))
+        return false;
+    if (checkpoint_load(r->trainer, path, NULL, &err) < 0) {
+        log_warn("replica", "fresh moments: %s", err.msg);
+        return false;
+    }
+    return trainer_next_step(r->trainer) == step;
+}
+
+int replica_get(struct replicas *rs, const struct work *w, struct replica **ret, bool *ret_resumed,
+                struct replica_cursor *cursor, struct err *err)
+{
+    const Skerry__V1__TrainTask *t = w->task->train;
+    struct replica *r = replica_peek(rs, w);
+    int rc = r ? 0 : create(rs, w, &r, err);
+    if (rc < 0)
+        return rc;
+    r->used = ++rs->tick;
+    *cursor = (struct replica_cursor){ 0 };
+    *ret_resumed = false;
+    bool goes_on = r->whole && trainer_next_step(r->trainer) == t->first_step;
+    if (!goes_on) {
+        *ret_resumed = load_mid(rs, r, w, cursor);
+        if (!*ret_resumed && !load_end(rs, r, t->first_step))
+            rc = trainer_reset_moments(r->trainer, err);
+    }
+    r->whole = false;
+    if (rc < 0)
+        return rc;
+    if (!*ret_resumed)
+        trainer_position(r->trainer, t->first_step, t->total_steps);
+    *ret = r;
+    return 0;
+}

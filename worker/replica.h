@@ -1,0 +1,65 @@
+/* Replicas whose training goes on here from phase to phase: a trainer (Adam's
+ * moments and count) per (job, path, replica), in memory, with a local
+ * checkpoint on disk.
+ *
+ *   wanted at step s:  in memory and standing at s     ─► goes on
+ *                      the phase itself was cut here   ─► DIR/replica-J-P-R.mid   (bit-exact)
+ *                      checkpoint of the last phase at s ─► DIR/replica-J-P-R.end  (bit-exact)
+ *                      otherwise                       ─► fresh moments
+ *
+ * At most REPLICAS_MAX and a number of bytes stay in memory; the longest unused
+ * goes first (its checkpoint stays).  Compute thread. */
+#ifndef WORKER_REPLICA_H
+#define WORKER_REPLICA_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "worker/train.h"
+#include "worker/work.h"
+
+struct device;
+struct err;
+struct replica;
+struct replicas;
+
+#define REPLICAS_MAX 4
+
+struct replica {
+    uint64_t job_id;
+    uint32_t path, index;
+    struct model *model;
+    struct trainer *trainer;
+    float *flat;   /* host copy, scratch of a phase */
+    bool whole;    /* stands at the end of a phase: its moments may go on */
+    uint64_t used; /* tick */
+    uint64_t bytes;
+};
+
+/* Where a phase that was cut goes on. */
+struct replica_cursor {
+    uint32_t steps;
+    uint64_t samples, position;
+    double loss_sum;
+    float loss_first, loss_last;
+    double seconds;
+};
+
+struct replicas *replicas_new(struct device *dev, const char *dir, uint64_t max_bytes);
+void replicas_free(struct replicas *rs); /* accepts NULL */
+
+/* The replica of a TRAIN task, made if need be, standing at the task's first
+ * step; its weights are undefined.  With *ret_resumed it stands in the middle of
+ * this very phase, weights and all, and *cursor says where. */
+int replica_get(struct replicas *rs, const struct work *w, struct replica **ret, bool *ret_resumed,
+                struct replica_cursor *cursor, struct err *err);
+
+/* NULL when it is not in memory. */
+struct replica *replica_peek(struct replicas *rs, const struct work *w);
+
+/* Writes the .mid file (in the phase) or the .end file (after it; .mid goes). */
+int replica_save_mid(struct replicas *rs, struct replica *r, const struct work *w,
+                     const struct replica_cursor *cursor, struct err *err);
+int replica_save_end(struct replicas *rs, struct replica *r, struct err *err);
+
+#endif

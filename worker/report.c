@@ -1,0 +1,156 @@
+#include "worker/report.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "common/base/err.h"
+#include "common/base/mem.h"
+#include "worker/work.h"
+
+/* Reads of protobuf-c structs need char pointers; nothing writes through them. */
+static char *text(const char *s)
+{
+    return (char *)(uintptr_t)s;
+}
+
+static ProtobufCBinaryData hash_of(const uint8_t sha256[32])
+{
+    return (ProtobufCBinaryData){ 32, (uint8_t *)(uintptr_t)sha256 };
+}
+
+static Skerry__V1__Blob *blob_new(const struct work_output *o)
+{
+    Skerry__V1__Blob *b = mem_alloc(sizeof(*b));
+    skerry__v1__blob__init(b);
+    b->sha256 = hash_of(o->sha256);
+    b->size = o->size;
+    return b;
+}
+
+static void add_contributions(Skerry__V1__ReportRequest *r, const struct work_result *res)
+{
+    r->contributions = mem_alloc_array(res->n_outputs + 1, sizeof(*r->contributions));
+    for (size_t i = 0; i < res->n_outputs; i++) {
+        Skerry__V1__Contribution *c = mem_alloc(sizeof(*c));
+        skerry__v1__contribution__init(c);
+        c->module_id = res->outputs[i].module_id;
+        c->base_version = res->outputs[i].base_version;
+        c->blob = blob_new(&res->outputs[i]);
+        r->contributions[r->n_contributions++] = c;
+    }
+}
+
+static void add_shards(Skerry__V1__ReportRequest *r, const struct work_result *res)
+{
+    r->shards = mem_alloc_array(res->n_outputs + 1, sizeof(*r->shards));
+    for (size_t i = 0; i < res->n_outputs; i++) {
+        Skerry__V1__ShardInfo *s = mem_alloc(sizeof(*s));
+        skerry__v1__shard_info__init(s);
+        s->blob = blob_new(&res->outputs[i]);
+        s->samples = res->outputs[i].samples;
+        s->holdout = res->outputs[i].holdout;
+        r->shards[r->n_shards++] = s;
+    }
+    r->classes = res->classes;
+    r->n_classes = res->n_classes;
+}
+
+static void add_bad(Skerry__V1__ReportRequest *r, const struct work_result *res)
+{
+    r->bad = mem_alloc_array(res->n_bad + 1u, sizeof(*r->bad));
+    for (unsigned i = 0; i < res->n_bad; i++) {
+        Skerry__V1__BadSample *b = mem_alloc(sizeof(*b));
+        skerry__v1__bad_sample__init(b);
+        b->shard_sha256 = hash_of(res->bad[i].shard_sha256);
+        b->key = text(res->bad[i].key);
+        b->reason = text(res->bad[i].reason);
+        r->bad[r->n_bad++] = b;
+    }
+    r->bad_count = res->bad_count;
+}
+
+static void add_points(Skerry__V1__ReportRequest *r, struct work *w)
+{
+    struct progress_view *view = mem_alloc(sizeof(*view));
+    progress_take(&w->progress, view);
+    r->points = mem_alloc_array(view->n_points + 1, sizeof(*r->points));
+    for (size_t i = 0; i < view->n_points; i++) {
+        Skerry__V1__LossPoint *p = mem_alloc(sizeof(*p));
+        skerry__v1__loss_point__init(p);
+        p->step = view->points[i].step;
+        p->loss = view->points[i].loss;
+        p->lr = view->points[i].lr;
+        r->points[r->n_points++] = p;
+    }
+    mem_free(view);
+}
+
+Skerry__V1__ReportRequest *report_new(uint64_t task_id, uint32_t attempt, struct work *w,
+                                      const struct report_failure *failure)
+{
+    Skerry__V1__ReportRequest *r = mem_alloc(sizeof(*r));
+    skerry__v1__report_request__init(r);
+    r->task_id = task_id;
+    r->attempt = attempt;
+    r->failed = failure->code < 0;
+    if (r->failed) {
+        r->retryable = failure->retryable;
+        r->reason = text(failure->reason);
+        return r;
+    }
+    const struct work_result *res = &w->result;
+    r->steps = res->steps;
+    r->samples = res->samples;
+    r->loss_first = res->loss_first;
+    r->loss_last = res->loss_last;
+    r->loss_mean = res->loss_mean;
+    r->seconds = res->seconds;
+    switch ((int)w->task->kind) {
+    case SKERRY__V1__TASK_KIND__TASK_KIND_INIT:
+    case SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN:
+        add_contributions(r, res);
+        break;
+    case SKERRY__V1__TASK_KIND__TASK_KIND_INGEST:
+        add_shards(r, res);
+        break;
+    case SKERRY__V1__TASK_KIND__TASK_KIND_SAMPLE:
+        r->output = blob_new(&res->outputs[0]);
+        break;
+    default:
+        break;
+    }
+    add_bad(r, res);
+    add_points(r, w);
+    return r;
+}
+
+void report_free(Skerry__V1__ReportRequest *r)
+{
+    if (!r)
+        return;
+    for (size_t i = 0; i < r->n_contributions; i++) {
+        mem_free(r->contributions[i]->blob);
+        mem_free(r->contributions[i]);
+    }
+    for (size_t i = 0; i < r->n_shards; i++) {
+        mem_free(r->shards[i]->blob);
+        mem_free(r->shards[i]);
+    }
+    for (size_t i = 0; i < r->n_bad; i++)
+        mem_free(r->bad[i]);
+    for (size_t i = 0; i < r->n_points; i++)
+        mem_free(r->points[i]);
+    mem_free(r->contributions);
+    mem_free(r->shards);
+    mem_free(r->bad);
+    mem_free(r->points);
+    mem_free(r->output);
+    mem_free(r);
+}
+
+bool report_retryable(int code, bool ingest)
+{
+    if (code == -ERR_CONFIG)
+        return false;
+    return !ingest || (code != -ERR_FORMAT && code != -ERR_LIMIT && code != -ERR_NOTFOUND);
+}

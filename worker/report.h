@@ -1,0 +1,29 @@
+/* The report of a finished task, as a message.  Pure. */
+#ifndef WORKER_REPORT_H
+#define WORKER_REPORT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "proto/skerry.pb-c.h"
+
+struct work;
+
+/* A failure: what the report says instead of a result. */
+struct report_failure {
+    int code; /* 0: the task succeeded */
+    bool retryable;
+    char reason[1024];
+};
+
+/* The message and everything it points to; report_free it.  Borrows w (may be
+ * NULL for a task that failed before there was one) and failure until then. */
+Skerry__V1__ReportRequest *report_new(uint64_t task_id, uint32_t attempt, struct work *w,
+                                      const struct report_failure *failure);
+void report_free(Skerry__V1__ReportRequest *r); /* accepts NULL */
+
+/* May another worker, or this one later, do better?  ingest: the input comes
+ * from outside, and a second look at it shows the same. */
+bool report_retryable(int code, bool ingest);
+
+#endif

@@ -1,0 +1,55 @@
+/* INIT: version 0 of every module of a job, from its seed. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "common/base/err.h"
+#include "common/base/mem.h"
+#include "worker/engine.h"
+#include "worker/model.h"
+
+static int save_module(struct work *w, const struct model *m, const float *flat,
+                       const Skerry__V1__ModuleRef *ref, struct err *err)
+{
+    struct work_output *o = work_output(w);
+    if (!o)
+        return err_set(err, -ENOMEM, "out of memory");
+    char name[64];
+    snprintf(name, sizeof(name), "module-%" PRIu64, ref->module_id);
+    work_temp_path(w, name, o->path);
+    o->module_id = ref->module_id;
+    return model_save(m, (int)ref->level, flat, o->path, o->sha256, &o->size, err);
+}
+
+/* Interchangeable modules of a level start equal: what tells them apart is the
+ * data that they will see. */
+int work_init_run(struct engine *e, struct work *w, struct err *err)
+{
+    (void)e; /* the values are drawn on the host, the same for every device */
+    const Skerry__V1__Task *t = w->task;
+    uint32_t levels = 0;
+    for (size_t i = 0; i < t->n_modules; i++)
+        if (t->modules[i]->level >= levels)
+            levels = t->modules[i]->level + 1;
+    struct model_spec spec;
+    struct model *m = NULL;
+    float *flat = NULL;
+    progress_activity(&w->progress, "drawing initial values");
+    int rc = model_spec_from_job(&w->spec, (int)t->n_classes, (int)levels, &spec, err);
+    if (rc == 0)
+        rc = model_new(&spec, &m, err);
+    if (rc == 0 && !(flat = model_flat_new(m)))
+        rc = err_set(err, -ENOMEM, "out of memory for %" PRIu64 " parameters", m->params);
+    if (rc == 0)
+        model_init(m, w->spec.seed, flat);
+    for (size_t i = 0; rc == 0 && i < t->n_modules; i++) {
+        if (work_stopped(w, err))
+            rc = -ERR_CANCELLED;
+        else
+            rc = save_module(w, m, flat, t->modules[i], err);
+        progress_units(&w->progress, (uint32_t)i + 1, (uint32_t)t->n_modules);
+    }
+    mem_free(flat);
+    model_free(m);
+    return rc;
+}

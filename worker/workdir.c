@@ -1,0 +1,124 @@
+#include "worker/workdir.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include "common/base/buf.h"
+#include "common/base/err.h"
+#include "common/base/hash.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "common/base/str.h"
+
+#define STATE_FILES_MAX 65536
+
+static int lock(const char *dir, struct workdir *w, struct err *err)
+{
+    int rc = file_mkdirs(dir, 0700, err);
+    if (rc == 0)
+        rc = file_lock_dir(dir, "lock", &w->lock, err);
+    if (rc == 0)
+        w->dir = str_dup(dir);
+    return rc;
+}
+
+static int lock_default(struct workdir *w, struct err *err)
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    char *base;
+    if (cache && cache[0] == '/')
+        base = str_printf("%s/skerry", cache);
+    else if (home && home[0] == '/')
+        base = str_printf("%s/.cache/skerry", home);
+    else
+        return err_set(err, -ERR_CONFIG, "neither XDG_CACHE_HOME nor HOME is set; give --work-dir");
+    int rc = -EBUSY;
+    for (unsigned i = 0; i < WORKDIR_DEFAULTS_MAX && rc == -EBUSY; i++) {
+        char *dir = str_printf("%s/worker-%u", base, i);
+        rc = lock(dir, w, err);
+        mem_free(dir);
+    }
+    mem_free(base);
+    return rc;
+}
+
+/* The identity file; made when absent, made anew when it is broken. */
+static int read_identity(struct workdir *w, struct err *err)
+{
+    char *path = file_join(w->dir, "identity");
+    struct buf text;
+    int rc = -ENOENT;
+    if (file_exists(path) && file_read(path, 64, &text, NULL) == 0) {
+        if (text.len > 0 && text.data[text.len - 1] == '\n')
+            text.data[--text.len] = '\0';
+        rc = text.len == 32 ? hash_unhex(buf_str(&text), w->identity, 16) : -EINVAL;
+        buf_release(&text);
+        if (rc < 0)
+            log_warn("workdir", "%s is not readable as an identity: making a new one", path);
+    }
+    if (rc < 0) {
+        char hex[34];
+        hash_random(w->identity, 16);
+        hash_hex(w->identity, 16, hex);
+        hex[32] = '\n';
+        rc = file_write_atomic(path, hex, 33, 0600, err);
+    }
+    mem_free(path);
+    return rc;
+}
+
+/* Jobs end without telling; what nobody touched for long is of one that is over. */
+static void prune_state(const struct workdir *w)
+{
+    struct file_names names;
+    if (file_list(w->state, STATE_FILES_MAX, &names, NULL) < 0)
+        return;
+    time_t oldest = time(NULL) - WORKDIR_STATE_DAYS * 24 * 3600;
+    for (size_t i = 0; i < names.n; i++) {
+        char *path = file_join(w->state, names.items[i]);
+        struct stat st;
+        if (stat(path, &st) == 0 && S_ISREG(st.st_mode) && st.st_mtime < oldest)
+            (void)file_remove(path, NULL); /* tried again at the next start */
+        mem_free(path);
+    }
+    file_names_release(&names);
+}
+
+int workdir_open(const char *dir, const uint8_t cluster_id[16], struct workdir *ret,
+                 struct err *err)
+{
+    struct workdir w = { .lock = { .fd = -1 } };
+    char hex[33];
+    int rc = dir ? lock(dir, &w, err) : lock_default(&w, err);
+    if (rc < 0)
+        return rc;
+    w.blobs = file_join(w.dir, "blobs");
+    w.tmp = file_join(w.dir, "tmp");
+    w.state = str_printf("%s/state-%.16s", w.dir, hash_hex(cluster_id, 16, hex));
+    w.held = file_join(w.state, "held");
+    (void)file_remove_tree(w.tmp, NULL); /* what is left makes the next line fail, with a reason */
+    if ((rc = file_mkdirs(w.tmp, 0700, err)) < 0 || (rc = file_mkdirs(w.state, 0700, err)) < 0 ||
+        (rc = file_mkdirs(w.blobs, 0700, err)) < 0 || (rc = read_identity(&w, err)) < 0) {
+        workdir_close(&w);
+        return rc;
+    }
+    prune_state(&w);
+    *ret = w;
+    return 0;
+}
+
+void workdir_close(struct workdir *w)
+{
+    if (!w->dir)
+        return;
+    file_unlock(&w->lock);
+    mem_free(w->dir);
+    mem_free(w->blobs);
+    mem_free(w->state);
+    mem_free(w->tmp);
+    mem_free(w->held);
+    *w = (struct workdir){ .lock = { .fd = -1 } };
+}

@@ -1,0 +1,34 @@
+/* The directory that makes a worker the same worker after a restart.
+ *
+ *   DIR/lock              one process at a time
+ *   DIR/identity          16 random bytes in hex: who this disk is to a coordinator
+ *   DIR/blobs/            the cache (worker/cache.h)
+ *   DIR/state-CLUSTER/    residuals, local checkpoints, held versions, per coordinator
+ *   DIR/tmp/              of running tasks; emptied at start
+ *
+ * Without a name the first free of ~/.cache/skerry/worker-0, worker-1, ... is taken, so
+ * that several workers of one machine do not meet and each finds its own again. */
+#ifndef WORKER_WORKDIR_H
+#define WORKER_WORKDIR_H
+
+#include <stdint.h>
+
+#include "common/base/file.h"
+
+struct err;
+
+#define WORKDIR_DEFAULTS_MAX 256
+#define WORKDIR_STATE_DAYS 14 /* state files untouched for longer are removed */
+
+struct workdir {
+    char *dir, *blobs, *state, *tmp, *held;
+    uint8_t identity[16];
+    struct file_lock lock;
+};
+
+/* dir: NULL for the default.  -EBUSY: another process has it. */
+int workdir_open(const char *dir, const uint8_t cluster_id[16], struct workdir *ret,
+                 struct err *err);
+void workdir_close(struct workdir *w); /* { 0 } is fine; unlocks */
+
+#endif
