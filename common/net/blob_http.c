@@ -1,0 +1,306 @@
+#include "common/net/blob_http.h"
+
+#include "common/base/err.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "common/base/str.h"
+#include "common/net/blobstore.h"
+#include "common/net/http_server.h"
+#include "common/net/pool.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define BODY_MAX ((size_t)1 << 40) /* the ticket sets the real limit */
+
+struct blob_http {
+    struct blob_http_options o;
+    struct http_route routes[2];
+    struct blob_http_counters counters;
+};
+
+/* One PUT, from its headers to its answer. */
+struct upload {
+    struct blob_http *owner;
+    struct http_request *req;
+    struct blob_id id;
+    struct blob_writer *writer; /* NULL: nothing to store */
+    uint64_t total;             /* of the blob; UINT64_MAX: unknown */
+    uint64_t expect_end;        /* where this piece must end; UINT64_MAX: unknown */
+    bool exists, asks;
+    struct err err;
+};
+
+static void reject(struct blob_http *b, struct http_request *r, const struct err *err)
+{
+    b->counters.rejected++;
+    http_reply_err(r, err);
+}
+
+/* ---- tickets ---- */
+
+void blob_http_ticket(const struct blob_http *b, enum ticket_method method,
+                      const struct blob_id *id, uint64_t max_bytes, uint32_t ttl_s,
+                      char ret_path[TICKET_PATH_MAX])
+{
+    struct ticket t = {
+        .method = method,
+        .max_bytes = max_bytes,
+        .expires_s = (uint64_t)time(NULL) + ttl_s,
+    };
+    memcpy(t.sha256, id->sha256, sizeof(t.sha256));
+    ticket_path(b->o.key, &t, ret_path);
+}
+
+static int check_ticket(const struct blob_http *b, struct http_request *r,
+                        enum ticket_method method, const struct blob_id *id, struct ticket *ret,
+                        struct err *err)
+{
+    static const char *const names[] = { "m", "max", "exp", "sig" };
+    char query[TICKET_PATH_MAX] = "";
+    size_t len = 0;
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        const char *value = http_request_query(r, names[i]);
+        if (!value || strlen(value) > 64)
+            continue;
+        int n = snprintf(query + len, sizeof(query) - len, "%s=%s&", names[i], value);
+        if (n < 0 || (size_t)n >= sizeof(query) - len)
+            break;
+        len += (size_t)n;
+    }
+    return ticket_check(b->o.key, method, id->sha256, query, (uint64_t)time(NULL), ret, err);
+}
+
+static int read_id(struct http_request *r, struct blob_id *ret, struct err *err)
+{
+    if (blob_id_parse(http_request_param(r, "sha256"), ret) < 0)
+        return err_set(err, -EINVAL, "a blob is named by 64 lower-case hex digits");
+    return 0;
+}
+
+/* ---- GET ---- */
+
+static void get(void *arg, struct http_request *r)
+{
+    struct blob_http *b = arg;
+    struct blob_id id;
+    struct ticket t;
+    struct err err = { 0 };
+    char hex[BLOB_HEX_MAX];
+    int fd;
+    uint64_t size;
+    int rc = read_id(r, &id, &err);
+    if (rc == 0 && !(http_request_role(r) & b->o.roles))
+        rc = check_ticket(b, r, TICKET_GET, &id, &t, &err);
+    if (rc == 0)
+        rc = blobstore_open_blob(b->o.store, &id, &fd, &size, &err);
+    if (rc < 0) {
+        reject(b, r, &err);
+        return;
+    }
+    blob_id_hex(&id, hex);
+    b->counters.gets++;
+    if (strcmp(http_request_method(r), "HEAD") != 0)
+        b->counters.bytes_out += size;
+    http_reply_header(r, "Cache-Control", "private, max-age=31536000, immutable");
+    http_reply_file(r, fd, size, "application/octet-stream", hex);
+}
+
+/* ---- PUT ---- */
+
+/* "bytes A-B/T" or "bytes * /T" (without the space); 0, or -EINVAL. */
+static int parse_content_range(const char *h, uint64_t *ret_from, uint64_t *ret_end,
+                               uint64_t *ret_total, bool *ret_asks)
+{
+    unsigned long long from = 0, to = 0, total = 0;
+    int end = 0;
+    if (sscanf(h, "bytes */%llu%n", &total, &end) == 1 && end && h[end] == '\0') {
+        *ret_asks = true;
+    } else {
+        end = 0;
+        if (sscanf(h, "bytes %llu-%llu/%llu%n", &from, &to, &total, &end) != 3 || !end ||
+            h[end] != '\0' || to < from || to >= total)
+            return -EINVAL;
+        *ret_from = from;
+        *ret_end = to + 1;
+    }
+    *ret_total = total;
+    return 0;
+}
+
+static void answer_have(struct http_request *r, uint64_t have)
+{
+    char text[64];
+    if (have) {
+        snprintf(text, sizeof(text), "bytes=0-%llu", (unsigned long long)(have - 1));
+        http_reply_header(r, "Range", text);
+    }
+    http_reply_empty(r, 308);
+}
+
+static void answer_stored(struct http_request *r, unsigned status, const struct blob_id *id,
+                          uint64_t size)
+{
+    char hex[BLOB_HEX_MAX];
+    blob_id_hex(id, hex);
+    http_reply_json(r, status,
+                    json_pack("{s:s,s:I}", "sha256", hex, "size", (json_int_t)size));
+}
+
+static int open_writer(struct upload *u, uint64_t max, uint64_t from, struct err *err)
+{
+    struct blobstore *store = u->owner->o.store;
+    int rc = blob_writer_resume(store, &u->id, max, &u->writer, err);
+    if (rc < 0 || u->asks)
+        return rc;
+    uint64_t have = blob_writer_size(u->writer);
+    if (from == 0 && have > 0) {
+        /* From the start again: what came before is not trusted. */
+        blob_writer_abort(u->writer, false);
+        u->writer = NULL;
+        return blob_writer_resume(store, &u->id, max, &u->writer, err);
+    }
+    if (from != have) {
+        blob_writer_abort(u->writer, true);
+        u->writer = NULL;
+        return err_set(err, -EBUSY, "the piece starts at %llu, but %llu bytes are here",
+                       (unsigned long long)from, (unsigned long long)have);
+    }
+    return 0;
+}
+
+static int put_begin(void *arg, struct http_request *r, void **ret_sink)
+{
+    struct blob_http *b = arg;
+    struct upload *u = mem_alloc(sizeof(*u));
+    struct err err = { 0 };
+    struct ticket t;
+    uint64_t from = 0;
+    u->owner = b;
+    u->req = r;
+    u->total = u->expect_end = UINT64_MAX;
+    int rc = read_id(r, &u->id, &err);
+    if (rc == 0)
+        rc = check_ticket(b, r, TICKET_PUT, &u->id, &t, &err);
+    const char *h = http_request_header(r, "Content-Range");
+    if (rc == 0 && h && parse_content_range(h, &from, &u->expect_end, &u->total, &u->asks) < 0)
+        rc = err_set(&err, -EINVAL, "Content-Range must be \"bytes A-B/TOTAL\" or \"bytes */TOTAL\"");
+    if (rc == 0 && u->total != UINT64_MAX && u->total > t.max_bytes)
+        rc = err_set(&err, -ERR_LIMIT, "the ticket allows %llu bytes, not %llu",
+                     (unsigned long long)t.max_bytes, (unsigned long long)u->total);
+    if (rc == 0) {
+        u->exists = blobstore_has(b->o.store, &u->id, &u->total);
+        if (!u->exists)
+            rc = open_writer(u, t.max_bytes, from, &err);
+    }
+    if (rc < 0) {
+        mem_free(u);
+        reject(b, r, &err);
+        return rc;
+    }
+    *ret_sink = u;
+    return 0;
+}
+
+static int put_data(void *arg, struct http_request *r, void *sink, const void *data, size_t len)
+{
+    struct blob_http *b = arg;
+    struct upload *u = sink;
+    b->counters.bytes_in += len;
+    if (u->exists || u->asks)
+        return 0;
+    return blob_writer_write(u->writer, data, len, &u->err);
+}
+
+static void put_abort(void *arg, struct http_request *r, void *sink)
+{
+    struct upload *u = sink;
+    blob_writer_abort(u->writer, true);
+    mem_free(u);
+}
+
+static int commit(void *arg)
+{
+    struct upload *u = arg;
+    struct blob_writer *w = u->writer;
+    u->writer = NULL;
+    return blob_writer_commit(w, u->total, NULL, &u->err);
+}
+
+static void committed(void *arg, int rc)
+{
+    struct upload *u = arg;
+    struct blob_http *b = u->owner;
+    if (rc < 0) {
+        blob_writer_abort(u->writer, true); /* the pool was stopped before it began */
+        if (!u->err.code)
+            (void)err_set(&u->err, rc, "the server is stopping");
+        reject(b, u->req, &u->err);
+    } else {
+        uint64_t size = 0;
+        (void)blobstore_has(b->o.store, &u->id, &size); /* it was just put there */
+        b->counters.puts++;
+        answer_stored(u->req, 201, &u->id, size);
+        if (b->o.on_stored)
+            b->o.on_stored(b->o.arg, &u->id, size);
+    }
+    mem_free(u);
+}
+
+static void put_done(void *arg, struct http_request *r)
+{
+    struct blob_http *b = arg;
+    struct upload *u = http_request_sink(r);
+    if (u->exists) {
+        answer_stored(r, 200, &u->id, u->total);
+        mem_free(u);
+        return;
+    }
+    uint64_t have = blob_writer_size(u->writer);
+    bool short_piece = u->expect_end != UINT64_MAX && have != u->expect_end && !u->err.code;
+    if (u->asks || u->err.code || short_piece ||
+        (u->total != UINT64_MAX && have < u->total)) {
+        blob_writer_abort(u->writer, u->err.code != -ERR_LIMIT);
+        if (u->err.code)
+            reject(b, r, &u->err);
+        else
+            answer_have(r, have);
+        mem_free(u);
+        return;
+    }
+    if (pool_submit(b->o.pool, commit, committed, u) < 0) {
+        (void)err_set(&u->err, -EAGAIN, "too many uploads are being stored");
+        blob_writer_abort(u->writer, true);
+        reject(b, r, &u->err);
+        mem_free(u);
+    }
+}
+
+/* ---- */
+
+int blob_http_open(struct http_server *server, const struct blob_http_options *o,
+                   struct blob_http **ret, struct err *err)
+{
+    static const struct http_upload upload = { put_begin, put_data, put_abort };
+    struct blob_http *b = mem_alloc(sizeof(*b));
+    b->o = *o;
+    b->routes[0] = (struct http_route){ "GET", "/v1/blobs/{sha256}", 0, 0, get, NULL, b };
+    b->routes[1] =
+        (struct http_route){ "PUT", "/v1/blobs/{sha256}", 0, BODY_MAX, put_done, &upload, b };
+    http_server_routes(server, b->routes, 2);
+    *ret = b;
+    return 0;
+}
+
+void blob_http_close(struct blob_http *b)
+{
+    mem_free(b);
+}
+
+struct blob_http_counters blob_http_counters(const struct blob_http *b)
+{
+    return b->counters;
+}

@@ -1,0 +1,112 @@
+/* What the parts of the HTTP server share; for common/net/http_*.c only.
+ *
+ * A request has two holders: libmicrohttpd until it reports it complete, and
+ * the handler until it has answered.  It is freed when both are done. */
+#ifndef COMMON_NET_HTTP_INTERNAL_H
+#define COMMON_NET_HTTP_INTERNAL_H
+
+#include "common/base/buf.h"
+#include "common/base/list.h"
+#include "common/net/http_server.h"
+
+#include <microhttpd.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <uv.h>
+
+struct loop_timer;
+
+#define HTTP_PARAMS_MAX 4
+#define HTTP_HEADERS_MAX 8
+#define HTTP_GROUPS_MAX 16
+
+struct http_server {
+    struct loop *loop;
+    struct MHD_Daemon *daemon;
+    uv_poll_t *poll;
+    struct loop_timer *timer; /* libmicrohttpd's timeouts */
+    struct loop_timer *tick;  /* ours */
+    struct http_server_options o;
+    struct {
+        const struct http_route *routes;
+        unsigned count;
+    } groups[HTTP_GROUPS_MAX];
+    unsigned group_count;
+    struct list conns, requests, streams;
+    struct http_counters counters;
+    int listen_fd;
+    uint16_t port;
+    bool closing;
+};
+
+struct http_conn {
+    struct list link;
+    int fd;
+    uint64_t waiting_since_ms; /* for a request's headers; 0: not waiting */
+    unsigned requests;
+};
+
+struct http_request {
+    struct http_server *server;
+    struct list link;
+    struct MHD_Connection *connection; /* NULL: complete or cut */
+    struct http_conn *conn;
+    const struct http_route *route;
+    char *method, *path;
+    struct {
+        const char *name; /* of the pattern, not terminated */
+        size_t name_len;
+        char *value;
+    } params[HTTP_PARAMS_MAX];
+    unsigned param_count;
+    unsigned role;
+    char address[64];
+    struct buf body;
+    void *sink;
+    bool sink_open;
+    uint64_t body_bytes, start_ms;
+    struct MHD_Response *response; /* the answer, not queued yet */
+    unsigned status;
+    struct {
+        char *name, *value;
+    } headers[HTTP_HEADERS_MAX];
+    unsigned header_count;
+    struct http_stream *stream;
+    bool in_callback; /* of libmicrohttpd: the answer is queued when it returns */
+    bool held;        /* by a handler */
+    bool answered, suspended, queued, failed_body;
+};
+
+struct http_stream {
+    struct list link;
+    struct http_server *server;
+    struct http_request *request;
+    struct buf queue;
+    bool suspended, ending, cut, is_events;
+    uint64_t written_ms;
+    void (*on_close)(void *arg, struct http_stream *s);
+    void *arg;
+};
+
+/* http_request.c */
+struct http_request *http_request_new(struct http_server *s, struct MHD_Connection *c,
+                                      const char *path, const char *method);
+void http_request_free(struct http_request *r);
+/* Frees r when neither side holds it any more. */
+void http_request_maybe_free(struct http_request *r);
+/* Finds the route and checks the role; answers 404, 405, 401, 403 itself (< 0). */
+int http_request_route(struct http_request *r);
+
+/* http_reply.c */
+/* Takes response; queues it, now or when libmicrohttpd asks again. */
+void http_reply_response(struct http_request *r, unsigned status, struct MHD_Response *response,
+                         const char *content_type);
+
+/* http_stream.c */
+void http_stream_gone(struct http_stream *s); /* calls on_close, frees */
+void http_stream_tick(struct http_server *s);
+
+/* http_server.c */
+void http_server_kick(struct http_server *s); /* runs libmicrohttpd in the next turn */
+
+#endif
