@@ -23,7 +23,7 @@ struct http_events {
 
 static void send_all(struct http_events *ev, const char *event, json_t *takes)
 {
-    char *text = takes ? json_dumps(takes, JSON_COMPACT) : NULL;
+    char *text = takes ? json_dumps(takes, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
     /* A stream is closed in a later turn, so the list does not change here. */
     for (struct list *l = ev->listeners.next; text && l != &ev->listeners; l = l->next)
         (void)http_stream_event(list_entry(l, struct listener, link)->stream, event, text);
@@ -128,7 +128,6 @@ void http_events_open(struct http_events *ev, struct http_request *r)
 {
     struct listener *l = mem_alloc(sizeof *l);
     list_init(&l->link);
-    http_reply_header(r, "Cache-Control", "no-store");
     if (http_stream_open(r, "text/event-stream", on_close, l, &l->stream) < 0) {
         mem_free(l); /* answered with 503 */
         return;

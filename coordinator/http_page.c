@@ -29,7 +29,6 @@ static void add_headers(struct http_request *r)
                       "default-src 'none'; script-src 'self'; style-src 'self'; "
                       "img-src 'self' data: blob:; connect-src 'self'; form-action 'self'; "
                       "base-uri 'none'; frame-ancestors 'none'");
-    http_reply_header(r, "X-Content-Type-Options", "nosniff");
     http_reply_header(r, "Referrer-Policy", "no-referrer");
     http_reply_header(r, "Cache-Control", "no-cache");
 }

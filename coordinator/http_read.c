@@ -13,10 +13,8 @@
 
 #define METRICS_BYTES_MAX (4u << 20)
 
-/* State changes from moment to moment: no cache may answer for us. */
 static void reply(struct http_request *r, json_t *takes)
 {
-    http_reply_header(r, "Cache-Control", "no-store");
     http_reply_json(r, 200, takes);
 }
 
@@ -55,7 +53,7 @@ static void add_line(void *arg, const struct view_metric *m)
 {
     struct buf *out = arg;
     json_t *o = http_json_metric(m);
-    char *line = json_dumps(o, JSON_COMPACT);
+    char *line = json_dumps(o, JSON_COMPACT | JSON_REAL_PRECISION(9)); /* they were floats */
     /* Whole lines only: the reader asks again from the last one it got. */
     if (line != NULL && out->len + strlen(line) + 1 <= out->max)
         (void)buf_printf(out, "%s\n", line);

@@ -221,8 +221,7 @@ function header() {
 }
 
 function waitingText() {
-  if (!state.status.jobs.length) return 'For a job to be submitted.';
-  if (state.job && panels.OVER.has(state.job.state)) return `For nothing: this job is ${state.job.state}.`;
+  if (panels.OVER.has(state.job.state)) return `For nothing: this job is ${state.job.state}.`;
   return 'For nothing: everything moves.';
 }
 
@@ -238,8 +237,9 @@ function tick() {
   const passed = performance.now() - state.freshAt;
   panels.workers(state.status.workers, passed, joinCommand);
   const job = state.job;
-  panels.waiting(job && !panels.OVER.has(job.state) ? job.waiting_for : job ? [] : state.status.waiting_for, waitingText(), passed);
-  if (job) panels.hero(job, job.eta_ms === null ? null : Math.max(0, job.eta_ms - passed));
+  if (!job) return;
+  panels.waiting(panels.OVER.has(job.state) ? [] : job.waiting_for, waitingText(), passed);
+  panels.hero(job, job.eta_ms === null ? null : Math.max(0, job.eta_ms - passed));
 }
 
 function draw() {
@@ -247,17 +247,15 @@ function draw() {
   panels.welcome(state.status, joinCommand);
   panels.log(state.log);
   const job = state.job;
-  for (const id of ['hero', 'loss-card']) $(id).hidden = !job;
-  for (const id of ['samples-title', 'round-title', 'modules-title']) $(id).closest('section').hidden = !job;
-  panels.wire(state.status, job);
+  document.body.classList.toggle('empty', !job);
+  $('hero').hidden = !job;
   if (job) {
+    panels.wire(state.status, job);
     panels.epochs(job.epochs);
     panels.tasks(job, state.open);
     panels.modules(job.modules);
     samples.draw(job.id, job.samples, samplesText(job));
     $('draw').hidden = !job.modules.some((m) => m.version !== null);
-  } else {
-    panels.epochs([]);
   }
   tick();
 }

@@ -145,7 +145,7 @@ export class LossChart {
 
   axes(root, data, range) {
     const {width, height} = this.size;
-    for (const v of ticks(range.lo, range.hi, 5, range.log)) {
+    for (const v of ticks(range.lo, range.hi, Math.max(3, height / 42), range.log)) {
       const y = this.y(v);
       root.append(svg('line', {class: 'gridline', x1: PAD.left, x2: width - PAD.right, y1: y, y2: y}));
       const text = svg('text', {x: PAD.left - 8, y: y + 4, 'text-anchor': 'end'});

@@ -135,7 +135,8 @@ function workerUpdate(row, w, passed) {
   setText(c[2].children[1], w.task && !away ? where + (w.steps_total ? ` · ${number(w.steps_done)} of ${number(w.steps_total)}` : '') : '');
   c[2].lastChild.hidden = !w.task || away || !w.steps_total;
   bar(c[2].lastChild.firstChild, w.steps_total ? w.steps_done / w.steps_total : 0);
-  spark(c[3].firstChild, speeds.get(w.id) || []);
+  const speed = speeds.get(w.id) || [];
+  spark(c[3].firstChild, speed.some((v) => v > 0) && !away ? speed : []);
   setText(c[3].lastChild, rate(away ? null : w.images_per_s));
   setText(c[4], loss(w.loss));
   for (const [cell, way] of [[c[5], 'up'], [c[6], 'down']]) {
@@ -212,20 +213,15 @@ export function modules(list) {
 }
 
 export function wire(status, job) {
-  const ratio = job ? job.bytes.ratio : status.ratio_to_fp32_data_parallel;
+  const ratio = job.bytes.ratio;
   setText($('ratio'), ratio === null ? DASH : `${ratio >= 100 ? compact(ratio) : ratio.toPrecision(3)}×`);
   setText($('ratio-text'), ratio === null ? 'against fp32 data-parallel training: known after the first round'
     : 'fewer bytes than fp32 data-parallel training');
   const rows = [];
   const per = (x) => (x === null ? '' : ` · ${x.toFixed(3)} B per parameter and round`);
-  if (job) {
-    rows.push({name: 'Contributions up', n: job.bytes.up, more: per(job.bytes.per_param_up), plane: ''});
-    rows.push({name: 'Versions down', n: job.bytes.down, more: per(job.bytes.per_param_down), plane: ''});
-    rows.push({name: 'Data shards down', n: job.bytes.data_down, more: '', plane: 'data'});
-  } else {
-    rows.push({name: 'Blobs up', n: status.bytes.data.up, more: '', plane: 'data'});
-    rows.push({name: 'Blobs down', n: status.bytes.data.down, more: '', plane: 'data'});
-  }
+  rows.push({name: 'Contributions up', n: job.bytes.up, more: per(job.bytes.per_param_up), plane: ''});
+  rows.push({name: 'Versions down', n: job.bytes.down, more: per(job.bytes.per_param_down), plane: ''});
+  rows.push({name: 'Data shards down', n: job.bytes.data_down, more: '', plane: 'data'});
   rows.push({name: 'Control plane, all jobs', n: status.bytes.control.up + status.bytes.control.down,
     more: ` · ${bytes(status.bytes.control.up)} up`, plane: 'control'});
   const most = Math.max(...rows.map((r) => r.n), 1);
