@@ -11,11 +11,11 @@
 enum { VL = 16 };
 typedef __m512 vf;
 
-/* The first n lanes (all when n >= VL). */
+/* The first n lanes (all when n >= VL, none when n <= 0). */
 typedef __mmask16 vmask;
 static inline vmask v_mask(int64_t n)
 {
-    return n >= VL ? (vmask)0xffff : (vmask)((1u << n) - 1u);
+    return n >= VL ? (vmask)0xffff : n > 0 ? (vmask)((1u << n) - 1u) : (vmask)0;
 }
 
 static inline vf v_set(float x)
