@@ -22,8 +22,8 @@
 #define DEATHS_MAX 16 /* workers that die more often than this do not die by chance */
 
 /* Starts bin/program with its output in logs/NAME.log. */
-static pid_t launch(const struct swarm *s, const char *program, const char *name, char *const *argv,
-                    struct err *err)
+static pid_t launch(const struct swarm *s, const char *program, const char *name,
+                    const char *const *argv, struct err *err)
 {
     char *path = file_join(s->bin, program);
     char *log = str_printf("%s/%s.log", s->logs, name);
@@ -45,7 +45,7 @@ static pid_t launch(const struct swarm *s, const char *program, const char *name
         dup2(null, 0);
         dup2(fd, 1);
         dup2(fd, 2);
-        execv(path, argv);
+        execv(path, (char *const *)argv); /* exec writes nothing there */
         _exit(127);
     } else if (pid < 0) {
         err_errno(err, "starting %s", path);
@@ -134,8 +134,9 @@ int swarm_start(struct swarm *s, const char *dir, struct err *err)
     if (rc == 0)
         rc = file_mkdirs(s->logs, 0777, err);
     if (rc == 0) {
-        char *argv[] = {"coordinatord", "--data-dir", data, "--listen",    "127.0.0.1", "--host",
-                        "127.0.0.1",    "--rpc-port", "0",  "--http-port", "0",         NULL};
+        const char *argv[] = {
+            "coordinatord", "--data-dir", data, "--listen",    "127.0.0.1", "--host",
+            "127.0.0.1",    "--rpc-port", "0",  "--http-port", "0",         NULL};
         s->coordinator = launch(s, "coordinatord", "coordinatord", argv, err);
         rc = s->coordinator > 0 ? wait_for_token(s, err) : err->code;
     }
@@ -160,18 +161,18 @@ int swarm_add_worker(struct swarm *s, struct err *err)
     char *text = (char *)buf_take(&token, NULL);
     text[strcspn(text, "\n")] = '\0';
     char *work = file_join(s->state, name);
-    char *argv[] = {"workerd",
-                    "--join",
-                    text,
-                    "--name",
-                    name,
-                    "--work-dir",
-                    work,
-                    "--threads",
-                    threads,
-                    "--device",
-                    (char *)(s->device ? s->device : "auto"),
-                    NULL};
+    const char *argv[] = {"workerd",
+                          "--join",
+                          text,
+                          "--name",
+                          name,
+                          "--work-dir",
+                          work,
+                          "--threads",
+                          threads,
+                          "--device",
+                          s->device ? s->device : "auto",
+                          NULL};
     pid_t pid = launch(s, "workerd", name, argv, err);
     mem_free(work);
     mem_free(text);
