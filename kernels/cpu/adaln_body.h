@@ -203,7 +203,7 @@ static int bwd(struct device *dev, const struct adaln_bwd *p, struct stream *s)
     if (j.blocks == 0)
         j.blocks = 1;
     if (j.blocks > 1) {
-        j.partial = cpu_scratch(st, (size_t)p->B * (size_t)j.blocks * 3 * (size_t)p->C * 4);
+        j.partial = cpu_scratch(st, SCRATCH_PACKED, (size_t)p->B * (size_t)j.blocks * 3 * (size_t)p->C * 4);
         if (!j.partial)
             return -ENOMEM;
     }

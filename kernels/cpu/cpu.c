@@ -29,15 +29,15 @@ static void describe(struct device *dev, const struct cpu_isa *isa, bool referen
              dev->threads == 1 ? "" : "s", reference ? "reference code" : what);
 }
 
-void *cpu_scratch(struct cpu_state *st, size_t bytes)
+void *cpu_scratch(struct cpu_state *st, enum cpu_scratch_use use, size_t bytes)
 {
-    if (bytes > st->scratch_bytes) {
+    if (bytes > st->scratch_bytes[use]) {
         size_t size = (bytes + 4095) / 4096 * 4096;
-        free(st->scratch);
-        st->scratch = aligned_alloc(64, size);
-        st->scratch_bytes = st->scratch ? size : 0;
+        free(st->scratch[use]);
+        st->scratch[use] = aligned_alloc(64, size);
+        st->scratch_bytes[use] = st->scratch[use] ? size : 0;
     }
-    return st->scratch;
+    return st->scratch[use];
 }
 
 int cpu_device_open(bool reference, int threads, struct device **ret_dev, struct err *err)
@@ -76,7 +76,8 @@ void cpu_device_close(struct device *dev)
 {
     struct cpu_state *st = cpu_state(dev);
     cpu_pool_free(st->pool);
-    free(st->scratch);
+    free(st->scratch[SCRATCH_PACKED]);
+    free(st->scratch[SCRATCH_WIDE]);
     free(st);
     free(dev);
 }

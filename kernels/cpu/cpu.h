@@ -20,8 +20,13 @@ struct cpu_state {
 
     /* Working memory of the operation in progress; grows to the largest ever asked
      * for, which the shapes bound. */
-    void *scratch;
-    size_t scratch_bytes;
+    void *scratch[2];
+    size_t scratch_bytes[2];
+};
+
+enum cpu_scratch_use {
+    SCRATCH_PACKED,
+    SCRATCH_WIDE,
 };
 
 /* What this CPU and its operating system can run. */
@@ -41,8 +46,8 @@ void cpu_fast_ops(struct cpu_state *st, const struct cpu_isa *isa);
 int cpu_device_open(bool reference, int threads, struct device **ret_dev, struct err *err);
 void cpu_device_close(struct device *dev);
 
-/* 64-byte aligned working memory until the next call, or NULL. */
-void *cpu_scratch(struct cpu_state *st, size_t bytes);
+/* 64-byte aligned working memory until the next call for the same use, or NULL. */
+void *cpu_scratch(struct cpu_state *st, enum cpu_scratch_use use, size_t bytes);
 
 extern const struct kernel_ops cpu_front_ops;
 extern const struct kernel_ops cpu_ref_ops;

@@ -124,7 +124,7 @@ static void run_chunk(struct job *job, struct cpu_pool *pool)
     cpu_pool_run(pool, product_task, job, row_tasks * (int)job->col_tasks);
 }
 
-int gemm_matmul(struct device *dev, const struct matmul *mm, struct stream *s)
+static int multiply(struct device *dev, const struct matmul *mm)
 {
     struct cpu_state *st = cpu_state(dev);
     struct job job = {
@@ -133,10 +133,6 @@ int gemm_matmul(struct device *dev, const struct matmul *mm, struct stream *s)
         .lda = mm->lda ? mm->lda : (mm->layout == MM_TN ? mm->m : mm->k),
         .ldb = mm->ldb ? mm->ldb : (mm->layout == MM_NT ? mm->k : mm->n),
     };
-    if (!job.kern || mm->k == 0)
-        return ref_matmul(dev, mm, s);
-    if (mm->m == 0 || mm->n == 0)
-        return 0;
     /* Only a plain f32 sum can be continued in C by a later chunk. */
     bool chunked = mm->layout == MM_TN && mm->epilogue == MM_PLAIN && mm->c_dt == DT_F32;
     int64_t per_unit = mm->dt == DT_BF16 ? 2 : 1;
@@ -146,7 +142,7 @@ int gemm_matmul(struct device *dev, const struct matmul *mm, struct stream *s)
     size_t a_floats = pack_a ? (size_t)(div_up(mm->m, GEMM_MR) * GEMM_MR * units) : 0;
     size_t b_floats = (size_t)(div_up(mm->n, GEMM_NR) * GEMM_NR * units);
     a_floats = (a_floats + 15) / 16 * 16;
-    float *scratch = cpu_scratch(st, (a_floats + b_floats) * sizeof *scratch);
+    float *scratch = cpu_scratch(st, SCRATCH_PACKED, (a_floats + b_floats) * sizeof *scratch);
     if (!scratch)
         return -ENOMEM;
     job.packed_a = pack_a ? scratch : NULL;
@@ -163,4 +159,37 @@ int gemm_matmul(struct device *dev, const struct matmul *mm, struct stream *s)
         run_chunk(&job, st->pool);
     }
     return 0;
+}
+
+/* Copies of bf16 inputs in f32, for CPUs without a bf16 product. */
+static int widen(struct device *dev, struct matmul *mm)
+{
+    struct cpu_state *st = cpu_state(dev);
+    bool tn = mm->layout == MM_TN, nt = mm->layout == MM_NT;
+    mm->lda = mm->lda ? mm->lda : (tn ? mm->m : mm->k);
+    mm->ldb = mm->ldb ? mm->ldb : (nt ? mm->k : mm->n);
+    int64_t an = ((tn ? mm->k : mm->m) - 1) * mm->lda + (tn ? mm->m : mm->k);
+    int64_t bn = ((nt ? mm->n : mm->k) - 1) * mm->ldb + (nt ? mm->k : mm->n);
+    float *wide = cpu_scratch(st, SCRATCH_WIDE, (size_t)(an + bn) * sizeof *wide);
+    if (!wide)
+        return -ENOMEM;
+    st->inner.cast(dev, wide, DT_F32, mm->a, DT_BF16, an, NULL);
+    st->inner.cast(dev, wide + an, DT_F32, mm->b, DT_BF16, bn, NULL);
+    mm->a = wide;
+    mm->b = wide + an;
+    mm->dt = DT_F32;
+    return 0;
+}
+
+int gemm_matmul(struct device *dev, const struct matmul *mm, struct stream *s)
+{
+    if (mm->k == 0)
+        return ref_matmul(dev, mm, s);
+    if (mm->m == 0 || mm->n == 0)
+        return 0;
+    if (cpu_state(dev)->gemm[mm->dt])
+        return multiply(dev, mm);
+    struct matmul wide = *mm;
+    int r = widen(dev, &wide);
+    return r < 0 ? r : multiply(dev, &wide);
 }

@@ -1,4 +1,4 @@
-/* Our own matrix product for CPUs with AVX-512, in the shape of Goto and
+/* Our own matrix product for CPUs with AVX-512 (or AVX2), in the shape of Goto and
  * van de Geijn: panels of A and B are packed so that the inner loop reads both
  * in order, and the inner loop keeps a tile of MR x NR sums in registers.
  *
@@ -49,6 +49,7 @@ struct gemm_kernel {
     gemm_store_fn *store;
 };
 
+extern const struct gemm_kernel gemm_f32_avx2;    /* gemm_avx2.c */
 extern const struct gemm_kernel gemm_f32_avx512;  /* gemm_f32_avx512.c */
 extern const struct gemm_kernel gemm_bf16_avx512; /* gemm_avx512bf16.c: needs AVX512-BF16 */
 
@@ -57,7 +58,7 @@ static inline int64_t gemm_units(enum dtype dt, int64_t k)
     return dt == DT_BF16 ? (k + 1) / 2 : k;
 }
 
-/* Entry for the table; uses state->gemm[dt], which must be set for mm->dt. */
+/* Entry for the table.  Without a kernel for bf16 the inputs are widened to f32 first. */
 int gemm_matmul(struct device *dev, const struct matmul *mm, struct stream *s);
 
 #endif

@@ -264,37 +264,4 @@ static void pack_a_nt(float *dst, const void *src, int64_t ld, int rows, int64_t
     }
 }
 
-/* ---- the epilogue ---- */
-
-/* 16 columns of one row; at is the element in C and aux. */
-static inline void store_16(const struct matmul *mm, vf v, int64_t at, vmask m, bool add)
-{
-    switch (mm->epilogue) {
-    case MM_PLAIN:
-        if (add)
-            v = v_add(v, v_load((const float *)mm->c + at, m));
-        break;
-    case MM_GELU:
-        if (mm->aux)
-            v_store_dt(mm->aux, mm->c_dt, at, m, v);
-        v = v_gelu(v);
-        break;
-    case MM_DGELU:
-        v = v_mul(v, v_gelu_grad(v_load_dt(mm->aux, mm->c_dt, at, m)));
-        break;
-    }
-    v_store_dt(mm->c, mm->c_dt, at, m, v);
-}
-
-static void store_tile(const struct matmul *mm, const struct gemm_tile *t)
-{
-    int64_t ldc = mm->ldc ? mm->ldc : mm->n;
-    for (int c = 0; c < t->cols; c += VL) {
-        vmask m = v_mask(t->cols - c);
-        vf bias = t->bias && mm->bias ? v_load(mm->bias + t->j + c, m) : v_zero();
-        for (int r = 0; r < t->rows; r++) {
-            vf v = v_add(_mm512_loadu_ps(t->v + r * GEMM_NR + c), bias);
-            store_16(mm, v, (t->i + r) * ldc + t->j + c, m, t->add);
-        }
-    }
-}
+#include "kernels/cpu/gemm_store.h"

@@ -129,6 +129,13 @@ static inline float v_sum(vf a)
     return _mm_cvtss_f32(_mm_add_ss(h, _mm_movehdup_ps(h)));
 }
 
+static inline float v_hmax(vf a)
+{
+    __m128 h = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    h = _mm_max_ps(h, _mm_movehl_ps(h, h));
+    return _mm_cvtss_f32(_mm_max_ss(h, _mm_movehdup_ps(h)));
+}
+
 /* Lanes outside the mask become x. */
 static inline vf v_select(vmask m, vf a, vf x)
 {
