@@ -1,0 +1,304 @@
+/* The blocking side of transfer.h, for command-line programs. */
+#include "common/base/buf.h"
+#include "common/base/mem.h"
+#include "common/base/str.h"
+#include "common/net/loop.h"
+#include "common/net/transfer_internal.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define ANSWER_MAX ((size_t)64 << 20)
+#define CONNECT_MS 10000L
+#define IDLE_S 60L
+#define SSE_MAX ((size_t)1 << 20)
+
+struct http_client {
+    CURL *easy;
+    char *base, *bearer;
+    uint8_t pin[32];
+    bool has_pin;
+    char error[CURL_ERROR_SIZE];
+};
+
+int http_client_new(const char *base, const uint8_t *pin, const char *bearer,
+                    struct http_client **ret, struct err *err)
+{
+    transfer_global_init();
+    struct http_client *c = mem_alloc(sizeof(*c));
+    c->easy = curl_easy_init();
+    if (!c->easy) {
+        mem_free(c);
+        return err_set(err, -ENOMEM, "libcurl cannot start");
+    }
+    c->base = str_dup(base);
+    c->bearer = str_dup(bearer);
+    c->has_pin = pin != NULL;
+    if (pin)
+        memcpy(c->pin, pin, sizeof(c->pin));
+    *ret = c;
+    return 0;
+}
+
+void http_client_free(struct http_client *c)
+{
+    if (!c)
+        return;
+    curl_easy_cleanup(c->easy);
+    mem_free(c->base);
+    mem_free(c->bearer);
+    mem_free(c);
+}
+
+/* Everything but the connection is forgotten between requests. */
+static void prepare(struct http_client *c, const char *url, unsigned idle_s)
+{
+    curl_easy_reset(c->easy);
+    c->error[0] = '\0';
+    curl_easy_setopt(c->easy, CURLOPT_URL, url);
+    curl_easy_setopt(c->easy, CURLOPT_ERRORBUFFER, c->error);
+    curl_easy_setopt(c->easy, CURLOPT_USERAGENT, "skerry");
+    curl_easy_setopt(c->easy, CURLOPT_CONNECTTIMEOUT_MS, CONNECT_MS);
+    if (idle_s) {
+        curl_easy_setopt(c->easy, CURLOPT_LOW_SPEED_LIMIT, 1L);
+        curl_easy_setopt(c->easy, CURLOPT_LOW_SPEED_TIME, (long)idle_s);
+    }
+    transfer_setup_tls(c->easy, url, c->has_pin ? c->pin : NULL);
+}
+
+static size_t collect(char *data, size_t one, size_t len, void *arg)
+{
+    return buf_append(arg, data, len) < 0 ? 0 : len;
+}
+
+int http_call(struct http_client *c, const char *method, const char *path, const void *body,
+              size_t len, struct http_response *ret, struct err *err)
+{
+    struct buf answer;
+    char *url = str_printf("%s%s", c->base, path);
+    struct curl_slist *headers = transfer_headers(NULL, c->bearer);
+    buf_init(&answer, ANSWER_MAX);
+    prepare(c, url, IDLE_S);
+    if (body) {
+        headers = curl_slist_append(headers, "Content-Type: application/json");
+        curl_easy_setopt(c->easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)len);
+        curl_easy_setopt(c->easy, CURLOPT_POSTFIELDS, body);
+    } else if (strcmp(method, "POST") == 0) {
+        curl_easy_setopt(c->easy, CURLOPT_POSTFIELDS, "");
+    }
+    curl_easy_setopt(c->easy, CURLOPT_CUSTOMREQUEST, method);
+    curl_easy_setopt(c->easy, CURLOPT_HTTPHEADER, headers);
+    curl_easy_setopt(c->easy, CURLOPT_WRITEFUNCTION, collect);
+    curl_easy_setopt(c->easy, CURLOPT_WRITEDATA, &answer);
+    CURLcode cc = curl_easy_perform(c->easy);
+    curl_slist_free_all(headers);
+    int rc = 0;
+    if (cc != CURLE_OK) {
+        rc = transfer_curl_error(cc, c->error, url, err);
+        buf_release(&answer);
+    } else {
+        curl_easy_getinfo(c->easy, CURLINFO_RESPONSE_CODE, &ret->status);
+        ret->body = (char *)buf_take(&answer, &ret->len);
+    }
+    mem_free(url);
+    return rc;
+}
+
+void http_response_release(struct http_response *r)
+{
+    mem_free(r->body);
+    *r = (struct http_response){ 0 };
+}
+
+int http_response_check(const struct http_response *r, struct err *err)
+{
+    return r->status < 300 ? 0 : transfer_status_error(r->status, r->body, "the server", err);
+}
+
+/* ---- streams ---- */
+
+struct stream {
+    struct http_client *client;
+    int (*on_data)(void *arg, const char *data, size_t len);
+    void *arg;
+    bool stopped;
+    struct buf error_body;
+};
+
+static size_t pass(char *data, size_t one, size_t len, void *arg)
+{
+    struct stream *s = arg;
+    long status = 0;
+    curl_easy_getinfo(s->client->easy, CURLINFO_RESPONSE_CODE, &status);
+    if (status >= 300)
+        return buf_append(&s->error_body, data, len) < 0 ? 0 : len;
+    s->stopped = s->on_data(s->arg, data, len) != 0;
+    return s->stopped ? 0 : len;
+}
+
+int http_stream_get(struct http_client *c, const char *path,
+                    int (*on_data)(void *arg, const char *data, size_t len), void *arg,
+                    unsigned idle_s, struct err *err)
+{
+    struct stream s = { .client = c, .on_data = on_data, .arg = arg };
+    char *url = str_printf("%s%s", c->base, path);
+    struct curl_slist *headers = transfer_headers(NULL, c->bearer);
+    long status = 0;
+    buf_init(&s.error_body, 4096);
+    prepare(c, url, idle_s);
+    curl_easy_setopt(c->easy, CURLOPT_HTTPHEADER, headers);
+    curl_easy_setopt(c->easy, CURLOPT_WRITEFUNCTION, pass);
+    curl_easy_setopt(c->easy, CURLOPT_WRITEDATA, &s);
+    CURLcode cc = curl_easy_perform(c->easy);
+    curl_easy_getinfo(c->easy, CURLINFO_RESPONSE_CODE, &status);
+    curl_slist_free_all(headers);
+    int rc = 0;
+    if (!s.stopped && cc != CURLE_OK)
+        rc = transfer_curl_error(cc, c->error, url, err);
+    else if (status >= 300)
+        rc = transfer_status_error(status, buf_str(&s.error_body), url, err);
+    buf_release(&s.error_body);
+    mem_free(url);
+    return rc;
+}
+
+/* ---- files: the loop's transfers, on a loop of their own ---- */
+
+struct waiter {
+    struct loop *loop;
+    xfer_progress_fn progress;
+    void *arg;
+    int code;
+    bool done;
+    struct err *err;
+};
+
+static void on_progress(void *arg, uint64_t done, uint64_t total)
+{
+    struct waiter *w = arg;
+    if (w->progress)
+        w->progress(w->arg, done, total);
+}
+
+static void on_done(void *arg, const struct xfer_result *r)
+{
+    struct waiter *w = arg;
+    w->code = r->code;
+    w->done = true;
+    if (r->code < 0)
+        (void)err_set(w->err, r->code, "%s", r->detail);
+}
+
+static int run_file(struct http_client *c, const char *path, const char *file, bool put,
+                    const uint8_t *sha256, struct waiter *w)
+{
+    struct xfer *x = NULL;
+    int rc = loop_new(&w->loop, w->err);
+    if (rc < 0)
+        return rc;
+    char *url = str_printf("%s%s", c->base, path);
+    const uint8_t *pin = c->has_pin ? c->pin : NULL;
+    rc = xfer_new(w->loop, NULL, &x, w->err);
+    if (rc == 0 && put) {
+        struct xfer_put p = { .url = url, .pin = pin, .path = file, .progress = on_progress,
+                              .done = on_done, .arg = w };
+        rc = xfer_put(x, &p, NULL, w->err);
+    } else if (rc == 0) {
+        struct xfer_get g = { .url = url, .pin = pin, .bearer = c->bearer, .path = file,
+                              .sha256 = sha256, .progress = on_progress, .done = on_done,
+                              .arg = w };
+        rc = xfer_get(x, &g, NULL, w->err);
+    }
+    while (rc == 0 && !w->done)
+        loop_turn(w->loop, true);
+    xfer_free(x);
+    loop_free(w->loop);
+    mem_free(url);
+    return rc < 0 ? rc : w->code;
+}
+
+int http_get_file(struct http_client *c, const char *path, const char *file,
+                  const uint8_t *sha256, xfer_progress_fn progress, void *arg, struct err *err)
+{
+    struct err local = { 0 };
+    struct waiter w = { .progress = progress, .arg = arg, .err = err ? err : &local };
+    return run_file(c, path, file, false, sha256, &w);
+}
+
+int http_put_file(struct http_client *c, const char *path, const char *file,
+                  xfer_progress_fn progress, void *arg, struct err *err)
+{
+    struct err local = { 0 };
+    struct waiter w = { .progress = progress, .arg = arg, .err = err ? err : &local };
+    return run_file(c, path, file, true, NULL, &w);
+}
+
+/* ---- server-sent events ---- */
+
+struct sse_parser {
+    int (*fn)(void *arg, const char *event, const char *data);
+    void *arg;
+    struct buf line, data;
+    char event[64];
+};
+
+struct sse_parser *sse_parser_new(int (*fn)(void *arg, const char *event, const char *data),
+                                  void *arg)
+{
+    struct sse_parser *p = mem_alloc(sizeof(*p));
+    p->fn = fn;
+    p->arg = arg;
+    buf_init(&p->line, SSE_MAX);
+    buf_init(&p->data, SSE_MAX);
+    return p;
+}
+
+void sse_parser_free(struct sse_parser *p)
+{
+    if (!p)
+        return;
+    buf_release(&p->line);
+    buf_release(&p->data);
+    mem_free(p);
+}
+
+static int end_line(struct sse_parser *p)
+{
+    char *line = (char *)p->line.data;
+    size_t len = p->line.len;
+    int rc = 0;
+    if (len && line[len - 1] == '\r')
+        line[--len] = '\0';
+    if (len == 0) {
+        if (p->data.len)
+            rc = p->fn(p->arg, p->event[0] ? p->event : "message", buf_str(&p->data));
+        buf_clear(&p->data);
+        p->event[0] = '\0';
+    } else if (strncmp(line, "event:", 6) == 0) {
+        (void)str_copy(p->event, sizeof(p->event), line + 6 + (line[6] == ' '));
+    } else if (strncmp(line, "data:", 5) == 0) {
+        if (p->data.len)
+            rc = buf_append_byte(&p->data, '\n');
+        if (rc == 0)
+            rc = buf_append_str(&p->data, line + 5 + (line[5] == ' '));
+    }
+    buf_clear(&p->line);
+    return rc;
+}
+
+int sse_parser_feed(struct sse_parser *p, const char *data, size_t len)
+{
+    while (len > 0) {
+        const char *nl = memchr(data, '\n', len);
+        size_t n = nl ? (size_t)(nl - data) : len;
+        int rc = buf_append(&p->line, data, n);
+        if (rc == 0 && nl)
+            rc = end_line(p);
+        if (rc != 0)
+            return rc;
+        n += nl != NULL;
+        data += n;
+        len -= n;
+    }
+    return 0;
+}

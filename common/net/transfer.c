@@ -1,0 +1,602 @@
+#include "common/net/transfer.h"
+
+#include "common/base/file.h"
+#include "common/base/hash.h"
+#include "common/base/mem.h"
+#include "common/base/str.h"
+#include "common/net/loop.h"
+#include "common/net/transfer_internal.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define TICK_MS 200
+#define ERROR_BODY_MAX 4096
+#define SIZE_MAX_DEFAULT ((uint64_t)1 << 40)
+
+struct xfer {
+    struct loop *loop;
+    struct xfer_options o;
+    CURLM *multi; /* NULL before the first transfer */
+    struct pool *pool; /* NULL before the first file */
+    struct loop_timer *timer, *tick;
+    struct list waiting, active, sockets;
+    unsigned waiting_count, active_count, running;
+    uint64_t next_id;
+    struct xfer_counters counters;
+    bool closed;
+};
+
+struct watch {
+    uv_poll_t poll;
+    struct list link;
+    struct xfer *owner;
+    curl_socket_t fd;
+};
+
+/* Moved to the pool: hash, fsync, rename. */
+struct transfer_verify {
+    struct transfer *transfer; /* NULL: cancelled meanwhile */
+    char *part, *path;
+    uint8_t sha256[32];
+    bool has_sha256;
+    struct err err;
+};
+
+static void pump(struct xfer *x);
+
+/* ---- libcurl in the loop ---- */
+
+static void poll_closed(uv_handle_t *h)
+{
+    mem_free(list_entry((uv_poll_t *)h, struct watch, poll));
+}
+
+static void unwatch(struct watch *w)
+{
+    list_remove(&w->link);
+    uv_close((uv_handle_t *)&w->poll, poll_closed);
+}
+
+static void check_finished(struct xfer *x);
+
+static void act(struct xfer *x, curl_socket_t fd, int what)
+{
+    int running;
+    (void)curl_multi_socket_action(x->multi, fd, what, &running); /* results come by info_read */
+    check_finished(x);
+}
+
+static void on_poll(uv_poll_t *h, int status, int events)
+{
+    struct watch *w = list_entry(h, struct watch, poll);
+    int what = status < 0 ? CURL_CSELECT_ERR : 0;
+    if (events & UV_READABLE)
+        what |= CURL_CSELECT_IN;
+    if (events & UV_WRITABLE)
+        what |= CURL_CSELECT_OUT;
+    act(w->owner, w->fd, what);
+}
+
+static int on_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *socket_arg)
+{
+    struct xfer *x = arg;
+    struct watch *w = socket_arg;
+    if (x->closed)
+        return 0;
+    if (what == CURL_POLL_REMOVE) {
+        if (w) {
+            (void)curl_multi_assign(x->multi, fd, NULL); /* a known socket */
+            unwatch(w);
+        }
+        return 0;
+    }
+    if (!w) {
+        w = mem_alloc(sizeof(*w));
+        w->owner = x;
+        w->fd = fd;
+        if (uv_poll_init_socket(loop_uv(x->loop), &w->poll, fd) < 0) {
+            mem_free(w);
+            return -1;
+        }
+        list_push(&x->sockets, &w->link);
+        (void)curl_multi_assign(x->multi, fd, w); /* a known socket */
+    }
+    int events = (what & CURL_POLL_IN ? UV_READABLE : 0) | (what & CURL_POLL_OUT ? UV_WRITABLE : 0);
+    return uv_poll_start(&w->poll, events, on_poll) < 0 ? -1 : 0;
+}
+
+static int on_curl_timer(CURLM *multi, long ms, void *arg)
+{
+    struct xfer *x = arg;
+    if (x->closed)
+        return 0;
+    if (ms < 0)
+        loop_timer_stop(x->timer);
+    else
+        loop_timer_start(x->timer, (uint64_t)ms, 0);
+    return 0;
+}
+
+static void on_timer(void *arg)
+{
+    act(arg, CURL_SOCKET_TIMEOUT, 0);
+}
+
+static int start_curl(struct xfer *x, struct err *err)
+{
+    if (x->multi)
+        return 0;
+    transfer_global_init();
+    x->multi = curl_multi_init();
+    if (!x->multi)
+        return err_set(err, -ENOMEM, "libcurl cannot start");
+    curl_multi_setopt(x->multi, CURLMOPT_SOCKETFUNCTION, on_socket);
+    curl_multi_setopt(x->multi, CURLMOPT_SOCKETDATA, x);
+    curl_multi_setopt(x->multi, CURLMOPT_TIMERFUNCTION, on_curl_timer);
+    curl_multi_setopt(x->multi, CURLMOPT_TIMERDATA, x);
+    curl_multi_setopt(x->multi, CURLMOPT_MAXCONNECTS, (long)x->o.max_parallel);
+    return 0;
+}
+
+/* ---- the life of a transfer ---- */
+
+static void transfer_free(struct transfer *t)
+{
+    transfer_close_file(t);
+    loop_timer_free(t->retry);
+    curl_slist_free_all(t->call_headers);
+    buf_release(&t->answer);
+    mem_free(t->url);
+    mem_free(t->path);
+    mem_free(t->part);
+    mem_free(t->bearer);
+    mem_free(t->method);
+    mem_free(t->request_body);
+    mem_free(t);
+}
+
+static void end_attempt(struct transfer *t)
+{
+    struct xfer *x = t->owner;
+    if (!t->easy)
+        return;
+    curl_off_t up = 0, down = 0;
+    long request = 0, header = 0;
+    curl_easy_getinfo(t->easy, CURLINFO_SIZE_UPLOAD_T, &up);
+    curl_easy_getinfo(t->easy, CURLINFO_SIZE_DOWNLOAD_T, &down);
+    curl_easy_getinfo(t->easy, CURLINFO_REQUEST_SIZE, &request);
+    curl_easy_getinfo(t->easy, CURLINFO_HEADER_SIZE, &header);
+    x->counters.bytes_out += (uint64_t)(up + request);
+    x->counters.bytes_in += (uint64_t)(down + header);
+    (void)curl_multi_remove_handle(x->multi, t->easy); /* may not have been added */
+    curl_easy_cleanup(t->easy);
+    curl_slist_free_all(t->headers);
+    t->easy = NULL;
+    t->headers = NULL;
+    x->running--;
+}
+
+/* Out of the tables, answered, freed. */
+static void finish(struct transfer *t, int code, const char *detail)
+{
+    struct xfer *x = t->owner;
+    end_attempt(t);
+    if (t->verifying)
+        t->verifying->transfer = NULL;
+    list_remove(&t->link);
+    if (t->state == TRANSFER_WAITING)
+        x->waiting_count--;
+    else
+        x->active_count--;
+    struct xfer_result r = {
+        .code = code,
+        .detail = detail,
+        .status = t->status,
+        .bytes = t->moved,
+        .size = t->kind == TRANSFER_GET ? t->offset : t->size,
+        .existed = t->existed,
+    };
+    if (t->kind == TRANSFER_CALL && code == 0) {
+        r.body = buf_str(&t->answer);
+        r.body_len = t->answer.len;
+    }
+    t->done(t->arg, &r);
+    transfer_free(t);
+}
+
+static void on_retry(void *arg)
+{
+    struct transfer *t = arg;
+    struct xfer *x = t->owner;
+    list_remove(&t->link);
+    x->active_count--;
+    t->state = TRANSFER_WAITING;
+    list_push_front(&x->waiting, &t->link);
+    x->waiting_count++;
+    pump(x);
+}
+
+static void retry_later(struct transfer *t, const struct err *err)
+{
+    struct xfer *x = t->owner;
+    end_attempt(t);
+    t->tries = t->moved > t->moved_before ? 1 : t->tries + 1;
+    t->moved_before = t->moved;
+    if (t->kind == TRANSFER_CALL || t->tries >= x->o.max_tries) {
+        finish(t, err->code, err->msg);
+        return;
+    }
+    uint64_t ms = x->o.backoff_min_ms;
+    for (unsigned i = 1; i < t->tries && ms < x->o.backoff_max_ms; i++)
+        ms *= 2;
+    if (ms > x->o.backoff_max_ms)
+        ms = x->o.backoff_max_ms;
+    uint32_t r;
+    hash_random(&r, sizeof(r));
+    ms = ms / 2 + (ms - ms / 2) * (r >> 16) / 65536;
+    x->counters.retries++;
+    t->state = TRANSFER_BACKOFF;
+    if (t->kind == TRANSFER_PUT) {
+        t->asking = true;
+        t->sent_from = 0;
+    }
+    if (!t->retry)
+        t->retry = loop_timer_new(x->loop, on_retry, t);
+    loop_timer_start(t->retry, ms, 0);
+}
+
+/* ---- verification ---- */
+
+static int verify(void *arg)
+{
+    struct transfer_verify *v = arg;
+    uint8_t got[HASH_BYTES];
+    int rc = v->has_sha256 ? hash_file(v->part, got, NULL, &v->err) : 0;
+    if (rc == 0 && v->has_sha256 && memcmp(got, v->sha256, sizeof(got)) != 0) {
+        char hex[HASH_HEX_MAX];
+        rc = err_set(&v->err, -ERR_HASH, "what arrived for %s hashes to %s, not to what was asked",
+                     v->path, hash_hex(got, sizeof(got), hex));
+        (void)unlink(v->part); /* it is useless; the next attempt begins afresh */
+    }
+    if (rc == 0)
+        rc = file_rename(v->part, v->path, &v->err);
+    return rc;
+}
+
+static void verified(void *arg, int rc)
+{
+    struct transfer_verify *v = arg;
+    struct transfer *t = v->transfer;
+    struct err err = v->err;
+    mem_free(v->part);
+    mem_free(v->path);
+    mem_free(v);
+    if (!t)
+        return;
+    struct xfer *x = t->owner;
+    t->verifying = NULL;
+    if (rc == -ERR_HASH && !t->refetched) {
+        /* Once more from the start: an old piece may have been damaged here. */
+        t->refetched = true;
+        t->tries = 0;
+        retry_later(t, &err);
+    } else {
+        finish(t, rc, rc < 0 && err.code ? err.msg : rc < 0 ? err_text(rc) : "");
+    }
+    pump(x);
+}
+
+static void start_verify(struct transfer *t)
+{
+    struct xfer *x = t->owner;
+    struct err err = { 0 };
+    end_attempt(t);
+    int rc = file_sync(t->fd, t->part, &err);
+    transfer_close_file(t);
+    if (rc == 0 && !x->pool)
+        rc = pool_new(x->loop, "xfer", 1, x->o.max_queued, &x->pool, &err);
+    if (rc < 0) {
+        finish(t, rc, err.msg);
+        return;
+    }
+    struct transfer_verify *v = mem_alloc(sizeof(*v));
+    v->transfer = t;
+    v->part = str_dup(t->part);
+    v->path = str_dup(t->path);
+    v->has_sha256 = t->has_sha256;
+    memcpy(v->sha256, t->sha256, sizeof(v->sha256));
+    t->verifying = v;
+    t->state = TRANSFER_VERIFYING;
+    if (pool_submit(x->pool, verify, verified, v) < 0)
+        verified(v, -EAGAIN);
+}
+
+/* ---- running ---- */
+
+static void run(struct transfer *t)
+{
+    struct xfer *x = t->owner;
+    struct err err = { 0 };
+    int rc = start_curl(x, &err);
+    if (rc == 0) {
+        x->running++;
+        rc = transfer_prepare(t, &err);
+        if (!t->easy)
+            x->running--;
+    }
+    if (rc < 0) {
+        finish(t, rc, err.msg);
+        return;
+    }
+    if (t->kind == TRANSFER_GET && t->size && t->offset == t->size) {
+        start_verify(t); /* all of it came before we were stopped */
+        return;
+    }
+    curl_easy_setopt(t->easy, CURLOPT_USERAGENT, x->o.user_agent);
+    curl_easy_setopt(t->easy, CURLOPT_CONNECTTIMEOUT_MS, (long)x->o.connect_ms);
+    curl_easy_setopt(t->easy, CURLOPT_LOW_SPEED_LIMIT, (long)x->o.min_bytes_per_s);
+    curl_easy_setopt(t->easy, CURLOPT_LOW_SPEED_TIME, (long)x->o.floor_s);
+    CURLMcode mc = curl_multi_add_handle(x->multi, t->easy);
+    if (mc != CURLM_OK) {
+        finish(t, -ENOMEM, curl_multi_strerror(mc));
+        return;
+    }
+    if (!loop_timer_active(x->tick))
+        loop_timer_start(x->tick, TICK_MS, TICK_MS);
+}
+
+static void start_pump(void *arg)
+{
+    pump(arg);
+}
+
+static void pump(struct xfer *x)
+{
+    while (!x->closed && x->running < x->o.max_parallel && !list_empty(&x->waiting)) {
+        struct transfer *t = list_entry(list_pop(&x->waiting), struct transfer, link);
+        x->waiting_count--;
+        t->state = TRANSFER_RUNNING;
+        list_push(&x->active, &t->link);
+        x->active_count++;
+        run(t);
+    }
+}
+
+static void settle(struct transfer *t, CURLcode rc)
+{
+    struct err err = { 0 };
+    switch (transfer_judge(t, rc, &err)) {
+    case TRANSFER_DONE:
+        finish(t, 0, "");
+        break;
+    case TRANSFER_FAILED:
+        finish(t, err.code, err.msg);
+        break;
+    case TRANSFER_RETRY:
+        retry_later(t, &err);
+        break;
+    case TRANSFER_AGAIN:
+        end_attempt(t);
+        run(t);
+        break;
+    case TRANSFER_VERIFY:
+        start_verify(t);
+        break;
+    }
+}
+
+static void check_finished(struct xfer *x)
+{
+    int left;
+    while (!x->closed) {
+        CURLMsg *m = curl_multi_info_read(x->multi, &left);
+        if (!m)
+            break;
+        struct transfer *t;
+        CURLcode rc = m->data.result;
+        curl_easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, (char **)&t);
+        settle(t, rc);
+    }
+    pump(x);
+}
+
+/* Progress is told from here, outside libcurl's callbacks, so that it may
+ * cancel. */
+static void on_tick(void *arg)
+{
+    struct xfer *x = arg;
+    if (x->running == 0)
+        loop_timer_stop(x->tick);
+    for (struct list *l = x->active.next; !x->closed && l != &x->active;) {
+        struct transfer *t = list_entry(l, struct transfer, link);
+        l = l->next;
+        if (!t->progress || t->progress_shown == t->offset || t->asking)
+            continue;
+        t->progress_shown = t->offset;
+        t->progress(t->arg, t->offset, t->size);
+        l = x->active.next; /* anything may have happened to the list */
+    }
+}
+
+/* ---- the engine ---- */
+
+static void set_defaults(struct xfer_options *o)
+{
+    if (!o->max_parallel)
+        o->max_parallel = 8;
+    if (!o->max_queued)
+        o->max_queued = 4096;
+    if (!o->connect_ms)
+        o->connect_ms = 10000;
+    if (!o->min_bytes_per_s)
+        o->min_bytes_per_s = 1024;
+    if (!o->floor_s)
+        o->floor_s = 20;
+    if (!o->max_tries)
+        o->max_tries = 6;
+    if (!o->backoff_min_ms)
+        o->backoff_min_ms = 250;
+    if (!o->backoff_max_ms)
+        o->backoff_max_ms = 15000;
+    if (!o->user_agent)
+        o->user_agent = "skerry";
+}
+
+int xfer_new(struct loop *loop, const struct xfer_options *o, struct xfer **ret, struct err *err)
+{
+    ASSERT_LOOP_THREAD(loop);
+    struct xfer *x = mem_alloc(sizeof(*x));
+    x->loop = loop;
+    if (o)
+        x->o = *o;
+    set_defaults(&x->o);
+    list_init(&x->waiting);
+    list_init(&x->active);
+    list_init(&x->sockets);
+    x->timer = loop_timer_new(loop, on_timer, x);
+    x->tick = loop_timer_new(loop, on_tick, x);
+    *ret = x;
+    return 0;
+}
+
+static void engine_free(void *arg)
+{
+    struct xfer *x = arg;
+    if (x->multi)
+        (void)curl_multi_cleanup(x->multi); /* no handle is left in it */
+    mem_free(x);
+}
+
+void xfer_free(struct xfer *x)
+{
+    if (!x || x->closed)
+        return;
+    ASSERT_LOOP_THREAD(x->loop);
+    x->closed = true;
+    while (!list_empty(&x->waiting) || !list_empty(&x->active)) {
+        struct list *l = list_empty(&x->waiting) ? x->active.next : x->waiting.next;
+        finish(list_entry(l, struct transfer, link), -ERR_CANCELLED, "cancelled");
+    }
+    pool_free(x->pool);
+    while (!list_empty(&x->sockets))
+        unwatch(list_entry(x->sockets.next, struct watch, link));
+    loop_timer_free(x->timer);
+    loop_timer_free(x->tick);
+    loop_defer(x->loop, engine_free, x); /* callers further up the stack may be ours */
+}
+
+static int enqueue(struct xfer *x, struct transfer *t, const char *url, uint64_t *ret_id,
+                   struct err *err)
+{
+    int rc = 0;
+    ASSERT_LOOP_THREAD(x->loop);
+    if (strncmp(url, "http://", 7) != 0 && strncmp(url, "https://", 8) != 0)
+        rc = err_set(err, -EINVAL, "\"%.80s\" is not a URL of http or https", url);
+    else if (x->closed || x->waiting_count + x->active_count >= x->o.max_queued)
+        rc = err_set(err, -EAGAIN, "too many transfers are waiting");
+    if (rc < 0) {
+        transfer_free(t);
+        return rc;
+    }
+    t->owner = x;
+    t->url = str_dup(url);
+    t->id = ++x->next_id;
+    list_push(&x->waiting, &t->link);
+    x->waiting_count++;
+    if (ret_id)
+        *ret_id = t->id;
+    loop_defer(x->loop, start_pump, x); /* not from within: the caller does not know the id yet */
+    return 0;
+}
+
+static struct transfer *make(enum transfer_kind kind, const uint8_t *pin, const char *bearer,
+                             xfer_done_fn done, void *arg)
+{
+    struct transfer *t = mem_alloc(sizeof(*t));
+    t->kind = kind;
+    t->fd = -1;
+    t->bearer = str_dup(bearer);
+    t->done = done;
+    t->arg = arg;
+    t->has_pin = pin != NULL;
+    if (pin)
+        memcpy(t->pin, pin, sizeof(t->pin));
+    buf_init(&t->answer, ERROR_BODY_MAX);
+    list_init(&t->link);
+    return t;
+}
+
+int xfer_get(struct xfer *x, const struct xfer_get *g, uint64_t *ret_id, struct err *err)
+{
+    struct transfer *t = make(TRANSFER_GET, g->pin, g->bearer, g->done, g->arg);
+    t->path = str_dup(g->path);
+    t->part = str_printf("%s.part", g->path);
+    t->size = g->size;
+    t->max_bytes = g->max_bytes ? g->max_bytes : g->size ? g->size : SIZE_MAX_DEFAULT;
+    t->progress = g->progress;
+    t->has_sha256 = g->sha256 != NULL;
+    if (g->sha256)
+        memcpy(t->sha256, g->sha256, sizeof(t->sha256));
+    return enqueue(x, t, g->url, ret_id, err);
+}
+
+int xfer_put(struct xfer *x, const struct xfer_put *p, uint64_t *ret_id, struct err *err)
+{
+    struct transfer *t = make(TRANSFER_PUT, p->pin, NULL, p->done, p->arg);
+    t->path = str_dup(p->path);
+    t->progress = p->progress;
+    t->asking = true;
+    return enqueue(x, t, p->url, ret_id, err);
+}
+
+int xfer_call(struct xfer *x, const struct xfer_call *c, uint64_t *ret_id, struct err *err)
+{
+    struct transfer *t = make(TRANSFER_CALL, c->pin, c->bearer, c->done, c->arg);
+    t->method = str_dup(c->method);
+    t->max_bytes = c->max_answer ? c->max_answer : (size_t)1 << 20;
+    t->deadline_ms = c->deadline_ms ? c->deadline_ms : 30000;
+    buf_init(&t->answer, (size_t)t->max_bytes);
+    if (c->body) {
+        char *type = str_printf("Content-Type: %s",
+                                c->content_type ? c->content_type : "application/json");
+        t->call_headers = curl_slist_append(t->call_headers, type);
+        mem_free(type);
+        t->request_body = mem_try(c->body_len + 1);
+        if (!t->request_body) {
+            transfer_free(t);
+            return err_set(err, -ENOMEM, "no memory for a request of %zu bytes", c->body_len);
+        }
+        memcpy(t->request_body, c->body, c->body_len);
+        t->request_len = c->body_len;
+    }
+    for (const char *const *h = c->headers; h && *h; h++)
+        t->call_headers = curl_slist_append(t->call_headers, *h);
+    return enqueue(x, t, c->url, ret_id, err);
+}
+
+void xfer_cancel(struct xfer *x, uint64_t id)
+{
+    ASSERT_LOOP_THREAD(x->loop);
+    struct list *lists[] = { &x->waiting, &x->active };
+    for (unsigned i = 0; i < 2; i++) {
+        for (struct list *l = lists[i]->next; l != lists[i]; l = l->next) {
+            struct transfer *t = list_entry(l, struct transfer, link);
+            if (t->id == id) {
+                finish(t, -ERR_CANCELLED, "cancelled");
+                loop_defer(x->loop, start_pump, x);
+                return;
+            }
+        }
+    }
+}
+
+struct xfer_counters xfer_counters(const struct xfer *x)
+{
+    struct xfer_counters c = x->counters;
+    c.running = x->running;
+    c.waiting = x->waiting_count + x->active_count - x->running;
+    return c;
+}

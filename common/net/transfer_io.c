@@ -1,0 +1,281 @@
+/* One attempt of a transfer: what is asked, where the bytes go, how the outcome
+ * is judged. */
+#include "common/base/file.h"
+#include "common/base/mem.h"
+#include "common/base/str.h"
+#include "common/net/transfer_internal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define BUFFER_BYTES (128L * 1024)
+
+void transfer_close_file(struct transfer *t)
+{
+    if (t->fd >= 0)
+        close(t->fd);
+    t->fd = -1;
+}
+
+static long status_of(struct transfer *t)
+{
+    long status = 0;
+    curl_easy_getinfo(t->easy, CURLINFO_RESPONSE_CODE, &status);
+    return status;
+}
+
+/* ---- bytes in ---- */
+
+/* A server that ignores our range sends the whole: begin again. */
+static int on_first_bytes(struct transfer *t, long status)
+{
+    if (status == 200 && t->offset > 0 && t->resumed) {
+        if (ftruncate(t->fd, 0) < 0)
+            return -errno;
+        t->offset = 0;
+    }
+    t->resumed = false;
+    return 0;
+}
+
+static size_t on_body(char *data, size_t one, size_t len, void *arg)
+{
+    struct transfer *t = arg;
+    long status = status_of(t);
+    if (t->kind != TRANSFER_GET || status >= 300) {
+        /* The start of an error page is enough; of an answer all is wanted. */
+        if (buf_append(&t->answer, data, len) < 0 && t->kind == TRANSFER_CALL) {
+            t->over_limit = true;
+            return 0;
+        }
+        t->moved += t->kind == TRANSFER_CALL ? len : 0;
+        return len;
+    }
+    int rc = on_first_bytes(t, status);
+    if (rc == 0 && len > t->max_bytes - t->offset) {
+        t->over_limit = true;
+        return 0;
+    }
+    struct err err = { 0 };
+    if (rc == 0)
+        rc = file_pwrite_all(t->fd, data, len, t->offset, t->part, &err);
+    if (rc < 0) {
+        t->io_error = -rc;
+        return 0;
+    }
+    t->offset += len;
+    t->moved += len;
+    return len;
+}
+
+static size_t on_header(char *data, size_t one, size_t len, void *arg)
+{
+    struct transfer *t = arg;
+    unsigned long long to;
+    char line[64];
+    if (t->kind == TRANSFER_PUT && len < sizeof(line)) {
+        memcpy(line, data, len);
+        line[len] = '\0';
+        if (strncasecmp(line, "Range: bytes=0-", 15) == 0 && sscanf(line + 15, "%llu", &to) == 1)
+            t->have = to + 1;
+    }
+    return len;
+}
+
+/* ---- bytes out ---- */
+
+static size_t on_read(char *out, size_t one, size_t len, void *arg)
+{
+    struct transfer *t = arg;
+    if (len > t->size - t->offset)
+        len = (size_t)(t->size - t->offset);
+    ssize_t n = pread(t->fd, out, len, (off_t)t->offset);
+    if (n < 0 || (n == 0 && len > 0)) {
+        t->io_error = n < 0 ? errno : EIO; /* shorter than it was */
+        return CURL_READFUNC_ABORT;
+    }
+    t->offset += (uint64_t)n;
+    t->moved += (uint64_t)n;
+    return (size_t)n;
+}
+
+static int on_seek(void *arg, curl_off_t offset, int origin)
+{
+    struct transfer *t = arg;
+    if (origin != SEEK_SET)
+        return CURL_SEEKFUNC_CANTSEEK;
+    t->offset = t->sent_from + (uint64_t)offset;
+    return CURL_SEEKFUNC_OK;
+}
+
+/* ---- an attempt ---- */
+
+static int prepare_get(struct transfer *t, struct err *err)
+{
+    struct stat st;
+    char range[32];
+    if (t->fd < 0)
+        t->fd = open(t->part, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (t->fd < 0 || fstat(t->fd, &st) < 0)
+        return err_errno(err, "cannot open %s", t->part);
+    t->offset = (uint64_t)st.st_size;
+    if (t->offset > t->max_bytes || (t->size && t->offset > t->size)) {
+        if (ftruncate(t->fd, 0) < 0)
+            return err_errno(err, "cannot empty %s", t->part);
+        t->offset = 0;
+    }
+    t->resumed = t->offset > 0;
+    if (t->resumed) {
+        snprintf(range, sizeof(range), "%llu-", (unsigned long long)t->offset);
+        curl_easy_setopt(t->easy, CURLOPT_RANGE, range);
+    }
+    if (!t->has_pin) {
+        curl_easy_setopt(t->easy, CURLOPT_FOLLOWLOCATION, 1L);
+        curl_easy_setopt(t->easy, CURLOPT_MAXREDIRS, 5L);
+    }
+    return 0;
+}
+
+static int prepare_put(struct transfer *t, struct err *err)
+{
+    struct stat st;
+    char range[96];
+    if (t->fd < 0)
+        t->fd = open(t->path, O_RDONLY | O_CLOEXEC);
+    if (t->fd < 0 || fstat(t->fd, &st) < 0)
+        return err_errno(err, "cannot open %s", t->path);
+    t->size = (uint64_t)st.st_size;
+    t->offset = t->asking ? t->size : t->sent_from;
+    unsigned long long size = t->size;
+    if (t->asking)
+        snprintf(range, sizeof(range), "Content-Range: bytes */%llu", size);
+    else
+        snprintf(range, sizeof(range), "Content-Range: bytes %llu-%llu/%llu",
+                 (unsigned long long)t->offset, size - 1, size);
+    if (t->size) /* an empty file has no range: its PUT says all */
+        t->headers = curl_slist_append(t->headers, range);
+    t->have = 0;
+    curl_easy_setopt(t->easy, CURLOPT_UPLOAD, 1L);
+    curl_easy_setopt(t->easy, CURLOPT_READFUNCTION, on_read);
+    curl_easy_setopt(t->easy, CURLOPT_READDATA, t);
+    curl_easy_setopt(t->easy, CURLOPT_SEEKFUNCTION, on_seek);
+    curl_easy_setopt(t->easy, CURLOPT_SEEKDATA, t);
+    curl_easy_setopt(t->easy, CURLOPT_INFILESIZE_LARGE, (curl_off_t)(t->size - t->offset));
+    curl_easy_setopt(t->easy, CURLOPT_UPLOAD_BUFFERSIZE, BUFFER_BYTES);
+    return 0;
+}
+
+static void prepare_call(struct transfer *t)
+{
+    for (struct curl_slist *h = t->call_headers; h; h = h->next)
+        t->headers = curl_slist_append(t->headers, h->data);
+    if (t->request_body) {
+        curl_easy_setopt(t->easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)t->request_len);
+        curl_easy_setopt(t->easy, CURLOPT_POSTFIELDS, t->request_body);
+    }
+    if (strcmp(t->method, "HEAD") == 0)
+        curl_easy_setopt(t->easy, CURLOPT_NOBODY, 1L);
+    else
+        curl_easy_setopt(t->easy, CURLOPT_CUSTOMREQUEST, t->method);
+    curl_easy_setopt(t->easy, CURLOPT_TIMEOUT_MS, (long)t->deadline_ms);
+}
+
+int transfer_prepare(struct transfer *t, struct err *err)
+{
+    t->easy = curl_easy_init();
+    if (!t->easy)
+        return err_set(err, -ENOMEM, "libcurl gives no handle");
+    t->headers = transfer_headers(NULL, t->bearer);
+    t->io_error = 0;
+    t->status = 0;
+    t->curl_error[0] = '\0';
+    buf_clear(&t->answer);
+    curl_easy_setopt(t->easy, CURLOPT_URL, t->url);
+    curl_easy_setopt(t->easy, CURLOPT_PRIVATE, t);
+    curl_easy_setopt(t->easy, CURLOPT_ERRORBUFFER, t->curl_error);
+    curl_easy_setopt(t->easy, CURLOPT_WRITEFUNCTION, on_body);
+    curl_easy_setopt(t->easy, CURLOPT_WRITEDATA, t);
+    curl_easy_setopt(t->easy, CURLOPT_HEADERFUNCTION, on_header);
+    curl_easy_setopt(t->easy, CURLOPT_HEADERDATA, t);
+    curl_easy_setopt(t->easy, CURLOPT_TCP_KEEPALIVE, 1L);
+    transfer_setup_tls(t->easy, t->url, t->has_pin ? t->pin : NULL);
+    int rc = 0;
+    if (t->kind == TRANSFER_GET) {
+        curl_easy_setopt(t->easy, CURLOPT_BUFFERSIZE, BUFFER_BYTES);
+        rc = prepare_get(t, err);
+    } else if (t->kind == TRANSFER_PUT) {
+        rc = prepare_put(t, err);
+    } else {
+        prepare_call(t);
+    }
+    curl_easy_setopt(t->easy, CURLOPT_HTTPHEADER, t->headers);
+    return rc;
+}
+
+/* ---- the outcome ---- */
+
+static enum transfer_next failed(struct transfer *t, int code)
+{
+    return transfer_is_retryable(code, t->status) ? TRANSFER_RETRY : TRANSFER_FAILED;
+}
+
+static enum transfer_next judge_get(struct transfer *t, struct err *err)
+{
+    if (t->status == 416 && t->offset > 0 && ftruncate(t->fd, 0) == 0) {
+        (void)err_set(err, -ERR_REMOTE, "the file at the server is shorter than what we have");
+        return TRANSFER_RETRY;
+    }
+    if (t->status != 200 && t->status != 206)
+        return failed(t, transfer_status_error(t->status, buf_str(&t->answer), t->url, err));
+    if (t->size && t->offset != t->size) {
+        (void)err_set(err, -ECONNRESET, "%llu of %llu bytes came", (unsigned long long)t->offset,
+                      (unsigned long long)t->size);
+        return TRANSFER_RETRY;
+    }
+    return TRANSFER_VERIFY;
+}
+
+static enum transfer_next judge_put(struct transfer *t, struct err *err)
+{
+    if (t->status == 200 || t->status == 201) {
+        t->existed = t->asking && t->size > 0;
+        return TRANSFER_DONE;
+    }
+    if (t->status == 308) {
+        bool news = t->asking || t->have > t->sent_from;
+        t->sent_from = t->have < t->size ? t->have : 0;
+        t->asking = false;
+        (void)err_set(err, -ECONNRESET, "the server took nothing");
+        return news ? TRANSFER_AGAIN : TRANSFER_RETRY;
+    }
+    return failed(t, transfer_status_error(t->status, buf_str(&t->answer), t->url, err));
+}
+
+enum transfer_next transfer_judge(struct transfer *t, CURLcode rc, struct err *err)
+{
+    t->status = status_of(t);
+    if (t->io_error) {
+        (void)err_set(err, -t->io_error, "%s: %s", t->part ? t->part : t->path,
+                      strerror(t->io_error));
+        return TRANSFER_FAILED;
+    }
+    if (t->over_limit) {
+        (void)err_set(err, -ERR_LIMIT, "the server sends more than the %llu bytes allowed",
+                      (unsigned long long)t->max_bytes);
+        return TRANSFER_FAILED;
+    }
+    /* A server may refuse an upload before it has read it all. */
+    bool refused = t->kind == TRANSFER_PUT && t->status >= 400;
+    if (rc != CURLE_OK && !refused)
+        return failed(t, transfer_curl_error(rc, t->curl_error, t->url, err));
+    if (t->kind == TRANSFER_GET)
+        return judge_get(t, err);
+    if (t->kind == TRANSFER_PUT)
+        return judge_put(t, err);
+    return TRANSFER_DONE;
+}

@@ -1,0 +1,143 @@
+#include "common/base/hash.h"
+#include "common/base/mem.h"
+#include "common/base/str.h"
+#include "common/net/transfer_internal.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+static void global_init(void)
+{
+    (void)curl_global_init(CURL_GLOBAL_DEFAULT); /* a failure shows at the first handle */
+}
+
+void transfer_global_init(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, global_init);
+}
+
+static void base64(const uint8_t in[32], char out[45])
+{
+    hash_b64url(in, 32, out);
+    for (char *p = out; *p; p++) {
+        if (*p == '-')
+            *p = '+';
+        else if (*p == '_')
+            *p = '/';
+    }
+    out[43] = '=';
+    out[44] = '\0';
+}
+
+void transfer_setup_tls(CURL *easy, const char *url, const uint8_t *pin)
+{
+    char text[64] = "sha256//";
+    curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
+    curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
+    if (pin || strncmp(url, "http://127.", 11) == 0 || strncmp(url, "http://[::1]", 12) == 0)
+        curl_easy_setopt(easy, CURLOPT_NOPROXY, "*");
+    if (!pin)
+        return;
+    /* The pin replaces authorities, names and dates. */
+    base64(pin, text + strlen(text));
+    curl_easy_setopt(easy, CURLOPT_PINNEDPUBLICKEY, text);
+    curl_easy_setopt(easy, CURLOPT_SSL_VERIFYPEER, 0L);
+    curl_easy_setopt(easy, CURLOPT_SSL_VERIFYHOST, 0L);
+    curl_easy_setopt(easy, CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_2);
+}
+
+struct curl_slist *transfer_headers(struct curl_slist *list, const char *bearer)
+{
+    struct curl_slist *grown = curl_slist_append(list, "Expect:");
+    if (grown && bearer) {
+        char *h = str_printf("Authorization: Bearer %s", bearer);
+        struct curl_slist *more = curl_slist_append(grown, h);
+        mem_free(h);
+        if (more)
+            grown = more;
+    }
+    return grown ? grown : list;
+}
+
+/* URLs carry tickets and tokens: what is shown ends at the query. */
+static int shown(const char *url)
+{
+    size_t n = strcspn(url, "?");
+    return (int)(n < 200 ? n : 200);
+}
+
+int transfer_status_error(long status, const char *body, const char *url, struct err *err)
+{
+    int code = -ERR_REMOTE;
+    if (status == 401 || status == 403)
+        code = -ERR_AUTH;
+    else if (status == 404 || status == 410)
+        code = -ERR_NOTFOUND;
+    else if (status == 400)
+        code = -EINVAL;
+    else if (status == 409)
+        code = -EBUSY;
+    else if (status == 413)
+        code = -ERR_LIMIT;
+    else if (status == 422)
+        code = -ERR_HASH;
+    else if (status == 429 || status == 503)
+        code = -EAGAIN;
+    else if (status == 507)
+        code = -ENOSPC;
+    json_t *j = body ? json_loads(body, 0, NULL) : NULL;
+    const char *message = json_string_value(json_object_get(json_object_get(j, "error"), "message"));
+    if (message)
+        (void)err_set(err, code, "%s (HTTP %ld)", message, status);
+    else
+        (void)err_set(err, code, "%.*s answered HTTP %ld", shown(url), url, status);
+    json_decref(j);
+    return code;
+}
+
+int transfer_curl_error(CURLcode rc, const char *text, const char *url, struct err *err)
+{
+    int code = -ECONNRESET;
+    const char *why = text && *text ? text : curl_easy_strerror(rc);
+    switch (rc) {
+    case CURLE_SSL_PINNEDPUBKEYNOTMATCH:
+        return err_set(err, -ERR_AUTH,
+                       "the key of the server at %.*s is not the one this token was made for: wrong "
+                       "address, a reinstalled server (get a new token), or somebody in between",
+                       shown(url), url);
+    case CURLE_PEER_FAILED_VERIFICATION:
+        code = -ERR_AUTH;
+        break;
+    case CURLE_URL_MALFORMAT:
+    case CURLE_UNSUPPORTED_PROTOCOL:
+        code = -EINVAL;
+        break;
+    case CURLE_COULDNT_RESOLVE_HOST:
+        code = -ENOENT;
+        break;
+    case CURLE_COULDNT_CONNECT:
+        code = -ECONNREFUSED;
+        break;
+    case CURLE_OPERATION_TIMEDOUT:
+        code = -ETIMEDOUT;
+        break;
+    case CURLE_OUT_OF_MEMORY:
+        code = -ENOMEM;
+        break;
+    default:
+        break;
+    }
+    return err_set(err, code, "%.*s: %s", shown(url), url, why);
+}
+
+bool transfer_is_retryable(int code, long status)
+{
+    if (status >= 500 && status != 501 && status != 507)
+        return true;
+    return code == -ECONNRESET || code == -ECONNREFUSED || code == -ETIMEDOUT || code == -EAGAIN ||
+           code == -EBUSY || code == -ENOENT || status == 408;
+}
