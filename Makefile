@@ -63,7 +63,7 @@ LINK_kernels     := -ldnnl -lgomp
 LINK_outer       := $(LINK_base)
 LINK_net         := $(call pkg,libuv libprotobuf-c libcurl gnutls libmicrohttpd) $(LINK_base)
 LINK_coordinator := $(LINK_net) $(call pkg,sqlite3)
-LINK_worker      := $(LINK_net) $(LINK_kernels)
+LINK_worker       = $(LINK_net) $(LINK_kernels)
 LINK_cli         := $(LINK_net)
 
 ifeq ($(CUDA),1)

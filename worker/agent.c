@@ -181,6 +181,8 @@ static void on_report_reply(void *arg, const struct rpc_result *r)
         return;
     if (r->code < 0) {
         if (!r->remote || r->retryable) {
+            if (r->remote && r->code == -ERR_STALE)
+                session_rejoin(a->session); /* it has forgotten us, not the task */
             loop_timer_start(a->retry, r->retry_after_ms ? r->retry_after_ms : RETRY_MS, 0);
             return;
         }

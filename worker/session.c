@@ -7,6 +7,7 @@
 #include "common/base/err.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/net/frame.h"
 #include "common/net/loop.h"
 #include "common/net/token.h"
 
@@ -190,6 +191,7 @@ int session_open(const struct session_options *o, struct session **ret, struct e
     struct rpc_client_options rpc = {
         .token = &s->token,
         .build_id = SKERRY_VERSION,
+        .max_body_bytes = FRAME_BODY_MAX, /* thousands of ranges with their tickets */
         .on_state = on_state,
         .arg = s,
     };
