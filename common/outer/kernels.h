@@ -58,7 +58,7 @@ struct kernels {
     /* ema = f32(d ema + (1 - d) theta) */
     void (*ema)(size_t n, double d, const float *theta, float *ema);
 
-    /* Sums of squares in 8 interleaved partial sums, added 0..7 at the end. */
+    /* Sums of squares: 32 interleaved partial sums, added as a tree at the end. */
     double (*square_f32)(size_t n, const float *x);
     double (*square_f64)(size_t n, const double *x);
 };

@@ -5,6 +5,7 @@
 #include <immintrin.h>
 
 #define KERNELS_OWN_E3M0
+#define KERNELS_OWN_ENCODE
 #include "common/outer/kernels_impl.h"
 
 /* 32 bytes hold 64 elements: even ones in the low nibbles, odd ones in the high.
@@ -52,6 +53,32 @@ static void accumulate_e3m0(size_t n, const struct kernel_inputs *in, const floa
             accumulate_e3m0_group(in, ws, i, acc);
         accumulate_e3m0_block(in, block, i, end, acc);
     }
+}
+
+/* Sixteen at a time, by the arithmetic of encode_e3m0_block().  The codes of two
+ * neighbours meet in a 64-bit lane, whose low byte is then the byte of both. */
+static inline void encode_e3m0_own(size_t n, const float *x, uint32_t s, uint8_t *out, float *q)
+{
+    const __m512i lowest = _mm512_set1_epi32((int)(bits_of(0.75f * float_of(s)) - 7 * EXP_ONE));
+    const __m512i half = _mm512_set1_epi32((int)(s - 7 * EXP_ONE));
+    const __m512i one = _mm512_set1_epi32(1), seven = _mm512_set1_epi32(7);
+    const __m512i abs = _mm512_set1_epi32(INT32_MAX), top = _mm512_set1_epi32(INT32_MIN);
+    size_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        __m512i u = _mm512_castps_si512(_mm512_loadu_ps(x + i));
+        __m512i a = _mm512_and_si512(u, abs);
+        __m512i m = _mm512_srai_epi32(_mm512_sub_epi32(a, lowest), 23);
+        __mmask16 sent = _mm512_cmpge_epi32_mask(a, half);
+        m = _mm512_min_epi32(_mm512_max_epi32(m, one), seven);
+        __m512i value = _mm512_add_epi32(half, _mm512_slli_epi32(m, 23));
+        __m512i sign = _mm512_and_si512(u, top);
+        _mm512_storeu_ps(q + i, _mm512_castsi512_ps(_mm512_maskz_or_epi32(sent, value, sign)));
+        __m512i code = _mm512_maskz_or_epi32(sent, m, _mm512_srli_epi32(sign, 28));
+        code = _mm512_or_si512(code, _mm512_srli_epi64(code, 28));
+        _mm_storel_epi64((__m128i *)(void *)(out + i / 2), _mm512_cvtepi64_epi8(code));
+    }
+    if (i < n)
+        encode_e3m0_block(n - i, x + i, s, out + i / 2, q + i);
 }
 
 const struct kernels kernels_avx512 = KERNELS_TABLE("avx512");

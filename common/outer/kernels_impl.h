@@ -11,6 +11,7 @@
 
 #define ABS_MASK 0x7fffffffu
 #define EXP_ONE 0x00800000u /* one step of the exponent */
+#define SQUARE_LANES 32
 
 /* Values of the 16 codes of e3m0, in units of the scale. */
 static const double e3m0_value[16] = {
@@ -194,8 +195,9 @@ static void accumulate_int8(size_t n, const struct kernel_inputs *in, const floa
  * upper one, which is a factor of 2 apart: in the bits of a float, a multiple of
  * EXP_ONE apart.  So counting the thresholds passed is a subtraction and a shift,
  * and exact.  Below the lowest value the threshold is its half. */
-static inline void encode_e3m0_block(size_t n, const float *x, uint32_t s, uint8_t *code, float *q)
+static inline void encode_e3m0_block(size_t n, const float *x, uint32_t s, uint8_t *out, float *q)
 {
+    uint8_t code[CODEC_BLOCK + 1];
     int32_t lowest = (int32_t)(bits_of(0.75f * float_of(s)) - 6 * EXP_ONE);
     int32_t half = (int32_t)(s - 7 * EXP_ONE);
     for (size_t i = 0; i < n; i++) {
@@ -210,7 +212,14 @@ static inline void encode_e3m0_block(size_t n, const float *x, uint32_t s, uint8
         code[i] = (uint8_t)((uint32_t)m | sign >> 28);
         q[i] = float_of(((s - 7 * EXP_ONE + (uint32_t)m * EXP_ONE) & keep) | sign);
     }
+    code[n] = 0; /* the padding of an odd n */
+    for (size_t j = 0; j < (n + 1) / 2; j++)
+        out[j] = (uint8_t)(code[2 * j] | code[2 * j + 1] << 4);
 }
+
+#ifdef KERNELS_OWN_ENCODE
+static inline void encode_e3m0_own(size_t n, const float *x, uint32_t s, uint8_t *out, float *q);
+#endif
 
 static bool encode_e3m0(size_t n, const float *x, void *payload, uint16_t *scales, float *q)
 {
@@ -229,12 +238,11 @@ static bool encode_e3m0(size_t n, const float *x, void *payload, uint16_t *scale
             memset(q + b, 0, m * sizeof *q);
             continue;
         }
-        uint8_t code[CODEC_BLOCK];
-        encode_e3m0_block(m, x + b, s, code, q + b);
-        if (m % 2)
-            code[m] = 0; /* m < CODEC_BLOCK here */
-        for (size_t j = 0; j < (m + 1) / 2; j++)
-            out[b / 2 + j] = (uint8_t)(code[2 * j] | code[2 * j + 1] << 4);
+#ifdef KERNELS_OWN_ENCODE
+        encode_e3m0_own(m, x + b, s, out + b / 2, q + b);
+#else
+        encode_e3m0_block(m, x + b, s, out + b / 2, q + b);
+#endif
     }
     return true;
 }
@@ -324,36 +332,37 @@ static void ema_update(size_t n, double d, const float *theta, float *ema)
         ema[i] = (float)(d * (double)ema[i] + rest * (double)theta[i]);
 }
 
-static inline double sum8(const double *s)
+/* Sum of the lanes, as a tree. */
+static inline double sum_lanes(double *s)
 {
-    double total = 0.0;
-    for (size_t j = 0; j < 8; j++)
-        total += s[j];
-    return total;
+    for (size_t half = SQUARE_LANES / 2; half; half /= 2)
+        for (size_t j = 0; j < half; j++)
+            s[j] += s[j + half];
+    return s[0];
 }
 
 static double square_f32(size_t n, const float *x)
 {
-    double s[8] = { 0 };
+    double s[SQUARE_LANES] = { 0 };
     size_t i = 0;
-    for (; i + 8 <= n; i += 8)
-        for (size_t j = 0; j < 8; j++)
+    for (; i + SQUARE_LANES <= n; i += SQUARE_LANES)
+        for (size_t j = 0; j < SQUARE_LANES; j++)
             s[j] += (double)x[i + j] * (double)x[i + j];
     for (size_t j = 0; i + j < n; j++)
         s[j] += (double)x[i + j] * (double)x[i + j];
-    return sum8(s);
+    return sum_lanes(s);
 }
 
 static double square_f64(size_t n, const double *x)
 {
-    double s[8] = { 0 };
+    double s[SQUARE_LANES] = { 0 };
     size_t i = 0;
-    for (; i + 8 <= n; i += 8)
-        for (size_t j = 0; j < 8; j++)
+    for (; i + SQUARE_LANES <= n; i += SQUARE_LANES)
+        for (size_t j = 0; j < SQUARE_LANES; j++)
             s[j] += x[i + j] * x[i + j];
     for (size_t j = 0; i + j < n; j++)
         s[j] += x[i + j] * x[i + j];
-    return sum8(s);
+    return sum_lanes(s);
 }
 
 /* The table of the including file. */
