@@ -229,7 +229,7 @@ static void add_phase(void *arg, const struct view_replica *r)
     json_t *o = must(json_object());
     put(o, "path", count(r->path));
     put(o, "replica", count(r->replica));
-    put(o, "round", count(r->round));
+    put(o, "round", count(r->round + 1u));
     put(o, "state", http_json_word(r->state));
     put(o, "task", http_json_id(r->task_id));
     put(o, "worker", http_json_id(r->worker_id));
@@ -260,7 +260,7 @@ json_t *http_json_round(const struct view_round *r)
 {
     json_t *o = must(json_object());
     put(o, "path", count(r->path));
-    put(o, "round", count(r->round));
+    put(o, "round", count(r->round + 1u));
     put(o, "loss", http_json_real(r->loss));
     put(o, "eval_loss", http_json_real(r->eval_loss));
     put(o, "seconds", must(json_real(isfinite(r->seconds) ? r->seconds : 0)));
@@ -373,13 +373,18 @@ json_t *http_json_metric(const struct view_metric *m)
                                     : m->kind == VIEW_METRIC_ROUND ? "round"
                                                                    : "eval")));
     put(o, "path", count(m->path));
-    put(o, "round", count(m->round));
+    /* An evaluation is of what so many finished rounds have made. */
+    put(o, "round", count(m->kind == VIEW_METRIC_EVAL ? m->round : m->round + 1u));
+    if (m->kind == VIEW_METRIC_EVAL) {
+        put(o, "eval_loss", http_json_real(m->loss));
+        return o;
+    }
     put(o, "loss", http_json_real(m->loss));
     if (m->kind == VIEW_METRIC_LOSS) {
         put(o, "replica", count(m->replica));
         put(o, "step", count(m->step));
         put(o, "lr", must(json_real(isfinite(m->lr) ? m->lr : 0)));
-    } else if (m->kind == VIEW_METRIC_ROUND) {
+    } else {
         put(o, "seconds", must(json_real(isfinite(m->seconds) ? m->seconds : 0)));
         put(o, "samples", count(m->samples));
         put(o, "bytes_up", count(m->bytes_up));
@@ -402,7 +407,8 @@ json_t *http_json_task(const struct view_task *t)
     put(o, "failures", count(t->failures));
     put(o, "path", count(t->path));
     put(o, "replica", count(t->replica));
-    put(o, "round", count(t->round));
+    bool train = strcmp(t->kind, "TRAIN") == 0;
+    put(o, "round", count(train ? t->round + 1u : t->round));
     put(o, "worker", http_json_id(t->worker_id));
     put(o, "worker_name", http_json_text(t->worker_name));
     put(o, "steps_done", count(t->steps_done));

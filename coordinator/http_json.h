@@ -2,7 +2,8 @@
  *
  * Every function returns a new reference and never NULL, except where an err
  * is taken.  What is not known is null.  Text that is not UTF-8 (a peer may
- * send anything) keeps its ASCII and shows '?' for the rest.  Loop thread. */
+ * send anything) keeps its ASCII and shows '?' for the rest.  Rounds are
+ * counted from 1, as people do: round r made version r.  Loop thread. */
 #ifndef COORDINATOR_HTTP_JSON_H
 #define COORDINATOR_HTTP_JSON_H
 
@@ -40,6 +41,7 @@ json_t *http_json_tasks(struct coordinator *co, uint64_t job_id, const char *sta
 json_t *http_json_modules(struct coordinator *co, uint64_t job_id); /* [ModuleVersions] */
 json_t *http_json_round(const struct view_round *r);           /* Round */
 json_t *http_json_sample(const struct view_sample *s);         /* Sample */
-json_t *http_json_metric(const struct view_metric *m);         /* MetricRecord */
+/* MetricRecord; a round's lacks "step" and "eval_loss", which the caller adds. */
+json_t *http_json_metric(const struct view_metric *m);
 
 #endif

@@ -49,14 +49,61 @@ void http_get_job(void *arg, struct http_request *r)
         reply(r, job);
 }
 
+/* What is known of the rounds by now: an evaluation ends after its round was
+ * recorded, and the record itself does not know the replicas' step. */
+struct rounds {
+    struct round {
+        uint32_t path, round;
+        double eval_loss, step;
+    } *items;
+    size_t n, cap, at; /* at: where the last look-up ended; they come in order */
+};
+
+struct lines {
+    struct buf out;
+    struct rounds rounds;
+};
+
+static void add_known_round(void *arg, const struct view_round *r)
+{
+    struct rounds *k = arg;
+    if (k->n == k->cap) {
+        k->cap = k->cap ? 2 * k->cap : 64;
+        k->items = mem_realloc(k->items, k->cap * sizeof k->items[0]);
+    }
+    double before = 0;
+    for (size_t i = k->n; i > 0 && before == 0; i--)
+        if (k->items[i - 1].path == r->path)
+            before = k->items[i - 1].step;
+    double steps = r->contributions ? (double)r->steps / r->contributions : 0;
+    k->items[k->n++] = (struct round){ r->path, r->round, r->eval_loss, before + steps };
+}
+
+static const struct round *known_round(struct rounds *k, const struct view_metric *m)
+{
+    for (size_t i = 0; i < k->n; i++) {
+        size_t at = (k->at + i) % k->n;
+        if (k->items[at].path == m->path && k->items[at].round == m->round) {
+            k->at = at;
+            return &k->items[at];
+        }
+    }
+    return NULL;
+}
+
 static void add_line(void *arg, const struct view_metric *m)
 {
-    struct buf *out = arg;
+    struct lines *l = arg;
     json_t *o = http_json_metric(m);
+    if (m->kind == VIEW_METRIC_ROUND) {
+        const struct round *r = known_round(&l->rounds, m);
+        http_json_put(o, "step", json_integer(r ? (json_int_t)(r->step + 0.5) : 0));
+        http_json_put(o, "eval_loss", r ? http_json_real(r->eval_loss) : json_null());
+    }
     char *line = json_dumps(o, JSON_COMPACT | JSON_REAL_PRECISION(9)); /* they were floats */
     /* Whole lines only: the reader asks again from the last one it got. */
-    if (line != NULL && out->len + strlen(line) + 1 <= out->max)
-        (void)buf_printf(out, "%s\n", line);
+    if (line != NULL && l->out.len + strlen(line) + 1 <= l->out.max)
+        (void)buf_printf(&l->out, "%s\n", line);
     mem_free(line);
     json_decref(o);
 }
@@ -69,15 +116,17 @@ void http_get_job_metrics(void *arg, struct http_request *r)
     if (http_request_param_u64(r, "id", &id) < 0 ||
         http_request_query_u64(r, "after", 0, INT64_MAX, &after) < 0)
         return;
-    struct buf out;
-    buf_init(&out, METRICS_BYTES_MAX);
-    if (view_metrics(api->o.co, id, after, HTTP_METRICS_MAX, add_line, &out, &err) < 0) {
+    struct lines l = { 0 };
+    buf_init(&l.out, METRICS_BYTES_MAX);
+    view_each_round(api->o.co, id, add_known_round, &l.rounds);
+    if (view_metrics(api->o.co, id, after, HTTP_METRICS_MAX, add_line, &l, &err) < 0) {
         http_api_fail(r, &err);
     } else {
         http_reply_header(r, "Cache-Control", "no-store");
-        http_reply_bytes(r, 200, "application/x-ndjson", buf_str(&out), out.len);
+        http_reply_bytes(r, 200, "application/x-ndjson", buf_str(&l.out), l.out.len);
     }
-    buf_release(&out);
+    buf_release(&l.out);
+    mem_free(l.rounds.items);
 }
 
 void http_get_tasks(void *arg, struct http_request *r)

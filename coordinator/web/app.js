@@ -247,8 +247,9 @@ function draw() {
   panels.welcome(state.status, joinCommand);
   panels.log(state.log);
   const job = state.job;
-  document.body.classList.toggle('empty', !job);
+  document.body.classList.toggle('jobless', !job);
   $('hero').hidden = !job;
+  $('workers-title').closest('section').hidden = !job && !state.status.workers.length; // the welcome says it
   if (job) {
     panels.wire(state.status, job);
     panels.epochs(job.epochs);

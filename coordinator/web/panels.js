@@ -169,7 +169,7 @@ export function workers(list, passed, joinCommand) {
 export function tasks(job, open) {
   const items = job.phases.map((p) => ({
     key: `p${p.path}/${p.replica}`, state: p.state, worker: p.worker_name, done: p.steps_done, total: p.steps_total, loss: p.loss,
-    name: (job.paths > 1 ? `path ${p.path}, ` : '') + `replica ${p.replica}`, more: `round ${p.round + 1}` + (p.task ? ` · task ${p.task}` : ''),
+    name: (job.paths > 1 ? `path ${p.path}, ` : '') + `replica ${p.replica}`, more: `round ${p.round}` + (p.task ? ` · task ${p.task}` : ''),
   })).concat(open.filter((t) => t.kind !== 'train').map((t) => ({
     key: `t${t.id}`, state: t.state, worker: t.worker_name, done: t.steps_done, total: t.steps_total, loss: t.loss, name: t.kind,
     more: `task ${t.id}` + (t.reason ? ` · ${t.reason}` : ''),
