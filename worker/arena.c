@@ -13,7 +13,7 @@ void arena_add(struct arena *a, void *target, uint64_t bytes)
         a->cap = a->cap ? 2 * a->cap : 64;
         a->slots = mem_realloc(a->slots, a->cap * sizeof *a->slots);
     }
-    a->slots[a->n++] = (struct arena_slot){ .target = target, .offset = a->at };
+    a->slots[a->n++] = (struct arena_slot){.target = target, .offset = a->at};
     a->at += (bytes + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
     if (a->at > a->high)
         a->high = a->at;
@@ -46,7 +46,8 @@ int arena_alloc(struct arena *a, struct device *dev, struct err *err)
     int rc = dev->ops->alloc(dev, a->high, &a->base, err);
     if (rc < 0) {
         a->base = NULL;
-        return err_set(err, rc, "no device memory for %.1f MiB of working buffers on %s: use a "
+        return err_set(err, rc,
+                       "no device memory for %.1f MiB of working buffers on %s: use a "
                        "smaller train.batch, more train.accumulate or train.recompute",
                        (double)a->high / (1 << 20), dev->name);
     }
@@ -60,5 +61,5 @@ void arena_free(struct arena *a, struct device *dev)
     if (a->base)
         dev->ops->free(dev, a->base);
     mem_free(a->slots);
-    *a = (struct arena){ 0 };
+    *a = (struct arena){0};
 }

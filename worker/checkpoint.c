@@ -18,10 +18,10 @@ static const struct {
     enum trainer_vector which;
     const char *prefix;
 } vectors[] = {
-    { TRAINER_WEIGHTS, "weights" },
-    { TRAINER_ADAM_M, "adam_m" },
-    { TRAINER_ADAM_V, "adam_v" },
-    { TRAINER_EMA, "ema" },
+    {TRAINER_WEIGHTS, "weights"},
+    {TRAINER_ADAM_M, "adam_m"},
+    {TRAINER_ADAM_V, "adam_v"},
+    {TRAINER_EMA, "ema"},
 };
 
 static size_t vector_count(const struct trainer *t)
@@ -46,8 +46,8 @@ static void config_digest(struct trainer *t, char hex[HASH_HEX_MAX])
                      s->image, s->patch, s->dim, s->depth, s->heads, s->mlp, s->classes, o->batch,
                      o->accumulate, o->lr, o->warmup, (int)o->schedule, o->decay_fraction,
                      o->final_lr, o->weight_decay, o->beta1, o->beta2, o->eps, o->clip, o->ema,
-                     (int)dit_is_bf16(trainer_dit(t)), (int)o->uniform_t, o->label_dropout,
-                     o->seed, o->replica);
+                     (int)dit_is_bf16(trainer_dit(t)), (int)o->uniform_t, o->label_dropout, o->seed,
+                     o->replica);
     uint8_t hash[HASH_BYTES];
     hash_sha256(text, (size_t)n, hash);
     (void)hash_hex(hash, sizeof hash, hex);
@@ -214,8 +214,8 @@ int checkpoint_load(struct trainer *t, const char *path, struct st *ret_meta, st
     if (fd < 0)
         return err_errno(err, "opening the checkpoint %s", path);
 
-    struct st st = { 0 };
-    struct position p = { 0 };
+    struct st st = {0};
+    struct position p = {0};
     float *buf = tensor_buffer(trainer_model(t));
     int rc = buf ? 0 : err_set(err, -ENOMEM, "no memory to read the checkpoint %s", path);
     if (rc == 0)
@@ -230,7 +230,7 @@ int checkpoint_load(struct trainer *t, const char *path, struct st *ret_meta, st
     }
     if (rc == 0 && ret_meta) {
         *ret_meta = st;
-        st = (struct st){ 0 };
+        st = (struct st){0};
     }
     st_release(&st);
     mem_free(buf);

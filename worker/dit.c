@@ -124,7 +124,7 @@ static int init_sizes(struct dit *d, const struct model *m, const struct dit_opt
 void dit_memory(const struct model *m, const struct dit_options *opt, bool use_bf16,
                 struct dit_memory *ret)
 {
-    struct dit d = { 0 };
+    struct dit d = {0};
     *ret = (struct dit_memory){
         .weights = m->flat * (use_bf16 ? 6 : 4),
         .gradients = opt->mode == DIT_FORWARD ? 0 : m->flat * 4,
@@ -239,23 +239,26 @@ int dit_sync(struct dit *d, struct err *err)
 
 int dit_set(struct dit *d, const float *flat, struct err *err)
 {
-    dit_op(d, d->ops->copy(d->dev, d->w, flat, d->m->flat * sizeof *flat, COPY_TO_DEVICE,
-                           d->stream), "copying weights");
+    dit_op(d,
+           d->ops->copy(d->dev, d->w, flat, d->m->flat * sizeof *flat, COPY_TO_DEVICE, d->stream),
+           "copying weights");
     return dit_weights_changed(d, err);
 }
 
 int dit_get(struct dit *d, float *flat, struct err *err)
 {
-    dit_op(d, d->ops->copy(d->dev, flat, d->w, d->m->flat * sizeof *flat, COPY_FROM_DEVICE,
-                           d->stream), "copying weights");
+    dit_op(d,
+           d->ops->copy(d->dev, flat, d->w, d->m->flat * sizeof *flat, COPY_FROM_DEVICE, d->stream),
+           "copying weights");
     return dit_sync(d, err);
 }
 
 int dit_weights_changed(struct dit *d, struct err *err)
 {
     if (d->w16)
-        dit_op(d, d->ops->cast(d->dev, d->w16, DT_BF16, d->w, DT_F32, (int64_t)d->m->flat,
-                               d->stream), "casting weights");
+        dit_op(d,
+               d->ops->cast(d->dev, d->w16, DT_BF16, d->w, DT_F32, (int64_t)d->m->flat, d->stream),
+               "casting weights");
     return dit_sync(d, err);
 }
 

@@ -42,7 +42,7 @@ struct dit_options {
 
 /* Bytes that dit_new will take on the device. */
 struct dit_memory {
-    uint64_t weights;     /* f32, and the bf16 copy */
+    uint64_t weights; /* f32, and the bf16 copy */
     uint64_t gradients;
     uint64_t activations; /* the arena */
 };

@@ -9,11 +9,16 @@ static void weight_grad(struct dit *d, const struct dit_linear *l, const void *d
 {
     struct matmul mm = {
         .layout = MM_TN,
-        .m = l->out, .n = l->in, .k = l->rows,
-        .c = dit_g(d, l->w), .a = dy, .b = x,
+        .m = l->out,
+        .n = l->in,
+        .k = l->rows,
+        .c = dit_g(d, l->w),
+        .a = dy,
+        .b = x,
         .a_colsum = dit_g(d, l->w + 1),
         .lda = ld_dy,
-        .dt = d->dt, .c_dt = DT_F32,
+        .dt = d->dt,
+        .c_dt = DT_F32,
         .accumulate = !first,
     };
     dit_op(d, d->ops->matmul(d->dev, &mm, d->stream), "matmul");
@@ -25,10 +30,15 @@ static void input_grad(struct dit *d, const struct dit_linear *l, void *dx, enum
 {
     struct matmul mm = {
         .layout = MM_NN,
-        .m = l->rows, .n = l->in, .k = l->out,
-        .c = dx, .a = dy, .b = dit_wm(d, l->w),
+        .m = l->rows,
+        .n = l->in,
+        .k = l->out,
+        .c = dx,
+        .a = dy,
+        .b = dit_wm(d, l->w),
         .lda = ld_dy,
-        .dt = d->dt, .c_dt = dx_dt,
+        .dt = d->dt,
+        .c_dt = dx_dt,
         .accumulate = accumulate,
     };
     dit_op(d, d->ops->matmul(d->dev, &mm, d->stream), "matmul");
@@ -63,7 +73,10 @@ static void begin_block_backward(struct dit *d, int b, int B)
         .gate = prev ? d->mod + dit_mod_at(d, b - 1, 5) : NULL,
         .mod_ld = d->mod_ld,
         .dx_set = last,
-        .B = B, .T = d->T, .C = d->C, .dt = d->dt,
+        .B = B,
+        .T = d->T,
+        .C = d->C,
+        .dt = d->dt,
     };
     dit_op(d, d->ops->adaln_bwd(d->dev, &ln, d->stream), "adaln_bwd");
 }
@@ -73,10 +86,16 @@ static void recompute(struct dit *d, int b, int B)
 {
     const struct dit_block *p = &d->blocks[b];
     struct adaln_fwd ln = {
-        .h = p->h1, .stats = p->stats1, .x_in = p->x1,
+        .h = p->h1,
+        .stats = p->stats1,
+        .x_in = p->x1,
         .shift = d->mod + dit_mod_at(d, b, 0),
         .scale = d->mod + dit_mod_at(d, b, 1),
-        .mod_ld = d->mod_ld, .B = B, .T = d->T, .C = d->C, .dt = d->dt,
+        .mod_ld = d->mod_ld,
+        .B = B,
+        .T = d->T,
+        .C = d->C,
+        .dt = d->dt,
     };
     dit_op(d, d->ops->adaln_fwd(d->dev, &ln, d->stream), "adaln_fwd");
     dit_block_forward(d, b, B, false);
@@ -87,15 +106,22 @@ static void mlp_backward(struct dit *d, int b, int B, bool first)
 {
     const struct dit_block *p = &d->blocks[b];
     const int64_t rows = (int64_t)B * d->T, C = d->C, M = d->M;
-    struct dit_linear fc1 = { model_block_tensor(b, T_FC1_W), rows, C, M };
-    struct dit_linear fc2 = { model_block_tensor(b, T_FC2_W), rows, M, C };
+    struct dit_linear fc1 = {model_block_tensor(b, T_FC1_W), rows, C, M};
+    struct dit_linear fc2 = {model_block_tensor(b, T_FC2_W), rows, M, C};
 
     weight_grad(d, &fc2, d->dy, 0, p->act, first);
     struct matmul mm = {
-        .layout = MM_NN, .epilogue = MM_DGELU,
-        .m = rows, .n = M, .k = C,
-        .c = d->dwide, .a = d->dy, .b = dit_wm(d, fc2.w), .aux = p->pre,
-        .dt = d->dt, .c_dt = d->dt,
+        .layout = MM_NN,
+        .epilogue = MM_DGELU,
+        .m = rows,
+        .n = M,
+        .k = C,
+        .c = d->dwide,
+        .a = d->dy,
+        .b = dit_wm(d, fc2.w),
+        .aux = p->pre,
+        .dt = d->dt,
+        .c_dt = d->dt,
     };
     dit_op(d, d->ops->matmul(d->dev, &mm, d->stream), "matmul");
     weight_grad(d, &fc1, d->dwide, 0, p->h2, first);
@@ -108,14 +134,22 @@ static void attention_backward(struct dit *d, int b, int B, bool first)
     const struct model_spec *s = &d->m->spec;
     const struct dit_block *p = &d->blocks[b];
     const int64_t rows = (int64_t)B * d->T, C = d->C;
-    struct dit_linear qkv = { model_block_tensor(b, T_QKV_W), rows, C, 3 * C };
-    struct dit_linear proj = { model_block_tensor(b, T_PROJ_W), rows, C, C };
+    struct dit_linear qkv = {model_block_tensor(b, T_QKV_W), rows, C, 3 * C};
+    struct dit_linear proj = {model_block_tensor(b, T_PROJ_W), rows, C, C};
 
     weight_grad(d, &proj, d->dy, 0, p->o, first);
     input_grad(d, &proj, d->dh, d->dt, d->dy, 0, false); /* dh holds the gradient of o */
     struct attention_bwd att = {
-        .dqkv = d->dwide, .d_o = d->dh, .o = p->o, .lse = p->lse, .qkv = p->qkv,
-        .B = B, .T = d->T, .H = s->heads, .D = d->C / s->heads, .dt = d->dt,
+        .dqkv = d->dwide,
+        .d_o = d->dh,
+        .o = p->o,
+        .lse = p->lse,
+        .qkv = p->qkv,
+        .B = B,
+        .T = d->T,
+        .H = s->heads,
+        .D = d->C / s->heads,
+        .dt = d->dt,
     };
     dit_op(d, d->ops->attention_bwd(d->dev, &att, d->stream), "attention_bwd");
     weight_grad(d, &qkv, d->dwide, 0, p->h1, first);
@@ -133,11 +167,17 @@ static void block_backward(struct dit *d, int b, int B, bool first)
         .dscale = d->dmod + dit_mod_at(d, b, 4),
         .dy = d->dy,
         .dgate = d->dmod + dit_mod_at(d, b, 2),
-        .dh = d->dh, .x = p->x2, .stats = p->stats2,
+        .dh = d->dh,
+        .x = p->x2,
+        .stats = p->stats2,
         .scale = d->mod + dit_mod_at(d, b, 4),
         .y = p->y1,
         .gate = d->mod + dit_mod_at(d, b, 2),
-        .mod_ld = d->mod_ld, .B = B, .T = d->T, .C = d->C, .dt = d->dt,
+        .mod_ld = d->mod_ld,
+        .B = B,
+        .T = d->T,
+        .C = d->C,
+        .dt = d->dt,
     };
     dit_op(d, d->ops->adaln_bwd(d->dev, &ln, d->stream), "adaln_bwd");
     attention_backward(d, b, B, first);
@@ -153,25 +193,27 @@ static void condition_backward(struct dit *d, const int32_t *labels, int B, bool
     const size_t e = dtype_bytes(d->dt);
 
     for (int b = 0; b <= s->depth; b++) {
-        struct dit_linear l = { model_block_tensor(b, T_MOD_W), B, C, 6 * C };
+        struct dit_linear l = {model_block_tensor(b, T_MOD_W), B, C, 6 * C};
         if (b == s->depth)
-            l = (struct dit_linear){ model_final_tensor(s, T_FINAL_MOD_W), B, C, 2 * C };
+            l = (struct dit_linear){model_final_tensor(s, T_FINAL_MOD_W), B, C, 2 * C};
         const void *dy = (const char *)dmod + (size_t)dit_mod_at(d, b, 0) * e;
         weight_grad(d, &l, dy, ld, d->scond, first);
         input_grad(d, &l, d->dscond, DT_F32, dy, ld, b > 0);
     }
     dit_op(d, k->silu_bwd(d->dev, d->dcond, d->dscond, d->cond, n, DT_F32, false, d->stream),
            "silu_bwd");
-    dit_op(d, k->embed_bwd(d->dev, dit_g(d, T_LABELS), d->dcond, labels, B, d->C, s->classes + 1,
-                           d->stream), "embed_bwd");
+    dit_op(d,
+           k->embed_bwd(d->dev, dit_g(d, T_LABELS), d->dcond, labels, B, d->C, s->classes + 1,
+                        d->stream),
+           "embed_bwd");
 
-    struct dit_linear l2 = { T_TIME2_W, B, C, C };
+    struct dit_linear l2 = {T_TIME2_W, B, C, C};
     const void *dy = as_dt(d, d->dcond, d->dcond16, n);
     weight_grad(d, &l2, dy, 0, d->act0, first);
     input_grad(d, &l2, d->dscond, DT_F32, dy, 0, false);
     dit_op(d, k->silu_bwd(d->dev, d->dcond, d->dscond, d->pre0, n, DT_F32, false, d->stream),
            "silu_bwd");
-    struct dit_linear l0 = { T_TIME0_W, B, MODEL_FREQS, C };
+    struct dit_linear l0 = {T_TIME0_W, B, MODEL_FREQS, C};
     weight_grad(d, &l0, as_dt(d, d->dcond, d->dcond16, n), 0, d->freq, first);
 }
 
@@ -187,11 +229,15 @@ int dit_backward(struct dit *d, const float *dpred, const int32_t *labels, int B
 
     /* Matrices are overwritten by the first micro-batch; the rest is added to. */
     if (first)
-        dit_op(d, k->zero(d->dev, d->g + d->m->decayed,
-                          (d->m->flat - d->m->decayed) * sizeof *d->g, d->stream), "zero");
-    dit_op(d, k->patchify(d->dev, d->dout, dpred, B, MODEL_CHANNELS, s->image, s->patch, PATCH_PPC,
-                          d->dt, d->stream), "patchify");
-    struct dit_linear final = { model_final_tensor(s, T_FINAL_W), rows, d->C, d->P };
+        dit_op(d,
+               k->zero(d->dev, d->g + d->m->decayed, (d->m->flat - d->m->decayed) * sizeof *d->g,
+                       d->stream),
+               "zero");
+    dit_op(d,
+           k->patchify(d->dev, d->dout, dpred, B, MODEL_CHANNELS, s->image, s->patch, PATCH_PPC,
+                       d->dt, d->stream),
+           "patchify");
+    struct dit_linear final = {model_final_tensor(s, T_FINAL_W), rows, d->C, d->P};
     weight_grad(d, &final, d->dout, 0, d->hf, first);
     input_grad(d, &final, d->dh, d->dt, d->dout, 0, false);
 
@@ -202,7 +248,7 @@ int dit_backward(struct dit *d, const float *dpred, const int32_t *labels, int B
         block_backward(d, b, B, first);
         begin_block_backward(d, b, B);
     }
-    struct dit_linear patch = { T_PATCH_W, rows, d->P, d->C };
+    struct dit_linear patch = {T_PATCH_W, rows, d->P, d->C};
     weight_grad(d, &patch, as_dt(d, d->dx, d->dx16, rows * d->C), 0, d->patches, first);
     condition_backward(d, labels, B, first);
     return dit_check(d, err);

@@ -40,9 +40,9 @@ struct dit {
     int T, C, M, P;
     int64_t mod_ld; /* 6*C*depth + 2*C: all modulations of a sample in one row */
 
-    float *w;  /* flat */
-    bf16 *w16; /* flat, or NULL in f32 */
-    float *g;  /* flat, or NULL in DIT_FORWARD */
+    float *w;   /* flat */
+    bf16 *w16;  /* flat, or NULL in f32 */
+    float *g;   /* flat, or NULL in DIT_FORWARD */
     float *pos; /* (T,C) */
 
     struct arena arena;

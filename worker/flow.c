@@ -38,7 +38,7 @@ static void plan(struct flow *f, int batch, bool backward)
 int flow_init(struct flow *f, struct dit *dit, bool backward, struct err *err)
 {
     const int batch = dit_batch(dit);
-    *f = (struct flow){ .dit = dit, .n = image_values(dit_model(dit)) };
+    *f = (struct flow){.dit = dit, .n = image_values(dit_model(dit))};
     f->t = mem_try_array((size_t)batch, sizeof *f->t);
     f->eps = mem_try_array((size_t)batch * (size_t)f->n, sizeof *f->eps);
     f->labels = mem_try_array((size_t)batch, sizeof *f->labels);
@@ -58,12 +58,12 @@ void flow_release(struct flow *f)
     mem_free(f->eps);
     mem_free(f->labels);
     mem_free(f->loss);
-    *f = (struct flow){ 0 };
+    *f = (struct flow){0};
 }
 
 uint64_t flow_bytes(const struct model *m, int batch, bool backward)
 {
-    struct flow f = { .n = image_values(m) };
+    struct flow f = {.n = image_values(m)};
     plan(&f, batch, backward);
     uint64_t bytes = arena_bytes(&f.arena);
     mem_free(f.arena.slots);
@@ -75,8 +75,8 @@ void flow_draw(struct flow *f, int i, uint64_t seed, uint64_t key, bool uniform_
     uint64_t stream = rng_mix(key, STREAM_T);
     f->t[i] = uniform_t ? rng_at_uniform(seed, stream, 0)
                         : 1.0f / (1.0f + expf(-rng_at_normal(seed, stream, 0)));
-    rng_fill_normal(seed, rng_mix(key, STREAM_NOISE), 0, f->eps + (int64_t)i * f->n,
-                    (size_t)f->n, 0.0f, 1.0f);
+    rng_fill_normal(seed, rng_mix(key, STREAM_NOISE), 0, f->eps + (int64_t)i * f->n, (size_t)f->n,
+                    0.0f, 1.0f);
 }
 
 /* The first failure of several calls. */
@@ -115,10 +115,10 @@ int flow_run(struct flow *f, const uint8_t *images, int B, float grad_scale, str
     rc = dit_forward(f->dit, f->d_pred, f->d_xt, f->d_t, f->d_labels, B, err);
     if (rc < 0)
         return rc;
-    note(&rc, dev->ops->mse(dev, f->d_loss, f->d_dpred, f->d_pred, f->d_target, NULL, grad_scale,
-                            B, f->n, s));
-    note(&rc, dev->ops->copy(dev, f->loss, f->d_loss, (size_t)B * sizeof *f->loss,
-                             COPY_FROM_DEVICE, s));
+    note(&rc, dev->ops->mse(dev, f->d_loss, f->d_dpred, f->d_pred, f->d_target, NULL, grad_scale, B,
+                            f->n, s));
+    note(&rc,
+         dev->ops->copy(dev, f->loss, f->d_loss, (size_t)B * sizeof *f->loss, COPY_FROM_DEVICE, s));
     if (rc < 0)
         return err_set(err, rc, "the loss failed on %s: %s", dev->name, err_text(rc));
     return dit_sync(f->dit, err);

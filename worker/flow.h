@@ -19,7 +19,7 @@ struct err;
 
 struct flow {
     struct dit *dit;
-    int64_t n;       /* values of an image */
+    int64_t n; /* values of an image */
     struct arena arena;
 
     float *t;        /* (B) in (0,1) */
@@ -27,9 +27,9 @@ struct flow {
     int32_t *labels; /* (B) null label included */
     float *loss;     /* (B) */
 
-    uint8_t *d_u8;     /* (B,S,S,3) */
+    uint8_t *d_u8;                                  /* (B,S,S,3) */
     float *d_x0, *d_eps, *d_xt, *d_target, *d_pred; /* (B,3,S,S) */
-    float *d_dpred;    /* (B,3,S,S), or NULL without backward */
+    float *d_dpred;                                 /* (B,3,S,S), or NULL without backward */
     float *d_t, *d_loss;
     int32_t *d_labels;
 };

@@ -22,9 +22,8 @@ enum {
 static int spec_check(const struct model_spec *s, struct err *err)
 {
     if (s->patch < 1 || s->image < s->patch || s->image % s->patch != 0)
-        return err_set(err, -ERR_CONFIG,
-                       "data.image_size %d must be a multiple of model.patch %d", s->image,
-                       s->patch);
+        return err_set(err, -ERR_CONFIG, "data.image_size %d must be a multiple of model.patch %d",
+                       s->image, s->patch);
     if (model_tokens(s) > TOKENS_MAX)
         return err_set(err, -ERR_CONFIG,
                        "an image of %d pixels in patches of %d is %d tokens; at most %d", s->image,
@@ -43,8 +42,10 @@ static int spec_check(const struct model_spec *s, struct err *err)
         return err_set(err, -ERR_CONFIG, "model.depth %d must be from 1 to %d", s->depth,
                        DEPTH_MAX);
     if (s->mlp < 1 || s->mlp > 8 * DIM_MAX)
-        return err_set(err, -ERR_CONFIG, "an MLP of width %d (model.dim * model.mlp_ratio) is "
-                       "out of range", s->mlp);
+        return err_set(err, -ERR_CONFIG,
+                       "an MLP of width %d (model.dim * model.mlp_ratio) is "
+                       "out of range",
+                       s->mlp);
     if (s->classes < 1 || s->classes > MODEL_CLASSES_MAX)
         return err_set(err, -ERR_CONFIG, "the dataset has %d classes; from 1 to %d are possible",
                        s->classes, MODEL_CLASSES_MAX);
@@ -54,8 +55,8 @@ static int spec_check(const struct model_spec *s, struct err *err)
     return 0;
 }
 
-int model_spec_from_job(const struct job_spec *job, int classes, int levels,
-                        struct model_spec *ret, struct err *err)
+int model_spec_from_job(const struct job_spec *job, int classes, int levels, struct model_spec *ret,
+                        struct err *err)
 {
     struct model_spec s = {
         .image = job->data.image_size,
@@ -92,9 +93,9 @@ static struct model_tensor *add(struct model *m, int level, bool decay, unsigned
 /* A linear layer: NAME.weight (out,in) and NAME.bias (out). */
 static void add_linear(struct model *m, int level, const char *name, int out, int in)
 {
-    struct model_tensor *w = add(m, level, true, 2, (int[4]){ out, in });
+    struct model_tensor *w = add(m, level, true, 2, (int[4]){out, in});
     (void)snprintf(w->name, sizeof w->name, "%s.weight", name);
-    struct model_tensor *b = add(m, level, false, 1, (int[4]){ out });
+    struct model_tensor *b = add(m, level, false, 1, (int[4]){out});
     (void)snprintf(b->name, sizeof b->name, "%s.bias", name);
 }
 
@@ -104,13 +105,13 @@ static void add_all(struct model *m)
     const struct model_spec *s = &m->spec;
     const int C = s->dim;
 
-    struct model_tensor *w = add(m, 0, true, 4, (int[4]){ C, MODEL_CHANNELS, s->patch, s->patch });
+    struct model_tensor *w = add(m, 0, true, 4, (int[4]){C, MODEL_CHANNELS, s->patch, s->patch});
     (void)snprintf(w->name, sizeof w->name, "x_embedder.proj.weight");
-    struct model_tensor *b = add(m, 0, false, 1, (int[4]){ C });
+    struct model_tensor *b = add(m, 0, false, 1, (int[4]){C});
     (void)snprintf(b->name, sizeof b->name, "x_embedder.proj.bias");
     add_linear(m, 0, "t_embedder.mlp.0", C, MODEL_FREQS);
     add_linear(m, 0, "t_embedder.mlp.2", C, C);
-    struct model_tensor *y = add(m, 0, false, 2, (int[4]){ s->classes + 1, C });
+    struct model_tensor *y = add(m, 0, false, 2, (int[4]){s->classes + 1, C});
     (void)snprintf(y->name, sizeof y->name, "y_embedder.embedding_table.weight");
 
     for (int i = 0; i < s->depth; i++) {
@@ -118,9 +119,9 @@ static void add_all(struct model *m)
             const char *name;
             int out, in;
         } layers[] = {
-            { "attn.qkv", 3 * C, C },  { "attn.proj", C, C },
-            { "mlp.fc1", s->mlp, C },  { "mlp.fc2", C, s->mlp },
-            { "adaLN_modulation.1", 6 * C, C },
+            {"attn.qkv", 3 * C, C},           {"attn.proj", C, C},
+            {"mlp.fc1", s->mlp, C},           {"mlp.fc2", C, s->mlp},
+            {"adaLN_modulation.1", 6 * C, C},
         };
         int level = (int)((int64_t)i * s->levels / s->depth);
         for (size_t j = 0; j < sizeof layers / sizeof *layers; j++) {

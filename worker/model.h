@@ -32,20 +32,20 @@ struct err;
 struct job_spec;
 
 #define MODEL_CHANNELS 3
-#define MODEL_FREQS 256      /* sines and cosines of the time */
+#define MODEL_FREQS 256 /* sines and cosines of the time */
 #define MODEL_NAME_MAX 64
 #define MODEL_LEVELS_MAX 64
 #define MODEL_CLASSES_MAX 65536
 
 struct model_spec {
-    int image;    /* pixels of a side */
-    int patch;    /* divides image */
-    int dim;      /* C: divisible by heads and by 4 */
-    int depth;    /* blocks */
+    int image; /* pixels of a side */
+    int patch; /* divides image */
+    int dim;   /* C: divisible by heads and by 4 */
+    int depth; /* blocks */
     int heads;
-    int mlp;      /* hidden width of a block's MLP */
-    int classes;  /* labels 0..classes-1; `classes` itself is the null label */
-    int levels;   /* 1..depth */
+    int mlp;     /* hidden width of a block's MLP */
+    int classes; /* labels 0..classes-1; `classes` itself is the null label */
+    int levels;  /* 1..depth */
 };
 
 struct model_tensor {
@@ -55,7 +55,7 @@ struct model_tensor {
     uint64_t count;
     uint64_t offset; /* in the flat vector, elements */
     int level;
-    bool decay;      /* weight decay applies */
+    bool decay; /* weight decay applies */
 };
 
 struct model {
@@ -79,8 +79,8 @@ static inline int model_patch_values(const struct model_spec *s)
 
 /* The spec of a job, whose class count the dataset gives.  -ERR_CONFIG with a
  * sentence on sizes that do not fit each other. */
-int model_spec_from_job(const struct job_spec *job, int classes, int levels,
-                        struct model_spec *ret, struct err *err);
+int model_spec_from_job(const struct job_spec *job, int classes, int levels, struct model_spec *ret,
+                        struct err *err);
 
 /* The tensor table. */
 int model_new(const struct model_spec *spec, struct model **ret, struct err *err);

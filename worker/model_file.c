@@ -38,8 +38,8 @@ int model_save(const struct model *m, int level, const float *flat, const char *
     return rc;
 }
 
-static int load_tensor(int fd, const struct st *st, const struct model_tensor *t,
-                       const char *path, float *out, struct err *err)
+static int load_tensor(int fd, const struct st *st, const struct model_tensor *t, const char *path,
+                       float *out, struct err *err)
 {
     const struct st_tensor *src;
     int rc = st_expect(st, t->name, ST_F32, t->rank, t->shape, &src, err);
@@ -61,7 +61,7 @@ int model_load(const struct model *m, int level, const char *path, float *flat, 
     if (fd < 0)
         return err_errno(err, "opening the model file %s", path);
 
-    struct st st = { 0 };
+    struct st st = {0};
     size_t expected = 0;
     int rc = st_read(fd, path, &st, err);
     for (size_t i = 0; i < m->n && rc == 0; i++) {
@@ -72,8 +72,10 @@ int model_load(const struct model *m, int level, const char *path, float *flat, 
         expected++;
     }
     if (rc == 0 && st.n_tensors != expected)
-        rc = err_set(err, -ERR_FORMAT, "%s holds %zu tensors, this model has %zu: it is of "
-                     "another model", path, st.n_tensors, expected);
+        rc = err_set(err, -ERR_FORMAT,
+                     "%s holds %zu tensors, this model has %zu: it is of "
+                     "another model",
+                     path, st.n_tensors, expected);
     st_release(&st);
     (void)close(fd); /* read only: nothing to lose */
     if (rc < 0)

@@ -21,8 +21,8 @@ struct sampler {
     struct stream *stream;
     const struct sample_options *opt;
     bool guided;
-    int most;  /* samples of one call */
-    int64_t n; /* values of an image */
+    int most;             /* samples of one call */
+    int64_t n;            /* values of an image */
     unsigned done, total; /* evaluations */
 
     struct arena arena;

@@ -21,14 +21,13 @@ struct trainer {
     bool has_weights;
     uint64_t step, total_steps, adam_step;
 
-    struct arena arena; /* device memory of the fields below */
+    struct arena arena;           /* device memory of the fields below */
     float *adam_m, *adam_v, *ema; /* flat; ema NULL when off */
     double *sumsq;                /* of the gradient */
     float *clip;                  /* its scale */
 };
 
-void train_options_from_job(const struct job_spec *job, uint64_t replica,
-                            struct train_options *ret)
+void train_options_from_job(const struct job_spec *job, uint64_t replica, struct train_options *ret)
 {
     static const enum train_schedule schedules[] = {
         [JOB_SCHEDULE_CONSTANT] = TRAIN_CONSTANT,
@@ -50,7 +49,9 @@ void train_options_from_job(const struct job_spec *job, uint64_t replica,
         .decay_fraction = t->decay_fraction,
         .final_lr = t->final_lr,
         .weight_decay = t->weight_decay,
-        .beta1 = t->beta1, .beta2 = t->beta2, .eps = t->eps,
+        .beta1 = t->beta1,
+        .beta2 = t->beta2,
+        .eps = t->eps,
         .clip = t->clip,
         .ema = t->ema,
         .precision = precisions[t->precision],
@@ -116,12 +117,11 @@ uint64_t trainer_bytes(const struct model *m, const struct train_options *opt, b
     struct dit_memory mem;
     dit_memory(m, &dopt, use_bf16, &mem);
 
-    struct trainer t = { .m = m, .opt = *opt };
+    struct trainer t = {.m = m, .opt = *opt};
     plan(&t);
     uint64_t bytes = arena_bytes(&t.arena);
     mem_free(t.arena.slots);
-    return bytes + mem.weights + mem.gradients + mem.activations +
-           flow_bytes(m, dopt.batch, true);
+    return bytes + mem.weights + mem.gradients + mem.activations + flow_bytes(m, dopt.batch, true);
 }
 
 int trainer_new(struct device *dev, const struct model *m, const struct train_options *opt,
@@ -179,8 +179,8 @@ static int draw(struct trainer *t, const int32_t *labels, unsigned start, unsign
                            start + i, classes);
         const uint64_t key = rng_mix(t->step, start + i);
         flow_draw(f, (int)i, seed, key, t->opt.uniform_t);
-        bool drop = rng_at_uniform(seed, rng_mix(key, STREAM_DROPOUT), 0) <
-                    (float)t->opt.label_dropout;
+        bool drop =
+            rng_at_uniform(seed, rng_mix(key, STREAM_DROPOUT), 0) < (float)t->opt.label_dropout;
         f->labels[i] = drop ? classes : label;
     }
     return 0;
@@ -284,9 +284,10 @@ int trainer_step(struct trainer *t, const uint8_t *images, const int32_t *labels
     if (rc < 0)
         return rc;
     if (!isfinite(r.loss) || !isfinite(r.grad_norm))
-        return err_set(err, -EDOM, "step %llu diverged: loss %g, gradient norm %g; lower train.lr "
-                       "or lengthen train.warmup", (unsigned long long)t->step, r.loss,
-                       r.grad_norm);
+        return err_set(err, -EDOM,
+                       "step %llu diverged: loss %g, gradient norm %g; lower train.lr "
+                       "or lengthen train.warmup",
+                       (unsigned long long)t->step, r.loss, r.grad_norm);
     rc = update(t, r.lr, err);
     if (rc < 0)
         return rc;
@@ -333,9 +334,10 @@ static int ema_from_weights(struct trainer *t, struct err *err)
 {
     if (!t->ema)
         return 0;
-    return copy_failed(t, t->ops->copy(t->dev, t->ema, dit_weights(t->dit),
-                                       t->m->flat * sizeof(float), COPY_DEVICE,
-                                       dit_stream(t->dit)), err);
+    return copy_failed(t,
+                       t->ops->copy(t->dev, t->ema, dit_weights(t->dit), t->m->flat * sizeof(float),
+                                    COPY_DEVICE, dit_stream(t->dit)),
+                       err);
 }
 
 int trainer_set(struct trainer *t, const float *flat, struct err *err)
@@ -357,8 +359,10 @@ int trainer_get_ema(struct trainer *t, float *flat, struct err *err)
 {
     if (!t->ema)
         return err_set(err, -ENOENT, "the inner EMA is off (train.ema is 0)");
-    return copy_failed(t, t->ops->copy(t->dev, flat, t->ema, t->m->flat * sizeof *flat,
-                                       COPY_FROM_DEVICE, dit_stream(t->dit)), err);
+    return copy_failed(t,
+                       t->ops->copy(t->dev, flat, t->ema, t->m->flat * sizeof *flat,
+                                    COPY_FROM_DEVICE, dit_stream(t->dit)),
+                       err);
 }
 
 int trainer_reset_moments(struct trainer *t, struct err *err)
@@ -396,9 +400,11 @@ int trainer_read(struct trainer *t, enum trainer_vector which, const struct mode
     float *from = vector_of(t, which);
     if (!from)
         return err_set(err, -ENOENT, "the inner EMA is off (train.ema is 0)");
-    return copy_failed(t, t->ops->copy(t->dev, values, from + tensor->offset,
-                                       tensor->count * sizeof *values, COPY_FROM_DEVICE,
-                                       dit_stream(t->dit)), err);
+    return copy_failed(t,
+                       t->ops->copy(t->dev, values, from + tensor->offset,
+                                    tensor->count * sizeof *values, COPY_FROM_DEVICE,
+                                    dit_stream(t->dit)),
+                       err);
 }
 
 int trainer_write(struct trainer *t, enum trainer_vector which, const struct model_tensor *tensor,
@@ -407,9 +413,11 @@ int trainer_write(struct trainer *t, enum trainer_vector which, const struct mod
     float *to = vector_of(t, which);
     if (!to)
         return err_set(err, -ENOENT, "the inner EMA is off (train.ema is 0)");
-    return copy_failed(t, t->ops->copy(t->dev, to + tensor->offset, values,
-                                       tensor->count * sizeof *values, COPY_TO_DEVICE,
-                                       dit_stream(t->dit)), err);
+    return copy_failed(t,
+                       t->ops->copy(t->dev, to + tensor->offset, values,
+                                    tensor->count * sizeof *values, COPY_TO_DEVICE,
+                                    dit_stream(t->dit)),
+                       err);
 }
 
 int trainer_written(struct trainer *t, struct err *err)

@@ -74,7 +74,7 @@ struct step_result {
     double loss;      /* mean over the samples of the step */
     double grad_norm; /* before clipping */
     double lr;
-    uint64_t step;    /* the step done: counted from 0 at the start of the job */
+    uint64_t step; /* the step done: counted from 0 at the start of the job */
 };
 
 /* One optimiser step on `count` (1..batch) samples: images (count, S, S, 3) u8,

@@ -49,8 +49,8 @@ static struct train_options options(void)
 
 static struct bench open_bench(const struct train_options *opt)
 {
-    struct err err = { 0 };
-    struct bench b = { 0 };
+    struct err err = {0};
+    struct bench b = {0};
     struct model_spec spec = tiny_spec();
     OK(device_open("cpu", 1, &b.dev, &err));
     OK(model_new(&spec, &b.m, &err));
@@ -67,7 +67,7 @@ static void close_bench(struct bench *b)
 
 static void start(struct bench *b)
 {
-    struct err err = { 0 };
+    struct err err = {0};
     float *flat = tiny_weights(b->m, 8);
     OK(trainer_set(b->t, flat, &err));
     trainer_position(b->t, 0, STEPS);
@@ -76,7 +76,7 @@ static void start(struct bench *b)
 
 static void one_step(struct bench *b)
 {
-    struct err err = { 0 };
+    struct err err = {0};
     uint8_t images[B * 108];
     int32_t labels[B];
     struct step_result r;
@@ -88,7 +88,7 @@ static void one_step(struct bench *b)
 static void assert_like_unbroken(struct bench *b)
 {
     struct train_options opt = options();
-    struct err err = { 0 };
+    struct err err = {0};
     struct bench whole = open_bench(&opt);
     start(&whole);
     for (int i = 0; i < STEPS; i++)
@@ -113,17 +113,17 @@ static void assert_like_unbroken(struct bench *b)
 static void test_resume(void **state)
 {
     struct train_options opt = options();
-    struct err err = { 0 };
+    struct err err = {0};
     struct bench a = open_bench(&opt);
     start(&a);
     for (int i = 0; i < 5; i++)
         one_step(&a);
-    struct st_meta pairs[] = { { "cursor", "17" }, { "task", "3.1" } };
+    struct st_meta pairs[] = {{"cursor", "17"}, {"task", "3.1"}};
     OK(checkpoint_save(a.t, path, pairs, 2, &err));
     close_bench(&a);
 
     struct bench b = open_bench(&opt);
-    struct st meta = { 0 };
+    struct st meta = {0};
     OK(checkpoint_load(b.t, path, &meta, &err));
     assert_string_equal(checkpoint_pair(&meta, "cursor"), "17");
     assert_string_equal(checkpoint_pair(&meta, "task"), "3.1");
@@ -142,7 +142,7 @@ static void test_resume(void **state)
 static void child(int fd)
 {
     struct train_options opt = options();
-    struct err err = { 0 };
+    struct err err = {0};
     struct bench b = open_bench(&opt);
     int rc = checkpoint_load(b.t, path, NULL, &err);
     if (rc == -ENOENT)
@@ -189,7 +189,7 @@ static void test_killed(void **state)
     assert_true(kills >= 3);
 
     struct train_options opt = options();
-    struct err err = { 0 };
+    struct err err = {0};
     struct bench b = open_bench(&opt);
     OK(checkpoint_load(b.t, path, NULL, &err));
     assert_like_unbroken(&b);
@@ -198,7 +198,7 @@ static void test_killed(void **state)
 
 static void expect_refused(struct trainer *t, int code, const char *what)
 {
-    struct err err = { 0 };
+    struct err err = {0};
     int rc = checkpoint_load(t, path, NULL, &err);
     if (rc != code)
         fail_msg("%s: %d (%s), expected %d", what, rc, err.msg, code);
@@ -208,7 +208,7 @@ static void expect_refused(struct trainer *t, int code, const char *what)
 static void test_refused(void **state)
 {
     struct train_options opt = options();
-    struct err err = { 0 };
+    struct err err = {0};
     assert_int_equal(file_remove(path, NULL), 0);
     struct bench a = open_bench(&opt);
     expect_refused(a.t, -ENOENT, "no file");

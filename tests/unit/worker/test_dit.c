@@ -20,9 +20,9 @@ struct fixture {
 static int setup(void **state)
 {
     static struct fixture f;
-    struct err err = { 0 };
+    struct err err = {0};
     struct model_spec spec = tiny_spec();
-    f = (struct fixture){ .t = { 0.13f, 0.5f, 0.94f }, .labels = { 2, 3, 0 } };
+    f = (struct fixture){.t = {0.13f, 0.5f, 0.94f}, .labels = {2, 3, 0}};
     OK(device_open("cpu-ref", 1, &f.dev, &err));
     OK(model_new(&spec, &f.m, &err));
     f.flat = tiny_weights(f.m, 5);
@@ -48,9 +48,9 @@ static int teardown(void **state)
 
 static struct dit *make(struct fixture *f, enum dit_mode mode, enum dit_precision precision)
 {
-    struct err err = { 0 };
+    struct err err = {0};
     struct dit *d = NULL;
-    struct dit_options opt = { .mode = mode, .precision = precision, .batch = B };
+    struct dit_options opt = {.mode = mode, .precision = precision, .batch = B};
     OK(dit_new(f->dev, f->m, &opt, &d, &err));
     OK(dit_set(d, f->flat, &err));
     return d;
@@ -59,7 +59,7 @@ static struct dit *make(struct fixture *f, enum dit_mode mode, enum dit_precisio
 /* The CPU computes on host memory: pred is enough as a plain array. */
 static double loss(struct fixture *f, struct dit *d, float *pred)
 {
-    struct err err = { 0 };
+    struct err err = {0};
     OK(dit_forward(d, pred, f->x, f->t, f->labels, B, &err));
     OK(dit_sync(d, &err));
     double sum = 0;
@@ -71,7 +71,7 @@ static double loss(struct fixture *f, struct dit *d, float *pred)
 static void test_finite_differences(void **state)
 {
     struct fixture *f = *state;
-    struct err err = { 0 };
+    struct err err = {0};
     struct dit *d = make(f, DIT_TRAIN, DIT_F32);
     float *pred = mem_alloc_array((size_t)f->n, sizeof *pred);
     float *dir = mem_alloc_array(f->m->flat, sizeof *dir);
@@ -111,7 +111,7 @@ static void test_finite_differences(void **state)
 static void test_modes_agree(void **state)
 {
     struct fixture *f = *state;
-    struct err err = { 0 };
+    struct err err = {0};
     const size_t bytes = (size_t)f->n * sizeof(float);
     for (int p = 0; p < 2; p++) {
         enum dit_precision precision = p ? DIT_BF16 : DIT_F32;
@@ -125,8 +125,7 @@ static void test_modes_agree(void **state)
             if (i < 2)
                 OK(dit_backward(d[i], f->r, f->labels, B, true, &err));
         }
-        assert_memory_equal(dit_gradients(d[0]), dit_gradients(d[1]),
-                            f->m->flat * sizeof(float));
+        assert_memory_equal(dit_gradients(d[0]), dit_gradients(d[1]), f->m->flat * sizeof(float));
         for (int i = 0; i < 3; i++) {
             dit_free(d[i]);
             mem_free(pred[i]);
@@ -138,7 +137,7 @@ static void test_modes_agree(void **state)
 static void test_accumulation(void **state)
 {
     struct fixture *f = *state;
-    struct err err = { 0 };
+    struct err err = {0};
     struct dit *d = make(f, DIT_TRAIN, DIT_F32);
     float *pred = mem_alloc_array((size_t)f->n, sizeof *pred);
     float *once = mem_alloc_array(f->m->flat, sizeof *once);
@@ -159,15 +158,15 @@ static void test_memory(void **state)
 {
     struct fixture *f = *state;
     struct dit_memory forward, train, recompute;
-    dit_memory(f->m, &(struct dit_options){ DIT_FORWARD, DIT_F32, 8 }, false, &forward);
-    dit_memory(f->m, &(struct dit_options){ DIT_TRAIN, DIT_F32, 8 }, false, &train);
-    dit_memory(f->m, &(struct dit_options){ DIT_RECOMPUTE, DIT_F32, 8 }, false, &recompute);
+    dit_memory(f->m, &(struct dit_options){DIT_FORWARD, DIT_F32, 8}, false, &forward);
+    dit_memory(f->m, &(struct dit_options){DIT_TRAIN, DIT_F32, 8}, false, &train);
+    dit_memory(f->m, &(struct dit_options){DIT_RECOMPUTE, DIT_F32, 8}, false, &recompute);
     assert_true(forward.activations < recompute.activations);
     assert_true(recompute.activations < train.activations);
     assert_int_equal(forward.gradients, 0);
     assert_int_equal(train.weights, f->m->flat * 4);
 
-    struct err err = { 0 };
+    struct err err = {0};
     struct dit *d = make(f, DIT_FORWARD, DIT_F32);
     float x[1];
     assert_int_equal(dit_forward(d, x, x, x, f->labels, B + 1, &err), -EINVAL);

@@ -30,7 +30,7 @@ static int teardown(void **state)
 
 static struct model *make(struct model_spec spec)
 {
-    struct err err = { 0 };
+    struct err err = {0};
     struct model *m = NULL;
     OK(model_new(&spec, &m, &err));
     return m;
@@ -42,11 +42,16 @@ static void test_known_sizes(void **state)
     const struct {
         int dim, depth, heads;
         uint64_t millions;
-    } cases[] = { { 1152, 28, 16, 674 }, { 384, 12, 6, 32 } };
+    } cases[] = {{1152, 28, 16, 674}, {384, 12, 6, 32}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct model *m = make((struct model_spec){
-            .image = 32, .patch = 2, .dim = cases[i].dim, .depth = cases[i].depth,
-            .heads = cases[i].heads, .mlp = 4 * cases[i].dim, .classes = 1000, .levels = 1 });
+        struct model *m = make((struct model_spec){.image = 32,
+                                                   .patch = 2,
+                                                   .dim = cases[i].dim,
+                                                   .depth = cases[i].depth,
+                                                   .heads = cases[i].heads,
+                                                   .mlp = 4 * cases[i].dim,
+                                                   .classes = 1000,
+                                                   .levels = 1});
         assert_int_equal(m->params / 1000000, cases[i].millions);
         model_free(m);
     }
@@ -112,11 +117,12 @@ static void test_init(void **state)
         const struct model_tensor *t = &m->tensors[i];
         double std, most;
         moments(a + t->offset, t->count, &std, &most);
-        bool zero = strstr(t->name, "adaLN") || strstr(t->name, "final_layer") ||
-                    strstr(t->name, ".bias");
+        bool zero =
+            strstr(t->name, "adaLN") || strstr(t->name, "final_layer") || strstr(t->name, ".bias");
         double bound = sqrt(6.0 / (double)(t->shape[0] + t->count / t->shape[0]));
         double want = strstr(t->name, "t_embedder") || strstr(t->name, "y_embedder")
-                          ? 0.02 : bound / sqrt(3.0);
+                          ? 0.02
+                          : bound / sqrt(3.0);
         if (zero ? most != 0.0 : fabs(std / want - 1.0) > 0.1)
             fail_msg("%s: std %g, expected %g", t->name, std, zero ? 0.0 : want);
     }
@@ -149,7 +155,7 @@ static void test_files(void **state)
     struct model_spec spec = tiny_spec();
     spec.levels = 3;
     struct model *m = make(spec);
-    struct err err = { 0 };
+    struct err err = {0};
     float *flat = tiny_weights(m, 1), *back = model_flat_new(m);
     uint8_t one[HASH_BYTES], two[HASH_BYTES];
     uint64_t bytes;
@@ -187,7 +193,7 @@ static void test_extra_tensor(void **state)
     struct model_spec spec = tiny_spec();
     spec.depth = 4;
     struct model *big = make(spec);
-    struct err err = { 0 };
+    struct err err = {0};
     float *flat = tiny_weights(big, 1);
     OK(model_save(big, -1, flat, path, NULL, NULL, &err));
     assert_int_equal(model_load(small, -1, path, flat, &err), -ERR_FORMAT);
@@ -203,14 +209,14 @@ static void test_bad_specs(void **state)
         struct model_spec s;
         const char *word;
     } cases[] = {
-        { { 7, 2, 12, 3, 3, 28, 3, 1 }, "image_size" }, { { 6, 0, 12, 3, 3, 28, 3, 1 }, "patch" },
-        { { 6, 2, 14, 3, 2, 28, 3, 1 }, "dim" },        { { 6, 2, 12, 3, 5, 28, 3, 1 }, "heads" },
-        { { 6, 2, 12, 0, 3, 28, 3, 1 }, "depth" },      { { 6, 2, 12, 3, 3, 0, 3, 1 }, "MLP" },
-        { { 6, 2, 12, 3, 3, 28, 0, 1 }, "classes" },    { { 6, 2, 12, 3, 3, 28, 3, 4 }, "levels" },
-        { { 512, 2, 12, 3, 3, 28, 3, 1 }, "tokens" },   { { 6, 2, 264, 3, 2, 28, 3, 1 }, "heads" },
+        {{7, 2, 12, 3, 3, 28, 3, 1}, "image_size"}, {{6, 0, 12, 3, 3, 28, 3, 1}, "patch"},
+        {{6, 2, 14, 3, 2, 28, 3, 1}, "dim"},        {{6, 2, 12, 3, 5, 28, 3, 1}, "heads"},
+        {{6, 2, 12, 0, 3, 28, 3, 1}, "depth"},      {{6, 2, 12, 3, 3, 0, 3, 1}, "MLP"},
+        {{6, 2, 12, 3, 3, 28, 0, 1}, "classes"},    {{6, 2, 12, 3, 3, 28, 3, 4}, "levels"},
+        {{512, 2, 12, 3, 3, 28, 3, 1}, "tokens"},   {{6, 2, 264, 3, 2, 28, 3, 1}, "heads"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct err err = { 0 };
+        struct err err = {0};
         struct model *m = NULL;
         assert_int_equal(model_new(&cases[i].s, &m, &err), -ERR_CONFIG);
         if (!strstr(err.msg, cases[i].word))
@@ -225,7 +231,7 @@ static void test_from_job(void **state)
                                "model:\n  type: dit\n  dim: 64\n  depth: 2\n  heads: 4\n"
                                "train:\n  batch: 8\n  schedule: cosine\n  precision: f32\n"
                                "outer:\n  rounds: 2\n  steps: 4\n";
-    struct err err = { 0 };
+    struct err err = {0};
     struct job_spec job;
     struct model_spec spec;
     struct train_options opt;

@@ -17,12 +17,12 @@ struct fixture {
     float *flat;
 };
 
-static const int32_t labels[N] = { 0, 1, 2, 1, 0 };
+static const int32_t labels[N] = {0, 1, 2, 1, 0};
 
 static int setup(void **state)
 {
     static struct fixture f;
-    struct err err = { 0 };
+    struct err err = {0};
     struct model_spec spec = tiny_spec();
     OK(device_open("cpu-ref", 1, &f.dev, &err));
     OK(model_new(&spec, &f.m, &err));
@@ -42,16 +42,16 @@ static int teardown(void **state)
 
 static struct dit *make(struct fixture *f, int batch)
 {
-    struct err err = { 0 };
+    struct err err = {0};
     struct dit *d = NULL;
-    OK(dit_new(f->dev, f->m, &(struct dit_options){ DIT_FORWARD, DIT_F32, batch }, &d, &err));
+    OK(dit_new(f->dev, f->m, &(struct dit_options){DIT_FORWARD, DIT_F32, batch}, &d, &err));
     OK(dit_set(d, f->flat, &err));
     return d;
 }
 
 static void draw(struct dit *d, struct sample_options opt, float *out)
 {
-    struct err err = { 0 };
+    struct err err = {0};
     opt.seed = 3;
     OK(sample_run_f32(d, &opt, labels, N, out, &err));
 }
@@ -82,7 +82,7 @@ static void test_order(void **state)
     struct dit *d = make(*state, 2 * N);
     slow_down(d);
     static float truth[N * VALUES], out[N * VALUES];
-    struct sample_options opt = { .steps = 400, .heun = true, .guidance = 1.5f };
+    struct sample_options opt = {.steps = 400, .heun = true, .guidance = 1.5f};
     draw(d, opt, truth);
     for (int heun = 0; heun < 2; heun++) {
         double e[2];
@@ -102,7 +102,7 @@ static void test_order(void **state)
 static void test_batches(void **state)
 {
     static float a[N * VALUES], b[N * VALUES];
-    struct sample_options opt = { .steps = 3, .guidance = 2.0f };
+    struct sample_options opt = {.steps = 3, .guidance = 2.0f};
     struct dit *d = make(*state, 2 * N);
     draw(d, opt, a);
     dit_free(d);
@@ -117,9 +117,9 @@ static void test_guidance(void **state)
 {
     static float off[N * VALUES], nearly[N * VALUES], strong[N * VALUES];
     struct dit *d = make(*state, 2 * N);
-    draw(d, (struct sample_options){ .steps = 4, .guidance = 1.0f }, off);
-    draw(d, (struct sample_options){ .steps = 4, .guidance = 1.000001f }, nearly);
-    draw(d, (struct sample_options){ .steps = 4, .guidance = 3.0f }, strong);
+    draw(d, (struct sample_options){.steps = 4, .guidance = 1.0f}, off);
+    draw(d, (struct sample_options){.steps = 4, .guidance = 1.000001f}, nearly);
+    draw(d, (struct sample_options){.steps = 4, .guidance = 3.0f}, strong);
     dit_free(d);
     assert_true(error(off, nearly) < 1e-3);
     assert_true(error(off, strong) > 1e-2);
@@ -140,18 +140,18 @@ static int count_calls(void *arg, unsigned done, unsigned total)
 
 static void test_progress_and_pixels(void **state)
 {
-    struct err err = { 0 };
+    struct err err = {0};
     struct dit *d = make(*state, 4);
-    struct watch w = { 0 };
+    struct watch w = {0};
     uint8_t u8[N * VALUES];
     float f32[N * VALUES];
-    struct sample_options opt = { .steps = 3, .heun = true, .guidance = 1.5f, .seed = 3,
-                                  .progress = count_calls, .arg = &w };
+    struct sample_options opt = {
+        .steps = 3, .heun = true, .guidance = 1.5f, .seed = 3, .progress = count_calls, .arg = &w};
     OK(sample_run(d, &opt, labels, N, u8, &err));
     assert_int_equal(w.calls, 9); /* three runs of two, two and one, three steps each */
     assert_int_equal(w.last, 18);
     assert_int_equal(w.total, 18);
-    draw(d, (struct sample_options){ .steps = 3, .heun = true, .guidance = 1.5f }, f32);
+    draw(d, (struct sample_options){.steps = 3, .heun = true, .guidance = 1.5f}, f32);
     for (int i = 0; i < N; i++) { /* first pixel: planes become channels */
         for (int c = 0; c < 3; c++) {
             float v = roundf(fminf(fmaxf((f32[i * VALUES + c * 36] + 1) * 127.5f, 0), 255));
@@ -159,13 +159,13 @@ static void test_progress_and_pixels(void **state)
         }
     }
 
-    w = (struct watch){ .stop_at = 2 };
+    w = (struct watch){.stop_at = 2};
     assert_int_equal(sample_run(d, &opt, labels, N, u8, &err), -ERR_CANCELLED);
     assert_int_equal(w.calls, 2);
     opt.steps = 0;
     assert_int_equal(sample_run(d, &opt, labels, N, u8, &err), -EINVAL);
     opt.steps = 1;
-    int32_t bad[1] = { 3 };
+    int32_t bad[1] = {3};
     assert_int_equal(sample_run(d, &opt, bad, 1, u8, &err), -EINVAL);
     dit_free(d);
 }
@@ -174,7 +174,7 @@ static void test_progress_and_pixels(void **state)
 static void test_eval(void **state)
 {
     struct fixture *f = *state;
-    struct err err = { 0 };
+    struct err err = {0};
     uint8_t images[N * VALUES], turned[N * VALUES];
     int32_t y[N], y2[N];
     uint64_t ids[N], ids2[N];
@@ -189,7 +189,7 @@ static void test_eval(void **state)
     for (int pass = 0; pass < 2; pass++) {
         struct dit *d = make(f, pass ? 2 : N);
         struct eval *e = NULL;
-        OK(eval_new(d, &(struct eval_options){ .seed = 4 }, &e, &err));
+        OK(eval_new(d, &(struct eval_options){.seed = 4}, &e, &err));
         if (pass)
             OK(eval_batch(e, turned, y2, ids2, N, b, &err));
         else

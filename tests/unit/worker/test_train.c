@@ -9,7 +9,7 @@
 
 static struct model *make_model(void)
 {
-    struct err err = { 0 };
+    struct err err = {0};
     struct model_spec spec = tiny_spec();
     struct model *m = NULL;
     OK(model_new(&spec, &m, &err));
@@ -26,7 +26,7 @@ struct run {
 /* Trains from fixed weights; the final flat weights (mem_free). */
 static float *train(const struct model *m, const struct run *r, double *ret_losses)
 {
-    struct err err = { 0 };
+    struct err err = {0};
     struct device *dev = NULL;
     struct trainer *t = NULL;
     const unsigned n = (unsigned)r->opt.batch;
@@ -65,7 +65,7 @@ static void test_threads(void **state)
 {
     struct model *m = make_model();
     for (int p = 0; p < 2; p++) {
-        struct run r = { .device = "cpu", .threads = 1, .opt = tiny_options(), .steps = 4 };
+        struct run r = {.device = "cpu", .threads = 1, .opt = tiny_options(), .steps = 4};
         r.opt.precision = p ? DIT_BF16 : DIT_F32;
         float *one = train(m, &r, NULL);
         r.threads = 3;
@@ -82,7 +82,7 @@ static void test_accumulate(void **state)
 {
     struct model *m = make_model();
     double a[3], b[3];
-    struct run r = { .device = "cpu-ref", .threads = 1, .opt = tiny_options(), .steps = 3 };
+    struct run r = {.device = "cpu-ref", .threads = 1, .opt = tiny_options(), .steps = 3};
     r.opt.eps = 1e-3; /* keeps Adam from amplifying rounding */
     float *whole = train(m, &r, a);
     r.opt.accumulate = 3; /* 2 + 2 + 1 */
@@ -98,7 +98,7 @@ static void test_accumulate(void **state)
 static void test_recompute(void **state)
 {
     struct model *m = make_model();
-    struct run r = { .device = "cpu", .threads = 1, .opt = tiny_options(), .steps = 3 };
+    struct run r = {.device = "cpu", .threads = 1, .opt = tiny_options(), .steps = 3};
     float *kept = train(m, &r, NULL);
     r.opt.recompute = true;
     float *again = train(m, &r, NULL);
@@ -113,7 +113,7 @@ static void test_seed_and_replica(void **state)
     struct model *m = make_model();
     double loss[3][1];
     for (int i = 0; i < 3; i++) {
-        struct run r = { .device = "cpu-ref", .threads = 1, .opt = tiny_options(), .steps = 1 };
+        struct run r = {.device = "cpu-ref", .threads = 1, .opt = tiny_options(), .steps = 1};
         r.opt.seed += i == 1;
         r.opt.replica += i == 2;
         mem_free(train(m, &r, loss[i]));
@@ -127,7 +127,7 @@ static void test_seed_and_replica(void **state)
  * the same images. */
 static void test_learns(void **state)
 {
-    struct err err = { 0 };
+    struct err err = {0};
     struct model *m = make_model();
     struct device *dev = NULL;
     struct trainer *t = NULL;
@@ -153,13 +153,13 @@ static void test_learns(void **state)
     }
 
     struct eval *e = NULL;
-    OK(eval_new(trainer_dit(t), &(struct eval_options){ .seed = 1 }, &e, &err));
+    OK(eval_new(trainer_dit(t), &(struct eval_options){.seed = 1}, &e, &err));
     OK(eval_batch(e, images, labels, ids, N, before, &err));
     struct step_result r;
     for (int i = 0; i < 150; i++)
         OK(trainer_step(t, images, labels, N, &r, &err));
     OK(eval_batch(e, images, labels, ids, N, after, &err));
-    double sum[2] = { 0, 0 };
+    double sum[2] = {0, 0};
     for (int i = 0; i < N; i++) {
         sum[0] += (double)before[i];
         sum[1] += (double)after[i];
@@ -184,7 +184,7 @@ static void test_learns(void **state)
 /* A weight that is not finite: the step is refused and nothing has moved. */
 static void test_divergence(void **state)
 {
-    struct err err = { 0 };
+    struct err err = {0};
     struct model *m = make_model();
     struct device *dev = NULL;
     struct trainer *t = NULL;
@@ -218,19 +218,19 @@ static void test_divergence(void **state)
 
 static void test_lr(void **state)
 {
-    struct train_options o = { .lr = 2.0, .warmup = 4, .decay_fraction = 0.25, .final_lr = 0.1 };
+    struct train_options o = {.lr = 2.0, .warmup = 4, .decay_fraction = 0.25, .final_lr = 0.1};
     const struct {
         enum train_schedule schedule;
         uint64_t step, total;
         double lr;
     } cases[] = {
-        { TRAIN_CONSTANT, 0, 100, 0.5 }, { TRAIN_CONSTANT, 3, 100, 2.0 },
-        { TRAIN_CONSTANT, 99, 100, 2.0 }, { TRAIN_COSINE, 4, 104, 2.0 },
-        { TRAIN_COSINE, 54, 104, 1.1 }, { TRAIN_COSINE, 104, 104, 0.2 },
-        { TRAIN_COSINE, 500, 104, 0.2 }, { TRAIN_COSINE, 50, 0, 2.0 },
-        { TRAIN_DECAY, 74, 100, 2.0 }, { TRAIN_DECAY, 75, 100, 2.0 },
-        { TRAIN_DECAY, 90, 100, 0.8 }, { TRAIN_DECAY, 100, 100, 0.0 },
-        { TRAIN_DECAY, 120, 100, 0.0 },
+        {TRAIN_CONSTANT, 0, 100, 0.5},  {TRAIN_CONSTANT, 3, 100, 2.0},
+        {TRAIN_CONSTANT, 99, 100, 2.0}, {TRAIN_COSINE, 4, 104, 2.0},
+        {TRAIN_COSINE, 54, 104, 1.1},   {TRAIN_COSINE, 104, 104, 0.2},
+        {TRAIN_COSINE, 500, 104, 0.2},  {TRAIN_COSINE, 50, 0, 2.0},
+        {TRAIN_DECAY, 74, 100, 2.0},    {TRAIN_DECAY, 75, 100, 2.0},
+        {TRAIN_DECAY, 90, 100, 0.8},    {TRAIN_DECAY, 100, 100, 0.0},
+        {TRAIN_DECAY, 120, 100, 0.0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         o.schedule = cases[i].schedule;
@@ -243,7 +243,7 @@ static void test_lr(void **state)
 /* trainer_set between steps keeps moments and position: get and set are no-ops. */
 static void test_set_keeps_moments(void **state)
 {
-    struct err err = { 0 };
+    struct err err = {0};
     struct model *m = make_model();
     struct train_options opt = tiny_options();
     float *end[2];
@@ -276,10 +276,10 @@ static void test_set_keeps_moments(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_threads),     cmocka_unit_test(test_accumulate),
-        cmocka_unit_test(test_recompute),   cmocka_unit_test(test_seed_and_replica),
-        cmocka_unit_test(test_learns),      cmocka_unit_test(test_divergence),
-        cmocka_unit_test(test_lr),          cmocka_unit_test(test_set_keeps_moments),
+        cmocka_unit_test(test_threads),   cmocka_unit_test(test_accumulate),
+        cmocka_unit_test(test_recompute), cmocka_unit_test(test_seed_and_replica),
+        cmocka_unit_test(test_learns),    cmocka_unit_test(test_divergence),
+        cmocka_unit_test(test_lr),        cmocka_unit_test(test_set_keeps_moments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

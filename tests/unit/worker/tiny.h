@@ -24,7 +24,13 @@
 static inline struct model_spec tiny_spec(void)
 {
     return (struct model_spec){
-        .image = 6, .patch = 2, .dim = 12, .depth = 3, .heads = 3, .mlp = 28, .classes = 3,
+        .image = 6,
+        .patch = 2,
+        .dim = 12,
+        .depth = 3,
+        .heads = 3,
+        .mlp = 28,
+        .classes = 3,
         .levels = 1,
     };
 }
@@ -32,9 +38,18 @@ static inline struct model_spec tiny_spec(void)
 static inline struct train_options tiny_options(void)
 {
     return (struct train_options){
-        .batch = 5, .accumulate = 1, .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8,
-        .clip = 1.0, .decay_fraction = 0.2, .precision = DIT_F32, .label_dropout = 0.2,
-        .seed = 11, .replica = 1,
+        .batch = 5,
+        .accumulate = 1,
+        .lr = 1e-3,
+        .beta1 = 0.9,
+        .beta2 = 0.999,
+        .eps = 1e-8,
+        .clip = 1.0,
+        .decay_fraction = 0.2,
+        .precision = DIT_F32,
+        .label_dropout = 0.2,
+        .seed = 11,
+        .replica = 1,
     };
 }
 

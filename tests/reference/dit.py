@@ -1,0 +1,121 @@
+"""The model that Skerry trains, in PyTorch: a DiT (Peebles & Xie) with the tensor names of the
+original code, predicting the velocity of a rectified flow.
+
+    model = load("out/model")                          # what `skerry export` or `run` wrote
+    images = sample(model, torch.tensor([0, 1, 2]), steps=30, guidance=1.5)   # (3,3,S,S) in [-1,1]
+"""
+import json
+import math
+import struct
+
+import torch
+from torch import nn
+
+DTYPES = {"F32": torch.float32, "F64": torch.float64, "BF16": torch.bfloat16, "U8": torch.uint8,
+          "I8": torch.int8, "I32": torch.int32, "I64": torch.int64}
+
+
+def read_safetensors(path):
+    """Tensors by name, and the metadata; the `safetensors` package does the same."""
+    with open(path, "rb") as f:
+        header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+        data = bytearray(f.read())
+    meta = header.pop("__metadata__", {})
+    tensors = {}
+    for name, t in header.items():
+        begin, end = t["data_offsets"]
+        flat = torch.frombuffer(data, dtype=torch.uint8, count=end - begin, offset=begin)
+        tensors[name] = flat.clone().view(DTYPES[t["dtype"]]).reshape(t["shape"])
+    return tensors, meta
+
+
+def modulate(x, shift, scale):
+    return x * (1 + scale[:, None]) + shift[:, None]
+
+
+def positions(dim, side):
+    """(side*side, dim): sines and cosines of the column, then of the row."""
+    rows, columns = torch.meshgrid(torch.arange(side), torch.arange(side), indexing="ij")
+    omega = 10000.0 ** (-torch.arange(dim // 4, dtype=torch.float64) / (dim // 4))
+    angles = [p.reshape(-1, 1) * omega for p in (columns, rows)]
+    return torch.cat([f(a) for a in angles for f in (torch.sin, torch.cos)], 1).float()
+
+
+class Embedder(nn.Module):
+    """Holds one layer under the name that the original gives it."""
+
+    def __init__(self, **layers):
+        super().__init__()
+        for name, layer in layers.items():
+            setattr(self, name, layer)
+
+
+class Block(nn.Module):
+    def __init__(self, dim, heads, hidden):
+        super().__init__()
+        self.heads = heads
+        self.norm = nn.LayerNorm(dim, eps=1e-6, elementwise_affine=False)
+        self.attn = Embedder(qkv=nn.Linear(dim, 3 * dim), proj=nn.Linear(dim, dim))
+        self.mlp = Embedder(fc1=nn.Linear(dim, hidden), fc2=nn.Linear(hidden, dim))
+        self.adaLN_modulation = nn.Sequential(nn.SiLU(), nn.Linear(dim, 6 * dim))
+
+    def attention(self, x):
+        B, T, C = x.shape
+        q, k, v = self.attn.qkv(x).view(B, T, 3, self.heads, C // self.heads).permute(2, 0, 3, 1, 4)
+        weights = (q @ k.transpose(-2, -1) / math.sqrt(C // self.heads)).softmax(-1)
+        return self.attn.proj((weights @ v).transpose(1, 2).reshape(B, T, C))
+
+    def forward(self, x, c):
+        m = self.adaLN_modulation(c).chunk(6, 1)
+        x = x + m[2][:, None] * self.attention(modulate(self.norm(x), m[0], m[1]))
+        h = nn.functional.gelu(self.mlp.fc1(modulate(self.norm(x), m[3], m[4])), approximate="tanh")
+        return x + m[5][:, None] * self.mlp.fc2(h)
+
+
+class DiT(nn.Module):
+    def __init__(self, image_size, patch_size, hidden_size, depth, num_heads, num_classes,
+                 mlp_ratio=4.0, in_channels=3, **_):
+        super().__init__()
+        self.image, self.patch, self.channels = image_size, patch_size, in_channels
+        self.null_label, dim = num_classes, hidden_size
+        self.x_embedder = Embedder(proj=nn.Conv2d(in_channels, dim, patch_size, patch_size))
+        self.t_embedder = Embedder(mlp=nn.Sequential(nn.Linear(256, dim), nn.SiLU(), nn.Linear(dim, dim)))
+        self.y_embedder = Embedder(embedding_table=nn.Embedding(num_classes + 1, dim))
+        self.blocks = nn.ModuleList(Block(dim, num_heads, int(dim * mlp_ratio)) for _ in range(depth))
+        self.final_layer = Embedder(linear=nn.Linear(dim, patch_size ** 2 * in_channels),
+                                    adaLN_modulation=nn.Sequential(nn.SiLU(), nn.Linear(dim, 2 * dim)))
+        self.norm = nn.LayerNorm(dim, eps=1e-6, elementwise_affine=False)
+        self.register_buffer("positions", positions(dim, image_size // patch_size), persistent=False)
+
+    def forward(self, x, t, labels):
+        """Velocity at x (B,3,S,S), t (B) in [0,1], labels (B); null_label is the empty one."""
+        B, p, side = len(x), self.patch, self.image // self.patch
+        h = self.x_embedder.proj(x).flatten(2).transpose(1, 2) + self.positions
+        angles = 1000 * t[:, None] * torch.exp(-math.log(10000) * torch.arange(128, device=t.device) / 128)
+        c = self.t_embedder.mlp(torch.cat([angles.cos(), angles.sin()], 1))
+        c = c + self.y_embedder.embedding_table(labels)
+        for block in self.blocks:
+            h = block(h, c)
+        h = self.final_layer.linear(modulate(self.norm(h), *self.final_layer.adaLN_modulation(c).chunk(2, 1)))
+        h = h.view(B, side, side, p, p, self.channels)
+        return torch.einsum("bhwpqc->bchpwq", h).reshape(B, self.channels, self.image, self.image)
+
+
+def load(folder):
+    model = DiT(**json.load(open(f"{folder}/config.json")))
+    tensors, _ = read_safetensors(f"{folder}/model.safetensors")
+    tensors.pop("pos_embed", None)  # fixed; computed here
+    model.load_state_dict(tensors)
+    return model.eval()
+
+
+@torch.no_grad()
+def sample(model, labels, steps=30, guidance=1.5, noise=None):
+    """Euler from noise at t = 1 to images at t = 0, with classifier-free guidance."""
+    x = noise if noise is not None else torch.randn(len(labels), model.channels, model.image, model.image)
+    null = torch.full_like(labels, model.null_label)
+    for i in range(steps):
+        t = torch.full((len(labels),), 1 - i / steps)
+        v, v0 = model(x, t, labels), model(x, t, null)
+        x = x - (v0 + guidance * (v - v0)) / steps
+    return x
