@@ -1,6 +1,7 @@
 #include "common/base/image.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <string.h>
 #include <vips/vips.h>
 
@@ -54,21 +55,43 @@ static int fail(struct err *err)
     return rc;
 }
 
-/* Opens the header with one of our three loaders. */
-static int open_header(const void *data, size_t len, VipsImage **ret, struct err *err)
+enum kind { KIND_NONE, KIND_JPEG, KIND_PNG, KIND_WEBP };
+
+static enum kind sniff(const void *data, size_t len)
 {
     const uint8_t *p = data;
-    VipsImage *image = NULL;
-    void *bytes = (void *)(uintptr_t)data; /* vips takes void * but does not write */
-    int rc;
     if (len >= 3 && memcmp(p, "\xff\xd8\xff", 3) == 0)
-        rc = vips_jpegload_buffer(bytes, len, &image, "fail_on", VIPS_FAIL_ON_TRUNCATED, NULL);
-    else if (len >= 8 && memcmp(p, "\x89PNG\r\n\x1a\n", 8) == 0)
-        rc = vips_pngload_buffer(bytes, len, &image, NULL);
-    else if (len >= 12 && memcmp(p, "RIFF", 4) == 0 && memcmp(p + 8, "WEBP", 4) == 0)
-        rc = vips_webpload_buffer(bytes, len, &image, NULL);
-    else
+        return KIND_JPEG;
+    if (len >= 8 && memcmp(p, "\x89PNG\r\n\x1a\n", 8) == 0)
+        return KIND_PNG;
+    if (len >= 12 && memcmp(p, "RIFF", 4) == 0 && memcmp(p + 8, "WEBP", 4) == 0)
+        return KIND_WEBP;
+    return KIND_NONE;
+}
+
+/* Opens with one of our three loaders, `shrink` (1, 2, 4, 8) times smaller where
+ * the format can do that while loading. */
+static int load(const void *data, size_t len, int shrink, VipsImage **ret, struct err *err)
+{
+    void *bytes = (void *)(uintptr_t)data; /* vips takes void * but does not write */
+    VipsImage *image = NULL;
+    int rc;
+    switch (sniff(data, len)) {
+    case KIND_JPEG:
+        rc = vips_jpegload_buffer(bytes, len, &image, "shrink", shrink, "access",
+                                  VIPS_ACCESS_SEQUENTIAL, "fail_on", VIPS_FAIL_ON_TRUNCATED, NULL);
+        break;
+    case KIND_PNG:
+        rc = vips_pngload_buffer(bytes, len, &image, "access", VIPS_ACCESS_SEQUENTIAL, "fail_on",
+                                 VIPS_FAIL_ON_TRUNCATED, NULL);
+        break;
+    case KIND_WEBP:
+        rc = vips_webpload_buffer(bytes, len, &image, "scale", 1.0 / shrink, "access",
+                                  VIPS_ACCESS_SEQUENTIAL, "fail_on", VIPS_FAIL_ON_TRUNCATED, NULL);
+        break;
+    default:
         return err_set(err, -ERR_FORMAT, "not a JPEG, PNG or WebP image");
+    }
     if (rc != 0)
         return fail(err);
     *ret = image;
@@ -78,7 +101,7 @@ static int open_header(const void *data, size_t len, VipsImage **ret, struct err
 int image_info(const void *data, size_t len, int *ret_width, int *ret_height, struct err *err)
 {
     VipsImage *image = NULL;
-    int rc = open_header(data, len, &image, err);
+    int rc = load(data, len, 1, &image, err);
     if (rc < 0)
         return rc;
     int width = vips_image_get_width(image), height = vips_image_get_height(image);
@@ -89,6 +112,27 @@ int image_info(const void *data, size_t len, int *ret_width, int *ret_height, st
     *ret_width = width;
     *ret_height = height;
     return 0;
+}
+
+/* All pixels in memory.  vips_thumbnail_buffer would be shorter, but its cache
+ * paints the rows of a cut file black and calls that a success. */
+static int load_pixels(const void *data, size_t len, int size, VipsImage **ret, struct err *err)
+{
+    int width = 0, height = 0, shrink = 1;
+    VipsImage *image = NULL;
+    int rc = image_info(data, len, &width, &height, err);
+    if (rc < 0)
+        return rc;
+    /* A factor of two is left to the better filter that follows. */
+    int side = width < height ? width : height;
+    while (shrink < 8 && side / (shrink * 4) >= size)
+        shrink *= 2;
+    rc = load(data, len, shrink, &image, err);
+    if (rc < 0)
+        return rc;
+    *ret = vips_image_copy_memory(image);
+    g_object_unref(image);
+    return *ret ? 0 : fail(err);
 }
 
 /* Replaces *image by the result of a vips call that made `next` (rc of it). */
@@ -124,19 +168,17 @@ static int to_rgb(VipsImage **image)
 int image_decode(const void *data, size_t len, int size, unsigned flags, uint8_t *out,
                  struct err *err)
 {
-    int width, height;
     if (size < 1 || size > SIZE_MAX_PIXELS)
         return err_set(err, -EINVAL, "cannot decode to %d pixels", size);
-    int rc = image_info(data, len, &width, &height, err);
+    VipsImage *full = NULL, *image = NULL;
+    int rc = load_pixels(data, len, size, &full, err);
     if (rc < 0)
         return rc;
-    VipsImage *image = NULL;
-    /* No profile is exported: ICC data of an image is one more untrusted parser. */
-    rc = vips_thumbnail_buffer((void *)(uintptr_t)data, len, &image, size, "height", size, "crop",
-                               flags & IMAGE_SQUEEZE ? VIPS_INTERESTING_NONE
-                                                     : VIPS_INTERESTING_CENTRE,
-                               "size", flags & IMAGE_SQUEEZE ? VIPS_SIZE_FORCE : VIPS_SIZE_BOTH,
-                               "fail_on", VIPS_FAIL_ON_TRUNCATED, NULL);
+    bool squeeze = flags & IMAGE_SQUEEZE;
+    rc = vips_thumbnail_image(full, &image, size, "height", size, "crop",
+                              squeeze ? VIPS_INTERESTING_NONE : VIPS_INTERESTING_CENTRE, "size",
+                              squeeze ? VIPS_SIZE_FORCE : VIPS_SIZE_BOTH, NULL);
+    g_object_unref(full);
     if (rc == 0)
         rc = to_rgb(&image);
     if (rc != 0) {

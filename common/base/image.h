@@ -15,7 +15,7 @@
 struct err;
 
 #define IMAGE_SIDE_MAX 16384
-#define IMAGE_PIXELS_MAX (128u << 20)
+#define IMAGE_PIXELS_MAX (64u << 20)
 
 /* Once per process, before threads that use images. */
 int image_init(struct err *err);

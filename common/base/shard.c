@@ -38,7 +38,10 @@ static int octal(const uint8_t *field, size_t n, uint64_t *ret)
     size_t start = i;
     for (; i < n && field[i] >= '0' && field[i] <= '7'; i++)
         v = v << 3 | (uint64_t)(field[i] - '0');
-    if (i == start || (i < n && field[i] != '\0' && field[i] != ' '))
+    bool digits = i > start;
+    while (i < n && (field[i] == '\0' || field[i] == ' '))
+        i++;
+    if (!digits || i < n)
         return -EINVAL;
     *ret = v;
     return 0;
