@@ -61,6 +61,7 @@ struct rounds {
 
 struct lines {
     struct buf out;
+    bool full; /* the rest waits for the next request */
     struct rounds rounds;
 };
 
@@ -94,6 +95,8 @@ static const struct round *known_round(struct rounds *k, const struct view_metri
 static void add_line(void *arg, const struct view_metric *m)
 {
     struct lines *l = arg;
+    if (l->full)
+        return;
     json_t *o = http_json_metric(m);
     if (m->kind == VIEW_METRIC_ROUND) {
         const struct round *r = known_round(&l->rounds, m);
@@ -102,8 +105,7 @@ static void add_line(void *arg, const struct view_metric *m)
     }
     char *line = json_dumps(o, JSON_COMPACT | JSON_REAL_PRECISION(9)); /* they were floats */
     /* Whole lines only: the reader asks again from the last one it got. */
-    if (line != NULL && l->out.len + strlen(line) + 1 <= l->out.max)
-        (void)buf_printf(&l->out, "%s\n", line);
+    l->full = l->full || line == NULL || buf_printf(&l->out, "%s\n", line) < 0;
     mem_free(line);
     json_decref(o);
 }
