@@ -103,8 +103,11 @@ static void get(void *arg, struct http_request *r)
     }
     blob_id_hex(&id, hex);
     b->counters.gets++;
-    if (strcmp(http_request_method(r), "HEAD") != 0)
+    if (strcmp(http_request_method(r), "HEAD") != 0) {
         b->counters.bytes_out += size;
+        if (b->o.on_served)
+            b->o.on_served(b->o.arg, &id, size);
+    }
     http_reply_header(r, "Cache-Control", "private, max-age=31536000, immutable");
     http_reply_file(r, fd, size, "application/octet-stream", hex);
 }

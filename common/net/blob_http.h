@@ -31,6 +31,8 @@ struct blob_http_options {
     unsigned roles;            /* that may GET any blob without a ticket */
     /* After a PUT became durable (may be NULL). */
     void (*on_stored)(void *arg, const struct blob_id *id, uint64_t size);
+    /* When a GET begins to be answered, ranges count whole (may be NULL). */
+    void (*on_served)(void *arg, const struct blob_id *id, uint64_t size);
     void *arg;
 };
 
