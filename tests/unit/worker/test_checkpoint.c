@@ -118,7 +118,8 @@ static void test_resume(void **state)
     start(&a);
     for (int i = 0; i < 5; i++)
         one_step(&a);
-    struct st_meta pairs[] = {{"cursor", "17"}, {"task", "3.1"}};
+    char names[2][8] = {"cursor", "task"}, values[2][8] = {"17", "3.1"};
+    struct st_meta pairs[] = {{names[0], values[0]}, {names[1], values[1]}};
     OK(checkpoint_save(a.t, path, pairs, 2, &err));
     close_bench(&a);
 
