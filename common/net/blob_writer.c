@@ -180,25 +180,43 @@ static int check(struct blob_writer *w, uint64_t expect_size, struct blob_id *re
 }
 
 /* The temporary file becomes the blob, unless the blob is there. */
-static int publish(struct blob_writer *w, const struct blob_id *id, struct err *err)
+static int publish(struct blobstore *s, const char *from, uint64_t size, const struct blob_id *id,
+                   struct err *err)
 {
-    struct blobstore *s = w->store;
     char *path = blobstore_file(s, id), *dir = str_ndup(path, strlen(path) - BLOB_HEX_MAX);
     int rc = file_mkdirs(dir, 0700, err);
-    if (rc == 0 && link(w->path, path) < 0) {
+    if (rc == 0 && link(from, path) < 0) {
         if (errno == EEXIST)
-            blobstore_credit(s, w->size); /* somebody was first: same bytes */
+            blobstore_credit(s, size); /* somebody was first: same bytes */
         else
             rc = err_errno(err, "cannot make %s", path);
     } else if (rc == 0) {
         atomic_fetch_add(&s->count, 1);
     }
     if (rc == 0) {
-        (void)unlink(w->path); /* a leftover is swept at the next open */
+        (void)unlink(from); /* a leftover is swept at the next open */
         rc = file_sync_dir(dir, err);
     }
     mem_free(path);
     mem_free(dir);
+    return rc;
+}
+
+int blobstore_adopt(struct blobstore *s, const char *path, const struct blob_id *id, uint64_t size,
+                    struct err *err)
+{
+    uint64_t found = 0;
+    int rc = file_size(path, &found, err);
+    if (rc == 0 && found != size)
+        rc = err_set(err, -ERR_FORMAT, "%s has %llu bytes, expected %llu", path,
+                     (unsigned long long)found, (unsigned long long)size);
+    if (rc == 0)
+        rc = blobstore_charge(s, size, err);
+    if (rc < 0)
+        return rc;
+    rc = publish(s, path, size, id, err);
+    if (rc < 0)
+        blobstore_credit(s, size);
     return rc;
 }
 
@@ -210,7 +228,7 @@ int blob_writer_commit(struct blob_writer *w, uint64_t expect_size, struct blob_
     if (rc == 0)
         rc = check(w, expect_size, &id, err);
     if (rc == 0)
-        rc = publish(w, &id, err);
+        rc = publish(w->store, w->path, w->size, &id, err);
     if (rc < 0) {
         blob_writer_abort(w, false);
         return rc;
