@@ -1,6 +1,6 @@
 # Everything that is checked without running the code.
 .PHONY: lint layers size headers format format-fix proto-check proto-baseline
-lint: layers size proto-check headers format ## layers, sizes, headers alone, schema rules, formatting
+lint: layers size proto-check headers format docs-check ## layers, sizes, headers alone, schema rules, formatting
 
 layers:
 	@$(PYTHON) tests/tools/check_layers.py
