@@ -97,7 +97,7 @@ static const struct args_flag *find(const struct args *a, const char *name, size
 
 static int unknown(const struct args *a, const char *arg, size_t len, struct err *err)
 {
-    const char *names[FLAGS_MAX] = { "help", "version" };
+    const char *names[FLAGS_MAX] = {"help", "version"};
     char word[64];
     size_t n = 2;
     for (const struct args_flag *f = a->flags; f && f->name && n < FLAGS_MAX; f++)
@@ -196,7 +196,7 @@ static int position(const struct args *a, const char *arg)
 
 int args_parse(struct args *a, int argc, char **argv, struct err *err)
 {
-    bool seen[FLAGS_MAX] = { false };
+    bool seen[FLAGS_MAX] = {false};
     bool flags = true;
     a->n_rest = 0;
     for (int i = 1; i < argc; i++) {

@@ -49,21 +49,21 @@ struct args_flag {
     const char *name; /* without dashes; NULL ends the table */
     char letter;      /* or 0 */
     enum args_type type;
-    void *out;        /* holds the default before */
+    void *out; /* holds the default before */
     const char *metavar;
     const char *doc;
     bool required;
-    double min, max;  /* numbers; both 0: any */
-    bool *given;      /* set to true when the flag was there; may be NULL */
+    double min, max; /* numbers; both 0: any */
+    bool *given;     /* set to true when the flag was there; may be NULL */
 };
 
 struct args {
-    const char *program;          /* "skerry submit" */
-    const char *usage;            /* what follows the program's name */
-    const char *about;            /* a sentence or paragraphs */
-    const char *after;            /* shown after the flags: exit codes, examples; may be NULL */
+    const char *program; /* "skerry submit" */
+    const char *usage;   /* what follows the program's name */
+    const char *about;   /* a sentence or paragraphs */
+    const char *after;   /* shown after the flags: exit codes, examples; may be NULL */
     const struct args_flag *flags;
-    size_t rest_min, rest_max;    /* positional arguments */
+    size_t rest_min, rest_max; /* positional arguments */
     const char *rest[ARGS_REST_MAX];
     size_t n_rest;
 };

@@ -9,7 +9,7 @@
 
 void buf_init(struct buf *b, size_t max)
 {
-    *b = (struct buf){ .max = max };
+    *b = (struct buf){.max = max};
 }
 
 void buf_release(struct buf *b)

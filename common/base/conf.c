@@ -175,7 +175,7 @@ static int bind_section(const struct bind *b, const struct conf_key *k,
         node = NULL;
     if (node && node->kind != YAML_MAP)
         return wrong(b, k, node);
-    struct bind inner = { b->doc, path, b->err };
+    struct bind inner = {b->doc, path, b->err};
     return bind_map(&inner, node, node ? node->key_line : line, k->sub, at(k, out));
 }
 
@@ -241,7 +241,7 @@ static int bind_map(const struct bind *b, const struct yaml_node *map, int line,
 int conf_bind(const struct yaml_doc *doc, const struct yaml_node *map, const struct conf_key *keys,
               void *out, struct err *err)
 {
-    struct bind b = { doc, "", err };
+    struct bind b = {doc, "", err};
     int rc = bind_map(&b, map, map ? map->line : 1, keys, out);
     if (rc < 0)
         conf_release(keys, out);
@@ -272,7 +272,7 @@ void conf_release(const struct conf_key *keys, void *out)
             for (size_t i = 0; i < strs->n; i++)
                 mem_free(strs->items[i]);
             mem_free(strs->items);
-            *strs = (struct conf_strs){ 0 };
+            *strs = (struct conf_strs){0};
         }
     }
 }

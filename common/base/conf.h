@@ -43,9 +43,9 @@ struct conf_key {
     const char *key;
     enum conf_type type;
     size_t offset;
-    double min, max;            /* of numbers, inclusive; both 0: any */
-    const char *const *names;   /* CONF_ENUM: NULL-terminated */
-    const char *def;            /* as one would type it; NULL: zero */
+    double min, max;          /* of numbers, inclusive; both 0: any */
+    const char *const *names; /* CONF_ENUM: NULL-terminated */
+    const char *def;          /* as one would type it; NULL: zero */
     bool required;
     const char *doc;
     const struct conf_key *sub; /* CONF_SECTION */
@@ -62,8 +62,8 @@ struct conf_key {
 
 /* Fills *out (must be zeroed) from the map (NULL: all absent) and the defaults.
  * On failure the strings in out are released.  -ERR_CONFIG with file:line. */
-int conf_bind(const struct yaml_doc *doc, const struct yaml_node *map,
-              const struct conf_key *keys, void *out, struct err *err);
+int conf_bind(const struct yaml_doc *doc, const struct yaml_node *map, const struct conf_key *keys,
+              void *out, struct err *err);
 /* Defaults only (required keys stay zero); out must be zeroed. */
 void conf_defaults(const struct conf_key *keys, void *out);
 /* Frees the strings in out. */

@@ -52,9 +52,8 @@ static int names_add(struct file_names *names, size_t max, char *item, struct er
     /* Doubling at powers of two, so there is no capacity to keep. */
     if (names->n == max || ((names->n & (names->n - 1)) == 0 && names->n >= 1)) {
         size_t cap = names->n * 2;
-        char **items = names->n == max
-                           ? NULL
-                           : mem_try_realloc_array(names->items, cap, sizeof(*items));
+        char **items =
+            names->n == max ? NULL : mem_try_realloc_array(names->items, cap, sizeof(*items));
         if (!items) {
             mem_free(item);
             return err_set(err, -ERR_LIMIT, "more than %zu names in the dataset", max);
@@ -80,7 +79,7 @@ static int add_file(struct dataset *ds, size_t *cap, const char *name, uint32_t 
             return err_set(err, -ENOMEM, "out of memory while listing %s", ds->path);
         ds->files = more;
     }
-    ds->files[ds->n_files++] = (struct dataset_file){ .name = str_dup(name), .cls = cls };
+    ds->files[ds->n_files++] = (struct dataset_file){.name = str_dup(name), .cls = cls};
     return 0;
 }
 
@@ -150,8 +149,8 @@ static int expand_braces(const char *pattern, struct file_names *out, struct err
     if (to - from >= TARS_MAX)
         return err_set(err, -ERR_LIMIT, "'%s' names more than %d files", pattern, TARS_MAX);
     for (uint64_t i = from; i <= to; i++) {
-        char *name = str_printf("%.*s%0*llu%s", (int)(open - pattern), pattern,
-                                (int)strlen(first), (unsigned long long)i, close + 1);
+        char *name = str_printf("%.*s%0*llu%s", (int)(open - pattern), pattern, (int)strlen(first),
+                                (unsigned long long)i, close + 1);
         int rc = names_add(out, TARS_MAX, name, err);
         if (rc < 0)
             return rc;
@@ -263,7 +262,7 @@ static int read_class_names(struct dataset *ds, struct file_names *out, struct e
 
 static int name_numbers(struct dataset *ds, struct err *err)
 {
-    struct file_names names = { 0 };
+    struct file_names names = {0};
     size_t n = (size_t)ds->max_number + 1;
     int rc = read_class_names(ds, &names, err);
     if (rc == 0 && names.n && names.n < n)

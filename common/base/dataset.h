@@ -42,12 +42,12 @@ const char *dataset_class(const struct dataset *ds, size_t i);
 uint64_t dataset_samples(const struct dataset *ds); /* images found, good or bad */
 
 struct dataset_sample {
-    const char *key;      /* "cat/0001" or "part-000/000123" */
+    const char *key; /* "cat/0001" or "part-000/000123" */
     uint32_t cls;
-    const char *ext;      /* "jpg" "png" "webp": by content; NULL: not an image we read */
+    const char *ext; /* "jpg" "png" "webp": by content; NULL: not an image we read */
     const uint8_t *data;
     size_t len;
-    const char *caption;  /* NULL: none */
+    const char *caption; /* NULL: none */
 };
 /* In the dataset's own order: 1 with *ret (borrowed until the next call), 0 at the end. */
 int dataset_next(struct dataset *ds, struct dataset_sample *ret, struct err *err);
@@ -66,7 +66,7 @@ typedef int dataset_shard_fn(void *ctx, const struct dataset_shard *shard, struc
 
 struct dataset_cut {
     uint64_t seed;
-    double holdout;         /* fraction of the samples, by hash of (seed, key); >= 1 sample if > 0 */
+    double holdout; /* fraction of the samples, by hash of (seed, key); >= 1 sample if > 0 */
     uint32_t shard_samples; /* aimed at; shards differ by at most a few samples */
     uint32_t max_bad;       /* more images that are none: an error */
     const char *dir;        /* where shards are written (exists) */
@@ -81,7 +81,7 @@ struct dataset_report {
     uint64_t *counts;                  /* per class, train + holdout */
     size_t classes;
     uint32_t bad_count;
-    char *bad[DATASET_BAD_NAMED];      /* names, NULL after the last */
+    char *bad[DATASET_BAD_NAMED]; /* names, NULL after the last */
 };
 
 /* Shuffles (folders: all of it; tars: through a window of samples, bounded in

@@ -17,8 +17,8 @@
 
 #define WINDOW_SAMPLES 8192
 #define WINDOW_BYTES (256u << 20)
-#define STREAM_ORDER 0x736875666cULL   /* of the seed: the shuffle */
-#define STREAM_HOLDOUT 0x686f6c64ULL   /* which samples are held out */
+#define STREAM_ORDER 0x736875666cULL /* of the seed: the shuffle */
+#define STREAM_HOLDOUT 0x686f6c64ULL /* which samples are held out */
 
 /* A sample that waits in the window of a tar shuffle. */
 struct held {
@@ -59,7 +59,7 @@ static int shard_finish(struct cutter *c, struct output *o, bool holdout)
 {
     if (!o->tar)
         return 0;
-    struct dataset_shard shard = { .path = o->path, .samples = o->samples, .holdout = holdout };
+    struct dataset_shard shard = {.path = o->path, .samples = o->samples, .holdout = holdout};
     int rc = tar_writer_commit(o->tar, shard.sha256, &shard.bytes, c->err);
     tar_writer_free(o->tar);
     o->tar = NULL;
@@ -74,7 +74,7 @@ static void shard_key(const struct output *o, const char *key, char *out)
     const char *tail = n > TAIL ? key + n - TAIL : key;
     int at = snprintf(out, SHARD_KEY_MAX, "%06u-", o->samples);
     for (; *tail && at < SHARD_KEY_MAX - 8; tail++) {
-        char s[2] = { *tail, '\0' };
+        char s[2] = {*tail, '\0'};
         bool plain = strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-");
         out[at++] = plain ? *tail : '_';
     }
@@ -158,9 +158,9 @@ static int cut_folder(struct cutter *c, struct dataset *ds)
         if (rc < 0) /* too large to be an image of a dataset */
             (void)snprintf(ds->key, sizeof(ds->key), "%s/%s",
                            ds->classes.items[ds->files[order[i]].cls], ds->files[order[i]].name);
-        struct held h = { 0 };
+        struct held h = {0};
         if (!bad)
-            h = (struct held){ ds->key, s.cls, s.ext, ds->now.image.data, s.len };
+            h = (struct held){ds->key, s.cls, s.ext, ds->now.image.data, s.len};
         rc = bad ? note_bad(c, ds->key) : emit(c, &h);
         if (rc == 0)
             rc = progress(c);
@@ -193,7 +193,7 @@ static int hold(struct cutter *c, const struct dataset_sample *s, struct held *o
     if (!copy)
         return err_set(c->err, -ENOMEM, "out of memory while shuffling tars");
     memcpy(copy, s->data, s->len);
-    *out = (struct held){ str_dup(s->key), s->cls, s->ext, copy, s->len };
+    *out = (struct held){str_dup(s->key), s->cls, s->ext, copy, s->len};
     return 0;
 }
 
@@ -249,7 +249,7 @@ static int check_classes(const struct cutter *c, const struct dataset *ds)
 int dataset_cut(struct dataset *ds, const struct dataset_cut *opt, struct dataset_report *ret,
                 struct err *err)
 {
-    struct cutter c = { .opt = opt, .err = err, .total = ds->samples };
+    struct cutter c = {.opt = opt, .err = err, .total = ds->samples};
     if (opt->shard_samples == 0 || opt->shard_samples > SHARD_SAMPLES_MAX ||
         !(opt->holdout >= 0 && opt->holdout < 1))
         return err_set(err, -EINVAL, "cannot cut shards of %u samples with a holdout of %g",
@@ -281,5 +281,5 @@ void dataset_report_release(struct dataset_report *report)
     mem_free(report->counts);
     for (size_t i = 0; i < DATASET_BAD_NAMED; i++)
         mem_free(report->bad[i]);
-    *report = (struct dataset_report){ 0 };
+    *report = (struct dataset_report){0};
 }

@@ -41,14 +41,14 @@ struct dataset {
     struct dataset_file *files; /* folder */
     size_t n_files;
 
-    struct file_names tars;     /* full paths */
+    struct file_names tars; /* full paths */
     enum class_kind kind;
-    uint64_t max_number;        /* CLASS_NUMBER */
+    uint64_t max_number; /* CLASS_NUMBER */
 
     /* Position of dataset_next. */
-    size_t at;                  /* file or tar */
+    size_t at; /* file or tar */
     struct tar *tar;
-    bool pending;               /* `next` holds the first member of the following key */
+    bool pending; /* `next` holds the first member of the following key */
     struct gather now, next;
     char key[1200];
 };

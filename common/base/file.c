@@ -32,9 +32,8 @@ static size_t fault_budget(size_t len)
     if (left == ENOSPC_UNREAD) {
         const char *env = getenv("SKERRY_FAULT_ENOSPC_AFTER");
         uint64_t value;
-        int64_t start = env && str_parse_u64(env, &value) == 0 && value < INT64_MAX
-                            ? (int64_t)value
-                            : ENOSPC_OFF;
+        int64_t start = env && str_parse_u64(env, &value) == 0 && value < INT64_MAX ? (int64_t)value
+                                                                                    : ENOSPC_OFF;
         atomic_compare_exchange_strong(&enospc_left, &left, start);
         left = atomic_load(&enospc_left);
     }
@@ -190,7 +189,7 @@ int file_rename(const char *from, const char *to, struct err *err)
 
 int file_out_open(struct file_out *f, const char *path, mode_t mode, struct err *err)
 {
-    *f = (struct file_out){ .fd = -1 };
+    *f = (struct file_out){.fd = -1};
     char *temp = str_printf("%s.tmp.XXXXXX", path);
     int fd = mkostemp(temp, O_CLOEXEC);
     if (fd < 0) {
@@ -231,7 +230,7 @@ static void out_reset(struct file_out *f)
 {
     mem_free(f->path);
     mem_free(f->temp);
-    *f = (struct file_out){ .fd = -1 };
+    *f = (struct file_out){.fd = -1};
 }
 
 int file_out_commit(struct file_out *f, struct err *err)

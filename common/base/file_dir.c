@@ -101,7 +101,7 @@ static int list_into(DIR *dir, const char *path, size_t max, struct file_names *
 
 int file_list(const char *path, size_t max, struct file_names *ret, struct err *err)
 {
-    struct file_names names = { 0 };
+    struct file_names names = {0};
     DIR *dir = opendir(path);
     if (!dir)
         return err_errno(err, "cannot open the directory %s", path);
@@ -122,7 +122,7 @@ void file_names_release(struct file_names *names)
     for (size_t i = 0; i < names->n; i++)
         mem_free(names->items[i]);
     mem_free(names->items);
-    *names = (struct file_names){ 0 };
+    *names = (struct file_names){0};
 }
 
 /* Who holds it, from the file's own words. */
@@ -131,9 +131,8 @@ static int held_elsewhere(int fd, const char *dir, struct err *err)
     char pid[32] = "";
     ssize_t n = pread(fd, pid, sizeof(pid) - 1, 0);
     pid[n > 0 ? strspn(pid, "0123456789") : 0] = '\0';
-    return err_set(err, -EBUSY,
-                   "%s is in use by process %s; stop it, or use another directory", dir,
-                   *pid ? pid : "(unknown)");
+    return err_set(err, -EBUSY, "%s is in use by process %s; stop it, or use another directory",
+                   dir, *pid ? pid : "(unknown)");
 }
 
 int file_lock_dir(const char *dir, const char *name, struct file_lock *ret, struct err *err)
@@ -158,7 +157,7 @@ int file_lock_dir(const char *dir, const char *name, struct file_lock *ret, stru
         rc = file_pwrite_all(fd, pid, (size_t)n, 0, path, err);
     if (rc < 0)
         goto out;
-    *ret = (struct file_lock){ .fd = fd, .path = path };
+    *ret = (struct file_lock){.fd = fd, .path = path};
     return 0;
 out:
     if (fd >= 0)
@@ -174,7 +173,7 @@ void file_unlock(struct file_lock *lock)
     /* The file stays: unlinking it would let two processes lock two files. */
     close(lock->fd);
     mem_free(lock->path);
-    *lock = (struct file_lock){ .fd = -1 };
+    *lock = (struct file_lock){.fd = -1};
 }
 
 int file_map_open(const char *path, struct file_map *ret, struct err *err)
@@ -184,7 +183,7 @@ int file_map_open(const char *path, struct file_map *ret, struct err *err)
         return err_errno(err, "cannot open %s", path);
     struct stat st;
     int rc = fstat(fd, &st) < 0 ? err_errno(err, "cannot look at %s", path) : 0;
-    struct file_map map = { 0 };
+    struct file_map map = {0};
     if (rc == 0 && !S_ISREG(st.st_mode))
         rc = err_set(err, -EINVAL, "%s is not a regular file", path);
     if (rc == 0 && st.st_size > 0) {
@@ -192,7 +191,7 @@ int file_map_open(const char *path, struct file_map *ret, struct err *err)
         if (p == MAP_FAILED)
             rc = err_errno(err, "cannot map %s", path);
         else
-            map = (struct file_map){ .data = p, .len = (size_t)st.st_size };
+            map = (struct file_map){.data = p, .len = (size_t)st.st_size};
     }
     close(fd);
     if (rc == 0)
@@ -204,5 +203,5 @@ void file_map_close(struct file_map *map)
 {
     if (map->data)
         munmap((void *)(uintptr_t)map->data, map->len);
-    *map = (struct file_map){ 0 };
+    *map = (struct file_map){0};
 }

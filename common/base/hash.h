@@ -41,7 +41,7 @@ int hash_unhex(const char *hex, void *out, size_t len);
 /* base64url without padding (RFC 4648).  The size macro counts the terminator.
  * decode: strict (no padding, no stray bits); -EINVAL, or -ERR_LIMIT if out is
  * too small. */
-#define HASH_B64_MAX(len) (((len) * 4 + 2) / 3 + 1)
+#define HASH_B64_MAX(len) (((len)*4 + 2) / 3 + 1)
 char *hash_b64url(const void *data, size_t len, char *out);
 int hash_unb64url(const char *text, void *out, size_t out_size, size_t *ret_len);
 

@@ -135,34 +135,40 @@ static int load_pixels(const void *data, size_t len, int size, VipsImage **ret, 
     return *ret ? 0 : fail(err);
 }
 
-/* Replaces *image by the result of a vips call that made `next` (rc of it). */
-static int step(VipsImage **image, VipsImage *next, int rc)
+/* Replaces *image by what a vips call with result rc made of it. */
+static int replace(VipsImage **image, VipsImage *made, int rc)
 {
     g_object_unref(*image);
-    *image = rc == 0 ? next : NULL;
+    *image = rc == 0 ? made : NULL;
     return rc;
+}
+
+static int flatten(VipsImage **image)
+{
+    double white[] = {255, 255, 255};
+    VipsImage *made = NULL;
+    VipsArrayDouble *background = vips_array_double_new(white, (*image)->Bands > 3 ? 3 : 1);
+    int rc = vips_flatten(*image, &made, "background", background, NULL);
+    vips_area_unref(VIPS_AREA(background));
+    return replace(image, made, rc);
 }
 
 /* Whatever came: three bands of 8-bit sRGB. */
 static int to_rgb(VipsImage **image)
 {
-    VipsImage *next = NULL;
-    if (vips_image_hasalpha(*image)) {
-        double white[] = { 255, 255, 255 };
-        VipsArrayDouble *background = vips_array_double_new(white, 3);
-        int rc = vips_flatten(*image, &next, "background", background, NULL);
-        vips_area_unref(VIPS_AREA(background));
-        if (step(image, next, rc) != 0)
-            return -1;
+    VipsImage *made = NULL;
+    int rc = vips_image_hasalpha(*image) ? flatten(image) : 0;
+    if (rc == 0 && ((*image)->Bands != 3 ||
+                    vips_image_get_interpretation(*image) != VIPS_INTERPRETATION_sRGB)) {
+        rc = vips_colourspace(*image, &made, VIPS_INTERPRETATION_sRGB, NULL);
+        rc = replace(image, made, rc);
     }
-    if (vips_image_get_interpretation(*image) != VIPS_INTERPRETATION_sRGB || (*image)->Bands != 3) {
-        if (step(image, next, vips_colourspace(*image, &next, VIPS_INTERPRETATION_sRGB, NULL)) != 0)
-            return -1;
+    if (rc == 0 && (*image)->BandFmt != VIPS_FORMAT_UCHAR) {
+        made = NULL;
+        rc = vips_cast(*image, &made, VIPS_FORMAT_UCHAR, NULL);
+        rc = replace(image, made, rc);
     }
-    if ((*image)->BandFmt != VIPS_FORMAT_UCHAR &&
-        step(image, next, vips_cast(*image, &next, VIPS_FORMAT_UCHAR, NULL)) != 0)
-        return -1;
-    return 0;
+    return rc;
 }
 
 int image_decode(const void *data, size_t len, int size, unsigned flags, uint8_t *out,

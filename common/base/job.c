@@ -17,12 +17,10 @@ static const struct preset {
     const char *name;
     int patch, dim, depth, heads;
 } presets[] = {
-    { "DiT-S/2", 2, 384, 12, 6 },    { "DiT-S/4", 4, 384, 12, 6 },
-    { "DiT-S/8", 8, 384, 12, 6 },    { "DiT-B/2", 2, 768, 12, 12 },
-    { "DiT-B/4", 4, 768, 12, 12 },   { "DiT-B/8", 8, 768, 12, 12 },
-    { "DiT-L/2", 2, 1024, 24, 16 },  { "DiT-L/4", 4, 1024, 24, 16 },
-    { "DiT-L/8", 8, 1024, 24, 16 },  { "DiT-XL/2", 2, 1152, 28, 16 },
-    { "DiT-XL/4", 4, 1152, 28, 16 }, { "DiT-XL/8", 8, 1152, 28, 16 },
+    {"DiT-S/2", 2, 384, 12, 6},    {"DiT-S/4", 4, 384, 12, 6},    {"DiT-S/8", 8, 384, 12, 6},
+    {"DiT-B/2", 2, 768, 12, 12},   {"DiT-B/4", 4, 768, 12, 12},   {"DiT-B/8", 8, 768, 12, 12},
+    {"DiT-L/2", 2, 1024, 24, 16},  {"DiT-L/4", 4, 1024, 24, 16},  {"DiT-L/8", 8, 1024, 24, 16},
+    {"DiT-XL/2", 2, 1152, 28, 16}, {"DiT-XL/4", 4, 1152, 28, 16}, {"DiT-XL/8", 8, 1152, 28, 16},
 };
 #define N_PRESETS (sizeof(presets) / sizeof(presets[0]))
 
@@ -54,10 +52,10 @@ static int apply_preset(const struct yaml_doc *doc, struct job_model *m, struct 
         int *field;
         int value;
     } sets[] = {
-        { "model.patch", &m->patch, p->patch },
-        { "model.dim", &m->dim, p->dim },
-        { "model.depth", &m->depth, p->depth },
-        { "model.heads", &m->heads, p->heads },
+        {"model.patch", &m->patch, p->patch},
+        {"model.dim", &m->dim, p->dim},
+        {"model.depth", &m->depth, p->depth},
+        {"model.heads", &m->heads, p->heads},
     };
     for (size_t i = 0; i < sizeof(sets) / sizeof(sets[0]); i++) {
         if (conf_find(doc, sets[i].path) && *sets[i].field != sets[i].value)
@@ -75,7 +73,7 @@ static int check_model(const struct yaml_doc *doc, struct job_spec *s, struct er
     int rc = m->preset ? apply_preset(doc, m, err) : 0;
     if (rc < 0)
         return rc;
-    static const char *const needed[] = { "model.dim", "model.depth", "model.heads" };
+    static const char *const needed[] = {"model.dim", "model.depth", "model.heads"};
     for (size_t i = 0; !m->preset && i < 3; i++)
         if (!conf_find(doc, needed[i]))
             return conf_error(doc, needed[i], err,
@@ -86,9 +84,9 @@ static int check_model(const struct yaml_doc *doc, struct job_spec *s, struct er
                           "whole width",
                           m->heads, m->dim);
     if (m->dim % 4)
-        return conf_error(doc, "model.dim", err,
-                          "is %d, expected a multiple of 4 (two sines and two cosines per position)",
-                          m->dim);
+        return conf_error(
+            doc, "model.dim", err,
+            "is %d, expected a multiple of 4 (two sines and two cosines per position)", m->dim);
     double hidden = m->dim * m->mlp_ratio;
     if (hidden != floor(hidden))
         return conf_error(doc, "model.mlp_ratio", err,
@@ -143,11 +141,13 @@ static int check_training(const struct yaml_doc *doc, struct job_spec *s, struct
                           "is %d, which does not divide train.batch (%d)", s->train.accumulate,
                           s->train.batch);
     if (s->outer.steps && s->outer.seconds)
-        return conf_error(doc, "outer.seconds", err, "and outer.steps are both given; leave out "
-                                                     "one");
+        return conf_error(doc, "outer.seconds", err,
+                          "and outer.steps are both given; leave out "
+                          "one");
     if (!s->outer.steps && !s->outer.seconds)
-        return conf_error(doc, "outer.steps", err, "is missing; give the inner steps of a phase, "
-                                                   "or outer.seconds");
+        return conf_error(doc, "outer.steps", err,
+                          "is missing; give the inner steps of a phase, "
+                          "or outer.seconds");
     if (!str_is_name(s->recipe.name, 64))
         return conf_error(doc, "recipe.name", err, "is '%.80s', expected a name such as diloco",
                           s->recipe.name);
@@ -168,7 +168,7 @@ static int check_training(const struct yaml_doc *doc, struct job_spec *s, struct
 
 int job_parse(const char *text, size_t len, const char *file, struct job_spec *ret, struct err *err)
 {
-    struct job_spec spec = { 0 };
+    struct job_spec spec = {0};
     struct yaml_doc doc;
     *ret = spec;
     if (len > JOB_SPEC_MAX)
@@ -194,7 +194,7 @@ int job_parse(const char *text, size_t len, const char *file, struct job_spec *r
 void job_release(struct job_spec *spec)
 {
     conf_release(job_spec_keys, spec);
-    *spec = (struct job_spec){ 0 };
+    *spec = (struct job_spec){0};
 }
 
 int job_tokens(const struct job_spec *spec)

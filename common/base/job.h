@@ -30,32 +30,32 @@ struct job_data {
     struct conf_strs url; /* http(s) tars */
     int image_size;       /* pixels, square */
     bool flip;
-    double holdout;       /* fraction */
+    double holdout; /* fraction */
     int shard_samples;
-    int max_bad;          /* images that may be broken */
+    int max_bad; /* images that may be broken */
 };
 
 struct job_model {
-    int type;             /* enum job_model_type */
-    char *preset;         /* "DiT-S/2" or NULL; already applied to the fields below */
+    int type;     /* enum job_model_type */
+    char *preset; /* "DiT-S/2" or NULL; already applied to the fields below */
     int patch, dim, depth, heads;
     double mlp_ratio;
     double label_dropout;
 };
 
 struct job_train {
-    int batch;            /* images per inner step of a replica */
-    int accumulate;       /* micro-batches of batch/accumulate images */
+    int batch;      /* images per inner step of a replica */
+    int accumulate; /* micro-batches of batch/accumulate images */
     double lr;
-    int warmup;           /* steps */
-    int schedule;         /* enum job_schedule */
+    int warmup;            /* steps */
+    int schedule;          /* enum job_schedule */
     double decay_fraction; /* of all steps, at the end; schedule decay */
-    double final_lr;      /* fraction of lr; schedule cosine */
+    double final_lr;       /* fraction of lr; schedule cosine */
     double weight_decay, beta1, beta2, eps;
-    double clip;          /* global gradient norm; 0 off */
-    double ema;           /* inner EMA decay per step; 0 off */
-    int precision;        /* enum job_precision */
-    int t;                /* enum job_t */
+    double clip;   /* global gradient norm; 0 off */
+    double ema;    /* inner EMA decay per step; 0 off */
+    int precision; /* enum job_precision */
+    int t;         /* enum job_t */
     bool recompute;
 };
 
@@ -67,29 +67,29 @@ struct job_recipe {
 
 struct job_outer {
     int rounds;
-    int steps;            /* inner steps of a phase; 0 when bounded by seconds */
-    int seconds;          /* 0 when bounded by steps */
+    int steps;   /* inner steps of a phase; 0 when bounded by seconds */
+    int seconds; /* 0 when bounded by steps */
     double lr, momentum;
-    double ema;           /* of the outer weights, per round */
-    double quorum;        /* fraction of the expected contributions */
-    double grace;         /* seconds after the quorum; 0: wait for all that make progress */
+    double ema;    /* of the outer weights, per round */
+    double quorum; /* fraction of the expected contributions */
+    double grace;  /* seconds after the quorum; 0: wait for all that make progress */
 };
 
 struct job_wire {
-    int up, down;         /* enum job_codec */
+    int up, down; /* enum job_codec */
 };
 
 struct job_sample {
-    int every;            /* rounds; 0: at the end only */
+    int every; /* rounds; 0: at the end only */
     int count, steps;
-    int sampler;          /* enum job_sampler */
-    double guidance;      /* 1: off */
+    int sampler;     /* enum job_sampler */
+    double guidance; /* 1: off */
     int columns;
     uint64_t seed;
 };
 
 struct job_eval {
-    int every;            /* rounds; 0: at the end only, if there is a holdout */
+    int every; /* rounds; 0: at the end only, if there is a holdout */
     int samples;
 };
 
@@ -114,7 +114,7 @@ void job_release(struct job_spec *spec); /* { 0 } is fine */
 
 /* Tokens of an image: (image_size/patch)^2. */
 int job_tokens(const struct job_spec *spec);
-const char *job_codec_name(int codec);    /* "e3m0" */
+const char *job_codec_name(int codec); /* "e3m0" */
 const char *job_sampler_name(int sampler);
 const char *job_precision_name(int precision);
 const char *job_schedule_name(int schedule);

@@ -4,12 +4,12 @@
 
 #include "common/base/job_keys.h"
 
-const char *const job_model_names[] = { "dit", NULL };
-const char *const job_schedule_names[] = { "constant", "cosine", "decay", NULL };
-const char *const job_precision_names[] = { "auto", "bf16", "f32", NULL };
-const char *const job_t_names[] = { "logit_normal", "uniform", NULL };
-const char *const job_codec_names[] = { "f32", "bf16", "int8", "e3m0", NULL };
-const char *const job_sampler_names[] = { "euler", "heun", NULL };
+const char *const job_model_names[] = {"dit", NULL};
+const char *const job_schedule_names[] = {"constant", "cosine", "decay", NULL};
+const char *const job_precision_names[] = {"auto", "bf16", "f32", NULL};
+const char *const job_t_names[] = {"logit_normal", "uniform", NULL};
+const char *const job_codec_names[] = {"f32", "bf16", "int8", "e3m0", NULL};
+const char *const job_sampler_names[] = {"euler", "heun", NULL};
 
 static const struct conf_key data_keys[] = {
     CONF(struct job_data, path, STR,

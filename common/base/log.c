@@ -17,7 +17,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the tap */
 static log_tap_fn *tap;
 static void *tap_ctx;
 
-static const char *const level_names[] = { "debug", "info", "warn", "error" };
+static const char *const level_names[] = {"debug", "info", "warn", "error"};
 
 void log_set_level(enum log_level level)
 {
@@ -60,7 +60,7 @@ static void clean(char *s)
 
 static size_t prefix(char *out, size_t size, enum log_level level)
 {
-    static const int priority[] = { 7, 6, 4, 3 }; /* syslog's */
+    static const int priority[] = {7, 6, 4, 3}; /* syslog's */
     if (getenv("JOURNAL_STREAM"))
         return (size_t)snprintf(out, size, "<%d>", priority[level]);
     struct timespec now;

@@ -10,14 +10,14 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-void *mem_alloc(size_t size) __attribute__((malloc, returns_nonnull));   /* zeroed */
+void *mem_alloc(size_t size) __attribute__((malloc, returns_nonnull));         /* zeroed */
 void *mem_alloc_array(size_t n, size_t size) __attribute__((returns_nonnull)); /* zeroed */
 void *mem_realloc(void *p, size_t size) __attribute__((returns_nonnull));
 
-void *mem_try(size_t size);                    /* not zeroed */
-void *mem_try_zero(size_t size);               /* zeroed */
-void *mem_try_array(size_t n, size_t size);    /* zeroed; NULL also when n*size overflows */
-void *mem_try_realloc(void *p, size_t size);   /* p stays valid on NULL */
+void *mem_try(size_t size);                  /* not zeroed */
+void *mem_try_zero(size_t size);             /* zeroed */
+void *mem_try_array(size_t n, size_t size);  /* zeroed; NULL also when n*size overflows */
+void *mem_try_realloc(void *p, size_t size); /* p stays valid on NULL */
 void *mem_try_realloc_array(void *p, size_t n, size_t size);
 void *mem_try_aligned(size_t align, size_t size); /* align: a power of two; not zeroed */
 

@@ -39,9 +39,9 @@ uint64_t rng_mix(uint64_t a, uint64_t b)
  * key the seed. */
 static void block(uint64_t seed, uint64_t stream, uint64_t b, uint32_t out[4])
 {
-    const uint32_t counter[4] = { (uint32_t)b, (uint32_t)(b >> 32), (uint32_t)stream,
-                                  (uint32_t)(stream >> 32) };
-    const uint32_t key[2] = { (uint32_t)seed, (uint32_t)(seed >> 32) };
+    const uint32_t counter[4] = {(uint32_t)b, (uint32_t)(b >> 32), (uint32_t)stream,
+                                 (uint32_t)(stream >> 32)};
+    const uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
     rng_philox(counter, key, out);
 }
 
@@ -84,10 +84,15 @@ static void plain_cos_sin(double u, double *ret_cos, double *ret_sin)
 {
     int quarter = (int)(4 * u + 0.5);
     double x = (4 * u - quarter) * 1.57079632679489661923, x2 = x * x;
-    double s = x * (1 + x2 * (-1.0 / 6 + x2 * (1.0 / 120 + x2 * (-1.0 / 5040 +
-               x2 * (1.0 / 362880 + x2 * (-1.0 / 39916800))))));
-    double c = 1 + x2 * (-1.0 / 2 + x2 * (1.0 / 24 + x2 * (-1.0 / 720 + x2 * (1.0 / 40320 +
-               x2 * (-1.0 / 3628800 + x2 * (1.0 / 479001600))))));
+    double s =
+        x * (1 + x2 * (-1.0 / 6 +
+                       x2 * (1.0 / 120 +
+                             x2 * (-1.0 / 5040 + x2 * (1.0 / 362880 + x2 * (-1.0 / 39916800))))));
+    double c =
+        1 + x2 * (-1.0 / 2 +
+                  x2 * (1.0 / 24 +
+                        x2 * (-1.0 / 720 + x2 * (1.0 / 40320 +
+                                                 x2 * (-1.0 / 3628800 + x2 * (1.0 / 479001600))))));
     switch (quarter & 3) {
     case 0:
         *ret_cos = c;
@@ -135,7 +140,7 @@ float rng_at_normal(uint64_t seed, uint64_t stream, uint64_t i)
 
 void rng_init(struct rng *r, uint64_t seed, uint64_t stream)
 {
-    *r = (struct rng){ .seed = seed, .stream = stream };
+    *r = (struct rng){.seed = seed, .stream = stream};
 }
 
 uint32_t rng_u32(struct rng *r)

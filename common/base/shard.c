@@ -124,8 +124,8 @@ static int grow(const struct scan *s, struct shard *shard, size_t *cap)
 
 int shard_parse(const void *data, size_t len, const char *name, struct shard *ret, struct err *err)
 {
-    struct scan s = { .data = data, .len = len, .name = name, .err = err };
-    struct shard shard = { 0 };
+    struct scan s = {.data = data, .len = len, .name = name, .err = err};
+    struct shard shard = {0};
     size_t cap = 0;
     int rc;
     for (;;) {
@@ -171,5 +171,5 @@ void shard_close(struct shard *s)
 {
     mem_free(s->samples);
     file_map_close(&s->map);
-    *s = (struct shard){ 0 };
+    *s = (struct shard){0};
 }

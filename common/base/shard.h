@@ -18,7 +18,7 @@ struct err;
 struct shard_sample {
     char key[SHARD_KEY_MAX]; /* unique in the shard: names a bad image */
     uint32_t cls;
-    const uint8_t *data;     /* encoded image, inside the mapping */
+    const uint8_t *data; /* encoded image, inside the mapping */
     size_t len;
 };
 
@@ -30,8 +30,7 @@ struct shard {
 
 int shard_open(const char *path, struct shard *ret, struct err *err);
 /* Over borrowed bytes; `name` is for messages. */
-int shard_parse(const void *data, size_t len, const char *name, struct shard *ret,
-                struct err *err);
+int shard_parse(const void *data, size_t len, const char *name, struct shard *ret, struct err *err);
 void shard_close(struct shard *s); /* { 0 } is fine */
 
 #endif

@@ -17,20 +17,11 @@ static const struct {
     const char *name;
     size_t bytes;
 } dtypes[] = {
-    [ST_UNSPECIFIED] = { "?", 0 },
-    [ST_BOOL] = { "BOOL", 1 },
-    [ST_U8] = { "U8", 1 },
-    [ST_I8] = { "I8", 1 },
-    [ST_U16] = { "U16", 2 },
-    [ST_I16] = { "I16", 2 },
-    [ST_F16] = { "F16", 2 },
-    [ST_BF16] = { "BF16", 2 },
-    [ST_U32] = { "U32", 4 },
-    [ST_I32] = { "I32", 4 },
-    [ST_F32] = { "F32", 4 },
-    [ST_U64] = { "U64", 8 },
-    [ST_I64] = { "I64", 8 },
-    [ST_F64] = { "F64", 8 },
+    [ST_UNSPECIFIED] = {"?", 0}, [ST_BOOL] = {"BOOL", 1}, [ST_U8] = {"U8", 1},
+    [ST_I8] = {"I8", 1},         [ST_U16] = {"U16", 2},   [ST_I16] = {"I16", 2},
+    [ST_F16] = {"F16", 2},       [ST_BF16] = {"BF16", 2}, [ST_U32] = {"U32", 4},
+    [ST_I32] = {"I32", 4},       [ST_F32] = {"F32", 4},   [ST_U64] = {"U64", 8},
+    [ST_I64] = {"I64", 8},       [ST_F64] = {"F64", 8},
 };
 #define N_DTYPES (sizeof(dtypes) / sizeof(dtypes[0]))
 
@@ -98,8 +89,7 @@ static int parse_offsets(const struct parse *p, const char *key, const json_t *o
         return err_set(p->err, -ERR_FORMAT,
                        "%s: tensor '%s' ends at byte %llu of a payload of %llu: the file is cut "
                        "short or its header is wrong",
-                       p->name, key, (unsigned long long)end,
-                       (unsigned long long)p->payload_bytes);
+                       p->name, key, (unsigned long long)end, (unsigned long long)p->payload_bytes);
     if (end - begin != t->bytes)
         return err_set(p->err, -ERR_FORMAT,
                        "%s: tensor '%s': shape and dtype need %llu bytes but data_offsets give "
@@ -139,20 +129,20 @@ static int parse_tensor(const struct parse *p, const char *key, const json_t *va
 static int parse_meta(const struct parse *p, json_t *map)
 {
     if (!json_is_object(map) || json_object_size(map) > ST_META_MAX)
-        return err_set(p->err, -ERR_FORMAT,
-                       "%s: __metadata__ must be a map of at most %d strings", p->name,
-                       ST_META_MAX);
+        return err_set(p->err, -ERR_FORMAT, "%s: __metadata__ must be a map of at most %d strings",
+                       p->name, ST_META_MAX);
     p->st->meta = mem_try_array(json_object_size(map), sizeof(*p->st->meta));
     if (!p->st->meta)
         return err_set(p->err, -ENOMEM, "out of memory while reading %s", p->name);
     const char *key;
     json_t *value;
-    json_object_foreach(map, key, value) {
+    json_object_foreach(map, key, value)
+    {
         if (!json_is_string(value))
             return err_set(p->err, -ERR_FORMAT, "%s: __metadata__ '%s' is not a string", p->name,
                            key);
         p->st->meta[p->st->n_meta++] =
-            (struct st_meta){ .key = str_dup(key), .value = str_dup(json_string_value(value)) };
+            (struct st_meta){.key = str_dup(key), .value = str_dup(json_string_value(value))};
     }
     return 0;
 }
@@ -202,9 +192,10 @@ static int parse_root(const struct parse *p, json_t *root)
         return err_set(p->err, -ENOMEM, "out of memory while reading %s", p->name);
     const char *key;
     json_t *value;
-    json_object_foreach(root, key, value) {
-        int rc = strcmp(key, "__metadata__") == 0 ? parse_meta(p, value)
-                                                  : parse_tensor(p, key, value);
+    json_object_foreach(root, key, value)
+    {
+        int rc =
+            strcmp(key, "__metadata__") == 0 ? parse_meta(p, value) : parse_tensor(p, key, value);
         if (rc < 0)
             return rc;
     }
@@ -220,8 +211,8 @@ static uint64_t read_le64(const uint8_t *p)
 }
 
 /* The length word against the limits and the file's size. */
-static int check_length(const uint8_t *word, uint64_t file_bytes, const char *name,
-                        uint64_t *ret, struct err *err)
+static int check_length(const uint8_t *word, uint64_t file_bytes, const char *name, uint64_t *ret,
+                        struct err *err)
 {
     if (file_bytes < 8)
         return err_set(err, -ERR_FORMAT, "%s is no safetensors file: only %llu bytes", name,
@@ -255,8 +246,8 @@ int st_parse(const void *data, size_t len, uint64_t file_bytes, const char *name
     if (!root)
         return err_set(err, -ERR_FORMAT, "%s: header byte %d: %s", name, fault.position,
                        fault.text);
-    struct st st = { .payload = 8 + n, .file_bytes = file_bytes };
-    struct parse p = { name, file_bytes - 8 - n, &st, err };
+    struct st st = {.payload = 8 + n, .file_bytes = file_bytes};
+    struct parse p = {name, file_bytes - 8 - n, &st, err};
     rc = parse_root(&p, root);
     json_decref(root);
     if (rc < 0)
@@ -272,7 +263,7 @@ int st_read(int fd, const char *path, struct st *ret, struct err *err)
     if (fstat(fd, &info) < 0)
         return err_errno(err, "cannot look at %s", path);
     uint64_t file_bytes = (uint64_t)info.st_size, n;
-    uint8_t word[8] = { 0 };
+    uint8_t word[8] = {0};
     int rc = file_bytes < 8 ? 0 : file_pread_all(fd, word, 8, 0, path, err);
     if (rc == 0)
         rc = check_length(word, file_bytes, path, &n, err);
@@ -310,7 +301,7 @@ void st_release(struct st *st)
     }
     mem_free(st->tensors);
     mem_free(st->meta);
-    *st = (struct st){ 0 };
+    *st = (struct st){0};
 }
 
 const struct st_tensor *st_find(const struct st *st, const char *name)

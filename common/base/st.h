@@ -41,8 +41,8 @@ enum st_dtype {
     ST_I64,
     ST_F64,
 };
-const char *st_dtype_name(enum st_dtype dtype);  /* "BF16" */
-size_t st_dtype_bytes(enum st_dtype dtype);      /* of one element */
+const char *st_dtype_name(enum st_dtype dtype); /* "BF16" */
+size_t st_dtype_bytes(enum st_dtype dtype);     /* of one element */
 
 struct st_tensor {
     char *name;

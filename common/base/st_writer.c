@@ -15,9 +15,9 @@ struct st_writer {
     size_t n, cap;
     struct st_meta meta[ST_META_MAX];
     size_t n_meta;
-    uint64_t payload;  /* bytes declared */
-    uint64_t written;  /* payload bytes written */
-    int sticky;        /* first failure of st_writer_meta */
+    uint64_t payload; /* bytes declared */
+    uint64_t written; /* payload bytes written */
+    int sticky;       /* first failure of st_writer_meta */
     struct file_out out;
     struct hash hash;
 };
@@ -55,13 +55,13 @@ void st_writer_meta(struct st_writer *w, const char *key, const char *value)
         w->sticky = w->sticky ? w->sticky : known ? -EEXIST : -EINVAL;
         return;
     }
-    w->meta[w->n_meta++] = (struct st_meta){ .key = str_dup(key), .value = str_dup(value) };
+    w->meta[w->n_meta++] = (struct st_meta){.key = str_dup(key), .value = str_dup(value)};
 }
 
 int st_writer_add(struct st_writer *w, const char *name, enum st_dtype dtype, unsigned rank,
                   const uint64_t *shape, struct err *err)
 {
-    struct st_tensor t = { .dtype = dtype, .rank = rank, .count = 1, .offset = w->payload };
+    struct st_tensor t = {.dtype = dtype, .rank = rank, .count = 1, .offset = w->payload};
     size_t length = strlen(name);
     if (length == 0 || length > ST_NAME_MAX || !str_is_utf8(name, length) ||
         strcmp(name, "__metadata__") == 0 || rank > ST_RANK_MAX || !st_dtype_bytes(dtype))
@@ -151,8 +151,9 @@ int st_writer_header(struct st_writer *w, struct buf *out, uint64_t *ret_file_by
                      struct err *err)
 {
     if (w->sticky)
-        return err_set(err, w->sticky, "the metadata of a safetensors file has a duplicate key, "
-                                       "too many keys or text that is not UTF-8");
+        return err_set(err, w->sticky,
+                       "the metadata of a safetensors file has a duplicate key, "
+                       "too many keys or text that is not UTF-8");
     struct buf json;
     buf_init(&json, ST_HEADER_MAX);
     int rc = build(w, &json);

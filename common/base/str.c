@@ -76,7 +76,7 @@ bool str_is_name(const char *s, size_t max)
 /* Length of the UTF-8 sequence at s, 0 if malformed, overlong or a surrogate. */
 static size_t utf8_step(const unsigned char *s, size_t left)
 {
-    static const uint32_t smallest[] = { 0, 0, 0x80, 0x800, 0x10000 };
+    static const uint32_t smallest[] = {0, 0, 0x80, 0x800, 0x10000};
     if (s[0] < 0x80)
         return 1;
     size_t n = s[0] >= 0xf0 ? 4 : s[0] >= 0xe0 ? 3 : 2;
@@ -180,8 +180,8 @@ int str_parse_double(const char *s, double *ret)
 
 int str_parse_bool(const char *s, bool *ret)
 {
-    static const char *const yes[] = { "true", "yes", "on" };
-    static const char *const no[] = { "false", "no", "off" };
+    static const char *const yes[] = {"true", "yes", "on"};
+    static const char *const no[] = {"false", "no", "off"};
     for (int i = 0; i < 3; i++) {
         bool is_yes = strcasecmp(s, yes[i]) == 0;
         if (is_yes || strcasecmp(s, no[i]) == 0) {
@@ -219,11 +219,20 @@ static int parse_with_unit(const char *s, const struct unit *units, size_t n_uni
 int str_parse_bytes(const char *s, uint64_t *ret)
 {
     static const struct unit units[] = {
-        { "", 1 },           { "B", 1 },           { "K", 1024.0 },
-        { "KiB", 1024.0 },   { "KB", 1e3 },        { "M", 1048576.0 },
-        { "MiB", 1048576.0 }, { "MB", 1e6 },       { "G", 1073741824.0 },
-        { "GiB", 1073741824.0 }, { "GB", 1e9 },    { "T", 1099511627776.0 },
-        { "TiB", 1099511627776.0 }, { "TB", 1e12 },
+        {"", 1},
+        {"B", 1},
+        {"K", 1024.0},
+        {"KiB", 1024.0},
+        {"KB", 1e3},
+        {"M", 1048576.0},
+        {"MiB", 1048576.0},
+        {"MB", 1e6},
+        {"G", 1073741824.0},
+        {"GiB", 1073741824.0},
+        {"GB", 1e9},
+        {"T", 1099511627776.0},
+        {"TiB", 1099511627776.0},
+        {"TB", 1e12},
     };
     return parse_with_unit(s, units, sizeof(units) / sizeof(units[0]), ret);
 }
@@ -231,14 +240,14 @@ int str_parse_bytes(const char *s, uint64_t *ret)
 int str_parse_duration_ms(const char *s, uint64_t *ret)
 {
     static const struct unit units[] = {
-        { "ms", 1 }, { "", 1e3 }, { "s", 1e3 }, { "m", 6e4 }, { "h", 3.6e6 }, { "d", 8.64e7 },
+        {"ms", 1}, {"", 1e3}, {"s", 1e3}, {"m", 6e4}, {"h", 3.6e6}, {"d", 8.64e7},
     };
     return parse_with_unit(s, units, sizeof(units) / sizeof(units[0]), ret);
 }
 
 char *str_human_bytes(uint64_t bytes, char out[STR_HUMAN_MAX])
 {
-    static const char *const units[] = { "KiB", "MiB", "GiB", "TiB", "PiB", "EiB" };
+    static const char *const units[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
     if (bytes < 1024) {
         (void)snprintf(out, STR_HUMAN_MAX, "%u B", (unsigned)bytes);
         return out;
@@ -324,7 +333,8 @@ const char *str_suggest(const char *word, const char *const *names, size_t n)
     for (size_t i = 0; i < n; i++) {
         unsigned d = names[i] ? str_distance(word, names[i]) : UINT32_MAX;
         /* Of short names a distance near their length would match anything. */
-        if (names[i] && d <= best_distance && d < strlen(names[i]) && (!best || d < best_distance)) {
+        if (names[i] && d <= best_distance && d < strlen(names[i]) &&
+            (!best || d < best_distance)) {
             best = names[i];
             best_distance = d;
         }

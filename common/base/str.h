@@ -23,16 +23,18 @@ bool str_is_utf8(const char *s, size_t len);
 
 /* 0, or -EINVAL (not such a value), -ERANGE (does not fit).  No white space, no
  * trailing text.  *ret is untouched on failure. */
-int str_parse_u64(const char *s, uint64_t *ret);    /* decimal, or 0x hex */
+int str_parse_u64(const char *s, uint64_t *ret); /* decimal, or 0x hex */
 int str_parse_i64(const char *s, int64_t *ret);
-int str_parse_double(const char *s, double *ret);   /* finite, no hex */
-int str_parse_bool(const char *s, bool *ret);       /* true false yes no on off */
-int str_parse_bytes(const char *s, uint64_t *ret);  /* "512", "64KiB", "1.5GiB", "10MB", "8M" (2^20) */
-int str_parse_duration_ms(const char *s, uint64_t *ret); /* "250ms" "2s" "1.5m" "3h" "1d"; bare = s */
+int str_parse_double(const char *s, double *ret); /* finite, no hex */
+int str_parse_bool(const char *s, bool *ret);     /* true false yes no on off */
+int str_parse_bytes(const char *s,
+                    uint64_t *ret); /* "512", "64KiB", "1.5GiB", "10MB", "8M" (2^20) */
+int str_parse_duration_ms(const char *s,
+                          uint64_t *ret); /* "250ms" "2s" "1.5m" "3h" "1d"; bare = s */
 
 #define STR_HUMAN_MAX 32
-char *str_human_bytes(uint64_t bytes, char out[STR_HUMAN_MAX]);       /* "1.5 MiB" */
-char *str_human_duration(uint64_t ms, char out[STR_HUMAN_MAX]);       /* "1m05s" */
+char *str_human_bytes(uint64_t bytes, char out[STR_HUMAN_MAX]); /* "1.5 MiB" */
+char *str_human_duration(uint64_t ms, char out[STR_HUMAN_MAX]); /* "1m05s" */
 
 /* Levenshtein with transposition; of at most 64 bytes each, else the longer length. */
 unsigned str_distance(const char *a, const char *b);

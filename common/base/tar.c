@@ -22,8 +22,8 @@ struct tar {
     bool ended; /* libarchive must not be asked again */
     tar_read_fn *read;
     void *ctx;
-    uint8_t *block;     /* of the stream variant */
-    struct err failed;  /* what the stream's read said */
+    uint8_t *block;    /* of the stream variant */
+    struct err failed; /* what the stream's read said */
 };
 
 /* libarchive's complaint, with the file and the entry. */
@@ -153,7 +153,7 @@ int tar_next(struct tar *t, struct tar_entry *ret, struct err *err)
                            t->entry);
         (void)str_copy(t->entry, sizeof(t->entry), name);
         t->entry_bytes = (uint64_t)archive_entry_size(e);
-        *ret = (struct tar_entry){ .name = t->entry, .size = t->entry_bytes };
+        *ret = (struct tar_entry){.name = t->entry, .size = t->entry_bytes};
         return 1;
     }
     return err_set(err, -ERR_LIMIT, "%s has %d entries in a row that are no files", t->name,
@@ -190,14 +190,14 @@ struct tar_writer {
     struct err failed; /* of the write callback */
 };
 
+/* Claims success even when the disk is full: an archive that libarchive calls
+ * fatal leaks its block.  Our callers look at `failed` instead. */
 static la_ssize_t write_block(struct archive *a, void *ctx, const void *data, size_t len)
 {
+    (void)a;
     struct tar_writer *w = ctx;
-    if (file_out_write(&w->out, data, len, &w->failed) < 0) {
-        archive_set_error(a, EIO, "write failed");
-        return -1;
-    }
-    hash_update(&w->hash, data, len);
+    if (w->failed.code == 0 && file_out_write(&w->out, data, len, &w->failed) == 0)
+        hash_update(&w->hash, data, len);
     return (la_ssize_t)len;
 }
 
@@ -242,7 +242,7 @@ int tar_writer_add(struct tar_writer *w, const char *name, const void *data, siz
     int rc = 0;
     if (archive_write_header(w->archive, e) != ARCHIVE_OK ||
         (len && archive_write_data(w->archive, data, len) != (la_ssize_t)len) ||
-        archive_write_finish_entry(w->archive) != ARCHIVE_OK)
+        archive_write_finish_entry(w->archive) != ARCHIVE_OK || w->failed.code)
         rc = writer_fail(w, err);
     archive_entry_free(e);
     return rc;
@@ -251,7 +251,7 @@ int tar_writer_add(struct tar_writer *w, const char *name, const void *data, siz
 int tar_writer_commit(struct tar_writer *w, uint8_t sha256[HASH_BYTES], uint64_t *ret_bytes,
                       struct err *err)
 {
-    if (archive_write_close(w->archive) != ARCHIVE_OK)
+    if (archive_write_close(w->archive) != ARCHIVE_OK || w->failed.code)
         return writer_fail(w, err);
     uint64_t size = w->out.written;
     int rc = file_out_commit(&w->out, err);
@@ -270,10 +270,9 @@ void tar_writer_free(struct tar_writer *w)
 {
     if (!w)
         return;
-    if (w->archive) {
-        archive_write_fail(w->archive); /* frees without writing more */
+    w->failed.code = w->failed.code ? w->failed.code : -ERR_CANCELLED; /* write no more */
+    if (w->archive)
         archive_write_free(w->archive);
-    }
     file_out_abort(&w->out);
     hash_release(&w->hash);
     mem_free(w);

@@ -180,7 +180,7 @@ int yaml_parse(const char *text, size_t len, const char *file, struct yaml_doc *
     if (len > YAML_BYTES_MAX)
         return err_set(err, -ERR_LIMIT, "%s has %zu bytes, at most %u are allowed", file, len,
                        YAML_BYTES_MAX);
-    struct loader l = { .file = file, .err = err };
+    struct loader l = {.file = file, .err = err};
     if (!yaml_parser_initialize(&l.parser))
         return err_set(err, -ENOMEM, "out of memory while reading %s", file);
     yaml_parser_set_input_string(&l.parser, (const unsigned char *)text, len);
@@ -202,7 +202,7 @@ int yaml_parse(const char *text, size_t len, const char *file, struct yaml_doc *
         root->kind = YAML_MAP;
         root->line = root->column = 1;
     }
-    *ret = (struct yaml_doc){ .file = str_dup(file), .root = root };
+    *ret = (struct yaml_doc){.file = str_dup(file), .root = root};
     return 0;
 }
 
@@ -210,7 +210,7 @@ void yaml_release(struct yaml_doc *doc)
 {
     node_free(doc->root);
     mem_free(doc->file);
-    *doc = (struct yaml_doc){ 0 };
+    *doc = (struct yaml_doc){0};
 }
 
 const struct yaml_node *yaml_get(const struct yaml_node *map, const char *key)

@@ -24,9 +24,9 @@ enum yaml_kind {
 struct yaml_node {
     enum yaml_kind kind;
     int line, column;
-    char *text;              /* scalar: its value */
-    bool quoted;             /* scalar: "..." '...' | > ; then never null, bool or number */
-    char *key;               /* child of a map: its key (key_line is its line) */
+    char *text;  /* scalar: its value */
+    bool quoted; /* scalar: "..." '...' | > ; then never null, bool or number */
+    char *key;   /* child of a map: its key (key_line is its line) */
     int key_line;
     struct yaml_node *next;  /* sibling */
     struct yaml_node *first; /* children, in order */
@@ -34,8 +34,8 @@ struct yaml_node {
 };
 
 struct yaml_doc {
-    char *file;              /* name for messages */
-    struct yaml_node *root;  /* a map; an empty text gives an empty map */
+    char *file;             /* name for messages */
+    struct yaml_node *root; /* a map; an empty text gives an empty map */
 };
 
 /* `file` is how messages name the text: "job.yaml:12: ...".  Release the doc. */

@@ -15,21 +15,21 @@ struct opts {
 
 static struct opts o;
 static const struct args_flag flags[] = {
-    { "data-dir", 'd', ARGS_STR, &o.dir, "DIR", "where the state lives", .required = true },
-    { "port", 0, ARGS_U64, &o.port, "N", "port", .max = 65535, .given = &o.port_given },
-    { "wait", 0, ARGS_DURATION_MS, &o.wait, "TIME", "patience" },
-    { "verbose", 'v', ARGS_BOOL, &o.verbose, NULL, "say more" },
-    { "count", 'n', ARGS_INT, &o.n, "N", "how many", .min = 1, .max = 9 },
-    { "rate", 0, ARGS_DOUBLE, &o.rate, "X", "how fast" },
-    { "tag", 't', ARGS_LIST, &o.tags, "TAG", "label" },
-    { 0 },
+    {"data-dir", 'd', ARGS_STR, &o.dir, "DIR", "where the state lives", .required = true},
+    {"port", 0, ARGS_U64, &o.port, "N", "port", .max = 65535, .given = &o.port_given},
+    {"wait", 0, ARGS_DURATION_MS, &o.wait, "TIME", "patience"},
+    {"verbose", 'v', ARGS_BOOL, &o.verbose, NULL, "say more"},
+    {"count", 'n', ARGS_INT, &o.n, "N", "how many", .min = 1, .max = 9},
+    {"rate", 0, ARGS_DOUBLE, &o.rate, "X", "how fast"},
+    {"tag", 't', ARGS_LIST, &o.tags, "TAG", "label"},
+    {0},
 };
-static struct args a = { .program = "prog",
-                         .usage = "--data-dir DIR FILE",
-                         .about = "does a thing",
-                         .flags = flags,
-                         .rest_min = 1,
-                         .rest_max = 2 };
+static struct args a = {.program = "prog",
+                        .usage = "--data-dir DIR FILE",
+                        .about = "does a thing",
+                        .flags = flags,
+                        .rest_min = 1,
+                        .rest_max = 2};
 
 /* Splits at spaces; words live as long as the test. */
 static int parse(const char *line, struct err *err)
@@ -37,7 +37,7 @@ static int parse(const char *line, struct err *err)
     static char text[512];
     char *argv[32];
     int argc = 0;
-    o = (struct opts){ .port = 7710 };
+    o = (struct opts){.port = 7710};
     snprintf(text, sizeof(text), "prog %s", line);
     for (char *w = strtok(text, " "); w; w = strtok(NULL, " "))
         argv[argc++] = w;
@@ -69,18 +69,18 @@ static void refuses(void **state)
     static const struct {
         const char *line, *says;
     } cases[] = {
-        { "f", "--data-dir is missing: where the state lives; usage: prog" },
-        { "--data-dir", "--data-dir needs a value" },
-        { "-d", "-d needs a value" },
-        { "--data-dirr x f", "unknown flag '--data-dirr'; did you mean '--data-dir'?" },
-        { "-d x -q f", "unknown flag '-q'" },
-        { "-d x --port 70000 f", "--port is '70000', expected a whole number from 0 to 65535" },
-        { "-d x --port=ten f", "--port is 'ten'" },
-        { "-d x -n 0 f", "from 1 to 9" },
-        { "-d x --wait soon f", "a duration such as 2s" },
-        { "-d x", "too few arguments" },
-        { "-d x a b c", "unexpected argument 'c'" },
-        { "-d x --no-port f", "unknown flag '--no-port'" },
+        {"f", "--data-dir is missing: where the state lives; usage: prog"},
+        {"--data-dir", "--data-dir needs a value"},
+        {"-d", "-d needs a value"},
+        {"--data-dirr x f", "unknown flag '--data-dirr'; did you mean '--data-dir'?"},
+        {"-d x -q f", "unknown flag '-q'"},
+        {"-d x --port 70000 f", "--port is '70000', expected a whole number from 0 to 65535"},
+        {"-d x --port=ten f", "--port is 'ten'"},
+        {"-d x -n 0 f", "from 1 to 9"},
+        {"-d x --wait soon f", "a duration such as 2s"},
+        {"-d x", "too few arguments"},
+        {"-d x a b c", "unexpected argument 'c'"},
+        {"-d x --no-port f", "unknown flag '--no-port'"},
     };
     for (size_t i = 0; i < COUNT(cases); i++)
         FAILS(parse(cases[i].line, err), cases[i].says);
@@ -90,7 +90,7 @@ static void helps(void **state)
 {
     char *text = NULL;
     size_t n;
-    o = (struct opts){ .port = 7710 };
+    o = (struct opts){.port = 7710};
     FILE *f = open_memstream(&text, &n);
     args_help(&a, f);
     fclose(f);

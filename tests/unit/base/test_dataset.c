@@ -67,13 +67,13 @@ static int cut(const char *path, uint64_t seed, double holdout, uint32_t max_bad
     memset(got, 0, sizeof(*got));
     int rc = dataset_open(path, &ds, err);
     if (rc == 0) {
-        struct dataset_cut opt = { .seed = seed,
-                                   .holdout = holdout,
-                                   .shard_samples = 16,
-                                   .max_bad = max_bad,
-                                   .dir = dir,
-                                   .on_shard = on_shard,
-                                   .ctx = got };
+        struct dataset_cut opt = {.seed = seed,
+                                  .holdout = holdout,
+                                  .shard_samples = 16,
+                                  .max_bad = max_bad,
+                                  .dir = dir,
+                                  .on_shard = on_shard,
+                                  .ctx = got};
         rc = dataset_cut(ds, &opt, report, err);
         dataset_close(ds);
     }
@@ -173,7 +173,7 @@ static void tars_are_read(void **state)
              "a.cls=1;a.png=PNG;a.txt=a cat;x/b.png=PNG;x/b.cls= 0\n;x/b.width.txt=5;c.json={};"
              "c.cls=2;c.bin=1");
     make_tar(dir, "p-001.tar", "d.json={\"label\": 3, \"caption\": \"dog\"};d.png=PNG");
-    const char *const paths[] = { range, glob, dir };
+    const char *const paths[] = {range, glob, dir};
     for (size_t i = 0; i < COUNT(paths); i++) {
         struct dataset *ds;
         struct dataset_sample s;
@@ -241,12 +241,12 @@ static void refuses_tars(void **state)
     static const struct {
         const char *members, *says;
     } cases[] = {
-        { "a.png=PNG;b.png=PNG", "sample 'a' has no class" },
-        { "a.png=PNG;a.cls=1;b.png=PNG;b.cls=cat", "numbers and texts are mixed" },
-        { "a.png=PNG;a.jpg=PNG;a.cls=1", "sample 'a' has two images" },
-        { "a.png=PNG;a.cls=99999", "class 99999, at most 4095" },
-        { "a.txt=hello", "has no images" },
-        { "a.json={;a.png=PNG", "a.json, line 1" },
+        {"a.png=PNG;b.png=PNG", "sample 'a' has no class"},
+        {"a.png=PNG;a.cls=1;b.png=PNG;b.cls=cat", "numbers and texts are mixed"},
+        {"a.png=PNG;a.jpg=PNG;a.cls=1", "sample 'a' has two images"},
+        {"a.png=PNG;a.cls=99999", "class 99999, at most 4095"},
+        {"a.txt=hello", "has no images"},
+        {"a.json={;a.png=PNG", "a.json, line 1"},
     };
     char *dir = scratch_new(), *path = in(dir, "t.tar");
     struct dataset *ds;
@@ -281,8 +281,8 @@ static void stops_cleanly(void **state)
     OK(file_mkdirs(out, 0755, err));
     struct dataset *ds;
     OK(dataset_open(data, &ds, err));
-    struct got got = { .stop_after = 1 };
-    struct dataset_cut opt = { .shard_samples = 16, .dir = out, .on_shard = on_shard, .ctx = &got };
+    struct got got = {.stop_after = 1};
+    struct dataset_cut opt = {.shard_samples = 16, .dir = out, .on_shard = on_shard, .ctx = &got};
     struct dataset_report r;
     FAILS(dataset_cut(ds, &opt, &r, err), "enough");
     if (file_fault_enospc(5000)) {

@@ -4,7 +4,7 @@
 
 static void sets_and_wraps(void **state)
 {
-    struct err e = { 0 };
+    struct err e = {0};
     assert_int_equal(err_set(&e, -ERR_FORMAT, "byte %d", 7), -ERR_FORMAT);
     assert_string_equal(e.msg, "byte 7");
     assert_int_equal(err_wrap(&e, "reading %s", "x"), -ERR_FORMAT);

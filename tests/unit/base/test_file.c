@@ -128,7 +128,7 @@ static void trees(void **state)
 static void locks_exclude(void **state)
 {
     char *dir = scratch_new(), want[64];
-    struct file_lock lock, second = { 0 };
+    struct file_lock lock, second = {0};
     OK(file_lock_dir(dir, "pid", &lock, err));
     snprintf(want, sizeof(want), "in use by process %d", (int)getpid());
     FAILS(file_lock_dir(dir, "pid", &second, err), want);

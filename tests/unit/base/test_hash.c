@@ -53,8 +53,8 @@ static void codecs(void **state)
 {
     static const struct {
         const char *raw, *text;
-    } cases[] = { { "", "" },         { "f", "Zg" },         { "fo", "Zm8" },
-                  { "foo", "Zm9v" },  { "foob", "Zm9vYg" },  { "\xfb\xff", "-_8" } };
+    } cases[] = {{"", ""},        {"f", "Zg"},        {"fo", "Zm8"},
+                 {"foo", "Zm9v"}, {"foob", "Zm9vYg"}, {"\xfb\xff", "-_8"}};
     for (size_t i = 0; i < COUNT(cases); i++) {
         char text[32];
         uint8_t raw[32];
@@ -65,7 +65,7 @@ static void codecs(void **state)
         assert_int_equal(n, strlen(cases[i].raw));
         assert_memory_equal(raw, cases[i].raw, n);
     }
-    static const char *const bad[] = { "Z", "Zh", "Zg==", "Z+8", "Zm9v\n", "Zm9" };
+    static const char *const bad[] = {"Z", "Zh", "Zg==", "Z+8", "Zm9v\n", "Zm9"};
     uint8_t raw[32];
     size_t n;
     for (size_t i = 0; i < COUNT(bad); i++)

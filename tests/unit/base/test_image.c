@@ -38,7 +38,8 @@ static void decodes_every_format(void **state)
     VipsImage *image = picture(), *cmyk = NULL, *deep = NULL;
     void *bytes;
     size_t n;
-    assert_int_equal(vips_jpegsave_buffer(image, &bytes, &n, "Q", 95, "no_subsample", TRUE, NULL), 0);
+    assert_int_equal(vips_jpegsave_buffer(image, &bytes, &n, "Q", 95, "no_subsample", TRUE, NULL),
+                     0);
     check_halves(bytes, n);
     g_free(bytes);
     assert_int_equal(vips_pngsave_buffer(image, &bytes, &n, NULL), 0);
@@ -71,14 +72,14 @@ static void decodes_every_format(void **state)
 /* Grey, grey with alpha, colour with alpha: transparent is white. */
 static void flattens_on_white(void **state)
 {
-    static const uint8_t pixels[2][4] = { { 10, 0 }, { 10, 20, 30, 0 } };
+    static const uint8_t pixels[2][4] = {{10, 0}, {10, 20, 30, 0}};
     for (int i = 0; i < 2; i++) {
         int bands = i ? 4 : 2;
         uint8_t raw[16 * 16 * 4], out[8 * 8 * 3];
         for (int p = 0; p < 256; p++)
             memcpy(raw + p * bands, pixels[i], (size_t)bands);
-        VipsImage *image = vips_image_new_from_memory_copy(raw, (size_t)(256 * bands), 16, 16, bands,
-                                                           VIPS_FORMAT_UCHAR);
+        VipsImage *image = vips_image_new_from_memory_copy(raw, (size_t)(256 * bands), 16, 16,
+                                                           bands, VIPS_FORMAT_UCHAR);
         image->Type = i ? VIPS_INTERPRETATION_sRGB : VIPS_INTERPRETATION_B_W;
         void *bytes;
         size_t n;
@@ -120,10 +121,10 @@ static void refuses_broken_images(void **state)
     FAILS(image_decode("RIFF\x10\0\0\0WEBPVP8 xxxxxxxx", 24, 16, 0, out, err), "broken image");
     FAILS(image_decode(png, png_n, 0, 0, out, err), "cannot decode to 0");
     /* A header that promises 30000 x 30000 pixels, its checksum mended. */
-    uint8_t bomb[] = { 0x89, 'P', 'N', 'G',  '\r', '\n', 0x1a, '\n', 0,    0,    0,
-                       13,   'I', 'H', 'D',  'R',  0,    0,    0x75, 0x30, 0,    0,
-                       0x75, 0x30, 8,  2,    0,    0,    0,    0x4d, 0xc4, 0x44, 0x56 };
-    struct err e = { 0 };
+    uint8_t bomb[] = {0x89, 'P',  'N', 'G', '\r', '\n', 0x1a, '\n', 0,    0,    0,
+                      13,   'I',  'H', 'D', 'R',  0,    0,    0x75, 0x30, 0,    0,
+                      0x75, 0x30, 8,   2,   0,    0,    0,    0x4d, 0xc4, 0x44, 0x56};
+    struct err e = {0};
     assert_true(image_decode(bomb, sizeof(bomb), 16, 0, out, &e) < 0);
     assert_non_null(strstr(e.msg, "image"));
     g_free(png);

@@ -106,50 +106,50 @@ static void refuses_with_a_sentence(void **state)
     static const struct {
         const char *line, *says;
     } cases[] = {
-        { "train: {batch: 64, lerning_rate: 1}",
-          "job.yaml:4: unknown key 'lerning_rate' in 'train'; did you mean 'lr'?" },
-        { "trian: {}", "job.yaml:6: unknown key 'trian'; did you mean 'train'?" },
-        { "wire: {sideways: 1}", "unknown key 'sideways' in 'wire'; known are up, down" },
-        { "train: {batch: many}",
-          "job.yaml:4: train.batch is 'many', expected a whole number from 1 to 65536" },
-        { "train: {batch: 0}", "train.batch is '0', expected a whole number from 1" },
-        { "train: {batch: 1.5}", "train.batch is '1.5'" },
-        { "train: {batch: \"64\"}", "train.batch is \"64\"" },
-        { "train: {batch: [1]}", "train.batch is a list, expected a whole number" },
-        { "train: {batch: }", "train.batch has no value" },
-        { "train: {}", "job.yaml:4: train.batch is missing" },
-        { "train: 5", "train is '5', expected keys with values" },
-        { "train: {batch: 64, lr: nan}", "train.lr is 'nan', expected a number" },
-        { "train: {batch: 64, schedule: cosin}", "did you mean 'cosine'?" },
-        { "train: {batch: 64, accumulate: 3}", "train.accumulate is 3, which does not divide" },
-        { "data: {path: x, image_size: 33}", "model.patch is 2, which does not divide" },
-        { "data: {path: x, image_size: 512}", "65536 tokens, at most 4096" },
-        { "data: {path: x}", "data.image_size is missing" },
-        { "data: {image_size: 32}", "data.path is missing" },
-        { "data: {path: x, url: [http://a], image_size: 32}", "leave out one" },
-        { "data: {url: [ftp://a], image_size: 32}", "starts with http://" },
-        { "data: {url: [], image_size: 32}", "data.path is missing" },
-        { "data: {url: [[x]], image_size: 32}", "data.url is a list" },
-        { "data: {path: \"\", image_size: 32}", "data.path is empty" },
-        { "data: {path: x, image_size: 32, flip: maybe}", "expected true or false" },
-        { "data: {path: x, image_size: 32, holdout: 0.6}", "a number from 0 to 0.5" },
-        { "model: {dim: 192, depth: 6, heads: 5}",
-          "job.yaml:3: model.heads is 5, which does not divide model.dim (192)" },
-        { "model: {dim: 6, depth: 6, heads: 1}", "expected a multiple of 4" },
-        { "model: {dim: 192, depth: 6, heads: 3, mlp_ratio: 0.3333}", "model.mlp_ratio" },
-        { "model: {depth: 6, heads: 3}", "model.dim is missing" },
-        { "model: {preset: DiT-XXL/2}", "did you mean 'DiT-XL/2'?" },
-        { "model: {preset: DiT-S/2, dim: 200}", "model.dim is 200, but preset DiT-S/2 says 384" },
-        { "model: {type: unet, dim: 192, depth: 6, heads: 3}", "expected one of dit" },
-        { "outer: {rounds: 20}", "outer.steps is missing" },
-        { "outer: {rounds: 20, steps: 5, seconds: 5}", "outer.seconds and outer.steps are both" },
-        { "outer: {rounds: 20, steps: 5, momentum: 1}", "outer.momentum is '1'" },
-        { "name: ../evil", "name is '../evil'" },
-        { "recipe: {replicas: 0}", "recipe.replicas is '0', expected a whole number from 1 to 256" },
-        { "recipe: {name: \"a b\"}", "recipe.name is 'a b'" },
-        { "eval: {every: 2}\ndata2: {}", "unknown key 'data2'" },
-        { "wire: {up: fp8}", "expected one of f32, bf16, int8, e3m0" },
-        { "seed: -1", "seed is '-1'" },
+        {"train: {batch: 64, lerning_rate: 1}",
+         "job.yaml:4: unknown key 'lerning_rate' in 'train'; did you mean 'lr'?"},
+        {"trian: {}", "job.yaml:6: unknown key 'trian'; did you mean 'train'?"},
+        {"wire: {sideways: 1}", "unknown key 'sideways' in 'wire'; known are up, down"},
+        {"train: {batch: many}",
+         "job.yaml:4: train.batch is 'many', expected a whole number from 1 to 65536"},
+        {"train: {batch: 0}", "train.batch is '0', expected a whole number from 1"},
+        {"train: {batch: 1.5}", "train.batch is '1.5'"},
+        {"train: {batch: \"64\"}", "train.batch is \"64\""},
+        {"train: {batch: [1]}", "train.batch is a list, expected a whole number"},
+        {"train: {batch: }", "train.batch has no value"},
+        {"train: {}", "job.yaml:4: train.batch is missing"},
+        {"train: 5", "train is '5', expected keys with values"},
+        {"train: {batch: 64, lr: nan}", "train.lr is 'nan', expected a number"},
+        {"train: {batch: 64, schedule: cosin}", "did you mean 'cosine'?"},
+        {"train: {batch: 64, accumulate: 3}", "train.accumulate is 3, which does not divide"},
+        {"data: {path: x, image_size: 33}", "model.patch is 2, which does not divide"},
+        {"data: {path: x, image_size: 512}", "65536 tokens, at most 4096"},
+        {"data: {path: x}", "data.image_size is missing"},
+        {"data: {image_size: 32}", "data.path is missing"},
+        {"data: {path: x, url: [http://a], image_size: 32}", "leave out one"},
+        {"data: {url: [ftp://a], image_size: 32}", "starts with http://"},
+        {"data: {url: [], image_size: 32}", "data.path is missing"},
+        {"data: {url: [[x]], image_size: 32}", "data.url is a list"},
+        {"data: {path: \"\", image_size: 32}", "data.path is empty"},
+        {"data: {path: x, image_size: 32, flip: maybe}", "expected true or false"},
+        {"data: {path: x, image_size: 32, holdout: 0.6}", "a number from 0 to 0.5"},
+        {"model: {dim: 192, depth: 6, heads: 5}",
+         "job.yaml:3: model.heads is 5, which does not divide model.dim (192)"},
+        {"model: {dim: 6, depth: 6, heads: 1}", "expected a multiple of 4"},
+        {"model: {dim: 192, depth: 6, heads: 3, mlp_ratio: 0.3333}", "model.mlp_ratio"},
+        {"model: {depth: 6, heads: 3}", "model.dim is missing"},
+        {"model: {preset: DiT-XXL/2}", "did you mean 'DiT-XL/2'?"},
+        {"model: {preset: DiT-S/2, dim: 200}", "model.dim is 200, but preset DiT-S/2 says 384"},
+        {"model: {type: unet, dim: 192, depth: 6, heads: 3}", "expected one of dit"},
+        {"outer: {rounds: 20}", "outer.steps is missing"},
+        {"outer: {rounds: 20, steps: 5, seconds: 5}", "outer.seconds and outer.steps are both"},
+        {"outer: {rounds: 20, steps: 5, momentum: 1}", "outer.momentum is '1'"},
+        {"name: ../evil", "name is '../evil'"},
+        {"recipe: {replicas: 0}", "recipe.replicas is '0', expected a whole number from 1 to 256"},
+        {"recipe: {name: \"a b\"}", "recipe.name is 'a b'"},
+        {"eval: {every: 2}\ndata2: {}", "unknown key 'data2'"},
+        {"wire: {up: fp8}", "expected one of f32, bf16, int8, e3m0"},
+        {"seed: -1", "seed is '-1'"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         char text[4096];
@@ -197,8 +197,8 @@ static void check_defaults(const struct conf_key *keys, const char *section, str
             char text[4096], line[256];
             snprintf(line, sizeof(line), "%s: {%s: %s}", section, k->key, k->def);
             struct yaml_doc tree;
-            struct job_spec s = { 0 };
-            struct err e = { 0 };
+            struct job_spec s = {0};
+            struct err e = {0};
             snprintf(text, sizeof(text), "%s\n", line);
             assert_int_equal(yaml_parse(text, strlen(text), "d", &tree, &e), 0);
             /* Binding may miss required keys; it must not object to the default. */
@@ -227,8 +227,8 @@ static void documents_itself(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(fills_the_defaults),        cmocka_unit_test(reads_every_kind),
-        cmocka_unit_test(refuses_with_a_sentence),   cmocka_unit_test(keys_that_need_each_other),
+        cmocka_unit_test(fills_the_defaults),      cmocka_unit_test(reads_every_kind),
+        cmocka_unit_test(refuses_with_a_sentence), cmocka_unit_test(keys_that_need_each_other),
         cmocka_unit_test(documents_itself),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

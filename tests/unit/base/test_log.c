@@ -20,7 +20,7 @@ static void tap(void *ctx, enum log_level level, const char *area, const char *t
 
 static void levels_filter(void **state)
 {
-    struct seen s = { 0 };
+    struct seen s = {0};
     log_set_tap(tap, &s);
     log_set_level(LOG_LEVEL_WARN);
     log_info("t", "dropped");
@@ -41,8 +41,8 @@ static void levels_filter(void **state)
 
 static void logs_a_change_once(void **state)
 {
-    struct seen s = { 0 };
-    struct log_change last = { 0 };
+    struct seen s = {0};
+    struct log_change last = {0};
     log_set_tap(tap, &s);
     assert_true(log_on_change(&last, LOG_LEVEL_INFO, "d", "waiting for %d", 1));
     assert_false(log_on_change(&last, LOG_LEVEL_INFO, "d", "waiting for %d", 1));
@@ -54,7 +54,7 @@ static void logs_a_change_once(void **state)
 
 static void cuts_long_lines(void **state)
 {
-    struct seen s = { 0 };
+    struct seen s = {0};
     char big[5000];
     memset(big, 'y', sizeof(big) - 1);
     big[sizeof(big) - 1] = '\0';

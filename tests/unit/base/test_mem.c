@@ -86,7 +86,7 @@ struct item {
 static void lists_link(void **state)
 {
     struct list head;
-    struct item items[3] = { { .id = 1 }, { .id = 2 }, { .id = 3 } };
+    struct item items[3] = {{.id = 1}, {.id = 2}, {.id = 3}};
     list_init(&head);
     assert_null(list_pop(&head));
     list_push(&head, &items[1].link);

@@ -10,13 +10,13 @@ static void philox_known_answers(void **state)
     static const struct {
         uint32_t counter[4], key[2], out[4];
     } cases[] = {
-        { { 0, 0, 0, 0 }, { 0, 0 }, { 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8 } },
-        { { 0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff },
-          { 0xffffffff, 0xffffffff },
-          { 0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd } },
-        { { 0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344 },
-          { 0xa4093822, 0x299f31d0 },
-          { 0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1 } },
+        {{0, 0, 0, 0}, {0, 0}, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
+        {{0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff},
+         {0xffffffff, 0xffffffff},
+         {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
+        {{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344},
+         {0xa4093822, 0x299f31d0},
+         {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         uint32_t out[4];
@@ -106,7 +106,7 @@ static void shuffles(void **state)
     assert_memory_not_equal(a, b, sizeof(a));
     struct rng r;
     rng_init(&r, 3, 3);
-    unsigned counts[7] = { 0 };
+    unsigned counts[7] = {0};
     for (int i = 0; i < 70000; i++)
         counts[rng_below(&r, 7)]++;
     for (int i = 0; i < 7; i++)
@@ -123,8 +123,10 @@ static void shuffles(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(philox_known_answers), cmocka_unit_test(fills_do_not_depend_on_the_split),
-        cmocka_unit_test(moments_are_right),    cmocka_unit_test(normals_match_libm),
+        cmocka_unit_test(philox_known_answers),
+        cmocka_unit_test(fills_do_not_depend_on_the_split),
+        cmocka_unit_test(moments_are_right),
+        cmocka_unit_test(normals_match_libm),
         cmocka_unit_test(shuffles),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

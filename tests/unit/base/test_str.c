@@ -11,17 +11,17 @@ static void parses_u64(void **state)
         int rc;
         uint64_t value;
     } cases[] = {
-        { "0", 0, 0 },
-        { "18446744073709551615", 0, UINT64_MAX },
-        { "18446744073709551616", -ERANGE, 0 },
-        { "0xff", 0, 255 },
-        { "0x", -EINVAL, 0 },
-        { "", -EINVAL, 0 },
-        { " 1", -EINVAL, 0 },
-        { "1 ", -EINVAL, 0 },
-        { "-1", -EINVAL, 0 },
-        { "+1", -EINVAL, 0 },
-        { "1e3", -EINVAL, 0 },
+        {"0", 0, 0},
+        {"18446744073709551615", 0, UINT64_MAX},
+        {"18446744073709551616", -ERANGE, 0},
+        {"0xff", 0, 255},
+        {"0x", -EINVAL, 0},
+        {"", -EINVAL, 0},
+        {" 1", -EINVAL, 0},
+        {"1 ", -EINVAL, 0},
+        {"-1", -EINVAL, 0},
+        {"+1", -EINVAL, 0},
+        {"1e3", -EINVAL, 0},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         uint64_t v = 0;
@@ -37,7 +37,7 @@ static void parses_u64(void **state)
 
 static void parses_numbers(void **state)
 {
-    static const char *const bad[] = { "", ".", "e5", "1.5x", "nan", "inf", "0x10", " 1", "1,5" };
+    static const char *const bad[] = {"", ".", "e5", "1.5x", "nan", "inf", "0x10", " 1", "1,5"};
     double d;
     for (size_t i = 0; i < COUNT(bad); i++)
         assert_int_equal(str_parse_double(bad[i], &d), -EINVAL);
@@ -81,14 +81,14 @@ static void parses_units(void **state)
 
 static void suggests(void **state)
 {
-    static const char *const names[] = { "batch", "lr",  "warmup", "schedule", "weight_decay",
-                                         NULL,    "ema", "rounds" };
+    static const char *const names[] = {"batch",        "lr", "warmup", "schedule",
+                                        "weight_decay", NULL, "ema",    "rounds"};
     static const struct {
         const char *word, *best;
     } cases[] = {
-        { "lerning_rate", "lr" }, { "learning_rate", "lr" }, { "bacth", "batch" },
-        { "wieght_decay", "weight_decay" }, { "shedule", "schedule" }, { "zzzzzz", NULL },
-        { "decay", "weight_decay" }, { "round", "rounds" },
+        {"lerning_rate", "lr"},           {"learning_rate", "lr"}, {"bacth", "batch"},
+        {"wieght_decay", "weight_decay"}, {"shedule", "schedule"}, {"zzzzzz", NULL},
+        {"decay", "weight_decay"},        {"round", "rounds"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         const char *hit = str_suggest(cases[i].word, names, COUNT(names));
@@ -128,7 +128,7 @@ static void checks_text(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(parses_u64),  cmocka_unit_test(parses_numbers),
+        cmocka_unit_test(parses_u64),   cmocka_unit_test(parses_numbers),
         cmocka_unit_test(parses_units), cmocka_unit_test(suggests),
         cmocka_unit_test(checks_text),
     };

@@ -56,7 +56,7 @@ static void reads_back(void **state)
     assert_int_equal(e.size, 4);
     OK(tar_read(t, &b, err));
     assert_string_equal(buf_str(&b), "png!");
-    FAILS(tar_read(t, &(struct buf){ .max = 3 }, err), "'000.png' has 4 bytes, at most 3");
+    FAILS(tar_read(t, &(struct buf){.max = 3}, err), "'000.png' has 4 bytes, at most 3");
     assert_int_equal(tar_next(t, &e, NULL), 1); /* passed over */
     assert_int_equal(tar_next(t, &e, NULL), 1);
     buf_clear(&b);
@@ -102,7 +102,8 @@ static void names_the_cut(void **state)
     FAILS(read_all(b.data, 2048 + 512 + 700, err), "cut.tar is cut short or no tar archive, after "
                                                    "entry '001.jpg'");
     FAILS(read_all(b.data, 2048 + 100, err), "after entry '000.cls'");
-    FAILS(read_all("this is no tar at all, not even close", 37, err), "no tar archive, at its start");
+    FAILS(read_all("this is no tar at all, not even close", 37, err),
+          "no tar archive, at its start");
     put(dir, "empty.tar", "", 0);
     char *empty = in(dir, "empty.tar");
     struct tar *t;
@@ -111,12 +112,12 @@ static void names_the_cut(void **state)
     /* Every cut of a shard is refused but those behind its end marker. */
     struct shard s;
     for (size_t n = 0; n < b.len - 1024; n++) {
-        struct err e = { 0 };
+        struct err e = {0};
         assert_int_equal(shard_parse(b.data, n, "cut", &s, &e), -ERR_FORMAT);
     }
     /* A flipped bit in any header is noticed. */
     for (size_t i = 0; i < 512; i++) {
-        struct err e = { 0 };
+        struct err e = {0};
         b.data[i] ^= 4;
         assert_int_equal(shard_parse(b.data, b.len, "flip", &s, &e), -ERR_FORMAT);
         b.data[i] ^= 4;
@@ -150,14 +151,14 @@ static void refuses_other_shards(void **state)
     static const struct {
         const char *image, *cls, *value, *says;
     } cases[] = {
-        { "a.jpg", "b.cls", "1", "expected KEY.EXT followed by KEY.cls" },
-        { "a.jpg", "a.txt", "1", "expected KEY.EXT" },
-        { "a", "a.cls", "1", "expected KEY.EXT" },
-        { "a.jpg", "a.cls", "cat", "a class is not a number" },
-        { "a.jpg", "a.cls", "", "a class is not a number" },
-        { "a.jpg", "a.cls", "4294967296", "a class is not a number" },
-        { "a.jpg", NULL, NULL, "expected KEY.EXT" },
-        { NULL, NULL, NULL, "no samples" },
+        {"a.jpg", "b.cls", "1", "expected KEY.EXT followed by KEY.cls"},
+        {"a.jpg", "a.txt", "1", "expected KEY.EXT"},
+        {"a", "a.cls", "1", "expected KEY.EXT"},
+        {"a.jpg", "a.cls", "cat", "a class is not a number"},
+        {"a.jpg", "a.cls", "", "a class is not a number"},
+        {"a.jpg", "a.cls", "4294967296", "a class is not a number"},
+        {"a.jpg", NULL, NULL, "expected KEY.EXT"},
+        {NULL, NULL, NULL, "no samples"},
     };
     char *dir = scratch_new(), *path = in(dir, "s.tar");
     for (size_t i = 0; i < COUNT(cases); i++) {
@@ -200,14 +201,14 @@ static void streams(void **state)
     struct tar *t;
     struct tar_entry e;
     OK(file_read(path, 1u << 20, &b, err));
-    struct source good = { b.data, b.len, 0, SIZE_MAX }, bad = { b.data, b.len, 0, 2000 };
+    struct source good = {b.data, b.len, 0, SIZE_MAX}, bad = {b.data, b.len, 0, 2000};
     int n = 0;
     OK(tar_open_stream(pull, &good, "stream", &t, err));
     while (tar_next(t, &e, NULL) > 0)
         n++;
     assert_int_equal(n, 6);
     tar_close(t);
-    struct err err_ = { 0 };
+    struct err err_ = {0};
     int rc = tar_open_stream(pull, &bad, "stream", &t, &err_);
     if (rc == 0) {
         do
@@ -228,7 +229,7 @@ static void full_disk(void **state)
     struct tar_writer *w;
     static uint8_t big[100000];
     if (file_fault_enospc(50000)) {
-        struct err e = { 0 };
+        struct err e = {0};
         OK(tar_writer_open(path, &w, err));
         int rc = tar_writer_add(w, "big.bin", big, sizeof(big), &e);
         if (rc == 0)
@@ -246,9 +247,12 @@ static void full_disk(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(writes_the_same_bytes_twice), cmocka_unit_test(reads_back),
-        cmocka_unit_test(names_the_cut),               cmocka_unit_test(opens_shards),
-        cmocka_unit_test(refuses_other_shards),        cmocka_unit_test(streams),
+        cmocka_unit_test(writes_the_same_bytes_twice),
+        cmocka_unit_test(reads_back),
+        cmocka_unit_test(names_the_cut),
+        cmocka_unit_test(opens_shards),
+        cmocka_unit_test(refuses_other_shards),
+        cmocka_unit_test(streams),
         cmocka_unit_test(full_disk),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

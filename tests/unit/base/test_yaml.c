@@ -31,7 +31,7 @@ static void builds_a_tree(void **state)
     assert_null(yaml_get(doc.root, "zz"));
     assert_null(yaml_get(c, "zz"));
     yaml_release(&doc);
-    static const char *const empty[] = { "", "# only a comment\n", "---\n", "~" };
+    static const char *const empty[] = {"", "# only a comment\n", "---\n", "~"};
     for (size_t i = 0; i < COUNT(empty); i++) {
         OK(parse(empty[i], &doc, err));
         assert_int_equal(doc.root->n, 0);
@@ -44,17 +44,17 @@ static void refuses(void **state)
     static const struct {
         const char *text, *says;
     } cases[] = {
-        { "a: 1\na: 2\n", "f.yaml:2: key 'a' is there twice (first on line 1)" },
-        { "a: &x 1\nb: *x\n", "f.yaml:2: aliases" },
-        { "a: !!int 1\n", "f.yaml:1: tags" },
-        { "a: 1\n---\nb: 2\n", "more than one document" },
-        { "- a\n", "expected keys with values" },
-        { "just text", "expected keys with values" },
-        { "a: [1, 2\nb: 3\n", "not valid YAML" },
-        { "a:\n\tb: 1\n", "f.yaml:2: not valid YAML" },
-        { "? [x]\n: 1\n", "a key must be plain text" },
-        { "a: \"x\\0y\"\n", "NUL" },
-        { "a: [[[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]]]\n", "nested too deeply" },
+        {"a: 1\na: 2\n", "f.yaml:2: key 'a' is there twice (first on line 1)"},
+        {"a: &x 1\nb: *x\n", "f.yaml:2: aliases"},
+        {"a: !!int 1\n", "f.yaml:1: tags"},
+        {"a: 1\n---\nb: 2\n", "more than one document"},
+        {"- a\n", "expected keys with values"},
+        {"just text", "expected keys with values"},
+        {"a: [1, 2\nb: 3\n", "not valid YAML"},
+        {"a:\n\tb: 1\n", "f.yaml:2: not valid YAML"},
+        {"? [x]\n: 1\n", "a key must be plain text"},
+        {"a: \"x\\0y\"\n", "NUL"},
+        {"a: [[[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]]]\n", "nested too deeply"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         struct yaml_doc doc;

@@ -22,7 +22,7 @@
 /* The call must succeed; its sentence is shown if not. */
 #define OK(call)                                                                                   \
     do {                                                                                           \
-        struct err ok_err_ = { 0 };                                                                \
+        struct err ok_err_ = {0};                                                                  \
         struct err *err = &ok_err_;                                                                \
         (void)err;                                                                                 \
         int ok_rc_ = (call);                                                                       \
@@ -33,7 +33,7 @@
 /* The call must fail and its sentence hold the text. */
 #define FAILS(call, text)                                                                          \
     do {                                                                                           \
-        struct err f_err_ = { 0 };                                                                 \
+        struct err f_err_ = {0};                                                                   \
         struct err *err = &f_err_;                                                                 \
         int f_rc_ = (call);                                                                        \
         if (f_rc_ >= 0)                                                                            \

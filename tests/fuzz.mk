@@ -1,0 +1,23 @@
+# Fuzzing with libFuzzer: tests/fuzz/LAYER/fuzz_X.c, starting from the files in
+# tests/fuzz/LAYER/seeds/fuzz_X/ if there are any.  clang builds the layers below
+# with coverage, asan and ubsan in a tree of its own; what was found is kept there.
+FUZZ_SECONDS ?= 60
+FUZZ ?=
+FUZZ_BINS = $(patsubst tests/fuzz/%.c,$(O)/fuzz/%,$(wildcard tests/fuzz/*/fuzz_$(or $(FUZZ),*).c))
+
+.PHONY: fuzz fuzz-run
+fuzz: ## run every fuzzer for FUZZ_SECONDS (default 60); FUZZ=st runs only that one
+	@$(MAKE) --no-print-directory fuzz-run CC=clang BUILD=asan CUDA=0 \
+	  BUILD_DIR=$(BUILD_DIR)/fuzz CFLAGS='$(CFLAGS) -fsanitize=fuzzer-no-link'
+
+fuzz-run: $(FUZZ_BINS)
+	@for f in $(FUZZ_BINS); do \
+	  name=$${f#$(O)/fuzz/}; found=$(O)/found/$$name; mkdir -p $$found; \
+	  seeds=tests/fuzz/$$(dirname $$name)/seeds/$$(basename $$name); \
+	  [ -d $$seeds ] || seeds=; \
+	  echo "== $$name, $(FUZZ_SECONDS) s"; \
+	  $$f -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048 -max_len=65536 \
+	    -verbosity=0 -print_final_stats=1 -artifact_prefix=$(O)/found/crash- $$found $$seeds \
+	    >$$found.log 2>&1 || { tail -40 $$found.log; echo "FAILED: $$name"; exit 1; }; \
+	  grep -E 'number_of_executed_units|peak_rss' $$found.log; \
+	done

@@ -1,0 +1,41 @@
+/* Any bytes as a tar, read through libarchive, and as a shard of our own. */
+#include <stdint.h>
+#include <stdlib.h>
+
+#include "common/base/err.h"
+#include "common/base/shard.h"
+#include "common/base/tar.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void read_tar(const uint8_t *data, size_t size)
+{
+    struct tar *t;
+    struct tar_entry e;
+    if (tar_open_memory(data, size, "fuzz", &t, NULL) < 0)
+        return;
+    while (tar_next(t, &e, NULL) > 0) {
+        struct buf b;
+        buf_init(&b, 1u << 16);
+        int rc = tar_read(t, &b, NULL);
+        if (rc == 0 && b.len != e.size)
+            abort();
+        buf_release(&b);
+        if (rc < 0 && rc != -ERR_LIMIT)
+            break;
+    }
+    tar_close(t);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct shard s;
+    if (shard_parse(data, size, "fuzz", &s, NULL) == 0) {
+        for (size_t i = 0; i < s.n; i++)
+            if (s.samples[i].data < data || s.samples[i].data + s.samples[i].len > data + size)
+                abort();
+        shard_close(&s);
+    }
+    read_tar(data, size);
+    return 0;
+}
