@@ -1,0 +1,7 @@
+# The kernels' tests once per instruction set that this machine can narrow itself to.
+KERNEL_TESTS := $(filter $(O)/tests/unit/kernels/%,$(UNIT))
+
+.PHONY: check-kernels
+check-kernels: $(KERNEL_TESTS) ## kernel tests with each narrower instruction set
+	@for isa in generic avx2 avx512 native; do for t in $(KERNEL_TESTS); do \
+	  echo "== $$t ($$isa)"; SKERRY_CPU_ISA=$$isa $$t || exit 1; done; done

@@ -1,0 +1,327 @@
+/* Everything that is not a product, a norm or attention, against the reference.
+ *
+ * Tolerance: the vector exp is good to 3 ulp, so activations agree to about 1e-6
+ * relative; optimiser and plain vector operations agree to the bit in f32 (the fast code keeps
+ * the order and does not contract); bf16 stores round the same value or its f32 neighbour. */
+#include "tests/unit/kernels/guard.h"
+
+static const int64_t sizes[] = {1, 7, 16, 100, 4096, 16385, 40000};
+
+static float rel(enum dtype dt)
+{
+    return dt == DT_BF16 ? 1.0f / 128 : 5e-6f;
+}
+
+static void activations(struct devices *d, int64_t n, enum dtype dt)
+{
+    size_t es = dtype_bytes(dt), k = (size_t)n;
+    void *x = guard_randn(k, dt, 3), *dy = guard_randn(k, dt, 1);
+    float *xf = guard_randn(k, DT_F32, 3);
+    void *a = guard_new(k * es), *b = guard_new(k * es);
+    assert_int_equal(d->ref->ops->gelu_fwd(d->ref, a, x, n, dt, NULL), 0);
+    assert_int_equal(d->fast->ops->gelu_fwd(d->fast, b, x, n, dt, NULL), 0);
+    guard_close("gelu", b, a, k, dt, 2e-6f, rel(dt));
+    assert_int_equal(d->ref->ops->gelu_bwd(d->ref, a, dy, x, n, dt, NULL), 0);
+    assert_int_equal(d->fast->ops->gelu_bwd(d->fast, b, dy, x, n, dt, NULL), 0);
+    guard_close("gelu_bwd", b, a, k, dt, 2e-6f, rel(dt));
+    assert_int_equal(d->ref->ops->silu_fwd(d->ref, a, xf, n, dt, NULL), 0);
+    assert_int_equal(d->fast->ops->silu_fwd(d->fast, b, xf, n, dt, NULL), 0);
+    guard_close("silu", b, a, k, dt, 2e-6f, rel(dt));
+    float *dx0 = guard_randn(k, DT_F32, 1), *dx1 = guard_copy(dx0, k * 4);
+    for (int acc = 0; acc < 2; acc++) {
+        assert_int_equal(d->ref->ops->silu_bwd(d->ref, dx0, dy, xf, n, dt, acc, NULL), 0);
+        assert_int_equal(d->fast->ops->silu_bwd(d->fast, dx1, dy, xf, n, dt, acc, NULL), 0);
+        guard_close("silu_bwd", dx1, dx0, k, DT_F32, 2e-6f, 5e-6f);
+    }
+    guard_check_all();
+}
+
+static void activations_match(void **state)
+{
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (int dt = DT_F32; dt <= DT_BF16; dt++)
+            activations(*state, sizes[i], (enum dtype)dt);
+}
+
+/* Far from zero nothing overflows, and NaN is not hidden. */
+static void extreme_activations(void **state)
+{
+    struct devices *d = *state;
+    const float x[6] = {-1e30f, -100, 100, 1e30f, -0.0f, NAN};
+    float g[6], s[6];
+    assert_int_equal(d->fast->ops->gelu_fwd(d->fast, g, x, 6, DT_F32, NULL), 0);
+    assert_int_equal(d->fast->ops->silu_fwd(d->fast, s, x, 6, DT_F32, NULL), 0);
+    assert_true(fabsf(s[0]) < 1e-6f && fabsf(s[1]) < 1e-6f && s[2] == 100 && s[3] == 1e30f);
+    assert_true(fabsf(g[1]) < 1e-6f && g[2] == 100 && g[4] == 0 && s[4] == 0);
+    assert_true(isnan(g[5]) && isnan(s[5]));
+}
+
+static void run_adamw(struct device *dev, struct adamw a, int64_t n, float *bufs[5], bool extras)
+{
+    a.p = bufs[0];
+    a.m = bufs[1];
+    a.v = bufs[2];
+    a.n = n;
+    a.ema = extras ? bufs[3] : NULL;
+    a.p_bf16 = extras ? (bf16 *)(void *)bufs[4] : NULL;
+    for (a.step = 1; a.step <= 3; a.step++)
+        assert_int_equal(dev->ops->adamw(dev, &a, NULL), 0);
+}
+
+static void adamw_is_exact(void **state)
+{
+    struct devices *d = *state;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        size_t n = (size_t)sizes[i];
+        const float scale = 0.37f;
+        struct adamw a = {.lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f,
+                          .weight_decay = 0.1f, .ema_decay = 0.99f};
+        a.grad = guard_randn(n, DT_F32, 1);
+        a.grad_scale = i % 2 ? &scale : NULL;
+        float *r[5], *f[5];
+        for (int k = 0; k < 5; k++) {
+            r[k] = guard_randn(n, DT_F32, 1);
+            if (k == 1 || k == 2)
+                memset(r[k], 0, n * 4);
+            f[k] = guard_copy(r[k], n * 4);
+        }
+        run_adamw(d->ref, a, (int64_t)n, r, i != 2);
+        run_adamw(d->fast, a, (int64_t)n, f, i != 2);
+        for (int k = 0; k < 4; k++)
+            assert_memory_equal(f[k], r[k], n * 4);
+        guard_close("bf16 copy", f[4], r[4], i != 2 ? n : 0, DT_BF16, 1e-37f, 0);
+        guard_check_all();
+    }
+}
+
+static void sums_and_clip(void **state)
+{
+    struct devices *d = *state;
+    const int64_t more[] = {1, 4095, 4097, 70000, 4096LL * 4096 + 5};
+    for (size_t i = 0; i < sizeof more / sizeof *more; i++) {
+        float *x = guard_randn((size_t)more[i], DT_F32, 1);
+        double a = 3, b = 3;
+        assert_int_equal(d->ref->ops->sumsq(d->ref, &a, x, more[i], NULL), 0);
+        assert_int_equal(d->fast->ops->sumsq(d->fast, &b, x, more[i], NULL), 0);
+        assert_true(fabs(a - b) <= 1e-12 * a);
+        float s0, s1;
+        d->ref->ops->clip_scale(d->ref, &s0, &a, 0.5f, NULL);
+        d->fast->ops->clip_scale(d->fast, &s1, &a, 0.5f, NULL);
+        assert_true(s0 == s1 && fabsf(s0 - 0.5f / (float)sqrt(a)) < 1e-6f);
+        d->fast->ops->clip_scale(d->fast, &s1, &a, 0, NULL);
+        assert_true(s1 == 1.0f);
+        guard_check_all();
+    }
+}
+
+static void plain_vectors(struct devices *d, int64_t n)
+{
+    size_t k = (size_t)n;
+    float *x = guard_randn(k, DT_F32, 1), *y = guard_randn(k, DT_F32, 1);
+    float *a = guard_randn(k, DT_F32, 1), *b = guard_copy(a, k * 4);
+    const struct kernel_ops *r = d->ref->ops, *f = d->fast->ops;
+    r->axpy(d->ref, a, 0.3f, x, n, NULL);
+    f->axpy(d->fast, b, 0.3f, x, n, NULL);
+    assert_memory_equal(a, b, k * 4);
+    r->ema(d->ref, a, y, 0.9f, n, NULL);
+    f->ema(d->fast, b, y, 0.9f, n, NULL);
+    assert_memory_equal(a, b, k * 4);
+    r->axpby(d->ref, a, 1.5f, a, -0.5f, y, n, NULL);
+    f->axpby(d->fast, b, 1.5f, b, -0.5f, y, n, NULL);
+    assert_memory_equal(a, b, k * 4);
+    r->scale(d->ref, a, 0.7f, n, NULL);
+    f->scale(d->fast, b, 0.7f, n, NULL);
+    assert_memory_equal(a, b, k * 4);
+    r->fill(d->ref, a, 2.5f, n, NULL);
+    f->fill(d->fast, b, 2.5f, n, NULL);
+    assert_memory_equal(a, b, k * 4);
+    bf16 *h0 = guard_new(k * 2), *h1 = guard_new(k * 2);
+    r->cast(d->ref, h0, DT_BF16, x, DT_F32, n, NULL);
+    f->cast(d->fast, h1, DT_BF16, x, DT_F32, n, NULL);
+    assert_memory_equal(h0, h1, k * 2);
+    f->cast(d->fast, b, DT_F32, h0, DT_BF16, n, NULL);
+    r->cast(d->ref, a, DT_F32, h0, DT_BF16, n, NULL);
+    assert_memory_equal(a, b, k * 4);
+    guard_check_all();
+}
+
+static void plain_vectors_are_exact(void **state)
+{
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        plain_vectors(*state, sizes[i]);
+}
+
+static void rows(void **state)
+{
+    struct devices *d = *state;
+    const int dims[][2] = {{1, 1}, {3, 5}, {9, 64}, {5, 65}, {70, 130}};
+    for (size_t i = 0; i < sizeof dims / sizeof *dims; i++) {
+        for (int dt = DT_F32; dt <= DT_BF16; dt++) {
+            int m = dims[i][0], n = dims[i][1];
+            size_t k = (size_t)(m * n), w = (size_t)n;
+            void *dy = guard_randn(k, (enum dtype)dt, 1);
+            float *a = guard_randn(w, DT_F32, 1), *b = guard_copy(a, w * 4);
+            d->ref->ops->bias_grad(d->ref, a, dy, m, n, (enum dtype)dt, NULL);
+            d->fast->ops->bias_grad(d->fast, b, dy, m, n, (enum dtype)dt, NULL);
+            assert_memory_equal(a, b, w * 4);
+            float *x0 = guard_randn(k, DT_F32, 1), *x1 = guard_copy(x0, k * 4);
+            d->ref->ops->add_row(d->ref, x0, a, m, n, NULL);
+            d->fast->ops->add_row(d->fast, x1, a, m, n, NULL);
+            assert_memory_equal(x0, x1, k * 4);
+            d->ref->ops->sum_rows(d->ref, a, x0, m, n, NULL);
+            d->fast->ops->sum_rows(d->fast, b, x0, m, n, NULL);
+            assert_memory_equal(a, b, w * 4);
+            guard_check_all();
+        }
+    }
+}
+
+static void embeddings(void **state)
+{
+    struct devices *d = *state;
+    enum { B = 5, C = 19, ROWS = 4 };
+    const int32_t ids[B] = {3, 0, 3, 1, 3}, bad[B] = {0, 1, 2, 4, 0};
+    float *table = guard_randn(ROWS * C, DT_F32, 1), *g = guard_randn(B * C, DT_F32, 1);
+    float *o0 = guard_randn(B * C, DT_F32, 1), *o1 = guard_copy(o0, B * C * 4);
+    float *t0 = guard_randn(ROWS * C, DT_F32, 1), *t1 = guard_copy(t0, ROWS * C * 4);
+    d->ref->ops->embed_fwd(d->ref, o0, table, ids, B, C, ROWS, NULL);
+    assert_int_equal(d->fast->ops->embed_fwd(d->fast, o1, table, ids, B, C, ROWS, NULL), 0);
+    assert_memory_equal(o0, o1, B * C * 4);
+    d->ref->ops->embed_bwd(d->ref, t0, g, ids, B, C, ROWS, NULL);
+    assert_int_equal(d->fast->ops->embed_bwd(d->fast, t1, g, ids, B, C, ROWS, NULL), 0);
+    assert_memory_equal(t0, t1, ROWS * C * 4);
+    assert_int_equal(d->fast->ops->embed_fwd(d->fast, o1, table, bad, B, C, ROWS, NULL), -22);
+    assert_int_equal(d->fast->ops->embed_bwd(d->fast, t1, g, bad, B, C, ROWS, NULL), -22);
+    guard_check_all();
+}
+
+/* cos at 0 is 1, the first frequency is 1, and an odd dim ends in 0. */
+static void timesteps(void **state)
+{
+    struct devices *d = *state;
+    const float t[3] = {0, 1.5f, 999};
+    for (int dim = 1; dim <= 9; dim += 4) {
+        for (int dt = DT_F32; dt <= DT_BF16; dt++) {
+            size_t n = 3 * (size_t)dim;
+            void *a = guard_new(n * 4), *b = guard_new(n * 4);
+            assert_int_equal(
+                d->ref->ops->timestep_embed(d->ref, a, t, 3, dim, (enum dtype)dt, NULL), 0);
+            assert_int_equal(
+                d->fast->ops->timestep_embed(d->fast, b, t, 3, dim, (enum dtype)dt, NULL), 0);
+            guard_close("timestep", b, a, n, (enum dtype)dt, 1e-4f, rel((enum dtype)dt));
+            assert_true(dtype_get(b, (enum dtype)dt, n - 1) == 0 || dim % 2 == 0);
+            if (dim > 1) {
+                size_t row = (size_t)dim;
+                assert_true(dtype_get(b, (enum dtype)dt, 0) == 1);
+                assert_true(fabsf(dtype_get(b, (enum dtype)dt, row) - cosf(1.5f)) < 4e-3f);
+            }
+            guard_check_all();
+        }
+    }
+}
+
+static void patches(void **state)
+{
+    struct devices *d = *state;
+    const int shapes[][4] = {{1, 1, 1, 1}, {2, 3, 6, 2}, {1, 3, 9, 3}, {3, 4, 8, 1}, {2, 1, 4, 4}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        int B = shapes[i][0], Ch = shapes[i][1], S = shapes[i][2], p = shapes[i][3];
+        size_t n = (size_t)(B * Ch * S * S);
+        float *img = guard_randn(n, DT_F32, 1);
+        for (int order = PATCH_CPP; order <= PATCH_PPC; order++) {
+            float *a = guard_new(n * 4), *b = guard_new(n * 4), *back = guard_new(n * 4);
+            d->ref->ops->patchify(d->ref, a, img, B, Ch, S, p, (enum patch_order)order, DT_F32,
+                                  NULL);
+            d->fast->ops->patchify(d->fast, b, img, B, Ch, S, p, (enum patch_order)order, DT_F32,
+                                   NULL);
+            assert_memory_equal(a, b, n * 4);
+            d->fast->ops->unpatchify(d->fast, back, b, B, Ch, S, p, (enum patch_order)order,
+                                     DT_F32, NULL);
+            assert_memory_equal(back, img, n * 4);
+        }
+        guard_check_all();
+    }
+    float x[1];
+    assert_int_equal(
+        d->fast->ops->patchify(d->fast, x, x, 1, 1, 3, 2, PATCH_CPP, DT_F32, NULL), -22);
+}
+
+/* Written out by hand: which pixel stands where. */
+static void patch_orders(void **state)
+{
+    struct devices *d = *state;
+    float img[8] = {0, 1, 2, 3, 10, 11, 12, 13}, out[8]; /* 2 channels of 2x2 */
+    const float cpp[8] = {0, 1, 2, 3, 10, 11, 12, 13}, ppc[8] = {0, 10, 1, 11, 2, 12, 3, 13};
+    d->fast->ops->patchify(d->fast, out, img, 1, 2, 2, 2, PATCH_CPP, DT_F32, NULL);
+    assert_memory_equal(out, cpp, sizeof out);
+    d->fast->ops->patchify(d->fast, out, img, 1, 2, 2, 2, PATCH_PPC, DT_F32, NULL);
+    assert_memory_equal(out, ppc, sizeof out);
+    const float wide[4] = {0, 1, 2, 3}, cols[4] = {0, 1, 2, 3}; /* four 1x1 patches, row-major */
+    d->fast->ops->patchify(d->fast, out, wide, 1, 1, 2, 1, PATCH_CPP, DT_F32, NULL);
+    assert_memory_equal(out, cols, sizeof cols);
+}
+
+static void pixels(void **state)
+{
+    struct devices *d = *state;
+    enum { B = 2, Ch = 3, S = 16, N = B * Ch * S * S };
+    uint8_t *u8 = guard_new(N), *back = guard_new(N);
+    float *img = guard_new(N * 4);
+    for (int i = 0; i < N; i++)
+        u8[i] = (uint8_t)(i * 7);
+    assert_int_equal(d->fast->ops->image_from_u8(d->fast, img, u8, B, Ch, S, NULL), 0);
+    assert_true(img[0] == -1.0f && img[1] == (float)u8[3] / 127.5f - 1.0f);
+    assert_int_equal(d->fast->ops->image_to_u8(d->fast, back, img, B, Ch, S, NULL), 0);
+    assert_memory_equal(back, u8, N);
+    float wild[3] = {5, -5, NAN};
+    uint8_t got[3];
+    assert_int_equal(d->fast->ops->image_to_u8(d->fast, got, wild, 1, 3, 1, NULL), 0);
+    assert_true(got[0] == 255 && got[1] == 0 && got[2] == 0);
+    guard_check_all();
+}
+
+static void flow_and_loss(void **state)
+{
+    struct devices *d = *state;
+    const int64_t dims[][2] = {{1, 1}, {3, 37}, {5, 768}};
+    for (size_t i = 0; i < sizeof dims / sizeof *dims; i++) {
+        int B = (int)dims[i][0];
+        int64_t n = dims[i][1];
+        size_t k = (size_t)(B * n);
+        float *x0 = guard_randn(k, DT_F32, 1), *eps = guard_randn(k, DT_F32, 1);
+        float *t = guard_randn((size_t)B, DT_F32, 0.2f), *w = guard_randn((size_t)B, DT_F32, 1);
+        float *out[2][4];
+        struct device *dev[2] = {d->ref, d->fast};
+        for (int j = 0; j < 2; j++) {
+            for (int o = 0; o < 4; o++)
+                out[j][o] = guard_new(o == 2 ? (size_t)B * 4 : k * 4);
+            dev[j]->ops->flow_mix(dev[j], out[j][0], out[j][1], x0, eps, t, B, n, NULL);
+            dev[j]->ops->mse(dev[j], out[j][2], out[j][3], x0, eps, i ? w : NULL, 0.25f, B, n,
+                             NULL);
+        }
+        guard_close("xt", out[1][0], out[0][0], k, DT_F32, 0, 0);
+        guard_close("target", out[1][1], out[0][1], k, DT_F32, 0, 0);
+        guard_close("loss", out[1][2], out[0][2], (size_t)B, DT_F32, 0, 1e-6f);
+        guard_close("dpred", out[1][3], out[0][3], k, DT_F32, 0, 1e-6f);
+        guard_check_all();
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(activations_match),
+        cmocka_unit_test(extreme_activations),
+        cmocka_unit_test(adamw_is_exact),
+        cmocka_unit_test(sums_and_clip),
+        cmocka_unit_test(plain_vectors_are_exact),
+        cmocka_unit_test(rows),
+        cmocka_unit_test(embeddings),
+        cmocka_unit_test(timesteps),
+        cmocka_unit_test(patches),
+        cmocka_unit_test(patch_orders),
+        cmocka_unit_test(pixels),
+        cmocka_unit_test(flow_and_loss),
+    };
+    return cmocka_run_group_tests(tests, devices_setup, devices_teardown);
+}

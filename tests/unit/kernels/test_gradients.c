@@ -1,0 +1,248 @@
+/* Each backward of the reference against finite differences of its forward.
+ *
+ * With a random weight per output, L = sum(weight * output) is a scalar; its central
+ * difference in a few random inputs must equal what the backward says for the output
+ * gradient `weight`.  Outputs are f32, so L carries an error of about 1e-7 * sqrt(n); with
+ * steps of 1e-2 the quotient is good to 1e-3, plus the third-order term: 1 % + 2e-3. */
+#include "tests/unit/kernels/guard.h"
+
+typedef double loss_fn(void *ctx);
+
+static double weighted(const float *out, const float *w, size_t n)
+{
+    double sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += (double)out[i] * (double)w[i];
+    return sum;
+}
+
+/* Checks grad against differences of loss in up to 24 elements of x. */
+static void check(const char *what, loss_fn *loss, void *ctx, float *x, const float *grad, size_t n)
+{
+    const float step = 1e-2f;
+    for (size_t k = 0; k < 24 && k < n; k++) {
+        size_t i = n <= 24 ? k : (size_t)(guard_rng() % n);
+        float old = x[i];
+        x[i] = old + step;
+        double up = loss(ctx);
+        x[i] = old - step;
+        double down = loss(ctx);
+        x[i] = old;
+        double want = (up - down) / (2 * (double)step), got = (double)grad[i];
+        if (!(fabs(got - want) <= 2e-3 + 0.01 * fabs(want)))
+            fail_msg("%s: gradient of element %zu is %g, differences say %g", what, i, got, want);
+    }
+}
+
+static struct device *ref_of(void **state)
+{
+    return ((struct devices *)*state)->ref;
+}
+
+/* ---- adaLN ---- */
+
+enum { B = 2, T = 5, C = 7, MODS = B * 3 * C };
+
+struct adaln_case {
+    struct device *dev;
+    struct adaln_fwd f;
+    float *wx, *wh;
+};
+
+static double adaln_loss(void *ctx)
+{
+    struct adaln_case *c = ctx;
+    c->dev->ops->adaln_fwd(c->dev, &c->f, NULL);
+    return weighted(c->f.x, c->wx, B * T * C) + weighted(c->f.h, c->wh, B * T * C);
+}
+
+static void adaln(void **state)
+{
+    enum { N = B * T * C };
+    struct adaln_case c = {.dev = ref_of(state)};
+    float *x_in = guard_randn(N, DT_F32, 1), *y = guard_randn(N, DT_F32, 1);
+    float *mod = guard_randn(MODS, DT_F32, 0.7f), *dmod = guard_new(MODS * 4);
+    c.wx = guard_randn(N, DT_F32, 1);
+    c.wh = guard_randn(N, DT_F32, 1);
+    c.f = (struct adaln_fwd){.x = guard_new(N * 4), .h = guard_new(N * 4),
+                             .stats = guard_new(B * T * 8), .x_in = x_in, .y = y, .gate = mod,
+                             .shift = mod + C, .scale = mod + 2 * C, .mod_ld = 3 * C, .B = B,
+                             .T = T, .C = C};
+    adaln_loss(&c);
+    float *dx = guard_copy(c.wx, N * 4), *dy = guard_new(N * 4);
+    struct adaln_bwd b = {.dx = dx, .dshift = dmod + C, .dscale = dmod + 2 * C, .dy = dy,
+                          .dgate = dmod, .dh = c.wh, .x = c.f.x, .stats = c.f.stats,
+                          .scale = mod + 2 * C, .y = y, .gate = mod, .mod_ld = 3 * C, .B = B,
+                          .T = T, .C = C};
+    assert_int_equal(c.dev->ops->adaln_bwd(c.dev, &b, NULL), 0);
+    check("adaln x", adaln_loss, &c, x_in, dx, N);
+    check("adaln y", adaln_loss, &c, y, dy, N);
+    check("adaln gate, shift, scale", adaln_loss, &c, mod, dmod, MODS);
+    guard_check_all();
+}
+
+/* ---- attention ---- */
+
+struct attention_case {
+    struct device *dev;
+    struct attention_fwd f;
+    float *w;
+    size_t n;
+};
+
+static double attention_loss(void *ctx)
+{
+    struct attention_case *c = ctx;
+    c->dev->ops->attention_fwd(c->dev, &c->f, NULL);
+    return weighted(c->f.o, c->w, c->n);
+}
+
+static void attention(void **state)
+{
+    enum { H = 2, D = 3, N = B * T * H * D };
+    struct attention_case c = {.dev = ref_of(state), .n = N};
+    float *qkv = guard_randn(3 * N, DT_F32, 1), *dqkv = guard_new(3 * N * 4);
+    c.w = guard_randn(N, DT_F32, 1);
+    c.f = (struct attention_fwd){.o = guard_new(N * 4), .lse = guard_new(B * H * T * 4),
+                                 .qkv = qkv, .B = B, .T = T, .H = H, .D = D};
+    attention_loss(&c);
+    struct attention_bwd b = {.dqkv = dqkv, .d_o = c.w, .o = c.f.o, .lse = c.f.lse, .qkv = qkv,
+                              .B = B, .T = T, .H = H, .D = D};
+    assert_int_equal(c.dev->ops->attention_bwd(c.dev, &b, NULL), 0);
+    check("attention qkv", attention_loss, &c, qkv, dqkv, 3 * N);
+    guard_check_all();
+}
+
+/* ---- linear layers with GELU between them ---- */
+
+enum { ROWS = 6, IN = 5, HID = 8, OUT = 4 };
+
+struct mlp_case {
+    struct device *dev;
+    float *x, *w1, *b1, *w2, *b2, *u, *g, *y, *w;
+};
+
+static double mlp_loss(void *ctx)
+{
+    struct mlp_case *c = ctx;
+    c->dev->ops->matmul(c->dev, &(struct matmul){.layout = MM_NT, .epilogue = MM_GELU, .m = ROWS,
+                                                 .n = HID, .k = IN, .c = c->g, .aux = c->u,
+                                                 .a = c->x, .b = c->w1, .bias = c->b1}, NULL);
+    c->dev->ops->matmul(c->dev, &(struct matmul){.layout = MM_NT, .m = ROWS, .n = OUT, .k = HID,
+                                                 .c = c->y, .a = c->g, .b = c->w2,
+                                                 .bias = c->b2}, NULL);
+    return weighted(c->y, c->w, ROWS * OUT);
+}
+
+static float *zeros(size_t n)
+{
+    float *p = guard_new(n * 4);
+    memset(p, 0, n * 4);
+    return p;
+}
+
+static void mlp(void **state)
+{
+    struct mlp_case c = {.dev = ref_of(state)};
+    struct device *dev = c.dev;
+    c.x = guard_randn(ROWS * IN, DT_F32, 1);
+    c.w1 = guard_randn(HID * IN, DT_F32, 0.5f);
+    c.b1 = guard_randn(HID, DT_F32, 0.5f);
+    c.w2 = guard_randn(OUT * HID, DT_F32, 0.5f);
+    c.b2 = guard_randn(OUT, DT_F32, 0.5f);
+    c.u = guard_new(ROWS * HID * 4);
+    c.g = guard_new(ROWS * HID * 4);
+    c.y = guard_new(ROWS * OUT * 4);
+    c.w = guard_randn(ROWS * OUT, DT_F32, 1);
+    mlp_loss(&c);
+    float *dw2 = zeros(OUT * HID), *db2 = zeros(OUT), *du = guard_new(ROWS * HID * 4);
+    float *dw1 = zeros(HID * IN), *db1 = zeros(HID), *dx = guard_new(ROWS * IN * 4);
+    const struct matmul grads[] = {
+        {.layout = MM_TN, .m = OUT, .n = HID, .k = ROWS, .c = dw2, .a = c.w, .b = c.g,
+         .a_colsum = db2, .accumulate = true},
+        {.layout = MM_NN, .epilogue = MM_DGELU, .m = ROWS, .n = HID, .k = OUT, .c = du, .a = c.w,
+         .b = c.w2, .aux = c.u},
+        {.layout = MM_TN, .m = HID, .n = IN, .k = ROWS, .c = dw1, .a = du, .b = c.x,
+         .a_colsum = db1},
+        {.layout = MM_NN, .m = ROWS, .n = IN, .k = HID, .c = dx, .a = du, .b = c.w1},
+    };
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(dev->ops->matmul(dev, &grads[i], NULL), 0);
+    check("x", mlp_loss, &c, c.x, dx, ROWS * IN);
+    check("w1", mlp_loss, &c, c.w1, dw1, HID * IN);
+    check("b1", mlp_loss, &c, c.b1, db1, HID);
+    check("w2", mlp_loss, &c, c.w2, dw2, OUT * HID);
+    check("b2", mlp_loss, &c, c.b2, db2, OUT);
+    guard_check_all();
+}
+
+/* ---- elementwise ---- */
+
+enum { N_ACT = 40 };
+
+struct act_case {
+    struct device *dev;
+    bool silu;
+    float *x, *y, *w;
+};
+
+static double act_loss(void *ctx)
+{
+    struct act_case *c = ctx;
+    if (c->silu)
+        c->dev->ops->silu_fwd(c->dev, c->y, c->x, N_ACT, DT_F32, NULL);
+    else
+        c->dev->ops->gelu_fwd(c->dev, c->y, c->x, N_ACT, DT_F32, NULL);
+    return weighted(c->y, c->w, N_ACT);
+}
+
+static void activations(void **state)
+{
+    struct act_case c = {.dev = ref_of(state)};
+    c.x = guard_randn(N_ACT, DT_F32, 1.5f);
+    c.y = guard_new(N_ACT * 4);
+    c.w = guard_randn(N_ACT, DT_F32, 1);
+    float *dx = guard_new(N_ACT * 4);
+    c.dev->ops->gelu_bwd(c.dev, dx, c.w, c.x, N_ACT, DT_F32, NULL);
+    check("gelu", act_loss, &c, c.x, dx, N_ACT);
+    c.silu = true;
+    c.dev->ops->silu_bwd(c.dev, dx, c.w, c.x, N_ACT, DT_F32, false, NULL);
+    check("silu", act_loss, &c, c.x, dx, N_ACT);
+    guard_check_all();
+}
+
+enum { PER = 12 };
+
+struct mse_case {
+    struct device *dev;
+    float *pred, *target, *w, *loss;
+};
+
+static double mse_loss(void *ctx)
+{
+    struct mse_case *c = ctx;
+    c->dev->ops->mse(c->dev, c->loss, NULL, c->pred, c->target, NULL, 0, B, PER, NULL);
+    return weighted(c->loss, c->w, B) * 3;
+}
+
+static void mse(void **state)
+{
+    struct mse_case c = {.dev = ref_of(state)};
+    c.pred = guard_randn(B * PER, DT_F32, 1);
+    c.target = guard_randn(B * PER, DT_F32, 1);
+    c.w = guard_randn(B, DT_F32, 1);
+    c.loss = guard_new(B * 4);
+    float *dpred = guard_new(B * PER * 4);
+    c.dev->ops->mse(c.dev, c.loss, dpred, c.pred, c.target, c.w, 3, B, PER, NULL);
+    check("mse", mse_loss, &c, c.pred, dpred, B * PER);
+    guard_check_all();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(adaln), cmocka_unit_test(attention),   cmocka_unit_test(mlp),
+        cmocka_unit_test(mse),   cmocka_unit_test(activations),
+    };
+    return cmocka_run_group_tests(tests, devices_setup, devices_teardown);
+}
