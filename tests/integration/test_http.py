@@ -1,0 +1,344 @@
+"""The HTTP API of a real coordinator against docs/openapi.yaml."""
+import hashlib
+import json
+import os
+import re
+import signal
+
+import pytest
+import requests
+
+from common import make_dataset, wait_until, write_job
+from openapi import OpenApi, registered_routes
+from swarm import swarm  # noqa: F401 (a fixture)
+
+NOBODY = "0" * 64
+
+
+@pytest.fixture
+def api(swarm):  # noqa: F811
+    return OpenApi(swarm)
+
+
+@pytest.fixture
+def trained(api):
+    """The API of a swarm in which a job with samples and evaluations has ended."""
+    api.events = api.swarm.events()
+    api.swarm.worker("one")
+    api.swarm.worker("two")
+    api.job = api.swarm.submit(rounds=3, sample_every=1, eval_every=1)
+    api.swarm.wait_job(api.job, "done")
+    return api
+
+
+def error(answer):
+    return answer.json()["error"]["message"]
+
+
+# ---- the document and the server agree ----
+
+def test_every_route_is_documented_and_every_path_is_routed(api):
+    documented = {(method.upper(), path) for method, path, _ in api.operations().values()}
+    assert registered_routes() == documented
+
+
+def test_every_documented_operation_answers_as_documented(trained):
+    api, job, task = trained, trained.job, None
+    anybody = {"headers": {"Authorization": ""}}
+    api.call("health", **anybody)
+    api.call("prometheus")
+    api.call("page", **anybody)
+    for name in ("pageFile",):
+        for file in ("app.js", "app.css", "icon.svg"):
+            api.call(name, params={"name": file}, **anybody)
+    api.call("login", 303, data={"token": api.swarm.token})
+    api.call("logout", 303)
+    status = api.call("status").json()
+    assert [w["name"] for w in status["workers"]] == ["one", "two"]
+    assert [j["id"] for j in api.call("listJobs").json()["items"]] == [job]
+    got = api.call("getJob", params={"id": job}).json()
+    assert got["state"] == "done" and len(got["history"]) == 3
+    api.call("jobMetrics", params={"id": job})
+    tasks = api.call("listTasks").json()["items"]
+    task = api.call("getTask", params={"id": tasks[0]["id"]}).json()
+    assert task == tasks[0]
+    api.call("listWorkers")
+    modules = api.call("listModules").json()["items"]
+    assert modules[0]["versions"][0]["version"] == 3
+    api.call("recentLog")
+    api.call("joinCommand")
+    blob = got["samples"][-1]["blob"]
+    png = api.call("getBlob", params={"sha256": blob}).content
+    assert png[:4] == b"\x89PNG" and hashlib.sha256(png).hexdigest() == blob
+    content = os.urandom(1000)
+    name = hashlib.sha256(content).hexdigest()
+    ticket = api.call("prepareUpload", json={"sha256": name, "size": len(content)}).json()
+    assert not ticket["have"]
+    put = requests.put(api.swarm.url + ticket["url"], data=content, verify=False, timeout=20)
+    assert put.status_code == 201, put.text
+    api.check(api.operations()["putBlob"][2], put)
+    api.called.add(("putBlob", 201))
+    assert api.call("prepareUpload", json={"sha256": name, "size": len(content)}).json() == {"have": True, "url": ""}
+    api.call("sampleJob", 202, params={"id": job}, json={"count": 2, "labels": [0, 1], "steps": 2, "guidance": 2.5,
+                                                         "seed": 3, "sampler": "heun", "columns": 2, "ema": False})
+    api.call("cancelJob", 409, params={"id": job})
+    second = submit_again(api)
+    api.call("cancelJob", params={"id": second})
+    api.call("drainWorker", params={"id": status["workers"][0]["id"]}, json={})
+    with api.swarm.get("/v1/events", stream=True) as stream:
+        assert stream.headers["Content-Type"].startswith("text/event-stream")
+        api.called.add(("events", 200))
+    succeeded = {name for name, code in api.called if code < 400}
+    assert succeeded == set(api.operations()), "an operation was not called"
+
+
+def submit_again(api):
+    """Over HTTP by hand, with the shards of the job before: submitJob."""
+    spec = api.swarm.job(api.job)["spec"].replace("rounds: 3", "rounds: 1000")
+    classes = [c["name"] for c in api.swarm.job(api.job)["classes"]]
+    content = os.urandom(64)
+    sha = hashlib.sha256(content).hexdigest()
+    ticket = api.swarm.post("/v1/uploads", {"sha256": sha, "size": len(content)}).json()
+    put = requests.put(api.swarm.url + ticket["url"], data=content, verify=False, timeout=20)
+    assert put.status_code == 201
+    shard = {"sha256": sha, "size": len(content), "samples": 32, "holdout": False}
+    body = {"spec": spec, "dataset": {"classes": classes, "counts": [16] * len(classes), "shards": [shard], "bad": []}}
+    answer = api.call("submitJob", 201, json=body)
+    assert answer.headers["Location"] == f"/v1/jobs/{answer.json()['id']}"
+    return answer.json()["id"]
+
+
+# ---- who may ----
+
+@pytest.mark.parametrize("presented", ["", "Bearer wrong", "Bearer ", "Basic dXNlcjpwYXNz", "Bearer " + "A" * 5000])
+def test_without_the_secret_nothing_is_told(api, presented):
+    for name, (method, path, op) in api.operations().items():
+        if op.get("security") == [] or method == "put":
+            continue
+        path = re.sub(r"\{id\}", "1", path).replace("{sha256}", NOBODY)
+        answer = requests.request(method, api.swarm.url + path, headers={"Authorization": presented} if presented else {},
+                                  verify=False, timeout=20, json={} if method == "post" else None)
+        assert answer.status_code == 401, f"{name}: {answer.status_code}"
+        api.check(op, answer)
+
+
+def test_a_workers_token_is_not_a_users(api):
+    answer = requests.get(api.swarm.url + "/v1/status", headers={"Authorization": f"Bearer {api.swarm.worker_token}"},
+                          verify=False, timeout=20)
+    assert answer.status_code in (401, 403)
+
+
+def test_login_sets_a_cookie_that_scripts_cannot_read(api):
+    browser = requests.Session()
+    browser.verify = False
+    form = browser.get(api.swarm.url + "/", timeout=20)
+    assert form.status_code == 200 and 'name="token"' in form.text
+    denied = browser.get(api.swarm.url + "/?token=wrong", timeout=20)
+    assert denied.status_code == 401 and "not the right one" in denied.text
+    assert not browser.cookies
+    inside = browser.get(api.swarm.url + f"/?token={api.swarm.token}", timeout=20, allow_redirects=False)
+    assert inside.status_code == 303 and inside.headers["Location"] == "/"
+    cookie = inside.headers["Set-Cookie"]
+    assert all(word in cookie for word in ("HttpOnly", "SameSite=Strict", "Secure", "Path=/"))
+    page = browser.get(api.swarm.url + "/", timeout=20)
+    assert 'id="loss-title"' in page.text
+    policy = page.headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy and "unsafe" not in policy
+    assert browser.get(api.swarm.url + "/v1/status", timeout=20).status_code == 200
+    browser.post(api.swarm.url + "/logout", timeout=20)
+    assert browser.get(api.swarm.url + "/v1/status", timeout=20).status_code == 401
+    bad = browser.post(api.swarm.url + "/login", data={"token": "a\r\nSet-Cookie: x=y"}, timeout=20, allow_redirects=False)
+    assert bad.status_code == 401 and "Set-Cookie" not in bad.headers
+
+
+# ---- bad requests ----
+
+def submission(**changes):
+    shard = {"sha256": NOBODY, "size": 10, "samples": 8, "holdout": False}
+    body = {"spec": "name: x\n", "dataset": {"classes": ["a"], "counts": [8], "shards": [shard]}}
+    body.update(changes)
+    return body
+
+
+def with_shard(**changes):
+    body = submission()
+    body["dataset"]["shards"][0].update(changes)
+    return body
+
+
+@pytest.mark.parametrize("operation,body,status,words", [
+    ("submitJob", [], 400, "object"),
+    ("submitJob", {}, 400, 'lacks "spec"'),
+    ("submitJob", submission(spec=7), 400, '"spec"'),
+    ("submitJob", submission(specs="x"), 400, 'did you mean "spec"'),
+    ("submitJob", submission(spec="x" * 40000), 400, "a text of 40000 bytes"),
+    ("submitJob", submission(spec="name: [1"), 400, "line"),
+    ("submitJob", submission(spec="nmae: x\n"), 400, "name"),
+    ("submitJob", with_shard(sha256="AB"), 400, "shards[0]"),
+    ("submitJob", with_shard(size=0), 400, '"size" of shards[0]'),
+    ("submitJob", with_shard(holdout=0), 400, "true or false"),
+    ("submitJob", submission(dataset={"classes": ["a"], "counts": [1, 2], "shards": [{}]}), 400, "counts"),
+    ("prepareUpload", {"sha256": NOBODY}, 400, 'lacks "size"'),
+    ("prepareUpload", {"sha256": NOBODY, "size": -1}, 400, "from 1 to"),
+    ("prepareUpload", {"sha256": NOBODY, "size": 1, "sise": 2}, 400, 'did you mean "size"'),
+])
+def test_bad_bodies_are_refused_with_a_sentence(api, operation, body, status, words):
+    answer = api.call(operation, status, json=body)
+    assert words in error(answer), error(answer)
+    assert "\n" not in error(answer)
+
+
+def test_a_good_spec_without_its_shards_is_refused(api, tmp_path):
+    spec = open(write_job(tmp_path, data=False), encoding="utf-8").read()
+    answer = api.swarm.post("/v1/jobs", submission(spec=spec))
+    assert 400 <= answer.status_code < 500 and NOBODY[:8] in error(answer), answer.text
+    assert api.call("listJobs").json() == {"items": []}
+
+
+def test_broken_json_and_oversized_bodies(api):
+    broken = api.call("submitJob", 400, data=b'{"spec": ', headers={"Content-Type": "application/json"})
+    assert "line 1" in error(broken)
+    twice = api.call("prepareUpload", 400, data=b'{"size":1,"size":2}')
+    assert "size" in error(twice)
+    with api.swarm.session.post(api.swarm.url + "/v1/uploads", data=b"x" * 100000, timeout=20) as answer:
+        assert answer.status_code == 413, answer.text
+        api.validate_named(answer.json(), "Error")
+
+
+@pytest.mark.parametrize("path,status", [
+    ("/v1/jobs/99", 404), ("/v1/jobs/x", 400), ("/v1/jobs/-1", 400), ("/v1/jobs/99999999999999999999", 400),
+    ("/v1/tasks/99", 404), ("/v1/jobs/99/metrics", 404), ("/v1/tasks?state=happy", 400), ("/v1/tasks?job=x", 400),
+    ("/v1/modules?job=99", 404), ("/v1/nothing", 404), ("/v1/blobs/zz", 400), (f"/v1/blobs/{NOBODY}", 404),
+    ("/web/secret.html", 404), ("/web/..%2fapp.js", 404), ("/v1/jobs/", 404)])
+def test_bad_paths(api, path, status):
+    answer = api.swarm.get(path)
+    assert answer.status_code == status, answer.text
+    api.validate_named(answer.json(), "Error")
+
+
+def test_wrong_methods(api):
+    for method, path in (("DELETE", "/v1/jobs"), ("POST", "/v1/status"), ("PUT", "/healthz")):
+        answer = api.swarm.session.request(method, api.swarm.url + path, timeout=20)
+        assert answer.status_code == 405, answer.text
+        api.validate_named(answer.json(), "Error")
+
+
+def test_commands_to_what_is_not_there(api):
+    for operation in ("cancelJob", "sampleJob", "drainWorker"):
+        assert "99" in error(api.call(operation, 404, params={"id": 99}, json={}))
+        assert "unknown key" in error(api.call(operation, 400, params={"id": 99}, json={"force": True}))
+
+
+# ---- what is told ----
+
+def test_events_and_their_log(trained):
+    api, schemas = trained, trained.doc["paths"]["/v1/events"]["get"]["responses"]["200"]["content"]
+    schemas = schemas["text/event-stream"]["x-event-schemas"]
+    wait_until(lambda: {e for e, _ in list(api.events.items)} >= set(schemas), 20, "an event of each kind")
+    for event, data in list(api.events.items):
+        api.validate(data, schemas[event])
+    assert [r["round"] for r in api.events.of("round")] == [1, 2, 3]
+    assert {s["round"] for s in api.events.of("sample")} == {1, 2, 3}
+    assert api.events.of("job")[-1]["state"] == "done"
+    points = {(p["replica"], p["step"]) for p in api.events.of("loss")}
+    assert len(points) == 2 * 3 * 4
+    told = api.call("recentLog").json()["items"]
+    numbers = [e["n"] for e in told]
+    assert numbers == sorted(set(numbers)) and 0 < len(told) <= 200
+    assert {e["n"] for e in api.events.of("log")} <= set(numbers) | set(range(1, numbers[0]))
+
+
+def test_metrics_lines_continue_after_any_record(trained):
+    api, path = trained, f"/v1/jobs/{trained.job}/metrics"
+    records = [json.loads(line) for line in api.swarm.get(path).text.splitlines()]
+    numbers = [r["n"] for r in records]
+    assert numbers == sorted(set(numbers))
+    assert [r["kind"] for r in records].count("round") == 3
+    assert len([r for r in records if r["kind"] == "loss"]) == 2 * 3 * 4
+    rounds = [r for r in records if r["kind"] == "round"]
+    assert [(r["round"], r["step"]) for r in rounds] == [(1, 4), (2, 8), (3, 12)]
+    assert all(r["eval_loss"] > 0 for r in rounds)
+    for cut in (0, numbers[0], numbers[len(numbers) // 2], numbers[-1]):
+        rest = [json.loads(line) for line in api.swarm.get(f"{path}?after={cut}").text.splitlines()]
+        assert rest == [r for r in records if r["n"] > cut]
+
+
+def test_a_finished_job_is_told_in_full(trained):
+    job = trained.swarm.job(trained.job)
+    assert job["round"] == job["rounds"] == 3 and job["step"] == 12 and job["total_steps"] == 12
+    assert job["loss"] > 0 and job["eval_loss"] > 0 and job["parameters"] > 1000
+    assert all(e["total"] == e["done"] + e["leased"] + e["pending"] for e in job["epochs"])
+    assert sum(e["done"] for e in job["epochs"]) == 2 * 3 * 4 * 8
+    assert job["modules"][0]["version"] == 3
+    assert job["bytes"]["per_param_up"] > 0 and job["bytes"]["ratio"] > 1
+    versions = trained.call("listModules").json()["items"][0]["versions"]
+    assert versions[0]["sha256"] == job["modules"][0]["sha256"] == versions[0]["full"]["sha256"]
+    assert versions[0]["provenance"]["contributions"]
+    sizes = trained.swarm.session.head(trained.swarm.url + f"/v1/blobs/{versions[0]['ema']['sha256']}", timeout=20)
+    assert int(sizes.headers["Content-Length"]) == versions[0]["ema"]["size"]
+
+
+def test_prometheus_text(trained):
+    text = trained.call("prometheus").text
+    assert trained.swarm.get("/metrics").headers["Content-Type"].startswith("text/plain; version=0.0.4")
+    sample = re.compile(r'^(skerry_[a-z0-9_]+)(\{[a-z_]+="(?:[^"\\]|\\.)*"(?:,[a-z_]+="(?:[^"\\]|\\.)*")*\})? (\S+)$')
+    values, family = {}, None
+    for line in text.splitlines():
+        if line.startswith("# TYPE "):
+            family = line.split()[2]
+        elif not line.startswith("# HELP "):
+            got = sample.match(line)
+            assert got and got[1] == family, line
+            assert (got[1], got[2]) not in values, line
+            values[(got[1], got[2])] = float(got[3])
+    job = f'{{job="{trained.job}",name="tiny"}}'
+    assert values[("skerry_job_round", job)] == 3
+    assert values[("skerry_jobs", '{state="done"}')] == 1
+    assert values[("skerry_worker_up", '{worker="1",name="one"}')] in (0, 1)
+    assert values[("skerry_resident_memory_bytes", None)] > 1 << 20
+
+
+def test_blobs_by_range(trained):
+    blob = trained.swarm.job(trained.job)["samples"][0]
+    whole = trained.call("getBlob", params={"sha256": blob["blob"]}).content
+    part = trained.call("getBlob", 206, params={"sha256": blob["blob"]}, headers={"Range": "bytes=3-9"})
+    assert part.content == whole[3:10] and part.headers["Content-Range"] == f"bytes 3-9/{len(whole)}"
+    trained.call("getBlob", 416, params={"sha256": blob["blob"]}, headers={"Range": f"bytes={len(whole)}-"})
+    etag = trained.call("getBlob", params={"sha256": blob["blob"]}).headers["ETag"]
+    trained.call("getBlob", 304, params={"sha256": blob["blob"]}, headers={"If-None-Match": etag})
+
+
+def test_an_upload_with_another_content_is_refused(api):
+    content = b"what was promised"
+    ticket = api.call("prepareUpload", json={"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}).json()
+    put = requests.put(api.swarm.url + ticket["url"], data=b"what has now come", verify=False, timeout=20)
+    assert put.status_code == 422 and put.json()["error"]["code"] == "hash_mismatch"
+    api.check(api.operations()["putBlob"][2], put)
+    forged = ticket["url"][:-4] + "0000"
+    assert requests.put(api.swarm.url + forged, data=content, verify=False, timeout=20).status_code in (401, 403)
+
+
+def test_what_was_acknowledged_survives_a_kill(trained):
+    before = trained.swarm.job(trained.job)
+    trained.swarm.kill("coordinatord", signal.SIGKILL)
+    trained.swarm.coordinator()
+    after = trained.call("getJob", params={"id": trained.job}).json()
+    for key in ("state", "round", "spec", "history", "modules", "samples", "epochs"):
+        assert after[key] == before[key], key
+    trained.call("status")
+
+
+def test_a_stopping_coordinator_ends_its_streams(api):
+    events = api.swarm.events()
+    wait_until(lambda: events.is_alive(), 5, "the stream")
+    assert api.swarm.kill("coordinatord", signal.SIGTERM) == 0
+    events.join(10)
+    assert not events.is_alive()
+
+
+def test_an_empty_dataset_class_is_named(api, tmp_path):
+    make_dataset(tmp_path / "data")
+    (tmp_path / "data" / "empty").mkdir()
+    done = api.swarm.skerry("submit", write_job(tmp_path, data=False))
+    assert done.returncode != 0 and "empty" in done.stderr
+    assert api.call("listJobs").json() == {"items": []}
