@@ -37,8 +37,8 @@ struct ledger {
     uint64_t seed, total;
     struct ledger_shard *shards;
     size_t n_shards;
-    struct epoch epochs[LEDGER_EPOCHS_OPEN_MAX]; /* open, ascending, no gaps */
-    uint32_t n_epochs, first_open;
+    struct epoch *epochs; /* open, ascending, no gaps */
+    uint32_t n_epochs, cap_epochs, first_open;
     struct holder *holders;
     size_t n_holders, cap_holders;
     bool dirty;
@@ -85,6 +85,7 @@ void ledger_free(struct ledger *l)
         return;
     for (uint32_t i = 0; i < l->n_epochs; i++)
         epoch_release(&l->epochs[i]);
+    mem_free(l->epochs);
     mem_free(l->holders);
     mem_free(l->shards);
     mem_free(l);
@@ -118,13 +119,24 @@ static void seg_insert(struct epoch *e, size_t at, struct seg s)
     e->n++;
 }
 
+/* The next epoch, without segments. */
+static struct epoch *add_epoch(struct ledger *l)
+{
+    if (l->n_epochs == l->cap_epochs) {
+        l->cap_epochs = l->cap_epochs ? l->cap_epochs * 2 : 4;
+        l->epochs = mem_realloc(l->epochs, l->cap_epochs * sizeof(*l->epochs));
+    }
+    struct epoch *e = &l->epochs[l->n_epochs];
+    epoch_init(l, e, l->first_open + l->n_epochs);
+    l->n_epochs++;
+    return e;
+}
+
 static struct epoch *open_epoch(struct ledger *l)
 {
     if (l->n_epochs == LEDGER_EPOCHS_OPEN_MAX)
         return NULL;
-    struct epoch *e = &l->epochs[l->n_epochs];
-    epoch_init(l, e, l->first_open + l->n_epochs);
-    l->n_epochs++;
+    struct epoch *e = add_epoch(l);
     e->cap = l->n_shards + 8;
     e->segs = mem_alloc_array(e->cap, sizeof(*e->segs));
     for (uint32_t p = 0; p < l->n_shards; p++)
@@ -294,7 +306,6 @@ static void close_epochs(struct ledger *l)
         epoch_release(&l->epochs[0]);
         l->n_epochs--;
         memmove(&l->epochs[0], &l->epochs[1], l->n_epochs * sizeof(l->epochs[0]));
-        memset(&l->epochs[l->n_epochs], 0, sizeof(l->epochs[0]));
         l->first_open++;
     }
 }
@@ -450,9 +461,7 @@ int ledger_load(struct ledger *l, const void *data, size_t len, struct err *err)
         return err_set(err, -ERR_FORMAT, "saved ledger has %u open epochs, at most %u fit", n,
                        (unsigned)LEDGER_EPOCHS_OPEN_MAX);
     for (uint32_t i = 0; i < n; i++) {
-        struct epoch *e = &l->epochs[i];
-        epoch_init(l, e, l->first_open + i);
-        l->n_epochs++;
+        struct epoch *e = add_epoch(l);
         if (!load_epoch(l, e, &r))
             return err_set(err, -ERR_FORMAT,
                            "saved ledger: epoch %u does not account for every sample once",

@@ -23,7 +23,8 @@ struct err;
 struct ledger;
 struct buf;
 
-#define LEDGER_EPOCHS_OPEN_MAX 16
+/* Small datasets: a phase may go through its samples many times. */
+#define LEDGER_EPOCHS_OPEN_MAX 4096
 
 /* `count` samples of shard `shard` (an index into the job's shards) from `start`. */
 struct ledger_range {

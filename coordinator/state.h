@@ -71,6 +71,7 @@ enum worker_state {
 struct verdict {
     uint64_t task_id;
     bool accepted;
+    bool told; /* (m) in an answer that the worker has not confirmed yet */
     char reason[REASON_MAX];
 };
 

@@ -1,0 +1,384 @@
+#include "coordinator/coordinator.h"
+
+#include "common/base/buf.h"
+#include "common/base/clock.h"
+#include "common/base/err.h"
+#include "common/base/file.h"
+#include "common/base/hash.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "common/base/str.h"
+#include "common/net/blob_http.h"
+#include "common/net/http_server.h"
+#include "coordinator/core.h"
+#include "coordinator/http_api.h"
+#include "coordinator/outer_exec.h"
+#include "coordinator/taskmsg.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define SWEEP_MS (10 * 60 * 1000)
+#define DISK_THREADS 2
+#define DISK_JOBS 1024
+
+/* ---- timers -------------------------------------------------------------- */
+
+static bool anything_to_do(const struct state *s)
+{
+    for (size_t i = 0; i < s->n_jobs; i++)
+        if (!job_is_ended(s->jobs[i]))
+            return true;
+    for (size_t i = 0; i < s->n_workers; i++)
+        if (s->workers[i]->parked != NULL)
+            return true;
+    return false;
+}
+
+static void on_tick(void *arg)
+{
+    struct coordinator *co = arg;
+    member_check(co);
+    if (anything_to_do(&co->state))
+        core_touch(co);
+}
+
+static void on_retry(void *arg)
+{
+    core_touch(arg);
+}
+
+static void on_sweep(void *arg)
+{
+    gc_sweep(arg);
+}
+
+/* ---- callbacks of the servers -------------------------------------------- */
+
+static void on_close(void *arg, struct rpc_peer *peer, const struct err *why)
+{
+    struct coordinator *co = arg;
+    if (!co->closing)
+        service_peer_closed(co, peer);
+}
+
+static unsigned authenticate(void *arg, const char *presented)
+{
+    const struct coordinator *co = arg;
+    if (token_bearer_matches(co->user_token.secret, presented))
+        return TOKEN_ROLE_USER;
+    return 0;
+}
+
+static void on_stored(void *arg, const struct blob_id *id, uint64_t size)
+{
+    struct coordinator *co = arg;
+    co->bytes_here.data_up += size;
+}
+
+static void on_served(void *arg, const struct blob_id *id, uint64_t size)
+{
+    metrics_served(arg, id, size);
+}
+
+/* ---- opening ------------------------------------------------------------- */
+
+static char *in_dir(const struct coordinator *co, const char *name)
+{
+    return file_join(co->opt.data_dir, name);
+}
+
+static int open_store(struct coordinator *co, struct err *err)
+{
+    char *path = in_dir(co, "coordinator.db"), *blobs = in_dir(co, "blobs");
+    int rc = store_open(path, &persist_schema, &co->store, err);
+    if (rc == 0)
+        rc = persist_load(co->store, &co->state, err);
+    if (rc == 0)
+        rc = blobstore_open(blobs, co->opt.blob_quota_bytes, &co->blobs, err);
+    mem_free(path);
+    mem_free(blobs);
+    return rc;
+}
+
+/* Leases come back with a grace: their workers may join again and go on.
+ * Whoever does not is lost like any silent worker. */
+static void resume(struct coordinator *co)
+{
+    uint64_t now = core_now(co);
+    for (size_t i = 0; i < co->state.n_workers; i++) {
+        struct worker *w = co->state.workers[i];
+        w->heard_ms = now;
+        w->joined_ms = now;
+        w->loss = w->grad_norm = 0;
+        if (w->state == WORKER_HERE)
+            w->closed_ms = now + co->opt.lease_ms; /* counted from when it should be back */
+    }
+    for (size_t i = 0; i < co->state.n_tasks; i++) {
+        struct task *t = co->state.tasks[i];
+        struct worker *w = state_worker(&co->state, t->worker_id);
+        t->ready_ms = t->leased_ms = t->progress_ms = now;
+        struct job *j = state_job(&co->state, t->job_id);
+        if (t->state == TASK_LEASED && t->kind == TASK_OUTER)
+            task_end(co, t, TASK_CANCELLED, "the coordinator was restarted");
+        else if (t->state == TASK_LEASED && (w == NULL || w->state != WORKER_HERE ||
+                                             w->task_id != t->id))
+            task_requeue(co, t, "its worker was gone when the coordinator was restarted");
+        else if (t->state == TASK_LEASED && t->kind == TASK_TRAIN)
+            ledger_set_leased(j->ledgers[j->comp.paths[t->path].partition], t->id, true);
+    }
+    for (size_t i = 0; i < co->state.n_jobs; i++) {
+        struct job *j = co->state.jobs[i];
+        j->started_ms = now;
+        if (!job_is_ended(j))
+            log_info("job", "job %llu (%s) goes on, it is %s", (unsigned long long)j->id,
+                     j->spec.name, job_state_name(j->state));
+    }
+}
+
+static int open_keys(struct coordinator *co, struct err *err)
+{
+    struct token *w = &co->worker_token, *u = &co->user_token;
+    uint8_t cluster[KEYS_SECRET_BYTES];
+    int rc = keys_open(co->opt.data_dir, &co->keys, err);
+    if (rc < 0 || (rc = keys_secret(co->opt.data_dir, "cluster", cluster, err)) < 0 ||
+        (rc = keys_secret(co->opt.data_dir, "worker", w->secret, err)) < 0 ||
+        (rc = keys_secret(co->opt.data_dir, "user", u->secret, err)) < 0 ||
+        (rc = keys_secret(co->opt.data_dir, "ticket", co->ticket_key, err)) < 0)
+        return rc;
+    memcpy(w->cluster_id, cluster, TOKEN_CLUSTER_BYTES);
+    memcpy(u->cluster_id, cluster, TOKEN_CLUSTER_BYTES);
+    memcpy(w->pin, keys_pin(co->keys), KEYS_PIN_BYTES);
+    memcpy(u->pin, keys_pin(co->keys), KEYS_PIN_BYTES);
+    (void)hash_hex(cluster, 16, co->cluster);
+    w->role = TOKEN_ROLE_WORKER;
+    u->role = TOKEN_ROLE_USER;
+    return 0;
+}
+
+static int open_rpc(struct coordinator *co, struct err *err)
+{
+    struct rpc_secret secret = { TOKEN_ROLE_WORKER, { 0 } };
+    memcpy(secret.secret, co->worker_token.secret, KEYS_SECRET_BYTES);
+    struct rpc_server_options o = {
+        .host = co->opt.listen,
+        .port = co->opt.rpc_port,
+        .keys = co->keys,
+        .secrets = &secret,
+        .secret_count = 1,
+        .methods = service_methods,
+        .method_count = service_method_count,
+        .build_id = SKERRY_VERSION,
+        .max_connections = WORKERS_MAX + 64,
+        .max_in_flight = 256,
+        .max_body_bytes = 1u << 20,
+        .max_queue_bytes = 4u << 20,
+        .idle_ms = 60000,
+        .arg = co,
+        .on_close = on_close,
+    };
+    memcpy(o.cluster_id, co->worker_token.cluster_id, TOKEN_CLUSTER_BYTES);
+    int rc = rpc_server_open(co->loop, &o, &co->rpc, err);
+    if (rc == -EADDRINUSE)
+        return err_set(err, rc, "port %u (RPC) of %s is in use by another program; choose another "
+                       "with --rpc-port, or 0 for any free one", co->opt.rpc_port,
+                       co->opt.listen);
+    return rc;
+}
+
+static int open_http(struct coordinator *co, struct err *err)
+{
+    const struct http_server_options o = {
+        .host = co->opt.listen,
+        .port = co->opt.http_port,
+        .keys = co->opt.plain_http ? NULL : co->keys,
+        .authenticate = authenticate,
+        .arg = co,
+    };
+    int rc = http_server_open(co->loop, &o, &co->http, err);
+    if (rc == -EADDRINUSE)
+        return err_set(err, rc, "port %u (HTTP) of %s is in use by another program; choose another "
+                       "with --http-port, or 0 for any free one", co->opt.http_port,
+                       co->opt.listen);
+    if (rc < 0 || (rc = pool_new(co->loop, "disk", DISK_THREADS, DISK_JOBS, &co->disk, err)) < 0)
+        return rc;
+    struct blob_http_options b = { .store = co->blobs, .pool = co->disk, .roles = TOKEN_ROLE_USER,
+                                   .on_stored = on_stored, .on_served = on_served, .arg = co };
+    memcpy(b.key, co->ticket_key, TICKET_KEY_BYTES);
+    return blob_http_open(co->http, &b, &co->blob_http, err);
+}
+
+/* What others can reach us by: as told, else the address we listen on, else
+ * the host's name. */
+static void fill_host(struct coordinator *co, char host[TOKEN_HOST_MAX + 1])
+{
+    const char *listen = co->opt.listen;
+    if (co->opt.host != NULL)
+        (void)str_copy(host, TOKEN_HOST_MAX + 1, co->opt.host);
+    else if (strcmp(listen, "0.0.0.0") != 0 && strcmp(listen, "::") != 0)
+        (void)str_copy(host, TOKEN_HOST_MAX + 1, listen);
+    else if (gethostname(host, TOKEN_HOST_MAX) != 0 || host[0] == '\0')
+        (void)str_copy(host, TOKEN_HOST_MAX + 1, "localhost");
+    host[TOKEN_HOST_MAX] = '\0';
+}
+
+static int write_text(const struct coordinator *co, const char *name, const char *text,
+                      mode_t mode, struct err *err)
+{
+    char *path = in_dir(co, name);
+    int rc = file_write_atomic(path, text, strlen(text), mode, err);
+    mem_free(path);
+    return rc;
+}
+
+static int write_token(struct coordinator *co, struct token *t, const char *name,
+                       char text[TOKEN_STRING_MAX], struct err *err)
+{
+    fill_host(co, t->host);
+    t->rpc_port = rpc_server_port(co->rpc);
+    t->http_port = http_server_port(co->http);
+    t->http_plain = co->opt.plain_http;
+    int rc = token_format(t, text, err);
+    if (rc < 0)
+        return rc;
+    char line[TOKEN_STRING_MAX + 1];
+    (void)snprintf(line, sizeof(line), "%s\n", text);
+    return write_text(co, name, line, 0600, err);
+}
+
+static int write_files(struct coordinator *co, struct err *err)
+{
+    char json[512];
+    int rc = write_token(co, &co->worker_token, "worker.token", co->worker_text, err);
+    if (rc < 0 || (rc = write_token(co, &co->user_token, "user.token", co->user_text, err)) < 0)
+        return rc;
+    token_http_url(&co->user_token, co->http_url);
+    (void)snprintf(json, sizeof(json),
+                   "{\"rpc_port\": %u, \"http_port\": %u, \"http_url\": \"%s\", \"pid\": %ld}\n",
+                   rpc_server_port(co->rpc), http_server_port(co->http), co->http_url,
+                   (long)getpid());
+    return write_text(co, "ports.json", json, 0644, err);
+}
+
+static int open_api(struct coordinator *co, struct err *err)
+{
+    const struct http_api_options o = {
+        .co = co,
+        .server = co->http,
+        .blobs = co->blob_http,
+        .store = co->blobs,
+        .worker_token = co->worker_text,
+        .plain = co->opt.plain_http,
+        .authenticate = authenticate,
+        .auth_arg = co,
+    };
+    return http_api_open(&o, &co->api, err);
+}
+
+static void start_timers(struct coordinator *co)
+{
+    co->tick = loop_timer_new(co->loop, on_tick, co);
+    co->retry = loop_timer_new(co->loop, on_retry, co);
+    co->sweep = loop_timer_new(co->loop, on_sweep, co);
+    loop_timer_start(co->tick, CORE_TICK_MS, CORE_TICK_MS);
+    loop_timer_start(co->sweep, SWEEP_MS, SWEEP_MS);
+}
+
+int coordinator_open(struct loop *loop, const struct coordinator_options *o,
+                     struct coordinator **ret, struct err *err)
+{
+    struct coordinator *co = mem_alloc(sizeof(*co));
+    co->loop = loop;
+    co->opt = *o;
+    co->store_ok = true;
+    co->started_ms = loop_now_ms(loop);
+    list_init(&co->replies);
+    list_init(&co->durables);
+    state_init(&co->state);
+    start_timers(co);
+    int rc = open_keys(co, err);
+    if (rc < 0 || (rc = open_store(co, err)) < 0 ||
+        (rc = outer_exec_new(loop, co->blobs, o->outer_threads, &co->outer, err)) < 0 ||
+        (rc = open_rpc(co, err)) < 0 || (rc = open_http(co, err)) < 0 ||
+        (rc = write_files(co, err)) < 0 || (rc = open_api(co, err)) < 0) {
+        coordinator_close(co);
+        return rc;
+    }
+    resume(co);
+    core_touch(co);
+    *ret = co;
+    return 0;
+}
+
+/* ---- closing ------------------------------------------------------------- */
+
+static void drop_replies(struct coordinator *co)
+{
+    struct list *l;
+    while ((l = list_pop(&co->replies)) != NULL) {
+        struct reply *r = list_entry(l, struct reply, link);
+        rpc_fail(r->req, -ERR_CANCELLED, true, 0, "the coordinator stops");
+        mem_free(r);
+    }
+    while ((l = list_pop(&co->durables)) != NULL) {
+        struct durable *d = list_entry(l, struct durable, link);
+        d->fn(d->arg, -ERR_CANCELLED);
+        mem_free(d);
+    }
+}
+
+void coordinator_close(struct coordinator *co)
+{
+    struct err err = { 0 };
+    if (co == NULL)
+        return;
+    co->closing = true;
+    outer_exec_free(co->outer);
+    for (size_t i = 0; i < co->state.n_workers; i++)
+        member_unpark(co, &co->state.workers[i][0], "the coordinator stops");
+    if (co->store != NULL && store_commit(co->store, &err) < 0)
+        log_error("store", "%s; what was not acknowledged is lost", err.msg);
+    drop_replies(co);
+    http_api_close(co->api);
+    rpc_server_close(co->rpc);
+    http_server_close(co->http);
+    pool_free(co->disk);
+    blob_http_close(co->blob_http);
+    blobstore_close(co->blobs);
+    store_close(co->store);
+    loop_timer_free(co->tick);
+    loop_timer_free(co->retry);
+    loop_timer_free(co->sweep);
+    state_release(&co->state);
+    keys_free(co->keys);
+    mem_free(co->garbage);
+    mem_free(co);
+}
+
+uint16_t coordinator_rpc_port(const struct coordinator *co)
+{
+    return rpc_server_port(co->rpc);
+}
+
+uint16_t coordinator_http_port(const struct coordinator *co)
+{
+    return http_server_port(co->http);
+}
+
+const char *coordinator_worker_token(const struct coordinator *co)
+{
+    return co->worker_text;
+}
+
+const char *coordinator_user_token(const struct coordinator *co)
+{
+    return co->user_text;
+}
+
+const char *coordinator_http_url(const struct coordinator *co)
+{
+    return co->http_url;
+}

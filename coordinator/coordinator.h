@@ -1,0 +1,48 @@
+/* The coordinator: state, store, RPC, HTTP and outer executor on one loop.
+ *
+ *   RPC request ──► validate ──► decide (pure) ──► apply to state, queue rows ─┐
+ *   HTTP command ─► view.h ─────────────────────────────────────────────────── ┤
+ *   outer step done, timer ────────────────────────────────────────────────────┤
+ *                                            once per turn of the loop:        ▼
+ *                 jobs advance ──► parked workers get tasks ──► ONE commit ──► replies
+ *
+ * Nothing is answered before the commit (invariant 3).  When a commit fails
+ * (disk full) replies and rows wait, new changes are refused with -ENOSPC, and
+ * the commit is tried again every second.  Loop thread. */
+#ifndef COORDINATOR_COORDINATOR_H
+#define COORDINATOR_COORDINATOR_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct coordinator;
+struct err;
+struct loop;
+
+struct coordinator_options {
+    const char *data_dir;    /* exists, is locked by the caller */
+    const char *listen;      /* address to bind */
+    const char *host;        /* advertised; NULL: found out */
+    uint16_t rpc_port, http_port; /* 0: a free one */
+    bool plain_http;         /* loopback only */
+    uint32_t heartbeat_ms, lease_ms;
+    uint64_t blob_quota_bytes; /* 0: the disk's */
+    unsigned outer_threads;
+};
+
+/* Loads the state, starts to listen, writes worker.token, user.token and
+ * ports.json into the data dir. */
+int coordinator_open(struct loop *loop, const struct coordinator_options *o,
+                     struct coordinator **ret, struct err *err);
+
+/* Commits, answers what waits, closes all.  State is as after a crash. */
+void coordinator_close(struct coordinator *co); /* accepts NULL */
+
+uint16_t coordinator_rpc_port(const struct coordinator *co);
+uint16_t coordinator_http_port(const struct coordinator *co);
+const char *coordinator_worker_token(const struct coordinator *co);
+const char *coordinator_user_token(const struct coordinator *co);
+/* "https://host:port" of the dashboard. */
+const char *coordinator_http_url(const struct coordinator *co);
+
+#endif

@@ -1,0 +1,213 @@
+/* Inside of the coordinator: what its files share.  Not for the HTTP side. */
+#ifndef COORDINATOR_CORE_H
+#define COORDINATOR_CORE_H
+
+#include "common/base/list.h"
+#include "common/net/blobstore.h"
+#include "common/net/keys.h"
+#include "common/net/loop.h"
+#include "common/net/rpc.h"
+#include "common/net/token.h"
+#include "coordinator/coordinator.h"
+#include "coordinator/persist.h"
+#include "coordinator/state.h"
+#include "coordinator/store.h"
+#include "coordinator/view.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct blob_http;
+struct http_api;
+struct http_server;
+struct outer_exec;
+
+#define CORE_TICK_MS 250
+#define CORE_COMMIT_RETRY_MS 1000
+#define CORE_TICKET_S 3600
+#define CORE_FAILED_PATIENCE_MS 10000 /* a failed task goes to another worker first */
+#define CORE_OWNER_PATIENCE_MS 2000   /* a replica waits for the worker with its moments */
+#define CORE_CLOSED_MS 2000           /* for a reconnect */
+#define CORE_PROGRESS_MIN_MS 60000
+#define CORE_REPLIES_MAX 65536
+
+/* An answer that waits for the commit.  send() answers req. */
+struct reply {
+    struct list link;
+    struct rpc_request *req;
+    void (*send)(struct coordinator *co, struct reply *r);
+    uint64_t worker_id, task_id;
+    uint32_t attempt;
+    bool flag;
+    char text[512];
+};
+
+struct durable {
+    struct list link;
+    view_durable_fn fn;
+    void *arg;
+};
+
+struct subscriber {
+    int handle;
+    view_event_fn fn;
+    void *arg;
+};
+
+struct coordinator {
+    struct loop *loop;
+    struct coordinator_options opt;
+    struct state state;
+    struct store *store;
+    struct blobstore *blobs;
+    struct blob_http *blob_http;
+    struct http_server *http;
+    struct http_api *api;
+    struct rpc_server *rpc;
+    struct outer_exec *outer;
+    struct pool *disk;
+    struct keys *keys;
+    struct token worker_token, user_token;
+    char worker_text[TOKEN_STRING_MAX], user_text[TOKEN_STRING_MAX];
+    char http_url[TOKEN_URL_MAX], cluster[33];
+    uint8_t ticket_key[KEYS_SECRET_BYTES];
+    struct loop_timer *tick, *retry, *sweep;
+    struct list replies, durables;
+    unsigned n_replies;
+    bool turn_scheduled, closing, counters_dirty;
+    bool store_ok;
+    char store_error[512];
+    uint64_t started_ms;
+    struct subscriber subscribers[VIEW_SUBSCRIBERS_MAX];
+    int next_handle;
+    struct blob_ref *garbage; /* deleted after the next commit unless still named */
+    size_t n_garbage, cap_garbage;
+    bool sweeping;
+    struct view_bytes bytes_here;
+};
+
+static inline uint64_t core_now(const struct coordinator *co)
+{
+    return loop_now_ms(co->loop);
+}
+
+/* Something changed: before the loop waits again, jobs advance, tasks are
+ * given out, rows are committed and replies leave. */
+void core_touch(struct coordinator *co);
+
+/* Queues an answer for after the commit; fill the returned struct at once. */
+struct reply *core_reply(struct coordinator *co, struct rpc_request *req,
+                         void (*send)(struct coordinator *co, struct reply *r));
+
+/* 0, or -ENOSPC / -EIO with a sentence while nothing can be made durable. */
+int core_writable(struct coordinator *co, struct err *err);
+
+/* Tells subscribers; e is borrowed. */
+void core_event(struct coordinator *co, const struct view_event *e);
+/* A LOG event and a line in the log. */
+void core_say(struct coordinator *co, uint64_t job_id, uint64_t worker_id, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+
+/* A blob lost a reference: it is deleted after the commit if nobody else names it. */
+void core_garbage(struct coordinator *co, const struct blob_ref *b);
+void gc_after_commit(struct coordinator *co);
+/* Removes blobs that nobody names and that are older than an hour. */
+void gc_sweep(struct coordinator *co);
+
+/* ---- member.c: who is here ---- */
+
+void member_heard(struct coordinator *co, struct worker *w);
+/* Judges leases; what is lost goes back. */
+void member_check(struct coordinator *co);
+void member_lost(struct coordinator *co, struct worker *w, enum worker_state to,
+                 const char *reason);
+/* The connection of w is gone (kept for CORE_CLOSED_MS). */
+void member_closed(struct coordinator *co, struct worker *w);
+void member_succeeded(struct coordinator *co, struct worker *w);
+/* Counts a failure; quarantines after several in a row. */
+void member_failed(struct coordinator *co, struct worker *w);
+bool member_may_work(struct coordinator *co, const struct worker *w, uint64_t *ret_until_ms,
+                     char reason[REASON_MAX]);
+void member_verdict(struct coordinator *co, uint64_t worker_id, uint64_t task_id, bool accepted,
+                    const char *reason);
+struct lease_decision;
+void member_lease(const struct coordinator *co, const struct worker *w,
+                  struct lease_decision *ret);
+/* Answers a parked long poll without a task. */
+void member_unpark(struct coordinator *co, struct worker *w, const char *why);
+
+/* ---- tasks.c: one task's life ---- */
+
+struct task *task_make(struct coordinator *co, struct job *j, enum task_kind kind);
+void task_lease(struct coordinator *co, struct task *t, struct worker *w);
+/* Back to pending with the next attempt. */
+void task_requeue(struct coordinator *co, struct task *t, const char *reason);
+void task_end(struct coordinator *co, struct task *t, enum task_state state, const char *reason);
+/* A worker reported failure. */
+void task_failed(struct coordinator *co, struct task *t, bool retryable, const char *reason);
+/* Settles what the task holds in its ledger: `done` samples are done. */
+void task_settle(struct coordinator *co, struct task *t, uint64_t done);
+/* Takes samples for a TRAIN task; false: none to be had. */
+bool task_take_samples(struct coordinator *co, struct job *j, struct task *t);
+/* Drops the oldest ended tasks of a job beyond TASKS_ENDED_MAX. */
+void tasks_prune(struct coordinator *co, struct job *j);
+
+/* ---- flow.c: a job's life ---- */
+
+int flow_submit(struct coordinator *co, const struct view_submit *s, uint64_t *ret_id,
+                struct err *err);
+void flow_advance(struct coordinator *co); /* all jobs, as far as they go */
+void flow_end(struct coordinator *co, struct job *j, enum job_state state, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+/* The dataset's shards are known: ledgers are made. */
+int flow_dataset_ready(struct coordinator *co, struct job *j, struct err *err);
+struct task *flow_make_eval(struct coordinator *co, struct job *j, uint32_t path, uint32_t round);
+struct task *flow_make_sample(struct coordinator *co, struct job *j, uint32_t path,
+                              uint32_t round, const struct view_sample_request *ask);
+
+/* ---- rounds.c: phases and outer steps ---- */
+
+void rounds_advance(struct coordinator *co, struct job *j);
+bool rounds_finished(const struct job *j);
+void module_adopt(struct coordinator *co, struct job *j, struct module_rec *m,
+                  const struct version_rec *v); /* takes v->provenance */
+/* Contributions expected and there for m's next version. */
+struct outer_count {
+    uint32_t expected, arrived, leased;
+};
+void rounds_count(struct coordinator *co, const struct job *j, const struct module_rec *m,
+                  struct outer_count *ret);
+bool path_crosses(const struct job *j, uint32_t path, const struct module_rec *m);
+
+/* ---- assign.c, taskmsg.c ---- */
+
+/* Gives tasks to parked workers. */
+void assign_parked(struct coordinator *co);
+/* ---- report.c ---- */
+
+struct Skerry__V1__ReportRequest;
+
+/* Applies a report that fits its lease; 0, or -ERR_STALE / -EINVAL with the
+ * reason that the worker is told. */
+int report_apply(struct coordinator *co, struct worker *w,
+                 const struct Skerry__V1__ReportRequest *r, struct err *err);
+
+/* ---- metrics.c ---- */
+
+struct Skerry__V1__LossPoint;
+void metrics_points(struct coordinator *co, struct job *j, const struct task *t,
+                    struct Skerry__V1__LossPoint *const *points, size_t n);
+void metrics_eval(struct coordinator *co, struct job *j, const struct task *t);
+void metrics_round(struct coordinator *co, struct job *j, const struct round_rec *r);
+/* A blob of ours was served. */
+void metrics_served(struct coordinator *co, const struct blob_id *id, uint64_t bytes);
+void metrics_uploaded(struct coordinator *co, struct worker *w, uint64_t bytes);
+
+/* ---- service.c ---- */
+
+extern const struct rpc_method service_methods[];
+extern const unsigned service_method_count;
+void service_peer_closed(struct coordinator *co, struct rpc_peer *peer);
+
+#endif

@@ -1,0 +1,252 @@
+/* coordinatord: decides what the workers do. */
+#include "common/base/args.h"
+#include "common/base/conf.h"
+#include "common/base/err.h"
+#include "common/base/file.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "common/base/str.h"
+#include "common/base/yaml.h"
+#include "common/net/loop.h"
+#include "coordinator/coordinator.h"
+
+#include <errno.h>
+#include <malloc.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+enum { EXIT_OK = 0, EXIT_FAULT = 1, EXIT_CONFIG = 2, EXIT_BUSY = 3 };
+
+struct settings {
+    char *listen, *host, *log;
+    uint64_t rpc_port, http_port, heartbeat_ms, lease_ms, blob_quota;
+    int outer_threads;
+    bool plain_http;
+};
+
+static const struct conf_key keys[] = {
+    CONF(struct settings, listen, STR, .def = "0.0.0.0", .doc = "address to listen on"),
+    CONF(struct settings, host, STR, .doc = "name or address that workers reach us by"),
+    CONF(struct settings, rpc_port, U64, .def = "7710", .max = 65535,
+         .doc = "port for workers (0: any free)"),
+    CONF(struct settings, http_port, U64, .def = "7711", .max = 65535,
+         .doc = "port for people and blobs (0: any free)"),
+    CONF(struct settings, plain_http, BOOL, .def = "false",
+         .doc = "HTTP without TLS, on a loopback address only"),
+    CONF(struct settings, heartbeat_ms, DURATION_MS, .def = "2s", .min = 100, .max = 60000,
+         .doc = "how often workers report"),
+    CONF(struct settings, lease_ms, DURATION_MS, .def = "8s", .min = 500, .max = 600000,
+         .doc = "silence that loses a lease"),
+    CONF(struct settings, blob_quota, BYTES, .def = "0", .doc = "limit on blobs (0: the disk)"),
+    CONF(struct settings, outer_threads, INT, .def = "2", .min = 1, .max = 64,
+         .doc = "outer steps that run at once"),
+    CONF(struct settings, log, STR, .def = "info", .doc = "debug, info, warn or error"),
+    CONF_END,
+};
+
+struct flags {
+    const char *data_dir, *config, *listen, *host, *log;
+    uint64_t rpc_port, http_port, heartbeat_ms, lease_ms, blob_quota;
+    int outer_threads;
+    bool plain_http;
+    bool has_rpc, has_http, has_plain, has_heartbeat, has_lease, has_quota, has_threads;
+    bool die_with_parent;
+};
+
+static int parse_flags(int argc, char **argv, struct flags *f, struct err *err, int *ret_status)
+{
+    const struct args_flag table[] = {
+        { "data-dir", 'd', ARGS_STR, &f->data_dir, "DIR", "where state, keys and blobs live",
+          .required = true },
+        { "config", 'c', ARGS_STR, &f->config, "FILE",
+          "YAML file with the same keys (rpc_port: 7710); flags win" },
+        { "listen", 0, ARGS_STR, &f->listen, "ADDR", "address to listen on [0.0.0.0]" },
+        { "host", 0, ARGS_STR, &f->host, "NAME",
+          "name or address that workers and people reach this machine by [its host name]" },
+        { "rpc-port", 0, ARGS_U64, &f->rpc_port, "N", "port for workers, 0: any free [7710]",
+          .max = 65535, .given = &f->has_rpc },
+        { "http-port", 0, ARGS_U64, &f->http_port, "N",
+          "port for people and blobs, 0: any free [7711]", .max = 65535, .given = &f->has_http },
+        { "plain-http", 0, ARGS_BOOL, &f->plain_http, NULL,
+          "HTTP without TLS; only with --listen on a loopback address", .given = &f->has_plain },
+        { "heartbeat", 0, ARGS_DURATION_MS, &f->heartbeat_ms, "TIME",
+          "how often workers report [2s]", .min = 100, .max = 60000,
+          .given = &f->has_heartbeat },
+        { "lease", 0, ARGS_DURATION_MS, &f->lease_ms, "TIME", "silence that loses a lease [8s]",
+          .min = 500, .max = 600000, .given = &f->has_lease },
+        { "blob-quota", 0, ARGS_BYTES, &f->blob_quota, "BYTES", "limit on blobs, 0: the disk [0]",
+          .given = &f->has_quota },
+        { "outer-threads", 0, ARGS_INT, &f->outer_threads, "N", "outer steps at once [2]",
+          .min = 1, .max = 64, .given = &f->has_threads },
+        { "log", 0, ARGS_STR, &f->log, "LEVEL", "debug, info, warn or error [info]" },
+        { "die-with-parent", 0, ARGS_BOOL, &f->die_with_parent, NULL,
+          "stop when the process that started this one ends" },
+        { 0 },
+    };
+    struct args args = {
+        .program = "coordinatord",
+        .usage = "--data-dir DIR [--config FILE] [--host NAME]",
+        .about = "Decides what the workers of a Skerry cluster do, and keeps their results.",
+        .after = "Exit status: 0 stopped by a signal, 1 fault, 2 wrong flags or configuration,\n"
+                 "3 the data dir or a port is in use.",
+        .flags = table,
+    };
+    int rc = args_parse(&args, argc, argv, err);
+    if (rc != 0)
+        *ret_status = args_exit(&args, rc, err);
+    return rc;
+}
+
+static int load_config(const char *path, struct settings *s, struct err *err)
+{
+    struct buf text;
+    struct yaml_doc doc;
+    if (path == NULL) {
+        conf_defaults(keys, s);
+        return 0;
+    }
+    int rc = file_read(path, YAML_BYTES_MAX, &text, err);
+    if (rc < 0)
+        return rc;
+    rc = yaml_parse(buf_str(&text), text.len, path, &doc, err);
+    buf_release(&text);
+    if (rc < 0)
+        return rc;
+    rc = conf_bind(&doc, doc.root, keys, s, err);
+    yaml_release(&doc);
+    return rc;
+}
+
+static void override_text(char **field, const char *flag)
+{
+    if (flag == NULL)
+        return;
+    mem_free(*field);
+    *field = str_dup(flag);
+}
+
+static void apply_flags(struct settings *s, const struct flags *f)
+{
+    override_text(&s->listen, f->listen);
+    override_text(&s->host, f->host);
+    override_text(&s->log, f->log);
+    s->rpc_port = f->has_rpc ? f->rpc_port : s->rpc_port;
+    s->http_port = f->has_http ? f->http_port : s->http_port;
+    s->plain_http = f->has_plain ? f->plain_http : s->plain_http;
+    s->heartbeat_ms = f->has_heartbeat ? f->heartbeat_ms : s->heartbeat_ms;
+    s->lease_ms = f->has_lease ? f->lease_ms : s->lease_ms;
+    s->blob_quota = f->has_quota ? f->blob_quota : s->blob_quota;
+    s->outer_threads = f->has_threads ? f->outer_threads : s->outer_threads;
+}
+
+static int check_settings(const struct settings *s, struct err *err)
+{
+    enum log_level level;
+    if (log_level_parse(s->log, &level) < 0)
+        return err_set(err, -ERR_CONFIG, "log is '%s', expected debug, info, warn or error",
+                       s->log);
+    log_set_level(level);
+    if (s->lease_ms < 2 * s->heartbeat_ms)
+        return err_set(err, -ERR_CONFIG, "the lease of %llu ms is shorter than two heartbeats of "
+                       "%llu ms", (unsigned long long)s->lease_ms,
+                       (unsigned long long)s->heartbeat_ms);
+    return 0;
+}
+
+static void on_signal(void *arg, int signo)
+{
+    log_info("coord", "stops: %s", strsignal(signo));
+    loop_stop(arg);
+}
+
+static void greet(const struct coordinator *co, const char *dir)
+{
+    (void)printf("coordinatord %s is ready. State: %s\n\n"
+                 "On each worker:\n    workerd --join %s\n\n"
+                 "On your machine:\n    export SKERRY_TOKEN=%s\n    skerry status\n\n"
+                 "Dashboard:\n    %s/?token=%s\n\n"
+                 "The tokens are passwords; they are also in %s/worker.token and user.token.\n",
+                 SKERRY_VERSION, dir, coordinator_worker_token(co), coordinator_user_token(co),
+                 coordinator_http_url(co), coordinator_user_token(co), dir);
+    (void)fflush(stdout);
+}
+
+static int status_of(int rc)
+{
+    if (rc == -EADDRINUSE || rc == -EBUSY)
+        return EXIT_BUSY;
+    return rc == -ERR_CONFIG || rc == -EINVAL ? EXIT_CONFIG : EXIT_FAULT;
+}
+
+static int serve(const struct flags *f, const struct settings *s, struct err *err)
+{
+    struct loop *loop = NULL;
+    struct coordinator *co = NULL;
+    int rc = loop_new(&loop, err);
+    if (rc < 0)
+        return rc;
+    const struct coordinator_options o = {
+        .data_dir = f->data_dir,
+        .listen = s->listen,
+        .host = s->host,
+        .rpc_port = (uint16_t)s->rpc_port,
+        .http_port = (uint16_t)s->http_port,
+        .plain_http = s->plain_http,
+        .heartbeat_ms = (uint32_t)s->heartbeat_ms,
+        .lease_ms = (uint32_t)s->lease_ms,
+        .blob_quota_bytes = s->blob_quota,
+        .outer_threads = (unsigned)s->outer_threads,
+    };
+    rc = loop_on_signals(loop, on_signal, loop, err);
+    if (rc == 0)
+        rc = coordinator_open(loop, &o, &co, err);
+    if (rc == 0) {
+        greet(co, f->data_dir);
+        loop_run(loop);
+        coordinator_close(co);
+    }
+    loop_free(loop);
+    return rc;
+}
+
+static int start(const struct flags *f, struct settings *s, struct err *err)
+{
+    struct file_lock lock;
+    int rc = load_config(f->config, s, err);
+    if (rc < 0)
+        return rc;
+    apply_flags(s, f);
+    if ((rc = check_settings(s, err)) < 0)
+        return rc;
+    if ((rc = file_mkdirs(f->data_dir, 0700, err)) < 0 ||
+        (rc = file_lock_dir(f->data_dir, "lock", &lock, err)) < 0)
+        return rc;
+    rc = serve(f, s, err);
+    file_unlock(&lock);
+    return rc;
+}
+
+int main(int argc, char **argv)
+{
+    struct flags f = { 0 };
+    struct settings s = { 0 };
+    struct err err = { 0 };
+    int status = 0;
+    if (parse_flags(argc, argv, &f, &err, &status) != 0)
+        return status;
+    /* Few threads share few arenas: the coordinator must stay small. */
+    (void)mallopt(M_ARENA_MAX, 2);
+    pid_t parent = getppid();
+    if (f.die_with_parent && (prctl(PR_SET_PDEATHSIG, SIGTERM) != 0 || getppid() != parent))
+        return EXIT_FAULT;
+    int rc = start(&f, &s, &err);
+    conf_release(keys, &s);
+    if (rc < 0) {
+        (void)fprintf(stderr, "coordinatord: %s\n", err.msg);
+        return status_of(rc);
+    }
+    return EXIT_OK;
+}

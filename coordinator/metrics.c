@@ -1,0 +1,189 @@
+#include "coordinator/core.h"
+
+#include "common/base/clock.h"
+#include "common/base/mem.h"
+#include "proto/skerry.pb-c.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* The job's loss: the mean of its replicas' newest. */
+static void refresh_loss(struct job *j)
+{
+    double sum = 0;
+    unsigned n = 0;
+    for (uint32_t p = 0; p < j->comp.n_paths; p++)
+        for (uint32_t r = 0; r < j->comp.paths[p].replicas; r++)
+            if (!isnan(j->paths[p].replicas[r].loss)) {
+                sum += (double)j->paths[p].replicas[r].loss;
+                n++;
+            }
+    if (n > 0)
+        j->loss = (float)(sum / n);
+}
+
+static void add_metric(struct coordinator *co, struct job *j, struct view_metric *m)
+{
+    m->n = ++j->metric_n;
+    m->at_unix_ms = (int64_t)clock_wall_ms();
+    save_metric(co->store, j->id, m);
+}
+
+void metrics_points(struct coordinator *co, struct job *j, const struct task *t,
+                    Skerry__V1__LossPoint *const *points, size_t n)
+{
+    struct view_metric m = { .kind = VIEW_METRIC_LOSS, .path = t->path, .replica = t->replica,
+                             .round = t->round };
+    size_t taken = 0;
+    for (size_t i = 0; i < n && i < 1024; i++) {
+        if (!isfinite(points[i]->loss) || !isfinite(points[i]->lr))
+            continue;
+        m.step = points[i]->step;
+        m.loss = (double)points[i]->loss;
+        m.lr = (double)points[i]->lr;
+        add_metric(co, j, &m);
+        j->paths[t->path].replicas[t->replica].loss = points[i]->loss;
+        taken++;
+        core_event(co, &(struct view_event){ .kind = VIEW_EVENT_LOSS, .job_id = j->id,
+                                             .worker_id = t->worker_id, .task_id = t->id,
+                                             .metric = &m, .text = "" });
+    }
+    if (taken == 0)
+        return;
+    refresh_loss(j);
+    uint64_t quarter = METRIC_POINTS_MAX / 4, before = j->metric_points / quarter;
+    j->metric_points += taken;
+    if (j->metric_points / quarter != before)
+        save_metrics_thinned(co->store, j);
+    save_job(co->store, j);
+}
+
+void metrics_eval(struct coordinator *co, struct job *j, const struct task *t)
+{
+    struct view_metric m = { .kind = VIEW_METRIC_EVAL, .path = t->path, .round = t->round,
+                             .loss = (double)t->loss_mean, .lr = NAN };
+    j->eval_loss = t->loss_mean;
+    add_metric(co, j, &m);
+    save_job(co->store, j);
+    /* Round r made version r + 1, which is what was looked at. */
+    for (size_t i = j->n_rounds; i-- > 0;) {
+        struct round_rec *r = &j->rounds[i];
+        if (r->path != t->path || r->round + 1 != t->round)
+            continue;
+        r->eval_loss = t->loss_mean;
+        save_round(co->store, j, r);
+        break;
+    }
+    core_event(co, &(struct view_event){ .kind = VIEW_EVENT_JOB, .job_id = j->id, .metric = &m,
+                                         .text = "evaluated" });
+}
+
+void metrics_round(struct coordinator *co, struct job *j, const struct round_rec *r)
+{
+    if (j->n_rounds == JOB_ROUNDS_MAX) {
+        memmove(&j->rounds[0], &j->rounds[1], (JOB_ROUNDS_MAX - 1) * sizeof(*j->rounds));
+        j->n_rounds--;
+    }
+    j->rounds = mem_realloc(j->rounds, (j->n_rounds + 1) * sizeof(*j->rounds));
+    j->rounds[j->n_rounds++] = *r;
+    save_round(co->store, j, r);
+    struct view_metric m = { .kind = VIEW_METRIC_ROUND, .path = r->path, .round = r->round,
+                             .loss = (double)r->loss, .lr = NAN, .seconds = (double)r->seconds,
+                             .samples = r->samples, .bytes_up = r->bytes_up,
+                             .bytes_down = r->bytes_down };
+    add_metric(co, j, &m);
+    save_job(co->store, j);
+    char text[160];
+    (void)snprintf(text, sizeof(text), "round %u of path %u: %u of %u contributions, loss %.4f",
+                   r->round + 1, r->path, r->contributions, r->expected, (double)r->loss);
+    const struct view_round v = { r->path, r->round, (double)r->loss, (double)r->eval_loss,
+                                  (double)r->seconds, r->contributions, r->expected, r->samples,
+                                  r->steps, r->bytes_up, r->bytes_down, r->at_unix_ms };
+    core_event(co, &(struct view_event){ .kind = VIEW_EVENT_ROUND, .job_id = j->id, .round = &v,
+                                         .text = text });
+}
+
+/* ---- bytes --------------------------------------------------------------- */
+
+static bool same(const struct blob_ref *b, const struct blob_id *id)
+{
+    return b->size != 0 && memcmp(b->sha256, id->sha256, 32) == 0;
+}
+
+/* Down: what is served of the modules' full files and deltas counts for the
+ * round that runs on the paths that cross them; shards count apart. */
+static bool served_module(struct job *j, const struct blob_id *id, uint64_t bytes)
+{
+    for (uint32_t i = 0; i < j->comp.n_modules; i++) {
+        const struct module_rec *m = &j->modules[i];
+        for (unsigned v = m->n_versions; v-- > 0;) {
+            if (!same(&m->versions[v].full, id) && !same(&m->versions[v].delta, id))
+                continue;
+            j->bytes_down += bytes;
+            for (uint32_t p = 0; p < j->comp.n_paths; p++)
+                if (path_crosses(j, p, m)) {
+                    j->paths[p].bytes_down += bytes;
+                    break;
+                }
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool served_shard(struct job *j, const struct blob_id *id, uint64_t bytes)
+{
+    for (size_t i = 0; i < j->n_shards; i++)
+        if (same(&j->shards[i].blob, id)) {
+            j->shard_bytes_down += bytes;
+            return true;
+        }
+    return false;
+}
+
+void metrics_served(struct coordinator *co, const struct blob_id *id, uint64_t bytes)
+{
+    co->bytes_here.data_down += bytes;
+    for (size_t i = co->state.n_jobs; i-- > 0;) {
+        struct job *j = co->state.jobs[i];
+        if (!job_is_ended(j) && (served_module(j, id, bytes) || served_shard(j, id, bytes)))
+            return;
+    }
+}
+
+/* The newest round of the path that has been closed or runs. */
+static void add_up(struct coordinator *co, struct job *j, const struct task *t, uint64_t bytes)
+{
+    struct path_rec *p = &j->paths[t->path];
+    j->bytes_up += bytes;
+    if (p->round == t->round) {
+        p->bytes_up += bytes;
+        return;
+    }
+    for (size_t i = j->n_rounds; i-- > 0;)
+        if (j->rounds[i].path == t->path && j->rounds[i].round == t->round) {
+            j->rounds[i].bytes_up += bytes;
+            save_round(co->store, j, &j->rounds[i]);
+            break;
+        }
+}
+
+/* Up: a worker's counter moved.  Its last phase is what it uploads. */
+void metrics_uploaded(struct coordinator *co, struct worker *w, uint64_t bytes)
+{
+    const struct task *last = NULL;
+    for (size_t i = co->state.n_tasks; i-- > 0 && last == NULL;) {
+        const struct task *t = co->state.tasks[i];
+        if (t->worker_id != w->id || t->kind == TASK_OUTER)
+            continue;
+        /* A phase that has not come to its uploads yet leaves them to the one before. */
+        if (t->state == TASK_LEASED && t->kind == TASK_TRAIN &&
+            (t->steps_total == 0 || t->steps_done < t->steps_total))
+            continue;
+        last = t;
+    }
+    struct job *j = last ? state_job(&co->state, last->job_id) : NULL;
+    if (j != NULL && last->kind == TASK_TRAIN)
+        add_up(co, j, last, bytes);
+}

@@ -1,0 +1,394 @@
+#include "coordinator/core.h"
+#include "coordinator/recipe.h"
+
+#include "common/base/clock.h"
+#include "common/base/err.h"
+#include "common/base/hash.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "common/base/st.h"
+#include "common/base/str.h"
+#include "proto/skerry.pb-c.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define CONTRIBUTIONS_MAX 64
+#define BAD_SEEN_MAX 4096
+
+typedef Skerry__V1__ReportRequest report;
+
+/* The blob of a report must be whole in our store. */
+static int take_blob(struct coordinator *co, const Skerry__V1__Blob *b, const char *what,
+                     struct blob_ref *ret, struct err *err)
+{
+    struct blob_id id;
+    uint64_t size = 0;
+    if (b == NULL || b->sha256.len != 32 || b->size == 0)
+        return err_set(err, -EINVAL, "%s is missing or has no hash or size", what);
+    memcpy(id.sha256, b->sha256.data, 32);
+    if (!blobstore_has(co->blobs, &id, &size))
+        return err_set(err, -ERR_NOTFOUND, "%s has not been uploaded", what);
+    if (size != b->size)
+        return err_set(err, -EINVAL, "%s has %llu bytes in the store, the report says %llu", what,
+                       (unsigned long long)size, (unsigned long long)b->size);
+    memcpy(ret->sha256, id.sha256, 32);
+    ret->size = size;
+    return 0;
+}
+
+/* ---- INIT ---------------------------------------------------------------- */
+
+/* Version 0 must be plain float32 safetensors. */
+static int check_full(struct coordinator *co, const struct blob_ref *ref, uint64_t *ret_params,
+                      struct err *err)
+{
+    struct blob_id id;
+    char path[4096];
+    struct st st;
+    uint64_t params = 0;
+    memcpy(id.sha256, ref->sha256, 32);
+    int rc = blobstore_path(co->blobs, &id, path, sizeof(path));
+    if (rc < 0)
+        return err_set(err, rc, "the path of a blob is too long");
+    if ((rc = st_open(path, &st, err)) < 0)
+        return err_wrap(err, "version 0 of a module");
+    for (size_t i = 0; i < st.n_tensors && rc == 0; i++) {
+        params += st.tensors[i].count;
+        if (st.tensors[i].dtype != ST_F32)
+            rc = err_set(err, -ERR_FORMAT, "version 0 of a module: tensor %s is %s, expected F32",
+                         st.tensors[i].name, st_dtype_name(st.tensors[i].dtype));
+    }
+    st_release(&st);
+    if (rc == 0 && params == 0)
+        rc = err_set(err, -ERR_FORMAT, "version 0 of a module has no parameters");
+    *ret_params = params;
+    return rc;
+}
+
+static int apply_init(struct coordinator *co, struct job *j, struct task *t, const report *r,
+                      struct err *err)
+{
+    uint32_t n = j->comp.n_modules;
+    if (r->n_contributions != n)
+        return err_set(err, -EINVAL, "INIT brought %zu modules, expected %u", r->n_contributions,
+                       n);
+    struct version_rec *made = mem_alloc_array(n, sizeof(*made));
+    uint64_t *params = mem_alloc_array(n, sizeof(*params));
+    int rc = 0;
+    for (size_t i = 0; i < n && rc == 0; i++) {
+        const Skerry__V1__Contribution *c = r->contributions[i];
+        struct module_rec *m = job_module(j, c->module_id);
+        uint32_t at = m ? (uint32_t)(m - j->modules) : 0;
+        if (m == NULL || blob_ref_is_set(&made[at].full))
+            rc = err_set(err, -EINVAL, "module %llu is not of this job, or came twice",
+                         (unsigned long long)c->module_id);
+        if (rc == 0)
+            rc = take_blob(co, c->blob, "version 0 of a module", &made[at].full, err);
+        if (rc == 0)
+            rc = check_full(co, &made[at].full, &params[at], err);
+    }
+    for (uint32_t i = 0; i < n && rc == 0; i++) {
+        made[i].provenance = str_printf("{\"made_by_task\":%llu,\"seed\":%llu}",
+                                        (unsigned long long)t->id,
+                                        (unsigned long long)j->spec.seed);
+        made[i].at_unix_ms = (int64_t)clock_wall_ms();
+        j->modules[i].params = params[i];
+        module_adopt(co, j, &j->modules[i], &made[i]);
+    }
+    mem_free(made);
+    mem_free(params);
+    return rc;
+}
+
+/* ---- INGEST -------------------------------------------------------------- */
+
+/* Archives of one job must agree: the shorter list begins the longer one. */
+static int merge_classes(struct job *j, const report *r, struct err *err)
+{
+    if (r->n_classes > JOB_CLASSES_MAX || r->n_classes == 0)
+        return err_set(err, -EINVAL, "an archive with %zu classes, expected 1 to %d", r->n_classes,
+                       JOB_CLASSES_MAX);
+    for (size_t i = 0; i < r->n_classes && i < j->n_classes; i++)
+        if (strcmp(r->classes[i], j->classes[i]) != 0)
+            return err_set(err, -ERR_CONFIG, "the archives of data.url disagree about class %zu: "
+                           "'%.60s' and '%.60s'; give all the same classes.txt", i,
+                           j->classes[i], r->classes[i]);
+    if (r->n_classes <= j->n_classes)
+        return 0;
+    j->classes = mem_realloc(j->classes, r->n_classes * sizeof(*j->classes));
+    j->counts = mem_realloc(j->counts, r->n_classes * sizeof(*j->counts));
+    for (size_t i = j->n_classes; i < r->n_classes; i++) {
+        j->classes[i] = str_ndup(r->classes[i], 256);
+        j->counts[i] = 0;
+    }
+    j->n_classes = r->n_classes;
+    return 0;
+}
+
+static int shard_order(const void *a, const void *b)
+{
+    const struct shard_rec *x = a, *y = b;
+    return (x->source > y->source) - (x->source < y->source);
+}
+
+/* Sources in order of their URL, so the order does not depend on who was faster. */
+static void order_shards(struct job *j)
+{
+    /* Insertion: shards of one source are already in order and must stay so. */
+    for (size_t i = 1; i < j->n_shards; i++) {
+        struct shard_rec s = j->shards[i];
+        size_t k = i;
+        for (; k > 0 && shard_order(&j->shards[k - 1], &s) > 0; k--)
+            j->shards[k] = j->shards[k - 1];
+        j->shards[k] = s;
+    }
+    uint64_t train = 0;
+    for (size_t i = 0; i < j->n_shards; i++)
+        if (j->shards[i].partition != SHARD_HOLDOUT)
+            j->shards[i].partition = recipe_partition(&j->spec, &j->comp, train++);
+}
+
+static int apply_ingest(struct coordinator *co, struct job *j, struct task *t, const report *r,
+                        struct err *err)
+{
+    int rc = 0;
+    if (r->n_shards == 0 || r->n_shards > 4096 || j->n_shards + r->n_shards > JOB_SHARDS_MAX)
+        return err_set(err, -EINVAL, "an archive made %zu shards, expected 1 to 4096 and at most "
+                       "%d of the job; raise data.shard_samples", r->n_shards, JOB_SHARDS_MAX);
+    struct shard_rec *made = mem_alloc_array(r->n_shards, sizeof(*made));
+    for (size_t i = 0; i < r->n_shards && rc == 0; i++) {
+        rc = take_blob(co, r->shards[i]->blob, "a shard", &made[i].blob, err);
+        made[i].samples = r->shards[i]->samples;
+        made[i].partition = r->shards[i]->holdout ? SHARD_HOLDOUT : 0;
+        made[i].source = t->round;
+        if (rc == 0 && made[i].samples == 0)
+            rc = err_set(err, -EINVAL, "a shard without samples");
+    }
+    if (rc == 0)
+        rc = merge_classes(j, r, err);
+    if (rc == 0) {
+        j->cap_shards = j->n_shards + r->n_shards;
+        j->shards = mem_realloc(j->shards, j->cap_shards * sizeof(*j->shards));
+        memcpy(&j->shards[j->n_shards], made, r->n_shards * sizeof(*made));
+        j->n_shards += r->n_shards;
+        order_shards(j);
+        save_job_dataset(co->store, j);
+    }
+    mem_free(made);
+    return rc;
+}
+
+/* ---- TRAIN, EVAL, SAMPLE ------------------------------------------------- */
+
+static int check_contribution(const struct job *j, const struct task *t,
+                              const Skerry__V1__Contribution *c, struct err *err)
+{
+    struct module_rec *m = job_module(j, c->module_id);
+    if (m == NULL || !path_crosses(j, t->path, m))
+        return err_set(err, -EINVAL, "module %llu is not on path %u",
+                       (unsigned long long)c->module_id, t->path);
+    if (c->base_version != t->round || m->version != t->round)
+        return err_set(err, -ERR_STALE, "the contribution is to version %llu of module %llu, which "
+                       "is at %llu", (unsigned long long)c->base_version,
+                       (unsigned long long)c->module_id, (unsigned long long)m->version);
+    return 0;
+}
+
+static int apply_train(struct coordinator *co, struct job *j, struct task *t, const report *r,
+                       struct err *err)
+{
+    size_t n = j->comp.n_levels;
+    uint64_t held = 0;
+    for (size_t i = 0; i < t->n_ranges; i++)
+        held += t->ranges[i].count;
+    if (r->n_contributions != n || n > CONTRIBUTIONS_MAX)
+        return err_set(err, -EINVAL, "the phase brought %zu contributions, expected %zu",
+                       r->n_contributions, n);
+    if (r->samples == 0 || r->samples > held)
+        return err_set(err, -EINVAL, "the phase counts %llu samples, expected 1 to %llu",
+                       (unsigned long long)r->samples, (unsigned long long)held);
+    struct contribution made[CONTRIBUTIONS_MAX] = { { 0 } };
+    for (size_t i = 0; i < n; i++) {
+        const Skerry__V1__Contribution *c = r->contributions[i];
+        int rc = check_contribution(j, t, c, err);
+        for (size_t k = 0; rc == 0 && k < i; k++)
+            if (made[k].module_id == c->module_id)
+                rc = err_set(err, -EINVAL, "module %llu came twice",
+                             (unsigned long long)c->module_id);
+        if (rc < 0 || (rc = take_blob(co, c->blob, "the contribution", &made[i].blob, err)) < 0)
+            return rc;
+        made[i].module_id = c->module_id;
+        made[i].base_version = c->base_version;
+    }
+    mem_free(t->contributions);
+    t->contributions = mem_alloc_array(n, sizeof(*made));
+    memcpy(t->contributions, made, n * sizeof(*made));
+    t->n_contributions = n;
+    metrics_points(co, j, t, r->points, r->n_points);
+    task_settle(co, t, r->samples);
+    return 0;
+}
+
+static int apply_eval(struct coordinator *co, struct job *j, struct task *t, const report *r,
+                      struct err *err)
+{
+    if (!isfinite(r->loss_mean))
+        return err_set(err, -EINVAL, "the held-out loss is not a finite number");
+    t->loss_mean = r->loss_mean;
+    metrics_eval(co, j, t);
+    return 0;
+}
+
+static int apply_sample(struct coordinator *co, struct job *j, struct task *t, const report *r,
+                        struct err *err)
+{
+    int rc = take_blob(co, r->output, "the picture", &t->output, err);
+    if (rc < 0)
+        return rc;
+    if (j->n_grids == JOB_SAMPLES_MAX) {
+        core_garbage(co, &j->grids[0].blob);
+        memmove(&j->grids[0], &j->grids[1], (JOB_SAMPLES_MAX - 1) * sizeof(*j->grids));
+        j->n_grids--;
+    }
+    j->grids = mem_realloc(j->grids, (j->n_grids + 1) * sizeof(*j->grids));
+    struct grid_rec *g = &j->grids[j->n_grids++];
+    memset(g, 0, sizeof(*g));
+    g->task_id = t->id;
+    g->round = t->round;
+    g->count = t->draw.count;
+    g->columns = t->draw.columns;
+    g->blob = t->output;
+    g->at_unix_ms = (int64_t)clock_wall_ms();
+    save_grid(co->store, j, g);
+    const struct view_sample v = { g->task_id, g->round, g->count, g->columns, g->blob.sha256,
+                                   g->blob.size, g->at_unix_ms };
+    core_event(co, &(struct view_event){ .kind = VIEW_EVENT_SAMPLE, .job_id = j->id,
+                                         .task_id = t->id, .sample = &v, .text = "" });
+    return 0;
+}
+
+/* ---- bad samples --------------------------------------------------------- */
+
+static bool already_named(const struct job *j, const char *shard, const char *key)
+{
+    for (size_t i = 0; i < j->n_bad; i++)
+        if (strcmp(j->bad[i].shard, shard) == 0 && strcmp(j->bad[i].key, key) == 0)
+            return true;
+    return false;
+}
+
+/* A broken image is met again in every epoch: what has a name counts once. */
+static void take_bad(struct coordinator *co, struct job *j, const report *r)
+{
+    uint32_t fresh = r->bad_count > r->n_bad ? r->bad_count - (uint32_t)r->n_bad : 0;
+    for (size_t i = 0; i < r->n_bad; i++) {
+        char shard[HASH_HEX_MAX] = "";
+        if (r->bad[i]->shard_sha256.len == 32)
+            (void)hash_hex(r->bad[i]->shard_sha256.data, 32, shard);
+        if (already_named(j, shard, r->bad[i]->key))
+            continue;
+        fresh++;
+        if (j->n_bad < JOB_BAD_MAX)
+            j->bad[j->n_bad++] = (struct bad_rec){ str_dup(shard), str_ndup(r->bad[i]->key, 256),
+                                                   str_ndup(r->bad[i]->reason, 256) };
+    }
+    if (fresh == 0)
+        return;
+    j->bad_count += fresh;
+    save_job(co->store, j);
+    save_job_dataset(co->store, j);
+    if (j->bad_count > (uint32_t)j->spec.data.max_bad)
+        flow_end(co, j, JOB_FAILED, "%u images cannot be read, data.max_bad allows %d; the first is "
+                 "%s: %s", j->bad_count, j->spec.data.max_bad,
+                 j->n_bad ? j->bad[0].key : "not named", j->n_bad ? j->bad[0].reason : "");
+}
+
+/* ---- all ----------------------------------------------------------------- */
+
+static int find_lease(struct coordinator *co, const struct worker *w, const report *r,
+                      struct task **ret, bool *ret_repeated, struct err *err)
+{
+    struct task *t = state_task(&co->state, r->task_id);
+    *ret_repeated = false;
+    if (t == NULL)
+        return err_set(err, -ERR_STALE, "task %llu is not known",
+                       (unsigned long long)r->task_id);
+    if (t->attempt == r->attempt && t->worker_id == w->id && t->state == TASK_DONE) {
+        *ret_repeated = true;
+        return 0;
+    }
+    if (t->state != TASK_LEASED || t->attempt != r->attempt || t->worker_id != w->id)
+        return err_set(err, -ERR_STALE, "attempt %u of task %llu has lost its lease%s%s",
+                       r->attempt, (unsigned long long)t->id, t->reason[0] ? ": " : "",
+                       t->reason);
+    *ret = t;
+    return 0;
+}
+
+static int apply_kind(struct coordinator *co, struct job *j, struct task *t, const report *r,
+                      struct err *err)
+{
+    switch (t->kind) {
+    case TASK_INIT:
+        return apply_init(co, j, t, r, err);
+    case TASK_INGEST:
+        return apply_ingest(co, j, t, r, err);
+    case TASK_TRAIN:
+        return apply_train(co, j, t, r, err);
+    case TASK_EVAL:
+        return apply_eval(co, j, t, r, err);
+    case TASK_SAMPLE:
+        return apply_sample(co, j, t, r, err);
+    default:
+        return err_set(err, -EINVAL, "a task of this kind is not reported");
+    }
+}
+
+static void take_figures(struct task *t, const report *r)
+{
+    t->steps = r->steps;
+    t->samples = r->samples;
+    t->loss_first = r->loss_first;
+    t->loss_last = r->loss_last;
+    t->loss_mean = isfinite(r->loss_mean) ? r->loss_mean : NAN;
+    t->seconds = isfinite(r->seconds) ? r->seconds : 0;
+    t->steps_done = r->steps;
+    t->samples_done = r->samples;
+}
+
+int report_apply(struct coordinator *co, struct worker *w, const Skerry__V1__ReportRequest *r,
+                 struct err *err)
+{
+    struct task *t = NULL;
+    bool repeated;
+    char reason[REASON_MAX];
+    int rc = find_lease(co, w, r, &t, &repeated, err);
+    if (rc < 0 || repeated)
+        return rc;
+    struct job *j = state_job(&co->state, t->job_id);
+    if (r->snapshot)
+        return err_set(err, -ERR_UNIMPLEMENTED, "snapshots of a phase are not taken");
+    if (r->failed) {
+        (void)str_copy(reason, sizeof(reason), r->reason[0] ? r->reason : "no reason was given");
+        member_failed(co, w);
+        task_failed(co, t, r->retryable, reason);
+        take_bad(co, j, r);
+        return 0;
+    }
+    rc = apply_kind(co, j, t, r, err);
+    if (rc < 0) {
+        /* A result that does not fit is a failure of its maker. */
+        (void)snprintf(reason, sizeof(reason), "its result was refused: %.200s", err->msg);
+        member_failed(co, w);
+        task_failed(co, t, true, reason);
+        return rc;
+    }
+    take_figures(t, r);
+    task_end(co, t, TASK_DONE, "");
+    member_succeeded(co, w);
+    take_bad(co, j, r);
+    return 0;
+}
