@@ -52,6 +52,7 @@ struct daemon {
     char name[65], device[129];
     int exit_code;
     bool asked; /* to leave, by a signal */
+    bool images; /* the image library is up */
 };
 
 /* ---- command line ---- */
@@ -63,18 +64,18 @@ static int parse(struct options *o, int argc, char **argv, struct err *err)
         { .name = "join", .letter = 'j', .type = ARGS_STR, .out = &o->join, .metavar = "TOKEN",
           .doc = "the coordinator's worker token, or @FILE that holds it", .required = true },
         { .name = "device", .letter = 'd', .type = ARGS_STR, .out = &o->device,
-          .metavar = "auto|cpu|cuda:N", .doc = "where to compute (default auto)" },
+          .metavar = "auto|cpu|cuda:N", .doc = "where to compute" },
         { .name = "threads", .letter = 't', .type = ARGS_U64, .out = &o->threads, .metavar = "N",
-          .doc = "CPU threads (default: all that this process may use)", .max = THREADS_MAX },
+          .doc = "CPU threads (0: all that this process may use)", .max = THREADS_MAX },
         { .name = "work-dir", .letter = 'w', .type = ARGS_STR, .out = &o->work_dir,
           .metavar = "DIR", .doc = "cache, checkpoints and identity "
                                    "(default: the first free ~/.cache/skerry/worker-N)" },
         { .name = "cache-limit", .type = ARGS_BYTES, .out = &o->cache_limit, .metavar = "SIZE",
-          .doc = "most bytes of blobs to keep (default: 90% of the free disk)" },
+          .doc = "most bytes of blobs to keep (0: 90% of the free disk)" },
         { .name = "name", .letter = 'n', .type = ARGS_STR, .out = &o->name, .metavar = "NAME",
           .doc = "shown to people (default: the host's name)" },
         { .name = "log-level", .type = ARGS_STR, .out = &o->log_level,
-          .metavar = "debug|info|warn|error", .doc = "default info" },
+          .metavar = "LEVEL", .doc = "debug, info, warn or error" },
         { 0 },
     };
     struct args args = {
@@ -234,7 +235,10 @@ static int start(struct daemon *d, struct err *err)
         return rc;
     }
     d->exit_code = EXIT_HERE;
-    if ((rc = image_init(err)) < 0 || (rc = open_disk(d, err)) < 0)
+    if ((rc = image_init(err)) < 0)
+        return rc;
+    d->images = true;
+    if ((rc = open_disk(d, err)) < 0)
         return rc;
     if ((rc = open_engine(d, err)) < 0) {
         d->exit_code = EXIT_DEVICE;
@@ -262,7 +266,8 @@ static void stop(struct daemon *d)
     modules_close(d->modules);
     cache_close(d->cache);
     workdir_close(&d->dir);
-    image_exit();
+    if (d->images)
+        image_exit();
 }
 
 int main(int argc, char **argv)
