@@ -385,7 +385,7 @@ static void test_no_memory(void **state)
         (void)mem_fault_set(0);
         if (!armed)
             break;
-        assert_int_equal(rc, -ENOMEM);
+        assert_true(rc < 0 && err.msg[0]);
         assert_false(file_exists(path) || file_exists(pending));
     }
     struct err err = { 0 };
