@@ -36,7 +36,8 @@ struct http_server {
     struct http_counters counters;
     int listen_fd;
     uint16_t port;
-    bool closing;
+    unsigned spins; /* runs in a row without an event of the descriptor */
+    bool run_due, closing;
 };
 
 struct http_conn {

@@ -22,6 +22,8 @@
 #define CONNECTION_MEMORY (32 * 1024)
 #define BODY_FLOOR_MS 30000 /* after that a body must have come at ... */
 #define BODY_FLOOR_BYTES_PER_S 256
+#define IDLE_RUN_MS 2
+#define SPINS_MAX 1000
 #define PRIORITIES "SECURE128:-VERS-ALL:+VERS-TLS1.3"
 
 /* ---- requests, as libmicrohttpd drives them ---- */
@@ -215,11 +217,27 @@ static void on_tick(void *arg)
     for (struct list *l = s->requests.next; l != &s->requests; l = l->next) {
         struct http_request *r = list_entry(l, struct http_request, link);
         uint64_t age = now - r->start_ms;
-        if (r->conn && !r->held && !r->answered && age > BODY_FLOOR_MS &&
-            r->body_bytes < age / 1000 * BODY_FLOOR_BYTES_PER_S)
+        char byte;
+        if (!r->conn || r->held || r->answered)
+            continue;
+        /* libmicrohttpd does not notice that a client left within its body. */
+        bool left = recv(r->conn->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+        if (left || (age > BODY_FLOOR_MS &&
+                     r->body_bytes < age / 1000 * BODY_FLOOR_BYTES_PER_S))
             (void)shutdown(r->conn->fd, SHUT_RDWR);
     }
     http_stream_tick(s);
+}
+
+/* Whether somebody is being served right now. */
+static bool is_busy(const struct http_server *s)
+{
+    for (const struct list *l = s->requests.next; l != &s->requests; l = l->next) {
+        const struct http_request *r = list_entry(l, struct http_request, link);
+        if (r->connection && !r->suspended && !(r->stream && r->stream->suspended))
+            return true;
+    }
+    return false;
 }
 
 static void run(struct http_server *s)
@@ -228,26 +246,49 @@ static void run(struct http_server *s)
     (void)MHD_run(s->daemon); /* fails only without external polling */
     if (s->closing)
         return;
-    if (MHD_get_timeout(s->daemon, &ms) == MHD_YES)
-        loop_timer_start(s->timer, ms, 0);
-    else
+    if (MHD_get_timeout(s->daemon, &ms) == MHD_NO) {
         loop_timer_stop(s->timer);
+        return;
+    }
+    /* libmicrohttpd says "at once" for a transfer under way, which is right, and
+     * for as long as a TLS handshake waits for the client, which would burn a
+     * core: its descriptor wakes us for that. */
+    if (ms == 0 && s->spins < SPINS_MAX && is_busy(s)) {
+        s->spins++;
+        http_server_kick(s);
+    } else {
+        loop_timer_start(s->timer, ms < IDLE_RUN_MS ? IDLE_RUN_MS : ms, 0);
+    }
 }
 
 static void on_timer(void *arg)
 {
-    run(arg);
+    struct http_server *s = arg;
+    s->spins = 0;
+    run(s);
+}
+
+static void on_due(void *arg)
+{
+    struct http_server *s = arg;
+    s->run_due = false;
+    if (!s->closing)
+        run(s);
 }
 
 static void on_readable(uv_poll_t *h, int status, int ev)
 {
-    run(h->data);
+    struct http_server *s = h->data;
+    s->spins = 0;
+    run(s);
 }
 
 void http_server_kick(struct http_server *s)
 {
-    if (!s->closing)
-        loop_timer_start(s->timer, 0, 0);
+    if (s->closing || s->run_due)
+        return;
+    s->run_due = true;
+    loop_defer(s->loop, on_due, s);
 }
 
 /* ---- the server ---- */

@@ -265,6 +265,9 @@ struct loop_timer *loop_timer_new(struct loop *loop, loop_fn fn, void *arg)
 void loop_timer_start(struct loop_timer *t, uint64_t after_ms, uint64_t repeat_ms)
 {
     ASSERT_LOOP_THREAD(t->loop);
+    /* A timer that re-arms itself with 0 would keep libuv 1.44 in its timers for ever. */
+    if (after_ms == 0)
+        after_ms = 1;
     (void)uv_timer_start(&t->uv, on_timer, after_ms, repeat_ms); /* fails only when closing */
 }
 

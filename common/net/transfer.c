@@ -223,8 +223,10 @@ static void retry_later(struct transfer *t, const struct err *err)
 {
     struct xfer *x = t->owner;
     end_attempt(t);
-    t->tries = t->moved > t->moved_before ? 1 : t->tries + 1;
-    t->moved_before = t->moved;
+    uint64_t reached = t->kind == TRANSFER_GET ? t->offset : t->sent_from;
+    t->tries = reached > t->best ? 1 : t->tries + 1;
+    if (reached > t->best)
+        t->best = reached;
     if (t->kind == TRANSFER_CALL || t->tries >= x->o.max_tries) {
         finish(t, err->code, err->msg);
         return;

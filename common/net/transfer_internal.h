@@ -51,7 +51,8 @@ struct transfer {
     struct buf answer;  /* call: the body; else the body of an error */
     uint64_t have;      /* put: what the server said it has */
     long status;
-    uint64_t moved, moved_before, progress_shown;
+    uint64_t moved, progress_shown;
+    uint64_t best; /* how far any attempt came */
     unsigned tries;     /* in a row without progress */
     struct loop_timer *retry;
     struct transfer_verify *verifying;

@@ -1,0 +1,543 @@
+#include "net_test.h"
+
+#include "common/net/frame.h"
+#include "common/net/net_fault.h"
+#include "common/net/rpc.h"
+#include "proto/envelope.pb-c.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#define METHOD_ECHO 16
+#define METHOD_LATER 17
+#define METHOD_BIG 18
+#define METHOD_FORBIDDEN 19
+#define BIG_BYTES 60000
+
+typedef Skerry__Envelope__V1__Error Message;
+
+static const ProtobufCMessageDescriptor *const message = &skerry__envelope__v1__error__descriptor;
+
+struct world {
+    struct net_test t;
+    struct rpc_server *server;
+    struct rpc_client *client;
+    struct token token;
+    struct rpc_request *held[64];
+    unsigned held_count, gone_count;
+    unsigned opened, closed;
+    struct rpc_peer *peer;
+    enum rpc_state state;
+    unsigned connected, disconnected;
+    struct err why;
+    /* outcomes of calls */
+    unsigned replies, errors;
+    int last_code;
+    uint32_t last_number;
+    char last_detail[256];
+    bool last_remote, last_retryable;
+};
+
+/* ---- server side ---- */
+
+static void on_echo(void *arg, struct rpc_request *req, const ProtobufCMessage *msg)
+{
+    rpc_reply(req, msg);
+}
+
+static void on_gone(void *arg, struct rpc_request *req)
+{
+    ((struct world *)arg)->gone_count++;
+}
+
+static void on_later(void *arg, struct rpc_request *req, const ProtobufCMessage *msg)
+{
+    struct world *w = arg;
+    assert_true(w->held_count < 64);
+    rpc_request_on_gone(req, on_gone, w);
+    w->held[w->held_count++] = req;
+}
+
+static void on_big(void *arg, struct rpc_request *req, const ProtobufCMessage *msg)
+{
+    char *text = mem_alloc(BIG_BYTES + 1);
+    memset(text, 'x', BIG_BYTES);
+    Message m = SKERRY__ENVELOPE__V1__ERROR__INIT;
+    m.detail = text;
+    rpc_reply(req, &m.base);
+    mem_free(text);
+}
+
+static const struct rpc_method methods[] = {
+    { METHOD_ECHO, "echo", &skerry__envelope__v1__error__descriptor, TOKEN_ROLE_WORKER, on_echo },
+    { METHOD_LATER, "later", &skerry__envelope__v1__error__descriptor, TOKEN_ROLE_WORKER, on_later },
+    { METHOD_BIG, "big", &skerry__envelope__v1__error__descriptor, TOKEN_ROLE_WORKER, on_big },
+    { METHOD_FORBIDDEN, "user only", &skerry__envelope__v1__error__descriptor, TOKEN_ROLE_USER, on_echo },
+};
+
+static void on_open(void *arg, struct rpc_peer *peer)
+{
+    struct world *w = arg;
+    w->opened++;
+    w->peer = peer;
+}
+
+static void on_close(void *arg, struct rpc_peer *peer, const struct err *why)
+{
+    struct world *w = arg;
+    w->closed++;
+    w->peer = NULL;
+}
+
+/* ---- client side ---- */
+
+static void on_state(void *arg, enum rpc_state state, const struct err *why)
+{
+    struct world *w = arg;
+    w->state = state;
+    w->connected += state == RPC_CONNECTED;
+    w->disconnected += state == RPC_DISCONNECTED;
+    if (why)
+        w->why = *why;
+}
+
+static void on_done(void *arg, const struct rpc_result *r)
+{
+    struct world *w = arg;
+    if (r->code == 0)
+        w->replies++;
+    else
+        w->errors++;
+    w->last_code = r->code;
+    w->last_remote = r->remote;
+    w->last_retryable = r->retryable;
+    w->last_number = r->reply ? ((const Message *)r->reply)->retry_after_ms : r->retry_after_ms;
+    (void)str_copy(w->last_detail, sizeof(w->last_detail), r->detail);
+}
+
+static int call(struct world *w, uint16_t method, uint32_t number, uint32_t deadline_ms,
+                uint64_t *ret_id)
+{
+    Message m = SKERRY__ENVELOPE__V1__ERROR__INIT;
+    m.retry_after_ms = number;
+    return rpc_client_call(w->client, method, &m.base, message, deadline_ms, on_done, w, ret_id);
+}
+
+/* ---- set-up ---- */
+
+static struct rpc_server_options server_options(struct world *w, struct rpc_secret *secret)
+{
+    *secret = (struct rpc_secret){ .role = TOKEN_ROLE_WORKER };
+    memset(secret->secret, 7, sizeof(secret->secret));
+    return (struct rpc_server_options){
+        .host = "127.0.0.1", .keys = w->t.keys, .secrets = secret, .secret_count = 1,
+        .methods = methods, .method_count = sizeof(methods) / sizeof(methods[0]),
+        .build_id = "test-server", .arg = w, .on_open = on_open, .on_close = on_close,
+    };
+}
+
+static void open_server(struct world *w, const struct rpc_server_options *o)
+{
+    struct err err = { 0 };
+    int rc = rpc_server_open(w->t.loop, o, &w->server, &err);
+    if (rc < 0)
+        fail_msg("%s", err.msg);
+    w->token = (struct token){ .host = "127.0.0.1", .role = TOKEN_ROLE_WORKER };
+    w->token.rpc_port = rpc_server_port(w->server);
+    memcpy(w->token.pin, keys_pin(w->t.keys), sizeof(w->token.pin));
+    memset(w->token.secret, 7, sizeof(w->token.secret));
+}
+
+static void open_client(struct world *w)
+{
+    struct rpc_client_options o = { .token = &w->token, .build_id = "test-client",
+                                    .backoff_min_ms = 1, .backoff_max_ms = 20,
+                                    .on_state = on_state, .arg = w };
+    assert_int_equal(rpc_client_open(w->t.loop, &o, &w->client, NULL), 0);
+}
+
+static struct world *start(bool connect)
+{
+    struct world *w = mem_alloc(sizeof(*w));
+    struct rpc_secret secret;
+    net_test_init(&w->t);
+    struct rpc_server_options o = server_options(w, &secret);
+    open_server(w, &o);
+    if (connect) {
+        open_client(w);
+        WAIT_FOR(&w->t, w->state == RPC_CONNECTED);
+    }
+    return w;
+}
+
+static void stop(struct world *w)
+{
+    rpc_client_close(w->client);
+    rpc_server_close(w->server);
+    for (unsigned i = 0; i < w->held_count; i++)
+        rpc_fail(w->held[i], -ERR_CANCELLED, false, 0, "too late");
+    net_test_release(&w->t);
+    mem_free(w);
+}
+
+/* ---- tests ---- */
+
+static void test_handshake(void **state)
+{
+    struct world *w = start(true);
+    WAIT_FOR(&w->t, w->opened == 1);
+    assert_string_equal(rpc_client_server_build_id(w->client), "test-server");
+    assert_string_equal(rpc_peer_build_id(w->peer), "test-client");
+    assert_int_equal(rpc_peer_role(w->peer), TOKEN_ROLE_WORKER);
+    assert_true(str_starts(rpc_peer_address(w->peer), "127.0.0.1:"));
+    assert_int_equal(call(w, METHOD_ECHO, 42, 5000, NULL), 0);
+    WAIT_FOR(&w->t, w->replies == 1);
+    assert_int_equal(w->last_number, 42);
+    struct rpc_counters at_client = rpc_client_counters(w->client);
+    struct rpc_counters at_server = rpc_server_counters(w->server);
+    assert_true(at_client.bytes_out > 0 && at_client.bytes_out == at_server.bytes_in);
+    assert_int_equal(at_client.bytes_in, at_server.bytes_out);
+    stop(w);
+}
+
+static void expect_refusal(struct world *w, int code, const char *words)
+{
+    open_client(w);
+    WAIT_FOR(&w->t, w->state == RPC_FAILED);
+    assert_int_equal(w->why.code, code);
+    if (!strstr(w->why.msg, words))
+        fail_msg("\"%s\" does not say \"%s\"", w->why.msg, words);
+    assert_int_equal(w->opened, 0);
+    assert_int_equal(call(w, METHOD_ECHO, 1, 1000, NULL), -ENOTCONN);
+}
+
+static void test_wrong_pin(void **state)
+{
+    struct world *w = start(false);
+    w->token.pin[5] ^= 1;
+    expect_refusal(w, -ERR_AUTH, "key");
+    stop(w);
+}
+
+static void test_wrong_secret(void **state)
+{
+    struct world *w = start(false);
+    w->token.secret[31] ^= 0x80;
+    expect_refusal(w, -ERR_AUTH, "secret");
+    stop(w);
+}
+
+static void test_wrong_cluster(void **state)
+{
+    struct world *w = start(false);
+    w->token.cluster_id[0] = 1;
+    open_client(w);
+    WAIT_FOR(&w->t, w->state == RPC_FAILED);
+    assert_non_null(strstr(w->why.msg, "cluster"));
+    stop(w);
+}
+
+static void test_wrong_version(void **state)
+{
+    struct world *w = mem_alloc(sizeof(*w));
+    struct rpc_secret secret;
+    net_test_init(&w->t);
+    struct rpc_server_options o = server_options(w, &secret);
+    o.min_version = 7;
+    o.max_version = 9;
+    open_server(w, &o);
+    expect_refusal(w, -ERR_VERSION, "versions 7 to 9");
+    stop(w);
+}
+
+/* Sends raw bytes to the RPC port; true once the server has closed on them. */
+static void expect_cut(struct world *w, const void *bytes, size_t len)
+{
+    struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons(w->token.rpc_port),
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    assert_true(fd >= 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&a, sizeof(a)), 0);
+    assert_int_equal(write(fd, bytes, len), (ssize_t)len);
+    assert_int_equal(fcntl(fd, F_SETFL, O_NONBLOCK), 0);
+    char byte[256];
+    ssize_t n;
+    WAIT_FOR(&w->t, (n = read(fd, byte, sizeof(byte))) == 0 || (n < 0 && errno != EAGAIN));
+    close(fd);
+    WAIT_FOR(&w->t, rpc_server_connections(w->server) == 0);
+    assert_int_equal(w->opened, 0);
+}
+
+static void test_garbage(void **state)
+{
+    struct world *w = start(false);
+    static const char http[] = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
+    static const uint8_t tls_like[64] = { 22, 3, 1, 0, 40, 1, 0, 0, 36, 3, 3 };
+    uint8_t noise[4096];
+    for (size_t i = 0; i < sizeof(noise); i++)
+        noise[i] = (uint8_t)(i * 37 + 11);
+    expect_cut(w, http, sizeof(http) - 1);
+    expect_cut(w, tls_like, sizeof(tls_like));
+    expect_cut(w, noise, sizeof(noise));
+    stop(w);
+}
+
+static void test_handshake_deadline(void **state)
+{
+    struct world *w = mem_alloc(sizeof(*w));
+    struct rpc_secret secret;
+    net_test_init(&w->t);
+    struct rpc_server_options o = server_options(w, &secret);
+    o.handshake_ms = 30;
+    open_server(w, &o);
+    expect_cut(w, "", 0); /* connects and says nothing */
+    stop(w);
+}
+
+static void test_max_connections(void **state)
+{
+    struct world *w = mem_alloc(sizeof(*w));
+    struct rpc_secret secret;
+    net_test_init(&w->t);
+    struct rpc_server_options o = server_options(w, &secret);
+    o.max_connections = 1;
+    open_server(w, &o);
+    open_client(w);
+    WAIT_FOR(&w->t, w->opened == 1);
+    struct world second = { .t = w->t, .token = w->token };
+    open_client(&second);
+    WAIT_FOR(&w->t, second.disconnected >= 1);
+    assert_int_equal(w->opened, 1);
+    rpc_client_close(second.client);
+    stop(w);
+}
+
+static void test_unknown_and_forbidden(void **state)
+{
+    struct world *w = start(true);
+    assert_int_equal(call(w, 999, 1, 5000, NULL), 0);
+    WAIT_FOR(&w->t, w->errors == 1);
+    assert_int_equal(w->last_code, -ERR_UNIMPLEMENTED);
+    assert_int_equal(call(w, METHOD_FORBIDDEN, 1, 5000, NULL), 0);
+    WAIT_FOR(&w->t, w->errors == 2);
+    assert_int_equal(w->last_code, -ERR_AUTH);
+    assert_true(w->last_remote);
+    assert_int_equal(call(w, METHOD_ECHO, 9, 5000, NULL), 0); /* the connection survived */
+    WAIT_FOR(&w->t, w->replies == 1);
+    stop(w);
+}
+
+static void test_too_large(void **state)
+{
+    struct world *w = start(true);
+    Message m = SKERRY__ENVELOPE__V1__ERROR__INIT;
+    char *text = mem_alloc(70001);
+    memset(text, 'y', 70000);
+    m.detail = text;
+    assert_int_equal(rpc_client_call(w->client, METHOD_ECHO, &m.base, message, 0, on_done, w, NULL),
+                     -ERR_LIMIT);
+    /* A client that allows itself more is cut by the server. */
+    rpc_client_close(w->client);
+    struct rpc_client_options o = { .token = &w->token, .max_body_bytes = 1 << 20,
+                                    .backoff_min_ms = 1, .on_state = on_state, .arg = w };
+    w->state = RPC_CONNECTING;
+    assert_int_equal(rpc_client_open(w->t.loop, &o, &w->client, NULL), 0);
+    WAIT_FOR(&w->t, w->state == RPC_CONNECTED);
+    assert_int_equal(rpc_client_call(w->client, METHOD_ECHO, &m.base, message, 0, on_done, w, NULL), 0);
+    WAIT_FOR(&w->t, w->errors == 1);
+    assert_int_equal(w->last_code, -ECONNRESET);
+    mem_free(text);
+    stop(w);
+}
+
+static void test_deadline_and_late_reply(void **state)
+{
+    struct world *w = start(true);
+    assert_int_equal(call(w, METHOD_LATER, 1, 20, NULL), 0);
+    WAIT_FOR(&w->t, w->held_count == 1 && w->errors == 1);
+    assert_int_equal(w->last_code, -ETIMEDOUT);
+    Message m = SKERRY__ENVELOPE__V1__ERROR__INIT;
+    rpc_reply(w->held[0], &m.base); /* late: must be dropped */
+    w->held_count = 0;
+    assert_int_equal(call(w, METHOD_ECHO, 5, 5000, NULL), 0);
+    WAIT_FOR(&w->t, w->replies == 1);
+    assert_int_equal(w->errors, 1);
+    assert_int_equal(rpc_client_in_flight(w->client), 0);
+    stop(w);
+}
+
+static void test_cancel(void **state)
+{
+    struct world *w = start(true);
+    uint64_t id;
+    assert_int_equal(call(w, METHOD_LATER, 1, 0, &id), 0);
+    rpc_client_cancel(w->client, id);
+    assert_int_equal(w->errors, 1);
+    assert_int_equal(w->last_code, -ERR_CANCELLED);
+    rpc_client_cancel(w->client, id);
+    assert_int_equal(w->errors, 1);
+    WAIT_FOR(&w->t, w->held_count == 1);
+    stop(w);
+}
+
+static void test_deferred(void **state)
+{
+    struct world *w = start(true);
+    assert_int_equal(call(w, METHOD_LATER, 1, 0, NULL), 0);
+    assert_int_equal(call(w, METHOD_ECHO, 2, 0, NULL), 0);
+    WAIT_FOR(&w->t, w->held_count == 1 && w->replies == 1);
+    assert_int_equal(w->last_number, 2); /* the second did not wait for the first */
+    rpc_fail(w->held[0], -EBUSY, true, 1234, "not yet: %d", 5);
+    w->held_count = 0;
+    WAIT_FOR(&w->t, w->errors == 1);
+    assert_int_equal(w->last_code, -EBUSY);
+    assert_string_equal(w->last_detail, "not yet: 5");
+    assert_true(w->last_retryable);
+    assert_int_equal(w->last_number, 1234);
+    stop(w);
+}
+
+static void test_pipelined(void **state)
+{
+    struct world *w = start(true);
+    unsigned sent = 0;
+    while (sent < 10000) {
+        int rc = call(w, METHOD_ECHO, sent, 20000, NULL);
+        if (rc == 0)
+            sent++;
+        else {
+            assert_int_equal(rc, -EAGAIN);
+            loop_turn(w->t.loop, true);
+        }
+    }
+    WAIT_FOR(&w->t, w->replies + w->errors == 10000);
+    assert_int_equal(w->errors, 0);
+    assert_int_equal(w->last_number, 9999); /* in order */
+    stop(w);
+}
+
+/* The queue of a client that is not drained fills up and says so. */
+static void test_backpressure(void **state)
+{
+    struct world *w = start(true);
+    rpc_client_close(w->client);
+    struct rpc_client_options o = { .token = &w->token, .max_queue_bytes = 1000,
+                                    .max_in_flight = 100000, .on_state = on_state, .arg = w };
+    w->state = RPC_CONNECTING;
+    assert_int_equal(rpc_client_open(w->t.loop, &o, &w->client, NULL), 0);
+    WAIT_FOR(&w->t, w->state == RPC_CONNECTED);
+    unsigned sent = 0;
+    while (call(w, METHOD_ECHO, sent, 0, NULL) == 0)
+        sent++;
+    assert_in_range(sent, 10, 40);
+    assert_int_equal(call(w, METHOD_ECHO, sent, 0, NULL), -EAGAIN);
+    WAIT_FOR(&w->t, w->replies == sent);
+    assert_int_equal(call(w, METHOD_ECHO, sent, 0, NULL), 0);
+    stop(w);
+}
+
+/* Many large answers: the server stops reading instead of buffering them all,
+ * and every call is still answered. */
+static void test_large_replies(void **state)
+{
+    struct world *w = start(true);
+    for (unsigned i = 0; i < 300; i++)
+        assert_int_equal(call(w, METHOD_BIG, i, 0, NULL), 0);
+    WAIT_FOR(&w->t, w->replies + w->errors == 300);
+    stop(w);
+}
+
+static void test_lost_connection(void **state)
+{
+    struct world *w = start(true);
+    assert_int_equal(call(w, METHOD_LATER, 1, 0, NULL), 0);
+    WAIT_FOR(&w->t, w->held_count == 1);
+    rpc_client_reconnect(w->client);
+    WAIT_FOR(&w->t, w->errors == 1 && w->connected == 2 && w->opened == 2);
+    assert_int_equal(w->last_code, -ECONNRESET);
+    WAIT_FOR(&w->t, w->gone_count == 1);
+    assert_null(rpc_request_peer(w->held[0]));
+    assert_int_equal(w->closed, 1);
+    stop(w);
+}
+
+static void test_kick(void **state)
+{
+    struct world *w = start(true);
+    WAIT_FOR(&w->t, w->peer);
+    rpc_peer_kick(w->peer, "go away");
+    WAIT_FOR(&w->t, w->closed == 1 && w->connected == 2);
+    stop(w);
+}
+
+static void test_server_restart(void **state)
+{
+    struct world *w = start(true);
+    WAIT_FOR(&w->t, w->opened == 1);
+    struct rpc_secret secret;
+    struct rpc_server_options o = server_options(w, &secret);
+    o.port = rpc_server_port(w->server);
+    rpc_server_close(w->server);
+    assert_int_equal(w->closed, 1);
+    WAIT_FOR(&w->t, w->state == RPC_DISCONNECTED);
+    open_server(w, &o);
+    WAIT_FOR(&w->t, w->opened == 2);
+    stop(w);
+}
+
+static void test_port_in_use(void **state)
+{
+    struct world *w = start(false);
+    struct rpc_secret secret;
+    struct err err = { 0 };
+    struct rpc_server *other = NULL;
+    struct rpc_server_options o = server_options(w, &secret);
+    o.port = rpc_server_port(w->server);
+    assert_int_equal(rpc_server_open(w->t.loop, &o, &other, &err), -EADDRINUSE);
+    assert_non_null(strstr(err.msg, "in use"));
+    stop(w);
+}
+
+/* Writes of a few bytes and dropped requests; only where faults are built in. */
+static void test_faults(void **state)
+{
+    bool built_in = net_fault_set("write_max=5,drop=16:2");
+    struct world *w = start(true);
+    for (unsigned i = 0; i < 4; i++)
+        assert_int_equal(call(w, METHOD_ECHO, i, built_in ? 300 : 5000, NULL), 0);
+    WAIT_FOR(&w->t, w->replies + w->errors == 4);
+    assert_int_equal(w->replies, built_in ? 2 : 4);
+    (void)net_fault_set("");
+    stop(w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_handshake),
+        cmocka_unit_test(test_wrong_pin),
+        cmocka_unit_test(test_wrong_secret),
+        cmocka_unit_test(test_wrong_cluster),
+        cmocka_unit_test(test_wrong_version),
+        cmocka_unit_test(test_garbage),
+        cmocka_unit_test(test_handshake_deadline),
+        cmocka_unit_test(test_max_connections),
+        cmocka_unit_test(test_unknown_and_forbidden),
+        cmocka_unit_test(test_too_large),
+        cmocka_unit_test(test_deadline_and_late_reply),
+        cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_deferred),
+        cmocka_unit_test(test_pipelined),
+        cmocka_unit_test(test_backpressure),
+        cmocka_unit_test(test_large_replies),
+        cmocka_unit_test(test_lost_connection),
+        cmocka_unit_test(test_kick),
+        cmocka_unit_test(test_server_restart),
+        cmocka_unit_test(test_port_in_use),
+        cmocka_unit_test(test_faults),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
