@@ -11,6 +11,18 @@
 
 #define SIZE_MAX_PIXELS 4096 /* of a side we decode to */
 
+#ifdef __SANITIZE_THREAD__
+/* The image libraries are not built with tsan and GLib's locks are futexes that
+ * it does not see, so every hand-over between vips's threads looks like a race. */
+const char *__tsan_default_suppressions(void);
+const char *__tsan_default_suppressions(void)
+{
+    return "race:libvips\nrace:libglib-2.0.so\nrace:libgobject-2.0.so\nrace:libjpeg.so\n"
+           "race:libpng16.so\nrace:libspng.so\nrace:libwebp\nrace:libz.so\n"
+           "race:liblcms2.so\nrace:liborc-0.4.so\nmutex:libglib-2.0.so\nthread:libglib-2.0.so\n";
+}
+#endif
+
 /* Warnings about odd metadata of an image are not ours to print. */
 static void be_silent(const char *domain, GLogLevelFlags level, const char *text, void *ctx)
 {
