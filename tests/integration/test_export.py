@@ -1,0 +1,74 @@
+"""`skerry export` and `skerry sample`: PyTorch draws the same pictures from the exported weights."""
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from common import BIN, HERE, read_safetensors
+from swarm import swarm  # noqa: F401  (fixture)
+
+sys.path.insert(0, os.path.join(HERE, "..", "reference"))
+import dit  # noqa: E402
+
+NOISE = os.path.join(os.path.abspath(os.environ.get("SKERRY_BUILD", "build")), "release/tests/tools/base/noise")
+STREAM_SAMPLE, GAP, SIZE = 0x736D706C, 1, 16
+
+
+def noise(seed, count):
+    """What worker/sample.h starts from: image i is a stream of its own."""
+    one = [subprocess.run([NOISE, str(seed), str(STREAM_SAMPLE), str(i), str(3 * SIZE * SIZE)],
+                          stdout=subprocess.PIPE, check=True).stdout for i in range(count)]
+    return torch.from_numpy(np.stack([np.frombuffer(raw, np.float32) for raw in one]).reshape(count, 3, SIZE, SIZE))
+
+
+def tiles(path, count, columns):
+    grid = np.asarray(Image.open(path).convert("RGB"), np.float32)
+    step = SIZE + GAP
+    cut = [grid[GAP + (i // columns) * step:, GAP + (i % columns) * step:][:SIZE, :SIZE] for i in range(count)]
+    return np.stack(cut)
+
+
+@pytest.mark.parametrize("precision, tolerance", [("f32", 1.01), ("bf16", 6.0)])
+def test_pytorch_draws_the_same_pictures(swarm, tmp_path, precision, tolerance):
+    swarm.worker("a", threads=2)
+    job = swarm.submit(rounds=3, steps=20, replicas=1, precision=precision, ema=0.5)
+    swarm.wait_job(job, "done")
+    model = tmp_path / "model"
+    assert swarm.skerry("export", job, "--out", model).returncode == 0
+    labels = [0, 1, 1, 0]
+    drawn = swarm.skerry("sample", job, "--seed", 11, "--count", 4, "--labels", "0,1,1,0", "--steps", 8, "--guidance",
+                         2.0, "--columns", 2, "--out", tmp_path / "s.png")
+    assert drawn.returncode == 0, drawn.stderr
+    ours = tiles(tmp_path / "s.png", 4, 2)
+    torch_model = dit.load(str(model))
+    theirs = dit.sample(torch_model, torch.tensor(labels), steps=8, guidance=2.0, noise=noise(11, 4))
+    theirs = ((theirs.clamp(-1, 1) + 1) * 127.5).permute(0, 2, 3, 1).numpy()
+    assert theirs.std() > 10, "a picture, not a constant"
+    assert np.abs(ours - theirs).mean() < tolerance / 2
+    assert np.quantile(np.abs(ours - theirs), 0.99) < tolerance
+
+
+def test_export_is_plain_safetensors_with_the_names_of_dit(swarm, tmp_path):
+    swarm.worker("a")
+    job = swarm.submit(rounds=1, steps=2, replicas=1)
+    swarm.wait_job(job, "done")
+    done = swarm.skerry("export", job, "--out", tmp_path / "m", "--raw", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"job": job, "folder": str(tmp_path / "m")}
+    tensors = read_safetensors(tmp_path / "m" / "model.safetensors")
+    config = json.load(open(tmp_path / "m" / "config.json"))
+    names = set(dit.DiT(**config).state_dict())
+    assert names <= set(tensors) and set(tensors) - names <= {"pos_embed"}
+    assert all(np.isfinite(t).all() for t in tensors.values())
+
+
+def test_no_model_yet(swarm, tmp_path):
+    job = swarm.submit(rounds=1)
+    done = swarm.skerry("export", job, "--out", tmp_path / "m")
+    assert done.returncode == 1
+    assert "version 0" in done.stderr
