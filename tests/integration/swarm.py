@@ -19,11 +19,9 @@ import threading
 
 import pytest
 import requests
-import urllib3
 
 from common import BIN, skerry, wait_until, write_job
 
-urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
 PR_SET_PDEATHSIG = 1
 LIBC = ctypes.CDLL(None, use_errno=True)
 TAIL_LINES = 40
@@ -31,6 +29,13 @@ TAIL_LINES = 40
 
 def die_with_us():
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class AnyName(requests.adapters.HTTPAdapter):
+    """Trusts a certificate whatever host it names, as a pinned key is trusted."""
+
+    def init_poolmanager(self, *args, **kw):
+        super().init_poolmanager(*args, assert_hostname=False, **kw)
 
 
 class Swarm:
@@ -41,8 +46,7 @@ class Swarm:
         os.makedirs(self.logs, exist_ok=True)
         self.processes = {}  # name -> Popen; "coordinatord" is one of them
         self.ports = None
-        self.session = requests.Session()
-        self.session.verify = False
+        self.session = None  # with the user's secret
 
     # ---- daemons ----
 
@@ -75,13 +79,14 @@ class Swarm:
         self.url = f"http{'' if self.plain else 's'}://127.0.0.1:{self.ports['http_port']}"
         self.token = self.read("user.token")
         self.worker_token = self.read("worker.token")
+        self.session = self.stranger()
         self.session.headers["Authorization"] = f"Bearer {self.token}"
         return process
 
-    def worker(self, name="worker", *flags, threads=1, env=None, bin=BIN):
-        """Starts a worker, or starts it again on the same work directory."""
+    def worker(self, name="worker", *flags, shown=None, threads=1, env=None, bin=BIN):
+        """Starts a worker, or starts it again on the same work directory; `shown` is the name that people see."""
         return self._launch(name, [
-            f"{bin}/workerd", "--join", self.worker_token, "--name", name, "--device", "cpu", "--threads", str(threads),
+            f"{bin}/workerd", "--join", self.worker_token, "--name", shown or name, "--device", "cpu", "--threads", str(threads),
             "--work-dir", os.path.join(self.folder, f"work-{name}"), *flags], env)
 
     def kill(self, name, signo=signal.SIGKILL, seconds=20):
@@ -112,6 +117,14 @@ class Swarm:
         return "\n".join(self.log(name).splitlines()[-TAIL_LINES:])
 
     # ---- HTTP and jobs ----
+
+    def stranger(self):
+        """A client without a secret.  The environment may name proxies and other authorities: not ours."""
+        session = requests.Session()
+        session.trust_env = False
+        session.verify = os.path.join(self.data, "tls-cert.pem")
+        session.mount("https://", AnyName())
+        return session
 
     def get(self, path, **kw):
         return self.session.get(self.url + path, timeout=20, **kw)

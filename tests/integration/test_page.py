@@ -271,7 +271,7 @@ def test_without_events_it_polls(page):
 
 def test_names_are_never_markup(page):
     name = "<img src=x onerror=alert(1)>"
-    page.swarm.worker("odd", "--name", name)
+    page.swarm.worker("odd", shown=name)
     page.open()
     page.wait(lambda: page.text("#workers .strong") == name, "the name as it is")
     assert page.count("#workers img") == 0
