@@ -74,7 +74,7 @@ static int decode(const char *text, size_t len, uint8_t bytes[BYTES_MAX], size_t
 {
     static const char damaged[] = "the token is damaged: copy the whole line of the token file";
     char copy[TOKEN_STRING_MAX];
-    if (len >= sizeof(copy))
+    if (len >= sizeof(copy) || strstr(text, TOKEN_PREFIX))
         return err_set(err, -ERR_FORMAT, "the token is too long (%zu characters): was it pasted "
                        "twice?", len);
     memcpy(copy, text, len);
