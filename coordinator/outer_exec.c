@@ -88,8 +88,8 @@ static int make_paths(struct run *r, struct err *err)
 
 static void run_free(struct run *r)
 {
-    char *paths[] = { r->full,      r->ema,       r->target,  r->mom,       r->full_out,
-                      r->delta_out, r->ema_out, r->target_out, r->mom_out };
+    char *paths[] = {r->full,      r->ema,     r->target,     r->mom,    r->full_out,
+                     r->delta_out, r->ema_out, r->target_out, r->mom_out};
     for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++)
         mem_free(paths[i]);
     for (size_t i = 0; i < OUTER_CONTRIBUTIONS_MAX; i++)
@@ -124,7 +124,7 @@ static int check_one(struct run *r, size_t i, struct err *err)
     struct outer_step *s = r->step;
     struct outer_contribution *c = &s->contributions[i];
     struct fold_norm norm;
-    struct err why = { 0 };
+    struct err why = {0};
     int rc = fold_check(r->blobs[i], r->full, s->module_id, s->base, s->up, &norm, &why);
     if (rc == 0) {
         c->norm = norm.norm;
@@ -157,8 +157,10 @@ static void bound_norms(struct outer_step *s)
         char text[128];
         if (!out[j])
             continue;
-        (void)snprintf(text, sizeof text, "its norm %.4g is more than %g times the median of its "
-                       "peers", norms[j], FOLD_NORM_FACTOR);
+        (void)snprintf(text, sizeof text,
+                       "its norm %.4g is more than %g times the median of its "
+                       "peers",
+                       norms[j], FOLD_NORM_FACTOR);
         refuse(&s->contributions[index[j]], text);
     }
 }
@@ -218,17 +220,30 @@ static int fold(struct run *r, struct fold_result *result, struct err *err)
     size_t n = 0;
     for (size_t i = 0; i < s->n_contributions; i++)
         if (!s->contributions[i].refused)
-            inputs[n++] = (struct fold_input){ .path = r->blobs[i],
-                                               .weight = (double)s->contributions[i].samples };
+            inputs[n++] = (struct fold_input){.path = r->blobs[i],
+                                              .weight = (double)s->contributions[i].samples};
     s->used_ema_decay = fold_ema_decay(s->ema_decay, s->base);
     struct fold_step step = {
-        .module_id = s->module_id, .base = s->base,
-        .full = r->full, .ema = r->ema, .target = r->target, .mom = r->mom,
-        .inputs = inputs, .n_inputs = n, .up = s->up, .down = s->down,
-        .lr = s->lr, .momentum = s->momentum, .ema_decay = s->used_ema_decay,
-        .full_out = r->full_out, .delta_out = r->delta_out, .ema_out = r->ema_out,
-        .target_out = r->target_out, .mom_out = r->mom_out,
-        .stop = stopping, .stop_arg = r,
+        .module_id = s->module_id,
+        .base = s->base,
+        .full = r->full,
+        .ema = r->ema,
+        .target = r->target,
+        .mom = r->mom,
+        .inputs = inputs,
+        .n_inputs = n,
+        .up = s->up,
+        .down = s->down,
+        .lr = s->lr,
+        .momentum = s->momentum,
+        .ema_decay = s->used_ema_decay,
+        .full_out = r->full_out,
+        .delta_out = r->delta_out,
+        .ema_out = r->ema_out,
+        .target_out = r->target_out,
+        .mom_out = r->mom_out,
+        .stop = stopping,
+        .stop_arg = r,
     };
     return fold_run(&step, result, err);
 }
@@ -236,8 +251,8 @@ static int fold(struct run *r, struct fold_result *result, struct err *err)
 static int run_step(struct run *r, struct err *err)
 {
     struct outer_step *s = r->step;
-    struct fold_result f = { 0 };
-    struct outer_blob full = { 0 }, delta = { 0 }, ema = { 0 };
+    struct fold_result f = {0};
+    struct outer_blob full = {0}, delta = {0}, ema = {0};
     int rc = make_paths(r, err);
     if (rc == 0)
         rc = check_all(r, err);
@@ -270,12 +285,13 @@ static int work(void *arg)
 {
     struct run *r = arg;
     struct outer_step *s = r->step;
-    struct err err = { 0 };
+    struct err err = {0};
     uint64_t begin = clock_now_ms();
     int rc = run_step(r, &err);
     s->elapsed_ms = clock_now_ms() - begin;
     if (rc < 0)
-        (void)snprintf(s->reason, sizeof s->reason, "outer step of module %llu, version %llu: %.900s",
+        (void)snprintf(s->reason, sizeof s->reason,
+                       "outer step of module %llu, version %llu: %.900s",
                        (unsigned long long)s->module_id, (unsigned long long)s->base + 1, err.msg);
     return rc;
 }
@@ -349,7 +365,7 @@ static void clear_results(struct outer_step *s)
 {
     s->rc = 0;
     s->reason[0] = '\0';
-    s->new_full = s->new_delta = s->new_ema = (struct outer_blob){ 0 };
+    s->new_full = s->new_delta = s->new_ema = (struct outer_blob){0};
     s->accepted = 0;
     for (size_t i = 0; i < s->n_contributions; i++) {
         struct outer_contribution *c = &s->contributions[i];
@@ -390,7 +406,7 @@ unsigned outer_pending(const struct outer_exec *exec)
  * ("target.12.safetensors.tmp.x1y2z3") count as their version. */
 static bool version_of(const char *name, uint64_t *ret)
 {
-    static const char *const kinds[] = { "target.", "momentum.", "full.", "delta.", "ema." };
+    static const char *const kinds[] = {"target.", "momentum.", "full.", "delta.", "ema."};
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
         if (!str_starts(name, kinds[i]))
             continue;
@@ -403,7 +419,7 @@ static bool version_of(const char *name, uint64_t *ret)
 
 int outer_state_prune(const char *state_dir, uint64_t keep, struct err *err)
 {
-    struct file_names names = { 0 };
+    struct file_names names = {0};
     int rc = file_is_dir(state_dir) ? file_list(state_dir, 4096, &names, err) : 0;
     for (size_t i = 0; rc == 0 && i < names.n; i++) {
         uint64_t version = 0;

@@ -49,28 +49,28 @@ struct outer_contribution {
     uint64_t samples; /* its weight, > 0 */
     /* filled by the executor */
     bool refused;
-    double norm;                     /* 0 when it could not be read */
-    double weight;                   /* share of the fold, 0 when refused */
-    char reason[OUTER_REASON_MAX];   /* why it was refused */
+    double norm;                   /* 0 when it could not be read */
+    double weight;                 /* share of the fold, 0 when refused */
+    char reason[OUTER_REASON_MAX]; /* why it was refused */
 };
 
 /* One step.  The caller fills the first part and allocates `contributions`; both
  * belong to the executor between outer_submit and done. */
 struct outer_step {
     uint64_t job_id, module_id;
-    uint64_t base;               /* v */
-    char *state_dir;             /* of the module; made if missing */
-    struct outer_blob full, ema; /* of v; ema.bytes 0: none yet (v = 0) */
-    enum codec up, down;         /* the job's wire.up and wire.down */
+    uint64_t base;                  /* v */
+    char *state_dir;                /* of the module; made if missing */
+    struct outer_blob full, ema;    /* of v; ema.bytes 0: none yet (v = 0) */
+    enum codec up, down;            /* the job's wire.up and wire.down */
     double lr, momentum, ema_decay; /* of job outer; the young-average rule is applied inside */
-    unsigned min_accepted;       /* fewer good ones fail the step; at least 1 */
+    unsigned min_accepted;          /* fewer good ones fail the step; at least 1 */
     struct outer_contribution *contributions; /* in the order they are summed: sort them */
     size_t n_contributions;
-    void *arg;                   /* the caller's */
+    void *arg; /* the caller's */
 
     /* results */
     int rc; /* 0 or negative; verdicts are valid in both cases unless rc is a local fault */
-    char reason[1024]; /* of a failure */
+    char reason[1024];                              /* of a failure */
     struct outer_blob new_full, new_delta, new_ema; /* in the blob store */
     double delta_norm, step_norm, residual_norm;
     uint64_t params;

@@ -6,7 +6,7 @@
 #include "common/base/err.h"
 #include "common/outer/kernels.h"
 
-static const char *const names[CODEC_COUNT] = { "f32", "bf16", "int8", "e3m0" };
+static const char *const names[CODEC_COUNT] = {"f32", "bf16", "int8", "e3m0"};
 
 const char *codec_name(enum codec c)
 {
@@ -26,7 +26,7 @@ int codec_parse(const char *name, enum codec *ret)
 
 enum st_dtype codec_dtype(enum codec c)
 {
-    static const enum st_dtype dtypes[CODEC_COUNT] = { ST_F32, ST_BF16, ST_I8, ST_U8 };
+    static const enum st_dtype dtypes[CODEC_COUNT] = {ST_F32, ST_BF16, ST_I8, ST_U8};
     return dtypes[c];
 }
 
@@ -55,8 +55,7 @@ size_t codec_scales(enum codec c, size_t n)
     return codec_has_scale(c) ? n / CODEC_BLOCK + (n % CODEC_BLOCK != 0) : 0;
 }
 
-int codec_encode(enum codec c, size_t n, const float *x, void *payload, uint16_t *scales,
-                 float *q)
+int codec_encode(enum codec c, size_t n, const float *x, void *payload, uint16_t *scales, float *q)
 {
     return kernels_best()->encode[c](n, x, payload, scales, q) ? 0 : -ERR_FORMAT;
 }

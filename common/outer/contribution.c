@@ -41,7 +41,7 @@ static int open_residual(struct maker *m, struct err *err)
     m->residual_fd = open(path, O_RDONLY | O_CLOEXEC);
     if (m->residual_fd < 0)
         return errno == ENOENT ? 0 : err_errno(err, "opening the residual %s", path);
-    struct layout l = { 0 };
+    struct layout l = {0};
     int rc = layout_read(m->residual_fd, path, &l, err);
     if (rc == 0)
         rc = layout_same(&m->layout, &l, path, err);
@@ -53,11 +53,11 @@ static int open_residual(struct maker *m, struct err *err)
 static int open_files(struct maker *m, struct err *err)
 {
     const struct contribution_job *job = m->job;
-    struct wire_info info = { .kind = WIRE_CONTRIBUTION,
-                              .codec = job->codec,
-                              .module_id = job->module_id,
-                              .base = job->base,
-                              .samples = job->samples };
+    struct wire_info info = {.kind = WIRE_CONTRIBUTION,
+                             .codec = job->codec,
+                             .module_id = job->module_id,
+                             .base = job->base,
+                             .samples = job->samples};
     m->base_fd = open(job->base_path, O_RDONLY | O_CLOEXEC);
     if (m->base_fd < 0)
         return err_errno(err, "opening %s", job->base_path);
@@ -126,8 +126,10 @@ static int make_chunk(struct maker *m, size_t t, uint64_t first, size_t n, struc
         return rc;
     const float *x = codec == CODEC_F32 ? m->end : m->u;
     if (codec_encode(codec, n, x, m->payload, m->scales, m->q) < 0)
-        return err_set(err, -ERR_FORMAT, "tensor %s holds a value that is not finite: training "
-                       "diverged", m->layout.st.tensors[t].name);
+        return err_set(err, -ERR_FORMAT,
+                       "tensor %s holds a value that is not finite: training "
+                       "diverged",
+                       m->layout.st.tensors[t].name);
     m->square_sent += m->kernels->square_f32(n, codec == CODEC_F32 ? m->u : m->q);
     rc = wire_out_write(&m->wire, t, first, n, m->payload, m->scales, err);
     return rc < 0 ? rc : write_residual(m, t, first, n, err);
@@ -182,13 +184,13 @@ static void maker_release(struct maker *m)
 int contribution_write(const struct contribution_job *job, struct contribution_result *ret,
                        struct err *err)
 {
-    struct maker m = { .job = job,
-                       .kernels = kernels_best(),
-                       .base_fd = -1,
-                       .residual_fd = -1,
-                       .out = { .fd = -1 },
-                       .pending = { .fd = -1 } };
-    struct contribution_result result = { 0 };
+    struct maker m = {.job = job,
+                      .kernels = kernels_best(),
+                      .base_fd = -1,
+                      .residual_fd = -1,
+                      .out = {.fd = -1},
+                      .pending = {.fd = -1}};
+    struct contribution_result result = {0};
     int rc = open_files(&m, err);
     if (rc == 0)
         rc = maker_alloc(&m, err);

@@ -33,8 +33,8 @@ typedef int (*contribution_read_fn)(void *arg, const struct layout *layout, size
                                     uint64_t first, size_t n, float *out, struct err *err);
 
 struct contribution_job {
-    const char *base_path;        /* full file of the base version: theta_start */
-    contribution_read_fn read;    /* theta_end */
+    const char *base_path;     /* full file of the base version: theta_start */
+    contribution_read_fn read; /* theta_end */
     void *read_arg;
     enum codec codec;
     uint64_t module_id, base, samples;

@@ -49,7 +49,7 @@ struct fold {
 
 static int flat_open(struct flat *f, const char *path, const struct layout *like, struct err *err)
 {
-    struct layout l = { 0 };
+    struct layout l = {0};
     f->path = path;
     f->fd = open(path, O_RDONLY | O_CLOEXEC);
     if (f->fd < 0)
@@ -80,10 +80,8 @@ static int open_state(struct fold *f, struct err *err)
 static int open_inputs(struct fold *f, struct err *err)
 {
     const struct fold_step *s = f->step;
-    struct wire_info want = { .kind = WIRE_CONTRIBUTION,
-                              .codec = s->up,
-                              .module_id = s->module_id,
-                              .base = s->base };
+    struct wire_info want = {
+        .kind = WIRE_CONTRIBUTION, .codec = s->up, .module_id = s->module_id, .base = s->base};
     if (!s->n_inputs || s->n_inputs > FOLD_INPUTS_MAX)
         return err_set(err, -EINVAL, "%zu contributions, expected 1 to %d", s->n_inputs,
                        FOLD_INPUTS_MAX);
@@ -139,18 +137,17 @@ static int flat_create(struct file_out *out, const char *path, const struct layo
                        struct err *err)
 {
     int rc = file_out_open(out, path, 0600, err);
-    return rc < 0 ? rc
-                  : file_out_pwrite(out, layout->header, (size_t)layout->st.payload, 0, err);
+    return rc < 0 ? rc : file_out_pwrite(out, layout->header, (size_t)layout->st.payload, 0, err);
 }
 
 static int open_outputs(struct fold *f, struct err *err)
 {
     const struct fold_step *s = f->step;
-    struct wire_info info = { .kind = WIRE_DELTA,
-                              .codec = s->down,
-                              .module_id = s->module_id,
-                              .base = s->base,
-                              .version = s->base + 1 };
+    struct wire_info info = {.kind = WIRE_DELTA,
+                             .codec = s->down,
+                             .module_id = s->module_id,
+                             .base = s->base,
+                             .version = s->base + 1};
     int rc = flat_create(&f->target_out, s->target_out, &f->layout, err);
     if (rc == 0)
         rc = flat_create(&f->mom_out, s->mom_out, &f->layout, err);
@@ -169,8 +166,7 @@ static int open_outputs(struct fold *f, struct err *err)
 
 /* ---- folding ---- */
 
-static int flat_read(const struct flat *flat, uint64_t first, size_t n, float *out,
-                     struct err *err)
+static int flat_read(const struct flat *flat, uint64_t first, size_t n, float *out, struct err *err)
 {
     if (flat->fd < 0) {
         memset(out, 0, n * sizeof *out);
@@ -217,10 +213,10 @@ static int fold_chunk(struct fold *f, size_t t, uint64_t first, size_t n, struct
         return rc;
     struct fold_span span = {
         .n = n,
-        .in = { .k = f->step->n_inputs,
-                .payload = (const void *const *)f->in_payload,
-                .scales = (const uint16_t *const *)f->in_scales,
-                .weight = f->weight },
+        .in = {.k = f->step->n_inputs,
+               .payload = (const void *const *)f->in_payload,
+               .scales = (const uint16_t *const *)f->in_scales,
+               .weight = f->weight},
         .theta = f->theta_buf,
         .theta_new = slot.theta,
         .mom = f->mom_buf,
@@ -296,11 +292,11 @@ static struct fold *fold_new(const struct fold_step *step)
 {
     struct fold *f = mem_alloc(sizeof *f);
     f->step = step;
-    f->math = (struct fold_math){ .kernels = kernels_best(),
-                                  .up = step->up,
-                                  .down = step->down,
-                                  .nesterov = { .lr = step->lr, .mu = step->momentum },
-                                  .ema_decay = step->ema_decay };
+    f->math = (struct fold_math){.kernels = kernels_best(),
+                                 .up = step->up,
+                                 .down = step->down,
+                                 .nesterov = {.lr = step->lr, .mu = step->momentum},
+                                 .ema_decay = step->ema_decay};
     f->full.fd = f->ema.fd = f->target.fd = f->mom.fd = -1;
     for (size_t i = 0; i < FOLD_INPUTS_MAX; i++)
         f->inputs[i].fd = -1;
@@ -353,7 +349,7 @@ static int check_step(const struct fold_step *s, struct err *err)
 
 int fold_run(const struct fold_step *step, struct fold_result *ret, struct err *err)
 {
-    struct fold_result result = { 0 };
+    struct fold_result result = {0};
     int rc = check_step(step, err);
     if (rc < 0)
         return rc;

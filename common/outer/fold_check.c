@@ -30,8 +30,8 @@ struct check {
 /* Sum of (64 v)^2 / s^2 over a block: integers up to 256 * 4096, so exact. */
 static double block_square_e3m0(const uint8_t *in, size_t bytes)
 {
-    static const uint16_t nibble[16] = { 0, 1, 4, 16, 64, 256, 1024, 4096,
-                                         0, 1, 4, 16, 64, 256, 1024, 4096 };
+    static const uint16_t nibble[16] = {0, 1, 4, 16, 64, 256, 1024, 4096,
+                                        0, 1, 4, 16, 64, 256, 1024, 4096};
     uint32_t sum = 0;
     for (size_t j = 0; j < bytes; j++)
         sum += (uint32_t)nibble[in[j] & 15] + nibble[in[j] >> 4];
@@ -71,8 +71,10 @@ static int check_chunk(struct check *c, size_t t, uint64_t first, size_t n, stru
     if (rc < 0)
         return rc;
     if (!codec_check(codec, n, c->payload, c->scales))
-        return err_set(err, -ERR_FORMAT, "tensor %s holds a value that is not finite or out of "
-                       "range", tensor->name);
+        return err_set(err, -ERR_FORMAT,
+                       "tensor %s holds a value that is not finite or out of "
+                       "range",
+                       tensor->name);
     if (codec_has_scale(codec)) {
         c->square += square_scaled(c, n);
         return 0;
@@ -133,19 +135,15 @@ static int check_all(struct check *c, struct err *err)
 int fold_check(const char *path, const char *full_path, uint64_t module_id, uint64_t base,
                enum codec up, struct fold_norm *ret, struct err *err)
 {
-    struct check c = { .kernels = kernels_best(),
-                       .full_fd = -1,
-                       .full_path = full_path,
-                       .wire = { .fd = -1 } };
-    struct wire_info want = { .kind = WIRE_CONTRIBUTION,
-                              .codec = up,
-                              .module_id = module_id,
-                              .base = base };
+    struct check c = {
+        .kernels = kernels_best(), .full_fd = -1, .full_path = full_path, .wire = {.fd = -1}};
+    struct wire_info want = {
+        .kind = WIRE_CONTRIBUTION, .codec = up, .module_id = module_id, .base = base};
     int rc = check_open(&c, path, &want, err);
     if (rc == 0)
         rc = check_all(&c, err);
     if (rc == 0)
-        *ret = (struct fold_norm){ .norm = sqrt(c.square), .samples = c.wire.info.samples };
+        *ret = (struct fold_norm){.norm = sqrt(c.square), .samples = c.wire.info.samples};
     wire_close(&c.wire);
     layout_release(&c.layout);
     if (c.full_fd >= 0)
@@ -198,10 +196,10 @@ static int same_hash(const char *what, const struct fold_file *a, const struct f
 int fold_recompute(const struct fold_step *step, const struct fold_result *recorded,
                    const char *work_dir, struct err *err)
 {
-    static const char *const names[5] = { "full", "delta", "ema", "target", "momentum" };
+    static const char *const names[5] = {"full", "delta", "ema", "target", "momentum"};
     char *path[5];
     struct fold_step redo = *step;
-    struct fold_result r = { 0 };
+    struct fold_result r = {0};
     for (size_t i = 0; i < 5; i++)
         path[i] = file_join(work_dir, names[i]);
     redo.full_out = path[0];

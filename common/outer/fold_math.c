@@ -7,18 +7,16 @@ struct strip {
     const uint16_t *scales[KERNEL_INPUTS_MAX];
 };
 
-static void accumulate(const struct fold_math *m, const struct fold_span *s, size_t first,
-                       size_t n, struct strip *strip)
+static void accumulate(const struct fold_math *m, const struct fold_span *s, size_t first, size_t n,
+                       struct strip *strip)
 {
     size_t skip = codec_payload_bytes(m->up, first), blocks = first / CODEC_BLOCK;
     for (size_t c = 0; c < s->in.k; c++) {
         strip->payload[c] = (const uint8_t *)s->in.payload[c] + skip;
         strip->scales[c] = codec_has_scale(m->up) ? s->in.scales[c] + blocks : NULL;
     }
-    struct kernel_inputs in = { .k = s->in.k,
-                                .payload = strip->payload,
-                                .scales = strip->scales,
-                                .weight = s->in.weight };
+    struct kernel_inputs in = {
+        .k = s->in.k, .payload = strip->payload, .scales = strip->scales, .weight = s->in.weight};
     m->kernels->accumulate[m->up](n, &in, s->theta + first, strip->acc);
 }
 
@@ -54,8 +52,8 @@ bool fold_math_span(const struct fold_math *m, const struct fold_span *s,
         size_t n = s->n - first < FOLD_STRIP ? s->n - first : FOLD_STRIP;
         accumulate(m, s, first, n, &strip);
         squares->delta += k->square_f64(n, strip.acc);
-        k->nesterov(n, &m->nesterov, strip.acc, s->theta + first, s->mom + first,
-                    s->target + first, strip.diff);
+        k->nesterov(n, &m->nesterov, strip.acc, s->theta + first, s->mom + first, s->target + first,
+                    strip.diff);
         if (!encode(m, s, first, n, &strip, squares))
             return false;
         if (s->ema)

@@ -25,7 +25,7 @@ struct sink {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     /* under lock */
-    size_t n[SINK_SLOTS]; /* elements of the slot */
+    size_t n[SINK_SLOTS];  /* elements of the slot */
     uint64_t pushed, done; /* slots since the beginning */
     bool stop;
     int rc;
@@ -65,7 +65,7 @@ static void *sink_main(void *arg)
             break;
         size_t slot = s->done % SINK_SLOTS, n = s->n[slot];
         (void)pthread_mutex_unlock(&s->lock);
-        struct err err = { 0 };
+        struct err err = {0};
         int rc = file_put(&s->full, slot, n, s->offset, &err);
         if (rc == 0)
             rc = file_put(&s->ema, slot, n, s->offset, &err);
@@ -120,7 +120,7 @@ int sink_slot(struct sink *s, struct sink_slot *ret, struct err *err)
     size_t slot = s->pushed % SINK_SLOTS;
     (void)pthread_mutex_unlock(&s->lock);
     if (rc == 0)
-        *ret = (struct sink_slot){ .theta = s->full.data[slot], .ema = s->ema.data[slot] };
+        *ret = (struct sink_slot){.theta = s->full.data[slot], .ema = s->ema.data[slot]};
     return rc;
 }
 
@@ -145,8 +145,7 @@ static void sink_join(struct sink *s)
     s->started = false;
 }
 
-int sink_finish(struct sink *s, uint8_t full[HASH_BYTES], uint8_t ema[HASH_BYTES],
-                struct err *err)
+int sink_finish(struct sink *s, uint8_t full[HASH_BYTES], uint8_t ema[HASH_BYTES], struct err *err)
 {
     sink_join(s);
     int rc = take_error(s, err);

@@ -36,8 +36,7 @@ int sink_slot(struct sink *s, struct sink_slot *ret, struct err *err);
 /* The slot last given holds the next n elements of the flat array. */
 void sink_push(struct sink *s, size_t n);
 /* Waits for all writes; hashes of the whole files (ema untouched if none). */
-int sink_finish(struct sink *s, uint8_t full[HASH_BYTES], uint8_t ema[HASH_BYTES],
-                struct err *err);
+int sink_finish(struct sink *s, uint8_t full[HASH_BYTES], uint8_t ema[HASH_BYTES], struct err *err);
 void sink_free(struct sink *s); /* stops the thread; accepts NULL */
 
 #endif

@@ -21,8 +21,8 @@ static inline __m256 e3m0_unpack(const uint8_t *in)
     return _mm256_xor_ps(_mm256_permutevar8x32_ps(magnitude, t), _mm256_castsi256_ps(sign));
 }
 
-static inline void accumulate_e3m0_eight(const struct kernel_inputs *in, const double *ws,
-                                         size_t i, double *acc)
+static inline void accumulate_e3m0_eight(const struct kernel_inputs *in, const double *ws, size_t i,
+                                         double *acc)
 {
     __m256d lo = _mm256_setzero_pd(), hi = _mm256_setzero_pd();
     for (size_t c = 0; c < in->k; c++) {

@@ -13,8 +13,8 @@
  * the values of the codes, times w s.  So an addition is all that is left. */
 #define GROUP 64
 
-static inline void accumulate_e3m0_group(const struct kernel_inputs *in, const double *ws,
-                                         size_t i, double *acc)
+static inline void accumulate_e3m0_group(const struct kernel_inputs *in, const double *ws, size_t i,
+                                         double *acc)
 {
     const __m512d plus = _mm512_loadu_pd(e3m0_value), minus = _mm512_loadu_pd(e3m0_value + 8);
     __m512d even[4], odd[4];

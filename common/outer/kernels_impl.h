@@ -275,8 +275,8 @@ static inline double e3m0_weight(const struct kernel_inputs *in, size_t c, size_
     return in->weight[c] * (double)bf16_value(in->scales[c][block]);
 }
 
-static inline void accumulate_e3m0_block(const struct kernel_inputs *in, size_t block,
-                                         size_t first, size_t end, double *acc)
+static inline void accumulate_e3m0_block(const struct kernel_inputs *in, size_t block, size_t first,
+                                         size_t end, double *acc)
 {
     for (size_t i = first; i < end; i++)
         acc[i] = 0.0;
@@ -343,7 +343,7 @@ static inline double sum_lanes(double *s)
 
 static double square_f32(size_t n, const float *x)
 {
-    double s[SQUARE_LANES] = { 0 };
+    double s[SQUARE_LANES] = {0};
     size_t i = 0;
     for (; i + SQUARE_LANES <= n; i += SQUARE_LANES)
         for (size_t j = 0; j < SQUARE_LANES; j++)
@@ -355,7 +355,7 @@ static double square_f32(size_t n, const float *x)
 
 static double square_f64(size_t n, const double *x)
 {
-    double s[SQUARE_LANES] = { 0 };
+    double s[SQUARE_LANES] = {0};
     size_t i = 0;
     for (; i + SQUARE_LANES <= n; i += SQUARE_LANES)
         for (size_t j = 0; j < SQUARE_LANES; j++)
@@ -368,12 +368,11 @@ static double square_f64(size_t n, const double *x)
 /* The table of the including file. */
 #define KERNELS_TABLE(table_name)                                                                  \
     {                                                                                              \
-        .name = table_name,                                                                        \
-        .encode = { encode_f32, encode_bf16, encode_int8, encode_e3m0 },                           \
-        .decode = { decode_f32, decode_bf16, decode_int8, decode_e3m0 },                           \
-        .accumulate = { accumulate_f32, accumulate_bf16, accumulate_int8, accumulate_e3m0 },       \
-        .nesterov = nesterov, .add = add, .sub = sub, .ema = ema_update,                           \
-        .square_f32 = square_f32, .square_f64 = square_f64,                                        \
+        .name = table_name, .encode = {encode_f32, encode_bf16, encode_int8, encode_e3m0},         \
+        .decode = {decode_f32, decode_bf16, decode_int8, decode_e3m0},                             \
+        .accumulate = {accumulate_f32, accumulate_bf16, accumulate_int8, accumulate_e3m0},         \
+        .nesterov = nesterov, .add = add, .sub = sub, .ema = ema_update, .square_f32 = square_f32, \
+        .square_f64 = square_f64,                                                                  \
     }
 
 #endif

@@ -30,7 +30,7 @@ static int check_tensors(const struct st *st, const char *path, uint64_t *ret_co
 
 int layout_read(int fd, const char *path, struct layout *ret, struct err *err)
 {
-    struct layout l = { 0 };
+    struct layout l = {0};
     int rc = st_read(fd, path, &l.st, err);
     if (rc < 0)
         return rc;
@@ -67,7 +67,7 @@ void layout_release(struct layout *l)
         return;
     st_release(&l->st);
     mem_free(l->header);
-    *l = (struct layout){ 0 };
+    *l = (struct layout){0};
 }
 
 uint64_t layout_first(const struct layout *l, size_t t)
@@ -83,8 +83,8 @@ static bool same_shape(const struct st_tensor *a, const struct st_tensor *b)
 int layout_same(const struct layout *a, const struct layout *b, const char *name, struct err *err)
 {
     if (a->st.n_tensors != b->st.n_tensors)
-        return err_set(err, -ERR_FORMAT, "%s has %zu tensors, expected %zu", name,
-                       b->st.n_tensors, a->st.n_tensors);
+        return err_set(err, -ERR_FORMAT, "%s has %zu tensors, expected %zu", name, b->st.n_tensors,
+                       a->st.n_tensors);
     for (size_t t = 0; t < a->st.n_tensors; t++) {
         const struct st_tensor *x = &a->st.tensors[t], *y = &b->st.tensors[t];
         if (strcmp(x->name, y->name) != 0)

@@ -24,9 +24,9 @@
 struct err;
 
 struct layout {
-    struct st st;      /* tensors by offset, all F32 */
-    uint8_t *header;   /* st.payload bytes: length word and JSON */
-    uint64_t count;    /* parameters */
+    struct st st;    /* tensors by offset, all F32 */
+    uint8_t *header; /* st.payload bytes: length word and JSON */
+    uint64_t count;  /* parameters */
 };
 
 /* Reads the header of a full file; a tensor that is not F32 or an empty module

@@ -29,7 +29,7 @@ struct apply {
 static int apply_open(struct apply *a, const char *delta_path, uint64_t module_id, uint64_t from,
                       struct err *err)
 {
-    struct wire_info want = { .kind = WIRE_DELTA, .module_id = module_id, .base = from };
+    struct wire_info want = {.kind = WIRE_DELTA, .module_id = module_id, .base = from};
     struct wire_info got;
     a->fd = open(a->full_path, O_RDONLY | O_CLOEXEC);
     if (a->fd < 0)
@@ -63,8 +63,10 @@ static int apply_chunk(struct apply *a, size_t t, uint64_t first, size_t n, stru
     if (rc < 0)
         return rc;
     if (!codec_check(codec, n, a->payload, a->scales))
-        return err_set(err, -ERR_FORMAT, "%s: tensor %s holds a value that is not finite or out "
-                       "of range", a->delta.path, tensor->name);
+        return err_set(err, -ERR_FORMAT,
+                       "%s: tensor %s holds a value that is not finite or out "
+                       "of range",
+                       a->delta.path, tensor->name);
     codec_decode(codec, n, a->payload, a->scales, a->q);
     if (codec != CODEC_F32) {
         rc = file_pread_all(a->fd, a->theta, n * sizeof(float), at, a->full_path, err);
@@ -109,11 +111,11 @@ int version_apply_delta(const char *full_path, const char *delta_path, uint64_t 
                         uint64_t from, const char *out_path, const uint8_t sha256[HASH_BYTES],
                         uint8_t ret_sha256[HASH_BYTES], struct err *err)
 {
-    struct apply a = { .fd = -1,
-                       .full_path = full_path,
-                       .delta = { .fd = -1 },
-                       .out = { .fd = -1 },
-                       .kernels = kernels_best() };
+    struct apply a = {.fd = -1,
+                      .full_path = full_path,
+                      .delta = {.fd = -1},
+                      .out = {.fd = -1},
+                      .kernels = kernels_best()};
     uint8_t got[HASH_BYTES];
     hash_init(&a.hash);
     int rc = apply_open(&a, delta_path, module_id, from, err);

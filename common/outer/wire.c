@@ -30,7 +30,7 @@ struct shape {
 
 static struct shape payload_shape(enum codec codec, const struct st_tensor *tensor)
 {
-    struct shape s = { .dtype = codec_dtype(codec), .rank = 1 };
+    struct shape s = {.dtype = codec_dtype(codec), .rank = 1};
     if (codec == CODEC_E3M0) {
         s.dims[0] = tensor->count / 2 + tensor->count % 2;
         return s;
@@ -42,9 +42,8 @@ static struct shape payload_shape(enum codec codec, const struct st_tensor *tens
 
 static struct shape scale_shape(enum codec codec, const struct st_tensor *tensor)
 {
-    return (struct shape){ .dtype = ST_BF16,
-                           .rank = 1,
-                           .dims = { codec_scales(codec, (size_t)tensor->count) } };
+    return (struct shape){
+        .dtype = ST_BF16, .rank = 1, .dims = {codec_scales(codec, (size_t)tensor->count)}};
 }
 
 /* ---- metadata ---- */
@@ -54,8 +53,8 @@ static int meta_text(const struct st *st, const char *path, const char *key, con
 {
     const char *value = st_meta_get(st, key);
     if (!value)
-        return err_set(err, -ERR_FORMAT, "%s has no %s in its metadata: not a blob of Skerry",
-                       path, key);
+        return err_set(err, -ERR_FORMAT, "%s has no %s in its metadata: not a blob of Skerry", path,
+                       key);
     *ret = value;
     return 0;
 }
@@ -74,8 +73,7 @@ static int meta_number(const struct st *st, const char *path, const char *key, u
     return 0;
 }
 
-static int info_kind(const struct st *st, const char *path, struct wire_info *info,
-                     struct err *err)
+static int info_kind(const struct st *st, const char *path, struct wire_info *info, struct err *err)
 {
     const char *kind = NULL, *codec = NULL, *encoding = NULL;
     int rc = meta_text(st, path, "skerry.kind", &kind, err);
@@ -90,11 +88,15 @@ static int info_kind(const struct st *st, const char *path, struct wire_info *in
     else if (!strcmp(kind, "delta"))
         info->kind = WIRE_DELTA;
     else
-        return err_set(err, -ERR_FORMAT, "%s: skerry.kind is \"%.32s\", expected contribution or "
-                       "delta", path, kind);
+        return err_set(err, -ERR_FORMAT,
+                       "%s: skerry.kind is \"%.32s\", expected contribution or "
+                       "delta",
+                       path, kind);
     if (codec_parse(codec, &info->codec) < 0)
-        return err_set(err, -ERR_FORMAT, "%s: skerry.codec is \"%.32s\", expected f32, bf16, int8 "
-                       "or e3m0", path, codec);
+        return err_set(err, -ERR_FORMAT,
+                       "%s: skerry.codec is \"%.32s\", expected f32, bf16, int8 "
+                       "or e3m0",
+                       path, codec);
     const char *expected = info->codec == CODEC_F32 ? "value" : "difference";
     if (strcmp(encoding, expected) != 0)
         return err_set(err, -ERR_FORMAT, "%s: skerry.encoding is \"%.32s\", %s has \"%s\"", path,
@@ -104,7 +106,7 @@ static int info_kind(const struct st *st, const char *path, struct wire_info *in
 
 static int info_from(const struct st *st, const char *path, struct wire_info *ret, struct err *err)
 {
-    struct wire_info info = { 0 };
+    struct wire_info info = {0};
     int rc = info_kind(st, path, &info, err);
     if (rc == 0)
         rc = meta_number(st, path, "skerry.module", &info.module_id, err);
@@ -132,17 +134,20 @@ static int info_same(const struct wire_info *want, const struct wire_info *got, 
         return err_set(err, -ERR_FORMAT, "%s is of module %" PRIu64 ", expected module %" PRIu64,
                        path, got->module_id, want->module_id);
     if (got->base != want->base)
-        return err_set(err, -ERR_STALE, "%s starts from version %" PRIu64 ", expected version "
-                       "%" PRIu64, path, got->base, want->base);
+        return err_set(err, -ERR_STALE,
+                       "%s starts from version %" PRIu64 ", expected version "
+                       "%" PRIu64,
+                       path, got->base, want->base);
     if (got->kind == WIRE_DELTA && got->version != got->base + 1)
-        return err_set(err, -ERR_FORMAT, "%s leads from version %" PRIu64 " to %" PRIu64
-                       ", expected the next one", path, got->base, got->version);
+        return err_set(err, -ERR_FORMAT,
+                       "%s leads from version %" PRIu64 " to %" PRIu64 ", expected the next one",
+                       path, got->base, got->version);
     return 0;
 }
 
 int wire_info_read(const char *path, struct wire_info *ret, struct err *err)
 {
-    struct st st = { 0 };
+    struct st st = {0};
     int rc = st_open(path, &st, err);
     if (rc == 0)
         rc = info_from(&st, path, ret, err);
@@ -157,8 +162,8 @@ static int tensor_expect(const struct st_tensor *got, const char *name, const ch
 {
     size_t len = strlen(name);
     if (strncmp(got->name, name, len) != 0 || strcmp(got->name + len, suffix) != 0)
-        return err_set(err, -ERR_FORMAT, "%s: tensor %s stands where %s%s belongs", path,
-                       got->name, name, suffix);
+        return err_set(err, -ERR_FORMAT, "%s: tensor %s stands where %s%s belongs", path, got->name,
+                       name, suffix);
     if (got->dtype != want->dtype)
         return err_set(err, -ERR_FORMAT, "%s: tensor %s is %s, expected %s", path, got->name,
                        st_dtype_name(got->dtype), st_dtype_name(want->dtype));
@@ -174,8 +179,8 @@ static int match_layout(const struct st *st, const struct layout *layout, struct
     size_t n = layout->st.n_tensors;
     size_t first = codec_has_scale(w->info.codec) ? n : 0;
     if (st->n_tensors != first + n)
-        return err_set(err, -ERR_FORMAT, "%s has %zu tensors, expected %zu", w->path,
-                       st->n_tensors, first + n);
+        return err_set(err, -ERR_FORMAT, "%s has %zu tensors, expected %zu", w->path, st->n_tensors,
+                       first + n);
     for (size_t t = 0; t < n; t++) {
         const struct st_tensor *tensor = &layout->st.tensors[t];
         struct shape want = payload_shape(w->info.codec, tensor);
@@ -204,11 +209,10 @@ static int offsets_new(size_t n, uint64_t **ret_payload, uint64_t **ret_scale, s
 int wire_open(const char *path, const struct wire_info *want, const struct layout *layout,
               struct wire *ret, struct err *err)
 {
-    struct wire w = { .fd = open(path, O_RDONLY | O_CLOEXEC),
-                      .n_tensors = layout->st.n_tensors };
+    struct wire w = {.fd = open(path, O_RDONLY | O_CLOEXEC), .n_tensors = layout->st.n_tensors};
     if (w.fd < 0)
         return err_errno(err, "opening %s", path);
-    struct st st = { 0 };
+    struct st st = {0};
     w.path = str_dup(path);
     int rc = st_read(w.fd, path, &st, err);
     if (rc == 0)
@@ -236,7 +240,7 @@ void wire_close(struct wire *w)
     mem_free(w->path);
     mem_free(w->payload);
     mem_free(w->scale);
-    *w = (struct wire){ .fd = -1 };
+    *w = (struct wire){.fd = -1};
 }
 
 int wire_read(const struct wire *w, size_t t, uint64_t first, size_t n, void *payload,
@@ -312,7 +316,7 @@ static void place(struct wire_out *w, uint64_t offset, const struct layout *layo
 int wire_out_open(struct wire_out *ret, struct file_out *out, const struct wire_info *info,
                   const struct layout *layout, struct err *err)
 {
-    struct wire_out w = { .out = out, .codec = info->codec, .n_tensors = layout->st.n_tensors };
+    struct wire_out w = {.out = out, .codec = info->codec, .n_tensors = layout->st.n_tensors};
     struct st_writer *writer = st_writer_new();
     struct buf header;
     buf_init(&header, ST_HEADER_MAX + 16);

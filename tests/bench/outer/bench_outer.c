@@ -118,12 +118,12 @@ static void arrays_init(struct arrays *a, const struct options *o)
 
 static void fold_in_memory(const struct arrays *a, const struct options *o)
 {
-    struct fold_math m = { .kernels = kernels_best(),
-                           .up = CODEC_E3M0,
-                           .down = CODEC_E3M0,
-                           .nesterov = { .lr = 0.7, .mu = 0.9 },
-                           .ema_decay = 0.9 };
-    struct fold_squares squares = { 0 };
+    struct fold_math m = {.kernels = kernels_best(),
+                          .up = CODEC_E3M0,
+                          .down = CODEC_E3M0,
+                          .nesterov = {.lr = 0.7, .mu = 0.9},
+                          .ema_decay = 0.9};
+    struct fold_squares squares = {0};
     for (size_t i = 0; i < o->k; i++)
         m.nesterov.total += a->weight[i];
     for (size_t first = 0; first < o->params; first += SPAN) {
@@ -135,7 +135,7 @@ static void fold_in_memory(const struct arrays *a, const struct options *o)
         }
         struct fold_span s = {
             .n = o->params - first < SPAN ? o->params - first : SPAN,
-            .in = { .k = o->k, .payload = payload, .scales = scales, .weight = a->weight },
+            .in = {.k = o->k, .payload = payload, .scales = scales, .weight = a->weight},
             .theta = a->theta + first,
             .theta_new = a->theta + first,
             .mom = a->mom + first,
@@ -163,7 +163,7 @@ static double seconds_since(uint64_t begin)
 
 static void bench_memory(const struct options *o)
 {
-    struct arrays a = { 0 };
+    struct arrays a = {0};
     arrays_init(&a, o);
     double touched = bytes_touched(o), fold_s = 1e9, copy_s = 1e9;
     size_t half = (size_t)(touched / 2);
@@ -191,7 +191,7 @@ static void bench_memory(const struct options *o)
 static void make_full(const char *path, size_t params, uint64_t seed)
 {
     enum { TENSOR = 1 << 20 };
-    struct err err = { 0 };
+    struct err err = {0};
     struct st_writer *w = st_writer_new();
     float *x = need(TENSOR * sizeof(float));
     noise(seed, 2e-2f, TENSOR, x);
@@ -234,7 +234,7 @@ static int read_end(void *arg, const struct layout *layout, size_t t, uint64_t f
 
 static void make_contribution(const char *full, const char *path, uint64_t seed)
 {
-    struct err err = { 0 };
+    struct err err = {0};
     struct drift *d = mem_alloc(sizeof *d);
     FILE *f = fopen(full, "rb");
     if (!f)
@@ -242,14 +242,14 @@ static void make_contribution(const char *full, const char *path, uint64_t seed)
     d->fd = fileno(f);
     d->path = full;
     noise(seed, 1e-3f, FOLD_CHUNK, d->noise);
-    struct contribution_job job = { .base_path = full,
-                                    .read = read_end,
-                                    .read_arg = d,
-                                    .codec = CODEC_E3M0,
-                                    .module_id = 1,
-                                    .base = 1,
-                                    .samples = 3200 + seed,
-                                    .out_path = path };
+    struct contribution_job job = {.base_path = full,
+                                   .read = read_end,
+                                   .read_arg = d,
+                                   .codec = CODEC_E3M0,
+                                   .module_id = 1,
+                                   .base = 1,
+                                   .samples = 3200 + seed,
+                                   .out_path = path};
     struct contribution_result r;
     if (contribution_write(&job, &r, &err) < 0)
         die(path, &err);
@@ -272,10 +272,10 @@ static double status_mib(const char *key)
 
 static void fold_files(const struct options *o, char **in)
 {
-    struct err err = { 0 };
+    struct err err = {0};
     struct fold_input inputs[K_MAX];
     char *out[5], *full = file_join(o->dir, "full"), *mom = file_join(o->dir, "mom");
-    static const char *const names[5] = { "o.full", "o.delta", "o.ema", "o.target", "o.mom" };
+    static const char *const names[5] = {"o.full", "o.delta", "o.ema", "o.target", "o.mom"};
     double before = status_mib("VmRSS:");
     for (size_t i = 0; i < 5; i++)
         out[i] = file_join(o->dir, names[i]);
@@ -284,15 +284,25 @@ static void fold_files(const struct options *o, char **in)
         struct fold_norm norm;
         if (fold_check(in[i], full, 1, 1, CODEC_E3M0, &norm, &err) < 0)
             die("check", &err);
-        inputs[i] = (struct fold_input){ .path = in[i], .weight = (double)norm.samples };
+        inputs[i] = (struct fold_input){.path = in[i], .weight = (double)norm.samples};
     }
     report("outer_check_s", seconds_since(t), "s");
-    struct fold_step step = { .module_id = 1, .base = 1, .full = full, .mom = mom,
-                              .inputs = inputs, .n_inputs = o->k,
-                              .up = CODEC_E3M0, .down = CODEC_E3M0,
-                              .lr = 0.7, .momentum = 0.9, .ema_decay = 0.9,
-                              .full_out = out[0], .delta_out = out[1], .ema_out = out[2],
-                              .target_out = out[3], .mom_out = out[4] };
+    struct fold_step step = {.module_id = 1,
+                             .base = 1,
+                             .full = full,
+                             .mom = mom,
+                             .inputs = inputs,
+                             .n_inputs = o->k,
+                             .up = CODEC_E3M0,
+                             .down = CODEC_E3M0,
+                             .lr = 0.7,
+                             .momentum = 0.9,
+                             .ema_decay = 0.9,
+                             .full_out = out[0],
+                             .delta_out = out[1],
+                             .ema_out = out[2],
+                             .target_out = out[3],
+                             .mom_out = out[4]};
     struct fold_result r;
     t = clock_now_ns();
     if (fold_run(&step, &r, &err) < 0)
@@ -336,7 +346,7 @@ static void make_files(const struct options *o, char **in)
 static void bench_files(const struct options *o)
 {
     char *in[K_MAX];
-    struct err err = { 0 };
+    struct err err = {0};
     for (size_t i = 0; i < o->k; i++)
         in[i] = str_printf("%s/c%zu", o->dir, i);
     if (file_mkdirs(o->dir, 0700, &err) < 0)
@@ -365,7 +375,8 @@ static void parse(int argc, char **argv, struct options *o)
             o->k = n;
         else
             die("usage: bench_outer [--params N] [--contributions 1..64] [--dir DIR] "
-                "[--no-files]", NULL);
+                "[--no-files]",
+                NULL);
     }
     if (!o->params)
         die("--params must be positive", NULL);
@@ -374,7 +385,7 @@ static void parse(int argc, char **argv, struct options *o)
 int main(int argc, char **argv)
 {
     char dir[64];
-    struct options o = { .params = 100000000, .k = 8, .dir = dir, .files = true };
+    struct options o = {.params = 100000000, .k = 8, .dir = dir, .files = true};
     (void)snprintf(dir, sizeof dir, "/tmp/bench_outer.%d", (int)getpid());
     parse(argc, argv, &o);
     if (o.files)

@@ -32,7 +32,7 @@ static int memory_file(const void *data, size_t size, char path[64])
 static void open_layout(struct layout *l)
 {
     static uint8_t file[8 + sizeof header - 1 + 1212];
-    struct err err = { 0 };
+    struct err err = {0};
     char path[64];
     uint64_t len = sizeof header - 1;
     memcpy(file, &len, 8);
@@ -48,7 +48,7 @@ static void read_all(const struct wire *w, const struct layout *l)
     uint8_t payload[1200];
     uint16_t scales[2];
     float x[300];
-    struct err err = { 0 };
+    struct err err = {0};
     for (size_t t = 0; t < l->st.n_tensors; t++) {
         size_t n = (size_t)l->st.tensors[t].count;
         if (wire_read(w, t, 0, n, payload, scales, &err) < 0)
@@ -65,13 +65,13 @@ static void read_all(const struct wire *w, const struct layout *l)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static struct layout layout;
-    struct err err = { 0 };
+    struct err err = {0};
     struct wire_info info;
     char path[64];
     if (!layout.count)
         open_layout(&layout);
     int fd = memory_file(data, size, path);
-    struct wire w = { .fd = -1 };
+    struct wire w = {.fd = -1};
     if (wire_info_read(path, &info, &err) == 0 && wire_open(path, &info, &layout, &w, &err) == 0)
         read_all(&w, &layout);
     else if (!err.msg[0])

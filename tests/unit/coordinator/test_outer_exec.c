@@ -25,7 +25,7 @@ struct rig {
 
 static struct outer_blob put(struct rig *r, const char *path)
 {
-    struct err err = { 0 };
+    struct err err = {0};
     struct outer_blob blob;
     struct blob_id id;
     struct buf b;
@@ -48,7 +48,7 @@ static void get_path(const struct rig *r, const struct outer_blob *blob, char pa
 
 static void rig_begin(struct rig *r)
 {
-    struct err err = { 0 };
+    struct err err = {0};
     memset(r, 0, sizeof *r);
     fx_begin(&r->f);
     char *blobs = fx_path(&r->f, "blobs");
@@ -77,12 +77,18 @@ static struct outer_step *make_step(struct rig *r, const float *sizes)
     float *theta = fx_array(), *end = fx_array();
     get_path(r, &r->full, full);
     fx_read_flat(full, theta);
-    *s = (struct outer_step){ .module_id = MODULE, .base = r->version,
-                              .state_dir = str_dup(r->state_dir),
-                              .full = r->full, .ema = r->ema,
-                              .up = CODEC_E3M0, .down = CODEC_E3M0,
-                              .lr = 0.7, .momentum = 0.9, .ema_decay = 0.9,
-                              .min_accepted = 2, .arg = r };
+    *s = (struct outer_step){.module_id = MODULE,
+                             .base = r->version,
+                             .state_dir = str_dup(r->state_dir),
+                             .full = r->full,
+                             .ema = r->ema,
+                             .up = CODEC_E3M0,
+                             .down = CODEC_E3M0,
+                             .lr = 0.7,
+                             .momentum = 0.9,
+                             .ema_decay = 0.9,
+                             .min_accepted = 2,
+                             .arg = r};
     s->contributions = mem_alloc_array(K, sizeof *s->contributions);
     s->n_contributions = K;
     for (size_t c = 0; c < K; c++) {
@@ -90,8 +96,8 @@ static struct outer_step *make_step(struct rig *r, const float *sizes)
         for (size_t i = 0; i < PARAMS; i++)
             end[i] += theta[i];
         fx_contribute(full, r->version, end, CODEC_E3M0, 100 + c, path);
-        s->contributions[c] = (struct outer_contribution){ .tag = c, .samples = 100 + c,
-                                                           .blob = put(r, path) };
+        s->contributions[c] =
+            (struct outer_contribution){.tag = c, .samples = 100 + c, .blob = put(r, path)};
     }
     free(theta);
     free(end);
@@ -113,7 +119,7 @@ static void on_done(struct outer_step *step)
 
 static void run(struct rig *r, struct outer_step *s)
 {
-    struct err err = { 0 };
+    struct err err = {0};
     unsigned want = r->done + 1;
     if (outer_submit(r->exec, s, on_done, &err) < 0)
         fail_msg("%s", err.msg);
@@ -126,7 +132,7 @@ static void run(struct rig *r, struct outer_step *s)
 /* The coordinator's part: records the version and prunes. */
 static void record(struct rig *r, const struct outer_step *s)
 {
-    struct err err = { 0 };
+    struct err err = {0};
     if (s->rc < 0)
         fail_msg("%s", s->reason);
     r->version++;
@@ -137,15 +143,15 @@ static void record(struct rig *r, const struct outer_step *s)
 
 static size_t state_files(const struct rig *r)
 {
-    struct file_names names = { 0 };
-    struct err err = { 0 };
+    struct file_names names = {0};
+    struct err err = {0};
     assert_int_equal(file_list(r->state_dir, 1000, &names, &err), 0);
     size_t n = names.n;
     file_names_release(&names);
     return n;
 }
 
-static const float alike[K] = { 1e-3f, 1e-3f, 1.1e-3f, 0.9e-3f };
+static const float alike[K] = {1e-3f, 1e-3f, 1.1e-3f, 0.9e-3f};
 
 static void test_rounds(void **state)
 {
@@ -166,8 +172,8 @@ static void test_rounds(void **state)
         assert_int_equal(state_files(&r), 2); /* target and momentum of this version */
         char path[4096];
         uint8_t hash[HASH_BYTES];
-        struct err err = { 0 };
-        const struct outer_blob *blobs[3] = { &s->new_full, &s->new_delta, &s->new_ema };
+        struct err err = {0};
+        const struct outer_blob *blobs[3] = {&s->new_full, &s->new_delta, &s->new_ema};
         for (size_t i = 0; i < 3; i++) {
             get_path(&r, blobs[i], path);
             uint64_t size = 0;
@@ -202,7 +208,7 @@ static void test_redo(void **state)
 static void test_refuses_outlier(void **state)
 {
     (void)state;
-    const float sizes[K] = { 1e-3f, 5e-2f, 1e-3f, 1e-3f };
+    const float sizes[K] = {1e-3f, 5e-2f, 1e-3f, 1e-3f};
     struct rig r;
     rig_begin(&r);
     struct outer_step *s = make_step(&r, sizes);
@@ -221,7 +227,7 @@ static void test_refuses_garbage(void **state)
 {
     (void)state;
     struct rig r;
-    struct err err = { 0 };
+    struct err err = {0};
     rig_begin(&r);
     char *path = fx_path(&r.f, "garbage");
     for (unsigned bad = 1; bad <= K; bad++) {
@@ -327,7 +333,7 @@ static void test_bad_steps(void **state)
 {
     (void)state;
     struct rig r;
-    struct err err = { 0 };
+    struct err err = {0};
     rig_begin(&r);
     struct outer_step *s = make_step(&r, alike), *other = make_step(&r, alike);
     s->min_accepted = 0;
@@ -353,7 +359,7 @@ static void test_shutdown(void **state)
 {
     (void)state;
     struct rig r;
-    struct err err = { 0 };
+    struct err err = {0};
     struct outer_step *steps[5];
     rig_begin(&r);
     for (int i = 0; i < 5; i++) {
@@ -376,11 +382,11 @@ static void test_shutdown(void **state)
 static void test_prune(void **state)
 {
     (void)state;
-    static const char *const names[] = { "target.3.safetensors", "momentum.3.safetensors",
-                                         "target.4.safetensors", "full.3.safetensors",
-                                         "target.2.safetensors.tmp.aBc123", "notes.txt" };
+    static const char *const names[] = {
+        "target.3.safetensors", "momentum.3.safetensors",          "target.4.safetensors",
+        "full.3.safetensors",   "target.2.safetensors.tmp.aBc123", "notes.txt"};
     struct rig r;
-    struct err err = { 0 };
+    struct err err = {0};
     rig_begin(&r);
     assert_int_equal(outer_state_prune(r.state_dir, 4, &err), 0); /* no such directory */
     assert_int_equal(file_mkdirs(r.state_dir, 0700, &err), 0);
@@ -399,10 +405,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rounds),          cmocka_unit_test(test_redo),
         cmocka_unit_test(test_refuses_outlier), cmocka_unit_test(test_refuses_garbage),
-        cmocka_unit_test(test_weights),
-        cmocka_unit_test(test_disk_full),       cmocka_unit_test(test_missing),
-        cmocka_unit_test(test_bad_steps),       cmocka_unit_test(test_shutdown),
-        cmocka_unit_test(test_prune),
+        cmocka_unit_test(test_weights),         cmocka_unit_test(test_disk_full),
+        cmocka_unit_test(test_missing),         cmocka_unit_test(test_bad_steps),
+        cmocka_unit_test(test_shutdown),        cmocka_unit_test(test_prune),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

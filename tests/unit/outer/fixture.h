@@ -35,9 +35,8 @@ struct shape_row {
     uint64_t shape[4];
 };
 static const struct shape_row shape_rows[] = {
-    { "x_embedder.weight", 4, { 5, 3, 2, 2 } }, { "x_embedder.bias", 1, { 5 } },
-    { "scale", 0, { 0 } },                      { "blocks.0.weight", 2, { 257, 3 } },
-    { "blocks.0.bias", 1, { 1 } },              { "y.table", 2, { 1024, 65 } },
+    {"x_embedder.weight", 4, {5, 3, 2, 2}}, {"x_embedder.bias", 1, {5}}, {"scale", 0, {0}},
+    {"blocks.0.weight", 2, {257, 3}},       {"blocks.0.bias", 1, {1}},   {"y.table", 2, {1024, 65}},
 };
 #define SHAPES (sizeof shape_rows / sizeof shape_rows[0])
 #define PARAMS (60 + 5 + 1 + 771 + 1 + 66560)
@@ -67,7 +66,7 @@ static inline float *fx_array(void)
 
 static inline void fx_write_full(const char *path, const float *x)
 {
-    struct err err = { 0 };
+    struct err err = {0};
     struct st_writer *w = st_writer_new();
     for (size_t i = 0; i < SHAPES; i++)
         assert_int_equal(st_writer_add(w, shape_rows[i].name, ST_F32, shape_rows[i].rank,
@@ -82,8 +81,8 @@ static inline void fx_write_full(const char *path, const float *x)
 /* Payload of a file of one float per parameter. */
 static inline void fx_read_flat(const char *path, float *x)
 {
-    struct err err = { 0 };
-    struct st st = { 0 };
+    struct err err = {0};
+    struct st st = {0};
     struct buf b;
     assert_int_equal(st_open(path, &st, &err), 0);
     assert_int_equal(file_read(path, 64 << 20, &b, &err), 0);
@@ -105,7 +104,7 @@ static inline void fx_begin(struct fixture *f)
 
 static inline void fx_end(struct fixture *f)
 {
-    struct err err = { 0 };
+    struct err err = {0};
     assert_int_equal(file_remove_tree(f->dir, &err), 0);
     mem_free(f->full);
     free(f->theta);
@@ -124,20 +123,20 @@ static inline int fx_read_array(void *arg, const struct layout *layout, size_t t
 static inline struct contribution_job fx_job(const char *full, uint64_t base, const float *end,
                                              enum codec codec, uint64_t samples, const char *out)
 {
-    return (struct contribution_job){ .base_path = full,
-                                      .read = fx_read_array,
-                                      .read_arg = (void *)(uintptr_t)end,
-                                      .codec = codec,
-                                      .module_id = MODULE,
-                                      .base = base,
-                                      .samples = samples,
-                                      .out_path = out };
+    return (struct contribution_job){.base_path = full,
+                                     .read = fx_read_array,
+                                     .read_arg = (void *)(uintptr_t)end,
+                                     .codec = codec,
+                                     .module_id = MODULE,
+                                     .base = base,
+                                     .samples = samples,
+                                     .out_path = out};
 }
 
 static inline void fx_contribute(const char *full, uint64_t base, const float *end,
                                  enum codec codec, uint64_t samples, const char *out)
 {
-    struct err err = { 0 };
+    struct err err = {0};
     struct contribution_result r;
     struct contribution_job job = fx_job(full, base, end, codec, samples, out);
     if (contribution_write(&job, &r, &err) < 0)
@@ -152,7 +151,7 @@ struct fx_out {
 static inline void fx_out_begin(const struct fixture *f, const char *tag, struct fold_step *step,
                                 struct fx_out *out)
 {
-    static const char *const names[5] = { "full", "delta", "ema", "target", "mom" };
+    static const char *const names[5] = {"full", "delta", "ema", "target", "mom"};
     for (size_t i = 0; i < 5; i++)
         out->path[i] = str_printf("%s/%s.%s", f->dir, tag, names[i]);
     step->full_out = out->path[0];
@@ -171,22 +170,22 @@ static inline void fx_out_end(struct fx_out *out)
 static inline struct fold_step fx_step(const struct fixture *f, const struct fold_input *inputs,
                                        size_t n, enum codec up, enum codec down)
 {
-    return (struct fold_step){ .module_id = MODULE,
-                               .base = 0,
-                               .full = f->full,
-                               .inputs = inputs,
-                               .n_inputs = n,
-                               .up = up,
-                               .down = down,
-                               .lr = 0.7,
-                               .momentum = 0.9,
-                               .ema_decay = 0.5 };
+    return (struct fold_step){.module_id = MODULE,
+                              .base = 0,
+                              .full = f->full,
+                              .inputs = inputs,
+                              .n_inputs = n,
+                              .up = up,
+                              .down = down,
+                              .lr = 0.7,
+                              .momentum = 0.9,
+                              .ema_decay = 0.5};
 }
 
 static inline struct fold_result fx_fold(const struct fold_step *step)
 {
-    struct err err = { 0 };
-    struct fold_result r = { 0 };
+    struct err err = {0};
+    struct fold_result r = {0};
     if (fold_run(step, &r, &err) < 0)
         fail_msg("%s", err.msg);
     return r;
@@ -195,7 +194,7 @@ static inline struct fold_result fx_fold(const struct fold_step *step)
 static inline bool fx_same_files(const char *a, const char *b)
 {
     uint8_t x[HASH_BYTES], y[HASH_BYTES];
-    struct err err = { 0 };
+    struct err err = {0};
     assert_int_equal(hash_file(a, x, NULL, &err), 0);
     assert_int_equal(hash_file(b, y, NULL, &err), 0);
     return !memcmp(x, y, sizeof x);

@@ -149,8 +149,8 @@ static void test_int8_is_nearest(void **state)
 static void test_limits(void **state)
 {
     (void)state;
-    const float good[] = { CODEC_ABS_MAX, -CODEC_ABS_MAX, FLT_MIN, FLT_TRUE_MIN, 0.0f, -0.0f };
-    const float bad[] = { NAN, INFINITY, -INFINITY, 0x1.000002p126f };
+    const float good[] = {CODEC_ABS_MAX, -CODEC_ABS_MAX, FLT_MIN, FLT_TRUE_MIN, 0.0f, -0.0f};
+    const float bad[] = {NAN, INFINITY, -INFINITY, 0x1.000002p126f};
     for (int c = 0; c < CODEC_COUNT; c++) {
         memset(x, 0, sizeof x);
         for (size_t i = 0; i < sizeof good / sizeof *good; i++)
@@ -169,7 +169,7 @@ static void test_limits(void **state)
 static void test_check_refuses(void **state)
 {
     (void)state;
-    uint16_t bad[] = { 0x7f80, 0x7fc0, 0xffff, 0x8001, 0xbf80, 0x0001, 0x7e81 };
+    uint16_t bad[] = {0x7f80, 0x7fc0, 0xffff, 0x8001, 0xbf80, 0x0001, 0x7e81};
     memset(payload, 0, sizeof payload);
     memset(scales, 0, sizeof scales);
     assert_true(codec_check(CODEC_E3M0, N, payload, scales));

@@ -9,15 +9,15 @@
 
 static struct wire_info want_info(enum codec codec)
 {
-    return (struct wire_info){ .kind = WIRE_CONTRIBUTION, .codec = codec, .module_id = MODULE };
+    return (struct wire_info){.kind = WIRE_CONTRIBUTION, .codec = codec, .module_id = MODULE};
 }
 
 /* What a blob says, decoded: differences (values for f32). */
 static void decode_blob(const char *path, const char *full, enum codec codec, float *out)
 {
-    struct err err = { 0 };
-    struct layout l = { 0 };
-    struct wire w = { .fd = -1 };
+    struct err err = {0};
+    struct layout l = {0};
+    struct wire w = {.fd = -1};
     struct wire_info want = want_info(codec);
     void *payload = malloc(PARAMS * 4);
     uint16_t *scales = malloc(PARAMS);
@@ -60,7 +60,7 @@ static void feedback_begin(struct feedback *b)
 
 static void feedback_end(struct feedback *b)
 {
-    float *arrays[] = { b->delta, b->end, b->sent, b->residual, b->next };
+    float *arrays[] = {b->delta, b->end, b->sent, b->residual, b->next};
     for (size_t i = 0; i < 5; i++)
         free(arrays[i]);
     free(b->sum_delta);
@@ -74,7 +74,7 @@ static void feedback_end(struct feedback *b)
 /* One round: asserts sent + residual' == u to the bit, u = delta + residual. */
 static void feedback_round(struct feedback *b, enum codec codec)
 {
-    struct err err = { 0 };
+    struct err err = {0};
     struct contribution_result r;
     for (size_t i = 0; i < PARAMS; i++) {
         b->end[i] = b->f.theta[i] - b->delta[i];
@@ -150,7 +150,7 @@ static void test_residual_drop(void **state)
 {
     (void)state;
     struct feedback b;
-    struct err err = { 0 };
+    struct err err = {0};
     struct contribution_result r, again;
     feedback_begin(&b);
     fx_normal(1, 1e-3f, b.end);
@@ -176,7 +176,7 @@ static void test_not_finite(void **state)
 {
     (void)state;
     struct feedback b;
-    struct err err = { 0 };
+    struct err err = {0};
     struct contribution_result r;
     feedback_begin(&b);
     memcpy(b.end, b.f.theta, PARAMS * 4);
@@ -194,8 +194,7 @@ static void test_not_finite(void **state)
 
 /* ---- what the reader refuses ---- */
 
-static int check_blob(const struct fixture *f, const char *path, enum codec codec,
-                      struct err *err)
+static int check_blob(const struct fixture *f, const char *path, enum codec codec, struct err *err)
 {
     struct fold_norm norm;
     return fold_check(path, f->full, MODULE, 0, codec, &norm, err);
@@ -203,14 +202,14 @@ static int check_blob(const struct fixture *f, const char *path, enum codec code
 
 static void rewrite(const char *path, const uint8_t *data, size_t len)
 {
-    struct err err = { 0 };
+    struct err err = {0};
     assert_int_equal(file_write_atomic(path, data, len, 0600, &err), 0);
 }
 
 /* Replaces text in the header by other text of the same length. */
 static void patch(const char *from, const char *to, const char *old, const char *new_text)
 {
-    struct err err = { 0 };
+    struct err err = {0};
     struct buf b;
     assert_int_equal(strlen(old), strlen(new_text));
     assert_int_equal(file_read(from, 64 << 20, &b, &err), 0);
@@ -228,29 +227,29 @@ static void test_reader_refuses(void **state)
         const char *old, *new_text, *says;
         int rc;
     } rows[] = {
-        { "\"contribution\"", "\"contributioN\"", "skerry.kind", -ERR_FORMAT },
-        { "\"skerry.codec\":\"e3m0\"", "\"skerry.codec\":\"int8\"", "the job says", -ERR_FORMAT },
-        { "\"skerry.codec\":\"e3m0\"", "\"skerry.codec\":\"fp04\"", "skerry.codec", -ERR_FORMAT },
-        { "\"skerry.module\":\"7\"", "\"skerry.module\":\"8\"", "module 8", -ERR_FORMAT },
-        { "\"skerry.base\":\"0\"", "\"skerry.base\":\"3\"", "version 3", -ERR_STALE },
-        { "\"skerry.base\":\"0\"", "\"skerry.base\":\"x\"", "number", -ERR_FORMAT },
-        { "\"skerry.base\"", "\"skerry.bass\"", "skerry.base", -ERR_FORMAT },
-        { "difference", "diffarence", "skerry.encoding", -ERR_FORMAT },
-        { "blocks.0.bias.scale", "blocks.0.bias.skale", "blocks.0.bias", -ERR_FORMAT },
-        { "\"blocks.0.weight\"", "\"blocks.9.weight\"", "blocks.0.weight", -ERR_FORMAT },
+        {"\"contribution\"", "\"contributioN\"", "skerry.kind", -ERR_FORMAT},
+        {"\"skerry.codec\":\"e3m0\"", "\"skerry.codec\":\"int8\"", "the job says", -ERR_FORMAT},
+        {"\"skerry.codec\":\"e3m0\"", "\"skerry.codec\":\"fp04\"", "skerry.codec", -ERR_FORMAT},
+        {"\"skerry.module\":\"7\"", "\"skerry.module\":\"8\"", "module 8", -ERR_FORMAT},
+        {"\"skerry.base\":\"0\"", "\"skerry.base\":\"3\"", "version 3", -ERR_STALE},
+        {"\"skerry.base\":\"0\"", "\"skerry.base\":\"x\"", "number", -ERR_FORMAT},
+        {"\"skerry.base\"", "\"skerry.bass\"", "skerry.base", -ERR_FORMAT},
+        {"difference", "diffarence", "skerry.encoding", -ERR_FORMAT},
+        {"blocks.0.bias.scale", "blocks.0.bias.skale", "blocks.0.bias", -ERR_FORMAT},
+        {"\"blocks.0.weight\"", "\"blocks.9.weight\"", "blocks.0.weight", -ERR_FORMAT},
     };
     struct fixture f;
     fx_begin(&f);
     char *good = fx_path(&f, "good"), *bad = fx_path(&f, "bad");
     fx_contribute(f.full, 0, f.theta, CODEC_E3M0, 5, good);
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        struct err err = { 0 };
+        struct err err = {0};
         patch(good, bad, rows[i].old, rows[i].new_text);
         assert_int_equal(check_blob(&f, bad, CODEC_E3M0, &err), rows[i].rc);
         if (!strstr(err.msg, rows[i].says))
             fail_msg("\"%s\" does not mention %s", err.msg, rows[i].says);
     }
-    struct err err = { 0 };
+    struct err err = {0};
     assert_int_equal(check_blob(&f, good, CODEC_E3M0, &err), 0);
     assert_int_equal(check_blob(&f, f.full, CODEC_E3M0, &err), -ERR_FORMAT);
     assert_int_equal(check_blob(&f, "/nowhere", CODEC_E3M0, &err), -ENOENT);
@@ -264,7 +263,7 @@ static void test_cut_short(void **state)
     (void)state;
     struct fixture f;
     struct buf b;
-    struct err err = { 0 };
+    struct err err = {0};
     fx_begin(&f);
     char *good = fx_path(&f, "good"), *bad = fx_path(&f, "bad");
     fx_contribute(f.full, 0, f.theta, CODEC_INT8, 5, good);
@@ -285,8 +284,8 @@ static void test_bad_scale(void **state)
     (void)state;
     struct fixture f;
     struct buf b;
-    struct st st = { 0 };
-    struct err err = { 0 };
+    struct st st = {0};
+    struct err err = {0};
     fx_begin(&f);
     char *path = fx_path(&f, "c");
     fx_contribute(f.full, 0, f.theta, CODEC_E3M0, 5, path);
@@ -309,7 +308,7 @@ static void test_other_shape(void **state)
 {
     (void)state;
     struct fixture f;
-    struct err err = { 0 };
+    struct err err = {0};
     uint64_t n = 12;
     fx_begin(&f);
     char *other = fx_path(&f, "other"), *path = fx_path(&f, "c");
@@ -331,8 +330,8 @@ static void test_layout_refuses(void **state)
 {
     (void)state;
     struct fixture f;
-    struct err err = { 0 };
-    struct layout l = { 0 };
+    struct err err = {0};
+    struct layout l = {0};
     uint64_t n = 4;
     fx_begin(&f);
     char *path = fx_path(&f, "half");
@@ -352,16 +351,16 @@ static void test_norm_bound(void **state)
 {
     (void)state;
     bool out[6];
-    const double two[] = { 1, 1e9 };
+    const double two[] = {1, 1e9};
     fold_norm_bound(two, 2, out);
     assert_false(out[0] || out[1]);
-    const double three[] = { 1, 1e9, 1.2 };
+    const double three[] = {1, 1e9, 1.2};
     fold_norm_bound(three, 3, out);
     assert_true(!out[0] && out[1] && !out[2]);
-    const double at[] = { 10, 1, 1 };
+    const double at[] = {10, 1, 1};
     fold_norm_bound(at, 3, out);
     assert_false(out[0]);
-    const double six[] = { 1, 2, 3, 30, 31, 2.5 };
+    const double six[] = {1, 2, 3, 30, 31, 2.5};
     fold_norm_bound(six, 6, out);
     assert_true(!out[0] && !out[1] && !out[2] && out[3] == (30 > 25) && out[4] && !out[5]);
 }
@@ -378,7 +377,7 @@ static void test_no_memory(void **state)
     job.residual_pending = pending;
     bool armed = mem_fault_set(1); /* false in release builds: then it just succeeds */
     for (long n = 1; armed; n++) {
-        struct err err = { 0 };
+        struct err err = {0};
         (void)mem_fault_set(n);
         int rc = contribution_write(&job, &r, &err);
         armed = mem_fault_fired();
@@ -388,7 +387,7 @@ static void test_no_memory(void **state)
         assert_true(rc < 0 && err.msg[0]);
         assert_false(file_exists(path) || file_exists(pending));
     }
-    struct err err = { 0 };
+    struct err err = {0};
     assert_int_equal(contribution_write(&job, &r, &err), 0);
     mem_free(path);
     mem_free(pending);

@@ -35,13 +35,13 @@ static void test_plain_training(void **state)
 {
     (void)state;
     struct fixture f;
-    struct err err = { 0 };
+    struct err err = {0};
     fx_begin(&f);
     float *end = fx_array(), *got = fx_array();
     char *blob = fx_path(&f, "c"), *full = str_dup(f.full), *target = NULL, *mom = NULL;
     memcpy(got, f.theta, PARAMS * sizeof *got);
     for (uint64_t round = 0; round < 5; round++) {
-        struct fold_input in = { .path = blob, .weight = 123 };
+        struct fold_input in = {.path = blob, .weight = 123};
         struct fold_step step = fx_step(&f, &in, 1, CODEC_F32, CODEC_F32);
         struct fx_out out;
         char tag[16];
@@ -85,8 +85,8 @@ static void equal_case(const struct fixture *f, enum codec up, enum codec down, 
     struct fold_input in[FOLD_INPUTS_MAX];
     char *blob = fx_path(f, codec_name(up));
     for (size_t i = 0; i < k; i++)
-        in[i] = (struct fold_input){ .path = blob,
-                                     .weight = equal_weights ? 640 : (double)(1 + i * i % 977) };
+        in[i] = (struct fold_input){.path = blob,
+                                    .weight = equal_weights ? 640 : (double)(1 + i * i % 977)};
     struct fold_step one = fx_step(f, in, 1, up, down), many = fx_step(f, in, k, up, down);
     struct fx_out a, b;
     fx_out_begin(f, "one", &one, &a);
@@ -105,7 +105,7 @@ static void equal_case(const struct fixture *f, enum codec up, enum codec down, 
 static void test_equal_contributions(void **state)
 {
     (void)state;
-    static const size_t counts[] = { 2, 3, 5, 7, 64, 256 };
+    static const size_t counts[] = {2, 3, 5, 7, 64, 256};
     struct fixture f;
     fx_begin(&f);
     float *end = fx_array();
@@ -141,8 +141,8 @@ static void plain_step(struct plain *p, float *const *delta, const double *weigh
             sum += weight[c] * (double)delta[c][i];
         sum /= total;
         p->mom[i] = (float)(s->momentum * (double)p->mom[i] + sum);
-        p->target[i] = (float)((double)p->target[i] -
-                               s->lr * (sum + s->momentum * (double)p->mom[i]));
+        p->target[i] =
+            (float)((double)p->target[i] - s->lr * (sum + s->momentum * (double)p->mom[i]));
     }
 }
 
@@ -180,12 +180,12 @@ static void expect_file(const char *path, const float *want)
 static void formula_case(const struct fixture *f, enum codec down)
 {
     enum { K = 3 };
-    struct layout l = { 0 };
-    struct err err = { 0 };
-    struct plain p = { fx_array(), fx_array(), fx_array(), fx_array() };
+    struct layout l = {0};
+    struct err err = {0};
+    struct plain p = {fx_array(), fx_array(), fx_array(), fx_array()};
     float *delta[K], *end = fx_array();
-    double weight[K] = { 300, 500, 77 };
-    char *full = str_dup(f->full), *state[3] = { NULL, NULL, NULL };
+    double weight[K] = {300, 500, 77};
+    char *full = str_dup(f->full), *state[3] = {NULL, NULL, NULL};
     assert_int_equal(layout_open(f->full, &l, &err), 0);
     memcpy(p.target, f->theta, PARAMS * 4);
     memcpy(p.ema, f->theta, PARAMS * 4);
@@ -206,7 +206,7 @@ static void formula_case(const struct fixture *f, enum codec down)
                 memcpy(&delta[c][i], &u, 4);
             }
             fx_contribute(full, round, end, CODEC_BF16, (uint64_t)weight[c], blob);
-            in[c] = (struct fold_input){ .path = blob, .weight = weight[c] };
+            in[c] = (struct fold_input){.path = blob, .weight = weight[c]};
         }
         struct fold_step step = fx_step(f, in, K, CODEC_BF16, down);
         struct fx_out out;
@@ -260,39 +260,39 @@ static void test_apply(void **state)
 {
     (void)state;
     struct fixture f;
-    struct err err = { 0 };
+    struct err err = {0};
     fx_begin(&f);
     float *end = fx_array();
     fx_normal(3, 1e-2f, end);
     char *blob = fx_path(&f, "c"), *mine = fx_path(&f, "mine");
     fx_contribute(f.full, 0, end, CODEC_E3M0, 10, blob);
     for (int c = 0; c < CODEC_COUNT; c++) {
-        struct fold_input in = { .path = blob, .weight = 10 };
+        struct fold_input in = {.path = blob, .weight = 10};
         struct fold_step step = fx_step(&f, &in, 1, CODEC_E3M0, (enum codec)c);
         struct fx_out out;
-        uint8_t hash[HASH_BYTES], wrong[HASH_BYTES] = { 1 };
+        uint8_t hash[HASH_BYTES], wrong[HASH_BYTES] = {1};
         fx_out_begin(&f, "v1", &step, &out);
         struct fold_result r = fx_fold(&step);
         assert_int_equal(hash_file(out.path[0], hash, NULL, &err), 0);
         assert_memory_equal(hash, r.full.sha256, HASH_BYTES);
         assert_int_equal(hash_file(out.path[2], hash, NULL, &err), 0);
         assert_memory_equal(hash, r.ema.sha256, HASH_BYTES);
-        assert_int_equal(version_apply_delta(f.full, out.path[1], MODULE, 0, mine, r.full.sha256,
-                                             hash, &err),
-                         0);
+        assert_int_equal(
+            version_apply_delta(f.full, out.path[1], MODULE, 0, mine, r.full.sha256, hash, &err),
+            0);
         assert_memory_equal(hash, r.full.sha256, HASH_BYTES);
         assert_true(fx_same_files(mine, out.path[0]));
         assert_int_equal(file_remove(mine, &err), 0);
-        assert_int_equal(version_apply_delta(f.full, out.path[1], MODULE, 0, mine, wrong, NULL,
-                                             &err),
-                         -ERR_HASH);
+        assert_int_equal(
+            version_apply_delta(f.full, out.path[1], MODULE, 0, mine, wrong, NULL, &err),
+            -ERR_HASH);
         assert_false(file_exists(mine));
-        assert_int_equal(version_apply_delta(f.full, out.path[1], MODULE, 1, mine, NULL, NULL,
-                                             &err),
-                         -ERR_STALE);
-        assert_int_equal(version_apply_delta(f.full, out.path[1], MODULE + 1, 0, mine, NULL, NULL,
-                                             &err),
-                         -ERR_FORMAT);
+        assert_int_equal(
+            version_apply_delta(f.full, out.path[1], MODULE, 1, mine, NULL, NULL, &err),
+            -ERR_STALE);
+        assert_int_equal(
+            version_apply_delta(f.full, out.path[1], MODULE + 1, 0, mine, NULL, NULL, &err),
+            -ERR_FORMAT);
         assert_int_equal(version_apply_delta(f.full, blob, MODULE, 0, mine, NULL, NULL, &err),
                          -ERR_FORMAT);
         assert_false(file_exists(mine));
@@ -320,8 +320,8 @@ static void limit_writes(long bytes)
 
 static size_t count_files(const struct fixture *f)
 {
-    struct file_names names = { 0 };
-    struct err err = { 0 };
+    struct file_names names = {0};
+    struct err err = {0};
     assert_int_equal(file_list(f->dir, 1000, &names, &err), 0);
     size_t n = names.n;
     file_names_release(&names);
@@ -338,14 +338,14 @@ static void test_disk_full(void **state)
     fx_normal(4, 1e-2f, end);
     char *blob = fx_path(&f, "c");
     fx_contribute(f.full, 0, end, CODEC_INT8, 10, blob);
-    struct fold_input in = { .path = blob, .weight = 10 };
+    struct fold_input in = {.path = blob, .weight = 10};
     struct fold_step step = fx_step(&f, &in, 1, CODEC_INT8, CODEC_INT8);
-    struct fold_result r = { 0 };
+    struct fold_result r = {0};
     struct fx_out out;
     fx_out_begin(&f, "v1", &step, &out);
     size_t before = count_files(&f);
     for (long bytes = 0; bytes < 40000; bytes += 1111) {
-        struct err err = { 0 };
+        struct err err = {0};
         limit_writes(bytes);
         int rc = fold_run(&step, &r, &err);
         limit_writes(-1);
@@ -371,12 +371,12 @@ static void test_stop(void **state)
 {
     (void)state;
     struct fixture f;
-    struct err err = { 0 };
+    struct err err = {0};
     struct fold_result r;
     fx_begin(&f);
     char *blob = fx_path(&f, "c");
     fx_contribute(f.full, 0, f.theta, CODEC_E3M0, 10, blob);
-    struct fold_input in = { .path = blob, .weight = 10 };
+    struct fold_input in = {.path = blob, .weight = 10};
     struct fold_step step = fx_step(&f, &in, 1, CODEC_E3M0, CODEC_E3M0);
     struct fx_out out;
     fx_out_begin(&f, "v1", &step, &out);
@@ -398,7 +398,7 @@ static void test_not_finite(void **state)
 {
     (void)state;
     struct fixture f;
-    struct err err = { 0 };
+    struct err err = {0};
     struct fold_result r;
     fx_begin(&f);
     float *end = fx_array();
@@ -407,7 +407,7 @@ static void test_not_finite(void **state)
     for (int c = 0; c < CODEC_COUNT; c++) {
         char *blob = fx_path(&f, "c");
         fx_contribute(f.full, 0, end, (enum codec)c, 10, blob);
-        struct fold_input in = { .path = blob, .weight = 10 };
+        struct fold_input in = {.path = blob, .weight = 10};
         struct fold_step step = fx_step(&f, &in, 1, (enum codec)c, (enum codec)c);
         struct fx_out out;
         fx_out_begin(&f, "v1", &step, &out);
@@ -426,13 +426,13 @@ static void test_recompute(void **state)
 {
     (void)state;
     struct fixture f;
-    struct err err = { 0 };
+    struct err err = {0};
     fx_begin(&f);
     float *end = fx_array();
     fx_normal(5, 1e-2f, end);
     char *blob = fx_path(&f, "c"), *work = fx_path(&f, "audit");
     fx_contribute(f.full, 0, end, CODEC_E3M0, 10, blob);
-    struct fold_input in = { .path = blob, .weight = 10 };
+    struct fold_input in = {.path = blob, .weight = 10};
     struct fold_step step = fx_step(&f, &in, 1, CODEC_E3M0, CODEC_E3M0);
     struct fx_out out;
     fx_out_begin(&f, "v1", &step, &out);
@@ -453,12 +453,12 @@ static void test_bad_step(void **state)
 {
     (void)state;
     struct fixture f;
-    struct err err = { 0 };
+    struct err err = {0};
     struct fold_result r;
     fx_begin(&f);
     char *blob = fx_path(&f, "c");
     fx_contribute(f.full, 0, f.theta, CODEC_E3M0, 10, blob);
-    struct fold_input in = { .path = blob, .weight = 10 };
+    struct fold_input in = {.path = blob, .weight = 10};
     for (int i = 0; i < 6; i++) {
         struct fold_step step = fx_step(&f, &in, 1, CODEC_E3M0, CODEC_E3M0);
         struct fx_out out;

@@ -18,8 +18,8 @@
 #define GUARD 64
 #define INPUTS 11
 
-static const size_t sizes[] = { 1,   2,   3,   7,   8,   15,  16,  17,   63,   64,   65,  127,
-                                128, 255, 256, 257, 300, 511, 512, 513, 1023, 1024, 2499, 2500 };
+static const size_t sizes[] = {1,   2,   3,   7,   8,   15,  16,  17,  63,   64,   65,   127,
+                               128, 255, 256, 257, 300, 511, 512, 513, 1023, 1024, 2499, 2500};
 #define N_SIZES (sizeof sizes / sizeof sizes[0])
 
 /* Storage with a guard zone on both sides, offset by one element from any
@@ -120,10 +120,10 @@ static void test_encode(void **state)
 static void test_encode_refuses(void **state)
 {
     (void)state;
-    const float bad[] = { NAN, -NAN, INFINITY, -INFINITY, 0x1p127f, -3e38f };
+    const float bad[] = {NAN, -NAN, INFINITY, -INFINITY, 0x1p127f, -3e38f};
     for (size_t v = 0; kernels_variant(v); v++) {
         for (size_t i = 0; i < 6 * CODEC_COUNT; i++) {
-            float x[300] = { 0 };
+            float x[300] = {0};
             uint8_t payload[1200];
             uint16_t scales[2];
             float q[300];
@@ -165,7 +165,7 @@ static void accumulate_one(enum codec c, size_t n, struct rng *r)
     const uint16_t *scales[INPUTS];
     double weight[INPUTS], expect[N_MAX];
     float x[N_MAX], theta[N_MAX];
-    struct kernel_inputs in = { .payload = payload, .scales = scales, .weight = weight };
+    struct kernel_inputs in = {.payload = payload, .scales = scales, .weight = weight};
     fill(r, n, theta);
     for (in.k = 0; in.k < INPUTS; in.k++) {
         fill(r, n, x);
@@ -205,7 +205,7 @@ struct step {
 
 static void step_new(struct step *s, size_t n, const float *x)
 {
-    float **a[4] = { &s->mom, &s->target, &s->diff, &s->ema };
+    float **a[4] = {&s->mom, &s->target, &s->diff, &s->ema};
     for (size_t i = 0; i < 4; i++) {
         *a[i] = zone_new(&s->zone[i], n * 4, 4);
         memcpy(*a[i], x + i * 13, n * 4);
@@ -215,7 +215,7 @@ static void step_new(struct step *s, size_t n, const float *x)
 static void step_run(const struct kernels *k, struct step *s, size_t n, const double *acc,
                      const float *theta)
 {
-    struct kernel_nesterov p = { .lr = 0.7, .mu = 0.9, .total = 12345 };
+    struct kernel_nesterov p = {.lr = 0.7, .mu = 0.9, .total = 12345};
     k->nesterov(n, &p, acc, theta, s->mom, s->target, s->diff);
     k->add(n, theta, s->diff, s->diff);
     k->sub(n, s->diff, s->mom, s->diff);
@@ -261,8 +261,8 @@ int main(void)
     for (size_t i = 0; kernels_variant(i); i++)
         printf("variant %zu: %s\n", i, kernels_variant(i)->name);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_encode),     cmocka_unit_test(test_encode_refuses),
-        cmocka_unit_test(test_decode),     cmocka_unit_test(test_accumulate),
+        cmocka_unit_test(test_encode), cmocka_unit_test(test_encode_refuses),
+        cmocka_unit_test(test_decode), cmocka_unit_test(test_accumulate),
         cmocka_unit_test(test_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
