@@ -16,7 +16,9 @@
 #include "worker/replica.h"
 #include "worker/residual.h"
 
-#define CHECKPOINT_EVERY_NS (60 * CLOCK_NS_PER_S)
+/* A local checkpoint is written this often, but never for more than 2 % of the time. */
+#define CHECKPOINT_EVERY_NS (10 * CLOCK_NS_PER_S)
+#define CHECKPOINT_SHARE 50
 #define STREAM_DATA 0x7068617365ULL
 /* A phase bounded by time ends at a multiple of this many batches, so that the
  * samples it used are a prefix of its ranges. */
@@ -31,7 +33,7 @@ struct phase {
     struct replica_cursor at;
     uint64_t window;
     uint64_t begun_ns; /* minus what ran before a cut */
-    uint64_t saved_ns;
+    uint64_t saved_ns, save_cost_ns;
 };
 
 static int open_data(struct phase *p, struct err *err)
@@ -83,11 +85,19 @@ static double seconds_so_far(const struct phase *p)
 static void save_mid(struct phase *p)
 {
     struct err err = { 0 };
+    uint64_t begun = clock_now_ns();
     p->at.seconds = seconds_so_far(p);
     if (p->at.steps > 0 &&
         replica_save_mid(p->e->replicas, p->r, p->w, &p->at, &err) < 0)
         log_warn("phase", "no local checkpoint: %s", err.msg);
     p->saved_ns = clock_now_ns();
+    p->save_cost_ns = p->saved_ns - begun;
+}
+
+static bool save_is_due(const struct phase *p)
+{
+    uint64_t since = clock_now_ns() - p->saved_ns;
+    return since > CHECKPOINT_EVERY_NS && since > CHECKPOINT_SHARE * p->save_cost_ns;
 }
 
 static void note_step(struct phase *p, const struct step_result *s, const struct batch *b)
@@ -143,7 +153,7 @@ static int train(struct phase *p, struct err *err)
         note_step(p, &s, &b);
         if (over(p, before))
             break;
-        if (clock_now_ns() - p->saved_ns > CHECKPOINT_EVERY_NS)
+        if (save_is_due(p))
             save_mid(p);
     }
     if (p->at.steps == 0)
