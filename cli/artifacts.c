@@ -175,6 +175,16 @@ int artifacts_samples(struct cli *cli, uint64_t job, const char *dir, struct err
 
 /* ---- the model ---- */
 
+static json_t *class_names(const json_t *job)
+{
+    json_t *names = json_array();
+    const json_t *item;
+    size_t i;
+    json_array_foreach(json_object_get(job, "classes"), i, item)
+        json_array_append_new(names, json_string(cli_str(item, "name", "")));
+    return names;
+}
+
 /* config.json: what a program needs to build the model, out of the job file. */
 static int write_config(const json_t *job, const char *dir, bool ema, struct err *err)
 {
@@ -184,13 +194,13 @@ static int write_config(const json_t *job, const char *dir, bool ema, struct err
     int rc = job_parse(text, strlen(text), "the job", &spec, err);
     if (rc < 0)
         return rc;
+    json_t *classes = class_names(job);
     json_t *config = json_pack(
-        "{s:s,s:s,s:i,s:i,s:i,s:i,s:i,s:i,s:f,s:i,s:O,s:b,s:s,s:s,s:b,s:I}", "model_type", "DiT",
+        "{s:s,s:s,s:i,s:i,s:i,s:i,s:i,s:i,s:f,s:i,s:o,s:b,s:s,s:s,s:b,s:I}", "model_type", "DiT",
         "job", spec.name, "image_size", spec.data.image_size, "patch_size", spec.model.patch,
         "in_channels", JOB_CHANNELS, "hidden_size", spec.model.dim, "depth", spec.model.depth,
         "num_heads", spec.model.heads, "mlp_ratio", spec.model.mlp_ratio, "num_classes",
-        (int)json_array_size(json_object_get(job, "classes")), "classes",
-        json_object_get(job, "classes"), "learn_sigma", 0, "objective",
+        (int)json_array_size(classes), "classes", classes, "learn_sigma", 0, "objective",
         "rectified flow: the model predicts velocity eps - x0 at x_t = (1 - t) x0 + t eps",
         "timestep", "1000 * t", "ema", (int)ema, "round", (json_int_t)cli_int(job, "round", 0));
     char *path = file_join(dir, "config.json");

@@ -217,8 +217,10 @@ int job_file_submit(struct cli *cli, struct job_file *job, bool progress, uint64
     json_t *body = json_pack("{s:s,s:o*}", "spec", buf_str(&job->text), "dataset", dataset);
     int rc = cli_call(cli, "POST", "/v1/jobs", body, &answer, err);
     json_decref(body);
+    if (rc == -EINVAL || rc == -EBUSY) /* the coordinator's own word about the job */
+        err->code = -ERR_CONFIG;
     if (rc < 0)
-        return rc == -ERR_AUTH ? rc : err_wrap(err, "submitting the job");
+        return err_wrap(err, "submitting the job");
     *ret_id = (uint64_t)cli_int(answer, "id", 0);
     json_decref(answer);
     return 0;

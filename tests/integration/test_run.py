@@ -1,6 +1,7 @@
 """`skerry run`: from a job file to results, and what it leaves behind when it is stopped."""
 import json
 import os
+import re
 import signal
 import struct
 import subprocess
@@ -53,7 +54,7 @@ def start_long_run(tmp_path):
     job = write_job(tmp_path, rounds=100000, steps=20)
     run = subprocess.Popen([f"{BIN}/skerry", "run", str(job), "--workers", "2", "--out", str(tmp_path / "out")],
                            stderr=open(tmp_path / "err", "w"), stdout=subprocess.DEVNULL)
-    wait_until(lambda: "round 1/" in open(tmp_path / "err").read() or run.poll() is not None, 60,
+    wait_until(lambda: re.search(r"round [1-9]", open(tmp_path / "err").read()) or run.poll() is not None, 60,
                "the first round")
     assert run.poll() is None, open(tmp_path / "err").read()
     kids = children_of(run.pid)
