@@ -18,6 +18,16 @@ static uint32_t job_leases(const struct state *s, uint64_t job_id)
     return n;
 }
 
+/* An owner that evaluates or draws will be back: a phase without its moments
+ * costs more than a wait of a part of a phase. */
+static uint32_t patience_ms(const struct job *j)
+{
+    double last = j->n_rounds ? (double)j->rounds[j->n_rounds - 1].seconds * 500 : 0;
+    if (last < CORE_BUSY_PATIENCE_MS)
+        return CORE_BUSY_PATIENCE_MS;
+    return last < CORE_BUSY_PATIENCE_MAX_MS ? (uint32_t)last : CORE_BUSY_PATIENCE_MAX_MS;
+}
+
 static void fill_owner(struct coordinator *co, const struct job *j, const struct task *t,
                        struct schedule_task *out)
 {
@@ -29,7 +39,9 @@ static void fill_owner(struct coordinator *co, const struct job *j, const struct
     const struct worker *w = out->owner ? state_worker(&co->state, out->owner) : NULL;
     out->owner_here = w != NULL && w->state == WORKER_HERE &&
                       member_may_work(co, w, &until, reason);
-    out->owner_other_replica = w != NULL && w->task_id != 0;
+    const struct task *now = w != NULL && w->task_id ? state_task(&co->state, w->task_id) : NULL;
+    out->owner_training = now != NULL && now->kind == TASK_TRAIN;
+    out->patience_ms = now != NULL ? patience_ms(j) : CORE_OWNER_PATIENCE_MS;
 }
 
 /* Tasks that may be leased to a worker, into a new array. */
@@ -95,8 +107,7 @@ static bool serve(struct coordinator *co, struct worker *w, const struct schedul
         (void)str_copy(w->waiting_for, sizeof(w->waiting_for), reason);
         return false;
     }
-    const struct schedule_options o = { CORE_OWNER_PATIENCE_MS, others_here(&co->state, w),
-                                        CORE_FAILED_PATIENCE_MS };
+    const struct schedule_options o = { others_here(&co->state, w), CORE_FAILED_PATIENCE_MS };
     struct schedule_decision d;
     schedule_pick(core_now(co), w->id, list, n, &o, &d);
     if (d.index < 0) {

@@ -28,6 +28,8 @@ struct outer_exec;
 #define CORE_TICKET_S 3600
 #define CORE_FAILED_PATIENCE_MS 10000 /* a failed task goes to another worker first */
 #define CORE_OWNER_PATIENCE_MS 2000   /* a replica waits for the worker with its moments */
+#define CORE_BUSY_PATIENCE_MS 10000   /* and, while that evaluates or draws, half a round: */
+#define CORE_BUSY_PATIENCE_MAX_MS 300000
 #define CORE_CLOSED_MS 2000           /* for a reconnect */
 #define CORE_PROGRESS_MIN_MS 60000
 #define CORE_REPLIES_MAX 65536
@@ -202,7 +204,8 @@ void metrics_eval(struct coordinator *co, struct job *j, const struct task *t);
 void metrics_round(struct coordinator *co, struct job *j, const struct round_rec *r);
 /* A blob of ours was served. */
 void metrics_served(struct coordinator *co, const struct blob_id *id, uint64_t bytes);
-void metrics_uploaded(struct coordinator *co, struct worker *w, uint64_t bytes);
+/* A phase was reported: its contributions have come up. */
+void metrics_uploaded(struct job *j, const struct task *t);
 
 /* ---- service.c ---- */
 

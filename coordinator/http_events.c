@@ -1,5 +1,8 @@
 #include "coordinator/http_events.h"
 
+#include <stdio.h>
+#include <string.h>
+
 #include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/base/list.h"
@@ -31,15 +34,46 @@ static void send_all(struct http_events *ev, const char *event, json_t *takes)
     json_decref(takes);
 }
 
+/* What a person is told of the event; false: nothing (a worker's events come
+ * with a LOG event of their own). */
+static bool sentence(struct http_events *ev, const struct view_event *e, char *out, size_t size)
+{
+    struct view_job job;
+    if (e->kind == VIEW_EVENT_LOG)
+        return snprintf(out, size, "%s", e->text) > 0; /* cut is fine */
+    if (e->kind == VIEW_EVENT_WORKER || e->kind == VIEW_EVENT_LOSS ||
+        view_job(ev->co, e->job_id, &job, NULL) < 0)
+        return false;
+    char *rest = out + snprintf(out, size, "job %llu (%.64s)", (unsigned long long)job.id, job.name);
+    size_t left = size - (size_t)(rest - out);
+    if (e->round != NULL)
+        (void)snprintf(rest, left, ": %s", e->text);
+    else if (e->sample != NULL)
+        (void)snprintf(rest, left, ": %u samples were drawn after round %u", e->sample->count,
+                       e->sample->round);
+    else if (e->metric != NULL)
+        (void)snprintf(rest, left, ": held-out loss %.4f after round %u", e->metric->loss,
+                       e->metric->round);
+    else if (strcmp(job.state, "done") == 0 || strcmp(job.state, "failed") == 0 ||
+             strcmp(job.state, "cancelled") == 0)
+        return false; /* a LOG event tells the end */
+    else
+        (void)snprintf(rest, left, " is %s%s%s", job.state, e->text[0] ? ": " : "", e->text);
+    return true;
+}
+
 static void keep_sentence(struct http_events *ev, const struct view_event *e)
 {
+    char text[512];
+    if (!sentence(ev, e, text, sizeof text))
+        return;
     json_t *o = json_object();
     http_json_put(o, "n", json_integer((json_int_t)++ev->n));
     http_json_put(o, "at", http_json_at((int64_t)clock_wall_ms()));
     http_json_put(o, "job", http_json_id(e->job_id));
     http_json_put(o, "task", http_json_id(e->task_id));
     http_json_put(o, "worker", http_json_id(e->worker_id));
-    http_json_put(o, "text", http_json_text(e->text));
+    http_json_put(o, "text", http_json_text(text));
     json_t **slot = &ev->log[(ev->n - 1) % HTTP_EVENTS_LOG_MAX];
     json_decref(*slot);
     *slot = o;
@@ -56,8 +90,7 @@ static json_t *with_job(json_t *o, uint64_t job_id)
 static void on_event(void *arg, const struct view_event *e)
 {
     struct http_events *ev = arg;
-    if (e->text[0] != '\0')
-        keep_sentence(ev, e);
+    keep_sentence(ev, e);
     if (list_empty(&ev->listeners))
         return;
     struct view_job job;

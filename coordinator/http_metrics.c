@@ -132,7 +132,7 @@ static void whole(struct writer *w, const struct view_status *s)
     family(w, "here_bytes_total", "counter", "Bytes at this daemon's sockets since it started.");
     four_bytes(w, "here_bytes_total", &s->bytes_here);
     single(w, "fp32_data_parallel_ratio", "gauge",
-           "Bytes that fp32 data-parallel training would have moved, over those that moved.",
+           "Parameter bytes that moved, over those that fp32 data-parallel would have moved.",
            s->ratio);
     family(w, "jobs", "gauge", "Jobs by state.");
     by_state(w, "jobs", jobs, sizeof jobs / sizeof jobs[0]);
@@ -221,7 +221,7 @@ static const struct job_family job_families[] = {
       "direction=\"up\"" },
     { "job_bytes_per_parameter", NULL, NULL, job_param_down, "direction=\"down\"" },
     { "job_fp32_data_parallel_ratio", "gauge",
-      "Bytes that fp32 data-parallel training would have moved, over those that moved.", job_ratio,
+      "Parameter bytes that moved, over those that fp32 data-parallel would have moved.", job_ratio,
       NULL },
     { "job_bad_samples", "gauge", "Images that were skipped.", job_bad, NULL },
 };

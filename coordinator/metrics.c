@@ -152,38 +152,11 @@ void metrics_served(struct coordinator *co, const struct blob_id *id, uint64_t b
     }
 }
 
-/* The newest round of the path that has been closed or runs. */
-static void add_up(struct coordinator *co, struct job *j, const struct task *t, uint64_t bytes)
+/* Up: contributions that a report brought, whole files. */
+void metrics_uploaded(struct job *j, const struct task *t)
 {
-    struct path_rec *p = &j->paths[t->path];
-    j->bytes_up += bytes;
-    if (p->round == t->round) {
-        p->bytes_up += bytes;
-        return;
+    for (size_t i = 0; i < t->n_contributions; i++) {
+        j->bytes_up += t->contributions[i].blob.size;
+        j->paths[t->path].bytes_up += t->contributions[i].blob.size;
     }
-    for (size_t i = j->n_rounds; i-- > 0;)
-        if (j->rounds[i].path == t->path && j->rounds[i].round == t->round) {
-            j->rounds[i].bytes_up += bytes;
-            save_round(co->store, j, &j->rounds[i]);
-            break;
-        }
-}
-
-/* Up: a worker's counter moved.  Its last phase is what it uploads. */
-void metrics_uploaded(struct coordinator *co, struct worker *w, uint64_t bytes)
-{
-    const struct task *last = NULL;
-    for (size_t i = co->state.n_tasks; i-- > 0 && last == NULL;) {
-        const struct task *t = co->state.tasks[i];
-        if (t->worker_id != w->id || t->kind == TASK_OUTER)
-            continue;
-        /* A phase that has not come to its uploads yet leaves them to the one before. */
-        if (t->state == TASK_LEASED && t->kind == TASK_TRAIN &&
-            (t->steps_total == 0 || t->steps_done < t->steps_total))
-            continue;
-        last = t;
-    }
-    struct job *j = last ? state_job(&co->state, last->job_id) : NULL;
-    if (j != NULL && last->kind == TASK_TRAIN)
-        add_up(co, j, last, bytes);
 }

@@ -227,6 +227,7 @@ static int apply_train(struct coordinator *co, struct job *j, struct task *t, co
     t->contributions = mem_alloc_array(n, sizeof(*made));
     memcpy(t->contributions, made, n * sizeof(*made));
     t->n_contributions = n;
+    metrics_uploaded(j, t);
     metrics_points(co, j, t, r->points, r->n_points);
     task_settle(co, t, r->samples);
     return 0;

@@ -31,8 +31,8 @@ static uint64_t held_back(uint64_t now, uint64_t worker, const struct schedule_t
         *ret_why = "was failed by this worker and is kept for another";
         return until;
     }
-    until = t->ready_ms + o->patience_ms;
-    if (t->owner != 0 && t->owner != worker && t->owner_here && !t->owner_other_replica &&
+    until = t->ready_ms + t->patience_ms;
+    if (t->owner != 0 && t->owner != worker && t->owner_here && !t->owner_training &&
         now < until) {
         *ret_why = "is kept for the worker that has its moments";
         return until;

@@ -3,7 +3,7 @@
  * Order: samples and evaluations before initialisation and ingestion before
  * training; then warm before cold (the replica's last owner has its moments and
  * error feedback at hand); then the job with the fewest leases; then age.  A
- * replica whose last owner is here is kept for it for patience_ms.  A task that
+ * replica whose last owner is here is kept for it for a while.  A task that
  * this worker failed last goes to another one first, if there is any.
  * Pure; the reason says what the worker waits for. */
 #ifndef COORDINATOR_SCHEDULE_H
@@ -20,7 +20,8 @@ struct schedule_task {
     int kind;                /* enum task_kind */
     uint64_t owner;          /* last owner of the replica; 0: nobody */
     bool owner_here;         /* it is here and may be given work */
-    bool owner_other_replica; /* it has been given another task meanwhile */
+    bool owner_training;     /* it is in another phase: not waited for */
+    uint32_t patience_ms;    /* how long the warm owner is waited for */
     uint64_t failed_worker;  /* who failed it last; 0: nobody */
     uint64_t ready_ms;       /* since when it may run */
     uint64_t not_before_ms;  /* back-off after a failure; 0: none */
@@ -28,7 +29,6 @@ struct schedule_task {
 };
 
 struct schedule_options {
-    uint32_t patience_ms;    /* a warm owner is waited for */
     bool other_workers;      /* somebody else could take a failed task */
     uint32_t failed_patience_ms;
 };

@@ -218,8 +218,7 @@ static void on_join(void *arg, struct rpc_request *req, const ProtobufCMessage *
 
 /* ---- HEARTBEAT ----------------------------------------------------------- */
 
-static void count_bytes(struct coordinator *co, struct worker *w,
-                        const Skerry__V1__HeartbeatRequest *m)
+static void count_bytes(struct worker *w, const Skerry__V1__HeartbeatRequest *m)
 {
     const uint64_t now[4] = { m->control_bytes_up, m->control_bytes_down, m->bytes_up,
                               m->bytes_down };
@@ -227,8 +226,6 @@ static void count_bytes(struct coordinator *co, struct worker *w,
         uint64_t more = now[i] > w->bytes_seen[i] ? now[i] - w->bytes_seen[i] : 0;
         w->bytes[i] += more;
         w->bytes_seen[i] = now[i];
-        if (i == 2 && more > 0)
-            metrics_uploaded(co, w, more);
     }
 }
 
@@ -307,7 +304,7 @@ static void on_heartbeat(void *arg, struct rpc_request *req, const ProtobufCMess
     }
     member_heard(co, w);
     confirm_verdicts(co, w);
-    count_bytes(co, w, m);
+    count_bytes(w, m);
     if (m->throughput > 0 && isfinite(m->throughput))
         w->throughput = m->throughput;
     const Skerry__V1__Progress *p = m->progress;

@@ -65,6 +65,7 @@ static void release_holder(struct coordinator *co, const struct task *t)
     struct worker *w = t->worker_id ? state_worker(&co->state, t->worker_id) : NULL;
     if (w != NULL && w->task_id == t->id) {
         w->task_id = 0;
+        w->activity[0] = '\0';
         save_worker(co->store, w);
     }
 }

@@ -184,6 +184,7 @@ void view_each_replica(struct coordinator *co, uint64_t job_id, view_replica_fn 
     for (uint32_t p = 0; j != NULL && p < j->comp.n_paths; p++)
         for (uint32_t r = 0; r < j->comp.paths[p].replicas; r++) {
             const struct replica_rec *rr = &j->paths[p].replicas[r];
+            uint32_t last = (uint32_t)j->spec.outer.rounds - 1, round = j->paths[p].round;
             const struct task *t = rr->task_id ? state_task(&co->state, rr->task_id) : NULL;
             uint64_t id = t ? t->worker_id : rr->owner;
             const struct worker *w = id ? state_worker(&co->state, id) : NULL;
@@ -191,7 +192,7 @@ void view_each_replica(struct coordinator *co, uint64_t job_id, view_replica_fn 
             const struct view_replica v = {
                 .path = p,
                 .replica = r,
-                .round = j->paths[p].round,
+                .round = round < last ? round : last,
                 .state = replica_state(t),
                 .task_id = rr->task_id,
                 .worker_id = id,

@@ -214,9 +214,10 @@ export function modules(list) {
 
 export function wire(status, job) {
   const ratio = job.bytes.ratio;
-  setText($('ratio'), ratio === null ? DASH : `${ratio >= 100 ? compact(ratio) : ratio.toPrecision(3)}×`);
-  setText($('ratio-text'), ratio === null ? 'against fp32 data-parallel training: known after the first round'
-    : 'fewer bytes than fp32 data-parallel training');
+  const times = ratio ? 1 / ratio : null; // fewer
+  setText($('ratio'), times === null ? DASH : `${times >= 100 ? number(times) : times.toPrecision(2)}×`);
+  setText($('ratio-text'), times === null ? 'against fp32 data-parallel training: known after the first round'
+    : 'fewer parameter bytes than fp32 data-parallel training');
   const rows = [];
   const per = (x) => (x === null ? '' : ` · ${x.toFixed(3)} B per parameter and round`);
   rows.push({name: 'Contributions up', n: job.bytes.up, more: per(job.bytes.per_param_up), plane: ''});
