@@ -65,6 +65,10 @@ static int describe(const json_t *job, char *out, size_t cap)
         return snprintf(out, cap, "[%s] round %lld/%lld  step %lld%s%lld%s%s%s", bar,
                         (long long)round, (long long)rounds, (long long)step, steps ? "/" : " of ",
                         (long long)steps, loss, speed, left);
+    if (cli_job_ended(state))
+        return snprintf(out, cap, "%s after round %lld/%lld%s%s%s", state, (long long)round,
+                        (long long)rounds, loss, *cli_str(job, "reason", "") ? ": " : "",
+                        cli_str(job, "reason", ""));
     return snprintf(out, cap, "%s%s%s", state, *cli_str(job, "reason", "") ? ": " : "",
                     cli_str(job, "reason", ""));
 }

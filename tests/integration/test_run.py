@@ -38,7 +38,7 @@ def test_leaves_results_and_nothing_else(tmp_path):
     assert tensors["x_embedder.proj.weight"].shape == (32, 3, 4, 4)
     config = json.load(open(out / "model" / "config.json"))
     assert config["hidden_size"] == 32 and config["classes"] == ["disc", "square"]
-    assert "round 3/3" in done.stderr
+    assert "done after round 3/3" in done.stderr
 
 
 def test_json_output_is_json_only(tmp_path):
