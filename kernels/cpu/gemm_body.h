@@ -228,30 +228,54 @@ static inline __m512 unit_sum(__m512i u)
 #endif
 }
 
-/* Rows of k are walked once for all panels, as they lie far apart. */
-static void pack_a_tn(float *dst, const void *src, int64_t ld, int rows, int64_t K, float *sums)
+/* The first MR units; two plain stores, as a masked one is slow on Zen 4 and a whole one
+ * would write into the next panel. */
+static inline void store_mr(float *p, __m512i u)
 {
-    const __mmask16 mr_mask = (1u << GEMM_MR) - 1u;
+    _Static_assert(GEMM_MR == 12, "eight units and four");
+    _mm256_storeu_si256((__m256i *)(void *)p, _mm512_castsi512_si256(u));
+    _mm_storeu_si128((__m128i *)(void *)(p + 8), _mm512_extracti32x4_epi32(u, 2));
+}
+
+/* Panels whose sums fit beside each other; a task packs no more at once. */
+enum { SUM_PANELS = 8 };
+
+/* Rows of k are walked once for all panels, as they lie far apart. */
+static void pack_a_panels(float *dst, const elem *src, int64_t ld, int rows, int64_t K, float *sums)
+{
+    __m512 acc[SUM_PANELS];
     int64_t panel = (K + PER_UNIT - 1) / PER_UNIT * GEMM_MR;
+    for (int p = 0; p < SUM_PANELS; p++)
+        acc[p] = _mm512_setzero_ps();
     for (int64_t k = 0; k < K; k += PER_UNIT) {
         float *out = dst + k / PER_UNIT * GEMM_MR;
-        for (int i = 0; i < rows; i += GEMM_MR, out += panel) {
+        for (int p = 0; p * GEMM_MR < rows; p++, out += panel) {
             __m512i lo, hi;
-            int n = rows - i < GEMM_MR ? rows - i : GEMM_MR;
-            load_units(&lo, &hi, (const elem *)src + i, ld, k, K, n);
-            _mm512_mask_storeu_epi32(out, mr_mask, lo);
-            if (!sums)
-                continue;
-            __mmask16 m = (__mmask16)((1u << n) - 1u);
-            __m512 old = _mm512_maskz_loadu_ps(m, sums + i);
-            _mm512_mask_storeu_ps(sums + i, m, _mm512_add_ps(old, unit_sum(lo)));
+            int n = rows - p * GEMM_MR < GEMM_MR ? rows - p * GEMM_MR : GEMM_MR;
+            load_units(&lo, &hi, src + p * GEMM_MR, ld, k, K, n);
+            store_mr(out, lo);
+            if (sums)
+                acc[p] = _mm512_add_ps(acc[p], unit_sum(lo));
         }
+    }
+    for (int p = 0; sums && p * GEMM_MR < rows; p++) {
+        float *to = sums + p * GEMM_MR;
+        vmask m = v_mask(rows - p * GEMM_MR < GEMM_MR ? rows - p * GEMM_MR : GEMM_MR);
+        v_store(to, m, v_add(v_load(to, m), acc[p]));
+    }
+}
+
+static void pack_a_tn(float *dst, const void *src, int64_t ld, int rows, int64_t K, float *sums)
+{
+    int64_t units = (K + PER_UNIT - 1) / PER_UNIT;
+    for (int i = 0; i < rows; i += SUM_PANELS * GEMM_MR) {
+        int n = rows - i < SUM_PANELS * GEMM_MR ? rows - i : SUM_PANELS * GEMM_MR;
+        pack_a_panels(dst + i * units, (const elem *)src + i, ld, n, K, sums ? sums + i : NULL);
     }
 }
 
 static void pack_a_nt(float *dst, const void *src, int64_t ld, int rows, int64_t K, float *sums)
 {
-    const __mmask16 mr_mask = (1u << GEMM_MR) - 1u;
     int64_t units = (K + PER_UNIT - 1) / PER_UNIT;
     for (int i = 0; i < rows; i += GEMM_MR, dst += units * GEMM_MR) {
         for (int64_t u = 0; u < units; u += 16) {
@@ -259,7 +283,7 @@ static void pack_a_nt(float *dst, const void *src, int64_t ld, int rows, int64_t
             int n = rows - i < GEMM_MR ? rows - i : GEMM_MR;
             load_transposed(r, (const elem *)src + i * ld, ld, u * PER_UNIT, K, n);
             for (int64_t j = 0; j < 16 && u + j < units; j++)
-                _mm512_mask_storeu_epi32(dst + (u + j) * GEMM_MR, mr_mask, r[j]);
+                store_mr(dst + (u + j) * GEMM_MR, r[j]);
         }
     }
 }
