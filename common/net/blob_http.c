@@ -190,7 +190,8 @@ static int put_begin(void *arg, struct http_request *r, void **ret_sink)
         rc = check_ticket(b, r, TICKET_PUT, &u->id, &t, &err);
     const char *h = http_request_header(r, "Content-Range");
     if (rc == 0 && h && parse_content_range(h, &from, &u->expect_end, &u->total, &u->asks) < 0)
-        rc = err_set(&err, -EINVAL, "Content-Range must be \"bytes A-B/TOTAL\" or \"bytes */TOTAL\"");
+        rc = err_set(&err, -EINVAL,
+                     "Content-Range must be \"bytes A-B/TOTAL\" or \"bytes */TOTAL\"");
     if (rc == 0 && u->total != UINT64_MAX && u->total > t.max_bytes)
         rc = err_set(&err, -ERR_LIMIT, "the ticket allows %llu bytes, not %llu",
                      (unsigned long long)t.max_bytes, (unsigned long long)u->total);

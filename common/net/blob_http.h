@@ -7,7 +7,8 @@
  * there already.  A cut upload is kept and resumed: `Content-Range: bytes
  * 1000-1999/2000` continues at 1000; an empty PUT with `Content-Range: bytes
  * * /2000` (no space) asks, and is answered 308 with `Range: bytes=0-999` or
- * none.  A piece that does not start where the last ended is refused with 409; content that does not match its name with 422 `hash_mismatch`, and
+ * none.  A piece that does not start where the last ended is refused with 409;
+ * content that does not match its name with 422 `hash_mismatch`, and
  * what had arrived is dropped. */
 #ifndef COMMON_NET_BLOB_HTTP_H
 #define COMMON_NET_BLOB_HTTP_H

@@ -32,9 +32,10 @@ struct http_request *http_request_new(struct http_server *s, struct MHD_Connecti
     info = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
     if (info && info->client_addr) {
         const struct sockaddr *a = info->client_addr;
-        const void *ip = a->sa_family == AF_INET6
-                             ? (const void *)&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr
-                             : (const void *)&((const struct sockaddr_in *)(const void *)a)->sin_addr;
+        const void *any = a;
+        const struct sockaddr_in *v4 = any;
+        const struct sockaddr_in6 *v6 = any;
+        const void *ip = a->sa_family == AF_INET6 ? (const void *)&v6->sin6_addr : &v4->sin_addr;
         (void)inet_ntop(a->sa_family, ip, r->address, sizeof(r->address)); /* "" if unknown */
     }
     list_push(&s->requests, &r->link);

@@ -61,7 +61,8 @@ int loop_post(struct loop *loop, loop_fn fn, void *arg);
 int loop_on_signals(struct loop *loop, loop_signal_fn fn, void *arg, struct err *err);
 
 /* Timers [loop].  Not started when made.  start() re-arms; repeat_ms 0 fires
- * once; after_ms 0 counts as 1 (see loop_defer() for "at once").  After stop() or free() the callback is not called again. */
+ * once; after_ms 0 counts as 1 (see loop_defer() for "at once").  After stop()
+ * or free() the callback is not called again. */
 struct loop_timer *loop_timer_new(struct loop *loop, loop_fn fn, void *arg);
 void loop_timer_start(struct loop_timer *t, uint64_t after_ms, uint64_t repeat_ms);
 void loop_timer_stop(struct loop_timer *t);

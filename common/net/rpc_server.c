@@ -243,7 +243,8 @@ static int request(struct rpc_peer *p, const struct frame *f)
     if (fault_drops(s, f->method))
         return 0;
     if (!m) {
-        fail(p, f->method, f->request_id, -ERR_UNIMPLEMENTED, "the server does not know the method");
+        fail(p, f->method, f->request_id, -ERR_UNIMPLEMENTED,
+             "the server does not know the method");
         return 0;
     }
     if (!(m->roles & p->role)) {

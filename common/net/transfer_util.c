@@ -45,7 +45,7 @@ void transfer_setup_tls(CURL *easy, const char *url, const uint8_t *pin)
     /* The pin replaces authorities, names and dates. */
     base64(pin, text + strlen(text));
     curl_easy_setopt(easy, CURLOPT_PINNEDPUBLICKEY, text);
-    curl_easy_setopt(easy, CURLOPT_CAINFO, NULL); /* or 140 files are read per connection */
+    curl_easy_setopt(easy, CURLOPT_CAINFO, NULL); /* or all authorities are read each time */
     curl_easy_setopt(easy, CURLOPT_CAPATH, NULL);
     curl_easy_setopt(easy, CURLOPT_SSL_VERIFYPEER, 0L);
     curl_easy_setopt(easy, CURLOPT_SSL_VERIFYHOST, 0L);
@@ -92,7 +92,8 @@ int transfer_status_error(long status, const char *body, const char *url, struct
     else if (status == 507)
         code = -ENOSPC;
     json_t *j = body ? json_loads(body, 0, NULL) : NULL;
-    const char *message = json_string_value(json_object_get(json_object_get(j, "error"), "message"));
+    const json_t *error = json_object_get(j, "error");
+    const char *message = json_string_value(json_object_get(error, "message"));
     if (message)
         (void)err_set(err, code, "%s (HTTP %ld)", message, status);
     else
@@ -108,8 +109,9 @@ int transfer_curl_error(CURLcode rc, const char *text, const char *url, struct e
     switch (rc) {
     case CURLE_SSL_PINNEDPUBKEYNOTMATCH:
         return err_set(err, -ERR_AUTH,
-                       "the key of the server at %.*s is not the one this token was made for: wrong "
-                       "address, a reinstalled server (get a new token), or somebody in between",
+                       "the key of the server at %.*s is not the one this token was made for: "
+                       "wrong address, a reinstalled server (get a new token), or somebody in "
+                       "between",
                        shown(url), url);
     case CURLE_PEER_FAILED_VERIFICATION:
         code = -ERR_AUTH;

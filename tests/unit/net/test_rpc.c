@@ -19,7 +19,7 @@
 
 typedef Skerry__Envelope__V1__Error Message;
 
-static const ProtobufCMessageDescriptor *const message = &skerry__envelope__v1__error__descriptor;
+#define MESSAGE (&skerry__envelope__v1__error__descriptor)
 
 struct world {
     struct net_test t;
@@ -72,10 +72,10 @@ static void on_big(void *arg, struct rpc_request *req, const ProtobufCMessage *m
 }
 
 static const struct rpc_method methods[] = {
-    { METHOD_ECHO, "echo", &skerry__envelope__v1__error__descriptor, TOKEN_ROLE_WORKER, on_echo },
-    { METHOD_LATER, "later", &skerry__envelope__v1__error__descriptor, TOKEN_ROLE_WORKER, on_later },
-    { METHOD_BIG, "big", &skerry__envelope__v1__error__descriptor, TOKEN_ROLE_WORKER, on_big },
-    { METHOD_FORBIDDEN, "user only", &skerry__envelope__v1__error__descriptor, TOKEN_ROLE_USER, on_echo },
+    { METHOD_ECHO, "echo", MESSAGE, TOKEN_ROLE_WORKER, on_echo },
+    { METHOD_LATER, "later", MESSAGE, TOKEN_ROLE_WORKER, on_later },
+    { METHOD_BIG, "big", MESSAGE, TOKEN_ROLE_WORKER, on_big },
+    { METHOD_FORBIDDEN, "user only", MESSAGE, TOKEN_ROLE_USER, on_echo },
 };
 
 static void on_open(void *arg, struct rpc_peer *peer)
@@ -123,7 +123,7 @@ static int call(struct world *w, uint16_t method, uint32_t number, uint32_t dead
 {
     Message m = SKERRY__ENVELOPE__V1__ERROR__INIT;
     m.retry_after_ms = number;
-    return rpc_client_call(w->client, method, &m.base, message, deadline_ms, on_done, w, ret_id);
+    return rpc_client_call(w->client, method, &m.base, MESSAGE, deadline_ms, on_done, w, ret_id);
 }
 
 /* ---- set-up ---- */
@@ -337,7 +337,7 @@ static void test_too_large(void **state)
     char *text = mem_alloc(70001);
     memset(text, 'y', 70000);
     m.detail = text;
-    assert_int_equal(rpc_client_call(w->client, METHOD_ECHO, &m.base, message, 0, on_done, w, NULL),
+    assert_int_equal(rpc_client_call(w->client, METHOD_ECHO, &m.base, MESSAGE, 0, on_done, w, NULL),
                      -ERR_LIMIT);
     /* A client that allows itself more is cut by the server. */
     rpc_client_close(w->client);
@@ -346,7 +346,8 @@ static void test_too_large(void **state)
     w->state = RPC_CONNECTING;
     assert_int_equal(rpc_client_open(w->t.loop, &o, &w->client, NULL), 0);
     WAIT_FOR(&w->t, w->state == RPC_CONNECTED);
-    assert_int_equal(rpc_client_call(w->client, METHOD_ECHO, &m.base, message, 0, on_done, w, NULL), 0);
+    assert_int_equal(
+        rpc_client_call(w->client, METHOD_ECHO, &m.base, MESSAGE, 0, on_done, w, NULL), 0);
     WAIT_FOR(&w->t, w->errors == 1);
     assert_int_equal(w->last_code, -ECONNRESET);
     mem_free(text);
