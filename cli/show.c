@@ -120,7 +120,7 @@ int cmd_status(int argc, char **argv)
         print_plane(bytes, "control", "control");
         print_plane(bytes, "data", ", data");
         if (json_is_number(json_object_get(s, "ratio_to_fp32_data_parallel")))
-            printf("; %.0f times less than fp32 data-parallel",
+            printf("; %.3g times the bytes of fp32 data-parallel",
                    cli_num(s, "ratio_to_fp32_data_parallel", 0.0));
         putchar('\n');
         print_list(json_object_get(s, "jobs"), "jobs", "none; `skerry submit job.yaml` starts one",
