@@ -16,6 +16,7 @@
 #include "common/net/blobstore.h"
 #include "common/net/loop.h"
 #include "common/outer/fold.h"
+#include "common/outer/layout.h"
 
 struct outer_exec {
     struct loop *loop;
@@ -165,10 +166,22 @@ static void bound_norms(struct outer_step *s)
     }
 }
 
+/* A version of ours that cannot be read is nobody else's fault. */
+static int check_base(const struct run *r, struct err *err)
+{
+    struct layout layout = {0};
+    int rc = layout_open(r->full, &layout, err);
+    layout_release(&layout);
+    return rc < 0 ? err_wrap(err, "the version to start from") : 0;
+}
+
 static int check_all(struct run *r, struct err *err)
 {
     struct outer_step *s = r->step;
     double total = 0.0;
+    int base = check_base(r, err);
+    if (base < 0)
+        return base;
     for (size_t i = 0; i < s->n_contributions; i++) {
         if (pool_stopping(r->exec->pool))
             return err_set(err, -ERR_CANCELLED, "the coordinator is stopping");

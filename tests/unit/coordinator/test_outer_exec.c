@@ -329,6 +329,27 @@ static void test_missing(void **state)
     rig_end(&r);
 }
 
+/* Our own version 0 is no module: the senders are not blamed. */
+static void test_bad_base(void **state)
+{
+    (void)state;
+    struct rig r;
+    struct err err = {0};
+    rig_begin(&r);
+    char *path = fx_path(&r.f, "base");
+    struct outer_step *s = make_step(&r, alike);
+    assert_int_equal(file_write_atomic(path, "{}", 2, 0600, &err), 0);
+    s->full = put(&r, path);
+    run(&r, s);
+    assert_int_equal(s->rc, -ERR_FORMAT);
+    assert_non_null(strstr(s->reason, "the version to start from"));
+    for (size_t c = 0; c < K; c++)
+        assert_false(s->contributions[c].refused);
+    step_free(s);
+    mem_free(path);
+    rig_end(&r);
+}
+
 static void test_bad_steps(void **state)
 {
     (void)state;
@@ -406,8 +427,9 @@ int main(void)
         cmocka_unit_test(test_rounds),          cmocka_unit_test(test_redo),
         cmocka_unit_test(test_refuses_outlier), cmocka_unit_test(test_refuses_garbage),
         cmocka_unit_test(test_weights),         cmocka_unit_test(test_disk_full),
-        cmocka_unit_test(test_missing),         cmocka_unit_test(test_bad_steps),
-        cmocka_unit_test(test_shutdown),        cmocka_unit_test(test_prune),
+        cmocka_unit_test(test_missing),         cmocka_unit_test(test_bad_base),
+        cmocka_unit_test(test_bad_steps),       cmocka_unit_test(test_shutdown),
+        cmocka_unit_test(test_prune),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
