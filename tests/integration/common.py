@@ -17,7 +17,7 @@ BIN = os.path.abspath(os.environ.get("SKERRY_BIN", "build/bin"))
 JOB = """name: tiny
 seed: 5
 data: {{path: data, image_size: 16, holdout: {holdout}, shard_samples: 32}}
-model: {{patch: 4, dim: 32, depth: 2, heads: 2}}
+model: {{patch: 4, dim: {dim}, depth: {depth}, heads: 2}}
 train: {{batch: {batch}, lr: 1e-3, precision: {precision}}}
 recipe: {{name: diloco, replicas: {replicas}}}
 outer: {{rounds: {rounds}, steps: {steps}, lr: {lr}, momentum: {momentum}, ema: {ema}}}
@@ -33,11 +33,11 @@ def make_dataset(folder, classes=2, images=96, size=16, fmt="png"):
 
 def write_job(folder, data=True, **keys):
     """folder/job.yaml with folder/data beside it; returns the job's path."""
-    values = dict(batch=8, precision="f32", replicas=2, rounds=2, steps=4, lr=0.7, momentum=0.9, ema=0.5,
-                  up="e3m0", down="e3m0", holdout=0.1, sample_every=0, eval_every=0)
+    values = dict(dim=32, depth=2, batch=8, precision="f32", replicas=2, rounds=2, steps=4, lr=0.7, momentum=0.9, ema=0.5,
+                  up="e3m0", down="e3m0", holdout=0.1, sample_every=0, eval_every=0, images=96)
     values.update(keys)
     if data:
-        make_dataset(os.path.join(str(folder), "data"))
+        make_dataset(os.path.join(str(folder), "data"), images=values["images"])
     path = os.path.join(str(folder), "job.yaml")
     with open(path, "w", encoding="utf-8") as f:
         f.write(JOB.format(**values))

@@ -1,0 +1,152 @@
+"""Machines that vanish, hang and come back; disks that fill; blobs that rot; wrong keys."""
+import os
+import signal
+import subprocess
+
+from common import BIN, skerry, wait_until
+from swarm import Swarm, swarm  # noqa: F401  (fixture)
+
+
+# A phase that lasts about a second, so that there is something to interrupt.
+SLOW = dict(dim=128, depth=6, batch=8, steps=60, images=1000)
+
+
+def task_of(swarm, name):
+    for w in swarm.get("/v1/workers").json()["items"]:
+        if w["name"] == name:
+            return w["task"]
+    return None
+
+
+def worker_state(swarm, name):
+    return next(w["state"] for w in swarm.get("/v1/workers").json()["items"] if w["name"] == name)
+
+
+def epochs_add_up(job):
+    for e in job["epochs"]:
+        assert e["done"] + e["leased"] + e["pending"] == e["total"]
+
+
+def samples_seen(job):
+    return sum(e["done"] for e in job["epochs"])
+
+
+def test_a_killed_worker_costs_its_phase_and_nothing_else(swarm):
+    swarm.worker("a")
+    swarm.worker("b")
+    job = swarm.submit(**{**SLOW, "rounds": 8})
+    swarm.wait_round(job, 2)
+    wait_until(lambda: task_of(swarm, "a"), 30, "worker a to hold a lease")
+    swarm.kill("a")
+    done = swarm.wait_job(job, "done")
+    epochs_add_up(done)
+    assert samples_seen(done) == 8 * 60 * 8 * 2, "every round of both replicas counted once"
+
+
+def test_a_stopped_worker_loses_its_lease_and_is_told(swarm):
+    swarm.worker("a")
+    job = swarm.submit(**{**SLOW, "rounds": 5, "replicas": 1})
+    task = wait_until(lambda: task_of(swarm, "a"), 30, "worker a to hold a lease")
+    swarm.wait_round(job, 1)
+    swarm.kill("a", signal.SIGSTOP)
+    swarm.worker("b")
+    done = swarm.wait_job(job, "done", 90)
+    assert task
+    swarm.kill("a", signal.SIGCONT)
+    wait_until(lambda: worker_state(swarm, "a") == "idle", 30, "the zombie to come back idle")
+    assert samples_seen(swarm.job(job)) == samples_seen(done), "a late result counts for nothing"
+
+
+def test_sigterm_hands_the_lease_back_at_once(swarm):
+    swarm.worker("a")
+    swarm.worker("b")
+    job = swarm.submit(**{**SLOW, "rounds": 40})
+    swarm.wait_round(job, 1)
+    assert swarm.kill("b", signal.SIGTERM) == 0
+    wait_until(lambda: worker_state(swarm, "b") not in ("busy", "idle"), 4, "b to be known as gone")
+    swarm.skerry("cancel", job)
+    assert swarm.wait_job(job, "cancelled")["reason"]
+
+
+def test_a_killed_coordinator_goes_on_where_it_was(swarm):
+    swarm.worker("a")
+    swarm.worker("b")
+    job = swarm.submit(**{**SLOW, "rounds": 8})
+    for n in (2, 5):
+        swarm.wait_round(job, n)
+        before = swarm.job(job)
+        swarm.kill("coordinatord")
+        swarm.coordinator()
+        after = swarm.job(job)
+        assert after["round"] >= before["round"], "an acknowledged round is never lost"
+        assert samples_seen(after) >= samples_seen(before)
+    done = swarm.wait_job(job, "done")
+    epochs_add_up(done)
+    assert samples_seen(done) == 8 * 60 * 8 * 2
+
+
+def test_the_last_worker_may_leave_and_come_back(swarm):
+    swarm.worker("a")
+    job = swarm.submit(**{**SLOW, "rounds": 4, "replicas": 1})
+    swarm.wait_round(job, 1)
+    swarm.kill("a")
+    wait_until(lambda: any("worker" in w["why"] for w in swarm.job(job)["waiting_for"]), 30,
+               "the job to say that it waits for a worker")
+    swarm.worker("a")
+    swarm.wait_job(job, "done")
+
+
+def blob_path(swarm, sha256):
+    return os.path.join(swarm.data, "blobs", sha256[:2], sha256)
+
+
+def test_a_flipped_bit_in_a_module_blob_is_found(swarm):
+    swarm.worker("a")
+    job = swarm.submit(rounds=2, steps=4, replicas=1)
+    swarm.wait_job(job, "done")
+    sha = swarm.job(job)["modules"][0]["sha256"]
+    path = blob_path(swarm, sha)
+    raw = bytearray(open(path, "rb").read())
+    raw[len(raw) // 2] ^= 4
+    os.chmod(path, 0o600)
+    open(path, "wb").write(raw)
+    got = swarm.skerry("export", job, "--raw", "--out", os.path.join(swarm.folder, "m"))
+    assert got.returncode != 0
+    assert "hash" in got.stderr or "SHA-256" in got.stderr
+    assert not os.path.exists(os.path.join(swarm.folder, "m", "model.safetensors"))
+
+
+def test_a_token_of_another_coordinator(swarm, tmp_path):
+    other = Swarm(tmp_path / "other")
+    try:
+        other.coordinator()
+        there = other.ports
+        swarm.kill("coordinatord")
+        # the other coordinator now listens where the token says
+        other.kill("coordinatord")
+        other.ports = swarm.ports
+        other.coordinator()
+        done = subprocess.run([f"{BIN}/workerd", "--join", swarm.worker_token, "--work-dir", str(tmp_path / "w")],
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=30)
+        assert done.returncode != 0
+        assert "another" in done.stderr and "token" in done.stderr, done.stderr
+        asked = skerry("status", "--server", swarm.token)
+        assert asked.returncode == 3, asked.stderr
+        assert there
+    finally:
+        other.stop()
+
+
+def test_a_user_token_cannot_join_and_a_worker_token_cannot_ask(swarm, tmp_path):
+    done = subprocess.run([f"{BIN}/workerd", "--join", swarm.token, "--work-dir", str(tmp_path / "w")],
+                          stderr=subprocess.PIPE, text=True, timeout=30)
+    assert done.returncode != 0 and "worker" in done.stderr
+    asked = skerry("status", "--server", swarm.worker_token)
+    assert asked.returncode == 3 and "user" in asked.stderr
+
+
+def test_a_data_directory_has_one_coordinator(swarm):
+    done = subprocess.run([f"{BIN}/coordinatord", "--data-dir", swarm.data, "--rpc-port", "0", "--http-port", "0"],
+                          stderr=subprocess.PIPE, text=True, timeout=30)
+    assert done.returncode != 0
+    assert "in use" in done.stderr and str(swarm.processes["coordinatord"].pid) in done.stderr
