@@ -191,8 +191,7 @@ static void on_report_reply(void *arg, const struct rpc_result *r)
         finish_task(a);
         return;
     }
-    const Skerry__V1__ReportReply *reply =
-        (const Skerry__V1__ReportReply *)(const void *)r->reply;
+    const Skerry__V1__ReportReply *reply = (const Skerry__V1__ReportReply *)(const void *)r->reply;
     if (!reply->accepted) {
         log_warn("agent", "the result of task=%" PRIu64 " was not taken: %s", a->task_id,
                  reply->reason);
@@ -222,9 +221,11 @@ static void log_result(const struct agent *a)
 {
     const struct work_result *r = &a->w->result;
     if (a->w->task->kind == SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN)
-        log_info("agent", "done task=%" PRIu64 " train steps=%u samples=%" PRIu64
-                 " loss=%.4f seconds=%.2f bad=%u", a->task_id, r->steps, r->samples,
-                 (double)r->loss_mean, (double)r->seconds, r->bad_count);
+        log_info("agent",
+                 "done task=%" PRIu64 " train steps=%u samples=%" PRIu64
+                 " loss=%.4f seconds=%.2f bad=%u",
+                 a->task_id, r->steps, r->samples, (double)r->loss_mean, (double)r->seconds,
+                 r->bad_count);
     else
         log_info("agent", "done task=%" PRIu64 " %s seconds=%.2f", a->task_id,
                  work_kind_name(a->w->task), (double)r->seconds);
@@ -336,7 +337,7 @@ static void plan(struct agent *a)
 
 static void start_task(struct agent *a, const Skerry__V1__Task *task)
 {
-    struct err err = { 0 };
+    struct err err = {0};
     a->task_id = task->id;
     a->attempt = task->attempt;
     log_info("agent", "task=%" PRIu64 " attempt=%u %s job=%" PRIu64, task->id, task->attempt,
@@ -367,8 +368,7 @@ static void on_assign_reply(void *arg, const struct rpc_result *r)
         loop_timer_start(a->retry, r->retry_after_ms ? r->retry_after_ms : RETRY_MS, 0);
         return;
     }
-    const Skerry__V1__AssignReply *reply =
-        (const Skerry__V1__AssignReply *)(const void *)r->reply;
+    const Skerry__V1__AssignReply *reply = (const Skerry__V1__AssignReply *)(const void *)r->reply;
     for (size_t i = 0; i < reply->n_applied; i++)
         settle(a, reply->applied[i]->task_id, reply->applied[i]->accepted);
     a->drain = a->drain || reply->drain;

@@ -22,10 +22,10 @@ struct agent;
 struct err;
 
 struct agent_options {
-    struct fetch_env env;   /* loop, transfers, cache, token; kept until agent_free */
+    struct fetch_env env; /* loop, transfers, cache, token; kept until agent_free */
     struct engine *engine;
     struct modules *modules;
-    const char *tmp_dir;    /* kept */
+    const char *tmp_dir;            /* kept */
     struct session_options session; /* the callbacks and arg are filled by the agent */
     void *arg;
     /* The agent has left: code 0 on request or drained, negative when it cannot

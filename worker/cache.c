@@ -80,7 +80,7 @@ static struct entry *find_or_add(struct cache *c, const uint8_t sha256[32])
         c->cap = cap;
     }
     memmove(&c->entries[i + 1], &c->entries[i], (c->n - i) * sizeof(*c->entries));
-    c->entries[i] = (struct entry){ .used = ++c->tick };
+    c->entries[i] = (struct entry){.used = ++c->tick};
     memcpy(c->entries[i].sha256, sha256, 32);
     c->n++;
     return &c->entries[i];
@@ -101,8 +101,8 @@ static bool read_stamp(const char *path, struct stamp *ret)
     struct stat st;
     if (stat(path, &st) < 0 || !S_ISREG(st.st_mode))
         return false;
-    *ret = (struct stamp){ (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec,
-                           (uint64_t)st.st_size, (uint64_t)st.st_ino };
+    *ret = (struct stamp){(int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec,
+                          (uint64_t)st.st_size, (uint64_t)st.st_ino};
     return true;
 }
 
@@ -145,7 +145,7 @@ static int load(struct cache *c, struct err *err)
     if (!c->entries)
         rc = err_set(err, -ENOMEM, "out of memory for %zu cached blobs", names.n);
     for (size_t i = 0; rc == 0 && i < names.n; i++) {
-        struct entry e = { .present = true };
+        struct entry e = {.present = true};
         char *path = file_join(c->dir, names.items[i]);
         if (hash_unhex(names.items[i], e.sha256, 32) == 0 && read_stamp(path, &e.stamp)) {
             c->bytes += e.stamp.size;
@@ -267,7 +267,7 @@ int cache_check(struct cache *c, const uint8_t sha256[32], uint64_t size, struct
 {
     char path[CACHE_PATH_MAX];
     cache_path(c, sha256, path);
-    struct stamp stamp = { 0 };
+    struct stamp stamp = {0};
     int rc = glance(c, sha256, path, &stamp);
     if (rc < 0)
         return err_set(err, rc, "the blob is not in the cache");
@@ -280,11 +280,14 @@ int cache_check(struct cache *c, const uint8_t sha256[32], uint64_t size, struct
     bool good = rc == 1 || memcmp(found, sha256, 32) == 0;
     settle(c, sha256, &stamp, good);
     if (!good && size && found_size != size)
-        return err_set(err, -ERR_HASH, "the cached blob %s was cut short: %" PRIu64 " of %" PRIu64
-                       " bytes", path, found_size, size);
+        return err_set(err, -ERR_HASH,
+                       "the cached blob %s was cut short: %" PRIu64 " of %" PRIu64 " bytes", path,
+                       found_size, size);
     if (!good)
-        return err_set(err, -ERR_HASH, "the cached blob %s is damaged: its content does not match "
-                       "its hash", path);
+        return err_set(err, -ERR_HASH,
+                       "the cached blob %s is damaged: its content does not match "
+                       "its hash",
+                       path);
     if (size && found_size != size)
         return err_set(err, -ERR_FORMAT, "blob %s has %" PRIu64 " bytes, the task says %" PRIu64,
                        path, found_size, size);
@@ -305,7 +308,8 @@ int cache_reserve(struct cache *c, uint64_t bytes, struct err *err)
         if (!oldest) {
             if (bytes == 0)
                 break; /* what is pinned may exceed a limit that was lowered */
-            rc = err_set(err, -ENOSPC, "the cache %s is full: %" PRIu64 " of %" PRIu64 " bytes are "
+            rc = err_set(err, -ENOSPC,
+                         "the cache %s is full: %" PRIu64 " of %" PRIu64 " bytes are "
                          "in use by this task, %" PRIu64 " more are needed; raise --cache-limit",
                          c->dir, c->bytes, c->limit, bytes);
             break;

@@ -50,9 +50,9 @@ struct data {
     /* Under the lock. */
     pthread_mutex_t lock;
     pthread_cond_t ready, room;
-    uint32_t *order;      /* of order_pass */
+    uint32_t *order; /* of order_pass */
     uint64_t order_pass;
-    uint64_t head, next;  /* positions: next to be consumed, next to be decoded */
+    uint64_t head, next; /* positions: next to be consumed, next to be decoded */
     struct slot *ring;
     uint64_t ring_size;
     bool stop, cancelled;
@@ -100,12 +100,13 @@ static int open_shards(struct data *d, const struct data_range *ranges, size_t n
             d->n_shards++;
         }
         if (ranges[r].start > d->shards[s].n || ranges[r].count > d->shards[s].n - ranges[r].start)
-            return err_set(err, -ERR_LIMIT, "the task wants samples %u to %" PRIu64 " of shard %s,"
-                           " which holds %zu", ranges[r].start,
-                           (uint64_t)ranges[r].start + ranges[r].count, ranges[r].path,
-                           d->shards[s].n);
+            return err_set(err, -ERR_LIMIT,
+                           "the task wants samples %u to %" PRIu64 " of shard %s,"
+                           " which holds %zu",
+                           ranges[r].start, (uint64_t)ranges[r].start + ranges[r].count,
+                           ranges[r].path, d->shards[s].n);
         for (uint32_t i = 0; i < ranges[r].count; i++)
-            d->places[at++] = (struct place){ (uint32_t)s, ranges[r].start + i };
+            d->places[at++] = (struct place){(uint32_t)s, ranges[r].start + i};
     }
     return 0;
 }
@@ -138,8 +139,8 @@ static int check_options(const struct data_options *o, uint64_t total, struct er
         return err_set(err, -ERR_LIMIT, "batches of %u images of side %u cannot be made", o->batch,
                        o->image_size);
     if (total == 0 || total > DATA_SAMPLES_MAX)
-        return err_set(err, -ERR_LIMIT, "the task names %" PRIu64 " samples, expected 1..%u",
-                       total, DATA_SAMPLES_MAX);
+        return err_set(err, -ERR_LIMIT, "the task names %" PRIu64 " samples, expected 1..%u", total,
+                       DATA_SAMPLES_MAX);
     return 0;
 }
 
@@ -268,7 +269,7 @@ static enum slot_state decode(const struct data *d, struct slot *s)
     const struct data_options *o = &d->opt;
     if (!o->cache || !data_cache_get(o->cache, s->id, s->pixels, &s->label)) {
         const struct shard_sample *sample = &d->shards[s->shard].samples[s->index];
-        struct err err = { 0 };
+        struct err err = {0};
         if (o->classes && sample->cls >= o->classes) {
             snprintf(s->reason, sizeof(s->reason), "class %u, but there are %u", sample->cls,
                      o->classes);
@@ -378,11 +379,13 @@ int data_next(struct data *d, struct batch *ret, struct err *err)
         }
         consume(d, s);
         if (d->bad_run >= d->total)
-            return err_set(err, -ERR_FORMAT, "none of the %" PRIu64 " images of the phase can be "
-                           "read, e.g. %s: %s", d->total, d->bad_named ? d->bad[0].key : "?",
+            return err_set(err, -ERR_FORMAT,
+                           "none of the %" PRIu64 " images of the phase can be "
+                           "read, e.g. %s: %s",
+                           d->total, d->bad_named ? d->bad[0].key : "?",
                            d->bad_named ? d->bad[0].reason : "?");
     }
-    *ret = (struct batch){ n, d->images, d->labels, d->ids };
+    *ret = (struct batch){n, d->images, d->labels, d->ids};
     return 0;
 }
 

@@ -32,12 +32,12 @@ struct data_cache;
 
 #define DATA_CHANNELS 3
 #define DATA_THREADS_MAX 64
-#define DATA_BAD_MAX 64           /* bad samples that are named; more are only counted */
+#define DATA_BAD_MAX 64             /* bad samples that are named; more are only counted */
 #define DATA_SAMPLES_MAX (1u << 24) /* positions of one pass over the ranges */
 
 /* A run of consecutive samples of a shard that lies in a local file. */
 struct data_range {
-    const char *path;  /* borrowed by data_open */
+    const char *path; /* borrowed by data_open */
     uint8_t sha256[32];
     uint32_t start, count;
 };
@@ -61,15 +61,15 @@ struct data_options {
 };
 
 struct batch {
-    unsigned count;         /* samples; less than asked only at the end, 0 after it */
-    const uint8_t *images;  /* (count, H, W, 3), rows from the top, RGB */
-    const int32_t *labels;  /* (count) */
-    const uint64_t *ids;    /* (count) stable names: data_sample_id() */
+    unsigned count;        /* samples; less than asked only at the end, 0 after it */
+    const uint8_t *images; /* (count, H, W, 3), rows from the top, RGB */
+    const int32_t *labels; /* (count) */
+    const uint64_t *ids;   /* (count) stable names: data_sample_id() */
 };
 
 struct data_bad {
     uint8_t shard_sha256[32];
-    char key[257];    /* name of the sample in the shard */
+    char key[257]; /* name of the sample in the shard */
     char reason[257];
 };
 

@@ -100,7 +100,7 @@ static bool grow(struct data_cache *c)
     struct entry *table = mem_try_array(cap, sizeof(*table));
     if (!table)
         return false;
-    struct data_cache next = { .table = table, .cap = cap };
+    struct data_cache next = {.table = table, .cap = cap};
     for (size_t i = 0; i < c->cap; i++)
         if (c->table[i].pixels)
             *find(&next, c->table[i].id) = c->table[i];
@@ -119,7 +119,7 @@ void data_cache_put(struct data_cache *c, uint64_t id, const uint8_t *pixels, in
         uint8_t *copy = e->pixels ? NULL : mem_try(c->image_bytes);
         if (copy) {
             memcpy(copy, pixels, c->image_bytes);
-            *e = (struct entry){ .id = id, .label = label, .pixels = copy };
+            *e = (struct entry){.id = id, .label = label, .pixels = copy};
             c->used++;
             c->bytes += cost;
         }

@@ -105,7 +105,7 @@ void engine_after(struct engine *e, struct work *w)
     if (w->task->kind != SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN)
         return;
     struct replica *r = replica_peek(e->replicas, w);
-    struct err err = { 0 };
+    struct err err = {0};
     if (r && r->whole && replica_save_end(e->replicas, r, &err) < 0)
         log_warn("engine", "no local checkpoint: %s", err.msg);
 }

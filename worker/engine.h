@@ -23,15 +23,15 @@ struct modules;
 struct replicas;
 
 struct engine_options {
-    const char *device;        /* "auto", "cpu", "cuda:N" */
-    int threads;               /* of the device */
-    unsigned decode_threads;   /* of the image pipeline */
-    uint64_t memory_bytes;     /* that replicas kept between phases may take */
+    const char *device;      /* "auto", "cpu", "cuda:N" */
+    int threads;             /* of the device */
+    unsigned decode_threads; /* of the image pipeline */
+    uint64_t memory_bytes;   /* that replicas kept between phases may take */
     size_t image_cache_bytes;
-    const char *state_dir;     /* residuals, checkpoints; copied */
-    struct cache *cache;       /* kept until close */
-    struct modules *modules;   /* kept until close */
-    uint64_t started_ns;       /* of the process, for "first step after" */
+    const char *state_dir;   /* residuals, checkpoints; copied */
+    struct cache *cache;     /* kept until close */
+    struct modules *modules; /* kept until close */
+    uint64_t started_ns;     /* of the process, for "first step after" */
 };
 
 struct engine {

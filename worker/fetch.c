@@ -20,9 +20,9 @@
 
 struct item {
     struct fetch *f;
-    size_t need;  /* index into w->needs; SIZE_MAX: the archive of an INGEST */
-    uint64_t id;  /* of the transfer; 0: none runs */
-    bool again;   /* its content was wrong once */
+    size_t need; /* index into w->needs; SIZE_MAX: the archive of an INGEST */
+    uint64_t id; /* of the transfer; 0: none runs */
+    bool again;  /* its content was wrong once */
 };
 
 struct fetch {
@@ -108,7 +108,7 @@ static bool try_again(struct fetch *f, struct item *it, const char *what, const 
         return false;
     it->again = true;
     log_warn("fetch", "%s arrived damaged: %s; fetching it again", what, detail);
-    struct err err = { 0 };
+    struct err err = {0};
     if (launch(f, it, &err) == 0)
         return true;
     return false;
@@ -126,7 +126,7 @@ static void on_done(void *arg, const struct xfer_result *r)
     const char *what = item_name(f, it);
     it->id = 0;
     f->running--;
-    struct err err = { 0 };
+    struct err err = {0};
     int code = r->code;
     (void)err_set(&err, code, "%s", r->detail);
     if (code == 0 && it->need != SIZE_MAX)
@@ -134,7 +134,12 @@ static void on_done(void *arg, const struct xfer_result *r)
     if (code == -ERR_HASH && try_again(f, it, what, err.msg))
         return;
     if (code < 0) {
-        if (f->code == 0)
+        if (code == -ERR_HASH)
+            (void)err_wrap(&err,
+                           "the coordinator's copy of %s is damaged (it came with wrong "
+                           "content twice)",
+                           what);
+        else
             (void)err_wrap(&err, "fetching %s", what);
         fail(f, code, err.msg);
         return;
@@ -156,8 +161,8 @@ static void on_progress(void *arg, uint64_t done, uint64_t total)
 static int launch(struct fetch *f, struct item *it, struct err *err)
 {
     char url[FETCH_URL_MAX], path[CACHE_PATH_MAX];
-    struct xfer_get get = { .url = url, .path = path, .progress = on_progress, .done = on_done,
-                            .arg = it };
+    struct xfer_get get = {
+        .url = url, .path = path, .progress = on_progress, .done = on_done, .arg = it};
     const char *source;
     if (it->need == SIZE_MAX) {
         source = f->w->task->ingest->url;
@@ -181,7 +186,7 @@ static void pump(struct fetch *f)
 {
     while (f->code == 0 && f->started < f->n && f->running < IN_FLIGHT_MAX) {
         struct item *it = &f->items[f->started];
-        struct err err = { 0 };
+        struct err err = {0};
         progress_activity(&f->w->progress, "downloading %s (%zu of %zu)", item_name(f, it),
                           f->started + 1, f->n);
         int rc = launch(f, it, &err);
@@ -202,17 +207,17 @@ struct fetch *fetch_start(const struct fetch_env *env, struct work *w, fetch_don
                           void *arg)
 {
     struct fetch *f = mem_alloc(sizeof(*f));
-    *f = (struct fetch){ .env = *env, .w = w, .done = done, .arg = arg };
+    *f = (struct fetch){.env = *env, .w = w, .done = done, .arg = arg};
     f->items = mem_alloc_array(w->n_needs + 1, sizeof(*f->items));
     uint64_t bytes = 0;
     for (size_t i = 0; i < w->n_needs; i++)
         if (w->needs[i].missing) {
-            f->items[f->n++] = (struct item){ .f = f, .need = i };
+            f->items[f->n++] = (struct item){.f = f, .need = i};
             bytes += w->needs[i].size;
         }
     if (w->task->kind == SKERRY__V1__TASK_KIND__TASK_KIND_INGEST)
-        f->items[f->n++] = (struct item){ .f = f, .need = SIZE_MAX };
-    struct err err = { 0 };
+        f->items[f->n++] = (struct item){.f = f, .need = SIZE_MAX};
+    struct err err = {0};
     int rc = cache_reserve(env->cache, bytes, &err);
     if (rc < 0)
         fail(f, rc, err.msg);

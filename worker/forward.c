@@ -25,7 +25,7 @@ int forward_open(struct engine *e, const struct work *w, int batch, struct forwa
                  struct err *err)
 {
     const Skerry__V1__Task *t = w->task;
-    struct forward f = { 0 };
+    struct forward f = {0};
     struct model_spec spec;
     float *flat = NULL;
     int rc = model_spec_from_job(&w->spec, (int)t->n_classes, (int)t->n_modules, &spec, err);
@@ -37,7 +37,7 @@ int forward_open(struct engine *e, const struct work *w, int batch, struct forwa
         rc = load(w, f.model, flat, err);
     struct train_options train;
     train_options_from_job(&w->spec, 0, &train);
-    struct dit_options opt = { .mode = DIT_FORWARD, .precision = train.precision, .batch = batch };
+    struct dit_options opt = {.mode = DIT_FORWARD, .precision = train.precision, .batch = batch};
     if (rc == 0)
         rc = dit_new(e->dev, f.model, &opt, &f.dit, err);
     if (rc == 0)
@@ -55,5 +55,5 @@ void forward_close(struct forward *f)
 {
     dit_free(f->dit);
     model_free(f->model);
-    *f = (struct forward){ 0 };
+    *f = (struct forward){0};
 }

@@ -51,7 +51,7 @@ struct daemon {
     unsigned threads;
     char name[65], device[129];
     int exit_code;
-    bool asked; /* to leave, by a signal */
+    bool asked;  /* to leave, by a signal */
     bool images; /* the image library is up */
 };
 
@@ -59,24 +59,52 @@ struct daemon {
 
 static int parse(struct options *o, int argc, char **argv, struct err *err)
 {
-    *o = (struct options){ .device = "auto", .log_level = "info" };
+    *o = (struct options){.device = "auto", .log_level = "info"};
     const struct args_flag flags[] = {
-        { .name = "join", .letter = 'j', .type = ARGS_STR, .out = &o->join, .metavar = "TOKEN",
-          .doc = "the coordinator's worker token, or @FILE that holds it", .required = true },
-        { .name = "device", .letter = 'd', .type = ARGS_STR, .out = &o->device,
-          .metavar = "auto|cpu|cuda:N", .doc = "where to compute" },
-        { .name = "threads", .letter = 't', .type = ARGS_U64, .out = &o->threads, .metavar = "N",
-          .doc = "CPU threads (0: all that this process may use)", .max = THREADS_MAX },
-        { .name = "work-dir", .letter = 'w', .type = ARGS_STR, .out = &o->work_dir,
-          .metavar = "DIR", .doc = "cache, checkpoints and identity "
-                                   "(default: the first free ~/.cache/skerry/worker-N)" },
-        { .name = "cache-limit", .type = ARGS_BYTES, .out = &o->cache_limit, .metavar = "SIZE",
-          .doc = "most bytes of blobs to keep (0: 90% of the free disk)" },
-        { .name = "name", .letter = 'n', .type = ARGS_STR, .out = &o->name, .metavar = "NAME",
-          .doc = "shown to people (default: the host's name)" },
-        { .name = "log-level", .type = ARGS_STR, .out = &o->log_level,
-          .metavar = "LEVEL", .doc = "debug, info, warn or error" },
-        { 0 },
+        {.name = "join",
+         .letter = 'j',
+         .type = ARGS_STR,
+         .out = &o->join,
+         .metavar = "TOKEN",
+         .doc = "the coordinator's worker token, or @FILE that holds it",
+         .required = true},
+        {.name = "device",
+         .letter = 'd',
+         .type = ARGS_STR,
+         .out = &o->device,
+         .metavar = "auto|cpu|cuda:N",
+         .doc = "where to compute"},
+        {.name = "threads",
+         .letter = 't',
+         .type = ARGS_U64,
+         .out = &o->threads,
+         .metavar = "N",
+         .doc = "CPU threads (0: all that this process may use)",
+         .max = THREADS_MAX},
+        {.name = "work-dir",
+         .letter = 'w',
+         .type = ARGS_STR,
+         .out = &o->work_dir,
+         .metavar = "DIR",
+         .doc = "cache, checkpoints and identity "
+                "(default: the first free ~/.cache/skerry/worker-N)"},
+        {.name = "cache-limit",
+         .type = ARGS_BYTES,
+         .out = &o->cache_limit,
+         .metavar = "SIZE",
+         .doc = "most bytes of blobs to keep (0: 90% of the free disk)"},
+        {.name = "name",
+         .letter = 'n',
+         .type = ARGS_STR,
+         .out = &o->name,
+         .metavar = "NAME",
+         .doc = "shown to people (default: the host's name)"},
+        {.name = "log-level",
+         .type = ARGS_STR,
+         .out = &o->log_level,
+         .metavar = "LEVEL",
+         .doc = "debug, info, warn or error"},
+        {0},
     };
     struct args args = {
         .program = "workerd",
@@ -115,7 +143,8 @@ static int read_token(struct daemon *d, struct err *err)
     if (rc < 0)
         return err_wrap(err, "--join");
     if (d->token.role != TOKEN_ROLE_WORKER)
-        return err_set(err, -ERR_AUTH, "--join: this is a user's token; a worker needs the one in "
+        return err_set(err, -ERR_AUTH,
+                       "--join: this is a user's token; a worker needs the one in "
                        "worker.token of the coordinator's data directory");
     return 0;
 }
@@ -203,7 +232,7 @@ static void on_signal(void *arg, int signo)
 
 static int open_agent(struct daemon *d, struct err *err)
 {
-    struct xfer_options xfer = { .user_agent = "workerd/" SKERRY_VERSION };
+    struct xfer_options xfer = {.user_agent = "workerd/" SKERRY_VERSION};
     int rc = loop_new(&d->loop, err);
     if (rc == 0)
         rc = loop_on_signals(d->loop, on_signal, d, err);
@@ -212,12 +241,16 @@ static int open_agent(struct daemon *d, struct err *err)
     if (rc < 0)
         return rc;
     struct agent_options opt = {
-        .env = { .loop = d->loop, .xfer = d->xfer, .cache = d->cache, .token = &d->token },
+        .env = {.loop = d->loop, .xfer = d->xfer, .cache = d->cache, .token = &d->token},
         .engine = d->engine,
         .modules = d->modules,
         .tmp_dir = d->dir.tmp,
-        .session = { .loop = d->loop, .token = &d->token, .name = d->name, .device = d->device,
-                     .memory_bytes = d->memory_bytes, .threads = d->threads },
+        .session = {.loop = d->loop,
+                    .token = &d->token,
+                    .name = d->name,
+                    .device = d->device,
+                    .memory_bytes = d->memory_bytes,
+                    .threads = d->threads},
         .arg = d,
         .on_end = on_end,
     };
@@ -247,11 +280,12 @@ static int start(struct daemon *d, struct err *err)
     if ((rc = open_agent(d, err)) < 0)
         return rc;
     char used[STR_HUMAN_MAX], limit[STR_HUMAN_MAX];
-    log_info("workerd", "workerd %s name=\"%s\" device=\"%s\" work_dir=%s cache=\"%s of %s\"; "
-             "joining %s:%u", SKERRY_VERSION, d->name, d->device, d->dir.dir,
+    log_info("workerd",
+             "workerd %s name=\"%s\" device=\"%s\" work_dir=%s cache=\"%s of %s\"; "
+             "joining %s:%u",
+             SKERRY_VERSION, d->name, d->device, d->dir.dir,
              str_human_bytes(cache_used_bytes(d->cache), used),
-             str_human_bytes(cache_limit_bytes(d->cache), limit), d->token.host,
-             d->token.rpc_port);
+             str_human_bytes(cache_limit_bytes(d->cache), limit), d->token.host, d->token.rpc_port);
     d->exit_code = EXIT_LEFT;
     return 0;
 }
@@ -273,7 +307,7 @@ static void stop(struct daemon *d)
 int main(int argc, char **argv)
 {
     static struct daemon d;
-    struct err err = { 0 };
+    struct err err = {0};
     d.started_ns = clock_now_ns();
     int code = parse(&d.opt, argc, argv, &err);
     if (code >= 0)

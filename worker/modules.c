@@ -81,7 +81,7 @@ static void store(struct modules *m)
                          m->held[i].version, hash_hex(m->held[i].sha256, 32, hex));
     }
     pthread_mutex_unlock(&m->lock);
-    struct err err = { 0 };
+    struct err err = {0};
     if (file_write_atomic(m->path, buf_str(&text), text.len, 0600, &err) < 0)
         log_warn("modules", "what is held is not remembered: %s", err.msg);
     buf_release(&text);
@@ -94,7 +94,7 @@ struct modules *modules_open(const char *path, struct cache *cache)
     m->path = str_dup(path);
     pthread_mutex_init(&m->lock, NULL);
     struct buf text;
-    struct err ignored = { 0 };
+    struct err ignored = {0};
     if (file_exists(path) && file_read(path, FILE_MAX, &text, &ignored) == 0) {
         parse(m, buf_str(&text));
         buf_release(&text);
@@ -121,7 +121,7 @@ size_t modules_held(struct modules *m, struct modules_version ret[MODULES_MAX])
     size_t n = 0;
     for (size_t i = 0; i < m->n; i++)
         if (cache_has(m->cache, m->held[i].sha256))
-            ret[n++] = (struct modules_version){ m->held[i].module_id, m->held[i].version };
+            ret[n++] = (struct modules_version){m->held[i].module_id, m->held[i].version};
     pthread_mutex_unlock(&m->lock);
     return n;
 }
@@ -141,7 +141,7 @@ static bool lookup(struct modules *m, uint64_t module_id, uint64_t version, stru
 
 static void note(struct modules *m, const Skerry__V1__ModuleRef *ref)
 {
-    struct held h = { .module_id = ref->module_id, .version = ref->version }, had;
+    struct held h = {.module_id = ref->module_id, .version = ref->version}, had;
     memcpy(h.sha256, ref->sha256.data, 32);
     if (lookup(m, h.module_id, h.version, &had) && memcmp(had.sha256, h.sha256, 32) == 0)
         return;
@@ -171,7 +171,7 @@ static void forget(struct modules *m, uint64_t module_id)
 static size_t first_delta(struct modules *m, const Skerry__V1__ModuleRef *ref, struct held *ret)
 {
     for (size_t i = ref->n_deltas; i-- > 0;) {
-        struct err err = { 0 };
+        struct err err = {0};
         if (!lookup(m, ref->module_id, ref->deltas[i]->from, ret))
             continue;
         if (cache_check(m->cache, ret->sha256, 0, &err) == 0)
@@ -189,7 +189,7 @@ static int plan_one(struct modules *m, struct work *w, const Skerry__V1__ModuleR
     char what[64];
     struct held base;
     if (cache_has(m->cache, ref->sha256.data)) {
-        struct err damage = { 0 };
+        struct err damage = {0};
         if (cache_check(m->cache, ref->sha256.data, 0, &damage) == 0)
             return work_need(w, ref->sha256.data, 0, "", "module", err);
         log_warn("modules", "module %" PRIu64 " version %" PRIu64 ": %s; getting it again",
@@ -207,12 +207,15 @@ static int plan_one(struct modules *m, struct work *w, const Skerry__V1__ModuleR
         return rc;
     }
     if (!ref->full)
-        return err_set(err, -ERR_NOTFOUND, "module %" PRIu64 ": version %" PRIu64 " can only be "
-                       "made from an older one, which is not here any more", ref->module_id,
-                       ref->version);
+        return err_set(err, -ERR_NOTFOUND,
+                       "module %" PRIu64 ": version %" PRIu64 " can only be "
+                       "made from an older one, which is not here any more",
+                       ref->module_id, ref->version);
     if (memcmp(ref->full->sha256.data, ref->sha256.data, 32) != 0)
-        return err_set(err, -ERR_FORMAT, "module %" PRIu64 ": the full blob's hash is not the "
-                       "version's", ref->module_id);
+        return err_set(err, -ERR_FORMAT,
+                       "module %" PRIu64 ": the full blob's hash is not the "
+                       "version's",
+                       ref->module_id);
     snprintf(what, sizeof(what), "version %" PRIu64 " of module %" PRIu64, ref->version,
              ref->module_id);
     return work_need(w, ref->full->sha256.data, ref->full->size, ref->full->url, what, err);

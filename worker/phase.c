@@ -84,11 +84,10 @@ static double seconds_so_far(const struct phase *p)
 
 static void save_mid(struct phase *p)
 {
-    struct err err = { 0 };
+    struct err err = {0};
     uint64_t begun = clock_now_ns();
     p->at.seconds = seconds_so_far(p);
-    if (p->at.steps > 0 &&
-        replica_save_mid(p->e->replicas, p->r, p->w, &p->at, &err) < 0)
+    if (p->at.steps > 0 && replica_save_mid(p->e->replicas, p->r, p->w, &p->at, &err) < 0)
         log_warn("phase", "no local checkpoint: %s", err.msg);
     p->saved_ns = clock_now_ns();
     p->save_cost_ns = p->saved_ns - begun;
@@ -114,7 +113,7 @@ static void note_step(struct phase *p, const struct step_result *s, const struct
     p->at.steps++;
     p->at.samples += b->count;
     p->at.position = data_position(p->data);
-    struct progress_point point = { s->step, (float)s->loss, (float)s->lr };
+    struct progress_point point = {s->step, (float)s->loss, (float)s->lr};
     progress_step(&p->w->progress, &point, (float)s->grad_norm, p->at.samples);
 }
 
@@ -178,7 +177,7 @@ static int contribute(struct phase *p, const Skerry__V1__ModuleRef *ref, struct 
 {
     const Skerry__V1__Task *task = p->w->task;
     char base[CACHE_PATH_MAX], current[CACHE_PATH_MAX], pending[CACHE_PATH_MAX], name[64];
-    struct residual_key key = { task->job_id, ref->module_id, p->t->path, p->t->replica };
+    struct residual_key key = {task->job_id, ref->module_id, p->t->path, p->t->replica};
     int rc = residual_prepare(p->e->state_dir, &key, task->id, current, pending, err);
     struct work_output *o = rc == 0 ? work_output(p->w) : NULL;
     if (!o)
@@ -230,7 +229,7 @@ static int finish(struct phase *p, struct err *err)
 
 int phase_run(struct engine *e, struct work *w, struct err *err)
 {
-    struct phase p = { .e = e, .w = w, .t = w->task->train };
+    struct phase p = {.e = e, .w = w, .t = w->task->train};
     bool resumed;
     progress_total(&w->progress, p.t->steps);
     progress_activity(&w->progress, "loading the model");

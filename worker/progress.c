@@ -51,7 +51,7 @@ static void thin(struct progress_view *v)
     size_t n = v->n_points / 2;
     for (size_t i = 0; i < n; i++) {
         const struct progress_point *a = &v->points[2 * i], *b = a + 1;
-        v->points[i] = (struct progress_point){ b->step, (a->loss + b->loss) / 2, b->lr };
+        v->points[i] = (struct progress_point){b->step, (a->loss + b->loss) / 2, b->lr};
     }
     v->n_points = n;
 }

@@ -19,7 +19,7 @@ struct progress_point {
 struct progress_view {
     uint32_t steps_done, steps_total;
     uint64_t samples_done;
-    float loss;      /* mean since the last take; the last known one when there is no new */
+    float loss; /* mean since the last take; the last known one when there is no new */
     float grad_norm;
     float samples_per_second; /* smoothed */
     char activity[PROGRESS_ACTIVITY_MAX];

@@ -96,12 +96,14 @@ static int create(struct replicas *rs, const struct work *w, struct replica **re
     train_options_from_job(&w->spec, rng_mix(task->train->path, task->train->replica), &opt);
     uint64_t bytes = trainer_bytes(model, &opt, opt.precision != DIT_F32) + model->flat * 4;
     struct replica *r = make_room(rs, bytes);
-    *r = (struct replica){ .job_id = task->job_id, .path = task->train->path,
-                           .index = task->train->replica, .model = model, .bytes = bytes };
+    *r = (struct replica){.job_id = task->job_id,
+                          .path = task->train->path,
+                          .index = task->train->replica,
+                          .model = model,
+                          .bytes = bytes};
     r->flat = model_flat_new(model);
     rc = r->flat ? trainer_new(rs->dev, model, &opt, &r->trainer, err)
-                 : err_set(err, -ENOMEM, "out of memory for %" PRIu64 " parameters",
-                           model->params);
+                 : err_set(err, -ENOMEM, "out of memory for %" PRIu64 " parameters", model->params);
     if (rc < 0) {
         replica_release(r);
         return rc;
@@ -124,8 +126,8 @@ static void phase_digest(const struct work *w, char ret_hex[HASH_HEX_MAX])
 {
     const Skerry__V1__TrainTask *t = w->task->train;
     uint8_t sum[HASH_BYTES];
-    uint64_t head[] = { w->task->job_id, t->path, t->replica, t->round, t->steps, t->seconds,
-                        t->first_step, t->total_steps, t->epoch, t->n_ranges };
+    uint64_t head[] = {w->task->job_id, t->path,       t->replica,     t->round, t->steps,
+                       t->seconds,      t->first_step, t->total_steps, t->epoch, t->n_ranges};
     struct hash h;
     hash_init(&h);
     hash_update(&h, head, sizeof(head));
@@ -133,7 +135,7 @@ static void phase_digest(const struct work *w, char ret_hex[HASH_HEX_MAX])
     for (size_t i = 0; i < w->task->n_modules; i++)
         hash_update(&h, w->task->modules[i]->sha256.data, 32);
     for (size_t i = 0; i < t->n_ranges; i++) {
-        uint32_t run[] = { t->ranges[i]->start, t->ranges[i]->count };
+        uint32_t run[] = {t->ranges[i]->start, t->ranges[i]->count};
         hash_update(&h, t->ranges[i]->shard->sha256.data, 32);
         hash_update(&h, run, sizeof(run));
     }
@@ -164,8 +166,8 @@ int replica_save_mid(struct replicas *rs, struct replica *r, const struct work *
     phase_digest(w, digest);
     snprintf(cursor, sizeof(cursor), CURSOR_FORMAT, c->steps, c->samples, c->position, c->loss_sum,
              (double)c->loss_first, (double)c->loss_last, c->seconds);
-    struct st_meta pairs[] = { { (char *)(uintptr_t)"phase", digest },
-                               { (char *)(uintptr_t)"cursor", cursor } };
+    struct st_meta pairs[] = {{(char *)(uintptr_t) "phase", digest},
+                              {(char *)(uintptr_t) "cursor", cursor}};
     return checkpoint_save(r->trainer, path, pairs, 2, err);
 }
 
@@ -187,8 +189,8 @@ static bool load_mid(struct replicas *rs, struct replica *r, const struct work *
         return false;
     phase_digest(w, digest);
     /* The header first: loading what belongs to another phase would be in vain. */
-    struct st meta = { 0 };
-    struct err err = { 0 };
+    struct st meta = {0};
+    struct err err = {0};
     bool ours = false;
     if (st_open(path, &meta, &err) == 0) {
         const char *phase = checkpoint_pair(&meta, "phase");
@@ -207,7 +209,7 @@ static bool load_end(struct replicas *rs, struct replica *r, uint64_t step)
 {
     char path[CACHE_PATH_MAX];
     file_of(rs, r, "end", path);
-    struct err err = { 0 };
+    struct err err = {0};
     if (step == 0 || !file_exists(path))
         return false;
     if (checkpoint_load(r->trainer, path, NULL, &err) < 0) {
@@ -226,7 +228,7 @@ int replica_get(struct replicas *rs, const struct work *w, struct replica **ret,
     if (rc < 0)
         return rc;
     r->used = ++rs->tick;
-    *cursor = (struct replica_cursor){ 0 };
+    *cursor = (struct replica_cursor){0};
     *ret_resumed = false;
     bool goes_on = r->whole && trainer_next_step(r->trainer) == t->first_step;
     if (!goes_on) {

@@ -15,7 +15,7 @@ static char *text(const char *s)
 
 static ProtobufCBinaryData hash_of(const uint8_t sha256[32])
 {
-    return (ProtobufCBinaryData){ 32, (uint8_t *)(uintptr_t)sha256 };
+    return (ProtobufCBinaryData){32, (uint8_t *)(uintptr_t)sha256};
 }
 
 static Skerry__V1__Blob *blob_new(const struct work_output *o)

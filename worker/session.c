@@ -46,7 +46,7 @@ static void on_join_reply(void *arg, const struct rpc_result *r)
     if (r->code < 0) {
         log_on_change(&s->waiting, LOG_LEVEL_WARN, "session", "cannot join yet: %s", r->detail);
         if (r->code == -ERR_VERSION || r->code == -ERR_AUTH) {
-            struct err why = { 0 };
+            struct err why = {0};
             (void)err_set(&why, r->code, "the coordinator refused this worker: %s", r->detail);
             s->opt.on_failed(s->opt.arg, &why);
         } else if (rpc_client_state(s->rpc) == RPC_CONNECTED) {
@@ -79,8 +79,8 @@ static void join(struct session *s)
     Skerry__V1__JoinRequest req = SKERRY__V1__JOIN_REQUEST__INIT;
     req.name = (char *)(uintptr_t)s->opt.name; /* protobuf-c has no const; it is only read */
     req.device = (char *)(uintptr_t)s->opt.device;
-    req.instance = (ProtobufCBinaryData){ 16, s->opt.instance };
-    req.identity = (ProtobufCBinaryData){ 16, s->opt.identity };
+    req.instance = (ProtobufCBinaryData){16, s->opt.instance};
+    req.identity = (ProtobufCBinaryData){16, s->opt.identity};
     req.memory_bytes = s->opt.memory_bytes;
     req.threads = s->opt.threads;
     req.version = (char *)(uintptr_t)SKERRY_VERSION;
@@ -117,8 +117,8 @@ static void on_state(void *arg, enum rpc_state state, const struct err *why)
         loop_timer_stop(s->retry);
         if (!s->leaving)
             log_on_change(&s->waiting, LOG_LEVEL_WARN, "session",
-                          "waiting for the coordinator at %s:%u: %s; dialling again",
-                          s->token.host, s->token.rpc_port, why ? why->msg : "connection lost");
+                          "waiting for the coordinator at %s:%u: %s; dialling again", s->token.host,
+                          s->token.rpc_port, why ? why->msg : "connection lost");
         if (was_joined)
             s->opt.on_lost(s->opt.arg);
         break;
@@ -168,8 +168,8 @@ void session_heartbeat(struct session *s)
     req.control_bytes_up = control.bytes_out;
     req.control_bytes_down = control.bytes_in;
     int rc = rpc_client_call(s->rpc, SKERRY__V1__METHOD__METHOD_HEARTBEAT, &req.base,
-                             &skerry__v1__heartbeat_reply__descriptor, CALL_MS,
-                             on_heartbeat_reply, s, NULL);
+                             &skerry__v1__heartbeat_reply__descriptor, CALL_MS, on_heartbeat_reply,
+                             s, NULL);
     s->beating = rc == 0;
 }
 
@@ -266,8 +266,8 @@ static void on_bye_timer(void *arg)
     say_bye(arg);
 }
 
-void session_leave(struct session *s, const char *reason, uint32_t wait_ms,
-                   void (*done)(void *arg), void *arg)
+void session_leave(struct session *s, const char *reason, uint32_t wait_ms, void (*done)(void *arg),
+                   void *arg)
 {
     s->bye_done = done;
     s->bye_arg = arg;

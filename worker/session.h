@@ -66,7 +66,7 @@ void session_rejoin(struct session *s);
 void session_heartbeat(struct session *s);
 
 /* Says good-bye; done(arg) follows when it was heard, or after wait_ms. */
-void session_leave(struct session *s, const char *reason, uint32_t wait_ms,
-                   void (*done)(void *arg), void *arg);
+void session_leave(struct session *s, const char *reason, uint32_t wait_ms, void (*done)(void *arg),
+                   void *arg);
 
 #endif

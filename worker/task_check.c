@@ -67,8 +67,10 @@ static int check_module(const Skerry__V1__ModuleRef *m, struct err *err)
     if (rc < 0)
         return rc;
     if (!m->full && m->n_deltas == 0)
-        return err_set(err, -ERR_FORMAT, "task: module %" PRIu64 " has neither a full blob nor "
-                       "deltas", m->module_id);
+        return err_set(err, -ERR_FORMAT,
+                       "task: module %" PRIu64 " has neither a full blob nor "
+                       "deltas",
+                       m->module_id);
     if (m->full && (rc = check_blob(m->full, "modules.full", err)) < 0)
         return rc;
     if ((rc = check_count(m->n_deltas, TASK_DELTAS_MAX, "modules.deltas", err)) < 0)
@@ -78,14 +80,16 @@ static int check_module(const Skerry__V1__ModuleRef *m, struct err *err)
         if ((rc = check_blob(d->blob, "modules.deltas.blob", err)) < 0)
             return rc;
         if (d->to != d->from + 1 || (i > 0 && d->from != m->deltas[i - 1]->to))
-            return err_set(err, -ERR_FORMAT, "task: module %" PRIu64 ": delta %zu goes from %"
-                           PRIu64 " to %" PRIu64 ", which does not continue the chain",
+            return err_set(err, -ERR_FORMAT,
+                           "task: module %" PRIu64 ": delta %zu goes from %" PRIu64 " to %" PRIu64
+                           ", which does not continue the chain",
                            m->module_id, i, d->from, d->to);
     }
     if (m->n_deltas > 0 && m->deltas[m->n_deltas - 1]->to != m->version)
-        return err_set(err, -ERR_FORMAT, "task: module %" PRIu64 ": the deltas end at %" PRIu64
-                       ", expected version %" PRIu64, m->module_id,
-                       m->deltas[m->n_deltas - 1]->to, m->version);
+        return err_set(err, -ERR_FORMAT,
+                       "task: module %" PRIu64 ": the deltas end at %" PRIu64
+                       ", expected version %" PRIu64,
+                       m->module_id, m->deltas[m->n_deltas - 1]->to, m->version);
     return 0;
 }
 
@@ -103,11 +107,15 @@ static int check_modules(const Skerry__V1__Task *t, struct err *err)
                 return err_set(err, -ERR_FORMAT, "task: module %" PRIu64 " is named twice",
                                m->module_id);
         if (!init && m->level != i)
-            return err_set(err, -ERR_FORMAT, "task: modules[%zu] is of level %u; one module per "
-                           "level is expected, in order", i, m->level);
+            return err_set(err, -ERR_FORMAT,
+                           "task: modules[%zu] is of level %u; one module per "
+                           "level is expected, in order",
+                           i, m->level);
         if (m->level >= TASK_MODULES_MAX)
-            return err_set(err, -ERR_LIMIT, "task: modules[%zu] is of level %u, at most %u levels "
-                           "are allowed", i, m->level, TASK_MODULES_MAX);
+            return err_set(err, -ERR_LIMIT,
+                           "task: modules[%zu] is of level %u, at most %u levels "
+                           "are allowed",
+                           i, m->level, TASK_MODULES_MAX);
         int rc = init ? 0 : check_module(m, err);
         if (rc < 0)
             return rc;
@@ -128,9 +136,10 @@ static int check_ranges(Skerry__V1__Range *const *ranges, size_t n, const char *
             return rc;
         if (ranges[i]->count == 0 || ranges[i]->count > TASK_SHARD_SAMPLES_MAX ||
             ranges[i]->start > TASK_SHARD_SAMPLES_MAX - ranges[i]->count)
-            return err_set(err, -ERR_LIMIT, "task: %s[%zu] covers %u samples from %u, a shard "
-                           "holds at most %u", field, i, ranges[i]->count, ranges[i]->start,
-                           TASK_SHARD_SAMPLES_MAX);
+            return err_set(err, -ERR_LIMIT,
+                           "task: %s[%zu] covers %u samples from %u, a shard "
+                           "holds at most %u",
+                           field, i, ranges[i]->count, ranges[i]->start, TASK_SHARD_SAMPLES_MAX);
     }
     return 0;
 }
@@ -142,9 +151,10 @@ static int check_train(const Skerry__V1__TrainTask *t, struct err *err)
     if ((t->steps == 0) == (t->seconds == 0))
         return err_set(err, -ERR_FORMAT, "task: train needs exactly one of steps and seconds");
     if (t->steps > TASK_STEPS_MAX || t->seconds > TASK_SECONDS_MAX)
-        return err_set(err, -ERR_LIMIT, "task: train asks for %u steps or %u seconds, at most %u "
-                       "and %u are allowed", t->steps, t->seconds, TASK_STEPS_MAX,
-                       TASK_SECONDS_MAX);
+        return err_set(err, -ERR_LIMIT,
+                       "task: train asks for %u steps or %u seconds, at most %u "
+                       "and %u are allowed",
+                       t->steps, t->seconds, TASK_STEPS_MAX, TASK_SECONDS_MAX);
     return check_ranges(t->ranges, t->n_ranges, "train.ranges", err);
 }
 
@@ -174,8 +184,10 @@ static int check_sample(const Skerry__V1__SampleTask *t, size_t n_classes, struc
                        t->columns, TASK_LABELS_MAX);
     for (size_t i = 0; i < t->n_labels; i++)
         if (t->labels[i] >= n_classes)
-            return err_set(err, -ERR_LIMIT, "task: sample.labels[%zu] is %u, but there are %zu "
-                           "classes", i, t->labels[i], n_classes);
+            return err_set(err, -ERR_LIMIT,
+                           "task: sample.labels[%zu] is %u, but there are %zu "
+                           "classes",
+                           i, t->labels[i], n_classes);
     return 0;
 }
 

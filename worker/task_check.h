@@ -22,7 +22,7 @@ struct err;
 #define TASK_SHARD_SAMPLES_MAX 65536
 #define TASK_STEPS_MAX 1000000u
 #define TASK_SECONDS_MAX 86400u
-#define TASK_SIDE_MAX 16384u      /* pixels of a sample grid's side */
+#define TASK_SIDE_MAX 16384u /* pixels of a sample grid's side */
 #define TASK_BLOB_MAX (1ull << 42)
 
 /* -ERR_FORMAT or -ERR_LIMIT with a sentence that names the field;

@@ -79,7 +79,7 @@ static void on_put(void *arg, const struct xfer_result *r)
         log_info("upload", "trying again with a new ticket: %s", r->detail);
         loop_timer_start(u->retry, RETRY_MS, 0);
     } else {
-        struct err err = { 0 };
+        struct err err = {0};
         (void)err_set(&err, r->code, "sending a result to the coordinator: %s", r->detail);
         end(u, r->code, err.msg);
     }
@@ -97,9 +97,12 @@ static void on_put_progress(void *arg, uint64_t done, uint64_t total)
 static void put(struct upload *u, const char *ticket)
 {
     char url[FETCH_URL_MAX];
-    struct err err = { 0 };
-    struct xfer_put p = { .url = url, .path = u->w->result.outputs[u->at].path,
-                          .progress = on_put_progress, .done = on_put, .arg = u };
+    struct err err = {0};
+    struct xfer_put p = {.url = url,
+                         .path = u->w->result.outputs[u->at].path,
+                         .progress = on_put_progress,
+                         .done = on_put,
+                         .arg = u};
     int rc = fetch_resolve(u->env.token, ticket, url, &p.pin, &err);
     if (rc == 0)
         rc = xfer_put(u->env.xfer, &p, &u->put, &err);
@@ -121,9 +124,8 @@ static void on_ticket(void *arg, const struct rpc_result *r)
             loop_timer_start(u->retry, r->retry_after_ms ? r->retry_after_ms : RETRY_MS, 0);
         return;
     }
-    const Skerry__V1__TicketReply *reply =
-        (const Skerry__V1__TicketReply *)(const void *)r->reply;
-    struct err err = { 0 };
+    const Skerry__V1__TicketReply *reply = (const Skerry__V1__TicketReply *)(const void *)r->reply;
+    struct err err = {0};
     int rc = validate_ticket(reply, &err);
     if (rc < 0)
         end(u, rc, err.msg);
@@ -145,12 +147,11 @@ static void ask(struct upload *u)
     Skerry__V1__TicketRequest req = SKERRY__V1__TICKET_REQUEST__INIT;
     req.task_id = u->w->task->id;
     req.attempt = u->w->task->attempt;
-    req.sha256 = (ProtobufCBinaryData){ 32, o->sha256 };
+    req.sha256 = (ProtobufCBinaryData){32, o->sha256};
     req.size = o->size;
     progress_activity(&u->w->progress, "uploading %zu of %zu", u->at + 1, u->w->result.n_outputs);
     int rc = session_call(u->session, SKERRY__V1__METHOD__METHOD_TICKET, &req.base,
-                          &skerry__v1__ticket_reply__descriptor, TICKET_MS, on_ticket, u,
-                          &u->call);
+                          &skerry__v1__ticket_reply__descriptor, TICKET_MS, on_ticket, u, &u->call);
     u->calling = rc == 0;
     if (rc == 0)
         u->tickets++;
@@ -167,7 +168,7 @@ struct upload *upload_start(const struct fetch_env *env, struct session *session
                             fetch_done_fn done, void *arg)
 {
     struct upload *u = mem_alloc(sizeof(*u));
-    *u = (struct upload){ .env = *env, .session = session, .w = w, .done = done, .arg = arg };
+    *u = (struct upload){.env = *env, .session = session, .w = w, .done = done, .arg = arg};
     u->retry = loop_timer_new(env->loop, on_retry, u);
     ask(u);
     return u;

@@ -66,7 +66,7 @@ void work_free(struct work *w)
     for (size_t i = 0; i < w->result.n_classes; i++)
         mem_free(w->result.classes[i]);
     mem_free(w->result.classes);
-    struct err err = { 0 };
+    struct err err = {0};
     if (w->temp_dir && file_remove_tree(w->temp_dir, &err) < 0)
         log_warn("work", "temporary files stay behind: %s", err.msg);
     mem_free(w->temp_dir);
@@ -98,7 +98,7 @@ int work_need(struct work *w, const uint8_t sha256[32], uint64_t size, const cha
         return err_set(err, -ENOMEM, "out of memory for %zu blobs", w->n_needs + 1);
     w->needs = grown;
     struct work_need *n = &w->needs[w->n_needs++];
-    *n = (struct work_need){ .size = size, .url = url };
+    *n = (struct work_need){.size = size, .url = url};
     memcpy(n->sha256, sha256, 32);
     str_copy(n->what, sizeof(n->what), what);
     cache_pin(w->cache, sha256);
@@ -109,7 +109,7 @@ void work_check_needs(struct work *w)
 {
     for (size_t i = 0; i < w->n_needs; i++) {
         struct work_need *n = &w->needs[i];
-        struct err err = { 0 };
+        struct err err = {0};
         int rc = cache_check(w->cache, n->sha256, n->size, &err);
         n->missing = rc < 0;
         if (rc < 0 && rc != -ERR_NOTFOUND)
@@ -174,8 +174,7 @@ void work_take_bad(struct work *w, const struct data *d)
 
 const char *work_kind_name(const Skerry__V1__Task *task)
 {
-    static const char *const names[] = { "?",    "init",   "ingest", "train",
-                                         "eval", "sample", "outer" };
+    static const char *const names[] = {"?", "init", "ingest", "train", "eval", "sample", "outer"};
     size_t kind = (size_t)task->kind;
     return kind < sizeof(names) / sizeof(names[0]) ? names[kind] : "?";
 }

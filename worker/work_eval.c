@@ -66,11 +66,11 @@ static int measure(struct work *w, struct data *data, struct eval *ev, struct er
 
 int work_eval_run(struct engine *e, struct work *w, struct err *err)
 {
-    struct forward f = { 0 };
+    struct forward f = {0};
     struct data *data = NULL;
     struct eval *ev = NULL;
-    struct eval_options opt = { .seed = rng_mix(w->spec.seed, STREAM_EVAL),
-                                .uniform_t = w->spec.train.t == JOB_T_UNIFORM };
+    struct eval_options opt = {.seed = rng_mix(w->spec.seed, STREAM_EVAL),
+                               .uniform_t = w->spec.train.t == JOB_T_UNIFORM};
     uint64_t begun = clock_now_ns();
     progress_activity(&w->progress, "evaluating");
     int rc = forward_open(e, w, EVAL_BATCH, &f, err);

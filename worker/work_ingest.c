@@ -14,8 +14,10 @@ static int on_shard(void *arg, const struct dataset_shard *shard, struct err *er
     struct work *w = arg;
     struct work_output *o = work_output(w);
     if (!o)
-        return err_set(err, -ERR_LIMIT, "the archive makes more than %d shards; raise "
-                       "data.shard_samples", WORK_OUTPUTS_MAX);
+        return err_set(err, -ERR_LIMIT,
+                       "the archive makes more than %d shards; raise "
+                       "data.shard_samples",
+                       WORK_OUTPUTS_MAX);
     str_copy(o->path, sizeof(o->path), shard->path);
     memcpy(o->sha256, shard->sha256, 32);
     o->size = shard->bytes;
@@ -61,7 +63,7 @@ int work_ingest_run(struct engine *e, struct work *w, struct err *err)
 {
     (void)e; /* no arithmetic here */
     struct dataset *ds = NULL;
-    struct dataset_report report = { 0 };
+    struct dataset_report report = {0};
     struct dataset_cut cut = {
         .seed = w->spec.seed,
         .holdout = w->spec.data.holdout,

@@ -25,8 +25,12 @@ static int on_progress(void *arg, unsigned done, unsigned total)
 static int draw(struct work *w, struct forward *f, uint8_t *images, struct err *err)
 {
     const Skerry__V1__SampleTask *t = w->task->sample;
-    struct sample_options opt = { .steps = (int)t->steps, .heun = t->heun, .guidance = t->guidance,
-                                  .seed = t->seed, .progress = on_progress, .arg = w };
+    struct sample_options opt = {.steps = (int)t->steps,
+                                 .heun = t->heun,
+                                 .guidance = t->guidance,
+                                 .seed = t->seed,
+                                 .progress = on_progress,
+                                 .arg = w};
     int32_t labels[TASK_LABELS_MAX];
     for (size_t i = 0; i < t->n_labels; i++)
         labels[i] = (int32_t)t->labels[i];
@@ -61,7 +65,7 @@ int work_sample_run(struct engine *e, struct work *w, struct err *err)
 {
     size_t n = w->task->sample->n_labels;
     size_t side = (size_t)w->spec.data.image_size;
-    struct forward f = { 0 };
+    struct forward f = {0};
     uint64_t begun = clock_now_ns();
     progress_activity(&w->progress, "drawing %zu samples", n);
     uint8_t *images = mem_try_array(n, side * side * 3);

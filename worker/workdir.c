@@ -90,7 +90,7 @@ static void prune_state(const struct workdir *w)
 int workdir_open(const char *dir, const uint8_t cluster_id[16], struct workdir *ret,
                  struct err *err)
 {
-    struct workdir w = { .lock = { .fd = -1 } };
+    struct workdir w = {.lock = {.fd = -1}};
     char hex[33];
     int rc = dir ? lock(dir, &w, err) : lock_default(&w, err);
     if (rc < 0)
@@ -120,5 +120,5 @@ void workdir_close(struct workdir *w)
     mem_free(w->state);
     mem_free(w->tmp);
     mem_free(w->held);
-    *w = (struct workdir){ .lock = { .fd = -1 } };
+    *w = (struct workdir){.lock = {.fd = -1}};
 }

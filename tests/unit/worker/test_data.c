@@ -18,7 +18,7 @@ static int setup(void **state)
     for (int i = 0; i < 3; i++)
         shards[i] = shard_make(dir, i, 20, 5, i == 2 ? 7 : -1);
     for (int i = 0; i < 3; i++) {
-        ranges[i] = (struct data_range){ .path = shards[i].path, .start = 0, .count = 20 };
+        ranges[i] = (struct data_range){.path = shards[i].path, .start = 0, .count = 20};
         memcpy(ranges[i].sha256, shards[i].sha256, 32);
     }
     return 0;
@@ -35,8 +35,13 @@ static int teardown(void **state)
 
 static struct data_options defaults(void)
 {
-    return (struct data_options){ .image_size = 8, .batch = 7, .threads = 1, .shuffle = true,
-                                  .flip = true, .classes = 5, .seed = 99 };
+    return (struct data_options){.image_size = 8,
+                                 .batch = 7,
+                                 .threads = 1,
+                                 .shuffle = true,
+                                 .flip = true,
+                                 .classes = 5,
+                                 .seed = 99};
 }
 
 /* Hash of everything in the next n batches (all for n < 0); the ids too. */

@@ -33,7 +33,7 @@ static void sound_init(struct sound *s)
     skerry__v1__eval_task__init(&s->eval);
     skerry__v1__sample_task__init(&s->sample);
     skerry__v1__ingest_task__init(&s->ingest);
-    s->blob.sha256 = (ProtobufCBinaryData){ 32, s->hash };
+    s->blob.sha256 = (ProtobufCBinaryData){32, s->hash};
     s->blob.size = 100;
     s->blob.url = (char *)"/v1/blobs/aa?sig=1";
     for (int i = 0; i < 2; i++) {
@@ -133,47 +133,47 @@ static const struct {
     int code;
     const char *sentence;
 } rows[] = {
-    { "no id", no_id, ERR_FORMAT, "id is missing" },
-    { "no spec", no_spec, ERR_FORMAT, "spec is empty" },
-    { "long spec", long_spec, ERR_LIMIT, "spec is 32769 bytes" },
-    { "unknown kind", unknown_kind, ERR_UNIMPLEMENTED, "kind 77" },
-    { "kind of the coordinator", outer_kind, ERR_UNIMPLEMENTED, "kind 6" },
-    { "no modules", no_modules, ERR_FORMAT, "modules is empty" },
-    { "many modules", many_modules, ERR_LIMIT, "modules has 65" },
-    { "no module id", no_module_id, ERR_FORMAT, "module without an id" },
-    { "wrong level", wrong_level, ERR_FORMAT, "level 1" },
-    { "short module hash", short_module_hash, ERR_FORMAT, "modules.sha256" },
-    { "no source", no_source, ERR_FORMAT, "neither a full blob nor deltas" },
-    { "gap in the chain", gap_in_deltas, ERR_FORMAT, "does not continue" },
-    { "chain ends early", deltas_end_early, ERR_FORMAT, "end at 5" },
-    { "delta jumps", delta_jumps, ERR_FORMAT, "does not continue" },
-    { "delta without blob", delta_without_blob, ERR_FORMAT, "modules.deltas.blob is missing" },
-    { "many deltas", many_deltas, ERR_LIMIT, "modules.deltas has 17" },
-    { "no train", no_train, ERR_FORMAT, "train is missing" },
-    { "no length", no_length, ERR_FORMAT, "exactly one" },
-    { "two lengths", two_lengths, ERR_FORMAT, "exactly one" },
-    { "too long", too_long, ERR_LIMIT, "1000001 steps" },
-    { "no ranges", no_ranges, ERR_FORMAT, "train.ranges is empty" },
-    { "many ranges", many_ranges, ERR_LIMIT, "train.ranges has 4097" },
-    { "no shard", no_shard, ERR_FORMAT, "train.ranges is missing" },
-    { "empty range", empty_range, ERR_LIMIT, "covers 0 samples" },
-    { "range overflows", range_overflows, ERR_LIMIT, "covers 2 samples" },
-    { "short hash", short_hash, ERR_FORMAT, "20 bytes long" },
-    { "empty blob", empty_blob, ERR_LIMIT, "size 0" },
-    { "huge blob", huge_blob, ERR_LIMIT, "has the size" },
-    { "strange url", strange_url, ERR_FORMAT, "not an http or https" },
-    { "path of another host", other_host, ERR_FORMAT, "not an http or https" },
-    { "no classes", no_classes, ERR_FORMAT, "classes is empty" },
-    { "long class", long_class, ERR_LIMIT, "classes is" },
-    { "eval missing", eval_missing, ERR_FORMAT, "eval is missing" },
-    { "sample missing", sample_missing, ERR_FORMAT, "sample is missing" },
-    { "no labels", no_labels, ERR_FORMAT, "labels is empty" },
-    { "many labels", many_labels, ERR_LIMIT, "labels has 1025" },
-    { "label too high", label_too_high, ERR_LIMIT, "labels[1] is 2" },
-    { "no ODE steps", no_ode_steps, ERR_LIMIT, "sample.steps is 0" },
-    { "NaN guidance", nan_guidance, ERR_LIMIT, "guidance" },
-    { "ingest missing", ingest_missing, ERR_FORMAT, "ingest is missing" },
-    { "ingest of a path", ingest_path, ERR_FORMAT, "ingest.url" },
+    {"no id", no_id, ERR_FORMAT, "id is missing"},
+    {"no spec", no_spec, ERR_FORMAT, "spec is empty"},
+    {"long spec", long_spec, ERR_LIMIT, "spec is 32769 bytes"},
+    {"unknown kind", unknown_kind, ERR_UNIMPLEMENTED, "kind 77"},
+    {"kind of the coordinator", outer_kind, ERR_UNIMPLEMENTED, "kind 6"},
+    {"no modules", no_modules, ERR_FORMAT, "modules is empty"},
+    {"many modules", many_modules, ERR_LIMIT, "modules has 65"},
+    {"no module id", no_module_id, ERR_FORMAT, "module without an id"},
+    {"wrong level", wrong_level, ERR_FORMAT, "level 1"},
+    {"short module hash", short_module_hash, ERR_FORMAT, "modules.sha256"},
+    {"no source", no_source, ERR_FORMAT, "neither a full blob nor deltas"},
+    {"gap in the chain", gap_in_deltas, ERR_FORMAT, "does not continue"},
+    {"chain ends early", deltas_end_early, ERR_FORMAT, "end at 5"},
+    {"delta jumps", delta_jumps, ERR_FORMAT, "does not continue"},
+    {"delta without blob", delta_without_blob, ERR_FORMAT, "modules.deltas.blob is missing"},
+    {"many deltas", many_deltas, ERR_LIMIT, "modules.deltas has 17"},
+    {"no train", no_train, ERR_FORMAT, "train is missing"},
+    {"no length", no_length, ERR_FORMAT, "exactly one"},
+    {"two lengths", two_lengths, ERR_FORMAT, "exactly one"},
+    {"too long", too_long, ERR_LIMIT, "1000001 steps"},
+    {"no ranges", no_ranges, ERR_FORMAT, "train.ranges is empty"},
+    {"many ranges", many_ranges, ERR_LIMIT, "train.ranges has 4097"},
+    {"no shard", no_shard, ERR_FORMAT, "train.ranges is missing"},
+    {"empty range", empty_range, ERR_LIMIT, "covers 0 samples"},
+    {"range overflows", range_overflows, ERR_LIMIT, "covers 2 samples"},
+    {"short hash", short_hash, ERR_FORMAT, "20 bytes long"},
+    {"empty blob", empty_blob, ERR_LIMIT, "size 0"},
+    {"huge blob", huge_blob, ERR_LIMIT, "has the size"},
+    {"strange url", strange_url, ERR_FORMAT, "not an http or https"},
+    {"path of another host", other_host, ERR_FORMAT, "not an http or https"},
+    {"no classes", no_classes, ERR_FORMAT, "classes is empty"},
+    {"long class", long_class, ERR_LIMIT, "classes is"},
+    {"eval missing", eval_missing, ERR_FORMAT, "eval is missing"},
+    {"sample missing", sample_missing, ERR_FORMAT, "sample is missing"},
+    {"no labels", no_labels, ERR_FORMAT, "labels is empty"},
+    {"many labels", many_labels, ERR_LIMIT, "labels has 1025"},
+    {"label too high", label_too_high, ERR_LIMIT, "labels[1] is 2"},
+    {"no ODE steps", no_ode_steps, ERR_LIMIT, "sample.steps is 0"},
+    {"NaN guidance", nan_guidance, ERR_LIMIT, "guidance"},
+    {"ingest missing", ingest_missing, ERR_FORMAT, "ingest is missing"},
+    {"ingest of a path", ingest_path, ERR_FORMAT, "ingest.url"},
 };
 
 static void every_fault_is_named(void **state)
@@ -184,7 +184,7 @@ static void every_fault_is_named(void **state)
         sound_init(s);
         OK(validate_task(&s->task, err));
         rows[i].apply(s);
-        struct err e = { 0 };
+        struct err e = {0};
         int rc = validate_task(&s->task, &e);
         if (rc != -rows[i].code || !strstr(e.msg, rows[i].sentence))
             fail_msg("%s: %d '%s' lacks '%s'", rows[i].name, rc, e.msg, rows[i].sentence);

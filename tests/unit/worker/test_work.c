@@ -53,9 +53,15 @@ static void host_start(struct host *h)
     OK(cache_open(blobs, 0, &h->cache, err));
     h->modules = modules_open(held, h->cache);
     struct engine_options opt = {
-        .device = "cpu", .threads = 2, .decode_threads = 2, .memory_bytes = 1 << 30,
-        .image_cache_bytes = 1 << 20, .state_dir = h->state, .cache = h->cache,
-        .modules = h->modules, .started_ns = clock_now_ns(),
+        .device = "cpu",
+        .threads = 2,
+        .decode_threads = 2,
+        .memory_bytes = 1 << 30,
+        .image_cache_bytes = 1 << 20,
+        .state_dir = h->state,
+        .cache = h->cache,
+        .modules = h->modules,
+        .started_ns = clock_now_ns(),
     };
     OK(engine_open(&opt, &h->engine, err));
     mem_free(held);
@@ -115,7 +121,7 @@ static void host_free(struct host *h)
 static void blob_of(Skerry__V1__Blob *b, uint8_t sha256[32], const char *path)
 {
     skerry__v1__blob__init(b);
-    b->sha256 = (ProtobufCBinaryData){ 32, sha256 };
+    b->sha256 = (ProtobufCBinaryData){32, sha256};
     b->url = (char *)"/v1/blobs/x";
     OK(file_size(path, &b->size, err));
 }
@@ -138,7 +144,7 @@ static void order_init(struct order *o, int kind)
         o->range[i].count = 20;
         o->ranges[i] = &o->range[i];
     }
-    o->full.sha256 = (ProtobufCBinaryData){ 32, version0 };
+    o->full.sha256 = (ProtobufCBinaryData){32, version0};
     o->full.size = version0_file.len;
     o->full.url = (char *)"/v1/blobs/x";
     o->module.module_id = 7;
@@ -253,7 +259,7 @@ static void cut_phase_ends_the_same(void **state)
     struct work *b = begin(&cut, &o);
     pthread_t t;
     assert_int_equal(pthread_create(&t, NULL, cutter, b), 0);
-    struct err e = { 0 };
+    struct err e = {0};
     int rc = engine_run(cut.engine, b, &e);
     pthread_join(t, NULL);
     assert_int_equal(rc, -ERR_CANCELLED);
@@ -319,7 +325,7 @@ static void residual_is_kept_when_applied(void **state)
 {
     (void)state;
     char *dir = in(top, "residual"), current[CACHE_PATH_MAX], pending[CACHE_PATH_MAX];
-    struct residual_key key = { 1, 2, 3, 4 };
+    struct residual_key key = {1, 2, 3, 4};
     OK(file_mkdirs(dir, 0700, err));
     OK(residual_prepare(dir, &key, 50, current, pending, err));
     OK(file_write_atomic(pending, "50", 2, 0600, err));
@@ -349,15 +355,24 @@ static void version_is_rebuilt_from_a_delta(void **state)
     order_init(&o, SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN);
     struct work *w = run(&h, &o);
     char *full = in(top, "v0"), *out[4];
-    static const char *const names[] = { "v1", "d1", "target", "mom" };
+    static const char *const names[] = {"v1", "d1", "target", "mom"};
     for (int i = 0; i < 4; i++)
         out[i] = in(top, names[i]);
     OK(file_write_atomic(full, version0_file.data, version0_file.len, 0600, err));
-    struct fold_input input = { w->result.outputs[0].path, 1 };
-    struct fold_step step = { .module_id = 7, .base = 0, .full = full, .inputs = &input,
-                              .n_inputs = 1, .up = CODEC_E3M0, .down = CODEC_E3M0, .lr = 0.7,
-                              .momentum = 0.9, .full_out = out[0], .delta_out = out[1],
-                              .target_out = out[2], .mom_out = out[3] };
+    struct fold_input input = {w->result.outputs[0].path, 1};
+    struct fold_step step = {.module_id = 7,
+                             .base = 0,
+                             .full = full,
+                             .inputs = &input,
+                             .n_inputs = 1,
+                             .up = CODEC_E3M0,
+                             .down = CODEC_E3M0,
+                             .lr = 0.7,
+                             .momentum = 0.9,
+                             .full_out = out[0],
+                             .delta_out = out[1],
+                             .target_out = out[2],
+                             .mom_out = out[3]};
     struct fold_result folded;
     OK(fold_run(&step, &folded, err));
     work_free(w);
@@ -372,7 +387,7 @@ static void version_is_rebuilt_from_a_delta(void **state)
     o.module.deltas = o.deltas;
     o.module.n_deltas = 1;
     o.module.version = 1;
-    o.module.sha256 = (ProtobufCBinaryData){ 32, folded.full.sha256 };
+    o.module.sha256 = (ProtobufCBinaryData){32, folded.full.sha256};
     o.task.id = 12;
     o.train.first_step = STEPS;
     host_restart(&h); /* what is held is remembered */
@@ -394,9 +409,9 @@ static void version_is_rebuilt_from_a_delta(void **state)
     order_init(&first, SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN);
     work_free(run(&h, &first));
     host_put(&h, out[1], folded.delta.sha256);
-    uint8_t other[32] = { 1 };
+    uint8_t other[32] = {1};
     o.module.sha256.data = other;
-    struct err e = { 0 };
+    struct err e = {0};
     OK(work_new(&o.task, h.cache, h.tmp, &w, err));
     OK(engine_plan(h.engine, w, err));
     assert_int_equal(engine_run(h.engine, w, &e), -ERR_HASH);
