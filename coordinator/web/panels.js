@@ -69,10 +69,10 @@ export function waiting(list, empty, passed) {
     return;
   }
   sync($('waiting'), items, (w) => w.i,
-    () => el('li', {}, el('b'), el('time'), el('p')),
+    () => el('li', {}, el('b'), el('time', {title: 'When this time has passed, something is done about it.'}), el('p')),
     (node, w) => {
       setText(node.children[0], w.what);
-      setText(node.children[1], w.left === null ? '' : w.left > 0 ? `${duration(w.left)} left` : 'now');
+      setText(node.children[1], w.left === null ? '' : w.left > 0 ? `within ${duration(w.left)}` : 'now');
       setText(node.children[2], w.why);
     });
 }
