@@ -8,7 +8,7 @@ from swarm import Swarm, swarm  # noqa: F401  (fixture)
 
 
 # A phase that lasts about a second, so that there is something to interrupt.
-SLOW = dict(dim=128, depth=6, batch=8, steps=60, images=1000)
+SLOW = dict(dim=128, depth=6, batch=8, steps=60, images=1600)
 
 
 def task_of(swarm, name):
