@@ -139,18 +139,15 @@ static struct mat load_head(const struct plan *p, const void *x, int64_t at, int
 static void pack_nt(const struct plan *p, float *dst, const struct mat *m)
 {
     for (int64_t j = 0; j < p->T; j += NR)
-        p->kern->pack_b_nt(dst + j * p->dim_units, mat_row(p, m, j), m->ld,
-                           (int)least(NR, p->T - j), p->D);
+        p->kern->pack_b_nt(dst + j * p->dim_units, 0, mat_row(p, m, j), m->ld,
+                           least(NR, p->T - j), p->D);
 }
 
 /* Packs `rows` rows of m from `row` on, columns are D (k over rows). */
 static void pack_nn(const struct plan *p, float *dst, const struct mat *m, int64_t row,
                     int64_t rows)
 {
-    int64_t units = gemm_units(p->work, rows), size = (int64_t)dtype_bytes(p->work);
-    for (int64_t j = 0; j < p->D; j += NR)
-        p->kern->pack_b_nn(dst + j * units, mat_row(p, m, row) + j * size, m->ld,
-                           (int)least(NR, p->D - j), rows);
+    p->kern->pack_b_nn(dst, gemm_units(p->work, rows) * NR, mat_row(p, m, row), m->ld, p->D, rows);
 }
 
 /* strip = rows of a (in place, k over D) times packed keys. */
@@ -307,7 +304,7 @@ static void add_transposed(const struct plan *p, const struct bwd_scratch *s, fl
 {
     int64_t units = gemm_units(p->work, rows), dims = p->dim_panels * NR;
     float tile[TILE];
-    p->kern->pack_a_tn(s->left, left, p->key_panels * NR, p->T, rows, NULL);
+    p->kern->pack_a_tn(s->left, units * MR, left, p->key_panels * NR, p->T, rows, NULL);
     pack_nn(p, s->right, m, row, rows);
     for (int64_t j = 0; j < p->dim_panels; j++) {
         for (int64_t i = 0; i < p->T; i += MR) {

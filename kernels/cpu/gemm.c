@@ -9,7 +9,8 @@
 enum {
     ROWS = 96,      /* rows of a task: eight tiles share a panel of B in the first cache */
     CHUNK = 512,    /* units of k of a packed chunk in TN, so that both panels stay in cache */
-    PACK_PANELS = 4 /* panels of B that one task packs */
+    SLAB = 32,      /* units of k that one packing task takes: whole rows of memory */
+    LINE = 16       /* floats; added to the strides of panels */
 };
 
 struct job {
@@ -22,6 +23,8 @@ struct job {
     const char *b;     /* at k0 */
     float *packed_a;   /* NULL: A is read in place */
     float *packed_b;
+    float *slab_sums;  /* (slabs, m): column sums of A per packing task, or NULL */
+    int64_t a_stride, b_stride; /* floats from panel to panel */
     int64_t cols;      /* columns of a task, a multiple of NR */
     int64_t col_tasks; /* tasks side by side */
 };
@@ -36,31 +39,57 @@ static int64_t div_up(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
-static void pack_b_task(void *arg, int task, int thread)
+/* Elements of k of one packing task along k. */
+static int64_t slab_of(const struct matmul *mm)
 {
-    const struct job *job = arg;
-    const struct matmul *mm = job->mm;
-    size_t size = dtype_bytes(mm->dt);
-    bool nt = mm->layout == MM_NT;
-    int64_t end = min64(mm->n, ((int64_t)task + 1) * PACK_PANELS * GEMM_NR);
-    for (int64_t j = (int64_t)task * PACK_PANELS * GEMM_NR; j < end; j += GEMM_NR) {
-        const char *src = job->b + (size_t)(nt ? j * job->ldb : j) * size;
-        (nt ? job->kern->pack_b_nt : job->kern->pack_b_nn)(
-            job->packed_b + j * job->units, src, job->ldb, (int)min64(GEMM_NR, mm->n - j), job->kn);
-    }
+    return mm->dt == DT_BF16 ? 2 * SLAB : SLAB;
 }
 
-static void pack_a_task(void *arg, int task, int thread)
+/* B as (n,k): one panel. */
+static void pack_b_panel(void *arg, int task, int thread)
 {
     const struct job *job = arg;
     const struct matmul *mm = job->mm;
-    size_t size = dtype_bytes(mm->dt);
-    bool tn = mm->layout == MM_TN;
+    int64_t j = (int64_t)task * GEMM_NR;
+    job->kern->pack_b_nt(job->packed_b + task * job->b_stride, 0,
+                         job->b + j * job->ldb * (int64_t)dtype_bytes(mm->dt), job->ldb,
+                         min64(GEMM_NR, mm->n - j), job->kn);
+}
+
+/* B as (k,n): some rows of it, into all panels. */
+static void pack_b_slab(void *arg, int task, int thread)
+{
+    const struct job *job = arg;
+    const struct matmul *mm = job->mm;
+    int64_t k = task * slab_of(mm);
+    job->kern->pack_b_nn(job->packed_b + (int64_t)task * SLAB * GEMM_NR, job->b_stride,
+                         job->b + k * job->ldb * (int64_t)dtype_bytes(mm->dt), job->ldb, mm->n,
+                         min64(slab_of(mm), job->kn - k));
+}
+
+/* A as (m,k): one block of rows. */
+static void pack_a_rows(void *arg, int task, int thread)
+{
+    const struct job *job = arg;
+    const struct matmul *mm = job->mm;
     int64_t i = (int64_t)task * ROWS;
-    const char *src = job->a + (size_t)(tn ? i : i * job->lda) * size;
-    (tn ? job->kern->pack_a_tn : job->kern->pack_a_nt)(
-        job->packed_a + i * job->units, src, job->lda, (int)min64(ROWS, mm->m - i), job->kn,
-        mm->a_colsum ? mm->a_colsum + i : NULL);
+    job->kern->pack_a_nt(job->packed_a + i / GEMM_MR * job->a_stride, job->a_stride,
+                         job->a + i * job->lda * (int64_t)dtype_bytes(mm->dt), job->lda,
+                         min64(ROWS, mm->m - i), job->kn, NULL);
+}
+
+/* A as (k,m): some rows of it, into all panels. */
+static void pack_a_slab(void *arg, int task, int thread)
+{
+    const struct job *job = arg;
+    const struct matmul *mm = job->mm;
+    int64_t k = task * slab_of(mm);
+    float *sums = job->slab_sums ? job->slab_sums + task * mm->m : NULL;
+    if (sums)
+        memset(sums, 0, (size_t)mm->m * sizeof *sums);
+    job->kern->pack_a_tn(job->packed_a + (int64_t)task * SLAB * GEMM_MR, job->a_stride,
+                         job->a + k * job->lda * (int64_t)dtype_bytes(mm->dt), job->lda, mm->m,
+                         min64(slab_of(mm), job->kn - k), sums);
 }
 
 /* One block of rows times one block of columns: B's panel outside, as it is the larger. */
@@ -83,9 +112,10 @@ static void product_task(void *arg, int task, int thread)
                 .add = mm->accumulate || job->k0 > 0,
                 .bias = job->k0 == 0,
             };
-            const float *b = job->packed_b + j * job->units;
+            const float *b = job->packed_b + j / GEMM_NR * job->b_stride;
             if (job->packed_a)
-                job->kern->packed[t.rows](tile, job->packed_a + i * job->units, 0, b, job->units);
+                job->kern->packed[t.rows](tile, job->packed_a + i / GEMM_MR * job->a_stride, 0, b,
+                                          job->units);
             else
                 job->kern->inplace[t.rows](tile, job->a + i * row_bytes, row_bytes, b, job->units);
             job->kern->store(mm, &t);
@@ -99,7 +129,7 @@ static bool readable_in_place(const struct matmul *mm, int64_t lda)
 {
     int64_t row_bytes = lda * (int64_t)dtype_bytes(mm->dt);
     return mm->layout != MM_TN && (mm->dt == DT_F32 || mm->k % 2 == 0) &&
-           (row_bytes % 2048 != 0 || mm->n <= 2 * GEMM_NR);
+           (row_bytes % 4096 != 0 || mm->n <= 2 * GEMM_NR);
 }
 
 /* Enough tasks for every thread to even out, but wide ones first. */
@@ -117,11 +147,39 @@ static void plan_columns(struct job *job, int threads)
 static void run_chunk(struct job *job, struct cpu_pool *pool)
 {
     const struct matmul *mm = job->mm;
-    int row_tasks = (int)div_up(mm->m, ROWS);
-    cpu_pool_run(pool, pack_b_task, job, (int)div_up(mm->n, PACK_PANELS * GEMM_NR));
-    if (job->packed_a)
-        cpu_pool_run(pool, pack_a_task, job, row_tasks);
+    int row_tasks = (int)div_up(mm->m, ROWS), slabs = (int)div_up(job->units, SLAB);
+    if (mm->layout == MM_NT)
+        cpu_pool_run(pool, pack_b_panel, job, (int)div_up(mm->n, GEMM_NR));
+    else
+        cpu_pool_run(pool, pack_b_slab, job, slabs);
+    if (mm->layout == MM_TN)
+        cpu_pool_run(pool, pack_a_slab, job, slabs);
+    else if (job->packed_a)
+        cpu_pool_run(pool, pack_a_rows, job, row_tasks);
+    for (int k = 0; job->slab_sums && k < slabs; k++)
+        for (int64_t i = 0; i < mm->m; i++)
+            mm->a_colsum[i] += job->slab_sums[k * mm->m + i];
     cpu_pool_run(pool, product_task, job, row_tasks * (int)job->col_tasks);
+}
+
+/* Where the packed panels lie in the scratch; false without memory. */
+static bool plan_memory(struct job *job, struct cpu_state *st, int64_t units)
+{
+    const struct matmul *mm = job->mm;
+    bool pack_a = !readable_in_place(mm, job->lda);
+    job->a_stride = units * GEMM_MR + LINE;
+    job->b_stride = units * GEMM_NR + LINE;
+    int64_t a = pack_a ? div_up(mm->m, GEMM_MR) * job->a_stride : 0;
+    int64_t b = div_up(mm->n, GEMM_NR) * job->b_stride;
+    int64_t sums = mm->a_colsum ? div_up(units, SLAB) * mm->m : 0;
+    a = div_up(a, LINE) * LINE;
+    float *scratch = cpu_scratch(st, SCRATCH_PACKED, (size_t)(a + b + sums) * sizeof *scratch);
+    if (!scratch)
+        return false;
+    job->packed_a = pack_a ? scratch : NULL;
+    job->packed_b = scratch + a;
+    job->slab_sums = mm->a_colsum ? scratch + a + b : NULL;
+    return true;
 }
 
 static int multiply(struct device *dev, const struct matmul *mm)
@@ -137,16 +195,8 @@ static int multiply(struct device *dev, const struct matmul *mm)
     bool chunked = mm->layout == MM_TN && mm->epilogue == MM_PLAIN && mm->c_dt == DT_F32;
     int64_t per_unit = mm->dt == DT_BF16 ? 2 : 1;
     int64_t chunk = chunked ? min64(mm->k, CHUNK * per_unit) : mm->k;
-    int64_t units = gemm_units(mm->dt, chunk);
-    bool pack_a = !readable_in_place(mm, job.lda);
-    size_t a_floats = pack_a ? (size_t)(div_up(mm->m, GEMM_MR) * GEMM_MR * units) : 0;
-    size_t b_floats = (size_t)(div_up(mm->n, GEMM_NR) * GEMM_NR * units);
-    a_floats = (a_floats + 15) / 16 * 16;
-    float *scratch = cpu_scratch(st, SCRATCH_PACKED, (a_floats + b_floats) * sizeof *scratch);
-    if (!scratch)
+    if (!plan_memory(&job, st, gemm_units(mm->dt, chunk)))
         return -ENOMEM;
-    job.packed_a = pack_a ? scratch : NULL;
-    job.packed_b = scratch + a_floats;
     plan_columns(&job, dev->threads);
     size_t size = dtype_bytes(mm->dt);
     for (job.k0 = 0; job.k0 < mm->k; job.k0 += chunk) {

@@ -8,6 +8,9 @@
  *   packed B: panels of NR columns, each [units][NR]      (zeros beyond n)
  *   packed A: panels of MR rows,    each [units][MR]      (zeros beyond m)
  *
+ * Panels follow each other at a stride that is no multiple of a page, so that
+ * writing one unit of all panels does not fall on one set of the first cache.
+ *
  * Every sum runs over k in ascending order in chunks fixed by the shapes, so the
  * result depends on neither the number of threads nor the blocking. */
 #ifndef KERNELS_CPU_GEMM_H
@@ -22,13 +25,15 @@ enum { GEMM_MR = 12, GEMM_NR = 32 };
 typedef void gemm_micro_fn(float *tile, const void *a, int64_t row_bytes, const float *b,
                            int64_t units);
 
-/* One panel of `cols` (<= NR) columns: of src (k, ld), or for NT of rows of length k. */
-typedef void gemm_pack_b_fn(float *dst, const void *src, int64_t ld, int cols, int64_t k);
+/* Panels of `cols` columns, `stride` floats apart, from src (k, ld); or for NT one panel (cols
+ * <= NR) from rows of length k.  dst is the first unit to write of the first panel. */
+typedef void gemm_pack_b_fn(float *dst, int64_t stride, const void *src, int64_t ld, int64_t cols,
+                            int64_t k);
 
-/* Consecutive panels of `rows` rows of the product: the columns of src (k, ld), whose
- * sums over k are added to sums (rows) when given; or for NT rows of length k. */
-typedef void gemm_pack_a_fn(float *dst, const void *src, int64_t ld, int rows, int64_t k,
-                            float *sums);
+/* Panels of `rows` rows of the product: the columns of src (k, ld), whose sums over k are
+ * added to sums (rows) when given; or for NT rows of length k. */
+typedef void gemm_pack_a_fn(float *dst, int64_t stride, const void *src, int64_t ld, int64_t rows,
+                            int64_t k, float *sums);
 
 /* A finished tile, NR wide, to rows i.. and columns j.. of C. */
 struct gemm_tile {

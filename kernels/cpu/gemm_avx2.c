@@ -79,43 +79,51 @@ static gemm_micro_fn *const inplace_table[GEMM_MR + 1] = {
     inplace_7, inplace_8, inplace_9, inplace_10, inplace_11, inplace_12,
 };
 
-static void pack_b_nn(float *dst, const void *src, int64_t ld, int cols, int64_t K)
-{
-    const float *from = src;
-    for (int64_t k = 0; k < K; k++, dst += GEMM_NR, from += ld)
-        for (int c = 0; c < GEMM_NR; c++)
-            dst[c] = c < cols ? from[c] : 0;
-}
-
-static void pack_b_nt(float *dst, const void *src, int64_t ld, int cols, int64_t K)
-{
-    const float *from = src;
-    for (int64_t k = 0; k < K; k++)
-        for (int c = 0; c < GEMM_NR; c++)
-            dst[k * GEMM_NR + c] = c < cols ? from[c * ld + k] : 0;
-}
-
-static void pack_a_tn(float *dst, const void *src, int64_t ld, int rows, int64_t K, float *sums)
+static void pack_b_nn(float *dst, int64_t stride, const void *src, int64_t ld, int64_t cols,
+                      int64_t K)
 {
     const float *from = src;
     for (int64_t k = 0; k < K; k++, from += ld) {
-        for (int i = 0; i < rows; i++) {
-            dst[i / GEMM_MR * GEMM_MR * K + k * GEMM_MR + i % GEMM_MR] = from[i];
-            if (sums)
-                sums[i] += from[i];
+        for (int64_t c = 0; c < cols; c += GEMM_NR) {
+            float *out = dst + c / GEMM_NR * stride + k * GEMM_NR;
+            for (int64_t i = 0; i < GEMM_NR; i++)
+                out[i] = c + i < cols ? from[c + i] : 0;
         }
-        for (int i = rows; i % GEMM_MR; i++)
-            dst[i / GEMM_MR * GEMM_MR * K + k * GEMM_MR + i % GEMM_MR] = 0;
     }
 }
 
-static void pack_a_nt(float *dst, const void *src, int64_t ld, int rows, int64_t K, float *sums)
+static void pack_b_nt(float *dst, int64_t stride, const void *src, int64_t ld, int64_t cols,
+                      int64_t K)
 {
     const float *from = src;
-    for (int i = 0; i < (rows + GEMM_MR - 1) / GEMM_MR * GEMM_MR; i++)
+    for (int64_t k = 0; k < K; k++)
+        for (int64_t c = 0; c < GEMM_NR; c++)
+            dst[k * GEMM_NR + c] = c < cols ? from[c * ld + k] : 0;
+}
+
+static void pack_a_tn(float *dst, int64_t stride, const void *src, int64_t ld, int64_t rows,
+                      int64_t K, float *sums)
+{
+    const float *from = src;
+    for (int64_t k = 0; k < K; k++, from += ld) {
+        for (int64_t i = 0; i < rows; i += GEMM_MR) {
+            float *out = dst + i / GEMM_MR * stride + k * GEMM_MR;
+            for (int64_t r = 0; r < GEMM_MR; r++)
+                out[r] = i + r < rows ? from[i + r] : 0;
+        }
+        for (int64_t i = 0; sums && i < rows; i++)
+            sums[i] += from[i];
+    }
+}
+
+static void pack_a_nt(float *dst, int64_t stride, const void *src, int64_t ld, int64_t rows,
+                      int64_t K, float *sums)
+{
+    const float *from = src;
+    for (int64_t i = 0; i < rows; i += GEMM_MR, dst += stride)
         for (int64_t k = 0; k < K; k++)
-            dst[i / GEMM_MR * GEMM_MR * K + k * GEMM_MR + i % GEMM_MR] =
-                i < rows ? from[i * ld + k] : 0;
+            for (int64_t r = 0; r < GEMM_MR; r++)
+                dst[k * GEMM_MR + r] = i + r < rows ? from[(i + r) * ld + k] : 0;
 }
 
 #include "kernels/cpu/gemm_store.h"

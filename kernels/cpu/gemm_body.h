@@ -149,14 +149,27 @@ static inline void load_units(__m512i *lo, __m512i *hi, const elem *src, int64_t
 #endif
 }
 
-static void pack_b_nn(float *dst, const void *src, int64_t ld, int cols, int64_t K)
+/* Units packed of one panel before the next: enough to write whole lines in a row, and few
+ * enough that the rows they come from are read as that many streams. */
+enum { BURST = 8 };
+
+static void pack_b_nn(float *dst, int64_t stride, const void *src, int64_t ld, int64_t cols,
+                      int64_t K)
 {
-    for (int64_t k = 0; k < K; k += PER_UNIT) {
-        __m512i lo, hi;
-        load_units(&lo, &hi, src, ld, k, K, cols);
-        _mm512_storeu_si512(dst, lo);
-        _mm512_storeu_si512(dst + 16, hi);
-        dst += GEMM_NR;
+    const int64_t burst = BURST * PER_UNIT;
+    for (int64_t k0 = 0; k0 < K; k0 += burst, dst += BURST * GEMM_NR) {
+        int64_t end = K < k0 + burst ? K : k0 + burst;
+        float *panel = dst;
+        for (int64_t c = 0; c < cols; c += GEMM_NR, panel += stride) {
+            float *out = panel;
+            int n = cols - c < GEMM_NR ? (int)(cols - c) : GEMM_NR;
+            for (int64_t k = k0; k < end; k += PER_UNIT, out += GEMM_NR) {
+                __m512i lo, hi;
+                load_units(&lo, &hi, (const elem *)src + c, ld, k, K, n);
+                _mm512_storeu_si512(out, lo);
+                _mm512_storeu_si512(out + 16, hi);
+            }
+        }
     }
 }
 
@@ -202,7 +215,8 @@ static inline void load_transposed(__m512i r[16], const elem *src, int64_t ld, i
     transpose16(r);
 }
 
-static void pack_b_nt(float *dst, const void *src, int64_t ld, int cols, int64_t K)
+static void pack_b_nt(float *dst, int64_t stride, const void *src, int64_t ld, int64_t cols,
+                      int64_t K)
 {
     int64_t units = (K + PER_UNIT - 1) / PER_UNIT;
     for (int half = 0; half < 2; half++) {
@@ -210,7 +224,7 @@ static void pack_b_nt(float *dst, const void *src, int64_t ld, int cols, int64_t
         for (int64_t u = 0; u < units; u += 16) {
             __m512i r[16];
             load_transposed(r, (const elem *)src + (c < cols ? c * ld : 0), ld, u * PER_UNIT, K,
-                            cols - c);
+                            (int)cols - c);
             for (int64_t i = 0; i < 16 && u + i < units; i++)
                 _mm512_storeu_si512(dst + (u + i) * GEMM_NR + c, r[i]);
         }
@@ -237,50 +251,46 @@ static inline void store_mr(float *p, __m512i u)
     _mm_storeu_si128((__m128i *)(void *)(p + 8), _mm512_extracti32x4_epi32(u, 2));
 }
 
-/* Panels whose sums fit beside each other; a task packs no more at once. */
-enum { SUM_PANELS = 8 };
-
-/* Rows of k are walked once for all panels, as they lie far apart. */
-static void pack_a_panels(float *dst, const elem *src, int64_t ld, int rows, int64_t K, float *sums)
+/* BURST units of one panel; returns their sum per row. */
+static inline __m512 pack_a_burst(float *out, const elem *src, int64_t ld, int64_t k, int64_t end,
+                                  int64_t K, int n)
 {
-    __m512 acc[SUM_PANELS];
-    int64_t panel = (K + PER_UNIT - 1) / PER_UNIT * GEMM_MR;
-    for (int p = 0; p < SUM_PANELS; p++)
-        acc[p] = _mm512_setzero_ps();
-    for (int64_t k = 0; k < K; k += PER_UNIT) {
-        float *out = dst + k / PER_UNIT * GEMM_MR;
-        for (int p = 0; p * GEMM_MR < rows; p++, out += panel) {
-            __m512i lo, hi;
-            int n = rows - p * GEMM_MR < GEMM_MR ? rows - p * GEMM_MR : GEMM_MR;
-            load_units(&lo, &hi, src + p * GEMM_MR, ld, k, K, n);
-            store_mr(out, lo);
-            if (sums)
-                acc[p] = _mm512_add_ps(acc[p], unit_sum(lo));
+    __m512 sum = _mm512_setzero_ps();
+    for (; k < end; k += PER_UNIT, out += GEMM_MR) {
+        __m512i lo, hi;
+        load_units(&lo, &hi, src, ld, k, K, n);
+        store_mr(out, lo);
+        sum = _mm512_add_ps(sum, unit_sum(lo));
+    }
+    return sum;
+}
+
+static void pack_a_tn(float *dst, int64_t stride, const void *src, int64_t ld, int64_t rows,
+                      int64_t K, float *sums)
+{
+    const int64_t burst = BURST * PER_UNIT;
+    for (int64_t k = 0; k < K; k += burst, dst += BURST * GEMM_MR) {
+        int64_t end = K < k + burst ? K : k + burst;
+        float *panel = dst;
+        for (int64_t i = 0; i < rows; i += GEMM_MR, panel += stride) {
+            int n = rows - i < GEMM_MR ? (int)(rows - i) : GEMM_MR;
+            __m512 sum = pack_a_burst(panel, (const elem *)src + i, ld, k, end, K, n);
+            if (!sums)
+                continue;
+            vmask m = v_mask(n);
+            v_store(sums + i, m, v_add(v_load(sums + i, m), sum));
         }
     }
-    for (int p = 0; sums && p * GEMM_MR < rows; p++) {
-        float *to = sums + p * GEMM_MR;
-        vmask m = v_mask(rows - p * GEMM_MR < GEMM_MR ? rows - p * GEMM_MR : GEMM_MR);
-        v_store(to, m, v_add(v_load(to, m), acc[p]));
-    }
 }
 
-static void pack_a_tn(float *dst, const void *src, int64_t ld, int rows, int64_t K, float *sums)
+static void pack_a_nt(float *dst, int64_t stride, const void *src, int64_t ld, int64_t rows,
+                      int64_t K, float *sums)
 {
     int64_t units = (K + PER_UNIT - 1) / PER_UNIT;
-    for (int i = 0; i < rows; i += SUM_PANELS * GEMM_MR) {
-        int n = rows - i < SUM_PANELS * GEMM_MR ? rows - i : SUM_PANELS * GEMM_MR;
-        pack_a_panels(dst + i * units, (const elem *)src + i, ld, n, K, sums ? sums + i : NULL);
-    }
-}
-
-static void pack_a_nt(float *dst, const void *src, int64_t ld, int rows, int64_t K, float *sums)
-{
-    int64_t units = (K + PER_UNIT - 1) / PER_UNIT;
-    for (int i = 0; i < rows; i += GEMM_MR, dst += units * GEMM_MR) {
+    for (int64_t i = 0; i < rows; i += GEMM_MR, dst += stride) {
         for (int64_t u = 0; u < units; u += 16) {
             __m512i r[16];
-            int n = rows - i < GEMM_MR ? rows - i : GEMM_MR;
+            int n = rows - i < GEMM_MR ? (int)(rows - i) : GEMM_MR;
             load_transposed(r, (const elem *)src + i * ld, ld, u * PER_UNIT, K, n);
             for (int64_t j = 0; j < 16 && u + j < units; j++)
                 store_mr(dst + (u + j) * GEMM_MR, r[j]);
