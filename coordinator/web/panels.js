@@ -155,8 +155,9 @@ export function workers(list, passed, joinCommand) {
   const sorted = [...list].sort((a, b) => (order[a.state] > 4) - (order[b.state] > 4) || a.id - b.id).slice(0, 500);
   sync($('workers'), sorted, (w) => w.id, workerRow, (row, w) => workerUpdate(row, w, passed));
   const alive = list.filter((w) => w.state !== 'lost' && w.state !== 'left');
-  setText($('workers-sum'), list.length ? `${alive.length} here, ${alive.filter((w) => w.task).length} at work, `
-    + `${rate(alive.reduce((s, w) => s + (w.images_per_s || 0), 0))} images/s` : '');
+  const speed = alive.reduce((s, w) => s + (w.images_per_s || 0), 0);
+  setText($('workers-sum'), list.length ? `${alive.length} here, ${alive.filter((w) => w.task).length} at work`
+    + (speed ? `, ${rate(speed)} images/s` : '') : '');
   $('workers').closest('.scroll').hidden = !list.length;
   const empty = $('workers-empty');
   empty.hidden = list.length > 0;

@@ -98,7 +98,7 @@ export function loss(x) {
 }
 
 export function rate(x) {
-  if (x === null || x === undefined) return DASH;
+  if (!x) return DASH; // 0: nothing moves
   return x >= 100 ? Math.round(x).toLocaleString('en') : x.toFixed(x >= 10 ? 1 : 2);
 }
 

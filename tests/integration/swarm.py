@@ -10,6 +10,7 @@
 
 Everything lives in a temporary directory on free ports and is killed at the end; when the test
 fails, pytest shows the tails of the logs."""
+import contextlib
 import ctypes
 import json
 import os
@@ -190,13 +191,20 @@ class Events(threading.Thread):
         return [data for event, data in list(self.items) if event == kind]
 
 
-@pytest.fixture
-def swarm(tmp_path):
-    s = Swarm(tmp_path)
+@contextlib.contextmanager
+def running(folder, *flags):
+    """A swarm with a coordinator, ended whatever happens."""
+    s = Swarm(folder)
     try:
-        s.coordinator()
+        s.coordinator(*flags)
         yield s
     finally:
         s.stop()
         for name in s.processes:  # captured; shown when the test failed
             print(f"---- {name}.log, last {TAIL_LINES} lines ----\n{s.tail(name)}")
+
+
+@pytest.fixture
+def swarm(tmp_path):
+    with running(tmp_path) as s:
+        yield s

@@ -11,7 +11,7 @@ import pytest
 
 from common import make_dataset, wait_until, write_job
 from openapi import OpenApi, registered_routes
-from swarm import swarm  # noqa: F401 (a fixture)
+from swarm import running, swarm  # noqa: F401 (a fixture)
 
 NOBODY = "0" * 64
 
@@ -21,9 +21,14 @@ def api(swarm):  # noqa: F811
     return OpenApi(swarm)
 
 
-@pytest.fixture
-def trained(api):
-    """The API of a swarm in which a job with samples and evaluations has ended."""
+@pytest.fixture(scope="module")
+def quiet(tmp_path_factory):
+    """The API of a coordinator without workers and jobs, for tests that change nothing."""
+    with running(tmp_path_factory.mktemp("quiet")) as s:
+        yield OpenApi(s)
+
+
+def train(api):
     api.events = api.swarm.events()
     api.swarm.worker("one")
     api.swarm.worker("two")
@@ -32,19 +37,26 @@ def trained(api):
     return api
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The API of a swarm in which a job with samples and evaluations has ended; change nothing."""
+    with running(tmp_path_factory.mktemp("trained")) as s:
+        yield train(OpenApi(s))
+
+
 def error(answer):
     return answer.json()["error"]["message"]
 
 
 # ---- the document and the server agree ----
 
-def test_every_route_is_documented_and_every_path_is_routed(api):
-    documented = {(method.upper(), path) for method, path, _ in api.operations().values()}
+def test_every_route_is_documented_and_every_path_is_routed(quiet):
+    documented = {(method.upper(), path) for method, path, _ in quiet.operations().values()}
     assert registered_routes() == documented
 
 
-def test_every_documented_operation_answers_as_documented(trained):
-    api, job, task = trained, trained.job, None
+def test_every_documented_operation_answers_as_documented(api):
+    job = train(api).job
     anybody = {"headers": {"Authorization": ""}}
     api.call("health", **anybody)
     api.call("prometheus")
@@ -112,43 +124,43 @@ def submit_again(api):
 # ---- who may ----
 
 @pytest.mark.parametrize("presented", ["", "Bearer wrong", "Bearer ", "Basic dXNlcjpwYXNz", "Bearer " + "A" * 5000])
-def test_without_the_secret_nothing_is_told(api, presented):
-    for name, (method, path, op) in api.operations().items():
+def test_without_the_secret_nothing_is_told(quiet, presented):
+    for name, (method, path, op) in quiet.operations().items():
         if op.get("security") == [] or method == "put":
             continue
         path = re.sub(r"\{id\}", "1", path).replace("{sha256}", NOBODY)
-        answer = api.swarm.stranger().request(method, api.swarm.url + path, headers={"Authorization": presented} if presented else {},
+        answer = quiet.swarm.stranger().request(method, quiet.swarm.url + path, headers={"Authorization": presented} if presented else {},
                                   timeout=20, json={} if method == "post" else None)
         allowed = (401, 403) if name == "getBlob" else (401,)  # there a ticket would do, too
         assert answer.status_code in allowed, f"{name}: {answer.status_code}"
-        api.check(op, answer)
+        quiet.check(op, answer)
 
 
-def test_a_workers_token_is_not_a_users(api):
-    answer = api.swarm.stranger().get(api.swarm.url + "/v1/status", headers={"Authorization": f"Bearer {api.swarm.worker_token}"},
+def test_a_workers_token_is_not_a_users(quiet):
+    answer = quiet.swarm.stranger().get(quiet.swarm.url + "/v1/status", headers={"Authorization": f"Bearer {quiet.swarm.worker_token}"},
                           timeout=20)
     assert answer.status_code in (401, 403)
 
 
-def test_login_sets_a_cookie_that_scripts_cannot_read(api):
-    browser = api.swarm.stranger()
-    form = browser.get(api.swarm.url + "/", timeout=20)
+def test_login_sets_a_cookie_that_scripts_cannot_read(quiet):
+    browser = quiet.swarm.stranger()
+    form = browser.get(quiet.swarm.url + "/", timeout=20)
     assert form.status_code == 200 and 'name="token"' in form.text
-    denied = browser.get(api.swarm.url + "/?token=wrong", timeout=20)
+    denied = browser.get(quiet.swarm.url + "/?token=wrong", timeout=20)
     assert denied.status_code == 401 and "not the right one" in denied.text
     assert not browser.cookies
-    inside = browser.get(api.swarm.url + f"/?token={api.swarm.token}", timeout=20, allow_redirects=False)
+    inside = browser.get(quiet.swarm.url + f"/?token={quiet.swarm.token}", timeout=20, allow_redirects=False)
     assert inside.status_code == 303 and inside.headers["Location"] == "/"
     cookie = inside.headers["Set-Cookie"]
     assert all(word in cookie for word in ("HttpOnly", "SameSite=Strict", "Secure", "Path=/"))
-    page = browser.get(api.swarm.url + "/", timeout=20)
+    page = browser.get(quiet.swarm.url + "/", timeout=20)
     assert 'id="loss-title"' in page.text
     policy = page.headers["Content-Security-Policy"]
     assert "default-src 'none'" in policy and "unsafe" not in policy
-    assert browser.get(api.swarm.url + "/v1/status", timeout=20).status_code == 200
-    browser.post(api.swarm.url + "/logout", timeout=20)
-    assert browser.get(api.swarm.url + "/v1/status", timeout=20).status_code == 401
-    bad = browser.post(api.swarm.url + "/login", data={"token": "a\r\nSet-Cookie: x=y"}, timeout=20, allow_redirects=False)
+    assert browser.get(quiet.swarm.url + "/v1/status", timeout=20).status_code == 200
+    browser.post(quiet.swarm.url + "/logout", timeout=20)
+    assert browser.get(quiet.swarm.url + "/v1/status", timeout=20).status_code == 401
+    bad = browser.post(quiet.swarm.url + "/login", data={"token": "a\r\nSet-Cookie: x=y"}, timeout=20, allow_redirects=False)
     assert bad.status_code == 401 and "Set-Cookie" not in bad.headers
 
 
@@ -183,35 +195,35 @@ def with_shard(**changes):
     ("prepareUpload", {"sha256": NOBODY, "size": -1}, 400, "from 1 to"),
     ("prepareUpload", {"sha256": NOBODY, "size": 1, "sise": 2}, 400, 'did you mean "size"'),
 ])
-def test_bad_bodies_are_refused_with_a_sentence(api, operation, body, status, words):
-    answer = api.call(operation, status, json=body)
+def test_bad_bodies_are_refused_with_a_sentence(quiet, operation, body, status, words):
+    answer = quiet.call(operation, status, json=body)
     assert words in error(answer), error(answer)
     assert "\n" not in error(answer)
 
 
-def test_a_good_spec_without_its_shards_is_refused(api, tmp_path):
+def test_a_good_spec_without_its_shards_is_refused(quiet, tmp_path):
     spec = open(write_job(tmp_path, data=False), encoding="utf-8").read()
-    answer = api.swarm.post("/v1/jobs", submission(spec=spec))
+    answer = quiet.swarm.post("/v1/jobs", submission(spec=spec))
     assert 400 <= answer.status_code < 500 and NOBODY[:8] in error(answer), answer.text
-    assert api.call("listJobs").json() == {"items": []}
+    assert quiet.call("listJobs").json() == {"items": []}
 
 
-def test_broken_json_and_oversized_bodies(api):
-    broken = api.call("submitJob", 400, data=b'{"spec": ', headers={"Content-Type": "application/json"})
+def test_broken_json_and_oversized_bodies(quiet):
+    broken = quiet.call("submitJob", 400, data=b'{"spec": ', headers={"Content-Type": "application/json"})
     assert "line 1" in error(broken)
-    twice = api.call("prepareUpload", 400, data=b'{"size":1,"size":2}')
+    twice = quiet.call("prepareUpload", 400, data=b'{"size":1,"size":2}')
     assert "size" in error(twice)
     # Refused from its headers alone, before a byte of the body is there.
-    context = ssl.create_default_context(cafile=api.swarm.session.verify)
+    context = ssl.create_default_context(cafile=quiet.swarm.session.verify)
     context.check_hostname = False
-    client = http.client.HTTPSConnection("127.0.0.1", api.swarm.ports["http_port"], context=context, timeout=20)
+    client = http.client.HTTPSConnection("127.0.0.1", quiet.swarm.ports["http_port"], context=context, timeout=20)
     client.putrequest("POST", "/v1/uploads")
-    client.putheader("Authorization", f"Bearer {api.swarm.token}")
+    client.putheader("Authorization", f"Bearer {quiet.swarm.token}")
     client.putheader("Content-Length", "100000")
     client.endheaders()
     answer = client.getresponse()
     assert answer.status == 413
-    api.validate_named(json.load(answer), "Error")
+    quiet.validate_named(json.load(answer), "Error")
     client.close()
 
 
@@ -220,23 +232,23 @@ def test_broken_json_and_oversized_bodies(api):
     ("/v1/tasks/99", 404), ("/v1/jobs/99/metrics", 404), ("/v1/tasks?state=happy", 400), ("/v1/tasks?job=x", 400),
     ("/v1/modules?job=99", 404), ("/v1/nothing", 404), ("/v1/blobs/zz", 400), (f"/v1/blobs/{NOBODY}", 404),
     ("/web/secret.html", 404), ("/web/..%2fapp.js", 404), ("/v1/jobs/", 404)])
-def test_bad_paths(api, path, status):
-    answer = api.swarm.get(path)
+def test_bad_paths(quiet, path, status):
+    answer = quiet.swarm.get(path)
     assert answer.status_code == status, answer.text
-    api.validate_named(answer.json(), "Error")
+    quiet.validate_named(answer.json(), "Error")
 
 
-def test_wrong_methods(api):
+def test_wrong_methods(quiet):
     for method, path in (("DELETE", "/v1/jobs"), ("POST", "/v1/status"), ("PUT", "/healthz")):
-        answer = api.swarm.session.request(method, api.swarm.url + path, timeout=20)
+        answer = quiet.swarm.session.request(method, quiet.swarm.url + path, timeout=20)
         assert answer.status_code == 405, answer.text
-        api.validate_named(answer.json(), "Error")
+        quiet.validate_named(answer.json(), "Error")
 
 
-def test_commands_to_what_is_not_there(api):
+def test_commands_to_what_is_not_there(quiet):
     for operation in ("cancelJob", "sampleJob", "drainWorker"):
-        assert "99" in error(api.call(operation, 404, params={"id": 99}, json={}))
-        assert "unknown key" in error(api.call(operation, 400, params={"id": 99}, json={"force": True}))
+        assert "99" in error(quiet.call(operation, 404, params={"id": 99}, json={}))
+        assert "unknown key" in error(quiet.call(operation, 400, params={"id": 99}, json={"force": True}))
 
 
 # ---- what is told ----
@@ -321,17 +333,18 @@ def test_blobs_by_range(trained):
     trained.call("getBlob", 304, params={"sha256": blob["blob"]}, headers={"If-None-Match": etag})
 
 
-def test_an_upload_with_another_content_is_refused(api):
+def test_an_upload_with_another_content_is_refused(quiet):
     content = b"what was promised"
-    ticket = api.call("prepareUpload", json={"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}).json()
-    put = api.swarm.stranger().put(api.swarm.url + ticket["url"], data=b"what has now come", timeout=20)
+    ticket = quiet.call("prepareUpload", json={"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}).json()
+    put = quiet.swarm.stranger().put(quiet.swarm.url + ticket["url"], data=b"what has now come", timeout=20)
     assert put.status_code == 422 and put.json()["error"]["code"] == "hash_mismatch"
-    api.check(api.operations()["putBlob"][2], put)
+    quiet.check(quiet.operations()["putBlob"][2], put)
     forged = ticket["url"][:-4] + "0000"
-    assert api.swarm.stranger().put(api.swarm.url + forged, data=content, timeout=20).status_code in (401, 403)
+    assert quiet.swarm.stranger().put(quiet.swarm.url + forged, data=content, timeout=20).status_code in (401, 403)
 
 
-def test_what_was_acknowledged_survives_a_kill(trained):
+def test_what_was_acknowledged_survives_a_kill(api):
+    trained = train(api)
     before = trained.swarm.job(trained.job)
     trained.swarm.kill("coordinatord", signal.SIGKILL)
     trained.swarm.coordinator()
@@ -351,9 +364,9 @@ def test_a_stopping_coordinator_ends_its_streams(api):
     assert not events.is_alive()
 
 
-def test_an_empty_dataset_class_is_named(api, tmp_path):
+def test_an_empty_dataset_class_is_named(quiet, tmp_path):
     make_dataset(tmp_path / "data")
     (tmp_path / "data" / "empty").mkdir()
-    done = api.swarm.skerry("submit", write_job(tmp_path, data=False))
+    done = quiet.swarm.skerry("submit", write_job(tmp_path, data=False))
     assert done.returncode != 0 and "empty" in done.stderr
-    assert api.call("listJobs").json() == {"items": []}
+    assert quiet.call("listJobs").json() == {"items": []}
