@@ -338,7 +338,7 @@ void coordinator_close(struct coordinator *co)
     co->closing = true;
     outer_exec_free(co->outer);
     for (size_t i = 0; i < co->state.n_workers; i++)
-        member_unpark(co, &co->state.workers[i][0], "the coordinator stops");
+        member_unpark(co, co->state.workers[i], "the coordinator stops");
     if (co->store != NULL && store_commit(co->store, &err) < 0)
         log_error("store", "%s; what was not acknowledged is lost", err.msg);
     drop_replies(co);
@@ -349,6 +349,8 @@ void coordinator_close(struct coordinator *co)
     blob_http_close(co->blob_http);
     blobstore_close(co->blobs);
     store_close(co->store);
+    while (co->turn_scheduled) /* it still points here */
+        loop_turn(co->loop, false);
     loop_timer_free(co->tick);
     loop_timer_free(co->retry);
     loop_timer_free(co->sweep);
