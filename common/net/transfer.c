@@ -5,6 +5,7 @@
 #include "common/base/mem.h"
 #include "common/base/str.h"
 #include "common/net/loop.h"
+#include "common/net/socket_bytes.h"
 #include "common/net/transfer_internal.h"
 
 #include <errno.h>
@@ -19,13 +20,14 @@
 struct xfer {
     struct loop *loop;
     struct xfer_options o;
-    CURLM *multi; /* NULL before the first transfer */
+    CURLM *multi;      /* NULL before the first transfer */
     struct pool *pool; /* NULL before the first file */
     struct loop_timer *timer, *tick;
     struct list waiting, active, sockets;
     unsigned waiting_count, active_count, running;
     uint64_t next_id;
     struct xfer_counters counters;
+    struct socket_bytes bytes;
     bool closed;
 };
 
@@ -163,14 +165,6 @@ static void end_attempt(struct transfer *t)
     struct xfer *x = t->owner;
     if (!t->easy)
         return;
-    curl_off_t up = 0, down = 0;
-    long request = 0, header = 0;
-    curl_easy_getinfo(t->easy, CURLINFO_SIZE_UPLOAD_T, &up);
-    curl_easy_getinfo(t->easy, CURLINFO_SIZE_DOWNLOAD_T, &down);
-    curl_easy_getinfo(t->easy, CURLINFO_REQUEST_SIZE, &request);
-    curl_easy_getinfo(t->easy, CURLINFO_HEADER_SIZE, &header);
-    x->counters.bytes_out += (uint64_t)(up + request);
-    x->counters.bytes_in += (uint64_t)(down + header);
     (void)curl_multi_remove_handle(x->multi, t->easy); /* may not have been added */
     curl_easy_cleanup(t->easy);
     curl_slist_free_all(t->headers);
@@ -294,7 +288,7 @@ static void verified(void *arg, int rc)
 static void start_verify(struct transfer *t)
 {
     struct xfer *x = t->owner;
-    struct err err = { 0 };
+    struct err err = {0};
     end_attempt(t);
     int rc = file_sync(t->fd, t->part, &err);
     transfer_close_file(t);
@@ -321,7 +315,7 @@ static void start_verify(struct transfer *t)
 static void run(struct transfer *t)
 {
     struct xfer *x = t->owner;
-    struct err err = { 0 };
+    struct err err = {0};
     int rc = start_curl(x, &err);
     if (rc == 0) {
         x->running++;
@@ -337,6 +331,7 @@ static void run(struct transfer *t)
         start_verify(t); /* all of it came before we were stopped */
         return;
     }
+    socket_bytes_attach(&x->bytes, t->easy);
     curl_easy_setopt(t->easy, CURLOPT_USERAGENT, x->o.user_agent);
     curl_easy_setopt(t->easy, CURLOPT_CONNECTTIMEOUT_MS, (long)x->o.connect_ms);
     curl_easy_setopt(t->easy, CURLOPT_LOW_SPEED_LIMIT, (long)x->o.min_bytes_per_s);
@@ -369,7 +364,7 @@ static void pump(struct xfer *x)
 
 static void settle(struct transfer *t, CURLcode rc)
 {
-    struct err err = { 0 };
+    struct err err = {0};
     switch (transfer_judge(t, rc, &err)) {
     case TRANSFER_DONE:
         finish(t, 0, "");
@@ -562,8 +557,8 @@ int xfer_call(struct xfer *x, const struct xfer_call *c, uint64_t *ret_id, struc
     t->deadline_ms = c->deadline_ms ? c->deadline_ms : 30000;
     buf_init(&t->answer, (size_t)t->max_bytes);
     if (c->body) {
-        char *type = str_printf("Content-Type: %s",
-                                c->content_type ? c->content_type : "application/json");
+        char *type =
+            str_printf("Content-Type: %s", c->content_type ? c->content_type : "application/json");
         t->call_headers = curl_slist_append(t->call_headers, type);
         mem_free(type);
         t->request_body = mem_try(c->body_len + 1);
@@ -582,7 +577,7 @@ int xfer_call(struct xfer *x, const struct xfer_call *c, uint64_t *ret_id, struc
 void xfer_cancel(struct xfer *x, uint64_t id)
 {
     ASSERT_LOOP_THREAD(x->loop);
-    struct list *lists[] = { &x->waiting, &x->active };
+    struct list *lists[] = {&x->waiting, &x->active};
     for (unsigned i = 0; i < 2; i++) {
         for (struct list *l = lists[i]->next; l != lists[i]; l = l->next) {
             struct transfer *t = list_entry(l, struct transfer, link);
@@ -598,6 +593,7 @@ void xfer_cancel(struct xfer *x, uint64_t id)
 struct xfer_counters xfer_counters(const struct xfer *x)
 {
     struct xfer_counters c = x->counters;
+    socket_bytes_read(&x->bytes, &c.bytes_in, &c.bytes_out);
     c.running = x->running;
     c.waiting = x->waiting_count + x->active_count - x->running;
     return c;

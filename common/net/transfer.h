@@ -100,7 +100,7 @@ int xfer_call(struct xfer *x, const struct xfer_call *c, uint64_t *ret_id, struc
 void xfer_cancel(struct xfer *x, uint64_t id);
 
 struct xfer_counters {
-    uint64_t bytes_in, bytes_out; /* headers and bodies, without TLS framing */
+    uint64_t bytes_in, bytes_out; /* at the sockets: with TLS and retransmissions */
     unsigned running, waiting;
     uint64_t retries;
 };

@@ -1,0 +1,57 @@
+#include "common/net/socket_bytes.h"
+
+#include <linux/tcp.h> /* not netinet/tcp.h, whose tcp_info is older and shorter */
+#include <netinet/in.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static void add(curl_socket_t fd, uint64_t *in, uint64_t *out)
+{
+    struct tcp_info info;
+    socklen_t len = sizeof info;
+
+    memset(&info, 0, sizeof info); /* an older kernel fills less */
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0) {
+        *in += info.tcpi_bytes_received;
+        *out += info.tcpi_bytes_sent;
+    }
+}
+
+static curl_socket_t open_socket(void *arg, curlsocktype purpose, struct curl_sockaddr *address)
+{
+    struct socket_bytes *b = arg;
+    int fd = socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
+    if (fd >= 0 && b->n_open < SOCKET_BYTES_OPEN_MAX)
+        b->open[b->n_open++] = fd;
+    return fd < 0 ? CURL_SOCKET_BAD : fd;
+}
+
+static int close_socket(void *arg, curl_socket_t fd)
+{
+    struct socket_bytes *b = arg;
+    add(fd, &b->in, &b->out);
+    for (unsigned i = 0; i < b->n_open; i++) {
+        if (b->open[i] == fd) {
+            b->open[i] = b->open[--b->n_open];
+            break;
+        }
+    }
+    return close(fd);
+}
+
+void socket_bytes_attach(struct socket_bytes *b, CURL *easy)
+{
+    curl_easy_setopt(easy, CURLOPT_OPENSOCKETFUNCTION, open_socket);
+    curl_easy_setopt(easy, CURLOPT_OPENSOCKETDATA, b);
+    curl_easy_setopt(easy, CURLOPT_CLOSESOCKETFUNCTION, close_socket);
+    curl_easy_setopt(easy, CURLOPT_CLOSESOCKETDATA, b);
+}
+
+void socket_bytes_read(const struct socket_bytes *b, uint64_t *ret_in, uint64_t *ret_out)
+{
+    *ret_in = b->in;
+    *ret_out = b->out;
+    for (unsigned i = 0; i < b->n_open; i++)
+        add(b->open[i], ret_in, ret_out);
+}

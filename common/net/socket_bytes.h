@@ -1,0 +1,26 @@
+/* Bytes that libcurl's connections move, read off the sockets themselves
+ * (TCP_INFO): TLS framing, handshakes and retransmissions included.
+ *
+ * A socket_bytes outlives all connections of its CURLM.  One thread. */
+#ifndef COMMON_NET_SOCKET_BYTES_H
+#define COMMON_NET_SOCKET_BYTES_H
+
+#include <stdint.h>
+
+#include <curl/curl.h>
+
+#define SOCKET_BYTES_OPEN_MAX 64 /* open at once; what is beyond is counted when it closes */
+
+struct socket_bytes {
+    curl_socket_t open[SOCKET_BYTES_OPEN_MAX];
+    unsigned n_open;
+    uint64_t in, out; /* of sockets that are closed */
+};
+
+/* Makes this handle's connections count here. */
+void socket_bytes_attach(struct socket_bytes *b, CURL *easy);
+
+/* Up to now: closed and open sockets. */
+void socket_bytes_read(const struct socket_bytes *b, uint64_t *ret_in, uint64_t *ret_out);
+
+#endif
