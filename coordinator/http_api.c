@@ -15,28 +15,28 @@
 
 /* The blob routes are common/net/blob_http's. */
 static const struct http_route routes[] = {
-    { "GET", "/healthz", ANYBODY, 0, http_get_health, NULL, NULL },
-    { "GET", "/metrics", USER, 0, http_get_prometheus, NULL, NULL },
-    { "GET", "/", ANYBODY, 0, http_get_page, NULL, NULL },
-    { "GET", "/web/{name}", ANYBODY, 0, http_get_web_file, NULL, NULL },
-    { "POST", "/login", ANYBODY, 4096, http_post_login, NULL, NULL },
-    { "POST", "/logout", ANYBODY, 4096, http_post_logout, NULL, NULL },
-    { "GET", "/v1/status", USER, 0, http_get_status, NULL, NULL },
-    { "GET", "/v1/jobs", USER, 0, http_get_jobs, NULL, NULL },
-    { "POST", "/v1/jobs", USER, HTTP_BODY_SUBMIT, http_post_job, NULL, NULL },
-    { "GET", "/v1/jobs/{id}", USER, 0, http_get_job, NULL, NULL },
-    { "POST", "/v1/jobs/{id}/cancel", USER, HTTP_BODY_SMALL, http_post_cancel, NULL, NULL },
-    { "GET", "/v1/jobs/{id}/metrics", USER, 0, http_get_job_metrics, NULL, NULL },
-    { "POST", "/v1/jobs/{id}/sample", USER, HTTP_BODY_SMALL, http_post_sample, NULL, NULL },
-    { "GET", "/v1/tasks", USER, 0, http_get_tasks, NULL, NULL },
-    { "GET", "/v1/tasks/{id}", USER, 0, http_get_task, NULL, NULL },
-    { "GET", "/v1/workers", USER, 0, http_get_workers, NULL, NULL },
-    { "POST", "/v1/workers/{id}/drain", USER, HTTP_BODY_SMALL, http_post_drain, NULL, NULL },
-    { "GET", "/v1/modules", USER, 0, http_get_modules, NULL, NULL },
-    { "POST", "/v1/uploads", USER, HTTP_BODY_SMALL, http_post_upload, NULL, NULL },
-    { "GET", "/v1/log", USER, 0, http_get_log, NULL, NULL },
-    { "GET", "/v1/join", USER, 0, http_get_join, NULL, NULL },
-    { "GET", "/v1/events", USER, 0, http_get_events, NULL, NULL },
+    {"GET", "/healthz", ANYBODY, 0, http_get_health, NULL, NULL},
+    {"GET", "/metrics", USER, 0, http_get_prometheus, NULL, NULL},
+    {"GET", "/", ANYBODY, 0, http_get_page, NULL, NULL},
+    {"GET", "/web/{name}", ANYBODY, 0, http_get_web_file, NULL, NULL},
+    {"POST", "/login", ANYBODY, 4096, http_post_login, NULL, NULL},
+    {"POST", "/logout", ANYBODY, 4096, http_post_logout, NULL, NULL},
+    {"GET", "/v1/status", USER, 0, http_get_status, NULL, NULL},
+    {"GET", "/v1/jobs", USER, 0, http_get_jobs, NULL, NULL},
+    {"POST", "/v1/jobs", USER, HTTP_BODY_SUBMIT, http_post_job, NULL, NULL},
+    {"GET", "/v1/jobs/{id}", USER, 0, http_get_job, NULL, NULL},
+    {"POST", "/v1/jobs/{id}/cancel", USER, HTTP_BODY_SMALL, http_post_cancel, NULL, NULL},
+    {"GET", "/v1/jobs/{id}/metrics", USER, 0, http_get_job_metrics, NULL, NULL},
+    {"POST", "/v1/jobs/{id}/sample", USER, HTTP_BODY_SMALL, http_post_sample, NULL, NULL},
+    {"GET", "/v1/tasks", USER, 0, http_get_tasks, NULL, NULL},
+    {"GET", "/v1/tasks/{id}", USER, 0, http_get_task, NULL, NULL},
+    {"GET", "/v1/workers", USER, 0, http_get_workers, NULL, NULL},
+    {"POST", "/v1/workers/{id}/drain", USER, HTTP_BODY_SMALL, http_post_drain, NULL, NULL},
+    {"GET", "/v1/modules", USER, 0, http_get_modules, NULL, NULL},
+    {"POST", "/v1/uploads", USER, HTTP_BODY_SMALL, http_post_upload, NULL, NULL},
+    {"GET", "/v1/log", USER, 0, http_get_log, NULL, NULL},
+    {"GET", "/v1/join", USER, 0, http_get_join, NULL, NULL},
+    {"GET", "/v1/events", USER, 0, http_get_events, NULL, NULL},
 };
 
 #define N_ROUTES (sizeof routes / sizeof routes[0])
@@ -71,8 +71,8 @@ int http_api_open(const struct http_api_options *o, struct http_api **ret, struc
 /* ---- answers that wait for the disk -------------------------------------- */
 
 struct pending {
-    struct list link;          /* in api->pending, alone once it was answered */
-    struct http_request *req;  /* NULL: answered by close, the callback only frees */
+    struct list link;         /* in api->pending, alone once it was answered */
+    struct http_request *req; /* NULL: answered by close, the callback only frees */
     unsigned status;
     json_t *body;
 };
@@ -94,7 +94,7 @@ void http_api_when_durable(struct http_api *api, struct http_request *r, unsigne
                            json_t *body)
 {
     struct pending *p = mem_alloc(sizeof *p);
-    *p = (struct pending){ .req = r, .status = status, .body = body };
+    *p = (struct pending){.req = r, .status = status, .body = body};
     list_push(&api->pending, &p->link);
     view_when_durable(api->o.co, durable, p);
 }
@@ -125,15 +125,15 @@ void http_api_fail(struct http_request *r, const struct err *err)
         unsigned status;
         const char *word;
     } map[] = {
-        { -ERR_NOTFOUND, 404, "not_found" },  { -ENOENT, 404, "not_found" },
-        { -EEXIST, 409, "conflict" },         { -EBUSY, 409, "conflict" },
-        { -ERR_STALE, 409, "conflict" },      { -ERR_LIMIT, 429, "limit" },
-        { -ENOSPC, 507, "no_space" },         { -EIO, 503, "unavailable" },
-        { -EAGAIN, 503, "unavailable" },      { -ERR_CANCELLED, 503, "unavailable" },
-        { -EINVAL, 400, "invalid" },          { -ERR_CONFIG, 400, "invalid" },
-        { -ERR_FORMAT, 400, "invalid" },      { -ERR_HASH, 422, "hash_mismatch" },
-        { -ERANGE, 400, "invalid" },          { -ERR_UNIMPLEMENTED, 400, "invalid" },
-        { -ERR_VERSION, 400, "invalid" },     { -ENOMEM, 503, "unavailable" },
+        {-ERR_NOTFOUND, 404, "not_found"}, {-ENOENT, 404, "not_found"},
+        {-EEXIST, 409, "conflict"},        {-EBUSY, 409, "conflict"},
+        {-ERR_STALE, 409, "conflict"},     {-ERR_LIMIT, 429, "limit"},
+        {-ENOSPC, 507, "no_space"},        {-EIO, 503, "unavailable"},
+        {-EAGAIN, 503, "unavailable"},     {-ERR_CANCELLED, 503, "unavailable"},
+        {-EINVAL, 400, "invalid"},         {-ERR_CONFIG, 400, "invalid"},
+        {-ERR_FORMAT, 400, "invalid"},     {-ERR_HASH, 422, "hash_mismatch"},
+        {-ERANGE, 400, "invalid"},         {-ERR_UNIMPLEMENTED, 400, "invalid"},
+        {-ERR_VERSION, 400, "invalid"},    {-ENOMEM, 503, "unavailable"},
     };
     for (size_t i = 0; i < sizeof map / sizeof map[0]; i++) {
         if (map[i].code == err->code) {

@@ -28,10 +28,10 @@ struct http_server;
 struct http_api_options {
     struct coordinator *co;
     struct http_server *server;
-    struct blob_http *blobs;    /* signs upload tickets */
-    struct blobstore *store;    /* answers "have you got it?" */
-    const char *worker_token;   /* "skerry1...", shown with the join command */
-    bool plain;                 /* http://: the cookie is not marked Secure */
+    struct blob_http *blobs;  /* signs upload tickets */
+    struct blobstore *store;  /* answers "have you got it?" */
+    const char *worker_token; /* "skerry1...", shown with the join command */
+    bool plain;               /* http://: the cookie is not marked Secure */
     /* Same as the server's: role mask of a presented secret. */
     unsigned (*authenticate)(void *arg, const char *presented);
     void *auth_arg;

@@ -12,10 +12,13 @@
 static const char *expected(const struct http_field *f, char *out, size_t size)
 {
     static const char *const names[] = {
-        [HTTP_INT] = "a whole number",    [HTTP_REAL] = "a number",
-        [HTTP_BOOL] = "true or false",    [HTTP_STRING] = "a text",
+        [HTTP_INT] = "a whole number",
+        [HTTP_REAL] = "a number",
+        [HTTP_BOOL] = "true or false",
+        [HTTP_STRING] = "a text",
         [HTTP_SHA256] = "64 hex digits (a-f in lower case)",
-        [HTTP_ARRAY] = "a list",          [HTTP_OBJECT] = "an object",
+        [HTTP_ARRAY] = "a list",
+        [HTTP_OBJECT] = "an object",
     };
     const char *name = names[f->type];
     bool bounded = f->min != 0 || f->max != 0;
@@ -76,8 +79,7 @@ static bool is_sha256(const json_t *v)
     const char *s = json_string_value(v);
     if (s == NULL || json_string_length(v) != 2 * HASH_BYTES)
         return false;
-    return strspn(s, "0123456789abcdef") == 2 * HASH_BYTES &&
-           hash_unhex(s, bytes, HASH_BYTES) == 0;
+    return strspn(s, "0123456789abcdef") == 2 * HASH_BYTES && hash_unhex(s, bytes, HASH_BYTES) == 0;
 }
 
 static bool fits(const json_t *v, const struct http_field *f)
@@ -108,8 +110,8 @@ int http_body_check_value(const json_t *value, const char *where, const struct h
     if (fits(value, field))
         return 0;
     char want[96], got[96];
-    return err_set(err, -EINVAL, "%s must be %s, not %s", where,
-                   expected(field, want, sizeof want), shown(value, got, sizeof got));
+    return err_set(err, -EINVAL, "%s must be %s, not %s", where, expected(field, want, sizeof want),
+                   shown(value, got, sizeof got));
 }
 
 static int unknown_key(const char *key, const char *where, const struct http_field *fields,
@@ -149,7 +151,8 @@ int http_body_check(const json_t *object, const char *where, const struct http_f
                        shown(object, got, sizeof got));
     const char *key;
     json_t *value;
-    json_object_foreach((json_t *)object, key, value) {
+    json_object_foreach((json_t *)object, key, value)
+    {
         const struct http_field *f = find(key, fields, n);
         if (f == NULL)
             return unknown_key(key, where, fields, n, err);

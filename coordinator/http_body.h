@@ -21,8 +21,8 @@
 struct err;
 
 enum http_field_type {
-    HTTP_INT,    /* min..max */
-    HTTP_REAL,   /* min..max; a whole number will do */
+    HTTP_INT,  /* min..max */
+    HTTP_REAL, /* min..max; a whole number will do */
     HTTP_BOOL,
     HTTP_STRING, /* of min..max bytes */
     HTTP_SHA256, /* 64 lower-case hex digits */

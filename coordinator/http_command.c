@@ -29,7 +29,7 @@
 static json_t *take_body(struct http_request *r, const struct http_field *fields, size_t n)
 {
     size_t len;
-    struct err err = { 0 };
+    struct err err = {0};
     json_t *body = NULL;
     (void)http_request_body(r, &len);
     if (len == 0)
@@ -64,8 +64,8 @@ static void dataset_release(struct dataset *d)
 static int take_classes(const json_t *dataset, struct dataset *d, struct view_submit *s,
                         struct err *err)
 {
-    static const struct http_field name = { "name", HTTP_STRING, .min = 1, .max = 256 };
-    static const struct http_field count = { "count", HTTP_INT, .min = 0, .max = 4294967295.0 };
+    static const struct http_field name = {"name", HTTP_STRING, .min = 1, .max = 256};
+    static const struct http_field count = {"count", HTTP_INT, .min = 0, .max = 4294967295.0};
     const json_t *classes = json_object_get(dataset, "classes");
     const json_t *counts = json_object_get(dataset, "counts");
     size_t n = json_array_size(classes);
@@ -97,10 +97,10 @@ static int take_shards(const json_t *list, struct dataset *d, struct view_submit
                        struct err *err)
 {
     static const struct http_field fields[] = {
-        { "sha256", HTTP_SHA256, .required = true },
-        { "size", HTTP_INT, .required = true, .min = 1, .max = UPLOAD_MAX_BYTES },
-        { "samples", HTTP_INT, .required = true, .min = 1, .max = 65536 },
-        { "holdout", HTTP_BOOL, .required = true },
+        {"sha256", HTTP_SHA256, .required = true},
+        {"size", HTTP_INT, .required = true, .min = 1, .max = UPLOAD_MAX_BYTES},
+        {"samples", HTTP_INT, .required = true, .min = 1, .max = 65536},
+        {"holdout", HTTP_BOOL, .required = true},
     };
     size_t n = json_array_size(list);
     d->shards = mem_try_array(n, sizeof d->shards[0]);
@@ -127,8 +127,8 @@ static int take_shards(const json_t *list, struct dataset *d, struct view_submit
 static int take_bad(const json_t *list, struct dataset *d, struct view_submit *s, struct err *err)
 {
     static const struct http_field fields[] = {
-        { "key", HTTP_STRING, .required = true, .min = 0, .max = 4096 },
-        { "reason", HTTP_STRING, .required = true, .min = 0, .max = 1024 },
+        {"key", HTTP_STRING, .required = true, .min = 0, .max = 4096},
+        {"reason", HTTP_STRING, .required = true, .min = 0, .max = 1024},
     };
     size_t n = json_array_size(list);
     if (n == 0)
@@ -155,10 +155,10 @@ static int take_dataset(const json_t *dataset, struct dataset *d, struct view_su
                         struct err *err)
 {
     static const struct http_field fields[] = {
-        { "classes", HTTP_ARRAY, .required = true, .min = 1, .max = CLASSES_MAX },
-        { "counts", HTTP_ARRAY, .required = true, .min = 1, .max = CLASSES_MAX },
-        { "shards", HTTP_ARRAY, .required = true, .min = 1, .max = SHARDS_MAX },
-        { "bad", HTTP_ARRAY, .min = 0, .max = BAD_MAX },
+        {"classes", HTTP_ARRAY, .required = true, .min = 1, .max = CLASSES_MAX},
+        {"counts", HTTP_ARRAY, .required = true, .min = 1, .max = CLASSES_MAX},
+        {"shards", HTTP_ARRAY, .required = true, .min = 1, .max = SHARDS_MAX},
+        {"bad", HTTP_ARRAY, .min = 0, .max = BAD_MAX},
     };
     if (dataset == NULL)
         return 0;
@@ -173,16 +173,16 @@ static int take_dataset(const json_t *dataset, struct dataset *d, struct view_su
 void http_post_job(void *arg, struct http_request *r)
 {
     static const struct http_field fields[] = {
-        { "spec", HTTP_STRING, .required = true, .min = 1, .max = JOB_SPEC_MAX },
-        { "dataset", HTTP_OBJECT },
+        {"spec", HTTP_STRING, .required = true, .min = 1, .max = JOB_SPEC_MAX},
+        {"dataset", HTTP_OBJECT},
     };
     struct http_api *api = arg;
-    struct err err = { 0 };
+    struct err err = {0};
     json_t *body = take_body(r, fields, N(fields));
     if (body == NULL)
         return;
-    struct dataset d = { 0 };
-    struct view_submit submit = { .spec = json_string_value(json_object_get(body, "spec")) };
+    struct dataset d = {0};
+    struct view_submit submit = {.spec = json_string_value(json_object_get(body, "spec"))};
     uint64_t id;
     if (take_dataset(json_object_get(body, "dataset"), &d, &submit, &err) < 0 ||
         view_job_submit(api->o.co, &submit, &id, &err) < 0) {
@@ -213,7 +213,7 @@ static json_t *id_state(uint64_t id, const char *state)
 void http_post_cancel(void *arg, struct http_request *r)
 {
     struct http_api *api = arg;
-    struct err err = { 0 };
+    struct err err = {0};
     struct view_job j;
     uint64_t id;
     if (http_request_param_u64(r, "id", &id) < 0)
@@ -231,7 +231,7 @@ void http_post_cancel(void *arg, struct http_request *r)
 void http_post_drain(void *arg, struct http_request *r)
 {
     struct http_api *api = arg;
-    struct err err = { 0 };
+    struct err err = {0};
     struct view_worker w;
     uint64_t id;
     if (http_request_param_u64(r, "id", &id) < 0)
@@ -249,7 +249,7 @@ void http_post_drain(void *arg, struct http_request *r)
 static int take_labels(const json_t *list, uint32_t *out, struct view_sample_request *s,
                        struct err *err)
 {
-    static const struct http_field label = { "label", HTTP_INT, .min = 0, .max = CLASSES_MAX - 1 };
+    static const struct http_field label = {"label", HTTP_INT, .min = 0, .max = CLASSES_MAX - 1};
     s->n_labels = json_array_size(list);
     for (size_t i = 0; i < s->n_labels; i++) {
         char where[32];
@@ -267,24 +267,24 @@ static int take_sampler(const json_t *body, struct view_sample_request *s, struc
     s->sampler = json_string_value(json_object_get(body, "sampler"));
     if (s->sampler == NULL || strcmp(s->sampler, "euler") == 0 || strcmp(s->sampler, "heun") == 0)
         return 0;
-    return err_set(err, -EINVAL, "\"sampler\" of the body must be \"euler\" or \"heun\", not \"%s\"",
-                   s->sampler);
+    return err_set(err, -EINVAL,
+                   "\"sampler\" of the body must be \"euler\" or \"heun\", not \"%s\"", s->sampler);
 }
 
 void http_post_sample(void *arg, struct http_request *r)
 {
     static const struct http_field fields[] = {
-        { "count", HTTP_INT, .min = 1, .max = VIEW_LABELS_MAX },
-        { "labels", HTTP_ARRAY, .min = 1, .max = VIEW_LABELS_MAX },
-        { "steps", HTTP_INT, .min = 1, .max = 1000 },
-        { "guidance", HTTP_REAL, .min = 0, .max = 100 },
-        { "seed", HTTP_INT, .min = 0, .max = 9223372036854775807.0 },
-        { "sampler", HTTP_STRING, .min = 1, .max = 16 },
-        { "columns", HTTP_INT, .min = 1, .max = VIEW_LABELS_MAX },
-        { "ema", HTTP_BOOL },
+        {"count", HTTP_INT, .min = 1, .max = VIEW_LABELS_MAX},
+        {"labels", HTTP_ARRAY, .min = 1, .max = VIEW_LABELS_MAX},
+        {"steps", HTTP_INT, .min = 1, .max = 1000},
+        {"guidance", HTTP_REAL, .min = 0, .max = 100},
+        {"seed", HTTP_INT, .min = 0, .max = 9223372036854775807.0},
+        {"sampler", HTTP_STRING, .min = 1, .max = 16},
+        {"columns", HTTP_INT, .min = 1, .max = VIEW_LABELS_MAX},
+        {"ema", HTTP_BOOL},
     };
     struct http_api *api = arg;
-    struct err err = { 0 };
+    struct err err = {0};
     uint64_t id, task;
     if (http_request_param_u64(r, "id", &id) < 0)
         return;
@@ -318,11 +318,11 @@ void http_post_sample(void *arg, struct http_request *r)
 void http_post_upload(void *arg, struct http_request *r)
 {
     static const struct http_field fields[] = {
-        { "sha256", HTTP_SHA256, .required = true },
-        { "size", HTTP_INT, .required = true, .min = 1, .max = UPLOAD_MAX_BYTES },
+        {"sha256", HTTP_SHA256, .required = true},
+        {"size", HTTP_INT, .required = true, .min = 1, .max = UPLOAD_MAX_BYTES},
     };
     struct http_api *api = arg;
-    struct err err = { 0 };
+    struct err err = {0};
     json_t *body = take_body(r, fields, N(fields));
     if (body == NULL)
         return;

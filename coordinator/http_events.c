@@ -20,8 +20,8 @@ struct http_events {
     struct coordinator *co;
     int handle;
     struct list listeners;
-    uint64_t n;                        /* sentences so far */
-    json_t *log[HTTP_EVENTS_LOG_MAX];  /* ring: sentence n lies at (n - 1) % max */
+    uint64_t n;                       /* sentences so far */
+    json_t *log[HTTP_EVENTS_LOG_MAX]; /* ring: sentence n lies at (n - 1) % max */
 };
 
 static void send_all(struct http_events *ev, const char *event, json_t *takes)
@@ -44,7 +44,8 @@ static bool sentence(struct http_events *ev, const struct view_event *e, char *o
     if (e->kind == VIEW_EVENT_WORKER || e->kind == VIEW_EVENT_LOSS ||
         view_job(ev->co, e->job_id, &job, NULL) < 0)
         return false;
-    char *rest = out + snprintf(out, size, "job %llu (%.64s)", (unsigned long long)job.id, job.name);
+    char *rest =
+        out + snprintf(out, size, "job %llu (%.64s)", (unsigned long long)job.id, job.name);
     size_t left = size - (size_t)(rest - out);
     if (e->round != NULL)
         (void)snprintf(rest, left, ": %s", e->text);

@@ -14,7 +14,7 @@ struct http_api {
     char *worker_token;
     struct http_route *routes; /* the table with arg = this */
     unsigned n_routes;
-    struct list pending;       /* answers that wait until their change is durable */
+    struct list pending; /* answers that wait until their change is durable */
     struct http_events *events;
 };
 
@@ -44,7 +44,7 @@ void http_get_join(void *arg, struct http_request *r);
 void http_get_health(void *arg, struct http_request *r);
 void http_get_events(void *arg, struct http_request *r);
 void http_get_prometheus(void *arg, struct http_request *r); /* http_metrics.c */
-void http_post_job(void *arg, struct http_request *r); /* http_command.c */
+void http_post_job(void *arg, struct http_request *r);       /* http_command.c */
 void http_post_cancel(void *arg, struct http_request *r);
 void http_post_sample(void *arg, struct http_request *r);
 void http_post_drain(void *arg, struct http_request *r);

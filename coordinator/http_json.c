@@ -349,8 +349,8 @@ json_t *http_json_job(struct coordinator *co, uint64_t id, struct err *err)
     put(bad, "items", must(json_array()));
     put(o, "bad_samples", bad);
     put(o, "waiting_for", waiting(co, id));
-    static const char *const lists[] = { "classes", "phases", "modules", "history", "epochs",
-                                         "samples" };
+    static const char *const lists[] = {"classes", "phases", "modules",
+                                        "history", "epochs", "samples"};
     for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
         put(o, lists[i], must(json_array()));
     view_each_class(co, id, add_class, json_object_get(o, "classes"));
@@ -369,9 +369,10 @@ json_t *http_json_metric(const struct view_metric *m)
 {
     json_t *o = must(json_object());
     put(o, "n", count(m->n));
-    put(o, "kind", must(json_string(m->kind == VIEW_METRIC_LOSS    ? "loss"
-                                    : m->kind == VIEW_METRIC_ROUND ? "round"
-                                                                   : "eval")));
+    put(o, "kind",
+        must(json_string(m->kind == VIEW_METRIC_LOSS    ? "loss"
+                         : m->kind == VIEW_METRIC_ROUND ? "round"
+                                                        : "eval")));
     put(o, "path", count(m->path));
     /* An evaluation is of what so many finished rounds have made. */
     put(o, "round", count(m->kind == VIEW_METRIC_EVAL ? m->round : m->round + 1u));
@@ -438,7 +439,7 @@ static void note_task(void *arg, const struct view_task *t)
 
 json_t *http_json_tasks(struct coordinator *co, uint64_t job_id, const char *state, size_t max)
 {
-    struct newest n = { mem_alloc_array(max, sizeof(uint64_t)), max, 0 };
+    struct newest n = {mem_alloc_array(max, sizeof(uint64_t)), max, 0};
     view_each_task(co, job_id, state, note_task, &n);
     json_t *a = must(json_array());
     for (size_t i = 0; i < max && i < n.seen; i++) {
@@ -542,7 +543,7 @@ static void add_module_versions(void *arg, const struct view_module *m)
 
 json_t *http_json_modules(struct coordinator *co, uint64_t job_id)
 {
-    struct modules modules = { co, must(json_array()) };
+    struct modules modules = {co, must(json_array())};
     view_each_module(co, job_id, add_module_versions, &modules);
     return modules.array;
 }

@@ -19,8 +19,8 @@
 struct writer {
     struct coordinator *co;
     struct buf *out;
-    int rc;                        /* of the first append that failed */
-    const struct job_family *job;  /* the family of the walk that runs */
+    int rc;                       /* of the first append that failed */
+    const struct job_family *job; /* the family of the walk that runs */
     const struct worker_family *worker;
     const char *state;
     unsigned count;
@@ -69,8 +69,7 @@ static void plain(struct writer *w, const char *name, const char *labels, double
         w->rc = buf_printf(w->out, "skerry_%s%s %.17g\n", name, labels, x);
 }
 
-static void single(struct writer *w, const char *name, const char *type, const char *help,
-                   double x)
+static void single(struct writer *w, const char *name, const char *type, const char *help, double x)
 {
     family(w, name, type, help);
     if (!isnan(x))
@@ -115,10 +114,10 @@ static void by_state(struct writer *w, const char *name, const char *const *stat
 
 static void whole(struct writer *w, const struct view_status *s)
 {
-    static const char *const jobs[] = { "pending", "ingesting", "initialising", "running",
-                                        "finishing", "done", "failed", "cancelled" };
-    static const char *const workers[] = { "idle", "busy", "late", "lost", "left", "draining",
-                                           "quarantined" };
+    static const char *const jobs[] = {"pending",   "ingesting", "initialising", "running",
+                                       "finishing", "done",      "failed",       "cancelled"};
+    static const char *const workers[] = {"idle", "busy",     "late",       "lost",
+                                          "left", "draining", "quarantined"};
     family(w, "build_info", "gauge", "The version that runs.");
     text(w, "skerry_build_info{");
     label(w, "version", s->version);
@@ -205,25 +204,25 @@ static double job_eta(const struct view_job *j)
 
 /* A NULL help goes on with the family of the row before. */
 static const struct job_family job_families[] = {
-    { "job_round", "gauge", "Finished rounds.", job_round, NULL },
-    { "job_rounds", "gauge", "Planned rounds.", job_rounds, NULL },
-    { "job_step", "counter", "Inner steps of the slowest path.", job_step, NULL },
-    { "job_loss", "gauge", "Newest training loss.", job_loss, NULL },
-    { "job_eval_loss", "gauge", "Newest held-out loss.", job_eval, NULL },
-    { "job_images_per_second", "gauge", "Training speed.", job_speed, NULL },
-    { "job_eta_seconds", "gauge", "Expected time to the end.", job_eta, NULL },
-    { "job_parameters", "gauge", "Parameters of a path.", job_params, NULL },
-    { "job_bytes_total", "counter", "Parameters and data on the wire.", job_up,
-      "direction=\"up\",what=\"parameters\"" },
-    { "job_bytes_total", NULL, NULL, job_down, "direction=\"down\",what=\"parameters\"" },
-    { "job_bytes_total", NULL, NULL, job_data, "direction=\"down\",what=\"data\"" },
-    { "job_bytes_per_parameter", "gauge", "Bytes per parameter, worker and round.", job_param_up,
-      "direction=\"up\"" },
-    { "job_bytes_per_parameter", NULL, NULL, job_param_down, "direction=\"down\"" },
-    { "job_fp32_data_parallel_ratio", "gauge",
-      "Parameter bytes that moved, over those that fp32 data-parallel would have moved.", job_ratio,
-      NULL },
-    { "job_bad_samples", "gauge", "Images that were skipped.", job_bad, NULL },
+    {"job_round", "gauge", "Finished rounds.", job_round, NULL},
+    {"job_rounds", "gauge", "Planned rounds.", job_rounds, NULL},
+    {"job_step", "counter", "Inner steps of the slowest path.", job_step, NULL},
+    {"job_loss", "gauge", "Newest training loss.", job_loss, NULL},
+    {"job_eval_loss", "gauge", "Newest held-out loss.", job_eval, NULL},
+    {"job_images_per_second", "gauge", "Training speed.", job_speed, NULL},
+    {"job_eta_seconds", "gauge", "Expected time to the end.", job_eta, NULL},
+    {"job_parameters", "gauge", "Parameters of a path.", job_params, NULL},
+    {"job_bytes_total", "counter", "Parameters and data on the wire.", job_up,
+     "direction=\"up\",what=\"parameters\""},
+    {"job_bytes_total", NULL, NULL, job_down, "direction=\"down\",what=\"parameters\""},
+    {"job_bytes_total", NULL, NULL, job_data, "direction=\"down\",what=\"data\""},
+    {"job_bytes_per_parameter", "gauge", "Bytes per parameter, worker and round.", job_param_up,
+     "direction=\"up\""},
+    {"job_bytes_per_parameter", NULL, NULL, job_param_down, "direction=\"down\""},
+    {"job_fp32_data_parallel_ratio", "gauge",
+     "Parameter bytes that moved, over those that fp32 data-parallel would have moved.", job_ratio,
+     NULL},
+    {"job_bad_samples", "gauge", "Images that were skipped.", job_bad, NULL},
 };
 
 static void job_labels(struct writer *w, const struct view_job *j, const char *more)
@@ -302,22 +301,21 @@ GET_WORKER(worker_done, v->tasks_done)
 GET_WORKER(worker_failed, v->tasks_failed)
 
 static const struct worker_family worker_families[] = {
-    { "worker_up", "gauge", "Whether the worker is there.", worker_up, NULL },
-    { "worker_busy", "gauge", "Whether the worker holds a task.", worker_busy, NULL },
-    { "worker_images_per_second", "gauge", "Training speed.", worker_speed, NULL },
-    { "worker_loss", "gauge", "Newest training loss.", worker_loss, NULL },
-    { "worker_heartbeat_age_seconds", "gauge", "Since its last sign of life.", worker_heartbeat,
-      NULL },
-    { "worker_strikes", "gauge", "Failures in a row.", worker_strikes, NULL },
-    { "worker_bytes_total", "counter", "Bytes at the worker's sockets.", worker_control_up,
-      "plane=\"control\",direction=\"up\"" },
-    { "worker_bytes_total", NULL, NULL, worker_control_down,
-      "plane=\"control\",direction=\"down\"" },
-    { "worker_bytes_total", NULL, NULL, worker_data_up, "plane=\"data\",direction=\"up\"" },
-    { "worker_bytes_total", NULL, NULL, worker_data_down, "plane=\"data\",direction=\"down\"" },
-    { "worker_tasks_total", "counter", "Tasks that the worker ended.", worker_done,
-      "result=\"done\"" },
-    { "worker_tasks_total", NULL, NULL, worker_failed, "result=\"failed\"" },
+    {"worker_up", "gauge", "Whether the worker is there.", worker_up, NULL},
+    {"worker_busy", "gauge", "Whether the worker holds a task.", worker_busy, NULL},
+    {"worker_images_per_second", "gauge", "Training speed.", worker_speed, NULL},
+    {"worker_loss", "gauge", "Newest training loss.", worker_loss, NULL},
+    {"worker_heartbeat_age_seconds", "gauge", "Since its last sign of life.", worker_heartbeat,
+     NULL},
+    {"worker_strikes", "gauge", "Failures in a row.", worker_strikes, NULL},
+    {"worker_bytes_total", "counter", "Bytes at the worker's sockets.", worker_control_up,
+     "plane=\"control\",direction=\"up\""},
+    {"worker_bytes_total", NULL, NULL, worker_control_down, "plane=\"control\",direction=\"down\""},
+    {"worker_bytes_total", NULL, NULL, worker_data_up, "plane=\"data\",direction=\"up\""},
+    {"worker_bytes_total", NULL, NULL, worker_data_down, "plane=\"data\",direction=\"down\""},
+    {"worker_tasks_total", "counter", "Tasks that the worker ended.", worker_done,
+     "result=\"done\""},
+    {"worker_tasks_total", NULL, NULL, worker_failed, "result=\"failed\""},
 };
 
 static void worker_line(void *arg, const struct view_worker *v)
@@ -355,7 +353,7 @@ static void workers(struct writer *w)
 int http_metrics_write(struct coordinator *co, const struct blobstore *store,
                        const struct http_counters *http, struct buf *out)
 {
-    struct writer w = { .co = co, .out = out };
+    struct writer w = {.co = co, .out = out};
     struct view_status s;
     view_status(co, &s);
     whole(&w, &s);

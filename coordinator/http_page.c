@@ -38,10 +38,10 @@ static void reply_asset(struct http_request *r, unsigned status, const char *nam
     static const struct {
         const char *ending, *type;
     } types[] = {
-        { ".html", "text/html; charset=utf-8" },
-        { ".js", "text/javascript; charset=utf-8" },
-        { ".css", "text/css; charset=utf-8" },
-        { ".svg", "image/svg+xml" },
+        {".html", "text/html; charset=utf-8"},
+        {".js", "text/javascript; charset=utf-8"},
+        {".css", "text/css; charset=utf-8"},
+        {".svg", "image/svg+xml"},
     };
     const struct web_asset *asset = find_asset(name);
     const char *type = NULL;

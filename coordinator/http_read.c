@@ -38,7 +38,7 @@ void http_get_jobs(void *arg, struct http_request *r)
 void http_get_job(void *arg, struct http_request *r)
 {
     struct http_api *api = arg;
-    struct err err = { 0 };
+    struct err err = {0};
     uint64_t id;
     if (http_request_param_u64(r, "id", &id) < 0)
         return;
@@ -55,7 +55,7 @@ struct rounds {
     struct round {
         uint32_t path, round;
         double eval_loss, step;
-    } *items;
+    } * items;
     size_t n, cap, at; /* at: where the last look-up ended; they come in order */
 };
 
@@ -77,7 +77,7 @@ static void add_known_round(void *arg, const struct view_round *r)
         if (k->items[i - 1].path == r->path)
             before = k->items[i - 1].step;
     double steps = r->contributions ? (double)r->steps / r->contributions : 0;
-    k->items[k->n++] = (struct round){ r->path, r->round, r->eval_loss, before + steps };
+    k->items[k->n++] = (struct round){r->path, r->round, r->eval_loss, before + steps};
 }
 
 static const struct round *known_round(struct rounds *k, const struct view_metric *m)
@@ -113,12 +113,12 @@ static void add_line(void *arg, const struct view_metric *m)
 void http_get_job_metrics(void *arg, struct http_request *r)
 {
     struct http_api *api = arg;
-    struct err err = { 0 };
+    struct err err = {0};
     uint64_t id, after;
     if (http_request_param_u64(r, "id", &id) < 0 ||
         http_request_query_u64(r, "after", 0, INT64_MAX, &after) < 0)
         return;
-    struct lines l = { 0 };
+    struct lines l = {0};
     buf_init(&l.out, METRICS_BYTES_MAX);
     view_each_round(api->o.co, id, add_known_round, &l.rounds);
     if (view_metrics(api->o.co, id, after, HTTP_METRICS_MAX, add_line, &l, &err) < 0) {
@@ -133,7 +133,7 @@ void http_get_job_metrics(void *arg, struct http_request *r)
 
 void http_get_tasks(void *arg, struct http_request *r)
 {
-    static const char *const states[] = { "pending", "leased", "done", "failed", "cancelled" };
+    static const char *const states[] = {"pending", "leased", "done", "failed", "cancelled"};
     struct http_api *api = arg;
     uint64_t job;
     if (http_request_query_u64(r, "job", 0, INT64_MAX, &job) < 0)
@@ -153,7 +153,7 @@ void http_get_tasks(void *arg, struct http_request *r)
 void http_get_task(void *arg, struct http_request *r)
 {
     struct http_api *api = arg;
-    struct err err = { 0 };
+    struct err err = {0};
     struct view_task t;
     uint64_t id;
     if (http_request_param_u64(r, "id", &id) < 0)
@@ -173,7 +173,7 @@ void http_get_workers(void *arg, struct http_request *r)
 void http_get_modules(void *arg, struct http_request *r)
 {
     struct http_api *api = arg;
-    struct err err = { 0 };
+    struct err err = {0};
     struct view_job j;
     uint64_t job;
     if (http_request_query_u64(r, "job", 0, INT64_MAX, &job) < 0)

@@ -14,137 +14,7 @@
 #include "common/net/http_server.h"
 #include "coordinator/http_json.h"
 #include "coordinator/http_metrics.h"
-
-/* ---- the fake ------------------------------------------------------------ */
-
-static const uint8_t hash[VIEW_SHA256_BYTES] = { 0xab, 0xcd };
-static unsigned n_tasks = 3;
-
-static const struct view_job job = {
-    .id = 7, .name = "a\"b\\c\nd", .state = "running", .reason = "caf\xe9", .spec = "name: x\n",
-    .recipe = "diloco", .round = 2, .rounds = 9, .step = 40, .total_steps = 0, .loss = 0.5,
-    .eval_loss = NAN, .images_per_s = INFINITY, .eta_ms = -1, .paths = 1, .replicas = 2,
-    .per_param_up = NAN, .per_param_down = 0.5, .ratio = NAN, .bytes_up = 11, .bytes_down = 22,
-};
-static const struct view_worker worker = {
-    .id = 3, .name = "isle \xff", .device = "cpu", .version = "1", .address = "", .state = "busy",
-    .reason = "", .task_id = 5, .task_kind = "TRAIN", .activity = "training", .loss = NAN,
-    .images_per_s = 12.5, .grad_norm = NAN, .heartbeat_age_ms = 1500, .quarantine_ms = 0,
-    .strikes = 1,
-};
-
-void view_status(struct coordinator *co, struct view_status *ret)
-{
-    *ret = (struct view_status){ .version = "1.2", .cluster = "c0", .ratio = NAN,
-                                 .store_error = "", .store_ok = true, .uptime_ms = 2500 };
-}
-
-void view_each_waiting(struct coordinator *co, uint64_t job_id, view_waiting_fn fn, void *arg)
-{
-    struct view_waiting w = { .job_id = job_id, .what = "worker 3", .why = "slow", .until_ms = -1 };
-    fn(arg, &w);
-    w.until_ms = 900;
-    w.worker_id = 3;
-    fn(arg, &w);
-}
-
-void view_each_job(struct coordinator *co, view_job_fn fn, void *arg)
-{
-    fn(arg, &job);
-}
-
-int view_job(struct coordinator *co, uint64_t job_id, struct view_job *ret, struct err *err)
-{
-    if (job_id != job.id)
-        return err_set(err, -ERR_NOTFOUND, "there is no such job");
-    *ret = job;
-    return 0;
-}
-
-void view_each_replica(struct coordinator *co, uint64_t job_id, view_replica_fn fn, void *arg)
-{
-    struct view_replica r = { .round = 2, .state = "leased", .worker_name = "x", .loss = NAN,
-                              .images_per_s = NAN };
-    fn(arg, &r);
-}
-
-void view_each_round(struct coordinator *co, uint64_t job_id, view_round_fn fn, void *arg)
-{
-    for (uint32_t i = 0; i < 2100; i++) {
-        struct view_round r = { .round = i, .loss = 1, .eval_loss = NAN, .seconds = 2 };
-        fn(arg, &r);
-    }
-}
-
-void view_each_epoch(struct coordinator *co, uint64_t job_id, view_epoch_fn fn, void *arg)
-{
-    struct view_epoch e = { .total = 10, .done = 5, .leased = 2, .pending = 3 };
-    fn(arg, &e);
-}
-
-void view_each_sample(struct coordinator *co, uint64_t job_id, view_sample_fn fn, void *arg)
-{
-    struct view_sample s = { .task_id = 9, .round = 2, .blob = hash };
-    fn(arg, &s);
-}
-
-void view_each_class(struct coordinator *co, uint64_t job_id, view_class_fn fn, void *arg)
-{
-    struct view_class c = { .name = "cat", .samples = 4 };
-    fn(arg, &c);
-}
-
-void view_each_bad_sample(struct coordinator *co, uint64_t job_id, view_bad_sample_fn fn,
-                          void *arg)
-{
-    struct view_bad_sample b = { .shard = "", .key = "k", .reason = "cut short" };
-    for (int i = 0; i < 100; i++)
-        fn(arg, &b);
-}
-
-void view_each_module(struct coordinator *co, uint64_t job_id, view_module_fn fn, void *arg)
-{
-    struct view_module m = { .id = 1, .job_id = 7, .outer_state = "idle", .outer_reason = "" };
-    fn(arg, &m);
-}
-
-void view_each_version(struct coordinator *co, uint64_t module_id, view_version_fn fn, void *arg)
-{
-    struct view_version v = { .version = 0, .full = hash, .full_size = 8, .provenance = "" };
-    fn(arg, &v);
-    v.version = 1;
-    v.delta = hash;
-    v.provenance = "{\"lr\":0.7}";
-    fn(arg, &v);
-}
-
-static void fill_task(struct view_task *t, uint64_t id)
-{
-    *t = (struct view_task){ .id = id, .job_id = 7, .kind = id % 2 ? "TRAIN" : "EVAL", .round = 4,
-                             .state = "pending", .reason = "", .worker_name = "", .activity = "",
-                             .loss = NAN };
-}
-
-void view_each_task(struct coordinator *co, uint64_t job_id, const char *state, view_task_fn fn,
-                    void *arg)
-{
-    for (uint64_t id = 1; id <= n_tasks; id++) {
-        struct view_task t;
-        fill_task(&t, id);
-        fn(arg, &t);
-    }
-}
-
-int view_task(struct coordinator *co, uint64_t task_id, struct view_task *ret, struct err *err)
-{
-    fill_task(ret, task_id);
-    return 0;
-}
-
-void view_each_worker(struct coordinator *co, view_worker_fn fn, void *arg)
-{
-    fn(arg, &worker);
-}
+#include "tests/unit/coordinator/fake_view.h"
 
 /* ---- tests --------------------------------------------------------------- */
 
@@ -158,10 +28,10 @@ static json_t *at(json_t *o, const char *key)
 
 static void test_unknown_is_null(void **state)
 {
-    struct err err = { 0 };
+    struct err err = {0};
     json_t *o = http_json_job(NULL, 7, &err);
     assert_non_null(o);
-    static const char *const nulls[] = { "eval_loss", "images_per_s", "eta_ms", "total_steps" };
+    static const char *const nulls[] = {"eval_loss", "images_per_s", "eta_ms", "total_steps"};
     for (size_t i = 0; i < sizeof nulls / sizeof nulls[0]; i++)
         assert_true(json_is_null(at(o, nulls[i])));
     assert_true(json_is_null(at(at(o, "bytes"), "per_param_up")));
@@ -179,7 +49,7 @@ static void test_unknown_is_null(void **state)
 
 static void test_text_is_utf8(void **state)
 {
-    struct err err = { 0 };
+    struct err err = {0};
     json_t *o = http_json_job(NULL, 7, &err);
     assert_string_equal(json_string_value(at(o, "reason")), "caf?");
     assert_string_equal(json_string_value(at(o, "name")), "a\"b\\c\nd");
@@ -188,7 +58,7 @@ static void test_text_is_utf8(void **state)
 
 static void test_lists_are_bounded(void **state)
 {
-    struct err err = { 0 };
+    struct err err = {0};
     json_t *o = http_json_job(NULL, 7, &err);
     json_t *history = at(o, "history");
     assert_int_equal(json_array_size(history), 2000);
@@ -235,7 +105,7 @@ static void test_versions_newest_first(void **state)
 
 static void metrics(struct buf *out)
 {
-    const struct http_counters http = { .requests = 5, .errors_4xx = 1 };
+    const struct http_counters http = {.requests = 5, .errors_4xx = 1};
     buf_init(out, 1 << 20);
     assert_int_equal(http_metrics_write(NULL, NULL, &http, out), 0);
 }
@@ -299,8 +169,8 @@ static void test_metrics_are_bounded(void **state)
 
 static void test_metric_records(void **state)
 {
-    struct view_metric m = { .n = 1, .kind = VIEW_METRIC_LOSS, .round = 0, .step = 3, .loss = NAN,
-                             .lr = 0.1 };
+    struct view_metric m = {
+        .n = 1, .kind = VIEW_METRIC_LOSS, .round = 0, .step = 3, .loss = NAN, .lr = 0.1};
     json_t *o = http_json_metric(&m);
     assert_string_equal(json_string_value(at(o, "kind")), "loss");
     assert_true(json_is_null(at(o, "loss")));
@@ -318,14 +188,10 @@ static void test_metric_records(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_unknown_is_null),
-        cmocka_unit_test(test_text_is_utf8),
-        cmocka_unit_test(test_lists_are_bounded),
-        cmocka_unit_test(test_tasks_newest_first),
-        cmocka_unit_test(test_versions_newest_first),
-        cmocka_unit_test(test_metrics_escape_labels),
-        cmocka_unit_test(test_metrics_families),
-        cmocka_unit_test(test_metrics_are_bounded),
+        cmocka_unit_test(test_unknown_is_null),       cmocka_unit_test(test_text_is_utf8),
+        cmocka_unit_test(test_lists_are_bounded),     cmocka_unit_test(test_tasks_newest_first),
+        cmocka_unit_test(test_versions_newest_first), cmocka_unit_test(test_metrics_escape_labels),
+        cmocka_unit_test(test_metrics_families),      cmocka_unit_test(test_metrics_are_bounded),
         cmocka_unit_test(test_metric_records),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,276 @@
+/* A made-up coordinator: the functions of coordinator/view.h without one behind
+ * them.  Included by one test each; the linker then leaves the real ones out. */
+#ifndef TESTS_UNIT_COORDINATOR_FAKE_VIEW_H
+#define TESTS_UNIT_COORDINATOR_FAKE_VIEW_H
+
+#include <math.h>
+#include <stddef.h>
+
+#include "common/base/err.h"
+#include "coordinator/view.h"
+
+static const uint8_t hash[VIEW_SHA256_BYTES] = {0xab, 0xcd};
+static unsigned n_tasks = 3;
+
+/* What the code under test did. */
+static struct {
+    view_durable_fn durable; /* the callback that waits, with its argument */
+    void *durable_arg;
+    view_event_fn subscriber;
+    void *subscriber_arg;
+    unsigned submits, cancels;
+    size_t n_classes, n_shards, n_bad, n_labels;
+    uint32_t last_label;
+    double guidance;
+    int ema;
+    int fail; /* commands return this, if negative */
+} fake;
+
+static const struct view_job job = {
+    .id = 7,
+    .name = "a\"b\\c\nd",
+    .state = "running",
+    .reason = "caf\xe9",
+    .spec = "name: x\n",
+    .recipe = "diloco",
+    .round = 2,
+    .rounds = 9,
+    .step = 40,
+    .total_steps = 0,
+    .loss = 0.5,
+    .eval_loss = NAN,
+    .images_per_s = INFINITY,
+    .eta_ms = -1,
+    .paths = 1,
+    .replicas = 2,
+    .per_param_up = NAN,
+    .per_param_down = 0.5,
+    .ratio = NAN,
+    .bytes_up = 11,
+    .bytes_down = 22,
+};
+static const struct view_worker worker = {
+    .id = 3,
+    .name = "isle \xff",
+    .device = "cpu",
+    .version = "1",
+    .address = "",
+    .state = "busy",
+    .reason = "",
+    .task_id = 5,
+    .task_kind = "TRAIN",
+    .activity = "training",
+    .loss = NAN,
+    .images_per_s = 12.5,
+    .grad_norm = NAN,
+    .heartbeat_age_ms = 1500,
+    .quarantine_ms = 0,
+    .strikes = 1,
+};
+
+void view_status(struct coordinator *co, struct view_status *ret)
+{
+    *ret = (struct view_status){.version = "1.2",
+                                .cluster = "c0",
+                                .ratio = NAN,
+                                .store_error = "",
+                                .store_ok = true,
+                                .uptime_ms = 2500};
+}
+
+void view_each_waiting(struct coordinator *co, uint64_t job_id, view_waiting_fn fn, void *arg)
+{
+    struct view_waiting w = {.job_id = job_id, .what = "worker 3", .why = "slow", .until_ms = -1};
+    fn(arg, &w);
+    w.until_ms = 900;
+    w.worker_id = 3;
+    fn(arg, &w);
+}
+
+void view_each_job(struct coordinator *co, view_job_fn fn, void *arg)
+{
+    fn(arg, &job);
+}
+
+int view_job(struct coordinator *co, uint64_t job_id, struct view_job *ret, struct err *err)
+{
+    if (job_id != job.id)
+        return err_set(err, -ERR_NOTFOUND, "there is no such job");
+    *ret = job;
+    return 0;
+}
+
+void view_each_replica(struct coordinator *co, uint64_t job_id, view_replica_fn fn, void *arg)
+{
+    struct view_replica r = {
+        .round = 2, .state = "leased", .worker_name = "x", .loss = NAN, .images_per_s = NAN};
+    fn(arg, &r);
+}
+
+void view_each_round(struct coordinator *co, uint64_t job_id, view_round_fn fn, void *arg)
+{
+    for (uint32_t i = 0; i < 2100; i++) {
+        struct view_round r = {.round = i, .loss = 1, .eval_loss = NAN, .seconds = 2};
+        fn(arg, &r);
+    }
+}
+
+void view_each_epoch(struct coordinator *co, uint64_t job_id, view_epoch_fn fn, void *arg)
+{
+    struct view_epoch e = {.total = 10, .done = 5, .leased = 2, .pending = 3};
+    fn(arg, &e);
+}
+
+void view_each_sample(struct coordinator *co, uint64_t job_id, view_sample_fn fn, void *arg)
+{
+    struct view_sample s = {.task_id = 9, .round = 2, .blob = hash};
+    fn(arg, &s);
+}
+
+void view_each_class(struct coordinator *co, uint64_t job_id, view_class_fn fn, void *arg)
+{
+    struct view_class c = {.name = "cat", .samples = 4};
+    fn(arg, &c);
+}
+
+void view_each_bad_sample(struct coordinator *co, uint64_t job_id, view_bad_sample_fn fn, void *arg)
+{
+    struct view_bad_sample b = {.shard = "", .key = "k", .reason = "cut short"};
+    for (int i = 0; i < 100; i++)
+        fn(arg, &b);
+}
+
+void view_each_module(struct coordinator *co, uint64_t job_id, view_module_fn fn, void *arg)
+{
+    struct view_module m = {.id = 1, .job_id = 7, .outer_state = "idle", .outer_reason = ""};
+    fn(arg, &m);
+}
+
+void view_each_version(struct coordinator *co, uint64_t module_id, view_version_fn fn, void *arg)
+{
+    struct view_version v = {.version = 0, .full = hash, .full_size = 8, .provenance = ""};
+    fn(arg, &v);
+    v.version = 1;
+    v.delta = hash;
+    v.provenance = "{\"lr\":0.7}";
+    fn(arg, &v);
+}
+
+static void fill_task(struct view_task *t, uint64_t id)
+{
+    *t = (struct view_task){.id = id,
+                            .job_id = 7,
+                            .kind = id % 2 ? "TRAIN" : "EVAL",
+                            .round = 4,
+                            .state = "pending",
+                            .reason = "",
+                            .worker_name = "",
+                            .activity = "",
+                            .loss = NAN};
+}
+
+void view_each_task(struct coordinator *co, uint64_t job_id, const char *state, view_task_fn fn,
+                    void *arg)
+{
+    for (uint64_t id = 1; id <= n_tasks; id++) {
+        struct view_task t;
+        fill_task(&t, id);
+        fn(arg, &t);
+    }
+}
+
+int view_task(struct coordinator *co, uint64_t task_id, struct view_task *ret, struct err *err)
+{
+    fill_task(ret, task_id);
+    return 0;
+}
+
+void view_each_worker(struct coordinator *co, view_worker_fn fn, void *arg)
+{
+    fn(arg, &worker);
+}
+
+int view_metrics(struct coordinator *co, uint64_t job_id, uint64_t after, size_t limit,
+                 view_metric_fn fn, void *arg, struct err *err)
+{
+    if (job_id != job.id)
+        return err_set(err, -ERR_NOTFOUND, "there is no such job");
+    for (uint64_t n = after + 1; n <= 5; n++) {
+        struct view_metric m = {.n = n, .kind = VIEW_METRIC_LOSS, .loss = 1, .step = n};
+        fn(arg, &m);
+    }
+    return 0;
+}
+
+int view_worker(struct coordinator *co, uint64_t worker_id, struct view_worker *ret,
+                struct err *err)
+{
+    if (worker_id != worker.id)
+        return err_set(err, -ERR_NOTFOUND, "there is no such worker");
+    *ret = worker;
+    return 0;
+}
+
+static int command(struct err *err)
+{
+    return fake.fail < 0 ? err_set(err, fake.fail, "the fake refuses") : 0;
+}
+
+int view_job_submit(struct coordinator *co, const struct view_submit *s, uint64_t *ret_id,
+                    struct err *err)
+{
+    fake.submits++;
+    fake.n_classes = s->n_classes;
+    fake.n_shards = s->n_shards;
+    fake.n_bad = s->n_bad;
+    *ret_id = 8;
+    return command(err);
+}
+
+int view_job_cancel(struct coordinator *co, uint64_t job_id, struct err *err)
+{
+    fake.cancels++;
+    return command(err);
+}
+
+int view_sample_request(struct coordinator *co, uint64_t job_id,
+                        const struct view_sample_request *r, uint64_t *ret_task, struct err *err)
+{
+    fake.n_labels = r->n_labels;
+    fake.last_label = r->n_labels ? r->labels[r->n_labels - 1] : 0;
+    fake.guidance = r->guidance;
+    fake.ema = r->ema;
+    *ret_task = 4;
+    return command(err);
+}
+
+int view_worker_drain(struct coordinator *co, uint64_t worker_id, struct err *err)
+{
+    return command(err);
+}
+
+int view_upload_expect(struct coordinator *co, const uint8_t sha256[VIEW_SHA256_BYTES],
+                       uint64_t size, struct err *err)
+{
+    return command(err);
+}
+
+void view_when_durable(struct coordinator *co, view_durable_fn fn, void *arg)
+{
+    fake.durable = fn;
+    fake.durable_arg = arg;
+}
+
+int view_subscribe(struct coordinator *co, view_event_fn fn, void *arg)
+{
+    fake.subscriber = fn;
+    fake.subscriber_arg = arg;
+    return 1;
+}
+
+void view_unsubscribe(struct coordinator *co, int handle)
+{
+    fake.subscriber = NULL;
+}
+
+#endif
