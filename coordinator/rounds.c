@@ -135,6 +135,17 @@ static void sum_task(struct round_rec *rec, const struct task *t, double *loss, 
     }
 }
 
+/* Samples of a whole phase: one that was bounded by time may have run out of
+ * them before. */
+static uint64_t full_phase(const struct job *j, const struct task *t)
+{
+    double budget = j->spec.outer.seconds, took = (double)t->seconds;
+    if (budget <= 0 || took <= 0.01 || took >= budget)
+        return t->samples;
+    double full = (double)t->samples * budget / took;
+    return full < 1e9 ? (uint64_t)full : 1000000000;
+}
+
 /* Tells every replica what became of its phase and what it adds up to. */
 static void settle_replicas(struct coordinator *co, struct job *j, uint32_t p,
                             struct round_rec *rec)
@@ -157,7 +168,7 @@ static void settle_replicas(struct coordinator *co, struct job *j, uint32_t p,
         bool ok = accepted(t, reason);
         member_verdict(co, t->worker_id, t->id, ok, reason);
         rr->owner = t->worker_id;
-        rr->samples_last = t->samples;
+        rr->samples_last = full_phase(j, t);
         rr->step += t->steps;
         if (ok)
             sum_task(rec, t, &loss, &weight);

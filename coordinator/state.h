@@ -234,7 +234,7 @@ struct replica_rec {
     uint64_t owner;          /* worker that did the last phase; 0: nobody */
     uint64_t step;           /* inner steps in accepted phases, all owners */
     uint64_t task_id;        /* of the current phase; 0: none */
-    uint64_t samples_last;   /* of its last phase */
+    uint64_t samples_last;   /* that its last phase used, or would have in its time */
     float loss;              /* (m) newest; NAN */
 };
 

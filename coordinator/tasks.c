@@ -11,6 +11,7 @@
 
 #define ATTEMPTS_MAX 100
 #define BACKOFF_MS 1000u
+#define FIRST_BATCHES 64 /* of a first phase bounded by time, when no speed is known */
 #define RANGES_TAKEN_MAX 2048 /* with their tickets a task must fit a frame of 1 MiB */
 
 struct task *task_make(struct coordinator *co, struct job *j, enum task_kind kind)
@@ -112,10 +113,10 @@ bool task_take_samples(struct coordinator *co, struct job *j, struct task *t)
     const struct composition_path *cp = &j->comp.paths[t->path];
     struct ledger *l = j->ledgers[cp->partition];
     uint64_t want = (uint64_t)j->spec.outer.steps * (uint64_t)j->spec.train.batch;
-    if (want == 0) { /* bounded by time: half as much again as last time */
+    if (want == 0) { /* bounded by time: half as much again as it would need */
         const struct replica_rec *r = &j->paths[t->path].replicas[t->replica];
-        uint64_t share = ledger_epoch_samples(l) / cp->replicas + (uint64_t)j->spec.train.batch;
-        want = r->samples_last ? r->samples_last * 3 / 2 + (uint64_t)j->spec.train.batch : share;
+        uint64_t batch = (uint64_t)j->spec.train.batch;
+        want = r->samples_last ? r->samples_last * 3 / 2 + batch : FIRST_BATCHES * batch;
     }
     struct ledger_range *ranges = mem_alloc_array(RANGES_TAKEN_MAX, sizeof(*ranges));
     size_t n = ledger_take(l, t->id, want, t->replica, cp->replicas, ranges, RANGES_TAKEN_MAX);

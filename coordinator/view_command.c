@@ -59,6 +59,7 @@ int view_sample_request(struct coordinator *co, uint64_t job_id,
                        (unsigned long long)job_id);
     if ((rc = check_ask(j, r, err)) < 0)
         return rc;
+    tasks_prune(co, j);
     struct task *t = flow_make_sample(co, j, 0, j->paths[0].round, r);
     if (t == NULL)
         return err_set(err, -ERR_LIMIT, "%d tasks are open, no more are taken", TASKS_OPEN_MAX);
