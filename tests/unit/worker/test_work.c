@@ -16,8 +16,8 @@
     "data: {path: x, image_size: 8, flip: true, shard_samples: 16}\n"                              \
     "model: {type: dit, patch: 2, dim: 16, depth: 1, heads: 2}\n"                                  \
     "train: {batch: 4, lr: 1e-3, precision: f32}\n"                                                \
-    "outer: {rounds: 3, steps: 60}\nwire: {up: e3m0, down: e3m0}\n"
-#define STEPS 60
+    "outer: {rounds: 3, steps: 24}\nwire: {up: e3m0, down: e3m0}\n"
+#define STEPS 24
 
 /* One worker's disk and engine. */
 struct host {
@@ -236,9 +236,31 @@ static void *cutter(void *arg)
     struct progress_view view;
     do
         progress_take(&w->progress, &view);
-    while (view.steps_done < 5);
+    while (view.steps_done < 5 && atomic_load(&w->stop) == WORK_GO);
     atomic_store(&w->stop, WORK_LEAVING);
     return NULL;
+}
+
+/* Makes a host whose phase was stopped in the middle.  A phase may be over before the
+ * cutter gets a turn; then another host tries. */
+static void cut_a_phase(struct host *h, const struct order *o)
+{
+    int rc = 0;
+    for (int i = 0; rc == 0 && i < 50; i++) {
+        char name[16];
+        snprintf(name, sizeof(name), "cut-%d", i);
+        if (i > 0)
+            host_free(h);
+        host_new(h, name);
+        struct work *w = begin(h, o);
+        pthread_t t;
+        assert_int_equal(pthread_create(&t, NULL, cutter, w), 0);
+        rc = engine_run(h->engine, w, NULL);
+        atomic_store(&w->stop, WORK_LEAVING); /* so that the cutter ends in any case */
+        pthread_join(t, NULL);
+        work_free(w);
+    }
+    assert_int_equal(rc, -ERR_CANCELLED);
 }
 
 static void cut_phase_ends_the_same(void **state)
@@ -247,7 +269,6 @@ static void cut_phase_ends_the_same(void **state)
     struct host whole, cut;
     struct order o;
     host_new(&whole, "whole");
-    host_new(&cut, "cut");
     order_init(&o, SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN);
     struct work *a = run(&whole, &o);
     assert_int_equal(a->result.steps, STEPS);
@@ -256,17 +277,10 @@ static void cut_phase_ends_the_same(void **state)
     assert_string_equal(a->result.bad[0].key, "s1-0003");
     assert_int_equal(a->result.outputs[0].base_version, 0);
 
-    struct work *b = begin(&cut, &o);
-    pthread_t t;
-    assert_int_equal(pthread_create(&t, NULL, cutter, b), 0);
-    struct err e = {0};
-    int rc = engine_run(cut.engine, b, &e);
-    pthread_join(t, NULL);
-    assert_int_equal(rc, -ERR_CANCELLED);
-    work_free(b);
+    cut_a_phase(&cut, &o);
     host_restart(&cut);
     o.task.attempt = 2; /* leased again */
-    b = run(&cut, &o);
+    struct work *b = run(&cut, &o);
     assert_memory_equal(a->result.outputs[0].sha256, b->result.outputs[0].sha256, 32);
     assert_int_equal(b->result.steps, STEPS);
     assert_true(a->result.loss_mean == b->result.loss_mean);
