@@ -56,7 +56,8 @@ enum mm_layout {
 
 enum mm_epilogue {
     MM_PLAIN, /* C  = v, or C += v with accumulate */
-    MM_GELU,  /* aux = v when aux is given, and C = gelu_tanh(v): forward of an MLP */
+    MM_GELU,  /* aux = v when aux is given, and C = gelu_tanh(v), of v before or after it is
+               * rounded to aux: forward of an MLP */
     MM_DGELU, /* C  = v * gelu_tanh'(aux): backward of an MLP through its activation */
 };
 

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "common/base/err.h"
+#include "kernels/cpu/matmul_onednn.h"
 #include "kernels/cpu/pool.h"
 
 enum { MAX_THREADS = 256 };
@@ -60,8 +61,11 @@ int cpu_device_open(bool reference, int threads, struct device **ret_dev, struct
     st->inner = cpu_ref_ops;
     if (!reference) {
         dev->fast_bf16 = isa.avx512_bf16;
-        cpu_fast_ops(st, &isa);
-        int r = cpu_pool_new(dev->threads, &st->pool, err);
+        int r = cpu_fast_ops(st, &isa, dev->threads);
+        if (r < 0)
+            err_set(err, r, "cannot set up oneDNN");
+        else
+            r = cpu_pool_new(dev->threads, &st->pool, err);
         if (r < 0) {
             cpu_device_close(dev);
             return r;
@@ -76,6 +80,7 @@ void cpu_device_close(struct device *dev)
 {
     struct cpu_state *st = cpu_state(dev);
     cpu_pool_free(st->pool);
+    onednn_free(st->onednn);
     free(st->scratch[SCRATCH_PACKED]);
     free(st->scratch[SCRATCH_WIDE]);
     free(st);

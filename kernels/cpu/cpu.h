@@ -12,11 +12,13 @@
 
 struct cpu_pool;
 struct gemm_kernel;
+struct onednn;
 
 struct cpu_state {
     struct kernel_ops inner;
     struct cpu_pool *pool;             /* NULL for the reference */
     const struct gemm_kernel *gemm[2]; /* by dtype; NULL where we have no product of our own */
+    struct onednn *onednn;             /* NULL unless the products go there */
 
     /* Working memory of the operation in progress; grows to the largest ever asked
      * for, which the shapes bound. */
@@ -38,9 +40,9 @@ struct cpu_isa {
 
 void cpu_isa_detect(struct cpu_isa *isa);
 
-/* Puts the fast entries that `isa` allows over the reference ones (dispatch.c). */
+/* Puts the fast entries that `isa` allows over the reference ones (dispatch.c).  -ENOMEM. */
 struct cpu_state;
-void cpu_fast_ops(struct cpu_state *st, const struct cpu_isa *isa);
+int cpu_fast_ops(struct cpu_state *st, const struct cpu_isa *isa, int threads);
 
 /* Opens "cpu" (fast) or "cpu-ref". */
 int cpu_device_open(bool reference, int threads, struct device **ret_dev, struct err *err);

@@ -1,0 +1,283 @@
+#include "kernels/cpu/matmul_onednn.h"
+
+#include <dnnl.h>
+#include <errno.h>
+#include <omp.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/err.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/pool.h"
+
+enum { SLAB_ROWS = 512, CACHE = 128 };
+
+/* What makes two products the same primitive. */
+struct key {
+    int64_t m, n, k, lda, ldb, ldc;
+    int layout, dt, c_dt, bias, accumulate;
+};
+
+struct entry {
+    struct key key;
+    dnnl_primitive_desc_t pd;
+    dnnl_primitive_t prim;
+    size_t scratch_bytes;
+    uint64_t used; /* clock of the last use */
+};
+
+struct onednn {
+    dnnl_engine_t engine;
+    int threads;
+    dnnl_stream_t *streams; /* per thread */
+    struct entry cache[CACHE];
+    uint64_t clock;
+};
+
+bool onednn_has_tiles(void)
+{
+    return (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_amx) ==
+           dnnl_cpu_isa_avx512_core_amx;
+}
+
+void onednn_free(struct onednn *dn)
+{
+    if (!dn)
+        return;
+    for (int i = 0; i < CACHE; i++) {
+        if (dn->cache[i].prim)
+            dnnl_primitive_destroy(dn->cache[i].prim);
+        if (dn->cache[i].pd)
+            dnnl_primitive_desc_destroy(dn->cache[i].pd);
+    }
+    for (int i = 0; dn->streams && i < dn->threads; i++)
+        if (dn->streams[i])
+            dnnl_stream_destroy(dn->streams[i]);
+    free(dn->streams);
+    if (dn->engine)
+        dnnl_engine_destroy(dn->engine);
+    free(dn);
+}
+
+struct onednn *onednn_new(int threads)
+{
+    struct onednn *dn = calloc(1, sizeof *dn);
+    if (!dn)
+        return NULL;
+    dn->threads = threads;
+    dn->streams = calloc((size_t)threads, sizeof *dn->streams);
+    bool ok = dn->streams && dnnl_engine_create(&dn->engine, dnnl_cpu, 0) == dnnl_success;
+    for (int i = 0; ok && i < threads; i++)
+        ok = dnnl_stream_create(&dn->streams[i], dn->engine, dnnl_stream_default_flags) ==
+             dnnl_success;
+    if (!ok) {
+        onednn_free(dn);
+        return NULL;
+    }
+    return dn;
+}
+
+static dnnl_status_t matrix(dnnl_memory_desc_t *md, int64_t rows, int64_t cols, int64_t ld,
+                            bool transposed, int dt)
+{
+    const dnnl_dims_t dims = {rows, cols};
+    const dnnl_dims_t strides = {transposed ? 1 : ld, transposed ? ld : 1};
+    return dnnl_memory_desc_init_by_strides(md, 2, dims, dt == DT_BF16 ? dnnl_bf16 : dnnl_f32,
+                                            strides);
+}
+
+static dnnl_status_t make_desc(struct onednn *dn, const struct key *k, dnnl_primitive_attr_t attr,
+                               dnnl_primitive_desc_t *ret)
+{
+    dnnl_memory_desc_t a, b, bias, c;
+    dnnl_matmul_desc_t desc;
+    dnnl_status_t st;
+    if ((st = matrix(&a, k->m, k->k, k->lda, k->layout == MM_TN, k->dt)) != dnnl_success ||
+        (st = matrix(&b, k->k, k->n, k->ldb, k->layout == MM_NT, k->dt)) != dnnl_success ||
+        (st = matrix(&bias, 1, k->n, k->n, false, DT_F32)) != dnnl_success ||
+        (st = matrix(&c, k->m, k->n, k->ldc, false, k->c_dt)) != dnnl_success ||
+        (st = dnnl_matmul_desc_init(&desc, &a, &b, k->bias ? &bias : NULL, &c)) != dnnl_success)
+        return st;
+    return dnnl_primitive_desc_create(ret, &desc, attr, dn->engine, NULL);
+}
+
+/* A primitive for one thread, with the scratchpad given by us. */
+static dnnl_status_t build(struct onednn *dn, struct entry *e)
+{
+    dnnl_primitive_attr_t attr;
+    dnnl_post_ops_t ops = NULL;
+    dnnl_status_t st = dnnl_primitive_attr_create(&attr);
+    if (st != dnnl_success)
+        return st;
+    st = dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user);
+    if (st == dnnl_success && e->key.accumulate) {
+        st = dnnl_post_ops_create(&ops);
+        if (st == dnnl_success)
+            st = dnnl_post_ops_append_sum(ops, 1.0f);
+        if (st == dnnl_success)
+            st = dnnl_primitive_attr_set_post_ops(attr, ops);
+    }
+    if (st == dnnl_success)
+        st = make_desc(dn, &e->key, attr, &e->pd);
+    if (st == dnnl_success)
+        st = dnnl_primitive_create(&e->prim, e->pd);
+    if (st == dnnl_success)
+        e->scratch_bytes = dnnl_memory_desc_get_size(
+            dnnl_primitive_desc_query_md(e->pd, dnnl_query_scratchpad_md, 0));
+    if (ops)
+        dnnl_post_ops_destroy(ops);
+    dnnl_primitive_attr_destroy(attr);
+    return st;
+}
+
+/* The primitive of a key, built when new in place of the one unused for longest. */
+static struct entry *lookup(struct onednn *dn, const struct key *key)
+{
+    struct entry *oldest = &dn->cache[0];
+    for (int i = 0; i < CACHE; i++) {
+        struct entry *e = &dn->cache[i];
+        if (e->prim && memcmp(&e->key, key, sizeof *key) == 0) {
+            e->used = ++dn->clock;
+            return e;
+        }
+        if (e->used < oldest->used)
+            oldest = e;
+    }
+    if (oldest->prim)
+        dnnl_primitive_destroy(oldest->prim);
+    if (oldest->pd)
+        dnnl_primitive_desc_destroy(oldest->pd);
+    *oldest = (struct entry){.key = *key, .used = ++dn->clock};
+    if (build(dn, oldest) == dnnl_success)
+        return oldest;
+    if (oldest->pd)
+        dnnl_primitive_desc_destroy(oldest->pd);
+    *oldest = (struct entry){0};
+    return NULL;
+}
+
+struct job {
+    struct onednn *dn;
+    const struct matmul *mm;
+    struct entry *entry[2]; /* whole slabs, and the last shorter one */
+    int whole;
+    char *scratch;
+    size_t scratch_bytes; /* of one thread */
+    int64_t lda, ldc;
+    atomic_int failed; /* the first status that is no success */
+};
+
+static dnnl_status_t add_arg(struct onednn *dn, const struct entry *e, dnnl_query_t which, int arg,
+                             const void *data, dnnl_exec_arg_t *ret)
+{
+    int index = arg == DNNL_ARG_BIAS; /* the second of the weights */
+    ret->arg = arg;
+    /* oneDNN takes void pointers also for what it only reads. */
+    return dnnl_memory_create(&ret->memory, dnnl_primitive_desc_query_md(e->pd, which, index),
+                              dn->engine, (void *)(uintptr_t)data);
+}
+
+static void slab_task(void *arg, int task, int thread)
+{
+    struct job *job = arg;
+    const struct matmul *mm = job->mm;
+    const struct entry *e = job->entry[task < job->whole ? 0 : 1];
+    int64_t row = (int64_t)task * SLAB_ROWS;
+    int64_t a_at = mm->layout == MM_TN ? row : row * job->lda;
+    const struct {
+        dnnl_query_t which;
+        int arg;
+        const void *data;
+    } in[5] = {
+        {dnnl_query_src_md, DNNL_ARG_SRC,
+         (const char *)mm->a + (size_t)a_at * dtype_bytes(mm->dt)},
+        {dnnl_query_weights_md, DNNL_ARG_WEIGHTS, mm->b},
+        {dnnl_query_dst_md, DNNL_ARG_DST,
+         (const char *)mm->c + (size_t)(row * job->ldc) * dtype_bytes(mm->c_dt)},
+        {dnnl_query_scratchpad_md, DNNL_ARG_SCRATCHPAD,
+         job->scratch + (size_t)thread * job->scratch_bytes},
+        {dnnl_query_weights_md, DNNL_ARG_BIAS, mm->bias},
+    };
+    dnnl_exec_arg_t args[5];
+    int n = 0;
+    dnnl_status_t st = dnnl_success;
+    omp_set_num_threads(1);
+    for (int i = 0; i < (mm->bias ? 5 : 4) && st == dnnl_success; i++) {
+        st = add_arg(job->dn, e, in[i].which, in[i].arg, in[i].data, &args[i]);
+        n += st == dnnl_success;
+    }
+    if (st == dnnl_success)
+        st = dnnl_primitive_execute(e->prim, job->dn->streams[thread], n, args);
+    if (st == dnnl_success)
+        st = dnnl_stream_wait(job->dn->streams[thread]);
+    for (int i = 0; i < n; i++)
+        dnnl_memory_destroy(args[i].memory);
+    if (st != dnnl_success)
+        atomic_store(&job->failed, (int)st);
+}
+
+/* What oneDNN does not do: activations and column sums, as passes of their own. */
+static int finish(struct device *dev, const struct matmul *mm)
+{
+    const struct kernel_ops *ops = cpu_inner(dev);
+    int64_t n = mm->m * mm->n;
+    int r = 0;
+    if (mm->epilogue == MM_GELU)
+        r = ops->gelu_fwd(dev, mm->c, mm->aux ? mm->aux : mm->c, n, mm->c_dt, NULL);
+    if (mm->epilogue == MM_DGELU)
+        r = ops->gelu_bwd(dev, mm->c, mm->c, mm->aux, n, mm->c_dt, NULL);
+    if (r == 0 && mm->a_colsum)
+        r = ops->bias_grad(dev, mm->a_colsum, mm->a, mm->k, mm->m, mm->dt, NULL);
+    return r;
+}
+
+static int run(struct device *dev, const struct matmul *mm, struct job *job)
+{
+    struct cpu_state *st = cpu_state(dev);
+    int slabs = (int)((mm->m + SLAB_ROWS - 1) / SLAB_ROWS);
+    for (int i = 0; i < 2; i++)
+        if (job->entry[i] && job->entry[i]->scratch_bytes > job->scratch_bytes)
+            job->scratch_bytes = (job->entry[i]->scratch_bytes + 63) / 64 * 64;
+    job->scratch = cpu_scratch(st, SCRATCH_PACKED,
+                               job->scratch_bytes * (size_t)dev->threads + 64);
+    if (!job->scratch)
+        return -ENOMEM;
+    cpu_pool_run(st->pool, slab_task, job, slabs);
+    return atomic_load(&job->failed) ? -ERR_DEVICE : 0;
+}
+
+int onednn_matmul(struct device *dev, const struct matmul *mm, struct stream *s)
+{
+    struct onednn *dn = cpu_state(dev)->onednn;
+    int64_t lda = mm->lda ? mm->lda : (mm->layout == MM_TN ? mm->m : mm->k);
+    int64_t ldc = mm->ldc ? mm->ldc : mm->n;
+    bool passes = mm->epilogue != MM_PLAIN || mm->a_colsum;
+    bool dense = ldc == mm->n && (!mm->a_colsum || lda == mm->m);
+    if (mm->m == 0 || mm->n == 0 || mm->k == 0 || (passes && !dense) ||
+        (mm->dt == DT_F32 && mm->c_dt == DT_BF16))
+        return gemm_matmul(dev, mm, s);
+
+    struct matmul plain = *mm;
+    if (mm->epilogue == MM_GELU && mm->aux)
+        plain.c = mm->aux;
+    struct job job = {.dn = dn, .mm = &plain, .lda = lda, .ldc = ldc};
+    struct key key = {.m = SLAB_ROWS, .n = mm->n, .k = mm->k, .lda = lda, .ldc = ldc,
+                      .ldb = mm->ldb ? mm->ldb : (mm->layout == MM_NT ? mm->k : mm->n),
+                      .layout = (int)mm->layout, .dt = (int)mm->dt, .c_dt = (int)mm->c_dt,
+                      .bias = mm->bias != NULL, .accumulate = mm->accumulate};
+    int before = omp_get_max_threads();
+    omp_set_num_threads(1);
+    job.whole = (int)(mm->m / SLAB_ROWS);
+    int64_t rest = mm->m % SLAB_ROWS;
+    bool ok = true;
+    if (job.whole)
+        ok = (job.entry[0] = lookup(dn, &key)) != NULL;
+    key.m = rest;
+    if (ok && rest)
+        ok = (job.entry[1] = lookup(dn, &key)) != NULL;
+    int r = ok ? run(dev, &plain, &job) : -ERR_DEVICE;
+    omp_set_num_threads(before);
+    return r < 0 ? r : finish(dev, mm);
+}
