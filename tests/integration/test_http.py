@@ -30,8 +30,9 @@ def quiet(tmp_path_factory):
 
 def train(api):
     api.events = api.swarm.events()
-    api.swarm.worker("one")
-    api.swarm.worker("two")
+    for n, name in enumerate(("one", "two"), 1):  # in this order: ids go by it
+        api.swarm.worker(name)
+        wait_until(lambda: len(api.swarm.get("/v1/workers").json()["items"]) == n, 20, f"worker {name} to join")
     api.job = api.swarm.submit(rounds=3, sample_every=1, eval_every=1)
     api.swarm.wait_job(api.job, "done")
     return api
