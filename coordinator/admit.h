@@ -10,10 +10,10 @@
 #define ADMIT_REASON_MAX 256
 
 struct admit_join {
-    size_t workers, workers_max;    /* here now, and the limit */
-    bool known;                     /* the identity has joined before */
-    bool same_instance;             /* the very same process */
-    bool twin_here;                 /* another process with this identity is connected */
+    size_t workers, workers_max; /* here now, and the limit */
+    bool known;                  /* the identity has joined before */
+    bool same_instance;          /* the very same process */
+    bool twin_here;              /* another process with this identity is connected */
     const char *version, *our_version;
     size_t instance_len, identity_len, name_len;
 };

@@ -37,8 +37,8 @@ static void fill_owner(struct coordinator *co, const struct job *j, const struct
         return;
     out->owner = j->paths[t->path].replicas[t->replica].owner;
     const struct worker *w = out->owner ? state_worker(&co->state, out->owner) : NULL;
-    out->owner_here = w != NULL && w->state == WORKER_HERE &&
-                      member_may_work(co, w, &until, reason);
+    out->owner_here =
+        w != NULL && w->state == WORKER_HERE && member_may_work(co, w, &until, reason);
     const struct task *now = w != NULL && w->task_id ? state_task(&co->state, w->task_id) : NULL;
     out->owner_training = now != NULL && now->kind == TASK_TRAIN;
     out->patience_ms = now != NULL ? patience_ms(j) : CORE_OWNER_PATIENCE_MS;
@@ -107,7 +107,7 @@ static bool serve(struct coordinator *co, struct worker *w, const struct schedul
         (void)str_copy(w->waiting_for, sizeof(w->waiting_for), reason);
         return false;
     }
-    const struct schedule_options o = { others_here(&co->state, w), CORE_FAILED_PATIENCE_MS };
+    const struct schedule_options o = {others_here(&co->state, w), CORE_FAILED_PATIENCE_MS};
     struct schedule_decision d;
     schedule_pick(core_now(co), w->id, list, n, &o, &d);
     if (d.index < 0) {
@@ -149,15 +149,15 @@ void assign_send(struct coordinator *co, struct reply *r)
     Skerry__V1__AssignReply msg = SKERRY__V1__ASSIGN_REPLY__INIT;
     struct worker *w = state_worker(&co->state, r->worker_id);
     struct task *t = r->task_id ? state_task(&co->state, r->task_id) : NULL;
-    struct err err = { 0 };
+    struct err err = {0};
     struct pbmem mem;
     pbmem_init(&mem, TASKMSG_BYTES_MAX);
     /* While a commit was failing the lease may have gone again. */
-    if (t != NULL && (t->state != TASK_LEASED || t->attempt != r->attempt ||
-                      t->worker_id != r->worker_id))
+    if (t != NULL &&
+        (t->state != TASK_LEASED || t->attempt != r->attempt || t->worker_id != r->worker_id))
         t = NULL;
-    if (t != NULL && taskmsg_build(co, state_job(&co->state, t->job_id), t, w, &mem, &msg.task,
-                                   &err) < 0)
+    if (t != NULL &&
+        taskmsg_build(co, state_job(&co->state, t->job_id), t, w, &mem, &msg.task, &err) < 0)
         task_failed(co, t, true, err.msg);
     if (w != NULL) {
         msg.drain = w->drain;

@@ -124,8 +124,8 @@ static void resume(struct coordinator *co)
         struct job *j = state_job(&co->state, t->job_id);
         if (t->state == TASK_LEASED && t->kind == TASK_OUTER)
             task_end(co, t, TASK_CANCELLED, "the coordinator was restarted");
-        else if (t->state == TASK_LEASED && (w == NULL || w->state != WORKER_HERE ||
-                                             w->task_id != t->id))
+        else if (t->state == TASK_LEASED &&
+                 (w == NULL || w->state != WORKER_HERE || w->task_id != t->id))
             task_requeue(co, t, "its worker was gone when the coordinator was restarted");
         else if (t->state == TASK_LEASED && t->kind == TASK_TRAIN)
             ledger_set_leased(j->ledgers[j->comp.paths[t->path].partition], t->id, true);
@@ -161,7 +161,7 @@ static int open_keys(struct coordinator *co, struct err *err)
 
 static int open_rpc(struct coordinator *co, struct err *err)
 {
-    struct rpc_secret secret = { TOKEN_ROLE_WORKER, { 0 } };
+    struct rpc_secret secret = {TOKEN_ROLE_WORKER, {0}};
     memcpy(secret.secret, co->worker_token.secret, KEYS_SECRET_BYTES);
     struct rpc_server_options o = {
         .host = co->opt.listen,
@@ -183,9 +183,10 @@ static int open_rpc(struct coordinator *co, struct err *err)
     memcpy(o.cluster_id, co->worker_token.cluster_id, TOKEN_CLUSTER_BYTES);
     int rc = rpc_server_open(co->loop, &o, &co->rpc, err);
     if (rc == -EADDRINUSE)
-        return err_set(err, rc, "port %u (RPC) of %s is in use by another program; choose another "
-                       "with --rpc-port, or 0 for any free one", co->opt.rpc_port,
-                       co->opt.listen);
+        return err_set(err, rc,
+                       "port %u (RPC) of %s is in use by another program; choose another "
+                       "with --rpc-port, or 0 for any free one",
+                       co->opt.rpc_port, co->opt.listen);
     return rc;
 }
 
@@ -200,13 +201,18 @@ static int open_http(struct coordinator *co, struct err *err)
     };
     int rc = http_server_open(co->loop, &o, &co->http, err);
     if (rc == -EADDRINUSE)
-        return err_set(err, rc, "port %u (HTTP) of %s is in use by another program; choose another "
-                       "with --http-port, or 0 for any free one", co->opt.http_port,
-                       co->opt.listen);
+        return err_set(err, rc,
+                       "port %u (HTTP) of %s is in use by another program; choose another "
+                       "with --http-port, or 0 for any free one",
+                       co->opt.http_port, co->opt.listen);
     if (rc < 0 || (rc = pool_new(co->loop, "disk", DISK_THREADS, DISK_JOBS, &co->disk, err)) < 0)
         return rc;
-    struct blob_http_options b = { .store = co->blobs, .pool = co->disk, .roles = TOKEN_ROLE_USER,
-                                   .on_stored = on_stored, .on_served = on_served, .arg = co };
+    struct blob_http_options b = {.store = co->blobs,
+                                  .pool = co->disk,
+                                  .roles = TOKEN_ROLE_USER,
+                                  .on_stored = on_stored,
+                                  .on_served = on_served,
+                                  .arg = co};
     memcpy(b.key, co->ticket_key, TICKET_KEY_BYTES);
     return blob_http_open(co->http, &b, &co->blob_http, err);
 }
@@ -225,8 +231,8 @@ static void fill_host(struct coordinator *co, char host[TOKEN_HOST_MAX + 1])
     host[TOKEN_HOST_MAX] = '\0';
 }
 
-static int write_text(const struct coordinator *co, const char *name, const char *text,
-                      mode_t mode, struct err *err)
+static int write_text(const struct coordinator *co, const char *name, const char *text, mode_t mode,
+                      struct err *err)
 {
     char *path = in_dir(co, name);
     int rc = file_write_atomic(path, text, strlen(text), mode, err);
@@ -332,7 +338,7 @@ static void drop_replies(struct coordinator *co)
 
 void coordinator_close(struct coordinator *co)
 {
-    struct err err = { 0 };
+    struct err err = {0};
     if (co == NULL)
         return;
     co->closing = true;

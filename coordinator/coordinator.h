@@ -20,11 +20,11 @@ struct err;
 struct loop;
 
 struct coordinator_options {
-    const char *data_dir;    /* exists, is locked by the caller */
-    const char *listen;      /* address to bind */
-    const char *host;        /* advertised; NULL: found out */
+    const char *data_dir;         /* exists, is locked by the caller */
+    const char *listen;           /* address to bind */
+    const char *host;             /* advertised; NULL: found out */
     uint16_t rpc_port, http_port; /* 0: a free one */
-    bool plain_http;         /* loopback only */
+    bool plain_http;              /* loopback only */
     uint32_t heartbeat_ms, lease_ms;
     uint64_t blob_quota_bytes; /* 0: the disk's */
     unsigned outer_threads;

@@ -13,8 +13,7 @@
 int core_writable(struct coordinator *co, struct err *err)
 {
     if (!co->store_ok)
-        return err_set(err, -ENOSPC, "the coordinator cannot write its state: %s",
-                       co->store_error);
+        return err_set(err, -ENOSPC, "the coordinator cannot write its state: %s", co->store_error);
     if (store_full(co->store) || co->n_replies >= CORE_REPLIES_MAX)
         return err_set(err, -EAGAIN, "too much is waiting to be written, ask again");
     return 0;
@@ -43,7 +42,7 @@ static void release_replies(struct coordinator *co)
 
 static void commit(struct coordinator *co)
 {
-    struct err err = { 0 };
+    struct err err = {0};
     if (co->counters_dirty) {
         save_counters(co->store, &co->state);
         co->counters_dirty = false;
@@ -111,7 +110,7 @@ int view_subscribe(struct coordinator *co, view_event_fn fn, void *arg)
     for (int i = 0; i < VIEW_SUBSCRIBERS_MAX; i++) {
         if (co->subscribers[i].handle != 0)
             continue;
-        co->subscribers[i] = (struct subscriber){ ++co->next_handle, fn, arg };
+        co->subscribers[i] = (struct subscriber){++co->next_handle, fn, arg};
         return co->subscribers[i].handle;
     }
     return -ERR_LIMIT;
@@ -139,6 +138,7 @@ void core_say(struct coordinator *co, uint64_t job_id, uint64_t worker_id, const
     (void)vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);
     log_info("coord", "%s", text);
-    core_event(co, &(struct view_event){ .kind = VIEW_EVENT_LOG, .job_id = job_id,
-                                         .worker_id = worker_id, .text = text });
+    core_event(co,
+               &(struct view_event){
+                   .kind = VIEW_EVENT_LOG, .job_id = job_id, .worker_id = worker_id, .text = text});
 }

@@ -30,7 +30,7 @@ struct outer_exec;
 #define CORE_OWNER_PATIENCE_MS 2000   /* a replica waits for the worker with its moments */
 #define CORE_BUSY_PATIENCE_MS 10000   /* and, while that evaluates or draws, half a round: */
 #define CORE_BUSY_PATIENCE_MAX_MS 300000
-#define CORE_CLOSED_MS 2000           /* for a reconnect */
+#define CORE_CLOSED_MS 2000 /* for a reconnect */
 #define CORE_PROGRESS_MIN_MS 60000
 #define CORE_REPLIES_MAX 65536
 
@@ -134,8 +134,7 @@ bool member_may_work(struct coordinator *co, const struct worker *w, uint64_t *r
 void member_verdict(struct coordinator *co, uint64_t worker_id, uint64_t task_id, bool accepted,
                     const char *reason);
 struct lease_decision;
-void member_lease(const struct coordinator *co, const struct worker *w,
-                  struct lease_decision *ret);
+void member_lease(const struct coordinator *co, const struct worker *w, struct lease_decision *ret);
 /* Answers a parked long poll without a task. */
 void member_unpark(struct coordinator *co, struct worker *w, const char *why);
 
@@ -165,8 +164,8 @@ void flow_end(struct coordinator *co, struct job *j, enum job_state state, const
 /* The dataset's shards are known: ledgers are made. */
 int flow_dataset_ready(struct coordinator *co, struct job *j, struct err *err);
 struct task *flow_make_eval(struct coordinator *co, struct job *j, uint32_t path, uint32_t round);
-struct task *flow_make_sample(struct coordinator *co, struct job *j, uint32_t path,
-                              uint32_t round, const struct view_sample_request *ask);
+struct task *flow_make_sample(struct coordinator *co, struct job *j, uint32_t path, uint32_t round,
+                              const struct view_sample_request *ask);
 
 /* ---- rounds.c: phases and outer steps ---- */
 

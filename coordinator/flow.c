@@ -25,12 +25,14 @@ static int check_dataset(struct coordinator *co, const struct job_spec *spec,
         return 0;
     }
     if (s->n_shards == 0 || s->n_classes == 0)
-        return err_set(err, -EINVAL, "the dataset has no shards or no classes; data.path is cut "
-                                     "and uploaded by `skerry submit`");
+        return err_set(err, -EINVAL,
+                       "the dataset has no shards or no classes; data.path is cut "
+                       "and uploaded by `skerry submit`");
     if (s->n_shards > JOB_SHARDS_MAX || s->n_classes > JOB_CLASSES_MAX)
-        return err_set(err, -ERR_LIMIT, "the dataset has %zu shards and %zu classes, at most %d "
-                       "and %d fit; raise data.shard_samples", s->n_shards, s->n_classes,
-                       JOB_SHARDS_MAX, JOB_CLASSES_MAX);
+        return err_set(err, -ERR_LIMIT,
+                       "the dataset has %zu shards and %zu classes, at most %d "
+                       "and %d fit; raise data.shard_samples",
+                       s->n_shards, s->n_classes, JOB_SHARDS_MAX, JOB_CLASSES_MAX);
     for (size_t i = 0; i < s->n_shards; i++) {
         struct blob_id id;
         char hex[BLOB_HEX_MAX];
@@ -41,8 +43,7 @@ static int check_dataset(struct coordinator *co, const struct job_spec *spec,
             return err_set(err, -ERR_NOTFOUND, "shard %zu (%.12s...) was not uploaded", i, hex);
         if (size != s->shards[i].size)
             return err_set(err, -EINVAL, "shard %zu (%.12s...) has %llu bytes, %llu were announced",
-                           i, hex, (unsigned long long)size,
-                           (unsigned long long)s->shards[i].size);
+                           i, hex, (unsigned long long)size, (unsigned long long)s->shards[i].size);
         if (s->shards[i].samples == 0)
             return err_set(err, -EINVAL, "shard %zu has no samples", i);
         train += s->shards[i].holdout ? 0 : s->shards[i].samples;
@@ -72,17 +73,17 @@ static void take_dataset(struct job *j, const struct view_submit *s)
     }
     uint64_t train = 0;
     for (size_t i = 0; i < s->n_shards; i++) {
-        struct shard_rec r = { .samples = s->shards[i].samples };
+        struct shard_rec r = {.samples = s->shards[i].samples};
         memcpy(r.blob.sha256, s->shards[i].sha256, 32);
         r.blob.size = s->shards[i].size;
-        r.partition = s->shards[i].holdout ? SHARD_HOLDOUT
-                                           : recipe_partition(&j->spec, &j->comp, train++);
+        r.partition =
+            s->shards[i].holdout ? SHARD_HOLDOUT : recipe_partition(&j->spec, &j->comp, train++);
         add_shard(j, &r);
     }
     for (size_t i = 0; i < s->n_bad && i < JOB_BAD_MAX; i++)
-        j->bad[j->n_bad++] = (struct bad_rec){ str_ndup(s->bad[i].shard, 256),
-                                               str_ndup(s->bad[i].key, 256),
-                                               str_ndup(s->bad[i].reason, 256) };
+        j->bad[j->n_bad++] =
+            (struct bad_rec){str_ndup(s->bad[i].shard, 256), str_ndup(s->bad[i].key, 256),
+                             str_ndup(s->bad[i].reason, 256)};
     j->bad_count = (uint32_t)s->n_bad;
 }
 
@@ -147,8 +148,7 @@ int flow_submit(struct coordinator *co, const struct view_submit *s, uint64_t *r
     save_job(co->store, j);
     save_job_dataset(co->store, j);
     save_job_parts(co->store, j);
-    core_say(co, j->id, 0, "job %llu (%s) was submitted", (unsigned long long)j->id,
-             j->spec.name);
+    core_say(co, j->id, 0, "job %llu (%s) was submitted", (unsigned long long)j->id, j->spec.name);
     core_touch(co);
     *ret_id = j->id;
     return 0;
@@ -173,8 +173,7 @@ static void enter(struct coordinator *co, struct job *j, enum job_state state, c
     save_job(co->store, j);
     log_info("job", "job %llu is %s%s%s", (unsigned long long)j->id, job_state_name(state),
              reason[0] ? ": " : "", reason);
-    core_event(co, &(struct view_event){ .kind = VIEW_EVENT_JOB, .job_id = j->id,
-                                         .text = reason });
+    core_event(co, &(struct view_event){.kind = VIEW_EVENT_JOB, .job_id = j->id, .text = reason});
     core_touch(co);
 }
 
@@ -241,7 +240,7 @@ int flow_dataset_ready(struct coordinator *co, struct job *j, struct err *err)
         size_t n = 0;
         for (size_t i = 0; i < j->n_shards; i++)
             if (j->shards[i].partition == p)
-                shards[n++] = (struct ledger_shard){ (uint32_t)i, j->shards[i].samples };
+                shards[n++] = (struct ledger_shard){(uint32_t)i, j->shards[i].samples};
         if (j->ledgers[p] == NULL)
             rc = ledger_new(rng_mix(j->spec.seed, p), shards, n, &j->ledgers[p], err);
         if (rc == 0)
@@ -253,7 +252,7 @@ int flow_dataset_ready(struct coordinator *co, struct job *j, struct err *err)
 
 static void begin_init(struct coordinator *co, struct job *j)
 {
-    struct err err = { 0 };
+    struct err err = {0};
     if (flow_dataset_ready(co, j, &err) < 0) {
         flow_end(co, j, JOB_FAILED, "the dataset cannot be used: %s", err.msg);
         return;
@@ -364,7 +363,7 @@ struct task *flow_make_eval(struct coordinator *co, struct job *j, uint32_t path
         if (j->shards[i].partition != SHARD_HOLDOUT)
             continue;
         uint32_t take = j->shards[i].samples < left ? j->shards[i].samples : left;
-        ranges[n++] = (struct ledger_range){ 0, (uint32_t)i, 0, take };
+        ranges[n++] = (struct ledger_range){0, (uint32_t)i, 0, take};
         left -= take;
     }
     struct task *t = n > 0 ? task_make(co, j, TASK_EVAL) : NULL;
@@ -413,8 +412,8 @@ static void fill_draw(const struct job *j, const struct view_sample_request *ask
         d->ema = ask->ema > 0;
 }
 
-struct task *flow_make_sample(struct coordinator *co, struct job *j, uint32_t path,
-                              uint32_t round, const struct view_sample_request *ask)
+struct task *flow_make_sample(struct coordinator *co, struct job *j, uint32_t path, uint32_t round,
+                              const struct view_sample_request *ask)
 {
     if (j->n_classes == 0)
         return NULL;
@@ -426,8 +425,8 @@ struct task *flow_make_sample(struct coordinator *co, struct job *j, uint32_t pa
     fill_draw(j, ask, &t->draw);
     t->draw.labels = mem_alloc_array(t->draw.count, sizeof(*t->draw.labels));
     for (uint32_t i = 0; i < t->draw.count; i++)
-        t->draw.labels[i] = ask != NULL && ask->n_labels > 0 ? ask->labels[i]
-                                                             : i % (uint32_t)j->n_classes;
+        t->draw.labels[i] =
+            ask != NULL && ask->n_labels > 0 ? ask->labels[i] : i % (uint32_t)j->n_classes;
     save_task(co->store, t);
     return t;
 }

@@ -135,7 +135,7 @@ static void removal_done(void *arg, int rc)
 static void submit(struct coordinator *co, const struct names *names, bool sweep)
 {
     struct removal *r = mem_alloc(sizeof(*r));
-    *r = (struct removal){ co, co->blobs, *names, sweep };
+    *r = (struct removal){co, co->blobs, *names, sweep};
     co->sweeping |= sweep;
     if (pool_submit(co->disk, removal_work, removal_done, r) < 0)
         removal_done(r, 0); /* later */
@@ -143,7 +143,7 @@ static void submit(struct coordinator *co, const struct names *names, bool sweep
 
 void gc_after_commit(struct coordinator *co)
 {
-    struct names keep, go = { 0 };
+    struct names keep, go = {0};
     if (co->n_garbage == 0)
         return;
     collect(co, &keep);

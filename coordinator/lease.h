@@ -18,10 +18,10 @@ enum lease_verdict { LEASE_UNSPECIFIED, LEASE_ALIVE, LEASE_LATE, LEASE_LOST };
 
 struct lease_in {
     uint64_t now_ms;
-    uint64_t heard_ms;       /* last request of the worker */
-    uint64_t closed_ms;      /* its connection is gone since; 0: open */
-    uint64_t progress_ms;    /* last progress of its task; 0: it has none */
-    uint64_t median_gap_ms;  /* between progress of such tasks; 0: unknown */
+    uint64_t heard_ms;      /* last request of the worker */
+    uint64_t closed_ms;     /* its connection is gone since; 0: open */
+    uint64_t progress_ms;   /* last progress of its task; 0: it has none */
+    uint64_t median_gap_ms; /* between progress of such tasks; 0: unknown */
 };
 
 struct lease_options {

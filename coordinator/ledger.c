@@ -140,7 +140,7 @@ static struct epoch *open_epoch(struct ledger *l)
     e->cap = l->n_shards + 8;
     e->segs = mem_alloc_array(e->cap, sizeof(*e->segs));
     for (uint32_t p = 0; p < l->n_shards; p++)
-        e->segs[e->n++] = (struct seg){ p, 0, l->shards[e->shard_at[p]].samples, FREE };
+        e->segs[e->n++] = (struct seg){p, 0, l->shards[e->shard_at[p]].samples, FREE};
     return e;
 }
 
@@ -162,7 +162,7 @@ static struct holder *need_holder(struct ledger *l, uint64_t id)
         l->holders = mem_realloc(l->holders, l->cap_holders * sizeof(*l->holders));
     }
     h = &l->holders[l->n_holders++];
-    *h = (struct holder){ id, 0, false };
+    *h = (struct holder){id, 0, false};
     return h;
 }
 
@@ -182,16 +182,15 @@ static void take_pass(struct ledger *l, struct epoch *e, struct taking *t, bool 
             continue;
         if (s->count > t->left) {
             uint32_t mine = (uint32_t)t->left;
-            struct seg rest = { s->pos, s->start + mine, s->count - mine, FREE };
+            struct seg rest = {s->pos, s->start + mine, s->count - mine, FREE};
             s->count = mine;
             seg_insert(e, i + 1, rest);
             s = &e->segs[i];
         }
         s->holder = t->holder;
         t->left -= s->count;
-        t->ranges[t->n++] = (struct ledger_range){
-            e->number, l->shards[e->shard_at[s->pos]].shard, s->start, s->count
-        };
+        t->ranges[t->n++] = (struct ledger_range){e->number, l->shards[e->shard_at[s->pos]].shard,
+                                                  s->start, s->count};
     }
 }
 
@@ -200,7 +199,7 @@ size_t ledger_take(struct ledger *l, uint64_t holder, uint64_t n, uint32_t repli
 {
     if (holder == FREE || holder == DONE || find_holder(l, holder) != NULL)
         return 0;
-    struct taking t = { holder, n, replica, k ? k : 1, ranges, 0, max_ranges };
+    struct taking t = {holder, n, replica, k ? k : 1, ranges, 0, max_ranges};
     for (uint32_t i = 0; t.left > 0 && t.n < t.max; i++) {
         if (i == l->n_epochs && open_epoch(l) == NULL)
             break;
@@ -290,7 +289,7 @@ static void settle_range(struct ledger *l, const struct ledger_range *r, uint32_
     struct seg *s = &e->segs[at];
     e->done += done;
     if (done > 0 && done < s->count) {
-        struct seg rest = { s->pos, s->start + done, s->count - done, FREE };
+        struct seg rest = {s->pos, s->start + done, s->count - done, FREE};
         s->count = done;
         s->holder = DONE;
         seg_insert(e, (size_t)at + 1, rest);
@@ -351,7 +350,7 @@ uint32_t ledger_open(const struct ledger *l)
 
 void ledger_figures(const struct ledger *l, uint32_t epoch, struct ledger_epoch *ret)
 {
-    *ret = (struct ledger_epoch){ .epoch = epoch, .total = l->total };
+    *ret = (struct ledger_epoch){.epoch = epoch, .total = l->total};
     if (epoch < l->first_open) {
         ret->done = l->total;
         return;
@@ -376,7 +375,7 @@ void ledger_figures(const struct ledger *l, uint32_t epoch, struct ledger_epoch 
 
 static int put_u32(struct buf *b, uint32_t v)
 {
-    uint8_t p[4] = { (uint8_t)v, (uint8_t)(v >> 8), (uint8_t)(v >> 16), (uint8_t)(v >> 24) };
+    uint8_t p[4] = {(uint8_t)v, (uint8_t)(v >> 8), (uint8_t)(v >> 16), (uint8_t)(v >> 24)};
     return buf_append(b, p, sizeof(p));
 }
 
@@ -428,7 +427,7 @@ static bool load_epoch(struct ledger *l, struct epoch *e, struct reader *r)
     if (r->bad || n > r->left / 20)
         return false;
     for (uint32_t i = 0; i < n; i++) {
-        struct seg s = { get_u32(r), get_u32(r), get_u32(r), 0 };
+        struct seg s = {get_u32(r), get_u32(r), get_u32(r), 0};
         s.holder = get_u32(r);
         s.holder |= (uint64_t)get_u32(r) << 32;
         if (pos >= l->n_shards || s.pos != pos || s.start != start || s.count == 0)
@@ -452,7 +451,7 @@ static bool load_epoch(struct ledger *l, struct epoch *e, struct reader *r)
 
 int ledger_load(struct ledger *l, const void *data, size_t len, struct err *err)
 {
-    struct reader r = { data, len, false };
+    struct reader r = {data, len, false};
     if (get_u32(&r) != SAVE_VERSION)
         return err_set(err, -ERR_FORMAT, "saved ledger of an unknown version");
     l->first_open = get_u32(&r);

@@ -59,32 +59,31 @@ struct flags {
 static int parse_flags(int argc, char **argv, struct flags *f, struct err *err, int *ret_status)
 {
     const struct args_flag table[] = {
-        { "data-dir", 'd', ARGS_STR, &f->data_dir, "DIR", "where state, keys and blobs live",
-          .required = true },
-        { "config", 'c', ARGS_STR, &f->config, "FILE",
-          "YAML file with the same keys (rpc_port: 7710); flags win" },
-        { "listen", 0, ARGS_STR, &f->listen, "ADDR", "address to listen on [0.0.0.0]" },
-        { "host", 0, ARGS_STR, &f->host, "NAME",
-          "name or address that workers and people reach this machine by [its host name]" },
-        { "rpc-port", 0, ARGS_U64, &f->rpc_port, "N", "port for workers, 0: any free [7710]",
-          .max = 65535, .given = &f->has_rpc },
-        { "http-port", 0, ARGS_U64, &f->http_port, "N",
-          "port for people and blobs, 0: any free [7711]", .max = 65535, .given = &f->has_http },
-        { "plain-http", 0, ARGS_BOOL, &f->plain_http, NULL,
-          "HTTP without TLS; only with --listen on a loopback address", .given = &f->has_plain },
-        { "heartbeat", 0, ARGS_DURATION_MS, &f->heartbeat_ms, "TIME",
-          "how often workers report [2s]", .min = 100, .max = 60000,
-          .given = &f->has_heartbeat },
-        { "lease", 0, ARGS_DURATION_MS, &f->lease_ms, "TIME", "silence that loses a lease [8s]",
-          .min = 500, .max = 600000, .given = &f->has_lease },
-        { "blob-quota", 0, ARGS_BYTES, &f->blob_quota, "BYTES", "limit on blobs, 0: the disk [0]",
-          .given = &f->has_quota },
-        { "outer-threads", 0, ARGS_INT, &f->outer_threads, "N", "outer steps at once [2]",
-          .min = 1, .max = 64, .given = &f->has_threads },
-        { "log", 0, ARGS_STR, &f->log, "LEVEL", "debug, info, warn or error [info]" },
-        { "die-with-parent", 0, ARGS_BOOL, &f->die_with_parent, NULL,
-          "stop when the process that started this one ends" },
-        { 0 },
+        {"data-dir", 'd', ARGS_STR, &f->data_dir, "DIR", "where state, keys and blobs live",
+         .required = true},
+        {"config", 'c', ARGS_STR, &f->config, "FILE",
+         "YAML file with the same keys (rpc_port: 7710); flags win"},
+        {"listen", 0, ARGS_STR, &f->listen, "ADDR", "address to listen on [0.0.0.0]"},
+        {"host", 0, ARGS_STR, &f->host, "NAME",
+         "name or address that workers and people reach this machine by [its host name]"},
+        {"rpc-port", 0, ARGS_U64, &f->rpc_port, "N", "port for workers, 0: any free [7710]",
+         .max = 65535, .given = &f->has_rpc},
+        {"http-port", 0, ARGS_U64, &f->http_port, "N",
+         "port for people and blobs, 0: any free [7711]", .max = 65535, .given = &f->has_http},
+        {"plain-http", 0, ARGS_BOOL, &f->plain_http, NULL,
+         "HTTP without TLS; only with --listen on a loopback address", .given = &f->has_plain},
+        {"heartbeat", 0, ARGS_DURATION_MS, &f->heartbeat_ms, "TIME",
+         "how often workers report [2s]", .min = 100, .max = 60000, .given = &f->has_heartbeat},
+        {"lease", 0, ARGS_DURATION_MS, &f->lease_ms, "TIME", "silence that loses a lease [8s]",
+         .min = 500, .max = 600000, .given = &f->has_lease},
+        {"blob-quota", 0, ARGS_BYTES, &f->blob_quota, "BYTES", "limit on blobs, 0: the disk [0]",
+         .given = &f->has_quota},
+        {"outer-threads", 0, ARGS_INT, &f->outer_threads, "N", "outer steps at once [2]", .min = 1,
+         .max = 64, .given = &f->has_threads},
+        {"log", 0, ARGS_STR, &f->log, "LEVEL", "debug, info, warn or error [info]"},
+        {"die-with-parent", 0, ARGS_BOOL, &f->die_with_parent, NULL,
+         "stop when the process that started this one ends"},
+        {0},
     };
     struct args args = {
         .program = "coordinatord",
@@ -150,9 +149,10 @@ static int check_settings(const struct settings *s, struct err *err)
                        s->log);
     log_set_level(level);
     if (s->lease_ms < 2 * s->heartbeat_ms)
-        return err_set(err, -ERR_CONFIG, "the lease of %llu ms is shorter than two heartbeats of "
-                       "%llu ms", (unsigned long long)s->lease_ms,
-                       (unsigned long long)s->heartbeat_ms);
+        return err_set(err, -ERR_CONFIG,
+                       "the lease of %llu ms is shorter than two heartbeats of "
+                       "%llu ms",
+                       (unsigned long long)s->lease_ms, (unsigned long long)s->heartbeat_ms);
     return 0;
 }
 
@@ -231,9 +231,9 @@ static int start(const struct flags *f, struct settings *s, struct err *err)
 
 int main(int argc, char **argv)
 {
-    struct flags f = { 0 };
-    struct settings s = { 0 };
-    struct err err = { 0 };
+    struct flags f = {0};
+    struct settings s = {0};
+    struct err err = {0};
     int status = 0;
     if (parse_flags(argc, argv, &f, &err, &status) != 0)
         return status;

@@ -14,8 +14,7 @@ void member_heard(struct coordinator *co, struct worker *w)
     w->heard_ms = core_now(co);
 }
 
-void member_lease(const struct coordinator *co, const struct worker *w,
-                  struct lease_decision *ret)
+void member_lease(const struct coordinator *co, const struct worker *w, struct lease_decision *ret)
 {
     const struct task *t = w->task_id ? state_task(&co->state, w->task_id) : NULL;
     const struct job *j = t ? state_job(&co->state, t->job_id) : NULL;
@@ -24,12 +23,11 @@ void member_lease(const struct coordinator *co, const struct worker *w,
         .heard_ms = w->heard_ms,
         .closed_ms = w->closed_ms,
         .progress_ms = t ? t->progress_ms : 0,
-        .median_gap_ms = j ? lease_median(j->phase_gaps, j->n_phase_gaps < 32 ? j->n_phase_gaps
-                                                                              : 32)
-                           : 0,
+        .median_gap_ms =
+            j ? lease_median(j->phase_gaps, j->n_phase_gaps < 32 ? j->n_phase_gaps : 32) : 0,
     };
-    const struct lease_options o = { co->opt.heartbeat_ms, co->opt.lease_ms, CORE_CLOSED_MS,
-                                     CORE_PROGRESS_MIN_MS };
+    const struct lease_options o = {co->opt.heartbeat_ms, co->opt.lease_ms, CORE_CLOSED_MS,
+                                    CORE_PROGRESS_MIN_MS};
     lease_decide(&in, &o, ret);
 }
 
@@ -52,8 +50,7 @@ static void take_lease(struct coordinator *co, struct worker *w, const char *rea
     w->task_id = 0;
 }
 
-void member_lost(struct coordinator *co, struct worker *w, enum worker_state to,
-                 const char *reason)
+void member_lost(struct coordinator *co, struct worker *w, enum worker_state to, const char *reason)
 {
     char text[REASON_MAX];
     (void)snprintf(text, sizeof(text), "worker %llu (%s) %s: %.150s", (unsigned long long)w->id,
@@ -66,8 +63,8 @@ void member_lost(struct coordinator *co, struct worker *w, enum worker_state to,
     w->throughput = 0;
     save_worker(co->store, w);
     core_say(co, 0, w->id, "%s", text);
-    core_event(co, &(struct view_event){ .kind = VIEW_EVENT_WORKER, .worker_id = w->id,
-                                         .text = text });
+    core_event(co,
+               &(struct view_event){.kind = VIEW_EVENT_WORKER, .worker_id = w->id, .text = text});
     core_touch(co);
 }
 
@@ -129,8 +126,8 @@ void member_failed(struct coordinator *co, struct worker *w)
 bool member_may_work(struct coordinator *co, const struct worker *w, uint64_t *ret_until_ms,
                      char reason[REASON_MAX])
 {
-    const struct admit_work in = { core_now(co), w->quarantined_until_ms, w->drain, co->store_ok,
-                                   w->strikes };
+    const struct admit_work in = {core_now(co), w->quarantined_until_ms, w->drain, co->store_ok,
+                                  w->strikes};
     return admit_work(&in, ret_until_ms, reason);
 }
 

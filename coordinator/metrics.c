@@ -33,8 +33,8 @@ static void add_metric(struct coordinator *co, struct job *j, struct view_metric
 void metrics_points(struct coordinator *co, struct job *j, const struct task *t,
                     Skerry__V1__LossPoint *const *points, size_t n)
 {
-    struct view_metric m = { .kind = VIEW_METRIC_LOSS, .path = t->path, .replica = t->replica,
-                             .round = t->round };
+    struct view_metric m = {
+        .kind = VIEW_METRIC_LOSS, .path = t->path, .replica = t->replica, .round = t->round};
     size_t taken = 0;
     for (size_t i = 0; i < n && i < 1024; i++) {
         if (!isfinite(points[i]->loss) || !isfinite(points[i]->lr))
@@ -45,9 +45,12 @@ void metrics_points(struct coordinator *co, struct job *j, const struct task *t,
         add_metric(co, j, &m);
         j->paths[t->path].replicas[t->replica].loss = points[i]->loss;
         taken++;
-        core_event(co, &(struct view_event){ .kind = VIEW_EVENT_LOSS, .job_id = j->id,
-                                             .worker_id = t->worker_id, .task_id = t->id,
-                                             .metric = &m, .text = "" });
+        core_event(co, &(struct view_event){.kind = VIEW_EVENT_LOSS,
+                                            .job_id = j->id,
+                                            .worker_id = t->worker_id,
+                                            .task_id = t->id,
+                                            .metric = &m,
+                                            .text = ""});
     }
     if (taken == 0)
         return;
@@ -61,8 +64,11 @@ void metrics_points(struct coordinator *co, struct job *j, const struct task *t,
 
 void metrics_eval(struct coordinator *co, struct job *j, const struct task *t)
 {
-    struct view_metric m = { .kind = VIEW_METRIC_EVAL, .path = t->path, .round = t->round,
-                             .loss = (double)t->loss_mean, .lr = NAN };
+    struct view_metric m = {.kind = VIEW_METRIC_EVAL,
+                            .path = t->path,
+                            .round = t->round,
+                            .loss = (double)t->loss_mean,
+                            .lr = NAN};
     j->eval_loss = t->loss_mean;
     add_metric(co, j, &m);
     save_job(co->store, j);
@@ -75,8 +81,8 @@ void metrics_eval(struct coordinator *co, struct job *j, const struct task *t)
         save_round(co->store, j, r);
         break;
     }
-    core_event(co, &(struct view_event){ .kind = VIEW_EVENT_JOB, .job_id = j->id, .metric = &m,
-                                         .text = "evaluated" });
+    core_event(co, &(struct view_event){
+                       .kind = VIEW_EVENT_JOB, .job_id = j->id, .metric = &m, .text = "evaluated"});
 }
 
 void metrics_round(struct coordinator *co, struct job *j, const struct round_rec *r)
@@ -88,20 +94,34 @@ void metrics_round(struct coordinator *co, struct job *j, const struct round_rec
     j->rounds = mem_realloc(j->rounds, (j->n_rounds + 1) * sizeof(*j->rounds));
     j->rounds[j->n_rounds++] = *r;
     save_round(co->store, j, r);
-    struct view_metric m = { .kind = VIEW_METRIC_ROUND, .path = r->path, .round = r->round,
-                             .loss = (double)r->loss, .lr = NAN, .seconds = (double)r->seconds,
-                             .samples = r->samples, .bytes_up = r->bytes_up,
-                             .bytes_down = r->bytes_down };
+    struct view_metric m = {.kind = VIEW_METRIC_ROUND,
+                            .path = r->path,
+                            .round = r->round,
+                            .loss = (double)r->loss,
+                            .lr = NAN,
+                            .seconds = (double)r->seconds,
+                            .samples = r->samples,
+                            .bytes_up = r->bytes_up,
+                            .bytes_down = r->bytes_down};
     add_metric(co, j, &m);
     save_job(co->store, j);
     char text[160];
     (void)snprintf(text, sizeof(text), "round %u of path %u: %u of %u contributions, loss %.4f",
                    r->round + 1, r->path, r->contributions, r->expected, (double)r->loss);
-    const struct view_round v = { r->path, r->round, (double)r->loss, (double)r->eval_loss,
-                                  (double)r->seconds, r->contributions, r->expected, r->samples,
-                                  r->steps, r->bytes_up, r->bytes_down, r->at_unix_ms };
-    core_event(co, &(struct view_event){ .kind = VIEW_EVENT_ROUND, .job_id = j->id, .round = &v,
-                                         .text = text });
+    const struct view_round v = {r->path,
+                                 r->round,
+                                 (double)r->loss,
+                                 (double)r->eval_loss,
+                                 (double)r->seconds,
+                                 r->contributions,
+                                 r->expected,
+                                 r->samples,
+                                 r->steps,
+                                 r->bytes_up,
+                                 r->bytes_down,
+                                 r->at_unix_ms};
+    core_event(co, &(struct view_event){
+                       .kind = VIEW_EVENT_ROUND, .job_id = j->id, .round = &v, .text = text});
 }
 
 /* ---- bytes --------------------------------------------------------------- */

@@ -61,7 +61,7 @@ static const char schema_1[] =
     " bytes_up INTEGER, bytes_down INTEGER, at_unix_ms INTEGER,"
     " PRIMARY KEY(job, n)) STRICT, WITHOUT ROWID;";
 
-static const char *const migrations[] = { schema_1 };
+static const char *const migrations[] = {schema_1};
 
 enum statement {
     PUT_COUNTER,
@@ -159,8 +159,8 @@ void save_worker(struct store *s, const struct worker *w)
               w->instance, (size_t)16, w->name, w->device, w->version, w->address,
               I(w->memory_bytes), I(w->threads), I(w->state), w->state_reason, I(w->drain),
               I(w->strikes), I(w->failures_row), I(w->tasks_done), I(w->tasks_failed),
-              I(w->bytes[0]), I(w->bytes[1]), I(w->bytes[2]), I(w->bytes[3]),
-              I(w->joined_unix_ms), I(w->task_id));
+              I(w->bytes[0]), I(w->bytes[1]), I(w->bytes[2]), I(w->bytes[3]), I(w->joined_unix_ms),
+              I(w->task_id));
 }
 
 void save_worker_gone(struct store *s, uint64_t worker_id)
@@ -181,11 +181,15 @@ void save_verdict_told(struct store *s, uint64_t worker_id, uint64_t task_id)
 
 void save_job(struct store *s, const struct job *j)
 {
-    store_put(s, PUT_JOB, "itit" "iiiiiiiiii" "i" "dd", I(j->id), j->yaml, I(j->state), j->reason,
-              I(j->made_unix_ms), I(j->started_unix_ms), I(j->ended_unix_ms), I(j->bad_count),
-              I(j->metric_n), I(j->metric_points), I(j->bytes_up), I(j->bytes_down),
-              I(j->shard_bytes_down), I(j->steps_done), I(j->phases_done), (double)j->loss,
-              (double)j->eval_loss);
+    store_put(s, PUT_JOB,
+              "itit"
+              "iiiiiiiiii"
+              "i"
+              "dd",
+              I(j->id), j->yaml, I(j->state), j->reason, I(j->made_unix_ms), I(j->started_unix_ms),
+              I(j->ended_unix_ms), I(j->bad_count), I(j->metric_n), I(j->metric_points),
+              I(j->bytes_up), I(j->bytes_down), I(j->shard_bytes_down), I(j->steps_done),
+              I(j->phases_done), (double)j->loss, (double)j->eval_loss);
 }
 
 void save_job_dataset(struct store *s, const struct job *j)
@@ -250,8 +254,7 @@ void save_ledger(struct store *s, const struct job *j, uint32_t partition)
     if (ledger_save(j->ledgers[partition], &b) == 0)
         store_put(s, PUT_LEDGER, "iib", I(j->id), I(partition), b.data, b.len);
     else
-        log_error("store", "ledger of job %llu is too large to save",
-                  (unsigned long long)j->id);
+        log_error("store", "ledger of job %llu is too large to save", (unsigned long long)j->id);
     buf_release(&b);
 }
 
@@ -261,10 +264,13 @@ void save_task(struct store *s, const struct task *t)
     const struct task_draw *d = &t->draw;
     (void)snprintf(draw, sizeof(draw), "%u %u %u %d %d %d %a %llu", d->steps, d->columns, d->count,
                    d->heun, d->ema, d->asked, (double)d->guidance, (unsigned long long)d->seed);
-    store_put(s, PUT_TASK, "iiiiiiiiiii" "tibtbbiii" "ddddii", I(t->id), I(t->job_id), I(t->kind),
-              I(t->state), I(t->attempt), I(t->failures), I(t->path), I(t->replica), I(t->round),
-              I(t->module_id), I(t->worker_id), t->reason, I(t->first_step), t->ranges,
-              t->n_ranges * sizeof(*t->ranges), draw, d->labels,
+    store_put(s, PUT_TASK,
+              "iiiiiiiiiii"
+              "tibtbbiii"
+              "ddddii",
+              I(t->id), I(t->job_id), I(t->kind), I(t->state), I(t->attempt), I(t->failures),
+              I(t->path), I(t->replica), I(t->round), I(t->module_id), I(t->worker_id), t->reason,
+              I(t->first_step), t->ranges, t->n_ranges * sizeof(*t->ranges), draw, d->labels,
               d->labels ? d->count * sizeof(*d->labels) : 0, t->output.sha256, (size_t)32,
               I(t->output.size), I(t->steps), I(t->samples), (double)t->loss_first,
               (double)t->loss_last, (double)t->loss_mean, (double)t->seconds, I(t->made_unix_ms),
@@ -285,10 +291,9 @@ void save_task_gone(struct store *s, uint64_t task_id)
 
 void save_round(struct store *s, const struct job *j, const struct round_rec *r)
 {
-    store_put(s, PUT_ROUND, "iiiiidddiiiii", I(j->id), I(r->path), I(r->round),
-              I(r->contributions), I(r->expected), (double)r->loss, (double)r->eval_loss,
-              (double)r->seconds, I(r->samples), I(r->steps), I(r->bytes_up), I(r->bytes_down),
-              I(r->at_unix_ms));
+    store_put(s, PUT_ROUND, "iiiiidddiiiii", I(j->id), I(r->path), I(r->round), I(r->contributions),
+              I(r->expected), (double)r->loss, (double)r->eval_loss, (double)r->seconds,
+              I(r->samples), I(r->steps), I(r->bytes_up), I(r->bytes_down), I(r->at_unix_ms));
 }
 
 void save_grid(struct store *s, const struct job *j, const struct grid_rec *g)

@@ -30,7 +30,7 @@ void save_ledger(struct store *s, const struct job *j, uint32_t partition);
 void save_module(struct store *s, const struct job *j, const struct module_rec *m);
 void save_version(struct store *s, const struct module_rec *m, const struct version_rec *v);
 void save_path(struct store *s, const struct job *j, uint32_t path); /* and its replicas */
-void save_task(struct store *s, const struct task *t); /* with its contributions */
+void save_task(struct store *s, const struct task *t);               /* with its contributions */
 void save_task_gone(struct store *s, uint64_t task_id);
 void save_round(struct store *s, const struct job *j, const struct round_rec *r);
 void save_grid(struct store *s, const struct job *j, const struct grid_rec *g);

@@ -175,8 +175,8 @@ static int load_bad(struct state *st, sqlite3_stmt *q, struct err *err)
     struct job *j = state_job(st, u64(q, 0));
     if (j == NULL || j->n_bad >= JOB_BAD_MAX)
         return 0;
-    j->bad[j->n_bad++] = (struct bad_rec){ str_dup(store_text(q, 2)), str_dup(store_text(q, 3)),
-                                           str_dup(store_text(q, 4)) };
+    j->bad[j->n_bad++] = (struct bad_rec){str_dup(store_text(q, 2)), str_dup(store_text(q, 3)),
+                                          str_dup(store_text(q, 4))};
     return 0;
 }
 
@@ -192,7 +192,7 @@ static int load_ledger(struct state *st, sqlite3_stmt *q, struct err *err)
     size_t n = 0;
     for (size_t i = 0; i < j->n_shards; i++)
         if (j->shards[i].partition == part)
-            shards[n++] = (struct ledger_shard){ (uint32_t)i, j->shards[i].samples };
+            shards[n++] = (struct ledger_shard){(uint32_t)i, j->shards[i].samples};
     int rc = ledger_new(rng_mix(j->spec.seed, part), shards, n, &j->ledgers[part], err);
     mem_free(shards);
     if (rc == 0)
@@ -251,8 +251,7 @@ static int load_path(struct state *st, sqlite3_stmt *q, struct err *err)
 static int load_replica(struct state *st, sqlite3_stmt *q, struct err *err)
 {
     struct job *j = state_job(st, u64(q, 0));
-    if (j == NULL || u64(q, 1) >= j->comp.n_paths ||
-        u64(q, 2) >= j->comp.paths[u64(q, 1)].replicas)
+    if (j == NULL || u64(q, 1) >= j->comp.n_paths || u64(q, 2) >= j->comp.paths[u64(q, 1)].replicas)
         return bad_row(err, "its number");
     struct replica_rec *r = &j->paths[u64(q, 1)].replicas[u64(q, 2)];
     r->owner = u64(q, 3);
@@ -279,8 +278,7 @@ static int load_arrays(struct task *t, sqlite3_stmt *q, struct err *err)
     d->guidance = guidance;
     d->seed = seed;
     if (ranges % sizeof(*t->ranges) != 0 || ranges / sizeof(*t->ranges) > TASK_RANGES_MAX ||
-        (labels != 0 && labels != d->count * sizeof(*d->labels)) ||
-        d->count > 65536)
+        (labels != 0 && labels != d->count * sizeof(*d->labels)) || d->count > 65536)
         return bad_row(err, "its ranges");
     if (ranges > 0) {
         t->n_ranges = ranges / sizeof(*t->ranges);
@@ -323,8 +321,8 @@ static int load_task(struct state *st, sqlite3_stmt *q, struct err *err)
     t->seconds = real(q, 23);
     t->made_unix_ms = (int64_t)u64(q, 24);
     t->ended_unix_ms = (int64_t)u64(q, 25);
-    if (t->kind == TASK_TRAIN && (t->path >= j->comp.n_paths ||
-                                  t->replica >= j->comp.paths[t->path].replicas))
+    if (t->kind == TASK_TRAIN &&
+        (t->path >= j->comp.n_paths || t->replica >= j->comp.paths[t->path].replicas))
         return bad_row(err, "its path");
     return load_arrays(t, q, err);
 }
@@ -337,7 +335,7 @@ static int load_contribution(struct state *st, sqlite3_stmt *q, struct err *err)
     t->contributions =
         mem_realloc(t->contributions, (t->n_contributions + 1) * sizeof(*t->contributions));
     struct contribution *c = &t->contributions[t->n_contributions++];
-    *c = (struct contribution){ u64(q, 2), u64(q, 3), { { 0 }, 0 }, u32(q, 6) != 0 };
+    *c = (struct contribution){u64(q, 2), u64(q, 3), {{0}, 0}, u32(q, 6) != 0};
     return blob_ref(q, 4, &c->blob) ? 0 : bad_row(err, "its hash");
 }
 
@@ -348,9 +346,9 @@ static int load_round(struct state *st, sqlite3_stmt *q, struct err *err)
         return 0;
     j->rounds = mem_realloc(j->rounds, (j->n_rounds + 1) * sizeof(*j->rounds));
     struct round_rec *r = &j->rounds[j->n_rounds++];
-    *r = (struct round_rec){ u32(q, 1), u32(q, 2), u32(q, 3), u32(q, 4), real(q, 5), real(q, 6),
-                             real(q, 7), u64(q, 8), u64(q, 9), u64(q, 10), u64(q, 11),
-                             (int64_t)u64(q, 12) };
+    *r = (struct round_rec){u32(q, 1),  u32(q, 2),  u32(q, 3),  u32(q, 4),
+                            real(q, 5), real(q, 6), real(q, 7), u64(q, 8),
+                            u64(q, 9),  u64(q, 10), u64(q, 11), (int64_t)u64(q, 12)};
     return 0;
 }
 
@@ -374,22 +372,22 @@ static const struct loading {
     const char *what, *sql;
     row_fn fn;
 } loadings[] = {
-    { "counters", "SELECT * FROM counters", load_counter },
-    { "workers", "SELECT * FROM workers ORDER BY id", load_worker },
-    { "verdicts", "SELECT * FROM verdicts ORDER BY worker, task", load_verdict },
-    { "jobs", "SELECT * FROM jobs ORDER BY id", load_job },
-    { "classes", "SELECT * FROM classes ORDER BY job, n", load_class },
-    { "shards", "SELECT * FROM shards ORDER BY job, n", load_shard },
-    { "bad_samples", "SELECT * FROM bad_samples ORDER BY job, n", load_bad },
-    { "ledgers", "SELECT * FROM ledgers", load_ledger },
-    { "modules", "SELECT * FROM modules ORDER BY id", load_module },
-    { "versions", "SELECT * FROM versions ORDER BY module, version", load_version },
-    { "paths", "SELECT * FROM paths", load_path },
-    { "replicas", "SELECT * FROM replicas", load_replica },
-    { "tasks", "SELECT * FROM tasks ORDER BY id", load_task },
-    { "contributions", "SELECT * FROM contributions ORDER BY task, n", load_contribution },
-    { "rounds", "SELECT * FROM rounds ORDER BY job, round, path", load_round },
-    { "grids", "SELECT * FROM grids ORDER BY task", load_grid },
+    {"counters", "SELECT * FROM counters", load_counter},
+    {"workers", "SELECT * FROM workers ORDER BY id", load_worker},
+    {"verdicts", "SELECT * FROM verdicts ORDER BY worker, task", load_verdict},
+    {"jobs", "SELECT * FROM jobs ORDER BY id", load_job},
+    {"classes", "SELECT * FROM classes ORDER BY job, n", load_class},
+    {"shards", "SELECT * FROM shards ORDER BY job, n", load_shard},
+    {"bad_samples", "SELECT * FROM bad_samples ORDER BY job, n", load_bad},
+    {"ledgers", "SELECT * FROM ledgers", load_ledger},
+    {"modules", "SELECT * FROM modules ORDER BY id", load_module},
+    {"versions", "SELECT * FROM versions ORDER BY module, version", load_version},
+    {"paths", "SELECT * FROM paths", load_path},
+    {"replicas", "SELECT * FROM replicas", load_replica},
+    {"tasks", "SELECT * FROM tasks ORDER BY id", load_task},
+    {"contributions", "SELECT * FROM contributions ORDER BY task, n", load_contribution},
+    {"rounds", "SELECT * FROM rounds ORDER BY job, round, path", load_round},
+    {"grids", "SELECT * FROM grids ORDER BY task", load_grid},
 };
 
 int persist_load(struct store *s, struct state *st, struct err *err)
@@ -416,8 +414,8 @@ int persist_metrics(struct store *s, uint64_t job_id, uint64_t after, size_t lim
                     view_metric_fn fn, void *arg, struct err *err)
 {
     sqlite3_stmt *q = NULL;
-    int rc = store_select(s, "SELECT * FROM metrics WHERE job=? AND n>? ORDER BY n LIMIT ?", &q,
-                          err);
+    int rc =
+        store_select(s, "SELECT * FROM metrics WHERE job=? AND n>? ORDER BY n LIMIT ?", &q, err);
     if (rc < 0)
         return rc;
     (void)sqlite3_bind_int64(q, 1, (int64_t)job_id);

@@ -15,7 +15,7 @@ void quorum_decide(const struct quorum_in *in, struct quorum_decision *ret)
 {
     uint32_t need = quorum_need(in->expected, in->fraction);
     uint32_t missing = in->expected - in->arrived;
-    *ret = (struct quorum_decision){ .quorum = in->arrived >= need };
+    *ret = (struct quorum_decision){.quorum = in->arrived >= need};
     char *out = ret->reason;
     if (in->retry_ms > in->now_ms) {
         ret->until_ms = in->retry_ms;
@@ -52,6 +52,5 @@ void quorum_decide(const struct quorum_in *in, struct quorum_decision *ret)
     }
     (void)snprintf(out, QUORUM_REASON_MAX,
                    "%u of %u contributions are a quorum, the other %u have %.1f s left",
-                   in->arrived, in->expected, missing,
-                   (double)(ret->until_ms - in->now_ms) / 1e3);
+                   in->arrived, in->expected, missing, (double)(ret->until_ms - in->now_ms) / 1e3);
 }

@@ -24,7 +24,7 @@ static const struct recipe {
     const char *name;
     int (*compose)(const struct job_spec *spec, struct composition *c, struct err *err);
 } recipes[] = {
-    { "diloco", compose_diloco },
+    {"diloco", compose_diloco},
 };
 
 int recipe_compose(const struct job_spec *spec, struct composition *ret, struct err *err)
@@ -43,8 +43,7 @@ void composition_release(struct composition *c)
     memset(c, 0, sizeof(*c));
 }
 
-uint32_t recipe_partition(const struct job_spec *spec, const struct composition *c,
-                          uint64_t shard)
+uint32_t recipe_partition(const struct job_spec *spec, const struct composition *c, uint64_t shard)
 {
     return (uint32_t)(shard % c->n_partitions);
 }

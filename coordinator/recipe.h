@@ -40,7 +40,6 @@ int recipe_compose(const struct job_spec *spec, struct composition *ret, struct 
 void composition_release(struct composition *c);
 
 /* Which partition a shard of the dataset belongs to. */
-uint32_t recipe_partition(const struct job_spec *spec, const struct composition *c,
-                          uint64_t shard);
+uint32_t recipe_partition(const struct job_spec *spec, const struct composition *c, uint64_t shard);
 
 #endif

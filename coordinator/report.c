@@ -93,9 +93,9 @@ static int apply_init(struct coordinator *co, struct job *j, struct task *t, con
             rc = check_full(co, &made[at].full, &params[at], err);
     }
     for (uint32_t i = 0; i < n && rc == 0; i++) {
-        made[i].provenance = str_printf("{\"made_by_task\":%llu,\"seed\":%llu}",
-                                        (unsigned long long)t->id,
-                                        (unsigned long long)j->spec.seed);
+        made[i].provenance =
+            str_printf("{\"made_by_task\":%llu,\"seed\":%llu}", (unsigned long long)t->id,
+                       (unsigned long long)j->spec.seed);
         made[i].at_unix_ms = (int64_t)clock_wall_ms();
         j->modules[i].params = params[i];
         module_adopt(co, j, &j->modules[i], &made[i]);
@@ -115,9 +115,10 @@ static int merge_classes(struct job *j, const report *r, struct err *err)
                        JOB_CLASSES_MAX);
     for (size_t i = 0; i < r->n_classes && i < j->n_classes; i++)
         if (strcmp(r->classes[i], j->classes[i]) != 0)
-            return err_set(err, -ERR_CONFIG, "the archives of data.url disagree about class %zu: "
-                           "'%.60s' and '%.60s'; give all the same classes.txt", i,
-                           j->classes[i], r->classes[i]);
+            return err_set(err, -ERR_CONFIG,
+                           "the archives of data.url disagree about class %zu: "
+                           "'%.60s' and '%.60s'; give all the same classes.txt",
+                           i, j->classes[i], r->classes[i]);
     if (r->n_classes <= j->n_classes)
         return 0;
     j->classes = mem_realloc(j->classes, r->n_classes * sizeof(*j->classes));
@@ -158,8 +159,10 @@ static int apply_ingest(struct coordinator *co, struct job *j, struct task *t, c
 {
     int rc = 0;
     if (r->n_shards == 0 || r->n_shards > 4096 || j->n_shards + r->n_shards > JOB_SHARDS_MAX)
-        return err_set(err, -EINVAL, "an archive made %zu shards, expected 1 to 4096 and at most "
-                       "%d of the job; raise data.shard_samples", r->n_shards, JOB_SHARDS_MAX);
+        return err_set(err, -EINVAL,
+                       "an archive made %zu shards, expected 1 to 4096 and at most "
+                       "%d of the job; raise data.shard_samples",
+                       r->n_shards, JOB_SHARDS_MAX);
     struct shard_rec *made = mem_alloc_array(r->n_shards, sizeof(*made));
     for (size_t i = 0; i < r->n_shards && rc == 0; i++) {
         rc = take_blob(co, r->shards[i]->blob, "a shard", &made[i].blob, err);
@@ -193,9 +196,11 @@ static int check_contribution(const struct job *j, const struct task *t,
         return err_set(err, -EINVAL, "module %llu is not on path %u",
                        (unsigned long long)c->module_id, t->path);
     if (c->base_version != t->round || m->version != t->round)
-        return err_set(err, -ERR_STALE, "the contribution is to version %llu of module %llu, which "
-                       "is at %llu", (unsigned long long)c->base_version,
-                       (unsigned long long)c->module_id, (unsigned long long)m->version);
+        return err_set(err, -ERR_STALE,
+                       "the contribution is to version %llu of module %llu, which "
+                       "is at %llu",
+                       (unsigned long long)c->base_version, (unsigned long long)c->module_id,
+                       (unsigned long long)m->version);
     return 0;
 }
 
@@ -212,7 +217,7 @@ static int apply_train(struct coordinator *co, struct job *j, struct task *t, co
     if (r->samples == 0 || r->samples > held)
         return err_set(err, -EINVAL, "the phase counts %llu samples, expected 1 to %llu",
                        (unsigned long long)r->samples, (unsigned long long)held);
-    struct contribution made[CONTRIBUTIONS_MAX] = { { 0 } };
+    struct contribution made[CONTRIBUTIONS_MAX] = {{0}};
     for (size_t i = 0; i < n; i++) {
         const Skerry__V1__Contribution *c = r->contributions[i];
         int rc = check_contribution(j, t, c, err);
@@ -266,10 +271,13 @@ static int apply_sample(struct coordinator *co, struct job *j, struct task *t, c
     g->blob = t->output;
     g->at_unix_ms = (int64_t)clock_wall_ms();
     save_grid(co->store, j, g);
-    const struct view_sample v = { g->task_id, g->round, g->count, g->columns, g->blob.sha256,
-                                   g->blob.size, g->at_unix_ms };
-    core_event(co, &(struct view_event){ .kind = VIEW_EVENT_SAMPLE, .job_id = j->id,
-                                         .task_id = t->id, .sample = &v, .text = "" });
+    const struct view_sample v = {g->task_id,     g->round,     g->count,     g->columns,
+                                  g->blob.sha256, g->blob.size, g->at_unix_ms};
+    core_event(co, &(struct view_event){.kind = VIEW_EVENT_SAMPLE,
+                                        .job_id = j->id,
+                                        .task_id = t->id,
+                                        .sample = &v,
+                                        .text = ""});
     return 0;
 }
 
@@ -295,8 +303,8 @@ static void take_bad(struct coordinator *co, struct job *j, const report *r)
             continue;
         fresh++;
         if (j->n_bad < JOB_BAD_MAX)
-            j->bad[j->n_bad++] = (struct bad_rec){ str_dup(shard), str_ndup(r->bad[i]->key, 256),
-                                                   str_ndup(r->bad[i]->reason, 256) };
+            j->bad[j->n_bad++] = (struct bad_rec){str_dup(shard), str_ndup(r->bad[i]->key, 256),
+                                                  str_ndup(r->bad[i]->reason, 256)};
     }
     if (fresh == 0)
         return;
@@ -304,9 +312,11 @@ static void take_bad(struct coordinator *co, struct job *j, const report *r)
     save_job(co->store, j);
     save_job_dataset(co->store, j);
     if (j->bad_count > (uint32_t)j->spec.data.max_bad)
-        flow_end(co, j, JOB_FAILED, "%u images cannot be read, data.max_bad allows %d; the first is "
-                 "%s: %s", j->bad_count, j->spec.data.max_bad,
-                 j->n_bad ? j->bad[0].key : "not named", j->n_bad ? j->bad[0].reason : "");
+        flow_end(co, j, JOB_FAILED,
+                 "%u images cannot be read, data.max_bad allows %d; the first is "
+                 "%s: %s",
+                 j->bad_count, j->spec.data.max_bad, j->n_bad ? j->bad[0].key : "not named",
+                 j->n_bad ? j->bad[0].reason : "");
 }
 
 /* ---- all ----------------------------------------------------------------- */
@@ -317,16 +327,14 @@ static int find_lease(struct coordinator *co, const struct worker *w, const repo
     struct task *t = state_task(&co->state, r->task_id);
     *ret_repeated = false;
     if (t == NULL)
-        return err_set(err, -ERR_STALE, "task %llu is not known",
-                       (unsigned long long)r->task_id);
+        return err_set(err, -ERR_STALE, "task %llu is not known", (unsigned long long)r->task_id);
     if (t->attempt == r->attempt && t->worker_id == w->id && t->state == TASK_DONE) {
         *ret_repeated = true;
         return 0;
     }
     if (t->state != TASK_LEASED || t->attempt != r->attempt || t->worker_id != w->id)
         return err_set(err, -ERR_STALE, "attempt %u of task %llu has lost its lease%s%s",
-                       r->attempt, (unsigned long long)t->id, t->reason[0] ? ": " : "",
-                       t->reason);
+                       r->attempt, (unsigned long long)t->id, t->reason[0] ? ": " : "", t->reason);
     *ret = t;
     return 0;
 }

@@ -49,7 +49,7 @@ static const struct contribution *contribution_to(const struct task *t, uint64_t
 void rounds_count(struct coordinator *co, const struct job *j, const struct module_rec *m,
                   struct outer_count *ret)
 {
-    *ret = (struct outer_count){ 0 };
+    *ret = (struct outer_count){0};
     for (uint32_t p = 0; p < j->comp.n_paths; p++) {
         const struct path_rec *path = &j->paths[p];
         if (!path_crosses(j, p, m) || path->round > m->version)
@@ -90,9 +90,8 @@ static void make_phase(struct coordinator *co, struct job *j, uint32_t p)
         t->path = p;
         t->replica = r;
         t->round = path->round;
-        t->first_step = j->spec.outer.steps
-                            ? (uint64_t)path->round * (uint64_t)j->spec.outer.steps
-                            : path->replicas[r].step;
+        t->first_step = j->spec.outer.steps ? (uint64_t)path->round * (uint64_t)j->spec.outer.steps
+                                            : path->replicas[r].step;
         path->replicas[r].task_id = t->id;
         if (!task_take_samples(co, j, t)) {
             flow_end(co, j, JOB_FAILED, "no samples are left for replica %u of path %u", r, p);
@@ -217,14 +216,14 @@ static void step_done(struct outer_step *step);
 
 static struct outer_blob to_outer(const struct blob_ref *b)
 {
-    struct outer_blob o = { .bytes = b->size };
+    struct outer_blob o = {.bytes = b->size};
     memcpy(o.sha256, b->sha256, 32);
     return o;
 }
 
 static struct blob_ref from_outer(const struct outer_blob *o)
 {
-    struct blob_ref b = { .size = o->bytes };
+    struct blob_ref b = {.size = o->bytes};
     memcpy(b.sha256, o->sha256, 32);
     return b;
 }
@@ -290,7 +289,7 @@ static void outer_failed(struct coordinator *co, struct job *j, struct module_re
 static void fire(struct coordinator *co, struct job *j, struct module_rec *m,
                  const struct outer_count *count)
 {
-    struct err err = { 0 };
+    struct err err = {0};
     struct task *t = task_make(co, j, TASK_OUTER);
     if (t == NULL)
         return;
@@ -300,7 +299,7 @@ static void fire(struct coordinator *co, struct job *j, struct module_rec *m,
     state_set_task_state(&co->state, t, TASK_LEASED);
     struct outer_step *step = make_step(co, j, m, count);
     struct outer_run *run = mem_alloc(sizeof(*run));
-    *run = (struct outer_run){ co, j->id, m->id, t->id, count->expected };
+    *run = (struct outer_run){co, j->id, m->id, t->id, count->expected};
     step->arg = run;
     save_task(co->store, t);
     if (outer_submit(co->outer, step, step_done, &err) < 0) {
@@ -321,8 +320,7 @@ static void consider_outer(struct coordinator *co, struct job *j, struct module_
 {
     struct outer_count count;
     struct quorum_decision d;
-    if (m->outer_task != 0 || m->n_versions == 0 ||
-        m->version >= (uint64_t)j->spec.outer.rounds)
+    if (m->outer_task != 0 || m->n_versions == 0 || m->version >= (uint64_t)j->spec.outer.rounds)
         return;
     rounds_count(co, j, m, &count);
     struct quorum_in in = {
@@ -498,10 +496,11 @@ static void adopt_step(struct coordinator *co, struct job *j, struct module_rec 
     if (step->params > 0)
         m->params = step->params;
     module_adopt(co, j, m, &v);
-    log_info("outer", "module %llu of job %llu is at version %llu after %llu ms, %u contributions, "
-             "norm %.4g", (unsigned long long)m->id, (unsigned long long)j->id,
-             (unsigned long long)v.version, (unsigned long long)step->elapsed_ms, step->accepted,
-             step->delta_norm);
+    log_info("outer",
+             "module %llu of job %llu is at version %llu after %llu ms, %u contributions, "
+             "norm %.4g",
+             (unsigned long long)m->id, (unsigned long long)j->id, (unsigned long long)v.version,
+             (unsigned long long)step->elapsed_ms, step->accepted, step->delta_norm);
 }
 
 struct prune_arg {

@@ -32,8 +32,7 @@ static uint64_t held_back(uint64_t now, uint64_t worker, const struct schedule_t
         return until;
     }
     until = t->ready_ms + t->patience_ms;
-    if (t->owner != 0 && t->owner != worker && t->owner_here && !t->owner_training &&
-        now < until) {
+    if (t->owner != 0 && t->owner != worker && t->owner_here && !t->owner_training && now < until) {
         *ret_why = "is kept for the worker that has its moments";
         return until;
     }
@@ -58,7 +57,7 @@ static bool before(uint64_t worker, const struct schedule_task *a, const struct 
 void schedule_pick(uint64_t now_ms, uint64_t worker, const struct schedule_task *tasks, size_t n,
                    const struct schedule_options *o, struct schedule_decision *ret)
 {
-    *ret = (struct schedule_decision){ .index = -1 };
+    *ret = (struct schedule_decision){.index = -1};
     const char *why = NULL;
     uint64_t waiting = 0;
     for (size_t i = 0; i < n; i++) {
@@ -78,8 +77,7 @@ void schedule_pick(uint64_t now_ms, uint64_t worker, const struct schedule_task 
     if (ret->index >= 0) {
         const struct schedule_task *t = &tasks[ret->index];
         ret->until_ms = 0;
-        (void)snprintf(ret->reason, sizeof(ret->reason), "task %llu%s",
-                       (unsigned long long)t->id,
+        (void)snprintf(ret->reason, sizeof(ret->reason), "task %llu%s", (unsigned long long)t->id,
                        t->owner == worker ? ", whose last phase it did" : "");
     } else if (why != NULL) {
         (void)snprintf(ret->reason, sizeof(ret->reason), "task %llu %s",

@@ -17,25 +17,25 @@
 
 struct schedule_task {
     uint64_t id, job_id;
-    int kind;                /* enum task_kind */
-    uint64_t owner;          /* last owner of the replica; 0: nobody */
-    bool owner_here;         /* it is here and may be given work */
-    bool owner_training;     /* it is in another phase: not waited for */
-    uint32_t patience_ms;    /* how long the warm owner is waited for */
-    uint64_t failed_worker;  /* who failed it last; 0: nobody */
-    uint64_t ready_ms;       /* since when it may run */
-    uint64_t not_before_ms;  /* back-off after a failure; 0: none */
-    uint32_t job_leases;     /* leases the job holds now */
+    int kind;               /* enum task_kind */
+    uint64_t owner;         /* last owner of the replica; 0: nobody */
+    bool owner_here;        /* it is here and may be given work */
+    bool owner_training;    /* it is in another phase: not waited for */
+    uint32_t patience_ms;   /* how long the warm owner is waited for */
+    uint64_t failed_worker; /* who failed it last; 0: nobody */
+    uint64_t ready_ms;      /* since when it may run */
+    uint64_t not_before_ms; /* back-off after a failure; 0: none */
+    uint32_t job_leases;    /* leases the job holds now */
 };
 
 struct schedule_options {
-    bool other_workers;      /* somebody else could take a failed task */
+    bool other_workers; /* somebody else could take a failed task */
     uint32_t failed_patience_ms;
 };
 
 struct schedule_decision {
-    long index;              /* into tasks; -1: nothing now */
-    uint64_t until_ms;       /* when that may change by itself; 0: unknown */
+    long index;        /* into tasks; -1: nothing now */
+    uint64_t until_ms; /* when that may change by itself; 0: unknown */
     char reason[SCHEDULE_REASON_MAX];
 };
 

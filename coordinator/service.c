@@ -23,8 +23,10 @@
 
 static void refuse(struct rpc_request *req, const struct err *err)
 {
-    rpc_fail(req, err->code, err->code == -ENOSPC || err->code == -EIO || err->code == -EAGAIN ||
-             err->code == -EBUSY, RETRY_AFTER_MS, "%s", err->msg);
+    rpc_fail(req, err->code,
+             err->code == -ENOSPC || err->code == -EIO || err->code == -EAGAIN ||
+                 err->code == -EBUSY,
+             RETRY_AFTER_MS, "%s", err->msg);
 }
 
 /* The worker that joined on this connection. */
@@ -127,8 +129,7 @@ static int admit(struct coordinator *co, const Skerry__V1__JoinRequest *m,
 }
 
 /* A process that is new has nothing of what the old one held. */
-static void new_instance(struct coordinator *co, struct worker *w,
-                         const Skerry__V1__JoinRequest *m)
+static void new_instance(struct coordinator *co, struct worker *w, const Skerry__V1__JoinRequest *m)
 {
     struct task *t = w->task_id ? state_task(&co->state, w->task_id) : NULL;
     if (t != NULL && t->state == TASK_LEASED && t->worker_id == w->id)
@@ -140,8 +141,8 @@ static void new_instance(struct coordinator *co, struct worker *w,
     w->n_held = 0;
 }
 
-static void fill_worker(struct coordinator *co, struct worker *w,
-                        const Skerry__V1__JoinRequest *m, struct rpc_peer *peer)
+static void fill_worker(struct coordinator *co, struct worker *w, const Skerry__V1__JoinRequest *m,
+                        struct rpc_peer *peer)
 {
     memcpy(w->identity, m->identity.data, 16);
     (void)str_copy(w->name, sizeof(w->name), m->name);
@@ -184,10 +185,9 @@ static void on_join(void *arg, struct rpc_request *req, const ProtobufCMessage *
     struct coordinator *co = arg;
     const Skerry__V1__JoinRequest *m = (const Skerry__V1__JoinRequest *)(const void *)msg;
     struct rpc_peer *peer = rpc_request_peer(req);
-    struct err err = { 0 };
-    struct worker *w = m->identity.len == 16
-                           ? state_worker_by_identity(&co->state, m->identity.data)
-                           : NULL;
+    struct err err = {0};
+    struct worker *w =
+        m->identity.len == 16 ? state_worker_by_identity(&co->state, m->identity.data) : NULL;
     if (core_writable(co, &err) < 0 || peer == NULL || admit(co, m, w, peer, &err) < 0) {
         log_warn("member", "a worker was not admitted: %s address=%s", err.msg,
                  peer ? rpc_peer_address(peer) : "gone");
@@ -209,10 +209,11 @@ static void on_join(void *arg, struct rpc_request *req, const ProtobufCMessage *
     co->counters_dirty = true;
     save_worker(co->store, w);
     if (!again)
-        core_say(co, 0, w->id, "worker %llu (%s) has joined from %s: %s",
-                 (unsigned long long)w->id, w->name, w->address, w->device);
-    core_event(co, &(struct view_event){ .kind = VIEW_EVENT_WORKER, .worker_id = w->id,
-                                         .text = again ? "is back" : "has joined" });
+        core_say(co, 0, w->id, "worker %llu (%s) has joined from %s: %s", (unsigned long long)w->id,
+                 w->name, w->address, w->device);
+    core_event(co, &(struct view_event){.kind = VIEW_EVENT_WORKER,
+                                        .worker_id = w->id,
+                                        .text = again ? "is back" : "has joined"});
     core_reply(co, req, join_send)->worker_id = w->id;
 }
 
@@ -220,8 +221,8 @@ static void on_join(void *arg, struct rpc_request *req, const ProtobufCMessage *
 
 static void count_bytes(struct worker *w, const Skerry__V1__HeartbeatRequest *m)
 {
-    const uint64_t now[4] = { m->control_bytes_up, m->control_bytes_down, m->bytes_up,
-                              m->bytes_down };
+    const uint64_t now[4] = {m->control_bytes_up, m->control_bytes_down, m->bytes_up,
+                             m->bytes_down};
     for (int i = 0; i < 4; i++) {
         uint64_t more = now[i] > w->bytes_seen[i] ? now[i] - w->bytes_seen[i] : 0;
         w->bytes[i] += more;
@@ -309,8 +310,8 @@ static void on_heartbeat(void *arg, struct rpc_request *req, const ProtobufCMess
         w->throughput = m->throughput;
     const Skerry__V1__Progress *p = m->progress;
     struct task *t = p ? state_task(&co->state, p->task_id) : NULL;
-    bool mine = t != NULL && t->state == TASK_LEASED && t->worker_id == w->id &&
-                t->attempt == p->attempt;
+    bool mine =
+        t != NULL && t->state == TASK_LEASED && t->worker_id == w->id && t->attempt == p->attempt;
     if (mine)
         take_progress(co, w, t, p);
     else
@@ -324,7 +325,7 @@ static void on_heartbeat(void *arg, struct rpc_request *req, const ProtobufCMess
         r->task_id = p->task_id;
         r->attempt = p->attempt;
         (void)snprintf(r->text, REASON_MAX, "%s",
-                       t == NULL ? "the task is not known any more"
+                       t == NULL      ? "the task is not known any more"
                        : t->reason[0] ? t->reason
                                       : "the task was given to another worker");
     }
@@ -345,7 +346,7 @@ static void on_assign(void *arg, struct rpc_request *req, const ProtobufCMessage
 {
     struct coordinator *co = arg;
     const Skerry__V1__AssignRequest *m = (const Skerry__V1__AssignRequest *)(const void *)msg;
-    struct err err = { 0 };
+    struct err err = {0};
     struct worker *w = need_worker(co, req);
     if (w == NULL)
         return;
@@ -394,15 +395,16 @@ static void on_ticket(void *arg, struct rpc_request *req, const ProtobufCMessage
     if (w == NULL)
         return;
     struct task *t = state_task(&co->state, m->task_id);
-    if (t == NULL || t->state != TASK_LEASED || t->worker_id != w->id ||
-        t->attempt != m->attempt) {
+    if (t == NULL || t->state != TASK_LEASED || t->worker_id != w->id || t->attempt != m->attempt) {
         rpc_fail(req, -ERR_STALE, false, 0, "attempt %u of task %llu is not leased to this worker",
                  m->attempt, (unsigned long long)m->task_id);
         return;
     }
     if (m->sha256.len != 32 || m->size == 0 || m->size > BLOB_MAX_BYTES) {
-        rpc_fail(req, -EINVAL, false, 0, "a ticket needs a SHA-256 of 32 bytes and a size from 1 "
-                 "to %llu", (unsigned long long)BLOB_MAX_BYTES);
+        rpc_fail(req, -EINVAL, false, 0,
+                 "a ticket needs a SHA-256 of 32 bytes and a size from 1 "
+                 "to %llu",
+                 (unsigned long long)BLOB_MAX_BYTES);
         return;
     }
     struct blob_id id;
@@ -435,7 +437,7 @@ static void on_report(void *arg, struct rpc_request *req, const ProtobufCMessage
 {
     struct coordinator *co = arg;
     const Skerry__V1__ReportRequest *m = (const Skerry__V1__ReportRequest *)(const void *)msg;
-    struct err err = { 0 };
+    struct err err = {0};
     struct worker *w = need_worker(co, req);
     if (w == NULL)
         return;

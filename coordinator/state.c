@@ -7,23 +7,23 @@
 
 const char *job_state_name(enum job_state s)
 {
-    static const char *const names[JOB_STATES] = { "unknown",      "pending", "ingesting",
-                                                   "initialising", "running", "finishing",
-                                                   "done",         "failed",  "cancelled" };
+    static const char *const names[JOB_STATES] = {"unknown",      "pending", "ingesting",
+                                                  "initialising", "running", "finishing",
+                                                  "done",         "failed",  "cancelled"};
     return names[s < JOB_STATES ? s : JOB_UNSPECIFIED];
 }
 
 const char *task_kind_name(enum task_kind k)
 {
-    static const char *const names[TASK_KINDS] = { "NONE", "INIT",   "INGEST", "TRAIN",
-                                                   "EVAL", "SAMPLE", "OUTER" };
+    static const char *const names[TASK_KINDS] = {"NONE", "INIT",   "INGEST", "TRAIN",
+                                                  "EVAL", "SAMPLE", "OUTER"};
     return names[k < TASK_KINDS ? k : TASK_UNSPECIFIED];
 }
 
 const char *task_state_name(enum task_state s)
 {
-    static const char *const names[] = { "unknown", "pending", "leased",
-                                         "done",    "failed",  "cancelled" };
+    static const char *const names[] = {"unknown", "pending", "leased",
+                                        "done",    "failed",  "cancelled"};
     return names[s <= TASK_CANCELLED ? s : TASK_STATE_UNSPECIFIED];
 }
 

@@ -34,16 +34,16 @@ struct rpc_request;
 #define JOBS_MAX 1024
 #define JOBS_ACTIVE_MAX 64
 #define TASKS_OPEN_MAX 16384
-#define TASKS_ENDED_MAX 256      /* kept per job, beside the open ones */
+#define TASKS_ENDED_MAX 256 /* kept per job, beside the open ones */
 #define JOB_SHARDS_MAX 65536
 #define JOB_CLASSES_MAX 4096
-#define JOB_BAD_MAX 64           /* bad samples kept by name */
-#define JOB_SAMPLES_MAX 1024     /* grids kept per job */
-#define JOB_ROUNDS_MAX 4096      /* round records kept in memory; all are in the store */
-#define TASK_RANGES_MAX 4096     /* as TrainTask.ranges */
+#define JOB_BAD_MAX 64       /* bad samples kept by name */
+#define JOB_SAMPLES_MAX 1024 /* grids kept per job */
+#define JOB_ROUNDS_MAX 4096  /* round records kept in memory; all are in the store */
+#define TASK_RANGES_MAX 4096 /* as TrainTask.ranges */
 #define TASK_LABELS_MAX 1024
 #define TASK_FAILURES_MAX 5
-#define APPLIED_MAX 64           /* verdicts that wait for one worker */
+#define APPLIED_MAX 64 /* verdicts that wait for one worker */
 #define VERSIONS_KEPT 4
 #define NAME_MAX_BYTES 65
 #define REASON_MAX 256
@@ -85,20 +85,22 @@ struct worker {
     char state_reason[REASON_MAX];
     bool drain;
     uint32_t strikes, failures_row, tasks_done, tasks_failed;
-    uint64_t bytes[4];        /* control up, down, data up, down: since it first joined */
-    uint64_t bytes_seen[4];   /* (m) last counters of this process */
+    uint64_t bytes[4];      /* control up, down, data up, down: since it first joined */
+    uint64_t bytes_seen[4]; /* (m) last counters of this process */
     int64_t joined_unix_ms;
-    uint64_t joined_ms;       /* (m) */
-    uint64_t quarantined_until_ms; /* (m) 0: not */
-    uint64_t heard_ms;        /* (m) */
-    uint64_t closed_ms;       /* (m) connection gone since; 0: open */
-    struct rpc_peer *peer;    /* (m) NULL: no connection */
-    struct rpc_request *parked; /* (m) its ASSIGN that waits */
-    uint64_t parked_until_ms; /* (m) */
-    uint64_t task_id;         /* the lease it holds; 0: none */
-    char activity[129];       /* (m) */
+    uint64_t joined_ms;                /* (m) */
+    uint64_t quarantined_until_ms;     /* (m) 0: not */
+    uint64_t heard_ms;                 /* (m) */
+    uint64_t closed_ms;                /* (m) connection gone since; 0: open */
+    struct rpc_peer *peer;             /* (m) NULL: no connection */
+    struct rpc_request *parked;        /* (m) its ASSIGN that waits */
+    uint64_t parked_until_ms;          /* (m) */
+    uint64_t task_id;                  /* the lease it holds; 0: none */
+    char activity[129];                /* (m) */
     float throughput, loss, grad_norm; /* (m) */
-    struct { uint64_t module_id, version; } held[64]; /* (m) newest held per module */
+    struct {
+        uint64_t module_id, version;
+    } held[64]; /* (m) newest held per module */
     unsigned n_held;
     struct verdict *verdicts; /* to be told; up to APPLIED_MAX */
     unsigned n_verdicts;
@@ -152,10 +154,10 @@ struct task {
     uint64_t module_id;            /* OUTER */
     uint64_t worker_id;            /* leased: the holder; ended: who did it */
     char reason[REASON_MAX];
-    struct ledger_range *ranges;   /* TRAIN, EVAL */
+    struct ledger_range *ranges; /* TRAIN, EVAL */
     size_t n_ranges;
-    uint64_t first_step;           /* TRAIN */
-    struct task_draw draw;         /* SAMPLE, EVAL */
+    uint64_t first_step;   /* TRAIN */
+    struct task_draw draw; /* SAMPLE, EVAL */
     struct contribution *contributions;
     size_t n_contributions;
     struct blob_ref output;
@@ -164,16 +166,16 @@ struct task {
     uint64_t samples;
     float loss_first, loss_last, loss_mean, seconds;
     int64_t made_unix_ms, ended_unix_ms;
-    uint64_t ready_ms;             /* (m) since when it may be leased */
+    uint64_t ready_ms;                         /* (m) since when it may be leased */
     uint64_t leased_ms, progress_ms, ended_ms; /* (m) */
-    uint64_t failed_worker;        /* (m) who failed it last: others first */
-    uint64_t not_before_ms;        /* (m) back-off of a failed one */
-    uint32_t steps_done, steps_total; /* (m) from heartbeats */
-    uint64_t samples_done;         /* (m) */
-    uint64_t progress_mark;        /* (m) hash of what counts as progress */
-    uint64_t progress_gap_ms;      /* (m) longest gap seen between progress */
-    char activity[129];            /* (m) */
-    float loss;                    /* (m) */
+    uint64_t failed_worker;                    /* (m) who failed it last: others first */
+    uint64_t not_before_ms;                    /* (m) back-off of a failed one */
+    uint32_t steps_done, steps_total;          /* (m) from heartbeats */
+    uint64_t samples_done;                     /* (m) */
+    uint64_t progress_mark;                    /* (m) hash of what counts as progress */
+    uint64_t progress_gap_ms;                  /* (m) longest gap seen between progress */
+    char activity[129];                        /* (m) */
+    float loss;                                /* (m) */
 };
 
 static inline bool task_is_open(const struct task *t)
@@ -219,29 +221,29 @@ struct version_rec {
 struct module_rec {
     uint64_t id;
     uint32_t level, index;
-    uint64_t version;        /* newest; meaningful when n_versions > 0 */
+    uint64_t version; /* newest; meaningful when n_versions > 0 */
     uint64_t params;
     struct version_rec versions[VERSIONS_KEPT]; /* oldest first */
     unsigned n_versions;
-    uint64_t outer_task;     /* (m) the OUTER task that runs now; 0: none */
-    uint64_t retry_ms;       /* (m) no outer step before it */
-    uint32_t outer_failures; /* (m) in a row */
+    uint64_t outer_task;           /* (m) the OUTER task that runs now; 0: none */
+    uint64_t retry_ms;             /* (m) no outer step before it */
+    uint32_t outer_failures;       /* (m) in a row */
     char outer_reason[REASON_MAX]; /* (m) of the quorum, or the last failure */
-    uint64_t quorum_ms;      /* (m) when the quorum was complete; 0: not yet */
+    uint64_t quorum_ms;            /* (m) when the quorum was complete; 0: not yet */
 };
 
 struct replica_rec {
-    uint64_t owner;          /* worker that did the last phase; 0: nobody */
-    uint64_t step;           /* inner steps in accepted phases, all owners */
-    uint64_t task_id;        /* of the current phase; 0: none */
-    uint64_t samples_last;   /* that its last phase used, or would have in its time */
-    float loss;              /* (m) newest; NAN */
+    uint64_t owner;        /* worker that did the last phase; 0: nobody */
+    uint64_t step;         /* inner steps in accepted phases, all owners */
+    uint64_t task_id;      /* of the current phase; 0: none */
+    uint64_t samples_last; /* that its last phase used, or would have in its time */
+    float loss;            /* (m) newest; NAN */
 };
 
 struct path_rec {
-    uint32_t round;          /* phase that runs; == rounds planned: finished */
-    bool ready;              /* the phase's tasks exist */
-    uint64_t ready_ms;       /* (m) since when */
+    uint32_t round;    /* phase that runs; == rounds planned: finished */
+    bool ready;        /* the phase's tasks exist */
+    uint64_t ready_ms; /* (m) since when */
     int64_t ready_unix_ms;
     uint64_t bytes_up, bytes_down; /* params, of the current round */
     struct replica_rec *replicas;  /* composition.paths[i].replicas of them */
@@ -273,29 +275,29 @@ struct job {
     enum job_state state;
     char reason[1024];
     int64_t made_unix_ms, started_unix_ms, ended_unix_ms;
-    uint64_t started_ms;     /* (m) */
+    uint64_t started_ms; /* (m) */
     char **classes;
-    uint64_t *counts;        /* per class, or zeros */
+    uint64_t *counts; /* per class, or zeros */
     size_t n_classes;
     struct shard_rec *shards;
     size_t n_shards, cap_shards;
     struct bad_rec bad[JOB_BAD_MAX];
     size_t n_bad;
     uint32_t bad_count;
-    struct ledger **ledgers; /* comp.n_partitions of them; NULL before the data is there */
+    struct ledger **ledgers;    /* comp.n_partitions of them; NULL before the data is there */
     struct module_rec *modules; /* comp.n_modules */
     struct path_rec *paths;     /* comp.n_paths */
     struct round_rec *rounds;
     size_t n_rounds;
     struct grid_rec *grids;
     size_t n_grids;
-    uint64_t metric_n;          /* last n of the metrics */
-    uint64_t metric_points;     /* loss points in the store */
+    uint64_t metric_n;      /* last n of the metrics */
+    uint64_t metric_points; /* loss points in the store */
     uint64_t bytes_up, bytes_down, shard_bytes_down;
-    uint64_t steps_done;        /* inner steps of all accepted phases */
-    uint64_t phases_done;       /* accepted phases */
-    float loss, eval_loss;      /* newest; NAN */
-    uint64_t phase_gaps[32];    /* (m) ms between progress of phases, ring */
+    uint64_t steps_done;     /* inner steps of all accepted phases */
+    uint64_t phases_done;    /* accepted phases */
+    float loss, eval_loss;   /* newest; NAN */
+    uint64_t phase_gaps[32]; /* (m) ms between progress of phases, ring */
     unsigned n_phase_gaps;
 };
 
@@ -314,7 +316,7 @@ struct state {
     size_t n_jobs, cap_jobs;
     struct task **tasks;
     size_t n_tasks, cap_tasks;
-    size_t n_open;          /* tasks that are open */
+    size_t n_open;                                          /* tasks that are open */
     uint64_t next_worker, next_job, next_task, next_module; /* saved with the rows */
 };
 

@@ -73,8 +73,9 @@ static int run(struct store *s, const char *sql, struct err *err)
 static int schema_number(struct store *s, int *ret, struct err *err)
 {
     sqlite3_stmt *q = NULL;
-    int rc = run(s, "CREATE TABLE IF NOT EXISTS migrations(number INTEGER PRIMARY KEY,"
-                    " at_unix_ms INTEGER NOT NULL) STRICT",
+    int rc = run(s,
+                 "CREATE TABLE IF NOT EXISTS migrations(number INTEGER PRIMARY KEY,"
+                 " at_unix_ms INTEGER NOT NULL) STRICT",
                  err);
     if (rc < 0 || (rc = store_select(s, "SELECT ifnull(max(number), 0) FROM migrations", &q, err)))
         return rc;
@@ -132,8 +133,8 @@ int store_open(const char *path, const struct store_schema *schema, struct store
         (rc = run(s, "PRAGMA synchronous=FULL", err)) < 0 ||
         (rc = run(s, "PRAGMA foreign_keys=OFF", err)) < 0 ||
         (rc = run(s, "PRAGMA cache_size=-1024", err)) < 0 ||
-        (rc = run(s, "PRAGMA journal_size_limit=4194304", err)) < 0 ||
-        (rc = migrate(s, err)) < 0 || (rc = prepare_all(s, err)) < 0) {
+        (rc = run(s, "PRAGMA journal_size_limit=4194304", err)) < 0 || (rc = migrate(s, err)) < 0 ||
+        (rc = prepare_all(s, err)) < 0) {
         store_close(s);
         return err_wrap(err, "%s", path);
     }
@@ -168,7 +169,7 @@ static void collect(const char *types, va_list ap, struct value *v, const void *
 {
     *ret_bytes = 0;
     for (int i = 0; types[i] != '\0' && i < PARAMS_MAX; i++) {
-        v[i] = (struct value){ .type = types[i] };
+        v[i] = (struct value){.type = types[i]};
         data[i] = NULL;
         if (types[i] == 'i') {
             v[i].u.i = va_arg(ap, int64_t);

@@ -44,7 +44,7 @@ void store_close(struct store *s); /* accepts NULL */
 void store_put(struct store *s, int stmt, const char *types, ...);
 
 bool store_full(const struct store *s);
-size_t store_queued(const struct store *s);   /* rows */
+size_t store_queued(const struct store *s); /* rows */
 uint64_t store_commits(const struct store *s);
 
 /* Writes all that is queued.  0 also when nothing was. */

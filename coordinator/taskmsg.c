@@ -90,8 +90,8 @@ static void add_deltas(struct building *b, const struct module_rec *m, Skerry__V
 }
 
 /* Whole EMA weights for drawing; version 0 has none and is its own mean. */
-static void add_weights(struct building *b, const struct module_rec *m,
-                        const struct version_rec *v, Skerry__V1__ModuleRef *ref)
+static void add_weights(struct building *b, const struct module_rec *m, const struct version_rec *v,
+                        Skerry__V1__ModuleRef *ref)
 {
     uint64_t base = 0;
     bool ema = b->task->kind != TASK_TRAIN && b->task->draw.ema && blob_ref_is_set(&v->ema);
@@ -249,7 +249,7 @@ int taskmsg_build(struct coordinator *co, const struct job *j, const struct task
                   const struct worker *w, struct pbmem *mem, Skerry__V1__Task **ret,
                   struct err *err)
 {
-    struct building b = { co, j, t, w, mem, false };
+    struct building b = {co, j, t, w, mem, false};
     Skerry__V1__Task *m = need(&b, sizeof(*m));
     if (b.failed)
         return err_set(err, -ENOMEM, "no memory for a task");
@@ -273,8 +273,10 @@ int taskmsg_build(struct coordinator *co, const struct job *j, const struct task
     else if (t->kind == TASK_INGEST)
         add_ingest(&b, m);
     if (b.failed)
-        return err_set(err, -ERR_LIMIT, "task %llu does not fit a message, or its module versions "
-                       "are gone", (unsigned long long)t->id);
+        return err_set(err, -ERR_LIMIT,
+                       "task %llu does not fit a message, or its module versions "
+                       "are gone",
+                       (unsigned long long)t->id);
     *ret = m;
     return 0;
 }

@@ -11,7 +11,7 @@
 
 #define ATTEMPTS_MAX 100
 #define BACKOFF_MS 1000u
-#define FIRST_BATCHES 64 /* of a first phase bounded by time, when no speed is known */
+#define FIRST_BATCHES 64      /* of a first phase bounded by time, when no speed is known */
 #define RANGES_TAKEN_MAX 2048 /* with their tickets a task must fit a frame of 1 MiB */
 
 struct task *task_make(struct coordinator *co, struct job *j, enum task_kind kind)
@@ -54,10 +54,11 @@ void task_lease(struct coordinator *co, struct task *t, struct worker *w)
     w->waiting_for[0] = '\0';
     save_task(co->store, t);
     save_worker(co->store, w);
-    log_info("task", "%s task %llu of job %llu leased worker=%llu attempt=%u path=%u replica=%u "
-             "round=%u", task_kind_name(t->kind), (unsigned long long)t->id,
-             (unsigned long long)t->job_id, (unsigned long long)w->id, t->attempt, t->path,
-             t->replica, t->round);
+    log_info("task",
+             "%s task %llu of job %llu leased worker=%llu attempt=%u path=%u replica=%u "
+             "round=%u",
+             task_kind_name(t->kind), (unsigned long long)t->id, (unsigned long long)t->job_id,
+             (unsigned long long)w->id, t->attempt, t->path, t->replica, t->round);
 }
 
 /* The holder, if it still holds t, holds nothing. */
@@ -99,7 +100,7 @@ void task_settle(struct coordinator *co, struct task *t, uint64_t done)
     struct ledger *l = ledger_of(co, t, &part);
     if (l == NULL || t->n_ranges == 0)
         return;
-    struct err err = { 0 };
+    struct err err = {0};
     if (ledger_settle(l, t->id, t->ranges, t->n_ranges, done, &err) < 0)
         log_error("task", "samples stay as they are: %s", err.msg);
     mem_free(t->ranges);
@@ -161,8 +162,8 @@ void task_failed(struct coordinator *co, struct task *t, bool retryable, const c
     }
     /* What a person or the schedule asked for beside the training may fail
      * without taking the job with it. */
-    bool fatal = !t->draw.asked && !(t->kind == TASK_EVAL || t->kind == TASK_SAMPLE) &&
-                 !job_is_ended(j);
+    bool fatal =
+        !t->draw.asked && !(t->kind == TASK_EVAL || t->kind == TASK_SAMPLE) && !job_is_ended(j);
     task_end(co, t, TASK_FAILED, reason);
     if (fatal)
         flow_end(co, j, JOB_FAILED, "%s task %llu failed%s: %s", task_kind_name(t->kind),

@@ -45,12 +45,12 @@ struct view_status {
     unsigned workers, workers_alive, workers_busy;
     unsigned jobs, jobs_active;
     unsigned tasks_pending, tasks_leased;
-    struct view_bytes bytes;         /* as reported by the workers, all of them together */
-    struct view_bytes bytes_here;    /* counted at this daemon's own sockets */
-    double ratio;                    /* our params bytes / those of fp32 data-parallel; NAN */
+    struct view_bytes bytes;      /* as reported by the workers, all of them together */
+    struct view_bytes bytes_here; /* counted at this daemon's own sockets */
+    double ratio;                 /* our params bytes / those of fp32 data-parallel; NAN */
     uint64_t rss_bytes;
-    bool store_ok;                   /* false: nothing is acknowledged until it is writable */
-    const char *store_error;         /* why not */
+    bool store_ok;           /* false: nothing is acknowledged until it is writable */
+    const char *store_error; /* why not */
     uint64_t store_commits, store_queue, store_queue_max;
     unsigned outer_busy, outer_queue; /* outer steps running and waiting */
     unsigned parked;                  /* long polls of idle workers */
@@ -63,7 +63,7 @@ struct view_waiting {
     uint64_t job_id, task_id, worker_id; /* 0: not about one */
     const char *what;                    /* "worker 3 (isle-c)", "round 4 of demo" */
     const char *why;
-    int64_t until_ms;                    /* from now; -1: no limit known */
+    int64_t until_ms; /* from now; -1: no limit known */
 };
 
 typedef void (*view_waiting_fn)(void *arg, const struct view_waiting *w);
@@ -76,21 +76,21 @@ struct view_job {
     const char *name;
     const char *state; /* pending ingesting initialising running finishing done failed cancelled */
     const char *reason;
-    const char *spec;  /* YAML as submitted */
+    const char *spec; /* YAML as submitted */
     const char *recipe;
     int64_t created_unix_ms, ended_unix_ms; /* ended 0: not yet */
-    uint64_t age_ms, elapsed_ms;            /* since submit; since it began running, until its end */
-    uint32_t round, rounds;                 /* completed, planned */
-    uint64_t step, total_steps;             /* inner steps of the slowest path; 0: unknown */
-    double loss, eval_loss;                 /* newest; NAN */
+    uint64_t age_ms, elapsed_ms; /* since submit; since it began running, until its end */
+    uint32_t round, rounds;      /* completed, planned */
+    uint64_t step, total_steps;  /* inner steps of the slowest path; 0: unknown */
+    double loss, eval_loss;      /* newest; NAN */
     double images_per_s;
-    int64_t eta_ms;                         /* -1 */
-    uint32_t paths, replicas;               /* replicas per path */
-    uint64_t params;                        /* of a path; 0 before version 0 exists */
-    uint64_t bytes_up, bytes_down;          /* parameters over the wire, all workers */
-    uint64_t data_bytes_down;               /* data shards */
-    double per_param_up, per_param_down;    /* bytes per parameter, worker and round; NAN */
-    double ratio;                           /* to fp32 data-parallel of the same steps; NAN */
+    int64_t eta_ms;                      /* -1 */
+    uint32_t paths, replicas;            /* replicas per path */
+    uint64_t params;                     /* of a path; 0 before version 0 exists */
+    uint64_t bytes_up, bytes_down;       /* parameters over the wire, all workers */
+    uint64_t data_bytes_down;            /* data shards */
+    double per_param_up, per_param_down; /* bytes per parameter, worker and round; NAN */
+    double ratio;                        /* to fp32 data-parallel of the same steps; NAN */
     uint32_t bad_samples, max_bad;
     uint32_t classes, shards;
     uint64_t samples_total, samples_holdout; /* of the dataset */
@@ -108,7 +108,7 @@ struct view_replica {
     const char *state;           /* idle pending leased reported */
     uint64_t task_id, worker_id; /* 0: none */
     const char *worker_name;
-    uint64_t step;               /* inner steps since the job began */
+    uint64_t step;                    /* inner steps since the job began */
     uint32_t steps_done, steps_total; /* of the phase */
     double loss, images_per_s;
 };
@@ -117,11 +117,11 @@ typedef void (*view_replica_fn)(void *arg, const struct view_replica *r);
 void view_each_replica(struct coordinator *co, uint64_t job_id, view_replica_fn fn, void *arg);
 
 struct view_round {
-    uint32_t path, round;     /* round r made version r + 1 */
-    double loss, eval_loss;   /* mean weighted by samples; NAN */
-    double seconds;           /* from ready to the new version */
+    uint32_t path, round;   /* round r made version r + 1 */
+    double loss, eval_loss; /* mean weighted by samples; NAN */
+    double seconds;         /* from ready to the new version */
     uint32_t contributions, expected;
-    uint64_t samples, steps;  /* of all replicas together */
+    uint64_t samples, steps; /* of all replicas together */
     uint64_t bytes_up, bytes_down;
     int64_t at_unix_ms;
 };
@@ -173,9 +173,9 @@ struct view_metric {
     uint64_t n;
     enum view_metric_kind kind;
     uint32_t path, replica, round;
-    uint64_t step;       /* LOSS: inner step of the replica */
-    double loss, lr;     /* ROUND: weighted mean; EVAL: held-out */
-    double seconds;      /* ROUND */
+    uint64_t step;                          /* LOSS: inner step of the replica */
+    double loss, lr;                        /* ROUND: weighted mean; EVAL: held-out */
+    double seconds;                         /* ROUND */
     uint64_t samples, bytes_up, bytes_down; /* ROUND */
     int64_t at_unix_ms;
 };
@@ -192,8 +192,8 @@ struct view_module {
     uint64_t id, job_id;
     uint32_t level, index;
     uint64_t version, params;
-    const uint8_t *sha256;    /* of the newest full file; NULL before version 0 */
-    const char *outer_state;  /* idle waiting running retrying */
+    const uint8_t *sha256;   /* of the newest full file; NULL before version 0 */
+    const char *outer_state; /* idle waiting running retrying */
     const char *outer_reason;
 };
 
@@ -227,8 +227,8 @@ struct view_task {
     uint64_t samples_done;
     const char *activity;
     double loss;
-    uint64_t age_ms, leased_ms;     /* since made; since leased */
-    const uint8_t *output;          /* SAMPLE: sha256 of the PNG, or NULL */
+    uint64_t age_ms, leased_ms; /* since made; since leased */
+    const uint8_t *output;      /* SAMPLE: sha256 of the PNG, or NULL */
     uint64_t output_size;
 };
 
@@ -249,14 +249,14 @@ struct view_worker {
     const char *reason; /* of the state */
     uint64_t memory_bytes;
     uint32_t threads;
-    uint64_t task_id;   /* 0: none */
+    uint64_t task_id; /* 0: none */
     const char *task_kind, *activity;
     uint32_t steps_done, steps_total, path, replica;
     double loss, images_per_s, grad_norm;
     struct view_bytes bytes; /* since it first joined */
     uint64_t heartbeat_age_ms, joined_age_ms;
     uint32_t strikes, tasks_done, tasks_failed;
-    int64_t quarantine_ms;   /* left; 0: none */
+    int64_t quarantine_ms; /* left; 0: none */
 };
 
 typedef void (*view_worker_fn)(void *arg, const struct view_worker *w);
@@ -296,15 +296,14 @@ struct view_sample_request {
     double guidance;
     bool has_seed;
     uint64_t seed;
-    const char *sampler;        /* "euler", "heun" or NULL */
-    int ema;                    /* 1, 0, or -1: as the job says */
-    const uint32_t *labels;     /* class indices, borrowed for the call */
-    size_t n_labels;            /* at most VIEW_LABELS_MAX */
+    const char *sampler;    /* "euler", "heun" or NULL */
+    int ema;                /* 1, 0, or -1: as the job says */
+    const uint32_t *labels; /* class indices, borrowed for the call */
+    size_t n_labels;        /* at most VIEW_LABELS_MAX */
 };
 
 int view_sample_request(struct coordinator *co, uint64_t job_id,
-                        const struct view_sample_request *r, uint64_t *ret_task,
-                        struct err *err);
+                        const struct view_sample_request *r, uint64_t *ret_task, struct err *err);
 
 /* Finish what it does and give it no more. */
 int view_worker_drain(struct coordinator *co, uint64_t worker_id, struct err *err);

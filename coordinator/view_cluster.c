@@ -137,15 +137,14 @@ static void fill_worker(struct coordinator *co, const struct worker *w, struct v
         .loss = w->loss != 0.0f ? (double)w->loss : (double)NAN,
         .images_per_s = (double)w->throughput,
         .grad_norm = (double)w->grad_norm,
-        .bytes = { w->bytes[0], w->bytes[1], w->bytes[2], w->bytes[3] },
+        .bytes = {w->bytes[0], w->bytes[1], w->bytes[2], w->bytes[3]},
         .heartbeat_age_ms = now > w->heard_ms ? now - w->heard_ms : 0,
         .joined_age_ms = now > w->joined_ms ? now - w->joined_ms : 0,
         .strikes = w->strikes,
         .tasks_done = w->tasks_done,
         .tasks_failed = w->tasks_failed,
-        .quarantine_ms = w->quarantined_until_ms > now
-                             ? (int64_t)(w->quarantined_until_ms - now)
-                             : 0,
+        .quarantine_ms =
+            w->quarantined_until_ms > now ? (int64_t)(w->quarantined_until_ms - now) : 0,
     };
 }
 
@@ -243,7 +242,7 @@ static int64_t from_now(const struct coordinator *co, uint64_t until_ms)
 static void tell(const struct waiting *w, uint64_t job, uint64_t task, uint64_t worker,
                  const char *what, const char *why, int64_t until_ms)
 {
-    w->fn(w->arg, &(struct view_waiting){ job, task, worker, what, why, until_ms });
+    w->fn(w->arg, &(struct view_waiting){job, task, worker, what, why, until_ms});
 }
 
 static void wait_for_worker(const struct waiting *ctx, const struct task *t)
@@ -313,7 +312,7 @@ static void wait_for_module(const struct waiting *ctx, const struct job *j,
 
 void view_each_waiting(struct coordinator *co, uint64_t job_id, view_waiting_fn fn, void *arg)
 {
-    const struct waiting ctx = { co, fn, arg };
+    const struct waiting ctx = {co, fn, arg};
     if (!co->store_ok)
         tell(&ctx, 0, 0, 0, "the disk of the data dir", co->store_error, CORE_COMMIT_RETRY_MS);
     for (size_t i = 0; i < co->state.n_jobs; i++) {

@@ -45,8 +45,7 @@ static int check_ask(const struct job *j, const struct view_sample_request *r, s
 }
 
 int view_sample_request(struct coordinator *co, uint64_t job_id,
-                        const struct view_sample_request *r, uint64_t *ret_task,
-                        struct err *err)
+                        const struct view_sample_request *r, uint64_t *ret_task, struct err *err)
 {
     int rc = core_writable(co, err);
     struct job *j = state_job(&co->state, job_id);
@@ -99,16 +98,17 @@ int view_upload_expect(struct coordinator *co, const uint8_t sha256[VIEW_SHA256_
         return rc;
     memcpy(id.sha256, sha256, 32);
     /* The sweep takes orphans by their age: what is there becomes young again. */
-    if (blobstore_path(co->blobs, &id, path, sizeof(path)) == 0 && blobstore_has(co->blobs, &id,
-                                                                                 NULL))
+    if (blobstore_path(co->blobs, &id, path, sizeof(path)) == 0 &&
+        blobstore_has(co->blobs, &id, NULL))
         return utimensat(AT_FDCWD, path, NULL, 0) == 0
                    ? 0
                    : err_errno(err, "keeping a blob that is there");
     if ((rc = file_disk_free(co->opt.data_dir, &room, err)) < 0)
         return rc;
     if (room < size || room - size < SPARE_BYTES)
-        return err_set(err, -ENOSPC, "the disk of the coordinator has %llu MiB left, too little "
-                       "for an upload of %llu MiB", (unsigned long long)(room >> 20),
-                       (unsigned long long)(size >> 20));
+        return err_set(err, -ENOSPC,
+                       "the disk of the coordinator has %llu MiB left, too little "
+                       "for an upload of %llu MiB",
+                       (unsigned long long)(room >> 20), (unsigned long long)(size >> 20));
     return 0;
 }

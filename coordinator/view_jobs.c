@@ -129,9 +129,8 @@ static void fill_job(struct coordinator *co, const struct job *j, struct view_jo
     v->created_unix_ms = j->made_unix_ms;
     v->ended_unix_ms = j->ended_unix_ms;
     v->age_ms = wall > j->made_unix_ms ? (uint64_t)(wall - j->made_unix_ms) : 0;
-    v->elapsed_ms = j->started_unix_ms && end > j->started_unix_ms
-                        ? (uint64_t)(end - j->started_unix_ms)
-                        : 0;
+    v->elapsed_ms =
+        j->started_unix_ms && end > j->started_unix_ms ? (uint64_t)(end - j->started_unix_ms) : 0;
     v->round = rounds_done(j);
     v->rounds = (uint32_t)j->spec.outer.rounds;
     v->step = steps_now(co, j);
@@ -199,8 +198,7 @@ void view_each_replica(struct coordinator *co, uint64_t job_id, view_replica_fn 
                 .worker_name = w ? w->name : "",
                 .step = rr->step + (t ? t->steps_done : 0),
                 .steps_done = t ? t->steps_done : 0,
-                .steps_total = t && t->steps_total ? t->steps_total
-                                                   : (uint32_t)j->spec.outer.steps,
+                .steps_total = t && t->steps_total ? t->steps_total : (uint32_t)j->spec.outer.steps,
                 .loss = wide(rr->loss),
                 .images_per_s = leased && w ? (double)w->throughput : 0,
             };
@@ -213,10 +211,10 @@ void view_each_round(struct coordinator *co, uint64_t job_id, view_round_fn fn, 
     const struct job *j = state_job(&co->state, job_id);
     for (size_t i = 0; j != NULL && i < j->n_rounds; i++) {
         const struct round_rec *r = &j->rounds[i];
-        const struct view_round v = { r->path, r->round, wide(r->loss), wide(r->eval_loss),
-                                      (double)r->seconds, r->contributions, r->expected,
-                                      r->samples, r->steps, r->bytes_up, r->bytes_down,
-                                      r->at_unix_ms };
+        const struct view_round v = {
+            r->path,          r->round,     wide(r->loss), wide(r->eval_loss), (double)r->seconds,
+            r->contributions, r->expected,  r->samples,    r->steps,           r->bytes_up,
+            r->bytes_down,    r->at_unix_ms};
         fn(arg, &v);
     }
 }
@@ -234,7 +232,7 @@ void view_each_epoch(struct coordinator *co, uint64_t job_id, view_epoch_fn fn, 
         for (uint32_t e = end > EPOCHS_SHOWN ? end - EPOCHS_SHOWN : 0; e < end; e++) {
             struct ledger_epoch f;
             ledger_figures(l, e, &f);
-            fn(arg, &(struct view_epoch){ p, e, f.total, f.done, f.leased, f.pending });
+            fn(arg, &(struct view_epoch){p, e, f.total, f.done, f.leased, f.pending});
         }
     }
 }
@@ -244,8 +242,8 @@ void view_each_sample(struct coordinator *co, uint64_t job_id, view_sample_fn fn
     const struct job *j = state_job(&co->state, job_id);
     for (size_t i = 0; j != NULL && i < j->n_grids; i++) {
         const struct grid_rec *g = &j->grids[i];
-        fn(arg, &(struct view_sample){ g->task_id, g->round, g->count, g->columns,
-                                       g->blob.sha256, g->blob.size, g->at_unix_ms });
+        fn(arg, &(struct view_sample){g->task_id, g->round, g->count, g->columns, g->blob.sha256,
+                                      g->blob.size, g->at_unix_ms});
     }
 }
 
@@ -253,15 +251,14 @@ void view_each_class(struct coordinator *co, uint64_t job_id, view_class_fn fn, 
 {
     const struct job *j = state_job(&co->state, job_id);
     for (size_t i = 0; j != NULL && i < j->n_classes; i++)
-        fn(arg, &(struct view_class){ (uint32_t)i, j->classes[i], j->counts[i] });
+        fn(arg, &(struct view_class){(uint32_t)i, j->classes[i], j->counts[i]});
 }
 
-void view_each_bad_sample(struct coordinator *co, uint64_t job_id, view_bad_sample_fn fn,
-                          void *arg)
+void view_each_bad_sample(struct coordinator *co, uint64_t job_id, view_bad_sample_fn fn, void *arg)
 {
     const struct job *j = state_job(&co->state, job_id);
     for (size_t i = 0; j != NULL && i < j->n_bad; i++)
-        fn(arg, &(struct view_bad_sample){ j->bad[i].shard, j->bad[i].key, j->bad[i].reason });
+        fn(arg, &(struct view_bad_sample){j->bad[i].shard, j->bad[i].key, j->bad[i].reason});
 }
 
 int view_metrics(struct coordinator *co, uint64_t job_id, uint64_t after, size_t limit,
@@ -293,11 +290,17 @@ void view_each_module(struct coordinator *co, uint64_t job_id, view_module_fn fn
             continue;
         for (uint32_t n = 0; n < j->comp.n_modules; n++) {
             const struct module_rec *m = &j->modules[n];
-            const struct version_rec *newest = m->n_versions ? &m->versions[m->n_versions - 1]
-                                                             : NULL;
-            const struct view_module v = { m->id, j->id, m->level, m->index, m->version,
-                                           m->params, newest ? newest->full.sha256 : NULL,
-                                           outer_state(co, j, m), m->outer_reason };
+            const struct version_rec *newest =
+                m->n_versions ? &m->versions[m->n_versions - 1] : NULL;
+            const struct view_module v = {m->id,
+                                          j->id,
+                                          m->level,
+                                          m->index,
+                                          m->version,
+                                          m->params,
+                                          newest ? newest->full.sha256 : NULL,
+                                          outer_state(co, j, m),
+                                          m->outer_reason};
             fn(arg, &v);
         }
     }

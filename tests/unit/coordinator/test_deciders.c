@@ -27,17 +27,21 @@ static void expect_text(const char *name, const char *text, const char *part)
 
 static void test_admit_join(void **state)
 {
-    const struct admit_join good = { 3, 1024, false, false, false, "1.0", "1.0", 16, 16, 5 };
+    const struct admit_join good = {3, 1024, false, false, false, "1.0", "1.0", 16, 16, 5};
     struct {
         const char *name;
         struct admit_join in;
         int rc;
         const char *reason;
     } cases[] = {
-        { "good", good, 0, "" },        { "short identity", good, -EINVAL, "16 bytes" },
-        { "long name", good, -EINVAL, "64 bytes" }, { "version", good, -ERR_VERSION, "'0.9'" },
-        { "twin", good, -EBUSY, "--work-dir" },     { "reconnect", good, 0, "" },
-        { "full", good, -EAGAIN, "1024 places" },   { "full but known", good, 0, "" },
+        {"good", good, 0, ""},
+        {"short identity", good, -EINVAL, "16 bytes"},
+        {"long name", good, -EINVAL, "64 bytes"},
+        {"version", good, -ERR_VERSION, "'0.9'"},
+        {"twin", good, -EBUSY, "--work-dir"},
+        {"reconnect", good, 0, ""},
+        {"full", good, -EAGAIN, "1024 places"},
+        {"full but known", good, 0, ""},
     };
     cases[1].in.identity_len = 15;
     cases[2].in.name_len = 65;
@@ -63,11 +67,11 @@ static void test_admit_work(void **state)
         uint64_t until;
         const char *reason;
     } cases[] = {
-        { "free", { 1000, 0, false, true, 0 }, true, 0, "" },
-        { "quarantine over", { 1000, 1000, false, true, 1 }, true, 0, "" },
-        { "quarantine", { 1000, 3500, false, true, 2 }, false, 3500, "3 s" },
-        { "drain", { 1000, 0, true, true, 0 }, false, 0, "drain" },
-        { "disk", { 1000, 0, false, false, 0 }, false, 0, "cannot write" },
+        {"free", {1000, 0, false, true, 0}, true, 0, ""},
+        {"quarantine over", {1000, 1000, false, true, 1}, true, 0, ""},
+        {"quarantine", {1000, 3500, false, true, 2}, false, 3500, "3 s"},
+        {"drain", {1000, 0, true, true, 0}, false, 0, "drain"},
+        {"disk", {1000, 0, false, false, 0}, false, 0, "cannot write"},
     };
     for (size_t i = 0; i < N(cases); i++) {
         char reason[ADMIT_REASON_MAX];
@@ -90,7 +94,7 @@ static void test_quarantine_grows(void **state)
 
 static void test_lease(void **state)
 {
-    const struct lease_options o = { 2000, 8000, 2000, 60000 };
+    const struct lease_options o = {2000, 8000, 2000, 60000};
     const struct {
         const char *name;
         struct lease_in in;
@@ -98,17 +102,17 @@ static void test_lease(void **state)
         uint64_t until;
         const char *reason;
     } cases[] = {
-        { "fresh", { 100000, 99000, 0, 0, 0 }, LEASE_ALIVE, 107001, "" },
-        { "two beats missed", { 100000, 95000, 0, 0, 0 }, LEASE_LATE, 103001, "5.0 s" },
-        { "just in time", { 100000, 92000, 0, 0, 0 }, LEASE_LATE, 100001, "8.0 s" },
-        { "silent", { 100000, 91999, 0, 0, 0 }, LEASE_LOST, 0, "silent" },
-        { "cut", { 100000, 99500, 99000, 0, 0 }, LEASE_LATE, 101001, "cut 1.0 s ago" },
-        { "not back", { 100000, 99500, 97999, 0, 0 }, LEASE_LOST, 0, "come back" },
-        { "restart gives grace", { 100000, 99500, 105000, 0, 0 }, LEASE_LATE, 107001 - 0, "cut" },
-        { "slow but moving", { 100000, 99500, 0, 41000, 0 }, LEASE_ALIVE, 101001, "" },
-        { "stuck", { 100000, 99500, 0, 39999, 0 }, LEASE_LOST, 0, "no progress" },
-        { "long steps", { 100000, 99500, 0, 10000, 20000 }, LEASE_ALIVE, 107501, "" },
-        { "longer than five", { 200000, 199500, 0, 99999, 20000 }, LEASE_LOST, 0, "100 s" },
+        {"fresh", {100000, 99000, 0, 0, 0}, LEASE_ALIVE, 107001, ""},
+        {"two beats missed", {100000, 95000, 0, 0, 0}, LEASE_LATE, 103001, "5.0 s"},
+        {"just in time", {100000, 92000, 0, 0, 0}, LEASE_LATE, 100001, "8.0 s"},
+        {"silent", {100000, 91999, 0, 0, 0}, LEASE_LOST, 0, "silent"},
+        {"cut", {100000, 99500, 99000, 0, 0}, LEASE_LATE, 101001, "cut 1.0 s ago"},
+        {"not back", {100000, 99500, 97999, 0, 0}, LEASE_LOST, 0, "come back"},
+        {"restart gives grace", {100000, 99500, 105000, 0, 0}, LEASE_LATE, 107001 - 0, "cut"},
+        {"slow but moving", {100000, 99500, 0, 41000, 0}, LEASE_ALIVE, 101001, ""},
+        {"stuck", {100000, 99500, 0, 39999, 0}, LEASE_LOST, 0, "no progress"},
+        {"long steps", {100000, 99500, 0, 10000, 20000}, LEASE_ALIVE, 107501, ""},
+        {"longer than five", {200000, 199500, 0, 99999, 20000}, LEASE_LOST, 0, "100 s"},
     };
     for (size_t i = 0; i < N(cases); i++) {
         struct lease_decision d;
@@ -123,7 +127,7 @@ static void test_lease(void **state)
 
 static void test_median(void **state)
 {
-    const uint64_t gaps[] = { 9, 1, 5, 7, 3 };
+    const uint64_t gaps[] = {9, 1, 5, 7, 3};
     assert_int_equal(lease_median(gaps, 5), 5);
     assert_int_equal(lease_median(gaps, 1), 9);
     assert_int_equal(lease_median(NULL, 0), 0);
@@ -150,23 +154,22 @@ static void test_quorum(void **state)
         uint64_t until;
         const char *reason;
     } cases[] = {
-        { "none", { 1000, 4, 0, 4, 0.5, 0, 0, 0 }, false, false, 0, "0 of 4" },
-        { "all", { 1000, 4, 4, 0, 0.5, 0, 0, 0 }, true, true, 0, "all 4" },
-        { "waits for all", { 90000, 4, 3, 1, 0.5, 0, 100, 0 }, false, true, 0, "missing 1" },
-        { "no quorum", { 90000, 4, 1, 3, 0.5, 500, 0, 0 }, false, false, 0, "2 make a quorum" },
-        { "grace begins", { 1000, 4, 2, 2, 0.5, 500, 0, 0 }, false, true, 1500, "0.5 s left" },
-        { "grace runs", { 1499, 4, 2, 2, 0.5, 500, 1000, 0 }, false, true, 1500, "other 2" },
-        { "grace over", { 1500, 4, 2, 2, 0.5, 500, 1000, 0 }, true, true, 1500, "has passed" },
-        { "all before grace", { 1100, 4, 4, 0, 0.5, 500, 1000, 0 }, true, true, 0, "all" },
-        { "back-off", { 1000, 4, 4, 0, 0.5, 0, 0, 3000 }, false, true, 3000, "2.0 s" },
-        { "back-off over", { 3000, 4, 4, 0, 0.5, 0, 0, 3000 }, true, true, 0, "all" },
-        { "nothing expected", { 1000, 0, 0, 0, 0.5, 0, 0, 0 }, false, false, 0, "0 of 0" },
+        {"none", {1000, 4, 0, 4, 0.5, 0, 0, 0}, false, false, 0, "0 of 4"},
+        {"all", {1000, 4, 4, 0, 0.5, 0, 0, 0}, true, true, 0, "all 4"},
+        {"waits for all", {90000, 4, 3, 1, 0.5, 0, 100, 0}, false, true, 0, "missing 1"},
+        {"no quorum", {90000, 4, 1, 3, 0.5, 500, 0, 0}, false, false, 0, "2 make a quorum"},
+        {"grace begins", {1000, 4, 2, 2, 0.5, 500, 0, 0}, false, true, 1500, "0.5 s left"},
+        {"grace runs", {1499, 4, 2, 2, 0.5, 500, 1000, 0}, false, true, 1500, "other 2"},
+        {"grace over", {1500, 4, 2, 2, 0.5, 500, 1000, 0}, true, true, 1500, "has passed"},
+        {"all before grace", {1100, 4, 4, 0, 0.5, 500, 1000, 0}, true, true, 0, "all"},
+        {"back-off", {1000, 4, 4, 0, 0.5, 0, 0, 3000}, false, true, 3000, "2.0 s"},
+        {"back-off over", {3000, 4, 4, 0, 0.5, 0, 0, 3000}, true, true, 0, "all"},
+        {"nothing expected", {1000, 0, 0, 0, 0.5, 0, 0, 0}, false, false, 0, "0 of 0"},
     };
     for (size_t i = 0; i < N(cases); i++) {
         struct quorum_decision d;
         quorum_decide(&cases[i].in, &d);
-        if (d.fire != cases[i].fire || d.quorum != cases[i].quorum ||
-            d.until_ms != cases[i].until)
+        if (d.fire != cases[i].fire || d.quorum != cases[i].quorum || d.until_ms != cases[i].until)
             fail_msg("%s: fire %d quorum %d until %llu, '%s'", cases[i].name, d.fire, d.quorum,
                      (unsigned long long)d.until_ms, d.reason);
         expect_text(cases[i].name, d.reason, cases[i].reason);
@@ -177,15 +180,19 @@ static void test_quorum(void **state)
 
 static struct schedule_task train(uint64_t id, uint64_t owner)
 {
-    return (struct schedule_task){ .id = id, .job_id = 1, .kind = TASK_TRAIN, .owner = owner,
-                                   .owner_here = owner != 0, .ready_ms = 1000,
-                                   .patience_ms = 2000 };
+    return (struct schedule_task){.id = id,
+                                  .job_id = 1,
+                                  .kind = TASK_TRAIN,
+                                  .owner = owner,
+                                  .owner_here = owner != 0,
+                                  .ready_ms = 1000,
+                                  .patience_ms = 2000};
 }
 
 static long pick(uint64_t now, const struct schedule_task *tasks, size_t n, bool others,
                  struct schedule_decision *d)
 {
-    const struct schedule_options o = { others, 10000 };
+    const struct schedule_options o = {others, 10000};
     schedule_pick(now, 7, tasks, n, &o, d);
     return d->index;
 }
@@ -193,7 +200,7 @@ static long pick(uint64_t now, const struct schedule_task *tasks, size_t n, bool
 static void test_schedule_order(void **state)
 {
     struct schedule_decision d;
-    struct schedule_task list[4] = { train(1, 0), train(2, 7), train(3, 0), train(4, 0) };
+    struct schedule_task list[4] = {train(1, 0), train(2, 7), train(3, 0), train(4, 0)};
     assert_int_equal(pick(1000, NULL, 0, true, &d), -1);
     expect_text("none", d.reason, "no task is ready");
     assert_int_equal(pick(1000, list, 4, true, &d), 1); /* its own replica */
@@ -212,7 +219,7 @@ static void test_schedule_order(void **state)
 static void test_schedule_patience(void **state)
 {
     struct schedule_decision d;
-    struct schedule_task list[2] = { train(1, 3), train(2, 4) };
+    struct schedule_task list[2] = {train(1, 3), train(2, 4)};
     assert_int_equal(pick(1500, list, 2, true, &d), -1);
     assert_int_equal(d.until_ms, 3000);
     expect_text("kept", d.reason, "kept for the worker");
@@ -227,7 +234,7 @@ static void test_schedule_patience(void **state)
 static void test_schedule_failures(void **state)
 {
     struct schedule_decision d;
-    struct schedule_task list[2] = { train(1, 0), train(2, 0) };
+    struct schedule_task list[2] = {train(1, 0), train(2, 0)};
     list[0].failed_worker = 7;
     assert_int_equal(pick(1000, list, 2, true, &d), 1);
     assert_int_equal(pick(1000, list, 1, true, &d), -1);
@@ -244,11 +251,16 @@ static void test_schedule_failures(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_admit_join),       cmocka_unit_test(test_admit_work),
-        cmocka_unit_test(test_quarantine_grows), cmocka_unit_test(test_lease),
-        cmocka_unit_test(test_median),           cmocka_unit_test(test_quorum_need),
-        cmocka_unit_test(test_quorum),           cmocka_unit_test(test_schedule_order),
-        cmocka_unit_test(test_schedule_patience), cmocka_unit_test(test_schedule_failures),
+        cmocka_unit_test(test_admit_join),
+        cmocka_unit_test(test_admit_work),
+        cmocka_unit_test(test_quarantine_grows),
+        cmocka_unit_test(test_lease),
+        cmocka_unit_test(test_median),
+        cmocka_unit_test(test_quorum_need),
+        cmocka_unit_test(test_quorum),
+        cmocka_unit_test(test_schedule_order),
+        cmocka_unit_test(test_schedule_patience),
+        cmocka_unit_test(test_schedule_failures),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -76,7 +76,7 @@ static struct ledger *make(struct model *m, uint64_t seed)
     rng_init(&r, seed, 1);
     memset(m, 0, sizeof(*m));
     for (uint32_t i = 0; i < SHARDS; i++)
-        m->shards[i] = (struct ledger_shard){ 2 * i, 1 + (uint32_t)rng_below(&r, SAMPLES_MAX) };
+        m->shards[i] = (struct ledger_shard){2 * i, 1 + (uint32_t)rng_below(&r, SAMPLES_MAX)};
     assert_int_equal(ledger_new(seed, m->shards, SHARDS, &l, NULL), 0);
     return l;
 }
@@ -86,7 +86,7 @@ static struct ledger *reload(struct model *m, struct ledger *l, uint64_t seed)
 {
     struct buf b;
     struct ledger *copy = NULL;
-    struct err err = { 0 };
+    struct err err = {0};
     buf_init(&b, 1u << 20);
     assert_int_equal(ledger_save(l, &b), 0);
     assert_false(ledger_dirty(l));
@@ -154,7 +154,7 @@ static void test_churn(void **state)
 
 static void test_affinity(void **state)
 {
-    const struct ledger_shard shards[] = { { 0, 8 }, { 1, 8 }, { 2, 8 }, { 3, 8 } };
+    const struct ledger_shard shards[] = {{0, 8}, {1, 8}, {2, 8}, {3, 8}};
     struct ledger *l = NULL;
     struct ledger_range a[8], b[8], rest[8];
     assert_int_equal(ledger_new(5, shards, 4, &l, NULL), 0);
@@ -192,11 +192,11 @@ static void test_same_calls_same_ranges(void **state)
 
 static void test_refuses(void **state)
 {
-    const struct ledger_shard shards[] = { { 0, 8 }, { 4, 8 } };
-    const struct ledger_shard none[] = { { 0, 0 } }, twice[] = { { 1, 2 }, { 1, 2 } };
+    const struct ledger_shard shards[] = {{0, 8}, {4, 8}};
+    const struct ledger_shard none[] = {{0, 0}}, twice[] = {{1, 2}, {1, 2}};
     struct ledger *l = NULL;
     struct ledger_range r[4], other;
-    struct err err = { 0 };
+    struct err err = {0};
     assert_true(ledger_new(1, none, 1, &l, &err) < 0);
     assert_true(ledger_new(1, NULL, 0, &l, &err) < 0);
     assert_true(ledger_new(1, twice, 2, &l, &err) < 0);

@@ -13,7 +13,7 @@
 
 static void test_diloco(void **state)
 {
-    struct job_spec spec = { .recipe = { (char *)"diloco", 5 } };
+    struct job_spec spec = {.recipe = {(char *)"diloco", 5}};
     struct composition c;
     assert_int_equal(recipe_compose(&spec, &c, NULL), 0);
     assert_int_equal(c.n_levels, 1);
@@ -28,9 +28,9 @@ static void test_diloco(void **state)
 
 static void test_unknown(void **state)
 {
-    struct job_spec spec = { .recipe = { (char *)"dilucu", 5 } };
+    struct job_spec spec = {.recipe = {(char *)"dilucu", 5}};
     struct composition c;
-    struct err err = { 0 };
+    struct err err = {0};
     assert_int_equal(recipe_compose(&spec, &c, &err), -ERR_CONFIG);
     assert_non_null(strstr(err.msg, "dilucu"));
     spec.recipe.name = (char *)"diloco";

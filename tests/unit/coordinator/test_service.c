@@ -42,7 +42,7 @@ struct rig {
 
 static void start(struct rig *r)
 {
-    struct err err = { 0 };
+    struct err err = {0};
     const struct coordinator_options o = {
         .data_dir = r->f.dir,
         .listen = "127.0.0.1",
@@ -126,7 +126,7 @@ static void wait_for(struct rig *r, const bool *flag)
 }
 
 static void begin_call(struct rig *r, struct fake *w, uint16_t method, const void *msg,
-                 const ProtobufCMessageDescriptor *reply)
+                       const ProtobufCMessageDescriptor *reply)
 {
     w->done = false;
     assert_int_equal(rpc_client_call(w->rpc, method, msg, reply, DEADLINE_MS, on_reply, w, NULL),
@@ -146,10 +146,9 @@ static int call(struct rig *r, struct fake *w, uint16_t method, const void *msg,
 
 static void dial(struct rig *r, struct fake *w)
 {
-    struct err err = { 0 };
-    const struct rpc_client_options o = { .token = &r->co->worker_token,
-                                          .build_id = SKERRY_VERSION,
-                                          .max_body_bytes = 1u << 20 };
+    struct err err = {0};
+    const struct rpc_client_options o = {
+        .token = &r->co->worker_token, .build_id = SKERRY_VERSION, .max_body_bytes = 1u << 20};
     uint64_t until = clock_now_ms() + DEADLINE_MS;
     assert_int_equal(rpc_client_open(r->loop, &o, &w->rpc, &err), 0);
     while (rpc_client_state(w->rpc) != RPC_CONNECTED) {
@@ -171,8 +170,7 @@ static int join(struct rig *r, struct fake *w, const char *version)
     m.instance.len = m.identity.len = 16;
     int rc = CALL(r, w, JOIN, join, &m);
     if (rc == 0) {
-        Skerry__V1__JoinReply *reply = skerry__v1__join_reply__unpack(NULL, w->reply_len,
-                                                                      w->reply);
+        Skerry__V1__JoinReply *reply = skerry__v1__join_reply__unpack(NULL, w->reply_len, w->reply);
         w->id = reply->worker_id;
         skerry__v1__join_reply__free_unpacked(reply, NULL);
     }
@@ -264,8 +262,7 @@ static bool report(struct rig *r, struct fake *w, const struct result *x)
 {
     if (CALL(r, w, REPORT, report, &x->m) != 0)
         fail_msg("REPORT: %s", w->detail);
-    Skerry__V1__ReportReply *reply = skerry__v1__report_reply__unpack(NULL, w->reply_len,
-                                                                      w->reply);
+    Skerry__V1__ReportReply *reply = skerry__v1__report_reply__unpack(NULL, w->reply_len, w->reply);
     bool accepted = reply->accepted;
     (void)snprintf(w->detail, sizeof(w->detail), "%s", reply->reason);
     skerry__v1__report_reply__free_unpacked(reply, NULL);
@@ -324,22 +321,26 @@ static const char yaml[] = "name: fake\nseed: 3\n"
 
 static int try_submit(struct rig *r, uint64_t *ret_id, struct err *err)
 {
-    static const char *const classes[] = { "cat", "dog" };
-    static const uint64_t counts[] = { 20, 20 };
+    static const char *const classes[] = {"cat", "dog"};
+    static const uint64_t counts[] = {20, 20};
     struct blob_ref a = put_text(r, "shard a"), b = put_text(r, "held out");
-    struct view_shard shards[2] = { { .size = a.size, .samples = 40 },
-                                    { .size = b.size, .samples = 4, .holdout = true } };
+    struct view_shard shards[2] = {{.size = a.size, .samples = 40},
+                                   {.size = b.size, .samples = 4, .holdout = true}};
     memcpy(shards[0].sha256, a.sha256, 32);
     memcpy(shards[1].sha256, b.sha256, 32);
-    const struct view_submit s = { .spec = yaml, .classes = classes, .counts = counts,
-                                   .n_classes = 2, .shards = shards, .n_shards = 2 };
+    const struct view_submit s = {.spec = yaml,
+                                  .classes = classes,
+                                  .counts = counts,
+                                  .n_classes = 2,
+                                  .shards = shards,
+                                  .n_shards = 2};
     return view_job_submit(r->co, &s, ret_id, err);
 }
 
 static uint64_t submit(struct rig *r)
 {
     uint64_t id = 0;
-    struct err err = { 0 };
+    struct err err = {0};
     if (try_submit(r, &id, &err) < 0)
         fail_msg("%s", err.msg);
     return id;
@@ -350,8 +351,7 @@ static void wait_state(struct rig *r, uint64_t job, enum job_state s)
     uint64_t until = clock_now_ms() + DEADLINE_MS;
     while (state_job(&r->co->state, job)->state != s) {
         if (clock_now_ms() > until)
-            fail_msg("the job is %s: %s",
-                     job_state_name(state_job(&r->co->state, job)->state),
+            fail_msg("the job is %s: %s", job_state_name(state_job(&r->co->state, job)->state),
                      state_job(&r->co->state, job)->reason);
         loop_turn(r->loop, true);
     }
@@ -498,7 +498,7 @@ static void test_revoked(void **state)
     assign(r, a, TASK_TRAIN);
     Skerry__V1__HeartbeatRequest beat = SKERRY__V1__HEARTBEAT_REQUEST__INIT;
     Skerry__V1__Progress p = SKERRY__V1__PROGRESS__INIT;
-    Skerry__V1__LossPoint point = SKERRY__V1__LOSS_POINT__INIT, *points[] = { &point };
+    Skerry__V1__LossPoint point = SKERRY__V1__LOSS_POINT__INIT, *points[] = {&point};
     p.task_id = a->task->id;
     p.attempt = a->task->attempt;
     p.steps_done = 1;
@@ -514,8 +514,8 @@ static void test_revoked(void **state)
     assert_int_equal(state_job(&r->co->state, job)->metric_n, 1);
     assert_int_equal(view_job_cancel(r->co, job, NULL), 0);
     assert_int_equal(CALL(r, a, HEARTBEAT, heartbeat, &beat), 0);
-    Skerry__V1__HeartbeatReply *reply = skerry__v1__heartbeat_reply__unpack(NULL, a->reply_len,
-                                                                            a->reply);
+    Skerry__V1__HeartbeatReply *reply =
+        skerry__v1__heartbeat_reply__unpack(NULL, a->reply_len, a->reply);
     assert_int_equal(reply->revoked_task_id, p.task_id);
     assert_non_null(strstr(reply->revoked_reason, "cancelled"));
     skerry__v1__heartbeat_reply__free_unpacked(reply, NULL);
@@ -585,8 +585,7 @@ static void test_bad_contribution(void **state)
     assert_int_equal(state_worker(&r->co->state, a->id)->tasks_failed, 1);
     bool told_bad = false;
     for (size_t i = 0; i < a->assigned->n_applied; i++)
-        told_bad |= a->assigned->applied[i]->task_id == bad &&
-                    !a->assigned->applied[i]->accepted;
+        told_bad |= a->assigned->applied[i]->task_id == bad && !a->assigned->applied[i]->accepted;
     assert_true(told_bad);
 }
 
@@ -654,13 +653,17 @@ static void test_refused_joins(void **state)
 static void test_refused_jobs(void **state)
 {
     struct rig *r = *state;
-    struct err err = { 0 };
+    struct err err = {0};
     uint64_t id;
-    struct view_shard shard = { .sha256 = { 1 }, .size = 5, .samples = 4 };
-    static const char *const classes[] = { "cat" };
-    static const uint64_t counts[] = { 4 };
-    struct view_submit s = { .spec = yaml, .classes = classes, .counts = counts, .n_classes = 1,
-                             .shards = &shard, .n_shards = 1 };
+    struct view_shard shard = {.sha256 = {1}, .size = 5, .samples = 4};
+    static const char *const classes[] = {"cat"};
+    static const uint64_t counts[] = {4};
+    struct view_submit s = {.spec = yaml,
+                            .classes = classes,
+                            .counts = counts,
+                            .n_classes = 1,
+                            .shards = &shard,
+                            .n_shards = 1};
     assert_int_equal(view_job_submit(r->co, &s, &id, &err), -ERR_NOTFOUND);
     assert_non_null(strstr(err.msg, "was not uploaded"));
     struct blob_ref blob = put_text(r, "12345");
@@ -682,7 +685,7 @@ static void test_disk_full(void **state)
 {
     struct rig *r = *state;
     struct fake *a = &r->workers[0];
-    struct err err = { 0 };
+    struct err err = {0};
     uint64_t id;
     assert_int_equal(join(r, a, SKERRY_VERSION), 0);
     r->co->store_ok = false;
@@ -705,9 +708,15 @@ int main(void)
     log_set_level(LOG_LEVEL_ERROR);
 #define LIVE(f) cmocka_unit_test_setup_teardown(f, begin, end)
     const struct CMUnitTest tests[] = {
-        LIVE(test_life),            LIVE(test_fences),          LIVE(test_revoked),
-        LIVE(test_restart),         LIVE(test_bad_contribution), LIVE(test_all_bad),
-        LIVE(test_refused_results), LIVE(test_refused_joins),   LIVE(test_refused_jobs),
+        LIVE(test_life),
+        LIVE(test_fences),
+        LIVE(test_revoked),
+        LIVE(test_restart),
+        LIVE(test_bad_contribution),
+        LIVE(test_all_bad),
+        LIVE(test_refused_results),
+        LIVE(test_refused_joins),
+        LIVE(test_refused_jobs),
         LIVE(test_disk_full),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

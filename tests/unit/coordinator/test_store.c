@@ -29,8 +29,8 @@ static const char *const migrations[] = {
     "CREATE TABLE t(id INTEGER PRIMARY KEY, x REAL, s TEXT, b BLOB) STRICT",
     "ALTER TABLE t ADD COLUMN more INTEGER",
 };
-static const char *const statements[] = { "INSERT OR REPLACE INTO t(id,x,s,b) VALUES(?,?,?,?)",
-                                          "INSERT INTO absent VALUES(1)" };
+static const char *const statements[] = {"INSERT OR REPLACE INTO t(id,x,s,b) VALUES(?,?,?,?)",
+                                         "INSERT INTO absent VALUES(1)"};
 
 static int setup(void **state)
 {
@@ -47,7 +47,7 @@ static int teardown(void **state)
 static void fresh(void)
 {
     char name[160];
-    static const char *const ends[] = { "", "-wal", "-shm" };
+    static const char *const ends[] = {"", "-wal", "-shm"};
     for (int i = 0; i < 3; i++) {
         (void)snprintf(name, sizeof(name), "%s%s", path, ends[i]);
         (void)unlink(name); /* may not exist */
@@ -58,8 +58,8 @@ static struct store *open_schema(int n)
 {
     static struct store_schema schema;
     struct store *s = NULL;
-    struct err err = { 0 };
-    schema = (struct store_schema){ migrations, n, statements, 1 };
+    struct err err = {0};
+    schema = (struct store_schema){migrations, n, statements, 1};
     if (store_open(path, &schema, &s, &err) < 0)
         fail_msg("%s", err.msg);
     return s;
@@ -103,23 +103,23 @@ static void test_migrates(void **state)
 {
     fresh();
     struct store *s = open_schema(1);
-    struct err err = { 0 };
+    struct err err = {0};
     store_put(s, 0, "idtb", (int64_t)1, 1.0, "kept", NULL, (size_t)0);
     assert_int_equal(store_commit(s, NULL), 0);
     store_close(s);
     s = open_schema(2);
     assert_int_equal(count(s), 1);
     store_close(s);
-    const struct store_schema old = { migrations, 1, statements, 1 };
+    const struct store_schema old = {migrations, 1, statements, 1};
     assert_int_equal(store_open(path, &old, &s, &err), -ERR_VERSION);
     assert_non_null(strstr(err.msg, "newer release"));
 }
 
 static void test_not_a_database(void **state)
 {
-    const struct store_schema schema = { migrations, 1, statements, 1 };
+    const struct store_schema schema = {migrations, 1, statements, 1};
     struct store *s = NULL;
-    struct err err = { 0 };
+    struct err err = {0};
     char junk[4096];
     fresh();
     memset(junk, 'x', sizeof(junk));
@@ -133,7 +133,7 @@ static void test_full_disk(void **state)
 {
     fresh();
     struct store *s = open_schema(1);
-    struct err err = { 0 };
+    struct err err = {0};
     struct rlimit was, tight;
     static char big[300000];
     memset(big, 'y', sizeof(big));
@@ -141,7 +141,7 @@ static void test_full_disk(void **state)
     store_put(s, 0, "idtb", (int64_t)1, 1.0, "first", NULL, (size_t)0);
     assert_int_equal(store_commit(s, NULL), 0);
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &was), 0);
-    tight = (struct rlimit){ 100000, was.rlim_max };
+    tight = (struct rlimit){100000, was.rlim_max};
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &tight), 0);
     store_put(s, 0, "idtb", (int64_t)2, 2.0, "second", big, sizeof(big));
     store_put(s, 0, "idtb", (int64_t)3, 3.0, "third", NULL, (size_t)0);
@@ -198,7 +198,7 @@ static void test_kill(void **state)
         (void)close(fds[0]);
         struct store *s = open_schema(1);
         int64_t have = count(s);
-        assert_true(have >= acked); /* all that was acknowledged */
+        assert_true(have >= acked);    /* all that was acknowledged */
         assert_int_equal(have % 3, 0); /* and batches are whole */
         store_close(s);
     }
@@ -215,7 +215,7 @@ static const char yaml[] = "name: demo\nseed: 3\n"
 static struct job *fill_job(struct state *st)
 {
     struct job *j = state_add_job(st, 0);
-    struct ledger_shard shards[2] = { { 0, 10 }, { 2, 20 } };
+    struct ledger_shard shards[2] = {{0, 10}, {2, 20}};
     j->yaml = str_dup(yaml);
     assert_int_equal(job_parse(yaml, strlen(yaml), "t", &j->spec, NULL), 0);
     assert_int_equal(recipe_compose(&j->spec, &j->comp, NULL), 0);
@@ -230,15 +230,14 @@ static struct job *fill_job(struct state *st)
     j->n_shards = j->cap_shards = 3;
     j->shards = mem_alloc_array(3, sizeof(*j->shards));
     for (uint32_t i = 0; i < 3; i++)
-        j->shards[i] = (struct shard_rec){ { { (uint8_t)i }, 99 }, 10 * (i == 2 ? 2 : 1),
-                                           i == 1 ? SHARD_HOLDOUT : 0, 0 };
+        j->shards[i] = (struct shard_rec){
+            {{(uint8_t)i}, 99}, 10 * (i == 2 ? 2 : 1), i == 1 ? SHARD_HOLDOUT : 0, 0};
     assert_int_equal(ledger_new(rng_mix(3, 0), shards, 2, &j->ledgers[0], NULL), 0);
-    j->bad[j->n_bad++] = (struct bad_rec){ str_dup("ab"), str_dup("k"), str_dup("broken") };
+    j->bad[j->n_bad++] = (struct bad_rec){str_dup("ab"), str_dup("k"), str_dup("broken")};
     j->bad_count = 1;
     for (uint64_t v = 0; v < 4; v++)
         j->modules[0].versions[j->modules[0].n_versions++] =
-            (struct version_rec){ v + 3, { { 1 }, 5 }, { { 2 }, 6 }, { { 3 }, 7 }, str_dup("{}"),
-                                  44 };
+            (struct version_rec){v + 3, {{1}, 5}, {{2}, 6}, {{3}, 7}, str_dup("{}"), 44};
     j->modules[0].version = 6;
     j->modules[0].params = 1234;
     j->paths[0].round = 6;
@@ -261,10 +260,10 @@ static struct task *fill_task(struct state *st, struct job *j)
     state_set_task_state(st, t, TASK_LEASED);
     t->n_contributions = 1;
     t->contributions = mem_alloc_array(1, sizeof(*t->contributions));
-    t->contributions[0] = (struct contribution){ j->modules[0].id, 6, { { 9 }, 8 }, true };
+    t->contributions[0] = (struct contribution){j->modules[0].id, 6, {{9}, 8}, true};
     j->paths[0].replicas[2].task_id = t->id;
     struct task *d = state_add_task(st, 0, j->id, TASK_SAMPLE);
-    d->draw = (struct task_draw){ 30, 3, 2, true, false, true, 1.75f, 1ull << 63, NULL };
+    d->draw = (struct task_draw){30, 3, 2, true, false, true, 1.75f, 1ull << 63, NULL};
     d->draw.labels = mem_alloc_array(2, sizeof(uint32_t));
     d->draw.labels[1] = 7;
     d->loss_mean = 0.25f;
@@ -295,7 +294,7 @@ static void save_all(struct store *s, struct state *st)
 static struct store *open_state(void)
 {
     struct store *s = NULL;
-    struct err err = { 0 };
+    struct err err = {0};
     if (store_open(path, &persist_schema, &s, &err) < 0)
         fail_msg("%s", err.msg);
     return s;
@@ -310,7 +309,7 @@ static void make_state(struct state *st)
     w->state = WORKER_HERE;
     w->bytes[2] = 1ull << 40;
     w->verdicts = mem_alloc_array(1, sizeof(*w->verdicts));
-    w->verdicts[w->n_verdicts++] = (struct verdict){ 4, true, false, "" };
+    w->verdicts[w->n_verdicts++] = (struct verdict){4, true, false, ""};
     struct job *j = fill_job(st);
     w->task_id = fill_task(st, j)->id;
 }
@@ -348,7 +347,7 @@ static void check_state(const struct state *a, const struct state *b)
 static void test_state(void **state)
 {
     struct state a, b;
-    struct err err = { 0 };
+    struct err err = {0};
     fresh();
     make_state(&a);
     struct store *s = open_state();
@@ -386,7 +385,9 @@ static void test_state(void **state)
 
 static void count_metric(void *arg, const struct view_metric *m)
 {
-    struct { uint64_t n, last; } *c = arg;
+    struct {
+        uint64_t n, last;
+    } *c = arg;
     assert_true(m->n > c->last);
     c->n++;
     c->last = m->n;
@@ -395,13 +396,15 @@ static void count_metric(void *arg, const struct view_metric *m)
 static void test_metrics_bounded(void **state)
 {
     struct state a;
-    struct { uint64_t n, last; } c = { 0, 0 };
+    struct {
+        uint64_t n, last;
+    } c = {0, 0};
     fresh();
     make_state(&a);
     struct store *s = open_state();
     struct job *j = a.jobs[0];
     for (uint64_t i = 0; i < 4 * METRIC_POINTS_MAX; i++) {
-        const struct view_metric m = { .n = ++j->metric_n, .kind = VIEW_METRIC_LOSS, .step = i };
+        const struct view_metric m = {.n = ++j->metric_n, .kind = VIEW_METRIC_LOSS, .step = i};
         save_metric(s, j->id, &m);
         if (i % (METRIC_POINTS_MAX / 4) == 0)
             save_metrics_thinned(s, j);
@@ -419,9 +422,12 @@ static void test_metrics_bounded(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values),    cmocka_unit_test(test_migrates),
-        cmocka_unit_test(test_not_a_database), cmocka_unit_test(test_full_disk),
-        cmocka_unit_test(test_kill),      cmocka_unit_test(test_state),
+        cmocka_unit_test(test_values),
+        cmocka_unit_test(test_migrates),
+        cmocka_unit_test(test_not_a_database),
+        cmocka_unit_test(test_full_disk),
+        cmocka_unit_test(test_kill),
+        cmocka_unit_test(test_state),
         cmocka_unit_test(test_metrics_bounded),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
