@@ -65,16 +65,16 @@ struct matmul {
     enum mm_layout layout;
     enum mm_epilogue epilogue;
     int64_t m, n, k;
-    void *c;           /* (m,n) (c_dt) =, or += with accumulate */
-    const void *a;     /* (m,k) or (k,m) (dt) */
-    const void *b;     /* (k,n) or (n,k) (dt) */
-    const float *bias; /* (n) added to each row, or NULL */
-    void *aux;         /* (m,n) (c_dt), leading dimension ldc: = for GELU, input for DGELU */
-    float *a_colsum;   /* (m) +=: sum over k of A, TN only, or NULL */
+    void *c;               /* (m,n) (c_dt) =, or += with accumulate */
+    const void *a;         /* (m,k) or (k,m) (dt) */
+    const void *b;         /* (k,n) or (n,k) (dt) */
+    const float *bias;     /* (n) added to each row, or NULL */
+    void *aux;             /* (m,n) (c_dt), leading dimension ldc: = for GELU, input for DGELU */
+    float *a_colsum;       /* (m) +=: sum over k of A, TN only, or NULL */
     int64_t lda, ldb, ldc; /* 0: dense */
-    enum dtype dt;     /* of A and B */
-    enum dtype c_dt;   /* of C and aux */
-    bool accumulate;   /* MM_PLAIN with f32 C only */
+    enum dtype dt;         /* of A and B */
+    enum dtype c_dt;       /* of C and aux */
+    bool accumulate;       /* MM_PLAIN with f32 C only */
 };
 
 /* ---- adaLN: gated residual, LayerNorm and modulation in one pass -----------
@@ -117,7 +117,7 @@ struct adaln_bwd {
     const void *y;      /* (B,T,C) (dt) or NULL: no residual branch */
     const float *gate;  /* (B,C) ld mod_ld, with y */
     int64_t mod_ld;
-    bool dx_set;        /* dx = instead of += (it holds garbage); needs dh */
+    bool dx_set; /* dx = instead of += (it holds garbage); needs dh */
     int B, T, C;
     enum dtype dt;
 };
@@ -236,8 +236,8 @@ struct kernel_ops {
                        struct stream *s);
 
     /* Rectified flow: xt (B,n) = (1-t) x0 + t eps, target (B,n) = eps - x0; t (B). */
-    int (*flow_mix)(struct device *dev, float *xt, float *target, const float *x0,
-                    const float *eps, const float *t, int B, int64_t n, struct stream *s);
+    int (*flow_mix)(struct device *dev, float *xt, float *target, const float *x0, const float *eps,
+                    const float *t, int B, int64_t n, struct stream *s);
 
     /* loss (B) = mean over n of (pred - target)²; dpred (B,n) = 2*grad_scale*w[b]/n *
      * (pred - target), NULL when not wanted.  pred is f32; w (B) or NULL for 1 weighs

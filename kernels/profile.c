@@ -22,8 +22,7 @@ static struct profile_rec *find(struct profile *p, const char *op, const int64_t
     return NULL;
 }
 
-void profile_add(struct profile *p, const char *op, const int64_t dims[3], int kind,
-                 double seconds)
+void profile_add(struct profile *p, const char *op, const int64_t dims[3], int kind, double seconds)
 {
     static const int64_t none[3];
     bool last = p->n >= PROFILE_MAX - 1;
@@ -32,8 +31,7 @@ void profile_add(struct profile *p, const char *op, const int64_t dims[3], int k
         r = find(p, op = "other", dims = none, kind = 0);
     if (!r) {
         r = &p->rec[p->n++];
-        *r = (struct profile_rec){
-            .op = op, .m = dims[0], .n = dims[1], .k = dims[2], .kind = kind};
+        *r = (struct profile_rec){.op = op, .m = dims[0], .n = dims[1], .k = dims[2], .kind = kind};
     }
     r->calls++;
     r->seconds += seconds;
@@ -48,8 +46,7 @@ double profile_seconds(const struct profile *p, const char *op)
     return sum;
 }
 
-int profile_matmul_floor(const struct profile *p, int threads, double *ret_seconds,
-                         struct err *err)
+int profile_matmul_floor(const struct profile *p, int threads, double *ret_seconds, struct err *err)
 {
     double sum = 0;
     for (int i = 0; i < p->n; i++) {

@@ -20,9 +20,9 @@
 enum { PROFILE_MAX = 256 };
 
 struct profile_rec {
-    const char *op; /* name of the table entry: "matmul", "adaln_fwd", … */
+    const char *op;  /* name of the table entry: "matmul", "adaln_fwd", … */
     int64_t m, n, k; /* matmul: as there; others: their main dims, 0 when unused */
-    int kind;       /* matmul: layout | dt<<2 | c_dt<<3; others 0 */
+    int kind;        /* matmul: layout | dt<<2 | c_dt<<3; others 0 */
     int64_t calls;
     double seconds;
 };

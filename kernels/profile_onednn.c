@@ -84,9 +84,8 @@ static void release(struct product *p)
 /* Best time of repeated runs; the first warms up. */
 static dnnl_status_t measure(struct product *p, double *ret)
 {
-    dnnl_exec_arg_t args[3] = {{DNNL_ARG_SRC, p->mem[0]},
-                               {DNNL_ARG_WEIGHTS, p->mem[1]},
-                               {DNNL_ARG_DST, p->mem[2]}};
+    dnnl_exec_arg_t args[3] = {
+        {DNNL_ARG_SRC, p->mem[0]}, {DNNL_ARG_WEIGHTS, p->mem[1]}, {DNNL_ARG_DST, p->mem[2]}};
     double best = 1e30, begin = profile_now();
     for (int i = 0; i < MAX_RUNS && (i < MIN_RUNS || profile_now() - begin < measure_s); i++) {
         double start = profile_now();

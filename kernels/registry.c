@@ -32,7 +32,8 @@ static int open_cuda(const char *name, struct err *err)
     if (!HAVE_CUDA)
         return err_set(err, -ERR_DEVICE,
                        "device \"%s\" is not there: this program was built without CUDA; "
-                       "use cpu or auto, or build with CUDA=1", name);
+                       "use cpu or auto, or build with CUDA=1",
+                       name);
     int n = cuda_devices();
     if (index >= n)
         return err_set(err, -ERR_DEVICE,
@@ -41,7 +42,8 @@ static int open_cuda(const char *name, struct err *err)
                        name, n, n == 1 ? "" : "s");
     return err_set(err, -ERR_DEVICE,
                    "device \"%s\" is there, but this version has no CUDA operations yet; "
-                   "use cpu or auto", name);
+                   "use cpu or auto",
+                   name);
 }
 
 int device_open(const char *name, int threads, struct device **ret_dev, struct err *err)

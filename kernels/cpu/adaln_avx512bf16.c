@@ -2,4 +2,4 @@
 
 #define INSTALL adaln_install_avx512bf16
 
-#include "kernels/cpu/adaln_body.h"
+#include "kernels/cpu/adaln_body.inc"

@@ -2,4 +2,4 @@
 
 #define INSTALL attention_install_avx512bf16
 
-#include "kernels/cpu/attention_body.h"
+#include "kernels/cpu/attention_body.inc"

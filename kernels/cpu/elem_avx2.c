@@ -2,4 +2,4 @@
 
 #define INSTALL elem_install_avx2
 
-#include "kernels/cpu/elem_body.h"
+#include "kernels/cpu/elem_body.inc"

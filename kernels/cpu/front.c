@@ -75,8 +75,8 @@ static bool matmul_ok(const struct matmul *mm)
     if (mm->m < 0 || mm->n < 0 || mm->k < 0 || mm->m > INT32_MAX || mm->n > INT32_MAX ||
         mm->k > INT32_MAX || !dt_ok(mm->dt) || !dt_ok(mm->c_dt))
         return false;
-    if ((mm->lda && mm->lda < (tn ? mm->m : mm->k)) || (mm->ldb && mm->ldb < (nt ? mm->k : mm->n)) ||
-        (mm->ldc && mm->ldc < mm->n))
+    if ((mm->lda && mm->lda < (tn ? mm->m : mm->k)) ||
+        (mm->ldb && mm->ldb < (nt ? mm->k : mm->n)) || (mm->ldc && mm->ldc < mm->n))
         return false;
     if (mm->accumulate && (mm->epilogue != MM_PLAIN || mm->c_dt != DT_F32))
         return false;
@@ -98,8 +98,7 @@ static bool adaln_fwd_ok(const struct adaln_fwd *p)
 
 static int adaln_fwd(struct device *dev, const struct adaln_fwd *p, struct stream *s)
 {
-    TIMED("adaln_fwd", adaln_fwd_ok(p), p->B, p->T, p->C, 0,
-          cpu_inner(dev)->adaln_fwd(dev, p, s));
+    TIMED("adaln_fwd", adaln_fwd_ok(p), p->B, p->T, p->C, 0, cpu_inner(dev)->adaln_fwd(dev, p, s));
 }
 
 static bool adaln_bwd_ok(const struct adaln_bwd *p)
@@ -111,8 +110,7 @@ static bool adaln_bwd_ok(const struct adaln_bwd *p)
 
 static int adaln_bwd(struct device *dev, const struct adaln_bwd *p, struct stream *s)
 {
-    TIMED("adaln_bwd", adaln_bwd_ok(p), p->B, p->T, p->C, 0,
-          cpu_inner(dev)->adaln_bwd(dev, p, s));
+    TIMED("adaln_bwd", adaln_bwd_ok(p), p->B, p->T, p->C, 0, cpu_inner(dev)->adaln_bwd(dev, p, s));
 }
 
 static bool attention_ok(const int dims[4], enum dtype dt)
@@ -236,8 +234,8 @@ static int image_to_u8(struct device *dev, uint8_t *u8, const float *img, int B,
           cpu_inner(dev)->image_to_u8(dev, u8, img, B, Ch, S, s));
 }
 
-static int flow_mix(struct device *dev, float *xt, float *target, const float *x0,
-                    const float *eps, const float *t, int B, int64_t n, struct stream *s)
+static int flow_mix(struct device *dev, float *xt, float *target, const float *x0, const float *eps,
+                    const float *t, int B, int64_t n, struct stream *s)
 {
     TIMED("flow_mix", btc_ok(B, 1, n), B, n, 0, 0,
           cpu_inner(dev)->flow_mix(dev, xt, target, x0, eps, t, B, n, s));
@@ -311,8 +309,7 @@ static int add_row(struct device *dev, float *x, const float *row, int B, int64_
 static int sum_rows(struct device *dev, float *row, const float *x, int B, int64_t m,
                     struct stream *s)
 {
-    TIMED("sum_rows", btc_ok(B, 1, m), B, m, 0, 0,
-          cpu_inner(dev)->sum_rows(dev, row, x, B, m, s));
+    TIMED("sum_rows", btc_ok(B, 1, m), B, m, 0, 0, cpu_inner(dev)->sum_rows(dev, row, x, B, m, s));
 }
 
 const struct kernel_ops cpu_front_ops = {

@@ -7,26 +7,26 @@
 #include "kernels/cpu/ref.h"
 
 enum {
-    ROWS = 96,      /* rows of a task: eight tiles share a panel of B in the first cache */
-    CHUNK = 512,    /* units of k of a packed chunk in TN, so that both panels stay in cache */
-    SLAB = 32,      /* units of k that one packing task takes: whole rows of memory */
-    LINE = 16       /* floats; added to the strides of panels */
+    ROWS = 96,   /* rows of a task: eight tiles share a panel of B in the first cache */
+    CHUNK = 512, /* units of k of a packed chunk in TN, so that both panels stay in cache */
+    SLAB = 32,   /* units of k that one packing task takes: whole rows of memory */
+    LINE = 16    /* floats; added to the strides of panels */
 };
 
 struct job {
     const struct matmul *mm;
     const struct gemm_kernel *kern;
-    int64_t lda, ldb;  /* elements */
-    int64_t units;     /* of k, in this chunk */
-    int64_t k0, kn;    /* this chunk's elements of k */
-    const char *a;     /* at k0 */
-    const char *b;     /* at k0 */
-    float *packed_a;   /* NULL: A is read in place */
+    int64_t lda, ldb; /* elements */
+    int64_t units;    /* of k, in this chunk */
+    int64_t k0, kn;   /* this chunk's elements of k */
+    const char *a;    /* at k0 */
+    const char *b;    /* at k0 */
+    float *packed_a;  /* NULL: A is read in place */
     float *packed_b;
-    float *slab_sums;  /* (slabs, m): column sums of A per packing task, or NULL */
+    float *slab_sums;           /* (slabs, m): column sums of A per packing task, or NULL */
     int64_t a_stride, b_stride; /* floats from panel to panel */
-    int64_t cols;      /* columns of a task, a multiple of NR */
-    int64_t col_tasks; /* tasks side by side */
+    int64_t cols;               /* columns of a task, a multiple of NR */
+    int64_t col_tasks;          /* tasks side by side */
 };
 
 static int64_t min64(int64_t a, int64_t b)
@@ -202,10 +202,10 @@ static int multiply(struct device *dev, const struct matmul *mm)
     for (job.k0 = 0; job.k0 < mm->k; job.k0 += chunk) {
         job.kn = min64(chunk, mm->k - job.k0);
         job.units = gemm_units(mm->dt, job.kn);
-        job.a = (const char *)mm->a +
-                (size_t)(mm->layout == MM_TN ? job.k0 * job.lda : job.k0) * size;
-        job.b = (const char *)mm->b +
-                (size_t)(mm->layout == MM_NT ? job.k0 : job.k0 * job.ldb) * size;
+        job.a =
+            (const char *)mm->a + (size_t)(mm->layout == MM_TN ? job.k0 * job.lda : job.k0) * size;
+        job.b =
+            (const char *)mm->b + (size_t)(mm->layout == MM_NT ? job.k0 : job.k0 * job.ldb) * size;
         run_chunk(&job, st->pool);
     }
     return 0;

@@ -126,7 +126,7 @@ static void pack_a_nt(float *dst, int64_t stride, const void *src, int64_t ld, i
                 dst[k * GEMM_MR + r] = i + r < rows ? from[(i + r) * ld + k] : 0;
 }
 
-#include "kernels/cpu/gemm_store.h"
+#include "kernels/cpu/gemm_store.inc"
 
 const struct gemm_kernel gemm_f32_avx2 = {
     .packed = packed_table,

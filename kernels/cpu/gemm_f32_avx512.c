@@ -1,7 +1,7 @@
 #define GEMM_BF16 0
 #define GEMM_MUL(acc, a, b) _mm512_fmadd_ps(a, b, acc)
 
-#include "kernels/cpu/gemm_body.h"
+#include "kernels/cpu/gemm_body.inc"
 
 const struct gemm_kernel gemm_f32_avx512 = {
     .packed = packed_table,

@@ -191,8 +191,7 @@ static void slab_task(void *arg, int task, int thread)
         int arg;
         const void *data;
     } in[5] = {
-        {dnnl_query_src_md, DNNL_ARG_SRC,
-         (const char *)mm->a + (size_t)a_at * dtype_bytes(mm->dt)},
+        {dnnl_query_src_md, DNNL_ARG_SRC, (const char *)mm->a + (size_t)a_at * dtype_bytes(mm->dt)},
         {dnnl_query_weights_md, DNNL_ARG_WEIGHTS, mm->b},
         {dnnl_query_dst_md, DNNL_ARG_DST,
          (const char *)mm->c + (size_t)(row * job->ldc) * dtype_bytes(mm->c_dt)},
@@ -240,8 +239,7 @@ static int run(struct device *dev, const struct matmul *mm, struct job *job)
     for (int i = 0; i < 2; i++)
         if (job->entry[i] && job->entry[i]->scratch_bytes > job->scratch_bytes)
             job->scratch_bytes = (job->entry[i]->scratch_bytes + 63) / 64 * 64;
-    job->scratch = cpu_scratch(st, SCRATCH_PACKED,
-                               job->scratch_bytes * (size_t)dev->threads + 64);
+    job->scratch = cpu_scratch(st, SCRATCH_PACKED, job->scratch_bytes * (size_t)dev->threads + 64);
     if (!job->scratch)
         return -ENOMEM;
     cpu_pool_run(st->pool, slab_task, job, slabs);
@@ -263,10 +261,17 @@ int onednn_matmul(struct device *dev, const struct matmul *mm, struct stream *s)
     if (mm->epilogue == MM_GELU && mm->aux)
         plain.c = mm->aux;
     struct job job = {.dn = dn, .mm = &plain, .lda = lda, .ldc = ldc};
-    struct key key = {.m = SLAB_ROWS, .n = mm->n, .k = mm->k, .lda = lda, .ldc = ldc,
+    struct key key = {.m = SLAB_ROWS,
+                      .n = mm->n,
+                      .k = mm->k,
+                      .lda = lda,
+                      .ldc = ldc,
                       .ldb = mm->ldb ? mm->ldb : (mm->layout == MM_NT ? mm->k : mm->n),
-                      .layout = (int)mm->layout, .dt = (int)mm->dt, .c_dt = (int)mm->c_dt,
-                      .bias = mm->bias != NULL, .accumulate = mm->accumulate};
+                      .layout = (int)mm->layout,
+                      .dt = (int)mm->dt,
+                      .c_dt = (int)mm->c_dt,
+                      .bias = mm->bias != NULL,
+                      .accumulate = mm->accumulate};
     int before = omp_get_max_threads();
     omp_set_num_threads(1);
     job.whole = (int)(mm->m / SLAB_ROWS);

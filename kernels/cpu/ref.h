@@ -33,8 +33,8 @@ int ref_embed_fwd(struct device *dev, float *out, const float *table, const int3
                   int C, int rows, struct stream *s);
 int ref_embed_bwd(struct device *dev, float *dtable, const float *dout, const int32_t *ids, int B,
                   int C, int rows, struct stream *s);
-int ref_timestep_embed(struct device *dev, void *out, const float *t, int B, int dim,
-                       enum dtype dt, struct stream *s);
+int ref_timestep_embed(struct device *dev, void *out, const float *t, int B, int dim, enum dtype dt,
+                       struct stream *s);
 
 /* ref_image.c: pixels, patches, flow and loss */
 int ref_patchify(struct device *dev, void *out, const float *img, int B, int Ch, int S, int p,
@@ -64,8 +64,7 @@ int ref_scale(struct device *dev, float *x, float a, int64_t n, struct stream *s
 int ref_fill(struct device *dev, float *x, float value, int64_t n, struct stream *s);
 int ref_cast(struct device *dev, void *dst, enum dtype dst_dt, const void *src, enum dtype src_dt,
              int64_t n, struct stream *s);
-int ref_add_row(struct device *dev, float *x, const float *row, int B, int64_t m,
-                struct stream *s);
+int ref_add_row(struct device *dev, float *x, const float *row, int B, int64_t m, struct stream *s);
 int ref_sum_rows(struct device *dev, float *row, const float *x, int B, int64_t m,
                  struct stream *s);
 

@@ -13,8 +13,7 @@ float ref_gelu(float x)
 float ref_gelu_grad(float x)
 {
     float t = tanhf(gelu_a * (x + gelu_b * x * x * x));
-    return 0.5f * (1.0f + t) +
-           0.5f * x * (1.0f - t * t) * gelu_a * (1.0f + 3.0f * gelu_b * x * x);
+    return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * gelu_a * (1.0f + 3.0f * gelu_b * x * x);
 }
 
 int ref_gelu_fwd(struct device *dev, void *y, const void *x, int64_t n, enum dtype dt,
@@ -76,8 +75,8 @@ int ref_embed_bwd(struct device *dev, float *dtable, const float *dout, const in
     return 0;
 }
 
-int ref_timestep_embed(struct device *dev, void *out, const float *t, int B, int dim,
-                       enum dtype dt, struct stream *s)
+int ref_timestep_embed(struct device *dev, void *out, const float *t, int B, int dim, enum dtype dt,
+                       struct stream *s)
 {
     int half = dim / 2;
     for (int64_t b = 0; b < B; b++) {

@@ -9,7 +9,8 @@ static size_t qkv_at(int which, int b, int t, int h, int d, const int dims[3])
 {
     int T = dims[0], H = dims[1], D = dims[2];
     return ((((size_t)b * (size_t)T + (size_t)t) * 3 + (size_t)which) * (size_t)H + (size_t)h) *
-               (size_t)D + (size_t)d;
+               (size_t)D +
+           (size_t)d;
 }
 
 static size_t o_at(int b, int t, int h, int d, const int dims[3])
@@ -65,8 +66,7 @@ int ref_attention_fwd(struct device *dev, const struct attention_fwd *p, struct 
 }
 
 /* Adds what query t says: acc (3,T,D) are the gradients of q, k and v of this head. */
-static void backward_row(const struct attention_bwd *p, float *row, float *acc, int b, int h,
-                         int t)
+static void backward_row(const struct attention_bwd *p, float *row, float *acc, int b, int h, int t)
 {
     const int T = p->T, D = p->D, dims[3] = {T, p->H, D};
     float *dq = acc + t * D, *dk = acc + T * D, *dv = acc + 2 * T * D;

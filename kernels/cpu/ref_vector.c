@@ -97,8 +97,7 @@ int ref_add_row(struct device *dev, float *x, const float *row, int B, int64_t m
     return 0;
 }
 
-int ref_sum_rows(struct device *dev, float *row, const float *x, int B, int64_t m,
-                 struct stream *s)
+int ref_sum_rows(struct device *dev, float *row, const float *x, int B, int64_t m, struct stream *s)
 {
     for (int64_t b = 0; b < B; b++)
         for (int64_t i = 0; i < m; i++)

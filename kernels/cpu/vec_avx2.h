@@ -7,6 +7,9 @@
 
 #include "kernels/dtype.h"
 
+/* Everything here is inlined, so no vector crosses a call whose convention could differ. */
+#pragma GCC diagnostic ignored "-Wpsabi"
+
 enum { VL = 8 };
 typedef __m256 vf;
 

@@ -8,6 +8,9 @@
 
 #include "kernels/dtype.h"
 
+/* Everything here is inlined, so no vector crosses a call whose convention could differ. */
+#pragma GCC diagnostic ignored "-Wpsabi"
+
 enum { VL = 16 };
 typedef __m512 vf;
 

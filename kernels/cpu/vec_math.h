@@ -1,7 +1,11 @@
-/* Functions of whole vectors, written once over vec_avx512.h or vec_avx2.h, which
- * must be included first. */
+/* Functions of whole vectors, written once over vec_avx512.h or vec_avx2.h, whichever was
+ * included first. */
 #ifndef KERNELS_CPU_VEC_MATH_H
 #define KERNELS_CPU_VEC_MATH_H
+
+#ifndef KERNELS_CPU_VEC_AVX2_H
+#include "kernels/cpu/vec_avx512.h"
+#endif
 
 /* exp(x): x = n ln2 + r, |r| <= ln2/2, the series to degree 6; below
  * 3 ulp.  Clamped to [-87.3, 88.7]; NaN stays NaN. */
@@ -29,8 +33,8 @@ static inline vf v_sigmoid(vf x)
  * (1 + tanh u)/2 = sigmoid(2u). */
 static inline vf v_gelu(vf x)
 {
-    vf u2 = v_mul(x, v_fma(v_mul(x, x), v_set(2 * 0.7978845608f * 0.044715f),
-                           v_set(2 * 0.7978845608f)));
+    vf u2 = v_mul(
+        x, v_fma(v_mul(x, x), v_set(2 * 0.7978845608f * 0.044715f), v_set(2 * 0.7978845608f)));
     return v_mul(x, v_sigmoid(u2));
 }
 

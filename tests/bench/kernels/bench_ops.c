@@ -143,7 +143,8 @@ static void report(const char *what, enum dtype dt, bench_fn *fn, void *arg, dou
         double t = profile_now() - start;
         best = t < best ? t : best;
     }
-    printf("%-16s %-5s %10.3f ms %9.1f GB/s", what, dtype_name(dt), best * 1e3, 1e-9 * bytes / best);
+    printf("%-16s %-5s %10.3f ms %9.1f GB/s", what, dtype_name(dt), best * 1e3,
+           1e-9 * bytes / best);
     if (flop > 0)
         printf(" %9.1f GFLOP/s", 1e-9 * flop / best);
     printf("\n");
@@ -180,11 +181,35 @@ static void bench_adaln(int B, enum dtype dt)
     float *x = buffer(4 * n), *dx = buffer(4 * n), *mod = buffer(4 * (size_t)B * C);
     float *dmod = buffer(4 * (size_t)B * C * 3), *stats = buffer(8 * (size_t)B * T);
     void *y = buffer(es * n), *h = buffer(es * n);
-    struct adaln_fwd f = {.x = x, .h = h, .stats = stats, .x_in = x, .y = y, .gate = mod,
-                          .shift = mod, .scale = mod, .mod_ld = C, .B = B, .T = T, .C = C, .dt = dt};
-    struct adaln_bwd b = {.dx = dx, .dshift = dmod, .dscale = dmod + B * C, .dy = h,
-                          .dgate = dmod + 2 * B * C, .dh = y, .x = x, .stats = stats, .scale = mod,
-                          .y = y, .gate = mod, .mod_ld = C, .B = B, .T = T, .C = C, .dt = dt};
+    struct adaln_fwd f = {.x = x,
+                          .h = h,
+                          .stats = stats,
+                          .x_in = x,
+                          .y = y,
+                          .gate = mod,
+                          .shift = mod,
+                          .scale = mod,
+                          .mod_ld = C,
+                          .B = B,
+                          .T = T,
+                          .C = C,
+                          .dt = dt};
+    struct adaln_bwd b = {.dx = dx,
+                          .dshift = dmod,
+                          .dscale = dmod + B * C,
+                          .dy = h,
+                          .dgate = dmod + 2 * B * C,
+                          .dh = y,
+                          .x = x,
+                          .stats = stats,
+                          .scale = mod,
+                          .y = y,
+                          .gate = mod,
+                          .mod_ld = C,
+                          .B = B,
+                          .T = T,
+                          .C = C,
+                          .dt = dt};
     report("adaln_fwd", dt, run_adaln_fwd, &f, (double)n * (8 + 2 * (double)es), 0);
     report("adaln_bwd", dt, run_adaln_bwd, &b, (double)n * (12 + 3 * (double)es), 0);
     float *own[] = {x, dx, mod, dmod, stats};
@@ -199,10 +224,18 @@ static void bench_attention(int B, enum dtype dt)
     size_t n = (size_t)B * T * C, es = dtype_bytes(dt);
     void *qkv = buffer(3 * n * es), *dqkv = buffer(3 * n * es), *o = buffer(n * es);
     float *lse = buffer((size_t)B * H * T * 4);
-    struct attention_fwd f = {.o = o, .lse = lse, .qkv = qkv, .B = B, .T = T, .H = H, .D = C / H,
+    struct attention_fwd f = {
+        .o = o, .lse = lse, .qkv = qkv, .B = B, .T = T, .H = H, .D = C / H, .dt = dt};
+    struct attention_bwd b = {.dqkv = dqkv,
+                              .d_o = o,
+                              .o = o,
+                              .lse = lse,
+                              .qkv = qkv,
+                              .B = B,
+                              .T = T,
+                              .H = H,
+                              .D = C / H,
                               .dt = dt};
-    struct attention_bwd b = {.dqkv = dqkv, .d_o = o, .o = o, .lse = lse, .qkv = qkv, .B = B,
-                              .T = T, .H = H, .D = C / H, .dt = dt};
     double flop = 4.0 * T * (double)n;
     report("attention_fwd", dt, run_attention_fwd, &f, 4.0 * (double)(n * es), flop);
     report("attention_bwd", dt, run_attention_bwd, &b, 8.0 * (double)(n * es), 2.5 * flop);
@@ -217,8 +250,17 @@ static void bench_optimiser(void)
     size_t n = 8u << 20;
     float *p = buffer(4 * n), *m = buffer(4 * n), *v = buffer(4 * n), *g = buffer(4 * n);
     bf16 *h = buffer(2 * n);
-    struct adamw a = {.p = p, .p_bf16 = h, .m = m, .v = v, .grad = g, .lr = 1e-4f, .beta1 = 0.9f,
-                      .beta2 = 0.999f, .eps = 1e-8f, .step = 1, .n = (int64_t)n};
+    struct adamw a = {.p = p,
+                      .p_bf16 = h,
+                      .m = m,
+                      .v = v,
+                      .grad = g,
+                      .lr = 1e-4f,
+                      .beta1 = 0.9f,
+                      .beta2 = 0.999f,
+                      .eps = 1e-8f,
+                      .step = 1,
+                      .n = (int64_t)n};
     report("adamw", DT_F32, run_adamw, &a, (double)n * 30, 0);
     dev->ops->free(dev, p);
     dev->ops->free(dev, m);

@@ -42,7 +42,8 @@ static void run_fwd(struct device *dev, struct adaln_fwd *f, const struct data *
 static void forward(struct devices *dv, const struct shape *s, enum dtype dt, bool residual)
 {
     struct data d = make(s, dt);
-    struct adaln_fwd f = {.x_in = d.x_in, .mod_ld = d.ld, .B = s->B, .T = s->T, .C = s->C, .dt = dt};
+    struct adaln_fwd f = {
+        .x_in = d.x_in, .mod_ld = d.ld, .B = s->B, .T = s->T, .C = s->C, .dt = dt};
     f.y = residual ? d.y : NULL;
     f.gate = d.mod;
     f.shift = d.mod + s->C;
@@ -80,12 +81,26 @@ static void backward(struct devices *dv, const struct shape *s, enum dtype dt, i
 {
     struct data d = make(s, dt);
     float *stats = guard_new(d.rows * 8), *dx = guard_randn(d.n, DT_F32, 1);
-    struct adaln_fwd f = {.h = guard_new(d.n * dtype_bytes(dt)), .stats = stats, .x_in = d.x_in,
-                          .shift = d.mod, .scale = d.mod, .mod_ld = d.ld, .B = s->B, .T = s->T,
-                          .C = s->C, .dt = dt};
+    struct adaln_fwd f = {.h = guard_new(d.n * dtype_bytes(dt)),
+                          .stats = stats,
+                          .x_in = d.x_in,
+                          .shift = d.mod,
+                          .scale = d.mod,
+                          .mod_ld = d.ld,
+                          .B = s->B,
+                          .T = s->T,
+                          .C = s->C,
+                          .dt = dt};
     assert_int_equal(dv->ref->ops->adaln_fwd(dv->ref, &f, NULL), 0);
-    struct adaln_bwd b = {.x = d.x_in, .stats = stats, .scale = d.mod + 2 * s->C, .gate = d.mod,
-                          .mod_ld = d.ld, .B = s->B, .T = s->T, .C = s->C, .dt = dt};
+    struct adaln_bwd b = {.x = d.x_in,
+                          .stats = stats,
+                          .scale = d.mod + 2 * s->C,
+                          .gate = d.mod,
+                          .mod_ld = d.ld,
+                          .B = s->B,
+                          .T = s->T,
+                          .C = s->C,
+                          .dt = dt};
     b.dh = mode != 1 ? d.dh : NULL;
     b.y = mode != 2 ? d.y : NULL;
     b.dx_set = mode == 3;
@@ -116,8 +131,8 @@ static void refuses_impossible(void **state)
 {
     struct devices *d = *state;
     float x[8] = {0};
-    struct adaln_fwd f = {.x_in = x, .h = x, .stats = x, .shift = x, .scale = x,
-                          .mod_ld = 1, .B = 1, .T = 1, .C = 2};
+    struct adaln_fwd f = {
+        .x_in = x, .h = x, .stats = x, .shift = x, .scale = x, .mod_ld = 1, .B = 1, .T = 1, .C = 2};
     assert_int_equal(d->fast->ops->adaln_fwd(d->fast, &f, NULL), -22); /* mod_ld below C */
     f.mod_ld = 2;
     f.stats = NULL;

@@ -11,7 +11,7 @@ struct shape {
 };
 
 static const struct shape shapes[] = {
-    {1, 1, 1, 1},   {2, 3, 2, 5},   {1, 64, 2, 64},  {2, 16, 3, 32}, {1, 65, 2, 40},
+    {1, 1, 1, 1},   {2, 3, 2, 5},   {1, 64, 2, 64},   {2, 16, 3, 32}, {1, 65, 2, 40},
     {1, 130, 1, 8}, {1, 33, 2, 72}, {1, 200, 1, 128}, {2, 7, 1, 127}, {1, 257, 1, 64},
 };
 
@@ -86,15 +86,14 @@ static void heads_are_separate(void **state)
             void *o = guard_new(n * 4);
             for (int t = 0; t < T; t++)
                 for (int i = 0; i < 3 * D; i++)
-                    dtype_set(qkv, (enum dtype)dt,
-                              (size_t)(((t * 3 + i / D) * H + 1) * D + i % D), NAN);
+                    dtype_set(qkv, (enum dtype)dt, (size_t)(((t * 3 + i / D) * H + 1) * D + i % D),
+                              NAN);
             struct attention_fwd f = {
                 .o = o, .qkv = qkv, .B = 1, .T = T, .H = H, .D = D, .dt = (enum dtype)dt};
             assert_int_equal(d->fast->ops->attention_fwd(d->fast, &f, NULL), 0);
             for (int t = 0; t < T; t++)
                 for (int i = 0; i < D; i++)
-                    assert_true(isfinite(
-                        dtype_get(o, (enum dtype)dt, (size_t)(t * H * D + i))));
+                    assert_true(isfinite(dtype_get(o, (enum dtype)dt, (size_t)(t * H * D + i))));
             guard_check_all();
         }
     }

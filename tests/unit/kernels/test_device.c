@@ -22,8 +22,8 @@ static void opens(void **state)
 static void absent_devices_are_errors(void **state)
 {
     static const char *const bad[][2] = {
-        {"cuda:999", "is not there"}, {"cuda:", "expected cuda:N"}, {"cuda:x", "expected cuda:N"},
-        {"cuda:1x", "expected cuda:N"}, {"gpu", "expected auto"}, {"", "expected auto"},
+        {"cuda:999", "is not there"},   {"cuda:", "expected cuda:N"}, {"cuda:x", "expected cuda:N"},
+        {"cuda:1x", "expected cuda:N"}, {"gpu", "expected auto"},     {"", "expected auto"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct device *dev = NULL;
@@ -74,7 +74,8 @@ static void records_a_profile(void **state)
     dev->profile = &prof;
     for (int i = 0; i < 3; i++)
         dev->ops->matmul(
-            dev, &(struct matmul){.layout = MM_NT, .m = 64, .n = 64, .k = 64, .c = c, .a = x, .b = x},
+            dev,
+            &(struct matmul){.layout = MM_NT, .m = 64, .n = 64, .k = 64, .c = c, .a = x, .b = x},
             NULL);
     dev->ops->scale(dev, x, 2, 64 * 64, NULL);
     dev->profile = NULL;

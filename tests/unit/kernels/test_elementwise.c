@@ -74,8 +74,12 @@ static void adamw_is_exact(void **state)
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         size_t n = (size_t)sizes[i];
         const float scale = 0.37f;
-        struct adamw a = {.lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f,
-                          .weight_decay = 0.1f, .ema_decay = 0.99f};
+        struct adamw a = {.lr = 1e-2f,
+                          .beta1 = 0.9f,
+                          .beta2 = 0.999f,
+                          .eps = 1e-8f,
+                          .weight_decay = 0.1f,
+                          .ema_decay = 0.99f};
         a.grad = guard_randn(n, DT_F32, 1);
         a.grad_scale = i % 2 ? &scale : NULL;
         float *r[5], *f[5];
@@ -235,15 +239,15 @@ static void patches(void **state)
             d->fast->ops->patchify(d->fast, b, img, B, Ch, S, p, (enum patch_order)order, DT_F32,
                                    NULL);
             assert_memory_equal(a, b, n * 4);
-            d->fast->ops->unpatchify(d->fast, back, b, B, Ch, S, p, (enum patch_order)order,
-                                     DT_F32, NULL);
+            d->fast->ops->unpatchify(d->fast, back, b, B, Ch, S, p, (enum patch_order)order, DT_F32,
+                                     NULL);
             assert_memory_equal(back, img, n * 4);
         }
         guard_check_all();
     }
     float x[1];
-    assert_int_equal(
-        d->fast->ops->patchify(d->fast, x, x, 1, 1, 3, 2, PATCH_CPP, DT_F32, NULL), -22);
+    assert_int_equal(d->fast->ops->patchify(d->fast, x, x, 1, 1, 3, 2, PATCH_CPP, DT_F32, NULL),
+                     -22);
 }
 
 /* Written out by hand: which pixel stands where. */

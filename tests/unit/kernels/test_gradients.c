@@ -64,16 +64,35 @@ static void adaln(void **state)
     float *mod = guard_randn(MODS, DT_F32, 0.7f), *dmod = guard_new(MODS * 4);
     c.wx = guard_randn(N, DT_F32, 1);
     c.wh = guard_randn(N, DT_F32, 1);
-    c.f = (struct adaln_fwd){.x = guard_new(N * 4), .h = guard_new(N * 4),
-                             .stats = guard_new(B * T * 8), .x_in = x_in, .y = y, .gate = mod,
-                             .shift = mod + C, .scale = mod + 2 * C, .mod_ld = 3 * C, .B = B,
-                             .T = T, .C = C};
+    c.f = (struct adaln_fwd){.x = guard_new(N * 4),
+                             .h = guard_new(N * 4),
+                             .stats = guard_new(B * T * 8),
+                             .x_in = x_in,
+                             .y = y,
+                             .gate = mod,
+                             .shift = mod + C,
+                             .scale = mod + 2 * C,
+                             .mod_ld = 3 * C,
+                             .B = B,
+                             .T = T,
+                             .C = C};
     adaln_loss(&c);
     float *dx = guard_copy(c.wx, N * 4), *dy = guard_new(N * 4);
-    struct adaln_bwd b = {.dx = dx, .dshift = dmod + C, .dscale = dmod + 2 * C, .dy = dy,
-                          .dgate = dmod, .dh = c.wh, .x = c.f.x, .stats = c.f.stats,
-                          .scale = mod + 2 * C, .y = y, .gate = mod, .mod_ld = 3 * C, .B = B,
-                          .T = T, .C = C};
+    struct adaln_bwd b = {.dx = dx,
+                          .dshift = dmod + C,
+                          .dscale = dmod + 2 * C,
+                          .dy = dy,
+                          .dgate = dmod,
+                          .dh = c.wh,
+                          .x = c.f.x,
+                          .stats = c.f.stats,
+                          .scale = mod + 2 * C,
+                          .y = y,
+                          .gate = mod,
+                          .mod_ld = 3 * C,
+                          .B = B,
+                          .T = T,
+                          .C = C};
     assert_int_equal(c.dev->ops->adaln_bwd(c.dev, &b, NULL), 0);
     check("adaln x", adaln_loss, &c, x_in, dx, N);
     check("adaln y", adaln_loss, &c, y, dy, N);
@@ -103,11 +122,23 @@ static void attention(void **state)
     struct attention_case c = {.dev = ref_of(state), .n = N};
     float *qkv = guard_randn(3 * N, DT_F32, 1), *dqkv = guard_new(3 * N * 4);
     c.w = guard_randn(N, DT_F32, 1);
-    c.f = (struct attention_fwd){.o = guard_new(N * 4), .lse = guard_new(B * H * T * 4),
-                                 .qkv = qkv, .B = B, .T = T, .H = H, .D = D};
+    c.f = (struct attention_fwd){.o = guard_new(N * 4),
+                                 .lse = guard_new(B * H * T * 4),
+                                 .qkv = qkv,
+                                 .B = B,
+                                 .T = T,
+                                 .H = H,
+                                 .D = D};
     attention_loss(&c);
-    struct attention_bwd b = {.dqkv = dqkv, .d_o = c.w, .o = c.f.o, .lse = c.f.lse, .qkv = qkv,
-                              .B = B, .T = T, .H = H, .D = D};
+    struct attention_bwd b = {.dqkv = dqkv,
+                              .d_o = c.w,
+                              .o = c.f.o,
+                              .lse = c.f.lse,
+                              .qkv = qkv,
+                              .B = B,
+                              .T = T,
+                              .H = H,
+                              .D = D};
     assert_int_equal(c.dev->ops->attention_bwd(c.dev, &b, NULL), 0);
     check("attention qkv", attention_loss, &c, qkv, dqkv, 3 * N);
     guard_check_all();
@@ -125,12 +156,28 @@ struct mlp_case {
 static double mlp_loss(void *ctx)
 {
     struct mlp_case *c = ctx;
-    c->dev->ops->matmul(c->dev, &(struct matmul){.layout = MM_NT, .epilogue = MM_GELU, .m = ROWS,
-                                                 .n = HID, .k = IN, .c = c->g, .aux = c->u,
-                                                 .a = c->x, .b = c->w1, .bias = c->b1}, NULL);
-    c->dev->ops->matmul(c->dev, &(struct matmul){.layout = MM_NT, .m = ROWS, .n = OUT, .k = HID,
-                                                 .c = c->y, .a = c->g, .b = c->w2,
-                                                 .bias = c->b2}, NULL);
+    c->dev->ops->matmul(c->dev,
+                        &(struct matmul){.layout = MM_NT,
+                                         .epilogue = MM_GELU,
+                                         .m = ROWS,
+                                         .n = HID,
+                                         .k = IN,
+                                         .c = c->g,
+                                         .aux = c->u,
+                                         .a = c->x,
+                                         .b = c->w1,
+                                         .bias = c->b1},
+                        NULL);
+    c->dev->ops->matmul(c->dev,
+                        &(struct matmul){.layout = MM_NT,
+                                         .m = ROWS,
+                                         .n = OUT,
+                                         .k = HID,
+                                         .c = c->y,
+                                         .a = c->g,
+                                         .b = c->w2,
+                                         .bias = c->b2},
+                        NULL);
     return weighted(c->y, c->w, ROWS * OUT);
 }
 
@@ -158,11 +205,31 @@ static void mlp(void **state)
     float *dw2 = zeros(OUT * HID), *db2 = zeros(OUT), *du = guard_new(ROWS * HID * 4);
     float *dw1 = zeros(HID * IN), *db1 = zeros(HID), *dx = guard_new(ROWS * IN * 4);
     const struct matmul grads[] = {
-        {.layout = MM_TN, .m = OUT, .n = HID, .k = ROWS, .c = dw2, .a = c.w, .b = c.g,
-         .a_colsum = db2, .accumulate = true},
-        {.layout = MM_NN, .epilogue = MM_DGELU, .m = ROWS, .n = HID, .k = OUT, .c = du, .a = c.w,
-         .b = c.w2, .aux = c.u},
-        {.layout = MM_TN, .m = HID, .n = IN, .k = ROWS, .c = dw1, .a = du, .b = c.x,
+        {.layout = MM_TN,
+         .m = OUT,
+         .n = HID,
+         .k = ROWS,
+         .c = dw2,
+         .a = c.w,
+         .b = c.g,
+         .a_colsum = db2,
+         .accumulate = true},
+        {.layout = MM_NN,
+         .epilogue = MM_DGELU,
+         .m = ROWS,
+         .n = HID,
+         .k = OUT,
+         .c = du,
+         .a = c.w,
+         .b = c.w2,
+         .aux = c.u},
+        {.layout = MM_TN,
+         .m = HID,
+         .n = IN,
+         .k = ROWS,
+         .c = dw1,
+         .a = du,
+         .b = c.x,
          .a_colsum = db1},
         {.layout = MM_NN, .m = ROWS, .n = IN, .k = HID, .c = dx, .a = du, .b = c.w1},
     };
