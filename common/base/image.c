@@ -21,6 +21,12 @@ const char *__tsan_default_suppressions(void)
            "race:libpng16.so\nrace:libspng.so\nrace:libwebp\nrace:libz.so\n"
            "race:liblcms2.so\nrace:liborc-0.4.so\nmutex:libglib-2.0.so\nthread:libglib-2.0.so\n";
 }
+/* Thousands of suppressed reports cost minutes: do not make them at all. */
+const char *__tsan_default_options(void);
+const char *__tsan_default_options(void)
+{
+    return "ignore_noninstrumented_modules=1";
+}
 #endif
 
 /* Warnings about odd metadata of an image are not ours to print. */
