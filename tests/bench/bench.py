@@ -137,24 +137,18 @@ def write_job(folder, **keys):
     return path
 
 
-def run_job(args, job, folder, workers, watch=None):
+def run_job(args, job, folder, workers, watch):
     """skerry run --json; the last state of the job.  watch(pid) is called while it runs."""
-    with open(os.path.join(folder, "run.err"), "w", encoding="utf-8") as errors:
+    said, errors = os.path.join(folder, "run.json"), os.path.join(folder, "run.err")
+    with open(said, "w", encoding="utf-8") as out, open(errors, "w", encoding="utf-8") as err:
         p = subprocess.Popen([f"{args.build}/bin/skerry", "run", job, "--workers", str(workers), "--out",
-                              os.path.join(folder, "out"), "--json"],
-                             stdout=subprocess.PIPE, stderr=errors, text=True)
-        os.set_blocking(p.stdout.fileno(), False)
-        text = ""
+                              os.path.join(folder, "out"), "--json"], stdout=out, stderr=err)
         while p.poll() is None:
-            text += p.stdout.read() or ""
-            if watch:
-                watch(p.pid)
+            watch(p.pid)
             time.sleep(0.05)
-        text += p.stdout.read() or ""
     if p.returncode != 0:
-        raise RuntimeError(f"skerry run ended with {p.returncode}: " +
-                           open(os.path.join(folder, "run.err"), encoding="utf-8").read()[-600:])
-    return [json.loads(line) for line in text.splitlines() if line.startswith("{")][-1]
+        raise RuntimeError(f"skerry run ended with {p.returncode}: {open(errors, encoding='utf-8').read()[-600:]}")
+    return json.loads(open(said, encoding="utf-8").read().splitlines()[-1])
 
 
 def socket_bytes(args, folder, codec, rounds):
