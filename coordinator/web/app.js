@@ -1,6 +1,6 @@
 // The page's state and how it is kept fresh: server-sent events tell that something changed, the
 // API is then read (at most once a second).  Without events it is read every two seconds.
-import {$, el, setText, bytes, duration} from './util.js';
+import {$, el, setText, bytes, duration, plural} from './util.js';
 import {LossChart} from './chart.js';
 import * as panels from './panels.js';
 import * as samples from './samples.js';
@@ -215,7 +215,7 @@ function header() {
   select.disabled = s.jobs.length === 0;
   if (state.chosen) select.value = String(state.chosen);
   setText($('foot'), `Skerry ${s.version} · coordinatord uses ${bytes(s.rss_bytes)} of memory · `
-    + `${s.tasks.leased} tasks leased, ${s.tasks.pending} pending · ${s.outer.busy + s.outer.queue} outer steps`);
+    + `${plural(s.tasks.leased, 'task')} leased, ${s.tasks.pending} pending`);
   const j = state.job;
   document.title = j ? `${j.round}/${j.rounds} ${j.name}: Skerry` : 'Skerry';
 }

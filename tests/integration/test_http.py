@@ -371,3 +371,11 @@ def test_an_empty_dataset_class_is_named(quiet, tmp_path):
     done = quiet.swarm.skerry("submit", write_job(tmp_path, data=False))
     assert done.returncode != 0 and "empty" in done.stderr
     assert quiet.call("listJobs").json() == {"items": []}
+
+
+def test_plain_http_on_loopback(tmp_path):
+    with running(tmp_path, "--plain-http") as s:
+        assert s.url.startswith("http://")
+        inside = s.stranger().get(s.url + f"/?token={s.token}", timeout=20, allow_redirects=False)
+        assert inside.status_code == 303 and "Secure" not in inside.headers["Set-Cookie"]
+        assert s.get("/v1/status").status_code == 200
