@@ -92,6 +92,20 @@ static void pack_a_slab(void *arg, int task, int thread)
                          min64(slab_of(mm), job->kn - k), sums);
 }
 
+/* The lines of C and aux that a tile will touch: asked for before its sums are made, they are
+ * there when these are done. */
+static void prefetch_tile(const struct matmul *mm, int64_t i, int64_t j, int rows)
+{
+    int64_t size = (int64_t)dtype_bytes(mm->c_dt), ldc = mm->ldc ? mm->ldc : mm->n;
+    for (int64_t at = (i * ldc + j) * size; rows > 0; rows--, at += ldc * size) {
+        for (int64_t line = 0; line < GEMM_NR * size; line += 64) {
+            __builtin_prefetch((const char *)mm->c + at + line, 1, 3);
+            if (mm->aux)
+                __builtin_prefetch((const char *)mm->aux + at + line, 1, 3);
+        }
+    }
+}
+
 /* One block of rows times one block of columns: B's panel outside, as it is the larger. */
 static void product_task(void *arg, int task, int thread)
 {
@@ -113,6 +127,7 @@ static void product_task(void *arg, int task, int thread)
                 .bias = job->k0 == 0,
             };
             const float *b = job->packed_b + j / GEMM_NR * job->b_stride;
+            prefetch_tile(mm, i, j, t.rows);
             if (job->packed_a)
                 job->kern->packed[t.rows](tile, job->packed_a + i / GEMM_MR * job->a_stride, 0, b,
                                           job->units);
