@@ -21,7 +21,9 @@ const char *__tsan_default_suppressions(void)
            "race:libpng16.so\nrace:libspng.so\nrace:libwebp\nrace:libz.so\n"
            "race:liblcms2.so\nrace:liborc-0.4.so\nmutex:libglib-2.0.so\nthread:libglib-2.0.so\n";
 }
-/* Thousands of suppressed reports cost minutes: do not make them at all. */
+/* Thousands of suppressed reports cost minutes: do not make them at all.  The price:
+ * what our own code does through memcpy and the like is not looked at either, in
+ * the programs that link this file; plain accesses and locks are. */
 const char *__tsan_default_options(void);
 const char *__tsan_default_options(void)
 {
