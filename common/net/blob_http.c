@@ -59,7 +59,7 @@ static int check_ticket(const struct blob_http *b, struct http_request *r,
                         enum ticket_method method, const struct blob_id *id, struct ticket *ret,
                         struct err *err)
 {
-    static const char *const names[] = { "m", "max", "exp", "sig" };
+    static const char *const names[] = {"m", "max", "exp", "sig"};
     char query[TICKET_PATH_MAX] = "";
     size_t len = 0;
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
@@ -88,7 +88,7 @@ static void get(void *arg, struct http_request *r)
     struct blob_http *b = arg;
     struct blob_id id;
     struct ticket t;
-    struct err err = { 0 };
+    struct err err = {0};
     char hex[BLOB_HEX_MAX];
     int fd;
     uint64_t size;
@@ -149,8 +149,7 @@ static void answer_stored(struct http_request *r, unsigned status, const struct 
 {
     char hex[BLOB_HEX_MAX];
     blob_id_hex(id, hex);
-    http_reply_json(r, status,
-                    json_pack("{s:s,s:I}", "sha256", hex, "size", (json_int_t)size));
+    http_reply_json(r, status, json_pack("{s:s,s:I}", "sha256", hex, "size", (json_int_t)size));
 }
 
 static int open_writer(struct upload *u, uint64_t max, uint64_t from, struct err *err)
@@ -179,7 +178,7 @@ static int put_begin(void *arg, struct http_request *r, void **ret_sink)
 {
     struct blob_http *b = arg;
     struct upload *u = mem_alloc(sizeof(*u));
-    struct err err = { 0 };
+    struct err err = {0};
     struct ticket t;
     uint64_t from = 0;
     u->owner = b;
@@ -265,8 +264,7 @@ static void put_done(void *arg, struct http_request *r)
     }
     uint64_t have = blob_writer_size(u->writer);
     bool short_piece = u->expect_end != UINT64_MAX && have != u->expect_end && !u->err.code;
-    if (u->asks || u->err.code || short_piece ||
-        (u->total != UINT64_MAX && have < u->total)) {
+    if (u->asks || u->err.code || short_piece || (u->total != UINT64_MAX && have < u->total)) {
         blob_writer_abort(u->writer, u->err.code != -ERR_LIMIT);
         if (u->err.code)
             reject(b, r, &u->err);
@@ -288,12 +286,12 @@ static void put_done(void *arg, struct http_request *r)
 int blob_http_open(struct http_server *server, const struct blob_http_options *o,
                    struct blob_http **ret, struct err *err)
 {
-    static const struct http_upload upload = { put_begin, put_data, put_abort };
+    static const struct http_upload upload = {put_begin, put_data, put_abort};
     struct blob_http *b = mem_alloc(sizeof(*b));
     b->o = *o;
-    b->routes[0] = (struct http_route){ "GET", "/v1/blobs/{sha256}", 0, 0, get, NULL, b };
+    b->routes[0] = (struct http_route){"GET", "/v1/blobs/{sha256}", 0, 0, get, NULL, b};
     b->routes[1] =
-        (struct http_route){ "PUT", "/v1/blobs/{sha256}", 0, BODY_MAX, put_done, &upload, b };
+        (struct http_route){"PUT", "/v1/blobs/{sha256}", 0, BODY_MAX, put_done, &upload, b};
     http_server_routes(server, b->routes, 2);
     *ret = b;
     return 0;

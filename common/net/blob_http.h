@@ -26,10 +26,10 @@ struct loop;
 struct pool;
 
 struct blob_http_options {
-    struct blobstore *store;   /* kept until close */
-    struct pool *pool;         /* commits run here; kept until close */
+    struct blobstore *store;       /* kept until close */
+    struct pool *pool;             /* commits run here; kept until close */
     uint8_t key[TICKET_KEY_BYTES]; /* signs tickets */
-    unsigned roles;            /* that may GET any blob without a ticket */
+    unsigned roles;                /* that may GET any blob without a ticket */
     /* After a PUT became durable (may be NULL). */
     void (*on_stored)(void *arg, const struct blob_id *id, uint64_t size);
     /* When a GET begins to be answered, ranges count whole (may be NULL). */

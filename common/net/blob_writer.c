@@ -172,8 +172,10 @@ static int check(struct blob_writer *w, uint64_t expect_size, struct blob_id *re
         char want[BLOB_HEX_MAX], got[BLOB_HEX_MAX];
         blob_id_hex(&w->expect, want);
         blob_id_hex(&id, got);
-        return err_set(err, -ERR_HASH, "the content of blob %s hashes to %s: it was damaged on "
-                       "its way", want, got);
+        return err_set(err, -ERR_HASH,
+                       "the content of blob %s hashes to %s: it was damaged on "
+                       "its way",
+                       want, got);
     }
     *ret_id = id;
     return 0;

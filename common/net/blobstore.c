@@ -199,8 +199,8 @@ int blobstore_open_blob(const struct blobstore *s, const struct blob_id *id, int
     return 0;
 }
 
-int blobstore_read(const struct blobstore *s, const struct blob_id *id, size_t max,
-                   void **ret_data, size_t *ret_len, struct err *err)
+int blobstore_read(const struct blobstore *s, const struct blob_id *id, size_t max, void **ret_data,
+                   size_t *ret_len, struct err *err)
 {
     int fd;
     uint64_t size;

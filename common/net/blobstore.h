@@ -46,8 +46,8 @@ int blobstore_path(const struct blobstore *s, const struct blob_id *id, char *re
 int blobstore_open_blob(const struct blobstore *s, const struct blob_id *id, int *ret_fd,
                         uint64_t *ret_size, struct err *err);
 /* Whole content, malloc'd (caller frees); -ERR_LIMIT above max. */
-int blobstore_read(const struct blobstore *s, const struct blob_id *id, size_t max,
-                   void **ret_data, size_t *ret_len, struct err *err);
+int blobstore_read(const struct blobstore *s, const struct blob_id *id, size_t max, void **ret_data,
+                   size_t *ret_len, struct err *err);
 /* Re-reads and hashes the file; -ERR_HASH: corrupt, it has been moved to
  * DIR/tmp/<hex>.corrupt and no longer exists as a blob. */
 int blobstore_verify(struct blobstore *s, const struct blob_id *id, struct err *err);

@@ -99,7 +99,7 @@ void conn_close(struct conn *c, const struct err *why)
 
 static void close_with(struct conn *c, int code, const char *what, const char *reason)
 {
-    struct err err = { 0 };
+    struct err err = {0};
     (void)err_set(&err, code, "%s%s%s", what, *reason ? ": " : "", reason);
     conn_close(c, &err);
 }
@@ -239,8 +239,8 @@ static int encrypt(struct conn *c)
     size_t sent = 0;
     while (sent < c->out.len && c->wire.len < FLUSH_BYTES) {
         size_t n = c->out.len - sent;
-        ssize_t rc = gnutls_record_send(c->session, c->out.data + sent,
-                                        n < RECORD_BYTES ? n : RECORD_BYTES);
+        ssize_t rc =
+            gnutls_record_send(c->session, c->out.data + sent, n < RECORD_BYTES ? n : RECORD_BYTES);
         if (rc < 0)
             return (int)rc;
         sent += (size_t)rc;
@@ -402,7 +402,7 @@ static void handshake(struct conn *c)
             close_with(c, -ERR_FORMAT, "the TLS handshake failed", gnutls_strerror(rc));
         return;
     }
-    struct err err = { 0 };
+    struct err err = {0};
     if (c->is_client && conn_tls_check_pin(c->session, c->pin, &err) < 0) {
         conn_close(c, &err);
         return;
@@ -602,8 +602,9 @@ int conn_connect(struct loop *loop, const char *host, uint16_t port, unsigned at
     c->attempt = attempt;
     char service[8];
     snprintf(service, sizeof(service), "%u", port);
-    struct addrinfo hints = { .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM,
-                              .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV };
+    struct addrinfo hints = {.ai_family = AF_UNSPEC,
+                             .ai_socktype = SOCK_STREAM,
+                             .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV};
     struct addrinfo *list = NULL;
     *ret = c;
     /* An address needs no resolver and none of libuv's threads. */

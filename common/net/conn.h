@@ -44,9 +44,9 @@ struct conn_options {
     const struct conn_tls *tls;
     const struct conn_events *events; /* kept */
     void *arg;
-    size_t max_queue_bytes; /* full above it; at 8 times it the connection is cut */
+    size_t max_queue_bytes;  /* full above it; at 8 times it the connection is cut */
     size_t max_unread_bytes; /* most that on_data may leave unconsumed */
-    uint32_t deadline_ms;   /* to be open, and until conn_no_deadline() */
+    uint32_t deadline_ms;    /* to be open, and until conn_no_deadline() */
 };
 
 /* Takes the next connection of a listening socket. */

@@ -43,8 +43,8 @@ int conn_tls_server(const struct keys *keys, struct conn_tls **ret, struct err *
     if (rc < 0)
         return rc;
     const char *key = keys_key_pem(keys), *cert = keys_cert_pem(keys);
-    gnutls_datum_t key_text = { (unsigned char *)key, (unsigned)strlen(key) };
-    gnutls_datum_t cert_text = { (unsigned char *)cert, (unsigned)strlen(cert) };
+    gnutls_datum_t key_text = {(unsigned char *)key, (unsigned)strlen(key)};
+    gnutls_datum_t cert_text = {(unsigned char *)cert, (unsigned)strlen(cert)};
     rc = gnutls_certificate_set_x509_key_mem(tls->credentials, &cert_text, &key_text,
                                              GNUTLS_X509_FMT_PEM);
     if (rc < 0) {

@@ -82,8 +82,7 @@ long frame_parse(const uint8_t *data, size_t len, const struct frame_limits *lim
                        f.body_len, limits->max_body);
     if (f.payload_len > limits->max_payload)
         return err_set(err, -ERR_LIMIT, "a payload of %llu bytes is above the limit of %llu",
-                       (unsigned long long)f.payload_len,
-                       (unsigned long long)limits->max_payload);
+                       (unsigned long long)f.payload_len, (unsigned long long)limits->max_payload);
     size_t whole = FRAME_HEADER_BYTES + f.body_len + (size_t)f.payload_len;
     if (len < whole)
         return -EAGAIN;

@@ -107,7 +107,7 @@ int http_call(struct http_client *c, const char *method, const char *path, const
 void http_response_release(struct http_response *r)
 {
     mem_free(r->body);
-    *r = (struct http_response){ 0 };
+    *r = (struct http_response){0};
 }
 
 int http_response_check(const struct http_response *r, struct err *err)
@@ -140,7 +140,7 @@ int http_stream_get(struct http_client *c, const char *path,
                     int (*on_data)(void *arg, const char *data, size_t len), void *arg,
                     unsigned idle_s, struct err *err)
 {
-    struct stream s = { .client = c, .on_data = on_data, .arg = arg };
+    struct stream s = {.client = c, .on_data = on_data, .arg = arg};
     char *url = str_printf("%s%s", c->base, path);
     struct curl_slist *headers = transfer_headers(NULL, c->bearer);
     long status = 0;
@@ -200,13 +200,22 @@ static int run_file(struct http_client *c, const char *path, const char *file, b
     const uint8_t *pin = c->has_pin ? c->pin : NULL;
     rc = xfer_new(w->loop, NULL, &x, w->err);
     if (rc == 0 && put) {
-        struct xfer_put p = { .url = url, .pin = pin, .path = file, .progress = on_progress,
-                              .done = on_done, .arg = w };
+        struct xfer_put p = {.url = url,
+                             .pin = pin,
+                             .path = file,
+                             .progress = on_progress,
+                             .done = on_done,
+                             .arg = w};
         rc = xfer_put(x, &p, NULL, w->err);
     } else if (rc == 0) {
-        struct xfer_get g = { .url = url, .pin = pin, .bearer = c->bearer, .path = file,
-                              .sha256 = sha256, .progress = on_progress, .done = on_done,
-                              .arg = w };
+        struct xfer_get g = {.url = url,
+                             .pin = pin,
+                             .bearer = c->bearer,
+                             .path = file,
+                             .sha256 = sha256,
+                             .progress = on_progress,
+                             .done = on_done,
+                             .arg = w};
         rc = xfer_get(x, &g, NULL, w->err);
     }
     while (rc == 0 && !w->done)
@@ -217,19 +226,19 @@ static int run_file(struct http_client *c, const char *path, const char *file, b
     return rc < 0 ? rc : w->code;
 }
 
-int http_get_file(struct http_client *c, const char *path, const char *file,
-                  const uint8_t *sha256, xfer_progress_fn progress, void *arg, struct err *err)
+int http_get_file(struct http_client *c, const char *path, const char *file, const uint8_t *sha256,
+                  xfer_progress_fn progress, void *arg, struct err *err)
 {
-    struct err local = { 0 };
-    struct waiter w = { .progress = progress, .arg = arg, .err = err ? err : &local };
+    struct err local = {0};
+    struct waiter w = {.progress = progress, .arg = arg, .err = err ? err : &local};
     return run_file(c, path, file, false, sha256, &w);
 }
 
 int http_put_file(struct http_client *c, const char *path, const char *file,
                   xfer_progress_fn progress, void *arg, struct err *err)
 {
-    struct err local = { 0 };
-    struct waiter w = { .progress = progress, .arg = arg, .err = err ? err : &local };
+    struct err local = {0};
+    struct waiter w = {.progress = progress, .arg = arg, .err = err ? err : &local};
     return run_file(c, path, file, true, NULL, &w);
 }
 

@@ -118,21 +118,21 @@ void http_reply_err(struct http_request *r, const struct err *err)
         unsigned status;
         const char *word;
     } map[] = {
-        { -EINVAL, 400, "invalid" },
-        { -ERR_FORMAT, 400, "invalid_format" },
-        { -ERR_CONFIG, 400, "invalid_config" },
-        { -ERR_AUTH, 403, "forbidden" },
-        { -ERR_NOTFOUND, 404, "not_found" },
-        { -ENOENT, 404, "not_found" },
-        { -EEXIST, 409, "exists" },
-        { -EBUSY, 409, "busy" },
-        { -ERR_STALE, 409, "stale" },
-        { -ERR_LIMIT, 413, "too_large" },
-        { -ERR_HASH, 422, "hash_mismatch" },
-        { -EAGAIN, 503, "try_again" },
-        { -ERR_CANCELLED, 503, "cancelled" },
-        { -ENOSPC, 507, "no_space" },
-        { -ERR_UNIMPLEMENTED, 501, "not_implemented" },
+        {-EINVAL, 400, "invalid"},
+        {-ERR_FORMAT, 400, "invalid_format"},
+        {-ERR_CONFIG, 400, "invalid_config"},
+        {-ERR_AUTH, 403, "forbidden"},
+        {-ERR_NOTFOUND, 404, "not_found"},
+        {-ENOENT, 404, "not_found"},
+        {-EEXIST, 409, "exists"},
+        {-EBUSY, 409, "busy"},
+        {-ERR_STALE, 409, "stale"},
+        {-ERR_LIMIT, 413, "too_large"},
+        {-ERR_HASH, 422, "hash_mismatch"},
+        {-EAGAIN, 503, "try_again"},
+        {-ERR_CANCELLED, 503, "cancelled"},
+        {-ENOSPC, 507, "no_space"},
+        {-ERR_UNIMPLEMENTED, 501, "not_implemented"},
     };
     unsigned status = 500;
     const char *word = "internal";

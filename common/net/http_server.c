@@ -222,8 +222,7 @@ static void on_tick(void *arg)
             continue;
         /* libmicrohttpd does not notice that a client left within its body. */
         bool left = recv(r->conn->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
-        if (left || (age > BODY_FLOOR_MS &&
-                     r->body_bytes < age / 1000 * BODY_FLOOR_BYTES_PER_S))
+        if (left || (age > BODY_FLOOR_MS && r->body_bytes < age / 1000 * BODY_FLOOR_BYTES_PER_S))
             (void)shutdown(r->conn->fd, SHUT_RDWR);
     }
     http_stream_tick(s);
@@ -323,7 +322,7 @@ static void set_defaults(struct http_server_options *o)
 
 static int listen_on(struct http_server *s, int *ret_family, struct err *err)
 {
-    struct sockaddr_storage a = { 0 };
+    struct sockaddr_storage a = {0};
     socklen_t len = sizeof(struct sockaddr_in);
     int one = 1;
     if (uv_ip4_addr(s->o.host, s->o.port, (struct sockaddr_in *)&a) < 0) {
@@ -332,16 +331,20 @@ static int listen_on(struct http_server *s, int *ret_family, struct err *err)
             return err_set(err, -ERR_CONFIG, "%s is not an address to listen on", s->o.host);
     }
     if (!s->o.keys && strncmp(s->o.host, "127.", 4) != 0 && strcmp(s->o.host, "::1") != 0)
-        return err_set(err, -ERR_CONFIG, "plain HTTP is served on a loopback address only, not %s: "
-                       "whoever listens on the way would learn the token", s->o.host);
+        return err_set(err, -ERR_CONFIG,
+                       "plain HTTP is served on a loopback address only, not %s: "
+                       "whoever listens on the way would learn the token",
+                       s->o.host);
     s->listen_fd = socket(a.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (s->listen_fd < 0)
         return err_errno(err, "cannot make a socket for HTTP");
     (void)setsockopt(s->listen_fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)); /* only a wish */
     if (bind(s->listen_fd, (struct sockaddr *)&a, len) < 0 || listen(s->listen_fd, BACKLOG) < 0) {
         if (errno == EADDRINUSE)
-            return err_set(err, -EADDRINUSE, "port %u on %s is in use by another program: stop it "
-                           "or choose another port", s->o.port, s->o.host);
+            return err_set(err, -EADDRINUSE,
+                           "port %u on %s is in use by another program: stop it "
+                           "or choose another port",
+                           s->o.port, s->o.host);
         return err_errno(err, "cannot listen on %s port %u", s->o.host, s->o.port);
     }
     len = sizeof(a);
@@ -357,10 +360,10 @@ static int start(struct http_server *s, int family, struct err *err)
 {
     const struct keys *k = s->o.keys;
     struct MHD_OptionItem tls[] = {
-        { MHD_OPTION_HTTPS_MEM_KEY, 0, k ? (void *)keys_key_pem(k) : NULL },
-        { MHD_OPTION_HTTPS_MEM_CERT, 0, k ? (void *)keys_cert_pem(k) : NULL },
-        { MHD_OPTION_HTTPS_PRIORITIES, 0, (void *)PRIORITIES },
-        { MHD_OPTION_END, 0, NULL },
+        {MHD_OPTION_HTTPS_MEM_KEY, 0, k ? (void *)keys_key_pem(k) : NULL},
+        {MHD_OPTION_HTTPS_MEM_CERT, 0, k ? (void *)keys_cert_pem(k) : NULL},
+        {MHD_OPTION_HTTPS_PRIORITIES, 0, (void *)PRIORITIES},
+        {MHD_OPTION_END, 0, NULL},
     };
     unsigned flags = MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG;
     if (k)
@@ -455,8 +458,8 @@ static void wake_all(struct http_server *s)
         r->status = 503;
         if (r->response)
             MHD_destroy_response(r->response);
-        r->response = MHD_create_response_from_buffer(sizeof(text) - 1, (void *)text,
-                                                      MHD_RESPMEM_PERSISTENT);
+        r->response =
+            MHD_create_response_from_buffer(sizeof(text) - 1, (void *)text, MHD_RESPMEM_PERSISTENT);
         MHD_resume_connection(r->connection);
     }
 }

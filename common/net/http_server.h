@@ -55,14 +55,14 @@ struct http_route {
     size_t max_body;     /* bytes; 0: a body is refused */
     http_handler handle;
     const struct http_upload *upload; /* NULL: the body is collected */
-    void *arg; /* NULL: the server's arg */
+    void *arg;                        /* NULL: the server's arg */
 };
 
 /* Zero means the default in brackets. */
 struct http_server_options {
-    const char *host; /* address to bind ["0.0.0.0"] */
-    uint16_t port;    /* 0: a free one */
-    const struct keys *keys; /* NULL: plain HTTP, then host must be a loopback address */
+    const char *host;         /* address to bind ["0.0.0.0"] */
+    uint16_t port;            /* 0: a free one */
+    const struct keys *keys;  /* NULL: plain HTTP, then host must be a loopback address */
     unsigned max_connections; /* [256] */
     unsigned max_streams;     /* open http_stream_* [64] */
     uint32_t request_ms;      /* to send the request line and headers [10 s] */
@@ -102,7 +102,7 @@ const char *http_request_header(const struct http_request *r, const char *name);
 const void *http_request_body(const struct http_request *r, size_t *ret_len);
 unsigned http_request_role(const struct http_request *r);
 const char *http_request_address(const struct http_request *r); /* of the client, no port */
-void *http_request_sink(const struct http_request *r); /* of an upload, NULL else */
+void *http_request_sink(const struct http_request *r);          /* of an upload, NULL else */
 
 /* Whole-number parameter; answers 400 and returns negative when it is none.
  * The query variant returns `fallback` when absent. */

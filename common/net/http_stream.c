@@ -97,7 +97,7 @@ int http_stream_event(struct http_stream *s, const char *event, const char *data
     struct buf b;
     buf_init(&b, s->server->o.max_stream_bytes);
     int rc = event ? buf_printf(&b, "event: %s\n", event) : 0;
-    for (const char *p = data; rc == 0; ) {
+    for (const char *p = data; rc == 0;) {
         size_t n = strcspn(p, "\n");
         rc = buf_printf(&b, "data: %.*s\n", (int)n, p);
         p += n;

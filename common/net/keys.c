@@ -44,8 +44,8 @@ static int export_pem(gnutls_x509_privkey_t key, gnutls_x509_crt_t crt, struct k
                       struct err *err)
 {
     gnutls_datum_t d;
-    int rc = gnutls_x509_privkey_export2_pkcs8(key, GNUTLS_X509_FMT_PEM, NULL, GNUTLS_PKCS_PLAIN,
-                                               &d);
+    int rc =
+        gnutls_x509_privkey_export2_pkcs8(key, GNUTLS_X509_FMT_PEM, NULL, GNUTLS_PKCS_PLAIN, &d);
     if (rc < 0)
         return tls_error(err, rc, "write the key as PEM");
     k->key_pem = str_ndup((const char *)d.data, d.size);
@@ -104,21 +104,21 @@ static int make(const char *key_path, const char *cert_path, gnutls_x509_privkey
 static int load(const char *key_path, const char *cert_path, gnutls_x509_privkey_t key,
                 gnutls_x509_crt_t crt, struct keys *k, struct err *err)
 {
-    struct buf key_text, cert_text = { 0 };
+    struct buf key_text, cert_text = {0};
     buf_init(&key_text, PEM_MAX_BYTES);
     int rc = read_private(key_path, &key_text, err);
     if (rc == 0)
         rc = file_read(cert_path, PEM_MAX_BYTES, &cert_text, err);
     if (rc < 0)
         goto out;
-    gnutls_datum_t d = { key_text.data, (unsigned)key_text.len };
+    gnutls_datum_t d = {key_text.data, (unsigned)key_text.len};
     int tls = gnutls_x509_privkey_import(key, &d, GNUTLS_X509_FMT_PEM);
     if (tls < 0) {
         rc = err_set(err, -ERR_FORMAT, "%s is not a private key in PEM form: %s", key_path,
                      gnutls_strerror(tls));
         goto out;
     }
-    d = (gnutls_datum_t){ cert_text.data, (unsigned)cert_text.len };
+    d = (gnutls_datum_t){cert_text.data, (unsigned)cert_text.len};
     tls = gnutls_x509_crt_import(crt, &d, GNUTLS_X509_FMT_PEM);
     if (tls < 0) {
         rc = err_set(err, -ERR_FORMAT, "%s is not a certificate in PEM form: %s", cert_path,
@@ -233,8 +233,8 @@ int keys_secret(const char *dir, const char *name, uint8_t ret_secret[KEYS_SECRE
         goto out;
     if (text.len && text.data[text.len - 1] == '\n')
         text.data[--text.len] = '\0';
-    if (text.len != 2 * KEYS_SECRET_BYTES || hash_unhex(buf_str(&text), ret_secret,
-                                                        KEYS_SECRET_BYTES) < 0)
+    if (text.len != 2 * KEYS_SECRET_BYTES ||
+        hash_unhex(buf_str(&text), ret_secret, KEYS_SECRET_BYTES) < 0)
         rc = err_set(err, -ERR_FORMAT,
                      "%s must hold %d hex digits; remove it for a new secret (old tokens stop "
                      "working)",

@@ -224,7 +224,7 @@ static void on_signal(uv_signal_t *h, int signo)
 
 int loop_on_signals(struct loop *loop, loop_signal_fn fn, void *arg, struct err *err)
 {
-    static const int numbers[SIGNALS] = { SIGINT, SIGTERM, SIGHUP };
+    static const int numbers[SIGNALS] = {SIGINT, SIGTERM, SIGHUP};
     ASSERT_LOOP_THREAD(loop);
     bool first = !loop->signal_fn;
     loop->signal_fn = fn;

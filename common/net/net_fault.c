@@ -11,7 +11,7 @@ static bool loaded;
 
 static void parse(const char *text)
 {
-    struct net_fault f = { 0 };
+    struct net_fault f = {0};
     for (const char *p = text; *p; p += strcspn(p, ","), p += *p == ',') {
         unsigned a = 0, b = 0;
         if (sscanf(p, "write_max=%u", &a) == 1)

@@ -57,7 +57,7 @@ static void arena_free(void *arg, void *p)
 void pbmem_init(struct pbmem *m, size_t max_bytes)
 {
     *m = (struct pbmem){
-        .allocator = { .alloc = arena_alloc, .free = arena_free, .allocator_data = m },
+        .allocator = {.alloc = arena_alloc, .free = arena_free, .allocator_data = m},
         .max_bytes = max_bytes & ~(size_t)(ALIGN - 1),
     };
 }

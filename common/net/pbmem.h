@@ -29,7 +29,7 @@ struct pbmem {
 };
 
 void pbmem_init(struct pbmem *m, size_t max_bytes);
-void pbmem_clear(struct pbmem *m);   /* keeps the first chunk (8 KiB) */
+void pbmem_clear(struct pbmem *m); /* keeps the first chunk (8 KiB) */
 void pbmem_release(struct pbmem *m);
 
 static inline ProtobufCAllocator *pbmem_allocator(struct pbmem *m)

@@ -72,27 +72,28 @@ struct rpc_secret {
 
 /* Zero means the default in brackets. */
 struct rpc_server_options {
-    const char *host;    /* address to bind ["0.0.0.0"] */
-    uint16_t port;       /* 0: a free one */
-    const struct keys *keys; /* kept until close */
+    const char *host;                 /* address to bind ["0.0.0.0"] */
+    uint16_t port;                    /* 0: a free one */
+    const struct keys *keys;          /* kept until close */
     const struct rpc_secret *secrets; /* copied */
     unsigned secret_count;            /* at most 4 */
     const struct rpc_method *methods; /* kept until close */
     unsigned method_count;
-    const char *build_id;          /* kept until close; shown in errors */
-    const char *const *features;   /* kept until close */
+    const char *build_id;        /* kept until close; shown in errors */
+    const char *const *features; /* kept until close */
     unsigned feature_count;
     uint8_t cluster_id[16];
     uint32_t min_version, max_version; /* [RPC_VERSION_MIN, RPC_VERSION_MAX] */
     unsigned max_connections;          /* [1024]; more are closed on accept */
     unsigned max_in_flight;            /* requests per connection [16384] */
     uint32_t max_body_bytes;           /* [64 KiB] */
-    size_t max_queue_bytes;            /* replies queued per connection [1 MiB];
-                                          above it reading stops, at 8 times it the peer is cut */
-    uint32_t handshake_ms;             /* TLS and Hello together [10 s] */
-    uint32_t idle_ms;                  /* silence that cuts a peer; 0: never */
-    void *arg;                         /* passed to all callbacks */
-    void (*on_open)(void *arg, struct rpc_peer *peer);  /* authenticated */
+    /* Replies queued per connection [1 MiB]; above it reading stops, at 8 times
+     * it the peer is cut. */
+    size_t max_queue_bytes;
+    uint32_t handshake_ms;                             /* TLS and Hello together [10 s] */
+    uint32_t idle_ms;                                  /* silence that cuts a peer; 0: never */
+    void *arg;                                         /* passed to all callbacks */
+    void (*on_open)(void *arg, struct rpc_peer *peer); /* authenticated */
     /* After it the peer is gone; its unanswered requests stay with their
      * handlers, and answering them is allowed and does nothing. */
     void (*on_close)(void *arg, struct rpc_peer *peer, const struct err *why);
@@ -147,17 +148,17 @@ enum rpc_state {
 typedef void (*rpc_state_fn)(void *arg, enum rpc_state state, const struct err *why);
 
 struct rpc_client_options {
-    const struct token *token; /* address, pin and secret; copied */
-    const char *build_id;      /* kept until close */
+    const struct token *token;   /* address, pin and secret; copied */
+    const char *build_id;        /* kept until close */
     const char *const *features; /* kept until close */
     unsigned feature_count;
-    uint32_t min_version, max_version; /* [RPC_VERSION_MIN, RPC_VERSION_MAX] */
-    uint32_t connect_ms;               /* TCP, TLS and Hello together [10 s] */
+    uint32_t min_version, max_version;       /* [RPC_VERSION_MIN, RPC_VERSION_MAX] */
+    uint32_t connect_ms;                     /* TCP, TLS and Hello together [10 s] */
     uint32_t backoff_min_ms, backoff_max_ms; /* [200, 10000] */
-    unsigned max_in_flight;            /* calls [16384] */
-    uint32_t max_body_bytes;           /* [64 KiB] */
-    size_t max_queue_bytes;            /* requests queued unsent [1 MiB] */
-    rpc_state_fn on_state;             /* may be NULL */
+    unsigned max_in_flight;                  /* calls [16384] */
+    uint32_t max_body_bytes;                 /* [64 KiB] */
+    size_t max_queue_bytes;                  /* requests queued unsent [1 MiB] */
+    rpc_state_fn on_state;                   /* may be NULL */
     void *arg;
 };
 
@@ -187,8 +188,8 @@ void rpc_client_close(struct rpc_client *c); /* accepts NULL */
  * deadline_ms 0 means none (the connection's end still completes the call).
  * ret_id may be NULL. */
 int rpc_client_call(struct rpc_client *c, uint16_t method, const ProtobufCMessage *msg,
-                    const ProtobufCMessageDescriptor *reply, uint32_t deadline_ms,
-                    rpc_done_fn done, void *arg, uint64_t *ret_id);
+                    const ProtobufCMessageDescriptor *reply, uint32_t deadline_ms, rpc_done_fn done,
+                    void *arg, uint64_t *ret_id);
 
 /* Completes the call with -ERR_CANCELLED, from within; unknown ids are ignored.
  * The server may still do the work. */
@@ -196,8 +197,8 @@ void rpc_client_cancel(struct rpc_client *c, uint64_t id);
 
 enum rpc_state rpc_client_state(const struct rpc_client *c);
 unsigned rpc_client_in_flight(const struct rpc_client *c);
-struct rpc_counters rpc_client_counters(const struct rpc_client *c); /* all connections */
-const char *rpc_client_server_build_id(const struct rpc_client *c);  /* "" before Hello */
+struct rpc_counters rpc_client_counters(const struct rpc_client *c);       /* all connections */
+const char *rpc_client_server_build_id(const struct rpc_client *c);        /* "" before Hello */
 bool rpc_client_has_feature(const struct rpc_client *c, const char *name); /* of the server */
 /* Drops the connection and dials again now (tests, address changes). */
 void rpc_client_reconnect(struct rpc_client *c);

@@ -43,11 +43,11 @@ struct rpc_client {
     uint64_t next_deadline_ms; /* at or before the earliest of calls */
     uint64_t next_id, hello_id;
     struct list calls;
-    struct list due; /* calls past their deadline, about to be told */
+    struct list due;       /* calls past their deadline, about to be told */
     struct call **buckets; /* by id */
     unsigned bucket_count, in_flight;
-    unsigned attempt; /* dials since the last success */
-    struct pbmem mem; /* of the message being handled */
+    unsigned attempt;         /* dials since the last success */
+    struct pbmem mem;         /* of the message being handled */
     struct rpc_counters gone; /* of earlier connections, frames of all */
     bool permanent, closed;
 };
@@ -204,7 +204,7 @@ static void on_open(void *arg)
 {
     struct rpc_client *c = arg;
     uint8_t proof[HASH_BYTES];
-    struct err err = { 0 };
+    struct err err = {0};
     if (rpc_proof(c->conn, c->token.secret, proof, &err) < 0) {
         conn_close(c->conn, &err);
         return;
@@ -225,13 +225,12 @@ static void on_open(void *arg)
 /* The server's answer to our Hello, or why it is none. */
 static int greeted(struct rpc_client *c, const struct frame *f, struct err *err)
 {
-    if (f->method != RPC_METHOD_HELLO || !(f->flags & FRAME_REPLY) ||
-        f->request_id != c->hello_id)
+    if (f->method != RPC_METHOD_HELLO || !(f->flags & FRAME_REPLY) || f->request_id != c->hello_id)
         return err_set(err, -ERR_FORMAT, "the server did not begin with a Hello");
     if (f->flags & FRAME_ERROR) {
-        Error *e = (Error *)protobuf_c_message_unpack(&skerry__envelope__v1__error__descriptor,
-                                                      pbmem_allocator(&c->mem), f->body_len,
-                                                      f->body);
+        Error *e =
+            (Error *)protobuf_c_message_unpack(&skerry__envelope__v1__error__descriptor,
+                                               pbmem_allocator(&c->mem), f->body_len, f->body);
         if (!e)
             return err_set(err, -ERR_FORMAT, "the server's refusal cannot be read");
         return err_set(err, rpc_code_from_wire(e->code), "%s", e->detail);
@@ -258,11 +257,11 @@ static int greeted(struct rpc_client *c, const struct frame *f, struct err *err)
 
 static void answer(struct rpc_client *c, const struct frame *f, struct call *k)
 {
-    struct rpc_result r = { .detail = "", .remote = true };
+    struct rpc_result r = {.detail = "", .remote = true};
     ProtobufCAllocator *mem = pbmem_allocator(&c->mem);
     if (f->flags & FRAME_ERROR) {
-        Error *e = (Error *)protobuf_c_message_unpack(&skerry__envelope__v1__error__descriptor,
-                                                      mem, f->body_len, f->body);
+        Error *e = (Error *)protobuf_c_message_unpack(&skerry__envelope__v1__error__descriptor, mem,
+                                                      f->body_len, f->body);
         r.code = e ? rpc_code_from_wire(e->code) : -ERR_FORMAT;
         r.detail = e ? e->detail : "the server's error cannot be read";
         r.retryable = e && e->retryable;
@@ -308,7 +307,7 @@ static size_t on_data(void *arg, const uint8_t *data, size_t len)
             .max_body = c->state == RPC_CONNECTED ? c->o.max_body_bytes : FRAME_BODY_MAX_HELLO,
         };
         struct frame f;
-        struct err err = { 0 };
+        struct err err = {0};
         long n = frame_parse(data + used, len - used, &limits, &f, &err);
         if (n == -EAGAIN)
             break;
@@ -331,7 +330,7 @@ static void on_drain(void *arg)
 {
 }
 
-static const struct conn_events events = { on_open, on_data, on_drain, on_close };
+static const struct conn_events events = {on_open, on_data, on_drain, on_close};
 
 static void dial(void *arg)
 {
@@ -344,7 +343,7 @@ static void dial(void *arg)
         .max_unread_bytes = c->o.max_body_bytes + FRAME_HEADER_BYTES,
         .deadline_ms = c->o.connect_ms,
     };
-    struct err err = { 0 };
+    struct err err = {0};
     c->state = RPC_CONNECTING;
     if (conn_connect(c->loop, c->token.host, c->token.rpc_port, c->attempt, c->token.pin, &o,
                      &c->conn, &err) < 0) {
@@ -428,8 +427,7 @@ void rpc_client_close(struct rpc_client *c)
     ASSERT_LOOP_THREAD(c->loop);
     c->closed = true;
     for (struct list *l; (l = !list_empty(&c->due) ? c->due.next : c->calls.next) != &c->calls;)
-        complete_with(c, list_entry(l, struct call, link), -ERR_CANCELLED,
-                      "the client was closed");
+        complete_with(c, list_entry(l, struct call, link), -ERR_CANCELLED, "the client was closed");
     loop_timer_free(c->redial);
     loop_timer_free(c->deadlines);
     conn_discard(c->conn);
@@ -438,8 +436,8 @@ void rpc_client_close(struct rpc_client *c)
 }
 
 int rpc_client_call(struct rpc_client *c, uint16_t method, const ProtobufCMessage *msg,
-                    const ProtobufCMessageDescriptor *reply, uint32_t deadline_ms,
-                    rpc_done_fn done, void *arg, uint64_t *ret_id)
+                    const ProtobufCMessageDescriptor *reply, uint32_t deadline_ms, rpc_done_fn done,
+                    void *arg, uint64_t *ret_id)
 {
     ASSERT_LOOP_THREAD(c->loop);
     if (c->closed || c->state != RPC_CONNECTED)
@@ -510,7 +508,7 @@ void rpc_client_reconnect(struct rpc_client *c)
         loop_timer_start(c->redial, 0, 0);
         return;
     }
-    struct err why = { 0 };
+    struct err why = {0};
     (void)err_set(&why, -ECONNRESET, "dialling again as asked");
     conn_close(c->conn, &why);
 }

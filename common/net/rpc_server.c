@@ -33,7 +33,7 @@ struct rpc_server {
     struct list peers;
     unsigned peer_count;
     uint64_t next_peer_id;
-    struct pbmem mem; /* of the message being handled */
+    struct pbmem mem;         /* of the message being handled */
     struct rpc_counters gone; /* of peers that are no more */
     struct loop_timer *tick;
     unsigned fault_seen;
@@ -77,8 +77,8 @@ static void request_end(struct rpc_request *r)
 static void send_error(struct rpc_peer *p, uint16_t method, uint64_t id, const Error *e)
 {
     p->frames_out++;
-    (void)rpc_send(p->conn, FRAME_REPLY | FRAME_ERROR, method, id, &e->base,
-                   FRAME_BODY_MAX_DEFAULT, true); /* fails only with the connection */
+    (void)rpc_send(p->conn, FRAME_REPLY | FRAME_ERROR, method, id, &e->base, FRAME_BODY_MAX_DEFAULT,
+                   true); /* fails only with the connection */
 }
 
 static void fail(struct rpc_peer *p, uint16_t method, uint64_t id, int code, const char *detail)
@@ -94,8 +94,8 @@ void rpc_reply(struct rpc_request *r, const ProtobufCMessage *msg)
 {
     struct rpc_peer *p = r->peer;
     if (p) {
-        int rc = rpc_send(p->conn, FRAME_REPLY, r->method, r->id, msg,
-                          p->server->o.max_body_bytes, true);
+        int rc = rpc_send(p->conn, FRAME_REPLY, r->method, r->id, msg, p->server->o.max_body_bytes,
+                          true);
         p->frames_out++;
         if (rc == -ERR_LIMIT)
             fail(p, r->method, r->id, -ERR_LIMIT, "the answer is larger than a message may be");
@@ -144,7 +144,7 @@ void rpc_request_on_gone(struct rpc_request *r, void (*fn)(void *arg, struct rpc
 
 static void refuse(struct rpc_peer *p, uint64_t id, int code, const char *detail)
 {
-    struct err err = { 0 };
+    struct err err = {0};
     fail(p, RPC_METHOD_HELLO, id, code, detail);
     (void)err_set(&err, code, "refused: %s", detail);
     conn_finish(p->conn, &err);
@@ -184,7 +184,7 @@ static void greet(struct rpc_peer *p, uint64_t id, uint32_t version)
 static void hello(struct rpc_peer *p, const struct frame *f)
 {
     struct rpc_server *s = p->server;
-    struct err err = { 0 };
+    struct err err = {0};
     Hello *h = NULL;
     if (f->flags == 0 && f->method == RPC_METHOD_HELLO)
         h = (Hello *)protobuf_c_message_unpack(&skerry__envelope__v1__hello__descriptor,
@@ -255,8 +255,8 @@ static int request(struct rpc_peer *p, const struct frame *f)
         fail(p, f->method, f->request_id, -EAGAIN, "too many requests are waiting");
         return 0;
     }
-    ProtobufCMessage *msg = protobuf_c_message_unpack(m->request, pbmem_allocator(&s->mem),
-                                                      f->body_len, f->body);
+    ProtobufCMessage *msg =
+        protobuf_c_message_unpack(m->request, pbmem_allocator(&s->mem), f->body_len, f->body);
     if (!msg)
         return -ERR_FORMAT;
     struct rpc_request *r = mem_alloc(sizeof(*r));
@@ -279,7 +279,7 @@ static size_t on_data(void *arg, const uint8_t *data, size_t len)
             .max_body = p->ready ? s->o.max_body_bytes : FRAME_BODY_MAX_HELLO,
         };
         struct frame f;
-        struct err err = { 0 };
+        struct err err = {0};
         long n = frame_parse(data + used, len - used, &limits, &f, &err);
         if (n == -EAGAIN)
             break;
@@ -357,7 +357,7 @@ static void on_close(void *arg, const struct err *why)
     peer_free(p, why);
 }
 
-static const struct conn_events events = { on_open, on_data, on_drain, on_close };
+static const struct conn_events events = {on_open, on_data, on_drain, on_close};
 
 static void drop_handle(uv_handle_t *h)
 {
@@ -413,7 +413,7 @@ static void on_tick(void *arg)
     for (struct list *l = s->peers.next; l != &s->peers; l = l->next) {
         struct rpc_peer *p = list_entry(l, struct rpc_peer, link);
         if (p->ready && now - p->heard_ms > s->o.idle_ms) {
-            struct err err = { 0 };
+            struct err err = {0};
             (void)err_set(&err, -ETIMEDOUT, "silent for more than %u ms", s->o.idle_ms);
             conn_close(p->conn, &err); /* its callback comes later: the list stands */
         }
@@ -458,8 +458,10 @@ static int listen_on(struct rpc_server *s, struct err *err)
     if (rc == 0)
         rc = uv_listen((uv_stream_t *)&s->listener, BACKLOG, on_connection);
     if (rc == UV_EADDRINUSE)
-        return err_set(err, rc, "port %u on %s is in use by another program: stop it or choose "
-                       "another port", s->o.port, s->o.host);
+        return err_set(err, rc,
+                       "port %u on %s is in use by another program: stop it or choose "
+                       "another port",
+                       s->o.port, s->o.host);
     if (rc < 0)
         return err_set(err, rc, "cannot listen on %s port %u: %s", s->o.host, s->o.port,
                        uv_strerror(rc));
@@ -520,7 +522,7 @@ void rpc_server_close(struct rpc_server *s)
     if (!s)
         return;
     ASSERT_LOOP_THREAD(s->loop);
-    static const struct err why = { .code = -ERR_CANCELLED, .msg = "the server was closed" };
+    static const struct err why = {.code = -ERR_CANCELLED, .msg = "the server was closed"};
     s->closing = true;
     while (!list_empty(&s->peers)) {
         struct rpc_peer *p = list_entry(s->peers.next, struct rpc_peer, link);
@@ -607,7 +609,7 @@ void *rpc_peer_user(const struct rpc_peer *p)
 
 void rpc_peer_kick(struct rpc_peer *p, const char *why)
 {
-    struct err err = { 0 };
+    struct err err = {0};
     (void)err_set(&err, -ERR_CANCELLED, "%s", why);
     p->kicked = true;
     conn_finish(p->conn, &err);

@@ -17,25 +17,16 @@ static const struct {
     int code;
     uint32_t wire;
 } codes[] = {
-    { -EINVAL, CODE(INVALID) },
-    { -EAGAIN, CODE(AGAIN) },
-    { -ENOSPC, CODE(NO_SPACE) },
-    { -ETIMEDOUT, CODE(TIMED_OUT) },
-    { -EEXIST, CODE(EXISTS) },
-    { -EBUSY, CODE(BUSY) },
-    { -ERR_FORMAT, CODE(FORMAT) },
-    { -ERR_HASH, CODE(HASH) },
-    { -ERR_AUTH, CODE(AUTH) },
-    { -ERR_VERSION, CODE(VERSION) },
-    { -ERR_LIMIT, CODE(LIMIT) },
-    { -ERR_STALE, CODE(STALE) },
-    { -ERR_CANCELLED, CODE(CANCELLED) },
-    { -ERR_REMOTE, CODE(REMOTE) },
-    { -ERR_CONFIG, CODE(CONFIG) },
-    { -ERR_DEVICE, CODE(DEVICE) },
-    { -ERR_NOTFOUND, CODE(NOT_FOUND) },
-    { -ERR_UNIMPLEMENTED, CODE(UNIMPLEMENTED) },
-    { -ENOENT, CODE(NOT_FOUND) },
+    {-EINVAL, CODE(INVALID)},          {-EAGAIN, CODE(AGAIN)},
+    {-ENOSPC, CODE(NO_SPACE)},         {-ETIMEDOUT, CODE(TIMED_OUT)},
+    {-EEXIST, CODE(EXISTS)},           {-EBUSY, CODE(BUSY)},
+    {-ERR_FORMAT, CODE(FORMAT)},       {-ERR_HASH, CODE(HASH)},
+    {-ERR_AUTH, CODE(AUTH)},           {-ERR_VERSION, CODE(VERSION)},
+    {-ERR_LIMIT, CODE(LIMIT)},         {-ERR_STALE, CODE(STALE)},
+    {-ERR_CANCELLED, CODE(CANCELLED)}, {-ERR_REMOTE, CODE(REMOTE)},
+    {-ERR_CONFIG, CODE(CONFIG)},       {-ERR_DEVICE, CODE(DEVICE)},
+    {-ERR_NOTFOUND, CODE(NOT_FOUND)},  {-ERR_UNIMPLEMENTED, CODE(UNIMPLEMENTED)},
+    {-ENOENT, CODE(NOT_FOUND)},
 };
 
 uint32_t rpc_code_to_wire(int code)
@@ -81,7 +72,7 @@ void rpc_hello_release(struct rpc_hello *h)
 {
     for (unsigned i = 0; i < h->feature_count; i++)
         mem_free(h->features[i]);
-    *h = (struct rpc_hello){ 0 };
+    *h = (struct rpc_hello){0};
 }
 
 bool rpc_hello_has(const struct rpc_hello *h, const char *feature)

@@ -67,7 +67,7 @@ int ticket_check(const uint8_t key[TICKET_KEY_BYTES], enum ticket_method method,
         !query_value(query, "exp", exp, sizeof(exp)) ||
         !query_value(query, "sig", sig_hex, sizeof(sig_hex)))
         return err_set(err, -ERR_AUTH, "the URL carries no complete ticket (m, max, exp, sig)");
-    struct ticket t = { .method = strcmp(m, "PUT") == 0 ? TICKET_PUT : TICKET_GET };
+    struct ticket t = {.method = strcmp(m, "PUT") == 0 ? TICKET_PUT : TICKET_GET};
     uint8_t want[HASH_BYTES], got[HASH_BYTES];
     if (str_parse_u64(max, &t.max_bytes) < 0 || str_parse_u64(exp, &t.expires_s) < 0 ||
         strlen(sig_hex) != 64 || hash_unhex(sig_hex, got, sizeof(got)) < 0)

@@ -22,8 +22,8 @@ enum ticket_method { TICKET_GET = 1, TICKET_PUT = 2 };
 struct ticket {
     enum ticket_method method;
     uint8_t sha256[32];
-    uint64_t max_bytes;  /* of the blob; for PUT its exact or highest size */
-    uint64_t expires_s;  /* unix seconds of the server's clock */
+    uint64_t max_bytes; /* of the blob; for PUT its exact or highest size */
+    uint64_t expires_s; /* unix seconds of the server's clock */
 };
 
 /* Writes "/v1/blobs/<hex>?m=...". */

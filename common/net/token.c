@@ -75,8 +75,10 @@ static int decode(const char *text, size_t len, uint8_t bytes[BYTES_MAX], size_t
     static const char damaged[] = "the token is damaged: copy the whole line of the token file";
     char copy[TOKEN_STRING_MAX];
     if (len >= sizeof(copy) || strstr(text, TOKEN_PREFIX))
-        return err_set(err, -ERR_FORMAT, "the token is too long (%zu characters): was it pasted "
-                       "twice?", len);
+        return err_set(err, -ERR_FORMAT,
+                       "the token is too long (%zu characters): was it pasted "
+                       "twice?",
+                       len);
     memcpy(copy, text, len);
     copy[len] = '\0';
     size_t n = 0;
@@ -85,9 +87,11 @@ static int decode(const char *text, size_t len, uint8_t bytes[BYTES_MAX], size_t
     if (n > 0 && bytes[0] != VERSION)
         return err_set(err, -ERR_VERSION,
                        "the token is of format %u, this program reads format %u: install the "
-                       "release that made it", bytes[0], VERSION);
+                       "release that made it",
+                       bytes[0], VERSION);
     if (n < FIXED_BYTES + 1 + CHECK_BYTES)
-        return err_set(err, -ERR_FORMAT, "the token is cut short: copy the whole line of the "
+        return err_set(err, -ERR_FORMAT,
+                       "the token is cut short: copy the whole line of the "
                        "token file");
     uint8_t sum[HASH_BYTES];
     hash_sha256(bytes, n - CHECK_BYTES, sum);
@@ -108,13 +112,14 @@ int token_parse(const char *text, struct token *ret, struct err *err)
     if (len < prefix || strncmp(text, TOKEN_PREFIX, prefix) != 0)
         return err_set(err, -ERR_FORMAT,
                        "this is not a Skerry token (a token begins with \"%s\"; coordinatord "
-                       "prints it and keeps it in its data directory)", TOKEN_PREFIX);
+                       "prints it and keeps it in its data directory)",
+                       TOKEN_PREFIX);
     uint8_t bytes[BYTES_MAX];
     size_t n = 0;
     int rc = decode(text + prefix, len - prefix, bytes, &n, err);
     if (rc < 0)
         return rc;
-    struct token t = { 0 };
+    struct token t = {0};
     const uint8_t *p = bytes + 1;
     unsigned role = *p++, flags = *p++;
     t.http_plain = flags & FLAG_HTTP_PLAIN;
@@ -148,7 +153,7 @@ void token_bearer(const uint8_t secret[KEYS_SECRET_BYTES], char ret_text[TOKEN_B
 
 bool token_bearer_matches(const uint8_t secret[KEYS_SECRET_BYTES], const char *presented)
 {
-    uint8_t bytes[KEYS_SECRET_BYTES] = { 0 };
+    uint8_t bytes[KEYS_SECRET_BYTES] = {0};
     struct token t;
     size_t n = 0;
     if (strncmp(presented, TOKEN_PREFIX, strlen(TOKEN_PREFIX)) == 0) {

@@ -18,10 +18,10 @@
 struct err;
 
 #define TOKEN_PREFIX "skerry1."
-#define TOKEN_HOST_MAX 255      /* bytes, without the terminator */
+#define TOKEN_HOST_MAX 255 /* bytes, without the terminator */
 #define TOKEN_CLUSTER_BYTES 16
-#define TOKEN_STRING_MAX 512    /* longest token, with the terminator */
-#define TOKEN_BEARER_MAX 44     /* base64url of a secret, with the terminator */
+#define TOKEN_STRING_MAX 512 /* longest token, with the terminator */
+#define TOKEN_BEARER_MAX 44  /* base64url of a secret, with the terminator */
 #define TOKEN_URL_MAX 300
 
 /* Values are bits, so that they also serve as masks of allowed roles. */
@@ -30,7 +30,7 @@ enum token_role { TOKEN_ROLE_NONE = 0, TOKEN_ROLE_WORKER = 1, TOKEN_ROLE_USER = 
 struct token {
     char host[TOKEN_HOST_MAX + 1]; /* name or address, IPv6 without brackets */
     uint16_t rpc_port, http_port;
-    bool http_plain;               /* http:// instead of https:// (loopback only) */
+    bool http_plain; /* http:// instead of https:// (loopback only) */
     enum token_role role;
     uint8_t cluster_id[TOKEN_CLUSTER_BYTES];
     uint8_t pin[KEYS_PIN_BYTES];

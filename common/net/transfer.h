@@ -28,25 +28,25 @@ struct xfer;
 
 /* Zero means the default in brackets. */
 struct xfer_options {
-    unsigned max_parallel;    /* running at once [8]; others wait in order */
-    unsigned max_queued;      /* running and waiting [4096] */
-    uint32_t connect_ms;      /* [10 s] */
-    uint64_t min_bytes_per_s; /* floor [1024] */
-    uint32_t floor_s;         /* window of the floor [20 s] */
-    unsigned max_tries;       /* attempts without a byte of progress [6] */
+    unsigned max_parallel;                   /* running at once [8]; others wait in order */
+    unsigned max_queued;                     /* running and waiting [4096] */
+    uint32_t connect_ms;                     /* [10 s] */
+    uint64_t min_bytes_per_s;                /* floor [1024] */
+    uint32_t floor_s;                        /* window of the floor [20 s] */
+    unsigned max_tries;                      /* attempts without a byte of progress [6] */
     uint32_t backoff_min_ms, backoff_max_ms; /* [250, 15000] */
-    const char *user_agent;   /* kept ["skerry"] */
+    const char *user_agent;                  /* kept ["skerry"] */
 };
 
 struct xfer_result {
-    int code;       /* 0 or negative: -ERR_HASH, -ERR_LIMIT, -ERR_AUTH, -ERR_NOTFOUND,
-                       -ERR_REMOTE, -ETIMEDOUT, -ECONNRESET, -ENOSPC, -ERR_CANCELLED ... */
+    int code;           /* 0 or negative: -ERR_HASH, -ERR_LIMIT, -ERR_AUTH, -ERR_NOTFOUND,
+                           -ERR_REMOTE, -ETIMEDOUT, -ECONNRESET, -ENOSPC, -ERR_CANCELLED ... */
     const char *detail; /* one sentence when code is not 0, else "" */
-    long status;    /* last HTTP status, 0 if none */
-    uint64_t bytes; /* body bytes moved by this transfer, repeats included */
-    uint64_t size;  /* get: of the file; put: of the file */
-    bool existed;   /* put: the server had it already */
-    const char *body; /* call: terminated, body_len bytes; NULL else */
+    long status;        /* last HTTP status, 0 if none */
+    uint64_t bytes;     /* body bytes moved by this transfer, repeats included */
+    uint64_t size;      /* get: of the file; put: of the file */
+    bool existed;       /* put: the server had it already */
+    const char *body;   /* call: terminated, body_len bytes; NULL else */
     size_t body_len;
 };
 
@@ -59,13 +59,13 @@ int xfer_new(struct loop *loop, const struct xfer_options *o, struct xfer **ret,
 void xfer_free(struct xfer *x); /* accepts NULL */
 
 struct xfer_get {
-    const char *url;       /* strings and bytes are copied */
-    const uint8_t *pin;    /* 32 bytes or NULL */
-    const char *bearer;    /* Authorization, or NULL (tickets need none) */
-    const char *path;      /* where the file shall appear */
-    const uint8_t *sha256; /* 32 bytes the content must hash to, or NULL */
-    uint64_t size;         /* exact size, or 0: unknown */
-    uint64_t max_bytes;    /* refuse more; 0: `size`, or 1 TiB */
+    const char *url;           /* strings and bytes are copied */
+    const uint8_t *pin;        /* 32 bytes or NULL */
+    const char *bearer;        /* Authorization, or NULL (tickets need none) */
+    const char *path;          /* where the file shall appear */
+    const uint8_t *sha256;     /* 32 bytes the content must hash to, or NULL */
+    uint64_t size;             /* exact size, or 0: unknown */
+    uint64_t max_bytes;        /* refuse more; 0: `size`, or 1 TiB */
     xfer_progress_fn progress; /* may be NULL */
     xfer_done_fn done;
     void *arg;
@@ -86,10 +86,10 @@ struct xfer_call {
     const char *content_type; /* of body; NULL: application/json */
     const void *body;         /* copied; NULL: none */
     size_t body_len;
-    size_t max_answer;        /* bytes; 0: 1 MiB */
+    size_t max_answer;          /* bytes; 0: 1 MiB */
     const char *const *headers; /* "Name: value", NULL-terminated; or NULL */
-    uint32_t deadline_ms;     /* whole call; 0: 30 s */
-    xfer_done_fn done;        /* code 0 for any HTTP status: look at status */
+    uint32_t deadline_ms;       /* whole call; 0: 30 s */
+    xfer_done_fn done;          /* code 0 for any HTTP status: look at status */
     void *arg;
 };
 /* 0 and an id (ids are never reused), or -EAGAIN (queue full), -EINVAL. */
@@ -133,8 +133,8 @@ int http_stream_get(struct http_client *c, const char *path,
                     unsigned idle_s, struct err *err);
 /* Whole file down / up.  put: url is a path with ticket; retries and resumes.
  * sha256 may be NULL. */
-int http_get_file(struct http_client *c, const char *path, const char *file,
-                  const uint8_t *sha256, xfer_progress_fn progress, void *arg, struct err *err);
+int http_get_file(struct http_client *c, const char *path, const char *file, const uint8_t *sha256,
+                  xfer_progress_fn progress, void *arg, struct err *err);
 int http_put_file(struct http_client *c, const char *path, const char *file,
                   xfer_progress_fn progress, void *arg, struct err *err);
 /* Parses server-sent events out of stream bytes: feed() calls fn per event.

@@ -19,8 +19,13 @@ struct transfer;
 enum transfer_kind { TRANSFER_GET, TRANSFER_PUT, TRANSFER_CALL };
 enum transfer_state { TRANSFER_WAITING, TRANSFER_RUNNING, TRANSFER_BACKOFF, TRANSFER_VERIFYING };
 /* What to do after an attempt. */
-enum transfer_next { TRANSFER_DONE, TRANSFER_FAILED, TRANSFER_RETRY, TRANSFER_AGAIN,
-                     TRANSFER_VERIFY };
+enum transfer_next {
+    TRANSFER_DONE,
+    TRANSFER_FAILED,
+    TRANSFER_RETRY,
+    TRANSFER_AGAIN,
+    TRANSFER_VERIFY
+};
 
 struct transfer {
     struct list link; /* in xfer->waiting or xfer->active */
@@ -43,17 +48,17 @@ struct transfer {
     CURL *easy; /* while RUNNING */
     struct curl_slist *headers;
     char curl_error[CURL_ERROR_SIZE];
-    int fd;          /* of part or path; -1: closed */
-    uint64_t offset; /* get: of the file, so far; put: next byte to send */
+    int fd;             /* of part or path; -1: closed */
+    uint64_t offset;    /* get: of the file, so far; put: next byte to send */
     uint64_t sent_from; /* put: start of this attempt */
     bool asking, existed, resumed, refetched, over_limit;
-    int io_error;       /* errno of our own disk */
-    struct buf answer;  /* call: the body; else the body of an error */
-    uint64_t have;      /* put: what the server said it has */
+    int io_error;      /* errno of our own disk */
+    struct buf answer; /* call: the body; else the body of an error */
+    uint64_t have;     /* put: what the server said it has */
     long status;
     uint64_t moved, progress_shown;
-    uint64_t best; /* how far any attempt came */
-    unsigned tries;     /* in a row without progress */
+    uint64_t best;  /* how far any attempt came */
+    unsigned tries; /* in a row without progress */
     struct loop_timer *retry;
     struct transfer_verify *verifying;
 };

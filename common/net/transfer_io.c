@@ -61,7 +61,7 @@ static size_t on_body(char *data, size_t one, size_t len, void *arg)
         t->over_limit = true;
         return 0;
     }
-    struct err err = { 0 };
+    struct err err = {0};
     if (rc == 0)
         rc = file_pwrite_all(t->fd, data, len, t->offset, t->part, &err);
     if (rc < 0) {

@@ -8,7 +8,7 @@
 
 enum {
     ROWS = 96,   /* rows of a task: eight tiles share a panel of B in the first cache */
-    CHUNK = 512, /* units of k of a packed chunk in TN, so that both panels stay in cache */
+    CHUNK = 384, /* units of k of a packed chunk in TN, so that both panels stay in cache */
     SLAB = 32,   /* units of k that one packing task takes: whole rows of memory */
     LINE = 16    /* floats; added to the strides of panels */
 };

@@ -85,27 +85,31 @@ static void *serve(void *arg)
 int main(void)
 {
     static const struct rpc_method methods[] = {
-        { METHOD, "echo", &skerry__envelope__v1__error__descriptor, TOKEN_ROLE_WORKER, echo },
+        {METHOD, "echo", &skerry__envelope__v1__error__descriptor, TOKEN_ROLE_WORKER, echo},
     };
     char dir[] = "/tmp/skerry-bench-XXXXXX";
-    struct err err = { 0 };
+    struct err err = {0};
     struct keys *keys;
     struct loop *server_loop;
     struct rpc_server *server;
-    struct bench b = { 0 };
-    struct token t = { .role = TOKEN_ROLE_WORKER, .host = "127.0.0.1" };
-    struct rpc_secret secret = { .role = TOKEN_ROLE_WORKER };
+    struct bench b = {0};
+    struct token t = {.role = TOKEN_ROLE_WORKER, .host = "127.0.0.1"};
+    struct rpc_secret secret = {.role = TOKEN_ROLE_WORKER};
     pthread_t thread;
     if (!mkdtemp(dir) || keys_open(dir, &keys, &err) < 0 || loop_new(&server_loop, &err) < 0 ||
         loop_new(&b.loop, &err) < 0)
         goto fail;
-    struct rpc_server_options so = { .host = "127.0.0.1", .keys = keys, .secrets = &secret,
-                                     .secret_count = 1, .methods = methods, .method_count = 1 };
+    struct rpc_server_options so = {.host = "127.0.0.1",
+                                    .keys = keys,
+                                    .secrets = &secret,
+                                    .secret_count = 1,
+                                    .methods = methods,
+                                    .method_count = 1};
     if (rpc_server_open(server_loop, &so, &server, &err) < 0)
         goto fail;
     t.rpc_port = rpc_server_port(server);
     memcpy(t.pin, keys_pin(keys), sizeof(t.pin));
-    struct rpc_client_options co = { .token = &t, .on_state = on_state, .arg = &b };
+    struct rpc_client_options co = {.token = &t, .on_state = on_state, .arg = &b};
     if (pthread_create(&thread, NULL, serve, server_loop) != 0 ||
         rpc_client_open(b.loop, &co, &b.client, &err) < 0)
         goto fail;

@@ -10,7 +10,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
 {
-    struct frame_limits limits = { .max_body = 4096, .max_payload = 64 };
+    struct frame_limits limits = {.max_body = 4096, .max_payload = 64};
     struct pbmem mem;
     struct frame f;
     struct err err;

@@ -10,7 +10,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
 {
-    static const uint8_t key[TICKET_KEY_BYTES] = { 1, 2, 3 }, sha256[32];
+    static const uint8_t key[TICKET_KEY_BYTES] = {1, 2, 3}, sha256[32];
     char *query = mem_alloc(len + 1);
     struct ticket t;
     struct err err;

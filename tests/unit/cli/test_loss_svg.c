@@ -26,9 +26,9 @@ static void draws_replicas_mean_and_held_out(void **state)
 
     buf_init(&out, 1 << 20);
     for (int i = 0; i < 60; i++)
-        points[i] = (struct loss_point){ i / 2, 1.0 / (1 + i), i % 2 };
+        points[i] = (struct loss_point){i / 2, 1.0 / (1 + i), i % 2};
     for (int i = 60; i < 64; i++)
-        points[i] = (struct loss_point){ i - 40, 0.2, -1 };
+        points[i] = (struct loss_point){i - 40, 0.2, -1};
     assert_int_equal(loss_svg(points, 64, "t", &out), 0);
     assert_int_equal(count(buf_str(&out), "class=\"r\" d=\"M"), 2);
     assert_int_equal(count(buf_str(&out), "class=\"m\" d=\"M"), 1);
@@ -39,8 +39,8 @@ static void draws_replicas_mean_and_held_out(void **state)
 
 static void survives_what_cannot_be_drawn(void **state)
 {
-    const struct loss_point odd[] = { { 0, NAN, 0 }, { 1, INFINITY, 0 }, { 2, 0, 0 }, { 3, -1, 0 } };
-    const struct loss_point flat[] = { { 5, 0.5, 0 }, { 5, 0.5, 0 } };
+    const struct loss_point odd[] = {{0, NAN, 0}, {1, INFINITY, 0}, {2, 0, 0}, {3, -1, 0}};
+    const struct loss_point flat[] = {{5, 0.5, 0}, {5, 0.5, 0}};
     struct buf out;
 
     buf_init(&out, 1 << 20);
@@ -58,7 +58,7 @@ static void survives_what_cannot_be_drawn(void **state)
 
 static void respects_the_limit(void **state)
 {
-    const struct loss_point two[] = { { 0, 1, 0 }, { 1, 0.5, 0 } };
+    const struct loss_point two[] = {{0, 1, 0}, {1, 0.5, 0}};
     struct buf out;
 
     buf_init(&out, 100);

@@ -44,8 +44,8 @@ static void write_one(const char *path, const char *name, const float *values, u
 
 static void joins_levels(void **state)
 {
-    const float x[3] = { 1, 2, 3 }, y[2] = { -4, 5 };
-    char *parts[] = { a, b };
+    const float x[3] = {1, 2, 3}, y[2] = {-4, 5};
+    char *parts[] = {a, b};
     struct st st;
     struct buf file;
 
@@ -63,16 +63,16 @@ static void joins_levels(void **state)
 
 static void refuses_equal_names_and_damage(void **state)
 {
-    const float x[3] = { 1, 2, 3 };
-    char *twice[] = { a, a };
-    struct err err = { 0 };
+    const float x[3] = {1, 2, 3};
+    char *twice[] = {a, a};
+    struct err err = {0};
 
     write_one(a, "w", x, 3);
     (void)file_remove(all, NULL);
     assert_int_equal(merge_safetensors(twice, 2, all, &err), -EINVAL);
     assert_false(file_exists(all));
     assert_int_equal(file_write_atomic(b, "short", 5, 0644, NULL), 0);
-    char *damaged[] = { a, b };
+    char *damaged[] = {a, b};
     assert_true(merge_safetensors(damaged, 2, all, &err) < 0);
     assert_non_null(strstr(err.msg, b));
     assert_false(file_exists(all));

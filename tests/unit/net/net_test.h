@@ -39,7 +39,7 @@ static void net_test_guard(void *arg)
 
 static inline void net_test_init(struct net_test *t)
 {
-    struct err err = { 0 };
+    struct err err = {0};
     (void)str_copy(t->dir, sizeof(t->dir), "/tmp/skerry-net-XXXXXX");
     assert_non_null(mkdtemp(t->dir));
     assert_int_equal(loop_new(&t->loop, &err), 0);

@@ -44,8 +44,8 @@ static void on_job(void *arg, struct http_request *r)
     if (http_request_param_u64(r, "id", &id) < 0 ||
         http_request_query_u64(r, "limit", 10, 100, &limit) < 0)
         return;
-    http_reply_json(r, 200, json_pack("{s:I,s:I}", "id", (json_int_t)id, "limit",
-                                      (json_int_t)limit));
+    http_reply_json(r, 200,
+                    json_pack("{s:I,s:I}", "id", (json_int_t)id, "limit", (json_int_t)limit));
 }
 
 static void on_post(void *arg, struct http_request *r)
@@ -81,12 +81,12 @@ static void on_health(void *arg, struct http_request *r)
 }
 
 static const struct http_route routes[] = {
-    { "GET", "/healthz", 0, 0, on_health, NULL, NULL },
-    { "GET", "/v1/jobs/{id}", TOKEN_ROLE_USER, 0, on_job, NULL, NULL },
-    { "POST", "/v1/jobs", TOKEN_ROLE_USER, 1000, on_post, NULL, NULL },
-    { "GET", "/v1/hold", TOKEN_ROLE_USER, 0, on_hold, NULL, NULL },
-    { "GET", "/v1/events", TOKEN_ROLE_USER, 0, on_events, NULL, NULL },
-    { "GET", "/v1/admin", TOKEN_ROLE_WORKER, 0, on_health, NULL, NULL },
+    {"GET", "/healthz", 0, 0, on_health, NULL, NULL},
+    {"GET", "/v1/jobs/{id}", TOKEN_ROLE_USER, 0, on_job, NULL, NULL},
+    {"POST", "/v1/jobs", TOKEN_ROLE_USER, 1000, on_post, NULL, NULL},
+    {"GET", "/v1/hold", TOKEN_ROLE_USER, 0, on_hold, NULL, NULL},
+    {"GET", "/v1/events", TOKEN_ROLE_USER, 0, on_events, NULL, NULL},
+    {"GET", "/v1/admin", TOKEN_ROLE_WORKER, 0, on_health, NULL, NULL},
 };
 
 static unsigned authenticate(void *arg, const char *presented)
@@ -105,11 +105,15 @@ static void on_stored(void *arg, const struct blob_id *id, uint64_t size)
 static struct world *start(bool tls)
 {
     struct world *w = mem_alloc(sizeof(*w));
-    struct err err = { 0 };
+    struct err err = {0};
     net_test_init(&w->t);
     struct http_server_options o = {
-        .host = "127.0.0.1", .keys = tls ? w->t.keys : NULL, .request_ms = 1000,
-        .max_stream_bytes = 20000, .authenticate = authenticate, .arg = w,
+        .host = "127.0.0.1",
+        .keys = tls ? w->t.keys : NULL,
+        .request_ms = 1000,
+        .max_stream_bytes = 20000,
+        .authenticate = authenticate,
+        .arg = w,
     };
     if (http_server_open(w->t.loop, &o, &w->server, &err) < 0)
         fail_msg("%s", err.msg);
@@ -118,13 +122,19 @@ static struct world *start(bool tls)
     assert_int_equal(blobstore_open(dir, 50 << 20, &w->store, &err), 0);
     mem_free(dir);
     assert_int_equal(pool_new(w->t.loop, "disk", 1, 16, &w->pool, &err), 0);
-    struct blob_http_options bo = { .store = w->store, .pool = w->pool, .roles = TOKEN_ROLE_USER,
-                                    .on_stored = on_stored, .arg = w };
+    struct blob_http_options bo = {.store = w->store,
+                                   .pool = w->pool,
+                                   .roles = TOKEN_ROLE_USER,
+                                   .on_stored = on_stored,
+                                   .arg = w};
     assert_int_equal(blob_http_open(w->server, &bo, &w->blobs, &err), 0);
-    struct xfer_options xo = { .backoff_min_ms = 1, .backoff_max_ms = 20, .max_tries = 2,
-                               .floor_s = 1, .min_bytes_per_s = 1000 };
+    struct xfer_options xo = {.backoff_min_ms = 1,
+                              .backoff_max_ms = 20,
+                              .max_tries = 2,
+                              .floor_s = 1,
+                              .min_bytes_per_s = 1000};
     assert_int_equal(xfer_new(w->t.loop, &xo, &w->xfer, &err), 0);
-    w->user = (struct token){ .host = "127.0.0.1", .role = TOKEN_ROLE_USER, .http_plain = !tls };
+    w->user = (struct token){.host = "127.0.0.1", .role = TOKEN_ROLE_USER, .http_plain = !tls};
     w->user.http_port = http_server_port(w->server);
     memset(w->user.secret, 9, sizeof(w->user.secret));
     memcpy(w->user.pin, keys_pin(w->t.keys), sizeof(w->user.pin));
@@ -164,10 +174,16 @@ static void ask(struct world *w, const char *method, const char *path, const cha
                 const char *body, const char *header)
 {
     char *url = str_printf("%s%s", w->url, path);
-    const char *headers[] = { header, NULL };
-    struct xfer_call c = { .method = method, .url = url, .pin = w->user.pin, .bearer = bearer,
-                           .body = body, .body_len = body ? strlen(body) : 0, .headers = headers,
-                           .done = on_done, .arg = w };
+    const char *headers[] = {header, NULL};
+    struct xfer_call c = {.method = method,
+                          .url = url,
+                          .pin = w->user.pin,
+                          .bearer = bearer,
+                          .body = body,
+                          .body_len = body ? strlen(body) : 0,
+                          .headers = headers,
+                          .done = on_done,
+                          .arg = w};
     unsigned before = w->done;
     assert_int_equal(xfer_call(w->xfer, &c, NULL, NULL), 0);
     WAIT_FOR(&w->t, w->done > before);
@@ -254,8 +270,12 @@ static void test_deferred(void **state)
 {
     struct world *w = start(true);
     char *url = str_printf("%s/v1/hold", w->url);
-    struct xfer_call c = { .method = "GET", .url = url, .pin = w->user.pin, .bearer = w->bearer,
-                           .done = on_done, .arg = w };
+    struct xfer_call c = {.method = "GET",
+                          .url = url,
+                          .pin = w->user.pin,
+                          .bearer = w->bearer,
+                          .done = on_done,
+                          .arg = w};
     assert_int_equal(xfer_call(w->xfer, &c, NULL, NULL), 0);
     WAIT_FOR(&w->t, w->held);
     ask(w, "GET", "/healthz", NULL, NULL, NULL); /* others are served meanwhile */
@@ -286,8 +306,9 @@ static void test_wrong_pin(void **state)
 
 static int tcp(struct world *w)
 {
-    struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons(w->user.http_port),
-                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    struct sockaddr_in a = {.sin_family = AF_INET,
+                            .sin_port = htons(w->user.http_port),
+                            .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     assert_true(fd >= 0);
     int small = 4096;
@@ -386,9 +407,9 @@ static void test_plain_needs_loopback(void **state)
 {
     struct net_test t;
     struct http_server *s = NULL;
-    struct err err = { 0 };
+    struct err err = {0};
     net_test_init(&t);
-    struct http_server_options o = { .host = "0.0.0.0" };
+    struct http_server_options o = {.host = "0.0.0.0"};
     assert_int_equal(http_server_open(t.loop, &o, &s, &err), -ERR_CONFIG);
     assert_non_null(strstr(err.msg, "loopback"));
     net_test_release(&t);
@@ -430,7 +451,7 @@ static char *ticket_url(struct world *w, enum ticket_method m, const struct blob
 static void put_file(struct world *w, const char *name, const struct blob_id *id, uint64_t max)
 {
     char *url = ticket_url(w, TICKET_PUT, id, max), *path = path_in(w, name);
-    struct xfer_put p = { .url = url, .pin = w->user.pin, .path = path, .done = on_done, .arg = w };
+    struct xfer_put p = {.url = url, .pin = w->user.pin, .path = path, .done = on_done, .arg = w};
     unsigned before = w->done;
     assert_int_equal(xfer_put(w->xfer, &p, NULL, NULL), 0);
     WAIT_FOR(&w->t, w->done > before);
@@ -442,8 +463,13 @@ static void get_file(struct world *w, const char *name, const struct blob_id *id
                      const uint8_t *sha256)
 {
     char *url = ticket_url(w, TICKET_GET, id, 0), *path = path_in(w, name);
-    struct xfer_get g = { .url = url, .pin = w->user.pin, .path = path, .size = size,
-                          .sha256 = sha256, .done = on_done, .arg = w };
+    struct xfer_get g = {.url = url,
+                         .pin = w->user.pin,
+                         .path = path,
+                         .size = size,
+                         .sha256 = sha256,
+                         .done = on_done,
+                         .arg = w};
     unsigned before = w->done;
     assert_int_equal(xfer_get(w->xfer, &g, NULL, NULL), 0);
     WAIT_FOR(&w->t, w->done > before);
@@ -555,7 +581,7 @@ static void test_put_refused(void **state)
     put_file(w, "a", &id, 99999);
     assert_int_equal(w->code, -ERR_LIMIT);
     char *url = ticket_url(w, TICKET_GET, &id, 0), *path = path_in(w, "a");
-    struct xfer_put p = { .url = url, .pin = w->user.pin, .path = path, .done = on_done, .arg = w };
+    struct xfer_put p = {.url = url, .pin = w->user.pin, .path = path, .done = on_done, .arg = w};
     unsigned before = w->done;
     assert_int_equal(xfer_put(w->xfer, &p, NULL, NULL), 0);
     WAIT_FOR(&w->t, w->done > before);
@@ -589,10 +615,10 @@ static void test_ranges(void **state)
         long status;
         const char *body;
     } cases[] = {
-        { "Range: bytes=2-4", 206, "234" },     { "Range: bytes=7-", 206, "789" },
-        { "Range: bytes=-3", 206, "789" },      { "Range: bytes=0-99", 206, "0123456789" },
-        { "Range: bytes=0-0", 206, "0" },       { "Range: bytes=x", 200, "0123456789" },
-        { "Range: bytes=4-2", 200, "0123456789" }, { "Range: bytes=1-2,4-5", 200, "0123456789" },
+        {"Range: bytes=2-4", 206, "234"},        {"Range: bytes=7-", 206, "789"},
+        {"Range: bytes=-3", 206, "789"},         {"Range: bytes=0-99", 206, "0123456789"},
+        {"Range: bytes=0-0", 206, "0"},          {"Range: bytes=x", 200, "0123456789"},
+        {"Range: bytes=4-2", 200, "0123456789"}, {"Range: bytes=1-2,4-5", 200, "0123456789"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         ask(w, "GET", path, w->bearer, NULL, cases[i].range);
@@ -736,7 +762,7 @@ static void script_accept(uv_stream_t *l, int status)
 
 static void script_start(struct script *s, struct world *w)
 {
-    struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int len = sizeof(a);
     assert_int_equal(uv_tcp_init(loop_uv(w->t.loop), &s->listener), 0);
     s->listener.data = s;
@@ -750,8 +776,8 @@ static void script_get(struct world *w, struct script *s, uint64_t size, uint64_
 {
     char url[64], *path = path_in(w, "s");
     snprintf(url, sizeof(url), "http://127.0.0.1:%u/x", s->port);
-    struct xfer_get g = { .url = url, .path = path, .size = size, .max_bytes = max,
-                          .done = on_done, .arg = w };
+    struct xfer_get g = {
+        .url = url, .path = path, .size = size, .max_bytes = max, .done = on_done, .arg = w};
     unsigned before = w->done;
     assert_int_equal(xfer_get(w->xfer, &g, NULL, NULL), 0);
     WAIT_FOR(&w->t, w->done > before);
@@ -767,7 +793,7 @@ static void test_scripted(void **state)
         "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n01234",
         "HTTP/1.1 206 Partial\r\nContent-Length: 5\r\nContent-Range: bytes 5-9/10\r\n\r\n56789",
     };
-    struct script s = { .texts = cut, .count = 3 };
+    struct script s = {.texts = cut, .count = 3};
     script_start(&s, w);
     script_get(w, &s, 10, 0);
     if (w->code < 0)
@@ -784,7 +810,7 @@ static void test_scripted(void **state)
         "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n01234",
         "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabcdefghij",
     };
-    struct script s2 = { .texts = whole, .count = 2 };
+    struct script s2 = {.texts = whole, .count = 2};
     script_start(&s2, w);
     script_get(w, &s2, 10, 0);
     assert_int_equal(w->code, 0);
@@ -803,8 +829,8 @@ static void test_scripted(void **state)
 static void test_slow_floor(void **state)
 {
     struct world *w = start(true);
-    static const char *const slow[] = { "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n0" };
-    struct script s = { .texts = slow, .count = 1, .hold = true };
+    static const char *const slow[] = {"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n0"};
+    struct script s = {.texts = slow, .count = 1, .hold = true};
     script_start(&s, w);
     script_get(w, &s, 10, 0);
     assert_int_equal(w->code, -ETIMEDOUT);
@@ -816,12 +842,12 @@ static void test_slow_floor(void **state)
 static void test_cancel(void **state)
 {
     struct world *w = start(true);
-    static const char *const slow[] = { "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n0" };
-    struct script s = { .texts = slow, .count = 1, .hold = true };
+    static const char *const slow[] = {"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n0"};
+    struct script s = {.texts = slow, .count = 1, .hold = true};
     script_start(&s, w);
     char url[64], *path = path_in(w, "s");
     snprintf(url, sizeof(url), "http://127.0.0.1:%u/x", s.port);
-    struct xfer_get g = { .url = url, .path = path, .size = 10, .done = on_done, .arg = w };
+    struct xfer_get g = {.url = url, .path = path, .size = 10, .done = on_done, .arg = w};
     uint64_t id;
     assert_int_equal(xfer_get(w->xfer, &g, &id, NULL), 0);
     WAIT_FOR(&w->t, s.next == 1);
@@ -845,7 +871,7 @@ static void test_nobody_there(void **state)
     w->server = NULL;
     ask(w, "GET", "/healthz", NULL, NULL, NULL);
     assert_int_equal(w->code, -ECONNREFUSED);
-    struct xfer_get g = { .url = "ftp://x/", .path = "/tmp/x", .done = on_done, .arg = w };
+    struct xfer_get g = {.url = "ftp://x/", .path = "/tmp/x", .done = on_done, .arg = w};
     assert_int_equal(xfer_get(w->xfer, &g, NULL, NULL), -EINVAL);
     stop(w);
 }

@@ -72,10 +72,10 @@ static void on_big(void *arg, struct rpc_request *req, const ProtobufCMessage *m
 }
 
 static const struct rpc_method methods[] = {
-    { METHOD_ECHO, "echo", MESSAGE, TOKEN_ROLE_WORKER, on_echo },
-    { METHOD_LATER, "later", MESSAGE, TOKEN_ROLE_WORKER, on_later },
-    { METHOD_BIG, "big", MESSAGE, TOKEN_ROLE_WORKER, on_big },
-    { METHOD_FORBIDDEN, "user only", MESSAGE, TOKEN_ROLE_USER, on_echo },
+    {METHOD_ECHO, "echo", MESSAGE, TOKEN_ROLE_WORKER, on_echo},
+    {METHOD_LATER, "later", MESSAGE, TOKEN_ROLE_WORKER, on_later},
+    {METHOD_BIG, "big", MESSAGE, TOKEN_ROLE_WORKER, on_big},
+    {METHOD_FORBIDDEN, "user only", MESSAGE, TOKEN_ROLE_USER, on_echo},
 };
 
 static void on_open(void *arg, struct rpc_peer *peer)
@@ -130,22 +130,29 @@ static int call(struct world *w, uint16_t method, uint32_t number, uint32_t dead
 
 static struct rpc_server_options server_options(struct world *w, struct rpc_secret *secret)
 {
-    *secret = (struct rpc_secret){ .role = TOKEN_ROLE_WORKER };
+    *secret = (struct rpc_secret){.role = TOKEN_ROLE_WORKER};
     memset(secret->secret, 7, sizeof(secret->secret));
     return (struct rpc_server_options){
-        .host = "127.0.0.1", .keys = w->t.keys, .secrets = secret, .secret_count = 1,
-        .methods = methods, .method_count = sizeof(methods) / sizeof(methods[0]),
-        .build_id = "test-server", .arg = w, .on_open = on_open, .on_close = on_close,
+        .host = "127.0.0.1",
+        .keys = w->t.keys,
+        .secrets = secret,
+        .secret_count = 1,
+        .methods = methods,
+        .method_count = sizeof(methods) / sizeof(methods[0]),
+        .build_id = "test-server",
+        .arg = w,
+        .on_open = on_open,
+        .on_close = on_close,
     };
 }
 
 static void open_server(struct world *w, const struct rpc_server_options *o)
 {
-    struct err err = { 0 };
+    struct err err = {0};
     int rc = rpc_server_open(w->t.loop, o, &w->server, &err);
     if (rc < 0)
         fail_msg("%s", err.msg);
-    w->token = (struct token){ .host = "127.0.0.1", .role = TOKEN_ROLE_WORKER };
+    w->token = (struct token){.host = "127.0.0.1", .role = TOKEN_ROLE_WORKER};
     w->token.rpc_port = rpc_server_port(w->server);
     memcpy(w->token.pin, keys_pin(w->t.keys), sizeof(w->token.pin));
     memset(w->token.secret, 7, sizeof(w->token.secret));
@@ -153,9 +160,12 @@ static void open_server(struct world *w, const struct rpc_server_options *o)
 
 static void open_client(struct world *w)
 {
-    struct rpc_client_options o = { .token = &w->token, .build_id = "test-client",
-                                    .backoff_min_ms = 1, .backoff_max_ms = 20,
-                                    .on_state = on_state, .arg = w };
+    struct rpc_client_options o = {.token = &w->token,
+                                   .build_id = "test-client",
+                                   .backoff_min_ms = 1,
+                                   .backoff_max_ms = 20,
+                                   .on_state = on_state,
+                                   .arg = w};
     assert_int_equal(rpc_client_open(w->t.loop, &o, &w->client, NULL), 0);
 }
 
@@ -256,8 +266,9 @@ static void test_wrong_version(void **state)
 /* Sends raw bytes to the RPC port; true once the server has closed on them. */
 static void expect_cut(struct world *w, const void *bytes, size_t len)
 {
-    struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons(w->token.rpc_port),
-                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    struct sockaddr_in a = {.sin_family = AF_INET,
+                            .sin_port = htons(w->token.rpc_port),
+                            .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     assert_true(fd >= 0);
     assert_int_equal(connect(fd, (struct sockaddr *)&a, sizeof(a)), 0);
@@ -275,7 +286,7 @@ static void test_garbage(void **state)
 {
     struct world *w = start(false);
     static const char http[] = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
-    static const uint8_t tls_like[64] = { 22, 3, 1, 0, 40, 1, 0, 0, 36, 3, 3 };
+    static const uint8_t tls_like[64] = {22, 3, 1, 0, 40, 1, 0, 0, 36, 3, 3};
     uint8_t noise[4096];
     for (size_t i = 0; i < sizeof(noise); i++)
         noise[i] = (uint8_t)(i * 37 + 11);
@@ -307,7 +318,7 @@ static void test_max_connections(void **state)
     open_server(w, &o);
     open_client(w);
     WAIT_FOR(&w->t, w->opened == 1);
-    struct world second = { .t = w->t, .token = w->token };
+    struct world second = {.t = w->t, .token = w->token};
     open_client(&second);
     WAIT_FOR(&w->t, second.disconnected >= 1);
     assert_int_equal(w->opened, 1);
@@ -341,13 +352,16 @@ static void test_too_large(void **state)
                      -ERR_LIMIT);
     /* A client that allows itself more is cut by the server. */
     rpc_client_close(w->client);
-    struct rpc_client_options o = { .token = &w->token, .max_body_bytes = 1 << 20,
-                                    .backoff_min_ms = 1, .on_state = on_state, .arg = w };
+    struct rpc_client_options o = {.token = &w->token,
+                                   .max_body_bytes = 1 << 20,
+                                   .backoff_min_ms = 1,
+                                   .on_state = on_state,
+                                   .arg = w};
     w->state = RPC_CONNECTING;
     assert_int_equal(rpc_client_open(w->t.loop, &o, &w->client, NULL), 0);
     WAIT_FOR(&w->t, w->state == RPC_CONNECTED);
-    assert_int_equal(
-        rpc_client_call(w->client, METHOD_ECHO, &m.base, MESSAGE, 0, on_done, w, NULL), 0);
+    assert_int_equal(rpc_client_call(w->client, METHOD_ECHO, &m.base, MESSAGE, 0, on_done, w, NULL),
+                     0);
     WAIT_FOR(&w->t, w->errors == 1);
     assert_int_equal(w->last_code, -ECONNRESET);
     mem_free(text);
@@ -425,8 +439,11 @@ static void test_backpressure(void **state)
 {
     struct world *w = start(true);
     rpc_client_close(w->client);
-    struct rpc_client_options o = { .token = &w->token, .max_queue_bytes = 1000,
-                                    .max_in_flight = 100000, .on_state = on_state, .arg = w };
+    struct rpc_client_options o = {.token = &w->token,
+                                   .max_queue_bytes = 1000,
+                                   .max_in_flight = 100000,
+                                   .on_state = on_state,
+                                   .arg = w};
     w->state = RPC_CONNECTING;
     assert_int_equal(rpc_client_open(w->t.loop, &o, &w->client, NULL), 0);
     WAIT_FOR(&w->t, w->state == RPC_CONNECTED);
@@ -493,7 +510,7 @@ static void test_port_in_use(void **state)
 {
     struct world *w = start(false);
     struct rpc_secret secret;
-    struct err err = { 0 };
+    struct err err = {0};
     struct rpc_server *other = NULL;
     struct rpc_server_options o = server_options(w, &secret);
     o.port = rpc_server_port(w->server);

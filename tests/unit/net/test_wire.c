@@ -16,12 +16,14 @@
 static void test_frame(void **state)
 {
     static const uint8_t golden[FRAME_HEADER_BYTES + 3] = {
-        'S', 'K', 'R', 'Y', 1, 3, 0x34, 0x12, 3, 0, 0, 0, 0, 0, 0, 0,
-        0, 0, 0, 0, 0, 0, 0, 0, 8, 7, 6, 5, 4, 3, 2, 1, 'a', 'b', 'c',
+        'S', 'K', 'R', 'Y', 1, 3, 0x34, 0x12, 3, 0, 0, 0, 0, 0, 0,   0,   0,   0,
+        0,   0,   0,   0,   0, 0, 8,    7,    6, 5, 4, 3, 2, 1, 'a', 'b', 'c',
     };
-    struct frame f = { .flags = FRAME_REPLY | FRAME_ERROR, .method = 0x1234, .body_len = 3,
-                       .request_id = 0x0102030405060708ull };
-    struct frame_limits limits = { .max_body = 100 };
+    struct frame f = {.flags = FRAME_REPLY | FRAME_ERROR,
+                      .method = 0x1234,
+                      .body_len = 3,
+                      .request_id = 0x0102030405060708ull};
+    struct frame_limits limits = {.max_body = 100};
     uint8_t bytes[sizeof(golden)];
     frame_write_header(&f, bytes);
     memcpy(bytes + FRAME_HEADER_BYTES, "abc", 3);
@@ -43,16 +45,15 @@ static void test_bad_frames(void **state)
         uint8_t value;
         int code;
     } cases[] = {
-        { 0, 'X', -ERR_FORMAT }, { 3, 'y', -ERR_FORMAT }, { 4, 2, -ERR_VERSION },
-        { 5, 4, -ERR_FORMAT },   { 5, 2, -ERR_FORMAT },   { 8, 101, -ERR_LIMIT },
-        { 11, 255, -ERR_LIMIT }, { 12, 1, -ERR_FORMAT },  { 16, 1, -ERR_LIMIT },
-        { 23, 255, -ERR_LIMIT },
+        {0, 'X', -ERR_FORMAT}, {3, 'y', -ERR_FORMAT}, {4, 2, -ERR_VERSION},  {5, 4, -ERR_FORMAT},
+        {5, 2, -ERR_FORMAT},   {8, 101, -ERR_LIMIT},  {11, 255, -ERR_LIMIT}, {12, 1, -ERR_FORMAT},
+        {16, 1, -ERR_LIMIT},   {23, 255, -ERR_LIMIT},
     };
-    struct frame_limits limits = { .max_body = 100 };
-    struct frame f = { .method = 20, .body_len = 3 }, got;
+    struct frame_limits limits = {.max_body = 100};
+    struct frame f = {.method = 20, .body_len = 3}, got;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         uint8_t bytes[FRAME_HEADER_BYTES];
-        struct err err = { 0 };
+        struct err err = {0};
         frame_write_header(&f, bytes);
         bytes[cases[i].at] = cases[i].value;
         assert_int_equal(frame_parse(bytes, sizeof(bytes), &limits, &got, &err), cases[i].code);
@@ -84,8 +85,10 @@ static void test_arena(void **state)
 
 static struct token sample_token(void)
 {
-    struct token t = { .host = "coordinator.example.org", .rpc_port = 7710, .http_port = 7711,
-                       .role = TOKEN_ROLE_WORKER };
+    struct token t = {.host = "coordinator.example.org",
+                      .rpc_port = 7710,
+                      .http_port = 7711,
+                      .role = TOKEN_ROLE_WORKER};
     for (size_t i = 0; i < 32; i++) {
         t.pin[i] = (uint8_t)i;
         t.secret[i] = (uint8_t)(200 + i);
@@ -122,7 +125,7 @@ static void test_token(void **state)
 static void expect_bad_token(const char *text, const char *words)
 {
     struct token t;
-    struct err err = { 0 };
+    struct err err = {0};
     assert_true(token_parse(text, &t, &err) < 0);
     if (!strstr(err.msg, words))
         fail_msg("\"%s\" does not say \"%s\"", err.msg, words);
@@ -132,7 +135,7 @@ static void test_bad_tokens(void **state)
 {
     struct token t = sample_token();
     char text[TOKEN_STRING_MAX], twice[2 * TOKEN_STRING_MAX], cut[TOKEN_STRING_MAX];
-    struct err err = { 0 };
+    struct err err = {0};
     assert_int_equal(token_format(&t, text, NULL), 0);
     expect_bad_token("", "not a Skerry token");
     expect_bad_token("hello", "not a Skerry token");
@@ -174,10 +177,10 @@ static void test_bearer(void **state)
 
 static void test_ticket(void **state)
 {
-    uint8_t key[TICKET_KEY_BYTES] = { 1 }, other_key[TICKET_KEY_BYTES] = { 2 };
-    struct ticket t = { .method = TICKET_PUT, .max_bytes = 12345, .expires_s = 1000 }, got;
+    uint8_t key[TICKET_KEY_BYTES] = {1}, other_key[TICKET_KEY_BYTES] = {2};
+    struct ticket t = {.method = TICKET_PUT, .max_bytes = 12345, .expires_s = 1000}, got;
     char path[TICKET_PATH_MAX];
-    struct err err = { 0 };
+    struct err err = {0};
     memset(t.sha256, 0xab, 32);
     ticket_path(key, &t, path);
     assert_true(str_starts(path, "/v1/blobs/abababab"));
@@ -189,7 +192,7 @@ static void test_ticket(void **state)
     assert_int_equal(ticket_check(key, TICKET_GET, t.sha256, query, 1, &got, &err), -ERR_AUTH);
     assert_int_equal(ticket_check(other_key, TICKET_PUT, t.sha256, query, 1, &got, &err),
                      -ERR_AUTH);
-    uint8_t other[32] = { 0 };
+    uint8_t other[32] = {0};
     assert_int_equal(ticket_check(key, TICKET_PUT, other, query, 1, &got, &err), -ERR_AUTH);
     assert_int_equal(ticket_check(key, TICKET_PUT, t.sha256, NULL, 1, &got, &err), -ERR_AUTH);
     /* No change of any character is accepted. */
@@ -197,8 +200,7 @@ static void test_ticket(void **state)
         char forged[TICKET_PATH_MAX];
         (void)str_copy(forged, sizeof(forged), query);
         forged[i] = forged[i] == '1' ? '2' : '1';
-        assert_int_equal(ticket_check(key, TICKET_PUT, t.sha256, forged, 1, &got, NULL),
-                         -ERR_AUTH);
+        assert_int_equal(ticket_check(key, TICKET_PUT, t.sha256, forged, 1, &got, NULL), -ERR_AUTH);
     }
     char *more = str_printf("%s&max=99999999", query);
     assert_int_equal(ticket_check(key, TICKET_PUT, t.sha256, more, 1, &got, NULL), -ERR_AUTH);
@@ -209,7 +211,7 @@ static void test_keys(void **state)
 {
     struct net_test t;
     struct keys *again = NULL;
-    struct err err = { 0 };
+    struct err err = {0};
     struct stat st;
     net_test_init(&t);
     assert_int_equal(keys_open(t.dir, &again, &err), 0);
@@ -263,7 +265,7 @@ static void on_job_done(void *arg, int rc)
 
 static void test_pool(void **state)
 {
-    struct counting c = { .gate = PTHREAD_MUTEX_INITIALIZER };
+    struct counting c = {.gate = PTHREAD_MUTEX_INITIALIZER};
     struct pool *pool;
     net_test_init(&c.t);
     assert_int_equal(pool_new(c.t.loop, "test", 2, 5, &pool, NULL), 0);
@@ -297,7 +299,7 @@ static void *post_many(void *arg)
 
 static void test_post(void **state)
 {
-    struct counting c = { .posted = 0 };
+    struct counting c = {.posted = 0};
     pthread_t thread;
     void *failed;
     net_test_init(&c.t);
@@ -324,7 +326,7 @@ static void test_blobs(void **state)
     struct blobstore *s;
     struct blob_id a, b, got;
     struct blob_writer *w;
-    struct err err = { 0 };
+    struct err err = {0};
     void *data;
     size_t len;
     unsigned count = 0;
@@ -348,7 +350,7 @@ static void test_blobs(void **state)
     assert_int_equal(blob_writer_commit(w, 5, &got, &err), -ERR_HASH);
     assert_int_equal(blobstore_used_bytes(s), 5);
     /* Limits: the writer's own, the store's. */
-    char big[1001] = { 0 };
+    char big[1001] = {0};
     assert_int_equal(blob_writer_new(s, NULL, 10, &w, &err), 0);
     assert_int_equal(blob_writer_write(w, big, 11, &err), -ERR_LIMIT);
     blob_writer_abort(w, false);
