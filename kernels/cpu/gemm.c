@@ -7,10 +7,10 @@
 #include "kernels/cpu/ref.h"
 
 enum {
-    ROWS = 96,   /* rows of a task: eight tiles share a panel of B in the first cache */
-    CHUNK = 384, /* units of k of a packed chunk in TN, so that both panels stay in cache */
-    SLAB = 32,   /* units of k that one packing task takes: whole rows of memory */
-    LINE = 16    /* floats; added to the strides of panels */
+    ROWS = 96,    /* rows of a task: eight tiles share a panel of B in the first cache */
+    CHUNK = 1024, /* units of k of a packed chunk in TN, so that both panels stay in cache */
+    SLAB = 32,    /* units of k that one packing task takes: whole rows of memory */
+    LINE = 16     /* floats; added to the strides of panels */
 };
 
 struct job {
