@@ -51,6 +51,7 @@ int merge_safetensors(char *const *parts, size_t n, const char *path, struct err
     void *piece = mem_alloc(PIECE);
     int rc = 0;
 
+    st_writer_meta(w, "format", "pt");
     for (size_t i = 0; i < n && rc == 0; i++)
         rc = declare(w, parts[i], err);
     if (rc == 0)

@@ -146,24 +146,18 @@ int swarm_start(struct swarm *s, const char *dir, struct err *err)
 
 int swarm_add_worker(struct swarm *s, struct err *err)
 {
-    struct buf token;
     char name[32], threads[16];
-    char *token_file = file_join(s->state, "coordinator/worker.token");
 
-    int rc = file_read(token_file, 4096, &token, err);
-    mem_free(token_file);
-    if (rc < 0)
-        return rc;
     if (s->n_workers == SWARM_WORKERS_MAX)
         return err_set(err, -ERR_LIMIT, "at most %d workers", SWARM_WORKERS_MAX);
     snprintf(name, sizeof name, "worker-%d", ++s->next_name);
     snprintf(threads, sizeof threads, "%d", s->threads);
-    char *text = (char *)buf_take(&token, NULL);
-    text[strcspn(text, "\n")] = '\0';
+    /* The token goes by file: a command line is there for all to read. */
+    char *token = str_printf("@%s/coordinator/worker.token", s->state);
     char *work = file_join(s->state, name);
     const char *argv[] = {"workerd",
                           "--join",
-                          text,
+                          token,
                           "--name",
                           name,
                           "--work-dir",
@@ -175,7 +169,7 @@ int swarm_add_worker(struct swarm *s, struct err *err)
                           NULL};
     pid_t pid = launch(s, "workerd", name, argv, err);
     mem_free(work);
-    mem_free(text);
+    mem_free(token);
     if (pid <= 0)
         return err->code;
     s->workers[s->n_workers] = pid;
