@@ -173,7 +173,6 @@ static int open_rpc(struct coordinator *co, struct err *err)
         .method_count = service_method_count,
         .build_id = SKERRY_VERSION,
         .max_connections = WORKERS_MAX + 64,
-        .max_body_bytes = 1u << 20, /* a REPORT of INGEST names thousands of shards */
         .max_in_flight = 256,
         .max_body_bytes = 1u << 20,
         .max_queue_bytes = 4u << 20,
