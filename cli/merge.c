@@ -15,11 +15,12 @@ static int declare(struct st_writer *w, const char *part, struct err *err)
     struct st st;
 
     int rc = st_open(part, &st, err);
+    if (rc < 0)
+        return rc;
     for (size_t t = 0; rc == 0 && t < st.n_tensors; t++)
         rc = st_writer_add(w, st.tensors[t].name, st.tensors[t].dtype, st.tensors[t].rank,
                            st.tensors[t].shape, err);
-    if (rc == 0)
-        st_release(&st);
+    st_release(&st);
     return rc;
 }
 
