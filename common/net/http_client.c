@@ -248,6 +248,7 @@ struct sse_parser {
     int (*fn)(void *arg, const char *event, const char *data);
     void *arg;
     struct buf line, data;
+    bool has_data; /* an empty line of data is data too */
     char event[64];
 };
 
@@ -279,17 +280,19 @@ static int end_line(struct sse_parser *p)
     if (len && line[len - 1] == '\r')
         line[--len] = '\0';
     if (len == 0) {
-        if (p->data.len)
+        if (p->has_data)
             rc = p->fn(p->arg, p->event[0] ? p->event : "message", buf_str(&p->data));
         buf_clear(&p->data);
+        p->has_data = false;
         p->event[0] = '\0';
     } else if (strncmp(line, "event:", 6) == 0) {
         (void)str_copy(p->event, sizeof(p->event), line + 6 + (line[6] == ' '));
     } else if (strncmp(line, "data:", 5) == 0) {
-        if (p->data.len)
+        if (p->has_data)
             rc = buf_append_byte(&p->data, '\n');
         if (rc == 0)
             rc = buf_append_str(&p->data, line + 5 + (line[5] == ' '));
+        p->has_data = true;
     }
     buf_clear(&p->line);
     return rc;
