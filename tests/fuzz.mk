@@ -11,6 +11,7 @@ fuzz: ## run every fuzzer for FUZZ_SECONDS (default 60); FUZZ=st runs only that 
 	  BUILD_DIR=$(BUILD_DIR)/fuzz CFLAGS='$(CFLAGS) -fsanitize=fuzzer-no-link'
 
 fuzz-run: $(FUZZ_BINS)
+	@[ -n '$(FUZZ_BINS)' ] || { echo 'no tests/fuzz/*/fuzz_$(FUZZ).c'; exit 1; }
 	@for f in $(FUZZ_BINS); do \
 	  name=$${f#$(O)/fuzz/}; found=$(O)/found/$$name; mkdir -p $$found; \
 	  seeds=tests/fuzz/$$(dirname $$name)/seeds/$$(basename $$name); \
