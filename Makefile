@@ -193,7 +193,8 @@ UNIT := $(patsubst tests/unit/%.c,$(O)/tests/unit/%,$(wildcard tests/unit/*/test
 
 .PHONY: check-unit
 check-unit: $(UNIT) ## unit tests of this BUILD
-	@fail=0; for t in $(UNIT); do echo "== $$t"; $$t || { fail=1; echo "FAILED: $$t"; }; done; exit $$fail
+	@export TSAN_OPTIONS="suppressions=$(CURDIR)/tests/tsan.supp $$TSAN_OPTIONS"; \
+	  fail=0; for t in $(UNIT); do echo "== $$t"; $$t || { fail=1; echo "FAILED: $$t"; }; done; exit $$fail
 
 include $(wildcard tests/*.mk)
 
