@@ -455,7 +455,12 @@ static void on_failed(void *arg, const struct err *why)
 
 static void on_applied(void *arg, const Skerry__V1__Applied *applied)
 {
-    settle(arg, applied->task_id, applied->accepted);
+    struct agent *a = arg;
+    /* Word about an earlier attempt must not touch what this one will write. */
+    bool computing =
+        a->state == AGENT_PLANNING || a->state == AGENT_FETCHING || a->state == AGENT_RUNNING;
+    if (!computing || applied->task_id != a->task_id)
+        settle(a, applied->task_id, applied->accepted);
 }
 
 static void on_drain(void *arg)
@@ -491,8 +496,7 @@ static void on_revoked(void *arg, uint64_t task_id, uint32_t attempt, const char
     drop_transfers(a);
     if (a->call) {
         uint64_t call = a->call;
-        a->call = 0;
-        a->state = AGENT_IDLE; /* the answer is of no interest */
+        a->call = 0; /* the answer is of no interest */
         session_cancel(a->session, call);
     }
     loop_timer_stop(a->retry);

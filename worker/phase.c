@@ -6,6 +6,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/err.h"
+#include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
@@ -199,6 +200,10 @@ static int contribute(struct phase *p, const Skerry__V1__ModuleRef *ref, struct 
     };
     struct contribution_result result;
     rc = contribution_write(&job, &result, err);
+    if (rc == -ERR_FORMAT && file_exists(current) && file_remove(current, NULL) == 0) {
+        log_warn("phase", "%s; once more without the residual of earlier rounds", err->msg);
+        rc = contribution_write(&job, &result, err);
+    }
     if (rc < 0)
         return err_wrap(err, "the contribution to module %" PRIu64, ref->module_id);
     memcpy(o->sha256, result.sha256, 32);
@@ -214,6 +219,8 @@ static int finish(struct phase *p, struct err *err)
     res->seconds = (float)seconds_so_far(p);
     res->steps = p->at.steps;
     res->samples = p->t->steps ? p->at.samples : p->at.position;
+    if (res->samples > data_total(p->data)) /* fewer than a batch: some were used twice */
+        res->samples = data_total(p->data);
     res->loss_first = p->at.loss_first;
     res->loss_last = p->at.loss_last;
     res->loss_mean = (float)(p->at.loss_sum / p->at.steps);

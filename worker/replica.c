@@ -202,6 +202,7 @@ static bool load_mid(struct replicas *rs, struct replica *r, const struct work *
         return true;
     if (err.code < 0)
         log_warn("replica", "a cut phase starts anew: %s", err.msg);
+    *cursor = (struct replica_cursor){0};
     return false;
 }
 
