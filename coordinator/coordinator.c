@@ -111,11 +111,10 @@ static void resume(struct coordinator *co)
     uint64_t now = core_now(co);
     for (size_t i = 0; i < co->state.n_workers; i++) {
         struct worker *w = co->state.workers[i];
-        w->heard_ms = now;
-        w->joined_ms = now;
+        w->heard_ms = w->joined_ms = now;
         w->loss = w->grad_norm = 0;
-        if (w->state == WORKER_HERE)
-            w->closed_ms = now + co->opt.lease_ms; /* counted from when it should be back */
+        if (w->state == WORKER_HERE) /* silence counts from when it should be back */
+            w->heard_ms = w->closed_ms = now + CORE_RESUME_MS;
     }
     for (size_t i = 0; i < co->state.n_tasks; i++) {
         struct task *t = co->state.tasks[i];
@@ -345,6 +344,8 @@ void coordinator_close(struct coordinator *co)
     outer_exec_free(co->outer);
     for (size_t i = 0; i < co->state.n_workers; i++)
         member_unpark(co, co->state.workers[i], "the coordinator stops");
+    if (co->api != NULL) /* else opening failed: what was half read must not be saved */
+        core_save(co);
     if (co->store != NULL && store_commit(co->store, &err) < 0)
         log_error("store", "%s; what was not acknowledged is lost", err.msg);
     drop_replies(co);

@@ -40,13 +40,24 @@ static void release_replies(struct coordinator *co)
     }
 }
 
+void core_save(struct coordinator *co)
+{
+    if (co->counters_dirty)
+        save_counters(co->store, &co->state);
+    co->counters_dirty = false;
+    /* A ledger goes out whole: once for all the tasks that a turn made or ended. */
+    for (size_t i = 0; i < co->state.n_jobs; i++) {
+        const struct job *j = co->state.jobs[i];
+        for (uint32_t p = 0; p < j->comp.n_partitions; p++)
+            if (j->ledgers[p] != NULL && ledger_dirty(j->ledgers[p]))
+                save_ledger(co->store, j, p);
+    }
+}
+
 static void commit(struct coordinator *co)
 {
     struct err err = {0};
-    if (co->counters_dirty) {
-        save_counters(co->store, &co->state);
-        co->counters_dirty = false;
-    }
+    core_save(co);
     if (store_commit(co->store, &err) < 0) {
         if (co->store_ok || strcmp(co->store_error, err.msg) != 0)
             log_error("store", "%s; nothing is acknowledged until it can be written", err.msg);

@@ -30,7 +30,8 @@ struct outer_exec;
 #define CORE_OWNER_PATIENCE_MS 2000   /* a replica waits for the worker with its moments */
 #define CORE_BUSY_PATIENCE_MS 10000   /* and, while that evaluates or draws, half a round: */
 #define CORE_BUSY_PATIENCE_MAX_MS 300000
-#define CORE_CLOSED_MS 2000 /* for a reconnect */
+#define CORE_CLOSED_MS 2000  /* for a reconnect */
+#define CORE_RESUME_MS 15000 /* after our restart: workers dial again after up to 10 s */
 #define CORE_PROGRESS_MIN_MS 60000
 #define CORE_REPLIES_MAX 65536
 
@@ -98,6 +99,9 @@ static inline uint64_t core_now(const struct coordinator *co)
  * given out, rows are committed and replies leave. */
 void core_touch(struct coordinator *co);
 
+/* Queues the rows of counters and ledgers that changed: before every commit. */
+void core_save(struct coordinator *co);
+
 /* Queues an answer for after the commit; fill the returned struct at once. */
 struct reply *core_reply(struct coordinator *co, struct rpc_request *req,
                          void (*send)(struct coordinator *co, struct reply *r));
@@ -114,7 +118,7 @@ void core_say(struct coordinator *co, uint64_t job_id, uint64_t worker_id, const
 /* A blob lost a reference: it is deleted after the commit if nobody else names it. */
 void core_garbage(struct coordinator *co, const struct blob_ref *b);
 void gc_after_commit(struct coordinator *co);
-/* Removes blobs that nobody names and that are older than an hour. */
+/* Removes blobs that nobody names and that are older than a day. */
 void gc_sweep(struct coordinator *co);
 
 /* ---- member.c: who is here ---- */
@@ -161,6 +165,8 @@ int flow_submit(struct coordinator *co, const struct view_submit *s, uint64_t *r
 void flow_advance(struct coordinator *co); /* all jobs, as far as they go */
 void flow_end(struct coordinator *co, struct job *j, enum job_state state, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
+/* Removes the outer optimiser's files of an ended job, unless a step still runs. */
+void flow_clean_up(struct coordinator *co, const struct job *j);
 /* The dataset's shards are known: ledgers are made. */
 int flow_dataset_ready(struct coordinator *co, struct job *j, struct err *err);
 struct task *flow_make_eval(struct coordinator *co, struct job *j, uint32_t path, uint32_t round);

@@ -80,10 +80,8 @@ static void take_dataset(struct job *j, const struct view_submit *s)
             s->shards[i].holdout ? SHARD_HOLDOUT : recipe_partition(&j->spec, &j->comp, train++);
         add_shard(j, &r);
     }
-    for (size_t i = 0; i < s->n_bad && i < JOB_BAD_MAX; i++)
-        j->bad[j->n_bad++] =
-            (struct bad_rec){str_ndup(s->bad[i].shard, 256), str_ndup(s->bad[i].key, 256),
-                             str_ndup(s->bad[i].reason, 256)};
+    for (size_t i = 0; i < s->n_bad; i++)
+        (void)job_add_bad(j, s->bad[i].shard, s->bad[i].key, s->bad[i].reason);
     j->bad_count = (uint32_t)s->n_bad;
 }
 
@@ -194,9 +192,11 @@ static void remove_done(void *arg, int rc)
     mem_free(a);
 }
 
-/* The outer optimiser's files of a job that will not step again. */
-static void remove_outer_state(struct coordinator *co, const struct job *j)
+void flow_clean_up(struct coordinator *co, const struct job *j)
 {
+    for (uint32_t i = 0; i < j->comp.n_modules; i++)
+        if (j->modules[i].outer_task != 0)
+            return; /* the end of the last step comes back here */
     struct remove_arg *a = mem_alloc(sizeof(*a));
     a->dir = str_printf("%s/outer/%llu", co->opt.data_dir, (unsigned long long)j->id);
     if (pool_submit(co->disk, remove_work, remove_done, a) < 0)
@@ -212,20 +212,14 @@ void flow_end(struct coordinator *co, struct job *j, enum job_state state, const
     va_start(ap, fmt);
     (void)vsnprintf(reason, sizeof(reason), fmt, ap);
     va_end(ap);
-    bool busy = false;
     j->ended_unix_ms = (int64_t)clock_wall_ms();
     enter(co, j, state, reason);
     for (size_t i = 0; i < co->state.n_tasks; i++) {
         struct task *t = co->state.tasks[i];
-        if (t->job_id == j->id && task_is_open(t)) {
-            busy |= t->kind == TASK_OUTER;
+        if (t->job_id == j->id && task_is_open(t))
             task_end(co, t, TASK_CANCELLED, reason[0] ? reason : "the job has ended");
-        }
     }
-    for (uint32_t i = 0; i < j->comp.n_modules; i++)
-        busy |= j->modules[i].outer_task != 0;
-    if (!busy)
-        remove_outer_state(co, j);
+    flow_clean_up(co, j);
     core_say(co, j->id, 0, "job %llu (%s) is %s%s%s", (unsigned long long)j->id, j->spec.name,
              job_state_name(state), reason[0] ? ": " : "", reason);
 }
@@ -243,8 +237,6 @@ int flow_dataset_ready(struct coordinator *co, struct job *j, struct err *err)
                 shards[n++] = (struct ledger_shard){(uint32_t)i, j->shards[i].samples};
         if (j->ledgers[p] == NULL)
             rc = ledger_new(rng_mix(j->spec.seed, p), shards, n, &j->ledgers[p], err);
-        if (rc == 0)
-            save_ledger(co->store, j, p);
     }
     mem_free(shards);
     return rc;

@@ -13,7 +13,7 @@
 #include <time.h>
 
 #define GARBAGE_MAX 65536
-#define ORPHAN_S 3600
+#define ORPHAN_S (24 * 3600) /* a dataset is named only when the last of its shards is up */
 #define JOB_KEEP_MS (3600ll * 1000)
 
 struct names {

@@ -26,6 +26,8 @@ void member_lease(const struct coordinator *co, const struct worker *w, struct l
         .median_gap_ms =
             j ? lease_median(j->phase_gaps, j->n_phase_gaps < 32 ? j->n_phase_gaps : 32) : 0,
     };
+    if (t != NULL && t->progress_gap_ms > in.median_gap_ms)
+        in.median_gap_ms = t->progress_gap_ms;
     const struct lease_options o = {co->opt.heartbeat_ms, co->opt.lease_ms, CORE_CLOSED_MS,
                                     CORE_PROGRESS_MIN_MS};
     lease_decide(&in, &o, ret);
@@ -68,8 +70,25 @@ void member_lost(struct coordinator *co, struct worker *w, enum worker_state to,
     core_touch(co);
 }
 
+/* While nothing can be written no heartbeat is answered and nobody can join:
+ * the silence is ours. */
+static void excuse(struct coordinator *co, struct worker *w)
+{
+    uint64_t now = core_now(co);
+    struct task *t = w->task_id ? state_task(&co->state, w->task_id) : NULL;
+    if (w->heard_ms < now)
+        w->heard_ms = now;
+    if (w->closed_ms != 0 && w->closed_ms < now)
+        w->closed_ms = now;
+    if (t != NULL)
+        t->progress_ms = now;
+}
+
 void member_check(struct coordinator *co)
 {
+    for (size_t i = 0; !co->store_ok && i < co->state.n_workers; i++)
+        if (co->state.workers[i]->state == WORKER_HERE)
+            excuse(co, co->state.workers[i]);
     for (size_t i = 0; i < co->state.n_workers; i++) {
         struct worker *w = co->state.workers[i];
         if (w->state != WORKER_HERE)
@@ -83,6 +102,10 @@ void member_check(struct coordinator *co)
             (void)snprintf(text, sizeof(text), "worker %llu (%s) lost its lease: %.150s",
                            (unsigned long long)w->id, w->name, d.reason);
             core_say(co, 0, w->id, "%s", text);
+            /* It may be slow, not stuck: the next attempt gets five times as long. */
+            struct task *t = state_task(&co->state, w->task_id);
+            if (t != NULL)
+                t->progress_gap_ms = core_now(co) - t->progress_ms;
             take_lease(co, w, text);
             member_failed(co, w);
             core_touch(co);

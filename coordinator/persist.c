@@ -85,6 +85,7 @@ enum statement {
     DEL_CONTRIBUTIONS,
     PUT_ROUND,
     PUT_GRID,
+    DEL_GRID,
     PUT_METRIC,
     THIN_METRICS,
     DEL_JOB_FIRST, /* one statement per table that has a job */
@@ -116,6 +117,7 @@ static const char *const statements[STATEMENTS] = {
     [DEL_CONTRIBUTIONS] = "DELETE FROM contributions WHERE task=?",
     [PUT_ROUND] = "INSERT OR REPLACE INTO rounds VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?)",
     [PUT_GRID] = "INSERT OR REPLACE INTO grids VALUES(?,?,?,?,?,?,?,?)",
+    [DEL_GRID] = "DELETE FROM grids WHERE task=?",
     [PUT_METRIC] = "INSERT OR REPLACE INTO metrics VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
     [THIN_METRICS] = "DELETE FROM metrics WHERE job=? AND kind=1 AND n<=? AND (n&?)!=0",
     /* What hangs on modules and tasks goes before them. */
@@ -192,6 +194,12 @@ void save_job(struct store *s, const struct job *j)
               I(j->phases_done), (double)j->loss, (double)j->eval_loss);
 }
 
+void save_job_bad(struct store *s, const struct job *j, size_t n)
+{
+    const struct bad_rec *b = &j->bad[n];
+    store_put(s, PUT_BAD, "iittt", I(j->id), I(n), b->shard, b->key, b->reason);
+}
+
 void save_job_dataset(struct store *s, const struct job *j)
 {
     for (size_t i = 0; i < j->n_classes; i++)
@@ -202,8 +210,7 @@ void save_job_dataset(struct store *s, const struct job *j)
                   I(r->blob.size), I(r->samples), I(r->partition), I(r->source));
     }
     for (size_t i = 0; i < j->n_bad; i++)
-        store_put(s, PUT_BAD, "iittt", I(j->id), I(i), j->bad[i].shard, j->bad[i].key,
-                  j->bad[i].reason);
+        save_job_bad(s, j, i);
 }
 
 void save_module(struct store *s, const struct job *j, const struct module_rec *m)
@@ -300,6 +307,11 @@ void save_grid(struct store *s, const struct job *j, const struct grid_rec *g)
 {
     store_put(s, PUT_GRID, "iiiiibii", I(g->task_id), I(j->id), I(g->round), I(g->count),
               I(g->columns), g->blob.sha256, (size_t)32, I(g->blob.size), I(g->at_unix_ms));
+}
+
+void save_grid_gone(struct store *s, uint64_t task_id)
+{
+    store_put(s, DEL_GRID, "i", I(task_id));
 }
 
 void save_metric(struct store *s, uint64_t job_id, const struct view_metric *m)

@@ -26,6 +26,7 @@ void save_job(struct store *s, const struct job *j);
 void save_job_dataset(struct store *s, const struct job *j); /* classes, shards, bad samples */
 void save_job_parts(struct store *s, const struct job *j);   /* modules, paths, replicas */
 void save_job_gone(struct store *s, uint64_t job_id);        /* and all that hangs on it */
+void save_job_bad(struct store *s, const struct job *j, size_t n); /* j->bad[n] */
 void save_ledger(struct store *s, const struct job *j, uint32_t partition);
 void save_module(struct store *s, const struct job *j, const struct module_rec *m);
 void save_version(struct store *s, const struct module_rec *m, const struct version_rec *v);
@@ -34,6 +35,7 @@ void save_task(struct store *s, const struct task *t);               /* with its
 void save_task_gone(struct store *s, uint64_t task_id);
 void save_round(struct store *s, const struct job *j, const struct round_rec *r);
 void save_grid(struct store *s, const struct job *j, const struct grid_rec *g);
+void save_grid_gone(struct store *s, uint64_t task_id);
 void save_metric(struct store *s, uint64_t job_id, const struct view_metric *m);
 /* Keeps the newest loss points and ever fewer of the older ones: at most
  * METRIC_POINTS_MAX; call it when a quarter of that has come since. */

@@ -173,10 +173,8 @@ static int load_shard(struct state *st, sqlite3_stmt *q, struct err *err)
 static int load_bad(struct state *st, sqlite3_stmt *q, struct err *err)
 {
     struct job *j = state_job(st, u64(q, 0));
-    if (j == NULL || j->n_bad >= JOB_BAD_MAX)
-        return 0;
-    j->bad[j->n_bad++] = (struct bad_rec){str_dup(store_text(q, 2)), str_dup(store_text(q, 3)),
-                                          str_dup(store_text(q, 4))};
+    if (j != NULL) /* beyond the maximum only the count is kept */
+        (void)job_add_bad(j, store_text(q, 2), store_text(q, 3), store_text(q, 4));
     return 0;
 }
 
@@ -342,8 +340,13 @@ static int load_contribution(struct state *st, sqlite3_stmt *q, struct err *err)
 static int load_round(struct state *st, sqlite3_stmt *q, struct err *err)
 {
     struct job *j = state_job(st, u64(q, 0));
-    if (j == NULL || j->n_rounds >= JOB_ROUNDS_MAX)
+    if (j == NULL)
         return 0;
+    if (j->n_rounds == JOB_ROUNDS_MAX) { /* the newest stay: half at once, so that this is rare */
+        j->n_rounds = JOB_ROUNDS_MAX / 2;
+        memmove(&j->rounds[0], &j->rounds[JOB_ROUNDS_MAX - j->n_rounds],
+                j->n_rounds * sizeof(*j->rounds));
+    }
     j->rounds = mem_realloc(j->rounds, (j->n_rounds + 1) * sizeof(*j->rounds));
     struct round_rec *r = &j->rounds[j->n_rounds++];
     *r = (struct round_rec){u32(q, 1),  u32(q, 2),  u32(q, 3),  u32(q, 4),

@@ -258,6 +258,7 @@ static int apply_sample(struct coordinator *co, struct job *j, struct task *t, c
         return rc;
     if (j->n_grids == JOB_SAMPLES_MAX) {
         core_garbage(co, &j->grids[0].blob);
+        save_grid_gone(co->store, j->grids[0].task_id);
         memmove(&j->grids[0], &j->grids[1], (JOB_SAMPLES_MAX - 1) * sizeof(*j->grids));
         j->n_grids--;
     }
@@ -291,26 +292,34 @@ static bool already_named(const struct job *j, const char *shard, const char *ke
     return false;
 }
 
-/* A broken image is met again in every epoch: what has a name counts once. */
-static void take_bad(struct coordinator *co, struct job *j, const report *r)
+/* A broken image is met again in every epoch: what has a name counts once.  Of
+ * those without one the most that one phase met count; archives are cut once. */
+static void take_bad(struct coordinator *co, struct job *j, const struct task *t, const report *r)
 {
-    uint32_t fresh = r->bad_count > r->n_bad ? r->bad_count - (uint32_t)r->n_bad : 0;
+    uint32_t extra = r->bad_count > r->n_bad ? r->bad_count - (uint32_t)r->n_bad : 0, fresh = 0;
     for (size_t i = 0; i < r->n_bad; i++) {
         char shard[HASH_HEX_MAX] = "";
         if (r->bad[i]->shard_sha256.len == 32)
             (void)hash_hex(r->bad[i]->shard_sha256.data, 32, shard);
         if (already_named(j, shard, r->bad[i]->key))
             continue;
-        fresh++;
-        if (j->n_bad < JOB_BAD_MAX)
-            j->bad[j->n_bad++] = (struct bad_rec){str_dup(shard), str_ndup(r->bad[i]->key, 256),
-                                                  str_ndup(r->bad[i]->reason, 256)};
+        if (job_add_bad(j, shard, r->bad[i]->key, r->bad[i]->reason)) {
+            save_job_bad(co->store, j, j->n_bad - 1);
+            fresh++;
+        } else {
+            extra++;
+        }
+    }
+    if (t->kind == TASK_INGEST) {
+        fresh += extra;
+    } else if (extra > j->bad_unnamed) {
+        fresh += extra - j->bad_unnamed;
+        j->bad_unnamed = extra;
     }
     if (fresh == 0)
         return;
     j->bad_count += fresh;
     save_job(co->store, j);
-    save_job_dataset(co->store, j);
     if (j->bad_count > (uint32_t)j->spec.data.max_bad)
         flow_end(co, j, JOB_FAILED,
                  "%u images cannot be read, data.max_bad allows %d; the first is "
@@ -360,13 +369,14 @@ static int apply_kind(struct coordinator *co, struct job *j, struct task *t, con
 
 static void take_figures(struct task *t, const report *r)
 {
-    t->steps = r->steps;
+    /* A step takes at least one sample; the schedule goes on from this count. */
+    t->steps = r->steps < r->samples ? r->steps : (uint32_t)r->samples;
     t->samples = r->samples;
     t->loss_first = r->loss_first;
     t->loss_last = r->loss_last;
     t->loss_mean = isfinite(r->loss_mean) ? r->loss_mean : NAN;
     t->seconds = isfinite(r->seconds) ? r->seconds : 0;
-    t->steps_done = r->steps;
+    t->steps_done = t->steps;
     t->samples_done = r->samples;
 }
 
@@ -398,7 +408,7 @@ int report_apply(struct coordinator *co, struct worker *w, const Skerry__V1__Rep
         }
         member_failed(co, w);
         task_failed(co, t, r->retryable, reason);
-        take_bad(co, j, r);
+        take_bad(co, j, t, r);
         return 0;
     }
     rc = apply_kind(co, j, t, r, err);
@@ -412,6 +422,6 @@ int report_apply(struct coordinator *co, struct worker *w, const Skerry__V1__Rep
     take_figures(t, r);
     task_end(co, t, TASK_DONE, "");
     member_succeeded(co, w);
-    take_bad(co, j, r);
+    take_bad(co, j, t, r);
     return 0;
 }

@@ -37,8 +37,7 @@ bool rounds_finished(const struct job *j)
     return true;
 }
 
-static const struct contribution *contribution_to(const struct task *t, uint64_t module,
-                                                  uint64_t base)
+static struct contribution *contribution_to(const struct task *t, uint64_t module, uint64_t base)
 {
     for (size_t i = 0; i < t->n_contributions; i++)
         if (t->contributions[i].module_id == module && t->contributions[i].base_version == base)
@@ -90,8 +89,7 @@ static void make_phase(struct coordinator *co, struct job *j, uint32_t p)
         t->path = p;
         t->replica = r;
         t->round = path->round;
-        t->first_step = j->spec.outer.steps ? (uint64_t)path->round * (uint64_t)j->spec.outer.steps
-                                            : path->replicas[r].step;
+        t->first_step = path->replicas[r].step;
         path->replicas[r].task_id = t->id;
         if (!task_take_samples(co, j, t)) {
             flow_end(co, j, JOB_FAILED, "no samples are left for replica %u of path %u", r, p);
@@ -161,6 +159,7 @@ static void settle_replicas(struct coordinator *co, struct job *j, uint32_t p,
         if (t->state != TASK_DONE) {
             (void)snprintf(reason, sizeof(reason), "round %u of path %u was closed without it",
                            rec->round, p);
+            rr->step = t->first_step + (uint64_t)j->spec.outer.steps; /* the schedule goes on */
             task_end(co, t, TASK_CANCELLED, reason);
             continue;
         }
@@ -168,7 +167,7 @@ static void settle_replicas(struct coordinator *co, struct job *j, uint32_t p,
         member_verdict(co, t->worker_id, t->id, ok, reason);
         rr->owner = t->worker_id;
         rr->samples_last = full_phase(j, t);
-        rr->step += t->steps;
+        rr->step = t->first_step + t->steps;
         if (ok)
             sum_task(rec, t, &loss, &weight);
     }
@@ -461,6 +460,35 @@ static void note_refused(struct coordinator *co, const struct outer_step *step)
     }
 }
 
+static bool folded(const struct outer_step *step, uint64_t task_id)
+{
+    for (size_t i = 0; i < step->n_contributions; i++)
+        if (step->contributions[i].tag == task_id)
+            return true;
+    return false;
+}
+
+/* What was reported while the step ran (after the grace) is not in the version:
+ * its sender must not take it for applied. */
+static void note_late(struct coordinator *co, const struct job *j, const struct module_rec *m,
+                      const struct outer_step *step)
+{
+    for (uint32_t p = 0; p < j->comp.n_paths; p++)
+        for (uint32_t r = 0; path_crosses(j, p, m) && r < j->comp.paths[p].replicas; r++) {
+            uint64_t id = j->paths[p].replicas[r].task_id;
+            struct task *t = id ? state_task(&co->state, id) : NULL;
+            if (t == NULL || t->state != TASK_DONE || folded(step, t->id))
+                continue;
+            struct contribution *c = contribution_to(t, m->id, step->base);
+            if (c == NULL || c->refused)
+                continue;
+            c->refused = true;
+            (void)snprintf(t->reason, sizeof(t->reason), "it came after round %u was closed",
+                           t->round + 1);
+            save_task(co->store, t);
+        }
+}
+
 /* Too few good ones: the refused phases are done again, by somebody. */
 static void redo_refused(struct coordinator *co, struct job *j, const struct outer_step *step)
 {
@@ -548,8 +576,11 @@ static void prune_when_durable(struct coordinator *co, const struct outer_step *
 static void apply_step(struct coordinator *co, struct job *j, struct module_rec *m,
                        struct outer_step *step)
 {
-    note_refused(co, step);
+    /* A fault of ours says nothing about the contributions: they are looked at again. */
+    if (step->rc == 0 || step->rc == -ERR_LIMIT)
+        note_refused(co, step);
     if (step->rc == 0) {
+        note_late(co, j, m, step);
         adopt_step(co, j, m, step);
         prune_when_durable(co, step);
         return;
@@ -575,6 +606,8 @@ static void step_done(struct outer_step *step)
     if (m != NULL && !co->closing && !job_is_ended(j) && step->rc != -ERR_CANCELLED &&
         m->version == step->base)
         apply_step(co, j, m, step);
+    if (j != NULL && !co->closing && job_is_ended(j))
+        flow_clean_up(co, j); /* it could not while the step ran */
     outer_step_release(step);
     mem_free(step);
     mem_free(run);

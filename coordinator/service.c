@@ -161,8 +161,14 @@ static void fill_worker(struct coordinator *co, struct worker *w, const Skerry__
         w->verdicts[i].told = false;
 }
 
-static void attach(struct worker *w, struct rpc_peer *peer)
+static void attach(struct coordinator *co, struct worker *w, struct rpc_peer *peer)
 {
+    uint64_t id = (uint64_t)(uintptr_t)rpc_peer_user(peer);
+    struct worker *other = id != 0 && id != w->id ? state_worker(&co->state, id) : NULL;
+    if (other != NULL && other->peer == peer) { /* another identity on the same connection */
+        member_unpark(co, other, "another worker has joined on this connection");
+        member_closed(co, other);
+    }
     if (w->peer != NULL && w->peer != peer) {
         rpc_peer_set_user(w->peer, NULL);
         rpc_peer_kick(w->peer, "the worker has connected anew");
@@ -205,7 +211,7 @@ static void on_join(void *arg, struct rpc_request *req, const ProtobufCMessage *
     if (!again)
         new_instance(co, w, m);
     fill_worker(co, w, m, peer);
-    attach(w, peer);
+    attach(co, w, peer);
     co->counters_dirty = true;
     save_worker(co->store, w);
     if (!again)
@@ -266,7 +272,8 @@ static void take_progress(struct coordinator *co, struct worker *w, struct task 
         if (t->kind == TASK_TRAIN && j != NULL)
             j->paths[t->path].replicas[t->replica].loss = p->loss;
     }
-    if (j != NULL && t->kind == TASK_TRAIN)
+    /* On a full disk the points of the curve are let go: they would pile up. */
+    if (j != NULL && t->kind == TASK_TRAIN && core_writable(co, NULL) == 0)
         metrics_points(co, j, t, p->points, p->n_points);
 }
 

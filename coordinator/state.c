@@ -1,6 +1,7 @@
 #include "coordinator/state.h"
 
 #include "common/base/mem.h"
+#include "common/base/str.h"
 
 #include <math.h>
 #include <string.h>
@@ -74,6 +75,7 @@ static void free_job(struct job *j)
         mem_free(j->bad[i].key);
         mem_free(j->bad[i].reason);
     }
+    mem_free(j->bad);
     mem_free(j->rounds);
     mem_free(j->grids);
     composition_release(&j->comp);
@@ -266,6 +268,16 @@ void state_set_task_state(struct state *s, struct task *t, enum task_state to)
         s->n_open--;
     else if (!was && is)
         s->n_open++;
+}
+
+bool job_add_bad(struct job *j, const char *shard, const char *key, const char *reason)
+{
+    if (j->n_bad == JOB_BAD_MAX)
+        return false;
+    j->bad = mem_realloc(j->bad, (j->n_bad + 1) * sizeof(*j->bad));
+    j->bad[j->n_bad++] =
+        (struct bad_rec){str_ndup(shard, 256), str_ndup(key, 256), str_ndup(reason, 256)};
+    return true;
 }
 
 void job_build(struct state *s, struct job *j)

@@ -37,7 +37,7 @@ struct rpc_request;
 #define TASKS_ENDED_MAX 256 /* kept per job, beside the open ones */
 #define JOB_SHARDS_MAX 65536
 #define JOB_CLASSES_MAX 4096
-#define JOB_BAD_MAX 64       /* bad samples kept by name */
+#define JOB_BAD_MAX 1024     /* bad samples kept by name */
 #define JOB_SAMPLES_MAX 1024 /* grids kept per job */
 #define JOB_ROUNDS_MAX 4096  /* round records kept in memory; all are in the store */
 #define TASK_RANGES_MAX 4096 /* as TrainTask.ranges */
@@ -173,7 +173,7 @@ struct task {
     uint32_t steps_done, steps_total;          /* (m) from heartbeats */
     uint64_t samples_done;                     /* (m) */
     uint64_t progress_mark;                    /* (m) hash of what counts as progress */
-    uint64_t progress_gap_ms;                  /* (m) longest gap seen between progress */
+    uint64_t progress_gap_ms;                  /* (m) after which it was last taken for stuck */
     char activity[129];                        /* (m) */
     float loss;                                /* (m) */
 };
@@ -234,7 +234,7 @@ struct module_rec {
 
 struct replica_rec {
     uint64_t owner;        /* worker that did the last phase; 0: nobody */
-    uint64_t step;         /* inner steps in accepted phases, all owners */
+    uint64_t step;         /* at which the current phase starts, or the next one */
     uint64_t task_id;      /* of the current phase; 0: none */
     uint64_t samples_last; /* that its last phase used, or would have in its time */
     float loss;            /* (m) newest; NAN */
@@ -281,9 +281,10 @@ struct job {
     size_t n_classes;
     struct shard_rec *shards;
     size_t n_shards, cap_shards;
-    struct bad_rec bad[JOB_BAD_MAX];
+    struct bad_rec *bad;
     size_t n_bad;
     uint32_t bad_count;
+    uint32_t bad_unnamed;       /* (m) in bad_count beside those */
     struct ledger **ledgers;    /* comp.n_partitions of them; NULL before the data is there */
     struct module_rec *modules; /* comp.n_modules */
     struct path_rec *paths;     /* comp.n_paths */
@@ -345,6 +346,9 @@ void state_drop_job(struct state *s, struct job *j);
 
 /* Every change of a task's state goes through here: it keeps n_open. */
 void state_set_task_state(struct state *s, struct task *t, enum task_state to);
+
+/* Keeps the name of a bad sample; false at JOB_BAD_MAX. */
+bool job_add_bad(struct job *j, const char *shard, const char *key, const char *reason);
 
 /* Makes modules, paths and replicas from j->comp. */
 void job_build(struct state *s, struct job *j);

@@ -106,7 +106,6 @@ void task_settle(struct coordinator *co, struct task *t, uint64_t done)
     mem_free(t->ranges);
     t->ranges = NULL;
     t->n_ranges = 0;
-    save_ledger(co->store, state_job(&co->state, t->job_id), part);
 }
 
 bool task_take_samples(struct coordinator *co, struct job *j, struct task *t)
@@ -128,7 +127,6 @@ bool task_take_samples(struct coordinator *co, struct job *j, struct task *t)
     mem_free(t->ranges);
     t->ranges = mem_realloc(ranges, n * sizeof(*ranges));
     t->n_ranges = n;
-    save_ledger(co->store, j, cp->partition);
     return true;
 }
 

@@ -233,7 +233,7 @@ static struct job *fill_job(struct state *st)
         j->shards[i] = (struct shard_rec){
             {{(uint8_t)i}, 99}, 10 * (i == 2 ? 2 : 1), i == 1 ? SHARD_HOLDOUT : 0, 0};
     assert_int_equal(ledger_new(rng_mix(3, 0), shards, 2, &j->ledgers[0], NULL), 0);
-    j->bad[j->n_bad++] = (struct bad_rec){str_dup("ab"), str_dup("k"), str_dup("broken")};
+    assert_true(job_add_bad(j, "ab", "k", "broken"));
     j->bad_count = 1;
     for (uint64_t v = 0; v < 4; v++)
         j->modules[0].versions[j->modules[0].n_versions++] =
@@ -383,6 +383,30 @@ static void test_state(void **state)
     state_release(&b);
 }
 
+/* Of a long history the newest rounds come back. */
+static void test_long_history(void **state)
+{
+    struct state a, b;
+    struct err err = {0};
+    fresh();
+    make_state(&a);
+    struct store *s = open_state();
+    save_all(s, &a);
+    const uint32_t n = JOB_ROUNDS_MAX + 10;
+    for (uint32_t i = 0; i < n; i++)
+        save_round(s, a.jobs[0], &(struct round_rec){.round = i});
+    assert_int_equal(store_commit(s, &err), 0);
+    state_init(&b);
+    assert_int_equal(persist_load(s, &b, &err), 0);
+    const struct job *j = b.jobs[0];
+    assert_true(j->n_rounds >= JOB_ROUNDS_MAX / 2);
+    assert_int_equal(j->rounds[j->n_rounds - 1].round, n - 1);
+    assert_int_equal(j->rounds[0].round, n - j->n_rounds);
+    store_close(s);
+    state_release(&a);
+    state_release(&b);
+}
+
 static void count_metric(void *arg, const struct view_metric *m)
 {
     struct {
@@ -422,13 +446,10 @@ static void test_metrics_bounded(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values),
-        cmocka_unit_test(test_migrates),
-        cmocka_unit_test(test_not_a_database),
-        cmocka_unit_test(test_full_disk),
-        cmocka_unit_test(test_kill),
-        cmocka_unit_test(test_state),
-        cmocka_unit_test(test_metrics_bounded),
+        cmocka_unit_test(test_values),         cmocka_unit_test(test_migrates),
+        cmocka_unit_test(test_not_a_database), cmocka_unit_test(test_full_disk),
+        cmocka_unit_test(test_kill),           cmocka_unit_test(test_state),
+        cmocka_unit_test(test_long_history),   cmocka_unit_test(test_metrics_bounded),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
