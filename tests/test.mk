@@ -20,8 +20,11 @@ check-sanitizers: ## unit tests under asan+ubsan and tsan
 check-clang: ## everything compiles with clang without a warning
 	@$(MAKE) --no-print-directory all CC=clang WERROR=1 BUILD=debug BUILD_DIR=$(BUILD_DIR)/clang
 
-check-ref: all $(patsubst tests/tools/%.c,$(O)/tests/tools/%,$(wildcard tests/tools/*/*.c)) ## against PyTorch
+# Small programs that tests in Python call.
+TOOLS := $(patsubst tests/tools/%.c,$(O)/tests/tools/%,$(wildcard tests/tools/*/*.c))
+
+check-ref: all $(TOOLS) ## the model, its training, samples and export against PyTorch
 	SKERRY_BUILD=$(BUILD_DIR) $(PYTHON) -m pytest -q -p no:cacheprovider tests/reference
 
-check-int: all ## real daemons on loopback, the HTTP API, the page in Chromium (T=test_x.py: one)
+check-int: all $(TOOLS) ## real daemons on loopback, the HTTP API, the page in Chromium (T=test_x.py: one)
 	SKERRY_BIN=$(BIN) SKERRY_BUILD=$(BUILD_DIR) $(PYTHON) -m pytest -q -p no:cacheprovider $(if $(T),tests/integration/$(T),tests/integration)
