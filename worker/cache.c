@@ -365,6 +365,12 @@ uint64_t cache_used_bytes(struct cache *c)
     return bytes;
 }
 
+int cache_set_limit(struct cache *c, uint64_t limit_bytes, struct err *err)
+{
+    c->limit = limit_bytes;
+    return cache_reserve(c, 0, err);
+}
+
 uint64_t cache_limit_bytes(const struct cache *c)
 {
     return c->limit;

@@ -52,6 +52,9 @@ int cache_added(struct cache *c, const uint8_t sha256[32], struct err *err);
 
 void cache_remove(struct cache *c, const uint8_t sha256[32]);
 
+/* Another limit from now on; what is over it goes.  Before other threads use c. */
+int cache_set_limit(struct cache *c, uint64_t limit_bytes, struct err *err);
+
 uint64_t cache_used_bytes(struct cache *c);
 uint64_t cache_limit_bytes(const struct cache *c);
 

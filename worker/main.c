@@ -174,14 +174,16 @@ static int open_disk(struct daemon *d, struct err *err)
     if (rc < 0)
         return rc;
     uint64_t limit = d->opt.cache_limit, free_bytes;
-    if (limit == 0) {
-        if ((rc = file_disk_free(d->dir.dir, &free_bytes, err)) < 0)
-            return rc;
-        limit = free_bytes / 10 * 9;
-        limit = limit < CACHE_MIN_BYTES ? CACHE_MIN_BYTES : limit;
-    }
     if ((rc = cache_open(d->dir.blobs, limit, &d->cache, err)) < 0)
         return rc;
+    if (limit == 0) { /* what is cached already counts as free: a restart must not shrink it */
+        if ((rc = file_disk_free(d->dir.dir, &free_bytes, err)) < 0)
+            return rc;
+        limit = (free_bytes + cache_used_bytes(d->cache)) / 10 * 9;
+        limit = limit < CACHE_MIN_BYTES ? CACHE_MIN_BYTES : limit;
+        if ((rc = cache_set_limit(d->cache, limit, err)) < 0)
+            return rc;
+    }
     d->modules = modules_open(d->dir.held, d->cache);
     return 0;
 }

@@ -42,6 +42,18 @@ static void remove_at(struct modules *m, size_t i)
     m->n--;
 }
 
+static uint64_t held_bytes(const struct modules *m)
+{
+    uint64_t sum = 0, size;
+    for (size_t i = 0; i < m->n; i++) {
+        char path[CACHE_PATH_MAX];
+        cache_path(m->cache, m->held[i].sha256, path);
+        if (file_size(path, &size, NULL) == 0)
+            sum += size;
+    }
+    return sum;
+}
+
 static void remember(struct modules *m, const struct held *h)
 {
     for (size_t i = 0; i < m->n; i++)
@@ -53,6 +65,9 @@ static void remember(struct modules *m, const struct held *h)
         remove_at(m, 0);
     cache_pin(m->cache, h->sha256);
     m->held[m->n++] = *h;
+    /* Versions of jobs that are over must not fill the cache: they are pinned. */
+    while (m->n > 1 && held_bytes(m) > cache_limit_bytes(m->cache) / 2)
+        remove_at(m, 0);
 }
 
 /* "MODULE VERSION SHA256" a line. */

@@ -7,7 +7,8 @@
  *
  * A version is a full safetensors file in the blob cache, named by the hash that
  * it has everywhere.  The newest of each module is pinned and remembered in a
- * small file, so that a restarted worker fetches deltas only.
+ * small file, so that a restarted worker fetches deltas only; together they take
+ * at most half of the cache, the longest unused are let go.
  *
  * modules_held on any thread; the rest on the compute thread. */
 #ifndef WORKER_MODULES_H
