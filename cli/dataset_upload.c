@@ -41,6 +41,14 @@ static int open_dataset(const char *job_path, struct job_file *job, struct err *
                      "or add images",
                      job_path, job->spec.train.batch,
                      (unsigned long long)dataset_samples(job->dataset));
+    uint64_t shards =
+        rc == 0 ? dataset_samples(job->dataset) / (uint64_t)job->spec.data.shard_samples + 2 : 0;
+    if (shards > DATASET_SHARDS_MAX) /* the last ones, held out or not, may be short */
+        rc = err_set(err, -ERR_CONFIG,
+                     "%s: %llu images make up to %llu shards of %d, at most %d are possible; "
+                     "raise data.shard_samples",
+                     job_path, (unsigned long long)dataset_samples(job->dataset),
+                     (unsigned long long)shards, job->spec.data.shard_samples, DATASET_SHARDS_MAX);
     return rc;
 }
 

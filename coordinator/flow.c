@@ -15,10 +15,31 @@
 
 /* ---- submit -------------------------------------------------------------- */
 
+/* A phase bounded by steps gets all its samples at once: can it? */
+static int check_phase(const struct job_spec *spec, uint64_t shards, uint64_t samples,
+                       struct err *err)
+{
+    uint64_t want = (uint64_t)spec->outer.steps * (uint64_t)spec->train.batch;
+    if (want > RANGES_TAKEN_MAX * (samples / shards))
+        return err_set(err, -ERR_CONFIG,
+                       "a phase takes %llu images (outer.steps x train.batch), that is more than "
+                       "%d pieces of shards of about %llu; raise data.shard_samples, or lower "
+                       "outer.steps",
+                       (unsigned long long)want, RANGES_TAKEN_MAX,
+                       (unsigned long long)(samples / shards));
+    if (want * (uint64_t)spec->recipe.replicas > samples * LEDGER_EPOCHS_OPEN_MAX)
+        return err_set(err, -ERR_CONFIG,
+                       "a round takes %llu images from each of %d replicas, more than %d times "
+                       "the dataset of %llu; lower outer.steps",
+                       (unsigned long long)want, spec->recipe.replicas, LEDGER_EPOCHS_OPEN_MAX,
+                       (unsigned long long)samples);
+    return 0;
+}
+
 static int check_dataset(struct coordinator *co, const struct job_spec *spec,
                          const struct view_submit *s, struct err *err)
 {
-    uint64_t train = 0;
+    uint64_t train = 0, shards = 0;
     if (spec->data.path == NULL) {
         if (s->n_shards > 0)
             return err_set(err, -EINVAL, "data.url is given and shards as well: expected one");
@@ -47,10 +68,11 @@ static int check_dataset(struct coordinator *co, const struct job_spec *spec,
         if (s->shards[i].samples == 0)
             return err_set(err, -EINVAL, "shard %zu has no samples", i);
         train += s->shards[i].holdout ? 0 : s->shards[i].samples;
+        shards += !s->shards[i].holdout;
     }
     if (train == 0)
         return err_set(err, -EINVAL, "the dataset has no samples to train on, all are held out");
-    return 0;
+    return check_phase(spec, shards, train, err);
 }
 
 static void add_shard(struct job *j, const struct shard_rec *r)
@@ -235,7 +257,12 @@ int flow_dataset_ready(struct coordinator *co, struct job *j, struct err *err)
         for (size_t i = 0; i < j->n_shards; i++)
             if (j->shards[i].partition == p)
                 shards[n++] = (struct ledger_shard){(uint32_t)i, j->shards[i].samples};
-        if (j->ledgers[p] == NULL)
+        uint64_t samples = 0;
+        for (size_t i = 0; i < n; i++)
+            samples += shards[i].samples;
+        if (j->ledgers[p] == NULL && n > 0)
+            rc = check_phase(&j->spec, n, samples, err);
+        if (rc == 0 && j->ledgers[p] == NULL)
             rc = ledger_new(rng_mix(j->spec.seed, p), shards, n, &j->ledgers[p], err);
     }
     mem_free(shards);

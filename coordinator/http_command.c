@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/base/dataset.h"
 #include "common/base/err.h"
 #include "common/base/hash.h"
 #include "common/base/job.h"
@@ -19,7 +20,7 @@
 #include "coordinator/view.h"
 
 #define CLASSES_MAX 4096
-#define SHARDS_MAX 32768
+#define SHARDS_MAX DATASET_SHARDS_MAX
 #define BAD_MAX 1024
 #define UPLOAD_MAX_BYTES 1099511627776.0 /* 1 TiB */
 #define UPLOAD_TICKET_S 3600

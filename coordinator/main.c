@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 enum { EXIT_OK = 0, EXIT_FAULT = 1, EXIT_CONFIG = 2, EXIT_BUSY = 3 };
@@ -229,6 +230,17 @@ static int start(const struct flags *f, struct settings *s, struct err *err)
     return rc;
 }
 
+/* A thousand workers are a thousand connections, and an outer step opens a file
+ * for each contribution. */
+static void allow_many_files(void)
+{
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+        files.rlim_cur = files.rlim_max;
+        (void)setrlimit(RLIMIT_NOFILE, &files); /* with fewer it works as far as they go */
+    }
+}
+
 int main(int argc, char **argv)
 {
     struct flags f = {0};
@@ -239,6 +251,7 @@ int main(int argc, char **argv)
         return status;
     /* Few threads share few arenas: the coordinator must stay small. */
     (void)mallopt(M_ARENA_MAX, 2);
+    allow_many_files();
     pid_t parent = getppid();
     if (f.die_with_parent && (prctl(PR_SET_PDEATHSIG, SIGTERM) != 0 || getppid() != parent))
         return EXIT_FAULT;

@@ -12,7 +12,6 @@
 #define ATTEMPTS_MAX 100
 #define BACKOFF_MS 1000u
 #define FIRST_BATCHES 64      /* of a first phase bounded by time, when no speed is known */
-#define RANGES_TAKEN_MAX 2048 /* with their tickets a task must fit a frame of 1 MiB */
 
 struct task *task_make(struct coordinator *co, struct job *j, enum task_kind kind)
 {

@@ -30,6 +30,7 @@ struct err;
 #define DATASET_CLASSES_MAX 4096
 #define DATASET_SAMPLES_MAX (64u << 20)
 #define DATASET_IMAGE_MAX (64u << 20) /* bytes of one encoded image */
+#define DATASET_SHARDS_MAX 32768      /* of a job that brings its dataset */
 #define DATASET_BAD_NAMED 64          /* bad images kept by name */
 
 struct dataset;

@@ -674,6 +674,12 @@ static void test_refused_jobs(void **state)
     shard.holdout = true;
     assert_int_equal(view_job_submit(r->co, &s, &id, &err), -EINVAL);
     assert_non_null(strstr(err.msg, "held out"));
+    shard.holdout = false;
+    s.spec = "name: fake\ndata: {path: x, image_size: 16}\n"
+             "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
+             "train: {batch: 4}\nouter: {rounds: 2, steps: 2049}\n";
+    assert_int_equal(view_job_submit(r->co, &s, &id, &err), -ERR_CONFIG); /* 4 images */
+    assert_non_null(strstr(err.msg, "data.shard_samples"));
     s.spec = "name: x\nspeed: 3\n";
     assert_int_equal(view_job_submit(r->co, &s, &id, &err), -ERR_CONFIG);
     assert_non_null(strstr(err.msg, "speed"));
