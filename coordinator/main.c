@@ -163,15 +163,22 @@ static void on_signal(void *arg, int signo)
     loop_stop(arg);
 }
 
+/* To a person at a terminal, commands to paste.  To a file or a journal, which
+ * others may read, only where the tokens are: they are passwords. */
 static void greet(const struct coordinator *co, const char *dir)
 {
-    (void)printf("coordinatord %s is ready. State: %s\n\n"
-                 "On each worker:\n    workerd --join %s\n\n"
-                 "On your machine:\n    export SKERRY_TOKEN=%s\n    skerry status\n\n"
-                 "Dashboard:\n    %s/?token=%s\n\n"
-                 "The tokens are passwords; they are also in %s/worker.token and user.token.\n",
-                 SKERRY_VERSION, dir, coordinator_worker_token(co), coordinator_user_token(co),
-                 coordinator_http_url(co), coordinator_user_token(co), dir);
+    if (isatty(STDOUT_FILENO))
+        (void)printf("coordinatord %s is ready. State: %s\n\n"
+                     "On each worker:\n    workerd --join %s\n\n"
+                     "On your machine:\n    skerry login %s\n\n"
+                     "Dashboard:\n    %s/?token=%s\n\n"
+                     "The tokens are passwords; they are also in %s/worker.token and user.token.\n",
+                     SKERRY_VERSION, dir, coordinator_worker_token(co), coordinator_user_token(co),
+                     coordinator_http_url(co), coordinator_user_token(co), dir);
+    else
+        (void)printf("coordinatord %s is ready at %s. State: %s; tokens: worker.token and "
+                     "user.token there\n",
+                     SKERRY_VERSION, coordinator_http_url(co), dir);
     (void)fflush(stdout);
 }
 
