@@ -51,6 +51,7 @@ struct agent {
     bool revoked;
     bool saving;   /* the local checkpoint is being written */
     bool finished; /* only `saving` is waited for */
+    bool cut;      /* the connection was lost while blobs were fetched */
 
     struct loop_timer *retry, *leave_timer;
     uint64_t call; /* ASSIGN or REPORT in flight; 0: none */
@@ -297,6 +298,14 @@ static void on_fetched(void *arg, int code, const char *detail)
     a->fetch = NULL;
     if (gone(a))
         return;
+    if (code < 0 && (a->cut || !session_joined(a->session))) {
+        /* The coordinator is away, or was: no fault of the task. */
+        log_info("agent", "%s; fetching again when the coordinator is back", detail);
+        progress_activity(&a->w->progress, "waiting for the coordinator");
+        if (session_joined(a->session))
+            plan(a); /* else on_joined does */
+        return;
+    }
     a->state = AGENT_RUNNING;
     if (code == 0 && (code = submit(a, run_work, run_done)) < 0)
         detail = "too many jobs wait for the compute thread";
@@ -329,6 +338,7 @@ static void plan_done(void *arg, int rc)
 static void plan(struct agent *a)
 {
     a->state = AGENT_PLANNING;
+    a->cut = false;
     progress_activity(&a->w->progress, "looking for blobs");
     int rc = submit(a, plan_work, plan_done);
     if (rc < 0)
@@ -433,6 +443,8 @@ static void on_joined(void *arg, bool again)
     (void)again; /* the heartbeat carries the lease that is still held */
     if (a->state == AGENT_IDLE)
         ask(a);
+    else if (a->state == AGENT_FETCHING && !a->fetch)
+        plan(a);
     else if (a->state == AGENT_UPLOADING && a->upload)
         upload_resume(a->upload);
     else if (a->state == AGENT_REPORTING && !a->finished)
@@ -441,7 +453,8 @@ static void on_joined(void *arg, bool again)
 
 static void on_lost(void *arg)
 {
-    (void)arg; /* calls in flight fail by themselves; the task goes on */
+    struct agent *a = arg; /* calls in flight fail by themselves; the task goes on */
+    a->cut |= a->state == AGENT_FETCHING;
 }
 
 static void on_failed(void *arg, const struct err *why)
