@@ -11,7 +11,7 @@
 
 #define ATTEMPTS_MAX 100
 #define BACKOFF_MS 1000u
-#define FIRST_BATCHES 64      /* of a first phase bounded by time, when no speed is known */
+#define FIRST_BATCHES 64 /* of a first phase bounded by time, when no speed is known */
 
 struct task *task_make(struct coordinator *co, struct job *j, enum task_kind kind)
 {
