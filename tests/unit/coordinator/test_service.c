@@ -807,7 +807,7 @@ static void test_bad_samples(void **state)
     struct rig *r = *state;
     struct fake *a = &r->workers[0];
     Skerry__V1__BadSample bad[NAMED], *list[NAMED];
-    char keys[NAMED][16];
+    char keys[NAMED][24];
     assert_int_equal(join(r, a, SKERRY_VERSION), 0);
     struct job *j = state_job(&r->co->state, submit(r));
     do_init(r, a);
