@@ -173,8 +173,10 @@ static uint64_t total_steps(const struct job *j, const struct task *t)
     uint64_t rounds = (uint64_t)j->spec.outer.rounds;
     if (j->spec.outer.steps > 0)
         return rounds * (uint64_t)j->spec.outer.steps;
-    const struct replica_rec *r = &j->paths[t->path].replicas[t->replica];
-    return t->round > 0 ? r->step * rounds / t->round : 0;
+    /* Bounded by time: as many in each phase to come as the last one would have done in full. */
+    uint64_t phase =
+        j->paths[t->path].replicas[t->replica].samples_last / (uint64_t)j->spec.train.batch;
+    return phase > 0 ? t->first_step + (rounds - t->round) * phase : 0;
 }
 
 static void add_train(struct building *b, Skerry__V1__Task *msg)

@@ -832,6 +832,31 @@ static void test_bad_samples(void **state)
     }
 }
 
+/* Phases bounded by time: the schedule's end is foretold from the last phase. */
+static void test_seconds(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0];
+    assert_int_equal(join(r, a, SKERRY_VERSION), 0);
+    struct job *j = state_job(&r->co->state, submit(r));
+    j->spec.outer.steps = 0;
+    j->spec.outer.seconds = 10;
+    do_init(r, a);
+    for (int replica = 0; replica < 2; replica++) {
+        struct result x;
+        assign(r, a, TASK_TRAIN);
+        assert_int_equal(a->task->train->seconds, 10);
+        assert_int_equal(a->task->train->total_steps, 0); /* nobody knows yet */
+        struct blob_ref blob = contribute(r, a->task, 7, 0.01f);
+        begin_result(&x, a->task, &blob);
+        x.m.seconds = 1; /* 8 samples, then there were no more */
+        assert_true(report(r, a, &x));
+    }
+    assign(r, a, TASK_TRAIN);
+    assert_int_equal(a->task->train->first_step, 2);
+    assert_int_equal(a->task->train->total_steps, 2 + 80 / 4);
+}
+
 /* A connection belongs to the worker that joined on it last. */
 static void test_two_workers_on_a_connection(void **state)
 {
@@ -887,6 +912,7 @@ int main(void)
         LIVE(test_fault_of_ours),
         LIVE(test_cancelled_in_a_step),
         LIVE(test_bad_samples),
+        LIVE(test_seconds),
         LIVE(test_two_workers_on_a_connection),
         LIVE(test_excused),
     };
