@@ -88,9 +88,9 @@ int cmd_run(int argc, char **argv)
     const char *out = "out";
     int workers = 2, threads = 0;
     const struct args_flag flags[] = {
-        {"workers", 'w', ARGS_INT, &workers, "N", "workers to start (default 2)", .min = 1,
+        {"workers", 'w', ARGS_INT, &workers, "N", "workers to start", .min = 1,
          .max = SWARM_WORKERS_MAX},
-        {"out", 'o', ARGS_STR, &out, "DIR", "folder for the results (default out)"},
+        {"out", 'o', ARGS_STR, &out, "DIR", "folder for the results"},
         {"threads", 0, ARGS_INT, &threads, "N", "of each worker (default: the cores, shared)",
          .min = 1, .max = 1024},
         {"device", 0, ARGS_STR, &run.swarm.device, "NAME", "auto, cpu or cuda:N"},

@@ -140,7 +140,7 @@ int cmd_sample(int argc, char **argv)
     const struct args_flag flags[] = {
         CLI_FLAG_SERVER(&cli),
         CLI_FLAG_JSON(&cli),
-        {"out", 'o', ARGS_STR, &o.out, "FILE", "where the PNG goes (default samples.png)"},
+        {"out", 'o', ARGS_STR, &o.out, "FILE", "where the PNG goes"},
         {"count", 'n', ARGS_U64, &o.count, "N", "samples", .min = 1, .max = 1024},
         {"labels", 0, ARGS_STR, &o.labels, "A,B,..", "class numbers, cycled"},
         {"steps", 0, ARGS_U64, &o.steps, "N", "steps of the ODE solver", .min = 1, .max = 1000},
@@ -180,7 +180,7 @@ int cmd_export(int argc, char **argv)
     const struct args_flag flags[] = {
         CLI_FLAG_SERVER(&cli),
         CLI_FLAG_JSON(&cli),
-        {"out", 'o', ARGS_STR, &out, "DIR", "the folder (default model)"},
+        {"out", 'o', ARGS_STR, &out, "DIR", "the folder"},
         {"raw", 0, ARGS_BOOL, &raw, NULL, "the newest weights instead of their average"},
         {0},
     };

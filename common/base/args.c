@@ -219,7 +219,8 @@ int args_parse(struct args *a, int argc, char **argv, struct err *err)
     return check_required(a, seen, err);
 }
 
-/* The default as it stands in the storage; "" when there is nothing to say. */
+/* The default as it stands in the storage; "" for 0 and none, which stand for
+ * "not given". */
 static void default_text(const struct args_flag *f, char *out, size_t size)
 {
     out[0] = '\0';
@@ -227,11 +228,11 @@ static void default_text(const struct args_flag *f, char *out, size_t size)
         (void)snprintf(out, size, " (required)");
     else if (f->type == ARGS_STR && *(const char **)f->out)
         (void)snprintf(out, size, " (default %s)", *(const char **)f->out);
-    else if (f->type == ARGS_INT)
+    else if (f->type == ARGS_INT && *(int *)f->out != 0)
         (void)snprintf(out, size, " (default %d)", *(int *)f->out);
-    else if (f->type == ARGS_DOUBLE)
+    else if (f->type == ARGS_DOUBLE && *(double *)f->out != 0)
         (void)snprintf(out, size, " (default %g)", *(double *)f->out);
-    else if (f->type == ARGS_U64)
+    else if (f->type == ARGS_U64 && *(uint64_t *)f->out != 0)
         (void)snprintf(out, size, " (default %llu)", (unsigned long long)*(uint64_t *)f->out);
     else if (f->type == ARGS_DURATION_MS)
         (void)snprintf(out, size, " (default %gs)", (double)*(uint64_t *)f->out / 1000);
