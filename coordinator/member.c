@@ -9,6 +9,8 @@
 
 #include <string.h>
 
+#define STUCK_MAX_MS (5u * 60 * 1000) /* patience with a slow step ends at five times that */
+
 void member_heard(struct coordinator *co, struct worker *w)
 {
     w->heard_ms = core_now(co);
@@ -106,6 +108,8 @@ void member_check(struct coordinator *co)
             struct task *t = state_task(&co->state, w->task_id);
             if (t != NULL)
                 t->progress_gap_ms = core_now(co) - t->progress_ms;
+            if (t != NULL && t->progress_gap_ms > STUCK_MAX_MS)
+                t->progress_gap_ms = STUCK_MAX_MS;
             take_lease(co, w, text);
             member_failed(co, w);
             core_touch(co);

@@ -586,7 +586,7 @@ static void apply_step(struct coordinator *co, struct job *j, struct module_rec 
         return;
     }
     outer_failed(co, j, m, step->reason);
-    if (step->rc == -ERR_LIMIT) {
+    if (step->rc == -ERR_LIMIT && step->accepted < step->n_contributions) {
         m->retry_ms = 0; /* new contributions decide, not time */
         redo_refused(co, j, step);
     }
