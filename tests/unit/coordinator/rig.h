@@ -1,0 +1,420 @@
+/* A whole coordinator on a loopback port, driven by fake workers through real RPC. */
+#ifndef TESTS_UNIT_COORDINATOR_RIG_H
+#define TESTS_UNIT_COORDINATOR_RIG_H
+
+#include "tests/unit/outer/fixture.h"
+
+#include <errno.h>
+#include <math.h>
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/net/loop.h"
+#include "common/net/rpc.h"
+#include "coordinator/core.h"
+#include "proto/skerry.pb-c.h"
+
+#define DEADLINE_MS 20000
+#define REPLY_MAX 65536
+
+struct fake {
+    struct rpc_client *rpc;
+    uint8_t instance[16], identity[16];
+    uint64_t id;
+    Skerry__V1__AssignReply *assigned; /* holds the task below */
+    Skerry__V1__Task *task;
+    /* of the call in flight */
+    bool done;
+    int code;
+    char detail[512];
+    uint8_t reply[REPLY_MAX];
+    size_t reply_len;
+};
+
+struct rig {
+    struct fixture f;
+    struct loop *loop;
+    struct coordinator *co;
+    struct fake workers[3];
+    uint8_t shard[32];
+    uint64_t shard_size;
+};
+
+/* ---- the coordinator ----------------------------------------------------- */
+
+static inline void start(struct rig *r)
+{
+    struct err err = {0};
+    const struct coordinator_options o = {
+        .data_dir = r->f.dir,
+        .listen = "127.0.0.1",
+        .plain_http = true,
+        .heartbeat_ms = 2000,
+        .lease_ms = 8000,
+        .outer_threads = 1,
+    };
+    assert_int_equal(loop_new(&r->loop, &err), 0);
+    if (coordinator_open(r->loop, &o, &r->co, &err) < 0)
+        fail_msg("%s", err.msg);
+}
+
+static inline void stop(struct rig *r)
+{
+    for (size_t i = 0; i < 3; i++) {
+        rpc_client_close(r->workers[i].rpc);
+        r->workers[i].rpc = NULL;
+    }
+    coordinator_close(r->co);
+    loop_free(r->loop);
+}
+
+static inline int begin(void **state)
+{
+    static struct rig rig;
+    memset(&rig, 0, sizeof(rig));
+    fx_begin(&rig.f);
+    for (uint8_t i = 0; i < 3; i++) {
+        memset(rig.workers[i].identity, i + 1, 16);
+        memset(rig.workers[i].instance, i + 101, 16);
+    }
+    start(&rig);
+    rig.co->state.next_module = MODULE; /* the fixture's contributions are to it */
+    *state = &rig;
+    return 0;
+}
+
+static inline void drop_task(struct fake *w)
+{
+    if (w->assigned != NULL)
+        skerry__v1__assign_reply__free_unpacked(w->assigned, NULL);
+    w->assigned = NULL;
+    w->task = NULL;
+}
+
+static inline int end(void **state)
+{
+    struct rig *r = *state;
+    for (size_t i = 0; i < 3; i++)
+        drop_task(&r->workers[i]);
+    stop(r);
+    fx_end(&r->f);
+    return 0;
+}
+
+/* ---- fake workers -------------------------------------------------------- */
+
+static inline void on_reply(void *arg, const struct rpc_result *res)
+{
+    struct fake *w = arg;
+    w->done = true;
+    w->code = res->code;
+    (void)snprintf(w->detail, sizeof(w->detail), "%s", res->detail);
+    w->reply_len = 0;
+    if (res->code == 0) {
+        w->reply_len = protobuf_c_message_get_packed_size(res->reply);
+        assert_true(w->reply_len <= REPLY_MAX);
+        (void)protobuf_c_message_pack(res->reply, w->reply);
+    }
+}
+
+static inline void wait_for(struct rig *r, const bool *flag)
+{
+    uint64_t until = clock_now_ms() + DEADLINE_MS;
+    while (!*flag) {
+        if (clock_now_ms() > until)
+            fail_msg("no answer within %d ms", DEADLINE_MS);
+        loop_turn(r->loop, true);
+    }
+}
+
+static inline void begin_call(struct rig *r, struct fake *w, uint16_t method, const void *msg,
+                              const ProtobufCMessageDescriptor *reply)
+{
+    w->done = false;
+    assert_int_equal(rpc_client_call(w->rpc, method, msg, reply, DEADLINE_MS, on_reply, w, NULL),
+                     0);
+}
+
+static inline int call(struct rig *r, struct fake *w, uint16_t method, const void *msg,
+                       const ProtobufCMessageDescriptor *reply)
+{
+    begin_call(r, w, method, msg, reply);
+    wait_for(r, &w->done);
+    return w->code;
+}
+
+#define CALL(r, w, NAME, name, msg)                                                                \
+    call(r, w, SKERRY__V1__METHOD__METHOD_##NAME, msg, &skerry__v1__##name##_reply__descriptor)
+
+static inline void dial(struct rig *r, struct fake *w)
+{
+    struct err err = {0};
+    const struct rpc_client_options o = {
+        .token = &r->co->worker_token, .build_id = SKERRY_VERSION, .max_body_bytes = 1u << 20};
+    uint64_t until = clock_now_ms() + DEADLINE_MS;
+    assert_int_equal(rpc_client_open(r->loop, &o, &w->rpc, &err), 0);
+    while (rpc_client_state(w->rpc) != RPC_CONNECTED) {
+        assert_true(clock_now_ms() < until);
+        loop_turn(r->loop, true);
+    }
+}
+
+static inline int join(struct rig *r, struct fake *w, const char *version)
+{
+    Skerry__V1__JoinRequest m = SKERRY__V1__JOIN_REQUEST__INIT;
+    if (w->rpc == NULL)
+        dial(r, w);
+    m.name = (char *)"fake";
+    m.device = (char *)"none";
+    m.version = (char *)version;
+    m.instance.data = w->instance;
+    m.identity.data = w->identity;
+    m.instance.len = m.identity.len = 16;
+    int rc = CALL(r, w, JOIN, join, &m);
+    if (rc == 0) {
+        Skerry__V1__JoinReply *reply = skerry__v1__join_reply__unpack(NULL, w->reply_len, w->reply);
+        w->id = reply->worker_id;
+        skerry__v1__join_reply__free_unpacked(reply, NULL);
+    }
+    return rc;
+}
+
+static inline void ask(struct rig *r, struct fake *w, uint32_t wait_ms)
+{
+    Skerry__V1__AssignRequest m = SKERRY__V1__ASSIGN_REQUEST__INIT;
+    drop_task(w);
+    m.wait_ms = wait_ms;
+    begin_call(r, w, SKERRY__V1__METHOD__METHOD_ASSIGN, &m, &skerry__v1__assign_reply__descriptor);
+}
+
+/* Waits for the answer to ask(); the task, or NULL. */
+static inline Skerry__V1__Task *got(struct rig *r, struct fake *w)
+{
+    wait_for(r, &w->done);
+    if (w->code != 0)
+        fail_msg("ASSIGN: %s", w->detail);
+    w->assigned = skerry__v1__assign_reply__unpack(NULL, w->reply_len, w->reply);
+    w->task = w->assigned->task;
+    return w->task;
+}
+
+static inline Skerry__V1__Task *assign(struct rig *r, struct fake *w, enum task_kind kind)
+{
+    ask(r, w, 15000);
+    Skerry__V1__Task *t = got(r, w);
+    if (t == NULL)
+        fail_msg("no task: %s", w->assigned->waiting_for);
+    assert_int_equal(t->kind, kind);
+    return t;
+}
+
+static inline struct blob_ref put_file(struct rig *r, const char *path)
+{
+    struct blob_ref ref;
+    struct blob_id id;
+    struct buf b;
+    assert_int_equal(file_read(path, 64 << 20, &b, NULL), 0);
+    assert_int_equal(blobstore_put(r->co->blobs, b.data, b.len, &id, NULL), 0);
+    memcpy(ref.sha256, id.sha256, 32);
+    ref.size = b.len;
+    buf_release(&b);
+    return ref;
+}
+
+static inline struct blob_ref put_text(struct rig *r, const char *text)
+{
+    char *path = fx_path(&r->f, "text");
+    assert_int_equal(file_write_atomic(path, text, strlen(text), 0600, NULL), 0);
+    struct blob_ref ref = put_file(r, path);
+    mem_free(path);
+    return ref;
+}
+
+struct result {
+    Skerry__V1__ReportRequest m;
+    Skerry__V1__Contribution c, *list[1];
+    Skerry__V1__Blob blob;
+};
+
+static inline void begin_result(struct result *x, const Skerry__V1__Task *t, struct blob_ref *blob)
+{
+    skerry__v1__report_request__init(&x->m);
+    skerry__v1__contribution__init(&x->c);
+    skerry__v1__blob__init(&x->blob);
+    x->m.task_id = t->id;
+    x->m.attempt = t->attempt;
+    x->m.steps = 2;
+    x->m.samples = 8;
+    x->m.loss_mean = 0.5f;
+    if (blob == NULL)
+        return;
+    x->blob.sha256.data = blob->sha256;
+    x->blob.sha256.len = 32;
+    x->blob.size = blob->size;
+    x->c.module_id = MODULE;
+    x->c.base_version = t->train ? t->train->round : 0;
+    x->c.blob = &x->blob;
+    x->list[0] = &x->c;
+    x->m.contributions = x->list;
+    x->m.n_contributions = 1;
+}
+
+/* true: accepted; else w->detail has the reason. */
+static inline bool report(struct rig *r, struct fake *w, const struct result *x)
+{
+    if (CALL(r, w, REPORT, report, &x->m) != 0)
+        fail_msg("REPORT: %s", w->detail);
+    Skerry__V1__ReportReply *reply = skerry__v1__report_reply__unpack(NULL, w->reply_len, w->reply);
+    bool accepted = reply->accepted;
+    (void)snprintf(w->detail, sizeof(w->detail), "%s", reply->reason);
+    skerry__v1__report_reply__free_unpacked(reply, NULL);
+    return accepted;
+}
+
+static inline void do_init(struct rig *r, struct fake *w)
+{
+    struct result x;
+    struct blob_ref full = put_file(r, r->f.full);
+    begin_result(&x, assign(r, w, TASK_INIT), &full);
+    if (!report(r, w, &x))
+        fail_msg("%s", w->detail);
+}
+
+/* Trains: a contribution with noise of this size to the version at hand. */
+static inline struct blob_ref contribute(struct rig *r, const Skerry__V1__Task *t, uint64_t seed,
+                                         float size)
+{
+    char full[4096], *path = fx_path(&r->f, "contribution");
+    float *theta = fx_array(), *theta_end = fx_array();
+    struct job *j = state_job(&r->co->state, t->job_id);
+    const struct version_rec *v = module_version(&j->modules[0], t->train->round);
+    struct blob_id id;
+    memcpy(id.sha256, v->full.sha256, 32);
+    assert_int_equal(blobstore_path(r->co->blobs, &id, full, sizeof(full)), 0);
+    fx_read_flat(full, theta);
+    fx_normal(seed, size, theta_end);
+    for (size_t i = 0; i < PARAMS; i++)
+        theta_end[i] += theta[i];
+    fx_contribute(full, t->train->round, theta_end, CODEC_E3M0, 8, path);
+    struct blob_ref ref = put_file(r, path);
+    free(theta);
+    free(theta_end);
+    mem_free(path);
+    return ref;
+}
+
+static inline void finish_train(struct rig *r, struct fake *w)
+{
+    struct result x;
+    struct blob_ref blob = contribute(r, w->task, w->task->id, 0.01f);
+    begin_result(&x, w->task, &blob);
+    if (!report(r, w, &x))
+        fail_msg("%s", w->detail);
+}
+
+/* ---- the job ------------------------------------------------------------- */
+
+static const char yaml[] = "name: fake\nseed: 3\n"
+                           "data: {path: x, image_size: 16}\n"
+                           "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
+                           "train: {batch: 4}\nrecipe: {name: diloco, replicas: 2}\n"
+                           "outer: {rounds: 2, steps: 2}\n"
+                           "sample: {count: 4}\n";
+
+static inline int try_submit(struct rig *r, uint64_t *ret_id, struct err *err)
+{
+    static const char *const classes[] = {"cat", "dog"};
+    static const uint64_t counts[] = {20, 20};
+    struct blob_ref a = put_text(r, "shard a"), b = put_text(r, "held out");
+    struct view_shard shards[2] = {{.size = a.size, .samples = 40},
+                                   {.size = b.size, .samples = 4, .holdout = true}};
+    memcpy(shards[0].sha256, a.sha256, 32);
+    memcpy(shards[1].sha256, b.sha256, 32);
+    const struct view_submit s = {.spec = yaml,
+                                  .classes = classes,
+                                  .counts = counts,
+                                  .n_classes = 2,
+                                  .shards = shards,
+                                  .n_shards = 2};
+    return view_job_submit(r->co, &s, ret_id, err);
+}
+
+static inline uint64_t submit(struct rig *r)
+{
+    uint64_t id = 0;
+    struct err err = {0};
+    if (try_submit(r, &id, &err) < 0)
+        fail_msg("%s", err.msg);
+    return id;
+}
+
+static inline void wait_state(struct rig *r, uint64_t job, enum job_state s)
+{
+    uint64_t until = clock_now_ms() + DEADLINE_MS;
+    while (state_job(&r->co->state, job)->state != s) {
+        if (clock_now_ms() > until)
+            fail_msg("the job is %s: %s", job_state_name(state_job(&r->co->state, job)->state),
+                     state_job(&r->co->state, job)->reason);
+        loop_turn(r->loop, true);
+    }
+}
+
+static inline void count_waiting(void *arg, const struct view_waiting *w)
+{
+    ++*(unsigned *)arg;
+    assert_true(w->what[0] != '\0' && w->why[0] != '\0');
+}
+
+static inline unsigned waiting(struct rig *r)
+{
+    unsigned n = 0;
+    view_each_waiting(r->co, 0, count_waiting, &n);
+    return n;
+}
+
+/* The end of a job: held-out loss and a grid, in either order. */
+static inline void finish_job(struct rig *r, struct fake *w)
+{
+    for (int i = 0; i < 2; i++) {
+        struct result x;
+        struct blob_ref png = put_text(r, "a picture");
+        ask(r, w, 15000);
+        const Skerry__V1__Task *t = got(r, w);
+        assert_non_null(t);
+        begin_result(&x, t, NULL);
+        Skerry__V1__Blob blob = SKERRY__V1__BLOB__INIT;
+        blob.sha256.data = png.sha256;
+        blob.sha256.len = 32;
+        blob.size = png.size;
+        if (t->kind == SKERRY__V1__TASK_KIND__TASK_KIND_SAMPLE) {
+            assert_int_equal(t->sample->n_labels, 4);
+            assert_int_equal(t->sample->labels[3], 1);
+            x.m.output = &blob;
+        } else {
+            assert_int_equal(t->kind, TASK_EVAL);
+            assert_int_equal(t->eval->n_ranges, 1);
+        }
+        if (!report(r, w, &x))
+            fail_msg("%s", w->detail);
+    }
+}
+
+static inline void check_end(struct rig *r, uint64_t job)
+{
+    struct view_job v;
+    wait_state(r, job, JOB_DONE);
+    const struct job *j = state_job(&r->co->state, job);
+    assert_int_equal(view_job(r->co, job, &v, NULL), 0);
+    assert_int_equal(v.round, 2);
+    assert_true(v.per_param_up > 0.4 && v.per_param_up < 0.7);
+    assert_int_equal(j->modules[0].version, 2);
+    assert_int_equal(j->n_grids, 1);
+    assert_int_equal(j->n_rounds, 2);
+    assert_true(j->rounds[1].eval_loss == 0.5f);
+    struct ledger_epoch e;
+    ledger_figures(j->ledgers[0], 0, &e);
+    assert_int_equal(e.done, 32); /* 2 rounds x 2 replicas x 2 steps x 4 images */
+    assert_int_equal(e.leased, 0);
+}
+
+#endif

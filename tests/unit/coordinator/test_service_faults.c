@@ -1,0 +1,202 @@
+/* What comes late, fails on our side, or is told twice: on a whole coordinator (rig.h). */
+#include "tests/unit/coordinator/rig.h"
+
+/* A contribution that comes while the step of its round runs is not in it. */
+static void test_late_contribution(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0], *b = &r->workers[1];
+    struct result x;
+    struct err err = {0};
+    assert_int_equal(join(r, a, SKERRY_VERSION), 0);
+    assert_int_equal(join(r, b, SKERRY_VERSION), 0);
+    struct job *j = state_job(&r->co->state, submit(r));
+    j->spec.outer.grace = 0.3;
+    do_init(r, a);
+    assign(r, a, TASK_TRAIN);
+    assign(r, b, TASK_TRAIN);
+    struct blob_ref blob = contribute(r, b->task, 7, 0.01f);
+    begin_result(&x, b->task, &blob);
+    finish_train(r, a);
+    while (j->modules[0].outer_task == 0)
+        loop_turn(r->loop, true);
+    struct worker *w = state_worker(&r->co->state, b->id);
+    assert_int_equal(report_apply(r->co, w, &x.m, &err), 0);
+    while (j->n_rounds == 0)
+        loop_turn(r->loop, true);
+    assert_int_equal(j->rounds[0].contributions, 1);
+    assert_int_equal(j->rounds[0].expected, 2);
+    assert_int_equal(w->n_verdicts, 1);
+    assert_int_equal(w->verdicts[0].task_id, x.m.task_id);
+    assert_false(w->verdicts[0].accepted);
+    assert_non_null(strstr(w->verdicts[0].reason, "after round 1 was closed"));
+    assert_int_equal(w->tasks_failed, 0);
+}
+
+/* A bad contribution and a fault of our disk in one step: it goes on after the fault. */
+static void test_fault_of_ours(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0];
+    struct result x;
+    assert_int_equal(join(r, a, SKERRY_VERSION), 0);
+    struct job *j = state_job(&r->co->state, submit(r));
+    do_init(r, a);
+    struct module_rec *m = &j->modules[0];
+    char *in_the_way = str_printf("%s/outer/%llu/%llu/full.1.safetensors", r->f.dir,
+                                  (unsigned long long)j->id, (unsigned long long)m->id);
+    assert_int_equal(file_mkdirs(in_the_way, 0700, NULL), 0);
+    assign(r, a, TASK_TRAIN);
+    struct blob_ref junk = put_text(r, "this is no contribution");
+    begin_result(&x, a->task, &junk);
+    assert_true(report(r, a, &x));
+    assign(r, a, TASK_TRAIN);
+    finish_train(r, a);
+    while (m->outer_failures == 0)
+        loop_turn(r->loop, true);
+    assert_int_equal(m->version, 0);
+    assert_int_equal(file_remove_tree(in_the_way, NULL), 0);
+    mem_free(in_the_way);
+    uint64_t until = clock_now_ms() + DEADLINE_MS;
+    while (j->n_rounds == 0) {
+        assert_true(clock_now_ms() < until);
+        loop_turn(r->loop, true);
+    }
+    assert_int_equal(m->version, 1);
+    assert_int_equal(j->rounds[0].contributions, 1);
+}
+
+static void test_cancelled_in_a_step(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0];
+    struct result x;
+    assert_int_equal(join(r, a, SKERRY_VERSION), 0);
+    struct job *j = state_job(&r->co->state, submit(r));
+    do_init(r, a);
+    assign(r, a, TASK_TRAIN);
+    finish_train(r, a);
+    assign(r, a, TASK_TRAIN);
+    struct blob_ref blob = contribute(r, a->task, 7, 0.01f);
+    begin_result(&x, a->task, &blob);
+    assert_int_equal(report_apply(r->co, state_worker(&r->co->state, a->id), &x.m, NULL), 0);
+    while (j->modules[0].outer_task == 0)
+        loop_turn(r->loop, false);
+    assert_int_equal(view_job_cancel(r->co, j->id, NULL), 0);
+    char *dir = str_printf("%s/outer/%llu", r->f.dir, (unsigned long long)j->id);
+    uint64_t until = clock_now_ms() + DEADLINE_MS;
+    while (j->modules[0].outer_task != 0 || file_is_dir(dir)) {
+        assert_true(clock_now_ms() < until);
+        loop_turn(r->loop, true);
+    }
+    mem_free(dir);
+}
+
+/* The same broken images in every phase count once, named or not. */
+static void test_bad_samples(void **state)
+{
+    enum { NAMED = 64, ALL = 70 };
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0];
+    Skerry__V1__BadSample bad[NAMED], *list[NAMED];
+    char keys[NAMED][24];
+    assert_int_equal(join(r, a, SKERRY_VERSION), 0);
+    struct job *j = state_job(&r->co->state, submit(r));
+    do_init(r, a);
+    for (int i = 0; i < NAMED; i++) {
+        skerry__v1__bad_sample__init(&bad[i]);
+        (void)snprintf(keys[i], sizeof(keys[i]), "image-%d", i);
+        bad[i].key = keys[i];
+        bad[i].reason = (char *)"cut short";
+        list[i] = &bad[i];
+    }
+    for (int phase = 0; phase < 2; phase++) {
+        struct result x;
+        assign(r, a, TASK_TRAIN);
+        struct blob_ref blob = contribute(r, a->task, 7, 0.01f);
+        begin_result(&x, a->task, &blob);
+        x.m.bad = list;
+        x.m.n_bad = NAMED;
+        x.m.bad_count = ALL;
+        assert_true(report(r, a, &x));
+        assert_int_equal(j->bad_count, ALL);
+        assert_int_equal(j->n_bad, NAMED);
+    }
+}
+
+/* Phases bounded by time: the schedule's end is foretold from the last phase. */
+static void test_seconds(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0];
+    assert_int_equal(join(r, a, SKERRY_VERSION), 0);
+    struct job *j = state_job(&r->co->state, submit(r));
+    j->spec.outer.steps = 0;
+    j->spec.outer.seconds = 10;
+    do_init(r, a);
+    for (int replica = 0; replica < 2; replica++) {
+        struct result x;
+        assign(r, a, TASK_TRAIN);
+        assert_int_equal(a->task->train->seconds, 10);
+        assert_int_equal(a->task->train->total_steps, 0); /* nobody knows yet */
+        struct blob_ref blob = contribute(r, a->task, 7, 0.01f);
+        begin_result(&x, a->task, &blob);
+        x.m.seconds = 1; /* 8 samples, then there were no more */
+        assert_true(report(r, a, &x));
+    }
+    assign(r, a, TASK_TRAIN);
+    assert_int_equal(a->task->train->first_step, 2);
+    assert_int_equal(a->task->train->total_steps, 2 + 80 / 4);
+}
+
+/* A connection belongs to the worker that joined on it last. */
+static void test_two_workers_on_a_connection(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0];
+    assert_int_equal(join(r, a, SKERRY_VERSION), 0);
+    uint64_t first = a->id;
+    a->identity[0] = a->instance[0] = 77;
+    assert_int_equal(join(r, a, SKERRY_VERSION), 0);
+    assert_int_not_equal(a->id, first);
+    assert_null(state_worker(&r->co->state, first)->peer);
+    assert_non_null(state_worker(&r->co->state, a->id)->peer);
+}
+
+/* Neither our restart nor our full disk is held against a worker. */
+static void test_excused(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0];
+    assert_int_equal(join(r, a, SKERRY_VERSION), 0);
+    stop(r);
+    start(r);
+    struct worker *w = state_worker(&r->co->state, a->id);
+    assert_int_equal(w->state, WORKER_HERE);
+    assert_true(w->heard_ms >= core_now(r->co) + 10000); /* the longest pause of a dialler */
+    assert_int_equal(join(r, a, SKERRY_VERSION), 0);
+    r->co->store_ok = false;
+    w->heard_ms = core_now(r->co) - r->co->opt.lease_ms - 1000;
+    member_check(r->co);
+    assert_int_equal(w->state, WORKER_HERE);
+    r->co->store_ok = true;
+    w->heard_ms = core_now(r->co) - r->co->opt.lease_ms - 1000;
+    member_check(r->co);
+    assert_int_equal(w->state, WORKER_LOST);
+}
+
+int main(void)
+{
+    log_set_level(LOG_LEVEL_ERROR);
+#define LIVE(f) cmocka_unit_test_setup_teardown(f, begin, end)
+    const struct CMUnitTest tests[] = {
+        LIVE(test_late_contribution),
+        LIVE(test_fault_of_ours),
+        LIVE(test_cancelled_in_a_step),
+        LIVE(test_bad_samples),
+        LIVE(test_seconds),
+        LIVE(test_two_workers_on_a_connection),
+        LIVE(test_excused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
