@@ -42,6 +42,8 @@ static void on_tick(void *arg)
 {
     struct coordinator *co = arg;
     member_check(co);
+    if (co->disk_full)
+        (void)core_disk_full(co);
     if (anything_to_do(&co->state))
         core_touch(co);
 }

@@ -1,6 +1,7 @@
 #include "coordinator/core.h"
 
 #include "common/base/err.h"
+#include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/str.h"
@@ -9,6 +10,15 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+
+#define FULL_DISK_BYTES (4u << 20) /* with less than this uploads are bound to fail */
+
+bool core_disk_full(struct coordinator *co)
+{
+    uint64_t room = 0;
+    co->disk_full = file_disk_free(co->opt.data_dir, &room, NULL) == 0 && room < FULL_DISK_BYTES;
+    return co->disk_full;
+}
 
 int core_writable(struct coordinator *co, struct err *err)
 {

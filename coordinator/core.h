@@ -80,6 +80,7 @@ struct coordinator {
     unsigned n_replies;
     bool turn_scheduled, closing, counters_dirty;
     bool store_ok;
+    bool disk_full; /* an upload failed on it: no work until a tick finds room */
     char store_error[512];
     uint64_t started_ms;
     struct subscriber subscribers[VIEW_SUBSCRIBERS_MAX];
@@ -108,6 +109,9 @@ struct reply *core_reply(struct coordinator *co, struct rpc_request *req,
 
 /* 0, or -ENOSPC / -EIO with a sentence while nothing can be made durable. */
 int core_writable(struct coordinator *co, struct err *err);
+
+/* Looks at the disk of the data dir, and remembers in disk_full. */
+bool core_disk_full(struct coordinator *co);
 
 /* Tells subscribers; e is borrowed. */
 void core_event(struct coordinator *co, const struct view_event *e);

@@ -153,8 +153,8 @@ void member_failed(struct coordinator *co, struct worker *w)
 bool member_may_work(struct coordinator *co, const struct worker *w, uint64_t *ret_until_ms,
                      char reason[REASON_MAX])
 {
-    const struct admit_work in = {core_now(co), w->quarantined_until_ms, w->drain, co->store_ok,
-                                  w->strikes};
+    const struct admit_work in = {core_now(co), w->quarantined_until_ms, w->drain,
+                                  co->store_ok && !co->disk_full, w->strikes};
     return admit_work(&in, ret_until_ms, reason);
 }
 

@@ -3,7 +3,6 @@
 
 #include "common/base/clock.h"
 #include "common/base/err.h"
-#include "common/base/file.h"
 #include "common/base/hash.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
@@ -17,7 +16,6 @@
 #include <string.h>
 
 #define CONTRIBUTIONS_MAX 64
-#define FULL_DISK_BYTES (4u << 20) /* with less than this uploads are bound to fail */
 #define FULL_DISK_WAIT_MS 5000
 
 typedef Skerry__V1__ReportRequest report;
@@ -380,12 +378,6 @@ static void take_figures(struct task *t, const report *r)
     t->samples_done = r->samples;
 }
 
-static bool our_disk_is_full(struct coordinator *co)
-{
-    uint64_t room = 0;
-    return file_disk_free(co->opt.data_dir, &room, NULL) == 0 && room < FULL_DISK_BYTES;
-}
-
 int report_apply(struct coordinator *co, struct worker *w, const Skerry__V1__ReportRequest *r,
                  struct err *err)
 {
@@ -400,7 +392,7 @@ int report_apply(struct coordinator *co, struct worker *w, const Skerry__V1__Rep
         return err_set(err, -ERR_UNIMPLEMENTED, "snapshots of a phase are not taken");
     if (r->failed) {
         (void)str_copy(reason, sizeof(reason), r->reason[0] ? r->reason : "no reason was given");
-        if (r->retryable && our_disk_is_full(co)) {
+        if (r->retryable && core_disk_full(co)) {
             /* Not the worker's fault, and not the task's. */
             task_requeue(co, t, "the disk of the coordinator is full");
             t->not_before_ms = core_now(co) + FULL_DISK_WAIT_MS;
