@@ -6,7 +6,7 @@ import * as panels from './panels.js';
 import * as samples from './samples.js';
 
 const READ_MIN_MS = 1000;   // between two reads
-const READ_LIVE_MS = 5000;  // at least so often with events
+const READ_LIVE_MS = 2000;  // at least so often with events: ages and speeds come by it
 const READ_POLL_MS = 2000;  // without
 const RETRY_MS = 3000;
 
