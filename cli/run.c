@@ -24,11 +24,12 @@ static int on_poll(void *arg, const json_t *job)
     struct run *run = arg;
     struct err err = {0};
 
+    int rc = 0;
     if (run->drill && cli_int(job, "round", 0) >= run->drill) {
-        swarm_kill_worker(&run->swarm);
+        rc = swarm_kill_worker(&run->swarm, &err);
         run->drill = 0;
     }
-    if (swarm_check(&run->swarm, &err) < 0) {
+    if (rc < 0 || swarm_check(&run->swarm, &err) < 0) {
         fputc('\n', stderr);
         (void)cli_fail(&err);
         return 1;

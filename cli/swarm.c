@@ -177,14 +177,6 @@ int swarm_add_worker(struct swarm *s, struct err *err)
     return 0;
 }
 
-void swarm_kill_worker(struct swarm *s)
-{
-    if (s->n_workers > 0) {
-        fprintf(stderr, "\r\033[Kdrill: SIGKILL for worker-%d\n\n", s->names[0]);
-        kill(s->workers[0], SIGKILL);
-    }
-}
-
 static int replace_worker(struct swarm *s, int i, int wait_status, struct err *err)
 {
     char why[600], name[32];
@@ -201,6 +193,19 @@ static int replace_worker(struct swarm *s, int i, int wait_status, struct err *e
         fprintf(stderr, "\r\033[K%s died (%s); worker-%d takes its place\n\n", name,
                 strsignal(WTERMSIG(wait_status)), s->next_name);
     return rc;
+}
+
+/* The death is waited for, so that whoever reads on sees the replacement at work. */
+int swarm_kill_worker(struct swarm *s, struct err *err)
+{
+    int wait_status;
+    if (s->n_workers == 0)
+        return 0;
+    fprintf(stderr, "\r\033[Kdrill: SIGKILL for worker-%d\n\n", s->names[0]);
+    kill(s->workers[0], SIGKILL);
+    while (waitpid(s->workers[0], &wait_status, 0) < 0 && errno == EINTR)
+        ;
+    return replace_worker(s, 0, wait_status, err);
 }
 
 int swarm_check(struct swarm *s, struct err *err)

@@ -29,8 +29,8 @@ struct swarm {
  * dir/.swarm and dir/logs. */
 int swarm_start(struct swarm *s, const char *dir, struct err *err);
 int swarm_add_worker(struct swarm *s, struct err *err);
-/* SIGKILLs the first worker: a drill. */
-void swarm_kill_worker(struct swarm *s);
+/* SIGKILLs the first worker and starts another in its place: a drill. */
+int swarm_kill_worker(struct swarm *s, struct err *err);
 /* Reaps children.  A worker that died is replaced, with a line on stderr; a
  * dead coordinator, or workers that keep dying, is an error that names the log. */
 int swarm_check(struct swarm *s, struct err *err);
