@@ -122,26 +122,120 @@ struct adaln_bwd {
     enum dtype dt;
 };
 
-/* ---- attention: softmax(q kᵀ / sqrt(D)) v, full, multi-head ---------------
+/* ---- RMSNorm with a residual before it (Zhang & Sennrich), a block of Llama ----
  *
- * Scores are streamed: no (T,T) matrix leaves the cache, the backward recomputes
- * them from the row statistic lse.  T up to 4096, D up to 128, any values. */
-struct attention_fwd {
-    void *o;         /* (B,T,H,D) (dt) = */
-    float *lse;      /* (B,H,T) = log sum exp of each scaled score row; NULL: not wanted */
-    const void *qkv; /* (B,T,3,H,D) (dt) */
-    int B, T, H, D;
+ *   x = x_in + y when y is given (else x = x_in)
+ *   h = x * rstd * w,   rstd = 1 / sqrt(mean(x²) + eps) */
+struct rmsnorm_fwd {
+    float *x;          /* (rows,C) = ; may alias x_in; not written when y is NULL (may be NULL) */
+    void *h;           /* (rows,C) (dt) = ; NULL: only the residual */
+    float *rstd;       /* (rows) = for the backward, or NULL */
+    const float *x_in; /* (rows,C) */
+    const void *y;     /* (rows,C) (dt) or NULL */
+    const float *w;    /* (C), with h */
+    float eps;
+    int64_t rows;
+    int C;
     enum dtype dt;
 };
 
-struct attention_bwd {
-    void *dqkv;       /* (B,T,3,H,D) (dt) = */
-    const void *d_o;  /* (B,T,H,D) (dt) */
-    const void *o;    /* (B,T,H,D) (dt) of the forward */
-    const float *lse; /* (B,H,T) of the forward */
-    const void *qkv;  /* (B,T,3,H,D) (dt) of the forward */
-    int B, T, H, D;
+/*   dx += rstd * (dh*w - xhat * mean(dh*w * xhat)),   dw += sum over rows of dh * xhat
+ *   dy  = dx after the addition: the gradient of y, rounded for the products */
+struct rmsnorm_bwd {
+    float *dx;         /* (rows,C) += ; in: gradient of x, out: of x_in */
+    void *dy;          /* (rows,C) (dt) = or NULL */
+    float *dw;         /* (C) += */
+    const void *dh;    /* (rows,C) (dt) */
+    const float *x;    /* (rows,C) the forward's x (after the residual) */
+    const float *rstd; /* (rows) of the forward */
+    const float *w;    /* (C) */
+    bool dx_set;       /* dx = instead of += (it holds garbage) */
+    int64_t rows;
+    int C;
     enum dtype dt;
+};
+
+/* ---- rotary positions (Su et al.), in place ---------------------------------
+ *
+ * Each of the first `heads` heads of a row is turned by the angles pos * theta^(-2i/D):
+ *
+ *   x[i] = x[i] cos - x[i+D/2] sin,   x[i+D/2] = x[i+D/2] cos + x[i] sin,   i < D/2
+ *
+ * the "rotate half" order of Hugging Face.  In packed qkv (see attention) q and k are
+ * turned by one call with heads = H + Hkv and ld = (H + 2 Hkv) D.  `inverse` turns
+ * back, which is the backward: apply it to the same heads of dqkv. */
+struct rope {
+    void *x;            /* (rows,heads,D) (dt), row stride ld */
+    const int32_t *pos; /* (rows), 0 to 2^20 */
+    int64_t rows, ld;   /* ld in elements, 0: heads*D */
+    int heads, D;       /* D even, up to 256 */
+    float theta;        /* 10000 in Llama 2, 500000 in Llama 3 */
+    bool inverse;
+    enum dtype dt;
+};
+
+/* ---- attention: softmax(q kᵀ / sqrt(D)) v over the keys a query may see -----
+ *
+ * H query heads share Hkv heads of keys and values (grouped-query attention): query
+ * head h reads key head h / (H/Hkv).  Hkv 0 means H; H is a multiple of it.
+ *
+ * Without `causal` every query sees every key.  With it, query i of a sample is at
+ * position p = Tk-T+i and sees the keys j with start[i] <= j <= p (start NULL: 0), so
+ * that documents packed into one sequence stay apart.  Work outside of that is
+ * skipped by blocks.
+ *
+ * Keys and values are those of qkv, or of a cache `kv` when given: then only q of
+ * qkv is read.  The k and v of a row of qkv are one piece, as is a row of the cache:
+ * one copy per token fills it (after rope).
+ *
+ * Scores are streamed: no (T,Tk) matrix leaves the cache, the backward recomputes
+ * them from the row statistic lse.  Tk up to 4096, D up to 128, any values. */
+struct attention_fwd {
+    void *o;              /* (B,T,H,D) (dt) = */
+    float *lse;           /* (B,H,T) = log sum exp of each scaled score row; NULL: not wanted */
+    const void *qkv;      /* (B,T,H+2Hkv,D) (dt): heads of q, then of k, then of v */
+    const void *kv;       /* (B,Tk,2Hkv,D) (dt) the cache, or NULL */
+    int64_t kv_stride;    /* elements from one sample's cache to the next; 0: Tk*2*Hkv*D */
+    const int32_t *start; /* (B,T) first key a query sees, 0 <= start <= its position; or NULL */
+    int B, T, H, D;
+    int Hkv; /* 0: H */
+    int Tk;  /* keys, >= T, with kv; 0: T */
+    bool causal;
+    enum dtype dt;
+};
+
+/* Backward of the same without a cache.  Each key head's gradient sums over its query heads
+ * in ascending order. */
+struct attention_bwd {
+    void *dqkv;           /* (B,T,H+2Hkv,D) (dt) = */
+    const void *d_o;      /* (B,T,H,D) (dt) */
+    const void *o;        /* (B,T,H,D) (dt) of the forward */
+    const float *lse;     /* (B,H,T) of the forward */
+    const void *qkv;      /* (B,T,H+2Hkv,D) (dt) of the forward */
+    const int32_t *start; /* (B,T) of the forward, or NULL */
+    int B, T, H, D;
+    int Hkv; /* 0: H */
+    bool causal;
+    enum dtype dt;
+};
+
+/* ---- cross entropy over rows of logits --------------------------------------
+ *
+ *   loss    = log(sum exp(logits)) - logits[target]
+ *   dlogits = grad_scale * w[row] * (softmax(logits) - onehot(target))
+ *
+ * A row with target -1 is ignored: loss 0, dlogits 0. */
+struct cross_entropy {
+    float *loss;           /* (rows) = */
+    void *dlogits;         /* (rows,V) (grad_dt) = ; may alias logits of the same type; NULL: not
+                            * wanted */
+    const void *logits;    /* (rows,V) (dt) */
+    const int32_t *target; /* (rows) -1 to V-1 */
+    const float *w;        /* (rows) or NULL for 1; weighs only the gradient */
+    float grad_scale;
+    int64_t rows;
+    int V;
+    enum dtype dt, grad_dt;
 };
 
 /* ---- AdamW (Loshchilov & Hutter), decoupled decay -------------------------
@@ -190,6 +284,9 @@ struct kernel_ops {
     int (*matmul)(struct device *dev, const struct matmul *mm, struct stream *s);
     int (*adaln_fwd)(struct device *dev, const struct adaln_fwd *p, struct stream *s);
     int (*adaln_bwd)(struct device *dev, const struct adaln_bwd *p, struct stream *s);
+    int (*rmsnorm_fwd)(struct device *dev, const struct rmsnorm_fwd *p, struct stream *s);
+    int (*rmsnorm_bwd)(struct device *dev, const struct rmsnorm_bwd *p, struct stream *s);
+    int (*rope)(struct device *dev, const struct rope *p, struct stream *s);
     int (*attention_fwd)(struct device *dev, const struct attention_fwd *p, struct stream *s);
     int (*attention_bwd)(struct device *dev, const struct attention_bwd *p, struct stream *s);
 
@@ -209,12 +306,25 @@ struct kernel_ops {
     int (*gelu_bwd)(struct device *dev, void *dx, const void *dy, const void *x, int64_t n,
                     enum dtype dt, struct stream *s);
 
-    /* out (B,C) += table[ids[b]]; dtable[ids[b]] (rows,C) += dout (B,C), b ascending.
-     * ids (B) lie in [0, rows). */
+    /* act (rows,M) (dt) = silu(gate) * up, gate|up packed in gu (rows,2M) (dt);
+     * dgu (rows,2M) (dt) = its backward, may alias gu. */
+    int (*swiglu_fwd)(struct device *dev, void *act, const void *gu, int64_t rows, int64_t M,
+                      enum dtype dt, struct stream *s);
+    int (*swiglu_bwd)(struct device *dev, void *dgu, const void *dact, const void *gu, int64_t rows,
+                      int64_t M, enum dtype dt, struct stream *s);
+
+    int (*cross_entropy)(struct device *dev, const struct cross_entropy *p, struct stream *s);
+
+    /* out (B,C) = or += (accumulate) table[ids[b]]; dtable[ids[b]] (rows,C) += dout (B,C), b
+     * ascending.  ids (B) lie in [0, rows). */
     int (*embed_fwd)(struct device *dev, float *out, const float *table, const int32_t *ids, int B,
-                     int C, int rows, struct stream *s);
+                     int C, int rows, bool accumulate, struct stream *s);
     int (*embed_bwd)(struct device *dev, float *dtable, const float *dout, const int32_t *ids,
                      int B, int C, int rows, struct stream *s);
+
+    /* out (B,C) = mean over the tokens begin <= t < end of x (B,T,C) (dt): features. */
+    int (*mean_tokens)(struct device *dev, float *out, const void *x, int B, int T, int C,
+                       int begin, int end, enum dtype dt, struct stream *s);
 
     /* out (B,dim) (dt) = [cos(t w_i) | sin(t w_i)], w_i = 10000^(-i/(dim/2)), an odd
      * last column 0: timestep_embedding of DiT. */

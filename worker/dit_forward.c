@@ -36,7 +36,7 @@ static void condition(struct dit *d, const float *t, const int32_t *labels, int 
     dit_op(d, k->silu_fwd(d->dev, d->act0, d->pre0, n, d->dt, d->stream), "silu_fwd");
     dit_linear(d, &(struct dit_linear){T_TIME2_W, B, C, C}, d->cond, DT_F32, 0, d->act0);
     dit_op(d,
-           k->embed_fwd(d->dev, d->cond, dit_w(d, T_LABELS), labels, B, d->C, s->classes + 1,
+           k->embed_fwd(d->dev, d->cond, dit_w(d, T_LABELS), labels, B, d->C, s->classes + 1, true,
                         d->stream),
            "embed_fwd");
     dit_op(d, k->silu_fwd(d->dev, d->scond, d->cond, n, d->dt, d->stream), "silu_fwd");

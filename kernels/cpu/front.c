@@ -180,10 +180,10 @@ static bool ids_ok(const int32_t *ids, int B, int C, int rows)
 }
 
 static int embed_fwd(struct device *dev, float *out, const float *table, const int32_t *ids, int B,
-                     int C, int rows, struct stream *s)
+                     int C, int rows, bool accumulate, struct stream *s)
 {
     TIMED("embed_fwd", ids_ok(ids, B, C, rows), B, C, rows, 0,
-          cpu_inner(dev)->embed_fwd(dev, out, table, ids, B, C, rows, s));
+          cpu_inner(dev)->embed_fwd(dev, out, table, ids, B, C, rows, accumulate, s));
 }
 
 static int embed_bwd(struct device *dev, float *dtable, const float *dout, const int32_t *ids,

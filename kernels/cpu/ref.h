@@ -30,7 +30,7 @@ int ref_gelu_fwd(struct device *dev, void *y, const void *x, int64_t n, enum dty
 int ref_gelu_bwd(struct device *dev, void *dx, const void *dy, const void *x, int64_t n,
                  enum dtype dt, struct stream *s);
 int ref_embed_fwd(struct device *dev, float *out, const float *table, const int32_t *ids, int B,
-                  int C, int rows, struct stream *s);
+                  int C, int rows, bool accumulate, struct stream *s);
 int ref_embed_bwd(struct device *dev, float *dtable, const float *dout, const int32_t *ids, int B,
                   int C, int rows, struct stream *s);
 int ref_timestep_embed(struct device *dev, void *out, const float *t, int B, int dim, enum dtype dt,

@@ -58,11 +58,11 @@ int ref_silu_bwd(struct device *dev, float *dx, const void *dy, const float *x, 
 }
 
 int ref_embed_fwd(struct device *dev, float *out, const float *table, const int32_t *ids, int B,
-                  int C, int rows, struct stream *s)
+                  int C, int rows, bool accumulate, struct stream *s)
 {
     for (int64_t b = 0; b < B; b++)
         for (int64_t c = 0; c < C; c++)
-            out[b * C + c] += table[(int64_t)ids[b] * C + c];
+            out[b * C + c] = (accumulate ? out[b * C + c] : 0) + table[(int64_t)ids[b] * C + c];
     return 0;
 }
 

@@ -188,13 +188,13 @@ static void embeddings(void **state)
     float *table = guard_randn(ROWS * C, DT_F32, 1), *g = guard_randn(B * C, DT_F32, 1);
     float *o0 = guard_randn(B * C, DT_F32, 1), *o1 = guard_copy(o0, B * C * 4);
     float *t0 = guard_randn(ROWS * C, DT_F32, 1), *t1 = guard_copy(t0, ROWS * C * 4);
-    d->ref->ops->embed_fwd(d->ref, o0, table, ids, B, C, ROWS, NULL);
-    assert_int_equal(d->fast->ops->embed_fwd(d->fast, o1, table, ids, B, C, ROWS, NULL), 0);
+    d->ref->ops->embed_fwd(d->ref, o0, table, ids, B, C, ROWS, true, NULL);
+    assert_int_equal(d->fast->ops->embed_fwd(d->fast, o1, table, ids, B, C, ROWS, true, NULL), 0);
     assert_memory_equal(o0, o1, B * C * 4);
     d->ref->ops->embed_bwd(d->ref, t0, g, ids, B, C, ROWS, NULL);
     assert_int_equal(d->fast->ops->embed_bwd(d->fast, t1, g, ids, B, C, ROWS, NULL), 0);
     assert_memory_equal(t0, t1, ROWS * C * 4);
-    assert_int_equal(d->fast->ops->embed_fwd(d->fast, o1, table, bad, B, C, ROWS, NULL), -22);
+    assert_int_equal(d->fast->ops->embed_fwd(d->fast, o1, table, bad, B, C, ROWS, true, NULL), -22);
     assert_int_equal(d->fast->ops->embed_bwd(d->fast, t1, g, bad, B, C, ROWS, NULL), -22);
     guard_check_all();
 }
