@@ -1,0 +1,17 @@
+/* Eigenvectors of a real symmetric matrix: Householder tridiagonalisation and implicit QL
+ * (Bowdler, Martin, Reinsch, Wilkinson, "The QR and QL algorithms for symmetric matrices",
+ * 1968), f64, one thread. */
+#ifndef WORKER_EIGEN_H
+#define WORKER_EIGEN_H
+
+#include <stdint.h>
+
+/* a (n,n) symmetric in; out: row i is the unit eigenvector of values[i] (n), the largest
+ * first.  -ENOMEM, or -EDOM when it does not converge (not finite). */
+int eigen_symmetric(double *a, uint32_t n, double *values);
+
+/* Rows of q (r,n), r <= n, made orthonormal in their order, by Gram-Schmidt done twice.  A row
+ * that depends on those above it becomes zero; returns how many did not. */
+uint32_t eigen_orthonormal(double *q, uint32_t r, uint32_t n);
+
+#endif

@@ -1,0 +1,25 @@
+/* sum over rows of aᵀ b, in blocks on a device, added up in f64: covariances and the
+ * gradient of a linear classifier.  One thread at a time. */
+#ifndef WORKER_GRAM_H
+#define WORKER_GRAM_H
+
+#include <stdint.h>
+
+struct device;
+struct err;
+
+#define GRAM_ROWS 2048 /* rows of one block: f32 sums are this long, longer ones f64 */
+
+struct gram;
+
+/* A sum of shape (m,n), zero; dev is kept until gram_free. */
+int gram_new(struct device *dev, uint32_t m, uint32_t n, struct gram **ret, struct err *err);
+void gram_free(struct gram *g); /* accepts NULL */
+void gram_clear(struct gram *g);
+
+/* sum += aᵀ b of a (rows,m) and b (rows,n); rows <= GRAM_ROWS. */
+int gram_add(struct gram *g, const float *a, const float *b, uint32_t rows, struct err *err);
+
+double *gram_sum(struct gram *g); /* (m,n), of the gram */
+
+#endif

@@ -1,0 +1,40 @@
+/* A bias per class so that argmax(score + bias) fills the classes as wanted: the trained bias
+ * of a discriminative router (DiPaCo), the size cap of balanced k-means, the repair of empty
+ * paths, all one problem.
+ *
+ * It is the dual of optimal transport: minimise over b
+ *     sum_i w_i max_k (score_ik + b_k) - sum_k h_k(b_k),   h_k = lo_k b for b > 0, hi_k b below
+ * whose optimum moves the rows that lose least.  A smoothed fixed point (Sinkhorn) comes near,
+ * then exact coordinate steps: given the other biases, each class takes the bias at which its
+ * load is within bounds.  Rows with equal scores cannot be told apart by a bias, so the
+ * result says how far it got. */
+#ifndef WORKER_HISTOGRAM_H
+#define WORKER_HISTOGRAM_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct err;
+
+struct histogram {
+    const float *scores;  /* (n,k) */
+    const float *weights; /* (n) positive, or NULL for 1 each */
+    uint64_t n;
+    uint32_t k;
+    const double *lo, *hi; /* (k) load of each class, 0 <= lo <= hi; lo = hi: a target */
+    unsigned rounds;       /* of coordinate steps at most; 0: 50 */
+};
+
+struct histogram_report {
+    double gap;      /* load beyond the bounds, summed over classes, as a share of all */
+    unsigned rounds; /* done */
+    bool met;        /* every load within its bounds, to one row (and 1e-6 of the load) */
+};
+
+/* bias (k) = the best found (its mean is 0 when all bounds are targets); load (k) = what it
+ * gives.  A class with hi 0 gets a bias below every score.  -EINVAL: sums of lo or hi that no
+ * assignment meets; -ENOMEM. */
+int histogram_fit(const struct histogram *h, float *bias, double *load,
+                  struct histogram_report *ret, struct err *err);
+
+#endif

@@ -1,0 +1,48 @@
+/* k-means on a device, deterministic by its seed.
+ *
+ * Start: k-means++ (Arthur, Vassilvitskii 2007), on a subsample of at most 64 k rows + 16 k;
+ * then Lloyd on blocked distances, or mini-batches (Sculley 2010) followed by two full Lloyd
+ * steps.  An empty cluster takes the farthest row of the largest cluster that has distinct
+ * rows.  Rows may have weights: they count as so many. */
+#ifndef WORKER_KMEANS_H
+#define WORKER_KMEANS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct device;
+struct err;
+struct fit_watch;
+
+struct kmeans_options {
+    uint32_t k;
+    uint64_t seed;
+    unsigned iterations; /* of Lloyd, or passes over the rows in mini-batches; 0: 100 */
+    unsigned restarts;   /* the best of so many starts by inertia; 0: 1 */
+    uint32_t batch;      /* rows of a mini-batch; 0: full Lloyd */
+    double tolerance;    /* stop when inertia falls by less than this share; 0: 1e-5 */
+    double balance;      /* >= 1: no cluster above balance times the mean; 0: as they fall */
+    bool shrink;         /* fewer distinct rows than k: fewer clusters, not an error */
+};
+
+struct kmeans {
+    uint32_t k, d;
+    float *centroids; /* (k,d) */
+    float *bias;      /* (k) added to x.c - |c|²/2 before the maximum; zeros without balance */
+    double *sizes;    /* (k) weight of its rows, under bias */
+    uint32_t *labels; /* (n) */
+    double inertia;   /* sum of weight times squared distance to the own centroid */
+    double largest;   /* size of the largest over the mean size */
+    unsigned iterations, repaired;
+    bool converged;
+    bool balanced; /* balance was asked and holds */
+};
+
+/* x (n,d) finite, weights (n) positive or NULL.  -ERR_CONFIG: k above n or above the number of
+ * distinct rows, unless shrink. */
+int kmeans_fit(struct device *dev, const float *x, const float *weights, uint64_t n, uint32_t d,
+               const struct kmeans_options *opt, const struct fit_watch *watch, struct kmeans *ret,
+               struct err *err);
+void kmeans_release(struct kmeans *m); /* { 0 } and NULL are fine */
+
+#endif

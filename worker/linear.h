@@ -1,0 +1,37 @@
+/* Multinomial logistic regression z -> K classes: full-batch L-BFGS with Armijo steps on
+ *     mean_i w(-log softmax(W z_i + b)[y_i]) + l2/2 |W|²      from zero.
+ * Inputs should be standardised.  The bias is not decayed. */
+#ifndef WORKER_LINEAR_H
+#define WORKER_LINEAR_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct device;
+struct err;
+struct fit_watch;
+
+struct linear_options {
+    uint32_t k;
+    unsigned iterations; /* at most; 0: 200 */
+    double l2;           /* 0: 1e-3 */
+    double tolerance;    /* of the gradient's norm over that of the first; 0: 1e-4 */
+};
+
+struct linear {
+    uint32_t k, d;
+    float *weight; /* (k,d) */
+    float *bias;   /* (k) */
+    double loss;   /* mean cross-entropy, nats, without the penalty */
+    double accuracy;
+    unsigned iterations;
+    bool converged;
+};
+
+/* x (n,d), y (n) in [0,k). */
+int linear_fit(struct device *dev, const float *x, const uint32_t *y, uint64_t n, uint32_t d,
+               const struct linear_options *opt, const struct fit_watch *watch, struct linear *ret,
+               struct err *err);
+void linear_release(struct linear *m); /* { 0 } and NULL are fine */
+
+#endif
