@@ -31,7 +31,7 @@ static char *data_path(const char *job_path, const char *given)
 static int open_dataset(const char *job_path, struct job_file *job, struct err *err)
 {
     char *path = data_path(job_path, job->spec.data.path);
-    int rc = dataset_open(path, &job->dataset, err);
+    int rc = dataset_open(&(struct dataset_options){.path = path}, &job->dataset, err);
     if (rc < 0)
         rc = err_wrap(err, "%s: data.path", job_path);
     mem_free(path);

@@ -75,7 +75,7 @@ int work_ingest_run(struct engine *e, struct work *w, struct err *err)
         .ctx = w,
     };
     progress_activity(&w->progress, "cutting shards");
-    int rc = dataset_open(w->source_path, &ds, err);
+    int rc = dataset_open(&(struct dataset_options){.path = w->source_path}, &ds, err);
     if (rc == 0)
         rc = take_classes(w, ds, err);
     if (rc == 0)

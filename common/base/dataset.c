@@ -312,8 +312,9 @@ static int open_directory(struct dataset *ds, struct err *err)
     return rc;
 }
 
-int dataset_open(const char *path, struct dataset **ret, struct err *err)
+int dataset_open(const struct dataset_options *opt, struct dataset **ret, struct err *err)
 {
+    const char *path = opt->path;
     struct dataset *ds = mem_alloc(sizeof(*ds));
     ds->path = str_dup(path);
     buf_init(&ds->now.image, DATASET_IMAGE_MAX);

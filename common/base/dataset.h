@@ -1,5 +1,6 @@
 /* Datasets as users have them, and cutting them into shards.
  *
+ * Images:
  *   DIR/CLASS/image.jpg      a folder of class folders; classes sorted by name
  *   x.tar                    a WebDataset tar: KEY.jpg|jpeg|png|webp, KEY.cls
  *   DIR with tars            all *.tar (.tar.gz, .tar.zst) in it, sorted
@@ -11,9 +12,24 @@
  * a number or a text likewise.  KEY.txt, or "caption" in KEY.json, is the
  * caption.  Everything of a key must follow each other, as WebDataset has it.
  *
+ * Text: whatever text_source.h reads.  A sample is one piece: at most `context`
+ * tokens of one document.  A longer document makes several, named "KEY#0",
+ * "KEY#1" ..., each beginning with the last token of the one before, so that
+ * every token but a document's first is predicted exactly once.  Pieces of less
+ * than DATASET_PIECE_MIN tokens are dropped, unless the document has no other
+ * and it is at least 2.
+ *
+ * Either may have a column: numbers that come with each sample (an embedding, to
+ * partition by), as many for each.  Of images: the array of that name in
+ * KEY.json, else KEY.npy (f2, f4 or f8, one row), in the tar or beside the image
+ * in the folder.  Of text: the array of that name in the line; all pieces of a
+ * document have it.  A sample without it, or of another length, is an error that
+ * names the sample.
+ *
  * dataset_open reads names and classes only (of tars: passes over the archive
  * once) and refuses what cannot be trained on: nothing there, a class folder
- * without images, an image without class.  One thread at a time.
+ * without images, an image without class.  Text is read when it is cut, all of
+ * it before the first shard is handed out.  One thread at a time.
  *
  * Links to libarchive. */
 #ifndef COMMON_BASE_DATASET_H
@@ -33,14 +49,30 @@ struct err;
 #define DATASET_SHARDS_MAX 32768      /* of a job that brings its dataset */
 #define DATASET_BAD_NAMED 64          /* bad images kept by name */
 
+#define DATASET_PIECE_MIN 33 /* tokens: a routing prefix of 32 and one to predict */
+
+struct tokenizer;
 struct dataset;
 
-int dataset_open(const char *path, struct dataset **ret, struct err *err);
+struct dataset_options {
+    const char *path;
+    const char *name;         /* of the source, if path is a copy of it; NULL: path */
+    const char *column;       /* NULL: none */
+    bool text;                /* else images; the rest is for text only */
+    const char *holdout_path; /* a source of its own for the held-out documents; NULL: a fraction */
+    const char *text_field;   /* of jsonl */
+    const struct tokenizer *tokenizer; /* borrowed until close; token files do not use it */
+    uint32_t vocab;                    /* ids must be below; 0: the tokenizer's */
+    uint32_t context;                  /* largest piece, in tokens */
+};
+
+int dataset_open(const struct dataset_options *opt, struct dataset **ret, struct err *err);
 void dataset_close(struct dataset *ds); /* NULL is fine */
 
 size_t dataset_classes(const struct dataset *ds);
 const char *dataset_class(const struct dataset *ds, size_t i);
-uint64_t dataset_samples(const struct dataset *ds); /* images found, good or bad */
+/* Images found, good or bad.  Of text 0: known when it is cut. */
+uint64_t dataset_samples(const struct dataset *ds);
 
 struct dataset_sample {
     const char *key; /* "cat/0001" or "part-000/000123" */
@@ -48,9 +80,12 @@ struct dataset_sample {
     const char *ext; /* "jpg" "png" "webp": by content; NULL: not an image we read */
     const uint8_t *data;
     size_t len;
-    const char *caption; /* NULL: none */
+    const char *caption;  /* NULL: none */
+    const float *feature; /* of the column, NULL: none asked for */
+    uint32_t dim;
 };
-/* In the dataset's own order: 1 with *ret (borrowed until the next call), 0 at the end. */
+/* Images only.  In the dataset's own order: 1 with *ret (borrowed until the next call), 0 at the
+ * end. */
 int dataset_next(struct dataset *ds, struct dataset_sample *ret, struct err *err);
 int dataset_rewind(struct dataset *ds, struct err *err);
 
@@ -61,33 +96,41 @@ struct dataset_shard {
     uint8_t sha256[HASH_BYTES];
     uint64_t bytes;
     uint32_t samples;
+    uint64_t tokens; /* 0 for images */
     bool holdout;
 };
 typedef int dataset_shard_fn(void *ctx, const struct dataset_shard *shard, struct err *err);
 
 struct dataset_cut {
     uint64_t seed;
-    double holdout; /* fraction of the samples, by hash of (seed, key); >= 1 sample if > 0 */
+    /* Fraction of the images or documents, by hash of (seed, key); at least one if
+     * > 0.  Not used when there is a holdout_path. */
+    double holdout;
     uint32_t shard_samples; /* aimed at; shards differ by at most a few samples */
     uint32_t max_bad;       /* more images that are none: an error */
     const char *dir;        /* where shards are written (exists) */
     dataset_shard_fn *on_shard;
-    /* Called now and then with the samples seen so far; may be NULL; negative stops. */
+    /* Called now and then with how much is done (images; of text bytes of the
+     * source); may be NULL; negative stops. */
     int (*on_progress)(void *ctx, uint64_t done, uint64_t total);
     void *ctx;
 };
 
 struct dataset_report {
-    uint64_t samples, holdout_samples; /* train + holdout written; holdout of them */
-    uint64_t *counts;                  /* per class, train + holdout */
+    uint64_t samples, holdout_samples;     /* train + holdout written; holdout of them */
+    uint64_t documents, holdout_documents; /* text: with at least one piece */
+    uint64_t tokens, holdout_tokens;       /* text: of all pieces written */
+    uint64_t text_bytes;                   /* text: of all documents read */
+    uint32_t dim;                          /* numbers of the column, 0: none */
+    uint64_t *counts;                      /* per class, train + holdout; text is one class */
     size_t classes;
     uint32_t bad_count;
     char *bad[DATASET_BAD_NAMED]; /* names, NULL after the last */
 };
 
-/* Shuffles (folders: all of it; tars: through a window of samples, bounded in
- * bytes), writes shards `KEY.ext` + `KEY.cls`; same dataset, seed and options:
- * same bytes. */
+/* Shuffles (folders and text: all of it; tars: through a window of samples;
+ * bounded in memory), writes shards (shard.h); same dataset, seed and options:
+ * same bytes.  Text needs as much room in `dir` as its tokens take. */
 int dataset_cut(struct dataset *ds, const struct dataset_cut *opt, struct dataset_report *ret,
                 struct err *err);
 void dataset_report_release(struct dataset_report *report);

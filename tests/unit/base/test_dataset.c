@@ -8,6 +8,11 @@
 #include "common/base/str.h"
 #include "common/base/tar.h"
 
+static int images_open(const char *path, struct dataset **ret, struct err *err)
+{
+    return dataset_open(&(struct dataset_options){.path = path}, ret, err);
+}
+
 static const char png[] = "\x89PNG\r\n\x1a\nrest";
 static const char jpg[] = "\xff\xd8\xff rest";
 
@@ -65,7 +70,7 @@ static int cut(const char *path, uint64_t seed, double holdout, uint32_t max_bad
     struct dataset *ds;
     char *dir = scratch_new();
     memset(got, 0, sizeof(*got));
-    int rc = dataset_open(path, &ds, err);
+    int rc = images_open(path, &ds, err);
     if (rc == 0) {
         struct dataset_cut opt = {.seed = seed,
                                   .holdout = holdout,
@@ -122,14 +127,14 @@ static void refuses_folders(void **state)
     char *dir = scratch_new(), *empty = in(dir, "empty"), *flat = in(dir, "flat"),
          *holes = in(dir, "holes"), *text = in(dir, "text");
     struct dataset *ds;
-    FAILS(dataset_open("/nonexistent/data", &ds, err), "there is no dataset at /nonexistent/data");
+    FAILS(images_open("/nonexistent/data", &ds, err), "there is no dataset at /nonexistent/data");
     OK(file_mkdirs(empty, 0755, err));
-    FAILS(dataset_open(empty, &ds, err), "holds no dataset: expected a folder per class");
+    FAILS(images_open(empty, &ds, err), "holds no dataset: expected a folder per class");
     put(dir, "flat/a.png", png, sizeof(png));
-    FAILS(dataset_open(flat, &ds, err), "has images but no class folders");
+    FAILS(images_open(flat, &ds, err), "has images but no class folders");
     put(dir, "holes/full/a.png", png, sizeof(png));
     put(dir, "holes/void/readme.txt", "x", 1);
-    FAILS(dataset_open(holes, &ds, err), "holes/void has no images");
+    FAILS(images_open(holes, &ds, err), "holes/void has no images");
     put(dir, "text/good/a.png", png, sizeof(png));
     put(dir, "text/bad/a.jpg", "text", 4);
     struct got got;
@@ -137,7 +142,7 @@ static void refuses_folders(void **state)
     FAILS(cut(text, 1, 0, 10, &got, &r, err), "class 'bad'");
     put(dir, "file.zip", "x", 1);
     char *zip = in(dir, "file.zip");
-    FAILS(dataset_open(zip, &ds, err), "neither a folder nor a tar");
+    FAILS(images_open(zip, &ds, err), "neither a folder nor a tar");
     mem_free(zip);
     mem_free(empty);
     mem_free(flat);
@@ -177,7 +182,7 @@ static void tars_are_read(void **state)
     for (size_t i = 0; i < COUNT(paths); i++) {
         struct dataset *ds;
         struct dataset_sample s;
-        OK(dataset_open(paths[i], &ds, err));
+        OK(images_open(paths[i], &ds, err));
         assert_int_equal(dataset_samples(ds), 3);
         assert_int_equal(dataset_classes(ds), 4);
         assert_string_equal(dataset_class(ds, 3), "3");
@@ -202,11 +207,11 @@ static void tars_are_read(void **state)
     }
     put(dir, "classes.txt", "zero\none\r\ntwo\nthree\n", 21);
     struct dataset *ds;
-    OK(dataset_open(range, &ds, err));
+    OK(images_open(range, &ds, err));
     assert_string_equal(dataset_class(ds, 1), "one");
     dataset_close(ds);
     put(dir, "classes.txt", "zero\n", 5);
-    FAILS(dataset_open(range, &ds, err), "classes.txt names 1 classes, but a sample has class 3");
+    FAILS(images_open(range, &ds, err), "classes.txt names 1 classes, but a sample has class 3");
     mem_free(range);
     mem_free(glob);
     scratch_free(dir);
@@ -252,23 +257,23 @@ static void refuses_tars(void **state)
     struct dataset *ds;
     for (size_t i = 0; i < COUNT(cases); i++) {
         make_tar(dir, "t.tar", cases[i].members);
-        FAILS(dataset_open(path, &ds, err), cases[i].says);
+        FAILS(images_open(path, &ds, err), cases[i].says);
     }
     make_tar(dir, "t.tar", "a.png=PNG;a.cls=1;b.png=PNG;b.cls=1");
     struct buf b;
     OK(file_read(path, 1u << 20, &b, err));
     put(dir, "t.tar", b.data, 2560 + 4);
-    FAILS(dataset_open(path, &ds, err), "t.tar is cut short");
+    FAILS(images_open(path, &ds, err), "t.tar is cut short");
     buf_release(&b);
     mem_free(path);
     path = in(dir, "q-{00..zz}.tar");
-    FAILS(dataset_open(path, &ds, err), "expected a range such as {000..011}");
+    FAILS(images_open(path, &ds, err), "expected a range such as {000..011}");
     mem_free(path);
     path = in(dir, "q-{00..02}.tar");
-    FAILS(dataset_open(path, &ds, err), "q-00.tar");
+    FAILS(images_open(path, &ds, err), "q-00.tar");
     mem_free(path);
     path = in(dir, "zzz*.tar");
-    FAILS(dataset_open(path, &ds, err), "no file matches");
+    FAILS(images_open(path, &ds, err), "no file matches");
     mem_free(path);
     scratch_free(dir);
 }
@@ -280,7 +285,7 @@ static void stops_cleanly(void **state)
     fill_folder(data, "cat", 60, png);
     OK(file_mkdirs(out, 0755, err));
     struct dataset *ds;
-    OK(dataset_open(data, &ds, err));
+    OK(images_open(data, &ds, err));
     struct got got = {.stop_after = 1};
     struct dataset_cut opt = {.shard_samples = 16, .dir = out, .on_shard = on_shard, .ctx = &got};
     struct dataset_report r;

@@ -1,0 +1,60 @@
+/* Text as users have it, a document at a time.
+ *
+ *   x.jsonl  x.jsonl.zst  x.jsonl.gz   an object a line; the text is a string field
+ *   x.txt (.zst .gz)                   one document
+ *   x.bin                              token ids: uint16, as nanoGPT writes them, or
+ *                                      with llm.c's header of 1024 bytes (magic
+ *                                      20240520, version 1, uint16); documents end at
+ *                                      GPT-2's end-of-text (50256) with the header,
+ *                                      else the file is one document
+ *   DIR                                all of these in it, sorted by name
+ *
+ * Reads each source once, in bounded memory: a document at most TEXT_DOCUMENT_MAX
+ * bytes.  Broken lines are errors that say file and line.  One thread at a time.
+ *
+ * Links to libarchive. */
+#ifndef COMMON_BASE_TEXT_SOURCE_H
+#define COMMON_BASE_TEXT_SOURCE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct err;
+struct text_source;
+
+#define TEXT_DOCUMENT_MAX (256u << 20)
+#define TEXT_FILES_MAX 65536
+
+struct text_source_options {
+    const char *path;
+    const char *name;   /* decides the format and names documents; NULL: path */
+    const char *field;  /* of jsonl: "text" */
+    const char *column; /* of jsonl: a field with an array of numbers; NULL: none */
+};
+
+/* Borrowed until the next call.  Either text or ids. */
+struct text_document {
+    const char *key; /* "train-00000/17": file and line from 0; unique in the source */
+    const char *text;
+    size_t len;          /* bytes */
+    const uint16_t *ids; /* of a token file; NULL for text */
+    size_t n_ids;
+    const float *feature; /* of the column; NULL: none asked for */
+    size_t dim;
+};
+
+/* Lists the files and refuses what is none; reads nothing yet. */
+int text_source_open(const struct text_source_options *opt, struct text_source **ret,
+                     struct err *err);
+/* 1 with the next document, 0 at the end of all. */
+int text_source_next(struct text_source *s, struct text_document *ret, struct err *err);
+void text_source_close(struct text_source *s); /* NULL is fine */
+
+/* Whether the documents are token ids (then no tokenizer is needed). */
+bool text_source_has_ids(const struct text_source *s);
+/* Bytes of the files as they lie there, and how many were read so far. */
+uint64_t text_source_bytes(const struct text_source *s);
+uint64_t text_source_done(const struct text_source *s);
+
+#endif
