@@ -113,23 +113,80 @@ static int adaln_bwd(struct device *dev, const struct adaln_bwd *p, struct strea
     TIMED("adaln_bwd", adaln_bwd_ok(p), p->B, p->T, p->C, 0, cpu_inner(dev)->adaln_bwd(dev, p, s));
 }
 
-static bool attention_ok(const int dims[4], enum dtype dt)
+static bool rmsnorm_fwd_ok(const struct rmsnorm_fwd *p)
 {
-    return btc_ok(dims[0], dims[1], (int64_t)dims[2] * dims[3]) && dims[1] <= 4096 &&
-           dims[3] >= 1 && dims[3] <= 128 && dims[2] <= 65536 && dt_ok(dt);
+    return btc_ok(p->rows, 1, p->C) && dt_ok(p->dt) && p->eps >= 0 && (p->h || p->y) &&
+           (!p->h || p->w) && (!p->y || p->x);
+}
+
+static int rmsnorm_fwd(struct device *dev, const struct rmsnorm_fwd *p, struct stream *s)
+{
+    TIMED("rmsnorm_fwd", rmsnorm_fwd_ok(p), p->rows, p->C, 0, 0,
+          cpu_inner(dev)->rmsnorm_fwd(dev, p, s));
+}
+
+static int rmsnorm_bwd(struct device *dev, const struct rmsnorm_bwd *p, struct stream *s)
+{
+    TIMED("rmsnorm_bwd",
+          btc_ok(p->rows, 1, p->C) && dt_ok(p->dt) && p->dh && p->x && p->rstd && p->w && p->dw,
+          p->rows, p->C, 0, 0, cpu_inner(dev)->rmsnorm_bwd(dev, p, s));
+}
+
+/* Beyond 2^20 an angle in f32 has no digits left. */
+static bool rope_ok(const struct rope *p)
+{
+    if (!btc_ok(p->rows, p->heads, p->D) || !dt_ok(p->dt) || p->D % 2 || p->D > 256 ||
+        !(p->theta > 0) || (p->ld && p->ld < (int64_t)p->heads * p->D))
+        return false;
+    for (int64_t r = 0; r < p->rows; r++)
+        if (p->pos[r] < 0 || p->pos[r] > 1 << 20)
+            return false;
+    return true;
+}
+
+static int rope(struct device *dev, const struct rope *p, struct stream *s)
+{
+    TIMED("rope", rope_ok(p), p->rows, p->heads, p->D, 0, cpu_inner(dev)->rope(dev, p, s));
+}
+
+static bool heads_ok(const int dims[4], int Hkv, int Tk, enum dtype dt)
+{
+    return btc_ok(dims[0], Tk, 3 * (int64_t)dims[2] * dims[3]) && Tk <= 4096 && dims[1] >= 0 &&
+           dims[1] <= Tk && dims[3] >= 1 && dims[3] <= 128 && dims[2] <= 65536 && Hkv >= 0 &&
+           (Hkv == 0 || dims[2] % Hkv == 0) && dt_ok(dt);
+}
+
+/* Each start is a key that the query may see: no row is without keys. */
+static bool start_ok(const int32_t *start, bool causal, int B, int T, int Tk)
+{
+    for (int64_t i = 0; start && i < (int64_t)B * T; i++)
+        if (!causal || start[i] < 0 || start[i] > Tk - T + i % T)
+            return false;
+    return true;
+}
+
+static bool attention_fwd_ok(const struct attention_fwd *p)
+{
+    const int dims[4] = {p->B, p->T, p->H, p->D}, Tk = p->kv && p->Tk ? p->Tk : p->T;
+    return heads_ok(dims, p->Hkv, Tk, p->dt) && (p->kv || !p->Tk || p->Tk == p->T) &&
+           p->kv_stride >= 0 && start_ok(p->start, p->causal, p->B, p->T, Tk);
 }
 
 static int attention_fwd(struct device *dev, const struct attention_fwd *p, struct stream *s)
 {
-    const int shape[4] = {p->B, p->T, p->H, p->D};
-    TIMED("attention_fwd", attention_ok(shape, p->dt), (int64_t)p->B * p->H, p->T, p->D, 0,
+    TIMED("attention_fwd", attention_fwd_ok(p), (int64_t)p->B * p->H, p->T, p->D, 0,
           cpu_inner(dev)->attention_fwd(dev, p, s));
+}
+
+static bool attention_bwd_ok(const struct attention_bwd *p)
+{
+    const int dims[4] = {p->B, p->T, p->H, p->D};
+    return heads_ok(dims, p->Hkv, p->T, p->dt) && start_ok(p->start, p->causal, p->B, p->T, p->T);
 }
 
 static int attention_bwd(struct device *dev, const struct attention_bwd *p, struct stream *s)
 {
-    const int shape[4] = {p->B, p->T, p->H, p->D};
-    TIMED("attention_bwd", attention_ok(shape, p->dt), (int64_t)p->B * p->H, p->T, p->D, 0,
+    TIMED("attention_bwd", attention_bwd_ok(p), (int64_t)p->B * p->H, p->T, p->D, 0,
           cpu_inner(dev)->attention_bwd(dev, p, s));
 }
 
@@ -168,6 +225,39 @@ static int gelu_bwd(struct device *dev, void *dx, const void *dy, const void *x,
           cpu_inner(dev)->gelu_bwd(dev, dx, dy, x, n, dt, s));
 }
 
+static int swiglu_fwd(struct device *dev, void *act, const void *gu, int64_t rows, int64_t M,
+                      enum dtype dt, struct stream *s)
+{
+    TIMED("swiglu_fwd", btc_ok(rows, 2, M) && dt_ok(dt), rows, M, 0, 0,
+          cpu_inner(dev)->swiglu_fwd(dev, act, gu, rows, M, dt, s));
+}
+
+static int swiglu_bwd(struct device *dev, void *dgu, const void *dact, const void *gu, int64_t rows,
+                      int64_t M, enum dtype dt, struct stream *s)
+{
+    TIMED("swiglu_bwd", btc_ok(rows, 2, M) && dt_ok(dt), rows, M, 0, 0,
+          cpu_inner(dev)->swiglu_bwd(dev, dgu, dact, gu, rows, M, dt, s));
+}
+
+/* A target outside the row would read foreign memory. */
+static bool cross_entropy_ok(const struct cross_entropy *p)
+{
+    bool in_place = p->dlogits && p->dlogits == p->logits;
+    if (!btc_ok(p->rows, 1, p->V) || p->V < 1 || !dt_ok(p->dt) || !dt_ok(p->grad_dt) ||
+        (in_place && p->dt != p->grad_dt))
+        return false;
+    for (int64_t r = 0; r < p->rows; r++)
+        if (p->target[r] < -1 || p->target[r] >= p->V)
+            return false;
+    return true;
+}
+
+static int cross_entropy(struct device *dev, const struct cross_entropy *p, struct stream *s)
+{
+    TIMED("cross_entropy", cross_entropy_ok(p), p->rows, p->V, 0, 0,
+          cpu_inner(dev)->cross_entropy(dev, p, s));
+}
+
 /* A label outside the table would read or write foreign memory. */
 static bool ids_ok(const int32_t *ids, int B, int C, int rows)
 {
@@ -191,6 +281,13 @@ static int embed_bwd(struct device *dev, float *dtable, const float *dout, const
 {
     TIMED("embed_bwd", ids_ok(ids, B, C, rows), B, C, rows, 0,
           cpu_inner(dev)->embed_bwd(dev, dtable, dout, ids, B, C, rows, s));
+}
+
+static int mean_tokens(struct device *dev, float *out, const void *x, int B, int T, int C,
+                       int begin, int end, enum dtype dt, struct stream *s)
+{
+    TIMED("mean_tokens", btc_ok(B, T, C) && dt_ok(dt) && begin >= 0 && begin < end && end <= T, B,
+          T, C, 0, cpu_inner(dev)->mean_tokens(dev, out, x, B, T, C, begin, end, dt, s));
 }
 
 static int timestep_embed(struct device *dev, void *out, const float *t, int B, int dim,
@@ -323,6 +420,13 @@ const struct kernel_ops cpu_front_ops = {
     .matmul = matmul,
     .adaln_fwd = adaln_fwd,
     .adaln_bwd = adaln_bwd,
+    .rmsnorm_fwd = rmsnorm_fwd,
+    .rmsnorm_bwd = rmsnorm_bwd,
+    .rope = rope,
+    .swiglu_fwd = swiglu_fwd,
+    .swiglu_bwd = swiglu_bwd,
+    .cross_entropy = cross_entropy,
+    .mean_tokens = mean_tokens,
     .attention_fwd = attention_fwd,
     .attention_bwd = attention_bwd,
     .bias_grad = bias_grad,

@@ -18,6 +18,19 @@ int ref_adaln_bwd(struct device *dev, const struct adaln_bwd *p, struct stream *
 int ref_attention_fwd(struct device *dev, const struct attention_fwd *p, struct stream *s);
 int ref_attention_bwd(struct device *dev, const struct attention_bwd *p, struct stream *s);
 
+/* ref_decoder.c: what a Llama decoder needs besides attention */
+int ref_rmsnorm_fwd(struct device *dev, const struct rmsnorm_fwd *p, struct stream *s);
+int ref_rmsnorm_bwd(struct device *dev, const struct rmsnorm_bwd *p, struct stream *s);
+float ref_rope_freq(float theta, int i, int D); /* theta^(-2i/D) */
+int ref_rope(struct device *dev, const struct rope *p, struct stream *s);
+int ref_swiglu_fwd(struct device *dev, void *act, const void *gu, int64_t rows, int64_t M,
+                   enum dtype dt, struct stream *s);
+int ref_swiglu_bwd(struct device *dev, void *dgu, const void *dact, const void *gu, int64_t rows,
+                   int64_t M, enum dtype dt, struct stream *s);
+int ref_cross_entropy(struct device *dev, const struct cross_entropy *p, struct stream *s);
+int ref_mean_tokens(struct device *dev, float *out, const void *x, int B, int T, int C, int begin,
+                    int end, enum dtype dt, struct stream *s);
+
 /* ref_act.c: activations and embeddings */
 float ref_gelu(float x);
 float ref_gelu_grad(float x);

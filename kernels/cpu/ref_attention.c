@@ -4,116 +4,191 @@
 
 #include "kernels/cpu/ref.h"
 
-/* Element of q (which 0), k (1) or v (2) in qkv (B,T,3,H,D). */
-static size_t qkv_at(int which, int b, int t, int h, int d, const int dims[3])
+/* The shapes that forward and backward have in common. */
+struct shape {
+    int T, Tk, H, Hkv, D;
+    bool causal;
+    const int32_t *start;
+    enum dtype dt;
+    const void *q;  /* (B,T,H+2Hkv,D): queries */
+    const void *kv; /* keys: element 0 of head 0 of sample b at kv_first + b * kv_stride */
+    size_t kv_first, kv_stride, kv_ld;
+};
+
+static struct shape make_shape(const void *qkv, const int dims[4], int Hkv, enum dtype dt)
 {
-    int T = dims[0], H = dims[1], D = dims[2];
-    return ((((size_t)b * (size_t)T + (size_t)t) * 3 + (size_t)which) * (size_t)H + (size_t)h) *
-               (size_t)D +
-           (size_t)d;
+    struct shape s = {.T = dims[1], .Tk = dims[1], .H = dims[2], .D = dims[3], .dt = dt};
+    s.Hkv = Hkv ? Hkv : s.H;
+    s.q = s.kv = qkv;
+    s.kv_first = (size_t)s.H * (size_t)s.D;
+    s.kv_ld = (size_t)(s.H + 2 * s.Hkv) * (size_t)s.D;
+    s.kv_stride = (size_t)s.T * s.kv_ld;
+    return s;
 }
 
-static size_t o_at(int b, int t, int h, int d, const int dims[3])
+/* Element of q in qkv. */
+static size_t q_at(const struct shape *s, int b, int t, int h, int d)
 {
-    int T = dims[0], H = dims[1], D = dims[2];
-    return (((size_t)b * (size_t)T + (size_t)t) * (size_t)H + (size_t)h) * (size_t)D + (size_t)d;
+    size_t row = (size_t)b * (size_t)s->T + (size_t)t, D = (size_t)s->D;
+    return (row * (size_t)(s->H + 2 * s->Hkv) + (size_t)h) * D + (size_t)d;
 }
 
-/* Scaled scores of query t against all keys. */
-static void scores(float *row, const void *qkv, enum dtype dt, int b, int h, int t,
-                   const int dims[3])
+/* Element of the key (which 0) or value (1) that query head h reads. */
+static size_t kv_at(const struct shape *s, int which, int b, int u, int h, int d)
 {
-    int T = dims[0], D = dims[2];
-    for (int u = 0; u < T; u++) {
+    int head = which * s->Hkv + h / (s->H / s->Hkv);
+    return s->kv_first + (size_t)b * s->kv_stride + (size_t)u * s->kv_ld +
+           (size_t)head * (size_t)s->D + (size_t)d;
+}
+
+static size_t o_at(const struct shape *s, int b, int t, int h, int d)
+{
+    size_t row = (size_t)b * (size_t)s->T + (size_t)t;
+    return (row * (size_t)s->H + (size_t)h) * (size_t)s->D + (size_t)d;
+}
+
+static size_t lse_at(const struct shape *s, int b, int t, int h)
+{
+    return ((size_t)b * (size_t)s->H + (size_t)h) * (size_t)s->T + (size_t)t;
+}
+
+/* Keys that query t sees: first <= u < end. */
+static int first_key(const struct shape *s, int b, int t)
+{
+    return s->start ? s->start[(size_t)b * (size_t)s->T + (size_t)t] : 0;
+}
+
+static int end_key(const struct shape *s, int t)
+{
+    return s->causal ? s->Tk - s->T + t + 1 : s->Tk;
+}
+
+/* Scaled scores of query t against the keys it sees. */
+static void scores(const struct shape *s, float *row, int b, int h, int t)
+{
+    for (int u = first_key(s, b, t); u < end_key(s, t); u++) {
         float v = 0;
-        for (int d = 0; d < D; d++)
-            v += dtype_get(qkv, dt, qkv_at(0, b, t, h, d, dims)) *
-                 dtype_get(qkv, dt, qkv_at(1, b, u, h, d, dims));
-        row[u] = v / sqrtf((float)D);
+        for (int d = 0; d < s->D; d++)
+            v += dtype_get(s->q, s->dt, q_at(s, b, t, h, d)) *
+                 dtype_get(s->kv, s->dt, kv_at(s, 0, b, u, h, d));
+        row[u] = v / sqrtf((float)s->D);
     }
 }
 
-static void forward_row(const struct attention_fwd *p, float *row, int b, int h, int t)
+static void forward_row(const struct attention_fwd *p, const struct shape *s, float *row, int b,
+                        int h, int t)
 {
-    const int dims[3] = {p->T, p->H, p->D};
+    int first = first_key(s, b, t), end = end_key(s, t);
     float max = -INFINITY, sum = 0;
-    scores(row, p->qkv, p->dt, b, h, t, dims);
-    for (int u = 0; u < p->T; u++)
+    scores(s, row, b, h, t);
+    for (int u = first; u < end; u++)
         max = fmaxf(max, row[u]);
-    for (int u = 0; u < p->T; u++)
+    for (int u = first; u < end; u++)
         sum += row[u] = expf(row[u] - max);
-    for (int d = 0; d < p->D; d++) {
+    for (int d = 0; d < s->D; d++) {
         float v = 0;
-        for (int u = 0; u < p->T; u++)
-            v += row[u] * dtype_get(p->qkv, p->dt, qkv_at(2, b, u, h, d, dims));
-        dtype_set(p->o, p->dt, o_at(b, t, h, d, dims), v / sum);
+        for (int u = first; u < end; u++)
+            v += row[u] * dtype_get(s->kv, s->dt, kv_at(s, 1, b, u, h, d));
+        dtype_set(p->o, p->dt, o_at(s, b, t, h, d), v / sum);
     }
     if (p->lse)
-        p->lse[((size_t)b * (size_t)p->H + (size_t)h) * (size_t)p->T + (size_t)t] = max + logf(sum);
+        p->lse[lse_at(s, b, t, h)] = max + logf(sum);
 }
 
-int ref_attention_fwd(struct device *dev, const struct attention_fwd *p, struct stream *s)
+int ref_attention_fwd(struct device *dev, const struct attention_fwd *p, struct stream *stream)
 {
-    float *row = malloc((size_t)p->T * sizeof *row);
-    if (!row)
+    const int dims[4] = {p->B, p->T, p->H, p->D};
+    struct shape s = make_shape(p->qkv, dims, p->Hkv, p->dt);
+    s.causal = p->causal;
+    s.start = p->start;
+    if (p->kv) {
+        s.kv = p->kv;
+        s.Tk = p->Tk ? p->Tk : p->T;
+        s.kv_first = 0;
+        s.kv_ld = 2 * (size_t)s.Hkv * (size_t)s.D;
+        s.kv_stride = p->kv_stride ? (size_t)p->kv_stride : (size_t)s.Tk * s.kv_ld;
+    }
+    float *row = malloc((size_t)s.Tk * sizeof *row);
+    if (!row && s.Tk)
         return -ENOMEM;
     for (int b = 0; b < p->B; b++)
         for (int h = 0; h < p->H; h++)
             for (int t = 0; t < p->T; t++)
-                forward_row(p, row, b, h, t);
+                forward_row(p, &s, row, b, h, t);
     free(row);
     return 0;
 }
 
-/* Adds what query t says: acc (3,T,D) are the gradients of q, k and v of this head. */
-static void backward_row(const struct attention_bwd *p, float *row, float *acc, int b, int h, int t)
+/* Adds what query t of head h says: dq (T,D) of this head, dk and dv (T,D) of its keys. */
+static void backward_row(const struct attention_bwd *p, const struct shape *s, float *row,
+                         float *const acc[3], int b, int h, int t)
 {
-    const int T = p->T, D = p->D, dims[3] = {T, p->H, D};
-    float *dq = acc + t * D, *dk = acc + T * D, *dv = acc + 2 * T * D;
-    float lse = p->lse[((size_t)b * (size_t)p->H + (size_t)h) * (size_t)T + (size_t)t];
-    float delta = 0;
-    scores(row, p->qkv, p->dt, b, h, t, dims);
+    const int D = s->D;
+    float *dq = acc[0] + t * D, delta = 0, lse = p->lse[lse_at(s, b, t, h)];
+    scores(s, row, b, h, t);
     for (int d = 0; d < D; d++)
-        delta += dtype_get(p->d_o, p->dt, o_at(b, t, h, d, dims)) *
-                 dtype_get(p->o, p->dt, o_at(b, t, h, d, dims));
-    for (int u = 0; u < T; u++) {
+        delta += dtype_get(p->d_o, p->dt, o_at(s, b, t, h, d)) *
+                 dtype_get(p->o, p->dt, o_at(s, b, t, h, d));
+    for (int u = first_key(s, b, t); u < end_key(s, t); u++) {
+        float *dk = acc[1] + u * D, *dv = acc[2] + u * D;
         float prob = expf(row[u] - lse), dprob = 0;
         for (int d = 0; d < D; d++) {
-            float g = dtype_get(p->d_o, p->dt, o_at(b, t, h, d, dims));
-            dprob += g * dtype_get(p->qkv, p->dt, qkv_at(2, b, u, h, d, dims));
-            dv[u * D + d] += prob * g;
+            float g = dtype_get(p->d_o, p->dt, o_at(s, b, t, h, d));
+            dprob += g * dtype_get(s->kv, p->dt, kv_at(s, 1, b, u, h, d));
+            dv[d] += prob * g;
         }
         float ds = prob * (dprob - delta) / sqrtf((float)D);
         for (int d = 0; d < D; d++) {
-            dq[d] += ds * dtype_get(p->qkv, p->dt, qkv_at(1, b, u, h, d, dims));
-            dk[u * D + d] += ds * dtype_get(p->qkv, p->dt, qkv_at(0, b, t, h, d, dims));
+            dq[d] += ds * dtype_get(s->kv, p->dt, kv_at(s, 0, b, u, h, d));
+            dk[d] += ds * dtype_get(s->q, p->dt, q_at(s, b, t, h, d));
         }
     }
 }
 
-static void backward_head(const struct attention_bwd *p, float *row, float *acc, int b, int h)
+static void clear(float *x, size_t n)
 {
-    const int T = p->T, D = p->D, dims[3] = {T, p->H, D};
-    for (int i = 0; i < 3 * T * D; i++)
-        acc[i] = 0;
-    for (int t = 0; t < T; t++)
-        backward_row(p, row, acc, b, h, t);
-    for (int which = 0; which < 3; which++)
-        for (int t = 0; t < T; t++)
-            for (int d = 0; d < D; d++)
-                dtype_set(p->dqkv, p->dt, qkv_at(which, b, t, h, d, dims),
-                          acc[(which * T + t) * D + d]);
+    for (size_t i = 0; i < n; i++)
+        x[i] = 0;
 }
 
-int ref_attention_bwd(struct device *dev, const struct attention_bwd *p, struct stream *s)
+/* One head of keys with the query heads that share it. */
+static void backward_heads(const struct attention_bwd *p, const struct shape *s, float *row,
+                           float *const acc[3], int b, int hk)
 {
-    float *row = malloc((size_t)p->T * sizeof *row);
-    float *acc = malloc(3 * (size_t)p->T * (size_t)p->D * sizeof *acc);
-    int r = row && acc ? 0 : -ENOMEM;
-    for (int b = 0; r == 0 && b < p->B; b++)
-        for (int h = 0; h < p->H; h++)
-            backward_head(p, row, acc, b, h);
+    const int T = s->T, D = s->D, share = s->H / s->Hkv;
+    size_t n = (size_t)T * (size_t)D;
+    clear(acc[1], n);
+    clear(acc[2], n);
+    for (int h = hk * share; h < (hk + 1) * share; h++) {
+        clear(acc[0], n);
+        for (int t = 0; t < T; t++)
+            backward_row(p, s, row, acc, b, h, t);
+        for (int t = 0; t < T; t++)
+            for (int d = 0; d < D; d++)
+                dtype_set(p->dqkv, p->dt, q_at(s, b, t, h, d), acc[0][t * D + d]);
+    }
+    for (int which = 0; which < 2; which++)
+        for (int t = 0; t < T; t++)
+            for (int d = 0; d < D; d++)
+                dtype_set(p->dqkv, p->dt, kv_at(s, which, b, t, hk * share, d),
+                          acc[1 + which][t * D + d]);
+}
+
+int ref_attention_bwd(struct device *dev, const struct attention_bwd *p, struct stream *stream)
+{
+    const int dims[4] = {p->B, p->T, p->H, p->D};
+    struct shape s = make_shape(p->qkv, dims, p->Hkv, p->dt);
+    size_t n = (size_t)s.T * (size_t)s.D;
+    s.causal = p->causal;
+    s.start = p->start;
+    float *row = malloc(((size_t)s.T + 3 * n) * sizeof *row);
+    if (!row && s.T)
+        return -ENOMEM;
+    for (int b = 0; row && b < p->B; b++) {
+        float *const acc[3] = {row + s.T, row + s.T + n, row + s.T + 2 * n};
+        for (int hk = 0; hk < s.Hkv; hk++)
+            backward_heads(p, &s, row, acc, b, hk);
+    }
     free(row);
-    free(acc);
-    return r;
+    return 0;
 }
