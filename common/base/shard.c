@@ -1,17 +1,20 @@
 #include "common/base/shard.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <string.h>
 
 #include "common/base/err.h"
 #include "common/base/mem.h"
+#include "common/base/shard_internal.h"
 #include "common/base/str.h"
 
 #define BLOCK 512
 
 /* A member of the archive, inside the bytes. */
 struct member {
-    char name[SHARD_KEY_MAX + 1];
+    char name[SHARD_KEY_MAX + 1]; /* KEY.EXT; after split_name the key alone */
+    char ext[8];
     const uint8_t *data;
     uint64_t len;
 };
@@ -21,6 +24,8 @@ struct scan {
     size_t len, at;
     const char *name;
     struct err *err;
+    struct member ahead;
+    bool have; /* `ahead` holds a member that nobody took yet */
 };
 
 static int broken(const struct scan *s, const char *why)
@@ -83,28 +88,107 @@ static int next_member(struct scan *s, struct member *m)
     return 1;
 }
 
-/* KEY.ext and KEY.cls make a sample. */
-static int make_sample(const struct scan *s, const struct member *image, const struct member *cls,
-                       struct shard_sample *out)
+/* Splits "KEY.EXT" at its only dot. */
+static int split_name(struct scan *s, struct member *m)
 {
+    char *dot = strchr(m->name, '.');
+    if (!dot || dot == m->name || !dot[1] || strchr(dot + 1, '.') ||
+        !str_copy(m->ext, sizeof(m->ext), dot + 1))
+        return broken(s, "expected members named KEY.EXT");
+    *dot = '\0';
+    return 1;
+}
+
+/* The next member stays in s->ahead until it is taken. */
+static int peek(struct scan *s)
+{
+    if (s->have)
+        return 1;
+    int rc = next_member(s, &s->ahead);
+    if (rc > 0)
+        rc = split_name(s, &s->ahead);
+    s->have = rc > 0;
+    return rc;
+}
+
+/* Takes member KEY.ext if it comes next: 1, else 0. */
+static int take(struct scan *s, const char *key, const char *ext, struct member *out)
+{
+    int rc = peek(s);
+    if (rc <= 0)
+        return rc;
+    if (strcmp(s->ahead.name, key) != 0 || strcmp(s->ahead.ext, ext) != 0)
+        return 0;
+    *out = s->ahead;
+    s->have = false;
+    return 1;
+}
+
+static int take_class(struct scan *s, struct shard_sample *out)
+{
+    struct member cls;
     char text[16] = "";
     uint64_t value;
-    const char *dot = strrchr(image->name, '.');
-    size_t key = dot ? (size_t)(dot - image->name) : 0;
-    if (key == 0 || strncmp(cls->name, image->name, key + 1) != 0 ||
-        strcmp(cls->name + key, ".cls") != 0)
-        return broken(s, "expected KEY.EXT followed by KEY.cls");
-    if (cls->len == 0 || cls->len >= sizeof(text))
+    int rc = take(s, out->key, "cls", &cls);
+    if (rc <= 0)
+        return rc < 0 ? rc : broken(s, "expected KEY.EXT followed by KEY.cls");
+    if (cls.len == 0 || cls.len >= sizeof(text))
         return broken(s, "a class is not a number");
-    memcpy(text, cls->data, cls->len);
-    if (strlen(text) != cls->len || str_parse_u64(text, &value) < 0 || value > INT32_MAX)
+    memcpy(text, cls.data, cls.len);
+    if (strlen(text) != cls.len || str_parse_u64(text, &value) < 0 || value > INT32_MAX)
         return broken(s, "a class is not a number");
-    memcpy(out->key, image->name, key);
-    out->key[key] = '\0';
     out->cls = (uint32_t)value;
-    out->data = image->data;
-    out->len = (size_t)image->len;
     return 0;
+}
+
+static int count_tokens(struct scan *s, struct shard_sample *out)
+{
+    unsigned width = out->len ? out->data[0] : 0;
+    if ((width != 1 && width != 2 && width != 4) || (out->len - 1) % width != 0 || out->len == 1 ||
+        (out->len - 1) / width > SHARD_TOKENS_MAX)
+        return broken(s, "a piece of text is not made of ids of 1, 2 or 4 bytes");
+    out->tokens = (uint32_t)((out->len - 1) / width);
+    for (uint32_t i = 0; width == 4 && i < out->tokens; i++)
+        if (out->data[1 + 4 * (size_t)i + 3] & 0x80)
+            return broken(s, "a token id is above 2^31");
+    return 0;
+}
+
+static int take_feature(struct scan *s, struct shard *shard, struct shard_sample *out)
+{
+    struct member f;
+    int rc = take(s, out->key, "f32", &f);
+    if (rc < 0)
+        return rc;
+    if (rc > 0 && (f.len == 0 || f.len % 4 || f.len / 4 > SHARD_FEATURE_MAX))
+        return broken(s, "a feature is not a row of floats");
+    uint32_t dim = rc > 0 ? (uint32_t)(f.len / 4) : 0;
+    if (shard->n && dim != shard->dim)
+        return broken(s, "features of different lengths");
+    shard->dim = dim;
+    out->feature = dim ? f.data : NULL;
+    return 0;
+}
+
+/* All members of a key make a sample.  1 with a sample, 0 at the end. */
+static int next_sample(struct scan *s, struct shard *shard, struct shard_sample *out)
+{
+    int rc = peek(s);
+    if (rc <= 0)
+        return rc;
+    const struct member *m = &s->ahead;
+    enum shard_kind kind;
+    if (!shard_ext_kind(m->ext, &kind) || (shard->n && kind != shard->kind))
+        return broken(s, "expected all images (KEY.jpg .png .webp) or all text (KEY.tok)");
+    *out = (struct shard_sample){.data = m->data, .len = (size_t)m->len};
+    (void)str_copy(out->key, sizeof(out->key), m->name);
+    (void)str_copy(out->ext, sizeof(out->ext), m->ext);
+    s->have = false;
+    shard->kind = kind;
+    rc = kind == SHARD_TEXT ? count_tokens(s, out) : take_class(s, out);
+    if (rc == 0)
+        rc = take_feature(s, shard, out);
+    return rc < 0 ? rc : 1;
 }
 
 static int grow(const struct scan *s, struct shard *shard, size_t *cap)
@@ -126,23 +210,15 @@ int shard_parse(const void *data, size_t len, const char *name, struct shard *re
 {
     struct scan s = {.data = data, .len = len, .name = name, .err = err};
     struct shard shard = {0};
+    struct shard_sample sample;
     size_t cap = 0;
     int rc;
-    for (;;) {
-        struct member image, cls;
-        rc = next_member(&s, &image);
-        if (rc <= 0)
-            break;
-        rc = next_member(&s, &cls);
-        if (rc == 0)
-            rc = broken(&s, "expected KEY.EXT followed by KEY.cls");
-        if (rc > 0)
-            rc = grow(&s, &shard, &cap);
-        if (rc == 0)
-            rc = make_sample(&s, &image, &cls, &shard.samples[shard.n]);
+    while ((rc = next_sample(&s, &shard, &sample)) > 0) {
+        rc = grow(&s, &shard, &cap);
         if (rc < 0)
             break;
-        shard.n++;
+        shard.samples[shard.n++] = sample;
+        shard.tokens += sample.tokens;
     }
     if (rc == 0 && shard.n == 0)
         rc = broken(&s, "no samples");
@@ -172,4 +248,32 @@ void shard_close(struct shard *s)
     mem_free(s->samples);
     file_map_close(&s->map);
     *s = (struct shard){0};
+}
+
+void shard_tokens(const struct shard_sample *s, int32_t *out)
+{
+    const uint8_t *p = s->data + 1;
+    switch (s->data[0]) {
+    case 1:
+        for (uint32_t i = 0; i < s->tokens; i++)
+            out[i] = p[i];
+        break;
+    case 2:
+        for (uint32_t i = 0; i < s->tokens; i++)
+            out[i] = p[2 * (size_t)i] | p[2 * (size_t)i + 1] << 8;
+        break;
+    default:
+        for (uint32_t i = 0; i < s->tokens; i++, p += 4)
+            out[i] =
+                (int32_t)(p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24);
+    }
+}
+
+void shard_feature(const struct shard *shard, const struct shard_sample *s, float *out)
+{
+    const uint8_t *p = s->feature;
+    for (uint32_t i = 0; i < shard->dim; i++, p += 4) {
+        uint32_t bits = p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+        memcpy(&out[i], &bits, 4);
+    }
 }
