@@ -93,13 +93,11 @@ static void take_dataset(struct job *j, const struct view_submit *s)
         j->classes[i] = str_ndup(s->classes[i], 256);
         j->counts[i] = s->counts ? s->counts[i] : 0;
     }
-    uint64_t train = 0;
     for (size_t i = 0; i < s->n_shards; i++) {
         struct shard_rec r = {.samples = s->shards[i].samples};
         memcpy(r.blob.sha256, s->shards[i].sha256, 32);
         r.blob.size = s->shards[i].size;
-        r.partition =
-            s->shards[i].holdout ? SHARD_HOLDOUT : recipe_partition(&j->spec, &j->comp, train++);
+        r.partition = s->shards[i].holdout ? SHARD_HOLDOUT : 0;
         add_shard(j, &r);
     }
     for (size_t i = 0; i < s->n_bad; i++)

@@ -7,16 +7,301 @@
 #include <errno.h>
 #include <string.h>
 
-static int compose_diloco(const struct job_spec *spec, struct composition *c, struct err *err)
+/* ---- building blocks ----------------------------------------------------- */
+
+static struct composition_level *add_level(struct composition_network *n, uint32_t modules)
 {
-    int k = spec->recipe.replicas;
-    if (k < 1 || k > COMPOSITION_REPLICAS_MAX)
-        return err_set(err, -ERR_CONFIG, "recipe.replicas is %d, expected 1 to %d", k,
+    n->levels = mem_realloc(n->levels, (n->n_levels + 1) * sizeof(*n->levels));
+    struct composition_level *l = &n->levels[n->n_levels++];
+    memset(l, 0, sizeof(*l));
+    l->modules = modules;
+    return l;
+}
+
+static void add_block(struct composition_level *l, int block)
+{
+    l->blocks[l->n_blocks++] = (uint8_t)block;
+}
+
+/* One level with everything. */
+static void whole_network(struct composition_network *n, int depth, uint32_t modules)
+{
+    struct composition_level *l = add_level(n, modules);
+    for (int b = 0; b < depth; b++)
+        add_block(l, b);
+    l->embedders = l->head = true;
+}
+
+/* Every level becomes `fragments` levels with strided blocks; embedders go with the
+ * first, the head with the last.  Fragments without anything are left out. */
+static void cut_fragments(struct composition_network *n, uint32_t fragments)
+{
+    struct composition_network cut = {0};
+    for (uint32_t l = 0; l < n->n_levels; l++) {
+        const struct composition_level *whole = &n->levels[l];
+        for (uint32_t f = 0; f < fragments; f++) {
+            bool embedders = whole->embedders && f == 0;
+            bool head = whole->head && f == fragments - 1;
+            if (f >= whole->n_blocks && !embedders && !head)
+                continue;
+            struct composition_level *part = add_level(&cut, whole->modules);
+            part->whole = l;
+            part->fragment = f;
+            part->embedders = embedders;
+            part->head = head;
+            for (uint32_t b = f; b < whole->n_blocks; b += fragments)
+                add_block(part, whole->blocks[b]);
+        }
+    }
+    mem_free(n->levels);
+    *n = cut;
+}
+
+/* The modules of the networks; their numbers by (network, level, index). */
+static int add_modules(struct composition *c, struct err *err)
+{
+    uint64_t n = 0;
+    for (uint32_t w = 0; w < COMPOSITION_NETWORKS; w++)
+        for (uint32_t l = 0; l < c->networks[w].n_levels; l++)
+            n += c->networks[w].levels[l].modules;
+    if (n > COMPOSITION_MODULES_MAX)
+        return err_set(err, -ERR_CONFIG, "the recipe makes %llu modules, at most %d are possible",
+                       (unsigned long long)n, COMPOSITION_MODULES_MAX);
+    c->modules = mem_alloc_array(n, sizeof(*c->modules));
+    for (uint32_t w = 0; w < COMPOSITION_NETWORKS; w++)
+        for (uint32_t l = 0; l < c->networks[w].n_levels; l++)
+            for (uint32_t i = 0; i < c->networks[w].levels[l].modules; i++)
+                c->modules[c->n_modules++] = (struct composition_module){w, l, i, 0};
+    return 0;
+}
+
+static uint32_t module_number(const struct composition *c, uint32_t network, uint32_t level,
+                              uint32_t index)
+{
+    for (uint32_t i = 0; i < c->n_modules; i++)
+        if (c->modules[i].network == network && c->modules[i].level == level &&
+            c->modules[i].index == index)
+            return i;
+    return 0;
+}
+
+/* Path p takes module `index[l]` of each level. */
+static void set_modules(struct composition *c, uint32_t p, const uint32_t *index)
+{
+    struct composition_path *path = &c->paths[p];
+    for (uint32_t l = 0; l < c->networks[path->network].n_levels; l++) {
+        path->modules[l] = module_number(c, path->network, l, index[l]);
+        c->modules[path->modules[l]].paths++;
+    }
+}
+
+static int add_paths(struct composition *c, const struct job_spec *spec, uint64_t n,
+                     struct err *err)
+{
+    uint64_t k = (uint64_t)spec->recipe.replicas;
+    if (n > COMPOSITION_PATHS_MAX || n * k > COMPOSITION_REPLICAS_MAX)
+        return err_set(err, -ERR_CONFIG,
+                       "the recipe makes %llu paths of %llu replicas, at most %d paths and %d "
+                       "replicas of all are possible",
+                       (unsigned long long)n, (unsigned long long)k, COMPOSITION_PATHS_MAX,
                        COMPOSITION_REPLICAS_MAX);
-    c->n_levels = c->n_modules = c->n_paths = c->n_partitions = 1;
-    c->modules = mem_alloc_array(1, sizeof(*c->modules));
-    c->paths = mem_alloc_array(1, sizeof(*c->paths));
-    c->paths[0].replicas = (uint32_t)k;
+    c->n_paths = (uint32_t)n;
+    c->paths = mem_alloc_array(n, sizeof(*c->paths));
+    for (uint32_t p = 0; p < n; p++) {
+        c->paths[p].replicas = (uint32_t)k;
+        c->paths[p].batch = (uint32_t)spec->train.batch;
+    }
+    return 0;
+}
+
+/* ---- recipes ------------------------------------------------------------- */
+
+static int compose_one(const struct job_spec *spec, struct composition *c, struct err *err)
+{
+    static const uint32_t zeros[COMPOSITION_LEVELS_MAX];
+    whole_network(&c->networks[0], spec->model.depth, 1);
+    cut_fragments(&c->networks[0], c->fragments);
+    int rc = add_modules(c, err);
+    if (rc == 0)
+        rc = add_paths(c, spec, 1, err);
+    if (rc == 0)
+        set_modules(c, 0, zeros);
+    return rc;
+}
+
+static int compose_distill(const struct job_spec *spec, struct composition *c, struct err *err)
+{
+    if (spec->recipe.teacher == 0)
+        return err_set(err, -ERR_CONFIG,
+                       "recipe.teacher is missing; give the number of the job whose experts are "
+                       "the teachers");
+    c->teacher_job = (uint32_t)spec->recipe.teacher;
+    int rc = compose_one(spec, c, err);
+    if (rc == 0)
+        c->paths[0].partition = PARTITION_ALL;
+    return rc;
+}
+
+static int check_ddm(const struct job_spec *spec, struct err *err)
+{
+    const struct job_recipe *r = &spec->recipe;
+    if (spec->model.type != JOB_MODEL_DIT)
+        return err_set(err, -ERR_CONFIG, "recipe.name is ddm, which needs model.type dit");
+    if (r->divide_batch && spec->train.batch % r->experts)
+        return err_set(err, -ERR_CONFIG,
+                       "train.batch is %d, which %d experts cannot share evenly; expected a "
+                       "multiple of recipe.experts, or recipe.divide_batch: false",
+                       spec->train.batch, r->experts);
+    if (r->divide_batch && spec->train.batch / r->experts % spec->train.accumulate)
+        return err_set(err, -ERR_CONFIG,
+                       "train.accumulate is %d, which does not divide the %d samples of an expert",
+                       spec->train.accumulate, spec->train.batch / r->experts);
+    if (spec->router.classes > 0 && spec->router.classes < r->experts)
+        return err_set(err, -ERR_CONFIG,
+                       "recipe.experts is %d, but the router has %d classes (router.classes)",
+                       r->experts, spec->router.classes);
+    return 0;
+}
+
+static int compose_ddm(const struct job_spec *spec, struct composition *c, struct err *err)
+{
+    uint32_t index[COMPOSITION_LEVELS_MAX], k = (uint32_t)spec->recipe.experts;
+    int rc = check_ddm(spec, err);
+    if (rc < 0)
+        return rc;
+    whole_network(&c->networks[0], spec->model.depth, k);
+    whole_network(&c->networks[1], spec->router.depth, 1);
+    cut_fragments(&c->networks[0], c->fragments);
+    cut_fragments(&c->networks[1], c->fragments);
+    if ((rc = add_modules(c, err)) < 0 || (rc = add_paths(c, spec, (uint64_t)k + 1, err)) < 0)
+        return rc;
+    uint32_t batch = (uint32_t)spec->train.batch / (spec->recipe.divide_batch ? k : 1);
+    for (uint32_t p = 0; p <= k; p++) {
+        bool router = p == k;
+        c->paths[p].network = router;
+        c->paths[p].partition = router ? PARTITION_ALL : p;
+        c->paths[p].batch = router && spec->router.batch ? (uint32_t)spec->router.batch : batch;
+        for (uint32_t l = 0; l < COMPOSITION_LEVELS_MAX; l++)
+            index[l] = router ? 0 : p;
+        set_modules(c, p, index);
+    }
+    c->n_partitions = c->digits[0] = k;
+    c->partitioned = true;
+    c->mixture = true;
+    c->router_path = (int32_t)k;
+    return 0;
+}
+
+static bool is_private(const struct job_recipe *r, int block)
+{
+    for (size_t i = 0; i < r->private_blocks.n; i++)
+        if (r->private_blocks.items[i] == block)
+            return true;
+    return false;
+}
+
+static int check_dipaco(const struct job_spec *spec, uint64_t *ret_paths, struct err *err)
+{
+    const struct job_recipe *r = &spec->recipe;
+    int depth = spec->model.depth;
+    if (r->levels.n == 0)
+        return err_set(err, -ERR_CONFIG,
+                       "recipe.levels is missing; give the modules of each level, such as [2, 2]");
+    if (depth % (int)r->levels.n)
+        return err_set(err, -ERR_CONFIG,
+                       "recipe.levels has %zu levels, which do not divide the %d blocks of "
+                       "model.depth evenly",
+                       r->levels.n, depth);
+    *ret_paths = 1;
+    for (size_t l = 0; l < r->levels.n; l++) {
+        *ret_paths *= (uint64_t)r->levels.items[l];
+        if (*ret_paths > COMPOSITION_PATHS_MAX)
+            return err_set(err, -ERR_CONFIG, "recipe.levels makes more than %d paths",
+                           COMPOSITION_PATHS_MAX);
+    }
+    for (size_t i = 0; i < r->private_blocks.n; i++)
+        if (r->private_blocks.items[i] >= depth)
+            return err_set(err, -ERR_CONFIG,
+                           "recipe.private_blocks holds %d, but the model has blocks 0 to %d",
+                           r->private_blocks.items[i], depth - 1);
+    if ((uint64_t)r->top > *ret_paths)
+        return err_set(err, -ERR_CONFIG, "recipe.top is %d, more than the %llu paths there are",
+                       r->top, (unsigned long long)*ret_paths);
+    for (size_t i = 0; i < r->reshard.n; i++) {
+        if (r->reshard.items[i] >= spec->outer.rounds ||
+            (i > 0 && r->reshard.items[i] <= r->reshard.items[i - 1]))
+            return err_set(err, -ERR_CONFIG,
+                           "recipe.reshard holds %d; expected ascending rounds below "
+                           "outer.rounds (%d)",
+                           r->reshard.items[i], spec->outer.rounds);
+    }
+    if ((r->reshard.n || spec->partition.chunk) && spec->model.type != JOB_MODEL_LLAMA)
+        return err_set(err, -ERR_CONFIG,
+                       "recipe.reshard and partition.chunk need model.type llama: paths are scored "
+                       "on texts");
+    return 0;
+}
+
+/* The shared levels, then one for what is private: as many modules as paths. */
+static void dipaco_levels(const struct job_spec *spec, struct composition_network *n,
+                          uint32_t paths)
+{
+    const struct job_recipe *r = &spec->recipe;
+    int depth = spec->model.depth, per_level = depth / (int)r->levels.n;
+    bool own = r->private_embeddings;
+    for (size_t l = 0; l < r->levels.n; l++) {
+        struct composition_level *level = add_level(n, (uint32_t)r->levels.items[l]);
+        for (int b = (int)l * per_level; b < ((int)l + 1) * per_level; b++)
+            if (!is_private(r, b))
+                add_block(level, b);
+        level->embedders = l == 0 && !own;
+        level->head = l == r->levels.n - 1 && !own;
+    }
+    if (!own && r->private_blocks.n == 0)
+        return;
+    struct composition_level *level = add_level(n, paths);
+    for (int b = 0; b < depth; b++)
+        if (is_private(r, b))
+            add_block(level, b);
+    level->embedders = level->head = own;
+}
+
+static int compose_dipaco(const struct job_spec *spec, struct composition *c, struct err *err)
+{
+    struct composition_network *n = &c->networks[0];
+    uint64_t paths = 0;
+    int rc = check_dipaco(spec, &paths, err);
+    if (rc < 0)
+        return rc;
+    size_t shared = spec->recipe.levels.n;
+    dipaco_levels(spec, n, (uint32_t)paths);
+    for (uint32_t l = 0; l < n->n_levels; l++)
+        if (n->levels[l].n_blocks == 0 && !n->levels[l].embedders && !n->levels[l].head)
+            return err_set(err, -ERR_CONFIG,
+                           "recipe.private_blocks takes all blocks of level %u; a level needs at "
+                           "least one that is shared",
+                           l);
+    bool own_level = n->n_levels > shared;
+    cut_fragments(n, c->fragments);
+    if ((rc = add_modules(c, err)) < 0 || (rc = add_paths(c, spec, paths, err)) < 0)
+        return rc;
+    for (uint32_t p = 0; p < paths; p++) {
+        uint32_t digit[COMPOSITION_LEVELS_MAX], index[COMPOSITION_LEVELS_MAX], rest = p;
+        for (size_t l = shared; l-- > 0; rest /= (uint32_t)spec->recipe.levels.items[l])
+            digit[l] = rest % (uint32_t)spec->recipe.levels.items[l];
+        if (own_level)
+            digit[shared] = p;
+        for (uint32_t l = 0; l < n->n_levels; l++)
+            index[l] = digit[n->levels[l].whole];
+        c->paths[p].partition = p;
+        set_modules(c, p, index);
+    }
+    c->n_digits = (uint32_t)shared;
+    for (size_t l = 0; l < shared; l++)
+        c->digits[l] = (uint32_t)spec->recipe.levels.items[l];
+    c->n_partitions = (uint32_t)paths;
+    c->partitioned = paths > 1;
+    c->weigh_partitions = c->root_rescale = true;
     return 0;
 }
 
@@ -24,26 +309,46 @@ static const struct recipe {
     const char *name;
     int (*compose)(const struct job_spec *spec, struct composition *c, struct err *err);
 } recipes[] = {
-    {"diloco", compose_diloco},
+    {"diloco", compose_one},
+    {"ddm", compose_ddm},
+    {"dipaco", compose_dipaco},
+    {"distill", compose_distill},
 };
 
 int recipe_compose(const struct job_spec *spec, struct composition *ret, struct err *err)
 {
     memset(ret, 0, sizeof(*ret));
-    for (size_t i = 0; i < sizeof(recipes) / sizeof(recipes[0]); i++)
-        if (strcmp(spec->recipe.name, recipes[i].name) == 0)
-            return recipes[i].compose(spec, ret, err);
-    return err_set(err, -ERR_CONFIG, "recipe.name is '%s', expected 'diloco'", spec->recipe.name);
+    ret->router_path = -1;
+    ret->n_partitions = ret->n_digits = ret->digits[0] = 1;
+    ret->fragments = spec->outer.fragments > 1 ? (uint32_t)spec->outer.fragments : 1;
+    if (spec->recipe.replicas < 1 || spec->recipe.replicas > COMPOSITION_REPLICAS_MAX)
+        return err_set(err, -ERR_CONFIG, "recipe.replicas is %d, expected 1 to %d",
+                       spec->recipe.replicas, COMPOSITION_REPLICAS_MAX);
+    if (spec->outer.fragments > spec->model.depth)
+        return err_set(err, -ERR_CONFIG,
+                       "outer.fragments is %d, more than the %d blocks of model.depth",
+                       spec->outer.fragments, spec->model.depth);
+    for (size_t i = 0; i < sizeof(recipes) / sizeof(recipes[0]); i++) {
+        if (strcmp(spec->recipe.name, recipes[i].name) != 0)
+            continue;
+        int rc = recipes[i].compose(spec, ret, err);
+        for (uint32_t w = 0; rc == 0 && w < COMPOSITION_NETWORKS; w++)
+            if (ret->networks[w].n_levels > COMPOSITION_LEVELS_MAX)
+                rc = err_set(err, -ERR_CONFIG, "the recipe makes %u levels, at most %d fit",
+                             ret->networks[w].n_levels, COMPOSITION_LEVELS_MAX);
+        if (rc < 0)
+            composition_release(ret);
+        return rc;
+    }
+    return err_set(err, -ERR_CONFIG, "recipe.name is '%s', expected diloco, ddm, dipaco or distill",
+                   spec->recipe.name);
 }
 
 void composition_release(struct composition *c)
 {
+    for (uint32_t w = 0; w < COMPOSITION_NETWORKS; w++)
+        mem_free(c->networks[w].levels);
     mem_free(c->modules);
     mem_free(c->paths);
     memset(c, 0, sizeof(*c));
-}
-
-uint32_t recipe_partition(const struct job_spec *spec, const struct composition *c, uint64_t shard)
-{
-    return (uint32_t)(shard % c->n_partitions);
 }

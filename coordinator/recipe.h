@@ -1,45 +1,95 @@
 /* What a recipe's name means.  The only file that knows such names: it turns
- * them into levels, modules, paths and partitions, and all other code knows
- * nothing but those (docs/architecture.md, section 1).
+ * them into networks, levels, modules, paths and partitions, and all other code
+ * knows nothing but those (docs/architecture.md, section 1).
  *
  *   diloco   DiLoCo (Douillard et al., 2023): one level with one module, one
  *            path, k replicas of it, one i.i.d. partition
+ *   ddm      Decentralized Diffusion Models (McAllister et al., 2025): K paths
+ *            that share nothing, each with a partition of its own, and a router:
+ *            one more path, of a second network, that learns from all of the data
+ *            which partition a noised sample is from
+ *   dipaco   DiPaCo (Douillard et al., 2024): L levels of K_l modules, a path for
+ *            each combination, with a partition of its own; chosen blocks private
+ *   distill  one path that learns from the experts of another job
+ *
+ * Fragments (Streaming DiLoCo) cut every level into levels with the same modules,
+ * strided over the blocks: a fragment is a module like any other, that
+ * contributes at an earlier step of the phase.
  *
  * Pure; any thread. */
 #ifndef COORDINATOR_RECIPE_H
 #define COORDINATOR_RECIPE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct err;
 struct job_spec;
 
-#define COMPOSITION_LEVELS_MAX 16
-#define COMPOSITION_MODULES_MAX 1024
+#define COMPOSITION_LEVELS_MAX 64 /* of a network, fragments counted */
+#define COMPOSITION_BLOCKS_MAX 256
+#define COMPOSITION_MODULES_MAX 4096
 #define COMPOSITION_PATHS_MAX 1024
 #define COMPOSITION_REPLICAS_MAX 1024 /* of all paths together */
+#define COMPOSITION_NETWORKS 2        /* main and router, as enum Network of skerry.proto */
+
+/* Of the data: all partitions together. */
+#define PARTITION_ALL UINT32_MAX
+
+struct composition_level {
+    uint8_t blocks[COMPOSITION_BLOCKS_MAX]; /* ascending */
+    uint32_t n_blocks;
+    bool embedders, head;
+    uint32_t modules;  /* interchangeable ones */
+    uint32_t whole;    /* the level before it was cut into fragments */
+    uint32_t fragment; /* 0..fragments-1 */
+};
+
+struct composition_network {
+    struct composition_level *levels;
+    uint32_t n_levels; /* 0: this composition has no such network */
+};
 
 struct composition_module {
-    uint32_t level, index;
+    uint32_t network, level, index;
+    uint32_t paths; /* that cross it */
 };
 
 struct composition_path {
+    uint32_t network;
     uint32_t modules[COMPOSITION_LEVELS_MAX]; /* number in composition.modules, by level */
     uint32_t replicas;
-    uint32_t partition;
+    uint32_t partition; /* or PARTITION_ALL */
+    uint32_t batch;     /* samples of an inner step */
 };
 
 struct composition {
-    uint32_t n_levels, n_modules, n_paths, n_partitions;
+    struct composition_network networks[COMPOSITION_NETWORKS];
+    uint32_t n_modules, n_paths;
+    uint32_t n_partitions;                             /* 1: the data stay as they were cut */
+    uint32_t digits[COMPOSITION_LEVELS_MAX], n_digits; /* product of them: n_partitions */
+    uint32_t fragments;
     struct composition_module *modules;
     struct composition_path *paths;
+    /* Partitions are learned: FEATURE, CLUSTER and SPLIT tasks make them. */
+    bool partitioned;
+    /* Contributions are weighted by the size of their partition, and their mean is
+     * multiplied by the root of the number of paths through the module. */
+    bool weigh_partitions, root_rescale;
+    /* Paths of the main network are sampled together: the router's path, or -1. */
+    int32_t router_path;
+    bool mixture;
+    /* The paths learn from another job's experts. */
+    uint32_t teacher_job;
 };
 
 /* -ERR_CONFIG with a sentence for an unknown name or impossible figures. */
 int recipe_compose(const struct job_spec *spec, struct composition *ret, struct err *err);
-void composition_release(struct composition *c);
+void composition_release(struct composition *c); /* { 0 } is fine */
 
-/* Which partition a shard of the dataset belongs to. */
-uint32_t recipe_partition(const struct job_spec *spec, const struct composition *c, uint64_t shard);
+static inline uint32_t composition_levels(const struct composition *c, uint32_t path)
+{
+    return c->networks[c->paths[path].network].n_levels;
+}
 
 #endif

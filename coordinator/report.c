@@ -146,10 +146,6 @@ static void order_shards(struct job *j)
             j->shards[k] = j->shards[k - 1];
         j->shards[k] = s;
     }
-    uint64_t train = 0;
-    for (size_t i = 0; i < j->n_shards; i++)
-        if (j->shards[i].partition != SHARD_HOLDOUT)
-            j->shards[i].partition = recipe_partition(&j->spec, &j->comp, train++);
 }
 
 static int apply_ingest(struct coordinator *co, struct job *j, struct task *t, const report *r,
@@ -205,7 +201,7 @@ static int check_contribution(const struct job *j, const struct task *t,
 static int apply_train(struct coordinator *co, struct job *j, struct task *t, const report *r,
                        struct err *err)
 {
-    size_t n = j->comp.n_levels;
+    size_t n = composition_levels(&j->comp, t->path);
     uint64_t held = 0;
     for (size_t i = 0; i < t->n_ranges; i++)
         held += t->ranges[i].count;

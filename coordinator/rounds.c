@@ -23,7 +23,7 @@
 
 bool path_crosses(const struct job *j, uint32_t path, const struct module_rec *m)
 {
-    for (uint32_t l = 0; l < j->comp.n_levels; l++)
+    for (uint32_t l = 0; l < composition_levels(&j->comp, path); l++)
         if (&j->modules[j->comp.paths[path].modules[l]] == m)
             return true;
     return false;
@@ -70,7 +70,7 @@ void rounds_count(struct coordinator *co, const struct job *j, const struct modu
 
 static bool modules_at(const struct job *j, uint32_t p, uint64_t version)
 {
-    for (uint32_t l = 0; l < j->comp.n_levels; l++)
+    for (uint32_t l = 0; l < composition_levels(&j->comp, p); l++)
         if (j->modules[j->comp.paths[p].modules[l]].version < version)
             return false;
     return true;
@@ -101,7 +101,7 @@ static void make_phase(struct coordinator *co, struct job *j, uint32_t p)
     path->ready_ms = core_now(co);
     path->ready_unix_ms = (int64_t)clock_wall_ms();
     path->bytes_up = path->bytes_down = 0;
-    for (uint32_t l = 0; l < j->comp.n_levels; l++) {
+    for (uint32_t l = 0; l < composition_levels(&j->comp, p); l++) {
         struct module_rec *m = &j->modules[j->comp.paths[p].modules[l]];
         if (m->version == path->round)
             m->quorum_ms = 0;

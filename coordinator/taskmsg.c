@@ -135,7 +135,7 @@ static void add_modules(struct building *b, Skerry__V1__Task *msg)
 {
     const struct composition *c = &b->job->comp;
     bool init = b->task->kind == TASK_INIT;
-    msg->n_modules = init ? c->n_modules : c->n_levels;
+    msg->n_modules = init ? c->n_modules : composition_levels(c, b->task->path);
     msg->modules = need(b, msg->n_modules * sizeof(*msg->modules));
     for (uint32_t i = 0; i < msg->n_modules && !b->failed; i++) {
         uint32_t n = init ? i : c->paths[b->task->path].modules[i];

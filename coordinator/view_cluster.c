@@ -48,7 +48,7 @@ static void count_jobs(struct coordinator *co, struct view_status *v)
     for (size_t i = 0; i < co->state.n_jobs; i++) {
         const struct job *j = co->state.jobs[i];
         double params = 0;
-        for (uint32_t l = 0; l < j->comp.n_levels; l++)
+        for (uint32_t l = 0; l < composition_levels(&j->comp, 0); l++)
             params += (double)j->modules[j->comp.paths[0].modules[l]].params;
         v->jobs++;
         v->jobs_active += !job_is_ended(j);

@@ -24,7 +24,7 @@ static int need_job(struct coordinator *co, uint64_t id, struct job **ret, struc
 static uint64_t path_params(const struct job *j)
 {
     uint64_t n = 0;
-    for (uint32_t l = 0; l < j->comp.n_levels; l++)
+    for (uint32_t l = 0; l < composition_levels(&j->comp, 0); l++)
         n += j->modules[j->comp.paths[0].modules[l]].params;
     return n;
 }

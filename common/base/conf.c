@@ -42,6 +42,7 @@ static void expected(const struct conf_key *k, char *out, size_t size)
         [CONF_DOUBLE] = "a number",
         [CONF_STR] = "text",
         [CONF_STRS] = "a list of texts",
+        [CONF_INTS] = "a list of at most 64 whole numbers",
         [CONF_ENUM] = "one of",
         [CONF_BYTES] = "a size such as 64MiB",
         [CONF_DURATION_MS] = "a duration such as 2s",
@@ -163,6 +164,26 @@ static int set_list(const struct bind *b, const struct conf_key *k, const struct
     return 0;
 }
 
+static int set_ints(const struct bind *b, const struct conf_key *k, const struct yaml_node *node,
+                    void *out)
+{
+    struct conf_ints *ints = at(k, out);
+    struct conf_key one = *k;
+    size_t n = node->kind == YAML_LIST ? node->n : 1;
+    const struct yaml_node *item = node->kind == YAML_LIST ? node->first : node;
+    if (node->kind == YAML_MAP || yaml_is_null(node) || n > CONF_INTS_MAX)
+        return wrong(b, k, node);
+    one.type = CONF_INT;
+    one.offset = 0;
+    for (; ints->n < n; item = item->next) {
+        if (item->kind != YAML_SCALAR || yaml_is_null(item) || item->quoted ||
+            set_text(&one, item->text, &ints->items[ints->n]) < 0)
+            return wrong(b, k, item);
+        ints->n++;
+    }
+    return 0;
+}
+
 static int bind_map(const struct bind *b, const struct yaml_node *map, int line,
                     const struct conf_key *keys, void *out);
 
@@ -194,6 +215,8 @@ static int bind_key(const struct bind *b, const struct conf_key *k, const struct
         return k->def ? set_text(k, k->def, out) : 0;
     if (k->type == CONF_STRS)
         return set_list(b, k, node, out);
+    if (k->type == CONF_INTS)
+        return set_ints(b, k, node, out);
     bool texty = k->type == CONF_STR || k->type == CONF_ENUM;
     if (node->kind != YAML_SCALAR || yaml_is_null(node) || (node->quoted && !texty) ||
         set_text(k, node->text, out) < 0)

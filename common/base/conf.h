@@ -28,6 +28,7 @@ enum conf_type {
     CONF_DOUBLE,      /* double, finite */
     CONF_STR,         /* char *, owned; NULL when absent without default */
     CONF_STRS,        /* struct conf_strs: a list of strings, or one string */
+    CONF_INTS,        /* struct conf_ints: a list of whole numbers, or one; range of each */
     CONF_ENUM,        /* int: index into names */
     CONF_BYTES,       /* uint64_t: "64MiB" */
     CONF_DURATION_MS, /* uint64_t: "2s" */
@@ -36,6 +37,13 @@ enum conf_type {
 
 struct conf_strs {
     char **items;
+    size_t n;
+};
+
+#define CONF_INTS_MAX 64
+
+struct conf_ints {
+    int items[CONF_INTS_MAX];
     size_t n;
 };
 

@@ -67,12 +67,8 @@ static int apply_preset(const struct yaml_doc *doc, struct job_model *m, struct 
     return 0;
 }
 
-static int check_model(const struct yaml_doc *doc, struct job_spec *s, struct err *err)
+static int check_heads(const struct yaml_doc *doc, const struct job_model *m, struct err *err)
 {
-    struct job_model *m = &s->model;
-    int rc = m->preset ? apply_preset(doc, m, err) : 0;
-    if (rc < 0)
-        return rc;
     static const char *const needed[] = {"model.dim", "model.depth", "model.heads"};
     for (size_t i = 0; !m->preset && i < 3; i++)
         if (!conf_find(doc, needed[i]))
@@ -83,6 +79,81 @@ static int check_model(const struct yaml_doc *doc, struct job_spec *s, struct er
                           "is %d, which does not divide model.dim (%d): every head needs the same "
                           "whole width",
                           m->heads, m->dim);
+    return 0;
+}
+
+static int check_llama(const struct yaml_doc *doc, struct job_spec *s, struct err *err)
+{
+    struct job_model *m = &s->model;
+    if (m->preset)
+        return conf_error(doc, "model.preset", err,
+                          "is %s, which is a dit; give model.dim, depth and heads of a llama",
+                          m->preset);
+    int rc = check_heads(doc, m, err);
+    if (rc < 0)
+        return rc;
+    if (m->kv_heads == 0)
+        m->kv_heads = m->heads;
+    if (m->heads % m->kv_heads)
+        return conf_error(doc, "model.kv_heads", err,
+                          "is %d, which does not divide model.heads (%d)", m->kv_heads, m->heads);
+    if (m->dim / m->heads % 2)
+        return conf_error(doc, "model.heads", err,
+                          "is %d, which gives heads of odd width %d; rotary positions turn pairs",
+                          m->heads, m->dim / m->heads);
+    if (m->ffn == 0)
+        m->ffn = (m->dim * 8 / 3 + 31) / 32 * 32;
+    return 0;
+}
+
+/* The router is as the model, but smaller. */
+static int complete_router(const struct yaml_doc *doc, struct job_spec *s, struct err *err)
+{
+    const struct job_model *m = &s->model;
+    struct job_router *r = &s->router;
+    int twice = 2 * m->patch;
+    if (r->patch == 0)
+        r->patch =
+            s->data.image_size % twice == 0 && s->data.image_size / twice >= 4 ? twice : m->patch;
+    if (r->depth == 0)
+        r->depth = (m->depth + 1) / 2;
+    if (r->heads == 0)
+        r->heads = m->heads;
+    if (r->dim == 0) {
+        r->dim = m->dim / 2;
+        while (r->heads > 1 && (r->dim % r->heads || r->dim / r->heads < 16))
+            r->heads--;
+        r->dim += (4 - r->dim % 4) % 4;
+    }
+    if (r->lr == 0)
+        r->lr = s->train.lr;
+    if (r->dim % r->heads || r->dim % 4)
+        return conf_error(doc, "router.dim", err,
+                          "is %d, expected a multiple of 4 and of router.heads (%d)", r->dim,
+                          r->heads);
+    if (s->data.image_size % r->patch)
+        return conf_error(doc, "router.patch", err,
+                          "is %d, which does not divide data.image_size (%d)", r->patch,
+                          s->data.image_size);
+    double hidden = r->dim * r->mlp_ratio;
+    if (hidden != floor(hidden))
+        return conf_error(doc, "router.mlp_ratio", err,
+                          "is %g, but %g x router.dim (%d) is not a whole number", r->mlp_ratio,
+                          r->mlp_ratio, r->dim);
+    return 0;
+}
+
+static int check_dit(const struct yaml_doc *doc, struct job_spec *s, struct err *err)
+{
+    struct job_model *m = &s->model;
+    if (s->data.image_size == 0)
+        return conf_error(doc, "data.image_size", err,
+                          "is missing; give the side in pixels that images are scaled to");
+    int rc = m->preset ? apply_preset(doc, m, err) : 0;
+    if (rc == 0)
+        rc = check_heads(doc, m, err);
+    if (rc < 0)
+        return rc;
     if (m->dim % 4)
         return conf_error(
             doc, "model.dim", err,
@@ -102,6 +173,47 @@ static int check_model(const struct yaml_doc *doc, struct job_spec *s, struct er
                           "possible; use a larger patch",
                           m->patch, s->data.image_size, s->data.image_size, job_tokens(s),
                           TOKENS_MAX);
+    return complete_router(doc, s, err);
+}
+
+static int check_model(const struct yaml_doc *doc, struct job_spec *s, struct err *err)
+{
+    return s->model.type == JOB_MODEL_LLAMA ? check_llama(doc, s, err) : check_dit(doc, s, err);
+}
+
+static int check_partition(const struct yaml_doc *doc, const struct job_spec *s, struct err *err)
+{
+    const struct job_partition *p = &s->partition;
+    bool text = s->model.type == JOB_MODEL_LLAMA;
+    if ((p->features == JOB_FEATURES_COLUMN) != (p->column != NULL))
+        return conf_error(doc, p->column ? "partition.features" : "partition.column", err,
+                          "is missing; features: column and the column's name go together");
+    if (p->features == JOB_FEATURES_MODEL && s->model.warm_start == NULL)
+        return conf_error(doc, "partition.features", err,
+                          "is model, but there is no model.warm_start to take features from");
+    if (p->features == (text ? JOB_FEATURES_PIXELS : JOB_FEATURES_NGRAMS))
+        return conf_error(doc, "partition.features", err, "is %s, which %s do not have",
+                          job_features_name(p->features), text ? "texts" : "images");
+    if (p->balance > 0 && p->balance < 1)
+        return conf_error(doc, "partition.balance", err,
+                          "is %g; the largest partition is at least the mean: expected 0 or >= 1",
+                          p->balance);
+    if (p->chunk > 0 && (!text || p->chunk > s->model.context))
+        return conf_error(doc, "partition.chunk", err,
+                          "is %d, expected 0, or for texts at most model.context (%d)", p->chunk,
+                          s->model.context);
+    if (s->outer.delay > 0 && s->outer.steps && s->outer.delay >= s->outer.steps)
+        return conf_error(doc, "outer.delay", err,
+                          "is %d, expected fewer than the %d steps of a phase", s->outer.delay,
+                          s->outer.steps);
+    if ((s->outer.fragments > 1 || s->outer.delay > 0) && !s->outer.steps)
+        return conf_error(doc, "outer.fragments", err,
+                          "and outer.delay need phases bounded by outer.steps");
+    if (s->outer.async && (s->outer.fragments > 1 || s->outer.delay > 0))
+        return conf_error(doc, "outer.async", err,
+                          "and outer.fragments or outer.delay are both given; leave out one");
+    if (s->recipe.early_stop && s->eval.every == 0)
+        return conf_error(doc, "recipe.early_stop", err, "needs eval.every of at least 1");
     return 0;
 }
 
@@ -151,7 +263,7 @@ static int check_training(const struct yaml_doc *doc, struct job_spec *s, struct
     if (!str_is_name(s->recipe.name, 64))
         return conf_error(doc, "recipe.name", err, "is '%.80s', expected a name such as diloco",
                           s->recipe.name);
-    if (s->eval.every && s->data.holdout == 0)
+    if (s->eval.every && s->data.holdout == 0 && !s->data.holdout_path)
         return conf_error(doc, "eval.every", err,
                           "is %d, but data.holdout is 0: there is nothing to evaluate on",
                           s->eval.every);
@@ -184,6 +296,8 @@ int job_parse(const char *text, size_t len, const char *file, struct job_spec *r
         rc = check_model(&doc, &spec, err);
     if (rc == 0)
         rc = check_training(&doc, &spec, err);
+    if (rc == 0)
+        rc = check_partition(&doc, &spec, err);
     yaml_release(&doc);
     if (rc < 0)
         job_release(&spec);
@@ -199,6 +313,8 @@ void job_release(struct job_spec *spec)
 
 int job_tokens(const struct job_spec *spec)
 {
+    if (spec->model.type == JOB_MODEL_LLAMA)
+        return spec->model.context;
     int side = spec->data.image_size / spec->model.patch;
     return side * side;
 }
@@ -232,15 +348,40 @@ const char *job_schedule_name(int schedule)
     return name_of(job_schedule_names, schedule);
 }
 
-int job_sampler_parse(const char *name, int *ret)
+static int number_of(const char *const *names, const char *name, int *ret)
 {
-    for (int i = 0; job_sampler_names[i]; i++) {
-        if (strcmp(name, job_sampler_names[i]) == 0) {
+    for (int i = 0; names[i]; i++) {
+        if (strcmp(name, names[i]) == 0) {
             *ret = i;
             return 0;
         }
     }
     return -EINVAL;
+}
+
+int job_sampler_parse(const char *name, int *ret)
+{
+    return number_of(job_sampler_names, name, ret);
+}
+
+const char *job_strategy_name(int strategy)
+{
+    return name_of(job_strategy_names, strategy);
+}
+
+int job_strategy_parse(const char *name, int *ret)
+{
+    return number_of(job_strategy_names, name, ret);
+}
+
+const char *job_features_name(int features)
+{
+    return name_of(job_features_names, features);
+}
+
+const char *job_method_name(int method)
+{
+    return name_of(job_method_names, method);
 }
 
 int job_document(enum conf_format format, struct buf *out)

@@ -17,13 +17,37 @@ struct err;
 #define JOB_SPEC_MAX 32768 /* bytes of YAML; also the limit on the wire */
 #define JOB_CHANNELS 3     /* pixels scaled to [-1, 1] */
 
-enum job_model_type { JOB_MODEL_DIT };
+enum job_model_type { JOB_MODEL_DIT, JOB_MODEL_LLAMA };
 enum job_schedule { JOB_SCHEDULE_CONSTANT, JOB_SCHEDULE_COSINE, JOB_SCHEDULE_DECAY };
 enum job_precision { JOB_PRECISION_AUTO, JOB_PRECISION_BF16, JOB_PRECISION_F32 };
 enum job_t { JOB_T_LOGIT_NORMAL, JOB_T_UNIFORM };
 /* Same numbers as enum codec of common/outer. */
 enum job_codec { JOB_CODEC_F32, JOB_CODEC_BF16, JOB_CODEC_INT8, JOB_CODEC_E3M0 };
 enum job_sampler { JOB_SAMPLER_EULER, JOB_SAMPLER_HEUN };
+enum job_moments { JOB_MOMENTS_RESTART, JOB_MOMENTS_TRAVEL };
+enum job_features {
+    JOB_FEATURES_AUTO, /* model with a warm start, else pixels or n-grams */
+    JOB_FEATURES_PIXELS,
+    JOB_FEATURES_NGRAMS,
+    JOB_FEATURES_MODEL,
+    JOB_FEATURES_COLUMN,
+};
+enum job_method {
+    JOB_METHOD_AUTO, /* product with more than one level, else two_level */
+    JOB_METHOD_KMEANS,
+    JOB_METHOD_TWO_LEVEL,
+    JOB_METHOD_PRODUCT,
+    JOB_METHOD_RANDOM,
+};
+/* How the experts of a mixture are combined at sampling (papers: DDM, section 3). */
+enum job_strategy {
+    JOB_STRATEGY_TOP1,
+    JOB_STRATEGY_TOPK,
+    JOB_STRATEGY_FULL,
+    JOB_STRATEGY_NUCLEUS,
+    JOB_STRATEGY_THRESHOLD,
+    JOB_STRATEGY_ORACLE,
+};
 
 struct job_data {
     char *path;           /* exactly one of path and url; relative to the CLI's directory */
@@ -32,7 +56,10 @@ struct job_data {
     bool flip;
     double holdout; /* fraction */
     int shard_samples;
-    int max_bad; /* images that may be broken */
+    int max_bad;        /* samples that may be broken */
+    char *text_field;   /* of a JSON line */
+    char *tokenizer;    /* a tokenizer.json; NULL: bytes */
+    char *holdout_path; /* a second source, all held out; NULL: none */
 };
 
 struct job_model {
@@ -41,6 +68,22 @@ struct job_model {
     int patch, dim, depth, heads;
     double mlp_ratio;
     double label_dropout;
+    /* llama */
+    int kv_heads, ffn; /* 0 in the file: heads; 8/3 dim rounded up to 32; always set here */
+    int context;       /* tokens of a row */
+    double rope_theta, norm_eps;
+    bool tied;        /* the head shares the embedding */
+    char *warm_start; /* a folder with model.safetensors and config.json; NULL: from the seed */
+};
+
+/* The classifier that mixes experts: a small DiT.  Zeros in the file: as the model
+ * or the training has it; always set here. */
+struct job_router {
+    int patch, dim, depth, heads;
+    double mlp_ratio;
+    int batch;
+    double lr;
+    int classes; /* 0: as many as there are experts */
 };
 
 struct job_train {
@@ -63,6 +106,29 @@ struct job_train {
 struct job_recipe {
     char *name;
     int replicas;
+    int experts;
+    struct conf_ints levels;         /* modules of each level */
+    struct conf_ints private_blocks; /* blocks that each path has for itself */
+    bool private_embeddings;
+    bool divide_batch;        /* train.batch is that of all experts together */
+    int top;                  /* partitions a training sample belongs to */
+    struct conf_ints reshard; /* rounds before which paths are routed anew */
+    bool early_stop;
+    int moments;        /* enum job_moments: when a path moves to another worker */
+    int moments_warmup; /* steps, after a restart */
+    int teacher;        /* job to learn from; 0: none */
+};
+
+/* How the data are cut into partitions. */
+struct job_partition {
+    int features;           /* enum job_features */
+    char *column;           /* name of a feature column of the dataset */
+    int dims;               /* kept by PCA; 0: all */
+    int method;             /* enum job_method */
+    int fine;               /* clusters of the first level; two_level */
+    double balance;         /* largest partition over the mean; 0: as it comes */
+    int chunk;              /* tokens between re-routings at evaluation; 0: once per sample */
+    double router_fraction; /* of the samples, kept for fitting routers */
 };
 
 struct job_outer {
@@ -70,9 +136,14 @@ struct job_outer {
     int steps;   /* inner steps of a phase; 0 when bounded by seconds */
     int seconds; /* 0 when bounded by steps */
     double lr, momentum;
-    double ema;    /* of the outer weights, per round */
-    double quorum; /* fraction of the expected contributions */
-    double grace;  /* seconds after the quorum; 0: wait for all that make progress */
+    double ema;         /* of the outer weights, per round */
+    double quorum;      /* fraction of the expected contributions */
+    double grace;       /* seconds after the quorum; 0: wait for all that make progress */
+    int fragments;      /* a module is cut into so many, synchronised one after the other */
+    int delay;          /* inner steps between a fragment's contribution and its merge */
+    double mix;         /* share of the local weights that a merge keeps */
+    bool async;         /* fold each contribution when it comes */
+    int nesterov_delay; /* contributions between two momentum steps; async */
 };
 
 struct job_wire {
@@ -86,6 +157,15 @@ struct job_sample {
     double guidance; /* 1: off */
     int columns;
     uint64_t seed;
+    int strategy;     /* enum job_strategy: mixtures */
+    int top;          /* strategy topk */
+    double nucleus;   /* strategy nucleus: smallest set with this much probability */
+    double threshold; /* strategy threshold: experts at least this probable */
+    bool remote;      /* experts stay on their workers, only x_t and v travel */
+    char *prompt;     /* llama */
+    int tokens;       /* llama: to generate */
+    double temperature;
+    double top_p;
 };
 
 struct job_eval {
@@ -98,8 +178,10 @@ struct job_spec {
     uint64_t seed;
     struct job_data data;
     struct job_model model;
+    struct job_router router;
     struct job_train train;
     struct job_recipe recipe;
+    struct job_partition partition;
     struct job_outer outer;
     struct job_wire wire;
     struct job_sample sample;
@@ -112,13 +194,17 @@ int job_parse(const char *text, size_t len, const char *file, struct job_spec *r
               struct err *err);
 void job_release(struct job_spec *spec); /* { 0 } is fine */
 
-/* Tokens of an image: (image_size/patch)^2. */
+/* Tokens of a sample: (image_size/patch)^2, or model.context. */
 int job_tokens(const struct job_spec *spec);
 const char *job_codec_name(int codec); /* "e3m0" */
 const char *job_sampler_name(int sampler);
 const char *job_precision_name(int precision);
 const char *job_schedule_name(int schedule);
 int job_sampler_parse(const char *name, int *ret);
+const char *job_strategy_name(int strategy);
+int job_strategy_parse(const char *name, int *ret);
+const char *job_features_name(int features);
+const char *job_method_name(int method);
 
 /* Documentation of every key. */
 int job_document(enum conf_format format, struct buf *out);

@@ -11,5 +11,9 @@ extern const char *const job_precision_names[];
 extern const char *const job_t_names[];
 extern const char *const job_codec_names[];
 extern const char *const job_sampler_names[];
+extern const char *const job_moments_names[];
+extern const char *const job_features_names[];
+extern const char *const job_method_names[];
+extern const char *const job_strategy_names[];
 
 #endif
