@@ -13,6 +13,8 @@ static void install_avx2(struct cpu_state *st)
 {
     elem_install_avx2(&st->inner);
     adaln_install_avx2(&st->inner);
+    decoder_install_avx2(&st->inner);
+    sample_install_avx2(&st->inner);
     attention_install_avx2(&st->inner);
     st->gemm[DT_F32] = &gemm_f32_avx2;
     st->inner.matmul = gemm_matmul;
@@ -22,6 +24,8 @@ static void install_avx512(struct cpu_state *st)
 {
     elem_install_avx512(&st->inner);
     adaln_install_avx512(&st->inner);
+    decoder_install_avx512(&st->inner);
+    sample_install_avx512(&st->inner);
     attention_install_avx512(&st->inner);
     st->gemm[DT_F32] = &gemm_f32_avx512;
 }
@@ -30,6 +34,8 @@ static void install_avx512_bf16(struct cpu_state *st)
 {
     elem_install_avx512bf16(&st->inner);
     adaln_install_avx512bf16(&st->inner);
+    decoder_install_avx512bf16(&st->inner);
+    sample_install_avx512bf16(&st->inner);
     attention_install_avx512bf16(&st->inner);
     st->gemm[DT_BF16] = &gemm_bf16_avx512;
 }

@@ -1,4 +1,4 @@
-/* Vectorised elementwise operations, LayerNorm, optimiser and reductions: one body
+/* Vectorised elementwise operations, norms, optimiser, losses and reductions: one body
  * compiled per instruction set.  Each install puts its entries over the reference. */
 #ifndef KERNELS_CPU_ELEM_H
 #define KERNELS_CPU_ELEM_H
@@ -12,5 +12,13 @@ void elem_install_avx512bf16(struct kernel_ops *ops);
 void adaln_install_avx2(struct kernel_ops *ops);
 void adaln_install_avx512(struct kernel_ops *ops);
 void adaln_install_avx512bf16(struct kernel_ops *ops);
+
+void decoder_install_avx2(struct kernel_ops *ops);
+void decoder_install_avx512(struct kernel_ops *ops);
+void decoder_install_avx512bf16(struct kernel_ops *ops);
+
+void sample_install_avx2(struct kernel_ops *ops);
+void sample_install_avx512(struct kernel_ops *ops);
+void sample_install_avx512bf16(struct kernel_ops *ops);
 
 #endif

@@ -46,6 +46,7 @@ int ref_embed_fwd(struct device *dev, float *out, const float *table, const int3
                   int C, int rows, bool accumulate, struct stream *s);
 int ref_embed_bwd(struct device *dev, float *dtable, const float *dout, const int32_t *ids, int B,
                   int C, int rows, struct stream *s);
+float ref_time_freq(int i, int half); /* 10000^(-i/half) */
 int ref_timestep_embed(struct device *dev, void *out, const float *t, int B, int dim, enum dtype dt,
                        struct stream *s);
 

@@ -75,6 +75,11 @@ int ref_embed_bwd(struct device *dev, float *dtable, const float *dout, const in
     return 0;
 }
 
+float ref_time_freq(int i, int half)
+{
+    return expf(-logf(10000.0f) * (float)i / (float)half);
+}
+
 int ref_timestep_embed(struct device *dev, void *out, const float *t, int B, int dim, enum dtype dt,
                        struct stream *s)
 {
@@ -82,7 +87,7 @@ int ref_timestep_embed(struct device *dev, void *out, const float *t, int B, int
     for (int64_t b = 0; b < B; b++) {
         size_t row = (size_t)b * (size_t)dim;
         for (int i = 0; i < half; i++) {
-            float w = expf(-logf(10000.0f) * (float)i / (float)half);
+            float w = ref_time_freq(i, half);
             dtype_set(out, dt, row + (size_t)i, cosf(t[b] * w));
             dtype_set(out, dt, row + (size_t)(half + i), sinf(t[b] * w));
         }

@@ -24,6 +24,29 @@ static inline vf v_exp(vf x)
     return v_scale2(v_add(p, v_set(1.0f)), n);
 }
 
+/* cos(x), and sin(x) in *ret_sin, for |x| up to 2^21; below 2e-7 off.  x = n pi/2 + r with
+ * |r| <= pi/4 (the products are exact up to that n), then the series of both and a
+ * rotation by n quarters: q = n mod 4 in -2..2, whose cosine is 1-|q| and sine q(2-|q|). */
+static inline vf v_cos_sin(vf x, vf *ret_sin)
+{
+    vf one = v_set(1), two = v_set(2);
+    vf n = v_round(v_mul(x, v_set(0.636619772f)));
+    vf r = v_fnma(n, v_set(1.57079637f), x);
+    r = v_fnma(n, v_set(-4.37113883e-8f), r);
+    vf rr = v_mul(r, r);
+    vf s = v_fma(v_fma(v_set(-1.9515295891e-4f), rr, v_set(8.3321608736e-3f)), rr,
+                 v_set(-1.6666654611e-1f));
+    s = v_fma(v_mul(s, rr), r, r);
+    vf c = v_fma(v_fma(v_set(2.443315711809948e-5f), rr, v_set(-1.388731625493765e-3f)), rr,
+                 v_set(4.166664568298827e-2f));
+    c = v_fma(v_mul(rr, rr), c, v_fnma(rr, v_set(0.5f), one));
+    vf q = v_fnma(v_round(v_mul(n, v_set(0.25f))), v_set(4), n);
+    vf size = v_max(q, v_sub(v_zero(), q));
+    vf qc = v_sub(one, size), qs = v_mul(q, v_sub(two, size));
+    *ret_sin = v_fma(qc, s, v_mul(qs, c));
+    return v_fnma(qs, s, v_mul(qc, c));
+}
+
 static inline vf v_sigmoid(vf x)
 {
     return v_rcp(v_add(v_set(1.0f), v_exp(v_sub(v_zero(), x))));
