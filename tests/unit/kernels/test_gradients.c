@@ -116,31 +116,166 @@ static double attention_loss(void *ctx)
     return weighted(c->f.o, c->w, c->n);
 }
 
-static void attention(void **state)
+/* kv_heads 0: as many as queries.  Documents start at row 0 and at the third. */
+static void attention_gradients(struct device *dev, int kv_heads, bool causal)
 {
     enum { H = 2, D = 3, N = B * T * H * D };
-    struct attention_case c = {.dev = ref_of(state), .n = N};
-    float *qkv = guard_randn(3 * N, DT_F32, 1), *dqkv = guard_new(3 * N * 4);
+    static const int32_t start[B * T] = {0, 0, 2, 2, 2, 0, 0, 2, 2, 2};
+    const size_t all = (size_t)(B * T * D * (H + 2 * (kv_heads ? kv_heads : H)));
+    struct attention_case c = {.dev = dev, .n = N};
+    float *qkv = guard_randn(all, DT_F32, 1), *dqkv = guard_new(all * 4);
     c.w = guard_randn(N, DT_F32, 1);
     c.f = (struct attention_fwd){.o = guard_new(N * 4),
                                  .lse = guard_new(B * H * T * 4),
                                  .qkv = qkv,
+                                 .start = causal ? start : NULL,
                                  .B = B,
                                  .T = T,
                                  .H = H,
-                                 .D = D};
+                                 .D = D,
+                                 .Hkv = kv_heads,
+                                 .causal = causal};
     attention_loss(&c);
     struct attention_bwd b = {.dqkv = dqkv,
                               .d_o = c.w,
                               .o = c.f.o,
                               .lse = c.f.lse,
                               .qkv = qkv,
+                              .start = c.f.start,
                               .B = B,
                               .T = T,
                               .H = H,
-                              .D = D};
+                              .D = D,
+                              .Hkv = kv_heads,
+                              .causal = causal};
     assert_int_equal(c.dev->ops->attention_bwd(c.dev, &b, NULL), 0);
-    check("attention qkv", attention_loss, &c, qkv, dqkv, 3 * N);
+    check("attention qkv", attention_loss, &c, qkv, dqkv, all);
+    guard_check_all();
+}
+
+static void attention(void **state)
+{
+    attention_gradients(ref_of(state), 0, false);
+    attention_gradients(ref_of(state), 1, false);
+    attention_gradients(ref_of(state), 0, true);
+    attention_gradients(ref_of(state), 1, true);
+}
+
+/* ---- what a decoder adds ---- */
+
+struct norm_case {
+    struct device *dev;
+    struct rmsnorm_fwd f;
+    float *wx, *wh;
+};
+
+static double norm_loss(void *ctx)
+{
+    struct norm_case *c = ctx;
+    c->dev->ops->rmsnorm_fwd(c->dev, &c->f, NULL);
+    return weighted(c->f.x, c->wx, B * T * C) + weighted(c->f.h, c->wh, B * T * C);
+}
+
+static void rmsnorm(void **state)
+{
+    enum { N = B * T * C };
+    struct norm_case c = {.dev = ref_of(state)};
+    float *x_in = guard_randn(N, DT_F32, 1), *y = guard_randn(N, DT_F32, 1);
+    float *w = guard_randn(C, DT_F32, 1), *dw = guard_new(C * 4);
+    c.wx = guard_randn(N, DT_F32, 1);
+    c.wh = guard_randn(N, DT_F32, 1);
+    c.f = (struct rmsnorm_fwd){.x = guard_new(N * 4),
+                               .h = guard_new(N * 4),
+                               .rstd = guard_new(B * T * 4),
+                               .x_in = x_in,
+                               .y = y,
+                               .w = w,
+                               .eps = 1e-5f,
+                               .rows = B * T,
+                               .C = C};
+    norm_loss(&c);
+    memset(dw, 0, C * 4);
+    struct rmsnorm_bwd b = {.dx = guard_copy(c.wx, N * 4),
+                            .dy = guard_new(N * 4),
+                            .dw = dw,
+                            .dh = c.wh,
+                            .x = c.f.x,
+                            .rstd = c.f.rstd,
+                            .w = w,
+                            .rows = B * T,
+                            .C = C};
+    assert_int_equal(c.dev->ops->rmsnorm_bwd(c.dev, &b, NULL), 0);
+    check("rmsnorm x", norm_loss, &c, x_in, b.dx, N);
+    check("rmsnorm y", norm_loss, &c, y, b.dy, N);
+    check("rmsnorm w", norm_loss, &c, w, dw, C);
+    guard_check_all();
+}
+
+enum { GATES = 9, CLASSES = 11 };
+
+struct decoder_case {
+    struct device *dev;
+    float *x, *out, *w;
+    int32_t *ids; /* positions, or targets */
+};
+
+static double swiglu_loss(void *ctx)
+{
+    struct decoder_case *c = ctx;
+    c->dev->ops->swiglu_fwd(c->dev, c->out, c->x, T, GATES, DT_F32, NULL);
+    return weighted(c->out, c->w, T * GATES);
+}
+
+static double entropy_loss(void *ctx)
+{
+    struct decoder_case *c = ctx;
+    struct cross_entropy p = {.loss = c->out, .logits = c->x, .target = c->ids, .rows = T};
+    p.V = CLASSES;
+    c->dev->ops->cross_entropy(c->dev, &p, NULL);
+    return weighted(c->out, c->w, T) * 3;
+}
+
+static struct rope rope_of(const struct decoder_case *c, float *x, bool inverse)
+{
+    struct rope p = {.x = x, .pos = c->ids, .rows = T, .heads = 2, .D = 4, .theta = 100};
+    p.inverse = inverse;
+    return p;
+}
+
+static double rope_loss(void *ctx)
+{
+    struct decoder_case *c = ctx;
+    memcpy(c->out, c->x, T * 8 * 4);
+    struct rope p = rope_of(c, c->out, false);
+    c->dev->ops->rope(c->dev, &p, NULL);
+    return weighted(c->out, c->w, T * 8);
+}
+
+static void decoder(void **state)
+{
+    struct decoder_case c = {.dev = ref_of(state)};
+    enum { N = T * 2 * GATES };
+    c.x = guard_randn(N, DT_F32, 1.5f);
+    c.out = guard_new(N * 4);
+    c.w = guard_randn(N, DT_F32, 1);
+    c.ids = guard_new(T * sizeof *c.ids);
+    for (int i = 0; i < T; i++)
+        c.ids[i] = i == 2 ? -1 : 2 * i;
+    float *grad = guard_new(N * 4);
+    assert_int_equal(c.dev->ops->swiglu_bwd(c.dev, grad, c.w, c.x, T, GATES, DT_F32, NULL), 0);
+    check("swiglu", swiglu_loss, &c, c.x, grad, N);
+    struct cross_entropy p = {.loss = c.out, .dlogits = grad, .logits = c.x, .target = c.ids};
+    p.w = c.w;
+    p.grad_scale = 3;
+    p.rows = T;
+    p.V = CLASSES;
+    assert_int_equal(c.dev->ops->cross_entropy(c.dev, &p, NULL), 0);
+    check("cross entropy", entropy_loss, &c, c.x, grad, T * CLASSES);
+    c.ids[2] = 3;
+    memcpy(grad, c.w, T * 8 * 4);
+    struct rope back = rope_of(&c, grad, true);
+    assert_int_equal(c.dev->ops->rope(c.dev, &back, NULL), 0);
+    check("rope", rope_loss, &c, c.x, grad, T * 8);
     guard_check_all();
 }
 
@@ -308,8 +443,9 @@ static void mse(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(adaln), cmocka_unit_test(attention),   cmocka_unit_test(mlp),
-        cmocka_unit_test(mse),   cmocka_unit_test(activations),
+        cmocka_unit_test(adaln),   cmocka_unit_test(attention),   cmocka_unit_test(mlp),
+        cmocka_unit_test(mse),     cmocka_unit_test(activations), cmocka_unit_test(rmsnorm),
+        cmocka_unit_test(decoder),
     };
     return cmocka_run_group_tests(tests, devices_setup, devices_teardown);
 }
