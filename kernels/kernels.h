@@ -322,9 +322,10 @@ struct kernel_ops {
     int (*embed_bwd)(struct device *dev, float *dtable, const float *dout, const int32_t *ids,
                      int B, int C, int rows, struct stream *s);
 
-    /* out (B,C) = mean over the tokens begin <= t < end of x (B,T,C) (dt): features. */
+    /* out (B,C) = mean over the tokens begin <= t < min(end, len[b]) of x (B,T,C) (dt), 0
+     * where there are none; len (B) or NULL for T.  Features. */
     int (*mean_tokens)(struct device *dev, float *out, const void *x, int B, int T, int C,
-                       int begin, int end, enum dtype dt, struct stream *s);
+                       int begin, int end, const int32_t *len, enum dtype dt, struct stream *s);
 
     /* out (B,dim) (dt) = [cos(t w_i) | sin(t w_i)], w_i = 10000^(-i/(dim/2)), an odd
      * last column 0: timestep_embedding of DiT. */

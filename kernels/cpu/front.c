@@ -284,10 +284,10 @@ static int embed_bwd(struct device *dev, float *dtable, const float *dout, const
 }
 
 static int mean_tokens(struct device *dev, float *out, const void *x, int B, int T, int C,
-                       int begin, int end, enum dtype dt, struct stream *s)
+                       int begin, int end, const int32_t *len, enum dtype dt, struct stream *s)
 {
     TIMED("mean_tokens", btc_ok(B, T, C) && dt_ok(dt) && begin >= 0 && begin < end && end <= T, B,
-          T, C, 0, cpu_inner(dev)->mean_tokens(dev, out, x, B, T, C, begin, end, dt, s));
+          T, C, 0, cpu_inner(dev)->mean_tokens(dev, out, x, B, T, C, begin, end, len, dt, s));
 }
 
 static int timestep_embed(struct device *dev, void *out, const float *t, int B, int dim,

@@ -29,7 +29,7 @@ int ref_swiglu_bwd(struct device *dev, void *dgu, const void *dact, const void *
                    int64_t M, enum dtype dt, struct stream *s);
 int ref_cross_entropy(struct device *dev, const struct cross_entropy *p, struct stream *s);
 int ref_mean_tokens(struct device *dev, float *out, const void *x, int B, int T, int C, int begin,
-                    int end, enum dtype dt, struct stream *s);
+                    int end, const int32_t *len, enum dtype dt, struct stream *s);
 
 /* ref_act.c: activations and embeddings */
 float ref_gelu(float x);

@@ -140,14 +140,15 @@ int ref_cross_entropy(struct device *dev, const struct cross_entropy *p, struct 
 }
 
 int ref_mean_tokens(struct device *dev, float *out, const void *x, int B, int T, int C, int begin,
-                    int end, enum dtype dt, struct stream *s)
+                    int end, const int32_t *len, enum dtype dt, struct stream *s)
 {
     for (int64_t b = 0; b < B; b++) {
+        int64_t last = len && len[b] < end ? len[b] : end;
         for (int64_t c = 0; c < C; c++) {
             float sum = 0;
-            for (int64_t t = begin; t < end; t++)
+            for (int64_t t = begin; t < last; t++)
                 sum += dtype_get(x, dt, (size_t)((b * T + t) * C + c));
-            out[b * C + c] = sum / (float)(end - begin);
+            out[b * C + c] = last > begin ? sum / (float)(last - begin) : 0;
         }
     }
     return 0;

@@ -283,15 +283,19 @@ static void means(void **state)
         for (int dt = DT_F32; dt <= DT_BF16; dt++) {
             int B = dims[i][0], T = dims[i][1], C = dims[i][2];
             void *x = guard_randn((size_t)(B * T * C), (enum dtype)dt, 1);
+            const int32_t len[3] = {4, 1, 40};
             float *out[2];
             for (int k = 0; k < 2; k++) {
                 struct device *dev = k ? d->fast : d->ref;
                 out[k] = guard_new((size_t)(B * C) * 4);
                 assert_int_equal(dev->ops->mean_tokens(dev, out[k], x, B, T, C, dims[i][3],
-                                                       dims[i][4], (enum dtype)dt, NULL),
+                                                       dims[i][4], i ? len : NULL, (enum dtype)dt,
+                                                       NULL),
                                  0);
             }
             assert_memory_equal(out[0], out[1], (size_t)(B * C) * 4);
+            if (B == 3) /* the second sample has no token from the second on */
+                assert_true(out[1][C] == 0 && out[1][0] != 0);
             guard_check_all();
         }
     }
@@ -408,8 +412,8 @@ static void refuses_impossible(void **state)
     c.dlogits = x;
     c.grad_dt = DT_BF16; /* in place of another type */
     assert_int_equal(dev->ops->cross_entropy(dev, &c, NULL), -22);
-    assert_int_equal(dev->ops->mean_tokens(dev, x, x, 1, 2, 2, 1, 1, DT_F32, NULL), -22);
-    assert_int_equal(dev->ops->mean_tokens(dev, x, x, 1, 2, 2, 1, 3, DT_F32, NULL), -22);
+    assert_int_equal(dev->ops->mean_tokens(dev, x, x, 1, 2, 2, 1, 1, NULL, DT_F32, NULL), -22);
+    assert_int_equal(dev->ops->mean_tokens(dev, x, x, 1, 2, 2, 1, 3, NULL, DT_F32, NULL), -22);
     assert_int_equal(dev->ops->swiglu_fwd(dev, x, x, 0, 5, DT_F32, NULL), 0);
 }
 
