@@ -5,60 +5,61 @@
 #include "common/base/err.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
-#include "worker/arena.h"
+#include "worker/dit.h"
 
 enum {
     STREAM_SAMPLE = 0x736d706c,
     STEPS_MAX = 1000,
 };
 
-/* One run of up to B samples at a time.  With guidance the model sees 2B: first with
- * labels, then with the null label. */
+/* One run of up to B samples at a time.  With guidance the source sees 2B rows: first
+ * with labels, then with the null label. */
 struct sampler {
-    struct dit *dit;
+    const struct sample_source *src;
     struct device *dev;
     const struct kernel_ops *ops;
     struct stream *stream;
     const struct sample_options *opt;
-    bool guided;
-    int most;             /* samples of one call */
+    int copies;           /* 2 with guidance */
+    int most;             /* samples of one run */
     int64_t n;            /* values of an image */
     unsigned done, total; /* evaluations */
+    int first;            /* sample of the run */
+    bool begun;           /* this run has had an evaluation */
 
     struct arena arena;
     float *x;        /* (B,n) the state */
     float *mid;      /* (B,n) Heun's predictor */
     float *v, *v2;   /* (B,n) velocities */
-    float *in, *out; /* (2B,n) of the model */
-    float *t;        /* (2B) */
-    int32_t *labels; /* (2B) */
+    float *in, *out; /* (2B,n) of the source */
     uint8_t *u8;     /* (B,S,S,3) */
 
-    float *noise;         /* host, (B,n) */
-    int32_t *host_labels; /* host, (2B) */
+    float *noise;    /* host, (B,n) */
+    float *t;        /* host, (2B) */
+    int32_t *labels; /* host, (2B) */
 };
 
 static void sampler_release(struct sampler *s)
 {
     arena_free(&s->arena, s->dev);
     mem_free(s->noise);
-    mem_free(s->host_labels);
+    mem_free(s->t);
+    mem_free(s->labels);
 }
 
-static int sampler_init(struct sampler *s, struct dit *d, const struct sample_options *opt,
-                        struct err *err)
+static int sampler_init(struct sampler *s, const struct sample_source *src,
+                        const struct sample_options *opt, struct err *err)
 {
-    const struct model_spec *spec = &dit_model(d)->spec;
     *s = (struct sampler){
-        .dit = d,
-        .dev = dit_device(d),
-        .ops = dit_device(d)->ops,
-        .stream = dit_stream(d),
+        .src = src,
+        .dev = src->dev,
+        .ops = src->dev->ops,
+        .stream = src->stream,
         .opt = opt,
-        .guided = opt->guidance != 1.0f,
-        .n = (int64_t)MODEL_CHANNELS * spec->image * spec->image,
+        .copies = opt->guidance != 1.0f ? 2 : 1,
+        .n = (int64_t)MODEL_CHANNELS * src->image * src->image,
     };
-    s->most = s->guided ? dit_batch(d) / 2 : dit_batch(d);
+    s->most = src->rows / s->copies;
     if (opt->steps < 1 || opt->steps > STEPS_MAX)
         return err_set(err, -EINVAL, "%d sampling steps; from 1 to %d are possible", opt->steps,
                        STEPS_MAX);
@@ -72,39 +73,53 @@ static int sampler_init(struct sampler *s, struct dit *d, const struct sample_op
         arena_add(&s->arena, &s->v2, values * sizeof(float));
     }
     arena_add(&s->arena, &s->v, values * sizeof(float));
-    if (s->guided) {
+    if (s->copies == 2) {
         arena_add(&s->arena, &s->in, 2 * values * sizeof(float));
         arena_add(&s->arena, &s->out, 2 * values * sizeof(float));
     }
-    arena_add(&s->arena, &s->t, 2 * B * sizeof(float));
-    arena_add(&s->arena, &s->labels, 2 * B * sizeof(int32_t));
     arena_add(&s->arena, &s->u8, values);
     s->noise = mem_try_array(values, sizeof *s->noise);
-    s->host_labels = mem_try_array(2 * B, sizeof *s->host_labels);
-    if (!s->noise || !s->host_labels)
+    s->t = mem_try_array(2 * B, sizeof *s->t);
+    s->labels = mem_try_array(2 * B, sizeof *s->labels);
+    if (!s->noise || !s->t || !s->labels)
         return err_set(err, -ENOMEM, "no memory for %d samples", s->most);
     return arena_alloc(&s->arena, s->dev, err);
 }
 
+static int sync(struct sampler *s, struct err *err)
+{
+    return s->ops->sync(s->dev, s->stream, err);
+}
+
 /* v (B,n) = guided velocity at x, t. */
-static int velocity(struct sampler *s, float *v, float *x, float t, int B, struct err *err)
+static int velocity(struct sampler *s, float *v, const float *x, float t, int B, struct err *err)
 {
     const struct kernel_ops *k = s->ops;
     const int64_t values = B * s->n;
     const size_t bytes = (size_t)values * sizeof(float);
     const float g = s->opt->guidance;
+    struct sample_call call = {.v = v,
+                               .x = x,
+                               .t = s->t,
+                               .labels = s->labels,
+                               .B = B,
+                               .copies = s->copies,
+                               .first = s->first,
+                               .begin = !s->begun};
+    s->begun = true;
+    for (int i = 0; i < s->copies * B; i++)
+        s->t[i] = t;
+    if (s->copies == 1)
+        return s->src->velocity(s->src->arg, &call, err);
 
-    int rc = k->fill(s->dev, s->t, t, s->guided ? 2 * B : B, s->stream);
-    if (rc == 0 && s->guided)
-        rc = k->copy(s->dev, s->in, x, bytes, COPY_DEVICE, s->stream);
-    if (rc == 0 && s->guided)
+    int rc = k->copy(s->dev, s->in, x, bytes, COPY_DEVICE, s->stream);
+    if (rc == 0)
         rc = k->copy(s->dev, s->in + values, x, bytes, COPY_DEVICE, s->stream);
     if (rc < 0)
         return err_set(err, rc, "sampling failed on %s: %s", s->dev->name, err_text(rc));
-
-    if (!s->guided)
-        return dit_forward(s->dit, v, x, s->t, s->labels, B, err);
-    rc = dit_forward(s->dit, s->out, s->in, s->t, s->labels, 2 * B, err);
+    call.x = s->in;
+    call.v = s->out;
+    rc = s->src->velocity(s->src->arg, &call, err);
     if (rc < 0)
         return rc;
     rc = k->axpby(s->dev, v, g, s->out, 1.0f - g, s->out + values, values, s->stream);
@@ -115,7 +130,7 @@ static int velocity(struct sampler *s, float *v, float *x, float t, int B, struc
 
 static int progress(struct sampler *s, unsigned evaluations, struct err *err)
 {
-    int rc = dit_sync(s->dit, err);
+    int rc = sync(s, err);
     if (rc < 0)
         return rc;
     s->done += evaluations;
@@ -150,29 +165,27 @@ static int ode_step(struct sampler *s, float t, float dt, int B, struct err *err
     return progress(s, s->opt->heun ? 2 : 1, err);
 }
 
-/* Noise and labels of samples [first, first+B) to the device. */
+/* Noise and labels of samples [first, first+B). */
 static int begin(struct sampler *s, const int32_t *labels, int first, int B, struct err *err)
 {
-    const int classes = dit_model(s->dit)->spec.classes;
+    const int classes = s->src->classes;
+    s->first = first;
+    s->begun = false;
     for (int i = 0; i < B; i++) {
         int32_t label = labels[first + i];
         if (label < 0 || label >= classes)
             return err_set(err, -EINVAL, "label %d of sample %d is not below %d", (int)label,
                            first + i, classes);
-        s->host_labels[i] = label;
-        s->host_labels[B + i] = classes;
+        s->labels[i] = label;
+        s->labels[B + i] = classes;
         rng_fill_normal(s->opt->seed, rng_mix(STREAM_SAMPLE, (uint64_t)(first + i)), 0,
                         s->noise + i * s->n, (size_t)s->n, 0.0f, 1.0f);
     }
     int rc = s->ops->copy(s->dev, s->x, s->noise, (size_t)(B * s->n) * sizeof(float),
                           COPY_TO_DEVICE, s->stream);
-    if (rc == 0)
-        rc = s->ops->copy(s->dev, s->labels, s->host_labels,
-                          (size_t)(s->guided ? 2 * B : B) * sizeof(int32_t), COPY_TO_DEVICE,
-                          s->stream);
     if (rc < 0)
         return err_set(err, rc, "sampling failed on %s: %s", s->dev->name, err_text(rc));
-    return dit_sync(s->dit, err);
+    return sync(s, err);
 }
 
 /* Results of one run to the host: pixels, or values when f32 is given. */
@@ -183,26 +196,25 @@ static int finish(struct sampler *s, int B, uint8_t *u8, float *f32, struct err 
     if (f32) {
         rc = s->ops->copy(s->dev, f32, s->x, values * sizeof(float), COPY_FROM_DEVICE, s->stream);
     } else {
-        rc = s->ops->image_to_u8(s->dev, s->u8, s->x, B, MODEL_CHANNELS,
-                                 dit_model(s->dit)->spec.image, s->stream);
+        rc = s->ops->image_to_u8(s->dev, s->u8, s->x, B, MODEL_CHANNELS, s->src->image, s->stream);
         if (rc == 0)
             rc = s->ops->copy(s->dev, u8, s->u8, values, COPY_FROM_DEVICE, s->stream);
     }
     if (rc < 0)
         return err_set(err, rc, "sampling failed on %s: %s", s->dev->name, err_text(rc));
-    return dit_sync(s->dit, err);
+    return sync(s, err);
 }
 
-static int run(struct dit *d, const struct sample_options *opt, const int32_t *labels, int count,
-               uint8_t *u8, float *f32, struct err *err)
+static int run(const struct sample_source *src, const struct sample_options *opt,
+               const int32_t *labels, int count, uint8_t *u8, float *f32, struct err *err)
 {
     struct sampler s;
-    int rc = sampler_init(&s, d, opt, err);
+    int rc = sampler_init(&s, src, opt, err);
     if (rc == 0) {
         unsigned runs = (unsigned)((count + s.most - 1) / s.most);
         s.total = runs * (unsigned)opt->steps * (opt->heun ? 2 : 1);
     }
-    for (int first = 0; first < count && rc == 0; first += s.most) {
+    for (int first = 0; rc == 0 && first < count; first += s.most) {
         int B = count - first < s.most ? count - first : s.most;
         const float dt = 1.0f / (float)opt->steps;
         rc = begin(&s, labels, first, B, err);
@@ -215,14 +227,57 @@ static int run(struct dit *d, const struct sample_options *opt, const int32_t *l
     return rc;
 }
 
-int sample_run(struct dit *d, const struct sample_options *opt, const int32_t *labels, int count,
-               uint8_t *images, struct err *err)
+int sample_run(const struct sample_source *src, const struct sample_options *opt,
+               const int32_t *labels, int count, uint8_t *images, struct err *err)
 {
-    return run(d, opt, labels, count, images, NULL, err);
+    return run(src, opt, labels, count, images, NULL, err);
 }
 
-int sample_run_f32(struct dit *d, const struct sample_options *opt, const int32_t *labels,
-                   int count, float *images, struct err *err)
+int sample_run_f32(const struct sample_source *src, const struct sample_options *opt,
+                   const int32_t *labels, int count, float *images, struct err *err)
 {
-    return run(d, opt, labels, count, NULL, images, err);
+    return run(src, opt, labels, count, NULL, images, err);
+}
+
+/* ---- one DiT ---- */
+
+static int dit_velocity(void *arg, const struct sample_call *call, struct err *err)
+{
+    struct sample_dit *s = arg;
+    struct device *dev = dit_device(s->dit);
+    struct stream *stream = dit_stream(s->dit);
+    const int rows = call->copies * call->B;
+    int rc =
+        dev->ops->copy(dev, s->t, call->t, (size_t)rows * sizeof *s->t, COPY_TO_DEVICE, stream);
+    if (rc == 0)
+        rc = dev->ops->copy(dev, s->labels, call->labels, (size_t)rows * sizeof *s->labels,
+                            COPY_TO_DEVICE, stream);
+    if (rc < 0)
+        return err_set(err, rc, "sampling failed on %s: %s", dev->name, err_text(rc));
+    return dit_forward(s->dit, call->v, call->x, s->t, s->labels, rows, err);
+}
+
+int sample_dit_open(struct sample_dit *s, struct dit *d, struct sample_source *ret, struct err *err)
+{
+    *s = (struct sample_dit){.dit = d};
+    const size_t rows = (size_t)dit_batch(d);
+    arena_add(&s->arena, &s->t, rows * sizeof *s->t);
+    arena_add(&s->arena, &s->labels, rows * sizeof *s->labels);
+    *ret = (struct sample_source){
+        .dev = dit_device(d),
+        .stream = dit_stream(d),
+        .image = dit_model(d)->spec.image,
+        .classes = dit_model(d)->spec.classes,
+        .rows = (int)rows,
+        .arg = s,
+        .velocity = dit_velocity,
+    };
+    return arena_alloc(&s->arena, dit_device(d), err);
+}
+
+void sample_dit_close(struct sample_dit *s)
+{
+    if (s->dit)
+        arena_free(&s->arena, dit_device(s->dit));
+    *s = (struct sample_dit){0};
 }

@@ -4,16 +4,43 @@
  *    v = v(null) + guidance (v(label) - v(null));   dx/dt = v
  *
  * Euler takes one evaluation a step, Heun two and is of second order.  The noise of
- * sample i is a function of (seed, i): equal for every batch size and device. */
+ * sample i is a function of (seed, i): equal for every batch size and device.
+ *
+ * Where velocities come from is a struct sample_source: one network, or a mixture of
+ * experts (worker/mixture.h). */
 #ifndef WORKER_SAMPLE_H
 #define WORKER_SAMPLE_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "worker/dit.h"
+#include "kernels/kernels.h"
+#include "worker/arena.h"
 
+struct dit;
 struct err;
+
+/* One evaluation: `copies` rows for each of B samples.  With guidance copies is 2: row
+ * B+i has the x and t of row i, and the null label. */
+struct sample_call {
+    float *v;              /* (copies*B,3,S,S) = on the device */
+    const float *x;        /* (copies*B,3,S,S) on the device */
+    const float *t;        /* (copies*B) on the host, all equal */
+    const int32_t *labels; /* (copies*B) on the host, in [0, classes]; classes is null */
+    int B, copies;
+    int first;  /* number of the first of these samples */
+    bool begin; /* the first evaluation of these samples: x is the noise */
+};
+
+struct sample_source {
+    struct device *dev;
+    struct stream *stream; /* that velocity() works on */
+    int image;             /* S */
+    int classes;
+    int rows; /* of one call, at most; guidance needs 2 */
+    void *arg;
+    int (*velocity)(void *arg, const struct sample_call *call, struct err *err);
+};
 
 struct sample_options {
     int steps;      /* 1..1000 */
@@ -27,13 +54,23 @@ struct sample_options {
 };
 
 /* images (count, S, S, 3) u8 on the host, rows from the top, RGB.  labels (count) in
- * [0, classes].  d is any dit; with guidance a call runs batch/2 samples at once
- * (d's batch must then be at least 2). */
-int sample_run(struct dit *d, const struct sample_options *opt, const int32_t *labels, int count,
-               uint8_t *images, struct err *err);
+ * [0, classes). */
+int sample_run(const struct sample_source *src, const struct sample_options *opt,
+               const int32_t *labels, int count, uint8_t *images, struct err *err);
 
 /* The same, as f32 (count, 3, S, S) before clamping; for tests. */
-int sample_run_f32(struct dit *d, const struct sample_options *opt, const int32_t *labels,
-                   int count, float *images, struct err *err);
+int sample_run_f32(const struct sample_source *src, const struct sample_options *opt,
+                   const int32_t *labels, int count, float *images, struct err *err);
+
+/* The velocities of one DiT: on its device, rows from its batch. */
+struct sample_dit {
+    struct dit *dit;
+    struct arena arena;
+    float *t;        /* (batch) on the device */
+    int32_t *labels; /* (batch) on the device */
+};
+int sample_dit_open(struct sample_dit *s, struct dit *d, struct sample_source *ret,
+                    struct err *err);
+void sample_dit_close(struct sample_dit *s); /* { 0 } is fine */
 
 #endif

@@ -34,7 +34,13 @@ static int draw(struct work *w, struct forward *f, uint8_t *images, struct err *
     int32_t labels[TASK_LABELS_MAX];
     for (size_t i = 0; i < t->n_labels; i++)
         labels[i] = (int32_t)t->labels[i];
-    return sample_run(f->dit, &opt, labels, (int)t->n_labels, images, err);
+    struct sample_dit dit;
+    struct sample_source src;
+    int rc = sample_dit_open(&dit, f->dit, &src, err);
+    if (rc == 0)
+        rc = sample_run(&src, &opt, labels, (int)t->n_labels, images, err);
+    sample_dit_close(&dit);
+    return rc;
 }
 
 static int write_grid(struct work *w, const uint8_t *images, struct err *err)

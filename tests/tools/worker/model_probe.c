@@ -78,8 +78,13 @@ static int write_results(struct probe *p, struct st_writer *w, struct err *err)
     int rc = dit_forward(p->d, pred, x, t, labels, B, err);
     if (rc == 0)
         rc = dit_sync(p->d, err);
+    struct sample_dit dit = {0};
+    struct sample_source src;
     if (rc == 0)
-        rc = sample_run_f32(p->d, &opt, drawn, B, sample, err);
+        rc = sample_dit_open(&dit, p->d, &src, err);
+    if (rc == 0)
+        rc = sample_run_f32(&src, &opt, drawn, B, sample, err);
+    sample_dit_close(&dit);
     const struct {
         const void *data;
         size_t bytes;

@@ -232,8 +232,13 @@ static int write_samples(struct probe *p, struct err *err)
     int rc = st_writer_write(p->out, x, SAMPLES * p->n * sizeof *x, err);
     if (rc == 0)
         rc = dit_set(p->twin, p->flat, err);
+    struct sample_dit dit = {0};
+    struct sample_source src;
     if (rc == 0)
-        rc = sample_run_f32(p->twin, &opt, labels, SAMPLES, x, err);
+        rc = sample_dit_open(&dit, p->twin, &src, err);
+    if (rc == 0)
+        rc = sample_run_f32(&src, &opt, labels, SAMPLES, x, err);
+    sample_dit_close(&dit);
     if (rc == 0)
         rc = st_writer_write(p->out, x, SAMPLES * p->n * sizeof *x, err);
     mem_free(x);

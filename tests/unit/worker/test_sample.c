@@ -52,8 +52,12 @@ static struct dit *make(struct fixture *f, int batch)
 static void draw(struct dit *d, struct sample_options opt, float *out)
 {
     struct err err = {0};
+    struct sample_dit dit;
+    struct sample_source src;
     opt.seed = 3;
-    OK(sample_run_f32(d, &opt, labels, N, out, &err));
+    OK(sample_dit_open(&dit, d, &src, &err));
+    OK(sample_run_f32(&src, &opt, labels, N, out, &err));
+    sample_dit_close(&dit);
 }
 
 static double error(const float *a, const float *b)
@@ -147,7 +151,10 @@ static void test_progress_and_pixels(void **state)
     float f32[N * VALUES];
     struct sample_options opt = {
         .steps = 3, .heun = true, .guidance = 1.5f, .seed = 3, .progress = count_calls, .arg = &w};
-    OK(sample_run(d, &opt, labels, N, u8, &err));
+    struct sample_dit dit;
+    struct sample_source src;
+    OK(sample_dit_open(&dit, d, &src, &err));
+    OK(sample_run(&src, &opt, labels, N, u8, &err));
     assert_int_equal(w.calls, 9); /* three runs of two, two and one, three steps each */
     assert_int_equal(w.last, 18);
     assert_int_equal(w.total, 18);
@@ -160,13 +167,14 @@ static void test_progress_and_pixels(void **state)
     }
 
     w = (struct watch){.stop_at = 2};
-    assert_int_equal(sample_run(d, &opt, labels, N, u8, &err), -ERR_CANCELLED);
+    assert_int_equal(sample_run(&src, &opt, labels, N, u8, &err), -ERR_CANCELLED);
     assert_int_equal(w.calls, 2);
     opt.steps = 0;
-    assert_int_equal(sample_run(d, &opt, labels, N, u8, &err), -EINVAL);
+    assert_int_equal(sample_run(&src, &opt, labels, N, u8, &err), -EINVAL);
     opt.steps = 1;
     int32_t bad[1] = {3};
-    assert_int_equal(sample_run(d, &opt, bad, 1, u8, &err), -EINVAL);
+    assert_int_equal(sample_run(&src, &opt, bad, 1, u8, &err), -EINVAL);
+    sample_dit_close(&dit);
     dit_free(d);
 }
 
