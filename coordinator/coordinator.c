@@ -129,7 +129,8 @@ static void resume(struct coordinator *co)
                  (w == NULL || w->state != WORKER_HERE || w->task_id != t->id))
             task_requeue(co, t, "its worker was gone when the coordinator was restarted");
         else if (t->state == TASK_LEASED && t->kind == TASK_TRAIN)
-            ledger_set_leased(j->ledgers[j->comp.paths[t->path].partition], t->id, true);
+            ledger_set_leased(j->ledgers[job_ledger(j, j->comp.paths[t->path].partition)], t->id,
+                              true);
     }
     for (size_t i = 0; i < co->state.n_jobs; i++) {
         struct job *j = co->state.jobs[i];

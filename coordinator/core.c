@@ -58,7 +58,7 @@ void core_save(struct coordinator *co)
     /* A ledger goes out whole: once for all the tasks that a turn made or ended. */
     for (size_t i = 0; i < co->state.n_jobs; i++) {
         const struct job *j = co->state.jobs[i];
-        for (uint32_t p = 0; p < j->comp.n_partitions; p++)
+        for (uint32_t p = 0; p < job_ledgers(j); p++)
             if (j->ledgers[p] != NULL && ledger_dirty(j->ledgers[p]))
                 save_ledger(co->store, j, p);
     }

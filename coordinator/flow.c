@@ -5,7 +5,6 @@
 #include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
-#include "common/base/rng.h"
 #include "common/base/str.h"
 
 #include <errno.h>
@@ -75,15 +74,6 @@ static int check_dataset(struct coordinator *co, const struct job_spec *spec,
     return check_phase(spec, shards, train, err);
 }
 
-static void add_shard(struct job *j, const struct shard_rec *r)
-{
-    if (j->n_shards == j->cap_shards) {
-        j->cap_shards = j->cap_shards ? j->cap_shards * 2 : 64;
-        j->shards = mem_realloc(j->shards, j->cap_shards * sizeof(*j->shards));
-    }
-    j->shards[j->n_shards++] = *r;
-}
-
 static void take_dataset(struct job *j, const struct view_submit *s)
 {
     j->n_classes = s->n_classes;
@@ -97,8 +87,10 @@ static void take_dataset(struct job *j, const struct view_submit *s)
         struct shard_rec r = {.samples = s->shards[i].samples};
         memcpy(r.blob.sha256, s->shards[i].sha256, 32);
         r.blob.size = s->shards[i].size;
-        r.partition = s->shards[i].holdout ? SHARD_HOLDOUT : 0;
-        add_shard(j, &r);
+        r.holdout = s->shards[i].holdout;
+        struct shard_rec *to = job_add_shard(j);
+        if (to != NULL) /* checked before */
+            *to = r;
     }
     for (size_t i = 0; i < s->n_bad; i++)
         (void)job_add_bad(j, s->bad[i].shard, s->bad[i].key, s->bad[i].reason);
@@ -246,24 +238,19 @@ void flow_end(struct coordinator *co, struct job *j, enum job_state state, const
 
 int flow_dataset_ready(struct coordinator *co, struct job *j, struct err *err)
 {
-    struct ledger_shard *shards = mem_try_array(j->n_shards + 1, sizeof(*shards));
     int rc = 0;
-    if (shards == NULL)
-        return err_set(err, -ENOMEM, "no memory for %zu shards", j->n_shards);
     for (uint32_t p = 0; p < j->comp.n_partitions && rc == 0; p++) {
-        size_t n = 0;
+        uint64_t samples = 0, n = 0;
         for (size_t i = 0; i < j->n_shards; i++)
-            if (j->shards[i].partition == p)
-                shards[n++] = (struct ledger_shard){(uint32_t)i, j->shards[i].samples};
-        uint64_t samples = 0;
-        for (size_t i = 0; i < n; i++)
-            samples += shards[i].samples;
+            if (job_shard_trains(j, &j->shards[i], p)) {
+                samples += j->shards[i].samples;
+                n++;
+            }
         if (j->ledgers[p] == NULL && n > 0)
             rc = check_phase(&j->spec, n, samples, err);
         if (rc == 0 && j->ledgers[p] == NULL)
-            rc = ledger_new(rng_mix(j->spec.seed, p), shards, n, &j->ledgers[p], err);
+            rc = job_make_ledger(j, p, err);
     }
-    mem_free(shards);
     return rc;
 }
 
@@ -377,7 +364,7 @@ struct task *flow_make_eval(struct coordinator *co, struct job *j, uint32_t path
     size_t n = 0;
     uint32_t left = (uint32_t)j->spec.eval.samples;
     for (size_t i = 0; i < j->n_shards && left > 0 && n < 256; i++) {
-        if (j->shards[i].partition != SHARD_HOLDOUT)
+        if (!j->shards[i].holdout)
             continue;
         uint32_t take = j->shards[i].samples < left ? j->shards[i].samples : left;
         ranges[n++] = (struct ledger_range){0, (uint32_t)i, 0, take};

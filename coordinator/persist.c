@@ -61,7 +61,55 @@ static const char schema_1[] =
     " bytes_up INTEGER, bytes_down INTEGER, at_unix_ms INTEGER,"
     " PRIMARY KEY(job, n)) STRICT, WITHOUT ROWID;";
 
-static const char *const migrations[] = {schema_1};
+/* Partitions, texts, several networks. */
+static const char schema_2[] =
+    "ALTER TABLE shards ADD COLUMN generation INTEGER;"
+    "ALTER TABLE shards ADD COLUMN holdout INTEGER;"
+    "ALTER TABLE shards ADD COLUMN router INTEGER;"
+    "ALTER TABLE shards ADD COLUMN tokens INTEGER;"
+    "ALTER TABLE shards ADD COLUMN features BLOB;"
+    "ALTER TABLE shards ADD COLUMN features_size INTEGER;"
+    "UPDATE shards SET holdout=1, part=0 WHERE part=4294967295;"
+    "ALTER TABLE jobs ADD COLUMN generation INTEGER;"
+    "ALTER TABLE jobs ADD COLUMN resharded INTEGER;"
+    "ALTER TABLE jobs ADD COLUMN finishing INTEGER;"
+    "ALTER TABLE jobs ADD COLUMN vocab INTEGER;"
+    "ALTER TABLE jobs ADD COLUMN tokenizer BLOB;"
+    "ALTER TABLE jobs ADD COLUMN tokenizer_size INTEGER;"
+    "ALTER TABLE jobs ADD COLUMN warm_start BLOB;"
+    "ALTER TABLE jobs ADD COLUMN warm_start_size INTEGER;"
+    "ALTER TABLE jobs ADD COLUMN partitioner BLOB;"
+    "ALTER TABLE jobs ADD COLUMN partitioner_size INTEGER;"
+    "ALTER TABLE jobs ADD COLUMN assignment BLOB;"
+    "ALTER TABLE jobs ADD COLUMN assignment_size INTEGER;"
+    "ALTER TABLE jobs ADD COLUMN sizes BLOB;"
+    "ALTER TABLE paths ADD COLUMN eval_round INTEGER;"
+    "ALTER TABLE paths ADD COLUMN eval_loss REAL;"
+    "ALTER TABLE paths ADD COLUMN eval_sum REAL;"
+    "ALTER TABLE paths ADD COLUMN eval_units INTEGER;"
+    "ALTER TABLE paths ADD COLUMN eval_bytes INTEGER;"
+    "ALTER TABLE paths ADD COLUMN best_round INTEGER;"
+    "ALTER TABLE paths ADD COLUMN best_loss REAL;"
+    "ALTER TABLE paths ADD COLUMN best BLOB;"
+    "ALTER TABLE replicas ADD COLUMN moments BLOB;"
+    "ALTER TABLE replicas ADD COLUMN moments_size INTEGER;"
+    "ALTER TABLE tasks ADD COLUMN evaluate INTEGER;"
+    "ALTER TABLE tasks ADD COLUMN parent INTEGER;"
+    "ALTER TABLE tasks ADD COLUMN input BLOB;"
+    "ALTER TABLE tasks ADD COLUMN input_size INTEGER;"
+    "ALTER TABLE tasks ADD COLUMN moments BLOB;"
+    "ALTER TABLE tasks ADD COLUMN moments_size INTEGER;"
+    "ALTER TABLE tasks ADD COLUMN mixing TEXT;"
+    "ALTER TABLE tasks ADD COLUMN prompt TEXT;"
+    "ALTER TABLE grids ADD COLUMN path INTEGER;"
+    "ALTER TABLE grids ADD COLUMN text TEXT;"
+    "CREATE TABLE scores(job INTEGER, n INTEGER, path INTEGER, shard INTEGER, sha256 BLOB,"
+    " size INTEGER, PRIMARY KEY(job, n)) STRICT, WITHOUT ROWID;"
+    "CREATE TABLE rows(job INTEGER, n INTEGER, kind INTEGER, path INTEGER, round INTEGER,"
+    " name TEXT, unit TEXT, value REAL, at_unix_ms INTEGER, PRIMARY KEY(job, n)) STRICT,"
+    " WITHOUT ROWID;";
+
+static const char *const migrations[] = {schema_1, schema_2};
 
 enum statement {
     PUT_COUNTER,
@@ -86,10 +134,13 @@ enum statement {
     PUT_ROUND,
     PUT_GRID,
     DEL_GRID,
+    PUT_SCORE,
+    DEL_SCORES,
+    PUT_ROW,
     PUT_METRIC,
     THIN_METRICS,
     DEL_JOB_FIRST, /* one statement per table that has a job */
-    DEL_JOB_LAST = DEL_JOB_FIRST + 13,
+    DEL_JOB_LAST = DEL_JOB_FIRST + 15,
     STATEMENTS
 };
 
@@ -101,23 +152,27 @@ static const char *const statements[STATEMENTS] = {
     [DEL_WORKER_VERDICTS] = "DELETE FROM verdicts WHERE worker=?",
     [PUT_VERDICT] = "INSERT OR REPLACE INTO verdicts VALUES(?,?,?,?)",
     [DEL_VERDICT] = "DELETE FROM verdicts WHERE worker=? AND task=?",
-    [PUT_JOB] = "INSERT OR REPLACE INTO jobs VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+    [PUT_JOB] = "INSERT OR REPLACE INTO jobs VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,"
+                "?,?,?,?,?,?,?,?,?,?,?)",
     [PUT_CLASS] = "INSERT OR REPLACE INTO classes VALUES(?,?,?,?)",
-    [PUT_SHARD] = "INSERT OR REPLACE INTO shards VALUES(?,?,?,?,?,?,?)",
+    [PUT_SHARD] = "INSERT OR REPLACE INTO shards VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?)",
     [PUT_BAD] = "INSERT OR REPLACE INTO bad_samples VALUES(?,?,?,?,?)",
     [PUT_LEDGER] = "INSERT OR REPLACE INTO ledgers VALUES(?,?,?)",
     [PUT_MODULE] = "INSERT OR REPLACE INTO modules VALUES(?,?,?,?,?,?,?)",
     [PUT_VERSION] = "INSERT OR REPLACE INTO versions VALUES(?,?,?,?,?,?,?,?,?,?)",
-    [PUT_PATH] = "INSERT OR REPLACE INTO paths VALUES(?,?,?,?,?,?,?)",
-    [PUT_REPLICA] = "INSERT OR REPLACE INTO replicas VALUES(?,?,?,?,?,?,?)",
+    [PUT_PATH] = "INSERT OR REPLACE INTO paths VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+    [PUT_REPLICA] = "INSERT OR REPLACE INTO replicas VALUES(?,?,?,?,?,?,?,?,?)",
     [PUT_TASK] = "INSERT OR REPLACE INTO tasks VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,"
-                 "?,?,?,?)",
+                 "?,?,?,?,?,?,?,?,?,?,?,?)",
     [DEL_TASK] = "DELETE FROM tasks WHERE id=?",
     [PUT_CONTRIBUTION] = "INSERT OR REPLACE INTO contributions VALUES(?,?,?,?,?,?,?)",
     [DEL_CONTRIBUTIONS] = "DELETE FROM contributions WHERE task=?",
     [PUT_ROUND] = "INSERT OR REPLACE INTO rounds VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?)",
-    [PUT_GRID] = "INSERT OR REPLACE INTO grids VALUES(?,?,?,?,?,?,?,?)",
+    [PUT_GRID] = "INSERT OR REPLACE INTO grids VALUES(?,?,?,?,?,?,?,?,?,?)",
     [DEL_GRID] = "DELETE FROM grids WHERE task=?",
+    [PUT_SCORE] = "INSERT OR REPLACE INTO scores VALUES(?,?,?,?,?,?)",
+    [DEL_SCORES] = "DELETE FROM scores WHERE job=?",
+    [PUT_ROW] = "INSERT OR REPLACE INTO rows VALUES(?,?,?,?,?,?,?,?,?)",
     [PUT_METRIC] = "INSERT OR REPLACE INTO metrics VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
     [THIN_METRICS] = "DELETE FROM metrics WHERE job=? AND kind=1 AND n<=? AND (n&?)!=0",
     /* What hangs on modules and tasks goes before them. */
@@ -135,6 +190,8 @@ static const char *const statements[STATEMENTS] = {
     [DEL_JOB_FIRST + 10] = "DELETE FROM rounds WHERE job=?",
     [DEL_JOB_FIRST + 11] = "DELETE FROM grids WHERE job=?",
     [DEL_JOB_FIRST + 12] = "DELETE FROM metrics WHERE job=?",
+    [DEL_JOB_FIRST + 13] = "DELETE FROM scores WHERE job=?",
+    [DEL_JOB_FIRST + 14] = "DELETE FROM rows WHERE job=?",
     [DEL_JOB_LAST] = "DELETE FROM jobs WHERE id=?",
 };
 
@@ -146,6 +203,8 @@ const struct store_schema persist_schema = {
 };
 
 #define I(x) ((int64_t)(x))
+/* A blob as two columns: hash and size. */
+#define B(b) (b)->sha256, (size_t)32, I((b)->size)
 
 void save_counters(struct store *s, const struct state *st)
 {
@@ -187,11 +246,15 @@ void save_job(struct store *s, const struct job *j)
               "itit"
               "iiiiiiiiii"
               "i"
-              "dd",
+              "dd"
+              "iiiibibibibib",
               I(j->id), j->yaml, I(j->state), j->reason, I(j->made_unix_ms), I(j->started_unix_ms),
               I(j->ended_unix_ms), I(j->bad_count), I(j->metric_n), I(j->metric_points),
               I(j->bytes_up), I(j->bytes_down), I(j->shard_bytes_down), I(j->steps_done),
-              I(j->phases_done), (double)j->loss, (double)j->eval_loss);
+              I(j->phases_done), (double)j->loss, (double)j->eval_loss, I(j->generation),
+              I(j->resharded), I(j->finishing), I(j->vocab), B(&j->tokenizer), B(&j->warm_start),
+              B(&j->partitioner), B(&j->assignment), j->sizes,
+              j->comp.n_partitions * sizeof(*j->sizes));
 }
 
 void save_job_bad(struct store *s, const struct job *j, size_t n)
@@ -200,15 +263,40 @@ void save_job_bad(struct store *s, const struct job *j, size_t n)
     store_put(s, PUT_BAD, "iittt", I(j->id), I(n), b->shard, b->key, b->reason);
 }
 
+void save_job_shard(struct store *s, const struct job *j, size_t n)
+{
+    const struct shard_rec *r = &j->shards[n];
+    store_put(s, PUT_SHARD, "iibiiiiiiiibi", I(j->id), I(n), B(&r->blob), I(r->samples),
+              I(r->partition), I(r->source), I(r->generation), I(r->holdout), I(r->router),
+              I(r->tokens), B(&r->features));
+}
+
+void save_job_scores(struct store *s, const struct job *j)
+{
+    store_put(s, DEL_SCORES, "i", I(j->id));
+    for (size_t i = 0; i < j->n_scores; i++)
+        save_job_score(s, j, i);
+}
+
+void save_job_score(struct store *s, const struct job *j, size_t n)
+{
+    const struct score_rec *r = &j->scores[n];
+    store_put(s, PUT_SCORE, "iiiibi", I(j->id), I(n), I(r->path), I(r->shard), B(&r->blob));
+}
+
+void save_job_row(struct store *s, const struct job *j, size_t n)
+{
+    const struct row_rec *r = &j->rows[n];
+    store_put(s, PUT_ROW, "iiiiittdi", I(j->id), I(n), I(r->kind), I(r->path), I(r->round), r->name,
+              r->unit, r->value, I(r->at_unix_ms));
+}
+
 void save_job_dataset(struct store *s, const struct job *j)
 {
     for (size_t i = 0; i < j->n_classes; i++)
         store_put(s, PUT_CLASS, "iiti", I(j->id), I(i), j->classes[i], I(j->counts[i]));
-    for (size_t i = 0; i < j->n_shards; i++) {
-        const struct shard_rec *r = &j->shards[i];
-        store_put(s, PUT_SHARD, "iibiiii", I(j->id), I(i), r->blob.sha256, (size_t)32,
-                  I(r->blob.size), I(r->samples), I(r->partition), I(r->source));
-    }
+    for (size_t i = 0; i < j->n_shards; i++)
+        save_job_shard(s, j, i);
     for (size_t i = 0; i < j->n_bad; i++)
         save_job_bad(s, j, i);
 }
@@ -229,12 +317,15 @@ void save_version(struct store *s, const struct module_rec *m, const struct vers
 void save_path(struct store *s, const struct job *j, uint32_t path)
 {
     const struct path_rec *p = &j->paths[path];
-    store_put(s, PUT_PATH, "iiiiiii", I(j->id), I(path), I(p->round), I(p->ready),
-              I(p->ready_unix_ms), I(p->bytes_up), I(p->bytes_down));
+    store_put(s, PUT_PATH, "iiiiiiiiddiiidb", I(j->id), I(path), I(p->round), I(p->ready),
+              I(p->ready_unix_ms), I(p->bytes_up), I(p->bytes_down), I(p->eval.round),
+              (double)p->eval.loss, p->eval.loss_sum, I(p->eval.units), I(p->eval.bytes),
+              I(p->best_round), (double)p->best_loss, p->best,
+              p->best ? composition_levels(&j->comp, path) * sizeof(*p->best) : 0);
     for (uint32_t r = 0; r < j->comp.paths[path].replicas; r++) {
         const struct replica_rec *rr = &p->replicas[r];
-        store_put(s, PUT_REPLICA, "iiiiiii", I(j->id), I(path), I(r), I(rr->owner), I(rr->step),
-                  I(rr->task_id), I(rr->samples_last));
+        store_put(s, PUT_REPLICA, "iiiiiiibi", I(j->id), I(path), I(r), I(rr->owner), I(rr->step),
+                  I(rr->task_id), I(rr->samples_last), B(&rr->moments));
     }
 }
 
@@ -267,21 +358,26 @@ void save_ledger(struct store *s, const struct job *j, uint32_t partition)
 
 void save_task(struct store *s, const struct task *t)
 {
-    char draw[160];
+    char draw[160], mixing[160];
     const struct task_draw *d = &t->draw;
     (void)snprintf(draw, sizeof(draw), "%u %u %u %d %d %d %a %llu", d->steps, d->columns, d->count,
                    d->heun, d->ema, d->asked, (double)d->guidance, (unsigned long long)d->seed);
+    (void)snprintf(mixing, sizeof(mixing), "%d %d %u %u %a %a %u %a %a", d->mixture, d->remote,
+                   d->strategy, d->top, (double)d->nucleus, (double)d->threshold, d->tokens,
+                   (double)d->temperature, (double)d->top_p);
     store_put(s, PUT_TASK,
               "iiiiiiiiiii"
               "tibtbbiii"
-              "ddddii",
+              "ddddii"
+              "iibibitt",
               I(t->id), I(t->job_id), I(t->kind), I(t->state), I(t->attempt), I(t->failures),
               I(t->path), I(t->replica), I(t->round), I(t->module_id), I(t->worker_id), t->reason,
               I(t->first_step), t->ranges, t->n_ranges * sizeof(*t->ranges), draw, d->labels,
               d->labels ? d->count * sizeof(*d->labels) : 0, t->output.sha256, (size_t)32,
               I(t->output.size), I(t->steps), I(t->samples), (double)t->loss_first,
               (double)t->loss_last, (double)t->loss_mean, (double)t->seconds, I(t->made_unix_ms),
-              I(t->ended_unix_ms));
+              I(t->ended_unix_ms), I(t->evaluate), I(t->parent), B(&t->input), B(&t->moments),
+              mixing, d->prompt);
     store_put(s, DEL_CONTRIBUTIONS, "i", I(t->id));
     for (size_t i = 0; i < t->n_contributions; i++) {
         const struct contribution *c = &t->contributions[i];
@@ -305,8 +401,8 @@ void save_round(struct store *s, const struct job *j, const struct round_rec *r)
 
 void save_grid(struct store *s, const struct job *j, const struct grid_rec *g)
 {
-    store_put(s, PUT_GRID, "iiiiibii", I(g->task_id), I(j->id), I(g->round), I(g->count),
-              I(g->columns), g->blob.sha256, (size_t)32, I(g->blob.size), I(g->at_unix_ms));
+    store_put(s, PUT_GRID, "iiiiibiiit", I(g->task_id), I(j->id), I(g->round), I(g->count),
+              I(g->columns), B(&g->blob), I(g->at_unix_ms), I(g->path), g->text);
 }
 
 void save_grid_gone(struct store *s, uint64_t task_id)

@@ -24,9 +24,13 @@ void save_verdict(struct store *s, uint64_t worker_id, const struct verdict *v);
 void save_verdict_told(struct store *s, uint64_t worker_id, uint64_t task_id);
 void save_job(struct store *s, const struct job *j);
 void save_job_dataset(struct store *s, const struct job *j); /* classes, shards, bad samples */
-void save_job_parts(struct store *s, const struct job *j);   /* modules, paths, replicas */
-void save_job_gone(struct store *s, uint64_t job_id);        /* and all that hangs on it */
-void save_job_bad(struct store *s, const struct job *j, size_t n); /* j->bad[n] */
+void save_job_shard(struct store *s, const struct job *j, size_t n); /* j->shards[n] */
+void save_job_scores(struct store *s, const struct job *j); /* all, in place of what is there */
+void save_job_score(struct store *s, const struct job *j, size_t n); /* j->scores[n] */
+void save_job_row(struct store *s, const struct job *j, size_t n);   /* j->rows[n] */
+void save_job_parts(struct store *s, const struct job *j);           /* modules, paths, replicas */
+void save_job_gone(struct store *s, uint64_t job_id);                /* and all that hangs on it */
+void save_job_bad(struct store *s, const struct job *j, size_t n);   /* j->bad[n] */
 void save_ledger(struct store *s, const struct job *j, uint32_t partition);
 void save_module(struct store *s, const struct job *j, const struct module_rec *m);
 void save_version(struct store *s, const struct module_rec *m, const struct version_rec *v);

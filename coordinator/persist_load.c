@@ -2,7 +2,6 @@
 
 #include "common/base/err.h"
 #include "common/base/mem.h"
-#include "common/base/rng.h"
 #include "common/base/str.h"
 
 #include <errno.h>
@@ -40,7 +39,7 @@ static bool fixed(sqlite3_stmt *q, int c, void *out, size_t len)
 static bool blob_ref(sqlite3_stmt *q, int c, struct blob_ref *ret)
 {
     ret->size = u64(q, c + 1);
-    return fixed(q, c, ret->sha256, 32);
+    return ret->size == 0 || fixed(q, c, ret->sha256, 32);
 }
 
 static int bad_row(struct err *err, const char *what)
@@ -134,6 +133,17 @@ static int load_job(struct state *st, sqlite3_stmt *q, struct err *err)
     uint64_t next = st->next_module; /* the modules' rows bring their own ids */
     job_build(st, j);
     st->next_module = next;
+    j->generation = u32(q, 17);
+    j->resharded = u32(q, 18);
+    j->finishing = u32(q, 19);
+    j->vocab = u32(q, 20);
+    if (!blob_ref(q, 21, &j->tokenizer) || !blob_ref(q, 23, &j->warm_start) ||
+        !blob_ref(q, 25, &j->partitioner) || !blob_ref(q, 27, &j->assignment))
+        return bad_row(err, "a hash");
+    if (sqlite3_column_bytes(q, 29) != 0 &&
+        !fixed(q, 29, j->sizes, j->comp.n_partitions * sizeof(*j->sizes)))
+        return bad_row(err, "the sizes of its partitions");
+    j->old_shards = true; /* looked through once */
     return 0;
 }
 
@@ -152,20 +162,19 @@ static int load_class(struct state *st, sqlite3_stmt *q, struct err *err)
 static int load_shard(struct state *st, sqlite3_stmt *q, struct err *err)
 {
     struct job *j = state_job(st, u64(q, 0));
-    if (j == NULL || u64(q, 1) != j->n_shards || j->n_shards >= JOB_SHARDS_MAX)
+    struct shard_rec *r = j != NULL && u64(q, 1) == j->n_shards ? job_add_shard(j) : NULL;
+    if (r == NULL)
         return bad_row(err, "its number");
-    if (j->n_shards == j->cap_shards) {
-        j->cap_shards = j->cap_shards ? j->cap_shards * 2 : 64;
-        j->shards = mem_realloc(j->shards, j->cap_shards * sizeof(*j->shards));
-    }
-    struct shard_rec *r = &j->shards[j->n_shards++];
-    memset(r, 0, sizeof(*r));
-    if (!blob_ref(q, 2, &r->blob))
+    if (!blob_ref(q, 2, &r->blob) || !blob_ref(q, 11, &r->features))
         return bad_row(err, "its hash");
     r->samples = u32(q, 4);
     r->partition = u32(q, 5);
     r->source = u32(q, 6);
-    if (r->partition != SHARD_HOLDOUT && r->partition >= j->comp.n_partitions)
+    r->generation = u32(q, 7);
+    r->holdout = u32(q, 8) != 0;
+    r->router = u32(q, 9) != 0;
+    r->tokens = u64(q, 10);
+    if (r->partition >= COMPOSITION_PATHS_MAX)
         return bad_row(err, "its partition");
     return 0;
 }
@@ -182,17 +191,9 @@ static int load_ledger(struct state *st, sqlite3_stmt *q, struct err *err)
 {
     struct job *j = state_job(st, u64(q, 0));
     uint32_t part = u32(q, 1);
-    if (j == NULL || part >= j->comp.n_partitions)
+    if (j == NULL || part >= job_ledgers(j))
         return bad_row(err, "its partition");
-    struct ledger_shard *shards = mem_try_array(j->n_shards + 1, sizeof(*shards));
-    if (shards == NULL)
-        return err_set(err, -ENOMEM, "no memory for its shards");
-    size_t n = 0;
-    for (size_t i = 0; i < j->n_shards; i++)
-        if (j->shards[i].partition == part)
-            shards[n++] = (struct ledger_shard){(uint32_t)i, j->shards[i].samples};
-    int rc = ledger_new(rng_mix(j->spec.seed, part), shards, n, &j->ledgers[part], err);
-    mem_free(shards);
+    int rc = job_make_ledger(j, part < j->comp.n_partitions ? part : PARTITION_ALL, err);
     if (rc == 0)
         rc = ledger_load(j->ledgers[part], sqlite3_column_blob(q, 2),
                          (size_t)sqlite3_column_bytes(q, 2), err);
@@ -243,6 +244,19 @@ static int load_path(struct state *st, sqlite3_stmt *q, struct err *err)
     p->ready_unix_ms = (int64_t)u64(q, 4);
     p->bytes_up = u64(q, 5);
     p->bytes_down = u64(q, 6);
+    p->eval = (struct eval_rec){.round = u32(q, 7),
+                                .loss = real(q, 8),
+                                .loss_sum = sqlite3_column_double(q, 9),
+                                .units = u64(q, 10),
+                                .bytes = u64(q, 11)};
+    p->best_round = u32(q, 12);
+    p->best_loss = real(q, 13);
+    uint32_t levels = composition_levels(&j->comp, (uint32_t)u64(q, 1));
+    if (sqlite3_column_bytes(q, 14) != 0) {
+        p->best = mem_alloc_array(levels, sizeof(*p->best));
+        if (!fixed(q, 14, p->best, levels * sizeof(*p->best)))
+            return bad_row(err, "its best modules");
+    }
     return 0;
 }
 
@@ -256,7 +270,7 @@ static int load_replica(struct state *st, sqlite3_stmt *q, struct err *err)
     r->step = u64(q, 4);
     r->task_id = u64(q, 5);
     r->samples_last = u64(q, 6);
-    return 0;
+    return blob_ref(q, 7, &r->moments) ? 0 : bad_row(err, "its moments");
 }
 
 static int load_arrays(struct task *t, sqlite3_stmt *q, struct err *err)
@@ -275,6 +289,15 @@ static int load_arrays(struct task *t, sqlite3_stmt *q, struct err *err)
     d->asked = asked;
     d->guidance = guidance;
     d->seed = seed;
+    int mixture = 0, remote = 0;
+    if (store_text(q, 32)[0] != '\0' &&
+        sscanf(store_text(q, 32), "%d %d %u %u %a %a %u %a %a", &mixture, &remote, &d->strategy,
+               &d->top, &d->nucleus, &d->threshold, &d->tokens, &d->temperature, &d->top_p) != 9)
+        return bad_row(err, "its mixture");
+    d->mixture = mixture;
+    d->remote = remote;
+    if (sqlite3_column_type(q, 33) != SQLITE_NULL)
+        d->prompt = str_dup(store_text(q, 33));
     if (ranges % sizeof(*t->ranges) != 0 || ranges / sizeof(*t->ranges) > TASK_RANGES_MAX ||
         (labels != 0 && labels != d->count * sizeof(*d->labels)) || d->count > 65536)
         return bad_row(err, "its ranges");
@@ -309,8 +332,11 @@ static int load_task(struct state *st, sqlite3_stmt *q, struct err *err)
     t->worker_id = u64(q, 10);
     (void)str_copy(t->reason, sizeof(t->reason), store_text(q, 11));
     t->first_step = u64(q, 12);
-    if (!blob_ref(q, 16, &t->output))
-        return bad_row(err, "its output");
+    t->evaluate = u32(q, 26) != 0;
+    t->parent = u64(q, 27);
+    if (!blob_ref(q, 16, &t->output) || !blob_ref(q, 28, &t->input) ||
+        !blob_ref(q, 30, &t->moments))
+        return bad_row(err, "a blob");
     t->steps = u32(q, 18);
     t->samples = u64(q, 19);
     t->loss_first = real(q, 20);
@@ -319,8 +345,8 @@ static int load_task(struct state *st, sqlite3_stmt *q, struct err *err)
     t->seconds = real(q, 23);
     t->made_unix_ms = (int64_t)u64(q, 24);
     t->ended_unix_ms = (int64_t)u64(q, 25);
-    if (t->kind == TASK_TRAIN &&
-        (t->path >= j->comp.n_paths || t->replica >= j->comp.paths[t->path].replicas))
+    if (t->path >= j->comp.n_paths ||
+        (t->kind == TASK_TRAIN && t->replica >= j->comp.paths[t->path].replicas))
         return bad_row(err, "its path");
     return load_arrays(t, q, err);
 }
@@ -368,7 +394,39 @@ static int load_grid(struct state *st, sqlite3_stmt *q, struct err *err)
     g->count = u32(q, 3);
     g->columns = u32(q, 4);
     g->at_unix_ms = (int64_t)u64(q, 7);
+    g->path = u32(q, 8);
+    if (sqlite3_column_type(q, 9) != SQLITE_NULL)
+        g->text = str_dup(store_text(q, 9));
     return blob_ref(q, 5, &g->blob) ? 0 : bad_row(err, "its hash");
+}
+
+static int load_score(struct state *st, sqlite3_stmt *q, struct err *err)
+{
+    struct job *j = state_job(st, u64(q, 0));
+    if (j == NULL || u64(q, 2) >= j->comp.n_paths || u64(q, 3) >= j->n_shards)
+        return bad_row(err, "its path or shard");
+    j->scores = mem_realloc(j->scores, (j->n_scores + 1) * sizeof(*j->scores));
+    struct score_rec *r = &j->scores[j->n_scores++];
+    *r = (struct score_rec){.path = u32(q, 2), .shard = u32(q, 3)};
+    return blob_ref(q, 4, &r->blob) ? 0 : bad_row(err, "its hash");
+}
+
+static int load_row(struct state *st, sqlite3_stmt *q, struct err *err)
+{
+    struct job *j = state_job(st, u64(q, 0));
+    if (j == NULL || u64(q, 1) != j->n_rows || j->n_rows >= JOB_ROWS_MAX)
+        return bad_row(err, "its number");
+    j->rows = mem_realloc(j->rows, (j->n_rows + 1) * sizeof(*j->rows));
+    struct row_rec *r = &j->rows[j->n_rows++];
+    memset(r, 0, sizeof(*r));
+    r->kind = (enum task_kind)u32(q, 2);
+    r->path = u32(q, 3);
+    r->round = u32(q, 4);
+    (void)str_copy(r->name, sizeof(r->name), store_text(q, 5));
+    (void)str_copy(r->unit, sizeof(r->unit), store_text(q, 6));
+    r->value = sqlite3_column_double(q, 7);
+    r->at_unix_ms = (int64_t)u64(q, 8);
+    return 0;
 }
 
 static const struct loading {
@@ -381,6 +439,8 @@ static const struct loading {
     {"jobs", "SELECT * FROM jobs ORDER BY id", load_job},
     {"classes", "SELECT * FROM classes ORDER BY job, n", load_class},
     {"shards", "SELECT * FROM shards ORDER BY job, n", load_shard},
+    {"scores", "SELECT * FROM scores ORDER BY job, n", load_score},
+    {"rows", "SELECT * FROM rows ORDER BY job, n", load_row},
     {"bad_samples", "SELECT * FROM bad_samples ORDER BY job, n", load_bad},
     {"ledgers", "SELECT * FROM ledgers", load_ledger},
     {"modules", "SELECT * FROM modules ORDER BY id", load_module},

@@ -161,7 +161,8 @@ static int apply_ingest(struct coordinator *co, struct job *j, struct task *t, c
     for (size_t i = 0; i < r->n_shards && rc == 0; i++) {
         rc = take_blob(co, r->shards[i]->blob, "a shard", &made[i].blob, err);
         made[i].samples = r->shards[i]->samples;
-        made[i].partition = r->shards[i]->holdout ? SHARD_HOLDOUT : 0;
+        made[i].holdout = r->shards[i]->holdout;
+        made[i].tokens = r->shards[i]->tokens;
         made[i].source = t->round;
         if (rc == 0 && made[i].samples == 0)
             rc = err_set(err, -EINVAL, "a shard without samples");

@@ -1,23 +1,27 @@
 #include "coordinator/state.h"
 
+#include "common/base/err.h"
 #include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "common/base/str.h"
 
+#include <errno.h>
 #include <math.h>
 #include <string.h>
 
 const char *job_state_name(enum job_state s)
 {
-    static const char *const names[JOB_STATES] = {"unknown",      "pending", "ingesting",
-                                                  "initialising", "running", "finishing",
-                                                  "done",         "failed",  "cancelled"};
+    static const char *const names[JOB_STATES] = {
+        "unknown", "pending",   "ingesting", "initialising", "running",    "finishing", "done",
+        "failed",  "cancelled", "features",  "scoring",      "clustering", "splitting"};
     return names[s < JOB_STATES ? s : JOB_UNSPECIFIED];
 }
 
 const char *task_kind_name(enum task_kind k)
 {
-    static const char *const names[TASK_KINDS] = {"NONE", "INIT",   "INGEST", "TRAIN",
-                                                  "EVAL", "SAMPLE", "OUTER"};
+    static const char *const names[TASK_KINDS] = {"NONE",    "INIT",   "INGEST", "TRAIN",
+                                                  "EVAL",    "SAMPLE", "OUTER",  "FEATURE",
+                                                  "CLUSTER", "SPLIT",  "SCORE",  "VELOCITY"};
     return names[k < TASK_KINDS ? k : TASK_UNSPECIFIED];
 }
 
@@ -44,6 +48,8 @@ static void free_task(struct task *t)
 {
     mem_free(t->ranges);
     mem_free(t->draw.labels);
+    mem_free(t->draw.prompt);
+    mem_free(t->text);
     mem_free(t->contributions);
     mem_free(t);
 }
@@ -54,10 +60,12 @@ static void free_modules(struct job *j)
         for (unsigned v = 0; v < j->modules[i].n_versions; v++)
             mem_free(j->modules[i].versions[v].provenance);
     mem_free(j->modules);
-    for (uint32_t i = 0; j->paths != NULL && i < j->comp.n_paths; i++)
+    for (uint32_t i = 0; j->paths != NULL && i < j->comp.n_paths; i++) {
         mem_free(j->paths[i].replicas);
+        mem_free(j->paths[i].best);
+    }
     mem_free(j->paths);
-    for (uint32_t i = 0; j->ledgers != NULL && i < j->comp.n_partitions; i++)
+    for (uint32_t i = 0; j->ledgers != NULL && i < job_ledgers(j); i++)
         ledger_free(j->ledgers[i]);
     mem_free(j->ledgers);
 }
@@ -77,7 +85,12 @@ static void free_job(struct job *j)
     }
     mem_free(j->bad);
     mem_free(j->rounds);
+    for (size_t i = 0; i < j->n_grids; i++)
+        mem_free(j->grids[i].text);
     mem_free(j->grids);
+    mem_free(j->sizes);
+    mem_free(j->scores);
+    mem_free(j->rows);
     composition_release(&j->comp);
     job_release(&j->spec);
     mem_free(j->yaml);
@@ -286,14 +299,65 @@ void job_build(struct state *s, struct job *j)
     j->modules = mem_alloc_array(c->n_modules, sizeof(*j->modules));
     for (uint32_t i = 0; i < c->n_modules; i++) {
         j->modules[i].id = s->next_module++;
+        j->modules[i].network = c->modules[i].network;
         j->modules[i].level = c->modules[i].level;
         j->modules[i].index = c->modules[i].index;
     }
     j->paths = mem_alloc_array(c->n_paths, sizeof(*j->paths));
     for (uint32_t i = 0; i < c->n_paths; i++) {
         j->paths[i].replicas = mem_alloc_array(c->paths[i].replicas, sizeof(struct replica_rec));
+        j->paths[i].eval.loss = j->paths[i].best_loss = NAN;
         for (uint32_t r = 0; r < c->paths[i].replicas; r++)
             j->paths[i].replicas[r].loss = NAN;
     }
-    j->ledgers = mem_alloc_array(c->n_partitions, sizeof(*j->ledgers));
+    j->ledgers = mem_alloc_array(job_ledgers(j), sizeof(*j->ledgers));
+    j->sizes = mem_alloc_array(c->n_partitions, sizeof(*j->sizes));
+}
+
+struct shard_rec *job_add_shard(struct job *j)
+{
+    if (j->n_shards == JOB_SHARDS_MAX)
+        return NULL;
+    if (j->n_shards == j->cap_shards) {
+        j->cap_shards = j->cap_shards ? j->cap_shards * 2 : 64;
+        j->shards = mem_realloc(j->shards, j->cap_shards * sizeof(*j->shards));
+    }
+    struct shard_rec *r = &j->shards[j->n_shards++];
+    memset(r, 0, sizeof(*r));
+    return r;
+}
+
+int job_make_ledger(struct job *j, uint32_t partition, struct err *err)
+{
+    struct ledger_shard *shards = mem_try_array(j->n_shards + 1, sizeof(*shards));
+    struct ledger *made = NULL;
+    size_t n = 0;
+    if (shards == NULL)
+        return err_set(err, -ENOMEM, "no memory for %zu shards", j->n_shards);
+    for (size_t i = 0; i < j->n_shards; i++)
+        if (job_shard_trains(j, &j->shards[i], partition))
+            shards[n++] = (struct ledger_shard){(uint32_t)i, j->shards[i].samples};
+    uint32_t at = job_ledger(j, partition);
+    uint64_t seed = rng_mix(j->spec.seed, at);
+    if (j->generation > 0)
+        seed = rng_mix(seed, j->generation);
+    int rc = ledger_new(seed, shards, n, &made, err);
+    mem_free(shards);
+    if (rc < 0)
+        return rc;
+    ledger_free(j->ledgers[at]);
+    j->ledgers[at] = made;
+    return 0;
+}
+
+bool job_shard_trains(const struct job *j, const struct shard_rec *s, uint32_t partition)
+{
+    return s->generation == j->generation && !s->holdout && !s->router &&
+           (partition == PARTITION_ALL || s->partition == partition);
+}
+
+bool job_shard_evaluates(const struct job *j, const struct shard_rec *s, uint32_t partition)
+{
+    return s->generation == j->generation && s->holdout &&
+           (partition == PARTITION_ALL || s->partition == partition);
 }

@@ -2,6 +2,7 @@
  *
  *   state ─┬─ worker  (joins, leaves, lost; holds at most one task)
  *          └─ job ─┬─ shard, class        the dataset
+ *                  ├─ score, row          what partitioning and evaluation found
  *                  ├─ ledger (per partition)  every sample of every open epoch
  *                  ├─ module ── version   written once, the last VERSIONS_KEPT have blobs
  *                  ├─ path ── replica     where each replica's phase stands
@@ -43,6 +44,10 @@ struct rpc_request;
 #define TASK_RANGES_MAX 4096 /* as TrainTask.ranges */
 #define TASK_LABELS_MAX 1024
 #define TASK_FAILURES_MAX 5
+#define TASK_TEXT_MAX 65536 /* bytes of a generated text, as ReportRequest.text */
+#define JOB_ROWS_MAX 1024
+#define ROW_NAME_MAX 65
+#define ROW_UNIT_MAX 17
 #define APPLIED_MAX 64 /* verdicts that wait for one worker */
 #define VERSIONS_KEPT 4
 #define NAME_MAX_BYTES 65
@@ -118,6 +123,11 @@ enum task_kind {
     TASK_EVAL,
     TASK_SAMPLE,
     TASK_OUTER, /* runs in here, is never leased to a worker */
+    TASK_FEATURE,
+    TASK_CLUSTER,
+    TASK_SPLIT,
+    TASK_SCORE,
+    TASK_VELOCITY,
     TASK_KINDS
 };
 
@@ -143,6 +153,14 @@ struct task_draw {
     float guidance;
     uint64_t seed;
     uint32_t *labels; /* count of them (SAMPLE) */
+    /* of all main paths together, with the router; `path` is the router's */
+    bool mixture, remote;
+    uint32_t strategy, top; /* enum job_strategy */
+    float nucleus, threshold;
+    /* texts */
+    char *prompt;    /* NULL: none */
+    uint32_t tokens; /* 0: images */
+    float temperature, top_p;
 };
 
 struct task {
@@ -150,17 +168,24 @@ struct task {
     enum task_kind kind;
     enum task_state state;
     uint32_t attempt, failures;
-    uint32_t path, replica, round; /* INGEST: round is the number of its URL */
-    uint64_t module_id;            /* OUTER */
-    uint64_t worker_id;            /* leased: the holder; ended: who did it */
+    /* INGEST: round is the number of its URL; SPLIT: of its group of shards; FEATURE,
+     * CLUSTER, SCORE: how often the job was sharded anew before (pass).  INIT: path is
+     * one of its network. */
+    uint32_t path, replica, round;
+    bool evaluate;      /* CLUSTER, SCORE: what routing is worth, at the end of the job */
+    uint64_t module_id; /* OUTER */
+    uint64_t parent;    /* VELOCITY: the SAMPLE task that asks */
+    uint64_t worker_id; /* leased: the holder; ended: who did it */
     char reason[REASON_MAX];
-    struct ledger_range *ranges; /* TRAIN, EVAL */
+    struct ledger_range *ranges; /* TRAIN, EVAL, FEATURE, SPLIT, SCORE */
     size_t n_ranges;
     uint64_t first_step;   /* TRAIN */
     struct task_draw draw; /* SAMPLE, EVAL */
     struct contribution *contributions;
     size_t n_contributions;
     struct blob_ref output;
+    struct blob_ref input;   /* VELOCITY */
+    struct blob_ref moments; /* TRAIN: Adam's, after the phase; size 0: none came */
     /* result */
     uint32_t steps;
     uint64_t samples;
@@ -176,6 +201,8 @@ struct task {
     uint64_t progress_gap_ms;                  /* (m) after which it was last taken for stuck */
     char activity[129];                        /* (m) */
     float loss;                                /* (m) */
+    char *text;                                /* (m) SAMPLE of texts: what came so far */
+    size_t text_len;                           /* (m) at most TASK_TEXT_MAX */
 };
 
 static inline bool task_is_open(const struct task *t)
@@ -195,6 +222,11 @@ enum job_state {
     JOB_DONE,
     JOB_FAILED,
     JOB_CANCELLED,
+    /* between INITIALISING and RUNNING, and again at each resharding */
+    JOB_FEATURES,   /* of every sample */
+    JOB_SCORING,    /* of the router's samples under every path */
+    JOB_CLUSTERING, /* samples to partitions */
+    JOB_SPLITTING,  /* shards to shards of one partition each */
     JOB_STATES
 };
 
@@ -203,13 +235,32 @@ const char *task_kind_name(enum task_kind k);
 const char *task_state_name(enum task_state s);
 
 struct shard_rec {
-    struct blob_ref blob;
+    struct blob_ref blob; /* size 0: of an old generation, gone */
     uint32_t samples;
-    uint32_t partition; /* UINT32_MAX: held out */
-    uint32_t source;    /* number of the URL it was cut from */
+    uint64_t tokens;     /* of texts */
+    uint32_t generation; /* 0: as the dataset was cut; g: made by the g-th splitting */
+    uint32_t partition;  /* of generation > 0; with a teacher job: the teacher's number */
+    uint32_t source;     /* number of the URL, or of the SPLIT task, that it was cut from */
+    bool holdout;
+    bool router;              /* kept for fitting routers, never trained on */
+    struct blob_ref features; /* of its samples; size 0: none */
 };
 
-#define SHARD_HOLDOUT UINT32_MAX
+/* What a path scored on a shard. */
+struct score_rec {
+    uint32_t path, shard;
+    struct blob_ref blob;
+};
+
+/* A figure with a name, as the workers found it; a newer one of the same kind of
+ * task, path and name takes its place. */
+struct row_rec {
+    enum task_kind kind;
+    uint32_t path, round; /* path UINT32_MAX: of the whole job */
+    char name[ROW_NAME_MAX], unit[ROW_UNIT_MAX];
+    double value;
+    int64_t at_unix_ms;
+};
 
 struct version_rec {
     uint64_t version;
@@ -220,7 +271,7 @@ struct version_rec {
 
 struct module_rec {
     uint64_t id;
-    uint32_t level, index;
+    uint32_t network, level, index;
     uint64_t version; /* newest; meaningful when n_versions > 0 */
     uint64_t params;
     struct version_rec versions[VERSIONS_KEPT]; /* oldest first */
@@ -233,11 +284,26 @@ struct module_rec {
 };
 
 struct replica_rec {
-    uint64_t owner;        /* worker that did the last phase; 0: nobody */
-    uint64_t step;         /* at which the current phase starts, or the next one */
-    uint64_t task_id;      /* of the current phase; 0: none */
-    uint64_t samples_last; /* that its last phase used, or would have in its time */
-    float loss;            /* (m) newest; NAN */
+    uint64_t owner;          /* worker that did the last phase; 0: nobody */
+    uint64_t step;           /* at which the current phase starts, or the next one */
+    uint64_t task_id;        /* of the current phase; 0: none */
+    uint64_t samples_last;   /* that its last phase used, or would have in its time */
+    struct blob_ref moments; /* Adam's, as the owner left them; size 0: none */
+    float loss;              /* (m) newest; NAN */
+};
+
+/* A module's weights as they were at a path's best evaluation. */
+struct best_module {
+    uint64_t version;
+    struct blob_ref full; /* whole weights, or their EMA when that was evaluated */
+};
+
+/* Held-out loss of a path, newest. */
+struct eval_rec {
+    double loss_sum;
+    uint64_t units, bytes; /* samples or tokens; bytes of texts */
+    uint32_t round;        /* version that was looked at */
+    float loss;            /* NAN: never evaluated */
 };
 
 struct path_rec {
@@ -247,6 +313,11 @@ struct path_rec {
     int64_t ready_unix_ms;
     uint64_t bytes_up, bytes_down; /* params, of the current round */
     struct replica_rec *replicas;  /* composition.paths[i].replicas of them */
+    struct eval_rec eval;
+    struct best_module *best; /* by level; NULL: none, or the job does not stop early */
+    uint32_t best_round;
+    float best_loss;
+    uint64_t velocity_worker; /* (m) who ran the path for a sampler elsewhere last */
 };
 
 struct round_rec {
@@ -259,7 +330,9 @@ struct round_rec {
 struct grid_rec {
     uint64_t task_id;
     uint32_t round, count, columns;
+    uint32_t path; /* UINT32_MAX: of the mixture */
     struct blob_ref blob;
+    char *text; /* of a text instead of a picture; NULL */
     int64_t at_unix_ms;
 };
 
@@ -284,8 +357,22 @@ struct job {
     struct bad_rec *bad;
     size_t n_bad;
     uint32_t bad_count;
-    uint32_t bad_unnamed;       /* (m) in bad_count beside those */
-    struct ledger **ledgers;    /* comp.n_partitions of them; NULL before the data is there */
+    uint32_t bad_unnamed;                  /* (m) in bad_count beside those */
+    uint32_t vocab;                        /* token ids of the dataset; 0: images */
+    struct blob_ref tokenizer, warm_start; /* size 0: bytes; from the seed */
+    /* Partitioning. */
+    uint32_t generation; /* of shards that are trained on */
+    uint32_t resharded;  /* entries of recipe.reshard that are done */
+    uint32_t finishing;  /* enum job_finishing */
+    struct blob_ref partitioner, assignment;
+    uint64_t *sizes; /* comp.n_partitions: training samples of each, all 0 before it is known */
+    struct score_rec *scores;
+    size_t n_scores;
+    struct row_rec *rows;
+    size_t n_rows;
+    bool old_shards; /* (m) some of an old generation may be let go */
+    /* By job_ledger(); NULL before the data is there, or without a path of it. */
+    struct ledger **ledgers;
     struct module_rec *modules; /* comp.n_modules */
     struct path_rec *paths;     /* comp.n_paths */
     struct round_rec *rounds;
@@ -301,6 +388,25 @@ struct job {
     uint64_t phase_gaps[32]; /* (m) ms between progress of phases, ring */
     unsigned n_phase_gaps;
 };
+
+/* Steps of JOB_FINISHING: each begins when the last one's tasks are done. */
+enum job_finishing {
+    FINISHING_EVAL,
+    FINISHING_DRAW,  /* samples, the mixture's losses, scores for routing */
+    FINISHING_ROUTE, /* what routing is worth */
+};
+
+/* Ledgers of a job: one per partition and one of all the data. */
+static inline uint32_t job_ledgers(const struct job *j)
+{
+    return j->comp.n_partitions + 1;
+}
+
+/* Index of the ledger of a path's partition. */
+static inline uint32_t job_ledger(const struct job *j, uint32_t partition)
+{
+    return partition == PARTITION_ALL ? j->comp.n_partitions : partition;
+}
 
 static inline bool job_is_ended(const struct job *j)
 {
@@ -349,6 +455,17 @@ void state_set_task_state(struct state *s, struct task *t, enum task_state to);
 
 /* Keeps the name of a bad sample; false at JOB_BAD_MAX. */
 bool job_add_bad(struct job *j, const char *shard, const char *key, const char *reason);
+
+/* A record at the end of j->shards, zeroed; NULL at JOB_SHARDS_MAX. */
+struct shard_rec *job_add_shard(struct job *j);
+/* Whether a path of this partition trains on it. */
+bool job_shard_trains(const struct job *j, const struct shard_rec *s, uint32_t partition);
+/* Held-out shards of a partition, or of all. */
+bool job_shard_evaluates(const struct job *j, const struct shard_rec *s, uint32_t partition);
+
+/* A new ledger of a partition over the shards of the job's generation, in place of
+ * the old one.  -EINVAL when there are no samples. */
+int job_make_ledger(struct job *j, uint32_t partition, struct err *err);
 
 /* Makes modules, paths and replicas from j->comp. */
 void job_build(struct state *s, struct job *j);

@@ -31,7 +31,7 @@ static struct ledger *ledger_of(struct coordinator *co, const struct task *t, ui
     const struct job *j = state_job(&co->state, t->job_id);
     if (t->kind != TASK_TRAIN || j == NULL)
         return NULL;
-    *ret_part = j->comp.paths[t->path].partition;
+    *ret_part = job_ledger(j, j->comp.paths[t->path].partition);
     return j->ledgers[*ret_part];
 }
 
@@ -110,7 +110,7 @@ void task_settle(struct coordinator *co, struct task *t, uint64_t done)
 bool task_take_samples(struct coordinator *co, struct job *j, struct task *t)
 {
     const struct composition_path *cp = &j->comp.paths[t->path];
-    struct ledger *l = j->ledgers[cp->partition];
+    struct ledger *l = j->ledgers[job_ledger(j, cp->partition)];
     uint64_t want = (uint64_t)j->spec.outer.steps * (uint64_t)j->spec.train.batch;
     if (want == 0) { /* bounded by time: half as much again as it would need */
         const struct replica_rec *r = &j->paths[t->path].replicas[t->replica];

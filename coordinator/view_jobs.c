@@ -110,7 +110,7 @@ static void fill_dataset(const struct job *j, struct view_job *v)
     v->shards = (uint32_t)j->n_shards;
     for (size_t i = 0; i < j->n_shards; i++) {
         v->samples_total += j->shards[i].samples;
-        if (j->shards[i].partition == SHARD_HOLDOUT)
+        if (j->shards[i].holdout)
             v->samples_holdout += j->shards[i].samples;
     }
 }

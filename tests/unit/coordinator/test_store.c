@@ -230,8 +230,11 @@ static struct job *fill_job(struct state *st)
     j->n_shards = j->cap_shards = 3;
     j->shards = mem_alloc_array(3, sizeof(*j->shards));
     for (uint32_t i = 0; i < 3; i++)
-        j->shards[i] = (struct shard_rec){
-            {{(uint8_t)i}, 99}, 10 * (i == 2 ? 2 : 1), i == 1 ? SHARD_HOLDOUT : 0, 0};
+        j->shards[i] = (struct shard_rec){.blob = {{(uint8_t)i}, 99},
+                                          .samples = 10 * (i == 2 ? 2 : 1),
+                                          .tokens = 77,
+                                          .holdout = i == 1,
+                                          .features = {{9}, i}};
     assert_int_equal(ledger_new(rng_mix(3, 0), shards, 2, &j->ledgers[0], NULL), 0);
     assert_true(job_add_bad(j, "ab", "k", "broken"));
     j->bad_count = 1;
@@ -331,7 +334,9 @@ static void check_state(const struct state *a, const struct state *b)
     assert_string_equal(j->reason, "a 'reason'");
     assert_true(isnan(j->loss));
     assert_int_equal(j->n_shards, 3);
-    assert_int_equal(j->shards[1].partition, SHARD_HOLDOUT);
+    assert_true(j->shards[1].holdout && !j->shards[0].holdout);
+    assert_int_equal(j->shards[1].tokens, 77);
+    assert_int_equal(j->shards[2].features.size, 2);
     assert_string_equal(j->classes[0], "cat");
     assert_string_equal(j->bad[0].reason, "broken");
     assert_int_equal(j->modules[0].id, a->jobs[0]->modules[0].id);
