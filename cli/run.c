@@ -8,14 +8,25 @@
 #include "cli/cli.h"
 #include "cli/dataset_upload.h"
 #include "cli/follow.h"
+#include "cli/report.h"
+#include "cli/sample.h"
 #include "cli/swarm.h"
+#include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/mem.h"
+#include "common/base/rng.h"
+#include "common/base/str.h"
+
+#define DRILL_SEED 0x6472696c6cULL
 
 struct run {
     struct swarm swarm;
     struct cli cli;
-    int drill; /* kill a worker when this round begins; 0: never */
+    int drill;       /* kill a worker when this round begins; 0: never */
+    int drill_every; /* seconds between kills; 0: never */
+    uint64_t drilled_ms;
+    unsigned drills;
+    const char *strategies;
 };
 
 /* Every poll: children alive?  The drill's moment? */
@@ -26,8 +37,16 @@ static int on_poll(void *arg, const json_t *job)
 
     int rc = 0;
     if (run->drill && cli_int(job, "round", 0) >= run->drill) {
-        rc = swarm_kill_worker(&run->swarm, &err);
+        rc = swarm_kill_worker(&run->swarm, 0, &err);
         run->drill = 0;
+    }
+    uint64_t now = clock_now_ms();
+    if (run->drilled_ms == 0)
+        run->drilled_ms = now;
+    if (rc == 0 && run->drill_every && !cli_job_ended(cli_str(job, "state", "")) &&
+        now - run->drilled_ms > (uint64_t)run->drill_every * 1000) {
+        run->drilled_ms = now;
+        rc = swarm_kill_worker(&run->swarm, (unsigned)rng_mix(DRILL_SEED, run->drills++), &err);
     }
     if (rc < 0 || swarm_check(&run->swarm, &err) < 0) {
         fputc('\n', stderr);
@@ -35,6 +54,22 @@ static int on_poll(void *arg, const json_t *job)
         return 1;
     }
     return 0;
+}
+
+/* One more grid for each strategy of mixing, as samples-NAME.png. */
+static int draw_strategies(struct run *run, uint64_t id, const char *out, struct err *err)
+{
+    char *list = str_dup(run->strategies), *save = NULL;
+    int rc = 0;
+    for (char *s = strtok_r(list, ",", &save); s && rc == 0; s = strtok_r(NULL, ",", &save)) {
+        char *file = str_printf("%s/samples-%s.png", out, s);
+        json_t *ask = json_pack("{s:s}", "strategy", s);
+        rc = sample_to_file(&run->cli, id, ask, file, err);
+        json_decref(ask);
+        mem_free(file);
+    }
+    mem_free(list);
+    return rc;
 }
 
 static int collect(struct run *run, uint64_t id, const char *out, struct err *err)
@@ -45,6 +80,10 @@ static int collect(struct run *run, uint64_t id, const char *out, struct err *er
     int rc = artifacts_metrics(cli, id, out, err);
     if (rc == 0)
         rc = artifacts_samples(cli, id, out, err);
+    if (rc == 0 && run->strategies)
+        rc = draw_strategies(run, id, out, err);
+    if (rc == 0)
+        rc = report_write(cli, id, out, err);
     if (rc == 0)
         rc = artifacts_model(cli, id, true, model, err);
     mem_free(model);
@@ -97,6 +136,13 @@ int cmd_run(int argc, char **argv)
         {"device", 0, ARGS_STR, &run.swarm.device, "NAME", "auto, cpu or cuda:N"},
         {"drill", 0, ARGS_INT, &run.drill, "ROUND",
          "SIGKILL a worker after this round, to see the swarm carry on", .min = 1, .max = 1e9},
+        {"drill-every", 0, ARGS_INT, &run.drill_every, "SECONDS",
+         "SIGKILL some worker this often; another takes its place", .min = 1, .max = 1e6},
+        {"workerd", 0, ARGS_LIST, &run.swarm.extra, "ARGS",
+         "more arguments of the first worker, given again of the second, ..; the last one holds "
+         "for all that follow"},
+        {"strategies", 0, ARGS_STR, &run.strategies, "A,B,..",
+         "mixtures: one more grid for each, as samples-A.png"},
         CLI_FLAG_JSON(&run.cli),
         {0},
     };
@@ -105,7 +151,8 @@ int cmd_run(int argc, char **argv)
         .usage = "job.yaml [--workers N] [--out DIR]",
         .flags = flags,
         .about = "Launches a coordinator and workers on free loopback ports, runs the job to its "
-                 "end, leaves samples.png, loss.svg, metrics.jsonl and model/ in DIR and cleans up "
+                 "end, leaves samples.png, loss.svg, metrics.jsonl, report.json and model/ in DIR "
+                 "and cleans up "
                  "after itself, also on Ctrl-C and on errors (the logs stay in DIR/logs).",
         .rest_min = 1,
         .rest_max = 1};

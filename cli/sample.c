@@ -6,13 +6,17 @@
 
 #include "cli/artifacts.h"
 #include "cli/cli.h"
+#include "cli/sample.h"
+#include "common/base/err.h"
 #include "common/base/str.h"
 
 struct sample_options {
     uint64_t count, steps, seed, columns;
     double guidance;
-    bool guidance_given, seed_given, raw;
-    const char *sampler, *labels, *out;
+    uint64_t path, top, tokens;
+    double nucleus, threshold, temperature, top_p;
+    bool guidance_given, seed_given, raw, remote, path_given, temperature_given;
+    const char *sampler, *labels, *out, *strategy, *prompt;
 };
 
 /* "3,1,4" to an array; NULL with a sentence when it is none. */
@@ -54,6 +58,26 @@ static json_t *sample_body(const struct sample_options *o, struct err *err)
         json_object_set_new(body, "sampler", json_string(o->sampler));
     if (o->raw)
         json_object_set_new(body, "ema", json_false());
+    if (o->strategy)
+        json_object_set_new(body, "strategy", json_string(o->strategy));
+    if (o->top)
+        json_object_set_new(body, "top", json_integer((json_int_t)o->top));
+    if (o->nucleus > 0)
+        json_object_set_new(body, "nucleus", json_real(o->nucleus));
+    if (o->threshold > 0)
+        json_object_set_new(body, "threshold", json_real(o->threshold));
+    if (o->remote)
+        json_object_set_new(body, "remote", json_true());
+    if (o->path_given)
+        json_object_set_new(body, "path", json_integer((json_int_t)o->path));
+    if (o->prompt)
+        json_object_set_new(body, "prompt", json_string(o->prompt));
+    if (o->tokens)
+        json_object_set_new(body, "tokens", json_integer((json_int_t)o->tokens));
+    if (o->temperature_given)
+        json_object_set_new(body, "temperature", json_real(o->temperature));
+    if (o->top_p > 0)
+        json_object_set_new(body, "top_p", json_real(o->top_p));
     if (o->labels) {
         json_t *labels = label_list(o->labels, err);
         if (!labels) {
@@ -65,33 +89,47 @@ static json_t *sample_body(const struct sample_options *o, struct err *err)
     return body;
 }
 
-/* Waits for the task; returns the exit status and the PNG's hash. */
-static int wait_for_task(struct cli *cli, uint64_t task, char ret_blob[72])
+/* Text that came since the last look, to stdout as it is. */
+static void show_text(struct cli *cli, const json_t *task, size_t *shown)
+{
+    const char *text = cli_str(task, "text", "");
+    size_t len = strlen(text);
+    if (cli->json || len <= *shown)
+        return;
+    fwrite(text + *shown, 1, len - *shown, stdout);
+    fflush(stdout);
+    *shown = len;
+}
+
+/* Follows the task to its end; *ret_task (owned by the caller) is its last state. */
+static int wait_for_task(struct cli *cli, uint64_t task, json_t **ret_task, struct err *err)
 {
     char path[64], shown[256] = "";
-    struct err err = {0};
+    size_t text = 0;
 
     snprintf(path, sizeof path, "/v1/tasks/%llu", (unsigned long long)task);
-    for (;; cli_sleep_ms(200)) {
+    for (;; cli_sleep_ms(100)) {
         json_t *t = NULL;
         if (cli_interrupted)
-            return CLI_INTERRUPTED;
-        if (cli_call(cli, "GET", path, NULL, &t, &err) < 0)
-            return cli_fail(&err);
+            return err_set(err, -ERR_CANCELLED, "interrupted");
+        int rc = cli_call(cli, "GET", path, NULL, &t, err);
+        if (rc < 0)
+            return rc;
         const char *state = cli_str(t, "state", "");
+        show_text(cli, t, &text);
         if (!strcmp(state, "done")) {
-            str_copy(ret_blob, 72, cli_str(t, "output", ""));
-            json_decref(t);
-            return CLI_OK;
+            *ret_task = t;
+            return 0;
         }
         if (!strcmp(state, "failed") || !strcmp(state, "cancelled")) {
-            fprintf(stderr, "skerry: the sample task %s: %s\n", state, cli_str(t, "reason", ""));
+            rc = err_set(err, -ERR_REMOTE, "the sample task %s: %s", state,
+                         cli_str(t, "reason", ""));
             json_decref(t);
-            return CLI_FAILED;
+            return rc;
         }
         const char *news =
             *cli_str(t, "activity", "") ? cli_str(t, "activity", "") : cli_str(t, "reason", "");
-        if (!cli->json && *news && strcmp(news, shown)) {
+        if (!cli->json && text == 0 && *news && strcmp(news, shown)) {
             fprintf(stderr, "task %llu: %s\n", (unsigned long long)task, news);
             str_copy(shown, sizeof shown, news);
         }
@@ -99,36 +137,63 @@ static int wait_for_task(struct cli *cli, uint64_t task, char ret_blob[72])
     }
 }
 
-static int sample(struct cli *cli, uint64_t job, const struct sample_options *o)
+/* Asks for samples and waits; the task's last state is the caller's. */
+static int draw(struct cli *cli, uint64_t job, const json_t *ask, json_t **ret_task,
+                struct err *err)
 {
-    char path[64], blob[72];
-    struct err err = {0};
+    char path[64];
     json_t *answer = NULL;
-
-    json_t *body = sample_body(o, &err);
-    if (!body)
-        return cli_fail(&err);
     snprintf(path, sizeof path, "/v1/jobs/%llu/sample", (unsigned long long)job);
-    int rc = cli_call(cli, "POST", path, body, &answer, &err);
-    json_decref(body);
-    if (rc < 0)
-        return cli_fail(&err);
-    uint64_t task = (uint64_t)cli_int(answer, "task", 0);
+    int rc = cli_call(cli, "POST", path, ask, &answer, err);
+    if (rc == 0)
+        rc = wait_for_task(cli, (uint64_t)cli_int(answer, "task", 0), ret_task, err);
     json_decref(answer);
-    int status = wait_for_task(cli, task, blob);
-    if (status != CLI_OK)
-        return status;
-    if (artifacts_blob(cli, blob, o->out, &err) < 0)
-        return cli_fail(&err);
+    return rc;
+}
+
+int sample_to_file(struct cli *cli, uint64_t job, const json_t *ask, const char *file,
+                   struct err *err)
+{
+    json_t *task = NULL;
+    int rc = draw(cli, job, ask, &task, err);
+    if (rc == 0)
+        rc = artifacts_blob(cli, cli_str(task, "output", ""), file, err);
+    json_decref(task);
+    return rc;
+}
+
+static void print_sample(struct cli *cli, const json_t *task, bool text, const char *file)
+{
     if (cli->json) {
-        json_t *done =
-            json_pack("{s:I,s:s,s:s}", "task", (json_int_t)task, "blob", blob, "file", o->out);
+        json_t *done = text ? json_pack("{s:I,s:s}", "task", (json_int_t)cli_int(task, "id", 0),
+                                        "text", cli_str(task, "text", ""))
+                            : json_pack("{s:I,s:s,s:s}", "task", (json_int_t)cli_int(task, "id", 0),
+                                        "blob", cli_str(task, "output", ""), "file", file);
         cli_print_json(done);
         json_decref(done);
     } else {
-        printf("%s\n", o->out);
+        printf("%s\n", text ? "" : file);
     }
-    return CLI_OK;
+}
+
+static int sample(struct cli *cli, uint64_t job, const struct sample_options *o)
+{
+    struct err err = {0};
+    json_t *task = NULL;
+
+    json_t *ask = sample_body(o, &err);
+    if (!ask)
+        return cli_fail(&err);
+    int rc = draw(cli, job, ask, &task, &err);
+    json_decref(ask);
+    /* A picture is a blob; a text is in the task itself. */
+    bool text = rc == 0 && *cli_str(task, "output", "") == '\0';
+    if (rc == 0 && !text)
+        rc = artifacts_blob(cli, cli_str(task, "output", ""), o->out, &err);
+    if (rc == 0)
+        print_sample(cli, task, text, o->out);
+    json_decref(task);
+    return rc < 0 ? cli_fail(&err) : CLI_OK;
 }
 
 int cmd_sample(int argc, char **argv)
@@ -150,13 +215,29 @@ int cmd_sample(int argc, char **argv)
         {"seed", 0, ARGS_U64, &o.seed, "N", "of the noise", .given = &o.seed_given},
         {"columns", 0, ARGS_U64, &o.columns, "N", "of the grid", .min = 1, .max = 1024},
         {"raw", 0, ARGS_BOOL, &o.raw, NULL, "the newest weights instead of their average"},
+        {"strategy", 0, ARGS_STR, &o.strategy, "NAME",
+         "mixtures: top1, topk, full, nucleus, threshold or oracle"},
+        {"top", 0, ARGS_U64, &o.top, "N", "experts of strategy topk", .min = 1, .max = 256},
+        {"nucleus", 0, ARGS_DOUBLE, &o.nucleus, "P", "of strategy nucleus", .min = 0.01, .max = 1},
+        {"threshold", 0, ARGS_DOUBLE, &o.threshold, "P", "of strategy threshold", .min = 0.001,
+         .max = 1},
+        {"remote", 0, ARGS_BOOL, &o.remote, NULL, "mixtures: experts stay on their workers"},
+        {"path", 0, ARGS_U64, &o.path, "N", "draw from this path alone", .max = 1023,
+         .given = &o.path_given},
+        {"prompt", 'p', ARGS_STR, &o.prompt, "TEXT", "texts: what to go on from"},
+        {"tokens", 0, ARGS_U64, &o.tokens, "N", "texts: how many to generate", .min = 1,
+         .max = 4096},
+        {"temperature", 0, ARGS_DOUBLE, &o.temperature, "T", "texts: 0 takes the likeliest",
+         .max = 10, .given = &o.temperature_given},
+        {"top-p", 0, ARGS_DOUBLE, &o.top_p, "P", "texts: nucleus of tokens", .min = 0.01, .max = 1},
         {0},
     };
     struct args args = {.program = "skerry sample",
                         .usage = "[JOB]",
                         .flags = flags,
-                        .about = "Draws a grid of samples with a job's newest version on one of "
-                                 "the workers.  What is not given is as in the job file.",
+                        .about = "Draws with a job's newest version on one of the workers: a grid "
+                                 "of images into a PNG, or text that is printed as it comes.  What "
+                                 "is not given is as in the job file.",
                         .rest_max = 1};
 
     int rc = args_parse(&args, argc, argv, &err);

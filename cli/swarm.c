@@ -144,7 +144,19 @@ int swarm_start(struct swarm *s, const char *dir, struct err *err)
     return rc;
 }
 
-int swarm_add_worker(struct swarm *s, struct err *err)
+#define EXTRA_MAX 32
+
+/* The words of s->extra for this place, appended to argv; text owns them. */
+static int extra_words(const struct swarm *s, int place, char *text, const char **argv, int n)
+{
+    char *save = NULL;
+    for (char *w = strtok_r(text, " ", &save); w && n < EXTRA_MAX; w = strtok_r(NULL, " ", &save))
+        argv[n++] = w;
+    argv[n] = NULL;
+    return n;
+}
+
+static int add_worker(struct swarm *s, int place, struct err *err)
 {
     char name[32], threads[16];
 
@@ -155,40 +167,51 @@ int swarm_add_worker(struct swarm *s, struct err *err)
     /* The token goes by file: a command line is there for all to read. */
     char *token = str_printf("@%s/coordinator/worker.token", s->state);
     char *work = file_join(s->state, name);
-    const char *argv[] = {"workerd",
-                          "--join",
-                          token,
-                          "--name",
-                          name,
-                          "--work-dir",
-                          work,
-                          "--threads",
-                          threads,
-                          "--device",
-                          s->device ? s->device : "auto",
-                          NULL};
+    size_t at = (size_t)place < s->extra.n ? (size_t)place : s->extra.n - 1;
+    char *extra = str_dup(s->extra.n ? s->extra.items[at] : "");
+    const char *argv[EXTRA_MAX + 1] = {"workerd",
+                                       "--join",
+                                       token,
+                                       "--name",
+                                       name,
+                                       "--work-dir",
+                                       work,
+                                       "--threads",
+                                       threads,
+                                       "--device",
+                                       s->device ? s->device : "auto"};
+    (void)extra_words(s, place, extra, argv, 11);
     pid_t pid = launch(s, "workerd", name, argv, err);
+    mem_free(extra);
     mem_free(work);
     mem_free(token);
     if (pid <= 0)
         return err->code;
     s->workers[s->n_workers] = pid;
+    s->places[s->n_workers] = place;
     s->names[s->n_workers++] = s->next_name;
     return 0;
+}
+
+int swarm_add_worker(struct swarm *s, struct err *err)
+{
+    return add_worker(s, s->n_workers, err);
 }
 
 static int replace_worker(struct swarm *s, int i, int wait_status, struct err *err)
 {
     char why[600], name[32];
+    int place = s->places[i];
 
     snprintf(name, sizeof name, "worker-%d", s->names[i]);
     last_line(s, name, why, sizeof why);
     memmove(&s->workers[i], &s->workers[i + 1], (size_t)(s->n_workers - i - 1) * sizeof(pid_t));
+    memmove(&s->places[i], &s->places[i + 1], (size_t)(s->n_workers - i - 1) * sizeof(int));
     memmove(&s->names[i], &s->names[i + 1], (size_t)(s->n_workers - i - 1) * sizeof(int));
     s->n_workers--;
     if (++s->deaths > DEATHS_MAX || WIFEXITED(wait_status))
         return err_set(err, -ECHILD, "%s ended by itself: %s", name, why);
-    int rc = swarm_add_worker(s, err);
+    int rc = add_worker(s, place, err);
     if (rc == 0)
         fprintf(stderr, "\r\033[K%s died (%s); worker-%d takes its place\n\n", name,
                 strsignal(WTERMSIG(wait_status)), s->next_name);
@@ -196,16 +219,18 @@ static int replace_worker(struct swarm *s, int i, int wait_status, struct err *e
 }
 
 /* The death is waited for, so that whoever reads on sees the replacement at work. */
-int swarm_kill_worker(struct swarm *s, struct err *err)
+int swarm_kill_worker(struct swarm *s, unsigned i, struct err *err)
 {
     int wait_status;
     if (s->n_workers == 0)
         return 0;
-    fprintf(stderr, "\r\033[Kdrill: SIGKILL for worker-%d\n\n", s->names[0]);
-    kill(s->workers[0], SIGKILL);
-    while (waitpid(s->workers[0], &wait_status, 0) < 0 && errno == EINTR)
+    i %= (unsigned)s->n_workers;
+    fprintf(stderr, "\r\033[Kdrill: SIGKILL for worker-%d\n\n", s->names[i]);
+    kill(s->workers[i], SIGKILL);
+    while (waitpid(s->workers[i], &wait_status, 0) < 0 && errno == EINTR)
         ;
-    return replace_worker(s, 0, wait_status, err);
+    s->deaths--; /* we did it: it says nothing about the workers */
+    return replace_worker(s, (int)i, wait_status, err);
 }
 
 int swarm_check(struct swarm *s, struct err *err)

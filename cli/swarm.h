@@ -7,6 +7,8 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
+#include "common/base/args.h"
+
 struct err;
 
 #define SWARM_WORKERS_MAX 64
@@ -18,19 +20,24 @@ struct swarm {
     char *user_token; /* file */
     pid_t coordinator;
     pid_t workers[SWARM_WORKERS_MAX];
-    int names[SWARM_WORKERS_MAX]; /* worker-N */
+    int names[SWARM_WORKERS_MAX];  /* worker-N */
+    int places[SWARM_WORKERS_MAX]; /* which of the first workers it stands for */
     int n_workers, next_name;
     int threads;        /* of a worker */
     const char *device; /* borrowed */
-    int deaths;         /* replaced workers so far */
+    /* More arguments of the n-th worker, words with blanks between them; the last
+     * item serves all that follow, and a replacement gets those of the worker it replaces. */
+    struct args_list extra;
+    int deaths; /* replaced workers so far */
 };
 
 /* Starts the coordinator and waits until it answers.  `dir` must exist; makes
  * dir/.swarm and dir/logs. */
 int swarm_start(struct swarm *s, const char *dir, struct err *err);
 int swarm_add_worker(struct swarm *s, struct err *err);
-/* SIGKILLs the first worker and starts another in its place: a drill. */
-int swarm_kill_worker(struct swarm *s, struct err *err);
+/* SIGKILLs worker i (of those that live, modulo their number) and starts another in
+ * its place: a drill. */
+int swarm_kill_worker(struct swarm *s, unsigned i, struct err *err);
 /* Reaps children.  A worker that died is replaced, with a line on stderr; a
  * dead coordinator, or workers that keep dying, is an error that names the log. */
 int swarm_check(struct swarm *s, struct err *err);

@@ -14,5 +14,25 @@ $(VENV)/.torch:
 	$(VENV)/bin/pip -q install torch numpy
 	touch $@
 
-quality: all ## held-out loss of DiLoCo against one big-batch worker (CIFAR10=DIR), about half an hour
-	$(PYTHON) tests/quality/quality.py --build $(BUILD_DIR) --data $(CIFAR10)
+# Experiments that hold the papers' claims against us: hours, each resumable (what has
+# ended is not run again), figures in build/figures/quality.json, tables and plots in
+# build/quality/NAME.  SCALE=0.1 makes every run a tenth as long.
+TEXT ?= $(firstword $(wildcard data/text ../shared/data/text) data/text)
+SCALE ?= 1
+LAB = $(PYTHON) tests/quality/$(1).py --build $(BUILD_DIR) --scale $(SCALE) $(addprefix --only ,$(RUN)) --data
+
+quality: quality-diloco quality-ddm quality-dipaco quality-streaming quality-hetero ## all experiments (CIFAR10=DIR TEXT=DIR SCALE=1 RUN=name), hours
+
+.PHONY: quality-diloco quality-ddm quality-ddm-cifar10 quality-dipaco quality-streaming quality-hetero
+quality-diloco: all ## held-out loss of DiLoCo against one big-batch worker
+	$(call LAB,diloco) $(CIFAR10)
+quality-ddm: all demo-data ## experts against a monolith of equal FLOPs, on emoji
+	$(call LAB,ddm) $(DEMO)/emoji --set emoji
+quality-ddm-cifar10: all ## the same on CIFAR-10
+	$(call LAB,ddm) $(CIFAR10) --set cifar10
+quality-dipaco: all ## paths against dense models, routing, preemption
+	$(call LAB,dipaco) $(TEXT)
+quality-streaming: all ## fragments and overlap against plain DiLoCo
+	$(call LAB,streaming) $(TEXT)
+quality-hetero: all ## workers of unlike speed
+	$(call LAB,hetero) $(TEXT)

@@ -1,13 +1,15 @@
 # make demo: from a clean clone to a picture.
 DEMO := $(BUILD_DIR)/demo
 
-.PHONY: demo
+.PHONY: demo demo-data
 demo: ## set up, build, train on emoji with three workers (one is killed midway), show samples
 	@deploy/install-deps.sh demo
-	@$(MAKE) --no-print-directory all $(BUILD_DIR)/bin/emoji-dataset
+	@$(MAKE) --no-print-directory all demo-data
+	@$(BUILD_DIR)/bin/skerry run deploy/demo/emoji.yaml --workers 3 --drill 16 --out $(DEMO)/out
+
+demo-data: $(BUILD_DIR)/bin/emoji-dataset
 	@test -f $(DEMO)/emoji/.complete || { rm -rf $(DEMO)/emoji && mkdir -p $(DEMO) && \
 	  $(BUILD_DIR)/bin/emoji-dataset $(DEMO)/emoji 64 && touch $(DEMO)/emoji/.complete; }
-	@$(BUILD_DIR)/bin/skerry run deploy/demo/emoji.yaml --workers 3 --drill 16 --out $(DEMO)/out
 
 $(BUILD_DIR)/bin/emoji-dataset: deploy/demo/emoji.c $(STAMP)
 	$(call say,CC)mkdir -p $(@D) && $(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) $(ALL_LDFLAGS) -o $@ $< $(call pkg,vips) $(ALL_LDLIBS)

@@ -24,7 +24,8 @@ def test_leaves_results_and_nothing_else(tmp_path):
     out = tmp_path / "out"
     done = skerry("run", job, "--workers", "2", "--out", out)
     assert done.returncode == 0, done.stderr
-    assert sorted(os.listdir(out)) == ["logs", "loss.svg", "metrics.jsonl", "model", "samples.png"]
+    assert sorted(os.listdir(out)) == ["logs", "loss.svg", "metrics.jsonl", "model", "report.json",
+                                       "samples.png"]
     width, height = png_size(out / "samples.png")
     assert width > 32 and height > 16
     ET.parse(out / "loss.svg")
