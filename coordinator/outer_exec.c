@@ -32,8 +32,8 @@ struct run {
     struct outer_step *step;
     outer_done_fn done;
     /* the executor thread's */
-    char *full, *ema, *target, *mom; /* inputs; NULL: none */
-    char *full_out, *delta_out, *ema_out, *target_out, *mom_out;
+    char *full, *ema, *target, *mom, *buf, *from; /* inputs; NULL: none */
+    char *full_out, *delta_out, *ema_out, *target_out, *mom_out, *buf_out;
     char *blobs[OUTER_CONTRIBUTIONS_MAX]; /* paths; NULL: not in the store */
 };
 
@@ -75,12 +75,16 @@ static int make_paths(struct run *r, struct err *err)
         if (!r->blobs[i])
             return missing(err, "a contribution", &s->contributions[i].blob);
     }
+    if (s->from != s->base && !(r->from = blob_path(r->exec, &s->from_full)) && s->up == CODEC_F32)
+        return missing(err, "the version that the contribution starts from", &s->from_full);
     if (s->base > 0) {
         r->target = state_path(s, "target", s->base);
         r->mom = state_path(s, "momentum", s->base);
+        r->buf = s->delay > 1 ? state_path(s, "buffer", s->base) : NULL;
     }
     r->target_out = state_path(s, "target", next);
     r->mom_out = state_path(s, "momentum", next);
+    r->buf_out = state_path(s, "buffer", next);
     r->full_out = state_path(s, "full", next);
     r->delta_out = state_path(s, "delta", next);
     r->ema_out = state_path(s, "ema", next);
@@ -89,8 +93,8 @@ static int make_paths(struct run *r, struct err *err)
 
 static void run_free(struct run *r)
 {
-    char *paths[] = {r->full,      r->ema,     r->target,     r->mom,    r->full_out,
-                     r->delta_out, r->ema_out, r->target_out, r->mom_out};
+    char *paths[] = {r->full,     r->ema,       r->target,  r->mom,        r->buf,     r->from,
+                     r->full_out, r->delta_out, r->ema_out, r->target_out, r->mom_out, r->buf_out};
     for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++)
         mem_free(paths[i]);
     for (size_t i = 0; i < OUTER_CONTRIBUTIONS_MAX; i++)
@@ -120,16 +124,22 @@ static void refuse(struct outer_contribution *c, const char *reason)
     (void)str_copy(c->reason, sizeof c->reason, reason); /* cut to fit: it is for people */
 }
 
+/* Where the contributions' values are subtracted from; the layout is that of any version. */
+static const char *start_of(const struct run *r)
+{
+    return r->from ? r->from : r->full;
+}
+
 static int check_one(struct run *r, size_t i, struct err *err)
 {
     struct outer_step *s = r->step;
     struct outer_contribution *c = &s->contributions[i];
     struct fold_norm norm;
     struct err why = {0};
-    int rc = fold_check(r->blobs[i], r->full, s->module_id, s->base, s->up, &norm, &why);
+    int rc = fold_check(r->blobs[i], start_of(r), s->module_id, s->from, s->up, &norm, &why);
     if (rc == 0) {
         c->norm = norm.norm;
-        return 0; /* the samples that weigh are the ledger's, not what the blob says */
+        return 0; /* what weighs is the caller's business, not what the blob says */
     }
     if (!senders_fault(rc))
         return err_set(err, rc, "checking a contribution: %s", why.msg);
@@ -192,13 +202,13 @@ static int check_all(struct run *r, struct err *err)
     bound_norms(s);
     for (size_t i = 0; i < s->n_contributions; i++) {
         if (!s->contributions[i].refused) {
-            total += (double)s->contributions[i].samples;
+            total += s->contributions[i].weight;
             s->accepted++;
         }
     }
     for (size_t i = 0; i < s->n_contributions; i++)
         if (!s->contributions[i].refused)
-            s->contributions[i].weight = (double)s->contributions[i].samples / total;
+            s->contributions[i].share = s->contributions[i].weight / total;
     if (s->accepted >= s->min_accepted)
         return 0;
     return err_set(err, -ERR_LIMIT, "%u of %zu contributions are good, at least %u are needed",
@@ -233,8 +243,8 @@ static int fold(struct run *r, struct fold_result *result, struct err *err)
     size_t n = 0;
     for (size_t i = 0; i < s->n_contributions; i++)
         if (!s->contributions[i].refused)
-            inputs[n++] = (struct fold_input){.path = r->blobs[i],
-                                              .weight = (double)s->contributions[i].samples};
+            inputs[n++] =
+                (struct fold_input){.path = r->blobs[i], .weight = s->contributions[i].weight};
     s->used_ema_decay = fold_ema_decay(s->ema_decay, s->base);
     struct fold_step step = {
         .module_id = s->module_id,
@@ -243,18 +253,24 @@ static int fold(struct run *r, struct fold_result *result, struct err *err)
         .ema = r->ema,
         .target = r->target,
         .mom = r->mom,
+        .buf = r->buf,
+        .from = s->from,
+        .from_full = s->from != s->base ? start_of(r) : NULL,
         .inputs = inputs,
         .n_inputs = n,
         .up = s->up,
         .down = s->down,
         .lr = s->lr,
         .momentum = s->momentum,
+        .scale = s->scale,
+        .delay = s->delay,
         .ema_decay = s->used_ema_decay,
         .full_out = r->full_out,
         .delta_out = r->delta_out,
         .ema_out = r->ema_out,
         .target_out = r->target_out,
         .mom_out = r->mom_out,
+        .buf_out = r->buf_out,
         .stop = stopping,
         .stop_arg = r,
     };
@@ -354,8 +370,12 @@ static int check_step(const struct outer_exec *e, const struct outer_step *s, st
         return err_set(err, -EINVAL, "%zu contributions, expected 1 to %d", s->n_contributions,
                        OUTER_CONTRIBUTIONS_MAX);
     for (size_t i = 0; i < s->n_contributions; i++)
-        if (!s->contributions[i].samples)
-            return err_set(err, -EINVAL, "contribution %zu has no samples behind it", i);
+        if (!isfinite(s->contributions[i].weight) || s->contributions[i].weight <= 0)
+            return err_set(err, -EINVAL, "contribution %zu has weight %g, expected more than 0", i,
+                           s->contributions[i].weight);
+    if (s->from > s->base || !isfinite(s->scale) || s->scale <= 0)
+        return err_set(err, -EINVAL, "scale %g, contributions from version %llu: out of range",
+                       s->scale, (unsigned long long)s->from);
     if (!s->min_accepted || s->min_accepted > s->n_contributions)
         return err_set(err, -EINVAL, "min_accepted %u, expected 1 to %zu", s->min_accepted,
                        s->n_contributions);
@@ -383,7 +403,7 @@ static void clear_results(struct outer_step *s)
     for (size_t i = 0; i < s->n_contributions; i++) {
         struct outer_contribution *c = &s->contributions[i];
         c->refused = false;
-        c->norm = c->weight = 0.0;
+        c->norm = c->share = 0.0;
         c->reason[0] = '\0';
     }
 }
@@ -419,7 +439,8 @@ unsigned outer_pending(const struct outer_exec *exec)
  * ("target.12.safetensors.tmp.x1y2z3") count as their version. */
 static bool version_of(const char *name, uint64_t *ret)
 {
-    static const char *const kinds[] = {"target.", "momentum.", "full.", "delta.", "ema."};
+    static const char *const kinds[] = {"target.", "momentum.", "buffer.",
+                                        "full.",   "delta.",    "ema."};
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
         if (!str_starts(name, kinds[i]))
             continue;

@@ -17,6 +17,7 @@
  * state_dir at a time.
  *   target.V.safetensors     theta_target   (absent at V = 0: it is the full file)
  *   momentum.V.safetensors                  (absent at V = 0: zeros)
+ *   buffer.V.safetensors     of a delayed momentum (absent at V = 0: zeros)
  * A version the caller did not record leaves files there that the redo replaces.
  *
  * Memory is fixed per running step (under 10 MiB), whatever the module's size. */
@@ -46,11 +47,12 @@ struct outer_blob {
 struct outer_contribution {
     uint64_t tag; /* the caller's: task id, say */
     struct outer_blob blob;
-    uint64_t samples; /* its weight, > 0 */
+    uint64_t samples; /* behind it; for the record */
+    double weight;    /* > 0; only the ratio to the others matters */
     /* filled by the executor */
     bool refused;
     double norm;                   /* 0 when it could not be read */
-    double weight;                 /* share of the fold, 0 when refused */
+    double share;                  /* of the fold, 0 when refused */
     char reason[OUTER_REASON_MAX]; /* why it was refused */
 };
 
@@ -63,7 +65,13 @@ struct outer_step {
     struct outer_blob full, ema;    /* of v; ema.bytes 0: none yet (v = 0) */
     enum codec up, down;            /* the job's wire.up and wire.down */
     double lr, momentum, ema_decay; /* of job outer; the young-average rule is applied inside */
-    unsigned min_accepted;          /* fewer good ones fail the step; at least 1 */
+    double scale;                   /* of the weighted mean, > 0 */
+    unsigned delay;                 /* contributions of a momentum step; 0 and 1: each step */
+    /* Asynchronous: the older version that the contributions start from, and its full
+     * file (bytes 0: not kept, which only codec f32 minds).  Else from == base. */
+    uint64_t from;
+    struct outer_blob from_full;
+    unsigned min_accepted;                    /* fewer good ones fail the step; at least 1 */
     struct outer_contribution *contributions; /* in the order they are summed: sort them */
     size_t n_contributions;
     void *arg; /* the caller's */

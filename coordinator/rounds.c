@@ -248,6 +248,7 @@ static void gather(struct coordinator *co, const struct job *j, const struct mod
             oc->tag = t->id;
             oc->blob = to_outer(&c->blob);
             oc->samples = t->samples;
+            oc->weight = (double)t->samples;
         }
     }
 }
@@ -259,7 +260,7 @@ static struct outer_step *make_step(struct coordinator *co, const struct job *j,
     struct outer_step *s = mem_alloc(sizeof(*s));
     s->job_id = j->id;
     s->module_id = m->id;
-    s->base = m->version;
+    s->base = s->from = m->version;
     s->state_dir = str_printf("%s/outer/%llu/%llu", co->opt.data_dir, (unsigned long long)j->id,
                               (unsigned long long)m->id);
     s->full = to_outer(&v->full);
@@ -268,6 +269,7 @@ static struct outer_step *make_step(struct coordinator *co, const struct job *j,
     s->down = (enum codec)j->spec.wire.down;
     s->lr = j->spec.outer.lr;
     s->momentum = j->spec.outer.momentum;
+    s->scale = 1;
     s->ema_decay = j->spec.outer.ema;
     s->min_accepted = quorum_need(count->expected, j->spec.outer.quorum);
     gather(co, j, m, s, count->arrived);
@@ -428,12 +430,12 @@ static char *provenance(const struct coordinator *co, const struct outer_step *s
         (void)buf_printf(&b,
                          "%s{\"task\":%llu,\"worker\":%llu,\"path\":%u,\"replica\":%u,"
                          "\"sha256\":\"%s\",\"size\":%llu,\"samples\":%llu,\"weight\":%.17g,"
-                         "\"norm\":%.9g,\"refused\":%s}",
+                         "\"share\":%.17g,\"norm\":%.9g,\"refused\":%s}",
                          i ? "," : "", (unsigned long long)c->tag,
                          (unsigned long long)(t ? t->worker_id : 0), t ? t->path : 0,
                          t ? t->replica : 0, hash_hex(c->blob.sha256, 32, hex),
                          (unsigned long long)c->blob.bytes, (unsigned long long)c->samples,
-                         c->weight, c->norm, c->refused ? "true" : "false");
+                         c->weight, c->share, c->norm, c->refused ? "true" : "false");
     }
     (void)buf_append_str(&b, "]}");
     return (char *)buf_take(&b, &len);

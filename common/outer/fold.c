@@ -28,7 +28,7 @@ struct fold {
     const struct fold_step *step;
     struct layout layout;
     struct fold_math math;
-    struct flat full, ema, target, mom;
+    struct flat full, ema, target, mom, buf, from; /* from: only when it is another version */
     struct wire inputs[FOLD_INPUTS_MAX];
     double weight[FOLD_INPUTS_MAX];
     size_t chunk; /* elements */
@@ -38,14 +38,26 @@ struct fold {
     uint8_t *in_block, *delta_payload;
     uint16_t *delta_scales;
     float *theta_buf, *target_buf, *mom_buf;
+    float *buf_buf, *from_buf; /* NULL where there is none */
     /* outputs */
-    struct file_out full_out, delta_out, ema_out, target_out, mom_out;
+    struct file_out full_out, delta_out, ema_out, target_out, mom_out, buf_out;
     struct wire_out delta;
     struct sink *sink;
     struct fold_squares squares;
 };
 
 /* ---- opening ---- */
+
+static bool is_delayed(const struct fold_step *s)
+{
+    return s->delay > 1;
+}
+
+/* Values are subtracted from the version they began with, which may not be base. */
+static bool reads_from(const struct fold_step *s)
+{
+    return s->from_full && s->up == CODEC_F32;
+}
 
 static int flat_open(struct flat *f, const char *path, const struct layout *like, struct err *err)
 {
@@ -74,14 +86,20 @@ static int open_state(struct fold *f, struct err *err)
         rc = flat_open(&f->target, s->target ? s->target : s->full, &f->layout, err);
     if (rc == 0 && s->mom)
         rc = flat_open(&f->mom, s->mom, &f->layout, err);
+    if (rc == 0 && s->buf && is_delayed(s))
+        rc = flat_open(&f->buf, s->buf, &f->layout, err);
+    if (rc == 0 && reads_from(s))
+        rc = flat_open(&f->from, s->from_full, &f->layout, err);
     return rc;
 }
 
 static int open_inputs(struct fold *f, struct err *err)
 {
     const struct fold_step *s = f->step;
-    struct wire_info want = {
-        .kind = WIRE_CONTRIBUTION, .codec = s->up, .module_id = s->module_id, .base = s->base};
+    struct wire_info want = {.kind = WIRE_CONTRIBUTION,
+                             .codec = s->up,
+                             .module_id = s->module_id,
+                             .base = s->from_full ? s->from : s->base};
     if (!s->n_inputs || s->n_inputs > FOLD_INPUTS_MAX)
         return err_set(err, -EINVAL, "%zu contributions, expected 1 to %d", s->n_inputs,
                        FOLD_INPUTS_MAX);
@@ -127,7 +145,13 @@ static int alloc_buffers(struct fold *f, struct err *err)
     f->mom_buf = mem_try_aligned(64, bytes);
     f->delta_payload = mem_try_aligned(64, bytes); /* of the widest codec */
     f->delta_scales = mem_try_array(f->chunk / CODEC_BLOCK, sizeof(uint16_t));
-    if (!f->theta_buf || !f->target_buf || !f->mom_buf || !f->delta_payload || !f->delta_scales)
+    bool all = true;
+    if (is_delayed(f->step))
+        all = (f->buf_buf = mem_try_aligned(64, bytes)) != NULL;
+    if (reads_from(f->step))
+        all = (f->from_buf = mem_try_aligned(64, bytes)) != NULL && all;
+    if (!f->theta_buf || !f->target_buf || !f->mom_buf || !f->delta_payload || !f->delta_scales ||
+        !all)
         return err_set(err, -ENOMEM, "no memory for the outer step");
     return 0;
 }
@@ -151,6 +175,8 @@ static int open_outputs(struct fold *f, struct err *err)
     int rc = flat_create(&f->target_out, s->target_out, &f->layout, err);
     if (rc == 0)
         rc = flat_create(&f->mom_out, s->mom_out, &f->layout, err);
+    if (rc == 0 && is_delayed(s))
+        rc = flat_create(&f->buf_out, s->buf_out, &f->layout, err);
     if (rc == 0)
         rc = file_out_open(&f->full_out, s->full_out, 0600, err);
     if (rc == 0 && s->ema_out)
@@ -185,6 +211,10 @@ static int read_chunk(struct fold *f, size_t t, uint64_t first, size_t n, float 
         rc = flat_read(&f->target, at, n, f->target_buf, err);
     if (rc == 0)
         rc = flat_read(&f->mom, at, n, f->mom_buf, err);
+    if (rc == 0 && f->buf_buf)
+        rc = flat_read(&f->buf, at, n, f->buf_buf, err);
+    if (rc == 0 && f->from_buf)
+        rc = flat_read(&f->from, at, n, f->from_buf, err);
     if (rc == 0 && ema)
         rc = flat_read(&f->ema, at, n, ema, err);
     for (size_t i = 0; rc == 0 && i < f->step->n_inputs; i++)
@@ -198,6 +228,8 @@ static int write_chunk(struct fold *f, size_t t, uint64_t first, size_t n, struc
     int rc = file_out_pwrite(&f->target_out, f->target_buf, n * sizeof(float), at, err);
     if (rc == 0)
         rc = file_out_pwrite(&f->mom_out, f->mom_buf, n * sizeof(float), at, err);
+    if (rc == 0 && f->buf_buf)
+        rc = file_out_pwrite(&f->buf_out, f->buf_buf, n * sizeof(float), at, err);
     if (rc == 0)
         rc = wire_out_write(&f->delta, t, first, n, f->delta_payload, f->delta_scales, err);
     return rc;
@@ -217,10 +249,12 @@ static int fold_chunk(struct fold *f, size_t t, uint64_t first, size_t n, struct
                .payload = (const void *const *)f->in_payload,
                .scales = (const uint16_t *const *)f->in_scales,
                .weight = f->weight},
+        .start = f->from_buf ? f->from_buf : f->theta_buf,
         .theta = f->theta_buf,
         .theta_new = slot.theta,
         .mom = f->mom_buf,
         .target = f->target_buf,
+        .buf = f->buf_buf,
         .ema = slot.ema,
         .delta = f->delta_payload,
         .delta_scales = f->delta_scales,
@@ -257,6 +291,8 @@ static int fold_all(struct fold *f, struct err *err)
 static int commit_all(struct fold *f, struct err *err)
 {
     int rc = file_out_commit(&f->mom_out, err);
+    if (rc == 0 && f->buf_buf)
+        rc = file_out_commit(&f->buf_out, err);
     if (rc == 0)
         rc = file_out_commit(&f->target_out, err);
     if (rc == 0 && f->step->ema_out)
@@ -282,7 +318,7 @@ static int finish(struct fold *f, struct fold_result *r, struct err *err)
     r->params = f->layout.count;
     r->full.bytes = f->layout.st.payload + f->layout.count * sizeof(float);
     r->ema.bytes = f->step->ema_out ? r->full.bytes : 0;
-    r->delta_norm = sqrt(f->squares.delta) / f->math.nesterov.total;
+    r->delta_norm = sqrt(f->squares.delta) / f->math.nesterov.total * f->step->scale;
     r->step_norm = sqrt(f->squares.step);
     r->residual_norm = sqrt(f->squares.residual);
     return 0;
@@ -292,15 +328,21 @@ static struct fold *fold_new(const struct fold_step *step)
 {
     struct fold *f = mem_alloc(sizeof *f);
     f->step = step;
-    f->math = (struct fold_math){.kernels = kernels_best(),
-                                 .up = step->up,
-                                 .down = step->down,
-                                 .nesterov = {.lr = step->lr, .mu = step->momentum},
-                                 .ema_decay = step->ema_decay};
-    f->full.fd = f->ema.fd = f->target.fd = f->mom.fd = -1;
+    f->math = (struct fold_math){
+        .kernels = kernels_best(),
+        .up = step->up,
+        .down = step->down,
+        .nesterov = {.lr = step->lr,
+                     .mu = step->momentum,
+                     .scale = step->scale,
+                     .parts = step->delay ? step->delay : 1,
+                     .due = is_delayed(step) && (step->base + 1) % step->delay == 0},
+        .ema_decay = step->ema_decay};
+    f->full.fd = f->ema.fd = f->target.fd = f->mom.fd = f->buf.fd = f->from.fd = -1;
     for (size_t i = 0; i < FOLD_INPUTS_MAX; i++)
         f->inputs[i].fd = -1;
-    f->full_out.fd = f->delta_out.fd = f->ema_out.fd = f->target_out.fd = f->mom_out.fd = -1;
+    f->full_out.fd = f->delta_out.fd = f->ema_out.fd = -1;
+    f->target_out.fd = f->mom_out.fd = f->buf_out.fd = -1;
     return f;
 }
 
@@ -319,16 +361,21 @@ static void fold_free(struct fold *f)
     file_out_abort(&f->ema_out);
     file_out_abort(&f->target_out);
     file_out_abort(&f->mom_out);
+    file_out_abort(&f->buf_out);
     for (size_t i = 0; i < FOLD_INPUTS_MAX; i++)
         wire_close(&f->inputs[i]);
     flat_close(&f->full);
     flat_close(&f->ema);
     flat_close(&f->target);
     flat_close(&f->mom);
+    flat_close(&f->buf);
+    flat_close(&f->from);
     mem_free(f->in_block);
     mem_free(f->theta_buf);
     mem_free(f->target_buf);
     mem_free(f->mom_buf);
+    mem_free(f->buf_buf);
+    mem_free(f->from_buf);
     mem_free(f->delta_payload);
     mem_free(f->delta_scales);
     layout_release(&f->layout);
@@ -342,6 +389,8 @@ static int check_step(const struct fold_step *s, struct err *err)
     if (!isfinite(s->lr) || !isfinite(s->momentum))
         return err_set(err, -EINVAL, "outer lr %g, momentum %g: expected finite numbers", s->lr,
                        s->momentum);
+    if (!isfinite(s->scale) || s->scale <= 0)
+        return err_set(err, -EINVAL, "scale %g, expected a positive number", s->scale);
     if (!(s->ema_decay >= 0 && s->ema_decay <= 1))
         return err_set(err, -EINVAL, "EMA decay %g, expected 0 to 1", s->ema_decay);
     return 0;
@@ -369,6 +418,11 @@ int fold_run(const struct fold_step *step, struct fold_result *ret, struct err *
     if (rc == 0)
         *ret = result;
     return rc;
+}
+
+double fold_momentum(double mu, uint64_t base, uint64_t warmup)
+{
+    return base >= warmup ? mu : mu * ((double)base / (double)warmup);
 }
 
 double fold_ema_decay(double d, uint64_t base)

@@ -1,11 +1,22 @@
 /* The outer step: contributions of one version become the next version.
  *
- *   Delta   = (sum_i weight_i Delta_i) / sum_i weight_i, in the order given
- *             Delta_i = decoded contribution, or theta_v - value_i for codec f32
+ *   Delta   = scale (sum_i weight_i Delta_i) / sum_i weight_i, in the order given
+ *             Delta_i = decoded contribution, or theta_b - value_i for codec f32, with
+ *             b the version that the inputs start from (v but for asynchronous folding)
  *   mom'    = mu mom + Delta                                  Nesterov, PyTorch form
  *   target' = target - lr (Delta + mu mom')                   (DiLoCo, 2311.08105)
  *   theta'  = theta + Q(target' - theta)                      what everybody holds
  *   ema'    = d ema + (1 - d) theta'
+ *
+ * scale is 1, or the root of the number of paths through the module (DiPaCo,
+ * 2403.10616): the mean of P nearly orthogonal differences is P^(1/2) shorter.
+ *
+ * Delayed Nesterov (Liu et al. 2024, 2401.09135, algorithm 3 with c = 0): steps of
+ * one contribution each, of which every N-th moves by the momentum.  With g = Delta/N
+ *   buf' = buf + g
+ *   v+1 divisible by N: mom' = mu mom + buf'; target' = target - lr (g + mu mom'); buf' = 0
+ *   else:               target' = target - lr g
+ * so N contributions to one version move as far as one step with all of them.
  *
  * The residual of the way down is target' - theta': it stays in `target` and is
  * part of the next difference.  With down = f32, theta' = target' exactly.
@@ -26,8 +37,8 @@
  * it.
  *
  * Files of a module at version v (layout.h; each header is a copy):
- *   full, ema       blobs
- *   target, mom     the executor's state
+ *   full, ema         blobs
+ *   target, mom, buf  the executor's state; buf only where the momentum is delayed
  *
  * Memory: fixed (FOLD_CHUNK elements in about fourteen arrays, under 8 MiB)
  * plus names and shapes; files are read and written with pread and pwrite. */
@@ -48,7 +59,7 @@ struct err;
 
 struct fold_input {
     const char *path; /* contribution blob */
-    double weight;    /* > 0: the samples behind it */
+    double weight;    /* > 0; only the ratio to the others matters */
 };
 
 struct fold_step {
@@ -59,13 +70,21 @@ struct fold_step {
     const char *ema;    /* NULL: theta_v */
     const char *target; /* NULL: theta_v */
     const char *mom;    /* NULL: zeros */
+    const char *buf;    /* NULL: zeros */
+    /* The version that all inputs start from and its full file; NULL: base and full.
+     * The file is read for codec f32 only. */
+    uint64_t from;
+    const char *from_full;
     const struct fold_input *inputs;
     size_t n_inputs;
     enum codec up, down;
     double lr, momentum;
+    double scale;     /* > 0 */
+    unsigned delay;   /* N; 0 and 1: momentum in every step */
     double ema_decay; /* as it is used: see fold_ema_decay() */
-    /* results, each replaced atomically; ema_out may be NULL: no EMA is kept */
-    const char *full_out, *delta_out, *ema_out, *target_out, *mom_out;
+    /* results, each replaced atomically; ema_out may be NULL: no EMA is kept; buf_out
+     * is used with delay > 1 only */
+    const char *full_out, *delta_out, *ema_out, *target_out, *mom_out, *buf_out;
     /* polled between chunks; NULL: never.  true stops with -ERR_CANCELLED */
     bool (*stop)(void *arg);
     void *stop_arg;
@@ -92,6 +111,10 @@ int fold_run(const struct fold_step *step, struct fold_result *ret, struct err *
 
 /* min(d, (1+v)/(10+v)): a young average forgets version 0 quickly. */
 double fold_ema_decay(double d, uint64_t base);
+
+/* mu min(1, v/warmup): the first differences of a fresh model all point the same way,
+ * and a full momentum would add them up to steps of lr/(1-mu) of their length. */
+double fold_momentum(double mu, uint64_t base, uint64_t warmup);
 
 /* What a contribution is worth before it is folded. */
 struct fold_norm {

@@ -196,17 +196,18 @@ static int same_hash(const char *what, const struct fold_file *a, const struct f
 int fold_recompute(const struct fold_step *step, const struct fold_result *recorded,
                    const char *work_dir, struct err *err)
 {
-    static const char *const names[5] = {"full", "delta", "ema", "target", "momentum"};
-    char *path[5];
+    static const char *const names[6] = {"full", "delta", "ema", "target", "momentum", "buffer"};
+    char *path[6];
     struct fold_step redo = *step;
     struct fold_result r = {0};
-    for (size_t i = 0; i < 5; i++)
+    for (size_t i = 0; i < 6; i++)
         path[i] = file_join(work_dir, names[i]);
     redo.full_out = path[0];
     redo.delta_out = path[1];
     redo.ema_out = recorded->ema.bytes ? path[2] : NULL;
     redo.target_out = path[3];
     redo.mom_out = path[4];
+    redo.buf_out = path[5];
     int rc = file_mkdirs(work_dir, 0700, err);
     if (rc == 0)
         rc = fold_run(&redo, &r, err);
@@ -217,7 +218,7 @@ int fold_recompute(const struct fold_step *step, const struct fold_result *recor
     if (rc == 0 && recorded->ema.bytes)
         rc = same_hash("EMA", &r.ema, &recorded->ema, err);
     (void)file_remove_tree(work_dir, NULL); /* scratch; a failure above matters more */
-    for (size_t i = 0; i < 5; i++)
+    for (size_t i = 0; i < 6; i++)
         mem_free(path[i]);
     return rc;
 }

@@ -17,7 +17,20 @@ static void accumulate(const struct fold_math *m, const struct fold_span *s, siz
     }
     struct kernel_inputs in = {
         .k = s->in.k, .payload = strip->payload, .scales = strip->scales, .weight = s->in.weight};
-    m->kernels->accumulate[m->up](n, &in, s->theta + first, strip->acc);
+    m->kernels->accumulate[m->up](n, &in, s->start + first, strip->acc);
+}
+
+/* mom, target (and buf) after the step; diff = target - theta. */
+static void outer_step(const struct fold_math *m, const struct fold_span *s, size_t first, size_t n,
+                       struct strip *strip)
+{
+    const struct kernels *k = m->kernels;
+    const float *theta = s->theta + first;
+    float *mom = s->mom + first, *target = s->target + first;
+    if (s->buf)
+        k->delayed(n, &m->nesterov, strip->acc, theta, mom, s->buf + first, target, strip->diff);
+    else
+        k->nesterov(n, &m->nesterov, strip->acc, theta, mom, target, strip->diff);
 }
 
 /* Codes the way down: payload, scales, theta_new. */
@@ -52,8 +65,7 @@ bool fold_math_span(const struct fold_math *m, const struct fold_span *s,
         size_t n = s->n - first < FOLD_STRIP ? s->n - first : FOLD_STRIP;
         accumulate(m, s, first, n, &strip);
         squares->delta += k->square_f64(n, strip.acc);
-        k->nesterov(n, &m->nesterov, strip.acc, s->theta + first, s->mom + first, s->target + first,
-                    strip.diff);
+        outer_step(m, s, first, n, &strip);
         if (!encode(m, s, first, n, &strip, squares))
             return false;
         if (s->ema)

@@ -27,9 +27,12 @@ struct fold_math {
 struct fold_span {
     size_t n;
     struct kernel_inputs in; /* weights sum to nesterov.total */
+    const float *start;      /* what values of the inputs are subtracted from: theta of
+                                the version they began with */
     const float *theta;      /* theta_v */
     float *theta_new;        /* theta_{v+1}; may be theta */
     float *mom, *target;     /* updated */
+    float *buf;              /* updated; NULL: the momentum takes part in every step */
     float *ema;              /* updated; NULL: none */
     void *delta;             /* payload of the down codec */
     uint16_t *delta_scales;
@@ -37,7 +40,7 @@ struct fold_span {
 
 /* Sums of squares, added to. */
 struct fold_squares {
-    double delta; /* of total * Delta */
+    double delta; /* of total / scale * Delta */
     double step, residual;
 };
 

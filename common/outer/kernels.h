@@ -31,6 +31,9 @@ struct kernel_inputs {
 struct kernel_nesterov {
     double lr, mu;
     double total; /* sum of the weights */
+    double scale; /* of the weighted mean */
+    double parts; /* N: contributions that one momentum step is spread over */
+    bool due;     /* delayed: this one completes them */
 };
 
 struct kernels {
@@ -46,10 +49,16 @@ struct kernels {
     void (*accumulate[CODEC_COUNT])(size_t n, const struct kernel_inputs *in, const float *theta,
                                     double *acc);
 
-    /* D = acc / total; mom = f32(mu mom + D); target = f32(target - lr (D + mu mom));
-     * diff = target - theta. */
+    /* D = acc / total * scale; mom = f32(mu mom + D);
+     * target = f32(target - lr (D + mu mom)); diff = target - theta. */
     void (*nesterov)(size_t n, const struct kernel_nesterov *p, const double *acc,
                      const float *theta, float *mom, float *target, float *diff);
+    /* g = acc / total * scale / parts; buf = f32(buf + g); then
+     *   due:  mom = f32(mu mom + buf); target = f32(target - lr (g + mu mom)); buf = 0
+     *   else: target = f32(target - lr g)
+     * diff = target - theta. */
+    void (*delayed)(size_t n, const struct kernel_nesterov *p, const double *acc,
+                    const float *theta, float *mom, float *buf, float *target, float *diff);
 
     /* out = theta + q; out may be theta. */
     void (*add)(size_t n, const float *theta, const float *q, float *out);

@@ -302,14 +302,33 @@ static void accumulate_e3m0(size_t n, const struct kernel_inputs *in, const floa
 static void nesterov(size_t n, const struct kernel_nesterov *p, const double *acc,
                      const float *theta, float *mom, float *target, float *diff)
 {
-    double mu = p->mu, lr = p->lr, total = p->total;
+    double mu = p->mu, lr = p->lr, total = p->total, scale = p->scale;
     for (size_t i = 0; i < n; i++) {
-        double delta = acc[i] / total;
+        double delta = acc[i] / total * scale;
         float v = (float)(mu * (double)mom[i] + delta);
         float t = (float)((double)target[i] - lr * (delta + mu * (double)v));
         mom[i] = v;
         target[i] = t;
         diff[i] = t - theta[i];
+    }
+}
+
+static void delayed(size_t n, const struct kernel_nesterov *p, const double *acc,
+                    const float *theta, float *mom, float *buf, float *target, float *diff)
+{
+    double mu = p->mu, lr = p->lr, total = p->total, scale = p->scale, parts = p->parts;
+    for (size_t i = 0; i < n; i++) {
+        double g = acc[i] / total * scale / parts;
+        float b = (float)((double)buf[i] + g);
+        double step = g;
+        if (p->due) {
+            mom[i] = (float)(mu * (double)mom[i] + (double)b);
+            step = g + mu * (double)mom[i];
+            b = 0.0f;
+        }
+        buf[i] = b;
+        target[i] = (float)((double)target[i] - lr * step);
+        diff[i] = target[i] - theta[i];
     }
 }
 
@@ -371,8 +390,8 @@ static double square_f64(size_t n, const double *x)
         .name = table_name, .encode = {encode_f32, encode_bf16, encode_int8, encode_e3m0},         \
         .decode = {decode_f32, decode_bf16, decode_int8, decode_e3m0},                             \
         .accumulate = {accumulate_f32, accumulate_bf16, accumulate_int8, accumulate_e3m0},         \
-        .nesterov = nesterov, .add = add, .sub = sub, .ema = ema_update, .square_f32 = square_f32, \
-        .square_f64 = square_f64,                                                                  \
+        .nesterov = nesterov, .delayed = delayed, .add = add, .sub = sub, .ema = ema_update,       \
+        .square_f32 = square_f32, .square_f64 = square_f64,                                        \
     }
 
 #endif

@@ -122,7 +122,7 @@ static void fold_in_memory(const struct arrays *a, const struct options *o)
     struct fold_math m = {.kernels = kernels_best(),
                           .up = CODEC_E3M0,
                           .down = CODEC_E3M0,
-                          .nesterov = {.lr = 0.7, .mu = 0.9},
+                          .nesterov = {.lr = 0.7, .mu = 0.9, .scale = 1},
                           .ema_decay = 0.9};
     struct fold_squares squares = {0};
     for (size_t i = 0; i < o->k; i++)
@@ -137,6 +137,7 @@ static void fold_in_memory(const struct arrays *a, const struct options *o)
         struct fold_span s = {
             .n = o->params - first < SPAN ? o->params - first : SPAN,
             .in = {.k = o->k, .payload = payload, .scales = scales, .weight = a->weight},
+            .start = a->theta + first,
             .theta = a->theta + first,
             .theta_new = a->theta + first,
             .mom = a->mom + first,
@@ -308,6 +309,7 @@ static void fold_files(const struct options *o, char **in)
                              .down = CODEC_E3M0,
                              .lr = 0.7,
                              .momentum = 0.9,
+                             .scale = 1,
                              .ema_decay = 0.9,
                              .full_out = out[0],
                              .delta_out = out[1],

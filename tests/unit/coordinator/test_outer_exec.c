@@ -79,6 +79,8 @@ static struct outer_step *make_step(struct rig *r, const float *sizes)
     fx_read_flat(full, theta);
     *s = (struct outer_step){.module_id = MODULE,
                              .base = r->version,
+                             .from = r->version,
+                             .scale = 1,
                              .state_dir = str_dup(r->state_dir),
                              .full = r->full,
                              .ema = r->ema,
@@ -97,7 +99,10 @@ static struct outer_step *make_step(struct rig *r, const float *sizes)
             end[i] += theta[i];
         fx_contribute(full, r->version, end, CODEC_E3M0, 100 + c, path);
         s->contributions[c] =
-            (struct outer_contribution){.tag = c, .samples = 100 + c, .blob = put(r, path)};
+            (struct outer_contribution){.tag = c,
+                                        .samples = 100 + c,
+                                        .weight = (double)(100 + c),
+                                        .blob = put(r, path)};
     }
     free(theta);
     free(end);
@@ -167,7 +172,7 @@ static void test_rounds(void **state)
         assert_true(s->delta_norm > 0 && s->step_norm > 0 && s->residual_norm > 0);
         double weights = 0;
         for (size_t c = 0; c < K; c++)
-            weights += s->contributions[c].weight;
+            weights += s->contributions[c].share;
         assert_true(fabs(weights - 1) < 1e-12);
         assert_int_equal(state_files(&r), 2); /* target and momentum of this version */
         char path[4096];
@@ -218,7 +223,7 @@ static void test_refuses_outlier(void **state)
     for (size_t c = 0; c < K; c++)
         assert_int_equal(s->contributions[c].refused, c == 1);
     assert_non_null(strstr(s->contributions[1].reason, "median"));
-    assert_true(s->contributions[1].weight == 0);
+    assert_true(s->contributions[1].share == 0);
     step_free(s);
     rig_end(&r);
 }
@@ -261,11 +266,11 @@ static void test_weights(void **state)
     rig_begin(&r);
     struct outer_step *s = make_step(&r, alike);
     for (size_t c = 0; c < K; c++)
-        s->contributions[c].samples = c == 2 ? 700 : 100;
+        s->contributions[c].weight = c == 2 ? 700 : 100;
     run(&r, s);
     assert_int_equal(s->rc, 0);
     for (size_t c = 0; c < K; c++)
-        assert_true(s->contributions[c].weight == (c == 2 ? 0.7 : 0.1));
+        assert_true(s->contributions[c].share == (c == 2 ? 0.7 : 0.1));
     step_free(s);
     rig_end(&r);
 }

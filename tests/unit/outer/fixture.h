@@ -145,25 +145,26 @@ static inline void fx_contribute(const char *full, uint64_t base, const float *e
 
 /* Output names of a fold in the fixture's directory, with a tag. */
 struct fx_out {
-    char *path[5]; /* full, delta, ema, target, mom */
+    char *path[6]; /* full, delta, ema, target, mom, buf */
 };
 
 static inline void fx_out_begin(const struct fixture *f, const char *tag, struct fold_step *step,
                                 struct fx_out *out)
 {
-    static const char *const names[5] = {"full", "delta", "ema", "target", "mom"};
-    for (size_t i = 0; i < 5; i++)
+    static const char *const names[6] = {"full", "delta", "ema", "target", "mom", "buf"};
+    for (size_t i = 0; i < 6; i++)
         out->path[i] = str_printf("%s/%s.%s", f->dir, tag, names[i]);
     step->full_out = out->path[0];
     step->delta_out = out->path[1];
     step->ema_out = out->path[2];
     step->target_out = out->path[3];
     step->mom_out = out->path[4];
+    step->buf_out = out->path[5];
 }
 
 static inline void fx_out_end(struct fx_out *out)
 {
-    for (size_t i = 0; i < 5; i++)
+    for (size_t i = 0; i < 6; i++)
         mem_free(out->path[i]);
 }
 
@@ -179,6 +180,7 @@ static inline struct fold_step fx_step(const struct fixture *f, const struct fol
                               .down = down,
                               .lr = 0.7,
                               .momentum = 0.9,
+                              .scale = 1,
                               .ema_decay = 0.5};
 }
 

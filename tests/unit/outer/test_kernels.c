@@ -199,14 +199,14 @@ static void test_accumulate(void **state)
 }
 
 struct step {
-    struct zone zone[4];
-    float *mom, *target, *diff, *ema;
+    struct zone zone[5];
+    float *mom, *target, *diff, *ema, *buf;
 };
 
 static void step_new(struct step *s, size_t n, const float *x)
 {
-    float **a[4] = {&s->mom, &s->target, &s->diff, &s->ema};
-    for (size_t i = 0; i < 4; i++) {
+    float **a[5] = {&s->mom, &s->target, &s->diff, &s->ema, &s->buf};
+    for (size_t i = 0; i < 5; i++) {
         *a[i] = zone_new(&s->zone[i], n * 4, 4);
         memcpy(*a[i], x + i * 13, n * 4);
     }
@@ -215,8 +215,12 @@ static void step_new(struct step *s, size_t n, const float *x)
 static void step_run(const struct kernels *k, struct step *s, size_t n, const double *acc,
                      const float *theta)
 {
-    struct kernel_nesterov p = {.lr = 0.7, .mu = 0.9, .total = 12345};
+    struct kernel_nesterov p = {.lr = 0.7, .mu = 0.9, .total = 12345, .scale = 1.5, .parts = 3};
     k->nesterov(n, &p, acc, theta, s->mom, s->target, s->diff);
+    for (int i = 0; i < 2; i++) {
+        p.due = i;
+        k->delayed(n, &p, acc, theta, s->mom, s->buf, s->target, s->diff);
+    }
     k->add(n, theta, s->diff, s->diff);
     k->sub(n, s->diff, s->mom, s->diff);
     k->ema(n, 0.9, theta, s->ema);
@@ -246,9 +250,10 @@ static void test_step(void **state)
             assert_memory_equal(a.target, b.target, n * 4);
             assert_memory_equal(a.diff, b.diff, n * 4);
             assert_memory_equal(a.ema, b.ema, n * 4);
+            assert_memory_equal(a.buf, b.buf, n * 4);
             assert_true(kernels_scalar.square_f32(n, x) == k->square_f32(n, x));
             assert_true(kernels_scalar.square_f64(n, acc) == k->square_f64(n, acc));
-            for (size_t j = 0; j < 4; j++) {
+            for (size_t j = 0; j < 5; j++) {
                 zone_free(&a.zone[j], 4);
                 zone_free(&b.zone[j], 4);
             }

@@ -383,6 +383,7 @@ static void version_is_rebuilt_from_a_delta(void **state)
                              .down = CODEC_E3M0,
                              .lr = 0.7,
                              .momentum = 0.9,
+                             .scale = 1,
                              .full_out = out[0],
                              .delta_out = out[1],
                              .target_out = out[2],
