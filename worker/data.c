@@ -10,12 +10,11 @@
 #include "common/base/image.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
-#include "common/base/shard.h"
 #include "common/base/str.h"
 #include "worker/data_cache.h"
+#include "worker/data_order.h"
 
 #define RING_BYTES_MAX (256u << 20)
-#define STREAM_ORDER 0x6f72646572ULL
 #define STREAM_FLIP 0x666c6970ULL
 
 enum slot_state { SLOT_FREE, SLOT_TAKEN, SLOT_GOOD, SLOT_BAD };
@@ -24,34 +23,21 @@ enum slot_state { SLOT_FREE, SLOT_TAKEN, SLOT_GOOD, SLOT_BAD };
  * consumer; FREE: by whoever holds the lock. */
 struct slot {
     enum slot_state state;
-    uint32_t shard, index;
+    struct data_place place;
     uint64_t pass, id;
     int32_t label;
     uint8_t *pixels;
     char reason[257];
 };
 
-/* One of the positions of a pass. */
-struct place {
-    uint32_t shard, index;
-};
-
 struct data {
     struct data_options opt;
     size_t image_bytes;
 
-    struct shard *shards;
-    uint8_t (*hashes)[32];
-    size_t n_shards;
-
-    struct place *places; /* in the order of the ranges */
-    uint64_t total;
-
     /* Under the lock. */
     pthread_mutex_t lock;
     pthread_cond_t ready, room;
-    uint32_t *order; /* of order_pass */
-    uint64_t order_pass;
+    struct data_order order;
     uint64_t head, next; /* positions: next to be consumed, next to be decoded */
     struct slot *ring;
     uint64_t ring_size;
@@ -62,54 +48,14 @@ struct data {
 
     /* The consumer's. */
     uint8_t *ring_pixels, *images;
-    int32_t *labels;
+    int32_t *labels, *partitions;
     uint64_t *ids;
     uint64_t bad_run;
     unsigned bad_count, bad_named;
     struct data_bad bad[DATA_BAD_MAX];
 };
 
-uint64_t data_sample_id(const uint8_t sha256[32], uint32_t index)
-{
-    uint64_t id = 0;
-    for (int i = 0; i < 6; i++)
-        id = id << 8 | sha256[i];
-    return id << 16 | (index & 0xffff);
-}
-
 /* ---- opening ---- */
-
-static int open_shards(struct data *d, const struct data_range *ranges, size_t n, struct err *err)
-{
-    d->shards = mem_try_array(n, sizeof(*d->shards));
-    d->hashes = mem_try_array(n, sizeof(*d->hashes));
-    d->places = mem_try_array((size_t)d->total, sizeof(*d->places));
-    d->order = mem_try_array((size_t)d->total, sizeof(*d->order));
-    if (!d->shards || !d->hashes || !d->places || !d->order)
-        return err_set(err, -ENOMEM, "out of memory for %" PRIu64 " samples", d->total);
-    uint64_t at = 0;
-    for (size_t r = 0; r < n; r++) {
-        size_t s = 0;
-        while (s < d->n_shards && memcmp(d->hashes[s], ranges[r].sha256, 32) != 0)
-            s++;
-        if (s == d->n_shards) {
-            int rc = shard_open(ranges[r].path, &d->shards[s], err);
-            if (rc < 0)
-                return rc;
-            memcpy(d->hashes[s], ranges[r].sha256, 32);
-            d->n_shards++;
-        }
-        if (ranges[r].start > d->shards[s].n || ranges[r].count > d->shards[s].n - ranges[r].start)
-            return err_set(err, -ERR_LIMIT,
-                           "the task wants samples %u to %" PRIu64 " of shard %s,"
-                           " which holds %zu",
-                           ranges[r].start, (uint64_t)ranges[r].start + ranges[r].count,
-                           ranges[r].path, d->shards[s].n);
-        for (uint32_t i = 0; i < ranges[r].count; i++)
-            d->places[at++] = (struct place){(uint32_t)s, ranges[r].start + i};
-    }
-    return 0;
-}
 
 static int make_ring(struct data *d, struct err *err)
 {
@@ -124,8 +70,9 @@ static int make_ring(struct data *d, struct err *err)
     d->ring_pixels = mem_try_array((size_t)size, d->image_bytes);
     d->images = mem_try_array(d->opt.batch, d->image_bytes);
     d->labels = mem_try_array(d->opt.batch, sizeof(*d->labels));
+    d->partitions = mem_try_array(d->opt.batch, sizeof(*d->partitions));
     d->ids = mem_try_array(d->opt.batch, sizeof(*d->ids));
-    if (!d->ring || !d->ring_pixels || !d->images || !d->labels || !d->ids)
+    if (!d->ring || !d->ring_pixels || !d->images || !d->labels || !d->partitions || !d->ids)
         return err_set(err, -ENOMEM, "out of memory for batches of %u images of %u x %u",
                        d->opt.batch, d->opt.image_size, d->opt.image_size);
     for (uint64_t i = 0; i < size; i++)
@@ -133,32 +80,27 @@ static int make_ring(struct data *d, struct err *err)
     return 0;
 }
 
-static int check_options(const struct data_options *o, uint64_t total, struct err *err)
+static int check_options(const struct data_options *o, struct err *err)
 {
     if (o->image_size == 0 || o->image_size > 4096 || o->batch == 0 || o->batch > 65536)
         return err_set(err, -ERR_LIMIT, "batches of %u images of side %u cannot be made", o->batch,
                        o->image_size);
-    if (total == 0 || total > DATA_SAMPLES_MAX)
-        return err_set(err, -ERR_LIMIT, "the task names %" PRIu64 " samples, expected 1..%u", total,
-                       DATA_SAMPLES_MAX);
     return 0;
 }
 
 int data_open(const struct data_options *opt, const struct data_range *ranges, size_t n_ranges,
               struct data **ret, struct err *err)
 {
-    uint64_t total = 0;
-    for (size_t i = 0; i < n_ranges; i++)
-        total += ranges[i].count;
-    int rc = check_options(opt, total, err);
+    int rc = check_options(opt, err);
     if (rc < 0)
         return rc;
     struct data *d = mem_try_zero(sizeof(*d));
     if (!d)
         return err_set(err, -ENOMEM, "out of memory");
     d->opt = *opt;
-    d->total = total;
-    d->order_pass = UINT64_MAX;
+    d->order.seed = opt->seed;
+    d->order.window = opt->window;
+    d->order.shuffle = opt->shuffle;
     d->image_bytes = (size_t)opt->image_size * opt->image_size * DATA_CHANNELS;
     if (d->opt.threads == 0)
         d->opt.threads = 1;
@@ -169,7 +111,7 @@ int data_open(const struct data_options *opt, const struct data_range *ranges, s
     pthread_cond_init(&d->room, NULL);
     if (opt->cache)
         data_cache_use(opt->cache, d->image_bytes);
-    rc = open_shards(d, ranges, n_ranges, err);
+    rc = data_order_open(&d->order, ranges, n_ranges, err);
     if (rc == 0)
         rc = make_ring(d, err);
     if (rc < 0) {
@@ -190,42 +132,20 @@ void data_free(struct data *d)
     pthread_mutex_unlock(&d->lock);
     for (unsigned i = 0; i < d->n_threads; i++)
         pthread_join(d->threads[i], NULL);
-    for (size_t i = 0; i < d->n_shards; i++)
-        shard_close(&d->shards[i]);
+    data_order_close(&d->order);
     pthread_cond_destroy(&d->ready);
     pthread_cond_destroy(&d->room);
     pthread_mutex_destroy(&d->lock);
-    mem_free(d->shards);
-    mem_free(d->hashes);
-    mem_free(d->places);
-    mem_free(d->order);
     mem_free(d->ring);
     mem_free(d->ring_pixels);
     mem_free(d->images);
     mem_free(d->labels);
+    mem_free(d->partitions);
     mem_free(d->ids);
     mem_free(d);
 }
 
 /* ---- decode threads ---- */
-
-/* The order of a pass: a permutation inside every window.  Under the lock. */
-static void make_order(struct data *d, uint64_t pass)
-{
-    uint64_t window = d->opt.window ? d->opt.window : d->total;
-    uint64_t stream = rng_mix(STREAM_ORDER, pass);
-    for (uint64_t at = 0; at < d->total; at += window) {
-        uint64_t n = d->total - at < window ? d->total - at : window;
-        if (d->opt.shuffle)
-            rng_permutation(d->opt.seed, rng_mix(stream, at), d->order + at, (size_t)n);
-        else
-            for (uint64_t i = 0; i < n; i++)
-                d->order[at + i] = (uint32_t)i;
-        for (uint64_t i = 0; i < n; i++)
-            d->order[at + i] += (uint32_t)at;
-    }
-    d->order_pass = pass;
-}
 
 /* Waits for room and takes the next position.  NULL: nothing is left to do. */
 static struct slot *take(struct data *d)
@@ -234,17 +154,12 @@ static struct slot *take(struct data *d)
     pthread_mutex_lock(&d->lock);
     while (!d->stop && d->next - d->head >= d->ring_size)
         pthread_cond_wait(&d->room, &d->lock);
-    if (!d->stop && (d->opt.repeat || d->next < d->total)) {
-        uint64_t pass = d->next / d->total;
-        if (pass != d->order_pass)
-            make_order(d, pass);
-        const struct place *p = &d->places[d->order[d->next % d->total]];
+    if (!d->stop && (d->opt.repeat || d->next < d->order.total)) {
         s = &d->ring[d->next % d->ring_size];
         s->state = SLOT_TAKEN;
-        s->shard = p->shard;
-        s->index = p->index;
-        s->pass = pass;
-        s->id = data_sample_id(d->hashes[p->shard], p->index);
+        s->place = data_order_at(&d->order, d->next);
+        s->pass = d->next / d->order.total;
+        s->id = data_sample_id(d->order.hashes[s->place.shard], s->place.index);
         d->next++;
     }
     pthread_mutex_unlock(&d->lock);
@@ -268,8 +183,13 @@ static enum slot_state decode(const struct data *d, struct slot *s)
 {
     const struct data_options *o = &d->opt;
     if (!o->cache || !data_cache_get(o->cache, s->id, s->pixels, &s->label)) {
-        const struct shard_sample *sample = &d->shards[s->shard].samples[s->index];
+        const struct shard_sample *sample =
+            &d->order.shards[s->place.shard].samples[s->place.index];
         struct err err = {0};
+        if (sample->tokens) {
+            snprintf(s->reason, sizeof(s->reason), "a piece of text, not an image");
+            return SLOT_BAD;
+        }
         if (o->classes && sample->cls >= o->classes) {
             snprintf(s->reason, sizeof(s->reason), "class %u, but there are %u", sample->cls,
                      o->classes);
@@ -351,8 +271,9 @@ static void note_bad(struct data *d, const struct slot *s)
         return; /* counted in the first pass */
     if (d->bad_named < DATA_BAD_MAX) {
         struct data_bad *b = &d->bad[d->bad_named++];
-        memcpy(b->shard_sha256, d->hashes[s->shard], 32);
-        str_copy(b->key, sizeof(b->key), d->shards[s->shard].samples[s->index].key);
+        memcpy(b->shard_sha256, d->order.hashes[s->place.shard], 32);
+        str_copy(b->key, sizeof(b->key),
+                 d->order.shards[s->place.shard].samples[s->place.index].key);
         str_copy(b->reason, sizeof(b->reason), s->reason);
     }
     d->bad_count++;
@@ -364,13 +285,14 @@ int data_next(struct data *d, struct batch *ret, struct err *err)
     if (rc < 0)
         return rc;
     unsigned n = 0;
-    while (n < d->opt.batch && (d->opt.repeat || d->head < d->total)) {
+    while (n < d->opt.batch && (d->opt.repeat || d->head < d->order.total)) {
         struct slot *s = await(d);
         if (!s)
             return err_set(err, -ERR_CANCELLED, "cancelled");
         if (s->state == SLOT_GOOD) {
             memcpy(d->images + n * d->image_bytes, s->pixels, d->image_bytes);
             d->labels[n] = s->label;
+            d->partitions[n] = s->place.partition;
             d->ids[n] = s->id;
             d->bad_run = 0;
             n++;
@@ -378,22 +300,22 @@ int data_next(struct data *d, struct batch *ret, struct err *err)
             note_bad(d, s);
         }
         consume(d, s);
-        if (d->bad_run >= d->total)
+        if (d->bad_run >= d->order.total)
             return err_set(err, -ERR_FORMAT,
                            "none of the %" PRIu64 " images of the phase can be "
                            "read, e.g. %s: %s",
-                           d->total, d->bad_named ? d->bad[0].key : "?",
+                           d->order.total, d->bad_named ? d->bad[0].key : "?",
                            d->bad_named ? d->bad[0].reason : "?");
     }
-    *ret = (struct batch){n, d->images, d->labels, d->ids};
+    *ret = (struct batch){n, d->images, d->labels, d->partitions, d->ids};
     return 0;
 }
 
 int data_seek(struct data *d, uint64_t position, struct err *err)
 {
-    if (d->n_threads > 0 || (!d->opt.repeat && position > d->total))
+    if (d->n_threads > 0 || (!d->opt.repeat && position > d->order.total))
         return err_set(err, -EINVAL, "cannot go to position %" PRIu64 " of %" PRIu64, position,
-                       d->total);
+                       d->order.total);
     d->head = d->next = position;
     return 0;
 }
@@ -405,7 +327,7 @@ uint64_t data_position(const struct data *d)
 
 uint64_t data_total(const struct data *d)
 {
-    return d->total;
+    return d->order.total;
 }
 
 unsigned data_bad(const struct data *d, const struct data_bad **ret_list, unsigned *ret_named)

@@ -40,6 +40,7 @@ struct data_range {
     const char *path; /* borrowed by data_open */
     uint8_t sha256[32];
     uint32_t start, count;
+    int32_t partition; /* of the data: the label of a router */
 };
 
 struct data_options {
@@ -61,10 +62,11 @@ struct data_options {
 };
 
 struct batch {
-    unsigned count;        /* samples; less than asked only at the end, 0 after it */
-    const uint8_t *images; /* (count, H, W, 3), rows from the top, RGB */
-    const int32_t *labels; /* (count) */
-    const uint64_t *ids;   /* (count) stable names: data_sample_id() */
+    unsigned count;            /* samples; less than asked only at the end, 0 after it */
+    const uint8_t *images;     /* (count, H, W, 3), rows from the top, RGB */
+    const int32_t *labels;     /* (count) */
+    const int32_t *partitions; /* (count) of the samples' ranges */
+    const uint64_t *ids;       /* (count) stable names: data_sample_id() */
 };
 
 struct data_bad {

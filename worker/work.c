@@ -159,6 +159,7 @@ int work_ranges(const struct work *w, Skerry__V1__Range *const *ranges, size_t n
         out[i].path = path;
         out[i].start = ranges[i]->start;
         out[i].count = ranges[i]->count;
+        out[i].partition = (int32_t)ranges[i]->partition;
         memcpy(out[i].sha256, ranges[i]->shard->sha256.data, 32);
     }
     *ret = out;

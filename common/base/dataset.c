@@ -13,6 +13,7 @@
 #include "common/base/mem.h"
 #include "common/base/str.h"
 #include "common/base/tar.h"
+#include "common/base/text_source.h"
 
 #define ENTRIES_MAX (16u << 20)
 #define TARS_MAX 65536
@@ -284,6 +285,8 @@ static int scan_tars(struct dataset *ds, struct err *err)
         if (!ds->now.has_image)
             continue;
         rc = note_class(ds, &ds->now, err);
+        if (rc == 0)
+            rc = dataset_check_column(ds, ds->tars.items[ds->at], ds->now.key, err);
         if (rc < 0)
             break;
         if (++ds->samples > DATASET_SAMPLES_MAX)
@@ -312,18 +315,22 @@ static int open_directory(struct dataset *ds, struct err *err)
     return rc;
 }
 
+static int open_images(struct dataset *ds, struct err *err)
+{
+    int rc = file_is_dir(ds->path) ? open_directory(ds, err) : find_tars(ds, err);
+    return rc == 0 && !ds->is_folder ? scan_tars(ds, err) : rc;
+}
+
 int dataset_open(const struct dataset_options *opt, struct dataset **ret, struct err *err)
 {
-    const char *path = opt->path;
     struct dataset *ds = mem_alloc(sizeof(*ds));
-    ds->path = str_dup(path);
+    ds->path = str_dup(opt->path);
+    ds->column = str_dup(opt->column);
     buf_init(&ds->now.image, DATASET_IMAGE_MAX);
     buf_init(&ds->next.image, DATASET_IMAGE_MAX);
     buf_init(&ds->now.caption, DATASET_CAPTION_MAX);
     buf_init(&ds->next.caption, DATASET_CAPTION_MAX);
-    int rc = file_is_dir(path) ? open_directory(ds, err) : find_tars(ds, err);
-    if (rc == 0 && !ds->is_folder)
-        rc = scan_tars(ds, err);
+    int rc = opt->text ? dataset_open_text(ds, opt, err) : open_images(ds, err);
     if (rc < 0)
         dataset_close(ds);
     else
@@ -336,6 +343,8 @@ void dataset_close(struct dataset *ds)
     if (!ds)
         return;
     tar_close(ds->tar);
+    text_source_close(ds->text);
+    text_source_close(ds->held_out);
     for (size_t i = 0; i < ds->n_files; i++)
         mem_free(ds->files[i].name);
     mem_free(ds->files);
@@ -345,6 +354,9 @@ void dataset_close(struct dataset *ds)
     buf_release(&ds->next.image);
     buf_release(&ds->now.caption);
     buf_release(&ds->next.caption);
+    feature_release(&ds->now.feature);
+    feature_release(&ds->next.feature);
+    mem_free(ds->column);
     mem_free(ds->path);
     mem_free(ds);
 }

@@ -21,10 +21,10 @@
  *
  * Either may have a column: numbers that come with each sample (an embedding, to
  * partition by), as many for each.  Of images: the array of that name in
- * KEY.json, else KEY.npy (f2, f4 or f8, one row), in the tar or beside the image
- * in the folder.  Of text: the array of that name in the line; all pieces of a
- * document have it.  A sample without it, or of another length, is an error that
- * names the sample.
+ * KEY.json, or KEY.NAME.npy, else KEY.npy (f2, f4 or f8, one row), in the tar or
+ * beside the image in the folder.  Of text: the array of that name in the line;
+ * all pieces of a document have it.  A sample without it, or of another length,
+ * is an error that names the sample.
  *
  * dataset_open reads names and classes only (of tars: passes over the archive
  * once) and refuses what cannot be trained on: nothing there, a class folder
@@ -61,15 +61,14 @@ struct dataset_options {
     bool text;                /* else images; the rest is for text only */
     const char *holdout_path; /* a source of its own for the held-out documents; NULL: a fraction */
     const char *text_field;   /* of jsonl */
-    const struct tokenizer *tokenizer; /* borrowed until close; token files do not use it */
-    uint32_t vocab;                    /* ids must be below; 0: the tokenizer's */
+    const struct tokenizer *tokenizer; /* borrowed until close; NULL: bytes */
     uint32_t context;                  /* largest piece, in tokens */
 };
 
 int dataset_open(const struct dataset_options *opt, struct dataset **ret, struct err *err);
 void dataset_close(struct dataset *ds); /* NULL is fine */
 
-size_t dataset_classes(const struct dataset *ds);
+size_t dataset_classes(const struct dataset *ds); /* text: 0 */
 const char *dataset_class(const struct dataset *ds, size_t i);
 /* Images found, good or bad.  Of text 0: known when it is cut. */
 uint64_t dataset_samples(const struct dataset *ds);
@@ -121,8 +120,11 @@ struct dataset_report {
     uint64_t documents, holdout_documents; /* text: with at least one piece */
     uint64_t tokens, holdout_tokens;       /* text: of all pieces written */
     uint64_t text_bytes;                   /* text: of all documents read */
-    uint32_t dim;                          /* numbers of the column, 0: none */
-    uint64_t *counts;                      /* per class, train + holdout; text is one class */
+    /* Text: ids are below.  The tokenizer's; of token files without one what they
+     * need, at least that of bytes. */
+    uint32_t vocab;
+    uint32_t dim;     /* numbers of the column, 0: none */
+    uint64_t *counts; /* per class, train + holdout */
     size_t classes;
     uint32_t bad_count;
     char *bad[DATASET_BAD_NAMED]; /* names, NULL after the last */
@@ -130,7 +132,8 @@ struct dataset_report {
 
 /* Shuffles (folders and text: all of it; tars: through a window of samples;
  * bounded in memory), writes shards (shard.h); same dataset, seed and options:
- * same bytes.  Text needs as much room in `dir` as its tokens take. */
+ * same bytes.  Text is cut once, and needs
+ * as much room in `dir` as its tokens take. */
 int dataset_cut(struct dataset *ds, const struct dataset_cut *opt, struct dataset_report *ret,
                 struct err *err);
 void dataset_report_release(struct dataset_report *report);

@@ -13,7 +13,6 @@
 #include "common/base/rng.h"
 #include "common/base/shard.h"
 #include "common/base/str.h"
-#include "common/base/tar.h"
 
 #define WINDOW_SAMPLES 8192
 #define WINDOW_BYTES (256u << 20)
@@ -27,95 +26,101 @@ struct held {
     const char *ext;
     uint8_t *data;
     size_t len;
-};
-
-/* One shard file being filled. */
-struct output {
-    struct tar_writer *tar;
-    char *path;
-    uint32_t samples;
-    uint32_t number;
-};
-
-struct cutter {
-    const struct dataset_cut *opt;
-    struct dataset_report report;
-    struct output train, holdout;
-    uint64_t holdout_below; /* of a sample's 64-bit hash */
-    uint64_t seen, total;
-    struct rng rng;
-    struct err *err;
+    float *feature;
+    uint32_t dim;
 };
 
 static int shard_begin(struct cutter *c, struct output *o, bool holdout)
 {
     mem_free(o->path);
     o->path = str_printf("%s/%s-%06u.tar", c->opt->dir, holdout ? "holdout" : "train", o->number++);
-    o->samples = 0;
-    return tar_writer_open(o->path, &o->tar, c->err);
+    return shard_writer_open(o->path, &o->shard, c->err);
 }
 
 static int shard_finish(struct cutter *c, struct output *o, bool holdout)
 {
-    if (!o->tar)
+    struct shard_info info;
+    if (!o->shard)
         return 0;
-    struct dataset_shard shard = {.path = o->path, .samples = o->samples, .holdout = holdout};
-    int rc = tar_writer_commit(o->tar, shard.sha256, &shard.bytes, c->err);
-    tar_writer_free(o->tar);
-    o->tar = NULL;
-    return rc < 0 ? rc : c->opt->on_shard(c->opt->ctx, &shard, c->err);
+    int rc = shard_writer_finish(o->shard, &info, c->err);
+    shard_writer_free(o->shard);
+    o->shard = NULL;
+    if (rc < 0)
+        return rc;
+    struct dataset_shard shard = {
+        .path = o->path,
+        .bytes = info.bytes,
+        .samples = info.samples,
+        .tokens = info.tokens,
+        .holdout = holdout,
+    };
+    memcpy(shard.sha256, info.sha256, HASH_BYTES);
+    return c->opt->on_shard(c->opt->ctx, &shard, c->err);
 }
 
-/* The key inside a shard: unique there, and a name a person recognises. */
-static void shard_key(const struct output *o, const char *key, char *out)
-{
-    enum { TAIL = 80 };
-    size_t n = strlen(key);
-    const char *tail = n > TAIL ? key + n - TAIL : key;
-    int at = snprintf(out, SHARD_KEY_MAX, "%06u-", o->samples);
-    for (; *tail && at < SHARD_KEY_MAX - 8; tail++) {
-        char s[2] = {*tail, '\0'};
-        bool plain = strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-");
-        out[at++] = plain ? *tail : '_';
-    }
-    out[at] = '\0';
-}
-
-static bool is_holdout(const struct cutter *c, const char *key)
+uint64_t cut_hash(const char *key)
 {
     uint8_t digest[HASH_BYTES];
     uint64_t h = 0;
     hash_sha256(key, strlen(key), digest);
     for (int i = 0; i < 8; i++)
         h = h << 8 | digest[i];
-    return rng_mix(h, rng_mix(c->opt->seed, STREAM_HOLDOUT)) < c->holdout_below;
+    return h;
 }
 
-/* A good sample to its split; closes a shard when it is full. */
-static int emit(struct cutter *c, const struct held *s)
+bool cut_is_holdout(const struct cutter *c, const char *key)
+{
+    return rng_mix(cut_hash(key), rng_mix(c->opt->seed, STREAM_HOLDOUT)) < c->holdout_below;
+}
+
+int cut_check_dim(struct cutter *c, const struct dataset *ds, const char *key, uint32_t dim)
+{
+    bool any = c->any;
+    c->any = true;
+    if (!any)
+        c->report.dim = dim;
+    if (dim == c->report.dim)
+        return 0;
+    return err_set(c->err, -ERR_FORMAT,
+                   "%s: the column '%s' of sample '%s' has %u numbers, but the first sample's has "
+                   "%u; expected as many in each",
+                   ds->path, ds->column, key, dim, c->report.dim);
+}
+
+int cut_add(struct cutter *c, const struct shard_sample *s, uint32_t dim, bool holdout)
+{
+    struct output *o = holdout ? &c->holdout : &c->train;
+    struct dataset_report *r = &c->report;
+    int rc = o->shard ? 0 : shard_begin(c, o, holdout);
+    if (rc == 0)
+        rc = shard_writer_add(o->shard, s, dim, c->err);
+    if (rc < 0)
+        return rc;
+    r->samples++;
+    r->tokens += s->tokens;
+    r->holdout_samples += holdout;
+    r->holdout_tokens += holdout ? s->tokens : 0;
+    if (r->counts)
+        r->counts[s->cls]++;
+    return shard_writer_samples(o->shard) >= c->opt->shard_samples ? shard_finish(c, o, holdout)
+                                                                   : 0;
+}
+
+/* A good image to its split. */
+static int emit(struct cutter *c, const struct held *h)
 {
     /* The very first sample is held out when any is asked for: never zero. */
     bool first = c->report.samples == 0 && c->opt->holdout > 0;
-    bool holdout = first || is_holdout(c, s->key);
-    struct output *o = holdout ? &c->holdout : &c->train;
-    char key[SHARD_KEY_MAX], name[SHARD_KEY_MAX + 8], cls[16];
-    int rc = o->tar ? 0 : shard_begin(c, o, holdout);
-    if (rc < 0)
-        return rc;
-    shard_key(o, s->key, key);
-    (void)snprintf(name, sizeof(name), "%s.%s", key, s->ext);
-    rc = tar_writer_add(o->tar, name, s->data, s->len, c->err);
-    (void)snprintf(name, sizeof(name), "%s.cls", key);
-    int n = snprintf(cls, sizeof(cls), "%u", s->cls);
-    if (rc == 0)
-        rc = tar_writer_add(o->tar, name, cls, (size_t)n, c->err);
-    if (rc < 0)
-        return rc;
-    o->samples++;
-    c->report.samples++;
-    c->report.holdout_samples += holdout;
-    c->report.counts[s->cls]++;
-    return o->samples >= c->opt->shard_samples ? shard_finish(c, o, holdout) : 0;
+    size_t n = strlen(h->key);
+    struct shard_sample s = {
+        .cls = h->cls,
+        .data = h->data,
+        .len = h->len,
+        .feature = (const uint8_t *)h->feature,
+    };
+    (void)str_copy(s.key, sizeof(s.key), n < sizeof(s.key) ? h->key : h->key + n - 99);
+    (void)str_copy(s.ext, sizeof(s.ext), h->ext);
+    return cut_add(c, &s, h->dim, first || cut_is_holdout(c, h->key));
 }
 
 static int note_bad(struct cutter *c, const char *key)
@@ -132,13 +137,18 @@ static int note_bad(struct cutter *c, const char *key)
     return 0;
 }
 
+int cut_progress(struct cutter *c, uint64_t done)
+{
+    if (!c->opt->on_progress)
+        return 0;
+    int rc = c->opt->on_progress(c->opt->ctx, done, c->total);
+    return rc < 0 ? err_set(c->err, rc, "cutting the dataset was stopped") : 0;
+}
+
 static int progress(struct cutter *c)
 {
     c->seen++;
-    if (!c->opt->on_progress || (c->seen % 64 && c->seen != c->total))
-        return 0;
-    int rc = c->opt->on_progress(c->opt->ctx, c->seen, c->total);
-    return rc < 0 ? err_set(c->err, rc, "cutting the dataset was stopped") : 0;
+    return c->seen % 64 && c->seen != c->total ? 0 : cut_progress(c, c->seen);
 }
 
 /* Folders: every file once, in a global shuffle. */
@@ -160,8 +170,12 @@ static int cut_folder(struct cutter *c, struct dataset *ds)
                            ds->classes.items[ds->files[order[i]].cls], ds->files[order[i]].name);
         struct held h = {0};
         if (!bad)
-            h = (struct held){ds->key, s.cls, s.ext, ds->now.image.data, s.len};
-        rc = bad ? note_bad(c, ds->key) : emit(c, &h);
+            h = (struct held){
+                ds->key, s.cls, s.ext, ds->now.image.data, s.len, ds->now.feature.v, s.dim,
+            };
+        rc = bad ? note_bad(c, ds->key) : cut_check_dim(c, ds, ds->key, s.dim);
+        if (rc == 0 && !bad)
+            rc = emit(c, &h);
         if (rc == 0)
             rc = progress(c);
     }
@@ -169,10 +183,16 @@ static int cut_folder(struct cutter *c, struct dataset *ds)
     return rc;
 }
 
+static size_t held_bytes(size_t len, uint32_t dim)
+{
+    return len + dim * sizeof(float);
+}
+
 static void held_free(struct held *h)
 {
     mem_free(h->key);
     mem_free(h->data);
+    mem_free(h->feature);
 }
 
 /* Emits a random one of the window. */
@@ -181,7 +201,7 @@ static int emit_random(struct cutter *c, struct held *window, size_t *n, size_t 
     size_t i = (size_t)rng_below(&c->rng, *n);
     struct held out = window[i];
     window[i] = window[--*n];
-    *bytes -= out.len;
+    *bytes -= held_bytes(out.len, out.dim);
     int rc = emit(c, &out);
     held_free(&out);
     return rc;
@@ -190,10 +210,16 @@ static int emit_random(struct cutter *c, struct held *window, size_t *n, size_t 
 static int hold(struct cutter *c, const struct dataset_sample *s, struct held *out)
 {
     uint8_t *copy = mem_try(s->len);
-    if (!copy)
+    float *feature = s->dim ? mem_try_array(s->dim, sizeof(*feature)) : NULL;
+    if (!copy || (s->dim && !feature)) {
+        mem_free(copy);
+        mem_free(feature);
         return err_set(c->err, -ENOMEM, "out of memory while shuffling tars");
+    }
     memcpy(copy, s->data, s->len);
-    *out = (struct held){str_dup(s->key), s->cls, s->ext, copy, s->len};
+    if (feature)
+        memcpy(feature, s->feature, s->dim * sizeof(*feature));
+    *out = (struct held){str_dup(s->key), s->cls, s->ext, copy, s->len, feature, s->dim};
     return 0;
 }
 
@@ -214,12 +240,16 @@ static int cut_tars(struct cutter *c, struct dataset *ds)
         if (!s.ext) {
             rc = note_bad(c, s.key);
         } else {
-            while (rc == 0 && n && (n == WINDOW_SAMPLES || bytes + s.len > WINDOW_BYTES))
+            rc = cut_check_dim(c, ds, s.key, s.dim);
+            size_t more = held_bytes(s.len, s.dim);
+            while (rc == 0 && n && (n == WINDOW_SAMPLES || bytes + more > WINDOW_BYTES))
                 rc = emit_random(c, window, &n, &bytes);
             if (rc == 0)
                 rc = hold(c, &s, &window[n]);
-            if (rc == 0)
-                bytes += window[n++].len;
+            if (rc == 0) {
+                bytes += more;
+                n++;
+            }
         }
         if (rc == 0)
             rc = progress(c);
@@ -257,16 +287,19 @@ int dataset_cut(struct dataset *ds, const struct dataset_cut *opt, struct datase
     c.holdout_below = (uint64_t)ldexp(opt->holdout, 64);
     rng_init(&c.rng, opt->seed, STREAM_ORDER);
     c.report.classes = ds->classes.n;
-    c.report.counts = mem_alloc_array(ds->classes.n, sizeof(*c.report.counts));
-    int rc = ds->is_folder ? cut_folder(&c, ds) : cut_tars(&c, ds);
+    if (ds->classes.n)
+        c.report.counts = mem_alloc_array(ds->classes.n, sizeof(*c.report.counts));
+    int rc = ds->text        ? dataset_cut_text(&c, ds)
+             : ds->is_folder ? cut_folder(&c, ds)
+                             : cut_tars(&c, ds);
     if (rc == 0)
         rc = shard_finish(&c, &c.train, false);
     if (rc == 0)
         rc = shard_finish(&c, &c.holdout, true);
-    if (rc == 0)
+    if (rc == 0 && !ds->text)
         rc = check_classes(&c, ds);
-    tar_writer_free(c.train.tar);
-    tar_writer_free(c.holdout.tar);
+    shard_writer_free(c.train.shard);
+    shard_writer_free(c.holdout.shard);
     mem_free(c.train.path);
     mem_free(c.holdout.path);
     if (rc < 0)

@@ -1,0 +1,27 @@
+/* A row of numbers that a data set brings with a sample: from JSON, or from NumPy's
+ * .npy (one array of f2, f4 or f8, little-endian, of shape (n), (1, n) or (n, 1)).
+ * Strict and bounded: anything else is refused with a reason that completes
+ * "the column of sample x ...".  One thread at a time. */
+#ifndef COMMON_BASE_FEATURE_H
+#define COMMON_BASE_FEATURE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <jansson.h>
+
+#define FEATURE_MAX 65536 /* numbers */
+
+struct feature {
+    float *v;
+    uint32_t n, cap;
+};
+
+/* Both replace what *out held.  NULL, or why not: a constant, "is not ...". */
+const char *feature_from_json(const json_t *array, struct feature *out);
+const char *feature_from_npy(const void *data, size_t len, struct feature *out);
+
+void feature_release(struct feature *f); /* { 0 } is fine */
+
+#endif
