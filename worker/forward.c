@@ -6,35 +6,20 @@
 #include "common/base/err.h"
 #include "common/base/mem.h"
 #include "worker/engine.h"
+#include "worker/task_model.h"
 #include "worker/train.h"
-
-static int load(const struct work *w, const struct model *m, float *flat, struct err *err)
-{
-    const Skerry__V1__Task *t = w->task;
-    for (size_t i = 0; i < t->n_modules; i++) {
-        char path[CACHE_PATH_MAX];
-        work_blob_path(w, t->modules[i]->sha256.data, path);
-        int rc = model_load(m, (int)t->modules[i]->level, path, flat, err);
-        if (rc < 0)
-            return rc;
-    }
-    return 0;
-}
 
 int forward_open(struct engine *e, const struct work *w, int batch, struct forward *ret,
                  struct err *err)
 {
     const Skerry__V1__Task *t = w->task;
     struct forward f = {0};
-    struct model_spec spec;
     float *flat = NULL;
-    int rc = model_spec_from_job(&w->spec, (int)t->n_classes, (int)t->n_modules, &spec, err);
-    if (rc == 0)
-        rc = model_new(&spec, &f.model, err);
+    int rc = task_model(w, t->network, &f.model, err);
     if (rc == 0 && !(flat = model_flat_new(f.model)))
         rc = err_set(err, -ENOMEM, "out of memory for %" PRIu64 " parameters", f.model->params);
     if (rc == 0)
-        rc = load(w, f.model, flat, err);
+        rc = task_load(w, f.model, t->modules, t->n_modules, flat, err);
     struct train_options train;
     train_options_from_job(&w->spec, 0, &train);
     struct dit_options opt = {.mode = DIT_FORWARD, .precision = train.precision, .batch = batch};

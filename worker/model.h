@@ -1,22 +1,28 @@
 /* What a model is, apart from any device: its sizes, its tensors by name, their
- * initial values and its files.
+ * initial values and its files.  Three kinds:
  *
- * The model is the diffusion transformer DiT with adaLN-Zero (Peebles & Xie,
- * "Scalable Diffusion Models with Transformers", 2023), without learned sigma:
- * it maps a noisy image (B,3,S,S), a time and a label to a velocity (B,3,S,S).
- * Names and shapes of the tensors are those of the original code.
+ *   DIT     the diffusion transformer with adaLN-Zero (Peebles & Xie, "Scalable Diffusion
+ *           Models with Transformers", 2023), without learned sigma: a noisy image
+ *           (B,3,S,S), a time and a label to a velocity (B,3,S,S).  Names and shapes of
+ *           the tensors are those of the original code.
+ *   ROUTER  a DiT without labels and with a classification token in front (McAllister et
+ *           al., "Decentralized Diffusion Models", 2025): a noisy image and a time to K
+ *           logits.  `cls_token` (1,C) stands where a DiT has its label table, `head`
+ *           (K,C) where it has `final_layer.linear`.
+ *   LLAMA   a decoder (Touvron et al., 2023): tokens to logits.  Names and shapes are
+ *           those of Hugging Face's LlamaForCausalLM; the head is absent when tied.
  *
  * FLAT VECTOR.  On every device and in every host copy the parameters are one
  * f32 vector of `flat` elements.  Tensor i lies at [offset, offset + count);
  * offsets are multiples of 16 elements, what lies between is zero and stays
  * so.  Decayed tensors come first, so that an optimiser step is two calls.
  *
- *    flat:  [ matrices (weight decay) ....... | biases, embeddings ....... ]
- *           0                              decayed                      flat
+ *    flat:  [ matrices (weight decay) ....... | biases, norms, embeddings ...... ]
+ *           0                              decayed                         flat
  *
- * LEVELS.  The blocks can be cut into `levels` runs; each tensor belongs to one
- * level: the embedders to 0, the final layer to the last.  One level of a model
- * is one file.
+ * LEVELS.  A network is cut into levels: each block belongs to one, and so do the
+ * embedders (everything before the first block) and the head (everything after the
+ * last).  One level of a model is one file, one module.
  *
  * Plain data, read-only after model_new: any thread. */
 #ifndef WORKER_MODEL_H
@@ -33,19 +39,41 @@ struct job_spec;
 
 #define MODEL_CHANNELS 3
 #define MODEL_FREQS 256 /* sines and cosines of the time */
-#define MODEL_NAME_MAX 64
+#define MODEL_NAME_MAX 80
 #define MODEL_LEVELS_MAX 64
+#define MODEL_BLOCKS_MAX 256
 #define MODEL_CLASSES_MAX 65536
+#define MODEL_VOCAB_MAX (1 << 20)
+#define MODEL_CONTEXT_MAX 4096
+
+enum model_kind { MODEL_DIT, MODEL_ROUTER, MODEL_LLAMA };
+
+/* { .n_levels = 1 }: one level with all. */
+struct model_cut {
+    int n_levels;
+    uint8_t block_level[MODEL_BLOCKS_MAX];
+    uint8_t embed_level, head_level;
+};
 
 struct model_spec {
-    int image; /* pixels of a side */
-    int patch; /* divides image */
-    int dim;   /* C: divisible by heads and by 4 */
+    enum model_kind kind;
+    int dim;   /* C: divisible by heads; images: by 4 */
     int depth; /* blocks */
     int heads;
-    int mlp;     /* hidden width of a block's MLP */
-    int classes; /* labels 0..classes-1; `classes` itself is the null label */
-    int levels;  /* 1..depth */
+    int mlp; /* hidden width of a block's MLP */
+    /* images */
+    int image;   /* pixels of a side */
+    int patch;   /* divides image */
+    int classes; /* DIT: labels 0..classes-1; `classes` itself is the null label.
+                  * ROUTER: partitions */
+    /* texts */
+    int vocab;
+    int context;  /* most tokens of a row */
+    int kv_heads; /* divides heads */
+    float rope_theta, norm_eps;
+    bool tied; /* the head is the embedding */
+
+    struct model_cut cut;
 };
 
 struct model_tensor {
@@ -60,27 +88,55 @@ struct model_tensor {
 
 struct model {
     struct model_spec spec;
-    struct model_tensor *tensors; /* in the order of the files */
+    struct model_tensor *tensors; /* in the order of the files, see model_index.h */
     size_t n;
     uint64_t params;  /* sum of the counts */
     uint64_t flat;    /* elements of the flat vector */
     uint64_t decayed; /* flat[0..decayed) has weight decay */
 };
 
-/* T = tokens of an image, P = values of a patch. */
-static inline int model_tokens(const struct model_spec *s)
+static inline bool model_is_text(const struct model_spec *s)
+{
+    return s->kind == MODEL_LLAMA;
+}
+
+/* Rows that a block sees of one sample: T = patches of an image, one more with the
+ * classification token; texts: the context.  P = values of a patch. */
+static inline int model_patches(const struct model_spec *s)
 {
     return (s->image / s->patch) * (s->image / s->patch);
+}
+static inline int model_tokens(const struct model_spec *s)
+{
+    if (s->kind == MODEL_LLAMA)
+        return s->context;
+    return model_patches(s) + (s->kind == MODEL_ROUTER ? 1 : 0);
 }
 static inline int model_patch_values(const struct model_spec *s)
 {
     return s->patch * s->patch * MODEL_CHANNELS;
 }
 
-/* The spec of a job, whose class count the dataset gives.  -ERR_CONFIG with a
- * sentence on sizes that do not fit each other. */
-int model_spec_from_job(const struct job_spec *job, int classes, int levels, struct model_spec *ret,
-                        struct err *err);
+/* 3*S*S, the values of an image; 0 for texts. */
+static inline uint64_t model_image_values(const struct model_spec *s)
+{
+    return s->kind == MODEL_LLAMA
+               ? 0
+               : (uint64_t)MODEL_CHANNELS * (uint64_t)s->image * (uint64_t)s->image;
+}
+
+/* What the job file does not say about its networks: the data and the cut do. */
+struct model_facts {
+    bool router;                 /* the job's second network, else the main one */
+    int classes;                 /* of the dataset; images */
+    int partitions;              /* of the data */
+    uint32_t vocab;              /* of the dataset; texts */
+    const struct model_cut *cut; /* NULL: one level */
+};
+
+/* -ERR_CONFIG with a sentence on sizes that do not fit each other. */
+int model_spec_from_job(const struct job_spec *job, const struct model_facts *facts,
+                        struct model_spec *ret, struct err *err);
 
 /* The tensor table. */
 int model_new(const struct model_spec *spec, struct model **ret, struct err *err);
@@ -91,12 +147,15 @@ const struct model_tensor *model_find(const struct model *m, const char *name); 
 /* A zeroed flat vector, 64-byte aligned; NULL when memory is out; mem_free. */
 float *model_flat_new(const struct model *m);
 
-/* Initial values as the original code draws them: Xavier uniform for linear
- * layers and the patch embedding, normal(0.02) for the label table and the time
- * MLP, zero for biases, adaLN and the final layer.  A function of (seed, name). */
+/* Initial values, a function of (seed, name).  DIT and ROUTER as the original code of
+ * DiT draws them: Xavier uniform for linear layers and the patch embedding, normal(0.02)
+ * for the label table, the time MLP, the classification token and the router's head, zero
+ * for biases, adaLN and the final layer.  LLAMA: normal(0.02), the projections that end a
+ * residual branch (o_proj, down_proj) normal(0.02 / sqrt(2 depth)), norms one. */
 void model_init(const struct model *m, uint64_t seed, float *flat);
 
-/* Fixed 2-D sine-cosine positions, (T, C), as the original computes them. */
+/* Fixed 2-D sine-cosine positions of the patches, (T,C), as the original computes
+ * them; that of a classification token is zero. */
 void model_positions(const struct model_spec *s, float *out);
 
 /* Files: safetensors, F32, the tensors of one level (or of all: level -1) in
@@ -106,5 +165,14 @@ void model_positions(const struct model_spec *s, float *out);
 int model_save(const struct model *m, int level, const float *flat, const char *path,
                uint8_t sha256[HASH_BYTES], uint64_t *ret_bytes, struct err *err);
 int model_load(const struct model *m, int level, const char *path, float *flat, struct err *err);
+
+/* The same from n files however the model was cut into them: together they hold each
+ * tensor once and nothing else. */
+int model_load_parts(const struct model *m, const char *const *paths, size_t n, float *flat,
+                     struct err *err);
+
+/* Weights from elsewhere, whole, in F32, BF16 or F16.  -ERR_CONFIG with one sentence on
+ * the first name or shape that is not this model's. */
+int model_load_foreign(const struct model *m, const char *path, float *flat, struct err *err);
 
 #endif

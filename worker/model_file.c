@@ -7,6 +7,7 @@
 
 #include "common/base/err.h"
 #include "common/base/file.h"
+#include "common/base/mem.h"
 #include "common/base/st.h"
 
 static bool in_level(const struct model_tensor *t, int level)
@@ -78,6 +79,51 @@ int model_load(const struct model *m, int level, const char *path, float *flat, 
                      path, st.n_tensors, expected);
     st_release(&st);
     (void)close(fd); /* read only: nothing to lose */
+    if (rc < 0)
+        (void)err_wrap(err, "loading model weights");
+    return rc;
+}
+
+/* One file of several: each tensor in it is one of the model's, not seen before. */
+static int load_part(const struct model *m, const char *path, float *flat, bool *seen,
+                     struct err *err)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return err_errno(err, "opening the model file %s", path);
+    struct st st = {0};
+    int rc = st_read(fd, path, &st, err);
+    for (size_t i = 0; i < st.n_tensors && rc == 0; i++) {
+        const struct model_tensor *t = model_find(m, st.tensors[i].name);
+        if (!t)
+            rc = err_set(err, -ERR_FORMAT, "%s holds %s, which this model has not", path,
+                         st.tensors[i].name);
+        else if (seen[t - m->tensors])
+            rc = err_set(err, -ERR_FORMAT, "%s holds %s, which another file held already", path,
+                         t->name);
+        else
+            rc = load_tensor(fd, &st, t, path, flat + t->offset, err);
+        if (rc == 0)
+            seen[t - m->tensors] = true;
+    }
+    st_release(&st);
+    (void)close(fd); /* read only: nothing to lose */
+    return rc;
+}
+
+int model_load_parts(const struct model *m, const char *const *paths, size_t n, float *flat,
+                     struct err *err)
+{
+    bool *seen = mem_try_array(m->n, sizeof *seen);
+    if (!seen)
+        return err_set(err, -ENOMEM, "no memory for a table of %zu tensors", m->n);
+    int rc = 0;
+    for (size_t i = 0; i < n && rc == 0; i++)
+        rc = load_part(m, paths[i], flat, seen, err);
+    for (size_t i = 0; i < m->n && rc == 0; i++)
+        if (!seen[i])
+            rc = err_set(err, -ERR_FORMAT, "no file of the model holds %s", m->tensors[i].name);
+    mem_free(seen);
     if (rc < 0)
         (void)err_wrap(err, "loading model weights");
     return rc;

@@ -15,6 +15,7 @@
 #include "common/base/st.h"
 #include "common/base/str.h"
 #include "worker/checkpoint.h"
+#include "worker/task_model.h"
 
 struct replicas {
     struct device *dev;
@@ -85,11 +86,8 @@ static struct replica *make_room(struct replicas *rs, uint64_t bytes)
 static int create(struct replicas *rs, const struct work *w, struct replica **ret, struct err *err)
 {
     const Skerry__V1__Task *task = w->task;
-    struct model_spec spec;
     struct model *model = NULL;
-    int rc = model_spec_from_job(&w->spec, (int)task->n_classes, (int)task->n_modules, &spec, err);
-    if (rc == 0)
-        rc = model_new(&spec, &model, err);
+    int rc = task_model(w, task->network, &model, err);
     if (rc < 0)
         return rc;
     struct train_options opt;

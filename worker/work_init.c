@@ -6,7 +6,7 @@
 #include "common/base/err.h"
 #include "common/base/mem.h"
 #include "worker/engine.h"
-#include "worker/model.h"
+#include "worker/task_model.h"
 
 static int save_module(struct work *w, const struct model *m, const float *flat,
                        const Skerry__V1__ModuleRef *ref, struct err *err)
@@ -27,17 +27,10 @@ int work_init_run(struct engine *e, struct work *w, struct err *err)
 {
     (void)e; /* the values are drawn on the host, the same for every device */
     const Skerry__V1__Task *t = w->task;
-    uint32_t levels = 0;
-    for (size_t i = 0; i < t->n_modules; i++)
-        if (t->modules[i]->level >= levels)
-            levels = t->modules[i]->level + 1;
-    struct model_spec spec;
     struct model *m = NULL;
     float *flat = NULL;
     progress_activity(&w->progress, "drawing initial values");
-    int rc = model_spec_from_job(&w->spec, (int)t->n_classes, (int)levels, &spec, err);
-    if (rc == 0)
-        rc = model_new(&spec, &m, err);
+    int rc = task_model(w, t->network, &m, err);
     if (rc == 0 && !(flat = model_flat_new(m)))
         rc = err_set(err, -ENOMEM, "out of memory for %" PRIu64 " parameters", m->params);
     if (rc == 0)

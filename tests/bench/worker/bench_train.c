@@ -46,7 +46,7 @@ static int bench_open(struct bench *b, const struct options *o, struct err *err)
         .heads = o->heads,
         .mlp = 4 * o->dim,
         .classes = CLASSES,
-        .levels = 1,
+        .cut = {.n_levels = 1},
     };
     const struct train_options opt = {
         .batch = o->batch,

@@ -34,7 +34,7 @@ static int open_model(struct probe *p, char **argv, struct err *err)
         .heads = atoi(argv[6]),
         .mlp = atoi(argv[7]),
         .classes = atoi(argv[8]),
-        .levels = 1,
+        .cut = {.n_levels = 1},
     };
     const struct dit_options opt = {
         .mode = DIT_FORWARD,

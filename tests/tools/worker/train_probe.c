@@ -95,7 +95,7 @@ static int open_all(struct probe *p, char **argv, struct err *err)
         .image = atoi(argv[7]),
         .mlp = 4 * atoi(argv[3]),
         .classes = 4,
-        .levels = 1,
+        .cut = {.n_levels = 1},
     };
     p->steps = atoi(argv[8]);
     p->opt = (struct train_options){

@@ -31,7 +31,32 @@ static inline struct model_spec tiny_spec(void)
         .heads = 3,
         .mlp = 28,
         .classes = 3,
-        .levels = 1,
+        .cut = {.n_levels = 1},
+    };
+}
+
+static inline struct model_spec tiny_router(void)
+{
+    struct model_spec s = tiny_spec();
+    s.kind = MODEL_ROUTER;
+    s.classes = 4;
+    return s;
+}
+
+static inline struct model_spec tiny_llama(void)
+{
+    return (struct model_spec){
+        .kind = MODEL_LLAMA,
+        .dim = 12,
+        .depth = 2,
+        .heads = 2,
+        .kv_heads = 1,
+        .mlp = 20,
+        .vocab = 11,
+        .context = 8,
+        .rope_theta = 10000.0f,
+        .norm_eps = 1e-5f,
+        .cut = {.n_levels = 1},
     };
 }
 
