@@ -37,4 +37,10 @@ struct histogram_report {
 int histogram_fit(const struct histogram *h, float *bias, double *load,
                   struct histogram_report *ret, struct err *err);
 
+/* The bounds of classes that share `total`: none above balance times the mean (0: no cap), none
+ * below least; drawn in by one row of weight `unit` where there is room, since a fit is right
+ * to one row. */
+void histogram_bounds(double total, uint32_t k, double balance, double least, double unit,
+                      double *lo, double *hi);
+
 #endif

@@ -1,6 +1,6 @@
 /* k-means on a device, deterministic by its seed.
  *
- * Start: k-means++ (Arthur, Vassilvitskii 2007), on a subsample of at most 64 k rows + 16 k;
+ * Start: k-means++ (Arthur, Vassilvitskii 2007), on a subsample when there are many rows;
  * then Lloyd on blocked distances, or mini-batches (Sculley 2010) followed by two full Lloyd
  * steps.  An empty cluster takes the farthest row of the largest cluster that has distinct
  * rows.  Rows may have weights: they count as so many. */
@@ -17,11 +17,12 @@ struct fit_watch;
 struct kmeans_options {
     uint32_t k;
     uint64_t seed;
-    unsigned iterations; /* of Lloyd, or passes over the rows in mini-batches; 0: 100 */
+    unsigned iterations; /* of Lloyd, 0: 100; passes over the rows in mini-batches, 0: 5 */
     unsigned restarts;   /* the best of so many starts by inertia; 0: 1 */
     uint32_t batch;      /* rows of a mini-batch; 0: full Lloyd */
     double tolerance;    /* stop when inertia falls by less than this share; 0: 1e-5 */
     double balance;      /* >= 1: no cluster above balance times the mean; 0: as they fall */
+    double least;        /* weight that each cluster has at least; 0: any */
     bool shrink;         /* fewer distinct rows than k: fewer clusters, not an error */
 };
 
@@ -29,16 +30,17 @@ struct kmeans {
     uint32_t k, d;
     float *centroids; /* (k,d) */
     float *bias;      /* (k) added to x.c - |c|²/2 before the maximum; zeros without balance */
-    double *sizes;    /* (k) weight of its rows, under bias */
+    double *sizes;    /* (k) weight of its rows */
     uint32_t *labels; /* (n) */
     double inertia;   /* sum of weight times squared distance to the own centroid */
     double largest;   /* size of the largest over the mean size */
     unsigned iterations, repaired;
     bool converged;
-    bool balanced; /* balance was asked and holds */
+    bool met; /* sizes within balance and least (always, when neither was asked) */
 };
 
-/* x (n,d) finite, weights (n) positive or NULL.  -ERR_CONFIG: k above n or above the number of
+/* x (n,d) finite and centred (a common mean costs digits of the distances), weights (n)
+ * positive or NULL.  -ERR_CONFIG: k above n or above the number of
  * distinct rows, unless shrink. */
 int kmeans_fit(struct device *dev, const float *x, const float *weights, uint64_t n, uint32_t d,
                const struct kmeans_options *opt, const struct fit_watch *watch, struct kmeans *ret,
