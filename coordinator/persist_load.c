@@ -215,14 +215,14 @@ static int load_module(struct state *st, sqlite3_stmt *q, struct err *err)
     return 0;
 }
 
-/* Oldest first; only the last VERSIONS_KEPT are taken. */
+/* Oldest first; only the last ones are taken. */
 static int load_version(struct state *st, sqlite3_stmt *q, struct err *err)
 {
     struct job *j = NULL;
     struct module_rec *m = state_module(st, u64(q, 0), &j);
     if (m == NULL)
         return bad_row(err, "its module");
-    if (u64(q, 1) + VERSIONS_KEPT <= m->version || m->n_versions == VERSIONS_KEPT)
+    if (u64(q, 1) + m->kept <= m->version || m->n_versions == m->kept)
         return 0;
     struct version_rec *v = &m->versions[m->n_versions++];
     v->version = u64(q, 1);

@@ -367,8 +367,7 @@ static void drop_contributions(struct coordinator *co, const struct job *j,
     for (size_t i = 0; i < co->state.n_tasks; i++) {
         const struct task *t = co->state.tasks[i];
         for (size_t c = 0; t->job_id == j->id && c < t->n_contributions; c++)
-            if (t->contributions[c].module_id == m->id &&
-                t->contributions[c].base_version + VERSIONS_KEPT == m->version)
+            if (t->contributions[c].module_id == m->id && module_lets_go(m, &t->contributions[c]))
                 core_garbage(co, &t->contributions[c].blob);
     }
 }
@@ -376,13 +375,13 @@ static void drop_contributions(struct coordinator *co, const struct job *j,
 void module_adopt(struct coordinator *co, struct job *j, struct module_rec *m,
                   const struct version_rec *v)
 {
-    if (m->n_versions == VERSIONS_KEPT) {
+    if (m->n_versions == m->kept) {
         struct version_rec *old = &m->versions[0];
         core_garbage(co, &old->full);
         core_garbage(co, &old->delta);
         core_garbage(co, &old->ema);
         mem_free(old->provenance);
-        memmove(&m->versions[0], &m->versions[1], (VERSIONS_KEPT - 1) * sizeof(*m->versions));
+        memmove(&m->versions[0], &m->versions[1], (m->kept - 1) * sizeof(*m->versions));
         m->n_versions--;
     }
     m->versions[m->n_versions++] = *v;

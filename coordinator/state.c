@@ -188,6 +188,18 @@ const struct version_rec *module_version(const struct module_rec *m, uint64_t ve
     return NULL;
 }
 
+bool module_keeps(const struct module_rec *m, const struct contribution *c)
+{
+    uint64_t into = c->version ? c->version : c->base_version + 1;
+    return (c->version == 0 && !c->refused) || into + m->kept > m->version + 1;
+}
+
+bool module_lets_go(const struct module_rec *m, const struct contribution *c)
+{
+    uint64_t into = c->version ? c->version : c->base_version + 1;
+    return !module_keeps(m, c) && into + m->kept == m->version + 1;
+}
+
 /* Makes room for one more pointer. */
 static void *grow(void *items, size_t n, size_t *cap)
 {
@@ -293,6 +305,21 @@ bool job_add_bad(struct job *j, const char *shard, const char *key, const char *
     return true;
 }
 
+/* Asynchronous contributions start from versions that the others have left behind:
+ * about as many as there are replicas, twice that when some are slow. */
+static unsigned versions_kept(const struct job *j, uint32_t module)
+{
+    const struct composition *c = &j->comp;
+    uint32_t replicas = 0;
+    for (uint32_t p = 0; p < c->n_paths && j->spec.outer.async; p++)
+        for (uint32_t l = 0; l < composition_levels(c, p); l++)
+            replicas += c->paths[p].modules[l] == module ? c->paths[p].replicas : 0;
+    uint32_t want = 2 * replicas;
+    return want < VERSIONS_KEPT       ? VERSIONS_KEPT
+           : want < VERSIONS_KEPT_MAX ? want
+                                      : VERSIONS_KEPT_MAX;
+}
+
 void job_build(struct state *s, struct job *j)
 {
     const struct composition *c = &j->comp;
@@ -302,6 +329,7 @@ void job_build(struct state *s, struct job *j)
         j->modules[i].network = c->modules[i].network;
         j->modules[i].level = c->modules[i].level;
         j->modules[i].index = c->modules[i].index;
+        j->modules[i].kept = versions_kept(j, i);
     }
     j->paths = mem_alloc_array(c->n_paths, sizeof(*j->paths));
     for (uint32_t i = 0; i < c->n_paths; i++) {

@@ -4,7 +4,7 @@
  *          └─ job ─┬─ shard, class        the dataset
  *                  ├─ score, row          what partitioning and evaluation found
  *                  ├─ ledger (per partition)  every sample of every open epoch
- *                  ├─ module ── version   written once, the last VERSIONS_KEPT have blobs
+ *                  ├─ module ── version   written once, the last ones have blobs
  *                  ├─ path ── replica     where each replica's phase stands
  *                  └─ task ── contribution
  *
@@ -48,8 +48,9 @@ struct rpc_request;
 #define JOB_ROWS_MAX 1024
 #define ROW_NAME_MAX 65
 #define ROW_UNIT_MAX 17
-#define APPLIED_MAX 64 /* verdicts that wait for one worker */
-#define VERSIONS_KEPT 4
+#define APPLIED_MAX 64  /* verdicts that wait for one worker */
+#define VERSIONS_KEPT 4 /* of a module; more where contributions may start from older ones */
+#define VERSIONS_KEPT_MAX 32
 #define NAME_MAX_BYTES 65
 #define REASON_MAX 256
 
@@ -143,7 +144,10 @@ enum task_state {
 struct contribution {
     uint64_t module_id, base_version;
     struct blob_ref blob;
-    bool refused; /* by the check of the outer step */
+    bool refused;       /* by the check of the outer step, or it came too late */
+    uint64_t samples;   /* behind it */
+    uint64_t worker_id; /* who sent it */
+    uint64_t version;   /* that it went into; 0: none yet */
 };
 
 /* What a SAMPLE or EVAL task runs with. */
@@ -190,6 +194,7 @@ struct task {
     uint32_t steps;
     uint64_t samples;
     float loss_first, loss_last, loss_mean, seconds;
+    uint64_t waited_ms; /* of it, for the network */
     int64_t made_unix_ms, ended_unix_ms;
     uint64_t ready_ms;                         /* (m) since when it may be leased */
     uint64_t leased_ms, progress_ms, ended_ms; /* (m) */
@@ -274,8 +279,11 @@ struct module_rec {
     uint32_t network, level, index;
     uint64_t version; /* newest; meaningful when n_versions > 0 */
     uint64_t params;
-    struct version_rec versions[VERSIONS_KEPT]; /* oldest first */
+    struct version_rec versions[VERSIONS_KEPT_MAX]; /* oldest first */
     unsigned n_versions;
+    unsigned kept; /* so many versions at most, from the composition */
+    /* Contributions folded, and how many versions older than the newest they began. */
+    uint64_t folded, stale_sum, stale_max;
     uint64_t outer_task;           /* (m) the OUTER task that runs now; 0: none */
     uint64_t retry_ms;             /* (m) no outer step before it */
     uint32_t outer_failures;       /* (m) in a row */
@@ -306,12 +314,21 @@ struct eval_rec {
     float loss;            /* NAN: never evaluated */
 };
 
+/* What some phases add up to. */
+struct phase_sum {
+    uint32_t phases;
+    uint64_t samples, steps;
+    double loss, weight; /* sum of loss * samples; of samples that have a loss */
+};
+
 struct path_rec {
     uint32_t round;    /* phase that runs; == rounds planned: finished */
     bool ready;        /* the phase's tasks exist */
     uint64_t ready_ms; /* (m) since when */
     int64_t ready_unix_ms;
     uint64_t bytes_up, bytes_down; /* params, of the current round */
+    uint64_t phases;               /* async: applied so far; round is this over the replicas */
+    struct phase_sum sum;          /* (m) async: of the phases since the last round */
     struct replica_rec *replicas;  /* composition.paths[i].replicas of them */
     struct eval_rec eval;
     struct best_module *best; /* by level; NULL: none, or the job does not stop early */
@@ -384,6 +401,7 @@ struct job {
     uint64_t bytes_up, bytes_down, shard_bytes_down;
     uint64_t steps_done;     /* inner steps of all accepted phases */
     uint64_t phases_done;    /* accepted phases */
+    uint64_t waited_ms;      /* for the network, within those */
     float loss, eval_loss;   /* newest; NAN */
     uint64_t phase_gaps[32]; /* (m) ms between progress of phases, ring */
     unsigned n_phase_gaps;
@@ -438,6 +456,10 @@ struct task *state_task(const struct state *s, uint64_t id);
 struct module_rec *state_module(const struct state *s, uint64_t id, struct job **ret_job);
 struct module_rec *job_module(const struct job *j, uint64_t id);
 const struct version_rec *module_version(const struct module_rec *m, uint64_t version);
+/* May the contribution still go into a version, or did it go into one that is kept? */
+bool module_keeps(const struct module_rec *m, const struct contribution *c);
+/* Was it kept until the newest version came? */
+bool module_lets_go(const struct module_rec *m, const struct contribution *c);
 
 /* New records, zeroed but for the id (0: the next one; else as loaded, larger
  * than all before it) and in the table.  NULL at the table's maximum. */
