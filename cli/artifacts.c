@@ -7,12 +7,12 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "cli/export.h"
 #include "cli/loss_svg.h"
 #include "cli/merge.h"
 #include "common/base/buf.h"
 #include "common/base/file.h"
 #include "common/base/hash.h"
-#include "common/base/job.h"
 #include "common/base/mem.h"
 #include "common/base/str.h"
 #include "common/net/transfer.h"
@@ -175,44 +175,6 @@ int artifacts_samples(struct cli *cli, uint64_t job, const char *dir, struct err
 
 /* ---- the model ---- */
 
-static json_t *class_names(const json_t *job)
-{
-    json_t *names = json_array();
-    const json_t *item;
-    size_t i;
-    json_array_foreach(json_object_get(job, "classes"), i, item)
-        json_array_append_new(names, json_string(cli_str(item, "name", "")));
-    return names;
-}
-
-/* config.json: what a program needs to build the model, out of the job file. */
-static int write_config(const json_t *job, const char *dir, bool ema, struct err *err)
-{
-    struct job_spec spec;
-    const char *text = cli_str(job, "spec", "");
-
-    int rc = job_parse(text, strlen(text), "the job", &spec, err);
-    if (rc < 0)
-        return rc;
-    json_t *classes = class_names(job);
-    json_t *config = json_pack(
-        "{s:s,s:s,s:i,s:i,s:i,s:i,s:i,s:i,s:f,s:i,s:o,s:b,s:s,s:s,s:b,s:I}", "model_type", "DiT",
-        "job", spec.name, "image_size", spec.data.image_size, "patch_size", spec.model.patch,
-        "in_channels", JOB_CHANNELS, "hidden_size", spec.model.dim, "depth", spec.model.depth,
-        "num_heads", spec.model.heads, "mlp_ratio", spec.model.mlp_ratio, "num_classes",
-        (int)json_array_size(classes), "classes", classes, "learn_sigma", 0, "objective",
-        "rectified flow: the model predicts velocity eps - x0 at x_t = (1 - t) x0 + t eps",
-        "timestep", "1000 * t", "ema", (int)ema, "round", (json_int_t)cli_int(job, "round", 0));
-    char *path = file_join(dir, "config.json");
-    char *out = json_dumps(config, JSON_INDENT(2));
-    rc = file_write_atomic(path, out, strlen(out), 0644, err);
-    free(out);
-    mem_free(path);
-    json_decref(config);
-    job_release(&spec);
-    return rc;
-}
-
 /* The first module of each level: its newest blob of the wanted kind. */
 static size_t choose_blobs(const json_t *modules, bool ema, const char *blobs[LEVELS_MAX])
 {
@@ -280,7 +242,7 @@ int artifacts_model(struct cli *cli, uint64_t job, bool ema, const char *dir, st
     if (rc == 0)
         rc = download_levels(cli, modules, ema, dir, err);
     if (rc == 0)
-        rc = write_config(about, dir, ema, err);
+        rc = export_write(cli, about, dir, ema, err);
     json_decref(about);
     json_decref(modules);
     return rc;

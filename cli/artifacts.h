@@ -14,7 +14,7 @@ int artifacts_metrics(struct cli *cli, uint64_t job, const char *dir, struct err
 /* The newest grid of samples as DIR/samples.png; -ERR_NOTFOUND when there is none. */
 int artifacts_samples(struct cli *cli, uint64_t job, const char *dir, struct err *err);
 
-/* DIR/model.safetensors and DIR/config.json.  `ema`: the average of the outer
+/* DIR/model.safetensors and what cli/export.h names.  `ema`: the average of the outer
  * weights, else the newest version.  DIR is made when missing. */
 int artifacts_model(struct cli *cli, uint64_t job, bool ema, const char *dir, struct err *err);
 

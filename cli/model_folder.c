@@ -1,0 +1,377 @@
+#include "cli/model_folder.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <jansson.h>
+
+#include "cli/cli.h"
+#include "common/base/err.h"
+#include "common/base/file.h"
+#include "common/base/mem.h"
+#include "common/base/st.h"
+#include "common/base/tokenizer.h"
+
+#define CONFIG_MAX (1u << 20)
+#define FREQUENCIES 256 /* of a dit's time embedding */
+
+char *model_folder_weights(const char *dir)
+{
+    return file_join(dir, "model.safetensors");
+}
+
+/* ---- config.json ---- */
+
+/* One number of config.json against the job's. */
+struct wanted {
+    const char *key;  /* in config.json */
+    const char *ours; /* in the job file */
+    double value;
+    double absent; /* what config.json means when it does not say; NAN: must be there */
+};
+
+static int check_number(const char *dir, const json_t *config, const struct wanted *w,
+                        struct err *err)
+{
+    const double got = cli_num(config, w->key, w->absent);
+    if (isnan(got))
+        return err_set(err, -ERR_CONFIG, "%s/config.json has no %s, which %s is compared with", dir,
+                       w->key, w->ours);
+    if (fabs(got - w->value) > 1e-9 * fabs(w->value))
+        return err_set(err, -ERR_CONFIG, "%s/config.json says %s %g, but the job's %s is %g", dir,
+                       w->key, got, w->ours, w->value);
+    return 0;
+}
+
+static int check_numbers(const char *dir, const json_t *config, const struct wanted *w, size_t n,
+                         struct err *err)
+{
+    int rc = 0;
+    for (size_t i = 0; i < n && rc == 0; i++)
+        rc = check_number(dir, config, &w[i], err);
+    return rc;
+}
+
+static int check_kind(const char *dir, const json_t *config, const char *want, struct err *err)
+{
+    const char *kind = cli_str(config, "model_type", "");
+    if (strcmp(kind, want) != 0)
+        return err_set(err, -ERR_CONFIG,
+                       "%s/config.json is of a model of type '%s'; the job's model needs '%s'", dir,
+                       kind, want);
+    return 0;
+}
+
+static int check_dit(const char *dir, const json_t *config, const struct job_spec *spec,
+                     uint64_t classes, struct err *err)
+{
+    const struct job_model *m = &spec->model;
+    const struct wanted wanted[] = {
+        {"image_size", "data.image_size", spec->data.image_size, NAN},
+        {"patch_size", "model.patch", m->patch, NAN},
+        {"hidden_size", "model.dim", m->dim, NAN},
+        {"depth", "model.depth", m->depth, NAN},
+        {"num_heads", "model.heads", m->heads, NAN},
+        {"mlp_ratio", "model.mlp_ratio", m->mlp_ratio, 4},
+        {"num_classes", "number of classes", (double)classes, NAN},
+    };
+    int rc = check_kind(dir, config, "DiT", err);
+    size_t n = sizeof wanted / sizeof *wanted - (classes == 0);
+    return rc == 0 ? check_numbers(dir, config, wanted, n, err) : rc;
+}
+
+/* The base of the rotary positions, where old and new configurations have it. */
+static double rope_theta(const json_t *config)
+{
+    const json_t *rope = json_object_get(config, "rope_parameters");
+    return cli_num(rope, "rope_theta", cli_num(config, "rope_theta", 10000));
+}
+
+/* What a LlamaForCausalLM may have and our decoder has not. */
+static int check_llama_variants(const char *dir, const json_t *config, struct err *err)
+{
+    const char *act = cli_str(config, "hidden_act", "silu");
+    if (strcmp(act, "silu") != 0 && strcmp(act, "swish") != 0)
+        return err_set(err, -ERR_CONFIG, "%s/config.json has hidden_act '%s'; only silu is known",
+                       dir, act);
+    if (json_is_true(json_object_get(config, "attention_bias")) ||
+        json_is_true(json_object_get(config, "mlp_bias")))
+        return err_set(err, -ERR_CONFIG,
+                       "%s/config.json has attention_bias or mlp_bias; layers with biases are not "
+                       "known",
+                       dir);
+    const json_t *scaling = json_object_get(config, "rope_scaling");
+    if (!json_is_object(scaling))
+        scaling = json_object_get(config, "rope_parameters");
+    const char *type = cli_str(scaling, "rope_type", cli_str(scaling, "type", "default"));
+    if (strcmp(type, "default") != 0)
+        return err_set(err, -ERR_CONFIG,
+                       "%s/config.json scales its rotary positions by '%s'; only plain ones are "
+                       "known",
+                       dir, type);
+    return 0;
+}
+
+static int check_vocabulary(const char *dir, const json_t *config, const struct job_spec *spec,
+                            const struct tokenizer *t, struct err *err)
+{
+    const int64_t theirs = cli_int(config, "vocab_size", 0);
+    if (theirs != (int64_t)tokenizer_vocab(t))
+        return err_set(err, -ERR_CONFIG,
+                       "%s/config.json has a vocabulary of %lld, but %s has %u tokens: set "
+                       "data.tokenizer to the tokenizer.json that the model was trained with",
+                       dir, (long long)theirs,
+                       spec->data.tokenizer ? spec->data.tokenizer : "the job's byte tokenizer",
+                       tokenizer_vocab(t));
+    return 0;
+}
+
+static int check_llama(const char *dir, const json_t *config, const struct job_spec *spec,
+                       const struct tokenizer *t, struct err *err)
+{
+    const struct job_model *m = &spec->model;
+    const struct wanted wanted[] = {
+        {"hidden_size", "model.dim", m->dim, NAN},
+        {"num_hidden_layers", "model.depth", m->depth, NAN},
+        {"num_attention_heads", "model.heads", m->heads, NAN},
+        {"num_key_value_heads", "model.kv_heads", m->kv_heads, m->heads},
+        {"head_dim", "model.dim / model.heads", m->dim / m->heads, m->dim / m->heads},
+        {"intermediate_size", "model.ffn", m->ffn, NAN},
+        {"rms_norm_eps", "model.norm_eps", m->norm_eps, 1e-6},
+    };
+    int rc = check_kind(dir, config, "llama", err);
+    if (rc == 0)
+        rc = check_numbers(dir, config, wanted, sizeof wanted / sizeof *wanted, err);
+    if (rc < 0)
+        return rc;
+    const double theta = rope_theta(config);
+    if (fabs(theta - m->rope_theta) > 1e-9 * theta)
+        return err_set(err, -ERR_CONFIG,
+                       "%s/config.json says rope_theta %g, but the job's model.rope_theta is %g",
+                       dir, theta, m->rope_theta);
+    const bool tied = json_is_true(json_object_get(config, "tie_word_embeddings"));
+    if (tied != m->tied)
+        return err_set(err, -ERR_CONFIG,
+                       "%s/config.json says tie_word_embeddings %s, but the job's model.tied is %s",
+                       dir, tied ? "true" : "false", m->tied ? "true" : "false");
+    rc = check_llama_variants(dir, config, err);
+    return rc == 0 ? check_vocabulary(dir, config, spec, t, err) : rc;
+}
+
+/* ---- tokenizer.json ---- */
+
+static bool same_token(const struct tokenizer *a, const struct tokenizer *b, uint32_t id)
+{
+    size_t n, k;
+    const uint8_t *p = tokenizer_piece(a, id, &n), *q = tokenizer_piece(b, id, &k);
+    if (tokenizer_is_special(a, id) && tokenizer_is_special(b, id))
+        return true; /* byte tokens give no text to their end */
+    return n == k && (n == 0 || memcmp(p, q, n) == 0);
+}
+
+/* The folder's own tokenizer, if it has one, must be the job's. */
+static int check_tokenizer(const char *dir, const struct tokenizer *ours, struct err *err)
+{
+    char *path = file_join(dir, "tokenizer.json");
+    struct tokenizer *theirs = NULL;
+    int rc = 0;
+
+    if (file_exists(path)) {
+        rc = tokenizer_open(path, &theirs, err);
+        for (uint32_t id = 0; rc == 0 && id < tokenizer_vocab(ours); id++) {
+            if (!same_token(theirs, ours, id))
+                rc = err_set(err, -ERR_CONFIG,
+                             "token %u of %s is another one than in the job's tokenizer: set "
+                             "data.tokenizer to this file",
+                             id, path);
+        }
+    }
+    tokenizer_free(theirs);
+    mem_free(path);
+    return rc;
+}
+
+/* ---- model.safetensors ---- */
+
+struct tensors {
+    const char *path;
+    const struct st *st;
+    size_t seen;
+    struct err *err;
+    int rc; /* of the first that does not fit */
+};
+
+#define SHAPE_TEXT 192
+
+/* "(32, 64)" */
+static const char *shape_text(const uint64_t *shape, unsigned rank, char out[SHAPE_TEXT])
+{
+    int at = snprintf(out, SHAPE_TEXT, "(");
+    for (unsigned i = 0; i < rank; i++)
+        at += snprintf(out + at, SHAPE_TEXT - (size_t)at, "%s%llu", i ? ", " : "",
+                       (unsigned long long)shape[i]);
+    (void)snprintf(out + at, SHAPE_TEXT - (size_t)at, ")");
+    return out;
+}
+
+static void expect(struct tensors *t, const char *name, unsigned rank, const int64_t shape[4])
+{
+    if (t->rc < 0)
+        return;
+    const struct st_tensor *found = st_find(t->st, name);
+    if (!found) {
+        t->rc = err_set(t->err, -ERR_CONFIG, "%s has no tensor %s", t->path, name);
+        return;
+    }
+    t->seen++;
+    bool fits = found->rank == rank;
+    for (unsigned i = 0; fits && i < rank; i++)
+        fits = found->shape[i] == (uint64_t)shape[i];
+    if (!fits) {
+        char got[SHAPE_TEXT], want[SHAPE_TEXT];
+        uint64_t wanted[ST_RANK_MAX] = {0};
+        for (unsigned i = 0; i < rank; i++)
+            wanted[i] = (uint64_t)shape[i];
+        t->rc = err_set(t->err, -ERR_CONFIG, "%s: %s is %s, but the job's model wants %s", t->path,
+                        name, shape_text(found->shape, found->rank, got),
+                        shape_text(wanted, rank, want));
+    } else if (found->dtype != ST_F32 && found->dtype != ST_BF16 && found->dtype != ST_F16) {
+        t->rc = err_set(t->err, -ERR_CONFIG, "%s: %s is %s; F32, BF16 and F16 are known", t->path,
+                        name, st_dtype_name(found->dtype));
+    }
+}
+
+static void expect_linear(struct tensors *t, const char *prefix, const char *layer, bool bias,
+                          int64_t out, int64_t in)
+{
+    char name[ST_NAME_MAX];
+    (void)snprintf(name, sizeof name, "%s%s.weight", prefix, layer);
+    expect(t, name, 2, (int64_t[4]){out, in});
+    if (!bias)
+        return;
+    (void)snprintf(name, sizeof name, "%s%s.bias", prefix, layer);
+    expect(t, name, 1, (int64_t[4]){out});
+}
+
+static void expect_llama(struct tensors *t, const struct job_model *m, int64_t vocab)
+{
+    const int64_t C = m->dim, kv = (int64_t)(m->dim / m->heads) * m->kv_heads;
+
+    expect(t, "model.embed_tokens.weight", 2, (int64_t[4]){vocab, C});
+    for (int b = 0; b < m->depth; b++) {
+        char prefix[48], name[96];
+        (void)snprintf(prefix, sizeof prefix, "model.layers.%d.", b);
+        (void)snprintf(name, sizeof name, "%sinput_layernorm.weight", prefix);
+        expect(t, name, 1, (int64_t[4]){C});
+        (void)snprintf(name, sizeof name, "%spost_attention_layernorm.weight", prefix);
+        expect(t, name, 1, (int64_t[4]){C});
+        expect_linear(t, prefix, "self_attn.q_proj", false, C, C);
+        expect_linear(t, prefix, "self_attn.k_proj", false, kv, C);
+        expect_linear(t, prefix, "self_attn.v_proj", false, kv, C);
+        expect_linear(t, prefix, "self_attn.o_proj", false, C, C);
+        expect_linear(t, prefix, "mlp.gate_proj", false, m->ffn, C);
+        expect_linear(t, prefix, "mlp.up_proj", false, m->ffn, C);
+        expect_linear(t, prefix, "mlp.down_proj", false, C, m->ffn);
+    }
+    expect(t, "model.norm.weight", 1, (int64_t[4]){C});
+    if (!m->tied)
+        expect(t, "lm_head.weight", 2, (int64_t[4]){vocab, C});
+}
+
+static void expect_dit(struct tensors *t, const struct job_model *m, uint64_t classes)
+{
+    const int64_t C = m->dim, M = (int64_t)(m->dim * m->mlp_ratio);
+
+    expect(t, "x_embedder.proj.weight", 4, (int64_t[4]){C, JOB_CHANNELS, m->patch, m->patch});
+    expect(t, "x_embedder.proj.bias", 1, (int64_t[4]){C});
+    expect_linear(t, "t_embedder.mlp.", "0", true, C, FREQUENCIES);
+    expect_linear(t, "t_embedder.mlp.", "2", true, C, C);
+    if (classes > 0)
+        expect(t, "y_embedder.embedding_table.weight", 2, (int64_t[4]){(int64_t)classes + 1, C});
+    else
+        t->seen++;
+    for (int b = 0; b < m->depth; b++) {
+        char prefix[32];
+        (void)snprintf(prefix, sizeof prefix, "blocks.%d.", b);
+        expect_linear(t, prefix, "attn.qkv", true, 3 * C, C);
+        expect_linear(t, prefix, "attn.proj", true, C, C);
+        expect_linear(t, prefix, "mlp.fc1", true, M, C);
+        expect_linear(t, prefix, "mlp.fc2", true, C, M);
+        expect_linear(t, prefix, "adaLN_modulation.1", true, 6 * C, C);
+    }
+    expect_linear(t, "final_layer.", "linear", true, (int64_t)m->patch * m->patch * JOB_CHANNELS,
+                  C);
+    expect_linear(t, "final_layer.", "adaLN_modulation.1", true, 2 * C, C);
+}
+
+static int check_tensors(const char *dir, const struct job_spec *spec,
+                         const struct model_folder_facts *facts, struct err *err)
+{
+    char *path = model_folder_weights(dir);
+    char *index = file_join(dir, "model.safetensors.index.json");
+    struct st st = {0};
+    int rc = 0;
+
+    if (!file_exists(path) && file_exists(index))
+        rc = err_set(err, -ERR_CONFIG,
+                     "%s is in several files; save it as one, with save_pretrained(..., "
+                     "max_shard_size=\"1TB\")",
+                     dir);
+    if (rc == 0)
+        rc = st_open(path, &st, err);
+    struct tensors t = {.path = path, .st = &st, .err = err, .rc = rc};
+    if (spec->model.type == JOB_MODEL_LLAMA)
+        expect_llama(&t, &spec->model, tokenizer_vocab(facts->tokenizer));
+    else
+        expect_dit(&t, &spec->model, facts->classes);
+    if (t.rc == 0 && t.seen != st.n_tensors)
+        t.rc = err_set(err, -ERR_CONFIG, "%s has %zu tensors, but the job's model has %zu", path,
+                       st.n_tensors, t.seen);
+    st_release(&st);
+    mem_free(index);
+    mem_free(path);
+    return t.rc;
+}
+
+/* ---- all of it ---- */
+
+static int read_config(const char *dir, json_t **ret, struct err *err)
+{
+    char *path = file_join(dir, "config.json");
+    struct buf text = {0};
+    json_error_t why;
+    int rc = file_read(path, CONFIG_MAX, &text, err);
+    if (rc == 0) {
+        *ret = json_loads(buf_str(&text), 0, &why);
+        if (!json_is_object(*ret))
+            rc = err_set(err, -ERR_CONFIG, "%s:%d: %s", path, why.line,
+                         *ret ? "not a JSON object" : why.text);
+    }
+    buf_release(&text);
+    mem_free(path);
+    return rc;
+}
+
+int model_folder_check(const char *dir, const struct job_spec *spec,
+                       const struct model_folder_facts *facts, struct err *err)
+{
+    const bool text = spec->model.type == JOB_MODEL_LLAMA;
+    json_t *config = NULL;
+    int rc = read_config(dir, &config, err);
+    if (rc == 0)
+        rc = text ? check_llama(dir, config, spec, facts->tokenizer, err)
+                  : check_dit(dir, config, spec, facts->classes, err);
+    if (rc == 0 && text)
+        rc = check_tokenizer(dir, facts->tokenizer, err);
+    if (rc == 0)
+        rc = check_tensors(dir, spec, facts, err);
+    json_decref(config);
+    if (rc < 0) {
+        (void)err_wrap(err, "model.warm_start");
+        err->code = -ERR_CONFIG;
+        return -ERR_CONFIG;
+    }
+    return 0;
+}

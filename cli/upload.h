@@ -1,0 +1,22 @@
+/* Files on their way to the coordinator's blob store. */
+#ifndef CLI_UPLOAD_H
+#define CLI_UPLOAD_H
+
+#include <stdint.h>
+
+#include <jansson.h>
+
+#include "common/base/hash.h"
+
+struct cli;
+struct err;
+
+/* Sends the file unless a blob with this hash is there already; *ret_sent (may be NULL)
+ * is the bytes that travelled.  `what` ("a shard") is for messages. */
+int upload_blob(struct cli *cli, const char *path, const uint8_t sha256[HASH_BYTES], uint64_t size,
+                const char *what, uint64_t *ret_sent, struct err *err);
+
+/* Hashes and sends a file; *ret = {"sha256", "size"}, owned by the caller. */
+int upload_file(struct cli *cli, const char *path, const char *what, json_t **ret, struct err *err);
+
+#endif
