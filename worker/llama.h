@@ -34,6 +34,7 @@ extern const struct net_ops llama_net_ops;
 
 /* The decoder behind a net; NULL: a net of another kind. */
 struct llama *llama_of(struct net *net);
+const struct model *llama_model(const struct llama *l);
 
 /* Losses of a batch are net_loss (log-probabilities with the sign turned), states
  * net_hidden.  This one is for tests and for those who look: logits (rows, seq, vocab). */

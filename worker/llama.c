@@ -1,0 +1,310 @@
+#include "worker/llama.h"
+
+#include <errno.h>
+#include <limits.h>
+
+#include "common/base/err.h"
+#include "common/base/mem.h"
+#include "worker/llama_impl.h"
+
+#define SLICE_BYTES (64u << 20) /* of logits at a time */
+#define SLICE_LEAST 64
+
+/* ---- memory ---- */
+
+/* What one block computes on its way.  In NET_FORWARD and NET_RECOMPUTE all blocks
+ * share this memory. */
+static void plan_scratch(struct llama *l, struct llama_block *b, uint64_t rows)
+{
+    const uint64_t e = dtype_bytes(l->dt), C = (uint64_t)l->C, M = (uint64_t)l->M;
+    struct arena *a = &l->arena;
+    const bool train = l->net.opt.mode != NET_FORWARD;
+
+    arena_add(a, &b->rstd1, rows * sizeof(float));
+    arena_add(a, &b->h1, rows * C * e);
+    arena_add(a, &b->qkv, rows * (uint64_t)llama_qkv_width(l) * e);
+    arena_add(a, &b->o, rows * C * e);
+    if (train) {
+        arena_add(a, &b->lse, rows * (uint64_t)l->H * sizeof(float));
+        arena_add(a, &b->x2, rows * C * sizeof(float)); /* else x1, in place */
+    }
+    arena_add(a, &b->rstd2, rows * sizeof(float));
+    arena_add(a, &b->h2, rows * C * e);
+    arena_add(a, &b->gu, rows * 2 * M * e);
+    arena_add(a, &b->act, rows * M * e);
+}
+
+static void plan_blocks(struct llama *l, int depth, uint64_t rows)
+{
+    struct arena *a = &l->arena;
+    const uint64_t start = arena_mark(a);
+
+    for (int i = 0; i < depth; i++) {
+        if (l->net.opt.mode != NET_TRAIN)
+            arena_reset(a, start);
+        plan_scratch(l, &l->blocks[i], rows);
+    }
+    const uint64_t shared = arena_mark(a);
+    for (int i = 0; i < depth; i++) {
+        if (l->net.opt.mode == NET_FORWARD)
+            arena_reset(a, shared);
+        arena_add(a, &l->blocks[i].x1, rows * (uint64_t)l->C * sizeof(float));
+    }
+}
+
+static void plan_backward(struct llama *l, uint64_t rows)
+{
+    const uint64_t e = dtype_bytes(l->dt), C = (uint64_t)l->C, M = (uint64_t)l->M;
+    const uint64_t qkv = (uint64_t)llama_qkv_width(l), wide = 2 * M > qkv ? 2 * M : qkv;
+    struct arena *a = &l->arena;
+
+    if (l->dt != DT_F32)
+        arena_add(a, &l->dlogits, (uint64_t)l->slice * (uint64_t)l->V * e);
+    arena_add(a, &l->dx, rows * C * sizeof(float));
+    arena_add(a, &l->dh, rows * C * e);
+    arena_add(a, &l->dy, rows * C * e);
+    arena_add(a, &l->dwide, rows * wide * e);
+    arena_add(a, &l->dact, rows * M * e);
+}
+
+static int64_t slice_rows(int64_t rows, int vocab)
+{
+    int64_t n = SLICE_BYTES / (int64_t)sizeof(float) / vocab / SLICE_LEAST * SLICE_LEAST;
+    if (n < SLICE_LEAST)
+        n = SLICE_LEAST;
+    return n < rows ? n : rows;
+}
+
+/* Sizes and plan, no device memory yet.  -ENOMEM. */
+static int init_sizes(struct llama *l, const struct model *m, const struct net_options *opt,
+                      enum dtype dt)
+{
+    const struct model_spec *s = &m->spec;
+    const uint64_t rows = (uint64_t)opt->batch * (uint64_t)s->context;
+    struct arena *a = &l->arena;
+
+    l->net.opt = *opt;
+    l->dt = dt;
+    l->C = s->dim;
+    l->H = s->heads;
+    l->K = s->kv_heads;
+    l->D = s->dim / s->heads;
+    l->M = s->mlp;
+    l->V = s->vocab;
+    l->head = model_llama_head(s);
+    l->slice = slice_rows((int64_t)rows, s->vocab);
+    l->blocks = mem_try_array((size_t)s->depth, sizeof *l->blocks);
+    if (!l->blocks)
+        return -ENOMEM;
+
+    const uint64_t C = (uint64_t)l->C;
+    arena_add(a, &l->d_tokens, rows * sizeof(int32_t));
+    arena_add(a, &l->d_start, rows * sizeof(int32_t));
+    arena_add(a, &l->d_pos, rows * sizeof(int32_t));
+    arena_add(a, &l->d_target, rows * sizeof(int32_t));
+    plan_blocks(l, s->depth, rows);
+    arena_add(a, &l->y, rows * C * dtype_bytes(dt));
+    arena_add(a, &l->xf, rows * C * sizeof(float));
+    arena_add(a, &l->rstd_f, rows * sizeof(float));
+    arena_add(a, &l->hf, rows * C * dtype_bytes(dt));
+    arena_add(a, &l->logits, (uint64_t)l->slice * (uint64_t)l->V * sizeof(float));
+    arena_add(a, &l->loss, rows * sizeof(float));
+    if (opt->mode != NET_FORWARD)
+        plan_backward(l, rows);
+    return 0;
+}
+
+static uint64_t llama_bytes(const struct model *m, const struct net_options *opt, enum dtype dt)
+{
+    struct llama l = {0};
+    uint64_t bytes = init_sizes(&l, m, opt, dt) == 0 ? arena_bytes(&l.arena) : 0;
+    mem_free(l.blocks);
+    mem_free(l.arena.slots);
+    return bytes;
+}
+
+/* ---- life ---- */
+
+static void llama_free(struct net *n)
+{
+    struct llama *l = (struct llama *)(void *)n;
+    if (l->dev)
+        arena_free(&l->arena, l->dev);
+    weights_release(&l->weights);
+    mem_free(l->inputs);
+    mem_free(l->blocks);
+    mem_free(l);
+}
+
+/* One product for q, k and v, and one for gate and up. */
+static bool adjacent(const struct model *m, int first, int n)
+{
+    const struct model_tensor *t = m->tensors + first;
+    for (int i = 1; i < n; i++) {
+        if (t[i].offset != t[i - 1].offset + t[i - 1].count)
+            return false;
+    }
+    return true;
+}
+
+static int check(const struct model *m, const struct net_options *opt, struct err *err)
+{
+    const struct model_spec *s = &m->spec;
+    if (opt->batch < 1 || (int64_t)opt->batch * s->context > INT_MAX)
+        return err_set(err, -EINVAL, "a batch of %d rows of %d tokens", opt->batch, s->context);
+    for (int b = 0; b < s->depth; b++) {
+        if (!adjacent(m, model_llama_block(b, L_Q), 3) ||
+            !adjacent(m, model_llama_block(b, L_GATE), 2))
+            return err_set(err, -ERR_CONFIG,
+                           "model.dim / model.heads (%d) and model.ffn (%d) must be multiples of 4",
+                           s->dim / s->heads, s->mlp);
+    }
+    return 0;
+}
+
+static int llama_make(struct device *dev, const struct model *m, const struct net_options *opt,
+                      struct net **ret, struct err *err)
+{
+    int rc = check(m, opt, err);
+    if (rc < 0)
+        return rc;
+    struct llama *l = mem_try_zero(sizeof *l);
+    if (!l)
+        return err_set(err, -ENOMEM, "no memory for a model");
+    l->net.ops = &llama_net_ops;
+    l->net.weights = &l->weights;
+    rc = init_sizes(l, m, opt, net_dtype(dev, opt->precision));
+    l->inputs = mem_try_array((size_t)opt->batch * (size_t)m->spec.context, sizeof *l->inputs);
+    if (rc < 0 || !l->inputs)
+        rc = err_set(err, -ENOMEM, "no memory for a model of %d blocks", m->spec.depth);
+    if (rc == 0)
+        rc = weights_init(&l->weights, dev, m, l->dt, opt->mode != NET_FORWARD, err);
+    if (rc == 0) {
+        l->dev = dev;
+        l->ops = dev->ops;
+        l->stream = l->weights.stream;
+        rc = arena_alloc(&l->arena, dev, err);
+    }
+    if (rc < 0) {
+        if (!l->dev)
+            mem_free(l->arena.slots);
+        llama_free(&l->net);
+        return rc;
+    }
+    for (int i = 0; opt->mode == NET_FORWARD && i < m->spec.depth; i++)
+        l->blocks[i].x2 = l->blocks[i].x1;
+    if (l->dt == DT_F32)
+        l->dlogits = l->logits;
+    *ret = &l->net;
+    return 0;
+}
+
+struct llama *llama_of(struct net *net)
+{
+    return net->ops == &llama_net_ops ? (struct llama *)(void *)net : NULL;
+}
+
+const struct model *llama_model(const struct llama *l)
+{
+    return l->weights.m;
+}
+
+/* ---- batches ---- */
+
+int llama_load(struct llama *l, const struct net_batch *b, struct llama_shape *ret, struct err *err)
+{
+    const struct model_spec *s = &l->weights.m->spec;
+    if (b->count < 1 || b->count > (unsigned)l->net.opt.batch || b->seq < 1 ||
+        b->seq > (unsigned)s->context || !b->tokens)
+        return err_set(err, -EINVAL, "%u rows of %u tokens in a model made for %d of %d", b->count,
+                       b->seq, l->net.opt.batch, s->context);
+    struct llama_shape shape = {.B = (int)b->count, .T = (int)b->seq};
+    const size_t rows = (size_t)b->count * b->seq, bytes = rows * sizeof(int32_t);
+    shape.rows = (int64_t)rows;
+    for (size_t i = 0; i < rows; i++) {
+        const int32_t token = b->tokens[i / b->seq * (b->seq + 1) + i % b->seq];
+        if (token < 0 || token >= l->V || b->target[i] >= l->V)
+            return err_set(err, -ERR_FORMAT,
+                           "row %zu, position %zu: token %d is not below the vocabulary of %d",
+                           i / b->seq, i % b->seq, (int)(token < l->V ? b->target[i] : token),
+                           l->V);
+        l->inputs[i] = token;
+    }
+    const struct {
+        void *to;
+        const void *from;
+    } copies[] = {{l->d_tokens, l->inputs},
+                  {l->d_start, b->start},
+                  {l->d_pos, b->pos},
+                  {l->d_target, b->target}};
+    for (size_t i = 0; i < sizeof copies / sizeof *copies; i++)
+        llama_op(
+            l, l->ops->copy(l->dev, copies[i].to, copies[i].from, bytes, COPY_TO_DEVICE, l->stream),
+            "copying tokens");
+    *ret = shape;
+    return 0;
+}
+
+static int llama_loss(struct net *n, const struct net_batch *b, bool first, float grad_scale,
+                      bool backward, struct net_result *ret, struct err *err)
+{
+    struct llama *l = (struct llama *)(void *)n;
+    struct llama_shape s;
+    if (backward && n->opt.mode == NET_FORWARD)
+        return err_set(err, -EINVAL, "gradients of a model made forward only");
+    int rc = llama_load(l, b, &s, err);
+    if (rc < 0)
+        return rc;
+    llama_run(l, &s);
+    if (backward && first)
+        weights_zero_grads(&l->weights);
+    llama_head(l, &s, grad_scale, backward, first);
+    if (backward)
+        llama_backward(l, &s, first);
+    if (ret->losses)
+        llama_op(l,
+                 l->ops->copy(l->dev, ret->losses, l->loss, (size_t)s.rows * sizeof *l->loss,
+                              COPY_FROM_DEVICE, l->stream),
+                 "copying losses");
+    return weights_sync(&l->weights, err);
+}
+
+static int llama_hidden(struct net *n, const struct net_batch *b, struct net_hidden *ret,
+                        struct err *err)
+{
+    struct llama *l = (struct llama *)(void *)n;
+    struct llama_shape s;
+    int rc = llama_load(l, b, &s, err);
+    if (rc < 0)
+        return rc;
+    llama_run(l, &s);
+    *ret = (struct net_hidden){.x = l->hf, .dt = l->dt, .T = s.T, .C = l->C};
+    return weights_sync(&l->weights, err);
+}
+
+int llama_logits(struct llama *l, const struct net_batch *b, float *logits, struct err *err)
+{
+    struct llama_shape s;
+    int rc = llama_load(l, b, &s, err);
+    if (rc < 0)
+        return rc;
+    llama_run(l, &s);
+    for (int64_t from = 0; from < s.rows; from += l->slice) {
+        const int64_t n = s.rows - from < l->slice ? s.rows - from : l->slice;
+        llama_head_logits(l, from, n);
+        llama_op(l,
+                 l->ops->copy(l->dev, logits + from * l->V, l->logits,
+                              (size_t)(n * l->V) * sizeof *logits, COPY_FROM_DEVICE, l->stream),
+                 "copying logits");
+    }
+    return weights_sync(&l->weights, err);
+}
+
+const struct net_ops llama_net_ops = {
+    .name = "llama",
+    .bytes = llama_bytes,
+    .make = llama_make,
+    .free = llama_free,
+    .loss = llama_loss,
+    .hidden = llama_hidden,
+};
