@@ -136,44 +136,18 @@ static void llama_free(struct net *n)
     mem_free(l);
 }
 
-/* One product for q, k and v, and one for gate and up. */
-static bool adjacent(const struct model *m, int first, int n)
-{
-    const struct model_tensor *t = m->tensors + first;
-    for (int i = 1; i < n; i++) {
-        if (t[i].offset != t[i - 1].offset + t[i - 1].count)
-            return false;
-    }
-    return true;
-}
-
-static int check(const struct model *m, const struct net_options *opt, struct err *err)
+static int llama_make(struct device *dev, const struct model *m, const struct net_options *opt,
+                      struct net **ret, struct err *err)
 {
     const struct model_spec *s = &m->spec;
     if (opt->batch < 1 || (int64_t)opt->batch * s->context > INT_MAX)
         return err_set(err, -EINVAL, "a batch of %d rows of %d tokens", opt->batch, s->context);
-    for (int b = 0; b < s->depth; b++) {
-        if (!adjacent(m, model_llama_block(b, L_Q), 3) ||
-            !adjacent(m, model_llama_block(b, L_GATE), 2))
-            return err_set(err, -ERR_CONFIG,
-                           "model.dim / model.heads (%d) and model.ffn (%d) must be multiples of 4",
-                           s->dim / s->heads, s->mlp);
-    }
-    return 0;
-}
-
-static int llama_make(struct device *dev, const struct model *m, const struct net_options *opt,
-                      struct net **ret, struct err *err)
-{
-    int rc = check(m, opt, err);
-    if (rc < 0)
-        return rc;
     struct llama *l = mem_try_zero(sizeof *l);
     if (!l)
         return err_set(err, -ENOMEM, "no memory for a model");
     l->net.ops = &llama_net_ops;
     l->net.weights = &l->weights;
-    rc = init_sizes(l, m, opt, net_dtype(dev, opt->precision));
+    int rc = init_sizes(l, m, opt, net_dtype(dev, opt->precision));
     l->inputs = mem_try_array((size_t)opt->batch * (size_t)m->spec.context, sizeof *l->inputs);
     if (rc < 0 || !l->inputs)
         rc = err_set(err, -ENOMEM, "no memory for a model of %d blocks", m->spec.depth);

@@ -73,11 +73,13 @@ static int text_check(const struct model_spec *s, struct err *err)
     if (s->kv_heads < 1 || s->heads % s->kv_heads != 0)
         return err_set(err, -ERR_CONFIG, "model.kv_heads %d must divide model.heads %d",
                        s->kv_heads, s->heads);
-    if (s->dim / s->heads % 2 != 0)
+    /* Rotary positions turn pairs; and q, k, v (gate, up) are one product, so that they must
+     * fill whole units of the flat vector. */
+    if (s->dim / s->heads % 4 != 0 || s->mlp % 4 != 0)
         return err_set(err, -ERR_CONFIG,
-                       "model.dim %d in %d heads is %d per head; rotary positions need an even "
-                       "number",
-                       s->dim, s->heads, s->dim / s->heads);
+                       "model.dim %d in %d heads is %d per head, and model.ffn is %d; both must be "
+                       "multiples of 4",
+                       s->dim, s->heads, s->dim / s->heads, s->mlp);
     if (!(s->rope_theta > 0) || !(s->norm_eps > 0))
         return err_set(err, -ERR_CONFIG, "model.rope_theta and model.norm_eps must be above 0");
     return 0;

@@ -44,8 +44,8 @@ enum model_llama_head_index {
     L_BLOCKS,
 };
 
-/* q, k, v lie one after the other, and so do gate and up: one product each, when the
- * offsets say that there is no gap between them (all sizes multiples of 16). */
+/* q, k, v lie one after the other, and so do gate and up: one product each.  No gap
+ * is between them, because D and M are multiples of 4. */
 enum model_llama_block_index {
     L_NORM1, /* (C) input_layernorm */
     L_Q,     /* (H D,C) */

@@ -97,12 +97,14 @@ static int check_llama(const struct yaml_doc *doc, struct job_spec *s, struct er
     if (m->heads % m->kv_heads)
         return conf_error(doc, "model.kv_heads", err,
                           "is %d, which does not divide model.heads (%d)", m->kv_heads, m->heads);
-    if (m->dim / m->heads % 2)
+    if (m->dim / m->heads % 4)
         return conf_error(doc, "model.heads", err,
-                          "is %d, which gives heads of odd width %d; rotary positions turn pairs",
+                          "is %d, which gives heads of width %d; a multiple of 4 is needed",
                           m->heads, m->dim / m->heads);
     if (m->ffn == 0)
         m->ffn = (m->dim * 8 / 3 + 31) / 32 * 32;
+    if (m->ffn % 4)
+        return conf_error(doc, "model.ffn", err, "is %d; a multiple of 4 is needed", m->ffn);
     return 0;
 }
 

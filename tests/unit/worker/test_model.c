@@ -238,7 +238,8 @@ static void test_bad_specs(void **state)
     BAD(tiny_llama, vocab = 1, "token ids");
     BAD(tiny_llama, context = 1, "context");
     BAD(tiny_llama, kv_heads = 4, "kv_heads");
-    BAD(tiny_llama, dim = 14, "even");
+    BAD(tiny_llama, dim = 18, "multiples of 4");
+    BAD(tiny_llama, mlp = 22, "multiples of 4");
     BAD(tiny_llama, norm_eps = 0, "norm_eps");
 }
 
@@ -336,6 +337,7 @@ static void test_llama_table(void **state)
 {
     struct model_spec spec = tiny_llama();
     spec.dim = 64;
+    spec.heads = 2;
     spec.mlp = 96;
     spec.cut = (struct model_cut){.n_levels = 2, .block_level = {0, 1}, .head_level = 1};
     struct model *m = make(spec);

@@ -49,7 +49,7 @@ static inline struct model_spec tiny_llama(void)
         .kind = MODEL_LLAMA,
         .dim = 12,
         .depth = 2,
-        .heads = 2,
+        .heads = 3,
         .kv_heads = 1,
         .mlp = 20,
         .vocab = 11,
