@@ -13,6 +13,7 @@
 #include "worker/modules.h"
 #include "worker/report.h"
 #include "worker/residual.h"
+#include "worker/uplink.h"
 #include "worker/upload.h"
 
 #define ASSIGN_WAIT_MS 25000
@@ -38,6 +39,7 @@ struct agent {
     struct agent_options opt;
     struct loop *loop;
     struct session *session;
+    struct uplink *uplink;
     struct pool *compute;
     enum agent_state state;
 
@@ -263,6 +265,18 @@ static void save_done(void *arg, int rc)
         finish_task(a);
 }
 
+static void start_upload(struct agent *a)
+{
+    const struct upload_what what = {
+        .task_id = a->task_id,
+        .attempt = a->attempt,
+        .outputs = a->w->result.outputs,
+        .n = a->w->result.n_outputs,
+        .progress = &a->w->progress,
+    };
+    a->upload = upload_start(&a->opt.env, a->session, &what, on_uploaded, a);
+}
+
 static int run_work(void *arg)
 {
     struct job *j = arg;
@@ -275,6 +289,7 @@ static void run_done(void *arg, int rc)
     struct agent *a = j->a;
     struct err err = j->err;
     mem_free(j);
+    uplink_drop(a->uplink);
     if (rc == 0)
         log_result(a);
     if (gone(a))
@@ -288,7 +303,7 @@ static void run_done(void *arg, int rc)
     } else {
         a->saving = submit(a, save_work, save_done) == 0;
         a->state = AGENT_UPLOADING;
-        a->upload = upload_start(&a->opt.env, a->session, a->w, on_uploaded, a);
+        start_upload(a);
     }
 }
 
@@ -332,7 +347,15 @@ static void plan_done(void *arg, int rc)
         return;
     }
     a->state = AGENT_FETCHING;
-    a->fetch = fetch_start(&a->opt.env, a->w, on_fetched, a);
+    const bool ingest = a->w->task->kind == SKERRY__V1__TASK_KIND__TASK_KIND_INGEST;
+    const struct fetch_what what = {
+        .needs = a->w->needs,
+        .n = a->w->n_needs,
+        .source_url = ingest ? a->w->task->ingest->url : NULL,
+        .source_path = a->w->source_path,
+        .progress = &a->w->progress,
+    };
+    a->fetch = fetch_start(&a->opt.env, &what, on_fetched, a);
 }
 
 static void plan(struct agent *a)
@@ -353,10 +376,12 @@ static void start_task(struct agent *a, const Skerry__V1__Task *task)
     log_info("agent", "task=%" PRIu64 " attempt=%u %s job=%" PRIu64, task->id, task->attempt,
              work_kind_name(task), task->job_id);
     int rc = work_new(task, a->opt.env.cache, a->opt.tmp_dir, &a->w, &err);
-    if (rc < 0)
+    if (rc < 0) {
         fail_task(a, rc, err.msg);
-    else
-        plan(a);
+        return;
+    }
+    a->w->uplink = a->uplink;
+    plan(a);
 }
 
 /* ---- asking ---- */
@@ -441,6 +466,7 @@ static void on_joined(void *arg, bool again)
 {
     struct agent *a = arg;
     (void)again; /* the heartbeat carries the lease that is still held */
+    uplink_resume(a->uplink);
     if (a->state == AGENT_IDLE)
         ask(a);
     else if (a->state == AGENT_FETCHING && !a->fetch)
@@ -495,6 +521,14 @@ static void drop_transfers(struct agent *a)
     a->upload = NULL;
 }
 
+static void stop_work(struct agent *a, enum work_stop why)
+{
+    if (!a->w)
+        return;
+    atomic_store(&a->w->stop, why);
+    uplink_interrupt(a->uplink);
+}
+
 static void on_revoked(void *arg, uint64_t task_id, uint32_t attempt, const char *reason)
 {
     struct agent *a = arg;
@@ -502,8 +536,7 @@ static void on_revoked(void *arg, uint64_t task_id, uint32_t attempt, const char
         return;
     log_info("agent", "task=%" PRIu64 " was taken back: %s", task_id, reason ? reason : "");
     a->revoked = true;
-    if (a->w)
-        atomic_store(&a->w->stop, WORK_REVOKED);
+    stop_work(a, WORK_REVOKED);
     if (a->state == AGENT_PLANNING || a->state == AGENT_RUNNING)
         return; /* the compute thread answers soon */
     drop_transfers(a);
@@ -575,6 +608,7 @@ int agent_new(const struct agent_options *o, struct agent **ret, struct err *err
         agent_free(a);
         return rc;
     }
+    a->uplink = uplink_open(&a->opt.env, a->session);
     *ret = a;
     return 0;
 }
@@ -584,11 +618,11 @@ void agent_free(struct agent *a)
     if (!a)
         return;
     a->leaving = a->ended = true;
-    if (a->w)
-        atomic_store(&a->w->stop, WORK_LEAVING);
+    stop_work(a, WORK_LEAVING);
     drop_transfers(a);
     if (a->compute)
         pool_free(a->compute); /* its last answers find `leaving` and end the task */
+    uplink_close(a->uplink);
     session_close(a->session);
     loop_timer_free(a->retry);
     loop_timer_free(a->leave_timer);
@@ -644,8 +678,7 @@ void agent_leave(struct agent *a, const char *reason)
     str_copy(a->leave_reason, sizeof(a->leave_reason), reason);
     if (a->state == AGENT_IDLE)
         loop_timer_stop(a->retry);
-    if (a->w)
-        atomic_store(&a->w->stop, WORK_LEAVING);
+    stop_work(a, WORK_LEAVING);
     a->leave_timer = loop_timer_new(a->loop, on_leave_timer, a);
     if (a->state == AGENT_UPLOADING || a->state == AGENT_REPORTING) {
         loop_timer_start(a->leave_timer, LEAVE_SEND_MS, 0);

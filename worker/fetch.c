@@ -20,14 +20,14 @@
 
 struct item {
     struct fetch *f;
-    size_t need; /* index into w->needs; SIZE_MAX: the archive of an INGEST */
+    size_t need; /* index into the needs; SIZE_MAX: the archive */
     uint64_t id; /* of the transfer; 0: none runs */
     bool again;  /* its content was wrong once */
 };
 
 struct fetch {
     struct fetch_env env;
-    struct work *w;
+    struct fetch_what what;
     fetch_done_fn done;
     void *arg;
     struct item *items;
@@ -116,7 +116,7 @@ static bool try_again(struct fetch *f, struct item *it, const char *what, const 
 
 static const char *item_name(const struct fetch *f, const struct item *it)
 {
-    return it->need == SIZE_MAX ? "the source archive" : f->w->needs[it->need].what;
+    return it->need == SIZE_MAX ? "the source archive" : f->what.needs[it->need].what;
 }
 
 static void on_done(void *arg, const struct xfer_result *r)
@@ -130,7 +130,7 @@ static void on_done(void *arg, const struct xfer_result *r)
     int code = r->code;
     (void)err_set(&err, code, "%s", r->detail);
     if (code == 0 && it->need != SIZE_MAX)
-        code = cache_added(f->env.cache, f->w->needs[it->need].sha256, &err);
+        code = cache_added(f->env.cache, f->what.needs[it->need].sha256, &err);
     if (code == -ERR_HASH && try_again(f, it, what, err.msg))
         return;
     if (code < 0) {
@@ -153,9 +153,10 @@ static void on_progress(void *arg, uint64_t done, uint64_t total)
     struct item *it = arg;
     struct fetch *f = it->f;
     char have[STR_HUMAN_MAX], all[STR_HUMAN_MAX];
-    progress_activity(&f->w->progress, "downloading %s (%zu of %zu): %s of %s", item_name(f, it),
-                      f->finished + 1, f->n, str_human_bytes(done, have),
-                      total ? str_human_bytes(total, all) : "?");
+    if (f->what.progress)
+        progress_activity(f->what.progress, "downloading %s (%zu of %zu): %s of %s",
+                          item_name(f, it), f->finished + 1, f->n, str_human_bytes(done, have),
+                          total ? str_human_bytes(total, all) : "?");
 }
 
 static int launch(struct fetch *f, struct item *it, struct err *err)
@@ -165,10 +166,10 @@ static int launch(struct fetch *f, struct item *it, struct err *err)
         .url = url, .path = path, .progress = on_progress, .done = on_done, .arg = it};
     const char *source;
     if (it->need == SIZE_MAX) {
-        source = f->w->task->ingest->url;
-        str_copy(path, sizeof(path), f->w->source_path);
+        source = f->what.source_url;
+        str_copy(path, sizeof(path), f->what.source_path);
     } else {
-        const struct work_need *n = &f->w->needs[it->need];
+        const struct work_need *n = &f->what.needs[it->need];
         source = n->url;
         cache_path(f->env.cache, n->sha256, path);
         get.sha256 = n->sha256;
@@ -187,8 +188,9 @@ static void pump(struct fetch *f)
     while (f->code == 0 && f->started < f->n && f->running < IN_FLIGHT_MAX) {
         struct item *it = &f->items[f->started];
         struct err err = {0};
-        progress_activity(&f->w->progress, "downloading %s (%zu of %zu)", item_name(f, it),
-                          f->started + 1, f->n);
+        if (f->what.progress)
+            progress_activity(f->what.progress, "downloading %s (%zu of %zu)", item_name(f, it),
+                              f->started + 1, f->n);
         int rc = launch(f, it, &err);
         if (rc == -EAGAIN && f->running > 0)
             return; /* the next completion goes on */
@@ -203,19 +205,19 @@ static void pump(struct fetch *f)
         end(f);
 }
 
-struct fetch *fetch_start(const struct fetch_env *env, struct work *w, fetch_done_fn done,
-                          void *arg)
+struct fetch *fetch_start(const struct fetch_env *env, const struct fetch_what *what,
+                          fetch_done_fn done, void *arg)
 {
     struct fetch *f = mem_alloc(sizeof(*f));
-    *f = (struct fetch){.env = *env, .w = w, .done = done, .arg = arg};
-    f->items = mem_alloc_array(w->n_needs + 1, sizeof(*f->items));
+    *f = (struct fetch){.env = *env, .what = *what, .done = done, .arg = arg};
+    f->items = mem_alloc_array(what->n + 1, sizeof(*f->items));
     uint64_t bytes = 0;
-    for (size_t i = 0; i < w->n_needs; i++)
-        if (w->needs[i].missing) {
+    for (size_t i = 0; i < what->n; i++)
+        if (what->needs[i].missing) {
             f->items[f->n++] = (struct item){.f = f, .need = i};
-            bytes += w->needs[i].size;
+            bytes += what->needs[i].size;
         }
-    if (w->task->kind == SKERRY__V1__TASK_KIND__TASK_KIND_INGEST)
+    if (what->source_url)
         f->items[f->n++] = (struct item){.f = f, .need = SIZE_MAX};
     struct err err = {0};
     int rc = cache_reserve(env->cache, bytes, &err);

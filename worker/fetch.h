@@ -14,7 +14,7 @@ struct fetch;
 struct loop;
 struct progress;
 struct token;
-struct work;
+struct work_need;
 struct xfer;
 
 /* What all transfers of this process share. */
@@ -28,11 +28,17 @@ struct fetch_env {
 /* code 0, or negative with one sentence. */
 typedef void (*fetch_done_fn)(void *arg, int code, const char *detail);
 
-/* Fetches the needs of w that are missing (and, for INGEST, the archive).
- * Exactly one done() follows, never from within this call, unless cancelled.
- * w must live until then. */
-struct fetch *fetch_start(const struct fetch_env *env, struct work *w, fetch_done_fn done,
-                          void *arg);
+struct fetch_what {
+    const struct work_need *needs; /* those that are missing are fetched */
+    size_t n;
+    const char *source_url, *source_path; /* an archive from outside, and its file; or NULL */
+    struct progress *progress;            /* is told; or NULL */
+};
+
+/* Exactly one done() follows, never from within this call, unless cancelled.  What
+ * `what` points to must live until then. */
+struct fetch *fetch_start(const struct fetch_env *env, const struct fetch_what *what,
+                          fetch_done_fn done, void *arg);
 
 /* No done() comes; transfers stop (what arrived stays for a resume). */
 void fetch_cancel(struct fetch *f); /* accepts NULL */

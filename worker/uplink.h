@@ -44,11 +44,11 @@ void uplink_drop(struct uplink *u);
 
 /* Sends msg (packed before it returns) and keeps the answer. */
 struct uplink_job *uplink_call(struct uplink *u, struct work *w, uint16_t method,
-                               const ProtobufCMessage *msg,
-                               const ProtobufCMessageDescriptor *reply, uint32_t deadline_ms);
+                               const ProtobufCMessage *msg, const ProtobufCMessageDescriptor *reply,
+                               uint32_t deadline_ms);
 /* Sends a file, which must stay as it is until the job is done. */
 struct uplink_job *uplink_put(struct uplink *u, struct work *w, const char *path,
-                              const uint8_t sha256[32], uint64_t size, const char *what);
+                              const uint8_t sha256[32], uint64_t size);
 /* Gets a blob into the cache, pinned until uplink_free. */
 struct uplink_job *uplink_get(struct uplink *u, struct work *w, const uint8_t sha256[32],
                               uint64_t size, const char *url, const char *what);
@@ -57,7 +57,7 @@ bool uplink_done(struct uplink_job *j);
 /* 0, or how it failed, or -ERR_CANCELLED. */
 int uplink_wait(struct uplink_job *j, struct err *err);
 /* The answer of a call that is done with 0; owned by the job. */
-const ProtobufCMessage *uplink_reply(struct uplink_job *j, struct err *err);
+const ProtobufCMessage *uplink_reply(const struct uplink_job *j);
 /* Cancels what still runs.  Accepts NULL. */
 void uplink_free(struct uplink_job *j);
 

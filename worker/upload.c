@@ -21,7 +21,7 @@
 struct upload {
     struct fetch_env env;
     struct session *session;
-    struct work *w;
+    struct upload_what what;
     fetch_done_fn done;
     void *arg;
     struct loop_timer *retry;
@@ -89,9 +89,9 @@ static void on_put_progress(void *arg, uint64_t done, uint64_t total)
 {
     struct upload *u = arg;
     char have[STR_HUMAN_MAX], all[STR_HUMAN_MAX];
-    progress_activity(&u->w->progress, "uploading %zu of %zu: %s of %s", u->at + 1,
-                      u->w->result.n_outputs, str_human_bytes(done, have),
-                      str_human_bytes(total, all));
+    if (u->what.progress)
+        progress_activity(u->what.progress, "uploading %zu of %zu: %s of %s", u->at + 1, u->what.n,
+                          str_human_bytes(done, have), str_human_bytes(total, all));
 }
 
 static void put(struct upload *u, const char *ticket)
@@ -99,7 +99,7 @@ static void put(struct upload *u, const char *ticket)
     char url[FETCH_URL_MAX];
     struct err err = {0};
     struct xfer_put p = {.url = url,
-                         .path = u->w->result.outputs[u->at].path,
+                         .path = u->what.outputs[u->at].path,
                          .progress = on_put_progress,
                          .done = on_put,
                          .arg = u};
@@ -139,17 +139,18 @@ static void ask(struct upload *u)
 {
     if (u->ending || u->calling || u->putting)
         return;
-    if (u->at == u->w->result.n_outputs) {
+    if (u->at == u->what.n) {
         end(u, 0, "");
         return;
     }
-    struct work_output *o = &u->w->result.outputs[u->at];
+    const struct work_output *o = &u->what.outputs[u->at];
     Skerry__V1__TicketRequest req = SKERRY__V1__TICKET_REQUEST__INIT;
-    req.task_id = u->w->task->id;
-    req.attempt = u->w->task->attempt;
-    req.sha256 = (ProtobufCBinaryData){32, o->sha256};
+    req.task_id = u->what.task_id;
+    req.attempt = u->what.attempt;
+    req.sha256 = (ProtobufCBinaryData){32, (uint8_t *)(uintptr_t)o->sha256}; /* only read */
     req.size = o->size;
-    progress_activity(&u->w->progress, "uploading %zu of %zu", u->at + 1, u->w->result.n_outputs);
+    if (u->what.progress)
+        progress_activity(u->what.progress, "uploading %zu of %zu", u->at + 1, u->what.n);
     int rc = session_call(u->session, SKERRY__V1__METHOD__METHOD_TICKET, &req.base,
                           &skerry__v1__ticket_reply__descriptor, TICKET_MS, on_ticket, u, &u->call);
     u->calling = rc == 0;
@@ -164,11 +165,11 @@ static void on_retry(void *arg)
     ask(arg);
 }
 
-struct upload *upload_start(const struct fetch_env *env, struct session *session, struct work *w,
-                            fetch_done_fn done, void *arg)
+struct upload *upload_start(const struct fetch_env *env, struct session *session,
+                            const struct upload_what *what, fetch_done_fn done, void *arg)
 {
     struct upload *u = mem_alloc(sizeof(*u));
-    *u = (struct upload){.env = *env, .session = session, .w = w, .done = done, .arg = arg};
+    *u = (struct upload){.env = *env, .session = session, .what = *what, .done = done, .arg = arg};
     u->retry = loop_timer_new(env->loop, on_retry, u);
     ask(u);
     return u;

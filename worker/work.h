@@ -22,6 +22,7 @@
 #include "worker/progress.h"
 
 struct err;
+struct uplink;
 
 #define WORK_OUTPUTS_MAX 4096
 #define WORK_MESSAGE_MAX (16u << 20) /* bytes of a task unpacked */
@@ -71,6 +72,7 @@ struct work {
     char *temp_dir;    /* of this task alone; removed by work_free */
     char *source_path; /* INGEST: where the archive was fetched to */
     struct cache *cache;
+    struct uplink *uplink; /* to the coordinator while it runs; NULL without one */
 
     struct work_need *needs;
     size_t n_needs;
