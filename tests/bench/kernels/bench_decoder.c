@@ -11,7 +11,7 @@
 #include "kernels/kernels.h"
 #include "kernels/profile.h"
 
-enum { C = 256, H = 8, HKV = 4, D = C / H, QKV = (H + 2 * HKV) * D, M = 704, V = 256, BLOCKS = 6 };
+enum { C = 256, H = 8, HKV = 4, D = C / H, QKV = (H + 2 * HKV) * D, M = 704, V = 257, BLOCKS = 6 };
 enum { STEPS = 5, DOCUMENT = 100 };
 enum { BLOCK_WEIGHTS = C * QKV + C * C + 3 * C * M, WEIGHTS = BLOCKS * BLOCK_WEIGHTS + V * C };
 
