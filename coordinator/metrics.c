@@ -173,10 +173,8 @@ void metrics_served(struct coordinator *co, const struct blob_id *id, uint64_t b
 }
 
 /* Up: contributions that a report brought, whole files. */
-void metrics_uploaded(struct job *j, const struct task *t)
+void metrics_uploaded(struct job *j, const struct task *t, uint64_t bytes)
 {
-    for (size_t i = 0; i < t->n_contributions; i++) {
-        j->bytes_up += t->contributions[i].blob.size;
-        j->paths[t->path].bytes_up += t->contributions[i].blob.size;
-    }
+    j->bytes_up += bytes;
+    j->paths[t->path].bytes_up += bytes;
 }

@@ -183,55 +183,119 @@ static int apply_ingest(struct coordinator *co, struct job *j, struct task *t, c
 
 /* ---- TRAIN, EVAL, SAMPLE ------------------------------------------------- */
 
+/* Does the contribution fit the task?  *ret_late: it does, but too late to be folded. */
 static int check_contribution(const struct job *j, const struct task *t,
-                              const Skerry__V1__Contribution *c, struct err *err)
+                              const Skerry__V1__Contribution *c, bool *ret_late, struct err *err)
 {
-    struct module_rec *m = job_module(j, c->module_id);
+    const struct module_rec *m = job_module(j, c->module_id);
+    bool async = j->spec.outer.async;
     if (m == NULL || !path_crosses(j, t->path, m))
         return err_set(err, -EINVAL, "module %llu is not on path %u",
                        (unsigned long long)c->module_id, t->path);
-    if (c->base_version != t->round || m->version != t->round)
+    if (c->base_version > m->version || (!async && c->base_version != t->round))
         return err_set(err, -ERR_STALE,
                        "the contribution is to version %llu of module %llu, which "
                        "is at %llu",
                        (unsigned long long)c->base_version, (unsigned long long)c->module_id,
                        (unsigned long long)m->version);
+    /* Whole values can only be compared with the version that they began with. */
+    *ret_late = async ? j->spec.wire.up == JOB_CODEC_F32 && !module_version(m, c->base_version)
+                      : m->version != c->base_version;
+    return 0;
+}
+
+/* Takes what the report brings and the task has not given yet: an attempt that begins
+ * anew makes some contributions again. */
+static int take_contributions(struct coordinator *co, struct job *j, struct task *t,
+                              const report *r, struct err *err)
+{
+    struct contribution made[CONTRIBUTIONS_MAX];
+    size_t n = 0;
+    for (size_t i = 0; i < r->n_contributions; i++) {
+        const Skerry__V1__Contribution *c = r->contributions[i];
+        struct contribution *new = &made[n];
+        bool late = false;
+        int rc = check_contribution(j, t, c, &late, err);
+        for (size_t k = 0; rc == 0 && k < i; k++)
+            if (r->contributions[k]->module_id == c->module_id)
+                rc = err_set(err, -EINVAL, "module %llu came twice",
+                             (unsigned long long)c->module_id);
+        if (rc < 0)
+            return rc;
+        if (task_contribution(t, c->module_id, c->base_version))
+            continue;
+        *new = (struct contribution){.module_id = c->module_id,
+                                     .base_version = c->base_version,
+                                     .refused = late,
+                                     .samples = r->samples,
+                                     .worker_id = t->worker_id};
+        if ((rc = take_blob(co, c->blob, "the contribution", &new->blob, err)) < 0)
+            return rc;
+        n++;
+    }
+    if (n == 0)
+        return 0;
+    t->contributions =
+        mem_realloc(t->contributions, (t->n_contributions + n) * sizeof(*t->contributions));
+    memcpy(&t->contributions[t->n_contributions], made, n * sizeof(*made));
+    t->n_contributions += n;
+    for (size_t i = 0; i < n; i++)
+        metrics_uploaded(j, t, made[i].blob.size);
+    return 0;
+}
+
+/* Every module of the path has something from this phase, or does without. */
+static int check_complete(const struct job *j, const struct task *t, struct err *err)
+{
+    for (uint32_t l = 0; l < composition_levels(&j->comp, t->path); l++) {
+        const struct module_rec *m = &j->modules[j->comp.paths[t->path].modules[l]];
+        bool found = !j->spec.outer.async && m->version > t->round;
+        for (size_t i = 0; i < t->n_contributions && !found; i++)
+            found = t->contributions[i].module_id == m->id;
+        if (!found)
+            return err_set(err, -EINVAL, "the phase brought no contribution to module %llu",
+                           (unsigned long long)m->id);
+    }
     return 0;
 }
 
 static int apply_train(struct coordinator *co, struct job *j, struct task *t, const report *r,
                        struct err *err)
 {
-    size_t n = composition_levels(&j->comp, t->path);
     uint64_t held = 0;
     for (size_t i = 0; i < t->n_ranges; i++)
         held += t->ranges[i].count;
-    if (r->n_contributions != n || n > CONTRIBUTIONS_MAX)
-        return err_set(err, -EINVAL, "the phase brought %zu contributions, expected %zu",
-                       r->n_contributions, n);
+    if (r->n_contributions > CONTRIBUTIONS_MAX)
+        return err_set(err, -EINVAL, "the phase brought %zu contributions, at most %d are possible",
+                       r->n_contributions, CONTRIBUTIONS_MAX);
     if (r->samples == 0 || r->samples > held)
         return err_set(err, -EINVAL, "the phase counts %llu samples, expected 1 to %llu",
                        (unsigned long long)r->samples, (unsigned long long)held);
-    struct contribution made[CONTRIBUTIONS_MAX] = {{0}};
-    for (size_t i = 0; i < n; i++) {
-        const Skerry__V1__Contribution *c = r->contributions[i];
-        int rc = check_contribution(j, t, c, err);
-        for (size_t k = 0; rc == 0 && k < i; k++)
-            if (made[k].module_id == c->module_id)
-                rc = err_set(err, -EINVAL, "module %llu came twice",
-                             (unsigned long long)c->module_id);
-        if (rc < 0 || (rc = take_blob(co, c->blob, "the contribution", &made[i].blob, err)) < 0)
-            return rc;
-        made[i].module_id = c->module_id;
-        made[i].base_version = c->base_version;
-    }
-    mem_free(t->contributions);
-    t->contributions = mem_alloc_array(n, sizeof(*made));
-    memcpy(t->contributions, made, n * sizeof(*made));
-    t->n_contributions = n;
-    metrics_uploaded(j, t);
+    int rc = take_contributions(co, j, t, r, err);
+    if (rc == 0 && !r->snapshot)
+        rc = check_complete(j, t, err);
+    if (rc < 0)
+        return rc;
+    t->waited_ms = r->waited_ms;
     metrics_points(co, j, t, r->points, r->n_points);
-    task_settle(co, t, r->samples);
+    if (!r->snapshot)
+        task_settle(co, t, r->samples);
+    return 0;
+}
+
+/* A part of a phase that goes on.  What is wrong with it is no failure of the phase:
+ * its sender is told, and it can still be made good at the end. */
+static int apply_snapshot(struct coordinator *co, struct job *j, struct task *t, const report *r,
+                          struct err *err)
+{
+    if (t->kind != TASK_TRAIN || r->failed || j == NULL)
+        return err_set(err, -EINVAL, "only a phase of training can be reported in parts");
+    int rc = apply_train(co, j, t, r, err);
+    if (rc < 0)
+        return rc;
+    t->progress_ms = core_now(co);
+    save_task(co->store, t);
+    core_touch(co);
     return 0;
 }
 
@@ -386,7 +450,7 @@ int report_apply(struct coordinator *co, struct worker *w, const Skerry__V1__Rep
         return rc;
     struct job *j = state_job(&co->state, t->job_id);
     if (r->snapshot)
-        return err_set(err, -ERR_UNIMPLEMENTED, "snapshots of a phase are not taken");
+        return apply_snapshot(co, j, t, r, err);
     if (r->failed) {
         (void)str_copy(reason, sizeof(reason), r->reason[0] ? r->reason : "no reason was given");
         if (r->retryable && core_disk_full(co)) {

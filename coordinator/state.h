@@ -317,7 +317,7 @@ struct eval_rec {
 /* What some phases add up to. */
 struct phase_sum {
     uint32_t phases;
-    uint64_t samples, steps;
+    uint64_t samples, steps, waited_ms;
     double loss, weight; /* sum of loss * samples; of samples that have a loss */
 };
 

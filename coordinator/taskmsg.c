@@ -6,7 +6,10 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+#define DELTAS_MAX 16 /* as ModuleRef.deltas */
 
 struct building {
     struct coordinator *co;
@@ -57,7 +60,8 @@ static bool held_base(const struct building *b, const struct module_rec *m, uint
     bool found = false;
     for (unsigned i = 0; i < b->worker->n_held; i++) {
         uint64_t v = b->worker->held[i].version;
-        if (b->worker->held[i].module_id != m->id || v > version || (found && v <= *ret))
+        if (b->worker->held[i].module_id != m->id || v > version || (found && v <= *ret) ||
+            version - v > DELTAS_MAX)
             continue;
         bool all = true;
         for (uint64_t d = v + 1; d <= version && all; d++) {
@@ -105,11 +109,16 @@ static void add_weights(struct building *b, const struct module_rec *m, const st
         ref->full = blob(b, full);
 }
 
-/* Evaluations of a version that is gone take the newest. */
-static const struct version_rec *wanted_version(const struct task *t, const struct module_rec *m)
+/* Phases begin at the version of their round; evaluations of one that is gone take the
+ * newest.  Where versions are no rounds, or come within them, all begin at the newest. */
+static const struct version_rec *wanted_version(const struct job *j, const struct task *t,
+                                                const struct module_rec *m)
 {
+    bool train = t->kind == TASK_TRAIN;
+    if (j->spec.outer.async || (train && rounds_stream(j)))
+        return module_version(m, m->version);
     const struct version_rec *v = module_version(m, t->round);
-    return v != NULL || t->kind == TASK_TRAIN ? v : module_version(m, m->version);
+    return v != NULL || train ? v : module_version(m, m->version);
 }
 
 static Skerry__V1__ModuleRef *module_ref(struct building *b, const struct module_rec *m)
@@ -123,7 +132,7 @@ static Skerry__V1__ModuleRef *module_ref(struct building *b, const struct module
     ref->index = m->index;
     if (b->task->kind == TASK_INIT)
         return ref;
-    const struct version_rec *v = wanted_version(b->task, m);
+    const struct version_rec *v = wanted_version(b->job, b->task, m);
     if (v == NULL)
         b->failed = true;
     else
@@ -170,13 +179,54 @@ static Skerry__V1__Range **ranges(struct building *b, size_t *ret_n)
 
 static uint64_t total_steps(const struct job *j, const struct task *t)
 {
-    uint64_t rounds = (uint64_t)j->spec.outer.rounds;
-    if (j->spec.outer.steps > 0)
+    uint64_t rounds = (uint64_t)j->spec.outer.rounds, left = rounds - t->round;
+    if (j->spec.outer.async) { /* its share of the phases to come */
+        uint64_t k = j->comp.paths[t->path].replicas;
+        left = (rounds * k - j->paths[t->path].phases + k - 1) / k;
+    } else if (j->spec.outer.steps > 0) {
         return rounds * (uint64_t)j->spec.outer.steps;
+    }
+    if (j->spec.outer.steps > 0)
+        return t->first_step + left * (uint64_t)j->spec.outer.steps;
     /* Bounded by time: as many in each phase to come as the last one would have done in full. */
     uint64_t phase =
         j->paths[t->path].replicas[t->replica].samples_last / (uint64_t)j->spec.train.batch;
-    return phase > 0 ? t->first_step + (rounds - t->round) * phase : 0;
+    return phase > 0 ? t->first_step + left * phase : 0;
+}
+
+static int by_step(const void *a, const void *b)
+{
+    const Skerry__V1__Fragment *const *x = a, *const *y = b;
+    return (*x)->step != (*y)->step ? ((*x)->step > (*y)->step ? 1 : -1)
+                                    : ((*x)->level > (*y)->level) - ((*x)->level < (*y)->level);
+}
+
+/* Fragment f of F contributes after ceil((f+1)(H-delay)/F) of the H steps, so that
+ * what is sent is spread evenly over the phase and the last merge is at its end. */
+static void add_fragments(struct building *b, Skerry__V1__TrainTask *m)
+{
+    const struct job *j = b->job;
+    const struct composition_path *path = &j->comp.paths[b->task->path];
+    const struct composition_network *n = &j->comp.networks[path->network];
+    uint32_t delay = (uint32_t)j->spec.outer.delay, f = j->comp.fragments;
+    m->delay = delay < m->steps ? delay : m->steps - 1;
+    m->mix = (float)j->spec.outer.mix;
+    m->n_fragments = n->n_levels;
+    m->fragments = need(b, n->n_levels * sizeof(*m->fragments));
+    for (uint32_t l = 0; l < n->n_levels && !b->failed; l++) {
+        const struct module_rec *module = &j->modules[path->modules[l]];
+        const struct contribution *c = task_contribution(b->task, module->id, b->task->round);
+        Skerry__V1__Fragment *part = need(b, sizeof(*part));
+        if (b->failed)
+            return;
+        skerry__v1__fragment__init(part);
+        part->level = l;
+        part->step = ((n->levels[l].fragment + 1) * (m->steps - m->delay) + f - 1) / f;
+        part->done = module->version > b->task->round || (c != NULL && !c->refused);
+        m->fragments[l] = part;
+    }
+    if (!b->failed)
+        qsort(m->fragments, m->n_fragments, sizeof(*m->fragments), by_step);
 }
 
 static void add_train(struct building *b, Skerry__V1__Task *msg)
@@ -201,6 +251,8 @@ static void add_train(struct building *b, Skerry__V1__Task *msg)
     m->total_steps = total_steps(b->job, t);
     m->ranges = ranges(b, &m->n_ranges);
     m->epoch = t->n_ranges ? t->ranges[0].epoch : 0;
+    if (rounds_stream(b->job))
+        add_fragments(b, m);
     msg->train = m;
 }
 
