@@ -136,6 +136,7 @@ struct job_outer {
     int steps;   /* inner steps of a phase; 0 when bounded by seconds */
     int seconds; /* 0 when bounded by steps */
     double lr, momentum;
+    int warmup;         /* rounds over which the momentum grows from 0; 0: none */
     double ema;         /* of the outer weights, per round */
     double quorum;      /* fraction of the expected contributions */
     double grace;       /* seconds after the quorum; 0: wait for all that make progress */

@@ -199,6 +199,9 @@ static const struct conf_key outer_keys[] = {
          .doc = "outer learning rate"),
     CONF(struct job_outer, momentum, DOUBLE, .def = "0.9", .min = 0, .max = 0.9999,
          .doc = "outer Nesterov momentum"),
+    CONF(struct job_outer, warmup, INT, .def = "0", .min = 0, .max = 1000000,
+         .doc = "rounds over which the momentum grows from 0: the first differences of a fresh "
+                "model all point the same way"),
     CONF(struct job_outer, ema, DOUBLE, .def = "0.9", .min = 0, .max = 1,
          .doc = "decay per round of the EMA of the outer weights, which samples use"),
     CONF(struct job_outer, quorum, DOUBLE, .def = "0.5", .min = 0, .max = 1,
