@@ -7,14 +7,16 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "cli/model_folder.h"
+#include "cli/upload.h"
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/mem.h"
 #include "common/base/str.h"
-#include "common/net/transfer.h"
+#include "common/base/tokenizer.h"
 
-/* data.path as the user means it: absolute, beside the job file, or from here. */
-static char *data_path(const char *job_path, const char *given)
+/* A path of the job file as the user means it: absolute, beside the job file, or from here. */
+static char *find_path(const char *job_path, const char *given)
 {
     const char *slash = strrchr(job_path, '/');
     if (given[0] == '/' || !slash)
@@ -28,28 +30,89 @@ static char *data_path(const char *job_path, const char *given)
     return str_dup(given);
 }
 
+static bool is_text(const struct job_file *job)
+{
+    return job->spec.model.type == JOB_MODEL_LLAMA;
+}
+
+static int open_tokenizer(const char *job_path, struct job_file *job, struct err *err)
+{
+    const char *given = job->spec.data.tokenizer;
+    if (!is_text(job))
+        return given ? err_set(err, -ERR_CONFIG,
+                               "%s: data.tokenizer is given, but model.type dit "
+                               "is for images",
+                               job_path)
+                     : 0;
+    if (!given) {
+        job->tokenizer = tokenizer_bytes();
+        return 0;
+    }
+    job->tokenizer_path = find_path(job_path, given);
+    int rc = tokenizer_open(job->tokenizer_path, &job->tokenizer, err);
+    return rc < 0 ? err_wrap(err, "%s: data.tokenizer", job_path) : 0;
+}
+
+static int check_images(const char *job_path, const struct job_file *job, struct err *err)
+{
+    uint64_t n = dataset_samples(job->dataset);
+    if (n < (uint64_t)job->spec.train.batch)
+        return err_set(
+            err, -ERR_CONFIG,
+            "%s: train.batch is %d but the dataset has only %llu images; lower the batch "
+            "or add images",
+            job_path, job->spec.train.batch, (unsigned long long)n);
+    uint64_t shards = n / (uint64_t)job->spec.data.shard_samples + 2;
+    if (shards > DATASET_SHARDS_MAX) /* the last ones, held out or not, may be short */
+        return err_set(err, -ERR_CONFIG,
+                       "%s: %llu images make up to %llu shards of %d, at most %d are possible; "
+                       "raise data.shard_samples",
+                       job_path, (unsigned long long)n, (unsigned long long)shards,
+                       job->spec.data.shard_samples, DATASET_SHARDS_MAX);
+    return 0;
+}
+
 static int open_dataset(const char *job_path, struct job_file *job, struct err *err)
 {
-    char *path = data_path(job_path, job->spec.data.path);
-    int rc = dataset_open(&(struct dataset_options){.path = path}, &job->dataset, err);
+    const struct job_spec *s = &job->spec;
+    bool text = is_text(job);
+    if (s->data.holdout_path && (!text || !s->data.path))
+        return err_set(err, -ERR_CONFIG,
+                       "%s: data.holdout_path is for texts with a data.path; use data.holdout",
+                       job_path);
+    if (!s->data.path || s->recipe.teacher)
+        return 0;
+    char *path = find_path(job_path, s->data.path);
+    char *holdout = s->data.holdout_path ? find_path(job_path, s->data.holdout_path) : NULL;
+    struct dataset_options opt = {
+        .path = path,
+        .column = s->partition.column,
+        .text = text,
+        .holdout_path = holdout,
+        .text_field = s->data.text_field,
+        .tokenizer = s->data.tokenizer ? job->tokenizer : NULL,
+        .context = (uint32_t)s->model.context,
+    };
+    int rc = dataset_open(&opt, &job->dataset, err);
     if (rc < 0)
         rc = err_wrap(err, "%s: data.path", job_path);
+    mem_free(holdout);
     mem_free(path);
-    if (rc == 0 && dataset_samples(job->dataset) < (uint64_t)job->spec.train.batch)
-        rc = err_set(err, -ERR_CONFIG,
-                     "%s: train.batch is %d but the dataset has only %llu images; lower the batch "
-                     "or add images",
-                     job_path, job->spec.train.batch,
-                     (unsigned long long)dataset_samples(job->dataset));
-    uint64_t shards =
-        rc == 0 ? dataset_samples(job->dataset) / (uint64_t)job->spec.data.shard_samples + 2 : 0;
-    if (shards > DATASET_SHARDS_MAX) /* the last ones, held out or not, may be short */
-        rc = err_set(err, -ERR_CONFIG,
-                     "%s: %llu images make up to %llu shards of %d, at most %d are possible; "
-                     "raise data.shard_samples",
-                     job_path, (unsigned long long)dataset_samples(job->dataset),
-                     (unsigned long long)shards, job->spec.data.shard_samples, DATASET_SHARDS_MAX);
-    return rc;
+    return rc < 0 || text ? rc : check_images(job_path, job, err);
+}
+
+static int check_warm_start(const char *job_path, struct job_file *job, struct err *err)
+{
+    const char *given = job->spec.model.warm_start;
+    if (!given)
+        return 0;
+    struct model_folder_facts facts = {
+        .tokenizer = job->tokenizer,
+        .classes = job->dataset ? dataset_classes(job->dataset) : 0,
+    };
+    job->warm_start = find_path(job_path, given);
+    int rc = model_folder_check(job->warm_start, &job->spec, &facts, err);
+    return rc < 0 ? err_wrap(err, "%s", job_path) : 0;
 }
 
 int job_file_open(const char *path, struct job_file *ret, struct err *err)
@@ -62,8 +125,12 @@ int job_file_open(const char *path, struct job_file *ret, struct err *err)
         goto refused;
     }
     rc = job_parse(buf_str(&job.text), job.text.len, path, &job.spec, err);
-    if (rc == 0 && job.spec.data.path)
+    if (rc == 0)
+        rc = open_tokenizer(path, &job, err);
+    if (rc == 0)
         rc = open_dataset(path, &job, err);
+    if (rc == 0)
+        rc = check_warm_start(path, &job, err);
     if (rc < 0)
         goto refused;
     *ret = job;
@@ -77,6 +144,9 @@ refused:
 void job_file_close(struct job_file *job)
 {
     dataset_close(job->dataset);
+    tokenizer_free(job->tokenizer);
+    mem_free(job->tokenizer_path);
+    mem_free(job->warm_start);
     job_release(&job->spec);
     buf_release(&job->text);
     memset(job, 0, sizeof *job);
@@ -85,6 +155,7 @@ void job_file_close(struct job_file *job)
 struct upload {
     struct cli *cli;
     json_t *shards;
+    bool text;
     bool progress;
     bool to_terminal;
     uint64_t shown_ms;
@@ -103,9 +174,14 @@ static int show_cut(void *ctx, uint64_t done, uint64_t total)
     if (!up->progress || (done < total && now - up->shown_ms < (up->to_terminal ? 200 : 5000)))
         return 0;
     up->shown_ms = now;
-    fprintf(stderr, "%scutting the data into shards: %llu of %llu images, %s uploaded%s",
-            up->to_terminal ? "\r\033[K" : "", (unsigned long long)done, (unsigned long long)total,
-            str_human_bytes(up->bytes_sent, sent), up->to_terminal ? "" : "\n");
+    const char *begin = up->to_terminal ? "\r\033[K" : "", *end = up->to_terminal ? "" : "\n";
+    str_human_bytes(up->bytes_sent, sent);
+    if (up->text)
+        fprintf(stderr, "%scutting the text into shards: %llu %% read, %s uploaded%s", begin,
+                (unsigned long long)(total ? done * 100 / total : 100), sent, end);
+    else
+        fprintf(stderr, "%scutting the data into shards: %llu of %llu images, %s uploaded%s", begin,
+                (unsigned long long)done, (unsigned long long)total, sent, end);
     fflush(stderr);
     return 0;
 }
@@ -115,30 +191,25 @@ static int take_shard(void *ctx, const struct dataset_shard *shard, struct err *
 {
     struct upload *up = ctx;
     char hex[HASH_HEX_MAX];
-    json_t *answer;
+    uint64_t sent;
 
-    hash_hex(shard->sha256, HASH_BYTES, hex);
-    json_t *ask = json_pack("{s:s,s:I}", "sha256", hex, "size", (json_int_t)shard->bytes);
-    int rc = cli_call(up->cli, "POST", "/v1/uploads", ask, &answer, err);
-    json_decref(ask);
-    if (rc < 0)
-        return err_wrap(err, "asking to upload a shard");
-    if (json_is_true(json_object_get(answer, "have"))) {
-        up->bytes_there += shard->bytes;
-    } else {
-        rc = http_put_file(up->cli->http, cli_str(answer, "url", ""), shard->path, NULL, NULL, err);
-        if (rc < 0)
-            err_wrap(err, "uploading a shard");
-        up->bytes_sent += shard->bytes;
-    }
-    json_decref(answer);
-    if (rc == 0)
-        json_array_append_new(up->shards,
-                              json_pack("{s:s,s:I,s:i,s:b}", "sha256", hex, "size",
-                                        (json_int_t)shard->bytes, "samples", (int)shard->samples,
-                                        "holdout", (int)shard->holdout));
+    if (json_array_size(up->shards) == DATASET_SHARDS_MAX)
+        return err_set(err, -ERR_CONFIG,
+                       "the data make more than %d shards; raise data.shard_samples",
+                       DATASET_SHARDS_MAX);
+    int rc = upload_blob(up->cli, shard->path, shard->sha256, shard->bytes, "a shard", &sent, err);
     (void)unlink(shard->path); /* in a temporary directory that goes anyway */
-    return rc;
+    if (rc < 0)
+        return rc;
+    up->bytes_sent += sent;
+    up->bytes_there += shard->bytes - sent;
+    hash_hex(shard->sha256, HASH_BYTES, hex);
+    json_t *item = json_pack("{s:s,s:I,s:i,s:b}", "sha256", hex, "size", (json_int_t)shard->bytes,
+                             "samples", (int)shard->samples, "holdout", (int)shard->holdout);
+    if (up->text)
+        json_object_set_new(item, "tokens", json_integer((json_int_t)shard->tokens));
+    json_array_append_new(up->shards, item);
+    return 0;
 }
 
 static json_t *describe(const struct job_file *job, const struct dataset_report *report,
@@ -159,24 +230,45 @@ static json_t *describe(const struct job_file *job, const struct dataset_report 
 static void say_report(const struct upload *up, const struct dataset_report *report)
 {
     char sent[STR_HUMAN_MAX], there[STR_HUMAN_MAX];
-    fprintf(stderr, "%s%llu images in %zu classes, %zu shards: %s uploaded, %s were there\n",
-            up->to_terminal ? "\r\033[K" : "", (unsigned long long)report->samples, report->classes,
-            json_array_size(up->shards), str_human_bytes(up->bytes_sent, sent),
-            str_human_bytes(up->bytes_there, there));
+    fputs(up->to_terminal ? "\r\033[K" : "", stderr);
+    if (up->text)
+        fprintf(stderr, "%llu documents, %llu pieces, %llu tokens (%llu held out)",
+                (unsigned long long)report->documents, (unsigned long long)report->samples,
+                (unsigned long long)report->tokens, (unsigned long long)report->holdout_tokens);
+    else
+        fprintf(stderr, "%llu images in %zu classes", (unsigned long long)report->samples,
+                report->classes);
+    fprintf(stderr, ", %zu shards: %s uploaded, %s were there\n", json_array_size(up->shards),
+            str_human_bytes(up->bytes_sent, sent), str_human_bytes(up->bytes_there, there));
     if (report->bad_count)
         fprintf(stderr, "%u files are no images we read and were left out, the first: %s\n",
                 report->bad_count, report->bad[0]);
 }
 
-/* Cuts and uploads; *ret_dataset is the `dataset` of the submission. */
-static int upload_dataset(struct cli *cli, struct job_file *job, bool progress,
-                          json_t **ret_dataset, struct err *err)
+/* Every row of a batch is to hold another piece. */
+static int check_pieces(const struct job_file *job, const struct dataset_report *report,
+                        struct err *err)
+{
+    uint64_t train = report->samples - report->holdout_samples;
+    if (!is_text(job) || train >= (uint64_t)job->spec.train.batch)
+        return 0;
+    return err_set(
+        err, -ERR_CONFIG,
+        "train.batch is %d but the text has only %llu pieces of at most %d tokens; lower "
+        "the batch or add text",
+        job->spec.train.batch, (unsigned long long)train, job->spec.model.context);
+}
+
+/* Cuts and uploads; the dataset and its vocabulary go into the submission. */
+static int upload_dataset(struct cli *cli, struct job_file *job, bool progress, json_t *body,
+                          struct err *err)
 {
     const char *tmp = getenv("TMPDIR");
     char *dir = str_printf("%s/skerry-shards-XXXXXX", tmp && tmp[0] ? tmp : "/tmp");
     struct dataset_report report = {0};
     struct upload up = {.cli = cli,
                         .shards = json_array(),
+                        .text = is_text(job),
                         .progress = progress,
                         .to_terminal = isatty(STDERR_FILENO)};
     int rc;
@@ -197,10 +289,14 @@ static int upload_dataset(struct cli *cli, struct job_file *job, bool progress,
         .ctx = &up,
     };
     rc = dataset_cut(job->dataset, &cut, &report, err);
+    if (rc == 0)
+        rc = check_pieces(job, &report, err);
     if (rc == 0) {
         if (progress)
             say_report(&up, &report);
-        *ret_dataset = describe(job, &report, up.shards);
+        json_object_set_new(body, "dataset", describe(job, &report, up.shards));
+        if (up.text)
+            json_object_set_new(body, "vocab", json_integer(report.vocab));
     } else if (cli_interrupted) {
         rc = err_set(err, -ERR_CANCELLED, "interrupted while uploading; nothing was submitted");
     }
@@ -212,18 +308,41 @@ out:
     return rc;
 }
 
+/* The tokenizer and the warm start, as blobs. */
+static int upload_files(struct cli *cli, const struct job_file *job, json_t *body, struct err *err)
+{
+    json_t *blob = NULL;
+    int rc = 0;
+    if (job->tokenizer_path) {
+        rc = upload_file(cli, job->tokenizer_path, "the tokenizer", &blob, err);
+        if (rc == 0)
+            json_object_set_new(body, "tokenizer", blob);
+    }
+    if (rc == 0 && job->warm_start) {
+        char *weights = model_folder_weights(job->warm_start);
+        rc = upload_file(cli, weights, "the warm start", &blob, err);
+        if (rc == 0)
+            json_object_set_new(body, "warm_start", blob);
+        mem_free(weights);
+    }
+    return rc;
+}
+
 int job_file_submit(struct cli *cli, struct job_file *job, bool progress, uint64_t *ret_id,
                     struct err *err)
 {
-    json_t *dataset = NULL, *answer = NULL;
+    json_t *answer = NULL, *body = json_pack("{s:s}", "spec", buf_str(&job->text));
 
-    if (job->dataset) {
-        int rc = upload_dataset(cli, job, progress, &dataset, err);
-        if (rc < 0)
-            return rc;
+    if (job->tokenizer)
+        json_object_set_new(body, "vocab", json_integer(tokenizer_vocab(job->tokenizer)));
+    int rc = upload_files(cli, job, body, err);
+    if (rc == 0 && job->dataset)
+        rc = upload_dataset(cli, job, progress, body, err);
+    if (rc < 0) {
+        json_decref(body);
+        return rc;
     }
-    json_t *body = json_pack("{s:s,s:o*}", "spec", buf_str(&job->text), "dataset", dataset);
-    int rc = cli_call(cli, "POST", "/v1/jobs", body, &answer, err);
+    rc = cli_call(cli, "POST", "/v1/jobs", body, &answer, err);
     json_decref(body);
     if (rc == -EINVAL || rc == -EBUSY) /* the coordinator's own word about the job */
         err->code = -ERR_CONFIG;

@@ -1,5 +1,6 @@
-/* From a job file to a job: reads the specification, opens and checks the data
- * it names, cuts it into shards, uploads those that the coordinator lacks. */
+/* From a job file to a job: reads the specification, opens and checks the data,
+ * the tokenizer and the warm start that it names, cuts the data into shards, and
+ * uploads what the coordinator lacks. */
 #ifndef CLI_DATASET_UPLOAD_H
 #define CLI_DATASET_UPLOAD_H
 
@@ -13,16 +14,20 @@
 
 struct cli;
 struct err;
+struct tokenizer;
 
 /* A job file that was read and found sound. */
 struct job_file {
     struct buf text; /* YAML as the user wrote it */
     struct job_spec spec;
-    struct dataset *dataset; /* NULL for data.url */
+    char *tokenizer_path;        /* NULL: none is given */
+    struct tokenizer *tokenizer; /* of text: that file, else bytes; NULL for images */
+    char *warm_start;            /* the folder, NULL: none */
+    struct dataset *dataset;     /* NULL for data.url, and for the data of a teacher */
 };
 
-/* Reads `path` and opens its dataset.  A relative data.path is relative to the
- * job file, then to the current directory.  Errors are -ERR_CONFIG. */
+/* Reads `path` and opens what it names.  Relative paths are relative to the job
+ * file, then to the current directory.  Errors are -ERR_CONFIG. */
 int job_file_open(const char *path, struct job_file *ret, struct err *err);
 void job_file_close(struct job_file *job);
 

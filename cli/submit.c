@@ -75,7 +75,7 @@ int cmd_check(int argc, char **argv)
     if (job_file_open(args.rest[0], &job, &err) < 0)
         return cli_fail(&err);
     printf("%s: fine", args.rest[0]);
-    if (job.dataset)
+    if (job.dataset && dataset_samples(job.dataset))
         printf("; %llu images in %zu classes", (unsigned long long)dataset_samples(job.dataset),
                dataset_classes(job.dataset));
     putchar('\n');

@@ -52,6 +52,7 @@ struct dataset {
     uint64_t *counts;
     struct view_shard *shards;
     struct view_bad_sample *bad;
+    struct view_blob tokenizer, warm_start;
 };
 
 static void dataset_release(struct dataset *d)
@@ -101,6 +102,7 @@ static int take_shards(const json_t *list, struct dataset *d, struct view_submit
         {"sha256", HTTP_SHA256, .required = true},
         {"size", HTTP_INT, .required = true, .min = 1, .max = UPLOAD_MAX_BYTES},
         {"samples", HTTP_INT, .required = true, .min = 1, .max = 65536},
+        {"tokens", HTTP_INT, .min = 0, .max = 68719476736.0},
         {"holdout", HTTP_BOOL, .required = true},
     };
     size_t n = json_array_size(list);
@@ -118,6 +120,7 @@ static int take_shards(const json_t *list, struct dataset *d, struct view_submit
                          HASH_BYTES); /* checked just now */
         shard->size = (uint64_t)json_integer_value(json_object_get(item, "size"));
         shard->samples = (uint32_t)json_integer_value(json_object_get(item, "samples"));
+        shard->tokens = (uint64_t)json_integer_value(json_object_get(item, "tokens"));
         shard->holdout = json_is_true(json_object_get(item, "holdout"));
     }
     s->shards = d->shards;
@@ -156,8 +159,8 @@ static int take_dataset(const json_t *dataset, struct dataset *d, struct view_su
                         struct err *err)
 {
     static const struct http_field fields[] = {
-        {"classes", HTTP_ARRAY, .required = true, .min = 1, .max = CLASSES_MAX},
-        {"counts", HTTP_ARRAY, .required = true, .min = 1, .max = CLASSES_MAX},
+        {"classes", HTTP_ARRAY, .required = true, .min = 0, .max = CLASSES_MAX},
+        {"counts", HTTP_ARRAY, .required = true, .min = 0, .max = CLASSES_MAX},
         {"shards", HTTP_ARRAY, .required = true, .min = 1, .max = SHARDS_MAX},
         {"bad", HTTP_ARRAY, .min = 0, .max = BAD_MAX},
     };
@@ -171,11 +174,34 @@ static int take_dataset(const json_t *dataset, struct dataset *d, struct view_su
     return 0;
 }
 
+/* A file that was uploaded for the job; absent: *ret stays NULL. */
+static int take_file(const json_t *body, const char *name, struct view_blob *room,
+                     const struct view_blob **ret, struct err *err)
+{
+    static const struct http_field fields[] = {
+        {"sha256", HTTP_SHA256, .required = true},
+        {"size", HTTP_INT, .required = true, .min = 1, .max = UPLOAD_MAX_BYTES},
+    };
+    const json_t *file = json_object_get(body, name);
+    if (file == NULL)
+        return 0;
+    if (http_body_check(file, name, fields, N(fields), err) < 0)
+        return err->code;
+    (void)hash_unhex(json_string_value(json_object_get(file, "sha256")), room->sha256,
+                     HASH_BYTES); /* checked just now */
+    room->size = (uint64_t)json_integer_value(json_object_get(file, "size"));
+    *ret = room;
+    return 0;
+}
+
 void http_post_job(void *arg, struct http_request *r)
 {
     static const struct http_field fields[] = {
         {"spec", HTTP_STRING, .required = true, .min = 1, .max = JOB_SPEC_MAX},
         {"dataset", HTTP_OBJECT},
+        {"vocab", HTTP_INT, .min = 0, .max = 4294967295.0},
+        {"tokenizer", HTTP_OBJECT},
+        {"warm_start", HTTP_OBJECT},
     };
     struct http_api *api = arg;
     struct err err = {0};
@@ -183,9 +209,14 @@ void http_post_job(void *arg, struct http_request *r)
     if (body == NULL)
         return;
     struct dataset d = {0};
-    struct view_submit submit = {.spec = json_string_value(json_object_get(body, "spec"))};
+    struct view_submit submit = {
+        .spec = json_string_value(json_object_get(body, "spec")),
+        .vocab = (uint32_t)json_integer_value(json_object_get(body, "vocab")),
+    };
     uint64_t id;
-    if (take_dataset(json_object_get(body, "dataset"), &d, &submit, &err) < 0 ||
+    if (take_file(body, "tokenizer", &d.tokenizer, &submit.tokenizer, &err) < 0 ||
+        take_file(body, "warm_start", &d.warm_start, &submit.warm_start, &err) < 0 ||
+        take_dataset(json_object_get(body, "dataset"), &d, &submit, &err) < 0 ||
         view_job_submit(api->o.co, &submit, &id, &err) < 0) {
         http_api_fail(r, &err);
     } else {

@@ -68,6 +68,9 @@ int engine_plan(struct engine *e, struct work *w, struct err *err)
     } else {
         rc = modules_plan(e->opt.modules, w, err);
     }
+    if (rc == 0 && t->tokenizer)
+        rc = work_need(w, t->tokenizer->sha256.data, t->tokenizer->size, t->tokenizer->url,
+                       "the tokenizer", err);
     if (rc == 0 && t->kind == SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN)
         rc = need_ranges(w, t->train->ranges, t->train->n_ranges, err);
     if (rc == 0 && t->kind == SKERRY__V1__TASK_KIND__TASK_KIND_EVAL)

@@ -49,6 +49,8 @@ static void add_shards(Skerry__V1__ReportRequest *r, const struct work_result *r
         s->blob = blob_new(&res->outputs[i]);
         s->samples = res->outputs[i].samples;
         s->holdout = res->outputs[i].holdout;
+        s->tokens = res->outputs[i].tokens;
+        s->partition = res->outputs[i].partition;
         r->shards[r->n_shards++] = s;
     }
     r->classes = res->classes;

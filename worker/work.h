@@ -49,8 +49,10 @@ struct work_output {
     uint8_t sha256[32];
     uint64_t size;
     uint64_t module_id, base_version; /* TRAIN and INIT */
-    uint32_t samples;                 /* INGEST */
-    bool holdout;                     /* INGEST */
+    uint32_t samples;                 /* INGEST and SPLIT */
+    uint64_t tokens;                  /* of texts */
+    bool holdout;
+    uint32_t partition; /* SPLIT */
 };
 
 struct work_result {

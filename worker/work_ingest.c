@@ -7,6 +7,7 @@
 #include "common/base/err.h"
 #include "common/base/mem.h"
 #include "common/base/str.h"
+#include "common/base/tokenizer.h"
 #include "worker/engine.h"
 
 static int on_shard(void *arg, const struct dataset_shard *shard, struct err *err)
@@ -22,6 +23,7 @@ static int on_shard(void *arg, const struct dataset_shard *shard, struct err *er
     memcpy(o->sha256, shard->sha256, 32);
     o->size = shard->bytes;
     o->samples = shard->samples;
+    o->tokens = shard->tokens;
     o->holdout = shard->holdout;
     return 0;
 }
@@ -30,13 +32,15 @@ static int on_progress(void *arg, uint64_t done, uint64_t total)
 {
     struct work *w = arg;
     struct err ignored;
+    for (; total > UINT32_MAX; total >>= 10) /* bytes of texts */
+        done >>= 10;
     progress_units(&w->progress, (uint32_t)done, (uint32_t)total);
     return work_stopped(w, &ignored) ? -ERR_CANCELLED : 0;
 }
 
 static int take_classes(struct work *w, const struct dataset *ds, struct err *err)
 {
-    size_t n = dataset_classes(ds);
+    size_t n = dataset_classes(ds); /* texts have none */
     w->result.classes = mem_try_array(n ? n : 1, sizeof(char *));
     if (!w->result.classes)
         return err_set(err, -ENOMEM, "out of memory for %zu classes", n);
@@ -59,9 +63,25 @@ static void take_report(struct work *w, const struct dataset_report *report)
     }
 }
 
-int work_ingest_run(struct engine *e, struct work *w, struct err *err)
+/* The address without what follows the name: it says how the data are packed. */
+static char *source_name(const struct work *w)
 {
-    (void)e; /* no arithmetic here */
+    const char *url = w->task->ingest->url;
+    return str_ndup(url, strcspn(url, "?#"));
+}
+
+static int open_tokenizer(const struct work *w, struct tokenizer **ret, struct err *err)
+{
+    char path[CACHE_PATH_MAX];
+    if (!w->task->tokenizer)
+        return 0;
+    work_blob_path(w, w->task->tokenizer->sha256.data, path);
+    return tokenizer_open(path, ret, err);
+}
+
+/* Opens what was fetched and cuts it. */
+static int cut_source(struct work *w, const struct dataset_options *opt, struct err *err)
+{
     struct dataset *ds = NULL;
     struct dataset_report report = {0};
     struct dataset_cut cut = {
@@ -74,17 +94,39 @@ int work_ingest_run(struct engine *e, struct work *w, struct err *err)
         .on_progress = on_progress,
         .ctx = w,
     };
-    progress_activity(&w->progress, "cutting shards");
-    int rc = dataset_open(&(struct dataset_options){.path = w->source_path}, &ds, err);
+    int rc = dataset_open(opt, &ds, err);
     if (rc == 0)
         rc = take_classes(w, ds, err);
     if (rc == 0)
         rc = dataset_cut(ds, &cut, &report, err);
     if (rc == 0)
         take_report(w, &report);
-    else if (rc != -ERR_CANCELLED)
-        (void)err_wrap(err, "%s", w->task->ingest->url);
     dataset_report_release(&report);
     dataset_close(ds);
+    return rc;
+}
+
+int work_ingest_run(struct engine *e, struct work *w, struct err *err)
+{
+    (void)e; /* no arithmetic here */
+    struct tokenizer *tokenizer = NULL;
+    char *name = source_name(w);
+    progress_activity(&w->progress, "cutting shards");
+    int rc = open_tokenizer(w, &tokenizer, err);
+    struct dataset_options opt = {
+        .path = w->source_path,
+        .name = name,
+        .column = w->spec.partition.column,
+        .text = w->spec.model.type == JOB_MODEL_LLAMA,
+        .text_field = w->spec.data.text_field,
+        .tokenizer = tokenizer,
+        .context = (uint32_t)w->spec.model.context,
+    };
+    if (rc == 0)
+        rc = cut_source(w, &opt, err);
+    if (rc < 0 && rc != -ERR_CANCELLED)
+        (void)err_wrap(err, "%s", w->task->ingest->url);
+    tokenizer_free(tokenizer);
+    mem_free(name);
     return rc;
 }
