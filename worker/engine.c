@@ -56,6 +56,11 @@ static int need_ranges(struct work *w, Skerry__V1__Range *const *ranges, size_t 
     return rc;
 }
 
+static bool is_text_sample(const Skerry__V1__Task *t)
+{
+    return t->kind == SKERRY__V1__TASK_KIND__TASK_KIND_SAMPLE && t->sample->tokens > 0;
+}
+
 int engine_plan(struct engine *e, struct work *w, struct err *err)
 {
     const Skerry__V1__Task *t = w->task;
@@ -75,6 +80,8 @@ int engine_plan(struct engine *e, struct work *w, struct err *err)
         rc = need_ranges(w, t->train->ranges, t->train->n_ranges, err);
     if (rc == 0 && t->kind == SKERRY__V1__TASK_KIND__TASK_KIND_EVAL)
         rc = need_ranges(w, t->eval->ranges, t->eval->n_ranges, err);
+    if (rc == 0 && is_text_sample(t))
+        rc = work_text_plan(w, err);
     if (rc == 0)
         work_check_needs(w);
     return rc;
@@ -97,7 +104,7 @@ int engine_run(struct engine *e, struct work *w, struct err *err)
     case SKERRY__V1__TASK_KIND__TASK_KIND_EVAL:
         return work_eval_run(e, w, err);
     case SKERRY__V1__TASK_KIND__TASK_KIND_SAMPLE:
-        return work_sample_run(e, w, err);
+        return is_text_sample(w->task) ? work_text_run(e, w, err) : work_sample_run(e, w, err);
     default:
         return err_set(err, -ERR_UNIMPLEMENTED, "task kind %d", (int)w->task->kind);
     }

@@ -60,4 +60,12 @@ int work_eval_run(struct engine *e, struct work *w, struct err *err);
 int work_sample_run(struct engine *e, struct work *w, struct err *err);
 int work_ingest_run(struct engine *e, struct work *w, struct err *err);
 
+/* SAMPLE of a language model. */
+int work_text_plan(struct work *w, struct err *err);
+int work_text_run(struct engine *e, struct work *w, struct err *err);
+
+/* The task's tokenizer, whose blob is in the cache: its tokenizer.json, or bytes. */
+struct tokenizer;
+int work_tokenizer(const struct work *w, struct tokenizer **ret, struct err *err);
+
 #endif

@@ -71,6 +71,19 @@ static void add_bad(Skerry__V1__ReportRequest *r, const struct work_result *res)
     r->bad_count = res->bad_count;
 }
 
+static void add_rows(Skerry__V1__ReportRequest *r, const struct work_result *res)
+{
+    r->rows = mem_alloc_array(res->n_rows + 1, sizeof(*r->rows));
+    for (size_t i = 0; i < res->n_rows; i++) {
+        Skerry__V1__Row *row = mem_alloc(sizeof(*row));
+        skerry__v1__row__init(row);
+        row->name = text(res->rows[i].name);
+        row->value = res->rows[i].value;
+        row->unit = text(res->rows[i].unit);
+        r->rows[r->n_rows++] = row;
+    }
+}
+
 static void add_points(Skerry__V1__ReportRequest *r, struct work *w)
 {
     struct progress_view *view = mem_alloc(sizeof(*view));
@@ -107,6 +120,9 @@ Skerry__V1__ReportRequest *report_new(uint64_t task_id, uint32_t attempt, struct
     r->loss_last = res->loss_last;
     r->loss_mean = res->loss_mean;
     r->seconds = res->seconds;
+    r->loss_sum = res->loss_sum;
+    r->units = res->units;
+    r->bytes = res->bytes;
     switch ((int)w->task->kind) {
     case SKERRY__V1__TASK_KIND__TASK_KIND_INIT:
     case SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN:
@@ -116,12 +132,18 @@ Skerry__V1__ReportRequest *report_new(uint64_t task_id, uint32_t attempt, struct
         add_shards(r, res);
         break;
     case SKERRY__V1__TASK_KIND__TASK_KIND_SAMPLE:
+        r->text = text(res->text ? res->text : "");
+        if (res->n_outputs > 0)
+            r->output = blob_new(&res->outputs[0]);
+        break;
+    case SKERRY__V1__TASK_KIND__TASK_KIND_VELOCITY:
         r->output = blob_new(&res->outputs[0]);
         break;
     default:
         break;
     }
     add_bad(r, res);
+    add_rows(r, res);
     add_points(r, w);
     return r;
 }
@@ -142,6 +164,9 @@ void report_free(Skerry__V1__ReportRequest *r)
         mem_free(r->bad[i]);
     for (size_t i = 0; i < r->n_points; i++)
         mem_free(r->points[i]);
+    for (size_t i = 0; i < r->n_rows; i++)
+        mem_free(r->rows[i]);
+    mem_free(r->rows);
     mem_free(r->contributions);
     mem_free(r->shards);
     mem_free(r->bad);

@@ -165,10 +165,29 @@ static int check_eval(const Skerry__V1__EvalTask *t, struct err *err)
     return check_ranges(t->ranges, t->n_ranges, "eval.ranges", err);
 }
 
+static int check_text_sample(const Skerry__V1__SampleTask *t, struct err *err)
+{
+    int rc = check_text(t->prompt, TASK_PROMPT_MAX, "sample.prompt", err);
+    if (rc < 0)
+        return rc;
+    if (t->tokens > TASK_TOKENS_MAX)
+        return err_set(err, -ERR_LIMIT, "task: sample.tokens is %u, at most %u are allowed",
+                       t->tokens, TASK_TOKENS_MAX);
+    if (!isfinite(t->temperature) || t->temperature < 0 || t->temperature > 10)
+        return err_set(err, -ERR_LIMIT, "task: sample.temperature is %g, expected 0..10",
+                       (double)t->temperature);
+    if (!(t->top_p > 0) || t->top_p > 1)
+        return err_set(err, -ERR_LIMIT, "task: sample.top_p is %g, expected above 0, at most 1",
+                       (double)t->top_p);
+    return 0;
+}
+
 static int check_sample(const Skerry__V1__SampleTask *t, size_t n_classes, struct err *err)
 {
     if (!t)
         return err_set(err, -ERR_FORMAT, "task: sample is missing");
+    if (t->tokens > 0)
+        return check_text_sample(t, err);
     int rc = check_count(t->n_labels, TASK_LABELS_MAX, "sample.labels", err);
     if (rc < 0)
         return rc;
@@ -231,7 +250,13 @@ int validate_task(const Skerry__V1__Task *t, struct err *err)
     for (size_t i = 0; i < t->n_classes; i++)
         if ((rc = check_text(t->classes[i], TASK_NAME_MAX, "classes", err)) < 0)
             return rc;
-    bool needs_classes = t->kind != SKERRY__V1__TASK_KIND__TASK_KIND_INGEST;
+    if (t->vocab > TASK_VOCAB_MAX)
+        return err_set(err, -ERR_LIMIT, "task: vocab is %u, at most %u are allowed", t->vocab,
+                       TASK_VOCAB_MAX);
+    if ((t->tokenizer && (rc = check_blob(t->tokenizer, "tokenizer", err)) < 0) ||
+        (t->warm_start && (rc = check_blob(t->warm_start, "warm_start", err)) < 0))
+        return rc;
+    bool needs_classes = t->kind != SKERRY__V1__TASK_KIND__TASK_KIND_INGEST && t->vocab == 0;
     if (needs_classes && t->n_classes == 0 && (int)t->kind != 0)
         return err_set(err, -ERR_FORMAT, "task: classes is empty");
     return check_kind(t, err);

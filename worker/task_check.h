@@ -23,6 +23,11 @@ struct err;
 #define TASK_STEPS_MAX 1000000u
 #define TASK_SECONDS_MAX 86400u
 #define TASK_SIDE_MAX 16384u /* pixels of a sample grid's side */
+#define TASK_VOCAB_MAX (1u << 20)
+#define TASK_PROMPT_MAX 8192u
+#define TASK_TOKENS_MAX 4096u /* of a text to generate */
+#define TASK_TEXT_MAX 65536u  /* bytes of ReportRequest.text */
+#define TASK_STREAM_MAX 4096u /* bytes of StreamRequest.text */
 #define TASK_BLOB_MAX (1ull << 42)
 
 /* -ERR_FORMAT or -ERR_LIMIT with a sentence that names the field;

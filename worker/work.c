@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -63,9 +64,11 @@ void work_free(struct work *w)
         cache_unpin(w->cache, w->needs[i].sha256);
     mem_free(w->needs);
     mem_free(w->result.outputs);
+    mem_free(w->result.rows);
     for (size_t i = 0; i < w->result.n_classes; i++)
         mem_free(w->result.classes[i]);
     mem_free(w->result.classes);
+    mem_free(w->result.text);
     struct err err = {0};
     if (w->temp_dir && file_remove_tree(w->temp_dir, &err) < 0)
         log_warn("work", "temporary files stay behind: %s", err.msg);
@@ -138,6 +141,22 @@ struct work_output *work_output(struct work *w)
     struct work_output *o = &r->outputs[r->n_outputs++];
     memset(o, 0, sizeof(*o));
     return o;
+}
+
+void work_row(struct work *w, double value, const char *unit, const char *fmt, ...)
+{
+    struct work_result *r = &w->result;
+    if (!r->rows)
+        r->rows = mem_alloc_array(WORK_ROWS_MAX, sizeof(*r->rows));
+    if (r->n_rows == WORK_ROWS_MAX)
+        return;
+    struct work_row *row = &r->rows[r->n_rows++];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(row->name, sizeof(row->name), fmt, args);
+    va_end(args);
+    row->value = value;
+    str_copy(row->unit, sizeof(row->unit), unit);
 }
 
 void work_temp_path(const struct work *w, const char *name, char ret[CACHE_PATH_MAX])

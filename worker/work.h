@@ -25,6 +25,7 @@ struct err;
 struct uplink;
 
 #define WORK_OUTPUTS_MAX 4096
+#define WORK_ROWS_MAX 256
 #define WORK_MESSAGE_MAX (16u << 20) /* bytes of a task unpacked */
 
 /* Why the compute thread should stop, if it should. */
@@ -55,16 +56,28 @@ struct work_output {
     uint32_t partition; /* SPLIT */
 };
 
+/* A figure with a name. */
+struct work_row {
+    char name[65];
+    double value;
+    char unit[17];
+};
+
 struct work_result {
     struct work_output *outputs; /* in a table of n_outputs, capacity cap */
     size_t n_outputs, cap;
     uint32_t steps;
     uint64_t samples;
     float loss_first, loss_last, loss_mean, seconds;
+    double loss_sum; /* EVAL: over units; bytes: what the tokens stand for */
+    uint64_t units, bytes;
+    struct work_row *rows; /* EVAL, CLUSTER */
+    size_t n_rows;
     struct data_bad bad[DATA_BAD_MAX];
     unsigned n_bad, bad_count;
     char **classes; /* INGEST */
     size_t n_classes;
+    char *text; /* SAMPLE of texts; NULL: none */
 };
 
 struct work {
@@ -105,6 +118,9 @@ void work_blob_path(const struct work *w, const uint8_t sha256[32], char ret[CAC
 
 /* A new output whose fields the caller fills; NULL beyond the maximum. */
 struct work_output *work_output(struct work *w);
+/* Adds a row; beyond WORK_ROWS_MAX they are dropped. */
+void work_row(struct work *w, double value, const char *unit, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
 /* "TEMP_DIR/name". */
 void work_temp_path(const struct work *w, const char *name, char ret[CACHE_PATH_MAX]);
 

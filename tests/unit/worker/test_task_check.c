@@ -123,6 +123,18 @@ BREAK(many_labels, SAMPLE s->sample.n_labels = 1025;)
 BREAK(label_too_high, SAMPLE s->labels[1] = 2;)
 BREAK(no_ode_steps, SAMPLE s->sample.steps = 0;)
 BREAK(nan_guidance, SAMPLE s->sample.guidance = NAN;)
+#define TEXT                                                                                       \
+    SAMPLE s->sample.tokens = 9;                                                                   \
+    s->sample.top_p = 1;                                                                           \
+    s->task.vocab = 257;                                                                           \
+    s->task.n_classes = 0;
+BREAK(many_tokens, TEXT s->sample.tokens = 4097;)
+BREAK(nan_temperature, TEXT s->sample.temperature = NAN;)
+BREAK(no_nucleus, TEXT s->sample.top_p = 0;)
+BREAK(long_prompt, TEXT s->sample.prompt = s->long_text;)
+BREAK(huge_vocab, TEXT s->task.vocab = (1u << 20) + 1;)
+BREAK(short_tokenizer_hash, TEXT s->task.tokenizer = &s->blob; s->blob.sha256.len = 3;
+      s->module.full = NULL; s->module.n_deltas = 0;)
 #define INGEST s->task.kind = SKERRY__V1__TASK_KIND__TASK_KIND_INGEST;
 BREAK(ingest_missing, INGEST s->task.ingest = NULL;)
 BREAK(ingest_path, INGEST s->ingest.url = (char *)"/v1/blobs/x";)
@@ -172,6 +184,12 @@ static const struct {
     {"label too high", label_too_high, ERR_LIMIT, "labels[1] is 2"},
     {"no ODE steps", no_ode_steps, ERR_LIMIT, "sample.steps is 0"},
     {"NaN guidance", nan_guidance, ERR_LIMIT, "guidance"},
+    {"many tokens", many_tokens, ERR_LIMIT, "tokens is 4097"},
+    {"NaN temperature", nan_temperature, ERR_LIMIT, "temperature"},
+    {"no nucleus", no_nucleus, ERR_LIMIT, "top_p is 0"},
+    {"long prompt", long_prompt, ERR_LIMIT, "prompt is"},
+    {"huge vocabulary", huge_vocab, ERR_LIMIT, "vocab is 1048577"},
+    {"tokenizer without a hash", short_tokenizer_hash, ERR_FORMAT, "tokenizer is 3 bytes"},
     {"ingest missing", ingest_missing, ERR_FORMAT, "ingest is missing"},
     {"ingest of a path", ingest_path, ERR_FORMAT, "ingest.url"},
 };
@@ -202,6 +220,8 @@ static void every_kind_passes(void **state)
         s->task.kind = (Skerry__V1__TaskKind)kind;
         OK(validate_task(&s->task, err));
     }
+    sound_init(s);
+    TEXT OK(validate_task(&s->task, err));
     sound_init(s);
     s->module.full = NULL; /* deltas alone will do */
     OK(validate_task(&s->task, err));
