@@ -198,26 +198,26 @@ static size_t first_delta(struct modules *m, const Skerry__V1__ModuleRef *ref, s
     return ref->n_deltas;
 }
 
-static int plan_one(struct modules *m, struct work *w, const Skerry__V1__ModuleRef *ref,
-                    struct err *err)
+int modules_needs(struct modules *m, const Skerry__V1__ModuleRef *ref, bool full_only,
+                  modules_need_fn need, void *arg, struct err *err)
 {
     char what[64];
     struct held base;
     if (cache_has(m->cache, ref->sha256.data)) {
         struct err damage = {0};
         if (cache_check(m->cache, ref->sha256.data, 0, &damage) == 0)
-            return work_need(w, ref->sha256.data, 0, "", "module", err);
+            return need(arg, ref->sha256.data, 0, "", "module", err);
         log_warn("modules", "module %" PRIu64 " version %" PRIu64 ": %s; getting it again",
                  ref->module_id, ref->version, damage.msg);
     }
-    size_t first = w->full_only ? ref->n_deltas : first_delta(m, ref, &base);
+    size_t first = full_only ? ref->n_deltas : first_delta(m, ref, &base);
     if (first < ref->n_deltas) {
-        int rc = work_need(w, base.sha256, 0, "", "module", err);
+        int rc = need(arg, base.sha256, 0, "", "module", err);
         for (size_t i = first; rc == 0 && i < ref->n_deltas; i++) {
             const Skerry__V1__Delta *d = ref->deltas[i];
             snprintf(what, sizeof(what), "delta %" PRIu64 " of module %" PRIu64, d->to,
                      ref->module_id);
-            rc = work_need(w, d->blob->sha256.data, d->blob->size, d->blob->url, what, err);
+            rc = need(arg, d->blob->sha256.data, d->blob->size, d->blob->url, what, err);
         }
         return rc;
     }
@@ -233,7 +233,13 @@ static int plan_one(struct modules *m, struct work *w, const Skerry__V1__ModuleR
                        ref->module_id);
     snprintf(what, sizeof(what), "version %" PRIu64 " of module %" PRIu64, ref->version,
              ref->module_id);
-    return work_need(w, ref->full->sha256.data, ref->full->size, ref->full->url, what, err);
+    return need(arg, ref->full->sha256.data, ref->full->size, ref->full->url, what, err);
+}
+
+static int need_of_work(void *arg, const uint8_t sha256[32], uint64_t size, const char *url,
+                        const char *what, struct err *err)
+{
+    return work_need(arg, sha256, size, url, what, err);
 }
 
 int modules_plan(struct modules *m, struct work *w, struct err *err)
@@ -242,7 +248,7 @@ int modules_plan(struct modules *m, struct work *w, struct err *err)
     if (t->kind == SKERRY__V1__TASK_KIND__TASK_KIND_INIT)
         return 0;
     for (size_t i = 0; i < t->n_modules; i++) {
-        int rc = plan_one(m, w, t->modules[i], err);
+        int rc = modules_needs(m, t->modules[i], w->full_only, need_of_work, w, err);
         if (rc < 0)
             return rc;
     }
@@ -291,6 +297,28 @@ static bool is_average(const Skerry__V1__Task *t)
     return (t->eval && t->eval->ema) || (t->sample && t->sample->ema);
 }
 
+/* The version's file in the cache. */
+static int make_file(struct modules *m, struct work *w, const Skerry__V1__ModuleRef *ref,
+                     struct err *err)
+{
+    if (cache_has(m->cache, ref->sha256.data))
+        return 0;
+    int rc = rebuild_one(m, w, ref, err);
+    if (rc != -ERR_HASH && rc != -ERR_FORMAT)
+        return rc;
+    forget(m, ref->module_id);
+    return err->code = -ERR_HASH;
+}
+
+int modules_make(struct modules *m, struct work *w, const Skerry__V1__ModuleRef *ref,
+                 struct err *err)
+{
+    int rc = make_file(m, w, ref, err);
+    if (rc == 0)
+        note(m, ref);
+    return rc;
+}
+
 int modules_rebuild(struct modules *m, struct work *w, struct err *err)
 {
     const Skerry__V1__Task *t = w->task;
@@ -298,18 +326,11 @@ int modules_rebuild(struct modules *m, struct work *w, struct err *err)
         return 0;
     for (size_t i = 0; i < t->n_modules; i++) {
         const Skerry__V1__ModuleRef *ref = t->modules[i];
-        if (!cache_has(m->cache, ref->sha256.data)) {
-            int rc = rebuild_one(m, w, ref, err);
-            if (rc == -ERR_HASH || rc == -ERR_FORMAT) {
-                forget(m, ref->module_id);
-                return err->code = -ERR_HASH;
-            }
-            if (rc < 0)
-                return rc;
-            /* From now on this file is one of the needs, so that it stays. */
-            if ((rc = work_need(w, ref->sha256.data, 0, "", "module", err)) < 0)
-                return rc;
-        }
+        int rc = make_file(m, w, ref, err);
+        if (rc == 0) /* from now on this file is one of the needs, so that it stays */
+            rc = work_need(w, ref->sha256.data, 0, "", "module", err);
+        if (rc < 0)
+            return rc;
         if (!is_average(t))
             note(m, ref);
     }

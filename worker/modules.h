@@ -14,8 +14,11 @@
 #ifndef WORKER_MODULES_H
 #define WORKER_MODULES_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "proto/skerry.pb-c.h"
 
 struct cache;
 struct err;
@@ -35,6 +38,14 @@ void modules_close(struct modules *m); /* accepts NULL */
 /* What is held, newest last; returns how many. */
 size_t modules_held(struct modules *m, struct modules_version ret[MODULES_MAX]);
 
+/* A blob that a version is made of; size 0 and url "": it is in the cache. */
+typedef int (*modules_need_fn)(void *arg, const uint8_t sha256[32], uint64_t size, const char *url,
+                               const char *what, struct err *err);
+/* Names all blobs that the version of ref calls for: itself, or an older one and
+ * deltas; full_only: no deltas. */
+int modules_needs(struct modules *m, const Skerry__V1__ModuleRef *ref, bool full_only,
+                  modules_need_fn need, void *arg, struct err *err);
+
 /* Adds the blobs that w's modules call for to its needs. */
 int modules_plan(struct modules *m, struct work *w, struct err *err);
 
@@ -42,5 +53,10 @@ int modules_plan(struct modules *m, struct work *w, struct err *err);
  * rebuilt version is not what it should be: the held one is then forgotten, and
  * with w->full_only another plan gets the full blob. */
 int modules_rebuild(struct modules *m, struct work *w, struct err *err);
+
+/* The same for one version that came while the task of w ran; its file stays while it
+ * is the newest held one of its module. */
+int modules_make(struct modules *m, struct work *w, const Skerry__V1__ModuleRef *ref,
+                 struct err *err);
 
 #endif
