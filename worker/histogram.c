@@ -9,9 +9,11 @@
 #include "common/base/mem.h"
 
 #define ROUNDS 50
-#define SMOOTH_STEPS 30   /* of the smoothed fixed point, its temperature halved every third */
-#define SMOOTH_ROWS 20000 /* rows that it looks at */
-#define FLOOR (-1e30f)    /* bias of a class that shall be empty */
+#define SMOOTH_STEPS 120     /* of the smoothed fixed point; every third cools by a quarter */
+#define SMOOTH_SCORES 640000 /* of the rows that it looks at */
+#define WARS 4               /* steps of rivals in a round */
+#define WAR_CLASSES 1024     /* classes up to which their costs are looked at */
+#define FLOOR (-1e30f)       /* bias of a class that shall be empty */
 
 /* Work of one fit.  own is the class of each row under the present bias, best and second the
  * two highest values of it, so that the margin of any class is at hand. */
@@ -22,6 +24,8 @@ struct work {
     uint32_t *own, *next;
     double *best, *second;   /* (n) */
     double *margin, *weight; /* (n) scratch of select_load */
+    double *cost, *far;      /* (k,k), (k) of end_wars; NULL with many classes */
+    bool *in;                /* (k) the rivals in one */
     float *kept;             /* (k) the best bias so far */
     double kept_gap;
     double total, unit; /* all weight; the heaviest row */
@@ -226,12 +230,107 @@ static void step(struct work *w, uint32_t k)
     set_bias(w, k, at);
 }
 
+/* cost[a*k+b]: the least that a row of class a loses by going to b. */
+static void find_costs(struct work *w)
+{
+    const uint32_t K = w->h->k;
+    for (size_t i = 0; i < (size_t)K * K; i++)
+        w->cost[i] = DBL_MAX;
+    for (uint64_t i = 0; i < w->h->n; i++) {
+        double *row = w->cost + (size_t)w->own[i] * K;
+        for (uint32_t b = 0; b < K; b++) {
+            double loss = w->best[i] - value_of(w, i, b);
+            row[b] = loss < row[b] ? loss : row[b];
+        }
+    }
+}
+
+/* in = the classes nearer to `from`, by what rows lose on the way, than the nearest class that
+ * has room (full) or rows to spare (short); false: there is none.  Dijkstra on k*k costs. */
+static bool find_rivals(struct work *w, uint32_t from, bool full)
+{
+    const struct histogram *h = w->h;
+    double *far = w->far;
+    for (uint32_t k = 0; k < h->k; k++) {
+        far[k] = DBL_MAX;
+        w->in[k] = false;
+    }
+    far[from] = 0;
+    for (;;) {
+        uint32_t at = h->k;
+        for (uint32_t k = 0; k < h->k; k++)
+            if (!w->in[k] && far[k] < DBL_MAX && (at == h->k || far[k] < far[at]))
+                at = k;
+        if (at == h->k)
+            return false;
+        if (at != from && (full ? w->load[at] < h->hi[at] : w->load[at] > h->lo[at]))
+            return true;
+        w->in[at] = true;
+        for (uint32_t k = 0; k < h->k; k++) {
+            double c = full ? w->cost[(size_t)at * h->k + k] : w->cost[(size_t)k * h->k + at];
+            if (c < DBL_MAX && far[at] + c < far[k])
+                far[k] = far[at] + c;
+        }
+    }
+}
+
+/* Moves the bias of all rivals together until they hold what they shall in sum. */
+static void step_together(struct work *w, bool full)
+{
+    const struct histogram *h = w->h;
+    double want = 0;
+    for (uint32_t k = 0; k < h->k; k++)
+        want += w->in[k] ? full ? h->hi[k] : h->lo[k] : 0;
+    for (uint64_t i = 0; i < h->n; i++) {
+        double inside = -DBL_MAX, outside = -DBL_MAX;
+        for (uint32_t k = 0; k < h->k; k++) {
+            double v = value_of(w, i, k), *best = w->in[k] ? &inside : &outside;
+            *best = v > *best ? v : *best;
+        }
+        w->margin[i] = outside - inside;
+        w->weight[i] = weight_of(h, i);
+    }
+    double by = select_load(w, want);
+    for (uint32_t k = 0; k < h->k; k++)
+        w->bias[k] += w->in[k] ? by : 0;
+    scan(w);
+    keep(w);
+}
+
+/* Where two classes want the same rows, steps of one at a time undercut each other by a row's
+ * worth for ever (a price war); together they fall to where a third one has room, and classes
+ * that are short rise together.  The worst few of a round. */
+static void end_wars(struct work *w)
+{
+    const struct histogram *h = w->h;
+    for (unsigned n = 0; n < WARS && w->cost; n++) {
+        double worst = w->unit / 2;
+        uint32_t from = h->k;
+        bool full = true;
+        for (uint32_t k = 0; k < h->k; k++) {
+            double over = w->load[k] - h->hi[k], under = h->lo[k] - w->load[k];
+            double off = over > under ? over : under;
+            if (h->hi[k] <= 0 || off <= worst)
+                continue;
+            worst = off;
+            from = k;
+            full = over > under;
+        }
+        if (from == h->k)
+            return;
+        find_costs(w);
+        if (!find_rivals(w, from, full))
+            return;
+        step_together(w, full);
+    }
+}
+
 /* Sinkhorn's fixed point with falling temperature, for targets: near the optimum, from where
  * the exact steps are few. */
 static void smooth(struct work *w, double temperature, double *sum)
 {
     const struct histogram *h = w->h;
-    uint64_t stride = h->n / SMOOTH_ROWS + 1;
+    uint64_t stride = h->n / (SMOOTH_SCORES / h->k + 1) + 1;
     double all = 0;
     memset(sum, 0, h->k * sizeof(double));
     for (uint64_t i = 0; i < h->n; i += stride) {
@@ -288,13 +387,18 @@ static int work_open(struct work *w, const struct histogram *h, struct err *err)
     w->bias = mem_try_array(h->k, sizeof(double));
     w->load = mem_try_array(h->k, sizeof(double));
     w->kept = mem_try_array(h->k, sizeof(float));
+    w->in = mem_try_array(h->k, sizeof(bool));
+    w->far = mem_try_array(h->k, sizeof(double));
+    if (h->k <= WAR_CLASSES)
+        w->cost = mem_try_array((size_t)h->k * h->k, sizeof(double));
     w->own = mem_try_array(h->n, sizeof(uint32_t));
     w->next = mem_try_array(h->n, sizeof(uint32_t));
     w->best = mem_try_array(h->n, sizeof(double));
     w->second = mem_try_array(h->n, sizeof(double));
     w->margin = mem_try_array(h->n, sizeof(double));
     w->weight = mem_try_array(h->n, sizeof(double));
-    if (!w->bias || !w->load || !w->kept || !w->own || !w->next || !w->best || !w->second ||
+    if (!w->bias || !w->load || !w->kept || !w->in || !w->far ||
+        (h->k <= WAR_CLASSES && !w->cost) || !w->own || !w->next || !w->best || !w->second ||
         !w->margin || !w->weight)
         return err_set(err, -ENOMEM, "no memory to balance %llu rows", (unsigned long long)h->n);
     return 0;
@@ -305,6 +409,9 @@ static void work_close(struct work *w)
     mem_free(w->bias);
     mem_free(w->load);
     mem_free(w->kept);
+    mem_free(w->in);
+    mem_free(w->far);
+    mem_free(w->cost);
     mem_free(w->own);
     mem_free(w->next);
     mem_free(w->best);
@@ -321,13 +428,13 @@ static void search(struct work *w, unsigned rounds, unsigned *ret_done)
     keep(w);
     if (w->kept_gap == 0)
         return;
-    double temperature = spread(w);
+    double temperature = 4 * spread(w);
     for (uint32_t k = 0; k < h->k; k++)
         if (h->hi[k] <= 0)
             w->bias[k] = (double)FLOOR;
     for (unsigned i = 0; temperature > 0 && i < SMOOTH_STEPS; i++) {
         smooth(w, temperature, w->load);
-        temperature *= i % 3 == 2 ? 0.5 : 1;
+        temperature *= i % 3 == 2 ? 0.75 : 1;
     }
     scan(w);
     keep(w);
@@ -338,6 +445,7 @@ static void search(struct work *w, unsigned rounds, unsigned *ret_done)
         *ret_done = round + 1;
         if (met(w))
             break;
+        end_wars(w);
     }
 }
 

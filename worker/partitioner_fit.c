@@ -342,10 +342,10 @@ static int fitting_open(struct fitting *f, enum partition_kind kind, struct err 
 {
     const struct partition_options *o = f->opt;
     uint32_t k = 0;
+    *f->report = (struct partition_report){0};
     int rc = check(o, f->n, &k, err);
     if (rc < 0)
         return rc;
-    *f->report = (struct partition_report){0};
     f->p = partitioner_new(kind, o->n_levels, o->radix, o->seed);
     if (o->feature)
         (void)str_copy(f->p->feature, sizeof(f->p->feature), o->feature); /* checked */
@@ -372,9 +372,9 @@ int partitioner_fit(struct device *dev, const struct fit_source *x, const uint64
                     struct partitioner **ret, struct partition_report *report, struct err *err)
 {
     struct fitting f = {.dev = dev, .opt = opt, .watch = watch, .report = report, .n = x->n};
-    int rc = opt->kind == PARTITION_LINEAR
-                 ? err_set(err, -EINVAL, "a linear router is fitted to targets")
-                 : fitting_open(&f, opt->kind, err);
+    if (opt->kind == PARTITION_LINEAR)
+        return err_set(err, -EINVAL, "a linear router is fitted to targets");
+    int rc = fitting_open(&f, opt->kind, err);
     if (rc == 0 && opt->kind == PARTITION_RANDOM)
         return fitting_close(&f, fit_random(&f, ids, err), ret);
     if (rc == 0)
