@@ -242,17 +242,54 @@ static int need_of_work(void *arg, const uint8_t sha256[32], uint64_t size, cons
     return work_need(arg, sha256, size, url, what, err);
 }
 
-int modules_plan(struct modules *m, struct work *w, struct err *err)
+/* Calls fn for every module that the task names, until it fails: its own, the experts and
+ * the router of a mixture, the teachers. */
+typedef int (*ref_fn)(struct modules *m, struct work *w, const Skerry__V1__ModuleRef *ref,
+                      struct err *err);
+
+static int each_of(struct modules *m, struct work *w, Skerry__V1__ModuleRef *const *refs, size_t n,
+                   ref_fn fn, struct err *err)
+{
+    int rc = 0;
+    for (size_t i = 0; i < n && rc == 0; i++)
+        rc = fn(m, w, refs[i], err);
+    return rc;
+}
+
+static int each_of_experts(struct modules *m, struct work *w, Skerry__V1__Expert *const *experts,
+                           size_t n, ref_fn fn, struct err *err)
+{
+    int rc = 0;
+    for (size_t i = 0; i < n && rc == 0; i++)
+        rc = each_of(m, w, experts[i]->modules, experts[i]->n_modules, fn, err);
+    return rc;
+}
+
+static int each_ref(struct modules *m, struct work *w, ref_fn fn, struct err *err)
 {
     const Skerry__V1__Task *t = w->task;
+    const Skerry__V1__Mixture *mix = t->mixture;
     if (t->kind == SKERRY__V1__TASK_KIND__TASK_KIND_INIT)
-        return 0;
-    for (size_t i = 0; i < t->n_modules; i++) {
-        int rc = modules_needs(m, t->modules[i], w->full_only, need_of_work, w, err);
-        if (rc < 0)
-            return rc;
-    }
-    return 0;
+        return 0; /* they are to be made */
+    int rc = each_of(m, w, t->modules, t->n_modules, fn, err);
+    if (rc == 0 && mix && mix->experts)
+        rc = each_of_experts(m, w, mix->experts->expert, mix->experts->n_expert, fn, err);
+    if (rc == 0 && mix)
+        rc = each_of(m, w, mix->router, mix->n_router, fn, err);
+    if (rc == 0 && t->train)
+        rc = each_of_experts(m, w, t->train->teachers, t->train->n_teachers, fn, err);
+    return rc;
+}
+
+static int plan_one(struct modules *m, struct work *w, const Skerry__V1__ModuleRef *ref,
+                    struct err *err)
+{
+    return modules_needs(m, ref, w->full_only, need_of_work, w, err);
+}
+
+int modules_plan(struct modules *m, struct work *w, struct err *err)
+{
+    return each_ref(m, w, plan_one, err);
 }
 
 /* ---- rebuild ---- */
@@ -319,20 +356,18 @@ int modules_make(struct modules *m, struct work *w, const Skerry__V1__ModuleRef 
     return rc;
 }
 
+static int have_one(struct modules *m, struct work *w, const Skerry__V1__ModuleRef *ref,
+                    struct err *err)
+{
+    int rc = make_file(m, w, ref, err);
+    if (rc == 0) /* from now on this file is one of the needs, so that it stays */
+        rc = work_need(w, ref->sha256.data, 0, "", "module", err);
+    if (rc == 0 && !is_average(w->task))
+        note(m, ref);
+    return rc;
+}
+
 int modules_rebuild(struct modules *m, struct work *w, struct err *err)
 {
-    const Skerry__V1__Task *t = w->task;
-    if (t->kind == SKERRY__V1__TASK_KIND__TASK_KIND_INIT)
-        return 0;
-    for (size_t i = 0; i < t->n_modules; i++) {
-        const Skerry__V1__ModuleRef *ref = t->modules[i];
-        int rc = make_file(m, w, ref, err);
-        if (rc == 0) /* from now on this file is one of the needs, so that it stays */
-            rc = work_need(w, ref->sha256.data, 0, "", "module", err);
-        if (rc < 0)
-            return rc;
-        if (!is_average(t))
-            note(m, ref);
-    }
-    return 0;
+    return each_ref(m, w, have_one, err);
 }
