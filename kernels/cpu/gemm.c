@@ -10,19 +10,20 @@ enum {
     ROWS = 96,    /* rows of a task: eight tiles share a panel of B in the first cache */
     CHUNK = 1024, /* units of k of a packed chunk in TN, so that both panels stay in cache */
     SLAB = 32,    /* units of k that one packing task takes: whole rows of memory */
-    LINE = 16     /* floats; added to the strides of panels */
+    LINE = 16,    /* floats; added to the strides of panels */
+    FEW_ROWS = 3  /* of A: B is not worth packing, in NT */
 };
 
 struct job {
     const struct matmul *mm;
     const struct gemm_kernel *kern;
-    int64_t lda, ldb; /* elements */
-    int64_t units;    /* of k, in this chunk */
-    int64_t k0, kn;   /* this chunk's elements of k */
-    const char *a;    /* at k0 */
-    const char *b;    /* at k0 */
-    float *packed_a;  /* NULL: A is read in place */
-    float *packed_b;
+    int64_t lda, ldb;           /* elements */
+    int64_t units;              /* of k, in this chunk */
+    int64_t k0, kn;             /* this chunk's elements of k */
+    const char *a;              /* at k0 */
+    const char *b;              /* at k0 */
+    float *packed_a;            /* NULL: A is read in place */
+    float *packed_b;            /* NULL: so is B, in the rows of NT */
     float *slab_sums;           /* (slabs, m): column sums of A per packing task, or NULL */
     int64_t a_stride, b_stride; /* floats from panel to panel */
     int64_t cols;               /* columns of a task, a multiple of NR */
@@ -106,15 +107,32 @@ static void prefetch_tile(const struct matmul *mm, int64_t i, int64_t j, int row
     }
 }
 
+/* The sums of a tile. */
+static void product_tile(const struct job *job, float *v, const struct gemm_tile *t)
+{
+    int64_t size = (int64_t)dtype_bytes(job->mm->dt), row_bytes = job->lda * size;
+    if (!job->packed_b) {
+        job->kern->direct(v, &(struct gemm_rows){job->a + t->i * row_bytes, job->lda, t->rows},
+                          &(struct gemm_rows){job->b + t->j * job->ldb * size, job->ldb, t->cols},
+                          job->kn);
+        return;
+    }
+    const float *b = job->packed_b + t->j / GEMM_NR * job->b_stride;
+    if (job->packed_a)
+        job->kern->packed[t->rows](v, job->packed_a + t->i / GEMM_MR * job->a_stride, 0, b,
+                                   job->units);
+    else
+        job->kern->inplace[t->rows](v, job->a + t->i * row_bytes, row_bytes, b, job->units);
+}
+
 /* One block of rows times one block of columns: B's panel outside, as it is the larger. */
 static void product_task(void *arg, int task, int thread)
 {
     const struct job *job = arg;
     const struct matmul *mm = job->mm;
-    _Alignas(64) float tile[GEMM_MR * GEMM_NR];
+    _Alignas(64) float tile[GEMM_MR * GEMM_NR] = {0};
     int64_t row0 = task / job->col_tasks * ROWS, row1 = min64(mm->m, row0 + ROWS);
     int64_t col0 = task % job->col_tasks * job->cols, col1 = min64(mm->n, col0 + job->cols);
-    int64_t row_bytes = job->lda * (int64_t)dtype_bytes(mm->dt);
     for (int64_t j = col0; j < col1; j += GEMM_NR) {
         for (int64_t i = row0; i < row1; i += GEMM_MR) {
             struct gemm_tile t = {
@@ -126,13 +144,8 @@ static void product_task(void *arg, int task, int thread)
                 .add = mm->accumulate || job->k0 > 0,
                 .bias = job->k0 == 0,
             };
-            const float *b = job->packed_b + j / GEMM_NR * job->b_stride;
             prefetch_tile(mm, i, j, t.rows);
-            if (job->packed_a)
-                job->kern->packed[t.rows](tile, job->packed_a + i / GEMM_MR * job->a_stride, 0, b,
-                                          job->units);
-            else
-                job->kern->inplace[t.rows](tile, job->a + i * row_bytes, row_bytes, b, job->units);
+            product_tile(job, tile, &t);
             job->kern->store(mm, &t);
         }
     }
@@ -163,9 +176,9 @@ static void run_chunk(struct job *job, struct cpu_pool *pool)
 {
     const struct matmul *mm = job->mm;
     int row_tasks = (int)div_up(mm->m, ROWS), slabs = (int)div_up(job->units, SLAB);
-    if (mm->layout == MM_NT)
+    if (mm->layout == MM_NT && job->packed_b)
         cpu_pool_run(pool, pack_b_panel, job, (int)div_up(mm->n, GEMM_NR));
-    else
+    else if (mm->layout != MM_NT)
         cpu_pool_run(pool, pack_b_slab, job, slabs);
     if (mm->layout == MM_TN)
         cpu_pool_run(pool, pack_a_slab, job, slabs);
@@ -177,10 +190,12 @@ static void run_chunk(struct job *job, struct cpu_pool *pool)
     cpu_pool_run(pool, product_task, job, row_tasks * (int)job->col_tasks);
 }
 
-/* Where the packed panels lie in the scratch; false without memory. */
+/* Where the packed panels lie in the scratch, if there are any; false without memory. */
 static bool plan_memory(struct job *job, struct cpu_state *st, int64_t units)
 {
     const struct matmul *mm = job->mm;
+    if (mm->layout == MM_NT && mm->m <= FEW_ROWS)
+        return true;
     bool pack_a = !readable_in_place(mm, job->lda);
     job->a_stride = units * GEMM_MR + LINE;
     job->b_stride = units * GEMM_NR + LINE;

@@ -35,6 +35,17 @@ typedef void gemm_pack_b_fn(float *dst, int64_t stride, const void *src, int64_t
 typedef void gemm_pack_a_fn(float *dst, int64_t stride, const void *src, int64_t ld, int64_t rows,
                             int64_t k, float *sums);
 
+/* Some rows as they lie, `ld` elements apart. */
+struct gemm_rows {
+    const void *p;
+    int64_t ld;
+    int n;
+};
+
+/* tile = A Bᵀ of rows of length k: at most MR of A and NR of B. */
+typedef void gemm_direct_fn(float *tile, const struct gemm_rows *a, const struct gemm_rows *b,
+                            int64_t k);
+
 /* A finished tile, NR wide, to rows i.. and columns j.. of C. */
 struct gemm_tile {
     const float *v;
@@ -51,6 +62,7 @@ struct gemm_kernel {
     gemm_micro_fn *const *inplace; /* [rows] */
     gemm_pack_b_fn *pack_b_nn, *pack_b_nt;
     gemm_pack_a_fn *pack_a_tn, *pack_a_nt;
+    gemm_direct_fn *direct;
     gemm_store_fn *store;
 };
 

@@ -126,6 +126,16 @@ static void pack_a_nt(float *dst, int64_t stride, const void *src, int64_t ld, i
                 dst[k * GEMM_MR + r] = i + r < rows ? from[(i + r) * ld + k] : 0;
 }
 
+typedef float elem;
+enum { PER_UNIT = 1 };
+#define GEMM_MUL(acc, a, b) v_fma(a, b, acc)
+
+static inline vf direct_load(const elem *p, int64_t n)
+{
+    return v_load(p, v_mask(n));
+}
+
+#include "kernels/cpu/gemm_direct.inc"
 #include "kernels/cpu/gemm_store.inc"
 
 const struct gemm_kernel gemm_f32_avx2 = {
@@ -135,5 +145,6 @@ const struct gemm_kernel gemm_f32_avx2 = {
     .pack_b_nt = pack_b_nt,
     .pack_a_tn = pack_a_tn,
     .pack_a_nt = pack_a_nt,
+    .direct = direct,
     .store = store_tile,
 };

@@ -11,5 +11,6 @@ const struct gemm_kernel gemm_bf16_avx512 = {
     .pack_b_nt = pack_b_nt,
     .pack_a_tn = pack_a_tn,
     .pack_a_nt = pack_a_nt,
+    .direct = direct,
     .store = store_tile,
 };

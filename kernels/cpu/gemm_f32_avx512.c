@@ -10,5 +10,6 @@ const struct gemm_kernel gemm_f32_avx512 = {
     .pack_b_nt = pack_b_nt,
     .pack_a_tn = pack_a_tn,
     .pack_a_nt = pack_a_nt,
+    .direct = direct,
     .store = store_tile,
 };
