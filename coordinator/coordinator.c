@@ -27,15 +27,16 @@
 
 /* ---- timers -------------------------------------------------------------- */
 
-static bool anything_to_do(const struct state *s)
+static bool anything_to_do(const struct coordinator *co)
 {
+    const struct state *s = &co->state;
     for (size_t i = 0; i < s->n_jobs; i++)
         if (!job_is_ended(s->jobs[i]))
             return true;
     for (size_t i = 0; i < s->n_workers; i++)
         if (s->workers[i]->parked != NULL)
             return true;
-    return false;
+    return !list_empty(&co->polls);
 }
 
 static void on_tick(void *arg)
@@ -44,7 +45,7 @@ static void on_tick(void *arg)
     member_check(co);
     if (co->disk_full)
         (void)core_disk_full(co);
-    if (anything_to_do(&co->state))
+    if (anything_to_do(co))
         core_touch(co);
 }
 
@@ -305,6 +306,7 @@ int coordinator_open(struct loop *loop, const struct coordinator_options *o,
     co->started_ms = loop_now_ms(loop);
     list_init(&co->replies);
     list_init(&co->durables);
+    list_init(&co->polls);
     state_init(&co->state);
     start_timers(co);
     int rc = open_keys(co, err);
@@ -347,6 +349,7 @@ void coordinator_close(struct coordinator *co)
     outer_exec_free(co->outer);
     for (size_t i = 0; i < co->state.n_workers; i++)
         member_unpark(co, co->state.workers[i], "the coordinator stops");
+    poll_stop(co);
     if (co->api != NULL) /* else opening failed: what was half read must not be saved */
         core_save(co);
     if (co->store != NULL && store_commit(co->store, &err) < 0)

@@ -93,6 +93,8 @@ static void turn(void *arg)
     if (co->store_ok) {
         flow_advance(co);
         assign_parked(co);
+        poll_turn(co);
+        live_turn(co);
     }
     commit(co);
 }

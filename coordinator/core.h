@@ -22,6 +22,7 @@ struct blob_http;
 struct http_api;
 struct http_server;
 struct outer_exec;
+struct Skerry__V1__Blob;
 
 #define CORE_TICK_MS 250
 #define CORE_COMMIT_RETRY_MS 1000
@@ -76,7 +77,7 @@ struct coordinator {
     char http_url[TOKEN_URL_MAX], cluster[33];
     uint8_t ticket_key[KEYS_SECRET_BYTES];
     struct loop_timer *tick, *retry, *sweep;
-    struct list replies, durables;
+    struct list replies, durables, polls;
     unsigned n_replies;
     bool turn_scheduled, closing, counters_dirty;
     bool store_ok;
@@ -88,6 +89,7 @@ struct coordinator {
     struct blob_ref *garbage; /* deleted after the next commit unless still named */
     size_t n_garbage, cap_garbage;
     bool sweeping;
+    bool velocities_old; /* some have no sampler any more */
     struct view_bytes bytes_here;
 };
 
@@ -163,34 +165,101 @@ bool task_take_samples(struct coordinator *co, struct job *j, struct task *t);
 /* Drops the oldest ended tasks of a job beyond TASKS_ENDED_MAX. */
 void tasks_prune(struct coordinator *co, struct job *j);
 
-/* ---- flow.c: a job's life ---- */
+/* ---- submit.c: what a person may ask for ---- */
 
 int flow_submit(struct coordinator *co, const struct view_submit *s, uint64_t *ret_id,
                 struct err *err);
+
+/* ---- flow.c: a job's life ---- */
+
 void flow_advance(struct coordinator *co); /* all jobs, as far as they go */
+void flow_enter(struct coordinator *co, struct job *j, enum job_state state, const char *reason);
 void flow_end(struct coordinator *co, struct job *j, enum job_state state, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 /* Removes the outer optimiser's files of an ended job, unless a step still runs. */
 void flow_clean_up(struct coordinator *co, const struct job *j);
-/* The dataset's shards are known: ledgers are made. */
-int flow_dataset_ready(struct coordinator *co, struct job *j, struct err *err);
-struct task *flow_make_eval(struct coordinator *co, struct job *j, uint32_t path, uint32_t round);
-struct task *flow_make_sample(struct coordinator *co, struct job *j, uint32_t path, uint32_t round,
-                              const struct view_sample_request *ask);
+/* Open tasks of the job of a kind. */
+size_t flow_open_tasks(const struct coordinator *co, const struct job *j, enum task_kind kind);
 
-/* ---- rounds.c: phases and outer steps ---- */
+/* ---- shards.c: the samples of a job ---- */
+
+struct shards_sum {
+    uint64_t shards, samples, tokens;
+};
+
+/* Of the current generation: what paths of this partition train on, or what is held out. */
+struct shards_sum shards_sum(const struct job *j, uint32_t partition, bool holdout);
+/* Shards of generation 0: they come first. */
+size_t shards_cut(const struct job *j);
+/* Samples that so many steps take from shards like these: images, or pieces of text. */
+uint64_t shards_of_steps(const struct job_spec *spec, uint32_t batch, uint64_t steps,
+                         const struct shards_sum *sum);
+/* Is the dataset as it was cut enough for the job?  One sentence if not. */
+int shards_check(const struct job *j, struct err *err);
+/* Sets the first training shards aside, if the job fits routers. */
+void shards_keep_for_routers(struct coordinator *co, struct job *j);
+/* Ledgers and sizes of the partitions, over the current generation. */
+int shards_make_ledgers(struct job *j, struct err *err);
+/* Lets shards of older generations go as soon as no open task reads them. */
+void shards_drop_old(struct coordinator *co, struct job *j);
+
+/* ---- stage.c: partitioning as tasks ---- */
+
+#define STAGE_BLOBS_MAX 2048 /* features and scores of a CLUSTER task: they fit a frame */
+
+/* INITIALISING is through: FEATURE tasks.  Tried again at the next turn when there is no
+ * room for the tasks. */
+void stage_begin(struct coordinator *co, struct job *j);
+/* From FEATURES, SCORING, CLUSTERING or SPLITTING to the next, when its tasks are done. */
+void stage_advance(struct coordinator *co, struct job *j);
+/* RUNNING: paths wait at this round for their new shards; UINT32_MAX: none to come. */
+uint32_t stage_barrier(const struct job *j);
+/* All paths stand at the barrier: SCORE tasks. */
+void stage_reshard(struct coordinator *co, struct job *j);
+/* FINISHING: SCORE tasks of what is held out, then one CLUSTER task; false: nothing to do. */
+bool stage_score_held_out(struct coordinator *co, struct job *j);
+bool stage_evaluate_routing(struct coordinator *co, struct job *j);
+/* Shards with scores, ascending, in a new array of *ret_n; NULL: none. */
+uint32_t *stage_scored(const struct job *j, size_t *ret_n);
+
+/* ---- draw.c: evaluations and samples ---- */
+
+struct task *draw_eval(struct coordinator *co, struct job *j, uint32_t path, uint32_t round);
+/* All main paths with the router: the losses of every strategy. */
+struct task *draw_eval_mixture(struct coordinator *co, struct job *j, uint32_t round);
+/* path UINT32_MAX: as the job is sampled, its mixture or path 0. */
+struct task *draw_sample(struct coordinator *co, struct job *j, uint32_t path, uint32_t round,
+                         const struct view_sample_request *ask);
+/* What is due after a path has closed a round. */
+void draw_after_round(struct coordinator *co, struct job *j, uint32_t path);
+/* At the end, when the last evaluations are known. */
+void draw_last(struct coordinator *co, struct job *j);
+
+/* ---- rounds.c: phases ---- */
 
 void rounds_advance(struct coordinator *co, struct job *j);
 bool rounds_finished(const struct job *j);
+/* Do contributions come while their phase goes on, and replicas keep their weights? */
+bool rounds_stream(const struct job *j);
+bool path_crosses(const struct job *j, uint32_t path, const struct module_rec *m);
+
+/* ---- folds.c: outer steps ---- */
+
+/* Takes m's next outer step if it is time for it. */
+void folds_consider(struct coordinator *co, struct job *j, struct module_rec *m);
 void module_adopt(struct coordinator *co, struct job *j, struct module_rec *m,
                   const struct version_rec *v); /* takes v->provenance */
+/* What a task has given to a module's version; NULL: nothing. */
+struct contribution *task_contribution(const struct task *t, uint64_t module, uint64_t base);
 /* Contributions expected and there for m's next version. */
 struct outer_count {
     uint32_t expected, arrived, leased;
 };
 void rounds_count(struct coordinator *co, const struct job *j, const struct module_rec *m,
                   struct outer_count *ret);
-bool path_crosses(const struct job *j, uint32_t path, const struct module_rec *m);
+/* Is everything that m's next version waits for being worked on?  If not, nobody must
+ * keep a worker from other tasks by waiting for it. */
+bool rounds_coming(const struct coordinator *co, const struct job *j, const struct module_rec *m);
 
 /* ---- assign.c, taskmsg.c ---- */
 
@@ -205,6 +274,61 @@ struct Skerry__V1__ReportRequest;
 int report_apply(struct coordinator *co, struct worker *w,
                  const struct Skerry__V1__ReportRequest *r, struct err *err);
 
+/* ---- report_stage.c ---- */
+
+int report_blob(struct coordinator *co, const struct Skerry__V1__Blob *b, const char *what,
+                struct blob_ref *ret, struct err *err);
+int report_feature(struct coordinator *co, struct job *j, struct task *t,
+                   const struct Skerry__V1__ReportRequest *r, struct err *err);
+int report_cluster(struct coordinator *co, struct job *j, struct task *t,
+                   const struct Skerry__V1__ReportRequest *r, struct err *err);
+int report_split(struct coordinator *co, struct job *j, struct task *t,
+                 const struct Skerry__V1__ReportRequest *r, struct err *err);
+int report_score(struct coordinator *co, struct job *j, struct task *t,
+                 const struct Skerry__V1__ReportRequest *r, struct err *err);
+/* Keeps figures that came with a result. */
+void report_rows(struct coordinator *co, struct job *j, const struct task *t,
+                 const struct Skerry__V1__ReportRequest *r);
+
+/* ---- poll.c: requests that wait within a task ---- */
+
+struct poll;
+/* Answers p->req and returns true, or leaves it and returns false.  last: the time is up,
+ * answer.  The lease stands. */
+typedef bool (*poll_fn)(struct coordinator *co, struct poll *p, bool last);
+
+struct poll {
+    struct list link;
+    struct rpc_request *req;
+    poll_fn answer;
+    uint64_t worker_id, task_id, until_ms;
+    uint32_t attempt;
+    uint64_t module_id, version, held; /* VERSION */
+    uint64_t velocity;                 /* EVALUATE: the VELOCITY task */
+};
+
+/* Parks req for at most wait_ms (30 s): answer is called at every turn. */
+struct poll *poll_add(struct coordinator *co, struct rpc_request *req, uint32_t wait_ms,
+                      poll_fn answer);
+void poll_turn(struct coordinator *co);
+void poll_stop(struct coordinator *co); /* answers all */
+/* The task's lease as (worker, attempt) still stands. */
+struct task *poll_task(struct coordinator *co, const struct poll *p);
+
+/* ---- live.c: text and velocities while a SAMPLE task runs ---- */
+
+struct Skerry__V1__StreamRequest;
+struct Skerry__V1__EvaluateRequest;
+int live_stream(struct coordinator *co, struct worker *w, const struct Skerry__V1__StreamRequest *m,
+                struct err *err);
+/* Answers req, now or later. */
+void live_evaluate(struct coordinator *co, struct worker *w, struct rpc_request *req,
+                   const struct Skerry__V1__EvaluateRequest *m);
+/* A remote sampler has ended: VELOCITY tasks made for it are cancelled, and forgotten by
+ * the next turn. */
+void live_task_ended(struct coordinator *co, const struct task *parent);
+void live_turn(struct coordinator *co);
+
 /* ---- metrics.c ---- */
 
 struct Skerry__V1__LossPoint;
@@ -214,8 +338,12 @@ void metrics_eval(struct coordinator *co, struct job *j, const struct task *t);
 void metrics_round(struct coordinator *co, struct job *j, const struct round_rec *r);
 /* A blob of ours was served. */
 void metrics_served(struct coordinator *co, const struct blob_id *id, uint64_t bytes);
-/* A phase was reported: its contributions have come up. */
-void metrics_uploaded(struct job *j, const struct task *t);
+/* A contribution has come up. */
+void metrics_uploaded(struct job *j, const struct task *t, uint64_t bytes);
+
+/* ---- view_jobs.c ---- */
+
+struct view_sample view_sample_of(const struct grid_rec *g);
 
 /* ---- service.c ---- */
 

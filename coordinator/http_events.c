@@ -41,7 +41,7 @@ static bool sentence(struct http_events *ev, const struct view_event *e, char *o
     struct view_job job;
     if (e->kind == VIEW_EVENT_LOG)
         return snprintf(out, size, "%s", e->text) > 0; /* cut is fine */
-    if (e->kind == VIEW_EVENT_WORKER || e->kind == VIEW_EVENT_LOSS ||
+    if (e->kind == VIEW_EVENT_WORKER || e->kind == VIEW_EVENT_LOSS || e->kind == VIEW_EVENT_TEXT ||
         view_job(ev->co, e->job_id, &job, NULL) < 0)
         return false;
     char *rest =
@@ -88,6 +88,16 @@ static json_t *with_job(json_t *o, uint64_t job_id)
     return o;
 }
 
+/* A piece of a text as it is generated, and where it belongs. */
+static json_t *text_event(const struct view_event *e)
+{
+    json_t *o = json_object();
+    http_json_put(o, "task", http_json_id(e->task_id));
+    http_json_put(o, "offset", json_integer((json_int_t)e->offset));
+    http_json_put(o, "text", http_json_text(e->text));
+    return with_job(o, e->job_id);
+}
+
 static void on_event(void *arg, const struct view_event *e)
 {
     struct http_events *ev = arg;
@@ -116,6 +126,9 @@ static void on_event(void *arg, const struct view_event *e)
     case VIEW_EVENT_SAMPLE:
         if (e->sample)
             send_all(ev, "sample", with_job(http_json_sample(e->sample), e->job_id));
+        break;
+    case VIEW_EVENT_TEXT:
+        send_all(ev, "text", text_event(e));
         break;
     case VIEW_EVENT_LOG:
         break;

@@ -23,6 +23,19 @@ static void refresh_loss(struct job *j)
         j->loss = (float)(sum / n);
 }
 
+/* Held-out loss of the whole: the newest of every main path, by what was summed. */
+static void refresh_eval(struct job *j)
+{
+    double sum = 0, units = 0;
+    for (uint32_t p = 0; p < j->comp.n_paths; p++)
+        if (j->comp.paths[p].network == 0 && !isnan(j->paths[p].eval.loss)) {
+            sum += j->paths[p].eval.loss_sum;
+            units += (double)j->paths[p].eval.units;
+        }
+    if (units > 0)
+        j->eval_loss = (float)(sum / units);
+}
+
 static void add_metric(struct coordinator *co, struct job *j, struct view_metric *m)
 {
     m->n = ++j->metric_n;
@@ -69,7 +82,7 @@ void metrics_eval(struct coordinator *co, struct job *j, const struct task *t)
                             .round = t->round,
                             .loss = (double)t->loss_mean,
                             .lr = NAN};
-    j->eval_loss = t->loss_mean;
+    refresh_eval(j);
     add_metric(co, j, &m);
     save_job(co->store, j);
     /* Round r made version r + 1, which is what was looked at. */

@@ -20,25 +20,6 @@
 
 typedef Skerry__V1__ReportRequest report;
 
-/* The blob of a report must be whole in our store. */
-static int take_blob(struct coordinator *co, const Skerry__V1__Blob *b, const char *what,
-                     struct blob_ref *ret, struct err *err)
-{
-    struct blob_id id;
-    uint64_t size = 0;
-    if (b == NULL || b->sha256.len != 32 || b->size == 0)
-        return err_set(err, -EINVAL, "%s is missing or has no hash or size", what);
-    memcpy(id.sha256, b->sha256.data, 32);
-    if (!blobstore_has(co->blobs, &id, &size))
-        return err_set(err, -ERR_NOTFOUND, "%s has not been uploaded", what);
-    if (size != b->size)
-        return err_set(err, -EINVAL, "%s has %llu bytes in the store, the report says %llu", what,
-                       (unsigned long long)size, (unsigned long long)b->size);
-    memcpy(ret->sha256, id.sha256, 32);
-    ret->size = size;
-    return 0;
-}
-
 /* ---- INIT ---------------------------------------------------------------- */
 
 /* Version 0 must be plain float32 safetensors. */
@@ -68,38 +49,51 @@ static int check_full(struct coordinator *co, const struct blob_ref *ref, uint64
     return rc;
 }
 
+/* Everyone starts from the same values: what was made for one module of a level is
+ * version 0 of all of them. */
+static void adopt_level(struct coordinator *co, struct job *j, const struct task *t,
+                        const struct module_rec *like, const struct blob_ref *full, uint64_t params)
+{
+    for (uint32_t i = 0; i < j->comp.n_modules; i++) {
+        struct module_rec *m = &j->modules[i];
+        if (m->network != like->network || m->level != like->level)
+            continue;
+        struct version_rec v = {
+            .full = *full,
+            .provenance = str_printf("{\"made_by_task\":%llu,\"seed\":%llu}",
+                                     (unsigned long long)t->id, (unsigned long long)j->spec.seed),
+            .at_unix_ms = (int64_t)clock_wall_ms(),
+        };
+        m->params = params;
+        module_adopt(co, j, m, &v);
+    }
+}
+
+/* One contribution per level of the task's network, to its module of index 0. */
 static int apply_init(struct coordinator *co, struct job *j, struct task *t, const report *r,
                       struct err *err)
 {
-    uint32_t n = j->comp.n_modules;
+    uint32_t network = j->comp.paths[t->path].network, n = j->comp.networks[network].n_levels;
+    struct blob_ref made[COMPOSITION_LEVELS_MAX] = {{{0}, 0}};
+    const struct module_rec *of[COMPOSITION_LEVELS_MAX] = {NULL};
+    uint64_t params[COMPOSITION_LEVELS_MAX];
+    int rc = 0;
     if (r->n_contributions != n)
         return err_set(err, -EINVAL, "INIT brought %zu modules, expected %u", r->n_contributions,
                        n);
-    struct version_rec *made = mem_alloc_array(n, sizeof(*made));
-    uint64_t *params = mem_alloc_array(n, sizeof(*params));
-    int rc = 0;
     for (size_t i = 0; i < n && rc == 0; i++) {
         const Skerry__V1__Contribution *c = r->contributions[i];
-        struct module_rec *m = job_module(j, c->module_id);
-        uint32_t at = m ? (uint32_t)(m - j->modules) : 0;
-        if (m == NULL || blob_ref_is_set(&made[at].full))
-            rc = err_set(err, -EINVAL, "module %llu is not of this job, or came twice",
-                         (unsigned long long)c->module_id);
+        const struct module_rec *m = job_module(j, c->module_id);
+        if (m == NULL || m->network != network || m->index != 0 || of[m->level] != NULL)
+            return err_set(err, -EINVAL, "module %llu was not asked for, or came twice",
+                           (unsigned long long)c->module_id);
+        of[m->level] = m;
+        rc = report_blob(co, c->blob, "version 0 of a module", &made[m->level], err);
         if (rc == 0)
-            rc = take_blob(co, c->blob, "version 0 of a module", &made[at].full, err);
-        if (rc == 0)
-            rc = check_full(co, &made[at].full, &params[at], err);
+            rc = check_full(co, &made[m->level], &params[m->level], err);
     }
-    for (uint32_t i = 0; i < n && rc == 0; i++) {
-        made[i].provenance =
-            str_printf("{\"made_by_task\":%llu,\"seed\":%llu}", (unsigned long long)t->id,
-                       (unsigned long long)j->spec.seed);
-        made[i].at_unix_ms = (int64_t)clock_wall_ms();
-        j->modules[i].params = params[i];
-        module_adopt(co, j, &j->modules[i], &made[i]);
-    }
-    mem_free(made);
-    mem_free(params);
+    for (uint32_t l = 0; l < n && rc == 0; l++)
+        adopt_level(co, j, t, of[l], &made[l], params[l]);
     return rc;
 }
 
@@ -108,6 +102,8 @@ static int apply_init(struct coordinator *co, struct job *j, struct task *t, con
 /* Archives of one job must agree: the shorter list begins the longer one. */
 static int merge_classes(struct job *j, const report *r, struct err *err)
 {
+    if (j->spec.model.type == JOB_MODEL_LLAMA)
+        return 0; /* texts have none */
     if (r->n_classes > JOB_CLASSES_MAX || r->n_classes == 0)
         return err_set(err, -EINVAL, "an archive with %zu classes, expected 1 to %d", r->n_classes,
                        JOB_CLASSES_MAX);
@@ -159,7 +155,7 @@ static int apply_ingest(struct coordinator *co, struct job *j, struct task *t, c
                        r->n_shards, JOB_SHARDS_MAX);
     struct shard_rec *made = mem_alloc_array(r->n_shards, sizeof(*made));
     for (size_t i = 0; i < r->n_shards && rc == 0; i++) {
-        rc = take_blob(co, r->shards[i]->blob, "a shard", &made[i].blob, err);
+        rc = report_blob(co, r->shards[i]->blob, "a shard", &made[i].blob, err);
         made[i].samples = r->shards[i]->samples;
         made[i].holdout = r->shards[i]->holdout;
         made[i].tokens = r->shards[i]->tokens;
@@ -229,7 +225,7 @@ static int take_contributions(struct coordinator *co, struct job *j, struct task
                                      .refused = late,
                                      .samples = r->samples,
                                      .worker_id = t->worker_id};
-        if ((rc = take_blob(co, c->blob, "the contribution", &new->blob, err)) < 0)
+        if ((rc = report_blob(co, c->blob, "the contribution", &new->blob, err)) < 0)
             return rc;
         n++;
     }
@@ -276,6 +272,9 @@ static int apply_train(struct coordinator *co, struct job *j, struct task *t, co
         rc = check_complete(j, t, err);
     if (rc < 0)
         return rc;
+    if (r->moments != NULL && j->spec.recipe.moments == JOB_MOMENTS_TRAVEL &&
+        (rc = report_blob(co, r->moments, "the file of moments", &t->moments, err)) < 0)
+        return rc;
     t->waited_ms = r->waited_ms;
     metrics_points(co, j, t, r->points, r->n_points);
     if (!r->snapshot)
@@ -299,46 +298,109 @@ static int apply_snapshot(struct coordinator *co, struct job *j, struct task *t,
     return 0;
 }
 
+/* The weights that were evaluated, if they are the path's best and still there. */
+static void keep_best(struct coordinator *co, struct job *j, const struct task *t)
+{
+    struct path_rec *path = &j->paths[t->path];
+    uint32_t n = composition_levels(&j->comp, t->path);
+    if (!j->spec.recipe.early_stop || (path->best != NULL && path->best_loss <= t->loss_mean))
+        return;
+    struct best_module *best = mem_alloc_array(n, sizeof(*best));
+    for (uint32_t l = 0; l < n; l++) {
+        const struct version_rec *v =
+            module_version(&j->modules[j->comp.paths[t->path].modules[l]], t->round);
+        if (v == NULL) {
+            mem_free(best);
+            return;
+        }
+        best[l].version = v->version;
+        best[l].full = t->draw.ema && blob_ref_is_set(&v->ema) ? v->ema : v->full;
+    }
+    for (uint32_t l = 0; l < n && path->best != NULL; l++)
+        core_garbage(co, &path->best[l].full);
+    mem_free(path->best);
+    path->best = best;
+    path->best_round = t->round;
+    path->best_loss = t->loss_mean;
+}
+
 static int apply_eval(struct coordinator *co, struct job *j, struct task *t, const report *r,
                       struct err *err)
 {
-    if (!isfinite(r->loss_mean))
+    if (!isfinite(r->loss_mean) || !isfinite(r->loss_sum))
         return err_set(err, -EINVAL, "the held-out loss is not a finite number");
     t->loss_mean = r->loss_mean;
+    report_rows(co, j, t, r);
+    if (t->draw.mixture)
+        return 0; /* its rows say it all */
+    struct path_rec *path = &j->paths[t->path];
+    if (!isnan(path->eval.loss) && t->round < path->eval.round)
+        return 0; /* a newer one was faster */
+    bool sums = r->units > 0;
+    path->eval = (struct eval_rec){
+        .loss = r->loss_mean,
+        .round = t->round,
+        .loss_sum = sums ? r->loss_sum : (double)r->loss_mean * (double)t->draw.count,
+        .units = sums ? r->units : t->draw.count,
+        .bytes = r->bytes,
+    };
+    keep_best(co, j, t);
+    save_path(co->store, j, t->path);
     metrics_eval(co, j, t);
     return 0;
 }
 
-static int apply_sample(struct coordinator *co, struct job *j, struct task *t, const report *r,
-                        struct err *err)
+static struct grid_rec *add_grid(struct coordinator *co, struct job *j)
 {
-    int rc = take_blob(co, r->output, "the picture", &t->output, err);
-    if (rc < 0)
-        return rc;
     if (j->n_grids == JOB_SAMPLES_MAX) {
         core_garbage(co, &j->grids[0].blob);
         save_grid_gone(co->store, j->grids[0].task_id);
+        mem_free(j->grids[0].text);
         memmove(&j->grids[0], &j->grids[1], (JOB_SAMPLES_MAX - 1) * sizeof(*j->grids));
         j->n_grids--;
     }
     j->grids = mem_realloc(j->grids, (j->n_grids + 1) * sizeof(*j->grids));
     struct grid_rec *g = &j->grids[j->n_grids++];
     memset(g, 0, sizeof(*g));
+    return g;
+}
+
+static int apply_sample(struct coordinator *co, struct job *j, struct task *t, const report *r,
+                        struct err *err)
+{
+    bool text = t->draw.tokens > 0;
+    if (text && strlen(r->text) > TASK_TEXT_MAX)
+        return err_set(err, -ERR_LIMIT, "the text has %zu bytes, at most %d are possible",
+                       strlen(r->text), TASK_TEXT_MAX);
+    int rc = text ? 0 : report_blob(co, r->output, "the picture", &t->output, err);
+    if (rc < 0)
+        return rc;
+    struct grid_rec *g = add_grid(co, j);
     g->task_id = t->id;
     g->round = t->round;
-    g->count = t->draw.count;
-    g->columns = t->draw.columns;
+    g->path = t->draw.mixture ? UINT32_MAX : t->path;
+    g->count = text ? 1 : t->draw.count;
+    g->columns = text ? 1 : t->draw.columns;
     g->blob = t->output;
+    g->text = text ? str_dup(r->text) : NULL;
     g->at_unix_ms = (int64_t)clock_wall_ms();
     save_grid(co->store, j, g);
-    const struct view_sample v = {g->task_id,     g->round,     g->count,     g->columns,
-                                  g->blob.sha256, g->blob.size, g->at_unix_ms};
+    const struct view_sample v = view_sample_of(g);
     core_event(co, &(struct view_event){.kind = VIEW_EVENT_SAMPLE,
                                         .job_id = j->id,
                                         .task_id = t->id,
                                         .sample = &v,
                                         .text = ""});
     return 0;
+}
+
+static int apply_velocity(struct coordinator *co, struct job *j, struct task *t, const report *r,
+                          struct err *err)
+{
+    int rc = report_blob(co, r->output, "the velocities", &t->output, err);
+    if (rc == 0)
+        j->paths[t->path].velocity_worker = t->worker_id;
+    return rc;
 }
 
 /* ---- bad samples --------------------------------------------------------- */
@@ -381,7 +443,7 @@ static void take_bad(struct coordinator *co, struct job *j, const struct task *t
     save_job(co->store, j);
     if (j->bad_count > (uint32_t)j->spec.data.max_bad)
         flow_end(co, j, JOB_FAILED,
-                 "%u images cannot be read, data.max_bad allows %d; the first is "
+                 "%u samples cannot be read, data.max_bad allows %d; the first is "
                  "%s: %s",
                  j->bad_count, j->spec.data.max_bad, j->n_bad ? j->bad[0].key : "not named",
                  j->n_bad ? j->bad[0].reason : "");
@@ -421,6 +483,16 @@ static int apply_kind(struct coordinator *co, struct job *j, struct task *t, con
         return apply_eval(co, j, t, r, err);
     case TASK_SAMPLE:
         return apply_sample(co, j, t, r, err);
+    case TASK_FEATURE:
+        return report_feature(co, j, t, r, err);
+    case TASK_CLUSTER:
+        return report_cluster(co, j, t, r, err);
+    case TASK_SPLIT:
+        return report_split(co, j, t, r, err);
+    case TASK_SCORE:
+        return report_score(co, j, t, r, err);
+    case TASK_VELOCITY:
+        return apply_velocity(co, j, t, r, err);
     default:
         return err_set(err, -EINVAL, "a task of this kind is not reported");
     }

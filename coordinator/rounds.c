@@ -205,8 +205,12 @@ static void settle_replica(struct coordinator *co, struct job *j, struct task *t
     rr->owner = t->worker_id;
     rr->samples_last = full_phase(j, t);
     rr->step = t->first_step + t->steps;
-    if (all_applied(t))
-        add_phase(sum, t);
+    if (!all_applied(t))
+        return;
+    add_phase(sum, t);
+    core_garbage(co, &rr->moments);
+    rr->moments = t->moments;
+    t->moments = (struct blob_ref){0};
 }
 
 /* ---- the end of a round -------------------------------------------------- */

@@ -493,6 +493,36 @@ void service_peer_closed(struct coordinator *co, struct rpc_peer *peer)
         member_closed(co, w);
 }
 
+/* ---- within a SAMPLE task ------------------------------------------------ */
+
+static void on_stream(void *arg, struct rpc_request *req, const ProtobufCMessage *msg)
+{
+    struct coordinator *co = arg;
+    Skerry__V1__StreamReply reply = SKERRY__V1__STREAM_REPLY__INIT;
+    struct err err = {0};
+    struct worker *w = need_worker(co, req);
+    if (w == NULL)
+        return;
+    int rc = live_stream(co, w, (const Skerry__V1__StreamRequest *)(const void *)msg, &err);
+    if (rc < 0)
+        rpc_fail(req, rc, false, 0, "%s", err.msg);
+    else
+        rpc_reply(req, &reply.base);
+}
+
+static void on_evaluate(void *arg, struct rpc_request *req, const ProtobufCMessage *msg)
+{
+    struct coordinator *co = arg;
+    struct err err = {0};
+    struct worker *w = need_worker(co, req);
+    if (w == NULL)
+        return;
+    if (core_writable(co, &err) < 0)
+        refuse(req, &err);
+    else
+        live_evaluate(co, w, req, (const Skerry__V1__EvaluateRequest *)(const void *)msg);
+}
+
 #define METHOD(name_, handler_, type_)                                                             \
     {                                                                                              \
         .method = SKERRY__V1__METHOD__METHOD_##name_, .name = #name_,                              \
@@ -504,5 +534,6 @@ const struct rpc_method service_methods[] = {
     METHOD(JOIN, on_join, join),       METHOD(HEARTBEAT, on_heartbeat, heartbeat),
     METHOD(ASSIGN, on_assign, assign), METHOD(TICKET, on_ticket, ticket),
     METHOD(REPORT, on_report, report), METHOD(LEAVE, on_leave, leave),
+    METHOD(STREAM, on_stream, stream), METHOD(EVALUATE, on_evaluate, evaluate),
 };
 const unsigned service_method_count = sizeof(service_methods) / sizeof(service_methods[0]);

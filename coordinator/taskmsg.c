@@ -2,25 +2,15 @@
 
 #include "common/base/err.h"
 #include "common/net/blob_http.h"
-#include "coordinator/core.h"
+#include "coordinator/taskmsg_internal.h"
 
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define DELTAS_MAX 16 /* as ModuleRef.deltas */
 
-struct building {
-    struct coordinator *co;
-    const struct job *job;
-    const struct task *task;
-    const struct worker *worker;
-    struct pbmem *mem;
-    bool failed; /* the arena is used up */
-};
-
-static void *need(struct building *b, size_t size)
+void *taskmsg_need(struct taskmsg *b, size_t size)
 {
     static uint64_t nowhere[512]; /* lets the builders go on; the result is thrown away */
     ProtobufCAllocator *a = pbmem_allocator(b->mem);
@@ -31,15 +21,15 @@ static void *need(struct building *b, size_t size)
     return size <= sizeof(nowhere) ? nowhere : NULL;
 }
 
-static Skerry__V1__Blob *blob(struct building *b, const struct blob_ref *ref)
+Skerry__V1__Blob *taskmsg_blob(struct taskmsg *b, const struct blob_ref *ref)
 {
-    Skerry__V1__Blob *m = need(b, sizeof(*m));
+    Skerry__V1__Blob *m = taskmsg_need(b, sizeof(*m));
     char path[TICKET_PATH_MAX];
     struct blob_id id;
     memcpy(id.sha256, ref->sha256, 32);
     blob_http_ticket(b->co->blob_http, TICKET_GET, &id, ref->size, CORE_TICKET_S, path);
     size_t len = strlen(b->co->http_url) + strlen(path) + 1;
-    char *url = need(b, len);
+    char *url = taskmsg_need(b, len);
     if (b->failed)
         return m;
     (void)snprintf(url, len, "%s%s", b->co->http_url, path);
@@ -51,10 +41,15 @@ static Skerry__V1__Blob *blob(struct building *b, const struct blob_ref *ref)
     return m;
 }
 
+Skerry__V1__Blob *taskmsg_blob_or_null(struct taskmsg *b, const struct blob_ref *ref)
+{
+    return blob_ref_is_set(ref) ? taskmsg_blob(b, ref) : NULL;
+}
+
 /* ---- modules ------------------------------------------------------------- */
 
 /* The version from which the worker can come by deltas that are all kept. */
-static bool held_base(const struct building *b, const struct module_rec *m, uint64_t version,
+static bool held_base(const struct taskmsg *b, const struct module_rec *m, uint64_t version,
                       uint64_t *ret)
 {
     bool found = false;
@@ -76,29 +71,29 @@ static bool held_base(const struct building *b, const struct module_rec *m, uint
     return found;
 }
 
-static void add_deltas(struct building *b, const struct module_rec *m, Skerry__V1__ModuleRef *ref,
+static void add_deltas(struct taskmsg *b, const struct module_rec *m, Skerry__V1__ModuleRef *ref,
                        uint64_t from, uint64_t to)
 {
     ref->n_deltas = (size_t)(to - from);
-    ref->deltas = need(b, ref->n_deltas * sizeof(*ref->deltas));
+    ref->deltas = taskmsg_need(b, ref->n_deltas * sizeof(*ref->deltas));
     for (uint64_t d = from + 1; d <= to && !b->failed; d++) {
-        Skerry__V1__Delta *delta = need(b, sizeof(*delta));
+        Skerry__V1__Delta *delta = taskmsg_need(b, sizeof(*delta));
         if (b->failed)
             return;
         skerry__v1__delta__init(delta);
         delta->from = d - 1;
         delta->to = d;
-        delta->blob = blob(b, &module_version(m, d)->delta);
+        delta->blob = taskmsg_blob(b, &module_version(m, d)->delta);
         ref->deltas[d - from - 1] = delta;
     }
 }
 
 /* Whole EMA weights for drawing; version 0 has none and is its own mean. */
-static void add_weights(struct building *b, const struct module_rec *m, const struct version_rec *v,
-                        Skerry__V1__ModuleRef *ref)
+static void add_weights(struct taskmsg *b, const struct module_rec *m, const struct version_rec *v,
+                        bool mean, Skerry__V1__ModuleRef *ref)
 {
     uint64_t base = 0;
-    bool ema = b->task->kind != TASK_TRAIN && b->task->draw.ema && blob_ref_is_set(&v->ema);
+    bool ema = mean && blob_ref_is_set(&v->ema);
     const struct blob_ref *full = ema ? &v->ema : &v->full;
     ref->version = v->version;
     ref->sha256.data = (uint8_t *)full->sha256;
@@ -106,7 +101,7 @@ static void add_weights(struct building *b, const struct module_rec *m, const st
     if (!ema && held_base(b, m, v->version, &base) && base < v->version)
         add_deltas(b, m, ref, base, v->version);
     else
-        ref->full = blob(b, full);
+        ref->full = taskmsg_blob(b, full);
 }
 
 /* Phases begin at the version of their round; evaluations of one that is gone take the
@@ -121,211 +116,221 @@ static const struct version_rec *wanted_version(const struct job *j, const struc
     return v != NULL || train ? v : module_version(m, m->version);
 }
 
-static Skerry__V1__ModuleRef *module_ref(struct building *b, const struct module_rec *m)
+static Skerry__V1__ModuleRef *bare_ref(struct taskmsg *b, const struct module_rec *m)
 {
-    Skerry__V1__ModuleRef *ref = need(b, sizeof(*ref));
+    Skerry__V1__ModuleRef *ref = taskmsg_need(b, sizeof(*ref));
     if (b->failed)
         return ref;
     skerry__v1__module_ref__init(ref);
     ref->module_id = m->id;
     ref->level = m->level;
     ref->index = m->index;
-    if (b->task->kind == TASK_INIT)
-        return ref;
-    const struct version_rec *v = wanted_version(b->job, b->task, m);
-    if (v == NULL)
-        b->failed = true;
-    else
-        add_weights(b, m, v, ref);
     return ref;
 }
 
-static void add_modules(struct building *b, Skerry__V1__Task *msg)
-{
-    const struct composition *c = &b->job->comp;
-    bool init = b->task->kind == TASK_INIT;
-    msg->n_modules = init ? c->n_modules : composition_levels(c, b->task->path);
-    msg->modules = need(b, msg->n_modules * sizeof(*msg->modules));
-    for (uint32_t i = 0; i < msg->n_modules && !b->failed; i++) {
-        uint32_t n = init ? i : c->paths[b->task->path].modules[i];
-        msg->modules[i] = module_ref(b, &b->job->modules[n]);
-    }
-}
-
-/* ---- kinds --------------------------------------------------------------- */
-
-static Skerry__V1__Range **ranges(struct building *b, size_t *ret_n)
+/* A path that stops early is drawn from, and judged at the end, as it was at its best. */
+static const struct best_module *best_of(const struct taskmsg *b, const struct job *j,
+                                         uint32_t path)
 {
     const struct task *t = b->task;
-    Skerry__V1__Range **list = need(b, t->n_ranges * sizeof(*list));
-    *ret_n = t->n_ranges;
-    for (size_t i = 0; i < t->n_ranges && !b->failed; i++) {
-        Skerry__V1__Range *r = need(b, sizeof(*r));
+    bool wants = t->kind == TASK_SAMPLE || t->kind == TASK_VELOCITY ||
+                 (t->kind == TASK_EVAL && t->draw.mixture) ||
+                 (t->kind == TASK_SCORE && t->evaluate) || j != b->job;
+    return wants ? j->paths[path].best : NULL;
+}
+
+static void add_best(struct taskmsg *b, const struct best_module *best, Skerry__V1__ModuleRef *ref)
+{
+    ref->version = best->version;
+    ref->sha256.data = (uint8_t *)best->full.sha256;
+    ref->sha256.len = 32;
+    ref->full = taskmsg_blob(b, &best->full);
+}
+
+Skerry__V1__ModuleRef **taskmsg_modules(struct taskmsg *b, const struct job *j, uint32_t path,
+                                        size_t *ret_n)
+{
+    const struct best_module *best = best_of(b, j, path);
+    size_t n = composition_levels(&j->comp, path);
+    Skerry__V1__ModuleRef **list = taskmsg_need(b, n * sizeof(*list));
+    bool mean =
+        j == b->job ? b->task->kind != TASK_TRAIN && b->task->draw.ema : j->spec.outer.ema > 0;
+    *ret_n = n;
+    for (size_t l = 0; l < n && !b->failed; l++) {
+        const struct module_rec *m = &j->modules[j->comp.paths[path].modules[l]];
+        const struct version_rec *v =
+            j == b->job ? wanted_version(j, b->task, m) : module_version(m, m->version);
+        list[l] = bare_ref(b, m);
         if (b->failed)
             break;
-        skerry__v1__range__init(r);
-        r->start = t->ranges[i].start;
-        r->count = t->ranges[i].count;
-        /* A shard that repeats shares one ticket. */
-        for (size_t k = i; k-- > 0 && i - k < 8;)
-            if (t->ranges[k].shard == t->ranges[i].shard)
-                r->shard = list[k]->shard;
-        if (r->shard == NULL)
-            r->shard = blob(b, &b->job->shards[t->ranges[i].shard].blob);
-        list[i] = r;
+        if (best != NULL)
+            add_best(b, &best[l], list[l]);
+        else if (v != NULL)
+            add_weights(b, m, v, mean, list[l]);
+        else
+            b->failed = true;
     }
     return list;
 }
 
-static uint64_t total_steps(const struct job *j, const struct task *t)
-{
-    uint64_t rounds = (uint64_t)j->spec.outer.rounds, left = rounds - t->round;
-    if (j->spec.outer.async) { /* its share of the phases to come */
-        uint64_t k = j->comp.paths[t->path].replicas;
-        left = (rounds * k - j->paths[t->path].phases + k - 1) / k;
-    } else if (j->spec.outer.steps > 0) {
-        return rounds * (uint64_t)j->spec.outer.steps;
-    }
-    if (j->spec.outer.steps > 0)
-        return t->first_step + left * (uint64_t)j->spec.outer.steps;
-    /* Bounded by time: as many in each phase to come as the last one would have done in full. */
-    uint64_t phase =
-        j->paths[t->path].replicas[t->replica].samples_last / (uint64_t)j->spec.train.batch;
-    return phase > 0 ? t->first_step + left * phase : 0;
-}
-
-static int by_step(const void *a, const void *b)
-{
-    const Skerry__V1__Fragment *const *x = a, *const *y = b;
-    return (*x)->step != (*y)->step ? ((*x)->step > (*y)->step ? 1 : -1)
-                                    : ((*x)->level > (*y)->level) - ((*x)->level < (*y)->level);
-}
-
-/* Fragment f of F contributes after ceil((f+1)(H-delay)/F) of the H steps, so that
- * what is sent is spread evenly over the phase and the last merge is at its end. */
-static void add_fragments(struct building *b, Skerry__V1__TrainTask *m)
+/* Of each level the module of index 0: the others begin as it does. */
+static void add_init_modules(struct taskmsg *b, Skerry__V1__Task *msg)
 {
     const struct job *j = b->job;
-    const struct composition_path *path = &j->comp.paths[b->task->path];
-    const struct composition_network *n = &j->comp.networks[path->network];
-    uint32_t delay = (uint32_t)j->spec.outer.delay, f = j->comp.fragments;
-    m->delay = delay < m->steps ? delay : m->steps - 1;
-    m->mix = (float)j->spec.outer.mix;
-    m->n_fragments = n->n_levels;
-    m->fragments = need(b, n->n_levels * sizeof(*m->fragments));
-    for (uint32_t l = 0; l < n->n_levels && !b->failed; l++) {
-        const struct module_rec *module = &j->modules[path->modules[l]];
-        const struct contribution *c = task_contribution(b->task, module->id, b->task->round);
-        Skerry__V1__Fragment *part = need(b, sizeof(*part));
-        if (b->failed)
-            return;
-        skerry__v1__fragment__init(part);
-        part->level = l;
-        part->step = ((n->levels[l].fragment + 1) * (m->steps - m->delay) + f - 1) / f;
-        part->done = module->version > b->task->round || (c != NULL && !c->refused);
-        m->fragments[l] = part;
+    uint32_t network = j->comp.paths[b->task->path].network;
+    msg->n_modules = 0;
+    msg->modules = taskmsg_need(b, j->comp.networks[network].n_levels * sizeof(*msg->modules));
+    for (uint32_t i = 0; i < j->comp.n_modules && !b->failed; i++)
+        if (j->modules[i].network == network && j->modules[i].index == 0)
+            msg->modules[msg->n_modules++] = bare_ref(b, &j->modules[i]);
+    msg->warm_start = network == 0 ? taskmsg_blob_or_null(b, &j->warm_start) : NULL;
+}
+
+static bool features_of_model(const struct job *j)
+{
+    int kind = j->spec.partition.features;
+    return kind == JOB_FEATURES_MODEL ||
+           (kind == JOB_FEATURES_AUTO && blob_ref_is_set(&j->warm_start));
+}
+
+static void add_modules(struct taskmsg *b, Skerry__V1__Task *msg)
+{
+    switch (b->task->kind) {
+    case TASK_INIT:
+        add_init_modules(b, msg);
+        break;
+    case TASK_FEATURE:
+        if (features_of_model(b->job))
+            msg->modules = taskmsg_modules(b, b->job, b->task->path, &msg->n_modules);
+        break;
+    case TASK_TRAIN:
+    case TASK_EVAL:
+    case TASK_SAMPLE:
+    case TASK_SCORE:
+    case TASK_VELOCITY:
+        if (!b->task->draw.mixture)
+            msg->modules = taskmsg_modules(b, b->job, b->task->path, &msg->n_modules);
+        break;
+    default:
+        break;
     }
-    if (!b->failed)
-        qsort(m->fragments, m->n_fragments, sizeof(*m->fragments), by_step);
 }
 
-static void add_train(struct building *b, Skerry__V1__Task *msg)
+/* ---- networks ------------------------------------------------------------ */
+
+static Skerry__V1__Level *level(struct taskmsg *b, const struct composition_level *l)
 {
-    const struct task *t = b->task;
-    Skerry__V1__TrainTask *m = need(b, sizeof(*m));
+    Skerry__V1__Level *m = taskmsg_need(b, sizeof(*m));
+    uint32_t *blocks = taskmsg_need(b, COMPOSITION_BLOCKS_MAX * sizeof(*blocks));
     if (b->failed)
-        return;
-    skerry__v1__train_task__init(m);
-    m->round = t->round;
-    m->path = t->path;
-    m->replica = t->replica;
-    m->steps = (uint32_t)b->job->spec.outer.steps;
-    m->seconds = (uint32_t)b->job->spec.outer.seconds;
-    uint64_t samples = 0;
-    for (size_t i = 0; i < t->n_ranges; i++)
-        samples += t->ranges[i].count;
-    uint64_t fit = samples / (uint64_t)b->job->spec.train.batch;
-    if (m->steps > fit) /* a tiny dataset does not fill the phase */
-        m->steps = fit > 0 ? (uint32_t)fit : 1;
-    m->first_step = t->first_step;
-    m->total_steps = total_steps(b->job, t);
-    m->ranges = ranges(b, &m->n_ranges);
-    m->epoch = t->n_ranges ? t->ranges[0].epoch : 0;
-    if (rounds_stream(b->job))
-        add_fragments(b, m);
-    msg->train = m;
+        return m;
+    skerry__v1__level__init(m);
+    for (uint32_t i = 0; i < l->n_blocks; i++)
+        blocks[i] = l->blocks[i];
+    m->blocks = blocks;
+    m->n_blocks = l->n_blocks;
+    m->embedders = l->embedders;
+    m->head = l->head;
+    return m;
 }
 
-static void add_eval(struct building *b, Skerry__V1__Task *msg)
+static Skerry__V1__Level **levels(struct taskmsg *b, const struct composition_network *n,
+                                  size_t *ret_n)
 {
-    Skerry__V1__EvalTask *m = need(b, sizeof(*m));
-    if (b->failed)
-        return;
-    skerry__v1__eval_task__init(m);
-    m->path = b->task->path;
-    m->version_round = b->task->round;
-    m->samples = b->task->draw.count;
-    m->ema = b->task->draw.ema;
-    m->ranges = ranges(b, &m->n_ranges);
-    msg->eval = m;
+    Skerry__V1__Level **list = taskmsg_need(b, n->n_levels * sizeof(*list));
+    *ret_n = n->n_levels;
+    for (uint32_t l = 0; l < n->n_levels && !b->failed; l++)
+        list[l] = level(b, &n->levels[l]);
+    return list;
 }
 
-static void add_sample(struct building *b, Skerry__V1__Task *msg)
+Skerry__V1__Expert **taskmsg_experts(struct taskmsg *b, const struct job *j, bool modules,
+                                     size_t *ret_n)
 {
+    size_t n = 0;
+    Skerry__V1__Expert **list = taskmsg_need(b, j->comp.n_paths * sizeof(*list));
+    for (uint32_t p = 0; p < j->comp.n_paths && !b->failed; p++) {
+        if (j->comp.paths[p].network != 0)
+            continue;
+        Skerry__V1__Expert *e = taskmsg_need(b, sizeof(*e));
+        if (b->failed)
+            break;
+        skerry__v1__expert__init(e);
+        e->path = p;
+        e->partition = j->comp.paths[p].partition;
+        if (modules)
+            e->modules = taskmsg_modules(b, j, p, &e->n_modules);
+        list[n++] = e;
+    }
+    *ret_n = n;
+    return list;
+}
+
+static void add_mixture(struct taskmsg *b, Skerry__V1__Task *msg)
+{
+    const struct job *j = b->job;
     const struct task_draw *d = &b->task->draw;
-    Skerry__V1__SampleTask *m = need(b, sizeof(*m));
+    Skerry__V1__Mixture *m = taskmsg_need(b, sizeof(*m));
+    Skerry__V1__Experts *all = taskmsg_need(b, sizeof(*all));
     if (b->failed)
         return;
-    skerry__v1__sample_task__init(m);
-    m->path = b->task->path;
-    m->steps = d->steps;
-    m->heun = d->heun;
-    m->guidance = d->guidance;
-    m->seed = d->seed;
-    m->n_labels = d->count;
-    m->labels = d->labels;
-    m->columns = d->columns < d->count ? d->columns : d->count;
-    m->ema = d->ema;
-    msg->sample = m;
+    skerry__v1__mixture__init(m);
+    skerry__v1__experts__init(all);
+    all->expert = taskmsg_experts(b, j, !d->remote, &all->n_expert);
+    m->experts = all;
+    m->router = taskmsg_modules(b, j, (uint32_t)j->comp.router_path, &m->n_router);
+    m->router_levels = levels(b, &j->comp.networks[1], &m->n_router_levels);
+    m->strategy = d->strategy;
+    m->top = d->top;
+    m->nucleus = d->nucleus;
+    m->threshold = d->threshold;
+    m->remote = d->remote;
+    msg->mixture = m;
 }
 
-static void add_ingest(struct building *b, Skerry__V1__Task *msg)
+/* ---- all ----------------------------------------------------------------- */
+
+/* The data's partitions are those of the teachers, where there are some. */
+static uint32_t partitions(const struct taskmsg *b)
 {
-    Skerry__V1__IngestTask *m = need(b, sizeof(*m));
-    if (b->failed)
-        return;
-    skerry__v1__ingest_task__init(m);
-    m->url = b->job->spec.data.url.items[b->task->round];
-    msg->ingest = m;
+    const struct job *teacher = state_job(&b->co->state, b->job->comp.teacher_job);
+    return teacher ? teacher->comp.n_partitions : b->job->comp.n_partitions;
+}
+
+static void add_job(struct taskmsg *b, Skerry__V1__Task *m)
+{
+    const struct job *j = b->job;
+    bool mixture = b->task->draw.mixture;
+    uint32_t network = mixture ? 0 : j->comp.paths[b->task->path].network;
+    m->job_id = j->id;
+    m->spec = j->yaml;
+    m->classes = j->classes;
+    m->n_classes = j->n_classes;
+    m->network = (Skerry__V1__Network)network;
+    m->levels = levels(b, &j->comp.networks[network], &m->n_levels);
+    m->partitions = partitions(b);
+    m->vocab = j->vocab;
+    m->tokenizer = taskmsg_blob_or_null(b, &j->tokenizer);
 }
 
 int taskmsg_build(struct coordinator *co, const struct job *j, const struct task *t,
                   const struct worker *w, struct pbmem *mem, Skerry__V1__Task **ret,
                   struct err *err)
 {
-    struct building b = {co, j, t, w, mem, false};
-    Skerry__V1__Task *m = need(&b, sizeof(*m));
+    struct taskmsg b = {co, j, t, w, mem, false};
+    Skerry__V1__Task *m = taskmsg_need(&b, sizeof(*m));
     if (b.failed)
         return err_set(err, -ENOMEM, "no memory for a task");
     skerry__v1__task__init(m);
     m->id = t->id;
     m->attempt = t->attempt;
     m->kind = (Skerry__V1__TaskKind)t->kind;
-    m->job_id = j->id;
     m->lease_ms = co->opt.lease_ms;
-    m->spec = j->yaml;
-    m->classes = j->classes;
-    m->n_classes = j->n_classes;
-    if (t->kind != TASK_INGEST)
-        add_modules(&b, m);
-    if (t->kind == TASK_TRAIN)
-        add_train(&b, m);
-    else if (t->kind == TASK_EVAL)
-        add_eval(&b, m);
-    else if (t->kind == TASK_SAMPLE)
-        add_sample(&b, m);
-    else if (t->kind == TASK_INGEST)
-        add_ingest(&b, m);
+    add_job(&b, m);
+    add_modules(&b, m);
+    if (t->draw.mixture)
+        add_mixture(&b, m);
+    taskmsg_kind(&b, m);
     if (b.failed)
         return err_set(err, -ERR_LIMIT,
                        "task %llu does not fit a message, or its module versions "

@@ -71,6 +71,14 @@ static void release_holder(struct coordinator *co, const struct task *t)
     }
 }
 
+/* What a person or the schedule asked for beside the training may fail without taking
+ * the job with it. */
+static bool is_aside(const struct task *t)
+{
+    return t->draw.asked || t->evaluate || t->kind == TASK_EVAL || t->kind == TASK_SAMPLE ||
+           t->kind == TASK_VELOCITY;
+}
+
 void task_requeue(struct coordinator *co, struct task *t, const char *reason)
 {
     uint32_t part;
@@ -82,13 +90,16 @@ void task_requeue(struct coordinator *co, struct task *t, const char *reason)
     t->attempt++;
     t->steps_done = 0;
     t->samples_done = 0;
+    t->text_len = 0;
     t->ready_ms = core_now(co);
     (void)str_copy(t->reason, sizeof(t->reason), reason);
     state_set_task_state(&co->state, t, TASK_PENDING);
     save_task(co->store, t);
     core_touch(co);
     struct job *j = state_job(&co->state, t->job_id);
-    if (t->attempt > ATTEMPTS_MAX && j != NULL && !job_is_ended(j) && !t->draw.asked)
+    if (t->attempt > ATTEMPTS_MAX && is_aside(t))
+        task_end(co, t, TASK_FAILED, reason);
+    else if (t->attempt > ATTEMPTS_MAX && j != NULL && !job_is_ended(j))
         flow_end(co, j, JOB_FAILED, "%s task %llu was tried %d times, at last: %s",
                  task_kind_name(t->kind), (unsigned long long)t->id, ATTEMPTS_MAX, reason);
 }
@@ -111,11 +122,12 @@ bool task_take_samples(struct coordinator *co, struct job *j, struct task *t)
 {
     const struct composition_path *cp = &j->comp.paths[t->path];
     struct ledger *l = j->ledgers[job_ledger(j, cp->partition)];
-    uint64_t want = (uint64_t)j->spec.outer.steps * (uint64_t)j->spec.train.batch;
+    struct shards_sum sum = shards_sum(j, cp->partition, false);
+    uint64_t want = shards_of_steps(&j->spec, cp->batch, (uint64_t)j->spec.outer.steps, &sum);
     if (want == 0) { /* bounded by time: half as much again as it would need */
         const struct replica_rec *r = &j->paths[t->path].replicas[t->replica];
-        uint64_t batch = (uint64_t)j->spec.train.batch;
-        want = r->samples_last ? r->samples_last * 3 / 2 + batch : FIRST_BATCHES * batch;
+        want = r->samples_last ? r->samples_last * 3 / 2 + cp->batch
+                               : shards_of_steps(&j->spec, cp->batch, FIRST_BATCHES, &sum);
     }
     struct ledger_range *ranges = mem_alloc_array(RANGES_TAKEN_MAX, sizeof(*ranges));
     size_t n = ledger_take(l, t->id, want, t->replica, cp->replicas, ranges, RANGES_TAKEN_MAX);
@@ -136,12 +148,15 @@ void task_end(struct coordinator *co, struct task *t, enum task_state state, con
     release_holder(co, t);
     if (state != TASK_DONE && t->state == TASK_PENDING)
         t->worker_id = 0;
+    bool parent = t->kind == TASK_SAMPLE && t->draw.remote;
     state_set_task_state(&co->state, t, state);
     t->ended_ms = core_now(co);
     t->ended_unix_ms = (int64_t)clock_wall_ms();
     (void)str_copy(t->reason, sizeof(t->reason), reason);
     save_task(co->store, t);
     core_touch(co);
+    if (parent)
+        live_task_ended(co, t);
 }
 
 void task_failed(struct coordinator *co, struct task *t, bool retryable, const char *reason)
@@ -157,10 +172,7 @@ void task_failed(struct coordinator *co, struct task *t, bool retryable, const c
         t->not_before_ms = core_now(co) + (BACKOFF_MS << (t->failures - 1));
         return;
     }
-    /* What a person or the schedule asked for beside the training may fail
-     * without taking the job with it. */
-    bool fatal =
-        !t->draw.asked && !(t->kind == TASK_EVAL || t->kind == TASK_SAMPLE) && !job_is_ended(j);
+    bool fatal = !is_aside(t) && !job_is_ended(j);
     task_end(co, t, TASK_FAILED, reason);
     if (fatal)
         flow_end(co, j, JOB_FAILED, "%s task %llu failed%s: %s", task_kind_name(t->kind),

@@ -140,9 +140,11 @@ void view_each_epoch(struct coordinator *co, uint64_t job_id, view_epoch_fn fn, 
 struct view_sample {
     uint64_t task_id;
     uint32_t round, count, columns;
-    const uint8_t *blob; /* sha256 of the PNG */
+    const uint8_t *blob; /* sha256 of the PNG; zeros with size 0 for a text */
     uint64_t size;
     int64_t at_unix_ms;
+    uint32_t path;    /* UINT32_MAX: of the mixture */
+    const char *text; /* of a text job; "" */
 };
 
 typedef void (*view_sample_fn)(void *arg, const struct view_sample *s);
@@ -270,7 +272,13 @@ struct view_shard {
     uint8_t sha256[VIEW_SHA256_BYTES];
     uint64_t size;
     uint32_t samples;
+    uint64_t tokens; /* texts */
     bool holdout;
+};
+
+struct view_blob {
+    uint8_t sha256[VIEW_SHA256_BYTES];
+    uint64_t size;
 };
 
 /* Everything is borrowed for the call.  classes and counts have n_classes
@@ -284,6 +292,9 @@ struct view_submit {
     size_t n_shards;
     const struct view_bad_sample *bad; /* found while cutting */
     size_t n_bad;
+    uint32_t vocab;                     /* texts: token ids; 0: images */
+    const struct view_blob *tokenizer;  /* tokenizer.json, uploaded; NULL: bytes */
+    const struct view_blob *warm_start; /* safetensors, uploaded; NULL: from the seed */
 };
 
 int view_job_submit(struct coordinator *co, const struct view_submit *s, uint64_t *ret_id,
@@ -300,6 +311,18 @@ struct view_sample_request {
     int ema;                /* 1, 0, or -1: as the job says */
     const uint32_t *labels; /* class indices, borrowed for the call */
     size_t n_labels;        /* at most VIEW_LABELS_MAX */
+    /* mixtures */
+    const char *strategy; /* as sample.strategy of the job file, or NULL */
+    uint32_t top;
+    double nucleus, threshold;
+    bool remote;   /* experts stay on their workers */
+    bool has_path; /* of this path alone */
+    uint32_t path;
+    /* texts */
+    const char *prompt; /* or NULL */
+    uint32_t tokens;
+    double temperature; /* NAN: as the job says; 0: the likeliest token */
+    double top_p;
 };
 
 int view_sample_request(struct coordinator *co, uint64_t job_id,
@@ -327,7 +350,8 @@ enum view_event_kind {
     VIEW_EVENT_ROUND,
     VIEW_EVENT_LOSS,
     VIEW_EVENT_SAMPLE,
-    VIEW_EVENT_LOG
+    VIEW_EVENT_LOG,
+    VIEW_EVENT_TEXT /* of a SAMPLE task that runs */
 };
 
 /* Something happened; the subscriber reads the rest through the view. */
@@ -337,7 +361,8 @@ struct view_event {
     const struct view_round *round;   /* ROUND */
     const struct view_metric *metric; /* LOSS */
     const struct view_sample *sample; /* SAMPLE */
-    const char *text;                 /* a sentence; "" for LOSS */
+    const char *text;                 /* a sentence; "" for LOSS; TEXT: what came */
+    uint64_t offset;                  /* TEXT: bytes of the text before it */
 };
 
 /* At most VIEW_SUBSCRIBERS_MAX; returns a handle > 0 or -ERR_LIMIT.  fn must

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#define PROMPT_MAX 8192           /* as SampleTask.prompt */
 #define SPARE_BYTES (64ull << 20) /* left on the disk for the database */
 
 int view_job_cancel(struct coordinator *co, uint64_t job_id, struct err *err)
@@ -26,6 +27,23 @@ int view_job_cancel(struct coordinator *co, uint64_t job_id, struct err *err)
     return 0;
 }
 
+static uint32_t main_paths(const struct job *j)
+{
+    uint32_t n = 0;
+    for (uint32_t p = 0; p < j->comp.n_paths; p++)
+        n += j->comp.paths[p].network == 0;
+    return n;
+}
+
+/* Version 0 of all modules is there, and what to draw is known. */
+static bool has_model(const struct job *j)
+{
+    for (uint32_t i = 0; i < j->comp.n_modules; i++)
+        if (j->modules[i].n_versions == 0)
+            return false;
+    return j->n_classes > 0 || j->spec.model.type == JOB_MODEL_LLAMA;
+}
+
 static int check_ask(const struct job *j, const struct view_sample_request *r, struct err *err)
 {
     if (r->count > VIEW_LABELS_MAX || r->n_labels > VIEW_LABELS_MAX)
@@ -37,6 +55,28 @@ static int check_ask(const struct job *j, const struct view_sample_request *r, s
         return err_set(err, -EINVAL, "guidance is %g, expected 0 to 100", r->guidance);
     if (r->sampler != NULL && strcmp(r->sampler, "euler") != 0 && strcmp(r->sampler, "heun") != 0)
         return err_set(err, -EINVAL, "sampler is '%.20s', expected 'euler' or 'heun'", r->sampler);
+    int strategy;
+    if (r->has_path && (r->path >= j->comp.n_paths || j->comp.paths[r->path].network != 0))
+        return err_set(err, -EINVAL, "path %u cannot be drawn from, the job has paths 0 to %u",
+                       r->path, main_paths(j) - 1);
+    if (r->strategy != NULL && job_strategy_parse(r->strategy, &strategy) < 0)
+        return err_set(err, -EINVAL,
+                       "strategy is '%.20s', expected top1, topk, full, nucleus, threshold or "
+                       "oracle",
+                       r->strategy);
+    if ((r->strategy != NULL || r->remote || r->top > 0) && (!j->comp.mixture || r->has_path))
+        return err_set(err, -EINVAL,
+                       "strategy, top and remote are for the mixture of a ddm job, not for one "
+                       "path");
+    if (r->top > main_paths(j))
+        return err_set(err, -EINVAL, "top is %u, the mixture has %u experts", r->top,
+                       main_paths(j));
+    if (j->spec.model.type != JOB_MODEL_LLAMA && (r->prompt != NULL || r->tokens > 0))
+        return err_set(err, -EINVAL, "job %llu draws images: prompt and tokens are for texts",
+                       (unsigned long long)j->id);
+    if (r->prompt != NULL && strlen(r->prompt) > PROMPT_MAX)
+        return err_set(err, -EINVAL, "prompt has %zu bytes, at most %d are possible",
+                       strlen(r->prompt), PROMPT_MAX);
     for (size_t i = 0; i < r->n_labels; i++)
         if (r->labels[i] >= j->n_classes)
             return err_set(err, -EINVAL, "label %u does not exist, the job has %zu classes",
@@ -53,13 +93,14 @@ int view_sample_request(struct coordinator *co, uint64_t job_id,
         return rc;
     if (j == NULL)
         return err_set(err, -ERR_NOTFOUND, "job %llu does not exist", (unsigned long long)job_id);
-    if (j->comp.n_modules == 0 || j->modules[0].n_versions == 0 || j->n_classes == 0)
+    if (!has_model(j))
         return err_set(err, -ERR_STALE, "job %llu has no model yet to draw from",
                        (unsigned long long)job_id);
     if ((rc = check_ask(j, r, err)) < 0)
         return rc;
     tasks_prune(co, j);
-    struct task *t = flow_make_sample(co, j, 0, j->paths[0].round, r);
+    uint32_t path = r->has_path ? r->path : UINT32_MAX, at = r->has_path ? r->path : 0;
+    struct task *t = draw_sample(co, j, path, j->paths[at].round, r);
     if (t == NULL)
         return err_set(err, -ERR_LIMIT, "%d tasks are open, no more are taken", TASKS_OPEN_MAX);
     *ret_task = t->id;

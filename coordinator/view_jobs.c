@@ -237,13 +237,27 @@ void view_each_epoch(struct coordinator *co, uint64_t job_id, view_epoch_fn fn, 
     }
 }
 
+struct view_sample view_sample_of(const struct grid_rec *g)
+{
+    return (struct view_sample){
+        .task_id = g->task_id,
+        .round = g->round,
+        .count = g->count,
+        .columns = g->columns,
+        .blob = g->blob.sha256,
+        .size = g->blob.size,
+        .at_unix_ms = g->at_unix_ms,
+        .path = g->path,
+        .text = g->text ? g->text : "",
+    };
+}
+
 void view_each_sample(struct coordinator *co, uint64_t job_id, view_sample_fn fn, void *arg)
 {
     const struct job *j = state_job(&co->state, job_id);
     for (size_t i = 0; j != NULL && i < j->n_grids; i++) {
-        const struct grid_rec *g = &j->grids[i];
-        fn(arg, &(struct view_sample){g->task_id, g->round, g->count, g->columns, g->blob.sha256,
-                                      g->blob.size, g->at_unix_ms});
+        const struct view_sample v = view_sample_of(&j->grids[i]);
+        fn(arg, &v);
     }
 }
 
