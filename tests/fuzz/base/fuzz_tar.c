@@ -27,13 +27,31 @@ static void read_tar(const uint8_t *data, size_t size)
     tar_close(t);
 }
 
+/* Everything that a sample promises is inside the bytes. */
+static void read_sample(const struct shard *s, const struct shard_sample *p, const uint8_t *data,
+                        size_t size)
+{
+    if (p->data < data || p->data + p->len > data + size ||
+        (p->tokens > 0) != (s->kind == SHARD_TEXT))
+        abort();
+    int32_t *ids = malloc((p->tokens + 1) * sizeof(*ids));
+    float *feature = malloc((s->dim + 1) * sizeof(*feature));
+    if (p->tokens)
+        shard_tokens(p, ids);
+    for (uint32_t i = 0; i < p->tokens; i++)
+        if (ids[i] < 0)
+            abort();
+    shard_feature(s, p, feature);
+    free(feature);
+    free(ids);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct shard s;
     if (shard_parse(data, size, "fuzz", &s, NULL) == 0) {
         for (size_t i = 0; i < s.n; i++)
-            if (s.samples[i].data < data || s.samples[i].data + s.samples[i].len > data + size)
-                abort();
+            read_sample(&s, &s.samples[i], data, size);
         shard_close(&s);
     }
     read_tar(data, size);
