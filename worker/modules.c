@@ -328,12 +328,6 @@ static int rebuild_one(struct modules *m, struct work *w, const Skerry__V1__Modu
     return cache_added(m->cache, ref->sha256.data, err);
 }
 
-/* The EMA of a version is a file like it, but no version to build on. */
-static bool is_average(const Skerry__V1__Task *t)
-{
-    return (t->eval && t->eval->ema) || (t->sample && t->sample->ema);
-}
-
 /* The version's file in the cache. */
 static int make_file(struct modules *m, struct work *w, const Skerry__V1__ModuleRef *ref,
                      struct err *err)
@@ -360,14 +354,16 @@ static int have_one(struct modules *m, struct work *w, const Skerry__V1__ModuleR
                     struct err *err)
 {
     int rc = make_file(m, w, ref, err);
-    if (rc == 0) /* from now on this file is one of the needs, so that it stays */
-        rc = work_need(w, ref->sha256.data, 0, "", "module", err);
-    if (rc == 0 && !is_average(w->task))
-        note(m, ref);
-    return rc;
+    /* From now on this file is one of the needs, so that it stays. */
+    return rc < 0 ? rc : work_need(w, ref->sha256.data, 0, "", "module", err);
 }
 
 int modules_rebuild(struct modules *m, struct work *w, struct err *err)
 {
-    return each_ref(m, w, have_one, err);
+    const Skerry__V1__Task *t = w->task;
+    int rc = each_ref(m, w, have_one, err);
+    /* Averages, bests and other jobs' modules are no versions to build on. */
+    for (size_t i = 0; rc == 0 && t->train && i < t->n_modules; i++)
+        note(m, t->modules[i]);
+    return rc;
 }
