@@ -86,7 +86,10 @@ struct partition_options {
 struct linear_targets {
     const uint32_t *y;   /* (n) the class of each row, see partition_targets */
     const double *share; /* (K) wanted histogram, sums to 1; NULL: that of y */
-    double l2;           /* 0: 1e-3 */
+    /* The rows whose histogram it is, and that the report counts; NULL: those of x.  Few rows
+     * have a target, all are routed. */
+    const struct fit_source *routed;
+    double l2; /* 0: the best of a few on every fifth row, which the others are fitted without */
     unsigned iterations; /* 0: 200 */
 };
 

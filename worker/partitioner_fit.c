@@ -1,7 +1,6 @@
 /* Fitting: features to z, z to levels, levels to prices, prices to the report. */
 #include <errno.h>
 #include <inttypes.h>
-#include <math.h>
 #include <string.h>
 
 #include "common/base/err.h"
@@ -11,7 +10,6 @@
 #include "worker/fit.h"
 #include "worker/histogram.h"
 #include "worker/kmeans.h"
-#include "worker/linear.h"
 #include "worker/partitioner_impl.h"
 
 #define RESTARTS 4
@@ -22,16 +20,6 @@
 #define STREAM_PCA 0x70636131ULL
 #define STREAM_FINE 0x66696e65ULL
 #define STREAM_LEVEL 0x6c766c31ULL
-
-struct fitting {
-    struct device *dev;
-    const struct partition_options *opt;
-    const struct fit_watch *watch;
-    struct partitioner *p;
-    struct partition_report *report;
-    float *z; /* (n,r) */
-    uint64_t n;
-};
 
 static int check(const struct partition_options *o, uint64_t n, uint32_t *ret_k, struct err *err)
 {
@@ -93,8 +81,8 @@ static int interleave(struct pca *p, uint32_t pieces, struct err *err)
     return 0;
 }
 
-/* input and z. */
-static int project(struct fitting *f, const struct fit_source *x, bool standardise, struct err *err)
+int fitting_project(struct fitting *f, const struct fit_source *x, bool standardise,
+                    struct err *err)
 {
     const struct partition_options *o = f->opt;
     struct pca *in = &f->p->input;
@@ -269,8 +257,7 @@ static int fit_product(struct fitting *f, struct err *err)
     return rc;
 }
 
-/* Whether the sizes are as asked, and by how much they are not. */
-static void judge(struct partition_report *r, const double *lo, const double *hi)
+void fitting_judge(struct partition_report *r, const double *lo, const double *hi)
 {
     double out = 0;
     r->met = true;
@@ -298,7 +285,7 @@ static int settle(struct fitting *f, struct err *err)
         hi[i] = f->opt->balance > 0 ? f->opt->balance * n / k : n;
     }
     if (rc == 0)
-        judge(f->report, lo, hi);
+        fitting_judge(f->report, lo, hi);
     if (rc == 0 && !f->report->met) {
         uint32_t empty = f->report->empty;
         histogram_bounds(n, k, f->opt->balance, least, 1, in_lo, in_hi);
@@ -306,7 +293,7 @@ static int settle(struct fitting *f, struct err *err)
         if (rc == 0)
             rc = partitioner_count(f->p, f->dev, f->z, f->n, f->report, err);
         if (rc == 0) {
-            judge(f->report, lo, hi);
+            fitting_judge(f->report, lo, hi);
             f->report->repaired += empty > f->report->empty ? empty - f->report->empty : 0;
         }
     }
@@ -338,7 +325,7 @@ static int fit_random(struct fitting *f, const uint64_t *ids, struct err *err)
     return 0;
 }
 
-static int fitting_open(struct fitting *f, enum partition_kind kind, struct err *err)
+int fitting_open(struct fitting *f, enum partition_kind kind, struct err *err)
 {
     const struct partition_options *o = f->opt;
     uint32_t k = 0;
@@ -355,7 +342,7 @@ static int fitting_open(struct fitting *f, enum partition_kind kind, struct err 
     return f->p->bias ? 0 : err_set(err, -ENOMEM, "no memory for %u partitions", k);
 }
 
-static int fitting_close(struct fitting *f, int rc, struct partitioner **ret)
+int fitting_close(struct fitting *f, int rc, struct partitioner **ret)
 {
     mem_free(f->z);
     if (rc < 0) {
@@ -378,7 +365,7 @@ int partitioner_fit(struct device *dev, const struct fit_source *x, const uint64
     if (rc == 0 && opt->kind == PARTITION_RANDOM)
         return fitting_close(&f, fit_random(&f, ids, err), ret);
     if (rc == 0)
-        rc = project(&f, x, opt->whiten, err);
+        rc = fitting_project(&f, x, opt->whiten, err);
     if (rc == 0 && opt->kind == PARTITION_KMEANS)
         rc = fit_kmeans(&f, err);
     else if (rc == 0 && opt->kind == PARTITION_TWO_LEVEL)
@@ -387,74 +374,5 @@ int partitioner_fit(struct device *dev, const struct fit_source *x, const uint64
         rc = fit_product(&f, err);
     if (rc == 0)
         rc = settle(&f, err);
-    return fitting_close(&f, rc, ret);
-}
-
-/* Loads wanted of each class: share, or as often as the targets name it. */
-static int wanted(const struct linear_targets *t, uint64_t n, uint32_t k, double *load,
-                  struct err *err)
-{
-    double sum = 0;
-    for (uint64_t i = 0; !t->share && i < n; i++)
-        load[t->y[i]] += 1;
-    for (uint32_t c = 0; t->share && c < k; c++) {
-        if (!(t->share[c] >= 0))
-            return err_set(err, -ERR_CONFIG, "class %u shall have a share of %g", c, t->share[c]);
-        sum += t->share[c];
-    }
-    if (t->share && fabs(sum - 1) > 1e-3)
-        return err_set(err, -ERR_CONFIG, "the shares of the classes sum to %g, not 1", sum);
-    for (uint32_t c = 0; t->share && c < k; c++)
-        load[c] = t->share[c] / sum * (double)n;
-    return 0;
-}
-
-static int fit_classifier(struct fitting *f, const struct linear_targets *t, struct err *err)
-{
-    struct partitioner *p = f->p;
-    struct linear m = {0};
-    const struct linear_options o = {.k = p->k, .iterations = t->iterations, .l2 = t->l2};
-    int rc = linear_fit(f->dev, f->z, t->y, f->n, p->input.r, &o, f->watch, &m, err);
-    if (rc < 0)
-        return rc;
-    if (partitioner_level(p, 0, p->k, 0, p->input.r) < 0) {
-        rc = err_set(err, -ENOMEM, "no memory for a classifier");
-    } else {
-        memcpy(p->level[0].weight, m.weight, (size_t)p->k * p->input.r * sizeof(float));
-        memcpy(p->level[0].intercept, m.bias, p->k * sizeof(float));
-        f->report->iterations = m.iterations;
-        f->report->loss = m.loss;
-        f->report->accuracy = m.accuracy;
-    }
-    linear_release(&m);
-    return rc;
-}
-
-int partitioner_fit_linear(struct device *dev, const struct fit_source *x,
-                           const struct linear_targets *targets,
-                           const struct partition_options *opt, const struct fit_watch *watch,
-                           struct partitioner **ret, struct partition_report *report,
-                           struct err *err)
-{
-    struct fitting f = {.dev = dev, .opt = opt, .watch = watch, .report = report, .n = x->n};
-    int rc = fitting_open(&f, PARTITION_LINEAR, err);
-    if (rc == 0)
-        rc = project(&f, x, true, err);
-    if (rc == 0)
-        rc = fit_classifier(&f, targets, err);
-    double *load = rc == 0 ? mem_try_array(f.p->k, sizeof(double)) : NULL;
-    if (rc == 0 && !load)
-        rc = err_set(err, -ENOMEM, "no memory for a histogram");
-    if (rc == 0)
-        rc = wanted(targets, f.n, f.p->k, load, err);
-    if (rc == 0)
-        rc = partitioner_price(f.p, dev, f.z, f.n, load, load, err);
-    if (rc == 0)
-        rc = partitioner_count(f.p, dev, f.z, f.n, report, err);
-    if (rc == 0) {
-        judge(report, load, load);
-        report->met = report->gap <= 0.01;
-    }
-    mem_free(load);
     return fitting_close(&f, rc, ret);
 }

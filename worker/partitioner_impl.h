@@ -37,4 +37,25 @@ int partitioner_count(const struct partitioner *p, struct device *dev, const flo
 /* largest, smallest and empty of report->sizes. */
 void partitioner_summarise(struct partition_report *report);
 
+/* A fit under way. */
+struct fitting {
+    struct device *dev;
+    const struct partition_options *opt;
+    const struct fit_watch *watch;
+    struct partitioner *p;
+    struct partition_report *report;
+    float *z; /* (n,r) */
+    uint64_t n;
+};
+
+/* Checks the options, makes p with its bias; report is zeroed first. */
+int fitting_open(struct fitting *f, enum partition_kind kind, struct err *err);
+/* p->input from x, and z. */
+int fitting_project(struct fitting *f, const struct fit_source *x, bool standardise,
+                    struct err *err);
+/* report->met and gap: whether the sizes are as asked, and by how much they are not. */
+void fitting_judge(struct partition_report *r, const double *lo, const double *hi);
+/* Frees what is left and gives p away, or frees it too when rc is negative.  Returns rc. */
+int fitting_close(struct fitting *f, int rc, struct partitioner **ret);
+
 #endif

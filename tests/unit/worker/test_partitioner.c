@@ -260,6 +260,17 @@ static void test_linear(void **state)
         assert_true(fabs((double)r.sizes[c] - share[c] * N) < 3);
     partition_report_release(&r);
     partitioner_free(p);
+    /* few rows with targets, the histogram of all */
+    struct fit_source few;
+    fit_source_memory(&few, features, 200, D);
+    t.routed = &source;
+    OK(partitioner_fit_linear(dev, &few, &t, &opt, NULL, &p, &r, &err));
+    assert_true(r.met && r.n == N);
+    check_round_trip(p, &r, NULL, got);
+    for (uint32_t c = 0; c < 6; c++)
+        assert_true(fabs((double)r.sizes[c] - share[c] * N) < 3);
+    partition_report_release(&r);
+    partitioner_free(p);
     t.share = (const double[]){0.5, 0, 0, 0, 0, 0};
     assert_int_equal(partitioner_fit_linear(dev, &source, &t, &opt, NULL, &p, &r, &err),
                      -ERR_CONFIG);
