@@ -94,7 +94,7 @@ static int split_name(struct scan *s, struct member *m)
     char *dot = strchr(m->name, '.');
     if (!dot || dot == m->name || !dot[1] || strchr(dot + 1, '.') ||
         !str_copy(m->ext, sizeof(m->ext), dot + 1))
-        return broken(s, "expected members named KEY.EXT");
+        return broken(s, "expected KEY.EXT as the name of a member");
     *dot = '\0';
     return 1;
 }

@@ -169,8 +169,8 @@ static void refuses_what_is_no_shard(void **state)
         {{{"a.tok", "\1x", 2}, {"a.f32", "1234", 4}, {"b.tok", "\1x", 2}}, "different lengths"},
         {{{"a.tok", "\1x", 2}, {"a.f32", "123", 3}}, "not a row of floats"},
         {{{"a.gif", "x", 1}}, "all images"},
-        {{{"a", "x", 1}}, "named KEY.EXT"},
-        {{{"a.b.tok", "\1x", 2}}, "named KEY.EXT"},
+        {{{"a", "x", 1}}, "expected KEY.EXT as the name"},
+        {{{"a.b.tok", "\1x", 2}}, "expected KEY.EXT as the name"},
     };
     char *dir = scratch_new(), *path = in(dir, "t.tar");
     for (size_t i = 0; i < COUNT(cases); i++) {
