@@ -1,0 +1,322 @@
+/* A folder that was exported is one to start from; every way of not fitting has its
+ * sentence; exported byte tokens are our byte tokens. */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "cli/export.h"
+#include "cli/model_folder.h"
+#include "common/base/err.h"
+#include "common/base/file.h"
+#include "common/base/mem.h"
+#include "common/base/st.h"
+#include "common/base/tokenizer.h"
+
+#define OK(call)                                                                                   \
+    do {                                                                                           \
+        if ((call) < 0)                                                                            \
+            fail_msg("%s: %s", #call, err.msg);                                                    \
+    } while (0)
+
+#define LLAMA(model)                                                                               \
+    "name: tale\n"                                                                                 \
+    "data: {path: x.txt}\n"                                                                        \
+    "train: {batch: 4}\n"                                                                          \
+    "outer: {rounds: 1, steps: 1}\n"                                                               \
+    "sample: {temperature: 0.5}\n"                                                                 \
+    "model: {type: llama, " model "}\n"
+#define DIT(model)                                                                                 \
+    "name: pictures\n"                                                                             \
+    "data: {path: x, image_size: 8}\n"                                                             \
+    "train: {batch: 4}\n"                                                                          \
+    "outer: {rounds: 1, steps: 1}\n"                                                               \
+    "model: {" model "}\n"
+
+static const char sound_llama[] =
+    LLAMA("dim: 16, depth: 2, heads: 4, kv_heads: 2, ffn: 32, context: 64, rope_theta: 5000");
+static const char sound_dit[] = DIT("dim: 16, depth: 2, heads: 2, patch: 2");
+
+struct fixture {
+    char llama[64], dit[64], root[48];
+};
+
+/* Zeros of the shapes that a model of the job has. */
+struct weights {
+    struct st_writer *w;
+    uint64_t bytes;
+};
+
+static void put(struct weights *f, const char *name, enum st_dtype dtype, uint64_t a, uint64_t b)
+{
+    struct err err = {0};
+    OK(st_writer_add(f->w, name, dtype, b ? 2 : 1, (uint64_t[]){a, b}, &err));
+    f->bytes += a * (b ? b : 1) * st_dtype_bytes(dtype);
+}
+
+static void finish(struct weights *f, const char *dir)
+{
+    struct err err = {0};
+    char path[96];
+    (void)snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    void *zeros = mem_try_zero(f->bytes);
+    OK(st_writer_open(f->w, path, &err));
+    OK(st_writer_write(f->w, zeros, f->bytes, &err));
+    OK(st_writer_commit(f->w, NULL, NULL, &err));
+    st_writer_free(f->w);
+    mem_free(zeros);
+}
+
+/* fault: 0 none, 1 a tensor is missing, 2 one too many, 3 another shape, 4 another type */
+static void write_llama(const char *dir, int fault)
+{
+    struct weights f = {.w = st_writer_new()};
+    char name[96];
+    put(&f, "model.embed_tokens.weight", fault == 4 ? ST_I8 : ST_F32, 257, 16);
+    put(&f, "lm_head.weight", ST_BF16, 257, 16);
+    if (fault != 1)
+        put(&f, "model.norm.weight", ST_F32, 16, 0);
+    if (fault == 2)
+        put(&f, "model.norm.bias", ST_F32, 16, 0);
+    for (int b = 0; b < 2; b++) {
+        const struct {
+            const char *name;
+            uint64_t out, in;
+        } layers[] = {
+            {"input_layernorm", 16, 0},
+            {"post_attention_layernorm", 16, 0},
+            {"self_attn.q_proj", 16, 16},
+            {"self_attn.k_proj", 8, 16},
+            {"self_attn.v_proj", fault == 3 ? 16 : 8, 16},
+            {"self_attn.o_proj", 16, 16},
+            {"mlp.gate_proj", 32, 16},
+            {"mlp.up_proj", 32, 16},
+            {"mlp.down_proj", 16, 32},
+        };
+        for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
+            (void)snprintf(name, sizeof name, "model.layers.%d.%s.weight", b, layers[i].name);
+            put(&f, name, ST_F32, layers[i].out, layers[i].in);
+        }
+    }
+    finish(&f, dir);
+}
+
+static void write_dit(const char *dir)
+{
+    struct weights f = {.w = st_writer_new()};
+    struct err err = {0};
+    OK(st_writer_add(f.w, "x_embedder.proj.weight", ST_F32, 4, (uint64_t[]){16, 3, 2, 2}, &err));
+    f.bytes += sizeof(float) * 16 * 12;
+    put(&f, "x_embedder.proj.bias", ST_F32, 16, 0);
+    put(&f, "y_embedder.embedding_table.weight", ST_F32, 4, 16);
+    const struct {
+        const char *name;
+        uint64_t out, in;
+    } layers[] = {
+        {"t_embedder.mlp.0", 16, 256},
+        {"t_embedder.mlp.2", 16, 16},
+        {"final_layer.linear", 12, 16},
+        {"final_layer.adaLN_modulation.1", 32, 16},
+        {"blocks.0.attn.qkv", 48, 16},
+        {"blocks.0.attn.proj", 16, 16},
+        {"blocks.0.mlp.fc1", 64, 16},
+        {"blocks.0.mlp.fc2", 16, 64},
+        {"blocks.0.adaLN_modulation.1", 96, 16},
+        {"blocks.1.attn.qkv", 48, 16},
+        {"blocks.1.attn.proj", 16, 16},
+        {"blocks.1.mlp.fc1", 64, 16},
+        {"blocks.1.mlp.fc2", 16, 64},
+        {"blocks.1.adaLN_modulation.1", 96, 16},
+    };
+    for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
+        char name[96];
+        (void)snprintf(name, sizeof name, "%s.weight", layers[i].name);
+        put(&f, name, ST_F32, layers[i].out, layers[i].in);
+        (void)snprintf(name, sizeof name, "%s.bias", layers[i].name);
+        put(&f, name, ST_F32, layers[i].out, 0);
+    }
+    finish(&f, dir);
+}
+
+static int setup(void **state)
+{
+    static struct fixture f;
+    struct err err = {0};
+    (void)snprintf(f.root, sizeof f.root, "/tmp/skerry-folder-XXXXXX");
+    assert_non_null(mkdtemp(f.root));
+    (void)snprintf(f.llama, sizeof f.llama, "%s/llama", f.root);
+    (void)snprintf(f.dit, sizeof f.dit, "%s/dit", f.root);
+    OK(file_mkdirs(f.llama, 0700, &err));
+    OK(file_mkdirs(f.dit, 0700, &err));
+    json_t *text =
+        json_pack("{s:s,s:i,s:i,s:[]}", "spec", sound_llama, "vocab", 257, "round", 3, "classes");
+    json_t *images = json_pack("{s:s,s:i,s:[{s:s},{s:s},{s:s}]}", "spec", sound_dit, "round", 3,
+                               "classes", "name", "a", "name", "b", "name", "c");
+    assert_non_null(text);
+    assert_non_null(images);
+    OK(export_write(NULL, text, f.llama, true, &err));
+    OK(export_write(NULL, images, f.dit, true, &err));
+    json_decref(text);
+    json_decref(images);
+    write_llama(f.llama, 0);
+    write_dit(f.dit);
+    *state = &f;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct fixture *f = *state;
+    return file_remove_tree(f->root, NULL);
+}
+
+static int check(const char *dir, const char *yaml, uint64_t classes, struct err *err)
+{
+    struct job_spec spec;
+    struct tokenizer *t = tokenizer_bytes();
+    const struct model_folder_facts facts = {.tokenizer = t, .classes = classes};
+    int rc = job_parse(yaml, strlen(yaml), "job.yaml", &spec, err);
+    if (rc < 0)
+        fail_msg("%s", err->msg);
+    rc = model_folder_check(dir, &spec, &facts, err);
+    tokenizer_free(t);
+    job_release(&spec);
+    return rc;
+}
+
+static void exported_folders_fit(void **state)
+{
+    struct fixture *f = *state;
+    struct err err = {0};
+    OK(check(f->llama, sound_llama, 0, &err));
+    OK(check(f->dit, sound_dit, 3, &err));
+    OK(check(f->dit, sound_dit, 0, &err)); /* classes not known yet */
+}
+
+static void other_sizes_are_named(void **state)
+{
+    struct fixture *f = *state;
+    static const struct {
+        const char *yaml, *sentence;
+    } rows[] = {
+        {LLAMA("dim: 32, depth: 2, heads: 4, kv_heads: 2, ffn: 32, rope_theta: 5000"),
+         "hidden_size 16, but the job's model.dim is 32"},
+        {LLAMA("dim: 16, depth: 3, heads: 4, kv_heads: 2, ffn: 32, rope_theta: 5000"),
+         "num_hidden_layers 2, but the job's model.depth is 3"},
+        {LLAMA("dim: 16, depth: 2, heads: 2, kv_heads: 2, ffn: 32, rope_theta: 5000"),
+         "num_attention_heads 4"},
+        {LLAMA("dim: 16, depth: 2, heads: 4, ffn: 32, rope_theta: 5000"),
+         "num_key_value_heads 2, but the job's model.kv_heads is 4"},
+        {LLAMA("dim: 16, depth: 2, heads: 4, kv_heads: 2, ffn: 64, rope_theta: 5000"),
+         "intermediate_size 32"},
+        {LLAMA("dim: 16, depth: 2, heads: 4, kv_heads: 2, ffn: 32"),
+         "rope_theta 5000, but the job's model.rope_theta is 10000"},
+        {LLAMA("dim: 16, depth: 2, heads: 4, kv_heads: 2, ffn: 32, rope_theta: 5000, norm_eps: "
+               "1e-6"),
+         "rms_norm_eps"},
+        {LLAMA("dim: 16, depth: 2, heads: 4, kv_heads: 2, ffn: 32, rope_theta: 5000, tied: true"),
+         "tie_word_embeddings false"},
+        {DIT("dim: 16, depth: 2, heads: 2, patch: 2"), "'llama'; the job's model needs 'DiT'"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct err err = {0};
+        assert_int_equal(check(f->llama, rows[i].yaml, 0, &err), -ERR_CONFIG);
+        if (!strstr(err.msg, rows[i].sentence) || !strstr(err.msg, "model.warm_start"))
+            fail_msg("'%s' lacks '%s'", err.msg, rows[i].sentence);
+    }
+    struct err err = {0};
+    assert_int_equal(check(f->dit, sound_dit, 5, &err), -ERR_CONFIG);
+    assert_non_null(strstr(err.msg, "num_classes 3, but the job's number of classes is 5"));
+    assert_int_equal(check(f->dit, sound_llama, 0, &err), -ERR_CONFIG);
+    assert_int_equal(check(f->root, sound_llama, 0, &err), -ERR_CONFIG); /* no config.json */
+}
+
+static void other_tensors_are_named(void **state)
+{
+    struct fixture *f = *state;
+    static const char *const sentences[] = {
+        "has no tensor model.norm.weight",
+        "has 22 tensors, but the job's model has 21",
+        "self_attn.v_proj.weight is (16, 16), but the job's model wants (8, 16)",
+        "model.embed_tokens.weight is I8",
+    };
+    for (int fault = 1; fault <= 4; fault++) {
+        struct err err = {0};
+        write_llama(f->llama, fault);
+        assert_int_equal(check(f->llama, sound_llama, 0, &err), -ERR_CONFIG);
+        if (!strstr(err.msg, sentences[fault - 1]))
+            fail_msg("'%s' lacks '%s'", err.msg, sentences[fault - 1]);
+    }
+    write_llama(f->llama, 0);
+}
+
+/* Changes one key of the folder's config.json for the time of a check. */
+static void with_key(struct fixture *f, const char *key, json_t *value, const char *sentence)
+{
+    struct err err = {0};
+    char path[96];
+    (void)snprintf(path, sizeof path, "%s/config.json", f->llama);
+    json_t *config = json_load_file(path, 0, NULL), *changed = json_deep_copy(config);
+    assert_non_null(config);
+    json_object_set_new(changed, key, value);
+    assert_int_equal(json_dump_file(changed, path, 0), 0);
+    assert_int_equal(check(f->llama, sound_llama, 0, &err), -ERR_CONFIG);
+    if (!strstr(err.msg, sentence))
+        fail_msg("'%s' lacks '%s'", err.msg, sentence);
+    assert_int_equal(json_dump_file(config, path, 0), 0);
+    json_decref(config);
+    json_decref(changed);
+}
+
+static void variants_are_refused(void **state)
+{
+    struct fixture *f = *state;
+    with_key(f, "hidden_act", json_string("gelu"), "hidden_act 'gelu'");
+    with_key(f, "attention_bias", json_true(), "attention_bias");
+    with_key(f, "rope_scaling", json_pack("{s:s,s:f}", "type", "linear", "factor", 2.0), "linear");
+    with_key(f, "vocab_size", json_integer(32000),
+             "vocabulary of 32000, but the job's byte tokenizer has 257 tokens");
+    with_key(f, "head_dim", json_integer(8), "head_dim 8");
+    with_key(f, "hidden_size", json_null(), "has no hidden_size");
+}
+
+static void byte_tokens_are_ours(void **state)
+{
+    struct fixture *f = *state;
+    struct err err = {0};
+    char path[96];
+    uint8_t text[256];
+    (void)snprintf(path, sizeof path, "%s/tokenizer.json", f->llama);
+    struct tokenizer *theirs, *ours = tokenizer_bytes();
+    OK(tokenizer_open(path, &theirs, &err));
+    assert_int_equal(tokenizer_vocab(theirs), 257);
+    assert_int_equal(tokenizer_bos(theirs), 256);
+    assert_int_equal(tokenizer_eos(theirs), 256);
+    for (int i = 0; i < 256; i++)
+        text[i] = (uint8_t)(i * 7 + i / 16);
+    struct tokens a = {0}, b = {0};
+    OK(tokenizer_encode(theirs, text, sizeof text, TOKENIZER_ENDS, &a, &err));
+    OK(tokenizer_encode(ours, text, sizeof text, TOKENIZER_ENDS, &b, &err));
+    assert_int_equal(a.n, b.n);
+    assert_memory_equal(a.ids, b.ids, a.n * sizeof *a.ids);
+    tokens_release(&a);
+    tokens_release(&b);
+    tokenizer_free(theirs);
+    tokenizer_free(ours);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(exported_folders_fit),    cmocka_unit_test(other_sizes_are_named),
+        cmocka_unit_test(other_tensors_are_named), cmocka_unit_test(variants_are_refused),
+        cmocka_unit_test(byte_tokens_are_ours),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
