@@ -101,6 +101,15 @@ static const char schema_2[] =
     "ALTER TABLE tasks ADD COLUMN moments_size INTEGER;"
     "ALTER TABLE tasks ADD COLUMN mixing TEXT;"
     "ALTER TABLE tasks ADD COLUMN prompt TEXT;"
+    "ALTER TABLE tasks ADD COLUMN waited_ms INTEGER;"
+    "ALTER TABLE jobs ADD COLUMN waited_ms INTEGER;"
+    "ALTER TABLE paths ADD COLUMN phases INTEGER;"
+    "ALTER TABLE modules ADD COLUMN folded INTEGER;"
+    "ALTER TABLE modules ADD COLUMN stale_sum INTEGER;"
+    "ALTER TABLE modules ADD COLUMN stale_max INTEGER;"
+    "ALTER TABLE contributions ADD COLUMN samples INTEGER;"
+    "ALTER TABLE contributions ADD COLUMN worker INTEGER;"
+    "ALTER TABLE contributions ADD COLUMN version INTEGER;"
     "ALTER TABLE grids ADD COLUMN path INTEGER;"
     "ALTER TABLE grids ADD COLUMN text TEXT;"
     "CREATE TABLE scores(job INTEGER, n INTEGER, path INTEGER, shard INTEGER, sha256 BLOB,"
@@ -153,19 +162,19 @@ static const char *const statements[STATEMENTS] = {
     [PUT_VERDICT] = "INSERT OR REPLACE INTO verdicts VALUES(?,?,?,?)",
     [DEL_VERDICT] = "DELETE FROM verdicts WHERE worker=? AND task=?",
     [PUT_JOB] = "INSERT OR REPLACE INTO jobs VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,"
-                "?,?,?,?,?,?,?,?,?,?,?)",
+                "?,?,?,?,?,?,?,?,?,?,?,?)",
     [PUT_CLASS] = "INSERT OR REPLACE INTO classes VALUES(?,?,?,?)",
     [PUT_SHARD] = "INSERT OR REPLACE INTO shards VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?)",
     [PUT_BAD] = "INSERT OR REPLACE INTO bad_samples VALUES(?,?,?,?,?)",
     [PUT_LEDGER] = "INSERT OR REPLACE INTO ledgers VALUES(?,?,?)",
-    [PUT_MODULE] = "INSERT OR REPLACE INTO modules VALUES(?,?,?,?,?,?,?)",
+    [PUT_MODULE] = "INSERT OR REPLACE INTO modules VALUES(?,?,?,?,?,?,?,?,?,?)",
     [PUT_VERSION] = "INSERT OR REPLACE INTO versions VALUES(?,?,?,?,?,?,?,?,?,?)",
-    [PUT_PATH] = "INSERT OR REPLACE INTO paths VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+    [PUT_PATH] = "INSERT OR REPLACE INTO paths VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
     [PUT_REPLICA] = "INSERT OR REPLACE INTO replicas VALUES(?,?,?,?,?,?,?,?,?)",
     [PUT_TASK] = "INSERT OR REPLACE INTO tasks VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,"
-                 "?,?,?,?,?,?,?,?,?,?,?,?)",
+                 "?,?,?,?,?,?,?,?,?,?,?,?,?)",
     [DEL_TASK] = "DELETE FROM tasks WHERE id=?",
-    [PUT_CONTRIBUTION] = "INSERT OR REPLACE INTO contributions VALUES(?,?,?,?,?,?,?)",
+    [PUT_CONTRIBUTION] = "INSERT OR REPLACE INTO contributions VALUES(?,?,?,?,?,?,?,?,?,?)",
     [DEL_CONTRIBUTIONS] = "DELETE FROM contributions WHERE task=?",
     [PUT_ROUND] = "INSERT OR REPLACE INTO rounds VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?)",
     [PUT_GRID] = "INSERT OR REPLACE INTO grids VALUES(?,?,?,?,?,?,?,?,?,?)",
@@ -247,14 +256,14 @@ void save_job(struct store *s, const struct job *j)
               "iiiiiiiiii"
               "i"
               "dd"
-              "iiiibibibibib",
+              "iiiibibibibibi",
               I(j->id), j->yaml, I(j->state), j->reason, I(j->made_unix_ms), I(j->started_unix_ms),
               I(j->ended_unix_ms), I(j->bad_count), I(j->metric_n), I(j->metric_points),
               I(j->bytes_up), I(j->bytes_down), I(j->shard_bytes_down), I(j->steps_done),
               I(j->phases_done), (double)j->loss, (double)j->eval_loss, I(j->generation),
               I(j->resharded), I(j->finishing), I(j->vocab), B(&j->tokenizer), B(&j->warm_start),
               B(&j->partitioner), B(&j->assignment), j->sizes,
-              j->comp.n_partitions * sizeof(*j->sizes));
+              j->comp.n_partitions * sizeof(*j->sizes), I(j->waited_ms));
 }
 
 void save_job_bad(struct store *s, const struct job *j, size_t n)
@@ -303,8 +312,9 @@ void save_job_dataset(struct store *s, const struct job *j)
 
 void save_module(struct store *s, const struct job *j, const struct module_rec *m)
 {
-    store_put(s, PUT_MODULE, "iiiiiii", I(m->id), I(j->id), I(m - j->modules), I(m->level),
-              I(m->index), I(m->n_versions ? m->version : 0), I(m->params));
+    store_put(s, PUT_MODULE, "iiiiiiiiii", I(m->id), I(j->id), I(m - j->modules), I(m->level),
+              I(m->index), I(m->n_versions ? m->version : 0), I(m->params), I(m->folded),
+              I(m->stale_sum), I(m->stale_max));
 }
 
 void save_version(struct store *s, const struct module_rec *m, const struct version_rec *v)
@@ -317,11 +327,11 @@ void save_version(struct store *s, const struct module_rec *m, const struct vers
 void save_path(struct store *s, const struct job *j, uint32_t path)
 {
     const struct path_rec *p = &j->paths[path];
-    store_put(s, PUT_PATH, "iiiiiiiiddiiidb", I(j->id), I(path), I(p->round), I(p->ready),
+    store_put(s, PUT_PATH, "iiiiiiiiddiiidbi", I(j->id), I(path), I(p->round), I(p->ready),
               I(p->ready_unix_ms), I(p->bytes_up), I(p->bytes_down), I(p->eval.round),
               (double)p->eval.loss, p->eval.loss_sum, I(p->eval.units), I(p->eval.bytes),
               I(p->best_round), (double)p->best_loss, p->best,
-              p->best ? composition_levels(&j->comp, path) * sizeof(*p->best) : 0);
+              p->best ? composition_levels(&j->comp, path) * sizeof(*p->best) : 0, I(p->phases));
     for (uint32_t r = 0; r < j->comp.paths[path].replicas; r++) {
         const struct replica_rec *rr = &p->replicas[r];
         store_put(s, PUT_REPLICA, "iiiiiiibi", I(j->id), I(path), I(r), I(rr->owner), I(rr->step),
@@ -369,7 +379,7 @@ void save_task(struct store *s, const struct task *t)
               "iiiiiiiiiii"
               "tibtbbiii"
               "ddddii"
-              "iibibitt",
+              "iibibitti",
               I(t->id), I(t->job_id), I(t->kind), I(t->state), I(t->attempt), I(t->failures),
               I(t->path), I(t->replica), I(t->round), I(t->module_id), I(t->worker_id), t->reason,
               I(t->first_step), t->ranges, t->n_ranges * sizeof(*t->ranges), draw, d->labels,
@@ -377,12 +387,13 @@ void save_task(struct store *s, const struct task *t)
               I(t->output.size), I(t->steps), I(t->samples), (double)t->loss_first,
               (double)t->loss_last, (double)t->loss_mean, (double)t->seconds, I(t->made_unix_ms),
               I(t->ended_unix_ms), I(t->evaluate), I(t->parent), B(&t->input), B(&t->moments),
-              mixing, d->prompt);
+              mixing, d->prompt, I(t->waited_ms));
     store_put(s, DEL_CONTRIBUTIONS, "i", I(t->id));
     for (size_t i = 0; i < t->n_contributions; i++) {
         const struct contribution *c = &t->contributions[i];
-        store_put(s, PUT_CONTRIBUTION, "iiiibii", I(t->id), I(i), I(c->module_id),
-                  I(c->base_version), c->blob.sha256, (size_t)32, I(c->blob.size), I(c->refused));
+        store_put(s, PUT_CONTRIBUTION, "iiiibiiiii", I(t->id), I(i), I(c->module_id),
+                  I(c->base_version), c->blob.sha256, (size_t)32, I(c->blob.size), I(c->refused),
+                  I(c->samples), I(c->worker_id), I(c->version));
     }
 }
 

@@ -143,6 +143,7 @@ static int load_job(struct state *st, sqlite3_stmt *q, struct err *err)
     if (sqlite3_column_bytes(q, 29) != 0 &&
         !fixed(q, 29, j->sizes, j->comp.n_partitions * sizeof(*j->sizes)))
         return bad_row(err, "the sizes of its partitions");
+    j->waited_ms = u64(q, 30);
     j->old_shards = true; /* looked through once */
     return 0;
 }
@@ -210,6 +211,9 @@ static int load_module(struct state *st, sqlite3_stmt *q, struct err *err)
     m->id = u64(q, 0);
     m->version = u64(q, 5);
     m->params = u64(q, 6);
+    m->folded = u64(q, 7);
+    m->stale_sum = u64(q, 8);
+    m->stale_max = u64(q, 9);
     if (m->id >= st->next_module)
         st->next_module = m->id + 1;
     return 0;
@@ -257,6 +261,7 @@ static int load_path(struct state *st, sqlite3_stmt *q, struct err *err)
         if (!fixed(q, 14, p->best, levels * sizeof(*p->best)))
             return bad_row(err, "its best modules");
     }
+    p->phases = u64(q, 15);
     return 0;
 }
 
@@ -334,6 +339,7 @@ static int load_task(struct state *st, sqlite3_stmt *q, struct err *err)
     t->first_step = u64(q, 12);
     t->evaluate = u32(q, 26) != 0;
     t->parent = u64(q, 27);
+    t->waited_ms = u64(q, 34);
     if (!blob_ref(q, 16, &t->output) || !blob_ref(q, 28, &t->input) ||
         !blob_ref(q, 30, &t->moments))
         return bad_row(err, "a blob");
@@ -359,7 +365,16 @@ static int load_contribution(struct state *st, sqlite3_stmt *q, struct err *err)
     t->contributions =
         mem_realloc(t->contributions, (t->n_contributions + 1) * sizeof(*t->contributions));
     struct contribution *c = &t->contributions[t->n_contributions++];
-    *c = (struct contribution){u64(q, 2), u64(q, 3), {{0}, 0}, u32(q, 6) != 0};
+    *c = (struct contribution){.module_id = u64(q, 2),
+                               .base_version = u64(q, 3),
+                               .refused = u32(q, 6) != 0,
+                               .samples = u64(q, 7),
+                               .worker_id = u64(q, 8),
+                               .version = u64(q, 9)};
+    if (c->samples == 0) { /* of an older release, which had one per task */
+        c->samples = t->samples;
+        c->worker_id = t->worker_id;
+    }
     return blob_ref(q, 4, &c->blob) ? 0 : bad_row(err, "its hash");
 }
 
