@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include "common/base/err.h"
+#include "worker/experts.h"
+#include "worker/mixture.h"
 
 static int check_text(const char *text, size_t max, const char *field, struct err *err)
 {
@@ -59,7 +61,7 @@ static int check_blob(const Skerry__V1__Blob *blob, const char *field, struct er
     return check_url(blob->url, true, field, err);
 }
 
-static int check_module(const Skerry__V1__ModuleRef *m, struct err *err)
+int validate_module(const Skerry__V1__ModuleRef *m, struct err *err)
 {
     if (!m || m->module_id == 0)
         return err_set(err, -ERR_FORMAT, "task: a module without an id");
@@ -116,7 +118,7 @@ static int check_modules(const Skerry__V1__Task *t, struct err *err)
                            "task: modules[%zu] is of level %u, at most %u levels "
                            "are allowed",
                            i, m->level, TASK_MODULES_MAX);
-        int rc = init ? 0 : check_module(m, err);
+        int rc = init ? 0 : validate_module(m, err);
         if (rc < 0)
             return rc;
     }
@@ -144,7 +146,32 @@ static int check_ranges(Skerry__V1__Range *const *ranges, size_t n, const char *
     return 0;
 }
 
-static int check_train(const Skerry__V1__TrainTask *t, struct err *err)
+static int check_fragments(const Skerry__V1__TrainTask *t, size_t n_modules, struct err *err)
+{
+    if (t->n_fragments == 0)
+        return 0;
+    if (t->n_fragments != n_modules || t->delay >= t->steps)
+        return err_set(err, -ERR_FORMAT,
+                       "task: train has %zu fragments for %zu modules, merged %u steps later in a "
+                       "phase of %u",
+                       t->n_fragments, n_modules, t->delay, t->steps);
+    if (!(t->mix >= 0 && t->mix <= 1))
+        return err_set(err, -ERR_LIMIT, "task: train.mix is %g, expected 0..1", (double)t->mix);
+    for (size_t i = 0; i < t->n_fragments; i++) {
+        const Skerry__V1__Fragment *f = t->fragments[i];
+        bool twice = false;
+        for (size_t j = 0; j < i; j++)
+            twice |= t->fragments[j]->level == f->level;
+        if (f->level >= n_modules || twice || f->step == 0 || f->step > t->steps)
+            return err_set(err, -ERR_FORMAT,
+                           "task: train.fragments[%zu] is level %u at step %u; expected each of "
+                           "%zu levels once, at a step from 1 to %u",
+                           i, f->level, f->step, n_modules, t->steps);
+    }
+    return 0;
+}
+
+static int check_train(const Skerry__V1__TrainTask *t, size_t n_modules, struct err *err)
 {
     if (!t)
         return err_set(err, -ERR_FORMAT, "task: train is missing");
@@ -155,7 +182,11 @@ static int check_train(const Skerry__V1__TrainTask *t, struct err *err)
                        "task: train asks for %u steps or %u seconds, at most %u "
                        "and %u are allowed",
                        t->steps, t->seconds, TASK_STEPS_MAX, TASK_SECONDS_MAX);
-    return check_ranges(t->ranges, t->n_ranges, "train.ranges", err);
+    if (t->n_teachers > 0 &&
+        (rc = experts_validate(t->teachers, t->n_teachers, false, "train.teachers", err)) < 0)
+        return rc;
+    int rc = check_fragments(t, n_modules, err);
+    return rc < 0 ? rc : check_ranges(t->ranges, t->n_ranges, "train.ranges", err);
 }
 
 static int check_eval(const Skerry__V1__EvalTask *t, struct err *err)
@@ -210,6 +241,15 @@ static int check_sample(const Skerry__V1__SampleTask *t, size_t n_classes, struc
     return 0;
 }
 
+/* A mixture's paths come with it. */
+static int check_own_modules(const Skerry__V1__Task *t, struct err *err)
+{
+    int rc = t->mixture ? mixture_validate(t->mixture, err) : 0;
+    if (rc == 0 && (!t->mixture || t->n_modules > 0))
+        rc = check_modules(t, err);
+    return rc;
+}
+
 static int check_kind(const Skerry__V1__Task *t, struct err *err)
 {
     int rc;
@@ -222,13 +262,18 @@ static int check_kind(const Skerry__V1__Task *t, struct err *err)
         return check_url(t->ingest->url, false, "ingest.url", err);
     case SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN:
         rc = check_modules(t, err);
-        return rc < 0 ? rc : check_train(t->train, err);
+        return rc < 0 ? rc : check_train(t->train, t->n_modules, err);
     case SKERRY__V1__TASK_KIND__TASK_KIND_EVAL:
-        rc = check_modules(t, err);
+        rc = check_own_modules(t, err);
         return rc < 0 ? rc : check_eval(t->eval, err);
     case SKERRY__V1__TASK_KIND__TASK_KIND_SAMPLE:
-        rc = check_modules(t, err);
+        rc = check_own_modules(t, err);
         return rc < 0 ? rc : check_sample(t->sample, t->n_classes, err);
+    case SKERRY__V1__TASK_KIND__TASK_KIND_VELOCITY:
+        rc = check_modules(t, err);
+        if (rc == 0 && !t->velocity)
+            rc = err_set(err, -ERR_FORMAT, "task: velocity is missing");
+        return rc < 0 ? rc : check_blob(t->velocity->input, "velocity.input", err);
     default:
         return err_set(err, -ERR_UNIMPLEMENTED, "task: kind %d is not known to this version",
                        (int)t->kind);

@@ -34,6 +34,9 @@ struct err;
  * -ERR_UNIMPLEMENTED for a kind that this version does not know. */
 int validate_task(const Skerry__V1__Task *task, struct err *err);
 
+/* The same for a module's version that comes while a task runs. */
+int validate_module(const Skerry__V1__ModuleRef *m, struct err *err);
+
 /* The same for answers that carry a ticket: 0 or -ERR_FORMAT. */
 int validate_ticket(const Skerry__V1__TicketReply *reply, struct err *err);
 

@@ -14,6 +14,7 @@ struct sound {
     Skerry__V1__Delta delta[2], *deltas[2];
     Skerry__V1__Range range, *ranges[1];
     Skerry__V1__TrainTask train;
+    Skerry__V1__Fragment fragment, *fragments[2];
     Skerry__V1__EvalTask eval;
     Skerry__V1__SampleTask sample;
     Skerry__V1__IngestTask ingest;
@@ -53,6 +54,12 @@ static void sound_init(struct sound *s)
     s->range.shard = &s->blob;
     s->range.count = 10;
     s->ranges[0] = &s->range;
+    skerry__v1__fragment__init(&s->fragment);
+    s->fragment.step = 3;
+    s->fragments[0] = s->fragments[1] = &s->fragment;
+    s->train.fragments = s->fragments;
+    s->train.n_fragments = 1;
+    s->train.delay = 2;
     s->train.steps = 5;
     s->train.ranges = s->eval.ranges = s->ranges;
     s->train.n_ranges = s->eval.n_ranges = 1;
@@ -104,6 +111,11 @@ BREAK(no_length, s->train.steps = 0;)
 BREAK(two_lengths, s->train.seconds = 3;)
 BREAK(too_long, s->train.steps = TASK_STEPS_MAX + 1;)
 BREAK(no_ranges, s->train.n_ranges = 0;)
+BREAK(many_fragments, s->train.n_fragments = 2;)
+BREAK(long_delay, s->train.delay = 5;)
+BREAK(bad_mix, s->train.mix = NAN;)
+BREAK(late_fragment, s->fragment.step = 6;)
+BREAK(no_fragment_level, s->fragment.level = 1;)
 BREAK(many_ranges, s->train.n_ranges = 4097;)
 BREAK(no_shard, s->range.shard = NULL;)
 BREAK(empty_range, s->range.count = 0;)
@@ -165,6 +177,11 @@ static const struct {
     {"no length", no_length, ERR_FORMAT, "exactly one"},
     {"two lengths", two_lengths, ERR_FORMAT, "exactly one"},
     {"too long", too_long, ERR_LIMIT, "1000001 steps"},
+    {"many fragments", many_fragments, ERR_FORMAT, "2 fragments for 1 modules"},
+    {"long delay", long_delay, ERR_FORMAT, "merged 5 steps later in a phase of 5"},
+    {"mix that is no number", bad_mix, ERR_LIMIT, "train.mix is nan"},
+    {"late fragment", late_fragment, ERR_FORMAT, "level 0 at step 6"},
+    {"fragment of no module", no_fragment_level, ERR_FORMAT, "level 1 at step 3"},
     {"no ranges", no_ranges, ERR_FORMAT, "train.ranges is empty"},
     {"many ranges", many_ranges, ERR_LIMIT, "train.ranges has 4097"},
     {"no shard", no_shard, ERR_FORMAT, "train.ranges is missing"},
