@@ -23,9 +23,13 @@ struct err;
 struct mixture;
 struct work;
 
+/* Is the message usable?  Pure. */
+int mixture_validate(const Skerry__V1__Mixture *m, struct err *err);
+
 struct mixture_options {
-    int rows; /* points of one evaluation, at most */
-    int most; /* experts of a point, at most; 0: as the rule says */
+    int rows;          /* points of one evaluation, at most */
+    int most;          /* experts of a point, at most; 0: as the rule says */
+    const char *doing; /* "drawing": what people are told, with the expert */
 };
 
 /* w->task->mixture with all its blobs in the cache. */
@@ -36,7 +40,6 @@ void mixture_close(struct mixture *m); /* accepts NULL */
 const struct mix_rule *mixture_rule(const struct mixture *m);
 int mixture_experts(const struct mixture *m); /* K: partitions */
 struct mix *mixture_mix(struct mixture *m);
-struct device *mixture_device(const struct mixture *m);
 struct stream *mixture_stream(const struct mixture *m);
 
 /* weights (rows,K) on the host = the router's probabilities at x (device), t (host). */
@@ -51,7 +54,8 @@ struct sample_source mixture_source(struct mixture *m);
 /* How often an expert's weights were read; for tests. */
 unsigned mixture_loads(const struct mixture *m);
 
-/* EVAL of a mixture: one pass, the losses of all strategies, into w->result. */
+/* EVAL of a mixture: one pass over the held-out samples, the losses of all strategies and
+ * the routing, into w->result. */
 int mixture_eval_run(struct engine *e, struct work *w, struct err *err);
 
 #endif

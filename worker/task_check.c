@@ -182,10 +182,9 @@ static int check_train(const Skerry__V1__TrainTask *t, size_t n_modules, struct 
                        "task: train asks for %u steps or %u seconds, at most %u "
                        "and %u are allowed",
                        t->steps, t->seconds, TASK_STEPS_MAX, TASK_SECONDS_MAX);
-    if (t->n_teachers > 0 &&
-        (rc = experts_validate(t->teachers, t->n_teachers, false, "train.teachers", err)) < 0)
-        return rc;
     int rc = check_fragments(t, n_modules, err);
+    if (rc == 0 && t->n_teachers > 0)
+        rc = experts_validate(t->teachers, t->n_teachers, false, "train.teachers", err);
     return rc < 0 ? rc : check_ranges(t->ranges, t->n_ranges, "train.ranges", err);
 }
 

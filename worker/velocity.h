@@ -11,9 +11,7 @@
 
 #include <stdint.h>
 
-struct engine;
 struct err;
-struct work;
 
 #define VELOCITY_ROWS_MAX 2048
 
@@ -32,16 +30,13 @@ int velocity_read(const char *path, int image, int classes, struct velocity_poin
                   struct err *err);
 void velocity_points_release(struct velocity_points *p); /* { 0 } is fine */
 
-int velocity_write_result(const char *path, const float *v, int rows, int image,
-                          uint8_t sha256[32], uint64_t *ret_bytes, struct err *err);
+int velocity_write_result(const char *path, const float *v, int rows, int image, uint8_t sha256[32],
+                          uint64_t *ret_bytes, struct err *err);
 /* v (rows,3,S,S) = the values, all finite. */
 int velocity_read_result(const char *path, float *v, int rows, int image, struct err *err);
 
-/* The model of the last VELOCITY task, kept until another one is wanted. */
+/* The model of the last VELOCITY task, kept in the engine (work_velocity.c). */
 struct velocity_kept;
 void velocity_kept_free(struct velocity_kept *k); /* accepts NULL */
-
-/* VELOCITY, on the compute thread. */
-int work_velocity_run(struct engine *e, struct work *w, struct err *err);
 
 #endif

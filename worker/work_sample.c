@@ -1,5 +1,6 @@
-/* SAMPLE: a grid of images drawn from a path's model, as a PNG. */
+/* SAMPLE: a grid of images drawn from a path's model or a mixture of paths, as a PNG. */
 #include <errno.h>
+#include <stdio.h>
 
 #include "common/base/clock.h"
 #include "common/base/err.h"
@@ -8,10 +9,14 @@
 #include "common/base/mem.h"
 #include "worker/engine.h"
 #include "worker/forward.h"
+#include "worker/image_net.h"
+#include "worker/mixture.h"
 #include "worker/sample.h"
 #include "worker/task_check.h"
 
-#define SAMPLE_BATCH_MAX 64
+/* Points of one evaluation, two for a sample with guidance: so many that swapping experts
+ * pays, so few that a small device has room. */
+#define SAMPLE_ROWS_MAX 128
 #define GRID_GAP 1
 
 static int on_progress(void *arg, unsigned done, unsigned total)
@@ -22,7 +27,7 @@ static int on_progress(void *arg, unsigned done, unsigned total)
     return work_stopped(w, &ignored);
 }
 
-static int draw(struct work *w, struct forward *f, uint8_t *images, struct err *err)
+static int run(struct work *w, const struct sample_source *src, uint8_t *images, struct err *err)
 {
     const Skerry__V1__SampleTask *t = w->task->sample;
     struct sample_options opt = {.steps = (int)t->steps,
@@ -34,12 +39,36 @@ static int draw(struct work *w, struct forward *f, uint8_t *images, struct err *
     int32_t labels[TASK_LABELS_MAX];
     for (size_t i = 0; i < t->n_labels; i++)
         labels[i] = (int32_t)t->labels[i];
-    struct sample_dit dit;
+    return sample_run(src, &opt, labels, (int)t->n_labels, images, err);
+}
+
+static int draw_path(struct engine *e, struct work *w, int rows, uint8_t *images, struct err *err)
+{
+    struct forward f = {0};
+    struct sample_dit dit = {0};
     struct sample_source src;
-    int rc = sample_dit_open(&dit, f->dit, &src, err);
+    int rc = forward_open(e, w, rows, &f, err);
     if (rc == 0)
-        rc = sample_run(&src, &opt, labels, (int)t->n_labels, images, err);
+        rc = sample_dit_open(&dit, net_dit(f.net), &src, err);
+    if (rc == 0)
+        rc = run(w, &src, images, err);
     sample_dit_close(&dit);
+    forward_close(&f);
+    return rc;
+}
+
+static int draw_mixture(struct engine *e, struct work *w, int rows, uint8_t *images,
+                        struct err *err)
+{
+    char doing[64];
+    snprintf(doing, sizeof doing, "drawing %zu samples", w->task->sample->n_labels);
+    struct mixture *m = NULL;
+    int rc = mixture_open(e, w, &(struct mixture_options){.rows = rows, .doing = doing}, &m, err);
+    if (rc == 0) {
+        const struct sample_source src = mixture_source(m);
+        rc = run(w, &src, images, err);
+    }
+    mixture_close(m);
     return rc;
 }
 
@@ -71,20 +100,18 @@ int work_sample_run(struct engine *e, struct work *w, struct err *err)
 {
     size_t n = w->task->sample->n_labels;
     size_t side = (size_t)w->spec.data.image_size;
-    struct forward f = {0};
     uint64_t begun = clock_now_ns();
     progress_activity(&w->progress, "drawing %zu samples", n);
     uint8_t *images = mem_try_array(n, side * side * 3);
-    int batch = 2 * n < SAMPLE_BATCH_MAX ? (int)(2 * n) : SAMPLE_BATCH_MAX;
-    int rc = images ? forward_open(e, w, batch, &f, err)
-                    : err_set(err, -ENOMEM, "out of memory for %zu samples", n);
+    int rows = 2 * n < SAMPLE_ROWS_MAX ? (int)(2 * n) : SAMPLE_ROWS_MAX;
+    int rc = images ? 0 : err_set(err, -ENOMEM, "out of memory for %zu samples", n);
     if (rc == 0)
-        rc = draw(w, &f, images, err);
+        rc = w->task->mixture ? draw_mixture(e, w, rows, images, err)
+                              : draw_path(e, w, rows, images, err);
     if (rc == 0)
         rc = write_grid(w, images, err);
     w->result.samples = n;
     w->result.seconds = (float)(clock_now_ns() - begun) / 1e9f;
-    forward_close(&f);
     mem_free(images);
     return rc;
 }
