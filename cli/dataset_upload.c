@@ -171,7 +171,8 @@ static int show_cut(void *ctx, uint64_t done, uint64_t total)
 
     if (cli_interrupted)
         return -ERR_CANCELLED;
-    if (!up->progress || (done < total && now - up->shown_ms < (up->to_terminal ? 200 : 5000)))
+    bool last = done == total && !up->text; /* texts are all read before the first upload */
+    if (!up->progress || (!last && now - up->shown_ms < (up->to_terminal ? 200 : 5000)))
         return 0;
     up->shown_ms = now;
     const char *begin = up->to_terminal ? "\r\033[K" : "", *end = up->to_terminal ? "" : "\n";
