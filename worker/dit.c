@@ -7,18 +7,13 @@
 #include "common/base/mem.h"
 #include "worker/dit_impl.h"
 
-static bool wants_bf16(const struct device *dev, enum dit_precision p)
-{
-    return p == DIT_BF16 || (p == DIT_AUTO && dev->fast_bf16);
-}
-
-/* What one block computes on its way.  In DIT_FORWARD and DIT_RECOMPUTE all blocks
+/* What one block computes on its way.  In NET_FORWARD and NET_RECOMPUTE all blocks
  * share this memory. */
 static void plan_scratch(struct dit *d, struct dit_block *b, uint64_t rows)
 {
     const uint64_t e = dtype_bytes(d->dt), C = (uint64_t)d->C, M = (uint64_t)d->M;
     struct arena *a = &d->arena;
-    const bool train = d->opt.mode != DIT_FORWARD;
+    const bool train = d->opt.mode != NET_FORWARD;
 
     arena_add(a, &b->stats1, rows * 2 * sizeof(float));
     arena_add(a, &b->h1, rows * C * e);
@@ -44,13 +39,13 @@ static void plan_blocks(struct dit *d, uint64_t rows)
 
     /* Shared scratch first, laid over itself for each block. */
     for (int i = 0; i < d->m->spec.depth; i++) {
-        if (d->opt.mode != DIT_TRAIN)
+        if (d->opt.mode != NET_TRAIN)
             arena_reset(a, start);
         plan_scratch(d, &d->blocks[i], rows);
     }
     const uint64_t shared = arena_mark(a);
     for (int i = 0; i < d->m->spec.depth; i++) {
-        if (d->opt.mode == DIT_FORWARD)
+        if (d->opt.mode == NET_FORWARD)
             arena_reset(a, shared);
         arena_add(a, &d->blocks[i].x1, rows * C * sizeof(float));
         arena_add(a, &d->blocks[i].y2, rows * C * e);
@@ -63,7 +58,8 @@ static void plan_backward(struct dit *d, uint64_t B, uint64_t rows)
     const uint64_t wide = M > 3 * C ? M : 3 * C, ld = (uint64_t)d->mod_ld;
     struct arena *a = &d->arena;
 
-    arena_add(a, &d->dout, rows * (uint64_t)d->P * e);
+    arena_add(a, &d->dout,
+              e * (dit_is_router(d) ? B * (uint64_t)d->m->spec.classes : rows * (uint64_t)d->P));
     arena_add(a, &d->dx, rows * C * sizeof(float));
     arena_add(a, &d->dh, rows * C * e);
     arena_add(a, &d->dy, rows * C * e);
@@ -85,7 +81,7 @@ static void plan(struct dit *d)
     struct arena *a = &d->arena;
 
     arena_add(a, &d->pos, (uint64_t)d->T * C * sizeof(float));
-    arena_add(a, &d->patches, rows * (uint64_t)d->P * e);
+    arena_add(a, &d->patches, B * (uint64_t)model_patches(&d->m->spec) * (uint64_t)d->P * e);
     arena_add(a, &d->t1000, B * sizeof(float));
     arena_add(a, &d->freq, B * MODEL_FREQS * e);
     arena_add(a, &d->pre0, B * C * sizeof(float));
@@ -97,18 +93,19 @@ static void plan(struct dit *d)
     arena_add(a, &d->xf, rows * C * sizeof(float));
     arena_add(a, &d->stats_f, rows * 2 * sizeof(float));
     arena_add(a, &d->hf, rows * C * e);
-    arena_add(a, &d->out, rows * (uint64_t)d->P * sizeof(float));
-    if (d->opt.mode != DIT_FORWARD)
+    if (!dit_is_router(d))
+        arena_add(a, &d->out, rows * (uint64_t)d->P * sizeof(float));
+    if (d->opt.mode != NET_FORWARD)
         plan_backward(d, B, rows);
 }
 
 /* Sizes and plan, no device memory yet.  -ENOMEM. */
 static int init_sizes(struct dit *d, const struct model *m, const struct dit_options *opt,
-                      bool use_bf16)
+                      enum dtype dt)
 {
     d->m = m;
     d->opt = *opt;
-    d->dt = use_bf16 ? DT_BF16 : DT_F32;
+    d->dt = dt;
     d->T = model_tokens(&m->spec);
     d->C = m->spec.dim;
     d->M = m->spec.mlp;
@@ -121,44 +118,13 @@ static int init_sizes(struct dit *d, const struct model *m, const struct dit_opt
     return 0;
 }
 
-void dit_memory(const struct model *m, const struct dit_options *opt, bool use_bf16,
-                struct dit_memory *ret)
+uint64_t dit_bytes(const struct model *m, const struct dit_options *opt, enum dtype dt)
 {
     struct dit d = {0};
-    *ret = (struct dit_memory){
-        .weights = m->flat * (use_bf16 ? 6 : 4),
-        .gradients = opt->mode == DIT_FORWARD ? 0 : m->flat * 4,
-    };
-    if (init_sizes(&d, m, opt, use_bf16) == 0)
-        ret->activations = arena_bytes(&d.arena);
+    uint64_t bytes = init_sizes(&d, m, opt, dt) == 0 ? arena_bytes(&d.arena) : 0;
     mem_free(d.blocks);
     mem_free(d.arena.slots);
-}
-
-/* A flat vector on the device; *ret stays NULL on failure. */
-static int alloc_flat(struct dit *d, size_t element, void **ret)
-{
-    return d->ops->alloc(d->dev, d->m->flat * element, ret, NULL);
-}
-
-static int alloc_all(struct dit *d, struct err *err)
-{
-    void *w = NULL, *w16 = NULL, *g = NULL;
-    int rc = d->ops->stream_new(d->dev, &d->stream, err);
-    if (rc < 0)
-        return rc;
-    rc = alloc_flat(d, sizeof *d->w, &w);
-    if (rc == 0 && d->dt == DT_BF16)
-        rc = alloc_flat(d, sizeof *d->w16, &w16);
-    if (rc == 0 && d->opt.mode != DIT_FORWARD)
-        rc = alloc_flat(d, sizeof *d->g, &g);
-    d->w = w;
-    d->w16 = w16;
-    d->g = g;
-    if (rc < 0)
-        return err_set(err, rc, "no memory on %s for a model of %.1f M parameters", d->dev->name,
-                       (double)d->m->params / 1e6);
-    return arena_alloc(&d->arena, d->dev, err);
+    return bytes;
 }
 
 static int fill_constants(struct dit *d, struct err *err)
@@ -170,9 +136,6 @@ static int fill_constants(struct dit *d, struct err *err)
     model_positions(&d->m->spec, pos);
     dit_op(d, d->ops->copy(d->dev, d->pos, pos, n * sizeof *pos, COPY_TO_DEVICE, d->stream),
            "copying the positions");
-    /* What lies between the gradients of two tensors is never written again. */
-    if (d->g)
-        dit_op(d, d->ops->zero(d->dev, d->g, d->m->flat * sizeof *d->g, d->stream), "zero");
     int rc = dit_sync(d, err);
     mem_free(pos);
     return rc;
@@ -188,12 +151,15 @@ int dit_new(struct device *dev, const struct model *m, const struct dit_options 
         return err_set(err, -ENOMEM, "no memory for a model");
     d->dev = dev;
     d->ops = dev->ops;
-    int rc = init_sizes(d, m, opt, wants_bf16(dev, opt->precision));
+    int rc = init_sizes(d, m, opt, net_dtype(dev, opt->precision));
     if (rc < 0)
         (void)err_set(err, rc, "no memory for a model of %d blocks", m->spec.depth);
     if (rc == 0)
-        rc = alloc_all(d, err);
-    if (rc == 0 && d->opt.mode == DIT_FORWARD) {
+        rc = weights_init(&d->w, dev, m, d->dt, opt->mode != NET_FORWARD, err);
+    d->stream = d->w.stream;
+    if (rc == 0)
+        rc = arena_alloc(&d->arena, dev, err);
+    if (rc == 0 && d->opt.mode == NET_FORWARD) {
         for (int i = 0; i < m->spec.depth; i++)
             d->blocks[i].x2 = d->blocks[i].x1;
     }
@@ -212,54 +178,19 @@ void dit_free(struct dit *d)
     if (!d)
         return;
     arena_free(&d->arena, d->dev);
-    d->ops->free(d->dev, d->g);
-    d->ops->free(d->dev, d->w16);
-    d->ops->free(d->dev, d->w);
-    if (d->stream)
-        d->ops->stream_free(d->dev, d->stream);
+    weights_release(&d->w);
     mem_free(d->blocks);
     mem_free(d);
 }
 
-int dit_check(struct dit *d, struct err *err)
-{
-    int rc = d->rc;
-    d->rc = 0;
-    if (rc < 0)
-        return err_set(err, rc, "%s failed on %s: %s", d->failed, d->dev->name, err_text(rc));
-    return 0;
-}
-
 int dit_sync(struct dit *d, struct err *err)
 {
-    int rc = dit_check(d, err);
-    int sync = d->ops->sync(d->dev, d->stream, rc < 0 ? NULL : err);
-    return rc < 0 ? rc : sync;
+    return weights_sync(&d->w, err);
 }
 
-int dit_set(struct dit *d, const float *flat, struct err *err)
+struct weights *dit_weights(struct dit *d)
 {
-    dit_op(d,
-           d->ops->copy(d->dev, d->w, flat, d->m->flat * sizeof *flat, COPY_TO_DEVICE, d->stream),
-           "copying weights");
-    return dit_weights_changed(d, err);
-}
-
-int dit_get(struct dit *d, float *flat, struct err *err)
-{
-    dit_op(d,
-           d->ops->copy(d->dev, flat, d->w, d->m->flat * sizeof *flat, COPY_FROM_DEVICE, d->stream),
-           "copying weights");
-    return dit_sync(d, err);
-}
-
-int dit_weights_changed(struct dit *d, struct err *err)
-{
-    if (d->w16)
-        dit_op(d,
-               d->ops->cast(d->dev, d->w16, DT_BF16, d->w, DT_F32, (int64_t)d->m->flat, d->stream),
-               "casting weights");
-    return dit_sync(d, err);
+    return &d->w;
 }
 
 const struct model *dit_model(const struct dit *d)
@@ -277,27 +208,12 @@ int dit_batch(const struct dit *d)
     return d->opt.batch;
 }
 
-bool dit_is_bf16(const struct dit *d)
-{
-    return d->dt == DT_BF16;
-}
-
 struct stream *dit_stream(const struct dit *d)
 {
     return d->stream;
 }
 
-float *dit_weights(struct dit *d)
+void dit_hidden(const struct dit *d, struct net_hidden *ret)
 {
-    return d->w;
-}
-
-bf16 *dit_weights_bf16(struct dit *d)
-{
-    return d->w16;
-}
-
-float *dit_gradients(struct dit *d)
-{
-    return d->g;
+    *ret = (struct net_hidden){.x = d->xf, .dt = DT_F32, .T = d->T, .C = d->C};
 }

@@ -3,56 +3,6 @@
 #include "common/base/err.h"
 #include "worker/dit_impl.h"
 
-/* Gradients of a linear layer: dW = or += dyᵀ x, db += column sums of dy. */
-static void weight_grad(struct dit *d, const struct dit_linear *l, const void *dy, int64_t ld_dy,
-                        const void *x, bool first)
-{
-    struct matmul mm = {
-        .layout = MM_TN,
-        .m = l->out,
-        .n = l->in,
-        .k = l->rows,
-        .c = dit_g(d, l->w),
-        .a = dy,
-        .b = x,
-        .a_colsum = dit_g(d, l->w + 1),
-        .lda = ld_dy,
-        .dt = d->dt,
-        .c_dt = DT_F32,
-        .accumulate = !first,
-    };
-    dit_op(d, d->ops->matmul(d->dev, &mm, d->stream), "matmul");
-}
-
-/* dx (rows,in) (dx_dt) = or += dy (rows,out) (dt) W. */
-static void input_grad(struct dit *d, const struct dit_linear *l, void *dx, enum dtype dx_dt,
-                       const void *dy, int64_t ld_dy, bool accumulate)
-{
-    struct matmul mm = {
-        .layout = MM_NN,
-        .m = l->rows,
-        .n = l->in,
-        .k = l->out,
-        .c = dx,
-        .a = dy,
-        .b = dit_wm(d, l->w),
-        .lda = ld_dy,
-        .dt = d->dt,
-        .c_dt = dx_dt,
-        .accumulate = accumulate,
-    };
-    dit_op(d, d->ops->matmul(d->dev, &mm, d->stream), "matmul");
-}
-
-/* The f32 buffer as matmuls read it: a bf16 copy, or itself. */
-static const void *as_dt(struct dit *d, const float *x, void *copy, int64_t n)
-{
-    if (d->dt == DT_F32)
-        return x;
-    dit_op(d, d->ops->cast(d->dev, copy, d->dt, x, DT_F32, n, d->stream), "cast");
-    return copy;
-}
-
 /* Through the LayerNorm that begins block b (or the final layer) and the addition that
  * ends the block before, whose dy it leaves in d->dy. */
 static void begin_block_backward(struct dit *d, int b, int B)
@@ -81,7 +31,7 @@ static void begin_block_backward(struct dit *d, int b, int B)
     dit_op(d, d->ops->adaln_bwd(d->dev, &ln, d->stream), "adaln_bwd");
 }
 
-/* What DIT_RECOMPUTE did not keep: everything of block b except x1 and y2. */
+/* What NET_RECOMPUTE did not keep: everything of block b except x1 and y2. */
 static void recompute(struct dit *d, int b, int B)
 {
     const struct dit_block *p = &d->blocks[b];
@@ -106,10 +56,10 @@ static void mlp_backward(struct dit *d, int b, int B, bool first)
 {
     const struct dit_block *p = &d->blocks[b];
     const int64_t rows = (int64_t)B * d->T, C = d->C, M = d->M;
-    struct dit_linear fc1 = {model_block_tensor(b, T_FC1_W), rows, C, M};
-    struct dit_linear fc2 = {model_block_tensor(b, T_FC2_W), rows, M, C};
+    struct weights_linear fc1 = {model_block_tensor(b, T_FC1_W), rows, C, M};
+    struct weights_linear fc2 = {model_block_tensor(b, T_FC2_W), rows, M, C};
 
-    weight_grad(d, &fc2, d->dy, 0, p->act, first);
+    weights_grad(&d->w, &fc2, d->dy, 0, p->act, 0, first);
     struct matmul mm = {
         .layout = MM_NN,
         .epilogue = MM_DGELU,
@@ -118,14 +68,14 @@ static void mlp_backward(struct dit *d, int b, int B, bool first)
         .k = C,
         .c = d->dwide,
         .a = d->dy,
-        .b = dit_wm(d, fc2.w),
+        .b = weights_mm(&d->w, fc2.w),
         .aux = p->pre,
         .dt = d->dt,
         .c_dt = d->dt,
     };
     dit_op(d, d->ops->matmul(d->dev, &mm, d->stream), "matmul");
-    weight_grad(d, &fc1, d->dwide, 0, p->h2, first);
-    input_grad(d, &fc1, d->dh, d->dt, d->dwide, 0, false);
+    weights_grad(&d->w, &fc1, d->dwide, 0, p->h2, 0, first);
+    weights_input_grad(&d->w, &fc1, d->dh, d->dt, 0, d->dwide, 0, false);
 }
 
 /* From dy = gradient of y1 (in d->dy) to dh = gradient of h1. */
@@ -134,11 +84,12 @@ static void attention_backward(struct dit *d, int b, int B, bool first)
     const struct model_spec *s = &d->m->spec;
     const struct dit_block *p = &d->blocks[b];
     const int64_t rows = (int64_t)B * d->T, C = d->C;
-    struct dit_linear qkv = {model_block_tensor(b, T_QKV_W), rows, C, 3 * C};
-    struct dit_linear proj = {model_block_tensor(b, T_PROJ_W), rows, C, C};
+    struct weights_linear qkv = {model_block_tensor(b, T_QKV_W), rows, C, 3 * C};
+    struct weights_linear proj = {model_block_tensor(b, T_PROJ_W), rows, C, C};
 
-    weight_grad(d, &proj, d->dy, 0, p->o, first);
-    input_grad(d, &proj, d->dh, d->dt, d->dy, 0, false); /* dh holds the gradient of o */
+    weights_grad(&d->w, &proj, d->dy, 0, p->o, 0, first);
+    /* dh holds the gradient of o */
+    weights_input_grad(&d->w, &proj, d->dh, d->dt, 0, d->dy, 0, false);
     struct attention_bwd att = {
         .dqkv = d->dwide,
         .d_o = d->dh,
@@ -152,8 +103,8 @@ static void attention_backward(struct dit *d, int b, int B, bool first)
         .dt = d->dt,
     };
     dit_op(d, d->ops->attention_bwd(d->dev, &att, d->stream), "attention_bwd");
-    weight_grad(d, &qkv, d->dwide, 0, p->h1, first);
-    input_grad(d, &qkv, d->dh, d->dt, d->dwide, 0, false);
+    weights_grad(&d->w, &qkv, d->dwide, 0, p->h1, 0, first);
+    weights_input_grad(&d->w, &qkv, d->dh, d->dt, 0, d->dwide, 0, false);
 }
 
 static void block_backward(struct dit *d, int b, int B, bool first)
@@ -189,67 +140,56 @@ static void condition_backward(struct dit *d, const int32_t *labels, int B, bool
     const struct kernel_ops *k = d->ops;
     const struct model_spec *s = &d->m->spec;
     const int64_t C = d->C, n = B * C, ld = d->mod_ld;
-    const void *dmod = as_dt(d, d->dmod, d->dmod16, B * ld);
+    const void *dmod = weights_as_dt(&d->w, d->dmod, d->dmod16, B * ld);
     const size_t e = dtype_bytes(d->dt);
 
     for (int b = 0; b <= s->depth; b++) {
-        struct dit_linear l = {model_block_tensor(b, T_MOD_W), B, C, 6 * C};
+        struct weights_linear l = {model_block_tensor(b, T_MOD_W), B, C, 6 * C};
         if (b == s->depth)
-            l = (struct dit_linear){model_final_tensor(s, T_FINAL_MOD_W), B, C, 2 * C};
+            l = (struct weights_linear){model_final_tensor(s, T_FINAL_MOD_W), B, C, 2 * C};
         const void *dy = (const char *)dmod + (size_t)dit_mod_at(d, b, 0) * e;
-        weight_grad(d, &l, dy, ld, d->scond, first);
-        input_grad(d, &l, d->dscond, DT_F32, dy, ld, b > 0);
+        weights_grad(&d->w, &l, dy, ld, d->scond, 0, first);
+        weights_input_grad(&d->w, &l, d->dscond, DT_F32, 0, dy, ld, b > 0);
     }
     dit_op(d, k->silu_bwd(d->dev, d->dcond, d->dscond, d->cond, n, DT_F32, false, d->stream),
            "silu_bwd");
-    dit_op(d,
-           k->embed_bwd(d->dev, dit_g(d, T_LABELS), d->dcond, labels, B, d->C, s->classes + 1,
-                        d->stream),
-           "embed_bwd");
+    if (!dit_is_router(d))
+        dit_op(d,
+               k->embed_bwd(d->dev, weights_g(&d->w, T_LABELS), d->dcond, labels, B, d->C,
+                            s->classes + 1, d->stream),
+               "embed_bwd");
 
-    struct dit_linear l2 = {T_TIME2_W, B, C, C};
-    const void *dy = as_dt(d, d->dcond, d->dcond16, n);
-    weight_grad(d, &l2, dy, 0, d->act0, first);
-    input_grad(d, &l2, d->dscond, DT_F32, dy, 0, false);
+    struct weights_linear l2 = {T_TIME2_W, B, C, C};
+    const void *dy = weights_as_dt(&d->w, d->dcond, d->dcond16, n);
+    weights_grad(&d->w, &l2, dy, 0, d->act0, 0, first);
+    weights_input_grad(&d->w, &l2, d->dscond, DT_F32, 0, dy, 0, false);
     dit_op(d, k->silu_bwd(d->dev, d->dcond, d->dscond, d->pre0, n, DT_F32, false, d->stream),
            "silu_bwd");
-    struct dit_linear l0 = {T_TIME0_W, B, MODEL_FREQS, C};
-    weight_grad(d, &l0, as_dt(d, d->dcond, d->dcond16, n), 0, d->freq, first);
+    struct weights_linear l0 = {T_TIME0_W, B, MODEL_FREQS, C};
+    weights_grad(&d->w, &l0, weights_as_dt(&d->w, d->dcond, d->dcond16, n), 0, d->freq, 0, first);
 }
 
 int dit_backward(struct dit *d, const float *dpred, const int32_t *labels, int B, bool first,
                  struct err *err)
 {
-    const struct kernel_ops *k = d->ops;
     const struct model_spec *s = &d->m->spec;
-    const int64_t rows = (int64_t)B * d->T;
-    if (d->opt.mode == DIT_FORWARD || B < 1 || B > d->opt.batch)
+    if (d->opt.mode == NET_FORWARD || B < 1 || B > d->opt.batch)
         return err_set(err, -EINVAL, "a backward of %d samples in a model made for %d%s", B,
-                       d->opt.batch, d->opt.mode == DIT_FORWARD ? ", forward only" : "");
+                       d->opt.batch, d->opt.mode == NET_FORWARD ? ", forward only" : "");
 
     /* Matrices are overwritten by the first micro-batch; the rest is added to. */
     if (first)
-        dit_op(d,
-               k->zero(d->dev, d->g + d->m->decayed, (d->m->flat - d->m->decayed) * sizeof *d->g,
-                       d->stream),
-               "zero");
-    dit_op(d,
-           k->patchify(d->dev, d->dout, dpred, B, MODEL_CHANNELS, s->image, s->patch, PATCH_PPC,
-                       d->dt, d->stream),
-           "patchify");
-    struct dit_linear final = {model_final_tensor(s, T_FINAL_W), rows, d->C, d->P};
-    weight_grad(d, &final, d->dout, 0, d->hf, first);
-    input_grad(d, &final, d->dh, d->dt, d->dout, 0, false);
+        weights_zero_grads(&d->w);
+    dit_head_backward(d, dpred, B, first);
 
     begin_block_backward(d, s->depth, B);
     for (int b = s->depth - 1; b >= 0; b--) {
-        if (d->opt.mode == DIT_RECOMPUTE)
+        if (d->opt.mode == NET_RECOMPUTE)
             recompute(d, b, B);
         block_backward(d, b, B, first);
         begin_block_backward(d, b, B);
     }
-    struct dit_linear patch = {T_PATCH_W, rows, d->P, d->C};
-    weight_grad(d, &patch, as_dt(d, d->dx, d->dx16, rows * d->C), 0, d->patches, first);
+    dit_embed_backward(d, B, first);
     condition_backward(d, labels, B, first);
-    return dit_check(d, err);
+    return weights_check(&d->w, err);
 }

@@ -3,25 +3,6 @@
 #include "common/base/err.h"
 #include "worker/dit_impl.h"
 
-void dit_linear(struct dit *d, const struct dit_linear *l, void *y, enum dtype y_dt, int64_t ldy,
-                const void *x)
-{
-    struct matmul mm = {
-        .layout = MM_NT,
-        .m = l->rows,
-        .n = l->out,
-        .k = l->in,
-        .c = y,
-        .a = x,
-        .b = dit_wm(d, l->w),
-        .bias = dit_w(d, l->w + 1),
-        .ldc = ldy,
-        .dt = d->dt,
-        .c_dt = y_dt,
-    };
-    dit_op(d, d->ops->matmul(d->dev, &mm, d->stream), "matmul");
-}
-
 /* freq -> MLP, plus the label -> cond; silu -> all modulations. */
 static void condition(struct dit *d, const float *t, const int32_t *labels, int B)
 {
@@ -32,34 +13,24 @@ static void condition(struct dit *d, const float *t, const int32_t *labels, int 
     dit_op(d, k->axpby(d->dev, d->t1000, 1000.0f, t, 0.0f, t, B, d->stream), "axpby");
     dit_op(d, k->timestep_embed(d->dev, d->freq, d->t1000, B, MODEL_FREQS, d->dt, d->stream),
            "timestep_embed");
-    dit_linear(d, &(struct dit_linear){T_TIME0_W, B, MODEL_FREQS, C}, d->pre0, DT_F32, 0, d->freq);
+    weights_forward(&d->w, &(struct weights_linear){T_TIME0_W, B, MODEL_FREQS, C}, d->pre0, DT_F32,
+                    0, d->freq, 0);
     dit_op(d, k->silu_fwd(d->dev, d->act0, d->pre0, n, d->dt, d->stream), "silu_fwd");
-    dit_linear(d, &(struct dit_linear){T_TIME2_W, B, C, C}, d->cond, DT_F32, 0, d->act0);
-    dit_op(d,
-           k->embed_fwd(d->dev, d->cond, dit_w(d, T_LABELS), labels, B, d->C, s->classes + 1, true,
-                        d->stream),
-           "embed_fwd");
+    weights_forward(&d->w, &(struct weights_linear){T_TIME2_W, B, C, C}, d->cond, DT_F32, 0,
+                    d->act0, 0);
+    if (!dit_is_router(d))
+        dit_op(d,
+               k->embed_fwd(d->dev, d->cond, weights_f32(&d->w, T_LABELS), labels, B, d->C,
+                            s->classes + 1, true, d->stream),
+               "embed_fwd");
     dit_op(d, k->silu_fwd(d->dev, d->scond, d->cond, n, d->dt, d->stream), "silu_fwd");
     for (int b = 0; b < s->depth; b++)
-        dit_linear(d, &(struct dit_linear){model_block_tensor(b, T_MOD_W), B, C, 6 * C},
-                   d->mod + dit_mod_at(d, b, 0), DT_F32, d->mod_ld, d->scond);
-    dit_linear(d, &(struct dit_linear){model_final_tensor(s, T_FINAL_MOD_W), B, C, 2 * C},
-               d->mod + dit_mod_at(d, s->depth, 0), DT_F32, d->mod_ld, d->scond);
-}
-
-static void embed_patches(struct dit *d, const float *x, int B)
-{
-    const struct kernel_ops *k = d->ops;
-    const struct model_spec *s = &d->m->spec;
-
-    dit_op(d,
-           k->patchify(d->dev, d->patches, x, B, MODEL_CHANNELS, s->image, s->patch, PATCH_CPP,
-                       d->dt, d->stream),
-           "patchify");
-    dit_linear(d, &(struct dit_linear){T_PATCH_W, (int64_t)B * d->T, d->P, d->C}, d->blocks[0].x1,
-               DT_F32, 0, d->patches);
-    dit_op(d, k->add_row(d->dev, d->blocks[0].x1, d->pos, B, (int64_t)d->T * d->C, d->stream),
-           "add_row");
+        weights_forward(&d->w,
+                        &(struct weights_linear){model_block_tensor(b, T_MOD_W), B, C, 6 * C},
+                        d->mod + dit_mod_at(d, b, 0), DT_F32, d->mod_ld, d->scond, 0);
+    weights_forward(&d->w,
+                    &(struct weights_linear){model_final_tensor(s, T_FINAL_MOD_W), B, C, 2 * C},
+                    d->mod + dit_mod_at(d, s->depth, 0), DT_F32, d->mod_ld, d->scond, 0);
 }
 
 void dit_block_forward(struct dit *d, int b, int B, bool with_y2)
@@ -69,8 +40,8 @@ void dit_block_forward(struct dit *d, int b, int B, bool with_y2)
     const struct dit_block *p = &d->blocks[b];
     const int64_t rows = (int64_t)B * d->T, C = d->C, M = d->M;
 
-    dit_linear(d, &(struct dit_linear){model_block_tensor(b, T_QKV_W), rows, C, 3 * C}, p->qkv,
-               d->dt, 0, p->h1);
+    weights_forward(&d->w, &(struct weights_linear){model_block_tensor(b, T_QKV_W), rows, C, 3 * C},
+                    p->qkv, d->dt, 0, p->h1, 0);
     struct attention_fwd att = {
         .o = p->o,
         .lse = p->lse,
@@ -82,8 +53,8 @@ void dit_block_forward(struct dit *d, int b, int B, bool with_y2)
         .dt = d->dt,
     };
     dit_op(d, k->attention_fwd(d->dev, &att, d->stream), "attention_fwd");
-    dit_linear(d, &(struct dit_linear){model_block_tensor(b, T_PROJ_W), rows, C, C}, p->y1, d->dt,
-               0, p->o);
+    weights_forward(&d->w, &(struct weights_linear){model_block_tensor(b, T_PROJ_W), rows, C, C},
+                    p->y1, d->dt, 0, p->o, 0);
 
     struct adaln_fwd ln = {
         .x = p->x2,
@@ -111,16 +82,16 @@ void dit_block_forward(struct dit *d, int b, int B, bool with_y2)
         .k = C,
         .c = p->act,
         .a = p->h2,
-        .b = dit_wm(d, fc1),
-        .bias = dit_w(d, fc1 + 1),
+        .b = weights_mm(&d->w, fc1),
+        .bias = weights_f32(&d->w, fc1 + 1),
         .aux = p->pre,
         .dt = d->dt,
         .c_dt = d->dt,
     };
     dit_op(d, k->matmul(d->dev, &mm, d->stream), "matmul");
     if (with_y2)
-        dit_linear(d, &(struct dit_linear){model_block_tensor(b, T_FC2_W), rows, M, C}, p->y2,
-                   d->dt, 0, p->act);
+        weights_forward(&d->w, &(struct weights_linear){model_block_tensor(b, T_FC2_W), rows, M, C},
+                        p->y2, d->dt, 0, p->act, 0);
 }
 
 /* The LayerNorm that begins block b (or the final layer, b == depth), with the addition
@@ -158,18 +129,12 @@ int dit_forward(struct dit *d, float *pred, const float *x, const float *t, cons
                        d->opt.batch);
 
     condition(d, t, labels, B);
-    embed_patches(d, x, B);
+    dit_embed(d, x, B);
     for (int b = 0; b < s->depth; b++) {
         begin_block(d, b, B);
         dit_block_forward(d, b, B, true);
     }
     begin_block(d, s->depth, B);
-    dit_linear(
-        d, &(struct dit_linear){model_final_tensor(s, T_FINAL_W), (int64_t)B * d->T, d->C, d->P},
-        d->out, DT_F32, 0, d->hf);
-    dit_op(d,
-           d->ops->unpatchify(d->dev, pred, d->out, B, MODEL_CHANNELS, s->image, s->patch,
-                              PATCH_PPC, DT_F32, d->stream),
-           "unpatchify");
-    return dit_check(d, err);
+    dit_head(d, pred, B);
+    return weights_check(&d->w, err);
 }

@@ -9,8 +9,10 @@
 #include "common/base/str.h"
 #include "kernels/kernels.h"
 #include "worker/data.h"
+#include "worker/mixture.h"
 #include "worker/modules.h"
 #include "worker/replica.h"
+#include "worker/velocity.h"
 
 int engine_open(const struct engine_options *opt, struct engine **ret, struct err *err)
 {
@@ -33,6 +35,7 @@ void engine_close(struct engine *e)
 {
     if (!e)
         return;
+    velocity_kept_free(e->velocity);
     replicas_free(e->replicas);
     data_cache_free(e->images);
     if (e->dev)
@@ -46,42 +49,49 @@ void engine_device_text(const struct engine *e, char *out, size_t size)
     snprintf(out, size, "%s: %s", e->dev->name, e->dev->about);
 }
 
-static int need_ranges(struct work *w, Skerry__V1__Range *const *ranges, size_t n, struct err *err)
-{
-    int rc = 0;
-    for (size_t i = 0; i < n && rc == 0; i++) {
-        const Skerry__V1__Blob *b = ranges[i]->shard;
-        rc = work_need(w, b->sha256.data, b->size, b->url, "a data shard", err);
-    }
-    return rc;
-}
-
 static bool is_text_sample(const Skerry__V1__Task *t)
 {
     return t->kind == SKERRY__V1__TASK_KIND__TASK_KIND_SAMPLE && t->sample->tokens > 0;
 }
 
+static int plan_source(struct work *w)
+{
+    char path[CACHE_PATH_MAX];
+    work_temp_path(w, "source.tar", path);
+    mem_free(w->source_path);
+    w->source_path = str_dup(path);
+    return 0;
+}
+
+/* What the kind needs beyond modules and the tokenizer. */
+static int plan_kind(struct engine *e, struct work *w, struct err *err)
+{
+    switch ((int)w->task->kind) {
+    case SKERRY__V1__TASK_KIND__TASK_KIND_INIT:
+        return work_init_plan(e, w, err);
+    case SKERRY__V1__TASK_KIND__TASK_KIND_INGEST:
+        return plan_source(w);
+    case SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN:
+        return phase_plan(e, w, err);
+    case SKERRY__V1__TASK_KIND__TASK_KIND_EVAL:
+        return work_eval_plan(e, w, err);
+    case SKERRY__V1__TASK_KIND__TASK_KIND_SAMPLE:
+        return is_text_sample(w->task) ? work_text_plan(w, err) : 0;
+    case SKERRY__V1__TASK_KIND__TASK_KIND_VELOCITY:
+        return work_velocity_plan(e, w, err);
+    default:
+        return 0;
+    }
+}
+
 int engine_plan(struct engine *e, struct work *w, struct err *err)
 {
     const Skerry__V1__Task *t = w->task;
-    int rc = 0;
-    if (t->kind == SKERRY__V1__TASK_KIND__TASK_KIND_INGEST) {
-        char path[CACHE_PATH_MAX];
-        work_temp_path(w, "source.tar", path);
-        mem_free(w->source_path);
-        w->source_path = str_dup(path);
-    } else {
-        rc = modules_plan(e->opt.modules, w, err);
-    }
+    int rc = modules_plan(e->opt.modules, w, err);
     if (rc == 0 && t->tokenizer)
-        rc = work_need(w, t->tokenizer->sha256.data, t->tokenizer->size, t->tokenizer->url,
-                       "the tokenizer", err);
-    if (rc == 0 && t->kind == SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN)
-        rc = need_ranges(w, t->train->ranges, t->train->n_ranges, err);
-    if (rc == 0 && t->kind == SKERRY__V1__TASK_KIND__TASK_KIND_EVAL)
-        rc = need_ranges(w, t->eval->ranges, t->eval->n_ranges, err);
-    if (rc == 0 && is_text_sample(t))
-        rc = work_text_plan(w, err);
+        rc = work_need_blob(w, t->tokenizer, "the tokenizer", err);
+    if (rc == 0)
+        rc = plan_kind(e, w, err);
     if (rc == 0)
         work_check_needs(w);
     return rc;
@@ -89,11 +99,9 @@ int engine_plan(struct engine *e, struct work *w, struct err *err)
 
 int engine_run(struct engine *e, struct work *w, struct err *err)
 {
-    if (w->task->kind != SKERRY__V1__TASK_KIND__TASK_KIND_INGEST) {
-        int rc = modules_rebuild(e->opt.modules, w, err);
-        if (rc < 0)
-            return rc;
-    }
+    int rc = modules_rebuild(e->opt.modules, w, err);
+    if (rc < 0)
+        return rc;
     switch ((int)w->task->kind) {
     case SKERRY__V1__TASK_KIND__TASK_KIND_INIT:
         return work_init_run(e, w, err);
@@ -102,9 +110,11 @@ int engine_run(struct engine *e, struct work *w, struct err *err)
     case SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN:
         return phase_run(e, w, err);
     case SKERRY__V1__TASK_KIND__TASK_KIND_EVAL:
-        return work_eval_run(e, w, err);
+        return w->task->mixture ? mixture_eval_run(e, w, err) : work_eval_run(e, w, err);
     case SKERRY__V1__TASK_KIND__TASK_KIND_SAMPLE:
         return is_text_sample(w->task) ? work_text_run(e, w, err) : work_sample_run(e, w, err);
+    case SKERRY__V1__TASK_KIND__TASK_KIND_VELOCITY:
+        return work_velocity_run(e, w, err);
     default:
         return err_set(err, -ERR_UNIMPLEMENTED, "task kind %d", (int)w->task->kind);
     }

@@ -1,5 +1,5 @@
 /* What computes: the device, the replicas whose optimiser state lives here, and
- * the four kinds of work that use them.
+ * the kinds of work that use them.
  *
  *   engine_plan    which blobs does the task need?           (modules.h, work.h)
  *   engine_run     does it, fills w->result
@@ -21,6 +21,7 @@ struct device;
 struct err;
 struct modules;
 struct replicas;
+struct velocity_kept;
 
 struct engine_options {
     const char *device;      /* "auto", "cpu", "cuda:N" */
@@ -40,7 +41,8 @@ struct engine {
     struct device *dev;
     struct data_cache *images;
     struct replicas *replicas;
-    bool stepped; /* the first training step of this process is done */
+    struct velocity_kept *velocity; /* work_velocity.c; NULL: none */
+    bool stepped;                   /* the first training step of this process is done */
 };
 
 int engine_open(const struct engine_options *opt, struct engine **ret, struct err *err);
@@ -59,6 +61,22 @@ int work_init_run(struct engine *e, struct work *w, struct err *err);
 int work_eval_run(struct engine *e, struct work *w, struct err *err);
 int work_sample_run(struct engine *e, struct work *w, struct err *err);
 int work_ingest_run(struct engine *e, struct work *w, struct err *err);
+int work_feature_run(struct engine *e, struct work *w, struct err *err);
+int work_cluster_run(struct engine *e, struct work *w, struct err *err);
+int work_split_run(struct engine *e, struct work *w, struct err *err);
+int work_score_run(struct engine *e, struct work *w, struct err *err);
+int work_velocity_run(struct engine *e, struct work *w, struct err *err);
+
+/* What of them needs blobs beyond the modules that modules_plan finds (Task.modules, the
+ * mixture's, the teachers'): adds them with work_need_*. */
+int phase_plan(struct engine *e, struct work *w, struct err *err);
+int work_init_plan(struct engine *e, struct work *w, struct err *err);
+int work_eval_plan(struct engine *e, struct work *w, struct err *err);
+int work_feature_plan(struct engine *e, struct work *w, struct err *err);
+int work_cluster_plan(struct engine *e, struct work *w, struct err *err);
+int work_split_plan(struct engine *e, struct work *w, struct err *err);
+int work_score_plan(struct engine *e, struct work *w, struct err *err);
+int work_velocity_plan(struct engine *e, struct work *w, struct err *err);
 
 /* SAMPLE of a language model. */
 int work_text_plan(struct work *w, struct err *err);

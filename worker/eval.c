@@ -1,64 +1,47 @@
 #include "worker/eval.h"
 
 #include <errno.h>
-#include <string.h>
 
 #include "common/base/err.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
-#include "worker/flow.h"
 
 enum { STREAM_EVAL = 0x6576616c };
 
-struct eval {
-    struct eval_options opt;
-    struct flow flow;
-};
-
-int eval_new(struct dit *d, const struct eval_options *opt, struct eval **ret, struct err *err)
+uint64_t eval_seed(uint64_t job_seed)
 {
-    struct eval *e = mem_alloc(sizeof *e);
-    e->opt = *opt;
-    int rc = flow_init(&e->flow, d, false, err);
-    if (rc < 0) {
-        eval_free(e);
-        return rc;
-    }
-    *ret = e;
-    return 0;
+    return rng_mix(rng_mix(job_seed, STREAM_EVAL), STREAM_EVAL);
 }
 
-void eval_free(struct eval *e)
+static void add(const struct net_batch *b, const float *losses, const int32_t *best,
+                struct eval_sum *sum)
 {
-    if (!e)
-        return;
-    flow_release(&e->flow);
-    mem_free(e);
+    for (size_t i = 0; i < (size_t)b->count * net_losses(b); i++)
+        sum->loss += (double)losses[i];
+    for (unsigned i = 0; i < b->count && best; i++)
+        sum->hits += best[i] == b->partitions[i];
+    sum->units += net_units(b);
+    sum->samples += b->count;
 }
 
-int eval_batch(struct eval *e, const uint8_t *images, const int32_t *labels, const uint64_t *ids,
-               unsigned count, float *losses, struct err *err)
+int eval_batch(struct net *net, const struct net_batch *b, struct eval_sum *sum, struct err *err)
 {
-    struct flow *f = &e->flow;
-    const unsigned most = (unsigned)dit_batch(f->dit);
-    const int classes = dit_model(f->dit)->spec.classes;
-    const uint64_t seed = rng_mix(e->opt.seed, STREAM_EVAL);
+    const struct model_spec *spec = &net_model(net)->spec;
+    const unsigned most = (unsigned)net->opt.batch;
+    float *losses = mem_try_array((size_t)most * net_losses(b), sizeof *losses);
+    int32_t *best = mem_try_array(most, sizeof *best);
+    int rc = losses && best ? 0 : err_set(err, -ENOMEM, "no memory for %u losses", most);
+    struct net_result r = {.losses = losses, .best = spec->kind == MODEL_ROUTER ? best : NULL};
 
-    for (unsigned start = 0; start < count;) {
-        unsigned B = count - start < most ? count - start : most;
-        for (unsigned i = 0; i < B; i++) {
-            int32_t label = labels[start + i];
-            if (label < 0 || label >= classes)
-                return err_set(err, -EINVAL, "label %d of sample %llu is not below %d", (int)label,
-                               (unsigned long long)ids[start + i], classes);
-            f->labels[i] = label;
-            flow_draw(f, (int)i, seed, ids[start + i], e->opt.uniform_t);
-        }
-        int rc = flow_run(f, images + (size_t)start * (size_t)f->n, (int)B, 0.0f, err);
-        if (rc < 0)
-            return rc;
-        memcpy(losses + start, f->loss, B * sizeof *losses);
-        start += B;
+    for (unsigned start = 0; start < b->count && rc == 0; start += most) {
+        const unsigned left = b->count - start;
+        struct net_batch part;
+        net_slice(b, start, left < most ? left : most, model_image_values(spec), &part);
+        rc = net_loss(net, &part, false, 0.0f, false, &r, err);
+        if (rc == 0)
+            add(&part, losses, r.best, sum);
     }
-    return 0;
+    mem_free(best);
+    mem_free(losses);
+    return rc;
 }

@@ -1,33 +1,30 @@
-/* Held-out loss: the training loss on fixed (t, noise).
+/* Held-out loss: the training loss on fixed draws.
  *
- * Time and noise of a sample are functions of (seed, sample id) alone, so two
+ * What is drawn for a sample (time, noise) is a function of (seed, sample id) alone, so two
  * models, or one at two times, are compared on exactly the same task, whatever the
- * batch size, order or machine.  Labels are always given (no dropout); t is spread
- * as the job trains it. */
+ * batch size, order or machine.  Labels are always given (the net is made without dropout);
+ * t is spread as the job trains it. */
 #ifndef WORKER_EVAL_H
 #define WORKER_EVAL_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
-#include "worker/dit.h"
+#include "worker/net.h"
 
 struct err;
 
-struct eval_options {
-    uint64_t seed;
-    bool uniform_t; /* else logit-normal */
+/* net_batch.seed of all evaluations of a job; keys are the sample ids. */
+uint64_t eval_seed(uint64_t job_seed);
+
+/* What evaluated batches add up to. */
+struct eval_sum {
+    double loss;      /* sum over units: images; texts: nats */
+    uint64_t units;   /* images, or tokens that were predicted */
+    uint64_t samples; /* images or rows */
+    uint64_t hits;    /* routers: the most probable class was right */
 };
 
-struct eval;
-
-/* d is borrowed until eval_free; its batch is the micro-batch. */
-int eval_new(struct dit *d, const struct eval_options *opt, struct eval **ret, struct err *err);
-void eval_free(struct eval *e); /* accepts NULL */
-
-/* losses (count) = loss of each sample; images (count,S,S,3) u8, labels and ids
- * (count) on the host; any count. */
-int eval_batch(struct eval *e, const uint8_t *images, const int32_t *labels, const uint64_t *ids,
-               unsigned count, float *losses, struct err *err);
+/* Adds a batch of any count, cut to what the net takes at once. */
+int eval_batch(struct net *net, const struct net_batch *b, struct eval_sum *sum, struct err *err);
 
 #endif

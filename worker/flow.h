@@ -1,11 +1,14 @@
-/* One batch through the flow objective: from pixels, times and noise to losses and
- * the derivative of their mean.  Shared by training and evaluation.
+/* The noised image of rectified flow (Liu et al. 2022; Lipman et al. 2022), which all image
+ * objectives start from:
  *
- *     flow_draw(f, i, seed, key, uniform_t);  f->labels[i] = ...     for each sample
- *     flow_run(f, images, B, 1.0f / count, err);                      losses in f->loss
- *     dit_backward(dit, f->d_dpred, f->d_labels, B, first, err);
+ *    x_t = (1-t) x0 + t eps,   target = eps - x0,   t = sigmoid(normal) (Esser et al. 2024)
+ *                                                       or uniform, or as the batch says
  *
- * Fields without d_ are host memory, free to write after flow_run returned. */
+ *     flow_load(f, &batch, err);        draws, uploads, computes d_xt, d_target
+ *     dit_forward(dit, pred, f->d_xt, f->d_t, f->d_labels, B, err);
+ *
+ * Time, noise and label dropout of a sample are functions of (seed, key) alone: networks
+ * that share a seed and keys see the same task.  Fields without d_ are host memory. */
 #ifndef WORKER_FLOW_H
 #define WORKER_FLOW_H
 
@@ -13,38 +16,41 @@
 #include <stdint.h>
 
 #include "worker/arena.h"
-#include "worker/dit.h"
+#include "worker/net.h"
 
 struct err;
 
 struct flow {
-    struct dit *dit;
-    int64_t n; /* values of an image */
+    struct device *dev;
+    struct stream *stream;
+    struct net_options opt;
+    int image, classes; /* labels 0..classes-1; classes is null; 0: there are none */
+    int64_t n;          /* values of an image */
     struct arena arena;
 
     float *t;        /* (B) in (0,1) */
     float *eps;      /* (B,n) */
     int32_t *labels; /* (B) null label included */
-    float *loss;     /* (B) */
 
-    uint8_t *d_u8;                                  /* (B,S,S,3) */
-    float *d_x0, *d_eps, *d_xt, *d_target, *d_pred; /* (B,3,S,S) */
-    float *d_dpred;                                 /* (B,3,S,S), or NULL without backward */
-    float *d_t, *d_loss;
-    int32_t *d_labels;
+    uint8_t *d_u8;                         /* (B,S,S,3) */
+    float *d_x0, *d_eps, *d_xt, *d_target; /* (B,3,S,S) */
+    float *d_t;                            /* (B) */
+    int32_t *d_labels;                     /* (B) */
 };
 
-/* For the dit's batch.  release accepts what init left on failure, and { 0 }. */
-int flow_init(struct flow *f, struct dit *dit, bool backward, struct err *err);
+/* For opt->batch images of m on the device and stream of w.  release accepts what init left
+ * on failure, and { 0 }. */
+int flow_init(struct flow *f, const struct weights *w, const struct net_options *opt,
+              struct err *err);
 void flow_release(struct flow *f);
+uint64_t flow_bytes(const struct model *m, const struct net_options *opt); /* on the device */
 
-/* Bytes on the device. */
-uint64_t flow_bytes(const struct model *m, int batch, bool backward);
+/* Only queues work on the stream: host fields are free to write after it was waited for.
+ * -EINVAL for a label that is not below classes. */
+int flow_load(struct flow *f, const struct net_batch *b, struct err *err);
 
-/* Time and noise of slot i: functions of (seed, key) alone. */
-void flow_draw(struct flow *f, int i, uint64_t seed, uint64_t key, bool uniform_t);
-
-/* images (B,S,S,3) u8 on the host.  grad_scale multiplies the derivative of each loss. */
-int flow_run(struct flow *f, const uint8_t *images, int B, float grad_scale, struct err *err);
+/* Time and noise (n) of a sample, for those who want them without images. */
+float flow_time(uint64_t seed, uint64_t key, bool uniform_t);
+void flow_noise(uint64_t seed, uint64_t key, float *eps, int64_t n);
 
 #endif

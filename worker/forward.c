@@ -9,24 +9,27 @@
 #include "worker/task_model.h"
 #include "worker/train.h"
 
-int forward_open(struct engine *e, const struct work *w, int batch, struct forward *ret,
-                 struct err *err)
+int forward_open_modules(struct engine *e, const struct work *w, Skerry__V1__Network network,
+                         Skerry__V1__ModuleRef *const *refs, size_t n_refs, int batch,
+                         struct forward *ret, struct err *err)
 {
-    const Skerry__V1__Task *t = w->task;
     struct forward f = {0};
     float *flat = NULL;
-    int rc = task_model(w, t->network, &f.model, err);
+    int rc = task_model(w, network, &f.model, err);
     if (rc == 0 && !(flat = model_flat_new(f.model)))
         rc = err_set(err, -ENOMEM, "out of memory for %" PRIu64 " parameters", f.model->params);
     if (rc == 0)
-        rc = task_load(w, f.model, t->modules, t->n_modules, flat, err);
+        rc = task_load(w, f.model, refs, n_refs, flat, err);
     struct train_options train;
-    train_options_from_job(&w->spec, 0, &train);
-    struct dit_options opt = {.mode = DIT_FORWARD, .precision = train.precision, .batch = batch};
+    train_options_from_job(&w->spec, network == SKERRY__V1__NETWORK__NETWORK_ROUTER, 0, 0, &train);
+    const struct net_options opt = {.mode = NET_FORWARD,
+                                    .precision = train.precision,
+                                    .batch = batch,
+                                    .uniform_t = train.uniform_t};
     if (rc == 0)
-        rc = dit_new(e->dev, f.model, &opt, &f.dit, err);
+        rc = net_new(e->dev, f.model, &opt, &f.net, err);
     if (rc == 0)
-        rc = dit_set(f.dit, flat, err);
+        rc = weights_set(f.net->weights, flat, err);
     mem_free(flat);
     if (rc < 0) {
         forward_close(&f);
@@ -36,9 +39,16 @@ int forward_open(struct engine *e, const struct work *w, int batch, struct forwa
     return 0;
 }
 
+int forward_open(struct engine *e, const struct work *w, int batch, struct forward *ret,
+                 struct err *err)
+{
+    const Skerry__V1__Task *t = w->task;
+    return forward_open_modules(e, w, t->network, t->modules, t->n_modules, batch, ret, err);
+}
+
 void forward_close(struct forward *f)
 {
-    dit_free(f->dit);
+    net_free(f->net);
     model_free(f->model);
     *f = (struct forward){0};
 }

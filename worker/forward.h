@@ -1,9 +1,9 @@
-/* A model for looking only: evaluation and sampling.  Compute thread. */
+/* A network for looking only: evaluation, sampling, features, scores.  Compute thread. */
 #ifndef WORKER_FORWARD_H
 #define WORKER_FORWARD_H
 
-#include "worker/dit.h"
 #include "worker/model.h"
+#include "worker/net.h"
 #include "worker/work.h"
 
 struct engine;
@@ -11,12 +11,18 @@ struct err;
 
 struct forward {
     struct model *model;
-    struct dit *dit;
+    struct net *net; /* its DiT: net_dit() of image_net.h */
 };
 
-/* The path's modules on the device, for at most `batch` samples a call. */
+/* The task's own modules on the device, for at most `batch` samples a call. */
 int forward_open(struct engine *e, const struct work *w, int batch, struct forward *ret,
                  struct err *err);
+
+/* Any modules of one of the job's networks, in any cut that is whole together. */
+int forward_open_modules(struct engine *e, const struct work *w, Skerry__V1__Network network,
+                         Skerry__V1__ModuleRef *const *refs, size_t n_refs, int batch,
+                         struct forward *ret, struct err *err);
+
 void forward_close(struct forward *f); /* { 0 } is fine */
 
 #endif

@@ -50,6 +50,7 @@ struct net_options {
     int batch;            /* images or rows of text of one call, at most */
     bool uniform_t;       /* images: else logit-normal */
     double label_dropout; /* images: share of labels replaced by the null label */
+    bool distill;         /* images: learn from teachers (worker/distill.h) */
 };
 
 /* Host memory, borrowed by the call.  Images, or texts (tokens not NULL). */

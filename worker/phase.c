@@ -1,4 +1,6 @@
 /* TRAIN: a phase of inner steps from a module version to a contribution. */
+#include "worker/phase.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -11,11 +13,10 @@
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "common/base/str.h"
-#include "common/outer/contribution.h"
-#include "common/outer/layout.h"
-#include "worker/engine.h"
-#include "worker/replica.h"
-#include "worker/residual.h"
+#include "worker/contribute.h"
+#include "worker/distill.h"
+#include "worker/moments.h"
+#include "worker/task_model.h"
 
 /* A local checkpoint is written this often, but never for more than 2 % of the time. */
 #define CHECKPOINT_EVERY_NS (10 * CLOCK_NS_PER_S)
@@ -24,58 +25,49 @@
 /* A phase bounded by time ends at a multiple of this many batches, so that the
  * samples it used are a prefix of its ranges. */
 #define WINDOW_BATCHES 4
+#define WINDOW_PIECES 4 /* a row holds about so many texts, or more */
 
-struct phase {
-    struct engine *e;
-    struct work *w;
-    const Skerry__V1__TrainTask *t;
-    struct replica *r;
-    struct data *data;
-    struct replica_cursor at;
-    uint64_t window;
-    uint64_t begun_ns; /* minus what ran before a cut */
-    uint64_t saved_ns, save_cost_ns;
-};
+int phase_plan(struct engine *e, struct work *w, struct err *err)
+{
+    const Skerry__V1__TrainTask *t = w->task->train;
+    int rc = work_need_ranges(w, t->ranges, t->n_ranges, err);
+    if (rc == 0 && t->moments && !replica_stands(e->replicas, w))
+        rc = work_need_blob(w, t->moments, "the optimiser's moments", err);
+    return rc;
+}
+
+/* Samples after which a phase bounded by time may end; of texts only about. */
+static uint64_t window_of(const struct phase *p, uint64_t batch)
+{
+    const struct job_spec *spec = &p->w->spec;
+    const bool texts = spec->model.type == JOB_MODEL_LLAMA;
+    return p->t->seconds ? WINDOW_BATCHES * batch * (texts ? WINDOW_PIECES : 1) : 0;
+}
 
 static int open_data(struct phase *p, struct err *err)
 {
     const struct job_spec *spec = &p->w->spec;
-    struct data_range *ranges = NULL;
-    int rc = work_ranges(p->w, p->t->ranges, p->t->n_ranges, &ranges, err);
-    if (rc < 0)
-        return rc;
-    p->window = p->t->seconds ? (uint64_t)WINDOW_BATCHES * (uint64_t)spec->train.batch : 0;
-    struct data_options opt = {
-        .image_size = (unsigned)spec->data.image_size,
-        .batch = (unsigned)spec->train.batch,
-        .threads = p->e->opt.decode_threads,
-        .classes = (unsigned)p->w->task->n_classes,
-        .flip = spec->data.flip,
-        .shuffle = true,
-        .repeat = p->t->steps > 0, /* bad images are made up for, so that all steps are done */
+    const unsigned batch = (unsigned)trainer_options(p->r->trainer)->batch;
+    p->window = window_of(p, batch);
+    const struct feed_options opt = {
+        .batch = batch,
+        .train = true,
+        .repeat = p->t->steps > 0, /* bad samples are made up for, so that all steps are done */
         .seed = rng_mix(rng_mix(spec->seed, STREAM_DATA),
                         rng_mix(rng_mix(p->t->path, p->t->replica), p->t->first_step)),
         .window = (uint32_t)p->window,
-        .cache = p->e->images,
     };
-    rc = data_open(&opt, ranges, p->t->n_ranges, &p->data, err);
-    mem_free(ranges);
+    int rc = feed_open(p->e, p->w, p->t->ranges, p->t->n_ranges, &opt, &p->feed, err);
     if (rc == 0 && p->at.position > 0)
-        rc = data_seek(p->data, p->at.position, err);
+        rc = feed_seek(p->feed, p->at.position, err);
     return rc;
 }
 
 static int load_weights(struct phase *p, struct err *err)
 {
     const Skerry__V1__Task *task = p->w->task;
-    for (size_t i = 0; i < task->n_modules; i++) {
-        char path[CACHE_PATH_MAX];
-        work_blob_path(p->w, task->modules[i]->sha256.data, path);
-        int rc = model_load(p->r->model, (int)task->modules[i]->level, path, p->r->flat, err);
-        if (rc < 0)
-            return rc;
-    }
-    return trainer_set(p->r->trainer, p->r->flat, err);
+    int rc = task_load(p->w, p->r->model, task->modules, task->n_modules, p->r->flat, err);
+    return rc < 0 ? rc : trainer_set(p->r->trainer, p->r->flat, err);
 }
 
 static double seconds_so_far(const struct phase *p)
@@ -100,7 +92,7 @@ static bool save_is_due(const struct phase *p)
     return since > CHECKPOINT_EVERY_NS && since > CHECKPOINT_SHARE * p->save_cost_ns;
 }
 
-static void note_step(struct phase *p, const struct step_result *s, const struct batch *b)
+static void note_step(struct phase *p, const struct step_result *s, uint64_t samples)
 {
     if (!p->e->stepped) {
         p->e->stepped = true;
@@ -112,8 +104,8 @@ static void note_step(struct phase *p, const struct step_result *s, const struct
     p->at.loss_last = (float)s->loss;
     p->at.loss_sum += s->loss;
     p->at.steps++;
-    p->at.samples += b->count;
-    p->at.position = data_position(p->data);
+    p->at.samples += samples;
+    p->at.position = feed_position(p->feed);
     struct progress_point point = {s->step, (float)s->loss, (float)s->lr};
     progress_step(&p->w->progress, &point, (float)s->grad_norm, p->at.samples);
 }
@@ -123,35 +115,47 @@ static bool over(const struct phase *p, uint64_t position_before)
 {
     if (p->t->steps)
         return p->at.steps >= p->t->steps;
-    if (p->at.position >= data_total(p->data))
+    if (p->at.position >= feed_total(p->feed))
         return true;
     bool boundary = p->at.position / p->window != position_before / p->window;
     return boundary && seconds_so_far(p) >= (double)p->t->seconds;
+}
+
+/* One step; *ret_ended: there was nothing left to make it of. */
+static int step(struct phase *p, bool *ret_ended, struct err *err)
+{
+    struct trainer *tr = p->r->trainer;
+    struct feed_batch b;
+    struct step_result s;
+    int rc = feed_next(p->feed, &b, err);
+    if (rc < 0)
+        return rc;
+    *ret_ended = b.net.count == 0;
+    if (*ret_ended)
+        return 0; /* bounded by time, and the samples are used up */
+    rc = trainer_step(tr, &b.net, &s, err);
+    if (rc < 0)
+        return err_wrap(err, "step %" PRIu64, trainer_next_step(tr));
+    note_step(p, &s, b.samples);
+    return 0;
 }
 
 static int train(struct phase *p, struct err *err)
 {
     p->begun_ns = clock_now_ns() - (uint64_t)(p->at.seconds * 1e9);
     p->saved_ns = clock_now_ns();
-    while (!p->t->steps || p->at.steps < p->t->steps) {
+    bool ended = false;
+    while (!ended && (!p->t->steps || p->at.steps < p->t->steps)) {
         if (work_stopped(p->w, err)) {
             if (atomic_load(&p->w->stop) == WORK_LEAVING)
                 save_mid(p);
             return -ERR_CANCELLED;
         }
-        struct batch b;
-        struct step_result s;
-        uint64_t before = p->at.position;
-        int rc = data_next(p->data, &b, err);
+        const uint64_t before = p->at.position;
+        int rc = step(p, &ended, err);
         if (rc < 0)
             return rc;
-        if (b.count == 0)
-            break; /* bounded by time, and the samples are used up */
-        rc = trainer_step(p->r->trainer, b.images, b.labels, b.count, &s, err);
-        if (rc < 0)
-            return err_wrap(err, "step %" PRIu64, trainer_next_step(p->r->trainer));
-        note_step(p, &s, &b);
-        if (over(p, before))
+        if (ended || over(p, before))
             break;
         if (save_is_due(p))
             save_mid(p);
@@ -161,56 +165,47 @@ static int train(struct phase *p, struct err *err)
     return 0;
 }
 
-/* theta_end, out of the replica's flat vector. */
-static int read_end(void *arg, const struct layout *layout, size_t t, uint64_t first, size_t n,
-                    float *out, struct err *err)
+/* Samples used, as the coordinator counts them: in the order of the ranges. */
+static uint64_t samples_used(const struct phase *p)
 {
-    const struct replica *r = arg;
-    const char *name = layout->st.tensors[t].name;
-    const struct model_tensor *tensor = model_find(r->model, name);
-    if (!tensor || first > tensor->count || n > tensor->count - first)
-        return err_set(err, -ERR_FORMAT, "the model has no tensor %s of this size", name);
-    memcpy(out, r->flat + tensor->offset + first, n * sizeof(*out));
-    return 0;
+    uint64_t n = p->at.samples;
+    if (!p->t->steps) {
+        n = p->at.position;
+        if (n < feed_total(p->feed)) /* what was begun of another window does not count */
+            n -= n % p->window;
+    }
+    /* Fewer than a batch: some were used twice. */
+    return n < feed_total(p->feed) ? n : feed_total(p->feed);
 }
 
-static int contribute(struct phase *p, const Skerry__V1__ModuleRef *ref, struct err *err)
+static int send_moments(struct phase *p, struct err *err)
+{
+    struct work_output *o;
+    int rc = work_output_new(p->w, WORK_MOMENTS, "moments", &o, err);
+    return rc < 0 ? rc : moments_save(p->r->trainer, o->path, o->sha256, &o->size, err);
+}
+
+/* Every module's contribution and, if asked for, the moments. */
+static int contribute_all(struct phase *p, struct err *err)
 {
     const Skerry__V1__Task *task = p->w->task;
-    char base[CACHE_PATH_MAX], current[CACHE_PATH_MAX], pending[CACHE_PATH_MAX], name[64];
-    struct residual_key key = {task->job_id, ref->module_id, p->t->path, p->t->replica};
-    int rc = residual_prepare(p->e->state_dir, &key, task->id, current, pending, err);
-    struct work_output *o = rc == 0 ? work_output(p->w) : NULL;
-    if (!o)
-        return rc < 0 ? rc : err_set(err, -ENOMEM, "out of memory");
-    snprintf(name, sizeof(name), "contribution-%" PRIu64, ref->module_id);
-    work_temp_path(p->w, name, o->path);
-    work_blob_path(p->w, ref->sha256.data, base);
-    struct contribution_job job = {
-        .base_path = base,
-        .read = read_end,
-        .read_arg = p->r,
-        .codec = (enum codec)p->w->spec.wire.up,
-        .module_id = ref->module_id,
-        .base = ref->version,
+    struct contribute c = {
+        .w = p->w,
+        .state_dir = p->e->state_dir,
+        .model = p->r->model,
+        .flat = p->r->flat,
         .samples = p->at.samples,
-        .residual_path = current,
-        .residual_pending = pending,
-        .out_path = o->path,
     };
-    struct contribution_result result;
-    rc = contribution_write(&job, &result, err);
-    if (rc == -ERR_FORMAT && file_exists(current) && file_remove(current, NULL) == 0) {
-        log_warn("phase", "%s; once more without the residual of earlier rounds", err->msg);
-        rc = contribution_write(&job, &result, err);
+    progress_activity(&p->w->progress, "encoding the contribution");
+    int rc = trainer_get(p->r->trainer, p->r->flat, err);
+    for (size_t i = 0; rc == 0 && i < task->n_modules; i++) {
+        struct work_output *o = work_output(p->w);
+        c.base = task->modules[i];
+        rc = o ? contribute(&c, o, err) : err_set(err, -ENOMEM, "out of memory");
     }
-    if (rc < 0)
-        return err_wrap(err, "the contribution to module %" PRIu64, ref->module_id);
-    memcpy(o->sha256, result.sha256, 32);
-    o->size = result.bytes;
-    o->module_id = ref->module_id;
-    o->base_version = ref->version;
-    return 0;
+    if (rc == 0 && p->t->send_moments)
+        rc = send_moments(p, err);
+    return rc;
 }
 
 static int finish(struct phase *p, struct err *err)
@@ -218,42 +213,63 @@ static int finish(struct phase *p, struct err *err)
     struct work_result *res = &p->w->result;
     res->seconds = (float)seconds_so_far(p);
     res->steps = p->at.steps;
-    res->samples = p->t->steps ? p->at.samples : p->at.position;
-    if (res->samples > data_total(p->data)) /* fewer than a batch: some were used twice */
-        res->samples = data_total(p->data);
+    res->samples = samples_used(p);
     res->loss_first = p->at.loss_first;
     res->loss_last = p->at.loss_last;
     res->loss_mean = (float)(p->at.loss_sum / p->at.steps);
-    work_take_bad(p->w, p->data);
-    progress_activity(&p->w->progress, "encoding the contribution");
-    int rc = trainer_get(p->r->trainer, p->r->flat, err);
-    for (size_t i = 0; rc == 0 && i < p->w->task->n_modules; i++)
-        rc = contribute(p, p->w->task->modules[i], err);
+    feed_take_bad(p->feed, p->w);
+    int rc = contribute_all(p, err);
     if (rc == 0)
         p->r->whole = true;
     return rc;
 }
 
+/* The experts that this phase learns from. */
+static int open_teachers(struct phase *p, struct err *err)
+{
+    struct net *net = trainer_net(p->r->trainer);
+    int rc = task_experts_order(&p->teachers, p->w, p->t->teachers, p->t->n_teachers, err);
+    if (rc == 0)
+        rc = task_experts_open(&p->teachers, p->e, net->opt.batch, 0, err);
+    if (rc < 0)
+        return rc;
+    const struct mix_experts experts = experts_mix(p->teachers.experts);
+    return distill_teach(net, &experts, err);
+}
+
+static void close_teachers(struct phase *p)
+{
+    if (p->teachers.experts)
+        (void)distill_teach(trainer_net(p->r->trainer), NULL, NULL);
+    task_experts_close(&p->teachers);
+}
+
+static int start(struct phase *p, struct err *err)
+{
+    progress_total(&p->w->progress, p->t->steps);
+    progress_activity(&p->w->progress, "loading the model");
+    int rc = replica_get(p->e->replicas, p->w, &p->r, &p->resumed, &p->at, err);
+    if (rc == 0 && !p->resumed)
+        rc = load_weights(p, err);
+    if (rc == 0 && p->t->n_teachers > 0)
+        rc = open_teachers(p, err);
+    return rc < 0 ? rc : open_data(p, err);
+}
+
 int phase_run(struct engine *e, struct work *w, struct err *err)
 {
     struct phase p = {.e = e, .w = w, .t = w->task->train};
-    bool resumed;
-    progress_total(&w->progress, p.t->steps);
-    progress_activity(&w->progress, "loading the model");
-    int rc = replica_get(e->replicas, w, &p.r, &resumed, &p.at, err);
-    if (rc == 0 && !resumed)
-        rc = load_weights(&p, err);
-    if (rc == 0)
-        rc = open_data(&p, err);
+    int rc = start(&p, err);
     if (rc == 0) {
         progress_activity(&w->progress, "training");
-        if (resumed)
+        if (p.resumed)
             log_info("phase", "going on at step %u of a phase that was cut task=%" PRIu64,
                      p.at.steps, w->task->id);
         rc = train(&p, err);
     }
     if (rc == 0)
         rc = finish(&p, err);
-    data_free(p.data);
+    close_teachers(&p);
+    feed_free(p.feed);
     return rc;
 }

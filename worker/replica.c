@@ -15,6 +15,7 @@
 #include "common/base/st.h"
 #include "common/base/str.h"
 #include "worker/checkpoint.h"
+#include "worker/moments.h"
 #include "worker/task_model.h"
 
 struct replicas {
@@ -83,25 +84,39 @@ static struct replica *make_room(struct replicas *rs, uint64_t bytes)
     }
 }
 
+static int make_trainer(struct replicas *rs, struct replica *r, const struct train_options *opt,
+                        struct err *err)
+{
+    const struct net_options nopt = train_net_options(opt);
+    struct net *net;
+    r->flat = model_flat_new(r->model);
+    if (!r->flat)
+        return err_set(err, -ENOMEM, "out of memory for %" PRIu64 " parameters", r->model->params);
+    int rc = net_new(rs->dev, r->model, &nopt, &net, err);
+    return rc < 0 ? rc : trainer_new(net, opt, &r->trainer, err);
+}
+
 static int create(struct replicas *rs, const struct work *w, struct replica **ret, struct err *err)
 {
     const Skerry__V1__Task *task = w->task;
+    const Skerry__V1__TrainTask *t = task->train;
     struct model *model = NULL;
     int rc = task_model(w, task->network, &model, err);
     if (rc < 0)
         return rc;
     struct train_options opt;
-    train_options_from_job(&w->spec, rng_mix(task->train->path, task->train->replica), &opt);
-    uint64_t bytes = trainer_bytes(model, &opt, opt.precision != DIT_F32) + model->flat * 4;
+    train_options_from_job(&w->spec, task->network == SKERRY__V1__NETWORK__NETWORK_ROUTER,
+                           (int)t->batch, rng_mix(t->path, t->replica), &opt);
+    opt.distill = t->n_teachers > 0;
+    uint64_t bytes =
+        trainer_bytes(model, &opt, net_dtype(rs->dev, opt.precision)) + model->flat * sizeof(float);
     struct replica *r = make_room(rs, bytes);
     *r = (struct replica){.job_id = task->job_id,
-                          .path = task->train->path,
-                          .index = task->train->replica,
+                          .path = t->path,
+                          .index = t->replica,
                           .model = model,
                           .bytes = bytes};
-    r->flat = model_flat_new(model);
-    rc = r->flat ? trainer_new(rs->dev, model, &opt, &r->trainer, err)
-                 : err_set(err, -ENOMEM, "out of memory for %" PRIu64 " parameters", model->params);
+    rc = make_trainer(rs, r, &opt, err);
     if (rc < 0) {
         replica_release(r);
         return rc;
@@ -119,21 +134,34 @@ static void file_of(const struct replicas *rs, const struct replica *r, const ch
              r->index, suffix);
 }
 
+static void digest_modules(struct hash *h, Skerry__V1__ModuleRef *const *refs, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        hash_update(h, refs[i]->sha256.data, 32);
+}
+
 /* Names a phase by everything that its numbers depend on, but not by attempt. */
 static void phase_digest(const struct work *w, char ret_hex[HASH_HEX_MAX])
 {
     const Skerry__V1__TrainTask *t = w->task->train;
     uint8_t sum[HASH_BYTES];
-    uint64_t head[] = {w->task->job_id, t->path,       t->replica,     t->round, t->steps,
-                       t->seconds,      t->first_step, t->total_steps, t->epoch, t->n_ranges};
+    uint64_t head[] = {w->task->job_id, t->path,       t->replica,     t->round,     t->steps,
+                       t->seconds,      t->first_step, t->total_steps, t->epoch,     t->n_ranges,
+                       t->batch,        t->delay,      t->n_fragments, t->n_teachers};
     struct hash h;
     hash_init(&h);
     hash_update(&h, head, sizeof(head));
+    hash_update(&h, &t->mix, sizeof(t->mix));
     hash_update(&h, w->task->spec, strlen(w->task->spec));
-    for (size_t i = 0; i < w->task->n_modules; i++)
-        hash_update(&h, w->task->modules[i]->sha256.data, 32);
+    digest_modules(&h, w->task->modules, w->task->n_modules);
+    for (size_t i = 0; i < t->n_teachers; i++)
+        digest_modules(&h, t->teachers[i]->modules, t->teachers[i]->n_modules);
+    for (size_t i = 0; i < t->n_fragments; i++) {
+        uint32_t f[] = {t->fragments[i]->level, t->fragments[i]->step, t->fragments[i]->done};
+        hash_update(&h, f, sizeof(f));
+    }
     for (size_t i = 0; i < t->n_ranges; i++) {
-        uint32_t run[] = {t->ranges[i]->start, t->ranges[i]->count};
+        uint32_t run[] = {t->ranges[i]->start, t->ranges[i]->count, t->ranges[i]->partition};
         hash_update(&h, t->ranges[i]->shard->sha256.data, 32);
         hash_update(&h, run, sizeof(run));
     }
@@ -218,10 +246,32 @@ static bool load_end(struct replicas *rs, struct replica *r, uint64_t step)
     return trainer_next_step(r->trainer) == step;
 }
 
+/* The moments that came with the task, from the worker that had the replica before. */
+static bool load_moments(struct replica *r, const struct work *w)
+{
+    const Skerry__V1__Blob *blob = w->task->train->moments;
+    char path[CACHE_PATH_MAX];
+    struct err err = {0};
+    if (!blob)
+        return false;
+    work_blob_path(w, blob->sha256.data, path);
+    if (moments_load(r->trainer, path, &err) == 0)
+        return true;
+    log_warn("replica", "fresh moments: %s", err.msg);
+    return false;
+}
+
+bool replica_stands(struct replicas *rs, const struct work *w)
+{
+    const struct replica *r = replica_peek(rs, w);
+    return r && r->whole && trainer_next_step(r->trainer) == w->task->train->first_step;
+}
+
 int replica_get(struct replicas *rs, const struct work *w, struct replica **ret, bool *ret_resumed,
                 struct replica_cursor *cursor, struct err *err)
 {
     const Skerry__V1__TrainTask *t = w->task->train;
+    const bool goes_on = replica_stands(rs, w);
     struct replica *r = replica_peek(rs, w);
     int rc = r ? 0 : create(rs, w, &r, err);
     if (rc < 0)
@@ -229,10 +279,9 @@ int replica_get(struct replicas *rs, const struct work *w, struct replica **ret,
     r->used = ++rs->tick;
     *cursor = (struct replica_cursor){0};
     *ret_resumed = false;
-    bool goes_on = r->whole && trainer_next_step(r->trainer) == t->first_step;
     if (!goes_on) {
         *ret_resumed = load_mid(rs, r, w, cursor);
-        if (!*ret_resumed && !load_end(rs, r, t->first_step))
+        if (!*ret_resumed && !load_end(rs, r, t->first_step) && !load_moments(r, w))
             rc = trainer_reset_moments(r->trainer, err);
     }
     r->whole = false;

@@ -5,6 +5,7 @@
  *   wanted at step s:  in memory and standing at s     ─► goes on
  *                      the phase itself was cut here   ─► DIR/replica-J-P-R.mid   (bit-exact)
  *                      checkpoint of the last phase at s ─► DIR/replica-J-P-R.end  (bit-exact)
+ *                      moments came with the task      ─► those (worker/moments.h)
  *                      otherwise                       ─► fresh moments
  *
  * At most REPLICAS_MAX and a number of bytes stay in memory; the longest unused
@@ -23,7 +24,7 @@ struct err;
 struct replica;
 struct replicas;
 
-#define REPLICAS_MAX 4
+#define REPLICAS_MAX 16
 
 struct replica {
     uint64_t job_id;
@@ -53,6 +54,9 @@ void replicas_free(struct replicas *rs); /* accepts NULL */
  * this very phase, weights and all, and *cursor says where. */
 int replica_get(struct replicas *rs, const struct work *w, struct replica **ret, bool *ret_resumed,
                 struct replica_cursor *cursor, struct err *err);
+
+/* Is it in memory at the task's first step, at the end of a phase? */
+bool replica_stands(struct replicas *rs, const struct work *w);
 
 /* NULL when it is not in memory. */
 struct replica *replica_peek(struct replicas *rs, const struct work *w);

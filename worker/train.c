@@ -7,19 +7,20 @@
 #include "common/base/job.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
-#include "worker/flow.h"
-
-enum { STREAM_DROPOUT = 3 };
+#include "worker/arena.h"
 
 struct trainer {
     struct train_options opt;
     const struct model *m;
     struct device *dev;
     const struct kernel_ops *ops;
-    struct dit *dit;
-    struct flow flow;
+    struct net *net;
+    struct weights *w; /* of net */
     bool has_weights;
     uint64_t step, total_steps, adam_step;
+
+    uint64_t *keys; /* (batch) host: of the step's samples */
+    float *losses;  /* host: of a micro-batch */
 
     struct arena arena;           /* device memory of the fields below */
     float *adam_m, *adam_v, *ema; /* flat; ema NULL when off */
@@ -27,23 +28,26 @@ struct trainer {
     float *clip;                  /* its scale */
 };
 
-void train_options_from_job(const struct job_spec *job, uint64_t replica, struct train_options *ret)
+void train_options_from_job(const struct job_spec *job, bool router, int batch, uint64_t replica,
+                            struct train_options *ret)
 {
     static const enum train_schedule schedules[] = {
         [JOB_SCHEDULE_CONSTANT] = TRAIN_CONSTANT,
         [JOB_SCHEDULE_COSINE] = TRAIN_COSINE,
         [JOB_SCHEDULE_DECAY] = TRAIN_DECAY,
     };
-    static const enum dit_precision precisions[] = {
-        [JOB_PRECISION_AUTO] = DIT_AUTO,
-        [JOB_PRECISION_BF16] = DIT_BF16,
-        [JOB_PRECISION_F32] = DIT_F32,
+    static const enum net_precision precisions[] = {
+        [JOB_PRECISION_AUTO] = NET_AUTO,
+        [JOB_PRECISION_BF16] = NET_BF16,
+        [JOB_PRECISION_F32] = NET_F32,
     };
     const struct job_train *t = &job->train;
+    if (batch == 0)
+        batch = router ? job->router.batch : t->batch;
     *ret = (struct train_options){
-        .batch = t->batch,
-        .accumulate = t->accumulate,
-        .lr = t->lr,
+        .batch = batch,
+        .accumulate = t->accumulate < batch ? t->accumulate : batch,
+        .lr = router ? job->router.lr : t->lr,
         .warmup = t->warmup,
         .schedule = schedules[t->schedule],
         .decay_fraction = t->decay_fraction,
@@ -58,6 +62,7 @@ void train_options_from_job(const struct job_spec *job, uint64_t replica, struct
         .uniform_t = t->t == JOB_T_UNIFORM,
         .label_dropout = job->model.label_dropout,
         .recompute = t->recompute,
+        .moments_warmup = job->recipe.moments_warmup,
         .seed = job->seed,
         .replica = replica,
     };
@@ -91,12 +96,15 @@ static int micro_batch(const struct train_options *o)
     return (o->batch + o->accumulate - 1) / o->accumulate;
 }
 
-static struct dit_options dit_options_of(const struct train_options *o)
+struct net_options train_net_options(const struct train_options *o)
 {
-    return (struct dit_options){
-        .mode = o->recompute ? DIT_RECOMPUTE : DIT_TRAIN,
+    return (struct net_options){
+        .mode = o->recompute ? NET_RECOMPUTE : NET_TRAIN,
         .precision = o->precision,
         .batch = micro_batch(o),
+        .uniform_t = o->uniform_t,
+        .label_dropout = o->label_dropout,
+        .distill = o->distill,
     };
 }
 
@@ -111,43 +119,65 @@ static void plan(struct trainer *t)
     arena_add(&t->arena, &t->clip, sizeof *t->clip);
 }
 
-uint64_t trainer_bytes(const struct model *m, const struct train_options *opt, bool use_bf16)
+uint64_t trainer_bytes(const struct model *m, const struct train_options *opt, enum dtype dt)
 {
-    struct dit_options dopt = dit_options_of(opt);
-    struct dit_memory mem;
-    dit_memory(m, &dopt, use_bf16, &mem);
-
+    const struct net_options nopt = train_net_options(opt);
     struct trainer t = {.m = m, .opt = *opt};
     plan(&t);
     uint64_t bytes = arena_bytes(&t.arena);
     mem_free(t.arena.slots);
-    return bytes + mem.weights + mem.gradients + mem.activations + flow_bytes(m, dopt.batch, true);
+    return bytes + net_bytes(m, &nopt, dt);
 }
 
-int trainer_new(struct device *dev, const struct model *m, const struct train_options *opt,
-                struct trainer **ret, struct err *err)
+/* Losses that a sample may have. */
+static size_t losses_of(const struct model *m)
+{
+    return model_is_text(&m->spec) ? (size_t)m->spec.context : 1;
+}
+
+static int check_options(const struct train_options *opt, const struct net *net, struct err *err)
 {
     if (opt->batch < 1 || opt->accumulate < 1 || opt->accumulate > opt->batch)
         return err_set(err, -EINVAL, "a batch of %d in %d micro-batches", opt->batch,
                        opt->accumulate);
+    if (net->opt.batch < micro_batch(opt))
+        return err_set(err, -EINVAL, "micro-batches of %d in a network made for %d",
+                       micro_batch(opt), net->opt.batch);
+    return 0;
+}
+
+static int alloc_host(struct trainer *t, struct err *err)
+{
+    const size_t micro = (size_t)micro_batch(&t->opt);
+    t->keys = mem_try_array((size_t)t->opt.batch, sizeof *t->keys);
+    t->losses = mem_try_array(micro * losses_of(t->m), sizeof *t->losses);
+    if (!t->keys || !t->losses)
+        return err_set(err, -ENOMEM, "no memory for a batch of %d samples", t->opt.batch);
+    return 0;
+}
+
+int trainer_new(struct net *net, const struct train_options *opt, struct trainer **ret,
+                struct err *err)
+{
     struct trainer *t = mem_alloc(sizeof *t);
     t->opt = *opt;
-    t->m = m;
-    t->dev = dev;
-    t->ops = dev->ops;
-    struct dit_options dopt = dit_options_of(opt);
-    int rc = dit_new(dev, m, &dopt, &t->dit, err);
+    t->net = net;
+    t->w = net->weights;
+    t->m = net_model(net);
+    t->dev = net_device(net);
+    t->ops = t->dev->ops;
+    int rc = check_options(opt, net, err);
     if (rc == 0)
-        rc = flow_init(&t->flow, t->dit, true, err);
+        rc = alloc_host(t, err);
     if (rc == 0) {
         plan(t);
-        rc = arena_alloc(&t->arena, dev, err);
+        rc = arena_alloc(&t->arena, t->dev, err);
     }
     if (rc == 0)
         rc = trainer_reset_moments(t, err);
     if (rc < 0) {
+        (void)err_wrap(err, "making a trainer of %.1f M parameters", (double)t->m->params / 1e6);
         trainer_free(t);
-        (void)err_wrap(err, "making a trainer of %.1f M parameters", (double)m->params / 1e6);
         return rc;
     }
     *ret = t;
@@ -158,87 +188,66 @@ void trainer_free(struct trainer *t)
 {
     if (!t)
         return;
-    flow_release(&t->flow);
     arena_free(&t->arena, t->dev);
-    dit_free(t->dit);
+    net_free(t->net);
+    mem_free(t->keys);
+    mem_free(t->losses);
     mem_free(t);
 }
 
-/* Fills the host side of micro-batch [start, start+B) of the step. */
-static int draw(struct trainer *t, const int32_t *labels, unsigned start, unsigned B,
-                struct err *err)
-{
-    struct flow *f = &t->flow;
-    const uint64_t seed = rng_mix(t->opt.seed, t->opt.replica);
-    const int classes = t->m->spec.classes;
-
-    for (unsigned i = 0; i < B; i++) {
-        const int32_t label = labels[start + i];
-        if (label < 0 || label >= classes)
-            return err_set(err, -EINVAL, "label %d at position %u is not below %d", (int)label,
-                           start + i, classes);
-        const uint64_t key = rng_mix(t->step, start + i);
-        flow_draw(f, (int)i, seed, key, t->opt.uniform_t);
-        bool drop =
-            rng_at_uniform(seed, rng_mix(key, STREAM_DROPOUT), 0) < (float)t->opt.label_dropout;
-        f->labels[i] = drop ? classes : label;
-    }
-    return 0;
-}
-
 /* Gradients and mean loss of the whole step. */
-static int accumulate(struct trainer *t, const uint8_t *images, const int32_t *labels,
-                      unsigned count, double *ret_loss, struct err *err)
+static int accumulate(struct trainer *t, const struct net_batch *step, double *ret_loss,
+                      struct err *err)
 {
-    struct flow *f = &t->flow;
-    const unsigned micro = (unsigned)dit_batch(t->dit);
+    const unsigned micro = (unsigned)micro_batch(&t->opt);
+    const uint64_t units = net_units(step), values = model_image_values(&t->m->spec);
     double sum = 0;
 
-    for (unsigned start = 0; start < count; start += micro) {
-        unsigned B = count - start < micro ? count - start : micro;
-        int rc = draw(t, labels, start, B, err);
-        if (rc == 0)
-            rc = flow_run(f, images + (size_t)start * (size_t)f->n, (int)B, 1.0f / (float)count,
-                          err);
-        if (rc == 0)
-            rc = dit_backward(t->dit, f->d_dpred, f->d_labels, (int)B, start == 0, err);
+    if (units == 0)
+        return err_set(err, -EINVAL, "a step of %u rows without a token to predict", step->count);
+    for (unsigned start = 0; start < step->count; start += micro) {
+        const unsigned left = step->count - start;
+        struct net_batch b;
+        struct net_result r = {.losses = t->losses};
+        net_slice(step, start, left < micro ? left : micro, values, &b);
+        int rc = net_loss(t->net, &b, start == 0, 1.0f / (float)units, true, &r, err);
         if (rc < 0)
             return rc;
-        for (unsigned i = 0; i < B; i++)
-            sum += (double)f->loss[i];
+        for (size_t i = 0; i < (size_t)b.count * net_losses(&b); i++)
+            sum += (double)t->losses[i];
     }
-    *ret_loss = sum / count;
+    *ret_loss = sum / (double)units;
     return 0;
 }
 
 static int gradient_norm(struct trainer *t, double *ret_norm, struct err *err)
 {
-    struct stream *s = dit_stream(t->dit);
+    struct stream *s = t->w->stream;
     double sum = 0;
     int rc = t->ops->zero(t->dev, t->sumsq, sizeof *t->sumsq, s);
     if (rc == 0)
-        rc = t->ops->sumsq(t->dev, t->sumsq, dit_gradients(t->dit), (int64_t)t->m->flat, s);
+        rc = t->ops->sumsq(t->dev, t->sumsq, t->w->g, (int64_t)t->m->flat, s);
     if (rc == 0)
         rc = t->ops->clip_scale(t->dev, t->clip, t->sumsq, (float)t->opt.clip, s);
     if (rc == 0)
         rc = t->ops->copy(t->dev, &sum, t->sumsq, sizeof sum, COPY_FROM_DEVICE, s);
     if (rc < 0)
         return err_set(err, rc, "the gradient norm failed on %s: %s", t->dev->name, err_text(rc));
-    rc = dit_sync(t->dit, err);
+    rc = weights_sync(t->w, err);
     *ret_norm = sqrt(sum);
     return rc;
 }
 
 static int update_range(struct trainer *t, uint64_t from, uint64_t to, double lr, double decay)
 {
-    bf16 *w16 = dit_weights_bf16(t->dit);
+    bf16 *w16 = t->w->w16;
     struct adamw p = {
-        .p = dit_weights(t->dit) + from,
+        .p = t->w->w + from,
         .p_bf16 = w16 ? w16 + from : NULL,
         .m = t->adam_m + from,
         .v = t->adam_v + from,
         .ema = t->ema ? t->ema + from : NULL,
-        .grad = dit_gradients(t->dit) + from,
+        .grad = t->w->g + from,
         .grad_scale = t->clip,
         .lr = (float)lr,
         .beta1 = (float)t->opt.beta1,
@@ -249,7 +258,7 @@ static int update_range(struct trainer *t, uint64_t from, uint64_t to, double lr
         .step = (int64_t)t->adam_step + 1,
         .n = (int64_t)(to - from),
     };
-    return t->ops->adamw(t->dev, &p, dit_stream(t->dit));
+    return t->ops->adamw(t->dev, &p, t->w->stream);
 }
 
 static int update(struct trainer *t, double lr, struct err *err)
@@ -268,17 +277,33 @@ static int update(struct trainer *t, double lr, struct err *err)
     return 0;
 }
 
-int trainer_step(struct trainer *t, const uint8_t *images, const int32_t *labels, unsigned count,
-                 struct step_result *ret, struct err *err)
+/* Adam's estimates are poor while its moments are younger than the replica: they were lost
+ * with the worker that had them. */
+static double young(const struct trainer *t)
 {
-    if (count < 1 || count > (unsigned)t->opt.batch)
-        return err_set(err, -EINVAL, "a step on %u samples; from 1 to %d are possible", count,
+    const double age = (double)t->adam_step + 1, warmup = (double)t->opt.moments_warmup;
+    return t->adam_step < t->step && age < warmup ? age / warmup : 1.0;
+}
+
+int trainer_step(struct trainer *t, const struct net_batch *b, struct step_result *ret,
+                 struct err *err)
+{
+    if (b->count < 1 || b->count > (unsigned)t->opt.batch)
+        return err_set(err, -EINVAL, "a step on %u samples; from 1 to %d are possible", b->count,
                        t->opt.batch);
+    if (b->tokens && b->seq > losses_of(t->m))
+        return err_set(err, -EINVAL, "rows of %u tokens in a model of context %d", b->seq,
+                       t->m->spec.context);
+    struct net_batch step = *b;
+    for (unsigned i = 0; i < b->count; i++)
+        t->keys[i] = rng_mix(t->step, i);
+    step.seed = rng_mix(t->opt.seed, t->opt.replica);
+    step.keys = t->keys;
     struct step_result r = {
         .step = t->step,
-        .lr = train_lr(&t->opt, t->step, t->total_steps),
+        .lr = train_lr(&t->opt, t->step, t->total_steps) * young(t),
     };
-    int rc = accumulate(t, images, labels, count, &r.loss, err);
+    int rc = accumulate(t, &step, &r.loss, err);
     if (rc == 0)
         rc = gradient_norm(t, &r.grad_norm, err);
     if (rc < 0)
@@ -327,7 +352,7 @@ static int copy_failed(struct trainer *t, int rc, struct err *err)
 {
     if (rc < 0)
         return err_set(err, rc, "copying a vector on %s failed: %s", t->dev->name, err_text(rc));
-    return dit_sync(t->dit, err);
+    return weights_sync(t->w, err);
 }
 
 static int ema_from_weights(struct trainer *t, struct err *err)
@@ -335,14 +360,14 @@ static int ema_from_weights(struct trainer *t, struct err *err)
     if (!t->ema)
         return 0;
     return copy_failed(t,
-                       t->ops->copy(t->dev, t->ema, dit_weights(t->dit), t->m->flat * sizeof(float),
-                                    COPY_DEVICE, dit_stream(t->dit)),
+                       t->ops->copy(t->dev, t->ema, t->w->w, t->m->flat * sizeof(float),
+                                    COPY_DEVICE, t->w->stream),
                        err);
 }
 
 int trainer_set(struct trainer *t, const float *flat, struct err *err)
 {
-    int rc = dit_set(t->dit, flat, err);
+    int rc = weights_set(t->w, flat, err);
     if (rc == 0 && !t->has_weights)
         rc = ema_from_weights(t, err);
     if (rc == 0)
@@ -352,7 +377,7 @@ int trainer_set(struct trainer *t, const float *flat, struct err *err)
 
 int trainer_get(struct trainer *t, float *flat, struct err *err)
 {
-    return dit_get(t->dit, flat, err);
+    return weights_get(t->w, flat, err);
 }
 
 int trainer_get_ema(struct trainer *t, float *flat, struct err *err)
@@ -361,14 +386,14 @@ int trainer_get_ema(struct trainer *t, float *flat, struct err *err)
         return err_set(err, -ENOENT, "the inner EMA is off (train.ema is 0)");
     return copy_failed(t,
                        t->ops->copy(t->dev, flat, t->ema, t->m->flat * sizeof *flat,
-                                    COPY_FROM_DEVICE, dit_stream(t->dit)),
+                                    COPY_FROM_DEVICE, t->w->stream),
                        err);
 }
 
 int trainer_reset_moments(struct trainer *t, struct err *err)
 {
     const size_t bytes = t->m->flat * sizeof(float);
-    struct stream *s = dit_stream(t->dit);
+    struct stream *s = t->w->stream;
     int rc = t->ops->zero(t->dev, t->adam_m, bytes, s);
     if (rc == 0)
         rc = t->ops->zero(t->dev, t->adam_v, bytes, s);
@@ -381,7 +406,7 @@ static float *vector_of(struct trainer *t, enum trainer_vector which)
 {
     switch (which) {
     case TRAINER_WEIGHTS:
-        return dit_weights(t->dit);
+        return t->w->w;
     case TRAINER_ADAM_M:
         return t->adam_m;
     case TRAINER_ADAM_V:
@@ -389,7 +414,7 @@ static float *vector_of(struct trainer *t, enum trainer_vector which)
     case TRAINER_EMA:
         return t->ema;
     case TRAINER_GRADIENT:
-        return dit_gradients(t->dit);
+        return t->w->g;
     }
     return NULL;
 }
@@ -402,8 +427,7 @@ int trainer_read(struct trainer *t, enum trainer_vector which, const struct mode
         return err_set(err, -ENOENT, "the inner EMA is off (train.ema is 0)");
     return copy_failed(t,
                        t->ops->copy(t->dev, values, from + tensor->offset,
-                                    tensor->count * sizeof *values, COPY_FROM_DEVICE,
-                                    dit_stream(t->dit)),
+                                    tensor->count * sizeof *values, COPY_FROM_DEVICE, t->w->stream),
                        err);
 }
 
@@ -415,15 +439,14 @@ int trainer_write(struct trainer *t, enum trainer_vector which, const struct mod
         return err_set(err, -ENOENT, "the inner EMA is off (train.ema is 0)");
     return copy_failed(t,
                        t->ops->copy(t->dev, to + tensor->offset, values,
-                                    tensor->count * sizeof *values, COPY_TO_DEVICE,
-                                    dit_stream(t->dit)),
+                                    tensor->count * sizeof *values, COPY_TO_DEVICE, t->w->stream),
                        err);
 }
 
 int trainer_written(struct trainer *t, struct err *err)
 {
     t->has_weights = true;
-    return dit_weights_changed(t->dit, err);
+    return weights_changed(t->w, err);
 }
 
 const struct model *trainer_model(const struct trainer *t)
@@ -436,7 +459,7 @@ const struct train_options *trainer_options(const struct trainer *t)
     return &t->opt;
 }
 
-struct dit *trainer_dit(struct trainer *t)
+struct net *trainer_net(const struct trainer *t)
 {
-    return t->dit;
+    return t->net;
 }

@@ -1,18 +1,16 @@
-/* Training of one replica: rectified flow (Liu et al. 2022; Lipman et al. 2022)
- * with AdamW.
- *
- *    x_t = (1-t) x0 + t eps,   target = eps - x0,   loss = mean (pred - target)²
- *    t = sigmoid(normal) (Esser et al. 2024) or uniform; the embedder sees 1000 t
+/* Training of one replica of any network: AdamW on what the network's objective says.
  *
  * Master weights, moments and gradients are f32; matrices and activations bf16
- * or f32.  Noise, t and label dropout of the sample at position i of step s are
- * functions of (seed, replica, s, i): they depend neither on threads nor on the
- * split into micro-batches.
+ * or f32.  What is drawn for the sample at position i of step s is a function of
+ * (seed, replica, s, i): it depends neither on threads nor on the split into
+ * micro-batches.
  *
- *     trainer_new(dev, model, &opt, &tr, err);
+ *     net_options = train_net_options(&opt);
+ *     net_new(dev, model, &net_options, &net, err);
+ *     trainer_new(net, &opt, &tr, err);                 // net is the trainer's now
  *     trainer_set(tr, flat, err);                       // phase start
  *     trainer_position(tr, first_step, total_steps);
- *     while (...) trainer_step(tr, images, labels, n, &r, err);
+ *     while (...) trainer_step(tr, &batch, &r, err);
  *     trainer_get(tr, flat, err);                       // phase end
  *     trainer_free(tr);
  *
@@ -24,8 +22,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "worker/dit.h"
 #include "worker/model.h"
+#include "worker/net.h"
 
 struct err;
 struct job_spec;
@@ -38,7 +36,7 @@ enum train_schedule {
 };
 
 struct train_options {
-    int batch;      /* samples of a step, at most */
+    int batch;      /* images or rows of a step, at most */
     int accumulate; /* micro-batches that a step is cut into */
     double lr;
     int64_t warmup; /* steps of linear warm-up */
@@ -47,42 +45,47 @@ struct train_options {
     double weight_decay, beta1, beta2, eps;
     double clip; /* largest global gradient norm; 0 off */
     double ema;  /* decay of the inner EMA; 0 off */
-    enum dit_precision precision;
+    enum net_precision precision;
     bool uniform_t; /* else logit-normal */
     double label_dropout;
     bool recompute;
-    uint64_t seed;    /* of the job */
-    uint64_t replica; /* which one: rng_mix(path, replica) */
+    bool distill; /* images: learn from teachers */
+    int64_t moments_warmup; /* steps of linear warm-up where moments are younger than the replica */
+    uint64_t seed;          /* of the job */
+    uint64_t replica;       /* which one: rng_mix(path, replica) */
 };
-void train_options_from_job(const struct job_spec *job, uint64_t replica,
+/* router: of the job's second network.  batch 0: as the job says. */
+void train_options_from_job(const struct job_spec *job, bool router, int batch, uint64_t replica,
                             struct train_options *ret);
+
+/* How the network must be made: for micro-batches. */
+struct net_options train_net_options(const struct train_options *o);
 
 /* Learning rate of step `step` (0 is the first) of `total` (0: not known, then
  * constant after the warm-up). */
 double train_lr(const struct train_options *o, uint64_t step, uint64_t total);
 
-/* m is borrowed until trainer_free.  Fresh moments; weights undefined until
- * trainer_set.  -ENOMEM with the sizes when the device is too small. */
-int trainer_new(struct device *dev, const struct model *m, const struct train_options *opt,
-                struct trainer **ret, struct err *err);
+/* Takes the net over, also on failure.  Fresh moments; weights undefined until trainer_set.
+ * -ENOMEM with the sizes when the device is too small. */
+int trainer_new(struct net *net, const struct train_options *opt, struct trainer **ret,
+                struct err *err);
 void trainer_free(struct trainer *t); /* accepts NULL */
 
-/* Bytes on the device, in all. */
-uint64_t trainer_bytes(const struct model *m, const struct train_options *opt, bool use_bf16);
+/* Bytes on the device, in all, with the network of m's kind. */
+uint64_t trainer_bytes(const struct model *m, const struct train_options *opt, enum dtype dt);
 
 struct step_result {
-    double loss;      /* mean over the samples of the step */
+    double loss;      /* mean over the units of the step: images, or tokens */
     double grad_norm; /* before clipping */
     double lr;
     uint64_t step; /* the step done: counted from 0 at the start of the job */
 };
 
-/* One optimiser step on `count` (1..batch) samples: images (count, S, S, 3) u8,
- * labels (count) in [0, classes), both on the host.
+/* One optimiser step on b->count (1..batch) samples; seed and keys are the trainer's.
  * -EDOM when loss or gradient is not finite: weights, moments and the step
  * number are then as they were before. */
-int trainer_step(struct trainer *t, const uint8_t *images, const int32_t *labels, unsigned count,
-                 struct step_result *ret, struct err *err);
+int trainer_step(struct trainer *t, const struct net_batch *b, struct step_result *ret,
+                 struct err *err);
 
 /* Where the schedule and the random streams stand: the next step's number and the
  * job's total (0: not known).  Adam's own count is not changed by it. */
@@ -121,6 +124,6 @@ void trainer_set_adam_step(struct trainer *t, uint64_t step);
 
 const struct model *trainer_model(const struct trainer *t);
 const struct train_options *trainer_options(const struct trainer *t);
-struct dit *trainer_dit(struct trainer *t);
+struct net *trainer_net(const struct trainer *t);
 
 #endif

@@ -69,6 +69,7 @@ void work_free(struct work *w)
         mem_free(w->result.classes[i]);
     mem_free(w->result.classes);
     mem_free(w->result.text);
+    mem_free(w->result.sizes);
     struct err err = {0};
     if (w->temp_dir && file_remove_tree(w->temp_dir, &err) < 0)
         log_warn("work", "temporary files stay behind: %s", err.msg);
@@ -106,6 +107,19 @@ int work_need(struct work *w, const uint8_t sha256[32], uint64_t size, const cha
     str_copy(n->what, sizeof(n->what), what);
     cache_pin(w->cache, sha256);
     return 0;
+}
+
+int work_need_blob(struct work *w, const Skerry__V1__Blob *blob, const char *what, struct err *err)
+{
+    return work_need(w, blob->sha256.data, blob->size, blob->url, what, err);
+}
+
+int work_need_ranges(struct work *w, Skerry__V1__Range *const *ranges, size_t n, struct err *err)
+{
+    int rc = 0;
+    for (size_t i = 0; i < n && rc == 0; i++)
+        rc = work_need_blob(w, ranges[i]->shard, "a data shard", err);
+    return rc;
 }
 
 void work_check_needs(struct work *w)
@@ -159,6 +173,20 @@ void work_row(struct work *w, double value, const char *unit, const char *fmt, .
     str_copy(row->unit, sizeof(row->unit), unit);
 }
 
+int work_output_new(struct work *w, enum work_role role, const char *name, struct work_output **ret,
+                    struct err *err)
+{
+    if (w->result.n_outputs == WORK_OUTPUTS_MAX)
+        return err_set(err, -ERR_LIMIT, "the task makes more than %d files", WORK_OUTPUTS_MAX);
+    struct work_output *o = work_output(w);
+    if (!o)
+        return err_set(err, -ENOMEM, "out of memory for %zu files", w->result.n_outputs + 1);
+    o->role = role;
+    work_temp_path(w, name, o->path);
+    *ret = o;
+    return 0;
+}
+
 void work_temp_path(const struct work *w, const char *name, char ret[CACHE_PATH_MAX])
 {
     snprintf(ret, CACHE_PATH_MAX, "%s/%s", w->temp_dir, name);
@@ -194,7 +222,9 @@ void work_take_bad(struct work *w, const struct data *d)
 
 const char *work_kind_name(const Skerry__V1__Task *task)
 {
-    static const char *const names[] = {"?", "init", "ingest", "train", "eval", "sample", "outer"};
+    static const char *const names[] = {"?",       "init",   "ingest", "train",
+                                        "eval",    "sample", "outer",  "feature",
+                                        "cluster", "split",  "score",  "velocity"};
     size_t kind = (size_t)task->kind;
     return kind < sizeof(names) / sizeof(names[0]) ? names[kind] : "?";
 }

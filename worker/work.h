@@ -44,16 +44,24 @@ struct work_need {
     bool missing;  /* not in the cache: fetch it */
 };
 
+/* Where the report puts an output. */
+enum work_role {
+    WORK_RESULT,     /* a contribution, a shard, or the one output of the task */
+    WORK_ASSIGNMENT, /* CLUSTER, beside the partitioner */
+    WORK_MOMENTS,    /* TRAIN */
+};
+
 /* A file that the task made. */
 struct work_output {
+    enum work_role role;
     char path[CACHE_PATH_MAX];
     uint8_t sha256[32];
     uint64_t size;
     uint64_t module_id, base_version; /* TRAIN and INIT */
-    uint32_t samples;                 /* INGEST and SPLIT */
-    uint64_t tokens;                  /* of texts */
-    bool holdout;
-    uint32_t partition; /* SPLIT */
+    uint32_t samples;                 /* INGEST, SPLIT */
+    uint64_t tokens;                  /* INGEST, SPLIT: of texts */
+    uint32_t partition;               /* SPLIT */
+    bool holdout;                     /* INGEST, SPLIT */
 };
 
 /* A figure with a name. */
@@ -77,7 +85,10 @@ struct work_result {
     unsigned n_bad, bad_count;
     char **classes; /* INGEST */
     size_t n_classes;
-    char *text; /* SAMPLE of texts; NULL: none */
+    char *text;         /* SAMPLE of texts; NULL: none */
+    uint64_t *sizes;    /* CLUSTER: samples of each of n_sizes partitions; freed with the work */
+    size_t n_sizes;     /* at most TASK_PARTITIONS_MAX */
+    uint64_t waited_ms; /* TRAIN: for the network, on the compute thread */
 };
 
 struct work {
@@ -111,6 +122,9 @@ bool work_stopped(struct work *w, struct err *err);
 /* A blob to read: pinned until work_free; the same one twice is one. */
 int work_need(struct work *w, const uint8_t sha256[32], uint64_t size, const char *url,
               const char *what, struct err *err);
+/* The same for a blob of the message, and for the shards of ranges. */
+int work_need_blob(struct work *w, const Skerry__V1__Blob *blob, const char *what, struct err *err);
+int work_need_ranges(struct work *w, Skerry__V1__Range *const *ranges, size_t n, struct err *err);
 /* Looks at every need: verified in the cache, or missing?  Slow: compute thread. */
 void work_check_needs(struct work *w);
 /* Where a needed blob lies. */
@@ -118,6 +132,9 @@ void work_blob_path(const struct work *w, const uint8_t sha256[32], char ret[CAC
 
 /* A new output whose fields the caller fills; NULL beyond the maximum. */
 struct work_output *work_output(struct work *w);
+/* The same with a role and the path "TEMP_DIR/name", or -ENOMEM, -ERR_LIMIT. */
+int work_output_new(struct work *w, enum work_role role, const char *name, struct work_output **ret,
+                    struct err *err);
 /* Adds a row; beyond WORK_ROWS_MAX they are dropped. */
 void work_row(struct work *w, double value, const char *unit, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));

@@ -1,90 +1,130 @@
-/* EVAL: the held-out loss of a path on fixed (t, noise). */
+/* EVAL: the held-out loss of a path, on fixed draws. */
 #include <errno.h>
 
 #include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/base/mem.h"
-#include "common/base/rng.h"
-#include "worker/data.h"
+#include "common/base/tokenizer.h"
 #include "worker/engine.h"
 #include "worker/eval.h"
+#include "worker/feed.h"
 #include "worker/forward.h"
 
-#define EVAL_BATCH 64
-#define STREAM_EVAL 0x6576616cULL
+#define EVAL_BATCH 64    /* images */
+#define EVAL_TOKENS 8192 /* of texts */
 
-static int open_data(struct engine *e, struct work *w, struct data **ret, struct err *err)
+struct evaluation {
+    struct work *w;
+    struct forward forward;
+    struct feed *feed;
+    struct tokenizer *tokenizer; /* of texts */
+    struct eval_sum sum;
+    uint64_t samples, bytes;
+};
+
+int work_eval_plan(struct engine *e, struct work *w, struct err *err)
 {
     const Skerry__V1__EvalTask *t = w->task->eval;
-    struct data_range *ranges = NULL;
-    int rc = work_ranges(w, t->ranges, t->n_ranges, &ranges, err);
-    if (rc < 0)
-        return rc;
-    struct data_options opt = {
-        .image_size = (unsigned)w->spec.data.image_size,
-        .batch = EVAL_BATCH,
-        .threads = e->opt.decode_threads,
-        .classes = (unsigned)w->task->n_classes,
-        .cache = e->images,
-    };
-    rc = data_open(&opt, ranges, t->n_ranges, ret, err);
-    mem_free(ranges);
+    return work_need_ranges(w, t->ranges, t->n_ranges, err);
+}
+
+static bool of_texts(const struct work *w)
+{
+    return w->spec.model.type == JOB_MODEL_LLAMA;
+}
+
+static int batch_of(const struct work *w)
+{
+    if (!of_texts(w))
+        return EVAL_BATCH;
+    const int rows = EVAL_TOKENS / w->spec.model.context;
+    return rows > 1 ? rows : 1;
+}
+
+static int open_all(struct engine *e, struct evaluation *ev, struct err *err)
+{
+    const struct work *w = ev->w;
+    const Skerry__V1__EvalTask *t = w->task->eval;
+    const struct feed_options opt = {.batch = (unsigned)batch_of(w), .skip = t->skip};
+    int rc = forward_open(e, w, batch_of(w), &ev->forward, err);
+    if (rc == 0)
+        rc = feed_open(e, w, t->ranges, t->n_ranges, &opt, &ev->feed, err);
+    if (rc == 0 && of_texts(w))
+        rc = work_tokenizer(w, &ev->tokenizer, err);
     return rc;
 }
 
-static int measure(struct work *w, struct data *data, struct eval *ev, struct err *err)
+/* Bytes that the predicted tokens stand for. */
+static uint64_t target_bytes(const struct tokenizer *t, const struct net_batch *b)
 {
-    uint64_t limit = w->task->eval->samples ? w->task->eval->samples : data_total(data);
     uint64_t n = 0;
-    double sum = 0;
-    float losses[EVAL_BATCH];
-    while (n < limit) {
-        struct batch b;
+    for (size_t i = 0; i < (size_t)b->count * b->seq; i++) {
+        size_t len = 0;
+        if (b->target[i] >= 0)
+            (void)tokenizer_piece(t, (uint32_t)b->target[i], &len);
+        n += len;
+    }
+    return n;
+}
+
+static int measure(struct evaluation *ev, struct err *err)
+{
+    struct work *w = ev->w;
+    const uint64_t total = feed_total(ev->feed), asked = w->task->eval->samples;
+    const uint64_t limit = asked && asked < total ? asked : total;
+    const uint64_t seed = eval_seed(w->spec.seed);
+    while (ev->samples < limit) {
+        struct feed_batch b;
         if (work_stopped(w, err))
             return -ERR_CANCELLED;
-        int rc = data_next(data, &b, err);
+        int rc = feed_next(ev->feed, &b, err);
         if (rc < 0)
             return rc;
-        if (b.count == 0)
+        if (b.net.count == 0)
             break;
-        if (b.count > limit - n)
-            b.count = (unsigned)(limit - n);
-        if ((rc = eval_batch(ev, b.images, b.labels, b.ids, b.count, losses, err)) < 0)
+        b.net.seed = seed;
+        if (!b.net.tokens && b.net.count > limit - ev->samples)
+            b.samples = b.net.count = (unsigned)(limit - ev->samples);
+        if ((rc = eval_batch(ev->forward.net, &b.net, &ev->sum, err)) < 0)
             return rc;
-        for (unsigned i = 0; i < b.count; i++)
-            sum += (double)losses[i];
-        n += b.count;
-        progress_units(&w->progress, (uint32_t)n,
-                       (uint32_t)(limit < data_total(data) ? limit : data_total(data)));
+        if (ev->tokenizer)
+            ev->bytes += target_bytes(ev->tokenizer, &b.net);
+        ev->samples += b.samples;
+        progress_units(&w->progress, (uint32_t)ev->samples, (uint32_t)limit);
     }
-    if (n == 0)
+    if (ev->sum.units == 0)
         return err_set(err, -ERR_FORMAT, "no held-out sample can be read");
-    w->result.samples = n;
-    w->result.loss_mean = (float)(sum / (double)n);
     return 0;
+}
+
+static void report(const struct evaluation *ev)
+{
+    struct work_result *r = &ev->w->result;
+    const struct eval_sum *s = &ev->sum;
+    r->samples = ev->samples;
+    r->loss_sum = s->loss;
+    r->units = s->units;
+    r->bytes = ev->bytes;
+    r->loss_mean = (float)(s->loss / (double)s->units);
+    if (net_model(ev->forward.net)->spec.kind == MODEL_ROUTER)
+        work_row(ev->w, (double)s->hits / (double)s->units, "", "accuracy");
 }
 
 int work_eval_run(struct engine *e, struct work *w, struct err *err)
 {
-    struct forward f = {0};
-    struct data *data = NULL;
-    struct eval *ev = NULL;
-    struct eval_options opt = {.seed = rng_mix(w->spec.seed, STREAM_EVAL),
-                               .uniform_t = w->spec.train.t == JOB_T_UNIFORM};
-    uint64_t begun = clock_now_ns();
+    struct evaluation ev = {.w = w};
+    const uint64_t begun = clock_now_ns();
     progress_activity(&w->progress, "evaluating");
-    int rc = forward_open(e, w, EVAL_BATCH, &f, err);
+    int rc = open_all(e, &ev, err);
     if (rc == 0)
-        rc = open_data(e, w, &data, err);
+        rc = measure(&ev, err);
     if (rc == 0)
-        rc = eval_new(f.dit, &opt, &ev, err);
-    if (rc == 0)
-        rc = measure(w, data, ev, err);
-    if (data)
-        work_take_bad(w, data);
+        report(&ev);
+    if (ev.feed)
+        feed_take_bad(ev.feed, w);
     w->result.seconds = (float)(clock_now_ns() - begun) / 1e9f;
-    eval_free(ev);
-    data_free(data);
-    forward_close(&f);
+    tokenizer_free(ev.tokenizer);
+    feed_free(ev.feed);
+    forward_close(&ev.forward);
     return rc;
 }

@@ -1,4 +1,5 @@
-/* INIT: version 0 of every module of a job, from its seed. */
+/* INIT: version 0 of a module of each level of a network, from the seed or from weights that
+ * the job came with. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -11,14 +12,36 @@
 static int save_module(struct work *w, const struct model *m, const float *flat,
                        const Skerry__V1__ModuleRef *ref, struct err *err)
 {
-    struct work_output *o = work_output(w);
-    if (!o)
-        return err_set(err, -ENOMEM, "out of memory");
+    struct work_output *o;
     char name[64];
     snprintf(name, sizeof(name), "module-%" PRIu64, ref->module_id);
-    work_temp_path(w, name, o->path);
+    int rc = work_output_new(w, WORK_RESULT, name, &o, err);
+    if (rc < 0)
+        return rc;
     o->module_id = ref->module_id;
     return model_save(m, (int)ref->level, flat, o->path, o->sha256, &o->size, err);
+}
+
+int work_init_plan(struct engine *e, struct work *w, struct err *err)
+{
+    (void)e;
+    const Skerry__V1__Blob *warm = w->task->warm_start;
+    return warm ? work_need_blob(w, warm, "the weights to start from", err) : 0;
+}
+
+static int first_values(const struct work *w, const struct model *m, float *flat, struct err *err)
+{
+    const Skerry__V1__Task *t = w->task;
+    char path[CACHE_PATH_MAX];
+    if (!t->warm_start || t->network == SKERRY__V1__NETWORK__NETWORK_ROUTER) {
+        model_init(m, w->spec.seed, flat);
+        return 0;
+    }
+    work_blob_path(w, t->warm_start->sha256.data, path);
+    int rc = model_load_foreign(m, path, flat, err);
+    return rc < 0 ? err_wrap(err, "the warm start %s",
+                             w->spec.model.warm_start ? w->spec.model.warm_start : "of the job")
+                  : 0;
 }
 
 /* Interchangeable modules of a level start equal: what tells them apart is the
@@ -34,7 +57,7 @@ int work_init_run(struct engine *e, struct work *w, struct err *err)
     if (rc == 0 && !(flat = model_flat_new(m)))
         rc = err_set(err, -ENOMEM, "out of memory for %" PRIu64 " parameters", m->params);
     if (rc == 0)
-        model_init(m, w->spec.seed, flat);
+        rc = first_values(w, m, flat, err);
     for (size_t i = 0; rc == 0 && i < t->n_modules; i++) {
         if (work_stopped(w, err))
             rc = -ERR_CANCELLED;

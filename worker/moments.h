@@ -1,0 +1,32 @@
+/* Adam's moments on their way from one worker to another: 8 bits a value, in blocks of 256
+ * along each tensor's values, as a safetensors blob:
+ *
+ *    NAME.m   U8 (count)      m = (byte - 128) / 127 * scale of its block
+ *    NAME.ms  F32 (blocks)    largest |m| of the block
+ *    NAME.v   U8 (count)      sqrt(v) = byte / 255 * scale
+ *    NAME.vs  F32 (blocks)    largest sqrt(v) of the block
+ *
+ * metadata {"format": "skerry.moments.1", "adam_step": n}.  v travels through its square
+ * root, rounded up, so that a value whose scale is small is never divided by zero: a
+ * step after the journey is at most as long as one before.
+ *
+ * Same moments, same bytes.  Compute thread. */
+#ifndef WORKER_MOMENTS_H
+#define WORKER_MOMENTS_H
+
+#include <stdint.h>
+
+#include "common/base/hash.h"
+
+struct err;
+struct trainer;
+
+/* sha256 and ret_bytes may be NULL. */
+int moments_save(struct trainer *t, const char *path, uint8_t sha256[HASH_BYTES],
+                 uint64_t *ret_bytes, struct err *err);
+
+/* Anything may be in the file: -ERR_FORMAT with what is wrong, and the trainer's moments are
+ * as they were.  Adam's count becomes that of the blob. */
+int moments_load(struct trainer *t, const char *path, struct err *err);
+
+#endif
