@@ -33,15 +33,27 @@ static void fill_owner(struct coordinator *co, const struct job *j, const struct
 {
     uint64_t until;
     char reason[REASON_MAX];
-    if (t->kind != TASK_TRAIN)
-        return;
-    out->owner = j->paths[t->path].replicas[t->replica].owner;
+    if (t->kind == TASK_TRAIN)
+        out->owner = j->paths[t->path].replicas[t->replica].owner;
+    else if (t->kind == TASK_VELOCITY)
+        out->owner = j->paths[t->path].velocity_worker; /* has it loaded */
     const struct worker *w = out->owner ? state_worker(&co->state, out->owner) : NULL;
     out->owner_here =
         w != NULL && w->state == WORKER_HERE && member_may_work(co, w, &until, reason);
     const struct task *now = w != NULL && w->task_id ? state_task(&co->state, w->task_id) : NULL;
     out->owner_training = now != NULL && now->kind == TASK_TRAIN;
-    out->patience_ms = now != NULL ? patience_ms(j) : CORE_OWNER_PATIENCE_MS;
+    out->patience_ms = now == NULL             ? CORE_OWNER_PATIENCE_MS
+                       : t->kind == TASK_TRAIN ? patience_ms(j)
+                                               : 0;
+}
+
+/* The round of the path that has come least far. */
+static uint32_t last_round(const struct job *j)
+{
+    uint32_t last = UINT32_MAX;
+    for (uint32_t p = 0; p < j->comp.n_paths; p++)
+        last = j->paths[p].round < last ? j->paths[p].round : last;
+    return last;
 }
 
 /* Tasks that may be leased to a worker, into a new array. */
@@ -51,7 +63,7 @@ static struct schedule_task *candidates(struct coordinator *co, size_t *ret_n)
     struct schedule_task *list = mem_alloc_array(s->n_open + 1, sizeof(*list));
     size_t n = 0;
     uint64_t job_id = 0;
-    uint32_t leases = 0;
+    uint32_t leases = 0, last = 0;
     for (size_t i = 0; i < s->n_tasks; i++) {
         const struct task *t = s->tasks[i];
         const struct job *j = t->state == TASK_PENDING ? state_job(s, t->job_id) : NULL;
@@ -60,6 +72,7 @@ static struct schedule_task *candidates(struct coordinator *co, size_t *ret_n)
         if (t->job_id != job_id) {
             job_id = t->job_id;
             leases = job_leases(s, job_id);
+            last = last_round(j);
         }
         list[n] = (struct schedule_task){
             .id = t->id,
@@ -69,6 +82,8 @@ static struct schedule_task *candidates(struct coordinator *co, size_t *ret_n)
             .ready_ms = t->ready_ms,
             .not_before_ms = t->not_before_ms,
             .job_leases = leases,
+            .lag = t->kind == TASK_TRAIN && t->round > last ? t->round - last : 0,
+            .needs_helper = t->kind == TASK_SAMPLE && t->draw.remote,
         };
         fill_owner(co, j, t, &list[n++]);
     }
@@ -76,12 +91,20 @@ static struct schedule_task *candidates(struct coordinator *co, size_t *ret_n)
     return list;
 }
 
-static bool others_here(const struct state *s, const struct worker *w)
+/* Workers that may be given something else than w, and of these the ones that do not
+ * wait for others themselves. */
+static void count_others(const struct state *s, const struct worker *w, size_t *ret_others,
+                         size_t *ret_helpers)
 {
-    for (size_t i = 0; i < s->n_workers; i++)
-        if (s->workers[i] != w && s->workers[i]->state == WORKER_HERE && !s->workers[i]->drain)
-            return true;
-    return false;
+    *ret_others = *ret_helpers = 0;
+    for (size_t i = 0; i < s->n_workers; i++) {
+        const struct worker *o = s->workers[i];
+        if (o == w || o->state != WORKER_HERE || o->drain)
+            continue;
+        const struct task *t = o->task_id ? state_task(s, o->task_id) : NULL;
+        ++*ret_others;
+        *ret_helpers += t == NULL || t->kind != TASK_SAMPLE || !t->draw.remote;
+    }
 }
 
 /* Leases the picked task; the answer follows the commit. */
@@ -107,7 +130,9 @@ static bool serve(struct coordinator *co, struct worker *w, const struct schedul
         (void)str_copy(w->waiting_for, sizeof(w->waiting_for), reason);
         return false;
     }
-    const struct schedule_options o = {others_here(&co->state, w), CORE_FAILED_PATIENCE_MS};
+    size_t others, helpers;
+    count_others(&co->state, w, &others, &helpers);
+    const struct schedule_options o = {others > 0, helpers > 0, CORE_FAILED_PATIENCE_MS};
     struct schedule_decision d;
     schedule_pick(core_now(co), w->id, list, n, &o, &d);
     if (d.index < 0) {

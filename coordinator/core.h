@@ -219,6 +219,9 @@ void stage_reshard(struct coordinator *co, struct job *j);
 /* FINISHING: SCORE tasks of what is held out, then one CLUSTER task; false: nothing to do. */
 bool stage_score_held_out(struct coordinator *co, struct job *j);
 bool stage_evaluate_routing(struct coordinator *co, struct job *j);
+/* Tasks done and to do of the state that the job is in; 0 of 0: it has no such tasks. */
+void stage_progress(const struct coordinator *co, const struct job *j, uint32_t *ret_done,
+                    uint32_t *ret_total);
 /* Shards with scores, ascending, in a new array of *ret_n; NULL: none. */
 uint32_t *stage_scored(const struct job *j, size_t *ret_n);
 
@@ -341,7 +344,9 @@ void metrics_served(struct coordinator *co, const struct blob_id *id, uint64_t b
 /* A contribution has come up. */
 void metrics_uploaded(struct job *j, const struct task *t, uint64_t bytes);
 
-/* ---- view_jobs.c ---- */
+/* ---- view_jobs.c, view_paths.c ---- */
+
+double view_job_bits_per_byte(const struct job *j); /* NAN: no texts, or not evaluated */
 
 struct view_sample view_sample_of(const struct grid_rec *g);
 

@@ -1,7 +1,7 @@
 /* Which blobs may go.  A blob is kept while anything in the state names it: a
- * shard of a job that runs or ended within the hour, a kept version, a
- * contribution to one of those, a grid.  Deletions happen after the commit that
- * dropped the last name, on the disk pool. */
+ * shard of a job that runs or ended within the hour, a kept version or the best of a
+ * path, a contribution to one of those, a grid, what partitioning still needs.  Deletions happen
+ * after the commit that dropped the last name, on the disk pool. */
 #include "coordinator/core.h"
 
 #include "common/base/clock.h"
@@ -37,11 +37,34 @@ static int order(const void *a, const void *b)
     return memcmp(a, b, sizeof(struct blob_id));
 }
 
+/* What only goes on to be used while the job runs. */
+static void name_stages(struct names *s, const struct job *j)
+{
+    name(s, &j->warm_start);
+    name(s, &j->assignment);
+    for (size_t i = 0; i < j->n_shards; i++)
+        name(s, &j->shards[i].features);
+    for (size_t i = 0; i < j->n_scores; i++)
+        name(s, &j->scores[i].blob);
+    for (uint32_t p = 0; p < j->comp.n_paths; p++)
+        for (uint32_t r = 0; r < j->comp.paths[p].replicas; r++)
+            name(s, &j->paths[p].replicas[r].moments);
+}
+
 static void name_job(struct names *s, const struct job *j)
 {
     bool keep = !job_is_ended(j) || (int64_t)clock_wall_ms() - j->ended_unix_ms < JOB_KEEP_MS;
-    for (size_t i = 0; keep && i < j->n_shards; i++)
-        name(s, &j->shards[i].blob);
+    bool teaches = j->state == JOB_DONE && j->comp.mixture;
+    for (size_t i = 0; i < j->n_shards; i++)
+        if (keep || (teaches && j->shards[i].generation == j->generation))
+            name(s, &j->shards[i].blob);
+    name(s, &j->partitioner);
+    name(s, &j->tokenizer);
+    if (!job_is_ended(j))
+        name_stages(s, j);
+    for (uint32_t p = 0; p < j->comp.n_paths; p++)
+        for (uint32_t l = 0; j->paths[p].best && l < composition_levels(&j->comp, p); l++)
+            name(s, &j->paths[p].best[l].full);
     for (uint32_t i = 0; i < j->comp.n_modules; i++)
         for (unsigned v = 0; v < j->modules[i].n_versions; v++) {
             name(s, &j->modules[i].versions[v].full);
@@ -55,7 +78,13 @@ static void name_job(struct names *s, const struct job *j)
 static void name_task(struct names *s, const struct state *st, const struct task *t)
 {
     const struct job *j = state_job(st, t->job_id);
-    name(s, &t->output);
+    /* Files of partitioning and velocities are of no use once the job or sampler ended. */
+    bool passing = t->kind == TASK_FEATURE || t->kind == TASK_CLUSTER || t->kind == TASK_SCORE;
+    if (!passing)
+        name(s, &t->output);
+    name(s, &t->input);
+    if (j != NULL && !job_is_ended(j))
+        name(s, &t->moments);
     for (size_t i = 0; i < t->n_contributions; i++) {
         const struct contribution *c = &t->contributions[i];
         const struct module_rec *m = j ? job_module(j, c->module_id) : NULL;

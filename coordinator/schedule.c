@@ -4,15 +4,18 @@
 
 #include <stdio.h>
 
+#define HELPER_MS 1000 /* until it is looked at again */
+
 static int rank(int kind)
 {
     switch (kind) {
+    case TASK_VELOCITY:
+        return 0;
     case TASK_SAMPLE:
     case TASK_EVAL:
-        return 0;
-    case TASK_INIT:
-    case TASK_INGEST:
         return 1;
+    case TASK_TRAIN:
+        return 3;
     default:
         return 2;
     }
@@ -25,6 +28,10 @@ static uint64_t held_back(uint64_t now, uint64_t worker, const struct schedule_t
     if (t->not_before_ms > now) {
         *ret_why = "waits after a failure";
         return t->not_before_ms;
+    }
+    if (t->needs_helper && !o->helper) {
+        *ret_why = "needs another worker that evaluates its experts";
+        return now + HELPER_MS;
     }
     uint64_t until = t->ready_ms + o->failed_patience_ms;
     if (t->failed_worker == worker && o->other_workers && now < until) {
@@ -43,6 +50,8 @@ static bool before(uint64_t worker, const struct schedule_task *a, const struct 
 {
     if (rank(a->kind) != rank(b->kind))
         return rank(a->kind) < rank(b->kind);
+    if (a->lag != b->lag)
+        return a->lag < b->lag;
     bool warm_a = a->owner == worker, warm_b = b->owner == worker;
     if (warm_a != warm_b)
         return warm_a;

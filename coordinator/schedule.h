@@ -1,8 +1,10 @@
 /* Which task a worker that asks for work gets.
  *
- * Order: samples and evaluations before initialisation and ingestion before
- * training; then warm before cold (the replica's last owner has its moments and
- * error feedback at hand); then the job with the fewest leases; then age.  A
+ * Order: what a sampler elsewhere waits for, then samples and evaluations, then
+ * initialisation, ingestion and partitioning, then training; then the paths that are
+ * furthest behind, so that more paths than workers advance together; then warm before
+ * cold (the replica's last owner has its moments and error feedback at hand); then the
+ * job with the fewest leases; then age.  A
  * replica whose last owner is here is kept for it for a while.  A task that
  * this worker failed last goes to another one first, if there is any.
  * Pure; the reason says what the worker waits for. */
@@ -26,10 +28,13 @@ struct schedule_task {
     uint64_t ready_ms;      /* since when it may run */
     uint64_t not_before_ms; /* back-off after a failure; 0: none */
     uint32_t job_leases;    /* leases the job holds now */
+    uint32_t lag;           /* TRAIN: rounds that its path is ahead of the job's last one */
+    bool needs_helper;      /* another worker must have time for what it asks */
 };
 
 struct schedule_options {
     bool other_workers; /* somebody else could take a failed task */
+    bool helper;        /* somebody else is left to help those that ask */
     uint32_t failed_patience_ms;
 };
 

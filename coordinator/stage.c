@@ -265,3 +265,40 @@ uint32_t *stage_scored(const struct job *j, size_t *ret_n)
     *ret_n = n;
     return list;
 }
+
+/* ---- how far ------------------------------------------------------------- */
+
+static uint32_t split_groups(const struct job *j)
+{
+    size_t n = shards_cut(j);
+    uint32_t groups = 0;
+    for (size_t i = 0; i < n; i += j->shards[i].router ? 1 : split_group(j, i, n))
+        groups += !j->shards[i].router;
+    return groups;
+}
+
+void stage_progress(const struct coordinator *co, const struct job *j, uint32_t *ret_done,
+                    uint32_t *ret_total)
+{
+    enum task_kind kind = TASK_UNSPECIFIED;
+    size_t total = 0;
+    if (j->state == JOB_INGESTING) {
+        kind = TASK_INGEST;
+        total = j->spec.data.url.n;
+    } else if (j->state == JOB_FEATURES) {
+        kind = TASK_FEATURE;
+        total = shards_cut(j);
+    } else if (j->state == JOB_SCORING) {
+        kind = TASK_SCORE;
+        total = j->n_scores + flow_open_tasks(co, j, TASK_SCORE);
+    } else if (j->state == JOB_CLUSTERING) {
+        kind = TASK_CLUSTER;
+        total = 1;
+    } else if (j->state == JOB_SPLITTING) {
+        kind = TASK_SPLIT;
+        total = split_groups(j);
+    }
+    size_t open = kind != TASK_UNSPECIFIED ? flow_open_tasks(co, j, kind) : 0;
+    *ret_total = (uint32_t)total;
+    *ret_done = (uint32_t)(total > open ? total - open : 0);
+}

@@ -74,7 +74,9 @@ void view_each_waiting(struct coordinator *co, uint64_t job_id, view_waiting_fn 
 struct view_job {
     uint64_t id;
     const char *name;
-    const char *state; /* pending ingesting initialising running finishing done failed cancelled */
+    /* pending ingesting initialising features scoring clustering splitting running finishing
+     * done failed cancelled */
+    const char *state;
     const char *reason;
     const char *spec; /* YAML as submitted */
     const char *recipe;
@@ -95,11 +97,79 @@ struct view_job {
     uint32_t classes, shards;
     uint64_t samples_total, samples_holdout; /* of the dataset */
     uint32_t sample_grids;                   /* drawn so far */
+    uint32_t stage_done, stage_total;        /* tasks of the state it is in; total 0: no tasks */
+    bool text, mixture;                      /* sampled as one, by a router */
+    double eval_bits_per_byte;               /* texts; NAN */
+    uint64_t tokens_total;                   /* texts: to train on */
+    uint32_t vocab;
+    uint32_t modules, partitions; /* of all networks; 1: the data are in one piece */
+    uint32_t generation;          /* of shards: how often the data were partitioned */
+    uint32_t reshards_done, reshards;
+    uint64_t waited_ms;         /* compute threads, for the network */
+    uint32_t teacher;           /* job that it learns from; 0: none */
+    const uint8_t *partitioner; /* sha256 of the router of samples, or NULL */
 };
 
 typedef void (*view_job_fn)(void *arg, const struct view_job *j);
 void view_each_job(struct coordinator *co, view_job_fn fn, void *arg);
 int view_job(struct coordinator *co, uint64_t job_id, struct view_job *ret, struct err *err);
+
+/* A path through the grid of modules. */
+struct view_path {
+    uint32_t path;
+    const char *network;               /* main router */
+    const char *state;                 /* waiting (for modules, or the data) running done */
+    uint32_t partition;                /* UINT32_MAX: all of the data */
+    uint64_t samples, tokens, holdout; /* that it trains on; that it is judged by */
+    uint32_t batch, replicas;
+    uint32_t round, rounds;
+    uint32_t n_modules;
+    const uint64_t *modules, *versions; /* by level: ids, and the newest version of each */
+    double loss, eval_loss;             /* newest; NAN.  Router: cross-entropy */
+    uint32_t eval_round;                /* version that was evaluated */
+    double bits_per_byte;               /* texts; NAN */
+    double best_loss;                   /* early stopping; NAN: none kept */
+    uint32_t best_round;
+    uint64_t bytes_up, bytes_down; /* parameters, in the round that runs */
+};
+
+typedef void (*view_path_fn)(void *arg, const struct view_path *p);
+void view_each_path(struct coordinator *co, uint64_t job_id, view_path_fn fn, void *arg);
+
+struct view_partition {
+    uint32_t partition, shards;
+    uint64_t samples, tokens, holdout;
+    double share; /* of all training samples; NAN before it is known */
+};
+
+/* None for data in one piece. */
+typedef void (*view_partition_fn)(void *arg, const struct view_partition *p);
+void view_each_partition(struct coordinator *co, uint64_t job_id, view_partition_fn fn, void *arg);
+
+/* A figure that a task found: balance of the partitions, losses of a mixture's strategies,
+ * accuracy of the router, bits per byte routed once and again. */
+struct view_row {
+    const char *kind; /* of the task: EVAL CLUSTER */
+    uint32_t path;    /* UINT32_MAX: of the whole job */
+    uint32_t round;
+    const char *name, *unit;
+    double value;
+    int64_t at_unix_ms;
+};
+
+typedef void (*view_row_fn)(void *arg, const struct view_row *r);
+void view_each_row(struct coordinator *co, uint64_t job_id, view_row_fn fn, void *arg);
+
+/* The module of each level that a path stopped at: what an export of it takes. */
+struct view_best {
+    uint32_t path, level, round;
+    uint64_t module_id, version;
+    const uint8_t *blob; /* sha256 of whole weights */
+    uint64_t size;
+};
+
+typedef void (*view_best_fn)(void *arg, const struct view_best *b);
+void view_each_best(struct coordinator *co, uint64_t job_id, view_best_fn fn, void *arg);
 
 /* One replica of one path. */
 struct view_replica {
@@ -130,7 +200,7 @@ typedef void (*view_round_fn)(void *arg, const struct view_round *r);
 void view_each_round(struct coordinator *co, uint64_t job_id, view_round_fn fn, void *arg);
 
 struct view_epoch {
-    uint32_t partition, epoch;
+    uint32_t partition, epoch; /* partition UINT32_MAX: of all the data */
     uint64_t total, done, leased, pending; /* samples; total = done + leased + pending */
 };
 
@@ -197,6 +267,9 @@ struct view_module {
     const uint8_t *sha256;   /* of the newest full file; NULL before version 0 */
     const char *outer_state; /* idle waiting running retrying */
     const char *outer_reason;
+    const char *network; /* main router */
+    uint32_t paths;      /* that cross it */
+    uint32_t fragment;   /* of its level */
 };
 
 /* job_id 0: of all jobs. */
@@ -219,8 +292,9 @@ void view_each_version(struct coordinator *co, uint64_t module_id, view_version_
 
 struct view_task {
     uint64_t id, job_id, worker_id; /* worker 0: none */
-    const char *kind;               /* INIT INGEST TRAIN EVAL SAMPLE OUTER */
-    const char *state;              /* pending leased done failed cancelled */
+    /* INIT INGEST TRAIN EVAL SAMPLE OUTER FEATURE CLUSTER SPLIT SCORE VELOCITY */
+    const char *kind;
+    const char *state; /* pending leased done failed cancelled */
     const char *reason;
     const char *worker_name;
     uint32_t attempt, failures;
@@ -232,6 +306,8 @@ struct view_task {
     uint64_t age_ms, leased_ms; /* since made; since leased */
     const uint8_t *output;      /* SAMPLE: sha256 of the PNG, or NULL */
     uint64_t output_size;
+    const char *text; /* SAMPLE of texts: what has come so far */
+    bool mixture;     /* SAMPLE, EVAL: all main paths with the router */
 };
 
 typedef void (*view_task_fn)(void *arg, const struct view_task *t);

@@ -170,6 +170,16 @@ int view_worker(struct coordinator *co, uint64_t worker_id, struct view_worker *
 
 /* ---- tasks --------------------------------------------------------------- */
 
+/* The whole text is with the job's samples once it is done. */
+static const char *task_text(const struct coordinator *co, const struct task *t)
+{
+    const struct job *j = state_job(&co->state, t->job_id);
+    for (size_t i = 0; j != NULL && t->draw.tokens > 0 && i < j->n_grids; i++)
+        if (j->grids[i].task_id == t->id && j->grids[i].text != NULL)
+            return j->grids[i].text;
+    return t->text != NULL && t->text_len > 0 ? t->text : "";
+}
+
 static void fill_task(struct coordinator *co, const struct task *t, struct view_task *v)
 {
     const struct worker *w = t->worker_id ? state_worker(&co->state, t->worker_id) : NULL;
@@ -196,6 +206,8 @@ static void fill_task(struct coordinator *co, const struct task *t, struct view_
         .leased_ms = t->state == TASK_LEASED && now > t->leased_ms ? now - t->leased_ms : 0,
         .output = blob_ref_is_set(&t->output) ? t->output.sha256 : NULL,
         .output_size = t->output.size,
+        .text = task_text(co, t),
+        .mixture = t->draw.mixture,
     };
 }
 
@@ -310,6 +322,20 @@ static void wait_for_module(const struct waiting *ctx, const struct job *j,
          from_now(ctx->co, until));
 }
 
+/* "k of n done" of a stage whose tasks the job waits for. */
+static void wait_for_stage(const struct waiting *ctx, const struct job *j)
+{
+    struct view_job v;
+    char what[128], why[REASON_MAX];
+    if (view_job(ctx->co, j->id, &v, NULL) < 0 || v.stage_total == 0)
+        return;
+    (void)snprintf(what, sizeof(what), "%s of job %llu (%.60s)", v.state, (unsigned long long)j->id,
+                   j->spec.name);
+    (void)snprintf(why, sizeof(why), "%u of %u tasks done%s%.160s", v.stage_done, v.stage_total,
+                   j->reason[0] ? ": " : "", j->reason);
+    tell(ctx, j->id, 0, 0, what, why, -1);
+}
+
 void view_each_waiting(struct coordinator *co, uint64_t job_id, view_waiting_fn fn, void *arg)
 {
     const struct waiting ctx = {co, fn, arg};
@@ -317,6 +343,8 @@ void view_each_waiting(struct coordinator *co, uint64_t job_id, view_waiting_fn 
         tell(&ctx, 0, 0, 0, "the disk of the data dir", co->store_error, CORE_COMMIT_RETRY_MS);
     for (size_t i = 0; i < co->state.n_jobs; i++) {
         const struct job *j = co->state.jobs[i];
+        if ((job_id == 0 || j->id == job_id) && !job_is_ended(j))
+            wait_for_stage(&ctx, j);
         for (uint32_t m = 0; m < j->comp.n_modules; m++)
             if ((job_id == 0 || j->id == job_id) && !job_is_ended(j))
                 wait_for_module(&ctx, j, &j->modules[m]);

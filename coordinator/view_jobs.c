@@ -104,12 +104,30 @@ static void wire_figures(const struct job *j, struct view_job *v)
                    (8.0 * (double)v->params * (double)j->steps_done);
 }
 
+static void fill_grid(struct coordinator *co, const struct job *j, struct view_job *v)
+{
+    stage_progress(co, j, &v->stage_done, &v->stage_total);
+    v->text = j->spec.model.type == JOB_MODEL_LLAMA;
+    v->mixture = j->comp.mixture;
+    v->eval_bits_per_byte = view_job_bits_per_byte(j);
+    v->vocab = j->vocab;
+    v->modules = j->comp.n_modules;
+    v->partitions = j->comp.n_partitions;
+    v->generation = j->generation;
+    v->reshards_done = j->resharded;
+    v->reshards = j->comp.partitioned ? (uint32_t)j->spec.recipe.reshard.n : 0;
+    v->waited_ms = j->waited_ms;
+    v->teacher = j->comp.teacher_job;
+    v->partitioner = blob_ref_is_set(&j->partitioner) ? j->partitioner.sha256 : NULL;
+}
+
 static void fill_dataset(const struct job *j, struct view_job *v)
 {
     v->classes = (uint32_t)j->n_classes;
-    v->shards = (uint32_t)j->n_shards;
-    for (size_t i = 0; i < j->n_shards; i++) {
+    v->shards = (uint32_t)shards_cut(j);
+    for (size_t i = 0; i < shards_cut(j); i++) {
         v->samples_total += j->shards[i].samples;
+        v->tokens_total += j->shards[i].holdout ? 0 : j->shards[i].tokens;
         if (j->shards[i].holdout)
             v->samples_holdout += j->shards[i].samples;
     }
@@ -150,6 +168,7 @@ static void fill_job(struct coordinator *co, const struct job *j, struct view_jo
     v->sample_grids = (uint32_t)j->n_grids;
     wire_figures(j, v);
     fill_dataset(j, v);
+    fill_grid(co, j, v);
 }
 
 void view_each_job(struct coordinator *co, view_job_fn fn, void *arg)
@@ -224,7 +243,8 @@ void view_each_round(struct coordinator *co, uint64_t job_id, view_round_fn fn, 
 void view_each_epoch(struct coordinator *co, uint64_t job_id, view_epoch_fn fn, void *arg)
 {
     const struct job *j = state_job(&co->state, job_id);
-    for (uint32_t p = 0; j != NULL && p < j->comp.n_partitions; p++) {
+    for (uint32_t p = 0; j != NULL && p < job_ledgers(j); p++) {
+        uint32_t partition = p < j->comp.n_partitions ? p : PARTITION_ALL;
         const struct ledger *l = j->ledgers[p];
         if (l == NULL)
             continue;
@@ -232,7 +252,7 @@ void view_each_epoch(struct coordinator *co, uint64_t job_id, view_epoch_fn fn, 
         for (uint32_t e = end > EPOCHS_SHOWN ? end - EPOCHS_SHOWN : 0; e < end; e++) {
             struct ledger_epoch f;
             ledger_figures(l, e, &f);
-            fn(arg, &(struct view_epoch){p, e, f.total, f.done, f.leased, f.pending});
+            fn(arg, &(struct view_epoch){partition, e, f.total, f.done, f.leased, f.pending});
         }
     }
 }
@@ -306,15 +326,20 @@ void view_each_module(struct coordinator *co, uint64_t job_id, view_module_fn fn
             const struct module_rec *m = &j->modules[n];
             const struct version_rec *newest =
                 m->n_versions ? &m->versions[m->n_versions - 1] : NULL;
-            const struct view_module v = {m->id,
-                                          j->id,
-                                          m->level,
-                                          m->index,
-                                          m->version,
-                                          m->params,
-                                          newest ? newest->full.sha256 : NULL,
-                                          outer_state(co, j, m),
-                                          m->outer_reason};
+            const struct view_module v = {
+                .id = m->id,
+                .job_id = j->id,
+                .level = m->level,
+                .index = m->index,
+                .version = m->version,
+                .params = m->params,
+                .sha256 = newest ? newest->full.sha256 : NULL,
+                .outer_state = outer_state(co, j, m),
+                .outer_reason = m->outer_reason,
+                .network = m->network ? "router" : "main",
+                .paths = j->comp.modules[n].paths,
+                .fragment = j->comp.networks[m->network].levels[m->level].fragment,
+            };
             fn(arg, &v);
         }
     }

@@ -192,7 +192,7 @@ static struct schedule_task train(uint64_t id, uint64_t owner)
 static long pick(uint64_t now, const struct schedule_task *tasks, size_t n, bool others,
                  struct schedule_decision *d)
 {
-    const struct schedule_options o = {others, 10000};
+    const struct schedule_options o = {others, others, 10000};
     schedule_pick(now, 7, tasks, n, &o, d);
     return d->index;
 }
