@@ -87,13 +87,10 @@ static struct replica *make_room(struct replicas *rs, uint64_t bytes)
 static int make_trainer(struct replicas *rs, struct replica *r, const struct train_options *opt,
                         struct err *err)
 {
-    const struct net_options nopt = train_net_options(opt);
-    struct net *net;
     r->flat = model_flat_new(r->model);
     if (!r->flat)
         return err_set(err, -ENOMEM, "out of memory for %" PRIu64 " parameters", r->model->params);
-    int rc = net_new(rs->dev, r->model, &nopt, &net, err);
-    return rc < 0 ? rc : trainer_new(net, opt, &r->trainer, err);
+    return trainer_make(rs->dev, r->model, opt, &r->trainer, err);
 }
 
 static int create(struct replicas *rs, const struct work *w, struct replica **ret, struct err *err)

@@ -184,6 +184,17 @@ int trainer_new(struct net *net, const struct train_options *opt, struct trainer
     return 0;
 }
 
+int trainer_make(struct device *dev, const struct model *m, const struct train_options *opt,
+                 struct trainer **ret, struct err *err)
+{
+    const struct net_options nopt = train_net_options(opt);
+    struct net *net;
+    int rc = net_new(dev, m, &nopt, &net, err);
+    if (rc < 0)
+        return err_wrap(err, "making a trainer of %.1f M parameters", (double)m->params / 1e6);
+    return trainer_new(net, opt, ret, err);
+}
+
 void trainer_free(struct trainer *t)
 {
     if (!t)

@@ -5,9 +5,7 @@
  * (seed, replica, s, i): it depends neither on threads nor on the split into
  * micro-batches.
  *
- *     net_options = train_net_options(&opt);
- *     net_new(dev, model, &net_options, &net, err);
- *     trainer_new(net, &opt, &tr, err);                 // net is the trainer's now
+ *     trainer_make(dev, model, &opt, &tr, err);
  *     trainer_set(tr, flat, err);                       // phase start
  *     trainer_position(tr, first_step, total_steps);
  *     while (...) trainer_step(tr, &batch, &r, err);
@@ -49,7 +47,7 @@ struct train_options {
     bool uniform_t; /* else logit-normal */
     double label_dropout;
     bool recompute;
-    bool distill; /* images: learn from teachers */
+    bool distill;           /* images: learn from teachers */
     int64_t moments_warmup; /* steps of linear warm-up where moments are younger than the replica */
     uint64_t seed;          /* of the job */
     uint64_t replica;       /* which one: rng_mix(path, replica) */
@@ -69,6 +67,9 @@ double train_lr(const struct train_options *o, uint64_t step, uint64_t total);
  * -ENOMEM with the sizes when the device is too small. */
 int trainer_new(struct net *net, const struct train_options *opt, struct trainer **ret,
                 struct err *err);
+/* The same with the network of m's kind, made for it. */
+int trainer_make(struct device *dev, const struct model *m, const struct train_options *opt,
+                 struct trainer **ret, struct err *err);
 void trainer_free(struct trainer *t); /* accepts NULL */
 
 /* Bytes on the device, in all, with the network of m's kind. */

@@ -57,14 +57,14 @@ static int bench_open(struct bench *b, const struct options *o, struct err *err)
         .eps = 1e-8,
         .clip = 1.0,
         .label_dropout = 0.1,
-        .precision = strcmp(o->dtype, "bf16") == 0 ? DIT_BF16 : DIT_F32,
+        .precision = strcmp(o->dtype, "bf16") == 0 ? NET_BF16 : NET_F32,
         .recompute = o->recompute,
     };
     int rc = device_open(o->device, o->threads, &b->dev, err);
     if (rc == 0)
         rc = model_new(&spec, &b->m, err);
     if (rc == 0)
-        rc = trainer_new(b->dev, b->m, &opt, &b->t, err);
+        rc = trainer_make(b->dev, b->m, &opt, &b->t, err);
     if (rc < 0)
         return rc;
 
@@ -104,7 +104,9 @@ static int steps(struct bench *b, int n, double *ret_seconds, struct err *err)
     double start = profile_now();
     for (int i = 0; i < n; i++) {
         struct step_result r;
-        int rc = trainer_step(b->t, b->images, b->labels, (unsigned)b->batch, &r, err);
+        const struct net_batch batch = {
+            .count = (unsigned)b->batch, .images = b->images, .labels = b->labels};
+        int rc = trainer_step(b->t, &batch, &r, err);
         if (rc < 0)
             return rc;
     }

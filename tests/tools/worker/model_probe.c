@@ -13,6 +13,7 @@
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "common/base/st.h"
+#include "worker/dit.h"
 #include "worker/sample.h"
 
 enum { B = 4, STREAM_SAMPLE = 0x736d706c };
@@ -37,8 +38,8 @@ static int open_model(struct probe *p, char **argv, struct err *err)
         .cut = {.n_levels = 1},
     };
     const struct dit_options opt = {
-        .mode = DIT_FORWARD,
-        .precision = strcmp(argv[1], "bf16") == 0 ? DIT_BF16 : DIT_F32,
+        .mode = NET_FORWARD,
+        .precision = strcmp(argv[1], "bf16") == 0 ? NET_BF16 : NET_F32,
         .batch = 2 * B,
     };
     int rc = device_open("cpu", 1, &p->dev, err);
@@ -52,7 +53,7 @@ static int open_model(struct probe *p, char **argv, struct err *err)
     if (rc == 0)
         rc = model_load(p->m, -1, argv[9], flat, err);
     if (rc == 0)
-        rc = dit_set(p->d, flat, err);
+        rc = weights_set(dit_weights(p->d), flat, err);
     mem_free(flat);
     p->n = (size_t)(3 * spec.image * spec.image);
     return rc;

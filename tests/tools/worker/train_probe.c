@@ -16,11 +16,12 @@
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "common/base/st.h"
+#include "worker/dit.h"
 #include "worker/flow.h"
 #include "worker/sample.h"
 #include "worker/train.h"
 
-enum { B = 6, SAMPLES = 4, STREAM_DROPOUT = 3, STREAM_SAMPLE = 0x736d706c };
+enum { B = 6, SAMPLES = 4, STREAM_SAMPLE = 0x736d706c };
 
 struct probe {
     struct device *dev;
@@ -85,6 +86,12 @@ static int declare(struct probe *p, struct err *err)
     return rc;
 }
 
+static int init_flow(struct probe *p, struct err *err)
+{
+    const struct net_options opt = train_net_options(&p->opt);
+    return flow_init(&p->flow, dit_weights(p->twin), &opt, err);
+}
+
 static int open_all(struct probe *p, char **argv, struct err *err)
 {
     struct model_spec spec = {
@@ -109,7 +116,7 @@ static int open_all(struct probe *p, char **argv, struct err *err)
         .beta2 = 0.98,
         .eps = 1e-6,
         .clip = 0.5,
-        .precision = strcmp(argv[2], "bf16") == 0 ? DIT_BF16 : DIT_F32,
+        .precision = strcmp(argv[2], "bf16") == 0 ? NET_BF16 : NET_F32,
         .label_dropout = 0.3,
         .seed = 5,
         .replica = 2,
@@ -118,12 +125,12 @@ static int open_all(struct probe *p, char **argv, struct err *err)
     if (rc == 0)
         rc = model_new(&spec, &p->m, err);
     if (rc == 0)
-        rc = trainer_new(p->dev, p->m, &p->opt, &p->t, err);
-    struct dit_options dopt = {DIT_FORWARD, p->opt.precision, 2 * B};
+        rc = trainer_make(p->dev, p->m, &p->opt, &p->t, err);
+    struct dit_options dopt = {NET_FORWARD, p->opt.precision, 2 * B};
     if (rc == 0)
         rc = dit_new(p->dev, p->m, &dopt, &p->twin, err);
     if (rc == 0)
-        rc = flow_init(&p->flow, p->twin, false, err);
+        rc = init_flow(p, err);
     p->n = (size_t)(3 * spec.image * spec.image);
     p->out = st_writer_new();
     if (rc == 0)
@@ -131,20 +138,24 @@ static int open_all(struct probe *p, char **argv, struct err *err)
     return rc == 0 ? st_writer_open(p->out, argv[9], err) : rc;
 }
 
-/* One step's data, as worker/train.h says that it is keyed. */
-static void draw(struct probe *p, uint64_t step, uint8_t *images, int32_t *labels)
+/* One step's data, as worker/train.h says that it is keyed; what is drawn lands in p->flow. */
+static int draw(struct probe *p, uint64_t step, uint8_t *images, int32_t *labels, struct err *err)
 {
-    const uint64_t seed = rng_mix(p->opt.seed, p->opt.replica);
+    uint64_t keys[B];
     for (unsigned i = 0; i < B; i++) {
-        const uint64_t key = rng_mix(step, i);
-        flow_draw(&p->flow, (int)i, seed, key, false);
+        keys[i] = rng_mix(step, i);
         labels[i] = (int32_t)rng_at_u32(1, step, i) & 3;
-        bool drop =
-            rng_at_uniform(seed, rng_mix(key, STREAM_DROPOUT), 0) < (float)p->opt.label_dropout;
-        p->flow.labels[i] = drop ? 4 : labels[i];
         for (size_t j = 0; j < p->n; j++)
             images[i * p->n + j] = (uint8_t)rng_at_u32(2, step, i * p->n + j);
     }
+    const struct net_batch b = {
+        .count = B,
+        .images = images,
+        .labels = labels,
+        .seed = rng_mix(p->opt.seed, p->opt.replica),
+        .keys = keys,
+    };
+    return flow_load(&p->flow, &b, err);
 }
 
 static int write_flat(struct probe *p, const float *flat, struct err *err)
@@ -182,12 +193,14 @@ static int run(struct probe *p, float *series, struct err *err)
     if (rc == 0)
         rc = trainer_set(p->t, p->flat, err);
     if (rc == 0)
-        rc = dit_set(p->twin, p->flat, err);
+        rc = weights_set(dit_weights(p->twin), p->flat, err);
     trainer_position(p->t, 0, (uint64_t)p->steps + 2);
     for (int k = 0; k < p->steps && rc == 0; k++) {
         struct step_result r = {0};
-        draw(p, (uint64_t)k, images, labels);
-        rc = trainer_step(p->t, images, labels, B, &r, err);
+        rc = draw(p, (uint64_t)k, images, labels, err);
+        const struct net_batch b = {.count = B, .images = images, .labels = labels};
+        if (rc == 0)
+            rc = trainer_step(p->t, &b, &r, err);
         series[k] = (float)r.loss;
         series[p->steps + k] = (float)r.grad_norm;
         series[2 * p->steps + k] = (float)r.lr;
@@ -208,11 +221,10 @@ static int write_prediction(struct probe *p, struct err *err)
     uint8_t *images = mem_alloc(B * p->n);
     int32_t labels[B];
     float *pred = mem_alloc_array(B * p->n, sizeof *pred);
-    draw(p, 0, images, labels);
-    int rc = flow_run(&p->flow, images, B, 0.0f, err);
-    if (rc == 0)
-        rc = p->dev->ops->copy(p->dev, pred, p->flow.d_pred, B * p->n * sizeof *pred,
-                               COPY_FROM_DEVICE, dit_stream(p->twin));
+    const struct flow *f = &p->flow;
+    int rc = draw(p, 0, images, labels, err);
+    if (rc == 0) /* the CPU computes on host memory: pred is enough as a plain array */
+        rc = dit_forward(p->twin, pred, f->d_xt, f->d_t, f->d_labels, B, err);
     if (rc == 0)
         rc = dit_sync(p->twin, err);
     if (rc == 0)
@@ -231,7 +243,7 @@ static int write_samples(struct probe *p, struct err *err)
         rng_fill_normal(opt.seed, rng_mix(STREAM_SAMPLE, i), 0, x + i * p->n, p->n, 0.0f, 1.0f);
     int rc = st_writer_write(p->out, x, SAMPLES * p->n * sizeof *x, err);
     if (rc == 0)
-        rc = dit_set(p->twin, p->flat, err);
+        rc = weights_set(dit_weights(p->twin), p->flat, err);
     struct sample_dit dit = {0};
     struct sample_source src;
     if (rc == 0)
@@ -251,8 +263,9 @@ static int write_batches(struct probe *p, struct err *err)
     int32_t labels[B];
     int rc = 0;
     for (int k = 0; k < p->steps && rc == 0; k++) {
-        draw(p, (uint64_t)k, images, labels);
-        rc = st_writer_write(p->out, p->flow.t, B * sizeof(float), err);
+        rc = draw(p, (uint64_t)k, images, labels, err);
+        if (rc == 0)
+            rc = st_writer_write(p->out, p->flow.t, B * sizeof(float), err);
         if (rc == 0)
             rc = st_writer_write(p->out, p->flow.eps, B * p->n * sizeof(float), err);
         if (rc == 0)

@@ -43,7 +43,7 @@ static struct train_options options(void)
     o.weight_decay = 0.01;
     o.warmup = 3;
     o.schedule = TRAIN_COSINE;
-    o.precision = DIT_BF16;
+    o.precision = NET_BF16;
     return o;
 }
 
@@ -54,7 +54,7 @@ static struct bench open_bench(const struct train_options *opt)
     struct model_spec spec = tiny_spec();
     OK(device_open("cpu", 1, &b.dev, &err));
     OK(model_new(&spec, &b.m, &err));
-    OK(trainer_new(b.dev, b.m, opt, &b.t, &err));
+    OK(trainer_make(b.dev, b.m, opt, &b.t, &err));
     return b;
 }
 
@@ -81,7 +81,7 @@ static void one_step(struct bench *b)
     int32_t labels[B];
     struct step_result r;
     tiny_batch(&b->m->spec, trainer_next_step(b->t) * B, B, images, labels);
-    OK(trainer_step(b->t, images, labels, B, &r, &err));
+    OK(tiny_step(b->t, images, labels, B, &r, &err));
 }
 
 /* All vectors of a trainer that ran to the end without a break. */

@@ -6,6 +6,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "worker/dit.h"
+
 enum { B = 3 };
 
 struct fixture {
@@ -46,13 +48,13 @@ static int teardown(void **state)
     return 0;
 }
 
-static struct dit *make(struct fixture *f, enum dit_mode mode, enum dit_precision precision)
+static struct dit *make(struct fixture *f, enum net_mode mode, enum net_precision precision)
 {
     struct err err = {0};
     struct dit *d = NULL;
     struct dit_options opt = {.mode = mode, .precision = precision, .batch = B};
     OK(dit_new(f->dev, f->m, &opt, &d, &err));
-    OK(dit_set(d, f->flat, &err));
+    OK(weights_set(dit_weights(d), f->flat, &err));
     return d;
 }
 
@@ -72,17 +74,17 @@ static void test_finite_differences(void **state)
 {
     struct fixture *f = *state;
     struct err err = {0};
-    struct dit *d = make(f, DIT_TRAIN, DIT_F32);
+    struct dit *d = make(f, NET_TRAIN, NET_F32);
     float *pred = mem_alloc_array((size_t)f->n, sizeof *pred);
     float *dir = mem_alloc_array(f->m->flat, sizeof *dir);
     (void)loss(f, d, pred);
     OK(dit_backward(d, f->r, f->labels, B, true, &err));
     OK(dit_sync(d, &err));
-    const float *g = dit_gradients(d);
+    const float *g = dit_weights(d)->g;
 
     for (size_t i = 0; i < f->m->n; i++) {
         const struct model_tensor *t = &f->m->tensors[i];
-        float *w = dit_weights(d) + t->offset;
+        float *w = dit_weights(d)->w + t->offset;
         const float *keep = f->flat + t->offset;
         rng_fill_normal(77, i, 0, dir, t->count, 0.0f, 1.0f);
 
@@ -114,18 +116,18 @@ static void test_modes_agree(void **state)
     struct err err = {0};
     const size_t bytes = (size_t)f->n * sizeof(float);
     for (int p = 0; p < 2; p++) {
-        enum dit_precision precision = p ? DIT_BF16 : DIT_F32;
+        enum net_precision precision = p ? NET_BF16 : NET_F32;
         struct dit *d[3];
         float *pred[3];
         for (int i = 0; i < 3; i++) {
-            d[i] = make(f, i == 0 ? DIT_TRAIN : i == 1 ? DIT_RECOMPUTE : DIT_FORWARD, precision);
+            d[i] = make(f, i == 0 ? NET_TRAIN : i == 1 ? NET_RECOMPUTE : NET_FORWARD, precision);
             pred[i] = mem_alloc_array((size_t)f->n, sizeof(float));
             (void)loss(f, d[i], pred[i]);
             assert_memory_equal(pred[i], pred[0], bytes);
             if (i < 2)
                 OK(dit_backward(d[i], f->r, f->labels, B, true, &err));
         }
-        assert_memory_equal(dit_gradients(d[0]), dit_gradients(d[1]), f->m->flat * sizeof(float));
+        assert_memory_equal(dit_weights(d[0])->g, dit_weights(d[1])->g, f->m->flat * sizeof(float));
         for (int i = 0; i < 3; i++) {
             dit_free(d[i]);
             mem_free(pred[i]);
@@ -138,17 +140,17 @@ static void test_accumulation(void **state)
 {
     struct fixture *f = *state;
     struct err err = {0};
-    struct dit *d = make(f, DIT_TRAIN, DIT_F32);
+    struct dit *d = make(f, NET_TRAIN, NET_F32);
     float *pred = mem_alloc_array((size_t)f->n, sizeof *pred);
     float *once = mem_alloc_array(f->m->flat, sizeof *once);
     for (int pass = 0; pass < 2; pass++) {
         (void)loss(f, d, pred);
         OK(dit_backward(d, f->r, f->labels, B, pass == 0, &err));
         if (pass == 0)
-            memcpy(once, dit_gradients(d), f->m->flat * sizeof *once);
+            memcpy(once, dit_weights(d)->g, f->m->flat * sizeof *once);
     }
     for (uint64_t i = 0; i < f->m->flat; i++)
-        assert_true(fabsf(dit_gradients(d)[i] - 2.0f * once[i]) <= 1e-4f * (1 + fabsf(once[i])));
+        assert_true(fabsf(dit_weights(d)->g[i] - 2.0f * once[i]) <= 1e-4f * (1 + fabsf(once[i])));
     mem_free(once);
     mem_free(pred);
     dit_free(d);
@@ -157,17 +159,18 @@ static void test_accumulation(void **state)
 static void test_memory(void **state)
 {
     struct fixture *f = *state;
-    struct dit_memory forward, train, recompute;
-    dit_memory(f->m, &(struct dit_options){DIT_FORWARD, DIT_F32, 8}, false, &forward);
-    dit_memory(f->m, &(struct dit_options){DIT_TRAIN, DIT_F32, 8}, false, &train);
-    dit_memory(f->m, &(struct dit_options){DIT_RECOMPUTE, DIT_F32, 8}, false, &recompute);
-    assert_true(forward.activations < recompute.activations);
-    assert_true(recompute.activations < train.activations);
-    assert_int_equal(forward.gradients, 0);
-    assert_int_equal(train.weights, f->m->flat * 4);
+    const uint64_t forward =
+        dit_bytes(f->m, &(struct dit_options){NET_FORWARD, NET_F32, 8}, DT_F32);
+    const uint64_t train = dit_bytes(f->m, &(struct dit_options){NET_TRAIN, NET_F32, 8}, DT_F32);
+    const uint64_t recompute =
+        dit_bytes(f->m, &(struct dit_options){NET_RECOMPUTE, NET_F32, 8}, DT_F32);
+    assert_true(forward < recompute);
+    assert_true(recompute < train);
+    assert_int_equal(weights_bytes(f->m, DT_F32, false), f->m->flat * 4);
+    assert_int_equal(weights_bytes(f->m, DT_BF16, true), f->m->flat * 10);
 
     struct err err = {0};
-    struct dit *d = make(f, DIT_FORWARD, DIT_F32);
+    struct dit *d = make(f, NET_FORWARD, NET_F32);
     float x[1];
     assert_int_equal(dit_forward(d, x, x, x, f->labels, B + 1, &err), -EINVAL);
     assert_int_equal(dit_backward(d, x, f->labels, 1, true, &err), -EINVAL);

@@ -261,13 +261,16 @@ static void test_from_job(void **state)
     assert_int_equal(spec.mlp, 256);
     assert_int_equal(spec.classes, 7);
     assert_int_equal(spec.patch, 2);
-    train_options_from_job(&job, 42, &opt);
+    train_options_from_job(&job, false, 0, 42, &opt);
     assert_int_equal(opt.batch, 8);
     assert_int_equal(opt.accumulate, 1);
     assert_int_equal(opt.schedule, TRAIN_COSINE);
-    assert_int_equal(opt.precision, DIT_F32);
+    assert_int_equal(opt.precision, NET_F32);
     assert_int_equal(opt.replica, 42);
     assert_true(opt.lr == 1e-4 && opt.label_dropout == 0.1 && !opt.uniform_t);
+    train_options_from_job(&job, true, 3, 42, &opt);
+    assert_int_equal(opt.batch, 3);
+    assert_true(opt.lr == job.router.lr);
     facts.router = true;
     OK(model_spec_from_job(&job, &facts, &spec, &err));
     assert_int_equal(spec.kind, MODEL_ROUTER);

@@ -34,13 +34,13 @@ static float *train(const struct model *m, const struct run *r, double *ret_loss
     int32_t *labels = mem_alloc_array(n, sizeof *labels);
     float *flat = tiny_weights(m, 21);
     OK(device_open(r->device, r->threads, &dev, &err));
-    OK(trainer_new(dev, m, &r->opt, &t, &err));
+    OK(trainer_make(dev, m, &r->opt, &t, &err));
     OK(trainer_set(t, flat, &err));
     trainer_position(t, 100, 200);
     for (unsigned i = 0; i < r->steps; i++) {
         struct step_result res;
         tiny_batch(&m->spec, i * n, n, images, labels);
-        OK(trainer_step(t, images, labels, n, &res, &err));
+        OK(tiny_step(t, images, labels, n, &res, &err));
         assert_int_equal(res.step, 100 + i);
         if (ret_losses)
             ret_losses[i] = res.loss;
@@ -66,7 +66,7 @@ static void test_threads(void **state)
     struct model *m = make_model();
     for (int p = 0; p < 2; p++) {
         struct run r = {.device = "cpu", .threads = 1, .opt = tiny_options(), .steps = 4};
-        r.opt.precision = p ? DIT_BF16 : DIT_F32;
+        r.opt.precision = p ? NET_BF16 : NET_F32;
         float *one = train(m, &r, NULL);
         r.threads = 3;
         float *three = train(m, &r, NULL);
@@ -136,13 +136,13 @@ static void test_learns(void **state)
     uint8_t images[N * VALUES];
     int32_t labels[N];
     uint64_t ids[N];
-    float before[N], after[N];
+    struct eval_sum before = {0}, after = {0};
     opt.batch = N;
     opt.lr = 1e-2;
     opt.warmup = 5;
     opt.ema = 0.9;
     OK(device_open("cpu", 1, &dev, &err));
-    OK(trainer_new(dev, m, &opt, &t, &err));
+    OK(trainer_make(dev, m, &opt, &t, &err));
     float *flat = model_flat_new(m);
     model_init(m, 3, flat);
     OK(trainer_set(t, flat, &err));
@@ -152,19 +152,15 @@ static void test_learns(void **state)
         memset(images + (size_t)i * VALUES, 60 + 60 * (i % 3), VALUES);
     }
 
-    struct eval *e = NULL;
-    OK(eval_new(trainer_dit(t), &(struct eval_options){.seed = 1}, &e, &err));
-    OK(eval_batch(e, images, labels, ids, N, before, &err));
+    const struct net_batch held = {
+        .count = N, .images = images, .labels = labels, .seed = eval_seed(1), .keys = ids};
+    OK(eval_batch(trainer_net(t), &held, &before, &err));
     struct step_result r;
     for (int i = 0; i < 150; i++)
-        OK(trainer_step(t, images, labels, N, &r, &err));
-    OK(eval_batch(e, images, labels, ids, N, after, &err));
-    double sum[2] = {0, 0};
-    for (int i = 0; i < N; i++) {
-        sum[0] += (double)before[i];
-        sum[1] += (double)after[i];
-    }
-    assert_true(sum[1] < 0.5 * sum[0]);
+        OK(tiny_step(t, images, labels, N, &r, &err));
+    OK(eval_batch(trainer_net(t), &held, &after, &err));
+    assert_int_equal(after.units, N);
+    assert_true(after.loss < 0.5 * before.loss);
 
     /* The EMA moved, and not as far as the weights. */
     float *ema = model_flat_new(m), *now = model_flat_new(m);
@@ -175,7 +171,6 @@ static void test_learns(void **state)
     mem_free(ema);
     mem_free(now);
     mem_free(flat);
-    eval_free(e);
     trainer_free(t);
     device_close(dev);
     model_free(m);
@@ -192,25 +187,60 @@ static void test_divergence(void **state)
     uint8_t images[5 * 108];
     int32_t labels[5];
     OK(device_open("cpu-ref", 1, &dev, &err));
-    OK(trainer_new(dev, m, &opt, &t, &err));
+    OK(trainer_make(dev, m, &opt, &t, &err));
     float *flat = tiny_weights(m, 4), *after = model_flat_new(m);
     flat[model_find(m, "blocks.1.mlp.fc1.bias")->offset] = INFINITY;
     OK(trainer_set(t, flat, &err));
     tiny_batch(&m->spec, 0, 5, images, labels);
     struct step_result r;
-    assert_int_equal(trainer_step(t, images, labels, 5, &r, &err), -EDOM);
+    assert_int_equal(tiny_step(t, images, labels, 5, &r, &err), -EDOM);
     assert_non_null(strstr(err.msg, "diverged"));
     OK(trainer_get(t, after, &err));
     assert_memory_equal(flat, after, m->flat * sizeof *flat);
     assert_int_equal(trainer_next_step(t), 0);
 
     labels[2] = 3; /* the null label is not the data's to give */
-    assert_int_equal(trainer_step(t, images, labels, 5, &r, &err), -EINVAL);
+    assert_int_equal(tiny_step(t, images, labels, 5, &r, &err), -EINVAL);
     labels[2] = 0;
-    assert_int_equal(trainer_step(t, images, labels, 6, &r, &err), -EINVAL);
-    assert_int_equal(trainer_step(t, images, labels, 0, &r, &err), -EINVAL);
+    assert_int_equal(tiny_step(t, images, labels, 6, &r, &err), -EINVAL);
+    assert_int_equal(tiny_step(t, images, labels, 0, &r, &err), -EINVAL);
     mem_free(flat);
     mem_free(after);
+    trainer_free(t);
+    device_close(dev);
+    model_free(m);
+}
+
+/* Moments younger than the replica: the rate rises anew; older ones do not care. */
+static void test_young_moments(void **state)
+{
+    struct err err = {0};
+    struct model *m = make_model();
+    struct device *dev = NULL;
+    struct trainer *t = NULL;
+    struct train_options opt = tiny_options();
+    uint8_t images[5 * 108];
+    int32_t labels[5];
+    opt.moments_warmup = 4;
+    OK(device_open("cpu", 1, &dev, &err));
+    OK(trainer_make(dev, m, &opt, &t, &err));
+    float *flat = tiny_weights(m, 4);
+    OK(trainer_set(t, flat, &err));
+    tiny_batch(&m->spec, 0, 5, images, labels);
+    const struct {
+        uint64_t step, adam;
+        double factor;
+    } cases[] = {{0, 0, 1},   {100, 0, 0.25}, {101, 1, 0.5},
+                 {103, 3, 1}, {100, 100, 1},  {100, 2, 0.75}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct step_result r;
+        trainer_position(t, cases[i].step, 0);
+        trainer_set_adam_step(t, cases[i].adam);
+        OK(tiny_step(t, images, labels, 5, &r, &err));
+        if (fabs(r.lr - opt.lr * cases[i].factor) > 1e-12)
+            fail_msg("case %zu: %g, expected %g", i, r.lr, opt.lr * cases[i].factor);
+    }
+    mem_free(flat);
     trainer_free(t);
     device_close(dev);
     model_free(m);
@@ -253,13 +283,13 @@ static void test_set_keeps_moments(void **state)
         uint8_t images[5 * 108];
         int32_t labels[5];
         OK(device_open("cpu", 1, &dev, &err));
-        OK(trainer_new(dev, m, &opt, &t, &err));
+        OK(trainer_make(dev, m, &opt, &t, &err));
         end[swap] = tiny_weights(m, 4);
         OK(trainer_set(t, end[swap], &err));
         for (unsigned i = 0; i < 4; i++) {
             struct step_result r;
             tiny_batch(&m->spec, i, 5, images, labels);
-            OK(trainer_step(t, images, labels, 5, &r, &err));
+            OK(tiny_step(t, images, labels, 5, &r, &err));
             OK(trainer_get(t, end[swap], &err));
             if (swap)
                 OK(trainer_set(t, end[swap], &err));
@@ -276,10 +306,15 @@ static void test_set_keeps_moments(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_threads),   cmocka_unit_test(test_accumulate),
-        cmocka_unit_test(test_recompute), cmocka_unit_test(test_seed_and_replica),
-        cmocka_unit_test(test_learns),    cmocka_unit_test(test_divergence),
-        cmocka_unit_test(test_lr),        cmocka_unit_test(test_set_keeps_moments),
+        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_accumulate),
+        cmocka_unit_test(test_recompute),
+        cmocka_unit_test(test_seed_and_replica),
+        cmocka_unit_test(test_learns),
+        cmocka_unit_test(test_divergence),
+        cmocka_unit_test(test_lr),
+        cmocka_unit_test(test_young_moments),
+        cmocka_unit_test(test_set_keeps_moments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

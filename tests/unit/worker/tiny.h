@@ -71,7 +71,7 @@ static inline struct train_options tiny_options(void)
         .eps = 1e-8,
         .clip = 1.0,
         .decay_fraction = 0.2,
-        .precision = DIT_F32,
+        .precision = NET_F32,
         .label_dropout = 0.2,
         .seed = 11,
         .replica = 1,
@@ -98,6 +98,14 @@ static inline void tiny_batch(const struct model_spec *s, uint64_t first, unsign
         for (size_t j = 0; j < values; j++)
             images[i * values + j] = (uint8_t)rng_at_u32(99, first + i, j);
     }
+}
+
+/* One step on images of the host. */
+static inline int tiny_step(struct trainer *t, const uint8_t *images, const int32_t *labels,
+                            unsigned n, struct step_result *ret, struct err *err)
+{
+    const struct net_batch b = {.count = n, .images = images, .labels = labels};
+    return trainer_step(t, &b, ret, err);
 }
 
 #endif
