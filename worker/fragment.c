@@ -11,6 +11,7 @@
 #include "worker/contribute.h"
 #include "worker/model.h"
 #include "worker/modules.h"
+#include "worker/replica.h"
 #include "worker/task_check.h"
 #include "worker/uplink.h"
 #include "worker/work.h"
@@ -20,7 +21,6 @@
 #define ASK_DEADLINE_MS (ASK_WAIT_MS + 10000)
 #define ASK_AGAIN_NS CLOCK_NS_PER_S /* where nobody works on the version */
 #define BLOBS_MAX 17                /* an older version, its deltas */
-#define NO_VERSION UINT64_MAX
 
 enum stage {
     PART_TRAINS,  /* not contributed yet */
@@ -128,9 +128,8 @@ int fragments_load(struct fragments *f, bool own, struct err *err)
     int rc = 0;
     for (uint32_t l = 0; l < f->n && rc == 0; l++) {
         const Skerry__V1__ModuleRef *ref = f->parts[l].base;
-        uint64_t met = own ? f->opt.met[l] : NO_VERSION;
-        if (met != ref->version) {
-            bool next = own && met + 1 == ref->version;
+        if (own && f->opt.met[l] != ref->version) {
+            bool next = f->opt.met[l] + 1 == ref->version;
             rc = merge_file(f, l, ref->sha256.data, next ? (double)f->t->mix : 0, err);
         }
         f->opt.met[l] = ref->version;

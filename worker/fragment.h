@@ -50,7 +50,8 @@ struct fragments *fragments_open(const struct fragments_options *opt);
 /* What still travels is dropped.  Accepts NULL. */
 void fragments_close(struct fragments *f);
 
-/* The weights at the beginning of the phase: own, or those of the task's modules. */
+/* The weights at the beginning of a phase.  own: the replica's, merged with what has come
+ * since; else the caller has set those of the task's modules. */
 int fragments_load(struct fragments *f, bool own, struct err *err);
 
 /* After `steps` steps of the phase with `samples`: contributes and merges what is due. */

@@ -15,6 +15,7 @@
 #include "common/base/str.h"
 #include "worker/contribute.h"
 #include "worker/distill.h"
+#include "worker/fragment.h"
 #include "worker/moments.h"
 #include "worker/task_model.h"
 
@@ -63,11 +64,48 @@ static int open_data(struct phase *p, struct err *err)
     return rc;
 }
 
-static int load_weights(struct phase *p, struct err *err)
+static int load_modules(struct phase *p, struct err *err)
 {
     const Skerry__V1__Task *task = p->w->task;
     int rc = task_load(p->w, p->r->model, task->modules, task->n_modules, p->r->flat, err);
     return rc < 0 ? rc : trainer_set(p->r->trainer, p->r->flat, err);
+}
+
+static int get_level(void *arg, int level, float *flat, struct err *err)
+{
+    return weights_get_level(trainer_net(arg)->weights, level, flat, err);
+}
+
+static int set_level(void *arg, int level, const float *flat, struct err *err)
+{
+    return weights_set_level(trainer_net(arg)->weights, level, flat, err);
+}
+
+static void open_fragments(struct phase *p)
+{
+    const struct fragments_options opt = {
+        .w = p->w,
+        .modules = p->e->opt.modules,
+        .state_dir = p->e->state_dir,
+        .model = p->r->model,
+        .flat = p->r->flat,
+        .met = p->r->met,
+        .get = get_level,
+        .set = set_level,
+        .arg = p->r->trainer,
+    };
+    p->fragments = fragments_open(&opt);
+}
+
+/* Without fragments a phase begins with the versions of its modules, whatever the
+ * replica's own weights were. */
+static int load_weights(struct phase *p, struct err *err)
+{
+    bool own = p->fragments && p->r->own;
+    int rc = p->resumed || own ? 0 : load_modules(p, err);
+    if (rc == 0 && p->fragments && !p->resumed)
+        rc = fragments_load(p->fragments, own, err);
+    return rc;
 }
 
 static double seconds_so_far(const struct phase *p)
@@ -137,7 +175,7 @@ static int step(struct phase *p, bool *ret_ended, struct err *err)
     if (rc < 0)
         return err_wrap(err, "step %" PRIu64, trainer_next_step(tr));
     note_step(p, &s, b.samples);
-    return 0;
+    return p->fragments ? fragments_step(p->fragments, p->at.steps, p->at.samples, err) : 0;
 }
 
 static int train(struct phase *p, struct err *err)
@@ -146,13 +184,10 @@ static int train(struct phase *p, struct err *err)
     p->saved_ns = clock_now_ns();
     bool ended = false;
     while (!ended && (!p->t->steps || p->at.steps < p->t->steps)) {
-        if (work_stopped(p->w, err)) {
-            if (atomic_load(&p->w->stop) == WORK_LEAVING)
-                save_mid(p);
-            return -ERR_CANCELLED;
-        }
         const uint64_t before = p->at.position;
-        int rc = step(p, &ended, err);
+        int rc = work_stopped(p->w, err) ? -ERR_CANCELLED : step(p, &ended, err);
+        if (rc == -ERR_CANCELLED && atomic_load(&p->w->stop) == WORK_LEAVING)
+            save_mid(p);
         if (rc < 0)
             return rc;
         if (ended || over(p, before))
@@ -197,8 +232,9 @@ static int contribute_all(struct phase *p, struct err *err)
         .samples = p->at.samples,
     };
     progress_activity(&p->w->progress, "encoding the contribution");
-    int rc = trainer_get(p->r->trainer, p->r->flat, err);
-    for (size_t i = 0; rc == 0 && i < task->n_modules; i++) {
+    int rc = p->fragments ? fragments_finish(p->fragments, p->at.samples, err)
+                          : trainer_get(p->r->trainer, p->r->flat, err);
+    for (size_t i = 0; rc == 0 && !p->fragments && i < task->n_modules; i++) {
         struct work_output *o = work_output(p->w);
         c.base = task->modules[i];
         rc = o ? contribute(&c, o, err) : err_set(err, -ENOMEM, "out of memory");
@@ -217,6 +253,7 @@ static int finish(struct phase *p, struct err *err)
     res->loss_first = p->at.loss_first;
     res->loss_last = p->at.loss_last;
     res->loss_mean = (float)(p->at.loss_sum / p->at.steps);
+    res->waited_ms = p->fragments ? fragments_waited_ms(p->fragments) : 0;
     feed_take_bad(p->feed, p->w);
     int rc = contribute_all(p, err);
     if (rc == 0)
@@ -249,7 +286,9 @@ static int start(struct phase *p, struct err *err)
     progress_total(&p->w->progress, p->t->steps);
     progress_activity(&p->w->progress, "loading the model");
     int rc = replica_get(p->e->replicas, p->w, &p->r, &p->resumed, &p->at, err);
-    if (rc == 0 && !p->resumed)
+    if (rc == 0 && p->t->n_fragments > 0)
+        open_fragments(p);
+    if (rc == 0)
         rc = load_weights(p, err);
     if (rc == 0 && p->t->n_teachers > 0)
         rc = open_teachers(p, err);
@@ -269,6 +308,7 @@ int phase_run(struct engine *e, struct work *w, struct err *err)
     }
     if (rc == 0)
         rc = finish(&p, err);
+    fragments_close(p.fragments);
     close_teachers(&p);
     feed_free(p.feed);
     return rc;

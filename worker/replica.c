@@ -150,11 +150,13 @@ static void phase_digest(const struct work *w, char ret_hex[HASH_HEX_MAX])
     hash_update(&h, head, sizeof(head));
     hash_update(&h, &t->mix, sizeof(t->mix));
     hash_update(&h, w->task->spec, strlen(w->task->spec));
-    digest_modules(&h, w->task->modules, w->task->n_modules);
+    /* With fragments modules move on within the phase; met[] knows how far. */
+    if (t->n_fragments == 0)
+        digest_modules(&h, w->task->modules, w->task->n_modules);
     for (size_t i = 0; i < t->n_teachers; i++)
         digest_modules(&h, t->teachers[i]->modules, t->teachers[i]->n_modules);
     for (size_t i = 0; i < t->n_fragments; i++) {
-        uint32_t f[] = {t->fragments[i]->level, t->fragments[i]->step, t->fragments[i]->done};
+        uint32_t f[] = {t->fragments[i]->level, t->fragments[i]->step};
         hash_update(&h, f, sizeof(f));
     }
     for (size_t i = 0; i < t->n_ranges; i++) {
@@ -164,6 +166,27 @@ static void phase_digest(const struct work *w, char ret_hex[HASH_HEX_MAX])
     }
     hash_final(&h, sum);
     hash_hex(sum, HASH_BYTES, ret_hex);
+}
+
+#define MET_MAX (21 * MODEL_LEVELS_MAX + 1)
+
+static void write_met(const struct replica *r, char out[MET_MAX])
+{
+    size_t at = 0;
+    out[0] = '\0';
+    for (int l = 0; l < r->model->spec.cut.n_levels; l++)
+        at += (size_t)snprintf(out + at, MET_MAX - at, "%" PRIu64 " ", r->met[l]);
+}
+
+static void read_met(struct replica *r, const char *text)
+{
+    for (int l = 0; l < MODEL_LEVELS_MAX; l++) {
+        char *end = NULL;
+        uint64_t v = text ? strtoull(text, &end, 10) : 0;
+        bool found = end != NULL && end != text;
+        r->met[l] = found ? v : NO_VERSION;
+        text = found ? end : NULL;
+    }
 }
 
 #define CURSOR_FORMAT "%u %" PRIu64 " %" PRIu64 " %a %a %a %a"
@@ -184,22 +207,26 @@ static bool read_cursor(const char *text, struct replica_cursor *c)
 int replica_save_mid(struct replicas *rs, struct replica *r, const struct work *w,
                      const struct replica_cursor *c, struct err *err)
 {
-    char path[CACHE_PATH_MAX], digest[HASH_HEX_MAX], cursor[256];
+    char path[CACHE_PATH_MAX], digest[HASH_HEX_MAX], cursor[256], met[MET_MAX];
     file_of(rs, r, "mid", path);
     phase_digest(w, digest);
+    write_met(r, met);
     snprintf(cursor, sizeof(cursor), CURSOR_FORMAT, c->steps, c->samples, c->position, c->loss_sum,
              (double)c->loss_first, (double)c->loss_last, c->seconds);
     struct st_meta pairs[] = {{(char *)(uintptr_t) "phase", digest},
-                              {(char *)(uintptr_t) "cursor", cursor}};
-    return checkpoint_save(r->trainer, path, pairs, 2, err);
+                              {(char *)(uintptr_t) "cursor", cursor},
+                              {(char *)(uintptr_t) "met", met}};
+    return checkpoint_save(r->trainer, path, pairs, 3, err);
 }
 
 int replica_save_end(struct replicas *rs, struct replica *r, struct err *err)
 {
-    char end[CACHE_PATH_MAX], mid[CACHE_PATH_MAX];
+    char end[CACHE_PATH_MAX], mid[CACHE_PATH_MAX], met[MET_MAX];
+    struct st_meta pair = {(char *)(uintptr_t) "met", met};
     file_of(rs, r, "end", end);
     file_of(rs, r, "mid", mid);
-    int rc = checkpoint_save(r->trainer, end, NULL, 0, err);
+    write_met(r, met);
+    int rc = checkpoint_save(r->trainer, end, &pair, 1, err);
     return rc < 0 ? rc : file_remove(mid, err);
 }
 
@@ -219,6 +246,7 @@ static bool load_mid(struct replicas *rs, struct replica *r, const struct work *
         const char *phase = checkpoint_pair(&meta, "phase");
         ours = phase && strcmp(phase, digest) == 0 &&
                read_cursor(checkpoint_pair(&meta, "cursor"), cursor);
+        read_met(r, checkpoint_pair(&meta, "met"));
         st_release(&meta);
     }
     if (ours && checkpoint_load(r->trainer, path, NULL, &err) == 0)
@@ -233,13 +261,16 @@ static bool load_end(struct replicas *rs, struct replica *r, uint64_t step)
 {
     char path[CACHE_PATH_MAX];
     file_of(rs, r, "end", path);
+    struct st meta = {0};
     struct err err = {0};
     if (step == 0 || !file_exists(path))
         return false;
-    if (checkpoint_load(r->trainer, path, NULL, &err) < 0) {
+    if (checkpoint_load(r->trainer, path, &meta, &err) < 0) {
         log_warn("replica", "fresh moments: %s", err.msg);
         return false;
     }
+    read_met(r, checkpoint_pair(&meta, "met"));
+    st_release(&meta);
     return trainer_next_step(r->trainer) == step;
 }
 
@@ -276,9 +307,11 @@ int replica_get(struct replicas *rs, const struct work *w, struct replica **ret,
     r->used = ++rs->tick;
     *cursor = (struct replica_cursor){0};
     *ret_resumed = false;
+    r->own = goes_on;
     if (!goes_on) {
         *ret_resumed = load_mid(rs, r, w, cursor);
-        if (!*ret_resumed && !load_end(rs, r, t->first_step) && !load_moments(r, w))
+        r->own = !*ret_resumed && load_end(rs, r, t->first_step);
+        if (!*ret_resumed && !r->own && !load_moments(r, w))
             rc = trainer_reset_moments(r->trainer, err);
     }
     r->whole = false;

@@ -25,14 +25,19 @@ struct replica;
 struct replicas;
 
 #define REPLICAS_MAX 16
+#define NO_VERSION UINT64_MAX
 
 struct replica {
     uint64_t job_id;
     uint32_t path, index;
     struct model *model;
     struct trainer *trainer;
-    float *flat;   /* host copy, scratch of a phase */
-    bool whole;    /* stands at the end of a phase: its moments may go on */
+    float *flat; /* host copy, scratch of a phase */
+    bool whole;  /* stands at the end of a phase: its moments may go on */
+    bool own;    /* after replica_get: its weights are those that its last phase ended with */
+    /* By level: the version that the weights were last merged with (worker/fragment.h);
+     * NO_VERSION: none. */
+    uint64_t met[MODEL_LEVELS_MAX];
     uint64_t used; /* tick */
     uint64_t bytes;
 };
@@ -50,8 +55,8 @@ struct replicas *replicas_new(struct device *dev, const char *dir, uint64_t max_
 void replicas_free(struct replicas *rs); /* accepts NULL */
 
 /* The replica of a TRAIN task, made if need be, standing at the task's first
- * step; its weights are undefined.  With *ret_resumed it stands in the middle of
- * this very phase, weights and all, and *cursor says where. */
+ * step; its weights are undefined unless they are its own.  With *ret_resumed it stands in the
+ * middle of this very phase, weights and all, and *cursor says where. */
 int replica_get(struct replicas *rs, const struct work *w, struct replica **ret, bool *ret_resumed,
                 struct replica_cursor *cursor, struct err *err);
 

@@ -120,6 +120,7 @@ Skerry__V1__ReportRequest *report_new(uint64_t task_id, uint32_t attempt, struct
     r->loss_last = res->loss_last;
     r->loss_mean = res->loss_mean;
     r->seconds = res->seconds;
+    r->waited_ms = res->waited_ms;
     r->loss_sum = res->loss_sum;
     r->units = res->units;
     r->bytes = res->bytes;

@@ -479,6 +479,17 @@ static void message_init(struct message *m, const struct replica *r, unsigned ro
     m->task.n_classes = 1;
 }
 
+/* As a phase does it. */
+static void load(struct replica *r, struct work *w, struct fragments *f, bool own)
+{
+    for (unsigned l = 0; l < LEVELS && !own; l++) {
+        char path[CACHE_PATH_MAX];
+        work_blob_path(w, w->task->modules[l]->sha256.data, path);
+        OK(model_load(co.model, (int)l, path, r->weights, err));
+    }
+    OK(fragments_load(f, own, err));
+}
+
 static struct work *phase_open(struct replica *r, unsigned round, struct fragments **ret)
 {
     struct message m;
@@ -531,7 +542,7 @@ static void *replica_run(void *arg)
     for (unsigned round = 0; round < r->rounds; round++) {
         struct fragments *f;
         struct work *w = phase_open(r, round, &f);
-        OK(fragments_load(f, round > 0, err));
+        load(r, w, f, round > 0);
         for (unsigned s = 1; s <= STEPS; s++) {
             train_step(r->weights, r->uplink.replica, round * STEPS + s);
             OK(fragments_step(f, s, (uint64_t)s * SAMPLES, err));
@@ -743,7 +754,7 @@ static void test_later(void **state)
     struct fragments *f;
     for (unsigned k = 0; k < K; k++) { /* one worker does both */
         struct work *w = phase_open(&r[k], 0, &f);
-        OK(fragments_load(f, false, err));
+        load(&r[k], w, f, false);
         for (unsigned s = 1; s <= STEPS; s++) {
             train_step(r[k].weights, k, s);
             OK(fragments_step(f, s, (uint64_t)s * SAMPLES, err));
@@ -756,7 +767,7 @@ static void test_later(void **state)
         work_free(w);
     }
     struct work *w = phase_open(&r[0], 1, &f);
-    OK(fragments_load(f, true, err));
+    load(&r[0], w, f, true);
     float *want = model_flat_new(co.model);
     for (unsigned l = 0; l < LEVELS; l++) {
         char *path = blob_path(co.versions[l][1].full);
@@ -797,7 +808,7 @@ static void test_new_attempt(void **state)
         replica_begin(&r[k], top, k, 2, 0);
     for (unsigned k = 0; k < K; k++) {
         w[k] = phase_open(&r[k], 0, &f[k]);
-        OK(fragments_load(f[k], false, err));
+        load(&r[k], w[k], f[k], false);
     }
     unsigned stop = r[0].steps[1] - 1;
     for (unsigned s = 1; s <= stop; s++) /* in turns: nobody has to wait */
@@ -811,7 +822,7 @@ static void test_new_attempt(void **state)
     r[2].done[0] = true;
     co.nobody = true; /* the first one stands still */
     w[2] = phase_open(&r[2], 0, &f[2]);
-    OK(fragments_load(f[2], false, err));
+    load(&r[2], w[2], f[2], false);
     assert_int_equal(r[2].met[0], 1);
     steps_of(&r[2], f[2], 1, STEPS);
     OK(fragments_finish(f[2], STEPS * SAMPLES, err));
@@ -844,7 +855,7 @@ static void test_broken_delta(void **state)
     for (unsigned k = 0; k < K; k++) {
         replica_begin(&r[k], top, k, 2, 0);
         w[k] = phase_open(&r[k], 0, &f[k]);
-        OK(fragments_load(f[k], false, err));
+        load(&r[k], w[k], f[k], false);
     }
     for (unsigned s = 1; s < STEPS; s++)
         for (unsigned k = 0; k < K; k++)
@@ -873,7 +884,7 @@ static void test_refused(void **state)
     co.refuse = true;
     replica_begin(&r, top, 0, 2, 0);
     struct work *w = phase_open(&r, 0, &f);
-    OK(fragments_load(f, false, err));
+    load(&r, w, f, false);
     for (unsigned s = 1; s <= STEPS; s++) {
         train_step(r.weights, 0, s);
         OK(fragments_step(f, s, (uint64_t)s * SAMPLES, err));
