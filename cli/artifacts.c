@@ -150,6 +150,22 @@ out:
     return rc;
 }
 
+static int take_sample(struct cli *cli, const json_t *sample, const char *dir, struct err *err)
+{
+    const char *text = cli_str(sample, "text", NULL);
+    char *file = file_join(dir, text ? "sample.txt" : "samples.png");
+    int rc;
+    if (text) {
+        char *all = str_printf("%s\n", text);
+        rc = file_write_atomic(file, all, strlen(all), 0644, err);
+        mem_free(all);
+    } else {
+        rc = artifacts_blob(cli, cli_str(sample, "blob", ""), file, err);
+    }
+    mem_free(file);
+    return rc;
+}
+
 int artifacts_samples(struct cli *cli, uint64_t job, const char *dir, struct err *err)
 {
     char path[64];
@@ -161,14 +177,11 @@ int artifacts_samples(struct cli *cli, uint64_t job, const char *dir, struct err
         return rc;
     const json_t *list = json_object_get(answer, "samples");
     size_t n = json_array_size(list);
-    if (n == 0) {
+    if (n == 0)
         rc = err_set(err, -ERR_NOTFOUND, "job %llu has drawn no samples yet",
                      (unsigned long long)job);
-    } else {
-        char *file = file_join(dir, "samples.png");
-        rc = artifacts_blob(cli, cli_str(json_array_get(list, n - 1), "blob", ""), file, err);
-        mem_free(file);
-    }
+    else
+        rc = take_sample(cli, json_array_get(list, n - 1), dir, err);
     json_decref(answer);
     return rc;
 }

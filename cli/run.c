@@ -151,7 +151,8 @@ int cmd_run(int argc, char **argv)
         .usage = "job.yaml [--workers N] [--out DIR]",
         .flags = flags,
         .about = "Launches a coordinator and workers on free loopback ports, runs the job to its "
-                 "end, leaves samples.png, loss.svg, metrics.jsonl, report.json and model/ in DIR "
+                 "end, leaves samples.png (or sample.txt), loss.svg, metrics.jsonl, report.json "
+                 "and model/ in DIR "
                  "and cleans up "
                  "after itself, also on Ctrl-C and on errors (the logs stay in DIR/logs).",
         .rest_min = 1,
@@ -173,9 +174,10 @@ int cmd_run(int argc, char **argv)
         swarm_stop(&run.swarm);
     }
     if (status == CLI_OK && !run.cli.json)
-        printf("samples   %s/samples.png\nloss      %s/loss.svg\nmetrics   %s/metrics.jsonl\n"
+        printf("samples   %s/%s\nloss      %s/loss.svg\nmetrics   %s/metrics.jsonl\n"
                "model     %s/model/model.safetensors\n",
-               out, out, out, out);
+               out, job.spec.model.type == JOB_MODEL_LLAMA ? "sample.txt" : "samples.png", out, out,
+               out);
     else if (status == CLI_INTERRUPTED)
         fprintf(stderr, "skerry: interrupted; the swarm is stopped and its state removed\n");
     job_file_close(&job);

@@ -298,8 +298,9 @@ json_t *http_json_sample(const struct view_sample *s)
     json_t *o = must(json_object());
     put(o, "round", count(s->round));
     put(o, "task", count(s->task_id));
-    put(o, "blob", http_json_sha256(s->blob));
+    put(o, "blob", http_json_sha256(s->size ? s->blob : NULL));
     put(o, "size", count(s->size));
+    put(o, "text", s->size ? json_null() : http_json_text(s->text));
     put(o, "count", count(s->count));
     put(o, "columns", count(s->columns));
     put(o, "at", http_json_at(s->at_unix_ms));
@@ -343,6 +344,13 @@ json_t *http_json_job(struct coordinator *co, uint64_t id, struct err *err)
     put(dataset, "holdout", count(j.samples_holdout));
     put(dataset, "shards", count(j.shards));
     put(o, "dataset", dataset);
+    put(o, "vocab", j.text ? count(j.vocab) : json_null());
+    json_t *tokenizer = j.tokenizer ? must(json_object()) : json_null();
+    if (j.tokenizer) {
+        put(tokenizer, "sha256", http_json_sha256(j.tokenizer));
+        put(tokenizer, "size", count(j.tokenizer_size));
+    }
+    put(o, "tokenizer", tokenizer);
     put(o, "bytes", job_bytes(&j));
     json_t *bad = must(json_object());
     put(bad, "count", count(j.bad_samples));

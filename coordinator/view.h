@@ -102,6 +102,8 @@ struct view_job {
     double eval_bits_per_byte;               /* texts; NAN */
     uint64_t tokens_total;                   /* texts: to train on */
     uint32_t vocab;
+    const uint8_t *tokenizer; /* texts: sha256 of the tokenizer.json; NULL: bytes */
+    uint64_t tokenizer_size;
     uint32_t modules, partitions; /* of all networks; 1: the data are in one piece */
     uint32_t generation;          /* of shards: how often the data were partitioned */
     uint32_t reshards_done, reshards;
@@ -200,7 +202,7 @@ typedef void (*view_round_fn)(void *arg, const struct view_round *r);
 void view_each_round(struct coordinator *co, uint64_t job_id, view_round_fn fn, void *arg);
 
 struct view_epoch {
-    uint32_t partition, epoch; /* partition UINT32_MAX: of all the data */
+    uint32_t partition, epoch;             /* partition UINT32_MAX: of all the data */
     uint64_t total, done, leased, pending; /* samples; total = done + leased + pending */
 };
 

@@ -1,5 +1,5 @@
-/* SAMPLE of a language model: a text that goes on from a prompt, streamed while it is
- * made (METHOD_STREAM, shown but not acknowledged) and whole in the report. */
+/* SAMPLE of a language model: a prompt and the text that goes on from it, streamed while
+ * it is made (METHOD_STREAM, shown but not acknowledged) and whole in the report. */
 #include <errno.h>
 #include <string.h>
 
@@ -116,6 +116,8 @@ int work_text_run(struct engine *e, struct work *w, struct err *err)
     int rc = work_tokenizer(w, &tokenizer, err);
     if (rc == 0)
         rc = forward_open(e, w, 1, &f, err);
+    if (rc == 0 && (rc = append(&s.text, t->prompt, strlen(t->prompt))) < 0)
+        (void)err_set(err, rc, "no memory for a text");
     if (rc == 0)
         rc = generate_text(llama_of(f.net), tokenizer, t->prompt, &opt, on_text, &s, err);
     uplink_free(s.job);
