@@ -318,6 +318,13 @@ void poll_stop(struct coordinator *co); /* answers all */
 /* The task's lease as (worker, attempt) still stands. */
 struct task *poll_task(struct coordinator *co, const struct poll *p);
 
+/* ---- live_version.c: versions while a TRAIN task runs ---- */
+
+struct Skerry__V1__VersionRequest;
+/* Answers req when the version is there, when nobody works on it, or in the end. */
+void live_version(struct coordinator *co, struct worker *w, struct rpc_request *req,
+                  const struct Skerry__V1__VersionRequest *m);
+
 /* ---- live.c: text and velocities while a SAMPLE task runs ---- */
 
 struct Skerry__V1__StreamRequest;

@@ -523,6 +523,14 @@ static void on_evaluate(void *arg, struct rpc_request *req, const ProtobufCMessa
         live_evaluate(co, w, req, (const Skerry__V1__EvaluateRequest *)(const void *)msg);
 }
 
+static void on_version(void *arg, struct rpc_request *req, const ProtobufCMessage *msg)
+{
+    struct coordinator *co = arg;
+    struct worker *w = need_worker(co, req);
+    if (w != NULL)
+        live_version(co, w, req, (const Skerry__V1__VersionRequest *)(const void *)msg);
+}
+
 #define METHOD(name_, handler_, type_)                                                             \
     {                                                                                              \
         .method = SKERRY__V1__METHOD__METHOD_##name_, .name = #name_,                              \
@@ -531,9 +539,10 @@ static void on_evaluate(void *arg, struct rpc_request *req, const ProtobufCMessa
     }
 
 const struct rpc_method service_methods[] = {
-    METHOD(JOIN, on_join, join),       METHOD(HEARTBEAT, on_heartbeat, heartbeat),
-    METHOD(ASSIGN, on_assign, assign), METHOD(TICKET, on_ticket, ticket),
-    METHOD(REPORT, on_report, report), METHOD(LEAVE, on_leave, leave),
-    METHOD(STREAM, on_stream, stream), METHOD(EVALUATE, on_evaluate, evaluate),
+    METHOD(JOIN, on_join, join),          METHOD(HEARTBEAT, on_heartbeat, heartbeat),
+    METHOD(ASSIGN, on_assign, assign),    METHOD(TICKET, on_ticket, ticket),
+    METHOD(REPORT, on_report, report),    METHOD(LEAVE, on_leave, leave),
+    METHOD(STREAM, on_stream, stream),    METHOD(EVALUATE, on_evaluate, evaluate),
+    METHOD(VERSION, on_version, version),
 };
 const unsigned service_method_count = sizeof(service_methods) / sizeof(service_methods[0]);

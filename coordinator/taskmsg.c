@@ -173,6 +173,24 @@ Skerry__V1__ModuleRef **taskmsg_modules(struct taskmsg *b, const struct job *j, 
     return list;
 }
 
+int taskmsg_module(struct coordinator *co, const struct job *j, const struct task *t,
+                   const struct worker *w, const struct module_rec *m, struct pbmem *mem,
+                   Skerry__V1__ModuleRef **ret, struct err *err)
+{
+    struct taskmsg b = {co, j, t, w, mem, false};
+    const struct version_rec *v = module_version(m, m->version);
+    Skerry__V1__ModuleRef *ref = bare_ref(&b, m);
+    if (v == NULL)
+        b.failed = true;
+    if (!b.failed)
+        add_weights(&b, m, v, false, ref);
+    if (b.failed)
+        return err_set(err, -ENOMEM, "no memory for a version of module %llu",
+                       (unsigned long long)m->id);
+    *ret = ref;
+    return 0;
+}
+
 /* Of each level the module of index 0: the others begin as it does. */
 static void add_init_modules(struct taskmsg *b, Skerry__V1__Task *msg)
 {

@@ -10,6 +10,7 @@
 struct coordinator;
 struct err;
 struct job;
+struct module_rec;
 struct task;
 struct worker;
 
@@ -18,5 +19,10 @@ struct worker;
 int taskmsg_build(struct coordinator *co, const struct job *j, const struct task *t,
                   const struct worker *w, struct pbmem *mem, Skerry__V1__Task **ret,
                   struct err *err);
+
+/* The newest version of a module on the path of a TRAIN task, for who has the task. */
+int taskmsg_module(struct coordinator *co, const struct job *j, const struct task *t,
+                   const struct worker *w, const struct module_rec *m, struct pbmem *mem,
+                   Skerry__V1__ModuleRef **ret, struct err *err);
 
 #endif
