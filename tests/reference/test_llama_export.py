@@ -1,0 +1,55 @@
+"""A language model that `skerry run` leaves in model/ is loaded by PyTorch and says the same; and a
+job starts from it."""
+import json
+
+import pytest
+import torch
+
+import llama
+from dit import read_safetensors
+from exported import ours, skerry, train
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["head", "tied"])
+def exported(request, tmp_path_factory):
+    return train(tmp_path_factory.mktemp("export"), request.param)
+
+
+@pytest.mark.parametrize("dtype,rtol", [("f32", 2e-5), ("bf16", 0.04)])
+def test_pytorch_says_the_same(exported, tmp_path, dtype, rtol):
+    got = ours(exported, tmp_path / "probe.safetensors", dtype)
+    model, tokens = llama.load(exported), got["tokens"].long()
+    with torch.no_grad():
+        want = model(tokens[:, :-1])
+    error = ((got["logits"] - want).abs().max() / want.abs().max()).item()
+    assert error <= rtol, f"logits: relative error {error:.2g}"
+    if dtype == "f32":
+        half = len(got["text"])
+        assert got["text"].tolist() == llama.generate(model, tokens[0, :half].tolist(), half)
+
+
+def test_it_was_trained(exported):
+    """Text of the kind that it learnt is likelier than without training."""
+    model = llama.load(exported)
+    tokens = torch.tensor([[256, *"the sea of the rock".encode()]])
+    with torch.no_grad():
+        loss = torch.nn.functional.cross_entropy(model(tokens)[0, :-1], tokens[0, 1:])
+    assert loss < 5.0 < torch.log(torch.tensor(257.0))
+
+
+def test_a_job_starts_from_it(exported, tmp_path):
+    """Version 0 is the folder: with a rate of almost nothing the weights stay what they were."""
+    tied = json.load(open(exported / "config.json"))["tie_word_embeddings"]
+    again = train(tmp_path, tied, steps=1, more=f', warm_start: "{exported}"')
+    start, end = (read_safetensors(m / "model.safetensors")[0] for m in (exported, again))
+    assert start.keys() == end.keys()
+    for name in start:  # two steps of at most the rate, 3e-3, each
+        assert (end[name] - start[name]).abs().max() < 0.02, name
+
+
+def test_a_warm_start_that_does_not_fit(exported, tmp_path):
+    job = tmp_path / "job.yaml"
+    train_job = (exported.parents[1] / "job.yaml").read_text().replace("dim: 48", f'dim: 64, warm_start: "{exported}"')
+    job.write_text(train_job.replace("tales.jsonl", str(exported.parents[1] / "tales.jsonl")))
+    done = skerry("check", job)
+    assert done.returncode == 4 and "hidden_size 48, but the job's model.dim is 64" in done.stderr
