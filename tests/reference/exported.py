@@ -17,7 +17,7 @@ from common import skerry  # noqa: E402
 
 JOB = """name: tale
 seed: 5
-data: {{path: tales.jsonl, holdout: 0.1, shard_samples: 32}}
+data: {{path: tales.jsonl, holdout: 0.1, shard_samples: 32{data}}}
 model: {{type: llama, dim: 48, depth: 2, heads: 4, kv_heads: 2, context: 64, rope_theta: 5000, tied: {tied}{more}}}
 train: {{batch: 8, lr: 3e-3, precision: f32}}
 recipe: {{name: diloco, replicas: 1}}
@@ -36,11 +36,11 @@ def write_tales(path, documents=120):
             f.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
 
 
-def train(folder, tied, steps=12, more=""):
+def train(folder, tied, steps=12, more="", data=""):
     """folder/out/model of a job on made-up tales."""
     write_tales(folder / "tales.jsonl")
     job = folder / "job.yaml"
-    job.write_text(JOB.format(tied=str(tied).lower(), steps=steps, more=more))
+    job.write_text(JOB.format(tied=str(tied).lower(), steps=steps, more=more, data=data))
     done = skerry("run", job, "--workers", "1", "--out", folder / "out")
     assert done.returncode == 0, done.stderr
     return folder / "out" / "model"

@@ -1,13 +1,14 @@
 """Exported language models in transformers: the same logits, the same text, the same tokens.
-Run by `make check-transformers`; takes exported folders as arguments, or trains two."""
+Run by `make check-transformers`; takes exported folders as arguments, or trains three."""
 import pathlib
 import sys
 import tempfile
 
 import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from exported import ours, train
+from exported import WORDS, ours, train
 
 TEXT = "Hello, wörld ☃\n\t 12 a\0b"
 
@@ -38,14 +39,28 @@ def check(folder, tmp):
     print(f"{folder}: logits within {error:.1g}, {half} greedy tokens and the tokenizer agree")
 
 
+def write_tokenizer(path):
+    """Byte-level BPE as GPT-2 has it."""
+    t = Tokenizer(models.BPE())
+    t.pre_tokenizer, t.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=["<|endoftext|>"],
+                                  initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
+    t.train_from_iterator([" ".join(WORDS)] * 9, trainer)
+    t.save(str(path))
+
+
+def train_all(tmp):
+    for name in ("head", "tied", "bpe"):
+        (tmp / name).mkdir()
+    write_tokenizer(tmp / "bpe/gpt.json")
+    return [train(tmp / "head", False), train(tmp / "tied", True),
+            train(tmp / "bpe", False, data=", tokenizer: gpt.json")]
+
+
 def main():
     with tempfile.TemporaryDirectory() as name:
         tmp = pathlib.Path(name)
-        folders = [pathlib.Path(a) for a in sys.argv[1:]]
-        for tied in [] if folders else (False, True):
-            (tmp / str(tied)).mkdir()
-            folders.append(train(tmp / str(tied), tied))
-        for folder in folders:
+        for folder in [pathlib.Path(a) for a in sys.argv[1:]] or train_all(tmp):
             check(folder, tmp)
 
 
