@@ -95,7 +95,7 @@ static int open_dataset(const char *job_path, struct job_file *job, struct err *
     };
     int rc = dataset_open(&opt, &job->dataset, err);
     if (rc < 0)
-        rc = err_wrap(err, "%s: data.path", job_path);
+        rc = err_wrap(err, "%s: %s", job_path, holdout ? "data" : "data.path");
     mem_free(holdout);
     mem_free(path);
     return rc < 0 || text ? rc : check_images(job_path, job, err);

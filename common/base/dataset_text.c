@@ -86,8 +86,11 @@ int dataset_open_text(struct dataset *ds, const struct dataset_options *opt, str
     if (opt->context < 2 || opt->context > SHARD_TOKENS_MAX)
         return err_set(err, -EINVAL, "text cannot be cut into pieces of %u tokens", opt->context);
     int rc = open_source(opt, opt->path, opt->name, &ds->text, err);
-    if (rc == 0 && opt->holdout_path)
-        rc = open_source(opt, opt->holdout_path, NULL, &ds->held_out, err);
+    if (rc < 0 || !opt->holdout_path)
+        return rc;
+    rc = open_source(opt, opt->holdout_path, NULL, &ds->held_out, err);
+    if (rc < 0)
+        rc = err_wrap(err, "holdout_path");
     return rc;
 }
 
