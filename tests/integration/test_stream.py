@@ -1,0 +1,105 @@
+"""Fragments and asynchronous folding with real daemons.
+
+The identity: one replica, f32 both ways, outer lr 1, momentum 0, no delay.  Then a merge gives a fragment back the
+weights that it has just contributed, so training goes its way as if there were no fragments.  A fragment's last version
+is that of the step at which it last contributed: half-way through the last round for the first of two, its end for the
+other.  Plain jobs of as many steps end with the same bits in the tensors of that fragment."""
+import json
+import os
+import re
+import shutil
+import struct
+
+from common import make_dataset, wait_until, write_job
+from swarm import swarm  # noqa: F401  (fixture)
+
+ROUNDS, STEPS = 3, 4
+
+
+def equal_images(folder, n=24):
+    make_dataset(folder, classes=1, images=1)
+    where = os.path.join(folder, "disc")
+    for i in range(1, n):
+        shutil.copy(os.path.join(where, "00000.png"), os.path.join(where, f"{i:05d}.png"))
+
+
+def stream_job(folder, outer="", **keys):
+    """A job file with more keys in its outer section."""
+    path = write_job(folder, **keys)
+    text = open(path, encoding="utf-8").read().replace("outer: {", f"outer: {{{outer}", 1)
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(text)
+    return path
+
+
+def tensors(path):
+    """name -> bytes of a safetensors file."""
+    data = open(path, "rb").read()
+    n = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:8 + n])
+    return {k: data[8 + n + v["data_offsets"][0]:8 + n + v["data_offsets"][1]] for k, v in header.items() if k != "__metadata__"}
+
+
+def test_fragments_are_plain_training(swarm, tmp_path):
+    equal_images(os.path.join(tmp_path, "job", "data"))
+    swarm.worker("a")
+
+    def train(rounds, steps, outer=""):
+        job = swarm.submit(stream_job(tmp_path / "job", outer, data=False, rounds=rounds, steps=steps, replicas=1, lr=1,
+                                      momentum=0, ema=0, up="f32", down="f32", holdout=0))
+        done = swarm.wait_job(job, "done")
+        out = tmp_path / f"model-{job}"
+        exported = swarm.skerry("export", job, "--out", out, "--raw")
+        assert exported.returncode == 0, exported.stderr
+        return done, tensors(out / "model.safetensors")
+
+    done, cut = train(ROUNDS, STEPS, "fragments: 2, ")
+    assert [m["version"] for m in done["modules"]] == [ROUNDS, ROUNDS]
+    steps = {0: (ROUNDS - 1) * STEPS + STEPS // 2, 1: ROUNDS * STEPS}  # of each fragment's last version
+    for fragment, n in steps.items():
+        _, plain = train(1, n)
+        mine = [k for k in plain if re.match(rf"blocks\.{fragment}\.", k)]
+        mine += [k for k in plain if not k.startswith("blocks.") and k.startswith("final") == (fragment == 1)]
+        assert len(mine) > 10
+        for k in mine:
+            assert cut[k] == plain[k], f"{k} after {n} steps"
+        assert any(cut[k] != plain[k] for k in plain), "the other fragment stands elsewhere"
+
+
+def test_workers_come_and_go(swarm, tmp_path):
+    for name in "ab":
+        swarm.worker(name)
+    job = swarm.submit(stream_job(tmp_path / "job", "fragments: 2, delay: 2, mix: 0.5, ", rounds=6, steps=12, replicas=2))
+
+    def ahead():
+        versions = [m["version"] or 0 for m in swarm.job(job)["modules"]]
+        return versions[0] > versions[-1] > 0
+
+    wait_until(ahead, 60, "a fragment to be ahead of the other")
+    swarm.kill("b")
+    swarm.worker("b")
+    done = swarm.wait_job(job, "done", 120)
+    assert [m["version"] for m in done["modules"]] == [6, 6]
+    records = [json.loads(line) for line in swarm.get(f"/v1/jobs/{job}/metrics").text.splitlines()]
+    losses = [r["loss"] for r in records if r["kind"] == "round"]
+    assert len(losses) == 6 and losses[-1] < losses[0], losses
+
+
+def test_fewer_workers_than_replicas(swarm, tmp_path):
+    """A fragment that waits for a replica that has no worker does not keep the only one."""
+    swarm.worker("a")
+    job = swarm.submit(stream_job(tmp_path / "job", "fragments: 2, delay: 1, ", rounds=2, steps=6, replicas=3))
+    done = swarm.wait_job(job, "done", 120)
+    assert [m["version"] for m in done["modules"]] == [2, 2]
+
+
+def test_async(swarm, tmp_path):
+    for name in "ab":
+        swarm.worker(name)
+    job = swarm.submit(stream_job(tmp_path / "job", "async: true, ", rounds=4, steps=6, replicas=2))
+    done = swarm.wait_job(job, "done", 120)
+    assert [m["version"] for m in done["modules"]] == [4 * 2], "each contribution is a version"
+    versions = swarm.get("/v1/modules").json()["items"][0]["versions"]
+    made = [v["provenance"] for v in versions if v["version"] > 0]
+    assert all(len(p["contributions"]) == 1 and p["delay"] == 2 for p in made)
+    assert any(p["staleness"] > 0 for p in made), "two replicas at a time cannot both be the newest"
