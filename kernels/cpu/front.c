@@ -3,6 +3,7 @@
  * fast code refuse the same calls. */
 #include <errno.h>
 
+#include "kernels/check.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/profile.h"
 
@@ -19,18 +20,6 @@
         profile_add(dev->profile, name, dims, kind, profile_now() - start);                        \
         return r;                                                                                  \
     } while (0)
-
-static bool dt_ok(enum dtype dt)
-{
-    return dt == DT_F32 || dt == DT_BF16;
-}
-
-/* (B,T,C) within what an int64 index and the loops can hold. */
-static bool btc_ok(int64_t B, int64_t T, int64_t C)
-{
-    return B >= 0 && T >= 0 && C >= 0 && (T == 0 || B <= INT64_MAX / 8 / T) &&
-           (C == 0 || B * T <= INT64_MAX / 8 / C);
-}
 
 static int alloc(struct device *dev, size_t bytes, void **ret, struct err *err)
 {
@@ -69,20 +58,6 @@ static int sync_stream(struct device *dev, struct stream *s, struct err *err)
     return cpu_inner(dev)->sync(dev, s, err);
 }
 
-static bool matmul_ok(const struct matmul *mm)
-{
-    bool tn = mm->layout == MM_TN, nt = mm->layout == MM_NT;
-    if (mm->m < 0 || mm->n < 0 || mm->k < 0 || mm->m > INT32_MAX || mm->n > INT32_MAX ||
-        mm->k > INT32_MAX || !dt_ok(mm->dt) || !dt_ok(mm->c_dt))
-        return false;
-    if ((mm->lda && mm->lda < (tn ? mm->m : mm->k)) ||
-        (mm->ldb && mm->ldb < (nt ? mm->k : mm->n)) || (mm->ldc && mm->ldc < mm->n))
-        return false;
-    if (mm->accumulate && (mm->epilogue != MM_PLAIN || mm->c_dt != DT_F32))
-        return false;
-    return (mm->epilogue != MM_DGELU || mm->aux) && (!mm->a_colsum || tn);
-}
-
 static int matmul(struct device *dev, const struct matmul *mm, struct stream *s)
 {
     TIMED("matmul", matmul_ok(mm), mm->m, mm->n, mm->k,
@@ -90,33 +65,14 @@ static int matmul(struct device *dev, const struct matmul *mm, struct stream *s)
           cpu_inner(dev)->matmul(dev, mm, s));
 }
 
-static bool adaln_fwd_ok(const struct adaln_fwd *p)
-{
-    return btc_ok(p->B, p->T, p->C) && dt_ok(p->dt) && p->mod_ld >= p->C && (p->h || p->y) &&
-           (!p->h || (p->stats && p->shift && p->scale)) && (!p->y || (p->x && p->gate));
-}
-
 static int adaln_fwd(struct device *dev, const struct adaln_fwd *p, struct stream *s)
 {
     TIMED("adaln_fwd", adaln_fwd_ok(p), p->B, p->T, p->C, 0, cpu_inner(dev)->adaln_fwd(dev, p, s));
 }
 
-static bool adaln_bwd_ok(const struct adaln_bwd *p)
-{
-    return btc_ok(p->B, p->T, p->C) && dt_ok(p->dt) && p->mod_ld >= p->C && (p->dh || p->y) &&
-           (!p->dh || (p->x && p->stats && p->scale && p->dscale && p->dshift)) &&
-           (!p->y || (p->gate && p->dgate && p->dy)) && (!p->dx_set || p->dh);
-}
-
 static int adaln_bwd(struct device *dev, const struct adaln_bwd *p, struct stream *s)
 {
     TIMED("adaln_bwd", adaln_bwd_ok(p), p->B, p->T, p->C, 0, cpu_inner(dev)->adaln_bwd(dev, p, s));
-}
-
-static bool rmsnorm_fwd_ok(const struct rmsnorm_fwd *p)
-{
-    return btc_ok(p->rows, 1, p->C) && dt_ok(p->dt) && p->eps >= 0 && (p->h || p->y) &&
-           (!p->h || p->w) && (!p->y || p->x);
 }
 
 static int rmsnorm_fwd(struct device *dev, const struct rmsnorm_fwd *p, struct stream *s)
@@ -127,16 +83,14 @@ static int rmsnorm_fwd(struct device *dev, const struct rmsnorm_fwd *p, struct s
 
 static int rmsnorm_bwd(struct device *dev, const struct rmsnorm_bwd *p, struct stream *s)
 {
-    TIMED("rmsnorm_bwd",
-          btc_ok(p->rows, 1, p->C) && dt_ok(p->dt) && p->dh && p->x && p->rstd && p->w && p->dw,
-          p->rows, p->C, 0, 0, cpu_inner(dev)->rmsnorm_bwd(dev, p, s));
+    TIMED("rmsnorm_bwd", rmsnorm_bwd_ok(p), p->rows, p->C, 0, 0,
+          cpu_inner(dev)->rmsnorm_bwd(dev, p, s));
 }
 
 /* Beyond 2^20 an angle in f32 has no digits left. */
 static bool rope_ok(const struct rope *p)
 {
-    if (!btc_ok(p->rows, p->heads, p->D) || !dt_ok(p->dt) || p->D % 2 || p->D > 256 ||
-        !(p->theta > 0) || (p->ld && p->ld < (int64_t)p->heads * p->D))
+    if (!rope_dims_ok(p))
         return false;
     for (int64_t r = 0; r < p->rows; r++)
         if (p->pos[r] < 0 || p->pos[r] > 1 << 20)
@@ -149,27 +103,18 @@ static int rope(struct device *dev, const struct rope *p, struct stream *s)
     TIMED("rope", rope_ok(p), p->rows, p->heads, p->D, 0, cpu_inner(dev)->rope(dev, p, s));
 }
 
-static bool heads_ok(const int dims[4], int Hkv, int Tk, enum dtype dt)
-{
-    return btc_ok(dims[0], Tk, 3 * (int64_t)dims[2] * dims[3]) && Tk <= 4096 && dims[1] >= 0 &&
-           dims[1] <= Tk && dims[3] >= 1 && dims[3] <= 128 && dims[2] <= 65536 && Hkv >= 0 &&
-           (Hkv == 0 || dims[2] % Hkv == 0) && dt_ok(dt);
-}
-
 /* Each start is a key that the query may see: no row is without keys. */
-static bool start_ok(const int32_t *start, bool causal, int B, int T, int Tk)
+static bool start_ok(const int32_t *start, int B, int T, int Tk)
 {
     for (int64_t i = 0; start && i < (int64_t)B * T; i++)
-        if (!causal || start[i] < 0 || start[i] > Tk - T + i % T)
+        if (start[i] < 0 || start[i] > Tk - T + i % T)
             return false;
     return true;
 }
 
 static bool attention_fwd_ok(const struct attention_fwd *p)
 {
-    const int dims[4] = {p->B, p->T, p->H, p->D}, Tk = p->kv && p->Tk ? p->Tk : p->T;
-    return heads_ok(dims, p->Hkv, Tk, p->dt) && (p->kv || !p->Tk || p->Tk == p->T) &&
-           p->kv_stride >= 0 && start_ok(p->start, p->causal, p->B, p->T, Tk);
+    return attention_fwd_dims_ok(p) && start_ok(p->start, p->B, p->T, attention_keys(p));
 }
 
 static int attention_fwd(struct device *dev, const struct attention_fwd *p, struct stream *s)
@@ -180,8 +125,7 @@ static int attention_fwd(struct device *dev, const struct attention_fwd *p, stru
 
 static bool attention_bwd_ok(const struct attention_bwd *p)
 {
-    const int dims[4] = {p->B, p->T, p->H, p->D};
-    return heads_ok(dims, p->Hkv, p->T, p->dt) && start_ok(p->start, p->causal, p->B, p->T, p->T);
+    return attention_bwd_dims_ok(p) && start_ok(p->start, p->B, p->T, p->T);
 }
 
 static int attention_bwd(struct device *dev, const struct attention_bwd *p, struct stream *s)
@@ -242,9 +186,7 @@ static int swiglu_bwd(struct device *dev, void *dgu, const void *dact, const voi
 /* A target outside the row would read foreign memory. */
 static bool cross_entropy_ok(const struct cross_entropy *p)
 {
-    bool in_place = p->dlogits && p->dlogits == p->logits;
-    if (!btc_ok(p->rows, 1, p->V) || p->V < 1 || !dt_ok(p->dt) || !dt_ok(p->grad_dt) ||
-        (in_place && p->dt != p->grad_dt))
+    if (!cross_entropy_dims_ok(p))
         return false;
     for (int64_t r = 0; r < p->rows; r++)
         if (p->target[r] < -1 || p->target[r] >= p->V)
@@ -295,12 +237,6 @@ static int timestep_embed(struct device *dev, void *out, const float *t, int B, 
 {
     TIMED("timestep_embed", btc_ok(B, 1, dim) && dt_ok(dt), B, dim, 0, 0,
           cpu_inner(dev)->timestep_embed(dev, out, t, B, dim, dt, s));
-}
-
-static bool image_ok(int B, int Ch, int S, int p)
-{
-    return B >= 0 && Ch >= 0 && S >= 0 && p >= 1 && S % p == 0 && S <= 65536 &&
-           btc_ok(B, Ch, (int64_t)S * S);
 }
 
 static int patchify(struct device *dev, void *out, const float *img, int B, int Ch, int S, int p,

@@ -1,0 +1,105 @@
+/* Which arguments an operation accepts, as far as shapes and pointers say: the same on every
+ * device.  What lies in device memory (ids, positions, first keys) is the backend's to check. */
+#ifndef KERNELS_CHECK_H
+#define KERNELS_CHECK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kernels/kernels.h"
+
+static inline bool dt_ok(enum dtype dt)
+{
+    return dt == DT_F32 || dt == DT_BF16;
+}
+
+/* (B,T,C) within what an int64 index and the loops can hold. */
+static inline bool btc_ok(int64_t B, int64_t T, int64_t C)
+{
+    return B >= 0 && T >= 0 && C >= 0 && (T == 0 || B <= INT64_MAX / 8 / T) &&
+           (C == 0 || B * T <= INT64_MAX / 8 / C);
+}
+
+static inline bool matmul_ok(const struct matmul *mm)
+{
+    bool tn = mm->layout == MM_TN, nt = mm->layout == MM_NT;
+    if (mm->m < 0 || mm->n < 0 || mm->k < 0 || mm->m > INT32_MAX || mm->n > INT32_MAX ||
+        mm->k > INT32_MAX || !dt_ok(mm->dt) || !dt_ok(mm->c_dt))
+        return false;
+    if ((mm->lda && mm->lda < (tn ? mm->m : mm->k)) ||
+        (mm->ldb && mm->ldb < (nt ? mm->k : mm->n)) || (mm->ldc && mm->ldc < mm->n))
+        return false;
+    if (mm->accumulate && (mm->epilogue != MM_PLAIN || mm->c_dt != DT_F32))
+        return false;
+    return (mm->epilogue != MM_DGELU || mm->aux) && (!mm->a_colsum || tn);
+}
+
+static inline bool adaln_fwd_ok(const struct adaln_fwd *p)
+{
+    return btc_ok(p->B, p->T, p->C) && dt_ok(p->dt) && p->mod_ld >= p->C && (p->h || p->y) &&
+           (!p->h || (p->stats && p->shift && p->scale)) && (!p->y || (p->x && p->gate));
+}
+
+static inline bool adaln_bwd_ok(const struct adaln_bwd *p)
+{
+    return btc_ok(p->B, p->T, p->C) && dt_ok(p->dt) && p->mod_ld >= p->C && (p->dh || p->y) &&
+           (!p->dh || (p->x && p->stats && p->scale && p->dscale && p->dshift)) &&
+           (!p->y || (p->gate && p->dgate && p->dy)) && (!p->dx_set || p->dh);
+}
+
+static inline bool rmsnorm_fwd_ok(const struct rmsnorm_fwd *p)
+{
+    return btc_ok(p->rows, 1, p->C) && dt_ok(p->dt) && p->eps >= 0 && (p->h || p->y) &&
+           (!p->h || p->w) && (!p->y || p->x);
+}
+
+static inline bool heads_ok(const int dims[4], int Hkv, int Tk, enum dtype dt)
+{
+    return btc_ok(dims[0], Tk, 3 * (int64_t)dims[2] * dims[3]) && Tk <= 4096 && dims[1] >= 0 &&
+           dims[1] <= Tk && dims[3] >= 1 && dims[3] <= 128 && dims[2] <= 65536 && Hkv >= 0 &&
+           (Hkv == 0 || dims[2] % Hkv == 0) && dt_ok(dt);
+}
+
+static inline bool image_ok(int B, int Ch, int S, int p)
+{
+    return B >= 0 && Ch >= 0 && S >= 0 && p >= 1 && S % p == 0 && S <= 65536 &&
+           btc_ok(B, Ch, (int64_t)S * S);
+}
+
+static inline bool rmsnorm_bwd_ok(const struct rmsnorm_bwd *p)
+{
+    return btc_ok(p->rows, 1, p->C) && dt_ok(p->dt) && p->dh && p->x && p->rstd && p->w && p->dw;
+}
+
+static inline bool rope_dims_ok(const struct rope *p)
+{
+    return btc_ok(p->rows, p->heads, p->D) && dt_ok(p->dt) && p->D % 2 == 0 && p->D <= 256 &&
+           p->theta > 0 && (!p->ld || p->ld >= (int64_t)p->heads * p->D);
+}
+
+static inline int attention_keys(const struct attention_fwd *p)
+{
+    return p->kv && p->Tk ? p->Tk : p->T;
+}
+
+static inline bool attention_fwd_dims_ok(const struct attention_fwd *p)
+{
+    const int dims[4] = {p->B, p->T, p->H, p->D};
+    return heads_ok(dims, p->Hkv, attention_keys(p), p->dt) && (p->kv || !p->Tk || p->Tk == p->T) &&
+           p->kv_stride >= 0 && (p->causal || !p->start);
+}
+
+static inline bool attention_bwd_dims_ok(const struct attention_bwd *p)
+{
+    const int dims[4] = {p->B, p->T, p->H, p->D};
+    return heads_ok(dims, p->Hkv, p->T, p->dt) && (p->causal || !p->start);
+}
+
+static inline bool cross_entropy_dims_ok(const struct cross_entropy *p)
+{
+    bool in_place = p->dlogits && p->dlogits == p->logits;
+    return btc_ok(p->rows, 1, p->V) && p->V >= 1 && dt_ok(p->dt) && dt_ok(p->grad_dt) &&
+           (!in_place || p->dt == p->grad_dt);
+}
+
+#endif
