@@ -177,7 +177,8 @@ class Events(threading.Thread):
     def run(self):
         event = None
         try:
-            for line in self.response.iter_lines(chunk_size=1, decode_unicode=True):
+            for raw in self.response.iter_lines(chunk_size=1):  # bytes: text has more ends of lines
+                line = raw.decode()
                 if line.startswith("event: "):
                     event = line[7:]
                 elif line.startswith("data: "):

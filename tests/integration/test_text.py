@@ -1,0 +1,91 @@
+"""A language model through real daemons: trained, asked for texts, which come as they are written."""
+import json
+import random
+
+import pytest
+
+from common import wait_until
+from openapi import OpenApi
+from swarm import running
+
+JOB = """name: tale
+seed: 5
+data: {path: tales.jsonl, holdout: 0.1, shard_samples: 32}
+model: {type: llama, dim: 32, depth: 2, heads: 4, kv_heads: 2, context: 64}
+train: {batch: 8, lr: 3e-3, precision: f32}
+recipe: {name: diloco, replicas: 2}
+outer: {rounds: 3, steps: 10}
+sample: {prompt: "the sea", tokens: 30}
+eval: {every: 1, samples: 20}
+"""
+WORDS = "the a sea rock bird wind of on under saw heard long grey tide light".split()
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory):
+    """A swarm in which a text job has ended, its id, and all events."""
+    folder = tmp_path_factory.mktemp("tale")
+    rng = random.Random(3)
+    with open(folder / "tales.jsonl", "w", encoding="utf-8") as f:
+        for _ in range(200):
+            f.write(json.dumps({"text": " ".join(rng.choice(WORDS) for _ in range(rng.randint(4, 30)))}) + "\n")
+    (folder / "job.yaml").write_text(JOB)
+    with running(folder / "swarm") as s:
+        s.worker("one")
+        s.worker("two")
+        s.seen = s.events()
+        s.told = s.submit(folder / "job.yaml")
+        s.wait_job(s.told, "done")
+        yield s
+
+
+def ask(s, **keys):
+    """The finished task of a text, and the events of its pieces."""
+    answer = s.post(f"/v1/jobs/{s.told}/sample", keys)
+    assert answer.status_code == 202, answer.text
+    task = answer.json()["task"]
+
+    def done():
+        t = s.get(f"/v1/tasks/{task}").json()
+        assert t["state"] not in ("failed", "cancelled"), t["reason"]
+        return t if t["state"] == "done" else None
+    wait_until(done, 60, "the text")
+    text = [x for x in s.job(s.told)["samples"] if x["task"] == task][0]["text"]
+    return text, [e for e in s.seen.of("text") if e["task"] == task]
+
+
+def test_it_learns(told):
+    job = OpenApi(told).call("getJob", params={"id": told.told}).json()
+    assert job["vocab"] == 257 and job["tokenizer"] is None
+    losses = [h["eval_loss"] for h in job["history"]]
+    assert losses[-1] < losses[0] < 6, losses  # nats per byte
+    assert job["samples"][-1]["text"].startswith("the sea") and job["samples"][-1]["blob"] is None
+
+
+def test_a_text_comes_in_pieces(told):
+    text, pieces = ask(told, prompt="a rock", tokens=3000, temperature=1.0, top_p=0.9, seed=7)
+    assert text.startswith("a rock") and len(text) > 100
+    assert len(pieces) > 3
+    at = 0
+    for p in pieces:
+        assert p["offset"] == at and p["job"] == told.told
+        at += len(p["text"].encode())
+    assert text.startswith("".join(p["text"] for p in pieces))
+
+
+def test_texts_repeat_with_their_seed(told):
+    one, two, other = (ask(told, prompt="the ", tokens=60, temperature=1.0, seed=seed)[0] for seed in (1, 1, 2))
+    assert one == two != other
+
+
+def test_greedy_needs_no_luck(told):
+    assert ask(told, prompt="of", tokens=40, temperature=0, seed=1)[0] == ask(told, prompt="of", tokens=40, temperature=0, seed=2)[0]
+
+
+def test_exported(told, tmp_path):
+    done = told.skerry("export", told.told, "--out", tmp_path / "model")
+    assert done.returncode == 0, done.stderr
+    names = {p.name for p in (tmp_path / "model").iterdir()}
+    assert names == {"model.safetensors", "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"}
+    config = json.load(open(tmp_path / "model" / "config.json"))
+    assert config["architectures"] == ["LlamaForCausalLM"] and config["vocab_size"] == 257
