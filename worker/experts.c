@@ -6,8 +6,8 @@
 
 #include "common/base/err.h"
 #include "common/base/mem.h"
-#include "worker/arena.h"
 #include "worker/dit.h"
+#include "worker/dit_rows.h"
 #include "worker/engine.h"
 #include "worker/task_model.h"
 #include "worker/train.h"
@@ -33,10 +33,7 @@ struct experts {
     float *flat; /* host, on the way in */
     uint64_t clock;
     unsigned loads;
-
-    struct arena arena;
-    float *t;        /* (batch) */
-    int32_t *labels; /* (batch) */
+    struct dit_rows rows; /* of the DiT */
 };
 
 static void use_place(struct experts *x, const struct place *p)
@@ -77,16 +74,15 @@ int experts_new(struct device *dev, const struct model *m, const struct experts_
     x->opt = *opt;
     x->m = m;
     x->dev = dev;
-    const struct dit_options dopt = {
-        .mode = NET_FORWARD, .precision = opt->precision, .batch = opt->batch};
+    const struct dit_options dopt = {.mode = NET_FORWARD,
+                                     .precision = opt->precision,
+                                     .batch =
+                                         opt->batch < DIT_ROWS_MIN ? DIT_ROWS_MIN : opt->batch};
     int rc = dit_new(dev, m, &dopt, &x->dit, err);
     if (rc == 0)
         rc = make_places(x, err);
-    if (rc == 0) {
-        arena_add(&x->arena, &x->t, (uint64_t)opt->batch * sizeof *x->t);
-        arena_add(&x->arena, &x->labels, (uint64_t)opt->batch * sizeof *x->labels);
-        rc = arena_alloc(&x->arena, dev, err);
-    }
+    if (rc == 0)
+        rc = dit_rows_open(&x->rows, x->dit, err);
     if (rc == 0 && !(x->flat = model_flat_new(m)))
         rc = err_set(err, -ENOMEM, "no memory for %" PRIu64 " parameters", m->params);
     if (rc < 0) {
@@ -105,7 +101,7 @@ void experts_free(struct experts *x)
         use_place(x, &x->places[0]);
     for (int i = 1; i < x->room; i++)
         weights_release(&x->places[i].own);
-    arena_free(&x->arena, x->dev);
+    dit_rows_close(&x->rows);
     dit_free(x->dit);
     mem_free(x->places);
     mem_free(x->flat);
@@ -160,26 +156,10 @@ static int switch_to(struct experts *x, int expert, struct err *err)
 
 static int run_one(struct experts *x, const struct mix_call *c, struct err *err)
 {
-    const struct kernel_ops *k = x->dev->ops;
-    struct stream *s = dit_stream(x->dit);
-    const int64_t n = (int64_t)model_image_values(&x->m->spec);
     int rc = x->opt.begin ? x->opt.begin(x->opt.arg, c->expert, err) : 0;
     if (rc == 0)
         rc = switch_to(x, c->expert, err);
-    for (int at = 0; at < c->rows && rc == 0; at += x->opt.batch) {
-        const int B = c->rows - at < x->opt.batch ? c->rows - at : x->opt.batch;
-        rc = k->copy(x->dev, x->t, c->t + at, (size_t)B * sizeof *x->t, COPY_TO_DEVICE, s);
-        if (rc == 0)
-            rc = k->copy(x->dev, x->labels, c->labels + at, (size_t)B * sizeof *x->labels,
-                         COPY_TO_DEVICE, s);
-        if (rc < 0)
-            return err_set(err, rc, "expert %d failed on %s: %s", c->expert, x->dev->name,
-                           err_text(rc));
-        rc = dit_forward(x->dit, c->v + at * n, c->x + at * n, x->t, x->labels, B, err);
-        if (rc == 0)
-            rc = dit_sync(x->dit, err);
-    }
-    return rc;
+    return rc < 0 ? rc : dit_rows_run(&x->rows, c->v, c->x, c->t, c->labels, c->rows, err);
 }
 
 static int run(void *arg, const struct mix_call *calls, int n, struct err *err)

@@ -22,7 +22,7 @@ struct work;
 
 struct experts_options {
     int count; /* 1..MIX_EXPERTS_MAX */
-    int batch; /* rows of one forward, at most; larger calls are cut */
+    int batch; /* rows of one forward; larger calls are cut, DIT_ROWS_MIN are always possible */
     enum net_precision precision;
     uint64_t memory_bytes; /* for weights; at least one network is loaded */
     void *arg;
@@ -37,8 +37,7 @@ int experts_new(struct device *dev, const struct model *m, const struct experts_
                 struct experts **ret, struct err *err);
 void experts_free(struct experts *x); /* accepts NULL */
 
-/* For mix_new; on the CPU rows do not see those beside them, so that results depend
- * neither on the cut into forwards nor on the order. */
+/* For mix_new.  Results depend neither on the cut into forwards nor on the order. */
 struct mix_experts experts_mix(struct experts *x);
 
 /* How often weights were loaded; how many fit at once. */

@@ -26,8 +26,9 @@ static void read_rule(struct mixture *m)
 static int open_router(struct mixture *m, struct engine *e, struct err *err)
 {
     const Skerry__V1__Mixture *t = m->w->task->mixture;
+    const int batch = m->opt.rows < DIT_ROWS_MIN ? DIT_ROWS_MIN : m->opt.rows;
     int rc = forward_open_modules(e, m->w, SKERRY__V1__NETWORK__NETWORK_ROUTER, t->router,
-                                  t->n_router, m->opt.rows, &m->forward, err);
+                                  t->n_router, batch, &m->forward, err);
     if (rc < 0)
         return err_wrap(err, "the router");
     m->router = net_dit(m->forward.net);
@@ -42,7 +43,6 @@ static int open_router(struct mixture *m, struct engine *e, struct err *err)
 static int make_buffers(struct mixture *m, struct err *err)
 {
     const size_t rows = (size_t)m->opt.rows, K = (size_t)m->experts.count;
-    arena_add(&m->arena, &m->d_t, rows * sizeof *m->d_t);
     arena_add(&m->arena, &m->d_logits, rows * (size_t)m->classes * sizeof *m->d_logits);
     m->logits = mem_try_array(rows * (size_t)m->classes, sizeof *m->logits);
     m->weights = mem_try_array(rows * K, sizeof *m->weights);
@@ -50,7 +50,8 @@ static int make_buffers(struct mixture *m, struct err *err)
     m->truth = mem_try_array(rows, sizeof *m->truth);
     if (!m->logits || !m->weights || !m->selected || !m->truth)
         return err_set(err, -ENOMEM, "no memory to route %d samples", m->opt.rows);
-    return arena_alloc(&m->arena, m->dev, err);
+    int rc = arena_alloc(&m->arena, m->dev, err);
+    return rc < 0 ? rc : dit_rows_open(&m->rows, m->router, err);
 }
 
 static int open_mix(struct mixture *m, struct err *err)
@@ -104,6 +105,7 @@ void mixture_close(struct mixture *m)
         return;
     mix_free(m->mix);
     arena_free(&m->arena, m->dev);
+    dit_rows_close(&m->rows);
     forward_close(&m->forward);
     task_experts_close(&m->experts);
     mem_free(m->logits);
@@ -142,18 +144,14 @@ unsigned mixture_loads(const struct mixture *m)
 int mixture_weigh(struct mixture *m, float *weights, const float *x, const float *t, int rows,
                   struct err *err)
 {
-    const struct kernel_ops *k = m->dev->ops;
     struct stream *s = dit_stream(m->router);
     const int K = m->experts.count;
-    int rc = k->copy(m->dev, m->d_t, t, (size_t)rows * sizeof *t, COPY_TO_DEVICE, s);
-    if (rc == 0)
-        rc = dit_forward(m->router, m->d_logits, x, m->d_t, NULL, rows, err);
-    else
-        return err_set(err, rc, "routing failed on %s: %s", m->dev->name, err_text(rc));
+    int rc = dit_rows_run(&m->rows, m->d_logits, x, t, NULL, rows, err);
     if (rc < 0)
         return rc;
-    rc = k->copy(m->dev, m->logits, m->d_logits,
-                 (size_t)rows * (size_t)m->classes * sizeof *m->logits, COPY_FROM_DEVICE, s);
+    rc = m->dev->ops->copy(m->dev, m->logits, m->d_logits,
+                           (size_t)rows * (size_t)m->classes * sizeof *m->logits, COPY_FROM_DEVICE,
+                           s);
     if (rc < 0)
         return err_set(err, rc, "routing failed on %s: %s", m->dev->name, err_text(rc));
     rc = dit_sync(m->router, err);

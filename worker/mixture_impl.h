@@ -4,6 +4,7 @@
 
 #include "worker/arena.h"
 #include "worker/dit.h"
+#include "worker/dit_rows.h"
 #include "worker/experts.h"
 #include "worker/forward.h"
 #include "worker/mixture.h"
@@ -13,15 +14,15 @@ struct mixture {
     struct work *w;
     struct device *dev;
     struct mix_rule rule;
-    struct task_experts experts; /* remote: their order alone */
+    struct task_experts experts;   /* remote: their order alone */
     struct forward forward;        /* the router */
     struct dit *router;            /* of it */
+    struct dit_rows rows;          /* of it */
     const struct model_spec *spec; /* of it */
-    int classes; /* of the router, at least as many as experts */
+    int classes;                   /* of the router, at least as many as experts */
     struct mix *mix;
 
     struct arena arena;
-    float *d_t;      /* (rows) */
     float *d_logits; /* (rows,classes) */
 
     /* Host. */

@@ -5,7 +5,9 @@
 #include "common/base/err.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
+#include "worker/arena.h"
 #include "worker/dit.h"
+#include "worker/dit_rows.h"
 
 enum {
     STREAM_SAMPLE = 0x736d706c,
@@ -243,41 +245,19 @@ int sample_run_f32(const struct sample_source *src, const struct sample_options 
 
 static int dit_velocity(void *arg, const struct sample_call *call, struct err *err)
 {
-    struct sample_dit *s = arg;
-    struct device *dev = dit_device(s->dit);
-    struct stream *stream = dit_stream(s->dit);
-    const int rows = call->copies * call->B;
-    int rc =
-        dev->ops->copy(dev, s->t, call->t, (size_t)rows * sizeof *s->t, COPY_TO_DEVICE, stream);
-    if (rc == 0)
-        rc = dev->ops->copy(dev, s->labels, call->labels, (size_t)rows * sizeof *s->labels,
-                            COPY_TO_DEVICE, stream);
-    if (rc < 0)
-        return err_set(err, rc, "sampling failed on %s: %s", dev->name, err_text(rc));
-    return dit_forward(s->dit, call->v, call->x, s->t, s->labels, rows, err);
+    return dit_rows_run(arg, call->v, call->x, call->t, call->labels, call->copies * call->B, err);
 }
 
-int sample_dit_open(struct sample_dit *s, struct dit *d, struct sample_source *ret, struct err *err)
+struct sample_source sample_of_dit(struct dit_rows *r)
 {
-    *s = (struct sample_dit){.dit = d};
-    const size_t rows = (size_t)dit_batch(d);
-    arena_add(&s->arena, &s->t, rows * sizeof *s->t);
-    arena_add(&s->arena, &s->labels, rows * sizeof *s->labels);
-    *ret = (struct sample_source){
-        .dev = dit_device(d),
-        .stream = dit_stream(d),
-        .image = dit_model(d)->spec.image,
-        .classes = dit_model(d)->spec.classes,
-        .rows = (int)rows,
-        .arg = s,
+    const struct model_spec *spec = &dit_model(r->dit)->spec;
+    return (struct sample_source){
+        .dev = dit_device(r->dit),
+        .stream = dit_stream(r->dit),
+        .image = spec->image,
+        .classes = spec->classes,
+        .rows = dit_batch(r->dit),
+        .arg = r,
         .velocity = dit_velocity,
     };
-    return arena_alloc(&s->arena, dit_device(d), err);
-}
-
-void sample_dit_close(struct sample_dit *s)
-{
-    if (s->dit)
-        arena_free(&s->arena, dit_device(s->dit));
-    *s = (struct sample_dit){0};
 }

@@ -15,9 +15,8 @@
 #include <stdint.h>
 
 #include "kernels/kernels.h"
-#include "worker/arena.h"
 
-struct dit;
+struct dit_rows;
 struct err;
 
 /* One evaluation: `copies` rows for each of B samples.  With guidance copies is 2: row
@@ -63,14 +62,6 @@ int sample_run_f32(const struct sample_source *src, const struct sample_options 
                    const int32_t *labels, int count, float *images, struct err *err);
 
 /* The velocities of one DiT: on its device, rows from its batch. */
-struct sample_dit {
-    struct dit *dit;
-    struct arena arena;
-    float *t;        /* (batch) on the device */
-    int32_t *labels; /* (batch) on the device */
-};
-int sample_dit_open(struct sample_dit *s, struct dit *d, struct sample_source *ret,
-                    struct err *err);
-void sample_dit_close(struct sample_dit *s); /* { 0 } is fine */
+struct sample_source sample_of_dit(struct dit_rows *r);
 
 #endif

@@ -7,6 +7,7 @@
 #include "common/base/hash.h"
 #include "common/base/image.h"
 #include "common/base/mem.h"
+#include "worker/dit_rows.h"
 #include "worker/engine.h"
 #include "worker/forward.h"
 #include "worker/image_net.h"
@@ -45,14 +46,15 @@ static int run(struct work *w, const struct sample_source *src, uint8_t *images,
 static int draw_path(struct engine *e, struct work *w, int rows, uint8_t *images, struct err *err)
 {
     struct forward f = {0};
-    struct sample_dit dit = {0};
-    struct sample_source src;
+    struct dit_rows dit = {0};
     int rc = forward_open(e, w, rows, &f, err);
     if (rc == 0)
-        rc = sample_dit_open(&dit, net_dit(f.net), &src, err);
-    if (rc == 0)
+        rc = dit_rows_open(&dit, net_dit(f.net), err);
+    if (rc == 0) {
+        const struct sample_source src = sample_of_dit(&dit);
         rc = run(w, &src, images, err);
-    sample_dit_close(&dit);
+    }
+    dit_rows_close(&dit);
     forward_close(&f);
     return rc;
 }
@@ -104,6 +106,7 @@ int work_sample_run(struct engine *e, struct work *w, struct err *err)
     progress_activity(&w->progress, "drawing %zu samples", n);
     uint8_t *images = mem_try_array(n, side * side * 3);
     int rows = 2 * n < SAMPLE_ROWS_MAX ? (int)(2 * n) : SAMPLE_ROWS_MAX;
+    rows = rows < DIT_ROWS_MIN ? DIT_ROWS_MIN : rows;
     int rc = images ? 0 : err_set(err, -ENOMEM, "out of memory for %zu samples", n);
     if (rc == 0)
         rc = w->task->mixture ? draw_mixture(e, w, rows, images, err)

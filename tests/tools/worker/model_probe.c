@@ -14,6 +14,7 @@
 #include "common/base/rng.h"
 #include "common/base/st.h"
 #include "worker/dit.h"
+#include "worker/dit_rows.h"
 #include "worker/sample.h"
 
 enum { B = 4, STREAM_SAMPLE = 0x736d706c };
@@ -79,13 +80,14 @@ static int write_results(struct probe *p, struct st_writer *w, struct err *err)
     int rc = dit_forward(p->d, pred, x, t, labels, B, err);
     if (rc == 0)
         rc = dit_sync(p->d, err);
-    struct sample_dit dit = {0};
-    struct sample_source src;
+    struct dit_rows dit = {0};
     if (rc == 0)
-        rc = sample_dit_open(&dit, p->d, &src, err);
-    if (rc == 0)
+        rc = dit_rows_open(&dit, p->d, err);
+    if (rc == 0) {
+        const struct sample_source src = sample_of_dit(&dit);
         rc = sample_run_f32(&src, &opt, drawn, B, sample, err);
-    sample_dit_close(&dit);
+    }
+    dit_rows_close(&dit);
     const struct {
         const void *data;
         size_t bytes;

@@ -18,6 +18,7 @@
 #include "common/base/st.h"
 #include "worker/dit.h"
 #include "worker/flow.h"
+#include "worker/dit_rows.h"
 #include "worker/sample.h"
 #include "worker/train.h"
 
@@ -244,13 +245,14 @@ static int write_samples(struct probe *p, struct err *err)
     int rc = st_writer_write(p->out, x, SAMPLES * p->n * sizeof *x, err);
     if (rc == 0)
         rc = weights_set(dit_weights(p->twin), p->flat, err);
-    struct sample_dit dit = {0};
-    struct sample_source src;
+    struct dit_rows dit = {0};
     if (rc == 0)
-        rc = sample_dit_open(&dit, p->twin, &src, err);
-    if (rc == 0)
+        rc = dit_rows_open(&dit, p->twin, err);
+    if (rc == 0) {
+        const struct sample_source src = sample_of_dit(&dit);
         rc = sample_run_f32(&src, &opt, labels, SAMPLES, x, err);
-    sample_dit_close(&dit);
+    }
+    dit_rows_close(&dit);
     if (rc == 0)
         rc = st_writer_write(p->out, x, SAMPLES * p->n * sizeof *x, err);
     mem_free(x);

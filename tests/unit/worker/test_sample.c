@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "worker/dit.h"
+#include "worker/dit_rows.h"
 #include "worker/sample.h"
 
 enum { N = 5, VALUES = 108 };
@@ -52,12 +53,12 @@ static struct dit *make(struct fixture *f, int batch)
 static void draw(struct dit *d, struct sample_options opt, float *out)
 {
     struct err err = {0};
-    struct sample_dit dit;
-    struct sample_source src;
+    struct dit_rows dit;
     opt.seed = 3;
-    OK(sample_dit_open(&dit, d, &src, &err));
+    OK(dit_rows_open(&dit, d, &err));
+    const struct sample_source src = sample_of_dit(&dit);
     OK(sample_run_f32(&src, &opt, labels, N, out, &err));
-    sample_dit_close(&dit);
+    dit_rows_close(&dit);
 }
 
 static double error(const float *a, const float *b)
@@ -151,9 +152,9 @@ static void test_progress_and_pixels(void **state)
     float f32[N * VALUES];
     struct sample_options opt = {
         .steps = 3, .heun = true, .guidance = 1.5f, .seed = 3, .progress = count_calls, .arg = &w};
-    struct sample_dit dit;
-    struct sample_source src;
-    OK(sample_dit_open(&dit, d, &src, &err));
+    struct dit_rows dit;
+    OK(dit_rows_open(&dit, d, &err));
+    const struct sample_source src = sample_of_dit(&dit);
     OK(sample_run(&src, &opt, labels, N, u8, &err));
     assert_int_equal(w.calls, 9); /* three runs of two, two and one, three steps each */
     assert_int_equal(w.last, 18);
@@ -174,7 +175,7 @@ static void test_progress_and_pixels(void **state)
     opt.steps = 1;
     int32_t bad[1] = {3};
     assert_int_equal(sample_run(&src, &opt, bad, 1, u8, &err), -EINVAL);
-    sample_dit_close(&dit);
+    dit_rows_close(&dit);
     dit_free(d);
 }
 
