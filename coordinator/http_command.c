@@ -303,6 +303,32 @@ static int take_sampler(const json_t *body, struct view_sample_request *s, struc
                    "\"sampler\" of the body must be \"euler\" or \"heun\", not \"%s\"", s->sampler);
 }
 
+static double real_or(const json_t *body, const char *name, double other)
+{
+    const json_t *v = json_object_get(body, name);
+    return v != NULL ? json_number_value(v) : other;
+}
+
+static void take_mixture(const json_t *body, struct view_sample_request *s)
+{
+    const json_t *path = json_object_get(body, "path");
+    s->strategy = json_string_value(json_object_get(body, "strategy"));
+    s->top = (uint32_t)json_integer_value(json_object_get(body, "top"));
+    s->nucleus = real_or(body, "nucleus", 0);
+    s->threshold = real_or(body, "threshold", 0);
+    s->remote = json_is_true(json_object_get(body, "remote"));
+    s->has_path = path != NULL;
+    s->path = (uint32_t)json_integer_value(path);
+}
+
+static void take_text(const json_t *body, struct view_sample_request *s)
+{
+    s->prompt = json_string_value(json_object_get(body, "prompt"));
+    s->tokens = (uint32_t)json_integer_value(json_object_get(body, "tokens"));
+    s->temperature = real_or(body, "temperature", (double)NAN);
+    s->top_p = real_or(body, "top_p", 0);
+}
+
 void http_post_sample(void *arg, struct http_request *r)
 {
     static const struct http_field fields[] = {
@@ -314,6 +340,16 @@ void http_post_sample(void *arg, struct http_request *r)
         {"sampler", HTTP_STRING, .min = 1, .max = 16},
         {"columns", HTTP_INT, .min = 1, .max = VIEW_LABELS_MAX},
         {"ema", HTTP_BOOL},
+        {"strategy", HTTP_STRING, .min = 1, .max = 16},
+        {"top", HTTP_INT, .min = 1, .max = 256},
+        {"nucleus", HTTP_REAL, .min = 0, .max = 1},
+        {"threshold", HTTP_REAL, .min = 0, .max = 1},
+        {"remote", HTTP_BOOL},
+        {"path", HTTP_INT, .min = 0, .max = 1023},
+        {"prompt", HTTP_STRING, .min = 0, .max = 8192},
+        {"tokens", HTTP_INT, .min = 1, .max = 65536},
+        {"temperature", HTTP_REAL, .min = 0, .max = 100},
+        {"top_p", HTTP_REAL, .min = 0, .max = 1},
     };
     struct http_api *api = arg;
     struct err err = {0};
@@ -334,6 +370,8 @@ void http_post_sample(void *arg, struct http_request *r)
         .seed = (uint64_t)json_integer_value(seed),
         .ema = ema ? json_is_true(ema) : -1,
     };
+    take_mixture(b, &s);
+    take_text(b, &s);
     uint32_t labels[VIEW_LABELS_MAX];
     if (take_sampler(b, &s, &err) < 0 ||
         take_labels(json_object_get(b, "labels"), labels, &s, &err) < 0 ||
