@@ -321,7 +321,7 @@ static const char yaml[] = "name: fake\nseed: 3\n"
                            "outer: {rounds: 2, steps: 2}\n"
                            "sample: {count: 4}\n";
 
-static inline int try_submit(struct rig *r, uint64_t *ret_id, struct err *err)
+static inline int try_submit(struct rig *r, const char *spec, uint64_t *ret_id, struct err *err)
 {
     static const char *const classes[] = {"cat", "dog"};
     static const uint64_t counts[] = {20, 20};
@@ -330,7 +330,7 @@ static inline int try_submit(struct rig *r, uint64_t *ret_id, struct err *err)
                                    {.size = b.size, .samples = 4, .holdout = true}};
     memcpy(shards[0].sha256, a.sha256, 32);
     memcpy(shards[1].sha256, b.sha256, 32);
-    const struct view_submit s = {.spec = yaml,
+    const struct view_submit s = {.spec = spec,
                                   .classes = classes,
                                   .counts = counts,
                                   .n_classes = 2,
@@ -339,13 +339,18 @@ static inline int try_submit(struct rig *r, uint64_t *ret_id, struct err *err)
     return view_job_submit(r->co, &s, ret_id, err);
 }
 
-static inline uint64_t submit(struct rig *r)
+static inline uint64_t submit_spec(struct rig *r, const char *spec)
 {
     uint64_t id = 0;
     struct err err = {0};
-    if (try_submit(r, &id, &err) < 0)
+    if (try_submit(r, spec, &id, &err) < 0)
         fail_msg("%s", err.msg);
     return id;
+}
+
+static inline uint64_t submit(struct rig *r)
+{
+    return submit_spec(r, yaml);
 }
 
 static inline void wait_state(struct rig *r, uint64_t job, enum job_state s)

@@ -283,7 +283,7 @@ static void test_disk_full(void **state)
     assert_int_equal(join(r, a, SKERRY_VERSION), 0);
     r->co->store_ok = false;
     (void)str_copy(r->co->store_error, sizeof(r->co->store_error), "the disk is full");
-    assert_int_equal(try_submit(r, &id, &err), -ENOSPC);
+    assert_int_equal(try_submit(r, yaml, &id, &err), -ENOSPC);
     assert_non_null(strstr(err.msg, "the disk is full"));
     assert_int_equal(waiting(r), 1);
     ask(r, a, 1000);

@@ -1,0 +1,337 @@
+/* Contributions within a phase, versions told to a phase that goes on, and phases without
+ * rounds: on a whole coordinator (rig.h).  One module, so one fragment: it contributes
+ * after the first of two steps and is merged after the second. */
+#include "tests/unit/coordinator/rig.h"
+
+static const char stream[] = "name: fake\nseed: 3\n"
+                             "data: {path: x, image_size: 16}\n"
+                             "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
+                             "train: {batch: 4}\nrecipe: {name: diloco, replicas: 2}\n"
+                             "outer: {rounds: 2, steps: 2, delay: 1, mix: 0.5}\n"
+                             "sample: {count: 4}\n";
+
+static const char async[] = "name: fake\nseed: 3\n"
+                            "data: {path: x, image_size: 16}\n"
+                            "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
+                            "train: {batch: 4}\nrecipe: {name: diloco, replicas: 2}\n"
+                            "outer: {rounds: 2, steps: 2, async: true, warmup: 2}\n"
+                            "sample: {count: 4}\n";
+
+static struct job *begin_job(struct rig *r, const char *spec, unsigned workers)
+{
+    for (unsigned i = 0; i < workers; i++)
+        assert_int_equal(join(r, &r->workers[i], SKERRY_VERSION), 0);
+    uint64_t job = submit_spec(r, spec);
+    do_init(r, &r->workers[0]);
+    for (unsigned i = 0; i < workers; i++)
+        assign(r, &r->workers[i], TASK_TRAIN);
+    return state_job(&r->co->state, job);
+}
+
+/* The contribution after one step. */
+static bool send_part(struct rig *r, struct fake *w)
+{
+    struct result x;
+    struct blob_ref blob = contribute(r, w->task, w->task->id, 0.01f);
+    begin_result(&x, w->task, &blob);
+    x.m.snapshot = true;
+    x.m.steps = 1;
+    x.m.samples = 4;
+    return report(r, w, &x);
+}
+
+/* The report at the end, without anything that has been sent before. */
+static bool send_end(struct rig *r, struct fake *w)
+{
+    struct result x;
+    begin_result(&x, w->task, NULL);
+    x.m.waited_ms = 25;
+    return report(r, w, &x);
+}
+
+static void ask_version(struct rig *r, struct fake *w, uint64_t version)
+{
+    Skerry__V1__VersionRequest m = SKERRY__V1__VERSION_REQUEST__INIT;
+    m.task_id = w->task->id;
+    m.attempt = w->task->attempt;
+    m.module_id = MODULE;
+    m.version = version;
+    m.held = version - 1;
+    m.wait_ms = 15000;
+    begin_call(r, w, SKERRY__V1__METHOD__METHOD_VERSION, &m,
+               &skerry__v1__version_reply__descriptor);
+}
+
+static Skerry__V1__VersionReply *got_version(struct rig *r, struct fake *w)
+{
+    wait_for(r, &w->done);
+    if (w->code != 0)
+        fail_msg("VERSION: %s", w->detail);
+    return skerry__v1__version_reply__unpack(NULL, w->reply_len, w->reply);
+}
+
+static void leave(struct rig *r, struct fake *w)
+{
+    Skerry__V1__LeaveRequest m = SKERRY__V1__LEAVE_REQUEST__INIT;
+    assert_int_equal(CALL(r, w, LEAVE, leave, &m), 0);
+    w->instance[0]++; /* when it joins again it is a new process */
+}
+
+/* What was the word on the task in the last answer? */
+static int verdict_on(const struct fake *w, uint64_t task)
+{
+    for (size_t i = 0; i < w->assigned->n_applied; i++)
+        if (w->assigned->applied[i]->task_id == task)
+            return w->assigned->applied[i]->accepted;
+    return -1;
+}
+
+static void test_within_a_phase(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0], *b = &r->workers[1];
+    const struct job *j = begin_job(r, stream, 2);
+    const Skerry__V1__TrainTask *t = a->task->train;
+    uint64_t first = a->task->id;
+    assert_int_equal(t->n_fragments, 1);
+    assert_int_equal(t->fragments[0]->step, 1);
+    assert_int_equal(t->delay, 1);
+    assert_true(t->mix == 0.5f && !t->fragments[0]->done);
+    assert_true(send_part(r, a));
+    assert_true(send_part(r, a)); /* once more: the answer was lost */
+    assert_int_equal(state_task(&r->co->state, first)->n_contributions, 1);
+    assert_int_equal(state_task(&r->co->state, first)->state, TASK_LEASED);
+    ask_version(r, a, 1);
+    loop_turn(r->loop, false);
+    assert_false(a->done); /* the other one works on it */
+    assert_true(send_part(r, b));
+    Skerry__V1__VersionReply *reply = got_version(r, a);
+    assert_non_null(reply->module);
+    assert_int_equal(reply->module->version, 1);
+    assert_int_equal(reply->module->n_deltas, 1);
+    assert_int_equal(reply->module->deltas[0]->from, 0);
+    skerry__v1__version_reply__free_unpacked(reply, NULL);
+    assert_int_equal(j->modules[0].version, 1);
+    assert_int_equal(j->paths[0].round, 0); /* the second step is still made */
+    assert_true(send_end(r, a));
+    assert_int_equal(j->paths[0].round, 0);
+    assert_true(send_end(r, b));
+    assign(r, a, TASK_TRAIN);
+    assert_int_equal(a->task->train->round, 1);
+    assert_int_equal(verdict_on(a, first), 1);
+    assert_int_equal(j->rounds[0].contributions, 2);
+    assert_int_equal(j->rounds[0].steps, 4);
+    assert_int_equal(j->waited_ms, 50);
+    assert_int_equal(j->modules[0].folded, 2);
+    assert_int_equal(j->modules[0].stale_max, 0);
+}
+
+/* Its worker is lost after it has contributed: the next attempt does without. */
+static void test_new_attempt(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0], *b = &r->workers[1], *c = &r->workers[2];
+    uint64_t job = begin_job(r, stream, 2)->id, task = a->task->id;
+    assert_true(send_part(r, a));
+    leave(r, a);
+    stop(r); /* what is acknowledged is kept */
+    start(r);
+    const struct job *j = state_job(&r->co->state, job);
+    assert_int_equal(join(r, b, SKERRY_VERSION), 0);
+    assert_int_equal(join(r, c, SKERRY_VERSION), 0);
+    assign(r, c, TASK_TRAIN);
+    assert_int_equal(c->task->id, task);
+    assert_int_equal(c->task->attempt, 2);
+    assert_true(c->task->train->fragments[0]->done);
+    assert_int_equal(c->task->modules[0]->version, 0);
+    assert_true(send_part(r, b));
+    assert_true(send_end(r, b));
+    assert_true(send_end(r, c));
+    assign(r, b, TASK_TRAIN);
+    assert_int_equal(j->paths[0].round, 1);
+    assert_int_equal(j->rounds[0].contributions, 2);
+    /* The word on the contribution is for who made it. */
+    assert_int_equal(join(r, a, SKERRY_VERSION), 0);
+    ask(r, a, 0);
+    (void)got(r, a);
+    assert_int_equal(verdict_on(a, task), 1);
+}
+
+/* Its worker is lost when nothing but the last steps was left: nobody makes them again. */
+static void test_lost_at_the_end(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0], *b = &r->workers[1];
+    const struct job *j = begin_job(r, stream, 2);
+    uint64_t task = a->task->id;
+    assert_true(send_part(r, a));
+    assert_true(send_part(r, b));
+    ask_version(r, b, 1);
+    skerry__v1__version_reply__free_unpacked(got_version(r, b), NULL);
+    leave(r, a);
+    assert_true(send_end(r, b));
+    assign(r, b, TASK_TRAIN);
+    assert_int_equal(state_task(&r->co->state, task)->state, TASK_DONE);
+    assert_int_equal(j->paths[0].round, 1);
+    assert_int_equal(j->rounds[0].contributions, 2);
+    struct ledger_epoch e;
+    ledger_figures(j->ledgers[0], 0, &e);
+    assert_int_equal(e.done, 16);
+}
+
+/* Nobody works for the other replica: who has contributed is told not to wait. */
+static void test_later(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0];
+    const struct job *j = begin_job(r, stream, 1);
+    assert_true(send_part(r, a));
+    ask_version(r, a, 1);
+    Skerry__V1__VersionReply *reply = got_version(r, a);
+    assert_null(reply->module);
+    assert_true(reply->later);
+    skerry__v1__version_reply__free_unpacked(reply, NULL);
+    assert_true(send_end(r, a));
+    assign(r, a, TASK_TRAIN);
+    assert_true(send_part(r, a));
+    ask_version(r, a, 1);
+    reply = got_version(r, a);
+    assert_non_null(reply->module);
+    skerry__v1__version_reply__free_unpacked(reply, NULL);
+    assert_true(send_end(r, a));
+    assign(r, a, TASK_TRAIN);
+    assert_int_equal(a->task->train->round, 1);
+    assert_int_equal(j->modules[0].version, 1);
+}
+
+static void test_refused_parts(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0];
+    struct result x;
+    (void)begin_job(r, stream, 1);
+    struct blob_ref blob = contribute(r, a->task, 1, 0.01f);
+    begin_result(&x, a->task, &blob);
+    x.m.snapshot = true;
+    x.c.module_id = MODULE + 1;
+    assert_false(report(r, a, &x));
+    assert_non_null(strstr(a->detail, "not on path"));
+    x.c.module_id = MODULE;
+    x.c.base_version = 1;
+    assert_false(report(r, a, &x));
+    x.c.base_version = 0;
+    x.blob.size++;
+    assert_false(report(r, a, &x));
+    /* None of it has ended the phase. */
+    assert_int_equal(state_task(&r->co->state, a->task->id)->state, TASK_LEASED);
+    x.blob.size--;
+    assert_true(report(r, a, &x));
+    Skerry__V1__VersionRequest m = SKERRY__V1__VERSION_REQUEST__INIT;
+    m.task_id = a->task->id;
+    m.attempt = a->task->attempt;
+    m.module_id = MODULE + 1;
+    assert_int_equal(CALL(r, a, VERSION, version, &m), -EINVAL);
+    m.module_id = MODULE;
+    m.version = 1;
+    m.attempt++;
+    assert_int_equal(CALL(r, a, VERSION, version, &m), -ERR_STALE);
+}
+
+static void test_nothing_contributed(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0];
+    (void)begin_job(r, stream, 1);
+    assert_false(send_end(r, a));
+    assert_non_null(strstr(a->detail, "brought no contribution"));
+    assert_int_equal(state_task(&r->co->state, a->task->id)->state, TASK_PENDING);
+}
+
+/* ---- without rounds ------------------------------------------------------ */
+
+/* A phase from the version that the task names. */
+static void finish_phase(struct rig *r, struct fake *w)
+{
+    struct result x;
+    struct err err = {0};
+    char *path = fx_path(&r->f, "contribution");
+    struct contribution_result done;
+    float *end = fx_array();
+    fx_normal(w->task->id, 0.02f, end);
+    uint64_t base = w->task->modules[0]->version;
+    struct contribution_job job = fx_job(r->f.full, base, end, CODEC_E3M0, 8, path);
+    assert_int_equal(contribution_write(&job, &done, &err), 0);
+    struct blob_ref blob = put_file(r, path);
+    begin_result(&x, w->task, &blob);
+    x.c.base_version = base;
+    if (!report(r, w, &x))
+        fail_msg("%s", w->detail);
+    free(end);
+    mem_free(path);
+}
+
+static void wait_version(struct rig *r, const struct module_rec *m, uint64_t version)
+{
+    uint64_t until = clock_now_ms() + DEADLINE_MS;
+    while (m->version < version) {
+        assert_true(clock_now_ms() < until);
+        loop_turn(r->loop, true);
+    }
+}
+
+static void test_async(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0], *b = &r->workers[1];
+    struct job *j = begin_job(r, async, 2);
+    struct module_rec *m = &j->modules[0];
+    uint64_t first = a->task->id;
+    assert_int_equal(a->task->train->n_fragments, 0);
+    finish_phase(r, a); /* nobody is waited for */
+    wait_version(r, m, 1);
+    assign(r, a, TASK_TRAIN);
+    assert_int_equal(verdict_on(a, first), 1);
+    assert_int_equal(a->task->modules[0]->version, 1);
+    assert_int_equal(a->task->train->first_step, 2);
+    assert_int_equal(j->paths[0].round, 0);
+    finish_phase(r, a);
+    wait_version(r, m, 2);
+    loop_turn(r->loop, false);
+    assert_int_equal(j->paths[0].round, 1); /* as many phases as there are replicas */
+    uint64_t job = j->id;
+    stop(r);
+    start(r);
+    j = state_job(&r->co->state, job);
+    m = &j->modules[0];
+    assert_int_equal(j->paths[0].phases, 2);
+    assert_int_equal(join(r, a, SKERRY_VERSION), 0);
+    assert_int_equal(join(r, b, SKERRY_VERSION), 0);
+    finish_phase(r, b); /* it began two versions ago */
+    wait_version(r, m, 3);
+    assert_non_null(strstr(m->versions[m->n_versions - 1].provenance, "\"staleness\":2"));
+    assert_non_null(strstr(m->versions[m->n_versions - 1].provenance, "\"delay\":2"));
+    assert_int_equal(m->stale_max, 2);
+    assert_int_equal(m->folded, 3);
+    /* The momentum grows by the round: half of it in the second. */
+    assert_non_null(strstr(m->versions[m->n_versions - 1].provenance, "\"momentum\":0.45"));
+    assign(r, a, TASK_TRAIN);
+    finish_phase(r, a); /* the fourth of 2 rounds of 2 */
+    finish_job(r, a);
+    wait_state(r, j->id, JOB_DONE);
+    assert_int_equal(m->version, 4);
+    assert_int_equal(j->paths[0].phases, 4);
+    assert_int_equal(j->n_rounds, 2);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
+
+int main(void)
+{
+    log_set_level(LOG_LEVEL_ERROR);
+    const struct CMUnitTest tests[] = {
+        TEST(test_within_a_phase), TEST(test_new_attempt),   TEST(test_lost_at_the_end),
+        TEST(test_later),          TEST(test_refused_parts), TEST(test_nothing_contributed),
+        TEST(test_async),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
