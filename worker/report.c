@@ -31,6 +31,8 @@ static void add_contributions(Skerry__V1__ReportRequest *r, const struct work_re
 {
     r->contributions = mem_alloc_array(res->n_outputs + 1, sizeof(*r->contributions));
     for (size_t i = 0; i < res->n_outputs; i++) {
+        if (res->outputs[i].role != WORK_RESULT)
+            continue;
         Skerry__V1__Contribution *c = mem_alloc(sizeof(*c));
         skerry__v1__contribution__init(c);
         c->module_id = res->outputs[i].module_id;
@@ -55,6 +57,36 @@ static void add_shards(Skerry__V1__ReportRequest *r, const struct work_result *r
     }
     r->classes = res->classes;
     r->n_classes = res->n_classes;
+}
+
+/* The one file of a role, or NULL. */
+static Skerry__V1__Blob *blob_of(const struct work_result *res, enum work_role role)
+{
+    for (size_t i = 0; i < res->n_outputs; i++)
+        if (res->outputs[i].role == role)
+            return blob_new(&res->outputs[i]);
+    return NULL;
+}
+
+/* Every file that the task made, where its kind puts it. */
+static void add_outputs(Skerry__V1__ReportRequest *r, const struct work *w)
+{
+    const struct work_result *res = &w->result;
+    switch ((int)w->task->kind) {
+    case SKERRY__V1__TASK_KIND__TASK_KIND_INIT:
+    case SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN:
+        add_contributions(r, res);
+        r->moments = blob_of(res, WORK_MOMENTS);
+        break;
+    case SKERRY__V1__TASK_KIND__TASK_KIND_INGEST:
+    case SKERRY__V1__TASK_KIND__TASK_KIND_SPLIT:
+        add_shards(r, res);
+        break;
+    default:
+        r->output = blob_of(res, WORK_RESULT);
+        r->assignment = blob_of(res, WORK_ASSIGNMENT);
+        break;
+    }
 }
 
 static void add_bad(Skerry__V1__ReportRequest *r, const struct work_result *res)
@@ -124,25 +156,11 @@ Skerry__V1__ReportRequest *report_new(uint64_t task_id, uint32_t attempt, struct
     r->loss_sum = res->loss_sum;
     r->units = res->units;
     r->bytes = res->bytes;
-    switch ((int)w->task->kind) {
-    case SKERRY__V1__TASK_KIND__TASK_KIND_INIT:
-    case SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN:
-        add_contributions(r, res);
-        break;
-    case SKERRY__V1__TASK_KIND__TASK_KIND_INGEST:
-        add_shards(r, res);
-        break;
-    case SKERRY__V1__TASK_KIND__TASK_KIND_SAMPLE:
-        r->text = text(res->text ? res->text : "");
-        if (res->n_outputs > 0)
-            r->output = blob_new(&res->outputs[0]);
-        break;
-    case SKERRY__V1__TASK_KIND__TASK_KIND_VELOCITY:
-        r->output = blob_new(&res->outputs[0]);
-        break;
-    default:
-        break;
-    }
+    r->sizes = res->sizes;
+    r->n_sizes = res->n_sizes;
+    if (res->text)
+        r->text = text(res->text);
+    add_outputs(r, w);
     add_bad(r, res);
     add_rows(r, res);
     add_points(r, w);
@@ -173,6 +191,8 @@ void report_free(Skerry__V1__ReportRequest *r)
     mem_free(r->bad);
     mem_free(r->points);
     mem_free(r->output);
+    mem_free(r->moments);
+    mem_free(r->assignment);
     mem_free(r);
 }
 

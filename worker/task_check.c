@@ -8,6 +8,7 @@
 #include "common/base/err.h"
 #include "worker/experts.h"
 #include "worker/mixture.h"
+#include "worker/task_check_impl.h"
 
 static int check_text(const char *text, size_t max, const char *field, struct err *err)
 {
@@ -18,7 +19,7 @@ static int check_text(const char *text, size_t max, const char *field, struct er
     return 0;
 }
 
-static int check_count(size_t n, size_t max, const char *field, struct err *err)
+int task_check_count(size_t n, size_t max, const char *field, struct err *err)
 {
     if (n > max)
         return err_set(err, -ERR_LIMIT, "task: %s has %zu entries, at most %zu are allowed", field,
@@ -47,8 +48,7 @@ static int check_url(const char *url, bool path_allowed, const char *field, stru
     return 0;
 }
 
-/* A blob to fetch: hash, a believable size, and a ticket. */
-static int check_blob(const Skerry__V1__Blob *blob, const char *field, struct err *err)
+int task_check_blob(const Skerry__V1__Blob *blob, const char *field, struct err *err)
 {
     if (!blob)
         return err_set(err, -ERR_FORMAT, "task: %s is missing", field);
@@ -73,13 +73,13 @@ int validate_module(const Skerry__V1__ModuleRef *m, struct err *err)
                        "task: module %" PRIu64 " has neither a full blob nor "
                        "deltas",
                        m->module_id);
-    if (m->full && (rc = check_blob(m->full, "modules.full", err)) < 0)
+    if (m->full && (rc = task_check_blob(m->full, "modules.full", err)) < 0)
         return rc;
-    if ((rc = check_count(m->n_deltas, TASK_DELTAS_MAX, "modules.deltas", err)) < 0)
+    if ((rc = task_check_count(m->n_deltas, TASK_DELTAS_MAX, "modules.deltas", err)) < 0)
         return rc;
     for (size_t i = 0; i < m->n_deltas; i++) {
         const Skerry__V1__Delta *d = m->deltas[i];
-        if ((rc = check_blob(d->blob, "modules.deltas.blob", err)) < 0)
+        if ((rc = task_check_blob(d->blob, "modules.deltas.blob", err)) < 0)
             return rc;
         if (d->to != d->from + 1 || (i > 0 && d->from != m->deltas[i - 1]->to))
             return err_set(err, -ERR_FORMAT,
@@ -125,16 +125,16 @@ static int check_modules(const Skerry__V1__Task *t, struct err *err)
     return 0;
 }
 
-static int check_ranges(Skerry__V1__Range *const *ranges, size_t n, const char *field,
-                        struct err *err)
+int task_check_ranges(Skerry__V1__Range *const *ranges, size_t n, const char *field,
+                      struct err *err)
 {
-    int rc = check_count(n, TASK_RANGES_MAX, field, err);
+    int rc = task_check_count(n, TASK_RANGES_MAX, field, err);
     if (rc < 0)
         return rc;
     if (n == 0)
         return err_set(err, -ERR_FORMAT, "task: %s is empty", field);
     for (size_t i = 0; i < n; i++) {
-        if ((rc = check_blob(ranges[i]->shard, field, err)) < 0)
+        if ((rc = task_check_blob(ranges[i]->shard, field, err)) < 0)
             return rc;
         if (ranges[i]->count == 0 || ranges[i]->count > TASK_SHARD_SAMPLES_MAX ||
             ranges[i]->start > TASK_SHARD_SAMPLES_MAX - ranges[i]->count)
@@ -182,17 +182,25 @@ static int check_train(const Skerry__V1__TrainTask *t, size_t n_modules, struct 
                        "task: train asks for %u steps or %u seconds, at most %u "
                        "and %u are allowed",
                        t->steps, t->seconds, TASK_STEPS_MAX, TASK_SECONDS_MAX);
-    int rc = check_fragments(t, n_modules, err);
+    if (t->batch > TASK_BATCH_MAX)
+        return err_set(err, -ERR_LIMIT, "task: train.batch is %u, at most %u are allowed", t->batch,
+                       TASK_BATCH_MAX);
+    int rc = t->moments ? task_check_blob(t->moments, "train.moments", err) : 0;
+    if (rc == 0)
+        rc = check_fragments(t, n_modules, err);
     if (rc == 0 && t->n_teachers > 0)
         rc = experts_validate(t->teachers, t->n_teachers, false, "train.teachers", err);
-    return rc < 0 ? rc : check_ranges(t->ranges, t->n_ranges, "train.ranges", err);
+    return rc < 0 ? rc : task_check_ranges(t->ranges, t->n_ranges, "train.ranges", err);
 }
 
 static int check_eval(const Skerry__V1__EvalTask *t, struct err *err)
 {
     if (!t)
         return err_set(err, -ERR_FORMAT, "task: eval is missing");
-    return check_ranges(t->ranges, t->n_ranges, "eval.ranges", err);
+    if (t->skip > TASK_PIECE_MAX)
+        return err_set(err, -ERR_LIMIT, "task: eval.skip is %u tokens, at most %u are allowed",
+                       t->skip, TASK_PIECE_MAX);
+    return task_check_ranges(t->ranges, t->n_ranges, "eval.ranges", err);
 }
 
 static int check_text_sample(const Skerry__V1__SampleTask *t, struct err *err)
@@ -218,7 +226,7 @@ static int check_sample(const Skerry__V1__SampleTask *t, size_t n_classes, struc
         return err_set(err, -ERR_FORMAT, "task: sample is missing");
     if (t->tokens > 0)
         return check_text_sample(t, err);
-    int rc = check_count(t->n_labels, TASK_LABELS_MAX, "sample.labels", err);
+    int rc = task_check_count(t->n_labels, TASK_LABELS_MAX, "sample.labels", err);
     if (rc < 0)
         return rc;
     if (t->n_labels == 0)
@@ -272,10 +280,35 @@ static int check_kind(const Skerry__V1__Task *t, struct err *err)
         rc = check_modules(t, err);
         if (rc == 0 && !t->velocity)
             rc = err_set(err, -ERR_FORMAT, "task: velocity is missing");
-        return rc < 0 ? rc : check_blob(t->velocity->input, "velocity.input", err);
+        return rc < 0 ? rc : task_check_blob(t->velocity->input, "velocity.input", err);
+    case SKERRY__V1__TASK_KIND__TASK_KIND_FEATURE:
+        rc = t->n_modules > 0 ? check_modules(t, err) : 0;
+        return rc < 0 ? rc : task_check_feature(t->feature, err);
+    case SKERRY__V1__TASK_KIND__TASK_KIND_CLUSTER:
+        return task_check_cluster(t, err);
+    case SKERRY__V1__TASK_KIND__TASK_KIND_SPLIT:
+        return task_check_split(t, err);
+    case SKERRY__V1__TASK_KIND__TASK_KIND_SCORE:
+        rc = check_modules(t, err);
+        return rc < 0 ? rc : task_check_score(t->score, err);
     default:
         return err_set(err, -ERR_UNIMPLEMENTED, "task: kind %d is not known to this version",
                        (int)t->kind);
+    }
+}
+
+/* Does it make or run a network with a table of labels? */
+static bool needs_classes(const Skerry__V1__Task *t)
+{
+    switch ((int)t->kind) {
+    case SKERRY__V1__TASK_KIND__TASK_KIND_INIT:
+    case SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN:
+    case SKERRY__V1__TASK_KIND__TASK_KIND_EVAL:
+    case SKERRY__V1__TASK_KIND__TASK_KIND_SAMPLE:
+    case SKERRY__V1__TASK_KIND__TASK_KIND_VELOCITY:
+        return t->vocab == 0;
+    default:
+        return false;
     }
 }
 
@@ -288,8 +321,8 @@ int validate_task(const Skerry__V1__Task *t, struct err *err)
         return rc;
     if (!t->spec || t->spec[0] == '\0')
         return err_set(err, -ERR_FORMAT, "task: spec is empty");
-    if ((rc = check_count(t->n_modules, TASK_MODULES_MAX, "modules", err)) < 0 ||
-        (rc = check_count(t->n_classes, TASK_CLASSES_MAX, "classes", err)) < 0)
+    if ((rc = task_check_count(t->n_modules, TASK_MODULES_MAX, "modules", err)) < 0 ||
+        (rc = task_check_count(t->n_classes, TASK_CLASSES_MAX, "classes", err)) < 0)
         return rc;
     for (size_t i = 0; i < t->n_classes; i++)
         if ((rc = check_text(t->classes[i], TASK_NAME_MAX, "classes", err)) < 0)
@@ -297,12 +330,13 @@ int validate_task(const Skerry__V1__Task *t, struct err *err)
     if (t->vocab > TASK_VOCAB_MAX)
         return err_set(err, -ERR_LIMIT, "task: vocab is %u, at most %u are allowed", t->vocab,
                        TASK_VOCAB_MAX);
-    if ((t->tokenizer && (rc = check_blob(t->tokenizer, "tokenizer", err)) < 0) ||
-        (t->warm_start && (rc = check_blob(t->warm_start, "warm_start", err)) < 0))
+    if ((t->tokenizer && (rc = task_check_blob(t->tokenizer, "tokenizer", err)) < 0) ||
+        (t->warm_start && (rc = task_check_blob(t->warm_start, "warm_start", err)) < 0))
         return rc;
-    bool needs_classes = t->kind != SKERRY__V1__TASK_KIND__TASK_KIND_INGEST && t->vocab == 0;
-    if (needs_classes && t->n_classes == 0 && (int)t->kind != 0)
+    if (needs_classes(t) && t->n_classes == 0)
         return err_set(err, -ERR_FORMAT, "task: classes is empty");
+    if ((rc = task_check_network(t, err)) < 0)
+        return rc;
     return check_kind(t, err);
 }
 

@@ -28,6 +28,13 @@ struct err;
 #define TASK_TOKENS_MAX 4096u /* of a text to generate */
 #define TASK_TEXT_MAX 65536u  /* bytes of ReportRequest.text */
 #define TASK_STREAM_MAX 4096u /* bytes of StreamRequest.text */
+#define TASK_SCORES_MAX 65536
+#define TASK_BLOCKS_MAX 256
+#define TASK_DIGITS_MAX 16 /* levels of a product of partitions */
+#define TASK_PARTITIONS_MAX 1024
+#define TASK_BATCH_MAX 65536u
+#define TASK_PIECE_MAX (1u << 20)  /* tokens of a piece of text */
+#define TASK_ROWS_MAX (1ull << 28) /* samples of a dataset: 4096 shards of 65536 */
 #define TASK_BLOB_MAX (1ull << 42)
 
 /* -ERR_FORMAT or -ERR_LIMIT with a sentence that names the field;

@@ -18,10 +18,60 @@ struct sound {
     Skerry__V1__EvalTask eval;
     Skerry__V1__SampleTask sample;
     Skerry__V1__IngestTask ingest;
+    Skerry__V1__FeatureTask feature;
+    Skerry__V1__ClusterTask cluster;
+    Skerry__V1__SplitTask split;
+    Skerry__V1__ScoreTask score;
+    Skerry__V1__VelocityTask velocity;
+    Skerry__V1__Level level, *levels[1];
+    Skerry__V1__Blob *blobs[4];
+    uint32_t blocks[2], counts[2], radix[2], scored[1];
+    protobuf_c_boolean holdout[2];
     uint32_t labels[2];
     char *classes[2];
     char long_text[TASK_SPEC_MAX + 2];
 };
+
+/* Two shards in four partitions, the first of them scored by all four paths. */
+static void stages_init(struct sound *s)
+{
+    skerry__v1__feature_task__init(&s->feature);
+    skerry__v1__cluster_task__init(&s->cluster);
+    skerry__v1__split_task__init(&s->split);
+    skerry__v1__score_task__init(&s->score);
+    skerry__v1__velocity_task__init(&s->velocity);
+    skerry__v1__level__init(&s->level);
+    s->feature.ranges = s->split.ranges = s->score.ranges = s->ranges;
+    s->feature.n_ranges = s->split.n_ranges = s->score.n_ranges = 1;
+    s->split.assignment = s->velocity.input = &s->blob;
+    for (int i = 0; i < 4; i++)
+        s->blobs[i] = &s->blob;
+    s->counts[0] = s->counts[1] = 10;
+    s->radix[0] = s->radix[1] = 2;
+    s->cluster.features = s->cluster.scores = s->blobs;
+    s->cluster.n_features = s->cluster.n_counts = s->cluster.n_holdout = 2;
+    s->cluster.n_scores = 4;
+    s->cluster.counts = s->counts;
+    s->cluster.holdout = s->holdout;
+    s->cluster.levels = s->radix;
+    s->cluster.n_levels = 2;
+    s->cluster.top = 2;
+    s->cluster.scored = s->scored;
+    s->cluster.n_scored = 1;
+    s->blocks[1] = 3;
+    s->level.blocks = s->blocks;
+    s->level.n_blocks = 2;
+    s->levels[0] = &s->level;
+    s->task.feature = &s->feature;
+    s->task.cluster = &s->cluster;
+    s->task.split = &s->split;
+    s->task.score = &s->score;
+    s->task.velocity = &s->velocity;
+    s->task.levels = s->levels;
+    s->task.n_levels = 1;
+    s->task.partitions = 4;
+    s->cluster.previous = &s->blob;
+}
 
 static void sound_init(struct sound *s)
 {
@@ -34,6 +84,7 @@ static void sound_init(struct sound *s)
     skerry__v1__eval_task__init(&s->eval);
     skerry__v1__sample_task__init(&s->sample);
     skerry__v1__ingest_task__init(&s->ingest);
+    stages_init(s);
     s->blob.sha256 = (ProtobufCBinaryData){32, s->hash};
     s->blob.size = 100;
     s->blob.url = (char *)"/v1/blobs/aa?sig=1";
@@ -90,6 +141,39 @@ static void sound_init(struct sound *s)
     {                                                                                              \
         __VA_ARGS__                                                                                \
     }
+#define KIND(k) s->task.kind = SKERRY__V1__TASK_KIND__TASK_KIND_##k;
+BREAK(strange_network, s->task.network = (Skerry__V1__Network)2;)
+BREAK(many_partitions, s->task.partitions = 1025;)
+BREAK(many_levels, s->task.n_levels = 65;)
+BREAK(many_blocks, s->level.n_blocks = 257;)
+BREAK(block_too_high, s->blocks[1] = 256;)
+BREAK(blocks_fall, s->blocks[0] = 3;)
+BREAK(level_too_high, KIND(INIT) s->module.level = 1;)
+BREAK(huge_batch, s->train.batch = 65537;)
+BREAK(bad_moments, static Skerry__V1__Blob none; none = s->blob; none.size = 0;
+      s->train.moments = &none;)
+BREAK(long_skip, KIND(EVAL) s->eval.skip = TASK_PIECE_MAX + 1;)
+BREAK(no_feature, KIND(FEATURE) s->task.feature = NULL;)
+BREAK(no_feature_ranges, KIND(FEATURE) s->feature.n_ranges = 0;)
+BREAK(long_chunk, KIND(FEATURE) s->feature.chunk = TASK_PIECE_MAX + 1;)
+BREAK(no_cluster, KIND(CLUSTER) s->task.cluster = NULL;)
+BREAK(few_counts, KIND(CLUSTER) s->cluster.n_counts = 1;)
+BREAK(no_radix, KIND(CLUSTER) s->cluster.n_levels = 0;)
+BREAK(zero_radix, KIND(CLUSTER) s->radix[1] = 0;)
+BREAK(many_digits, KIND(CLUSTER) s->cluster.n_levels = 17;)
+BREAK(unpartitioned, KIND(SPLIT) s->task.partitions = 0;)
+BREAK(no_previous, KIND(CLUSTER) s->cluster.previous = NULL;)
+BREAK(big_count, KIND(CLUSTER) s->counts[1] = TASK_SHARD_SAMPLES_MAX + 1;)
+BREAK(no_rows, KIND(CLUSTER) s->counts[0] = 0;)
+BREAK(big_top, KIND(CLUSTER) s->cluster.top = 5;)
+BREAK(few_scores, KIND(CLUSTER) s->cluster.n_scores = 3;)
+BREAK(scored_beyond, KIND(CLUSTER) s->scored[0] = 2;)
+BREAK(no_split, KIND(SPLIT) s->task.split = NULL;)
+BREAK(no_assignment, KIND(SPLIT) s->split.assignment = NULL;)
+BREAK(far_first, KIND(SPLIT) s->split.first = UINT64_MAX;)
+BREAK(no_score, KIND(SCORE) s->task.score = NULL;)
+BREAK(no_velocity, KIND(VELOCITY) s->task.velocity = NULL;)
+BREAK(no_input, KIND(VELOCITY) s->velocity.input = NULL;)
 BREAK(no_id, s->task.id = 0;)
 BREAK(no_spec, s->task.spec = (char *)"";)
 BREAK(long_spec, s->task.spec = s->long_text;)
@@ -207,6 +291,37 @@ static const struct {
     {"long prompt", long_prompt, ERR_LIMIT, "prompt is"},
     {"huge vocabulary", huge_vocab, ERR_LIMIT, "vocab is 1048577"},
     {"tokenizer without a hash", short_tokenizer_hash, ERR_FORMAT, "tokenizer is 3 bytes"},
+    {"a third network", strange_network, ERR_FORMAT, "network 2"},
+    {"many partitions", many_partitions, ERR_LIMIT, "partitions is 1025"},
+    {"many levels", many_levels, ERR_LIMIT, "levels has 65"},
+    {"many blocks", many_blocks, ERR_LIMIT, "levels.blocks has 257"},
+    {"block too high", block_too_high, ERR_LIMIT, "block 256"},
+    {"blocks that fall", blocks_fall, ERR_FORMAT, "do not ascend"},
+    {"level too high", level_too_high, ERR_FORMAT, "level 1, but there are 1 levels"},
+    {"huge batch", huge_batch, ERR_LIMIT, "train.batch is 65537"},
+    {"bad moments", bad_moments, ERR_LIMIT, "train.moments"},
+    {"long skip", long_skip, ERR_LIMIT, "eval.skip"},
+    {"feature missing", no_feature, ERR_FORMAT, "feature is missing"},
+    {"feature of nothing", no_feature_ranges, ERR_FORMAT, "feature.ranges is empty"},
+    {"long chunk", long_chunk, ERR_LIMIT, "feature.chunk"},
+    {"cluster missing", no_cluster, ERR_FORMAT, "cluster is missing"},
+    {"few counts", few_counts, ERR_FORMAT, "2 features, 1 counts"},
+    {"no levels", no_radix, ERR_FORMAT, "do not multiply to 4"},
+    {"a level of none", zero_radix, ERR_FORMAT, "do not multiply to 4"},
+    {"many digits", many_digits, ERR_LIMIT, "cluster.levels has 17"},
+    {"unpartitioned", unpartitioned, ERR_FORMAT, "partitions is missing"},
+    {"no previous", no_previous, ERR_FORMAT, "cluster.previous is missing"},
+    {"a shard too big", big_count, ERR_LIMIT, "cluster.counts[1]"},
+    {"no rows", no_rows, ERR_LIMIT, "cluster.counts[0] is 0"},
+    {"more overlap than partitions", big_top, ERR_LIMIT, "cluster.top is 5"},
+    {"few scores", few_scores, ERR_FORMAT, "scores has 3 blobs, expected 4 paths on 1"},
+    {"scored beyond", scored_beyond, ERR_LIMIT, "scored[0] is 2"},
+    {"split missing", no_split, ERR_FORMAT, "split is missing"},
+    {"no assignment", no_assignment, ERR_FORMAT, "split.assignment is missing"},
+    {"far first", far_first, ERR_LIMIT, "split.first"},
+    {"score missing", no_score, ERR_FORMAT, "score is missing"},
+    {"velocity missing", no_velocity, ERR_FORMAT, "velocity is missing"},
+    {"no input", no_input, ERR_FORMAT, "velocity.input is missing"},
     {"ingest missing", ingest_missing, ERR_FORMAT, "ingest is missing"},
     {"ingest of a path", ingest_path, ERR_FORMAT, "ingest.url"},
 };
@@ -232,7 +347,9 @@ static void every_kind_passes(void **state)
     (void)state;
     struct sound *s = malloc(sizeof(*s));
     for (int kind = SKERRY__V1__TASK_KIND__TASK_KIND_INIT;
-         kind <= SKERRY__V1__TASK_KIND__TASK_KIND_SAMPLE; kind++) {
+         kind <= SKERRY__V1__TASK_KIND__TASK_KIND_VELOCITY; kind++) {
+        if (kind == SKERRY__V1__TASK_KIND__TASK_KIND_OUTER)
+            continue; /* runs inside the coordinator */
         sound_init(s);
         s->task.kind = (Skerry__V1__TaskKind)kind;
         OK(validate_task(&s->task, err));
