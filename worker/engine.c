@@ -79,6 +79,14 @@ static int plan_kind(struct engine *e, struct work *w, struct err *err)
         return is_text_sample(w->task) ? work_text_plan(w, err) : 0;
     case SKERRY__V1__TASK_KIND__TASK_KIND_VELOCITY:
         return work_velocity_plan(e, w, err);
+    case SKERRY__V1__TASK_KIND__TASK_KIND_FEATURE:
+        return work_feature_plan(e, w, err);
+    case SKERRY__V1__TASK_KIND__TASK_KIND_CLUSTER:
+        return work_cluster_plan(e, w, err);
+    case SKERRY__V1__TASK_KIND__TASK_KIND_SPLIT:
+        return work_split_plan(e, w, err);
+    case SKERRY__V1__TASK_KIND__TASK_KIND_SCORE:
+        return work_score_plan(e, w, err);
     default:
         return 0;
     }
@@ -115,6 +123,14 @@ int engine_run(struct engine *e, struct work *w, struct err *err)
         return is_text_sample(w->task) ? work_text_run(e, w, err) : work_sample_run(e, w, err);
     case SKERRY__V1__TASK_KIND__TASK_KIND_VELOCITY:
         return work_velocity_run(e, w, err);
+    case SKERRY__V1__TASK_KIND__TASK_KIND_FEATURE:
+        return work_feature_run(e, w, err);
+    case SKERRY__V1__TASK_KIND__TASK_KIND_CLUSTER:
+        return work_cluster_run(e, w, err);
+    case SKERRY__V1__TASK_KIND__TASK_KIND_SPLIT:
+        return work_split_run(e, w, err);
+    case SKERRY__V1__TASK_KIND__TASK_KIND_SCORE:
+        return work_score_run(e, w, err);
     default:
         return err_set(err, -ERR_UNIMPLEMENTED, "task kind %d", (int)w->task->kind);
     }
