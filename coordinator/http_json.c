@@ -242,12 +242,84 @@ static void add_phase(void *arg, const struct view_replica *r)
     http_json_push(arg, o);
 }
 
+/* UINT32_MAX stands for none of them: all the data, or the mixture. */
+static json_t *number_or_null(uint32_t n)
+{
+    return n == UINT32_MAX ? json_null() : count(n);
+}
+
+static void put_place(json_t *o, const struct view_module *m)
+{
+    put(o, "id", count(m->id));
+    put(o, "network", http_json_text(m->network));
+    put(o, "level", count(m->level));
+    put(o, "index", count(m->index));
+    put(o, "fragment", count(m->fragment));
+    put(o, "paths", count(m->paths));
+}
+
+static json_t *numbers(const uint64_t *list, uint32_t n)
+{
+    json_t *a = must(json_array());
+    for (uint32_t i = 0; i < n; i++)
+        http_json_push(a, count(list[i]));
+    return a;
+}
+
+static void add_path(void *arg, const struct view_path *p)
+{
+    json_t *o = must(json_object());
+    put(o, "path", count(p->path));
+    put(o, "network", http_json_text(p->network));
+    put(o, "state", http_json_word(p->state));
+    put(o, "partition", number_or_null(p->partition));
+    put(o, "samples", count(p->samples));
+    put(o, "tokens", count(p->tokens));
+    put(o, "holdout", count(p->holdout));
+    put(o, "batch", count(p->batch));
+    put(o, "replicas", count(p->replicas));
+    put(o, "round", count(p->round));
+    put(o, "rounds", count(p->rounds));
+    put(o, "modules", numbers(p->modules, p->n_modules));
+    put(o, "versions", numbers(p->versions, p->n_modules));
+    put(o, "loss", http_json_real(p->loss));
+    put(o, "eval_loss", http_json_real(p->eval_loss));
+    put(o, "eval_round", isnan(p->eval_loss) ? json_null() : count(p->eval_round));
+    put(o, "bits_per_byte", http_json_real(p->bits_per_byte));
+    put(o, "best_loss", http_json_real(p->best_loss));
+    put(o, "best_round", isnan(p->best_loss) ? json_null() : count(p->best_round));
+    http_json_push(arg, o);
+}
+
+static void add_partition(void *arg, const struct view_partition *p)
+{
+    json_t *o = must(json_object());
+    put(o, "partition", count(p->partition));
+    put(o, "samples", count(p->samples));
+    put(o, "holdout_samples", count(p->holdout));
+    put(o, "tokens", count(p->tokens));
+    put(o, "shards", count(p->shards));
+    put(o, "share", http_json_real(p->share));
+    http_json_push(arg, o);
+}
+
+static void add_figure(void *arg, const struct view_row *r)
+{
+    json_t *o = must(json_object());
+    put(o, "kind", http_json_word(r->kind));
+    put(o, "path", number_or_null(r->path));
+    put(o, "round", count(r->round));
+    put(o, "name", http_json_text(r->name));
+    put(o, "value", http_json_real(r->value));
+    put(o, "unit", http_json_text(r->unit));
+    put(o, "at", http_json_at(r->at_unix_ms));
+    http_json_push(arg, o);
+}
+
 static void add_module(void *arg, const struct view_module *m)
 {
     json_t *o = must(json_object());
-    put(o, "id", count(m->id));
-    put(o, "level", count(m->level));
-    put(o, "index", count(m->index));
+    put_place(o, m);
     put(o, "version", m->sha256 ? count(m->version) : json_null());
     put(o, "sha256", http_json_sha256(m->sha256));
     put(o, "parameters", count(m->params));
@@ -284,7 +356,7 @@ static void add_round(void *arg, const struct view_round *r)
 static void add_epoch(void *arg, const struct view_epoch *e)
 {
     json_t *o = must(json_object());
-    put(o, "partition", count(e->partition));
+    put(o, "partition", number_or_null(e->partition));
     put(o, "epoch", count(e->epoch));
     put(o, "total", count(e->total));
     put(o, "done", count(e->done));
@@ -303,6 +375,7 @@ json_t *http_json_sample(const struct view_sample *s)
     put(o, "text", s->size ? json_null() : http_json_text(s->text));
     put(o, "count", count(s->count));
     put(o, "columns", count(s->columns));
+    put(o, "path", number_or_null(s->path));
     put(o, "at", http_json_at(s->at_unix_ms));
     return o;
 }
@@ -351,14 +424,26 @@ json_t *http_json_job(struct coordinator *co, uint64_t id, struct err *err)
         put(tokenizer, "size", count(j.tokenizer_size));
     }
     put(o, "tokenizer", tokenizer);
+    put(o, "text", json_boolean(j.text));
+    put(o, "mixture", json_boolean(j.mixture));
+    put(o, "bits_per_byte", http_json_real(j.eval_bits_per_byte));
+    put(o, "generation", count(j.generation));
+    put(o, "resharded", count(j.reshards_done));
+    put(o, "reshards", count(j.reshards));
+    put(o, "teacher", http_json_id(j.teacher));
+    put(o, "waited_ms", count(j.waited_ms));
+    json_t *stage = must(json_object());
+    put(stage, "done", count(j.stage_done));
+    put(stage, "total", count(j.stage_total));
+    put(o, "stage", stage);
     put(o, "bytes", job_bytes(&j));
     json_t *bad = must(json_object());
     put(bad, "count", count(j.bad_samples));
     put(bad, "items", must(json_array()));
     put(o, "bad_samples", bad);
     put(o, "waiting_for", waiting(co, id));
-    static const char *const lists[] = {"classes", "phases", "modules",
-                                        "history", "epochs", "samples"};
+    static const char *const lists[] = {"classes", "phases",  "modules",    "history",  "epochs",
+                                        "samples", "figures", "partitions", "path_list"};
     for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
         put(o, lists[i], must(json_array()));
     view_each_class(co, id, add_class, json_object_get(o, "classes"));
@@ -367,6 +452,9 @@ json_t *http_json_job(struct coordinator *co, uint64_t id, struct err *err)
     view_each_round(co, id, add_round, json_object_get(o, "history"));
     view_each_epoch(co, id, add_epoch, json_object_get(o, "epochs"));
     view_each_sample(co, id, add_sample, json_object_get(o, "samples"));
+    view_each_path(co, id, add_path, json_object_get(o, "path_list"));
+    view_each_partition(co, id, add_partition, json_object_get(o, "partitions"));
+    view_each_row(co, id, add_figure, json_object_get(o, "figures"));
     view_each_bad_sample(co, id, add_bad, json_object_get(bad, "items"));
     return o;
 }
@@ -429,6 +517,8 @@ json_t *http_json_task(const struct view_task *t)
     put(o, "leased_ms", t->attempt ? count(t->leased_ms) : json_null());
     put(o, "output", http_json_sha256(t->output));
     put(o, "output_size", count(t->output_size));
+    put(o, "mixture", json_boolean(t->mixture));
+    put(o, "text", http_json_text(t->text));
     return o;
 }
 
@@ -538,10 +628,8 @@ static void add_module_versions(void *arg, const struct view_module *m)
 {
     struct modules *modules = arg;
     json_t *o = must(json_object());
-    put(o, "id", count(m->id));
+    put_place(o, m);
     put(o, "job", count(m->job_id));
-    put(o, "level", count(m->level));
-    put(o, "index", count(m->index));
     put(o, "parameters", count(m->params));
     json_t *versions = must(json_array());
     view_each_version(modules->co, m->id, add_version, versions);

@@ -27,7 +27,7 @@ NO_SYSTEM = {  # folder: system headers it may not see
 }
 # coordinator/recipe.c is the only file that may know what a recipe's name means;
 # the table of a job file's keys holds the default.
-RECIPE = re.compile(r'"(diloco|ddm|dipaco)"')
+RECIPE = re.compile(r'"(diloco|ddm|dipaco|distill)"')
 KNOWS_RECIPES = ("coordinator/recipe.c", "common/base/job_keys.c")
 
 bad = 0

@@ -123,7 +123,7 @@ void view_each_epoch(struct coordinator *co, uint64_t job_id, view_epoch_fn fn, 
 
 void view_each_sample(struct coordinator *co, uint64_t job_id, view_sample_fn fn, void *arg)
 {
-    struct view_sample s = {.task_id = 9, .round = 2, .blob = hash};
+    struct view_sample s = {.task_id = 9, .round = 2, .blob = hash, .path = UINT32_MAX, .text = ""};
     fn(arg, &s);
 }
 
@@ -140,9 +140,44 @@ void view_each_bad_sample(struct coordinator *co, uint64_t job_id, view_bad_samp
         fn(arg, &b);
 }
 
+void view_each_path(struct coordinator *co, uint64_t job_id, view_path_fn fn, void *arg)
+{
+    static const uint64_t modules[] = {1, 4}, versions[] = {2, 3};
+    struct view_path p = {.network = "main",
+                          .state = "waiting",
+                          .partition = UINT32_MAX,
+                          .n_modules = 2,
+                          .modules = modules,
+                          .versions = versions,
+                          .loss = 0.5,
+                          .eval_loss = NAN,
+                          .bits_per_byte = NAN,
+                          .best_loss = 0.25,
+                          .best_round = 3};
+    fn(arg, &p);
+}
+
+void view_each_partition(struct coordinator *co, uint64_t job_id, view_partition_fn fn, void *arg)
+{
+    struct view_partition p = {.partition = 1, .samples = 9, .holdout = 2, .share = NAN};
+    fn(arg, &p);
+}
+
+void view_each_row(struct coordinator *co, uint64_t job_id, view_row_fn fn, void *arg)
+{
+    struct view_row r = {
+        .kind = "EVAL", .path = UINT32_MAX, .name = "loss top1", .unit = "", .value = 0.75};
+    fn(arg, &r);
+}
+
 void view_each_module(struct coordinator *co, uint64_t job_id, view_module_fn fn, void *arg)
 {
-    struct view_module m = {.id = 1, .job_id = 7, .outer_state = "idle", .outer_reason = ""};
+    struct view_module m = {.id = 1,
+                            .job_id = 7,
+                            .outer_state = "idle",
+                            .outer_reason = "",
+                            .network = "main",
+                            .paths = 1};
     fn(arg, &m);
 }
 
@@ -166,6 +201,7 @@ static void fill_task(struct view_task *t, uint64_t id)
                             .reason = "",
                             .worker_name = "",
                             .activity = "",
+                            .text = "",
                             .loss = NAN};
 }
 
