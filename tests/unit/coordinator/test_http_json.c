@@ -51,16 +51,16 @@ static void test_paths_and_partitions(void **state)
 {
     struct err err = {0};
     json_t *o = http_json_job(NULL, 7, &err);
-    const json_t *path = json_array_get(at(o, "path_list"), 0);
+    json_t *path = json_array_get(at(o, "path_list"), 0);
     assert_true(json_is_null(at(path, "partition")));  /* all the data */
     assert_true(json_is_null(at(path, "eval_round"))); /* never evaluated */
     assert_int_equal(json_integer_value(at(path, "best_round")), 3);
     assert_int_equal(json_integer_value(json_array_get(at(path, "modules"), 1)), 4);
     assert_int_equal(json_integer_value(json_array_get(at(path, "versions"), 1)), 3);
-    const json_t *partition = json_array_get(at(o, "partitions"), 0);
+    json_t *partition = json_array_get(at(o, "partitions"), 0);
     assert_int_equal(json_integer_value(at(partition, "holdout_samples")), 2);
     assert_true(json_is_null(at(partition, "share")));
-    const json_t *figure = json_array_get(at(o, "figures"), 0);
+    json_t *figure = json_array_get(at(o, "figures"), 0);
     assert_string_equal(json_string_value(at(figure, "kind")), "eval");
     assert_true(json_is_null(at(figure, "path"))); /* of the whole job */
     assert_true(json_number_value(at(figure, "value")) == 0.75);
