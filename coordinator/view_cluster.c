@@ -327,8 +327,8 @@ static void wait_for_stage(const struct waiting *ctx, const struct job *j)
 {
     struct view_job v;
     char what[128], why[REASON_MAX];
-    if (view_job(ctx->co, j->id, &v, NULL) < 0 || v.stage_total == 0)
-        return;
+    if (view_job(ctx->co, j->id, &v, NULL) < 0 || v.stage_total < 2)
+        return; /* of one task its own line says more */
     (void)snprintf(what, sizeof(what), "%s of job %llu (%.60s)", v.state, (unsigned long long)j->id,
                    j->spec.name);
     (void)snprintf(why, sizeof(why), "%u of %u tasks done%s%.160s", v.stage_done, v.stage_total,

@@ -248,6 +248,59 @@ static void test_schedule_failures(void **state)
     assert_int_equal(pick(5000, list, 1, true, &d), 0);
 }
 
+/* Six paths, two workers, no barrier: nobody runs ahead, and who had a path keeps it. */
+static void test_schedule_paths(void **state)
+{
+    enum { PATHS = 6, PHASES = PATHS * 20 };
+    uint32_t round[PATHS] = {0};
+    uint64_t owner[PATHS] = {0};
+    unsigned moved = 0;
+    for (unsigned phase = 0; phase < PHASES; phase += 2) {
+        struct schedule_task list[PATHS];
+        struct schedule_decision d;
+        uint32_t last = UINT32_MAX, most = 0;
+        for (int p = 0; p < PATHS; p++)
+            last = round[p] < last ? round[p] : last;
+        for (uint32_t p = 0; p < PATHS; p++) {
+            list[p] = train(1 + p + PATHS * (uint64_t)round[p], owner[p]);
+            list[p].lag = round[p] - last;
+            list[p].owner_training = owner[p] != 0; /* both are always busy */
+        }
+        size_t at[2];
+        for (uint64_t w = 0; w < 2; w++) {
+            const struct schedule_options o = {true, true, 10000};
+            schedule_pick(1000, 7 + w, list, PATHS, &o, &d);
+            at[w] = (size_t)d.index;
+            list[at[w]].not_before_ms = 9999; /* taken */
+        }
+        for (uint64_t w = 0; w < 2; w++) {
+            moved += owner[at[w]] != 0 && owner[at[w]] != 7 + w;
+            owner[at[w]] = 7 + w;
+            round[at[w]]++;
+        }
+        for (int p = 0; p < PATHS; p++)
+            most = round[p] > most ? round[p] : most;
+        assert_true(most <= last + 2);
+    }
+    assert_int_equal(moved, 0);
+    for (int p = 0; p < PATHS; p++)
+        assert_int_equal(round[p], PHASES / PATHS);
+}
+
+/* What a sampler waits for goes first; one that would wait for nobody is not begun. */
+static void test_schedule_velocity(void **state)
+{
+    struct schedule_decision d;
+    struct schedule_task list[2] = {train(1, 0), train(2, 0)};
+    list[0].kind = TASK_SAMPLE;
+    list[1].kind = TASK_VELOCITY;
+    assert_int_equal(pick(1000, list, 2, true, &d), 1);
+    list[0].needs_helper = true;
+    assert_int_equal(pick(1000, list, 1, true, &d), 0);
+    assert_int_equal(pick(1000, list, 1, false, &d), -1);
+    expect_text("alone", d.reason, "needs another worker");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -261,6 +314,8 @@ int main(void)
         cmocka_unit_test(test_schedule_order),
         cmocka_unit_test(test_schedule_patience),
         cmocka_unit_test(test_schedule_failures),
+        cmocka_unit_test(test_schedule_paths),
+        cmocka_unit_test(test_schedule_velocity),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
