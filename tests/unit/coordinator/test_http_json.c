@@ -209,11 +209,11 @@ static void test_metric_records(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_unknown_is_null),       cmocka_unit_test(test_text_is_utf8),
-        cmocka_unit_test(test_lists_are_bounded),     cmocka_unit_test(test_tasks_newest_first),
-        cmocka_unit_test(test_versions_newest_first), cmocka_unit_test(test_metrics_escape_labels),
-        cmocka_unit_test(test_metrics_families),      cmocka_unit_test(test_metrics_are_bounded),
-        cmocka_unit_test(test_metric_records),
+        cmocka_unit_test(test_paths_and_partitions),  cmocka_unit_test(test_unknown_is_null),
+        cmocka_unit_test(test_text_is_utf8),          cmocka_unit_test(test_lists_are_bounded),
+        cmocka_unit_test(test_tasks_newest_first),    cmocka_unit_test(test_versions_newest_first),
+        cmocka_unit_test(test_metrics_escape_labels), cmocka_unit_test(test_metrics_families),
+        cmocka_unit_test(test_metrics_are_bounded),   cmocka_unit_test(test_metric_records),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
