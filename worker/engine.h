@@ -29,6 +29,7 @@ struct engine_options {
     unsigned decode_threads; /* of the image pipeline */
     uint64_t memory_bytes;   /* that replicas kept between phases may take */
     size_t image_cache_bytes;
+    double throttle;         /* a training step takes so many times as long; 0 and 1: as it is */
     const char *state_dir;   /* residuals, checkpoints; copied */
     struct cache *cache;     /* kept until close */
     struct modules *modules; /* kept until close */

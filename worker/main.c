@@ -20,6 +20,7 @@
 #include "common/base/log.h"
 #include "common/base/str.h"
 #include "common/net/loop.h"
+#include "common/net/rate.h"
 #include "common/net/token.h"
 #include "common/net/transfer.h"
 #include "worker/agent.h"
@@ -33,8 +34,9 @@
 enum exit_code { EXIT_LEFT = 0, EXIT_HERE = 1, EXIT_REFUSED = 3, EXIT_DEVICE = 4 };
 
 struct options {
-    const char *join, *device, *work_dir, *name, *log_level;
-    uint64_t threads, cache_limit;
+    const char *join, *device, *work_dir, *name, *log_level, *bandwidth;
+    uint64_t threads, cache_limit, bytes_per_s;
+    double throttle;
 };
 
 struct daemon {
@@ -59,7 +61,7 @@ struct daemon {
 
 static int parse(struct options *o, int argc, char **argv, struct err *err)
 {
-    *o = (struct options){.device = "auto", .log_level = "info"};
+    *o = (struct options){.device = "auto", .log_level = "info", .throttle = 1};
     const struct args_flag flags[] = {
         {.name = "join",
          .letter = 'j',
@@ -93,6 +95,19 @@ static int parse(struct options *o, int argc, char **argv, struct err *err)
          .out = &o->cache_limit,
          .metavar = "SIZE",
          .doc = "most bytes of blobs to keep (0: 90% of the free disk)"},
+        {.name = "max-bandwidth",
+         .type = ARGS_STR,
+         .out = &o->bandwidth,
+         .metavar = "RATE",
+         .doc = "of files, each way, such as 20Mbit (default: as fast as it goes)"},
+        {.name = "throttle",
+         .type = ARGS_DOUBLE,
+         .out = &o->throttle,
+         .metavar = "N",
+         .doc = "make each training step take N times as long, for others on the machine or to "
+                "try a swarm of unlike workers",
+         .min = 1,
+         .max = 1000},
         {.name = "name",
          .letter = 'n',
          .type = ARGS_STR,
@@ -123,6 +138,8 @@ static int parse(struct options *o, int argc, char **argv, struct err *err)
     if (rc == 0 && log_level_parse(o->log_level, &level) < 0)
         rc = err_set(err, -EINVAL, "--log-level %s: expected debug, info, warn or error",
                      o->log_level);
+    if (rc == 0 && o->bandwidth && (rc = rate_parse(o->bandwidth, &o->bytes_per_s, err)) < 0)
+        (void)err_wrap(err, "--max-bandwidth");
     log_set_level(level);
     return rc == 0 ? -1 : args_exit(&args, rc, err);
 }
@@ -196,6 +213,7 @@ static int open_engine(struct daemon *d, struct err *err)
         .decode_threads = d->threads >= 8 ? d->threads / 4 : 1,
         .memory_bytes = d->memory_bytes / 2,
         .image_cache_bytes = IMAGE_CACHE_BYTES,
+        .throttle = d->opt.throttle,
         .state_dir = d->dir.state,
         .cache = d->cache,
         .modules = d->modules,
@@ -234,7 +252,9 @@ static void on_signal(void *arg, int signo)
 
 static int open_agent(struct daemon *d, struct err *err)
 {
-    struct xfer_options xfer = {.user_agent = "workerd/" SKERRY_VERSION};
+    struct xfer_options xfer = {.user_agent = "workerd/" SKERRY_VERSION,
+                                .up_bytes_per_s = d->opt.bytes_per_s,
+                                .down_bytes_per_s = d->opt.bytes_per_s};
     int rc = loop_new(&d->loop, err);
     if (rc == 0)
         rc = loop_on_signals(d->loop, on_signal, d, err);

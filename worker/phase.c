@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "common/base/clock.h"
 #include "common/base/err.h"
@@ -27,6 +28,7 @@
  * samples it used are a prefix of its ranges. */
 #define WINDOW_BATCHES 4
 #define WINDOW_PIECES 4 /* a row holds about so many texts, or more */
+#define NAP_NS 20000000 /* between looks at whether the task is stopped */
 
 int phase_plan(struct engine *e, struct work *w, struct err *err)
 {
@@ -159,6 +161,18 @@ static bool over(const struct phase *p, uint64_t position_before)
     return boundary && seconds_so_far(p) >= (double)p->t->seconds;
 }
 
+/* Makes a step that took `ns` as long as the throttle says. */
+static void slow_down(struct phase *p, uint64_t ns)
+{
+    double factor = p->e->opt.throttle;
+    struct err ignored = {0}; /* who stops the task is heard by the next step */
+    uint64_t until = clock_now_ns() + (factor > 1 ? (uint64_t)((factor - 1) * (double)ns) : 0);
+    for (uint64_t now; (now = clock_now_ns()) < until && !work_stopped(p->w, &ignored);) {
+        uint64_t nap = until - now < NAP_NS ? until - now : NAP_NS;
+        (void)nanosleep(&(struct timespec){.tv_nsec = (long)nap}, NULL); /* shorter is fine */
+    }
+}
+
 /* One step; *ret_ended: there was nothing left to make it of. */
 static int step(struct phase *p, bool *ret_ended, struct err *err)
 {
@@ -171,9 +185,11 @@ static int step(struct phase *p, bool *ret_ended, struct err *err)
     *ret_ended = b.net.count == 0;
     if (*ret_ended)
         return 0; /* bounded by time, and the samples are used up */
+    uint64_t begun = clock_now_ns();
     rc = trainer_step(tr, &b.net, &s, err);
     if (rc < 0)
         return err_wrap(err, "step %" PRIu64, trainer_next_step(tr));
+    slow_down(p, clock_now_ns() - begun);
     note_step(p, &s, b.samples);
     return p->fragments ? fragments_step(p->fragments, p->at.steps, p->at.samples, err) : 0;
 }
@@ -253,7 +269,7 @@ static int finish(struct phase *p, struct err *err)
     res->loss_first = p->at.loss_first;
     res->loss_last = p->at.loss_last;
     res->loss_mean = (float)(p->at.loss_sum / p->at.steps);
-    res->waited_ms = p->fragments ? fragments_waited_ms(p->fragments) : 0;
+    res->waited_ms += p->fragments ? fragments_waited_ms(p->fragments) : 0;
     feed_take_bad(p->feed, p->w);
     int rc = contribute_all(p, err);
     if (rc == 0)

@@ -5,6 +5,7 @@
 #include "common/base/mem.h"
 #include "common/base/str.h"
 #include "common/net/loop.h"
+#include "common/net/rate.h"
 #include "common/net/socket_bytes.h"
 #include "common/net/transfer_internal.h"
 
@@ -14,6 +15,7 @@
 #include <unistd.h>
 
 #define TICK_MS 200
+#define PACE_MS 5 /* between looks at a link that is full */
 #define ERROR_BODY_MAX 4096
 #define SIZE_MAX_DEFAULT ((uint64_t)1 << 40)
 
@@ -22,7 +24,8 @@ struct xfer {
     struct xfer_options o;
     CURLM *multi;      /* NULL before the first transfer */
     struct pool *pool; /* NULL before the first file */
-    struct loop_timer *timer, *tick;
+    struct loop_timer *timer, *tick, *pace;
+    struct rate up, down;
     struct list waiting, active, sockets;
     unsigned waiting_count, active_count, running;
     uint64_t next_id;
@@ -143,6 +146,39 @@ static int start_curl(struct xfer *x, struct err *err)
     return 0;
 }
 
+/* ---- a link that is not to be filled ---- */
+
+size_t transfer_allowance(struct transfer *t, bool up, size_t want)
+{
+    struct xfer *x = t->owner;
+    uint64_t room = rate_allows(up ? &x->up : &x->down, loop_now_ms(x->loop));
+    if (room == 0 && want > 0) {
+        t->paused = true;
+        if (!loop_timer_active(x->pace))
+            loop_timer_start(x->pace, PACE_MS, 0);
+    }
+    return room < want ? (size_t)room : want;
+}
+
+void transfer_moved(struct transfer *t, bool up, size_t bytes)
+{
+    rate_take(up ? &t->owner->up : &t->owner->down, bytes);
+}
+
+/* Lets all paused ones try: those for which there is no room yet pause again. */
+static void on_pace(void *arg)
+{
+    struct xfer *x = arg;
+    for (struct list *l = x->active.next; l != &x->active; l = l->next) {
+        struct transfer *t = list_entry(l, struct transfer, link);
+        if (!t->paused || !t->easy)
+            continue;
+        t->paused = false;
+        (void)curl_easy_pause(t->easy, CURLPAUSE_CONT); /* a failure ends it by info_read */
+    }
+    act(x, CURL_SOCKET_TIMEOUT, 0);
+}
+
 /* ---- the life of a transfer ---- */
 
 static void transfer_free(struct transfer *t)
@@ -170,6 +206,7 @@ static void end_attempt(struct transfer *t)
     curl_slist_free_all(t->headers);
     t->easy = NULL;
     t->headers = NULL;
+    t->paused = false;
     x->running--;
 }
 
@@ -455,6 +492,9 @@ int xfer_new(struct loop *loop, const struct xfer_options *o, struct xfer **ret,
     list_init(&x->sockets);
     x->timer = loop_timer_new(loop, on_timer, x);
     x->tick = loop_timer_new(loop, on_tick, x);
+    x->pace = loop_timer_new(loop, on_pace, x);
+    x->up.bytes_per_s = x->o.up_bytes_per_s;
+    x->down.bytes_per_s = x->o.down_bytes_per_s;
     *ret = x;
     return 0;
 }
@@ -482,6 +522,7 @@ void xfer_free(struct xfer *x)
         unwatch(list_entry(x->sockets.next, struct watch, link));
     loop_timer_free(x->timer);
     loop_timer_free(x->tick);
+    loop_timer_free(x->pace);
     loop_defer(x->loop, engine_free, x); /* callers further up the stack may be ours */
 }
 

@@ -36,6 +36,8 @@ struct xfer_options {
     unsigned max_tries;                      /* attempts without a byte of progress [6] */
     uint32_t backoff_min_ms, backoff_max_ms; /* [250, 15000] */
     const char *user_agent;                  /* kept ["skerry"] */
+    /* Files' bytes per second of all transfers together [no limit]. */
+    uint64_t up_bytes_per_s, down_bytes_per_s;
 };
 
 struct xfer_result {

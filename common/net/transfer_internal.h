@@ -52,6 +52,7 @@ struct transfer {
     uint64_t offset;    /* get: of the file, so far; put: next byte to send */
     uint64_t sent_from; /* put: start of this attempt */
     bool asking, existed, resumed, refetched, over_limit;
+    bool paused;       /* until the link has room again */
     int io_error;      /* errno of our own disk */
     struct buf answer; /* call: the body; else the body of an error */
     uint64_t have;     /* put: what the server said it has */
@@ -81,5 +82,10 @@ bool transfer_is_retryable(int code, long status);
 int transfer_prepare(struct transfer *t, struct err *err);
 enum transfer_next transfer_judge(struct transfer *t, CURLcode rc, struct err *err);
 void transfer_close_file(struct transfer *t);
+
+/* transfer.c: how many bytes may move now; 0: the transfer is paused, and continued when
+ * there is room.  And that they have moved. */
+size_t transfer_allowance(struct transfer *t, bool up, size_t want);
+void transfer_moved(struct transfer *t, bool up, size_t bytes);
 
 #endif

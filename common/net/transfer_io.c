@@ -56,6 +56,9 @@ static size_t on_body(char *data, size_t one, size_t len, void *arg)
         t->moved += t->kind == TRANSFER_CALL ? len : 0;
         return len;
     }
+    if (len > 0 && transfer_allowance(t, false, len) == 0)
+        return CURL_WRITEFUNC_PAUSE; /* it comes again */
+    transfer_moved(t, false, len);
     int rc = on_first_bytes(t, status);
     if (rc == 0 && len > t->max_bytes - t->offset) {
         t->over_limit = true;
@@ -94,6 +97,10 @@ static size_t on_read(char *out, size_t one, size_t len, void *arg)
     struct transfer *t = arg;
     if (len > t->size - t->offset)
         len = (size_t)(t->size - t->offset);
+    size_t room = transfer_allowance(t, true, len);
+    if (len > 0 && room == 0)
+        return CURL_READFUNC_PAUSE;
+    len = room < len ? room : len;
     ssize_t n = pread(t->fd, out, len, (off_t)t->offset);
     if (n < 0 || (n == 0 && len > 0)) {
         t->io_error = n < 0 ? errno : EIO; /* shorter than it was */
@@ -101,6 +108,7 @@ static size_t on_read(char *out, size_t one, size_t len, void *arg)
     }
     t->offset += (uint64_t)n;
     t->moved += (uint64_t)n;
+    transfer_moved(t, true, (size_t)n);
     return (size_t)n;
 }
 

@@ -1,0 +1,26 @@
+/* How fast bytes may move: a token bucket that holds a twentieth of a second's worth.
+ * What is taken beyond it is a debt that later bytes wait for, so over time the rate
+ * is kept whatever the pieces.  Pure. */
+#ifndef COMMON_NET_RATE_H
+#define COMMON_NET_RATE_H
+
+#include <stdint.h>
+
+struct err;
+
+struct rate {
+    uint64_t bytes_per_s; /* 0: no limit */
+    double tokens;        /* bytes that may move now; negative: a debt */
+    uint64_t filled_ms;   /* monotonic time of the last look */
+};
+
+/* How many bytes may move now: 0 while there is a debt, UINT64_MAX without a limit. */
+uint64_t rate_allows(struct rate *r, uint64_t now_ms);
+/* They moved; more than was allowed is fine. */
+void rate_take(struct rate *r, uint64_t bytes);
+
+/* "20Mbit" -> bytes per second; bit, kbit, Mbit and Gbit (decimal).  -EINVAL with what
+ * was expected. */
+int rate_parse(const char *text, uint64_t *ret_bytes_per_s, struct err *err);
+
+#endif
