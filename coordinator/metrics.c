@@ -144,9 +144,20 @@ static bool same(const struct blob_ref *b, const struct blob_id *id)
     return b->size != 0 && memcmp(b->sha256, id->sha256, 32) == 0;
 }
 
+/* Parameters of j travelled: counts them for the second that runs. */
+static void count_second(struct coordinator *co, struct job *j, uint64_t bytes)
+{
+    uint64_t second = core_now(co) / 1000;
+    j->second_bytes = second == j->second ? j->second_bytes + bytes : bytes;
+    j->second = second;
+    if (j->second_bytes > j->peak_bytes)
+        j->peak_bytes = j->second_bytes;
+}
+
 /* Down: what is served of the modules' full files and deltas counts for the
  * round that runs on the paths that cross them; shards count apart. */
-static bool served_module(struct job *j, const struct blob_id *id, uint64_t bytes)
+static bool served_module(struct coordinator *co, struct job *j, const struct blob_id *id,
+                          uint64_t bytes)
 {
     for (uint32_t i = 0; i < j->comp.n_modules; i++) {
         const struct module_rec *m = &j->modules[i];
@@ -154,6 +165,7 @@ static bool served_module(struct job *j, const struct blob_id *id, uint64_t byte
             if (!same(&m->versions[v].full, id) && !same(&m->versions[v].delta, id))
                 continue;
             j->bytes_down += bytes;
+            count_second(co, j, bytes);
             for (uint32_t p = 0; p < j->comp.n_paths; p++)
                 if (path_crosses(j, p, m)) {
                     j->paths[p].bytes_down += bytes;
@@ -180,14 +192,15 @@ void metrics_served(struct coordinator *co, const struct blob_id *id, uint64_t b
     co->bytes_here.data_down += bytes;
     for (size_t i = co->state.n_jobs; i-- > 0;) {
         struct job *j = co->state.jobs[i];
-        if (!job_is_ended(j) && (served_module(j, id, bytes) || served_shard(j, id, bytes)))
+        if (!job_is_ended(j) && (served_module(co, j, id, bytes) || served_shard(j, id, bytes)))
             return;
     }
 }
 
 /* Up: contributions that a report brought, whole files. */
-void metrics_uploaded(struct job *j, const struct task *t, uint64_t bytes)
+void metrics_uploaded(struct coordinator *co, struct job *j, const struct task *t, uint64_t bytes)
 {
+    count_second(co, j, bytes);
     j->bytes_up += bytes;
     j->paths[t->path].bytes_up += bytes;
 }

@@ -144,6 +144,7 @@ static int load_job(struct state *st, sqlite3_stmt *q, struct err *err)
         !fixed(q, 29, j->sizes, j->comp.n_partitions * sizeof(*j->sizes)))
         return bad_row(err, "the sizes of its partitions");
     j->waited_ms = u64(q, 30);
+    j->trained_ms = u64(q, 31);
     j->old_shards = true; /* looked through once */
     return 0;
 }

@@ -167,6 +167,7 @@ static void add_phase(struct phase_sum *sum, const struct task *t)
     sum->samples += t->samples;
     sum->steps += t->steps;
     sum->waited_ms += t->waited_ms;
+    sum->trained_ms += t->seconds > 0 ? (uint64_t)((double)t->seconds * 1e3) : 0;
     if (!isnan(t->loss_mean)) {
         sum->loss += (double)t->loss_mean * (double)t->samples;
         sum->weight += (double)t->samples;
@@ -237,6 +238,7 @@ static void end_round(struct coordinator *co, struct job *j, uint32_t p,
     j->steps_done += sum->steps;
     j->phases_done += sum->phases;
     j->waited_ms += sum->waited_ms;
+    j->trained_ms += sum->trained_ms;
     path->round++;
     path->ready = false;
     save_path(co->store, j, p);

@@ -317,7 +317,7 @@ struct eval_rec {
 /* What some phases add up to. */
 struct phase_sum {
     uint32_t phases;
-    uint64_t samples, steps, waited_ms;
+    uint64_t samples, steps, waited_ms, trained_ms;
     double loss, weight; /* sum of loss * samples; of samples that have a loss */
 };
 
@@ -401,7 +401,10 @@ struct job {
     uint64_t bytes_up, bytes_down, shard_bytes_down;
     uint64_t steps_done;     /* inner steps of all accepted phases */
     uint64_t phases_done;    /* accepted phases */
-    uint64_t waited_ms;      /* for the network, within those */
+    uint64_t waited_ms;      /* for the network, by those */
+    uint64_t trained_ms;     /* they took beside that */
+    /* (m) Parameters that travelled in a second: in the one that runs, and at most. */
+    uint64_t second, second_bytes, peak_bytes;
     float loss, eval_loss;   /* newest; NAN */
     uint64_t phase_gaps[32]; /* (m) ms between progress of phases, ring */
     unsigned n_phase_gaps;

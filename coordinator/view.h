@@ -107,7 +107,10 @@ struct view_job {
     uint32_t modules, partitions; /* of all networks; 1: the data are in one piece */
     uint32_t generation;          /* of shards: how often the data were partitioned */
     uint32_t reshards_done, reshards;
-    uint64_t waited_ms;         /* compute threads, for the network */
+    uint64_t waited_ms;         /* phases, for the network */
+    double waited_share;        /* of the time of all phases; NAN */
+    uint64_t peak_bytes_per_s;  /* parameters, all workers, in one second since the start of the
+                                   coordinator */
     uint32_t teacher;           /* job that it learns from; 0: none */
     const uint8_t *partitioner; /* sha256 of the router of samples, or NULL */
 };
@@ -269,6 +272,9 @@ struct view_module {
     const uint8_t *sha256;   /* of the newest full file; NULL before version 0 */
     const char *outer_state; /* idle waiting running retrying */
     const char *outer_reason;
+    uint64_t folded;  /* contributions, in all versions */
+    double staleness; /* versions that they began before the newest: mean, NAN */
+    uint64_t staleness_max;
     const char *network; /* main router */
     uint32_t paths;      /* that cross it */
     uint32_t fragment;   /* of its level */

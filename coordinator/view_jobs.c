@@ -118,7 +118,10 @@ static void fill_grid(struct coordinator *co, const struct job *j, struct view_j
     v->generation = j->generation;
     v->reshards_done = j->resharded;
     v->reshards = j->comp.partitioned ? (uint32_t)j->spec.recipe.reshard.n : 0;
+    uint64_t spent = j->waited_ms + j->trained_ms;
     v->waited_ms = j->waited_ms;
+    v->waited_share = spent ? (double)j->waited_ms / (double)spent : NAN;
+    v->peak_bytes_per_s = j->peak_bytes;
     v->teacher = j->comp.teacher_job;
     v->partitioner = blob_ref_is_set(&j->partitioner) ? j->partitioner.sha256 : NULL;
 }
@@ -314,8 +317,9 @@ static const char *outer_state(const struct coordinator *co, const struct job *j
         return "running";
     if (m->retry_ms > core_now(co))
         return "retrying";
-    return j->state == JOB_RUNNING && m->version < (uint64_t)j->spec.outer.rounds ? "waiting"
-                                                                                  : "idle";
+    bool over =
+        j->spec.outer.async ? rounds_finished(j) : m->version >= (uint64_t)j->spec.outer.rounds;
+    return j->state == JOB_RUNNING && !over ? "waiting" : "idle";
 }
 
 void view_each_module(struct coordinator *co, uint64_t job_id, view_module_fn fn, void *arg)
@@ -338,6 +342,9 @@ void view_each_module(struct coordinator *co, uint64_t job_id, view_module_fn fn
                 .sha256 = newest ? newest->full.sha256 : NULL,
                 .outer_state = outer_state(co, j, m),
                 .outer_reason = m->outer_reason,
+                .folded = m->folded,
+                .staleness = m->folded ? (double)m->stale_sum / (double)m->folded : NAN,
+                .staleness_max = m->stale_max,
                 .network = m->network ? "router" : "main",
                 .paths = j->comp.modules[n].paths,
                 .fragment = j->comp.networks[m->network].levels[m->level].fragment,

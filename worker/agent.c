@@ -58,6 +58,7 @@ struct agent {
     struct loop_timer *retry, *leave_timer;
     uint64_t call; /* ASSIGN or REPORT in flight; 0: none */
     uint64_t asked_ms;
+    uint64_t moving_ms; /* since when the task has waited for its blobs to travel */
     struct log_change waiting;
 
     bool drain, leaving, bye, ended;
@@ -234,6 +235,12 @@ static void log_result(const struct agent *a)
                  work_kind_name(a->w->task), (double)r->seconds);
 }
 
+/* What travelled while nothing was computed counts as waiting. */
+static void moved(struct agent *a)
+{
+    a->w->result.waited_ms += loop_now_ms(a->loop) - a->moving_ms;
+}
+
 static void on_uploaded(void *arg, int code, const char *detail)
 {
     struct agent *a = arg;
@@ -242,6 +249,7 @@ static void on_uploaded(void *arg, int code, const char *detail)
         fail_task(a, code, detail);
         return;
     }
+    moved(a);
     progress_activity(&a->w->progress, "reporting");
     a->state = AGENT_REPORTING;
     send_report(a);
@@ -303,6 +311,7 @@ static void run_done(void *arg, int rc)
     } else {
         a->saving = submit(a, save_work, save_done) == 0;
         a->state = AGENT_UPLOADING;
+        a->moving_ms = loop_now_ms(a->loop);
         start_upload(a);
     }
 }
@@ -322,6 +331,7 @@ static void on_fetched(void *arg, int code, const char *detail)
         return;
     }
     a->state = AGENT_RUNNING;
+    moved(a);
     if (code == 0 && (code = submit(a, run_work, run_done)) < 0)
         detail = "too many jobs wait for the compute thread";
     if (code < 0)
@@ -347,6 +357,7 @@ static void plan_done(void *arg, int rc)
         return;
     }
     a->state = AGENT_FETCHING;
+    a->moving_ms = loop_now_ms(a->loop);
     const bool ingest = a->w->task->kind == SKERRY__V1__TASK_KIND__TASK_KIND_INGEST;
     const struct fetch_what what = {
         .needs = a->w->needs,

@@ -88,7 +88,7 @@ struct work_result {
     char *text;         /* SAMPLE of texts; NULL: none */
     uint64_t *sizes;    /* CLUSTER: samples of each of n_sizes partitions; freed with the work */
     size_t n_sizes;     /* at most TASK_PARTITIONS_MAX */
-    uint64_t waited_ms; /* TRAIN: for the network, on the compute thread */
+    uint64_t waited_ms; /* for the network: before, in and after what was computed */
 };
 
 struct work {
