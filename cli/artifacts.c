@@ -188,43 +188,83 @@ int artifacts_samples(struct cli *cli, uint64_t job, const char *dir, struct err
 
 /* ---- the model ---- */
 
-/* The first module of each level: its newest blob of the wanted kind. */
-static size_t choose_blobs(const json_t *modules, bool ema, const char *blobs[LEVELS_MAX])
+/* The newest blob of the wanted kind that a module has; NULL: none yet. */
+static const char *newest_blob(const json_t *module, bool ema)
 {
-    const json_t *module;
-    size_t i, n = 0;
-
-    json_array_foreach(json_object_get(modules, "items"), i, module)
+    const json_t *version;
+    size_t i;
+    json_array_foreach(json_object_get(module, "versions"), i, version)
     {
-        const json_t *versions = json_object_get(module, "versions"), *version;
-        size_t v;
-        if (cli_int(module, "level", -1) != (int64_t)n || n == LEVELS_MAX)
-            continue;
-        json_array_foreach(versions, v, version)
-        {
-            const json_t *blob = json_object_get(version, ema ? "ema" : "full");
-            if (!json_is_object(blob)) /* version 0 has no average: it is its own */
-                blob = json_object_get(version, "full");
-            if (json_is_object(blob)) {
-                blobs[n++] = cli_str(blob, "sha256", "");
-                break;
-            }
-        }
+        const json_t *blob = json_object_get(version, ema ? "ema" : "full");
+        if (!json_is_object(blob)) /* version 0 has no average: it is its own */
+            blob = json_object_get(version, "full");
+        if (json_is_object(blob))
+            return cli_str(blob, "sha256", "");
     }
-    return n;
+    return NULL;
 }
 
-static int download_levels(struct cli *cli, const json_t *modules, bool ema, const char *dir,
-                           struct err *err)
+static const json_t *module_by_id(const json_t *modules, json_int_t id)
+{
+    const json_t *module;
+    size_t i;
+    json_array_foreach(json_object_get(modules, "items"), i, module)
+    {
+        if (cli_int(module, "id", 0) == id)
+            return module;
+    }
+    return NULL;
+}
+
+/* The path's blobs by level: those it stopped at early, else the newest. */
+static int choose_blobs(const json_t *path, const json_t *modules, bool ema,
+                        const char *blobs[LEVELS_MAX], size_t *ret, struct err *err)
+{
+    const json_t *best = json_object_get(path, "best_blobs"), *ids;
+    size_t n = json_array_size(best);
+    bool stopped = ema && n > 0;
+    ids = json_object_get(path, "modules");
+    n = stopped ? n : json_array_size(ids);
+    if (n > LEVELS_MAX)
+        return err_set(err, -ERR_LIMIT, "the path has %zu levels, at most %d are known", n,
+                       LEVELS_MAX);
+    for (size_t i = 0; i < n; i++) {
+        blobs[i] =
+            stopped ? json_string_value(json_array_get(best, i))
+                    : newest_blob(module_by_id(modules, json_integer_value(json_array_get(ids, i))),
+                                  ema);
+        if (!blobs[i])
+            return err_set(err, -ERR_NOTFOUND,
+                           "the job has no model yet: version 0 is still to be made");
+    }
+    *ret = n;
+    return 0;
+}
+
+/* The path's entry in the job, which must be a complete model of its own. */
+static int find_path(const json_t *job, uint32_t number, const json_t **ret, struct err *err)
+{
+    const json_t *list = json_object_get(job, "path_list"), *path = json_array_get(list, number);
+    if (!path)
+        return err_set(err, -EINVAL, "the job has the paths 0 to %zu; there is no %u",
+                       json_array_size(list) - 1, number);
+    if (strcmp(cli_str(path, "network", "main"), "main") != 0)
+        return err_set(err, -EINVAL,
+                       "path %u is the router, which is no model by itself: export another path",
+                       number);
+    *ret = path;
+    return 0;
+}
+
+static int download_levels(struct cli *cli, const json_t *route, const json_t *modules, bool ema,
+                           const char *dir, struct err *err)
 {
     const char *blobs[LEVELS_MAX];
     char *parts[LEVELS_MAX] = {0};
     char *path = file_join(dir, "model.safetensors");
-    int rc = 0;
+    size_t n = 0;
 
-    size_t n = choose_blobs(modules, ema, blobs);
-    if (n == 0)
-        rc = err_set(err, -ERR_NOTFOUND, "the job has no model yet: version 0 is still to be made");
+    int rc = choose_blobs(route, modules, ema, blobs, &n, err);
     for (size_t i = 0; i < n && rc == 0; i++) {
         parts[i] = str_printf("%s.level%zu", path, i);
         rc = artifacts_blob(cli, blobs[i], parts[i], err);
@@ -240,9 +280,11 @@ static int download_levels(struct cli *cli, const json_t *modules, bool ema, con
     return rc;
 }
 
-int artifacts_model(struct cli *cli, uint64_t job, bool ema, const char *dir, struct err *err)
+int artifacts_model(struct cli *cli, uint64_t job, uint32_t number, bool ema, const char *dir,
+                    struct err *err)
 {
     json_t *modules = NULL, *about = NULL;
+    const json_t *route = NULL;
     char path[64];
 
     int rc = file_mkdirs(dir, 0777, err);
@@ -253,7 +295,9 @@ int artifacts_model(struct cli *cli, uint64_t job, bool ema, const char *dir, st
     if (rc == 0)
         rc = cli_call(cli, "GET", path, NULL, &about, err);
     if (rc == 0)
-        rc = download_levels(cli, modules, ema, dir, err);
+        rc = find_path(about, number, &route, err);
+    if (rc == 0)
+        rc = download_levels(cli, route, modules, ema, dir, err);
     if (rc == 0)
         rc = export_write(cli, about, dir, ema, err);
     json_decref(about);

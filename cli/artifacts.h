@@ -15,9 +15,11 @@ int artifacts_metrics(struct cli *cli, uint64_t job, const char *dir, struct err
  * -ERR_NOTFOUND when there is none. */
 int artifacts_samples(struct cli *cli, uint64_t job, const char *dir, struct err *err);
 
-/* DIR/model.safetensors and what cli/export.h names.  `ema`: the average of the outer
- * weights, else the newest version.  DIR is made when missing. */
-int artifacts_model(struct cli *cli, uint64_t job, bool ema, const char *dir, struct err *err);
+/* DIR/model.safetensors and what cli/export.h names, of one path.  `ema`: the average of the
+ * outer weights, or what the path stopped at early; else the newest version.  DIR is made
+ * when missing. */
+int artifacts_model(struct cli *cli, uint64_t job, uint32_t path, bool ema, const char *dir,
+                    struct err *err);
 
 /* Downloads a blob, verified, to a file. */
 int artifacts_blob(struct cli *cli, const char *sha256_hex, const char *path, struct err *err);

@@ -85,7 +85,7 @@ static int collect(struct run *run, uint64_t id, const char *out, struct err *er
     if (rc == 0)
         rc = report_write(cli, id, out, err);
     if (rc == 0)
-        rc = artifacts_model(cli, id, true, model, err);
+        rc = artifacts_model(cli, id, 0, true, model, err);
     mem_free(model);
     return rc;
 }

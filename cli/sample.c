@@ -257,19 +257,23 @@ int cmd_export(int argc, char **argv)
     struct err err = {0};
     const char *out = "model";
     bool raw = false;
+    int number = 0;
     uint64_t job = 0;
     const struct args_flag flags[] = {
         CLI_FLAG_SERVER(&cli),
         CLI_FLAG_JSON(&cli),
         {"out", 'o', ARGS_STR, &out, "DIR", "the folder"},
+        {"path", 0, ARGS_INT, &number, "N", "of a job with several: the expert, the path",
+         .max = 1023},
         {"raw", 0, ARGS_BOOL, &raw, NULL, "the newest weights instead of their average"},
         {0},
     };
     struct args args = {.program = "skerry export",
-                        .usage = "[JOB] [--out DIR]",
+                        .usage = "[JOB] [--path N] [--out DIR]",
                         .flags = flags,
-                        .about = "Downloads a job's model: model.safetensors with the tensor names "
-                                 "of the original DiT code, and config.json.",
+                        .about = "Downloads a job's model: model.safetensors and config.json with "
+                                 "the names of the original DiT code; of a language model with "
+                                 "those of transformers, and its tokenizer.",
                         .rest_max = 1};
 
     int rc = args_parse(&args, argc, argv, &err);
@@ -277,7 +281,7 @@ int cmd_export(int argc, char **argv)
         return args_exit(&args, rc, &err);
     int status = CLI_OK;
     if (cli_connect(&cli, &err) < 0 || cli_job_id(&cli, &args, &job, &err) < 0 ||
-        artifacts_model(&cli, job, !raw, out, &err) < 0) {
+        artifacts_model(&cli, job, (uint32_t)number, !raw, out, &err) < 0) {
         status = cli_fail(&err);
     } else if (cli.json) {
         json_t *done = json_pack("{s:I,s:s}", "job", (json_int_t)job, "folder", out);

@@ -1,10 +1,11 @@
 """A language model through real daemons: trained, asked for texts, which come as they are written."""
 import json
+import os
 import random
 
 import pytest
 
-from common import wait_until
+from common import read_safetensors, wait_until
 from openapi import OpenApi
 from swarm import running
 
@@ -89,3 +90,23 @@ def test_exported(told, tmp_path):
     assert names == {"model.safetensors", "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"}
     config = json.load(open(tmp_path / "model" / "config.json"))
     assert config["architectures"] == ["LlamaForCausalLM"] and config["vocab_size"] == 257
+
+
+def test_each_path_is_exported(told, tmp_path):
+    """Two paths share the first level and have a second one each; a third one is not there."""
+    job = (tmp_path / "job.yaml")
+    tales = os.path.join(os.path.dirname(told.folder), "tales.jsonl")
+    job.write_text(JOB.replace("tales.jsonl", tales).replace("{name: diloco, replicas: 2}", "{name: dipaco, levels: [1, 2]}"))
+    number = told.submit(job)
+    paths = told.wait_job(number, "done")["path_list"]
+    assert [len(p["modules"]) for p in paths] == [2, 2]
+    models = []
+    for path in (0, 1):
+        done = told.skerry("export", number, "--path", path, "--out", tmp_path / str(path))
+        assert done.returncode == 0, done.stderr
+        models.append(read_safetensors(tmp_path / str(path) / "model.safetensors"))
+    assert models[0].keys() == models[1].keys()
+    same = {k for k in models[0] if (models[0][k] == models[1][k]).all()}
+    assert "model.layers.0.mlp.up_proj.weight" in same and "model.layers.1.mlp.up_proj.weight" not in same
+    done = told.skerry("export", number, "--path", 2, "--out", tmp_path / "2")
+    assert done.returncode == 1 and "paths 0 to 1; there is no 2" in done.stderr
