@@ -40,16 +40,16 @@ static void config_digest(struct trainer *t, char hex[HASH_HEX_MAX])
     const struct model_spec *s = &trainer_model(t)->spec;
     const struct train_options *o = trainer_options(t);
     char text[1024];
-    int n = snprintf(text, sizeof text,
-                     "%d %d %d %d %d %d %d %d|%d %d %d %a %a %d|%d %d %a %" PRId64
-                     " %d %a %a %a %a %a %a %a %a %d %d %a %" PRId64 " %" PRIu64 " %" PRIu64,
-                     (int)s->kind, s->image, s->patch, s->dim, s->depth, s->heads, s->mlp,
-                     s->classes, s->vocab, s->context, s->kv_heads, (double)s->rope_theta,
-                     (double)s->norm_eps, (int)s->tied, o->batch, o->accumulate, o->lr, o->warmup,
-                     (int)o->schedule, o->decay_fraction, o->final_lr, o->weight_decay, o->beta1,
-                     o->beta2, o->eps, o->clip, o->ema,
-                     (int)(trainer_net(t)->weights->dt == DT_BF16), (int)o->uniform_t,
-                     o->label_dropout, o->moments_warmup, o->seed, o->replica);
+    int n =
+        snprintf(text, sizeof text,
+                 "%d %d %d %d %d %d %d %d|%d %d %d %a %a %d|%d %d %a %" PRId64
+                 " %d %a %a %a %a %a %a %a %a %d %d %a %" PRId64 " %" PRIu64 " %" PRIu64,
+                 (int)s->kind, s->image, s->patch, s->dim, s->depth, s->heads, s->mlp, s->classes,
+                 s->vocab, s->context, s->kv_heads, (double)s->rope_theta, (double)s->norm_eps,
+                 (int)s->tied, o->batch, o->accumulate, o->lr, o->warmup, (int)o->schedule,
+                 o->decay_fraction, o->final_lr, o->weight_decay, o->beta1, o->beta2, o->eps,
+                 o->clip, o->ema, (int)(trainer_net(t)->weights->dt == DT_BF16), (int)o->uniform_t,
+                 o->label_dropout, o->moments_warmup, o->seed, o->replica);
     uint8_t hash[HASH_BYTES];
     hash_sha256(text, (size_t)n, hash);
     (void)hash_hex(hash, sizeof hash, hex);

@@ -108,7 +108,7 @@ static uint64_t distill_bytes(const struct model *m, const struct net_options *o
 }
 
 const struct net_ops distill_net_ops = {
-    .name = "distill",
+    .name = "student",
     .bytes = distill_bytes,
     .make = distill_make,
     .free = distill_free,
