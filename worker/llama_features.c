@@ -45,11 +45,43 @@ static int take_all(const struct means *m, const struct llama_features *f, float
     return rc;
 }
 
+/* The first n tokens of each row: what comes later changes nothing in them. */
+static int32_t *shorten(const struct net_batch *b, unsigned n, struct net_batch *ret)
+{
+    const size_t cells = (size_t)b->count * n;
+    int32_t *memory = mem_try_array(4 * cells + b->count, sizeof *memory);
+    if (!memory)
+        return NULL;
+    int32_t *tokens = memory, *start = tokens + cells + b->count, *pos = start + cells;
+    int32_t *target = pos + cells;
+    for (size_t i = 0; i < b->count; i++) {
+        memcpy(tokens + i * (n + 1), b->tokens + i * (b->seq + 1), (n + 1) * sizeof *tokens);
+        memcpy(start + i * n, b->start + i * b->seq, n * sizeof *start);
+        memcpy(pos + i * n, b->pos + i * b->seq, n * sizeof *pos);
+        memcpy(target + i * n, b->target + i * b->seq, n * sizeof *target);
+    }
+    *ret = (struct net_batch){.count = b->count,
+                              .seq = n,
+                              .tokens = tokens,
+                              .start = start,
+                              .pos = pos,
+                              .target = target};
+    return memory;
+}
+
 int llama_features(struct net *net, const struct net_batch *b, const struct llama_features *f,
                    struct err *err)
 {
     struct net_hidden h;
-    int rc = net_hidden(net, b, &h, err);
+    struct net_batch head;
+    int32_t *shorter = NULL;
+    if (!f->chunks && f->first > 0 && (unsigned)f->first < b->seq) {
+        shorter = shorten(b, (unsigned)f->first, &head);
+        if (!shorter)
+            return err_set(err, -ENOMEM, "no memory for %u texts", b->count);
+    }
+    int rc = net_hidden(net, shorter ? &head : b, &h, err);
+    mem_free(shorter);
     if (rc < 0)
         return rc;
     struct weights *w = net->weights;

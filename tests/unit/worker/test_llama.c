@@ -418,6 +418,12 @@ static void test_features(void **state)
             }
         }
     }
+    /* Without chunks only the beginnings are read. */
+    float again[ROWS * C];
+    OK(llama_features(n, &f->texts.batch,
+                      &(struct llama_features){.lengths = lengths, .first = FIRST, .head = again},
+                      &err));
+    assert_true(difference(again, head, ROWS * C) < 1e-6);
     mem_free(x);
     net_free(n);
 }
