@@ -24,7 +24,7 @@ struct err;
 struct replica;
 struct replicas;
 
-#define REPLICAS_MAX 16
+#define REPLICAS_MAX 64
 #define NO_VERSION UINT64_MAX
 
 struct replica {

@@ -1,0 +1,119 @@
+/* Where the results of a task stand in its report. */
+#include "tests/unit/base/util.h"
+
+#include "worker/report.h"
+#include "worker/work.h"
+
+static struct work *work_of(int kind)
+{
+    struct work *w = mem_alloc(sizeof(*w));
+    Skerry__V1__Task *t = mem_alloc(sizeof(*t));
+    skerry__v1__task__init(t);
+    t->kind = (Skerry__V1__TaskKind)kind;
+    w->task = t;
+    progress_init(&w->progress);
+    return w;
+}
+
+static void add(struct work *w, enum work_role role, uint64_t size)
+{
+    struct work_output *o = work_output(w);
+    assert_non_null(o);
+    o->role = role;
+    o->size = size;
+    o->module_id = size + 1;
+    o->partition = (uint32_t)size + 2;
+    o->tokens = size + 3;
+}
+
+static void work_done(struct work *w)
+{
+    progress_release(&w->progress);
+    mem_free(w->result.outputs);
+    mem_free(w->result.rows);
+    mem_free((void *)(uintptr_t)w->task);
+    mem_free(w);
+}
+
+static const struct report_failure none;
+
+static void moments_are_no_contribution(void **state)
+{
+    (void)state;
+    struct work *w = work_of(SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN);
+    add(w, WORK_RESULT, 10);
+    add(w, WORK_MOMENTS, 20);
+    add(w, WORK_RESULT, 30);
+    Skerry__V1__ReportRequest *r = report_new(5, 2, w, &none);
+    assert_int_equal(r->n_contributions, 2);
+    assert_int_equal(r->contributions[1]->module_id, 31);
+    assert_int_equal(r->contributions[1]->blob->size, 30);
+    assert_int_equal(r->moments->size, 20);
+    assert_null(r->output);
+    report_free(r);
+    work_done(w);
+}
+
+static void partitioner_and_assignment(void **state)
+{
+    (void)state;
+    struct work *w = work_of(SKERRY__V1__TASK_KIND__TASK_KIND_CLUSTER);
+    uint64_t sizes[] = {3, 4};
+    add(w, WORK_ASSIGNMENT, 1);
+    add(w, WORK_RESULT, 2);
+    w->result.sizes = sizes;
+    w->result.n_sizes = 2;
+    work_row(w, 1.5, "x", "balance %d", 7);
+    Skerry__V1__ReportRequest *r = report_new(5, 2, w, &none);
+    assert_int_equal(r->output->size, 2);
+    assert_int_equal(r->assignment->size, 1);
+    assert_int_equal(r->n_sizes, 2);
+    assert_int_equal(r->sizes[1], 4);
+    assert_string_equal(r->rows[0]->name, "balance 7");
+    assert_string_equal(r->rows[0]->unit, "x");
+    assert_true(r->rows[0]->value == 1.5);
+    report_free(r);
+    work_done(w);
+}
+
+static void split_makes_shards(void **state)
+{
+    (void)state;
+    struct work *w = work_of(SKERRY__V1__TASK_KIND__TASK_KIND_SPLIT);
+    add(w, WORK_RESULT, 8);
+    add(w, WORK_RESULT, 9);
+    Skerry__V1__ReportRequest *r = report_new(5, 2, w, &none);
+    assert_int_equal(r->n_shards, 2);
+    assert_int_equal(r->shards[1]->partition, 11);
+    assert_int_equal(r->shards[1]->tokens, 12);
+    assert_null(r->output);
+    report_free(r);
+    work_done(w);
+}
+
+static void evaluation_is_summed(void **state)
+{
+    (void)state;
+    struct work *w = work_of(SKERRY__V1__TASK_KIND__TASK_KIND_EVAL);
+    w->result.loss_sum = 12.5;
+    w->result.units = 4;
+    w->result.bytes = 3;
+    Skerry__V1__ReportRequest *r = report_new(5, 2, w, &none);
+    assert_true(r->loss_sum == 12.5);
+    assert_int_equal(r->units, 4);
+    assert_int_equal(r->bytes, 3);
+    assert_null(r->output); /* it makes no file */
+    report_free(r);
+    work_done(w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(moments_are_no_contribution),
+        cmocka_unit_test(partitioner_and_assignment),
+        cmocka_unit_test(split_makes_shards),
+        cmocka_unit_test(evaluation_is_summed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
