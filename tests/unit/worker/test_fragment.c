@@ -110,6 +110,8 @@ struct message {
     Skerry__V1__TrainTask train;
     Skerry__V1__ModuleRef refs[LEVELS], *modules[LEVELS];
     Skerry__V1__Blob full[LEVELS], shard;
+    Skerry__V1__Level cut[LEVELS], *levels[LEVELS];
+    uint32_t blocks[LEVELS];
     Skerry__V1__Fragment parts[LEVELS], *fragments[LEVELS];
     Skerry__V1__Range range, *ranges[1];
     char *classes[1];
@@ -143,6 +145,13 @@ static void message_init(struct message *m, const struct replica *r, unsigned ro
         m->parts[l].step = r->steps[l];
         m->parts[l].done = r->done[l];
         m->fragments[l] = &m->parts[l];
+        skerry__v1__level__init(&m->cut[l]);
+        m->blocks[l] = l;
+        m->cut[l].blocks = &m->blocks[l];
+        m->cut[l].n_blocks = 1;
+        m->cut[l].embedders = l == 0;
+        m->cut[l].head = l == LEVELS - 1;
+        m->levels[l] = &m->cut[l];
     }
     m->train.round = round;
     m->train.replica = r->uplink.replica;
@@ -161,6 +170,8 @@ static void message_init(struct message *m, const struct replica *r, unsigned ro
     m->task.spec = (char *)SPEC;
     m->task.modules = m->modules;
     m->task.n_modules = LEVELS;
+    m->task.levels = m->levels;
+    m->task.n_levels = LEVELS;
     m->task.train = &m->train;
     m->classes[0] = (char *)"a";
     m->task.classes = m->classes;
