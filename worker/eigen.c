@@ -119,17 +119,24 @@ static void ql_step(double *diag, double *off, double *z, uint32_t n, uint32_t l
     off[m] = 0;
 }
 
+/* An entry off the diagonal is zero when it is one against the whole matrix: compared with its
+ * neighbours alone, the rounding errors of a null space would never be. */
 static int ql(double *diag, double *off, double *z, uint32_t n)
 {
+    double norm = 0;
+    for (uint32_t i = 0; i < n; i++)
+        norm = fmax(norm, fabs(diag[i]) + fabs(off[i]));
+    if (!isfinite(norm))
+        return -EDOM;
     for (uint32_t l = 0; l < n; l++) {
         for (unsigned steps = 0;; steps++) {
             uint32_t m = l;
             for (; m + 1 < n; m++)
-                if (fabs(off[m]) <= DBL_EPSILON * (fabs(diag[m]) + fabs(diag[m + 1])))
+                if (fabs(off[m]) <= DBL_EPSILON * norm)
                     break;
             if (m == l)
                 break;
-            if (steps == QL_MAX || !isfinite(diag[l]) || !isfinite(off[l]))
+            if (steps == QL_MAX)
                 return -EDOM;
             ql_step(diag, off, z, n, l, m);
         }

@@ -18,6 +18,9 @@
 #include "worker/partitioner.h"
 #include "worker/routing.h"
 #include "worker/stage.h"
+#include "worker/task_check.h"
+
+_Static_assert(TASK_DIGITS_MAX <= PARTITION_LEVELS_MAX, "a task's levels fit");
 
 #define LEAST_SHARE 20 /* a partition has at least this part of the mean size */
 
@@ -25,7 +28,6 @@ struct run {
     struct engine *e;
     struct work *w;
     const Skerry__V1__ClusterTask *t;
-    uint32_t k; /* partitions */
     struct features features;
     uint32_t *all, *fitted; /* indices of files */
     size_t n_fitted;
@@ -34,28 +36,6 @@ struct run {
     struct partitioner *p;
     struct partition_report report;
 };
-
-/* What the message may say and this file cannot do. */
-static int check(struct run *r, struct err *err)
-{
-    const Skerry__V1__ClusterTask *t = r->t;
-    uint64_t k = 1;
-    if (t->n_levels == 0 || t->n_levels > PARTITION_LEVELS_MAX)
-        return err_set(err, -ERR_CONFIG, "partitions of %zu levels: 1 to %d are possible",
-                       t->n_levels, PARTITION_LEVELS_MAX);
-    for (size_t i = 0; i < t->n_levels && k <= PARTITION_K_MAX; i++)
-        k *= t->levels[i];
-    if (k != r->w->task->partitions)
-        return err_set(err, -ERR_FORMAT, "task: cluster.levels do not multiply to %u partitions",
-                       r->w->task->partitions);
-    if (t->top == 0 || t->top > k)
-        return err_set(err, -ERR_FORMAT, "task: cluster.top is %u, of %" PRIu64 " partitions",
-                       t->top, k);
-    if (!t->previous && (t->n_scores > 0 || t->evaluate))
-        return err_set(err, -ERR_FORMAT, "task: cluster.previous is missing");
-    r->k = (uint32_t)k;
-    return 0;
-}
 
 static int open_features(struct run *r, struct err *err)
 {
@@ -123,7 +103,7 @@ static enum partition_kind kind_of(const struct run *r)
 static struct partition_options options_of(const struct run *r)
 {
     const struct job_partition *j = &r->w->spec.partition;
-    const uint64_t n = r->fit_rows.source.n, k = r->k;
+    const uint64_t n = r->fit_rows.source.n, k = r->w->task->partitions;
     struct partition_options o = {
         .kind = kind_of(r),
         .n_levels = (uint32_t)r->t->n_levels,
@@ -155,9 +135,9 @@ static int open_previous(const struct run *r, struct partitioner **ret, struct e
     char path[CACHE_PATH_MAX];
     work_blob_path(r->w, r->t->previous->sha256.data, path);
     int rc = partitioner_read(path, ret, err);
-    if (rc == 0 && (*ret)->k != r->k) {
+    if (rc == 0 && (*ret)->k != r->w->task->partitions) {
         rc = err_set(err, -ERR_FORMAT, "the previous partitioner has %u partitions, the job %u",
-                     (*ret)->k, r->k);
+                     (*ret)->k, r->w->task->partitions);
         partitioner_free(*ret);
         *ret = NULL;
     }
@@ -187,7 +167,7 @@ static int fit_scores(struct run *r, struct err *err)
     const struct fit_watch watch = stage_watch(r->w);
     struct routing table = {0};
     struct features_rows rows = {0};
-    double *share = mem_try_array(r->k, sizeof(*share));
+    double *share = mem_try_array(r->w->task->partitions, sizeof(*share));
     uint32_t *y = NULL;
     opt.min_samples = 0; /* the shares are the sizes */
     opt.balance = 0;
@@ -303,9 +283,7 @@ int work_cluster_run(struct engine *e, struct work *w, struct err *err)
     struct run r = {.e = e, .w = w, .t = w->task->cluster};
     const uint64_t begun = clock_now_ns();
     progress_activity(&w->progress, "clustering");
-    int rc = check(&r, err);
-    if (rc == 0)
-        rc = open_features(&r, err);
+    int rc = open_features(&r, err);
     if (rc == 0 && r.t->evaluate) {
         rc = evaluate(&r, err);
     } else if (rc == 0) {

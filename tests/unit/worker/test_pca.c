@@ -215,6 +215,30 @@ static void test_columns(void **state)
     device_close(dev);
 }
 
+/* Sparse features of few rows: a covariance that is mostly null space. */
+static void test_null_space(void **state)
+{
+    struct err err = {0};
+    struct device *dev = open_device(1);
+    const uint32_t n = 48, d = 700;
+    float *x = mem_alloc_array((size_t)n * d, sizeof(float));
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t j = 0; j < 40; j++)
+            x[i * d + rng_at_u32(i % 2, 7, i * 40 + j) % 150] += 0.1F;
+    struct fit_source src;
+    struct pca p;
+    fit_source_memory(&src, x, n, d);
+    OK(pca_fit(dev, &src, 48, false, 1, NULL, &p, &err));
+    double kept = 0;
+    for (uint32_t i = 0; i < p.r; i++)
+        kept += p.variance[i];
+    assert_true(fabs(kept - p.total) < 1e-4 * p.total);
+    assert_true(p.variance[47] < 1e-8 * p.variance[0]); /* n rows span n - 1 directions */
+    pca_release(&p);
+    mem_free(x);
+    device_close(dev);
+}
+
 /* Fewer rows than dims wanted, and rows that span less. */
 static void test_few_rows(void **state)
 {
@@ -299,8 +323,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_eigen),    cmocka_unit_test(test_dependent_rows),
         cmocka_unit_test(test_planted),  cmocka_unit_test(test_whitening),
-        cmocka_unit_test(test_columns),  cmocka_unit_test(test_few_rows),
-        cmocka_unit_test(test_refusals), cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_columns),  cmocka_unit_test(test_null_space),
+        cmocka_unit_test(test_few_rows), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
