@@ -349,7 +349,8 @@ void metrics_round(struct coordinator *co, struct job *j, const struct round_rec
 /* A blob of ours was served. */
 void metrics_served(struct coordinator *co, const struct blob_id *id, uint64_t bytes);
 /* A contribution has come up. */
-void metrics_uploaded(struct coordinator *co, struct job *j, const struct task *t, uint64_t bytes);
+void metrics_uploaded(struct coordinator *co, struct job *j, const struct task *t,
+                      const struct contribution *c);
 
 /* ---- view_jobs.c, view_paths.c ---- */
 

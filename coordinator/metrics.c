@@ -197,10 +197,24 @@ void metrics_served(struct coordinator *co, const struct blob_id *id, uint64_t b
     }
 }
 
-/* Up: contributions that a report brought, whole files. */
-void metrics_uploaded(struct coordinator *co, struct job *j, const struct task *t, uint64_t bytes)
+/* The module has it from another path than the first that crosses it. */
+static bool from_another(const struct job *j, const struct module_rec *m, uint32_t path)
 {
+    uint32_t first = 0;
+    while (first < j->comp.n_paths && !path_crosses(j, first, m))
+        first++;
+    return first != path;
+}
+
+/* Up: a contribution that a report brought, the whole file. */
+void metrics_uploaded(struct coordinator *co, struct job *j, const struct task *t,
+                      const struct contribution *c)
+{
+    struct module_rec *m = job_module(j, c->module_id);
+    uint64_t bytes = c->blob.size;
     count_second(co, j, bytes);
     j->bytes_up += bytes;
     j->paths[t->path].bytes_up += bytes;
+    if (m != NULL && from_another(j, m, t->path))
+        m->bytes_from_others += bytes;
 }

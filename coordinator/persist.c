@@ -108,6 +108,7 @@ static const char schema_2[] =
     "ALTER TABLE modules ADD COLUMN folded INTEGER;"
     "ALTER TABLE modules ADD COLUMN stale_sum INTEGER;"
     "ALTER TABLE modules ADD COLUMN stale_max INTEGER;"
+    "ALTER TABLE modules ADD COLUMN bytes_from_others INTEGER;"
     "ALTER TABLE contributions ADD COLUMN samples INTEGER;"
     "ALTER TABLE contributions ADD COLUMN worker INTEGER;"
     "ALTER TABLE contributions ADD COLUMN version INTEGER;"
@@ -168,7 +169,7 @@ static const char *const statements[STATEMENTS] = {
     [PUT_SHARD] = "INSERT OR REPLACE INTO shards VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?)",
     [PUT_BAD] = "INSERT OR REPLACE INTO bad_samples VALUES(?,?,?,?,?)",
     [PUT_LEDGER] = "INSERT OR REPLACE INTO ledgers VALUES(?,?,?)",
-    [PUT_MODULE] = "INSERT OR REPLACE INTO modules VALUES(?,?,?,?,?,?,?,?,?,?)",
+    [PUT_MODULE] = "INSERT OR REPLACE INTO modules VALUES(?,?,?,?,?,?,?,?,?,?,?)",
     [PUT_VERSION] = "INSERT OR REPLACE INTO versions VALUES(?,?,?,?,?,?,?,?,?,?)",
     [PUT_PATH] = "INSERT OR REPLACE INTO paths VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
     [PUT_REPLICA] = "INSERT OR REPLACE INTO replicas VALUES(?,?,?,?,?,?,?,?,?)",
@@ -313,9 +314,9 @@ void save_job_dataset(struct store *s, const struct job *j)
 
 void save_module(struct store *s, const struct job *j, const struct module_rec *m)
 {
-    store_put(s, PUT_MODULE, "iiiiiiiiii", I(m->id), I(j->id), I(m - j->modules), I(m->level),
+    store_put(s, PUT_MODULE, "iiiiiiiiiii", I(m->id), I(j->id), I(m - j->modules), I(m->level),
               I(m->index), I(m->n_versions ? m->version : 0), I(m->params), I(m->folded),
-              I(m->stale_sum), I(m->stale_max));
+              I(m->stale_sum), I(m->stale_max), I(m->bytes_from_others));
 }
 
 void save_version(struct store *s, const struct module_rec *m, const struct version_rec *v)

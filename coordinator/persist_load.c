@@ -215,6 +215,7 @@ static int load_module(struct state *st, sqlite3_stmt *q, struct err *err)
     m->folded = u64(q, 7);
     m->stale_sum = u64(q, 8);
     m->stale_max = u64(q, 9);
+    m->bytes_from_others = u64(q, 10);
     if (m->id >= st->next_module)
         st->next_module = m->id + 1;
     return 0;

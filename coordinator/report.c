@@ -236,7 +236,7 @@ static int take_contributions(struct coordinator *co, struct job *j, struct task
     memcpy(&t->contributions[t->n_contributions], made, n * sizeof(*made));
     t->n_contributions += n;
     for (size_t i = 0; i < n; i++)
-        metrics_uploaded(co, j, t, made[i].blob.size);
+        metrics_uploaded(co, j, t, &made[i]);
     return 0;
 }
 

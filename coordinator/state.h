@@ -284,6 +284,7 @@ struct module_rec {
     unsigned kept; /* so many versions at most, from the composition */
     /* Contributions folded, and how many versions older than the newest they began. */
     uint64_t folded, stale_sum, stale_max;
+    uint64_t bytes_from_others;    /* contributions of other paths than the first that crosses it */
     uint64_t outer_task;           /* (m) the OUTER task that runs now; 0: none */
     uint64_t retry_ms;             /* (m) no outer step before it */
     uint32_t outer_failures;       /* (m) in a row */
@@ -399,10 +400,10 @@ struct job {
     uint64_t metric_n;      /* last n of the metrics */
     uint64_t metric_points; /* loss points in the store */
     uint64_t bytes_up, bytes_down, shard_bytes_down;
-    uint64_t steps_done;     /* inner steps of all accepted phases */
-    uint64_t phases_done;    /* accepted phases */
-    uint64_t waited_ms;      /* for the network, by those */
-    uint64_t trained_ms;     /* they took beside that */
+    uint64_t steps_done;  /* inner steps of all accepted phases */
+    uint64_t phases_done; /* accepted phases */
+    uint64_t waited_ms;   /* for the network, by those */
+    uint64_t trained_ms;  /* they took beside that */
     /* (m) Parameters that travelled in a second: in the one that runs, and at most. */
     uint64_t second, second_bytes, peak_bytes;
     float loss, eval_loss;   /* newest; NAN */

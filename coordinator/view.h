@@ -275,9 +275,10 @@ struct view_module {
     uint64_t folded;  /* contributions, in all versions */
     double staleness; /* versions that they began before the newest: mean, NAN */
     uint64_t staleness_max;
-    const char *network; /* main router */
-    uint32_t paths;      /* that cross it */
-    uint32_t fragment;   /* of its level */
+    const char *network;        /* main router */
+    uint32_t paths;             /* that cross it */
+    uint64_t bytes_from_others; /* contributions of other paths than the first of them */
+    uint32_t fragment;          /* of its level */
 };
 
 /* job_id 0: of all jobs. */

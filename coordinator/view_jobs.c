@@ -345,6 +345,7 @@ void view_each_module(struct coordinator *co, uint64_t job_id, view_module_fn fn
                 .folded = m->folded,
                 .staleness = m->folded ? (double)m->stale_sum / (double)m->folded : NAN,
                 .staleness_max = m->stale_max,
+                .bytes_from_others = m->bytes_from_others,
                 .network = m->network ? "router" : "main",
                 .paths = j->comp.modules[n].paths,
                 .fragment = j->comp.networks[m->network].levels[m->level].fragment,

@@ -123,8 +123,10 @@ static void run_ddm(struct rig *r, enum grid_mode mode, uint8_t ret_versions[3][
     assert_int_equal(paths, 3);
     view_each_partition(r->co, g.job, sum_partitions, &samples);
     assert_int_equal(samples, 80);
-    for (int m = 0; m < 3; m++)
+    for (int m = 0; m < 3; m++) {
+        assert_int_equal(j->modules[m].bytes_from_others, 0); /* each for itself */
         memcpy(ret_versions[m], module_version(&j->modules[m], 2)->full.sha256, 32);
+    }
 }
 
 static uint8_t calm[3][32];
@@ -275,8 +277,10 @@ static void run_dipaco(struct rig *r, enum grid_mode mode, uint8_t ret_versions[
     assert_true(v.text && v.reshards == 1 && v.reshards_done == 1);
     /* Nats per token over ln 2 and the bytes, of all paths. */
     assert_true(fabs(v.eval_bits_per_byte - (3 * 1.7 + 1.3) / 4 / log(2)) < 1e-3);
-    for (int m = 0; m < 8; m++)
+    for (int m = 0; m < 8; m++) { /* the last four are private */
+        assert_true((m < 4) == (j->modules[m].bytes_from_others > 0));
         memcpy(ret_versions[m], module_version(&j->modules[m], 3)->full.sha256, 32);
+    }
 }
 
 static uint8_t calm_dipaco[8][32];
