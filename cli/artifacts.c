@@ -150,10 +150,11 @@ out:
     return rc;
 }
 
-static int take_sample(struct cli *cli, const json_t *sample, const char *dir, struct err *err)
+static int take_sample(struct cli *cli, const json_t *sample, const char *dir, const char *grid,
+                       struct err *err)
 {
     const char *text = cli_str(sample, "text", NULL);
-    char *file = file_join(dir, text ? "sample.txt" : "samples.png");
+    char *file = file_join(dir, text ? "sample.txt" : grid);
     int rc;
     if (text) {
         char *all = str_printf("%s\n", text);
@@ -163,6 +164,33 @@ static int take_sample(struct cli *cli, const json_t *sample, const char *dir, s
         rc = artifacts_blob(cli, cli_str(sample, "blob", ""), file, err);
     }
     mem_free(file);
+    return rc;
+}
+
+/* The newest sample of a path, JSON null for the mixture; NULL if there is none. */
+static const json_t *newest_of(const json_t *list, const json_t *path)
+{
+    for (size_t i = json_array_size(list); i-- > 0;) {
+        const json_t *sample = json_array_get(list, i);
+        if (json_equal(json_object_get(sample, "path"), path))
+            return sample;
+    }
+    return NULL;
+}
+
+/* The mixture's grid, and beside it one of each of its experts. */
+static int take_mixture(struct cli *cli, const json_t *list, const json_t *mixture, const char *dir,
+                        struct err *err)
+{
+    int rc = take_sample(cli, mixture, dir, "samples.png", err);
+    for (size_t i = 0; i < json_array_size(list) && rc == 0; i++) {
+        const json_t *sample = json_array_get(list, i), *path = json_object_get(sample, "path");
+        char grid[64];
+        if (!json_is_integer(path) || newest_of(list, path) != sample)
+            continue;
+        snprintf(grid, sizeof grid, "samples-expert-%lld.png", (long long)json_integer_value(path));
+        rc = take_sample(cli, sample, dir, grid, err);
+    }
     return rc;
 }
 
@@ -180,8 +208,10 @@ int artifacts_samples(struct cli *cli, uint64_t job, const char *dir, struct err
     if (n == 0)
         rc = err_set(err, -ERR_NOTFOUND, "job %llu has drawn no samples yet",
                      (unsigned long long)job);
+    else if (newest_of(list, json_null()))
+        rc = take_mixture(cli, list, newest_of(list, json_null()), dir, err);
     else
-        rc = take_sample(cli, json_array_get(list, n - 1), dir, err);
+        rc = take_sample(cli, json_array_get(list, n - 1), dir, "samples.png", err);
     json_decref(answer);
     return rc;
 }

@@ -11,7 +11,8 @@ struct err;
 /* DIR/metrics.jsonl (every loss point and round) and DIR/loss.svg. */
 int artifacts_metrics(struct cli *cli, uint64_t job, const char *dir, struct err *err);
 
-/* The newest sample: a grid as DIR/samples.png, a text (with its prompt) as DIR/sample.txt.
+/* The newest sample: a grid as DIR/samples.png, a text (with its prompt) as DIR/sample.txt; of a
+ * mixture its own, and DIR/samples-expert-PATH.png for each expert drawn alone.
  * -ERR_NOTFOUND when there is none. */
 int artifacts_samples(struct cli *cli, uint64_t job, const char *dir, struct err *err);
 
