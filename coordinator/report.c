@@ -303,7 +303,9 @@ static void keep_best(struct coordinator *co, struct job *j, const struct task *
 {
     struct path_rec *path = &j->paths[t->path];
     uint32_t n = composition_levels(&j->comp, t->path);
-    if (!j->spec.recipe.early_stop || (path->best != NULL && path->best_loss <= t->loss_mean))
+    bool old = t->n_ranges > 0 && j->shards[t->ranges[0].shard].generation != j->generation;
+    if (!j->spec.recipe.early_stop || old ||
+        (path->best != NULL && path->best_loss <= t->loss_mean))
         return;
     struct best_module *best = mem_alloc_array(n, sizeof(*best));
     for (uint32_t l = 0; l < n; l++) {

@@ -92,6 +92,10 @@ static int check_partitioning(const struct job *j, const struct shards_sum *all,
                        "the dataset has %zu shards, at most %d can be partitioned; raise "
                        "data.shard_samples",
                        shards_cut(j), STAGE_BLOBS_MAX);
+    if (j->spec.recipe.reshard.n > 0 && j->spec.outer.async)
+        return err_set(err, -ERR_CONFIG,
+                       "recipe.reshard needs rounds at which all paths meet, outer.async has none; "
+                       "leave one of them out");
     if (!fits_routers(&j->spec))
         return 0;
     if (all->shards < 2)

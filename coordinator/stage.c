@@ -126,9 +126,25 @@ static void drop_scores(struct coordinator *co, struct job *j)
     save_job_scores(co->store, j);
 }
 
+/* What was best on other data says nothing about the new ones. */
+static void drop_bests(struct coordinator *co, struct job *j)
+{
+    for (uint32_t p = 0; p < j->comp.n_paths; p++) {
+        struct path_rec *path = &j->paths[p];
+        if (path->best == NULL)
+            continue;
+        for (uint32_t l = 0; l < composition_levels(&j->comp, p); l++)
+            core_garbage(co, &path->best[l].full);
+        mem_free(path->best);
+        path->best = NULL;
+        save_path(co->store, j, p);
+    }
+}
+
 static void next_generation(struct coordinator *co, struct job *j)
 {
     struct err err = {0};
+    drop_bests(co, j);
     j->generation++;
     j->old_shards = true;
     order_new(j);
