@@ -55,8 +55,10 @@ static int make_places(struct experts *x, struct err *err)
         int rc = i ? weights_init(&p->own, x->dev, x->m, w->dt, false, err) : 0;
         if (rc < 0 && rc != -ENOMEM)
             return rc;
-        if (rc < 0) { /* as many as there are: less is only slower */
+        if (rc < 0) { /* less is only slower; what follows needs some room too */
             weights_release(&p->own);
+            if (x->room > 1)
+                weights_release(&x->places[--x->room].own);
             return 0;
         }
         p->w = i ? p->own.w : w->w;

@@ -83,12 +83,12 @@ struct mix_options {
 /* experts is copied; its arg is kept until mix_free. */
 int mix_new(const struct mix_options *opt, const struct mix_experts *experts, struct mix **ret,
             struct err *err);
-void mix_free(struct mix *m); /* accepts NULL */
+void mix_free(struct mix *m);                      /* accepts NULL */
 uint64_t mix_bytes(const struct mix_options *opt); /* on the device */
 
 /* Runs each expert on the rows of x (rows,n; device) where want (rows,K) is above 0. */
-int mix_run(struct mix *m, const float *x, const float *t, const int32_t *labels,
-            const float *want, int rows, struct err *err);
+int mix_run(struct mix *m, const float *x, const float *t, const int32_t *labels, const float *want,
+            int rows, struct err *err);
 
 /* v (rows,n; device) = sum over experts of selected * velocity, of the rows of the last
  * mix_run; selected is above 0 only where want was. */

@@ -15,14 +15,15 @@
 #include "worker/modules.h"
 #include "worker/sample.h"
 
-#define SPEC                                                                                       \
+#define SPEC_OF(precision)                                                                         \
     "name: tiny\nseed: 3\n"                                                                        \
     "data: {path: x, image_size: 8, shard_samples: 16}\n"                                          \
     "model: {type: dit, patch: 2, dim: 16, depth: 2, heads: 2, label_dropout: 0.2}\n"              \
     "router: {patch: 4, dim: 8, depth: 1, heads: 1}\n"                                             \
     "recipe: {name: ddm, experts: 3}\n"                                                            \
-    "train: {batch: 4, lr: 1e-3, precision: f32}\n"                                                \
+    "train: {batch: 4, lr: 1e-3, precision: " precision "}\n"                                      \
     "outer: {rounds: 3, steps: 6}\n"
+#define SPEC SPEC_OF("f32")
 
 enum { K = 3, SHARD = 10, CLASSES = 5, SAMPLES = 7, VALUES = 3 * 8 * 8, ROUTER = K };
 

@@ -42,6 +42,7 @@ static void test_same_bits(void **state)
     order_init(&o, SKERRY__V1__TASK_KIND__TASK_KIND_SAMPLE);
     memset(before, 0, sizeof before);
     for (uint32_t s = 0; s <= JOB_STRATEGY_ORACLE; s++) {
+        o.task.spec = (char *)(s % 3 == 1 ? SPEC_OF("bf16") : SPEC);
         o.mixture.strategy = s;
         o.mixture.memory_bytes = 0;
         unsigned loads = draw(&one, &o, 64, s % 2, a);
