@@ -207,6 +207,13 @@ static void add_ingest(struct taskmsg *b, Skerry__V1__Task *msg)
     msg->ingest = m;
 }
 
+/* Chunks are many times as large as the features: only samples that are scored need them. */
+static bool needs_chunks(const struct job *j, const struct task *t)
+{
+    const struct shard_rec *s = &j->shards[t->ranges[0].shard];
+    return is_text(j) && (s->router || s->holdout);
+}
+
 static void add_feature(struct taskmsg *b, Skerry__V1__Task *msg)
 {
     Skerry__V1__FeatureTask *m = taskmsg_need(b, sizeof(*m));
@@ -214,7 +221,7 @@ static void add_feature(struct taskmsg *b, Skerry__V1__Task *msg)
         return;
     skerry__v1__feature_task__init(m);
     m->ranges = ranges(b, &m->n_ranges);
-    m->chunk = is_text(b->job) ? (uint32_t)b->job->spec.partition.chunk : 0;
+    m->chunk = needs_chunks(b->job, b->task) ? (uint32_t)b->job->spec.partition.chunk : 0;
     msg->feature = m;
 }
 
