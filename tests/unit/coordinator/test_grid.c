@@ -342,6 +342,49 @@ static void test_moments_travel(void **state)
     assert_non_null(t->train->moments);
 }
 
+static void find_progress(void *arg, const struct view_waiting *w)
+{
+    *(bool *)arg |= strstr(w->what, "features of job") && strstr(w->why, "2 of 6 tasks done");
+}
+
+static bool kept(struct rig *r, const struct blob_ref *b)
+{
+    struct blob_id id;
+    memcpy(id.sha256, b->sha256, 32);
+    return blobstore_has(r->co->blobs, &id, NULL);
+}
+
+/* How far a stage is; its files go when nothing needs them, the model's stay. */
+static void test_progress_and_garbage(void **state)
+{
+    struct rig *r = *state;
+    struct grid g = {.mode = GRID_CALM};
+    struct view_job v;
+    bool told = false;
+    grid_begin(&g, r, ddm, false);
+    run_until(&g, JOB_FEATURES);
+    (void)grid_step(&g);
+    (void)grid_step(&g);
+    assert_int_equal(view_job(r->co, g.job, &v, NULL), 0);
+    assert_int_equal(v.stage_done, 2);
+    assert_int_equal(v.stage_total, 6);
+    view_each_waiting(r->co, g.job, find_progress, &told);
+    assert_true(told);
+    run_until(&g, JOB_RUNNING);
+    struct blob_ref features = grid_job(&g)->shards[1].features;
+    struct blob_ref assignment = grid_job(&g)->assignment;
+    assert_true(kept(r, &features) && kept(r, &assignment));
+    grid_run(&g);
+    const struct job *j = grid_job(&g);
+    uint64_t until = clock_now_ms() + DEADLINE_MS;
+    while (kept(r, &features) || kept(r, &assignment)) {
+        assert_true(clock_now_ms() < until);
+        loop_turn(r->loop, false);
+    }
+    assert_true(kept(r, &j->partitioner) && kept(r, &j->shards[7].blob));
+    assert_true(kept(r, &j->modules[0].versions[0].full));
+}
+
 /* A split that loses samples is refused; partitions that cannot fill a phase end the job
  * with their number. */
 static void test_bad_partitions(void **state)
@@ -578,6 +621,7 @@ int main(void)
         LIVE(test_dipaco_lost_leases),
         LIVE(test_dipaco_restarts),
         LIVE(test_moments_travel),
+        LIVE(test_progress_and_garbage),
         LIVE(test_bad_partitions),
         LIVE(test_remote),
         LIVE(test_text_streams),
