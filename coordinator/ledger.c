@@ -42,6 +42,7 @@ struct ledger {
     struct holder *holders;
     size_t n_holders, cap_holders;
     bool dirty;
+    bool even;
 };
 
 int ledger_new(uint64_t seed, const struct ledger_shard *shards, size_t n, struct ledger **ret,
@@ -69,6 +70,11 @@ int ledger_new(uint64_t seed, const struct ledger_shard *shards, size_t n, struc
     l->dirty = true;
     *ret = l;
     return 0;
+}
+
+void ledger_set_even(struct ledger *l)
+{
+    l->even = true;
 }
 
 static void epoch_release(struct epoch *e)
@@ -173,6 +179,61 @@ struct taking {
     size_t n, max;
 };
 
+/* The first `mine` samples of segment i go to the task; the rest is a new segment. */
+static void take_seg(struct ledger *l, struct epoch *e, struct taking *t, size_t i, uint32_t mine)
+{
+    struct seg *s = &e->segs[i];
+    if (mine < s->count) {
+        struct seg rest = {s->pos, s->start + mine, s->count - mine, FREE};
+        s->count = mine;
+        seg_insert(e, i + 1, rest);
+        s = &e->segs[i];
+    }
+    s->holder = t->holder;
+    t->left -= mine;
+    t->ranges[t->n++] =
+        (struct ledger_range){e->number, l->shards[e->shard_at[s->pos]].shard, s->start, mine};
+}
+
+/* At most `n` samples from all shards of an epoch, from each its share of them. */
+static void take_turn(struct ledger *l, struct epoch *e, struct taking *t, uint64_t n)
+{
+    uint64_t all = 0, seen = 0, taken = 0;
+    for (size_t i = 0; i < e->n; i++)
+        all += e->segs[i].holder == FREE ? e->segs[i].count : 0;
+    if (n > all)
+        n = all;
+    for (size_t i = 0; i < e->n && t->n < t->max && taken < n; i++) {
+        if (e->segs[i].holder != FREE)
+            continue;
+        seen += e->segs[i].count;
+        uint64_t mine = n * seen / all - taken;
+        if (mine == 0)
+            continue;
+        if (mine > e->segs[i].count)
+            mine = e->segs[i].count;
+        bool cut = mine < e->segs[i].count;
+        take_seg(l, e, t, i, (uint32_t)mine);
+        taken += mine;
+        i += cut; /* the rest is seen already */
+    }
+}
+
+#define TURN_SAMPLES 64 /* aimed at */
+
+/* All that is wanted of an epoch, as far as it goes. */
+static void take_even(struct ledger *l, struct epoch *e, struct taking *t)
+{
+    uint64_t turns = t->left / TURN_SAMPLES, most = t->max / (l->n_shards + 1);
+    turns = turns < most ? turns : most;
+    uint64_t turn = turns > 1 ? (t->left + turns - 1) / turns : t->left;
+    uint64_t before;
+    do {
+        before = t->left;
+        take_turn(l, e, t, turn < t->left ? turn : t->left);
+    } while (t->left > 0 && t->left < before && t->n < t->max);
+}
+
 /* One pass over an epoch: only the replica's own shards, or all. */
 static void take_pass(struct ledger *l, struct epoch *e, struct taking *t, bool own)
 {
@@ -180,17 +241,7 @@ static void take_pass(struct ledger *l, struct epoch *e, struct taking *t, bool 
         struct seg *s = &e->segs[i];
         if (s->holder != FREE || (own && s->pos % t->k != t->replica % t->k))
             continue;
-        if (s->count > t->left) {
-            uint32_t mine = (uint32_t)t->left;
-            struct seg rest = {s->pos, s->start + mine, s->count - mine, FREE};
-            s->count = mine;
-            seg_insert(e, i + 1, rest);
-            s = &e->segs[i];
-        }
-        s->holder = t->holder;
-        t->left -= s->count;
-        t->ranges[t->n++] = (struct ledger_range){e->number, l->shards[e->shard_at[s->pos]].shard,
-                                                  s->start, s->count};
+        take_seg(l, e, t, i, s->count > t->left ? (uint32_t)t->left : s->count);
     }
 }
 
@@ -203,6 +254,10 @@ size_t ledger_take(struct ledger *l, uint64_t holder, uint64_t n, uint32_t repli
     for (uint32_t i = 0; t.left > 0 && t.n < t.max; i++) {
         if (i == l->n_epochs && open_epoch(l) == NULL)
             break;
+        if (l->even) {
+            take_even(l, &l->epochs[i], &t);
+            continue;
+        }
         take_pass(l, &l->epochs[i], &t, true);
         take_pass(l, &l->epochs[i], &t, false);
     }

@@ -10,6 +10,11 @@
  * the first n samples of the task's ranges done and the rest free.  An epoch
  * whose samples are all done is closed: it leaves a line of figures.
  *
+ * An even ledger takes from every shard in proportion to what is free in it, in small
+ * turns, so that each stretch of a task's samples is a fair draw: where the shards of
+ * several partitions stand together, one after the other would be one partition after
+ * the other.
+ *
  * Every sample of an epoch is thus counted exactly once (invariant 4).  Pure:
  * no clock, no store; same calls, same ranges. */
 #ifndef COORDINATOR_LEDGER_H
@@ -39,7 +44,8 @@ struct ledger_shard {
 /* The shards of the partition; copied.  -EINVAL without any sample. */
 int ledger_new(uint64_t seed, const struct ledger_shard *shards, size_t n, struct ledger **ret,
                struct err *err);
-void ledger_free(struct ledger *l); /* accepts NULL */
+void ledger_set_even(struct ledger *l); /* before the first take */
+void ledger_free(struct ledger *l);     /* accepts NULL */
 
 uint64_t ledger_epoch_samples(const struct ledger *l);
 

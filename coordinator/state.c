@@ -373,6 +373,8 @@ int job_make_ledger(struct job *j, uint32_t partition, struct err *err)
     mem_free(shards);
     if (rc < 0)
         return rc;
+    if (partition == PARTITION_ALL)
+        ledger_set_even(made);
     ledger_free(j->ledgers[at]);
     j->ledgers[at] = made;
     return 0;

@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <math.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -69,6 +70,13 @@ static void check_figures(const struct ledger *l)
     }
 }
 
+/* Odd seeds: from every shard its share. */
+static void make_even(struct ledger *l, uint64_t seed)
+{
+    if (seed % 2)
+        ledger_set_even(l);
+}
+
 static struct ledger *make(struct model *m, uint64_t seed)
 {
     struct ledger *l = NULL;
@@ -78,6 +86,7 @@ static struct ledger *make(struct model *m, uint64_t seed)
     for (uint32_t i = 0; i < SHARDS; i++)
         m->shards[i] = (struct ledger_shard){2 * i, 1 + (uint32_t)rng_below(&r, SAMPLES_MAX)};
     assert_int_equal(ledger_new(seed, m->shards, SHARDS, &l, NULL), 0);
+    make_even(l, seed);
     return l;
 }
 
@@ -92,10 +101,38 @@ static struct ledger *reload(struct model *m, struct ledger *l, uint64_t seed)
     assert_false(ledger_dirty(l));
     ledger_free(l);
     assert_int_equal(ledger_new(seed, m->shards, SHARDS, &copy, NULL), 0);
+    make_even(copy, seed);
     if (ledger_load(copy, b.data, b.len, &err) < 0)
         fail_msg("%s", err.msg);
     buf_release(&b);
     return copy;
+}
+
+/* Any stretch of what a task gets is a fair draw from all shards. */
+static void test_even(void **state)
+{
+    const struct ledger_shard shards[] = {{0, 5000}, {1, 3000}, {2, 2000}};
+    struct ledger_range ranges[256];
+    struct ledger *l = NULL;
+    assert_int_equal(ledger_new(3, shards, 3, &l, NULL), 0);
+    ledger_set_even(l);
+    for (uint64_t task = 1; task <= 10; task++) {
+        size_t n = ledger_take(l, task, 1000, 0, 1, ranges, 256);
+        uint64_t of[3] = {0}, seen = 0;
+        for (size_t i = 0; i < n; i++) {
+            of[ranges[i].shard] += ranges[i].count;
+            seen += ranges[i].count;
+            for (int s = 0; s < 3 && seen >= 200; s++) {
+                double share = (double)shards[s].samples / 10000;
+                assert_true(fabs((double)of[s] / (double)seen - share) < 0.2 * share + 0.05);
+            }
+        }
+        assert_int_equal(seen, 1000);
+        assert_true(of[0] >= 480 && of[0] <= 520 && of[2] >= 185 && of[2] <= 215);
+        assert_int_equal(ledger_settle(l, task, ranges, n, 1000, NULL), 0);
+    }
+    assert_int_equal(ledger_first_open(l), 1); /* nothing was left over, nothing came twice */
+    ledger_free(l);
 }
 
 static void churn(uint64_t seed)
@@ -253,11 +290,9 @@ static void test_load_checks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_churn),
-        cmocka_unit_test(test_affinity),
-        cmocka_unit_test(test_same_calls_same_ranges),
-        cmocka_unit_test(test_refuses),
-        cmocka_unit_test(test_load_checks),
+        cmocka_unit_test(test_churn),    cmocka_unit_test(test_even),
+        cmocka_unit_test(test_affinity), cmocka_unit_test(test_same_calls_same_ranges),
+        cmocka_unit_test(test_refuses),  cmocka_unit_test(test_load_checks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
