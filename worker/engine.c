@@ -116,6 +116,8 @@ int engine_run(struct engine *e, struct work *w, struct err *err)
     case SKERRY__V1__TASK_KIND__TASK_KIND_INGEST:
         return work_ingest_run(e, w, err);
     case SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN:
+        velocity_kept_free(e->velocity); /* training may need the room */
+        e->velocity = NULL;
         return phase_run(e, w, err);
     case SKERRY__V1__TASK_KIND__TASK_KIND_EVAL:
         return w->task->mixture ? mixture_eval_run(e, w, err) : work_eval_run(e, w, err);

@@ -10,7 +10,18 @@
 #include "worker/mixture_impl.h"
 
 #define STREAM_ORACLE 0x6f7261636c65ULL
-#define EXPERT_BATCH_MAX 64 /* rows of one forward: activations, not results, depend on it */
+#define GROUPS_BYTES (256u << 20) /* of all groups of an evaluation */
+#define EXPERT_BATCH_MAX 64       /* rows of one forward: activations, not results, depend on it */
+
+int mixture_rows(const struct work *w, int want)
+{
+    const uint64_t side = (uint64_t)w->spec.data.image_size;
+    const uint64_t row = 2 * sizeof(float) * MODEL_CHANNELS * side * side; /* x and v */
+    const uint64_t fit = GROUPS_BYTES / (row * w->task->mixture->experts->n_expert);
+    if (fit >= (uint64_t)want)
+        return want;
+    return fit < DIT_ROWS_MIN ? DIT_ROWS_MIN : (int)fit;
+}
 
 static void read_rule(struct mixture *m)
 {

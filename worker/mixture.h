@@ -32,6 +32,10 @@ struct mixture_options {
     const char *doing; /* "drawing": what people are told, with the expert */
 };
 
+/* Points of one evaluation of w's mixture: `want`, or fewer when there are so many experts or
+ * pixels that their velocities would take too much memory. */
+int mixture_rows(const struct work *w, int want);
+
 /* w->task->mixture with all its blobs in the cache. */
 int mixture_open(struct engine *e, struct work *w, const struct mixture_options *opt,
                  struct mixture **ret, struct err *err);

@@ -192,16 +192,17 @@ static void tell(const struct mixture_eval *v)
 int mixture_eval_run(struct engine *e, struct work *w, struct err *err)
 {
     const Skerry__V1__EvalTask *t = w->task->eval;
-    const struct feed_options feed = {.batch = EVAL_BATCH};
+    const int batch = mixture_rows(w, EVAL_BATCH);
+    const struct feed_options feed = {.batch = (unsigned)batch};
     const struct mixture_options opt = {
-        .rows = EVAL_BATCH, .most = MIX_EXPERTS_MAX, .doing = "evaluating"};
+        .rows = batch, .most = MIX_EXPERTS_MAX, .doing = "evaluating"};
     const uint64_t begun = clock_now_ns();
     struct mixture_eval v = {0};
     progress_activity(&w->progress, "evaluating");
     int rc = mixture_open(e, w, &opt, &v.m, err);
     if (rc < 0)
         return rc;
-    rc = eval_open(&v, EVAL_BATCH, err);
+    rc = eval_open(&v, batch, err);
     if (rc == 0)
         rc = feed_open(e, w, t->ranges, t->n_ranges, &feed, &v.feed, err);
     if (rc == 0)

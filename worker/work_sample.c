@@ -64,8 +64,9 @@ static int draw_mixture(struct engine *e, struct work *w, int rows, uint8_t *ima
 {
     char doing[64];
     snprintf(doing, sizeof doing, "drawing %zu samples", w->task->sample->n_labels);
+    const struct mixture_options opt = {.rows = mixture_rows(w, rows), .doing = doing};
     struct mixture *m = NULL;
-    int rc = mixture_open(e, w, &(struct mixture_options){.rows = rows, .doing = doing}, &m, err);
+    int rc = mixture_open(e, w, &opt, &m, err);
     if (rc == 0) {
         const struct sample_source src = mixture_source(m);
         rc = run(w, &src, images, err);
