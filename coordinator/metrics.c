@@ -8,14 +8,14 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The job's loss: the mean of its replicas' newest. */
+/* The job's loss: the mean of its replicas' newest; a router's is of another kind. */
 static void refresh_loss(struct job *j)
 {
     double sum = 0;
     unsigned n = 0;
     for (uint32_t p = 0; p < j->comp.n_paths; p++)
         for (uint32_t r = 0; r < j->comp.paths[p].replicas; r++)
-            if (!isnan(j->paths[p].replicas[r].loss)) {
+            if (j->comp.paths[p].network == 0 && !isnan(j->paths[p].replicas[r].loss)) {
                 sum += (double)j->paths[p].replicas[r].loss;
                 n++;
             }

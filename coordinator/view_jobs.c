@@ -21,11 +21,11 @@ static int need_job(struct coordinator *co, uint64_t id, struct job **ret, struc
     return 0;
 }
 
-static uint64_t path_params(const struct job *j)
+static uint64_t path_params(const struct job *j, uint32_t path)
 {
     uint64_t n = 0;
-    for (uint32_t l = 0; l < composition_levels(&j->comp, 0); l++)
-        n += j->modules[j->comp.paths[0].modules[l]].params;
+    for (uint32_t l = 0; l < composition_levels(&j->comp, path); l++)
+        n += j->modules[j->comp.paths[path].modules[l]].params;
     return n;
 }
 
@@ -92,7 +92,7 @@ static void wire_figures(const struct job *j, struct view_job *v)
         return;
     for (size_t i = j->n_rounds; i-- > 0;) {
         const struct round_rec *r = &j->rounds[i];
-        double per = (double)v->params * r->expected;
+        double per = (double)path_params(j, r->path) * r->expected;
         if (r->bytes_up == 0 || per == 0)
             continue;
         v->per_param_up = (double)r->bytes_up / per;
@@ -164,7 +164,7 @@ static void fill_job(struct coordinator *co, const struct job *j, struct view_jo
     v->eta_ms = eta_ms(co, j, v->round);
     v->paths = j->comp.n_paths;
     v->replicas = j->comp.paths[0].replicas;
-    v->params = path_params(j);
+    v->params = path_params(j, 0);
     v->bytes_up = j->bytes_up;
     v->bytes_down = j->bytes_down;
     v->data_bytes_down = j->shard_bytes_down;
