@@ -97,6 +97,8 @@ void flow_end(struct coordinator *co, struct job *j, enum job_state state, const
 static void begin_init(struct coordinator *co, struct job *j)
 {
     struct err err = {0};
+    if (co->state.n_open + COMPOSITION_NETWORKS > TASKS_OPEN_MAX)
+        return; /* tried again at the next turn */
     int rc = shards_check(j, &err);
     if (rc == 0)
         shards_keep_for_routers(co, j);
@@ -106,8 +108,6 @@ static void begin_init(struct coordinator *co, struct job *j)
         flow_end(co, j, JOB_FAILED, "the dataset cannot be used: %s", err.msg);
         return;
     }
-    if (co->state.n_open + COMPOSITION_NETWORKS > TASKS_OPEN_MAX)
-        return; /* tried again at the next turn */
     for (uint32_t w = 0; w < COMPOSITION_NETWORKS; w++) {
         uint32_t p = 0;
         while (p < j->comp.n_paths && j->comp.paths[p].network != w)
