@@ -201,6 +201,7 @@ json_t *http_json_job_summary(const struct view_job *j)
     put(o, "paths", count(j->paths));
     put(o, "replicas", count(j->replicas));
     put(o, "parameters", count(j->params));
+    put(o, "text", json_boolean(j->text));
     return o;
 }
 
@@ -256,6 +257,8 @@ static void put_place(json_t *o, const struct view_module *m)
     put(o, "index", count(m->index));
     put(o, "fragment", count(m->fragment));
     put(o, "paths", count(m->paths));
+    put(o, "version", m->sha256 ? count(m->version) : json_null());
+    put(o, "bytes_from_others", count(m->bytes_from_others));
 }
 
 static json_t *numbers(const uint64_t *list, uint32_t n)
@@ -288,7 +291,15 @@ static void add_path(void *arg, const struct view_path *p)
     put(o, "bits_per_byte", http_json_real(p->bits_per_byte));
     put(o, "best_loss", http_json_real(p->best_loss));
     put(o, "best_round", isnan(p->best_loss) ? json_null() : count(p->best_round));
+    put(o, "best_blobs", must(json_array()));
     http_json_push(arg, o);
+}
+
+/* Into the path's entry of the list, which has all paths in order. */
+static void add_best(void *arg, const struct view_best *b)
+{
+    json_t *path = json_array_get(arg, b->path);
+    http_json_push(json_object_get(path, "best_blobs"), http_json_sha256(b->blob));
 }
 
 static void add_partition(void *arg, const struct view_partition *p)
@@ -320,11 +331,13 @@ static void add_module(void *arg, const struct view_module *m)
 {
     json_t *o = must(json_object());
     put_place(o, m);
-    put(o, "version", m->sha256 ? count(m->version) : json_null());
     put(o, "sha256", http_json_sha256(m->sha256));
     put(o, "parameters", count(m->params));
     put(o, "outer", http_json_word(m->outer_state));
     put(o, "reason", http_json_text(m->outer_reason));
+    put(o, "folded", count(m->folded));
+    put(o, "staleness", http_json_real(m->staleness));
+    put(o, "staleness_max", count(m->staleness_max));
     http_json_push(arg, o);
 }
 
@@ -424,14 +437,17 @@ json_t *http_json_job(struct coordinator *co, uint64_t id, struct err *err)
         put(tokenizer, "size", count(j.tokenizer_size));
     }
     put(o, "tokenizer", tokenizer);
-    put(o, "text", json_boolean(j.text));
     put(o, "mixture", json_boolean(j.mixture));
     put(o, "bits_per_byte", http_json_real(j.eval_bits_per_byte));
     put(o, "generation", count(j.generation));
     put(o, "resharded", count(j.reshards_done));
     put(o, "reshards", count(j.reshards));
     put(o, "teacher", http_json_id(j.teacher));
-    put(o, "waited_ms", count(j.waited_ms));
+    json_t *network = must(json_object());
+    put(network, "waited_ms", count(j.waited_ms));
+    put(network, "waited_share", http_json_real(j.waited_share));
+    put(network, "peak_bytes_per_s", count(j.peak_bytes_per_s));
+    put(o, "network", network);
     json_t *stage = must(json_object());
     put(stage, "done", count(j.stage_done));
     put(stage, "total", count(j.stage_total));
@@ -453,6 +469,7 @@ json_t *http_json_job(struct coordinator *co, uint64_t id, struct err *err)
     view_each_epoch(co, id, add_epoch, json_object_get(o, "epochs"));
     view_each_sample(co, id, add_sample, json_object_get(o, "samples"));
     view_each_path(co, id, add_path, json_object_get(o, "path_list"));
+    view_each_best(co, id, add_best, json_object_get(o, "path_list"));
     view_each_partition(co, id, add_partition, json_object_get(o, "partitions"));
     view_each_row(co, id, add_figure, json_object_get(o, "figures"));
     view_each_bad_sample(co, id, add_bad, json_object_get(bad, "items"));

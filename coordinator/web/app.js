@@ -3,6 +3,7 @@
 import {$, el, setText, bytes, duration, plural} from './util.js';
 import {LossChart} from './chart.js';
 import * as panels from './panels.js';
+import * as paths from './paths.js';
 import * as samples from './samples.js';
 
 const READ_MIN_MS = 1000;   // between two reads
@@ -68,11 +69,10 @@ function takeMetric(m) {
 
 // Held-out losses lie at the last step of the round that made the version.
 function evals(job) {
-  const out = [];
-  let steps = 0;
+  const out = [], steps = new Map();
   for (const r of job.history) {
-    steps += r.contributions ? r.steps / r.contributions : 0;
-    if (r.eval_loss !== null) out.push({x: state.ends.get(r.round) || steps, y: r.eval_loss, round: r.round});
+    steps.set(r.path, (steps.get(r.path) || 0) + (r.contributions ? r.steps / r.contributions : 0));
+    if (r.eval_loss !== null) out.push({path: r.path, x: state.ends.get(r.round) || steps.get(r.path), y: r.eval_loss, round: r.round});
   }
   return out.sort((a, b) => a.x - b.x);
 }
@@ -92,6 +92,7 @@ async function readJob() {
   await readMetrics(id);
   state.job = job;
   state.open = leased.items.concat(pending.items);
+  chart.setPaths(job.path_list, job.mixture);
   chart.setEvals(evals(job));
 }
 
@@ -235,7 +236,7 @@ function tick() {
   banner();
   if (!state.status) return;
   const passed = performance.now() - state.freshAt;
-  panels.workers(state.status.workers, passed, joinCommand);
+  panels.workers(state.status.workers, passed, joinCommand, state.job && state.job.text ? 'rows' : 'images');
   const job = state.job;
   if (!job) return;
   panels.waiting(panels.OVER.has(job.state) ? [] : job.waiting_for, waitingText(), passed);
@@ -255,7 +256,8 @@ function draw() {
     panels.epochs(job.epochs);
     panels.tasks(job, state.open);
     panels.modules(job.modules);
-    samples.draw(job.id, job.samples, samplesText(job));
+    paths.draw(job);
+    samples.draw(job, samplesText(job));
     $('draw').hidden = !job.modules.some((m) => m.version !== null);
   }
   tick();
@@ -296,8 +298,10 @@ $('job').addEventListener('change', () => {
 addEventListener('hashchange', () => read());
 document.addEventListener('visibilitychange', () => !document.hidden && read());
 $('log-y').addEventListener('change', () => chart.setLog($('log-y').checked));
+$('loss-network').addEventListener('change', () => chart.setNetwork($('loss-network').value));
 $('draw').addEventListener('click', drawNow);
 samples.start();
+paths.start((path) => chart.look(path));
 state.ends = new Map();
 await read();
 listen();

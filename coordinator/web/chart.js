@@ -1,7 +1,10 @@
-// The loss chart: every replica faint, their mean bold, held-out loss as points.
-import {el, svg, loss, number} from './util.js';
+// The loss chart: every replica faint (of many paths: every path), their mean bold, held-out loss as
+// points.  A router has a loss of its own kind, so it is drawn alone.
+import {$, el, svg, loss, number, lane} from './util.js';
 
 const BINS = 320;        // points drawn per line
+const LINES = 24;        // more than so many are a band from the lowest to the highest
+const NAMED = 8;         // lines named in the legend and the readout
 const KEEP = 20000;      // points kept per replica; beyond it every second one goes
 const PAD = {left: 56, right: 14, top: 10, bottom: 26};
 
@@ -77,12 +80,15 @@ export class LossChart {
     box.addEventListener('pointermove', (e) => this.point(e.clientX - box.getBoundingClientRect().left));
     box.addEventListener('pointerleave', () => this.hover(null));
     box.addEventListener('blur', () => this.hover(null));
-    box.addEventListener('keydown', (e) => this.key(e));
+    box.addEventListener('keydown', (e) => this.press(e));
   }
 
   clear() {
     this.lines = new Map(); // "path/replica" -> [{x, y, lr}]
-    this.evals = [];        // [{x, y, round}]
+    this.marks = [];        // [{path, x, y, round}]: held-out
+    this.paths = [];        // as path_list has them
+    this.network = 'main';
+    this.looked = null;     // the path that is looked at elsewhere on the page
     this.at = null;         // index of the bin under the cross
     this.later();
   }
@@ -97,9 +103,66 @@ export class LossChart {
     this.later();
   }
 
-  setEvals(evals) {
-    this.evals = evals;
+  setEvals(marks) {
+    this.marks = marks;
     this.later();
+  }
+
+  setPaths(list, mixture) {
+    this.paths = list;
+    this.mixture = mixture;
+    const both = new Set(list.map((p) => p.network)).size > 1;
+    $('loss-of').hidden = !both;
+    $('loss-network').options[0].textContent = mixture ? 'experts' : 'paths';
+    if (!both) this.network = 'main';
+    $('loss-network').value = this.network;
+    this.later();
+  }
+
+  setNetwork(network) {
+    this.network = network;
+    this.at = null;
+    this.later();
+  }
+
+  look(path) {
+    if (this.looked === path) return;
+    this.looked = path;
+    this.later();
+  }
+
+  // The paths of the network that is shown.
+  get shown() {
+    return this.paths.filter((p) => p.network === this.network);
+  }
+
+  // Lines to draw: by path where there are several, else by replica.
+  get groups() {
+    const known = new Set(this.shown.map((p) => p.path)), groups = new Map();
+    this.byPath = known.size > 1;
+    for (const [key, points] of this.lines) {
+      const [path, replica] = key.split('/').map(Number);
+      if (!known.has(path)) continue;
+      const name = this.byPath ? path : replica;
+      groups.set(name, groups.has(name) ? groups.get(name).concat(points) : points);
+    }
+    return new Map([...groups].sort((a, b) => a[0] - b[0]));
+  }
+
+  // Held-out points: of the path that is looked at, else the mean of all, weighed by what each is judged by.
+  get evals() {
+    const known = new Map(this.shown.map((p) => [p.path, p.holdout || 1]));
+    if (this.byPath && known.has(this.looked)) return this.marks.filter((m) => m.path === this.looked);
+    const rounds = new Map();
+    for (const m of this.marks) {
+      if (!known.has(m.path)) continue;
+      const w = known.get(m.path), r = rounds.get(m.round) || {x: m.x, sum: 0, weight: 0, round: m.round};
+      r.sum += w * m.y;
+      r.weight += w;
+      r.x = Math.max(r.x, m.x);
+      rounds.set(m.round, r);
+    }
+    return [...rounds.values()].map((r) => ({x: r.x, y: r.sum / r.weight, round: r.round})).sort((a, b) => a.x - b.x);
   }
 
   setLog(on) {
@@ -116,10 +179,10 @@ export class LossChart {
     });
   }
 
-  scales(data) {
+  scales(data, evals) {
     const values = [];
     for (const b of data.bins) values.push(b.mean, ...b.by.values());
-    for (const e of this.evals) values.push(e.y);
+    for (const e of evals) values.push(e.y);
     let lo = Math.min(...values), hi = Math.max(...values);
     const log = this.log && lo > 0;
     if (hi - lo < 1e-9 * Math.abs(hi) || hi === lo) {
@@ -163,29 +226,43 @@ export class LossChart {
     return points.map(([x, y], i) => `${i ? 'L' : 'M'}${this.x(x).toFixed(1)} ${this.y(y).toFixed(1)}`).join('');
   }
 
+  // There along the highest, back along the lowest.
+  band(bins) {
+    const high = bins.map((b) => [b.x, Math.max(...b.by.values())]), low = bins.map((b) => [b.x, Math.min(...b.by.values())]);
+    return bins.length ? `${this.line(high)}L${this.line(low.reverse()).slice(1)}Z` : '';
+  }
+
   draw() {
     const rect = this.box.getBoundingClientRect();
     this.size = {width: rect.width, height: rect.height};
     if (rect.width < 10) return;
-    const data = bin(this.lines, this.evals);
+    const groups = this.groups, evals = this.evals, data = bin(groups, evals);
     this.bins = data.bins;
-    if (!data.bins.length && !this.evals.length) {
+    this.names = [...groups.keys()];
+    this.points = evals;
+    if (!data.bins.length && !evals.length) {
       this.box.replaceChildren(el('p', {class: 'nothing'}, 'Loss appears here with the first training steps.'));
       this.readout.replaceChildren();
       this.box.setAttribute('aria-label', 'Loss over steps: nothing yet');
       return;
     }
     const root = svg('svg', {viewBox: `0 0 ${rect.width} ${rect.height}`, 'aria-hidden': 'true'});
-    this.axes(root, data, this.scales(data));
-    const keys = [...this.lines.keys()].sort();
-    if (keys.length > 1)
-      keys.forEach((key, i) => {
-        const points = data.bins.filter((b) => b.by.has(key)).map((b) => [b.x, b.by.get(key)]);
-        root.append(svg('path', {class: `replica s${i % 8}`, d: this.line(points)}));
+    this.axes(root, data, this.scales(data, evals));
+    this.crowded = groups.size > LINES;
+    if (this.crowded) root.append(svg('path', {class: 'band', d: this.band(data.bins)}));
+    if (groups.size > 1)
+      this.names.filter((name) => !this.crowded || (this.byPath && name === this.looked)).forEach((name) => {
+        const points = data.bins.filter((b) => b.by.has(name)).map((b) => [b.x, b.by.get(name)]);
+        const line = svg('path', {class: `replica${this.byPath && name === this.looked ? ' on' : ''}`, d: this.line(points)});
+        line.style.setProperty('--lane', this.color(name));
+        root.append(line);
       });
     root.append(svg('path', {class: 'mean', d: this.line(data.bins.map((b) => [b.x, b.mean]))}));
-    root.append(svg('path', {class: 'eval', d: this.line(this.evals.map((e) => [e.x, e.y]))}));
-    for (const e of this.evals) root.append(svg('circle', {class: 'eval-dot', r: 4, cx: this.x(e.x), cy: this.y(e.y)}));
+    const on = root.querySelector('.replica.on');
+    if (on) root.append(on); // in front
+    root.classList.toggle('looking', !!on);
+    root.append(svg('path', {class: 'eval', d: this.line(evals.map((e) => [e.x, e.y]))}));
+    for (const e of evals) root.append(svg('circle', {class: 'eval-dot', r: evals.length > 60 ? 2.5 : 4, cx: this.x(e.x), cy: this.y(e.y)}));
     this.cross = svg('g');
     root.append(this.cross);
     this.box.replaceChildren(root);
@@ -203,7 +280,7 @@ export class LossChart {
     this.hover(best);
   }
 
-  key(e) {
+  press(e) {
     const n = this.bins ? this.bins.length : 0;
     const step = {ArrowLeft: -1, ArrowRight: 1, PageUp: -20, PageDown: 20, Home: -n, End: n}[e.key];
     if (!step || !n) return;
@@ -223,24 +300,53 @@ export class LossChart {
     this.cross.append(svg('line', {class: 'cross', x1: x, x2: x, y1: PAD.top, y2: this.size.height - PAD.bottom}),
       svg('circle', {class: 'hot', r: 4, cx: x, cy: this.y(b.mean)}));
     const parts = [el('span', {}, 'step ', el('b', {}, number(b.x))), el('span', {}, 'mean ', el('b', {}, loss(b.mean)))];
-    if (this.lines.size > 1)
-      for (const [key, v] of [...b.by].sort().slice(0, 8)) parts.push(el('span', {}, `${this.name(key)} `, el('b', {}, loss(v))));
-    const evals = this.evals.filter((e) => e.x <= b.x + 1e-9);
+    if (b.by.size > 1) parts.push(...this.values(b));
+    const evals = this.points.filter((e) => e.x <= b.x + 1e-9);
     if (evals.length) parts.push(el('span', {}, 'held-out ', el('b', {}, loss(evals[evals.length - 1].y))));
     this.readout.replaceChildren(...parts);
   }
 
-  name(key) {
-    const [path, replica] = key.split('/');
-    const paths = new Set([...this.lines.keys()].map((k) => k.split('/')[0]));
-    return paths.size > 1 ? `path ${path}, replica ${replica}` : `replica ${replica}`;
+  // All lines while they are few, else the lowest and the highest and the one that is looked at.
+  values(b) {
+    const all = [...b.by].sort((x, y) => x[0] - y[0]);
+    let some = all;
+    if (all.length > NAMED) {
+      const sorted = [...all].sort((x, y) => x[1] - y[1]);
+      some = [...new Set([...sorted.slice(0, 3), ...sorted.slice(-3), ...all.filter(([name]) => this.byPath && name === this.looked)])];
+    }
+    const parts = some.map(([name, v]) => el('span', {}, this.key(name), `${this.name(name)} `, el('b', {}, loss(v))));
+    if (some.length < all.length) parts.push(el('span', {}, `${all.length - some.length} between`));
+    return parts;
+  }
+
+  color(name) {
+    return lane(this.byPath ? name : name % 8, this.byPath ? this.shown.length : 8);
+  }
+
+  name(name) {
+    return this.byPath ? `${this.mixture ? 'expert' : 'path'} ${name}` : `replica ${name}`;
+  }
+
+  key(name) {
+    const key = el('i', {class: 'key lane'});
+    key.style.setProperty('--lane', this.color(name));
+    return key;
   }
 
   legend() {
-    const parts = [];
-    if (this.bins.length) parts.push(el('span', {}, el('i', {class: 'key'}), this.lines.size > 1 ? 'mean' : 'training loss'));
-    if (this.lines.size > 1) parts.push(el('span', {}, el('i', {class: 'key thin'}), `${this.lines.size} replicas`));
-    if (this.evals.length) parts.push(el('span', {}, el('i', {class: 'key eval'}), 'held-out'));
+    const many = this.names.length > 1, parts = [];
+    if (this.bins.length) parts.push(el('span', {}, el('i', {class: 'key'}), many ? 'mean' : 'training loss'));
+    if (this.crowded) {
+      parts.push(el('span', {}, el('i', {class: 'key wide'}), `lowest to highest of ${this.names.length} ${this.byPath ? (this.mixture ? 'experts' : 'paths') : 'replicas'}`));
+      if (this.byPath && this.names.includes(this.looked)) parts.push(el('span', {}, this.key(this.looked), this.name(this.looked)));
+    } else if (this.byPath) {
+      for (const name of this.names.slice(0, NAMED)) parts.push(el('span', {}, this.key(name), this.name(name)));
+      if (this.names.length > NAMED) parts.push(el('span', {}, `and ${this.names.length - NAMED} more`));
+    } else if (many) {
+      parts.push(el('span', {}, el('i', {class: 'key thin'}), `${this.names.length} replicas`));
+    }
+    if (this.points.length)
+      parts.push(el('span', {}, el('i', {class: 'key eval'}), this.byPath && this.shown.some((p) => p.path === this.looked) ? `held-out, ${this.name(this.looked)}` : 'held-out'));
     this.readout.replaceChildren(...parts);
   }
 }

@@ -1,20 +1,17 @@
 // The panels of the page: each function draws one from plain data.
-import {$, el, svg, setText, sync, bytes, compact, number, duration, age, loss, rate, plural, clock, command, DASH} from './util.js';
+import {$, el, svg, setText, sync, bar, bytes, compact, number, duration, age, loss, rate, plural, clock, command, DASH} from './util.js';
 import {spark} from './chart.js';
 
 export const OVER = new Set(['done', 'failed', 'cancelled']);
 
-const JOB_TONE = {running: 'sea', finishing: 'sea', done: 'ok', failed: 'bad', cancelled: 'warn', ingesting: 'sea', initialising: 'sea'};
+const JOB_TONE = {running: 'sea', finishing: 'sea', done: 'ok', failed: 'bad', cancelled: 'warn', ingesting: 'sea', initialising: 'sea',
+  features: 'sand', scoring: 'sand', clustering: 'sand', splitting: 'sand'};
 const WORKER_TONE = {busy: 'sea', idle: 'ok', late: 'warn', draining: 'warn', quarantined: 'bad', lost: 'bad'};
 const TASK_TONE = {leased: 'sea', reported: 'ok', done: 'ok', failed: 'bad'};
 
 function pill(node, text, tone) {
   setText(node, text);
   node.dataset.tone = tone || '';
-}
-
-function bar(node, fraction) {
-  node.style.width = `${Math.max(0, Math.min(1, fraction || 0)) * 100}%`;
 }
 
 // ---- the job ----
@@ -29,6 +26,39 @@ function phaseFraction(job) {
 
 function stat(name, value) {
   return {name, value};
+}
+
+// What a job goes through when its data are cut into partitions, in words.
+const STAGES = {
+  ingesting: ['Ingest', 'archives are read'], initialising: ['Version 0', ''],
+  features: ['Features', 'shards have their features'], scoring: ['Scores', 'shards are scored by the paths'],
+  clustering: ['Clusters', ''], splitting: ['Split', 'groups of shards are cut by partition'],
+  running: ['Training', ''], finishing: ['Finish', ''],
+};
+
+function stages(job) {
+  const cut = job.partitions.length > 0 || job.state === 'features';
+  const again = job.state === 'scoring' || (job.generation > 0 && (job.state === 'clustering' || job.state === 'splitting'));
+  const names = again ? ['scoring', 'clustering', 'splitting', 'running', 'finishing']
+    : [...(job.state === 'ingesting' ? ['ingesting'] : []), 'initialising', 'features', 'clustering', 'splitting', 'running', 'finishing'];
+  const at = names.indexOf(job.state), {done, total} = job.stage;
+  $('stage').hidden = OVER.has(job.state) || (!cut && total < 2);
+  if ($('stage').hidden) return;
+  $('stages').hidden = !cut;
+  sync($('stages'), cut ? names : [], (n) => n, (n) => el('li', {}, STAGES[n][0]), (node, n) => {
+    const i = names.indexOf(n);
+    node.dataset.at = i < at ? 'past' : i === at ? 'now' : 'next';
+    if (i === at) node.setAttribute('aria-current', 'step');
+    else node.removeAttribute('aria-current');
+  });
+  const box = $('stage-bar');
+  box.hidden = total < 2;
+  bar($('stage-done'), total ? done / total : 0);
+  box.setAttribute('aria-valuemax', total);
+  box.setAttribute('aria-valuenow', done);
+  const what = (STAGES[job.state] || ['', ''])[1];
+  setText($('stage-text'), total > 1 ? `${number(done)} of ${number(total)} ${what}` : '');
+  $('stage-text').hidden = total < 2;
 }
 
 export function hero(job, etaLeft) {
@@ -46,14 +76,17 @@ export function hero(job, etaLeft) {
     + (now > 0 ? `, ${Math.round(now * 100)} % of the next` : ''));
   setText($('bar-right'), OVER.has(job.state) ? `ran for ${duration(job.elapsed_ms)}`
     : etaLeft === null ? '' : `about ${duration(etaLeft)} left`);
+  stages(job);
   const stats = [
     stat('Loss', loss(job.loss)),
     stat('Held-out loss', loss(job.eval_loss)),
-    stat('Images/s', rate(job.images_per_s)),
+    ...(job.text ? [stat('Bits per byte', loss(job.bits_per_byte))] : []),
+    stat(job.text ? 'Rows/s' : 'Images/s', rate(job.images_per_s)),
     stat('Step', job.total_steps ? `${number(job.step)} / ${compact(job.total_steps)}` : number(job.step)),
     stat('Running for', duration(job.elapsed_ms)),
-    stat('Parameters', compact(job.parameters || null)),
-    stat('Replicas', job.paths > 1 ? `${job.paths} × ${job.replicas}` : number(job.replicas)),
+    stat(job.paths > 1 ? 'Parameters of a path' : 'Parameters', compact(job.parameters || null)),
+    stat(job.paths > 1 ? 'Paths × replicas' : 'Replicas', job.paths > 1 ? `${job.paths} × ${job.replicas}` : number(job.replicas)),
+    ...(job.network.waited_ms >= 1000 ? [stat('Waited for network', duration(job.network.waited_ms))] : []),
   ];
   sync($('stats'), stats, (s) => s.name,
     (s) => el('div', {}, el('dt', {}, s.name), el('dd')),
@@ -84,7 +117,10 @@ export function epochs(list) {
     return;
   }
   const partitions = new Set(list.map((e) => e.partition)).size > 1;
-  const items = list.slice(-4).reverse().concat([{legend: true}]);
+  // Of one ledger its last epochs, of many the newest of each.
+  const newest = new Map(list.map((e) => [e.partition, e]));
+  const shown = partitions ? [...newest.values()].sort((a, b) => (a.partition ?? -1) - (b.partition ?? -1)) : list.slice(-4).reverse();
+  const items = shown.concat([{legend: true}]);
   sync(box, items, (e) => (e.legend ? 'legend' : `${e.partition}/${e.epoch}`),
     (e) => e.legend
       ? el('p', {class: 'legend'}, ...['done', 'leased', 'pending'].map((k) => el('span', {}, el('i', {class: `swatch ${k}`}), k)))
@@ -93,7 +129,8 @@ export function epochs(list) {
     (node, e) => {
       if (e.legend) return;
       const [title, figures] = node.firstChild.children, [done, leased] = node.lastChild.children;
-      setText(title, `${partitions ? `Partition ${e.partition}, epoch` : 'Epoch'} ${e.epoch + 1}`);
+      const of = !partitions ? 'Epoch' : e.partition === null ? 'All the data, epoch' : `Partition ${e.partition}, epoch`;
+      setText(title, `${of} ${e.epoch + 1}`);
       const text = `${number(e.done)} done, ${number(e.leased)} leased, ${number(e.pending)} pending`;
       setText(figures, `${number(e.done)} of ${number(e.total)}`);
       node.lastChild.setAttribute('aria-label', text);
@@ -150,14 +187,15 @@ function workerUpdate(row, w, passed) {
   c[8].classList.toggle('hot-text', w.strikes > 0);
 }
 
-export function workers(list, passed, joinCommand) {
+export function workers(list, passed, joinCommand, unit) {
+  setText($('workers-rate'), unit === 'rows' ? 'Rows/s' : 'Images/s');
   const order = {busy: 0, idle: 1, late: 2, draining: 3, quarantined: 4, lost: 5, left: 6};
   const sorted = [...list].sort((a, b) => (order[a.state] > 4) - (order[b.state] > 4) || a.id - b.id).slice(0, 500);
   sync($('workers'), sorted, (w) => w.id, workerRow, (row, w) => workerUpdate(row, w, passed));
   const alive = list.filter((w) => w.state !== 'lost' && w.state !== 'left');
   const speed = alive.reduce((s, w) => s + (w.images_per_s || 0), 0);
   setText($('workers-sum'), list.length ? `${alive.length} here, ${alive.filter((w) => w.task).length} at work`
-    + (speed ? `, ${rate(speed)} images/s` : '') : '');
+    + (speed ? `, ${rate(speed)} ${unit}/s` : '') : '');
   $('workers').closest('.scroll').hidden = !list.length;
   const empty = $('workers-empty');
   empty.hidden = list.length > 0;
@@ -167,15 +205,27 @@ export function workers(list, passed, joinCommand) {
 
 // ---- tasks ----
 
+function pathName(job, path) {
+  const p = job.path_list.find((q) => q.path === path);
+  return p && p.network === 'router' ? 'router' : `${job.mixture ? 'expert' : 'path'} ${path}`;
+}
+
+function taskName(job, t) {
+  if (t.kind === 'eval' || t.kind === 'sample' || t.kind === 'score' || t.kind === 'velocity')
+    return t.mixture ? `${t.kind} of the mixture` : job.path_list.length > 1 ? `${t.kind}, ${pathName(job, t.path)}` : t.kind;
+  return t.kind;
+}
+
 export function tasks(job, open) {
   const items = job.phases.map((p) => ({
     key: `p${p.path}/${p.replica}`, state: p.state, worker: p.worker_name, done: p.steps_done, total: p.steps_total, loss: p.loss,
-    name: (job.paths > 1 ? `path ${p.path}, ` : '') + `replica ${p.replica}`, more: `round ${p.round}` + (p.task ? ` · task ${p.task}` : ''),
+    name: (job.path_list.length > 1 ? `${pathName(job, p.path)}, ` : '') + `replica ${p.replica}`, more: `round ${p.round}` + (p.task ? ` · task ${p.task}` : ''),
   })).concat(open.filter((t) => t.kind !== 'train').map((t) => ({
-    key: `t${t.id}`, state: t.state, worker: t.worker_name, done: t.steps_done, total: t.steps_total, loss: t.loss, name: t.kind,
+    key: `t${t.id}`, state: t.state, worker: t.worker_name, done: t.steps_done, total: t.steps_total, loss: t.loss, name: taskName(job, t),
     more: `task ${t.id}` + (t.reason ? ` · ${t.reason}` : ''),
   })));
-  const shown = OVER.has(job.state) ? items.filter((i) => i.key[0] === 't') : items;
+  // Phases say nothing while the data are being cut, nor at the end.
+  const shown = (job.state === 'running' ? items : items.filter((i) => i.key[0] === 't')).slice(0, 200);
   sync($('tasks'), shown, (t) => t.key,
     () => el('tr', {}, el('td', {}, el('span', {class: 'strong'}), el('span', {class: 'sub2'})), el('td', {}, el('span', {class: 'pill'})),
       el('td'), el('td', {}, el('span'), el('div', {class: 'mini'}, el('i'))), el('td', {class: 'n'})),
@@ -190,7 +240,7 @@ export function tasks(job, open) {
       setText(c[4], loss(t.loss));
     });
   const reported = job.phases.filter((p) => p.state === 'reported').length;
-  setText($('round-sum'), OVER.has(job.state) ? '' : `${reported} of ${job.phases.length} contributions are in`);
+  setText($('round-sum'), (job.state === 'running' ? `${reported} of ${job.phases.length} contributions are in` : ''));
   $('tasks').closest('.scroll').hidden = !shown.length;
   $('tasks-empty').hidden = shown.length > 0;
 }
@@ -202,7 +252,7 @@ export function modules(list) {
     () => el('tr', {}, el('td', {class: 'strong'}), el('td', {class: 'n'}), el('td', {class: 'mono'}), el('td', {class: 'n'}), el('td')),
     (row, m) => {
       const c = row.children;
-      setText(c[0], `${m.level},${m.index}`);
+      setText(c[0], `${m.network === 'router' ? 'router ' : ''}${m.level},${m.index}`);
       setText(c[1], m.version === null ? DASH : number(m.version));
       setText(c[2], m.sha256 ? m.sha256.slice(0, 12) : DASH);
       c[2].title = m.sha256 || '';

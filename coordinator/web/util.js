@@ -26,6 +26,16 @@ export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
+// A bar's filled part.
+export function bar(node, fraction) {
+  node.style.width = `${Math.max(0, Math.min(1, fraction || 0)) * 100}%`;
+}
+
+// The colour of path i of n: the palette while it lasts, then hues that are far apart for neighbours.
+export function lane(i, n) {
+  return n <= 8 ? `var(--s${i})` : `hsl(${Math.round((i * 360 * 0.381966) % 360)} var(--lane-s) var(--lane-l))`;
+}
+
 // Children of `parent` follow `items`: one node each, kept by key, so that focus and selection
 // survive an update.  make(item) -> node, update(node, item).
 export function sync(parent, items, keyOf, make, update) {
