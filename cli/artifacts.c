@@ -38,6 +38,7 @@ int artifacts_blob(struct cli *cli, const char *sha256_hex, const char *path, st
 struct points {
     struct loss_point *items;
     size_t n, cap;
+    int router; /* path whose points are left out; -1: there is none */
 };
 
 static int points_add(struct points *p, struct loss_point point)
@@ -60,13 +61,16 @@ static int take_record(struct points *p, const json_t *record)
 {
     struct loss_point point = {.step = (double)cli_int(record, "step", 0), .loss = NAN};
 
+    point.path = (int)cli_int(record, "path", 0);
+    if (point.path == p->router)
+        return 0; /* its loss is of another kind */
     if (!strcmp(cli_str(record, "kind", ""), "loss")) {
         point.loss = cli_num(record, "loss", NAN);
         point.replica = (int)cli_int(record, "replica", 0);
-    } else {
+    } else if (!strcmp(cli_str(record, "kind", ""), "round")) {
         point.loss = cli_num(record, "eval_loss", NAN);
         point.replica = -1;
-    }
+    } /* an evaluation's record has no step; its round has its loss */
     return isnan(point.loss) ? 0 : points_add(p, point);
 }
 
@@ -121,6 +125,28 @@ static int download_metrics(struct cli *cli, uint64_t job, FILE *f, struct point
     return 0;
 }
 
+/* The path of a mixture's router, -1 in other jobs. */
+static int find_router(struct cli *cli, uint64_t job, int *ret, struct err *err)
+{
+    char url[64];
+    json_t *answer = NULL;
+    const json_t *path;
+    size_t i;
+
+    *ret = -1;
+    snprintf(url, sizeof url, "/v1/jobs/%llu", (unsigned long long)job);
+    int rc = cli_call(cli, "GET", url, NULL, &answer, err);
+    if (rc < 0)
+        return rc;
+    json_array_foreach(json_object_get(answer, "path_list"), i, path)
+    {
+        if (!strcmp(cli_str(path, "network", ""), "router"))
+            *ret = (int)cli_int(path, "path", -1);
+    }
+    json_decref(answer);
+    return 0;
+}
+
 int artifacts_metrics(struct cli *cli, uint64_t job, const char *dir, struct err *err)
 {
     struct points p = {0};
@@ -134,12 +160,13 @@ int artifacts_metrics(struct cli *cli, uint64_t job, const char *dir, struct err
         rc = err_errno(err, "creating %s", jsonl);
         goto out;
     }
-    rc = download_metrics(cli, job, f, &p, err);
+    rc = find_router(cli, job, &p.router, err);
+    if (rc == 0)
+        rc = download_metrics(cli, job, f, &p, err);
     if (fclose(f) != 0 && rc == 0)
         rc = err_errno(err, "writing %s", jsonl);
     if (rc == 0)
-        rc = loss_svg(p.items, p.n, "Training loss (bold: mean of the replicas; dots: held out)",
-                      &svg);
+        rc = loss_svg(p.items, p.n, "Training loss (bold: the mean of all; dots: held out)", &svg);
     if (rc == 0)
         rc = file_write_atomic(curve, svg.data, svg.len, 0644, err);
 out:

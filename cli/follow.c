@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "cli/job_show.h"
 #include "common/base/clock.h"
 #include "common/base/str.h"
 
@@ -41,36 +42,60 @@ static void waiting_text(const json_t *job, char *out, size_t cap)
         snprintf(out + n, cap - (size_t)n, ", and %zu more", json_array_size(list) - 1);
 }
 
+static const char *fill_bar(double share, char bar[BAR + 1])
+{
+    for (int i = 0; i < BAR; i++)
+        bar[i] = (double)i < share * BAR ? '#' : '.';
+    bar[BAR] = '\0';
+    return bar;
+}
+
+/* A state before or between the rounds: its tasks are the progress. */
+static int describe_stage(const json_t *job, char *out, size_t cap)
+{
+    const json_t *stage = json_object_get(job, "stage");
+    int64_t total = cli_int(stage, "total", 0), round = cli_int(job, "round", 0);
+    char name[96], bar[BAR + 1], begun[64] = "";
+    (void)job_show_stage(job, name, sizeof name);
+    if (round > 0) /* the data are cut anew in mid-run */
+        snprintf(begun, sizeof begun, "  round %lld/%lld", (long long)round,
+                 (long long)cli_int(job, "rounds", 0));
+    if (total > 1)
+        return snprintf(out, cap, "[%s] %s%s",
+                        fill_bar((double)cli_int(stage, "done", 0) / (double)total, bar), name,
+                        begun);
+    return snprintf(out, cap, "%s%s%s%s", cli_str(job, "state", "?"), begun,
+                    *cli_str(job, "reason", "") ? ": " : "", cli_str(job, "reason", ""));
+}
+
 static int describe(const json_t *job, char *out, size_t cap)
 {
     char bar[BAR + 1], eta[STR_HUMAN_MAX], loss[32] = "", speed[48] = "", left[64] = "";
+    char of[32] = "";
     int64_t round = cli_int(job, "round", 0), rounds = cli_int(job, "rounds", 0);
     int64_t step = cli_int(job, "step", 0), steps = cli_int(job, "total_steps", 0);
     double share =
         steps ? (double)step / (double)steps : (rounds ? (double)round / (double)rounds : 0.0);
-    if (share > 1.0)
-        share = 1.0;
-    for (int i = 0; i < BAR; i++)
-        bar[i] = (double)i < share * BAR ? '#' : '.';
-    bar[BAR] = '\0';
     if (json_is_number(json_object_get(job, "loss")))
         snprintf(loss, sizeof loss, "  loss %.4f", cli_num(job, "loss", 0.0));
     if (cli_num(job, "images_per_s", 0.0) > 0.0)
-        snprintf(speed, sizeof speed, "  %.0f images/s", cli_num(job, "images_per_s", 0.0));
+        snprintf(speed, sizeof speed, "  %.0f %s/s", cli_num(job, "images_per_s", 0.0),
+                 job_show_unit(job));
     if (json_is_integer(json_object_get(job, "eta_ms")))
         snprintf(left, sizeof left, "  ETA %s",
                  str_human_duration((uint64_t)cli_int(job, "eta_ms", 0), eta));
     const char *state = cli_str(job, "state", "?");
+    if (steps)
+        snprintf(of, sizeof of, "/%lld", (long long)steps);
     if (!strcmp(state, "running"))
-        return snprintf(out, cap, "[%s] round %lld/%lld  step %lld%s%lld%s%s%s", bar,
-                        (long long)round, (long long)rounds, (long long)step, steps ? "/" : " of ",
-                        (long long)steps, loss, speed, left);
+        return snprintf(out, cap, "[%s] round %lld/%lld  step %lld%s%s%s%s", fill_bar(share, bar),
+                        (long long)round, (long long)rounds, (long long)step, of, loss, speed,
+                        left);
     if (cli_job_ended(state))
         return snprintf(out, cap, "%s after round %lld/%lld%s%s%s", state, (long long)round,
                         (long long)rounds, loss, *cli_str(job, "reason", "") ? ": " : "",
                         cli_str(job, "reason", ""));
-    return snprintf(out, cap, "%s%s%s", state, *cli_str(job, "reason", "") ? ": " : "",
-                    cli_str(job, "reason", ""));
+    return describe_stage(job, out, cap);
 }
 
 static unsigned columns(void)

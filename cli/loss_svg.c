@@ -5,12 +5,35 @@
 
 #include "common/base/buf.h"
 
-enum { WIDTH = 880, HEIGHT = 440, LEFT = 64, RIGHT = 16, TOP = 40, BOTTOM = 48, BINS = 240 };
+enum {
+    WIDTH = 880,
+    HEIGHT = 440,
+    LEFT = 64,
+    RIGHT = 16,
+    TOP = 48,
+    BOTTOM = 48,
+    BINS = 240,
+    LINES_MAX = 256,
+    NAMES_MAX = 10
+};
 
 struct plot {
     double x_max, y_min, y_max; /* y in log10 */
+    int lines;                  /* drawn: paths, or the replicas of the only one */
+    bool by_path;
     struct buf *out;
 };
+
+static int line_of(const struct plot *p, const struct loss_point *a)
+{
+    return p->by_path ? a->path : a->replica;
+}
+
+/* Far apart for neighbours (the golden angle). */
+static double hue(int line)
+{
+    return fmod(210 + line * 137.508, 360);
+}
 
 static double px(const struct plot *p, double step)
 {
@@ -65,9 +88,8 @@ static void axes(const struct plot *p, const char *title)
                (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 10);
 }
 
-/* The mean of each of BINS equal runs of steps, of one replica or of all (-2). */
-static void curve(const struct plot *p, const struct loss_point *points, size_t n, int replica,
-                  const char *class)
+/* The mean of each of BINS equal runs of steps, of one line or of all (-1). */
+static void curve(const struct plot *p, const struct loss_point *points, size_t n, int line)
 {
     double sum[BINS] = {0};
     unsigned count[BINS] = {0};
@@ -75,13 +97,19 @@ static void curve(const struct plot *p, const struct loss_point *points, size_t 
 
     for (size_t i = 0; i < n; i++) {
         if (!usable(&points[i]) || points[i].replica < 0 ||
-            (replica >= 0 && points[i].replica != replica))
+            (line >= 0 && line_of(p, &points[i]) != line))
             continue;
         int bin = (int)(points[i].step / (p->x_max + 1) * BINS);
         sum[bin] += points[i].loss;
         count[bin]++;
     }
-    buf_printf(p->out, "<path class=\"%s\" d=\"", class);
+    if (line < 0)
+        buf_append_str(p->out, "<path class=\"m\" d=\"");
+    else if (p->by_path)
+        buf_printf(p->out, "<path class=\"r\" style=\"stroke:hsl(%.0f,55%%,45%%)\" d=\"",
+                   hue(line));
+    else
+        buf_append_str(p->out, "<path class=\"r\" d=\"");
     for (int b = 0; b < BINS; b++) {
         if (!count[b])
             continue;
@@ -92,10 +120,51 @@ static void curve(const struct plot *p, const struct loss_point *points, size_t 
     buf_append_str(p->out, "\"/>\n");
 }
 
+static void count_lines(struct plot *p, const struct loss_point *points, size_t n)
+{
+    int last = -1;
+    for (size_t i = 0; i < n; i++)
+        p->by_path |= points[i].path > 0;
+    for (size_t i = 0; i < n; i++) {
+        int line = points[i].replica < 0 ? -1 : line_of(p, &points[i]);
+        last = line > last ? line : last;
+    }
+    p->lines = last < LINES_MAX ? last + 1 : LINES_MAX;
+}
+
+/* The first paths by name, in a row under the title. */
+static void legend(const struct plot *p)
+{
+    for (int line = 0; p->by_path && line < p->lines && line < NAMES_MAX; line++)
+        buf_printf(p->out,
+                   "<text x=\"%d\" y=\"%d\"><tspan style=\"fill:hsl(%.0f,55%%,45%%)\">&#9632;"
+                   "</tspan> %d</text>\n",
+                   LEFT + 48 * line, TOP - 2, hue(line), line);
+    if (p->by_path && p->lines > NAMES_MAX)
+        buf_printf(p->out, "<text x=\"%d\" y=\"%d\">and %d more paths</text>\n",
+                   LEFT + 48 * NAMES_MAX, TOP - 2, p->lines - NAMES_MAX);
+}
+
+static void held_out(const struct plot *p, const struct loss_point *points, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (points[i].replica >= 0 || !usable(&points[i]))
+            continue;
+        buf_printf(p->out, "<circle class=\"e\" cx=\"%.1f\" cy=\"%.1f\" r=\"%s\"",
+                   px(p, points[i].step), py(p, points[i].loss), p->by_path ? "2.5" : "4");
+        if (p->by_path)
+            buf_printf(p->out,
+                       " style=\"fill:hsl(%.0f,55%%,45%%)\"><title>path %d: ", hue(points[i].path),
+                       points[i].path);
+        else
+            buf_append_str(p->out, "><title>");
+        buf_printf(p->out, "held-out loss %.5f</title></circle>\n", points[i].loss);
+    }
+}
+
 int loss_svg(const struct loss_point *points, size_t n, const char *title, struct buf *out)
 {
     struct plot p = {.out = out};
-    int last = -1;
 
     buf_printf(out,
                "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" "
@@ -108,18 +177,12 @@ int loss_svg(const struct loss_point *points, size_t n, const char *title, struc
         buf_printf(out, "<text x=\"%d\" y=\"60\">no loss was reported yet</text>\n</svg>\n", LEFT);
         return 0;
     }
+    count_lines(&p, points, n);
     axes(&p, title);
-    for (size_t i = 0; i < n; i++)
-        last = points[i].replica > last ? points[i].replica : last;
-    for (int r = 0; r <= last && r < 64; r++)
-        curve(&p, points, n, r, "r");
-    curve(&p, points, n, -2, "m");
-    for (size_t i = 0; i < n; i++) {
-        if (points[i].replica == -1 && usable(&points[i]))
-            buf_printf(out,
-                       "<circle class=\"e\" cx=\"%.1f\" cy=\"%.1f\" r=\"4\"><title>held-out "
-                       "loss %.5f</title></circle>\n",
-                       px(&p, points[i].step), py(&p, points[i].loss), points[i].loss);
-    }
+    legend(&p);
+    for (int line = 0; line < p.lines; line++)
+        curve(&p, points, n, line);
+    curve(&p, points, n, -1);
+    held_out(&p, points, n);
     return buf_append_str(out, "</svg>\n");
 }

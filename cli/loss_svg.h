@@ -1,4 +1,5 @@
-/* A loss curve as SVG: replicas faint, their mean bold, held-out loss as dots. */
+/* A loss curve as SVG: every replica faint (of several paths: every path, in its colour),
+ * their mean bold, held-out loss as dots. */
 #ifndef CLI_LOSS_SVG_H
 #define CLI_LOSS_SVG_H
 
@@ -8,7 +9,7 @@ struct buf;
 
 struct loss_point {
     double step, loss;
-    int replica; /* -1: held-out loss */
+    int path, replica; /* replica -1: held-out loss */
 };
 
 /* Points in any order; appends a complete SVG document to out (bounded by its

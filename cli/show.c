@@ -4,6 +4,7 @@
 
 #include "cli/cli.h"
 #include "cli/follow.h"
+#include "cli/job_show.h"
 #include "common/base/file.h"
 #include "common/base/mem.h"
 #include "common/base/str.h"
@@ -46,10 +47,10 @@ static void print_job(const json_t *job)
         snprintf(loss, sizeof loss, "%.4f", cli_num(job, "loss", 0.0));
     if (json_is_integer(json_object_get(job, "eta_ms")))
         str_human_duration((uint64_t)cli_int(job, "eta_ms", 0), eta);
-    printf("%4lld  %-16s %-12s round %lld/%lld  loss %s  %.0f images/s  ETA %s\n",
+    printf("%4lld  %-16s %-12s round %lld/%lld  loss %s  %.0f %s/s  ETA %s\n",
            (long long)cli_int(job, "id", 0), cli_str(job, "name", ""), cli_str(job, "state", ""),
            (long long)cli_int(job, "round", 0), (long long)cli_int(job, "rounds", 0), loss,
-           cli_num(job, "images_per_s", 0.0), eta);
+           cli_num(job, "images_per_s", 0.0), job_show_unit(job), eta);
     if (*cli_str(job, "reason", ""))
         printf("      %s\n", cli_str(job, "reason", ""));
 }
@@ -60,9 +61,9 @@ static void print_worker(const json_t *w)
     const json_t *data = json_object_get(json_object_get(w, "bytes"), "data");
     if (json_is_integer(json_object_get(w, "heartbeat_age_ms")))
         str_human_duration((uint64_t)cli_int(w, "heartbeat_age_ms", 0), age);
-    printf("%4lld  %-16s %-12s %7.0f img/s  up %-9s down %-9s heartbeat %-6s %s\n",
+    printf("%4lld  %-16s %-12s %7.1f /s  up %-9s down %-9s heartbeat %-6s %s\n",
            (long long)cli_int(w, "id", 0), cli_str(w, "name", ""), cli_str(w, "state", ""),
-           cli_num(w, "samples_per_s", 0.0), str_human_bytes((uint64_t)cli_int(data, "up", 0), up),
+           cli_num(w, "images_per_s", 0.0), str_human_bytes((uint64_t)cli_int(data, "up", 0), up),
            str_human_bytes((uint64_t)cli_int(data, "down", 0), down), age,
            *cli_str(w, "activity", "") ? cli_str(w, "activity", "") : cli_str(w, "reason", ""));
     if (cli_int(w, "strikes", 0) > 0)
@@ -100,37 +101,57 @@ static void print_waiting(const json_t *w)
     putchar('\n');
 }
 
+static void print_all(const json_t *s)
+{
+    const json_t *bytes = json_object_get(s, "bytes");
+    char up[STR_HUMAN_MAX];
+    printf("coordinator %s, up %s, ", cli_str(s, "version", "?"),
+           str_human_duration((uint64_t)cli_int(s, "uptime_ms", 0), up));
+    print_plane(bytes, "control", "control");
+    print_plane(bytes, "data", ", data");
+    if (json_is_number(json_object_get(s, "ratio_to_fp32_data_parallel")))
+        printf("; %.3g times the bytes of fp32 data-parallel",
+               cli_num(s, "ratio_to_fp32_data_parallel", 0.0));
+    putchar('\n');
+    print_list(json_object_get(s, "jobs"), "jobs", "none; `skerry submit job.yaml` starts one",
+               print_job);
+    print_list(json_object_get(s, "workers"), "workers",
+               "none; run `workerd --join TOKEN` with the worker token of the coordinator",
+               print_worker);
+    print_list(json_object_get(s, "waiting_for"), "waiting for", "nothing", print_waiting);
+}
+
 int cmd_status(int argc, char **argv)
 {
     struct cli cli = {0};
+    struct err err = {0};
+    uint64_t id = 0;
+    char path[64] = "/v1/status";
     const struct args_flag flags[] = {CLI_FLAG_SERVER(&cli), CLI_FLAG_JSON(&cli), {0}};
     struct args args = {.program = "skerry status",
+                        .usage = "[JOB]",
                         .flags = flags,
-                        .about = "Shows jobs, workers, bytes moved, and what is waited for."};
-    char up[STR_HUMAN_MAX];
+                        .about = "Shows jobs, workers, bytes moved, and what is waited for; of one "
+                                 "job its stage, paths, partitions and figures.",
+                        .rest_max = 1};
 
     int status = start(&cli, &args, argc, argv);
     if (status >= 0)
         return status;
-    json_t *s = fetch(&cli, "/v1/status", &status);
-    if (s) {
-        const json_t *bytes = json_object_get(s, "bytes");
-        printf("coordinator %s, up %s, ", cli_str(s, "version", "?"),
-               str_human_duration((uint64_t)cli_int(s, "uptime_ms", 0), up));
-        print_plane(bytes, "control", "control");
-        print_plane(bytes, "data", ", data");
-        if (json_is_number(json_object_get(s, "ratio_to_fp32_data_parallel")))
-            printf("; %.3g times the bytes of fp32 data-parallel",
-                   cli_num(s, "ratio_to_fp32_data_parallel", 0.0));
-        putchar('\n');
-        print_list(json_object_get(s, "jobs"), "jobs", "none; `skerry submit job.yaml` starts one",
-                   print_job);
-        print_list(json_object_get(s, "workers"), "workers",
-                   "none; run `workerd --join TOKEN` with the worker token of the coordinator",
-                   print_worker);
-        print_list(json_object_get(s, "waiting_for"), "waiting for", "nothing", print_waiting);
-        json_decref(s);
+    if (args.n_rest > 0) {
+        if (cli_job_id(&cli, &args, &id, &err) < 0) {
+            status = cli_fail(&err);
+            cli_close(&cli);
+            return status;
+        }
+        (void)snprintf(path, sizeof path, "/v1/jobs/%llu", (unsigned long long)id);
     }
+    json_t *s = fetch(&cli, path, &status);
+    if (s && id)
+        job_show(s, stdout);
+    else if (s)
+        print_all(s);
+    json_decref(s);
     cli_close(&cli);
     return status;
 }
@@ -154,15 +175,33 @@ int cmd_workers(int argc, char **argv)
     return status;
 }
 
+/* What a task is about: a round of a replica, a path, or the whole mixture. */
+static void task_subject(const json_t *t, char *out, size_t cap)
+{
+    const char *kind = cli_str(t, "kind", "");
+    long long path = cli_int(t, "path", 0);
+    if (!strcmp(kind, "train"))
+        snprintf(out, cap, "round %lld, path %lld, replica %lld", (long long)cli_int(t, "round", 0),
+                 path, (long long)cli_int(t, "replica", 0));
+    else if (json_is_true(json_object_get(t, "mixture")))
+        snprintf(out, cap, "the mixture after round %lld", (long long)cli_int(t, "round", 0));
+    else if (!strcmp(kind, "eval") || !strcmp(kind, "sample") || !strcmp(kind, "score") ||
+             !strcmp(kind, "velocity"))
+        snprintf(out, cap, "path %lld after round %lld", path, (long long)cli_int(t, "round", 0));
+    else
+        snprintf(out, cap, "%s", "");
+}
+
 static void print_task(const json_t *t)
 {
-    char age[STR_HUMAN_MAX];
-    printf("%5lld  job %-3lld %-7s %-9s attempt %lld  round %lld  replica %lld  %lld/%lld steps  "
-           "%s  %s\n",
+    char age[STR_HUMAN_MAX], subject[96], steps[48] = "";
+    task_subject(t, subject, sizeof subject);
+    if (cli_int(t, "steps_total", 0) > 0)
+        snprintf(steps, sizeof steps, "%lld/%lld", (long long)cli_int(t, "steps_done", 0),
+                 (long long)cli_int(t, "steps_total", 0));
+    printf("%5lld  job %-3lld %-8s %-9s attempt %lld  %-30s %-11s %-7s %s\n",
            (long long)cli_int(t, "id", 0), (long long)cli_int(t, "job", 0), cli_str(t, "kind", ""),
-           cli_str(t, "state", ""), (long long)cli_int(t, "attempt", 0),
-           (long long)cli_int(t, "round", 0), (long long)cli_int(t, "replica", 0),
-           (long long)cli_int(t, "steps_done", 0), (long long)cli_int(t, "steps_total", 0),
+           cli_str(t, "state", ""), (long long)cli_int(t, "attempt", 0), subject, steps,
            str_human_duration((uint64_t)cli_int(t, "age_ms", 0), age),
            *cli_str(t, "reason", "") ? cli_str(t, "reason", "") : cli_str(t, "activity", ""));
 }

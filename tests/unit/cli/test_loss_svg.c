@@ -26,9 +26,9 @@ static void draws_replicas_mean_and_held_out(void **state)
 
     buf_init(&out, 1 << 20);
     for (int i = 0; i < 60; i++)
-        points[i] = (struct loss_point){i / 2, 1.0 / (1 + i), i % 2};
+        points[i] = (struct loss_point){i / 2, 1.0 / (1 + i), 0, i % 2};
     for (int i = 60; i < 64; i++)
-        points[i] = (struct loss_point){i - 40, 0.2, -1};
+        points[i] = (struct loss_point){i - 40, 0.2, 0, -1};
     assert_int_equal(loss_svg(points, 64, "t", &out), 0);
     assert_int_equal(count(buf_str(&out), "class=\"r\" d=\"M"), 2);
     assert_int_equal(count(buf_str(&out), "class=\"m\" d=\"M"), 1);
@@ -37,10 +37,30 @@ static void draws_replicas_mean_and_held_out(void **state)
     buf_release(&out);
 }
 
+static void draws_a_line_for_each_path_in_its_colour(void **state)
+{
+    struct loss_point points[17 * 8];
+    struct buf out;
+
+    buf_init(&out, 1 << 20);
+    for (int i = 0; i < 16 * 8; i++) /* two replicas each: one line */
+        points[i] = (struct loss_point){i % 8, 1.0 + 0.1 * (i / 8), i / 8, i % 2};
+    for (int i = 16 * 8; i < 17 * 8; i++)
+        points[i] = (struct loss_point){7, 2, i % 8, -1};
+    assert_int_equal(loss_svg(points, 17 * 8, "t", &out), 0);
+    assert_int_equal(count(buf_str(&out), "class=\"r\" style=\"stroke:hsl("), 16);
+    assert_int_equal(count(buf_str(&out), "class=\"m\" d=\"M"), 1);
+    assert_int_equal(count(buf_str(&out), "<tspan"), 10); /* the legend is bounded */
+    assert_non_null(strstr(buf_str(&out), "and 6 more paths"));
+    assert_non_null(strstr(buf_str(&out), "path 3: held-out loss 2.0"));
+    buf_release(&out);
+}
+
 static void survives_what_cannot_be_drawn(void **state)
 {
-    const struct loss_point odd[] = {{0, NAN, 0}, {1, INFINITY, 0}, {2, 0, 0}, {3, -1, 0}};
-    const struct loss_point flat[] = {{5, 0.5, 0}, {5, 0.5, 0}};
+    const struct loss_point odd[] = {
+        {0, NAN, 0, 0}, {1, INFINITY, 0, 0}, {2, 0, 0, 0}, {3, -1, 0, 0}};
+    const struct loss_point flat[] = {{5, 0.5, 0, 0}, {5, 0.5, 0, 0}};
     struct buf out;
 
     buf_init(&out, 1 << 20);
@@ -58,7 +78,7 @@ static void survives_what_cannot_be_drawn(void **state)
 
 static void respects_the_limit(void **state)
 {
-    const struct loss_point two[] = {{0, 1, 0}, {1, 0.5, 0}};
+    const struct loss_point two[] = {{0, 1, 0, 0}, {1, 0.5, 0, 0}};
     struct buf out;
 
     buf_init(&out, 100);
@@ -70,6 +90,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(draws_replicas_mean_and_held_out),
+        cmocka_unit_test(draws_a_line_for_each_path_in_its_colour),
         cmocka_unit_test(survives_what_cannot_be_drawn),
         cmocka_unit_test(respects_the_limit),
     };
