@@ -144,7 +144,7 @@ static bool same(const struct blob_ref *b, const struct blob_id *id)
     return b->size != 0 && memcmp(b->sha256, id->sha256, 32) == 0;
 }
 
-/* Parameters of j travelled: counts them for the second that runs. */
+/* What replicas exchange travelled: counts it for the second that runs. */
 static void count_second(struct coordinator *co, struct job *j, uint64_t bytes)
 {
     uint64_t second = core_now(co) / 1000;
@@ -165,7 +165,8 @@ static bool served_module(struct coordinator *co, struct job *j, const struct bl
             if (!same(&m->versions[v].full, id) && !same(&m->versions[v].delta, id))
                 continue;
             j->bytes_down += bytes;
-            count_second(co, j, bytes);
+            if (same(&m->versions[v].delta, id)) /* whole ones are for who joins */
+                count_second(co, j, bytes);
             for (uint32_t p = 0; p < j->comp.n_paths; p++)
                 if (path_crosses(j, p, m)) {
                     j->paths[p].bytes_down += bytes;

@@ -404,7 +404,7 @@ struct job {
     uint64_t phases_done; /* accepted phases */
     uint64_t waited_ms;   /* for the network, by those */
     uint64_t trained_ms;  /* they took beside that */
-    /* (m) Parameters that travelled in a second: in the one that runs, and at most. */
+    /* (m) Contributions and deltas of a second: of the one that runs, and at most. */
     uint64_t second, second_bytes, peak_bytes;
     float loss, eval_loss;   /* newest; NAN */
     uint64_t phase_gaps[32]; /* (m) ms between progress of phases, ring */

@@ -109,8 +109,8 @@ struct view_job {
     uint32_t reshards_done, reshards;
     uint64_t waited_ms;         /* phases, for the network */
     double waited_share;        /* of the time of all phases; NAN */
-    uint64_t peak_bytes_per_s;  /* parameters, all workers, in one second since the start of the
-                                   coordinator */
+    uint64_t peak_bytes_per_s;  /* contributions and deltas, all workers, in one second since the
+                                   start of the coordinator */
     uint32_t teacher;           /* job that it learns from; 0: none */
     const uint8_t *partitioner; /* sha256 of the router of samples, or NULL */
 };
