@@ -44,6 +44,7 @@ struct part {
     uint64_t asked_ns;
     struct work_output out;
     struct uplink_job *job; /* of the stage; ASKS and later: the answer lies in it */
+    struct uplink_job *ask; /* REPORTS: the question after the next version, sent behind it */
     struct uplink_job *blobs[BLOBS_MAX];
     size_t n_blobs;
 };
@@ -91,7 +92,8 @@ static void drop_blobs(struct part *p)
 static void drop_jobs(struct part *p)
 {
     uplink_free(p->job);
-    p->job = NULL;
+    uplink_free(p->ask);
+    p->job = p->ask = NULL;
     drop_blobs(p);
 }
 
@@ -191,7 +193,7 @@ static int begin_sending(struct fragments *f, uint32_t level, struct err *err)
 
 /* ---- the next version ---- */
 
-static void ask(struct fragments *f, struct part *p)
+static struct uplink_job *ask(struct fragments *f, struct part *p)
 {
     Skerry__V1__VersionRequest r = SKERRY__V1__VERSION_REQUEST__INIT;
     r.task_id = f->opt.w->task->id;
@@ -201,9 +203,8 @@ static void ask(struct fragments *f, struct part *p)
     r.held = p->whole ? NO_VERSION : p->base->version;
     r.wait_ms = ASK_WAIT_MS;
     p->asked_ns = clock_now_ns();
-    p->job = uplink_call(f->opt.w->uplink, f->opt.w, SKERRY__V1__METHOD__METHOD_VERSION, &r.base,
-                         &skerry__v1__version_reply__descriptor, ASK_DEADLINE_MS);
-    p->stage = PART_ASKS;
+    return uplink_call(f->opt.w->uplink, f->opt.w, SKERRY__V1__METHOD__METHOD_VERSION, &r.base,
+                       &skerry__v1__version_reply__descriptor, ASK_DEADLINE_MS);
 }
 
 static const Skerry__V1__ModuleRef *answer_of(const struct part *p)
@@ -301,10 +302,14 @@ static int next_stage(struct fragments *f, struct part *p, struct err *err)
     case PART_SENDS:
         drop_jobs(p);
         report(f, p);
+        p->ask = ask(f, p);
         return 0;
     case PART_REPORTS:
         on_reported(p);
-        start_over(p, false);
+        uplink_free(p->job);
+        p->job = p->ask;
+        p->ask = NULL;
+        p->stage = PART_ASKS;
         return 0;
     case PART_ASKS:
         return on_asked(f, p, err);
@@ -323,7 +328,7 @@ static int advance(struct fragments *f, struct part *p, struct err *err)
         if (p->stage == PART_ASKS && !p->job) {
             if (p->later && clock_now_ns() - p->asked_ns < ASK_AGAIN_NS)
                 return 0;
-            ask(f, p);
+            p->job = ask(f, p);
         }
         if (!(p->stage == PART_FETCHES ? blobs_done(p) : uplink_done(p->job)))
             return 0;
