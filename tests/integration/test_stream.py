@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import struct
+import subprocess
 
 from common import make_dataset, wait_until, write_job
 from swarm import swarm  # noqa: F401  (fixture)
@@ -103,3 +104,34 @@ def test_async(swarm, tmp_path):
     made = [v["provenance"] for v in versions if v["version"] > 0]
     assert all(len(p["contributions"]) == 1 and p["delay"] == 2 for p in made)
     assert any(p["staleness"] > 0 for p in made), "two replicas at a time cannot both be the newest"
+
+
+def test_unlike_workers(swarm, tmp_path):
+    """Phases bounded by time: who is slower does fewer steps, and nobody waits."""
+    swarm.worker("fast")
+    swarm.worker("slow", "--throttle", "20")
+    path = stream_job(tmp_path / "job", "async: true, ", rounds=4, steps=77, replicas=2, dim=64)
+    text = open(path, encoding="utf-8").read().replace("steps: 77", "seconds: 1")
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(text)
+    job = swarm.submit(path)
+    wait_until(lambda: (swarm.job(job)["modules"][0]["version"] or 0) >= 6, 60, "both to have contributed")
+    names = {w["id"]: w["name"] for w in swarm.get("/v1/workers").json()["items"]}
+    samples = {"fast": [], "slow": []}
+    for v in swarm.get("/v1/modules").json()["items"][0]["versions"]:
+        for c in v["provenance"].get("contributions", []):
+            samples[names[c["worker"]]].append(c["samples"])
+    assert max(samples["slow"]) * 2 < max(samples["fast"]), samples
+
+
+def test_a_narrow_link(swarm, tmp_path):
+    """500 kB/s: the link is what training waits for, and that is told."""
+    swarm.worker("a", "--max-bandwidth", "4Mbit")
+    job = swarm.submit(stream_job(tmp_path / "job", rounds=2, steps=2, replicas=1, dim=64))
+    done = swarm.wait_job(job, "done", 120)
+    network = done["network"]
+    sent = done["bytes"]["per_param_up"] * done["parameters"] * 2
+    assert network["waited_ms"] > 1000 * (sent - 25000 * 2) / 500000, (network, sent)
+    assert 0 < network["waited_share"] < 1 and network["peak_bytes_per_s"] > 0
+    bad = subprocess.run([swarm.processes["a"].args[0], "--join", "x", "--max-bandwidth", "fast"], stderr=subprocess.PIPE, text=True, timeout=30)
+    assert bad.returncode == 2 and "--max-bandwidth" in bad.stderr and "20Mbit" in bad.stderr
