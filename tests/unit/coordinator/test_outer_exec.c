@@ -98,11 +98,8 @@ static struct outer_step *make_step(struct rig *r, const float *sizes)
         for (size_t i = 0; i < PARAMS; i++)
             end[i] += theta[i];
         fx_contribute(full, r->version, end, CODEC_E3M0, 100 + c, path);
-        s->contributions[c] =
-            (struct outer_contribution){.tag = c,
-                                        .samples = 100 + c,
-                                        .weight = (double)(100 + c),
-                                        .blob = put(r, path)};
+        s->contributions[c] = (struct outer_contribution){
+            .tag = c, .samples = 100 + c, .weight = (double)(100 + c), .blob = put(r, path)};
     }
     free(theta);
     free(end);
