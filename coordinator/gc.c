@@ -88,7 +88,7 @@ static void name_task(struct names *s, const struct state *st, const struct task
     for (size_t i = 0; i < t->n_contributions; i++) {
         const struct contribution *c = &t->contributions[i];
         const struct module_rec *m = j ? job_module(j, c->module_id) : NULL;
-        if (m != NULL && module_keeps(m, c))
+        if (m != NULL && module_keeps(m, c) && (c->version != 0 || !job_is_ended(j)))
             name(s, &c->blob);
     }
 }

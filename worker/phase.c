@@ -191,7 +191,9 @@ static int step(struct phase *p, bool *ret_ended, struct err *err)
         return err_wrap(err, "step %" PRIu64, trainer_next_step(tr));
     slow_down(p, clock_now_ns() - begun);
     note_step(p, &s, b.samples);
-    return p->fragments ? fragments_step(p->fragments, p->at.steps, p->at.samples, err) : 0;
+    uint64_t all = feed_total(p->feed); /* some may have been used twice */
+    uint64_t used = p->at.samples < all ? p->at.samples : all;
+    return p->fragments ? fragments_step(p->fragments, p->at.steps, used, err) : 0;
 }
 
 static int train(struct phase *p, struct err *err)
