@@ -59,7 +59,7 @@ def measure(here, name, data, args):
             continue
         for strategy, grid in (("full", "full"), ("top1", "top1"), ("top2", "topk")):
             add(f"{label}, {strategy}", r, r.figure(f"loss {strategy}"), f"samples-{grid}.png")
-        crossing = sum(m["bytes_from_others"] for m in r.json["modules"])
+        crossing = sum(m["bytes_from_others"] for m in r.json["job"]["modules"])
         here.figure(f"ddm_{name}_{k}_{method}_bytes_between_experts", crossing, "B", "=0", crossing == 0)
     return rows, losses, distances, curves
 
