@@ -2,12 +2,13 @@
  *
  *   without scores   as partition.method says: k-means in one level or two, product, random
  *   with scores      discriminatively: a classifier of which path scored best on the samples
- *                    kept for routers; its bias gives each path the share it had
+ *                    kept for routers; its bias gives each path its share of all samples
  *   evaluate         nothing new: figures on routing held-out samples (worker/routing.h)
  *
  * Fitted on samples that are not held out; all are assigned. */
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 #include "common/base/clock.h"
@@ -22,7 +23,10 @@
 
 _Static_assert(TASK_DIGITS_MAX <= PARTITION_LEVELS_MAX, "a task's levels fit");
 
-#define LEAST_SHARE 20 /* a partition has at least this part of the mean size */
+/* A partition has at least this part of the mean size.  Cells of a product are empty where the
+ * digits go together, and what fills them is arbitrary: let it be enough to train on. */
+#define LEAST_SHARE 20
+#define LEAST_SHARE_PRODUCT 4
 
 struct run {
     struct engine *e;
@@ -104,13 +108,15 @@ static struct partition_options options_of(const struct run *r)
 {
     const struct job_partition *j = &r->w->spec.partition;
     const uint64_t n = r->fit_rows.source.n, k = r->w->task->partitions;
+    const bool product = kind_of(r) == PARTITION_PRODUCT && r->t->n_scores == 0;
+    const uint64_t least = n / k / (product ? LEAST_SHARE_PRODUCT : LEAST_SHARE);
     struct partition_options o = {
         .kind = kind_of(r),
         .n_levels = (uint32_t)r->t->n_levels,
         .seed = r->w->spec.seed,
         .pca = (uint32_t)j->dims,
         .balance = j->balance,
-        .min_samples = n / k / LEAST_SHARE > 0 ? n / k / LEAST_SHARE : 1,
+        .min_samples = least > 0 ? least : 1,
         .feature = job_features_name(stage_features(r->w)),
     };
     memcpy(o.radix, r->t->levels, r->t->n_levels * sizeof(uint32_t));
@@ -144,21 +150,31 @@ static int open_previous(const struct run *r, struct partitioner **ret, struct e
     return rc;
 }
 
-/* share (K): how the previous partitioner spreads the samples that are trained on. */
-static int previous_shares(struct run *r, double *share, struct err *err)
+/* share (K): how often each path is a target, kept between the sizes that partitions may have, so
+ * that a path which is behind for now still has something to learn from. */
+static void shares_of(const struct partition_options *opt, const struct run *r, const uint32_t *y,
+                      uint64_t n, double *share)
 {
-    const uint64_t n = r->fit_rows.source.n;
-    struct partitioner *p = NULL;
-    uint32_t *index = mem_try_array(n, sizeof(*index));
-    int rc = index ? open_previous(r, &p, err) : err_set(err, -ENOMEM, "no memory");
-    features_rows_ids(&r->fit_rows, r->ids);
-    if (rc == 0)
-        rc = partitioner_assign(p, r->e->dev, &r->fit_rows.source, r->ids, n, 1, index, err);
-    for (uint64_t i = 0; rc == 0 && i < n; i++)
-        share[index[i]] += 1 / (double)n;
-    partitioner_free(p);
-    mem_free(index);
-    return rc;
+    const uint32_t k = r->w->task->partitions;
+    const double low = (double)opt->min_samples / (double)r->fit_rows.source.n;
+    const double high = opt->balance > 0 ? opt->balance / k : 1;
+    for (uint64_t i = 0; i < n; i++)
+        share[y[i]] += 1 / (double)n;
+    for (uint32_t round = 0; round < k; round++) { /* each round bounds one more at least */
+        double bound = 0, rest = 0;
+        for (uint32_t p = 0; p < k; p++) {
+            share[p] = fmin(fmax(share[p], low), high);
+            *(share[p] > low && share[p] < high ? &rest : &bound) += share[p];
+        }
+        for (uint32_t p = 0; p < k && rest > 0; p++)
+            if (share[p] > low && share[p] < high)
+                share[p] *= (1 - bound) / rest;
+    }
+    double sum = 0;
+    for (uint32_t p = 0; p < k; p++)
+        sum += share[p];
+    for (uint32_t p = 0; p < k; p++)
+        share[p] /= sum;
 }
 
 static int fit_scores(struct run *r, struct err *err)
@@ -169,8 +185,6 @@ static int fit_scores(struct run *r, struct err *err)
     struct features_rows rows = {0};
     double *share = mem_try_array(r->w->task->partitions, sizeof(*share));
     uint32_t *y = NULL;
-    opt.min_samples = 0; /* the shares are the sizes */
-    opt.balance = 0;
     int rc = share ? routing_open(r->w, &r->features, false, &table, err)
                    : err_set(err, -ENOMEM, "no memory for shares");
     if (rc == 0 && !(y = mem_try_array(table.n + 1, sizeof(*y))))
@@ -178,7 +192,9 @@ static int fit_scores(struct run *r, struct err *err)
     if (rc == 0)
         rc = routing_targets(&table, y, err);
     if (rc == 0)
-        rc = previous_shares(r, share, err);
+        shares_of(&opt, r, y, table.n, share);
+    opt.min_samples = 0; /* the shares are the sizes */
+    opt.balance = 0;
     if (rc == 0)
         rc = features_rows_init(&rows, &r->features, table.files, table.n_files, err);
     if (rc == 0) {
@@ -270,7 +286,7 @@ int work_cluster_plan(struct engine *e, struct work *w, struct err *err)
 {
     const Skerry__V1__ClusterTask *t = w->task->cluster;
     (void)e; /* nothing of it is needed to plan */
-    int rc = t->previous ? work_need_blob(w, t->previous, "the partitioner", err) : 0;
+    int rc = t->evaluate ? work_need_blob(w, t->previous, "the partitioner", err) : 0;
     for (size_t i = 0; rc == 0 && i < t->n_features; i++)
         rc = work_need_blob(w, t->features[i], "features", err);
     for (size_t i = 0; rc == 0 && i < t->n_scores; i++)
