@@ -2,7 +2,6 @@
 
 #include <ctype.h>
 #include <errno.h>
-#include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +9,7 @@
 
 #include "common/base/dataset_internal.h"
 #include "common/base/err.h"
+#include "common/base/file_pattern.h"
 #include "common/base/mem.h"
 #include "common/base/str.h"
 #include "common/base/tar.h"
@@ -48,25 +48,6 @@ static bool is_tar_name(const char *name)
            str_ends(name, ".tar.zst");
 }
 
-static int names_add(struct file_names *names, size_t max, char *item, struct err *err)
-{
-    /* Doubling at powers of two, so there is no capacity to keep. */
-    if (names->n == max || ((names->n & (names->n - 1)) == 0 && names->n >= 1)) {
-        size_t cap = names->n * 2;
-        char **items =
-            names->n == max ? NULL : mem_try_realloc_array(names->items, cap, sizeof(*items));
-        if (!items) {
-            mem_free(item);
-            return err_set(err, -ERR_LIMIT, "more than %zu names in the dataset", max);
-        }
-        names->items = items;
-    } else if (names->n == 0 && !names->items) {
-        names->items = mem_alloc_array(1, sizeof(*names->items));
-    }
-    names->items[names->n++] = item;
-    return 0;
-}
-
 static int add_file(struct dataset *ds, size_t *cap, const char *name, uint32_t cls,
                     struct err *err)
 {
@@ -103,7 +84,7 @@ static int add_class(struct dataset *ds, size_t *cap, const char *dir, const cha
                      "the folder",
                      dir);
     file_names_release(&files);
-    return rc < 0 ? rc : names_add(&ds->classes, DATASET_CLASSES_MAX, str_dup(name), err);
+    return rc < 0 ? rc : file_names_add(&ds->classes, DATASET_CLASSES_MAX, str_dup(name), err);
 }
 
 static int open_classes(struct dataset *ds, const struct file_names *entries, struct err *err)
@@ -133,47 +114,6 @@ static int open_classes(struct dataset *ds, const struct file_names *entries, st
     return 0;
 }
 
-/* part-{000..011}.tar into names; -EINVAL when it is no such pattern. */
-static int expand_braces(const char *pattern, struct file_names *out, struct err *err)
-{
-    const char *open = strchr(pattern, '{'), *dots = open ? strstr(open, "..") : NULL;
-    const char *close = dots ? strchr(dots, '}') : NULL;
-    char first[24] = "", last[24] = "";
-    uint64_t from, to;
-    if (!close || dots - open - 1 >= 20 || close - dots - 2 >= 20)
-        return -EINVAL;
-    memcpy(first, open + 1, (size_t)(dots - open - 1));
-    memcpy(last, dots + 2, (size_t)(close - dots - 2));
-    if (strncmp(first, "0x", 2) == 0 || str_parse_u64(first, &from) < 0 ||
-        str_parse_u64(last, &to) < 0 || from > to)
-        return err_set(err, -ERR_CONFIG, "'%s': expected a range such as {000..011}", pattern);
-    if (to - from >= TARS_MAX)
-        return err_set(err, -ERR_LIMIT, "'%s' names more than %d files", pattern, TARS_MAX);
-    for (uint64_t i = from; i <= to; i++) {
-        char *name = str_printf("%.*s%0*llu%s", (int)(open - pattern), pattern, (int)strlen(first),
-                                (unsigned long long)i, close + 1);
-        int rc = names_add(out, TARS_MAX, name, err);
-        if (rc < 0)
-            return rc;
-    }
-    return 0;
-}
-
-static int expand_glob(const char *pattern, struct file_names *out, struct err *err)
-{
-    glob_t found;
-    int rc = glob(pattern, 0, NULL, &found);
-    if (rc == GLOB_NOMATCH)
-        return err_set(err, -ENOENT, "no file matches '%s'", pattern);
-    if (rc != 0)
-        return err_set(err, -EIO, "cannot look for files matching '%s'", pattern);
-    rc = 0;
-    for (size_t i = 0; rc == 0 && i < found.gl_pathc; i++)
-        rc = names_add(out, TARS_MAX, str_dup(found.gl_pathv[i]), err);
-    globfree(&found);
-    return rc;
-}
-
 /* The path that is no directory: one tar, or a pattern. */
 static int find_tars(struct dataset *ds, struct err *err)
 {
@@ -181,11 +121,9 @@ static int find_tars(struct dataset *ds, struct err *err)
         if (!is_tar_name(ds->path))
             return err_set(err, -ERR_FORMAT,
                            "%s is neither a folder nor a tar (.tar .tar.gz .tar.zst)", ds->path);
-        return names_add(&ds->tars, TARS_MAX, str_dup(ds->path), err);
+        return file_names_add(&ds->tars, TARS_MAX, str_dup(ds->path), err);
     }
-    int rc = strchr(ds->path, '{') ? expand_braces(ds->path, &ds->tars, err) : -EINVAL;
-    if (rc == -EINVAL && strpbrk(ds->path, "*?["))
-        rc = expand_glob(ds->path, &ds->tars, err);
+    int rc = file_pattern(ds->path, TARS_MAX, &ds->tars, err);
     if (rc == -EINVAL)
         rc = err_set(err, -ENOENT, "there is no dataset at %s", ds->path);
     return rc;
@@ -233,7 +171,7 @@ static int note_class(struct dataset *ds, const struct gather *g, struct err *er
     }
     if (dataset_label(ds, g) >= 0)
         return 0;
-    int rc = names_add(&ds->classes, DATASET_CLASSES_MAX, str_dup(g->label), err);
+    int rc = file_names_add(&ds->classes, DATASET_CLASSES_MAX, str_dup(g->label), err);
     if (rc == 0)
         qsort(ds->classes.items, ds->classes.n, sizeof(*ds->classes.items), by_text);
     return rc;
@@ -253,7 +191,7 @@ static int read_class_names(struct dataset *ds, struct file_names *out, struct e
             size_t n = strcspn(line, "\r\n");
             end = line + n + strspn(line + n, "\r\n");
             size_t kept = n < DATASET_CLASS_NAME_MAX ? n : DATASET_CLASS_NAME_MAX - 1;
-            rc = names_add(out, DATASET_CLASSES_MAX, str_ndup(line, kept), err);
+            rc = file_names_add(out, DATASET_CLASSES_MAX, str_ndup(line, kept), err);
         }
         buf_release(&text);
     }
@@ -271,7 +209,7 @@ static int name_numbers(struct dataset *ds, struct err *err)
                      "classes.txt names %zu classes, but a sample has class %llu (from 0)", names.n,
                      (unsigned long long)ds->max_number);
     for (size_t i = names.n; rc == 0 && i < n; i++)
-        rc = names_add(&names, DATASET_CLASSES_MAX, str_printf("%zu", i), err);
+        rc = file_names_add(&names, DATASET_CLASSES_MAX, str_printf("%zu", i), err);
     ds->classes = names;
     return rc;
 }
@@ -308,7 +246,7 @@ static int open_directory(struct dataset *ds, struct err *err)
         return rc;
     for (size_t i = 0; rc == 0 && i < entries.n; i++)
         if (is_tar_name(entries.items[i]))
-            rc = names_add(&ds->tars, TARS_MAX, file_join(ds->path, entries.items[i]), err);
+            rc = file_names_add(&ds->tars, TARS_MAX, file_join(ds->path, entries.items[i]), err);
     if (rc == 0 && ds->tars.n == 0)
         rc = open_classes(ds, &entries, err);
     file_names_release(&entries);

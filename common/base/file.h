@@ -72,6 +72,8 @@ struct file_names {
     size_t n;
 };
 int file_list(const char *dir, size_t max, struct file_names *ret, struct err *err);
+/* Takes item (mem_free) over, also when it fails: -ERR_LIMIT beyond `max`. */
+int file_names_add(struct file_names *names, size_t max, char *item, struct err *err);
 void file_names_release(struct file_names *names);
 
 /* One daemon per directory: an flock on DIR/NAME, which holds our pid.  A second

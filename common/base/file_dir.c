@@ -117,6 +117,24 @@ int file_list(const char *path, size_t max, struct file_names *ret, struct err *
     return 0;
 }
 
+int file_names_add(struct file_names *names, size_t max, char *item, struct err *err)
+{
+    /* Doubling at powers of two, so there is no capacity to keep. */
+    if (names->n == max || ((names->n & (names->n - 1)) == 0 && names->n >= 1)) {
+        size_t cap = names->n * 2;
+        char **items =
+            names->n == max ? NULL : mem_try_realloc_array(names->items, cap, sizeof(*items));
+        if (!items) {
+            mem_free(item);
+            return err_set(err, -ERR_LIMIT, "more than %zu names", max);
+        }
+        names->items = items;
+    } else if (names->n == 0 && !names->items) {
+        names->items = mem_alloc_array(1, sizeof(*names->items));
+    }
+    names->items[names->n++] = item;
+    return 0;
+}
 void file_names_release(struct file_names *names)
 {
     for (size_t i = 0; i < names->n; i++)

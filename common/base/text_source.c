@@ -12,6 +12,7 @@
 #include "common/base/err.h"
 #include "common/base/feature.h"
 #include "common/base/file.h"
+#include "common/base/file_pattern.h"
 #include "common/base/mem.h"
 #include "common/base/str.h"
 
@@ -67,10 +68,14 @@ static const char *file_name(const struct text_source *s)
     return s->alias ? s->alias : s->files.items[s->at];
 }
 
-static int take_names(struct text_source *s, const char *dir, struct err *err)
+/* A folder, or a pattern: its files of text. */
+static int take_names(struct text_source *s, const char *path, bool folder, struct err *err)
 {
-    struct file_names names;
-    int rc = file_list(dir, TEXT_FILES_MAX, &names, err);
+    struct file_names names = {0};
+    int rc = folder ? file_list(path, TEXT_FILES_MAX, &names, err)
+                    : file_pattern(path, TEXT_FILES_MAX, &names, err);
+    if (rc == -EINVAL)
+        rc = err_set(err, -ENOENT, "there is no text at %s", path);
     if (rc < 0)
         return rc;
     s->files.items = mem_alloc_array(names.n ? names.n : 1, sizeof(char *));
@@ -79,24 +84,24 @@ static int take_names(struct text_source *s, const char *dir, struct err *err)
         if (f == FORMAT_NONE)
             continue;
         if (s->files.n && (f == FORMAT_TOKENS) != (s->format == FORMAT_TOKENS))
-            rc = err_set(err, -ERR_FORMAT, "%s mixes token files (.bin) with text, such as %s", dir,
-                         names.items[i]);
+            rc = err_set(err, -ERR_FORMAT, "%s mixes token files (.bin) with text, such as %s",
+                         path, names.items[i]);
         s->format = f;
-        s->files.items[s->files.n++] = file_join(dir, names.items[i]);
+        s->files.items[s->files.n++] =
+            folder ? file_join(path, names.items[i]) : str_dup(names.items[i]);
     }
     file_names_release(&names);
     if (rc == 0 && s->files.n == 0)
         rc = err_set(err, -ERR_FORMAT,
-                     "%s holds no text: expected .jsonl, .jsonl.zst, .txt or .bin files", dir);
+                     "%s holds no text: expected .jsonl, .jsonl.zst, .txt or .bin files", path);
     return rc;
 }
 
 static int find_files(struct text_source *s, const struct text_source_options *opt, struct err *err)
 {
-    if (file_is_dir(opt->path))
-        return take_names(s, opt->path, err);
-    if (!file_exists(opt->path))
-        return err_set(err, -ENOENT, "there is no text at %s", opt->path);
+    bool folder = file_is_dir(opt->path);
+    if (folder || !file_exists(opt->path))
+        return take_names(s, opt->path, folder, err);
     const char *name = opt->name ? opt->name : opt->path;
     s->format = format_of(name);
     if (s->format == FORMAT_NONE)

@@ -84,6 +84,15 @@ static void reads_every_kind_of_text(void **state)
     put(dir, "all/readme.md", "passed over", 11);
     expect(all, NULL, text, COUNT(text));
     expect(path, "body", body, COUNT(body));
+    char *pattern = in(dir, "all/[bc].jsonl.*"), *none = in(dir, "all/x*.jsonl");
+    expect(pattern, NULL, text + 3, 6);
+    struct text_source *missing;
+    struct err err = {0};
+    assert_int_equal(text_source_open(&(struct text_source_options){.path = none}, &missing, &err),
+                     -ENOENT);
+    assert_non_null(strstr(err.msg, "no file matches"));
+    mem_free(none);
+    mem_free(pattern);
     mem_free(path);
     mem_free(all);
     scratch_free(dir);
