@@ -49,7 +49,8 @@ VERSION := $(shell cat VERSION 2>/dev/null || echo 0.0.0)
 PKGS := libuv libprotobuf-c libcurl gnutls libmicrohttpd sqlite3 jansson \
         yaml-0.1 vips libarchive libzstd
 PKG_CFLAGS := $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(PKGS) 2>/dev/null))
-ALL_CPPFLAGS := -I. -I$(GEN) -D_GNU_SOURCE -DHAVE_CUDA=$(CUDA) $(PKG_CFLAGS) $(CPPFLAGS)
+ALL_CPPFLAGS := -I. -I$(GEN) -D_GNU_SOURCE -DHAVE_CUDA=$(CUDA) $(PKG_CFLAGS) \
+                $(if $(filter 1,$(CUDA)),-isystem $(CUDA_HOME)/include) $(CPPFLAGS)
 ALL_CFLAGS   := -std=c11 $(OPT) -ffp-contract=off -fPIE -pthread $(WARN) \
                 $(if $(WERROR),-Werror) $(CFLAGS)
 ALL_LDFLAGS  := $(filter -fsanitize=% -fno-sanitize%,$(OPT)) -pie -pthread \
@@ -94,7 +95,7 @@ DEPS_cli         := net proto base
 DIRS_base        := common/base
 DIRS_outer       := common/outer
 DIRS_net         := common/net
-DIRS_kernels     := kernels kernels/cpu
+DIRS_kernels     := kernels kernels/cpu $(if $(filter 1,$(CUDA)),kernels/cuda)
 DIRS_coordinator := coordinator
 DIRS_worker      := worker
 DIRS_cli         := cli
@@ -151,7 +152,7 @@ $(O)/gen/%.o: $(GEN)/%.c $(STAMP)
 	$(call say,CC)mkdir -p $(@D) && $(CC) $(ALL_CPPFLAGS) -std=c11 $(OPT) -fPIE -w -MMD -MP -c -o $@ $<
 
 $(O)/%.cu.o: %.cu $(STAMP)
-	$(call say,NVCC)mkdir -p $(@D) && $(NVCC) $(ALL_CPPFLAGS) $(ALL_NVCCFLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
+	$(call say,NVCC)mkdir -p $(@D) && $(NVCC) $(filter-out -pthread,$(ALL_CPPFLAGS)) $(ALL_NVCCFLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
 
 define layer
 OBJ_$(1) += $$(patsubst %.c,$$(O)/%.o,$$(call sources,$(1)))

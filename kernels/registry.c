@@ -8,58 +8,71 @@
 #include "kernels/cpu/cpu.h"
 
 #if HAVE_CUDA
-#include <cuda_runtime_api.h>
+#include "kernels/cuda/cuda.h"
 #endif
 
-/* Number of CUDA devices a driver shows; 0 without a driver, as the static
- * runtime then only reports an error. */
-static int cuda_devices(void)
-{
-#if HAVE_CUDA
-    int n = 0;
-    return cudaGetDeviceCount(&n) == cudaSuccess ? n : 0;
-#else
-    return 0;
-#endif
-}
-
-static int open_cuda(const char *name, struct err *err)
+static int open_cuda(const char *name, struct device **ret_dev, struct err *err)
 {
     char *end;
     long index = strtol(name + 5, &end, 10);
     if (name[5] < '0' || name[5] > '9' || *end || index > 1023)
         return err_set(err, -EINVAL, "device \"%s\": expected cuda:N with N a number from 0", name);
-    if (!HAVE_CUDA)
+#if HAVE_CUDA
+    const char *why;
+    int n = cuda_device_count(&why);
+    if (n == 0)
         return err_set(err, -ERR_DEVICE,
-                       "device \"%s\" is not there: this program was built without CUDA; "
-                       "use cpu or auto, or build with CUDA=1",
-                       name);
-    int n = cuda_devices();
+                       "device \"%s\" is not there: %s; use cpu or auto, or check the driver with "
+                       "nvidia-smi",
+                       name, why);
     if (index >= n)
         return err_set(err, -ERR_DEVICE,
-                       "device \"%s\" is not there: this machine shows %d CUDA device%s; "
-                       "use cpu or auto, or check the driver with nvidia-smi",
-                       name, n, n == 1 ? "" : "s");
+                       "device \"%s\" is not there: this machine shows %d CUDA device%s, cuda:0%s; "
+                       "use one of them, cpu or auto",
+                       name, n, n == 1 ? "" : "s", n == 1 ? "" : " and on");
+    return cuda_device_open((int)index, ret_dev, err);
+#else
     return err_set(err, -ERR_DEVICE,
-                   "device \"%s\" is there, but this version has no CUDA operations yet; "
-                   "use cpu or auto",
+                   "device \"%s\" is not there: this program was built without CUDA; "
+                   "use cpu or auto, or build with CUDA=1",
                    name);
+#endif
+}
+
+/* The first card that can be used, else the CPU. */
+static int open_auto(int threads, struct device **ret_dev, struct err *err)
+{
+#if HAVE_CUDA
+    const char *why;
+    if (cuda_device_count(&why) > 0 && cuda_device_open(0, ret_dev, NULL) == 0)
+        return 0;
+#endif
+    return cpu_device_open(false, threads, ret_dev, err);
 }
 
 int device_open(const char *name, int threads, struct device **ret_dev, struct err *err)
 {
-    if (strcmp(name, "auto") == 0 || strcmp(name, "cpu") == 0)
+    if (strcmp(name, "auto") == 0)
+        return open_auto(threads, ret_dev, err);
+    if (strcmp(name, "cpu") == 0)
         return cpu_device_open(false, threads, ret_dev, err);
     if (strcmp(name, "cpu-ref") == 0)
         return cpu_device_open(true, threads, ret_dev, err);
     if (strncmp(name, "cuda:", 5) == 0)
-        return open_cuda(name, err);
+        return open_cuda(name, ret_dev, err);
     return err_set(err, -EINVAL, "device \"%s\" is unknown: expected auto, cpu, cpu-ref or cuda:N",
                    name);
 }
 
 void device_close(struct device *dev)
 {
-    if (dev)
-        cpu_device_close(dev);
+    if (!dev)
+        return;
+#if HAVE_CUDA
+    if (dev->ops == &cuda_ops) {
+        cuda_device_close(dev);
+        return;
+    }
+#endif
+    cpu_device_close(dev);
 }

@@ -22,6 +22,18 @@
 
 enum { GUARD_BYTES = 256, GUARD_MAX = 64 };
 
+/* What is compared with the reference, and memory that it and the tests can both reach. */
+#ifndef GUARD_DEVICE
+#define GUARD_DEVICE "cpu"
+#define guard_alloc(bytes) aligned_alloc(64, bytes)
+#define guard_free(p) free(p)
+#define guard_profile() NULL
+#else
+void *guard_alloc(size_t bytes);
+void guard_free(void *p);
+struct profile *guard_profile(void);
+#endif
+
 struct guard {
     unsigned char *raw;
     size_t bytes;
@@ -53,7 +65,7 @@ static inline void *guard_new(size_t bytes)
     assert_true(guards_n < GUARD_MAX);
     struct guard *g = &guards[guards_n++];
     g->bytes = bytes;
-    g->raw = aligned_alloc(64, (bytes + 2 * GUARD_BYTES + 63) / 64 * 64);
+    g->raw = guard_alloc((bytes + 2 * GUARD_BYTES + 63) / 64 * 64);
     assert_non_null(g->raw);
     memset(g->raw, 0xa5, GUARD_BYTES);
     memset(g->raw + GUARD_BYTES, 0xff, bytes);
@@ -89,7 +101,7 @@ static inline void guard_check_all(void)
             if (g->raw[GUARD_BYTES + g->bytes + j] != 0x5a)
                 fail_msg("buffer %d of %zu bytes: written %zu bytes after its end", i, g->bytes, j);
         }
-        free(g->raw);
+        guard_free(g->raw);
     }
     guards_n = 0;
 }
@@ -107,7 +119,8 @@ static inline void guard_close(const char *what, const void *got, const void *wa
     }
 }
 
-/* Both devices of a comparison. */
+/* Both devices of a comparison.  The one of GUARD_DEVICE waits for each operation, as it does
+ * with a profile, so that a test sees its results and errors at once. */
 struct devices {
     struct device *ref, *fast;
 };
@@ -116,8 +129,9 @@ static inline int devices_setup(void **state)
 {
     struct devices *d = calloc(1, sizeof *d);
     if (!d || device_open("cpu-ref", 0, &d->ref, NULL) < 0 ||
-        device_open("cpu", 3, &d->fast, NULL) < 0)
+        device_open(GUARD_DEVICE, 3, &d->fast, NULL) < 0)
         return -1;
+    d->fast->profile = guard_profile();
     printf("comparing \"%s\" with the reference, seed %llx\n", d->fast->about,
            (unsigned long long)guard_rng_state);
     *state = d;

@@ -167,7 +167,8 @@ static void rows(void **state)
             float *a = guard_randn(w, DT_F32, 1), *b = guard_copy(a, w * 4);
             d->ref->ops->bias_grad(d->ref, a, dy, m, n, (enum dtype)dt, NULL);
             d->fast->ops->bias_grad(d->fast, b, dy, m, n, (enum dtype)dt, NULL);
-            assert_memory_equal(a, b, w * 4);
+            guard_close("bias_grad", b, a, w, DT_F32, 1e-5f, 1e-5f);
+            memcpy(b, a, w * 4);
             float *x0 = guard_randn(k, DT_F32, 1), *x1 = guard_copy(x0, k * 4);
             d->ref->ops->add_row(d->ref, x0, a, m, n, NULL);
             d->fast->ops->add_row(d->fast, x1, a, m, n, NULL);

@@ -1,0 +1,327 @@
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/base/err.h"
+#include "kernels/cuda/cuda.h"
+
+int cuda_check(struct cuda_state *st, cudaError_t e)
+{
+    if (e == cudaSuccess)
+        return 0;
+    if (!st->broken)
+        st->broken = (int)e;
+    return -ERR_DEVICE;
+}
+
+/* Without a device file there is no driver worth loading: a CUDA build then starts as a CPU
+ * build does.  SKERRY_CUDA_PROBE=1 asks the runtime all the same. */
+static bool driver_files(void)
+{
+    const char *probe = getenv("SKERRY_CUDA_PROBE");
+    return access("/dev/nvidiactl", F_OK) == 0 || access("/dev/dxg", F_OK) == 0 ||
+           access("/dev/nvhost-ctrl-gpu", F_OK) == 0 || (probe && *probe == '1');
+}
+
+int cuda_device_count(const char **ret_why)
+{
+    int n = 0;
+    *ret_why = "no NVIDIA driver is loaded (/dev/nvidiactl is not there)";
+    if (!driver_files())
+        return 0;
+    cudaError_t e = cudaGetDeviceCount(&n);
+    *ret_why = e == cudaErrorInsufficientDriver
+                   ? "the NVIDIA driver (libcuda.so.1) is missing or older than this program needs"
+               : e == cudaSuccess ? "the NVIDIA driver shows no card"
+                                  : cudaGetErrorString(e);
+    return e == cudaSuccess ? n : 0;
+}
+
+static int refuse(struct device *dev, struct err *err, const char *what, cudaError_t e)
+{
+    return err_set(err, -ERR_DEVICE, "device %s: %s: %s (%s)", dev->name, what,
+                   cudaGetErrorString(e), cudaGetErrorName(e));
+}
+
+static int setup(struct device *dev, struct cuda_state *st, struct err *err)
+{
+    struct cudaDeviceProp prop;
+    cudaError_t e = cudaSetDevice(st->index);
+    if (e == cudaSuccess)
+        e = cudaGetDeviceProperties(&prop, st->index);
+    if (e != cudaSuccess)
+        return refuse(dev, err, "cannot be opened", e);
+    if (prop.major < 8)
+        return err_set(err, -ERR_DEVICE,
+                       "device %s is a %s of compute capability %d.%d; 8.0 (A100) or newer is "
+                       "needed; use cpu",
+                       dev->name, prop.name, prop.major, prop.minor);
+    e = cudaStreamCreateWithFlags(&st->main.handle, cudaStreamNonBlocking);
+    if (e == cudaSuccess)
+        e = cudaHostAlloc((void **)&st->fault, sizeof *st->fault, cudaHostAllocMapped);
+    if (e != cudaSuccess)
+        return refuse(dev, err, "cannot make a stream", e);
+    *st->fault = CUDA_FAULT_NONE;
+    st->multiprocessors = prop.multiProcessorCount;
+    dev->fast_bf16 = true;
+    snprintf(dev->about, sizeof dev->about, "%.40s, %.0f GiB, compute capability %d.%d", prop.name,
+             (double)prop.totalGlobalMem / (1 << 30), prop.major, prop.minor);
+    return 0;
+}
+
+int cuda_device_open(int index, struct device **ret_dev, struct err *err)
+{
+    struct device *dev = calloc(1, sizeof *dev);
+    struct cuda_state *st = calloc(1, sizeof *st);
+    if (!dev || !st) {
+        free(dev);
+        free(st);
+        return err_set(err, -ENOMEM, "no memory for a CUDA device");
+    }
+    st->index = index;
+    st->main.st = st;
+    dev->impl = st;
+    dev->ops = &cuda_ops;
+    dev->threads = 1;
+    snprintf(dev->name, sizeof dev->name, "cuda:%d", index);
+    int rc = setup(dev, st, err);
+    if (rc == 0)
+        rc = lt_new(&st->lt, err);
+    if (rc < 0) {
+        cuda_device_close(dev);
+        return rc;
+    }
+    *ret_dev = dev;
+    return 0;
+}
+
+static void stream_release(struct stream *s)
+{
+    cudaFree(s->scratch);
+    cudaFree(s->lt_work);
+    if (s->handle)
+        cudaStreamDestroy(s->handle);
+}
+
+void cuda_device_close(struct device *dev)
+{
+    struct cuda_state *st = cuda_state(dev);
+    cudaSetDevice(st->index);
+    if (st->main.handle)
+        cudaStreamSynchronize(st->main.handle);
+    for (int i = 0; i < CUDA_STAGES; i++) {
+        if (st->stage_free[i])
+            cudaEventDestroy(st->stage_free[i]);
+        cudaFreeHost(st->stage[i]);
+    }
+    lt_free(st->lt);
+    stream_release(&st->main);
+    cudaFreeHost(st->fault);
+    free(st);
+    free(dev);
+}
+
+/* ---- memory ---- */
+
+int cuda_alloc(struct device *dev, size_t bytes, void **ret, struct err *err)
+{
+    cudaError_t e = cudaMalloc(ret, bytes ? bytes : 1);
+    if (e == cudaSuccess)
+        return 0;
+    if (e != cudaErrorMemoryAllocation) {
+        cuda_check(cuda_state(dev), e);
+        return refuse(dev, err, "cannot allocate", e);
+    }
+    size_t available = 0, total = 0;
+    (void)cudaGetLastError(); /* running out is no lasting error */
+    cudaMemGetInfo(&available, &total);
+    return err_set(err, -ENOMEM, "no memory for %zu bytes on device %s: %zu of %zu bytes are free",
+                   bytes, dev->name, available, total);
+}
+
+void cuda_free(struct device *dev, void *p)
+{
+    cuda_check(cuda_state(dev), cudaFree(p));
+}
+
+int cuda_scratch(struct stream *s, size_t bytes, void **ret)
+{
+    if (bytes > s->scratch_bytes) {
+        size_t size = (bytes + (1 << 20) - 1) >> 20 << 20;
+        void *p = NULL;
+        cudaError_t e = cudaStreamSynchronize(s->handle); /* it may still be in use */
+        if (e != cudaSuccess)
+            return cuda_check(s->st, e);
+        cudaFree(s->scratch);
+        s->scratch = NULL;
+        s->scratch_bytes = 0;
+        e = cudaMalloc(&p, size);
+        if (e != cudaSuccess) {
+            (void)cudaGetLastError();
+            return e == cudaErrorMemoryAllocation ? -ENOMEM : cuda_check(s->st, e);
+        }
+        s->scratch = p;
+        s->scratch_bytes = size;
+    }
+    *ret = s->scratch;
+    return 0;
+}
+
+/* ---- copies ---- */
+
+static bool pageable(const void *host)
+{
+    struct cudaPointerAttributes a;
+    if (cudaPointerGetAttributes(&a, host) == cudaSuccess)
+        return a.type == cudaMemoryTypeUnregistered;
+    (void)cudaGetLastError();
+    return true;
+}
+
+static cudaError_t stages_new(struct cuda_state *st)
+{
+    cudaError_t e = cudaSuccess;
+    for (int i = 0; i < CUDA_STAGES && e == cudaSuccess; i++) {
+        if (!st->stage[i])
+            e = cudaHostAlloc((void **)&st->stage[i], CUDA_STAGE_BYTES, cudaHostAllocDefault);
+        if (e == cudaSuccess && !st->stage_free[i])
+            e = cudaEventCreateWithFlags(&st->stage_free[i], cudaEventDisableTiming);
+    }
+    return e;
+}
+
+/* The next stage, once the copy that used it has ended. */
+static cudaError_t stage_take(struct cuda_state *st, int *ret)
+{
+    *ret = st->stage_next;
+    st->stage_next = (st->stage_next + 1) % CUDA_STAGES;
+    return cudaEventSynchronize(st->stage_free[*ret]);
+}
+
+static cudaError_t upload(struct cuda_state *st, char *dst, const char *src, size_t bytes,
+                          cudaStream_t s)
+{
+    cudaError_t e = stages_new(st);
+    for (size_t at = 0; at < bytes && e == cudaSuccess; at += CUDA_STAGE_BYTES) {
+        size_t n = bytes - at < CUDA_STAGE_BYTES ? bytes - at : CUDA_STAGE_BYTES;
+        int i;
+        e = stage_take(st, &i);
+        if (e != cudaSuccess)
+            break;
+        memcpy(st->stage[i], src + at, n);
+        e = cudaMemcpyAsync(dst + at, st->stage[i], n, cudaMemcpyHostToDevice, s);
+        if (e == cudaSuccess)
+            e = cudaEventRecord(st->stage_free[i], s);
+    }
+    return e;
+}
+
+/* While one stage is emptied the next one fills. */
+static cudaError_t download(struct cuda_state *st, char *dst, const char *src, size_t bytes,
+                            cudaStream_t s)
+{
+    cudaError_t e = stages_new(st);
+    int before = 0;
+    size_t before_bytes = 0;
+    char *before_at = NULL;
+    for (size_t at = 0; (at < bytes || before_at) && e == cudaSuccess; at += CUDA_STAGE_BYTES) {
+        int i = 0;
+        size_t n = 0;
+        if (at < bytes) {
+            n = bytes - at < CUDA_STAGE_BYTES ? bytes - at : CUDA_STAGE_BYTES;
+            e = stage_take(st, &i);
+            if (e == cudaSuccess)
+                e = cudaMemcpyAsync(st->stage[i], src + at, n, cudaMemcpyDeviceToHost, s);
+            if (e == cudaSuccess)
+                e = cudaEventRecord(st->stage_free[i], s);
+        }
+        if (before_at && e == cudaSuccess) {
+            e = cudaEventSynchronize(st->stage_free[before]);
+            if (e == cudaSuccess)
+                memcpy(before_at, st->stage[before], before_bytes);
+        }
+        before = i;
+        before_bytes = n;
+        before_at = n ? dst + at : NULL;
+    }
+    return e;
+}
+
+int cuda_copy(struct device *dev, void *dst, const void *src, size_t bytes, enum copy_kind kind,
+              struct stream *s)
+{
+    struct cuda_state *st = cuda_state(dev);
+    if (!bytes)
+        return 0;
+    if (kind == COPY_TO_DEVICE && pageable(src))
+        return cuda_check(st, upload(st, dst, src, bytes, s->handle));
+    if (kind == COPY_FROM_DEVICE && pageable(dst))
+        return cuda_check(st, download(st, dst, src, bytes, s->handle));
+    enum cudaMemcpyKind how = kind == COPY_TO_DEVICE     ? cudaMemcpyHostToDevice
+                              : kind == COPY_FROM_DEVICE ? cudaMemcpyDeviceToHost
+                                                         : cudaMemcpyDeviceToDevice;
+    return cuda_check(st, cudaMemcpyAsync(dst, src, bytes, how, s->handle));
+}
+
+int cuda_zero(struct device *dev, void *dst, size_t bytes, struct stream *s)
+{
+    return bytes ? cuda_check(s->st, cudaMemsetAsync(dst, 0, bytes, s->handle)) : 0;
+}
+
+/* ---- streams ---- */
+
+int cuda_stream_new(struct device *dev, struct stream **ret, struct err *err)
+{
+    struct stream *s = calloc(1, sizeof *s);
+    if (!s)
+        return err_set(err, -ENOMEM, "no memory for a stream");
+    s->st = cuda_state(dev);
+    cudaError_t e = cudaStreamCreateWithFlags(&s->handle, cudaStreamNonBlocking);
+    if (e != cudaSuccess) {
+        free(s);
+        cuda_check(cuda_state(dev), e);
+        return refuse(dev, err, "cannot make a stream", e);
+    }
+    *ret = s;
+    return 0;
+}
+
+void cuda_stream_free(struct device *dev, struct stream *s)
+{
+    if (!s)
+        return;
+    cudaStreamSynchronize(s->handle);
+    stream_release(s);
+    free(s);
+}
+
+static const char *fault_text(int fault)
+{
+    static const char *const text[] = {
+        [CUDA_FAULT_ID] = "an id lies outside of its table",
+        [CUDA_FAULT_TARGET] = "a target lies outside of its row of logits",
+        [CUDA_FAULT_POSITION] = "a position lies outside of 0 to 2^20",
+        [CUDA_FAULT_START] = "a first key lies behind the query that should see it",
+    };
+    return fault > 0 && fault <= CUDA_FAULT_START ? text[fault] : "unknown";
+}
+
+int cuda_wait(struct stream *s, struct err *err)
+{
+    struct cuda_state *st = s->st;
+    cudaError_t e = cudaStreamSynchronize(s->handle);
+    cuda_check(st, e);
+    if (st->broken)
+        return err_set(err, -ERR_DEVICE,
+                       "device cuda:%d failed: %s (%s); it stays so until this program is started "
+                       "again",
+                       st->index, cudaGetErrorString((cudaError_t)st->broken),
+                       cudaGetErrorName((cudaError_t)st->broken));
+    int fault = *(volatile int *)st->fault;
+    *(volatile int *)st->fault = CUDA_FAULT_NONE;
+    if (fault)
+        return err_set(err, -EINVAL, "device cuda:%d: %s", st->index, fault_text(fault));
+    return 0;
+}

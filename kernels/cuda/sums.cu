@@ -1,0 +1,268 @@
+/* Reductions.  Each has an order fixed by the shapes: partial sums go to working memory and
+ * a second kernel adds them one after the other. */
+#include "kernels/cuda/common.cuh"
+
+enum {
+    COLUMNS = 256, /* of a block: 32 threads of 8 */
+    ROW_LANES = 8,
+    SLAB_ROWS = 64,
+    MAX_SLABS = 64,
+    SQUARE_BLOCK = 4096,
+};
+
+/* partial (slabs,n): block (x,y) sums the rows of slab y in columns 256 x ... */
+template <bool WIDE, typename T>
+__global__ void __launch_bounds__(256)
+    slab_sums(float *partial, const T *x, int64_t rows, int64_t n, int64_t ld, int64_t slab)
+{
+    __shared__ float room[ROW_LANES][COLUMNS];
+    const int lane = (int)threadIdx.x % 32, row = (int)threadIdx.x / 32;
+    const int64_t column = (int64_t)blockIdx.x * COLUMNS + lane * 8, left = n - column;
+    const int64_t end = (blockIdx.y + 1) * slab < rows ? (blockIdx.y + 1) * slab : rows;
+    float sum[8] = {0};
+    if (left > 0)
+        for (int64_t r = blockIdx.y * slab + row; r < end; r += ROW_LANES) {
+            float v[8];
+            load<WIDE, 8>(v, x + r * ld + column, left);
+#pragma unroll
+            for (int k = 0; k < 8; k++)
+                sum[k] += v[k];
+        }
+    store<true, 8>(&room[row][lane * 8], sum, 8);
+    __syncthreads();
+    const int64_t mine = (int64_t)blockIdx.x * COLUMNS + threadIdx.x;
+    float total = 0;
+    for (int i = 0; i < ROW_LANES; i++)
+        total += room[i][threadIdx.x];
+    if (mine < n)
+        partial[blockIdx.y * n + mine] = total;
+}
+
+__global__ void __launch_bounds__(256) finish_sums(float *out, int64_t out_ld, const float *partial,
+                                                   int64_t parts, int64_t n, bool accumulate)
+{
+    __shared__ float room[ROW_LANES][32];
+    const int lane = (int)threadIdx.x % 32, first = (int)threadIdx.x / 32;
+    const int64_t i = (int64_t)blockIdx.x * 32 + lane, b = blockIdx.y;
+    float sum = 0;
+    for (int64_t k = first; i < n && k < parts; k += ROW_LANES)
+        sum += partial[(b * parts + k) * n + i];
+    room[first][lane] = sum;
+    __syncthreads();
+    if (first || i >= n)
+        return;
+    for (int k = 1; k < ROW_LANES; k++)
+        sum += room[k][lane];
+    out += b * out_ld + i;
+    *out = accumulate ? *out + sum : sum;
+}
+
+extern "C" int cuda_finish_sums(float *out, int64_t out_ld, const float *partial, int64_t batch,
+                                int64_t parts, int64_t n, bool accumulate, struct stream *s)
+{
+    enum { MAX = 65535 };
+    for (int64_t b = 0; b < batch; b += MAX) {
+        dim3 grid(blocks_of(n, 32), (unsigned)(batch - b < MAX ? batch - b : (int64_t)MAX));
+        int rc = launch(s, finish_sums, grid, 256, 0, out + b * out_ld, out_ld,
+                        partial + b * parts * n, parts, n, accumulate);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+template <typename T>
+static int column_sums(float *out, const void *x, int64_t rows, int64_t n, int64_t ld,
+                       struct stream *s)
+{
+    int64_t slabs = (rows + SLAB_ROWS - 1) / SLAB_ROWS;
+    slabs = slabs < MAX_SLABS ? slabs : (int64_t)MAX_SLABS;
+    void *partial;
+    int rc = cuda_scratch(s, (size_t)(slabs * n) * sizeof(float), &partial);
+    if (rc < 0)
+        return rc;
+    int64_t slab = (rows + slabs - 1) / slabs;
+    dim3 grid(blocks_of(n, COLUMNS), (unsigned)slabs);
+    bool wide = n % 8 == 0 && ld % 8 == 0 && aligned16(x);
+    rc = wide ? launch(s, slab_sums<true, T>, grid, 256, 0, (float *)partial, (const T *)x, rows, n,
+                       ld, slab)
+              : launch(s, slab_sums<false, T>, grid, 256, 0, (float *)partial, (const T *)x, rows,
+                       n, ld, slab);
+    if (rc < 0)
+        return rc;
+    return cuda_finish_sums(out, n, (const float *)partial, 1, slabs, n, true, s);
+}
+
+extern "C" int cuda_column_sums(float *out, const void *x, int64_t rows, int64_t n, int64_t ld,
+                                enum dtype dt, struct stream *s)
+{
+    if (!rows || !n)
+        return 0;
+    return dt == DT_BF16 ? column_sums<bf16>(out, x, rows, n, ld, s)
+                         : column_sums<float>(out, x, rows, n, ld, s);
+}
+
+extern "C" int cuda_bias_grad(struct device *dev, float *db, const void *dy, int64_t m, int64_t n,
+                              enum dtype dt, struct stream *s)
+{
+    return cuda_column_sums(db, dy, m, n, n, dt, s);
+}
+
+/* b ascending, as the CPU does. */
+struct sum_rows_map {
+    enum { STEP = 4 };
+    float *row;
+    const float *x;
+    int64_t B, m;
+
+    template <bool WIDE> __device__ void at(int64_t i, int64_t left) const
+    {
+        float sum[4], v[4];
+        load<WIDE, 4>(sum, row + i, left);
+        for (int64_t b = 0; b < B; b++) {
+            load<WIDE, 4>(v, x + b * m + i, left);
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+                sum[k] += v[k];
+        }
+        store<WIDE, 4>(row + i, sum, left);
+    }
+};
+
+extern "C" int cuda_sum_rows(struct device *dev, float *row, const float *x, int B, int64_t m,
+                             struct stream *s)
+{
+    struct sum_rows_map f = {row, x, B, m};
+    return map(s, f, m, m % 4 == 0 && aligned16(row, x));
+}
+
+template <typename T> struct mean_tokens_map {
+    enum { STEP = 1 };
+    float *out;
+    const T *x;
+    const int32_t *len;
+    int64_t T_, C;
+    int begin, end;
+
+    template <bool WIDE> __device__ void at(int64_t i, int64_t left) const
+    {
+        const int64_t b = i / C;
+        int last = len ? min(len[b], end) : end;
+        float sum = 0;
+        for (int t = begin; t < last; t++)
+            sum += widen(x[(b * T_ + t) * C + i % C]);
+        out[i] = last > begin ? sum / (float)(last - begin) : 0.0f;
+    }
+};
+
+extern "C" int cuda_mean_tokens(struct device *dev, float *out, const void *x, int B, int T, int C,
+                                int begin, int end, const int32_t *len, enum dtype dt,
+                                struct stream *s)
+{
+    const int64_t n = (int64_t)B * C;
+    if (dt == DT_BF16) {
+        struct mean_tokens_map<bf16> f = {
+            out, (const bf16 *)x, len, T, C, begin, end
+        };
+        return map(s, f, n, false);
+    }
+    struct mean_tokens_map<float> f = {
+        out, (const float *)x, len, T, C, begin, end
+    };
+    return map(s, f, n, false);
+}
+
+__global__ void __launch_bounds__(256)
+    mse_kernel(float *loss, float *dpred, const float *pred, const float *target, const float *w,
+               float grad_scale, int64_t n)
+{
+    __shared__ double room[32];
+    const int64_t b = blockIdx.x, first = b * n;
+    const float g = mul(mul(2.0f, grad_scale), w ? w[b] : 1.0f) / (float)n;
+    double sum = 0;
+    for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
+        float d = pred[first + i] - target[first + i];
+        sum += (double)d * (double)d;
+        if (dpred)
+            dpred[first + i] = mul(g, d);
+    }
+    sum = block_sum(sum, room);
+    if (threadIdx.x == 0)
+        loss[b] = (float)(sum / (double)n);
+}
+
+extern "C" int cuda_mse(struct device *dev, float *loss, float *dpred, const float *pred,
+                        const float *target, const float *w, float grad_scale, int B, int64_t n,
+                        struct stream *s)
+{
+    return launch(s, mse_kernel, dim3((unsigned)B), 256, 0, loss, dpred, pred, target, w,
+                  grad_scale, n);
+}
+
+/* partial[block] = sum of squares of 4096 values. */
+template <bool WIDE>
+__global__ void __launch_bounds__(256) square_sums(double *partial, const float *x, int64_t n)
+{
+    __shared__ double room[32];
+    const int64_t first = (int64_t)blockIdx.x * SQUARE_BLOCK;
+    float v[SQUARE_BLOCK / 256 / 4][4];
+    double sum = 0;
+#pragma unroll
+    for (int i = 0; i < SQUARE_BLOCK / 256 / 4; i++) {
+        const int64_t at = first + i * 1024 + threadIdx.x * 4;
+        if (WIDE && n - at >= 4)
+            load<true, 4>(v[i], x + at, 4);
+        else
+            load<false, 4>(v[i], x + at, n - at);
+    }
+#pragma unroll
+    for (int i = 0; i < SQUARE_BLOCK / 256 / 4; i++)
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            sum += (double)v[i][k] * (double)v[i][k];
+    sum = block_sum(sum, room);
+    if (threadIdx.x == 0)
+        partial[blockIdx.x] = sum;
+}
+
+__global__ void __launch_bounds__(1024) finish_squares(double *sum, const double *partial, int n)
+{
+    __shared__ double room[32];
+    double total = 0;
+    for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x)
+        total += partial[i];
+    total = block_sum(total, room);
+    if (threadIdx.x == 0)
+        *sum += total;
+}
+
+extern "C" int cuda_sumsq(struct device *dev, double *sum, const float *x, int64_t n,
+                          struct stream *s)
+{
+    const unsigned blocks = blocks_of(n, SQUARE_BLOCK);
+    void *partial;
+    if (!n)
+        return 0;
+    int rc = cuda_scratch(s, blocks * sizeof(double), &partial);
+    if (rc == 0)
+        rc = aligned16(x)
+                 ? launch(s, square_sums<true>, dim3(blocks), 256, 0, (double *)partial, x, n)
+                 : launch(s, square_sums<false>, dim3(blocks), 256, 0, (double *)partial, x, n);
+    if (rc == 0)
+        rc = launch(s, finish_squares, dim3(1), 1024, 0, sum, (const double *)partial, (int)blocks);
+    return rc;
+}
+
+__global__ void clip_kernel(float *scale, const double *sum, float max_norm)
+{
+    if (threadIdx.x)
+        return;
+    double f = max_norm > 0 ? (double)max_norm / (sqrt(*sum) + 1e-6) : 1.0;
+    *scale = f < 1.0 ? (float)f : 1.0f;
+}
+
+extern "C" int cuda_clip_scale(struct device *dev, float *scale, const double *sum, float max_norm,
+                               struct stream *s)
+{
+    return launch(s, clip_kernel, dim3(1), 32, 0, scale, sum, max_norm);
+}
