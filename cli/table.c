@@ -62,6 +62,8 @@ static size_t column_width(const struct table *t, size_t column)
 static void print_cell(FILE *out, const char *text, size_t cell, bool right, bool last)
 {
     int space = (int)(cell - width(text));
+    if (last && *text == '\0')
+        return;
     if (right)
         fprintf(out, "  %*s%s", space, "", text);
     else

@@ -34,11 +34,34 @@ static void send_all(struct http_events *ev, const char *event, json_t *takes)
     json_decref(takes);
 }
 
+/* " of path 3" in a job with several, else nothing. */
+static const char *of_path(const struct view_job *job, uint32_t path, char out[40])
+{
+    out[0] = '\0';
+    if (path == UINT32_MAX && job->mixture)
+        (void)snprintf(out, 40, " of the mixture");
+    else if (path != UINT32_MAX && job->paths > 1)
+        (void)snprintf(out, 40, " of path %u", path);
+    return out;
+}
+
+static void drawn(const struct view_job *job, const struct view_sample *s, char *out, size_t size)
+{
+    char of[40];
+    if (s->size == 0)
+        (void)snprintf(out, size, ": a text%s was written after round %u",
+                       of_path(job, s->path, of), s->round);
+    else
+        (void)snprintf(out, size, ": %u samples%s were drawn after round %u", s->count,
+                       of_path(job, s->path, of), s->round);
+}
+
 /* What a person is told of the event; false: nothing (a worker's events come
  * with a LOG event of their own). */
 static bool sentence(struct http_events *ev, const struct view_event *e, char *out, size_t size)
 {
     struct view_job job;
+    char of[40];
     if (e->kind == VIEW_EVENT_LOG)
         return snprintf(out, size, "%s", e->text) > 0; /* cut is fine */
     if (e->kind == VIEW_EVENT_WORKER || e->kind == VIEW_EVENT_LOSS || e->kind == VIEW_EVENT_TEXT ||
@@ -50,11 +73,10 @@ static bool sentence(struct http_events *ev, const struct view_event *e, char *o
     if (e->round != NULL)
         (void)snprintf(rest, left, ": %s", e->text);
     else if (e->sample != NULL)
-        (void)snprintf(rest, left, ": %u samples were drawn after round %u", e->sample->count,
-                       e->sample->round);
+        drawn(&job, e->sample, rest, left);
     else if (e->metric != NULL)
-        (void)snprintf(rest, left, ": held-out loss %.4f after round %u", e->metric->loss,
-                       e->metric->round);
+        (void)snprintf(rest, left, ": held-out loss %.4f%s after round %u", e->metric->loss,
+                       of_path(&job, e->metric->path, of), e->metric->round);
     else if (strcmp(job.state, "done") == 0 || strcmp(job.state, "failed") == 0 ||
              strcmp(job.state, "cancelled") == 0)
         return false; /* a LOG event tells the end */

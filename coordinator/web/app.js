@@ -269,7 +269,7 @@ async function drawNow() {
   const button = $('draw');
   button.disabled = true;
   try {
-    const answer = await fetch(`/v1/jobs/${state.chosen}/sample`, {method: 'POST', headers: {'Content-Type': 'application/json'}, body: '{}'});
+    const answer = await fetch(`/v1/jobs/${state.chosen}/sample`, {method: 'POST', headers: {'Content-Type': 'application/json'}, body: JSON.stringify(samples.asked())});
     const body = await answer.json();
     button.textContent = answer.ok ? `Task ${body.task}` : body.error.message;
   } catch {

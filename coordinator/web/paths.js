@@ -367,8 +367,8 @@ function figureName(f) {
 
 function strategies(list) {
   const found = list.filter((f) => f.value !== null).sort((a, b) => a.value - b.value);
-  const most = Math.max(...found.map((f) => f.value), 1e-12);
-  return found.map((f, i) => ({key: `s/${f.name}`, bar: f.value / most, name: STRATEGY.exec(f.name)[1], value: loss(f.value), more: i === 0 ? 'lowest' : ''}));
+  const over = (f) => `+${((f.value / found[0].value - 1) * 100).toFixed(2)} %`;
+  return found.map((f, i) => ({key: `s/${f.name}`, name: STRATEGY.exec(f.name)[1], value: loss(f.value), more: i === 0 ? 'lowest' : over(f)}));
 }
 
 function figures() {
@@ -379,18 +379,16 @@ function figures() {
   if (mixed.length) groups.push({title: `Held-out loss by strategy of mixing, after ${plural(mixed[0].round, 'round')}`, rows: strategies(mixed)});
   for (const kind of [...new Set(rest.map((f) => f.kind))]) {
     const rows = rest.filter((f) => f.kind === kind).map((f) => ({key: `${kind}/${f.path}/${f.name}`, name: figureName(f), value: figureValue(f),
-      more: kind === 'eval' ? `round ${f.round}` : ''}));
+      more: kind === 'eval' || f.round > 0 ? `round ${f.round}` : ''}));
     groups.push({title: KINDS[kind] || kind, rows});
   }
   sync($('figures'), groups, (g) => g.title, (g) => el('div', {class: 'figures'}, el('h3', {}, g.title), el('dl')),
     (node, g) => sync(node.lastChild, g.rows, (r) => r.key,
-      () => el('div', {}, el('dt'), el('dd', {}, el('span'), el('span', {class: 'faint'})), el('div', {class: 'mini'}, el('i'))),
+      () => el('div', {}, el('dt'), el('dd', {}, el('span'), el('span', {class: 'faint'}))),
       (row, r) => {
         setText(row.children[0], r.name);
         setText(row.children[1].firstChild, r.value);
         setText(row.children[1].lastChild, r.more);
-        row.children[2].hidden = r.bar === undefined;
-        bar(row.children[2].firstChild, r.bar);
       }));
   $('figures').hidden = !groups.length;
   $('figures-empty').hidden = groups.length > 0;

@@ -95,6 +95,12 @@ export function draw(of, empty) {
   show();
 }
 
+// Whose samples are looked at: what drawing on demand asks for.
+export function asked() {
+  const from = side();
+  return from && sides.length > 1 && from.path !== null ? {path: from.path} : {};
+}
+
 function key(e) {
   const step = {ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1, Home: -Infinity, End: Infinity}[e.key];
   if (!step) return;

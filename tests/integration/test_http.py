@@ -6,10 +6,12 @@ import os
 import re
 import signal
 import ssl
+import subprocess
 
 import pytest
 
-from common import make_dataset, wait_until, write_job
+import test_ddm
+from common import BIN, make_dataset, wait_until, write_job
 from openapi import OpenApi, registered_routes
 from swarm import running, swarm  # noqa: F401 (a fixture)
 
@@ -43,6 +45,31 @@ def trained(tmp_path_factory):
     """The API of a swarm in which a job with samples and evaluations has ended; change nothing."""
     with running(tmp_path_factory.mktemp("trained")) as s:
         yield train(OpenApi(s))
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory):
+    """The API of a swarm in which experts and their router were trained; .states: what was seen."""
+    with running(tmp_path_factory.mktemp("mixed")) as s:
+        api = OpenApi(s)
+        for name in ("one", "two"):
+            s.worker(name)
+        folder = os.path.join(s.folder, "experts")
+        os.makedirs(folder)
+        api.job, api.states = s.submit(test_ddm.write(folder)), []
+        watch = subprocess.Popen([f"{BIN}/skerry", "watch", str(api.job)], stderr=subprocess.PIPE, text=True,
+                                 env={**os.environ, "SKERRY_TOKEN": s.token})
+
+        def over():
+            job = api.call("getJob", params={"id": api.job}).json()  # as documented in every state
+            api.call("listTasks")
+            if job["state"] not in api.states:
+                api.states.append(job["state"])
+            return job["state"] in ("done", "failed", "cancelled")
+
+        wait_until(over, 120, "the experts")
+        api.watched = watch.communicate(timeout=20)[1]
+        yield api
 
 
 def error(answer):
@@ -302,6 +329,52 @@ def test_a_finished_job_is_told_in_full(trained):
     assert versions[0]["provenance"]["contributions"]
     sizes = trained.swarm.session.head(trained.swarm.url + f"/v1/blobs/{versions[0]['ema']['sha256']}", timeout=20)
     assert int(sizes.headers["Content-Length"]) == versions[0]["ema"]["size"]
+
+
+def test_a_job_with_paths_is_told_in_full(mixed):
+    assert mixed.states[-1] == "done"
+    assert mixed.states == [x for x in ("pending", "ingesting", "initialising", "features", "clustering", "splitting", "running",
+                                        "finishing", "done") if x in mixed.states], "in this order"
+    job = mixed.swarm.job(mixed.job)
+    assert job["mixture"] and not job["text"] and job["generation"] == 1
+    assert [p["network"] for p in job["path_list"]] == ["main"] * 3 + ["router"]
+    assert all(p["round"] == 2 and p["versions"] == [2] and p["eval_round"] == 2 for p in job["path_list"])
+    assert [p["partition"] for p in job["path_list"]] == [0, 1, 2, None]
+    assert sorted(m["id"] for m in job["modules"]) == sorted(i for p in job["path_list"] for i in p["modules"])
+    sizes = [p["samples"] for p in job["partitions"]]
+    assert [p["samples"] for p in job["path_list"]] == [*sizes, sum(sizes)]
+    assert abs(sum(p["share"] for p in job["partitions"]) - 1) < 1e-6
+    assert {s["path"] for s in job["samples"]} == {None, 0, 1, 2}
+    kinds = {f["kind"] for f in job["figures"]}
+    assert kinds == {"cluster", "eval"}
+    listed = mixed.call("listModules").json()["items"]
+    assert all(m["bytes_from_others"] == 0 for m in listed)
+    told = [e["text"] for e in mixed.call("recentLog").json()["items"]]
+    assert len(set(told)) == len(told), "something is told twice"
+
+
+def test_a_job_with_paths_on_the_terminal(mixed):
+    done = mixed.swarm.skerry("status", mixed.job)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith(f"job {mixed.job}, experts (ddm): done")
+    tables = [line for line in lines if line and not line.startswith(" ")]
+    assert tables[1:4] == ["paths", "partitions", "figures"]
+    assert any(re.match(r"  router +0 +all +157 +2/2 +done", line) for line in lines), done.stdout
+    assert any("router accuracy" in line for line in lines)
+    assert len([line for line in lines if re.match(r" +[012] .*#", line)]) == 3, "a bar for each partition"
+    as_json = json.loads(mixed.swarm.skerry("status", mixed.job, "--json").stdout)
+    mixed.validate_named(as_json, "Job")
+    tasks = mixed.swarm.skerry("tasks").stdout
+    for kind in ("feature", "cluster", "split", "train", "eval", "sample"):
+        assert re.search(rf"job \d+ +{kind} +done", tasks), f"no {kind} in:\n{tasks}"
+    assert "the mixture after round 2" in tasks and "round 2, path 3, replica 0" in tasks
+    assert "done after round 2/2" in mixed.watched
+    assert re.search(r"features \d/7|clustering|splitting \d/\d", mixed.watched), mixed.watched
+    wrong = mixed.swarm.skerry("status", "x")
+    assert wrong.returncode != 0 and "is not a job's id" in wrong.stderr
+    missing = mixed.swarm.skerry("status", 99)
+    assert missing.returncode == 1 and "99" in missing.stderr, missing.stderr
 
 
 def test_prometheus_text(trained):

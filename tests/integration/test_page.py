@@ -9,7 +9,10 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
+import canned
+import test_ddm
 from common import wait_until
+from openapi import OpenApi
 from swarm import swarm  # noqa: F401 (a fixture)
 
 SHOTS = os.environ.get("SKERRY_SHOTS")  # a folder that keeps the screenshots
@@ -305,3 +308,205 @@ def test_logging_out(page):
     page.wait(lambda: page.visible("#welcome"), "the page")
     page.driver.find_element(By.CSS_SELECTOR, "form[action='/logout'] button").click()
     page.wait(lambda: page.visible("input[name=token]"), "the login form")
+
+
+# ---- many paths: made-up jobs, so that each state and size can be looked at ----
+
+@pytest.fixture
+def show(chromium):
+    """Opens the page on a made-up job; no error on the console is forgiven."""
+    opened = []
+
+    def open_page(made):
+        server = canned.Server(made).__enter__()
+        opened.append(server)
+        chromium.get_log("browser")
+        p = Page(chromium, server)
+        p.open(log_in=False)
+        p.wait(lambda: p.visible("#hero"), "the job")
+        return p
+
+    yield open_page
+    errors = [e["message"] for e in chromium.get_log("browser") if e["level"] in ("SEVERE", "WARNING")]
+    chromium.get("about:blank")
+    for server in opened:
+        server.__exit__()
+    assert not errors, "\n".join(errors)
+
+
+MADE = ("experts", "lattice", "wide", "dense", "plain")
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_made_up_answers_are_as_documented(name):
+    made, api = getattr(canned, name)(), OpenApi(None)
+    api.validate_named(made.job, "Job")
+    api.validate_named(canned.Server(made).status(), "Status")
+    for record in made.metrics:
+        api.validate_named(record, "MetricRecord")
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_every_size_fits_and_can_be_read(show, name):
+    page = show(getattr(canned, name)())
+    page.wait(lambda: page.count("#chart .mean"), "the curves")
+    for scheme in ("light", "dark"):
+        page.look(f"{name}-{scheme}", scheme=scheme)
+        assert page.js(CONTRAST) == []
+    assert page.js(UNNAMED) == []
+    page.look(f"{name}-phone", 390)
+    assert page.count("#readout span") <= 12, "the legend is too long"
+
+
+def lit(page):
+    return page.js("return [...document.querySelectorAll('.cell.on')].map((c) => Number(c.dataset.module))")
+
+
+def focused(page):
+    return page.js("return document.activeElement.dataset.module || ''")
+
+
+def test_a_path_and_its_modules(show):
+    made = canned.lattice()
+    page = show(made)
+    page.wait(lambda: page.count("#paths tr") == 16 and page.count("#threads path") == 16, "the grid")
+    assert page.count("#lattice .cell") == 24
+    assert [page.js("return document.querySelectorAll('#levels .level > span')[arguments[0]].textContent", i) for i in range(3)] == [
+        "Level 0", "Level 1", "Private"]
+    assert page.count(".cell[data-outer=running]") == 1
+    modules = made.job["path_list"][6]["modules"]
+    # A path by the keyboard: its modules light up, Enter holds them, Escape lets go.
+    page.js("document.querySelector('#paths tr:first-child button').focus()")
+    for _ in range(6):
+        page.driver.switch_to.active_element.send_keys(Keys.ARROW_DOWN)
+    page.wait(lambda: lit(page) == modules, "the modules of path 6")
+    assert page.text("#lattice-text").startswith("Path 6: modules 1 (v4) → 2 (v4) → 6 (v4) · partition 6")
+    page.wait(lambda: page.count("#chart .replica.on") == 1, "its curve")
+    page.driver.switch_to.active_element.send_keys(Keys.ENTER)
+    page.js("document.activeElement.blur()")
+    page.wait(lambda: lit(page) == modules, "the held path")
+    page.js("document.querySelectorAll('#paths button')[6].focus()")
+    page.driver.switch_to.active_element.send_keys(Keys.ESCAPE)
+    page.js("document.activeElement.blur()")
+    page.wait(lambda: lit(page) == [], "nothing to be held")
+    # A module: the paths that cross it.
+    page.js("document.querySelector('.cell').focus()")
+    page.wait(lambda: page.count("#paths tr.on") == 4, "the paths of a module")
+    page.driver.switch_to.active_element.send_keys(Keys.ARROW_RIGHT)
+    assert focused(page) == "2"
+    page.driver.switch_to.active_element.send_keys(Keys.ARROW_DOWN)
+    assert focused(page) == "6"
+    assert page.count(".cell[tabindex='0']") == 1, "one tab stop"
+    page.wait_text("#lattice-text", "Level 1, module 1: version 4, 2.10 M parameters, crossed by 4 paths (1, 5, 9, 13)")
+
+
+def test_who_trains_what(show):
+    page = show(canned.lattice())
+    page.wait(lambda: page.count("#paths tr") == 16, "the paths")
+    row = "#paths tr:nth-child(2)"
+    assert "isle-2 · step 12 of 50" in page.text(row)
+    assert "1,327 samples · partition 1, 318 k tokens" in page.text(row)
+    assert "4 / 10" in page.text(row) and "0.4320" in page.text(row)
+    assert "2.820" in page.text(row), "bits per byte"
+    assert "0.4200 (3)" in page.text(row), "the best round"
+    assert "queued" in page.text("#paths tr:nth-child(12)")
+    assert "Bits per byte" in page.text("#stats") and "Rows/s" in page.text("#stats")
+    assert page.text("#workers-rate") == "Rows/s"
+
+
+def test_texts_are_text(show):
+    made = canned.lattice()
+    page = show(made)
+    page.wait(lambda: page.visible("#sample-text"), "the text")
+    assert page.text("#sample-text") == made.job["samples"][1]["text"]
+    assert page.count("#sample-text b") == 0 and not page.visible("#picture")
+    assert page.count("#sides [role=tab]") == 2
+    page.js("document.querySelector('#sides [aria-selected=true]').focus()")
+    page.driver.switch_to.active_element.send_keys(Keys.ARROW_RIGHT)
+    page.wait_text("#sample-text", "<b>5</b>")
+    page.driver.find_element(By.ID, "slider").send_keys(Keys.HOME)
+    page.wait_text("#sample-text", "of round 2")
+
+
+def test_the_mixture_beside_its_experts(show):
+    made = canned.experts()
+    page = show(made)
+    page.wait(lambda: page.count("#sides [role=tab]") == 9, "a side for each expert")
+    assert page.text("#sides [aria-selected=true]") == "Mixture"
+    page.wait(lambda: page.js("const i = document.querySelector('#picture'); return i.complete && i.naturalWidth > 16"), "the grid")
+    newest = {s["path"]: s["blob"] for s in made.job["samples"]}
+    assert page.js("return document.querySelector('#picture').src").endswith(newest[None])
+    assert page.js("return [...document.querySelectorAll('#sides img')].map((i) => i.src.slice(-64))") == [
+        newest[p] for p in (None, *range(8))]
+    page.js("document.querySelector('#sides [aria-selected=true]').focus()")
+    page.driver.switch_to.active_element.send_keys(Keys.END)
+    page.wait_text("#caption", "Expert 7, after 4 rounds")
+    assert page.js("return document.querySelector('#picture').src").endswith(newest[7])
+
+
+def test_partitions_and_figures(show):
+    page = show(canned.experts())
+    page.wait(lambda: page.count("#partitions tr") == 8, "the partitions")
+    assert "largest 1.36 × the mean" in page.text("#partitions-sum")
+    assert page.js("return document.querySelectorAll('#partitions .mini i')[3].style.width") == "100%"
+    assert "1,279 · 17.0 %" in page.text("#partitions tr:nth-child(4)")
+    found = page.text("#figures")
+    order = [found.index(name) for name in ("oracle", "top2", "top1", "full")]
+    assert order == sorted(order), "strategies from the lowest loss"
+    assert "Router accuracy71.3 %" in found and "Smallest partition410 samples" in found
+    assert "routed" not in found.lower(), "what the router sends stands with the partitions"
+    # The router's loss is of another kind and has a picture of its own.
+    experts = page.count("#chart .replica")
+    assert experts == 8
+    page.driver.find_element(By.ID, "loss-network").send_keys("r")
+    page.wait(lambda: page.count("#chart .replica") == 0 and page.count("#chart .mean") == 1, "the router's curve")
+
+
+def test_the_stages_of_a_partitioned_job(show):
+    made = canned.experts()
+    made.job.update(state="features", round=0, generation=0, stage={"done": 3, "total": 9}, history=[], figures=[], samples=[])
+    for p in made.job["partitions"]:
+        p.update(samples=0, share=None)
+    made.metrics.clear()
+    page = show(made)
+    page.wait_text("#stage-text", "3 of 9 shards have their features")
+    assert page.text("#stages [aria-current=step]") == "Features"
+    assert page.js("return document.querySelector('#stage-bar').getAttribute('aria-valuenow')") == "3"
+    assert page.js("return document.querySelector('#job-state').dataset.tone") == "sand"
+    assert page.visible("#partitions-empty") and page.visible("#figures-empty")
+    page.look("features")
+    made.job.update(state="scoring", round=2, generation=1, stage={"done": 1, "total": 4})
+    page.wait_text("#stage-text", "1 of 4 shards are scored by the paths")
+    assert page.text("#stages li:first-child") == "Scores"
+
+
+def test_one_path_needs_no_grid(show):
+    page = show(canned.plain())
+    page.wait(lambda: page.count("#modules tr") == 1, "the module")
+    assert not any(page.visible(f"#{card}-card") for card in ("paths", "partitions", "figures"))
+    assert not page.visible("#stage") and not page.visible("#loss-of")
+
+
+def test_real_experts(page):
+    for name in ("isle-a", "isle-b"):
+        page.swarm.worker(name)
+    folder = os.path.join(page.swarm.folder, "experts")
+    os.makedirs(folder)
+    job = page.swarm.submit(test_ddm.write(folder))
+    page.open()
+    page.wait(lambda: page.visible("#hero"), "the job")
+    page.swarm.wait_job(job, "done")
+    page.wait_text("#job-state", "done")
+    page.wait(lambda: page.count("#paths tr") == 4 and page.count("#partitions tr") == 3, "paths and partitions")
+    assert page.text("#paths-title") == "Experts and router"
+    page.wait(lambda: page.count("#sides [role=tab]") == 4, "grids of the mixture and of three experts")
+    assert page.count("#chart .replica") == 3
+    page.wait_text("#figures", "Router accuracy")
+    page.wait_text("#log", "samples of the mixture were drawn")
+    page.look("real-experts")
+    # Drawing on demand is of the side that is looked at.
+    before = len(page.swarm.job(job)["samples"])
+    page.js("document.querySelectorAll('#sides button')[2].click()")
+    page.driver.find_element(By.ID, "draw").click()
+    page.wait(lambda: len(page.swarm.job(job)["samples"]) > before, "the new samples")
+    assert page.swarm.job(job)["samples"][-1]["path"] == 1
