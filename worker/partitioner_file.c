@@ -88,8 +88,8 @@ int partitioner_write(const struct partitioner *p, const char *path, uint8_t sha
 /* ---- reading: nothing in the file is believed ------------------------------------ */
 
 struct reader {
-    const char *path;
-    struct file_map map;
+    const char *name;
+    const uint8_t *data;
     struct st st;
     struct partitioner *p;
     size_t tensors; /* taken: at the end, all of them */
@@ -97,7 +97,7 @@ struct reader {
 
 static int bad(const struct reader *r, struct err *err, const char *what)
 {
-    return err_set(err, -ERR_FORMAT, "%s: not a partitioner: %s", r->path, what);
+    return err_set(err, -ERR_FORMAT, "%s: not a partitioner: %s", r->name, what);
 }
 
 /* Copies a tensor of `count` 4-byte values to *ret, new. */
@@ -110,12 +110,12 @@ static int take(struct reader *r, const char *name, enum st_dtype dtype, unsigne
         return rc;
     void *to = mem_try_array(t->count, sizeof(float));
     if (!to)
-        return err_set(err, -ENOMEM, "%s: no memory for %s", r->path, name);
-    memcpy(to, r->map.data + t->offset, t->count * sizeof(float));
+        return err_set(err, -ENOMEM, "%s: no memory for %s", r->name, name);
+    memcpy(to, r->data + t->offset, t->count * sizeof(float));
     memcpy(ret, &to, sizeof(to)); /* the caller frees it, whatever is in it */
     r->tensors++;
     if (dtype == ST_F32 && fit_not_finite(to, t->count) < t->count)
-        return err_set(err, -ERR_FORMAT, "%s: %s holds a value that is not a number", r->path,
+        return err_set(err, -ERR_FORMAT, "%s: %s holds a value that is not a number", r->name,
                        name);
     return 0;
 }
@@ -241,13 +241,11 @@ static int read_body(struct reader *r, struct err *err)
     return rc < 0 ? rc : take(r, "bias", ST_F32, 1, &k, &p->bias, err);
 }
 
-int partitioner_read(const char *path, struct partitioner **ret, struct err *err)
+int partitioner_parse(const void *data, size_t len, const char *name, struct partitioner **ret,
+                      struct err *err)
 {
-    struct reader r = {.path = path};
-    int rc = file_map_open(path, &r.map, err);
-    if (rc < 0)
-        return rc;
-    rc = st_parse(r.map.data, r.map.len, r.map.len, path, &r.st, err);
+    struct reader r = {.name = name, .data = data};
+    int rc = st_parse(data, len, len, name, &r.st, err);
     if (rc == 0)
         rc = read_head(&r, err);
     if (rc == 0)
@@ -255,11 +253,21 @@ int partitioner_read(const char *path, struct partitioner **ret, struct err *err
     if (rc == 0 && r.tensors != r.st.n_tensors)
         rc = bad(&r, err, "it holds tensors of other things");
     st_release(&r.st);
-    file_map_close(&r.map);
     if (rc < 0) {
         partitioner_free(r.p);
         return rc;
     }
     *ret = r.p;
     return 0;
+}
+
+int partitioner_read(const char *path, struct partitioner **ret, struct err *err)
+{
+    struct file_map map;
+    int rc = file_map_open(path, &map, err);
+    if (rc < 0)
+        return rc;
+    rc = partitioner_parse(map.data, map.len, path, ret, err);
+    file_map_close(&map);
+    return rc;
 }

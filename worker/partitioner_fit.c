@@ -264,8 +264,10 @@ void fitting_judge(struct partition_report *r, const double *lo, const double *h
     for (uint32_t k = 0; k < r->k; k++) {
         double v = (double)r->sizes[k];
         double off = v > hi[k] ? v - hi[k] : v < lo[k] ? lo[k] - v : 0;
+        if (off <= 1e-9 * (double)r->n) /* rounding of a share */
+            continue;
         out += off;
-        r->met = r->met && off <= 1e-9 * (double)r->n;
+        r->met = false;
     }
     r->gap = out / (double)r->n;
 }
