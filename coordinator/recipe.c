@@ -61,9 +61,13 @@ static void cut_fragments(struct composition_network *n, uint32_t fragments)
 static int add_modules(struct composition *c, struct err *err)
 {
     uint64_t n = 0;
-    for (uint32_t w = 0; w < COMPOSITION_NETWORKS; w++)
+    for (uint32_t w = 0; w < COMPOSITION_NETWORKS; w++) {
+        if (c->networks[w].n_levels > COMPOSITION_LEVELS_MAX)
+            return err_set(err, -ERR_CONFIG, "the recipe makes %u levels, at most %d fit",
+                           c->networks[w].n_levels, COMPOSITION_LEVELS_MAX);
         for (uint32_t l = 0; l < c->networks[w].n_levels; l++)
             n += c->networks[w].levels[l].modules;
+    }
     if (n > COMPOSITION_MODULES_MAX)
         return err_set(err, -ERR_CONFIG, "the recipe makes %llu modules, at most %d are possible",
                        (unsigned long long)n, COMPOSITION_MODULES_MAX);
@@ -207,6 +211,9 @@ static int check_dipaco(const struct job_spec *spec, uint64_t *ret_paths, struct
     if (r->levels.n == 0)
         return err_set(err, -ERR_CONFIG,
                        "recipe.levels is missing; give the modules of each level, such as [2, 2]");
+    if (r->levels.n > COMPOSITION_DIGITS_MAX)
+        return err_set(err, -ERR_CONFIG, "recipe.levels has %zu levels, at most %d are possible",
+                       r->levels.n, COMPOSITION_DIGITS_MAX);
     if (depth % (int)r->levels.n)
         return err_set(err, -ERR_CONFIG,
                        "recipe.levels has %zu levels, which do not divide the %d blocks of "
@@ -332,10 +339,6 @@ int recipe_compose(const struct job_spec *spec, struct composition *ret, struct 
         if (strcmp(spec->recipe.name, recipes[i].name) != 0)
             continue;
         int rc = recipes[i].compose(spec, ret, err);
-        for (uint32_t w = 0; rc == 0 && w < COMPOSITION_NETWORKS; w++)
-            if (ret->networks[w].n_levels > COMPOSITION_LEVELS_MAX)
-                rc = err_set(err, -ERR_CONFIG, "the recipe makes %u levels, at most %d fit",
-                             ret->networks[w].n_levels, COMPOSITION_LEVELS_MAX);
         if (rc < 0)
             composition_release(ret);
         return rc;

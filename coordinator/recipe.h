@@ -27,6 +27,7 @@ struct err;
 struct job_spec;
 
 #define COMPOSITION_LEVELS_MAX 64 /* of a network, fragments counted */
+#define COMPOSITION_DIGITS_MAX 16 /* levels of dipaco, as ClusterTask.levels */
 #define COMPOSITION_BLOCKS_MAX 256
 #define COMPOSITION_MODULES_MAX 4096
 #define COMPOSITION_PATHS_MAX 1024
@@ -67,7 +68,7 @@ struct composition {
     struct composition_network networks[COMPOSITION_NETWORKS];
     uint32_t n_modules, n_paths;
     uint32_t n_partitions;                             /* 1: the data stay as they were cut */
-    uint32_t digits[COMPOSITION_LEVELS_MAX], n_digits; /* product of them: n_partitions */
+    uint32_t digits[COMPOSITION_DIGITS_MAX], n_digits; /* product of them: n_partitions */
     uint32_t fragments;
     struct composition_module *modules;
     struct composition_path *paths;

@@ -180,6 +180,35 @@ static void test_refused(void **state)
     }
 }
 
+/* More levels than a path has room for. */
+static void test_too_many_levels(void **state)
+{
+    static const struct {
+        int levels, fragments;
+        const char *says;
+    } bad[] = {{32, 1, "32 levels, at most 16"}, {16, 16, "256 levels, at most 64"}};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        char levels[512] = "1", yaml[1024];
+        struct job_spec spec;
+        struct composition c;
+        struct err err = {0};
+        for (int l = 1; l < bad[i].levels; l++)
+            (void)strcat(levels, ",1");
+        (void)snprintf(yaml, sizeof(yaml),
+                       "name: t\ndata: {path: d}\n"
+                       "model: {type: llama, dim: 32, depth: 256, heads: 2, context: 64}\n"
+                       "train: {batch: 8}\nouter: {rounds: 2, steps: 4, fragments: %d}\n"
+                       "recipe: {name: dipaco, levels: [%s]}\n",
+                       bad[i].fragments, levels);
+        if (job_parse(yaml, strlen(yaml), "job.yaml", &spec, &err) < 0)
+            fail_msg("%s", err.msg);
+        assert_int_equal(recipe_compose(&spec, &c, &err), -ERR_CONFIG);
+        if (strstr(err.msg, bad[i].says) == NULL)
+            fail_msg("'%s' does not say '%s'", err.msg, bad[i].says);
+        job_release(&spec);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -189,6 +218,7 @@ int main(void)
         cmocka_unit_test(test_dipaco),
         cmocka_unit_test(test_dipaco_fragments),
         cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_too_many_levels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
