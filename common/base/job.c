@@ -208,14 +208,19 @@ static int check_partition(const struct yaml_doc *doc, const struct job_spec *s,
         return conf_error(doc, "outer.delay", err,
                           "is %d, expected fewer than the %d steps of a phase", s->outer.delay,
                           s->outer.steps);
-    if ((s->outer.fragments > 1 || s->outer.delay > 0) && !s->outer.steps)
+    bool parts = s->outer.fragments > 1 || s->outer.delay > 0 || s->outer.mix > 0;
+    if (parts && !s->outer.steps)
         return conf_error(doc, "outer.fragments", err,
-                          "and outer.delay need phases bounded by outer.steps");
-    if (s->outer.async && (s->outer.fragments > 1 || s->outer.delay > 0))
+                          "or outer.delay or outer.mix needs phases bounded by outer.steps");
+    if (parts && s->outer.async)
         return conf_error(doc, "outer.async", err,
-                          "and outer.fragments or outer.delay are both given; leave out one");
+                          "and outer.fragments, outer.delay or outer.mix are both given; leave "
+                          "out one");
     if (s->recipe.early_stop && s->eval.every == 0)
         return conf_error(doc, "recipe.early_stop", err, "needs eval.every of at least 1");
+    if (s->recipe.early_stop && s->outer.async)
+        return conf_error(doc, "recipe.early_stop", err,
+                          "keeps the best of the rounds, which outer.async has not; leave out one");
     return 0;
 }
 

@@ -144,6 +144,11 @@ static void refuses_with_a_sentence(void **state)
         {"outer: {rounds: 20}", "outer.steps is missing"},
         {"outer: {rounds: 20, steps: 5, seconds: 5}", "outer.seconds and outer.steps are both"},
         {"outer: {rounds: 20, steps: 5, momentum: 1}", "outer.momentum is '1'"},
+        {"outer: {rounds: 20, seconds: 5, mix: 0.5}", "needs phases bounded by outer.steps"},
+        {"outer: {rounds: 20, steps: 5, async: true, mix: 0.5}", "leave out one"},
+        {"outer: {rounds: 20, steps: 5, async: true}\nrecipe: {early_stop: true}\n"
+         "eval: {every: 1}",
+         "recipe.early_stop keeps the best of the rounds"},
         {"name: ../evil", "name is '../evil'"},
         {"recipe: {replicas: 0}", "recipe.replicas is '0', expected a whole number from 1 to 256"},
         {"recipe: {name: \"a b\"}", "recipe.name is 'a b'"},
