@@ -198,7 +198,8 @@ uint64_t shards_of_steps(const struct job_spec *spec, uint32_t batch, uint64_t s
 int shards_check(const struct job *j, struct err *err);
 /* Sets the first training shards aside, if the job fits routers. */
 void shards_keep_for_routers(struct coordinator *co, struct job *j);
-/* Ledgers and sizes of the partitions, over the current generation. */
+/* Ledgers and sizes of the partitions, over the current generation.  A partition that cannot
+ * fill a phase is named, and nothing has changed. */
 int shards_make_ledgers(struct job *j, struct err *err);
 /* Lets shards of older generations go as soon as no open task reads them. */
 void shards_drop_old(struct coordinator *co, struct job *j);

@@ -146,19 +146,22 @@ void shards_keep_for_routers(struct coordinator *co, struct job *j)
         }
 }
 
-/* The ledger of path p's partition, unless a path before has made it. */
-static int make_ledger(struct job *j, uint32_t p, struct err *err)
+/* Has no path before p this partition? */
+static bool first_of_partition(const struct job *j, uint32_t p)
+{
+    for (uint32_t q = 0; q < p; q++)
+        if (j->comp.paths[q].partition == j->comp.paths[p].partition)
+            return false;
+    return true;
+}
+
+/* Can path p fill its phases from its partition? */
+static int check_partition(const struct job *j, uint32_t p, struct err *err)
 {
     uint32_t part = j->comp.paths[p].partition;
-    for (uint32_t q = 0; q < p; q++)
-        if (j->comp.paths[q].partition == part)
-            return 0;
     struct shards_sum sum = shards_sum(j, part, false);
-    int rc = -EINVAL;
-    if (sum.samples == 0)
-        (void)err_set(err, rc, "it has no samples to train on");
-    else if ((rc = check_phase(&j->spec, &j->comp.paths[p], &sum, true, err)) == 0)
-        rc = job_make_ledger(j, part, err);
+    int rc = sum.samples == 0 ? err_set(err, -EINVAL, "it has no samples to train on")
+                              : check_phase(&j->spec, &j->comp.paths[p], &sum, true, err);
     if (rc < 0 && j->comp.n_partitions > 1 && part != PARTITION_ALL)
         return err_wrap(err, "partition %u of %u with %llu samples", part, j->comp.n_partitions,
                         (unsigned long long)sum.samples);
@@ -169,7 +172,9 @@ int shards_make_ledgers(struct job *j, struct err *err)
 {
     int rc = 0;
     for (uint32_t p = 0; p < j->comp.n_paths && rc == 0; p++)
-        rc = make_ledger(j, p, err);
+        rc = first_of_partition(j, p) ? check_partition(j, p, err) : 0;
+    for (uint32_t p = 0; p < j->comp.n_paths && rc == 0; p++)
+        rc = first_of_partition(j, p) ? job_make_ledger(j, j->comp.paths[p].partition, err) : 0;
     for (uint32_t k = 0; k < j->comp.n_partitions && rc == 0; k++)
         j->sizes[k] = shards_sum(j, k, false).samples;
     return rc;

@@ -152,6 +152,7 @@ static void next_generation(struct coordinator *co, struct job *j)
         j->resharded++;
     drop_scores(co, j);
     if (shards_make_ledgers(j, &err) < 0) {
+        j->generation--; /* what is on record of the ledgers is of the one before */
         flow_end(co, j, JOB_FAILED, "the data cannot be partitioned like this: %s", err.msg);
         return;
     }

@@ -418,6 +418,29 @@ static void test_bad_partitions(void **state)
     assert_non_null(strstr(grid_job(&g)->reason, "partition 1 of 2 with 0 samples"));
 }
 
+/* A re-sharding that leaves a partition without samples ends the job and no more: what the
+ * coordinator has saved of it can be read again. */
+static void test_bad_resharding(void **state)
+{
+    struct rig *r = *state;
+    struct grid g = {.mode = GRID_CALM};
+    static struct grid_result x;
+    grid_begin(&g, r, dipaco, true);
+    run_until(&g, JOB_SCORING);
+    run_until(&g, JOB_SPLITTING);
+    while (!job_is_ended(grid_job(&g))) {
+        grid_result(&g, grid_next(&g), &x);
+        for (size_t i = 1; i < x.m.n_shards; i++)
+            x.m.shards[0]->samples += x.m.shards[i]->samples;
+        x.m.n_shards = 1;
+        assert_int_equal(CALL(r, g.w, REPORT, report, &x.m), 0);
+    }
+    assert_non_null(strstr(grid_job(&g)->reason, "partition 1 of 4 with 0 samples"));
+    stop(r);
+    start(r);
+    assert_int_equal(grid_job(&g)->state, JOB_FAILED);
+}
+
 /* ---- a sampler whose experts stay elsewhere ------------------------------ */
 
 static void ask_velocity(struct rig *r, struct fake *w, const Skerry__V1__Task *t,
@@ -554,6 +577,8 @@ static void test_refusals(void **state)
     (void)snprintf(async, sizeof(async),
                    "%.*souter: {rounds: 3, steps: 2, async: true}\neval: {every: 1}\n",
                    (int)(strstr(dipaco, "outer:") - dipaco), dipaco);
+    refused(r, async, 4, 20, 2, true, "recipe.early_stop keeps the best of the rounds");
+    memcpy(strstr(async, "true, moments"), "false,", 6);
     refused(r, async, 4, 20, 2, true, "outer.async has none");
     refused(r, ddm, 1, 1, 1, false, "2 partitions, but the dataset has only 1 sample");
     refused(r, dipaco, 4, 20, 2, false, "has no vocab");
@@ -625,6 +650,7 @@ int main(void)
         LIVE(test_moments_travel),
         LIVE(test_progress_and_garbage),
         LIVE(test_bad_partitions),
+        LIVE(test_bad_resharding),
         LIVE(test_remote),
         LIVE(test_text_streams),
         LIVE(test_refusals),
