@@ -149,6 +149,11 @@ static int compose_distill(const struct job_spec *spec, struct composition *c, s
 static int check_ddm(const struct job_spec *spec, struct err *err)
 {
     const struct job_recipe *r = &spec->recipe;
+    if (r->top > 1 || r->reshard.n > 0)
+        return err_set(err, -ERR_CONFIG,
+                       "recipe.%s is for dipaco; each sample belongs to one expert of ddm, from "
+                       "the beginning to the end",
+                       r->top > 1 ? "top" : "reshard");
     if (spec->model.type != JOB_MODEL_DIT)
         return err_set(err, -ERR_CONFIG, "recipe.name is ddm, which needs model.type dit");
     if (r->divide_batch && spec->train.batch % r->experts)
@@ -322,6 +327,19 @@ static const struct recipe {
     {"distill", compose_distill},
 };
 
+/* Each fold of a module takes the contributions of a whole round. */
+static int check_folds(const struct job_spec *spec, const struct composition *c, struct err *err)
+{
+    for (uint32_t m = 0; m < c->n_modules && !spec->outer.async; m++)
+        if (c->modules[m].paths * (uint64_t)spec->recipe.replicas > COMPOSITION_FOLD_MAX)
+            return err_set(err, -ERR_CONFIG,
+                           "%u paths of %d replicas share a module, at most %d contributions can "
+                           "be folded at once; use more modules in the smallest level, or fewer "
+                           "replicas",
+                           c->modules[m].paths, spec->recipe.replicas, COMPOSITION_FOLD_MAX);
+    return 0;
+}
+
 int recipe_compose(const struct job_spec *spec, struct composition *ret, struct err *err)
 {
     memset(ret, 0, sizeof(*ret));
@@ -339,6 +357,8 @@ int recipe_compose(const struct job_spec *spec, struct composition *ret, struct 
         if (strcmp(spec->recipe.name, recipes[i].name) != 0)
             continue;
         int rc = recipes[i].compose(spec, ret, err);
+        if (rc == 0)
+            rc = check_folds(spec, ret, err);
         if (rc < 0)
             composition_release(ret);
         return rc;

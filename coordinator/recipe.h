@@ -32,6 +32,7 @@ struct job_spec;
 #define COMPOSITION_MODULES_MAX 4096
 #define COMPOSITION_PATHS_MAX 1024
 #define COMPOSITION_REPLICAS_MAX 1024 /* of all paths together */
+#define COMPOSITION_FOLD_MAX 256      /* contributions of a round to one module */
 #define COMPOSITION_NETWORKS 2        /* main and router, as enum Network of skerry.proto */
 
 /* Of the data: all partitions together. */
