@@ -285,7 +285,8 @@ void job_show(const json_t *job, FILE *out)
     fprintf(out, "job %lld, %s (%s): %s", (long long)cli_int(job, "id", 0),
             cli_str(job, "name", ""), cli_str(job, "recipe", ""), stage);
     if (cli_int(job, "elapsed_ms", 0) > 0)
-        fprintf(out, ", for %s", str_human_duration((uint64_t)cli_int(job, "elapsed_ms", 0), age));
+        fprintf(out, "%s %s", cli_job_ended(cli_str(job, "state", "")) ? " after" : ", for",
+                str_human_duration((uint64_t)cli_int(job, "elapsed_ms", 0), age));
     fputc('\n', out);
     if (*cli_str(job, "reason", ""))
         fprintf(out, "  %s\n", cli_str(job, "reason", ""));

@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -71,8 +72,17 @@ static int check_ask(const struct job *j, const struct view_sample_request *r, s
     if (r->top > main_paths(j))
         return err_set(err, -EINVAL, "top is %u, the mixture has %u experts", r->top,
                        main_paths(j));
-    if (j->spec.model.type != JOB_MODEL_LLAMA && (r->prompt != NULL || r->tokens > 0))
-        return err_set(err, -EINVAL, "job %llu draws images: prompt and tokens are for texts",
+    if (j->spec.model.type != JOB_MODEL_LLAMA &&
+        (r->prompt != NULL || r->tokens > 0 || !isnan(r->temperature) || r->top_p > 0))
+        return err_set(err, -EINVAL,
+                       "job %llu draws images: prompt, tokens, temperature and top_p are for texts",
+                       (unsigned long long)j->id);
+    if (j->spec.model.type == JOB_MODEL_LLAMA &&
+        (r->count > 0 || r->steps > 0 || r->columns > 0 || r->n_labels > 0 || r->sampler != NULL ||
+         !isnan(r->guidance)))
+        return err_set(err, -EINVAL,
+                       "job %llu writes texts: count, labels, steps, sampler, guidance and columns "
+                       "are for images",
                        (unsigned long long)j->id);
     if (r->prompt != NULL && strlen(r->prompt) > PROMPT_MAX)
         return err_set(err, -EINVAL, "prompt has %zu bytes, at most %d are possible",

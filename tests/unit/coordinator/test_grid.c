@@ -529,11 +529,15 @@ static void test_text_streams(void **state)
     uint64_t task = 0;
     const struct view_sample_request bad = {.ema = -1, .remote = true, .temperature = NAN};
     const struct view_sample_request good = {
-        .ema = -1, .has_path = true, .path = 2, .prompt = "Call me", .tokens = 5, .temperature = 0};
+        .ema = -1, .has_path = true, .path = 2, .prompt = "Call me", .tokens = 5, .guidance = NAN};
+    const struct view_sample_request images = {
+        .ema = -1, .count = 4, .guidance = NAN, .temperature = NAN};
     grid_begin(&g, r, dipaco, true);
     g.loss = loss_dipaco;
     grid_run(&g);
     assert_int_equal(view_sample_request(r->co, g.job, &bad, &task, &err), -EINVAL);
+    assert_int_equal(view_sample_request(r->co, g.job, &images, &task, &err), -EINVAL);
+    assert_non_null(strstr(err.msg, "count, labels"));
     assert_int_equal(view_sample_request(r->co, g.job, &good, &task, &err), 0);
     const Skerry__V1__Task *t = assign(r, g.w, TASK_SAMPLE);
     assert_int_equal(t->sample->path, 2);
