@@ -1,4 +1,4 @@
-/* What the tasks of partitioning share (FEATURE, CLUSTER, SPLIT, SCORE). */
+/* What the tasks of partitioning share (FEATURE, CLUSTER, SPLIT, SCORE), and EVAL with them. */
 #ifndef WORKER_STAGE_H
 #define WORKER_STAGE_H
 

@@ -9,6 +9,7 @@
 #include "worker/eval.h"
 #include "worker/feed.h"
 #include "worker/forward.h"
+#include "worker/stage.h"
 
 #define EVAL_BATCH 64    /* images */
 #define EVAL_TOKENS 8192 /* of texts */
@@ -58,12 +59,8 @@ static int open_all(struct engine *e, struct evaluation *ev, struct err *err)
 static uint64_t target_bytes(const struct tokenizer *t, const struct net_batch *b)
 {
     uint64_t n = 0;
-    for (size_t i = 0; i < (size_t)b->count * b->seq; i++) {
-        size_t len = 0;
-        if (b->target[i] >= 0)
-            (void)tokenizer_piece(t, (uint32_t)b->target[i], &len);
-        n += len;
-    }
+    for (size_t i = 0; i < (size_t)b->count * b->seq; i++)
+        n += b->target[i] >= 0 ? stage_token_bytes(t, b->target[i]) : 0;
     return n;
 }
 

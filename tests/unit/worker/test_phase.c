@@ -98,12 +98,12 @@ static void host_free(struct host *h)
 struct order {
     Skerry__V1__Task task;
     Skerry__V1__ModuleRef module[LEVELS], *modules[LEVELS];
-    Skerry__V1__Blob full[LEVELS], shard[SHARDS], moments, warm;
+    Skerry__V1__Blob full[LEVELS], shard[SHARDS], moments, warm, tokenizer;
     Skerry__V1__Level level[LEVELS], *levels[LEVELS];
     Skerry__V1__Range range[SHARDS], *ranges[SHARDS];
     Skerry__V1__TrainTask train;
     Skerry__V1__EvalTask eval;
-    uint8_t hash[LEVELS][32], moments_hash[32], warm_hash[32];
+    uint8_t hash[LEVELS][32], moments_hash[32], warm_hash[32], tokenizer_hash[32];
     uint32_t blocks[3];
     char *classes[5];
 };
@@ -498,6 +498,32 @@ static void moments_travel(void **state)
     host_free(&without);
 }
 
+/* A tokenizer.json with a token for each byte, and an end that has a text. */
+static void put_tokenizer(struct host *h, struct order *o)
+{
+    struct buf b;
+    char *file = in(top, "tokenizer.json");
+    unsigned shifted = 256;
+    buf_init(&b, 1 << 16);
+    OK(buf_printf(&b, "{\"added_tokens\":[{\"id\":256,\"content\":\"<|endoftext|>\","
+                      "\"special\":true,\"single_word\":false}],\"normalizer\":null,"
+                      "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,"
+                      "\"use_regex\":true},\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":{"));
+    for (unsigned byte = 0; byte < 256; byte++) {
+        bool plain = (byte > 32 && byte < 127) || (byte > 160 && byte != 173);
+        OK(buf_printf(&b, "%s\"\\u%04x\":%u", byte ? "," : "", plain ? byte : shifted, byte));
+        shifted += !plain;
+    }
+    OK(buf_append_str(&b, "}}}"));
+    OK(file_write_atomic(file, b.data, b.len, 0600, err));
+    host_put(h, file, o->tokenizer_hash);
+    blob(&o->tokenizer, o->tokenizer_hash);
+    size_of(h, &o->tokenizer);
+    o->task.tokenizer = &o->tokenizer;
+    buf_release(&b);
+    mem_free(file);
+}
+
 /* Tokens and bytes of the pieces, from the second token on. */
 static void count_targets(unsigned skip, uint64_t *ret_tokens, uint64_t *ret_bytes)
 {
@@ -529,6 +555,10 @@ static void texts_are_learned(void **state)
     w = run(&h, &o, EVAL);
     count_targets(8, &tokens, &bytes);
     assert_int_equal(w->result.units, tokens);
+    assert_int_equal(w->result.bytes, bytes);
+    work_free(w);
+    put_tokenizer(&h, &o);
+    w = run(&h, &o, EVAL);
     assert_int_equal(w->result.bytes, bytes);
     work_free(w);
 
