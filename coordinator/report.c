@@ -1,5 +1,5 @@
 #include "coordinator/core.h"
-#include "coordinator/recipe.h"
+#include "common/base/recipe.h"
 
 #include "common/base/clock.h"
 #include "common/base/err.h"

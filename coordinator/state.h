@@ -20,7 +20,7 @@
 
 #include "common/base/job.h"
 #include "coordinator/ledger.h"
-#include "coordinator/recipe.h"
+#include "common/base/recipe.h"
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -102,7 +102,7 @@ struct job_train {
     bool recompute;
 };
 
-/* What the name means is coordinator/recipe.c's business alone. */
+/* What the name means is common/base/recipe.c's business alone. */
 struct job_recipe {
     char *name;
     int replicas;

@@ -25,10 +25,10 @@ NO_SYSTEM = {  # folder: system headers it may not see
     "worker": r"<microhttpd|<sqlite3|<cuda|<dnnl",
     "cli": r"<cuda|<dnnl|<sqlite3",
 }
-# coordinator/recipe.c is the only file that may know what a recipe's name means;
+# common/base/recipe.c is the only file that may know what a recipe's name means;
 # the table of a job file's keys holds the default.
 RECIPE = re.compile(r'"(diloco|ddm|dipaco|distill)"')
-KNOWS_RECIPES = ("coordinator/recipe.c", "common/base/job_keys.c")
+KNOWS_RECIPES = ("common/base/recipe.c", "common/base/job_keys.c")
 
 bad = 0
 
@@ -48,7 +48,7 @@ def target_layer(target):
 def check(layer, path):
     for n, line in enumerate(open(path, encoding="utf-8"), 1):
         if RECIPE.search(line) and path not in KNOWS_RECIPES:
-            complain(path, n, "names a recipe; only coordinator/recipe.c may")
+            complain(path, n, "names a recipe; only common/base/recipe.c may")
         m = re.match(r'\s*#\s*include\s+(["<])([^">]+)', line)
         if not m:
             continue

@@ -10,7 +10,7 @@
 
 #include "common/base/err.h"
 #include "common/base/job.h"
-#include "coordinator/recipe.h"
+#include "common/base/recipe.h"
 
 static void parse(const char *model, const char *recipe, struct job_spec *ret)
 {
@@ -159,8 +159,11 @@ static void test_refused(void **state)
         {"type: dit", "}\nrecipe: {name: ddm, experts: 5}", "evenly"},
         {"type: dit", "}\nrecipe: {name: ddm, experts: 4}\nrouter: {classes: 3}", "3 classes"},
         {"type: llama", "}\nrecipe: {name: ddm, experts: 4}", "type dit"},
-        {"type: dit", "}\nrecipe: {name: ddm, experts: 4, top: 2}", "recipe.top is for dipaco"},
-        {"type: dit", "}\nrecipe: {name: ddm, experts: 4, reshard: [2]}", "recipe.reshard is for"},
+        {"type: dit", "}\nrecipe: {name: ddm, experts: 4, top: 2}", "recipe.top is given"},
+        {"type: dit", "}\nrecipe: {name: ddm, experts: 4, teacher: 1}", "of distill alone"},
+        {"type: dit", "}\nrecipe: {name: ddm, experts: 4}\nsample: {strategy: topk, top: 5}",
+         "sample.top is 5"},
+        {"type: llama", "}\nrecipe: {levels: [2, 2]}", "recipe.levels is given"},
         {"type: llama", "}\nrecipe: {name: dipaco, levels: [1, 200], replicas: 2}",
          "200 paths of 2 replicas share a module, at most 256"},
         {"type: llama", "}\nrecipe: {name: dipaco}", "recipe.levels is missing"},

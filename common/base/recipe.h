@@ -17,8 +17,8 @@
  * contributes at an earlier step of the phase.
  *
  * Pure; any thread. */
-#ifndef COORDINATOR_RECIPE_H
-#define COORDINATOR_RECIPE_H
+#ifndef COMMON_BASE_RECIPE_H
+#define COMMON_BASE_RECIPE_H
 
 #include <stdbool.h>
 #include <stdint.h>

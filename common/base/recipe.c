@@ -1,4 +1,4 @@
-#include "coordinator/recipe.h"
+#include "common/base/recipe.h"
 
 #include "common/base/err.h"
 #include "common/base/job.h"
@@ -149,11 +149,6 @@ static int compose_distill(const struct job_spec *spec, struct composition *c, s
 static int check_ddm(const struct job_spec *spec, struct err *err)
 {
     const struct job_recipe *r = &spec->recipe;
-    if (r->top > 1 || r->reshard.n > 0)
-        return err_set(err, -ERR_CONFIG,
-                       "recipe.%s is for dipaco; each sample belongs to one expert of ddm, from "
-                       "the beginning to the end",
-                       r->top > 1 ? "top" : "reshard");
     if (spec->model.type != JOB_MODEL_DIT)
         return err_set(err, -ERR_CONFIG, "recipe.name is ddm, which needs model.type dit");
     if (r->divide_batch && spec->train.batch % r->experts)
@@ -169,6 +164,9 @@ static int check_ddm(const struct job_spec *spec, struct err *err)
         return err_set(err, -ERR_CONFIG,
                        "recipe.experts is %d, but the router has %d classes (router.classes)",
                        r->experts, spec->router.classes);
+    if (spec->sample.strategy == JOB_STRATEGY_TOPK && spec->sample.top > r->experts)
+        return err_set(err, -ERR_CONFIG, "sample.top is %d, more than the %d experts there are",
+                       spec->sample.top, r->experts);
     return 0;
 }
 
@@ -320,11 +318,12 @@ static int compose_dipaco(const struct job_spec *spec, struct composition *c, st
 static const struct recipe {
     const char *name;
     int (*compose)(const struct job_spec *spec, struct composition *c, struct err *err);
+    bool levels, teacher; /* it has the keys that only some have */
 } recipes[] = {
-    {"diloco", compose_one},
-    {"ddm", compose_ddm},
-    {"dipaco", compose_dipaco},
-    {"distill", compose_distill},
+    {"diloco", compose_one, false, false},
+    {"ddm", compose_ddm, false, false},
+    {"dipaco", compose_dipaco, true, false},
+    {"distill", compose_distill, false, true},
 };
 
 /* Each fold of a module takes the contributions of a whole round. */
@@ -337,6 +336,29 @@ static int check_folds(const struct job_spec *spec, const struct composition *c,
                            "be folded at once; use more modules in the smallest level, or fewer "
                            "replicas",
                            c->modules[m].paths, spec->recipe.replicas, COMPOSITION_FOLD_MAX);
+    return 0;
+}
+
+/* A key of another recipe would be without effect. */
+static int check_keys(const struct recipe *recipe, const struct job_recipe *r, struct err *err)
+{
+    const struct {
+        const char *key;
+        bool given, known;
+        const char *whose;
+    } keys[] = {
+        {"levels", r->levels.n > 0, recipe->levels, "dipaco"},
+        {"private_blocks", r->private_blocks.n > 0, recipe->levels, "dipaco"},
+        {"private_embeddings", r->private_embeddings, recipe->levels, "dipaco"},
+        {"top", r->top > 1, recipe->levels, "dipaco"},
+        {"reshard", r->reshard.n > 0, recipe->levels, "dipaco"},
+        {"teacher", r->teacher != 0, recipe->teacher, "distill"},
+    };
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
+        if (keys[i].given && !keys[i].known)
+            return err_set(err, -ERR_CONFIG,
+                           "recipe.%s is given, but recipe.name is %s: the key is of %s alone",
+                           keys[i].key, recipe->name, keys[i].whose);
     return 0;
 }
 
@@ -356,7 +378,9 @@ int recipe_compose(const struct job_spec *spec, struct composition *ret, struct 
     for (size_t i = 0; i < sizeof(recipes) / sizeof(recipes[0]); i++) {
         if (strcmp(spec->recipe.name, recipes[i].name) != 0)
             continue;
-        int rc = recipes[i].compose(spec, ret, err);
+        int rc = check_keys(&recipes[i], &spec->recipe, err);
+        if (rc == 0)
+            rc = recipes[i].compose(spec, ret, err);
         if (rc == 0)
             rc = check_folds(spec, ret, err);
         if (rc < 0)
