@@ -12,6 +12,7 @@
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/mem.h"
+#include "common/base/recipe.h"
 #include "common/base/str.h"
 #include "common/base/tokenizer.h"
 
@@ -115,6 +116,17 @@ static int check_warm_start(const char *job_path, struct job_file *job, struct e
     return rc < 0 ? err_wrap(err, "%s", job_path) : 0;
 }
 
+static int check_recipe(const char *job_path, struct job_file *job, struct err *err)
+{
+    struct composition comp;
+    int rc = recipe_compose(&job->spec, &comp, err);
+    if (rc < 0)
+        return err_wrap(err, "%s", job_path);
+    job->partitions = comp.n_partitions;
+    composition_release(&comp);
+    return 0;
+}
+
 int job_file_open(const char *path, struct job_file *ret, struct err *err)
 {
     struct job_file job = {0};
@@ -125,6 +137,8 @@ int job_file_open(const char *path, struct job_file *ret, struct err *err)
         goto refused;
     }
     rc = job_parse(buf_str(&job.text), job.text.len, path, &job.spec, err);
+    if (rc == 0)
+        rc = check_recipe(path, &job, err);
     if (rc == 0)
         rc = open_tokenizer(path, &job, err);
     if (rc == 0)
@@ -153,9 +167,10 @@ void job_file_close(struct job_file *job)
 }
 
 struct upload {
-    struct cli *cli;
+    struct cli *cli; /* NULL: nothing is sent, the data are only looked at */
     json_t *shards;
     bool text;
+    bool failed; /* to send a shard, which is not the data's fault */
     bool progress;
     bool to_terminal;
     uint64_t shown_ms;
@@ -192,16 +207,20 @@ static int take_shard(void *ctx, const struct dataset_shard *shard, struct err *
 {
     struct upload *up = ctx;
     char hex[HASH_HEX_MAX];
-    uint64_t sent;
+    uint64_t sent = 0;
+    int rc = 0;
 
     if (json_array_size(up->shards) == DATASET_SHARDS_MAX)
         return err_set(err, -ERR_CONFIG,
                        "the data make more than %d shards; raise data.shard_samples",
                        DATASET_SHARDS_MAX);
-    int rc = upload_blob(up->cli, shard->path, shard->sha256, shard->bytes, "a shard", &sent, err);
+    if (up->cli)
+        rc = upload_blob(up->cli, shard->path, shard->sha256, shard->bytes, "a shard", &sent, err);
     (void)unlink(shard->path); /* in a temporary directory that goes anyway */
-    if (rc < 0)
+    if (rc < 0) {
+        up->failed = true;
         return rc;
+    }
     up->bytes_sent += sent;
     up->bytes_there += shard->bytes - sent;
     hash_hex(shard->sha256, HASH_BYTES, hex);
@@ -228,17 +247,24 @@ static json_t *describe(const struct job_file *job, const struct dataset_report 
                      "bad", bad);
 }
 
-static void say_report(const struct upload *up, const struct dataset_report *report)
+/* "192 images in 3 classes" */
+static void say_size(FILE *out, const struct job_file *job, const struct dataset_report *report)
 {
-    char sent[STR_HUMAN_MAX], there[STR_HUMAN_MAX];
-    fputs(up->to_terminal ? "\r\033[K" : "", stderr);
-    if (up->text)
-        fprintf(stderr, "%llu documents, %llu pieces, %llu tokens (%llu held out)",
+    if (is_text(job))
+        fprintf(out, "%llu documents, %llu pieces, %llu tokens (%llu held out)",
                 (unsigned long long)report->documents, (unsigned long long)report->samples,
                 (unsigned long long)report->tokens, (unsigned long long)report->holdout_tokens);
     else
-        fprintf(stderr, "%llu images in %zu classes", (unsigned long long)report->samples,
+        fprintf(out, "%llu images in %zu classes", (unsigned long long)report->samples,
                 report->classes);
+}
+
+static void say_report(const struct job_file *job, const struct upload *up,
+                       const struct dataset_report *report)
+{
+    char sent[STR_HUMAN_MAX], there[STR_HUMAN_MAX];
+    fputs(up->to_terminal ? "\r\033[K" : "", stderr);
+    say_size(stderr, job, report);
     fprintf(stderr, ", %zu shards: %s uploaded, %s were there\n", json_array_size(up->shards),
             str_human_bytes(up->bytes_sent, sent), str_human_bytes(up->bytes_there, there));
     if (report->bad_count)
@@ -246,40 +272,50 @@ static void say_report(const struct upload *up, const struct dataset_report *rep
                 report->bad_count, report->bad[0]);
 }
 
-/* Every row of a batch is to hold another piece. */
-static int check_pieces(const struct job_file *job, const struct dataset_report *report,
+/* Every row of a batch is to hold another piece, and every partition something. */
+static int check_report(const struct job_file *job, const struct dataset_report *report,
                         struct err *err)
 {
     uint64_t train = report->samples - report->holdout_samples;
-    if (!is_text(job) || train >= (uint64_t)job->spec.train.batch)
-        return 0;
-    return err_set(
-        err, -ERR_CONFIG,
-        "train.batch is %d but the text has only %llu pieces of at most %d tokens; lower "
-        "the batch or add text",
-        job->spec.train.batch, (unsigned long long)train, job->spec.model.context);
+    if (is_text(job) && train < (uint64_t)job->spec.train.batch)
+        return err_set(
+            err, -ERR_CONFIG,
+            "train.batch is %d but the text has only %llu pieces of at most %d tokens; lower "
+            "the batch or add text",
+            job->spec.train.batch, (unsigned long long)train, job->spec.model.context);
+    if (job->partitions > train)
+        return err_set(err, -ERR_CONFIG,
+                       "the recipe has %u partitions, but the dataset has only %llu samples to "
+                       "train on",
+                       job->partitions, (unsigned long long)train);
+    return 0;
 }
 
-/* Cuts and uploads; the dataset and its vocabulary go into the submission. */
-static int upload_dataset(struct cli *cli, struct job_file *job, bool progress, json_t *body,
-                          struct err *err)
+/* What went wrong while cutting is the data's fault, or this machine's, or the network's. */
+static int blame(const struct upload *up, int rc, struct err *err)
+{
+    if (cli_interrupted)
+        return err_set(err, -ERR_CANCELLED, "interrupted; nothing was submitted");
+    if (up->failed || rc == -ENOSPC || rc == -ENOMEM || rc == -EIO)
+        return rc;
+    err->code = -ERR_CONFIG;
+    return -ERR_CONFIG;
+}
+
+/* Cuts the data; shards go to the coordinator as they are made. */
+static int cut(struct job_file *job, struct upload *up, struct dataset_report *ret, struct err *err)
 {
     const char *tmp = getenv("TMPDIR");
     char *dir = str_printf("%s/skerry-shards-XXXXXX", tmp && tmp[0] ? tmp : "/tmp");
-    struct dataset_report report = {0};
-    struct upload up = {.cli = cli,
-                        .shards = json_array(),
-                        .text = is_text(job),
-                        .progress = progress,
-                        .to_terminal = isatty(STDERR_FILENO)};
     int rc;
 
     if (!mkdtemp(dir)) {
         rc =
             err_errno(err, "making the temporary directory %s (set TMPDIR to one with space)", dir);
-        goto out;
+        mem_free(dir);
+        return rc;
     }
-    struct dataset_cut cut = {
+    struct dataset_cut how = {
         .seed = job->spec.seed,
         .holdout = job->spec.data.holdout,
         .shard_samples = (uint32_t)job->spec.data.shard_samples,
@@ -287,25 +323,48 @@ static int upload_dataset(struct cli *cli, struct job_file *job, bool progress, 
         .dir = dir,
         .on_shard = take_shard,
         .on_progress = show_cut,
-        .ctx = &up,
+        .ctx = up,
     };
-    rc = dataset_cut(job->dataset, &cut, &report, err);
+    rc = dataset_cut(job->dataset, &how, ret, err);
     if (rc == 0)
-        rc = check_pieces(job, &report, err);
+        rc = check_report(job, ret, err);
+    (void)file_remove_tree(dir, NULL); /* leftovers in a temporary directory */
+    mem_free(dir);
+    return rc < 0 ? blame(up, rc, err) : 0;
+}
+
+/* Cuts and uploads; the dataset and its vocabulary go into the submission. */
+static int upload_dataset(struct cli *cli, struct job_file *job, bool progress, json_t *body,
+                          struct err *err)
+{
+    struct dataset_report report = {0};
+    struct upload up = {.cli = cli,
+                        .shards = json_array(),
+                        .text = is_text(job),
+                        .progress = progress,
+                        .to_terminal = isatty(STDERR_FILENO)};
+    int rc = cut(job, &up, &report, err);
     if (rc == 0) {
         if (progress)
-            say_report(&up, &report);
+            say_report(job, &up, &report);
         json_object_set_new(body, "dataset", describe(job, &report, up.shards));
         if (up.text)
             json_object_set_new(body, "vocab", json_integer(report.vocab));
-    } else if (cli_interrupted) {
-        rc = err_set(err, -ERR_CANCELLED, "interrupted while uploading; nothing was submitted");
     }
     dataset_report_release(&report);
-    (void)file_remove_tree(dir, NULL); /* leftovers in a temporary directory */
-out:
     json_decref(up.shards);
-    mem_free(dir);
+    return rc;
+}
+
+int job_file_read_all(struct job_file *job, FILE *out, struct err *err)
+{
+    struct dataset_report report = {0};
+    struct upload up = {.shards = json_array(), .text = is_text(job)};
+    int rc = job->dataset ? cut(job, &up, &report, err) : 0;
+    if (rc == 0 && job->dataset)
+        say_size(out, job, &report);
+    dataset_report_release(&report);
+    json_decref(up.shards);
     return rc;
 }
 
@@ -345,7 +404,8 @@ int job_file_submit(struct cli *cli, struct job_file *job, bool progress, uint64
     }
     rc = cli_call(cli, "POST", "/v1/jobs", body, &answer, err);
     json_decref(body);
-    if (rc == -EINVAL || rc == -EBUSY) /* the coordinator's own word about the job */
+    /* The coordinator's own word about the job. */
+    if (rc == -EINVAL || rc == -EBUSY || rc == -ERR_LIMIT || rc == -ERR_NOTFOUND)
         err->code = -ERR_CONFIG;
     if (rc < 0)
         return err_wrap(err, "submitting the job");

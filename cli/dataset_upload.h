@@ -5,6 +5,8 @@
 #define CLI_DATASET_UPLOAD_H
 
 #include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
 
 #include <jansson.h>
 
@@ -23,15 +25,22 @@ struct job_file {
     char *tokenizer_path;        /* NULL: none is given */
     struct tokenizer *tokenizer; /* of text: that file, else bytes; NULL for images */
     char *warm_start;            /* the folder, NULL: none */
+    uint32_t partitions;         /* that the recipe makes of the data */
     struct dataset *dataset;     /* NULL for data.url, and for the data of a teacher */
 };
 
-/* Reads `path` and opens what it names.  Relative paths are relative to the job
- * file, then to the current directory.  Errors are -ERR_CONFIG. */
+/* Reads `path`, composes its recipe and opens what it names.  Relative paths are relative to the
+ * job file, then to the current directory.  Errors are -ERR_CONFIG. */
 int job_file_open(const char *path, struct job_file *ret, struct err *err);
 void job_file_close(struct job_file *job);
 
-/* Cuts, uploads and posts the job.  With `progress`, says on stderr how far it is. */
+/* Reads all the data as job_file_submit would, keeps nothing, and says on `out` how much
+ * there is (without an end of line; nothing where the data are not read here).  Once for a
+ * job file, and instead of submitting it.  -ERR_CONFIG when the data are no good. */
+int job_file_read_all(struct job_file *job, FILE *out, struct err *err);
+
+/* Cuts, uploads and posts the job, once.  -ERR_CONFIG when the data are no good or the
+ * coordinator refuses the job.  With `progress`, says on stderr how far it is. */
 int job_file_submit(struct cli *cli, struct job_file *job, bool progress, uint64_t *ret_id,
                     struct err *err);
 

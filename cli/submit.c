@@ -1,5 +1,6 @@
 /* skerry submit, check, keys */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -65,22 +66,30 @@ int cmd_check(int argc, char **argv)
                         .usage = "job.yaml",
                         .flags = flags,
                         .about = "Says whether `skerry submit` would accept this job file and "
-                                 "its data.",
+                                 "its data; reads all of them and sends nothing.",
                         .rest_min = 1,
                         .rest_max = 1};
 
     int rc = args_parse(&args, argc, argv, &err);
     if (rc)
         return args_exit(&args, rc, &err);
+    cli_catch_signals();
     if (job_file_open(args.rest[0], &job, &err) < 0)
         return cli_fail(&err);
-    printf("%s: fine", args.rest[0]);
-    if (job.dataset && dataset_samples(job.dataset))
-        printf("; %llu images in %zu classes", (unsigned long long)dataset_samples(job.dataset),
-               dataset_classes(job.dataset));
-    putchar('\n');
+    int status = CLI_OK;
+    char *size = NULL;
+    size_t len = 0;
+    FILE *out = open_memstream(&size, &len);
+    rc = out ? job_file_read_all(&job, out, &err) : err_errno(&err, "no memory");
+    if (out)
+        fclose(out);
+    if (rc < 0)
+        status = cli_fail(&err);
+    else
+        printf("%s: fine%s%s\n", args.rest[0], len ? "; " : "", size);
+    free(size);
     job_file_close(&job);
-    return CLI_OK;
+    return status;
 }
 
 int cmd_keys(int argc, char **argv)
