@@ -24,11 +24,11 @@ char *cli_token_path(void)
     return str_printf("%s/.config/skerry/token", home && home[0] ? home : ".");
 }
 
-/* A token's text, out of what may be a token or the name of a file with one. */
-static int token_text(const char *given, struct token *ret, struct err *err)
+int cli_token(const char *given, struct token *ret, struct err *err)
 {
     struct buf text;
 
+    given += given[0] == '@'; /* as `workerd --join` has it */
     if (str_starts(given, TOKEN_PREFIX) && !file_exists(given))
         return token_parse(given, ret, err);
     if (file_read(given, TOKEN_FILE_MAX, &text, err) < 0)
@@ -55,7 +55,7 @@ int cli_connect(struct cli *cli, struct err *err)
         }
         given = saved;
     }
-    int rc = token_text(given, &token, err);
+    int rc = cli_token(given, &token, err);
     mem_free(saved);
     if (rc < 0)
         return rc;

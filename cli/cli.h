@@ -13,6 +13,7 @@
 #include "common/base/err.h"
 
 struct http_client;
+struct token;
 
 /* Documented in `skerry --help`. */
 enum cli_exit {
@@ -46,6 +47,8 @@ struct cli {
 /* Finds the token and opens a client with the pinned key; no byte is sent yet. */
 int cli_connect(struct cli *cli, struct err *err);
 void cli_close(struct cli *cli);
+/* Out of what may be a token, or the name of a file with one ("FILE", "@FILE"). */
+int cli_token(const char *given, struct token *ret, struct err *err);
 /* Where `skerry login` saves the token (mem_free). */
 char *cli_token_path(void);
 

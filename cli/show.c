@@ -342,13 +342,20 @@ int cmd_drain(int argc, char **argv)
 }
 
 /* Saves the token where cli_connect() looks for it, readable by the user only. */
-static int save_token(const char *text, struct err *err)
+static int save_token(const char *given, struct err *err)
 {
+    struct token token;
+    char text[TOKEN_STRING_MAX];
+    int rc = cli_token(given, &token, err);
+    if (rc == 0)
+        rc = token_format(&token, text, err);
+    if (rc < 0)
+        return rc;
     char *path = cli_token_path();
     char *dir = str_ndup(path, (size_t)(strrchr(path, '/') - path));
     char *line = str_printf("%s\n", text);
 
-    int rc = file_mkdirs(dir, 0700, err);
+    rc = file_mkdirs(dir, 0700, err);
     if (rc == 0)
         rc = file_write_atomic(path, line, strlen(line), 0600, err);
     if (rc == 0)
@@ -366,9 +373,10 @@ int cmd_login(int argc, char **argv)
     json_t *answer = NULL;
     const struct args_flag flags[] = {{0}};
     struct args args = {.program = "skerry login",
-                        .usage = "TOKEN",
+                        .usage = "TOKEN|@FILE",
                         .flags = flags,
-                        .about = "Checks a user token against its coordinator and saves it, so "
+                        .about = "Checks a user token, or the one in a file, against its "
+                                 "coordinator and saves it, so "
                                  "that the other commands need no --server.",
                         .rest_min = 1,
                         .rest_max = 1};
