@@ -322,6 +322,8 @@ static int download_levels(struct cli *cli, const json_t *route, const json_t *m
     size_t n = 0;
 
     int rc = choose_blobs(route, modules, ema, blobs, &n, err);
+    if (rc == 0)
+        rc = file_mkdirs(dir, 0777, err);
     for (size_t i = 0; i < n && rc == 0; i++) {
         parts[i] = str_printf("%s.level%zu", path, i);
         rc = artifacts_blob(cli, blobs[i], parts[i], err);
@@ -344,10 +346,8 @@ int artifacts_model(struct cli *cli, uint64_t job, uint32_t number, bool ema, co
     const json_t *route = NULL;
     char path[64];
 
-    int rc = file_mkdirs(dir, 0777, err);
     snprintf(path, sizeof path, "/v1/modules?job=%llu", (unsigned long long)job);
-    if (rc == 0)
-        rc = cli_call(cli, "GET", path, NULL, &modules, err);
+    int rc = cli_call(cli, "GET", path, NULL, &modules, err);
     snprintf(path, sizeof path, "/v1/jobs/%llu", (unsigned long long)job);
     if (rc == 0)
         rc = cli_call(cli, "GET", path, NULL, &about, err);

@@ -43,6 +43,11 @@ static json_t *label_list(const char *text, struct err *err)
 
 static json_t *sample_body(const struct sample_options *o, struct err *err)
 {
+    json_t *prompt = o->prompt ? json_string(o->prompt) : NULL;
+    if (o->prompt && !prompt) {
+        err_set(err, -EINVAL, "--prompt is not UTF-8 text");
+        return NULL;
+    }
     json_t *body = json_object();
     if (o->count)
         json_object_set_new(body, "count", json_integer((json_int_t)o->count));
@@ -70,8 +75,8 @@ static json_t *sample_body(const struct sample_options *o, struct err *err)
         json_object_set_new(body, "remote", json_true());
     if (o->path_given)
         json_object_set_new(body, "path", json_integer((json_int_t)o->path));
-    if (o->prompt)
-        json_object_set_new(body, "prompt", json_string(o->prompt));
+    if (prompt)
+        json_object_set_new(body, "prompt", prompt);
     if (o->tokens)
         json_object_set_new(body, "tokens", json_integer((json_int_t)o->tokens));
     if (o->temperature_given)
