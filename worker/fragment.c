@@ -288,7 +288,8 @@ static int on_fetched(struct part *p, struct err *err)
     int rc = 0;
     for (size_t i = 0; i < p->n_blobs && rc == 0; i++)
         rc = uplink_wait(p->blobs[i], err);
-    p->stage = PART_READY;
+    if (rc == 0)
+        p->stage = PART_READY;
     return rc;
 }
 

@@ -55,6 +55,7 @@ static struct {
     bool nobody;                     /* the other replicas have no worker */
     bool refuse;                     /* snapshots are not taken */
     bool broken_delta;               /* deltas arrive with other bits */
+    bool lost_delta;                 /* deltas cannot be had */
 } co = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
 static char *blob_path(const uint8_t sha256[32])
@@ -270,6 +271,10 @@ struct uplink_job *uplink_get(struct uplink *u, struct work *w, const uint8_t sh
     cache_pin(u->cache, sha256);
     if (cache_has(u->cache, sha256))
         return j;
+    if (co.lost_delta && str_starts(what, "delta")) {
+        j->rc = -ERR_NOTFOUND;
+        return j;
+    }
     struct buf b;
     char *from = blob_path(sha256);
     assert_true(size > 0);

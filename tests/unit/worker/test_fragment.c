@@ -3,6 +3,8 @@
  * bit for bit, with a plain loop that knows no files, no wire and no threads. */
 #include "tests/unit/worker/fake_uplink.h"
 
+#include "common/base/clock.h"
+
 /* ---- a replica: its disk, its weights, its tasks ---- */
 
 struct replica {
@@ -322,7 +324,7 @@ static void world_begin(const float *theta)
     memset(co.n, 0, sizeof(co.n));
     memset(co.has, 0, sizeof(co.has));
     co.puts = co.snapshots = co.whole = 0;
-    co.nobody = co.refuse = co.broken_delta = false;
+    co.nobody = co.refuse = co.broken_delta = co.lost_delta = false;
     for (unsigned l = 0; l < LEVELS; l++) {
         char *path = state_path(l, "full", 0);
         OK(model_save(co.model, (int)l, theta, path, NULL, NULL, err));
@@ -571,6 +573,40 @@ static void test_broken_delta(void **state)
     world_end();
 }
 
+/* A delta that cannot be had: the whole version, when it is asked for again. */
+static void test_lost_delta(void **state)
+{
+    (void)state;
+    struct replica r[K];
+    struct fragments *f[K];
+    struct work *w[K];
+    float *theta = model_flat_new(co.model);
+    model_init(co.model, 5, theta);
+    world_begin(theta);
+    co.lost_delta = true;
+    for (unsigned k = 0; k < K; k++) {
+        replica_begin(&r[k], top, k, 2, 0);
+        w[k] = phase_open(&r[k], 0, &f[k]);
+        load(&r[k], w[k], f[k], false);
+    }
+    for (unsigned s = 1; s < STEPS; s++)
+        for (unsigned k = 0; k < K; k++)
+            steps_of(&r[k], f[k], s, s);
+    const uint64_t until = clock_now_ns() + 20 * CLOCK_NS_PER_S;
+    for (unsigned k = 0; co.whole < K * (LEVELS - 1) && clock_now_ns() < until; k = (k + 1) % K)
+        OK(fragments_step(f[k], STEPS - 1, (STEPS - 1) * SAMPLES, err));
+    assert_int_equal(co.whole, K * (LEVELS - 1));
+    for (unsigned k = 0; k < K; k++) {
+        for (unsigned l = 0; l + 1 < LEVELS; l++)
+            assert_int_equal(r[k].met[l], 1);
+        fragments_close(f[k]);
+        work_free(w[k]);
+        replica_end(&r[k]);
+    }
+    mem_free(theta);
+    world_end();
+}
+
 /* Snapshots are not taken: everything goes with the report at the end. */
 static void test_refused(void **state)
 {
@@ -605,7 +641,7 @@ int main(void)
         cmocka_unit_test(test_no_delay),    cmocka_unit_test(test_mix),
         cmocka_unit_test(test_delay),       cmocka_unit_test(test_later),
         cmocka_unit_test(test_new_attempt), cmocka_unit_test(test_broken_delta),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_lost_delta),  cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
