@@ -106,7 +106,8 @@ static void curve(const struct plot *p, const struct loss_point *points, size_t 
     if (line < 0)
         buf_append_str(p->out, "<path class=\"m\" d=\"");
     else if (p->by_path)
-        buf_printf(p->out, "<path class=\"r\" style=\"stroke:hsl(%.0f,55%%,45%%)\" d=\"",
+        buf_printf(p->out,
+                   "<path class=\"r\" style=\"stroke:hsl(%.0f,55%%,45%%);opacity:.75\" d=\"",
                    hue(line));
     else
         buf_append_str(p->out, "<path class=\"r\" d=\"");
@@ -138,11 +139,11 @@ static void legend(const struct plot *p)
     for (int line = 0; p->by_path && line < p->lines && line < NAMES_MAX; line++)
         buf_printf(p->out,
                    "<text x=\"%d\" y=\"%d\"><tspan style=\"fill:hsl(%.0f,55%%,45%%)\">&#9632;"
-                   "</tspan> %d</text>\n",
-                   LEFT + 48 * line, TOP - 2, hue(line), line);
+                   "</tspan> path %d</text>\n",
+                   LEFT + 68 * line, TOP - 2, hue(line), line);
     if (p->by_path && p->lines > NAMES_MAX)
         buf_printf(p->out, "<text x=\"%d\" y=\"%d\">and %d more paths</text>\n",
-                   LEFT + 48 * NAMES_MAX, TOP - 2, p->lines - NAMES_MAX);
+                   LEFT + 68 * NAMES_MAX, TOP - 2, p->lines - NAMES_MAX);
 }
 
 static void held_out(const struct plot *p, const struct loss_point *points, size_t n)
