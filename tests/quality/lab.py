@@ -33,7 +33,7 @@ class Lab:
         self.rows, self.hours = [], 0.0
 
     def steps(self, n):
-        return max(1, round(n * self.args.scale))
+        return max(2, round(n * self.args.scale))
 
     def run(self, name, job, workers, *options):
         """Trains; returns the run's report, or None when --only leaves it out."""
