@@ -259,6 +259,13 @@ static void say_size(FILE *out, const struct job_file *job, const struct dataset
                 report->classes);
 }
 
+static void say_bad(const struct dataset_report *report)
+{
+    if (report->bad_count)
+        fprintf(stderr, "%u files are no images we read and were left out, the first: %s\n",
+                report->bad_count, report->bad[0]);
+}
+
 static void say_report(const struct job_file *job, const struct upload *up,
                        const struct dataset_report *report)
 {
@@ -267,9 +274,7 @@ static void say_report(const struct job_file *job, const struct upload *up,
     say_size(stderr, job, report);
     fprintf(stderr, ", %zu shards: %s uploaded, %s were there\n", json_array_size(up->shards),
             str_human_bytes(up->bytes_sent, sent), str_human_bytes(up->bytes_there, there));
-    if (report->bad_count)
-        fprintf(stderr, "%u files are no images we read and were left out, the first: %s\n",
-                report->bad_count, report->bad[0]);
+    say_bad(report);
 }
 
 /* Every row of a batch is to hold another piece, and every partition something. */
@@ -361,8 +366,10 @@ int job_file_read_all(struct job_file *job, FILE *out, struct err *err)
     struct dataset_report report = {0};
     struct upload up = {.shards = json_array(), .text = is_text(job)};
     int rc = job->dataset ? cut(job, &up, &report, err) : 0;
-    if (rc == 0 && job->dataset)
+    if (rc == 0 && job->dataset) {
         say_size(out, job, &report);
+        say_bad(&report);
+    }
     dataset_report_release(&report);
     json_decref(up.shards);
     return rc;

@@ -1,0 +1,235 @@
+"""Bad job files and data of mixtures, paths and texts: refused with one sentence, exit status 4, nothing left behind."""
+import json
+import os
+import struct
+
+import numpy as np
+import pytest
+
+from common import make_dataset, skerry
+from swarm import running
+
+REFUSED = 4
+IMAGES = """name: experts
+data: {path: data, image_size: 16, holdout: 0.2, shard_samples: 32}
+model: {patch: 4, dim: 32, depth: 2, heads: 2}
+router: {dim: 16, depth: 1, heads: 1}
+train: {batch: 12, precision: f32}
+recipe: {name: ddm, experts: 3}
+partition: {dims: 8, fine: 16}
+outer: {rounds: 2, steps: 4}
+sample: {count: 4, steps: 3, columns: 2}
+"""
+TEXT = """name: paths
+data: {path: train.jsonl, holdout: 0.1, shard_samples: 32}
+model: {type: llama, dim: 32, depth: 2, heads: 2, context: 64}
+train: {batch: 4, precision: f32}
+recipe: {name: dipaco, levels: [2, 2], reshard: [1]}
+partition: {dims: 8}
+outer: {rounds: 3, steps: 4}
+eval: {every: 1}
+"""
+COLUMN = ("partition: {dims: 8, ", "partition: {features: column, column: dino, ")
+TOKENIZER = ("holdout: 0.1,", "holdout: 0.1, tokenizer: tokenizer.json,")
+WARM = ("context: 64", "context: 64, warm_start: start")
+
+
+def shown(value):
+    """The name of a case: what is changed."""
+    return value[1] if isinstance(value, tuple) else ""
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    make_dataset(folder / "data", classes=2, images=48)
+    with open(folder / "train.jsonl", "w", encoding="utf-8") as f:
+        for i in range(80):
+            f.write(json.dumps({"text": f"document {i} " * 12}) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def coordinator(tmp_path_factory):
+    """Without workers: what is refused needs none."""
+    with running(tmp_path_factory.mktemp("coordinator")) as s:
+        yield s
+
+
+def write(folder, data, text, *changes):
+    """The job file with its data beside it; a change is (old, new)."""
+    os.symlink(data / "data", folder / "data")
+    (folder / "train.jsonl").write_bytes((data / "train.jsonl").read_bytes())
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    (folder / "job.yaml").write_text(text)
+    return folder / "job.yaml"
+
+
+def blobs(coordinator):
+    return [f for _, _, files in os.walk(os.path.join(coordinator.data, "blobs")) for f in files]
+
+
+def refused(done, words):
+    assert done.returncode == REFUSED, (done.returncode, done.stdout, done.stderr)
+    lines = [line for line in done.stderr.splitlines() if line.startswith("skerry: ")]
+    assert len(lines) == 1 and done.stdout == "", (done.stdout, done.stderr)
+    for word in words:
+        assert word in lines[0], lines[0]
+
+
+def refused_everywhere(job, coordinator, words, tmp_path):
+    """By `check` and `submit`: no job, no temporary file."""
+    there = os.path.join(tmp_path, "tmp")
+    os.makedirs(there)
+    jobs = coordinator.get("/v1/jobs").json()["items"]
+    refused(skerry("check", job, env={"TMPDIR": there}), words)
+    refused(skerry("submit", job, env={"TMPDIR": there, "SKERRY_TOKEN": coordinator.token}), words)
+    assert coordinator.get("/v1/jobs").json()["items"] == jobs
+    assert os.listdir(there) == []
+
+
+@pytest.mark.parametrize("text, change, words", [
+    (IMAGES, ("batch: 12", "batch: 13"), ["train.batch is 13", "recipe.experts"]),
+    (IMAGES, ("depth: 1, heads: 1", "depth: 1, heads: 1, classes: 2"), ["recipe.experts is 3", "2 classes"]),
+    (IMAGES, ("experts: 3", "experts: 3, levels: [2, 2]"), ["recipe.levels", "dipaco"]),
+    (IMAGES, ("experts: 3", "experts: 3, teacher: 1"), ["recipe.teacher", "distill"]),
+    (IMAGES, ("name: ddm, experts: 3", "name: diloco, reshard: [1]"), ["recipe.reshard", "dipaco"]),
+    (IMAGES, ("name: ddm, experts: 3", "name: dipaco, levels: [2], reshard: [1]"), ["recipe.reshard", "llama"]),
+    (IMAGES, ("name: ddm, experts: 3", "name: distill"), ["recipe.teacher is missing"]),
+    (IMAGES, ("name: ddm", "name: dmm"), ["dmm", "dipaco"]),
+    (IMAGES, ("count: 4", "strategy: topk, top: 4"), ["sample.top is 4", "3 experts"]),
+    (IMAGES, ("steps: 4", "steps: 4, fragments: 3"), ["outer.fragments is 3", "2 blocks"]),
+    (IMAGES, ("dims: 8", "dims: 8, features: ngrams"), ["job.yaml:7", "ngrams", "images"]),
+    (IMAGES, ("dims: 8", "dims: 8, features: model"), ["model.warm_start"]),
+    (IMAGES, ("dims: 8", "features: column"), ["partition.column is missing"]),
+    (IMAGES, ("dims: 8", "dims: 8, balance: 0.5"), ["partition.balance", ">= 1"]),
+    (IMAGES, ("path: data", "path: data, tokenizer: t.json"), ["data.tokenizer", "images"]),
+    (TEXT, ("levels: [2, 2]", "levels: [2, 2, 2]"), ["recipe.levels has 3 levels", "2 blocks"]),
+    (TEXT, ("levels: [2, 2]", "levels: [2, 0]"), ["job.yaml:5", "recipe.levels", "from 1 to 256"]),
+    (TEXT, ("levels: [2, 2]", "levels: []"), ["recipe.levels is missing"]),
+    (TEXT, ("reshard: [1]", "private_blocks: [2]"), ["recipe.private_blocks holds 2", "0 to 1"]),
+    (TEXT, ("reshard: [1]", "private_blocks: [-1]"), ["job.yaml:5", "recipe.private_blocks"]),
+    (TEXT, ("reshard: [1]", "top: 5"), ["recipe.top is 5", "4 paths"]),
+    (TEXT, ("reshard: [1]", "reshard: [3]"), ["recipe.reshard holds 3", "outer.rounds (3)"]),
+    (TEXT, ("name: dipaco, levels: [2, 2], reshard: [1]", "name: ddm"), ["ddm", "model.type dit"]),
+    (TEXT, ("dims: 8", "dims: 8, chunk: 65"), ["partition.chunk is 65", "model.context (64)"]),
+    (TEXT, ("path: train.jsonl", "path: data"), ["data holds no text"]),
+    (TEXT, ("path: train.jsonl", "path: train.jsonl, text_field: body"), ["line 1", "body", "data.text_field"]),
+    (TEXT, ("dims: 8", "features: column, column: dino"), ["train.jsonl, line 1", "dino", "missing"]),
+    (TEXT, TOKENIZER, ["data.tokenizer", "tokenizer.json"]),
+    (TEXT, WARM, ["model.warm_start", "config.json"]),
+], ids=shown)
+def test_job_file(tmp_path, data, coordinator, text, change, words):
+    job = write(tmp_path, data, text, change)
+    before = blobs(coordinator)
+    refused_everywhere(job, coordinator, words, tmp_path)
+    assert blobs(coordinator) == before, "refused before anything is uploaded"
+
+
+@pytest.mark.parametrize("text, change, words", [
+    (IMAGES, ("experts: 3", "experts: 45, divide_batch: false"), ["45 partitions", "samples to train on"]),
+    (TEXT, ("levels: [2, 2]", "levels: [32, 32]"), ["1024 partitions", "samples to train on"]),
+    (TEXT, ("batch: 4", "batch: 4000"), ["train.batch is 4000", "pieces"]),
+], ids=shown)
+def test_too_few_samples(tmp_path, data, coordinator, text, change, words):
+    refused_everywhere(write(tmp_path, data, text, change), coordinator, words, tmp_path)
+
+
+def columns(folder, value):
+    """value(i): the column of the i-th image, None for none."""
+    whole = os.path.realpath(folder / "data")
+    os.remove(folder / "data")
+    for kind in sorted(os.listdir(whole)):
+        os.makedirs(folder / "data" / kind)
+        for name in sorted(os.listdir(os.path.join(whole, kind))):
+            os.symlink(os.path.join(whole, kind, name), folder / "data" / kind / name)
+            i = int(name.split(".")[0])
+            if value(i) is not None:
+                (folder / "data" / kind / name).with_suffix(".json").write_text(json.dumps({"dino": value(i)}))
+
+
+@pytest.mark.parametrize("value, words", [
+    (lambda i: None, ["no column 'dino'"]),
+    (lambda i: [1.0, 2.0] if i != 30 else None, ["00030", "no column 'dino'"]),
+    (lambda i: [1.0, 2.0] if i % 2 else [1.0], ["column 'dino'", "expected as many"]),
+    (lambda i: "near", ["column 'dino'", "not an array of numbers"]),
+    (lambda i: [1e300], ["column 'dino'", "not finite"]),
+])
+def test_columns(tmp_path, data, coordinator, value, words):
+    job = write(tmp_path, data, IMAGES, COLUMN)
+    columns(tmp_path, value)
+    refused_everywhere(job, coordinator, words, tmp_path)
+
+
+@pytest.mark.parametrize("name, content, words", [
+    ("train.jsonl", b"", ["train.jsonl has no documents"]),
+    ("train.jsonl", b'{"text": "a"}\n{"text": \n' * 9, ["train.jsonl, line 2"]),
+    ("train.jsonl", b'{"text": "a b"}\n{"text": 5}\n', ["train.jsonl, line 2", '"text"']),
+    ("train.jsonl", b'{"text": "\xff\xfe"}\n', ["train.jsonl, line 1", "0xff"]),
+    ("train.txt", b"", ["train.batch is 4", "1 pieces"]),
+    ("train.bin", b"abc", ["train.bin", "odd number of bytes"]),
+    ("train.jsonl.zst", b"no zstandard", ["train.jsonl.zst"]),
+    ("tokenizer.json", b"", ["tokenizer.json, line 1"]),
+    ("tokenizer.json", b'{"model": {"type": "Unigram"}}', ["Unigram", "expected BPE"]),
+])
+def test_files(tmp_path, data, coordinator, name, content, words):
+    change = TOKENIZER if name == "tokenizer.json" else ("path: train.jsonl, holdout: 0.1", f"path: {name}, holdout: 0")
+    job = write(tmp_path, data, TEXT.replace("eval: {every: 1}\n", ""), change)
+    (tmp_path / name).write_bytes(content)
+    refused_everywhere(job, coordinator, words, tmp_path)
+
+
+def warm_start(folder, dim=32, vocab=257, **config):
+    """A folder as save_pretrained writes it; its weights are looked at when all else fits."""
+    os.makedirs(folder)
+    values = dict(model_type="llama", hidden_size=dim, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2,
+                  intermediate_size=96, rms_norm_eps=1e-5, vocab_size=vocab, tie_word_embeddings=False)
+    values.update(config)
+    (folder / "config.json").write_text(json.dumps(values))
+    header = json.dumps({"x": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + np.zeros(1, "<f4").tobytes())
+
+
+@pytest.mark.parametrize("config, words", [
+    (dict(dim=64), ["hidden_size 64", "model.dim is 32"]),
+    (dict(vocab=50257), ["vocabulary of 50257", "data.tokenizer"]),
+    (dict(attention_bias=True), ["attention_bias"]),
+    (dict(model_type="gpt2"), ["'gpt2'", "'llama'"]),
+    (dict(), ["model.safetensors has no tensor model.embed_tokens.weight"]),
+])
+def test_warm_starts(tmp_path, data, coordinator, config, words):
+    job = write(tmp_path, data, TEXT, WARM)
+    warm_start(tmp_path / "start", **config)
+    refused_everywhere(job, coordinator, words, tmp_path)
+
+
+def test_run_refuses_before_it_starts_anything(tmp_path, data):
+    job = write(tmp_path, data, TEXT, ("levels: [2, 2]", "levels: [2, 2, 2]"))
+    refused(skerry("run", job, "--out", tmp_path / "out"), ["recipe.levels has 3 levels"])
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_only_the_coordinator_knows(tmp_path, data, coordinator):
+    """Another job's experts, shards kept for routers: `check` cannot say, `submit` does."""
+    distill = write(tmp_path, data, IMAGES, ("name: ddm, experts: 3", "name: distill, teacher: 9"))
+    refused(coordinator.skerry("submit", distill), ["recipe.teacher is 9", "no such job"])
+    (tmp_path / "job.yaml").write_text(TEXT.replace("shard_samples: 32", "shard_samples: 4096"))
+    refused(coordinator.skerry("submit", tmp_path / "job.yaml"), ["recipe.reshard", "data.shard_samples"])
+    assert coordinator.get("/v1/jobs").json()["items"] == []
+
+
+def test_samples_that_make_no_sense(tmp_path, coordinator):
+    bad = skerry("sample", "1", "--prompt", os.fsdecode(b"\xff"), env={"SKERRY_TOKEN": coordinator.token})
+    assert bad.returncode == 1 and "UTF-8" in bad.stderr
+    out = tmp_path / "model"
+    gone = coordinator.skerry("export", "77", "--out", out)
+    assert gone.returncode == 1 and "77" in gone.stderr and not out.exists()
+
+
+def test_login_keeps_the_token_of_a_file(tmp_path, coordinator):
+    env = {"XDG_CONFIG_HOME": str(tmp_path), "SKERRY_TOKEN": ""}
+    for given in ("user.token", "@user.token"):
+        assert skerry("login", given, env=env, cwd=coordinator.data).returncode == 0
+        assert skerry("status", env=env, cwd=tmp_path).returncode == 0, "from another folder too"
