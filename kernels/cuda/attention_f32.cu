@@ -44,6 +44,7 @@ static __device__ __forceinline__ void dots(float s[MINE], const float *mine, co
 #pragma unroll
     for (int i = 0; i < MINE; i++)
         s[i] = 0;
+#pragma unroll 2
     for (int d = 0; d < D; d++)
 #pragma unroll
         for (int i = 0; i < MINE; i++)
@@ -54,6 +55,7 @@ static __device__ __forceinline__ void dots(float s[MINE], const float *mine, co
 static __device__ __forceinline__ void add_rows(float acc[MINE][PIECES], const float w[MINE],
                                                 const float *theirs, int D, int LD)
 {
+#pragma unroll 2
     for (int j = 0; j < TILE; j++)
 #pragma unroll
         for (int i = 0; i < MINE; i++) {

@@ -89,6 +89,10 @@ static inline void *guard_copy(const void *src, size_t bytes)
     return p;
 }
 
+/* A buffer of these values: guard_of(float, 1, 2, 3). */
+#define guard_of(type, ...)                                                                        \
+    guard_copy((const type[]){__VA_ARGS__}, sizeof((const type[]){__VA_ARGS__}))
+
 /* Checks the zones of all buffers made since the last call, and frees them. */
 static inline void guard_check_all(void)
 {

@@ -134,11 +134,11 @@ static void masked_keys_do_not_matter(void **state)
 {
     struct devices *d = *state;
     enum { T = 150, H = 2, D = 16, CUT = 61, LD = (H + 2) * D, N = T * H * D };
-    int32_t start[T];
-    for (int t = 0; t < T; t++)
-        start[t] = t < CUT ? 0 : CUT;
     for (int dt = DT_F32; dt <= DT_BF16; dt++) {
         size_t es = dtype_bytes((enum dtype)dt);
+        int32_t *start = guard_new(T * sizeof *start);
+        for (int t = 0; t < T; t++)
+            start[t] = t < CUT ? 0 : CUT;
         void *qkv = guard_randn(T * LD, (enum dtype)dt, 1);
         char *first = guard_new(N * es), *second = guard_new(N * es);
         struct attention_fwd f = {.o = first, .qkv = qkv, .start = start, .causal = true};
@@ -239,8 +239,8 @@ static void refuses_impossible(void **state)
     assert_int_equal(d->fast->ops->attention_fwd(d->fast, &f, NULL), -22);
     f = (struct attention_fwd){.B = 1, .T = 4, .H = 3, .D = 8, .Hkv = 2};
     assert_int_equal(d->fast->ops->attention_fwd(d->fast, &f, NULL), -22);
-    const int32_t ahead[2] = {0, 2}, fine[2] = {0, 1};
-    float x[2 * 3 * 8] = {0}, o[2 * 8];
+    const int32_t *ahead = guard_of(int32_t, 0, 2), *fine = guard_of(int32_t, 0, 1);
+    float *x = guard_randn(2 * 3 * 8, DT_F32, 1), *o = guard_new(2 * 8 * sizeof *o);
     f = (struct attention_fwd){.B = 1, .T = 2, .H = 1, .D = 8, .qkv = x, .o = o, .start = ahead};
     f.causal = true;
     assert_int_equal(d->fast->ops->attention_fwd(d->fast, &f, NULL), -22);
@@ -252,6 +252,7 @@ static void refuses_impossible(void **state)
     assert_int_equal(d->fast->ops->attention_fwd(d->fast, &f, NULL), -22);
     f = (struct attention_fwd){.B = 0, .T = 8, .H = 1, .D = 8};
     assert_int_equal(d->fast->ops->attention_fwd(d->fast, &f, NULL), 0);
+    guard_check_all();
 }
 
 int main(void)

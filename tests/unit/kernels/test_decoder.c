@@ -139,8 +139,8 @@ static void rotary(void **state)
 static void rotary_by_hand(void **state)
 {
     struct devices *d = *state;
-    const int32_t pos[2] = {0, 1};
-    float x[8] = {1, 2, 3, 4, 1, 2, 3, 4};
+    const int32_t *pos = guard_of(int32_t, 0, 1);
+    float *x = guard_of(float, 1, 2, 3, 4, 1, 2, 3, 4);
     struct rope p = {.x = x, .pos = pos, .rows = 2, .heads = 1, .D = 4, .theta = 10000};
     assert_int_equal(d->fast->ops->rope(d->fast, &p, NULL), 0);
     const float want[8] = {1,
@@ -152,6 +152,7 @@ static void rotary_by_hand(void **state)
                            3 * cosf(1) + sinf(1),
                            4 * cosf(0.01f) + 2 * sinf(0.01f)};
     guard_close("x", x, want, 8, DT_F32, 1e-6f, 0);
+    guard_check_all();
 }
 
 /* ---- SwiGLU ---- */
@@ -228,9 +229,10 @@ static void entropy(void **state)
 static void extreme_logits(void **state)
 {
     struct devices *d = *state;
-    float logits[3 * 4] = {3000, -3000, 0, 1, -5000, -5000, -5000, -5000, 7, 7, 7, 7};
-    const int32_t target[3] = {1, 2, -1};
-    float loss[3], dlogits[12];
+    const float *logits =
+        guard_of(float, 3000, -3000, 0, 1, -5000, -5000, -5000, -5000, 7, 7, 7, 7);
+    const int32_t *target = guard_of(int32_t, 1, 2, -1);
+    float *loss = guard_new(3 * sizeof *loss), *dlogits = guard_new(12 * sizeof *dlogits);
     for (int i = 0; i < 2; i++) {
         struct device *dev = i ? d->fast : d->ref;
         struct cross_entropy p = {.loss = loss, .dlogits = dlogits, .logits = logits};
@@ -244,6 +246,7 @@ static void extreme_logits(void **state)
         guard_close("loss", loss, want, 3, DT_F32, 1e-6f, 1e-6f);
         guard_close("dlogits", dlogits, grad, 12, DT_F32, 1e-6f, 0);
     }
+    guard_check_all();
 }
 
 /* ---- tables and features ---- */
@@ -283,7 +286,7 @@ static void means(void **state)
         for (int dt = DT_F32; dt <= DT_BF16; dt++) {
             int B = dims[i][0], T = dims[i][1], C = dims[i][2];
             void *x = guard_randn((size_t)(B * T * C), (enum dtype)dt, 1);
-            const int32_t len[3] = {4, 1, 40};
+            const int32_t *len = guard_of(int32_t, 4, 1, 40);
             float *out[2];
             for (int k = 0; k < 2; k++) {
                 struct device *dev = k ? d->fast : d->ref;
@@ -394,27 +397,28 @@ static void refuses_impossible(void **state)
 {
     struct devices *d = *state;
     struct device *dev = d->fast;
-    float x[8] = {0};
-    int32_t id = 4;
+    float *x = guard_of(float, 0, 0, 0, 0, 0, 0, 0, 0);
+    int32_t *id = guard_of(int32_t, 4);
     struct rmsnorm_fwd f = {.x_in = x, .h = x, .eps = 1e-5f, .rows = 1, .C = 2};
     assert_int_equal(dev->ops->rmsnorm_fwd(dev, &f, NULL), -22); /* no weight */
-    struct rope r = {.x = x, .pos = &id, .rows = 1, .heads = 1, .D = 3, .theta = 10};
+    struct rope r = {.x = x, .pos = id, .rows = 1, .heads = 1, .D = 3, .theta = 10};
     assert_int_equal(dev->ops->rope(dev, &r, NULL), -22); /* odd */
     r.D = 4;
-    id = -1;
+    *id = -1;
     assert_int_equal(dev->ops->rope(dev, &r, NULL), -22);
-    struct cross_entropy c = {.loss = x, .logits = x, .target = &id, .rows = 1, .V = 4};
-    id = 4;
+    struct cross_entropy c = {.loss = x, .logits = x, .target = id, .rows = 1, .V = 4};
+    *id = 4;
     assert_int_equal(dev->ops->cross_entropy(dev, &c, NULL), -22);
-    id = -2;
+    *id = -2;
     assert_int_equal(d->ref->ops->cross_entropy(d->ref, &c, NULL), -22);
-    id = 3;
+    *id = 3;
     c.dlogits = x;
     c.grad_dt = DT_BF16; /* in place of another type */
     assert_int_equal(dev->ops->cross_entropy(dev, &c, NULL), -22);
     assert_int_equal(dev->ops->mean_tokens(dev, x, x, 1, 2, 2, 1, 1, NULL, DT_F32, NULL), -22);
     assert_int_equal(dev->ops->mean_tokens(dev, x, x, 1, 2, 2, 1, 3, NULL, DT_F32, NULL), -22);
     assert_int_equal(dev->ops->swiglu_fwd(dev, x, x, 0, 5, DT_F32, NULL), 0);
+    guard_check_all();
 }
 
 int main(void)

@@ -47,13 +47,14 @@ static void activations_match(void **state)
 static void extreme_activations(void **state)
 {
     struct devices *d = *state;
-    const float x[6] = {-1e30f, -100, 100, 1e30f, -0.0f, NAN};
-    float g[6], s[6];
+    const float *x = guard_of(float, -1e30f, -100, 100, 1e30f, -0.0f, NAN);
+    float *g = guard_new(24), *s = guard_new(24);
     assert_int_equal(d->fast->ops->gelu_fwd(d->fast, g, x, 6, DT_F32, NULL), 0);
     assert_int_equal(d->fast->ops->silu_fwd(d->fast, s, x, 6, DT_F32, NULL), 0);
     assert_true(fabsf(s[0]) < 1e-6f && fabsf(s[1]) < 1e-6f && s[2] == 100 && s[3] == 1e30f);
     assert_true(fabsf(g[1]) < 1e-6f && g[2] == 100 && g[4] == 0 && s[4] == 0);
     assert_true(isnan(g[5]) && isnan(s[5]));
+    guard_check_all();
 }
 
 static void run_adamw(struct device *dev, struct adamw a, int64_t n, float *bufs[5], bool extras)
@@ -185,7 +186,8 @@ static void embeddings(void **state)
 {
     struct devices *d = *state;
     enum { B = 5, C = 19, ROWS = 4 };
-    const int32_t ids[B] = {3, 0, 3, 1, 3}, bad[B] = {0, 1, 2, 4, 0};
+    const int32_t *ids = guard_of(int32_t, 3, 0, 3, 1, 3);
+    const int32_t *bad = guard_of(int32_t, 0, 1, 2, 4, 0);
     float *table = guard_randn(ROWS * C, DT_F32, 1), *g = guard_randn(B * C, DT_F32, 1);
     float *o0 = guard_randn(B * C, DT_F32, 1), *o1 = guard_copy(o0, B * C * 4);
     float *t0 = guard_randn(ROWS * C, DT_F32, 1), *t1 = guard_copy(t0, ROWS * C * 4);
@@ -204,9 +206,9 @@ static void embeddings(void **state)
 static void timesteps(void **state)
 {
     struct devices *d = *state;
-    const float t[3] = {0, 1.5f, 999};
     for (int dim = 1; dim <= 9; dim += 4) {
         for (int dt = DT_F32; dt <= DT_BF16; dt++) {
+            const float *t = guard_of(float, 0, 1.5f, 999);
             size_t n = 3 * (size_t)dim;
             void *a = guard_new(n * 4), *b = guard_new(n * 4);
             assert_int_equal(
@@ -255,15 +257,18 @@ static void patches(void **state)
 static void patch_orders(void **state)
 {
     struct devices *d = *state;
-    float img[8] = {0, 1, 2, 3, 10, 11, 12, 13}, out[8]; /* 2 channels of 2x2 */
+    /* 2 channels of 2x2 */
+    const float *img = guard_of(float, 0, 1, 2, 3, 10, 11, 12, 13);
+    float *out = guard_new(8 * sizeof *out);
     const float cpp[8] = {0, 1, 2, 3, 10, 11, 12, 13}, ppc[8] = {0, 10, 1, 11, 2, 12, 3, 13};
     d->fast->ops->patchify(d->fast, out, img, 1, 2, 2, 2, PATCH_CPP, DT_F32, NULL);
-    assert_memory_equal(out, cpp, sizeof out);
+    assert_memory_equal(out, cpp, sizeof cpp);
     d->fast->ops->patchify(d->fast, out, img, 1, 2, 2, 2, PATCH_PPC, DT_F32, NULL);
-    assert_memory_equal(out, ppc, sizeof out);
-    const float wide[4] = {0, 1, 2, 3}, cols[4] = {0, 1, 2, 3}; /* four 1x1 patches, row-major */
+    assert_memory_equal(out, ppc, sizeof ppc);
+    const float *wide = guard_of(float, 0, 1, 2, 3); /* four 1x1 patches, row-major */
     d->fast->ops->patchify(d->fast, out, wide, 1, 1, 2, 1, PATCH_CPP, DT_F32, NULL);
-    assert_memory_equal(out, cols, sizeof cols);
+    assert_memory_equal(out, wide, 4 * sizeof *wide);
+    guard_check_all();
 }
 
 static void pixels(void **state)
@@ -278,8 +283,8 @@ static void pixels(void **state)
     assert_true(img[0] == -1.0f && img[1] == (float)u8[3] / 127.5f - 1.0f);
     assert_int_equal(d->fast->ops->image_to_u8(d->fast, back, img, B, Ch, S, NULL), 0);
     assert_memory_equal(back, u8, N);
-    float wild[3] = {5, -5, NAN};
-    uint8_t got[3];
+    const float *wild = guard_of(float, 5, -5, NAN);
+    uint8_t *got = guard_new(3);
     assert_int_equal(d->fast->ops->image_to_u8(d->fast, got, wild, 1, 3, 1, NULL), 0);
     assert_true(got[0] == 255 && got[1] == 0 && got[2] == 0);
     guard_check_all();

@@ -1,0 +1,259 @@
+/* What the card reaches, beside a measured copy and a measured large product of its own. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "common/base/err.h"
+#include "kernels/kernels.h"
+#include "kernels/profile.h"
+
+int bench(const char *path);
+
+struct run {
+    struct device *dev;
+    FILE *out;
+    int figures, missed;
+    double copy; /* bytes a second */
+    double rate; /* FLOP a second of a large bf16 product */
+};
+
+static void die(const char *what)
+{
+    fprintf(stderr, "bench: %s\n", what);
+    exit(1);
+}
+
+/* Normal bits as bf16 or f32: speed depends on them. */
+static void *device_random(struct run *r, size_t n, enum dtype dt)
+{
+    void *p, *host = malloc(n * dtype_bytes(dt));
+    uint64_t z = 88172645463325252u;
+    if (!host || r->dev->ops->alloc(r->dev, n * dtype_bytes(dt), &p, NULL) < 0)
+        die("no memory");
+    for (size_t i = 0; i < n; i++) {
+        z ^= z << 13, z ^= z >> 7, z ^= z << 17;
+        dtype_set(host, dt, i, (float)(z >> 40) / 8388608.0f - 1.0f);
+    }
+    if (r->dev->ops->copy(r->dev, p, host, n * dtype_bytes(dt), COPY_TO_DEVICE, NULL) < 0 ||
+        r->dev->ops->sync(r->dev, NULL, NULL) < 0)
+        die("cannot copy");
+    free(host);
+    return p;
+}
+
+/* Seconds of one call: best of five runs of as many calls as fill 50 ms. */
+static double seconds(struct run *r, int (*call)(struct device *dev, void *arg), void *arg)
+{
+    struct err err = {0};
+    double best = INFINITY;
+    int calls = 1;
+    for (int i = 0; i < 8; i++) {
+        double start = profile_now();
+        for (int k = 0; k < calls; k++)
+            if (call(r->dev, arg) < 0)
+                die("an operation was refused");
+        if (r->dev->ops->sync(r->dev, NULL, &err) < 0)
+            die(err.msg);
+        double each = (profile_now() - start) / calls;
+        best = i >= 3 && each < best ? each : best;
+        if (i < 3)
+            calls = each < 0.05 ? (int)(0.05 / each) + 1 : 1;
+    }
+    return best;
+}
+
+/* bound 0: for information. */
+static void figure(struct run *r, const char *name, double value, const char *unit, double bound)
+{
+    bool holds = value >= bound;
+    printf("%-52s %10.2f %-8s", name, value, unit);
+    if (bound > 0)
+        printf(" at least %.2f: %s", bound, holds ? "yes" : "NO");
+    printf("\n");
+    fprintf(r->out, "%s\n  {\"name\": \"%s\", \"value\": %.4g, \"unit\": \"%s\", ",
+            r->figures++ ? "," : "", name, value, unit);
+    if (bound > 0)
+        fprintf(r->out, "\"bound\": %.4g, \"holds\": %s}", bound, holds ? "true" : "false");
+    else
+        fprintf(r->out, "\"bound\": null, \"holds\": null}");
+    r->missed += bound > 0 && !holds;
+}
+
+static void bandwidth(struct run *r, const char *name, double bytes, double s, double bound)
+{
+    char text[96];
+    figure(r, name, bytes / s / 1e9, "GB/s", 0);
+    snprintf(text, sizeof text, "%s / copy", name);
+    figure(r, text, bytes / s / r->copy, "x", bound);
+}
+
+static void arithmetic(struct run *r, const char *name, double flop, double s)
+{
+    char text[96];
+    figure(r, name, flop / s / 1e12, "TFLOP/s", 0);
+    snprintf(text, sizeof text, "%s / product", name);
+    figure(r, text, flop / s / r->rate, "x", 0);
+}
+
+struct copied {
+    void *dst, *src;
+    size_t bytes;
+};
+
+static int call_copy(struct device *dev, void *arg)
+{
+    const struct copied *c = arg;
+    return dev->ops->copy(dev, c->dst, c->src, c->bytes, COPY_DEVICE, NULL);
+}
+static int call_adamw(struct device *dev, void *arg)
+{
+    return dev->ops->adamw(dev, arg, NULL);
+}
+static int call_adaln_fwd(struct device *dev, void *arg)
+{
+    return dev->ops->adaln_fwd(dev, arg, NULL);
+}
+static int call_adaln_bwd(struct device *dev, void *arg)
+{
+    return dev->ops->adaln_bwd(dev, arg, NULL);
+}
+static int call_matmul(struct device *dev, void *arg)
+{
+    return dev->ops->matmul(dev, arg, NULL);
+}
+static int call_attention_fwd(struct device *dev, void *arg)
+{
+    return dev->ops->attention_fwd(dev, arg, NULL);
+}
+static int call_attention_bwd(struct device *dev, void *arg)
+{
+    return dev->ops->attention_bwd(dev, arg, NULL);
+}
+
+static void bench_memory(struct run *r)
+{
+    enum { N = 128 << 20 };
+    void *x[5];
+    for (int i = 0; i < 5; i++)
+        x[i] = device_random(r, N, DT_F32);
+    struct copied c = {x[0], x[1], (size_t)N * 4};
+    r->copy = 2.0 * N * 4 / seconds(r, call_copy, &c);
+    figure(r, "device copy", r->copy / 1e9, "GB/s", 0);
+    struct adamw a = {.p = x[0], .m = x[1], .v = x[2], .grad = x[3], .p_bf16 = x[4], .n = N};
+    a.lr = 1e-4f;
+    a.beta1 = 0.9f;
+    a.beta2 = 0.95f;
+    a.eps = 1e-8f;
+    a.step = 10;
+    bandwidth(r, "AdamW with a bf16 copy", 30.0 * N, seconds(r, call_adamw, &a), 0.85);
+    for (int i = 0; i < 5; i++)
+        r->dev->ops->free(r->dev, x[i]);
+}
+
+static void bench_norm(struct run *r)
+{
+    enum { B = 256, T = 256, C = 1152, N = B * T * C };
+    float *x = device_random(r, N, DT_F32), *dx = device_random(r, N, DT_F32);
+    float *mod = device_random(r, 6 * B * C, DT_F32), *stats = device_random(r, 2 * B * T, DT_F32);
+    void *y = device_random(r, N, DT_BF16), *h = device_random(r, N, DT_BF16);
+    struct adaln_fwd f = {.x = x, .h = h, .stats = stats, .x_in = x, .y = y, .gate = mod};
+    f.shift = mod + C;
+    f.scale = mod + 2 * C;
+    f.mod_ld = 6 * C;
+    f.B = B, f.T = T, f.C = C;
+    f.dt = DT_BF16;
+    bandwidth(r, "LayerNorm with residual and modulation", 12.0 * N, seconds(r, call_adaln_fwd, &f),
+              0.85);
+    struct adaln_bwd b = {.dx = dx, .dy = y, .dh = h, .x = x, .stats = stats, .y = y, .gate = mod};
+    b.scale = f.scale;
+    b.dgate = mod + 3 * C;
+    b.dshift = mod + 4 * C;
+    b.dscale = mod + 5 * C;
+    b.mod_ld = 6 * C;
+    b.B = B, b.T = T, b.C = C;
+    b.dt = DT_BF16;
+    bandwidth(r, "its backward", 18.0 * N, seconds(r, call_adaln_bwd, &b), 0);
+    void *all[] = {x, dx, mod, stats, y, h};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        r->dev->ops->free(r->dev, all[i]);
+}
+
+static void bench_products(struct run *r)
+{
+    enum { M = 32768, C = 1152, F = 4608, L = 8192 };
+    void *x = device_random(r, (size_t)M * F, DT_BF16), *w = device_random(r, L * L, DT_BF16);
+    void *y = device_random(r, (size_t)M * F, DT_BF16),
+         *aux = device_random(r, (size_t)M * F, DT_BF16);
+    float *g = device_random(r, C * F, DT_F32), *bias = device_random(r, F, DT_F32);
+    struct matmul mm = {.layout = MM_NT, .m = L, .n = L, .k = L, .a = x, .b = w, .c = y};
+    mm.dt = mm.c_dt = DT_BF16;
+    r->rate = 2.0 * L * L * L / seconds(r, call_matmul, &mm);
+    figure(r, "product 8192 8192 8192", r->rate / 1e12, "TFLOP/s", 0);
+    const double flop = 2.0 * M * C * F;
+    mm.m = M, mm.n = F, mm.k = C;
+    mm.bias = bias;
+    mm.aux = aux;
+    mm.epilogue = MM_GELU;
+    arithmetic(r, "MLP up, bias and GELU", flop, seconds(r, call_matmul, &mm));
+    mm.layout = MM_NN;
+    mm.bias = NULL;
+    mm.epilogue = MM_DGELU;
+    arithmetic(r, "MLP down's backward through GELU", flop, seconds(r, call_matmul, &mm));
+    struct matmul dw = {.layout = MM_TN, .m = F, .n = C, .k = M, .a = y, .b = x, .c = g};
+    dw.a_colsum = bias;
+    dw.dt = DT_BF16;
+    dw.accumulate = true;
+    arithmetic(r, "weight gradient with the bias's", flop, seconds(r, call_matmul, &dw));
+    void *all[] = {x, w, y, aux, g, bias};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        r->dev->ops->free(r->dev, all[i]);
+}
+
+static void bench_attention(struct run *r, const char *name, const int dims[4], int Hkv,
+                            bool causal)
+{
+    const int B = dims[0], T = dims[1], H = dims[2], D = dims[3];
+    const size_t n = (size_t)B * (size_t)T * (size_t)D, heads = (size_t)(H + 2 * Hkv);
+    void *qkv = device_random(r, n * heads, DT_BF16), *dqkv = device_random(r, n * heads, DT_BF16);
+    void *o = device_random(r, n * (size_t)H, DT_BF16),
+         *d_o = device_random(r, n * (size_t)H, DT_BF16);
+    float *lse = device_random(r, (size_t)B * (size_t)H * (size_t)T, DT_F32);
+    struct attention_fwd f = {.o = o, .lse = lse, .qkv = qkv, .B = B, .T = T, .H = H, .D = D};
+    struct attention_bwd b = {.dqkv = dqkv, .d_o = d_o, .o = o, .lse = lse, .qkv = qkv};
+    f.Hkv = b.Hkv = Hkv;
+    f.causal = b.causal = causal;
+    f.dt = b.dt = DT_BF16;
+    b.B = B, b.T = T, b.H = H, b.D = D;
+    const double flop = 4.0 * B * H * (double)T * T * D * (causal ? 0.5 : 1);
+    char text[64];
+    snprintf(text, sizeof text, "attention forward, %s", name);
+    arithmetic(r, text, flop, seconds(r, call_attention_fwd, &f));
+    snprintf(text, sizeof text, "attention backward, %s", name);
+    arithmetic(r, text, 2.5 * flop, seconds(r, call_attention_bwd, &b));
+    void *all[] = {qkv, dqkv, o, d_o, lse};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        r->dev->ops->free(r->dev, all[i]);
+}
+
+int bench(const char *path)
+{
+    struct err err = {0};
+    struct run r = {.out = fopen(path, "w")};
+    if (!r.out)
+        die("cannot write the figures");
+    if (device_open("cuda:0", 0, &r.dev, &err) < 0)
+        die(err.msg);
+    printf("%s: %s\n", r.dev->name, r.dev->about);
+    fprintf(r.out, "[");
+    bench_memory(&r);
+    bench_norm(&r);
+    bench_products(&r);
+    bench_attention(&r, "DiT-XL", (const int[]){64, 256, 16, 72}, 16, false);
+    bench_attention(&r, "DiT-S", (const int[]){256, 64, 6, 64}, 6, false);
+    bench_attention(&r, "Llama 2048", (const int[]){4, 2048, 32, 128}, 8, true);
+    fprintf(r.out, "\n]\n");
+    fclose(r.out);
+    device_close(r.dev);
+    printf("%d figures, %d below their bound\n", r.figures, r.missed);
+    return r.missed != 0;
+}
