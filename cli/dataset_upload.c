@@ -119,7 +119,7 @@ static int check_warm_start(const char *job_path, struct job_file *job, struct e
 static int check_recipe(const char *job_path, struct job_file *job, struct err *err)
 {
     struct composition comp;
-    int rc = recipe_compose(&job->spec, &comp, err);
+    int rc = recipe_check(&job->spec, &comp, err);
     if (rc < 0)
         return err_wrap(err, "%s", job_path);
     job->partitions = comp.n_partitions;

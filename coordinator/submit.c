@@ -271,7 +271,7 @@ static int make_job(struct coordinator *co, const struct view_submit *s, struct 
                     struct job **ret, struct err *err)
 {
     struct composition comp;
-    int rc = recipe_compose(spec, &comp, err);
+    int rc = recipe_check(spec, &comp, err);
     if (rc == 0 && (rc = check_dataset(co, spec, s, err)) == 0 && spec->recipe.teacher != 0)
         rc = check_teacher(co, spec, err);
     if (rc == 0)

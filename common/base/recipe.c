@@ -164,9 +164,6 @@ static int check_ddm(const struct job_spec *spec, struct err *err)
         return err_set(err, -ERR_CONFIG,
                        "recipe.experts is %d, but the router has %d classes (router.classes)",
                        r->experts, spec->router.classes);
-    if (spec->sample.strategy == JOB_STRATEGY_TOPK && spec->sample.top > r->experts)
-        return err_set(err, -ERR_CONFIG, "sample.top is %d, more than the %d experts there are",
-                       spec->sample.top, r->experts);
     return 0;
 }
 
@@ -339,6 +336,33 @@ static int check_folds(const struct job_spec *spec, const struct composition *c,
     return 0;
 }
 
+int recipe_compose(const struct job_spec *spec, struct composition *ret, struct err *err)
+{
+    memset(ret, 0, sizeof(*ret));
+    ret->router_path = -1;
+    ret->n_partitions = ret->n_digits = ret->digits[0] = 1;
+    ret->fragments = spec->outer.fragments > 1 ? (uint32_t)spec->outer.fragments : 1;
+    if (spec->recipe.replicas < 1 || spec->recipe.replicas > COMPOSITION_REPLICAS_MAX)
+        return err_set(err, -ERR_CONFIG, "recipe.replicas is %d, expected 1 to %d",
+                       spec->recipe.replicas, COMPOSITION_REPLICAS_MAX);
+    if (spec->outer.fragments > spec->model.depth)
+        return err_set(err, -ERR_CONFIG,
+                       "outer.fragments is %d, more than the %d blocks of model.depth",
+                       spec->outer.fragments, spec->model.depth);
+    for (size_t i = 0; i < sizeof(recipes) / sizeof(recipes[0]); i++) {
+        if (strcmp(spec->recipe.name, recipes[i].name) != 0)
+            continue;
+        int rc = recipes[i].compose(spec, ret, err);
+        if (rc == 0)
+            rc = check_folds(spec, ret, err);
+        if (rc < 0)
+            composition_release(ret);
+        return rc;
+    }
+    return err_set(err, -ERR_CONFIG, "recipe.name is '%s', expected diloco, ddm, dipaco or distill",
+                   spec->recipe.name);
+}
+
 /* A key of another recipe would be without effect. */
 static int check_keys(const struct recipe *recipe, const struct job_recipe *r, struct err *err)
 {
@@ -362,33 +386,19 @@ static int check_keys(const struct recipe *recipe, const struct job_recipe *r, s
     return 0;
 }
 
-int recipe_compose(const struct job_spec *spec, struct composition *ret, struct err *err)
+int recipe_check(const struct job_spec *spec, struct composition *ret, struct err *err)
 {
-    memset(ret, 0, sizeof(*ret));
-    ret->router_path = -1;
-    ret->n_partitions = ret->n_digits = ret->digits[0] = 1;
-    ret->fragments = spec->outer.fragments > 1 ? (uint32_t)spec->outer.fragments : 1;
-    if (spec->recipe.replicas < 1 || spec->recipe.replicas > COMPOSITION_REPLICAS_MAX)
-        return err_set(err, -ERR_CONFIG, "recipe.replicas is %d, expected 1 to %d",
-                       spec->recipe.replicas, COMPOSITION_REPLICAS_MAX);
-    if (spec->outer.fragments > spec->model.depth)
-        return err_set(err, -ERR_CONFIG,
-                       "outer.fragments is %d, more than the %d blocks of model.depth",
-                       spec->outer.fragments, spec->model.depth);
-    for (size_t i = 0; i < sizeof(recipes) / sizeof(recipes[0]); i++) {
-        if (strcmp(spec->recipe.name, recipes[i].name) != 0)
-            continue;
-        int rc = check_keys(&recipes[i], &spec->recipe, err);
-        if (rc == 0)
-            rc = recipes[i].compose(spec, ret, err);
-        if (rc == 0)
-            rc = check_folds(spec, ret, err);
-        if (rc < 0)
-            composition_release(ret);
-        return rc;
-    }
-    return err_set(err, -ERR_CONFIG, "recipe.name is '%s', expected diloco, ddm, dipaco or distill",
-                   spec->recipe.name);
+    int rc = recipe_compose(spec, ret, err);
+    for (size_t i = 0; rc == 0 && i < sizeof(recipes) / sizeof(recipes[0]); i++)
+        if (strcmp(spec->recipe.name, recipes[i].name) == 0)
+            rc = check_keys(&recipes[i], &spec->recipe, err);
+    if (rc == 0 && ret->mixture && spec->sample.strategy == JOB_STRATEGY_TOPK &&
+        (uint32_t)spec->sample.top > ret->n_partitions)
+        rc = err_set(err, -ERR_CONFIG, "sample.top is %d, more than the %u experts there are",
+                     spec->sample.top, ret->n_partitions);
+    if (rc < 0)
+        composition_release(ret);
+    return rc;
 }
 
 void composition_release(struct composition *c)

@@ -87,6 +87,9 @@ struct composition {
 
 /* -ERR_CONFIG with a sentence for an unknown name or impossible figures. */
 int recipe_compose(const struct job_spec *spec, struct composition *ret, struct err *err);
+/* As recipe_compose, and refuses keys without effect: for a job that a person submits.  What
+ * is on record is composed without it, so that rules may be added. */
+int recipe_check(const struct job_spec *spec, struct composition *ret, struct err *err);
 void composition_release(struct composition *c); /* { 0 } is fine */
 
 static inline uint32_t composition_levels(const struct composition *c, uint32_t path)
