@@ -24,7 +24,7 @@ enum slot_state { SLOT_FREE, SLOT_TAKEN, SLOT_GOOD, SLOT_BAD };
 struct slot {
     enum slot_state state;
     struct data_place place;
-    uint64_t pass, id;
+    uint64_t pass, id, key;
     int32_t label;
     uint8_t *pixels;
     char reason[257];
@@ -49,7 +49,7 @@ struct data {
     /* The consumer's. */
     uint8_t *ring_pixels, *images;
     int32_t *labels, *partitions;
-    uint64_t *ids;
+    uint64_t *ids, *keys;
     uint64_t bad_run;
     unsigned bad_count, bad_named;
     struct data_bad bad[DATA_BAD_MAX];
@@ -72,7 +72,9 @@ static int make_ring(struct data *d, struct err *err)
     d->labels = mem_try_array(d->opt.batch, sizeof(*d->labels));
     d->partitions = mem_try_array(d->opt.batch, sizeof(*d->partitions));
     d->ids = mem_try_array(d->opt.batch, sizeof(*d->ids));
-    if (!d->ring || !d->ring_pixels || !d->images || !d->labels || !d->partitions || !d->ids)
+    d->keys = mem_try_array(d->opt.batch, sizeof(*d->keys));
+    if (!d->ring || !d->ring_pixels || !d->images || !d->labels || !d->partitions || !d->ids ||
+        !d->keys)
         return err_set(err, -ENOMEM, "out of memory for batches of %u images of %u x %u",
                        d->opt.batch, d->opt.image_size, d->opt.image_size);
     for (uint64_t i = 0; i < size; i++)
@@ -142,6 +144,7 @@ void data_free(struct data *d)
     mem_free(d->labels);
     mem_free(d->partitions);
     mem_free(d->ids);
+    mem_free(d->keys);
     mem_free(d);
 }
 
@@ -182,9 +185,9 @@ static void mirror(uint8_t *pixels, unsigned size)
 static enum slot_state decode(const struct data *d, struct slot *s)
 {
     const struct data_options *o = &d->opt;
+    const struct shard_sample *sample = &d->order.shards[s->place.shard].samples[s->place.index];
+    s->key = o->shuffle ? 0 : data_content_key(sample->data, sample->len);
     if (!o->cache || !data_cache_get(o->cache, s->id, s->pixels, &s->label)) {
-        const struct shard_sample *sample =
-            &d->order.shards[s->place.shard].samples[s->place.index];
         struct err err = {0};
         if (sample->tokens) {
             snprintf(s->reason, sizeof(s->reason), "a piece of text, not an image");
@@ -294,6 +297,7 @@ int data_next(struct data *d, struct batch *ret, struct err *err)
             d->labels[n] = s->label;
             d->partitions[n] = s->place.partition;
             d->ids[n] = s->id;
+            d->keys[n] = s->key;
             d->bad_run = 0;
             n++;
         } else {
@@ -307,7 +311,12 @@ int data_next(struct data *d, struct batch *ret, struct err *err)
                            d->order.total, d->bad_named ? d->bad[0].key : "?",
                            d->bad_named ? d->bad[0].reason : "?");
     }
-    *ret = (struct batch){n, d->images, d->labels, d->partitions, d->ids};
+    *ret = (struct batch){.count = n,
+                          .images = d->images,
+                          .labels = d->labels,
+                          .partitions = d->partitions,
+                          .ids = d->ids,
+                          .keys = d->opt.shuffle ? NULL : d->keys};
     return 0;
 }
 

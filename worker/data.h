@@ -67,6 +67,7 @@ struct batch {
     const int32_t *labels;     /* (count) */
     const int32_t *partitions; /* (count) of the samples' ranges */
     const uint64_t *ids;       /* (count) stable names: data_sample_id() */
+    const uint64_t *keys;      /* (count) data_content_key(); NULL when shuffled (training) */
 };
 
 struct data_bad {
@@ -107,6 +108,10 @@ void data_free(struct data *d); /* joins the threads; accepts NULL */
 /* The same name for the same sample on every machine: 48 bits of the shard's
  * hash and the index in it. */
 uint64_t data_sample_id(const uint8_t shard_sha256[32], uint32_t index);
+
+/* A number for what a sample is, in whatever shard it lies: an evaluation draws the same for
+ * it before and after the data were split. */
+uint64_t data_content_key(const uint8_t *data, size_t len);
 
 /* At most max_bytes of decoded pixels. */
 int data_cache_new(size_t max_bytes, struct data_cache **ret, struct err *err);

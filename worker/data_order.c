@@ -18,6 +18,18 @@ uint64_t data_sample_id(const uint8_t sha256[32], uint32_t index)
     return id << 16 | (index & 0xffff);
 }
 
+uint64_t data_content_key(const uint8_t *data, size_t len)
+{
+    uint64_t key = rng_mix(len, 0x636f6e74656e74);
+    for (size_t at = 0; at < len; at += 8) {
+        uint64_t word = 0;
+        for (size_t i = 0; i < 8 && at + i < len; i++)
+            word |= (uint64_t)data[at + i] << 8 * i;
+        key = rng_mix(key, word);
+    }
+    return key;
+}
+
 /* The shard of a range: opened already, or now. */
 static int find_shard(struct data_order *o, const struct data_range *r, size_t *ret,
                       struct err *err)

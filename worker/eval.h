@@ -1,9 +1,9 @@
 /* Held-out loss: the training loss on fixed draws.
  *
- * What is drawn for a sample (time, noise) is a function of (seed, sample id) alone, so two
+ * What is drawn for a sample (time, noise) is a function of (seed, its content) alone, so two
  * models, or one at two times, are compared on exactly the same task, whatever the
- * batch size, order or machine.  Labels are always given (the net is made without dropout);
- * t is spread as the job trains it. */
+ * batch size, order, machine or partition.  Labels are always given (the net is made without
+ * dropout); t is spread as the job trains it. */
 #ifndef WORKER_EVAL_H
 #define WORKER_EVAL_H
 
@@ -13,7 +13,7 @@
 
 struct err;
 
-/* net_batch.seed of all evaluations of a job; keys are the sample ids. */
+/* net_batch.seed of all evaluations of a job; keys are of the samples' contents. */
 uint64_t eval_seed(uint64_t job_seed);
 
 /* What evaluated batches add up to. */

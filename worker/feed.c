@@ -92,7 +92,7 @@ static int next_images(struct feed *f, struct feed_batch *ret, struct err *err)
                 .images = b.images,
                 .labels = b.labels,
                 .partitions = b.partitions,
-                .keys = b.ids},
+                .keys = b.keys},
         .samples = b.count,
     };
     return 0;

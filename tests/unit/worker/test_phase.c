@@ -103,7 +103,7 @@ struct order {
     Skerry__V1__Range range[SHARDS], *ranges[SHARDS];
     Skerry__V1__TrainTask train;
     Skerry__V1__EvalTask eval;
-    uint8_t hash[LEVELS][32], moments_hash[32], warm_hash[32], tokenizer_hash[32];
+    uint8_t hash[LEVELS][32], moments_hash[32], warm_hash[32], other_hash[32];
     uint32_t blocks[3];
     char *classes[5];
 };
@@ -498,6 +498,46 @@ static void moments_travel(void **state)
     host_free(&without);
 }
 
+/* The samples of images[0] from the last to the first, as a shard of the host. */
+static void put_reversed(struct host *h, struct order *o)
+{
+    struct shard from;
+    struct shard_info info;
+    struct shard_writer *to;
+    char *file = in(top, "reversed.tar");
+    OK(shard_open(images[0].path, &from, err));
+    OK(shard_writer_open(file, &to, err));
+    for (size_t i = from.n; i-- > 0;)
+        OK(shard_writer_add(to, &from.samples[i], 0, err));
+    OK(shard_writer_finish(to, &info, err));
+    shard_writer_free(to);
+    shard_close(&from);
+    host_put(h, file, o->other_hash);
+    blob(&o->shard[0], o->other_hash);
+    size_of(h, &o->shard[0]);
+    mem_free(file);
+}
+
+/* What an evaluation draws for an image does not depend on the shard that it lies in: data
+ * that are split are compared with data that are not. */
+static void draws_follow_the_image(void **state)
+{
+    (void)state;
+    struct host h;
+    struct order o;
+    host_new(&h, "draws");
+    order_init(&o, IMAGES);
+    init_modules(&h, &o);
+    struct work *a = run(&h, &o, EVAL);
+    put_reversed(&h, &o);
+    struct work *b = run(&h, &o, EVAL);
+    assert_int_equal(a->result.units, b->result.units);
+    assert_true(fabs(a->result.loss_sum - b->result.loss_sum) < 1e-6 * a->result.loss_sum);
+    work_free(a);
+    work_free(b);
+    host_free(&h);
+}
+
 /* A tokenizer.json with a token for each byte, and an end that has a text. */
 static void put_tokenizer(struct host *h, struct order *o)
 {
@@ -516,8 +556,8 @@ static void put_tokenizer(struct host *h, struct order *o)
     }
     OK(buf_append_str(&b, "}}}"));
     OK(file_write_atomic(file, b.data, b.len, 0600, err));
-    host_put(h, file, o->tokenizer_hash);
-    blob(&o->tokenizer, o->tokenizer_hash);
+    host_put(h, file, o->other_hash);
+    blob(&o->tokenizer, o->other_hash);
     size_of(h, &o->tokenizer);
     o->task.tokenizer = &o->tokenizer;
     buf_release(&b);
@@ -588,6 +628,7 @@ int main(void)
         cmocka_unit_test(batch_of_the_task),
         cmocka_unit_test(warm_start),
         cmocka_unit_test(moments_travel),
+        cmocka_unit_test(draws_follow_the_image),
         cmocka_unit_test(texts_are_learned),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
