@@ -53,7 +53,6 @@ struct cuda_state {
     struct stream main; /* what NULL means */
     struct lt *lt;
     int *fault; /* pinned: kernels store an enum cuda_fault */
-    int multiprocessors;
     int broken; /* cudaError_t of the first error, 0 while all is well */
 
     /* Pinned staging of copies from and to pageable memory, made with the first one. */

@@ -64,7 +64,6 @@ static int setup(struct device *dev, struct cuda_state *st, struct err *err)
     if (e != cudaSuccess)
         return refuse(dev, err, "cannot make a stream", e);
     *st->fault = CUDA_FAULT_NONE;
-    st->multiprocessors = prop.multiProcessorCount;
     dev->fast_bf16 = true;
     snprintf(dev->about, sizeof dev->about, "%.40s, %.0f GiB, compute capability %d.%d", prop.name,
              (double)prop.totalGlobalMem / (1 << 30), prop.major, prop.minor);

@@ -296,16 +296,18 @@ static bool choose(const struct lt *lt, struct plan *p)
 }
 
 /* Settles on the first way from `way` on that cuBLASLt takes. */
-static void decide(const struct lt *lt, struct plan *p, enum way way, const struct matmul *mm)
+static void decide(struct lt *lt, struct plan *p, enum way way)
 {
-    static const char place[ALIGN] __attribute__((aligned(ALIGN)));
+    /* The addresses tell cuBLASLt what alignment to count on: 16 bytes and no more. */
+    static char place[32] __attribute__((aligned(32)));
+    const struct matmul some = {.aux = place + 16};
     for (;; way++) {
-        plan_drop((struct lt *)lt, p);
+        plan_drop(lt, p);
         p->way = way;
         if (way == WAY_OWN)
             return;
-        if (applies(&p->key, way) && describe(lt, p) && set_pointers(lt, p, mm, place, place) &&
-            choose(lt, p))
+        if (applies(&p->key, way) && describe(lt, p) &&
+            set_pointers(lt, p, &some, place + 16, place + 16) && choose(lt, p))
             return;
     }
 }
@@ -320,7 +322,7 @@ static struct plan *find_plan(struct lt *lt, const struct matmul *mm)
     struct plan *p = &lt->plans[(hash ^ hash >> 32) % PLANS];
     if (memcmp(&p->key, &key, sizeof key) != 0) {
         p->key = key;
-        decide(lt, p, WAY_FUSED, mm);
+        decide(lt, p, WAY_FUSED);
     }
     return p;
 }
@@ -385,7 +387,7 @@ static int run_plan(struct device *dev, struct lt *lt, struct plan *p, const str
         if (!declined(status))
             return cuda_check(s->st, cudaGetLastError()) < 0 ? -ERR_DEVICE
                                                              : cuda_check(s->st, cudaErrorUnknown);
-        decide(lt, p, p->way + 1, mm);
+        decide(lt, p, p->way + 1);
     }
 }
 

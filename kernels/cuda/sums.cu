@@ -15,7 +15,7 @@ template <bool WIDE, typename T>
 __global__ void __launch_bounds__(256)
     slab_sums(float *partial, const T *x, int64_t rows, int64_t n, int64_t ld, int64_t slab)
 {
-    __shared__ float room[ROW_LANES][COLUMNS];
+    __shared__ __align__(16) float room[ROW_LANES][COLUMNS];
     const int lane = (int)threadIdx.x % 32, row = (int)threadIdx.x / 32;
     const int64_t column = (int64_t)blockIdx.x * COLUMNS + lane * 8, left = n - column;
     const int64_t end = (blockIdx.y + 1) * slab < rows ? (blockIdx.y + 1) * slab : rows;

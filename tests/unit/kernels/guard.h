@@ -28,10 +28,12 @@ enum { GUARD_BYTES = 256, GUARD_MAX = 64 };
 #define guard_alloc(bytes) aligned_alloc(64, bytes)
 #define guard_free(p) free(p)
 #define guard_profile() NULL
+#define GUARD_ROUNDS_BIAS 0
 #else
 void *guard_alloc(size_t bytes);
 void guard_free(void *p);
 struct profile *guard_profile(void);
+#define GUARD_ROUNDS_BIAS 1 /* a card: to the bf16 of C, before the sum */
 #endif
 
 struct guard {
