@@ -27,7 +27,7 @@ SETS = {
     "emoji": {"side": 16, "flip": "false", "patch": 2, "dim": 128, "depth": 6, "batch": 64, "lr": "1.5e-3", "rounds": 24,
               "evals": 400},
     "cifar10": {"side": 32, "flip": "true", "patch": 4, "dim": 192, "depth": 6, "batch": 64, "lr": "8e-4", "rounds": 30,
-                "evals": 1024},
+                "evals": 4096},
 }
 SAMPLES = 1024
 
