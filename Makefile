@@ -109,7 +109,9 @@ CU    := $(if $(filter 1,$(CUDA)),$(wildcard kernels/cuda/*.cu))
 lib = $(O)/lib$(1).a
 OBJ_proto   := $(PB_C:$(GEN)/%.c=$(O)/gen/%.o)
 OBJ_coordinator := $(O)/gen/web_assets.o
-OBJ_kernels := $(patsubst %.cu,$(O)/%.cu.o,$(CU))
+# They do not depend on BUILD: one set serves all of them.
+CUO := $(BUILD_DIR)/cuda
+OBJ_kernels := $(patsubst kernels/cuda/%.cu,$(CUO)/%.cu.o,$(CU))
 
 PROGRAMS := coordinatord workerd skerry
 MAIN_coordinatord := coordinator
@@ -128,9 +130,14 @@ help: ## this list
 # ---- rules -------------------------------------------------------------
 # A changed flag rebuilds what it touches, as a changed source does.
 STAMP := $(O)/.flags
-FLAGS := $(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) $(ALL_LDFLAGS) $(ALL_LDLIBS) $(ALL_NVCCFLAGS) $(VERSION)
+CU_CPPFLAGS := -I. -D_GNU_SOURCE $(CPPFLAGS)
+CU_FLAGS := $(NVCC) $(CU_CPPFLAGS) $(ALL_NVCCFLAGS)
+FLAGS := $(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) $(ALL_LDFLAGS) $(ALL_LDLIBS) $(VERSION)
 ifneq ($(filter-out clean help deps,$(or $(MAKECMDGOALS),all)),)
 $(shell mkdir -p $(O); printf '%s\n' '$(FLAGS)' | cmp -s - $(STAMP) || printf '%s\n' '$(FLAGS)' >$(STAMP))
+ifeq ($(CUDA),1)
+$(shell mkdir -p $(CUO); printf '%s\n' '$(CU_FLAGS)' | cmp -s - $(CUO)/.flags || printf '%s\n' '$(CU_FLAGS)' >$(CUO)/.flags)
+endif
 endif
 
 $(GEN)/%.pb-c.c $(GEN)/%.pb-c.h &: %.proto
@@ -151,8 +158,8 @@ $(O)/%.o: %.c $(STAMP) | $(PB_H)
 $(O)/gen/%.o: $(GEN)/%.c $(STAMP)
 	$(call say,CC)mkdir -p $(@D) && $(CC) $(ALL_CPPFLAGS) -std=c11 $(OPT) -fPIE -w -MMD -MP -c -o $@ $<
 
-$(O)/%.cu.o: %.cu $(STAMP)
-	$(call say,NVCC)mkdir -p $(@D) && $(NVCC) $(filter-out -pthread,$(ALL_CPPFLAGS)) $(ALL_NVCCFLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
+$(CUO)/%.cu.o: kernels/cuda/%.cu $(CUO)/.flags
+	$(call say,NVCC)$(NVCC) $(CU_CPPFLAGS) $(ALL_NVCCFLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
 
 define layer
 OBJ_$(1) += $$(patsubst %.c,$$(O)/%.o,$$(call sources,$(1)))
@@ -200,4 +207,4 @@ check-unit: $(UNIT) ## unit tests of this BUILD
 include $(wildcard tests/*.mk)
 
 .SECONDARY:
--include $(shell find $(O) -name '*.d' 2>/dev/null)
+-include $(shell find $(O) $(CUO) -name '*.d' 2>/dev/null)

@@ -12,16 +12,16 @@ GPU_DEVICE := -DGUARD_DEVICE='"cuda:0"'
 ifeq ($(CUDA),1)
 
 # ---- what ptxas and the machine code say --------------------------------
-CUBINS := $(foreach a,$(CUDA_ARCHS),$(CU:kernels/cuda/%.cu=$(O)/cubin/sm_$(a)/%.cubin))
+CUBINS := $(foreach a,$(CUDA_ARCHS),$(CU:kernels/cuda/%.cu=$(CUO)/cubin/sm_$(a)/%.cubin))
 define cubin
-$(O)/cubin/sm_$(1)/%.cubin: kernels/cuda/%.cu $(STAMP) $(wildcard kernels/cuda/*.cuh kernels/cuda/*.h)
-	$$(call say,PTXAS)mkdir -p $$(@D) && $$(NVCC) $$(filter-out -pthread,$$(ALL_CPPFLAGS)) -std=c++17 -O3 \
+$(CUO)/cubin/sm_$(1)/%.cubin: kernels/cuda/%.cu $(CUO)/.flags $(wildcard kernels/cuda/*.cuh kernels/cuda/*.h)
+	$$(call say,PTXAS)mkdir -p $$(@D) && $$(NVCC) $$(CU_CPPFLAGS) -std=c++17 -O3 \
 	  -arch=sm_$(1) -cubin -Xptxas -v -o $$@ $$< 2>$$(@:.cubin=.log) || { cat $$(@:.cubin=.log); exit 1; }
 endef
 $(foreach a,$(CUDA_ARCHS),$(eval $(call cubin,$(a))))
 
 check-cuda: $(CUBINS) ## CUDA kernels: no spills, 128-bit accesses, tensor cores (needs nvcc, no card)
-	@CUDA_HOME=$(CUDA_HOME) $(PYTHON) tests/gpu/check_ptxas.py $(O)/cubin
+	@CUDA_HOME=$(CUDA_HOME) $(PYTHON) tests/gpu/check_ptxas.py $(CUO)/cubin
 
 # ---- the kernels thread by thread on the CPU ----------------------------
 EMU_OBJ := $(CU:kernels/cuda/%.cu=$(EMU)/%.o) $(addprefix $(EMU)/,fibers.o runtime.o memory.o)

@@ -88,7 +88,7 @@ static __device__ __forceinline__ void put_rows(float *dst, int64_t ld, float ac
                 dst[i * ld + my_lane() + n * WARP] = acc[i][n] * factor[i];
 }
 
-__global__ void __launch_bounds__(TILE *WARPS) attention_fwd_f32_kernel(struct work p)
+__global__ void __launch_bounds__(TILE *WARPS, 2) attention_fwd_f32_kernel(struct work p)
 {
     SHARED_DYNAMIC(shared);
     __shared__ int firsts[TILE], ends[TILE];
@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(TILE *WARPS) delta_f32_kernel(struct work p)
         p.delta[(b * a.H + h) * a.T + t] = sum;
 }
 
-__global__ void __launch_bounds__(TILE *WARPS) attention_dq_f32_kernel(struct work p)
+__global__ void __launch_bounds__(TILE *WARPS, 2) attention_dq_f32_kernel(struct work p)
 {
     SHARED_DYNAMIC(shared);
     __shared__ int firsts[TILE], ends[TILE];
@@ -196,7 +196,7 @@ __global__ void __launch_bounds__(TILE *WARPS) attention_dq_f32_kernel(struct wo
              a.D);
 }
 
-__global__ void __launch_bounds__(TILE *WARPS) attention_dkv_f32_kernel(struct work p)
+__global__ void __launch_bounds__(TILE *WARPS, 2) attention_dkv_f32_kernel(struct work p)
 {
     SHARED_DYNAMIC(shared);
     __shared__ int firsts[TILE], ends[TILE];
