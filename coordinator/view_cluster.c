@@ -283,14 +283,24 @@ static void wait_for_worker(const struct waiting *ctx, const struct task *t)
     tell(ctx, t->job_id, t->id, w->id, what, why, until);
 }
 
+/* A grid whose experts are elsewhere takes a worker that draws and one that evaluates. */
+static bool lacks_helper(const struct task *t, unsigned helpers)
+{
+    return (t->kind == TASK_VELOCITY && helpers == 0) ||
+           (t->kind == TASK_SAMPLE && t->draw.remote && helpers < 2);
+}
+
 static void wait_for_taker(const struct waiting *ctx, const struct task *t)
 {
     char what[128], why[REASON_MAX];
-    unsigned here = 0, idle = 0;
+    unsigned here = 0, idle = 0, helpers = 0;
     for (size_t i = 0; i < ctx->co->state.n_workers; i++) {
         const struct worker *w = ctx->co->state.workers[i];
+        const struct task *now = w->task_id ? state_task(&ctx->co->state, w->task_id) : NULL;
         here += w->state == WORKER_HERE;
         idle += w->state == WORKER_HERE && w->parked != NULL;
+        helpers += w->state == WORKER_HERE && !w->drain &&
+                   (now == NULL || now->kind != TASK_SAMPLE || !now->draw.remote);
     }
     (void)snprintf(what, sizeof(what), "%s task %llu", task_kind_name(t->kind),
                    (unsigned long long)t->id);
@@ -298,6 +308,11 @@ static void wait_for_taker(const struct waiting *ctx, const struct task *t)
         (void)snprintf(why, sizeof(why), "it failed and is tried again: %.180s", t->reason);
     else if (here == 0)
         (void)snprintf(why, sizeof(why), "no worker is here; start one with workerd --join");
+    else if (lacks_helper(t, helpers))
+        (void)snprintf(why, sizeof(why),
+                       "sampling with remote experts takes one more worker than the %u that %s "
+                       "here; start it, or sample without --remote",
+                       here, here == 1 ? "is" : "are");
     else if (idle == 0)
         (void)snprintf(why, sizeof(why), "all %u workers are busy", here);
     else

@@ -1,10 +1,11 @@
 """Experts that are trained together are used together: mixed where they are or from afar, and distilled into one."""
 import hashlib
 import os
+import signal
 
 import pytest
 
-from common import make_dataset
+from common import make_dataset, wait_until
 from swarm import swarm  # noqa: F401  (fixture)
 
 SHAPE = """data: {path: data, image_size: 16, holdout: 0.2, shard_samples: 32}
@@ -57,6 +58,18 @@ def test_from_afar_or_here_the_same_grid(swarm, experts, tmp_path):
         grids.append(digest(grid))
     assert grids[0] == grids[1]
     assert any("velocity" in swarm.log(name) for name in ("a", "b"))
+
+
+def test_from_afar_takes_two(swarm, experts):
+    """A worker that draws cannot evaluate experts as well: what is missing is said, and waited for."""
+    swarm.kill("b", signal.SIGTERM)
+    task = swarm.post(f"/v1/jobs/{experts}/sample", {"remote": True, "steps": 3}).json()["task"]
+
+    def reasons():
+        return [w["why"] for w in swarm.get("/v1/status").json()["waiting_for"] if w["task"] == task]
+    wait_until(lambda: any("one more worker" in r for r in reasons()), 20, "the reason")
+    swarm.worker("c")
+    wait_until(lambda: swarm.get(f"/v1/tasks/{task}").json()["state"] == "done", 60, "the grid")
 
 
 def test_one_student_of_all_experts(swarm, experts, tmp_path):
