@@ -294,7 +294,7 @@ int cmd_export(int argc, char **argv)
         cli_print_json(done);
         json_decref(done);
     } else {
-        printf("%s/model.safetensors\n%s/config.json\n", out, out);
+        printf("the model is in %s/\n", out);
     }
     cli_close(&cli);
     return status;

@@ -234,9 +234,9 @@ static void default_text(const struct args_flag *f, char *out, size_t size)
         (void)snprintf(out, size, " (default %g)", *(double *)f->out);
     else if (f->type == ARGS_U64 && *(uint64_t *)f->out != 0)
         (void)snprintf(out, size, " (default %llu)", (unsigned long long)*(uint64_t *)f->out);
-    else if (f->type == ARGS_DURATION_MS)
+    else if (f->type == ARGS_DURATION_MS && *(uint64_t *)f->out != 0)
         (void)snprintf(out, size, " (default %gs)", (double)*(uint64_t *)f->out / 1000);
-    else if (f->type == ARGS_BYTES) {
+    else if (f->type == ARGS_BYTES && *(uint64_t *)f->out != 0) {
         char human[STR_HUMAN_MAX];
         (void)snprintf(out, size, " (default %s)", str_human_bytes(*(uint64_t *)f->out, human));
     }
