@@ -17,7 +17,7 @@ struct err;
 struct fit_source;
 struct fit_watch;
 
-#define PCA_EXACT 1024
+#define PCA_EXACT 320
 #define PCA_PASSES 4
 #define PCA_DIM_MAX (1u << 20) /* of x */
 #define PCA_OUT_MAX 4096       /* of z */
