@@ -160,7 +160,9 @@ static int check_partition(const struct job *j, uint32_t p, struct err *err)
 {
     uint32_t part = j->comp.paths[p].partition;
     struct shards_sum sum = shards_sum(j, part, false);
-    int rc = sum.samples == 0 ? err_set(err, -EINVAL, "it has no samples to train on")
+    int rc = sum.samples == 0 ? err_set(err, -EINVAL,
+                                        "it has no samples to train on; use fewer partitions, more "
+                                        "data or partition.balance")
                               : check_phase(&j->spec, &j->comp.paths[p], &sum, true, err);
     if (rc < 0 && j->comp.n_partitions > 1 && part != PARTITION_ALL)
         return err_wrap(err, "partition %u of %u with %llu samples", part, j->comp.n_partitions,
