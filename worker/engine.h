@@ -86,5 +86,8 @@ int work_text_run(struct engine *e, struct work *w, struct err *err);
 /* The task's tokenizer, whose blob is in the cache: its tokenizer.json, or bytes. */
 struct tokenizer;
 int work_tokenizer(const struct work *w, struct tokenizer **ret, struct err *err);
+/* Of a file that the job brought and whose hash is right: if it is malformed, no worker will
+ * ever read it.  Such an rc becomes -ERR_CONFIG, which is not tried again; rc is returned. */
+int work_own_file(int rc, struct err *err);
 
 #endif

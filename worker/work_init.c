@@ -38,7 +38,7 @@ static int first_values(const struct work *w, const struct model *m, float *flat
         return 0;
     }
     work_blob_path(w, t->warm_start->sha256.data, path);
-    int rc = model_load_foreign(m, path, flat, err);
+    int rc = work_own_file(model_load_foreign(m, path, flat, err), err);
     return rc < 0 ? err_wrap(err, "the warm start %s",
                              w->spec.model.warm_start ? w->spec.model.warm_start : "of the job")
                   : 0;

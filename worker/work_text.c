@@ -21,6 +21,15 @@ int work_text_plan(struct work *w, struct err *err)
     return b ? work_need(w, b->sha256.data, b->size, b->url, "the tokenizer", err) : 0;
 }
 
+int work_own_file(int rc, struct err *err)
+{
+    if (rc != -ERR_FORMAT && rc != -ERR_LIMIT && rc != -ERR_NOTFOUND)
+        return rc;
+    if (err)
+        err->code = -ERR_CONFIG;
+    return -ERR_CONFIG;
+}
+
 int work_tokenizer(const struct work *w, struct tokenizer **ret, struct err *err)
 {
     const Skerry__V1__Blob *b = w->task->tokenizer;
@@ -30,7 +39,7 @@ int work_tokenizer(const struct work *w, struct tokenizer **ret, struct err *err
         return 0;
     }
     work_blob_path(w, b->sha256.data, path);
-    return tokenizer_open(path, ret, err);
+    return work_own_file(tokenizer_open(path, ret, err), err);
 }
 
 struct speaker {

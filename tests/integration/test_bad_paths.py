@@ -1,4 +1,5 @@
 """Bad job files and data of mixtures, paths and texts: refused with one sentence, exit status 4, nothing left behind."""
+import hashlib
 import json
 import os
 import struct
@@ -218,6 +219,23 @@ def test_what_only_the_coordinator_knows(tmp_path, data, coordinator):
     (tmp_path / "job.yaml").write_text(TEXT.replace("shard_samples: 32", "shard_samples: 4096"))
     refused(coordinator.skerry("submit", tmp_path / "job.yaml"), ["recipe.reshard", "data.shard_samples"])
     assert coordinator.get("/v1/jobs").json()["items"] == []
+
+
+@pytest.mark.parametrize("change, key", [(TOKENIZER, "tokenizer"), (WARM, "warm_start")])
+def test_files_that_only_workers_read(tmp_path, change, key):
+    """A client that does not look before it sends: the job fails at once, and no worker is blamed."""
+    junk = os.urandom(2048)
+    blob = {"sha256": hashlib.sha256(junk).hexdigest(), "size": len(junk)}
+    with running(tmp_path) as s:
+        place = s.post("/v1/uploads", blob).json()["url"]
+        assert s.session.put(place if "://" in place else s.url + place, data=junk, timeout=20).status_code == 201
+        shard = {**blob, "samples": 10, "tokens": 400, "holdout": False}
+        body = {"spec": TEXT.replace(*change), "vocab": 257, key: blob,
+                "dataset": {"classes": [], "counts": [], "shards": [shard] * 4 + [{**shard, "holdout": True}], "bad": []}}
+        job = s.post("/v1/jobs", body).json()["id"]
+        s.worker("one")
+        assert s.wait_job(job, "failed", 20)["reason"].count(" task ") == 1
+        assert s.get("/v1/status").json()["workers"][0]["state"] == "idle"
 
 
 def test_samples_that_make_no_sense(tmp_path, coordinator):
