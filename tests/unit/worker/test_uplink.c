@@ -116,6 +116,8 @@ static void on_evaluate(void *arg, struct rpc_request *req, const ProtobufCMessa
     char path[TICKET_PATH_MAX];
     struct blob_id input, output;
     if (w->hold) {
+        if (w->held) /* asked again on another connection, or after its time */
+            rpc_fail(w->held, -ERR_CANCELLED, false, 0, "asked again");
         w->held = req;
         return;
     }
