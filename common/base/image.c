@@ -51,6 +51,9 @@ int image_init(struct err *err)
     vips_cache_set_max_mem(0);
     vips_cache_set_max_files(0);
     vips_block_untrusted_set(TRUE);
+    /* liborc 0.4.33 frees its just-in-time code without a lock that holds: threads
+     * that decode together end the process within some ten thousand images. */
+    vips_vector_set_enabled(FALSE);
     return 0;
 }
 

@@ -1,6 +1,7 @@
 #include "common/base/image.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <vips/vips.h>
 
 #include "tests/unit/base/util.h"
@@ -66,6 +67,43 @@ static void decodes_every_format(void **state)
     assert_true(out[0] > out[2]);
     g_free(bytes);
     g_object_unref(cmyk);
+    g_object_unref(image);
+}
+
+#define THREADS 8
+#define IMAGES 300
+
+struct shared_png {
+    void *bytes;
+    size_t n;
+};
+
+static void *decode_many(void *arg)
+{
+    const struct shared_png *png = arg;
+    uint8_t out[16 * 16 * 3];
+    uintptr_t good = 0;
+    for (int i = 0; i < IMAGES; i++)
+        good += image_decode(png->bytes, png->n, 16, IMAGE_CROP, out, NULL) == 0;
+    image_thread_exit();
+    return (void *)good;
+}
+
+/* Code made at run time by liborc ended the process here. */
+static void many_threads_decode(void **state)
+{
+    struct shared_png png;
+    VipsImage *image = picture();
+    assert_int_equal(vips_pngsave_buffer(image, &png.bytes, &png.n, NULL), 0);
+    pthread_t threads[THREADS];
+    for (int t = 0; t < THREADS; t++)
+        assert_int_equal(pthread_create(&threads[t], NULL, decode_many, &png), 0);
+    for (int t = 0; t < THREADS; t++) {
+        void *good;
+        assert_int_equal(pthread_join(threads[t], &good), 0);
+        assert_int_equal((uintptr_t)good, IMAGES);
+    }
+    g_free(png.bytes);
     g_object_unref(image);
 }
 
@@ -193,7 +231,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(decodes_every_format),  cmocka_unit_test(flattens_on_white),
         cmocka_unit_test(refuses_broken_images), cmocka_unit_test(writes_png),
-        cmocka_unit_test(arranges_grids),
+        cmocka_unit_test(arranges_grids),        cmocka_unit_test(many_threads_decode),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
