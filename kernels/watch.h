@@ -1,0 +1,42 @@
+/* How a device is: memory, utilisation, temperature, power, memory errors, and why its clock
+ * is held down.
+ *
+ *     struct watch *w = watch_new(dev);      // where dev is used or before
+ *     watch_read(w, &state);                 // any one thread at a time, ms to seconds
+ *     watch_free(w);
+ *
+ * A CUDA device is asked through NVML (libnvidia-ml.so.1, opened with the first watch_read),
+ * found by its PCI address, so that CUDA_VISIBLE_DEVICES does not matter.  A CPU is what
+ * /proc says of this process: its resident memory and the share of the device's threads
+ * that it kept busy since the read before.  What is not known is marked so; a device that
+ * cannot be asked says why in `trouble`.  Nothing here fails. */
+#ifndef KERNELS_WATCH_H
+#define KERNELS_WATCH_H
+
+#include <stdint.h>
+
+#define WATCH_TEXT_MAX 129
+
+struct device;
+struct watch;
+
+struct watch_state {
+    char name[33];                  /* "cuda:0", "cpu" */
+    char model[97];                 /* "NVIDIA H200"; a CPU: what device.about says */
+    uint64_t memory_used;           /* bytes, of all processes; a CPU's: of this one */
+    uint64_t memory_total;          /* bytes; 0: unknown */
+    int utilization;                /* %, 0 to 100; -1: unknown */
+    unsigned temperature;           /* degrees Celsius; 0: unknown */
+    float power;                    /* W; 0: unknown */
+    int64_t ecc_errors;             /* uncorrected, since the driver was loaded; -1: unknown */
+    char throttled[WATCH_TEXT_MAX]; /* "power cap, hardware thermal"; "": no reason */
+    char trouble[WATCH_TEXT_MAX];   /* why nothing is known; "": all is well */
+};
+
+/* dev is only looked at, not kept. */
+struct watch *watch_new(const struct device *dev);
+void watch_free(struct watch *w); /* accepts NULL */
+
+void watch_read(struct watch *w, struct watch_state *ret);
+
+#endif
