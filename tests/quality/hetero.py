@@ -1,20 +1,20 @@
 """Unlike workers: speeds 1:2:3:6 with phases bounded by time and delayed Nesterov.
 
-Against four equal workers at equal samples; and the wall clock against the sum of speeds:
-what the equal workers' time says it would take if nobody ever waited."""
+First the unlike workers; then four equal ones with the same sum of speeds make as many
+steps in rounds of plain DiLoCo.  The wall clock is compared with the sum of speeds: what
+the samples would take at the rate of the equal workers' rounds.  Throttled by n a worker has
+1/n of a core; all four have one core together, so two cores are enough."""
 import os
 
 import lab
 from text_job import text_job
 
+UNLIKE, EQUAL = (12, 6, 4, 2), (4, 4, 4, 4)
+SECONDS, ROUNDS, BATCH = 24, 12, 8
 
-def samples(report):
-    return sum(m["samples"] for m in report.metrics if m["kind"] == "round")
 
-
-def seconds(report):
-    """From the first phase to the end of the job."""
-    return report.json["job"]["elapsed_ms"] / 1000
+def of_rounds(report, key):
+    return sum(m[key] for m in report.metrics if m["kind"] == "round")
 
 
 def main():
@@ -23,24 +23,29 @@ def main():
         print(f"hetero: {args.data} has no valid.jsonl.zst; give TEXT=DIR. Nothing was measured.")
         return
     here = lab.Lab("hetero", args)
-    rounds = here.steps(12)
-    same = here.run("equal", text_job("equal", args.data, recipe="name: diloco, replicas: 4", rounds=rounds, steps=24), 4,
-                    "--workerd", "--threads 1 --throttle 3")
-    unlike = here.run("unlike", text_job("unlike", args.data, recipe="name: diloco, replicas: 4", rounds=rounds, seconds=12,
-                                         outer=", async: true"), 4,
-                      *[a for n in (6, 3, 2, 1) for a in ("--workerd", f"--threads 1 --throttle {n}")])
-    rows = [[n, r.eval_loss, samples(r), seconds(r)]
+    rounds = here.steps(ROUNDS)
+
+    def run(name, throttles, **over):
+        job = text_job(name, args.data, recipe="name: diloco, replicas: 4", rounds=rounds, every=rounds, **over)
+        workers = [a for n in throttles for a in ("--workerd", f"--threads 1 --throttle {n}")]
+        return here.run(name, job, 4, *workers)
+
+    unlike = run("unlike", UNLIKE, seconds=SECONDS, outer=", async: true, warmup: 4")
+    same = None
+    if unlike:
+        steps = max(1, round(of_rounds(unlike, "samples") / (BATCH * rounds * len(EQUAL))))
+        same = run("equal", EQUAL, steps=steps, outer=", warmup: 4")
+    rows = [[n, r.eval_loss, of_rounds(r, "samples"), of_rounds(r, "seconds")]
             for n, r in (("four equal workers", same), ("speeds 1:2:3:6", unlike)) if r]
     here.table(["run", "held-out loss", "samples", "seconds"], rows)
-    if same and unlike:
-        gap = 100 * (unlike.eval_loss / same.eval_loss - 1)
-        here.figure("hetero_loss_gap", gap, "%", "<=1", gap <= 1)
-        here.plot({"equal": same.curve(), "1:2:3:6": unlike.curve()}, "samples", "held-out loss")
-    if same and unlike:
-        # Throttled by n a worker has 1/n of a core's speed: what the sum of speeds would take.
-        speed = (4 / 3) / (1 + 1 / 2 + 1 / 3 + 1 / 6)
-        ideal = seconds(same) / samples(same) * samples(unlike) * speed
-        here.figure("hetero_wall_clock", seconds(unlike) / ideal, "x", "<=1.1", seconds(unlike) / ideal <= 1.1)
+    if not same or not unlike:
+        return
+    here.plot({"equal": same.curve(), "1:2:3:6": unlike.curve()}, "samples", "held-out loss")
+    gap = 100 * (unlike.eval_loss / same.eval_loss - 1)
+    here.figure("hetero_loss_gap", gap, "%", "<=1", gap <= 1)
+    ideal = of_rounds(unlike, "samples") * of_rounds(same, "seconds") / of_rounds(same, "samples")
+    clock = of_rounds(unlike, "seconds") / ideal
+    here.figure("hetero_wall_clock", clock, "x", "<=1.1", clock <= 1.1)
 
 
 main()

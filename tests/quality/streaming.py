@@ -17,11 +17,11 @@ def main():
     rounds = here.steps(12)
 
     def job(name, outer):
-        return text_job(name, args.data, recipe="name: diloco, replicas: 2", rounds=rounds, steps=48, outer=outer)
+        return text_job(name, args.data, recipe="name: diloco, replicas: 2", rounds=rounds, steps=72, outer=", warmup: 4" + outer)
 
     plain = here.run("plain", job("plain", ""), 2)
-    parts = here.run("fragments", job("fragments", ", fragments: 6, delay: 2, mix: 0.5"), 2)
-    slow = here.run("slow-link", job("slow-link", ", fragments: 6, delay: 2, mix: 0.5"), 2, "--workerd",
+    parts = here.run("fragments", job("fragments", ", fragments: 6, delay: 6, mix: 0.5"), 2)
+    slow = here.run("slow-link", job("slow-link", ", fragments: 6, delay: 6, mix: 0.5"), 2, "--workerd",
                     "--max-bandwidth 20Mbit")
     rows = [[n, r.eval_loss, r.json["job"]["network"]["peak_bytes_per_s"], 100 * r.json["job"]["network"]["waited_share"]]
             for n, r in (("plain DiLoCo", plain), ("6 fragments", parts), ("6 fragments, 20 Mbit/s", slow)) if r]
