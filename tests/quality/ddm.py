@@ -43,7 +43,7 @@ def job(name, data, here, recipe, method="auto"):
 
 
 def measure(here, name, data, args):
-    real = frechet.Real(data, SETS[name]["side"], os.path.join(here.out, name + "-features.npz"))
+    real = frechet.Real(data, SETS[name]["side"], os.path.join(here.out, "features.npz"))
     rows, losses, distances, curves = [], {}, {}, {}
 
     def add(label, report, loss, picture):
@@ -51,12 +51,12 @@ def measure(here, name, data, args):
         rows.append([label, loss, d])
         losses[label], distances[label] = loss, d
 
-    one = here.run(f"{name}-monolith", job(name, data, here, "name: diloco"), 1)
+    one = here.run("monolith", job(name, data, here, "name: diloco"), 1)
     if one is not None:
         add("monolith", one, one.eval_loss, "samples.png")
         curves["monolith"] = one.curve()
     for label, k, method in (("4 experts", 4, "auto"), ("8 experts", 8, "auto"), ("4 experts, random", 4, "random")):
-        r = here.run(f"{name}-{k}-{method}", job(name, data, here, f"name: ddm, experts: {k}", method), 2, "--strategies",
+        r = here.run(f"{k}-{method}", job(name, data, here, f"name: ddm, experts: {k}", method), 2, "--strategies",
                      "full,top1,topk")
         if r is None:
             continue
@@ -74,7 +74,7 @@ def main():
     if not os.path.isdir(args.data):
         print(f"ddm: {args.data} is not there. Nothing was measured.")
         return
-    here = lab.Lab("ddm", args)
+    here = lab.Lab("ddm-" + args.name, args)
     data = os.path.abspath(args.data) + ("/train-*.tar" if args.name == "cifar10" else "")
     rows, losses, distances, curves = measure(here, args.name, data, args)
     here.table([args.name, "held-out loss", "Fréchet distance"], rows)
