@@ -38,6 +38,7 @@
 
 struct device;
 struct err;
+struct graph;
 struct profile;
 struct stream;
 
@@ -253,6 +254,29 @@ struct adamw {
     int64_t n;
 };
 
+/* ---- codecs of the wire: what a phase gives, coded where it lies ------------
+ *
+ *   u = base - theta, then + residual when given
+ *   payload, scales = the codec's of u;   left = u - what these decode to
+ *
+ * with the bits of common/outer/codec.h, which has the layouts.  f32 sends theta itself:
+ * no base, no residual, nothing is left.  Element 0 begins a block of 256.  A value that
+ * the codec refuses (not finite or above 2^126) makes *refused 1; the outputs of its block
+ * are then undefined. */
+enum encode_as { ENCODE_F32, ENCODE_BF16, ENCODE_INT8, ENCODE_E3M0 }; /* as enum codec */
+
+struct encode {
+    enum encode_as codec;
+    void *payload;         /* = 4 n, 2 n, n or (n+1)/2 bytes, aligned to the element */
+    uint16_t *scales;      /* (n/256, rounded up) = int8 and e3m0, or NULL */
+    float *left;           /* (n) = or NULL; may alias residual */
+    uint32_t *refused;     /* device scalar; stays as it is where nothing is refused */
+    const float *theta;    /* (n) */
+    const float *base;     /* (n) */
+    const float *residual; /* (n) or NULL for none */
+    int64_t n;
+};
+
 /* Order of the values inside one patch. */
 enum patch_order {
     PATCH_CPP, /* (channel, row, column): the conv weight of PatchEmbed */
@@ -280,6 +304,27 @@ struct kernel_ops {
     int (*stream_new)(struct device *dev, struct stream **ret, struct err *err);
     void (*stream_free)(struct device *dev, struct stream *s);
     int (*sync)(struct device *dev, struct stream *s, struct err *err);
+
+    /* Host memory that copies to and from the device need not stage, 64-byte aligned;
+     * not cleared.  On a device whose memory is the host's (device.unified) it is also
+     * device memory.  free_host(NULL) is fine. */
+    int (*alloc_host)(struct device *dev, size_t bytes, void **ret, struct err *err);
+    void (*free_host)(struct device *dev, void *p);
+
+    /* Graphs: a stream's operations recorded once and started as one.  NULL unless
+     * device.graphs.  After graph_begin the operations on the stream are recorded
+     * instead of run, with all their arguments by value: what is to differ from launch
+     * to launch lies in device memory.  The same operations must have run before on
+     * this stream, which settles their working memory.  Within: no alloc, free, sync,
+     * host memory or profile; an operation that cannot be recorded fails.
+     *
+     * graph_end always ends the recording: -EBUSY when something in it could not be
+     * recorded, *ret is then NULL.  graph_launch: -ESTALE when working memory has moved
+     * since: free the graph, run the operations, record again. */
+    int (*graph_begin)(struct device *dev, struct stream *s, struct err *err);
+    int (*graph_end)(struct device *dev, struct stream *s, struct graph **ret, struct err *err);
+    int (*graph_launch)(struct device *dev, struct graph *g, struct stream *s);
+    void (*graph_free)(struct device *dev, struct graph *g); /* accepts NULL */
 
     int (*matmul)(struct device *dev, const struct matmul *mm, struct stream *s);
     int (*adaln_fwd)(struct device *dev, const struct adaln_fwd *p, struct stream *s);
@@ -385,6 +430,9 @@ struct kernel_ops {
                    struct stream *s);
     int (*sum_rows)(struct device *dev, float *row, const float *x, int B, int64_t m,
                     struct stream *s);
+
+    /* NULL on the CPU: contributions are coded by common/outer there. */
+    int (*encode)(struct device *dev, const struct encode *p, struct stream *s);
 };
 
 /* Filled by device_open; read-only afterwards, except profile. */
@@ -394,6 +442,8 @@ struct device {
     char about[96]; /* for people: "CPU, 2 threads, AVX-512 with bf16" */
     int threads;    /* CPU: threads that compute, the caller's included */
     bool fast_bf16; /* bf16 matmul is faster than f32 here: what precision "auto" means */
+    bool unified;   /* device memory is host memory */
+    bool graphs;    /* the graph operations are there */
 
     /* When not NULL every operation adds its time to it (kernels/profile.h). */
     struct profile *profile;

@@ -22,6 +22,7 @@
 
 #include "worker/model.h"
 #include "worker/net.h"
+#include "worker/weights.h"
 
 struct err;
 struct job_spec;
@@ -87,6 +88,32 @@ struct step_result {
  * number are then as they were before. */
 int trainer_step(struct trainer *t, const struct net_batch *b, struct step_result *ret,
                  struct err *err);
+
+/* A trainer that is one of several, each with its part of every step (worker/island.h).
+ * All make the same update. */
+struct train_peers {
+    unsigned batch; /* samples of a whole step, at most */
+    /* Called while the last micro-batch is queued; all values were named once when join is
+     * called.  A trainer without samples names everything at once, as zeros. */
+    struct weights_watch watch;
+    /* Queues: what follows on the trainer's stream sees gradients and losses (n) (device)
+     * summed over the peers.  Each has its own losses at their places of the whole step
+     * and 0 elsewhere. */
+    int (*join)(void *arg, float *losses, int64_t n, struct err *err);
+    void *arg;
+    bool graphs; /* watch and join may be called while a graph is recorded */
+};
+/* Before the first step; peers is copied.  -ENOMEM. */
+int trainer_set_peers(struct trainer *t, const struct train_peers *peers, struct err *err);
+
+/* What a batch is of its step. */
+struct train_part {
+    unsigned first, count; /* position of its first sample; samples of the whole step */
+    uint64_t units;        /* net_units of the whole step */
+};
+/* trainer_step on a part: b->count may be 0.  ret is of the whole step. */
+int trainer_step_part(struct trainer *t, const struct net_batch *b, const struct train_part *part,
+                      struct step_result *ret, struct err *err);
 
 /* Where the schedule and the random streams stand: the next step's number and the
  * job's total (0: not known).  Adam's own count is not changed by it. */

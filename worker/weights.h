@@ -19,6 +19,12 @@
 
 struct err;
 
+/* Who wants to know when gradients are final: see weights_ready. */
+struct weights_watch {
+    void (*ready)(void *arg, uint64_t offset, uint64_t count);
+    void *arg;
+};
+
 struct weights {
     struct device *dev;
     const struct kernel_ops *ops;
@@ -30,6 +36,7 @@ struct weights {
     float *g;              /* (flat) gradients, or NULL when made without */
     int rc;                /* first failure since the last check */
     const char *failed;
+    const struct weights_watch *watch; /* during the last micro-batch of a step, or NULL */
 };
 
 /* Values are undefined until weights_set; gradients are zero.  release accepts
@@ -74,6 +81,14 @@ static inline const void *weights_mm(const struct weights *w, int i)
 static inline float *weights_g(const struct weights *w, int i)
 {
     return w->g + w->m->tensors[i].offset;
+}
+
+/* A backward says so, once for each value: the gradients [offset, offset+count) of the flat
+ * vector will not change any more, once what is queued on the stream by now is done. */
+static inline void weights_ready(struct weights *w, uint64_t offset, uint64_t count)
+{
+    if (w->watch)
+        w->watch->ready(w->watch->arg, offset, count);
 }
 
 /* A linear layer over `rows` rows: tensor w (out,in), whose bias (out), if it has
