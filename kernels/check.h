@@ -102,4 +102,12 @@ static inline bool cross_entropy_dims_ok(const struct cross_entropy *p)
            (!in_place || p->dt == p->grad_dt);
 }
 
+static inline bool encode_ok(const struct encode *p)
+{
+    const bool scaled = p->codec == ENCODE_INT8 || p->codec == ENCODE_E3M0;
+    if (p->n < 0 || (unsigned)p->codec > ENCODE_E3M0 || !p->refused || (scaled && !p->scales))
+        return false;
+    return p->codec == ENCODE_F32 ? !p->base && !p->residual && !p->left : p->base != NULL;
+}
+
 #endif

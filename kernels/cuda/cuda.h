@@ -151,6 +151,9 @@ int cuda_add_row(struct device *dev, float *x, const float *row, int B, int64_t 
 int cuda_flow_mix(struct device *dev, float *xt, float *target, const float *x0, const float *eps,
                   const float *t, int B, int64_t n, struct stream *s);
 
+/* codec.cu */
+int cuda_encode(struct device *dev, const struct encode *p, struct stream *s);
+
 /* act.cu */
 int cuda_silu_fwd(struct device *dev, void *y, const float *x, int64_t n, enum dtype dt,
                   struct stream *s);
