@@ -308,6 +308,11 @@ static int sum_rows(struct device *dev, float *row, const float *x, int B, int64
     RUN("sum_rows", btc_ok(B, 1, m), B, m, 0, 0, cuda_sum_rows(dev, row, x, B, m, s));
 }
 
+static int encode(struct device *dev, const struct encode *p, struct stream *s)
+{
+    RUN("encode", encode_ok(p), p->n, p->codec, 0, 0, cuda_encode(dev, p, s));
+}
+
 const struct kernel_ops cuda_ops = {
     .alloc = alloc,
     .free = release,
@@ -353,4 +358,5 @@ const struct kernel_ops cuda_ops = {
     .cast = cast,
     .add_row = add_row,
     .sum_rows = sum_rows,
+    .encode = encode,
 };
