@@ -3,7 +3,10 @@
 #include <errno.h>
 #include <stdbool.h>
 #include <string.h>
+/* vector.h needs vips.h before it. */
 #include <vips/vips.h>
+
+#include <vips/vector.h>
 
 #include "common/base/err.h"
 #include "common/base/file.h"
