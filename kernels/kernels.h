@@ -298,6 +298,10 @@ struct kernel_ops {
     int (*copy)(struct device *dev, void *dst, const void *src, size_t bytes, enum copy_kind kind,
                 struct stream *s);
     int (*zero)(struct device *dev, void *dst, size_t bytes, struct stream *s);
+    /* Bytes that alloc could still give, about, and bytes of the device in all.  The CPU's
+     * are the machine's (what the kernel calls available), or those of the tightest control
+     * group that this process is in.  Either may be NULL. */
+    int (*memory)(struct device *dev, uint64_t *ret_free, uint64_t *ret_total);
 
     /* Streams.  The CPU gives NULL.  sync waits for the stream and returns the
      * first error of the work on it. */

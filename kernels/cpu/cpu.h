@@ -51,6 +51,11 @@ void cpu_device_close(struct device *dev);
 /* 64-byte aligned working memory until the next call for the same use, or NULL. */
 void *cpu_scratch(struct cpu_state *st, enum cpu_scratch_use use, size_t bytes);
 
+/* memory.c: what /proc and /sys below root ("" but for tests) say.  -ERR_DEVICE when they say
+ * nothing. */
+int cpu_memory_read(const char *root, uint64_t *ret_free, uint64_t *ret_total);
+int cpu_memory(struct device *dev, uint64_t *ret_free, uint64_t *ret_total);
+
 extern const struct kernel_ops cpu_front_ops;
 extern const struct kernel_ops cpu_ref_ops;
 

@@ -43,6 +43,11 @@ static int zero(struct device *dev, void *dst, size_t bytes, struct stream *s)
     TIMED("zero", true, (int64_t)bytes, 0, 0, 0, cpu_inner(dev)->zero(dev, dst, bytes, s));
 }
 
+static int memory(struct device *dev, uint64_t *ret_free, uint64_t *ret_total)
+{
+    return cpu_inner(dev)->memory(dev, ret_free, ret_total);
+}
+
 static int stream_new(struct device *dev, struct stream **ret, struct err *err)
 {
     return cpu_inner(dev)->stream_new(dev, ret, err);
@@ -350,6 +355,7 @@ const struct kernel_ops cpu_front_ops = {
     .free = release,
     .copy = copy,
     .zero = zero,
+    .memory = memory,
     .stream_new = stream_new,
     .stream_free = stream_free,
     .sync = sync_stream,

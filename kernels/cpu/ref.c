@@ -58,6 +58,7 @@ const struct kernel_ops cpu_ref_ops = {
     .free = mem_release,
     .copy = copy,
     .zero = zero,
+    .memory = cpu_memory,
     .stream_new = stream_new,
     .stream_free = stream_free,
     .sync = sync_stream,

@@ -88,6 +88,7 @@ void cuda_free(struct device *dev, void *p);
 int cuda_copy(struct device *dev, void *dst, const void *src, size_t bytes, enum copy_kind kind,
               struct stream *s);
 int cuda_zero(struct device *dev, void *dst, size_t bytes, struct stream *s);
+int cuda_memory(struct device *dev, uint64_t *ret_free, uint64_t *ret_total);
 int cuda_stream_new(struct device *dev, struct stream **ret, struct err *err);
 void cuda_stream_free(struct device *dev, struct stream *s);
 

@@ -269,6 +269,17 @@ int cuda_zero(struct device *dev, void *dst, size_t bytes, struct stream *s)
     return bytes ? cuda_check(s->st, cudaMemsetAsync(dst, 0, bytes, s->handle)) : 0;
 }
 
+int cuda_memory(struct device *dev, uint64_t *ret_free, uint64_t *ret_total)
+{
+    size_t available = 0, total = 0;
+    int rc = cuda_check(cuda_state(dev), cudaMemGetInfo(&available, &total));
+    if (ret_free)
+        *ret_free = available;
+    if (ret_total)
+        *ret_total = total;
+    return rc;
+}
+
 /* ---- streams ---- */
 
 int cuda_stream_new(struct device *dev, struct stream **ret, struct err *err)

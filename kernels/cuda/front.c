@@ -48,6 +48,14 @@ static void release(struct device *dev, void *p)
     cuda_free(dev, p);
 }
 
+static int memory(struct device *dev, uint64_t *ret_free, uint64_t *ret_total)
+{
+    if (cuda_state(dev)->broken)
+        return -ERR_DEVICE;
+    enter(dev, NULL);
+    return cuda_memory(dev, ret_free, ret_total);
+}
+
 static int stream_new(struct device *dev, struct stream **ret, struct err *err)
 {
     enter(dev, NULL);
@@ -318,6 +326,7 @@ const struct kernel_ops cuda_ops = {
     .free = release,
     .copy = copy,
     .zero = zero,
+    .memory = memory,
     .stream_new = stream_new,
     .stream_free = stream_free,
     .sync = sync_stream,

@@ -1,0 +1,123 @@
+/* What memory a process may still take: the machine's, or its control groups', whatever is
+ * less.  Page cache that can be dropped counts as free in both. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/err.h"
+#include "kernels/cpu/cpu.h"
+
+enum { LINE_MAX_BYTES = 512, PATH_BYTES = 4096 };
+
+struct room {
+    uint64_t free, total;
+};
+
+/* The number behind `key` at the start of a line, in the file's unit; false: not there. */
+static bool field(const char *path, const char *key, uint64_t *ret)
+{
+    char line[LINE_MAX_BYTES];
+    const size_t len = strlen(key);
+    bool found = false;
+    FILE *f = fopen(path, "re");
+    if (!f)
+        return false;
+    while (!found && fgets(line, sizeof line, f)) {
+        char *end;
+        if (strncmp(line, key, len) != 0)
+            continue;
+        *ret = strtoull(line + len, &end, 10);
+        found = end != line + len;
+    }
+    fclose(f);
+    return found;
+}
+
+/* A file of one number; "max" and what is not there are none. */
+static bool number(const char *dir, const char *name, uint64_t *ret)
+{
+    char path[PATH_BYTES];
+    return snprintf(path, sizeof path, "%s/%s", dir, name) < (int)sizeof path &&
+           field(path, "", ret);
+}
+
+/* A control group's own limit, if it is the tighter one. */
+static void group_limit(const char *dir, bool v2, struct room *r)
+{
+    char stat[PATH_BYTES];
+    uint64_t limit, used, cache = 0;
+    if (!number(dir, v2 ? "memory.max" : "memory.limit_in_bytes", &limit) ||
+        !number(dir, v2 ? "memory.current" : "memory.usage_in_bytes", &used))
+        return;
+    if (snprintf(stat, sizeof stat, "%s/memory.stat", dir) < (int)sizeof stat)
+        (void)field(stat, v2 ? "inactive_file " : "total_inactive_file ", &cache);
+    used -= cache < used ? cache : used;
+    const uint64_t left = limit > used ? limit - used : 0;
+    r->free = left < r->free ? left : r->free;
+    r->total = limit < r->total ? limit : r->total;
+}
+
+/* The group and all above it, up to the mount point. */
+static void groups(const char *mount, const char *group, bool v2, struct room *r)
+{
+    char dir[PATH_BYTES];
+    const size_t base = strlen(mount);
+    if (snprintf(dir, sizeof dir, "%s%s", mount, group) >= (int)sizeof dir)
+        return;
+    for (;;) {
+        group_limit(dir, v2, r);
+        char *slash = strrchr(dir, '/');
+        if (strlen(dir) <= base || !slash || slash < dir + base)
+            return;
+        *slash = '\0';
+    }
+}
+
+/* /proc/self/cgroup: "0::/a/b" in version 2, "4:memory:/a/b" in version 1. */
+static void limit_by_groups(const char *root, struct room *r)
+{
+    char path[PATH_BYTES], line[PATH_BYTES], mount[PATH_BYTES];
+    if (snprintf(path, sizeof path, "%s/proc/self/cgroup", root) >= (int)sizeof path)
+        return;
+    FILE *f = fopen(path, "re");
+    if (!f)
+        return;
+    while (fgets(line, sizeof line, f)) {
+        line[strcspn(line, "\n")] = '\0';
+        char *names = strchr(line, ':');
+        char *group = names ? strchr(names + 1, ':') : NULL;
+        if (!group)
+            continue;
+        *group++ = '\0';
+        const bool v2 = names[1] == '\0';
+        if (!v2 && !strstr(names, "memory"))
+            continue;
+        if (snprintf(mount, sizeof mount, "%s/sys/fs/cgroup%s", root, v2 ? "" : "/memory") <
+            (int)sizeof mount)
+            groups(mount, strcmp(group, "/") == 0 ? "" : group, v2, r);
+    }
+    fclose(f);
+}
+
+int cpu_memory_read(const char *root, uint64_t *ret_free, uint64_t *ret_total)
+{
+    char path[PATH_BYTES];
+    uint64_t available, total;
+    if (snprintf(path, sizeof path, "%s/proc/meminfo", root) >= (int)sizeof path ||
+        !field(path, "MemAvailable:", &available) || !field(path, "MemTotal:", &total))
+        return -ERR_DEVICE;
+    struct room r = {available * 1024, total * 1024};
+    limit_by_groups(root, &r);
+    if (ret_free)
+        *ret_free = r.free;
+    if (ret_total)
+        *ret_total = r.total;
+    return 0;
+}
+
+int cpu_memory(struct device *dev, uint64_t *ret_free, uint64_t *ret_total)
+{
+    (void)dev;
+    return cpu_memory_read("", ret_free, ret_total);
+}
