@@ -46,7 +46,8 @@ void train_options_from_job(const struct job_spec *job, bool router, int batch, 
         batch = router ? job->router.batch : t->batch;
     *ret = (struct train_options){
         .batch = batch,
-        .accumulate = t->accumulate < batch ? t->accumulate : batch,
+        .accumulate = t->accumulate == 0 ? 1 : t->accumulate < batch ? t->accumulate : batch,
+        .accumulate_auto = t->accumulate == 0,
         .lr = router ? job->router.lr : t->lr,
         .warmup = t->warmup,
         .schedule = schedules[t->schedule],

@@ -35,8 +35,10 @@ enum train_schedule {
 };
 
 struct train_options {
-    int batch;      /* images or rows of a step, at most */
-    int accumulate; /* micro-batches that a step is cut into */
+    int batch;            /* images or rows of a step, at most */
+    int accumulate;       /* micro-batches that a step is cut into */
+    bool accumulate_auto; /* more may be made of it (worker/plan.h); results are then those of
+                           * `accumulate` but for the order of sums */
     double lr;
     int64_t warmup; /* steps of linear warm-up */
     enum train_schedule schedule;

@@ -48,7 +48,8 @@ static void expected(const struct conf_key *k, char *out, size_t size)
         [CONF_DURATION_MS] = "a duration such as 2s",
         [CONF_SECTION] = "keys with values",
     };
-    int n = snprintf(out, size, "%s", words[k->type]);
+    int n = snprintf(out, size, "%s%s%s", k->zero ? k->zero : "", k->zero ? " or " : "",
+                     words[k->type]);
     for (size_t i = 0; k->type == CONF_ENUM && k->names[i] && (size_t)n < size; i++)
         n += snprintf(out + n, size - (size_t)n, "%s%s", i ? ", " : " ", k->names[i]);
     if (k->type != CONF_STR && has_range(k) && (size_t)n < size)
@@ -80,6 +81,10 @@ static int set_integer(const struct conf_key *k, const char *text, void *out)
 {
     int64_t i;
     uint64_t u;
+    if (k->type == CONF_INT && k->zero && strcmp(text, k->zero) == 0) {
+        *(int *)at(k, out) = 0;
+        return 0;
+    }
     if (k->type == CONF_INT) {
         int rc = str_parse_i64(text, &i);
         if (rc < 0 || i < INT_MIN || i > INT_MAX || !in_range(k, (double)i))

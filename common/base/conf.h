@@ -54,6 +54,7 @@ struct conf_key {
     double min, max;          /* of numbers, inclusive; both 0: any */
     const char *const *names; /* CONF_ENUM: NULL-terminated */
     const char *def;          /* as one would type it; NULL: zero */
+    const char *zero;         /* CONF_INT: the word that stands for 0, beside the range */
     bool required;
     const char *doc;
     const struct conf_key *sub; /* CONF_SECTION */

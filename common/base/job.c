@@ -255,7 +255,7 @@ static int check_data(const struct yaml_doc *doc, const struct job_spec *s, stru
 
 static int check_training(const struct yaml_doc *doc, struct job_spec *s, struct err *err)
 {
-    if (s->train.batch % s->train.accumulate)
+    if (s->train.accumulate && s->train.batch % s->train.accumulate)
         return conf_error(doc, "train.accumulate", err,
                           "is %d, which does not divide train.batch (%d)", s->train.accumulate,
                           s->train.batch);

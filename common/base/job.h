@@ -88,7 +88,7 @@ struct job_router {
 
 struct job_train {
     int batch;      /* images per inner step of a replica */
-    int accumulate; /* micro-batches of batch/accumulate images */
+    int accumulate; /* micro-batches of batch/accumulate images; 0: the fewest that fit */
     double lr;
     int warmup;            /* steps */
     int schedule;          /* enum job_schedule */

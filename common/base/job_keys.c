@@ -101,8 +101,9 @@ static const struct conf_key router_keys[] = {
 static const struct conf_key train_keys[] = {
     CONF(struct job_train, batch, INT, .required = true, .min = 1, .max = 65536,
          .doc = "samples (images, or rows of text) per inner step of a replica"),
-    CONF(struct job_train, accumulate, INT, .def = "1", .min = 1, .max = 4096,
-         .doc = "parts in which a batch is computed, to save memory; divides batch"),
+    CONF(struct job_train, accumulate, INT, .def = "auto", .zero = "auto", .min = 1, .max = 4096,
+         .doc = "parts in which a batch is computed, to save memory; divides batch. auto: the "
+                "fewest that fit each worker's device"),
     CONF(struct job_train, lr, DOUBLE, .def = "1e-4", .min = 0, .max = 10,
          .doc = "peak learning rate of AdamW"),
     CONF(struct job_train, warmup, INT, .def = "0", .min = 0, .max = 10000000,

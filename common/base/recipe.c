@@ -156,7 +156,8 @@ static int check_ddm(const struct job_spec *spec, struct err *err)
                        "train.batch is %d, which %d experts cannot share evenly; expected a "
                        "multiple of recipe.experts, or recipe.divide_batch: false",
                        spec->train.batch, r->experts);
-    if (r->divide_batch && spec->train.batch / r->experts % spec->train.accumulate)
+    if (r->divide_batch && spec->train.accumulate &&
+        spec->train.batch / r->experts % spec->train.accumulate)
         return err_set(err, -ERR_CONFIG,
                        "train.accumulate is %d, which does not divide the %d samples of an expert",
                        spec->train.accumulate, spec->train.batch / r->experts);

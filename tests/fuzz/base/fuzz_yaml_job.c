@@ -17,7 +17,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     }
     if (spec.model.dim % spec.model.heads || spec.data.image_size % spec.model.patch ||
-        spec.train.batch % spec.train.accumulate || !spec.name ||
+        (spec.train.accumulate && spec.train.batch % spec.train.accumulate) || !spec.name ||
         !spec.outer.steps == !spec.outer.seconds || !spec.data.path == !spec.data.url.n)
         abort();
     job_release(&spec);

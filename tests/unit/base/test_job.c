@@ -31,7 +31,7 @@ static void fills_the_defaults(void **state)
     assert_int_equal(s.model.type, JOB_MODEL_DIT);
     assert_int_equal(s.model.patch, 2);
     assert_true(s.model.mlp_ratio == 4 && s.model.label_dropout == 0.1);
-    assert_int_equal(s.train.accumulate, 1);
+    assert_int_equal(s.train.accumulate, 0); /* auto */
     assert_true(s.train.lr == 1e-4 && s.train.clip == 1 && s.train.beta2 == 0.999);
     assert_int_equal(s.train.schedule, JOB_SCHEDULE_CONSTANT);
     assert_int_equal(s.train.precision, JOB_PRECISION_AUTO);
@@ -122,6 +122,9 @@ static void refuses_with_a_sentence(void **state)
         {"train: {batch: 64, lr: nan}", "train.lr is 'nan', expected a number"},
         {"train: {batch: 64, schedule: cosin}", "did you mean 'cosine'?"},
         {"train: {batch: 64, accumulate: 3}", "train.accumulate is 3, which does not divide"},
+        {"train: {batch: 64, accumulate: 0}",
+         "train.accumulate is '0', expected auto or a whole number from 1 to 4096"},
+        {"train: {batch: 64, accumulate: many}", "expected auto or a whole number from 1 to 4096"},
         {"data: {path: x, image_size: 33}", "model.patch is 2, which does not divide"},
         {"data: {path: x, image_size: 512}", "65536 tokens, at most 4096"},
         {"data: {path: x}", "data.image_size is missing"},

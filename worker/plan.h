@@ -1,0 +1,67 @@
+/* The memory that a phase of training needs on a device, before it begins.
+ *
+ *     plan_room(devs, n, &room);
+ *     room.kept = bytes that replicas kept between phases could give back;
+ *     rc = plan_train(model, &opt, dt, &room, &plan, err);
+ *     opt.accumulate = plan.accumulate;      // 0 or -ENOMEM with one sentence
+ *
+ * NEED is the sum of what the trainer says itself (worker/train.h, worker/net.h) and what it
+ * cannot know: working memory of the device's libraries, and a host copy of the weights where
+ * the device is the host.  It is per rank; ranks that share one memory (CPU devices of one
+ * process) share the room.
+ *
+ * ROOM is what the device says is free plus what can be given back, less a reserve of a
+ * sixteenth of it, at most 1 GiB, for what others take meanwhile.
+ *
+ * With opt->accumulate_auto the plan cuts a step into the fewest micro-batches that fit, from
+ * opt->accumulate on.  Whoever allocates may still be refused (memory is in pieces, others
+ * allocate too): then plan_smaller is the next try.  Pure but for plan_room. */
+#ifndef WORKER_PLAN_H
+#define WORKER_PLAN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/dtype.h"
+
+struct device;
+struct err;
+struct model;
+struct train_options;
+
+struct plan_room {
+    uint64_t free;  /* bytes, for one rank */
+    uint64_t total; /* of the device, for one rank; 0: not known, then all is allowed */
+    uint64_t kept;  /* bytes in use that can be given back, of one rank */
+    bool host;      /* the device's memory is the host's */
+    int ranks;      /* devices of the island; 0: one */
+    char device[32];
+};
+
+/* Bytes on the device, of one rank. */
+struct plan {
+    int accumulate;   /* micro-batches of a step */
+    uint64_t weights; /* master values and the copy that computes */
+    uint64_t gradients;
+    uint64_t optimiser;   /* moments, EMA */
+    uint64_t activations; /* all else of the network: grows with the micro-batch */
+    uint64_t workspace;   /* of the device's operations; on the host also the flat copy */
+    uint64_t need;        /* their sum */
+    uint64_t room;        /* what there is, after the reserve */
+    uint64_t least;       /* the need with the smallest micro-batch */
+};
+
+/* The room of the tightest of n devices.  What a device does not say counts as enough. */
+void plan_room(struct device *const *devs, size_t n, struct plan_room *ret);
+
+/* opt->batch is that of one rank.  -ENOMEM: "training needs 12.3 GiB on cuda:0 (weights ...),
+ * of which 8.0 GiB are free; lower train.batch ...".  *ret is filled either way. */
+int plan_train(const struct model *m, const struct train_options *opt, enum dtype dt,
+               const struct plan_room *room, struct plan *ret, struct err *err);
+
+/* After -ENOMEM for opt->accumulate micro-batches: twice as many, at most opt->batch.  False:
+ * it is not for us to choose, or there are no more. */
+bool plan_smaller(const struct train_options *opt, int *ret_accumulate);
+
+#endif
