@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <math.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -16,16 +15,12 @@
 
 struct maker {
     const struct contribution_job *job;
-    const struct kernels *kernels;
+    const struct contribution_coder *coder;
     struct layout layout;
     int base_fd, residual_fd; /* residual -1: zero */
     uint64_t residual_payload;
     struct file_out out, pending; /* pending not open: error feedback off */
     struct wire_out wire;
-    void *payload;
-    uint16_t *scales;
-    float *u, *end, *q;
-    double square_sent, square_delta, square_residual;
 };
 
 static bool feedback(const struct contribution_job *job)
@@ -75,79 +70,139 @@ static int open_files(struct maker *m, struct err *err)
     return rc;
 }
 
-static int maker_alloc(struct maker *m, struct err *err)
+static int read_inputs(struct maker *m, struct contribution_chunk *c, struct err *err)
 {
-    size_t bytes = FOLD_CHUNK * sizeof(float);
-    m->payload = mem_try_aligned(64, bytes); /* of the widest codec */
-    m->scales = mem_try_array(FOLD_CHUNK / CODEC_BLOCK, sizeof *m->scales);
-    m->u = mem_try_aligned(64, bytes);
-    m->end = mem_try_aligned(64, bytes);
-    m->q = mem_try_aligned(64, bytes);
-    if (!m->payload || !m->scales || !m->u || !m->end || !m->q)
+    const size_t bytes = c->n * sizeof(float);
+    const uint64_t at = (layout_first(&m->layout, c->t) + c->first) * sizeof(float);
+    int rc = 0;
+    if (m->job->codec != CODEC_F32)
+        rc = file_pread_all(m->base_fd, c->base, bytes, m->layout.st.payload + at,
+                            m->job->base_path, err);
+    if (rc == 0 && c->carried)
+        rc = file_pread_all(m->residual_fd, c->residual, bytes, m->residual_payload + at,
+                            m->job->residual_path, err);
+    return rc;
+}
+
+static int refused(const struct contribution_chunk *c, int rc, struct err *err)
+{
+    return rc != -EDOM ? rc
+                       : err_set(err, -ERR_FORMAT,
+                                 "tensor %s holds a value that is not finite: training diverged",
+                                 c->layout->st.tensors[c->t].name);
+}
+
+static int begin_chunk(struct maker *m, struct contribution_chunk *c, struct err *err)
+{
+    c->layout = &m->layout;
+    c->carried = m->residual_fd >= 0;
+    c->feedback = feedback(m->job);
+    int rc = read_inputs(m, c, err);
+    return rc < 0 ? rc : refused(c, m->coder->begin(m->coder->arg, c, err), err);
+}
+
+static int end_chunk(struct maker *m, struct contribution_chunk *c, struct err *err)
+{
+    int rc = refused(c, m->coder->end(m->coder->arg, c, err), err);
+    if (rc == 0)
+        rc = wire_out_write(&m->wire, c->t, c->first, c->n, c->payload, c->scales, err);
+    if (rc < 0 || !c->feedback)
+        return rc;
+    uint64_t at = (layout_first(&m->layout, c->t) + c->first) * sizeof(float);
+    return file_out_pwrite(&m->pending, c->residual, c->n * sizeof(float),
+                           m->layout.st.payload + at, err);
+}
+
+/* While one chunk is written others are coded. */
+static int make_all(struct maker *m, struct err *err)
+{
+    const struct contribution_coder *coder = m->coder;
+    uint64_t begun = 0, ended = 0;
+    int rc = 0;
+    for (size_t t = 0; t < m->layout.st.n_tensors; t++) {
+        const uint64_t count = m->layout.st.tensors[t].count;
+        for (uint64_t first = 0; first < count && rc == 0; first += coder->size) {
+            struct contribution_chunk *c = &coder->chunks[begun % coder->n];
+            if (begun - ended == coder->n)
+                rc = end_chunk(m, &coder->chunks[ended++ % coder->n], err);
+            c->t = t;
+            c->first = first;
+            c->n = count - first < coder->size ? (size_t)(count - first) : coder->size;
+            if (rc == 0)
+                rc = begin_chunk(m, c, err);
+            begun++;
+        }
+    }
+    while (rc == 0 && ended < begun)
+        rc = end_chunk(m, &coder->chunks[ended++ % coder->n], err);
+    return rc;
+}
+
+/* ---- the coder of this CPU: one chunk, coded when it is begun ---- */
+
+struct own {
+    const struct contribution_job *job;
+    const struct kernels *kernels;
+    struct contribution_coder coder;
+    struct contribution_chunk chunk;
+    float *end;
+};
+
+static int own_begin(void *arg, struct contribution_chunk *c, struct err *err)
+{
+    struct own *o = arg;
+    const enum codec codec = o->job->codec;
+    int rc = o->job->read(o->job->read_arg, c->layout, c->t, c->first, c->n, o->end, err);
+    if (rc < 0)
+        return rc;
+    if (codec == CODEC_F32)
+        return codec_encode(codec, c->n, o->end, c->payload, NULL, o->end) < 0 ? -EDOM : 0;
+    float *u = c->base, *q = c->residual;
+    o->kernels->sub(c->n, u, o->end, u);
+    if (c->carried)
+        o->kernels->add(c->n, u, c->residual, u);
+    if (codec_encode(codec, c->n, u, c->payload, c->scales, q) < 0)
+        return -EDOM;
+    if (c->feedback)
+        o->kernels->sub(c->n, u, q, c->residual);
+    return 0;
+}
+
+static int own_end(void *arg, struct contribution_chunk *c, struct err *err)
+{
+    return 0;
+}
+
+static int own_open(struct own *o, const struct contribution_job *job, struct err *err)
+{
+    const size_t bytes = FOLD_CHUNK * sizeof(float);
+    *o = (struct own){.job = job, .kernels = kernels_best()};
+    o->coder = (struct contribution_coder){.size = FOLD_CHUNK,
+                                           .n = 1,
+                                           .chunks = &o->chunk,
+                                           .begin = own_begin,
+                                           .end = own_end,
+                                           .arg = o};
+    o->chunk.payload = mem_try_aligned(64, bytes); /* of the widest codec */
+    o->chunk.scales = mem_try_array(FOLD_CHUNK / CODEC_BLOCK, sizeof *o->chunk.scales);
+    o->chunk.base = mem_try_aligned(64, bytes);
+    o->chunk.residual = mem_try_aligned(64, bytes);
+    o->end = mem_try_aligned(64, bytes);
+    if (!o->chunk.payload || !o->chunk.scales || !o->chunk.base || !o->chunk.residual || !o->end)
         return err_set(err, -ENOMEM, "no memory for a contribution");
     return 0;
 }
 
-/* u = start - end, then + residual. */
-static int read_delta(struct maker *m, size_t t, uint64_t first, size_t n, struct err *err)
+static void own_release(struct own *o)
 {
-    uint64_t at = layout_first(&m->layout, t) + first;
-    int rc = file_pread_all(m->base_fd, m->u, n * sizeof(float),
-                            m->layout.st.payload + at * sizeof(float), m->job->base_path, err);
-    if (rc == 0)
-        rc = m->job->read(m->job->read_arg, &m->layout, t, first, n, m->end, err);
-    if (rc < 0)
-        return rc;
-    m->kernels->sub(n, m->u, m->end, m->u);
-    m->square_delta += m->kernels->square_f32(n, m->u);
-    if (m->residual_fd < 0)
-        return 0;
-    rc = file_pread_all(m->residual_fd, m->q, n * sizeof(float),
-                        m->residual_payload + at * sizeof(float), m->job->residual_path, err);
-    m->kernels->add(n, m->u, m->q, m->u);
-    return rc;
+    mem_free(o->chunk.payload);
+    mem_free(o->chunk.scales);
+    mem_free(o->chunk.base);
+    mem_free(o->chunk.residual);
+    mem_free(o->end);
 }
 
-static int write_residual(struct maker *m, size_t t, uint64_t first, size_t n, struct err *err)
-{
-    if (!feedback(m->job))
-        return 0;
-    m->kernels->sub(n, m->u, m->q, m->u);
-    m->square_residual += m->kernels->square_f32(n, m->u);
-    uint64_t at = (layout_first(&m->layout, t) + first) * sizeof(float);
-    return file_out_pwrite(&m->pending, m->u, n * sizeof(float), m->layout.st.payload + at, err);
-}
-
-static int make_chunk(struct maker *m, size_t t, uint64_t first, size_t n, struct err *err)
-{
-    enum codec codec = m->job->codec;
-    int rc = read_delta(m, t, first, n, err);
-    if (rc < 0)
-        return rc;
-    const float *x = codec == CODEC_F32 ? m->end : m->u;
-    if (codec_encode(codec, n, x, m->payload, m->scales, m->q) < 0)
-        return err_set(err, -ERR_FORMAT,
-                       "tensor %s holds a value that is not finite: training "
-                       "diverged",
-                       m->layout.st.tensors[t].name);
-    m->square_sent += m->kernels->square_f32(n, codec == CODEC_F32 ? m->u : m->q);
-    rc = wire_out_write(&m->wire, t, first, n, m->payload, m->scales, err);
-    return rc < 0 ? rc : write_residual(m, t, first, n, err);
-}
-
-static int make_all(struct maker *m, struct err *err)
-{
-    for (size_t t = 0; t < m->layout.st.n_tensors; t++) {
-        uint64_t count = m->layout.st.tensors[t].count;
-        for (uint64_t first = 0; first < count; first += FOLD_CHUNK) {
-            size_t n = count - first < FOLD_CHUNK ? (size_t)(count - first) : FOLD_CHUNK;
-            int rc = make_chunk(m, t, first, n, err);
-            if (rc < 0)
-                return rc;
-        }
-    }
-    return 0;
-}
+/* ---- all of it ---- */
 
 static int finish(struct maker *m, struct contribution_result *r, struct err *err)
 {
@@ -158,9 +213,6 @@ static int finish(struct maker *m, struct contribution_result *r, struct err *er
         rc = file_out_commit(&m->out, err);
     if (rc < 0 && feedback(m->job))
         (void)file_remove(m->job->residual_pending, NULL); /* it has no blob to belong to */
-    r->norm = sqrt(m->square_sent);
-    r->delta_norm = sqrt(m->square_delta);
-    r->residual_norm = sqrt(m->square_residual);
     return rc;
 }
 
@@ -174,30 +226,27 @@ static void maker_release(struct maker *m)
         (void)close(m->base_fd); /* read only: nothing to lose */
     if (m->residual_fd >= 0)
         (void)close(m->residual_fd);
-    mem_free(m->payload);
-    mem_free(m->scales);
-    mem_free(m->u);
-    mem_free(m->end);
-    mem_free(m->q);
 }
 
 int contribution_write(const struct contribution_job *job, struct contribution_result *ret,
                        struct err *err)
 {
+    struct own own = {0};
     struct maker m = {.job = job,
-                      .kernels = kernels_best(),
+                      .coder = job->coder ? job->coder : &own.coder,
                       .base_fd = -1,
                       .residual_fd = -1,
                       .out = {.fd = -1},
                       .pending = {.fd = -1}};
     struct contribution_result result = {0};
     int rc = open_files(&m, err);
-    if (rc == 0)
-        rc = maker_alloc(&m, err);
+    if (rc == 0 && !job->coder)
+        rc = own_open(&own, job, err);
     if (rc == 0)
         rc = make_all(&m, err);
     if (rc == 0)
         rc = finish(&m, &result, err);
+    own_release(&own);
     maker_release(&m);
     if (rc == 0)
         *ret = result;

@@ -14,10 +14,14 @@
  * current one, residual_drop() removes it.  With codec f32 there is nothing left
  * over, and no residual is read or written.
  *
+ * The arithmetic is done by a coder: the CPU's own, or one that has theta_end elsewhere and
+ * writes the same bits (worker/contribute_card.h).
+ *
  * Memory: a few MiB, whatever the size of the module. */
 #ifndef COMMON_OUTER_CONTRIBUTION_H
 #define COMMON_OUTER_CONTRIBUTION_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -32,10 +36,38 @@ struct layout;
 typedef int (*contribution_read_fn)(void *arg, const struct layout *layout, size_t t,
                                     uint64_t first, size_t n, float *out, struct err *err);
 
+/* Elements [first, first+n) of tensor t on their way through a coder. */
+struct contribution_chunk {
+    const struct layout *layout;
+    size_t t, n;
+    uint64_t first;
+    bool carried;  /* `residual` holds that of earlier rounds; else there is none */
+    bool feedback; /* residual' is wanted */
+
+    /* The coder's, with room for its `size` elements. */
+    float *base;      /* in: theta_start, but for f32 */
+    float *residual;  /* in, and out: residual' */
+    void *payload;    /* out, see codec.h */
+    uint16_t *scales; /* out */
+};
+
+/* Codes chunks, several at a time: each is filled, begun and ended in turn, and its place is
+ * used again after that.  begin and end are called in order; after a failure what has begun is
+ * not ended.  -EDOM: a value is not finite or above CODEC_ABS_MAX; other failures fill err. */
+struct contribution_coder {
+    size_t size; /* most elements of a chunk, a multiple of CODEC_BLOCK */
+    size_t n;    /* places */
+    struct contribution_chunk *chunks;
+    int (*begin)(void *arg, struct contribution_chunk *c, struct err *err);
+    int (*end)(void *arg, struct contribution_chunk *c, struct err *err);
+    void *arg;
+};
+
 struct contribution_job {
     const char *base_path;     /* full file of the base version: theta_start */
-    contribution_read_fn read; /* theta_end */
+    contribution_read_fn read; /* theta_end, where there is no coder */
     void *read_arg;
+    const struct contribution_coder *coder; /* NULL: this CPU */
     enum codec codec;
     uint64_t module_id, base, samples;
     const char *residual_path;    /* current residual; NULL or a missing file: zero */
@@ -46,9 +78,6 @@ struct contribution_job {
 struct contribution_result {
     uint8_t sha256[HASH_BYTES]; /* of the blob */
     uint64_t bytes;
-    double norm;          /* of what was sent, as differences */
-    double delta_norm;    /* of theta_start - theta_end */
-    double residual_norm; /* of residual' */
 };
 
 /* Blocking; call it off the loop thread.  -ERR_FORMAT names the tensor that holds

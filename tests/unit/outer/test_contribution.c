@@ -95,10 +95,9 @@ static void feedback_round(struct feedback *b, enum codec codec)
         b->sum_sent[i] += (double)b->sent[i];
         norm += (double)b->sent[i] * b->sent[i];
     }
-    assert_true(fabs(sqrt(norm) - r.norm) <= 1e-9 * r.norm);
     struct fold_norm checked;
     assert_int_equal(fold_check(b->blob, b->f.full, MODULE, 0, codec, &checked, &err), 0);
-    assert_true(fabs(checked.norm - r.norm) <= 1e-9 * r.norm);
+    assert_true(fabs(checked.norm - sqrt(norm)) <= 1e-9 * sqrt(norm));
     assert_int_equal(checked.samples, 5);
     assert_int_equal(residual_commit(b->pending, b->current, &err), 0);
     assert_false(file_exists(b->pending));
@@ -158,7 +157,7 @@ static void test_residual_drop(void **state)
     job.residual_path = b.current;
     job.residual_pending = b.pending;
     assert_int_equal(contribution_write(&job, &r, &err), 0);
-    assert_true(r.residual_norm > 0);
+    assert_true(file_exists(b.pending));
     assert_int_equal(residual_drop(b.pending, &err), 0);
     assert_int_equal(residual_drop(b.pending, &err), 0);
     assert_int_equal(residual_commit(b.pending, b.current, &err), 0); /* nothing to commit */
