@@ -1,7 +1,7 @@
 /* How a device is: memory, utilisation, temperature, power, memory errors, and why its clock
  * is held down.
  *
- *     struct watch *w = watch_new(dev);      // where dev is used or before
+ *     struct watch *w = watch_new(dev, threads);
  *     watch_read(w, &state);                 // any one thread at a time, ms to seconds
  *     watch_free(w);
  *
@@ -33,8 +33,8 @@ struct watch_state {
     char trouble[WATCH_TEXT_MAX];   /* why nothing is known; "": all is well */
 };
 
-/* dev is only looked at, not kept. */
-struct watch *watch_new(const struct device *dev);
+/* dev is only looked at, not kept.  threads: of a CPU, that this process computes with. */
+struct watch *watch_new(const struct device *dev, int threads);
 void watch_free(struct watch *w); /* accepts NULL */
 
 void watch_read(struct watch *w, struct watch_state *ret);

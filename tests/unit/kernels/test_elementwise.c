@@ -5,6 +5,8 @@
  * the order and does not contract); bf16 stores round the same value or its f32 neighbour. */
 #include "tests/unit/kernels/guard.h"
 
+#include "common/base/rng.h"
+
 static const int64_t sizes[] = {1, 7, 16, 100, 4096, 16385, 40000};
 
 static float rel(enum dtype dt)
@@ -65,8 +67,12 @@ static void run_adamw(struct device *dev, struct adamw a, int64_t n, float *bufs
     a.n = n;
     a.ema = extras ? bufs[3] : NULL;
     a.p_bf16 = extras ? (bf16 *)(void *)bufs[4] : NULL;
-    for (a.step = 1; a.step <= 3; a.step++)
+    struct adamw_now *now = guard_new(sizeof *now);
+    a.now = now;
+    for (int step = 1; step <= 3; step++) {
+        *now = adamw_now(1e-2, a.beta1, a.beta2, step);
         assert_int_equal(dev->ops->adamw(dev, &a, NULL), 0);
+    }
 }
 
 static void adamw_is_exact(void **state)
@@ -74,15 +80,14 @@ static void adamw_is_exact(void **state)
     struct devices *d = *state;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         size_t n = (size_t)sizes[i];
-        const float scale = 0.37f;
-        struct adamw a = {.lr = 1e-2f,
-                          .beta1 = 0.9f,
+        const float *scale = guard_of(float, 0.37f);
+        struct adamw a = {.beta1 = 0.9f,
                           .beta2 = 0.999f,
                           .eps = 1e-8f,
                           .weight_decay = 0.1f,
                           .ema_decay = 0.99f};
         a.grad = guard_randn(n, DT_F32, 1);
-        a.grad_scale = i % 2 ? &scale : NULL;
+        a.grad_scale = i % 2 ? scale : NULL;
         float *r[5], *f[5];
         for (int k = 0; k < 5; k++) {
             r[k] = guard_randn(n, DT_F32, 1);
@@ -105,16 +110,72 @@ static void sums_and_clip(void **state)
     const int64_t more[] = {1, 4095, 4097, 70000, 4096LL * 4096 + 5};
     for (size_t i = 0; i < sizeof more / sizeof *more; i++) {
         float *x = guard_randn((size_t)more[i], DT_F32, 1);
-        double a = 3, b = 3;
-        assert_int_equal(d->ref->ops->sumsq(d->ref, &a, x, more[i], NULL), 0);
-        assert_int_equal(d->fast->ops->sumsq(d->fast, &b, x, more[i], NULL), 0);
-        assert_true(fabs(a - b) <= 1e-12 * a);
-        float s0, s1;
-        d->ref->ops->clip_scale(d->ref, &s0, &a, 0.5f, NULL);
-        d->fast->ops->clip_scale(d->fast, &s1, &a, 0.5f, NULL);
-        assert_true(s0 == s1 && fabsf(s0 - 0.5f / (float)sqrt(a)) < 1e-6f);
-        d->fast->ops->clip_scale(d->fast, &s1, &a, 0, NULL);
-        assert_true(s1 == 1.0f);
+        double *a = guard_of(double, 3), *b = guard_of(double, 3);
+        float *s0 = guard_new(4), *s1 = guard_new(4);
+        assert_int_equal(d->ref->ops->sumsq(d->ref, a, x, more[i], NULL), 0);
+        assert_int_equal(d->fast->ops->sumsq(d->fast, b, x, more[i], NULL), 0);
+        assert_true(fabs(*a - *b) <= 1e-12 * *a);
+        assert_int_equal(d->ref->ops->clip_scale(d->ref, s0, a, NULL, 0.5f, NULL), 0);
+        assert_int_equal(d->fast->ops->clip_scale(d->fast, s1, a, b, 0.5f, NULL), 0);
+        assert_true(*s0 == *s1 && fabsf(*s0 - 0.5f / (float)sqrt(*a)) < 1e-6f);
+        assert_int_equal(d->fast->ops->clip_scale(d->fast, s1, a, b, 0, NULL), 0);
+        assert_true(*s1 == 1.0f);
+        assert_int_equal(d->ref->ops->sum(d->ref, a, x, more[i], NULL), 0);
+        assert_int_equal(d->fast->ops->sum(d->fast, b, x, more[i], NULL), 0);
+        assert_true(fabs(*a - *b) <= 1e-9 * sqrt((double)more[i]));
+        guard_check_all();
+    }
+}
+
+/* What is not finite gives no scale, and an update with none changes nothing. */
+static void not_finite_is_skipped(void **state)
+{
+    struct devices *d = *state;
+    const double bad[] = {INFINITY, NAN, -INFINITY};
+    for (size_t i = 0; i < 2 * sizeof bad / sizeof *bad; i++) {
+        double *a = guard_of(double, 2), *b = guard_of(double, bad[i / 2]);
+        float *scale = guard_of(float, 1), *buf[5], *kept[5];
+        for (int k = 0; k < 5; k++) {
+            buf[k] = guard_randn(100, DT_F32, 1);
+            kept[k] = guard_copy(buf[k], 400);
+        }
+        struct device *dev = i % 2 ? d->ref : d->fast;
+        assert_int_equal(dev->ops->clip_scale(dev, scale, a, b, 0.5f, NULL), 0);
+        assert_true(isnan(*scale));
+        *scale = 1;
+        assert_int_equal(dev->ops->clip_scale(dev, scale, b, NULL, 0, NULL), 0);
+        assert_true(isnan(*scale));
+        struct adamw p = {.beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .ema_decay = 0.9f};
+        p.grad = guard_randn(100, DT_F32, 1);
+        p.grad_scale = scale;
+        run_adamw(dev, p, 100, buf, true);
+        for (int k = 0; k < 5; k++)
+            assert_memory_equal(buf[k], kept[k], 400);
+        guard_check_all();
+    }
+}
+
+/* Noise has the bits of common/base/rng.h on every device. */
+static void normal_is_exact(void **state)
+{
+    struct devices *d = *state;
+    const int64_t widths[] = {1, 3, 4, 27, 4096, 4099, 12288};
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
+        const int B = 5;
+        const size_t n = (size_t)widths[i];
+        const uint64_t *streams =
+            guard_of(uint64_t, 0, 1, 0xffffffffffffffffu, 0x123456789abcdefu, 1ull << 32);
+        float *want = guard_new(n * 4), *got = guard_new((size_t)B * n * 4);
+        const uint64_t seed = 0xfedcba9876543210u + i;
+        for (int k = 0; k < 2; k++) {
+            struct device *dev = k ? d->ref : d->fast;
+            memset(got, 0xff, (size_t)B * n * 4);
+            assert_int_equal(dev->ops->normal(dev, got, seed, streams, B, widths[i], NULL), 0);
+            for (int b = 0; b < B; b++) {
+                rng_fill_normal(seed, streams[b], 0, want, n, 0.0f, 1.0f);
+                assert_memory_equal(got + (size_t)b * n, want, n * 4);
+            }
+        }
         guard_check_all();
     }
 }
@@ -324,6 +385,8 @@ int main(void)
         cmocka_unit_test(extreme_activations),
         cmocka_unit_test(adamw_is_exact),
         cmocka_unit_test(sums_and_clip),
+        cmocka_unit_test(not_finite_is_skipped),
+        cmocka_unit_test(normal_is_exact),
         cmocka_unit_test(plain_vectors_are_exact),
         cmocka_unit_test(rows),
         cmocka_unit_test(embeddings),
