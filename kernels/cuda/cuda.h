@@ -4,6 +4,7 @@
  *   front.c      the table: checks, the stream, the profile
  *   lib.c        libraries opened on first use
  *   matmul.c     products through cuBLASLt
+ *   sdpa*.c      attention through cuDNN, where it takes it
  *   *.cu         our kernels; each entry has the signature of its place in the table
  *
  * Entries below the front may assume valid arguments, the device current on this thread
@@ -26,6 +27,7 @@ extern "C" {
 #endif
 
 struct lt;
+struct sdpa;
 
 enum { CUDA_STAGE_BYTES = 4 << 20, CUDA_STAGES = 2 };
 
@@ -40,6 +42,7 @@ enum cuda_fault {
 
 struct stream {
     cudaStream_t handle;
+    cudaEvent_t mark; /* where the work queued on it stood when another stream last asked */
     struct cuda_state *st;
 
     /* Working memory of the operations on this stream, which runs them in order. */
@@ -52,6 +55,7 @@ struct cuda_state {
     int index;
     struct stream main; /* what NULL means */
     struct lt *lt;
+    struct sdpa *sdpa; /* made with the first attention that cuDNN may take */
     int *fault; /* pinned: kernels store an enum cuda_fault */
     int broken; /* cudaError_t of the first error, 0 while all is well */
 
@@ -91,6 +95,7 @@ int cuda_zero(struct device *dev, void *dst, size_t bytes, struct stream *s);
 int cuda_memory(struct device *dev, uint64_t *ret_free, uint64_t *ret_total);
 int cuda_stream_new(struct device *dev, struct stream **ret, struct err *err);
 void cuda_stream_free(struct device *dev, struct stream *s);
+int cuda_stream_follow(struct device *dev, struct stream *s, struct stream *after);
 
 /* matmul.c */
 int cuda_matmul(struct device *dev, const struct matmul *mm, struct stream *s);

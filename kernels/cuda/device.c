@@ -6,6 +6,7 @@
 
 #include "common/base/err.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/sdpa.h"
 
 int cuda_check(struct cuda_state *st, cudaError_t e)
 {
@@ -45,6 +46,22 @@ static int refuse(struct device *dev, struct err *err, const char *what, cudaErr
                    cudaGetErrorString(e), cudaGetErrorName(e));
 }
 
+static cudaError_t stream_make(struct stream *s)
+{
+    cudaError_t e = cudaStreamCreateWithFlags(&s->handle, cudaStreamNonBlocking);
+    return e == cudaSuccess ? cudaEventCreateWithFlags(&s->mark, cudaEventDisableTiming) : e;
+}
+
+static void stream_release(struct stream *s)
+{
+    cudaFree(s->scratch);
+    cudaFree(s->lt_work);
+    if (s->mark)
+        cudaEventDestroy(s->mark);
+    if (s->handle)
+        cudaStreamDestroy(s->handle);
+}
+
 static int setup(struct device *dev, struct cuda_state *st, struct err *err)
 {
     struct cudaDeviceProp prop;
@@ -58,7 +75,7 @@ static int setup(struct device *dev, struct cuda_state *st, struct err *err)
                        "device %s is a %s of compute capability %d.%d; 8.0 (A100) or newer is "
                        "needed; use cpu",
                        dev->name, prop.name, prop.major, prop.minor);
-    e = cudaStreamCreateWithFlags(&st->main.handle, cudaStreamNonBlocking);
+    e = stream_make(&st->main);
     if (e == cudaSuccess)
         e = cudaHostAlloc((void **)&st->fault, sizeof *st->fault, cudaHostAllocMapped);
     if (e != cudaSuccess)
@@ -96,14 +113,6 @@ int cuda_device_open(int index, struct device **ret_dev, struct err *err)
     return 0;
 }
 
-static void stream_release(struct stream *s)
-{
-    cudaFree(s->scratch);
-    cudaFree(s->lt_work);
-    if (s->handle)
-        cudaStreamDestroy(s->handle);
-}
-
 void cuda_device_close(struct device *dev)
 {
     struct cuda_state *st = cuda_state(dev);
@@ -115,6 +124,7 @@ void cuda_device_close(struct device *dev)
             cudaEventDestroy(st->stage_free[i]);
         cudaFreeHost(st->stage[i]);
     }
+    sdpa_free(st->sdpa);
     lt_free(st->lt);
     stream_release(&st->main);
     cudaFreeHost(st->fault);
@@ -288,8 +298,9 @@ int cuda_stream_new(struct device *dev, struct stream **ret, struct err *err)
     if (!s)
         return err_set(err, -ENOMEM, "no memory for a stream");
     s->st = cuda_state(dev);
-    cudaError_t e = cudaStreamCreateWithFlags(&s->handle, cudaStreamNonBlocking);
+    cudaError_t e = stream_make(s);
     if (e != cudaSuccess) {
+        stream_release(s);
         free(s);
         cuda_check(cuda_state(dev), e);
         return refuse(dev, err, "cannot make a stream", e);
@@ -305,6 +316,14 @@ void cuda_stream_free(struct device *dev, struct stream *s)
     cudaStreamSynchronize(s->handle);
     stream_release(s);
     free(s);
+}
+
+int cuda_stream_follow(struct device *dev, struct stream *s, struct stream *after)
+{
+    cudaError_t e = cudaEventRecord(after->mark, after->handle);
+    if (e == cudaSuccess)
+        e = cudaStreamWaitEvent(s->handle, after->mark, 0);
+    return cuda_check(cuda_state(dev), e);
 }
 
 static const char *fault_text(int fault)

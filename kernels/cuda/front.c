@@ -73,6 +73,14 @@ static int sync_stream(struct device *dev, struct stream *s, struct err *err)
     return cuda_wait(enter(dev, s), err);
 }
 
+static int stream_follow(struct device *dev, struct stream *s, struct stream *after)
+{
+    if (cuda_state(dev)->broken)
+        return -ERR_DEVICE;
+    s = enter(dev, s);
+    return cuda_stream_follow(dev, s, enter(dev, after));
+}
+
 static int copy(struct device *dev, void *dst, const void *src, size_t bytes, enum copy_kind kind,
                 struct stream *s)
 {
@@ -330,6 +338,7 @@ const struct kernel_ops cuda_ops = {
     .stream_new = stream_new,
     .stream_free = stream_free,
     .sync = sync_stream,
+    .stream_follow = stream_follow,
     .matmul = matmul,
     .adaln_fwd = adaln_fwd,
     .adaln_bwd = adaln_bwd,
