@@ -59,6 +59,7 @@ static void name_job(struct names *s, const struct job *j)
         if (keep || (teaches && j->shards[i].generation == j->generation))
             name(s, &j->shards[i].blob);
     name(s, &j->partitioner);
+    name(s, &j->partitioner_before);
     name(s, &j->tokenizer);
     if (!job_is_ended(j))
         name_stages(s, j);

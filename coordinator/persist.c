@@ -120,7 +120,11 @@ static const char schema_2[] =
     " name TEXT, unit TEXT, value REAL, at_unix_ms INTEGER, PRIMARY KEY(job, n)) STRICT,"
     " WITHOUT ROWID;";
 
-static const char *const migrations[] = {schema_1, schema_2};
+/* A re-sharding that is dropped. */
+static const char schema_3[] = "ALTER TABLE jobs ADD COLUMN partitioner_before BLOB;"
+                               "ALTER TABLE jobs ADD COLUMN partitioner_before_size INTEGER;";
+
+static const char *const migrations[] = {schema_1, schema_2, schema_3};
 
 enum statement {
     PUT_COUNTER,
@@ -164,7 +168,7 @@ static const char *const statements[STATEMENTS] = {
     [PUT_VERDICT] = "INSERT OR REPLACE INTO verdicts VALUES(?,?,?,?)",
     [DEL_VERDICT] = "DELETE FROM verdicts WHERE worker=? AND task=?",
     [PUT_JOB] = "INSERT OR REPLACE INTO jobs VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,"
-                "?,?,?,?,?,?,?,?,?,?,?,?,?)",
+                "?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
     [PUT_CLASS] = "INSERT OR REPLACE INTO classes VALUES(?,?,?,?)",
     [PUT_SHARD] = "INSERT OR REPLACE INTO shards VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?)",
     [PUT_BAD] = "INSERT OR REPLACE INTO bad_samples VALUES(?,?,?,?,?)",
@@ -258,14 +262,15 @@ void save_job(struct store *s, const struct job *j)
               "iiiiiiiiii"
               "i"
               "dd"
-              "iiiibibibibibii",
+              "iiiibibibibibiibi",
               I(j->id), j->yaml, I(j->state), j->reason, I(j->made_unix_ms), I(j->started_unix_ms),
               I(j->ended_unix_ms), I(j->bad_count), I(j->metric_n), I(j->metric_points),
               I(j->bytes_up), I(j->bytes_down), I(j->shard_bytes_down), I(j->steps_done),
               I(j->phases_done), (double)j->loss, (double)j->eval_loss, I(j->generation),
               I(j->resharded), I(j->finishing), I(j->vocab), B(&j->tokenizer), B(&j->warm_start),
               B(&j->partitioner), B(&j->assignment), j->sizes,
-              j->comp.n_partitions * sizeof(*j->sizes), I(j->waited_ms), I(j->trained_ms));
+              j->comp.n_partitions * sizeof(*j->sizes), I(j->waited_ms), I(j->trained_ms),
+              B(&j->partitioner_before));
 }
 
 void save_job_bad(struct store *s, const struct job *j, size_t n)

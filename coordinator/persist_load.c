@@ -138,7 +138,8 @@ static int load_job(struct state *st, sqlite3_stmt *q, struct err *err)
     j->finishing = u32(q, 19);
     j->vocab = u32(q, 20);
     if (!blob_ref(q, 21, &j->tokenizer) || !blob_ref(q, 23, &j->warm_start) ||
-        !blob_ref(q, 25, &j->partitioner) || !blob_ref(q, 27, &j->assignment))
+        !blob_ref(q, 25, &j->partitioner) || !blob_ref(q, 27, &j->assignment) ||
+        !blob_ref(q, 32, &j->partitioner_before))
         return bad_row(err, "a hash");
     if (sqlite3_column_bytes(q, 29) != 0 &&
         !fixed(q, 29, j->sizes, j->comp.n_partitions * sizeof(*j->sizes)))

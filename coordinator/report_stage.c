@@ -115,8 +115,9 @@ int report_cluster(struct coordinator *co, struct job *j, struct task *t, const 
         rc = check_sizes(j, r, err);
     if (rc < 0)
         return rc;
-    core_garbage(co, &j->partitioner);
+    core_garbage(co, &j->partitioner_before);
     core_garbage(co, &j->assignment);
+    j->partitioner_before = j->partitioner;
     t->output = j->partitioner = partitioner;
     j->assignment = assignment;
     memcpy(j->sizes, r->sizes, r->n_sizes * sizeof(*j->sizes));

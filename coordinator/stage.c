@@ -141,6 +141,46 @@ static void drop_bests(struct coordinator *co, struct job *j)
     }
 }
 
+static void save_new(struct coordinator *co, const struct job *j)
+{
+    for (size_t i = 0; i < j->n_shards; i++)
+        if (j->shards[i].generation + 1 >= j->generation)
+            save_job_shard(co->store, j, i);
+}
+
+/* The new shards and their partitioner go; those that were trained on get the number of the
+ * new generation, so that a generation is never made twice. */
+static void keep_routing(struct coordinator *co, struct job *j)
+{
+    for (size_t i = shards_cut(j); i < j->n_shards; i++) {
+        struct shard_rec *s = &j->shards[i];
+        if (s->generation == j->generation)
+            s->generation--;
+        else if (s->generation + 1 == j->generation)
+            s->generation++;
+    }
+    core_garbage(co, &j->partitioner);
+    j->partitioner = j->partitioner_before;
+    j->partitioner_before = (struct blob_ref){0};
+}
+
+/* Ledgers over the new shards.  A re-sharding that leaves a path without data is dropped: the
+ * job goes on as its data were routed before. */
+static int make_ledgers(struct coordinator *co, struct job *j, struct err *err)
+{
+    struct err why = {0};
+    int rc = shards_make_ledgers(j, &why);
+    if (rc == 0 || j->generation == 1) {
+        core_garbage(co, &j->partitioner_before);
+        j->partitioner_before = (struct blob_ref){0};
+        return rc < 0 ? err_set(err, rc, "%s", why.msg) : 0;
+    }
+    core_say(co, j->id, 0, "the data stay routed as they were, a re-sharding was dropped: %s",
+             why.msg);
+    keep_routing(co, j);
+    return shards_make_ledgers(j, err);
+}
+
 static void next_generation(struct coordinator *co, struct job *j)
 {
     struct err err = {0};
@@ -151,14 +191,12 @@ static void next_generation(struct coordinator *co, struct job *j)
     if (j->generation > 1)
         j->resharded++;
     drop_scores(co, j);
-    if (shards_make_ledgers(j, &err) < 0) {
+    if (make_ledgers(co, j, &err) < 0) {
         j->generation--; /* what is on record of the ledgers is of the one before */
         flow_end(co, j, JOB_FAILED, "the data cannot be partitioned like this: %s", err.msg);
         return;
     }
-    for (size_t i = 0; i < j->n_shards; i++)
-        if (j->shards[i].generation == j->generation)
-            save_job_shard(co->store, j, i);
+    save_new(co, j);
     flow_enter(co, j, JOB_RUNNING, "");
 }
 

@@ -383,6 +383,7 @@ struct job {
     uint32_t resharded;  /* entries of recipe.reshard that are done */
     uint32_t finishing;  /* enum job_finishing */
     struct blob_ref partitioner, assignment;
+    struct blob_ref partitioner_before; /* while a re-sharding may still be dropped */
     uint64_t *sizes; /* comp.n_partitions: training samples of each, all 0 before it is known */
     struct score_rec *scores;
     size_t n_scores;

@@ -418,8 +418,8 @@ static void test_bad_partitions(void **state)
     assert_non_null(strstr(grid_job(&g)->reason, "partition 1 of 2 with 0 samples"));
 }
 
-/* A re-sharding that leaves a partition without samples ends the job and no more: what the
- * coordinator has saved of it can be read again. */
+/* A re-sharding that leaves a partition without samples is dropped: the job goes on with the
+ * routing that it had, over a restart, too. */
 static void test_bad_resharding(void **state)
 {
     struct rig *r = *state;
@@ -427,18 +427,33 @@ static void test_bad_resharding(void **state)
     static struct grid_result x;
     grid_begin(&g, r, dipaco, true);
     run_until(&g, JOB_SCORING);
+    struct blob_ref before = grid_job(&g)->partitioner;
+    size_t n = grid_job(&g)->n_shards;
     run_until(&g, JOB_SPLITTING);
-    while (!job_is_ended(grid_job(&g))) {
+    assert_memory_not_equal(&before.sha256, grid_job(&g)->partitioner.sha256, 32);
+    stop(r);
+    start(r);
+    assert_int_equal(join(r, g.w, SKERRY_VERSION), 0);
+    while (grid_job(&g)->state == JOB_SPLITTING) {
         grid_result(&g, grid_next(&g), &x);
         for (size_t i = 1; i < x.m.n_shards; i++)
             x.m.shards[0]->samples += x.m.shards[i]->samples;
         x.m.n_shards = 1;
         assert_int_equal(CALL(r, g.w, REPORT, report, &x.m), 0);
     }
-    assert_non_null(strstr(grid_job(&g)->reason, "partition 1 of 4 with 0 samples"));
+    const struct job *j = grid_job(&g);
+    assert_int_equal(j->state, JOB_RUNNING);
+    assert_int_equal(j->resharded, 1);
+    assert_memory_equal(before.sha256, j->partitioner.sha256, 32);
+    for (size_t i = shards_cut(j); i < j->n_shards; i++) {
+        assert_int_equal(j->shards[i].generation, i < n ? 2 : 1);
+        assert_true(blob_ref_is_set(&j->shards[i].blob) == (i < n));
+    }
     stop(r);
     start(r);
-    assert_int_equal(grid_job(&g)->state, JOB_FAILED);
+    assert_int_equal(join(r, g.w, SKERRY_VERSION), 0);
+    grid_run(&g);
+    assert_int_equal(grid_job(&g)->state, JOB_DONE);
 }
 
 /* ---- a sampler whose experts stay elsewhere ------------------------------ */
