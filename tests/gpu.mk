@@ -6,9 +6,9 @@ EMU_FLAGS := -O2 -g -ffp-contract=off -fPIE -Wall -Wextra -Wno-unused-parameter 
              -Wno-unused-function -Wno-missing-field-initializers -Wno-unknown-pragmas \
              $(if $(WERROR),-Werror)
 GPU_TEST_NAMES := adaln elementwise matmul decoder attention
-GPU_DEVICE := -DGUARD_DEVICE='"cuda:0"'
+GPU_DEVICE := $(if $(filter 1,$(CUDA)),-DGUARD_DEVICE='"cuda:0"')
 
-.PHONY: check-cuda check-emulated gpu-tests
+.PHONY: check-cuda check-emulated gpu-tests gpu-bundle gpu-dry-run
 ifeq ($(CUDA),1)
 
 # ---- what ptxas and the machine code say --------------------------------
@@ -49,25 +49,56 @@ check-emulated: $(EMU_TESTS) $(EMU)/libcublasLt.so.13 ## CUDA kernels on the CPU
 	for lt in strict plain none; do \
 	  echo "== $(EMU)/test_matmul (cuBLASLt $$lt)"; SKERRY_EMULATE_LT=$$lt $(EMU)/test_matmul || exit 1; done
 
-# ---- on a card: one program, as the machine code of the kernels is large ----
-GPU := $(O)/gpu
-GPU_OBJ := $(GPU_TEST_NAMES:%=$(GPU)/test_%.o) $(addprefix $(GPU)/,check_ops.o pinned.o bench.o)
-$(GPU)/test_%.o: tests/unit/kernels/test_%.c $(STAMP)
-	$(call say,CC)mkdir -p $(@D) && $(CC) $(ALL_CPPFLAGS) $(GPU_DEVICE) -Dmain=main_$* $(ALL_CFLAGS) \
-	  -Wno-missing-prototypes -MMD -MP -c -o $@ $<
-$(GPU)/%.o: tests/gpu/%.c $(STAMP)
-	$(call say,CC)mkdir -p $(@D) && $(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
-$(GPU)/check_ops: $(GPU_OBJ) $(LIBS_kernels)
-	$(call say,LD)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LINK_kernels) $(LINK_base) $(TESTLINK) $(ALL_LDLIBS)
-
-gpu-tests: $(GPU)/check_ops ## build the tests and benchmarks that tests/gpu/run.sh runs on a card
-
 .SECONDARY: $(EMU_TESTS:%=%.o)
 else
 
-check-cuda check-emulated gpu-tests:
+check-cuda check-emulated:
 	@echo '$@: nothing to do: no nvcc at $(NVCC), or CUDA=0'
 
 endif
 
 lint: check-cuda
+
+# ---- what tests/gpu/run.sh runs; without CUDA, on the CPU, to try the script ----
+GPU := $(O)/gpu
+GPU_OBJ := $(GPU_TEST_NAMES:%=$(GPU)/test_%.o) $(GPU)/check_ops.o $(GPU)/bench.o \
+           $(if $(filter 1,$(CUDA)),$(GPU)/pinned.o)
+$(GPU)/test_%.o: tests/unit/kernels/test_%.c $(STAMP)
+	$(call say,CC)mkdir -p $(@D) && $(CC) $(ALL_CPPFLAGS) $(GPU_DEVICE) -Dmain=main_$* $(ALL_CFLAGS) \
+	  -Wno-missing-prototypes -MMD -MP -c -o $@ $<
+$(GPU)/check_ops.o: ALL_CPPFLAGS += -DTESTS='$(foreach t,$(GPU_TEST_NAMES),TEST($(t)))'
+$(GPU)/%.o: tests/gpu/%.c $(STAMP) tests/gpu.mk
+	$(call say,CC)mkdir -p $(@D) && $(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
+$(GPU)/check_ops: $(GPU_OBJ) $(LIBS_kernels)
+	$(call say,LD)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LINK_kernels) $(LINK_base) $(TESTLINK) $(ALL_LDLIBS)
+$(GPU)/train_bench: $(GPU)/train_bench.o $(LIBS_worker)
+	$(call say,LD)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LINK_worker) $(ALL_LDLIBS)
+
+PROBES := tests/tools/worker/train_probe tests/tools/worker/llama_probe
+gpu-tests: $(BINS) $(GPU)/check_ops $(GPU)/train_bench $(PROBES:%=$(O)/%) ## build what tests/gpu/run.sh runs on a card
+
+gpu-dry-run: ## tests/gpu/run.sh from end to end on the CPU, with toy sizes
+	@PYTHON=$(PYTHON) BUILD_DIR=$(BUILD_DIR) CUDA=$(CUDA) tests/gpu/run.sh --dry-run cpu
+
+# The same programs with the libraries they need, for a machine with a card and a driver where
+# nothing can be built.  They find their libraries from where they lie.
+BUNDLE := $(BUILD_DIR)/gpu-bundle
+BUNDLE_RPATH := -Wl,-S,--disable-new-dtags,-rpath,'$$ORIGIN/../lib:$$ORIGIN/../../lib:$$ORIGIN/../../../../lib'
+# Of the C library and the compiler's own the machine must have its own, as new as ours.
+BUNDLE_NOT := ^(libc|libm|libpthread|libdl|librt|libresolv|libstdc\+\+|libgcc_s|ld-linux-x86-64)\.so
+define bundled
+BUNDLED += $$(BUNDLE)/$(1)
+$$(BUNDLE)/$(1): $(2)
+	$$(call say,LD)mkdir -p $$(@D) && $$(CC) $$(ALL_LDFLAGS) $$(BUNDLE_RPATH) -o $$@ $$^ $(3) $$(ALL_LDLIBS)
+endef
+$(foreach p,$(PROGRAMS),$(eval $(call bundled,bin/$(p),$(O)/$(MAIN_$(p))/main.o $(LIBS_$(MAIN_$(p))),$$(LINK_$(MAIN_$(p))))))
+$(eval $(call bundled,release/gpu/check_ops,$(GPU_OBJ) $(LIBS_kernels),$$(LINK_kernels) $$(LINK_base) $$(TESTLINK)))
+$(eval $(call bundled,release/gpu/train_bench,$(GPU)/train_bench.o $(LIBS_worker),$$(LINK_worker)))
+$(foreach p,$(PROBES),$(eval $(call bundled,release/$(p),$(O)/$(p).o $(LIBS_worker),$$(LINK_worker))))
+
+gpu-bundle: $(BUILD_DIR)/gpu-bundle.tar.xz ## the same with all their libraries in one archive (CUDA_ARCHS=90 for a small one)
+$(BUILD_DIR)/gpu-bundle.tar.xz: $(BUNDLED)
+	@rm -rf $(BUNDLE)/lib && mkdir -p $(BUNDLE)/lib
+	@ldd $(BUNDLED) | awk '$$3 ~ /^\// { print $$1, $$3 }' | sort -u | grep -vE '$(BUNDLE_NOT)' | \
+	  while read -r name file; do cp -L "$$file" $(BUNDLE)/lib/"$$name"; done
+	$(call say,XZ)tar c -C $(BUNDLE) . | xz -T1 --lzma2=preset=6,dict=64MiB >$@.new && mv $@.new $@

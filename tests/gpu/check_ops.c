@@ -2,30 +2,31 @@
  *
  *     check_ops                 all tests
  *     check_ops adaln matmul    some of them
+ *     check_ops list            their names
  *     check_ops bench FILE      the benchmarks; figures to FILE as JSON */
 #include <stdio.h>
 #include <string.h>
 
-int main_adaln(void);
-int main_elementwise(void);
-int main_matmul(void);
-int main_decoder(void);
-int main_attention(void);
+/* TESTS: TEST(name) for each file tests/unit/kernels/test_NAME.c, from tests/gpu.mk. */
+#define TEST(name) int main_##name(void);
+TESTS
+#undef TEST
 int bench(const char *path);
 
 static const struct {
     const char *name;
     int (*run)(void);
 } tests[] = {
-    {"adaln", main_adaln},     {"elementwise", main_elementwise}, {"matmul", main_matmul},
-    {"decoder", main_decoder}, {"attention", main_attention},
+#define TEST(name) {#name, main_##name},
+    TESTS
+#undef TEST
 };
 
-enum { TESTS = sizeof tests / sizeof *tests };
+enum { COUNT = sizeof tests / sizeof *tests };
 
 static int run(const char *name)
 {
-    for (int i = 0; i < TESTS; i++)
+    for (int i = 0; i < COUNT; i++)
         if (strcmp(tests[i].name, name) == 0)
             return tests[i].run();
     fprintf(stderr, "check_ops: unknown test '%s'\n", name);
@@ -37,7 +38,12 @@ int main(int argc, char **argv)
     int failed = 0;
     if (argc == 3 && strcmp(argv[1], "bench") == 0)
         return bench(argv[2]);
-    for (int i = 0; argc == 1 && i < TESTS; i++)
+    if (argc == 2 && strcmp(argv[1], "list") == 0) {
+        for (int i = 0; i < COUNT; i++)
+            printf("%s\n", tests[i].name);
+        return 0;
+    }
+    for (int i = 0; argc == 1 && i < COUNT; i++)
         failed += tests[i].run() != 0;
     for (int i = 1; i < argc; i++)
         failed += run(argv[i]) != 0;
