@@ -31,6 +31,7 @@
 #ifndef KERNELS_KERNELS_H
 #define KERNELS_KERNELS_H
 
+#include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -241,18 +242,36 @@ struct cross_entropy {
 
 /* ---- AdamW (Loshchilov & Hutter), decoupled decay -------------------------
  *   g = grad * *grad_scale;  m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g²
- *   p = p - lr * weight_decay * p - lr * (m/(1-b1^step)) / (sqrt(v/(1-b2^step)) + eps) */
+ *   p = p - lr * weight_decay * p - lr * (m * correct1) / (sqrt(v * correct2) + eps)
+ *
+ * What changes from step to step lies in device memory. */
+struct adamw_now {
+    float lr;
+    float correct1, correct2; /* 1/(1-b1^step), 1/(1-b2^step) */
+};
+
 struct adamw {
-    float *p;                /* (n) master weights, updated */
-    bf16 *p_bf16;            /* (n) = rounded copy of the new p, or NULL */
-    float *m, *v;            /* (n) moments, updated */
-    float *ema;              /* (n) = ema_decay*ema + (1-ema_decay)*p_new, or NULL */
-    const float *grad;       /* (n) */
-    const float *grad_scale; /* device scalar (see clip_scale), or NULL for 1 */
-    float lr, beta1, beta2, eps, weight_decay, ema_decay;
-    int64_t step; /* 1 for the first */
+    float *p;                    /* (n) master weights, updated */
+    bf16 *p_bf16;                /* (n) = rounded copy of the new p, or NULL */
+    float *m, *v;                /* (n) moments, updated */
+    float *ema;                  /* (n) = ema_decay*ema + (1-ema_decay)*p_new, or NULL */
+    const float *grad;           /* (n) */
+    const float *grad_scale;     /* device scalar (see clip_scale), or NULL for 1; when it is
+                                  * not finite nothing is written */
+    const struct adamw_now *now; /* device memory */
+    float beta1, beta2, eps, weight_decay, ema_decay;
     int64_t n;
 };
+
+/* step is 1 for the first. */
+static inline struct adamw_now adamw_now(double lr, float beta1, float beta2, int64_t step)
+{
+    struct adamw_now now;
+    now.lr = (float)lr;
+    now.correct1 = (float)(1.0 / (1.0 - pow((double)beta1, (double)step)));
+    now.correct2 = (float)(1.0 / (1.0 - pow((double)beta2, (double)step)));
+    return now;
+}
 
 /* ---- codecs of the wire: what a phase gives, coded where it lies ------------
  *
@@ -308,6 +327,8 @@ struct kernel_ops {
     int (*stream_new)(struct device *dev, struct stream **ret, struct err *err);
     void (*stream_free)(struct device *dev, struct stream *s);
     int (*sync)(struct device *dev, struct stream *s, struct err *err);
+    /* What is queued on s from now on starts after what is queued on `after` by now. */
+    int (*stream_follow)(struct device *dev, struct stream *s, struct stream *after);
 
     /* Host memory that copies to and from the device need not stage, 64-byte aligned;
      * not cleared.  On a device whose memory is the host's (device.unified) it is also
@@ -409,10 +430,11 @@ struct kernel_ops {
     int (*adamw)(struct device *dev, const struct adamw *p, struct stream *s);
 
     /* *sum += sum of squares of x (n), in f64, blocks of 4096 in order (device scalar).
-     * clip_scale: *scale = min(1, max_norm / (sqrt(*sum) + 1e-6)); max_norm 0: 1. */
+     * clip_scale: *scale = min(1, max_norm / (sqrt(*sum) + 1e-6)); max_norm 0: 1.  NaN when
+     * *sum or *also is not finite; also may be NULL. */
     int (*sumsq)(struct device *dev, double *sum, const float *x, int64_t n, struct stream *s);
-    int (*clip_scale)(struct device *dev, float *scale, const double *sum, float max_norm,
-                      struct stream *s);
+    int (*clip_scale)(struct device *dev, float *scale, const double *sum, const double *also,
+                      float max_norm, struct stream *s);
 
     /* Elementwise on (n) f32: ema = d ema + (1-d) x;  y += a x;  out = a x + b y (may
      * alias);  x *= a;  x = value. */
@@ -434,6 +456,14 @@ struct kernel_ops {
                    struct stream *s);
     int (*sum_rows)(struct device *dev, float *row, const float *x, int B, int64_t m,
                     struct stream *s);
+
+    /* out (B,n): row b holds elements 0..n-1 of rng_fill_normal(seed, streams[b]), to the
+     * bit; streams (B). */
+    int (*normal)(struct device *dev, float *out, uint64_t seed, const uint64_t *streams, int B,
+                  int64_t n, struct stream *s);
+
+    /* *sum = x[0] + .. + x[n-1] in f64 (device scalar): on the CPU in this order. */
+    int (*sum)(struct device *dev, double *sum, const float *x, int64_t n, struct stream *s);
 
     /* NULL on the CPU: contributions are coded by common/outer there. */
     int (*encode)(struct device *dev, const struct encode *p, struct stream *s);

@@ -26,6 +26,7 @@ struct trainer {
     float *adam_m, *adam_v, *ema; /* flat; ema NULL when off */
     double *sumsq;                /* of the gradient */
     float *clip;                  /* its scale */
+    struct adamw_now *now;
 };
 
 void train_options_from_job(const struct job_spec *job, bool router, int batch, uint64_t replica,
@@ -118,6 +119,7 @@ static void plan(struct trainer *t)
         arena_add(&t->arena, &t->ema, bytes);
     arena_add(&t->arena, &t->sumsq, sizeof *t->sumsq);
     arena_add(&t->arena, &t->clip, sizeof *t->clip);
+    arena_add(&t->arena, &t->now, sizeof *t->now);
 }
 
 uint64_t trainer_bytes(const struct model *m, const struct train_options *opt, enum dtype dt)
@@ -240,7 +242,7 @@ static int gradient_norm(struct trainer *t, double *ret_norm, struct err *err)
     if (rc == 0)
         rc = t->ops->sumsq(t->dev, t->sumsq, t->w->g, (int64_t)t->m->flat, s);
     if (rc == 0)
-        rc = t->ops->clip_scale(t->dev, t->clip, t->sumsq, (float)t->opt.clip, s);
+        rc = t->ops->clip_scale(t->dev, t->clip, t->sumsq, NULL, (float)t->opt.clip, s);
     if (rc == 0)
         rc = t->ops->copy(t->dev, &sum, t->sumsq, sizeof sum, COPY_FROM_DEVICE, s);
     if (rc < 0)
@@ -250,7 +252,7 @@ static int gradient_norm(struct trainer *t, double *ret_norm, struct err *err)
     return rc;
 }
 
-static int update_range(struct trainer *t, uint64_t from, uint64_t to, double lr, double decay)
+static int update_range(struct trainer *t, uint64_t from, uint64_t to, double decay)
 {
     bf16 *w16 = t->w->w16;
     struct adamw p = {
@@ -261,13 +263,12 @@ static int update_range(struct trainer *t, uint64_t from, uint64_t to, double lr
         .ema = t->ema ? t->ema + from : NULL,
         .grad = t->w->g + from,
         .grad_scale = t->clip,
-        .lr = (float)lr,
+        .now = t->now,
         .beta1 = (float)t->opt.beta1,
         .beta2 = (float)t->opt.beta2,
         .eps = (float)t->opt.eps,
         .weight_decay = (float)decay,
         .ema_decay = (float)t->opt.ema,
-        .step = (int64_t)t->adam_step + 1,
         .n = (int64_t)(to - from),
     };
     return t->ops->adamw(t->dev, &p, t->w->stream);
@@ -276,13 +277,15 @@ static int update_range(struct trainer *t, uint64_t from, uint64_t to, double lr
 static int update(struct trainer *t, double lr, struct err *err)
 {
     const struct model *m = t->m;
-    int rc;
-    if (t->opt.weight_decay > 0) {
-        rc = update_range(t, 0, m->decayed, lr, t->opt.weight_decay);
+    const struct adamw_now now =
+        adamw_now(lr, (float)t->opt.beta1, (float)t->opt.beta2, (int64_t)t->adam_step + 1);
+    int rc = t->ops->copy(t->dev, t->now, &now, sizeof now, COPY_TO_DEVICE, t->w->stream);
+    if (rc == 0 && t->opt.weight_decay > 0) {
+        rc = update_range(t, 0, m->decayed, t->opt.weight_decay);
         if (rc == 0)
-            rc = update_range(t, m->decayed, m->flat, lr, 0.0);
-    } else {
-        rc = update_range(t, 0, m->flat, lr, 0.0);
+            rc = update_range(t, m->decayed, m->flat, 0.0);
+    } else if (rc == 0) {
+        rc = update_range(t, 0, m->flat, 0.0);
     }
     if (rc < 0)
         return err_set(err, rc, "the optimiser failed on %s: %s", t->dev->name, err_text(rc));

@@ -57,6 +57,7 @@ int cpu_device_open(bool reference, int threads, struct device **ret_dev, struct
     cpu_isa_detect(&isa);
     dev->impl = st;
     dev->ops = &cpu_front_ops;
+    dev->unified = true;
     dev->threads = reference ? 1 : threads ? threads : cores();
     st->inner = cpu_ref_ops;
     if (!reference) {

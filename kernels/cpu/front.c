@@ -63,6 +63,21 @@ static int sync_stream(struct device *dev, struct stream *s, struct err *err)
     return cpu_inner(dev)->sync(dev, s, err);
 }
 
+static int stream_follow(struct device *dev, struct stream *s, struct stream *after)
+{
+    return cpu_inner(dev)->stream_follow(dev, s, after);
+}
+
+static int alloc_host(struct device *dev, size_t bytes, void **ret, struct err *err)
+{
+    return cpu_inner(dev)->alloc_host(dev, bytes, ret, err);
+}
+
+static void free_host(struct device *dev, void *p)
+{
+    cpu_inner(dev)->free_host(dev, p);
+}
+
 static int matmul(struct device *dev, const struct matmul *mm, struct stream *s)
 {
     TIMED("matmul", matmul_ok(mm), mm->m, mm->n, mm->k,
@@ -289,7 +304,7 @@ static int mse(struct device *dev, float *loss, float *dpred, const float *pred,
 
 static int adamw(struct device *dev, const struct adamw *p, struct stream *s)
 {
-    TIMED("adamw", p->n >= 0 && p->step >= 1, p->n, 0, 0, 0, cpu_inner(dev)->adamw(dev, p, s));
+    TIMED("adamw", p->n >= 0 && p->now, p->n, 0, 0, 0, cpu_inner(dev)->adamw(dev, p, s));
 }
 
 static int sumsq(struct device *dev, double *sum, const float *x, int64_t n, struct stream *s)
@@ -297,11 +312,11 @@ static int sumsq(struct device *dev, double *sum, const float *x, int64_t n, str
     TIMED("sumsq", n >= 0, n, 0, 0, 0, cpu_inner(dev)->sumsq(dev, sum, x, n, s));
 }
 
-static int clip_scale(struct device *dev, float *scale_out, const double *sum, float max_norm,
-                      struct stream *s)
+static int clip_scale(struct device *dev, float *scale_out, const double *total, const double *also,
+                      float max_norm, struct stream *s)
 {
     TIMED("clip_scale", max_norm >= 0, 0, 0, 0, 0,
-          cpu_inner(dev)->clip_scale(dev, scale_out, sum, max_norm, s));
+          cpu_inner(dev)->clip_scale(dev, scale_out, total, also, max_norm, s));
 }
 
 static int ema(struct device *dev, float *avg, const float *x, float decay, int64_t n,
@@ -350,6 +365,18 @@ static int sum_rows(struct device *dev, float *row, const float *x, int B, int64
     TIMED("sum_rows", btc_ok(B, 1, m), B, m, 0, 0, cpu_inner(dev)->sum_rows(dev, row, x, B, m, s));
 }
 
+static int normal(struct device *dev, float *out, uint64_t seed, const uint64_t *streams, int B,
+                  int64_t n, struct stream *s)
+{
+    TIMED("normal", btc_ok(B, 1, n), B, n, 0, 0,
+          cpu_inner(dev)->normal(dev, out, seed, streams, B, n, s));
+}
+
+static int sum(struct device *dev, double *total, const float *x, int64_t n, struct stream *s)
+{
+    TIMED("sum", n >= 0, n, 0, 0, 0, cpu_inner(dev)->sum(dev, total, x, n, s));
+}
+
 const struct kernel_ops cpu_front_ops = {
     .alloc = alloc,
     .free = release,
@@ -359,6 +386,9 @@ const struct kernel_ops cpu_front_ops = {
     .stream_new = stream_new,
     .stream_free = stream_free,
     .sync = sync_stream,
+    .stream_follow = stream_follow,
+    .alloc_host = alloc_host,
+    .free_host = free_host,
     .matmul = matmul,
     .adaln_fwd = adaln_fwd,
     .adaln_bwd = adaln_bwd,
@@ -396,4 +426,6 @@ const struct kernel_ops cpu_front_ops = {
     .cast = cast,
     .add_row = add_row,
     .sum_rows = sum_rows,
+    .normal = normal,
+    .sum = sum,
 };

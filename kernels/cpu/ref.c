@@ -53,6 +53,11 @@ static int sync_stream(struct device *dev, struct stream *s, struct err *err)
     return 0;
 }
 
+static int stream_follow(struct device *dev, struct stream *s, struct stream *after)
+{
+    return 0;
+}
+
 const struct kernel_ops cpu_ref_ops = {
     .alloc = mem_alloc_aligned,
     .free = mem_release,
@@ -62,6 +67,9 @@ const struct kernel_ops cpu_ref_ops = {
     .stream_new = stream_new,
     .stream_free = stream_free,
     .sync = sync_stream,
+    .stream_follow = stream_follow,
+    .alloc_host = mem_alloc_aligned,
+    .free_host = mem_release,
     .matmul = ref_matmul,
     .adaln_fwd = ref_adaln_fwd,
     .adaln_bwd = ref_adaln_bwd,
@@ -99,4 +107,6 @@ const struct kernel_ops cpu_ref_ops = {
     .cast = ref_cast,
     .add_row = ref_add_row,
     .sum_rows = ref_sum_rows,
+    .normal = ref_normal,
+    .sum = ref_sum,
 };

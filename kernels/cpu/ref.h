@@ -67,8 +67,8 @@ int ref_mse(struct device *dev, float *loss, float *dpred, const float *pred, co
 /* ref_vector.c: optimiser and plain vectors */
 int ref_adamw(struct device *dev, const struct adamw *p, struct stream *s);
 int ref_sumsq(struct device *dev, double *sum, const float *x, int64_t n, struct stream *s);
-int ref_clip_scale(struct device *dev, float *scale, const double *sum, float max_norm,
-                   struct stream *s);
+int ref_clip_scale(struct device *dev, float *scale, const double *sum, const double *also,
+                   float max_norm, struct stream *s);
 int ref_ema(struct device *dev, float *ema, const float *x, float decay, int64_t n,
             struct stream *s);
 int ref_axpy(struct device *dev, float *y, float a, const float *x, int64_t n, struct stream *s);
@@ -81,5 +81,8 @@ int ref_cast(struct device *dev, void *dst, enum dtype dst_dt, const void *src, 
 int ref_add_row(struct device *dev, float *x, const float *row, int B, int64_t m, struct stream *s);
 int ref_sum_rows(struct device *dev, float *row, const float *x, int B, int64_t m,
                  struct stream *s);
+int ref_sum(struct device *dev, double *sum, const float *x, int64_t n, struct stream *s);
+int ref_normal(struct device *dev, float *out, uint64_t seed, const uint64_t *streams, int B,
+               int64_t n, struct stream *s);
 
 #endif

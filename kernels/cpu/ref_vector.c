@@ -1,18 +1,22 @@
 #include <math.h>
 
+#include "common/base/rng.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/pool.h"
 #include "kernels/cpu/ref.h"
 
 int ref_adamw(struct device *dev, const struct adamw *p, struct stream *s)
 {
     float gs = p->grad_scale ? *p->grad_scale : 1.0f;
-    float c1 = (float)(1.0 / (1.0 - pow((double)p->beta1, (double)p->step)));
-    float c2 = (float)(1.0 / (1.0 - pow((double)p->beta2, (double)p->step)));
+    float lr = p->now->lr;
+    if (!isfinite(gs))
+        return 0;
     for (int64_t i = 0; i < p->n; i++) {
         float g = p->grad[i] * gs;
         float m = p->beta1 * p->m[i] + (1.0f - p->beta1) * g;
         float v = p->beta2 * p->v[i] + (1.0f - p->beta2) * g * g;
-        float x = p->p[i] - p->lr * p->weight_decay * p->p[i];
-        x -= p->lr * (m * c1) / (sqrtf(v * c2) + p->eps);
+        float x = p->p[i] - lr * p->weight_decay * p->p[i];
+        x -= lr * (m * p->now->correct1) / (sqrtf(v * p->now->correct2) + p->eps);
         p->m[i] = m;
         p->v[i] = v;
         p->p[i] = x;
@@ -36,11 +40,13 @@ int ref_sumsq(struct device *dev, double *sum, const float *x, int64_t n, struct
     return 0;
 }
 
-int ref_clip_scale(struct device *dev, float *scale, const double *sum, float max_norm,
-                   struct stream *s)
+int ref_clip_scale(struct device *dev, float *scale, const double *sum, const double *also,
+                   float max_norm, struct stream *s)
 {
     double f = max_norm > 0 ? (double)max_norm / (sqrt(*sum) + 1e-6) : 1.0;
     *scale = f < 1.0 ? (float)f : 1.0f;
+    if (!isfinite(*sum) || (also && !isfinite(*also)))
+        *scale = NAN;
     return 0;
 }
 
@@ -102,5 +108,42 @@ int ref_sum_rows(struct device *dev, float *row, const float *x, int B, int64_t 
     for (int64_t b = 0; b < B; b++)
         for (int64_t i = 0; i < m; i++)
             row[i] += x[b * m + i];
+    return 0;
+}
+
+int ref_sum(struct device *dev, double *sum, const float *x, int64_t n, struct stream *s)
+{
+    double total = 0;
+    for (int64_t i = 0; i < n; i++)
+        total += (double)x[i];
+    *sum = total;
+    return 0;
+}
+
+/* ---- noise: pieces of rows, over the threads where there are some ---- */
+
+enum { NORMAL_PIECE = 4096 };
+
+struct normal_job {
+    float *out;
+    uint64_t seed;
+    const uint64_t *streams;
+    int64_t n, pieces; /* of a row */
+};
+
+static void normal_task(void *arg, int task, int thread)
+{
+    const struct normal_job *j = arg;
+    int64_t row = task / j->pieces, at = task % j->pieces * NORMAL_PIECE;
+    int64_t left = j->n - at;
+    rng_fill_normal(j->seed, j->streams[row], (uint64_t)at, j->out + row * j->n + at,
+                    (size_t)(left < NORMAL_PIECE ? left : NORMAL_PIECE), 0.0f, 1.0f);
+}
+
+int ref_normal(struct device *dev, float *out, uint64_t seed, const uint64_t *streams, int B,
+               int64_t n, struct stream *s)
+{
+    struct normal_job j = {out, seed, streams, n, (n + NORMAL_PIECE - 1) / NORMAL_PIECE};
+    cpu_pool_run(cpu_state(dev)->pool, normal_task, &j, (int)(B * j.pieces));
     return 0;
 }

@@ -138,8 +138,15 @@ int cuda_mean_tokens(struct device *dev, float *out, const void *x, int B, int T
 int cuda_mse(struct device *dev, float *loss, float *dpred, const float *pred, const float *target,
              const float *w, float grad_scale, int B, int64_t n, struct stream *s);
 int cuda_sumsq(struct device *dev, double *sum, const float *x, int64_t n, struct stream *s);
-int cuda_clip_scale(struct device *dev, float *scale, const double *sum, float max_norm,
-                    struct stream *s);
+
+/* step.cu */
+int cuda_clip_scale(struct device *dev, float *scale, const double *sum, const double *also,
+                    float max_norm, struct stream *s);
+int cuda_sum(struct device *dev, double *sum, const float *x, int64_t n, struct stream *s);
+
+/* rng.cu */
+int cuda_normal(struct device *dev, float *out, uint64_t seed, const uint64_t *streams, int B,
+                int64_t n, struct stream *s);
 
 /* vector.cu */
 int cuda_adamw(struct device *dev, const struct adamw *p, struct stream *s);

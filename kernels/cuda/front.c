@@ -264,7 +264,7 @@ static int mse(struct device *dev, float *loss, float *dpred, const float *pred,
 
 static int adamw(struct device *dev, const struct adamw *p, struct stream *s)
 {
-    RUN("adamw", p->n >= 0 && p->step >= 1, p->n, 0, 0, 0, cuda_adamw(dev, p, s));
+    RUN("adamw", p->n >= 0 && p->now, p->n, 0, 0, 0, cuda_adamw(dev, p, s));
 }
 
 static int sumsq(struct device *dev, double *sum, const float *x, int64_t n, struct stream *s)
@@ -272,10 +272,11 @@ static int sumsq(struct device *dev, double *sum, const float *x, int64_t n, str
     RUN("sumsq", n >= 0, n, 0, 0, 0, cuda_sumsq(dev, sum, x, n, s));
 }
 
-static int clip_scale(struct device *dev, float *scale_out, const double *sum, float max_norm,
-                      struct stream *s)
+static int clip_scale(struct device *dev, float *scale_out, const double *total, const double *also,
+                      float max_norm, struct stream *s)
 {
-    RUN("clip_scale", max_norm >= 0, 0, 0, 0, 0, cuda_clip_scale(dev, scale_out, sum, max_norm, s));
+    RUN("clip_scale", max_norm >= 0, 0, 0, 0, 0,
+        cuda_clip_scale(dev, scale_out, total, also, max_norm, s));
 }
 
 static int ema(struct device *dev, float *avg, const float *x, float decay, int64_t n,
@@ -329,6 +330,17 @@ static int encode(struct device *dev, const struct encode *p, struct stream *s)
     RUN("encode", encode_ok(p), p->n, p->codec, 0, 0, cuda_encode(dev, p, s));
 }
 
+static int normal(struct device *dev, float *out, uint64_t seed, const uint64_t *streams, int B,
+                  int64_t n, struct stream *s)
+{
+    RUN("normal", btc_ok(B, 1, n), B, n, 0, 0, cuda_normal(dev, out, seed, streams, B, n, s));
+}
+
+static int sum(struct device *dev, double *total, const float *x, int64_t n, struct stream *s)
+{
+    RUN("sum", n >= 0, n, 0, 0, 0, cuda_sum(dev, total, x, n, s));
+}
+
 const struct kernel_ops cuda_ops = {
     .alloc = alloc,
     .free = release,
@@ -376,5 +388,7 @@ const struct kernel_ops cuda_ops = {
     .cast = cast,
     .add_row = add_row,
     .sum_rows = sum_rows,
+    .normal = normal,
+    .sum = sum,
     .encode = encode,
 };

@@ -252,17 +252,3 @@ extern "C" int cuda_sumsq(struct device *dev, double *sum, const float *x, int64
         rc = launch(s, finish_squares, dim3(1), 1024, 0, sum, (const double *)partial, (int)blocks);
     return rc;
 }
-
-__global__ void clip_kernel(float *scale, const double *sum, float max_norm)
-{
-    if (threadIdx.x)
-        return;
-    double f = max_norm > 0 ? (double)max_norm / (sqrt(*sum) + 1e-6) : 1.0;
-    *scale = f < 1.0 ? (float)f : 1.0f;
-}
-
-extern "C" int cuda_clip_scale(struct device *dev, float *scale, const double *sum, float max_norm,
-                               struct stream *s)
-{
-    return launch(s, clip_kernel, dim3(1), 32, 0, scale, sum, max_norm);
-}

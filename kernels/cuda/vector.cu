@@ -7,12 +7,14 @@
 struct adamw_map {
     enum { STEP = 4 };
     struct adamw p;
-    float c1, c2;
 
     template <bool WIDE> __device__ void at(int64_t i, int64_t left) const
     {
         float x[4], m[4], v[4], g[4], e[4];
-        float gs = p.grad_scale ? *p.grad_scale : 1.0f;
+        const float gs = p.grad_scale ? *p.grad_scale : 1.0f;
+        const struct adamw_now now = *p.now;
+        if (!isfinite(gs))
+            return;
         load<WIDE, 4>(x, p.p + i, left);
         load<WIDE, 4>(m, p.m + i, left);
         load<WIDE, 4>(v, p.v + i, left);
@@ -24,8 +26,9 @@ struct adamw_map {
             g[k] = mul(g[k], gs);
             m[k] = add(mul(p.beta1, m[k]), mul(1.0f - p.beta1, g[k]));
             v[k] = add(mul(p.beta2, v[k]), mul(mul(1.0f - p.beta2, g[k]), g[k]));
-            x[k] = add(x[k], -mul(mul(p.lr, p.weight_decay), x[k]));
-            float step = mul(p.lr, mul(m[k], c1)) / add(sqrtf(mul(v[k], c2)), p.eps);
+            x[k] = add(x[k], -mul(mul(now.lr, p.weight_decay), x[k]));
+            const float step =
+                mul(now.lr, mul(m[k], now.correct1)) / add(sqrtf(mul(v[k], now.correct2)), p.eps);
             x[k] = add(x[k], -step);
             if (p.ema)
                 e[k] = add(mul(p.ema_decay, e[k]), mul(1.0f - p.ema_decay, x[k]));
@@ -42,10 +45,7 @@ struct adamw_map {
 
 extern "C" int cuda_adamw(struct device *dev, const struct adamw *p, struct stream *s)
 {
-    struct adamw_map f;
-    f.p = *p;
-    f.c1 = (float)(1.0 / (1.0 - pow((double)p->beta1, (double)p->step)));
-    f.c2 = (float)(1.0 / (1.0 - pow((double)p->beta2, (double)p->step)));
+    const struct adamw_map f = {*p};
     return map(s, f, p->n, aligned16(p->p, p->p_bf16, p->m, p->v, p->ema, p->grad));
 }
 

@@ -41,6 +41,16 @@ static void *device_random(struct run *r, size_t n, enum dtype dt)
     return p;
 }
 
+static void *device_copy_of(struct run *r, const void *host, size_t bytes)
+{
+    void *p;
+    if (r->dev->ops->alloc(r->dev, bytes, &p, NULL) < 0 ||
+        r->dev->ops->copy(r->dev, p, host, bytes, COPY_TO_DEVICE, NULL) < 0 ||
+        r->dev->ops->sync(r->dev, NULL, NULL) < 0)
+        die("cannot copy");
+    return p;
+}
+
 /* Seconds of one call: best of five runs of as many calls as fill 50 ms. */
 static double seconds(struct run *r, int (*call)(struct device *dev, void *arg), void *arg)
 {
@@ -140,12 +150,14 @@ static void bench_memory(struct run *r)
     r->copy = 2.0 * N * 4 / seconds(r, call_copy, &c);
     figure(r, "device copy", r->copy / 1e9, "GB/s", 0);
     struct adamw a = {.p = x[0], .m = x[1], .v = x[2], .grad = x[3], .p_bf16 = x[4], .n = N};
-    a.lr = 1e-4f;
     a.beta1 = 0.9f;
     a.beta2 = 0.95f;
     a.eps = 1e-8f;
-    a.step = 10;
+    const struct adamw_now now = adamw_now(1e-4, a.beta1, a.beta2, 10);
+    void *on_device = device_copy_of(r, &now, sizeof now);
+    a.now = on_device;
     bandwidth(r, "AdamW with a bf16 copy", 30.0 * N, seconds(r, call_adamw, &a), 0.85);
+    r->dev->ops->free(r->dev, on_device);
     for (int i = 0; i < 5; i++)
         r->dev->ops->free(r->dev, x[i]);
 }

@@ -231,11 +231,12 @@ static void run_step(const struct step *s)
     for (int i = 0; i < BLOCKS; i++)
         block_bwd(s);
     must(dev->ops->embed_bwd(dev, s->grad, s->dx, s->ids, rows, C, V, NULL));
-    struct adamw opt = {.p = s->master, .m = s->m, .v = s->v, .grad = s->grad, .lr = 1e-4f};
+    struct adamw opt = {.p = s->master, .m = s->m, .v = s->v, .grad = s->grad};
     opt.beta1 = 0.9f;
     opt.beta2 = 0.99f;
     opt.eps = 1e-8f;
-    opt.step = 1;
+    const struct adamw_now now = adamw_now(1e-4, opt.beta1, opt.beta2, 1);
+    opt.now = &now;
     opt.n = WEIGHTS;
     must(dev->ops->adamw(dev, &opt, NULL));
 }

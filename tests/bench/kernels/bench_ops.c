@@ -250,16 +250,16 @@ static void bench_optimiser(void)
     size_t n = 8u << 20;
     float *p = buffer(4 * n), *m = buffer(4 * n), *v = buffer(4 * n), *g = buffer(4 * n);
     bf16 *h = buffer(2 * n);
+    const struct adamw_now now = adamw_now(1e-4, 0.9f, 0.999f, 1);
     struct adamw a = {.p = p,
                       .p_bf16 = h,
                       .m = m,
                       .v = v,
                       .grad = g,
-                      .lr = 1e-4f,
+                      .now = &now,
                       .beta1 = 0.9f,
                       .beta2 = 0.999f,
                       .eps = 1e-8f,
-                      .step = 1,
                       .n = (int64_t)n};
     report("adamw", DT_F32, run_adamw, &a, (double)n * 30, 0);
     dev->ops->free(dev, p);

@@ -81,11 +81,8 @@ static void adamw_is_exact(void **state)
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         size_t n = (size_t)sizes[i];
         const float *scale = guard_of(float, 0.37f);
-        struct adamw a = {.beta1 = 0.9f,
-                          .beta2 = 0.999f,
-                          .eps = 1e-8f,
-                          .weight_decay = 0.1f,
-                          .ema_decay = 0.99f};
+        struct adamw a = {
+            .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .weight_decay = 0.1f, .ema_decay = 0.99f};
         a.grad = guard_randn(n, DT_F32, 1);
         a.grad_scale = i % 2 ? scale : NULL;
         float *r[5], *f[5];

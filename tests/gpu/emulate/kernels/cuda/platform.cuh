@@ -82,6 +82,18 @@ static inline float __fadd_rn(float a, float b)
 {
     return a + b;
 }
+static inline double __dmul_rn(double a, double b)
+{
+    return a * b;
+}
+static inline double __dadd_rn(double a, double b)
+{
+    return a + b;
+}
+static inline int __clzll(long long v)
+{
+    return v ? __builtin_clzll((unsigned long long)v) : 64;
+}
 static inline float __uint_as_float(uint32_t u)
 {
     float f;
