@@ -417,7 +417,7 @@ int trainer_reset_moments(struct trainer *t, struct err *err)
     return rc == 0 && t->has_weights ? ema_from_weights(t, err) : rc;
 }
 
-static float *vector_of(struct trainer *t, enum trainer_vector which)
+float *trainer_device(struct trainer *t, enum trainer_vector which)
 {
     switch (which) {
     case TRAINER_WEIGHTS:
@@ -437,7 +437,7 @@ static float *vector_of(struct trainer *t, enum trainer_vector which)
 int trainer_read(struct trainer *t, enum trainer_vector which, const struct model_tensor *tensor,
                  float *values, struct err *err)
 {
-    float *from = vector_of(t, which);
+    float *from = trainer_device(t, which);
     if (!from)
         return err_set(err, -ENOENT, "the inner EMA is off (train.ema is 0)");
     return copy_failed(t,
@@ -449,7 +449,7 @@ int trainer_read(struct trainer *t, enum trainer_vector which, const struct mode
 int trainer_write(struct trainer *t, enum trainer_vector which, const struct model_tensor *tensor,
                   const float *values, struct err *err)
 {
-    float *to = vector_of(t, which);
+    float *to = trainer_device(t, which);
     if (!to)
         return err_set(err, -ENOENT, "the inner EMA is off (train.ema is 0)");
     return copy_failed(t,

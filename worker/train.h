@@ -102,7 +102,9 @@ struct train_peers {
      * summed over the peers.  Each has its own losses at their places of the whole step
      * and 0 elsewhere. */
     int (*join)(void *arg, float *losses, int64_t n, struct err *err);
-    void *arg;
+    /* In place of ops->sync at the end of a step, which waits for ever when a peer has failed. */
+    int (*wait)(void *arg, struct stream *s, struct err *err);
+    void *arg;   /* of join and wait */
     bool graphs; /* watch and join may be called while a graph is recorded */
 };
 /* Before the first step; peers is copied.  -ENOMEM. */
@@ -147,6 +149,8 @@ int trainer_read(struct trainer *t, enum trainer_vector which, const struct mode
 int trainer_write(struct trainer *t, enum trainer_vector which, const struct model_tensor *tensor,
                   const float *values, struct err *err);
 int trainer_written(struct trainer *t, struct err *err);
+/* The same vectors whole, in device memory; NULL: an EMA that is off. */
+float *trainer_device(struct trainer *t, enum trainer_vector which);
 
 /* Updates behind the moments: what the bias correction counts. */
 uint64_t trainer_adam_step(const struct trainer *t);
