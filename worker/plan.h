@@ -3,19 +3,19 @@
  *     plan_room(devs, n, &room);
  *     room.kept = bytes that replicas kept between phases could give back;
  *     rc = plan_train(model, &opt, dt, &room, &plan, err);
- *     opt.accumulate = plan.accumulate;      // 0 or -ENOMEM with one sentence
+ *     opt.accumulate = plan.accumulate;      // 0, or -ENOMEM with one sentence
  *
- * NEED is the sum of what the trainer says itself (worker/train.h, worker/net.h) and what it
- * cannot know: working memory of the device's libraries, and a host copy of the weights where
- * the device is the host.  It is per rank; ranks that share one memory (CPU devices of one
- * process) share the room.
+ * NEED is the sum of what the trainer says itself (trainer_bytes) and what it cannot know:
+ * working memory of the device's operations and libraries, and where the device's memory is
+ * the host's also the replica's flat copy.  It is per rank; ranks that share one memory (CPU
+ * devices of one process) share the room.
  *
- * ROOM is what the device says is free plus what can be given back, less a reserve of a
+ * ROOM is what the device says is free and what can be given back, less a reserve of a
  * sixteenth of it, at most 1 GiB, for what others take meanwhile.
  *
  * With opt->accumulate_auto the plan cuts a step into the fewest micro-batches that fit, from
  * opt->accumulate on.  Whoever allocates may still be refused (memory is in pieces, others
- * allocate too): then plan_smaller is the next try.  Pure but for plan_room. */
+ * allocate too): plan_smaller is then the next try.  Pure but for plan_room. */
 #ifndef WORKER_PLAN_H
 #define WORKER_PLAN_H
 
@@ -30,16 +30,16 @@ struct err;
 struct model;
 struct train_options;
 
+/* Bytes for one rank. */
 struct plan_room {
-    uint64_t free;  /* bytes, for one rank */
-    uint64_t total; /* of the device, for one rank; 0: not known, then all is allowed */
-    uint64_t kept;  /* bytes in use that can be given back, of one rank */
-    bool host;      /* the device's memory is the host's */
-    int ranks;      /* devices of the island; 0: one */
+    uint64_t free;
+    uint64_t kept; /* in use, but can be given back */
+    bool known;    /* false: the device does not say; all is allowed */
+    bool host;     /* the device's memory is the host's */
     char device[32];
 };
 
-/* Bytes on the device, of one rank. */
+/* Bytes of one rank. */
 struct plan {
     int accumulate;   /* micro-batches of a step */
     uint64_t weights; /* master values and the copy that computes */
@@ -49,19 +49,20 @@ struct plan {
     uint64_t workspace;   /* of the device's operations; on the host also the flat copy */
     uint64_t need;        /* their sum */
     uint64_t room;        /* what there is, after the reserve */
-    uint64_t least;       /* the need with the smallest micro-batch */
 };
 
-/* The room of the tightest of n devices.  What a device does not say counts as enough. */
+/* The room of the tightest of n devices (at least one). */
 void plan_room(struct device *const *devs, size_t n, struct plan_room *ret);
+/* Of free and kept, after the reserve. */
+uint64_t plan_room_bytes(const struct plan_room *room);
 
-/* opt->batch is that of one rank.  -ENOMEM: "training needs 12.3 GiB on cuda:0 (weights ...),
- * of which 8.0 GiB are free; lower train.batch ...".  *ret is filled either way. */
+/* opt->batch is that of one rank.  -ENOMEM: "training needs 12.3 GiB on cuda:0 (weights ...)
+ * and 8.0 GiB are free; train.recompute: true needs 6.1 GiB".  *ret is filled either way. */
 int plan_train(const struct model *m, const struct train_options *opt, enum dtype dt,
                const struct plan_room *room, struct plan *ret, struct err *err);
 
-/* After -ENOMEM for opt->accumulate micro-batches: twice as many, at most opt->batch.  False:
- * it is not for us to choose, or there are no more. */
+/* After -ENOMEM with opt->accumulate micro-batches: twice as many, at most opt->batch.
+ * False: it is not for us to choose, or there are no more. */
 bool plan_smaller(const struct train_options *opt, int *ret_accumulate);
 
 #endif
