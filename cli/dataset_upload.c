@@ -138,6 +138,8 @@ int job_file_open(const char *path, struct job_file *ret, struct err *err)
     }
     rc = job_parse(buf_str(&job.text), job.text.len, path, &job.spec, err);
     if (rc == 0)
+        rc = job_check_scope(buf_str(&job.text), job.text.len, path, &job.spec, err);
+    if (rc == 0)
         rc = check_recipe(path, &job, err);
     if (rc == 0)
         rc = open_tokenizer(path, &job, err);

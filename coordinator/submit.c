@@ -303,6 +303,10 @@ int flow_submit(struct coordinator *co, const struct view_submit *s, uint64_t *r
     int rc = core_writable(co, err);
     if (rc < 0 || (rc = job_parse(s->spec, strlen(s->spec), "job.yaml", &spec, err)) < 0)
         return rc;
+    if ((rc = job_check_scope(s->spec, strlen(s->spec), "job.yaml", &spec, err)) < 0) {
+        job_release(&spec);
+        return rc;
+    }
     if (active_jobs(&co->state) >= JOBS_ACTIVE_MAX) {
         job_release(&spec);
         return err_set(err, -ERR_LIMIT, "%d jobs are active, no more are taken", JOBS_ACTIVE_MAX);

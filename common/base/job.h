@@ -194,6 +194,10 @@ struct job_spec {
 int job_parse(const char *text, size_t len, const char *file, struct job_spec *ret,
               struct err *err);
 void job_release(struct job_spec *spec); /* { 0 } is fine */
+/* For a new job, beside job_parse: -ERR_CONFIG on a key that is written but does nothing for
+ * a job of this kind, such as model.tied of a dit.  Saved jobs are not asked. */
+int job_check_scope(const char *text, size_t len, const char *file, const struct job_spec *spec,
+                    struct err *err);
 
 /* Tokens of a sample: (image_size/patch)^2, or model.context. */
 int job_tokens(const struct job_spec *spec);

@@ -316,12 +316,12 @@ static int compose_dipaco(const struct job_spec *spec, struct composition *c, st
 static const struct recipe {
     const char *name;
     int (*compose)(const struct job_spec *spec, struct composition *c, struct err *err);
-    bool levels, teacher; /* it has the keys that only some have */
+    bool experts, levels, teacher; /* it has the keys that only some have */
 } recipes[] = {
-    {"diloco", compose_one, false, false},
-    {"ddm", compose_ddm, false, false},
-    {"dipaco", compose_dipaco, true, false},
-    {"distill", compose_distill, false, true},
+    {"diloco", compose_one, false, false, false},
+    {"ddm", compose_ddm, true, false, false},
+    {"dipaco", compose_dipaco, false, true, false},
+    {"distill", compose_distill, false, false, true},
 };
 
 /* Each fold of a module takes the contributions of a whole round. */
@@ -364,6 +364,8 @@ int recipe_compose(const struct job_spec *spec, struct composition *ret, struct 
                    spec->recipe.name);
 }
 
+#define EXPERTS_DEFAULT 8 /* as job_keys.c has it */
+
 /* A key of another recipe would be without effect. */
 static int check_keys(const struct recipe *recipe, const struct job_recipe *r, struct err *err)
 {
@@ -372,6 +374,7 @@ static int check_keys(const struct recipe *recipe, const struct job_recipe *r, s
         bool given, known;
         const char *whose;
     } keys[] = {
+        {"experts", r->experts != EXPERTS_DEFAULT, recipe->experts, "ddm"},
         {"levels", r->levels.n > 0, recipe->levels, "dipaco"},
         {"private_blocks", r->private_blocks.n > 0, recipe->levels, "dipaco"},
         {"private_embeddings", r->private_embeddings, recipe->levels, "dipaco"},
