@@ -2,6 +2,7 @@
  * dq to blocks of queries and another dk and dv to blocks of keys, so that nothing is added
  * from two places at once and the order of every sum is fixed. */
 #include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/sdpa.h"
 
 enum { ROWS = 64, THREADS = 128 };
 
@@ -197,7 +198,10 @@ extern "C" int cuda_attention_bwd(struct device *dev, const struct attention_bwd
     void *delta;
     if (p->dt == DT_F32)
         return cuda_attention_bwd_f32(p, s);
-    int rc = cuda_scratch(s, (size_t)p->B * (size_t)p->T * (size_t)p->H * sizeof(float), &delta);
+    int rc = sdpa_bwd(p, s);
+    if (rc <= 0)
+        return rc;
+    rc = cuda_scratch(s, (size_t)p->B * (size_t)p->T * (size_t)p->H * sizeof(float), &delta);
     if (rc < 0)
         return rc;
     struct bwd w;

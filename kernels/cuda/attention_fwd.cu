@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/sdpa.h"
 
 enum { ROWS = 64, KEYS = 64, THREADS = 128 };
 
@@ -134,6 +135,9 @@ extern "C" int cuda_attention_fwd(struct device *dev, const struct attention_fwd
     const int dims[4] = {p->B, p->T, p->H, p->D};
     if (p->dt == DT_F32)
         return cuda_attention_fwd_f32(p, s);
+    int rc = sdpa_fwd(p, s);
+    if (rc <= 0)
+        return rc;
     struct fwd f;
     f.a = make_heads<bf16>(p->qkv, dims, p->Hkv, p->start, p->causal, s->st->fault);
     use_cache(&f.a, p);
