@@ -81,6 +81,7 @@ static struct schedule_task *candidates(struct coordinator *co, size_t *ret_n)
             .failed_worker = t->failed_worker,
             .ready_ms = t->ready_ms,
             .not_before_ms = t->not_before_ms,
+            .network = task_network(j, t),
             .job_leases = leases,
             .lag = t->kind == TASK_TRAIN && t->round > last ? t->round - last : 0,
             .needs_helper = t->kind == TASK_SAMPLE && t->draw.remote,
@@ -132,7 +133,13 @@ static bool serve(struct coordinator *co, struct worker *w, const struct schedul
     }
     size_t others, helpers;
     count_others(&co->state, w, &others, &helpers);
-    const struct schedule_options o = {others > 0, helpers > 0, CORE_FAILED_PATIENCE_MS};
+    const struct schedule_options o = {
+        .other_workers = others > 0,
+        .helper = helpers > 0,
+        .failed_patience_ms = CORE_FAILED_PATIENCE_MS,
+        .small = w->small,
+        .n_small = w->n_small < WORKER_SMALL_MAX ? w->n_small : WORKER_SMALL_MAX,
+    };
     struct schedule_decision d;
     schedule_pick(core_now(co), w->id, list, n, &o, &d);
     if (d.index < 0) {

@@ -28,8 +28,11 @@ struct Skerry__V1__Blob;
 #define CORE_COMMIT_RETRY_MS 1000
 #define CORE_TICKET_S 3600
 #define CORE_FAILED_PATIENCE_MS 10000 /* a failed task goes to another worker first */
-#define CORE_OWNER_PATIENCE_MS 2000   /* a replica waits for the worker with its moments */
-#define CORE_BUSY_PATIENCE_MS 10000   /* and, while that evaluates or draws, half a round: */
+/* Until a worker is asked again for what it had no memory for: others could do it, or not. */
+#define CORE_SMALL_MS 300000
+#define CORE_SMALL_ALONE_MS 10000
+#define CORE_OWNER_PATIENCE_MS 2000 /* a replica waits for the worker with its moments */
+#define CORE_BUSY_PATIENCE_MS 10000 /* and, while that evaluates or draws, half a round: */
 #define CORE_BUSY_PATIENCE_MAX_MS 300000
 #define CORE_CLOSED_MS 2000  /* for a reconnect */
 #define CORE_RESUME_MS 15000 /* after our restart: workers dial again after up to 10 s */
@@ -139,6 +142,13 @@ void member_closed(struct coordinator *co, struct worker *w);
 void member_succeeded(struct coordinator *co, struct worker *w);
 /* Counts a failure; quarantines after several in a row. */
 void member_failed(struct coordinator *co, struct worker *w);
+/* w has no memory for tasks like t: until then it is offered none. */
+void member_note_small(struct coordinator *co, struct worker *w, const struct task *t,
+                       uint64_t until_ms);
+/* Has w said so, not long ago? */
+bool member_is_small(const struct coordinator *co, const struct worker *w, const struct task *t);
+/* Is somebody here, other than w, who has not? */
+bool member_others_fit(const struct coordinator *co, const struct worker *w, const struct task *t);
 bool member_may_work(struct coordinator *co, const struct worker *w, uint64_t *ret_until_ms,
                      char reason[REASON_MAX]);
 void member_verdict(struct coordinator *co, uint64_t worker_id, uint64_t task_id, bool accepted,
@@ -155,6 +165,13 @@ void task_lease(struct coordinator *co, struct task *t, struct worker *w);
 /* Back to pending with the next attempt. */
 void task_requeue(struct coordinator *co, struct task *t, const char *reason);
 void task_end(struct coordinator *co, struct task *t, enum task_state state, const char *reason);
+/* Which of the job's networks it is about. */
+uint32_t task_network(const struct job *j, const struct task *t);
+/* Its worker has no memory for it: to others; counted as a failure when nobody here could
+ * begin it and no phase of its path was ever done. */
+void task_too_large(struct coordinator *co, struct task *t, const char *reason);
+/* Its worker's device broke: to another at once, not counted as a failure. */
+void task_lost_device(struct coordinator *co, struct task *t, const char *reason);
 /* A worker reported failure. */
 void task_failed(struct coordinator *co, struct task *t, bool retryable, const char *reason);
 /* Settles what the task holds in its ledger: `done` samples are done. */

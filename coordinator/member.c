@@ -65,6 +65,7 @@ void member_lost(struct coordinator *co, struct worker *w, enum worker_state to,
     (void)str_copy(w->state_reason, sizeof(w->state_reason), reason);
     w->activity[0] = w->waiting_for[0] = '\0';
     w->throughput = 0;
+    devices_gone(&w->devices);
     save_worker(co->store, w);
     core_say(co, 0, w->id, "%s", text);
     core_event(co,
@@ -148,6 +149,33 @@ void member_failed(struct coordinator *co, struct worker *w)
                  ADMIT_FAILURES_ROW);
     }
     save_worker(co->store, w);
+}
+
+void member_note_small(struct coordinator *co, struct worker *w, const struct task *t,
+                       uint64_t until_ms)
+{
+    const struct job *j = state_job(&co->state, t->job_id);
+    const struct schedule_small s = {t->job_id, (int)t->kind, j ? task_network(j, t) : 0, until_ms};
+    w->small[w->n_small++ % WORKER_SMALL_MAX] = s;
+}
+
+bool member_is_small(const struct coordinator *co, const struct worker *w, const struct task *t)
+{
+    const struct job *j = state_job(&co->state, t->job_id);
+    const struct schedule_task like = {
+        .job_id = t->job_id, .kind = (int)t->kind, .network = j ? task_network(j, t) : 0};
+    const unsigned n = w->n_small < WORKER_SMALL_MAX ? w->n_small : WORKER_SMALL_MAX;
+    return schedule_small_until(core_now(co), &like, w->small, n) != 0;
+}
+
+bool member_others_fit(const struct coordinator *co, const struct worker *w, const struct task *t)
+{
+    for (size_t i = 0; i < co->state.n_workers; i++) {
+        const struct worker *o = co->state.workers[i];
+        if (o != w && o->state == WORKER_HERE && !o->drain && !member_is_small(co, o, t))
+            return true;
+    }
+    return false;
 }
 
 bool member_may_work(struct coordinator *co, const struct worker *w, uint64_t *ret_until_ms,

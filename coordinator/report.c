@@ -513,6 +513,24 @@ static void take_figures(struct task *t, const report *r)
     t->samples_done = r->samples;
 }
 
+static void take_failure(struct coordinator *co, struct worker *w, struct task *t, const report *r)
+{
+    char reason[REASON_MAX];
+    (void)str_copy(reason, sizeof(reason), r->reason[0] ? r->reason : "no reason was given");
+    if (r->failure == SKERRY__V1__FAILURE__FAILURE_DEVICE) {
+        task_lost_device(co, t, reason);
+    } else if (r->failure == SKERRY__V1__FAILURE__FAILURE_MEMORY) {
+        task_too_large(co, t, reason);
+    } else if (r->retryable && core_disk_full(co)) {
+        /* Not the worker's fault, and not the task's. */
+        task_requeue(co, t, "the disk of the coordinator is full");
+        t->not_before_ms = core_now(co) + FULL_DISK_WAIT_MS;
+    } else {
+        member_failed(co, w);
+        task_failed(co, t, r->retryable, reason);
+    }
+}
+
 int report_apply(struct coordinator *co, struct worker *w, const Skerry__V1__ReportRequest *r,
                  struct err *err)
 {
@@ -526,15 +544,7 @@ int report_apply(struct coordinator *co, struct worker *w, const Skerry__V1__Rep
     if (r->snapshot)
         return apply_snapshot(co, j, t, r, err);
     if (r->failed) {
-        (void)str_copy(reason, sizeof(reason), r->reason[0] ? r->reason : "no reason was given");
-        if (r->retryable && core_disk_full(co)) {
-            /* Not the worker's fault, and not the task's. */
-            task_requeue(co, t, "the disk of the coordinator is full");
-            t->not_before_ms = core_now(co) + FULL_DISK_WAIT_MS;
-            return 0;
-        }
-        member_failed(co, w);
-        task_failed(co, t, r->retryable, reason);
+        take_failure(co, w, t, r);
         take_bad(co, j, t, r);
         return 0;
     }

@@ -21,6 +21,16 @@ static int rank(int kind)
     }
 }
 
+uint64_t schedule_small_until(uint64_t now_ms, const struct schedule_task *t,
+                              const struct schedule_small *small, unsigned n)
+{
+    for (unsigned i = 0; i < n; i++)
+        if (small[i].job_id == t->job_id && small[i].kind == t->kind &&
+            small[i].network == t->network && small[i].until_ms > now_ms)
+            return small[i].until_ms;
+    return 0;
+}
+
 /* 0: may be taken now; else when, and *ret_why says what it waits for. */
 static uint64_t held_back(uint64_t now, uint64_t worker, const struct schedule_task *t,
                           const struct schedule_options *o, const char **ret_why)
@@ -33,7 +43,12 @@ static uint64_t held_back(uint64_t now, uint64_t worker, const struct schedule_t
         *ret_why = "needs another worker that evaluates its experts";
         return now + HELPER_MS;
     }
-    uint64_t until = t->ready_ms + o->failed_patience_ms;
+    uint64_t until = schedule_small_until(now, t, o->small, o->n_small);
+    if (until != 0) {
+        *ret_why = "needs more memory than this worker has";
+        return until;
+    }
+    until = t->ready_ms + o->failed_patience_ms;
     if (t->failed_worker == worker && o->other_workers && now < until) {
         *ret_why = "was failed by this worker and is kept for another";
         return until;

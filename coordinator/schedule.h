@@ -6,7 +6,8 @@
  * cold (the replica's last owner has its moments and error feedback at hand); then the
  * job with the fewest leases; then age.  A
  * replica whose last owner is here is kept for it for a while.  A task that
- * this worker failed last goes to another one first, if there is any.
+ * this worker failed last goes to another one first, if there is any.  What the worker
+ * has no memory for is not offered to it for a while.
  * Pure; the reason says what the worker waits for. */
 #ifndef COORDINATOR_SCHEDULE_H
 #define COORDINATOR_SCHEDULE_H
@@ -17,9 +18,18 @@
 
 #define SCHEDULE_REASON_MAX 256
 
+/* What a worker has said that it has no memory for. */
+struct schedule_small {
+    uint64_t job_id;
+    int kind; /* enum task_kind */
+    uint32_t network;
+    uint64_t until_ms; /* then it is asked again: memory may have come free */
+};
+
 struct schedule_task {
     uint64_t id, job_id;
-    int kind;               /* enum task_kind */
+    int kind; /* enum task_kind */
+    uint32_t network;
     uint64_t owner;         /* last owner of the replica; 0: nobody */
     bool owner_here;        /* it is here and may be given work */
     bool owner_training;    /* it is in another phase: not waited for */
@@ -36,7 +46,13 @@ struct schedule_options {
     bool other_workers; /* somebody else could take a failed task */
     bool helper;        /* somebody else is left to help those that ask */
     uint32_t failed_patience_ms;
+    const struct schedule_small *small; /* the worker's */
+    unsigned n_small;
 };
+
+/* When the worker may be asked again; 0: it may be now. */
+uint64_t schedule_small_until(uint64_t now_ms, const struct schedule_task *t,
+                              const struct schedule_small *small, unsigned n);
 
 struct schedule_decision {
     long index;        /* into tasks; -1: nothing now */

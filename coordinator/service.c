@@ -139,6 +139,7 @@ static void new_instance(struct coordinator *co, struct worker *w, const Skerry_
     memset(w->bytes_seen, 0, sizeof(w->bytes_seen));
     w->drain = false;
     w->n_held = 0;
+    w->n_small = 0; /* on another device, perhaps */
 }
 
 static void fill_worker(struct coordinator *co, struct worker *w, const Skerry__V1__JoinRequest *m,
@@ -315,6 +316,7 @@ static void on_heartbeat(void *arg, struct rpc_request *req, const ProtobufCMess
     count_bytes(w, m);
     if (m->throughput > 0 && isfinite(m->throughput))
         w->throughput = m->throughput;
+    devices_take(&w->devices, m);
     const Skerry__V1__Progress *p = m->progress;
     struct task *t = p ? state_task(&co->state, p->task_id) : NULL;
     bool mine =

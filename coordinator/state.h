@@ -19,7 +19,9 @@
 #define COORDINATOR_STATE_H
 
 #include "common/base/job.h"
+#include "coordinator/devices.h"
 #include "coordinator/ledger.h"
+#include "coordinator/schedule.h"
 #include "common/base/recipe.h"
 
 #include <stdbool.h>
@@ -53,6 +55,7 @@ struct rpc_request;
 #define VERSIONS_KEPT_MAX 32
 #define NAME_MAX_BYTES 65
 #define REASON_MAX 256
+#define WORKER_SMALL_MAX 8
 
 /* A blob by name; size 0: none. */
 struct blob_ref {
@@ -104,13 +107,17 @@ struct worker {
     uint64_t task_id;                  /* the lease it holds; 0: none */
     char activity[129];                /* (m) */
     float throughput, loss, grad_norm; /* (m) */
+    struct devices devices;            /* (m) */
     struct {
         uint64_t module_id, version;
     } held[64]; /* (m) newest held per module */
     unsigned n_held;
     struct verdict *verdicts; /* to be told; up to APPLIED_MAX */
     unsigned n_verdicts;
-    char waiting_for[REASON_MAX]; /* (m) why it has no task */
+    char waiting_for[REASON_MAX];                  /* (m) why it has no task */
+    struct schedule_small small[WORKER_SMALL_MAX]; /* (m) what it has no memory for, ring */
+    unsigned n_small;                              /* (m) ever noted by this process of it */
+    uint32_t device_failures;                      /* (m) reported, since we started */
 };
 
 /* ---- tasks --------------------------------------------------------------- */

@@ -179,6 +179,43 @@ void task_failed(struct coordinator *co, struct task *t, bool retryable, const c
                  (unsigned long long)t->id, retryable ? " 5 times, at last" : "", reason);
 }
 
+uint32_t task_network(const struct job *j, const struct task *t)
+{
+    return t->path < j->comp.n_paths ? j->comp.paths[t->path].network : 0;
+}
+
+void task_too_large(struct coordinator *co, struct task *t, const char *reason)
+{
+    struct worker *w = state_worker(&co->state, t->worker_id);
+    const struct job *j = state_job(&co->state, t->job_id);
+    const bool others = member_others_fit(co, w, t);
+    const bool begun = j != NULL && t->kind == TASK_TRAIN && j->paths[t->path].round > 0;
+    if (w != NULL)
+        member_note_small(co, w, t, core_now(co) + (others ? CORE_SMALL_MS : CORE_SMALL_ALONE_MS));
+    if (!others && !begun) {
+        task_failed(co, t, true, reason);
+        return;
+    }
+    core_say(co, t->job_id, t->worker_id, "%s task %llu is too large for worker %llu: %s",
+             task_kind_name(t->kind), (unsigned long long)t->id, (unsigned long long)t->worker_id,
+             reason);
+    task_requeue(co, t, reason);
+}
+
+void task_lost_device(struct coordinator *co, struct task *t, const char *reason)
+{
+    struct worker *w = state_worker(&co->state, t->worker_id);
+    core_say(co, t->job_id, t->worker_id, "the device of worker %llu failed in %s task %llu: %s",
+             (unsigned long long)t->worker_id, task_kind_name(t->kind), (unsigned long long)t->id,
+             reason);
+    t->failed_worker = t->worker_id;
+    if (w != NULL) {
+        w->device_failures++;
+        w->tasks_failed++;
+    }
+    task_requeue(co, t, reason);
+}
+
 static bool still_needed(const struct job *j, const struct task *t)
 {
     if (task_is_open(t))

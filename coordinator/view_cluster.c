@@ -137,6 +137,7 @@ static void fill_worker(struct coordinator *co, const struct worker *w, struct v
         .loss = w->loss != 0.0f ? (double)w->loss : (double)NAN,
         .images_per_s = (double)w->throughput,
         .grad_norm = (double)w->grad_norm,
+        .devices = &w->devices,
         .bytes = {w->bytes[0], w->bytes[1], w->bytes[2], w->bytes[3]},
         .heartbeat_age_ms = now > w->heard_ms ? now - w->heard_ms : 0,
         .joined_age_ms = now > w->joined_ms ? now - w->joined_ms : 0,
@@ -293,12 +294,13 @@ static bool lacks_helper(const struct task *t, unsigned helpers)
 static void wait_for_taker(const struct waiting *ctx, const struct task *t)
 {
     char what[128], why[REASON_MAX];
-    unsigned here = 0, idle = 0, helpers = 0;
+    unsigned here = 0, idle = 0, helpers = 0, small = 0;
     for (size_t i = 0; i < ctx->co->state.n_workers; i++) {
         const struct worker *w = ctx->co->state.workers[i];
         const struct task *now = w->task_id ? state_task(&ctx->co->state, w->task_id) : NULL;
         here += w->state == WORKER_HERE;
         idle += w->state == WORKER_HERE && w->parked != NULL;
+        small += w->state == WORKER_HERE && member_is_small(ctx->co, w, t);
         helpers += w->state == WORKER_HERE && !w->drain &&
                    (now == NULL || now->kind != TASK_SAMPLE || !now->draw.remote);
     }
@@ -313,6 +315,8 @@ static void wait_for_taker(const struct waiting *ctx, const struct task *t)
                        "sampling with remote experts takes one more worker than the %u that %s "
                        "here; start it, or sample without --remote",
                        here, here == 1 ? "is" : "are");
+    else if (small == here)
+        (void)snprintf(why, sizeof(why), "no worker here has the memory: %.200s", t->reason);
     else if (idle == 0)
         (void)snprintf(why, sizeof(why), "all %u workers are busy", here);
     else

@@ -231,6 +231,29 @@ static void test_schedule_patience(void **state)
     assert_int_equal(pick(1500, list, 2, true, &d), 0);
 }
 
+/* A worker is not offered what it has no memory for: this job's network, this kind. */
+static void test_schedule_small(void **state)
+{
+    struct schedule_decision d;
+    struct schedule_task list[2] = {train(1, 7), train(2, 0)};
+    const struct schedule_small small[2] = {{.job_id = 9, .kind = TASK_TRAIN, .until_ms = 9000},
+                                            {.job_id = 1, .kind = TASK_TRAIN, .until_ms = 5000}};
+    const struct schedule_options o = {.small = small, .n_small = 2};
+    schedule_pick(4999, 7, list, 2, &o, &d);
+    assert_int_equal(d.index, -1);
+    assert_int_equal(d.until_ms, 5000);
+    expect_text("small", d.reason, "needs more memory than this worker has");
+    list[1].network = 1;
+    schedule_pick(4999, 7, list, 2, &o, &d);
+    assert_int_equal(d.index, 1);
+    list[1].network = 0;
+    list[1].kind = TASK_FEATURE;
+    schedule_pick(4999, 7, list, 2, &o, &d);
+    assert_int_equal(d.index, 1);
+    schedule_pick(5000, 7, list, 1, &o, &d); /* it is asked again */
+    assert_int_equal(d.index, 0);
+}
+
 static void test_schedule_failures(void **state)
 {
     struct schedule_decision d;
@@ -314,6 +337,7 @@ int main(void)
         cmocka_unit_test(test_schedule_order),
         cmocka_unit_test(test_schedule_patience),
         cmocka_unit_test(test_schedule_failures),
+        cmocka_unit_test(test_schedule_small),
         cmocka_unit_test(test_schedule_paths),
         cmocka_unit_test(test_schedule_velocity),
     };

@@ -1,0 +1,155 @@
+/* Workers that cannot: no memory for a task, a device that breaks.  A whole coordinator (rig.h). */
+#include "tests/unit/coordinator/rig.h"
+
+static void fail_with(struct rig *r, struct fake *w, Skerry__V1__Failure why, const char *reason)
+{
+    struct result x;
+    begin_result(&x, w->task, NULL);
+    x.m.failed = x.m.retryable = true;
+    x.m.failure = why;
+    x.m.reason = (char *)(uintptr_t)reason;
+    assert_true(report(r, w, &x));
+}
+
+#define TOO_SMALL SKERRY__V1__FAILURE__FAILURE_MEMORY
+#define BROKEN SKERRY__V1__FAILURE__FAILURE_DEVICE
+
+/* Nothing for w within this long: what it is told. */
+static void nothing(struct rig *r, struct fake *w, const char *why)
+{
+    ask(r, w, 1);
+    assert_null(got(r, w));
+    if (!strstr(w->assigned->waiting_for, why))
+        fail_msg("told \"%s\", expected \"%s\"", w->assigned->waiting_for, why);
+}
+
+struct seen {
+    char text[4096];
+};
+
+static void see(void *arg, const struct view_waiting *v)
+{
+    struct seen *s = arg;
+    size_t at = strlen(s->text);
+    (void)snprintf(s->text + at, sizeof(s->text) - at, "%s: %s\n", v->what, v->why);
+}
+
+static void expect_waiting(struct rig *r, uint64_t job, const char *text)
+{
+    struct seen s = {{0}};
+    view_each_waiting(r->co, job, see, &s);
+    if (!strstr(s.text, text))
+        fail_msg("\"%s\" is not in\n%s", text, s.text);
+}
+
+/* What is too large for one worker goes to another and counts for nothing. */
+static void test_larger_worker(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0], *b = &r->workers[1];
+    assert_int_equal(join(r, a, SKERRY_VERSION), 0);
+    assert_int_equal(join(r, b, SKERRY_VERSION), 0);
+    struct job *j = state_job(&r->co->state, submit(r));
+    do_init(r, a);
+    struct task *t = state_task(&r->co->state, assign(r, a, TASK_TRAIN)->id);
+    fail_with(r, a, TOO_SMALL, "needs 3 GiB on cpu");
+    assert_int_equal(t->state, TASK_PENDING);
+    assert_int_equal(t->failures, 0);
+    assert_int_equal(state_worker(&r->co->state, a->id)->tasks_failed, 0);
+    nothing(r, a, "needs more memory than this worker has");
+    assert_int_equal(assign(r, b, TASK_TRAIN)->id, t->id);
+    finish_train(r, b);
+    finish_train(r, (assign(r, b, TASK_TRAIN), b));
+    assert_int_equal(j->state, JOB_RUNNING);
+    /* A new process of it may have another device. */
+    a->instance[0]++;
+    assert_int_equal(join(r, a, SKERRY_VERSION), 0);
+    while (j->n_rounds == 0)
+        loop_turn(r->loop, true);
+    assign(r, a, TASK_TRAIN);
+}
+
+/* When the one that can has gone, a job that has begun waits for it, and says so. */
+static void test_begun_job_waits(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0];
+    assert_int_equal(join(r, a, SKERRY_VERSION), 0);
+    struct job *j = state_job(&r->co->state, submit(r));
+    do_init(r, a);
+    for (int i = 0; i < 2; i++) {
+        assign(r, a, TASK_TRAIN);
+        finish_train(r, a);
+    }
+    while (j->n_rounds == 0)
+        loop_turn(r->loop, true);
+    struct task *t = state_task(&r->co->state, assign(r, a, TASK_TRAIN)->id);
+    fail_with(r, a, TOO_SMALL, "needs 3 GiB on cpu");
+    assert_int_equal(t->failures, 0);
+    nothing(r, a, "needs more memory");
+    expect_waiting(r, j->id, "no worker here has the memory: needs 3 GiB on cpu");
+}
+
+/* A job that nobody here could ever begin fails with the worker's sentence, not at once. */
+static void test_nobody_fits(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0];
+    assert_int_equal(join(r, a, SKERRY_VERSION), 0);
+    struct job *j = state_job(&r->co->state, submit(r));
+    do_init(r, a);
+    for (int i = 1; i <= TASK_FAILURES_MAX; i++) {
+        struct task *t = state_task(&r->co->state, assign(r, a, TASK_TRAIN)->id);
+        fail_with(r, a, TOO_SMALL, "needs 3 GiB on cpu");
+        assert_int_equal(t->failures, i);
+        if (i == TASK_FAILURES_MAX)
+            break;
+        assert_int_equal(j->state, JOB_RUNNING);
+        expect_waiting(r, j->id, "needs 3 GiB on cpu");
+        state_worker(&r->co->state, a->id)->n_small = 0; /* as if its time had passed */
+        for (size_t k = 0; k < r->co->state.n_tasks; k++) {
+            struct task *other = r->co->state.tasks[k];
+            other->not_before_ms = other == t ? 0 : UINT64_MAX;
+        }
+    }
+    assert_int_equal(j->state, JOB_FAILED);
+    assert_non_null(strstr(j->reason, "needs 3 GiB on cpu"));
+    assert_int_equal(state_worker(&r->co->state, a->id)->strikes, 0);
+}
+
+/* A device that broke costs its task nothing: another worker has it at once. */
+static void test_broken_device(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0], *b = &r->workers[1];
+    assert_int_equal(join(r, a, SKERRY_VERSION), 0);
+    assert_int_equal(join(r, b, SKERRY_VERSION), 0);
+    struct job *j = state_job(&r->co->state, submit(r));
+    do_init(r, a);
+    for (int i = 0; i < TASK_FAILURES_MAX + 1; i++) {
+        struct fake *w = i % 2 ? b : a;
+        struct task *t = state_task(&r->co->state, assign(r, w, TASK_TRAIN)->id);
+        fail_with(r, w, BROKEN, "device cuda:0 failed: unspecified launch failure");
+        assert_int_equal(t->failures, 0);
+        assert_int_equal(t->not_before_ms, 0);
+        assert_int_equal(t->failed_worker, w->id);
+        assert_non_null(strstr(t->reason, "launch failure"));
+    }
+    assert_int_equal(j->state, JOB_RUNNING);
+    assert_int_equal(state_worker(&r->co->state, a->id)->device_failures, 3);
+    assert_int_equal(state_worker(&r->co->state, a->id)->strikes, 0);
+    assign(r, b, TASK_TRAIN);
+    finish_train(r, b);
+}
+
+int main(void)
+{
+    log_set_level(LOG_LEVEL_ERROR);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_larger_worker, begin, end),
+        cmocka_unit_test_setup_teardown(test_begun_job_waits, begin, end),
+        cmocka_unit_test_setup_teardown(test_nobody_fits, begin, end),
+        cmocka_unit_test_setup_teardown(test_broken_device, begin, end),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
