@@ -566,6 +566,33 @@ json_t *http_json_tasks(struct coordinator *co, uint64_t job_id, const char *sta
     return a;
 }
 
+static json_t *device(const struct device_state *d)
+{
+    json_t *o = must(json_object());
+    put(o, "name", http_json_text(d->name));
+    put(o, "model", http_json_text(d->model));
+    put(o, "memory_used", d->memory_total ? count(d->memory_used) : json_null());
+    put(o, "memory_total", d->memory_total ? count(d->memory_total) : json_null());
+    put(o, "utilization", http_json_ms(d->utilization));
+    put(o, "temperature", http_json_id(d->temperature));
+    put(o, "power", d->power > 0 ? http_json_real((double)d->power) : json_null());
+    put(o, "ecc_errors", http_json_ms(d->ecc_errors));
+    put(o, "throttled", http_json_text(d->throttled));
+    put(o, "trouble", http_json_text(d->trouble));
+    return o;
+}
+
+static void put_devices(json_t *o, const struct devices *d)
+{
+    json_t *list = must(json_array());
+    for (size_t i = 0; i < d->n; i++)
+        http_json_push(list, device(&d->list[i]));
+    put(o, "devices", list);
+    put(o, "flops", d->flops > 0 ? http_json_real(d->flops) : json_null());
+    put(o, "peak_flops", d->peak_flops > 0 ? http_json_real(d->peak_flops) : json_null());
+    put(o, "mfu", http_json_real(devices_mfu(d)));
+}
+
 json_t *http_json_worker(const struct view_worker *w)
 {
     json_t *o = must(json_object());
@@ -588,6 +615,7 @@ json_t *http_json_worker(const struct view_worker *w)
     put(o, "images_per_s", http_json_real(w->images_per_s));
     put(o, "loss", http_json_real(w->loss));
     put(o, "grad_norm", http_json_real(w->grad_norm));
+    put_devices(o, w->devices);
     put(o, "heartbeat_age_ms", count(w->heartbeat_age_ms));
     put(o, "joined_age_ms", count(w->joined_age_ms));
     put(o, "strikes", count(w->strikes));

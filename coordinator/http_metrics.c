@@ -22,6 +22,7 @@ struct writer {
     int rc;                       /* of the first append that failed */
     const struct job_family *job; /* the family of the walk that runs */
     const struct worker_family *worker;
+    const struct device_family *device;
     const char *state;
     unsigned count;
 };
@@ -299,6 +300,9 @@ GET_WORKER(worker_data_up, v->bytes.data_up)
 GET_WORKER(worker_data_down, v->bytes.data_down)
 GET_WORKER(worker_done, v->tasks_done)
 GET_WORKER(worker_failed, v->tasks_failed)
+GET_WORKER(worker_flops, v->devices->flops > 0 ? v->devices->flops : (double)NAN)
+GET_WORKER(worker_peak, v->devices->peak_flops > 0 ? v->devices->peak_flops : (double)NAN)
+GET_WORKER(worker_mfu, devices_mfu(v->devices))
 
 static const struct worker_family worker_families[] = {
     {"worker_up", "gauge", "Whether the worker is there.", worker_up, NULL},
@@ -316,6 +320,10 @@ static const struct worker_family worker_families[] = {
     {"worker_tasks_total", "counter", "Tasks that the worker ended.", worker_done,
      "result=\"done\""},
     {"worker_tasks_total", NULL, NULL, worker_failed, "result=\"failed\""},
+    {"worker_model_flops_per_second", "gauge", "Of its newest training phase.", worker_flops, NULL},
+    {"worker_peak_flops_per_second", "gauge", "Matrix products, as measured there.", worker_peak,
+     NULL},
+    {"worker_mfu", "gauge", "Model FLOP utilisation, 0 to 1.", worker_mfu, NULL},
 };
 
 static void worker_line(void *arg, const struct view_worker *v)
@@ -340,6 +348,57 @@ static void worker_line(void *arg, const struct view_worker *v)
     value(w, x);
 }
 
+struct device_family {
+    const char *name, *help;
+    double (*get)(const struct device_state *d); /* NAN: unknown */
+};
+
+#define GET_DEVICE(fn, known, expression)                                                          \
+    static double fn(const struct device_state *d)                                                 \
+    {                                                                                              \
+        return (known) ? (double)(expression) : (double)NAN;                                       \
+    }
+GET_DEVICE(device_used, d->memory_total > 0, d->memory_used)
+GET_DEVICE(device_total, d->memory_total > 0, d->memory_total)
+GET_DEVICE(device_utilization, d->utilization >= 0, d->utilization / 100.0)
+GET_DEVICE(device_temperature, d->temperature > 0, d->temperature)
+GET_DEVICE(device_power, d->power > 0, d->power)
+GET_DEVICE(device_ecc, d->ecc_errors >= 0, d->ecc_errors)
+GET_DEVICE(device_throttled, d->trouble[0] == '\0', d->throttled[0] != '\0')
+
+static const struct device_family device_families[] = {
+    {"device_memory_used_bytes", "Of a CPU: by the worker.", device_used},
+    {"device_memory_bytes", "What it has.", device_total},
+    {"device_utilization", "Share of the time that it worked, 0 to 1.", device_utilization},
+    {"device_temperature_celsius", "Temperature.", device_temperature},
+    {"device_power_watts", "Power drawn.", device_power},
+    {"device_ecc_errors", "Uncorrected memory errors since its driver was loaded.", device_ecc},
+    {"device_throttled", "Whether its clock is held down.", device_throttled},
+};
+
+static void device_lines(void *arg, const struct view_worker *v)
+{
+    struct writer *w = arg;
+    char id[24];
+    (void)snprintf(id, sizeof id, "%" PRIu64, v->id);
+    for (size_t i = 0; i < v->devices->n; i++) {
+        const struct device_state *d = &v->devices->list[i];
+        double x = w->device->get(d);
+        if (isnan(x))
+            continue;
+        text(w, "skerry_");
+        text(w, w->device->name);
+        text(w, "{");
+        label(w, "worker", id);
+        text(w, ",");
+        label(w, "device", d->name);
+        text(w, ",");
+        label(w, "model", d->model);
+        text(w, "}");
+        value(w, x);
+    }
+}
+
 static void workers(struct writer *w)
 {
     for (size_t i = 0; i < sizeof worker_families / sizeof worker_families[0]; i++) {
@@ -347,6 +406,11 @@ static void workers(struct writer *w)
         if (w->worker->help != NULL)
             family(w, w->worker->name, w->worker->type, w->worker->help);
         view_each_worker(w->co, worker_line, w);
+    }
+    for (size_t i = 0; i < sizeof device_families / sizeof device_families[0]; i++) {
+        w->device = &device_families[i];
+        family(w, w->device->name, "gauge", w->device->help);
+        view_each_worker(w->co, device_lines, w);
     }
 }
 

@@ -41,6 +41,7 @@ void state_init(struct state *s)
 static void free_worker(struct worker *w)
 {
     mem_free(w->verdicts);
+    devices_release(&w->devices);
     mem_free(w);
 }
 

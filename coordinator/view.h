@@ -25,6 +25,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "coordinator/devices.h"
+
 struct coordinator;
 struct err;
 
@@ -340,6 +342,7 @@ struct view_worker {
     const char *task_kind, *activity;
     uint32_t steps_done, steps_total, path, replica;
     double loss, images_per_s, grad_norm;
+    const struct devices *devices;
     struct view_bytes bytes; /* since it first joined */
     uint64_t heartbeat_age_ms, joined_age_ms;
     uint32_t strikes, tasks_done, tasks_failed;

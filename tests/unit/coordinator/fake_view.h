@@ -49,6 +49,19 @@ static const struct view_job job = {
     .bytes_up = 11,
     .bytes_down = 22,
 };
+static struct device_state worker_devices[] = {
+    {.name = "cuda:0",
+     .model = "NVIDIA \"H200\"",
+     .memory_used = 30,
+     .memory_total = 120,
+     .utilization = 0,
+     .temperature = 61,
+     .power = 512.5f,
+     .ecc_errors = 2,
+     .throttled = "power cap"},
+    {.name = "cuda:1", .utilization = -1, .ecc_errors = -1, .trouble = "GPU is lost"},
+};
+static const struct devices worker_has = {worker_devices, 2, 3e12, 4e12};
 static const struct view_worker worker = {
     .id = 3,
     .name = "isle \xff",
@@ -63,6 +76,7 @@ static const struct view_worker worker = {
     .loss = NAN,
     .images_per_s = 12.5,
     .grad_norm = NAN,
+    .devices = &worker_has,
     .heartbeat_age_ms = 1500,
     .quarantine_ms = 0,
     .strikes = 1,

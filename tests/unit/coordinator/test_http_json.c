@@ -124,6 +124,30 @@ static void test_versions_newest_first(void **state)
     json_decref(a);
 }
 
+static void test_devices(void **state)
+{
+    json_t *a = http_json_workers(NULL), *w = json_array_get(a, 0), *list = at(w, "devices");
+    assert_true(json_real_value(at(w, "flops")) == 3e12);
+    assert_true(json_real_value(at(w, "peak_flops")) == 4e12);
+    assert_true(json_real_value(at(w, "mfu")) == 0.75);
+    assert_int_equal(json_array_size(list), 2);
+    json_t *d = json_array_get(list, 0);
+    assert_string_equal(json_string_value(at(d, "model")), "NVIDIA \"H200\"");
+    assert_int_equal(json_integer_value(at(d, "memory_used")), 30);
+    assert_int_equal(json_integer_value(at(d, "utilization")), 0); /* known to be idle */
+    assert_int_equal(json_integer_value(at(d, "temperature")), 61);
+    assert_true(json_real_value(at(d, "power")) == 512.5);
+    assert_int_equal(json_integer_value(at(d, "ecc_errors")), 2);
+    assert_string_equal(json_string_value(at(d, "throttled")), "power cap");
+    d = json_array_get(list, 1);
+    static const char *const unknown[] = {"memory_used", "memory_total", "utilization",
+                                          "temperature", "power",        "ecc_errors"};
+    for (size_t i = 0; i < sizeof unknown / sizeof unknown[0]; i++)
+        assert_true(json_is_null(at(d, unknown[i])));
+    assert_string_equal(json_string_value(at(d, "trouble")), "GPU is lost");
+    json_decref(a);
+}
+
 static void metrics(struct buf *out)
 {
     const struct http_counters http = {.requests = 5, .errors_4xx = 1};
@@ -145,6 +169,11 @@ static void test_metrics_escape_labels(void **state)
         "\nskerry_http_errors_total{class=\"4xx\"} 1\n",
         "\nskerry_job_state{job=\"7\",name=\"a\\\"b\\\\c\\nd\",state=\"running\"} 1\n",
         "\nskerry_worker_heartbeat_age_seconds{worker=\"3\",name=\"isle ?\"} 1.5\n",
+        "\nskerry_worker_mfu{worker=\"3\",name=\"isle ?\"} 0.75\n",
+        "\nskerry_device_power_watts{worker=\"3\",device=\"cuda:0\",model=\"NVIDIA \\\"H200\\\"\"} "
+        "512.5\n",
+        "\nskerry_device_utilization{worker=\"3\",device=\"cuda:0\",model=\"NVIDIA \\\"H200\\\"\"} "
+        "0\n",
     };
     for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++)
         if (strstr(buf_str(&out), lines[i]) == NULL)
@@ -209,11 +238,17 @@ static void test_metric_records(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_paths_and_partitions),  cmocka_unit_test(test_unknown_is_null),
-        cmocka_unit_test(test_text_is_utf8),          cmocka_unit_test(test_lists_are_bounded),
-        cmocka_unit_test(test_tasks_newest_first),    cmocka_unit_test(test_versions_newest_first),
-        cmocka_unit_test(test_metrics_escape_labels), cmocka_unit_test(test_metrics_families),
-        cmocka_unit_test(test_metrics_are_bounded),   cmocka_unit_test(test_metric_records),
+        cmocka_unit_test(test_paths_and_partitions),
+        cmocka_unit_test(test_unknown_is_null),
+        cmocka_unit_test(test_text_is_utf8),
+        cmocka_unit_test(test_lists_are_bounded),
+        cmocka_unit_test(test_tasks_newest_first),
+        cmocka_unit_test(test_versions_newest_first),
+        cmocka_unit_test(test_metrics_escape_labels),
+        cmocka_unit_test(test_metrics_families),
+        cmocka_unit_test(test_metrics_are_bounded),
+        cmocka_unit_test(test_metric_records),
+        cmocka_unit_test(test_devices),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

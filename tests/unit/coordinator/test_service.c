@@ -110,6 +110,53 @@ static void test_revoked(void **state)
     assert_int_equal(waiting(r), 0);
 }
 
+/* What a heartbeat says of devices is kept as it was until another one says more, and what
+ * makes no sense counts as unknown. */
+static void test_devices(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0];
+    assert_int_equal(join(r, a, SKERRY_VERSION), 0);
+    const struct devices *d = &state_worker(&r->co->state, a->id)->devices;
+    assert_true(isnan(devices_mfu(d)));
+    Skerry__V1__HeartbeatRequest beat = SKERRY__V1__HEARTBEAT_REQUEST__INIT;
+    Skerry__V1__DeviceState m[2] = {SKERRY__V1__DEVICE_STATE__INIT, SKERRY__V1__DEVICE_STATE__INIT};
+    Skerry__V1__DeviceState *list[2] = {&m[0], &m[1]};
+    char longest[500];
+    memset(longest, 'x', sizeof(longest) - 1);
+    longest[sizeof(longest) - 1] = '\0';
+    m[0].name = (char *)"cuda:0";
+    m[0].model = longest;
+    m[0].utilization = 101;
+    m[0].power = NAN;
+    m[0].ecc_errors = -7;
+    m[0].temperature = 55;
+    m[1].utilization = 40;
+    beat.devices = list;
+    beat.n_devices = 2;
+    beat.flops = 2e12;
+    beat.peak_flops = INFINITY;
+    assert_int_equal(CALL(r, a, HEARTBEAT, heartbeat, &beat), 0);
+    assert_int_equal(d->n, 2);
+    assert_string_equal(d->list[0].name, "cuda:0");
+    assert_int_equal(strlen(d->list[0].model), sizeof(d->list[0].model) - 1);
+    assert_int_equal(d->list[0].utilization, -1);
+    assert_true(d->list[0].power == 0.0f);
+    assert_int_equal(d->list[0].ecc_errors, -1);
+    assert_int_equal(d->list[0].temperature, 55);
+    assert_int_equal(d->list[1].utilization, 40);
+    assert_true(isnan(devices_mfu(d))); /* of what is not known nothing is made */
+    beat.n_devices = 0;
+    beat.flops = NAN;
+    beat.peak_flops = 4e12;
+    assert_int_equal(CALL(r, a, HEARTBEAT, heartbeat, &beat), 0);
+    assert_int_equal(d->n, 2);
+    assert_true(devices_mfu(d) == 0.5);
+    member_lost(r->co, state_worker(&r->co->state, a->id), WORKER_LOST, "silent");
+    assert_int_equal(d->n, 0);
+    assert_true(devices_mfu(d) == 0.5);
+}
+
 /* The daemon is replaced in the middle of a phase: the lease is still there. */
 static void test_restart(void **state)
 {
@@ -301,16 +348,10 @@ int main(void)
     log_set_level(LOG_LEVEL_ERROR);
 #define LIVE(f) cmocka_unit_test_setup_teardown(f, begin, end)
     const struct CMUnitTest tests[] = {
-        LIVE(test_life),
-        LIVE(test_fences),
-        LIVE(test_revoked),
-        LIVE(test_restart),
-        LIVE(test_bad_contribution),
-        LIVE(test_all_bad),
-        LIVE(test_refused_results),
-        LIVE(test_refused_joins),
-        LIVE(test_refused_jobs),
-        LIVE(test_disk_full),
+        LIVE(test_life),         LIVE(test_fences),          LIVE(test_revoked),
+        LIVE(test_devices),      LIVE(test_restart),         LIVE(test_bad_contribution),
+        LIVE(test_all_bad),      LIVE(test_refused_results), LIVE(test_refused_joins),
+        LIVE(test_refused_jobs), LIVE(test_disk_full),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
