@@ -9,7 +9,9 @@
 #include "common/base/log.h"
 #include "common/outer/contribution.h"
 #include "common/outer/layout.h"
+#include "worker/contribute_card.h"
 #include "worker/model.h"
+#include "worker/net.h"
 #include "worker/residual.h"
 #include "worker/work.h"
 
@@ -24,6 +26,29 @@ static int read_end(void *arg, const struct layout *layout, size_t t, uint64_t f
         return err_set(err, -ERR_FORMAT, "the model has no tensor %s of this size", name);
     memcpy(out, c->flat + tensor->offset + first, n * sizeof(*out));
     return 0;
+}
+
+struct weights *contribute_there(struct net *net)
+{
+    return card_codes(net->weights) ? net->weights : NULL;
+}
+
+static int write_blob(const struct contribute *c, struct contribution_job *job,
+                      struct contribution_result *ret, struct err *err)
+{
+    struct card *card = NULL;
+    int rc = c->weights ? card_open(c->weights, job->codec, &card, err) : 0;
+    if (rc < 0)
+        return rc;
+    job->coder = card ? card_coder(card) : NULL;
+    rc = contribution_write(job, ret, err);
+    if (rc == -ERR_FORMAT && file_exists(job->residual_path) &&
+        file_remove(job->residual_path, NULL) == 0) {
+        log_warn("contribute", "%s; once more without the residual of earlier rounds", err->msg);
+        rc = contribution_write(job, ret, err);
+    }
+    card_close(card);
+    return rc;
 }
 
 int contribute(const struct contribute *c, struct work_output *ret, struct err *err)
@@ -51,11 +76,7 @@ int contribute(const struct contribute *c, struct work_output *ret, struct err *
         .out_path = ret->path,
     };
     struct contribution_result result;
-    rc = contribution_write(&job, &result, err);
-    if (rc == -ERR_FORMAT && file_exists(current) && file_remove(current, NULL) == 0) {
-        log_warn("contribute", "%s; once more without the residual of earlier rounds", err->msg);
-        rc = contribution_write(&job, &result, err);
-    }
+    rc = write_blob(c, &job, &result, err);
     if (rc < 0)
         return err_wrap(err, "the contribution to module %" PRIu64, c->base->module_id);
     memcpy(ret->sha256, result.sha256, 32);

@@ -1,6 +1,7 @@
 /* What a phase gives to a module: the difference between the version that the phase
  * began with and the replica's weights, with the residual of earlier rounds, coded
- * (common/outer/contribution.h).  Compute thread. */
+ * (common/outer/contribution.h).  Weights on a card are coded there, others here: the same
+ * bytes.  Compute thread. */
 #ifndef WORKER_CONTRIBUTE_H
 #define WORKER_CONTRIBUTE_H
 
@@ -10,6 +11,8 @@
 
 struct err;
 struct model;
+struct net;
+struct weights;
 struct work;
 struct work_output;
 
@@ -18,9 +21,13 @@ struct contribute {
     const char *state_dir;             /* residuals */
     const Skerry__V1__ModuleRef *base; /* its file is in the cache */
     const struct model *model;
-    const float *flat; /* the replica's weights; those of the module's level are read */
-    uint64_t samples;  /* behind them */
+    struct weights *weights; /* the replica's on a card, see contribute_there; or NULL: */
+    const float *flat;       /* its weights; those of the module's level are read */
+    uint64_t samples;        /* behind them */
 };
+
+/* The weights of a network that need not come to the host for it: those on a card; else NULL. */
+struct weights *contribute_there(struct net *net);
 
 /* Writes the blob into the task's temporary directory and fills *ret.  A residual that
  * does not fit is left out with a warning. */

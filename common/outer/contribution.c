@@ -130,11 +130,13 @@ static int make_all(struct maker *m, struct err *err)
             c->n = count - first < coder->size ? (size_t)(count - first) : coder->size;
             if (rc == 0)
                 rc = begin_chunk(m, c, err);
-            begun++;
+            begun += rc == 0;
         }
     }
     while (rc == 0 && ended < begun)
         rc = end_chunk(m, &coder->chunks[ended++ % coder->n], err);
+    while (ended < begun) /* the failure above is the one to tell */
+        (void)coder->end(coder->arg, &coder->chunks[ended++ % coder->n], NULL);
     return rc;
 }
 

@@ -51,9 +51,9 @@ struct contribution_chunk {
     uint16_t *scales; /* out */
 };
 
-/* Codes chunks, several at a time: each is filled, begun and ended in turn, and its place is
- * used again after that.  begin and end are called in order; after a failure what has begun is
- * not ended.  -EDOM: a value is not finite or above CODEC_ABS_MAX; other failures fill err. */
+/* Codes chunks, several at a time: each is filled, begun and ended, in order, and its place is
+ * used again after that.  What has begun is ended also after a failure.  -EDOM: a value is not
+ * finite or above CODEC_ABS_MAX; other failures fill err. */
 struct contribution_coder {
     size_t size; /* most elements of a chunk, a multiple of CODEC_BLOCK */
     size_t n;    /* places */
