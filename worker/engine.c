@@ -9,6 +9,7 @@
 #include "common/base/str.h"
 #include "kernels/kernels.h"
 #include "worker/data.h"
+#include "worker/island.h"
 #include "worker/mixture.h"
 #include "worker/modules.h"
 #include "worker/replica.h"
@@ -19,14 +20,15 @@ int engine_open(const struct engine_options *opt, struct engine **ret, struct er
     struct engine *e = mem_alloc(sizeof(*e));
     e->opt = *opt;
     e->state_dir = str_dup(opt->state_dir);
-    int rc = device_open(opt->device, opt->threads, &e->dev, err);
+    int rc = island_open(opt->device, opt->threads, &e->island, err);
     if (rc == 0)
         rc = data_cache_new(opt->image_cache_bytes, &e->images, err);
     if (rc < 0) {
         engine_close(e);
         return rc;
     }
-    e->replicas = replicas_new(e->dev, e->state_dir, opt->memory_bytes);
+    e->dev = island_device(e->island, 0);
+    e->replicas = replicas_new(e->island, e->state_dir, opt->memory_bytes);
     *ret = e;
     return 0;
 }
@@ -38,15 +40,14 @@ void engine_close(struct engine *e)
     velocity_kept_free(e->velocity);
     replicas_free(e->replicas);
     data_cache_free(e->images);
-    if (e->dev)
-        device_close(e->dev);
+    island_close(e->island);
     mem_free(e->state_dir);
     mem_free(e);
 }
 
 void engine_device_text(const struct engine *e, char *out, size_t size)
 {
-    snprintf(out, size, "%s: %s", e->dev->name, e->dev->about);
+    island_text(e->island, out, size);
 }
 
 static bool is_text_sample(const Skerry__V1__Task *t)

@@ -19,13 +19,14 @@ struct cache;
 struct data_cache;
 struct device;
 struct err;
+struct island;
 struct modules;
 struct replicas;
 struct velocity_kept;
 
 struct engine_options {
-    const char *device;      /* "auto", "cpu", "cuda:N" */
-    int threads;             /* of the device */
+    const char *device;      /* of island_open: "auto", "cpu", "cuda:N", "cuda:0,cuda:1" */
+    int threads;             /* of all devices together */
     unsigned decode_threads; /* of the image pipeline */
     uint64_t memory_bytes;   /* that replicas kept between phases may take */
     size_t image_cache_bytes;
@@ -39,7 +40,8 @@ struct engine_options {
 struct engine {
     struct engine_options opt;
     char *state_dir;
-    struct device *dev;
+    struct island *island; /* what trains */
+    struct device *dev;    /* its first: what does everything else */
     struct data_cache *images;
     struct replicas *replicas;
     struct velocity_kept *velocity; /* work_velocity.c; NULL: none */
@@ -49,7 +51,7 @@ struct engine {
 int engine_open(const struct engine_options *opt, struct engine **ret, struct err *err);
 void engine_close(struct engine *e); /* accepts NULL */
 
-/* "cpu: 2 threads, bf16" */
+/* "cpu: CPU, 2 threads, ...", "cuda:0,cuda:1: 2 x NVIDIA H200, ..." */
 void engine_device_text(const struct engine *e, char *out, size_t size);
 
 int engine_plan(struct engine *e, struct work *w, struct err *err);

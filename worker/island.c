@@ -252,6 +252,11 @@ struct device *island_device(const struct island *is, int rank)
     return is->devs[rank];
 }
 
+struct device *const *island_devices(const struct island *is)
+{
+    return is->devs;
+}
+
 struct comm *island_comm(const struct island *is, int rank)
 {
     return is->comms[rank];

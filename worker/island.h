@@ -35,6 +35,7 @@ void island_close(struct island *is); /* accepts NULL */
 
 int island_size(const struct island *is);
 struct device *island_device(const struct island *is, int rank);
+struct device *const *island_devices(const struct island *is); /* all of them */
 /* NULL in an island of one.  Another one after a failure: ask again in each job. */
 struct comm *island_comm(const struct island *is, int rank);
 

@@ -50,7 +50,7 @@ static uint64_t window_of(const struct phase *p, uint64_t batch)
 static int open_data(struct phase *p, struct err *err)
 {
     const struct job_spec *spec = &p->w->spec;
-    const unsigned batch = (unsigned)trainer_options(p->r->trainer)->batch;
+    const unsigned batch = (unsigned)island_trainer_options(p->r->ranks)->batch;
     p->window = window_of(p, batch);
     const struct feed_options opt = {
         .batch = batch,
@@ -75,12 +75,15 @@ static int load_modules(struct phase *p, struct err *err)
 
 static int get_level(void *arg, int level, float *flat, struct err *err)
 {
-    return weights_get_level(trainer_net(arg)->weights, level, flat, err);
+    const struct replica *r = arg;
+    return weights_get_level(trainer_net(r->trainer)->weights, level, flat, err);
 }
 
 static int set_level(void *arg, int level, const float *flat, struct err *err)
 {
-    return weights_set_level(trainer_net(arg)->weights, level, flat, err);
+    const struct replica *r = arg;
+    int rc = weights_set_level(trainer_net(r->trainer)->weights, level, flat, err);
+    return rc < 0 ? rc : island_trainer_follow(r->ranks, ISLAND_WEIGHTS, err);
 }
 
 static void open_fragments(struct phase *p)
@@ -94,20 +97,20 @@ static void open_fragments(struct phase *p)
         .met = p->r->met,
         .get = get_level,
         .set = set_level,
-        .arg = p->r->trainer,
+        .arg = p->r,
     };
     p->fragments = fragments_open(&opt);
 }
 
 /* Without fragments a phase begins with the versions of its modules, whatever the
- * replica's own weights were. */
+ * replica's own weights were.  Then all devices have what the first one has. */
 static int load_weights(struct phase *p, struct err *err)
 {
     bool own = p->fragments && p->r->own;
     int rc = p->resumed || own ? 0 : load_modules(p, err);
     if (rc == 0 && p->fragments && !p->resumed)
         rc = fragments_load(p->fragments, own, err);
-    return rc;
+    return rc < 0 ? rc : island_trainer_follow(p->r->ranks, ISLAND_ALL, err);
 }
 
 static double seconds_so_far(const struct phase *p)
@@ -176,7 +179,6 @@ static void slow_down(struct phase *p, uint64_t ns)
 /* One step; *ret_ended: there was nothing left to make it of. */
 static int step(struct phase *p, bool *ret_ended, struct err *err)
 {
-    struct trainer *tr = p->r->trainer;
     struct feed_batch b;
     struct step_result s;
     int rc = feed_next(p->feed, &b, err);
@@ -186,9 +188,9 @@ static int step(struct phase *p, bool *ret_ended, struct err *err)
     if (*ret_ended)
         return 0; /* bounded by time, and the samples are used up */
     uint64_t begun = clock_now_ns();
-    rc = trainer_step(tr, &b.net, &s, err);
+    rc = island_trainer_step(p->r->ranks, &b.net, &s, err);
     if (rc < 0)
-        return err_wrap(err, "step %" PRIu64, trainer_next_step(tr));
+        return err_wrap(err, "step %" PRIu64, trainer_next_step(p->r->trainer));
     slow_down(p, clock_now_ns() - begun);
     note_step(p, &s, b.samples);
     uint64_t all = feed_total(p->feed); /* some may have been used twice */

@@ -19,16 +19,16 @@
 #include "worker/task_model.h"
 
 struct replicas {
-    struct device *dev;
+    struct island *is;
     char *dir;
     uint64_t max_bytes, tick;
     struct replica slots[REPLICAS_MAX]; /* trainer NULL: free */
 };
 
-struct replicas *replicas_new(struct device *dev, const char *dir, uint64_t max_bytes)
+struct replicas *replicas_new(struct island *is, const char *dir, uint64_t max_bytes)
 {
     struct replicas *rs = mem_alloc(sizeof(*rs));
-    rs->dev = dev;
+    rs->is = is;
     rs->dir = str_dup(dir);
     rs->max_bytes = max_bytes;
     return rs;
@@ -36,7 +36,7 @@ struct replicas *replicas_new(struct device *dev, const char *dir, uint64_t max_
 
 static void replica_release(struct replica *r)
 {
-    trainer_free(r->trainer);
+    island_trainer_free(r->ranks);
     model_free(r->model);
     mem_free(r->flat);
     memset(r, 0, sizeof(*r));
@@ -90,7 +90,19 @@ static int make_trainer(struct replicas *rs, struct replica *r, const struct tra
     r->flat = model_flat_new(r->model);
     if (!r->flat)
         return err_set(err, -ENOMEM, "out of memory for %" PRIu64 " parameters", r->model->params);
-    return trainer_make(rs->dev, r->model, opt, &r->trainer, err);
+    int rc = island_trainer_new(rs->is, r->model, opt, &r->ranks, err);
+    if (rc == 0)
+        r->trainer = island_trainer_first(r->ranks);
+    return rc;
+}
+
+/* On the fullest device; ranks on the host share its memory. */
+static uint64_t bytes_of(const struct replicas *rs, const struct model *m,
+                         const struct train_options *opt)
+{
+    const struct device *dev = island_device(rs->is, 0);
+    const uint64_t each = island_trainer_bytes(rs->is, m, opt, net_dtype(dev, opt->precision));
+    return each * (dev->unified ? (uint64_t)island_size(rs->is) : 1) + m->flat * sizeof(float);
 }
 
 static int create(struct replicas *rs, const struct work *w, struct replica **ret, struct err *err)
@@ -105,8 +117,7 @@ static int create(struct replicas *rs, const struct work *w, struct replica **re
     train_options_from_job(&w->spec, task->network == SKERRY__V1__NETWORK__NETWORK_ROUTER,
                            (int)t->batch, rng_mix(t->path, t->replica), &opt);
     opt.distill = t->n_teachers > 0;
-    uint64_t bytes =
-        trainer_bytes(model, &opt, net_dtype(rs->dev, opt.precision)) + model->flat * sizeof(float);
+    const uint64_t bytes = bytes_of(rs, model, &opt);
     struct replica *r = make_room(rs, bytes);
     *r = (struct replica){.job_id = task->job_id,
                           .path = t->path,

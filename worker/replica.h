@@ -16,10 +16,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "worker/train.h"
+#include "worker/island_train.h"
 #include "worker/work.h"
 
-struct device;
 struct err;
 struct replica;
 struct replicas;
@@ -31,10 +30,11 @@ struct replica {
     uint64_t job_id;
     uint32_t path, index;
     struct model *model;
-    struct trainer *trainer;
-    float *flat; /* host copy, scratch of a phase */
-    bool whole;  /* stands at the end of a phase: its moments may go on */
-    bool own;    /* after replica_get: its weights are those that its last phase ended with */
+    struct island_trainer *ranks;
+    struct trainer *trainer; /* the first of them */
+    float *flat;             /* host copy, scratch of a phase */
+    bool whole;              /* stands at the end of a phase: its moments may go on */
+    bool own; /* after replica_get: its weights are those that its last phase ended with */
     /* By level: the version that the weights were last merged with (worker/fragment.h);
      * NO_VERSION: none. */
     uint64_t met[MODEL_LEVELS_MAX];
@@ -51,7 +51,7 @@ struct replica_cursor {
     double seconds;
 };
 
-struct replicas *replicas_new(struct device *dev, const char *dir, uint64_t max_bytes);
+struct replicas *replicas_new(struct island *is, const char *dir, uint64_t max_bytes);
 void replicas_free(struct replicas *rs); /* accepts NULL */
 
 /* The replica of a TRAIN task, made if need be, standing at the task's first
