@@ -493,4 +493,7 @@ int device_open(const char *name, int threads, struct device **ret_dev, struct e
 /* Accepts NULL.  All device memory must have been freed before. */
 void device_close(struct device *dev);
 
+/* Cards that "cuda:N" can name, from N = 0 on; 0 without CUDA. */
+int device_cards(void);
+
 #endif

@@ -76,3 +76,13 @@ void device_close(struct device *dev)
 #endif
     cpu_device_close(dev);
 }
+
+int device_cards(void)
+{
+#if HAVE_CUDA
+    const char *why;
+    return cuda_device_count(&why);
+#else
+    return 0;
+#endif
+}

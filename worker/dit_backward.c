@@ -150,6 +150,7 @@ static void condition_backward(struct dit *d, const int32_t *labels, int B, bool
         const void *dy = (const char *)dmod + (size_t)dit_mod_at(d, b, 0) * e;
         weights_grad(&d->w, &l, dy, ld, d->scond, 0, first);
         weights_input_grad(&d->w, &l, d->dscond, DT_F32, 0, dy, ld, b > 0);
+        weights_ready_matrices(&d->w, l.w, l.w);
     }
     dit_op(d, k->silu_bwd(d->dev, d->dcond, d->dscond, d->cond, n, DT_F32, false, d->stream),
            "silu_bwd");
@@ -181,12 +182,16 @@ int dit_backward(struct dit *d, const float *dpred, const int32_t *labels, int B
     if (first)
         weights_zero_grads(&d->w);
     dit_head_backward(d, dpred, B, first);
+    weights_ready_matrices(&d->w, model_final_tensor(s, T_FINAL_W),
+                           model_final_tensor(s, T_FINAL_B));
 
     begin_block_backward(d, s->depth, B);
     for (int b = s->depth - 1; b >= 0; b--) {
         if (d->opt.mode == NET_RECOMPUTE)
             recompute(d, b, B);
         block_backward(d, b, B, first);
+        weights_ready_matrices(&d->w, model_block_tensor(b, T_QKV_W),
+                               model_block_tensor(b, T_FC2_B));
         begin_block_backward(d, b, B);
     }
     dit_embed_backward(d, B, first);

@@ -160,6 +160,11 @@ int model_spec_from_job(const struct job_spec *job, const struct model_facts *fa
     return rc;
 }
 
+uint64_t model_tensor_end(const struct model_tensor *t)
+{
+    return t->offset + (t->count + ALIGN_ELEMENTS - 1) / ALIGN_ELEMENTS * ALIGN_ELEMENTS;
+}
+
 static void place(struct model *m)
 {
     for (int pass = 0; pass < 2; pass++) {
@@ -168,7 +173,7 @@ static void place(struct model *m)
             if (t->decay != (pass == 0))
                 continue;
             t->offset = m->flat;
-            m->flat += (t->count + ALIGN_ELEMENTS - 1) / ALIGN_ELEMENTS * ALIGN_ELEMENTS;
+            m->flat = model_tensor_end(t);
         }
         if (pass == 0)
             m->decayed = m->flat;

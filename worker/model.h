@@ -86,6 +86,9 @@ struct model_tensor {
     bool decay; /* weight decay applies */
 };
 
+/* Where the next one begins in the flat vector. */
+uint64_t model_tensor_end(const struct model_tensor *t);
+
 struct model {
     struct model_spec spec;
     struct model_tensor *tensors; /* in the order of the files, see model_index.h */

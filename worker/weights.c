@@ -196,6 +196,20 @@ void weights_zero_grads(struct weights *w)
         "zero");
 }
 
+void weights_ready_matrices(const struct weights *w, int first, int last)
+{
+    const struct model_tensor *t = w->m->tensors;
+    uint64_t from = UINT64_MAX, to = 0;
+    for (int i = first; i <= last; i++) {
+        if (!t[i].decay)
+            continue;
+        from = t[i].offset < from ? t[i].offset : from;
+        to = model_tensor_end(&t[i]);
+    }
+    if (to > from)
+        weights_ready(w, from, to - from);
+}
+
 const void *weights_as_dt(struct weights *w, const float *x, void *copy, int64_t n)
 {
     if (w->dt == DT_F32)

@@ -83,13 +83,16 @@ static inline float *weights_g(const struct weights *w, int i)
     return w->g + w->m->tensors[i].offset;
 }
 
-/* A backward says so, once for each value: the gradients [offset, offset+count) of the flat
- * vector will not change any more, once what is queued on the stream by now is done. */
+/* A backward says so, at most once for each value: the gradients [offset, offset+count) of the
+ * flat vector will not change any more, once what is queued on the stream by now is done. */
 static inline void weights_ready(struct weights *w, uint64_t offset, uint64_t count)
 {
     if (w->watch)
         w->watch->ready(w->watch->arg, offset, count);
 }
+
+/* The same of the matrices among tensors first..last of the table, which lie together. */
+void weights_ready_matrices(const struct weights *w, int first, int last);
 
 /* A linear layer over `rows` rows: tensor w (out,in), whose bias (out), if it has
  * one, is tensor w+1. */
