@@ -144,7 +144,7 @@ static void finish_task(struct agent *a)
     a->failure.code = 0;
     a->state = AGENT_IDLE;
     if (a->fatal.code < 0 && !a->leaving)
-        agent_leave(a, "the device failed");
+        agent_leave(a, a->fatal.msg);
     if (a->leaving)
         go_on_leaving(a);
     else
@@ -159,7 +159,7 @@ static void fail_task(struct agent *a, int code, const char *reason)
     str_copy(a->failure.reason, sizeof(a->failure.reason), reason);
     log_warn("agent", "task=%" PRIu64 " failed: %s", a->task_id, reason);
     if (code == -ERR_DEVICE)
-        (void)err_set(&a->fatal, code, "%s", reason);
+        (void)err_set(&a->fatal, code, "the device failed: %s", reason);
     a->state = AGENT_REPORTING;
     send_report(a);
 }

@@ -2,7 +2,9 @@
  *
  * Exit codes: 0 left on request (SIGTERM, SIGINT, drained) · 1 cannot run here
  * (work dir, disk, memory) · 2 wrong command line · 3 refused by the coordinator
- * (wrong token, key or version) · 4 the device is not there or failed */
+ * (wrong token, key or version) · 4 the device is not there, or failed again and again.
+ *
+ * A device that fails is tried again by a new process in this one's place (restart.h). */
 #include <errno.h>
 #include <sched.h>
 #include <signal.h>
@@ -25,6 +27,7 @@
 #include "common/net/transfer.h"
 #include "worker/agent.h"
 #include "worker/modules.h"
+#include "worker/restart.h"
 #include "worker/workdir.h"
 
 #define THREADS_MAX 1024
@@ -55,6 +58,7 @@ struct daemon {
     int exit_code;
     bool asked;  /* to leave, by a signal */
     bool images; /* the image library is up */
+    bool broken; /* the device is: only another process can use it */
 };
 
 /* ---- command line ---- */
@@ -74,8 +78,8 @@ static int parse(struct options *o, int argc, char **argv, struct err *err)
          .letter = 'd',
          .type = ARGS_STR,
          .out = &o->device,
-         .metavar = "auto|cpu|cuda:N",
-         .doc = "where to compute"},
+         .metavar = "auto|cpu|cuda:N,...",
+         .doc = "where to compute; several cards: cuda:0,cuda:1 or cuda:all"},
         {.name = "threads",
          .letter = 't',
          .type = ARGS_U64,
@@ -123,14 +127,15 @@ static int parse(struct options *o, int argc, char **argv, struct err *err)
     };
     struct args args = {
         .program = "workerd",
-        .usage = "--join TOKEN [--device auto|cpu|cuda:N] [--threads N] [--work-dir DIR]",
+        .usage = "--join TOKEN [--device auto|cpu|cuda:N,...] [--threads N] [--work-dir DIR]",
         .about = "Joins a coordinator and trains what it is given, until it is stopped.",
         .after = "Exit codes:\n"
                  "  0  left on request (SIGTERM, SIGINT, drained)\n"
                  "  1  cannot run here (work dir, disk, memory)\n"
                  "  2  wrong command line\n"
                  "  3  refused by the coordinator (wrong token, key or version)\n"
-                 "  4  the device is not there or failed\n",
+                 "  4  the device is not there, or failed and could not be had again by\n"
+                 "     starting anew, which is tried 3 times in 10 minutes\n",
         .flags = flags,
     };
     enum log_level level = LOG_LEVEL_INFO;
@@ -230,8 +235,8 @@ static void on_end(void *arg, int code, const struct err *err)
 {
     struct daemon *d = arg;
     if (code < 0) {
-        bool device = code == -ERR_DEVICE;
-        d->exit_code = device ? EXIT_DEVICE : EXIT_REFUSED;
+        d->broken = code == -ERR_DEVICE;
+        d->exit_code = d->broken ? EXIT_DEVICE : EXIT_REFUSED;
         log_error("workerd", "%s", err ? err->msg : err_text(code));
     }
     loop_stop(d->loop);
@@ -318,7 +323,8 @@ static void stop(struct daemon *d)
     xfer_free(d->xfer);
     if (d->loop)
         loop_free(d->loop);
-    engine_close(d->engine);
+    if (!d->broken) /* else closing may take for ever, and the process ends anyway */
+        engine_close(d->engine);
     modules_close(d->modules);
     cache_close(d->cache);
     workdir_close(&d->dir);
@@ -339,5 +345,9 @@ int main(int argc, char **argv)
     else
         loop_run(d.loop);
     stop(&d);
+    if (d.broken && !d.asked) {
+        (void)restart_self(argv, &err);
+        log_error("workerd", "%s", err.msg);
+    }
     return d.exit_code;
 }

@@ -142,6 +142,7 @@ Skerry__V1__ReportRequest *report_new(uint64_t task_id, uint32_t attempt, struct
     r->failed = failure->code < 0;
     if (r->failed) {
         r->retryable = failure->retryable;
+        r->failure = report_failure(failure->code);
         r->reason = text(failure->reason);
         return r;
     }
@@ -194,6 +195,18 @@ void report_free(Skerry__V1__ReportRequest *r)
     mem_free(r->moments);
     mem_free(r->assignment);
     mem_free(r);
+}
+
+Skerry__V1__Failure report_failure(int code)
+{
+    switch (code) {
+    case -ERR_DEVICE:
+        return SKERRY__V1__FAILURE__FAILURE_DEVICE;
+    case -ENOMEM:
+        return SKERRY__V1__FAILURE__FAILURE_MEMORY;
+    default:
+        return SKERRY__V1__FAILURE__FAILURE_TASK;
+    }
 }
 
 bool report_retryable(int code, bool ingest)

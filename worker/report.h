@@ -22,6 +22,9 @@ Skerry__V1__ReportRequest *report_new(uint64_t task_id, uint32_t attempt, struct
                                       const struct report_failure *failure);
 void report_free(Skerry__V1__ReportRequest *r); /* accepts NULL */
 
+/* Whose fault it is. */
+Skerry__V1__Failure report_failure(int code);
+
 /* May another worker, or this one later, do better?  ingest: the input comes
  * from outside, and a second look at it shows the same. */
 bool report_retryable(int code, bool ingest);

@@ -54,6 +54,7 @@ int cpu_device_open(bool reference, int threads, struct device **ret_dev, struct
         return err_set(err, -ENOMEM, "no memory for a CPU device");
     }
     struct cpu_isa isa;
+    cpu_fault_load();
     cpu_isa_detect(&isa);
     dev->impl = st;
     dev->ops = &cpu_front_ops;

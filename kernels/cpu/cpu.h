@@ -56,6 +56,10 @@ void *cpu_scratch(struct cpu_state *st, enum cpu_scratch_use use, size_t bytes);
 int cpu_memory_read(const char *root, uint64_t *ret_free, uint64_t *ret_total);
 int cpu_memory(struct device *dev, uint64_t *ret_free, uint64_t *ret_total);
 
+/* fault.c: load when a device opens, before there are threads; 0 or -ERR_DEVICE of a wait. */
+void cpu_fault_load(void);
+int cpu_fault(struct device *dev, struct err *err);
+
 extern const struct kernel_ops cpu_front_ops;
 extern const struct kernel_ops cpu_ref_ops;
 

@@ -60,7 +60,8 @@ static void stream_free(struct device *dev, struct stream *s)
 
 static int sync_stream(struct device *dev, struct stream *s, struct err *err)
 {
-    return cpu_inner(dev)->sync(dev, s, err);
+    int rc = cpu_fault(dev, err);
+    return rc < 0 ? rc : cpu_inner(dev)->sync(dev, s, err);
 }
 
 static int stream_follow(struct device *dev, struct stream *s, struct stream *after)

@@ -1,6 +1,8 @@
 /* Where the results of a task stand in its report. */
 #include "tests/unit/base/util.h"
 
+#include <errno.h>
+
 #include "worker/report.h"
 #include "worker/work.h"
 
@@ -52,6 +54,29 @@ static void moments_are_no_contribution(void **state)
     assert_null(r->output);
     report_free(r);
     work_done(w);
+}
+
+/* What is not the task's fault says so. */
+static void failures(void **state)
+{
+    (void)state;
+    static const struct {
+        int code;
+        Skerry__V1__Failure failure;
+    } cases[] = {
+        {-ERR_DEVICE, SKERRY__V1__FAILURE__FAILURE_DEVICE},
+        {-ENOMEM, SKERRY__V1__FAILURE__FAILURE_MEMORY},
+        {-EDOM, SKERRY__V1__FAILURE__FAILURE_TASK},
+        {-ERR_FORMAT, SKERRY__V1__FAILURE__FAILURE_TASK},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const struct report_failure f = {cases[i].code, true, "so it is"};
+        Skerry__V1__ReportRequest *r = report_new(5, 2, NULL, &f);
+        assert_true(r->failed && r->retryable);
+        assert_int_equal(r->failure, cases[i].failure);
+        assert_string_equal(r->reason, "so it is");
+        report_free(r);
+    }
 }
 
 static void partitioner_and_assignment(void **state)
@@ -114,6 +139,7 @@ int main(void)
         cmocka_unit_test(partitioner_and_assignment),
         cmocka_unit_test(split_makes_shards),
         cmocka_unit_test(evaluation_is_summed),
+        cmocka_unit_test(failures),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,60 @@
+/* A CPU that breaks as a card does, on purpose, in builds with SKERRY_FAULTS (debug, asan,
+ * tsan); nothing in release builds.
+ *
+ *     SKERRY_FAULT_DEVICE="40,7"
+ *
+ * The 40th wait for the device fails, and every later one of the process, as CUDA's errors
+ * are sticky.  A process takes the first number off the list, so the next one, started by
+ * execve, breaks at its 7th wait, and one after that not at all. */
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/err.h"
+#include "kernels/cpu/cpu.h"
+
+#ifdef SKERRY_FAULTS
+
+static atomic_long left; /* waits until it breaks; 0: never */
+static bool loaded;
+
+void cpu_fault_load(void)
+{
+    const char *text = getenv("SKERRY_FAULT_DEVICE");
+    if (loaded || !text)
+        return;
+    loaded = true;
+    char *rest = NULL;
+    atomic_store(&left, strtol(text, &rest, 10));
+    char *next = strdup(*rest == ',' ? rest + 1 : "");
+    if (next)
+        (void)setenv("SKERRY_FAULT_DEVICE", next, 1);
+    free(next);
+}
+
+int cpu_fault(struct device *dev, struct err *err)
+{
+    if (atomic_load(&left) == 0)
+        return 0;
+    if (atomic_load(&left) > 1) {
+        (void)atomic_fetch_sub(&left, 1);
+        return 0;
+    }
+    return err_set(err, -ERR_DEVICE,
+                   "device %s failed on purpose (SKERRY_FAULT_DEVICE); it stays so until this "
+                   "program is started again",
+                   dev->name);
+}
+
+#else
+
+void cpu_fault_load(void)
+{
+}
+
+int cpu_fault(struct device *dev, struct err *err)
+{
+    return 0;
+}
+
+#endif

@@ -1,0 +1,77 @@
+#include "worker/restart.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "common/base/clock.h"
+#include "common/base/err.h"
+#include "common/base/log.h"
+
+#define VARIABLE "SKERRY_RESTARTS"
+
+bool restart_allowed(const char *times, uint64_t now_ms, char ret_times[RESTART_TIMES_MAX],
+                     unsigned *ret_n)
+{
+    size_t at = 0;
+    unsigned n = 0;
+    ret_times[0] = '\0';
+    for (const char *p = times; p && *p && n < RESTART_MAX;) {
+        char *end;
+        errno = 0;
+        const uint64_t t = strtoull(p, &end, 10);
+        if (end == p || errno != 0)
+            break;
+        if (t <= now_ms && now_ms - t < RESTART_WINDOW_MS) {
+            at += (size_t)snprintf(ret_times + at, RESTART_TIMES_MAX - at, "%" PRIu64 ",", t);
+            n++;
+        }
+        p = *end == ',' ? end + 1 : end;
+    }
+    *ret_n = n;
+    if (n >= RESTART_MAX)
+        return false;
+    snprintf(ret_times + at, RESTART_TIMES_MAX - at, "%" PRIu64, now_ms);
+    *ret_n = n + 1;
+    return true;
+}
+
+/* A driver's file that stays open would keep the broken context alive. */
+static void close_on_exec(void)
+{
+    DIR *dir = opendir("/proc/self/fd");
+    if (!dir)
+        return; /* ours are closed on exec as they are */
+    for (const struct dirent *e; (e = readdir(dir)) != NULL;) {
+        const int fd = atoi(e->d_name);
+        if (fd > STDERR_FILENO)
+            (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
+    }
+    (void)closedir(dir);
+}
+
+int restart_self(char **argv, struct err *err)
+{
+    char times[RESTART_TIMES_MAX];
+    unsigned n;
+    if (!restart_allowed(getenv(VARIABLE), clock_now_ms(), times, &n))
+        return err_set(err, -EBUSY,
+                       "the device failed again after %d restarts in %d minutes: look at the "
+                       "device (nvidia-smi, dmesg), then start workerd again",
+                       RESTART_MAX, (int)(RESTART_WINDOW_MS / 60000));
+    if (setenv(VARIABLE, times, 1) < 0)
+        return err_errno(err, "the environment cannot be written");
+    log_warn("workerd", "starting again, as the device failed (%u of at most %d times in %d min)",
+             n, RESTART_MAX, (int)(RESTART_WINDOW_MS / 60000));
+    close_on_exec();
+    sigset_t none;
+    (void)sigemptyset(&none);
+    (void)sigprocmask(SIG_SETMASK, &none, NULL);
+    (void)execv("/proc/self/exe", argv);
+    return err_errno(err, "this program cannot be started again");
+}
