@@ -196,7 +196,7 @@ void weights_zero_grads(struct weights *w)
         "zero");
 }
 
-void weights_ready_matrices(const struct weights *w, int first, int last)
+void weights_ready_matrices(struct weights *w, int first, int last)
 {
     const struct model_tensor *t = w->m->tensors;
     uint64_t from = UINT64_MAX, to = 0;

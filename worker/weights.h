@@ -92,7 +92,7 @@ static inline void weights_ready(struct weights *w, uint64_t offset, uint64_t co
 }
 
 /* The same of the matrices among tensors first..last of the table, which lie together. */
-void weights_ready_matrices(const struct weights *w, int first, int last);
+void weights_ready_matrices(struct weights *w, int first, int last);
 
 /* A linear layer over `rows` rows: tensor w (out,in), whose bias (out), if it has
  * one, is tensor w+1. */
