@@ -1,0 +1,253 @@
+/* What ranks say to each other: sums, broadcasts, and that nobody waits for who has failed. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/err.h"
+#include "common/base/rng.h"
+#include "kernels/comm.h"
+#include "kernels/kernels.h"
+
+enum { RANKS = 3, LONG = 1000, SHORT = 5, ROUNDS = 20 };
+
+struct rank {
+    pthread_t thread;
+    struct comm *comm;
+    struct device *dev;
+    struct stream *stream;
+    float *a;  /* (LONG) device */
+    double *b; /* (SHORT) */
+    int rc;
+    int stop_at; /* round at which it fails; ROUNDS: never */
+    int rounds;  /* whole ones */
+    float host[LONG];
+    double wide[SHORT];
+};
+
+struct world {
+    struct rank ranks[RANKS];
+    struct comm *comms[RANKS];
+};
+
+static void world_open(struct world *w)
+{
+    struct err err = {0};
+    struct device *devs[RANKS];
+    memset(w, 0, sizeof *w);
+    for (int i = 0; i < RANKS; i++) {
+        struct rank *r = &w->ranks[i];
+        if (device_open("cpu", 1, &r->dev, &err) < 0)
+            fail_msg("%s", err.msg);
+        devs[i] = r->dev;
+        assert_int_equal(r->dev->ops->stream_new(r->dev, &r->stream, &err), 0);
+        assert_int_equal(r->dev->ops->alloc(r->dev, sizeof r->host, (void **)&r->a, &err), 0);
+        assert_int_equal(r->dev->ops->alloc(r->dev, sizeof r->wide, (void **)&r->b, &err), 0);
+        r->stop_at = ROUNDS;
+    }
+    if (comm_open(devs, RANKS, w->comms, &err) < 0)
+        fail_msg("%s", err.msg);
+    for (int i = 0; i < RANKS; i++) {
+        w->ranks[i].comm = w->comms[i];
+        assert_int_equal(w->comms[i]->rank, i);
+        assert_int_equal(w->comms[i]->size, RANKS);
+    }
+}
+
+static void world_close(struct world *w)
+{
+    comm_close(w->comms, RANKS);
+    for (int i = 0; i < RANKS; i++) {
+        struct rank *r = &w->ranks[i];
+        assert_null(w->comms[i]);
+        r->dev->ops->free(r->dev, r->a);
+        r->dev->ops->free(r->dev, r->b);
+        r->dev->ops->stream_free(r->dev, r->stream);
+        device_close(r->dev);
+    }
+}
+
+static void run(struct world *w, void *(*body)(void *))
+{
+    for (int i = 0; i < RANKS; i++)
+        assert_int_equal(pthread_create(&w->ranks[i].thread, NULL, body, &w->ranks[i]), 0);
+    for (int i = 0; i < RANKS; i++)
+        assert_int_equal(pthread_join(w->ranks[i].thread, NULL), 0);
+}
+
+/* Of many sizes, so that sums in another order have other bits. */
+static float value(int rank, int round, int i)
+{
+    const uint32_t u = rng_at_u32(5, (uint64_t)(rank * 1000 + round), (uint64_t)i);
+    return ((float)u / 4294967296.0f - 0.5f) * (float)(1 << (u % 20));
+}
+
+static void send(struct rank *r, int round)
+{
+    const struct kernel_ops *k = r->dev->ops;
+    for (int i = 0; i < LONG; i++)
+        r->host[i] = value(r->comm->rank, round, i);
+    for (int i = 0; i < SHORT; i++)
+        r->wide[i] = (double)value(r->comm->rank, round, LONG + i) * 1e-3;
+    k->copy(r->dev, r->a, r->host, sizeof r->host, COPY_TO_DEVICE, r->stream);
+    k->copy(r->dev, r->b, r->wide, sizeof r->wide, COPY_TO_DEVICE, r->stream);
+    k->sync(r->dev, r->stream, NULL);
+}
+
+static void receive(struct rank *r)
+{
+    const struct kernel_ops *k = r->dev->ops;
+    k->copy(r->dev, r->host, r->a, sizeof r->host, COPY_FROM_DEVICE, r->stream);
+    k->copy(r->dev, r->wide, r->b, sizeof r->wide, COPY_FROM_DEVICE, r->stream);
+}
+
+static void *sum_body(void *arg)
+{
+    struct rank *r = arg;
+    struct err err = {0};
+    for (int round = 0; round < ROUNDS; round++) {
+        if (round == r->stop_at) {
+            r->comm->ops->abort(r->comm);
+            return NULL;
+        }
+        send(r, round);
+        /* an empty piece, and one between whose ends there are others */
+        const struct comm_piece pieces[] = {{r->a, 600}, {r->a + 600, 0}, {r->a + 601, LONG - 601}};
+        r->rc = r->comm->ops->all_reduce(r->comm, pieces, 3, COMM_F32, r->stream);
+        const struct comm_piece wide = {r->b, SHORT};
+        if (r->rc == 0)
+            r->rc = r->comm->ops->all_reduce(r->comm, &wide, 1, COMM_F64, r->stream);
+        if (r->rc == 0)
+            r->rc = r->comm->ops->wait(r->comm, r->stream, &err);
+        if (r->rc < 0)
+            return NULL;
+        receive(r);
+        r->rounds++;
+    }
+    return NULL;
+}
+
+static void test_sums(void **state)
+{
+    struct world w;
+    world_open(&w);
+    run(&w, sum_body);
+    for (int n = 0; n < RANKS; n++) {
+        const struct rank *r = &w.ranks[n];
+        assert_int_equal(r->rc, 0);
+        assert_int_equal(r->rounds, ROUNDS);
+        for (int i = 0; i < LONG; i++) {
+            float sum = value(0, ROUNDS - 1, i);
+            for (int m = 1; m < RANKS; m++)
+                sum += value(m, ROUNDS - 1, i);
+            const float want = i == 600 ? value(n, ROUNDS - 1, i) : sum;
+            assert_memory_equal(&r->host[i], &want, sizeof want);
+        }
+        for (int i = 0; i < SHORT; i++) {
+            double sum = (double)value(0, ROUNDS - 1, LONG + i) * 1e-3;
+            for (int m = 1; m < RANKS; m++)
+                sum += (double)value(m, ROUNDS - 1, LONG + i) * 1e-3;
+            assert_memory_equal(&r->wide[i], &sum, sizeof sum);
+        }
+    }
+    world_close(&w);
+}
+
+static void *broadcast_body(void *arg)
+{
+    struct rank *r = arg;
+    send(r, 7);
+    r->rc = r->comm->ops->broadcast(r->comm, r->a, 999 * sizeof(float) + 3, 1, r->stream);
+    if (r->rc == 0)
+        r->rc = r->comm->ops->wait(r->comm, r->stream, NULL);
+    receive(r);
+    return NULL;
+}
+
+static void test_broadcast(void **state)
+{
+    struct world w;
+    world_open(&w);
+    run(&w, broadcast_body);
+    for (int n = 0; n < RANKS; n++) {
+        const char *got = (const char *)&w.ranks[n].host[999];
+        const float last[2] = {value(1, 7, 999), value(n, 7, 999)};
+        assert_int_equal(w.ranks[n].rc, 0);
+        for (int i = 0; i < 999; i++)
+            assert_true(w.ranks[n].host[i] == value(1, 7, i));
+        assert_memory_equal(got, &last[0], 3);
+        assert_int_equal(got[3], ((const char *)&last[1])[3]);
+    }
+    world_close(&w);
+}
+
+/* One leaves; the others are woken, wherever they wait, and stay out. */
+static void test_abort(void **state)
+{
+    for (int who = 0; who < RANKS; who++) {
+        struct world w;
+        world_open(&w);
+        w.ranks[who].stop_at = 4;
+        run(&w, sum_body);
+        for (int n = 0; n < RANKS; n++) {
+            struct rank *r = &w.ranks[n];
+            struct err err = {0};
+            assert_int_equal(r->rc, n == who ? 0 : -ERR_CANCELLED);
+            /* Who had not yet looked at the round's end is told there. */
+            assert_in_range(r->rounds, n == who ? 4 : 3, 4);
+            assert_int_equal(r->comm->ops->failed(r->comm), -ERR_CANCELLED);
+            assert_int_equal(r->comm->ops->wait(r->comm, r->stream, &err), -ERR_CANCELLED);
+            assert_true(err.msg[0] != '\0');
+            assert_int_equal(r->comm->ops->broadcast(r->comm, r->a, 4, 0, r->stream),
+                             -ERR_CANCELLED);
+        }
+        world_close(&w);
+    }
+}
+
+static void *unequal_body(void *arg)
+{
+    struct rank *r = arg;
+    const struct comm_piece piece = {r->a, (uint64_t)(10 + (r->comm->rank == 2))};
+    r->rc = r->comm->ops->all_reduce(r->comm, &piece, 1, COMM_F32, r->stream);
+    return NULL;
+}
+
+static void test_unequal(void **state)
+{
+    struct world w;
+    world_open(&w);
+    run(&w, unequal_body);
+    for (int n = 0; n < RANKS; n++)
+        assert_int_equal(w.ranks[n].rc, -EINVAL);
+    world_close(&w);
+}
+
+static void test_devices(void **state)
+{
+    struct device card = {.name = "cuda:1"}, cpu = {.name = "cpu"};
+    struct device *mixed[] = {&card, &cpu}, *twice[] = {&card, &card};
+    struct comm *comms[2];
+    struct err err = {0};
+    assert_int_equal(comm_open(mixed, 2, comms, &err), -EINVAL);
+    assert_non_null(strstr(err.msg, "cuda:1 and cpu"));
+    assert_int_equal(comm_open(twice, 2, comms, &err), -EINVAL);
+    assert_non_null(strstr(err.msg, "twice"));
+    assert_int_equal(comm_open(mixed, 0, comms, &err), -EINVAL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sums),    cmocka_unit_test(test_broadcast),
+        cmocka_unit_test(test_abort),   cmocka_unit_test(test_unequal),
+        cmocka_unit_test(test_devices),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
