@@ -41,6 +41,12 @@ static void put_pointer(void *target, void *value)
     memcpy(target, &value, sizeof value);
 }
 
+void arena_place(struct arena *a, void *base)
+{
+    for (size_t i = 0; i < a->n; i++)
+        put_pointer(a->slots[i].target, (char *)base + a->slots[i].offset);
+}
+
 int arena_alloc(struct arena *a, struct device *dev, struct err *err)
 {
     int rc = dev->ops->alloc(dev, a->high, &a->base, err);
@@ -51,8 +57,7 @@ int arena_alloc(struct arena *a, struct device *dev, struct err *err)
                        "smaller train.batch, more train.accumulate or train.recompute",
                        (double)a->high / (1 << 20), dev->name);
     }
-    for (size_t i = 0; i < a->n; i++)
-        put_pointer(a->slots[i].target, (char *)a->base + a->slots[i].offset);
+    arena_place(a, a->base);
     return 0;
 }
 

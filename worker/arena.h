@@ -41,6 +41,8 @@ uint64_t arena_mark(const struct arena *a);
 void arena_reset(struct arena *a, uint64_t mark);
 uint64_t arena_bytes(const struct arena *a);
 
+/* Sets all pointers into memory that is the caller's. */
+void arena_place(struct arena *a, void *base);
 /* -ENOMEM with a sentence that names the size. */
 int arena_alloc(struct arena *a, struct device *dev, struct err *err);
 void arena_free(struct arena *a, struct device *dev); /* { 0 } is fine */

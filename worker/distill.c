@@ -42,39 +42,36 @@ int distill_teach(struct net *net, const struct mix_experts *teachers, struct er
     return mix_new(&opt, teachers, &d->teachers, err);
 }
 
-/* flow.d_target = the teachers' velocities. */
-static int ask_teachers(struct distill *d, const struct net_batch *b, struct err *err)
+static int check_lesson(const struct image_net *n, const struct net_batch *b, struct err *err)
 {
-    struct flow *f = &d->image.flow;
-    const int B = (int)b->count, K = d->count;
+    const struct distill *d = (const struct distill *)n;
     if (!d->teachers || !b->partitions)
         return err_set(err, -EINVAL, "distillation without %s",
                        d->teachers ? "the samples' partitions" : "teachers");
+    for (unsigned i = 0; i < b->count; i++)
+        if (b->partitions[i] < 0 || b->partitions[i] >= d->count)
+            return err_set(err, -EINVAL, "sample %u is of partition %d, but there are %d teachers",
+                           i, (int)b->partitions[i], d->count);
+    return 0;
+}
+
+/* flow.d_target = the teachers' velocities.  Waits for the device. */
+static int ask_teachers(struct distill *d, unsigned from, int B, struct err *err)
+{
+    struct flow *f = &d->image.flow;
+    const int K = d->count;
     memset(d->want, 0, (size_t)B * (size_t)K * sizeof *d->want);
-    for (int i = 0; i < B; i++) {
-        const int32_t k = b->partitions[i];
-        if (k < 0 || k >= K)
-            return err_set(err, -EINVAL, "sample %d is of partition %d, but there are %d teachers",
-                           i, (int)k, K);
-        d->want[(int64_t)i * K + k] = 1;
-    }
-    int rc = mix_run(d->teachers, f->d_xt, f->t, f->labels, d->want, B, err);
+    for (int i = 0; i < B; i++)
+        d->want[(int64_t)i * K + f->partitions[from + (unsigned)i]] = 1;
+    int rc = mix_run(d->teachers, f->d_xt, f->t + from, f->labels + from, d->want, B, err);
     return rc < 0 ? rc : mix_combine(d->teachers, f->d_target, d->want, B, err);
 }
 
-static int teacher_error(struct image_net *n, const struct net_batch *b, float grad_scale,
-                         bool backward, struct net_result *ret, struct err *err)
+static int teacher_error(struct image_net *n, unsigned from, unsigned count, bool backward,
+                         struct err *err)
 {
-    const struct flow *f = &n->flow;
-    (void)ret;
-    int rc = ask_teachers((struct distill *)n, b, err);
-    if (rc < 0)
-        return rc;
-    rc = f->dev->ops->mse(f->dev, n->d_loss, backward ? n->d_dpred : NULL, n->d_pred, f->d_target,
-                          NULL, grad_scale, (int)b->count, f->n, f->stream);
-    if (rc < 0)
-        return err_set(err, rc, "the loss failed on %s: %s", f->dev->name, err_text(rc));
-    return 0;
+    int rc = ask_teachers((struct distill *)n, from, (int)count, err);
+    return rc < 0 ? rc : image_net_error(n, from, count, backward, err);
 }
 
 static void distill_free(struct net *net)
@@ -88,6 +85,7 @@ static int distill_make(struct device *dev, const struct model *m, const struct 
 {
     struct distill *d = mem_alloc(sizeof *d);
     d->image.net.ops = &distill_net_ops;
+    d->image.admit = check_lesson;
     d->image.objective = teacher_error;
     int rc = m->spec.kind == MODEL_DIT ? image_net_init(&d->image, dev, m, opt, err)
                                        : err_set(err, -EINVAL, "only a DiT can be distilled");
@@ -112,6 +110,7 @@ const struct net_ops distill_net_ops = {
     .bytes = distill_bytes,
     .make = distill_make,
     .free = distill_free,
-    .loss = image_net_loss,
+    .load = image_net_load,
+    .queue = image_net_queue,
     .hidden = image_net_hidden,
 };

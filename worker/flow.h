@@ -4,8 +4,9 @@
  *    x_t = (1-t) x0 + t eps,   target = eps - x0,   t = sigmoid(normal) (Esser et al. 2024)
  *                                                       or uniform, or as the batch says
  *
- *     flow_load(f, &batch, err);        draws, uploads, computes d_xt, d_target
- *     dit_forward(dit, pred, f->d_xt, f->d_t, f->d_labels, B, err);
+ *     flow_load(f, &batch, err);        draws times and labels, sends all to the device
+ *     flow_mix(f, from, count, err);    noise, d_xt and d_target of some of them
+ *     dit_forward(dit, pred, f->d_xt, f->d_t + from, f->d_labels + from, count, err);
  *
  * Time, noise and label dropout of a sample are functions of (seed, key) alone: networks
  * that share a seed and keys see the same task.  Fields without d_ are host memory. */
@@ -16,6 +17,7 @@
 #include <stdint.h>
 
 #include "worker/arena.h"
+#include "worker/inputs.h"
 #include "worker/net.h"
 
 struct err;
@@ -26,31 +28,31 @@ struct flow {
     struct net_options opt;
     int image, classes; /* labels 0..classes-1; classes is null; 0: there are none */
     int64_t n;          /* values of an image */
+    uint64_t seed;      /* of what was loaded */
+
+    /* Of what was loaded, N = net_load_most samples. */
+    struct inputs inputs;
+    float *t, *d_t;                     /* (N) in (0,1) */
+    int32_t *labels, *d_labels;         /* (N) null label included */
+    int32_t *partitions, *d_partitions; /* (N) where the batch has them */
+    uint64_t *noise, *d_noise;          /* (N) random streams */
+    uint8_t *images, *d_images;         /* (N,S,S,3) */
+
+    /* Of what was mixed, B = opt.batch samples. */
     struct arena arena;
-
-    float *t;        /* (B) in (0,1) */
-    float *eps;      /* (B,n) */
-    int32_t *labels; /* (B) null label included */
-
-    uint8_t *d_u8;                         /* (B,S,S,3) */
     float *d_x0, *d_eps, *d_xt, *d_target; /* (B,3,S,S) */
-    float *d_t;                            /* (B) */
-    int32_t *d_labels;                     /* (B) */
 };
 
-/* For opt->batch images of m on the device and stream of w.  release accepts what init left
- * on failure, and { 0 }. */
+/* For opt->batch images of m at a time on the device and stream of w.  release accepts what
+ * init left on failure, and { 0 }. */
 int flow_init(struct flow *f, const struct weights *w, const struct net_options *opt,
               struct err *err);
 void flow_release(struct flow *f);
 uint64_t flow_bytes(const struct model *m, const struct net_options *opt); /* on the device */
 
-/* Only queues work on the stream: host fields are free to write after it was waited for.
+/* Both only queue work on the stream; before the next load it must have been waited for.
  * -EINVAL for a label that is not below classes. */
 int flow_load(struct flow *f, const struct net_batch *b, struct err *err);
-
-/* Time and noise (n) of a sample, for those who want them without images. */
-float flow_time(uint64_t seed, uint64_t key, bool uniform_t);
-void flow_noise(uint64_t seed, uint64_t key, float *eps, int64_t n);
+int flow_mix(struct flow *f, unsigned from, unsigned count, struct err *err);
 
 #endif

@@ -25,8 +25,7 @@ static void plan(struct image_net *n, const struct model *m, const struct net_op
     arena_add(&n->arena, &n->d_pred, bytes);
     if (opt->mode != NET_FORWARD)
         arena_add(&n->arena, &n->d_dpred, bytes);
-    arena_add(&n->arena, &n->d_loss, B * sizeof(float));
-    arena_add(&n->arena, &n->d_class, B * sizeof(int32_t));
+    arena_add(&n->arena, &n->net.d_losses, net_load_most(opt) * sizeof(float));
 }
 
 int image_net_init(struct image_net *n, struct device *dev, const struct model *m,
@@ -72,43 +71,57 @@ uint64_t image_net_bytes(const struct model *m, const struct net_options *opt, e
     return bytes + dit_bytes(m, &dopt, dt) + flow_bytes(m, opt);
 }
 
-/* Noises the batch and runs the network on it. */
-static int forward(struct image_net *n, const struct net_batch *b, struct err *err)
+/* Noises the samples and runs the network on them. */
+static int forward(struct image_net *n, unsigned from, unsigned count, struct err *err)
 {
     struct flow *f = &n->flow;
-    int rc = flow_load(f, b, err);
+    int rc = flow_mix(f, from, count, err);
     if (rc < 0)
         return rc;
-    return dit_forward(n->dit, n->d_pred, f->d_xt, f->d_t, f->classes ? f->d_labels : NULL,
-                       (int)b->count, err);
+    return dit_forward(n->dit, n->d_pred, f->d_xt, f->d_t + from,
+                       f->classes ? f->d_labels + from : NULL, (int)count, err);
 }
 
-int image_net_loss(struct net *net, const struct net_batch *b, bool first, float grad_scale,
-                   bool backward, struct net_result *ret, struct err *err)
+int image_net_load(struct net *net, const struct net_batch *b, struct err *err)
 {
     struct image_net *n = of(net);
-    struct flow *f = &n->flow;
-    int rc = forward(n, b, err);
+    int rc = n->admit ? n->admit(n, b, err) : 0;
+    return rc < 0 ? rc : flow_load(&n->flow, b, err);
+}
+
+int image_net_queue(struct net *net, unsigned from, unsigned count, bool first, bool backward,
+                    struct err *err)
+{
+    struct image_net *n = of(net);
+    const struct flow *f = &n->flow;
+    int rc = forward(n, from, count, err);
     if (rc == 0)
-        rc = n->objective(n, b, grad_scale, backward, ret, err);
-    if (rc < 0)
-        return rc;
-    if (ret->losses)
-        rc = f->dev->ops->copy(f->dev, ret->losses, n->d_loss, b->count * sizeof(float),
-                               COPY_FROM_DEVICE, f->stream);
+        rc = n->objective(n, from, count, backward, err);
+    if (rc == 0 && backward)
+        rc = dit_backward(n->dit, n->d_dpred, f->classes ? f->d_labels + from : NULL, (int)count,
+                          first, err);
+    return rc;
+}
+
+int image_net_error(struct image_net *n, unsigned from, unsigned count, bool backward,
+                    struct err *err)
+{
+    const struct flow *f = &n->flow;
+    int rc =
+        f->dev->ops->mse(f->dev, n->net.d_losses + from, backward ? n->d_dpred : NULL, n->d_pred,
+                         f->d_target, NULL, n->net.loaded.grad_scale, (int)count, f->n, f->stream);
     if (rc < 0)
         return err_set(err, rc, "the loss failed on %s: %s", f->dev->name, err_text(rc));
-    if (backward)
-        rc = dit_backward(n->dit, n->d_dpred, f->classes ? f->d_labels : NULL, (int)b->count, first,
-                          err);
-    return rc < 0 ? rc : dit_sync(n->dit, err);
+    return 0;
 }
 
 int image_net_hidden(struct net *net, const struct net_batch *b, struct net_hidden *ret,
                      struct err *err)
 {
     struct image_net *n = of(net);
-    int rc = forward(n, b, err);
+    int rc = flow_load(&n->flow, b, err);
+    if (rc == 0)
+        rc = forward(n, 0, b->count, err);
     if (rc == 0)
         rc = dit_sync(n->dit, err);
     if (rc == 0)

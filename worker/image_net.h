@@ -14,16 +14,16 @@ struct image_net {
     struct dit *dit;
     struct flow flow; /* of the current batch */
     struct arena arena;
-    int64_t values;   /* of one sample's result: 3*S*S, or the router's classes */
-    float *d_pred;    /* (B,values) */
-    float *d_dpred;   /* (B,values), NULL in NET_FORWARD */
-    float *d_loss;    /* (B) */
-    int32_t *d_class; /* (B) for an objective with classes */
+    int64_t values; /* of one sample's result: 3*S*S, or the router's classes */
+    float *d_pred;  /* (B,values) */
+    float *d_dpred; /* (B,values), NULL in NET_FORWARD */
 
-    /* From d_pred to d_loss and, with backward, to d_dpred = grad_scale times its
-     * derivative; queued on flow.stream. */
-    int (*objective)(struct image_net *n, const struct net_batch *b, float grad_scale,
-                     bool backward, struct net_result *ret, struct err *err);
+    /* NULL, or refuses a batch that the objective cannot use. */
+    int (*admit)(const struct image_net *n, const struct net_batch *b, struct err *err);
+    /* Of the loaded samples [from, from+count), from d_pred to their losses and, with backward,
+     * to d_dpred = grad_scale times the derivative; queued on flow.stream. */
+    int (*objective)(struct image_net *n, unsigned from, unsigned count, bool backward,
+                     struct err *err);
 };
 
 /* Fills n (zeroed, objective set) but net.ops.  release accepts what init left. */
@@ -33,11 +33,16 @@ void image_net_release(struct image_net *n);
 
 /* For tables of net_ops. */
 uint64_t image_net_bytes(const struct model *m, const struct net_options *opt, enum dtype dt);
-int image_net_loss(struct net *net, const struct net_batch *b, bool first, float grad_scale,
-                   bool backward, struct net_result *ret, struct err *err);
+int image_net_load(struct net *net, const struct net_batch *b, struct err *err);
+int image_net_queue(struct net *net, unsigned from, unsigned count, bool first, bool backward,
+                    struct err *err);
 int image_net_hidden(struct net *net, const struct net_batch *b, struct net_hidden *ret,
                      struct err *err);
 void image_net_free(struct net *net); /* release and mem_free */
+
+/* The objective of flow matching: the mean square between d_pred and flow.d_target. */
+int image_net_error(struct image_net *n, unsigned from, unsigned count, bool backward,
+                    struct err *err);
 
 /* The DiT or router behind a net of images; NULL: a net of texts. */
 struct dit *net_dit(struct net *n);

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <string.h>
 
 #include "common/base/err.h"
 #include "common/base/mem.h"
@@ -75,6 +76,16 @@ static int64_t slice_rows(int64_t rows, int vocab)
     return n < rows ? n : rows;
 }
 
+static void plan_inputs(struct llama *l, uint64_t rows)
+{
+    struct llama_rows *h = &l->host, *d = &l->loaded;
+    inputs_add(&l->inputs, &h->tokens, &d->tokens, rows * sizeof *h->tokens);
+    inputs_add(&l->inputs, &h->start, &d->start, rows * sizeof *h->start);
+    inputs_add(&l->inputs, &h->pos, &d->pos, rows * sizeof *h->pos);
+    inputs_add(&l->inputs, &h->target, &d->target, rows * sizeof *h->target);
+    inputs_add(&l->inputs, &h->weight, &d->weight, rows * sizeof *h->weight);
+}
+
 /* Sizes and plan, no device memory yet.  -ENOMEM. */
 static int init_sizes(struct llama *l, const struct model *m, const struct net_options *opt,
                       enum dtype dt)
@@ -98,17 +109,15 @@ static int init_sizes(struct llama *l, const struct model *m, const struct net_o
         return -ENOMEM;
 
     const uint64_t C = (uint64_t)l->C;
-    arena_add(a, &l->d_tokens, rows * sizeof(int32_t));
-    arena_add(a, &l->d_start, rows * sizeof(int32_t));
-    arena_add(a, &l->d_pos, rows * sizeof(int32_t));
-    arena_add(a, &l->d_target, rows * sizeof(int32_t));
+    const uint64_t all = (uint64_t)net_load_most(opt) * (uint64_t)s->context;
+    plan_inputs(l, all);
     plan_blocks(l, s->depth, rows);
     arena_add(a, &l->y, rows * C * dtype_bytes(dt));
     arena_add(a, &l->xf, rows * C * sizeof(float));
     arena_add(a, &l->rstd_f, rows * sizeof(float));
     arena_add(a, &l->hf, rows * C * dtype_bytes(dt));
     arena_add(a, &l->logits, (uint64_t)l->slice * (uint64_t)l->V * sizeof(float));
-    arena_add(a, &l->loss, rows * sizeof(float));
+    arena_add(a, &l->net.d_losses, all * sizeof(float));
     if (opt->mode != NET_FORWARD)
         plan_backward(l, rows);
     return 0;
@@ -117,9 +126,11 @@ static int init_sizes(struct llama *l, const struct model *m, const struct net_o
 static uint64_t llama_bytes(const struct model *m, const struct net_options *opt, enum dtype dt)
 {
     struct llama l = {0};
-    uint64_t bytes = init_sizes(&l, m, opt, dt) == 0 ? arena_bytes(&l.arena) : 0;
+    uint64_t bytes =
+        init_sizes(&l, m, opt, dt) == 0 ? arena_bytes(&l.arena) + inputs_bytes(&l.inputs) : 0;
     mem_free(l.blocks);
     mem_free(l.arena.slots);
+    inputs_free(&l.inputs);
     return bytes;
 }
 
@@ -130,8 +141,8 @@ static void llama_free(struct net *n)
     struct llama *l = (struct llama *)(void *)n;
     if (l->dev)
         arena_free(&l->arena, l->dev);
+    inputs_free(&l->inputs);
     weights_release(&l->weights);
-    mem_free(l->inputs);
     mem_free(l->blocks);
     mem_free(l);
 }
@@ -140,7 +151,7 @@ static int llama_make(struct device *dev, const struct model *m, const struct ne
                       struct net **ret, struct err *err)
 {
     const struct model_spec *s = &m->spec;
-    if (opt->batch < 1 || (int64_t)opt->batch * s->context > INT_MAX)
+    if (opt->batch < 1 || (int64_t)net_load_most(opt) * s->context > INT_MAX)
         return err_set(err, -EINVAL, "a batch of %d rows of %d tokens", opt->batch, s->context);
     struct llama *l = mem_try_zero(sizeof *l);
     if (!l)
@@ -148,8 +159,7 @@ static int llama_make(struct device *dev, const struct model *m, const struct ne
     l->net.ops = &llama_net_ops;
     l->net.weights = &l->weights;
     int rc = init_sizes(l, m, opt, net_dtype(dev, opt->precision));
-    l->inputs = mem_try_array((size_t)opt->batch * (size_t)m->spec.context, sizeof *l->inputs);
-    if (rc < 0 || !l->inputs)
+    if (rc < 0)
         rc = err_set(err, -ENOMEM, "no memory for a model of %d blocks", m->spec.depth);
     if (rc == 0)
         rc = weights_init(&l->weights, dev, m, l->dt, opt->mode != NET_FORWARD, err);
@@ -157,8 +167,10 @@ static int llama_make(struct device *dev, const struct model *m, const struct ne
         l->dev = dev;
         l->ops = dev->ops;
         l->stream = l->weights.stream;
-        rc = arena_alloc(&l->arena, dev, err);
+        rc = inputs_alloc(&l->inputs, dev, err);
     }
+    if (rc == 0)
+        rc = arena_alloc(&l->arena, dev, err);
     if (rc < 0) {
         if (!l->dev)
             mem_free(l->arena.slots);
@@ -185,62 +197,91 @@ const struct model *llama_model(const struct llama *l)
 
 /* ---- batches ---- */
 
-int llama_load(struct llama *l, const struct net_batch *b, struct llama_shape *ret, struct err *err)
+#define POSITIONS (1 << 20) /* that rotary embeddings take */
+
+/* What the device would refuse only when it has come to it. */
+static int check_row(const struct llama *l, const struct net_batch *b, size_t i, int32_t token,
+                     struct err *err)
 {
-    const struct model_spec *s = &l->weights.m->spec;
-    if (b->count < 1 || b->count > (unsigned)l->net.opt.batch || b->seq < 1 ||
-        b->seq > (unsigned)s->context || !b->tokens)
-        return err_set(err, -EINVAL, "%u rows of %u tokens in a model made for %d of %d", b->count,
-                       b->seq, l->net.opt.batch, s->context);
-    struct llama_shape shape = {.B = (int)b->count, .T = (int)b->seq};
-    const size_t rows = (size_t)b->count * b->seq, bytes = rows * sizeof(int32_t);
-    shape.rows = (int64_t)rows;
-    for (size_t i = 0; i < rows; i++) {
-        const int32_t token = b->tokens[i / b->seq * (b->seq + 1) + i % b->seq];
-        if (token < 0 || token >= l->V || b->target[i] >= l->V)
-            return err_set(err, -ERR_FORMAT,
-                           "row %zu, position %zu: token %d is not below the vocabulary of %d",
-                           i / b->seq, i % b->seq, (int)(token < l->V ? b->target[i] : token),
-                           l->V);
-        l->inputs[i] = token;
-    }
-    const struct {
-        void *to;
-        const void *from;
-    } copies[] = {{l->d_tokens, l->inputs},
-                  {l->d_start, b->start},
-                  {l->d_pos, b->pos},
-                  {l->d_target, b->target}};
-    for (size_t i = 0; i < sizeof copies / sizeof *copies; i++)
-        llama_op(
-            l, l->ops->copy(l->dev, copies[i].to, copies[i].from, bytes, COPY_TO_DEVICE, l->stream),
-            "copying tokens");
-    *ret = shape;
+    const int at = (int)(i % b->seq);
+    const size_t row = i / b->seq;
+    if (token < 0 || token >= l->V || b->target[i] >= l->V)
+        return err_set(err, -ERR_FORMAT,
+                       "row %zu, position %d: token %d is not below the vocabulary of %d", row, at,
+                       (int)(token < l->V ? b->target[i] : token), l->V);
+    if (b->start[i] < 0 || b->start[i] > at || b->pos[i] < 0 || b->pos[i] > POSITIONS)
+        return err_set(err, -ERR_FORMAT, "row %zu, position %d: starts at %d and is number %d", row,
+                       at, (int)b->start[i], (int)b->pos[i]);
     return 0;
 }
 
-static int llama_loss(struct net *n, const struct net_batch *b, bool first, float grad_scale,
-                      bool backward, struct net_result *ret, struct err *err)
+int llama_load(struct llama *l, const struct net_batch *b, float grad_scale, struct err *err)
+{
+    const struct model_spec *s = &l->weights.m->spec;
+    struct llama_rows *h = &l->host;
+    if (b->count < 1 || b->count > net_load_most(&l->net.opt) || b->seq < 1 ||
+        b->seq > (unsigned)s->context || !b->tokens)
+        return err_set(err, -EINVAL, "%u rows of %u tokens in a model made for %u of %d", b->count,
+                       b->seq, net_load_most(&l->net.opt), s->context);
+    const size_t rows = (size_t)b->count * b->seq;
+    for (size_t i = 0; i < rows; i++) {
+        const int32_t token = b->tokens[i / b->seq * (b->seq + 1) + i % b->seq];
+        int rc = check_row(l, b, i, token, err);
+        if (rc < 0)
+            return rc;
+        h->tokens[i] = token;
+        h->weight[i] = grad_scale;
+    }
+    memcpy(h->start, b->start, rows * sizeof *h->start);
+    memcpy(h->pos, b->pos, rows * sizeof *h->pos);
+    memcpy(h->target, b->target, rows * sizeof *h->target);
+    llama_op(l, inputs_send(&l->inputs, l->stream), "copying tokens");
+    return 0;
+}
+
+void llama_take(struct llama *l, unsigned from, unsigned count, unsigned seq,
+                struct llama_shape *ret)
+{
+    const struct llama_rows *all = &l->loaded;
+    const int64_t at = (int64_t)from * seq;
+    l->d = (struct llama_rows){all->tokens + at, all->start + at, all->pos + at, all->target + at,
+                               all->weight + at};
+    l->loss = l->net.d_losses + at;
+    *ret = (struct llama_shape){.B = (int)count, .T = (int)seq, .rows = (int64_t)count * seq};
+}
+
+/* All of a batch, forward. */
+static int run_all(struct llama *l, const struct net_batch *b, struct llama_shape *ret,
+                   struct err *err)
+{
+    if (b->count > (unsigned)l->net.opt.batch)
+        return err_set(err, -EINVAL, "%u rows in a model made for %d", b->count, l->net.opt.batch);
+    int rc = llama_load(l, b, 0, err);
+    if (rc < 0)
+        return rc;
+    llama_take(l, 0, b->count, b->seq, ret);
+    llama_run(l, ret);
+    return 0;
+}
+
+static int llama_net_load(struct net *n, const struct net_batch *b, struct err *err)
+{
+    return llama_load((struct llama *)(void *)n, b, n->loaded.grad_scale, err);
+}
+
+static int llama_queue(struct net *n, unsigned from, unsigned count, bool first, bool backward,
+                       struct err *err)
 {
     struct llama *l = (struct llama *)(void *)n;
     struct llama_shape s;
-    if (backward && n->opt.mode == NET_FORWARD)
-        return err_set(err, -EINVAL, "gradients of a model made forward only");
-    int rc = llama_load(l, b, &s, err);
-    if (rc < 0)
-        return rc;
+    llama_take(l, from, count, n->loaded.seq, &s);
     llama_run(l, &s);
     if (backward && first)
         weights_zero_grads(&l->weights);
-    llama_head(l, &s, grad_scale, backward, first);
+    llama_head(l, &s, backward, first);
     if (backward)
         llama_backward(l, &s, first);
-    if (ret->losses)
-        llama_op(l,
-                 l->ops->copy(l->dev, ret->losses, l->loss, (size_t)s.rows * sizeof *l->loss,
-                              COPY_FROM_DEVICE, l->stream),
-                 "copying losses");
-    return weights_sync(&l->weights, err);
+    return weights_check(&l->weights, err);
 }
 
 static int llama_hidden(struct net *n, const struct net_batch *b, struct net_hidden *ret,
@@ -248,10 +289,9 @@ static int llama_hidden(struct net *n, const struct net_batch *b, struct net_hid
 {
     struct llama *l = (struct llama *)(void *)n;
     struct llama_shape s;
-    int rc = llama_load(l, b, &s, err);
+    int rc = run_all(l, b, &s, err);
     if (rc < 0)
         return rc;
-    llama_run(l, &s);
     *ret = (struct net_hidden){.x = l->hf, .dt = l->dt, .T = s.T, .C = l->C};
     return weights_sync(&l->weights, err);
 }
@@ -259,10 +299,9 @@ static int llama_hidden(struct net *n, const struct net_batch *b, struct net_hid
 int llama_logits(struct llama *l, const struct net_batch *b, float *logits, struct err *err)
 {
     struct llama_shape s;
-    int rc = llama_load(l, b, &s, err);
+    int rc = run_all(l, b, &s, err);
     if (rc < 0)
         return rc;
-    llama_run(l, &s);
     for (int64_t from = 0; from < s.rows; from += l->slice) {
         const int64_t n = s.rows - from < l->slice ? s.rows - from : l->slice;
         llama_head_logits(l, from, n);
@@ -279,6 +318,8 @@ const struct net_ops llama_net_ops = {
     .bytes = llama_bytes,
     .make = llama_make,
     .free = llama_free,
-    .loss = llama_loss,
+    .load = llama_net_load,
+    .queue = llama_queue,
+    .graphs = true,
     .hidden = llama_hidden,
 };

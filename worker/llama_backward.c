@@ -60,7 +60,7 @@ static void attention_backward(struct llama *l, int b, const struct llama_shape 
         .o = p->o,
         .lse = p->lse,
         .qkv = p->qkv,
-        .start = l->d_start,
+        .start = l->d.start,
         .B = s->B,
         .T = s->T,
         .H = l->H,
@@ -90,6 +90,8 @@ static void recompute(struct llama *l, int b, const struct llama_shape *s)
 
 void llama_backward(struct llama *l, const struct llama_shape *s, bool first)
 {
+    if (l->head != L_EMBED)
+        weights_ready_matrices(&l->weights, l->head, l->head);
     norm_backward(l, model_llama_final(&l->weights.m->spec, L_NORM), l->xf, l->rstd_f, s->rows,
                   true, true);
     for (int b = l->weights.m->spec.depth - 1; b >= 0; b--) {
@@ -99,10 +101,12 @@ void llama_backward(struct llama *l, const struct llama_shape *s, bool first)
         mlp_backward(l, b, s->rows, first);
         norm_backward(l, model_llama_block(b, L_NORM2), p->x2, p->rstd2, s->rows, false, true);
         attention_backward(l, b, s, first);
+        weights_ready_matrices(&l->weights, model_llama_block(b, L_Q),
+                               model_llama_block(b, L_DOWN));
         norm_backward(l, model_llama_block(b, L_NORM1), p->x1, p->rstd1, s->rows, false, b > 0);
     }
     llama_op(l,
-             l->ops->embed_bwd(l->dev, weights_g(&l->weights, L_EMBED), l->dx, l->d_tokens,
+             l->ops->embed_bwd(l->dev, weights_g(&l->weights, L_EMBED), l->dx, l->d.tokens,
                                (int)s->rows, l->C, l->V, l->stream),
              "embed_bwd");
 }

@@ -8,7 +8,6 @@ struct llama_cache {
     struct llama *l;
     void *kv; /* device (depth,seq,2K,D) (dt) */
     int used, seq;
-    int32_t *pos; /* host (seq) */
 };
 
 static size_t block_bytes(const struct llama_cache *c)
@@ -25,9 +24,7 @@ int llama_cache_new(struct llama *l, struct llama_cache **ret, struct err *err)
         return err_set(err, -ENOMEM, "no memory for a cache of keys");
     c->l = l;
     c->seq = s->context;
-    c->pos = mem_try_array((size_t)c->seq, sizeof *c->pos);
-    int rc = c->pos ? l->ops->alloc(l->dev, block_bytes(c) * (size_t)s->depth, &c->kv, err)
-                    : err_set(err, -ENOMEM, "no memory for a cache of keys");
+    int rc = l->ops->alloc(l->dev, block_bytes(c) * (size_t)s->depth, &c->kv, err);
     if (rc < 0) {
         llama_cache_free(c);
         return rc;
@@ -41,7 +38,6 @@ void llama_cache_free(struct llama_cache *c)
     if (!c)
         return;
     c->l->ops->free(c->l->dev, c->kv);
-    mem_free(c->pos);
     mem_free(c);
 }
 
@@ -68,21 +64,19 @@ void *llama_cache_block(const struct llama_cache *c, int b)
 int llama_read(struct llama_cache *c, const uint32_t *ids, int n, float *logits, struct err *err)
 {
     struct llama *l = c->l;
-    const size_t bytes = (size_t)(n > 0 ? n : 0) * sizeof(int32_t);
     if (n < 1 || n > llama_cache_room(c))
         return err_set(err, -EINVAL, "%d tokens after %d in a context of %d", n, c->used, c->seq);
     for (int i = 0; i < n; i++) {
         if (ids[i] >= (uint32_t)l->V)
             return err_set(err, -EINVAL, "token %u is not below the model's vocabulary of %d",
                            ids[i], l->V);
-        l->inputs[i] = (int32_t)ids[i];
-        c->pos[i] = c->used + i;
+        l->host.tokens[i] = (int32_t)ids[i];
+        l->host.pos[i] = c->used + i;
     }
-    llama_op(l, l->ops->copy(l->dev, l->d_tokens, l->inputs, bytes, COPY_TO_DEVICE, l->stream),
-             "copying tokens");
-    llama_op(l, l->ops->copy(l->dev, l->d_pos, c->pos, bytes, COPY_TO_DEVICE, l->stream),
-             "copying positions");
-    const struct llama_shape s = {.B = 1, .T = n, .rows = n, .cache = c};
+    llama_op(l, inputs_send(&l->inputs, l->stream), "copying tokens");
+    struct llama_shape s;
+    llama_take(l, 0, 1, (unsigned)n, &s);
+    s.cache = c;
     llama_run(l, &s);
     llama_head_logits(l, n - 1, 1);
     llama_op(l,

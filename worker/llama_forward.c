@@ -24,7 +24,7 @@ void llama_turn(struct llama *l, void *qkv, int64_t rows, bool inverse)
 {
     struct rope p = {
         .x = qkv,
-        .pos = l->d_pos,
+        .pos = l->d.pos,
         .rows = rows,
         .ld = llama_qkv_width(l),
         .heads = l->H + l->K,
@@ -57,7 +57,7 @@ static void attend(struct llama *l, int b, const struct llama_shape *s)
         .o = p->o,
         .lse = p->lse,
         .qkv = p->qkv,
-        .start = s->cache ? NULL : l->d_start,
+        .start = s->cache ? NULL : l->d.start,
         .B = s->B,
         .T = s->T,
         .H = l->H,
@@ -106,7 +106,7 @@ void llama_run(struct llama *l, const struct llama_shape *s)
 
     llama_op(l,
              l->ops->embed_fwd(l->dev, l->blocks[0].x1, weights_f32(&l->weights, L_EMBED),
-                               l->d_tokens, (int)s->rows, l->C, l->V, false, l->stream),
+                               l->d.tokens, (int)s->rows, l->C, l->V, false, l->stream),
              "embed_fwd");
     for (int b = 0; b < depth; b++) {
         const struct llama_block *p = &l->blocks[b];
@@ -143,8 +143,7 @@ void llama_head_logits(struct llama *l, int64_t from, int64_t n)
     product(l, l->logits, DT_F32, row_of(l->hf, from, l->C, l->dt), l->head, n, l->C, l->V);
 }
 
-void llama_head(struct llama *l, const struct llama_shape *s, float grad_scale, bool backward,
-                bool first)
+void llama_head(struct llama *l, const struct llama_shape *s, bool backward, bool first)
 {
     for (int64_t from = 0; from < s->rows; from += l->slice) {
         const int64_t n = s->rows - from < l->slice ? s->rows - from : l->slice;
@@ -153,8 +152,9 @@ void llama_head(struct llama *l, const struct llama_shape *s, float grad_scale, 
             .loss = l->loss + from,
             .dlogits = backward ? l->dlogits : NULL,
             .logits = l->logits,
-            .target = l->d_target + from,
-            .grad_scale = grad_scale,
+            .target = l->d.target + from,
+            .w = l->d.weight + from,
+            .grad_scale = 1.0f,
             .rows = n,
             .V = l->V,
             .dt = DT_F32,

@@ -12,7 +12,7 @@
 #ifndef WORKER_LLAMA_IMPL_H
 #define WORKER_LLAMA_IMPL_H
 
-#include "worker/arena.h"
+#include "worker/inputs.h"
 #include "worker/llama.h"
 #include "worker/model_index.h"
 
@@ -41,14 +41,20 @@ struct llama {
     int64_t slice; /* rows of the head at a time */
     int head;      /* tensor that makes logits */
 
+    /* Of what was loaded, on the host and on the device. */
+    struct inputs inputs;
+    struct llama_rows {
+        int32_t *tokens, *start, *pos, *target; /* (N) without the last column */
+        float *weight;                          /* (N) of the gradient */
+    } host, loaded, d;                          /* d: the rows in work, inside of loaded */
+    float *loss;                                /* (R) theirs */
+
     struct arena arena;
-    struct llama_block *blocks;                     /* (depth) */
-    int32_t *d_tokens, *d_start, *d_pos, *d_target; /* (R) */
-    void *y;                                        /* (R,C) (dt) end of a half block */
-    float *xf, *rstd_f;                             /* (R,C), (R) final norm */
-    void *hf;                                       /* (R,C) (dt) */
-    float *logits;                                  /* (slice,V) */
-    float *loss;                                    /* (R) */
+    struct llama_block *blocks; /* (depth) */
+    void *y;                    /* (R,C) (dt) end of a half block */
+    float *xf, *rstd_f;         /* (R,C), (R) final norm */
+    void *hf;                   /* (R,C) (dt) */
+    float *logits;              /* (slice,V) */
 
     /* Backward only. */
     void *dlogits; /* (slice,V) (dt); in f32 the logits themselves */
@@ -56,8 +62,6 @@ struct llama {
     void *dh, *dy; /* (R,C) (dt) */
     void *dwide;   /* (R,max(2M,(H+2K)D)) (dt) */
     void *dact;    /* (R,M) (dt) */
-
-    int32_t *inputs; /* host (R): tokens without the last column */
 };
 
 /* One call. */
@@ -79,14 +83,16 @@ static inline int llama_qkv_width(const struct llama *l)
 
 /* The fields that are the same in every call are filled in. */
 void llama_norm(struct llama *l, const struct rmsnorm_fwd *norm);
-/* Rotary positions of q and k in packed qkv, by d_pos. */
+/* Rotary positions of q and k in packed qkv, by d.pos. */
 void llama_turn(struct llama *l, void *qkv, int64_t rows, bool inverse);
 
-/* Copies the batch to the device; -EINVAL when it does not fit. */
-int llama_load(struct llama *l, const struct net_batch *b, struct llama_shape *ret,
-               struct err *err);
+/* Checks the batch and sends it to the device; grad_scale is every row's weight. */
+int llama_load(struct llama *l, const struct net_batch *b, float grad_scale, struct err *err);
+/* Puts the texts [from, from+count) of it in work. */
+void llama_take(struct llama *l, unsigned from, unsigned count, unsigned seq,
+                struct llama_shape *ret);
 
-/* Embedding, blocks and final norm: from d_tokens to hf. */
+/* Embedding, blocks and final norm: from d.tokens to hf. */
 void llama_run(struct llama *l, const struct llama_shape *s);
 /* Block b from h1 up to act; with_down also its last product, to y. */
 void llama_block_run(struct llama *l, int b, const struct llama_shape *s, bool with_down);
@@ -94,8 +100,7 @@ void llama_block_run(struct llama *l, int b, const struct llama_shape *s, bool w
 /* logits (n,V) = those of rows [from, from+n). */
 void llama_head_logits(struct llama *l, int64_t from, int64_t n);
 /* Losses into l->loss; with backward also dh = gradient of hf, and the head's own. */
-void llama_head(struct llama *l, const struct llama_shape *s, float grad_scale, bool backward,
-                bool first);
+void llama_head(struct llama *l, const struct llama_shape *s, bool backward, bool first);
 /* From dh of hf to all gradients. */
 void llama_backward(struct llama *l, const struct llama_shape *s, bool first);
 

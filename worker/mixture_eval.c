@@ -139,6 +139,8 @@ static int add_batch(struct mixture_eval *v, const struct net_batch *b, struct e
     struct flow *f = &v->flow;
     int rc = flow_load(f, b, err);
     if (rc == 0)
+        rc = flow_mix(f, 0, b->count, err);
+    if (rc == 0)
         rc = m->dev->ops->sync(m->dev, f->stream, err);
     if (rc == 0)
         rc = mixture_weigh(m, m->weights, f->d_xt, f->t, (int)b->count, err);

@@ -67,18 +67,48 @@ void net_slice(const struct net_batch *b, unsigned from, unsigned count, uint64_
     }
 }
 
-int net_loss(struct net *n, const struct net_batch *b, bool first, float grad_scale, bool backward,
-             struct net_result *ret, struct err *err)
+int net_load(struct net *n, const struct net_batch *b, float grad_scale, struct err *err)
 {
-    if (b->count < 1 || b->count > (unsigned)n->opt.batch)
-        return err_set(err, -EINVAL, "a batch of %u samples in a network made for %d", b->count,
-                       n->opt.batch);
-    if (backward && n->opt.mode == NET_FORWARD)
-        return err_set(err, -EINVAL, "a backward in a network made for looking only");
+    if (b->count < 1 || b->count > net_load_most(&n->opt))
+        return err_set(err, -EINVAL, "a batch of %u samples in a network made for %u", b->count,
+                       net_load_most(&n->opt));
     if (model_is_text(&net_model(n)->spec) != (b->tokens != NULL))
         return err_set(err, -EINVAL, "a %s network cannot read %s", n->ops->name,
                        b->tokens ? "texts" : "images");
-    return n->ops->loss(n, b, first, grad_scale, backward, ret, err);
+    n->loaded = (struct net_shape){
+        .count = b->count, .seq = b->seq, .grad_scale = grad_scale, .seed = b->seed};
+    return n->ops->load(n, b, err);
+}
+
+int net_queue(struct net *n, unsigned from, unsigned count, bool first, bool backward,
+              struct err *err)
+{
+    if (count < 1 || count > (unsigned)n->opt.batch || from > n->loaded.count ||
+        count > n->loaded.count - from)
+        return err_set(err, -EINVAL, "samples %u to %u of %u in a network made for %d", from,
+                       from + count, n->loaded.count, n->opt.batch);
+    if (backward && n->opt.mode == NET_FORWARD)
+        return err_set(err, -EINVAL, "a backward in a network made for looking only");
+    return n->ops->queue(n, from, count, first, backward, err);
+}
+
+int net_loss(struct net *n, const struct net_batch *b, bool first, float grad_scale, bool backward,
+             struct net_result *ret, struct err *err)
+{
+    struct weights *w = n->weights;
+    int rc = net_load(n, b, grad_scale, err);
+    if (rc == 0)
+        rc = net_queue(n, 0, b->count, first, backward, err);
+    if (rc < 0)
+        return rc;
+    if (ret->losses)
+        weights_note(w,
+                     w->ops->copy(w->dev, ret->losses, n->d_losses,
+                                  (size_t)b->count * net_losses(b) * sizeof(float),
+                                  COPY_FROM_DEVICE, w->stream),
+                     "copying losses");
+    rc = weights_sync(w, err);
+    return rc == 0 && ret->best && n->ops->best ? n->ops->best(n, b->count, ret->best, err) : rc;
 }
 
 int net_hidden(struct net *n, const struct net_batch *b, struct net_hidden *ret, struct err *err)

@@ -15,6 +15,13 @@
  * gradients are those of  grad_scale * sum of the losses,  so grad_scale = 1 / units
  * of the whole step makes a mean, however the step is cut into calls.
  *
+ * QUEUEING.  net_loss is three things that training does one by one, so that a whole step is
+ * on its way before the host waits:
+ *
+ *     net_load(net, &batch, grad_scale, err);           // checks, and one copy to the device
+ *     net_queue(net, from, count, first, true, err);    // micro-batches of what was loaded
+ *     net->d_losses                                     // of all samples, on the device
+ *
  * RANDOMNESS.  All that is drawn for sample i (time, noise, label dropout) is a
  * function of (batch.seed, batch.keys[i]): of no thread, batch size or order.
  *
@@ -48,6 +55,7 @@ struct net_options {
     enum net_mode mode;
     enum net_precision precision;
     int batch;            /* images or rows of text of one call, at most */
+    int load;             /* those of one net_load, at most; 0: batch */
     bool uniform_t;       /* images: else logit-normal */
     double label_dropout; /* images: share of labels replaced by the null label */
     bool distill;         /* images: learn from teachers (worker/distill.h) */
@@ -89,22 +97,36 @@ struct net_ops {
     const char *name; /* "dit" */
     /* Device bytes of everything but the weights and gradients. */
     uint64_t (*bytes)(const struct model *m, const struct net_options *opt, enum dtype dt);
-    /* base.ops, base.opt and base.weights are set by make; m is borrowed. */
+    /* base.ops, base.opt, base.weights and base.d_losses are set by make; m is borrowed. */
     int (*make)(struct device *dev, const struct model *m, const struct net_options *opt,
                 struct net **ret, struct err *err);
     void (*free)(struct net *n);
-    /* backward: gradients = (first) or += ; waits for the device. */
-    int (*loss)(struct net *n, const struct net_batch *b, bool first, float grad_scale,
-                bool backward, struct net_result *ret, struct err *err);
+    int (*load)(struct net *n, const struct net_batch *b, struct err *err);
+    int (*queue)(struct net *n, unsigned from, unsigned count, bool first, bool backward,
+                 struct err *err);
+    /* queue only queues work whose arguments follow from its own, from what net_shape says
+     * and from device memory: it can be recorded. */
+    bool graphs;
+    /* (count) most probable class of what was queued last; waits.  NULL: there are no classes. */
+    int (*best)(struct net *n, unsigned count, int32_t *ret, struct err *err);
     /* NULL: the kind has none. */
     int (*hidden)(struct net *n, const struct net_batch *b, struct net_hidden *ret,
                   struct err *err);
+};
+
+/* What queued work depends on by value. */
+struct net_shape {
+    unsigned count, seq;
+    float grad_scale; /* images */
+    uint64_t seed;
 };
 
 struct net {
     const struct net_ops *ops;
     struct weights *weights; /* belongs to the net */
     struct net_options opt;
+    float *d_losses;         /* (load) or (load,seq) device: of what was loaded and queued */
+    struct net_shape loaded; /* of the last net_load */
 };
 
 /* The network of m->spec.kind. */
@@ -128,10 +150,23 @@ static inline unsigned net_losses(const struct net_batch *b)
 void net_slice(const struct net_batch *b, unsigned from, unsigned count, uint64_t image_values,
                struct net_batch *ret);
 
-/* count <= opt.batch.  An error leaves the weights as they were; gradients are
- * then undefined. */
+static inline unsigned net_load_most(const struct net_options *opt)
+{
+    return (unsigned)(opt->load > opt->batch ? opt->load : opt->batch);
+}
+
+/* count <= opt.batch.  Waits for the device.  An error leaves the weights as they were;
+ * gradients are then undefined. */
 int net_loss(struct net *n, const struct net_batch *b, bool first, float grad_scale, bool backward,
              struct net_result *ret, struct err *err);
+
+/* count <= net_load_most.  The stream must have been waited for since the last load; the batch
+ * is not needed any more. */
+int net_load(struct net *n, const struct net_batch *b, float grad_scale, struct err *err);
+/* Losses and, with backward, gradients = (first) or += of samples [from, from+count) of what
+ * was loaded; count <= opt.batch. */
+int net_queue(struct net *n, unsigned from, unsigned count, bool first, bool backward,
+              struct err *err);
 /* -ERR_UNIMPLEMENTED where the kind has no states. */
 int net_hidden(struct net *n, const struct net_batch *b, struct net_hidden *ret, struct err *err);
 

@@ -28,8 +28,9 @@ static int check_classes(const struct image_net *n, const struct net_batch *b, s
 }
 
 /* The first of the largest logits of each image. */
-static int find_best(struct router_net *r, unsigned count, int32_t *best, struct err *err)
+static int find_best(struct net *net, unsigned count, int32_t *best, struct err *err)
 {
+    struct router_net *r = (struct router_net *)net;
     const struct image_net *n = &r->image;
     const struct flow *f = &n->flow;
     const int64_t K = n->values;
@@ -49,32 +50,25 @@ static int find_best(struct router_net *r, unsigned count, int32_t *best, struct
     return rc;
 }
 
-static int cross_entropy(struct image_net *n, const struct net_batch *b, float grad_scale,
-                         bool backward, struct net_result *ret, struct err *err)
+static int cross_entropy(struct image_net *n, unsigned from, unsigned count, bool backward,
+                         struct err *err)
 {
     const struct flow *f = &n->flow;
-    const struct kernel_ops *k = f->dev->ops;
-    int rc = check_classes(n, b, err);
-    if (rc < 0)
-        return rc;
-    rc = k->copy(f->dev, n->d_class, b->partitions, b->count * sizeof *n->d_class, COPY_TO_DEVICE,
-                 f->stream);
     const struct cross_entropy ce = {
-        .loss = n->d_loss,
+        .loss = n->net.d_losses + from,
         .dlogits = backward ? n->d_dpred : NULL,
         .logits = n->d_pred,
-        .target = n->d_class,
-        .grad_scale = grad_scale,
-        .rows = b->count,
+        .target = f->d_partitions + from,
+        .grad_scale = n->net.loaded.grad_scale,
+        .rows = count,
         .V = (int)n->values,
         .dt = DT_F32,
         .grad_dt = DT_F32,
     };
-    if (rc == 0)
-        rc = k->cross_entropy(f->dev, &ce, f->stream);
+    int rc = f->dev->ops->cross_entropy(f->dev, &ce, f->stream);
     if (rc < 0)
         return err_set(err, rc, "the loss failed on %s: %s", f->dev->name, err_text(rc));
-    return ret->best ? find_best((struct router_net *)n, b->count, ret->best, err) : 0;
+    return 0;
 }
 
 static void router_net_free(struct net *net)
@@ -88,6 +82,7 @@ static int router_net_make(struct device *dev, const struct model *m, const stru
 {
     struct router_net *r = mem_alloc(sizeof *r);
     r->image.net.ops = &router_net_ops;
+    r->image.admit = check_classes;
     r->image.objective = cross_entropy;
     int rc = image_net_init(&r->image, dev, m, opt, err);
     if (rc == 0) {
@@ -108,6 +103,9 @@ const struct net_ops router_net_ops = {
     .bytes = image_net_bytes,
     .make = router_net_make,
     .free = router_net_free,
-    .loss = image_net_loss,
+    .load = image_net_load,
+    .queue = image_net_queue,
+    .graphs = true,
+    .best = find_best,
     .hidden = image_net_hidden,
 };

@@ -156,7 +156,8 @@ static int draw(struct probe *p, uint64_t step, uint8_t *images, int32_t *labels
         .seed = rng_mix(p->opt.seed, p->opt.replica),
         .keys = keys,
     };
-    return flow_load(&p->flow, &b, err);
+    int rc = flow_load(&p->flow, &b, err);
+    return rc < 0 ? rc : flow_mix(&p->flow, 0, B, err);
 }
 
 static int write_flat(struct probe *p, const float *flat, struct err *err)
@@ -269,7 +270,7 @@ static int write_batches(struct probe *p, struct err *err)
         if (rc == 0)
             rc = st_writer_write(p->out, p->flow.t, B * sizeof(float), err);
         if (rc == 0)
-            rc = st_writer_write(p->out, p->flow.eps, B * p->n * sizeof(float), err);
+            rc = st_writer_write(p->out, p->flow.d_eps, B * p->n * sizeof(float), err);
         if (rc == 0)
             rc = st_writer_write(p->out, p->flow.labels, B * sizeof(int32_t), err);
         if (rc == 0)

@@ -143,6 +143,7 @@ static void test_by_hand(void **state)
 
     OK(flow_init(&flow, student->weights, &student->opt, &err));
     OK(flow_load(&flow, &l.batch, &err));
+    OK(flow_mix(&flow, 0, l.batch.count, &err));
     for (int i = 0; i < N; i++) {
         float ours[VALUES], theirs[VALUES];
         const float *xt = flow.d_xt + i * VALUES;
