@@ -73,6 +73,8 @@ static int plan_kind(struct engine *e, struct work *w, struct err *err)
     case SKERRY__V1__TASK_KIND__TASK_KIND_INGEST:
         return plan_source(w);
     case SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN:
+        velocity_kept_free(e->velocity); /* training may need the room */
+        e->velocity = NULL;
         return phase_plan(e, w, err);
     case SKERRY__V1__TASK_KIND__TASK_KIND_EVAL:
         return work_eval_plan(e, w, err);
@@ -117,8 +119,6 @@ int engine_run(struct engine *e, struct work *w, struct err *err)
     case SKERRY__V1__TASK_KIND__TASK_KIND_INGEST:
         return work_ingest_run(e, w, err);
     case SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN:
-        velocity_kept_free(e->velocity); /* training may need the room */
-        e->velocity = NULL;
         return phase_run(e, w, err);
     case SKERRY__V1__TASK_KIND__TASK_KIND_EVAL:
         return w->task->mixture ? mixture_eval_run(e, w, err) : work_eval_run(e, w, err);

@@ -33,7 +33,9 @@
 int phase_plan(struct engine *e, struct work *w, struct err *err)
 {
     const Skerry__V1__TrainTask *t = w->task->train;
-    int rc = work_need_ranges(w, t->ranges, t->n_ranges, err);
+    int rc = replica_plan(e->replicas, w, err);
+    if (rc == 0)
+        rc = work_need_ranges(w, t->ranges, t->n_ranges, err);
     if (rc == 0 && t->moments && !replica_stands(e->replicas, w))
         rc = work_need_blob(w, t->moments, "the optimiser's moments", err);
     return rc;
@@ -315,21 +317,32 @@ static int start(struct phase *p, struct err *err)
     return rc < 0 ? rc : open_data(p, err);
 }
 
-int phase_run(struct engine *e, struct work *w, struct err *err)
+static int run_once(struct phase *p, struct err *err)
 {
-    struct phase p = {.e = e, .w = w, .t = w->task->train};
-    int rc = start(&p, err);
+    int rc = start(p, err);
+    p->first = p->at.steps;
     if (rc == 0) {
-        progress_activity(&w->progress, "training");
-        if (p.resumed)
+        progress_activity(&p->w->progress, "training");
+        if (p->resumed)
             log_info("phase", "going on at step %u of a phase that was cut task=%" PRIu64,
-                     p.at.steps, w->task->id);
-        rc = train(&p, err);
+                     p->at.steps, p->w->task->id);
+        rc = train(p, err);
     }
     if (rc == 0)
-        rc = finish(&p, err);
-    fragments_close(p.fragments);
-    close_teachers(&p);
-    feed_free(p.feed);
+        rc = finish(p, err);
+    fragments_close(p->fragments);
+    close_teachers(p);
+    feed_free(p->feed);
+    return rc;
+}
+
+int phase_run(struct engine *e, struct work *w, struct err *err)
+{
+    struct phase p;
+    int rc;
+    do { /* until the first step has room: what it needs beside the plan shows only then */
+        p = (struct phase){.e = e, .w = w, .t = w->task->train};
+        rc = run_once(&p, err);
+    } while (rc == -ENOMEM && p.at.steps == p.first && replica_smaller(e->replicas, w));
     return rc;
 }

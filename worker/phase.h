@@ -26,6 +26,7 @@ struct phase {
     struct task_experts teachers; /* distillation */
     struct feed *feed;
     struct replica_cursor at;
+    uint32_t first; /* at.steps when this run of it began */
     uint64_t window;
     uint64_t begun_ns; /* minus what ran before a cut */
     uint64_t saved_ns, save_cost_ns;

@@ -16,13 +16,25 @@
 #include "common/base/str.h"
 #include "worker/checkpoint.h"
 #include "worker/moments.h"
+#include "worker/plan.h"
 #include "worker/task_model.h"
+
+#define SMALLER_MAX 16
+
+/* A network whose steps turned out to need more memory than was planned. */
+struct smaller {
+    uint64_t job_id; /* 0: none */
+    uint32_t network;
+    int accumulate;
+};
 
 struct replicas {
     struct island *is;
     char *dir;
     uint64_t max_bytes, tick;
-    struct replica slots[REPLICAS_MAX]; /* trainer NULL: free */
+    struct replica slots[REPLICAS_MAX];  /* trainer NULL: free */
+    struct smaller smaller[SMALLER_MAX]; /* ring */
+    unsigned n_smaller;
 };
 
 struct replicas *replicas_new(struct island *is, const char *dir, uint64_t max_bytes)
@@ -64,73 +76,200 @@ struct replica *replica_peek(struct replicas *rs, const struct work *w)
     return NULL;
 }
 
-/* A free slot, after letting go what is longest unused until `bytes` fit. */
-static struct replica *make_room(struct replicas *rs, uint64_t bytes)
+/* ---- memory ---- */
+
+static struct replica *longest_unused(struct replicas *rs)
+{
+    struct replica *oldest = NULL;
+    for (size_t i = 0; i < REPLICAS_MAX; i++) {
+        struct replica *r = &rs->slots[i];
+        if (r->trainer && (!oldest || r->used < oldest->used))
+            oldest = r;
+    }
+    return oldest;
+}
+
+static uint64_t bytes_kept(const struct replicas *rs)
+{
+    uint64_t used = 0;
+    for (size_t i = 0; i < REPLICAS_MAX; i++)
+        used += rs->slots[i].bytes;
+    return used;
+}
+
+/* The ranks that the tightest device's memory is shared by. */
+static uint64_t sharers(const struct replicas *rs)
+{
+    return island_device(rs->is, 0)->unified ? (uint64_t)island_size(rs->is) : 1;
+}
+
+static void room_of(const struct replicas *rs, uint64_t kept, struct plan_room *ret)
+{
+    struct device *devs[ISLAND_MAX];
+    const int n = island_size(rs->is);
+    for (int i = 0; i < n; i++)
+        devs[i] = island_device(rs->is, i);
+    plan_room(devs, (size_t)n, ret);
+    ret->kept = kept / sharers(rs);
+}
+
+/* Is there room for `bytes` more, of which each rank needs `need`? */
+static bool fits(const struct replicas *rs, uint64_t bytes, uint64_t need)
+{
+    struct plan_room room;
+    room_of(rs, 0, &room);
+    return (!room.host || bytes_kept(rs) + bytes <= rs->max_bytes) &&
+           need <= plan_room_bytes(&room);
+}
+
+/* A free slot, after letting go what is longest unused until there is room. */
+static struct replica *make_room(struct replicas *rs, uint64_t bytes, uint64_t need)
 {
     for (;;) {
-        struct replica *empty = NULL, *oldest = NULL;
-        uint64_t used = 0;
-        for (size_t i = 0; i < REPLICAS_MAX; i++) {
-            struct replica *r = &rs->slots[i];
-            if (!r->trainer)
-                empty = r;
-            else if (!oldest || r->used < oldest->used)
-                oldest = r;
-            used += r->bytes;
-        }
-        if (empty && (!oldest || used + bytes <= rs->max_bytes))
+        struct replica *empty = NULL, *oldest = longest_unused(rs);
+        for (size_t i = 0; i < REPLICAS_MAX && !empty; i++)
+            empty = rs->slots[i].trainer ? NULL : &rs->slots[i];
+        if (empty && (!oldest || fits(rs, bytes, need)))
             return empty;
         replica_release(oldest);
     }
 }
 
-static int make_trainer(struct replicas *rs, struct replica *r, const struct train_options *opt,
-                        struct err *err)
+/* ---- making ---- */
+
+static void options_of(const struct replicas *rs, const struct work *w, struct train_options *ret)
+{
+    const Skerry__V1__TrainTask *t = w->task->train;
+    train_options_from_job(&w->spec, w->task->network == SKERRY__V1__NETWORK__NETWORK_ROUTER,
+                           (int)t->batch, rng_mix(t->path, t->replica), ret);
+    ret->distill = t->n_teachers > 0;
+    for (size_t i = 0; i < SMALLER_MAX && ret->accumulate_auto; i++) {
+        const struct smaller *s = &rs->smaller[i];
+        if (s->job_id == w->task->job_id && s->network == (uint32_t)w->task->network &&
+            s->accumulate > ret->accumulate)
+            ret->accumulate = s->accumulate < ret->batch ? s->accumulate : ret->batch;
+    }
+}
+
+/* Can the devices hold it, when everything kept is let go?  Sets opt->accumulate where that is
+ * for us to choose. */
+static int plan_phase(const struct replicas *rs, const struct model *m, struct train_options *opt,
+                      struct plan *ret, struct err *err)
+{
+    struct plan_room room;
+    struct train_options share;
+    const struct device *dev = island_device(rs->is, 0);
+    room_of(rs, bytes_kept(rs), &room);
+    island_share_options(opt, island_size(rs->is), &share);
+    int rc = plan_train(m, &share, net_dtype(dev, opt->precision), &room, ret, err);
+    if (opt->accumulate_auto)
+        opt->accumulate = ret->accumulate;
+    return rc;
+}
+
+int replica_plan(struct replicas *rs, const struct work *w, struct err *err)
+{
+    struct train_options opt;
+    struct model *model = NULL;
+    struct plan plan;
+    int rc = replica_peek(rs, w) ? 1 : task_model(w, w->task->network, &model, err);
+    if (rc != 0)
+        return rc < 0 ? rc : 0;
+    options_of(rs, w, &opt);
+    rc = plan_phase(rs, model, &opt, &plan, err);
+    model_free(model);
+    return rc;
+}
+
+static int try_trainer(struct replicas *rs, struct replica *r, const struct train_options *opt,
+                       struct err *err)
 {
     r->flat = model_flat_new(r->model);
     if (!r->flat)
         return err_set(err, -ENOMEM, "out of memory for %" PRIu64 " parameters", r->model->params);
     int rc = island_trainer_new(rs->is, r->model, opt, &r->ranks, err);
-    if (rc == 0)
+    if (rc == 0) {
         r->trainer = island_trainer_first(r->ranks);
+        return 0;
+    }
+    mem_free(r->flat);
+    r->flat = NULL;
     return rc;
 }
 
-/* On the fullest device; ranks on the host share its memory. */
-static uint64_t bytes_of(const struct replicas *rs, const struct model *m,
-                         const struct train_options *opt)
+/* What the plan says is tried; memory may be in pieces, or taken by others meanwhile. */
+static int make_trainer(struct replicas *rs, struct replica *r, struct train_options *opt,
+                        struct err *err)
 {
-    const struct device *dev = island_device(rs->is, 0);
-    const uint64_t each = island_trainer_bytes(rs->is, m, opt, net_dtype(dev, opt->precision));
-    return each * (dev->unified ? (uint64_t)island_size(rs->is) : 1) + m->flat * sizeof(float);
+    for (;;) {
+        int rc = try_trainer(rs, r, opt, err);
+        struct replica *oldest = rc == -ENOMEM ? longest_unused(rs) : NULL;
+        if (oldest)
+            replica_release(oldest);
+        else if (rc != -ENOMEM || !plan_smaller(opt, &opt->accumulate))
+            return rc;
+        log_info("replica", "no memory for a trainer: %s",
+                 oldest ? "one that was kept goes" : "smaller micro-batches");
+    }
+}
+
+static void say(const struct plan *p, const struct train_options *opt)
+{
+    char need[STR_HUMAN_MAX], fixed[STR_HUMAN_MAX], grows[STR_HUMAN_MAX], room[STR_HUMAN_MAX];
+    log_info("replica",
+             "training needs %s (%s of model and optimiser, %s of a micro-batch), %s are free; "
+             "batch %d in %d micro-batch%s",
+             str_human_bytes(p->need, need),
+             str_human_bytes(p->weights + p->gradients + p->optimiser, fixed),
+             str_human_bytes(p->activations + p->workspace, grows), str_human_bytes(p->room, room),
+             opt->batch, opt->accumulate, opt->accumulate == 1 ? "" : "es");
 }
 
 static int create(struct replicas *rs, const struct work *w, struct replica **ret, struct err *err)
 {
     const Skerry__V1__Task *task = w->task;
-    const Skerry__V1__TrainTask *t = task->train;
+    struct train_options opt;
     struct model *model = NULL;
+    struct plan plan;
     int rc = task_model(w, task->network, &model, err);
     if (rc < 0)
         return rc;
-    struct train_options opt;
-    train_options_from_job(&w->spec, task->network == SKERRY__V1__NETWORK__NETWORK_ROUTER,
-                           (int)t->batch, rng_mix(t->path, t->replica), &opt);
-    opt.distill = t->n_teachers > 0;
-    const uint64_t bytes = bytes_of(rs, model, &opt);
-    struct replica *r = make_room(rs, bytes);
+    options_of(rs, w, &opt);
+    rc = plan_phase(rs, model, &opt, &plan, err);
+    if (rc < 0) {
+        model_free(model);
+        return rc;
+    }
+    say(&plan, &opt);
+    const uint64_t flat = island_device(rs->is, 0)->unified ? model->flat * sizeof(float) : 0;
+    const uint64_t bytes = (plan.need - plan.workspace) * sharers(rs) + flat;
+    struct replica *r = make_room(rs, bytes, plan.need);
     *r = (struct replica){.job_id = task->job_id,
-                          .path = t->path,
-                          .index = t->replica,
-                          .model = model,
-                          .bytes = bytes};
+                          .path = task->train->path,
+                          .index = task->train->replica,
+                          .model = model};
     rc = make_trainer(rs, r, &opt, err);
+    r->bytes = bytes;
     if (rc < 0) {
         replica_release(r);
         return rc;
     }
     *ret = r;
     return 0;
+}
+
+bool replica_smaller(struct replicas *rs, const struct work *w)
+{
+    struct replica *r = replica_peek(rs, w);
+    int accumulate;
+    if (!r || !plan_smaller(island_trainer_options(r->ranks), &accumulate))
+        return false;
+    log_info("replica", "no memory for a step in %d micro-batches: %d from now on task=%" PRIu64,
+             island_trainer_options(r->ranks)->accumulate, accumulate, w->task->id);
+    rs->smaller[rs->n_smaller++ % SMALLER_MAX] =
+        (struct smaller){w->task->job_id, (uint32_t)w->task->network, accumulate};
+    replica_release(r);
+    return true;
 }
 
 /* ---- checkpoints ---- */

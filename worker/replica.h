@@ -60,6 +60,13 @@ void replicas_free(struct replicas *rs); /* accepts NULL */
 int replica_get(struct replicas *rs, const struct work *w, struct replica **ret, bool *ret_resumed,
                 struct replica_cursor *cursor, struct err *err);
 
+/* Before anything is fetched: can the devices hold the task's replica?  -ENOMEM with one
+ * sentence (worker/plan.h).  One that is in memory fits. */
+int replica_plan(struct replicas *rs, const struct work *w, struct err *err);
+/* A step found no memory although it was planned.  True: the replica has been let go and will
+ * be made with smaller micro-batches; false: there are none, or it is not for us to choose. */
+bool replica_smaller(struct replicas *rs, const struct work *w);
+
 /* Is it in memory at the task's first step, at the end of a phase? */
 bool replica_stands(struct replicas *rs, const struct work *w);
 
