@@ -1,0 +1,287 @@
+/* Attention through cuDNN, with a libcudnn.so.9 that works graphs out on the CPU: what the
+ * graphs mean, what is declined, and that a refusal costs nothing but speed. */
+#include "tests/unit/kernels/guard.h"
+
+#include "kernels/cuda/cudnn_abi.h"
+#include "kernels/cuda/sdpa.h"
+
+#if __has_include(<cudnn_graph.h>)
+#include <cudnn_graph.h>
+#define SAME(ours, theirs) _Static_assert((int)(ours) == (int)(theirs), #ours)
+SAME(DNN_POINTWISE, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
+SAME(DNN_ENGINECFG, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
+SAME(DNN_ENGINEHEUR, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+SAME(DNN_PLAN, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+SAME(DNN_OP_POINTWISE, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
+SAME(DNN_GRAPH, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+SAME(DNN_VARIANT_PACK, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
+SAME(DNN_TENSOR, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
+SAME(DNN_MATMUL, CUDNN_BACKEND_MATMUL_DESCRIPTOR);
+SAME(DNN_OP_MATMUL, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
+SAME(DNN_REDUCTION, CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
+SAME(DNN_OP_REDUCTION, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR);
+SAME(DNN_OP_RESHAPE, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
+SAME(DNN_POINTWISE_MODE, CUDNN_ATTR_POINTWISE_MODE);
+SAME(DNN_POINTWISE_MATH_PREC, CUDNN_ATTR_POINTWISE_MATH_PREC);
+SAME(DNN_POINTWISE_AXIS, CUDNN_ATTR_POINTWISE_AXIS);
+SAME(DNN_ENGINEHEUR_MODE, CUDNN_ATTR_ENGINEHEUR_MODE);
+SAME(DNN_ENGINEHEUR_GRAPH, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
+SAME(DNN_ENGINEHEUR_RESULTS, CUDNN_ATTR_ENGINEHEUR_RESULTS);
+SAME(DNN_PLAN_HANDLE, CUDNN_ATTR_EXECUTION_PLAN_HANDLE);
+SAME(DNN_PLAN_CONFIG, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
+SAME(DNN_PLAN_WORKSPACE_SIZE, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
+SAME(DNN_OP_POINTWISE_DESC, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR);
+SAME(DNN_OP_POINTWISE_X, CUDNN_ATTR_OPERATION_POINTWISE_XDESC);
+SAME(DNN_OP_POINTWISE_B, CUDNN_ATTR_OPERATION_POINTWISE_BDESC);
+SAME(DNN_OP_POINTWISE_Y, CUDNN_ATTR_OPERATION_POINTWISE_YDESC);
+SAME(DNN_OP_POINTWISE_T, CUDNN_ATTR_OPERATION_POINTWISE_TDESC);
+SAME(DNN_GRAPH_HANDLE, CUDNN_ATTR_OPERATIONGRAPH_HANDLE);
+SAME(DNN_GRAPH_OPS, CUDNN_ATTR_OPERATIONGRAPH_OPS);
+SAME(DNN_TENSOR_ALIGNMENT, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT);
+SAME(DNN_TENSOR_TYPE, CUDNN_ATTR_TENSOR_DATA_TYPE);
+SAME(DNN_TENSOR_DIMENSIONS, CUDNN_ATTR_TENSOR_DIMENSIONS);
+SAME(DNN_TENSOR_STRIDES, CUDNN_ATTR_TENSOR_STRIDES);
+SAME(DNN_TENSOR_ID, CUDNN_ATTR_TENSOR_UNIQUE_ID);
+SAME(DNN_TENSOR_IS_VIRTUAL, CUDNN_ATTR_TENSOR_IS_VIRTUAL);
+SAME(DNN_TENSOR_IS_BY_VALUE, CUDNN_ATTR_TENSOR_IS_BY_VALUE);
+SAME(DNN_PACK_IDS, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS);
+SAME(DNN_PACK_POINTERS, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS);
+SAME(DNN_PACK_WORKSPACE, CUDNN_ATTR_VARIANT_PACK_WORKSPACE);
+SAME(DNN_MATMUL_TYPE, CUDNN_ATTR_MATMUL_COMP_TYPE);
+SAME(DNN_OP_MATMUL_A, CUDNN_ATTR_OPERATION_MATMUL_ADESC);
+SAME(DNN_OP_MATMUL_B, CUDNN_ATTR_OPERATION_MATMUL_BDESC);
+SAME(DNN_OP_MATMUL_C, CUDNN_ATTR_OPERATION_MATMUL_CDESC);
+SAME(DNN_OP_MATMUL_DESC, CUDNN_ATTR_OPERATION_MATMUL_DESC);
+SAME(DNN_REDUCTION_OPERATOR, CUDNN_ATTR_REDUCTION_OPERATOR);
+SAME(DNN_REDUCTION_TYPE, CUDNN_ATTR_REDUCTION_COMP_TYPE);
+SAME(DNN_OP_REDUCTION_X, CUDNN_ATTR_OPERATION_REDUCTION_XDESC);
+SAME(DNN_OP_REDUCTION_Y, CUDNN_ATTR_OPERATION_REDUCTION_YDESC);
+SAME(DNN_OP_REDUCTION_DESC, CUDNN_ATTR_OPERATION_REDUCTION_DESC);
+SAME(DNN_OP_RESHAPE_X, CUDNN_ATTR_OPERATION_RESHAPE_XDESC);
+SAME(DNN_OP_RESHAPE_Y, CUDNN_ATTR_OPERATION_RESHAPE_YDESC);
+SAME(DNN_TYPE_HANDLE, CUDNN_TYPE_HANDLE);
+SAME(DNN_TYPE_DATA_TYPE, CUDNN_TYPE_DATA_TYPE);
+SAME(DNN_TYPE_BOOLEAN, CUDNN_TYPE_BOOLEAN);
+SAME(DNN_TYPE_INT64, CUDNN_TYPE_INT64);
+SAME(DNN_TYPE_VOID_PTR, CUDNN_TYPE_VOID_PTR);
+SAME(DNN_TYPE_HEUR_MODE, CUDNN_TYPE_HEUR_MODE);
+SAME(DNN_TYPE_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE);
+SAME(DNN_TYPE_DESCRIPTOR, CUDNN_TYPE_BACKEND_DESCRIPTOR);
+SAME(DNN_TYPE_REDUCTION, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE);
+SAME(DNN_TYPE_CHAR, CUDNN_TYPE_CHAR);
+SAME(DNN_FLOAT, CUDNN_DATA_FLOAT);
+SAME(DNN_INT32, CUDNN_DATA_INT32);
+SAME(DNN_BFLOAT16, CUDNN_DATA_BFLOAT16);
+SAME(DNN_BOOLEAN, CUDNN_DATA_BOOLEAN);
+SAME(DNN_ADD, CUDNN_POINTWISE_ADD);
+SAME(DNN_MUL, CUDNN_POINTWISE_MUL);
+SAME(DNN_DIV, CUDNN_POINTWISE_DIV);
+SAME(DNN_SUB, CUDNN_POINTWISE_SUB);
+SAME(DNN_EXP, CUDNN_POINTWISE_EXP);
+SAME(DNN_LOG, CUDNN_POINTWISE_LOG);
+SAME(DNN_IDENTITY, CUDNN_POINTWISE_IDENTITY);
+SAME(DNN_CMP_GE, CUDNN_POINTWISE_CMP_GE);
+SAME(DNN_GEN_INDEX, CUDNN_POINTWISE_GEN_INDEX);
+SAME(DNN_SELECT, CUDNN_POINTWISE_BINARY_SELECT);
+SAME(DNN_REDUCE_ADD, CUDNN_REDUCE_TENSOR_ADD);
+SAME(DNN_REDUCE_MAX, CUDNN_REDUCE_TENSOR_MAX);
+SAME(DNN_HEURISTIC_A, CUDNN_HEUR_MODE_A);
+#if CUDNN_VERSION >= 90800
+SAME(DNN_DEVICEPROP, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
+SAME(DNN_ENGINEHEUR_DEVICEPROP, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP);
+SAME(DNN_PLAN_DEVICEPROP, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP);
+SAME(DNN_DEVICEPROP_JSON, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION);
+#endif
+#endif
+
+#define LOG_NAME "cudnn-complaints"
+
+struct shape {
+    int B, T, H, Hkv, D;
+    bool causal;
+};
+
+static struct sdpa_use use_of(const struct devices *d)
+{
+    struct sdpa_use use;
+    cuda_sdpa_use(d->fast, &use);
+    return use;
+}
+
+/* A device of its own, as cuDNN is asked for once, in one of the modes of the fake library. */
+static void open_pair(struct devices *d, const char *mode)
+{
+    setenv("SKERRY_EMULATE_SDPA", mode, 1);
+    remove(LOG_NAME);
+    assert_int_equal(device_open("cpu-ref", 0, &d->ref, NULL), 0);
+    assert_int_equal(device_open("cuda:0", 0, &d->fast, NULL), 0);
+}
+
+/* The library had nothing to complain of. */
+static void close_pair(struct devices *d)
+{
+    FILE *f = fopen(LOG_NAME, "r");
+    char text[200] = "";
+    device_close(d->ref);
+    device_close(d->fast);
+    unsetenv("SKERRY_EMULATE_SDPA");
+    if (!f)
+        return;
+    if (!fgets(text, sizeof text, f))
+        text[0] = '\0';
+    fclose(f);
+    remove(LOG_NAME);
+    fail_msg("the library complained of %s", text);
+}
+
+static void forward_and_backward(struct devices *d, struct shape s)
+{
+    size_t n = (size_t)(s.B * s.T * s.D), rows = (size_t)(s.B * s.H * s.T);
+    size_t all = n * (size_t)(s.H + 2 * s.Hkv);
+    struct attention_fwd f = {.B = s.B, .T = s.T, .H = s.H, .D = s.D, .Hkv = s.Hkv};
+    f.dt = DT_BF16;
+    f.causal = s.causal;
+    f.qkv = guard_randn(all, DT_BF16, 1.5f);
+    void *o0 = f.o = guard_new(n * (size_t)s.H * 2);
+    float *lse0 = f.lse = guard_new(rows * 4);
+    assert_int_equal(d->ref->ops->attention_fwd(d->ref, &f, NULL), 0);
+    void *o1 = f.o = guard_new(n * (size_t)s.H * 2);
+    float *lse1 = f.lse = guard_new(rows * 4);
+    assert_int_equal(d->fast->ops->attention_fwd(d->fast, &f, NULL), 0);
+    guard_close("o", o1, o0, n * (size_t)s.H, DT_BF16, 0.02f, 0.01f);
+    guard_close("lse", lse1, lse0, rows, DT_F32, 1e-4f, 1e-5f);
+    f.lse = NULL;
+    void *o2 = f.o = guard_new(n * (size_t)s.H * 2);
+    assert_int_equal(d->fast->ops->attention_fwd(d->fast, &f, NULL), 0);
+    assert_memory_equal(o2, o1, n * (size_t)s.H * 2);
+
+    struct attention_bwd b = {.B = s.B, .T = s.T, .H = s.H, .D = s.D, .Hkv = s.Hkv};
+    b.dt = DT_BF16;
+    b.causal = s.causal;
+    b.qkv = f.qkv;
+    b.o = o0;
+    b.lse = lse0;
+    b.d_o = guard_randn(n * (size_t)s.H, DT_BF16, 1);
+    void *g0 = b.dqkv = guard_new(all * 2);
+    assert_int_equal(d->ref->ops->attention_bwd(d->ref, &b, NULL), 0);
+    void *g1 = b.dqkv = guard_new(all * 2);
+    assert_int_equal(d->fast->ops->attention_bwd(d->fast, &b, NULL), 0);
+    guard_close("dqkv", g1, g0, all, DT_BF16, 0.04f * sqrtf((float)(s.H / s.Hkv)), 0.02f);
+    guard_check_all();
+}
+
+static void graphs_mean_attention(void **state)
+{
+    static const struct shape shapes[] = {
+        {2, 128, 2, 2, 64, false}, {1, 128, 3, 3, 72, true},  {1, 256, 1, 1, 8, true},
+        {2, 128, 4, 2, 32, true},  {1, 128, 6, 1, 16, false},
+    };
+    struct devices d;
+    open_pair(&d, "");
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        forward_and_backward(&d, shapes[i]);
+        assert_int_equal(use_of(&d).fused, 3 * (i + 1));
+    }
+    forward_and_backward(&d, shapes[0]); /* by the plans that are there */
+    assert_int_equal(use_of(&d).fused, 18);
+    assert_int_equal(use_of(&d).own, 0);
+    assert_int_equal(use_of(&d).version, 91900);
+    assert_string_equal(use_of(&d).why, "");
+    close_pair(&d);
+}
+
+/* Of each three calls these many are cuDNN's. */
+static void some_are_declined(void **state)
+{
+    static const struct {
+        struct shape shape;
+        unsigned fused;
+        const char *why;
+    } cases[] = {
+        {{1, 63, 2, 2, 16, false}, 0, "under 64 tokens"},
+        {{1, 64, 2, 2, 16, false}, 2, "no multiple of 128"},
+        {{2, 200, 2, 2, 16, true}, 2, "no multiple of 128"},
+        {{1, 128, 2, 2, 12, false}, 0, "multiple of 8"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct devices d;
+        open_pair(&d, "");
+        forward_and_backward(&d, cases[i].shape);
+        assert_int_equal(use_of(&d).fused, cases[i].fused);
+        assert_int_equal(use_of(&d).own, 3 - cases[i].fused);
+        assert_non_null(strstr(use_of(&d).why, cases[i].why));
+        close_pair(&d);
+    }
+}
+
+/* Packed documents and a cache are ours, and no reason to open cuDNN. */
+static void masks_of_our_own(void **state)
+{
+    enum { T = 128, D = 16 };
+    struct devices d;
+    int32_t *start = guard_new(T * sizeof *start);
+    for (int t = 0; t < T; t++)
+        start[t] = t < 50 ? 0 : 50;
+    void *qkv = guard_randn(T * 3 * D, DT_BF16, 1);
+    struct attention_fwd f = {.qkv = qkv, .B = 1, .T = T, .H = 1, .D = D, .dt = DT_BF16};
+    f.start = start;
+    f.causal = true;
+    open_pair(&d, "");
+    void *o0 = f.o = guard_new(T * D * 2);
+    assert_int_equal(d.ref->ops->attention_fwd(d.ref, &f, NULL), 0);
+    void *o1 = f.o = guard_new(T * D * 2);
+    assert_int_equal(d.fast->ops->attention_fwd(d.fast, &f, NULL), 0);
+    guard_close("o", o1, o0, T * D, DT_BF16, 0.02f, 0.01f);
+    assert_int_equal(use_of(&d).fused, 0);
+    assert_int_equal(use_of(&d).own, 1);
+    assert_int_equal(use_of(&d).version, 0);
+    guard_check_all();
+    close_pair(&d);
+}
+
+/* Whatever the library refuses, the result is there, and the reason is told. */
+static void refusals_fall_back(void **state)
+{
+    static const struct {
+        const char *mode, *why;
+    } cases[] = {
+        {"none", "it has no engine"},
+        {"unload", "all of its engines"},
+        {"refuse", "refused to run (status 3000)"},
+        {"old", "cuDNN 90501 is not used"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct devices d;
+        open_pair(&d, cases[i].mode);
+        for (int again = 0; again < 2; again++)
+            forward_and_backward(&d, (struct shape){1, 128, 2, 1, 16, true});
+        assert_int_equal(use_of(&d).fused, 0);
+        assert_int_equal(use_of(&d).own, 6);
+        assert_non_null(strstr(use_of(&d).why, cases[i].why));
+        close_pair(&d);
+    }
+}
+
+static void own_on_request(void **state)
+{
+    struct devices d;
+    setenv("SKERRY_SDPA", "own", 1);
+    open_pair(&d, "");
+    forward_and_backward(&d, (struct shape){1, 128, 2, 1, 16, true});
+    unsetenv("SKERRY_SDPA");
+    assert_int_equal(use_of(&d).own, 3);
+    assert_int_equal(use_of(&d).version, 0);
+    assert_string_equal(use_of(&d).why, "SKERRY_SDPA=own");
+    close_pair(&d);
+}
+
+int main(void)
+{
+    setenv("SKERRY_EMULATE_SDPA_LOG", LOG_NAME, 1);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(graphs_mean_attention), cmocka_unit_test(some_are_declined),
+        cmocka_unit_test(masks_of_our_own),      cmocka_unit_test(refusals_fall_back),
+        cmocka_unit_test(own_on_request),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
