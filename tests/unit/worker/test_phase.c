@@ -2,11 +2,13 @@
  * evaluations of levels, routers, warm starts and texts; moments that travel. */
 #include "tests/unit/worker/shards.h"
 
+#include <errno.h>
 #include <math.h>
 
 #include "common/base/clock.h"
 #include "common/base/shard.h"
 #include "common/base/st.h"
+#include "kernels/kernels.h"
 #include "worker/engine.h"
 #include "worker/model.h"
 #include "worker/modules.h"
@@ -539,6 +541,41 @@ static void draws_follow_the_image(void **state)
 }
 
 /* A tokenizer.json with a token for each byte, and an end that has a text. */
+static const struct kernel_ops *whole_cpu;
+static int64_t most_samples;
+
+static int small_adaln(struct device *dev, const struct adaln_fwd *p, struct stream *s)
+{
+    return p->B > most_samples ? -ENOMEM : whole_cpu->adaln_fwd(dev, p, s);
+}
+
+/* A device that finds no memory for the first step until it is cut into small parts. */
+static void a_step_without_memory(void **state)
+{
+    struct host h;
+    struct order o;
+    host_new(&h, "small");
+    order_init(&o, IMAGES);
+    init_modules(&h, &o);
+    struct device *dev = h.engine->dev;
+    whole_cpu = dev->ops;
+    struct kernel_ops ops = *whole_cpu;
+    ops.adaln_fwd = small_adaln;
+    dev->ops = &ops;
+    most_samples = 1;
+    struct work *w = run(&h, &o, TRAIN);
+    assert_int_equal(w->result.steps, STEPS);
+    struct replica *r = replica_peek(h.engine->replicas, w);
+    assert_non_null(r);
+    assert_int_equal(island_trainer_options(r->ranks)->accumulate,
+                     island_trainer_options(r->ranks)->batch);
+    work_free(w);
+    most_samples = 0;
+    assert_int_equal(run_fails(&h, &o, TRAIN, "adaln"), -ENOMEM);
+    dev->ops = whole_cpu;
+    host_free(&h);
+}
+
 static void put_tokenizer(struct host *h, struct order *o)
 {
     struct buf b;
@@ -629,6 +666,7 @@ int main(void)
         cmocka_unit_test(warm_start),
         cmocka_unit_test(moments_travel),
         cmocka_unit_test(draws_follow_the_image),
+        cmocka_unit_test(a_step_without_memory),
         cmocka_unit_test(texts_are_learned),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
