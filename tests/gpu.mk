@@ -5,7 +5,7 @@ EMU_CPPFLAGS = -Itests/gpu/emulate $(filter-out -pthread,$(ALL_CPPFLAGS))
 EMU_FLAGS := -O2 -g -ffp-contract=off -fPIE -Wall -Wextra -Wno-unused-parameter \
              -Wno-unused-function -Wno-missing-field-initializers -Wno-unknown-pragmas \
              $(if $(WERROR),-Werror)
-GPU_TEST_NAMES := adaln elementwise matmul decoder attention
+GPU_TEST_NAMES := adaln elementwise matmul decoder attention $(if $(filter 1,$(CUDA)),codec)
 GPU_DEVICE := $(if $(filter 1,$(CUDA)),-DGUARD_DEVICE='"cuda:0"')
 
 .PHONY: check-cuda check-emulated gpu-tests gpu-bundle gpu-dry-run
@@ -37,6 +37,8 @@ $(EMU)/libcublasLt.so.13: tests/gpu/emulate/cublaslt.c $(STAMP)
 	$(call say,EMU)mkdir -p $(@D) && gcc -std=c11 $(EMU_CPPFLAGS) $(EMU_FLAGS) -fPIC -shared -o $@ $< -lm
 $(EMU)/test_%.o: tests/unit/kernels/test_%.c $(STAMP)
 	$(call say,EMU)mkdir -p $(@D) && gcc -std=c11 $(EMU_CPPFLAGS) $(GPU_DEVICE) $(EMU_FLAGS) -MMD -MP -c -o $@ $<
+$(EMU)/test_%.o: tests/gpu/test_%.c $(STAMP)
+	$(call say,EMU)mkdir -p $(@D) && gcc -std=c11 $(EMU_CPPFLAGS) $(GPU_DEVICE) $(EMU_FLAGS) -MMD -MP -c -o $@ $<
 $(EMU_TESTS): $(EMU)/%: $(EMU)/%.o $(EMU_OBJ) $(LIBS_kernels)
 	$(call say,LD)g++ -o $@ $(filter %.o,$^) $(filter %.a,$^) $(filter-out -lcudart_static,$(LINK_kernels)) \
 	  $(LINK_base) $(TESTLINK) -lm -lpthread
@@ -64,6 +66,9 @@ GPU := $(O)/gpu
 GPU_OBJ := $(GPU_TEST_NAMES:%=$(GPU)/test_%.o) $(GPU)/check_ops.o $(GPU)/bench.o \
            $(if $(filter 1,$(CUDA)),$(GPU)/pinned.o)
 $(GPU)/test_%.o: tests/unit/kernels/test_%.c $(STAMP)
+	$(call say,CC)mkdir -p $(@D) && $(CC) $(ALL_CPPFLAGS) $(GPU_DEVICE) -Dmain=main_$* $(ALL_CFLAGS) \
+	  -Wno-missing-prototypes -MMD -MP -c -o $@ $<
+$(GPU)/test_%.o: tests/gpu/test_%.c $(STAMP)
 	$(call say,CC)mkdir -p $(@D) && $(CC) $(ALL_CPPFLAGS) $(GPU_DEVICE) -Dmain=main_$* $(ALL_CFLAGS) \
 	  -Wno-missing-prototypes -MMD -MP -c -o $@ $<
 $(GPU)/check_ops.o: ALL_CPPFLAGS += -DTESTS='$(foreach t,$(GPU_TEST_NAMES),TEST($(t)))'

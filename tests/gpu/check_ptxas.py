@@ -22,6 +22,7 @@ HOT = {
     "adaln_bwd_kernelILi1ELb1E": True,
     "rmsnorm_fwd_kernelILi1ELb1E": True,
     "rmsnorm_bwd_kernelILi1ELb1E": True,
+    "encode_kernelILi3ELb1E": True,
     "slab_sumsILb1E": False,
     "square_sumsILb1E": False,
     "entropy_kernelILb1E": True,

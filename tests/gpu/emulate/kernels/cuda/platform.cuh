@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "kernels/cuda/cuda.h"
+#include "tests/gpu/emulate/record.h"
 
 #undef __shared__
 #define __shared__ static
@@ -94,6 +95,10 @@ static inline int __clzll(long long v)
 {
     return v ? __builtin_clzll((unsigned long long)v) : 64;
 }
+static inline float __fdiv_rn(float a, float b)
+{
+    return a / b;
+}
 static inline float __uint_as_float(uint32_t u)
 {
     float f;
@@ -133,10 +138,14 @@ static inline int launch(struct stream *s, void (*kernel)(P...), dim3 grid, unsi
                          size_t shared, A... args)
 {
     auto body = [=]() { kernel(static_cast<P>(args)...); };
+    auto whole = [=]() {
+        auto each = body;
+        emu_run(
+            grid, dim3(block), shared, [](void *arg) { (*(decltype(each) *)arg)(); }, &each);
+    };
     if (!grid.x || !grid.y || !grid.z)
         return 0;
-    emu_run(
-        grid, dim3(block), shared, [](void *arg) { (*(decltype(body) *)arg)(); }, &body);
+    emu_do([](void *arg) { (*(decltype(whole) *)arg)(); }, &whole, sizeof whole);
     return 0;
 }
 
