@@ -5,6 +5,7 @@
 #include "cli/cli.h"
 #include "cli/follow.h"
 #include "cli/job_show.h"
+#include "cli/worker_show.h"
 #include "common/base/file.h"
 #include "common/base/mem.h"
 #include "common/base/str.h"
@@ -57,18 +58,7 @@ static void print_job(const json_t *job)
 
 static void print_worker(const json_t *w)
 {
-    char age[STR_HUMAN_MAX] = "-", up[STR_HUMAN_MAX], down[STR_HUMAN_MAX];
-    const json_t *data = json_object_get(json_object_get(w, "bytes"), "data");
-    if (json_is_integer(json_object_get(w, "heartbeat_age_ms")))
-        str_human_duration((uint64_t)cli_int(w, "heartbeat_age_ms", 0), age);
-    printf("%4lld  %-16s %-12s %7.1f /s  up %-9s down %-9s heartbeat %-6s %s\n",
-           (long long)cli_int(w, "id", 0), cli_str(w, "name", ""), cli_str(w, "state", ""),
-           cli_num(w, "images_per_s", 0.0), str_human_bytes((uint64_t)cli_int(data, "up", 0), up),
-           str_human_bytes((uint64_t)cli_int(data, "down", 0), down), age,
-           *cli_str(w, "activity", "") ? cli_str(w, "activity", "") : cli_str(w, "reason", ""));
-    if (cli_int(w, "strikes", 0) > 0)
-        printf("      %lld failures in a row: %s\n", (long long)cli_int(w, "strikes", 0),
-               cli_str(w, "reason", ""));
+    worker_show(w, stdout);
 }
 
 static void print_plane(const json_t *bytes, const char *key, const char *name)
@@ -162,7 +152,8 @@ int cmd_workers(int argc, char **argv)
     const struct args_flag flags[] = {CLI_FLAG_SERVER(&cli), CLI_FLAG_JSON(&cli), {0}};
     struct args args = {.program = "skerry workers",
                         .flags = flags,
-                        .about = "Lists the workers: state, speed, bytes, what each does."};
+                        .about = "Lists the workers: state, speed, bytes, what each does, how "
+                                 "much of its devices it uses and how they are."};
 
     int status = start(&cli, &args, argc, argv);
     if (status >= 0)
