@@ -152,39 +152,80 @@ export function noteSpeed(worker) {
 }
 
 function workerRow() {
+  const n = () => el('td', {class: 'n'});
   return el('tr', {},
     el('td', {}, el('span', {class: 'strong'}), el('span', {class: 'sub2'})),
     el('td', {}, el('span', {class: 'pill'})),
     el('td', {}, el('span'), el('span', {class: 'sub2'}), el('div', {class: 'mini'}, el('i'))),
+    el('td', {}, el('span'), el('span', {class: 'sub2'}), el('span', {class: 'sub2'})),
     el('td', {class: 'n'}, svg('svg', {class: 'spark', viewBox: '0 0 72 20', 'aria-hidden': 'true'}), el('span')),
-    el('td', {class: 'n'}), el('td', {class: 'n'}), el('td', {class: 'n'}), el('td', {class: 'n'}), el('td', {class: 'n'}));
+    el('td', {class: 'n'}, el('span'), el('span', {class: 'sub2'})),
+    n(), n(), n(), n(), n());
+}
+
+const sum = (list, key) => list.reduce((s, d) => s + (d[key] || 0), 0);
+const most = (list, key) => list.reduce((m, d) => (d[key] !== null && (m === null || d[key] > m) ? d[key] : m), null);
+
+// What of a device a person should look at.
+function deviceWarning(d) {
+  return [d.trouble, d.throttled && `held down: ${d.throttled}`, d.ecc_errors && plural(d.ecc_errors, 'memory error')].filter((t) => t).join(', ');
+}
+
+function deviceFacts(list) {
+  const known = list.filter((d) => d.utilization !== null), total = sum(list, 'memory_total');
+  const hottest = most(list, 'temperature'), power = sum(list, 'power');
+  return [
+    known.length ? `${Math.round(sum(known, 'utilization') / known.length)} % busy` : '',
+    total ? `${bytes(sum(list, 'memory_used'))} of ${bytes(total)}` : '',
+    [hottest === null ? '' : `${hottest} °C`, power ? `${number(power)} W` : ''].filter((t) => t).join(', '),
+  ];
+}
+
+// One line for all devices of a worker; each of them on its own when pointed at.
+function workerDevices(cell, w, away) {
+  const list = away ? [] : w.devices, [busy, memory, heat] = deviceFacts(list);
+  setText(cell.children[0], busy || (list.length ? '' : DASH));
+  setText(cell.children[1], [memory, heat].filter((t) => t).join(' · '));
+  const warnings = list.map((d) => ({name: d.name, text: deviceWarning(d)})).filter((x) => x.text);
+  setText(cell.children[2], warnings.map((x) => (list.length > 1 ? `${x.name} ${x.text}` : x.text)).join('; '));
+  cell.children[2].classList.toggle('hot-text', list.some((d) => d.trouble || d.ecc_errors));
+  cell.title = list.map((d) => [`${d.name} ${d.model}`, ...deviceFacts([d]), deviceWarning(d)].filter((t) => t).join(', ')).join('\n');
+}
+
+function workerFlops(cell, w) {
+  setText(cell.children[0], w.flops ? compact(w.flops) : DASH);
+  setText(cell.children[1], w.mfu === null ? '' : `${(w.mfu * 100).toFixed(w.mfu < 0.1 ? 1 : 0)} % of peak`);
+  cell.title = w.peak_flops ? `Model FLOP/s of its newest phase; products reach ${compact(w.peak_flops)}FLOP/s on its devices` : '';
 }
 
 function workerUpdate(row, w, passed) {
-  const c = row.children, away = w.state === 'lost' || w.state === 'left';
+  const [name, state, doing, device, speed, flops, newest, up, down, beat, strikes] = row.children;
+  const away = w.state === 'lost' || w.state === 'left';
   row.className = away ? 'away' : '';
-  setText(c[0].children[0], w.name);
-  setText(c[0].children[1], `#${w.id} · ${w.device}`);
-  pill(c[1].firstChild, w.state, WORKER_TONE[w.state]);
-  c[1].firstChild.title = w.reason;
-  setText(c[2].children[0], w.task && !away ? w.activity || w.task_kind || '' : w.reason || (away ? '' : 'waits for a task'));
+  setText(name.children[0], w.name);
+  setText(name.children[1], `#${w.id} · ${w.device}`);
+  pill(state.firstChild, w.state, WORKER_TONE[w.state]);
+  state.firstChild.title = w.reason;
+  setText(doing.children[0], w.task && !away ? w.activity || w.task_kind || '' : w.reason || (away ? '' : 'waits for a task'));
   const where = w.task_kind === 'train' ? `path ${w.path}, replica ${w.replica}` : w.task_kind || '';
-  setText(c[2].children[1], w.task && !away ? where + (w.steps_total ? ` · ${number(w.steps_done)} of ${number(w.steps_total)}` : '') : '');
-  c[2].lastChild.hidden = !w.task || away || !w.steps_total;
-  bar(c[2].lastChild.firstChild, w.steps_total ? w.steps_done / w.steps_total : 0);
-  const speed = speeds.get(w.id) || [];
-  spark(c[3].firstChild, speed.some((v) => v > 0) && !away ? speed : []);
-  setText(c[3].lastChild, rate(away ? null : w.images_per_s));
-  setText(c[4], loss(w.loss));
-  for (const [cell, way] of [[c[5], 'up'], [c[6], 'down']]) {
+  setText(doing.children[1], w.task && !away ? where + (w.steps_total ? ` · ${number(w.steps_done)} of ${number(w.steps_total)}` : '') : '');
+  doing.lastChild.hidden = !w.task || away || !w.steps_total;
+  bar(doing.lastChild.firstChild, w.steps_total ? w.steps_done / w.steps_total : 0);
+  workerDevices(device, w, away);
+  const seen = speeds.get(w.id) || [];
+  spark(speed.firstChild, seen.some((v) => v > 0) && !away ? seen : []);
+  setText(speed.lastChild, rate(away ? null : w.images_per_s));
+  workerFlops(flops, w);
+  setText(newest, loss(w.loss));
+  for (const [cell, way] of [[up, 'up'], [down, 'down']]) {
     setText(cell, bytes(w.bytes.data[way] + w.bytes.control[way]));
     cell.title = `data ${bytes(w.bytes.data[way])}, control ${bytes(w.bytes.control[way])}`;
   }
   const silent = w.heartbeat_age_ms === null ? null : w.heartbeat_age_ms + passed;
-  setText(c[7], away ? `${duration(silent)} ago` : age(silent));
-  c[7].classList.toggle('hot-text', w.state === 'late' || w.state === 'lost');
-  setText(c[8], number(w.strikes));
-  c[8].classList.toggle('hot-text', w.strikes > 0);
+  setText(beat, away ? `${duration(silent)} ago` : age(silent));
+  beat.classList.toggle('hot-text', w.state === 'late' || w.state === 'lost');
+  setText(strikes, number(w.strikes));
+  strikes.classList.toggle('hot-text', w.strikes > 0);
 }
 
 export function workers(list, passed, joinCommand, unit) {
