@@ -196,7 +196,7 @@ static int start_ranks(struct island *is, struct err *err)
         if (e)
             return err_set(err, -e, "cannot start a thread for device %s", is->devs[i]->name);
         is->threads++;
-        snprintf(name, sizeof name, "rank-%d", i);
+        snprintf(name, sizeof name, "rank-%d", i % 1000);
         pthread_setname_np(is->ranks[i].thread, name);
     }
     return 0;
