@@ -49,7 +49,7 @@ static int meet(struct hall *h)
     while (!h->failed && h->round == round)
         pthread_cond_wait(&h->changed, &h->lock);
     /* Who was already let go when another failed still goes. */
-    int rc = h->round == round ? -ERR_CANCELLED : 0;
+    int rc = h->round == round ? -ECONNABORTED : 0;
     pthread_mutex_unlock(&h->lock);
     return rc;
 }
@@ -69,7 +69,7 @@ static int failed(struct comm *c)
     pthread_mutex_lock(&h->lock);
     bool yes = h->failed;
     pthread_mutex_unlock(&h->lock);
-    return yes ? -ERR_CANCELLED : 0;
+    return yes ? -ECONNABORTED : 0;
 }
 
 static void sum_f32(const struct hall *h, size_t piece, uint64_t from, uint64_t to)

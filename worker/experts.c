@@ -235,8 +235,8 @@ int task_experts_order(struct task_experts *t, struct work *w, Skerry__V1__Exper
     return 0;
 }
 
-int task_experts_open(struct task_experts *t, struct engine *e, int batch, uint64_t memory_bytes,
-                      struct err *err)
+int task_experts_open(struct task_experts *t, struct engine *e, struct device *dev, int batch,
+                      uint64_t memory_bytes, struct err *err)
 {
     struct train_options train;
     train_options_from_job(&t->w->spec, false, 0, 0, &train);
@@ -247,10 +247,10 @@ int task_experts_open(struct task_experts *t, struct engine *e, int batch, uint6
         .memory_bytes = memory_bytes ? memory_bytes : e->opt.memory_bytes / 2,
         .arg = t,
         .load = load_files,
-        .begin = tell,
+        .begin = t->silent ? NULL : tell,
     };
     int rc = task_model(t->w, SKERRY__V1__NETWORK__NETWORK_MAIN, &t->model, err);
-    return rc < 0 ? rc : experts_new(e->dev, t->model, &opt, &t->experts, err);
+    return rc < 0 ? rc : experts_new(dev, t->model, &opt, &t->experts, err);
 }
 
 void task_experts_close(struct task_experts *t)

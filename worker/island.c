@@ -87,17 +87,17 @@ static int renew_comms(struct island *is, struct err *err)
     return rc < 0 ? err_wrap(err, "joining the devices of this worker") : 0;
 }
 
-/* Who was only woken says so (-ERR_CANCELLED); the cause is another's. */
+/* Who was only woken says so (-ECONNABORTED); the cause is another's. */
 static int verdict(struct island *is, struct err *err)
 {
     int at = is->first;
     if (at == NOBODY)
         return 0;
-    for (int i = 0; i < is->n && is->ranks[at].rc == -ERR_CANCELLED; i++)
-        if (is->ranks[i].rc < 0 && is->ranks[i].rc != -ERR_CANCELLED)
+    for (int i = 0; i < is->n && is->ranks[at].rc == -ECONNABORTED; i++)
+        if (is->ranks[i].rc < 0 && is->ranks[i].rc != -ECONNABORTED)
             at = i;
     const struct rank *r = &is->ranks[at];
-    int rc = r->rc == -ERR_CANCELLED ? -ERR_DEVICE : r->rc;
+    int rc = r->rc == -ECONNABORTED ? -ERR_DEVICE : r->rc;
     return err_set(err, rc, "rank %d of %d (%s): %s", at, is->n, is->devs[at]->name,
                    r->err.msg[0] ? r->err.msg : err_text(rc));
 }

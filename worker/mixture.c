@@ -97,7 +97,7 @@ int mixture_open(struct engine *e, struct work *w, const struct mixture_options 
     if (rc == 0)
         rc = open_router(m, e, err);
     if (rc == 0 && !t->remote)
-        rc = task_experts_open(&m->experts, e, batch, t->memory_bytes, err);
+        rc = task_experts_open(&m->experts, e, e->dev, batch, t->memory_bytes, err);
     if (rc == 0)
         rc = make_buffers(m, err);
     if (rc == 0)

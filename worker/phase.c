@@ -16,8 +16,10 @@
 #include "common/base/str.h"
 #include "worker/contribute.h"
 #include "worker/distill.h"
+#include "worker/flops.h"
 #include "worker/fragment.h"
 #include "worker/moments.h"
+#include "worker/peak.h"
 #include "worker/task_model.h"
 
 /* A local checkpoint is written this often, but never for more than 2 % of the time. */
@@ -137,6 +139,33 @@ static bool save_is_due(const struct phase *p)
     return since > CHECKPOINT_EVERY_NS && since > CHECKPOINT_SHARE * p->save_cost_ns;
 }
 
+/* What the devices can do at best, measured with the first phase.  A device that does not even
+ * multiply fails the first step, with a better sentence. */
+static void measure_peak(struct phase *p)
+{
+    const struct train_options *opt = island_trainer_options(p->r->ranks);
+    const enum dtype dt = net_dtype(p->e->dev, opt->precision);
+    double *peak = &p->e->peak[dt];
+    struct err err = {0};
+    if (*peak == 0) {
+        progress_activity(&p->w->progress, "measuring how fast the device is");
+        int rc = peak_get(p->e->island, dt, p->e->state_dir, peak, &err);
+        if (rc < 0)
+            log_warn("phase", "the device's rate is not known: %s", err.msg);
+        else
+            log_info("phase", "products of %s: %.3g FLOP/s at best", dtype_name(dt), *peak);
+    }
+    p->peak_flops = *peak;
+}
+
+static void note_rate(struct phase *p, const struct net_batch *b)
+{
+    p->flops += flops_step(p->r->model, b);
+    double seconds = (double)(clock_now_ns() - p->counted_ns) / 1e9;
+    if (seconds > 0)
+        progress_rates(&p->w->progress, p->flops / seconds, p->peak_flops);
+}
+
 static void note_step(struct phase *p, const struct step_result *s, uint64_t samples)
 {
     if (!p->e->stepped) {
@@ -195,6 +224,7 @@ static int step(struct phase *p, bool *ret_ended, struct err *err)
         return err_wrap(err, "step %" PRIu64, trainer_next_step(p->r->trainer));
     slow_down(p, clock_now_ns() - begun);
     note_step(p, &s, b.samples);
+    note_rate(p, &b.net);
     uint64_t all = feed_total(p->feed); /* some may have been used twice */
     uint64_t used = p->at.samples < all ? p->at.samples : all;
     return p->fragments ? fragments_step(p->fragments, p->at.steps, used, err) : 0;
@@ -203,7 +233,7 @@ static int step(struct phase *p, bool *ret_ended, struct err *err)
 static int train(struct phase *p, struct err *err)
 {
     p->begun_ns = clock_now_ns() - (uint64_t)(p->at.seconds * 1e9);
-    p->saved_ns = clock_now_ns();
+    p->saved_ns = p->counted_ns = clock_now_ns();
     bool ended = false;
     while (!ended && (!p->t->steps || p->at.steps < p->t->steps)) {
         const uint64_t before = p->at.position;
@@ -283,24 +313,39 @@ static int finish(struct phase *p, struct err *err)
     return rc;
 }
 
-/* The experts that this phase learns from. */
-static int open_teachers(struct phase *p, struct err *err)
+/* The experts that a rank learns from. */
+static int teach_rank(void *arg, int rank, struct err *err)
 {
-    struct net *net = trainer_net(p->r->trainer);
-    int rc = task_experts_order(&p->teachers, p->w, p->t->teachers, p->t->n_teachers, err);
+    struct phase *p = arg;
+    struct task_experts *x = &p->teachers[rank];
+    struct device *dev = island_device(p->e->island, rank);
+    struct net *net = trainer_net(island_trainer_rank(p->r->ranks, rank));
+    const uint64_t sharers = dev->unified ? (uint64_t)island_size(p->e->island) : 1;
+    int rc = task_experts_order(x, p->w, p->t->teachers, p->t->n_teachers, err);
+    x->silent = rank > 0;
     if (rc == 0)
-        rc = task_experts_open(&p->teachers, p->e, net->opt.batch, 0, err);
+        rc = task_experts_open(x, p->e, dev, net->opt.batch, p->e->opt.memory_bytes / 2 / sharers,
+                               err);
     if (rc < 0)
         return rc;
-    const struct mix_experts experts = experts_mix(p->teachers.experts);
+    const struct mix_experts experts = experts_mix(x->experts);
     return distill_teach(net, &experts, err);
+}
+
+static int open_teachers(struct phase *p, struct err *err)
+{
+    p->teachers = mem_alloc_array((size_t)island_size(p->e->island), sizeof *p->teachers);
+    return island_run(p->e->island, teach_rank, p, err);
 }
 
 static void close_teachers(struct phase *p)
 {
-    if (p->teachers.experts)
-        (void)distill_teach(trainer_net(p->r->trainer), NULL, NULL);
-    task_experts_close(&p->teachers);
+    for (int i = 0; p->teachers && i < island_size(p->e->island); i++) {
+        if (p->teachers[i].experts)
+            (void)distill_teach(trainer_net(island_trainer_rank(p->r->ranks, i)), NULL, NULL);
+        task_experts_close(&p->teachers[i]);
+    }
+    mem_free(p->teachers);
 }
 
 static int start(struct phase *p, struct err *err)
@@ -322,6 +367,7 @@ static int run_once(struct phase *p, struct err *err)
     int rc = start(p, err);
     p->first = p->at.steps;
     if (rc == 0) {
+        measure_peak(p);
         progress_activity(&p->w->progress, "training");
         if (p->resumed)
             log_info("phase", "going on at step %u of a phase that was cut task=%" PRIu64,

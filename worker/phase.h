@@ -23,13 +23,16 @@ struct phase {
     const Skerry__V1__TrainTask *t;
     struct replica *r;            /* r->trainer; weights by trainer_net(r->trainer)->weights */
     bool resumed;                 /* goes on in the middle: at says where */
-    struct task_experts teachers; /* distillation */
+    struct task_experts *teachers; /* distillation: of each rank; else NULL */
     struct feed *feed;
     struct replica_cursor at;
     uint32_t first; /* at.steps when this run of it began */
     uint64_t window;
     uint64_t begun_ns; /* minus what ran before a cut */
     uint64_t saved_ns, save_cost_ns;
+    double flops; /* of the model, in the steps since counted_ns */
+    uint64_t counted_ns;
+    double peak_flops;           /* of the devices; 0: not known */
     struct fragments *fragments; /* NULL: all is contributed at the end */
 };
 

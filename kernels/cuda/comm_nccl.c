@@ -122,7 +122,7 @@ static int look(struct nccl_rank *r, struct err *err)
         rc = r->set->api.state(r->handle, &state);
     pthread_mutex_unlock(&r->lock);
     if (aborted)
-        return err_set(err, -ERR_CANCELLED, "another device of the island failed");
+        return err_set(err, -ECONNABORTED, "another device of the island failed");
     if (rc == NCCL_OK && state == NCCL_IN_PROGRESS)
         return -EBUSY;
     if (rc == NCCL_OK && state == NCCL_OK)
@@ -152,7 +152,7 @@ static cudaStream_t stream_of(struct comm *c, struct stream *s)
 static int started(struct nccl_rank *r, bool aborted, int result)
 {
     if (aborted)
-        return -ERR_CANCELLED;
+        return -ECONNABORTED;
     if (result != NCCL_OK && result != NCCL_IN_PROGRESS) {
         set_abort(r->set);
         return -ERR_DEVICE;
@@ -224,7 +224,7 @@ static void fail(struct comm *c)
 
 static int failed(struct comm *c)
 {
-    return atomic_load(&rank_of(c)->set->failed) ? -ERR_CANCELLED : 0;
+    return atomic_load(&rank_of(c)->set->failed) ? -ECONNABORTED : 0;
 }
 
 static void set_free(struct nccl_set *set)
