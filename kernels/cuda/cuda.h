@@ -2,6 +2,7 @@
  *
  *   device.c     opening, memory, copies, streams, errors
  *   front.c      the table: checks, the stream, the profile
+ *   graph.c      steps recorded and launched as one
  *   lib.c        libraries opened on first use
  *   matmul.c     products through cuBLASLt
  *   sdpa*.c      attention through cuDNN, where it takes it
@@ -59,6 +60,9 @@ struct cuda_state {
     int *fault; /* pinned: kernels store an enum cuda_fault */
     int broken; /* cudaError_t of the first error, 0 while all is well */
 
+    bool recording; /* a graph (graph.c); errors then end it and are not sticky */
+    int refused;    /* cudaError_t of the first of these */
+
     /* Pinned staging of copies from and to pageable memory, made with the first one. */
     char *stage[CUDA_STAGES];
     cudaEvent_t stage_free[CUDA_STAGES];
@@ -76,13 +80,14 @@ static inline struct cuda_state *cuda_state(const struct device *dev)
     return (struct cuda_state *)dev->impl;
 }
 
-/* Remembers an error of the runtime: 0 or -ERR_DEVICE. */
+/* Remembers an error of the runtime: 0 or -ERR_DEVICE; while a graph is recorded -EBUSY. */
 int cuda_check(struct cuda_state *st, cudaError_t e);
 
 /* Waits for the stream.  0, -ERR_DEVICE, or -EINVAL for a fault. */
 int cuda_wait(struct stream *s, struct err *err);
 
-/* Working memory of the operation being started, 256-byte aligned: -ENOMEM. */
+/* Working memory of the operation being started, 256-byte aligned: -ENOMEM; while a graph is
+ * recorded it cannot grow: -EBUSY. */
 int cuda_scratch(struct stream *s, size_t bytes, void **ret);
 
 /* device.c */
@@ -96,6 +101,15 @@ int cuda_memory(struct device *dev, uint64_t *ret_free, uint64_t *ret_total);
 int cuda_stream_new(struct device *dev, struct stream **ret, struct err *err);
 void cuda_stream_free(struct device *dev, struct stream *s);
 int cuda_stream_follow(struct device *dev, struct stream *s, struct stream *after);
+
+int cuda_alloc_host(struct device *dev, size_t bytes, void **ret, struct err *err);
+void cuda_free_host(struct device *dev, void *p);
+
+/* graph.c */
+int cuda_graph_begin(struct device *dev, struct stream *s, struct err *err);
+int cuda_graph_end(struct device *dev, struct stream *s, struct graph **ret, struct err *err);
+int cuda_graph_launch(struct device *dev, struct graph *g, struct stream *s);
+void cuda_graph_free(struct device *dev, struct graph *g);
 
 /* matmul.c */
 int cuda_matmul(struct device *dev, const struct matmul *mm, struct stream *s);

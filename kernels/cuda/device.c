@@ -12,6 +12,11 @@ int cuda_check(struct cuda_state *st, cudaError_t e)
 {
     if (e == cudaSuccess)
         return 0;
+    if (st->recording) {
+        (void)cudaGetLastError();
+        st->refused = st->refused ? st->refused : (int)e;
+        return -EBUSY;
+    }
     if (!st->broken)
         st->broken = (int)e;
     return -ERR_DEVICE;
@@ -65,7 +70,10 @@ static void stream_release(struct stream *s)
 static int setup(struct device *dev, struct cuda_state *st, struct err *err)
 {
     struct cudaDeviceProp prop;
+    const char *graphs = getenv("SKERRY_CUDA_GRAPHS"); /* for tests: 0 */
     cudaError_t e = cudaSetDevice(st->index);
+    if (e == cudaSuccess) /* a thread that waits for the card sleeps */
+        e = cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync);
     if (e == cudaSuccess)
         e = cudaGetDeviceProperties(&prop, st->index);
     if (e != cudaSuccess)
@@ -82,6 +90,7 @@ static int setup(struct device *dev, struct cuda_state *st, struct err *err)
         return refuse(dev, err, "cannot make a stream", e);
     *st->fault = CUDA_FAULT_NONE;
     dev->fast_bf16 = true;
+    dev->graphs = !graphs || *graphs != '0';
     snprintf(dev->about, sizeof dev->about, "%.40s, %.0f GiB, compute capability %d.%d", prop.name,
              (double)prop.totalGlobalMem / (1 << 30), prop.major, prop.minor);
     return 0;
@@ -155,11 +164,28 @@ void cuda_free(struct device *dev, void *p)
     cuda_check(cuda_state(dev), cudaFree(p));
 }
 
+int cuda_alloc_host(struct device *dev, size_t bytes, void **ret, struct err *err)
+{
+    cudaError_t e = cudaHostAlloc(ret, bytes ? bytes : 1, cudaHostAllocDefault);
+    if (e == cudaSuccess)
+        return 0;
+    (void)cudaGetLastError();
+    return err_set(err, -ENOMEM, "no memory for %zu pinned bytes for device %s: %s", bytes,
+                   dev->name, cudaGetErrorString(e));
+}
+
+void cuda_free_host(struct device *dev, void *p)
+{
+    cuda_check(cuda_state(dev), cudaFreeHost(p));
+}
+
 int cuda_scratch(struct stream *s, size_t bytes, void **ret)
 {
     if (bytes > s->scratch_bytes) {
         size_t size = (bytes + (1 << 20) - 1) >> 20 << 20;
         void *p = NULL;
+        if (s->st->recording)
+            return cuda_check(s->st, cudaErrorStreamCaptureUnsupported);
         cudaError_t e = cudaStreamSynchronize(s->handle); /* it may still be in use */
         if (e != cudaSuccess)
             return cuda_check(s->st, e);
@@ -264,6 +290,8 @@ int cuda_copy(struct device *dev, void *dst, const void *src, size_t bytes, enum
     struct cuda_state *st = cuda_state(dev);
     if (!bytes)
         return 0;
+    if (st->recording && kind != COPY_DEVICE)
+        return cuda_check(st, cudaErrorStreamCaptureUnsupported);
     if (kind == COPY_TO_DEVICE && pageable(src))
         return cuda_check(st, upload(st, dst, src, bytes, s->handle));
     if (kind == COPY_FROM_DEVICE && pageable(dst))

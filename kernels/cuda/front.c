@@ -81,6 +81,39 @@ static int stream_follow(struct device *dev, struct stream *s, struct stream *af
     return cuda_stream_follow(dev, s, enter(dev, after));
 }
 
+static int alloc_host(struct device *dev, size_t bytes, void **ret, struct err *err)
+{
+    enter(dev, NULL);
+    return cuda_alloc_host(dev, bytes, ret, err);
+}
+
+static void free_host(struct device *dev, void *p)
+{
+    enter(dev, NULL);
+    cuda_free_host(dev, p);
+}
+
+static int graph_begin(struct device *dev, struct stream *s, struct err *err)
+{
+    return cuda_graph_begin(dev, enter(dev, s), err);
+}
+
+static int graph_end(struct device *dev, struct stream *s, struct graph **ret, struct err *err)
+{
+    return cuda_graph_end(dev, enter(dev, s), ret, err);
+}
+
+static int graph_launch(struct device *dev, struct graph *g, struct stream *s)
+{
+    RUN("graph_launch", true, 0, 0, 0, 0, cuda_graph_launch(dev, g, s));
+}
+
+static void graph_free(struct device *dev, struct graph *g)
+{
+    enter(dev, NULL);
+    cuda_graph_free(dev, g);
+}
+
 static int copy(struct device *dev, void *dst, const void *src, size_t bytes, enum copy_kind kind,
                 struct stream *s)
 {
@@ -350,6 +383,12 @@ const struct kernel_ops cuda_ops = {
     .stream_new = stream_new,
     .stream_free = stream_free,
     .sync = sync_stream,
+    .alloc_host = alloc_host,
+    .free_host = free_host,
+    .graph_begin = graph_begin,
+    .graph_end = graph_end,
+    .graph_launch = graph_launch,
+    .graph_free = graph_free,
     .stream_follow = stream_follow,
     .matmul = matmul,
     .adaln_fwd = adaln_fwd,

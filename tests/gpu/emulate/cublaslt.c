@@ -8,6 +8,7 @@
 #include <cublasLt.h>
 
 #include "kernels/dtype.h"
+#include "tests/gpu/emulate/record.h"
 
 struct desc {
     int32_t first_op, second_op, bias_type;
@@ -176,6 +177,44 @@ static float finish(const struct desc *d, const struct layout *lo, uint64_t i, u
     return v;
 }
 
+/* There where the program shows its symbols, which one that records graphs must. */
+#pragma weak emu_do
+
+/* One product with all that it reads of its descriptors. */
+struct product {
+    struct desc d;
+    struct layout first, second, out_layout;
+    float alpha, beta;
+    const void *a, *b, *c;
+    void *out;
+};
+
+static void do_product(void *arg)
+{
+    const struct product *w = arg;
+    const struct desc *d = &w->d;
+    const struct layout *first = &w->first, *second = &w->second, *lo = &w->out_layout;
+    int ta = d->first_op == CUBLAS_OP_T, tb = d->second_op == CUBLAS_OP_T;
+    uint64_t k = ta ? first->rows : first->columns;
+    for (uint64_t j = 0; j < lo->columns; j++) {
+        float sum = 0;
+        for (uint64_t i = 0; i < lo->rows; i++) {
+            uint64_t at = j * (uint64_t)lo->ld + i;
+            float v = 0;
+            for (uint64_t p = 0; p < k; p++)
+                v += element(w->a, first, ta, i, p) * element(w->b, second, tb, p, j);
+            v *= w->alpha;
+            if (w->beta != 0)
+                v += w->beta * dtype_get(w->c, type_of(lo->type), at);
+            dtype_set(w->out, type_of(lo->type), at, finish(d, lo, i, j, v));
+        }
+        for (uint64_t p = 0; d->epilogue == CUBLASLT_EPILOGUE_BGRADB && p < k; p++)
+            sum += element(w->b, second, tb, p, j);
+        if (d->epilogue == CUBLASLT_EPILOGUE_BGRADB)
+            ((float *)d->bias)[j] = sum;
+    }
+}
+
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t opaque, const void *alpha,
                               const void *a, cublasLtMatrixLayout_t la, const void *b,
                               cublasLtMatrixLayout_t lb, const void *beta, const void *c,
@@ -183,29 +222,24 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t opaque, c
                               const cublasLtMatmulAlgo_t *algo, void *work, size_t work_bytes,
                               cudaStream_t s)
 {
-    const struct desc *d = (const struct desc *)opaque;
-    const struct layout *first = (const struct layout *)la, *second = (const struct layout *)lb;
-    const struct layout *lo = (const struct layout *)l;
-    int ta = d->first_op == CUBLAS_OP_T, tb = d->second_op == CUBLAS_OP_T;
-    uint64_t k = ta ? first->rows : first->columns;
-    if (!work || k != (tb ? second->columns : second->rows))
+    const struct product w = {
+        .d = *(const struct desc *)opaque,
+        .first = *(const struct layout *)la,
+        .second = *(const struct layout *)lb,
+        .out_layout = *(const struct layout *)l,
+        .alpha = *(const float *)alpha,
+        .beta = *(const float *)beta,
+        .a = a,
+        .b = b,
+        .c = c,
+        .out = out,
+    };
+    const uint64_t k = w.d.first_op == CUBLAS_OP_T ? w.first.rows : w.first.columns;
+    if (!work || k != (w.d.second_op == CUBLAS_OP_T ? w.second.columns : w.second.rows))
         return CUBLAS_STATUS_INVALID_VALUE;
-    for (uint64_t j = 0; j < lo->columns; j++) {
-        float sum = 0;
-        for (uint64_t i = 0; i < lo->rows; i++) {
-            uint64_t at = j * (uint64_t)lo->ld + i;
-            float v = 0;
-            for (uint64_t p = 0; p < k; p++)
-                v += element(a, first, ta, i, p) * element(b, second, tb, p, j);
-            v *= *(const float *)alpha;
-            if (*(const float *)beta != 0)
-                v += *(const float *)beta * dtype_get(c, type_of(lo->type), at);
-            dtype_set(out, type_of(lo->type), at, finish(d, lo, i, j, v));
-        }
-        for (uint64_t p = 0; d->epilogue == CUBLASLT_EPILOGUE_BGRADB && p < k; p++)
-            sum += element(b, second, tb, p, j);
-        if (d->epilogue == CUBLASLT_EPILOGUE_BGRADB)
-            ((float *)d->bias)[j] = sum;
-    }
+    if (emu_do)
+        emu_do(do_product, &w, sizeof w);
+    else
+        do_product((void *)&w);
     return CUBLAS_STATUS_SUCCESS;
 }

@@ -1,13 +1,105 @@
 /* The CUDA runtime as far as kernels/cuda/device.c uses it, on plain memory: one device. */
-#include <stdlib.h>
+#include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cuda_runtime_api.h>
 
+#include "tests/gpu/emulate/record.h"
+
+/* A graph, and what it is made of. */
+struct node {
+    struct node *next;
+    void (*run)(void *arg);
+    max_align_t arg[];
+};
+struct CUgraph_st {
+    struct node *first, **end;
+};
+
+static struct CUgraph_st *capture; /* in progress */
+static int launches;
+
+void emu_do(void (*run)(void *arg), const void *arg, size_t bytes)
+{
+    struct node *n = malloc(sizeof *n + bytes);
+    n->next = NULL;
+    n->run = run;
+    memcpy(n->arg, arg, bytes);
+    if (capture) {
+        *capture->end = n;
+        capture->end = &n->next;
+        return;
+    }
+    run(n->arg);
+    free(n);
+}
+int emu_launches(void)
+{
+    return launches;
+}
+cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode mode)
+{
+    if (capture)
+        return cudaErrorIllegalState;
+    capture = calloc(1, sizeof *capture);
+    capture->end = &capture->first;
+    return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *graph)
+{
+    *graph = capture;
+    capture = NULL;
+    return *graph ? cudaSuccess : cudaErrorIllegalState;
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t s, enum cudaStreamCaptureStatus *status)
+{
+    *status = capture ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+    return cudaSuccess;
+}
+static void graph_drop(struct CUgraph_st *g)
+{
+    for (struct node *n = g->first, *next; n; n = next) {
+        next = n->next;
+        free(n);
+    }
+    free(g);
+}
+/* The nodes move to the executable graph. */
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long flags)
+{
+    struct CUgraph_st *g = malloc(sizeof *g);
+    *g = *graph;
+    graph->first = NULL;
+    *exec = (cudaGraphExec_t)g;
+    return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph)
+{
+    graph_drop(graph);
+    return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
+{
+    graph_drop((struct CUgraph_st *)exec);
+    return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s)
+{
+    launches++;
+    for (struct node *n = ((struct CUgraph_st *)exec)->first; n; n = n->next)
+        n->run(n->arg);
+    return cudaSuccess;
+}
+
 cudaError_t cudaGetDeviceCount(int *count)
 {
     *count = 1;
+    return cudaSuccess;
+}
+cudaError_t cudaSetDeviceFlags(unsigned flags)
+{
     return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int device)
@@ -30,6 +122,8 @@ cudaError_t cudaMemGetInfo(size_t *available, size_t *total)
 }
 cudaError_t cudaMalloc(void **p, size_t bytes)
 {
+    if (capture)
+        return cudaErrorStreamCaptureUnsupported;
     *p = bytes <= (size_t)1 << 30 ? aligned_alloc(256, (bytes + 511) / 256 * 256) : NULL;
     return *p ? cudaSuccess : cudaErrorMemoryAllocation;
 }
@@ -52,15 +146,31 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *a, const void
     a->type = cudaMemoryTypeUnregistered;
     return cudaSuccess;
 }
+struct move {
+    void *dst;
+    const void *src;
+    int value;
+    size_t bytes;
+};
+static void do_move(void *arg)
+{
+    const struct move *m = arg;
+    if (m->src)
+        memmove(m->dst, m->src, m->bytes);
+    else
+        memset(m->dst, m->value, m->bytes);
+}
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaMemcpyKind kind,
                             cudaStream_t s)
 {
-    memmove(dst, src, bytes);
+    const struct move m = {dst, src, 0, bytes};
+    emu_do(do_move, &m, sizeof m);
     return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void *dst, int value, size_t bytes, cudaStream_t s)
 {
-    memset(dst, value, bytes);
+    const struct move m = {dst, NULL, value, bytes};
+    emu_do(do_move, &m, sizeof m);
     return cudaSuccess;
 }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned flags)
@@ -74,12 +184,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t s)
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t s)
 {
-    return cudaSuccess;
-}
-cudaError_t cudaStreamIsCapturing(cudaStream_t s, enum cudaStreamCaptureStatus *status)
-{
-    *status = cudaStreamCaptureStatusNone;
-    return cudaSuccess;
+    return capture ? cudaErrorStreamCaptureUnsupported : cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize(void)
 {

@@ -95,6 +95,10 @@ static inline int __clzll(long long v)
 {
     return v ? __builtin_clzll((unsigned long long)v) : 64;
 }
+template <typename T> static inline void __stcs(T *p, T v)
+{
+    *p = v;
+}
 static inline float __fdiv_rn(float a, float b)
 {
     return a / b;

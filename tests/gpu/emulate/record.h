@@ -1,0 +1,21 @@
+/* Work of the emulated card: done at once, or kept for later while a stream is captured. */
+#ifndef TESTS_GPU_EMULATE_RECORD_H
+#define TESTS_GPU_EMULATE_RECORD_H
+
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* run(copy of arg), now or at each launch of the graph. */
+void emu_do(void (*run)(void *arg), const void *arg, size_t bytes);
+
+/* Graphs launched so far. */
+int emu_launches(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
