@@ -59,26 +59,41 @@ struct coded {
     uint32_t code, value;
 };
 
-/* The sum has no bits left for a fraction. */
-static __device__ __forceinline__ struct coded code_int8(float x, float s)
+/* What a block's values are coded against. */
+struct block_scale {
+    float s, divisor;     /* int8; the divisor of a block that sends nothing is 1 */
+    uint32_t bottom;      /* e3m0: the lowest value's bits, one step down */
+    int32_t lowest, half; /* thresholds, see encode_e3m0_block() there; nothing passes INT32_MAX */
+};
+
+static __device__ __forceinline__ struct block_scale block_scale_of(uint32_t s)
 {
-    const float big = 12582912.0f; /* 1.5 * 2^23 */
-    float r = add(add(__fdiv_rn(x, s), big), -big);
-    return {(uint32_t)(int32_t)r & 0xffu, __float_as_uint(mul(s, r))};
+    struct block_scale b;
+    b.s = __uint_as_float(s);
+    b.divisor = s ? b.s : 1.0f;
+    b.bottom = s - 7 * EXP_ONE;
+    b.lowest = s ? (int32_t)(__float_as_uint(mul(0.75f, b.s)) - 6 * EXP_ONE) : INT32_MAX;
+    b.half = s ? (int32_t)b.bottom : INT32_MAX;
+    return b;
 }
 
-/* Thresholds passed, counted in the exponent: see encode_e3m0_block() there. */
-static __device__ __forceinline__ struct coded code_e3m0(uint32_t u, uint32_t s, int32_t lowest)
+/* The sum has no bits left for a fraction. */
+static __device__ __forceinline__ struct coded code_int8(float x, const struct block_scale &b)
 {
-    const int32_t half = (int32_t)(s - 7 * EXP_ONE);
-    int32_t a = (int32_t)(u & ABS_MASK);
-    int32_t m = ((a - lowest) >> 23) + 1;
-    m = max(m, a >= half ? 1 : 0);
-    m = min(m, 7);
-    if (!m)
-        return {0, 0};
-    uint32_t sign = u & ~ABS_MASK;
-    return {(uint32_t)m | sign >> 28, (uint32_t)(half + m * (int32_t)EXP_ONE) | sign};
+    const float big = 12582912.0f; /* 1.5 * 2^23 */
+    float r = add(add(__fdiv_rn(x, b.divisor), big), -big);
+    return {(uint32_t)(int32_t)r & 0xffu, __float_as_uint(mul(b.s, r))};
+}
+
+/* Thresholds passed, counted in the exponent. */
+static __device__ __forceinline__ struct coded code_e3m0(uint32_t u, const struct block_scale &b)
+{
+    const int32_t a = (int32_t)(u & ABS_MASK);
+    int32_t m = ((a - b.lowest) >> 23) + 1;
+    m = min(max(m, a >= b.half ? 1 : 0), 7);
+    const uint32_t keep = m ? 0xffffffffu : 0;
+    const uint32_t sign = u & ~ABS_MASK & keep;
+    return {(uint32_t)m | sign >> 28, ((b.bottom + (uint32_t)m * EXP_ONE) & keep) | sign};
 }
 
 /* The scale of a block, bf16 in the upper half; 0: it sends nothing. */
@@ -94,108 +109,126 @@ template <int CODEC> static __device__ __forceinline__ uint32_t scale_of(uint32_
 /* Codes 4 values; v becomes what they decode to. */
 template <int CODEC, bool WIDE>
 static __device__ __forceinline__ void code_piece(const struct encode &p, int64_t i, float v[PIECE],
-                                                  uint32_t s, int64_t left)
+                                                  const struct block_scale &b)
 {
-    const float scale = __uint_as_float(s);
-    const int32_t lowest = (int32_t)(__float_as_uint(mul(0.75f, scale)) - 6 * EXP_ONE);
     constexpr int BITS = CODEC == ENCODE_BF16 ? 16 : CODEC == ENCODE_INT8 ? 8 : 4;
     uint32_t word[2] = {0, 0};
 #pragma unroll
     for (int k = 0; k < PIECE; k++) {
-        struct coded c = {0, 0};
-        uint32_t u = __float_as_uint(v[k]);
+        const uint32_t u = __float_as_uint(v[k]);
+        struct coded c;
         if (CODEC == ENCODE_BF16)
             c = {bf16_bits(u) >> 16, bf16_bits(u)};
-        else if (s && CODEC == ENCODE_INT8)
-            c = code_int8(v[k], scale);
-        else if (s)
-            c = code_e3m0(u, s, lowest);
+        else if (CODEC == ENCODE_INT8)
+            c = code_int8(v[k], b);
+        else
+            c = code_e3m0(u, b);
         word[k * BITS / 32] |= c.code << (k * BITS % 32);
         v[k] = __uint_as_float(c.value);
     }
-    store_codes<BITS, WIDE>(p.payload, i, word[0], word[1], left);
+    store_codes<BITS, WIDE>(p.payload, i, word[0], word[1], p.n - i);
 }
 
-/* u of 4 elements; those beyond the end are 0. */
-template <int CODEC, bool WIDE>
-static __device__ __forceinline__ void read_piece(const struct encode &p, int64_t i, float u[PIECE],
-                                                  int64_t left)
+/* WIDE: the block is whole and aligned; else what lies beyond the end reads as 0. */
+template <bool WIDE>
+static __device__ __forceinline__ void read_pieces(float v[PIECES][PIECE], const float *from,
+                                                   int64_t first, int64_t n)
 {
-    float v[PIECE];
-    load<WIDE, PIECE>(u, p.theta + i, left);
+#pragma unroll
+    for (int j = 0; j < PIECES; j++) {
+        const int64_t i = first + j * WARP * PIECE;
+        load<WIDE, PIECE>(v[j], from + i, n - i);
+    }
+}
+
+/* u = base - theta + residual.  All is asked for before any of it is used. */
+template <int CODEC, bool WIDE>
+static __device__ __forceinline__ void read_u(const struct encode &p, int64_t first,
+                                              float u[PIECES][PIECE])
+{
+    float base[PIECES][PIECE] = {}, residual[PIECES][PIECE] = {};
+    if (CODEC != ENCODE_F32 && p.residual)
+        read_pieces<WIDE>(residual, p.residual, first, p.n);
+    read_pieces<WIDE>(u, p.theta, first, p.n);
     if (CODEC == ENCODE_F32)
         return;
-    load<WIDE, PIECE>(v, p.base + i, left);
+    read_pieces<WIDE>(base, p.base, first, p.n);
 #pragma unroll
-    for (int k = 0; k < PIECE; k++)
-        u[k] = add(v[k], -u[k]);
-    if (!p.residual)
-        return;
-    load<WIDE, PIECE>(v, p.residual + i, left);
-#pragma unroll
-    for (int k = 0; k < PIECE; k++)
-        u[k] = add(u[k], v[k]);
+    for (int k = 0; k < VALUES; k++) {
+        float *x = &u[k / PIECE][k % PIECE];
+        *x = add(base[k / PIECE][k % PIECE], -*x);
+        if (p.residual) /* -0 + 0 is not -0 */
+            *x = add(*x, residual[k / PIECE][k % PIECE]);
+    }
+}
+
+/* No kernel reads them again. */
+template <bool WIDE>
+static __device__ __forceinline__ void store_last(float *p, const float v[PIECE], int64_t left)
+{
+    if (WIDE)
+        __stcs((float4 *)p, make_float4(v[0], v[1], v[2], v[3]));
+    else
+        store<false, PIECE>(p, v, left);
 }
 
 template <int CODEC, bool WIDE>
-static __device__ __forceinline__ void write_piece(const struct encode &p, int64_t i,
-                                                   const float u[PIECE], uint32_t s, int64_t left)
+static __device__ __forceinline__ void
+write_piece(const struct encode &p, int64_t i, const float u[PIECE], const struct block_scale &b)
 {
     float q[PIECE] = {u[0], u[1], u[2], u[3]};
     if (CODEC == ENCODE_F32) {
-        store<WIDE, PIECE>((float *)p.payload + i, q, left);
+        store_last<WIDE>((float *)p.payload + i, q, p.n - i);
         return;
     }
-    code_piece<CODEC, WIDE>(p, i, q, s, left);
+    code_piece<CODEC, WIDE>(p, i, q, b);
     if (!p.left)
         return;
 #pragma unroll
     for (int k = 0; k < PIECE; k++)
         q[k] = add(u[k], -q[k]);
-    store<WIDE, PIECE>(p.left + i, q, left);
+    store_last<WIDE>(p.left + i, q, p.n - i);
 }
 
-/* Only the last piece of a vector is not whole. */
 template <int CODEC, bool WIDE>
-__global__ void __launch_bounds__(BLOCK) encode_kernel(struct encode p)
+static __device__ __forceinline__ void encode_block(const struct encode &p, int64_t block)
 {
-    const int64_t block = (int64_t)blockIdx.x * (BLOCK / WARP) + threadIdx.x / WARP;
+    constexpr bool SCALED = CODEC == ENCODE_INT8 || CODEC == ENCODE_E3M0;
     const int64_t first = block * BLOCK + threadIdx.x % WARP * PIECE;
-    if (block * BLOCK >= p.n)
-        return; /* the whole warp */
-    float u[PIECES][PIECE] = {};
+    float u[PIECES][PIECE];
     uint32_t max = 0;
+    read_u<CODEC, WIDE>(p, first, u);
 #pragma unroll
-    for (int j = 0; j < PIECES; j++) {
-        const int64_t i = first + j * WARP * PIECE, left = p.n - i;
-        if (WIDE && left >= PIECE)
-            read_piece<CODEC, true>(p, i, u[j], left);
-        else if (left > 0)
-            read_piece<CODEC, false>(p, i, u[j], left);
-#pragma unroll
-        for (int k = 0; k < PIECE; k++) {
-            uint32_t bits = __float_as_uint(u[j][k]) & ABS_MASK;
-            max = bits > max ? bits : max;
-        }
+    for (int k = 0; k < VALUES; k++) {
+        uint32_t bits = __float_as_uint(u[k / PIECE][k % PIECE]) & ABS_MASK;
+        max = bits > max ? bits : max;
     }
     max = warp_max_bits(max);
-    uint32_t s = 0;
-    if (CODEC == ENCODE_INT8 || CODEC == ENCODE_E3M0)
-        s = scale_of<CODEC>(max);
+    const uint32_t s = SCALED ? scale_of<CODEC>(max) : 0;
     if (threadIdx.x % WARP == 0) {
-        if (CODEC == ENCODE_INT8 || CODEC == ENCODE_E3M0)
+        if (SCALED)
             p.scales[block] = (uint16_t)(s >> 16);
         if (max > ABS_MAX)
             *p.refused = 1;
     }
+    const struct block_scale b = block_scale_of(s);
 #pragma unroll
     for (int j = 0; j < PIECES; j++) {
-        const int64_t i = first + j * WARP * PIECE, left = p.n - i;
-        if (WIDE && left >= PIECE)
-            write_piece<CODEC, true>(p, i, u[j], s, left);
-        else if (left > 0)
-            write_piece<CODEC, false>(p, i, u[j], s, left);
+        const int64_t i = first + j * WARP * PIECE;
+        if (WIDE || i < p.n)
+            write_piece<CODEC, WIDE>(p, i, u[j], b);
     }
+}
+
+template <int CODEC, bool WIDE>
+__global__ void __launch_bounds__(BLOCK) encode_kernel(struct encode p)
+{
+    const int64_t block = (int64_t)blockIdx.x * (BLOCK / WARP) + threadIdx.x / WARP;
+    const int64_t left = p.n - block * BLOCK;
+    if (WIDE && left >= BLOCK)
+        encode_block<CODEC, true>(p, block);
+    else if (left > 0)
+        encode_block<CODEC, false>(p, block);
 }
 
 template <int CODEC> static int start(const struct encode *p, struct stream *s)
