@@ -15,6 +15,7 @@
 #include "worker/residual.h"
 #include "worker/uplink.h"
 #include "worker/upload.h"
+#include "worker/vitals.h"
 
 #define ASSIGN_WAIT_MS 25000
 #define ASSIGN_DEADLINE_MS (ASSIGN_WAIT_MS + 10000)
@@ -40,6 +41,7 @@ struct agent {
     struct loop *loop;
     struct session *session;
     struct uplink *uplink;
+    struct vitals *vitals;
     struct pool *compute;
     enum agent_state state;
 
@@ -71,6 +73,8 @@ struct agent {
     Skerry__V1__LossPoint points[PROGRESS_POINTS_MAX];
     Skerry__V1__LossPoint *point_list[PROGRESS_POINTS_MAX];
     float throughput;
+    double flops, peak_flops; /* of the newest training phase */
+    bool told_flops;
 };
 
 /* A job of the compute thread. */
@@ -129,17 +133,36 @@ static void settle(struct agent *a, uint64_t task_id, bool accepted)
 
 /* ---- the end of a task ---- */
 
+static void take_rates(struct agent *a)
+{
+    if (a->view.flops <= 0)
+        return;
+    a->flops = a->view.flops;
+    a->peak_flops = a->view.peak_flops;
+}
+
+/* A phase may be over before any heartbeat has told of it. */
+static void keep_rates(struct agent *a)
+{
+    progress_take(&a->w->progress, &a->view);
+    if (a->view.samples_per_second > 0)
+        a->throughput = a->view.samples_per_second;
+    take_rates(a);
+}
+
 static void finish_task(struct agent *a)
 {
     a->finished = true;
     if (a->saving)
         return; /* save_done comes back here */
     a->finished = false;
-    if (a->w && a->view.samples_per_second > 0)
-        a->throughput = a->view.samples_per_second;
+    if (a->w)
+        keep_rates(a);
     work_free(a->w);
     a->w = NULL;
     a->task_id = 0;
+    if (a->flops > 0 && !a->told_flops)
+        session_heartbeat(a->session);
     a->revoked = false;
     a->failure.code = 0;
     a->state = AGENT_IDLE;
@@ -567,10 +590,17 @@ static void fill_heartbeat(void *arg, Skerry__V1__HeartbeatRequest *req)
     req->bytes_up = data.bytes_out;
     req->bytes_down = data.bytes_in;
     req->throughput = a->throughput;
+    vitals_put(a->vitals, req);
+    struct progress_view *v = &a->view;
+    if (a->w && !a->finished) {
+        progress_take(&a->w->progress, v);
+        take_rates(a);
+    }
+    req->flops = a->flops;
+    req->peak_flops = a->peak_flops;
+    a->told_flops |= a->flops > 0;
     if (!a->w || a->finished)
         return;
-    struct progress_view *v = &a->view;
-    progress_take(&a->w->progress, v);
     if (v->samples_per_second > 0)
         req->throughput = a->throughput = v->samples_per_second;
     skerry__v1__progress__init(&a->progress);
@@ -614,6 +644,8 @@ int agent_new(const struct agent_options *o, struct agent **ret, struct err *err
     s.fill_heartbeat = fill_heartbeat;
     int rc = pool_new(a->loop, "compute", 1, JOBS_MAX, &a->compute, err);
     if (rc == 0)
+        rc = vitals_open(a->loop, o->engine->island, &a->vitals, err);
+    if (rc == 0)
         rc = session_open(&s, &a->session, err);
     if (rc < 0) {
         agent_free(a);
@@ -635,6 +667,7 @@ void agent_free(struct agent *a)
         pool_free(a->compute); /* its last answers find `leaving` and end the task */
     uplink_close(a->uplink);
     session_close(a->session);
+    vitals_close(a->vitals);
     loop_timer_free(a->retry);
     loop_timer_free(a->leave_timer);
     work_free(a->w);

@@ -45,6 +45,7 @@ struct engine {
     struct data_cache *images;
     struct replicas *replicas;
     struct velocity_kept *velocity; /* work_velocity.c; NULL: none */
+    double peak[2];                 /* by enum dtype, worker/peak.h; 0: not asked for yet */
     bool stepped;                   /* the first training step of this process is done */
 };
 

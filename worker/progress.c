@@ -88,6 +88,14 @@ void progress_step(struct progress *p, const struct progress_point *point, float
     pthread_mutex_unlock(&p->lock);
 }
 
+void progress_rates(struct progress *p, double flops, double peak_flops)
+{
+    pthread_mutex_lock(&p->lock);
+    p->view.flops = flops;
+    p->view.peak_flops = peak_flops;
+    pthread_mutex_unlock(&p->lock);
+}
+
 void progress_take(struct progress *p, struct progress_view *ret)
 {
     pthread_mutex_lock(&p->lock);

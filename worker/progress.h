@@ -22,6 +22,7 @@ struct progress_view {
     float loss; /* mean since the last take; the last known one when there is no new */
     float grad_norm;
     float samples_per_second; /* smoothed */
+    double flops, peak_flops; /* FLOP/s; 0: not known */
     char activity[PROGRESS_ACTIVITY_MAX];
     struct progress_point points[PROGRESS_POINTS_MAX];
     size_t n_points;
@@ -48,6 +49,9 @@ void progress_step(struct progress *p, const struct progress_point *point, float
 
 /* Other units: done of total. */
 void progress_units(struct progress *p, uint32_t done, uint32_t total);
+
+/* Model FLOP/s of the phase so far, and of products on the same devices (0: not known). */
+void progress_rates(struct progress *p, double flops, double peak_flops);
 
 /* Copies all and empties the points. */
 void progress_take(struct progress *p, struct progress_view *ret);

@@ -40,6 +40,13 @@ def test_leaves_results_and_nothing_else(tmp_path):
     config = json.load(open(out / "model" / "config.json"))
     assert config["hidden_size"] == 32 and config["classes"] == ["disc", "square"]
     assert "done after round 3/3" in done.stderr
+    # What each worker computed with, and how much of it the training used.
+    for worker in json.load(open(out / "report.json"))["workers"]:
+        (device,) = worker["devices"]
+        assert device["name"] == "cpu" and device["trouble"] == "" and 0 <= device["utilization"] <= 100
+        assert 0 < device["memory_used"] < device["memory_total"]
+        assert 0 < worker["flops"] < worker["peak_flops"], "a tiny model is no match for large products"
+        assert worker["mfu"] == pytest.approx(worker["flops"] / worker["peak_flops"])
 
 
 def test_json_output_is_json_only(tmp_path):

@@ -1,0 +1,134 @@
+#include "worker/vitals.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/mem.h"
+#include "common/base/str.h"
+#include "common/net/loop.h"
+#include "kernels/watch.h"
+#include "worker/island.h"
+
+#define LATE_MS 10000
+
+struct vitals {
+    struct loop *loop;
+    struct pool *pool;
+    int n;
+    struct watch *watches[ISLAND_MAX];
+    struct watch_state next[ISLAND_MAX]; /* the thread's while it reads */
+    struct watch_state now[ISLAND_MAX];
+    bool reading, known;
+    uint64_t asked_ms;
+
+    /* What vitals_put hands out. */
+    Skerry__V1__DeviceState messages[ISLAND_MAX];
+    Skerry__V1__DeviceState *list[ISLAND_MAX];
+};
+
+static int read_all(void *arg)
+{
+    struct vitals *v = arg;
+    for (int i = 0; i < v->n; i++)
+        watch_read(v->watches[i], &v->next[i]);
+    return 0;
+}
+
+static void on_read(void *arg, int rc)
+{
+    struct vitals *v = arg;
+    v->reading = false;
+    if (rc < 0)
+        return; /* it was cancelled */
+    v->known = true;
+    memcpy(v->now, v->next, sizeof v->now);
+}
+
+static void ask(struct vitals *v)
+{
+    v->asked_ms = loop_now_ms(v->loop);
+    v->reading = pool_submit(v->pool, read_all, on_read, v) == 0;
+}
+
+static bool is_card(const struct device *dev)
+{
+    return strncmp(dev->name, "cuda:", 5) == 0;
+}
+
+int vitals_open(struct loop *loop, const struct island *is, struct vitals **ret, struct err *err)
+{
+    struct vitals *v = mem_alloc(sizeof *v);
+    int threads = 0;
+    v->loop = loop;
+    for (int i = 0; i < island_size(is); i++)
+        threads += island_device(is, i)->threads;
+    for (int i = 0; i < island_size(is); i++)
+        if (i == 0 || is_card(island_device(is, i)))
+            v->watches[v->n++] = watch_new(island_device(is, i), threads);
+    int rc = pool_new(loop, "watch", 1, 1, &v->pool, err);
+    if (rc < 0) {
+        vitals_close(v);
+        return rc;
+    }
+    ask(v);
+    *ret = v;
+    return 0;
+}
+
+void vitals_close(struct vitals *v)
+{
+    if (!v)
+        return;
+    if (v->pool)
+        pool_free(v->pool);
+    for (int i = 0; i < v->n; i++)
+        watch_free(v->watches[i]);
+    mem_free(v);
+}
+
+/* What was read before says nothing about a device that has stopped to answer. */
+static void say_late(struct watch_state *s, uint64_t ms)
+{
+    s->utilization = -1;
+    s->ecc_errors = -1;
+    s->memory_used = s->memory_total = 0;
+    s->temperature = 0;
+    s->power = 0;
+    s->throttled[0] = '\0';
+    snprintf(s->trouble, sizeof s->trouble, "its driver has not answered for %llu s",
+             (unsigned long long)ms / 1000);
+}
+
+static void put(Skerry__V1__DeviceState *m, struct watch_state *s)
+{
+    skerry__v1__device_state__init(m);
+    m->name = s->name;
+    m->model = s->model;
+    m->memory_used = s->memory_used;
+    m->memory_total = s->memory_total;
+    m->utilization = s->utilization;
+    m->temperature = s->temperature;
+    m->power = s->power;
+    m->ecc_errors = s->ecc_errors;
+    m->throttled = s->throttled;
+    m->trouble = s->trouble;
+}
+
+void vitals_put(struct vitals *v, Skerry__V1__HeartbeatRequest *req)
+{
+    const uint64_t waited = loop_now_ms(v->loop) - v->asked_ms;
+    const bool late = v->reading && waited > LATE_MS;
+    if (!v->reading)
+        ask(v);
+    if (!v->known)
+        return;
+    for (int i = 0; i < v->n; i++) {
+        if (late)
+            say_late(&v->now[i], waited);
+        put(&v->messages[i], &v->now[i]);
+        v->list[i] = &v->messages[i];
+    }
+    req->devices = v->list;
+    req->n_devices = (size_t)v->n;
+}
