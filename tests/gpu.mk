@@ -83,7 +83,7 @@ PROBES := tests/tools/worker/train_probe tests/tools/worker/llama_probe
 gpu-tests: $(BINS) $(GPU)/check_ops $(GPU)/train_bench $(PROBES:%=$(O)/%) ## build what tests/gpu/run.sh runs on a card
 
 gpu-dry-run: ## tests/gpu/run.sh from end to end on the CPU, with toy sizes
-	@PYTHON=$(PYTHON) BUILD_DIR=$(BUILD_DIR) CUDA=$(CUDA) tests/gpu/run.sh --dry-run cpu
+	@PYTHON=$(PYTHON) BUILD_DIR=$(BUILD_DIR)/gpu-dry-run tests/gpu/run.sh --dry-run cpu
 
 # The same programs with the libraries they need, for a machine with a card and a driver where
 # nothing can be built.  They find their libraries from where they lie.
@@ -106,4 +106,5 @@ $(BUILD_DIR)/gpu-bundle.tar.xz: $(BUNDLED)
 	@rm -rf $(BUNDLE)/lib && mkdir -p $(BUNDLE)/lib
 	@ldd $(BUNDLED) | awk '$$3 ~ /^\// { print $$1, $$3 }' | sort -u | grep -vE '$(BUNDLE_NOT)' | \
 	  while read -r name file; do cp -L "$$file" $(BUNDLE)/lib/"$$name"; done
+	@git rev-parse --short HEAD >$(BUNDLE)/COMMIT 2>/dev/null || echo unknown >$(BUNDLE)/COMMIT
 	$(call say,XZ)tar c -C $(BUNDLE) . | xz -T1 --lzma2=preset=6,dict=64MiB >$@.new && mv $@.new $@

@@ -22,7 +22,10 @@
 #include "common/base/rng.h"
 #include "kernels/profile.h"
 #include "worker/flops.h"
+#include "worker/peak.h"
 #include "worker/train.h"
+
+#define PEAK_SECONDS 0.5
 
 enum { WARM_STEPS = 4, GROUPS = 3, GROUP_STEPS_MIN = 2 };
 
@@ -221,7 +224,7 @@ static int run(struct bench *b, struct err *err)
     const enum dtype dt = precision(b->o) == NET_BF16 ? DT_BF16 : DT_F32;
     int rc = bench_open(b, err);
     if (rc == 0)
-        rc = flops_peak(b->dev, dt, NULL, &peak, err);
+        rc = peak_measure(b->dev, dt, PEAK_SECONDS, &peak, err);
     if (rc < 0)
         return rc;
     printf("%s: %s; %.1f M parameters; products at %.1f TFLOP/s\n", b->dev->name, b->dev->about,

@@ -10,7 +10,8 @@ import subprocess
 import pytest
 import torch
 
-from dit import DiT, read_safetensors, sample
+import where
+from dit import DiT, sample
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROBE = pathlib.Path(os.environ.get("SKERRY_BUILD", ROOT / "build")).resolve() / "release/tests/tools/worker/train_probe"
@@ -19,6 +20,8 @@ STEPS = 10
 # fourth has odd sizes.
 CASES = [("cpu-ref", "f32", 32, 2, 2, 2, 8), ("cpu", "f32", 32, 2, 2, 2, 8), ("cpu", "f32", 128, 3, 2, 4, 16),
          ("cpu", "f32", 36, 2, 3, 3, 9), ("cpu-ref", "bf16", 32, 2, 2, 2, 8), ("cpu", "bf16", 128, 3, 2, 4, 16)]
+# Heads of 72 and 256 tokens as in DiT-XL/2, and the width of DiT-S.
+LARGER = [("", "f32", 144, 2, 2, 2, 32), ("", "bf16", 144, 2, 2, 2, 32), ("", "bf16", 384, 4, 6, 4, 32)]
 
 
 class Run:
@@ -29,7 +32,7 @@ class Run:
         path = folder / "probe.safetensors"
         args = [device, dtype, dim, depth, heads, patch, image, STEPS, path]
         subprocess.run([PROBE, *map(str, args)], check=True)
-        self.probe, _ = read_safetensors(path)
+        self.probe = where.read(path)
         self.bf16 = dtype == "bf16"
         self.model = DiT(image, patch, dim, depth, heads, num_classes=4)
         self.model.load_state_dict(self.weights("w0"))
@@ -49,7 +52,7 @@ class Run:
         return pred, ((pred - target) ** 2).mean()
 
 
-@pytest.fixture(scope="module", params=CASES, ids=lambda c: "-".join(map(str, c)))
+@pytest.fixture(scope="module", params=where.cases(CASES, LARGER), ids=lambda c: "-".join(map(str, c)))
 def run(request, tmp_path_factory):
     torch.manual_seed(0)
     return Run(request.param, tmp_path_factory.mktemp("probe"))

@@ -11,7 +11,7 @@ import subprocess
 import pytest
 import torch
 
-from dit import read_safetensors
+import where
 from llama import Llama, generate
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -25,6 +25,9 @@ CASES = [("cpu-ref", "f32", 32, 2, 4, 2, 48, 37, 24, 0, 10000.0, 1e-5),
          ("cpu", "f32", 36, 3, 3, 1, 52, 101, 33, 1, 100.0, 1e-3),
          ("cpu-ref", "bf16", 32, 2, 4, 2, 48, 37, 24, 1, 10000.0, 1e-5),
          ("cpu", "bf16", 128, 3, 4, 2, 352, 257, 96, 0, 10000.0, 1e-5)]
+# Heads of 128, four queries to a key, and rows that need several tiles.
+LARGER = [("", "f32", 512, 2, 4, 1, 1376, 1000, 320, 0, 10000.0, 1e-5),
+          ("", "bf16", 512, 2, 4, 1, 1376, 1000, 320, 1, 10000.0, 1e-5)]
 KEYS = ["hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "intermediate_size",
         "vocab_size", "context", "tie_word_embeddings", "rope_theta", "rms_norm_eps"]
 
@@ -32,7 +35,7 @@ KEYS = ["hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_valu
 def probe(mode, case, what, out):
     sizes = ",".join(map(str, case[2:]))
     subprocess.run([PROBE, mode, case[0], case[1], sizes, str(what), out], check=True)
-    return read_safetensors(out)[0]
+    return where.read(out)
 
 
 class Run:
@@ -54,7 +57,7 @@ class Run:
         return logits, torch.nn.functional.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=-1)
 
 
-@pytest.fixture(scope="module", params=CASES, ids=lambda c: "-".join(map(str, c)))
+@pytest.fixture(scope="module", params=where.cases(CASES, LARGER), ids=lambda c: "-".join(map(str, c)))
 def run(request, tmp_path_factory):
     torch.manual_seed(0)
     return Run(request.param, tmp_path_factory.mktemp("probe"))
@@ -145,4 +148,4 @@ def write_safetensors(path, tensors):
     with open(path, "wb") as f:
         f.write(struct.pack("<Q", len(text)) + text)
         for t in tensors.values():
-            f.write(t.contiguous().numpy().tobytes())
+            f.write(t.cpu().contiguous().numpy().tobytes())

@@ -157,7 +157,25 @@ static int draw(struct probe *p, uint64_t step, uint8_t *images, int32_t *labels
         .keys = keys,
     };
     int rc = flow_load(&p->flow, &b, err);
-    return rc < 0 ? rc : flow_mix(&p->flow, 0, B, err);
+    if (rc == 0)
+        rc = flow_mix(&p->flow, 0, B, err);
+    return rc == 0 ? dit_sync(p->twin, err) : rc;
+}
+
+/* n values of the twin's device. */
+static int write_device(struct probe *p, const float *d, size_t n, struct err *err)
+{
+    float *host = mem_alloc_array(n, sizeof *host);
+    int rc =
+        p->dev->ops->copy(p->dev, host, d, n * sizeof *host, COPY_FROM_DEVICE, dit_stream(p->twin));
+    if (rc < 0)
+        rc = err_set(err, rc, "values cannot be copied from %s", p->dev->name);
+    if (rc == 0)
+        rc = dit_sync(p->twin, err);
+    if (rc == 0)
+        rc = st_writer_write(p->out, host, n * sizeof *host, err);
+    mem_free(host);
+    return rc;
 }
 
 static int write_flat(struct probe *p, const float *flat, struct err *err)
@@ -222,16 +240,16 @@ static int write_prediction(struct probe *p, struct err *err)
 {
     uint8_t *images = mem_alloc(B * p->n);
     int32_t labels[B];
-    float *pred = mem_alloc_array(B * p->n, sizeof *pred);
+    void *pred = NULL;
     const struct flow *f = &p->flow;
     int rc = draw(p, 0, images, labels, err);
-    if (rc == 0) /* the CPU computes on host memory: pred is enough as a plain array */
+    if (rc == 0)
+        rc = p->dev->ops->alloc(p->dev, B * p->n * sizeof(float), &pred, err);
+    if (rc == 0)
         rc = dit_forward(p->twin, pred, f->d_xt, f->d_t, f->d_labels, B, err);
     if (rc == 0)
-        rc = dit_sync(p->twin, err);
-    if (rc == 0)
-        rc = st_writer_write(p->out, pred, B * p->n * sizeof *pred, err);
-    mem_free(pred);
+        rc = write_device(p, pred, B * p->n, err);
+    p->dev->ops->free(p->dev, pred);
     mem_free(images);
     return rc;
 }
@@ -270,7 +288,7 @@ static int write_batches(struct probe *p, struct err *err)
         if (rc == 0)
             rc = st_writer_write(p->out, p->flow.t, B * sizeof(float), err);
         if (rc == 0)
-            rc = st_writer_write(p->out, p->flow.d_eps, B * p->n * sizeof(float), err);
+            rc = write_device(p, p->flow.d_eps, B * p->n, err);
         if (rc == 0)
             rc = st_writer_write(p->out, p->flow.labels, B * sizeof(int32_t), err);
         if (rc == 0)
