@@ -25,7 +25,7 @@ class Runs:
         elif self.base:
             values["warm"] = f", warm_start: \"{self.base}\""
         values.update(over)
-        return text_job(name, self.data, **values)
+        return text_job(self.here, name, self.data, **values)
 
     def plain(self, name, steps, big=False):
         """A dense model by plain AdamW: an outer step that copies."""
@@ -42,7 +42,7 @@ class Runs:
 
 def routing(report):
     try:
-        return report.figure("bits per byte routed once"), report.figure("bits per byte re-routed")
+        return report.figure("routed once"), report.figure("routed every 64 tokens")
     except KeyError:
         return report.bits_per_byte, None
 

@@ -26,7 +26,7 @@ def main():
     rounds = here.steps(ROUNDS)
 
     def run(name, throttles, **over):
-        job = text_job(name, args.data, recipe="name: diloco, replicas: 4", rounds=rounds, every=rounds, **over)
+        job = text_job(here, name, args.data, recipe="name: diloco, replicas: 4", rounds=rounds, every=rounds, **over)
         workers = [a for n in throttles for a in ("--workerd", f"--threads 1 --throttle {n}")]
         return here.run(name, job, 4, *workers)
 

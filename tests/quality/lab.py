@@ -107,7 +107,7 @@ class Report:
         """The newest figure of this name."""
         found = [r for r in self.json["job"]["figures"] if r["name"] == name and (path is None or r["path"] == path)]
         if not found:
-            raise KeyError(f"{self.folder}: no figure '{name}'; there are {sorted({r['name'] for r in self.json['figures']})}")
+            raise KeyError(f"{self.folder}: no figure '{name}'; there are {sorted({r['name'] for r in self.json['job']['figures']})}")
         return found[-1]["value"]
 
     @property

@@ -17,7 +17,7 @@ def main():
     rounds = here.steps(12)
 
     def job(name, outer):
-        return text_job(name, args.data, recipe="name: diloco, replicas: 2", rounds=rounds, steps=72, outer=", warmup: 4" + outer)
+        return text_job(here, name, args.data, recipe="name: diloco, replicas: 2", rounds=rounds, steps=72, outer=", warmup: 4" + outer)
 
     plain = here.run("plain", job("plain", ""), 2)
     parts = here.run("fragments", job("fragments", ", fragments: 6, delay: 6, mix: 0.5"), 2)
