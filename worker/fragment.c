@@ -148,9 +148,10 @@ static int make(struct fragments *f, uint32_t level, struct err *err)
                                  .state_dir = f->opt.state_dir,
                                  .base = p->base,
                                  .model = f->opt.model,
+                                 .weights = f->opt.weights,
                                  .flat = f->opt.flat,
                                  .samples = f->samples};
-    int rc = f->opt.get(f->opt.arg, (int)level, f->opt.flat, err);
+    int rc = c.weights ? 0 : f->opt.get(f->opt.arg, (int)level, f->opt.flat, err);
     if (rc == 0)
         rc = contribute(&c, &p->out, err);
     p->made = rc == 0;

@@ -30,6 +30,7 @@ struct err;
 struct fragments;
 struct model;
 struct modules;
+struct weights;
 struct work;
 
 /* All pointers are kept until fragments_close. */
@@ -38,8 +39,9 @@ struct fragments_options {
     struct modules *modules;
     const char *state_dir; /* residuals */
     const struct model *model;
-    float *flat;   /* host vector, scratch between the calls */
-    uint64_t *met; /* by level; updated */
+    float *flat;             /* host vector, scratch between the calls */
+    struct weights *weights; /* of the replica where a card codes them (worker/contribute.h) */
+    uint64_t *met;           /* by level; updated */
     /* The weights of one level, from and to the replica. */
     int (*get)(void *arg, int level, float *flat, struct err *err);
     int (*set)(void *arg, int level, const float *flat, struct err *err);

@@ -98,6 +98,7 @@ static void open_fragments(struct phase *p)
         .state_dir = p->e->state_dir,
         .model = p->r->model,
         .flat = p->r->flat,
+        .weights = contribute_there(trainer_net(p->r->trainer)),
         .met = p->r->met,
         .get = get_level,
         .set = set_level,
@@ -280,11 +281,13 @@ static int contribute_all(struct phase *p, struct err *err)
         .w = p->w,
         .state_dir = p->e->state_dir,
         .model = p->r->model,
+        .weights = contribute_there(trainer_net(p->r->trainer)),
         .flat = p->r->flat,
         .samples = p->at.samples,
     };
     progress_activity(&p->w->progress, "encoding the contribution");
     int rc = p->fragments ? fragments_finish(p->fragments, p->at.samples, err)
+             : c.weights  ? 0
                           : trainer_get(p->r->trainer, p->r->flat, err);
     for (size_t i = 0; rc == 0 && !p->fragments && i < task->n_modules; i++) {
         struct work_output *o = work_output(p->w);
