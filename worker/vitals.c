@@ -20,9 +20,10 @@ struct vitals {
     struct watch_state next[ISLAND_MAX]; /* the thread's while it reads */
     struct watch_state now[ISLAND_MAX];
     bool reading, known;
-    uint64_t asked_ms;
+    uint64_t asked_ms, patience_ms;
 
     /* What vitals_put hands out. */
+    struct watch_state told[ISLAND_MAX];
     Skerry__V1__DeviceState messages[ISLAND_MAX];
     Skerry__V1__DeviceState *list[ISLAND_MAX];
 };
@@ -61,6 +62,7 @@ int vitals_open(struct loop *loop, const struct island *is, struct vitals **ret,
     struct vitals *v = mem_alloc(sizeof *v);
     int threads = 0;
     v->loop = loop;
+    v->patience_ms = LATE_MS;
     for (int i = 0; i < island_size(is); i++)
         threads += island_device(is, i)->threads;
     for (int i = 0; i < island_size(is); i++)
@@ -74,6 +76,11 @@ int vitals_open(struct loop *loop, const struct island *is, struct vitals **ret,
     ask(v);
     *ret = v;
     return 0;
+}
+
+void vitals_set_patience(struct vitals *v, uint64_t ms)
+{
+    v->patience_ms = ms;
 }
 
 void vitals_close(struct vitals *v)
@@ -118,15 +125,16 @@ static void put(Skerry__V1__DeviceState *m, struct watch_state *s)
 void vitals_put(struct vitals *v, Skerry__V1__HeartbeatRequest *req)
 {
     const uint64_t waited = loop_now_ms(v->loop) - v->asked_ms;
-    const bool late = v->reading && waited > LATE_MS;
+    const bool late = v->reading && waited > v->patience_ms;
     if (!v->reading)
         ask(v);
     if (!v->known)
         return;
     for (int i = 0; i < v->n; i++) {
+        v->told[i] = v->now[i];
         if (late)
-            say_late(&v->now[i], waited);
-        put(&v->messages[i], &v->now[i]);
+            say_late(&v->told[i], waited);
+        put(&v->messages[i], &v->told[i]);
         v->list[i] = &v->messages[i];
     }
     req->devices = v->list;

@@ -9,6 +9,8 @@
 #ifndef WORKER_VITALS_H
 #define WORKER_VITALS_H
 
+#include <stdint.h>
+
 #include "proto/skerry.pb-c.h"
 
 struct err;
@@ -24,5 +26,8 @@ void vitals_close(struct vitals *v); /* accepts NULL */
 /* Fills req->devices with the newest reading, if there is one, valid until the next call, and
  * begins another. [loop] */
 void vitals_put(struct vitals *v, Skerry__V1__HeartbeatRequest *req);
+
+/* For tests: a reading that takes longer than this is late (10 s). */
+void vitals_set_patience(struct vitals *v, uint64_t ms);
 
 #endif

@@ -1,5 +1,5 @@
 /* The measured rate of products: right to a factor, kept for the same devices, the sum of an
- * island's; and what a heartbeat says of the devices. */
+ * island's. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,11 +11,9 @@
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/str.h"
-#include "common/net/loop.h"
 #include "kernels/kernels.h"
 #include "worker/island.h"
 #include "worker/peak.h"
-#include "worker/vitals.h"
 
 static char dir[] = "/tmp/skerry-peak-XXXXXX";
 
@@ -89,12 +87,12 @@ static double measured(int64_t side_max, double seconds)
 static void rate_of_a_known_device(void **state)
 {
     double rate = measured(100000, 0.02);
-    assert_true(rate <= 1.0001e11 && rate > 0.2e11);
+    assert_true(rate <= 1.0001e11 && rate > 0.02e11);
     assert_true(slow.side >= 256);
-    rate = measured(300, 0.2); /* memory for no more than the smallest */
-    assert_true(rate <= 1.0001e11 && rate > 0.2e11);
+    rate = measured(300, 0.02); /* memory for no more than the smallest */
+    assert_true(rate <= 1.0001e11 && rate > 0.02e11);
     assert_int_equal(slow.side, 256);
-    assert_true(slow.calls > 20);
+    assert_true(slow.calls >= 8); /* the best of several */
 }
 
 static void no_memory(void **state)
@@ -153,57 +151,12 @@ static void kept(void **state)
     island_close(two);
 }
 
-/* ---- vitals ---- */
-
-struct wait {
-    struct vitals *v;
-    struct loop *loop;
-    Skerry__V1__HeartbeatRequest beat;
-};
-
-static void look(void *arg)
-{
-    struct wait *w = arg;
-    skerry__v1__heartbeat_request__init(&w->beat);
-    vitals_put(w->v, &w->beat);
-    if (w->beat.n_devices > 0)
-        loop_stop(w->loop);
-}
-
-static void vitals(void **state)
-{
-    struct err err = {0};
-    static const char *const names[] = {"cpu", "cpu,cpu"};
-    for (int i = 0; i < 2; i++) {
-        struct island *is = island(names[i]);
-        struct wait w = {0};
-        OK(loop_new(&w.loop, &err));
-        OK(vitals_open(w.loop, is, &w.v, &err));
-        struct loop_timer *timer = loop_timer_new(w.loop, look, &w);
-        loop_timer_start(timer, 1, 1);
-        loop_run(w.loop);
-        assert_int_equal(w.beat.n_devices, 1); /* the CPUs are one device */
-        const Skerry__V1__DeviceState *m = w.beat.devices[0];
-        assert_string_equal(m->name, "cpu");
-        assert_true(m->memory_used > 0 && m->memory_used < m->memory_total);
-        assert_true(m->utilization >= 0 && m->utilization <= 100);
-        assert_true(m->ecc_errors == -1 && m->temperature == 0);
-        assert_string_equal(m->trouble, "");
-        loop_timer_free(timer);
-        vitals_close(w.v);
-        loop_free(w.loop);
-        island_close(is);
-    }
-    vitals_close(NULL);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rate_of_a_known_device),
         cmocka_unit_test(no_memory),
         cmocka_unit_test(kept),
-        cmocka_unit_test(vitals),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
