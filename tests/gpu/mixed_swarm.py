@@ -56,6 +56,14 @@ def check_versions(swarm, job, names):
     return shared
 
 
+def show(worker):
+    """What it says of itself, for the log."""
+    assert worker["flops"] and worker["peak_flops"], f"{worker['name']} does not say how fast it was"
+    print(f"{worker['name']}: {worker['flops'] / 1e12:.3g} of {worker['peak_flops'] / 1e12:.3g} TFLOP/s")
+    for device in worker["devices"]:
+        print("    " + ", ".join(f"{k} {v}" for k, v in device.items() if v not in (None, "")))
+
+
 def mixed(swarm, args, common):
     common.make_dataset(os.path.join(swarm.folder, "job", "data"), images=96 if args.small else 512)
     names = {"card": args.device, "cpu-a": "cpu", "cpu-b": "cpu"}
@@ -70,6 +78,8 @@ def mixed(swarm, args, common):
         assert workers[name]["tasks_done"] > 0, f"{name} did nothing"
     if args.device.startswith("cuda"):
         assert "cpu" not in workers["card"]["device"].lower(), workers["card"]["device"]
+    for name in names:
+        show(workers[name])
     shared = check_versions(swarm, job, names)
     print(f"job done after round {done['round']}; tasks {({n: workers[n]['tasks_done'] for n in names})}; "
           f"{shared} versions equal on {', '.join(workers[n]['device'] for n in names)}")
