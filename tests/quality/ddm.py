@@ -44,7 +44,7 @@ def job(name, data, here, recipe, method="auto"):
 
 def measure(here, name, data, args):
     real = frechet.Real(data, SETS[name]["side"], os.path.join(here.out, "features.npz"))
-    rows, losses, distances, curves = [], {}, {}, {}
+    rows, losses, distances = [], {}, {}
 
     def add(label, report, loss, picture):
         d = real.distance(os.path.join(report.folder, picture), 32, SETS[name]["side"])
@@ -54,7 +54,6 @@ def measure(here, name, data, args):
     one = here.run("monolith", job(name, data, here, "name: diloco"), 1)
     if one is not None:
         add("monolith", one, one.eval_loss, "samples.png")
-        curves["monolith"] = one.curve()
     for label, k, method in (("4 experts", 4, "auto"), ("8 experts", 8, "auto"), ("4 experts, random", 4, "random")):
         r = here.run(f"{k}-{method}", job(name, data, here, f"name: ddm, experts: {k}", method), 2, "--strategies",
                      "full,top1,topk")
@@ -64,7 +63,7 @@ def measure(here, name, data, args):
             add(f"{label}, {strategy}", r, r.figure(f"loss {strategy}"), f"samples-{grid}.png")
         crossing = sum(m["bytes_from_others"] for m in r.json["job"]["modules"])
         here.figure(f"ddm_{name}_{k}_{method}_bytes_between_experts", crossing, "B", "=0", crossing == 0)
-    return rows, losses, distances, curves
+    return rows, losses, distances
 
 
 def main():
@@ -76,9 +75,9 @@ def main():
         return
     here = lab.Lab("ddm-" + args.name, args)
     data = os.path.abspath(args.data) + ("/train-*.tar" if args.name == "cifar10" else "")
-    rows, losses, distances, curves = measure(here, args.name, data, args)
+    rows, losses, distances = measure(here, args.name, data, args)
     here.table([args.name, "held-out loss", "Fréchet distance"], rows)
-    here.plot(curves, "samples", "held-out loss")
+    here.plot({label: [(loss, distance)] for label, loss, distance in rows}, "held-out loss", "Fréchet distance")
     mixed = [k for k in losses if k != "monolith" and "random" not in k and "oracle" not in k]
     if "monolith" in losses and mixed:
         best = min(mixed, key=lambda k: distances[k])

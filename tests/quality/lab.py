@@ -88,7 +88,7 @@ class Lab:
             f.write(done + f"\n\n{self.hours:.2f} h of runs, commit {commit()}\n")
 
     def plot(self, curves, x, y):
-        """curves: {name: [(x, y), ...]} into plot.svg."""
+        """curves: {name: [(x, y), ...]} into plot.svg; one of a single point is a dot."""
         with open(os.path.join(self.out, "plot.svg"), "w", encoding="utf-8") as f:
             f.write(svg(curves, x, y))
 
@@ -139,7 +139,7 @@ def cell(c):
     return "" if c is None else f"{c:.4f}" if isinstance(c, float) else str(c)
 
 
-COLOURS = ["#3366cc", "#dc3912", "#109618", "#ff9900", "#990099", "#0099c6", "#666666", "#b82e2e"]
+COLOURS = ["#3366cc", "#dc3912", "#109618", "#ff9900", "#990099", "#0099c6", "#666666", "#b82e2e", "#dd4477", "#66aa00"]
 
 
 def svg(curves, x, y):
@@ -150,6 +150,8 @@ def svg(curves, x, y):
     x0, x1 = min(p[0] for p in points), max(p[0] for p in points)
     y0, y1 = min(p[1] for p in points), max(p[1] for p in points)
     x1, y1 = x1 + (x1 == x0), y1 + (y1 == y0)
+    dx, dy = (x1 - x0) / 50, (y1 - y0) / 50
+    x0, x1, y0, y1 = x0 - dx, x1 + dx, y0 - dy, y1 + dy
 
     def at(p):
         return f"{70 + 560 * (p[0] - x0) / (x1 - x0):.1f},{360 - 320 * (p[1] - y0) / (y1 - y0):.1f}"
@@ -165,6 +167,9 @@ def svg(curves, x, y):
         out.append(f"<text x='{70 + 140 * i}' y='378' text-anchor='middle'>{w:.4g}</text>")
     for i, (name, curve) in enumerate(curves.items()):
         colour = COLOURS[i % len(COLOURS)]
+        if len(curve) == 1:
+            cx, cy = at(curve[0]).split(",")
+            out.append(f"<circle cx='{cx}' cy='{cy}' r='5' fill='{colour}'/>")
         out.append(f"<polyline fill='none' stroke='{colour}' stroke-width='2' points='{' '.join(map(at, curve))}'/>")
         out.append(f"<rect x='646' y='{42 + 20 * i}' width='12' height='12' fill='{colour}'/>")
         out.append(f"<text x='664' y='{53 + 20 * i}'>{html.escape(name)}</text>")
