@@ -117,7 +117,8 @@ static int look(struct nccl_rank *r, struct err *err)
 {
     int state = NCCL_OK, rc = NCCL_OK;
     pthread_mutex_lock(&r->lock);
-    bool aborted = !r->handle;
+    /* Set before the first of the ranks is aborted, as others' work may end with it. */
+    bool aborted = !r->handle || atomic_load(&r->set->failed);
     if (!aborted)
         rc = r->set->api.state(r->handle, &state);
     pthread_mutex_unlock(&r->lock);

@@ -15,6 +15,11 @@
 #include "kernels/comm.h"
 #include "kernels/kernels.h"
 
+/* Or against cards, by a stand-in of NCCL (tests/island.mk). */
+#ifndef COMM_CARDS
+#define COMM_CARDS 0
+#endif
+
 enum { RANKS = 3, LONG = 1000, SHORT = 5, ROUNDS = 20 };
 
 struct rank {
@@ -224,8 +229,17 @@ static void test_unequal(void **state)
     struct world w;
     world_open(&w);
     run(&w, unequal_body);
-    for (int n = 0; n < RANKS; n++)
-        assert_int_equal(w.ranks[n].rc, -EINVAL);
+    for (int n = 0; n < RANKS; n++) {
+        struct rank *r = &w.ranks[n];
+#if COMM_CARDS
+        /* The transport finds it, later; who waits hears of it. */
+        if (r->rc == 0)
+            r->rc = r->comm->ops->wait(r->comm, r->stream, NULL);
+        assert_true(r->rc == -ERR_DEVICE || r->rc == -ECONNABORTED);
+#else
+        assert_int_equal(r->rc, -EINVAL);
+#endif
+    }
     world_close(&w);
 }
 
