@@ -621,6 +621,7 @@ json_t *http_json_worker(const struct view_worker *w)
     put(o, "strikes", count(w->strikes));
     put(o, "tasks_done", count(w->tasks_done));
     put(o, "tasks_failed", count(w->tasks_failed));
+    put(o, "device_failures", count(w->device_failures));
     put(o, "quarantine_ms", w->quarantine_ms > 0 ? http_json_ms(w->quarantine_ms) : json_null());
     put(o, "bytes", planes(&w->bytes));
     return o;

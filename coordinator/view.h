@@ -346,7 +346,8 @@ struct view_worker {
     struct view_bytes bytes; /* since it first joined */
     uint64_t heartbeat_age_ms, joined_age_ms;
     uint32_t strikes, tasks_done, tasks_failed;
-    int64_t quarantine_ms; /* left; 0: none */
+    uint32_t device_failures; /* since the coordinator started */
+    int64_t quarantine_ms;    /* left; 0: none */
 };
 
 typedef void (*view_worker_fn)(void *arg, const struct view_worker *w);

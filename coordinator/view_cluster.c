@@ -144,6 +144,7 @@ static void fill_worker(struct coordinator *co, const struct worker *w, struct v
         .strikes = w->strikes,
         .tasks_done = w->tasks_done,
         .tasks_failed = w->tasks_failed,
+        .device_failures = w->device_failures,
         .quarantine_ms =
             w->quarantined_until_ms > now ? (int64_t)(w->quarantined_until_ms - now) : 0,
     };
@@ -307,7 +308,7 @@ static void wait_for_taker(const struct waiting *ctx, const struct task *t)
     (void)snprintf(what, sizeof(what), "%s task %llu", task_kind_name(t->kind),
                    (unsigned long long)t->id);
     if (t->not_before_ms > core_now(ctx->co))
-        (void)snprintf(why, sizeof(why), "it failed and is tried again: %.180s", t->reason);
+        (void)snprintf(why, sizeof(why), "it failed and is tried again: %.220s", t->reason);
     else if (here == 0)
         (void)snprintf(why, sizeof(why), "no worker is here; start one with workerd --join");
     else if (lacks_helper(t, helpers))
@@ -316,7 +317,7 @@ static void wait_for_taker(const struct waiting *ctx, const struct task *t)
                        "here; start it, or sample without --remote",
                        here, here == 1 ? "is" : "are");
     else if (small == here)
-        (void)snprintf(why, sizeof(why), "no worker here has the memory: %.200s", t->reason);
+        (void)snprintf(why, sizeof(why), "no worker here has the memory: %.220s", t->reason);
     else if (idle == 0)
         (void)snprintf(why, sizeof(why), "all %u workers are busy", here);
     else

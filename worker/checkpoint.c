@@ -47,10 +47,10 @@ static void config_digest(struct trainer *t, char hex[HASH_HEX_MAX])
                  " %d %a %a %a %a %a %a %a %a %d %d %a %" PRId64 " %" PRIu64 " %" PRIu64,
                  (int)s->kind, s->image, s->patch, s->dim, s->depth, s->heads, s->mlp, s->classes,
                  s->vocab, s->context, s->kv_heads, (double)s->rope_theta, (double)s->norm_eps,
-                 (int)s->tied, o->batch, o->accumulate_auto ? 1 : o->accumulate, o->lr, o->warmup, (int)o->schedule,
-                 o->decay_fraction, o->final_lr, o->weight_decay, o->beta1, o->beta2, o->eps,
-                 o->clip, o->ema, (int)(trainer_net(t)->weights->dt == DT_BF16), (int)o->uniform_t,
-                 o->label_dropout, o->moments_warmup, o->seed, o->replica);
+                 (int)s->tied, o->batch, o->accumulate_auto ? 1 : o->accumulate, o->lr, o->warmup,
+                 (int)o->schedule, o->decay_fraction, o->final_lr, o->weight_decay, o->beta1,
+                 o->beta2, o->eps, o->clip, o->ema, (int)(trainer_net(t)->weights->dt == DT_BF16),
+                 (int)o->uniform_t, o->label_dropout, o->moments_warmup, o->seed, o->replica);
     uint8_t hash[HASH_BYTES];
     hash_sha256(text, (size_t)n, hash);
     (void)hash_hex(hash, sizeof hash, hex);

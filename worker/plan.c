@@ -106,9 +106,7 @@ static void advise(const struct model *m, const struct train_options *opt, enum 
             return;
         }
     }
-    snprintf(out, size,
-             "no train.batch, accumulate or recompute helps: take a smaller model or a "
-             "larger device");
+    snprintf(out, size, "no key of train helps: take a smaller model or a larger device");
 }
 
 static int refuse(const struct model *m, const struct train_options *opt, enum dtype dt,

@@ -59,6 +59,7 @@ int cpu_memory(struct device *dev, uint64_t *ret_free, uint64_t *ret_total);
 /* fault.c: load when a device opens, before there are threads; 0 or -ERR_DEVICE of a wait. */
 void cpu_fault_load(void);
 int cpu_fault(struct device *dev, struct err *err);
+uint64_t cpu_fault_memory(uint64_t free_bytes);
 
 extern const struct kernel_ops cpu_front_ops;
 extern const struct kernel_ops cpu_ref_ops;

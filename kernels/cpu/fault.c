@@ -5,7 +5,9 @@
  *
  * The 40th wait for the device fails, and every later one of the process, as CUDA's errors
  * are sticky.  A process takes the first number off the list, so the next one, started by
- * execve, breaks at its 7th wait, and one after that not at all. */
+ * execve, breaks at its 7th wait, and one after that not at all.
+ *
+ *     SKERRY_FAULT_MEMORY=20000000       at most so many bytes are said to be free */
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,7 +48,19 @@ int cpu_fault(struct device *dev, struct err *err)
                    dev->name);
 }
 
+uint64_t cpu_fault_memory(uint64_t free_bytes)
+{
+    const char *text = getenv("SKERRY_FAULT_MEMORY");
+    const uint64_t most = text ? strtoull(text, NULL, 10) : UINT64_MAX;
+    return most < free_bytes ? most : free_bytes;
+}
+
 #else
+
+uint64_t cpu_fault_memory(uint64_t free_bytes)
+{
+    return free_bytes;
+}
 
 void cpu_fault_load(void)
 {

@@ -118,6 +118,8 @@ int cpu_memory_read(const char *root, uint64_t *ret_free, uint64_t *ret_total)
 
 int cpu_memory(struct device *dev, uint64_t *ret_free, uint64_t *ret_total)
 {
-    (void)dev;
-    return cpu_memory_read("", ret_free, ret_total);
+    int rc = cpu_memory_read("", ret_free, ret_total);
+    if (rc == 0 && ret_free)
+        *ret_free = cpu_fault_memory(*ret_free);
+    return rc;
 }

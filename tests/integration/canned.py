@@ -120,7 +120,8 @@ class Job:
                 "memory_bytes": 1 << 33, "threads": 4, "task": 100 + id_, "task_kind": "train", "activity": "training", "steps_done": 12,
                 "steps_total": 50, "path": id_ - 1, "replica": 0, "images_per_s": 162.0 + id_, "loss": 0.41, "grad_norm": 0.7,
                 "devices": devices, "flops": 412.5e12, "peak_flops": 698e12, "mfu": 412.5 / 698,
-                "heartbeat_age_ms": 300, "joined_age_ms": 900000, "strikes": 0, "tasks_done": 9, "tasks_failed": 0, "quarantine_ms": None,
+                "heartbeat_age_ms": 300, "joined_age_ms": 900000, "strikes": 0, "tasks_done": 9, "tasks_failed": 0, "device_failures": 0,
+                "quarantine_ms": None,
                 "bytes": {"control": counts, "data": counts}}
 
     def train(self):

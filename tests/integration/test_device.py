@@ -1,0 +1,86 @@
+"""Devices that break and devices that are too small: what becomes of the work, the worker and the job.
+
+workerd of these tests can fail on purpose (a debug build, `make faulty`): SKERRY_FAULT_DEVICE="30,5" breaks its CPU at
+the 30th wait for it, and that of the process that takes its place at the 5th; SKERRY_FAULT_MEMORY is all that is free."""
+import os
+import re
+
+from common import wait_until
+from swarm import swarm  # noqa: F401  (fixture)
+
+FAULTY = os.path.abspath(os.path.join(os.environ.get("SKERRY_BUILD", "build"), "clang/debug/bin"))
+JOB = dict(steps=10, rounds=4, images=800)  # of two replicas
+SAMPLES = 4 * 10 * 8 * 2
+
+
+def worker_of(swarm, name):
+    return next(w for w in swarm.get("/v1/workers").json()["items"] if w["name"] == name)
+
+
+def broken(swarm, name, waits):
+    """A worker whose devices break after so many waits each."""
+    return swarm.worker(name, bin=FAULTY, env={"SKERRY_FAULT_DEVICE": waits})
+
+
+def samples_seen(job):
+    return sum(e["done"] for e in job["epochs"])
+
+
+def test_a_worker_whose_device_breaks_starts_again_in_its_place(swarm):
+    process = broken(swarm, "a", "30")
+    job = swarm.submit(**JOB)
+    first = wait_until(lambda: swarm.get("/v1/workers").json()["items"], 30, "a to join")[0]
+    swarm.worker("b")
+    done = swarm.wait_job(job, "done")
+    log = swarm.log("a")
+    assert log.count("starting again, as the device failed (1 of at most 3 times") == 1, log
+    assert log.count("failed on purpose") >= 1
+    assert process.poll() is None, "the process that took its place has its id"
+    again = worker_of(swarm, "a")
+    assert again["id"] == first["id"], "and its identity"
+    assert again["device_failures"] == 1
+    assert again["strikes"] == 0
+    assert samples_seen(done) == SAMPLES, "every sample counted once"
+    tasks = swarm.get(f"/v1/tasks?job={job}").json()["items"]
+    assert tasks and all(t["failures"] == 0 for t in tasks), "it counts against nobody's retries"
+    assert re.search("the device of worker .* failed in", swarm.log("coordinatord"))
+    assert swarm.kill("a", 15) == 0
+
+
+def test_a_phase_goes_on_where_it_was_when_the_device_broke(swarm):
+    """Alone: the same worker takes its task again after it has started anew."""
+    broken(swarm, "a", "30,20")
+    done = swarm.wait_job(swarm.submit(**{**JOB, "replicas": 1}), "done")
+    assert samples_seen(done) == SAMPLES / 2
+    assert swarm.log("a").count("starting again, as the device failed") == 2
+    assert worker_of(swarm, "a")["device_failures"] == 2
+
+
+def test_a_device_that_stays_broken_ends_the_worker(swarm):
+    process = broken(swarm, "a", "40,10,10,10,10")
+    job = swarm.submit(**JOB)
+    assert process.wait(60) == 4
+    log = swarm.log("a")
+    assert log.count("starting again, as the device failed") == 3
+    assert "the device failed again after 3 restarts in 10 minutes" in log
+    left = worker_of(swarm, "a")
+    assert left["state"] == "left" and "failed on purpose" in left["reason"]
+    swarm.worker("b")
+    assert samples_seen(swarm.wait_job(job, "done")) == SAMPLES, "others end the job"
+
+
+def test_a_job_too_large_for_one_worker_is_done_by_another(swarm):
+    swarm.worker("a", bin=FAULTY, env={"SKERRY_FAULT_MEMORY": "20000000"})
+    job = swarm.submit(rounds=2, steps=4, replicas=1)
+
+    def told():
+        items = swarm.job(job)["waiting_for"]
+        return next((w["why"] for w in items if " M parameters needs " in w["why"]), None)
+    why = wait_until(told, 30, "the status to say what is too small")
+    assert re.search(r"training 0\.\d M parameters needs \d+\.\d MiB on cpu \(.*\), 17\.9 MiB are free; ", why), why
+    assert "larger device" in why
+    swarm.worker("b")
+    swarm.wait_job(job, "done")
+    tasks = [t for t in swarm.get(f"/v1/tasks?job={job}").json()["items"] if t["kind"] == "train"]
+    assert len(tasks) == 2 and all(t["worker"] == worker_of(swarm, "b")["id"] for t in tasks)
+    assert worker_of(swarm, "a")["strikes"] == 0
