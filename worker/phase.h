@@ -21,8 +21,8 @@ struct phase {
     struct engine *e;
     struct work *w;
     const Skerry__V1__TrainTask *t;
-    struct replica *r;            /* r->trainer; weights by trainer_net(r->trainer)->weights */
-    bool resumed;                 /* goes on in the middle: at says where */
+    struct replica *r;             /* r->trainer; weights by trainer_net(r->trainer)->weights */
+    bool resumed;                  /* goes on in the middle: at says where */
     struct task_experts *teachers; /* distillation: of each rank; else NULL */
     struct feed *feed;
     struct replica_cursor at;
