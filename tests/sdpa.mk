@@ -7,7 +7,7 @@ $(EMU)/libcudnn.so.9: tests/gpu/emulate/cudnn.c $(STAMP)
 $(EMU)/test_sdpa.o: tests/gpu/emulate/test_sdpa.c $(STAMP)
 	$(call say,EMU)mkdir -p $(@D) && gcc -std=c11 $(EMU_CPPFLAGS) $(GPU_DEVICE) $(EMU_FLAGS) -MMD -MP -c -o $@ $<
 $(EMU)/test_sdpa: $(EMU)/test_sdpa.o $(EMU_OBJ) $(LIBS_kernels)
-	$(call say,LD)g++ -o $@ $(filter %.o,$^) $(filter %.a,$^) $(filter-out -lcudart_static,$(LINK_kernels)) \
+	$(call say,LD)g++ -rdynamic -o $@ $(filter %.o,$^) $(filter %.a,$^) $(filter-out -lcudart_static,$(LINK_kernels)) \
 	  $(LINK_base) $(TESTLINK) -lm -lpthread
 
 .PHONY: check-sdpa-emulated

@@ -102,13 +102,6 @@ static const char *unfit(const struct sdpa_shape *s)
     return NULL;
 }
 
-static bool capturing(const struct stream *s)
-{
-    enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    return cudaStreamIsCapturing(s->handle, &status) != cudaSuccess ||
-           status != cudaStreamCaptureStatusNone;
-}
-
 static void plan(struct sdpa *a, const struct sdpa_shape *shape, struct entry *e)
 {
     const struct sdpa_target to = {.api = &a->api, .handle = a->handle, .version = a->version};
@@ -127,8 +120,8 @@ static struct entry *find(struct sdpa *a, const struct sdpa_shape *shape, const 
     for (int i = 0; i < a->count && !e; i++)
         if (memcmp(&a->entries[i].shape, shape, sizeof *shape) == 0)
             e = &a->entries[i];
-    if (!e && capturing(s)) {
-        *ret_why = "a new shape inside of a capture";
+    if (!e && s->st->recording) {
+        *ret_why = "a new shape inside of a recording";
         return NULL;
     }
     if (!a->started)

@@ -32,7 +32,7 @@ enum {
 
 /* Called below the front, as our own kernels are, for bf16.  1: declined, and our own are to do
  * it; 0 or a negative code otherwise.  A plan for a shape is made when the shape first comes, which
- * takes up to a second; inside of a stream capture none is made and a new shape is declined. */
+ * takes up to a second; while a graph is recorded none is made and a new shape is declined. */
 int sdpa_fwd(const struct attention_fwd *p, struct stream *s);
 int sdpa_bwd(const struct attention_bwd *p, struct stream *s);
 

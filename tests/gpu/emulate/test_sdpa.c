@@ -275,13 +275,47 @@ static void own_on_request(void **state)
     close_pair(&d);
 }
 
+/* Recorded once, a graph goes on with what then lies in memory; of a shape that comes first
+ * inside of it, ours is recorded. */
+static void recorded(void **state)
+{
+    enum { T = 128, D = 16, N = T * D * 2 };
+    for (int known = 0; known < 2; known++) {
+        struct devices d;
+        struct graph *graph;
+        open_pair(&d, "");
+        struct attention_fwd f = {.B = 1, .T = T, .H = 1, .D = D, .dt = DT_BF16};
+        void *qkv = guard_randn(3 * T * D, DT_BF16, 1), *o = guard_new(N), *want = guard_new(N);
+        f.qkv = qkv;
+        f.o = o;
+        if (known)
+            assert_int_equal(d.fast->ops->attention_fwd(d.fast, &f, NULL), 0);
+        assert_int_equal(d.fast->ops->graph_begin(d.fast, NULL, NULL), 0);
+        assert_int_equal(d.fast->ops->attention_fwd(d.fast, &f, NULL), 0);
+        assert_int_equal(d.fast->ops->graph_end(d.fast, NULL, &graph, NULL), 0);
+        assert_int_equal(use_of(&d).fused, 2 * known);
+        assert_int_equal(use_of(&d).own, 1 - known);
+        assert_string_equal(use_of(&d).why, known ? "" : "a new shape inside of a recording");
+        for (int i = 0; i < 3 * T * D; i++)
+            dtype_set(qkv, DT_BF16, (size_t)i, guard_rand());
+        f.o = want;
+        assert_int_equal(d.ref->ops->attention_fwd(d.ref, &f, NULL), 0);
+        assert_int_equal(d.fast->ops->graph_launch(d.fast, graph, NULL), 0);
+        assert_int_equal(d.fast->ops->sync(d.fast, NULL, NULL), 0);
+        guard_close("o", o, want, T * D, DT_BF16, 0.02f, 0.01f);
+        d.fast->ops->graph_free(d.fast, graph);
+        guard_check_all();
+        close_pair(&d);
+    }
+}
+
 int main(void)
 {
     setenv("SKERRY_EMULATE_SDPA_LOG", LOG_NAME, 1);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(graphs_mean_attention), cmocka_unit_test(some_are_declined),
         cmocka_unit_test(masks_of_our_own),      cmocka_unit_test(refusals_fall_back),
-        cmocka_unit_test(own_on_request),
+        cmocka_unit_test(own_on_request),        cmocka_unit_test(recorded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
