@@ -54,6 +54,7 @@ struct stream {
 
 struct cuda_state {
     int index;
+    int multiprocessors;
     struct stream main; /* what NULL means */
     struct lt *lt;
     struct sdpa *sdpa; /* made with the first attention that cuDNN may take */
