@@ -1,0 +1,56 @@
+"""A worker of two devices: one worker to the coordinator, and the same training but for the order of sums."""
+import os
+
+import numpy as np
+from common import make_dataset, read_safetensors, write_job
+from swarm import swarm  # noqa: F401  (fixture)
+
+JOB = dict(rounds=2, steps=6, replicas=1, lr=1, momentum=0, ema=0, up="f32", down="f32", holdout=0, images=48)
+
+
+def train(swarm, tmp_path, name):
+    job = swarm.submit(write_job(tmp_path / "job", data=False, **JOB))
+    done = swarm.wait_job(job, "done")
+    assert [m["version"] for m in done["modules"]] == [JOB["rounds"]]
+    out = tmp_path / name
+    exported = swarm.skerry("export", job, "--out", out, "--raw")
+    assert exported.returncode == 0, exported.stderr
+    return read_safetensors(out / "model.safetensors")
+
+
+def test_an_island_trains_as_one_device(swarm, tmp_path):
+    make_dataset(os.path.join(tmp_path, "job", "data"), images=JOB["images"])
+    swarm.worker("plain")
+    plain = train(swarm, tmp_path, "plain")
+    swarm.kill("plain")
+    swarm.worker("isle", device="cpu,cpu", threads=2)
+    isle = train(swarm, tmp_path, "isle")
+    again = train(swarm, tmp_path, "again")
+
+    assert plain.keys() == isle.keys()
+    moved = False
+    for name, values in plain.items():
+        assert np.allclose(values, isle[name], rtol=0, atol=2e-4), name
+        assert np.array_equal(isle[name], again[name]), f"{name}: another run has other bits"
+        moved = moved or not np.array_equal(values, isle[name])
+    assert moved, "sums over two devices have an order of their own"
+
+
+def test_an_island_beside_a_plain_worker(swarm, tmp_path):
+    swarm.worker("plain")
+    swarm.worker("isle", device="cpu,cpu", threads=2)
+    job = swarm.submit(replicas=2, rounds=3, steps=6)
+    done = swarm.wait_job(job, "done")
+    assert [m["version"] for m in done["modules"]] == [3]
+    workers = {w["name"]: w for w in swarm.get("/v1/workers").json()["items"]}
+    assert workers["isle"]["device"].startswith("cpu,cpu: 2 x CPU, 1 thread"), workers["isle"]["device"]
+    assert workers["plain"]["device"].startswith("cpu: CPU, 1 thread"), workers["plain"]["device"]
+    for name in ("isle", "plain"):
+        assert "first step after" in swarm.log(name), f"{name} has not trained"
+
+    # Killed between two jobs, it comes back and goes on.
+    swarm.kill("plain")
+    swarm.kill("isle")
+    swarm.worker("isle", device="cpu,cpu", threads=2)
+    again = swarm.submit(replicas=2, rounds=1, steps=3)
+    swarm.wait_job(again, "done")
