@@ -58,6 +58,10 @@ static void nothing_known(void **state)
     free(text);
     text = shown(WORKER "\"flops\":1234,\"peak_flops\":null,\"mfu\":null,\"devices\":[]}");
     assert_non_null(strstr(text, "\n      1.23 kFLOP/s of model arithmetic\n"));
+    assert_null(strstr(text, "broke"));
+    free(text);
+    text = shown(WORKER "\"device_failures\":2,\"flops\":null,\"devices\":[]}");
+    assert_non_null(strstr(text, "\n      its device broke 2 times\n"));
     free(text);
 }
 

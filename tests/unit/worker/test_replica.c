@@ -153,6 +153,25 @@ static void plenty_is_one_part(void **state)
     end(&r);
 }
 
+/* What is planned is what is allocated, but for the workspace that only the device knows. */
+static void plan_is_allocated(void **state)
+{
+    static const char *const jobs[] = {whole, JOB("batch: 16, accumulate: 4"),
+                                       JOB("batch: 16, recompute: true, ema: 0.9")};
+    for (size_t i = 0; i < COUNT(jobs); i++) {
+        struct rig r;
+        struct replica *replica = NULL;
+        begin(&r, jobs[i], PLENTY);
+        OK(get(&r, 0, &replica, err));
+        const uint64_t planned = island_trainer_bytes(
+            r.is, replica->model, island_trainer_options(replica->ranks), DT_F32);
+        if (given > planned || given < planned - planned / 100)
+            fail_msg("%llu bytes planned, %llu allocated", (unsigned long long)planned,
+                     (unsigned long long)given);
+        end(&r);
+    }
+}
+
 /* The device says how little there is: the plan finds the parts, nothing is refused. */
 static void parts_are_planned(void **state)
 {
@@ -235,9 +254,10 @@ int main(void)
 {
     log_set_level(LOG_LEVEL_ERROR);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(plenty_is_one_part), cmocka_unit_test(parts_are_planned),
-        cmocka_unit_test(parts_are_found),    cmocka_unit_test(asked_is_refused),
-        cmocka_unit_test(kept_replicas_go),   cmocka_unit_test(smaller_steps),
+        cmocka_unit_test(plenty_is_one_part), cmocka_unit_test(plan_is_allocated),
+        cmocka_unit_test(parts_are_planned),  cmocka_unit_test(parts_are_found),
+        cmocka_unit_test(asked_is_refused),   cmocka_unit_test(kept_replicas_go),
+        cmocka_unit_test(smaller_steps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
