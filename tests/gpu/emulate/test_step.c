@@ -1,0 +1,124 @@
+/* Whole training steps on the emulated card: near those of the reference, and of the same bits
+ * whether they run operation by operation or as graphs. */
+#include "tests/unit/worker/tiny.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/gpu/emulate/record.h"
+
+enum { STEPS = 4, MAX = 3, SEQ = 8 };
+
+struct report {
+    double loss[STEPS], norm[STEPS];
+    float *weights;
+};
+
+static struct report train(const char *device, const struct model *m, const struct train_options *o)
+{
+    struct err err = {0};
+    struct device *dev;
+    struct trainer *t;
+    struct report r = {.weights = tiny_weights(m, 21)};
+    uint8_t images[MAX * 3 * 6 * 6];
+    int32_t labels[MAX], tokens[MAX * (SEQ + 1)], start[MAX * SEQ], target[MAX * SEQ];
+    int32_t pos[MAX * SEQ];
+    OK(device_open(device, 1, &dev, &err));
+    OK(trainer_make(dev, m, o, &t, &err));
+    OK(trainer_set(t, r.weights, &err));
+    for (unsigned step = 0; step < STEPS; step++) {
+        struct step_result got;
+        for (unsigned i = 0; i < sizeof images; i++)
+            images[i] = (uint8_t)rng_at_u32(5, step, i);
+        for (unsigned i = 0; i < MAX; i++)
+            labels[i] = (int32_t)(rng_at_u32(6, step, i) % 3);
+        for (unsigned i = 0; i < MAX * (SEQ + 1); i++)
+            tokens[i] = (int32_t)(rng_at_u32(7, step, i) % 11);
+        for (unsigned i = 0; i < MAX * SEQ; i++) {
+            start[i] = (int)(i % SEQ) >= 3 ? 3 : 0;
+            pos[i] = (int)(i % SEQ) - start[i];
+            target[i] = i % 5 == 0 ? -1 : tokens[i / SEQ + i + 1];
+        }
+        const struct net_batch b = model_is_text(&m->spec) ? (struct net_batch){.count = MAX,
+                                                                                .seq = SEQ,
+                                                                                .tokens = tokens,
+                                                                                .start = start,
+                                                                                .target = target,
+                                                                                .pos = pos}
+                                                           : (struct net_batch){
+                                                                 .count = MAX,
+                                                                 .images = images,
+                                                                 .labels = labels,
+                                                                 .partitions = labels,
+                                                             };
+        OK(trainer_step(t, &b, &got, &err));
+        r.loss[step] = got.loss;
+        r.norm[step] = got.grad_norm;
+    }
+    OK(trainer_get(t, r.weights, &err));
+    trainer_free(t);
+    device_close(dev);
+    return r;
+}
+
+static void compare(struct model_spec spec, int accumulate, enum net_precision precision)
+{
+    struct err err = {0};
+    struct model *m;
+    struct train_options o = tiny_options();
+    o.batch = MAX;
+    o.accumulate = accumulate;
+    o.precision = precision;
+    o.weight_decay = 0.1;
+    const double near = precision == NET_BF16 ? 3e-2 : 1e-5;
+    OK(model_new(&spec, &m, &err));
+    struct report want = train("cpu-ref", m, &o);
+    setenv("SKERRY_CUDA_GRAPHS", "0", 1);
+    const int before = emu_launches();
+    struct report plain = train("cuda:0", m, &o);
+    assert_int_equal(emu_launches(), before);
+    unsetenv("SKERRY_CUDA_GRAPHS");
+    struct report graphs = train("cuda:0", m, &o);
+    assert_int_equal(emu_launches(), before + STEPS - 1);
+    for (int i = 0; i < STEPS; i++) {
+        if (!(fabs(plain.loss[i] - want.loss[i]) <= near * want.loss[i]) ||
+            !(fabs(plain.norm[i] - want.norm[i]) <= 10 * near * want.norm[i]))
+            fail_msg("step %d: loss %g, expected %g; norm %g, expected %g", i, plain.loss[i],
+                     want.loss[i], plain.norm[i], want.norm[i]);
+    }
+    assert_memory_equal(plain.loss, graphs.loss, sizeof plain.loss);
+    assert_memory_equal(plain.norm, graphs.norm, sizeof plain.norm);
+    assert_memory_equal(plain.weights, graphs.weights, m->flat * sizeof(float));
+    mem_free(want.weights);
+    mem_free(plain.weights);
+    mem_free(graphs.weights);
+    model_free(m);
+}
+
+static void test_images(void **state)
+{
+    compare(tiny_spec(), 1, NET_F32);
+    compare(tiny_spec(), 2, NET_BF16);
+}
+
+static void test_router(void **state)
+{
+    compare(tiny_router(), 1, NET_F32);
+}
+
+static void test_texts(void **state)
+{
+    compare(tiny_llama(), 2, NET_F32);
+    compare(tiny_llama(), 1, NET_BF16);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_images),
+        cmocka_unit_test(test_router),
+        cmocka_unit_test(test_texts),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
