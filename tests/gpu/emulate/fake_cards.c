@@ -6,12 +6,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/comm.h"
 #include "kernels/cuda/cuda.h"
 
 int fake_card_open(const char *name, int threads, struct device **ret, struct err *err);
 void fake_card_close(struct device *dev);
+int fake_cards(void);
 
 static int next;
+
+int fake_cards(void)
+{
+    return COMM_RANKS_MAX;
+}
 
 static atomic_int *count_of(struct stream *s)
 {

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "worker/checkpoint.h"
+#include "worker/distill.h"
 #include "worker/island_train.h"
 #include "worker/llama.h"
 
@@ -36,6 +37,24 @@ static struct train_options options(void)
     return o;
 }
 
+/* Teachers of a formula, on memory that the test can reach. */
+static int formula(void *arg, const struct mix_call *calls, int n, struct err *err)
+{
+    const int64_t values = *(const int64_t *)arg;
+    for (int c = 0; c < n; c++)
+        for (int64_t i = 0; i < calls[c].rows * values; i++)
+            calls[c].v[i] = calls[c].x[i] * (float)(calls[c].expert + 1) * 0.5f -
+                            calls[c].t[i / values] * (float)calls[c].labels[i / values];
+    return 0;
+}
+
+static int teach(void *arg, int rank, struct err *err)
+{
+    static int64_t values = 3 * 6 * 6;
+    const struct mix_experts experts = {.count = 3, .arg = &values, .run = formula};
+    return distill_teach(trainer_net(island_trainer_rank(arg, rank)), &experts, err);
+}
+
 static struct side open_side(const char *devices, const struct model *m,
                              const struct train_options *o)
 {
@@ -44,6 +63,8 @@ static struct side open_side(const char *devices, const struct model *m,
     float *flat = tiny_weights(m, 21);
     OK(island_open(devices, 3, &s.is, &err));
     OK(island_trainer_new(s.is, m, o, &s.t, &err));
+    if (o->distill)
+        OK(island_run(s.is, teach, s.t, &err));
     OK(trainer_set(island_trainer_first(s.t), flat, &err));
     trainer_position(island_trainer_first(s.t), 100, 200);
     OK(island_trainer_follow(s.t, ISLAND_ALL, &err));
@@ -164,6 +185,12 @@ static void test_curves(void **state)
     tied.tied = true;
     struct model *m = make_model(&tied);
     check_curve("cpu-ref,cpu-ref,cpu-ref", m, &o, 1000);
+    model_free(m);
+
+    struct train_options student = o;
+    student.distill = true;
+    m = make_model(&specs[0]);
+    check_curve("cpu,cpu,cpu", m, &student, 4);
     model_free(m);
 }
 
