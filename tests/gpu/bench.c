@@ -367,6 +367,7 @@ int bench(const char *path)
     struct run r = {.out = fopen(path, "w")};
     if (!r.out)
         die("cannot write the figures");
+    (void)setvbuf(r.out, NULL, _IOLBF, 0); /* what was measured stays if a later one fails */
     if (device_open("cuda:0", 0, &r.dev, &err) < 0)
         die(err.msg);
     printf("%s: %s\n", r.dev->name, r.dev->about);

@@ -4,7 +4,8 @@
 #   tests/gpu/run.sh                    build, check, sanitise, measure, print one table
 #   tests/gpu/run.sh --no-build         with what `make gpu-tests` left in build/
 #   tests/gpu/run.sh --bundle FILE      with the programs of `make gpu-bundle`, from elsewhere
-#   tests/gpu/run.sh --only "ops xl"    some groups: ops model memory train bench swarm race
+#   tests/gpu/run.sh --only "ops train" some groups: ops model memory train bench swarm race, and
+#                                       why: where the time goes (not part of a whole run)
 #   tests/gpu/run.sh --dry-run cpu      the whole script with toy sizes on a CPU: no figures
 #
 # PYTHON=FILE     tried first; needed are PyTorch for the comparisons with it, and pytest, numpy,
@@ -23,7 +24,7 @@ while [ $# -gt 0 ]; do
     --bundle) bundle=${2:?--bundle needs a file} make='' && shift ;;
     --only) only=" ${2:?--only needs groups} " && shift ;;
     --dry-run) [ "${2:-}" = cpu ] && dry=1 device=cpu torch_device=cpu && shift ;;
-    *) sed -n '2,18s/^# \{0,1\}//p' "$0" && exit 2 ;;
+    *) sed -n '2,19s/^# \{0,1\}//p' "$0" && exit 2 ;;
     esac
     shift
 done
@@ -148,6 +149,7 @@ if group ops; then
     for t in $("$gpu/check_ops" list); do
         step "operations against the reference: $t" 60 "$gpu/check_ops" "$t"
     done
+    step "operations against the reference: our own attention" 60 env SKERRY_SDPA=own "$gpu/check_ops" attention
 fi
 if group model; then
     for t in dit llama; do
@@ -213,6 +215,24 @@ if group swarm; then
     fi
 fi
 group race && sanitise racecheck
+
+# Attention by our own kernels alone, steps without graphs, and the time of each operation.
+if [ -n "$only" ] && group why; then
+    one=${xl%% --batch*}
+    # shellcheck disable=SC2086
+    step "why: DiT-XL/2, each operation" 60 "$gpu/train_bench" --device $device $one --batch 64 --profile 3 \
+        --out "$parts/why-xl.jsonl" && cat "$log"
+    # shellcheck disable=SC2086
+    step "why: DiT-XL/2, our own attention" 60 env SKERRY_SDPA=own "$gpu/train_bench" --device $device $one \
+        --batch 64 --profile 3 --out "$parts/why-own.jsonl" && cat "$log"
+    one=${small%% --batch*}
+    # shellcheck disable=SC2086
+    step "why: DiT 384x12, each operation" 60 "$gpu/train_bench" --device $device $one --batch 64 --profile 20 \
+        --out "$parts/why-small.jsonl" && cat "$log"
+    # shellcheck disable=SC2086
+    step "why: DiT 384x12, no graphs" 60 env SKERRY_CUDA_GRAPHS=0 "$gpu/train_bench" --device $device $one \
+        --batch 64 --out "$parts/why-plain.jsonl" && cat "$log"
+fi
 
 # ---- one table -------------------------------------------------------------
 echo

@@ -9,7 +9,9 @@
  *    {"device": .., "parameters": .., "peak": FLOP/s of large products, measured here}
  *    {"batch": .., "images_per_s": .., "flops": model FLOP/s, "bytes": of the device,
  *     "host_share": of one core, "loss": .., "seconds": of the first step}
- *    {"batch": .., "error": "..."}            out of memory, say; the others go on */
+ *    {"batch": .., "error": "..."}            out of memory, say; the others go on
+ *
+ * --profile N: then N steps whose every operation is waited for and timed. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +23,9 @@
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "kernels/profile.h"
+#if HAVE_CUDA
+#include "kernels/cuda/sdpa.h"
+#endif
 #include "worker/flops.h"
 #include "worker/peak.h"
 #include "worker/train.h"
@@ -31,7 +36,7 @@ enum { WARM_STEPS = 4, GROUPS = 3, GROUP_STEPS_MIN = 2 };
 
 struct options {
     const char *device, *dtype, *out;
-    int threads, dim, depth, heads, grid, patch, classes;
+    int threads, dim, depth, heads, grid, patch, classes, profile;
     double seconds;
     bool recompute;
     struct args_list batches;
@@ -135,6 +140,21 @@ static int measure(struct bench *b, struct trainer *t, const struct net_batch *b
     return rc;
 }
 
+static int profile(struct bench *b, struct trainer *t, const struct net_batch *batch,
+                   struct err *err)
+{
+    struct profile *p = mem_alloc(sizeof *p);
+    struct measured unused;
+    double seconds;
+    b->dev->profile = p;
+    int rc = steps(t, batch, b->o->profile, &unused, &seconds, err);
+    b->dev->profile = NULL;
+    if (rc == 0)
+        profile_print(p, stdout);
+    mem_free(p);
+    return rc;
+}
+
 static int with_trainer(struct bench *b, const struct net_batch *batch, struct measured *m,
                         struct err *err)
 {
@@ -163,6 +183,8 @@ static int with_trainer(struct bench *b, const struct net_batch *batch, struct m
     if (rc == 0)
         rc = ops->memory(b->dev, &after, &total);
     m->bytes = before > after ? before - after : 0;
+    if (rc == 0 && b->o->profile > 0)
+        rc = profile(b, t, batch, err);
     trainer_free(t);
     return rc;
 }
@@ -193,6 +215,21 @@ static int one_batch(struct bench *b, int count, struct measured *m, struct err 
     return rc;
 }
 
+/* By whom attention was computed: cuDNN declines without a word. */
+static void say_attention(const struct bench *b)
+{
+#if HAVE_CUDA
+    struct sdpa_use use;
+    if (strncmp(b->dev->name, "cuda", 4) != 0)
+        return;
+    cuda_sdpa_use(b->dev, &use);
+    printf("  attention: %llu by cuDNN %d, %llu by our own%s%s\n", (unsigned long long)use.fused,
+           use.version, (unsigned long long)use.own, *use.why ? ": " : "", use.why);
+#else
+    (void)b;
+#endif
+}
+
 /* A size that does not fit is a result like any other; a device that failed ends it. */
 static int all_batches(struct bench *b, struct err *err)
 {
@@ -210,6 +247,7 @@ static int all_batches(struct bench *b, struct err *err)
                           rc == -ENOMEM ? "too little memory" : "see the log");
         }
         done += rc == 0;
+        say_attention(b);
         (void)fflush(b->out);
         (void)fflush(stdout);
         if (rc < 0 && rc != -ENOMEM)
@@ -259,6 +297,7 @@ int main(int argc, char **argv)
         {"patch", 0, ARGS_INT, &o.patch, "N", "pixels of a token's side", .min = 1, .max = 64},
         {"classes", 0, ARGS_INT, &o.classes, "N", "labels", .min = 1, .max = MODEL_CLASSES_MAX},
         {"seconds", 0, ARGS_DOUBLE, &o.seconds, "S", "for each batch size", .max = 600},
+        {"profile", 0, ARGS_INT, &o.profile, "STEPS", "say where the time of a step goes"},
         {"recompute", 0, ARGS_BOOL, &o.recompute, NULL, "keep little, run the forward twice"},
         {"batch", 0, ARGS_LIST, &o.batches, "N", "images a step; several times", .required = true},
         {"out", 0, ARGS_STR, &o.out, "FILE", "JSON lines", .required = true},
