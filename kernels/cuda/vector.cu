@@ -13,8 +13,6 @@ struct adamw_map {
         float x[4], m[4], v[4], g[4], e[4];
         const float gs = p.grad_scale ? *p.grad_scale : 1.0f;
         const struct adamw_now now = *p.now;
-        if (!isfinite(gs))
-            return;
         load<WIDE, 4>(x, p.p + i, left);
         load<WIDE, 4>(m, p.m + i, left);
         load<WIDE, 4>(v, p.v + i, left);
@@ -33,6 +31,8 @@ struct adamw_map {
             if (p.ema)
                 e[k] = add(mul(p.ema_decay, e[k]), mul(1.0f - p.ema_decay, x[k]));
         }
+        if (!isfinite(gs)) /* asked here, nothing waits for it before it must */
+            return;
         store<WIDE, 4>(p.p + i, x, left);
         store<WIDE, 4>(p.m + i, m, left);
         store<WIDE, 4>(p.v + i, v, left);
