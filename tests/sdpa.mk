@@ -1,5 +1,6 @@
 # cuDNN's attention without a card: with a library that works the graphs out on the CPU, and
-# with the real one, which makes plans for a card that is only described.
+# with the real one, which makes plans for a card that is only described; and how the algorithm
+# of a product is chosen.
 ifeq ($(CUDA),1)
 
 $(EMU)/libcudnn.so.9: tests/gpu/emulate/cudnn.c $(STAMP)
@@ -10,8 +11,10 @@ $(EMU)/test_sdpa: $(EMU)/test_sdpa.o $(EMU_OBJ) $(LIBS_kernels)
 	$(call say,LD)g++ -rdynamic -o $@ $(filter %.o,$^) $(filter %.a,$^) $(filter-out -lcudart_static,$(LINK_kernels)) \
 	  $(LINK_base) $(TESTLINK) -lm -lpthread
 
-.PHONY: check-sdpa-emulated
-check-emulated: check-sdpa-emulated $(EMU)/libcudnn.so.9
+.PHONY: check-sdpa-emulated check-tuned-emulated
+check-emulated: check-sdpa-emulated check-tuned-emulated $(EMU)/libcudnn.so.9
+check-tuned-emulated: $(EMU)/test_matmul $(EMU)/libcublasLt.so.13
+	@SKERRY_EMULATE_LT=tune SKERRY_CUDA_PROBE=1 LD_LIBRARY_PATH=$(EMU) $(EMU)/test_matmul
 check-sdpa-emulated: $(EMU)/test_sdpa $(EMU)/libcublasLt.so.13 $(EMU)/libcudnn.so.9
 	@cd $(EMU) && SKERRY_CUDA_PROBE=1 LD_LIBRARY_PATH=. ./test_sdpa
 

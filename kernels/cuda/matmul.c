@@ -4,9 +4,12 @@
  * matrix is our B, its bias runs along our n, and its sum over the columns of its second
  * matrix is our a_colsum.
  *
- * A plan is what was decided for a shape: the way, the algorithm and the descriptors. */
+ * A plan is what was decided for a shape: the way, the algorithm and the descriptors.  When a
+ * shape first comes the library's best guesses are timed and the fastest stays, unless
+ * SKERRY_TUNE=0; while a graph is recorded the first guess is taken, and timed later. */
 #include <cublasLt.h>
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,7 +17,15 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/lib.h"
 
-enum { PLANS = 512, WORK_BYTES = 32 << 20, ALIGN = 256 };
+enum {
+    PLANS = 512,
+    PROBES = 16, /* places that a shape may have */
+    WORK_BYTES = 32 << 20,
+    ALIGN = 256,
+    TRIES = 6, /* algorithms that are tried for a product, best guesses first */
+    TIMED = 3, /* runs of each that are timed */
+    TRIAL_BYTES = 64 << 20,
+};
 
 /* Tried in this order; each is the first that cuBLASLt takes. */
 enum way {
@@ -38,8 +49,8 @@ struct plan {
     enum way way;
     cublasLtMatmulDesc_t desc;
     cublasLtMatrixLayout_t first, second, out; /* our B, A and C */
-    cublasLtMatmulAlgo_t algo;
-    size_t work_bytes;
+    cublasLtMatmulAlgo_t algos[TRIES];         /* the first is used; the others wait to be timed */
+    int algo_count;
 };
 
 struct api {
@@ -79,6 +90,7 @@ enum { API_SYMBOLS = sizeof api_symbols / sizeof *api_symbols - 1 };
 struct lt {
     struct api api;
     cublasLtHandle_t handle;
+    int tries; /* 1: the library's guess is taken, SKERRY_TUNE=0 */
     struct plan plans[PLANS];
 };
 
@@ -90,6 +102,8 @@ int lt_new(struct lt **ret, struct err *err)
     _Static_assert(sizeof found == sizeof lt->api, "one name for each entry");
     if (!lt)
         return err_set(err, -ENOMEM, "no memory for cuBLASLt");
+    const char *tune = getenv("SKERRY_TUNE");
+    lt->tries = tune && *tune == '0' ? 1 : TRIES;
     int rc = lib_open(&lib, found, err);
     if (rc == 0) {
         memcpy(&lt->api, found, sizeof found);
@@ -271,12 +285,12 @@ static bool choose(const struct lt *lt, struct plan *p)
     const uint32_t first = (uint32_t)k->align_b, second = (uint32_t)k->align_a;
     const uint32_t out = p->way == WAY_WIDE ? ALIGN : (uint32_t)k->align_c;
     cublasLtMatmulPreference_t pref;
-    cublasLtMatmulHeuristicResult_t result;
+    cublasLtMatmulHeuristicResult_t results[TRIES];
     int found = 0;
     cublasStatus_t s = lt->api.pref_create(&pref);
     if (s != CUBLAS_STATUS_SUCCESS)
         return false;
-    memset(&result, 0, sizeof result);
+    memset(results, 0, sizeof results);
 #define SET(attribute, value)                                                                      \
     if (s == CUBLAS_STATUS_SUCCESS)                                                                \
     s = lt->api.pref_set(pref, attribute, &(value), sizeof(value))
@@ -287,12 +301,14 @@ static bool choose(const struct lt *lt, struct plan *p)
     SET(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, out);
 #undef SET
     if (s == CUBLAS_STATUS_SUCCESS)
-        s = lt->api.heuristic(lt->handle, p->desc, p->first, p->second, p->out, p->out, pref, 1,
-                              &result, &found);
+        s = lt->api.heuristic(lt->handle, p->desc, p->first, p->second, p->out, p->out, pref,
+                              lt->tries, results, &found);
     lt->api.pref_destroy(pref);
-    p->algo = result.algo;
-    p->work_bytes = result.workspaceSize;
-    return s == CUBLAS_STATUS_SUCCESS && found > 0 && result.state == CUBLAS_STATUS_SUCCESS;
+    p->algo_count = 0;
+    for (int i = 0; s == CUBLAS_STATUS_SUCCESS && i < found; i++)
+        if (results[i].state == CUBLAS_STATUS_SUCCESS)
+            p->algos[p->algo_count++] = results[i].algo;
+    return p->algo_count > 0;
 }
 
 /* Settles on the first way from `way` on that cuBLASLt takes. */
@@ -319,11 +335,19 @@ static struct plan *find_plan(struct lt *lt, const struct matmul *mm)
     uint64_t hash = 0xcbf29ce484222325u;
     for (size_t i = 0; i < sizeof key; i++)
         hash = (hash ^ bytes[i]) * 0x100000001b3u;
-    struct plan *p = &lt->plans[(hash ^ hash >> 32) % PLANS];
-    if (memcmp(&p->key, &key, sizeof key) != 0) {
-        p->key = key;
-        decide(lt, p, WAY_FUSED);
+    hash ^= hash >> 32;
+    struct plan *p = &lt->plans[hash % PLANS];
+    for (unsigned i = 0; i < PROBES; i++) {
+        struct plan *at = &lt->plans[(hash + i) % PLANS];
+        if (memcmp(&at->key, &key, sizeof key) == 0)
+            return at;
+        if (at->key.m == 0) {
+            p = at;
+            break;
+        }
     }
+    p->key = key;
+    decide(lt, p, WAY_FUSED);
     return p;
 }
 
@@ -332,7 +356,21 @@ struct room {
     char *wide;   /* (m,n) f32 */
     char *bias;   /* (n) bf16 */
     char *colsum; /* (m) f32 */
+    char *trial;  /* (m,n) f32, while algorithms are timed that would add to C */
 };
+
+/* Memory to time into, for what adds to C. */
+static size_t trial_bytes(const struct plan *p)
+{
+    return p->key.accumulate && p->way != WAY_WIDE ? (size_t)(p->key.m * p->key.ldc) * 4 : 0;
+}
+
+/* Algorithms wait to be timed, nothing is being recorded, and it takes little memory. */
+static bool timing(const struct plan *p, const struct stream *s)
+{
+    return p->way != WAY_OWN && p->algo_count > 1 && !s->st->recording &&
+           trial_bytes(p) <= TRIAL_BYTES;
+}
 
 static int get_room(const struct plan *p, struct stream *s, struct room *r)
 {
@@ -341,26 +379,78 @@ static int get_room(const struct plan *p, struct stream *s, struct room *r)
     const size_t wide = p->way >= WAY_WIDE ? ((size_t)(k->m * k->n) * 4 + pad) & mask : 0;
     const size_t bias = rounds_bias(p->way) ? ((size_t)k->n * 2 + pad) & mask : 0;
     const size_t colsum = sums_fused(k, p->way) ? (size_t)k->m * 4 : 0;
+    const size_t trial = timing(p, s) ? trial_bytes(p) : 0;
+    const size_t sum = wide + bias + ((colsum + pad) & mask);
     void *base = NULL;
-    int rc = wide + bias + colsum ? cuda_scratch(s, wide + bias + colsum, &base) : 0;
+    int rc = sum + trial ? cuda_scratch(s, sum + trial, &base) : 0;
     if (rc == 0 && !s->lt_work && p->way != WAY_OWN)
         rc = cudaMalloc(&s->lt_work, WORK_BYTES) == cudaSuccess ? 0 : -ENOMEM;
     r->wide = base;
     r->bias = r->wide ? r->wide + wide : NULL;
     r->colsum = r->bias ? r->bias + bias : NULL;
+    r->trial = trial ? (char *)base + sum : NULL;
     return rc;
 }
 
-static cublasStatus_t run_lt(struct lt *lt, struct plan *p, const struct matmul *mm,
-                             const struct room *r, struct stream *s)
+static cublasStatus_t run_lt(struct lt *lt, const struct plan *p, int algo, const struct matmul *mm,
+                             void *out, struct stream *s)
 {
     const float one = 1, beta = p->way != WAY_WIDE && mm->accumulate ? 1 : 0;
-    void *out = p->way == WAY_WIDE ? r->wide : mm->c;
+    return lt->api.matmul(lt->handle, p->desc, &one, mm->b, p->first, mm->a, p->second, &beta, out,
+                          p->out, out, p->out, &p->algos[algo], s->lt_work, WORK_BYTES, s->handle);
+}
+
+/* Milliseconds of some runs; infinite when the algorithm, or the clock, is refused. */
+static float time_algo(struct lt *lt, const struct plan *p, int algo, const struct matmul *mm,
+                       void *out, cudaEvent_t clock[2], struct stream *s)
+{
+    float ms = INFINITY;
+    cublasStatus_t status = run_lt(lt, p, algo, mm, out, s); /* loads its code */
+    cudaError_t e = cudaEventRecord(clock[0], s->handle);
+    for (int i = 0; i < TIMED && status == CUBLAS_STATUS_SUCCESS; i++)
+        status = run_lt(lt, p, algo, mm, out, s);
+    if (e == cudaSuccess)
+        e = cudaEventRecord(clock[1], s->handle);
+    if (e == cudaSuccess)
+        e = cudaEventSynchronize(clock[1]);
+    if (e == cudaSuccess)
+        e = cudaEventElapsedTime(&ms, clock[0], clock[1]);
+    return e == cudaSuccess && status == CUBLAS_STATUS_SUCCESS ? ms : INFINITY;
+}
+
+/* Settles on the fastest algorithm for this product.  What it writes is written again. */
+static void tune(struct lt *lt, struct plan *p, const struct matmul *mm, const struct room *r,
+                 struct stream *s)
+{
+    cudaEvent_t clock[2] = {NULL, NULL};
+    void *out = r->trial ? r->trial : p->way == WAY_WIDE ? r->wide : mm->c;
+    float best = INFINITY;
+    int chosen = 0;
+    bool ok = cudaEventCreateWithFlags(&clock[0], cudaEventDefault) == cudaSuccess &&
+              cudaEventCreateWithFlags(&clock[1], cudaEventDefault) == cudaSuccess;
+    for (int i = 0; ok && i < p->algo_count; i++) {
+        float ms = time_algo(lt, p, i, mm, out, clock, s);
+        chosen = ms < best ? i : chosen;
+        best = ms < best ? ms : best;
+    }
+    for (int i = 0; i < 2; i++)
+        if (clock[i])
+            cudaEventDestroy(clock[i]);
+    (void)cudaGetLastError(); /* of an algorithm that could not run */
+    p->algos[0] = p->algos[chosen];
+    p->algo_count = 1;
+}
+
+/* The product, its algorithm settled when that can be done. */
+static cublasStatus_t run_tuned(struct lt *lt, struct plan *p, const struct matmul *mm,
+                                const struct room *r, struct stream *s)
+{
     const void *bias = rounds_bias(p->way) ? (const void *)r->bias : mm->bias;
     if (!set_pointers(lt, p, mm, bias, r->colsum))
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    return lt->api.matmul(lt->handle, p->desc, &one, mm->b, p->first, mm->a, p->second, &beta, out,
-                          p->out, out, p->out, &p->algo, s->lt_work, WORK_BYTES, s->handle);
+    if (timing(p, s))
+        tune(lt, p, mm, r, s);
+    return run_lt(lt, p, 0, mm, p->way == WAY_WIDE ? r->wide : mm->c, s);
 }
 
 static bool declined(cublasStatus_t status)
@@ -381,7 +471,7 @@ static int run_plan(struct device *dev, struct lt *lt, struct plan *p, const str
             return rc;
         if (p->way == WAY_OWN)
             return cuda_gemm((float *)r->wide, mm, s);
-        cublasStatus_t status = run_lt(lt, p, mm, r, s);
+        cublasStatus_t status = run_tuned(lt, p, mm, r, s);
         if (status == CUBLAS_STATUS_SUCCESS)
             return 0;
         if (!declined(status))
@@ -394,7 +484,7 @@ static int run_plan(struct device *dev, struct lt *lt, struct plan *p, const str
 int cuda_matmul(struct device *dev, const struct matmul *mm, struct stream *s)
 {
     struct lt *lt = s->st->lt;
-    struct room r = {NULL, NULL, NULL};
+    struct room r = {NULL, NULL, NULL, NULL};
     bool fused = false;
     int rc = 0;
     if (mm->m && mm->n) {
