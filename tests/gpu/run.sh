@@ -91,10 +91,10 @@ py_torch=$(python_with "import torch; torch.nn.functional.scaled_dot_product_att
 [ -n "$py_torch" ] && no_torch=''
 [ -n "$python" ] || { echo "run.sh: no python3: the table cannot be made" >&2; exit 2; }
 
-# cuBLASLt, cuDNN and NCCL may be there as Python packages only.
+# cuBLASLt, cuDNN (which compiles with NVRTC) and NCCL may be there as Python packages only.
 libraries=$("${py_torch:-$python}" - <<'PY'
 import glob, os, sys
-names = ("libcublasLt.so*", "libcudnn.so*", "libnccl.so*")
+names = ("libcublasLt.so*", "libcudnn.so*", "libnvrtc.so*", "libnccl.so*")
 found = {d for p in sys.path for d in glob.glob(os.path.join(p, "nvidia", "*", "lib")) for n in names if glob.glob(os.path.join(d, n))}
 print(":".join(sorted(found)))
 PY
