@@ -30,6 +30,19 @@ static double seconds(clockid_t clock)
     return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
+/* "AMD EPYC 7B13, 2 threads"; processors that have no name are just a CPU. */
+static void cpu_model(int threads, char *out, size_t size)
+{
+    char line[256], name[65] = "CPU";
+    FILE *f = fopen("/proc/cpuinfo", "re");
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "model name : %64[^\n]", name) == 1)
+            break;
+    if (f)
+        (void)fclose(f); /* only read */
+    snprintf(out, size, "%s, %d thread%s", name, threads, threads == 1 ? "" : "s");
+}
+
 /* Resident bytes of this process. */
 static uint64_t memory_used(void)
 {
@@ -58,14 +71,15 @@ struct watch *watch_new(const struct device *dev, int threads)
     struct watch *w = mem_alloc(sizeof *w);
     w->base.utilization = w->base.ecc_errors = -1;
     str_copy(w->base.name, sizeof w->base.name, dev->name);
-    str_copy(w->base.model, sizeof w->base.model, dev->about);
 #if HAVE_CUDA
     if (strncmp(dev->name, "cuda:", 5) == 0) {
+        str_copy(w->base.model, sizeof w->base.model, dev->about);
         w->nvml = nvml_of(dev);
         return w;
     }
 #endif
     w->threads = threads > 0 ? threads : 1;
+    cpu_model(w->threads, w->base.model, sizeof w->base.model);
     w->wall = seconds(CLOCK_MONOTONIC);
     w->busy = seconds(CLOCK_PROCESS_CPUTIME_ID);
     if (cpu_memory_read("", NULL, &w->base.memory_total) < 0)

@@ -22,7 +22,7 @@ struct watch;
 
 struct watch_state {
     char name[33];                  /* "cuda:0", "cpu" */
-    char model[97];                 /* "NVIDIA H200"; a CPU: what device.about says */
+    char model[97];                 /* "NVIDIA H200", "AMD EPYC 7B13, 2 threads" */
     uint64_t memory_used;           /* bytes, of all processes; a CPU's: of this one */
     uint64_t memory_total;          /* bytes; 0: unknown */
     int utilization;                /* %, 0 to 100; -1: unknown */
