@@ -64,6 +64,16 @@ def show(worker):
         print("    " + ", ".join(f"{k} {v}" for k, v in device.items() if v not in (None, "")))
 
 
+def submit(swarm, args, common, **keys):
+    """The job of the integration tests; on a card with heads as wide as those of real models."""
+    path = common.write_job(os.path.join(swarm.folder, "job"), data=False, up="e3m0", down="e3m0", precision="auto", **keys)
+    with open(path, encoding="utf-8") as f:
+        text = f.read()
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(text if args.small else text.replace("heads: 2", f"heads: {keys['dim'] // 64}"))
+    return swarm.submit(path)
+
+
 def mixed(swarm, args, common):
     common.make_dataset(os.path.join(swarm.folder, "job", "data"), images=96 if args.small else 512)
     names = {"card": args.device, "cpu-a": "cpu", "cpu-b": "cpu"}
@@ -71,7 +81,7 @@ def mixed(swarm, args, common):
         swarm.worker(name, "--device", device, threads=2)
     common.wait_until(lambda: len(swarm.get("/v1/workers").json()["items"]) == 3, 60, "three workers to join")
     size = {} if args.small else {"dim": 192, "depth": 4, "batch": 32}
-    job = swarm.submit(replicas=3, rounds=ROUNDS, steps=6, up="e3m0", down="e3m0", precision="auto", **size)
+    job = submit(swarm, args, common, replicas=3, rounds=ROUNDS, steps=6, **size)
     done = swarm.wait_job(job, "done", 240)
     workers = {w["name"]: w for w in swarm.get("/v1/workers").json()["items"]}
     for name in names:
@@ -91,7 +101,7 @@ def mixed(swarm, args, common):
 def starts(swarm, args, common):
     """Seconds from the start of workerd to its first step: the first fills the cache, the others count."""
     size = {} if args.small else {"dim": 384, "depth": 12, "batch": 64}
-    job = swarm.submit(replicas=1, rounds=1000, steps=50, precision="auto", **size)
+    job = submit(swarm, args, common, replicas=1, rounds=1000, steps=50, **size)
     found = []
     for i in range(1 + STARTS):
         name = f"start-{i}"
