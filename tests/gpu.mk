@@ -6,7 +6,7 @@ EMU_FLAGS := -O2 -g -ffp-contract=off -fPIE -Wall -Wextra -Wno-unused-parameter 
              -Wno-unused-function -Wno-missing-field-initializers -Wno-unknown-pragmas \
              $(if $(WERROR),-Werror)
 GPU_TEST_NAMES := adaln elementwise matmul decoder attention $(if $(filter 1,$(CUDA)),codec)
-GPU_DEVICE := $(if $(filter 1,$(CUDA)),-DGUARD_DEVICE='"cuda:0"')
+GPU_DEVICE := $(if $(filter 1,$(CUDA)),-DGUARD_DEVICE='"cuda:0"' -DCARD_DEVICE='"cuda:0"')
 
 .PHONY: check-cuda check-emulated gpu-tests gpu-bundle gpu-dry-run
 ifeq ($(CUDA),1)
@@ -63,7 +63,8 @@ lint: check-cuda
 
 # ---- what tests/gpu/run.sh runs; without CUDA, on the CPU, to try the script ----
 GPU := $(O)/gpu
-GPU_OBJ := $(GPU_TEST_NAMES:%=$(GPU)/test_%.o) $(GPU)/check_ops.o $(GPU)/bench.o \
+CHECK_NAMES := $(GPU_TEST_NAMES) comm contribute_card
+GPU_OBJ := $(CHECK_NAMES:%=$(GPU)/test_%.o) $(GPU)/check_ops.o $(GPU)/bench.o \
            $(if $(filter 1,$(CUDA)),$(GPU)/pinned.o)
 $(GPU)/test_%.o: tests/unit/kernels/test_%.c $(STAMP)
 	$(call say,CC)mkdir -p $(@D) && $(CC) $(ALL_CPPFLAGS) $(GPU_DEVICE) -Dmain=main_$* $(ALL_CFLAGS) \
@@ -71,11 +72,14 @@ $(GPU)/test_%.o: tests/unit/kernels/test_%.c $(STAMP)
 $(GPU)/test_%.o: tests/gpu/test_%.c $(STAMP)
 	$(call say,CC)mkdir -p $(@D) && $(CC) $(ALL_CPPFLAGS) $(GPU_DEVICE) -Dmain=main_$* $(ALL_CFLAGS) \
 	  -Wno-missing-prototypes -MMD -MP -c -o $@ $<
-$(GPU)/check_ops.o: ALL_CPPFLAGS += -DTESTS='$(foreach t,$(GPU_TEST_NAMES),TEST($(t)))'
+$(GPU)/test_%.o: tests/unit/worker/test_%.c $(STAMP) | $(PB_H)
+	$(call say,CC)mkdir -p $(@D) && $(CC) $(ALL_CPPFLAGS) $(GPU_DEVICE) -Dmain=main_$* $(ALL_CFLAGS) \
+	  -Wno-missing-prototypes -MMD -MP -c -o $@ $<
+$(GPU)/check_ops.o: ALL_CPPFLAGS += -DTESTS='$(foreach t,$(CHECK_NAMES),TEST($(t)))'
 $(GPU)/%.o: tests/gpu/%.c $(STAMP) tests/gpu.mk
 	$(call say,CC)mkdir -p $(@D) && $(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
-$(GPU)/check_ops: $(GPU_OBJ) $(LIBS_kernels)
-	$(call say,LD)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LINK_kernels) $(LINK_base) $(TESTLINK) $(ALL_LDLIBS)
+$(GPU)/check_ops: $(GPU_OBJ) $(LIBS_worker)
+	$(call say,LD)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LINK_worker) $(TESTLINK) $(ALL_LDLIBS)
 $(GPU)/train_bench: $(GPU)/train_bench.o $(LIBS_worker)
 	$(call say,LD)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LINK_worker) $(ALL_LDLIBS)
 
@@ -91,13 +95,15 @@ BUNDLE := $(BUILD_DIR)/gpu-bundle
 BUNDLE_RPATH := -Wl,-S,--disable-new-dtags,-rpath,'$$ORIGIN/../lib:$$ORIGIN/../../lib:$$ORIGIN/../../../../lib'
 # Of the C library and the compiler's own the machine must have its own, as new as ours.
 BUNDLE_NOT := ^(libc|libm|libpthread|libdl|librt|libresolv|libstdc\+\+|libgcc_s|ld-linux-x86-64)\.so
+# The dictionary is long enough to find the machine code of the kernels again in each program.
+BUNDLE_XZ ?= xz -T1 --lzma2=preset=6,dict=64MiB
 define bundled
 BUNDLED += $$(BUNDLE)/$(1)
 $$(BUNDLE)/$(1): $(2)
 	$$(call say,LD)mkdir -p $$(@D) && $$(CC) $$(ALL_LDFLAGS) $$(BUNDLE_RPATH) -o $$@ $$^ $(3) $$(ALL_LDLIBS)
 endef
 $(foreach p,$(PROGRAMS),$(eval $(call bundled,bin/$(p),$(O)/$(MAIN_$(p))/main.o $(LIBS_$(MAIN_$(p))),$$(LINK_$(MAIN_$(p))))))
-$(eval $(call bundled,release/gpu/check_ops,$(GPU_OBJ) $(LIBS_kernels),$$(LINK_kernels) $$(LINK_base) $$(TESTLINK)))
+$(eval $(call bundled,release/gpu/check_ops,$(GPU_OBJ) $(LIBS_worker),$$(LINK_worker) $$(TESTLINK)))
 $(eval $(call bundled,release/gpu/train_bench,$(GPU)/train_bench.o $(LIBS_worker),$$(LINK_worker)))
 $(foreach p,$(PROBES),$(eval $(call bundled,release/$(p),$(O)/$(p).o $(LIBS_worker),$$(LINK_worker))))
 
@@ -107,4 +113,4 @@ $(BUILD_DIR)/gpu-bundle.tar.xz: $(BUNDLED)
 	@ldd $(BUNDLED) | awk '$$3 ~ /^\// { print $$1, $$3 }' | sort -u | grep -vE '$(BUNDLE_NOT)' | \
 	  while read -r name file; do cp -L "$$file" $(BUNDLE)/lib/"$$name"; done
 	@git rev-parse --short HEAD >$(BUNDLE)/COMMIT 2>/dev/null || echo unknown >$(BUNDLE)/COMMIT
-	$(call say,XZ)tar c -C $(BUNDLE) . | xz -T1 --lzma2=preset=6,dict=64MiB >$@.new && mv $@.new $@
+	$(call say,XZ)tar c -C $(BUNDLE) . | $(BUNDLE_XZ) >$@.new && mv $@.new $@
