@@ -20,11 +20,13 @@
 #include "common/base/hash.h"
 #include "common/base/image.h"
 #include "common/base/log.h"
+#include "common/base/mem.h"
 #include "common/base/str.h"
 #include "common/net/loop.h"
 #include "common/net/rate.h"
 #include "common/net/token.h"
 #include "common/net/transfer.h"
+#include "kernels/kernels.h"
 #include "worker/agent.h"
 #include "worker/modules.h"
 #include "worker/restart.h"
@@ -55,6 +57,7 @@ struct daemon {
     uint64_t started_ns, memory_bytes;
     unsigned threads;
     char name[65], device[129];
+    char opened[32]; /* the name of its (first) device */
     int exit_code;
     bool asked;  /* to leave, by a signal */
     bool images; /* the image library is up */
@@ -171,6 +174,22 @@ static int read_token(struct daemon *d, struct err *err)
     return 0;
 }
 
+/* This program again in its place, with the device that it had: `auto` may not settle for the
+ * CPU when the card does not come back.  Returns only when that is not possible. */
+static void start_again(const struct daemon *d, int argc, char **argv)
+{
+    struct err err = {0};
+    char **args = mem_alloc_array((size_t)argc + 3, sizeof(*args));
+    memcpy(args, argv, (size_t)argc * sizeof(*args));
+    if (strcmp(d->opt.device, "auto") == 0) {
+        args[argc] = (char *)(uintptr_t) "--device";
+        args[argc + 1] = (char *)(uintptr_t)d->opened;
+    }
+    (void)restart_self(args, &err);
+    log_error("workerd", "%s", err.msg);
+    mem_free(args);
+}
+
 /* ---- start ---- */
 
 static unsigned usable_threads(void)
@@ -228,6 +247,7 @@ static int open_engine(struct daemon *d, struct err *err)
     if (rc < 0)
         return rc;
     engine_device_text(d->engine, d->device, sizeof(d->device));
+    str_copy(d->opened, sizeof(d->opened), d->engine->dev->name);
     return 0;
 }
 
@@ -345,9 +365,7 @@ int main(int argc, char **argv)
     else
         loop_run(d.loop);
     stop(&d);
-    if (d.broken && !d.asked) {
-        (void)restart_self(argv, &err);
-        log_error("workerd", "%s", err.msg);
-    }
+    if (d.broken && !d.asked)
+        start_again(&d, argc, argv);
     return d.exit_code;
 }

@@ -17,9 +17,9 @@ def worker_of(swarm, name):
     return next(w for w in swarm.get("/v1/workers").json()["items"] if w["name"] == name)
 
 
-def broken(swarm, name, waits):
+def broken(swarm, name, waits, *flags):
     """A worker whose devices break after so many waits each."""
-    return swarm.worker(name, bin=FAULTY, env={"SKERRY_FAULT_DEVICE": waits})
+    return swarm.worker(name, *flags, bin=FAULTY, env={"SKERRY_FAULT_DEVICE": waits})
 
 
 def samples_seen(job):
@@ -49,11 +49,13 @@ def test_a_worker_whose_device_breaks_starts_again_in_its_place(swarm):
 
 def test_a_phase_goes_on_where_it_was_when_the_device_broke(swarm):
     """Alone: the same worker takes its task again after it has started anew."""
-    broken(swarm, "a", "30,20")
+    process = broken(swarm, "a", "30,20", "--device", "auto")
     done = swarm.wait_job(swarm.submit(**{**JOB, "replicas": 1}), "done")
     assert samples_seen(done) == SAMPLES / 2
     assert swarm.log("a").count("starting again, as the device failed") == 2
     assert worker_of(swarm, "a")["device_failures"] == 2
+    line = open(f"/proc/{process.pid}/cmdline", encoding="utf-8").read().split("\0")
+    assert line[-3:-1] == ["--device", "cpu"], "auto does not look for another device"
 
 
 def test_a_device_that_stays_broken_ends_the_worker(swarm):
