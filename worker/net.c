@@ -63,7 +63,7 @@ void net_slice(const struct net_batch *b, unsigned from, unsigned count, uint64_
         ret->images = b->images + from * image_values;
         ret->labels = b->labels ? b->labels + from : NULL;
         ret->partitions = b->partitions ? b->partitions + from : NULL;
-        ret->keys = b->keys + from;
+        ret->keys = b->keys ? b->keys + from : NULL;
     }
 }
 

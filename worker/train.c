@@ -212,6 +212,9 @@ int trainer_new(struct net *net, const struct train_options *opt, struct trainer
         trainer_free(t);
         return rc;
     }
+    if (t->dev->graphs && !net->ops->graphs)
+        log_debug("train", "steps are not recorded device=%s network=%s", t->dev->name,
+                  net->ops->name);
     *ret = t;
     return 0;
 }
