@@ -58,8 +58,8 @@ struct cuda_state {
     struct stream main; /* what NULL means */
     struct lt *lt;
     struct sdpa *sdpa; /* made with the first attention that cuDNN may take */
-    int *fault; /* pinned: kernels store an enum cuda_fault */
-    int broken; /* cudaError_t of the first error, 0 while all is well */
+    int *fault;        /* pinned: kernels store an enum cuda_fault */
+    int broken;        /* cudaError_t of the first error, 0 while all is well */
 
     bool recording; /* a graph (graph.c); errors then end it and are not sticky */
     int refused;    /* cudaError_t of the first of these */
