@@ -28,13 +28,15 @@ struct island {
     int threads; /* ranks that have a thread; rank 0 is the caller */
 
     pthread_mutex_t lock;
-    pthread_cond_t begin, end;
+    pthread_cond_t begin, end, met;
     /* The job: written before `round` is raised. */
     island_job *job;
     void *arg;
     unsigned round;
     int running; /* threads that have not finished it */
     int first;   /* rank that failed first, or NOBODY */
+    int here;    /* ranks that wait in island_meet */
+    unsigned meetings;
     bool stop;
 };
 
@@ -51,6 +53,7 @@ static void do_job(struct rank *r)
     pthread_mutex_lock(&is->lock);
     if (is->first == NOBODY)
         is->first = r->index;
+    pthread_cond_broadcast(&is->met);
     pthread_mutex_unlock(&is->lock);
     is->comms[r->index]->ops->abort(is->comms[r->index]);
 }
@@ -113,6 +116,7 @@ int island_run(struct island *is, island_job *job, void *arg, struct err *err)
     is->job = job;
     is->arg = arg;
     is->first = NOBODY;
+    is->here = 0;
     is->running = is->threads;
     is->round++;
     pthread_cond_broadcast(&is->begin);
@@ -123,6 +127,22 @@ int island_run(struct island *is, island_job *job, void *arg, struct err *err)
         pthread_cond_wait(&is->end, &is->lock);
     pthread_mutex_unlock(&is->lock);
     return verdict(is, err);
+}
+
+int island_meet(struct island *is)
+{
+    pthread_mutex_lock(&is->lock);
+    const unsigned meeting = is->meetings;
+    if (++is->here == is->n) {
+        is->here = 0;
+        is->meetings++;
+        pthread_cond_broadcast(&is->met);
+    }
+    while (is->meetings == meeting && is->first == NOBODY)
+        pthread_cond_wait(&is->met, &is->lock);
+    const bool all = is->meetings != meeting;
+    pthread_mutex_unlock(&is->lock);
+    return all ? 0 : -ECONNABORTED;
 }
 
 /* ---- opening ---- */
@@ -138,7 +158,11 @@ static int split(char *names, const char *all, char *ret[ISLAND_MAX], int *ret_n
         if (*ret_n == ISLAND_MAX)
             return err_set(err, -ERR_LIMIT, "device \"%s\": at most %d can train together", all,
                            ISLAND_MAX);
-        if (!*at || (*ret_n + (comma != NULL) > 0 && strcmp(at, "auto") == 0))
+        const bool several = *ret_n > 0 || comma;
+        if (several && strcmp(at, "cuda:all") == 0)
+            return err_set(err, -EINVAL, "device \"%s\": cuda:all is all cards; it stands alone",
+                           all);
+        if (!*at || (several && strcmp(at, "auto") == 0))
             return err_set(err, -EINVAL,
                            "device \"%s\": between the commas go cpu or cuda:N, as in "
                            "cuda:0,cuda:1 or cpu,cpu",
@@ -208,6 +232,7 @@ int island_open(const char *names, int threads, struct island **ret, struct err 
     pthread_mutex_init(&is->lock, NULL);
     pthread_cond_init(&is->begin, NULL);
     pthread_cond_init(&is->end, NULL);
+    pthread_cond_init(&is->met, NULL);
     for (int i = 0; i < ISLAND_MAX; i++)
         is->ranks[i] = (struct rank){.is = is, .index = i};
     int rc = open_devices(is, names, threads, err);
@@ -236,6 +261,7 @@ void island_close(struct island *is)
     comm_close(is->comms, is->n);
     for (int i = 0; i < is->n; i++)
         device_close(is->devs[i]);
+    pthread_cond_destroy(&is->met);
     pthread_cond_destroy(&is->end);
     pthread_cond_destroy(&is->begin);
     pthread_mutex_destroy(&is->lock);

@@ -48,4 +48,8 @@ void island_text(const struct island *is, char *out, size_t size);
 typedef int island_job(void *arg, int rank, struct err *err);
 int island_run(struct island *is, island_job *job, void *arg, struct err *err);
 
+/* In a job of an island of several, by every rank: goes on when all have come here.
+ * -ECONNABORTED when one has failed instead. */
+int island_meet(struct island *is);
+
 #endif

@@ -15,6 +15,10 @@ struct island_trainer {
     struct trainer *trainers[ISLAND_MAX];
     struct reducer reducers[ISLAND_MAX]; /* of an island of several */
 
+    /* The shape of the last step: another of it needs no more memory than there is.  Teachers
+     * may take some in any step. */
+    unsigned settled_count, settled_seq;
+
     /* What the ranks do now. */
     const struct net_batch *batch;
     struct train_part part; /* but for `first` */
@@ -164,6 +168,15 @@ static unsigned part_at(unsigned count, int rank, int n)
     return (unsigned)((uint64_t)count * (uint64_t)rank / (uint64_t)n);
 }
 
+/* Who has no sample names no gradients on the way: then nobody does. */
+static enum reducer_how how_to_reduce(const struct island_trainer *t)
+{
+    const struct net_batch *b = t->batch;
+    if (t->opt.distill || t->settled_count != b->count || t->settled_seq != b->seq)
+        return REDUCER_MEETS;
+    return b->count >= (unsigned)t->n ? REDUCER_OVERLAPS : REDUCER_WAITS;
+}
+
 static int step_job(void *arg, int rank, struct err *err)
 {
     struct island_trainer *t = arg;
@@ -173,8 +186,7 @@ static int step_job(void *arg, int rank, struct err *err)
     struct net_batch mine;
     net_slice(t->batch, from, to - from, model_image_values(&t->m->spec), &mine);
     part.first = from;
-    /* Who has no sample names no gradients on the way: then nobody does. */
-    reducer_begin(&t->reducers[rank], all >= (unsigned)t->n);
+    reducer_begin(&t->reducers[rank], how_to_reduce(t));
     int rc = trainer_step_part(t->trainers[rank], &mine, &part, &t->results[rank], err);
     t->rcs[rank] = rc;
     if (rc != -EDOM)
@@ -198,6 +210,8 @@ int island_trainer_step(struct island_trainer *t, const struct net_batch *b,
     int rc = island_run(t->is, step_job, t, err);
     if (rc < 0)
         return rc;
+    t->settled_count = b->count;
+    t->settled_seq = b->seq;
     for (int i = 1; i < t->n; i++)
         if (t->rcs[i] != t->rcs[0])
             return err_set(

@@ -52,7 +52,7 @@ static bool add(struct ranges *rs, uint64_t at, uint64_t n)
 
 /* ---- buckets ---- */
 
-int reducer_init(struct reducer *r, const struct island *is, int rank, struct weights *w,
+int reducer_init(struct reducer *r, struct island *is, int rank, struct weights *w,
                  uint64_t bucket_bytes, struct err *err)
 {
     const size_t room = w->m->n + 2; /* more ranges than tensors there are never */
@@ -78,9 +78,9 @@ void reducer_release(struct reducer *r)
     *r = (struct reducer){0};
 }
 
-void reducer_begin(struct reducer *r, bool overlap)
+void reducer_begin(struct reducer *r, enum reducer_how how)
 {
-    r->overlap = overlap;
+    r->how = how;
     r->named.n = r->waiting.n = 0;
     r->waiting_n = 0;
     r->rc = 0;
@@ -116,7 +116,7 @@ static void flush(struct reducer *r, float *losses, int64_t n)
 void reducer_ready(void *arg, uint64_t offset, uint64_t count)
 {
     struct reducer *r = arg;
-    if (!r->overlap || count == 0 || r->rc < 0)
+    if (r->how != REDUCER_OVERLAPS || count == 0 || r->rc < 0)
         return;
     if (!add(&r->named, offset, count) || !add(&r->waiting, offset, count)) {
         note(r, -EINVAL, "naming gradients once");
@@ -146,6 +146,8 @@ int reducer_join(void *arg, float *losses, int64_t n, struct err *err)
     struct reducer *r = arg;
     struct weights *w = r->w;
     add_rest(r);
+    if (r->rc == 0 && r->how == REDUCER_MEETS)
+        note(r, island_meet(r->is), "waiting for the other devices");
     flush(r, losses, n);
     if (r->rc == 0)
         note(r, w->ops->stream_follow(w->dev, w->stream, r->stream), "waiting for the sums");

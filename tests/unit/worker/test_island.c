@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -233,6 +234,7 @@ static int counting_all_reduce(struct comm *c, const struct comm_piece *pieces, 
     return plain_comm->all_reduce(c, pieces, n, type, s);
 }
 
+/* Of a step like the one before; the first of its kind sums once, when all are there. */
 static int count_sums(const struct model_spec *spec, uint64_t bucket, unsigned samples)
 {
     struct err err = {0};
@@ -246,8 +248,11 @@ static int count_sums(const struct model_spec *spec, uint64_t bucket, unsigned s
     counting.all_reduce = counting_all_reduce;
     c->ops = &counting;
     island_trainer_set_bucket(s.t, bucket);
-    sums = 0;
-    OK(step(&s, m, 0, samples, &r, &err));
+    for (unsigned i = 0; i < 3; i++) {
+        sums = 0;
+        OK(step(&s, m, i, i == 0 ? BATCH - 1 : samples, &r, &err));
+        assert_true(i == 2 || sums == 1);
+    }
     c->ops = plain_comm;
     close_side(&s);
     model_free(m);
@@ -318,7 +323,9 @@ static int failing_adamw(struct device *dev, const struct adamw *p, struct strea
     return adamws_left-- > 0 ? plain->adamw(dev, p, s) : -ERR_DEVICE;
 }
 
-static void check_failure(const struct model *m, const struct train_options *o)
+/* The failing step is the first one, or like the one before. */
+static void check_failure(const struct model *m, const struct train_options *o, bool later,
+                          int matmuls, int adamws)
 {
     struct err err = {0};
     struct step_result r, again;
@@ -334,6 +341,11 @@ static void check_failure(const struct model *m, const struct train_options *o)
     OK(island_trainer_new(s.is, m, o, &s.t, &err));
     OK(trainer_set(island_trainer_first(s.t), flat, &err));
     OK(island_trainer_follow(s.t, ISLAND_ALL, &err));
+    matmuls_left = adamws_left = 1 << 30;
+    if (later)
+        OK(step(&s, m, 0, BATCH, &r, &err));
+    matmuls_left = matmuls;
+    adamws_left = adamws;
     for (unsigned i = 0; i < 2; i++) {
         assert_int_equal(step(&s, m, i, BATCH, &r, &err), -ERR_DEVICE);
         assert_non_null(strstr(err.msg, "rank 1 of 3 (cpu): "));
@@ -367,11 +379,56 @@ static void test_failures(void **state)
     /* in the forward, in the middle of the backward, in the update */
     const int places[][2] = {{0, 9}, {40, 9}, {1 << 30, 0}};
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-        matmuls_left = places[i][0];
-        adamws_left = places[i][1];
-        check_failure(m, &o);
+        check_failure(m, &o, false, places[i][0], places[i][1]);
+        check_failure(m, &o, true, places[i][0], places[i][1]);
     }
     model_free(m);
+}
+
+/* ---- meetings ---- */
+
+enum { MEETINGS = 100 };
+
+struct gathering {
+    struct island *is;
+    int fails; /* this rank, in place of its last meeting */
+    atomic_int here;
+    int rcs[3];
+};
+
+static int gather(void *arg, int rank, struct err *err)
+{
+    struct gathering *g = arg;
+    for (int i = 1; i <= MEETINGS; i++) {
+        if (i == MEETINGS && g->fails == rank)
+            return err_set(err, -ENOMEM, "nothing left");
+        atomic_fetch_add(&g->here, 1);
+        int rc = g->rcs[rank] = island_meet(g->is);
+        if (rc < 0)
+            return rc;
+        if (atomic_load(&g->here) < i * 3)
+            return err_set(err, -EINVAL, "alone");
+    }
+    return 0;
+}
+
+static void test_meetings(void **state)
+{
+    struct err err = {0};
+    struct gathering g = {.fails = -1};
+    OK(island_open("cpu,cpu,cpu", 3, &g.is, &err));
+    OK(island_run(g.is, gather, &g, &err));
+    for (g.fails = 0; g.fails < 3; g.fails++) {
+        atomic_store(&g.here, 0);
+        assert_int_equal(island_run(g.is, gather, &g, &err), -ENOMEM);
+        assert_non_null(strstr(err.msg, "nothing left"));
+        for (int i = 0; i < 3; i++)
+            assert_int_equal(g.rcs[i], i == g.fails ? 0 : -ECONNABORTED);
+    }
+    g.fails = -1;
+    atomic_store(&g.here, 0);
+    OK(island_run(g.is, gather, &g, &err));
+    island_close(g.is);
 }
 
 /* Every rank sees it, none is touched, and training can go on from other weights. */
@@ -475,6 +532,8 @@ static void test_devices(void **state)
     refused("cpu,", -EINVAL, "between the commas");
     refused(",cpu", -EINVAL, "between the commas");
     refused("cpu,auto", -EINVAL, "between the commas");
+    refused("cuda:0,cuda:all", -EINVAL, "cuda:all is all cards");
+    refused("cuda:all,cpu", -EINVAL, "cuda:all is all cards");
     refused("cpu,gpu", -EINVAL, "device \"gpu\" is unknown");
     refused("cpu,cpu,cpu,cpu,cpu,cpu,cpu,cpu,cpu,cpu,cpu,cpu,cpu,cpu,cpu,cpu,cpu", -ERR_LIMIT,
             "at most 16");
@@ -499,7 +558,7 @@ int main(void)
         cmocka_unit_test(test_overlap),  cmocka_unit_test(test_one),
         cmocka_unit_test(test_failures), cmocka_unit_test(test_divergence),
         cmocka_unit_test(test_resume),   cmocka_unit_test(test_devices),
-        cmocka_unit_test(test_shares),
+        cmocka_unit_test(test_shares),   cmocka_unit_test(test_meetings),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
