@@ -257,8 +257,8 @@ static int check_training(const struct yaml_doc *doc, struct job_spec *s, struct
 {
     if (s->train.accumulate && s->train.batch % s->train.accumulate)
         return conf_error(doc, "train.accumulate", err,
-                          "is %d, which does not divide train.batch (%d)", s->train.accumulate,
-                          s->train.batch);
+                          "is %d, which does not divide train.batch (%d); use auto or a divisor",
+                          s->train.accumulate, s->train.batch);
     if (s->outer.steps && s->outer.seconds)
         return conf_error(doc, "outer.seconds", err,
                           "and outer.steps are both given; leave out "

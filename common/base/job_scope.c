@@ -1,18 +1,25 @@
 /* Keys of a job file that are written and would be without effect. */
+#include <string.h>
+
 #include "common/base/conf.h"
 #include "common/base/err.h"
 #include "common/base/job.h"
 #include "common/base/yaml.h"
 
 static const char *const llama_keys[] = {
-    "model.kv_heads", "model.ffn",     "model.context", "model.rope_theta",   "model.norm_eps",
-    "model.tied",     "sample.prompt", "sample.tokens", "sample.temperature", "sample.top_p",
+    "model.kv_heads",     "model.ffn",    "model.context",   "model.rope_theta",
+    "model.norm_eps",     "model.tied",   "sample.prompt",   "sample.tokens",
+    "sample.temperature", "sample.top_p", "data.text_field",
 };
 static const char *const dit_keys[] = {
     "data.image_size",     "data.flip",      "model.patch",     "model.mlp_ratio",
     "model.label_dropout", "train.t",        "sample.steps",    "sample.sampler",
     "sample.guidance",     "sample.columns", "sample.strategy", "sample.remote",
 };
+
+/* The sections `router` and `partition` are not among them: one file with either may be run with
+ * each recipe in turn. */
+static const char *const ddm_keys[] = {"sample.strategy", "sample.remote", "recipe.divide_batch"};
 
 static int refuse(const struct yaml_doc *doc, const char *const *keys, size_t n, const char *whose,
                   const char *type, struct err *err)
@@ -26,6 +33,29 @@ static int refuse(const struct yaml_doc *doc, const char *const *keys, size_t n,
     return 0;
 }
 
+/* The schedule that a key shapes, if the job has another. */
+static int check_schedule(const struct yaml_doc *doc, const struct job_spec *s, struct err *err)
+{
+    if (s->train.schedule != JOB_SCHEDULE_COSINE && conf_find(doc, "train.final_lr"))
+        return conf_error(doc, "train.final_lr", err,
+                          "is of train.schedule cosine alone: it would do nothing; leave it out");
+    if (s->train.schedule != JOB_SCHEDULE_DECAY && conf_find(doc, "train.decay_fraction"))
+        return conf_error(doc, "train.decay_fraction", err,
+                          "is of train.schedule decay alone: it would do nothing; leave it out");
+    return 0;
+}
+
+static int check_mixture(const struct yaml_doc *doc, const struct job_spec *s, struct err *err)
+{
+    for (size_t i = 0; i < sizeof(ddm_keys) / sizeof(*ddm_keys); i++)
+        if (strcmp(s->recipe.name, "ddm") != 0 && conf_find(doc, ddm_keys[i]))
+            return conf_error(doc, ddm_keys[i], err,
+                              "is of recipe ddm alone, but recipe.name is %.80s: it would do "
+                              "nothing; leave it out",
+                              s->recipe.name);
+    return 0;
+}
+
 static int check(const struct yaml_doc *doc, const struct job_spec *s, struct err *err)
 {
     bool text = s->model.type == JOB_MODEL_LLAMA;
@@ -33,6 +63,10 @@ static int check(const struct yaml_doc *doc, const struct job_spec *s, struct er
         text ? refuse(doc, dit_keys, sizeof(dit_keys) / sizeof(*dit_keys), "images", "llama", err)
              : refuse(doc, llama_keys, sizeof(llama_keys) / sizeof(*llama_keys), "texts", "dit",
                       err);
+    if (rc == 0)
+        rc = check_schedule(doc, s, err);
+    if (rc == 0)
+        rc = check_mixture(doc, s, err);
     if (rc == 0 && s->outer.async && conf_find(doc, "outer.quorum"))
         rc = conf_error(doc, "outer.quorum", err,
                         "is for rounds, which outer.async has not; leave it out");

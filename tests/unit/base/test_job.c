@@ -121,7 +121,7 @@ static void refuses_with_a_sentence(void **state)
         {"train: 5", "train is '5', expected keys with values"},
         {"train: {batch: 64, lr: nan}", "train.lr is 'nan', expected a number"},
         {"train: {batch: 64, schedule: cosin}", "did you mean 'cosine'?"},
-        {"train: {batch: 64, accumulate: 3}", "train.accumulate is 3, which does not divide"},
+        {"train: {batch: 64, accumulate: 3}", "does not divide train.batch (64); use auto or a"},
         {"train: {batch: 64, accumulate: 0}",
          "train.accumulate is '0', expected auto or a whole number from 1 to 4096"},
         {"train: {batch: 64, accumulate: many}", "expected auto or a whole number from 1 to 4096"},
@@ -218,6 +218,37 @@ static void check_defaults(const struct conf_key *keys, const char *section, str
     }
 }
 
+static void keys_without_effect(void **state)
+{
+    static const struct {
+        const char *line, *key; /* NULL: it is of this job */
+    } cases[] = {
+        {"train: {batch: 64, schedule: cosine, final_lr: 0.1}", NULL},
+        {"train: {batch: 64, schedule: decay, decay_fraction: 0.3}", NULL},
+        {"recipe: {name: ddm, divide_batch: false}", NULL},
+        {"partition: {dims: 8}", NULL},
+        {"train: {batch: 64, schedule: decay, final_lr: 0.1}", "job.yaml:4: train.final_lr is of"},
+        {"train: {batch: 64, final_lr: 0}", "job.yaml:4: train.final_lr is of"},
+        {"train: {batch: 64, decay_fraction: 0.3}", "job.yaml:4: train.decay_fraction is of"},
+        {"recipe: {divide_batch: true}", "job.yaml:6: recipe.divide_batch is of recipe ddm alone"},
+        {"sample: {strategy: top1}", "job.yaml:6: sample.strategy is of recipe ddm alone"},
+        {"sample: {remote: true}", "job.yaml:6: sample.remote is of recipe ddm alone"},
+        {"data: {path: x, image_size: 32, text_field: y}", "data.text_field is of texts alone"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        char text[2048];
+        struct job_spec s;
+        struct err err = {0};
+        with(text, sizeof(text), cases[i].line);
+        assert_int_equal(job_parse(text, strlen(text), "job.yaml", &s, &err), 0);
+        int rc = job_check_scope(text, strlen(text), "job.yaml", &s, &err);
+        if (rc != (cases[i].key ? -ERR_CONFIG : 0) ||
+            !strstr(err.msg, cases[i].key ? cases[i].key : ""))
+            fail_msg("%s: '%s'", cases[i].line, err.msg);
+        job_release(&s);
+    }
+}
+
 static void documents_itself(void **state)
 {
     struct buf doc;
@@ -237,7 +268,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fills_the_defaults),      cmocka_unit_test(reads_every_kind),
         cmocka_unit_test(refuses_with_a_sentence), cmocka_unit_test(keys_that_need_each_other),
-        cmocka_unit_test(documents_itself),
+        cmocka_unit_test(keys_without_effect),     cmocka_unit_test(documents_itself),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
