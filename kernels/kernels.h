@@ -486,7 +486,7 @@ struct device {
 };
 
 /* Opens a device.  name: "auto" (the best there is), "cpu", "cpu-ref" or "cuda:N".
- * threads: 0 for one per available core; ignored by CUDA and cpu-ref.  A device asked
+ * threads: 0 for one per available core, at most 256; ignored by CUDA and cpu-ref.  A device asked
  * for by name that is not there is an error whose sentence says what there is. */
 int device_open(const char *name, int threads, struct device **ret_dev, struct err *err);
 

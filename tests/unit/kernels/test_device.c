@@ -35,9 +35,17 @@ static void absent_devices_are_errors(void **state)
     }
     struct err err = {0};
     struct device *dev = NULL;
-    assert_true(device_open("cpu", -1, &dev, &err) < 0);
-    assert_true(device_open("cpu", 100000, &dev, &err) < 0);
-    assert_non_null(strstr(err.msg, "100000"));
+    assert_true(device_open("cpu", -7, &dev, &err) < 0);
+    assert_non_null(strstr(err.msg, "-7"));
+}
+
+/* A host may have more cores than a device has use for: no reason not to start there. */
+static void threads_have_a_limit(void **state)
+{
+    struct device *dev = NULL;
+    assert_int_equal(device_open("cpu", 384, &dev, NULL), 0);
+    assert_int_equal(dev->threads, 256);
+    device_close(dev);
 }
 
 static void memory(void **state)
@@ -111,6 +119,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(opens),
         cmocka_unit_test(absent_devices_are_errors),
+        cmocka_unit_test(threads_have_a_limit),
         cmocka_unit_test(memory),
         cmocka_unit_test(records_a_profile),
         cmocka_unit_test(profile_is_bounded),
