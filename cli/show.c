@@ -151,6 +151,7 @@ int cmd_workers(int argc, char **argv)
     struct cli cli = {0};
     const struct args_flag flags[] = {CLI_FLAG_SERVER(&cli), CLI_FLAG_JSON(&cli), {0}};
     struct args args = {.program = "skerry workers",
+                        .usage = "[--json]",
                         .flags = flags,
                         .about = "Lists the workers: state, speed, bytes, what each does, how "
                                  "much of its devices it uses and how they are."};

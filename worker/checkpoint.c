@@ -167,7 +167,8 @@ static int check_header(struct trainer *t, const struct st *st, const char *path
         return err_set(err, -ERR_FORMAT, "%s is not a checkpoint", path);
     config_digest(t, hex);
     if (strcmp(hex, config) != 0)
-        return err_set(err, -ERR_CONFIG, "%s belongs to another job, replica or precision", path);
+        return err_set(err, -ERR_CONFIG,
+                       "%s belongs to another job, replica, precision or number of devices", path);
 
     struct position p;
     int rc = read_number(st, path, "skerry.step", &p.step, err);

@@ -321,7 +321,8 @@ static int start(struct daemon *d, struct err *err)
     if ((rc = open_disk(d, err)) < 0)
         return rc;
     if ((rc = open_engine(d, err)) < 0) {
-        d->exit_code = EXIT_DEVICE;
+        const bool asked_wrong = rc == -EINVAL || rc == -ERR_LIMIT; /* --device cannot be met */
+        d->exit_code = asked_wrong ? ARGS_EXIT_USAGE : EXIT_DEVICE;
         return rc;
     }
     if ((rc = open_agent(d, err)) < 0)

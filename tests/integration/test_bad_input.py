@@ -7,6 +7,7 @@ import tarfile
 import pytest
 
 from common import BIN, make_dataset, skerry, write_job
+from swarm import running
 
 REFUSED, USAGE, UNREACHABLE = 4, 2, 3
 
@@ -133,7 +134,7 @@ def test_help_and_unknown_flags(program):
                                      "sample", "export", "cancel", "drain", "login"])
 def test_every_subcommand_has_help(command):
     done = skerry(command, "--help")
-    assert done.returncode == 0 and f"skerry {command}" in done.stdout
+    assert done.returncode == 0 and f"skerry {command} " in done.stdout and "(null)" not in done.stdout
 
 
 @pytest.mark.parametrize("token", ["", "hello", "skerry1.", "skerry1.AAAA", "skerry9.AAAA"])
@@ -142,6 +143,22 @@ def test_bad_join_token(tmp_path, token):
                           stderr=subprocess.PIPE, text=True, timeout=30)
     assert done.returncode != 0
     assert "token" in done.stderr
+
+
+@pytest.mark.parametrize("device, status, words", [
+    ("nonsense", USAGE, "expected auto, cpu, cpu-ref or cuda:N"),
+    ("cpu,", USAGE, "between the commas"),
+    ("cuda:x", USAGE, "N a number"),
+    ("cuda:all,cuda:0", USAGE, "stands alone"),
+    (",".join(["cpu"] * 17), USAGE, "at most 16"),
+    ("cuda:999", 4, "not there"),
+])
+def test_devices_that_cannot_be_had(tmp_path, device, status, words):
+    with running(tmp_path / "c") as swarm:
+        done = subprocess.run([f"{BIN}/workerd", "--join", swarm.worker_token, "--work-dir", str(tmp_path / "w"),
+                               "--device", device], stderr=subprocess.PIPE, text=True, timeout=30)
+    assert done.returncode == status, done.stderr
+    assert words in done.stderr, done.stderr
 
 
 def test_no_coordinator_known(tmp_path):
