@@ -284,6 +284,10 @@ static bool choose(const struct lt *lt, struct plan *p)
     const size_t work = WORK_BYTES;
     const uint32_t first = (uint32_t)k->align_b, second = (uint32_t)k->align_a;
     const uint32_t out = p->way == WAY_WIDE ? ALIGN : (uint32_t)k->align_c;
+    /* Where k is cut, its parts are added up in f32 and rounded once. */
+    const bool narrow = p->way != WAY_WIDE && k->c_dt == DT_BF16;
+    const uint32_t sums =
+        narrow ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE : CUBLASLT_REDUCTION_SCHEME_MASK;
     cublasLtMatmulPreference_t pref;
     cublasLtMatmulHeuristicResult_t results[TRIES];
     int found = 0;
@@ -295,6 +299,7 @@ static bool choose(const struct lt *lt, struct plan *p)
     if (s == CUBLAS_STATUS_SUCCESS)                                                                \
     s = lt->api.pref_set(pref, attribute, &(value), sizeof(value))
     SET(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, work);
+    SET(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, sums);
     SET(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, first);
     SET(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, second);
     SET(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, out);

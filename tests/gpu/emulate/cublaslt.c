@@ -2,8 +2,10 @@
  * is done by loops.  SKERRY_EMULATE_LT narrows what it takes, so that each way is tried:
  * "strict" has only a bias of C's type and no sums, "plain" no epilogue, "none" nothing.  With
  * "tune" it has three algorithms, of which one is wrong, one does not run and the last, which
- * the emulated clock likes best, is right. */
+ * the emulated clock likes best, is right.  Who allows that parts of a sum are rounded to bf16
+ * gets a wrong algorithm too. */
 #include <math.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,6 +19,10 @@ struct desc {
     uint32_t epilogue;
     void *bias, *aux;
     int64_t aux_ld;
+};
+
+struct preference {
+    uint32_t sums; /* of enum cublasLtReductionScheme_t */
 };
 
 struct layout {
@@ -100,7 +106,9 @@ cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t l)
 }
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *p)
 {
-    *p = malloc(8);
+    struct preference *new = malloc(sizeof *new);
+    new->sums = CUBLASLT_REDUCTION_SCHEME_MASK;
+    *p = (cublasLtMatmulPreference_t) new;
     return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t p)
@@ -112,6 +120,8 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
                                                     cublasLtMatmulPreferenceAttributes_t which,
                                                     const void *buf, size_t bytes)
 {
+    if (which == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK)
+        memcpy(&((struct preference *)p)->sums, buf, sizeof(uint32_t));
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -144,11 +154,16 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmul
                                               cublasLtMatmulHeuristicResult_t results[], int *found)
 {
     const int algorithms = tuned() ? 3 : 1;
+    const uint32_t rounded =
+        CUBLASLT_REDUCTION_SCHEME_INPLACE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
+    const bool wrong = type_of(((const struct layout *)out)->type) == DT_BF16 &&
+                       ((const struct preference *)pref)->sums & rounded;
     *found = takes((const struct desc *)d, (const struct layout *)out) ? algorithms : 0;
     *found = *found < wanted ? *found : wanted;
     for (int i = 0; i < *found; i++) {
         results[i].state = CUBLAS_STATUS_SUCCESS;
         results[i].algo.data[0] = (uint64_t)i;
+        results[i].algo.data[1] = wrong;
     }
     return *found ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }
@@ -242,7 +257,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t opaque, c
         .first = *(const struct layout *)la,
         .second = *(const struct layout *)lb,
         .out_layout = *(const struct layout *)l,
-        .alpha = *(const float *)alpha * (tuned() && algo->data[0] == 0 ? 2.0f : 1.0f),
+        .alpha = *(const float *)alpha *
+                 ((tuned() && algo->data[0] == 0) || algo->data[1] ? 2.0f : 1.0f),
         .beta = *(const float *)beta,
         .a = a,
         .b = b,
