@@ -404,7 +404,7 @@ static int record(struct trainer *t, const struct net_shape *own, const struct t
     if (rc < 0) {
         (void)weights_check(t->w, NULL);
         t->rec.off = true;
-        log_debug("train", "steps are not recorded device=%s reason=\"%s\"", t->dev->name, err.msg);
+        log_warn("train", "steps are not recorded device=%s reason=\"%s\"", t->dev->name, err.msg);
     }
     return rc;
 }
