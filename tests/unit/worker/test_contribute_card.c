@@ -25,7 +25,7 @@
 enum { ROUNDS = 3 };
 
 static struct fixture {
-    char dir[64], full[96];
+    char full[96];
     char blob[2][96], current[2][96], pending[2][96]; /* 0: the CPU's, 1: the card's */
     struct device *dev;
     struct model *m;
@@ -33,9 +33,11 @@ static struct fixture {
     struct weights w; /* end, on the card */
 } f;
 
+static char dir[64];
+
 static void name(char out[96], const char *what, int i)
 {
-    (void)snprintf(out, 96, "%s/%s.%d", f.dir, what, i);
+    (void)snprintf(out, 96, "%s/%s.%d", dir, what, i);
 }
 
 static int setup(void **state)
@@ -47,10 +49,10 @@ static int setup(void **state)
     spec.heads = 1;
     spec.mlp = 129;
     spec.classes = 40001;
-    (void)snprintf(f.dir, sizeof f.dir, "/tmp/skerry-test-XXXXXX");
-    if (!mkdtemp(f.dir))
+    (void)snprintf(dir, sizeof dir, "/tmp/skerry-test-XXXXXX");
+    if (!mkdtemp(dir))
         return -1;
-    (void)snprintf(f.full, sizeof f.full, "%s/full", f.dir);
+    (void)snprintf(f.full, sizeof f.full, "%s/full", dir);
     for (int i = 0; i < 2; i++) {
         name(f.blob[i], "blob", i);
         name(f.current[i], "current", i);
@@ -77,7 +79,7 @@ static int teardown(void **state)
     model_free(f.m);
     mem_free(f.theta);
     mem_free(f.end);
-    OK(file_remove_tree(f.dir, &err));
+    OK(file_remove_tree(dir, &err));
     return 0;
 }
 
