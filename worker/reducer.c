@@ -141,14 +141,20 @@ static void add_rest(struct reducer *r)
     }
 }
 
+static void meet(struct reducer *r)
+{
+    if (r->rc == 0 && r->how == REDUCER_MEETS)
+        note(r, island_meet(r->is), "waiting for the other devices");
+}
+
 int reducer_join(void *arg, float *losses, int64_t n, struct err *err)
 {
     struct reducer *r = arg;
     struct weights *w = r->w;
     add_rest(r);
-    if (r->rc == 0 && r->how == REDUCER_MEETS)
-        note(r, island_meet(r->is), "waiting for the other devices");
+    meet(r);
     flush(r, losses, n);
+    meet(r);
     if (r->rc == 0)
         note(r, w->ops->stream_follow(w->dev, w->stream, r->stream), "waiting for the sums");
     if (r->rc < 0)

@@ -10,9 +10,10 @@
  * buckets meet; without overlap everything is summed at join.  Sums do not depend on how the
  * ranges are cut into buckets.
  *
- * A step that may take or give back device memory is REDUCER_MEETS: no sum is queued before
- * all ranks have come to join.  Freeing memory of a card (cudaFree) can wait for what runs on
- * its peers, and a sum that runs on a peer waits for the rank that frees. */
+ * A step that may take or give back device memory, or load code, is REDUCER_MEETS: no sum is
+ * queued before all ranks have come to join, and no rank goes on before all have queued theirs.
+ * Freeing memory of a card (cudaFree) can wait for what runs on it and on its peers, and a sum
+ * that runs there waits for the rank that frees. */
 #ifndef WORKER_REDUCER_H
 #define WORKER_REDUCER_H
 
