@@ -125,7 +125,7 @@ int view_job(struct coordinator *co, uint64_t job_id, struct view_job *ret, stru
 struct view_path {
     uint32_t path;
     const char *network;               /* main router */
-    const char *state;                 /* waiting (for modules, or the data) running done */
+    const char *state;                 /* waiting (for modules, or the data) running done stopped */
     uint32_t partition;                /* UINT32_MAX: all of the data */
     uint64_t samples, tokens, holdout; /* that it trains on; that it is judged by */
     uint32_t batch, replicas;

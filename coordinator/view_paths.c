@@ -42,8 +42,10 @@ static double path_loss(const struct job *j, uint32_t p)
 
 static const char *path_state(const struct job *j, const struct path_rec *p)
 {
-    if (p->round >= (uint32_t)j->spec.outer.rounds || job_is_ended(j))
+    if (p->round >= (uint32_t)j->spec.outer.rounds || j->state == JOB_DONE)
         return "done";
+    if (job_is_ended(j))
+        return "stopped";
     return p->ready ? "running" : "waiting";
 }
 

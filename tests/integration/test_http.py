@@ -125,6 +125,8 @@ def test_every_documented_operation_answers_as_documented(api):
     api.call("cancelJob", 409, params={"id": job})
     second = submit_again(api)
     api.call("cancelJob", params={"id": second})
+    states = {j: [p["state"] for p in api.call("getJob", params={"id": j}).json()["path_list"]] for j in (job, second)}
+    assert states == {job: ["done"], second: ["stopped"]}, "the rounds of a path that were not trained are not done"
     api.call("drainWorker", params={"id": status["workers"][0]["id"]}, json={})
     with api.swarm.get("/v1/events", stream=True) as stream:
         assert stream.headers["Content-Type"].startswith("text/event-stream")
