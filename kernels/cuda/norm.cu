@@ -7,6 +7,8 @@
 
 #define LN_EPS 1e-6f
 
+enum { PIECES = 2 }; /* of a row, in a thread */
+
 enum {                  /* of each multiprocessor */
        FWD_BLOCKS = 64, /* of a forward, at least, before they take several rows */
        /* Of a backward: few enough that their column sums are small beside the rows, and enough
@@ -14,25 +16,28 @@ enum {                  /* of each multiprocessor */
        BWD_BLOCKS = 16,
 };
 
-/* A row: thread t holds columns 8 (j threads + t) ... of piece j < K. */
+/* A row: thread t holds the P columns from P (j threads + t) on of piece j.  P is 4 where rows
+ * are short enough: what a warp reads or writes of f32 at a time has no gaps then. */
+#define MOST_THREADS(P) ((P) == 4 ? 320 : 512)
+
 struct layout {
-    int pieces; /* K: 1 or 2 */
+    int columns; /* P: 4 or 8 */
     unsigned threads;
 };
 
 static struct layout row_layout(int C)
 {
     struct layout l;
-    int chunks = (C + 7) / 8;
-    l.pieces = chunks > 512 ? 2 : 1;
-    chunks = (chunks + l.pieces - 1) / l.pieces;
-    l.threads = chunks ? ((unsigned)chunks + 31) / 32 * 32 : 32;
+    l.columns = C > PIECES * 4 * MOST_THREADS(4) ? 8 : 4;
+    const unsigned each = (unsigned)(PIECES * l.columns);
+    const unsigned threads = C ? ((unsigned)C + each - 1) / each : 1;
+    l.threads = (threads + 31) / 32 * 32;
     return l;
 }
 
-static __device__ __forceinline__ int column(int j)
+template <int P> static __device__ __forceinline__ int column(int j)
 {
-    return (int)(j * blockDim.x + threadIdx.x) * 8;
+    return (int)(j * blockDim.x + threadIdx.x) * P;
 }
 
 /* Sums of a and b over the block; room holds 64. */
@@ -57,96 +62,118 @@ static __device__ __forceinline__ void block_sum2(float *a, float *b, float *roo
     }
 }
 
+/* Piece j of the thread's columns of a row; what lies beyond the row becomes 0. */
+template <int P, bool WIDE, typename T>
+static __device__ __forceinline__ void load_piece(float v[P], const T *row, int j, int C)
+{
+#pragma unroll
+    for (int k = 0; k < P; k++)
+        v[k] = 0;
+    if (column<P>(j) < C)
+        load<WIDE, P>(v, row + column<P>(j), C - column<P>(j));
+}
+
+/* All pieces are asked for before any is used, so that a row waits for memory once. */
+template <int P, bool WIDE, typename T>
+static __device__ __forceinline__ void load_columns(float v[PIECES][P], const T *row, int C)
+{
+#pragma unroll
+    for (int j = 0; j < PIECES; j++)
+        load_piece<P, WIDE>(v[j], row, j, C);
+}
+
+template <int P, bool WIDE, typename T>
+static __device__ __forceinline__ void store_columns(T *row, const float v[PIECES][P], int C)
+{
+#pragma unroll
+    for (int j = 0; j < PIECES; j++)
+        if (column<P>(j) < C)
+            store<WIDE, P>(row + column<P>(j), v[j], C - column<P>(j));
+}
+
 /* Sum over the row of (x - mean)². */
-template <int K> static __device__ __forceinline__ float spread(float x[K][8], float mean, int C)
+template <int P>
+static __device__ __forceinline__ float spread(float x[PIECES][P], float mean, int C)
 {
     float sum = 0;
 #pragma unroll
-    for (int j = 0; j < K; j++)
+    for (int j = 0; j < PIECES; j++)
 #pragma unroll
-        for (int k = 0; k < 8; k++) {
+        for (int k = 0; k < P; k++) {
             float d = x[j][k] - mean;
-            sum += column(j) + k < C ? d * d : 0.0f;
+            sum += column<P>(j) + k < C ? d * d : 0.0f;
         }
     return sum;
 }
 
-template <int K, bool WIDE, typename T>
+template <int P, bool WIDE, typename T>
 static __device__ __forceinline__ void adaln_row(const struct adaln_fwd &p, int64_t r, float *room)
 {
     const int64_t row = r * p.C, mod = r / p.T * p.mod_ld;
-    float x[K][8], sum = 0;
+    float x[PIECES][P], sum = 0;
+    load_columns<P, WIDE>(x, p.x_in + row, p.C);
+    if (p.y) {
+        float y[PIECES][P], gate[PIECES][P];
+        load_columns<P, WIDE>(gate, p.gate + mod, p.C);
+        load_columns<P, WIDE>(y, (const T *)p.y + row, p.C);
 #pragma unroll
-    for (int j = 0; j < K; j++) {
-        const int c = column(j), left = p.C - c;
-        float y[8], gate[8];
+        for (int j = 0; j < PIECES; j++)
 #pragma unroll
-        for (int k = 0; k < 8; k++)
-            x[j][k] = 0;
-        if (left <= 0)
-            continue;
-        load<WIDE, 8>(x[j], p.x_in + row + c, left);
-        if (p.y) {
-            load<WIDE, 8>(y, (const T *)p.y + row + c, left);
-            load<WIDE, 8>(gate, p.gate + mod + c, left);
-#pragma unroll
-            for (int k = 0; k < 8; k++)
-                x[j][k] += gate[k] * y[k];
-            store<WIDE, 8>(p.x + row + c, x[j], left);
-        }
-#pragma unroll
-        for (int k = 0; k < 8; k++)
-            sum += x[j][k];
+            for (int k = 0; k < P; k++)
+                x[j][k] += gate[j][k] * y[j][k];
+        store_columns<P, WIDE>(p.x + row, x, p.C);
     }
     if (!p.h)
         return;
+#pragma unroll
+    for (int j = 0; j < PIECES; j++)
+#pragma unroll
+        for (int k = 0; k < P; k++)
+            sum += x[j][k];
     const float mean = block_sum(sum, room) / (float)p.C;
-    const float var = block_sum(spread<K>(x, mean, p.C), room) / (float)p.C;
+    const float var = block_sum(spread<P>(x, mean, p.C), room) / (float)p.C;
     const float rstd = 1.0f / sqrtf(var + LN_EPS);
     if (threadIdx.x == 0) {
         p.stats[2 * r] = mean;
         p.stats[2 * r + 1] = rstd;
     }
+    float scale[PIECES][P], shift[PIECES][P];
+    load_columns<P, WIDE>(scale, p.scale + mod, p.C);
+    load_columns<P, WIDE>(shift, p.shift + mod, p.C);
 #pragma unroll
-    for (int j = 0; j < K; j++) {
-        const int c = column(j), left = p.C - c;
-        float scale[8], shift[8];
-        if (left <= 0)
-            continue;
-        load<WIDE, 8>(scale, p.scale + mod + c, left);
-        load<WIDE, 8>(shift, p.shift + mod + c, left);
+    for (int j = 0; j < PIECES; j++)
 #pragma unroll
-        for (int k = 0; k < 8; k++)
-            x[j][k] = (x[j][k] - mean) * rstd * (1.0f + scale[k]) + shift[k];
-        store<WIDE, 8>((T *)p.h + row + c, x[j], left);
-    }
+        for (int k = 0; k < P; k++)
+            x[j][k] = (x[j][k] - mean) * rstd * (1.0f + scale[j][k]) + shift[j][k];
+    store_columns<P, WIDE>((T *)p.h + row, x, p.C);
 }
 
 /* Neighbouring rows have the same gate, shift and scale: a block takes `each` of them, so that
  * these come from the first-level cache and not, at 1.5 times the bytes of a row, from the
  * second. */
-template <int K, bool WIDE, typename T>
-__global__ void __launch_bounds__(512) adaln_fwd_kernel(struct adaln_fwd p, int64_t rows, int each)
+template <int P, bool WIDE, typename T>
+__global__ void __launch_bounds__(MOST_THREADS(P))
+    adaln_fwd_kernel(struct adaln_fwd p, int64_t rows, int each)
 {
     __shared__ float room[32];
     const int64_t first = (int64_t)blockIdx.x * each;
     const int64_t end = first + each < rows ? first + each : rows;
     for (int64_t r = first; r < end; r++)
-        adaln_row<K, WIDE, T>(p, r, room);
+        adaln_row<P, WIDE, T>(p, r, room);
 }
 
-/* The kernel of a row's pieces, alignment and type. */
-#define PICK_K(kernel, K, wide, dt)                                                                \
-    ((dt) == DT_BF16 ? ((wide) ? kernel<K, true, bf16> : kernel<K, false, bf16>)                   \
-                     : ((wide) ? kernel<K, true, float> : kernel<K, false, float>))
+/* The kernel of a row's layout, alignment and type. */
+#define PICK_P(kernel, P, wide, dt)                                                                \
+    ((dt) == DT_BF16 ? ((wide) ? kernel<P, true, bf16> : kernel<P, false, bf16>)                   \
+                     : ((wide) ? kernel<P, true, float> : kernel<P, false, float>))
 #define PICK(kernel, l, wide, dt)                                                                  \
-    ((l).pieces == 2 ? PICK_K(kernel, 2, wide, dt) : PICK_K(kernel, 1, wide, dt))
+    ((l).columns == 8 ? PICK_P(kernel, 8, wide, dt) : PICK_P(kernel, 4, wide, dt))
 
 extern "C" int cuda_adaln_fwd(struct device *dev, const struct adaln_fwd *p, struct stream *s)
 {
     const struct layout l = row_layout(p->C);
     const int64_t rows = (int64_t)p->B * p->T;
-    bool wide = p->C % 8 == 0 && p->mod_ld % 4 == 0 &&
+    bool wide = p->C % l.columns == 0 && p->mod_ld % 4 == 0 &&
                 aligned16(p->x, p->h, p->x_in, p->y, p->gate) && aligned16(p->shift, p->scale);
     if (rows > INT32_MAX)
         return -EINVAL;
@@ -174,27 +201,24 @@ static struct walk make_walk(int64_t B, int64_t T, int64_t aim)
 }
 
 /* d = the gradient of x_in, one row; it goes to memory too. */
-template <int K, bool WIDE, typename T>
-static __device__ __forceinline__ void ln_row(float d[K][8], float dscale[K][8], float dshift[K][8],
-                                              const struct adaln_bwd &p, int64_t r, int64_t mod,
-                                              float *room)
+template <int P, bool WIDE, typename T>
+static __device__ __forceinline__ void ln_row(float d[PIECES][P], float dscale[PIECES][P],
+                                              float dshift[PIECES][P], const struct adaln_bwd &p,
+                                              int64_t r, int64_t mod, float *room)
 {
-    float g[K][8], xhat[K][8], mean_g = 0, mean_gx = 0;
+    const T *dh = (const T *)p.dh + r * p.C;
+    float *dx = p.dx + r * p.C;
+    float g[PIECES][P], xhat[PIECES][P], scale[P], mean_g = 0, mean_gx = 0;
     const float mean = p.stats[2 * r], rstd = p.stats[2 * r + 1];
+    if (P == 4) /* asked for now, it is there after the sums */
+        load_columns<P, WIDE>(d, dx, p.dx_set ? 0 : p.C);
 #pragma unroll
-    for (int j = 0; j < K; j++) {
-        const int c = column(j), left = p.C - c;
-        float scale[8];
+    for (int j = 0; j < PIECES; j++) {
+        load_piece<P, WIDE>(g[j], dh, j, p.C); /* 0 beyond the row, and so is all that is summed */
+        load_piece<P, WIDE>(xhat[j], p.x + r * p.C, j, p.C);
+        load_piece<P, WIDE>(scale, p.scale + mod, j, p.C);
 #pragma unroll
-        for (int k = 0; k < 8; k++)
-            g[j][k] = xhat[j][k] = 0;
-        if (left <= 0)
-            continue;
-        load<WIDE, 8>(g[j], (const T *)p.dh + r * p.C + c, left);
-        load<WIDE, 8>(xhat[j], p.x + r * p.C + c, left);
-        load<WIDE, 8>(scale, p.scale + mod + c, left);
-#pragma unroll
-        for (int k = 0; k < 8; k++) {
+        for (int k = 0; k < P; k++) {
             xhat[j][k] = (xhat[j][k] - mean) * rstd;
             dscale[j][k] += g[j][k] * xhat[j][k];
             dshift[j][k] += g[j][k];
@@ -207,91 +231,69 @@ static __device__ __forceinline__ void ln_row(float d[K][8], float dscale[K][8],
     mean_g /= (float)p.C;
     mean_gx /= (float)p.C;
 #pragma unroll
-    for (int j = 0; j < K; j++) {
-        const int c = column(j), left = p.C - c;
-        if (left <= 0)
-            continue;
-        if (K > 1) { /* read again: two pieces leave no registers for g */
-            float scale[8];
-            load<WIDE, 8>(g[j], (const T *)p.dh + r * p.C + c, left);
-            load<WIDE, 8>(scale, p.scale + mod + c, left);
-#pragma unroll
-            for (int k = 0; k < 8; k++)
-                g[j][k] *= 1.0f + scale[k];
+    for (int j = 0; j < PIECES; j++) {
+        if (P > 4) { /* read now: wide pieces leave no registers for g, x and d */
+            load_piece<P, WIDE>(g[j], dh, j, p.C);
+            load_piece<P, WIDE>(xhat[j], p.x + r * p.C, j, p.C);
+            load_piece<P, WIDE>(scale, p.scale + mod, j, p.C);
+            load_piece<P, WIDE>(d[j], dx, j, p.dx_set ? 0 : p.C);
         }
-        if (!p.dx_set)
-            load<WIDE, 8>(d[j], p.dx + r * p.C + c, left);
 #pragma unroll
-        for (int k = 0; k < 8; k++)
+        for (int k = 0; k < P; k++) {
+            if (P > 4) {
+                g[j][k] *= 1.0f + scale[k];
+                xhat[j][k] = (xhat[j][k] - mean) * rstd;
+            }
             d[j][k] += rstd * (g[j][k] - mean_g - xhat[j][k] * mean_gx);
-        store<WIDE, 8>(p.dx + r * p.C + c, d[j], left);
+        }
     }
+    store_columns<P, WIDE>(dx, d, p.C);
 }
 
-template <int K, bool WIDE, typename T>
-static __device__ __forceinline__ void gate_row(float d[K][8], float dgate[K][8],
+template <int P, bool WIDE, typename T>
+static __device__ __forceinline__ void gate_row(const float d[PIECES][P], float dgate[PIECES][P],
                                                 const struct adaln_bwd &p, int64_t r, int64_t mod)
 {
+    float y[PIECES][P], gate[P];
+    load_columns<P, WIDE>(y, (const T *)p.y + r * p.C, p.C);
 #pragma unroll
-    for (int j = 0; j < K; j++) {
-        const int c = column(j), left = p.C - c;
-        float y[8], gate[8];
-        if (left <= 0)
-            continue;
-        load<WIDE, 8>(y, (const T *)p.y + r * p.C + c, left);
-        load<WIDE, 8>(gate, p.gate + mod + c, left);
+    for (int j = 0; j < PIECES; j++) {
+        load_piece<P, WIDE>(gate, p.gate + mod, j, p.C);
 #pragma unroll
-        for (int k = 0; k < 8; k++) {
-            dgate[j][k] += d[j][k] * y[k];
-            gate[k] *= d[j][k];
+        for (int k = 0; k < P; k++) {
+            dgate[j][k] += d[j][k] * y[j][k];
+            y[j][k] = gate[k] * d[j][k];
         }
-        store<WIDE, 8>((T *)p.dy + r * p.C + c, gate, left);
     }
+    store_columns<P, WIDE>((T *)p.dy + r * p.C, y, p.C);
 }
 
-template <int K, bool WIDE>
-static __device__ __forceinline__ void load_columns(float v[K][8], const float *p, int C)
-{
-#pragma unroll
-    for (int j = 0; j < K; j++)
-        if (column(j) < C)
-            load<WIDE, 8>(v[j], p + column(j), C - column(j));
-}
-
-template <int K, bool WIDE>
-static __device__ __forceinline__ void store_columns(float *p, float v[K][8], int C)
-{
-#pragma unroll
-    for (int j = 0; j < K; j++)
-        if (column(j) < C)
-            store<WIDE, 8>(p + column(j), v[j], C - column(j));
-}
-
-template <int K, bool WIDE, typename T>
-__global__ void __launch_bounds__(512) adaln_bwd_kernel(struct adaln_bwd p, struct walk w)
+template <int P, bool WIDE, typename T>
+__global__ void __launch_bounds__(MOST_THREADS(P), P == 4 ? 2 : 1)
+    adaln_bwd_kernel(struct adaln_bwd p, struct walk w)
 {
     __shared__ float room[64];
     const int64_t b = blockIdx.x / w.parts, part = blockIdx.x % w.parts, mod = b * p.mod_ld;
     const int64_t region = (int64_t)p.B * w.parts * p.C;
     const int first = (int)part * w.rows, end = min(first + w.rows, p.T);
-    float dscale[K][8] = {}, dshift[K][8] = {}, dgate[K][8] = {};
+    float dscale[PIECES][P] = {}, dshift[PIECES][P] = {}, dgate[PIECES][P] = {};
     for (int t = first; t < end; t++) {
         const int64_t r = b * p.T + t;
-        float d[K][8] = {};
+        float d[PIECES][P];
         if (p.dh)
-            ln_row<K, WIDE, T>(d, dscale, dshift, p, r, mod, room);
+            ln_row<P, WIDE, T>(d, dscale, dshift, p, r, mod, room);
         else
-            load_columns<K, WIDE>(d, p.dx + r * p.C, p.C);
+            load_columns<P, WIDE>(d, p.dx + r * p.C, p.C);
         if (p.y)
-            gate_row<K, WIDE, T>(d, dgate, p, r, mod);
+            gate_row<P, WIDE, T>(d, dgate, p, r, mod);
     }
     float *out = w.partial + (int64_t)blockIdx.x * p.C;
     if (p.dh) {
-        store_columns<K, WIDE>(out, dscale, p.C);
-        store_columns<K, WIDE>(out + region, dshift, p.C);
+        store_columns<P, WIDE>(out, dscale, p.C);
+        store_columns<P, WIDE>(out + region, dshift, p.C);
     }
     if (p.y)
-        store_columns<K, WIDE>(out + 2 * region, dgate, p.C);
+        store_columns<P, WIDE>(out + 2 * region, dgate, p.C);
 }
 
 extern "C" int cuda_adaln_bwd(struct device *dev, const struct adaln_bwd *p, struct stream *s)
@@ -306,7 +308,7 @@ extern "C" int cuda_adaln_bwd(struct device *dev, const struct adaln_bwd *p, str
     if (rc < 0)
         return rc;
     w.partial = (float *)partial;
-    bool wide = p->C % 8 == 0 && p->mod_ld % 4 == 0 &&
+    bool wide = p->C % l.columns == 0 && p->mod_ld % 4 == 0 &&
                 aligned16(p->dx, p->dy, p->dh, p->x, p->scale) && aligned16(p->y, p->gate);
     rc = launch(s, PICK(adaln_bwd_kernel, l, wide, p->dt), dim3((unsigned)(p->B * w.parts)),
                 l.threads, 0, *p, w);
@@ -319,107 +321,87 @@ extern "C" int cuda_adaln_bwd(struct device *dev, const struct adaln_bwd *p, str
     return rc;
 }
 
-template <int K, bool WIDE, typename T>
-__global__ void __launch_bounds__(512) rmsnorm_fwd_kernel(struct rmsnorm_fwd p)
+template <int P, bool WIDE, typename T>
+__global__ void __launch_bounds__(MOST_THREADS(P)) rmsnorm_fwd_kernel(struct rmsnorm_fwd p)
 {
     __shared__ float room[32];
     const int64_t r = blockIdx.x, row = r * p.C;
-    float x[K][8], sum = 0;
+    float x[PIECES][P], w[PIECES][P], sum = 0;
+    load_columns<P, WIDE>(x, p.x_in + row, p.C);
+    if (p.y) {
+        float y[PIECES][P];
+        load_columns<P, WIDE>(y, (const T *)p.y + row, p.C);
 #pragma unroll
-    for (int j = 0; j < K; j++) {
-        const int c = column(j), left = p.C - c;
-        float y[8];
+        for (int j = 0; j < PIECES; j++)
 #pragma unroll
-        for (int k = 0; k < 8; k++)
-            x[j][k] = 0;
-        if (left <= 0)
-            continue;
-        load<WIDE, 8>(x[j], p.x_in + row + c, left);
-        if (p.y) {
-            load<WIDE, 8>(y, (const T *)p.y + row + c, left);
-#pragma unroll
-            for (int k = 0; k < 8; k++)
-                x[j][k] += y[k];
-            store<WIDE, 8>(p.x + row + c, x[j], left);
-        }
-#pragma unroll
-        for (int k = 0; k < 8; k++)
-            sum += x[j][k] * x[j][k];
+            for (int k = 0; k < P; k++)
+                x[j][k] += y[j][k];
+        store_columns<P, WIDE>(p.x + row, x, p.C);
     }
     if (!p.h)
         return;
+#pragma unroll
+    for (int j = 0; j < PIECES; j++)
+#pragma unroll
+        for (int k = 0; k < P; k++)
+            sum += x[j][k] * x[j][k];
     const float rstd = 1.0f / sqrtf(block_sum(sum, room) / (float)p.C + p.eps);
     if (p.rstd && threadIdx.x == 0)
         p.rstd[r] = rstd;
+    load_columns<P, WIDE>(w, p.w, p.C);
 #pragma unroll
-    for (int j = 0; j < K; j++) {
-        const int c = column(j), left = p.C - c;
-        float w[8];
-        if (left <= 0)
-            continue;
-        load<WIDE, 8>(w, p.w + c, left);
+    for (int j = 0; j < PIECES; j++)
 #pragma unroll
-        for (int k = 0; k < 8; k++)
-            x[j][k] *= rstd * w[k];
-        store<WIDE, 8>((T *)p.h + row + c, x[j], left);
-    }
+        for (int k = 0; k < P; k++)
+            x[j][k] *= rstd * w[j][k];
+    store_columns<P, WIDE>((T *)p.h + row, x, p.C);
 }
 
 extern "C" int cuda_rmsnorm_fwd(struct device *dev, const struct rmsnorm_fwd *p, struct stream *s)
 {
     const struct layout l = row_layout(p->C);
-    bool wide = p->C % 8 == 0 && aligned16(p->x, p->h, p->x_in, p->y, p->w);
+    bool wide = p->C % l.columns == 0 && aligned16(p->x, p->h, p->x_in, p->y, p->w);
     if (p->rows > INT32_MAX)
         return -EINVAL;
     return launch(s, PICK(rmsnorm_fwd_kernel, l, wide, p->dt), dim3((unsigned)p->rows), l.threads,
                   0, *p);
 }
 
-template <int K, bool WIDE, typename T>
-__global__ void __launch_bounds__(512) rmsnorm_bwd_kernel(struct rmsnorm_bwd p, struct walk w)
+template <int P, bool WIDE, typename T>
+__global__ void __launch_bounds__(MOST_THREADS(P))
+    rmsnorm_bwd_kernel(struct rmsnorm_bwd p, struct walk w)
 {
     __shared__ float room[32];
     const int64_t first = (int64_t)blockIdx.x * w.rows;
     const int64_t end = first + w.rows < p.rows ? first + w.rows : p.rows;
-    float dw[K][8] = {};
+    float dw[PIECES][P] = {};
     for (int64_t r = first; r < end; r++) {
         const float rstd = p.rstd[r];
-        float g[K][8] = {}, xhat[K][8] = {}, mean = 0;
+        float g[PIECES][P], xhat[PIECES][P], weight[PIECES][P], d[PIECES][P], mean = 0;
+        load_columns<P, WIDE>(d, p.dx + r * p.C, p.dx_set ? 0 : p.C);
+        load_columns<P, WIDE>(xhat, p.x + r * p.C, p.C);
+        load_columns<P, WIDE>(weight, p.w, p.C);
+        load_columns<P, WIDE>(g, (const T *)p.dh + r * p.C, p.C);
 #pragma unroll
-        for (int j = 0; j < K; j++) {
-            const int c = column(j), left = p.C - c;
-            float weight[8];
-            if (left <= 0)
-                continue;
-            load<WIDE, 8>(g[j], (const T *)p.dh + r * p.C + c, left);
-            load<WIDE, 8>(xhat[j], p.x + r * p.C + c, left);
-            load<WIDE, 8>(weight, p.w + c, left);
+        for (int j = 0; j < PIECES; j++)
 #pragma unroll
-            for (int k = 0; k < 8; k++) {
+            for (int k = 0; k < P; k++) {
                 xhat[j][k] *= rstd;
                 dw[j][k] += g[j][k] * xhat[j][k];
-                g[j][k] *= weight[k];
+                g[j][k] *= weight[j][k];
                 mean += g[j][k] * xhat[j][k];
             }
-        }
         mean = block_sum(mean, room) / (float)p.C;
 #pragma unroll
-        for (int j = 0; j < K; j++) {
-            const int c = column(j), left = p.C - c;
-            float d[8] = {};
-            if (left <= 0)
-                continue;
-            if (!p.dx_set)
-                load<WIDE, 8>(d, p.dx + r * p.C + c, left);
+        for (int j = 0; j < PIECES; j++)
 #pragma unroll
-            for (int k = 0; k < 8; k++)
-                d[k] += rstd * (g[j][k] - xhat[j][k] * mean);
-            store<WIDE, 8>(p.dx + r * p.C + c, d, left);
-            if (p.dy)
-                store<WIDE, 8>((T *)p.dy + r * p.C + c, d, left);
-        }
+            for (int k = 0; k < P; k++)
+                d[j][k] += rstd * (g[j][k] - xhat[j][k] * mean);
+        store_columns<P, WIDE>(p.dx + r * p.C, d, p.C);
+        if (p.dy)
+            store_columns<P, WIDE>((T *)p.dy + r * p.C, d, p.C);
     }
-    store_columns<K, WIDE>(w.partial + (int64_t)blockIdx.x * p.C, dw, p.C);
+    store_columns<P, WIDE>(w.partial + (int64_t)blockIdx.x * p.C, dw, p.C);
 }
 
 extern "C" int cuda_rmsnorm_bwd(struct device *dev, const struct rmsnorm_bwd *p, struct stream *s)
@@ -431,7 +413,7 @@ extern "C" int cuda_rmsnorm_bwd(struct device *dev, const struct rmsnorm_bwd *p,
     if (rc < 0)
         return rc;
     w.partial = (float *)partial;
-    bool wide = p->C % 8 == 0 && aligned16(p->dx, p->dy, p->dh, p->x, p->w);
+    bool wide = p->C % l.columns == 0 && aligned16(p->dx, p->dy, p->dh, p->x, p->w);
     rc = launch(s, PICK(rmsnorm_bwd_kernel, l, wide, p->dt), dim3((unsigned)w.parts), l.threads, 0,
                 *p, w);
     return rc < 0 ? rc : cuda_finish_sums(p->dw, p->C, w.partial, 1, w.parts, p->C, true, s);

@@ -9,8 +9,9 @@ struct shape {
 };
 
 static const struct shape shapes[] = {
-    {1, 1, 1},    {2, 3, 5},   {3, 7, 33},  {1, 65, 48},
-    {2, 130, 17}, {4, 64, 96}, {2, 1, 384}, {5, 117, 24}, /* several rows to a block */
+    {1, 1, 1},    {2, 3, 5},    {3, 7, 33},  {1, 65, 48},
+    {2, 130, 17}, {4, 64, 96},  {2, 1, 384}, {5, 117, 24}, /* several rows to a block */
+    {2, 5, 1152}, {1, 6, 2568}, /* a card holds long rows in wider pieces */
 };
 
 struct data {

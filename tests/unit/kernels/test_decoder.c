@@ -15,7 +15,8 @@ struct shape {
     int C;
 };
 
-static const struct shape shapes[] = {{1, 1}, {3, 5}, {7, 33}, {65, 48}, {130, 17}, {200, 256}};
+static const struct shape shapes[] = {{1, 1},    {3, 5},     {7, 33},  {65, 48},
+                                      {130, 17}, {200, 256}, {5, 2568}};
 
 /* ---- RMSNorm ---- */
 
