@@ -208,6 +208,7 @@ static int wait(struct comm *c, struct stream *s, struct err *err)
         cudaError_t e = cudaStreamQuery(handle);
         if (e != cudaErrorNotReady)
             break;
+        (void)cudaGetLastError(); /* or the next launch might take it for its own */
         rc = look(r, err);
         if (i >= SPINS)
             nap();

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/err.h"
 #include "kernels/comm.h"
 #include "kernels/cuda/cuda.h"
 
@@ -14,6 +15,7 @@ void fake_card_close(struct device *dev);
 int fake_cards(void);
 
 static int next;
+static _Thread_local cudaError_t last; /* as a launch would find it */
 
 int fake_cards(void)
 {
@@ -40,7 +42,7 @@ static int sync_stream(struct device *dev, struct stream *s, struct err *err)
 {
     while (atomic_load(count_of(s)) > 0)
         sched_yield();
-    return 0;
+    return last == cudaSuccess ? 0 : -ERR_DEVICE;
 }
 
 static int copy(struct device *dev, void *dst, const void *src, size_t bytes, enum copy_kind kind,
@@ -72,7 +74,16 @@ cudaError_t cudaSetDevice(int index)
 
 cudaError_t cudaStreamQuery(cudaStream_t s)
 {
-    return atomic_load((atomic_int *)(void *)s) > 0 ? cudaErrorNotReady : cudaSuccess;
+    cudaError_t e = atomic_load((atomic_int *)(void *)s) > 0 ? cudaErrorNotReady : cudaSuccess;
+    last = e != cudaSuccess ? e : last;
+    return e;
+}
+
+cudaError_t cudaGetLastError(void)
+{
+    cudaError_t e = last;
+    last = cudaSuccess;
+    return e;
 }
 
 int fake_card_open(const char *name, int threads, struct device **ret, struct err *err)
