@@ -59,12 +59,12 @@ function moduleText(m) {
     + `outer step ${m.outer}${m.reason ? `: ${m.reason}` : ''}`;
 }
 
-const over = (p) => p.state === 'done' || p.state === 'stopped';
+const ended = (p) => p.state === 'done' || p.state === 'stopped';
 
 function nowText(p) {
   const at = phasesOf(p).filter((x) => x.state === 'leased');
   if (at.length) return at.map((x) => `${x.worker_name} trains round ${x.round}${x.steps_total ? `, step ${x.steps_done} of ${x.steps_total}` : ''}`).join('; ');
-  return over(p) ? `${p.state} after ${plural(p.round, 'round')}` : p.state === 'waiting' ? 'waits for its modules or its data' : 'waits for a worker';
+  return ended(p) ? `${p.state} after ${plural(p.round, 'round')}` : p.state === 'waiting' ? 'waits for its modules or its data' : 'waits for a worker';
 }
 
 function pathText(p) {
@@ -256,9 +256,9 @@ function drawTrainer(td, p) {
   const phases = phasesOf(p), at = phases.filter((x) => x.state === 'leased');
   const steps = at.reduce((s, x) => s + x.steps_done, 0), total = at.reduce((s, x) => s + x.steps_total, 0);
   const sent = phases.filter((x) => x.state === 'reported').length;
-  setText(td.children[0], at.length ? at.map((x) => x.worker_name).join(', ') : over(p) ? p.state : sent === phases.length && sent ? 'sent' : p.state === 'waiting' ? 'waits' : 'queued');
+  setText(td.children[0], at.length ? at.map((x) => x.worker_name).join(', ') : ended(p) ? p.state : sent === phases.length && sent ? 'sent' : p.state === 'waiting' ? 'waits' : 'queued');
   td.children[0].classList.toggle('faint', !at.length);
-  setText(td.children[1], over(p) || !at.length ? '' : (total ? ` · step ${number(steps)} of ${number(total)}` : ` · step ${number(steps)}`)
+  setText(td.children[1], ended(p) || !at.length ? '' : (total ? ` · step ${number(steps)} of ${number(total)}` : ` · step ${number(steps)}`)
     + (phases.length > 1 && sent ? `, ${sent} of ${phases.length} sent` : ''));
   td.children[2].hidden = !at.length || !total;
   bar(td.children[2].firstChild, total ? steps / total : 0);
