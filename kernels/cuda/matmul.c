@@ -388,8 +388,12 @@ static int get_room(const struct plan *p, struct stream *s, struct room *r)
     const size_t sum = wide + bias + ((colsum + pad) & mask);
     void *base = NULL;
     int rc = sum + trial ? cuda_scratch(s, sum + trial, &base) : 0;
-    if (rc == 0 && !s->lt_work && p->way != WAY_OWN)
-        rc = cudaMalloc(&s->lt_work, WORK_BYTES) == cudaSuccess ? 0 : -ENOMEM;
+    if (rc == 0 && !s->lt_work && p->way != WAY_OWN &&
+        cudaMalloc(&s->lt_work, WORK_BYTES) != cudaSuccess) {
+        (void)cudaGetLastError(); /* running out is no lasting error */
+        s->lt_work = NULL;
+        rc = -ENOMEM;
+    }
     r->wide = base;
     r->bias = r->wide ? r->wide + wide : NULL;
     r->colsum = r->bias ? r->bias + bias : NULL;
