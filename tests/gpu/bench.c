@@ -155,6 +155,9 @@ static void bench_memory(struct run *r)
     struct copied c = {x[0], x[1], (size_t)N * 4};
     r->copy = 2.0 * N * 4 / seconds(r, call_copy, &c);
     figure(r, "device copy", r->copy / 1e9, "GB/s", 0);
+    /* Second moments below zero would time roots of them, and p would become NaN. */
+    if (r->dev->ops->fill(r->dev, x[2], 0.1f, N, NULL) < 0)
+        die("an operation was refused");
     struct adamw a = {.p = x[0], .m = x[1], .v = x[2], .grad = x[3], .p_bf16 = x[4], .n = N};
     a.beta1 = 0.9f;
     a.beta2 = 0.95f;
