@@ -56,6 +56,28 @@ static int on_poll(void *arg, const json_t *job)
     return 0;
 }
 
+/* Before anything is trained: they are drawn at the very end. */
+static int check_strategies(const char *names, const struct job_spec *spec, struct err *err)
+{
+    if (!names)
+        return 0;
+    if (strcmp(spec->recipe.name, "ddm") != 0)
+        return err_set(err, -EINVAL,
+                       "--strategies is for the mixture of a ddm job, and recipe.name is %.80s: "
+                       "leave it out",
+                       spec->recipe.name);
+    char *list = str_dup(names), *save = NULL;
+    int rc = 0, number;
+    for (char *s = strtok_r(list, ",", &save); s && rc == 0; s = strtok_r(NULL, ",", &save))
+        if (job_strategy_parse(s, &number) < 0)
+            rc = err_set(err, -EINVAL,
+                         "--strategies has '%.80s', expected some of top1, topk, full, nucleus, "
+                         "threshold, oracle, with commas between them",
+                         s);
+    mem_free(list);
+    return rc;
+}
+
 /* One more grid for each strategy of mixing, as samples-NAME.png. */
 static int draw_strategies(struct run *run, uint64_t id, const char *out, struct err *err)
 {
@@ -77,15 +99,15 @@ static int collect(struct run *run, uint64_t id, const char *out, struct err *er
     struct cli *cli = &run->cli;
     char *model = file_join(out, "model");
 
-    int rc = artifacts_metrics(cli, id, out, err);
+    int rc = artifacts_model(cli, id, 0, true, model, err); /* what nothing else may cost */
+    if (rc == 0)
+        rc = artifacts_metrics(cli, id, out, err);
     if (rc == 0)
         rc = artifacts_samples(cli, id, out, err);
     if (rc == 0 && run->strategies)
         rc = draw_strategies(run, id, out, err);
     if (rc == 0)
         rc = report_write(cli, id, out, err);
-    if (rc == 0)
-        rc = artifacts_model(cli, id, 0, true, model, err);
     mem_free(model);
     return rc;
 }
@@ -133,7 +155,8 @@ int cmd_run(int argc, char **argv)
         {"out", 'o', ARGS_STR, &out, "DIR", "folder for the results"},
         {"threads", 0, ARGS_INT, &threads, "N", "of each worker (default: the cores, shared)",
          .min = 1, .max = 1024},
-        {"device", 0, ARGS_STR, &run.swarm.device, "NAME", "auto, cpu or cuda:N"},
+        {"device", 0, ARGS_STR, &run.swarm.device, "NAME",
+         "of each worker: auto, cpu, cuda:N or several with commas"},
         {"drill", 0, ARGS_INT, &run.drill, "ROUND",
          "SIGKILL a worker after this round, to see the swarm carry on", .min = 1, .max = 1e9},
         {"drill-every", 0, ARGS_INT, &run.drill_every, "SECONDS",
@@ -164,6 +187,10 @@ int cmd_run(int argc, char **argv)
     cli_catch_signals();
     if (job_file_open(args.rest[0], &job, &err) < 0)
         return cli_fail(&err);
+    if ((rc = check_strategies(run.strategies, &job.spec, &err)) < 0) {
+        job_file_close(&job);
+        return args_exit(&args, rc, &err);
+    }
     int status = CLI_FAILED;
     run.swarm.threads = threads ? threads : threads_each(workers);
     if (file_mkdirs(out, 0777, &err) < 0) {

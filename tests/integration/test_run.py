@@ -58,6 +58,22 @@ def test_json_output_is_json_only(tmp_path):
     assert states[-1]["bytes"]["per_param_up"] < 4
 
 
+@pytest.mark.parametrize("recipe, strategies, words", [
+    ("diloco", "full", "of a ddm job"),
+    ("ddm, experts: 2", "full,most", "'most'"),
+])
+def test_strategies_are_checked_before_anything_is_trained(tmp_path, recipe, strategies, words):
+    job = write_job(tmp_path)
+    text = open(job, encoding="utf-8").read()
+    changed = re.sub(r"recipe: {[^}]*}", f"recipe: {{name: {recipe}}}", text)
+    assert changed != text
+    with open(job, "w", encoding="utf-8") as f:
+        f.write(changed)
+    done = skerry("run", job, "--strategies", strategies, "--out", tmp_path / "out")
+    assert done.returncode == 2, done.stderr
+    assert words in done.stderr and not os.path.exists(tmp_path / "out")
+
+
 def start_long_run(tmp_path):
     job = write_job(tmp_path, rounds=100000, steps=20)
     run = subprocess.Popen([f"{BIN}/skerry", "run", str(job), "--workers", "2", "--out", str(tmp_path / "out")],
