@@ -213,16 +213,23 @@ static int make_trainer(struct replicas *rs, struct replica *r, struct train_opt
     }
 }
 
-static void say(const struct plan *p, const struct train_options *opt)
+static void say(const struct plan *p, const struct train_options *opt, int ranks)
 {
     char need[STR_HUMAN_MAX], fixed[STR_HUMAN_MAX], grows[STR_HUMAN_MAX], room[STR_HUMAN_MAX];
+    char each[40] = "", over[40] = "";
+    struct train_options share;
+    island_share_options(opt, ranks, &share);
+    if (ranks > 1) {
+        snprintf(each, sizeof each, " on each of %d devices", ranks);
+        snprintf(over, sizeof over, " over %d devices", ranks);
+    }
     log_info("replica",
-             "training needs %s (%s of model and optimiser, %s of a micro-batch), %s are free; "
-             "batch %d in %d micro-batch%s",
-             str_human_bytes(p->need, need),
+             "training needs %s%s (%s of model and optimiser, %s of a micro-batch), %s are free; "
+             "batch %d%s in %d micro-batch%s",
+             str_human_bytes(p->need, need), each,
              str_human_bytes(p->weights + p->gradients + p->optimiser, fixed),
              str_human_bytes(p->activations + p->workspace, grows), str_human_bytes(p->room, room),
-             opt->batch, opt->accumulate, opt->accumulate == 1 ? "" : "es");
+             opt->batch, over, share.accumulate, share.accumulate == 1 ? "" : "es");
 }
 
 static int create(struct replicas *rs, const struct work *w, struct replica **ret, struct err *err)
@@ -240,7 +247,7 @@ static int create(struct replicas *rs, const struct work *w, struct replica **re
         model_free(model);
         return rc;
     }
-    say(&plan, &opt);
+    say(&plan, &opt, island_size(rs->is));
     const uint64_t flat = island_device(rs->is, 0)->unified ? model->flat * sizeof(float) : 0;
     const uint64_t bytes = (plan.need - plan.workspace) * sharers(rs) + flat;
     struct replica *r = make_room(rs, bytes, plan.need);
