@@ -1,9 +1,11 @@
 /* What a decoder adds to the blocks: rotary positions, rows of a table, cross entropy. */
+#include <errno.h>
 #include <math.h>
 
 #include "kernels/cuda/common.cuh"
 
 enum { ROPE_MAX_HALF = 128, ROPE_MAX_POSITION = 1 << 20, EMBED_THREADS = 128 };
+enum { EMBED_COLUMNS = 4 * EMBED_THREADS };
 
 /* One thread turns 8 pairs of every head of a row by the same 8 angles. */
 template <typename T> struct rope_map {
@@ -130,13 +132,17 @@ extern "C" int cuda_embed_fwd(struct device *dev, float *out, const float *table
     return map(s, f, (int64_t)B * C, C % 4 == 0 && aligned16(out, table));
 }
 
-/* The block of the first sample with an id adds all samples of that id, in order. */
+/* The blocks of the first sample with an id add all samples of that id, in order: block y has
+ * EMBED_COLUMNS of the columns.  A thread holds its sums, and asks for all of a sample at once:
+ * a frequent id makes a long chain. */
 __global__ void __launch_bounds__(EMBED_THREADS)
     embed_bwd_kernel(float *dtable, const float *dout, const int32_t *ids, int B, int C, int rows,
                      int *fault)
 {
     __shared__ unsigned hits[EMBED_THREADS / WARP];
     const int b = (int)blockIdx.x, id = ids[b], tid = (int)threadIdx.x;
+    const int first = (int)blockIdx.y * EMBED_COLUMNS + tid;
+    float sum[EMBED_COLUMNS / EMBED_THREADS];
     if (id < 0 || id >= rows) {
         if (tid == 0)
             *fault = CUDA_FAULT_ID;
@@ -146,6 +152,9 @@ __global__ void __launch_bounds__(EMBED_THREADS)
         if (__syncthreads_or(i < b && ids[i] == id))
             return;
     float *row = dtable + (int64_t)id * C;
+#pragma unroll
+    for (int k = 0; k < EMBED_COLUMNS / EMBED_THREADS; k++)
+        sum[k] = first + k * EMBED_THREADS < C ? row[first + k * EMBED_THREADS] : 0.0f;
     for (int i = b; i < B; i += EMBED_THREADS) {
         unsigned mask =
             __ballot_sync(FULL_WARP, i + tid < B && ids[i + tid < B ? i + tid : b] == id);
@@ -155,18 +164,27 @@ __global__ void __launch_bounds__(EMBED_THREADS)
         for (int w = 0; w < EMBED_THREADS / WARP; w++)
             for (unsigned left = hits[w]; left; left &= left - 1) {
                 const float *from = dout + (int64_t)(i + w * WARP + __ffs((int)left) - 1) * C;
-                for (int c = tid; c < C; c += EMBED_THREADS)
-                    row[c] += from[c];
+#pragma unroll
+                for (int k = 0; k < EMBED_COLUMNS / EMBED_THREADS; k++)
+                    if (first + k * EMBED_THREADS < C)
+                        sum[k] += from[first + k * EMBED_THREADS];
             }
         __syncthreads();
     }
+#pragma unroll
+    for (int k = 0; k < EMBED_COLUMNS / EMBED_THREADS; k++)
+        if (first + k * EMBED_THREADS < C)
+            row[first + k * EMBED_THREADS] = sum[k];
 }
 
 extern "C" int cuda_embed_bwd(struct device *dev, float *dtable, const float *dout,
                               const int32_t *ids, int B, int C, int rows, struct stream *s)
 {
-    return launch(s, embed_bwd_kernel, dim3((unsigned)B), EMBED_THREADS, 0, dtable, dout, ids, B, C,
-                  rows, s->st->fault);
+    const dim3 grid((unsigned)B, ((unsigned)C + EMBED_COLUMNS - 1) / EMBED_COLUMNS);
+    if (grid.y > 65535)
+        return -EINVAL;
+    return launch(s, embed_bwd_kernel, grid, EMBED_THREADS, 0, dtable, dout, ids, B, C, rows,
+                  s->st->fault);
 }
 
 /* ---- cross entropy ---- */

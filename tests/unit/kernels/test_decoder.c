@@ -255,7 +255,7 @@ static void extreme_logits(void **state)
 static void tables(void **state)
 {
     struct devices *d = *state;
-    const int dims[][3] = {{1, 1, 1}, {200, 19, 7}, {333, 130, 256}};
+    const int dims[][3] = {{1, 1, 1}, {200, 19, 7}, {333, 130, 256}, {300, 9, 1030}};
     for (size_t i = 0; i < sizeof dims / sizeof *dims; i++) {
         int B = dims[i][0], C = dims[i][1], rows = dims[i][2];
         size_t n = (size_t)(B * C), m = (size_t)(rows * C);
