@@ -14,6 +14,7 @@
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/mem.h"
+#include "common/base/recipe.h"
 #include "common/base/rng.h"
 #include "common/base/str.h"
 
@@ -61,10 +62,10 @@ static int check_strategies(const char *names, const struct job_spec *spec, stru
 {
     if (!names)
         return 0;
-    if (strcmp(spec->recipe.name, "ddm") != 0)
+    if (!recipe_mixes(spec->recipe.name))
         return err_set(err, -EINVAL,
-                       "--strategies is for the mixture of a ddm job, and recipe.name is %.80s: "
-                       "leave it out",
+                       "--strategies is for a mixture of experts, and recipe.name is %.80s: leave "
+                       "it out",
                        spec->recipe.name);
     char *list = str_dup(names), *save = NULL;
     int rc = 0, number;

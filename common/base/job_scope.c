@@ -1,9 +1,8 @@
 /* Keys of a job file that are written and would be without effect. */
-#include <string.h>
-
 #include "common/base/conf.h"
 #include "common/base/err.h"
 #include "common/base/job.h"
+#include "common/base/recipe.h"
 #include "common/base/yaml.h"
 
 static const char *const llama_keys[] = {
@@ -19,7 +18,8 @@ static const char *const dit_keys[] = {
 
 /* The sections `router` and `partition` are not among them: one file with either may be run with
  * each recipe in turn. */
-static const char *const ddm_keys[] = {"sample.strategy", "sample.remote", "recipe.divide_batch"};
+static const char *const mixture_keys[] = {"sample.strategy", "sample.remote",
+                                           "recipe.divide_batch"};
 
 static int refuse(const struct yaml_doc *doc, const char *const *keys, size_t n, const char *whose,
                   const char *type, struct err *err)
@@ -47,11 +47,11 @@ static int check_schedule(const struct yaml_doc *doc, const struct job_spec *s, 
 
 static int check_mixture(const struct yaml_doc *doc, const struct job_spec *s, struct err *err)
 {
-    for (size_t i = 0; i < sizeof(ddm_keys) / sizeof(*ddm_keys); i++)
-        if (strcmp(s->recipe.name, "ddm") != 0 && conf_find(doc, ddm_keys[i]))
-            return conf_error(doc, ddm_keys[i], err,
-                              "is of recipe ddm alone, but recipe.name is %.80s: it would do "
-                              "nothing; leave it out",
+    for (size_t i = 0; i < sizeof(mixture_keys) / sizeof(*mixture_keys); i++)
+        if (!recipe_mixes(s->recipe.name) && conf_find(doc, mixture_keys[i]))
+            return conf_error(doc, mixture_keys[i], err,
+                              "is of mixtures of experts alone, and recipe.name is %.80s: it would "
+                              "do nothing; leave it out",
                               s->recipe.name);
     return 0;
 }

@@ -405,6 +405,14 @@ int recipe_check(const struct job_spec *spec, struct composition *ret, struct er
     return rc;
 }
 
+bool recipe_mixes(const char *name)
+{
+    for (size_t i = 0; i < sizeof(recipes) / sizeof(recipes[0]); i++)
+        if (strcmp(name, recipes[i].name) == 0)
+            return recipes[i].experts;
+    return false;
+}
+
 void composition_release(struct composition *c)
 {
     for (uint32_t w = 0; w < COMPOSITION_NETWORKS; w++)

@@ -90,6 +90,9 @@ int recipe_compose(const struct job_spec *spec, struct composition *ret, struct 
 /* As recipe_compose, and refuses keys without effect: for a job that a person submits.  What
  * is on record is composed without it, so that rules may be added. */
 int recipe_check(const struct job_spec *spec, struct composition *ret, struct err *err);
+/* Is a job of this recipe a mixture of experts, from which samples are drawn by a strategy? */
+bool recipe_mixes(const char *name);
+
 void composition_release(struct composition *c); /* { 0 } is fine */
 
 static inline uint32_t composition_levels(const struct composition *c, uint32_t path)

@@ -230,9 +230,9 @@ static void keys_without_effect(void **state)
         {"train: {batch: 64, schedule: decay, final_lr: 0.1}", "job.yaml:4: train.final_lr is of"},
         {"train: {batch: 64, final_lr: 0}", "job.yaml:4: train.final_lr is of"},
         {"train: {batch: 64, decay_fraction: 0.3}", "job.yaml:4: train.decay_fraction is of"},
-        {"recipe: {divide_batch: true}", "job.yaml:6: recipe.divide_batch is of recipe ddm alone"},
-        {"sample: {strategy: top1}", "job.yaml:6: sample.strategy is of recipe ddm alone"},
-        {"sample: {remote: true}", "job.yaml:6: sample.remote is of recipe ddm alone"},
+        {"recipe: {divide_batch: true}", "job.yaml:6: recipe.divide_batch is of mixtures of experts alone"},
+        {"sample: {strategy: top1}", "job.yaml:6: sample.strategy is of mixtures of experts alone"},
+        {"sample: {remote: true}", "job.yaml:6: sample.remote is of mixtures of experts alone"},
         {"data: {path: x, image_size: 32, text_field: y}", "data.text_field is of texts alone"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
