@@ -38,20 +38,23 @@ __global__ void __launch_bounds__(256)
         partial[blockIdx.y * n + mine] = total;
 }
 
-__global__ void __launch_bounds__(256) finish_sums(float *out, int64_t out_ld, const float *partial,
-                                                   int64_t parts, int64_t n, bool accumulate)
+/* 32 columns to a block; LANES rows of them are added at a time. */
+template <int LANES>
+__global__ void __launch_bounds__(LANES * 32)
+    finish_sums(float *out, int64_t out_ld, const float *partial, int64_t parts, int64_t n,
+                bool accumulate)
 {
-    __shared__ float room[ROW_LANES][32];
+    __shared__ float room[LANES][32];
     const int lane = (int)threadIdx.x % 32, first = (int)threadIdx.x / 32;
     const int64_t i = (int64_t)blockIdx.x * 32 + lane, b = blockIdx.y;
     float sum = 0;
-    for (int64_t k = first; i < n && k < parts; k += ROW_LANES)
+    for (int64_t k = first; i < n && k < parts; k += LANES)
         sum += partial[(b * parts + k) * n + i];
     room[first][lane] = sum;
     __syncthreads();
     if (first || i >= n)
         return;
-    for (int k = 1; k < ROW_LANES; k++)
+    for (int k = 1; k < LANES; k++)
         sum += room[k][lane];
     out += b * out_ld + i;
     *out = accumulate ? *out + sum : sum;
@@ -60,10 +63,12 @@ __global__ void __launch_bounds__(256) finish_sums(float *out, int64_t out_ld, c
 extern "C" int cuda_finish_sums(float *out, int64_t out_ld, const float *partial, int64_t batch,
                                 int64_t parts, int64_t n, bool accumulate, struct stream *s)
 {
-    enum { MAX = 65535 };
+    enum { MAX = 65535, MANY = 32 };
+    const bool many = parts > MANY; /* then few columns wait long for their rows */
     for (int64_t b = 0; b < batch; b += MAX) {
         dim3 grid(blocks_of(n, 32), (unsigned)(batch - b < MAX ? batch - b : (int64_t)MAX));
-        int rc = launch(s, finish_sums, grid, 256, 0, out + b * out_ld, out_ld,
+        int rc = launch(s, many ? finish_sums<32> : finish_sums<ROW_LANES>, grid,
+                        many ? 1024 : ROW_LANES * 32, 0, out + b * out_ld, out_ld,
                         partial + b * parts * n, parts, n, accumulate);
         if (rc < 0)
             return rc;

@@ -59,7 +59,7 @@ def test_json_output_is_json_only(tmp_path):
 
 
 @pytest.mark.parametrize("recipe, strategies, words", [
-    ("diloco", "full", "of a ddm job"),
+    ("diloco", "full", "mixture of experts"),
     ("ddm, experts: 2", "full,most", "'most'"),
 ])
 def test_strategies_are_checked_before_anything_is_trained(tmp_path, recipe, strategies, words):
