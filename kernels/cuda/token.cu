@@ -242,6 +242,7 @@ __global__ void __launch_bounds__(512) entropy_kernel(struct entropy<T, G> p)
         p.loss[r] = counts ? logf(sum) - (at_target - max) : 0.0f;
     if (!p.dlogits)
         return;
+    __syncthreads(); /* in place: the row's target has been read */
     const float factor = counts ? p.grad_scale * (p.w ? p.w[r] : 1.0f) : 0.0f;
     for (int i = first; i < p.V; i += step) {
         float g[8] = {};
