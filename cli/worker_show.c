@@ -78,9 +78,9 @@ void worker_show(const json_t *w, FILE *out)
     if (cli_int(w, "strikes", 0) > 0)
         fprintf(out, INDENT "%lld failures in a row: %s\n", (long long)cli_int(w, "strikes", 0),
                 cli_str(w, "reason", ""));
-    if (cli_int(w, "device_failures", 0) > 0)
-        fprintf(out, INDENT "its device broke %lld times\n",
-                (long long)cli_int(w, "device_failures", 0));
+    const long long broke = cli_int(w, "device_failures", 0);
+    if (broke > 0)
+        fprintf(out, INDENT "its device broke %lld time%s\n", broke, broke == 1 ? "" : "s");
     show_rate(w, out);
     json_array_foreach(json_object_get(w, "devices"), i, device) show_device(device, out);
 }

@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -288,7 +289,18 @@ struct worker_family {
     {                                                                                              \
         return (double)(expression);                                                               \
     }
-GET_WORKER(worker_up, strcmp(v->state, "lost") != 0 && strcmp(v->state, "left") != 0)
+static bool is_there(const struct view_worker *v)
+{
+    return strcmp(v->state, "lost") != 0 && strcmp(v->state, "left") != 0;
+}
+
+/* What one that has gone once reached would count in sums. */
+static double while_there(const struct view_worker *v, double rate)
+{
+    return rate > 0 && is_there(v) ? rate : (double)NAN;
+}
+
+GET_WORKER(worker_up, is_there(v))
 GET_WORKER(worker_busy, v->task_id != 0)
 GET_WORKER(worker_speed, v->images_per_s)
 GET_WORKER(worker_loss, v->loss)
@@ -300,9 +312,9 @@ GET_WORKER(worker_data_up, v->bytes.data_up)
 GET_WORKER(worker_data_down, v->bytes.data_down)
 GET_WORKER(worker_done, v->tasks_done)
 GET_WORKER(worker_failed, v->tasks_failed)
-GET_WORKER(worker_flops, v->devices->flops > 0 ? v->devices->flops : (double)NAN)
-GET_WORKER(worker_peak, v->devices->peak_flops > 0 ? v->devices->peak_flops : (double)NAN)
-GET_WORKER(worker_mfu, devices_mfu(v->devices))
+GET_WORKER(worker_flops, while_there(v, v->devices->flops))
+GET_WORKER(worker_peak, while_there(v, v->devices->peak_flops))
+GET_WORKER(worker_mfu, while_there(v, devices_mfu(v->devices)))
 
 static const struct worker_family worker_families[] = {
     {"worker_up", "gauge", "Whether the worker is there.", worker_up, NULL},

@@ -63,6 +63,9 @@ static void nothing_known(void **state)
     text = shown(WORKER "\"device_failures\":2,\"flops\":null,\"devices\":[]}");
     assert_non_null(strstr(text, "\n      its device broke 2 times\n"));
     free(text);
+    text = shown(WORKER "\"device_failures\":1,\"flops\":null,\"devices\":[]}");
+    assert_non_null(strstr(text, "\n      its device broke 1 time\n"));
+    free(text);
 }
 
 int main(void)

@@ -62,7 +62,7 @@ static struct device_state worker_devices[] = {
     {.name = "cuda:1", .utilization = -1, .ecc_errors = -1, .trouble = "GPU is lost"},
 };
 static const struct devices worker_has = {worker_devices, 2, 3e12, 4e12};
-static const struct view_worker worker = {
+static struct view_worker worker = {
     .id = 3,
     .name = "isle \xff",
     .device = "cpu",

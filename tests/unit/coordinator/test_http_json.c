@@ -183,6 +183,24 @@ static void test_metrics_escape_labels(void **state)
     buf_release(&out);
 }
 
+/* What a worker reached that has gone would count in sums. */
+static void test_metrics_of_those_gone(void **state)
+{
+    static const char *const gone[] = {"lost", "left"};
+    const char *const was = worker.state;
+    for (int i = 0; i < 2; i++) {
+        struct buf out;
+        worker.state = gone[i];
+        metrics(&out);
+        assert_non_null(
+            strstr(buf_str(&out), "\nskerry_worker_up{worker=\"3\",name=\"isle ?\"} 0\n"));
+        assert_null(strstr(buf_str(&out), "skerry_worker_mfu{"));
+        assert_null(strstr(buf_str(&out), "flops_per_second{"));
+        buf_release(&out);
+    }
+    worker.state = was;
+}
+
 /* Every sample follows the TYPE of its own family, and no family comes twice. */
 static void test_metrics_families(void **state)
 {
@@ -238,17 +256,12 @@ static void test_metric_records(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_paths_and_partitions),
-        cmocka_unit_test(test_unknown_is_null),
-        cmocka_unit_test(test_text_is_utf8),
-        cmocka_unit_test(test_lists_are_bounded),
-        cmocka_unit_test(test_tasks_newest_first),
-        cmocka_unit_test(test_versions_newest_first),
-        cmocka_unit_test(test_metrics_escape_labels),
-        cmocka_unit_test(test_metrics_families),
-        cmocka_unit_test(test_metrics_are_bounded),
-        cmocka_unit_test(test_metric_records),
-        cmocka_unit_test(test_devices),
+        cmocka_unit_test(test_paths_and_partitions),  cmocka_unit_test(test_unknown_is_null),
+        cmocka_unit_test(test_text_is_utf8),          cmocka_unit_test(test_lists_are_bounded),
+        cmocka_unit_test(test_tasks_newest_first),    cmocka_unit_test(test_versions_newest_first),
+        cmocka_unit_test(test_metrics_escape_labels), cmocka_unit_test(test_metrics_of_those_gone),
+        cmocka_unit_test(test_metrics_families),      cmocka_unit_test(test_metrics_are_bounded),
+        cmocka_unit_test(test_metric_records),        cmocka_unit_test(test_devices),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
