@@ -357,6 +357,11 @@ int artifacts_model(struct cli *cli, uint64_t job, uint32_t number, bool ema, co
         rc = download_levels(cli, route, modules, ema, dir, err);
     if (rc == 0)
         rc = export_write(cli, about, dir, ema, err);
+    if (rc == 0 && cli_int(route, "round", 0) == 0)
+        fprintf(stderr,
+                "skerry: path %u of job %llu has not ended a round yet: these are the weights that "
+                "it began with\n",
+                number, (unsigned long long)job);
     json_decref(about);
     json_decref(modules);
     return rc;
