@@ -9,6 +9,9 @@
 #include <math.h>
 #include <stdio.h>
 
+/* The grace of phases bounded by time, where the job names none: an eighth of a phase. */
+#define ASYNC_GRACE_SHARE 8
+
 /* ---- reading the composition --------------------------------------------- */
 
 bool path_crosses(const struct job *j, uint32_t path, const struct module_rec *m)
@@ -292,9 +295,50 @@ static bool settled(const struct task *t)
     return !task_is_open(t);
 }
 
-/* Each replica has its next phase as soon as its last one is folded, whatever the
- * others do; the path has rounds x replicas of them.  A round is what the others make
- * of it: as many phases as there are replicas, by whom ever. */
+static bool share_module(const struct job *j, uint32_t p, uint32_t q)
+{
+    for (uint32_t l = 0; l < composition_levels(&j->comp, p); l++)
+        if (path_crosses(j, q, &j->modules[j->comp.paths[p].modules[l]]))
+            return true;
+    return false;
+}
+
+/* Ends the task's phase within `window` of now, or waits its contribution to be folded? */
+static bool ends_now(struct coordinator *co, const struct job *j, const struct task *t,
+                     double window)
+{
+    double end = (double)t->leased_ms + 1e3 * j->spec.outer.seconds;
+    return t->state == TASK_DONE ||
+           (t->state == TASK_LEASED && fabs((double)core_now(co) - end) <= window);
+}
+
+/* Phases bounded by time that begin together end together, but for a step and an upload.
+ * The first that ends would begin its next one without what the others are about to
+ * give, and all would train a whole phase behind each other: so it waits for those that
+ * end within the grace (Liu et al. 2024 batch near-simultaneous arrivals, too).  Who is
+ * later than that is not waited for. */
+static bool others_end_now(struct coordinator *co, struct job *j, uint32_t p)
+{
+    double phase = j->spec.outer.seconds, grace = j->spec.outer.grace;
+    double window = 1e3 * (grace > 0 ? grace : phase / ASYNC_GRACE_SHARE);
+    for (uint32_t q = 0; q < j->comp.n_paths && phase > 0; q++)
+        for (uint32_t r = 0; r < j->comp.paths[q].replicas && share_module(j, p, q); r++) {
+            const struct task *t = replica_task(co, j, q, r);
+            if (t == NULL || !ends_now(co, j, t, window))
+                continue;
+            struct module_rec *m = &j->modules[j->comp.paths[p].modules[0]];
+            (void)snprintf(m->outer_reason, sizeof(m->outer_reason),
+                           "replica %u of path %u is about to end its phase, and the next ones "
+                           "begin together",
+                           r, q);
+            return true;
+        }
+    return false;
+}
+
+/* Each replica has its next phase when its last one is folded, whatever the others do; the path has
+ * rounds x replicas of them.  A round is what the others make of it: as many phases as there are
+ * replicas, by whom ever. */
 static void advance_async(struct coordinator *co, struct job *j, uint32_t p)
 {
     struct path_rec *path = &j->paths[p];
@@ -319,6 +363,8 @@ static void advance_async(struct coordinator *co, struct job *j, uint32_t p)
     }
     if (!path->ready && path->phases < total)
         begin_round(co, j, p);
+    if (open == k || path->phases + open >= total || others_end_now(co, j, p))
+        return;
     for (uint32_t r = 0; r < k && path->phases + open < total; r++)
         if (path->replicas[r].task_id == 0 && co->state.n_open < TASKS_OPEN_MAX) {
             if (!make_task(co, j, p, r))

@@ -208,7 +208,9 @@ static const struct conf_key outer_keys[] = {
     CONF(struct job_outer, quorum, DOUBLE, .def = "0.5", .min = 0, .max = 1,
          .doc = "fraction of the contributions that is enough when grace has passed"),
     CONF(struct job_outer, grace, DOUBLE, .def = "0", .min = 0, .max = 86400,
-         .doc = "seconds to wait for the rest after the quorum; 0: for all that make progress"),
+         .doc = "seconds to wait for the rest after the quorum; 0: for all that make progress. "
+                "async: seconds that an ended phase waits for others that are about to end, where "
+                "seconds bounds phases; 0: an eighth of them"),
     CONF(struct job_outer, fragments, INT, .def = "1", .min = 1, .max = 32,
          .doc = "parts that a module is cut into (strided blocks), synchronised one after the "
                 "other in a round"),

@@ -70,6 +70,9 @@ static int check(const struct yaml_doc *doc, const struct job_spec *s, struct er
     if (rc == 0 && s->outer.async && conf_find(doc, "outer.quorum"))
         rc = conf_error(doc, "outer.quorum", err,
                         "is for rounds, which outer.async has not; leave it out");
+    if (rc == 0 && s->outer.async && s->outer.seconds == 0 && conf_find(doc, "outer.grace"))
+        rc = conf_error(doc, "outer.grace", err,
+                        "is with outer.async for phases of outer.seconds; leave it out");
     if (rc == 0 && !s->outer.async && conf_find(doc, "outer.nesterov_delay"))
         rc = conf_error(doc, "outer.nesterov_delay", err,
                         "is for outer.async, which is false: it would do nothing; leave it out");

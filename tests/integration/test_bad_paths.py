@@ -101,6 +101,7 @@ def refused_everywhere(job, coordinator, words, tmp_path):
     (IMAGES, ("depth: 2, heads: 2}", "depth: 2, heads: 2, kv_heads: 1}"), ["job.yaml:3", "model.kv_heads", "model.type is dit"]),
     (IMAGES, ("columns: 2}", "columns: 2, prompt: hello}"), ["sample.prompt", "of texts alone"]),
     (IMAGES, ("steps: 4}", "steps: 4, nesterov_delay: 2}"), ["outer.nesterov_delay", "outer.async"]),
+    (IMAGES, ("steps: 4}", "steps: 4, async: true, grace: 2}"), ["outer.grace", "outer.seconds"]),
     (TEXT, ("eval: {every: 1}", "eval: {every: 1}\nsample: {strategy: top1}"), ["sample.strategy", "of images alone"]),
     (IMAGES, ("name: ddm, experts: 3", "name: dipaco, levels: [2], reshard: [1]"), ["recipe.reshard", "llama"]),
     (IMAGES, ("name: ddm, experts: 3", "name: distill"), ["recipe.teacher is missing"]),

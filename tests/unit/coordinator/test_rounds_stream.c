@@ -17,6 +17,13 @@ static const char async[] = "name: fake\nseed: 3\n"
                             "outer: {rounds: 2, steps: 2, async: true, warmup: 2}\n"
                             "sample: {count: 4}\n";
 
+static const char timed[] = "name: fake\nseed: 3\n"
+                            "data: {path: x, image_size: 16}\n"
+                            "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
+                            "train: {batch: 4}\nrecipe: {name: diloco, replicas: 2}\n"
+                            "outer: {rounds: 2, seconds: %d, async: true, grace: 60}\n"
+                            "sample: {count: 4}\n";
+
 static struct job *begin_job(struct rig *r, const char *spec, unsigned workers)
 {
     for (unsigned i = 0; i < workers; i++)
@@ -323,15 +330,55 @@ static void test_async(void **state)
     assert_int_equal(j->n_rounds, 2);
 }
 
+/* Phases that end together begin together: no contribution is older than the ones beside
+ * it. */
+static void test_async_together(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0], *b = &r->workers[1];
+    char spec[1024];
+    (void)snprintf(spec, sizeof(spec), timed, 5);
+    struct job *j = begin_job(r, spec, 2);
+    struct module_rec *m = &j->modules[0];
+    finish_phase(r, a);
+    wait_version(r, m, 1);
+    ask(r, a, 10000);
+    for (unsigned i = 0; i < 3; i++)
+        loop_turn(r->loop, false);
+    assert_false(a->done); /* the other one ends within the grace */
+    assert_non_null(strstr(m->outer_reason, "replica 1 of path 0 is about to end its phase"));
+    assert_true(waiting(r) > 0);
+    finish_phase(r, b);
+    wait_version(r, m, 2);
+    (void)got(r, a);
+    assert_int_equal(a->task->modules[0]->version, 2);
+    assign(r, b, TASK_TRAIN);
+    assert_int_equal(b->task->modules[0]->version, 2);
+    assert_int_equal(m->stale_max, 1);
+}
+
+/* Who is far from its end is not waited for. */
+static void test_async_apart(void **state)
+{
+    struct rig *r = *state;
+    char spec[1024];
+    (void)snprintf(spec, sizeof(spec), timed, 600);
+    struct job *j = begin_job(r, spec, 2);
+    finish_phase(r, &r->workers[0]);
+    wait_version(r, &j->modules[0], 1);
+    assign(r, &r->workers[0], TASK_TRAIN);
+    assert_int_equal(r->workers[0].task->modules[0]->version, 1);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
 
 int main(void)
 {
     log_set_level(LOG_LEVEL_ERROR);
     const struct CMUnitTest tests[] = {
-        TEST(test_within_a_phase), TEST(test_new_attempt),   TEST(test_lost_at_the_end),
-        TEST(test_later),          TEST(test_refused_parts), TEST(test_nothing_contributed),
-        TEST(test_async),
+        TEST(test_within_a_phase), TEST(test_new_attempt),    TEST(test_lost_at_the_end),
+        TEST(test_later),          TEST(test_refused_parts),  TEST(test_nothing_contributed),
+        TEST(test_async),          TEST(test_async_together), TEST(test_async_apart),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
