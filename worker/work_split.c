@@ -57,7 +57,7 @@ static int write_shard(struct run *r, uint32_t partition, uint32_t count, uint64
     snprintf(name, sizeof(name), "shard-%zu", r->w->result.n_outputs);
     int rc = work_output_new(r->w, WORK_RESULT, name, &o, err);
     if (rc == 0)
-        rc = shard_writer_open(o->path, &writer, err);
+        writer = shard_writer_new(o->path);
     for (uint32_t n = 0; rc == 0 && n < count; ++*row) {
         if (!belongs(r, *row, partition))
             continue;

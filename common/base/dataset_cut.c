@@ -30,11 +30,11 @@ struct held {
     uint32_t dim;
 };
 
-static int shard_begin(struct cutter *c, struct output *o, bool holdout)
+static void shard_begin(struct cutter *c, struct output *o, bool holdout)
 {
     mem_free(o->path);
     o->path = str_printf("%s/%s-%06u.tar", c->opt->dir, holdout ? "holdout" : "train", o->number++);
-    return shard_writer_open(o->path, &o->shard, c->err);
+    o->shard = shard_writer_new(o->path);
 }
 
 static int shard_finish(struct cutter *c, struct output *o, bool holdout)
@@ -91,9 +91,9 @@ int cut_add(struct cutter *c, const struct shard_sample *s, uint32_t dim, bool h
 {
     struct output *o = holdout ? &c->holdout : &c->train;
     struct dataset_report *r = &c->report;
-    int rc = o->shard ? 0 : shard_begin(c, o, holdout);
-    if (rc == 0)
-        rc = shard_writer_add(o->shard, s, dim, c->err);
+    if (!o->shard)
+        shard_begin(c, o, holdout);
+    int rc = shard_writer_add(o->shard, s, dim, c->err);
     if (rc < 0)
         return rc;
     r->samples++;

@@ -206,7 +206,7 @@ static int grow(const struct scan *s, struct shard *shard, size_t *cap)
     return 0;
 }
 
-int shard_parse(const void *data, size_t len, const char *name, struct shard *ret, struct err *err)
+static int parse(const void *data, size_t len, const char *name, struct shard *ret, struct err *err)
 {
     struct scan s = {.data = data, .len = len, .name = name, .err = err};
     struct shard shard = {0};
@@ -229,6 +229,52 @@ int shard_parse(const void *data, size_t len, const char *name, struct shard *re
     return rc;
 }
 
+static const uint8_t *keep(uint8_t *kept, size_t *at, const uint8_t *data, size_t len)
+{
+    uint8_t *to = kept + *at;
+    memcpy(to, data, len);
+    *at += len;
+    return to;
+}
+
+/* Only the contents of what was unpacked, without headers and padding.  Takes plain. */
+static void keep_contents(struct shard *s, uint8_t *plain)
+{
+    const size_t floats = s->dim * sizeof(float);
+    size_t size = 1, at = 0;
+    for (size_t i = 0; i < s->n; i++)
+        size += s->samples[i].len + floats;
+    s->unpacked = mem_try(size);
+    if (!s->unpacked) {
+        s->unpacked = plain; /* more than is needed, but it is there */
+        return;
+    }
+    for (size_t i = 0; i < s->n; i++) {
+        struct shard_sample *x = &s->samples[i];
+        x->data = keep(s->unpacked, &at, x->data, x->len);
+        if (x->feature)
+            x->feature = keep(s->unpacked, &at, x->feature, floats);
+    }
+    mem_free(plain);
+}
+
+int shard_parse(const void *data, size_t len, const char *name, struct shard *ret, struct err *err)
+{
+    uint8_t *plain;
+    size_t size;
+    if (!shard_is_packed(data, len))
+        return parse(data, len, name, ret, err);
+    int rc = shard_unpack(data, len, name, &plain, &size, err);
+    if (rc < 0)
+        return rc;
+    rc = parse(plain, size, name, ret, err);
+    if (rc < 0)
+        mem_free(plain);
+    else
+        keep_contents(ret, plain);
+    return rc;
+}
+
 int shard_open(const char *path, struct shard *ret, struct err *err)
 {
     struct file_map map;
@@ -236,7 +282,7 @@ int shard_open(const char *path, struct shard *ret, struct err *err)
     if (rc < 0)
         return rc;
     rc = shard_parse(map.data, map.len, path, ret, err);
-    if (rc < 0)
+    if (rc < 0 || ret->unpacked)
         file_map_close(&map);
     else
         ret->map = map;
@@ -246,6 +292,7 @@ int shard_open(const char *path, struct shard *ret, struct err *err)
 void shard_close(struct shard *s)
 {
     mem_free(s->samples);
+    mem_free(s->unpacked);
     file_map_close(&s->map);
     *s = (struct shard){0};
 }

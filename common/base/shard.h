@@ -1,5 +1,7 @@
-/* A shard: the uncompressed ustar of samples, opened for random access by sample
- * number, and the one writer of them.  All samples of a shard are of one kind.
+/* A shard: a ustar of samples, opened for random access by sample number, and the
+ * one writer of them.  All samples of a shard are of one kind.  Images lie in a plain
+ * ustar, which is mapped; texts in one compressed by zstd, a seventh of it, whose pieces
+ * are unpacked when it is opened.  Reading takes either for both.
  *
  *   images   KEY.jpg|png|webp   the file as it was
  *            KEY.cls            class index, decimal
@@ -24,8 +26,9 @@ struct err;
 
 #define SHARD_SAMPLES_MAX 65536
 #define SHARD_KEY_MAX 100
-#define SHARD_TOKENS_MAX (1u << 20) /* of a piece */
-#define SHARD_FEATURE_MAX 65536     /* numbers of a feature */
+#define SHARD_TOKENS_MAX (1u << 20)   /* of a piece */
+#define SHARD_FEATURE_MAX 65536       /* numbers of a feature */
+#define SHARD_UNPACKED_MAX (1u << 30) /* bytes of what zstd makes a shard of */
 
 enum shard_kind { SHARD_IMAGES, SHARD_TEXT };
 
@@ -33,14 +36,15 @@ struct shard_sample {
     char key[SHARD_KEY_MAX]; /* unique in the shard: names a bad sample */
     char ext[8];             /* "jpg" "png" "webp" "tok" */
     uint32_t cls;            /* of an image */
-    const uint8_t *data;     /* member KEY.ext, inside the mapping */
+    const uint8_t *data;     /* member KEY.ext, inside the mapping or what was unpacked */
     size_t len;
     uint32_t tokens;        /* of a piece of text, 0 for an image */
     const uint8_t *feature; /* `dim` floats, little-endian, not aligned; NULL: none */
 };
 
 struct shard {
-    struct file_map map;
+    struct file_map map; /* of a plain one */
+    uint8_t *unpacked;   /* of a compressed one: the members' contents */
     enum shard_kind kind;
     uint32_t dim; /* numbers of a feature, 0: none */
     uint64_t tokens;
@@ -69,8 +73,8 @@ struct shard_info {
     uint32_t samples;
 };
 struct shard_writer;
-/* path appears when finished, by a rename. */
-int shard_writer_open(const char *path, struct shard_writer **ret, struct err *err);
+/* The file is begun with the first sample; path appears when finished, by a rename. */
+struct shard_writer *shard_writer_new(const char *path);
 /* Adds a sample, of a shard or of a dataset.  The number before s->key is
  * replaced by the one in this shard; other characters than [A-Za-z0-9_#-] become
  * '_', long names keep their end.  `dim` numbers at s->feature (0: no feature).

@@ -13,13 +13,15 @@
 
 #define KEY_TAIL 80 /* bytes of a name that are kept */
 #define NUMBER_DIGITS 6
+#define MEMBER_BYTES 1024      /* of a member beside its content, at most */
+#define SPARE_BYTES (1u << 20) /* for a feature, and the end of the archive */
 
 struct shard_writer {
-    struct tar_writer *tar;
+    struct tar_writer *tar; /* NULL until the first sample says of what kind it is */
     char *path;
     enum shard_kind kind;
     uint32_t dim, samples;
-    uint64_t tokens;
+    uint64_t tokens, unpacked; /* bytes, about */
 };
 
 bool shard_ext_kind(const char *ext, enum shard_kind *ret)
@@ -29,17 +31,11 @@ bool shard_ext_kind(const char *ext, enum shard_kind *ret)
     return text || strcmp(ext, "jpg") == 0 || strcmp(ext, "png") == 0 || strcmp(ext, "webp") == 0;
 }
 
-int shard_writer_open(const char *path, struct shard_writer **ret, struct err *err)
+struct shard_writer *shard_writer_new(const char *path)
 {
     struct shard_writer *w = mem_alloc(sizeof(*w));
-    int rc = tar_writer_open(path, &w->tar, err);
-    if (rc < 0) {
-        mem_free(w);
-        return rc;
-    }
     w->path = str_dup(path);
-    *ret = w;
-    return 0;
+    return w;
 }
 
 void shard_writer_free(struct shard_writer *w)
@@ -83,6 +79,7 @@ static int add_member(struct shard_writer *w, const char *key, const char *ext, 
 {
     char name[SHARD_KEY_MAX + 8];
     (void)snprintf(name, sizeof(name), "%s.%s", key, ext);
+    w->unpacked += len + MEMBER_BYTES;
     return tar_writer_add(w->tar, name, data, len, err);
 }
 
@@ -101,6 +98,11 @@ static int check(const struct shard_writer *w, const struct shard_sample *s, uin
     if (w->samples == SHARD_SAMPLES_MAX)
         return err_set(err, -ERR_LIMIT, "shard %s would have more than %d samples", w->path,
                        SHARD_SAMPLES_MAX);
+    if (*ret == SHARD_TEXT && w->unpacked + s->len > SHARD_UNPACKED_MAX - SPARE_BYTES)
+        return err_set(err, -ERR_LIMIT,
+                       "'%s': a shard would have more than %u MiB of text; lower "
+                       "data.shard_samples",
+                       s->key, SHARD_UNPACKED_MAX >> 20);
     return 0;
 }
 
@@ -110,6 +112,10 @@ int shard_writer_add(struct shard_writer *w, const struct shard_sample *s, uint3
     char key[SHARD_KEY_MAX], cls[16];
     enum shard_kind kind;
     int rc = check(w, s, dim, &kind, err);
+    if (rc < 0)
+        return rc;
+    if (!w->tar) /* images are compressed already, and are read here and there */
+        rc = (kind == SHARD_TEXT ? tar_writer_open_zstd : tar_writer_open)(w->path, &w->tar, err);
     if (rc < 0)
         return rc;
     make_key(w->samples, s->key, key);

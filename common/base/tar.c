@@ -12,6 +12,7 @@
 #include "common/base/str.h"
 
 #define BLOCK_BYTES (64 * 1024)
+#define ZSTD_LEVEL "9"
 #define SKIPPED_MAX 100000 /* directories and links in a row */
 
 struct tar {
@@ -210,13 +211,21 @@ static int writer_fail(struct tar_writer *w, struct err *err)
                    why ? why : "unknown reason");
 }
 
-int tar_writer_open(const char *path, struct tar_writer **ret, struct err *err)
+static bool compress(struct archive *a)
+{
+    return archive_write_add_filter_zstd(a) == ARCHIVE_OK &&
+           archive_write_set_filter_option(a, "zstd", "compression-level", ZSTD_LEVEL) ==
+               ARCHIVE_OK;
+}
+
+static int open_writer(const char *path, bool zstd, struct tar_writer **ret, struct err *err)
 {
     struct tar_writer *w = mem_alloc(sizeof(*w));
     w->archive = archive_write_new();
     hash_init(&w->hash);
     int rc = file_out_open(&w->out, path, 0644, err);
     if (rc == 0 && (!w->archive || archive_write_set_format_ustar(w->archive) != ARCHIVE_OK ||
+                    (zstd && !compress(w->archive)) ||
                     archive_write_set_bytes_per_block(w->archive, BLOCK_BYTES) != ARCHIVE_OK ||
                     archive_write_set_bytes_in_last_block(w->archive, 1) != ARCHIVE_OK ||
                     archive_write_open(w->archive, w, NULL, write_block, NULL) != ARCHIVE_OK))
@@ -226,6 +235,16 @@ int tar_writer_open(const char *path, struct tar_writer **ret, struct err *err)
     else
         *ret = w;
     return rc;
+}
+
+int tar_writer_open(const char *path, struct tar_writer **ret, struct err *err)
+{
+    return open_writer(path, false, ret, err);
+}
+
+int tar_writer_open_zstd(const char *path, struct tar_writer **ret, struct err *err)
+{
+    return open_writer(path, true, ret, err);
 }
 
 int tar_writer_add(struct tar_writer *w, const char *name, const void *data, size_t len,

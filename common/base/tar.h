@@ -1,5 +1,6 @@
 /* Tar archives: reading any that libarchive knows (ustar, pax, GNU; plain, gz,
- * zst), and writing deterministic ustar (mode 0644, owner 0, time 0).  All is
+ * zst), and writing deterministic ustar (mode 0644, owner 0, time 0), plain or
+ * zst (deterministic for a version of libzstd).  All is
  * bounded; a cut archive is an error that names the file and the entry.
  *
  * Links to libarchive: users pull it into their program. */
@@ -40,6 +41,7 @@ void tar_close(struct tar *t); /* NULL is fine */
 
 struct tar_writer;
 int tar_writer_open(const char *path, struct tar_writer **ret, struct err *err);
+int tar_writer_open_zstd(const char *path, struct tar_writer **ret, struct err *err);
 int tar_writer_add(struct tar_writer *w, const char *name, const void *data, size_t len,
                    struct err *err);
 /* fsync + rename; sha256 and size of the file (either may be NULL). */

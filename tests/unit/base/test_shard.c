@@ -38,7 +38,7 @@ static void text_of_every_width(void **state)
     struct buf room;
     struct shard s;
     buf_init(&room, 4096);
-    OK(shard_writer_open(path, &w, err));
+    w = shard_writer_new(path);
     for (int i = 0; i < 3; i++) {
         struct shard_sample p = piece("dir/doc.7#0", all[i], counts[i], &room);
         assert_int_equal(p.len, bytes[i]);
@@ -56,6 +56,7 @@ static void text_of_every_width(void **state)
     assert_int_equal(size, info.bytes);
 
     OK(shard_open(path, &s, err));
+    assert_non_null(s.unpacked);
     assert_int_equal(s.kind, SHARD_TEXT);
     assert_int_equal(s.n, 3);
     assert_int_equal(s.tokens, 8);
@@ -83,7 +84,7 @@ static void copies_samples(void **state)
     struct shard_info first, second;
     struct shard a, b;
     float feature[3] = {1.5f, -2.25f, 1e-30f}, back[3];
-    OK(shard_writer_open(from, &w, err));
+    w = shard_writer_new(from);
     for (uint32_t i = 0; i < 3; i++) {
         struct shard_sample s = image("cat/1", i);
         feature[0] = (float)i;
@@ -95,7 +96,7 @@ static void copies_samples(void **state)
     OK(shard_open(from, &a, err));
     assert_int_equal(a.dim, 3);
 
-    OK(shard_writer_open(to, &w, err));
+    w = shard_writer_new(to);
     OK(shard_writer_add(w, &a.samples[2], a.dim, err));
     OK(shard_writer_add(w, &a.samples[1], a.dim, err));
     OK(shard_writer_finish(w, &second, err));
@@ -128,7 +129,7 @@ static void refuses_mixtures(void **state)
     struct shard_info info;
     struct buf room;
     buf_init(&room, 64);
-    OK(shard_writer_open(path, &w, err));
+    w = shard_writer_new(path);
     FAILS(shard_writer_finish(w, &info, err), "would be empty");
     struct shard_sample s = image("a", 0), t = piece("b", ids, 2, &room), odd = image("c", 0);
     OK(shard_writer_add(w, &s, 0, err));
@@ -187,13 +188,83 @@ static void refuses_what_is_no_shard(void **state)
     scratch_free(dir);
 }
 
+#define PIECES 512
+#define PIECE_TOKENS 200
+
+/* Words that come again and again, as in a text. */
+static void write_text(const char *path, struct shard_info *ret)
+{
+    struct shard_writer *w = shard_writer_new(path);
+    struct buf room;
+    uint32_t ids[PIECE_TOKENS];
+    buf_init(&room, 4096);
+    for (uint32_t i = 0; i < PIECES; i++) {
+        float feature[2] = {(float)i, -1};
+        for (uint32_t j = 0; j < PIECE_TOKENS; j++)
+            ids[j] = 'a' + (i * i + j / 8) * (j % 8 + 3) % 26;
+        struct shard_sample p = piece("doc#0", ids, PIECE_TOKENS, &room);
+        p.feature = (const uint8_t *)feature;
+        OK(shard_writer_add(w, &p, 2, err));
+    }
+    OK(shard_writer_finish(w, ret, err));
+    shard_writer_free(w);
+    buf_release(&room);
+}
+
+/* What travels is a fraction of the tokens, not twice as much. */
+static void texts_are_small(void **state)
+{
+    (void)state;
+    char *dir = scratch_new(), *path = in(dir, "a"), *again = in(dir, "b");
+    struct shard_info info, second;
+    struct shard s;
+    write_text(path, &info);
+    write_text(again, &second);
+    assert_memory_equal(info.sha256, second.sha256, HASH_BYTES);
+    assert_in_range(info.bytes, 1, PIECES * PIECE_TOKENS / 2);
+    OK(shard_open(path, &s, err));
+    assert_int_equal(s.n, PIECES);
+    assert_int_equal(s.dim, 2);
+    for (uint32_t i = 0; i < PIECES; i++) {
+        float feature[2];
+        shard_feature(&s, &s.samples[i], feature);
+        assert_true(feature[0] == (float)i && feature[1] == -1);
+        for (uint32_t j = 0; j < PIECE_TOKENS; j++)
+            assert_int_equal(s.samples[i].data[1 + j], 'a' + (i * i + j / 8) * (j % 8 + 3) % 26);
+    }
+    shard_close(&s);
+    mem_free(path);
+    mem_free(again);
+    scratch_free(dir);
+}
+
+/* Any part of it, more than it, and other bytes. */
+static void a_broken_text_is_refused(void **state)
+{
+    (void)state;
+    char *dir = scratch_new(), *path = in(dir, "a");
+    struct shard_info info;
+    struct buf all;
+    struct shard s;
+    write_text(path, &info);
+    OK(file_read(path, 1 << 20, &all, err));
+    for (size_t len = 4; len < all.len; len += 97)
+        FAILS(shard_parse(all.data, len, "half", &s, err), "cut short");
+    OK(buf_append(&all, "more", 4));
+    FAILS(shard_parse(all.data, all.len, "more", &s, err), "shard more, byte ");
+    memset(all.data + 20, 0x55, 40);
+    FAILS(shard_parse(all.data, all.len - 4, "changed", &s, err), "shard changed, byte ");
+    buf_release(&all);
+    mem_free(path);
+    scratch_free(dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(text_of_every_width),
-        cmocka_unit_test(copies_samples),
-        cmocka_unit_test(refuses_mixtures),
-        cmocka_unit_test(refuses_what_is_no_shard),
+        cmocka_unit_test(text_of_every_width), cmocka_unit_test(copies_samples),
+        cmocka_unit_test(refuses_mixtures),    cmocka_unit_test(refuses_what_is_no_shard),
+        cmocka_unit_test(texts_are_small),     cmocka_unit_test(a_broken_text_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -254,7 +254,7 @@ static struct test_shard text_shard(int number)
     snprintf(name, sizeof(name), "text-%d", number);
     s.path = in(top, name);
     buf_init(&room, 4096);
-    OK(shard_writer_open(s.path, &w, err));
+    w = shard_writer_new(s.path);
     for (uint32_t i = 0; i < SAMPLES; i++) {
         uint32_t ids[TEXT], n = TEXT - i % 7;
         ids[0] = ids[n - 1] = 256;
@@ -508,7 +508,7 @@ static void put_reversed(struct host *h, struct order *o)
     struct shard_writer *to;
     char *file = in(top, "reversed.tar");
     OK(shard_open(images[0].path, &from, err));
-    OK(shard_writer_open(file, &to, err));
+    to = shard_writer_new(file);
     for (size_t i = from.n; i-- > 0;)
         OK(shard_writer_add(to, &from.samples[i], 0, err));
     OK(shard_writer_finish(to, &info, err));

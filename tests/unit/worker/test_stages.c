@@ -76,7 +76,7 @@ static struct test_shard text_shard(int number, bool column)
     snprintf(name, sizeof(name), "text-%d-%d", number, column);
     s.path = in(top, name);
     buf_init(&room, 4096);
-    OK(shard_writer_open(s.path, &w, err));
+    w = shard_writer_new(s.path);
     for (uint32_t i = 0; i < N; i++) {
         uint32_t ids[CONTEXT], n = text_of(number, i, ids);
         float feature[2] = {(float)number, (float)i};

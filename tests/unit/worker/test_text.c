@@ -21,7 +21,7 @@ static struct test_shard text_shard(const char *dir, int number, const unsigned 
     snprintf(name, sizeof(name), "text-%d", number);
     s.path = in(dir, name);
     buf_init(&room, 4096);
-    OK(shard_writer_open(s.path, &w, err));
+    w = shard_writer_new(s.path);
     for (size_t i = 0; i < n; i++) {
         uint32_t ids[64];
         float feature[2] = {(float)number, (float)i};
