@@ -273,8 +273,17 @@ static const json_t *module_by_id(const json_t *modules, json_int_t id)
     return NULL;
 }
 
+static int no_model(const json_t *job, struct err *err)
+{
+    const char *state = cli_str(job, "state", "");
+    if (cli_job_ended(state))
+        return err_set(err, -ERR_NOTFOUND, "the job has no model to export, it is %s: %s", state,
+                       cli_str(job, "reason", "it ended before version 0 was made"));
+    return err_set(err, -ERR_NOTFOUND, "the job has no model yet: version 0 is still to be made");
+}
+
 /* The path's blobs by level: those it stopped at early, else the newest. */
-static int choose_blobs(const json_t *path, const json_t *modules, bool ema,
+static int choose_blobs(const json_t *job, const json_t *path, const json_t *modules, bool ema,
                         const char *blobs[LEVELS_MAX], size_t *ret, struct err *err)
 {
     const json_t *best = json_object_get(path, "best_blobs"), *ids;
@@ -291,8 +300,7 @@ static int choose_blobs(const json_t *path, const json_t *modules, bool ema,
                     : newest_blob(module_by_id(modules, json_integer_value(json_array_get(ids, i))),
                                   ema);
         if (!blobs[i])
-            return err_set(err, -ERR_NOTFOUND,
-                           "the job has no model yet: version 0 is still to be made");
+            return no_model(job, err);
     }
     *ret = n;
     return 0;
@@ -313,15 +321,15 @@ static int find_path(const json_t *job, uint32_t number, const json_t **ret, str
     return 0;
 }
 
-static int download_levels(struct cli *cli, const json_t *route, const json_t *modules, bool ema,
-                           const char *dir, struct err *err)
+static int download_levels(struct cli *cli, const json_t *job, const json_t *route,
+                           const json_t *modules, bool ema, const char *dir, struct err *err)
 {
     const char *blobs[LEVELS_MAX];
     char *parts[LEVELS_MAX] = {0};
     char *path = file_join(dir, "model.safetensors");
     size_t n = 0;
 
-    int rc = choose_blobs(route, modules, ema, blobs, &n, err);
+    int rc = choose_blobs(job, route, modules, ema, blobs, &n, err);
     if (rc == 0)
         rc = file_mkdirs(dir, 0777, err);
     for (size_t i = 0; i < n && rc == 0; i++) {
@@ -354,7 +362,7 @@ int artifacts_model(struct cli *cli, uint64_t job, uint32_t number, bool ema, co
     if (rc == 0)
         rc = find_path(about, number, &route, err);
     if (rc == 0)
-        rc = download_levels(cli, route, modules, ema, dir, err);
+        rc = download_levels(cli, about, route, modules, ema, dir, err);
     if (rc == 0)
         rc = export_write(cli, about, dir, ema, err);
     if (rc == 0 && cli_int(route, "round", 0) == 0)

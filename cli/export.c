@@ -223,7 +223,7 @@ int export_write(struct cli *cli, const json_t *job, const char *dir, bool ema, 
     struct job_spec spec;
     const char *text = cli_str(job, "spec", "");
 
-    int rc = job_parse(text, strlen(text), "the job", &spec, err);
+    int rc = job_parse_saved(text, strlen(text), "the job", &spec, err);
     if (rc < 0)
         return rc;
     rc = spec.model.type == JOB_MODEL_LLAMA ? write_llama(cli, job, &spec, dir, err)

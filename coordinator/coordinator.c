@@ -116,6 +116,8 @@ static void resume(struct coordinator *co)
         struct worker *w = co->state.workers[i];
         w->heard_ms = w->joined_ms = now;
         w->loss = w->grad_norm = 0;
+        if (w->task_id != 0 && state_task(&co->state, w->task_id) == NULL)
+            w->task_id = 0;          /* of a job that cannot be read */
         if (w->state == WORKER_HERE) /* silence counts from when it should be back */
             w->heard_ms = w->closed_ms = now + CORE_RESUME_MS;
     }
@@ -136,7 +138,12 @@ static void resume(struct coordinator *co)
     for (size_t i = 0; i < co->state.n_jobs; i++) {
         struct job *j = co->state.jobs[i];
         j->started_ms = now;
-        if (!job_is_ended(j))
+        if (j->refused != NULL)
+            log_warn("job", "job %llu (%s): %s", (unsigned long long)j->id, j->spec.name,
+                     j->refused);
+        if (j->refused != NULL && !job_is_ended(j))
+            flow_end(co, j, JOB_FAILED, "%s", j->refused);
+        else if (!job_is_ended(j))
             log_info("job", "job %llu (%s) goes on, it is %s", (unsigned long long)j->id,
                      j->spec.name, job_state_name(j->state));
     }

@@ -74,6 +74,8 @@ static void name_job(struct names *s, const struct job *j)
         }
     for (size_t i = 0; i < j->n_grids; i++)
         name(s, &j->grids[i].blob);
+    for (size_t i = 0; i < j->n_unread_blobs; i++)
+        name(s, &j->unread_blobs[i]);
 }
 
 static void name_task(struct names *s, const struct state *st, const struct task *t)

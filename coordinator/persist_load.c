@@ -1,8 +1,10 @@
 #include "coordinator/persist.h"
 
+#include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/base/mem.h"
 #include "common/base/str.h"
+#include "coordinator/persist_job.h"
 
 #include <errno.h>
 #include <math.h>
@@ -102,20 +104,29 @@ static int load_verdict(struct state *st, sqlite3_stmt *q, struct err *err)
     return 0;
 }
 
+/* In memory alone: in the store the job stays as the release that wrote it left it. */
+static void stand_in(struct job *j)
+{
+    j->modules[0].id = 0; /* which is nobody's */
+    if (!job_is_ended(j)) {
+        j->state = JOB_FAILED;
+        j->ended_unix_ms = (int64_t)clock_wall_ms();
+    }
+    (void)str_copy(j->reason, sizeof(j->reason), j->refused);
+}
+
 static int load_job(struct state *st, sqlite3_stmt *q, struct err *err)
 {
     struct job *j = state_add_job(st, u64(q, 0));
     if (j == NULL)
         return bad_row(err, "the number of jobs");
     j->yaml = str_dup(store_text(q, 1));
-    int rc = job_parse(j->yaml, strlen(j->yaml), "job.yaml", &j->spec, err);
-    if (rc == 0)
-        rc = recipe_compose(&j->spec, &j->comp, err);
-    if (rc < 0)
-        return rc;
     j->state = (enum job_state)u32(q, 2);
     if (j->state <= JOB_UNSPECIFIED || j->state >= JOB_STATES)
         return bad_row(err, "its state");
+    int rc = persist_read_job(sqlite3_db_handle(q), j, job_is_ended(j), err);
+    if (rc < 0)
+        return rc;
     (void)str_copy(j->reason, sizeof(j->reason), store_text(q, 3));
     j->made_unix_ms = (int64_t)u64(q, 4);
     j->started_unix_ms = (int64_t)u64(q, 5);
@@ -141,13 +152,23 @@ static int load_job(struct state *st, sqlite3_stmt *q, struct err *err)
         !blob_ref(q, 25, &j->partitioner) || !blob_ref(q, 27, &j->assignment) ||
         !blob_ref(q, 32, &j->partitioner_before))
         return bad_row(err, "a hash");
-    if (sqlite3_column_bytes(q, 29) != 0 &&
+    if (sqlite3_column_bytes(q, 29) != 0 && !j->unread &&
         !fixed(q, 29, j->sizes, j->comp.n_partitions * sizeof(*j->sizes)))
         return bad_row(err, "the sizes of its partitions");
     j->waited_ms = u64(q, 30);
     j->trained_ms = u64(q, 31);
     j->old_shards = true; /* looked through once */
+    if (j->unread)
+        stand_in(j);
     return 0;
+}
+
+static bool any_unread(const struct state *st)
+{
+    for (size_t i = 0; i < st->n_jobs; i++)
+        if (st->jobs[i]->unread)
+            return true;
+    return false;
 }
 
 static int load_class(struct state *st, sqlite3_stmt *q, struct err *err)
@@ -228,7 +249,7 @@ static int load_version(struct state *st, sqlite3_stmt *q, struct err *err)
     struct job *j = NULL;
     struct module_rec *m = state_module(st, u64(q, 0), &j);
     if (m == NULL)
-        return bad_row(err, "its module");
+        return any_unread(st) ? 0 : bad_row(err, "its module");
     if (u64(q, 1) + m->kept <= m->version || m->n_versions == m->kept)
         return 0;
     struct version_rec *v = &m->versions[m->n_versions++];
@@ -363,6 +384,8 @@ static int load_task(struct state *st, sqlite3_stmt *q, struct err *err)
 static int load_contribution(struct state *st, sqlite3_stmt *q, struct err *err)
 {
     struct task *t = state_task(st, u64(q, 0));
+    if (t == NULL && any_unread(st))
+        return 0;
     if (t == NULL || u64(q, 1) != t->n_contributions)
         return bad_row(err, "its task");
     t->contributions =
@@ -447,29 +470,38 @@ static int load_row(struct state *st, sqlite3_stmt *q, struct err *err)
     return 0;
 }
 
+/* Rows with a job column are passed over when the job is unread.  Grids need no more than they
+ * hold themselves. */
 static const struct loading {
     const char *what, *sql;
     row_fn fn;
+    int job; /* column; -1: none, or as said above */
 } loadings[] = {
-    {"counters", "SELECT * FROM counters", load_counter},
-    {"workers", "SELECT * FROM workers ORDER BY id", load_worker},
-    {"verdicts", "SELECT * FROM verdicts ORDER BY worker, task", load_verdict},
-    {"jobs", "SELECT * FROM jobs ORDER BY id", load_job},
-    {"classes", "SELECT * FROM classes ORDER BY job, n", load_class},
-    {"shards", "SELECT * FROM shards ORDER BY job, n", load_shard},
-    {"scores", "SELECT * FROM scores ORDER BY job, n", load_score},
-    {"rows", "SELECT * FROM rows ORDER BY job, n", load_row},
-    {"bad_samples", "SELECT * FROM bad_samples ORDER BY job, n", load_bad},
-    {"ledgers", "SELECT * FROM ledgers", load_ledger},
-    {"modules", "SELECT * FROM modules ORDER BY id", load_module},
-    {"versions", "SELECT * FROM versions ORDER BY module, version", load_version},
-    {"paths", "SELECT * FROM paths", load_path},
-    {"replicas", "SELECT * FROM replicas", load_replica},
-    {"tasks", "SELECT * FROM tasks ORDER BY id", load_task},
-    {"contributions", "SELECT * FROM contributions ORDER BY task, n", load_contribution},
-    {"rounds", "SELECT * FROM rounds ORDER BY job, round, path", load_round},
-    {"grids", "SELECT * FROM grids ORDER BY task", load_grid},
+    {"counters", "SELECT * FROM counters", load_counter, -1},
+    {"workers", "SELECT * FROM workers ORDER BY id", load_worker, -1},
+    {"verdicts", "SELECT * FROM verdicts ORDER BY worker, task", load_verdict, -1},
+    {"jobs", "SELECT * FROM jobs ORDER BY id", load_job, -1},
+    {"classes", "SELECT * FROM classes ORDER BY job, n", load_class, 0},
+    {"shards", "SELECT * FROM shards ORDER BY job, n", load_shard, 0},
+    {"scores", "SELECT * FROM scores ORDER BY job, n", load_score, 0},
+    {"rows", "SELECT * FROM rows ORDER BY job, n", load_row, 0},
+    {"bad_samples", "SELECT * FROM bad_samples ORDER BY job, n", load_bad, 0},
+    {"ledgers", "SELECT * FROM ledgers", load_ledger, 0},
+    {"modules", "SELECT * FROM modules ORDER BY id", load_module, 1},
+    {"versions", "SELECT * FROM versions ORDER BY module, version", load_version, -1},
+    {"paths", "SELECT * FROM paths", load_path, 0},
+    {"replicas", "SELECT * FROM replicas", load_replica, 0},
+    {"tasks", "SELECT * FROM tasks ORDER BY id", load_task, 1},
+    {"contributions", "SELECT * FROM contributions ORDER BY task, n", load_contribution, -1},
+    {"rounds", "SELECT * FROM rounds ORDER BY job, round, path", load_round, 0},
+    {"grids", "SELECT * FROM grids ORDER BY task", load_grid, -1},
 };
+
+static bool passed_over(const struct state *st, const struct loading *l, sqlite3_stmt *q)
+{
+    const struct job *j = l->job >= 0 ? state_job(st, u64(q, l->job)) : NULL;
+    return j != NULL && j->unread;
+}
 
 int persist_load(struct store *s, struct state *st, struct err *err)
 {
@@ -477,7 +509,7 @@ int persist_load(struct store *s, struct state *st, struct err *err)
         sqlite3_stmt *q = NULL;
         int rc = store_select(s, loadings[i].sql, &q, err), step = SQLITE_DONE;
         while (rc == 0 && (step = sqlite3_step(q)) == SQLITE_ROW) {
-            rc = loadings[i].fn(st, q, err);
+            rc = passed_over(st, &loadings[i], q) ? 0 : loadings[i].fn(st, q, err);
             if (rc < 0)
                 (void)err_wrap(err, "the saved state cannot be read: table %s, row %lld",
                                loadings[i].what, (long long)sqlite3_column_int64(q, 0));

@@ -92,6 +92,8 @@ static void free_job(struct job *j)
     mem_free(j->sizes);
     mem_free(j->scores);
     mem_free(j->rows);
+    mem_free(j->refused);
+    mem_free(j->unread_blobs);
     composition_release(&j->comp);
     job_release(&j->spec);
     mem_free(j->yaml);

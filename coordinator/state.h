@@ -397,6 +397,13 @@ struct job {
     struct row_rec *rows;
     size_t n_rows;
     bool old_shards; /* (m) some of an old generation may be let go */
+    /* (m) A rule that came after it was saved refuses it: the sentence; NULL: none does. */
+    char *refused;
+    /* (m) Not even how it is composed is known: it has one module without a version, its rows
+     * stay in the store as they are, and this is what they name. */
+    bool unread;
+    struct blob_ref *unread_blobs;
+    size_t n_unread_blobs;
     /* By job_ledger(); NULL before the data is there, or without a path of it. */
     struct ledger **ledgers;
     struct module_rec *modules; /* comp.n_modules */

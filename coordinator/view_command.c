@@ -103,6 +103,9 @@ int view_sample_request(struct coordinator *co, uint64_t job_id,
         return rc;
     if (j == NULL)
         return err_set(err, -ERR_NOTFOUND, "job %llu does not exist", (unsigned long long)job_id);
+    if (j->refused != NULL)
+        return err_set(err, -ERR_STALE, "job %llu cannot be drawn from: %s",
+                       (unsigned long long)job_id, j->refused);
     if (!has_model(j))
         return err_set(err, -ERR_STALE, "job %llu has no model yet to draw from",
                        (unsigned long long)job_id);

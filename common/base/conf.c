@@ -14,11 +14,18 @@
 #define KEYS_MAX 64
 #define STRS_MAX 4096
 
+/* Refusals that are passed over: of all keys but the firm ones. */
+struct lenient {
+    const char *const *firm;
+    struct err first;
+};
+
 /* The section being bound: its name, and where to look. */
 struct bind {
     const struct yaml_doc *doc;
     const char *section; /* "" at the root, else "train" */
     struct err *err;
+    struct lenient *lenient; /* NULL: nothing is passed over */
 };
 
 static void join_path(char out[PATH_MAX_BYTES], const char *section, const char *key)
@@ -201,7 +208,7 @@ static int bind_section(const struct bind *b, const struct conf_key *k,
         node = NULL;
     if (node && node->kind != YAML_MAP)
         return wrong(b, k, node);
-    struct bind inner = {b->doc, path, b->err};
+    struct bind inner = {b->doc, path, b->err, b->lenient};
     return bind_map(&inner, node, node ? node->key_line : line, k->sub, at(k, out));
 }
 
@@ -248,6 +255,23 @@ static int unknown_key(const struct bind *b, const struct yaml_node *node,
                    near ? "did you mean '" : "known are ", near ? near : known, near ? "'?" : "");
 }
 
+/* Is the key's refusal, which b->err holds, passed over?  The first one is kept. */
+static bool passes_over(const struct bind *b, const char *key)
+{
+    char path[PATH_MAX_BYTES];
+    join_path(path, b->section, key);
+    if (!b->lenient)
+        return false;
+    for (const char *const *firm = b->lenient->firm; *firm; firm++)
+        if (strcmp(*firm, path) == 0 || strcmp(*firm, b->section) == 0)
+            return false;
+    if (b->lenient->first.code == 0)
+        b->lenient->first = *b->err;
+    return true;
+}
+
+static void release_key(const struct conf_key *k, void *out);
+
 static int bind_map(const struct bind *b, const struct yaml_node *map, int line,
                     const struct conf_key *keys, void *out)
 {
@@ -255,13 +279,20 @@ static int bind_map(const struct bind *b, const struct yaml_node *map, int line,
         const struct conf_key *k = keys;
         while (k->type != CONF_TYPE_END && strcmp(k->key, n->key) != 0)
             k++;
-        if (k->type == CONF_TYPE_END)
-            return unknown_key(b, n, keys);
+        int rc = k->type == CONF_TYPE_END ? unknown_key(b, n, keys) : 0;
+        if (rc < 0 && !passes_over(b, n->key))
+            return rc;
     }
     for (const struct conf_key *k = keys; k->type != CONF_TYPE_END; k++) {
-        int rc = bind_key(b, k, yaml_get(map, k->key), line, out);
-        if (rc < 0)
+        const struct yaml_node *node = yaml_get(map, k->key);
+        int rc = bind_key(b, k, node, line, out);
+        /* What is not there cannot be passed over, and within a section it was decided. */
+        if (rc < 0 && (!node || k->type == CONF_SECTION || !passes_over(b, k->key)))
             return rc;
+        if (rc < 0) {
+            release_key(k, out);
+            (void)bind_key(b, k, NULL, line, out); /* its default; a required one stays zero */
+        }
     }
     return 0;
 }
@@ -269,11 +300,29 @@ static int bind_map(const struct bind *b, const struct yaml_node *map, int line,
 int conf_bind(const struct yaml_doc *doc, const struct yaml_node *map, const struct conf_key *keys,
               void *out, struct err *err)
 {
-    struct bind b = {doc, "", err};
+    struct bind b = {doc, "", err, NULL};
     int rc = bind_map(&b, map, map ? map->line : 1, keys, out);
     if (rc < 0)
         conf_release(keys, out);
     return rc;
+}
+
+int conf_bind_saved(const struct yaml_doc *doc, const struct yaml_node *map,
+                    const struct conf_key *keys, const char *const *firm, void *out,
+                    struct err *err)
+{
+    struct lenient lenient = {.firm = firm};
+    struct err last = {0};
+    struct bind b = {doc, "", &last, &lenient};
+    int rc = bind_map(&b, map, map ? map->line : 1, keys, out);
+    if (rc < 0) {
+        conf_release(keys, out);
+        return err_set(err, rc, "%s", last.msg);
+    }
+    if (lenient.first.code == 0)
+        return 0;
+    (void)err_set(err, lenient.first.code, "%s", lenient.first.msg);
+    return 1;
 }
 
 void conf_defaults(const struct conf_key *keys, void *out)
@@ -286,23 +335,29 @@ void conf_defaults(const struct conf_key *keys, void *out)
     }
 }
 
+static void release_key(const struct conf_key *k, void *out)
+{
+    if (k->type == CONF_SECTION) {
+        conf_release(k->sub, at(k, out));
+    } else if (k->type == CONF_STR) {
+        char **s = at(k, out);
+        mem_free(*s);
+        *s = NULL;
+    } else if (k->type == CONF_STRS) {
+        struct conf_strs *strs = at(k, out);
+        for (size_t i = 0; i < strs->n; i++)
+            mem_free(strs->items[i]);
+        mem_free(strs->items);
+        *strs = (struct conf_strs){0};
+    } else if (k->type == CONF_INTS) {
+        *(struct conf_ints *)at(k, out) = (struct conf_ints){0};
+    }
+}
+
 void conf_release(const struct conf_key *keys, void *out)
 {
-    for (const struct conf_key *k = keys; k->type != CONF_TYPE_END; k++) {
-        if (k->type == CONF_SECTION) {
-            conf_release(k->sub, at(k, out));
-        } else if (k->type == CONF_STR) {
-            char **s = at(k, out);
-            mem_free(*s);
-            *s = NULL;
-        } else if (k->type == CONF_STRS) {
-            struct conf_strs *strs = at(k, out);
-            for (size_t i = 0; i < strs->n; i++)
-                mem_free(strs->items[i]);
-            mem_free(strs->items);
-            *strs = (struct conf_strs){0};
-        }
-    }
+    for (const struct conf_key *k = keys; k->type != CONF_TYPE_END; k++)
+        release_key(k, out);
 }
 
 /* The node at a dotted path; *ret_line is its line or that of the deepest

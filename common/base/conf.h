@@ -73,6 +73,12 @@ struct conf_key {
  * On failure the strings in out are released.  -ERR_CONFIG with file:line. */
 int conf_bind(const struct yaml_doc *doc, const struct yaml_node *map, const struct conf_key *keys,
               void *out, struct err *err);
+/* As conf_bind, of a text that was accepted once: a key whose value is refused today keeps its
+ * default, and one that is not known is left out, unless it or its section is among the firm
+ * ones (NULL-terminated).  1: something was passed over; err has the first sentence. */
+int conf_bind_saved(const struct yaml_doc *doc, const struct yaml_node *map,
+                    const struct conf_key *keys, const char *const *firm, void *out,
+                    struct err *err);
 /* Defaults only (required keys stay zero); out must be zeroed. */
 void conf_defaults(const struct conf_key *keys, void *out);
 /* Frees the strings in out. */

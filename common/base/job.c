@@ -224,14 +224,19 @@ static int check_partition(const struct yaml_doc *doc, const struct job_spec *s,
     return 0;
 }
 
+static int check_name(const struct yaml_doc *doc, const struct job_spec *s, struct err *err)
+{
+    if (str_is_name(s->name, 64))
+        return 0;
+    return conf_error(doc, "name", err,
+                      "is '%.80s', expected 1 to 64 of A-Z a-z 0-9 . _ -, starting with a "
+                      "letter or digit",
+                      s->name);
+}
+
 static int check_data(const struct yaml_doc *doc, const struct job_spec *s, struct err *err)
 {
     const struct job_data *d = &s->data;
-    if (!str_is_name(s->name, 64))
-        return conf_error(doc, "name", err,
-                          "is '%.80s', expected 1 to 64 of A-Z a-z 0-9 . _ -, starting with a "
-                          "letter or digit",
-                          s->name);
     if (d->path && !*d->path)
         return conf_error(doc, "data.path", err, "is empty, expected a folder or a tar");
     if (!d->path && d->url.n == 0)
@@ -285,18 +290,26 @@ static int check_training(const struct yaml_doc *doc, struct job_spec *s, struct
     return 0;
 }
 
+static int read_yaml(const char *text, size_t len, const char *file, struct yaml_doc *ret,
+                     struct err *err)
+{
+    if (len > JOB_SPEC_MAX)
+        return err_set(err, -ERR_LIMIT, "%s has %zu bytes; a job file has at most %d", file, len,
+                       JOB_SPEC_MAX);
+    return yaml_parse(text, len, file, ret, err);
+}
+
 int job_parse(const char *text, size_t len, const char *file, struct job_spec *ret, struct err *err)
 {
     struct job_spec spec = {0};
     struct yaml_doc doc;
     *ret = spec;
-    if (len > JOB_SPEC_MAX)
-        return err_set(err, -ERR_LIMIT, "%s has %zu bytes; a job file has at most %d", file, len,
-                       JOB_SPEC_MAX);
-    int rc = yaml_parse(text, len, file, &doc, err);
+    int rc = read_yaml(text, len, file, &doc, err);
     if (rc < 0)
         return rc;
     rc = conf_bind(&doc, doc.root, job_spec_keys, &spec, err);
+    if (rc == 0)
+        rc = check_name(&doc, &spec, err);
     if (rc == 0)
         rc = check_data(&doc, &spec, err);
     if (rc == 0)
@@ -310,6 +323,38 @@ int job_parse(const char *text, size_t len, const char *file, struct job_spec *r
         job_release(&spec);
     *ret = spec;
     return rc;
+}
+
+/* What says which model it is, and how it is composed. */
+static const char *const shape_keys[] = {
+    "name",        "model",        "router",          "recipe",
+    "data.path",   "data.url",     "data.tokenizer",  "data.image_size",
+    "train.batch", "outer.rounds", "outer.fragments", "outer.async",
+    NULL};
+
+int job_parse_saved(const char *text, size_t len, const char *file, struct job_spec *ret,
+                    struct err *err)
+{
+    struct job_spec spec = {0};
+    struct yaml_doc doc;
+    *ret = spec;
+    int rc = read_yaml(text, len, file, &doc, err);
+    if (rc < 0)
+        return rc;
+    int refused = conf_bind_saved(&doc, doc.root, job_spec_keys, shape_keys, &spec, err);
+    rc = refused < 0 ? refused : check_name(&doc, &spec, refused ? NULL : err);
+    if (rc == 0)
+        rc = check_model(&doc, &spec, refused ? NULL : err);
+    if (rc == 0) {
+        refused |= check_data(&doc, &spec, refused ? NULL : err) < 0;
+        refused |= check_training(&doc, &spec, refused ? NULL : err) < 0;
+        refused |= check_partition(&doc, &spec, refused ? NULL : err) < 0;
+    }
+    yaml_release(&doc);
+    if (rc < 0)
+        job_release(&spec);
+    *ret = spec;
+    return rc < 0 ? rc : refused;
 }
 
 void job_release(struct job_spec *spec)

@@ -193,6 +193,11 @@ struct job_spec {
  * zeroed and the sentence says file:line, key, what was expected. */
 int job_parse(const char *text, size_t len, const char *file, struct job_spec *ret,
               struct err *err);
+/* As job_parse, of a job that was accepted once.  1: a rule that came since refuses it, which err
+ * says; *ret is complete where it tells the model and its composition, and no more than that is
+ * to be relied on.  Negative: not even that can be read. */
+int job_parse_saved(const char *text, size_t len, const char *file, struct job_spec *ret,
+                    struct err *err);
 void job_release(struct job_spec *spec); /* { 0 } is fine */
 /* For a new job, beside job_parse: -ERR_CONFIG on a key that is written but does nothing for
  * a job of this kind, such as model.tied of a dit.  Saved jobs are not asked. */

@@ -146,11 +146,9 @@ static int compose_distill(const struct job_spec *spec, struct composition *c, s
     return rc;
 }
 
-static int check_ddm(const struct job_spec *spec, struct err *err)
+static int limit_ddm(const struct job_spec *spec, const struct composition *c, struct err *err)
 {
     const struct job_recipe *r = &spec->recipe;
-    if (spec->model.type != JOB_MODEL_DIT)
-        return err_set(err, -ERR_CONFIG, "recipe.name is ddm, which needs model.type dit");
     if (r->divide_batch && spec->train.batch % r->experts)
         return err_set(err, -ERR_CONFIG,
                        "train.batch is %d, which %d experts cannot share evenly; expected a "
@@ -171,9 +169,9 @@ static int check_ddm(const struct job_spec *spec, struct err *err)
 static int compose_ddm(const struct job_spec *spec, struct composition *c, struct err *err)
 {
     uint32_t index[COMPOSITION_LEVELS_MAX], k = (uint32_t)spec->recipe.experts;
-    int rc = check_ddm(spec, err);
-    if (rc < 0)
-        return rc;
+    int rc;
+    if (spec->model.type != JOB_MODEL_DIT)
+        return err_set(err, -ERR_CONFIG, "recipe.name is ddm, which needs model.type dit");
     whole_network(&c->networks[0], spec->model.depth, k);
     whole_network(&c->networks[1], spec->router.depth, 1);
     cut_fragments(&c->networks[0], c->fragments);
@@ -205,7 +203,7 @@ static bool is_private(const struct job_recipe *r, int block)
     return false;
 }
 
-static int check_dipaco(const struct job_spec *spec, uint64_t *ret_paths, struct err *err)
+static int count_paths(const struct job_spec *spec, uint64_t *ret_paths, struct err *err)
 {
     const struct job_recipe *r = &spec->recipe;
     int depth = spec->model.depth;
@@ -227,14 +225,12 @@ static int check_dipaco(const struct job_spec *spec, uint64_t *ret_paths, struct
             return err_set(err, -ERR_CONFIG, "recipe.levels makes more than %d paths",
                            COMPOSITION_PATHS_MAX);
     }
-    for (size_t i = 0; i < r->private_blocks.n; i++)
-        if (r->private_blocks.items[i] >= depth)
-            return err_set(err, -ERR_CONFIG,
-                           "recipe.private_blocks holds %d, but the model has blocks 0 to %d",
-                           r->private_blocks.items[i], depth - 1);
-    if ((uint64_t)r->top > *ret_paths)
-        return err_set(err, -ERR_CONFIG, "recipe.top is %d, more than the %llu paths there are",
-                       r->top, (unsigned long long)*ret_paths);
+    return 0;
+}
+
+static int limit_reshard(const struct job_spec *spec, struct err *err)
+{
+    const struct job_recipe *r = &spec->recipe;
     for (size_t i = 0; i < r->reshard.n; i++) {
         if (r->reshard.items[i] >= spec->outer.rounds ||
             (i > 0 && r->reshard.items[i] <= r->reshard.items[i - 1]))
@@ -248,6 +244,31 @@ static int check_dipaco(const struct job_spec *spec, uint64_t *ret_paths, struct
                        "recipe.reshard and partition.chunk need model.type llama: paths are scored "
                        "on texts");
     return 0;
+}
+
+static int limit_dipaco(const struct job_spec *spec, const struct composition *c, struct err *err)
+{
+    const struct job_recipe *r = &spec->recipe;
+    const struct composition_network *n = &c->networks[0];
+    int depth = spec->model.depth;
+    for (size_t i = 0; i < r->private_blocks.n; i++)
+        if (r->private_blocks.items[i] >= depth)
+            return err_set(err, -ERR_CONFIG,
+                           "recipe.private_blocks holds %d, but the model has blocks 0 to %d",
+                           r->private_blocks.items[i], depth - 1);
+    if ((uint32_t)r->top > c->n_paths)
+        return err_set(err, -ERR_CONFIG, "recipe.top is %d, more than the %u paths there are",
+                       r->top, c->n_paths);
+    for (uint32_t l = 0, i = 0; l < r->levels.n; l++) {
+        while (i < n->n_levels && n->levels[i].whole < l)
+            i++;
+        if (i == n->n_levels || n->levels[i].whole != l) /* one without anything is not there */
+            return err_set(err, -ERR_CONFIG,
+                           "recipe.private_blocks takes all blocks of level %u; a level needs at "
+                           "least one that is shared",
+                           l);
+    }
+    return limit_reshard(spec, err);
 }
 
 /* The shared levels, then one for what is private: as many modules as paths. */
@@ -278,17 +299,11 @@ static int compose_dipaco(const struct job_spec *spec, struct composition *c, st
 {
     struct composition_network *n = &c->networks[0];
     uint64_t paths = 0;
-    int rc = check_dipaco(spec, &paths, err);
+    int rc = count_paths(spec, &paths, err);
     if (rc < 0)
         return rc;
     size_t shared = spec->recipe.levels.n;
     dipaco_levels(spec, n, (uint32_t)paths);
-    for (uint32_t l = 0; l < n->n_levels; l++)
-        if (n->levels[l].n_blocks == 0 && !n->levels[l].embedders && !n->levels[l].head)
-            return err_set(err, -ERR_CONFIG,
-                           "recipe.private_blocks takes all blocks of level %u; a level needs at "
-                           "least one that is shared",
-                           l);
     bool own_level = n->n_levels > shared;
     cut_fragments(n, c->fragments);
     if ((rc = add_modules(c, err)) < 0 || (rc = add_paths(c, spec, paths, err)) < 0)
@@ -316,16 +331,26 @@ static int compose_dipaco(const struct job_spec *spec, struct composition *c, st
 static const struct recipe {
     const char *name;
     int (*compose)(const struct job_spec *spec, struct composition *c, struct err *err);
+    /* What does not decide how it is composed; NULL: nothing. */
+    int (*limit)(const struct job_spec *spec, const struct composition *c, struct err *err);
     bool experts, levels, teacher; /* it has the keys that only some have */
 } recipes[] = {
-    {"diloco", compose_one, false, false, false},
-    {"ddm", compose_ddm, true, false, false},
-    {"dipaco", compose_dipaco, false, true, false},
-    {"distill", compose_distill, false, false, true},
+    {"diloco", compose_one, NULL, false, false, false},
+    {"ddm", compose_ddm, limit_ddm, true, false, false},
+    {"dipaco", compose_dipaco, limit_dipaco, false, true, false},
+    {"distill", compose_distill, NULL, false, false, true},
 };
 
+static const struct recipe *find_recipe(const char *name)
+{
+    for (size_t i = 0; i < sizeof(recipes) / sizeof(recipes[0]); i++)
+        if (strcmp(name, recipes[i].name) == 0)
+            return &recipes[i];
+    return NULL;
+}
+
 /* Each fold of a module takes the contributions of a whole round. */
-static int check_folds(const struct job_spec *spec, const struct composition *c, struct err *err)
+static int limit_folds(const struct job_spec *spec, const struct composition *c, struct err *err)
 {
     for (uint32_t m = 0; m < c->n_modules && !spec->outer.async; m++)
         if (c->modules[m].paths * (uint64_t)spec->recipe.replicas > COMPOSITION_FOLD_MAX)
@@ -339,29 +364,33 @@ static int check_folds(const struct job_spec *spec, const struct composition *c,
 
 int recipe_compose(const struct job_spec *spec, struct composition *ret, struct err *err)
 {
+    const struct recipe *recipe = find_recipe(spec->recipe.name);
     memset(ret, 0, sizeof(*ret));
     ret->router_path = -1;
     ret->n_partitions = ret->n_digits = ret->digits[0] = 1;
     ret->fragments = spec->outer.fragments > 1 ? (uint32_t)spec->outer.fragments : 1;
+    if (recipe == NULL)
+        return err_set(err, -ERR_CONFIG,
+                       "recipe.name is '%s', expected diloco, ddm, dipaco or distill",
+                       spec->recipe.name);
     if (spec->recipe.replicas < 1 || spec->recipe.replicas > COMPOSITION_REPLICAS_MAX)
         return err_set(err, -ERR_CONFIG, "recipe.replicas is %d, expected 1 to %d",
                        spec->recipe.replicas, COMPOSITION_REPLICAS_MAX);
+    int rc = recipe->compose(spec, ret, err);
+    if (rc < 0)
+        composition_release(ret);
+    return rc;
+}
+
+int recipe_limits(const struct job_spec *spec, const struct composition *c, struct err *err)
+{
+    const struct recipe *recipe = find_recipe(spec->recipe.name);
     if (spec->outer.fragments > spec->model.depth)
         return err_set(err, -ERR_CONFIG,
                        "outer.fragments is %d, more than the %d blocks of model.depth",
                        spec->outer.fragments, spec->model.depth);
-    for (size_t i = 0; i < sizeof(recipes) / sizeof(recipes[0]); i++) {
-        if (strcmp(spec->recipe.name, recipes[i].name) != 0)
-            continue;
-        int rc = recipes[i].compose(spec, ret, err);
-        if (rc == 0)
-            rc = check_folds(spec, ret, err);
-        if (rc < 0)
-            composition_release(ret);
-        return rc;
-    }
-    return err_set(err, -ERR_CONFIG, "recipe.name is '%s', expected diloco, ddm, dipaco or distill",
-                   spec->recipe.name);
+    int rc = recipe->limit ? recipe->limit(spec, c, err) : 0;
+    return rc < 0 ? rc : limit_folds(spec, c, err);
 }
 
 #define EXPERTS_DEFAULT 8 /* as job_keys.c has it */
@@ -393,9 +422,10 @@ static int check_keys(const struct recipe *recipe, const struct job_recipe *r, s
 int recipe_check(const struct job_spec *spec, struct composition *ret, struct err *err)
 {
     int rc = recipe_compose(spec, ret, err);
-    for (size_t i = 0; rc == 0 && i < sizeof(recipes) / sizeof(recipes[0]); i++)
-        if (strcmp(spec->recipe.name, recipes[i].name) == 0)
-            rc = check_keys(&recipes[i], &spec->recipe, err);
+    if (rc == 0)
+        rc = recipe_limits(spec, ret, err);
+    if (rc == 0)
+        rc = check_keys(find_recipe(spec->recipe.name), &spec->recipe, err);
     if (rc == 0 && ret->mixture && spec->sample.strategy == JOB_STRATEGY_TOPK &&
         (uint32_t)spec->sample.top > ret->n_partitions)
         rc = err_set(err, -ERR_CONFIG, "sample.top is %d, more than the %u experts there are",
@@ -407,10 +437,8 @@ int recipe_check(const struct job_spec *spec, struct composition *ret, struct er
 
 bool recipe_mixes(const char *name)
 {
-    for (size_t i = 0; i < sizeof(recipes) / sizeof(recipes[0]); i++)
-        if (strcmp(name, recipes[i].name) == 0)
-            return recipes[i].experts;
-    return false;
+    const struct recipe *recipe = find_recipe(name);
+    return recipe != NULL && recipe->experts;
 }
 
 void composition_release(struct composition *c)

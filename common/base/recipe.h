@@ -85,10 +85,13 @@ struct composition {
     uint32_t teacher_job;
 };
 
-/* -ERR_CONFIG with a sentence for an unknown name or impossible figures. */
+/* -ERR_CONFIG with a sentence for an unknown name or figures of which nothing can be composed. */
 int recipe_compose(const struct job_spec *spec, struct composition *ret, struct err *err);
-/* As recipe_compose, and refuses keys without effect: for a job that a person submits.  What
- * is on record is composed without it, so that rules may be added. */
+/* What a job with this composition must keep to run: -ERR_CONFIG with a sentence.  A job on
+ * record that does not, since a limit is new, still has its modules. */
+int recipe_limits(const struct job_spec *spec, const struct composition *c, struct err *err);
+/* All of that, and refuses keys without effect: for a job that a person submits.  What is on
+ * record runs without the last, so that such rules may be added. */
 int recipe_check(const struct job_spec *spec, struct composition *ret, struct err *err);
 /* Is a job of this recipe a mixture of experts, from which samples are drawn by a strategy? */
 bool recipe_mixes(const char *name);

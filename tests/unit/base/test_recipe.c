@@ -195,7 +195,17 @@ static void test_on_record(void **state)
     parse("type: dit", "}\nrecipe: {name: ddm, experts: 4, levels: [2, 2]}", &spec);
     assert_int_equal(recipe_check(&spec, &c, NULL), -ERR_CONFIG);
     assert_int_equal(recipe_compose(&spec, &c, NULL), 0);
+    assert_int_equal(recipe_limits(&spec, &c, NULL), 0);
     assert_int_equal(c.n_partitions, 4);
+    composition_release(&c);
+    job_release(&spec);
+    /* Beyond a limit: not to run, but its modules can be told. */
+    parse("type: dit", ", fragments: 13}\nrecipe: {replicas: 3}", &spec);
+    assert_int_equal(recipe_check(&spec, &c, NULL), -ERR_CONFIG);
+    assert_int_equal(recipe_compose(&spec, &c, NULL), 0);
+    assert_int_equal(recipe_limits(&spec, &c, NULL), -ERR_CONFIG);
+    assert_int_equal(c.n_paths, 1);
+    assert_int_equal(c.networks[0].n_levels, 13); /* the last with the head alone */
     composition_release(&c);
     job_release(&spec);
 }
