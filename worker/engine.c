@@ -98,6 +98,7 @@ static int plan_kind(struct engine *e, struct work *w, struct err *err)
 int engine_plan(struct engine *e, struct work *w, struct err *err)
 {
     const Skerry__V1__Task *t = w->task;
+    work_init_here(w);
     int rc = modules_plan(e->opt.modules, w, err);
     if (rc == 0 && t->tokenizer)
         rc = work_need_blob(w, t->tokenizer, "the tokenizer", err);

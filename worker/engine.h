@@ -75,6 +75,9 @@ int work_velocity_run(struct engine *e, struct work *w, struct err *err);
  * mixture's, the teachers'): adds them with work_need_*. */
 int phase_plan(struct engine *e, struct work *w, struct err *err);
 int work_init_plan(struct engine *e, struct work *w, struct err *err);
+/* Of any task: version 0 of its modules, where the cache lacks it, drawn from the seed into the
+ * cache.  What cannot be had so is left to be fetched. */
+void work_init_here(struct work *w);
 int work_eval_plan(struct engine *e, struct work *w, struct err *err);
 int work_feature_plan(struct engine *e, struct work *w, struct err *err);
 int work_cluster_plan(struct engine *e, struct work *w, struct err *err);

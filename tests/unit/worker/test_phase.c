@@ -8,6 +8,7 @@
 #include "common/base/clock.h"
 #include "common/base/shard.h"
 #include "common/base/st.h"
+#include "common/base/str.h"
 #include "kernels/kernels.h"
 #include "worker/engine.h"
 #include "worker/model.h"
@@ -231,6 +232,49 @@ static void init_modules(struct host *h, struct order *o)
         size_of(h, &o->full[i]);
     }
     work_free(w);
+}
+
+/* A plan of the order on a host of its own, that has never seen its modules: how many of them
+ * have to be fetched. */
+static size_t to_fetch(const char *name, struct order *o)
+{
+    struct host h;
+    struct work *w;
+    size_t n = 0;
+    host_new(&h, name);
+    o->task.kind = TRAIN;
+    OK(work_new(&o->task, h.cache, h.tmp, &w, err));
+    OK(engine_plan(h.engine, w, err));
+    for (size_t i = 0; i < w->n_needs; i++)
+        n += w->needs[i].missing;
+    work_free(w);
+    host_free(&h);
+    return n;
+}
+
+/* Values that follow from the seed need not travel; others do. */
+static void version_0_is_drawn(void **state)
+{
+    (void)state;
+    struct host h;
+    struct order o;
+    host_new(&h, "drawn-first");
+    order_init(&o, IMAGES);
+    cut_in_three(&o);
+    init_modules(&h, &o);
+    host_free(&h);
+    assert_int_equal(to_fetch("drawn", &o), 0);
+    o.module[1].version = 1;
+    assert_int_equal(to_fetch("drawn-trained", &o), 1);
+    o.module[1].version = 0;
+    o.hash[1][0] ^= 1;
+    assert_int_equal(to_fetch("drawn-other", &o), 1);
+    o.hash[1][0] ^= 1;
+    char *spec = str_dup(IMAGES);
+    *(strstr(spec, "seed: 3") + 6) = '4';
+    o.task.spec = spec;
+    assert_int_equal(to_fetch("drawn-seed", &o), LEVELS - 1); /* a head begins with zeros */
+    mem_free(spec);
 }
 
 static size_t tensors_in(const char *path)
@@ -659,15 +703,11 @@ static void texts_are_learned(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(levels_change_nothing),
-        cmocka_unit_test(cuts_are_checked),
-        cmocka_unit_test(router_is_a_path),
-        cmocka_unit_test(batch_of_the_task),
-        cmocka_unit_test(warm_start),
-        cmocka_unit_test(moments_travel),
-        cmocka_unit_test(draws_follow_the_image),
-        cmocka_unit_test(a_step_without_memory),
-        cmocka_unit_test(texts_are_learned),
+        cmocka_unit_test(levels_change_nothing), cmocka_unit_test(version_0_is_drawn),
+        cmocka_unit_test(cuts_are_checked),      cmocka_unit_test(router_is_a_path),
+        cmocka_unit_test(batch_of_the_task),     cmocka_unit_test(warm_start),
+        cmocka_unit_test(moments_travel),        cmocka_unit_test(draws_follow_the_image),
+        cmocka_unit_test(a_step_without_memory), cmocka_unit_test(texts_are_learned),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
