@@ -1,18 +1,33 @@
 #include "worker/dit_rows.h"
 
 #include "common/base/err.h"
+#include "common/base/mem.h"
 #include "worker/dit.h"
 
-int dit_rows_open(struct dit_rows *r, struct dit *d, struct err *err)
+static void plan(struct dit_rows *r, const struct model_spec *spec, int rows)
 {
-    const struct model_spec *spec = &dit_model(d)->spec;
-    const uint64_t batch = (uint64_t)dit_batch(d);
-    *r = (struct dit_rows){.dit = d, .in = (int64_t)model_image_values(spec)};
+    const uint64_t batch = (uint64_t)rows;
+    r->in = (int64_t)model_image_values(spec);
     r->out = spec->kind == MODEL_ROUTER ? spec->classes : r->in;
     arena_add(&r->arena, &r->d_t, batch * sizeof *r->d_t);
     arena_add(&r->arena, &r->d_labels, batch * sizeof *r->d_labels);
     arena_add(&r->arena, &r->x, DIT_ROWS_MIN * (uint64_t)r->in * sizeof *r->x);
     arena_add(&r->arena, &r->v, DIT_ROWS_MIN * (uint64_t)r->out * sizeof *r->v);
+}
+
+uint64_t dit_rows_bytes(const struct model *m, int batch)
+{
+    struct dit_rows r = {0};
+    plan(&r, &m->spec, batch);
+    const uint64_t bytes = arena_bytes(&r.arena);
+    mem_free(r.arena.slots);
+    return bytes;
+}
+
+int dit_rows_open(struct dit_rows *r, struct dit *d, struct err *err)
+{
+    *r = (struct dit_rows){.dit = d};
+    plan(r, &dit_model(d)->spec, dit_batch(d));
     return arena_alloc(&r->arena, dit_device(d), err);
 }
 

@@ -13,6 +13,7 @@
 
 struct dit;
 struct err;
+struct model;
 
 #define DIT_ROWS_MIN 4
 
@@ -26,6 +27,9 @@ struct dit_rows {
     float t[DIT_ROWS_MIN];
     int32_t labels[DIT_ROWS_MIN];
 };
+
+/* Bytes on the device for a DiT or router of m and this batch. */
+uint64_t dit_rows_bytes(const struct model *m, int batch);
 
 /* d is borrowed; its batch should be DIT_ROWS_MIN at least, else few rows stay few.
  * *r must stay where it is.  close accepts what open left on failure, and { 0 }. */

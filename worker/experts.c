@@ -69,6 +69,19 @@ static int make_places(struct experts *x, struct err *err)
     return 0;
 }
 
+/* Rows of one forward. */
+static int batch_of(int batch)
+{
+    return batch < DIT_ROWS_MIN ? DIT_ROWS_MIN : batch;
+}
+
+uint64_t experts_bytes(const struct model *m, int batch, enum dtype dt)
+{
+    const int rows = batch_of(batch);
+    const struct dit_options opt = {.mode = NET_FORWARD, .batch = rows};
+    return weights_bytes(m, dt, false) + dit_bytes(m, &opt, dt) + dit_rows_bytes(m, rows);
+}
+
 int experts_new(struct device *dev, const struct model *m, const struct experts_options *opt,
                 struct experts **ret, struct err *err)
 {
@@ -76,10 +89,8 @@ int experts_new(struct device *dev, const struct model *m, const struct experts_
     x->opt = *opt;
     x->m = m;
     x->dev = dev;
-    const struct dit_options dopt = {.mode = NET_FORWARD,
-                                     .precision = opt->precision,
-                                     .batch =
-                                         opt->batch < DIT_ROWS_MIN ? DIT_ROWS_MIN : opt->batch};
+    const struct dit_options dopt = {
+        .mode = NET_FORWARD, .precision = opt->precision, .batch = batch_of(opt->batch)};
     int rc = dit_new(dev, m, &dopt, &x->dit, err);
     if (rc == 0)
         rc = make_places(x, err);

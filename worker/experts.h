@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/dtype.h"
 #include "proto/skerry.pb-c.h"
 #include "worker/mix.h"
 #include "worker/model.h"
@@ -36,6 +37,8 @@ struct experts_options {
 int experts_new(struct device *dev, const struct model *m, const struct experts_options *opt,
                 struct experts **ret, struct err *err);
 void experts_free(struct experts *x); /* accepts NULL */
+/* Bytes on the device with the weights of one network loaded, at least. */
+uint64_t experts_bytes(const struct model *m, int batch, enum dtype dt);
 
 /* For mix_new.  Results depend neither on the cut into forwards nor on the order. */
 struct mix_experts experts_mix(struct experts *x);

@@ -324,11 +324,12 @@ static int teach_rank(void *arg, int rank, struct err *err)
     struct device *dev = island_device(p->e->island, rank);
     struct net *net = trainer_net(island_trainer_rank(p->r->ranks, rank));
     const uint64_t sharers = dev->unified ? (uint64_t)island_size(p->e->island) : 1;
+    const uint64_t most = p->e->opt.memory_bytes / 2 / sharers;
+    const uint64_t room = p->r->room_for_teachers < most ? p->r->room_for_teachers : most;
     int rc = task_experts_order(x, p->w, p->t->teachers, p->t->n_teachers, err);
     x->silent = rank > 0;
     if (rc == 0)
-        rc = task_experts_open(x, p->e, dev, net->opt.batch, p->e->opt.memory_bytes / 2 / sharers,
-                               err);
+        rc = task_experts_open(x, p->e, dev, net->opt.batch, room, err);
     if (rc < 0)
         return rc;
     const struct mix_experts experts = experts_mix(x->experts);

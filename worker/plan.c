@@ -8,6 +8,7 @@
 #include "common/base/err.h"
 #include "common/base/str.h"
 #include "kernels/kernels.h"
+#include "worker/experts.h"
 #include "worker/train.h"
 
 #define MIB (UINT64_C(1) << 20)
@@ -52,14 +53,16 @@ static void fill(const struct model *m, const struct train_options *opt, enum dt
 {
     const struct net_options net = train_net_options(opt);
     const uint64_t values = weights_bytes(m, dt, true), whole = net_bytes(m, &net, dt);
+    const bool taught = opt->distill && m->spec.kind == MODEL_DIT;
     p->accumulate = opt->accumulate;
     p->weights = weights_bytes(m, dt, false);
     p->gradients = values - p->weights;
     p->optimiser = trainer_bytes(m, opt, dt) - whole;
     p->activations = whole - values;
-    p->workspace = host ? HOST_WORKSPACE + m->flat * sizeof(float)
+    p->teachers = taught ? experts_bytes(m, net.batch, dt) : 0;
+    p->workspace = host ? HOST_WORKSPACE + (taught ? 2 : 1) * m->flat * sizeof(float)
                         : CARD_WORKSPACE + p->activations / CARD_SUMS_SHARE;
-    p->need = values + p->optimiser + p->activations + p->workspace;
+    p->need = values + p->optimiser + p->activations + p->teachers + p->workspace;
 }
 
 /* The fewest micro-batches from opt->accumulate on whose need is at most room; else the most
@@ -113,16 +116,18 @@ static int refuse(const struct model *m, const struct train_options *opt, enum d
                   const struct plan_room *room, const struct plan *p, struct err *err)
 {
     char need[STR_HUMAN_MAX], have[STR_HUMAN_MAX], fixed[STR_HUMAN_MAX], grows[STR_HUMAN_MAX];
-    char advice[128];
+    char advice[128], teacher[STR_HUMAN_MAX + 16] = "";
+    if (p->teachers > 0)
+        snprintf(teacher, sizeof teacher, ", %s of a teacher", str_human_bytes(p->teachers, have));
     advise(m, opt, dt, room, p, advice, sizeof advice);
     return err_set(err, -ENOMEM,
                    "training %.1f M parameters needs %s on %s (%s of model and optimiser, %s of a "
-                   "micro-batch of %d), %s are free; %s",
+                   "micro-batch of %d%s), %s are free; %s",
                    (double)m->params / 1e6, str_human_bytes(p->need, need), room->device,
                    str_human_bytes(p->weights + p->gradients + p->optimiser, fixed),
                    str_human_bytes(p->activations + p->workspace, grows),
-                   (opt->batch + p->accumulate - 1) / p->accumulate, str_human_bytes(p->room, have),
-                   advice);
+                   (opt->batch + p->accumulate - 1) / p->accumulate, teacher,
+                   str_human_bytes(p->room, have), advice);
 }
 
 int plan_train(const struct model *m, const struct train_options *opt, enum dtype dt,

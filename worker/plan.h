@@ -7,7 +7,8 @@
  *
  * NEED is the sum of what the trainer says itself (trainer_bytes) and what it cannot know:
  * working memory of the device's operations and libraries, and where the device's memory is
- * the host's also the replica's flat copy.  It is per rank; ranks that share one memory (CPU
+ * the host's also the replica's flat copy, and with teachers the room that one of them takes
+ * (more of them are loaded where more is free).  It is per rank; ranks that share one memory (CPU
  * devices of one process) share the room.
  *
  * ROOM is what the device says is free and what can be given back, less a reserve of a
@@ -46,7 +47,8 @@ struct plan {
     uint64_t gradients;
     uint64_t optimiser;   /* moments, EMA */
     uint64_t activations; /* all else of the network: grows with the micro-batch */
-    uint64_t workspace;   /* of the device's operations; on the host also the flat copy */
+    uint64_t teachers;    /* of distillation: their network, with the weights of one loaded */
+    uint64_t workspace;   /* of the device's operations; on the host also the flat copies */
     uint64_t need;        /* their sum */
     uint64_t room;        /* what there is, after the reserve */
 };

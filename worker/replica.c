@@ -232,6 +232,17 @@ static void say(const struct plan *p, const struct train_options *opt, int ranks
              opt->batch, over, share.accumulate, share.accumulate == 1 ? "" : "es");
 }
 
+/* What the plan leaves free, with the replicas that stay, and the one teacher that it counts. */
+static uint64_t room_for_teachers(const struct replicas *rs, const struct model *m,
+                                  const struct plan *p, enum dtype dt)
+{
+    struct plan_room room;
+    room_of(rs, 0, &room);
+    const uint64_t all = plan_room_bytes(&room), one = weights_bytes(m, dt, false);
+    const uint64_t spare = all > p->need ? all - p->need : 0;
+    return spare < UINT64_MAX - one ? spare + one : UINT64_MAX;
+}
+
 static int create(struct replicas *rs, const struct work *w, struct replica **ret, struct err *err)
 {
     const Skerry__V1__Task *task = w->task;
@@ -249,12 +260,15 @@ static int create(struct replicas *rs, const struct work *w, struct replica **re
     }
     say(&plan, &opt, island_size(rs->is));
     const uint64_t flat = island_device(rs->is, 0)->unified ? model->flat * sizeof(float) : 0;
-    const uint64_t bytes = (plan.need - plan.workspace) * sharers(rs) + flat;
+    const uint64_t bytes = (plan.need - plan.workspace - plan.teachers) * sharers(rs) + flat;
     struct replica *r = make_room(rs, bytes, plan.need);
     *r = (struct replica){.job_id = task->job_id,
                           .path = task->train->path,
                           .index = task->train->replica,
                           .model = model};
+    if (opt.distill)
+        r->room_for_teachers =
+            room_for_teachers(rs, model, &plan, net_dtype(island_device(rs->is, 0), opt.precision));
     rc = make_trainer(rs, r, &opt, err);
     r->bytes = bytes;
     if (rc < 0) {

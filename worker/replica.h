@@ -38,6 +38,8 @@ struct replica {
     /* By level: the version that the weights were last merged with (worker/fragment.h);
      * NO_VERSION: none. */
     uint64_t met[MODEL_LEVELS_MAX];
+    /* On each device, for the weights of teachers: what the plan left, and one of them. */
+    uint64_t room_for_teachers;
     uint64_t used; /* tick */
     uint64_t bytes;
 };

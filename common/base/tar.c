@@ -12,7 +12,7 @@
 #include "common/base/str.h"
 
 #define BLOCK_BYTES (64 * 1024)
-#define ZSTD_LEVEL "9"
+#define ZSTD_LEVEL "6"
 #define SKIPPED_MAX 100000 /* directories and links in a row */
 
 struct tar {

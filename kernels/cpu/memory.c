@@ -1,5 +1,6 @@
-/* What memory a process may still take: the machine's, or its control groups', whatever is
- * less.  Page cache that can be dropped counts as free in both. */
+/* What memory a process may still take: the machine's, its control groups', or its own limits'
+ * (ulimit -v, ulimit -d), whatever is less.  Page cache that can be dropped counts as free in
+ * the first two. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -100,6 +101,21 @@ static void limit_by_groups(const char *root, struct room *r)
     fclose(f);
 }
 
+/* A limit of the process on what it maps, of which `used` is taken (/proc/self/status). */
+static void own_limit(const char *root, const char *limit_key, const char *used_key, struct room *r)
+{
+    char limits[PATH_BYTES], status[PATH_BYTES];
+    uint64_t limit, used;
+    if (snprintf(limits, sizeof limits, "%s/proc/self/limits", root) >= (int)sizeof limits ||
+        snprintf(status, sizeof status, "%s/proc/self/status", root) >= (int)sizeof status ||
+        !field(limits, limit_key, &limit) || !field(status, used_key, &used))
+        return;
+    used *= 1024;
+    const uint64_t left = limit > used ? limit - used : 0;
+    r->free = left < r->free ? left : r->free;
+    r->total = limit < r->total ? limit : r->total;
+}
+
 int cpu_memory_read(const char *root, uint64_t *ret_free, uint64_t *ret_total)
 {
     char path[PATH_BYTES];
@@ -109,6 +125,8 @@ int cpu_memory_read(const char *root, uint64_t *ret_free, uint64_t *ret_total)
         return -ERR_DEVICE;
     struct room r = {available * 1024, total * 1024};
     limit_by_groups(root, &r);
+    own_limit(root, "Max address space", "VmSize:", &r); /* RLIMIT_AS */
+    own_limit(root, "Max data size", "VmData:", &r);     /* RLIMIT_DATA */
     if (ret_free)
         *ret_free = r.free;
     if (ret_total)

@@ -104,6 +104,30 @@ static void test_groups_of_version_1(void **state)
     unmake(&m);
 }
 
+/* Limits of the process: what it has mapped is taken. */
+static void test_own_limits(void **state)
+{
+    struct machine m;
+    make(&m, "0::/\n");
+    put(&m, "proc/self/status", "VmPeak:   9000 kB\nVmSize:\t    5000 kB\nVmData:\t  2000 kB\n");
+    put(&m, "proc/self/limits",
+        "Limit                     Soft Limit           Hard Limit           Units     \n"
+        "Max data size             unlimited            unlimited            bytes     \n"
+        "Max address space         unlimited            unlimited            bytes     \n");
+    expect(&m, 48000 * KIB, 64000 * KIB);
+    put(&m, "proc/self/limits",
+        "Max data size             unlimited            unlimited            bytes     \n"
+        "Max address space         20480000             unlimited            bytes     \n");
+    expect(&m, 15000 * KIB, 20000 * KIB);
+    put(&m, "proc/self/limits",
+        "Max data size             3072000              9999999999           bytes     \n"
+        "Max address space         20480000             unlimited            bytes     \n");
+    expect(&m, 1000 * KIB, 3000 * KIB);
+    put(&m, "proc/self/status", "VmSize:\t    5000 kB\nVmData:\t  4000 kB\n");
+    expect(&m, 0, 3000 * KIB);
+    unmake(&m);
+}
+
 static void test_device(void **state)
 {
     static const char *const names[] = {"cpu", "cpu-ref"};
@@ -125,6 +149,7 @@ int main(void)
         cmocka_unit_test(test_machine),
         cmocka_unit_test(test_groups),
         cmocka_unit_test(test_groups_of_version_1),
+        cmocka_unit_test(test_own_limits),
         cmocka_unit_test(test_device),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

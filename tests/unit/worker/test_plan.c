@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "kernels/kernels.h"
+#include "worker/experts.h"
 #include "worker/plan.h"
 
 #define MIB (UINT64_C(1) << 20)
@@ -141,6 +142,22 @@ static void test_refusals(void **state)
     model_free(m);
 }
 
+/* Of distillation: the teachers' network with one of them loaded, for the same rows. */
+static void test_teachers(void **state)
+{
+    struct model *m = wide();
+    struct train_options o = options(16, 4, false);
+    const struct plan alone = plan_of(m, o);
+    o.distill = true;
+    const struct plan p = plan_of(m, o);
+    assert_int_equal(alone.teachers, 0);
+    assert_int_equal(p.teachers, experts_bytes(m, 4, DT_BF16));
+    assert_true(p.teachers > m->flat * 6);
+    assert_true(p.need >= alone.need + p.teachers);
+    refused(m, o, alone.need, " of a teacher), ");
+    model_free(m);
+}
+
 /* What replicas that are kept hold counts as free. */
 static void test_kept(void **state)
 {
@@ -207,10 +224,11 @@ static void test_room(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_need),    cmocka_unit_test(test_fewest),
-        cmocka_unit_test(test_asked),   cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_kept),    cmocka_unit_test(test_reserve),
-        cmocka_unit_test(test_smaller), cmocka_unit_test(test_room),
+        cmocka_unit_test(test_need),     cmocka_unit_test(test_fewest),
+        cmocka_unit_test(test_asked),    cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_teachers), cmocka_unit_test(test_kept),
+        cmocka_unit_test(test_reserve),  cmocka_unit_test(test_smaller),
+        cmocka_unit_test(test_room),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

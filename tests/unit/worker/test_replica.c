@@ -7,6 +7,7 @@
 #include "common/base/job.h"
 #include "common/base/log.h"
 #include "kernels/kernels.h"
+#include "worker/experts.h"
 #include "worker/island.h"
 #include "worker/replica.h"
 
@@ -250,6 +251,67 @@ static void smaller_steps(void **state)
     end(&r);
 }
 
+static int no_weights(void *arg, int expert, float *flat, struct err *e)
+{
+    (void)arg;
+    return err_set(e, -ENOENT, "expert %d", expert);
+}
+
+/* Loads as many of 50 teachers as the replica leaves room for: how many. */
+static int load_teachers(struct rig *r, const struct replica *replica, uint64_t *ret_least)
+{
+    struct device *dev = island_device(r->is, 0);
+    const int batch = (int)trainer_net(replica->trainer)->opt.batch;
+    const struct experts_options opt = {.count = 50,
+                                        .batch = batch,
+                                        .precision = NET_F32,
+                                        .memory_bytes = replica->room_for_teachers,
+                                        .load = no_weights};
+    struct experts *x = NULL;
+    const uint64_t before = given;
+    OK(experts_new(dev, replica->model, &opt, &x, err));
+    const int room = experts_room(x);
+    *ret_least =
+        given - before - (uint64_t)(room - 1) * weights_bytes(replica->model, DT_F32, false);
+    experts_free(x);
+    return room;
+}
+
+/* A student's plan has room for one teacher; more of them are loaded where there is more. */
+static void teachers_are_planned(void **state)
+{
+    static const char job[] = JOB("batch: 16, accumulate: 1");
+    struct rig r;
+    struct replica *replica = NULL;
+    uint64_t least;
+    begin(&r, job, PLENTY);
+    r.train.n_teachers = 50;
+    OK(get(&r, 0, &replica, err));
+    const uint64_t student = given, planned = experts_bytes(replica->model, 16, DT_F32);
+    const uint64_t one = weights_bytes(replica->model, DT_F32, false);
+    assert_int_equal(load_teachers(&r, replica, &least), 50);
+    if (least > planned || least < planned - planned / 100)
+        fail_msg("%llu bytes planned, %llu allocated", (unsigned long long)planned,
+                 (unsigned long long)least);
+    end(&r);
+
+    begin(&r, job, room_for(student + planned + 3 * one));
+    r.train.n_teachers = 50;
+    OK(get(&r, 0, &replica, err));
+    const int n = load_teachers(&r, replica, &least);
+    assert_in_range(n, 3, 10);
+    assert_int_equal(refusals, 0);
+    end(&r);
+
+    begin(&r, job, room_for(student));
+    r.train.n_teachers = 50;
+    FAILS(get(&r, 0, &replica, err), " of a teacher), ");
+    assert_int_equal(given, 0);
+    r.train.n_teachers = 0;
+    OK(get(&r, 0, &replica, err));
+    end(&r);
+}
+
 int main(void)
 {
     log_set_level(LOG_LEVEL_ERROR);
@@ -257,7 +319,7 @@ int main(void)
         cmocka_unit_test(plenty_is_one_part), cmocka_unit_test(plan_is_allocated),
         cmocka_unit_test(parts_are_planned),  cmocka_unit_test(parts_are_found),
         cmocka_unit_test(asked_is_refused),   cmocka_unit_test(kept_replicas_go),
-        cmocka_unit_test(smaller_steps),
+        cmocka_unit_test(smaller_steps),      cmocka_unit_test(teachers_are_planned),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
