@@ -166,6 +166,7 @@ static struct outer_step *make_step(struct coordinator *co, const struct job *j,
     s->momentum = fold_momentum(j->spec.outer.momentum, m->version, (uint64_t)j->spec.outer.warmup);
     s->ema_decay = j->spec.outer.ema;
     s->scale = j->comp.root_rescale ? sqrt(j->comp.modules[m - j->modules].paths) : 1;
+    s->keep_norm = s->scale > 1 && !j->spec.outer.async; /* one by one there is no mean */
     s->delay = s->min_accepted = 1;
     return s;
 }
@@ -399,7 +400,7 @@ static char *provenance(const struct coordinator *co, const struct outer_step *s
                      "\"staleness\":%llu,\"contributions\":[",
                      s->lr, s->momentum, s->used_ema_decay, job_codec_name((int)s->up),
                      job_codec_name((int)s->down), s->delta_norm, s->step_norm, s->residual_norm,
-                     (unsigned long long)s->elapsed_ms, s->scale, s->delay,
+                     (unsigned long long)s->elapsed_ms, s->used_scale, s->delay,
                      (unsigned long long)(s->base - s->from));
     for (size_t i = 0; i < s->n_contributions; i++) {
         const struct outer_contribution *c = &s->contributions[i];

@@ -243,8 +243,9 @@ static int fold(struct run *r, struct fold_result *result, struct err *err)
     size_t n = 0;
     for (size_t i = 0; i < s->n_contributions; i++)
         if (!s->contributions[i].refused)
-            inputs[n++] =
-                (struct fold_input){.path = r->blobs[i], .weight = s->contributions[i].weight};
+            inputs[n++] = (struct fold_input){.path = r->blobs[i],
+                                              .weight = s->contributions[i].weight,
+                                              .norm = s->contributions[i].norm};
     s->used_ema_decay = fold_ema_decay(s->ema_decay, s->base);
     struct fold_step step = {
         .module_id = s->module_id,
@@ -263,6 +264,7 @@ static int fold(struct run *r, struct fold_result *result, struct err *err)
         .lr = s->lr,
         .momentum = s->momentum,
         .scale = s->scale,
+        .keep_norm = s->keep_norm,
         .delay = s->delay,
         .ema_decay = s->used_ema_decay,
         .full_out = r->full_out,
@@ -303,6 +305,7 @@ static int run_step(struct run *r, struct err *err)
     s->new_full = full;
     s->new_delta = delta;
     s->new_ema = ema;
+    s->used_scale = f.scale;
     s->delta_norm = f.delta_norm;
     s->step_norm = f.step_norm;
     s->residual_norm = f.residual_norm;

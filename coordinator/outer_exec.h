@@ -65,7 +65,8 @@ struct outer_step {
     struct outer_blob full, ema;    /* of v; ema.bytes 0: none yet (v = 0) */
     enum codec up, down;            /* the job's wire.up and wire.down */
     double lr, momentum, ema_decay; /* of job outer; the young-average rule is applied inside */
-    double scale;                   /* of the weighted mean, > 0 */
+    double scale;                   /* of the weighted mean, > 0; with keep_norm the most */
+    bool keep_norm;                 /* fold.h */
     unsigned delay;                 /* contributions of a momentum step; 0 and 1: each step */
     /* Asynchronous: the older version that the contributions start from, and its full
      * file (bytes 0: not kept, which only codec f32 minds).  Else from == base. */
@@ -84,7 +85,7 @@ struct outer_step {
     uint64_t params;
     unsigned accepted;
     uint64_t elapsed_ms;
-    double used_ema_decay; /* for the provenance record */
+    double used_ema_decay, used_scale; /* for the provenance record */
 };
 
 /* On the loop thread, exactly once per accepted step; the step is the caller's

@@ -269,7 +269,27 @@ static int fold_chunk(struct fold *f, size_t t, uint64_t first, size_t n, struct
     return rc;
 }
 
-static int fold_all(struct fold *f, struct err *err)
+/* Adds the square of total * (weighted mean) of a chunk. */
+static int norm_chunk(struct fold *f, size_t t, uint64_t first, size_t n, struct err *err)
+{
+    uint64_t at = layout_first(&f->layout, t) + first;
+    const struct flat *start = f->from_buf ? &f->from : &f->full;
+    int rc = f->step->up == CODEC_F32 ? flat_read(start, at, n, f->theta_buf, err) : 0;
+    for (size_t i = 0; rc == 0 && i < f->step->n_inputs; i++)
+        rc = wire_read(&f->inputs[i], t, first, n, f->in_payload[i], f->in_scales[i], err);
+    if (rc < 0)
+        return rc;
+    const struct kernel_inputs in = {.k = f->step->n_inputs,
+                                     .payload = (const void *const *)f->in_payload,
+                                     .scales = (const uint16_t *const *)f->in_scales,
+                                     .weight = f->weight};
+    f->squares.delta += fold_math_square(&f->math, &in, f->theta_buf, n);
+    return 0;
+}
+
+typedef int (*chunk_fn)(struct fold *f, size_t t, uint64_t first, size_t n, struct err *err);
+
+static int each_chunk(struct fold *f, chunk_fn chunk, struct err *err)
 {
     for (size_t t = 0; t < f->layout.st.n_tensors; t++) {
         uint64_t count = f->layout.st.tensors[t].count;
@@ -277,11 +297,27 @@ static int fold_all(struct fold *f, struct err *err)
             size_t n = count - first < f->chunk ? (size_t)(count - first) : f->chunk;
             if (f->step->stop && f->step->stop(f->step->stop_arg))
                 return err_set(err, -ERR_CANCELLED, "the outer step was stopped");
-            int rc = fold_chunk(f, t, first, n, err);
+            int rc = chunk(f, t, first, n, err);
             if (rc < 0)
                 return rc;
         }
     }
+    return 0;
+}
+
+/* The factor that gives the mean the norm of its parts, at most step->scale. */
+static int keep_norm(struct fold *f, struct err *err)
+{
+    double parts = 0;
+    int rc = each_chunk(f, norm_chunk, err);
+    if (rc < 0)
+        return rc;
+    for (size_t i = 0; i < f->step->n_inputs; i++)
+        parts += f->weight[i] * f->step->inputs[i].norm;
+    double mean = sqrt(f->squares.delta), most = f->step->scale;
+    if (parts < most * mean) /* the mean is never longer than its parts but by rounding */
+        f->math.nesterov.scale = parts > mean ? parts / mean : 1;
+    f->squares.delta = 0;
     return 0;
 }
 
@@ -318,7 +354,8 @@ static int finish(struct fold *f, struct fold_result *r, struct err *err)
     r->params = f->layout.count;
     r->full.bytes = f->layout.st.payload + f->layout.count * sizeof(float);
     r->ema.bytes = f->step->ema_out ? r->full.bytes : 0;
-    r->delta_norm = sqrt(f->squares.delta) / f->math.nesterov.total * f->step->scale;
+    r->delta_norm = sqrt(f->squares.delta) / f->math.nesterov.total * f->math.nesterov.scale;
+    r->scale = f->math.nesterov.scale;
     r->step_norm = sqrt(f->squares.step);
     r->residual_norm = sqrt(f->squares.residual);
     return 0;
@@ -408,10 +445,12 @@ int fold_run(const struct fold_step *step, struct fold_result *ret, struct err *
         rc = open_inputs(f, err);
     if (rc == 0)
         rc = alloc_buffers(f, err);
+    if (rc == 0 && step->keep_norm)
+        rc = keep_norm(f, err);
     if (rc == 0)
         rc = open_outputs(f, err);
     if (rc == 0)
-        rc = fold_all(f, err);
+        rc = each_chunk(f, fold_chunk, err);
     if (rc == 0)
         rc = finish(f, &result, err);
     fold_free(f);

@@ -8,8 +8,11 @@
  *   theta'  = theta + Q(target' - theta)                      what everybody holds
  *   ema'    = d ema + (1 - d) theta'
  *
- * scale is 1, or the root of the number of paths through the module (DiPaCo,
- * 2403.10616): the mean of P nearly orthogonal differences is P^(1/2) shorter.
+ * scale is 1, or what keeps the norm (keep_norm): the mean of P nearly orthogonal
+ * differences is P^(1/2) shorter, for which DiPaCo (2403.10616) multiplies it by that
+ * root.  Differences of unequal weight, and those of a young model, which all point the
+ * same way, shrink less; so the root is the most, and the factor is
+ *   (sum_i weight_i |Delta_i| / sum_i weight_i) / |sum_i weight_i Delta_i / sum_i weight_i|
  *
  * Delayed Nesterov (Liu et al. 2024, 2401.09135, algorithm 3 with c = 0): steps of
  * one contribution each, of which every N-th moves by the momentum.  With g = Delta/N
@@ -60,6 +63,7 @@ struct err;
 struct fold_input {
     const char *path; /* contribution blob */
     double weight;    /* > 0; only the ratio to the others matters */
+    double norm;      /* of its Delta, see fold_check(); for keep_norm */
 };
 
 struct fold_step {
@@ -79,7 +83,8 @@ struct fold_step {
     size_t n_inputs;
     enum codec up, down;
     double lr, momentum;
-    double scale;     /* > 0 */
+    double scale; /* > 0; with keep_norm the most */
+    bool keep_norm;
     unsigned delay;   /* N; 0 and 1: momentum in every step */
     double ema_decay; /* as it is used: see fold_ema_decay() */
     /* results, each replaced atomically; ema_out may be NULL: no EMA is kept; buf_out
@@ -97,6 +102,7 @@ struct fold_file {
 
 struct fold_result {
     struct fold_file full, delta, ema; /* ema all zero when none was asked for */
+    double scale;                      /* as it was used */
     double delta_norm;                 /* |Delta| */
     double step_norm;                  /* |theta' - theta| */
     double residual_norm;              /* |target' - theta'| */

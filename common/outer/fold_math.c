@@ -7,17 +7,30 @@ struct strip {
     const uint16_t *scales[KERNEL_INPUTS_MAX];
 };
 
-static void accumulate(const struct fold_math *m, const struct fold_span *s, size_t first, size_t n,
-                       struct strip *strip)
+static void accumulate(const struct fold_math *m, const struct kernel_inputs *all,
+                       const float *start, size_t first, size_t n, struct strip *strip)
 {
     size_t skip = codec_payload_bytes(m->up, first), blocks = first / CODEC_BLOCK;
-    for (size_t c = 0; c < s->in.k; c++) {
-        strip->payload[c] = (const uint8_t *)s->in.payload[c] + skip;
-        strip->scales[c] = codec_has_scale(m->up) ? s->in.scales[c] + blocks : NULL;
+    for (size_t c = 0; c < all->k; c++) {
+        strip->payload[c] = (const uint8_t *)all->payload[c] + skip;
+        strip->scales[c] = codec_has_scale(m->up) ? all->scales[c] + blocks : NULL;
     }
     struct kernel_inputs in = {
-        .k = s->in.k, .payload = strip->payload, .scales = strip->scales, .weight = s->in.weight};
-    m->kernels->accumulate[m->up](n, &in, s->start + first, strip->acc);
+        .k = all->k, .payload = strip->payload, .scales = strip->scales, .weight = all->weight};
+    m->kernels->accumulate[m->up](n, &in, start + first, strip->acc);
+}
+
+double fold_math_square(const struct fold_math *m, const struct kernel_inputs *in,
+                        const float *start, size_t n)
+{
+    struct strip strip;
+    double sum = 0;
+    for (size_t first = 0; first < n; first += FOLD_STRIP) {
+        size_t part = n - first < FOLD_STRIP ? n - first : FOLD_STRIP;
+        accumulate(m, in, start, first, part, &strip);
+        sum += m->kernels->square_f64(part, strip.acc);
+    }
+    return sum;
 }
 
 /* mom, target (and buf) after the step; diff = target - theta. */
@@ -63,7 +76,7 @@ bool fold_math_span(const struct fold_math *m, const struct fold_span *s,
     struct strip strip;
     for (size_t first = 0; first < s->n; first += FOLD_STRIP) {
         size_t n = s->n - first < FOLD_STRIP ? s->n - first : FOLD_STRIP;
-        accumulate(m, s, first, n, &strip);
+        accumulate(m, &s->in, s->start, first, n, &strip);
         squares->delta += k->square_f64(n, strip.acc);
         outer_step(m, s, first, n, &strip);
         if (!encode(m, s, first, n, &strip, squares))

@@ -44,6 +44,11 @@ struct fold_squares {
     double step, residual;
 };
 
+/* The square of the norm of sum_i weight_i Delta_i over n elements, as fold_math_span()
+ * sums it; start: see there. */
+double fold_math_square(const struct fold_math *m, const struct kernel_inputs *in,
+                        const float *start, size_t n);
+
 /* False: the result is not finite (arrays are then undefined). */
 bool fold_math_span(const struct fold_math *m, const struct fold_span *s,
                     struct fold_squares *squares);

@@ -483,14 +483,79 @@ static void test_ema_decay(void **state)
     assert_true(fold_ema_decay(0.0, 5) == 0.0);
 }
 
+/* ---- the norm is kept ---- */
+
+static void check_keep_norm(struct fixture *f, enum codec up)
+{
+    enum { K = 3 };
+    static const double weight[K] = {5, 2, 1};
+    struct fold_input in[K];
+    char *blobs[K];
+    float *end = fx_array();
+    double parts = 0;
+    struct err err = {0};
+    for (uint64_t i = 0; i < K; i++) {
+        char name[16];
+        struct fold_norm norm;
+        (void)snprintf(name, sizeof name, "k%d", (int)i);
+        fx_normal(40 + i, 1e-3f, end);
+        for (size_t j = 0; j < PARAMS; j++)
+            end[j] = f->theta[j] - end[j];
+        blobs[i] = fx_path(f, name);
+        fx_contribute(f->full, 0, end, up, 8, blobs[i]);
+        assert_int_equal(fold_check(blobs[i], f->full, MODULE, 0, up, &norm, &err), 0);
+        in[i] = (struct fold_input){.path = blobs[i], .weight = weight[i], .norm = norm.norm};
+        parts += weight[i] / 8 * norm.norm;
+    }
+    struct fold_step step = fx_step(f, in, K, up, CODEC_INT8), plain;
+    struct fx_out a, b;
+    fx_out_begin(f, "kept", &step, &a);
+    step.keep_norm = true;
+    step.scale = 4;
+    struct fold_result x = fx_fold(&step), y;
+    assert_float_equal(x.delta_norm, parts, 1e-9 * parts);
+    /* of orthogonal differences: the root of (sum w)^2 / sum w^2, not of their number */
+    assert_float_equal(x.scale, sqrt(64.0 / 30.0), 0.02);
+    plain = fx_step(f, in, K, up, CODEC_INT8);
+    plain.scale = x.scale;
+    fx_out_begin(f, "plain", &plain, &b);
+    y = fx_fold(&plain);
+    assert_memory_equal(x.full.sha256, y.full.sha256, HASH_BYTES);
+    assert_true(fx_same_files(a.path[3], b.path[3]) && fx_same_files(a.path[4], b.path[4]));
+    step.scale = 1.2; /* the most */
+    assert_true(fx_fold(&step).scale == 1.2);
+    step.scale = 4;
+    in[1] = in[2] = in[0]; /* what points the same way is not stretched */
+    x = fx_fold(&step);
+    assert_float_equal(x.scale, 1, 1e-9);
+    assert_float_equal(x.delta_norm, in[0].norm, 1e-9 * in[0].norm);
+    fx_out_end(&a);
+    fx_out_end(&b);
+    for (size_t i = 0; i < K; i++)
+        mem_free(blobs[i]);
+    free(end);
+}
+
+static void test_keep_norm(void **state)
+{
+    (void)state;
+    struct fixture f;
+    fx_begin(&f);
+    check_keep_norm(&f, CODEC_F32);
+    check_keep_norm(&f, CODEC_BF16);
+    check_keep_norm(&f, CODEC_INT8);
+    fx_end(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_plain_training), cmocka_unit_test(test_equal_contributions),
-        cmocka_unit_test(test_formulas),       cmocka_unit_test(test_apply),
-        cmocka_unit_test(test_disk_full),      cmocka_unit_test(test_stop),
-        cmocka_unit_test(test_not_finite),     cmocka_unit_test(test_recompute),
-        cmocka_unit_test(test_bad_step),       cmocka_unit_test(test_ema_decay),
+        cmocka_unit_test(test_formulas),       cmocka_unit_test(test_keep_norm),
+        cmocka_unit_test(test_apply),          cmocka_unit_test(test_disk_full),
+        cmocka_unit_test(test_stop),           cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_recompute),      cmocka_unit_test(test_bad_step),
+        cmocka_unit_test(test_ema_decay),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
