@@ -147,14 +147,25 @@ int island_meet(struct island *is)
 
 /* ---- opening ---- */
 
+/* Without spaces around it, in place. */
+static char *trimmed(char *s)
+{
+    s += strspn(s, " \t");
+    size_t n = strlen(s);
+    while (n > 0 && strchr(" \t", s[n - 1]))
+        s[--n] = '\0';
+    return s;
+}
+
 /* The names between the commas; *ret_n of them. */
 static int split(char *names, const char *all, char *ret[ISLAND_MAX], int *ret_n, struct err *err)
 {
     *ret_n = 0;
-    for (char *at = names, *comma = at; comma; at = comma + 1) {
-        comma = strchr(at, ',');
+    for (char *next = names, *comma = next; comma; next = comma + 1) {
+        comma = strchr(next, ',');
         if (comma)
             *comma = '\0';
+        char *at = trimmed(next);
         if (*ret_n == ISLAND_MAX)
             return err_set(err, -ERR_LIMIT, "device \"%s\": at most %d can train together", all,
                            ISLAND_MAX);
@@ -175,9 +186,12 @@ static int split(char *names, const char *all, char *ret[ISLAND_MAX], int *ret_n
 /* "cuda:all" as the cards that there are; anything else as it is. */
 static void spell(const char *names, char out[NAMES_MAX])
 {
-    int n = strcmp(names, "cuda:all") == 0 ? device_cards() : 0;
+    snprintf(out, NAMES_MAX, "%s", names);
+    const bool all = strcmp(trimmed(out), "cuda:all") == 0;
+    const int n = all ? device_cards() : 0;
     size_t at = 0;
-    snprintf(out, NAMES_MAX, "%s", n == 0 && strcmp(names, "cuda:all") == 0 ? "cuda:0" : names);
+    if (all)
+        snprintf(out, NAMES_MAX, "cuda:0");
     for (int i = 0; i < n && i < ISLAND_MAX; i++)
         at += (size_t)snprintf(out + at, NAMES_MAX - at, "%scuda:%d", i ? "," : "", i);
 }
@@ -199,6 +213,22 @@ static int share(int threads, int rank, int n)
     return own > 0 ? own : 1;
 }
 
+/* The kind is the name up to a colon. */
+static int check_kinds(const struct island *is, const char *names, struct err *err)
+{
+    const char *first = is->devs[0]->name;
+    const size_t kind = strcspn(first, ":");
+    for (int i = 1; i < is->n; i++) {
+        const char *name = is->devs[i]->name;
+        if (strcspn(name, ":") != kind || strncmp(name, first, kind) != 0)
+            return err_set(err, -EINVAL,
+                           "device \"%s\": %s and %s are of two kinds; devices that train "
+                           "together are of one, as in cpu,cpu or cuda:0,cuda:1",
+                           names, first, name);
+    }
+    return 0;
+}
+
 static int open_devices(struct island *is, const char *names, int threads, struct err *err)
 {
     char text[NAMES_MAX], *each[ISLAND_MAX];
@@ -209,7 +239,7 @@ static int open_devices(struct island *is, const char *names, int threads, struc
         rc = device_open(each[i], share(threads, i, n), &is->devs[i], err);
         is->n += rc == 0;
     }
-    return rc;
+    return rc < 0 ? rc : check_kinds(is, names, err);
 }
 
 static int start_ranks(struct island *is, struct err *err)

@@ -27,9 +27,9 @@ struct island;
 enum { ISLAND_MAX = COMM_RANKS_MAX };
 
 /* names: one of device_open's, or several with commas between ("cpu,cpu",
- * "cuda:0,cuda:1"), or "cuda:all".  Several must be of one kind, and cards different ones.
- * threads: of all CPU ranks together, 0 for one per core; each gets its share, at least
- * one. */
+ * "cuda:0, cuda:1"; spaces beside them are fine), or "cuda:all".  Several must be of one kind, and
+ * cards different ones. threads: of all CPU ranks together, 0 for one per core; each gets its
+ * share, at least one. */
 int island_open(const char *names, int threads, struct island **ret, struct err *err);
 void island_close(struct island *is); /* accepts NULL */
 

@@ -25,6 +25,7 @@
 void plan_room(struct device *const *devs, size_t n, struct plan_room *ret)
 {
     *ret = (struct plan_room){.free = UINT64_MAX, .host = devs[0]->unified};
+    ret->sharers = ret->host ? (int)n : 1;
     snprintf(ret->device, sizeof ret->device, "%s", devs[0]->name);
     for (size_t i = 0; i < n; i++) {
         uint64_t left;
@@ -84,6 +85,23 @@ static void find(const struct model *m, const struct train_options *opt, enum dt
     fill(m, &o, dt, host, p);
 }
 
+/* The same step on n of the devices that share this room: each has more of both. */
+static void fewer(const struct model *m, const struct train_options *opt, enum dtype dt,
+                  const struct plan_room *room, int n, struct plan *p)
+{
+    struct train_options o = *opt;
+    struct plan_room more = *room;
+    const uint64_t all = (uint64_t)room->sharers, some = (uint64_t)n;
+    o.batch = (opt->batch * room->sharers + n - 1) / n;
+    more.free = room->free * all / some;
+    more.kept = room->kept * all / some;
+    *p = (struct plan){.room = plan_room_bytes(&more)};
+    if (o.accumulate_auto)
+        find(m, &o, dt, room->host, p);
+    else
+        fill(m, &o, dt, room->host, p);
+}
+
 /* "; train.recompute: true needs 6.1 GiB": what would fit, or what else can be done. */
 static void advise(const struct model *m, const struct train_options *opt, enum dtype dt,
                    const struct plan_room *room, const struct plan *p, char *out, size_t size)
@@ -99,8 +117,17 @@ static void advise(const struct model *m, const struct train_options *opt, enum 
             return;
         }
     }
+    for (int n = room->sharers - 1; n > 0; n--) {
+        fewer(m, opt, dt, room, n, &other);
+        if (other.need <= other.room) {
+            snprintf(out, size, "%d of the %d devices would do with %s each", n, room->sharers,
+                     str_human_bytes(other.need, human));
+            return;
+        }
+    }
     if (!o.recompute) {
         o.recompute = true;
+        other.room = p->room;
         find(m, &o, dt, room->host, &other);
         if (other.need <= other.room) {
             snprintf(out, size, "train.recompute: true%s needs %s",

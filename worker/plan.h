@@ -37,6 +37,7 @@ struct plan_room {
     uint64_t kept; /* in use, but can be given back */
     bool known;    /* false: the device does not say; all is allowed */
     bool host;     /* the device's memory is the host's */
+    int sharers;   /* devices that share it, each with its part; 0: as 1 */
     char device[32];
 };
 

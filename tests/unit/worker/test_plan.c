@@ -142,6 +142,33 @@ static void test_refusals(void **state)
     model_free(m);
 }
 
+/* One memory that four devices share holds the step on two of them. */
+static void test_fewer_devices(void **state)
+{
+    struct model *m = wide();
+    const struct train_options one = options(1, 1, true);
+    struct plan_room room = {.host = true, .device = "cpu"};
+    struct plan p;
+    struct err err = {0};
+    OK(plan_train(m, &one, DT_BF16, &room, &p, &err));
+    room = card(2 * p.need + 2 * MIB); /* what is loaded grows with the batch */
+    room.host = true;
+    room.sharers = 4;
+    room.free = room.free / 4 + 1;
+    assert_int_equal(plan_train(m, &one, DT_BF16, &room, &p, &err), -ENOMEM);
+    if (!strstr(err.msg, "; 2 of the 4 devices would do with "))
+        fail_msg("%s", err.msg);
+    assert_true(strlen(err.msg) < 256);
+    room.free /= 2;
+    assert_int_equal(plan_train(m, &one, DT_BF16, &room, &p, &err), -ENOMEM);
+    if (!strstr(err.msg, "; 1 of the 4 devices would do with "))
+        fail_msg("%s", err.msg);
+    room.free /= 2;
+    assert_int_equal(plan_train(m, &one, DT_BF16, &room, &p, &err), -ENOMEM);
+    assert_null(strstr(err.msg, "of the 4 devices"));
+    model_free(m);
+}
+
 /* Of distillation: the teachers' network with one of them loaded, for the same rows. */
 static void test_teachers(void **state)
 {
@@ -215,7 +242,7 @@ static void test_room(void **state)
     assert_string_equal(room.device, "cuda:1");
     a.unified = b.unified = true;
     plan_room((struct device *const[]){&a, &b}, 2, &room);
-    assert_true(room.host && room.free == 2000);
+    assert_true(room.host && room.free == 2000 && room.sharers == 2);
     b.threads = 0;
     plan_room((struct device *const[]){&b}, 1, &room);
     assert_true(!room.known && plan_room_bytes(&room) == UINT64_MAX);
@@ -226,9 +253,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_need),     cmocka_unit_test(test_fewest),
         cmocka_unit_test(test_asked),    cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_teachers), cmocka_unit_test(test_kept),
-        cmocka_unit_test(test_reserve),  cmocka_unit_test(test_smaller),
-        cmocka_unit_test(test_room),
+        cmocka_unit_test(test_teachers), cmocka_unit_test(test_fewer_devices),
+        cmocka_unit_test(test_kept),     cmocka_unit_test(test_reserve),
+        cmocka_unit_test(test_smaller),  cmocka_unit_test(test_room),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
