@@ -34,23 +34,24 @@ static void tensor_name(char *out, size_t size, size_t vector, const struct mode
     (void)snprintf(out, size, "%s.%s", vectors[vector].prefix, t->name);
 }
 
-/* Digest of everything that decides the next bits, except position and weights.  Micro-batches
- * that were found and not asked for are none of it: memory may have changed since. */
+/* Digest of what the values mean and of everything that decides the next bits, except the
+ * position and how a step is cut, over devices and into micro-batches: that decides only in
+ * which order gradients are summed, and a worker may have other devices, or less memory, than
+ * it had. */
 static void config_digest(struct trainer *t, char hex[HASH_HEX_MAX])
 {
     const struct model_spec *s = &trainer_model(t)->spec;
     const struct train_options *o = trainer_options(t);
     char text[1024];
-    int n =
-        snprintf(text, sizeof text,
-                 "%d %d %d %d %d %d %d %d|%d %d %d %a %a %d|%d %d %a %" PRId64
-                 " %d %a %a %a %a %a %a %a %a %d %d %a %" PRId64 " %" PRIu64 " %" PRIu64,
-                 (int)s->kind, s->image, s->patch, s->dim, s->depth, s->heads, s->mlp, s->classes,
-                 s->vocab, s->context, s->kv_heads, (double)s->rope_theta, (double)s->norm_eps,
-                 (int)s->tied, o->batch, o->accumulate_auto ? 1 : o->accumulate, o->lr, o->warmup,
-                 (int)o->schedule, o->decay_fraction, o->final_lr, o->weight_decay, o->beta1,
-                 o->beta2, o->eps, o->clip, o->ema, (int)(trainer_net(t)->weights->dt == DT_BF16),
-                 (int)o->uniform_t, o->label_dropout, o->moments_warmup, o->seed, o->replica);
+    int n = snprintf(text, sizeof text,
+                     "%d %d %d %d %d %d %d %d|%d %d %d %a %a %d|%a %" PRId64
+                     " %d %a %a %a %a %a %a %a %a %d %d %a %" PRId64 " %" PRIu64 " %" PRIu64,
+                     (int)s->kind, s->image, s->patch, s->dim, s->depth, s->heads, s->mlp,
+                     s->classes, s->vocab, s->context, s->kv_heads, (double)s->rope_theta,
+                     (double)s->norm_eps, (int)s->tied, o->lr, o->warmup, (int)o->schedule,
+                     o->decay_fraction, o->final_lr, o->weight_decay, o->beta1, o->beta2, o->eps,
+                     o->clip, o->ema, (int)(trainer_net(t)->weights->dt == DT_BF16),
+                     (int)o->uniform_t, o->label_dropout, o->moments_warmup, o->seed, o->replica);
     uint8_t hash[HASH_BYTES];
     hash_sha256(text, (size_t)n, hash);
     (void)hash_hex(hash, sizeof hash, hex);
@@ -167,8 +168,7 @@ static int check_header(struct trainer *t, const struct st *st, const char *path
         return err_set(err, -ERR_FORMAT, "%s is not a checkpoint", path);
     config_digest(t, hex);
     if (strcmp(hex, config) != 0)
-        return err_set(err, -ERR_CONFIG,
-                       "%s belongs to another job, replica, precision or number of devices", path);
+        return err_set(err, -ERR_CONFIG, "%s belongs to another job, replica or precision", path);
 
     struct position p;
     int rc = read_number(st, path, "skerry.step", &p.step, err);

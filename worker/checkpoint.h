@@ -1,6 +1,7 @@
 /* The local checkpoint of a trainer: weights, moments, inner EMA, position of the
  * schedule and of the random streams, and what the caller adds (data cursor, task).
- * Loading it and going on gives the same bits as never having stopped.
+ * Loading it and going on gives the same bits as never having stopped; on another number
+ * of devices, what they differ by when they begin with the same weights.
  *
  * One safetensors file, replaced atomically: a crash leaves the old one or the new
  * one.  Tensors "weights.NAME", "adam_m.NAME", "adam_v.NAME" and, when on, "ema.NAME"
@@ -23,7 +24,8 @@ struct err;
 int checkpoint_save(struct trainer *t, const char *path, const struct st_meta *pairs, size_t n,
                     struct err *err);
 
-/* The trainer must have been made with the same model and options.  -ENOENT when there
+/* The trainer must have been made with the same model and options; batch and accumulate may
+ * differ.  -ENOENT when there
  * is no file, -ERR_FORMAT when it is broken, -ERR_CONFIG when it belongs to another job
  * or replica: the trainer is then as before, except after a payload that is not finite
  * or cannot be read: start it afresh (trainer_set, trainer_reset_moments).  ret_meta

@@ -497,6 +497,43 @@ static void test_resume(void **state)
     model_free(m);
 }
 
+/* The state of a replica is the same on any number of devices: a step after going on with
+ * fewer, or more, is the step of those who never stopped, but for the order of sums. */
+static void test_resume_on_others(void **state)
+{
+    static const char *const names[] = {"cpu", "cpu,cpu,cpu"};
+    const struct model_spec spec = tiny_spec();
+    struct train_options o = options();
+    struct err err = {0};
+    struct step_result want, got;
+    struct model *m = make_model(&spec);
+    char path[64];
+    o.accumulate = o.batch; /* more than there are for each of two */
+    snprintf(path, sizeof path, "/tmp/skerry-island-others-%d", (int)getpid());
+    struct side s = open_side("cpu,cpu", m, &o);
+    for (unsigned i = 0; i < 3; i++)
+        OK(step(&s, m, i, count_of(i), &want, &err));
+    OK(checkpoint_save(island_trainer_first(s.t), path, NULL, 0, &err));
+    OK(step(&s, m, 3, count_of(3), &want, &err));
+    for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
+        struct side later = open_side(names[k], m, &o);
+        struct trainer *t = island_trainer_first(later.t);
+        OK(checkpoint_load(t, path, NULL, &err));
+        OK(island_trainer_follow(later.t, ISLAND_ALL, &err));
+        assert_int_equal(trainer_adam_step(t), 3);
+        OK(step(&later, m, 3, count_of(3), &got, &err));
+        assert_true(want.step == got.step && fabs(want.loss - got.loss) < 1e-5);
+        const float *a = trainer_device(island_trainer_first(s.t), TRAINER_WEIGHTS);
+        const float *b = trainer_device(t, TRAINER_WEIGHTS);
+        for (uint64_t i = 0; i < m->flat; i++)
+            assert_true(fabsf(a[i] - b[i]) < 1e-4F);
+        close_side(&later);
+    }
+    unlink(path);
+    close_side(&s);
+    model_free(m);
+}
+
 /* ---- devices ---- */
 
 static void check_text(const char *names, int threads, const char *begin, const int *each)
@@ -527,7 +564,10 @@ static void test_devices(void **state)
     check_text("cpu", 3, "cpu: CPU, 3 threads", (int[]){3});
     check_text("cpu,cpu", 4, "cpu,cpu: 2 x CPU, 2 threads", (int[]){2, 2});
     check_text("cpu,cpu,cpu", 1, "cpu,cpu,cpu: 3 x CPU, 1 thread", (int[]){1, 1, 1});
-    check_text("cpu,cpu-ref", 3, "cpu,cpu-ref: CPU, 2 threads", (int[]){2, 1});
+    check_text(" cpu , cpu\t,cpu", 3, "cpu,cpu,cpu: 3 x CPU, 1 thread", (int[]){1, 1, 1});
+    check_text("cpu ", 1, "cpu: CPU, 1 thread", (int[]){1});
+    refused("cpu,cpu-ref", -EINVAL, "cpu and cpu-ref are of two kinds");
+    refused("cpu, ,cpu", -EINVAL, "between the commas");
     refused("", -EINVAL, "device \"\"");
     refused("cpu,", -EINVAL, "between the commas");
     refused(",cpu", -EINVAL, "between the commas");
@@ -557,8 +597,9 @@ int main(void)
         cmocka_unit_test(test_curves),   cmocka_unit_test(test_buckets),
         cmocka_unit_test(test_overlap),  cmocka_unit_test(test_one),
         cmocka_unit_test(test_failures), cmocka_unit_test(test_divergence),
-        cmocka_unit_test(test_resume),   cmocka_unit_test(test_devices),
-        cmocka_unit_test(test_shares),   cmocka_unit_test(test_meetings),
+        cmocka_unit_test(test_resume),   cmocka_unit_test(test_resume_on_others),
+        cmocka_unit_test(test_devices),  cmocka_unit_test(test_shares),
+        cmocka_unit_test(test_meetings),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
