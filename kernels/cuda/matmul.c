@@ -199,6 +199,9 @@ static bool applies(const struct key *k, enum way way)
         return true;
     if (k->dt == DT_F32 && k->c_dt == DT_BF16)
         return false;
+    /* Its tanh may be the card's, which has 11 bits: enough for a result in bf16. */
+    if (k->epilogue != MM_PLAIN && k->c_dt != DT_BF16)
+        return false;
     if (k->aux == 2 || (k->aux && k->ldc % 8) || (k->epilogue == MM_DGELU && k->bias))
         return false;
     if (rounds_bias(way) ? !k->bias || k->c_dt != DT_BF16 : k->bias == 2)

@@ -29,11 +29,13 @@ enum { GUARD_BYTES = 256, GUARD_MAX = 64 };
 #define guard_free(p) free(p)
 #define guard_profile() NULL
 #define GUARD_ROUNDS_BIAS 0
+#define GUARD_ROUNDS_TANH 0
 #else
 void *guard_alloc(size_t bytes);
 void guard_free(void *p);
 struct profile *guard_profile(void);
 #define GUARD_ROUNDS_BIAS 1 /* a card: to the bf16 of C, before the sum */
+#define GUARD_ROUNDS_TANH 1 /* where C is bf16 */
 #endif
 
 struct guard {
