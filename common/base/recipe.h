@@ -76,7 +76,7 @@ struct composition {
     /* Partitions are learned: FEATURE, CLUSTER and SPLIT tasks make them. */
     bool partitioned;
     /* Contributions are weighted by the size of their partition, and their mean is
-     * multiplied by the root of the number of paths through the module. */
+     * rescaled to the norm of its parts, at most by the root of the number of paths. */
     bool weigh_partitions, root_rescale;
     /* Paths of the main network are sampled together: the router's path, or -1. */
     int32_t router_path;

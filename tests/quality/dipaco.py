@@ -7,7 +7,7 @@ model does.  DATA holds train-*.jsonl.zst and valid.jsonl.zst."""
 import os
 
 import lab
-from text_job import text_job
+from text_job import dense, text_job, warm_start
 
 ROUNDS, STEPS = 20, 25
 
@@ -18,26 +18,18 @@ class Runs:
         self.data = os.path.abspath(args.data)
         self.base = None
 
-    def job(self, name, recipe, big=False, **over):
-        values = dict(recipe=recipe, depth=8, rounds=self.here.steps(ROUNDS), steps=STEPS)
-        if big:
-            values.update(dim=256, heads=8, kv=4, lr="1e-3")
-        elif self.base:
-            values["warm"] = f", warm_start: \"{self.base}\""
-        values.update(over)
-        return text_job(self.here, name, self.data, **values)
-
-    def plain(self, name, steps, big=False):
-        """A dense model by plain AdamW: an outer step that copies."""
-        job = self.job(name, "name: diloco", big, rounds=4, steps=steps // 4, every=1, outer_lr=1.0, momentum=0, wire="f32")
-        return self.here.run(name, job, 1)
+    def dense(self, name, steps, **over):
+        if self.base:
+            over.setdefault("warm", warm_start(self.base))
+        return dense(self.here, name, self.data, steps, depth=8, **over)
 
     def paths(self, name, levels, *options, workers=2, reshard=True, **over):
         recipe = f"name: dipaco, levels: {levels}"
         rounds = self.here.steps(ROUNDS)
         if reshard:
             recipe += f", reshard: [{max(1, rounds // 2)}]"
-        return self.here.run(name, self.job(name, recipe + over.pop("more", ""), **over), workers, *options)
+        values = dict(recipe=recipe + over.pop("more", ""), depth=8, rounds=rounds, steps=STEPS, part=", balance: 2", warm=warm_start(self.base))
+        return self.here.run(name, text_job(self.here, name, self.data, **{**values, **over}), workers, *options)
 
 
 def routing(report):
@@ -55,13 +47,12 @@ def main():
         return
     runs = Runs(args)
     here, total = runs.here, runs.here.steps(ROUNDS) * STEPS
-    base = runs.plain("base", max(4, total // 5))
-    if base is None:
+    runs.base = runs.dense("base", max(4, total // 2))
+    if runs.base is None:
         return
-    runs.base = os.path.join(os.path.abspath(base.folder), "model")
     done = {
-        "dense": runs.plain("dense", total),
-        "dense 4x": runs.plain("dense-4x", total + total // 5, big=True),
+        "dense": runs.dense("dense", total),
+        "dense 4x": runs.dense("dense-4x", total + total // 2, warm="", dim=256, heads=8, kv=4, lr="1e-3"),
         "1x1": runs.paths("1x1", "[1, 1]", reshard=False),
         "2x2 k-means": runs.paths("2x2-kmeans", "[2, 2]", reshard=False, method="kmeans", chunk=64),
         "2x2 product k-means": runs.paths("2x2-product", "[2, 2]", reshard=False, chunk=64),

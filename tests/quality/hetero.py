@@ -1,16 +1,16 @@
 """Unlike workers: speeds 1:2:3:6 with phases bounded by time and delayed Nesterov.
 
-First the unlike workers; then four equal ones with the same sum of speeds make as many
+All begin with the same briefly trained model.  First the unlike workers; then four equal ones with the same sum of speeds make as many
 steps in rounds of plain DiLoCo.  The wall clock is compared with the sum of speeds: what
 the samples would take at the rate of the equal workers' rounds.  Throttled by n a worker has
 1/n of a core; all four have one core together, so two cores are enough."""
 import os
 
 import lab
-from text_job import text_job
+from text_job import dense, text_job, warm_start
 
 UNLIKE, EQUAL = (12, 6, 4, 2), (4, 4, 4, 4)
-SECONDS, ROUNDS, BATCH = 24, 12, 8
+SECONDS, ROUNDS, BATCH, BASE = 24, 12, 8, 144
 
 
 def of_rounds(report, key):
@@ -24,17 +24,20 @@ def main():
         return
     here = lab.Lab("hetero", args)
     rounds = here.steps(ROUNDS)
+    base = dense(here, "base", args.data, BASE)
+    if base is None:
+        return
 
     def run(name, throttles, **over):
-        job = text_job(here, name, args.data, recipe="name: diloco, replicas: 4", rounds=rounds, every=rounds, **over)
+        job = text_job(here, name, args.data, recipe="name: diloco, replicas: 4", rounds=rounds, every=rounds, warm=warm_start(base), **over)
         workers = [a for n in throttles for a in ("--workerd", f"--threads 1 --throttle {n}")]
         return here.run(name, job, 4, *workers)
 
-    unlike = run("unlike", UNLIKE, seconds=SECONDS, outer=", async: true, warmup: 4")
+    unlike = run("unlike", UNLIKE, seconds=SECONDS, outer=", async: true")
     same = None
     if unlike:
         steps = max(1, round(of_rounds(unlike, "samples") / (BATCH * rounds * len(EQUAL))))
-        same = run("equal", EQUAL, steps=steps, outer=", warmup: 4")
+        same = run("equal", EQUAL, steps=steps)
     rows = [[n, r.eval_loss, of_rounds(r, "samples"), of_rounds(r, "seconds")]
             for n, r in (("four equal workers", same), ("speeds 1:2:3:6", unlike)) if r]
     here.table(["run", "held-out loss", "samples", "seconds"], rows)

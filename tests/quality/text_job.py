@@ -11,7 +11,7 @@ data: {{path: "{data}/train-0000[0-2].jsonl.zst", holdout_path: "{held}", shard_
 model: {{type: llama, dim: {dim}, depth: {depth}, heads: {heads}, kv_heads: {kv}, context: 256, tied: true{warm}}}
 train: {{batch: {batch}, lr: {lr}, warmup: 30, schedule: cosine, final_lr: 0.1, weight_decay: 0.1, beta2: 0.95}}
 recipe: {{{recipe}}}
-partition: {{method: {method}, dims: 32, chunk: {chunk}}}
+partition: {{method: {method}, dims: 32, chunk: {chunk}{part}}}
 outer: {{rounds: {rounds}, {phase}, lr: {outer_lr}, momentum: {momentum}, ema: 0{outer}}}
 wire: {{up: {wire}, down: {wire}}}
 sample: {{tokens: 100, prompt: "PEP 8"}}
@@ -34,9 +34,20 @@ def held_out(here, data):
 
 
 def text_job(here, name, data, **over):
-    values = dict(name=name, data=os.path.abspath(data), held=held_out(here, data), dim=128, heads=4, kv=2, depth=6, warm="", method="auto", chunk=0, batch=8, lr="2e-3", rounds=12, steps=0, seconds=0,
+    values = dict(name=name, data=os.path.abspath(data), held=held_out(here, data), dim=128, heads=4, kv=2, depth=6, warm="", method="auto", chunk=0, part="", batch=8, lr="2e-3", rounds=12, steps=0, seconds=0,
                   outer_lr=0.7, momentum=0.8, outer="", wire="int8", recipe="name: diloco")
     values.update(over)
     values["phase"] = f"steps: {values['steps']}" if values["steps"] else f"seconds: {values['seconds']}"
     values.setdefault("every", max(1, values["rounds"] // 4))
     return JOB.format(**values)
+
+
+def dense(here, name, data, steps, **over):
+    """A run of plain AdamW: one replica and an outer step that copies."""
+    job = text_job(here, name, data, recipe="name: diloco", **{**dict(rounds=4, steps=steps // 4, every=1, outer_lr=1.0, momentum=0, wire="f32"), **over})
+    return here.run(name, job, 1)
+
+
+def warm_start(report):
+    """Of text_job(): begin with the weights of this run."""
+    return f", warm_start: \"{os.path.join(os.path.abspath(report.folder), 'model')}\""
