@@ -66,7 +66,10 @@ int cli_connect(struct cli *cli, struct err *err)
             "writes to user.token in its data directory");
     token_http_url(&token, url);
     token_bearer(token.secret, bearer);
-    return http_client_new(url, token.pin, bearer, &cli->http, err);
+    rc = http_client_new(url, token.pin, bearer, &cli->http, err);
+    if (rc == 0)
+        http_client_heed(cli->http, &cli_interrupted);
+    return rc;
 }
 
 void cli_close(struct cli *cli)

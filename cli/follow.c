@@ -176,7 +176,9 @@ int follow_job(struct cli *cli, uint64_t id, const struct follow_hook *hook)
             break;
         }
         int rc = cli_call(cli, "GET", path, NULL, &job, &err);
-        if (rc < 0) {
+        if (rc == -ERR_CANCELLED) {
+            status = CLI_INTERRUPTED;
+        } else if (rc < 0) {
             /* A restarting coordinator is expected to come back: say so and wait. */
             if (rc == -ERR_AUTH || rc == -ERR_NOTFOUND || clock_now_ms() - seen_ms > GONE_MS) {
                 status = cli_fail(&err);
@@ -197,5 +199,15 @@ int follow_job(struct cli *cli, uint64_t id, const struct follow_hook *hook)
     }
     if (f.terminal && !cli->json)
         fputs("\n", stderr);
+    return status;
+}
+
+int follow_apart(struct cli *cli, uint64_t id)
+{
+    int status = follow_job(cli, id, NULL);
+    if (status == CLI_INTERRUPTED)
+        fprintf(stderr,
+                "skerry: interrupted; job %llu goes on, `skerry cancel %llu` would stop it\n",
+                (unsigned long long)id, (unsigned long long)id);
     return status;
 }

@@ -106,6 +106,27 @@ static void show_text(struct cli *cli, const json_t *task, size_t *shown)
     *shown = len;
 }
 
+/* Is who asked still there?  A closed pipe is as good as Ctrl-C. */
+static bool unwanted(void)
+{
+    return cli_interrupted || ferror(stdout);
+}
+
+/* Nobody waits for the task any more: it must not go on. */
+static int give_up(struct cli *cli, uint64_t task, struct err *err)
+{
+    struct err why = {0};
+    char path[64];
+
+    snprintf(path, sizeof path, "/v1/tasks/%llu/cancel", (unsigned long long)task);
+    int rc = cli_call(cli, "POST", path, NULL, NULL, &why);
+    if (rc < 0)
+        return err_set(err, -ERR_CANCELLED, "interrupted; task %llu was not cancelled: %s",
+                       (unsigned long long)task, why.msg);
+    return err_set(err, -ERR_CANCELLED, "interrupted; task %llu is cancelled",
+                   (unsigned long long)task);
+}
+
 /* Follows the task to its end; *ret_task (owned by the caller) is its last state. */
 static int wait_for_task(struct cli *cli, uint64_t task, json_t **ret_task, struct err *err)
 {
@@ -115,9 +136,9 @@ static int wait_for_task(struct cli *cli, uint64_t task, json_t **ret_task, stru
     snprintf(path, sizeof path, "/v1/tasks/%llu", (unsigned long long)task);
     for (;; cli_sleep_ms(100)) {
         json_t *t = NULL;
-        if (cli_interrupted)
-            return err_set(err, -ERR_CANCELLED, "interrupted");
-        int rc = cli_call(cli, "GET", path, NULL, &t, err);
+        int rc = unwanted() ? -ERR_CANCELLED : cli_call(cli, "GET", path, NULL, &t, err);
+        if (rc == -ERR_CANCELLED)
+            return give_up(cli, task, err);
         if (rc < 0)
             return rc;
         const char *state = cli_str(t, "state", "");
@@ -232,9 +253,9 @@ int cmd_sample(int argc, char **argv)
          .given = &o.path_given},
         {"prompt", 'p', ARGS_STR, &o.prompt, "TEXT", "texts: what to go on from"},
         {"tokens", 0, ARGS_U64, &o.tokens, "N", "texts: how many to generate", .min = 1,
-         .max = 65536},
+         .max = 4096},
         {"temperature", 0, ARGS_DOUBLE, &o.temperature, "T", "texts: 0 takes the likeliest",
-         .max = 100, .given = &o.temperature_given},
+         .max = 10, .given = &o.temperature_given},
         {"top-p", 0, ARGS_DOUBLE, &o.top_p, "P", "texts: nucleus of tokens", .min = 0.01, .max = 1},
         {0},
     };
@@ -243,13 +264,14 @@ int cmd_sample(int argc, char **argv)
                         .flags = flags,
                         .about = "Draws with a job's newest version on one of the workers: a grid "
                                  "of images into a PNG, or text that is printed as it comes.  What "
-                                 "is not given is as in the job file.",
+                                 "is not given is as in the job file.  Ctrl-C cancels the task.",
                         .rest_max = 1};
 
     int rc = args_parse(&args, argc, argv, &err);
     if (rc)
         return args_exit(&args, rc, &err);
     cli_catch_signals();
+    (void)signal(SIGPIPE, SIG_IGN); /* text goes to a pipe as it comes: see unwanted() */
     int status = cli_connect(&cli, &err) < 0 || cli_job_id(&cli, &args, &job, &err) < 0
                      ? cli_fail(&err)
                      : sample(&cli, job, &o);
@@ -285,6 +307,7 @@ int cmd_export(int argc, char **argv)
     int rc = args_parse(&args, argc, argv, &err);
     if (rc)
         return args_exit(&args, rc, &err);
+    cli_catch_signals(); /* parts are removed */
     int status = CLI_OK;
     if (cli_connect(&cli, &err) < 0 || cli_job_id(&cli, &args, &job, &err) < 0 ||
         artifacts_model(&cli, job, (uint32_t)number, !raw, out, &err) < 0) {

@@ -252,10 +252,7 @@ int cmd_watch(int argc, char **argv)
     if (cli_job_id(&cli, &args, &id, &err) < 0)
         status = cli_fail(&err);
     else
-        status = follow_job(&cli, id, NULL);
-    if (status == CLI_INTERRUPTED)
-        fprintf(stderr, "the job goes on; `skerry cancel %llu` would stop it\n",
-                (unsigned long long)id);
+        status = follow_apart(&cli, id);
     cli_close(&cli);
     return status;
 }
@@ -283,19 +280,32 @@ int cmd_cancel(int argc, char **argv)
     struct cli cli = {0};
     struct err err = {0};
     uint64_t id = 0;
+    uint64_t task = 0;
     char path[64];
-    const struct args_flag flags[] = {CLI_FLAG_SERVER(&cli), CLI_FLAG_JSON(&cli), {0}};
+    const struct args_flag flags[] = {
+        CLI_FLAG_SERVER(&cli),
+        CLI_FLAG_JSON(&cli),
+        {"task", 0, ARGS_U64, &task, "N", "a drawing that `skerry sample` asked for, not a job",
+         .min = 1, .max = 9e18},
+        {0},
+    };
     struct args args = {.program = "skerry cancel",
-                        .usage = "JOB",
+                        .usage = "JOB | --task N",
                         .flags = flags,
                         .about = "Stops a job for good; its versions and samples stay.",
-                        .rest_min = 1,
                         .rest_max = 1};
 
     int status = start(&cli, &args, argc, argv);
     if (status >= 0)
         return status;
-    if (cli_job_id(&cli, &args, &id, &err) < 0) {
+    if ((task != 0) == (args.n_rest > 0)) {
+        fprintf(stderr, "skerry: give the id of a job or --task N; `skerry status` and `skerry "
+                        "tasks` list them\n");
+        status = CLI_USAGE;
+    } else if (task) {
+        snprintf(path, sizeof path, "/v1/tasks/%llu/cancel", (unsigned long long)task);
+        status = post(&cli, path, "task");
+    } else if (cli_job_id(&cli, &args, &id, &err) < 0) {
         status = cli_fail(&err);
     } else {
         snprintf(path, sizeof path, "/v1/jobs/%llu/cancel", (unsigned long long)id);

@@ -50,7 +50,7 @@ int cmd_submit(int argc, char **argv)
                (unsigned long long)id, job.spec.name, (unsigned long long)id);
     }
     if (watch)
-        status = follow_job(&cli, id, NULL);
+        status = follow_apart(&cli, id);
 out:
     cli_close(&cli);
     job_file_close(&job);

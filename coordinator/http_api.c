@@ -30,6 +30,7 @@ static const struct http_route routes[] = {
     {"POST", "/v1/jobs/{id}/sample", USER, HTTP_BODY_SMALL, http_post_sample, NULL, NULL},
     {"GET", "/v1/tasks", USER, 0, http_get_tasks, NULL, NULL},
     {"GET", "/v1/tasks/{id}", USER, 0, http_get_task, NULL, NULL},
+    {"POST", "/v1/tasks/{id}/cancel", USER, HTTP_BODY_SMALL, http_post_task_cancel, NULL, NULL},
     {"GET", "/v1/workers", USER, 0, http_get_workers, NULL, NULL},
     {"POST", "/v1/workers/{id}/drain", USER, HTTP_BODY_SMALL, http_post_drain, NULL, NULL},
     {"GET", "/v1/modules", USER, 0, http_get_modules, NULL, NULL},

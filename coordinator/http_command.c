@@ -260,6 +260,23 @@ void http_post_cancel(void *arg, struct http_request *r)
         http_api_when_durable(api, r, 200, id_state(id, j.state));
 }
 
+void http_post_task_cancel(void *arg, struct http_request *r)
+{
+    struct http_api *api = arg;
+    struct err err = {0};
+    uint64_t id;
+    if (http_request_param_u64(r, "id", &id) < 0)
+        return;
+    json_t *body = take_body(r, NULL, 0);
+    if (body == NULL)
+        return;
+    json_decref(body);
+    if (view_task_cancel(api->o.co, id, &err) < 0)
+        http_api_fail(r, &err);
+    else
+        http_api_when_durable(api, r, 200, id_state(id, "cancelled"));
+}
+
 void http_post_drain(void *arg, struct http_request *r)
 {
     struct http_api *api = arg;
@@ -347,8 +364,8 @@ void http_post_sample(void *arg, struct http_request *r)
         {"remote", HTTP_BOOL},
         {"path", HTTP_INT, .min = 0, .max = 1023},
         {"prompt", HTTP_STRING, .min = 0, .max = 8192},
-        {"tokens", HTTP_INT, .min = 1, .max = 65536},
-        {"temperature", HTTP_REAL, .min = 0, .max = 100},
+        {"tokens", HTTP_INT, .min = 1, .max = VIEW_TOKENS_MAX},
+        {"temperature", HTTP_REAL, .min = 0, .max = VIEW_TEMPERATURE_MAX},
         {"top_p", HTTP_REAL, .min = 0, .max = 1},
     };
     struct http_api *api = arg;

@@ -46,6 +46,7 @@ void http_get_events(void *arg, struct http_request *r);
 void http_get_prometheus(void *arg, struct http_request *r); /* http_metrics.c */
 void http_post_job(void *arg, struct http_request *r);       /* http_command.c */
 void http_post_cancel(void *arg, struct http_request *r);
+void http_post_task_cancel(void *arg, struct http_request *r);
 void http_post_sample(void *arg, struct http_request *r);
 void http_post_drain(void *arg, struct http_request *r);
 void http_post_upload(void *arg, struct http_request *r);

@@ -32,6 +32,8 @@ struct err;
 
 #define VIEW_SHA256_BYTES 32
 #define VIEW_LABELS_MAX 1024
+#define VIEW_TOKENS_MAX 4096
+#define VIEW_TEMPERATURE_MAX 10
 
 /* ---- the whole ----------------------------------------------------------- */
 
@@ -389,6 +391,9 @@ struct view_submit {
 int view_job_submit(struct coordinator *co, const struct view_submit *s, uint64_t *ret_id,
                     struct err *err);
 int view_job_cancel(struct coordinator *co, uint64_t job_id, struct err *err);
+/* Of what view_sample_request made, and nothing else: -EINVAL for a task that a job needs,
+ * -ERR_STALE for one that has ended. */
+int view_task_cancel(struct coordinator *co, uint64_t task_id, struct err *err);
 
 /* Zero and NAN mean: as the job says. n_labels 0: cycle over the classes. */
 struct view_sample_request {

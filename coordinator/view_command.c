@@ -28,6 +28,28 @@ int view_job_cancel(struct coordinator *co, uint64_t job_id, struct err *err)
     return 0;
 }
 
+int view_task_cancel(struct coordinator *co, uint64_t task_id, struct err *err)
+{
+    int rc = core_writable(co, err);
+    struct task *t = state_task(&co->state, task_id);
+    if (rc < 0)
+        return rc;
+    if (t == NULL)
+        return err_set(err, -ERR_NOTFOUND, "task %llu does not exist", (unsigned long long)task_id);
+    if (t->kind != TASK_SAMPLE || !t->draw.asked)
+        return err_set(err, -EINVAL,
+                       "task %llu is part of job %llu: only a drawing that a person asked for can "
+                       "be cancelled alone",
+                       (unsigned long long)task_id, (unsigned long long)t->job_id);
+    if (!task_is_open(t))
+        return err_set(err, -ERR_STALE, "task %llu has ended already, it is %s",
+                       (unsigned long long)task_id, task_state_name(t->state));
+    task_end(co, t, TASK_CANCELLED, "cancelled by who asked for it");
+    core_say(co, t->job_id, 0, "SAMPLE task %llu was cancelled by who asked for it",
+             (unsigned long long)task_id);
+    return 0;
+}
+
 static uint32_t main_paths(const struct job *j)
 {
     uint32_t n = 0;
@@ -84,6 +106,10 @@ static int check_ask(const struct job *j, const struct view_sample_request *r, s
                        "job %llu writes texts: count, labels, steps, sampler, guidance and columns "
                        "are for images",
                        (unsigned long long)j->id);
+    if (r->tokens > VIEW_TOKENS_MAX || r->temperature > VIEW_TEMPERATURE_MAX)
+        return err_set(err, -EINVAL,
+                       "tokens is %u and temperature %g, at most %d and %d are possible", r->tokens,
+                       r->temperature, VIEW_TOKENS_MAX, VIEW_TEMPERATURE_MAX);
     if (r->prompt != NULL && strlen(r->prompt) > PROMPT_MAX)
         return err_set(err, -EINVAL, "prompt has %zu bytes, at most %d are possible",
                        strlen(r->prompt), PROMPT_MAX);

@@ -11,6 +11,7 @@
 #define ANSWER_MAX ((size_t)64 << 20)
 #define CONNECT_MS 10000L
 #define IDLE_S 60L
+#define PULSE_MS 200
 #define SSE_MAX ((size_t)1 << 20)
 
 struct http_client {
@@ -18,6 +19,7 @@ struct http_client {
     char *base, *bearer;
     uint8_t pin[32];
     bool has_pin;
+    const volatile sig_atomic_t *flag; /* NULL: nobody interrupts */
     char error[CURL_ERROR_SIZE];
 };
 
@@ -48,6 +50,17 @@ void http_client_free(struct http_client *c)
     mem_free(c->base);
     mem_free(c->bearer);
     mem_free(c);
+}
+
+void http_client_heed(struct http_client *c, const volatile sig_atomic_t *flag)
+{
+    c->flag = flag;
+}
+
+static int on_pulse(void *arg, curl_off_t down, curl_off_t of_down, curl_off_t up, curl_off_t of_up)
+{
+    const struct http_client *c = arg;
+    return *c->flag != 0;
 }
 
 /* Everything but the connection is forgotten between requests. */
@@ -90,10 +103,18 @@ int http_call(struct http_client *c, const char *method, const char *path, const
     curl_easy_setopt(c->easy, CURLOPT_HTTPHEADER, headers);
     curl_easy_setopt(c->easy, CURLOPT_WRITEFUNCTION, collect);
     curl_easy_setopt(c->easy, CURLOPT_WRITEDATA, &answer);
+    if (c->flag && strcmp(method, "GET") == 0) {
+        curl_easy_setopt(c->easy, CURLOPT_NOPROGRESS, 0L);
+        curl_easy_setopt(c->easy, CURLOPT_XFERINFOFUNCTION, on_pulse);
+        curl_easy_setopt(c->easy, CURLOPT_XFERINFODATA, c);
+    }
     CURLcode cc = curl_easy_perform(c->easy);
     curl_slist_free_all(headers);
     int rc = 0;
-    if (cc != CURLE_OK) {
+    if (cc == CURLE_ABORTED_BY_CALLBACK) {
+        rc = err_set(err, -ERR_CANCELLED, "interrupted");
+        buf_release(&answer);
+    } else if (cc != CURLE_OK) {
         rc = transfer_curl_error(cc, c->error, url, err);
         buf_release(&answer);
     } else {
@@ -189,6 +210,11 @@ static void on_done(void *arg, const struct xfer_result *r)
         (void)err_set(w->err, r->code, "%s", r->detail);
 }
 
+/* The loop turns, and so the flag is seen. */
+static void wake(void *arg)
+{
+}
+
 static int run_file(struct http_client *c, const char *path, const char *file, bool put,
                     const uint8_t *sha256, struct waiter *w)
 {
@@ -218,9 +244,16 @@ static int run_file(struct http_client *c, const char *path, const char *file, b
                              .arg = w};
         rc = xfer_get(x, &g, NULL, w->err);
     }
-    while (rc == 0 && !w->done)
+    struct loop_timer *pulse = rc == 0 && c->flag ? loop_timer_new(w->loop, wake, NULL) : NULL;
+    if (pulse)
+        loop_timer_start(pulse, PULSE_MS, PULSE_MS);
+    while (rc == 0 && !w->done && !(c->flag && *c->flag))
         loop_turn(w->loop, true);
+    bool interrupted = rc == 0 && !w->done;
+    loop_timer_free(pulse);
     xfer_free(x);
+    if (interrupted)
+        rc = err_set(w->err, -ERR_CANCELLED, "interrupted");
     loop_free(w->loop);
     mem_free(url);
     return rc < 0 ? rc : w->code;

@@ -18,6 +18,7 @@
 #ifndef COMMON_NET_TRANSFER_H
 #define COMMON_NET_TRANSFER_H
 
+#include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -121,6 +122,9 @@ struct http_response {
 int http_client_new(const char *base, const uint8_t *pin, const char *bearer,
                     struct http_client **ret, struct err *err);
 void http_client_free(struct http_client *c); /* accepts NULL */
+/* Once *flag is set (by a signal's handler), GETs and files end with -ERR_CANCELLED within a
+ * second; a command, whose answer must be known, does not. */
+void http_client_heed(struct http_client *c, const volatile sig_atomic_t *flag);
 /* path begins with '/'; body NULL: none.  0 for any HTTP status; negative when
  * no answer came (server down, wrong key, more than 64 MiB). */
 int http_call(struct http_client *c, const char *method, const char *path, const void *body,

@@ -128,6 +128,11 @@ def test_every_documented_operation_answers_as_documented(api):
     states = {j: [p["state"] for p in api.call("getJob", params={"id": j}).json()["path_list"]] for j in (job, second)}
     assert states == {job: ["done"], second: ["stopped"]}, "the rounds of a path that were not trained are not done"
     api.call("drainWorker", params={"id": status["workers"][0]["id"]}, json={})
+    api.call("cancelTask", 400, params={"id": next(t["id"] for t in tasks if t["kind"] == "train")})
+    wanted = api.call("sampleJob", 202, params={"id": job}, json={}).json()["task"]  # which nobody is here to draw
+    assert api.call("cancelTask", params={"id": wanted}).json() == {"id": wanted, "state": "cancelled"}
+    assert "already" in error(api.call("cancelTask", 409, params={"id": wanted}))
+    assert api.call("getTask", params={"id": wanted}).json()["state"] == "cancelled"
     with api.swarm.get("/v1/events", stream=True) as stream:
         assert stream.headers["Content-Type"].startswith("text/event-stream")
         api.called.add(("events", 200))
@@ -276,7 +281,7 @@ def test_wrong_methods(quiet):
 
 
 def test_commands_to_what_is_not_there(quiet):
-    for operation in ("cancelJob", "sampleJob", "drainWorker"):
+    for operation in ("cancelJob", "cancelTask", "sampleJob", "drainWorker"):
         assert "99" in error(quiet.call(operation, 404, params={"id": 99}, json={}))
         assert "unknown key" in error(quiet.call(operation, 400, params={"id": 99}, json={"force": True}))
 

@@ -289,6 +289,12 @@ int view_job_cancel(struct coordinator *co, uint64_t job_id, struct err *err)
     return command(err);
 }
 
+int view_task_cancel(struct coordinator *co, uint64_t task_id, struct err *err)
+{
+    fake.cancels++;
+    return command(err);
+}
+
 int view_sample_request(struct coordinator *co, uint64_t job_id,
                         const struct view_sample_request *r, uint64_t *ret_task, struct err *err)
 {

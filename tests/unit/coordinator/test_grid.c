@@ -553,6 +553,12 @@ static void test_text_streams(void **state)
     assert_int_equal(view_sample_request(r->co, g.job, &bad, &task, &err), -EINVAL);
     assert_int_equal(view_sample_request(r->co, g.job, &images, &task, &err), -EINVAL);
     assert_non_null(strstr(err.msg, "count, labels"));
+    struct view_sample_request much = good; /* a worker would fail at it again and again */
+    much.tokens = VIEW_TOKENS_MAX + 1;
+    assert_int_equal(view_sample_request(r->co, g.job, &much, &task, &err), -EINVAL);
+    much = good;
+    much.temperature = VIEW_TEMPERATURE_MAX + 1;
+    assert_int_equal(view_sample_request(r->co, g.job, &much, &task, &err), -EINVAL);
     assert_int_equal(view_sample_request(r->co, g.job, &good, &task, &err), 0);
     const Skerry__V1__Task *t = assign(r, g.w, TASK_SAMPLE);
     assert_int_equal(t->sample->path, 2);

@@ -1,0 +1,84 @@
+"""Ctrl-C, and pipes that close: what a command started for its asker ends with its asker."""
+import json
+import signal
+import subprocess
+
+import pytest
+
+from common import BIN, wait_until
+from swarm import swarm  # noqa: F401  (fixture)
+
+
+def asks(swarm, *args, stdout=subprocess.DEVNULL):
+    return subprocess.Popen([f"{BIN}/skerry", *map(str, args), "--server", swarm.token], stdout=stdout,
+                            stderr=subprocess.PIPE, text=True)
+
+
+def drawing(swarm, job, state):
+    """The newest drawing, once it is in this state."""
+    def there():
+        tasks = swarm.get(f"/v1/tasks?job={job}&state={state}").json()["items"]
+        return next((t for t in tasks if t["kind"] == "sample"), None)
+    return wait_until(there, 30, f"a sample task to be {state}")
+
+
+def ended(process, words):
+    _, told = process.communicate(timeout=30)
+    lines = [line for line in told.splitlines() if line.startswith("skerry: ")]
+    assert process.returncode == 130 and len(lines) == 1 and words in lines[0], (process.returncode, told)
+
+
+@pytest.mark.parametrize("signo", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_drawing_ends_with_its_asker(swarm, signo):
+    swarm.worker("a")
+    job = swarm.submit(rounds=1, steps=2, replicas=1)
+    swarm.wait_job(job, "done")
+    process = asks(swarm, "sample", job, "--count", 256, "--steps", 1000, "--out", swarm.folder + "/x.png")
+    task = drawing(swarm, job, "leased")["id"]
+    process.send_signal(signo)
+    ended(process, f"interrupted; task {task} is cancelled")
+    assert swarm.get(f"/v1/tasks/{task}").json()["state"] == "cancelled"
+    wait_until(lambda: swarm.get("/v1/workers").json()["items"][0]["state"] == "idle", 30, "the worker to let go of it")
+    swarm.kill("a", signal.SIGTERM)
+    process = asks(swarm, "sample", job, "--out", swarm.folder + "/x.png")
+    task = drawing(swarm, job, "pending")["id"]
+    assert swarm.skerry("cancel", "--task", task).returncode == 0
+    assert process.wait(30) == 1 and f"task {task}" not in swarm.skerry("tasks").stdout
+
+
+def test_a_reader_that_goes_away(swarm):
+    """Text comes through a pipe; `skerry sample | head -c 1` wants no more."""
+    docs, path = swarm.folder + "/train.jsonl", swarm.folder + "/job.yaml"
+    line = json.dumps({"text": "so it goes, on and on " * 20}) + "\n"  # long: an end of a text is rare
+    open(docs, "w", encoding="utf-8").write(line * 80)
+    open(path, "w", encoding="utf-8").write(
+        f"name: t\ndata: {{path: {docs}, shard_samples: 32, holdout: 0}}\ntrain: {{batch: 4, precision: f32}}\n"
+        "model: {type: llama, dim: 256, depth: 8, heads: 4, context: 64}\nouter: {rounds: 1, steps: 2}\nsample: {tokens: 4}\n")
+    swarm.worker("a")
+    job = swarm.submit(path)
+    swarm.wait_job(job, "done")
+    process = asks(swarm, "sample", job, "--tokens", 4096, "--temperature", 0, stdout=subprocess.PIPE)
+    assert process.stdout.read(1)
+    process.stdout.close()
+    assert process.wait(60) == 130
+    assert "is cancelled" in process.stderr.read()
+    assert drawing(swarm, job, "cancelled")
+    refused = swarm.skerry("sample", job, "--tokens", 4097)
+    assert refused.returncode == 2 and "4096" in refused.stderr
+
+
+def test_watching_is_not_holding(swarm):
+    """Nobody works on it: the job waits, whoever looks on."""
+    job = swarm.submit(rounds=1, steps=2)
+    for command in (["watch", job], ["watch"]):
+        process = asks(swarm, *command, "--json", stdout=subprocess.PIPE)
+        assert process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        ended(process, f"job {job} goes on, `skerry cancel {job}` would stop it")
+    assert swarm.job(job)["state"] == "initialising"
+    swarm.kill("coordinatord", signal.SIGSTOP)  # it takes connections, and says nothing
+    process = asks(swarm, "export", job, "--out", swarm.folder + "/m")
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(1)
+    process.send_signal(signal.SIGINT)
+    ended(process, "interrupted")
