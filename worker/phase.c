@@ -26,10 +26,8 @@
 #define CHECKPOINT_EVERY_NS (10 * CLOCK_NS_PER_S)
 #define CHECKPOINT_SHARE 50
 #define STREAM_DATA 0x7068617365ULL
-/* A phase bounded by time ends at a multiple of this many batches, so that the
- * samples it used are a prefix of its ranges. */
 #define WINDOW_BATCHES 4
-#define WINDOW_PIECES 4 /* a row holds about so many texts, or more */
+#define WINDOW_SHARE 16
 #define NAP_NS 20000000 /* between looks at whether the task is stopped */
 
 int phase_plan(struct engine *e, struct work *w, struct err *err)
@@ -43,19 +41,26 @@ int phase_plan(struct engine *e, struct work *w, struct err *err)
     return rc;
 }
 
-/* Samples after which a phase bounded by time may end; of texts only about. */
-static uint64_t window_of(const struct phase *p, uint64_t batch)
+uint64_t phase_window(uint64_t total, uint64_t batch)
 {
-    const struct job_spec *spec = &p->w->spec;
-    const bool texts = spec->model.type == JOB_MODEL_LLAMA;
-    return p->t->seconds ? WINDOW_BATCHES * batch * (texts ? WINDOW_PIECES : 1) : 0;
+    uint64_t batches = total / batch / WINDOW_SHARE;
+    return batch * (batches < 1 ? 1 : batches < WINDOW_BATCHES ? batches : WINDOW_BATCHES);
+}
+
+bool phase_time_over(uint64_t position, uint64_t total, uint64_t window, double spent,
+                     double seconds)
+{
+    return position >= total || (spent >= seconds && position >= window);
 }
 
 static int open_data(struct phase *p, struct err *err)
 {
     const struct job_spec *spec = &p->w->spec;
     const unsigned batch = (unsigned)island_trainer_options(p->r->ranks)->batch;
-    p->window = window_of(p, batch);
+    uint64_t total = 0;
+    for (size_t i = 0; i < p->t->n_ranges; i++)
+        total += p->t->ranges[i]->count;
+    p->window = p->t->seconds ? phase_window(total, batch) : 0;
     const struct feed_options opt = {
         .batch = batch,
         .train = true,
@@ -186,14 +191,12 @@ static void note_step(struct phase *p, const struct step_result *s, uint64_t sam
 }
 
 /* Are the phase's steps or seconds over? */
-static bool over(const struct phase *p, uint64_t position_before)
+static bool over(const struct phase *p)
 {
     if (p->t->steps)
         return p->at.steps >= p->t->steps;
-    if (p->at.position >= feed_total(p->feed))
-        return true;
-    bool boundary = p->at.position / p->window != position_before / p->window;
-    return boundary && seconds_so_far(p) >= (double)p->t->seconds;
+    return phase_time_over(p->at.position, feed_total(p->feed), p->window, seconds_so_far(p),
+                           (double)p->t->seconds);
 }
 
 /* Makes a step that took `ns` as long as the throttle says. */
@@ -237,13 +240,12 @@ static int train(struct phase *p, struct err *err)
     p->saved_ns = p->counted_ns = clock_now_ns();
     bool ended = false;
     while (!ended && (!p->t->steps || p->at.steps < p->t->steps)) {
-        const uint64_t before = p->at.position;
         int rc = work_stopped(p->w, err) ? -ERR_CANCELLED : step(p, &ended, err);
         if (rc == -ERR_CANCELLED && atomic_load(&p->w->stop) == WORK_LEAVING)
             save_mid(p);
         if (rc < 0)
             return rc;
-        if (ended || over(p, before))
+        if (ended || over(p))
             break;
         if (save_is_due(p))
             save_mid(p);
@@ -259,7 +261,7 @@ static uint64_t samples_used(const struct phase *p)
     uint64_t n = p->at.samples;
     if (!p->t->steps) {
         n = p->at.position;
-        if (n < feed_total(p->feed)) /* what was begun of another window does not count */
+        if (n < feed_total(p->feed)) /* what was begun of another window is used once more */
             n -= n % p->window;
     }
     /* Fewer than a batch: some were used twice. */

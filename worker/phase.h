@@ -26,8 +26,8 @@ struct phase {
     struct task_experts *teachers; /* distillation: of each rank; else NULL */
     struct feed *feed;
     struct replica_cursor at;
-    uint32_t first; /* at.steps when this run of it began */
-    uint64_t window;
+    uint32_t first;    /* at.steps when this run of it began */
+    uint64_t window;   /* phase_window(); 0: bounded by steps */
     uint64_t begun_ns; /* minus what ran before a cut */
     uint64_t saved_ns, save_cost_ns;
     double flops; /* of the model, in the steps since counted_ns */
@@ -35,5 +35,15 @@ struct phase {
     double peak_flops;           /* of the devices; 0: not known */
     struct fragments *fragments; /* NULL: all is contributed at the end */
 };
+
+/* A phase bounded by time has its samples in `window`s: shuffled inside each, so that what
+ * it has used when the time is over is a prefix of its ranges and at most one window
+ * that it has begun.  A few batches, at most a sixteenth of what it was given, at least
+ * one batch. */
+uint64_t phase_window(uint64_t total, uint64_t batch);
+
+/* After any step: is such a phase over?  It uses up one window at least. */
+bool phase_time_over(uint64_t position, uint64_t total, uint64_t window, double spent,
+                     double seconds);
 
 #endif

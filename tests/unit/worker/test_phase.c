@@ -13,6 +13,7 @@
 #include "worker/engine.h"
 #include "worker/model.h"
 #include "worker/modules.h"
+#include "worker/phase.h"
 #include "worker/replica.h"
 #include "worker/task_model.h"
 
@@ -700,6 +701,21 @@ static void texts_are_learned(void **state)
     host_free(&h);
 }
 
+/* However slow the worker, a phase of so many seconds is over at the next step. */
+static void bounded_by_time(void **state)
+{
+    (void)state;
+    assert_int_equal(phase_window(6400, 8), 32);
+    assert_int_equal(phase_window(8 * 16 * 2, 8), 16);
+    assert_int_equal(phase_window(30, 8), 8); /* a slow one's next phase */
+    assert_int_equal(phase_window(3, 8), 8);
+    assert_false(phase_time_over(8, 640, 16, 25, 24)); /* nothing would count as used */
+    assert_true(phase_time_over(16, 640, 16, 24, 24));
+    assert_true(phase_time_over(24, 640, 16, 24.5, 24)); /* within a window */
+    assert_false(phase_time_over(24, 640, 16, 23.9, 24));
+    assert_true(phase_time_over(640, 640, 16, 1, 24));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -708,6 +724,7 @@ int main(void)
         cmocka_unit_test(batch_of_the_task),     cmocka_unit_test(warm_start),
         cmocka_unit_test(moments_travel),        cmocka_unit_test(draws_follow_the_image),
         cmocka_unit_test(a_step_without_memory), cmocka_unit_test(texts_are_learned),
+        cmocka_unit_test(bounded_by_time),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
