@@ -78,6 +78,10 @@ elif [ -n "$make" ]; then
 fi
 gpu=$build/release/gpu tools=$build/release/tests/tools/worker
 
+also() { export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$1"; }
+# Where containers are given the driver's libraries.
+[ -d /usr/local/nvidia/lib64 ] && also /usr/local/nvidia/lib64
+
 # The first Python that runs this; nothing if none does.
 python_with() {
     for p in $pythons; do
@@ -101,9 +105,7 @@ found = {d for p in sys.path for d in glob.glob(os.path.join(p, "nvidia", "*", "
 print(":".join(sorted(found)))
 PY
 )
-# Where containers are given the driver's libraries.
-[ -d /usr/local/nvidia/lib64 ] && libraries=${libraries:+$libraries:}/usr/local/nvidia/lib64
-[ -n "$libraries" ] && export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$libraries"
+[ -n "$libraries" ] && also "$libraries"
 
 commit=$(cat "$build/COMMIT" 2>/dev/null || git rev-parse --short HEAD 2>/dev/null || echo unknown)
 {
