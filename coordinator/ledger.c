@@ -268,6 +268,43 @@ size_t ledger_take(struct ledger *l, uint64_t holder, uint64_t n, uint32_t repli
     return t.n;
 }
 
+struct looking {
+    uint64_t left;
+    uint32_t replica, k;
+    uint32_t *shards;
+    size_t n, max;
+};
+
+/* As take_pass, but what is free stays so. */
+static void look_pass(const struct ledger *l, const struct epoch *e, struct looking *t, bool own)
+{
+    for (size_t i = 0; i < e->n && t->left > 0; i++) {
+        const struct seg *s = &e->segs[i];
+        const uint32_t shard = l->shards[e->shard_at[s->pos]].shard;
+        size_t k = 0;
+        if (s->holder != FREE || own != (s->pos % t->k == t->replica % t->k))
+            continue;
+        while (k < t->n && t->shards[k] != shard)
+            k++;
+        if (k == t->max)
+            return;
+        t->shards[k] = shard;
+        t->n += k == t->n;
+        t->left -= s->count < t->left ? s->count : t->left;
+    }
+}
+
+size_t ledger_ahead(const struct ledger *l, uint64_t n, uint32_t replica, uint32_t k,
+                    uint32_t *shards, size_t max)
+{
+    struct looking t = {n, replica, k ? k : 1, shards, 0, max};
+    for (uint32_t i = 0; i < l->n_epochs && !l->even; i++) {
+        look_pass(l, &l->epochs[i], &t, true);
+        look_pass(l, &l->epochs[i], &t, false);
+    }
+    return t.n;
+}
+
 void ledger_set_leased(struct ledger *l, uint64_t holder, bool leased)
 {
     struct holder *h = find_holder(l, holder);

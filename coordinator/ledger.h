@@ -55,6 +55,11 @@ uint64_t ledger_epoch_samples(const struct ledger *l);
 size_t ledger_take(struct ledger *l, uint64_t holder, uint64_t n, uint32_t replica, uint32_t k,
                    struct ledger_range *ranges, size_t max_ranges);
 
+/* The shards that a take of n samples would now come from, in the order of use, as far as the
+ * open epochs go; at most max.  An even ledger has none: its takes come from all. */
+size_t ledger_ahead(const struct ledger *l, uint64_t n, uint32_t replica, uint32_t k,
+                    uint32_t *shards, size_t max);
+
 /* Whether what `holder` holds is shown as leased. */
 void ledger_set_leased(struct ledger *l, uint64_t holder, bool leased);
 

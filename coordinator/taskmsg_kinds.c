@@ -8,6 +8,8 @@
 
 #define TEXT_SKIP 32 /* tokens that a text is routed by: they do not count in losses */
 
+#define AHEAD_MAX 64 /* as TrainTask.ahead */
+
 static bool is_text(const struct job *j)
 {
     return j->spec.model.type == JOB_MODEL_LLAMA;
@@ -117,6 +119,31 @@ static uint32_t steps_that_fit(const struct job *j, const struct task *t)
     return (uint32_t)steps;
 }
 
+/* The worker fetches them while it computes this phase.  That the next one comes to it, and
+ * takes as many samples, is likely and no more. */
+static void add_ahead(struct taskmsg *b, Skerry__V1__TrainTask *m)
+{
+    const struct job *j = b->job;
+    const struct task *t = b->task;
+    const struct composition_path *cp = &j->comp.paths[t->path];
+    uint32_t shards[AHEAD_MAX];
+    uint64_t samples = 0;
+    if (t->round + 1 >= (uint64_t)j->spec.outer.rounds && !j->spec.outer.async)
+        return;
+    for (size_t i = 0; i < t->n_ranges; i++)
+        samples += t->ranges[i].count;
+    size_t n = ledger_ahead(j->ledgers[job_ledger(j, cp->partition)], samples, t->replica,
+                            cp->replicas, shards, AHEAD_MAX);
+    m->ahead = taskmsg_need(b, n * sizeof(Skerry__V1__Blob *));
+    for (size_t i = 0; i < n && !b->failed; i++) {
+        bool now = false;
+        for (size_t k = 0; k < t->n_ranges; k++)
+            now |= t->ranges[k].shard == shards[i];
+        if (!now && blob_ref_is_set(&j->shards[shards[i]].blob))
+            m->ahead[m->n_ahead++] = taskmsg_blob(b, &j->shards[shards[i]].blob);
+    }
+}
+
 static void add_train(struct taskmsg *b, Skerry__V1__Task *msg)
 {
     const struct task *t = b->task;
@@ -138,6 +165,7 @@ static void add_train(struct taskmsg *b, Skerry__V1__Task *msg)
     if (teacher != NULL)
         m->teachers = taskmsg_experts(b, teacher, true, &m->n_teachers);
     add_moments(b, m);
+    add_ahead(b, m);
     if (rounds_stream(b->job))
         add_fragments(b, m);
     msg->train = m;

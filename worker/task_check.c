@@ -190,6 +190,10 @@ static int check_train(const Skerry__V1__TrainTask *t, size_t n_modules, struct 
         rc = check_fragments(t, n_modules, err);
     if (rc == 0 && t->n_teachers > 0)
         rc = experts_validate(t->teachers, t->n_teachers, false, "train.teachers", err);
+    if (rc == 0)
+        rc = task_check_count(t->n_ahead, TASK_AHEAD_MAX, "train.ahead", err);
+    for (size_t i = 0; i < t->n_ahead && rc == 0; i++)
+        rc = task_check_blob(t->ahead[i], "train.ahead", err);
     return rc < 0 ? rc : task_check_ranges(t->ranges, t->n_ranges, "train.ranges", err);
 }
 

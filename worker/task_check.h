@@ -14,6 +14,7 @@ struct err;
 #define TASK_SPEC_MAX (32u << 10)
 #define TASK_MODULES_MAX 64
 #define TASK_DELTAS_MAX 16
+#define TASK_AHEAD_MAX 64
 #define TASK_RANGES_MAX 4096
 #define TASK_CLASSES_MAX 4096
 #define TASK_LABELS_MAX 1024

@@ -287,12 +287,52 @@ static void test_load_checks(void **state)
     mem_free(m);
 }
 
+/* What is said to come next comes next: takes of three replicas until the samples of some
+ * epochs are used up, each against what was said before. */
+static void test_ahead(void **state)
+{
+    struct model *m = mem_alloc(sizeof(*m));
+    struct ledger *l = make(m, 2);
+    struct ledger_range ranges[RANGES];
+    uint32_t ahead[64];
+    unsigned exact = 0;
+    for (uint64_t task = 1; task <= 60; task++) {
+        const uint32_t replica = (uint32_t)(task * task % 3), open = ledger_open(l);
+        const uint32_t end = ledger_first_open(l) + open;
+        const size_t said = ledger_ahead(l, 30, replica, 3, ahead, 64);
+        const size_t n = ledger_take(l, task, 30, replica, 3, ranges, RANGES);
+        size_t seen = 0;
+        for (size_t i = 0; i < n && ranges[i].epoch < end; i++) {
+            size_t k = 0;
+            while (k < seen && ahead[k] != ranges[i].shard)
+                k++;
+            if (k < seen)
+                continue;
+            assert_true(seen < said && ahead[seen] == ranges[i].shard);
+            seen++;
+        }
+        assert_int_equal(seen, said);
+        exact += said > 0;
+        if (task % 2)
+            assert_int_equal(ledger_settle(l, task, ranges, n, 30, NULL), 0);
+    }
+    assert_true(exact > 40);
+    assert_int_equal(ledger_ahead(l, 1000000, 0, 1, ahead, 2), 2);
+    ledger_free(l);
+    l = make(m, 3); /* even */
+    (void)ledger_take(l, 1, 10, 0, 1, ranges, RANGES);
+    assert_int_equal(ledger_ahead(l, 10, 0, 1, ahead, 64), 0);
+    ledger_free(l);
+    mem_free(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_churn),    cmocka_unit_test(test_even),
         cmocka_unit_test(test_affinity), cmocka_unit_test(test_same_calls_same_ranges),
         cmocka_unit_test(test_refuses),  cmocka_unit_test(test_load_checks),
+        cmocka_unit_test(test_ahead),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -150,6 +150,12 @@ BREAK(block_too_high, s->blocks[1] = 256;)
 BREAK(blocks_fall, s->blocks[0] = 3;)
 BREAK(level_too_high, KIND(INIT) s->module.level = 1;)
 BREAK(huge_batch, s->train.batch = 65537;)
+BREAK(bad_ahead, static Skerry__V1__Blob none; none = s->blob; none.size = 0;
+      static Skerry__V1__Blob * list[1]; list[0] = &none; s->train.ahead = list;
+      s->train.n_ahead = 1;)
+BREAK(much_ahead, static Skerry__V1__Blob *list[65];
+      for (int i = 0; i < 65; i++) list[i] = &s->blob; s->train.ahead = list;
+      s->train.n_ahead = 65;)
 BREAK(bad_moments, static Skerry__V1__Blob none; none = s->blob; none.size = 0;
       s->train.moments = &none;)
 BREAK(long_skip, KIND(EVAL) s->eval.skip = TASK_PIECE_MAX + 1;)
@@ -299,6 +305,8 @@ static const struct {
     {"blocks that fall", blocks_fall, ERR_FORMAT, "do not ascend"},
     {"level too high", level_too_high, ERR_FORMAT, "level 1, but there are 1 levels"},
     {"huge batch", huge_batch, ERR_LIMIT, "train.batch is 65537"},
+    {"bad ahead", bad_ahead, ERR_LIMIT, "train.ahead"},
+    {"much ahead", much_ahead, ERR_LIMIT, "train.ahead has 65"},
     {"bad moments", bad_moments, ERR_LIMIT, "train.moments"},
     {"long skip", long_skip, ERR_LIMIT, "eval.skip"},
     {"feature missing", no_feature, ERR_FORMAT, "feature is missing"},

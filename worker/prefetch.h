@@ -1,0 +1,24 @@
+/* Shards of the next phase, fetched one after the other while this one computes
+ * (TrainTask.ahead).  What fails is fetched when the next phase asks for it; what is cut off
+ * by the end of this one is gone on with then.
+ *
+ * Compute thread. */
+#ifndef WORKER_PREFETCH_H
+#define WORKER_PREFETCH_H
+
+#include <stddef.h>
+
+struct uplink_job;
+struct work;
+
+struct prefetch {
+    struct work *w;
+    size_t next; /* in TrainTask.ahead */
+    struct uplink_job *job;
+};
+
+/* Between steps: { w } begins, and goes on where it can without waiting. */
+void prefetch_step(struct prefetch *p);
+void prefetch_end(struct prefetch *p); /* { 0 } is fine */
+
+#endif
