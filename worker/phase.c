@@ -239,7 +239,9 @@ static int train(struct phase *p, struct err *err)
     p->begun_ns = clock_now_ns() - (uint64_t)(p->at.seconds * 1e9);
     p->saved_ns = p->counted_ns = clock_now_ns();
     bool ended = false;
+    p->ahead.w = p->w;
     while (!ended && (!p->t->steps || p->at.steps < p->t->steps)) {
+        prefetch_step(&p->ahead);
         int rc = work_stopped(p->w, err) ? -ERR_CANCELLED : step(p, &ended, err);
         if (rc == -ERR_CANCELLED && atomic_load(&p->w->stop) == WORK_LEAVING)
             save_mid(p);
@@ -382,6 +384,7 @@ static int run_once(struct phase *p, struct err *err)
     }
     if (rc == 0)
         rc = finish(p, err);
+    prefetch_end(&p->ahead);
     fragments_close(p->fragments);
     close_teachers(p);
     feed_free(p->feed);
