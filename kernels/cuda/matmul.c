@@ -6,7 +6,8 @@
  *
  * A plan is what was decided for a shape: the way, the algorithm and the descriptors.  When a
  * shape first comes the library's best guesses are timed and the fastest stays, unless
- * SKERRY_TUNE=0; while a graph is recorded the first guess is taken, and timed later. */
+ * SKERRY_TUNE=0.  While a graph is recorded nothing is decided, since cuBLASLt of CUDA 13.3
+ * has no guesses then: a new shape cannot be recorded. */
 #include <cublasLt.h>
 #include <errno.h>
 #include <math.h>
@@ -18,7 +19,7 @@
 #include "kernels/cuda/lib.h"
 
 enum {
-    PLANS = 512,
+    PLANS = 2048,
     PROBES = 16, /* places that a shape may have */
     WORK_BYTES = 32 << 20,
     ALIGN = 256,
@@ -336,7 +337,8 @@ static void decide(struct lt *lt, struct plan *p, enum way way)
     }
 }
 
-static struct plan *find_plan(struct lt *lt, const struct matmul *mm)
+/* NULL: it is new, and none is to be made. */
+static struct plan *find_plan(struct lt *lt, const struct matmul *mm, bool make)
 {
     const struct key key = make_key(mm);
     const unsigned char *bytes = (const unsigned char *)&key;
@@ -354,6 +356,8 @@ static struct plan *find_plan(struct lt *lt, const struct matmul *mm)
             break;
         }
     }
+    if (!make)
+        return NULL;
     p->key = key;
     decide(lt, p, WAY_FUSED);
     return p;
@@ -489,6 +493,8 @@ static int run_plan(struct device *dev, struct lt *lt, struct plan *p, const str
         if (!declined(status))
             return cuda_check(s->st, cudaGetLastError()) < 0 ? -ERR_DEVICE
                                                              : cuda_check(s->st, cudaErrorUnknown);
+        if (s->st->recording)
+            return cuda_check(s->st, cudaErrorStreamCaptureUnsupported);
         decide(lt, p, p->way + 1);
     }
 }
@@ -500,7 +506,9 @@ int cuda_matmul(struct device *dev, const struct matmul *mm, struct stream *s)
     bool fused = false;
     int rc = 0;
     if (mm->m && mm->n) {
-        struct plan *p = find_plan(lt, mm);
+        struct plan *p = find_plan(lt, mm, !s->st->recording);
+        if (!p)
+            return cuda_check(s->st, cudaErrorStreamCaptureUnsupported);
         rc = run_plan(dev, lt, p, mm, &r, s);
         fused = sums_fused(&p->key, p->way);
         if (rc == 0 && p->way >= WAY_WIDE)

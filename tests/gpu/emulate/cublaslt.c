@@ -147,6 +147,17 @@ static int takes(const struct desc *d, const struct layout *c)
     return strcmp(mode, "plain") == 0 && d->epilogue == CUBLASLT_EPILOGUE_DEFAULT;
 }
 
+/* Both are there where the program shows its symbols, which one that records graphs must. */
+#pragma weak emu_do
+#pragma weak cudaStreamIsCapturing
+
+static bool recording(void)
+{
+    enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    return cudaStreamIsCapturing && cudaStreamIsCapturing(NULL, &status) == cudaSuccess &&
+           status == cudaStreamCaptureStatusActive;
+}
+
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmulDesc_t d,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t out,
@@ -159,6 +170,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmul
     const bool wrong = type_of(((const struct layout *)out)->type) == DT_BF16 &&
                        ((const struct preference *)pref)->sums & rounded;
     *found = takes((const struct desc *)d, (const struct layout *)out) ? algorithms : 0;
+    if (recording())
+        return CUBLAS_STATUS_INTERNAL_ERROR; /* as that of CUDA 13.3 */
     *found = *found < wanted ? *found : wanted;
     for (int i = 0; i < *found; i++) {
         results[i].state = CUBLAS_STATUS_SUCCESS;
@@ -211,9 +224,6 @@ static float finish(const struct desc *d, const struct layout *lo, uint64_t i, u
         v *= gelu_grad(dtype_get(d->aux, type_of(lo->type), at));
     return v;
 }
-
-/* There where the program shows its symbols, which one that records graphs must. */
-#pragma weak emu_do
 
 /* One product with all that it reads of its descriptors. */
 struct product {

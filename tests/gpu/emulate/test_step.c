@@ -2,6 +2,7 @@
  * whether they run operation by operation or as graphs. */
 #include "tests/unit/worker/tiny.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -113,9 +114,36 @@ static void test_texts(void **state)
     compare(tiny_llama(), 1, NET_BF16);
 }
 
+/* What a product needs is settled when it first runs; within a recording it cannot be. */
+static void test_new_product(void **state)
+{
+    struct err err = {0};
+    struct device *dev;
+    struct graph *g = NULL;
+    float a[6] = {1, 2, 3, 4, 5, 6}, b[3] = {1, -1, 2}, c[2] = {0, 0};
+    const struct matmul mm = {
+        .layout = MM_NN, .m = 2, .n = 1, .k = 3, .c = c, .a = a, .b = b, .dt = DT_F32};
+    OK(device_open("cuda:0", 1, &dev, &err));
+    OK(dev->ops->graph_begin(dev, NULL, &err));
+    assert_int_equal(dev->ops->matmul(dev, &mm, NULL), -EBUSY);
+    assert_int_equal(dev->ops->graph_end(dev, NULL, &g, &err), -EBUSY);
+    assert_null(g);
+    OK(dev->ops->matmul(dev, &mm, NULL));
+    assert_true(c[0] == 5 && c[1] == 11);
+    OK(dev->ops->graph_begin(dev, NULL, &err));
+    OK(dev->ops->matmul(dev, &mm, NULL));
+    OK(dev->ops->graph_end(dev, NULL, &g, &err));
+    c[0] = c[1] = 0;
+    OK(dev->ops->graph_launch(dev, g, NULL));
+    assert_true(c[0] == 5 && c[1] == 11);
+    dev->ops->graph_free(dev, g);
+    device_close(dev);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_new_product),
         cmocka_unit_test(test_images),
         cmocka_unit_test(test_router),
         cmocka_unit_test(test_texts),
