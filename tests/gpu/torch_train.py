@@ -10,6 +10,7 @@ deep one), "graphs" the same replayed as CUDA graphs, "eager" nothing.  One JSON
 written as soon as it is known; after --limit seconds nothing new is begun.
 """
 import argparse
+import gc
 import json
 import os
 import resource
@@ -101,9 +102,12 @@ class Step:
 
 
 def measure(args, device, batch, mode):
+    gc.collect()  # a compiled block refers to itself: the model before this one may still be there
+    before = 0
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
     begun = time.perf_counter()
     step = Step(args, device, batch, mode)
     step.run(1)
@@ -114,7 +118,7 @@ def measure(args, device, batch, mode):
     row = {"batch": batch, "mode": mode, "images_per_s": batch / seconds, "host_share": host, "loss": step.loss,
            "seconds": first, "bytes": None, "reserved": None}
     if device.type == "cuda":
-        row.update(bytes=torch.cuda.max_memory_allocated(), reserved=torch.cuda.max_memory_reserved())
+        row.update(bytes=torch.cuda.max_memory_allocated() - before, reserved=torch.cuda.max_memory_reserved())
     return row
 
 
