@@ -8,6 +8,7 @@
 #include "kernels/cpu/cpu.h"
 
 #if HAVE_CUDA
+#include "common/base/log.h"
 #include "kernels/cuda/cuda.h"
 #endif
 
@@ -43,9 +44,13 @@ static int open_cuda(const char *name, struct device **ret_dev, struct err *err)
 static int open_auto(int threads, struct device **ret_dev, struct err *err)
 {
 #if HAVE_CUDA
-    const char *why;
-    if (cuda_device_count(&why) > 0 && cuda_device_open(0, ret_dev, NULL) == 0)
-        return 0;
+    const char *none;
+    struct err why = {0};
+    if (cuda_device_count(&none) > 0) {
+        if (cuda_device_open(0, ret_dev, &why) == 0)
+            return 0;
+        log_warn("device", "a card is there and not used: %s", why.msg);
+    }
 #endif
     return cpu_device_open(false, threads, ret_dev, err);
 }
