@@ -174,8 +174,7 @@ sanitizer=$(PATH=$PATH:/usr/local/cuda/bin; command -v compute-sanitizer)
 sanitise() { # TOOL
     [ -n "$dry" ] && skip "compute-sanitizer $1" "no card" && return
     [ -z "$sanitizer" ] && skip "compute-sanitizer $1" "not installed" && return
-    with="env SKERRY_TUNE=0 $sanitizer --tool $1 --error-exitcode 9"
-    [ "$1" = memcheck ] && with="$with --report-api-errors no"
+    with="env SKERRY_TUNE=0 $sanitizer --tool $1 --report-api-errors no --error-exitcode 9"
     for t in adaln decoder; do
         # shellcheck disable=SC2086
         step "compute-sanitizer $1: $t" 60 $with "$gpu/check_ops" $t
