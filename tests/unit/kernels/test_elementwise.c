@@ -25,7 +25,8 @@ static void activations(struct devices *d, int64_t n, enum dtype dt)
     guard_close("gelu", b, a, k, dt, 2e-6f, rel(dt));
     assert_int_equal(d->ref->ops->gelu_bwd(d->ref, a, dy, x, n, dt, NULL), 0);
     assert_int_equal(d->fast->ops->gelu_bwd(d->fast, b, dy, x, n, dt, NULL), 0);
-    guard_close("gelu_bwd", b, a, k, dt, 2e-6f, rel(dt));
+    /* Where tanh is nearly 1 its last place counts up to 17 times, and dy is up to 3.5. */
+    guard_close("gelu_bwd", b, a, k, dt, 5e-6f, rel(dt));
     assert_int_equal(d->ref->ops->silu_fwd(d->ref, a, xf, n, dt, NULL), 0);
     assert_int_equal(d->fast->ops->silu_fwd(d->fast, b, xf, n, dt, NULL), 0);
     guard_close("silu", b, a, k, dt, 2e-6f, rel(dt));
