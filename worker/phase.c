@@ -303,16 +303,23 @@ static int contribute_all(struct phase *p, struct err *err)
     return rc;
 }
 
+float phase_computed(double took, uint64_t waited_ms)
+{
+    const double waited = (double)waited_ms / 1e3;
+    return took > waited ? (float)(took - waited) : 0;
+}
+
 static int finish(struct phase *p, struct err *err)
 {
     struct work_result *res = &p->w->result;
-    res->seconds = (float)seconds_so_far(p);
+    const uint64_t waited_ms = p->fragments ? fragments_waited_ms(p->fragments) : 0;
+    res->seconds = phase_computed(seconds_so_far(p), waited_ms);
     res->steps = p->at.steps;
     res->samples = samples_used(p);
     res->loss_first = p->at.loss_first;
     res->loss_last = p->at.loss_last;
     res->loss_mean = (float)(p->at.loss_sum / p->at.steps);
-    res->waited_ms += p->fragments ? fragments_waited_ms(p->fragments) : 0;
+    res->waited_ms += waited_ms;
     feed_take_bad(p->feed, p->w);
     int rc = contribute_all(p, err);
     if (rc == 0)

@@ -76,7 +76,8 @@ struct work_result {
     size_t n_outputs, cap;
     uint32_t steps;
     uint64_t samples;
-    float loss_first, loss_last, loss_mean, seconds;
+    float loss_first, loss_last, loss_mean;
+    float seconds; /* computed: waited_ms is not among them */
     double loss_sum; /* EVAL: over units; bytes: what the tokens stand for */
     uint64_t units, bytes;
     struct work_row *rows; /* EVAL, CLUSTER */

@@ -702,6 +702,15 @@ static void texts_are_learned(void **state)
 }
 
 /* However slow the worker, a phase of so many seconds is over at the next step. */
+/* What was waited is told beside it. */
+static void seconds_are_of_computing(void **state)
+{
+    (void)state;
+    assert_true(phase_computed(10, 0) == 10.0F);
+    assert_true(phase_computed(10, 9500) == 0.5F);
+    assert_true(phase_computed(10, 10001) == 0.0F); /* clocks differ a little */
+}
+
 static void bounded_by_time(void **state)
 {
     (void)state;
@@ -719,11 +728,17 @@ static void bounded_by_time(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(levels_change_nothing), cmocka_unit_test(version_0_is_drawn),
-        cmocka_unit_test(cuts_are_checked),      cmocka_unit_test(router_is_a_path),
-        cmocka_unit_test(batch_of_the_task),     cmocka_unit_test(warm_start),
-        cmocka_unit_test(moments_travel),        cmocka_unit_test(draws_follow_the_image),
-        cmocka_unit_test(a_step_without_memory), cmocka_unit_test(texts_are_learned),
+        cmocka_unit_test(seconds_are_of_computing),
+        cmocka_unit_test(levels_change_nothing),
+        cmocka_unit_test(version_0_is_drawn),
+        cmocka_unit_test(cuts_are_checked),
+        cmocka_unit_test(router_is_a_path),
+        cmocka_unit_test(batch_of_the_task),
+        cmocka_unit_test(warm_start),
+        cmocka_unit_test(moments_travel),
+        cmocka_unit_test(draws_follow_the_image),
+        cmocka_unit_test(a_step_without_memory),
+        cmocka_unit_test(texts_are_learned),
         cmocka_unit_test(bounded_by_time),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
