@@ -77,7 +77,7 @@ struct work_result {
     uint32_t steps;
     uint64_t samples;
     float loss_first, loss_last, loss_mean;
-    float seconds; /* computed: waited_ms is not among them */
+    float seconds;   /* computed: waited_ms is not among them */
     double loss_sum; /* EVAL: over units; bytes: what the tokens stand for */
     uint64_t units, bytes;
     struct work_row *rows; /* EVAL, CLUSTER */
