@@ -10,7 +10,8 @@
 
 struct loader {
     yaml_parser_t parser;
-    const char *file;
+    const char *file, *text;
+    size_t len;
     struct err *err;
     size_t nodes;
 };
@@ -20,15 +21,27 @@ static int fail(const struct loader *l, int line, const char *what)
     return err_set(l->err, -ERR_CONFIG, "%s:%d: %s", l->file, line, what);
 }
 
+/* Of bytes that are no text libyaml tells the offset alone. */
+static int problem_line(const struct loader *l)
+{
+    const yaml_parser_t *p = &l->parser;
+    int line = 1;
+    if (p->error != YAML_READER_ERROR)
+        return (int)p->problem_mark.line + 1;
+    for (size_t i = 0; i < l->len && i < p->problem_offset; i++)
+        line += l->text[i] == '\n';
+    return line;
+}
+
 /* libyaml's own complaint, with the place it gives. */
 static int fail_syntax(const struct loader *l)
 {
     const yaml_parser_t *p = &l->parser;
     if (p->error == YAML_MEMORY_ERROR)
         return err_set(l->err, -ENOMEM, "out of memory while reading %s", l->file);
-    return err_set(l->err, -ERR_CONFIG, "%s:%d: not valid YAML: %s%s%s", l->file,
-                   (int)p->problem_mark.line + 1, p->problem ? p->problem : "unreadable text",
-                   p->context ? " " : "", p->context ? p->context : "");
+    return err_set(l->err, -ERR_CONFIG, "%s:%d: not valid YAML: %s%s%s", l->file, problem_line(l),
+                   p->problem ? p->problem : "unreadable text", p->context ? " " : "",
+                   p->context ? p->context : "");
 }
 
 static int next_event(struct loader *l, yaml_event_t *event)
@@ -180,7 +193,10 @@ int yaml_parse(const char *text, size_t len, const char *file, struct yaml_doc *
     if (len > YAML_BYTES_MAX)
         return err_set(err, -ERR_LIMIT, "%s has %zu bytes, at most %u are allowed", file, len,
                        YAML_BYTES_MAX);
-    struct loader l = {.file = file, .err = err};
+    struct loader l = {.file = file, .text = text, .len = len, .err = err};
+    /* libyaml would read it, but nobody after it. */
+    if (len >= 2 && (memcmp(text, "\xff\xfe", 2) == 0 || memcmp(text, "\xfe\xff", 2) == 0))
+        return fail(&l, 1, "this is UTF-16; save it as UTF-8");
     if (!yaml_parser_initialize(&l.parser))
         return err_set(err, -ENOMEM, "out of memory while reading %s", file);
     yaml_parser_set_input_string(&l.parser, (const unsigned char *)text, len);
