@@ -103,6 +103,8 @@ int cli_call(struct cli *cli, const char *method, const char *path, const json_t
 int cli_fail(const struct err *err)
 {
     fprintf(stderr, "skerry: %s\n", err->msg[0] ? err->msg : err_text(err->code));
+    if (cli_interrupted)
+        return CLI_INTERRUPTED; /* whatever it broke off */
     switch (-err->code) {
     case ERR_AUTH:
     case ECONNREFUSED:

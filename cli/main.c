@@ -1,4 +1,5 @@
 /* skerry: the command that a person types. */
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -48,6 +49,7 @@ int main(int argc, char **argv)
 {
     const char *names[N_COMMANDS];
 
+    (void)signal(SIGXFSZ, SIG_IGN); /* a write beyond `ulimit -f` fails, as on a full disk */
     if (argc < 2) {
         help(stderr);
         return CLI_USAGE;

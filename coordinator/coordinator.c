@@ -19,6 +19,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define SWEEP_MS (10 * 60 * 1000)
@@ -94,14 +95,28 @@ static char *in_dir(const struct coordinator *co, const char *name)
     return file_join(co->opt.data_dir, name);
 }
 
+/* Without the database nobody would name the blobs: a day later the sweep would take them all. */
+static int check_database(const struct coordinator *co, const char *path, struct err *err)
+{
+    struct stat st;
+    if (blobstore_count(co->blobs) == 0 || (stat(path, &st) == 0 && st.st_size > 0))
+        return 0;
+    return err_set(err, -ERR_FORMAT,
+                   "%s is gone or empty, but %s/blobs has files of its jobs: put the database "
+                   "back, or begin anew with another --data-dir",
+                   path, co->opt.data_dir);
+}
+
 static int open_store(struct coordinator *co, struct err *err)
 {
     char *path = in_dir(co, "coordinator.db"), *blobs = in_dir(co, "blobs");
-    int rc = store_open(path, &persist_schema, &co->store, err);
+    int rc = blobstore_open(blobs, co->opt.blob_quota_bytes, &co->blobs, err);
+    if (rc == 0)
+        rc = check_database(co, path, err);
+    if (rc == 0)
+        rc = store_open(path, &persist_schema, &co->store, err);
     if (rc == 0)
         rc = persist_load(co->store, &co->state, err);
-    if (rc == 0)
-        rc = blobstore_open(blobs, co->opt.blob_quota_bytes, &co->blobs, err);
     mem_free(path);
     mem_free(blobs);
     return rc;

@@ -231,7 +231,7 @@ static int start(const struct flags *f, struct settings *s, struct err *err)
         return rc;
     if ((rc = file_mkdirs(f->data_dir, 0700, err)) < 0 ||
         (rc = file_lock_dir(f->data_dir, "lock", &lock, err)) < 0)
-        return rc;
+        return rc == -EBUSY ? rc : err_wrap(err, "--data-dir %s cannot be used", f->data_dir);
     rc = serve(f, s, err);
     file_unlock(&lock);
     return rc;
@@ -259,6 +259,7 @@ int main(int argc, char **argv)
     /* Few threads share few arenas: the coordinator must stay small. */
     (void)mallopt(M_ARENA_MAX, 2);
     allow_many_files();
+    (void)signal(SIGXFSZ, SIG_IGN); /* a write beyond `ulimit -f` fails, as on a full disk */
     pid_t parent = getppid();
     if (f.die_with_parent && (prctl(PR_SET_PDEATHSIG, SIGTERM) != 0 || getppid() != parent))
         return EXIT_FAULT;

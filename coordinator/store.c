@@ -44,7 +44,9 @@ static int store_error(struct store *s, struct err *err, const char *what)
 {
     int code = sqlite3_errcode(s->db), rc = -EIO;
     const char *hint = "";
-    if (code == SQLITE_FULL) {
+    bool disk = code == SQLITE_IOERR || code == SQLITE_CANTOPEN;
+    int cause = disk ? sqlite3_system_errno(s->db) : 0;
+    if (code == SQLITE_FULL || cause == ENOSPC || cause == EDQUOT || cause == EFBIG) {
         rc = -ENOSPC;
         hint = "; make room on the disk of the data dir";
     } else if (code == SQLITE_BUSY || code == SQLITE_LOCKED) {
@@ -52,13 +54,13 @@ static int store_error(struct store *s, struct err *err, const char *what)
         hint = "; another program has the database open";
     } else if (code == SQLITE_CORRUPT || code == SQLITE_NOTADB) {
         rc = -ERR_FORMAT;
+        hint = "; put a copy of it back, or begin anew with another --data-dir";
     } else if (code == SQLITE_READONLY || code == SQLITE_PERM) {
         rc = -EACCES;
-    } else if (code == SQLITE_IOERR && sqlite3_system_errno(s->db) == ENOSPC) {
-        rc = -ENOSPC;
-        hint = "; make room on the disk of the data dir";
+        hint = "; it must be writable for the user who runs coordinatord";
     }
-    return err_set(err, rc, "%s: %s%s", what, sqlite3_errmsg(s->db), hint);
+    return err_set(err, rc, "%s: %s%s%s%s", what, sqlite3_errmsg(s->db), cause ? ": " : "",
+                   cause ? strerror(cause) : "", hint);
 }
 
 static int run(struct store *s, const char *sql, struct err *err)

@@ -304,7 +304,9 @@ int file_mkdirs(const char *path, mode_t mode, struct err *err)
         }
         *p = '\0';
         if (mkdir(part, mode) < 0 && !(errno == EEXIST && file_is_dir(part)))
-            rc = err_errno(err, "cannot make the directory %s", part);
+            rc = errno == EEXIST
+                     ? err_set(err, -ENOTDIR, "%s is a file, expected a directory", part)
+                     : err_errno(err, "cannot make the directory %s", part);
         if (end == '\0')
             break;
         *p = end;

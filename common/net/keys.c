@@ -101,6 +101,10 @@ static int make(const char *key_path, const char *cert_path, gnutls_x509_privkey
     return rc;
 }
 
+#define RESTORE                                                                                    \
+    "restore tls-key.pem and tls-cert.pem as a pair, or remove both for a new identity (old "      \
+    "tokens stop working)"
+
 static int load(const char *key_path, const char *cert_path, gnutls_x509_privkey_t key,
                 gnutls_x509_crt_t crt, struct keys *k, struct err *err)
 {
@@ -114,15 +118,15 @@ static int load(const char *key_path, const char *cert_path, gnutls_x509_privkey
     gnutls_datum_t d = {key_text.data, (unsigned)key_text.len};
     int tls = gnutls_x509_privkey_import(key, &d, GNUTLS_X509_FMT_PEM);
     if (tls < 0) {
-        rc = err_set(err, -ERR_FORMAT, "%s is not a private key in PEM form: %s", key_path,
-                     gnutls_strerror(tls));
+        rc = err_set(err, -ERR_FORMAT, "%s is not a private key in PEM form: %s; " RESTORE,
+                     key_path, gnutls_strerror(tls));
         goto out;
     }
     d = (gnutls_datum_t){cert_text.data, (unsigned)cert_text.len};
     tls = gnutls_x509_crt_import(crt, &d, GNUTLS_X509_FMT_PEM);
     if (tls < 0) {
-        rc = err_set(err, -ERR_FORMAT, "%s is not a certificate in PEM form: %s", cert_path,
-                     gnutls_strerror(tls));
+        rc = err_set(err, -ERR_FORMAT, "%s is not a certificate in PEM form: %s; " RESTORE,
+                     cert_path, gnutls_strerror(tls));
         goto out;
     }
     k->key_pem = str_ndup(buf_str(&key_text), key_text.len);
@@ -149,9 +153,7 @@ static int fingerprint(gnutls_x509_privkey_t key, gnutls_x509_crt_t crt, const c
         return tls_error(err, rc, "hash the key");
     if (!hash_equal(of_key, k->pin, sizeof(of_key)))
         return err_set(err, -ERR_CONFIG,
-                       "%s belongs to another key than tls-key.pem beside it; restore the pair, or "
-                       "remove both for a new identity (old tokens stop working)",
-                       cert_path);
+                       "%s belongs to another key than tls-key.pem beside it; " RESTORE, cert_path);
     return 0;
 }
 
