@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/base/err.h"
+#include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/str.h"
@@ -174,10 +175,43 @@ static void finish_task(struct agent *a)
         ask(a);
 }
 
+/* A small file, there and gone again: 0, or why the work dir does not take it. */
+static int try_disk(const struct agent *a, struct err *err)
+{
+    char *path = file_join(a->opt.tmp_dir, "probe");
+    int rc = file_write_atomic(path, path, strlen(path), 0600, err);
+    if (rc == 0)
+        rc = file_remove(path, err);
+    mem_free(path);
+    return rc;
+}
+
+/* The code that the report goes out with.  What this machine's disk did is not the task's
+ * fault: a full one is as too little memory, a work dir that is gone as a broken device.
+ * What an upload finds full is the coordinator's disk. */
+static int blame(struct agent *a, int code)
+{
+    struct err err = {0};
+    int rc = code == -ERR_DEVICE || code == -ENOMEM ? 0 : try_disk(a, &err);
+    bool full = rc == -ENOSPC || rc == -EDQUOT || rc == -EFBIG || code == -EFBIG ||
+                code == -EDQUOT || (code == -ENOSPC && a->state != AGENT_UPLOADING);
+    if (code == -ERR_DEVICE || code == -ENOMEM)
+        return code;
+    if (full)
+        return -ENOMEM;
+    if (rc == 0)
+        return code;
+    (void)err_set(&a->fatal, -EIO,
+                  "the work dir cannot be used any more: %s; see to it, or give another "
+                  "--work-dir, and start workerd again",
+                  err.msg);
+    return -ERR_DEVICE;
+}
+
 static void fail_task(struct agent *a, int code, const char *reason)
 {
     bool ingest = a->w && a->w->task->kind == SKERRY__V1__TASK_KIND__TASK_KIND_INGEST;
-    a->failure.code = code;
+    a->failure.code = blame(a, code);
     a->failure.retryable = report_retryable(code, ingest);
     str_copy(a->failure.reason, sizeof(a->failure.reason), reason);
     log_warn("agent", "task=%" PRIu64 " failed: %s", a->task_id, reason);

@@ -213,7 +213,7 @@ static int open_disk(struct daemon *d, struct err *err)
 {
     int rc = workdir_open(d->opt.work_dir, d->token.cluster_id, &d->dir, err);
     if (rc < 0)
-        return rc;
+        return rc == -EBUSY ? rc : err_wrap(err, "the work dir cannot be used (--work-dir)");
     uint64_t limit = d->opt.cache_limit, free_bytes;
     if ((rc = cache_open(d->dir.blobs, limit, &d->cache, err)) < 0)
         return rc;
@@ -256,7 +256,7 @@ static void on_end(void *arg, int code, const struct err *err)
     struct daemon *d = arg;
     if (code < 0) {
         d->broken = code == -ERR_DEVICE;
-        d->exit_code = d->broken ? EXIT_DEVICE : EXIT_REFUSED;
+        d->exit_code = d->broken ? EXIT_DEVICE : code == -EIO ? EXIT_HERE : EXIT_REFUSED;
         log_error("workerd", "%s", err ? err->msg : err_text(code));
     }
     loop_stop(d->loop);
@@ -358,6 +358,7 @@ int main(int argc, char **argv)
     static struct daemon d;
     struct err err = {0};
     d.started_ns = clock_now_ns();
+    (void)signal(SIGXFSZ, SIG_IGN); /* a write beyond `ulimit -f` fails, as on a full disk */
     int code = parse(&d.opt, argc, argv, &err);
     if (code >= 0)
         return code;

@@ -1,0 +1,135 @@
+"""Places on a disk that cannot be used, or not any more: one sentence, and no job is lost for them."""
+import os
+import resource
+import subprocess
+
+import pytest
+
+from common import BIN, make_dataset, skerry, wait_until, write_job
+from swarm import swarm, Swarm  # noqa: F401  (fixture)
+
+
+def sentence(done, status, *words):
+    lines = [line for line in done.stderr.splitlines() if line]
+    assert done.returncode == status and len(lines) == 1, (done.returncode, done.stdout, done.stderr)
+    for word in words:
+        assert word.lower() in lines[0].lower(), lines[0]
+
+
+def run(program, *args, limit=None):
+    """limit: the largest file that it can write."""
+    low = (lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))) if limit is not None else None
+    return subprocess.run([f"{BIN}/{program}", *map(str, args)], capture_output=True, text=True, timeout=30, preexec_fn=low)
+
+
+def coordinatord(data_dir, **kw):
+    return run("coordinatord", "--data-dir", data_dir, "--listen", "127.0.0.1", "--rpc-port", 0, "--http-port", 0, **kw)
+
+
+def test_data_dirs(tmp_path):
+    (tmp_path / "file").write_text("")
+    sentence(coordinatord(tmp_path / "file" / "x"), 1, "file is a file, expected a directory")
+    sentence(coordinatord("/proc/skerry"), 1, "/proc/skerry")
+    sentence(coordinatord(tmp_path / "none", limit=0), 1, "--data-dir", "none/lock", "too large")
+    sentence(coordinatord(tmp_path / "few", limit=8192), 1, "few/coordinator.db", "too large", "make room")
+
+
+def test_work_dirs(swarm, tmp_path):
+    (tmp_path / "file").write_text("")
+    for place, limit, words in ((tmp_path / "file" / "x", None, "file is a file"), ("/proc/skerry", None, "/proc/skerry"),
+                                (tmp_path / "none", 0, "none/lock")):
+        done = run("workerd", "--join", swarm.worker_token, "--device", "cpu", "--work-dir", place, limit=limit)
+        sentence(done, 1, "--work-dir", words)
+    swarm.worker("a")
+    wait_until(lambda: swarm.get("/v1/workers").json()["items"], 20, "a worker")
+    done = run("workerd", "--join", swarm.worker_token, "--device", "cpu", "--work-dir", swarm.folder + "/work-a")
+    sentence(done, 1, "work-a is in use by process", "another directory")
+
+
+def test_a_database_that_is_gone_or_cut(swarm):
+    job = swarm.submit(rounds=1)
+    swarm.kill("coordinatord", 15)
+    path = swarm.data + "/coordinator.db"
+    whole = open(path, "rb").read()
+    for left in (None, b"", whole[:100], whole[:5000], b"no database at all " * 999):
+        os.remove(path)
+        if left is not None:
+            open(path, "wb").write(left)
+        sentence(coordinatord(swarm.data), 1, "coordinator.db", "another --data-dir", "back")
+        assert (open(path, "rb").read() if os.path.exists(path) else None) == left, "it is left as it was"
+        if left is None:
+            open(path, "wb").close()
+    open(path, "wb").write(whole)
+    for name in ("tls-key.pem", "tls-cert.pem", "user.secret"):
+        kept = open(f"{swarm.data}/{name}", "rb").read()
+        open(f"{swarm.data}/{name}", "wb").write(kept[:20])
+        sentence(coordinatord(swarm.data), 1, name, "remove", "old tokens stop working")
+        open(f"{swarm.data}/{name}", "wb").write(kept)
+    swarm.coordinator()
+    assert swarm.job(job)["state"] == "initialising", "nothing is lost"
+
+
+def test_a_work_dir_that_goes_away(swarm):
+    """Its worker ends with a sentence; the task is another's, uncounted."""
+    a = swarm.worker("a")
+    job = swarm.submit(rounds=30, replicas=1)
+    swarm.wait_round(job, 1)
+    os.rename(swarm.folder + "/work-a", swarm.folder + "/elsewhere")
+    assert a.wait(60) == 1
+    assert "the work dir cannot be used any more" in swarm.log("a") and "start workerd again" in swarm.log("a")
+    assert swarm.job(job)["state"] == "running"
+    swarm.worker("a")
+    swarm.wait_job(job, "done")
+    assert not [t for t in swarm.get(f"/v1/tasks?job={job}").json()["items"] if t["failures"]]
+
+
+def test_files_that_do_not_fit(swarm):
+    """As on a full disk: another worker takes it, nobody is blamed."""
+    whole = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 19, whole[1]))  # a model has more
+    try:
+        swarm.worker("small")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, whole)
+    job = swarm.submit(dim=128, depth=6, rounds=2, replicas=1)
+    wait_until(lambda: "File too large" in swarm.log("small"), 60, "the small disk to be full")
+    assert swarm.processes["small"].poll() is None
+    swarm.worker("large")
+    swarm.wait_job(job, "done")
+    assert "in quarantine" not in swarm.log("coordinatord")
+
+
+@pytest.mark.parametrize("content, status, words", [
+    (lambda good: good.encode("utf-16"), 4, ["job.yaml:1", "UTF-16", "save it as UTF-8"]),
+    (lambda good: good.encode("utf-16-be"), 4, ["job.yaml:1"]),
+    (lambda good: b"\xef\xbb\xbf" + good.replace("\n", "\r\n").encode(), 0, []),
+    (lambda good: good.encode() + b"# caf\xe9 \n", 4, ["not valid YAML", "UTF-8"]),
+    (lambda good: good.replace("name:", "\tname:").encode(), 4, ["job.yaml:1", "not valid YAML"]),
+    (lambda good: b"#" * 40000, 4, ["32768 bytes"]),
+    (lambda good: None, 4, ["job.yaml", "directory"]),
+])
+def test_job_files(tmp_path, content, status, words):
+    path = write_job(tmp_path)
+    raw = content(open(path, encoding="utf-8").read())
+    os.remove(path)
+    if raw is None:
+        os.mkdir(path)
+    else:
+        open(path, "wb").write(raw)
+    done = skerry("check", path)
+    if status == 0:
+        assert done.returncode == 0, done.stderr
+    else:
+        sentence(done, status, *words)
+        if b"caf" in (raw or b""):
+            assert f"job.yaml:{raw.count(10)}" in done.stderr, "the line that it is on"
+
+
+def test_one_name_twice(swarm):
+    """Names are for people: each job is its own, also after one that was cancelled."""
+    first = swarm.submit(rounds=1)
+    assert swarm.skerry("cancel", first).returncode == 0
+    second, third = swarm.submit(rounds=1), swarm.submit(rounds=1)
+    states = {j["id"]: (j["name"], j["state"]) for j in swarm.get("/v1/jobs").json()["items"]}
+    name = states[first][0]
+    assert states == {first: (name, "cancelled"), second: (name, "initialising"), third: (name, "initialising")}
