@@ -513,6 +513,37 @@ static void take_figures(struct task *t, const report *r)
     t->samples_done = r->samples;
 }
 
+static bool is_gone(const struct coordinator *co, const struct blob_ref *b)
+{
+    struct blob_id id;
+    memcpy(id.sha256, b->sha256, sizeof(id.sha256));
+    return blob_ref_is_set(b) && !blobstore_has(co->blobs, &id, NULL);
+}
+
+/* Is something that t needs no longer in our store?  Then nobody who tries it is to blame. */
+static bool input_gone(const struct coordinator *co, const struct task *t, char reason[REASON_MAX])
+{
+    static const char advice[] = "is gone from the coordinator's blobs: put its file back from a "
+                                 "copy, or submit the job anew";
+    const struct job *j = state_job(&co->state, t->job_id);
+    for (size_t i = 0; i < t->n_ranges; i++) {
+        uint32_t shard = t->ranges[i].shard;
+        if (shard < j->n_shards && is_gone(co, &j->shards[shard].blob)) {
+            (void)snprintf(reason, REASON_MAX, "shard %u %s", shard, advice);
+            return true;
+        }
+    }
+    for (uint32_t l = 0; l < composition_levels(&j->comp, t->path); l++) {
+        const struct module_rec *m = &j->modules[j->comp.paths[t->path].modules[l]];
+        if (m->n_versions > 0 && is_gone(co, &m->versions[m->n_versions - 1].full)) {
+            (void)snprintf(reason, REASON_MAX, "version %llu of module %llu %s",
+                           (unsigned long long)m->version, (unsigned long long)m->id, advice);
+            return true;
+        }
+    }
+    return false;
+}
+
 static void take_failure(struct coordinator *co, struct worker *w, struct task *t, const report *r)
 {
     char reason[REASON_MAX];
@@ -526,7 +557,8 @@ static void take_failure(struct coordinator *co, struct worker *w, struct task *
         task_requeue(co, t, "the disk of the coordinator is full");
         t->not_before_ms = core_now(co) + FULL_DISK_WAIT_MS;
     } else {
-        member_failed(co, w);
+        if (!input_gone(co, t, reason))
+            member_failed(co, w);
         task_failed(co, t, r->retryable, reason);
     }
 }

@@ -99,6 +99,23 @@ def test_files_that_do_not_fit(swarm):
     assert "in quarantine" not in swarm.log("coordinatord")
 
 
+def test_blobs_that_are_gone(swarm):
+    """Somebody has tidied up the coordinator's data dir: no worker is to blame."""
+    swarm.worker("a")
+    job = swarm.submit(rounds=30, replicas=1)
+    swarm.wait_round(job, 1)
+    swarm.kill("a")
+    for folder, _, files in os.walk(swarm.data + "/blobs"):
+        for name in files:
+            os.remove(os.path.join(folder, name))
+    swarm.worker("b")
+    reason = swarm.wait_job(job, "failed", 90)["reason"]
+    assert "is gone from the coordinator's blobs: put its file back from a copy, or submit the job anew" in reason
+    assert "quarantine" not in swarm.log("coordinatord")
+    got = swarm.skerry("export", job, "--out", swarm.folder + "/m")
+    assert got.returncode == 1 and "there is no blob" in got.stderr and len(got.stderr.splitlines()) == 1
+
+
 @pytest.mark.parametrize("content, status, words", [
     (lambda good: good.encode("utf-16"), 4, ["job.yaml:1", "UTF-16", "save it as UTF-8"]),
     (lambda good: good.encode("utf-16-be"), 4, ["job.yaml:1"]),
