@@ -112,10 +112,12 @@ void work_init_here(struct work *w)
     struct err err = {0};
     size_t missing = 0;
     int rc = 0;
+    if (t->kind == SKERRY__V1__TASK_KIND__TASK_KIND_INIT || /* its modules have no names yet */
+        (w->spec.model.warm_start && !router))
+        return;
     for (size_t i = 0; i < t->n_modules; i++)
         missing += to_be_drawn(w, t->modules[i]);
-    if (missing == 0 || t->kind == SKERRY__V1__TASK_KIND__TASK_KIND_INIT ||
-        (w->spec.model.warm_start && !router))
+    if (missing == 0)
         return;
     progress_activity(&w->progress, "drawing initial values");
     rc = task_model(w, t->network, &m, &err);

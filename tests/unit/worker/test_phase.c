@@ -225,12 +225,15 @@ static int run_fails(struct host *h, struct order *o, int kind, const char *sent
 /* Version 0 of the order's modules, into its refs and the cache. */
 static void init_modules(struct host *h, struct order *o)
 {
+    for (size_t i = 0; i < o->task.n_modules; i++) /* as the coordinator sends them */
+        o->module[i].sha256 = (ProtobufCBinaryData){0};
     struct work *w = run(h, o, INIT);
     assert_int_equal(w->result.n_outputs, o->task.n_modules);
     for (size_t i = 0; i < w->result.n_outputs; i++) {
         assert_int_equal(w->result.outputs[i].module_id, 7 + i);
         host_put(h, w->result.outputs[i].path, o->hash[i]);
         size_of(h, &o->full[i]);
+        o->module[i].sha256 = o->full[i].sha256;
     }
     work_free(w);
 }
