@@ -4,12 +4,14 @@
 #include "common/base/err.h"
 #include "common/base/list.h"
 #include "common/base/mem.h"
+#include "common/base/str.h"
 
 #include <errno.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #define PARAMS_MAX 40
 
@@ -32,6 +34,8 @@ struct row {
 
 struct store {
     sqlite3 *db;
+    char *path;
+    struct stat file; /* as it was opened */
     const struct store_schema *schema;
     sqlite3_stmt **prepared;
     struct list queue;
@@ -140,6 +144,12 @@ int store_open(const char *path, const struct store_schema *schema, struct store
         store_close(s);
         return err_wrap(err, "%s", path);
     }
+    s->path = str_dup(path);
+    if (stat(path, &s->file) < 0) {
+        rc = err_errno(err, "cannot look at %s", path);
+        store_close(s);
+        return rc;
+    }
     *ret = s;
     return 0;
 }
@@ -161,6 +171,7 @@ void store_close(struct store *s)
         sqlite3_finalize(s->prepared[i]);
     mem_free(s->prepared);
     sqlite3_close_v2(s->db);
+    mem_free(s->path);
     mem_free(s);
 }
 
@@ -268,11 +279,26 @@ static int write_row(struct store *s, const struct row *r, struct err *err)
     return rc;
 }
 
+/* SQLite would go on writing to a file that nobody will ever find. */
+static int check_place(const struct store *s, struct err *err)
+{
+    struct stat now;
+    if (stat(s->path, &now) == 0 && now.st_dev == s->file.st_dev && now.st_ino == s->file.st_ino)
+        return 0;
+    return err_set(err, -EIO,
+                   "%s was removed or replaced while it is in use: move it back, or stop the "
+                   "coordinator and start it on a copy",
+                   s->path);
+}
+
 int store_commit(struct store *s, struct err *err)
 {
     if (s->rows == 0)
         return 0;
-    int rc = run(s, "BEGIN IMMEDIATE", err);
+    int rc = check_place(s, err);
+    if (rc < 0)
+        return rc;
+    rc = run(s, "BEGIN IMMEDIATE", err);
     for (struct list *l = s->queue.next; rc == 0 && l != &s->queue; l = l->next)
         rc = write_row(s, list_entry(l, struct row, link), err);
     if (rc == 0)

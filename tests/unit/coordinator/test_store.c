@@ -129,6 +129,33 @@ static void test_not_a_database(void **state)
 }
 
 /* A full disk: a limit on the size of files does what ENOSPC does. */
+/* Moved away, or another put in its place: nothing is acknowledged, and nothing lost when it
+ * comes back. */
+static void test_moved_away(void **state)
+{
+    struct err err = {0};
+    char away[160];
+    fresh();
+    struct store *s = open_schema(1);
+    (void)snprintf(away, sizeof(away), "%s.away", path);
+    store_put(s, 0, "idtb", (int64_t)1, 0.5, "x", NULL, (size_t)0);
+    assert_int_equal(store_commit(s, &err), 0);
+    assert_int_equal(rename(path, away), 0);
+    store_put(s, 0, "idtb", (int64_t)2, 0.5, "x", NULL, (size_t)0);
+    for (int twice = 0; twice < 2; twice++) {
+        assert_int_equal(store_commit(s, &err), -EIO);
+        assert_non_null(strstr(err.msg, "was removed or replaced"));
+        assert_int_equal(file_write_atomic(path, "other", 5, 0600, NULL), 0);
+    }
+    assert_int_equal(count(s), 1);
+    assert_int_equal(rename(away, path), 0);
+    assert_int_equal(store_commit(s, &err), 0);
+    store_close(s);
+    s = open_schema(1);
+    assert_int_equal(count(s), 2);
+    store_close(s);
+}
+
 static void test_full_disk(void **state)
 {
     fresh();
@@ -451,10 +478,11 @@ static void test_metrics_bounded(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values),         cmocka_unit_test(test_migrates),
-        cmocka_unit_test(test_not_a_database), cmocka_unit_test(test_full_disk),
-        cmocka_unit_test(test_kill),           cmocka_unit_test(test_state),
-        cmocka_unit_test(test_long_history),   cmocka_unit_test(test_metrics_bounded),
+        cmocka_unit_test(test_values),          cmocka_unit_test(test_migrates),
+        cmocka_unit_test(test_not_a_database),  cmocka_unit_test(test_full_disk),
+        cmocka_unit_test(test_moved_away),      cmocka_unit_test(test_kill),
+        cmocka_unit_test(test_state),           cmocka_unit_test(test_long_history),
+        cmocka_unit_test(test_metrics_bounded),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
