@@ -227,7 +227,9 @@ static void init_modules(struct host *h, struct order *o)
 {
     for (size_t i = 0; i < o->task.n_modules; i++) /* as the coordinator sends them */
         o->module[i].sha256 = (ProtobufCBinaryData){0};
+    o->task.train = NULL;
     struct work *w = run(h, o, INIT);
+    o->task.train = &o->train;
     assert_int_equal(w->result.n_outputs, o->task.n_modules);
     for (size_t i = 0; i < w->result.n_outputs; i++) {
         assert_int_equal(w->result.outputs[i].module_id, 7 + i);
