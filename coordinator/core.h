@@ -24,6 +24,7 @@ struct http_server;
 struct outer_exec;
 struct Skerry__V1__Blob;
 
+#define TEXT_SKIP 32 /* tokens that a text is routed by: they do not count in losses */
 #define CORE_TICK_MS 250
 #define CORE_COMMIT_RETRY_MS 1000
 #define CORE_TICKET_S 3600

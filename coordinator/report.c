@@ -329,9 +329,18 @@ static void keep_best(struct coordinator *co, struct job *j, const struct task *
 static int apply_eval(struct coordinator *co, struct job *j, struct task *t, const report *r,
                       struct err *err)
 {
-    if (!isfinite(r->loss_mean) || !isfinite(r->loss_sum))
+    bool none = r->units == 0 && r->samples > 0 && isnan(r->loss_mean);
+    if (!none && (!isfinite(r->loss_mean) || !isfinite(r->loss_sum)))
         return err_set(err, -EINVAL, "the held-out loss is not a finite number");
     t->loss_mean = r->loss_mean;
+    if (none) {
+        core_say(
+            co, j->id, 0,
+            "no held-out loss: the %llu held-out texts end within their first %u tokens, which "
+            "are not judged; give longer ones in data.holdout_path",
+            (unsigned long long)r->samples, TEXT_SKIP);
+        return 0;
+    }
     report_rows(co, j, t, r);
     if (t->draw.mixture)
         return 0; /* its rows say it all */

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TEXT_SKIP 32 /* tokens that a text is routed by: they do not count in losses */
 
 #define AHEAD_MAX 64 /* as TrainTask.ahead */
 

@@ -1,5 +1,6 @@
 /* EVAL: the held-out loss of a path, on fixed draws. */
 #include <errno.h>
+#include <math.h>
 
 #include "common/base/clock.h"
 #include "common/base/err.h"
@@ -89,7 +90,7 @@ static int measure(struct evaluation *ev, struct err *err)
         ev->samples += b.samples;
         progress_units(&w->progress, (uint32_t)ev->samples, (uint32_t)limit);
     }
-    if (ev->sum.units == 0)
+    if (ev->samples == 0)
         return err_set(err, -ERR_FORMAT, "no held-out sample can be read");
     return 0;
 }
@@ -102,8 +103,9 @@ static void report(const struct evaluation *ev)
     r->loss_sum = s->loss;
     r->units = s->units;
     r->bytes = ev->bytes;
-    r->loss_mean = (float)(s->loss / (double)s->units);
-    if (net_model(ev->forward.net)->spec.kind == MODEL_ROUTER)
+    /* Texts that end within the tokens that are not judged have no loss. */
+    r->loss_mean = s->units ? (float)(s->loss / (double)s->units) : NAN;
+    if (s->units && net_model(ev->forward.net)->spec.kind == MODEL_ROUTER)
         work_row(ev->w, (double)s->hits / (double)s->units, "", "accuracy");
 }
 

@@ -684,6 +684,13 @@ static void texts_are_learned(void **state)
     assert_int_equal(w->result.units, tokens);
     assert_int_equal(w->result.bytes, bytes);
     work_free(w);
+    o.eval.skip = 1000; /* nothing is judged: no fault of this worker */
+    w = run(&h, &o, EVAL);
+    assert_int_equal(w->result.samples, SHARDS * SAMPLES);
+    assert_int_equal(w->result.units, 0);
+    assert_true(isnan(w->result.loss_mean));
+    work_free(w);
+    o.eval.skip = 8;
     put_tokenizer(&h, &o);
     w = run(&h, &o, EVAL);
     assert_int_equal(w->result.bytes, bytes);
