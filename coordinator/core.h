@@ -261,6 +261,9 @@ void draw_last(struct coordinator *co, struct job *j);
 
 void rounds_advance(struct coordinator *co, struct job *j);
 bool rounds_finished(const struct job *j);
+/* How long a phase bounded by time is that begins now: outer.seconds.  Asynchronous ones
+ * that share modules end together: half of that to half as much again. */
+uint32_t rounds_seconds(struct coordinator *co, const struct job *j, const struct task *t);
 /* Do contributions come while their phase goes on, and replicas keep their weights? */
 bool rounds_stream(const struct job *j);
 bool path_crosses(const struct job *j, uint32_t path, const struct module_rec *m);

@@ -154,11 +154,11 @@ static bool all_applied(const struct task *t)
 }
 
 /* Samples of a whole phase: one that was bounded by time may have run out of
- * them before. */
+ * them before, or was given another time (rounds_seconds). */
 static uint64_t full_phase(const struct job *j, const struct task *t)
 {
     double budget = j->spec.outer.seconds, took = (double)t->seconds;
-    if (budget <= 0 || took <= 0.01 || took >= budget)
+    if (budget <= 0 || took <= 0.01)
         return t->samples;
     double full = (double)t->samples * budget / took;
     return full < 1e9 ? (uint64_t)full : 1000000000;
@@ -303,13 +303,31 @@ static bool share_module(const struct job *j, uint32_t p, uint32_t q)
     return false;
 }
 
-/* Ends the task's phase within `window` of now, or waits its contribution to be folded? */
-static bool ends_now(struct coordinator *co, const struct job *j, const struct task *t,
-                     double window)
+static double end_of(const struct task *t)
 {
-    double end = (double)t->leased_ms + 1e3 * j->spec.outer.seconds;
+    return (double)t->leased_ms + 1e3 * t->phase_s;
+}
+
+uint32_t rounds_seconds(struct coordinator *co, const struct job *j, const struct task *t)
+{
+    double now = (double)core_now(co), phase = j->spec.outer.seconds, left = 0;
+    for (uint32_t q = 0; q < j->comp.n_paths && phase > 0 && j->spec.outer.async; q++)
+        for (uint32_t r = 0; r < j->comp.paths[q].replicas && share_module(j, t->path, q); r++) {
+            const struct task *o = replica_task(co, j, q, r);
+            double to_end = o && o != t && o->state == TASK_LEASED ? (end_of(o) - now) / 1e3 : 0;
+            if (to_end > 0 && (left <= 0 || to_end < left))
+                left = to_end;
+        }
+    if (left <= 0)
+        return (uint32_t)phase;
+    return (uint32_t)lround(left >= phase / 2 ? left : left + phase);
+}
+
+/* Ends the task's phase within `window` of now, or waits its contribution to be folded? */
+static bool ends_now(struct coordinator *co, const struct task *t, double window)
+{
     return t->state == TASK_DONE ||
-           (t->state == TASK_LEASED && fabs((double)core_now(co) - end) <= window);
+           (t->state == TASK_LEASED && fabs((double)core_now(co) - end_of(t)) <= window);
 }
 
 /* Phases bounded by time that begin together end together, but for a step and an upload.
@@ -324,7 +342,7 @@ static bool others_end_now(struct coordinator *co, struct job *j, uint32_t p)
     for (uint32_t q = 0; q < j->comp.n_paths && phase > 0; q++)
         for (uint32_t r = 0; r < j->comp.paths[q].replicas && share_module(j, p, q); r++) {
             const struct task *t = replica_task(co, j, q, r);
-            if (t == NULL || !ends_now(co, j, t, window))
+            if (t == NULL || !ends_now(co, t, window))
                 continue;
             struct module_rec *m = &j->modules[j->comp.paths[p].modules[0]];
             (void)snprintf(m->outer_reason, sizeof(m->outer_reason),

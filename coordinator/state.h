@@ -205,6 +205,7 @@ struct task {
     int64_t made_unix_ms, ended_unix_ms;
     uint64_t ready_ms;                         /* (m) since when it may be leased */
     uint64_t leased_ms, progress_ms, ended_ms; /* (m) */
+    uint32_t phase_s;                          /* (m) TRAIN bounded by time: how long it is */
     uint64_t failed_worker;                    /* (m) who failed it last: others first */
     uint64_t not_before_ms;                    /* (m) back-off of a failed one */
     uint32_t steps_done, steps_total;          /* (m) from heartbeats */

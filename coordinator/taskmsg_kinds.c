@@ -155,7 +155,7 @@ static void add_train(struct taskmsg *b, Skerry__V1__Task *msg)
     m->path = t->path;
     m->replica = t->replica;
     m->steps = steps_that_fit(b->job, t);
-    m->seconds = (uint32_t)b->job->spec.outer.seconds;
+    m->seconds = b->task->phase_s;
     m->first_step = t->first_step;
     m->total_steps = total_steps(b->job, t);
     m->ranges = ranges(b, &m->n_ranges);

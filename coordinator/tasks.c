@@ -44,6 +44,8 @@ void task_lease(struct coordinator *co, struct task *t, struct worker *w)
     state_set_task_state(&co->state, t, TASK_LEASED);
     t->worker_id = w->id;
     t->leased_ms = t->progress_ms = core_now(co);
+    if (l != NULL)
+        t->phase_s = rounds_seconds(co, state_job(&co->state, t->job_id), t);
     t->progress_mark = 0;
     t->steps_done = t->steps_total = 0;
     t->samples_done = 0;

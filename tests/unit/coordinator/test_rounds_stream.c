@@ -370,6 +370,29 @@ static void test_async_apart(void **state)
     assert_int_equal(r->workers[0].task->modules[0]->version, 1);
 }
 
+/* A phase that begins while others run ends when they end. */
+static void test_async_aligned(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0], *b = &r->workers[1];
+    char spec[1024];
+    (void)snprintf(spec, sizeof(spec), timed, 600);
+    struct job *j = begin_job(r, spec, 2);
+    assert_int_equal(a->task->train->seconds, 600);
+    assert_int_equal(b->task->train->seconds, 600);
+    struct task *running = state_task(&r->co->state, b->task->id);
+    running->leased_ms -= 200000;
+    finish_phase(r, a);
+    wait_version(r, &j->modules[0], 1);
+    assign(r, a, TASK_TRAIN);
+    assert_in_range(a->task->train->seconds, 395, 400);
+    running->leased_ms -= 250000; /* in 150 s: rather the end after that */
+    finish_phase(r, a);
+    wait_version(r, &j->modules[0], 2);
+    assign(r, a, TASK_TRAIN);
+    assert_in_range(a->task->train->seconds, 745, 750);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
 
 int main(void)
@@ -379,6 +402,7 @@ int main(void)
         TEST(test_within_a_phase), TEST(test_new_attempt),    TEST(test_lost_at_the_end),
         TEST(test_later),          TEST(test_refused_parts),  TEST(test_nothing_contributed),
         TEST(test_async),          TEST(test_async_together), TEST(test_async_apart),
+        TEST(test_async_aligned),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
