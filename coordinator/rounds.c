@@ -354,9 +354,9 @@ static bool others_end_now(struct coordinator *co, struct job *j, uint32_t p)
     return false;
 }
 
-/* Each replica has its next phase when its last one is folded, whatever the others do; the path has
- * rounds x replicas of them.  A round is what the others make of it: as many phases as there are
- * replicas, by whom ever. */
+/* Each replica has its next phase when its last one is folded, whatever the others do;
+ * the path has rounds x replicas of them.  A round is what the others make of it: as many
+ * phases as there are replicas, by whom ever. */
 static void advance_async(struct coordinator *co, struct job *j, uint32_t p)
 {
     struct path_rec *path = &j->paths[p];
