@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-
 #define AHEAD_MAX 64 /* as TrainTask.ahead */
 
 static bool is_text(const struct job *j)
