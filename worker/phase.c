@@ -47,10 +47,10 @@ uint64_t phase_window(uint64_t total, uint64_t batch)
     return batch * (batches < 1 ? 1 : batches < WINDOW_BATCHES ? batches : WINDOW_BATCHES);
 }
 
-bool phase_time_over(uint64_t position, uint64_t total, uint64_t window, double spent,
+bool phase_time_over(uint64_t position, uint64_t total, uint64_t window, double middle,
                      double seconds)
 {
-    return position >= total || (spent >= seconds && position >= window);
+    return position >= total || (middle >= seconds && position >= window);
 }
 
 static int open_data(struct phase *p, struct err *err)
@@ -195,8 +195,9 @@ static bool over(const struct phase *p)
 {
     if (p->t->steps)
         return p->at.steps >= p->t->steps;
-    return phase_time_over(p->at.position, feed_total(p->feed), p->window, seconds_so_far(p),
-                           (double)p->t->seconds);
+    double spent = seconds_so_far(p);
+    return phase_time_over(p->at.position, feed_total(p->feed), p->window,
+                           spent + spent / p->at.steps / 2, (double)p->t->seconds);
 }
 
 /* Makes a step that took `ns` as long as the throttle says. */

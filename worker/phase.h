@@ -44,8 +44,9 @@ struct phase {
  * one batch. */
 uint64_t phase_window(uint64_t total, uint64_t batch);
 
-/* After any step: is such a phase over?  It uses up one window at least. */
-bool phase_time_over(uint64_t position, uint64_t total, uint64_t window, double spent,
+/* After any step: is such a phase over?  It uses up one window at least.  middle: when
+ * the next step would be half made; so a phase ends at the step nearest to its time. */
+bool phase_time_over(uint64_t position, uint64_t total, uint64_t window, double middle,
                      double seconds);
 
 /* Of the seconds that a phase took those that it computed: what it waited in between is told
