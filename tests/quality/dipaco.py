@@ -86,7 +86,10 @@ def figures(here, bits, again):
     ratio("dipaco_4x4_rerouted_over_dense_4x", again.get("4x4 discriminative"), bits.get("dense 4x"), "near 1", 1.05)
     ratio("dipaco_product_over_kmeans", bits.get("2x2 product k-means"), bits.get("2x2 k-means"), "<1", 0.99999)
     ratio("dipaco_discriminative_over_product", two, bits.get("2x2 product k-means"), "<1", 0.99999)
+    ratio("dipaco_discriminative_over_product_rerouted", again.get("2x2 discriminative"), again.get("2x2 product k-means"), "<1", 0.99999)
     ratio("dipaco_storm_over_calm", bits.get("2x2 storm"), two, "<=1.01", 1.01)
+    ratio("dipaco_storm_over_calm_rerouted", again.get("2x2 storm"), again.get("2x2 discriminative"), "<=1.01", 1.01)
+    ratio("dipaco_storm_travel_over_calm", bits.get("2x2 storm, moments travel"), two, "<=1.01", 1.01)
     ratio("dipaco_moments_travel_over_restart", bits.get("2x2 storm, moments travel"), bits.get("2x2 storm"), "measured", 10)
 
 
