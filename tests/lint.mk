@@ -1,9 +1,11 @@
 # Everything that is checked without running the code.
-.PHONY: lint layers size headers format format-fix proto-check proto-baseline
+.PHONY: lint layers calls size headers format format-fix proto-check proto-baseline
 lint: layers size proto-check headers format docs-check ## layers, sizes, headers alone, schema rules, formatting
 
 layers:
 	@$(PYTHON) tests/tools/check_layers.py
+calls: all ## no calls up, no circles of calls between files
+	@$(PYTHON) tests/tools/check_calls.py $(O)
 size:
 	@$(PYTHON) tests/tools/check_size.py
 proto-check:
