@@ -125,3 +125,32 @@ def shortest_cycle(graph, part):
         if best and len(best) == 2:
             break
     return best
+
+
+TOKEN = re.compile(r"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'""", re.S)
+
+
+def split(text):
+    """(code, [(line, comment)], [string]): the code has blanks where comments were."""
+    comments, strings = [], []
+
+    def take(m):
+        token = m.group(0)
+        if token[0] != "/":
+            strings.append(token)
+            return token
+        comments.append((text.count("\n", 0, m.start()) + 1, token))
+        return re.sub(r"[^\n]", " ", token)
+
+    return TOKEN.sub(take, text), comments, strings
+
+
+def functions(lines):
+    """(line, length) of each function: what stands between a `{` and a `}` in the first column."""
+    start = None
+    for n, line in enumerate(lines, 1):
+        if line == "{":
+            start = n
+        elif line == "}" and start:
+            yield start, n - start - 1
+            start = None
