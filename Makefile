@@ -58,14 +58,17 @@ ALL_LDFLAGS  := $(filter -fsanitize=% -fno-sanitize%,$(OPT)) -pie -pthread \
 ALL_LDLIBS   := -lm -lpthread $(LDLIBS)
 
 pkg = $(shell pkg-config --libs $(1) 2>/dev/null)
-LINK_base        := $(call pkg,yaml-0.1 jansson gnutls vips libarchive libzstd)
-LINK_proto       := $(call pkg,libprotobuf-c)
-LINK_kernels     := -ldnnl -lgomp
-LINK_outer       := $(LINK_base)
-LINK_net         := $(call pkg,libuv libprotobuf-c libcurl gnutls libmicrohttpd) $(LINK_base)
-LINK_coordinator := $(LINK_net) $(call pkg,sqlite3)
-LINK_worker       = $(LINK_net) $(LINK_kernels)
-LINK_cli         := $(LINK_net)
+LINK_common/base  := $(call pkg,gnutls)
+LINK_common/st    := $(LINK_common/base) $(call pkg,jansson)
+LINK_common/job   := $(LINK_common/base) $(call pkg,yaml-0.1 jansson)
+LINK_common/data  := $(LINK_common/base) $(call pkg,jansson vips libarchive libzstd)
+LINK_proto        := $(call pkg,libprotobuf-c)
+LINK_kernels      := -ldnnl -lgomp
+LINK_common/outer := $(LINK_common/st)
+LINK_common/net   := $(call pkg,libuv libprotobuf-c libcurl gnutls libmicrohttpd jansson) $(LINK_common/base)
+LINK_coordinator  := $(LINK_common/net) $(LINK_common/job) $(call pkg,sqlite3)
+LINK_worker        = $(LINK_common/net) $(LINK_common/data) $(LINK_common/job) $(LINK_kernels)
+LINK_cli          := $(LINK_common/net) $(LINK_common/data) $(LINK_common/job)
 
 ifeq ($(CUDA),1)
 # No exceptions, RTTI or guarded statics: the objects link with plain cc.
@@ -82,31 +85,33 @@ say = @printf '  %-6s %s\n' '$(1)' '$@';
 endif
 
 # ---- layers: an archive each; DEPS say what a layer may link -----------
-LAYERS           := base proto outer net kernels coordinator worker cli
-DEPS_base        :=
-DEPS_proto       :=
-DEPS_outer       := base
-DEPS_kernels     := base
-DEPS_net         := proto base
-DEPS_coordinator := outer net proto base
-DEPS_worker      := outer net proto kernels base
-DEPS_cli         := net proto base
+# A layer is a folder, or a program with its rooms; tests/tools/check_layers.py knows the rooms.
+LAYERS := common/base common/st common/job common/data proto common/outer common/net \
+          kernels coordinator worker cli
+DEPS_common/base  :=
+DEPS_common/st    := common/base
+DEPS_common/job   := common/base
+DEPS_common/data  := common/base
+DEPS_proto        :=
+DEPS_common/outer := common/st common/base
+DEPS_common/net   := proto common/base
+DEPS_kernels      := common/base
+DEPS_coordinator  := common/outer common/net proto common/job common/st common/base
+DEPS_worker       := common/outer common/net proto kernels common/data common/job common/st common/base
+DEPS_cli          := common/net proto common/data common/job common/st common/base
 
-DIRS_base        := common/base
-DIRS_outer       := common/outer
-DIRS_net         := common/net
-DIRS_kernels     := kernels kernels/cpu $(if $(filter 1,$(CUDA)),kernels/cuda)
-DIRS_coordinator := coordinator
-DIRS_worker      := worker
-DIRS_cli         := cli
+DIRS_kernels      := kernels kernels/cpu $(if $(filter 1,$(CUDA)),kernels/cuda)
+DIRS_coordinator   = coordinator $(wildcard coordinator/*/)
+DIRS_worker        = worker $(wildcard worker/*/)
+dirs = $(patsubst %/,%,$(or $(DIRS_$(1)),$(1)))
 
-sources = $(filter-out %/main.c,$(foreach d,$(DIRS_$(1)),$(wildcard $(d)/*.c)))
+sources = $(filter-out %/main.c,$(foreach d,$(dirs),$(wildcard $(d)/*.c)))
 PROTO := $(wildcard proto/*.proto)
 PB_C  := $(PROTO:%.proto=$(GEN)/%.pb-c.c)
 PB_H  := $(PB_C:.c=.h)
 CU    := $(if $(filter 1,$(CUDA)),$(wildcard kernels/cuda/*.cu))
 
-lib = $(O)/lib$(1).a
+lib = $(O)/lib$(subst /,-,$(1)).a
 OBJ_proto   := $(PB_C:$(GEN)/%.c=$(O)/gen/%.o)
 OBJ_coordinator := $(O)/gen/web_assets.o
 # They do not depend on BUILD: one set serves all of them.
@@ -144,8 +149,8 @@ $(GEN)/%.pb-c.c $(GEN)/%.pb-c.h &: %.proto
 	$(call say,PROTO)mkdir -p $(GEN) && $(PROTOC_C) --c_out=$(GEN) $<
 
 # The dashboard is linked into coordinatord.
-$(GEN)/web_assets.c: coordinator/web_assets.sh $(wildcard coordinator/web/*)
-	$(call say,WEB)mkdir -p $(GEN) && coordinator/web_assets.sh $(sort $(wildcard coordinator/web/*)) >$@
+$(GEN)/web_assets.c: coordinator/http/web_assets.sh $(wildcard coordinator/http/web/*)
+	$(call say,WEB)mkdir -p $(GEN) && coordinator/http/web_assets.sh $(sort $(wildcard coordinator/http/web/*)) >$@
 
 # A file named *_avx2.c, *_avx512.c or *_avx512bf16.c is built for that instruction set and
 # reached only through run-time dispatch.
@@ -197,7 +202,7 @@ clean: ## remove build/
 	rm -rf $(BUILD_DIR)
 
 # ---- tests -------------------------------------------------------------
-UNIT := $(patsubst tests/unit/%.c,$(O)/tests/unit/%,$(wildcard tests/unit/*/test_*.c))
+UNIT := $(patsubst tests/unit/%.c,$(O)/tests/unit/%,$(sort $(shell find tests/unit -name "test_*.c")))
 
 .PHONY: check-unit
 check-unit: $(UNIT) ## unit tests of this BUILD

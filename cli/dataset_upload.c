@@ -12,9 +12,9 @@
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/mem.h"
-#include "common/base/recipe.h"
+#include "common/job/recipe.h"
 #include "common/base/str.h"
-#include "common/base/tokenizer.h"
+#include "common/data/tokenizer.h"
 
 /* A path of the job file as the user means it: absolute, beside the job file, or from here. */
 static char *find_path(const char *job_path, const char *given)

@@ -11,8 +11,8 @@
 #include <jansson.h>
 
 #include "common/base/buf.h"
-#include "common/base/dataset.h"
-#include "common/base/job.h"
+#include "common/data/dataset.h"
+#include "common/job/job.h"
 
 struct cli;
 struct err;

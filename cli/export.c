@@ -8,10 +8,10 @@
 #include "cli/artifacts.h"
 #include "cli/cli.h"
 #include "common/base/file.h"
-#include "common/base/job.h"
+#include "common/job/job.h"
 #include "common/base/mem.h"
 #include "common/base/str.h"
-#include "common/base/tokenizer.h"
+#include "common/data/tokenizer.h"
 
 #define END_OF_TEXT "<|endoftext|>"
 

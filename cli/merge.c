@@ -6,7 +6,7 @@
 #include "common/base/err.h"
 #include "common/base/file.h"
 #include "common/base/mem.h"
-#include "common/base/st.h"
+#include "common/st/st.h"
 
 #define PIECE (1u << 20)
 

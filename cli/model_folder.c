@@ -11,8 +11,8 @@
 #include "common/base/err.h"
 #include "common/base/file.h"
 #include "common/base/mem.h"
-#include "common/base/st.h"
-#include "common/base/tokenizer.h"
+#include "common/st/st.h"
+#include "common/data/tokenizer.h"
 
 #define CONFIG_MAX (1u << 20)
 #define FREQUENCIES 256 /* of a dit's time embedding */

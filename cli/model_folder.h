@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-#include "common/base/job.h"
+#include "common/job/job.h"
 
 struct err;
 struct tokenizer;

@@ -14,7 +14,7 @@
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/mem.h"
-#include "common/base/recipe.h"
+#include "common/job/recipe.h"
 #include "common/base/rng.h"
 #include "common/base/str.h"
 

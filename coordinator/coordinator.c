@@ -10,10 +10,10 @@
 #include "common/base/str.h"
 #include "common/net/blob_http.h"
 #include "common/net/http_server.h"
-#include "coordinator/core.h"
-#include "coordinator/http_api.h"
-#include "coordinator/outer_exec.h"
-#include "coordinator/taskmsg.h"
+#include "coordinator/state/core.h"
+#include "coordinator/http/http_api.h"
+#include "coordinator/state/outer_exec.h"
+#include "coordinator/rpc/taskmsg.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

@@ -1,12 +1,12 @@
 /* coordinatord: decides what the workers do. */
 #include "common/base/args.h"
-#include "common/base/conf.h"
+#include "common/job/conf.h"
 #include "common/base/err.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/str.h"
-#include "common/base/yaml.h"
+#include "common/job/yaml.h"
 #include "common/net/loop.h"
 #include "coordinator/coordinator.h"
 

@@ -3,7 +3,7 @@
 # with coverage, asan and ubsan in a tree of its own; what was found is kept there.
 FUZZ_SECONDS ?= 60
 FUZZ ?=
-FUZZ_BINS = $(patsubst tests/fuzz/%.c,$(O)/fuzz/%,$(wildcard tests/fuzz/*/fuzz_$(or $(FUZZ),*).c))
+FUZZ_BINS = $(patsubst tests/fuzz/%.c,$(O)/fuzz/%,$(sort $(shell find tests/fuzz -name 'fuzz_$(or $(FUZZ),*).c')))
 
 .PHONY: fuzz fuzz-run
 fuzz: ## run every fuzzer for FUZZ_SECONDS (default 60); FUZZ=st runs only that one

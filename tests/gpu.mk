@@ -41,7 +41,7 @@ $(EMU)/test_%.o: tests/gpu/test_%.c $(STAMP)
 	$(call say,EMU)mkdir -p $(@D) && gcc -std=c11 $(EMU_CPPFLAGS) $(GPU_DEVICE) $(EMU_FLAGS) -MMD -MP -c -o $@ $<
 $(EMU_TESTS): $(EMU)/%: $(EMU)/%.o $(EMU_OBJ) $(LIBS_kernels)
 	$(call say,LD)g++ -o $@ $(filter %.o,$^) $(filter %.a,$^) $(filter-out -lcudart_static,$(LINK_kernels)) \
-	  $(LINK_base) $(TESTLINK) -lm -lpthread
+	  $(LINK_common/base) $(TESTLINK) -lm -lpthread
 
 # With threads forwards and backwards, and with each thing that cuBLASLt may decline.
 check-emulated: $(EMU_TESTS) $(EMU)/libcublasLt.so.13 ## CUDA kernels on the CPU, thread by thread (needs nvcc, no card)
@@ -72,7 +72,7 @@ $(GPU)/test_%.o: tests/unit/kernels/test_%.c $(STAMP)
 $(GPU)/test_%.o: tests/gpu/test_%.c $(STAMP)
 	$(call say,CC)mkdir -p $(@D) && $(CC) $(ALL_CPPFLAGS) $(GPU_DEVICE) -Dmain=main_$* $(ALL_CFLAGS) \
 	  -Wno-missing-prototypes -MMD -MP -c -o $@ $<
-$(GPU)/test_%.o: tests/unit/worker/test_%.c $(STAMP) | $(PB_H)
+$(GPU)/test_%.o: tests/unit/worker/kinds/test_%.c $(STAMP) | $(PB_H)
 	$(call say,CC)mkdir -p $(@D) && $(CC) $(ALL_CPPFLAGS) $(GPU_DEVICE) -Dmain=main_$* $(ALL_CFLAGS) \
 	  -Wno-missing-prototypes -MMD -MP -c -o $@ $<
 $(GPU)/check_ops.o: ALL_CPPFLAGS += -DTESTS='$(foreach t,$(CHECK_NAMES),TEST($(t)))'

@@ -9,7 +9,7 @@ $(EMU)/test_sdpa.o: tests/gpu/emulate/test_sdpa.c $(STAMP)
 	$(call say,EMU)mkdir -p $(@D) && gcc -std=c11 $(EMU_CPPFLAGS) $(GPU_DEVICE) $(EMU_FLAGS) -MMD -MP -c -o $@ $<
 $(EMU)/test_sdpa: $(EMU)/test_sdpa.o $(EMU_OBJ) $(LIBS_kernels)
 	$(call say,LD)g++ -rdynamic -o $@ $(filter %.o,$^) $(filter %.a,$^) $(filter-out -lcudart_static,$(LINK_kernels)) \
-	  $(LINK_base) $(TESTLINK) -lm -lpthread
+	  $(LINK_common/base) $(TESTLINK) -lm -lpthread
 
 .PHONY: check-sdpa-emulated check-tuned-emulated
 check-emulated: check-sdpa-emulated check-tuned-emulated $(EMU)/libcudnn.so.9
@@ -30,8 +30,8 @@ $(EMU)/driver_names.c: tests/gpu/emulate/cuda_driver.c $(STAMP)
 $(EMU)/driver/libcuda.so.1: tests/gpu/emulate/cuda_driver.c $(EMU)/driver_names.c
 	$(call say,EMU)mkdir -p $(@D) && gcc -std=gnu11 -w -fPIC -shared -o $@ $^ -ldl
 $(EMU)/sdpa_plans: tests/gpu/emulate/sdpa_plans.c $(addprefix $(O)/kernels/cuda/,sdpa_graph.o lib.o) \
-  $(call lib,base)
-	$(call say,LD)gcc -std=c11 $(EMU_CPPFLAGS) $(EMU_FLAGS) -o $@ $^ $(LINK_base) -lm -ldl
+  $(call lib,common/base)
+	$(call say,LD)gcc -std=c11 $(EMU_CPPFLAGS) $(EMU_FLAGS) -o $@ $^ $(LINK_common/base) -lm -ldl
 
 .PHONY: check-cudnn
 check-cudnn: $(if $(CUDNN),$(if $(DRIVER_STUB),$(EMU)/sdpa_plans $(EMU)/driver/libcuda.so.1)) ## the installed cuDNN plans our attention for a described H200 (needs nvcc, cuDNN, no card)

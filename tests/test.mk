@@ -22,7 +22,7 @@ check-clang: ## everything compiles with clang without a warning
 	@$(MAKE) --no-print-directory all CC=clang CUDA=0 WERROR=1 BUILD=debug BUILD_DIR=$(BUILD_DIR)/clang
 
 # Small programs that tests in Python call.
-TOOLS := $(patsubst tests/tools/%.c,$(O)/tests/tools/%,$(wildcard tests/tools/*/*.c))
+TOOLS := $(patsubst tests/tools/%.c,$(O)/tests/tools/%,$(sort $(shell find tests/tools -name '*.c')))
 
 check-ref: all $(TOOLS) ## the model, its training, samples and export against PyTorch
 	SKERRY_BUILD=$(BUILD_DIR) $(PYTHON) -m pytest -q -p no:cacheprovider tests/reference

@@ -11,11 +11,11 @@
 #include "common/base/str.h"
 #include "common/net/loop.h"
 #include "common/net/transfer.h"
-#include "worker/modules.h"
+#include "worker/order/modules.h"
 #include "worker/report.h"
-#include "worker/residual.h"
-#include "worker/uplink.h"
-#include "worker/upload.h"
+#include "worker/kinds/residual.h"
+#include "worker/link/uplink.h"
+#include "worker/link/upload.h"
 #include "worker/vitals.h"
 
 #define ASSIGN_WAIT_MS 25000

@@ -14,9 +14,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "worker/engine.h"
-#include "worker/fetch.h"
-#include "worker/session.h"
+#include "worker/kinds/engine.h"
+#include "worker/link/fetch.h"
+#include "worker/link/session.h"
 
 struct agent;
 struct err;

@@ -18,7 +18,7 @@
 #include "common/base/err.h"
 #include "common/base/file.h"
 #include "common/base/hash.h"
-#include "common/base/image.h"
+#include "common/data/image.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/str.h"
@@ -28,7 +28,7 @@
 #include "common/net/transfer.h"
 #include "kernels/kernels.h"
 #include "worker/agent.h"
-#include "worker/modules.h"
+#include "worker/order/modules.h"
 #include "worker/restart.h"
 #include "worker/workdir.h"
 

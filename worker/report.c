@@ -5,7 +5,7 @@
 
 #include "common/base/err.h"
 #include "common/base/mem.h"
-#include "worker/work.h"
+#include "worker/order/work.h"
 
 /* Reads of protobuf-c structs need char pointers; nothing writes through them. */
 static char *text(const char *s)

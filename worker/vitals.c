@@ -8,7 +8,7 @@
 #include "common/base/str.h"
 #include "common/net/loop.h"
 #include "kernels/watch.h"
-#include "worker/island.h"
+#include "worker/train/island.h"
 
 #define LATE_MS 10000
 

@@ -2,7 +2,7 @@
  *
  *   DIR/lock              one process at a time
  *   DIR/identity          16 random bytes in hex: who this disk is to a coordinator
- *   DIR/blobs/            the cache (worker/cache.h)
+ *   DIR/blobs/            the cache (worker/order/cache.h)
  *   DIR/state-CLUSTER/    residuals, local checkpoints, held versions, per coordinator
  *   DIR/tmp/              of running tasks; emptied at start
  *

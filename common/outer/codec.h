@@ -34,9 +34,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/base/st.h"
+#include "common/st/st.h"
 
-/* Same numbers as enum job_codec of common/base/job.h. */
+/* Same numbers as enum job_codec of common/job/job.h. */
 enum codec { CODEC_F32, CODEC_BF16, CODEC_INT8, CODEC_E3M0 };
 #define CODEC_COUNT 4
 

@@ -19,7 +19,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/base/st.h"
+#include "common/st/st.h"
 
 struct err;
 

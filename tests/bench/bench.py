@@ -343,10 +343,10 @@ def main():
         "wire": lambda: wire_bytes(fig, args),
         "rss_idle_mib": lambda: rss_idle(fig, args),
         "rss_fold_mib": lambda: rss_fold(fig, args),
-        "outer_bandwidth_share": lambda: measured_by(fig, [f"{bench}/outer/bench_outer"],
+        "outer_bandwidth_share": lambda: measured_by(fig, [f"{bench}/common/outer/bench_outer"],
                                                      {"outer_bandwidth_share": ("of copy", ">=0.5")}),
         "start_to_step_s": lambda: start_to_step(fig, args),
-        "rpc_per_s": lambda: measured_by(fig, [f"{bench}/net/bench_rpc"], {"rpc_per_s": ("1/s", ">=30000")}),
+        "rpc_per_s": lambda: measured_by(fig, [f"{bench}/common/net/bench_rpc"], {"rpc_per_s": ("1/s", ">=30000")}),
     }
     unknown = [name for name in args.only if name not in parts]
     if unknown:

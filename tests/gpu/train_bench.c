@@ -3,7 +3,7 @@
  *    train_bench --device cuda:0 --dim 1152 --depth 28 --heads 16 --grid 16 \
  *                --batch 64 --batch 128 --out xl.jsonl
  *
- * The trainer of worker/train.h on made-up images that lie in memory: what loading data costs
+ * The trainer of worker/train/train.h on made-up images that lie in memory: what loading data costs
  * is not in it.  One JSON object a line, each written as soon as it is known:
  *
  *    {"device": .., "parameters": .., "peak": FLOP/s of large products, measured here}
@@ -26,9 +26,9 @@
 #if HAVE_CUDA
 #include "kernels/cuda/sdpa.h"
 #endif
-#include "worker/flops.h"
-#include "worker/peak.h"
-#include "worker/train.h"
+#include "worker/net/flops.h"
+#include "worker/train/peak.h"
+#include "worker/train/train.h"
 
 #define PEAK_SECONDS 0.5
 

@@ -15,12 +15,12 @@ from swarm import swarm  # noqa: F401  (fixture)
 sys.path.insert(0, os.path.join(HERE, "..", "reference"))
 import dit  # noqa: E402
 
-NOISE = os.path.join(os.path.abspath(os.environ.get("SKERRY_BUILD", "build")), "release/tests/tools/base/noise")
+NOISE = os.path.join(os.path.abspath(os.environ.get("SKERRY_BUILD", "build")), "release/tests/tools/common/data/noise")
 STREAM_SAMPLE, GAP, SIZE = 0x736D706C, 1, 16
 
 
 def noise(seed, count):
-    """What worker/sample.h starts from: image i is a stream of its own."""
+    """What worker/net/sample.h starts from: image i is a stream of its own."""
     one = [subprocess.run([NOISE, str(seed), str(STREAM_SAMPLE), str(i), str(3 * SIZE * SIZE)],
                           stdout=subprocess.PIPE, check=True).stdout for i in range(count)]
     return torch.from_numpy(np.stack([np.frombuffer(raw, np.float32) for raw in one]).reshape(count, 3, SIZE, SIZE))

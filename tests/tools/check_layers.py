@@ -5,19 +5,64 @@ import os
 import re
 import sys
 
-BASE, NET, OUTER = "common/base", "common/net", "common/outer"
-ALLOW = {  # folder: folders it may include from
-    BASE: {BASE},
-    OUTER: {OUTER, BASE},
-    NET: {NET, "proto", BASE},
-    "kernels": {"kernels", BASE},
-    "coordinator": {"coordinator", NET, OUTER, "proto", BASE},
-    "worker": {"worker", NET, OUTER, "kernels", "proto", BASE},
-    "cli": {"cli", NET, "proto", BASE},
+# The rooms of a program, top to bottom: a room includes from the lines below its own, and
+# from what its program may know.  What stands on one line does not know its neighbours.
+ROOMS = [
+    [["coordinator"],
+     ["coordinator/http", "coordinator/rpc"],
+     ["coordinator/view"],
+     ["coordinator/job"],
+     ["coordinator/state"],
+     ["coordinator/decide"]],
+    [["worker"],
+     ["worker/kinds"],
+     ["worker/link"],
+     ["worker/order"],
+     ["worker/train", "worker/fit", "worker/data"],
+     ["worker/net"]],
+]
+BASE, ST, JOB, DATA, NET, OUTER = (f"common/{name}" for name in "base st job data net outer".split())
+PROGRAMS = {  # a folder, with its rooms: the folders beside its own that it may include from
+    BASE: set(),
+    ST: {BASE},
+    JOB: {BASE},
+    DATA: {BASE},
+    OUTER: {ST, BASE},
+    NET: {"proto", BASE},
+    "kernels": {BASE},
+    "coordinator": {NET, OUTER, "proto", JOB, ST, BASE},
+    "worker": {NET, OUTER, "kernels", "proto", DATA, JOB, ST, BASE},
+    "cli": {NET, "proto", DATA, JOB, ST, BASE},
 }
+
+
+def rooms_below(folder):
+    """The rooms of its own program that a folder may include from, itself among them."""
+    for lines in ROOMS:
+        for n, line in enumerate(lines):
+            if folder in line:
+                return {folder}.union(*lines[n + 1:])
+    return {folder, program_of(folder)}
+
+
+def program_of(folder):
+    """The row of PROGRAMS for a folder; None: not a folder of ours."""
+    while folder and folder not in PROGRAMS:
+        folder = os.path.dirname(folder)
+    return folder or None
+
+
+def allowed(folder):
+    """All folders that a file of this folder may include from."""
+    return rooms_below(folder) | PROGRAMS[program_of(folder)]
+
+
 UV = r"<(uv|protobuf-c|curl|microhttpd)"
 NO_SYSTEM = {  # folder: system headers it may not see
-    BASE: UV + r"|<cuda|<dnnl",
+    BASE: UV + r"|<cuda|<dnnl|<vips",
+    ST: UV + r"|<cuda|<dnnl|<vips",
+    JOB: UV + r"|<cuda|<dnnl|<vips",
+    DATA: UV + r"|<cuda|<dnnl",
     OUTER: UV + r"|<cuda|<dnnl",
     NET: r"<cuda|<dnnl|<vips",
     "kernels": UV,
@@ -25,10 +70,27 @@ NO_SYSTEM = {  # folder: system headers it may not see
     "worker": r"<microhttpd|<sqlite3|<cuda|<dnnl",
     "cli": r"<cuda|<dnnl|<sqlite3",
 }
-# common/base/recipe.c is the only file that may know what a recipe's name means;
+# common/job/recipe.c is the only file that may know what a recipe's name means;
 # the table of a job file's keys holds the default.
 RECIPE = re.compile(r'"(diloco|ddm|dipaco|distill)"')
-KNOWS_RECIPES = ("common/base/recipe.c", "common/base/job_keys.c")
+KNOWS_RECIPES = ("common/job/recipe.c", "common/job/job_keys.c")
+
+PENDING = {  # includes that are on their way out
+    ("kernels/registry.c", "kernels/cpu/cpu.h"),
+    ("kernels/registry.c", "kernels/cuda/cuda.h"),
+    ("kernels/watch.c", "kernels/cpu/cpu.h"),
+    ("kernels/watch.c", "kernels/cuda/nvml.h"),
+    ("coordinator/decide/schedule.c", "coordinator/state/state.h"),
+    ("coordinator/http/http_command.c", "common/data/dataset.h"),
+    ("coordinator/state/core.h", "coordinator/coordinator.h"),
+    ("coordinator/state/core.h", "coordinator/view/view.h"),
+    ("coordinator/state/persist.h", "coordinator/view/view.h"),
+    ("worker/order/mixture_check.c", "worker/kinds/experts.h"),
+    ("worker/order/mixture_check.c", "worker/kinds/mixture.h"),
+    ("worker/order/task_check.c", "worker/kinds/experts.h"),
+    ("worker/order/task_check.c", "worker/kinds/mixture.h"),
+    ("worker/train/plan.c", "worker/kinds/experts.h"),
+}
 
 bad = 0
 
@@ -45,24 +107,29 @@ def target_layer(target):
     return os.path.dirname(target)
 
 
-def check(layer, path):
+def check(folder, path):
+    program, may = program_of(folder), allowed(folder)
     for n, line in enumerate(open(path, encoding="utf-8"), 1):
         if RECIPE.search(line) and path not in KNOWS_RECIPES:
-            complain(path, n, "names a recipe; only common/base/recipe.c may")
+            complain(path, n, f"names a recipe; only {KNOWS_RECIPES[0]} may")
         m = re.match(r'\s*#\s*include\s+(["<])([^">]+)', line)
         if not m:
             continue
         if m.group(1) == '"':
-            seen = target_layer(m.group(2))
-            if not any(seen == a or seen.startswith(a + "/") for a in ALLOW[layer]):
-                complain(path, n, f"{layer}/ may not include {m.group(2)}")
-        elif layer in NO_SYSTEM and re.match(NO_SYSTEM[layer], m.group(1) + m.group(2)):
-            complain(path, n, f"{layer}/ may not include <{m.group(2)}>")
+            if target_layer(m.group(2)) not in may and (path, m.group(2)) not in PENDING:
+                complain(path, n, f"{folder}/ may not include {m.group(2)}")
+        elif program in NO_SYSTEM and re.match(NO_SYSTEM[program], m.group(1) + m.group(2)):
+            complain(path, n, f"{folder}/ may not include <{m.group(2)}>")
 
 
-for layer in ALLOW:
-    for folder, _, names in os.walk(layer):
-        for name in sorted(names):
-            if name.endswith((".c", ".h", ".cu", ".cuh")):
-                check(layer, os.path.join(folder, name))
-sys.exit(bad)
+def main():
+    for program in PROGRAMS:
+        for folder, _, names in os.walk(program):
+            for name in sorted(names):
+                if name.endswith((".c", ".h", ".cu", ".cuh")):
+                    check(folder, os.path.join(folder, name))
+    return bad
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -15,9 +15,9 @@
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "kernels/profile.h"
-#include "worker/generate.h"
-#include "worker/llama.h"
-#include "worker/train.h"
+#include "worker/net/generate.h"
+#include "worker/net/llama.h"
+#include "worker/train/train.h"
 
 enum { ROUNDS = 5 };
 

@@ -17,7 +17,7 @@
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "kernels/profile.h"
-#include "worker/train.h"
+#include "worker/train/train.h"
 
 enum { CLASSES = 10, SHARE_ROUNDS = 5, LINE_MAX_BYTES = 128 };
 

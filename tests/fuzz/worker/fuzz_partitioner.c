@@ -5,8 +5,8 @@
 #include "common/base/err.h"
 #include "common/base/mem.h"
 #include "kernels/kernels.h"
-#include "worker/fit.h"
-#include "worker/partitioner.h"
+#include "worker/fit/fit.h"
+#include "worker/fit/partitioner.h"
 
 #define ROWS 3
 #define WORK_MAX 100000 /* products of a row: larger ones would only be slow */

@@ -19,10 +19,10 @@
 #include "common/base/err.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
-#include "common/base/st.h"
-#include "worker/generate.h"
-#include "worker/llama.h"
-#include "worker/train.h"
+#include "common/st/st.h"
+#include "worker/net/generate.h"
+#include "worker/net/llama.h"
+#include "worker/train/train.h"
 
 enum { ROWS = 5 };
 

@@ -12,10 +12,10 @@
 #include "common/base/err.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
-#include "common/base/st.h"
-#include "worker/dit.h"
-#include "worker/dit_rows.h"
-#include "worker/sample.h"
+#include "common/st/st.h"
+#include "worker/net/dit.h"
+#include "worker/net/dit_rows.h"
+#include "worker/net/sample.h"
 
 enum { B = 4, STREAM_SAMPLE = 0x736d706c };
 

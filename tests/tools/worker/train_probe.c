@@ -15,12 +15,12 @@
 #include "common/base/err.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
-#include "common/base/st.h"
-#include "worker/dit.h"
-#include "worker/flow.h"
-#include "worker/dit_rows.h"
-#include "worker/sample.h"
-#include "worker/train.h"
+#include "common/st/st.h"
+#include "worker/net/dit.h"
+#include "worker/net/flow.h"
+#include "worker/net/dit_rows.h"
+#include "worker/net/sample.h"
+#include "worker/train/train.h"
 
 enum { B = 6, SAMPLES = 4, STREAM_SAMPLE = 0x736d706c };
 
@@ -139,7 +139,8 @@ static int open_all(struct probe *p, char **argv, struct err *err)
     return rc == 0 ? st_writer_open(p->out, argv[9], err) : rc;
 }
 
-/* One step's data, as worker/train.h says that it is keyed; what is drawn lands in p->flow. */
+/* One step's data, as worker/train/train.h says that it is keyed; what is drawn lands in p->flow.
+ */
 static int draw(struct probe *p, uint64_t step, uint8_t *images, int32_t *labels, struct err *err)
 {
     uint64_t keys[B];

@@ -12,7 +12,7 @@
 #include "cli/merge.h"
 #include "common/base/err.h"
 #include "common/base/file.h"
-#include "common/base/st.h"
+#include "common/st/st.h"
 
 static char dir[] = "/tmp/skerry-merge-XXXXXX";
 static char a[64], b[64], all[64];

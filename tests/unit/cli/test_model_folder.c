@@ -16,8 +16,8 @@
 #include "common/base/err.h"
 #include "common/base/file.h"
 #include "common/base/mem.h"
-#include "common/base/st.h"
-#include "common/base/tokenizer.h"
+#include "common/st/st.h"
+#include "common/data/tokenizer.h"
 
 #define OK(call)                                                                                   \
     do {                                                                                           \

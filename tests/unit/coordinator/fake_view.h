@@ -1,4 +1,4 @@
-/* A made-up coordinator: the functions of coordinator/view.h without one behind
+/* A made-up coordinator: the functions of coordinator/view/view.h without one behind
  * them.  Included by one test each; the linker then leaves the real ones out. */
 #ifndef TESTS_UNIT_COORDINATOR_FAKE_VIEW_H
 #define TESTS_UNIT_COORDINATOR_FAKE_VIEW_H
@@ -7,7 +7,7 @@
 #include <stddef.h>
 
 #include "common/base/err.h"
-#include "coordinator/view.h"
+#include "coordinator/view/view.h"
 
 static const uint8_t hash[VIEW_SHA256_BYTES] = {0xab, 0xcd};
 static unsigned n_tasks = 3;

@@ -2,7 +2,7 @@
 #ifndef TESTS_UNIT_COORDINATOR_RIG_H
 #define TESTS_UNIT_COORDINATOR_RIG_H
 
-#include "tests/unit/outer/fixture.h"
+#include "tests/unit/common/outer/fixture.h"
 
 #include <errno.h>
 #include <math.h>
@@ -11,7 +11,7 @@
 #include "common/base/log.h"
 #include "common/net/loop.h"
 #include "common/net/rpc.h"
-#include "coordinator/core.h"
+#include "coordinator/state/core.h"
 #include "proto/skerry.pb-c.h"
 
 #define DEADLINE_MS 20000

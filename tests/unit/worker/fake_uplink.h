@@ -1,10 +1,10 @@
 /* A coordinator made of a few arrays that folds with common/outer, behind the functions of
- * worker/uplink.h: fragments of several replicas talk to it, each from a thread of its own.
+ * worker/link/uplink.h: fragments of several replicas talk to it, each from a thread of its own.
  * Included by one test; the linker then leaves the real uplink out. */
 #ifndef TESTS_UNIT_WORKER_FAKE_UPLINK_H
 #define TESTS_UNIT_WORKER_FAKE_UPLINK_H
 
-#include "tests/unit/base/util.h"
+#include "tests/unit/common/base/util.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -14,12 +14,12 @@
 #include "common/base/rng.h"
 #include "common/base/str.h"
 #include "common/outer/fold.h"
-#include "worker/cache.h"
-#include "worker/fragment.h"
-#include "worker/model.h"
-#include "worker/modules.h"
-#include "worker/uplink.h"
-#include "worker/work.h"
+#include "worker/order/cache.h"
+#include "worker/kinds/fragment.h"
+#include "worker/net/model.h"
+#include "worker/order/modules.h"
+#include "worker/link/uplink.h"
+#include "worker/order/work.h"
 
 #define K 2      /* replicas */
 #define LEVELS 3 /* of the model, one fragment each */

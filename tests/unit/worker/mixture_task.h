@@ -7,13 +7,13 @@
 
 #include "common/base/clock.h"
 #include "common/base/hash.h"
-#include "common/base/job.h"
+#include "common/job/job.h"
 #include "common/base/rng.h"
-#include "worker/engine.h"
-#include "worker/mixture.h"
-#include "worker/model.h"
-#include "worker/modules.h"
-#include "worker/sample.h"
+#include "worker/kinds/engine.h"
+#include "worker/kinds/mixture.h"
+#include "worker/net/model.h"
+#include "worker/order/modules.h"
+#include "worker/net/sample.h"
 
 #define SPEC_OF(precision)                                                                         \
     "name: tiny\nseed: 3\n"                                                                        \

@@ -2,9 +2,9 @@
 #ifndef TESTS_UNIT_WORKER_SHARDS_H
 #define TESTS_UNIT_WORKER_SHARDS_H
 
-#include "common/base/image.h"
-#include "common/base/tar.h"
-#include "tests/unit/base/util.h"
+#include "common/data/image.h"
+#include "common/data/tar.h"
+#include "tests/unit/common/base/util.h"
 
 #define SHARD_SIDE 12
 

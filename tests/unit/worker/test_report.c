@@ -1,10 +1,10 @@
 /* Where the results of a task stand in its report. */
-#include "tests/unit/base/util.h"
+#include "tests/unit/common/base/util.h"
 
 #include <errno.h>
 
 #include "worker/report.h"
-#include "worker/work.h"
+#include "worker/order/work.h"
 
 static struct work *work_of(int kind)
 {

@@ -13,7 +13,7 @@
 #include "common/net/loop.h"
 #include "kernels/kernels.h"
 #include "kernels/watch.h"
-#include "worker/island.h"
+#include "worker/train/island.h"
 #include "worker/vitals.h"
 
 /* ---- an island of made-up devices, and their watches; the linker leaves the real ones out */

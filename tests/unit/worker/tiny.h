@@ -13,7 +13,7 @@
 #include "common/base/err.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
-#include "worker/train.h"
+#include "worker/train/train.h"
 
 #define OK(call)                                                                                   \
     do {                                                                                           \

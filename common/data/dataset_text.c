@@ -1,0 +1,374 @@
+/* Text as a dataset: documents become pieces, pieces are shuffled on disk, then
+ * written as shards.
+ *
+ *    documents ──tokens──► pieces ──by hash of (seed, piece)──► buckets on disk
+ *    buckets in order, each sorted by hash in memory ──► shards
+ *
+ * The order is that of the hashes, however many buckets there are.  Nothing is
+ * handed out before all was read, so a fault in the data costs no upload. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/data/dataset_internal.h"
+#include "common/base/err.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
+#include "common/data/shard.h"
+#include "common/base/str.h"
+#include "common/data/text_source.h"
+#include "common/data/tokenizer.h"
+
+#define STREAM_PIECES 0x706965636573ULL /* of the seed: the order of the pieces */
+#define BUCKETS_MAX 64
+#define BUCKET_SOURCE_BYTES (32u << 20) /* of the source, for each bucket */
+#define PENDING_BYTES (256u << 10)
+#define RECORD_MAX (16u << 20)
+#define PROGRESS_EVERY 256
+
+/* A piece in a bucket: this, the key, the payload, the feature. */
+struct record {
+    uint64_t hash;
+    uint32_t key_len, len, tokens, dim;
+};
+
+struct bucket {
+    struct file_out file;
+    struct buf pending;
+    uint64_t records;
+};
+
+struct spool {
+    struct bucket buckets[BUCKETS_MAX];
+    unsigned n;
+    bool holdout;
+};
+
+struct text_cut {
+    struct cutter *c;
+    const struct dataset *ds;
+    struct spool train, holdout;
+    const struct tokenizer *tokenizer;
+    struct tokens tokens; /* of the document */
+    uint32_t *piece;      /* of a token file, one piece */
+    struct buf payload;
+};
+
+/* ---- opening ---- */
+
+static int open_source(const struct dataset_options *opt, const char *path, const char *name,
+                       struct text_source **ret, struct err *err)
+{
+    struct text_source_options o = {
+        .path = path,
+        .name = name,
+        .field = opt->text_field,
+        .column = opt->column,
+    };
+    struct text_document first;
+    struct text_source *probe;
+    int rc = text_source_open(&o, &probe, err);
+    if (rc < 0)
+        return rc;
+    rc = text_source_next(probe, &first, err);
+    text_source_close(probe);
+    if (rc == 0)
+        return err_set(err, -ERR_FORMAT, "%s has no documents", path);
+    return rc < 0 ? rc : text_source_open(&o, ret, err);
+}
+
+int dataset_open_text(struct dataset *ds, const struct dataset_options *opt, struct err *err)
+{
+    ds->tokenizer = opt->tokenizer;
+    ds->context = opt->context;
+    if (opt->context < 2 || opt->context > SHARD_TOKENS_MAX)
+        return err_set(err, -EINVAL, "text cannot be cut into pieces of %u tokens", opt->context);
+    int rc = open_source(opt, opt->path, opt->name, &ds->text, err);
+    if (rc < 0 || !opt->holdout_path)
+        return rc;
+    rc = open_source(opt, opt->holdout_path, NULL, &ds->held_out, err);
+    if (rc < 0)
+        rc = err_wrap(err, "holdout_path");
+    return rc;
+}
+
+/* ---- buckets ---- */
+
+static void spool_init(struct spool *s, uint64_t source_bytes, bool holdout)
+{
+    uint64_t n = source_bytes / BUCKET_SOURCE_BYTES + 1;
+    s->n = n < BUCKETS_MAX ? (unsigned)n : BUCKETS_MAX;
+    s->holdout = holdout;
+    for (unsigned i = 0; i < s->n; i++) {
+        s->buckets[i].file.fd = -1;
+        buf_init(&s->buckets[i].pending, PENDING_BYTES + RECORD_MAX);
+    }
+}
+
+static void spool_release(struct spool *s)
+{
+    for (unsigned i = 0; i < s->n; i++) {
+        file_out_abort(&s->buckets[i].file);
+        buf_release(&s->buckets[i].pending);
+    }
+}
+
+static int flush(struct bucket *b, struct err *err)
+{
+    int rc = file_out_write(&b->file, b->pending.data, b->pending.len, err);
+    buf_clear(&b->pending);
+    return rc;
+}
+
+static int spool_add(struct text_cut *t, struct spool *s, const struct record *r, const char *key,
+                     const void *feature)
+{
+    unsigned i = (unsigned)((r->hash >> 32) * s->n >> 32); /* in the hashes' order */
+    struct bucket *b = &s->buckets[i];
+    struct err *err = t->c->err;
+    int rc = 0;
+    if (b->file.fd < 0) {
+        char *path =
+            str_printf("%s/%s-pieces-%u", t->c->opt->dir, s->holdout ? "holdout" : "train", i);
+        rc = file_out_open(&b->file, path, 0600, err);
+        mem_free(path);
+        if (rc < 0)
+            return rc;
+    }
+    rc = buf_append(&b->pending, r, sizeof(*r));
+    if (rc == 0)
+        rc = buf_append(&b->pending, key, r->key_len);
+    if (rc == 0)
+        rc = buf_append(&b->pending, t->payload.data, r->len);
+    if (rc == 0)
+        rc = buf_append(&b->pending, feature, r->dim * sizeof(float));
+    if (rc < 0)
+        return err_set(err, rc, "out of memory while cutting '%s'", key);
+    b->records++;
+    return b->pending.len >= PENDING_BYTES ? flush(b, err) : 0;
+}
+
+/* ---- documents to pieces ---- */
+
+/* Ids of a token file are below the tokenizer's vocabulary, or make their own. */
+static int check_vocab(const struct text_cut *t, const char *key, const uint32_t *ids, size_t n)
+{
+    uint32_t *vocab = &t->c->report.vocab;
+    for (size_t i = 0; i < n; i++) {
+        if (ids[i] < *vocab)
+            continue;
+        if (t->ds->tokenizer)
+            return err_set(t->c->err, -ERR_FORMAT,
+                           "document '%s' has the token %u, but the vocabulary of data.tokenizer "
+                           "ends at %u: the data were made with another tokenizer",
+                           key, ids[i], *vocab - 1);
+        *vocab = ids[i] + 1;
+    }
+    return 0;
+}
+
+static int add_piece(struct text_cut *t, const struct text_document *doc, bool holdout,
+                     uint64_t number, const uint32_t *ids, size_t n)
+{
+    struct cutter *c = t->c;
+    char key[1024];
+    uint64_t stream = rng_mix(rng_mix(c->opt->seed, STREAM_PIECES), number);
+    buf_clear(&t->payload);
+    int rc = shard_encode_tokens(ids, n, &t->payload);
+    if (rc < 0)
+        return err_set(c->err, rc, "out of memory while cutting '%s'", doc->key);
+    int len = snprintf(key, sizeof(key), "%s#%" PRIu64, doc->key, number);
+    struct record r = {
+        .hash = rng_mix(stream, cut_hash(doc->key)),
+        .key_len = (uint32_t)len,
+        .len = (uint32_t)t->payload.len,
+        .tokens = (uint32_t)n,
+        .dim = (uint32_t)doc->dim,
+    };
+    return spool_add(t, holdout ? &t->holdout : &t->train, &r, key, doc->feature);
+}
+
+/* Ids at..at+n of the document. */
+static const uint32_t *ids_at(struct text_cut *t, const struct text_document *doc, size_t at,
+                              size_t n)
+{
+    if (!doc->ids)
+        return t->tokens.ids + at;
+    for (size_t i = 0; i < n; i++)
+        t->piece[i] = doc->ids[at + i];
+    return t->piece;
+}
+
+static int cut_document(struct text_cut *t, const struct text_document *doc, bool holdout)
+{
+    uint32_t context = t->ds->context;
+    size_t least = context < DATASET_PIECE_MIN ? context : DATASET_PIECE_MIN;
+    size_t total = doc->ids ? doc->n_ids : t->tokens.n;
+    uint64_t number = 0;
+    int rc = 0;
+    /* Each piece begins with the last token of the one before. */
+    for (size_t at = 0; rc == 0 && at + 1 < total; at += context - 1) {
+        size_t n = total - at < context ? total - at : context;
+        if (at > 0 && n < least)
+            break;
+        const uint32_t *ids = ids_at(t, doc, at, n);
+        rc = check_vocab(t, doc->key, ids, n);
+        if (rc == 0)
+            rc = add_piece(t, doc, holdout, number++, ids, n);
+    }
+    t->c->report.documents += number > 0;
+    t->c->report.holdout_documents += number > 0 && holdout;
+    return rc;
+}
+
+static int take_document(struct text_cut *t, const struct text_document *doc, bool only_holdout)
+{
+    struct cutter *c = t->c;
+    bool first = c->report.documents == 0 && c->opt->holdout > 0;
+    bool holdout = only_holdout || (!t->ds->held_out && (first || cut_is_holdout(c, doc->key)));
+    int rc = cut_check_dim(c, t->ds, doc->key, (uint32_t)doc->dim);
+    t->tokens.n = 0;
+    if (rc == 0 && !doc->ids) {
+        rc =
+            tokenizer_encode(t->tokenizer, doc->text, doc->len, TOKENIZER_ENDS, &t->tokens, c->err);
+        c->report.text_bytes += doc->len;
+    }
+    return rc < 0 ? rc : cut_document(t, doc, holdout);
+}
+
+static int take_source(struct text_cut *t, struct text_source *source, bool holdout)
+{
+    struct text_document doc;
+    uint64_t before = t->c->seen;
+    int rc;
+    for (uint64_t n = 1; (rc = text_source_next(source, &doc, t->c->err)) > 0; n++) {
+        rc = take_document(t, &doc, holdout);
+        t->c->seen = before + text_source_done(source);
+        if (rc == 0 && n % PROGRESS_EVERY == 0)
+            rc = cut_progress(t->c, t->c->seen);
+        if (rc < 0)
+            break;
+    }
+    t->c->seen = before + text_source_done(source);
+    return rc < 0 ? rc : cut_progress(t->c, t->c->seen);
+}
+
+/* ---- pieces to shards ---- */
+
+struct item {
+    uint64_t hash;
+    const uint8_t *record;
+};
+
+/* By hash; what is equal stays in the order of the source. */
+static int by_hash(const void *a, const void *b)
+{
+    const struct item *x = a, *y = b;
+    if (x->hash != y->hash)
+        return x->hash < y->hash ? -1 : 1;
+    return x->record < y->record ? -1 : x->record > y->record;
+}
+
+static int emit_record(struct text_cut *t, const struct spool *s, const uint8_t *p)
+{
+    struct record r;
+    struct shard_sample sample = {.ext = "tok"};
+    memcpy(&r, p, sizeof(r));
+    p += sizeof(r);
+    size_t cut = r.key_len < sizeof(sample.key) ? 0 : r.key_len + 1 - sizeof(sample.key);
+    memcpy(sample.key, p + cut, r.key_len - cut);
+    sample.data = p + r.key_len;
+    sample.len = r.len;
+    sample.tokens = r.tokens;
+    sample.feature = p + r.key_len + r.len;
+    return cut_add(t->c, &sample, r.dim, s->holdout);
+}
+
+static int emit_bucket(struct text_cut *t, const struct spool *s, struct bucket *b)
+{
+    struct err *err = t->c->err;
+    int rc = b->records ? flush(b, err) : 0;
+    if (rc < 0 || b->records == 0)
+        return rc;
+    size_t size = (size_t)b->file.written;
+    uint8_t *data = mem_try(size);
+    struct item *items = mem_try_array((size_t)b->records, sizeof(*items));
+    if (!data || !items)
+        rc = err_set(err, -ENOMEM, "out of memory for %zu bytes of pieces", size);
+    else
+        rc = file_pread_all(b->file.fd, data, size, 0, b->file.path, err);
+    const uint8_t *p = data;
+    for (uint64_t i = 0; rc == 0 && i < b->records; i++) {
+        struct record r;
+        memcpy(&r, p, sizeof(r));
+        items[i] = (struct item){r.hash, p};
+        p += sizeof(r) + r.key_len + r.len + r.dim * sizeof(float);
+    }
+    if (rc == 0)
+        qsort(items, (size_t)b->records, sizeof(*items), by_hash);
+    for (uint64_t i = 0; rc == 0 && i < b->records; i++) {
+        rc = emit_record(t, s, items[i].record);
+        if (rc == 0 && (i + 1) % PROGRESS_EVERY == 0)
+            rc = cut_progress(t->c, t->c->seen);
+    }
+    mem_free(items);
+    mem_free(data);
+    file_out_abort(&b->file); /* its room is needed for shards */
+    return rc;
+}
+
+static int emit_all(struct text_cut *t, struct spool *s)
+{
+    int rc = 0;
+    for (unsigned i = 0; rc == 0 && i < s->n; i++)
+        rc = emit_bucket(t, s, &s->buckets[i]);
+    return rc;
+}
+
+static int check_documents(const struct text_cut *t)
+{
+    const struct dataset_report *r = &t->c->report;
+    if (t->ds->held_out && r->holdout_documents == 0)
+        return err_set(t->c->err, -ERR_FORMAT, "the held-out text has no document of two tokens");
+    if (r->documents > r->holdout_documents)
+        return 0;
+    return err_set(t->c->err, -ERR_FORMAT,
+                   r->documents ? "%s has no text left to train on: its only document is held out; "
+                                  "set data.holdout: 0, or give data.holdout_path"
+                                : "%s has no document of at least two tokens",
+                   t->ds->path);
+}
+
+int dataset_cut_text(struct cutter *c, struct dataset *ds)
+{
+    struct text_cut t = {.c = c, .ds = ds};
+    struct tokenizer *bytes_only = tokenizer_bytes();
+    uint64_t bytes = text_source_bytes(ds->text);
+    uint64_t held = ds->held_out ? text_source_bytes(ds->held_out) : 0;
+    c->total = bytes + held;
+    t.tokenizer = ds->tokenizer ? ds->tokenizer : bytes_only;
+    c->report.vocab = tokenizer_vocab(t.tokenizer);
+    spool_init(&t.train, bytes, false);
+    spool_init(&t.holdout, ds->held_out ? held : bytes, true);
+    buf_init(&t.payload, RECORD_MAX);
+    t.piece = mem_try_array(ds->context, sizeof(*t.piece));
+    int rc = t.piece ? take_source(&t, ds->text, false)
+                     : err_set(c->err, -ENOMEM, "out of memory for pieces");
+    if (rc == 0 && ds->held_out)
+        rc = take_source(&t, ds->held_out, true);
+    if (rc == 0)
+        rc = check_documents(&t);
+    if (rc == 0)
+        rc = emit_all(&t, &t.train);
+    if (rc == 0)
+        rc = emit_all(&t, &t.holdout);
+    spool_release(&t.train);
+    spool_release(&t.holdout);
+    buf_release(&t.payload);
+    tokens_release(&t.tokens);
+    tokenizer_free(bytes_only);
+    mem_free(t.piece);
+    return rc;
+}

@@ -1,0 +1,155 @@
+#include "common/data/feature.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "common/base/mem.h"
+#include "common/base/str.h"
+
+#define NPY_MAGIC "\x93NUMPY"
+#define NPY_HEADER_MAX 65536
+
+static const char too_many[] = "has more than 65536 numbers";
+static const char not_finite[] = "has a number that is not finite";
+
+static const char *room(struct feature *f, uint64_t n)
+{
+    if (n > FEATURE_MAX)
+        return too_many;
+    if (n > f->cap) {
+        f->v = mem_realloc(f->v, (size_t)n * sizeof(*f->v)); /* at most 256 KiB */
+        f->cap = (uint32_t)n;
+    }
+    f->n = (uint32_t)n;
+    return NULL;
+}
+
+const char *feature_from_json(const json_t *array, struct feature *out)
+{
+    const json_t *item;
+    size_t i;
+    out->n = 0;
+    if (!json_is_array(array) || json_array_size(array) == 0)
+        return "is not an array of numbers";
+    const char *why = room(out, json_array_size(array));
+    if (why)
+        return why;
+    json_array_foreach(array, i, item)
+    {
+        if (!json_is_number(item))
+            return "is not an array of numbers";
+        out->v[i] = (float)json_number_value(item);
+        if (!isfinite(out->v[i]))
+            return not_finite;
+    }
+    return NULL;
+}
+
+/* IEEE half precision. */
+static float from_half(uint16_t h)
+{
+    int exponent = h >> 10 & 31;
+    float m = (float)(h & 1023), v;
+    if (exponent == 31)
+        v = m != 0 ? NAN : INFINITY;
+    else
+        v = exponent ? ldexpf(1024 + m, exponent - 25) : ldexpf(m, -24);
+    return h & 0x8000 ? -v : v;
+}
+
+static float element(const uint8_t *p, unsigned width)
+{
+    uint64_t bits = 0;
+    double d;
+    float f;
+    for (unsigned i = 0; i < width; i++)
+        bits |= (uint64_t)p[i] << 8 * i;
+    if (width == 2)
+        return from_half((uint16_t)bits);
+    if (width == 8) {
+        memcpy(&d, &bits, 8);
+        return (float)d;
+    }
+    uint32_t low = (uint32_t)bits;
+    memcpy(&f, &low, 4);
+    return f;
+}
+
+/* The value after 'name': in the header, a Python dict; NULL: not there. */
+static const char *header_value(const char *header, const char *name)
+{
+    const char *at = strstr(header, name);
+    at = at ? strchr(at, ':') : NULL;
+    return at ? at + 1 + strspn(at + 1, " ") : NULL;
+}
+
+/* "(4,)" "(1, 4)": the product of at most two, one of them 1; 0: something else. */
+static uint64_t shape_row(const char *s)
+{
+    uint64_t sides[2] = {1, 1};
+    int n = 0;
+    if (!s || *s++ != '(')
+        return 0;
+    while (n < 2 && *s >= '0' && *s <= '9') {
+        char digits[12] = "";
+        size_t len = strspn(s, "0123456789");
+        if (len >= sizeof(digits))
+            return 0;
+        memcpy(digits, s, len);
+        if (str_parse_u64(digits, &sides[n++]) < 0)
+            return 0;
+        s += len;
+        s += strspn(s, ", ");
+    }
+    return *s == ')' && n > 0 && (sides[0] == 1 || sides[1] == 1) ? sides[0] * sides[1] : 0;
+}
+
+/* Width of a number by the dtype; 0: none that we read. */
+static unsigned type_width(const char *descr)
+{
+    static const char *const types[] = {"'<f2'", "'<f4'", "'<f8'"};
+    for (unsigned i = 0; descr && i < 3; i++)
+        if (str_starts(descr, types[i]))
+            return 2u << i;
+    return 0;
+}
+
+const char *feature_from_npy(const void *data, size_t len, struct feature *out)
+{
+    const uint8_t *p = data;
+    out->n = 0;
+    if (len < 12 || memcmp(p, NPY_MAGIC, 6) != 0 || p[6] < 1 || p[6] > 3)
+        return "is no .npy file";
+    size_t at = p[6] == 1 ? 10 : 12;
+    size_t header_len = p[8] | (size_t)p[9] << 8;
+    if (p[6] != 1)
+        header_len |= (size_t)p[10] << 16 | (size_t)p[11] << 24;
+    if (header_len > NPY_HEADER_MAX || header_len > len - at)
+        return "is a .npy file that is cut short";
+    char *header = str_ndup((const char *)p + at, header_len);
+    unsigned width = type_width(header_value(header, "'descr'"));
+    uint64_t n = shape_row(header_value(header, "'shape'"));
+    mem_free(header);
+    if (width == 0)
+        return "is a .npy file of another type than f2, f4 or f8";
+    if (n == 0)
+        return "is a .npy file that holds no single row of numbers";
+    const char *why = room(out, n);
+    if (why)
+        return why;
+    if (len - at - header_len != n * width)
+        return "is a .npy file with another length than its shape says";
+    p += at + header_len;
+    for (uint32_t i = 0; i < out->n; i++, p += width) {
+        out->v[i] = element(p, width);
+        if (!isfinite(out->v[i]))
+            return not_finite;
+    }
+    return NULL;
+}
+
+void feature_release(struct feature *f)
+{
+    mem_free(f->v);
+    *f = (struct feature){0};
+}

@@ -1,0 +1,415 @@
+#include "common/data/text_source.h"
+
+#include <archive.h>
+#include <archive_entry.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/buf.h"
+#include "common/base/err.h"
+#include "common/data/feature.h"
+#include "common/base/file.h"
+#include "common/base/file_pattern.h"
+#include "common/base/mem.h"
+#include "common/base/str.h"
+
+#define BLOCK_BYTES (64 * 1024)
+#define KEY_MAX 512
+#define LLMC_HEADER 1024 /* bytes: 256 int32 */
+#define LLMC_MAGIC 20240520
+#define LLMC_END 50256 /* GPT-2's end of text */
+
+enum format { FORMAT_NONE, FORMAT_JSONL, FORMAT_PLAIN, FORMAT_TOKENS };
+
+struct text_source {
+    struct file_names files; /* full paths */
+    char *field, *column;
+    char *alias; /* name of the only file, if its own says nothing */
+    enum format format;
+    uint64_t bytes, before; /* of all files; of those that are done */
+
+    /* The file that is being read. */
+    size_t at;
+    struct archive *archive;
+    struct file_map map;
+    struct buf data;      /* text that was read and not given out */
+    size_t used;          /* of data, given out */
+    uint64_t line;        /* from 0 */
+    size_t token, tokens; /* of a token file */
+    bool ended, split;
+
+    json_t *object; /* holds the document that was given out */
+    struct feature feature;
+    char key[KEY_MAX];
+};
+
+/* ---- the files ---- */
+
+/* The format by the name, without what says how it is packed. */
+static enum format format_of(const char *name)
+{
+    size_t n = strlen(name);
+    bool packed = str_ends(name, ".zst") || str_ends(name, ".gz");
+    char *bare = str_ndup(name, n - (str_ends(name, ".zst") ? 4 : str_ends(name, ".gz") ? 3 : 0));
+    enum format f = str_ends(bare, ".jsonl")            ? FORMAT_JSONL
+                    : str_ends(bare, ".txt")            ? FORMAT_PLAIN
+                    : str_ends(bare, ".bin") && !packed ? FORMAT_TOKENS
+                                                        : FORMAT_NONE;
+    mem_free(bare);
+    return f;
+}
+
+/* What the current file is called. */
+static const char *file_name(const struct text_source *s)
+{
+    return s->alias ? s->alias : s->files.items[s->at];
+}
+
+/* A folder, or a pattern: its files of text. */
+static int take_names(struct text_source *s, const char *path, bool folder, struct err *err)
+{
+    struct file_names names = {0};
+    int rc = folder ? file_list(path, TEXT_FILES_MAX, &names, err)
+                    : file_pattern(path, TEXT_FILES_MAX, &names, err);
+    if (rc == -EINVAL)
+        rc = err_set(err, -ENOENT, "there is no text at %s", path);
+    if (rc < 0)
+        return rc;
+    s->files.items = mem_alloc_array(names.n ? names.n : 1, sizeof(char *));
+    for (size_t i = 0; rc == 0 && i < names.n; i++) {
+        enum format f = format_of(names.items[i]);
+        if (f == FORMAT_NONE)
+            continue;
+        if (s->files.n && (f == FORMAT_TOKENS) != (s->format == FORMAT_TOKENS))
+            rc = err_set(err, -ERR_FORMAT, "%s mixes token files (.bin) with text, such as %s",
+                         path, names.items[i]);
+        s->format = f;
+        s->files.items[s->files.n++] =
+            folder ? file_join(path, names.items[i]) : str_dup(names.items[i]);
+    }
+    file_names_release(&names);
+    if (rc == 0 && s->files.n == 0)
+        rc = err_set(err, -ERR_FORMAT,
+                     "%s holds no text: expected .jsonl, .jsonl.zst, .txt or .bin files", path);
+    return rc;
+}
+
+static int find_files(struct text_source *s, const struct text_source_options *opt, struct err *err)
+{
+    bool folder = file_is_dir(opt->path);
+    if (folder || !file_exists(opt->path))
+        return take_names(s, opt->path, folder, err);
+    const char *name = opt->name ? opt->name : opt->path;
+    s->format = format_of(name);
+    if (s->format == FORMAT_NONE)
+        return err_set(err, -ERR_FORMAT,
+                       "%s is no text that we read: expected a folder, or a .jsonl, .jsonl.zst, "
+                       ".txt or .bin file",
+                       name);
+    s->alias = str_dup(name);
+    s->files.items = mem_alloc_array(1, sizeof(char *));
+    s->files.items[s->files.n++] = str_dup(opt->path);
+    return 0;
+}
+
+int text_source_open(const struct text_source_options *opt, struct text_source **ret,
+                     struct err *err)
+{
+    struct text_source *s = mem_alloc(sizeof(*s));
+    buf_init(&s->data, TEXT_DOCUMENT_MAX);
+    s->field = str_dup(opt->field ? opt->field : "text");
+    s->column = str_dup(opt->column);
+    int rc = find_files(s, opt, err);
+    for (size_t i = 0; rc == 0 && i < s->files.n; i++) {
+        uint64_t size;
+        rc = file_size(s->files.items[i], &size, err);
+        s->bytes += rc == 0 ? size : 0;
+    }
+    if (rc == 0 && s->column && s->format != FORMAT_JSONL)
+        rc = err_set(err, -ERR_FORMAT, "%s: only .jsonl can have a column ('%s')", opt->path,
+                     s->column);
+    if (rc < 0)
+        text_source_close(s);
+    else
+        *ret = s;
+    return rc;
+}
+
+static void close_file(struct text_source *s)
+{
+    if (s->archive)
+        archive_read_free(s->archive);
+    s->archive = NULL;
+    file_map_close(&s->map);
+    buf_clear(&s->data);
+    s->used = 0;
+    s->line = 0;
+    s->token = s->tokens = 0;
+    s->ended = s->split = false;
+}
+
+void text_source_close(struct text_source *s)
+{
+    if (!s)
+        return;
+    close_file(s);
+    json_decref(s->object);
+    feature_release(&s->feature);
+    buf_release(&s->data);
+    file_names_release(&s->files);
+    mem_free(s->alias);
+    mem_free(s->field);
+    mem_free(s->column);
+    mem_free(s);
+}
+
+bool text_source_has_ids(const struct text_source *s)
+{
+    return s->format == FORMAT_TOKENS;
+}
+
+uint64_t text_source_bytes(const struct text_source *s)
+{
+    return s->bytes;
+}
+
+uint64_t text_source_done(const struct text_source *s)
+{
+    return s->before + (s->archive ? (uint64_t)archive_filter_bytes(s->archive, -1) : 0);
+}
+
+/* ---- text, packed or not ---- */
+
+static int unreadable(struct text_source *s, struct err *err)
+{
+    const char *why = archive_error_string(s->archive);
+    return err_set(err, archive_errno(s->archive) == ENOMEM ? -ENOMEM : -ERR_FORMAT,
+                   "%s is broken or cut short, after line %" PRIu64 ": %s", file_name(s), s->line,
+                   why ? why : "unreadable");
+}
+
+static int open_text(struct text_source *s, struct err *err)
+{
+    struct archive_entry *entry;
+    uint64_t size;
+    int rc = file_size(s->files.items[s->at], &size, err);
+    if (rc < 0)
+        return rc;
+    s->archive = archive_read_new();
+    if (!s->archive)
+        return err_set(err, -ENOMEM, "out of memory while opening %s", file_name(s));
+    archive_read_support_filter_gzip(s->archive);
+    archive_read_support_filter_zstd(s->archive);
+    archive_read_support_format_raw(s->archive);
+    archive_read_support_format_empty(s->archive);
+    if (archive_read_open_filename(s->archive, s->files.items[s->at], BLOCK_BYTES) != ARCHIVE_OK)
+        return unreadable(s, err);
+    rc = archive_read_next_header(s->archive, &entry);
+    s->ended = rc == ARCHIVE_EOF;
+    return rc == ARCHIVE_OK || rc == ARCHIVE_EOF ? 0 : unreadable(s, err);
+}
+
+/* More of the file into s->data; sets s->ended when there is none. */
+static int read_more(struct text_source *s, struct err *err)
+{
+    uint8_t *p;
+    if (s->used) {
+        buf_consume(&s->data, s->used);
+        s->used = 0;
+    }
+    int rc = buf_reserve(&s->data, BLOCK_BYTES, &p);
+    if (rc == -ERR_LIMIT)
+        return err_set(err, rc, "%s, line %" PRIu64 ": a document of more than %u MiB",
+                       file_name(s), s->line + 1, TEXT_DOCUMENT_MAX >> 20);
+    if (rc < 0)
+        return err_set(err, rc, "out of memory while reading %s", file_name(s));
+    la_ssize_t n = archive_read_data(s->archive, p, BLOCK_BYTES);
+    if (n < 0)
+        return unreadable(s, err);
+    buf_commit(&s->data, (size_t)n);
+    s->ended = n == 0;
+    return 0;
+}
+
+/* "train-00000": the file's name without folder and endings. */
+static int stem(const struct text_source *s, const char **ret)
+{
+    const char *path = file_name(s), *slash = strrchr(path, '/');
+    *ret = slash ? slash + 1 : path;
+    return (int)strcspn(*ret, ".");
+}
+
+static void numbered_key(struct text_source *s, uint64_t number)
+{
+    const char *base;
+    int n = stem(s, &base);
+    (void)snprintf(s->key, sizeof(s->key), "%.*s/%" PRIu64, n > 255 ? 255 : n, base, number);
+}
+
+/* The next line into *ret, without its end: 1, or 0 at the end of the file. */
+static int next_line(struct text_source *s, const char **ret, size_t *ret_len, struct err *err)
+{
+    size_t seen = 0; /* of the rest, without a line end */
+    for (;;) {
+        const char *from = buf_str(&s->data) + s->used;
+        size_t rest = s->data.len - s->used;
+        const char *end = rest > seen ? memchr(from + seen, '\n', rest - seen) : NULL;
+        if (!end && !s->ended) {
+            seen = rest;
+            int rc = read_more(s, err);
+            if (rc < 0)
+                return rc;
+            continue;
+        }
+        if (!end && rest == 0)
+            return 0;
+        *ret = from;
+        *ret_len = end ? (size_t)(end - from) : rest;
+        s->used += *ret_len + (end != NULL);
+        s->line++;
+        return 1;
+    }
+}
+
+static int take_object(struct text_source *s, const char *line, size_t len,
+                       struct text_document *ret, struct err *err)
+{
+    json_error_t fault;
+    json_decref(s->object);
+    s->object = json_loadb(line, len, JSON_ALLOW_NUL, &fault);
+    if (!s->object)
+        return err_set(err, -ERR_FORMAT, "%s, line %" PRIu64 ", column %d: %s", file_name(s),
+                       s->line, fault.column, fault.text);
+    const json_t *text = json_object_get(s->object, s->field);
+    if (!json_is_string(text))
+        return err_set(err, -ERR_FORMAT,
+                       "%s, line %" PRIu64 ": expected an object with a text \"%s\"; "
+                       "data.text_field says how yours is called",
+                       file_name(s), s->line, s->field);
+    numbered_key(s, s->line - 1);
+    *ret = (struct text_document){
+        .key = s->key,
+        .text = json_string_value(text),
+        .len = json_string_length(text),
+    };
+    if (!s->column)
+        return 1;
+    const json_t *column = json_object_get(s->object, s->column);
+    const char *why = column ? feature_from_json(column, &s->feature) : "is missing";
+    if (why)
+        return err_set(err, -ERR_FORMAT, "%s, line %" PRIu64 ": the column '%s' %s", file_name(s),
+                       s->line, s->column, why);
+    ret->feature = s->feature.v;
+    ret->dim = s->feature.n;
+    return 1;
+}
+
+static int next_object(struct text_source *s, struct text_document *ret, struct err *err)
+{
+    const char *line;
+    size_t len;
+    for (;;) {
+        int rc = next_line(s, &line, &len, err);
+        if (rc <= 0)
+            return rc;
+        size_t i = 0;
+        while (i < len && strchr(" \t\r", line[i]) && line[i])
+            i++;
+        if (i < len)
+            return take_object(s, line, len, ret, err);
+    }
+}
+
+static int next_plain(struct text_source *s, struct text_document *ret, struct err *err)
+{
+    const char *base;
+    if (s->line)
+        return 0;
+    while (!s->ended) {
+        int rc = read_more(s, err);
+        if (rc < 0)
+            return rc;
+    }
+    int n = stem(s, &base);
+    (void)snprintf(s->key, sizeof(s->key), "%.*s", n > 255 ? 255 : n, base);
+    *ret = (struct text_document){.key = s->key, .text = buf_str(&s->data), .len = s->data.len};
+    s->line = 1;
+    return 1;
+}
+
+/* ---- token files ---- */
+
+static int open_tokens(struct text_source *s, struct err *err)
+{
+    int32_t header[3];
+    int rc = file_map_open(s->files.items[s->at], &s->map, err);
+    if (rc < 0)
+        return rc;
+    if (s->map.len % 2)
+        return err_set(err, -ERR_FORMAT,
+                       "%s has an odd number of bytes: expected token ids of 16 bits",
+                       file_name(s));
+    s->tokens = s->map.len / 2;
+    if (s->map.len < sizeof(header))
+        return 0;
+    memcpy(header, s->map.data, sizeof(header));
+    s->split = header[0] == LLMC_MAGIC;
+    if (!s->split)
+        return 0;
+    if (header[1] != 1 || s->map.len < LLMC_HEADER || header[2] < 0 ||
+        (uint64_t)header[2] != (s->map.len - LLMC_HEADER) / 2)
+        return err_set(err, -ERR_FORMAT,
+                       "%s has llm.c's magic, but another version than 1 or another number of "
+                       "tokens than its header says",
+                       file_name(s));
+    s->token = LLMC_HEADER / 2;
+    return 0;
+}
+
+/* From here to the next end-of-text token, which begins a document. */
+static int next_tokens(struct text_source *s, struct text_document *ret)
+{
+    const uint16_t *ids = (const uint16_t *)(const void *)s->map.data; /* a page boundary */
+    size_t from = s->token, to = s->tokens;
+    if (from >= to)
+        return 0;
+    if (s->split)
+        for (to = from + 1; to < s->tokens && ids[to] != LLMC_END;)
+            to++;
+    s->token = to;
+    numbered_key(s, s->line++);
+    *ret = (struct text_document){.key = s->key, .ids = ids + from, .n_ids = to - from};
+    return 1;
+}
+
+/* ---- documents ---- */
+
+static int next_in_file(struct text_source *s, struct text_document *ret, struct err *err)
+{
+    enum format f = format_of(file_name(s));
+    if (!s->archive && !s->map.data) {
+        int rc = f == FORMAT_TOKENS ? open_tokens(s, err) : open_text(s, err);
+        if (rc < 0)
+            return rc;
+    }
+    return f == FORMAT_TOKENS  ? next_tokens(s, ret)
+           : f == FORMAT_JSONL ? next_object(s, ret, err)
+                               : next_plain(s, ret, err);
+}
+
+int text_source_next(struct text_source *s, struct text_document *ret, struct err *err)
+{
+    for (; s->at < s->files.n; s->at++) {
+        uint64_t size;
+        int rc = next_in_file(s, ret, err);
+        if (rc != 0)
+            return rc;
+        close_file(s);
+        if (file_size(s->files.items[s->at], &size, NULL) == 0)
+            s->before += size;
+    }
+    return 0;
+}

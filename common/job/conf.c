@@ -1,0 +1,443 @@
+#include "common/job/conf.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/err.h"
+#include "common/base/mem.h"
+#include "common/base/str.h"
+
+#define PATH_MAX_BYTES 128
+#define KEYS_MAX 64
+#define STRS_MAX 4096
+
+/* Refusals that are passed over: of all keys but the firm ones. */
+struct lenient {
+    const char *const *firm;
+    struct err first;
+};
+
+/* The section being bound: its name, and where to look. */
+struct bind {
+    const struct yaml_doc *doc;
+    const char *section; /* "" at the root, else "train" */
+    struct err *err;
+    struct lenient *lenient; /* NULL: nothing is passed over */
+};
+
+static void join_path(char out[PATH_MAX_BYTES], const char *section, const char *key)
+{
+    (void)snprintf(out, PATH_MAX_BYTES, "%s%s%s", section, *section ? "." : "", key);
+}
+
+static bool has_range(const struct conf_key *k)
+{
+    return k->min != 0 || k->max != 0;
+}
+
+/* What a value of this key looks like, in words. */
+static void expected(const struct conf_key *k, char *out, size_t size)
+{
+    static const char *const words[] = {
+        [CONF_TYPE_END] = "",
+        [CONF_BOOL] = "true or false",
+        [CONF_INT] = "a whole number",
+        [CONF_U64] = "a whole number",
+        [CONF_DOUBLE] = "a number",
+        [CONF_STR] = "text",
+        [CONF_STRS] = "a list of texts",
+        [CONF_INTS] = "a list of at most 64 whole numbers",
+        [CONF_ENUM] = "one of",
+        [CONF_BYTES] = "a size such as 64MiB",
+        [CONF_DURATION_MS] = "a duration such as 2s",
+        [CONF_SECTION] = "keys with values",
+    };
+    int n = snprintf(out, size, "%s%s%s", k->zero ? k->zero : "", k->zero ? " or " : "",
+                     words[k->type]);
+    for (size_t i = 0; k->type == CONF_ENUM && k->names[i] && (size_t)n < size; i++)
+        n += snprintf(out + n, size - (size_t)n, "%s%s", i ? ", " : " ", k->names[i]);
+    if (k->type != CONF_STR && has_range(k) && (size_t)n < size)
+        (void)snprintf(out + n, size - (size_t)n, " from %.12g to %.12g", k->min, k->max);
+}
+
+static bool in_range(const struct conf_key *k, double value)
+{
+    return !has_range(k) || (value >= k->min && value <= k->max);
+}
+
+static void *at(const struct conf_key *k, void *out)
+{
+    return (char *)out + k->offset;
+}
+
+static int set_enum(const struct conf_key *k, const char *text, int *ret)
+{
+    for (int i = 0; k->names[i]; i++) {
+        if (strcmp(text, k->names[i]) == 0) {
+            *ret = i;
+            return 0;
+        }
+    }
+    return -EINVAL;
+}
+
+static int set_integer(const struct conf_key *k, const char *text, void *out)
+{
+    int64_t i;
+    uint64_t u;
+    if (k->type == CONF_INT && k->zero && strcmp(text, k->zero) == 0) {
+        *(int *)at(k, out) = 0;
+        return 0;
+    }
+    if (k->type == CONF_INT) {
+        int rc = str_parse_i64(text, &i);
+        if (rc < 0 || i < INT_MIN || i > INT_MAX || !in_range(k, (double)i))
+            return -EINVAL;
+        *(int *)at(k, out) = (int)i;
+        return 0;
+    }
+    int rc = k->type == CONF_U64     ? str_parse_u64(text, &u)
+             : k->type == CONF_BYTES ? str_parse_bytes(text, &u)
+                                     : str_parse_duration_ms(text, &u);
+    if (rc < 0 || !in_range(k, (double)u))
+        return -EINVAL;
+    *(uint64_t *)at(k, out) = u;
+    return 0;
+}
+
+/* A scalar's text into its field; -EINVAL when it is not such a value. */
+static int set_text(const struct conf_key *k, const char *text, void *out)
+{
+    double d;
+    switch (k->type) {
+    case CONF_BOOL:
+        return str_parse_bool(text, at(k, out));
+    case CONF_INT:
+    case CONF_U64:
+    case CONF_BYTES:
+    case CONF_DURATION_MS:
+        return set_integer(k, text, out);
+    case CONF_DOUBLE:
+        if (str_parse_double(text, &d) < 0 || !in_range(k, d))
+            return -EINVAL;
+        *(double *)at(k, out) = d;
+        return 0;
+    case CONF_ENUM:
+        return set_enum(k, text, at(k, out));
+    case CONF_STR:
+        *(char **)at(k, out) = str_dup(text);
+        return 0;
+    default:
+        return -EINVAL;
+    }
+}
+
+static int wrong(const struct bind *b, const struct conf_key *k, const struct yaml_node *node)
+{
+    char path[PATH_MAX_BYTES], wants[512];
+    join_path(path, b->section, k->key);
+    expected(k, wants, sizeof(wants));
+    if (node->kind != YAML_SCALAR)
+        return err_set(b->err, -ERR_CONFIG, "%s:%d: %s is a %s, expected %s", b->doc->file,
+                       node->line, path, node->kind == YAML_MAP ? "section" : "list", wants);
+    if (yaml_is_null(node))
+        return err_set(b->err, -ERR_CONFIG, "%s:%d: %s has no value, expected %s", b->doc->file,
+                       node->key_line, path, wants);
+    const char *near = NULL;
+    size_t n = 0;
+    if (k->type == CONF_ENUM) {
+        while (k->names[n])
+            n++;
+        near = str_suggest(node->text, k->names, n);
+    }
+    return err_set(b->err, -ERR_CONFIG, "%s:%d: %s is %s%.100s%s, expected %s%s%s%s", b->doc->file,
+                   node->line, path, node->quoted ? "\"" : "'", node->text,
+                   node->quoted ? "\"" : "'", wants, near ? "; did you mean '" : "",
+                   near ? near : "", near ? "'?" : "");
+}
+
+static int set_list(const struct bind *b, const struct conf_key *k, const struct yaml_node *node,
+                    void *out)
+{
+    struct conf_strs *strs = at(k, out);
+    size_t n = node->kind == YAML_LIST ? node->n : 1;
+    const struct yaml_node *item = node->kind == YAML_LIST ? node->first : node;
+    if (node->kind == YAML_MAP || yaml_is_null(node) || n > STRS_MAX)
+        return wrong(b, k, node);
+    strs->items = mem_alloc_array(n, sizeof(*strs->items));
+    for (; strs->n < n; item = item->next) {
+        if (item->kind != YAML_SCALAR || yaml_is_null(item))
+            return wrong(b, k, item);
+        strs->items[strs->n++] = str_dup(item->text);
+    }
+    return 0;
+}
+
+static int set_ints(const struct bind *b, const struct conf_key *k, const struct yaml_node *node,
+                    void *out)
+{
+    struct conf_ints *ints = at(k, out);
+    struct conf_key one = *k;
+    size_t n = node->kind == YAML_LIST ? node->n : 1;
+    const struct yaml_node *item = node->kind == YAML_LIST ? node->first : node;
+    if (node->kind == YAML_MAP || yaml_is_null(node) || n > CONF_INTS_MAX)
+        return wrong(b, k, node);
+    one.type = CONF_INT;
+    one.offset = 0;
+    for (; ints->n < n; item = item->next) {
+        if (item->kind != YAML_SCALAR || yaml_is_null(item) || item->quoted ||
+            set_text(&one, item->text, &ints->items[ints->n]) < 0)
+            return wrong(b, k, item);
+        ints->n++;
+    }
+    return 0;
+}
+
+static int bind_map(const struct bind *b, const struct yaml_node *map, int line,
+                    const struct conf_key *keys, void *out);
+
+static int bind_section(const struct bind *b, const struct conf_key *k,
+                        const struct yaml_node *node, int line, void *out)
+{
+    char path[PATH_MAX_BYTES];
+    join_path(path, b->section, k->key);
+    if (node && node->kind == YAML_SCALAR && yaml_is_null(node))
+        node = NULL;
+    if (node && node->kind != YAML_MAP)
+        return wrong(b, k, node);
+    struct bind inner = {b->doc, path, b->err, b->lenient};
+    return bind_map(&inner, node, node ? node->key_line : line, k->sub, at(k, out));
+}
+
+static int bind_key(const struct bind *b, const struct conf_key *k, const struct yaml_node *node,
+                    int line, void *out)
+{
+    if (k->type == CONF_SECTION)
+        return bind_section(b, k, node, line, out);
+    if (!node && k->required) {
+        char path[PATH_MAX_BYTES];
+        join_path(path, b->section, k->key);
+        return err_set(b->err, -ERR_CONFIG, "%s:%d: %s is missing (%s)", b->doc->file, line, path,
+                       k->doc);
+    }
+    if (!node)
+        return k->def ? set_text(k, k->def, out) : 0;
+    if (k->type == CONF_STRS)
+        return set_list(b, k, node, out);
+    if (k->type == CONF_INTS)
+        return set_ints(b, k, node, out);
+    bool texty = k->type == CONF_STR || k->type == CONF_ENUM;
+    if (node->kind != YAML_SCALAR || yaml_is_null(node) || (node->quoted && !texty) ||
+        set_text(k, node->text, out) < 0)
+        return wrong(b, k, node);
+    return 0;
+}
+
+static int unknown_key(const struct bind *b, const struct yaml_node *node,
+                       const struct conf_key *keys)
+{
+    const char *names[KEYS_MAX];
+    char known[512] = "";
+    size_t n = 0, used = 0;
+    for (; keys[n].type != CONF_TYPE_END && n < KEYS_MAX; n++) {
+        names[n] = keys[n].key;
+        if (used < sizeof(known))
+            used += (size_t)snprintf(known + used, sizeof(known) - used, "%s%s", n ? ", " : "",
+                                     names[n]);
+    }
+    const char *near = str_suggest(node->key, names, n);
+    bool root = !*b->section;
+    return err_set(b->err, -ERR_CONFIG, "%s:%d: unknown key '%.64s'%s%s%s; %s%s%s", b->doc->file,
+                   node->key_line, node->key, root ? "" : " in '", b->section, root ? "" : "'",
+                   near ? "did you mean '" : "known are ", near ? near : known, near ? "'?" : "");
+}
+
+/* Is the key's refusal, which b->err holds, passed over?  The first one is kept. */
+static bool passes_over(const struct bind *b, const char *key)
+{
+    char path[PATH_MAX_BYTES];
+    join_path(path, b->section, key);
+    if (!b->lenient)
+        return false;
+    for (const char *const *firm = b->lenient->firm; *firm; firm++)
+        if (strcmp(*firm, path) == 0 || strcmp(*firm, b->section) == 0)
+            return false;
+    if (b->lenient->first.code == 0)
+        b->lenient->first = *b->err;
+    return true;
+}
+
+static void release_key(const struct conf_key *k, void *out);
+
+static int bind_map(const struct bind *b, const struct yaml_node *map, int line,
+                    const struct conf_key *keys, void *out)
+{
+    for (const struct yaml_node *n = map ? map->first : NULL; n; n = n->next) {
+        const struct conf_key *k = keys;
+        while (k->type != CONF_TYPE_END && strcmp(k->key, n->key) != 0)
+            k++;
+        int rc = k->type == CONF_TYPE_END ? unknown_key(b, n, keys) : 0;
+        if (rc < 0 && !passes_over(b, n->key))
+            return rc;
+    }
+    for (const struct conf_key *k = keys; k->type != CONF_TYPE_END; k++) {
+        const struct yaml_node *node = yaml_get(map, k->key);
+        int rc = bind_key(b, k, node, line, out);
+        /* What is not there cannot be passed over, and within a section it was decided. */
+        if (rc < 0 && (!node || k->type == CONF_SECTION || !passes_over(b, k->key)))
+            return rc;
+        if (rc < 0) {
+            release_key(k, out);
+            (void)bind_key(b, k, NULL, line, out); /* its default; a required one stays zero */
+        }
+    }
+    return 0;
+}
+
+int conf_bind(const struct yaml_doc *doc, const struct yaml_node *map, const struct conf_key *keys,
+              void *out, struct err *err)
+{
+    struct bind b = {doc, "", err, NULL};
+    int rc = bind_map(&b, map, map ? map->line : 1, keys, out);
+    if (rc < 0)
+        conf_release(keys, out);
+    return rc;
+}
+
+int conf_bind_saved(const struct yaml_doc *doc, const struct yaml_node *map,
+                    const struct conf_key *keys, const char *const *firm, void *out,
+                    struct err *err)
+{
+    struct lenient lenient = {.firm = firm};
+    struct err last = {0};
+    struct bind b = {doc, "", &last, &lenient};
+    int rc = bind_map(&b, map, map ? map->line : 1, keys, out);
+    if (rc < 0) {
+        conf_release(keys, out);
+        return err_set(err, rc, "%s", last.msg);
+    }
+    if (lenient.first.code == 0)
+        return 0;
+    (void)err_set(err, lenient.first.code, "%s", lenient.first.msg);
+    return 1;
+}
+
+void conf_defaults(const struct conf_key *keys, void *out)
+{
+    for (const struct conf_key *k = keys; k->type != CONF_TYPE_END; k++) {
+        if (k->type == CONF_SECTION)
+            conf_defaults(k->sub, at(k, out));
+        else if (k->def)
+            (void)set_text(k, k->def, out); /* tests hold every default to its range */
+    }
+}
+
+static void release_key(const struct conf_key *k, void *out)
+{
+    if (k->type == CONF_SECTION) {
+        conf_release(k->sub, at(k, out));
+    } else if (k->type == CONF_STR) {
+        char **s = at(k, out);
+        mem_free(*s);
+        *s = NULL;
+    } else if (k->type == CONF_STRS) {
+        struct conf_strs *strs = at(k, out);
+        for (size_t i = 0; i < strs->n; i++)
+            mem_free(strs->items[i]);
+        mem_free(strs->items);
+        *strs = (struct conf_strs){0};
+    } else if (k->type == CONF_INTS) {
+        *(struct conf_ints *)at(k, out) = (struct conf_ints){0};
+    }
+}
+
+void conf_release(const struct conf_key *keys, void *out)
+{
+    for (const struct conf_key *k = keys; k->type != CONF_TYPE_END; k++)
+        release_key(k, out);
+}
+
+/* The node at a dotted path; *ret_line is its line or that of the deepest
+ * section that is there. */
+static const struct yaml_node *walk(const struct yaml_doc *doc, const char *path, int *ret_line)
+{
+    const struct yaml_node *node = doc->root;
+    *ret_line = node->line;
+    while (node && *path) {
+        char key[PATH_MAX_BYTES];
+        size_t n = strcspn(path, ".");
+        (void)snprintf(key, sizeof(key), "%.*s", (int)n, path);
+        node = yaml_get(node, key);
+        if (node)
+            *ret_line = node->kind == YAML_SCALAR ? node->line : node->key_line;
+        path += n + (path[n] == '.' ? 1 : 0);
+    }
+    return node;
+}
+
+const struct yaml_node *conf_find(const struct yaml_doc *doc, const char *path)
+{
+    int line;
+    return walk(doc, path, &line);
+}
+
+int conf_error(const struct yaml_doc *doc, const char *path, struct err *err, const char *fmt, ...)
+{
+    char text[512];
+    int line;
+    va_list ap;
+    va_start(ap, fmt);
+    (void)vsnprintf(text, sizeof(text), fmt, ap); /* cut text is still text */
+    va_end(ap);
+    (void)walk(doc, path, &line);
+    return err_set(err, -ERR_CONFIG, "%s:%d: %s %s", doc->file, line, path, text);
+}
+
+static const char *default_text(const struct conf_key *k)
+{
+    return k->required ? "required" : k->def ? k->def : "none";
+}
+
+static int document_line(const struct conf_key *k, const char *section, enum conf_format format,
+                         struct buf *out)
+{
+    char wants[512], path[PATH_MAX_BYTES];
+    expected(k, wants, sizeof(wants));
+    join_path(path, section, k->key);
+    if (format == CONF_MARKDOWN)
+        return buf_printf(out, "| `%s` | %s | %s%s%s | %s |\n", k->key, wants,
+                          k->required || !k->def ? "" : "`", default_text(k),
+                          k->required || !k->def ? "" : "`", k->doc);
+    return buf_printf(out, "  %-24s %s\n  %-24s %s; %s%s\n", path, k->doc, "", wants,
+                      k->def ? "default " : "", default_text(k));
+}
+
+static int document(const struct conf_key *keys, const char *section, const char *doc,
+                    enum conf_format format, struct buf *out)
+{
+    int rc = 0;
+    if (*section)
+        rc = format == CONF_MARKDOWN ? buf_printf(out, "\n## %s\n\n%s\n", section, doc)
+                                     : buf_printf(out, "\n%s: %s\n", section, doc);
+    if (rc == 0 && format == CONF_MARKDOWN)
+        rc = buf_append_str(out, "\n| key | value | default | meaning |\n"
+                                 "| --- | --- | --- | --- |\n");
+    for (const struct conf_key *k = keys; rc == 0 && k->type != CONF_TYPE_END; k++)
+        if (k->type != CONF_SECTION)
+            rc = document_line(k, section, format, out);
+    for (const struct conf_key *k = keys; rc == 0 && k->type != CONF_TYPE_END; k++) {
+        char path[PATH_MAX_BYTES];
+        join_path(path, section, k->key);
+        if (k->type == CONF_SECTION)
+            rc = document(k->sub, path, k->doc, format, out);
+    }
+    return rc;
+}
+
+int conf_document(const struct conf_key *keys, enum conf_format format, struct buf *out)
+{
+    return document(keys, "", "", format, out);
+}

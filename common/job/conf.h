@@ -1,0 +1,98 @@
+/* Tables of keys: how a YAML map fills a struct.  One table gives the parser,
+ * the defaults, the errors and the documentation.
+ *
+ *     static const struct conf_key train_keys[] = {
+ *         CONF(struct train, batch, INT, .required = true, .min = 1, .max = 65536, .doc = "..."),
+ *         CONF(struct train, lr, DOUBLE, .def = "1e-4", .min = 0, .max = 10, .doc = "..."),
+ *         CONF_END,
+ *     };
+ *
+ * Errors: "job.yaml:12: unknown key 'lerning_rate' in 'train'; did you mean 'lr'?",
+ * "job.yaml:7: train.batch is 'x', expected a whole number from 1 to 65536". */
+#ifndef COMMON_BASE_CONF_H
+#define COMMON_BASE_CONF_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "common/base/buf.h"
+#include "common/job/yaml.h"
+
+struct err;
+
+enum conf_type {
+    CONF_TYPE_END,
+    CONF_BOOL,        /* bool */
+    CONF_INT,         /* int */
+    CONF_U64,         /* uint64_t */
+    CONF_DOUBLE,      /* double, finite */
+    CONF_STR,         /* char *, owned; NULL when absent without default */
+    CONF_STRS,        /* struct conf_strs: a list of strings, or one string */
+    CONF_INTS,        /* struct conf_ints: a list of whole numbers, or one; range of each */
+    CONF_ENUM,        /* int: index into names */
+    CONF_BYTES,       /* uint64_t: "64MiB" */
+    CONF_DURATION_MS, /* uint64_t: "2s" */
+    CONF_SECTION,     /* an embedded struct with its own table */
+};
+
+struct conf_strs {
+    char **items;
+    size_t n;
+};
+
+#define CONF_INTS_MAX 64
+
+struct conf_ints {
+    int items[CONF_INTS_MAX];
+    size_t n;
+};
+
+struct conf_key {
+    const char *key;
+    enum conf_type type;
+    size_t offset;
+    double min, max;          /* of numbers, inclusive; both 0: any */
+    const char *const *names; /* CONF_ENUM: NULL-terminated */
+    const char *def;          /* as one would type it; NULL: zero */
+    const char *zero;         /* CONF_INT: the word that stands for 0, beside the range */
+    bool required;
+    const char *doc;
+    const struct conf_key *sub; /* CONF_SECTION */
+};
+
+#define CONF(type_, field, kind, ...)                                                              \
+    {                                                                                              \
+        .key = #field, .type = CONF_##kind, .offset = offsetof(type_, field), __VA_ARGS__          \
+    }
+#define CONF_END                                                                                   \
+    {                                                                                              \
+        .type = CONF_TYPE_END                                                                      \
+    }
+
+/* Fills *out (must be zeroed) from the map (NULL: all absent) and the defaults.
+ * On failure the strings in out are released.  -ERR_CONFIG with file:line. */
+int conf_bind(const struct yaml_doc *doc, const struct yaml_node *map, const struct conf_key *keys,
+              void *out, struct err *err);
+/* As conf_bind, of a text that was accepted once: a key whose value is refused today keeps its
+ * default, and one that is not known is left out, unless it or its section is among the firm
+ * ones (NULL-terminated).  1: something was passed over; err has the first sentence. */
+int conf_bind_saved(const struct yaml_doc *doc, const struct yaml_node *map,
+                    const struct conf_key *keys, const char *const *firm, void *out,
+                    struct err *err);
+/* Defaults only (required keys stay zero); out must be zeroed. */
+void conf_defaults(const struct conf_key *keys, void *out);
+/* Frees the strings in out. */
+void conf_release(const struct conf_key *keys, void *out);
+
+/* Was this key written in the file?  path: "train.lr". */
+const struct yaml_node *conf_find(const struct yaml_doc *doc, const char *path);
+/* "FILE:LINE: PATH <sentence>" at the key, or at its section when absent;
+ * -ERR_CONFIG. */
+int conf_error(const struct yaml_doc *doc, const char *path, struct err *err, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+
+/* All keys: a Markdown table per section, or lines for a terminal. */
+enum conf_format { CONF_MARKDOWN, CONF_TEXT };
+int conf_document(const struct conf_key *keys, enum conf_format format, struct buf *out);
+
+#endif

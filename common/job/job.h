@@ -1,0 +1,222 @@
+/* The job file: what a person asks for.  job_parse checks everything that can be
+ * checked without the data or a worker; afterwards every field is in range and
+ * the fields agree with each other.  docs/job.md is generated from the same
+ * tables.  Plain data: read-only after parsing, any thread. */
+#ifndef COMMON_BASE_JOB_H
+#define COMMON_BASE_JOB_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/base/buf.h"
+#include "common/job/conf.h"
+
+struct err;
+
+#define JOB_SPEC_MAX 32768 /* bytes of YAML; also the limit on the wire */
+#define JOB_CHANNELS 3     /* pixels scaled to [-1, 1] */
+
+enum job_model_type { JOB_MODEL_DIT, JOB_MODEL_LLAMA };
+enum job_schedule { JOB_SCHEDULE_CONSTANT, JOB_SCHEDULE_COSINE, JOB_SCHEDULE_DECAY };
+enum job_precision { JOB_PRECISION_AUTO, JOB_PRECISION_BF16, JOB_PRECISION_F32 };
+enum job_t { JOB_T_LOGIT_NORMAL, JOB_T_UNIFORM };
+/* Same numbers as enum codec of common/outer. */
+enum job_codec { JOB_CODEC_F32, JOB_CODEC_BF16, JOB_CODEC_INT8, JOB_CODEC_E3M0 };
+enum job_sampler { JOB_SAMPLER_EULER, JOB_SAMPLER_HEUN };
+enum job_moments { JOB_MOMENTS_RESTART, JOB_MOMENTS_TRAVEL };
+enum job_features {
+    JOB_FEATURES_AUTO, /* model with a warm start, else pixels or n-grams */
+    JOB_FEATURES_PIXELS,
+    JOB_FEATURES_NGRAMS,
+    JOB_FEATURES_MODEL,
+    JOB_FEATURES_COLUMN,
+};
+enum job_method {
+    JOB_METHOD_AUTO, /* product with more than one level, else two_level */
+    JOB_METHOD_KMEANS,
+    JOB_METHOD_TWO_LEVEL,
+    JOB_METHOD_PRODUCT,
+    JOB_METHOD_RANDOM,
+};
+/* How the experts of a mixture are combined at sampling (papers: DDM, section 3). */
+enum job_strategy {
+    JOB_STRATEGY_TOP1,
+    JOB_STRATEGY_TOPK,
+    JOB_STRATEGY_FULL,
+    JOB_STRATEGY_NUCLEUS,
+    JOB_STRATEGY_THRESHOLD,
+    JOB_STRATEGY_ORACLE,
+};
+
+struct job_data {
+    char *path;           /* exactly one of path and url; relative to the CLI's directory */
+    struct conf_strs url; /* http(s) tars */
+    int image_size;       /* pixels, square */
+    bool flip;
+    double holdout; /* fraction */
+    int shard_samples;
+    int max_bad;        /* samples that may be broken */
+    char *text_field;   /* of a JSON line */
+    char *tokenizer;    /* a tokenizer.json; NULL: bytes */
+    char *holdout_path; /* a second source, all held out; NULL: none */
+};
+
+struct job_model {
+    int type;     /* enum job_model_type */
+    char *preset; /* "DiT-S/2" or NULL; already applied to the fields below */
+    int patch, dim, depth, heads;
+    double mlp_ratio;
+    double label_dropout;
+    /* llama */
+    int kv_heads, ffn; /* 0 in the file: heads; 8/3 dim rounded up to 32; always set here */
+    int context;       /* tokens of a row */
+    double rope_theta, norm_eps;
+    bool tied;        /* the head shares the embedding */
+    char *warm_start; /* a folder with model.safetensors and config.json; NULL: from the seed */
+};
+
+/* The classifier that mixes experts: a small DiT.  Zeros in the file: as the model
+ * or the training has it; always set here. */
+struct job_router {
+    int patch, dim, depth, heads;
+    double mlp_ratio;
+    int batch;
+    double lr;
+    int classes; /* 0: as many as there are experts */
+};
+
+struct job_train {
+    int batch;      /* images per inner step of a replica */
+    int accumulate; /* micro-batches of batch/accumulate images; 0: the fewest that fit */
+    double lr;
+    int warmup;            /* steps */
+    int schedule;          /* enum job_schedule */
+    double decay_fraction; /* of all steps, at the end; schedule decay */
+    double final_lr;       /* fraction of lr; schedule cosine */
+    double weight_decay, beta1, beta2, eps;
+    double clip;   /* global gradient norm; 0 off */
+    double ema;    /* inner EMA decay per step; 0 off */
+    int precision; /* enum job_precision */
+    int t;         /* enum job_t */
+    bool recompute;
+};
+
+/* What the name means is common/job/recipe.c's business alone. */
+struct job_recipe {
+    char *name;
+    int replicas;
+    int experts;
+    struct conf_ints levels;         /* modules of each level */
+    struct conf_ints private_blocks; /* blocks that each path has for itself */
+    bool private_embeddings;
+    bool divide_batch;        /* train.batch is that of all experts together */
+    int top;                  /* partitions a training sample belongs to */
+    struct conf_ints reshard; /* rounds before which paths are routed anew */
+    bool early_stop;
+    int moments;        /* enum job_moments: when a path moves to another worker */
+    int moments_warmup; /* steps, after a restart */
+    int teacher;        /* job to learn from; 0: none */
+};
+
+/* How the data are cut into partitions. */
+struct job_partition {
+    int features;           /* enum job_features */
+    char *column;           /* name of a feature column of the dataset */
+    int dims;               /* kept by PCA; 0: all */
+    int method;             /* enum job_method */
+    int fine;               /* clusters of the first level; two_level */
+    double balance;         /* largest partition over the mean; 0: as it comes */
+    int chunk;              /* tokens between re-routings at evaluation; 0: once per sample */
+    double router_fraction; /* of the samples, kept for fitting routers */
+};
+
+struct job_outer {
+    int rounds;
+    int steps;   /* inner steps of a phase; 0 when bounded by seconds */
+    int seconds; /* 0 when bounded by steps */
+    double lr, momentum;
+    int warmup;         /* rounds over which the momentum grows from 0; 0: none */
+    double ema;         /* of the outer weights, per round */
+    double quorum;      /* fraction of the expected contributions */
+    double grace;       /* seconds after the quorum; 0: wait for all that make progress */
+    int fragments;      /* a module is cut into so many, synchronised one after the other */
+    int delay;          /* inner steps between a fragment's contribution and its merge */
+    double mix;         /* share of the local weights that a merge keeps */
+    bool async;         /* fold each contribution when it comes */
+    int nesterov_delay; /* contributions between two momentum steps; async */
+};
+
+struct job_wire {
+    int up, down; /* enum job_codec */
+};
+
+struct job_sample {
+    int every; /* rounds; 0: at the end only */
+    int count, steps;
+    int sampler;     /* enum job_sampler */
+    double guidance; /* 1: off */
+    int columns;
+    uint64_t seed;
+    int strategy;     /* enum job_strategy: mixtures */
+    int top;          /* strategy topk */
+    double nucleus;   /* strategy nucleus: smallest set with this much probability */
+    double threshold; /* strategy threshold: experts at least this probable */
+    bool remote;      /* experts stay on their workers, only x_t and v travel */
+    char *prompt;     /* llama */
+    int tokens;       /* llama: to generate */
+    double temperature;
+    double top_p;
+};
+
+struct job_eval {
+    int every; /* rounds; 0: at the end only, if there is a holdout */
+    int samples;
+};
+
+struct job_spec {
+    char *name;
+    uint64_t seed;
+    struct job_data data;
+    struct job_model model;
+    struct job_router router;
+    struct job_train train;
+    struct job_recipe recipe;
+    struct job_partition partition;
+    struct job_outer outer;
+    struct job_wire wire;
+    struct job_sample sample;
+    struct job_eval eval;
+};
+
+/* text need not be terminated; `file` names it in messages.  On failure *ret is
+ * zeroed and the sentence says file:line, key, what was expected. */
+int job_parse(const char *text, size_t len, const char *file, struct job_spec *ret,
+              struct err *err);
+/* As job_parse, of a job that was accepted once.  1: a rule that came since refuses it, which err
+ * says; *ret is complete where it tells the model and its composition, and no more than that is
+ * to be relied on.  Negative: not even that can be read. */
+int job_parse_saved(const char *text, size_t len, const char *file, struct job_spec *ret,
+                    struct err *err);
+void job_release(struct job_spec *spec); /* { 0 } is fine */
+/* For a new job, beside job_parse: -ERR_CONFIG on a key that is written but does nothing for
+ * a job of this kind, such as model.tied of a dit.  Saved jobs are not asked. */
+int job_check_scope(const char *text, size_t len, const char *file, const struct job_spec *spec,
+                    struct err *err);
+
+/* Tokens of a sample: (image_size/patch)^2, or model.context. */
+int job_tokens(const struct job_spec *spec);
+const char *job_codec_name(int codec); /* "e3m0" */
+const char *job_sampler_name(int sampler);
+const char *job_precision_name(int precision);
+const char *job_schedule_name(int schedule);
+int job_sampler_parse(const char *name, int *ret);
+const char *job_strategy_name(int strategy);
+int job_strategy_parse(const char *name, int *ret);
+const char *job_features_name(int features);
+const char *job_method_name(int method);
+
+/* Documentation of every key. */
+int job_document(enum conf_format format, struct buf *out);
+
+#endif

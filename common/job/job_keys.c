@@ -1,0 +1,297 @@
+/* The tables of keys of a job file: types, ranges, defaults, meanings.  What
+ * ties keys together is in job.c. */
+#include "common/job/job.h"
+
+#include "common/job/job_keys.h"
+
+const char *const job_model_names[] = {"dit", "llama", NULL};
+const char *const job_schedule_names[] = {"constant", "cosine", "decay", NULL};
+const char *const job_precision_names[] = {"auto", "bf16", "f32", NULL};
+const char *const job_t_names[] = {"logit_normal", "uniform", NULL};
+const char *const job_codec_names[] = {"f32", "bf16", "int8", "e3m0", NULL};
+const char *const job_sampler_names[] = {"euler", "heun", NULL};
+const char *const job_moments_names[] = {"restart", "travel", NULL};
+const char *const job_features_names[] = {"auto", "pixels", "ngrams", "model", "column", NULL};
+const char *const job_method_names[] = {"auto", "kmeans", "two_level", "product", "random", NULL};
+const char *const job_strategy_names[] = {"top1",      "topk",   "full", "nucleus",
+                                          "threshold", "oracle", NULL};
+
+static const struct conf_key data_keys[] = {
+    CONF(struct job_data, path, STR,
+         .doc = "images: folder of class folders, a WebDataset tar, a folder of tars, or a range "
+                "such as `part-{000..011}.tar`; text: .jsonl, .jsonl.zst, .txt, .bin, or a folder "
+                "of those; exactly one of path and url"),
+    CONF(struct job_data, url, STRS, .doc = "http(s) URLs of WebDataset tars, read by the workers"),
+    CONF(struct job_data, image_size, INT, .min = 8, .max = 1024,
+         .doc = "pixels of a side; images are scaled and cropped to this square; required for "
+                "images"),
+    CONF(struct job_data, flip, BOOL, .def = "false",
+         .doc = "mirror each image with probability one half"),
+    CONF(struct job_data, holdout, DOUBLE, .def = "0.02", .min = 0, .max = 0.5,
+         .doc = "fraction of the samples kept for the held-out loss"),
+    CONF(struct job_data, shard_samples, INT, .def = "512", .min = 16, .max = 65536,
+         .doc = "samples per shard"),
+    CONF(struct job_data, max_bad, INT, .def = "100", .min = 0, .max = 1000000,
+         .doc = "broken samples skipped before the job is refused or fails"),
+    CONF(struct job_data, text_field, STR, .def = "text",
+         .doc = "field of a JSON line that holds the document"),
+    CONF(struct job_data, tokenizer, STR,
+         .doc = "a Hugging Face tokenizer.json (byte-level BPE); without it tokens are bytes"),
+    CONF(struct job_data, holdout_path, STR,
+         .doc = "a second source that is held out as a whole, in place of data.holdout"),
+    CONF_END,
+};
+
+static const struct conf_key model_keys[] = {
+    CONF(struct job_model, type, ENUM, .names = job_model_names, .def = "dit",
+         .doc = "kind of model"),
+    CONF(struct job_model, preset, STR,
+         .doc = "`DiT-S/2`, `DiT-B/2`, `DiT-L/2`, `DiT-XL/2`, also with /4 and /8: sets patch, "
+                "dim, depth and heads"),
+    CONF(struct job_model, patch, INT, .def = "2", .min = 1, .max = 64,
+         .doc = "pixels of a side of a token; divides image_size; at most 4096 tokens"),
+    CONF(struct job_model, dim, INT, .min = 4, .max = 8192,
+         .doc = "width; a multiple of 4 and of heads; required without a preset"),
+    CONF(struct job_model, depth, INT, .min = 1, .max = 256,
+         .doc = "blocks; required without a preset"),
+    CONF(struct job_model, heads, INT, .min = 1, .max = 256,
+         .doc = "attention heads; required without a preset"),
+    CONF(struct job_model, mlp_ratio, DOUBLE, .def = "4", .min = 0.25, .max = 16,
+         .doc = "hidden width of the MLP over dim"),
+    CONF(struct job_model, label_dropout, DOUBLE, .def = "0.1", .min = 0, .max = 1,
+         .doc = "fraction of labels dropped in training, for guidance"),
+    CONF(struct job_model, kv_heads, INT, .def = "0", .min = 0, .max = 256,
+         .doc = "llama: key and value heads; divides heads; 0: as heads"),
+    CONF(struct job_model, ffn, INT, .def = "0", .min = 0, .max = 65536,
+         .doc = "llama: hidden width of the SwiGLU; 0: 8/3 of dim, rounded up to 32"),
+    CONF(struct job_model, context, INT, .def = "256", .min = 16, .max = 4096,
+         .doc = "llama: tokens of a row; longer documents are cut"),
+    CONF(struct job_model, rope_theta, DOUBLE, .def = "10000", .min = 1, .max = 1e9,
+         .doc = "llama: base of the rotary positions"),
+    CONF(struct job_model, norm_eps, DOUBLE, .def = "1e-5", .min = 1e-12, .max = 1,
+         .doc = "llama: epsilon of RMSNorm"),
+    CONF(struct job_model, tied, BOOL, .def = "false",
+         .doc = "llama: the head shares the weights of the embedding"),
+    CONF(struct job_model, warm_start, STR,
+         .doc = "a folder with model.safetensors and config.json, as `skerry export` writes it: "
+                "version 0 of every module comes from there"),
+    CONF_END,
+};
+
+static const struct conf_key router_keys[] = {
+    CONF(struct job_router, patch, INT, .def = "0", .min = 0, .max = 64,
+         .doc = "pixels of a side of a token; 0: twice model.patch where that fits"),
+    CONF(struct job_router, dim, INT, .def = "0", .min = 0, .max = 8192,
+         .doc = "width; 0: half of model.dim"),
+    CONF(struct job_router, depth, INT, .def = "0", .min = 0, .max = 256,
+         .doc = "blocks; 0: half of model.depth"),
+    CONF(struct job_router, heads, INT, .def = "0", .min = 0, .max = 256,
+         .doc = "attention heads; 0: as model.heads, if they fit"),
+    CONF(struct job_router, mlp_ratio, DOUBLE, .def = "4", .min = 0.25, .max = 16,
+         .doc = "hidden width of the MLP over dim"),
+    CONF(struct job_router, batch, INT, .def = "0", .min = 0, .max = 65536,
+         .doc = "samples per step; 0: as an expert"),
+    CONF(struct job_router, lr, DOUBLE, .def = "0", .min = 0, .max = 10,
+         .doc = "peak learning rate; 0: train.lr"),
+    CONF(struct job_router, classes, INT, .def = "0", .min = 0, .max = 1024,
+         .doc = "outputs, at least recipe.experts; 0: as many"),
+    CONF_END,
+};
+
+static const struct conf_key train_keys[] = {
+    CONF(struct job_train, batch, INT, .required = true, .min = 1, .max = 65536,
+         .doc = "samples (images, or rows of text) per inner step of a replica"),
+    CONF(struct job_train, accumulate, INT, .def = "auto", .zero = "auto", .min = 1, .max = 4096,
+         .doc = "parts in which a batch is computed, to save memory; divides batch. auto: the "
+                "fewest that fit each worker's device"),
+    CONF(struct job_train, lr, DOUBLE, .def = "1e-4", .min = 0, .max = 10,
+         .doc = "peak learning rate of AdamW"),
+    CONF(struct job_train, warmup, INT, .def = "0", .min = 0, .max = 10000000,
+         .doc = "steps of linear warm-up"),
+    CONF(struct job_train, schedule, ENUM, .names = job_schedule_names, .def = "constant",
+         .doc = "constant; cosine down to final_lr; or constant with a linear decay to 0 over the "
+                "last decay_fraction"),
+    CONF(struct job_train, decay_fraction, DOUBLE, .def = "0.2", .min = 0, .max = 1,
+         .doc = "fraction of all steps that decay (schedule decay)"),
+    CONF(struct job_train, final_lr, DOUBLE, .def = "0", .min = 0, .max = 1,
+         .doc = "fraction of lr left at the end (schedule cosine)"),
+    CONF(struct job_train, weight_decay, DOUBLE, .def = "0", .min = 0, .max = 10,
+         .doc = "decoupled weight decay"),
+    CONF(struct job_train, beta1, DOUBLE, .def = "0.9", .min = 0, .max = 0.999999,
+         .doc = "AdamW's first decay"),
+    CONF(struct job_train, beta2, DOUBLE, .def = "0.999", .min = 0, .max = 0.999999,
+         .doc = "AdamW's second decay"),
+    CONF(struct job_train, eps, DOUBLE, .def = "1e-8", .min = 1e-12, .max = 1,
+         .doc = "AdamW's epsilon"),
+    CONF(struct job_train, clip, DOUBLE, .def = "1.0", .min = 0, .max = 1e6,
+         .doc = "largest global norm of the gradient; 0: no clipping"),
+    CONF(struct job_train, ema, DOUBLE, .def = "0", .min = 0, .max = 1,
+         .doc = "decay per step of an EMA inside a worker; 0: none"),
+    CONF(struct job_train, precision, ENUM, .names = job_precision_names, .def = "auto",
+         .doc = "of the computation; auto: bf16 where the device has it"),
+    CONF(struct job_train, t, ENUM, .names = job_t_names, .def = "logit_normal",
+         .doc = "how times are drawn in training"),
+    CONF(struct job_train, recompute, BOOL, .def = "false",
+         .doc = "recompute activations in the backward pass, to save memory"),
+    CONF_END,
+};
+
+static const struct conf_key recipe_keys[] = {
+    CONF(struct job_recipe, name, STR, .def = "diloco", .doc = "the way of composing the swarm"),
+    CONF(struct job_recipe, replicas, INT, .def = "1", .min = 1, .max = 256,
+         .doc = "copies of each path that train at the same time"),
+    CONF(struct job_recipe, experts, INT, .def = "8", .min = 1, .max = 256,
+         .doc = "ddm: experts, one per partition of the data"),
+    CONF(struct job_recipe, levels, INTS, .min = 1, .max = 256,
+         .doc = "dipaco: modules of each level, such as [4, 4]; the blocks are cut evenly"),
+    CONF(struct job_recipe, private_blocks, INTS, .min = 0, .max = 255,
+         .doc = "dipaco: blocks that every path has for itself"),
+    CONF(struct job_recipe, private_embeddings, BOOL, .def = "false",
+         .doc = "dipaco: every path has its own embeddings and head"),
+    CONF(struct job_recipe, divide_batch, BOOL, .def = "true",
+         .doc = "ddm: train.batch is that of all experts together, so that they cost as much as "
+                "one model"),
+    CONF(struct job_recipe, top, INT, .def = "1", .min = 1, .max = 16,
+         .doc = "dipaco: paths that a training sample belongs to"),
+    CONF(struct job_recipe, reshard, INTS, .min = 1, .max = 1000000,
+         .doc = "dipaco: rounds before which the data are routed anew, by the paths' own scores"),
+    CONF(struct job_recipe, early_stop, BOOL, .def = "false",
+         .doc = "keep each path's best weights by held-out loss (needs eval.every)"),
+    CONF(struct job_recipe, moments, ENUM, .names = job_moments_names, .def = "restart",
+         .doc = "Adam's moments of a path that moves to another worker: they start again, or "
+                "travel with it at 8 bits a value"),
+    CONF(struct job_recipe, moments_warmup, INT, .def = "10", .min = 0, .max = 100000,
+         .doc = "steps of warm-up after moments have started again"),
+    CONF(struct job_recipe, teacher, INT, .def = "0", .min = 0, .max = 2147483647,
+         .doc = "distill: the job whose experts are the teachers"),
+    CONF_END,
+};
+
+static const struct conf_key partition_keys[] = {
+    CONF(struct job_partition, features, ENUM, .names = job_features_names, .def = "auto",
+         .doc = "what is clustered: pixels; hashed n-grams of the first 32 tokens; the mean hidden "
+                "state of model.warm_start; or a column of the dataset. auto: model with a warm "
+                "start, else pixels or ngrams"),
+    CONF(struct job_partition, column, STR,
+         .doc = "feature column: KEY.NAME.npy beside the image, or a list in the sample's JSON"),
+    CONF(struct job_partition, dims, INT, .def = "64", .min = 0, .max = 4096,
+         .doc = "dimensions kept by PCA; 0: all"),
+    CONF(struct job_partition, method, ENUM, .names = job_method_names, .def = "auto",
+         .doc = "auto: product k-means with several levels, else two_level; random is the control"),
+    CONF(struct job_partition, fine, INT, .def = "1024", .min = 2, .max = 65536,
+         .doc = "clusters of the first level (two_level); fewer when there are few samples"),
+    CONF(struct job_partition, balance, DOUBLE, .def = "0", .min = 0, .max = 1000,
+         .doc = "largest partition over the mean one, at least 1; 0: as it comes"),
+    CONF(struct job_partition, chunk, INT, .def = "0", .min = 0, .max = 4096,
+         .doc = "tokens after which evaluation chooses a path anew; 0: once per sample"),
+    CONF(struct job_partition, router_fraction, DOUBLE, .def = "0.02", .min = 0.0001, .max = 0.5,
+         .doc = "of the samples, kept for fitting routers when recipe.reshard or chunk is given"),
+    CONF_END,
+};
+
+static const struct conf_key outer_keys[] = {
+    CONF(struct job_outer, rounds, INT, .required = true, .min = 1, .max = 1000000,
+         .doc = "outer steps"),
+    CONF(struct job_outer, steps, INT, .min = 1, .max = 1000000,
+         .doc = "inner steps of a phase; exactly one of steps and seconds"),
+    CONF(struct job_outer, seconds, INT, .min = 1, .max = 86400,
+         .doc = "length of a phase; each worker does what fits"),
+    CONF(struct job_outer, lr, DOUBLE, .def = "0.7", .min = 0, .max = 10,
+         .doc = "outer learning rate"),
+    CONF(struct job_outer, momentum, DOUBLE, .def = "0.9", .min = 0, .max = 0.9999,
+         .doc = "outer Nesterov momentum"),
+    CONF(struct job_outer, warmup, INT, .def = "0", .min = 0, .max = 1000000,
+         .doc = "rounds over which the momentum grows from 0: the first differences of a fresh "
+                "model all point the same way"),
+    CONF(struct job_outer, ema, DOUBLE, .def = "0.9", .min = 0, .max = 1,
+         .doc = "decay per round of the EMA of the outer weights, which samples use"),
+    CONF(struct job_outer, quorum, DOUBLE, .def = "0.5", .min = 0, .max = 1,
+         .doc = "fraction of the contributions that is enough when grace has passed"),
+    CONF(struct job_outer, grace, DOUBLE, .def = "0", .min = 0, .max = 86400,
+         .doc = "seconds to wait for the rest after the quorum; 0: for all that make progress. "
+                "async: seconds that an ended phase waits for others that are about to end, where "
+                "seconds bounds phases; 0: an eighth of them"),
+    CONF(struct job_outer, fragments, INT, .def = "1", .min = 1, .max = 32,
+         .doc = "parts that a module is cut into (strided blocks), synchronised one after the "
+                "other in a round"),
+    CONF(struct job_outer, delay, INT, .def = "0", .min = 0, .max = 100000,
+         .doc = "inner steps that go on while a contribution travels and is folded"),
+    CONF(struct job_outer, mix, DOUBLE, .def = "0", .min = 0, .max = 1,
+         .doc = "share of its own weights that a replica keeps when it takes a new version"),
+    CONF(struct job_outer, async, BOOL, .def = "false",
+         .doc = "fold each contribution when it comes; replicas do not wait for each other"),
+    CONF(struct job_outer, nesterov_delay, INT, .def = "0", .min = 0, .max = 1024,
+         .doc = "async: contributions between two steps of the momentum; 0: as many as replicas"),
+    CONF_END,
+};
+
+static const struct conf_key wire_keys[] = {
+    CONF(struct job_wire, up, ENUM, .names = job_codec_names, .def = "e3m0",
+         .doc = "how contributions travel"),
+    CONF(struct job_wire, down, ENUM, .names = job_codec_names, .def = "e3m0",
+         .doc = "how new versions travel"),
+    CONF_END,
+};
+
+static const struct conf_key sample_keys[] = {
+    CONF(struct job_sample, every, INT, .def = "0", .min = 0, .max = 1000000,
+         .doc = "rounds between grids of samples; 0: at the end only"),
+    CONF(struct job_sample, count, INT, .def = "64", .min = 1, .max = 1024,
+         .doc = "samples of a grid; labels cycle over the classes"),
+    CONF(struct job_sample, steps, INT, .def = "30", .min = 1, .max = 1000, .doc = "ODE steps"),
+    CONF(struct job_sample, sampler, ENUM, .names = job_sampler_names, .def = "euler",
+         .doc = "ODE solver"),
+    CONF(struct job_sample, guidance, DOUBLE, .def = "1.5", .min = 0, .max = 100,
+         .doc = "classifier-free guidance; 1: off"),
+    CONF(struct job_sample, columns, INT, .def = "8", .min = 1, .max = 64, .doc = "of the grid"),
+    CONF(struct job_sample, seed, U64, .def = "0", .doc = "of the starting noise"),
+    CONF(struct job_sample, strategy, ENUM, .names = job_strategy_names, .def = "top1",
+         .doc = "how experts are mixed"),
+    CONF(struct job_sample, top, INT, .def = "2", .min = 1, .max = 256,
+         .doc = "experts of strategy topk"),
+    CONF(struct job_sample, nucleus, DOUBLE, .def = "0.9", .min = 0.01, .max = 1,
+         .doc = "strategy nucleus: probability that the fewest experts must reach"),
+    CONF(struct job_sample, threshold, DOUBLE, .def = "0.2", .min = 0, .max = 1,
+         .doc = "strategy threshold: least probability of an expert"),
+    CONF(struct job_sample, remote, BOOL, .def = "false",
+         .doc = "experts stay on their workers; only x_t and v travel"),
+    CONF(struct job_sample, prompt, STR, .def = "", .doc = "llama: what the text starts with"),
+    CONF(struct job_sample, tokens, INT, .def = "200", .min = 1, .max = 4096,
+         .doc = "llama: tokens to generate"),
+    CONF(struct job_sample, temperature, DOUBLE, .def = "0.8", .min = 0, .max = 10,
+         .doc = "llama: 0 takes the likeliest token"),
+    CONF(struct job_sample, top_p, DOUBLE, .def = "0.95", .min = 0.01, .max = 1,
+         .doc = "llama: nucleus of tokens that are drawn from"),
+    CONF_END,
+};
+
+static const struct conf_key eval_keys[] = {
+    CONF(struct job_eval, every, INT, .def = "0", .min = 0, .max = 1000000,
+         .doc = "rounds between held-out losses; 0: at the end only, if there is a holdout"),
+    CONF(struct job_eval, samples, INT, .def = "512", .min = 1, .max = 1000000,
+         .doc = "held-out samples used, of each partition"),
+    CONF_END,
+};
+
+const struct conf_key job_spec_keys[] = {
+    CONF(struct job_spec, name, STR, .required = true,
+         .doc = "name of the job: 1 to 64 of A-Z a-z 0-9 . _ -"),
+    CONF(struct job_spec, seed, U64, .def = "0",
+         .doc = "same seed, job and set of workers: same result"),
+    CONF(struct job_spec, data, SECTION, .sub = data_keys, .doc = "What to learn from."),
+    CONF(struct job_spec, model, SECTION, .sub = model_keys, .doc = "What to train."),
+    CONF(struct job_spec, router, SECTION, .sub = router_keys,
+         .doc = "The classifier that mixes experts (recipe ddm): a small DiT."),
+    CONF(struct job_spec, train, SECTION, .sub = train_keys,
+         .doc = "The inner steps inside a worker."),
+    CONF(struct job_spec, recipe, SECTION, .sub = recipe_keys, .doc = "How the swarm is composed."),
+    CONF(struct job_spec, partition, SECTION, .sub = partition_keys,
+         .doc = "How the data are cut into partitions (recipes ddm and dipaco)."),
+    CONF(struct job_spec, outer, SECTION, .sub = outer_keys,
+         .doc = "The outer steps, which fold the workers' contributions."),
+    CONF(struct job_spec, wire, SECTION, .sub = wire_keys,
+         .doc = "How many bits travel: `f32` 32, `bf16` 16, `int8` 8, `e3m0` 4 per parameter."),
+    CONF(struct job_spec, sample, SECTION, .sub = sample_keys, .doc = "Pictures on the way."),
+    CONF(struct job_spec, eval, SECTION, .sub = eval_keys, .doc = "The held-out loss."),
+    CONF_END,
+};

@@ -1,0 +1,356 @@
+#include "common/st/st.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/base/err.h"
+#include "common/base/file.h"
+#include "common/base/mem.h"
+#include "common/base/str.h"
+
+static const struct {
+    const char *name;
+    size_t bytes;
+} dtypes[] = {
+    [ST_UNSPECIFIED] = {"?", 0}, [ST_BOOL] = {"BOOL", 1}, [ST_U8] = {"U8", 1},
+    [ST_I8] = {"I8", 1},         [ST_U16] = {"U16", 2},   [ST_I16] = {"I16", 2},
+    [ST_F16] = {"F16", 2},       [ST_BF16] = {"BF16", 2}, [ST_U32] = {"U32", 4},
+    [ST_I32] = {"I32", 4},       [ST_F32] = {"F32", 4},   [ST_U64] = {"U64", 8},
+    [ST_I64] = {"I64", 8},       [ST_F64] = {"F64", 8},
+};
+#define N_DTYPES (sizeof(dtypes) / sizeof(dtypes[0]))
+
+const char *st_dtype_name(enum st_dtype dtype)
+{
+    return (size_t)dtype < N_DTYPES ? dtypes[dtype].name : "?";
+}
+
+size_t st_dtype_bytes(enum st_dtype dtype)
+{
+    return (size_t)dtype < N_DTYPES ? dtypes[dtype].bytes : 0;
+}
+
+static enum st_dtype dtype_parse(const char *name)
+{
+    for (size_t i = 1; i < N_DTYPES; i++)
+        if (strcmp(name, dtypes[i].name) == 0)
+            return (enum st_dtype)i;
+    return ST_UNSPECIFIED;
+}
+
+/* What is being parsed, for the messages. */
+struct parse {
+    const char *name;
+    uint64_t payload_bytes;
+    struct st *st;
+    struct err *err;
+};
+
+static int parse_shape(const struct parse *p, const char *key, const json_t *shape,
+                       struct st_tensor *t)
+{
+    if (!json_is_array(shape) || json_array_size(shape) > ST_RANK_MAX)
+        return err_set(p->err, -ERR_FORMAT,
+                       "%s: tensor '%s': shape must be a list of at most %d dimensions", p->name,
+                       key, ST_RANK_MAX);
+    t->rank = (unsigned)json_array_size(shape);
+    t->count = 1;
+    for (unsigned i = 0; i < t->rank; i++) {
+        const json_t *dim = json_array_get(shape, i);
+        if (!json_is_integer(dim) || json_integer_value(dim) < 0)
+            return err_set(p->err, -ERR_FORMAT,
+                           "%s: tensor '%s': dimension %u is not a whole number", p->name, key, i);
+        t->shape[i] = (uint64_t)json_integer_value(dim);
+        if (__builtin_mul_overflow(t->count, t->shape[i], &t->count))
+            return err_set(p->err, -ERR_FORMAT, "%s: tensor '%s': the shape overflows", p->name,
+                           key);
+    }
+    if (__builtin_mul_overflow(t->count, (uint64_t)st_dtype_bytes(t->dtype), &t->bytes))
+        return err_set(p->err, -ERR_FORMAT, "%s: tensor '%s': the shape overflows", p->name, key);
+    return 0;
+}
+
+static int parse_offsets(const struct parse *p, const char *key, const json_t *offsets,
+                         struct st_tensor *t)
+{
+    const json_t *from = json_array_get(offsets, 0), *to = json_array_get(offsets, 1);
+    if (json_array_size(offsets) != 2 || !json_is_integer(from) || !json_is_integer(to) ||
+        json_integer_value(from) < 0 || json_integer_value(to) < json_integer_value(from))
+        return err_set(p->err, -ERR_FORMAT,
+                       "%s: tensor '%s': data_offsets must be [begin, end] with begin <= end",
+                       p->name, key);
+    uint64_t begin = (uint64_t)json_integer_value(from), end = (uint64_t)json_integer_value(to);
+    if (end > p->payload_bytes)
+        return err_set(p->err, -ERR_FORMAT,
+                       "%s: tensor '%s' ends at byte %llu of a payload of %llu: the file is cut "
+                       "short or its header is wrong",
+                       p->name, key, (unsigned long long)end, (unsigned long long)p->payload_bytes);
+    if (end - begin != t->bytes)
+        return err_set(p->err, -ERR_FORMAT,
+                       "%s: tensor '%s': shape and dtype need %llu bytes but data_offsets give "
+                       "%llu",
+                       p->name, key, (unsigned long long)t->bytes,
+                       (unsigned long long)(end - begin));
+    t->offset = p->st->payload + begin;
+    return 0;
+}
+
+static int parse_tensor(const struct parse *p, const char *key, const json_t *value)
+{
+    struct st_tensor *t = &p->st->tensors[p->st->n_tensors];
+    size_t length = strlen(key);
+    if (length == 0 || length > ST_NAME_MAX)
+        return err_set(p->err, -ERR_FORMAT, "%s: a tensor's name must have 1 to %d bytes", p->name,
+                       ST_NAME_MAX);
+    if (!json_is_object(value) || json_object_size(value) != 3)
+        return err_set(p->err, -ERR_FORMAT,
+                       "%s: tensor '%s' must have exactly dtype, shape and data_offsets", p->name,
+                       key);
+    const char *dtype = json_string_value(json_object_get(value, "dtype"));
+    t->dtype = dtype ? dtype_parse(dtype) : ST_UNSPECIFIED;
+    if (t->dtype == ST_UNSPECIFIED)
+        return err_set(p->err, -ERR_FORMAT, "%s: tensor '%s': unknown dtype '%s'", p->name, key,
+                       dtype ? dtype : "(none)");
+    int rc = parse_shape(p, key, json_object_get(value, "shape"), t);
+    if (rc == 0)
+        rc = parse_offsets(p, key, json_object_get(value, "data_offsets"), t);
+    if (rc == 0) {
+        t->name = str_dup(key);
+        p->st->n_tensors++;
+    }
+    return rc;
+}
+
+static int parse_meta(const struct parse *p, json_t *map)
+{
+    if (!json_is_object(map) || json_object_size(map) > ST_META_MAX)
+        return err_set(p->err, -ERR_FORMAT, "%s: __metadata__ must be a map of at most %d strings",
+                       p->name, ST_META_MAX);
+    p->st->meta = mem_try_array(json_object_size(map), sizeof(*p->st->meta));
+    if (!p->st->meta)
+        return err_set(p->err, -ENOMEM, "out of memory while reading %s", p->name);
+    const char *key;
+    json_t *value;
+    json_object_foreach(map, key, value)
+    {
+        if (!json_is_string(value))
+            return err_set(p->err, -ERR_FORMAT, "%s: __metadata__ '%s' is not a string", p->name,
+                           key);
+        p->st->meta[p->st->n_meta++] =
+            (struct st_meta){.key = str_dup(key), .value = str_dup(json_string_value(value))};
+    }
+    return 0;
+}
+
+static int by_offset(const void *a, const void *b)
+{
+    const struct st_tensor *x = a, *y = b;
+    if (x->offset != y->offset)
+        return x->offset < y->offset ? -1 : 1;
+    /* Empty tensors come before the one that starts at the same place. */
+    if (x->bytes != y->bytes)
+        return x->bytes < y->bytes ? -1 : 1;
+    return strcmp(x->name, y->name);
+}
+
+/* The tensors must tile the payload: no overlap, no gap, nothing after. */
+static int check_tiling(const struct parse *p)
+{
+    struct st *st = p->st;
+    if (st->n_tensors)
+        qsort(st->tensors, st->n_tensors, sizeof(*st->tensors), by_offset);
+    uint64_t at = st->payload;
+    for (size_t i = 0; i < st->n_tensors; i++) {
+        const struct st_tensor *t = &st->tensors[i];
+        if (t->offset != at)
+            return err_set(p->err, -ERR_FORMAT, "%s: tensor '%s' %s", p->name, t->name,
+                           t->offset < at ? "overlaps the one before it"
+                                          : "leaves a gap before it");
+        at += t->bytes;
+    }
+    if (at != st->file_bytes)
+        return err_set(p->err, -ERR_FORMAT, "%s has %llu bytes after its last tensor", p->name,
+                       (unsigned long long)(st->file_bytes - at));
+    return 0;
+}
+
+static int parse_root(const struct parse *p, json_t *root)
+{
+    if (!json_is_object(root))
+        return err_set(p->err, -ERR_FORMAT, "%s: the header is not a JSON map", p->name);
+    size_t n = json_object_size(root);
+    if (n > ST_TENSORS_MAX)
+        return err_set(p->err, -ERR_LIMIT, "%s has %zu tensors, at most %d are allowed", p->name, n,
+                       ST_TENSORS_MAX);
+    p->st->tensors = mem_try_array(n, sizeof(*p->st->tensors));
+    if (!p->st->tensors)
+        return err_set(p->err, -ENOMEM, "out of memory while reading %s", p->name);
+    const char *key;
+    json_t *value;
+    json_object_foreach(root, key, value)
+    {
+        int rc =
+            strcmp(key, "__metadata__") == 0 ? parse_meta(p, value) : parse_tensor(p, key, value);
+        if (rc < 0)
+            return rc;
+    }
+    return check_tiling(p);
+}
+
+static uint64_t read_le64(const uint8_t *p)
+{
+    uint64_t v = 0;
+    for (int i = 7; i >= 0; i--)
+        v = v << 8 | p[i];
+    return v;
+}
+
+/* The length word against the limits and the file's size. */
+static int check_length(const uint8_t *word, uint64_t file_bytes, const char *name, uint64_t *ret,
+                        struct err *err)
+{
+    if (file_bytes < 8)
+        return err_set(err, -ERR_FORMAT, "%s is no safetensors file: only %llu bytes", name,
+                       (unsigned long long)file_bytes);
+    uint64_t n = read_le64(word);
+    if (n > ST_HEADER_MAX)
+        return err_set(err, -ERR_FORMAT,
+                       "%s is no safetensors file: its header would have %llu bytes", name,
+                       (unsigned long long)n);
+    if (n > file_bytes - 8)
+        return err_set(err, -ERR_FORMAT, "%s is cut short: header of %llu bytes, file of %llu",
+                       name, (unsigned long long)n, (unsigned long long)file_bytes);
+    *ret = n;
+    return 0;
+}
+
+int st_parse(const void *data, size_t len, uint64_t file_bytes, const char *name, struct st *ret,
+             struct err *err)
+{
+    const uint8_t *bytes = data;
+    uint64_t n;
+    int rc = check_length(bytes, len < 8 ? len : file_bytes, name, &n, err);
+    if (rc < 0)
+        return rc;
+    if (len - 8 < n)
+        return err_set(err, -ERR_FORMAT, "%s: %zu bytes do not hold its header", name, len);
+    if (n == 0 || bytes[8] != '{')
+        return err_set(err, -ERR_FORMAT, "%s: the header is not a JSON map", name);
+    json_error_t fault;
+    json_t *root = json_loadb((const char *)bytes + 8, (size_t)n, JSON_REJECT_DUPLICATES, &fault);
+    if (!root)
+        return err_set(err, -ERR_FORMAT, "%s: header byte %d: %s", name, fault.position,
+                       fault.text);
+    struct st st = {.payload = 8 + n, .file_bytes = file_bytes};
+    struct parse p = {name, file_bytes - 8 - n, &st, err};
+    rc = parse_root(&p, root);
+    json_decref(root);
+    if (rc < 0)
+        st_release(&st);
+    else
+        *ret = st;
+    return rc;
+}
+
+int st_read(int fd, const char *path, struct st *ret, struct err *err)
+{
+    struct stat info;
+    if (fstat(fd, &info) < 0)
+        return err_errno(err, "cannot look at %s", path);
+    uint64_t file_bytes = (uint64_t)info.st_size, n;
+    uint8_t word[8] = {0};
+    int rc = file_bytes < 8 ? 0 : file_pread_all(fd, word, 8, 0, path, err);
+    if (rc == 0)
+        rc = check_length(word, file_bytes, path, &n, err);
+    if (rc < 0)
+        return rc;
+    uint8_t *head = mem_try((size_t)n + 8);
+    if (!head)
+        return err_set(err, -ENOMEM, "out of memory while reading %s", path);
+    rc = file_pread_all(fd, head, (size_t)n + 8, 0, path, err);
+    if (rc == 0)
+        rc = st_parse(head, (size_t)n + 8, file_bytes, path, ret, err);
+    mem_free(head);
+    return rc;
+}
+
+int st_open(const char *path, struct st *ret, struct err *err)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return err_errno(err, "cannot open %s", path);
+    int rc = st_read(fd, path, ret, err);
+    close(fd);
+    return rc;
+}
+
+void st_release(struct st *st)
+{
+    if (!st)
+        return;
+    for (size_t i = 0; i < st->n_tensors; i++)
+        mem_free(st->tensors[i].name);
+    for (size_t i = 0; i < st->n_meta; i++) {
+        mem_free(st->meta[i].key);
+        mem_free(st->meta[i].value);
+    }
+    mem_free(st->tensors);
+    mem_free(st->meta);
+    *st = (struct st){0};
+}
+
+const struct st_tensor *st_find(const struct st *st, const char *name)
+{
+    for (size_t i = 0; i < st->n_tensors; i++)
+        if (strcmp(st->tensors[i].name, name) == 0)
+            return &st->tensors[i];
+    return NULL;
+}
+
+const char *st_meta_get(const struct st *st, const char *key)
+{
+    for (size_t i = 0; i < st->n_meta; i++)
+        if (strcmp(st->meta[i].key, key) == 0)
+            return st->meta[i].value;
+    return NULL;
+}
+
+static void shape_text(struct buf *out, unsigned rank, const uint64_t *shape)
+{
+    /* Bounded by rank: cannot fail for other reasons than memory, and then the
+     * message is only shorter. */
+    (void)buf_append_str(out, "[");
+    for (unsigned i = 0; i < rank; i++)
+        (void)buf_printf(out, "%s%llu", i ? ", " : "", (unsigned long long)shape[i]);
+    (void)buf_append_str(out, "]");
+}
+
+int st_expect(const struct st *st, const char *name, enum st_dtype dtype, unsigned rank,
+              const uint64_t *shape, const struct st_tensor **ret, struct err *err)
+{
+    const struct st_tensor *t = st_find(st, name);
+    if (!t)
+        return err_set(err, -ERR_FORMAT, "tensor '%s' is missing", name);
+    bool same = t->dtype == dtype && t->rank == rank;
+    for (unsigned i = 0; same && i < rank; i++)
+        same = t->shape[i] == shape[i];
+    if (same) {
+        *ret = t;
+        return 0;
+    }
+    struct buf has, wants;
+    buf_init(&has, 256);
+    buf_init(&wants, 256);
+    shape_text(&has, t->rank, t->shape);
+    shape_text(&wants, rank, shape);
+    int rc = err_set(err, -ERR_FORMAT, "tensor '%s' is %s %s, expected %s %s", name,
+                     st_dtype_name(t->dtype), buf_str(&has), st_dtype_name(dtype), buf_str(&wants));
+    buf_release(&has);
+    buf_release(&wants);
+    return rc;
+}

@@ -1,0 +1,81 @@
+#include "coordinator/decide/lease.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static uint64_t since(uint64_t now, uint64_t then)
+{
+    return now > then ? now - then : 0;
+}
+
+static void conclude(struct lease_decision *ret, enum lease_verdict v, uint64_t until)
+{
+    ret->verdict = v;
+    ret->until_ms = until;
+}
+
+void lease_decide(const struct lease_in *in, const struct lease_options *o,
+                  struct lease_decision *ret)
+{
+    uint64_t silent = since(in->now_ms, in->heard_ms);
+    if (in->closed_ms != 0 && since(in->now_ms, in->closed_ms) > o->closed_ms) {
+        conclude(ret, LEASE_LOST, 0);
+        (void)snprintf(ret->reason, sizeof(ret->reason),
+                       "its connection was cut and it did not come back within %.1f s",
+                       o->closed_ms / 1e3);
+        return;
+    }
+    if (silent > o->lease_ms) {
+        conclude(ret, LEASE_LOST, 0);
+        (void)snprintf(ret->reason, sizeof(ret->reason), "silent for %.1f s, allowed are %.1f s",
+                       (double)silent / 1e3, o->lease_ms / 1e3);
+        return;
+    }
+    uint64_t allowed = 5 * in->median_gap_ms;
+    if (allowed < o->progress_min_ms)
+        allowed = o->progress_min_ms;
+    uint64_t stuck = in->progress_ms ? since(in->now_ms, in->progress_ms) : 0;
+    if (stuck > allowed) {
+        conclude(ret, LEASE_LOST, 0);
+        (void)snprintf(ret->reason, sizeof(ret->reason),
+                       "it answers but has made no progress for %.0f s, allowed are %.0f s",
+                       (double)stuck / 1e3, (double)allowed / 1e3);
+        return;
+    }
+    uint64_t until = in->heard_ms + o->lease_ms + 1;
+    if (in->closed_ms != 0 && in->closed_ms + o->closed_ms + 1 < until)
+        until = in->closed_ms + o->closed_ms + 1;
+    if (in->progress_ms != 0 && in->progress_ms + allowed + 1 < until)
+        until = in->progress_ms + allowed + 1;
+    if (in->closed_ms != 0 || silent > 2u * o->heartbeat_ms) {
+        conclude(ret, LEASE_LATE, until);
+        (void)snprintf(ret->reason, sizeof(ret->reason),
+                       in->closed_ms ? "its connection was cut %.1f s ago"
+                                     : "not heard of for %.1f s",
+                       (double)(in->closed_ms ? since(in->now_ms, in->closed_ms) : silent) / 1e3);
+        return;
+    }
+    conclude(ret, LEASE_ALIVE, until);
+    ret->reason[0] = '\0';
+}
+
+static int compare_u64(const void *a, const void *b)
+{
+    uint64_t x, y;
+    memcpy(&x, a, sizeof(x));
+    memcpy(&y, b, sizeof(y));
+    return (x > y) - (x < y);
+}
+
+uint64_t lease_median(const uint64_t *gaps, size_t n)
+{
+    uint64_t sorted[64];
+    if (n == 0)
+        return 0;
+    if (n > 64)
+        n = 64;
+    memcpy(sorted, gaps, n * sizeof(*gaps));
+    qsort(sorted, n, sizeof(*sorted), compare_u64);
+    return sorted[n / 2];
+}

@@ -1,0 +1,50 @@
+/* The coordinator over HTTP: the API of docs/openapi.yaml, the metrics for
+ * Prometheus and the dashboard, as routes of an http_server.
+ *
+ *     http_server_open(loop, &{.authenticate = auth, ...}, &server, err);
+ *     blob_http_open(server, ..., &blobs, err);
+ *     http_api_open(&{.co = co, .server = server, ...}, &api, err);
+ *     ...
+ *     http_api_close(api);        // ends the event streams; no request is open after it
+ *     http_server_close(server);
+ *
+ * It keeps no state of the cluster: every answer is made from coordinator/view/view.h
+ * at that moment, and every change goes through its commands and is answered
+ * when it is durable.  Everything runs on the loop thread. */
+#ifndef COORDINATOR_HTTP_API_H
+#define COORDINATOR_HTTP_API_H
+
+#include <stdbool.h>
+
+struct blob_http;
+struct blobstore;
+struct coordinator;
+struct err;
+struct http_api;
+struct http_route;
+struct http_server;
+
+/* All pointers are kept until close, strings are copied. */
+struct http_api_options {
+    struct coordinator *co;
+    struct http_server *server;
+    struct blob_http *blobs;  /* signs upload tickets */
+    struct blobstore *store;  /* answers "have you got it?" */
+    const char *worker_token; /* "skerry1...", shown with the join command */
+    bool plain;               /* http://: the cookie is not marked Secure */
+    /* Same as the server's: role mask of a presented secret. */
+    unsigned (*authenticate)(void *arg, const char *presented);
+    void *auth_arg;
+};
+
+/* Registers the routes and subscribes to the coordinator's events. */
+int http_api_open(const struct http_api_options *o, struct http_api **ret, struct err *err);
+
+/* Answers what still waits with 503 and ends the event streams.  Call it while
+ * the coordinator still lives and before http_server_close(). */
+void http_api_close(struct http_api *api); /* accepts NULL */
+
+/* The table, for the test that compares it with docs/openapi.yaml. */
+const struct http_route *http_api_routes(unsigned *ret_count);
+
+#endif

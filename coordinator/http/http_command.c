@@ -1,0 +1,439 @@
+/* The POST side of the API: bodies are checked key by key, then handed to the
+ * commands of coordinator/view/view.h, and answered when the change is durable. */
+#include "coordinator/http/http_internal.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/data/dataset.h"
+#include "common/base/err.h"
+#include "common/base/hash.h"
+#include "common/job/job.h"
+#include "common/base/mem.h"
+#include "common/net/blob_http.h"
+#include "common/net/blobstore.h"
+#include "coordinator/http/http_body.h"
+#include "coordinator/http/http_json.h"
+#include "coordinator/view/view.h"
+
+#define CLASSES_MAX 4096
+#define SHARDS_MAX DATASET_SHARDS_MAX
+#define BAD_MAX 1024
+#define UPLOAD_MAX_BYTES 1099511627776.0 /* 1 TiB */
+#define UPLOAD_TICKET_S 3600
+#define N(a) (sizeof(a) / sizeof((a)[0]))
+
+/* The body as an object; an absent one counts as {}.  NULL: answered. */
+static json_t *take_body(struct http_request *r, const struct http_field *fields, size_t n)
+{
+    size_t len;
+    struct err err = {0};
+    json_t *body = NULL;
+    (void)http_request_body(r, &len);
+    if (len == 0)
+        body = json_object();
+    else if (http_request_json(r, &body) < 0)
+        return NULL;
+    if (http_body_check(body, "the body", fields, n, &err) == 0)
+        return body;
+    json_decref(body);
+    http_api_fail(r, &err);
+    return NULL;
+}
+
+/* ---- submit -------------------------------------------------------------- */
+
+/* Arrays that a view_submit borrows; they borrow the body's texts. */
+struct dataset {
+    const char **classes;
+    uint64_t *counts;
+    struct view_shard *shards;
+    struct view_bad_sample *bad;
+    struct view_blob tokenizer, warm_start;
+};
+
+static void dataset_release(struct dataset *d)
+{
+    mem_free(d->classes);
+    mem_free(d->counts);
+    mem_free(d->shards);
+    mem_free(d->bad);
+}
+
+static int take_classes(const json_t *dataset, struct dataset *d, struct view_submit *s,
+                        struct err *err)
+{
+    static const struct http_field name = {"name", HTTP_STRING, .min = 1, .max = 256};
+    static const struct http_field count = {"count", HTTP_INT, .min = 0, .max = 4294967295.0};
+    const json_t *classes = json_object_get(dataset, "classes");
+    const json_t *counts = json_object_get(dataset, "counts");
+    size_t n = json_array_size(classes);
+    if (json_array_size(counts) != n)
+        return err_set(err, -EINVAL, "\"counts\" of the dataset has %zu items, \"classes\" has %zu",
+                       json_array_size(counts), n);
+    d->classes = mem_try_array(n, sizeof d->classes[0]);
+    d->counts = mem_try_array(n, sizeof d->counts[0]);
+    if (d->classes == NULL || d->counts == NULL)
+        return err_set(err, -ENOMEM, "out of memory for %zu classes", n);
+    for (size_t i = 0; i < n; i++) {
+        char where[32];
+        (void)snprintf(where, sizeof where, "classes[%zu]", i);
+        if (http_body_check_value(json_array_get(classes, i), where, &name, err) < 0)
+            return err->code;
+        (void)snprintf(where, sizeof where, "counts[%zu]", i);
+        if (http_body_check_value(json_array_get(counts, i), where, &count, err) < 0)
+            return err->code;
+        d->classes[i] = json_string_value(json_array_get(classes, i));
+        d->counts[i] = (uint64_t)json_integer_value(json_array_get(counts, i));
+    }
+    s->classes = d->classes;
+    s->counts = d->counts;
+    s->n_classes = n;
+    return 0;
+}
+
+static int take_shards(const json_t *list, struct dataset *d, struct view_submit *s,
+                       struct err *err)
+{
+    static const struct http_field fields[] = {
+        {"sha256", HTTP_SHA256, .required = true},
+        {"size", HTTP_INT, .required = true, .min = 1, .max = UPLOAD_MAX_BYTES},
+        {"samples", HTTP_INT, .required = true, .min = 1, .max = 65536},
+        {"tokens", HTTP_INT, .min = 0, .max = 68719476736.0},
+        {"holdout", HTTP_BOOL, .required = true},
+    };
+    size_t n = json_array_size(list);
+    d->shards = mem_try_array(n, sizeof d->shards[0]);
+    if (d->shards == NULL)
+        return err_set(err, -ENOMEM, "out of memory for %zu shards", n);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *item = json_array_get(list, i);
+        struct view_shard *shard = &d->shards[i];
+        char where[32];
+        (void)snprintf(where, sizeof where, "shards[%zu]", i);
+        if (http_body_check(item, where, fields, N(fields), err) < 0)
+            return err->code;
+        (void)hash_unhex(json_string_value(json_object_get(item, "sha256")), shard->sha256,
+                         HASH_BYTES); /* checked just now */
+        shard->size = (uint64_t)json_integer_value(json_object_get(item, "size"));
+        shard->samples = (uint32_t)json_integer_value(json_object_get(item, "samples"));
+        shard->tokens = (uint64_t)json_integer_value(json_object_get(item, "tokens"));
+        shard->holdout = json_is_true(json_object_get(item, "holdout"));
+    }
+    s->shards = d->shards;
+    s->n_shards = n;
+    return 0;
+}
+
+static int take_bad(const json_t *list, struct dataset *d, struct view_submit *s, struct err *err)
+{
+    static const struct http_field fields[] = {
+        {"key", HTTP_STRING, .required = true, .min = 0, .max = 4096},
+        {"reason", HTTP_STRING, .required = true, .min = 0, .max = 1024},
+    };
+    size_t n = json_array_size(list);
+    if (n == 0)
+        return 0;
+    d->bad = mem_try_array(n, sizeof d->bad[0]);
+    if (d->bad == NULL)
+        return err_set(err, -ENOMEM, "out of memory for %zu bad samples", n);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *item = json_array_get(list, i);
+        char where[32];
+        (void)snprintf(where, sizeof where, "bad[%zu]", i);
+        if (http_body_check(item, where, fields, N(fields), err) < 0)
+            return err->code;
+        d->bad[i].shard = "";
+        d->bad[i].key = json_string_value(json_object_get(item, "key"));
+        d->bad[i].reason = json_string_value(json_object_get(item, "reason"));
+    }
+    s->bad = d->bad;
+    s->n_bad = n;
+    return 0;
+}
+
+static int take_dataset(const json_t *dataset, struct dataset *d, struct view_submit *s,
+                        struct err *err)
+{
+    static const struct http_field fields[] = {
+        {"classes", HTTP_ARRAY, .required = true, .min = 0, .max = CLASSES_MAX},
+        {"counts", HTTP_ARRAY, .required = true, .min = 0, .max = CLASSES_MAX},
+        {"shards", HTTP_ARRAY, .required = true, .min = 1, .max = SHARDS_MAX},
+        {"bad", HTTP_ARRAY, .min = 0, .max = BAD_MAX},
+    };
+    if (dataset == NULL)
+        return 0;
+    if (http_body_check(dataset, "the dataset", fields, N(fields), err) < 0 ||
+        take_classes(dataset, d, s, err) < 0 ||
+        take_shards(json_object_get(dataset, "shards"), d, s, err) < 0 ||
+        take_bad(json_object_get(dataset, "bad"), d, s, err) < 0)
+        return err->code;
+    return 0;
+}
+
+/* A file that was uploaded for the job; absent: *ret stays NULL. */
+static int take_file(const json_t *body, const char *name, struct view_blob *room,
+                     const struct view_blob **ret, struct err *err)
+{
+    static const struct http_field fields[] = {
+        {"sha256", HTTP_SHA256, .required = true},
+        {"size", HTTP_INT, .required = true, .min = 1, .max = UPLOAD_MAX_BYTES},
+    };
+    const json_t *file = json_object_get(body, name);
+    if (file == NULL)
+        return 0;
+    if (http_body_check(file, name, fields, N(fields), err) < 0)
+        return err->code;
+    (void)hash_unhex(json_string_value(json_object_get(file, "sha256")), room->sha256,
+                     HASH_BYTES); /* checked just now */
+    room->size = (uint64_t)json_integer_value(json_object_get(file, "size"));
+    *ret = room;
+    return 0;
+}
+
+void http_post_job(void *arg, struct http_request *r)
+{
+    static const struct http_field fields[] = {
+        {"spec", HTTP_STRING, .required = true, .min = 1, .max = JOB_SPEC_MAX},
+        {"dataset", HTTP_OBJECT},
+        {"vocab", HTTP_INT, .min = 0, .max = 4294967295.0},
+        {"tokenizer", HTTP_OBJECT},
+        {"warm_start", HTTP_OBJECT},
+    };
+    struct http_api *api = arg;
+    struct err err = {0};
+    json_t *body = take_body(r, fields, N(fields));
+    if (body == NULL)
+        return;
+    struct dataset d = {0};
+    struct view_submit submit = {
+        .spec = json_string_value(json_object_get(body, "spec")),
+        .vocab = (uint32_t)json_integer_value(json_object_get(body, "vocab")),
+    };
+    uint64_t id;
+    if (take_file(body, "tokenizer", &d.tokenizer, &submit.tokenizer, &err) < 0 ||
+        take_file(body, "warm_start", &d.warm_start, &submit.warm_start, &err) < 0 ||
+        take_dataset(json_object_get(body, "dataset"), &d, &submit, &err) < 0 ||
+        view_job_submit(api->o.co, &submit, &id, &err) < 0) {
+        http_api_fail(r, &err);
+    } else {
+        char location[40];
+        (void)snprintf(location, sizeof location, "/v1/jobs/%" PRIu64, id);
+        http_reply_header(r, "Location", location);
+        json_t *o = json_object();
+        http_json_put(o, "id", http_json_id(id));
+        http_api_when_durable(api, r, 201, o);
+    }
+    dataset_release(&d);
+    json_decref(body);
+}
+
+/* ---- smaller commands ---------------------------------------------------- */
+
+/* {"id", "state"} with the state after the command. */
+static json_t *id_state(uint64_t id, const char *state)
+{
+    json_t *o = json_object();
+    http_json_put(o, "id", http_json_id(id));
+    http_json_put(o, "state", http_json_word(state));
+    return o;
+}
+
+void http_post_cancel(void *arg, struct http_request *r)
+{
+    struct http_api *api = arg;
+    struct err err = {0};
+    struct view_job j;
+    uint64_t id;
+    if (http_request_param_u64(r, "id", &id) < 0)
+        return;
+    json_t *body = take_body(r, NULL, 0);
+    if (body == NULL)
+        return;
+    json_decref(body);
+    if (view_job_cancel(api->o.co, id, &err) < 0 || view_job(api->o.co, id, &j, &err) < 0)
+        http_api_fail(r, &err);
+    else
+        http_api_when_durable(api, r, 200, id_state(id, j.state));
+}
+
+void http_post_task_cancel(void *arg, struct http_request *r)
+{
+    struct http_api *api = arg;
+    struct err err = {0};
+    uint64_t id;
+    if (http_request_param_u64(r, "id", &id) < 0)
+        return;
+    json_t *body = take_body(r, NULL, 0);
+    if (body == NULL)
+        return;
+    json_decref(body);
+    if (view_task_cancel(api->o.co, id, &err) < 0)
+        http_api_fail(r, &err);
+    else
+        http_api_when_durable(api, r, 200, id_state(id, "cancelled"));
+}
+
+void http_post_drain(void *arg, struct http_request *r)
+{
+    struct http_api *api = arg;
+    struct err err = {0};
+    struct view_worker w;
+    uint64_t id;
+    if (http_request_param_u64(r, "id", &id) < 0)
+        return;
+    json_t *body = take_body(r, NULL, 0);
+    if (body == NULL)
+        return;
+    json_decref(body);
+    if (view_worker_drain(api->o.co, id, &err) < 0 || view_worker(api->o.co, id, &w, &err) < 0)
+        http_api_fail(r, &err);
+    else
+        http_api_when_durable(api, r, 200, id_state(id, w.state));
+}
+
+static int take_labels(const json_t *list, uint32_t *out, struct view_sample_request *s,
+                       struct err *err)
+{
+    static const struct http_field label = {"label", HTTP_INT, .min = 0, .max = CLASSES_MAX - 1};
+    s->n_labels = json_array_size(list);
+    for (size_t i = 0; i < s->n_labels; i++) {
+        char where[32];
+        (void)snprintf(where, sizeof where, "labels[%zu]", i);
+        if (http_body_check_value(json_array_get(list, i), where, &label, err) < 0)
+            return err->code;
+        out[i] = (uint32_t)json_integer_value(json_array_get(list, i));
+    }
+    s->labels = out;
+    return 0;
+}
+
+static int take_sampler(const json_t *body, struct view_sample_request *s, struct err *err)
+{
+    s->sampler = json_string_value(json_object_get(body, "sampler"));
+    if (s->sampler == NULL || strcmp(s->sampler, "euler") == 0 || strcmp(s->sampler, "heun") == 0)
+        return 0;
+    return err_set(err, -EINVAL,
+                   "\"sampler\" of the body must be \"euler\" or \"heun\", not \"%s\"", s->sampler);
+}
+
+static double real_or(const json_t *body, const char *name, double other)
+{
+    const json_t *v = json_object_get(body, name);
+    return v != NULL ? json_number_value(v) : other;
+}
+
+static void take_mixture(const json_t *body, struct view_sample_request *s)
+{
+    const json_t *path = json_object_get(body, "path");
+    s->strategy = json_string_value(json_object_get(body, "strategy"));
+    s->top = (uint32_t)json_integer_value(json_object_get(body, "top"));
+    s->nucleus = real_or(body, "nucleus", 0);
+    s->threshold = real_or(body, "threshold", 0);
+    s->remote = json_is_true(json_object_get(body, "remote"));
+    s->has_path = path != NULL;
+    s->path = (uint32_t)json_integer_value(path);
+}
+
+static void take_text(const json_t *body, struct view_sample_request *s)
+{
+    s->prompt = json_string_value(json_object_get(body, "prompt"));
+    s->tokens = (uint32_t)json_integer_value(json_object_get(body, "tokens"));
+    s->temperature = real_or(body, "temperature", (double)NAN);
+    s->top_p = real_or(body, "top_p", 0);
+}
+
+void http_post_sample(void *arg, struct http_request *r)
+{
+    static const struct http_field fields[] = {
+        {"count", HTTP_INT, .min = 1, .max = VIEW_LABELS_MAX},
+        {"labels", HTTP_ARRAY, .min = 1, .max = VIEW_LABELS_MAX},
+        {"steps", HTTP_INT, .min = 1, .max = 1000},
+        {"guidance", HTTP_REAL, .min = 0, .max = 100},
+        {"seed", HTTP_INT, .min = 0, .max = 9223372036854775807.0},
+        {"sampler", HTTP_STRING, .min = 1, .max = 16},
+        {"columns", HTTP_INT, .min = 1, .max = VIEW_LABELS_MAX},
+        {"ema", HTTP_BOOL},
+        {"strategy", HTTP_STRING, .min = 1, .max = 16},
+        {"top", HTTP_INT, .min = 1, .max = 256},
+        {"nucleus", HTTP_REAL, .min = 0, .max = 1},
+        {"threshold", HTTP_REAL, .min = 0, .max = 1},
+        {"remote", HTTP_BOOL},
+        {"path", HTTP_INT, .min = 0, .max = 1023},
+        {"prompt", HTTP_STRING, .min = 0, .max = 8192},
+        {"tokens", HTTP_INT, .min = 1, .max = VIEW_TOKENS_MAX},
+        {"temperature", HTTP_REAL, .min = 0, .max = VIEW_TEMPERATURE_MAX},
+        {"top_p", HTTP_REAL, .min = 0, .max = 1},
+    };
+    struct http_api *api = arg;
+    struct err err = {0};
+    uint64_t id, task;
+    if (http_request_param_u64(r, "id", &id) < 0)
+        return;
+    json_t *b = take_body(r, fields, N(fields));
+    if (b == NULL)
+        return;
+    const json_t *seed = json_object_get(b, "seed"), *ema = json_object_get(b, "ema");
+    const json_t *guidance = json_object_get(b, "guidance");
+    struct view_sample_request s = {
+        .count = (uint32_t)json_integer_value(json_object_get(b, "count")),
+        .steps = (uint32_t)json_integer_value(json_object_get(b, "steps")),
+        .columns = (uint32_t)json_integer_value(json_object_get(b, "columns")),
+        .guidance = guidance ? json_number_value(guidance) : (double)NAN,
+        .has_seed = seed != NULL,
+        .seed = (uint64_t)json_integer_value(seed),
+        .ema = ema ? json_is_true(ema) : -1,
+    };
+    take_mixture(b, &s);
+    take_text(b, &s);
+    uint32_t labels[VIEW_LABELS_MAX];
+    if (take_sampler(b, &s, &err) < 0 ||
+        take_labels(json_object_get(b, "labels"), labels, &s, &err) < 0 ||
+        view_sample_request(api->o.co, id, &s, &task, &err) < 0) {
+        http_api_fail(r, &err);
+    } else {
+        json_t *o = json_object();
+        http_json_put(o, "task", http_json_id(task));
+        http_api_when_durable(api, r, 202, o);
+    }
+    json_decref(b);
+}
+
+void http_post_upload(void *arg, struct http_request *r)
+{
+    static const struct http_field fields[] = {
+        {"sha256", HTTP_SHA256, .required = true},
+        {"size", HTTP_INT, .required = true, .min = 1, .max = UPLOAD_MAX_BYTES},
+    };
+    struct http_api *api = arg;
+    struct err err = {0};
+    json_t *body = take_body(r, fields, N(fields));
+    if (body == NULL)
+        return;
+    struct blob_id id;
+    uint64_t size = (uint64_t)json_integer_value(json_object_get(body, "size")), stored;
+    (void)blob_id_parse(json_string_value(json_object_get(body, "sha256")), &id); /* checked */
+    json_decref(body);
+    bool have = blobstore_has(api->o.store, &id, &stored);
+    if (have && stored != size) {
+        http_reply_error(r, 409, "conflict",
+                         "The blob of that hash is %" PRIu64 " bytes long, not %" PRIu64 ".",
+                         stored, size);
+        return;
+    }
+    /* Also when it is here: it must stay until the job names it. */
+    if (view_upload_expect(api->o.co, id.sha256, size, &err) < 0) {
+        http_api_fail(r, &err);
+        return;
+    }
+    char url[TICKET_PATH_MAX] = "";
+    if (!have)
+        blob_http_ticket(api->o.blobs, TICKET_PUT, &id, size, UPLOAD_TICKET_S, url);
+    json_t *o = json_object();
+    http_json_put(o, "have", json_boolean(have));
+    http_json_put(o, "url", http_json_text(url));
+    http_reply_json(r, 200, o);
+}

@@ -1,0 +1,691 @@
+#include "coordinator/http/http_json.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/clock.h"
+#include "common/base/err.h"
+#include "common/base/hash.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "common/base/str.h"
+
+#define HISTORY_MAX 2000 /* rounds in a job's answer, the newest */
+#define BAD_MAX 64
+
+/* ---- building blocks ----------------------------------------------------- */
+
+static json_t *must(json_t *value)
+{
+    if (value == NULL) {
+        log_error("http", "out of memory while writing JSON");
+        abort();
+    }
+    return value;
+}
+
+void http_json_put(json_t *object, const char *key, json_t *value)
+{
+    if (json_object_set_new(object, key, must(value)) < 0)
+        must(NULL);
+}
+
+void http_json_push(json_t *array, json_t *value)
+{
+    if (json_array_append_new(array, must(value)) < 0)
+        must(NULL);
+}
+
+json_t *http_json_text(const char *s)
+{
+    size_t len = strlen(s);
+    if (str_is_utf8(s, len))
+        return must(json_stringn(s, len));
+    char *ascii = str_dup(s);
+    for (char *p = ascii; *p; p++)
+        if ((unsigned char)*p >= 0x80)
+            *p = '?';
+    json_t *text = must(json_string(ascii));
+    mem_free(ascii);
+    return text;
+}
+
+json_t *http_json_real(double x)
+{
+    return must(isfinite(x) ? json_real(x) : json_null());
+}
+
+static json_t *count(uint64_t n)
+{
+    return must(json_integer(n > INT64_MAX ? INT64_MAX : (json_int_t)n));
+}
+
+json_t *http_json_id(uint64_t id)
+{
+    return id ? count(id) : json_null();
+}
+
+json_t *http_json_ms(int64_t ms)
+{
+    return ms < 0 ? json_null() : count((uint64_t)ms);
+}
+
+json_t *http_json_sha256(const uint8_t *sha256)
+{
+    char hex[HASH_HEX_MAX];
+    return sha256 ? must(json_string(hash_hex(sha256, HASH_BYTES, hex))) : json_null();
+}
+
+json_t *http_json_at(int64_t unix_ms)
+{
+    char text[CLOCK_ISO_MAX];
+    return must(json_string(clock_iso(unix_ms < 0 ? 0 : (uint64_t)unix_ms, text)));
+}
+
+json_t *http_json_word(const char *word)
+{
+    char lower[32] = "";
+    (void)str_copy(lower, sizeof lower, word); /* the state's own words are short */
+    for (char *p = lower; *p; p++)
+        *p = (char)tolower((unsigned char)*p);
+    return lower[0] ? must(json_string(lower)) : json_null();
+}
+
+json_t *http_json_items(json_t *array)
+{
+    json_t *o = must(json_object());
+    http_json_put(o, "items", array);
+    return o;
+}
+
+#define put http_json_put
+
+static json_t *up_down(uint64_t up, uint64_t down)
+{
+    json_t *o = must(json_object());
+    put(o, "up", count(up));
+    put(o, "down", count(down));
+    return o;
+}
+
+static json_t *planes(const struct view_bytes *b)
+{
+    json_t *o = must(json_object());
+    put(o, "control", up_down(b->control_up, b->control_down));
+    put(o, "data", up_down(b->data_up, b->data_down));
+    return o;
+}
+
+/* ---- status -------------------------------------------------------------- */
+
+static void add_waiting(void *arg, const struct view_waiting *w)
+{
+    json_t *o = must(json_object());
+    put(o, "job", http_json_id(w->job_id));
+    put(o, "task", http_json_id(w->task_id));
+    put(o, "worker", http_json_id(w->worker_id));
+    put(o, "what", http_json_text(w->what));
+    put(o, "why", http_json_text(w->why));
+    put(o, "until_ms", http_json_ms(w->until_ms));
+    http_json_push(arg, o);
+}
+
+static json_t *waiting(struct coordinator *co, uint64_t job_id)
+{
+    json_t *a = must(json_array());
+    view_each_waiting(co, job_id, add_waiting, a);
+    return a;
+}
+
+static json_t *status_store(const struct view_status *s)
+{
+    json_t *o = must(json_object());
+    put(o, "ok", json_boolean(s->store_ok));
+    put(o, "error", http_json_text(s->store_error));
+    put(o, "commits", count(s->store_commits));
+    put(o, "queue", count(s->store_queue));
+    put(o, "queue_max", count(s->store_queue_max));
+    return o;
+}
+
+json_t *http_json_status(struct coordinator *co)
+{
+    struct view_status s;
+    view_status(co, &s);
+    json_t *o = must(json_object());
+    put(o, "version", http_json_text(s.version));
+    put(o, "uptime_ms", count(s.uptime_ms));
+    put(o, "at", http_json_at((int64_t)clock_wall_ms()));
+    put(o, "cluster", http_json_text(s.cluster));
+    put(o, "waiting_for", waiting(co, 0));
+    put(o, "jobs", http_json_jobs(co));
+    put(o, "workers", http_json_workers(co));
+    put(o, "bytes", planes(&s.bytes));
+    put(o, "bytes_here", planes(&s.bytes_here));
+    put(o, "ratio_to_fp32_data_parallel", http_json_real(s.ratio));
+    put(o, "rss_bytes", count(s.rss_bytes));
+    json_t *tasks = must(json_object());
+    put(tasks, "pending", count(s.tasks_pending));
+    put(tasks, "leased", count(s.tasks_leased));
+    put(o, "tasks", tasks);
+    json_t *outer = must(json_object());
+    put(outer, "busy", count(s.outer_busy));
+    put(outer, "queue", count(s.outer_queue));
+    put(o, "outer", outer);
+    put(o, "store", status_store(&s));
+    return o;
+}
+
+/* ---- jobs ---------------------------------------------------------------- */
+
+json_t *http_json_job_summary(const struct view_job *j)
+{
+    json_t *o = must(json_object());
+    put(o, "id", count(j->id));
+    put(o, "name", http_json_text(j->name));
+    put(o, "state", http_json_word(j->state));
+    put(o, "reason", http_json_text(j->reason));
+    put(o, "recipe", http_json_text(j->recipe));
+    put(o, "created_at", http_json_at(j->created_unix_ms));
+    put(o, "elapsed_ms", count(j->elapsed_ms));
+    put(o, "round", count(j->round));
+    put(o, "rounds", count(j->rounds));
+    put(o, "step", count(j->step));
+    put(o, "total_steps", j->total_steps ? count(j->total_steps) : json_null());
+    put(o, "loss", http_json_real(j->loss));
+    put(o, "eval_loss", http_json_real(j->eval_loss));
+    put(o, "images_per_s", http_json_real(j->images_per_s));
+    put(o, "eta_ms", http_json_ms(j->eta_ms));
+    put(o, "paths", count(j->paths));
+    put(o, "replicas", count(j->replicas));
+    put(o, "parameters", count(j->params));
+    put(o, "text", json_boolean(j->text));
+    return o;
+}
+
+static void add_job(void *arg, const struct view_job *j)
+{
+    http_json_push(arg, http_json_job_summary(j));
+}
+
+json_t *http_json_jobs(struct coordinator *co)
+{
+    json_t *a = must(json_array());
+    view_each_job(co, add_job, a);
+    return a;
+}
+
+static void add_class(void *arg, const struct view_class *c)
+{
+    json_t *o = must(json_object());
+    put(o, "name", http_json_text(c->name));
+    put(o, "samples", count(c->samples));
+    http_json_push(arg, o);
+}
+
+static void add_phase(void *arg, const struct view_replica *r)
+{
+    json_t *o = must(json_object());
+    put(o, "path", count(r->path));
+    put(o, "replica", count(r->replica));
+    put(o, "round", count(r->round + 1u));
+    put(o, "state", http_json_word(r->state));
+    put(o, "task", http_json_id(r->task_id));
+    put(o, "worker", http_json_id(r->worker_id));
+    put(o, "worker_name", http_json_text(r->worker_name));
+    put(o, "step", count(r->step));
+    put(o, "steps_done", count(r->steps_done));
+    put(o, "steps_total", count(r->steps_total));
+    put(o, "loss", http_json_real(r->loss));
+    put(o, "images_per_s", http_json_real(r->images_per_s));
+    http_json_push(arg, o);
+}
+
+/* UINT32_MAX stands for none of them: all the data, or the mixture. */
+static json_t *number_or_null(uint32_t n)
+{
+    return n == UINT32_MAX ? json_null() : count(n);
+}
+
+static void put_place(json_t *o, const struct view_module *m)
+{
+    put(o, "id", count(m->id));
+    put(o, "network", http_json_text(m->network));
+    put(o, "level", count(m->level));
+    put(o, "index", count(m->index));
+    put(o, "fragment", count(m->fragment));
+    put(o, "paths", count(m->paths));
+    put(o, "version", m->sha256 ? count(m->version) : json_null());
+    put(o, "bytes_from_others", count(m->bytes_from_others));
+}
+
+static json_t *numbers(const uint64_t *list, uint32_t n)
+{
+    json_t *a = must(json_array());
+    for (uint32_t i = 0; i < n; i++)
+        http_json_push(a, count(list[i]));
+    return a;
+}
+
+static void add_path(void *arg, const struct view_path *p)
+{
+    json_t *o = must(json_object());
+    put(o, "path", count(p->path));
+    put(o, "network", http_json_text(p->network));
+    put(o, "state", http_json_word(p->state));
+    put(o, "partition", number_or_null(p->partition));
+    put(o, "samples", count(p->samples));
+    put(o, "tokens", count(p->tokens));
+    put(o, "holdout", count(p->holdout));
+    put(o, "batch", count(p->batch));
+    put(o, "replicas", count(p->replicas));
+    put(o, "round", count(p->round));
+    put(o, "rounds", count(p->rounds));
+    put(o, "modules", numbers(p->modules, p->n_modules));
+    put(o, "versions", numbers(p->versions, p->n_modules));
+    put(o, "loss", http_json_real(p->loss));
+    put(o, "eval_loss", http_json_real(p->eval_loss));
+    put(o, "eval_round", isnan(p->eval_loss) ? json_null() : count(p->eval_round));
+    put(o, "bits_per_byte", http_json_real(p->bits_per_byte));
+    put(o, "best_loss", http_json_real(p->best_loss));
+    put(o, "best_round", isnan(p->best_loss) ? json_null() : count(p->best_round));
+    put(o, "best_blobs", must(json_array()));
+    http_json_push(arg, o);
+}
+
+/* Into the path's entry of the list, which has all paths in order. */
+static void add_best(void *arg, const struct view_best *b)
+{
+    json_t *path = json_array_get(arg, b->path);
+    http_json_push(json_object_get(path, "best_blobs"), http_json_sha256(b->blob));
+}
+
+static void add_partition(void *arg, const struct view_partition *p)
+{
+    json_t *o = must(json_object());
+    put(o, "partition", count(p->partition));
+    put(o, "samples", count(p->samples));
+    put(o, "holdout_samples", count(p->holdout));
+    put(o, "tokens", count(p->tokens));
+    put(o, "shards", count(p->shards));
+    put(o, "share", http_json_real(p->share));
+    http_json_push(arg, o);
+}
+
+static void add_figure(void *arg, const struct view_row *r)
+{
+    json_t *o = must(json_object());
+    put(o, "kind", http_json_word(r->kind));
+    put(o, "path", number_or_null(r->path));
+    put(o, "round", count(r->round));
+    put(o, "name", http_json_text(r->name));
+    put(o, "value", http_json_real(r->value));
+    put(o, "unit", http_json_text(r->unit));
+    put(o, "at", http_json_at(r->at_unix_ms));
+    http_json_push(arg, o);
+}
+
+static void add_module(void *arg, const struct view_module *m)
+{
+    json_t *o = must(json_object());
+    put_place(o, m);
+    put(o, "sha256", http_json_sha256(m->sha256));
+    put(o, "parameters", count(m->params));
+    put(o, "outer", http_json_word(m->outer_state));
+    put(o, "reason", http_json_text(m->outer_reason));
+    put(o, "folded", count(m->folded));
+    put(o, "staleness", http_json_real(m->staleness));
+    put(o, "staleness_max", count(m->staleness_max));
+    http_json_push(arg, o);
+}
+
+json_t *http_json_round(const struct view_round *r)
+{
+    json_t *o = must(json_object());
+    put(o, "path", count(r->path));
+    put(o, "round", count(r->round + 1u));
+    put(o, "loss", http_json_real(r->loss));
+    put(o, "eval_loss", http_json_real(r->eval_loss));
+    put(o, "seconds", must(json_real(isfinite(r->seconds) ? r->seconds : 0)));
+    put(o, "contributions", count(r->contributions));
+    put(o, "expected", count(r->expected));
+    put(o, "samples", count(r->samples));
+    put(o, "steps", count(r->steps));
+    put(o, "bytes_up", count(r->bytes_up));
+    put(o, "bytes_down", count(r->bytes_down));
+    put(o, "at", http_json_at(r->at_unix_ms));
+    return o;
+}
+
+static void add_round(void *arg, const struct view_round *r)
+{
+    http_json_push(arg, http_json_round(r));
+    if (json_array_size(arg) > HISTORY_MAX)
+        (void)json_array_remove(arg, 0);
+}
+
+static void add_epoch(void *arg, const struct view_epoch *e)
+{
+    json_t *o = must(json_object());
+    put(o, "partition", number_or_null(e->partition));
+    put(o, "epoch", count(e->epoch));
+    put(o, "total", count(e->total));
+    put(o, "done", count(e->done));
+    put(o, "leased", count(e->leased));
+    put(o, "pending", count(e->pending));
+    http_json_push(arg, o);
+}
+
+json_t *http_json_sample(const struct view_sample *s)
+{
+    json_t *o = must(json_object());
+    put(o, "round", count(s->round));
+    put(o, "task", count(s->task_id));
+    put(o, "blob", http_json_sha256(s->size ? s->blob : NULL));
+    put(o, "size", count(s->size));
+    put(o, "text", s->size ? json_null() : http_json_text(s->text));
+    put(o, "count", count(s->count));
+    put(o, "columns", count(s->columns));
+    put(o, "path", number_or_null(s->path));
+    put(o, "at", http_json_at(s->at_unix_ms));
+    return o;
+}
+
+static void add_sample(void *arg, const struct view_sample *s)
+{
+    http_json_push(arg, http_json_sample(s));
+}
+
+static void add_bad(void *arg, const struct view_bad_sample *b)
+{
+    if (json_array_size(arg) >= BAD_MAX)
+        return;
+    json_t *o = must(json_object());
+    put(o, "key", http_json_text(b->key));
+    put(o, "reason", http_json_text(b->reason));
+    http_json_push(arg, o);
+}
+
+static json_t *job_bytes(const struct view_job *j)
+{
+    json_t *o = up_down(j->bytes_up, j->bytes_down);
+    put(o, "data_down", count(j->data_bytes_down));
+    put(o, "per_param_up", http_json_real(j->per_param_up));
+    put(o, "per_param_down", http_json_real(j->per_param_down));
+    put(o, "ratio", http_json_real(j->ratio));
+    return o;
+}
+
+json_t *http_json_job(struct coordinator *co, uint64_t id, struct err *err)
+{
+    struct view_job j;
+    if (view_job(co, id, &j, err) < 0)
+        return NULL;
+    json_t *o = http_json_job_summary(&j);
+    put(o, "spec", http_json_text(j.spec));
+    json_t *dataset = must(json_object());
+    put(dataset, "samples", count(j.samples_total));
+    put(dataset, "holdout", count(j.samples_holdout));
+    put(dataset, "shards", count(j.shards));
+    put(o, "dataset", dataset);
+    put(o, "vocab", j.text ? count(j.vocab) : json_null());
+    json_t *tokenizer = j.tokenizer ? must(json_object()) : json_null();
+    if (j.tokenizer) {
+        put(tokenizer, "sha256", http_json_sha256(j.tokenizer));
+        put(tokenizer, "size", count(j.tokenizer_size));
+    }
+    put(o, "tokenizer", tokenizer);
+    put(o, "mixture", json_boolean(j.mixture));
+    put(o, "bits_per_byte", http_json_real(j.eval_bits_per_byte));
+    put(o, "generation", count(j.generation));
+    put(o, "resharded", count(j.reshards_done));
+    put(o, "reshards", count(j.reshards));
+    put(o, "teacher", http_json_id(j.teacher));
+    json_t *network = must(json_object());
+    put(network, "waited_ms", count(j.waited_ms));
+    put(network, "waited_share", http_json_real(j.waited_share));
+    put(network, "peak_bytes_per_s", count(j.peak_bytes_per_s));
+    put(o, "network", network);
+    json_t *stage = must(json_object());
+    put(stage, "done", count(j.stage_done));
+    put(stage, "total", count(j.stage_total));
+    put(o, "stage", stage);
+    put(o, "bytes", job_bytes(&j));
+    json_t *bad = must(json_object());
+    put(bad, "count", count(j.bad_samples));
+    put(bad, "items", must(json_array()));
+    put(o, "bad_samples", bad);
+    put(o, "waiting_for", waiting(co, id));
+    static const char *const lists[] = {"classes", "phases",  "modules",    "history",  "epochs",
+                                        "samples", "figures", "partitions", "path_list"};
+    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
+        put(o, lists[i], must(json_array()));
+    view_each_class(co, id, add_class, json_object_get(o, "classes"));
+    view_each_replica(co, id, add_phase, json_object_get(o, "phases"));
+    view_each_module(co, id, add_module, json_object_get(o, "modules"));
+    view_each_round(co, id, add_round, json_object_get(o, "history"));
+    view_each_epoch(co, id, add_epoch, json_object_get(o, "epochs"));
+    view_each_sample(co, id, add_sample, json_object_get(o, "samples"));
+    view_each_path(co, id, add_path, json_object_get(o, "path_list"));
+    view_each_best(co, id, add_best, json_object_get(o, "path_list"));
+    view_each_partition(co, id, add_partition, json_object_get(o, "partitions"));
+    view_each_row(co, id, add_figure, json_object_get(o, "figures"));
+    view_each_bad_sample(co, id, add_bad, json_object_get(bad, "items"));
+    return o;
+}
+
+/* ---- metrics ------------------------------------------------------------- */
+
+json_t *http_json_metric(const struct view_metric *m)
+{
+    json_t *o = must(json_object());
+    put(o, "n", count(m->n));
+    put(o, "kind",
+        must(json_string(m->kind == VIEW_METRIC_LOSS    ? "loss"
+                         : m->kind == VIEW_METRIC_ROUND ? "round"
+                                                        : "eval")));
+    put(o, "path", count(m->path));
+    /* An evaluation is of what so many finished rounds have made. */
+    put(o, "round", count(m->kind == VIEW_METRIC_EVAL ? m->round : m->round + 1u));
+    if (m->kind == VIEW_METRIC_EVAL) {
+        put(o, "eval_loss", http_json_real(m->loss));
+        return o;
+    }
+    put(o, "loss", http_json_real(m->loss));
+    if (m->kind == VIEW_METRIC_LOSS) {
+        put(o, "replica", count(m->replica));
+        put(o, "step", count(m->step));
+        put(o, "lr", must(json_real(isfinite(m->lr) ? m->lr : 0)));
+    } else {
+        put(o, "seconds", must(json_real(isfinite(m->seconds) ? m->seconds : 0)));
+        put(o, "samples", count(m->samples));
+        put(o, "bytes_up", count(m->bytes_up));
+        put(o, "bytes_down", count(m->bytes_down));
+    }
+    return o;
+}
+
+/* ---- tasks, workers, modules --------------------------------------------- */
+
+json_t *http_json_task(const struct view_task *t)
+{
+    json_t *o = must(json_object());
+    put(o, "id", count(t->id));
+    put(o, "job", count(t->job_id));
+    put(o, "kind", http_json_word(t->kind));
+    put(o, "state", http_json_word(t->state));
+    put(o, "reason", http_json_text(t->reason));
+    put(o, "attempt", count(t->attempt));
+    put(o, "failures", count(t->failures));
+    put(o, "path", count(t->path));
+    put(o, "replica", count(t->replica));
+    bool train = strcmp(t->kind, "TRAIN") == 0;
+    put(o, "round", count(train ? t->round + 1u : t->round));
+    put(o, "worker", http_json_id(t->worker_id));
+    put(o, "worker_name", http_json_text(t->worker_name));
+    put(o, "steps_done", count(t->steps_done));
+    put(o, "steps_total", count(t->steps_total));
+    put(o, "samples_done", count(t->samples_done));
+    put(o, "loss", http_json_real(t->loss));
+    put(o, "activity", http_json_text(t->activity));
+    put(o, "age_ms", count(t->age_ms));
+    put(o, "leased_ms", t->attempt ? count(t->leased_ms) : json_null());
+    put(o, "output", http_json_sha256(t->output));
+    put(o, "output_size", count(t->output_size));
+    put(o, "mixture", json_boolean(t->mixture));
+    put(o, "text", http_json_text(t->text));
+    return o;
+}
+
+/* The view goes from the oldest to the newest: the ids of the newest `max` are
+ * kept in a ring, then read backwards. */
+struct newest {
+    uint64_t *ids;
+    size_t max, seen;
+};
+
+static void note_task(void *arg, const struct view_task *t)
+{
+    struct newest *n = arg;
+    n->ids[n->seen++ % n->max] = t->id;
+}
+
+json_t *http_json_tasks(struct coordinator *co, uint64_t job_id, const char *state, size_t max)
+{
+    struct newest n = {mem_alloc_array(max, sizeof(uint64_t)), max, 0};
+    view_each_task(co, job_id, state, note_task, &n);
+    json_t *a = must(json_array());
+    for (size_t i = 0; i < max && i < n.seen; i++) {
+        struct view_task t;
+        if (view_task(co, n.ids[(n.seen - 1 - i) % max], &t, NULL) == 0)
+            http_json_push(a, http_json_task(&t));
+    }
+    mem_free(n.ids);
+    return a;
+}
+
+static json_t *device(const struct device_state *d)
+{
+    json_t *o = must(json_object());
+    put(o, "name", http_json_text(d->name));
+    put(o, "model", http_json_text(d->model));
+    put(o, "memory_used", d->memory_total ? count(d->memory_used) : json_null());
+    put(o, "memory_total", d->memory_total ? count(d->memory_total) : json_null());
+    put(o, "utilization", http_json_ms(d->utilization));
+    put(o, "temperature", http_json_id(d->temperature));
+    put(o, "power", d->power > 0 ? http_json_real((double)d->power) : json_null());
+    put(o, "ecc_errors", http_json_ms(d->ecc_errors));
+    put(o, "throttled", http_json_text(d->throttled));
+    put(o, "trouble", http_json_text(d->trouble));
+    return o;
+}
+
+static void put_devices(json_t *o, const struct devices *d)
+{
+    json_t *list = must(json_array());
+    for (size_t i = 0; i < d->n; i++)
+        http_json_push(list, device(&d->list[i]));
+    put(o, "devices", list);
+    put(o, "flops", d->flops > 0 ? http_json_real(d->flops) : json_null());
+    put(o, "peak_flops", d->peak_flops > 0 ? http_json_real(d->peak_flops) : json_null());
+    put(o, "mfu", http_json_real(devices_mfu(d)));
+}
+
+json_t *http_json_worker(const struct view_worker *w)
+{
+    json_t *o = must(json_object());
+    put(o, "id", count(w->id));
+    put(o, "name", http_json_text(w->name));
+    put(o, "state", http_json_word(w->state));
+    put(o, "reason", http_json_text(w->reason));
+    put(o, "device", http_json_text(w->device));
+    put(o, "version", http_json_text(w->version));
+    put(o, "address", http_json_text(w->address));
+    put(o, "memory_bytes", count(w->memory_bytes));
+    put(o, "threads", count(w->threads));
+    put(o, "task", http_json_id(w->task_id));
+    put(o, "task_kind", http_json_word(w->task_kind));
+    put(o, "activity", http_json_text(w->activity));
+    put(o, "steps_done", count(w->steps_done));
+    put(o, "steps_total", count(w->steps_total));
+    put(o, "path", count(w->path));
+    put(o, "replica", count(w->replica));
+    put(o, "images_per_s", http_json_real(w->images_per_s));
+    put(o, "loss", http_json_real(w->loss));
+    put(o, "grad_norm", http_json_real(w->grad_norm));
+    put_devices(o, w->devices);
+    put(o, "heartbeat_age_ms", count(w->heartbeat_age_ms));
+    put(o, "joined_age_ms", count(w->joined_age_ms));
+    put(o, "strikes", count(w->strikes));
+    put(o, "tasks_done", count(w->tasks_done));
+    put(o, "tasks_failed", count(w->tasks_failed));
+    put(o, "device_failures", count(w->device_failures));
+    put(o, "quarantine_ms", w->quarantine_ms > 0 ? http_json_ms(w->quarantine_ms) : json_null());
+    put(o, "bytes", planes(&w->bytes));
+    return o;
+}
+
+static void add_worker(void *arg, const struct view_worker *w)
+{
+    http_json_push(arg, http_json_worker(w));
+}
+
+json_t *http_json_workers(struct coordinator *co)
+{
+    json_t *a = must(json_array());
+    view_each_worker(co, add_worker, a);
+    return a;
+}
+
+static json_t *blob_ref(const uint8_t *sha256, uint64_t size)
+{
+    if (sha256 == NULL)
+        return json_null();
+    json_t *o = must(json_object());
+    put(o, "sha256", http_json_sha256(sha256));
+    put(o, "size", count(size));
+    return o;
+}
+
+static void add_version(void *arg, const struct view_version *v)
+{
+    json_t *o = must(json_object());
+    put(o, "version", count(v->version));
+    put(o, "sha256", http_json_sha256(v->full));
+    put(o, "full", blob_ref(v->full, v->full_size));
+    put(o, "ema", blob_ref(v->ema, v->ema_size));
+    put(o, "delta", blob_ref(v->delta, v->delta_size));
+    put(o, "at", http_json_at(v->at_unix_ms));
+    json_t *provenance = json_loads(v->provenance, 0, NULL); /* our own text, "" for none */
+    put(o, "provenance", json_is_object(provenance) ? json_incref(provenance) : json_null());
+    json_decref(provenance);
+    if (json_array_insert_new(arg, 0, o) < 0)
+        must(NULL);
+}
+
+struct modules {
+    struct coordinator *co;
+    json_t *array;
+};
+
+static void add_module_versions(void *arg, const struct view_module *m)
+{
+    struct modules *modules = arg;
+    json_t *o = must(json_object());
+    put_place(o, m);
+    put(o, "job", count(m->job_id));
+    put(o, "parameters", count(m->params));
+    json_t *versions = must(json_array());
+    view_each_version(modules->co, m->id, add_version, versions);
+    put(o, "versions", versions);
+    http_json_push(modules->array, o);
+}
+
+json_t *http_json_modules(struct coordinator *co, uint64_t job_id)
+{
+    struct modules modules = {co, must(json_array())};
+    view_each_module(co, job_id, add_module_versions, &modules);
+    return modules.array;
+}

@@ -1,0 +1,47 @@
+/* The coordinator's view as JSON, in the shapes of docs/openapi.yaml.
+ *
+ * Every function returns a new reference and never NULL, except where an err
+ * is taken.  What is not known is null.  Text that is not UTF-8 (a peer may
+ * send anything) keeps its ASCII and shows '?' for the rest.  Rounds are
+ * counted from 1, as people do: round r made version r.  Loop thread. */
+#ifndef COORDINATOR_HTTP_JSON_H
+#define COORDINATOR_HTTP_JSON_H
+
+#include <jansson.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "coordinator/view/view.h"
+
+/* Building blocks. */
+json_t *http_json_text(const char *s);
+json_t *http_json_real(double x);                /* null unless finite */
+json_t *http_json_id(uint64_t id);               /* null when 0 */
+json_t *http_json_ms(int64_t ms);                /* null when negative */
+json_t *http_json_sha256(const uint8_t *sha256); /* null when NULL */
+json_t *http_json_at(int64_t unix_ms);           /* ISO 8601 */
+/* Lower-cases a word of the state ("TRAIN"); null when empty. */
+json_t *http_json_word(const char *word);
+/* Takes value; aborts without memory, as all small allocations do. */
+void http_json_put(json_t *object, const char *key, json_t *value);
+void http_json_push(json_t *array, json_t *value);
+/* {"items": takes array} */
+json_t *http_json_items(json_t *array);
+
+/* Schemas by name. */
+json_t *http_json_status(struct coordinator *co);                            /* Status */
+json_t *http_json_jobs(struct coordinator *co);                              /* [JobSummary] */
+json_t *http_json_job_summary(const struct view_job *j);                     /* JobSummary */
+json_t *http_json_job(struct coordinator *co, uint64_t id, struct err *err); /* Job or NULL */
+json_t *http_json_workers(struct coordinator *co);                           /* [Worker] */
+json_t *http_json_worker(const struct view_worker *w);                       /* Worker */
+json_t *http_json_task(const struct view_task *t);                           /* Task */
+/* Newest `max` tasks first. */
+json_t *http_json_tasks(struct coordinator *co, uint64_t job_id, const char *state, size_t max);
+json_t *http_json_modules(struct coordinator *co, uint64_t job_id); /* [ModuleVersions] */
+json_t *http_json_round(const struct view_round *r);                /* Round */
+json_t *http_json_sample(const struct view_sample *s);              /* Sample */
+/* MetricRecord; a round's lacks "step" and "eval_loss", which the caller adds. */
+json_t *http_json_metric(const struct view_metric *m);
+
+#endif

@@ -1,0 +1,455 @@
+#include "coordinator/http/http_metrics.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/buf.h"
+#include "common/base/err.h"
+#include "common/base/str.h"
+#include "common/net/blobstore.h"
+#include "coordinator/http/http_internal.h"
+#include "coordinator/view/view.h"
+
+#define METRICS_BYTES_MAX (8u << 20)
+
+/* A family must be written in one run, so the view is walked once per family:
+ * cheap, as it is all in memory. */
+struct writer {
+    struct coordinator *co;
+    struct buf *out;
+    int rc;                       /* of the first append that failed */
+    const struct job_family *job; /* the family of the walk that runs */
+    const struct worker_family *worker;
+    const struct device_family *device;
+    const char *state;
+    unsigned count;
+};
+
+static void text(struct writer *w, const char *s)
+{
+    if (w->rc == 0)
+        w->rc = buf_append_str(w->out, s);
+}
+
+static void family(struct writer *w, const char *name, const char *type, const char *help)
+{
+    if (w->rc == 0)
+        w->rc = buf_printf(w->out, "# HELP skerry_%s %s\n# TYPE skerry_%s %s\n", name, help, name,
+                           type);
+}
+
+static void value(struct writer *w, double x)
+{
+    if (w->rc == 0)
+        w->rc = buf_printf(w->out, " %.17g\n", x);
+}
+
+/* A label's value may hold anything: \ " and newline are escaped, and what is
+ * not UTF-8 is shown as '?'. */
+static void label(struct writer *w, const char *name, const char *s)
+{
+    bool utf8 = str_is_utf8(s, strlen(s));
+    text(w, name);
+    text(w, "=\"");
+    for (; *s && w->rc == 0; s++) {
+        if (*s == '\\' || *s == '"')
+            w->rc = buf_append_byte(w->out, '\\');
+        if (*s == '\n')
+            text(w, "\\n");
+        else if (w->rc == 0)
+            w->rc = buf_append_byte(w->out, utf8 || !(*s & 0x80) ? (uint8_t)*s : '?');
+    }
+    text(w, "\"");
+}
+
+static void plain(struct writer *w, const char *name, const char *labels, double x)
+{
+    if (w->rc == 0)
+        w->rc = buf_printf(w->out, "skerry_%s%s %.17g\n", name, labels, x);
+}
+
+static void single(struct writer *w, const char *name, const char *type, const char *help, double x)
+{
+    family(w, name, type, help);
+    if (!isnan(x))
+        plain(w, name, "", x);
+}
+
+/* ---- the whole ----------------------------------------------------------- */
+
+static void four_bytes(struct writer *w, const char *name, const struct view_bytes *b)
+{
+    plain(w, name, "{plane=\"control\",direction=\"up\"}", (double)b->control_up);
+    plain(w, name, "{plane=\"control\",direction=\"down\"}", (double)b->control_down);
+    plain(w, name, "{plane=\"data\",direction=\"up\"}", (double)b->data_up);
+    plain(w, name, "{plane=\"data\",direction=\"down\"}", (double)b->data_down);
+}
+
+static void count_job(void *arg, const struct view_job *j)
+{
+    struct writer *w = arg;
+    w->count += strcmp(j->state, w->state) == 0;
+}
+
+static void count_worker(void *arg, const struct view_worker *v)
+{
+    struct writer *w = arg;
+    w->count += strcmp(v->state, w->state) == 0;
+}
+
+static void by_state(struct writer *w, const char *name, const char *const *states, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        w->state = states[i];
+        w->count = 0;
+        if (strcmp(name, "jobs") == 0)
+            view_each_job(w->co, count_job, w);
+        else
+            view_each_worker(w->co, count_worker, w);
+        if (w->rc == 0)
+            w->rc = buf_printf(w->out, "skerry_%s{state=\"%s\"} %u\n", name, states[i], w->count);
+    }
+}
+
+static void whole(struct writer *w, const struct view_status *s)
+{
+    static const char *const jobs[] = {"pending",   "ingesting", "initialising", "running",
+                                       "finishing", "done",      "failed",       "cancelled"};
+    static const char *const workers[] = {"idle", "busy",     "late",       "lost",
+                                          "left", "draining", "quarantined"};
+    family(w, "build_info", "gauge", "The version that runs.");
+    text(w, "skerry_build_info{");
+    label(w, "version", s->version);
+    text(w, ",");
+    label(w, "cluster", s->cluster);
+    text(w, "} 1\n");
+    single(w, "uptime_seconds", "gauge", "Since the daemon started.", (double)s->uptime_ms / 1000);
+    single(w, "resident_memory_bytes", "gauge", "Memory of coordinatord.", (double)s->rss_bytes);
+    family(w, "bytes_total", "counter", "Bytes at the workers' sockets; up is to the coordinator.");
+    four_bytes(w, "bytes_total", &s->bytes);
+    family(w, "here_bytes_total", "counter", "Bytes at this daemon's sockets since it started.");
+    four_bytes(w, "here_bytes_total", &s->bytes_here);
+    single(w, "fp32_data_parallel_ratio", "gauge",
+           "Parameter bytes that moved, over those that fp32 data-parallel would have moved.",
+           s->ratio);
+    family(w, "jobs", "gauge", "Jobs by state.");
+    by_state(w, "jobs", jobs, sizeof jobs / sizeof jobs[0]);
+    family(w, "workers", "gauge", "Workers by state.");
+    by_state(w, "workers", workers, sizeof workers / sizeof workers[0]);
+    family(w, "tasks", "gauge", "Open tasks.");
+    plain(w, "tasks", "{state=\"pending\"}", s->tasks_pending);
+    plain(w, "tasks", "{state=\"leased\"}", s->tasks_leased);
+    family(w, "outer_steps", "gauge", "Outer steps in the executor.");
+    plain(w, "outer_steps", "{state=\"running\"}", s->outer_busy);
+    plain(w, "outer_steps", "{state=\"waiting\"}", s->outer_queue);
+    single(w, "store_ok", "gauge", "Whether the state database can be written.", s->store_ok);
+    single(w, "store_commits_total", "counter", "Commits to the state database.",
+           (double)s->store_commits);
+    single(w, "store_queue", "gauge", "Changes that wait for a commit.", (double)s->store_queue);
+}
+
+static void http_and_blobs(struct writer *w, const struct blobstore *store,
+                           const struct http_counters *http)
+{
+    if (store != NULL) {
+        single(w, "blob_bytes", "gauge", "Bytes in the blob store.",
+               (double)blobstore_used_bytes(store));
+        single(w, "blobs", "gauge", "Blobs in the store.", (double)blobstore_count(store));
+    }
+    if (http == NULL)
+        return;
+    single(w, "http_requests_total", "counter", "HTTP requests.", (double)http->requests);
+    family(w, "http_errors_total", "counter", "HTTP requests answered with an error.");
+    plain(w, "http_errors_total", "{class=\"4xx\"}", (double)http->errors_4xx);
+    plain(w, "http_errors_total", "{class=\"5xx\"}", (double)http->errors_5xx);
+    single(w, "http_connections", "gauge", "Open HTTP connections.", http->connections);
+    single(w, "http_streams", "gauge", "Open event streams.", http->streams);
+    single(w, "http_streams_cut_total", "counter", "Event streams cut for being slow.",
+           (double)http->streams_cut);
+}
+
+/* ---- jobs ---------------------------------------------------------------- */
+
+struct job_family {
+    const char *name, *type, *help;
+    double (*get)(const struct view_job *j);
+    const char *more; /* further labels, or NULL */
+};
+
+#define GET_JOB(fn, field)                                                                         \
+    static double fn(const struct view_job *j)                                                     \
+    {                                                                                              \
+        return (double)j->field;                                                                   \
+    }
+GET_JOB(job_round, round)
+GET_JOB(job_rounds, rounds)
+GET_JOB(job_step, step)
+GET_JOB(job_loss, loss)
+GET_JOB(job_eval, eval_loss)
+GET_JOB(job_speed, images_per_s)
+GET_JOB(job_params, params)
+GET_JOB(job_up, bytes_up)
+GET_JOB(job_down, bytes_down)
+GET_JOB(job_data, data_bytes_down)
+GET_JOB(job_param_up, per_param_up)
+GET_JOB(job_param_down, per_param_down)
+GET_JOB(job_ratio, ratio)
+GET_JOB(job_bad, bad_samples)
+
+static double job_eta(const struct view_job *j)
+{
+    return j->eta_ms < 0 ? (double)NAN : (double)j->eta_ms / 1000;
+}
+
+/* A NULL help goes on with the family of the row before. */
+static const struct job_family job_families[] = {
+    {"job_round", "gauge", "Finished rounds.", job_round, NULL},
+    {"job_rounds", "gauge", "Planned rounds.", job_rounds, NULL},
+    {"job_step", "counter", "Inner steps of the slowest path.", job_step, NULL},
+    {"job_loss", "gauge", "Newest training loss.", job_loss, NULL},
+    {"job_eval_loss", "gauge", "Newest held-out loss.", job_eval, NULL},
+    {"job_images_per_second", "gauge", "Training speed.", job_speed, NULL},
+    {"job_eta_seconds", "gauge", "Expected time to the end.", job_eta, NULL},
+    {"job_parameters", "gauge", "Parameters of a path.", job_params, NULL},
+    {"job_bytes_total", "counter", "Parameters and data on the wire.", job_up,
+     "direction=\"up\",what=\"parameters\""},
+    {"job_bytes_total", NULL, NULL, job_down, "direction=\"down\",what=\"parameters\""},
+    {"job_bytes_total", NULL, NULL, job_data, "direction=\"down\",what=\"data\""},
+    {"job_bytes_per_parameter", "gauge", "Bytes per parameter, worker and round.", job_param_up,
+     "direction=\"up\""},
+    {"job_bytes_per_parameter", NULL, NULL, job_param_down, "direction=\"down\""},
+    {"job_fp32_data_parallel_ratio", "gauge",
+     "Parameter bytes that moved, over those that fp32 data-parallel would have moved.", job_ratio,
+     NULL},
+    {"job_bad_samples", "gauge", "Images that were skipped.", job_bad, NULL},
+};
+
+static void job_labels(struct writer *w, const struct view_job *j, const char *more)
+{
+    char id[24];
+    (void)snprintf(id, sizeof id, "%" PRIu64, j->id);
+    text(w, "{");
+    label(w, "job", id);
+    text(w, ",");
+    label(w, "name", j->name);
+    if (more != NULL) {
+        text(w, ",");
+        text(w, more);
+    }
+    text(w, "}");
+}
+
+static void job_line(void *arg, const struct view_job *j)
+{
+    struct writer *w = arg;
+    double x = w->job->get(j);
+    if (isnan(x))
+        return;
+    text(w, "skerry_");
+    text(w, w->job->name);
+    job_labels(w, j, w->job->more);
+    value(w, x);
+}
+
+static void job_state_line(void *arg, const struct view_job *j)
+{
+    struct writer *w = arg;
+    char more[48];
+    (void)snprintf(more, sizeof more, "state=\"%s\"", j->state);
+    text(w, "skerry_job_state");
+    job_labels(w, j, more);
+    value(w, 1);
+}
+
+static void jobs(struct writer *w)
+{
+    for (size_t i = 0; i < sizeof job_families / sizeof job_families[0]; i++) {
+        w->job = &job_families[i];
+        if (w->job->help != NULL)
+            family(w, w->job->name, w->job->type, w->job->help);
+        view_each_job(w->co, job_line, w);
+    }
+    family(w, "job_state", "gauge", "1 for the state that the job is in.");
+    view_each_job(w->co, job_state_line, w);
+}
+
+/* ---- workers ------------------------------------------------------------- */
+
+struct worker_family {
+    const char *name, *type, *help;
+    double (*get)(const struct view_worker *v);
+    const char *more;
+};
+
+#define GET_WORKER(fn, expression)                                                                 \
+    static double fn(const struct view_worker *v)                                                  \
+    {                                                                                              \
+        return (double)(expression);                                                               \
+    }
+static bool is_there(const struct view_worker *v)
+{
+    return strcmp(v->state, "lost") != 0 && strcmp(v->state, "left") != 0;
+}
+
+/* What one that has gone once reached would count in sums. */
+static double while_there(const struct view_worker *v, double rate)
+{
+    return rate > 0 && is_there(v) ? rate : (double)NAN;
+}
+
+GET_WORKER(worker_up, is_there(v))
+GET_WORKER(worker_busy, v->task_id != 0)
+GET_WORKER(worker_speed, v->images_per_s)
+GET_WORKER(worker_loss, v->loss)
+GET_WORKER(worker_heartbeat, (double)v->heartbeat_age_ms / 1000)
+GET_WORKER(worker_strikes, v->strikes)
+GET_WORKER(worker_control_up, v->bytes.control_up)
+GET_WORKER(worker_control_down, v->bytes.control_down)
+GET_WORKER(worker_data_up, v->bytes.data_up)
+GET_WORKER(worker_data_down, v->bytes.data_down)
+GET_WORKER(worker_done, v->tasks_done)
+GET_WORKER(worker_failed, v->tasks_failed)
+GET_WORKER(worker_flops, while_there(v, v->devices->flops))
+GET_WORKER(worker_peak, while_there(v, v->devices->peak_flops))
+GET_WORKER(worker_mfu, while_there(v, devices_mfu(v->devices)))
+
+static const struct worker_family worker_families[] = {
+    {"worker_up", "gauge", "Whether the worker is there.", worker_up, NULL},
+    {"worker_busy", "gauge", "Whether the worker holds a task.", worker_busy, NULL},
+    {"worker_images_per_second", "gauge", "Training speed.", worker_speed, NULL},
+    {"worker_loss", "gauge", "Newest training loss.", worker_loss, NULL},
+    {"worker_heartbeat_age_seconds", "gauge", "Since its last sign of life.", worker_heartbeat,
+     NULL},
+    {"worker_strikes", "gauge", "Failures in a row.", worker_strikes, NULL},
+    {"worker_bytes_total", "counter", "Bytes at the worker's sockets.", worker_control_up,
+     "plane=\"control\",direction=\"up\""},
+    {"worker_bytes_total", NULL, NULL, worker_control_down, "plane=\"control\",direction=\"down\""},
+    {"worker_bytes_total", NULL, NULL, worker_data_up, "plane=\"data\",direction=\"up\""},
+    {"worker_bytes_total", NULL, NULL, worker_data_down, "plane=\"data\",direction=\"down\""},
+    {"worker_tasks_total", "counter", "Tasks that the worker ended.", worker_done,
+     "result=\"done\""},
+    {"worker_tasks_total", NULL, NULL, worker_failed, "result=\"failed\""},
+    {"worker_model_flops_per_second", "gauge", "Of its newest training phase.", worker_flops, NULL},
+    {"worker_peak_flops_per_second", "gauge", "Matrix products, as measured there.", worker_peak,
+     NULL},
+    {"worker_mfu", "gauge", "Model FLOP utilisation, 0 to 1.", worker_mfu, NULL},
+};
+
+static void worker_line(void *arg, const struct view_worker *v)
+{
+    struct writer *w = arg;
+    double x = w->worker->get(v);
+    if (isnan(x))
+        return;
+    char id[24];
+    (void)snprintf(id, sizeof id, "%" PRIu64, v->id);
+    text(w, "skerry_");
+    text(w, w->worker->name);
+    text(w, "{");
+    label(w, "worker", id);
+    text(w, ",");
+    label(w, "name", v->name);
+    if (w->worker->more != NULL) {
+        text(w, ",");
+        text(w, w->worker->more);
+    }
+    text(w, "}");
+    value(w, x);
+}
+
+struct device_family {
+    const char *name, *help;
+    double (*get)(const struct device_state *d); /* NAN: unknown */
+};
+
+#define GET_DEVICE(fn, known, expression)                                                          \
+    static double fn(const struct device_state *d)                                                 \
+    {                                                                                              \
+        return (known) ? (double)(expression) : (double)NAN;                                       \
+    }
+GET_DEVICE(device_used, d->memory_total > 0, d->memory_used)
+GET_DEVICE(device_total, d->memory_total > 0, d->memory_total)
+GET_DEVICE(device_utilization, d->utilization >= 0, d->utilization / 100.0)
+GET_DEVICE(device_temperature, d->temperature > 0, d->temperature)
+GET_DEVICE(device_power, d->power > 0, d->power)
+GET_DEVICE(device_ecc, d->ecc_errors >= 0, d->ecc_errors)
+GET_DEVICE(device_throttled, d->trouble[0] == '\0', d->throttled[0] != '\0')
+
+static const struct device_family device_families[] = {
+    {"device_memory_used_bytes", "Of a CPU: by the worker.", device_used},
+    {"device_memory_bytes", "What it has.", device_total},
+    {"device_utilization", "Share of the time that it worked, 0 to 1.", device_utilization},
+    {"device_temperature_celsius", "Temperature.", device_temperature},
+    {"device_power_watts", "Power drawn.", device_power},
+    {"device_ecc_errors", "Uncorrected memory errors since its driver was loaded.", device_ecc},
+    {"device_throttled", "Whether its clock is held down.", device_throttled},
+};
+
+static void device_lines(void *arg, const struct view_worker *v)
+{
+    struct writer *w = arg;
+    char id[24];
+    (void)snprintf(id, sizeof id, "%" PRIu64, v->id);
+    for (size_t i = 0; i < v->devices->n; i++) {
+        const struct device_state *d = &v->devices->list[i];
+        double x = w->device->get(d);
+        if (isnan(x))
+            continue;
+        text(w, "skerry_");
+        text(w, w->device->name);
+        text(w, "{");
+        label(w, "worker", id);
+        text(w, ",");
+        label(w, "device", d->name);
+        text(w, ",");
+        label(w, "model", d->model);
+        text(w, "}");
+        value(w, x);
+    }
+}
+
+static void workers(struct writer *w)
+{
+    for (size_t i = 0; i < sizeof worker_families / sizeof worker_families[0]; i++) {
+        w->worker = &worker_families[i];
+        if (w->worker->help != NULL)
+            family(w, w->worker->name, w->worker->type, w->worker->help);
+        view_each_worker(w->co, worker_line, w);
+    }
+    for (size_t i = 0; i < sizeof device_families / sizeof device_families[0]; i++) {
+        w->device = &device_families[i];
+        family(w, w->device->name, "gauge", w->device->help);
+        view_each_worker(w->co, device_lines, w);
+    }
+}
+
+int http_metrics_write(struct coordinator *co, const struct blobstore *store,
+                       const struct http_counters *http, struct buf *out)
+{
+    struct writer w = {.co = co, .out = out};
+    struct view_status s;
+    view_status(co, &s);
+    whole(&w, &s);
+    http_and_blobs(&w, store, http);
+    jobs(&w);
+    workers(&w);
+    return w.rc;
+}
+
+void http_get_prometheus(void *arg, struct http_request *r)
+{
+    struct http_api *api = arg;
+    struct http_counters http = http_server_counters(api->o.server);
+    struct buf out;
+    buf_init(&out, METRICS_BYTES_MAX);
+    if (http_metrics_write(api->o.co, api->o.store, &http, &out) < 0)
+        http_reply_error(r, 503, "limit", "There are more metrics than fit into %u bytes.",
+                         METRICS_BYTES_MAX);
+    else
+        http_reply_bytes(r, 200, "text/plain; version=0.0.4; charset=utf-8", buf_str(&out),
+                         out.len);
+    buf_release(&out);
+}

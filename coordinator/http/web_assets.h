@@ -1,0 +1,17 @@
+/* The files of coordinator/web/, linked into the program; the table is made by
+ * coordinator/http/web_assets.sh. */
+#ifndef COORDINATOR_WEB_ASSETS_H
+#define COORDINATOR_WEB_ASSETS_H
+
+#include <stddef.h>
+
+struct web_asset {
+    const char *name; /* "app.js" */
+    const unsigned char *data;
+    size_t len;
+};
+
+extern const struct web_asset web_assets[];
+extern const size_t web_assets_count;
+
+#endif

@@ -1,0 +1,213 @@
+/* EVAL and SAMPLE tasks: what they look at, and when they are due. */
+#include "coordinator/state/core.h"
+
+#include "common/base/mem.h"
+#include "common/base/str.h"
+
+#include <string.h>
+
+/* ---- evaluations --------------------------------------------------------- */
+
+/* Held-out samples of a partition that an evaluation looks at.  Of a job's budget
+ * (eval.samples) each partition gets its share, so that the sum over the paths weighs the
+ * data as they are. */
+static uint64_t budget(const struct job *j, uint32_t partition, uint64_t there)
+{
+    uint64_t most = (uint64_t)j->spec.eval.samples;
+    uint64_t all = shards_sum(j, PARTITION_ALL, true).samples;
+    if (j->comp.n_partitions > 1 && partition != PARTITION_ALL && all > most)
+        most = (most * there + all - 1) / all;
+    return there < most ? there : most;
+}
+
+/* Ranges over the held-out shards.  Data in one piece are read from the front; what is in
+ * partitions evenly from all their shards. */
+static void pick_ranges(const struct job *j, uint32_t partition, struct task *t)
+{
+    uint64_t there = shards_sum(j, partition, true).samples, left = budget(j, partition, there);
+    uint64_t want = left, seen = 0, taken = 0;
+    bool front = j->comp.n_partitions == 1 && partition != PARTITION_ALL;
+    t->draw.count = 0;
+    for (size_t i = 0; i < j->n_shards && left > 0 && t->n_ranges < RANGES_TAKEN_MAX; i++) {
+        const struct shard_rec *s = &j->shards[i];
+        if (!job_shard_evaluates(j, s, partition))
+            continue;
+        seen += s->samples;
+        uint64_t take = front ? s->samples : want * seen / there - taken;
+        take = take < left ? take : left;
+        if (take == 0)
+            continue;
+        t->ranges = mem_realloc(t->ranges, (t->n_ranges + 1) * sizeof(*t->ranges));
+        t->ranges[t->n_ranges++] = (struct ledger_range){0, (uint32_t)i, 0, (uint32_t)take};
+        left -= take;
+        taken += take;
+    }
+    t->draw.count = (uint32_t)taken;
+}
+
+static struct task *make_eval(struct coordinator *co, struct job *j, uint32_t path, uint32_t round,
+                              bool mixture)
+{
+    uint32_t partition = mixture ? PARTITION_ALL : j->comp.paths[path].partition;
+    if (shards_sum(j, partition, true).samples == 0 || j->spec.eval.samples <= 0)
+        return NULL;
+    struct task *t = task_make(co, j, TASK_EVAL);
+    if (t == NULL)
+        return NULL;
+    t->path = path;
+    t->round = round;
+    t->draw.mixture = mixture;
+    t->draw.ema = j->spec.outer.ema > 0;
+    pick_ranges(j, partition, t);
+    save_task(co->store, t);
+    return t;
+}
+
+struct task *draw_eval(struct coordinator *co, struct job *j, uint32_t path, uint32_t round)
+{
+    return make_eval(co, j, path, round, false);
+}
+
+struct task *draw_eval_mixture(struct coordinator *co, struct job *j, uint32_t round)
+{
+    return make_eval(co, j, (uint32_t)j->comp.router_path, round, true);
+}
+
+/* ---- samples ------------------------------------------------------------- */
+
+static void fill_draw(const struct job *j, struct task_draw *d)
+{
+    const struct job_sample *s = &j->spec.sample;
+    d->count = (uint32_t)s->count;
+    d->steps = (uint32_t)s->steps;
+    d->columns = (uint32_t)s->columns;
+    d->heun = s->sampler == JOB_SAMPLER_HEUN;
+    d->guidance = (float)s->guidance;
+    d->seed = s->seed;
+    d->ema = j->spec.outer.ema > 0;
+    d->strategy = (uint32_t)s->strategy;
+    d->top = (uint32_t)s->top;
+    d->nucleus = (float)s->nucleus;
+    d->threshold = (float)s->threshold;
+    d->remote = s->remote;
+    if (j->spec.model.type != JOB_MODEL_LLAMA)
+        return;
+    d->prompt = s->prompt ? str_dup(s->prompt) : NULL;
+    d->tokens = (uint32_t)s->tokens;
+    d->temperature = (float)s->temperature;
+    d->top_p = (float)s->top_p;
+    d->count = 0; /* pictures */
+}
+
+/* Zero and NAN (which no comparison likes) mean: as the job says. */
+static void fill_asked(const struct view_sample_request *ask, struct task_draw *d)
+{
+    d->asked = true;
+    if (d->tokens == 0 && ask->n_labels > 0)
+        d->count = (uint32_t)ask->n_labels;
+    else if (d->tokens == 0 && ask->count > 0)
+        d->count = ask->count;
+    if (ask->steps > 0)
+        d->steps = ask->steps;
+    if (ask->columns > 0)
+        d->columns = ask->columns;
+    if (ask->guidance > 0)
+        d->guidance = (float)ask->guidance;
+    if (ask->has_seed)
+        d->seed = ask->seed;
+    if (ask->sampler != NULL)
+        d->heun = strcmp(ask->sampler, "heun") == 0;
+    if (ask->ema >= 0)
+        d->ema = ask->ema > 0;
+    int strategy = 0;
+    if (ask->strategy != NULL && job_strategy_parse(ask->strategy, &strategy) == 0)
+        d->strategy = (uint32_t)strategy;
+    if (ask->top > 0)
+        d->top = ask->top;
+    if (ask->nucleus > 0)
+        d->nucleus = (float)ask->nucleus;
+    if (ask->threshold > 0)
+        d->threshold = (float)ask->threshold;
+    d->remote |= ask->remote;
+    if (d->tokens == 0)
+        return;
+    if (ask->prompt != NULL) {
+        mem_free(d->prompt);
+        d->prompt = str_dup(ask->prompt);
+    }
+    if (ask->tokens > 0)
+        d->tokens = ask->tokens;
+    if (ask->temperature >= 0)
+        d->temperature = (float)ask->temperature;
+    if (ask->top_p > 0)
+        d->top_p = (float)ask->top_p;
+}
+
+struct task *draw_sample(struct coordinator *co, struct job *j, uint32_t path, uint32_t round,
+                         const struct view_sample_request *ask)
+{
+    bool text = j->spec.model.type == JOB_MODEL_LLAMA;
+    if (!text && j->n_classes == 0)
+        return NULL;
+    struct task *t = task_make(co, j, TASK_SAMPLE);
+    if (t == NULL)
+        return NULL;
+    bool mixture = path == UINT32_MAX && j->comp.mixture;
+    t->path = mixture ? (uint32_t)j->comp.router_path : path == UINT32_MAX ? 0 : path;
+    t->round = round;
+    fill_draw(j, &t->draw);
+    if (ask != NULL)
+        fill_asked(ask, &t->draw);
+    t->draw.mixture = mixture;
+    t->draw.remote &= mixture;
+    if (t->draw.count > 0)
+        t->draw.labels = mem_alloc_array(t->draw.count, sizeof(*t->draw.labels));
+    for (uint32_t i = 0; i < t->draw.count; i++)
+        t->draw.labels[i] = ask != NULL && ask->n_labels > 0 ? ask->labels[i % ask->n_labels]
+                                                             : i % (uint32_t)j->n_classes;
+    save_task(co->store, t);
+    return t;
+}
+
+/* ---- when ---------------------------------------------------------------- */
+
+static bool due(int every, uint32_t done)
+{
+    return every > 0 && done % (uint32_t)every == 0;
+}
+
+/* This path was the last one to come so far. */
+static bool all_at(const struct job *j, uint32_t round)
+{
+    for (uint32_t p = 0; p < j->comp.n_paths; p++)
+        if (j->paths[p].round < round)
+            return false;
+    return true;
+}
+
+void draw_after_round(struct coordinator *co, struct job *j, uint32_t path)
+{
+    uint32_t done = j->paths[path].round;
+    if (done >= (uint32_t)j->spec.outer.rounds)
+        return; /* that is the end's business */
+    bool all = all_at(j, done);
+    if (due(j->spec.eval.every, done)) {
+        (void)draw_eval(co, j, path, done);
+        if (j->comp.mixture && all)
+            (void)draw_eval_mixture(co, j, done);
+    }
+    if (due(j->spec.sample.every, done) && (j->comp.mixture ? all : path == 0))
+        (void)draw_sample(co, j, UINT32_MAX, done, NULL);
+}
+
+void draw_last(struct coordinator *co, struct job *j)
+{
+    uint32_t rounds = (uint32_t)j->spec.outer.rounds;
+    if (j->comp.mixture) {
+        (void)draw_eval_mixture(co, j, rounds);
+        (void)draw_sample(co, j, UINT32_MAX, rounds, NULL);
+    }
+    for (uint32_t p = 0; p < j->comp.n_paths; p++)
+        if (j->comp.paths[p].network == 0)
+            (void)draw_sample(co, j, p, rounds, NULL);
+}

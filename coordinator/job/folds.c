@@ -1,0 +1,619 @@
+/* Outer steps: which contributions a module's next version is made of, the step that
+ * makes it, and what became of them. */
+#include "coordinator/state/core.h"
+#include "coordinator/state/outer_exec.h"
+#include "coordinator/decide/quorum.h"
+
+#include "common/base/buf.h"
+#include "common/base/clock.h"
+#include "common/base/err.h"
+#include "common/base/hash.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "common/base/str.h"
+#include "common/outer/fold.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define RETRY_MS 1000u
+#define RETRY_MAX_MS 60000u
+#define PROVENANCE_MAX (256u << 10)
+
+struct contribution *task_contribution(const struct task *t, uint64_t module, uint64_t base)
+{
+    for (size_t i = 0; i < t->n_contributions; i++)
+        if (t->contributions[i].module_id == module && t->contributions[i].base_version == base)
+            return &t->contributions[i];
+    return NULL;
+}
+
+/* The task of a replica's phase; NULL: none runs. */
+static struct task *phase_task(const struct coordinator *co, const struct job *j, uint32_t p,
+                               uint32_t r)
+{
+    uint64_t id = j->paths[p].ready ? j->paths[p].replicas[r].task_id : 0;
+    return id ? state_task(&co->state, id) : NULL;
+}
+
+/* The contribution that a replica has made to m's next version. */
+static struct contribution *given(const struct task *t, const struct module_rec *m)
+{
+    struct contribution *c = t ? task_contribution(t, m->id, m->version) : NULL;
+    return c != NULL && !c->refused ? c : NULL;
+}
+
+void rounds_count(struct coordinator *co, const struct job *j, const struct module_rec *m,
+                  struct outer_count *ret)
+{
+    *ret = (struct outer_count){0};
+    for (uint32_t p = 0; p < j->comp.n_paths; p++) {
+        if (!path_crosses(j, p, m) || j->paths[p].round > m->version)
+            continue;
+        for (uint32_t r = 0; r < j->comp.paths[p].replicas; r++) {
+            const struct task *t = phase_task(co, j, p, r);
+            bool arrived = given(t, m) != NULL;
+            ret->expected++;
+            ret->arrived += arrived;
+            ret->leased += t != NULL && t->state == TASK_LEASED && !arrived;
+        }
+    }
+}
+
+bool rounds_coming(const struct coordinator *co, const struct job *j, const struct module_rec *m)
+{
+    bool idle = false;
+    for (size_t i = 0; i < co->state.n_workers && !idle; i++)
+        idle = co->state.workers[i]->parked != NULL;
+    for (uint32_t p = 0; p < j->comp.n_paths; p++) {
+        if (!path_crosses(j, p, m) || j->paths[p].round > m->version)
+            continue;
+        for (uint32_t r = 0; r < j->comp.paths[p].replicas; r++) {
+            const struct task *t = phase_task(co, j, p, r);
+            if (given(t, m) == NULL &&
+                (t == NULL || !(t->state == TASK_LEASED || (t->state == TASK_PENDING && idle))))
+                return false;
+        }
+    }
+    return true;
+}
+
+/* ---- making a step ------------------------------------------------------- */
+
+struct outer_run {
+    struct coordinator *co;
+    uint64_t job_id, module_id, task_id;
+};
+
+static void step_done(struct outer_step *step);
+
+static struct outer_blob to_outer(const struct blob_ref *b)
+{
+    struct outer_blob o = {.bytes = b->size};
+    memcpy(o.sha256, b->sha256, 32);
+    return o;
+}
+
+static struct blob_ref from_outer(const struct outer_blob *o)
+{
+    struct blob_ref b = {.size = o->bytes};
+    memcpy(b.sha256, o->sha256, 32);
+    return b;
+}
+
+/* Training samples of a path's partition; 0: the data are not cut. */
+static uint64_t partition_size(const struct job *j, uint32_t path)
+{
+    uint32_t part = j->comp.paths[path].partition;
+    uint64_t all = 0;
+    for (uint32_t i = 0; i < j->comp.n_partitions; i++)
+        all += j->sizes[i];
+    return part == PARTITION_ALL ? all : j->sizes[part];
+}
+
+/* DiPaCo weighs a path by its share of the data, DiLoCo by the samples used. */
+static double weight_of(const struct job *j, uint32_t path, const struct contribution *c)
+{
+    uint64_t size = j->comp.weigh_partitions ? partition_size(j, path) : 0;
+    return size ? (double)size / j->comp.paths[path].replicas : (double)c->samples;
+}
+
+static void add_contribution(struct outer_step *step, const struct job *j, const struct task *t,
+                             const struct contribution *c)
+{
+    struct outer_contribution *oc = &step->contributions[step->n_contributions++];
+    oc->tag = t->id;
+    oc->blob = to_outer(&c->blob);
+    oc->samples = c->samples;
+    oc->weight = weight_of(j, t->path, c);
+}
+
+/* Contributions in order of (path, replica): the sum does not depend on when
+ * they came. */
+static void gather(struct coordinator *co, const struct job *j, const struct module_rec *m,
+                   struct outer_step *step, uint32_t room)
+{
+    step->contributions = mem_alloc_array(room ? room : 1, sizeof(*step->contributions));
+    for (uint32_t p = 0; p < j->comp.n_paths; p++) {
+        if (!path_crosses(j, p, m))
+            continue;
+        for (uint32_t r = 0; r < j->comp.paths[p].replicas; r++) {
+            const struct task *t = phase_task(co, j, p, r);
+            const struct contribution *c = given(t, m);
+            if (c != NULL && step->n_contributions < room)
+                add_contribution(step, j, t, c);
+        }
+    }
+}
+
+static struct outer_step *make_step(struct coordinator *co, const struct job *j,
+                                    const struct module_rec *m)
+{
+    const struct version_rec *v = module_version(m, m->version);
+    struct outer_step *s = mem_alloc(sizeof(*s));
+    s->job_id = j->id;
+    s->module_id = m->id;
+    s->base = s->from = m->version;
+    s->state_dir = str_printf("%s/outer/%llu/%llu", co->opt.data_dir, (unsigned long long)j->id,
+                              (unsigned long long)m->id);
+    s->full = to_outer(&v->full);
+    s->ema = to_outer(&v->ema);
+    s->up = (enum codec)j->spec.wire.up;
+    s->down = (enum codec)j->spec.wire.down;
+    s->lr = j->spec.outer.lr;
+    s->momentum = fold_momentum(j->spec.outer.momentum, m->version, (uint64_t)j->spec.outer.warmup);
+    s->ema_decay = j->spec.outer.ema;
+    s->scale = j->comp.root_rescale ? sqrt(j->comp.modules[m - j->modules].paths) : 1;
+    s->keep_norm = s->scale > 1 && !j->spec.outer.async; /* one by one there is no mean */
+    s->delay = s->min_accepted = 1;
+    return s;
+}
+
+static void outer_failed(struct coordinator *co, struct job *j, struct module_rec *m,
+                         const char *why)
+{
+    uint64_t wait = (uint64_t)RETRY_MS << (m->outer_failures < 6 ? m->outer_failures : 6);
+    m->outer_failures++;
+    m->retry_ms = core_now(co) + (wait < RETRY_MAX_MS ? wait : RETRY_MAX_MS);
+    (void)snprintf(m->outer_reason, sizeof(m->outer_reason), "the outer step failed: %.200s", why);
+    core_say(co, j->id, 0, "outer step of module %llu to version %llu failed, nothing changed: %s",
+             (unsigned long long)m->id, (unsigned long long)m->version + 1, why);
+}
+
+/* Takes the step. */
+static void fire(struct coordinator *co, struct job *j, struct module_rec *m,
+                 struct outer_step *step)
+{
+    struct err err = {0};
+    struct task *t = task_make(co, j, TASK_OUTER);
+    if (t == NULL) {
+        outer_step_release(step);
+        mem_free(step);
+        return;
+    }
+    t->module_id = m->id;
+    t->round = (uint32_t)m->version;
+    t->leased_ms = core_now(co);
+    state_set_task_state(&co->state, t, TASK_LEASED);
+    struct outer_run *run = mem_alloc(sizeof(*run));
+    *run = (struct outer_run){co, j->id, m->id, t->id};
+    step->arg = run;
+    save_task(co->store, t);
+    if (outer_submit(co->outer, step, step_done, &err) < 0) {
+        task_end(co, t, TASK_FAILED, err.msg);
+        outer_failed(co, j, m, err.msg);
+        outer_step_release(step);
+        mem_free(step);
+        mem_free(run);
+        return;
+    }
+    m->outer_task = t->id;
+    log_info("outer", "module %llu of job %llu: step to version %llu with %zu contributions: %s",
+             (unsigned long long)m->id, (unsigned long long)j->id,
+             (unsigned long long)m->version + 1, step->n_contributions, m->outer_reason);
+}
+
+/* ---- when ---------------------------------------------------------------- */
+
+static void consider_sync(struct coordinator *co, struct job *j, struct module_rec *m)
+{
+    struct outer_count count;
+    struct quorum_decision d;
+    if (m->version >= (uint64_t)j->spec.outer.rounds)
+        return;
+    rounds_count(co, j, m, &count);
+    struct quorum_in in = {
+        .now_ms = core_now(co),
+        .expected = count.expected,
+        .arrived = count.arrived,
+        .leased = count.leased,
+        .fraction = j->spec.outer.quorum,
+        .grace_ms = (uint64_t)(j->spec.outer.grace * 1e3),
+        .quorum_ms = m->quorum_ms,
+        .retry_ms = m->retry_ms,
+    };
+    quorum_decide(&in, &d);
+    if (d.quorum && m->quorum_ms == 0)
+        m->quorum_ms = in.now_ms;
+    else if (!d.quorum)
+        m->quorum_ms = 0;
+    (void)str_copy(m->outer_reason, sizeof(m->outer_reason), d.reason);
+    if (!d.fire)
+        return;
+    struct outer_step *step = make_step(co, j, m);
+    step->min_accepted = quorum_need(count.expected, j->spec.outer.quorum);
+    gather(co, j, m, step, count.arrived);
+    fire(co, j, m, step);
+}
+
+/* Of the contributions that wait to be folded the one that came first. */
+static const struct contribution *first_waiting(struct coordinator *co, const struct job *j,
+                                                const struct module_rec *m, const struct task **ret)
+{
+    const struct contribution *found = NULL;
+    for (uint32_t p = 0; p < j->comp.n_paths; p++)
+        for (uint32_t r = 0; path_crosses(j, p, m) && r < j->comp.paths[p].replicas; r++) {
+            const struct task *t = phase_task(co, j, p, r);
+            for (size_t i = 0; t != NULL && i < t->n_contributions; i++) {
+                const struct contribution *c = &t->contributions[i];
+                if (c->module_id != m->id || c->refused || c->version != 0)
+                    continue;
+                if (found != NULL &&
+                    (t->ended_unix_ms > (*ret)->ended_unix_ms ||
+                     (t->ended_unix_ms == (*ret)->ended_unix_ms && t->id > (*ret)->id)))
+                    continue;
+                found = c;
+                *ret = t;
+            }
+        }
+    return found;
+}
+
+/* What the mean would have weighed this contribution with, times their number; and
+ * the number. */
+static double relative_weight(const struct job *j, const struct module_rec *m, const struct task *t,
+                              const struct contribution *c, uint32_t *ret_n)
+{
+    double total = 0;
+    *ret_n = 0;
+    for (uint32_t p = 0; p < j->comp.n_paths; p++) {
+        if (!path_crosses(j, p, m))
+            continue;
+        uint32_t k = j->comp.paths[p].replicas;
+        total += k * weight_of(j, p, c);
+        *ret_n += k;
+    }
+    return weight_of(j, t->path, c) * *ret_n / total;
+}
+
+/* Each contribution is folded when it comes, by itself (Liu et al. 2024). */
+static void consider_async(struct coordinator *co, struct job *j, struct module_rec *m)
+{
+    const struct task *t = NULL;
+    const struct contribution *c = first_waiting(co, j, m, &t);
+    uint32_t n;
+    if (c == NULL) {
+        (void)str_copy(m->outer_reason, sizeof(m->outer_reason), "no contribution waits");
+        return;
+    }
+    if (m->retry_ms > core_now(co))
+        return;
+    struct outer_step *step = make_step(co, j, m);
+    const struct version_rec *from = module_version(m, c->base_version);
+    step->contributions = mem_alloc_array(1, sizeof(*step->contributions));
+    add_contribution(step, j, t, c);
+    step->from = c->base_version;
+    if (from != NULL)
+        step->from_full = to_outer(&from->full);
+    step->scale *= relative_weight(j, m, t, c, &n);
+    step->delay = j->spec.outer.nesterov_delay ? (unsigned)j->spec.outer.nesterov_delay : n;
+    /* Keys that count rounds: a round is as many versions as there are replicas. */
+    step->momentum =
+        fold_momentum(j->spec.outer.momentum, m->version / n, (uint64_t)j->spec.outer.warmup);
+    step->ema_decay = pow(j->spec.outer.ema, 1.0 / n);
+    (void)snprintf(m->outer_reason, sizeof(m->outer_reason),
+                   "replica %u of path %u began %llu versions ago", t->replica, t->path,
+                   (unsigned long long)(m->version - c->base_version));
+    fire(co, j, m, step);
+}
+
+void folds_consider(struct coordinator *co, struct job *j, struct module_rec *m)
+{
+    if (m->outer_task != 0 || m->n_versions == 0)
+        return;
+    if (j->spec.outer.async)
+        consider_async(co, j, m);
+    else
+        consider_sync(co, j, m);
+}
+
+/* ---- results ------------------------------------------------------------- */
+
+/* What went into a version that is no longer kept may go as well. */
+static void drop_contributions(struct coordinator *co, const struct job *j,
+                               const struct module_rec *m)
+{
+    for (size_t i = 0; i < co->state.n_tasks; i++) {
+        const struct task *t = co->state.tasks[i];
+        for (size_t c = 0; t->job_id == j->id && c < t->n_contributions; c++)
+            if (t->contributions[c].module_id == m->id && module_lets_go(m, &t->contributions[c]))
+                core_garbage(co, &t->contributions[c].blob);
+    }
+}
+
+void module_adopt(struct coordinator *co, struct job *j, struct module_rec *m,
+                  const struct version_rec *v)
+{
+    if (m->n_versions == m->kept) {
+        struct version_rec *old = &m->versions[0];
+        core_garbage(co, &old->full);
+        core_garbage(co, &old->delta);
+        core_garbage(co, &old->ema);
+        mem_free(old->provenance);
+        memmove(&m->versions[0], &m->versions[1], (m->kept - 1) * sizeof(*m->versions));
+        m->n_versions--;
+    }
+    m->versions[m->n_versions++] = *v;
+    m->version = v->version;
+    m->quorum_ms = m->retry_ms = 0;
+    m->outer_failures = 0;
+    drop_contributions(co, j, m);
+    save_version(co->store, m, v);
+    save_module(co->store, j, m);
+    core_touch(co);
+}
+
+static void put_blob(struct buf *b, const char *name, const struct outer_blob *o)
+{
+    char hex[HASH_HEX_MAX];
+    (void)buf_printf(b, "\"%s\":{\"sha256\":\"%s\",\"size\":%llu}", name,
+                     hash_hex(o->sha256, 32, hex), (unsigned long long)o->bytes);
+}
+
+/* Who sent what went into the step: not always who ended the task. */
+static uint64_t sender_of(const struct task *t, const struct outer_step *s)
+{
+    const struct contribution *c = t ? task_contribution(t, s->module_id, s->from) : NULL;
+    return c ? c->worker_id : 0;
+}
+
+/* Everything that is needed to make the version again. */
+static char *provenance(const struct coordinator *co, const struct outer_step *s)
+{
+    struct buf b;
+    size_t len;
+    buf_init(&b, PROVENANCE_MAX);
+    (void)buf_printf(&b, "{\"base\":%llu,", (unsigned long long)s->base);
+    put_blob(&b, "base_full", &s->full);
+    (void)buf_append_str(&b, ",");
+    put_blob(&b, "full", &s->new_full);
+    (void)buf_append_str(&b, ",");
+    put_blob(&b, "delta", &s->new_delta);
+    (void)buf_append_str(&b, ",");
+    put_blob(&b, "ema", &s->new_ema);
+    (void)buf_printf(&b,
+                     ",\"lr\":%.17g,\"momentum\":%.17g,\"ema_decay\":%.17g,\"up\":\"%s\","
+                     "\"down\":\"%s\",\"delta_norm\":%.9g,\"step_norm\":%.9g,"
+                     "\"residual_norm\":%.9g,\"elapsed_ms\":%llu,\"scale\":%.17g,\"delay\":%u,"
+                     "\"staleness\":%llu,\"contributions\":[",
+                     s->lr, s->momentum, s->used_ema_decay, job_codec_name((int)s->up),
+                     job_codec_name((int)s->down), s->delta_norm, s->step_norm, s->residual_norm,
+                     (unsigned long long)s->elapsed_ms, s->used_scale, s->delay,
+                     (unsigned long long)(s->base - s->from));
+    for (size_t i = 0; i < s->n_contributions; i++) {
+        const struct outer_contribution *c = &s->contributions[i];
+        const struct task *t = state_task(&co->state, c->tag);
+        char hex[HASH_HEX_MAX];
+        (void)buf_printf(&b,
+                         "%s{\"task\":%llu,\"worker\":%llu,\"path\":%u,\"replica\":%u,"
+                         "\"sha256\":\"%s\",\"size\":%llu,\"samples\":%llu,\"weight\":%.17g,"
+                         "\"share\":%.17g,\"norm\":%.9g,\"refused\":%s}",
+                         i ? "," : "", (unsigned long long)c->tag,
+                         (unsigned long long)sender_of(t, s), t ? t->path : 0, t ? t->replica : 0,
+                         hash_hex(c->blob.sha256, 32, hex), (unsigned long long)c->blob.bytes,
+                         (unsigned long long)c->samples, c->weight, c->share, c->norm,
+                         c->refused ? "true" : "false");
+    }
+    (void)buf_append_str(&b, "]}");
+    return (char *)buf_take(&b, &len);
+}
+
+/* Notes what the check refused; its worker gets a strike. */
+static void note_refused(struct coordinator *co, const struct outer_step *step)
+{
+    for (size_t i = 0; i < step->n_contributions; i++) {
+        const struct outer_contribution *oc = &step->contributions[i];
+        struct task *t = oc->refused ? state_task(&co->state, oc->tag) : NULL;
+        struct contribution *c = t ? task_contribution(t, step->module_id, step->from) : NULL;
+        if (c == NULL)
+            continue;
+        c->refused = true;
+        (void)snprintf(t->reason, sizeof(t->reason), "contribution refused: %.200s", oc->reason);
+        save_task(co->store, t);
+        core_say(co, t->job_id, c->worker_id, "task %llu of worker %llu: %s",
+                 (unsigned long long)t->id, (unsigned long long)c->worker_id, t->reason);
+        struct worker *w = state_worker(&co->state, c->worker_id);
+        if (w != NULL)
+            member_failed(co, w);
+    }
+}
+
+/* Notes what the new version is made of. */
+static void note_folded(struct coordinator *co, struct module_rec *m, const struct outer_step *step)
+{
+    uint64_t stale = step->base - step->from;
+    for (size_t i = 0; i < step->n_contributions; i++) {
+        const struct outer_contribution *oc = &step->contributions[i];
+        struct task *t = oc->refused ? NULL : state_task(&co->state, oc->tag);
+        struct contribution *c = t ? task_contribution(t, step->module_id, step->from) : NULL;
+        if (c == NULL)
+            continue;
+        c->version = step->base + 1;
+        save_task(co->store, t);
+        m->folded++;
+        m->stale_sum += stale;
+        m->stale_max = stale > m->stale_max ? stale : m->stale_max;
+    }
+}
+
+/* What came while the step ran (after the grace) is not in the version: its sender
+ * must not take it for applied. */
+static void note_late(struct coordinator *co, const struct job *j, const struct module_rec *m,
+                      const struct outer_step *step)
+{
+    for (uint32_t p = 0; p < j->comp.n_paths; p++)
+        for (uint32_t r = 0; path_crosses(j, p, m) && r < j->comp.paths[p].replicas; r++) {
+            struct task *t = phase_task(co, j, p, r);
+            struct contribution *c = t ? task_contribution(t, m->id, step->base) : NULL;
+            if (c == NULL || c->refused || c->version != 0)
+                continue;
+            c->refused = true;
+            (void)snprintf(t->reason, sizeof(t->reason), "it came after round %u was closed",
+                           t->round + 1);
+            save_task(co->store, t);
+        }
+}
+
+/* A refused contribution is forgotten, so that it can be made again; what the task
+ * has given to other modules stays. */
+static void forget(struct coordinator *co, struct task *t, const struct contribution *c)
+{
+    size_t at = (size_t)(c - t->contributions);
+    member_verdict(co, c->worker_id, t->id, false, t->reason);
+    core_garbage(co, &c->blob);
+    memmove(&t->contributions[at], &t->contributions[at + 1],
+            (t->n_contributions - at - 1) * sizeof(*t->contributions));
+    t->n_contributions--;
+}
+
+/* Too few good ones: the refused phases are done again, by somebody. */
+static void redo_refused(struct coordinator *co, struct job *j, const struct outer_step *step)
+{
+    for (size_t i = 0; i < step->n_contributions; i++) {
+        const struct outer_contribution *oc = &step->contributions[i];
+        struct task *t = oc->refused ? state_task(&co->state, oc->tag) : NULL;
+        struct contribution *c = t ? task_contribution(t, step->module_id, step->from) : NULL;
+        if (c == NULL || job_is_ended(j))
+            continue;
+        forget(co, t, c);
+        if (t->state == TASK_PENDING) {
+            save_task(co->store, t);
+            continue;
+        }
+        if (t->state == TASK_DONE && !task_take_samples(co, j, t)) {
+            flow_end(co, j, JOB_FAILED, "no samples are left to repeat task %llu",
+                     (unsigned long long)t->id);
+            return;
+        }
+        task_failed(co, t, true, t->reason);
+    }
+}
+
+static void adopt_step(struct coordinator *co, struct job *j, struct module_rec *m,
+                       const struct outer_step *step)
+{
+    struct version_rec v = {
+        .version = step->base + 1,
+        .full = from_outer(&step->new_full),
+        .delta = from_outer(&step->new_delta),
+        .ema = from_outer(&step->new_ema),
+        .provenance = provenance(co, step),
+        .at_unix_ms = (int64_t)clock_wall_ms(),
+    };
+    if (step->params > 0)
+        m->params = step->params;
+    note_folded(co, m, step);
+    module_adopt(co, j, m, &v);
+    log_info("outer",
+             "module %llu of job %llu is at version %llu after %llu ms, %u contributions, "
+             "norm %.4g",
+             (unsigned long long)m->id, (unsigned long long)j->id, (unsigned long long)v.version,
+             (unsigned long long)step->elapsed_ms, step->accepted, step->delta_norm);
+}
+
+struct prune_arg {
+    char *dir;
+    uint64_t keep;
+};
+
+static int prune_work(void *arg)
+{
+    struct prune_arg *a = arg;
+    return outer_state_prune(a->dir, a->keep, NULL);
+}
+
+static void prune_free(void *arg, int rc)
+{
+    struct prune_arg *a = arg;
+    mem_free(a->dir);
+    mem_free(a);
+}
+
+struct prune_later {
+    struct coordinator *co;
+    struct prune_arg *arg;
+};
+
+/* The old state goes after the new version is on record, never before. */
+static void prune_state(void *arg, int rc)
+{
+    struct prune_later *p = arg;
+    if (rc < 0 || pool_submit(p->co->disk, prune_work, prune_free, p->arg) < 0)
+        prune_free(p->arg, 0); /* the next step's pruning takes these files too */
+    mem_free(p);
+}
+
+static void prune_when_durable(struct coordinator *co, const struct outer_step *step)
+{
+    struct prune_later *p = mem_alloc(sizeof(*p));
+    p->co = co;
+    p->arg = mem_alloc(sizeof(*p->arg));
+    p->arg->dir = str_dup(step->state_dir);
+    p->arg->keep = step->base + 1;
+    view_when_durable(co, prune_state, p);
+}
+
+static void apply_step(struct coordinator *co, struct job *j, struct module_rec *m,
+                       struct outer_step *step)
+{
+    /* A fault of ours says nothing about the contributions: they are looked at again. */
+    if (step->rc == 0 || step->rc == -ERR_LIMIT)
+        note_refused(co, step);
+    if (step->rc == 0) {
+        adopt_step(co, j, m, step);
+        if (!j->spec.outer.async)
+            note_late(co, j, m, step);
+        prune_when_durable(co, step);
+        return;
+    }
+    outer_failed(co, j, m, step->reason);
+    if (step->rc == -ERR_LIMIT && step->accepted < step->n_contributions) {
+        m->retry_ms = 0;          /* new contributions decide, not time */
+        if (!j->spec.outer.async) /* there the replica's next phase makes up for it */
+            redo_refused(co, j, step);
+    }
+}
+
+static void step_done(struct outer_step *step)
+{
+    struct outer_run *run = step->arg;
+    struct coordinator *co = run->co;
+    struct job *j = state_job(&co->state, run->job_id);
+    struct module_rec *m = j ? job_module(j, run->module_id) : NULL;
+    struct task *t = state_task(&co->state, run->task_id);
+    if (m != NULL && m->outer_task == run->task_id)
+        m->outer_task = 0;
+    if (t != NULL && task_is_open(t))
+        task_end(co, t, step->rc == 0 ? TASK_DONE : TASK_FAILED, step->reason);
+    if (m != NULL && !co->closing && !job_is_ended(j) && step->rc != -ERR_CANCELLED &&
+        m->version == step->base)
+        apply_step(co, j, m, step);
+    if (j != NULL && !co->closing && job_is_ended(j))
+        flow_clean_up(co, j); /* it could not while the step ran */
+    outer_step_release(step);
+    mem_free(step);
+    mem_free(run);
+    core_touch(co);
+}

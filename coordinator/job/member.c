@@ -1,0 +1,207 @@
+#include "coordinator/decide/admit.h"
+#include "coordinator/state/core.h"
+#include "coordinator/decide/lease.h"
+
+#include "common/base/err.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "common/base/str.h"
+
+#include <string.h>
+
+#define STUCK_MAX_MS (5u * 60 * 1000) /* patience with a slow step ends at five times that */
+
+void member_heard(struct coordinator *co, struct worker *w)
+{
+    w->heard_ms = core_now(co);
+}
+
+void member_lease(const struct coordinator *co, const struct worker *w, struct lease_decision *ret)
+{
+    const struct task *t = w->task_id ? state_task(&co->state, w->task_id) : NULL;
+    const struct job *j = t ? state_job(&co->state, t->job_id) : NULL;
+    struct lease_in in = {
+        .now_ms = core_now(co),
+        .heard_ms = w->heard_ms,
+        .closed_ms = w->closed_ms,
+        .progress_ms = t ? t->progress_ms : 0,
+        .median_gap_ms =
+            j ? lease_median(j->phase_gaps, j->n_phase_gaps < 32 ? j->n_phase_gaps : 32) : 0,
+    };
+    if (t != NULL && t->progress_gap_ms > in.median_gap_ms)
+        in.median_gap_ms = t->progress_gap_ms;
+    const struct lease_options o = {co->opt.heartbeat_ms, co->opt.lease_ms, CORE_CLOSED_MS,
+                                    CORE_PROGRESS_MIN_MS};
+    lease_decide(&in, &o, ret);
+}
+
+void member_unpark(struct coordinator *co, struct worker *w, const char *why)
+{
+    struct rpc_request *req = w->parked;
+    if (req == NULL)
+        return;
+    w->parked = NULL;
+    rpc_request_on_gone(req, NULL, NULL);
+    rpc_fail(req, -ERR_CANCELLED, true, 0, "%s", why);
+}
+
+/* A stuck worker keeps its place, only its task goes; the others are gone. */
+static void take_lease(struct coordinator *co, struct worker *w, const char *reason)
+{
+    struct task *t = w->task_id ? state_task(&co->state, w->task_id) : NULL;
+    if (t != NULL && t->state == TASK_LEASED && t->worker_id == w->id)
+        task_requeue(co, t, reason);
+    w->task_id = 0;
+}
+
+void member_lost(struct coordinator *co, struct worker *w, enum worker_state to, const char *reason)
+{
+    char text[REASON_MAX];
+    (void)snprintf(text, sizeof(text), "worker %llu (%s) %s: %.150s", (unsigned long long)w->id,
+                   w->name, to == WORKER_LEFT ? "left" : "is lost", reason);
+    take_lease(co, w, text);
+    member_unpark(co, w, "this worker was taken for lost");
+    w->state = to;
+    (void)str_copy(w->state_reason, sizeof(w->state_reason), reason);
+    w->activity[0] = w->waiting_for[0] = '\0';
+    w->throughput = 0;
+    devices_gone(&w->devices);
+    save_worker(co->store, w);
+    core_say(co, 0, w->id, "%s", text);
+    core_event(co,
+               &(struct view_event){.kind = VIEW_EVENT_WORKER, .worker_id = w->id, .text = text});
+    core_touch(co);
+}
+
+/* While nothing can be written no heartbeat is answered and nobody can join:
+ * the silence is ours. */
+static void excuse(struct coordinator *co, struct worker *w)
+{
+    uint64_t now = core_now(co);
+    struct task *t = w->task_id ? state_task(&co->state, w->task_id) : NULL;
+    if (w->heard_ms < now)
+        w->heard_ms = now;
+    if (w->closed_ms != 0 && w->closed_ms < now)
+        w->closed_ms = now;
+    if (t != NULL)
+        t->progress_ms = now;
+}
+
+void member_check(struct coordinator *co)
+{
+    for (size_t i = 0; !co->store_ok && i < co->state.n_workers; i++)
+        if (co->state.workers[i]->state == WORKER_HERE)
+            excuse(co, co->state.workers[i]);
+    for (size_t i = 0; i < co->state.n_workers; i++) {
+        struct worker *w = co->state.workers[i];
+        if (w->state != WORKER_HERE)
+            continue;
+        struct lease_decision d;
+        member_lease(co, w, &d);
+        bool stuck = d.verdict == LEASE_LOST && w->closed_ms == 0 &&
+                     core_now(co) - w->heard_ms <= co->opt.lease_ms;
+        if (stuck) {
+            char text[REASON_MAX];
+            (void)snprintf(text, sizeof(text), "worker %llu (%s) lost its lease: %.150s",
+                           (unsigned long long)w->id, w->name, d.reason);
+            core_say(co, 0, w->id, "%s", text);
+            /* It may be slow, not stuck: the next attempt gets five times as long. */
+            struct task *t = state_task(&co->state, w->task_id);
+            if (t != NULL)
+                t->progress_gap_ms = core_now(co) - t->progress_ms;
+            if (t != NULL && t->progress_gap_ms > STUCK_MAX_MS)
+                t->progress_gap_ms = STUCK_MAX_MS;
+            take_lease(co, w, text);
+            member_failed(co, w);
+            core_touch(co);
+        } else if (d.verdict == LEASE_LOST) {
+            member_lost(co, w, WORKER_LOST, d.reason);
+        }
+    }
+}
+
+void member_closed(struct coordinator *co, struct worker *w)
+{
+    w->peer = NULL;
+    w->closed_ms = core_now(co);
+    if (w->state == WORKER_HERE && w->task_id == 0)
+        log_debug("member", "connection of worker %llu is gone", (unsigned long long)w->id);
+}
+
+void member_succeeded(struct coordinator *co, struct worker *w)
+{
+    w->failures_row = 0;
+    w->tasks_done++;
+    save_worker(co->store, w);
+}
+
+void member_failed(struct coordinator *co, struct worker *w)
+{
+    w->failures_row++;
+    w->tasks_failed++;
+    uint64_t ms = admit_quarantine_ms(w->failures_row, w->strikes);
+    if (ms > 0) {
+        w->quarantined_until_ms = core_now(co) + ms;
+        w->failures_row = 0;
+        w->strikes++;
+        core_say(co, 0, w->id, "worker %llu (%s) is in quarantine for %llu s: %d failures in a row",
+                 (unsigned long long)w->id, w->name, (unsigned long long)(ms / 1000),
+                 ADMIT_FAILURES_ROW);
+    }
+    save_worker(co->store, w);
+}
+
+void member_note_small(struct coordinator *co, struct worker *w, const struct task *t,
+                       uint64_t until_ms)
+{
+    const struct job *j = state_job(&co->state, t->job_id);
+    const struct schedule_small s = {t->job_id, (int)t->kind, j ? task_network(j, t) : 0, until_ms};
+    w->small[w->n_small++ % WORKER_SMALL_MAX] = s;
+}
+
+bool member_is_small(const struct coordinator *co, const struct worker *w, const struct task *t)
+{
+    const struct job *j = state_job(&co->state, t->job_id);
+    const struct schedule_task like = {
+        .job_id = t->job_id, .kind = (int)t->kind, .network = j ? task_network(j, t) : 0};
+    const unsigned n = w->n_small < WORKER_SMALL_MAX ? w->n_small : WORKER_SMALL_MAX;
+    return schedule_small_until(core_now(co), &like, w->small, n) != 0;
+}
+
+bool member_others_fit(const struct coordinator *co, const struct worker *w, const struct task *t)
+{
+    for (size_t i = 0; i < co->state.n_workers; i++) {
+        const struct worker *o = co->state.workers[i];
+        if (o != w && o->state == WORKER_HERE && !o->drain && !member_is_small(co, o, t))
+            return true;
+    }
+    return false;
+}
+
+bool member_may_work(struct coordinator *co, const struct worker *w, uint64_t *ret_until_ms,
+                     char reason[REASON_MAX])
+{
+    const struct admit_work in = {core_now(co), w->quarantined_until_ms, w->drain,
+                                  co->store_ok && !co->disk_full, w->strikes};
+    return admit_work(&in, ret_until_ms, reason);
+}
+
+void member_verdict(struct coordinator *co, uint64_t worker_id, uint64_t task_id, bool accepted,
+                    const char *reason)
+{
+    struct worker *w = state_worker(&co->state, worker_id);
+    if (w == NULL)
+        return;
+    if (w->n_verdicts == APPLIED_MAX) { /* the oldest is of no use any more */
+        save_verdict_told(co->store, w->id, w->verdicts[0].task_id);
+        memmove(&w->verdicts[0], &w->verdicts[1], (APPLIED_MAX - 1) * sizeof(*w->verdicts));
+        w->n_verdicts--;
+    }
+    w->verdicts = mem_realloc(w->verdicts, (w->n_verdicts + 1) * sizeof(*w->verdicts));
+    struct verdict *v = &w->verdicts[w->n_verdicts++];
+    memset(v, 0, sizeof(*v));
+    v->task_id = task_id;
+    v->accepted = accepted;
+    (void)str_copy(v->reason, sizeof(v->reason), reason);
+    save_verdict(co->store, w->id, v);
+}

@@ -1,0 +1,221 @@
+#include "coordinator/state/core.h"
+
+#include "common/base/clock.h"
+#include "common/base/mem.h"
+#include "proto/skerry.pb-c.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* The job's loss: the mean of its replicas' newest; a router's is of another kind. */
+static void refresh_loss(struct job *j)
+{
+    double sum = 0;
+    unsigned n = 0;
+    for (uint32_t p = 0; p < j->comp.n_paths; p++)
+        for (uint32_t r = 0; r < j->comp.paths[p].replicas; r++)
+            if (j->comp.paths[p].network == 0 && !isnan(j->paths[p].replicas[r].loss)) {
+                sum += (double)j->paths[p].replicas[r].loss;
+                n++;
+            }
+    if (n > 0)
+        j->loss = (float)(sum / n);
+}
+
+/* Held-out loss of the whole: the newest of every main path, by what was summed. */
+static void refresh_eval(struct job *j)
+{
+    double sum = 0, units = 0;
+    for (uint32_t p = 0; p < j->comp.n_paths; p++)
+        if (j->comp.paths[p].network == 0 && !isnan(j->paths[p].eval.loss)) {
+            sum += j->paths[p].eval.loss_sum;
+            units += (double)j->paths[p].eval.units;
+        }
+    if (units > 0)
+        j->eval_loss = (float)(sum / units);
+}
+
+static void add_metric(struct coordinator *co, struct job *j, struct view_metric *m)
+{
+    m->n = ++j->metric_n;
+    m->at_unix_ms = (int64_t)clock_wall_ms();
+    save_metric(co->store, j->id, m);
+}
+
+void metrics_points(struct coordinator *co, struct job *j, const struct task *t,
+                    Skerry__V1__LossPoint *const *points, size_t n)
+{
+    struct view_metric m = {
+        .kind = VIEW_METRIC_LOSS, .path = t->path, .replica = t->replica, .round = t->round};
+    size_t taken = 0;
+    for (size_t i = 0; i < n && i < 1024; i++) {
+        if (!isfinite(points[i]->loss) || !isfinite(points[i]->lr))
+            continue;
+        m.step = points[i]->step;
+        m.loss = (double)points[i]->loss;
+        m.lr = (double)points[i]->lr;
+        add_metric(co, j, &m);
+        j->paths[t->path].replicas[t->replica].loss = points[i]->loss;
+        taken++;
+        core_event(co, &(struct view_event){.kind = VIEW_EVENT_LOSS,
+                                            .job_id = j->id,
+                                            .worker_id = t->worker_id,
+                                            .task_id = t->id,
+                                            .metric = &m,
+                                            .text = ""});
+    }
+    if (taken == 0)
+        return;
+    refresh_loss(j);
+    uint64_t quarter = METRIC_POINTS_MAX / 4, before = j->metric_points / quarter;
+    j->metric_points += taken;
+    if (j->metric_points / quarter != before)
+        save_metrics_thinned(co->store, j);
+    save_job(co->store, j);
+}
+
+void metrics_eval(struct coordinator *co, struct job *j, const struct task *t)
+{
+    struct view_metric m = {.kind = VIEW_METRIC_EVAL,
+                            .path = t->path,
+                            .round = t->round,
+                            .loss = (double)t->loss_mean,
+                            .lr = NAN};
+    refresh_eval(j);
+    add_metric(co, j, &m);
+    save_job(co->store, j);
+    /* Round r made version r + 1, which is what was looked at. */
+    for (size_t i = j->n_rounds; i-- > 0;) {
+        struct round_rec *r = &j->rounds[i];
+        if (r->path != t->path || r->round + 1 != t->round)
+            continue;
+        r->eval_loss = t->loss_mean;
+        save_round(co->store, j, r);
+        break;
+    }
+    core_event(co, &(struct view_event){
+                       .kind = VIEW_EVENT_JOB, .job_id = j->id, .metric = &m, .text = "evaluated"});
+}
+
+void metrics_round(struct coordinator *co, struct job *j, const struct round_rec *r)
+{
+    if (j->n_rounds == JOB_ROUNDS_MAX) {
+        memmove(&j->rounds[0], &j->rounds[1], (JOB_ROUNDS_MAX - 1) * sizeof(*j->rounds));
+        j->n_rounds--;
+    }
+    j->rounds = mem_realloc(j->rounds, (j->n_rounds + 1) * sizeof(*j->rounds));
+    j->rounds[j->n_rounds++] = *r;
+    save_round(co->store, j, r);
+    struct view_metric m = {.kind = VIEW_METRIC_ROUND,
+                            .path = r->path,
+                            .round = r->round,
+                            .loss = (double)r->loss,
+                            .lr = NAN,
+                            .seconds = (double)r->seconds,
+                            .samples = r->samples,
+                            .bytes_up = r->bytes_up,
+                            .bytes_down = r->bytes_down};
+    add_metric(co, j, &m);
+    save_job(co->store, j);
+    char text[160];
+    (void)snprintf(text, sizeof(text), "round %u of path %u: %u of %u contributions, loss %.4f",
+                   r->round + 1, r->path, r->contributions, r->expected, (double)r->loss);
+    const struct view_round v = {r->path,
+                                 r->round,
+                                 (double)r->loss,
+                                 (double)r->eval_loss,
+                                 (double)r->seconds,
+                                 r->contributions,
+                                 r->expected,
+                                 r->samples,
+                                 r->steps,
+                                 r->bytes_up,
+                                 r->bytes_down,
+                                 r->at_unix_ms};
+    core_event(co, &(struct view_event){
+                       .kind = VIEW_EVENT_ROUND, .job_id = j->id, .round = &v, .text = text});
+}
+
+/* ---- bytes --------------------------------------------------------------- */
+
+static bool same(const struct blob_ref *b, const struct blob_id *id)
+{
+    return b->size != 0 && memcmp(b->sha256, id->sha256, 32) == 0;
+}
+
+/* What replicas exchange travelled: counts it for the second that runs. */
+static void count_second(struct coordinator *co, struct job *j, uint64_t bytes)
+{
+    uint64_t second = core_now(co) / 1000;
+    j->second_bytes = second == j->second ? j->second_bytes + bytes : bytes;
+    j->second = second;
+    if (j->second_bytes > j->peak_bytes)
+        j->peak_bytes = j->second_bytes;
+}
+
+/* Down: what is served of the modules' full files and deltas counts for the
+ * round that runs on the paths that cross them; shards count apart. */
+static bool served_module(struct coordinator *co, struct job *j, const struct blob_id *id,
+                          uint64_t bytes)
+{
+    for (uint32_t i = 0; i < j->comp.n_modules; i++) {
+        const struct module_rec *m = &j->modules[i];
+        for (unsigned v = m->n_versions; v-- > 0;) {
+            if (!same(&m->versions[v].full, id) && !same(&m->versions[v].delta, id))
+                continue;
+            j->bytes_down += bytes;
+            if (same(&m->versions[v].delta, id)) /* whole ones are for who joins */
+                count_second(co, j, bytes);
+            for (uint32_t p = 0; p < j->comp.n_paths; p++)
+                if (path_crosses(j, p, m)) {
+                    j->paths[p].bytes_down += bytes;
+                    break;
+                }
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool served_shard(struct job *j, const struct blob_id *id, uint64_t bytes)
+{
+    for (size_t i = 0; i < j->n_shards; i++)
+        if (same(&j->shards[i].blob, id)) {
+            j->shard_bytes_down += bytes;
+            return true;
+        }
+    return false;
+}
+
+void metrics_served(struct coordinator *co, const struct blob_id *id, uint64_t bytes)
+{
+    co->bytes_here.data_down += bytes;
+    for (size_t i = co->state.n_jobs; i-- > 0;) {
+        struct job *j = co->state.jobs[i];
+        if (!job_is_ended(j) && (served_module(co, j, id, bytes) || served_shard(j, id, bytes)))
+            return;
+    }
+}
+
+/* The module has it from another path than the first that crosses it. */
+static bool from_another(const struct job *j, const struct module_rec *m, uint32_t path)
+{
+    uint32_t first = 0;
+    while (first < j->comp.n_paths && !path_crosses(j, first, m))
+        first++;
+    return first != path;
+}
+
+/* Up: a contribution that a report brought, the whole file. */
+void metrics_uploaded(struct coordinator *co, struct job *j, const struct task *t,
+                      const struct contribution *c)
+{
+    struct module_rec *m = job_module(j, c->module_id);
+    uint64_t bytes = c->blob.size;
+    count_second(co, j, bytes);
+    j->bytes_up += bytes;
+    j->paths[t->path].bytes_up += bytes;
+    if (m != NULL && from_another(j, m, t->path))
+        m->bytes_from_others += bytes;
+}

@@ -1,0 +1,405 @@
+/* Phases: when a path's next one begins, what became of each replica's, when a round
+ * is over. */
+#include "coordinator/state/core.h"
+
+#include "common/base/clock.h"
+#include "common/base/mem.h"
+#include "common/base/str.h"
+
+#include <math.h>
+#include <stdio.h>
+
+/* The grace of phases bounded by time, where the job names none: an eighth of a phase. */
+#define ASYNC_GRACE_SHARE 8
+
+/* ---- reading the composition --------------------------------------------- */
+
+bool path_crosses(const struct job *j, uint32_t path, const struct module_rec *m)
+{
+    for (uint32_t l = 0; l < composition_levels(&j->comp, path); l++)
+        if (&j->modules[j->comp.paths[path].modules[l]] == m)
+            return true;
+    return false;
+}
+
+bool rounds_finished(const struct job *j)
+{
+    for (uint32_t p = 0; p < j->comp.n_paths; p++)
+        if (j->paths[p].round < (uint32_t)j->spec.outer.rounds)
+            return false;
+    return true;
+}
+
+bool rounds_stream(const struct job *j)
+{
+    return j->comp.fragments > 1 || j->spec.outer.delay > 0 || j->spec.outer.mix > 0;
+}
+
+static bool modules_at(const struct job *j, uint32_t p, uint64_t version)
+{
+    for (uint32_t l = 0; l < composition_levels(&j->comp, p); l++) {
+        const struct module_rec *m = &j->modules[j->comp.paths[p].modules[l]];
+        if (m->n_versions == 0 || m->version < version)
+            return false;
+    }
+    return true;
+}
+
+static struct task *replica_task(struct coordinator *co, const struct job *j, uint32_t p,
+                                 uint32_t r)
+{
+    uint64_t id = j->paths[p].replicas[r].task_id;
+    return id ? state_task(&co->state, id) : NULL;
+}
+
+/* ---- beginning ----------------------------------------------------------- */
+
+/* The samples of a task depend on nothing but the order in which tasks are made. */
+static bool make_task(struct coordinator *co, struct job *j, uint32_t p, uint32_t r)
+{
+    struct path_rec *path = &j->paths[p];
+    struct task *t = task_make(co, j, TASK_TRAIN);
+    if (t == NULL)
+        return false;
+    t->path = p;
+    t->replica = r;
+    t->round = path->round;
+    t->first_step = path->replicas[r].step;
+    path->replicas[r].task_id = t->id;
+    if (!task_take_samples(co, j, t)) {
+        flow_end(co, j, JOB_FAILED, "no samples are left for replica %u of path %u", r, p);
+        return false;
+    }
+    save_task(co->store, t);
+    return true;
+}
+
+static void begin_round(struct coordinator *co, struct job *j, uint32_t p)
+{
+    struct path_rec *path = &j->paths[p];
+    path->ready = true;
+    path->ready_ms = core_now(co);
+    path->ready_unix_ms = (int64_t)clock_wall_ms();
+    path->bytes_up = path->bytes_down = 0;
+    save_path(co->store, j, p);
+    core_touch(co);
+}
+
+/* Makes the tasks of the path's phase, in the order of replicas. */
+static void make_phase(struct coordinator *co, struct job *j, uint32_t p)
+{
+    uint32_t k = j->comp.paths[p].replicas;
+    if (co->state.n_open + k > TASKS_OPEN_MAX)
+        return;
+    for (uint32_t r = 0; r < k; r++)
+        if (!make_task(co, j, p, r))
+            return;
+    for (uint32_t l = 0; l < composition_levels(&j->comp, p); l++) {
+        struct module_rec *m = &j->modules[j->comp.paths[p].modules[l]];
+        if (m->version == j->paths[p].round)
+            m->quorum_ms = 0;
+    }
+    begin_round(co, j, p);
+}
+
+/* ---- what became of a phase ---------------------------------------------- */
+
+/* Has the task given something to every module of its path? */
+static bool complete(const struct job *j, const struct task *t)
+{
+    for (uint32_t l = 0; l < composition_levels(&j->comp, t->path); l++) {
+        const struct module_rec *m = &j->modules[j->comp.paths[t->path].modules[l]];
+        if (task_contribution(t, m->id, t->round) == NULL)
+            return false;
+    }
+    return true;
+}
+
+/* Its worker was lost when all had been contributed: nothing is left to be done. */
+static void end_lost(struct coordinator *co, const struct job *j, struct task *t)
+{
+    uint64_t held = 0;
+    for (size_t i = 0; i < t->n_ranges; i++)
+        held += t->ranges[i].count;
+    task_settle(co, t, held);
+    t->samples = held;
+    t->steps = (uint32_t)j->spec.outer.steps;
+    t->loss_mean = NAN;
+    task_end(co, t, TASK_DONE, "");
+}
+
+/* Tells everybody who gave something what became of it: all of it is in a version,
+ * or why not. */
+static void tell_senders(struct coordinator *co, const struct task *t, const char *reason)
+{
+    for (size_t i = 0; i < t->n_contributions; i++) {
+        uint64_t worker = t->contributions[i].worker_id;
+        bool told = false, ok = true;
+        for (size_t k = 0; k < t->n_contributions; k++) {
+            const struct contribution *c = &t->contributions[k];
+            told |= k < i && c->worker_id == worker;
+            ok &= c->worker_id != worker || c->version != 0;
+        }
+        if (!told)
+            member_verdict(co, worker, t->id, ok, ok ? "" : reason);
+    }
+}
+
+static bool all_applied(const struct task *t)
+{
+    for (size_t i = 0; i < t->n_contributions; i++)
+        if (t->contributions[i].version == 0)
+            return false;
+    return true;
+}
+
+/* Samples of a whole phase: one that was bounded by time may have run out of
+ * them before, or was given another time (rounds_seconds). */
+static uint64_t full_phase(const struct job *j, const struct task *t)
+{
+    double budget = j->spec.outer.seconds, took = (double)t->seconds;
+    if (budget <= 0 || took <= 0.01)
+        return t->samples;
+    double full = (double)t->samples * budget / took;
+    return full < 1e9 ? (uint64_t)full : 1000000000;
+}
+
+static void add_phase(struct phase_sum *sum, const struct task *t)
+{
+    sum->phases++;
+    sum->samples += t->samples;
+    sum->steps += t->steps;
+    sum->waited_ms += t->waited_ms;
+    sum->trained_ms += t->seconds > 0 ? (uint64_t)((double)t->seconds * 1e3) : 0;
+    if (!isnan(t->loss_mean)) {
+        sum->loss += (double)t->loss_mean * (double)t->samples;
+        sum->weight += (double)t->samples;
+    }
+}
+
+/* What was not folded by now will not be. */
+static void cancel_phase(struct coordinator *co, const struct job *j, struct replica_rec *rr,
+                         struct task *t)
+{
+    char reason[REASON_MAX];
+    (void)snprintf(reason, sizeof(reason), "round %u of path %u was closed without it", t->round,
+                   t->path);
+    for (size_t i = 0; i < t->n_contributions; i++)
+        t->contributions[i].refused |= t->contributions[i].version == 0;
+    tell_senders(co, t, reason);
+    rr->step = t->first_step + (uint64_t)j->spec.outer.steps; /* the schedule goes on */
+    task_end(co, t, TASK_CANCELLED, reason);
+}
+
+/* The replica's phase is over; applied ones are added to the sum. */
+static void settle_replica(struct coordinator *co, struct job *j, struct task *t,
+                           struct phase_sum *sum)
+{
+    struct replica_rec *rr = &j->paths[t->path].replicas[t->replica];
+    char reason[REASON_MAX];
+    rr->task_id = 0;
+    if (t->state == TASK_PENDING && complete(j, t))
+        end_lost(co, j, t);
+    if (t->state != TASK_DONE) {
+        cancel_phase(co, j, rr, t);
+        return;
+    }
+    (void)str_copy(reason, sizeof(reason), t->reason);
+    tell_senders(co, t, reason);
+    rr->owner = t->worker_id;
+    rr->samples_last = full_phase(j, t);
+    rr->step = t->first_step + t->steps;
+    if (!all_applied(t))
+        return;
+    add_phase(sum, t);
+    core_garbage(co, &rr->moments);
+    rr->moments = t->moments;
+    t->moments = (struct blob_ref){0};
+}
+
+/* ---- the end of a round -------------------------------------------------- */
+
+static void end_round(struct coordinator *co, struct job *j, uint32_t p,
+                      const struct phase_sum *sum, uint32_t expected)
+{
+    struct path_rec *path = &j->paths[p];
+    struct round_rec rec = {
+        .path = p,
+        .round = path->round,
+        .contributions = sum->phases,
+        .expected = expected,
+        .samples = sum->samples,
+        .steps = sum->steps,
+        .loss = sum->weight > 0 ? (float)(sum->loss / sum->weight) : NAN,
+        .eval_loss = NAN,
+        .seconds = path->ready_ms ? (float)(core_now(co) - path->ready_ms) / 1e3f
+                                  : (float)((int64_t)clock_wall_ms() - path->ready_unix_ms) / 1e3f,
+        .bytes_up = path->bytes_up,
+        .bytes_down = path->bytes_down,
+        .at_unix_ms = (int64_t)clock_wall_ms(),
+    };
+    j->steps_done += sum->steps;
+    j->phases_done += sum->phases;
+    j->waited_ms += sum->waited_ms;
+    j->trained_ms += sum->trained_ms;
+    path->round++;
+    path->ready = false;
+    save_path(co->store, j, p);
+    metrics_round(co, j, &rec);
+    tasks_prune(co, j);
+    draw_after_round(co, j, p);
+}
+
+static void close_round(struct coordinator *co, struct job *j, uint32_t p)
+{
+    struct phase_sum sum = {0};
+    uint32_t expected = 0;
+    for (uint32_t r = 0; r < j->comp.paths[p].replicas; r++) {
+        struct task *t = replica_task(co, j, p, r);
+        expected += t != NULL;
+        if (t != NULL)
+            settle_replica(co, j, t, &sum);
+    }
+    end_round(co, j, p, &sum, expected);
+}
+
+/* Everything is contributed, but the last steps of somebody's phase are still made. */
+static bool tail_runs(struct coordinator *co, const struct job *j, uint32_t p)
+{
+    for (uint32_t r = 0; r < j->comp.paths[p].replicas; r++) {
+        const struct task *t = replica_task(co, j, p, r);
+        if (t != NULL && t->state == TASK_LEASED && complete(j, t))
+            return true;
+    }
+    return false;
+}
+
+static void advance_path(struct coordinator *co, struct job *j, uint32_t p)
+{
+    struct path_rec *path = &j->paths[p];
+    if (path->ready && modules_at(j, p, (uint64_t)path->round + 1) && !tail_runs(co, j, p))
+        close_round(co, j, p);
+    if (!path->ready && path->round < (uint32_t)j->spec.outer.rounds &&
+        path->round != stage_barrier(j) && modules_at(j, p, path->round))
+        make_phase(co, j, p);
+}
+
+/* ---- without rounds ------------------------------------------------------ */
+
+/* Is nothing of the phase left to be folded? */
+static bool settled(const struct task *t)
+{
+    for (size_t i = 0; i < t->n_contributions; i++)
+        if (t->contributions[i].version == 0 && !t->contributions[i].refused)
+            return false;
+    return !task_is_open(t);
+}
+
+static bool share_module(const struct job *j, uint32_t p, uint32_t q)
+{
+    for (uint32_t l = 0; l < composition_levels(&j->comp, p); l++)
+        if (path_crosses(j, q, &j->modules[j->comp.paths[p].modules[l]]))
+            return true;
+    return false;
+}
+
+static double end_of(const struct task *t)
+{
+    return (double)t->leased_ms + 1e3 * t->phase_s;
+}
+
+uint32_t rounds_seconds(struct coordinator *co, const struct job *j, const struct task *t)
+{
+    double now = (double)core_now(co), phase = j->spec.outer.seconds, left = 0;
+    for (uint32_t q = 0; q < j->comp.n_paths && phase > 0 && j->spec.outer.async; q++)
+        for (uint32_t r = 0; r < j->comp.paths[q].replicas && share_module(j, t->path, q); r++) {
+            const struct task *o = replica_task(co, j, q, r);
+            double to_end = o && o != t && o->state == TASK_LEASED ? (end_of(o) - now) / 1e3 : 0;
+            if (to_end > 0 && (left <= 0 || to_end < left))
+                left = to_end;
+        }
+    if (left <= 0)
+        return (uint32_t)phase;
+    return (uint32_t)lround(left >= phase / 2 ? left : left + phase);
+}
+
+/* Ends the task's phase within `window` of now, or waits its contribution to be folded? */
+static bool ends_now(struct coordinator *co, const struct task *t, double window)
+{
+    return t->state == TASK_DONE ||
+           (t->state == TASK_LEASED && fabs((double)core_now(co) - end_of(t)) <= window);
+}
+
+/* Phases bounded by time that begin together end together, but for a step and an upload.
+ * The first that ends would begin its next one without what the others are about to
+ * give, and all would train a whole phase behind each other: so it waits for those that
+ * end within the grace (Liu et al. 2024 batch near-simultaneous arrivals, too).  Who is
+ * later than that is not waited for. */
+static bool others_end_now(struct coordinator *co, struct job *j, uint32_t p)
+{
+    double phase = j->spec.outer.seconds, grace = j->spec.outer.grace;
+    double window = 1e3 * (grace > 0 ? grace : phase / ASYNC_GRACE_SHARE);
+    for (uint32_t q = 0; q < j->comp.n_paths && phase > 0; q++)
+        for (uint32_t r = 0; r < j->comp.paths[q].replicas && share_module(j, p, q); r++) {
+            const struct task *t = replica_task(co, j, q, r);
+            if (t == NULL || !ends_now(co, t, window))
+                continue;
+            struct module_rec *m = &j->modules[j->comp.paths[p].modules[0]];
+            (void)snprintf(m->outer_reason, sizeof(m->outer_reason),
+                           "replica %u of path %u is about to end its phase, and the next ones "
+                           "begin together",
+                           r, q);
+            return true;
+        }
+    return false;
+}
+
+/* Each replica has its next phase when its last one is folded, whatever the others do;
+ * the path has rounds x replicas of them.  A round is what the others make of it: as many
+ * phases as there are replicas, by whom ever. */
+static void advance_async(struct coordinator *co, struct job *j, uint32_t p)
+{
+    struct path_rec *path = &j->paths[p];
+    uint32_t k = j->comp.paths[p].replicas, open = 0;
+    uint64_t total = (uint64_t)j->spec.outer.rounds * k;
+    if (path->phases >= total || !modules_at(j, p, 0))
+        return;
+    for (uint32_t r = 0; r < k; r++) {
+        struct task *t = replica_task(co, j, p, r);
+        if (t != NULL && settled(t)) {
+            uint32_t before = path->sum.phases;
+            settle_replica(co, j, t, &path->sum);
+            path->phases += path->sum.phases - before;
+            save_path(co->store, j, p);
+            core_touch(co);
+        }
+        open += path->replicas[r].task_id != 0;
+    }
+    while (path->round < path->phases / k) {
+        end_round(co, j, p, &path->sum, k);
+        path->sum = (struct phase_sum){0};
+    }
+    if (!path->ready && path->phases < total)
+        begin_round(co, j, p);
+    if (open == k || path->phases + open >= total || others_end_now(co, j, p))
+        return;
+    for (uint32_t r = 0; r < k && path->phases + open < total; r++)
+        if (path->replicas[r].task_id == 0 && co->state.n_open < TASKS_OPEN_MAX) {
+            if (!make_task(co, j, p, r))
+                return;
+            open++;
+            save_path(co->store, j, p);
+        }
+}
+
+void rounds_advance(struct coordinator *co, struct job *j)
+{
+    for (uint32_t i = 0; i < j->comp.n_modules; i++)
+        folds_consider(co, j, &j->modules[i]);
+    for (uint32_t p = 0; p < j->comp.n_paths && j->state == JOB_RUNNING; p++) {
+        if (j->spec.outer.async)
+            advance_async(co, j, p);
+        else
+            advance_path(co, j, p);
+    }
+}

@@ -1,0 +1,215 @@
+/* The samples of a job: whether they are enough, and the ledgers over them. */
+#include "coordinator/state/core.h"
+
+#include "common/base/err.h"
+#include "common/base/mem.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+
+#define TEXT_SPARE 1.02 /* rows do not fill quite as the mean says */
+
+struct shards_sum shards_sum(const struct job *j, uint32_t partition, bool holdout)
+{
+    struct shards_sum sum = {0};
+    for (size_t i = 0; i < j->n_shards; i++) {
+        const struct shard_rec *s = &j->shards[i];
+        if (!(holdout ? job_shard_evaluates(j, s, partition) : job_shard_trains(j, s, partition)))
+            continue;
+        sum.shards++;
+        sum.samples += s->samples;
+        sum.tokens += s->tokens;
+    }
+    return sum;
+}
+
+size_t shards_cut(const struct job *j)
+{
+    size_t n = 0;
+    while (n < j->n_shards && j->shards[n].generation == 0)
+        n++;
+    return n;
+}
+
+uint64_t shards_of_steps(const struct job_spec *spec, uint32_t batch, uint64_t steps,
+                         const struct shards_sum *sum)
+{
+    uint64_t rows = steps * batch;
+    if (spec->model.type != JOB_MODEL_LLAMA || sum->tokens == 0)
+        return rows;
+    /* Pieces of documents are packed into rows. */
+    double mean = (double)sum->tokens / (double)sum->samples;
+    return (uint64_t)ceil((double)rows * (double)spec->model.context / mean * TEXT_SPARE);
+}
+
+/* A phase bounded by steps gets all its samples at once: can it? */
+static int check_phase(const struct job_spec *spec, const struct composition_path *path,
+                       const struct shards_sum *sum, bool as_cut, struct err *err)
+{
+    const char *what = spec->model.type == JOB_MODEL_LLAMA ? "pieces of text" : "images";
+    uint64_t want = shards_of_steps(spec, path->batch, (uint64_t)spec->outer.steps, sum);
+    if (as_cut && want > RANGES_TAKEN_MAX * (sum->samples / sum->shards))
+        return err_set(err, -ERR_CONFIG,
+                       "a phase takes %llu %s (outer.steps x train.batch), that is more than "
+                       "%d pieces of shards of about %llu; raise data.shard_samples, or lower "
+                       "outer.steps",
+                       (unsigned long long)want, what, RANGES_TAKEN_MAX,
+                       (unsigned long long)(sum->samples / sum->shards));
+    if (want * path->replicas > sum->samples * LEDGER_EPOCHS_OPEN_MAX)
+        return err_set(err, -ERR_CONFIG,
+                       "a round takes %llu %s from each of %u replicas, more than %d times "
+                       "the dataset of %llu; lower outer.steps",
+                       (unsigned long long)want, what, path->replicas, LEDGER_EPOCHS_OPEN_MAX,
+                       (unsigned long long)sum->samples);
+    return 0;
+}
+
+static uint64_t held_out(const struct job *j)
+{
+    uint64_t n = 0;
+    for (size_t i = 0; i < j->n_shards; i++)
+        n += j->shards[i].holdout ? j->shards[i].samples : 0;
+    return n;
+}
+
+static bool fits_routers(const struct job_spec *spec)
+{
+    return spec->recipe.reshard.n > 0 || spec->partition.chunk > 0;
+}
+
+/* What partitioning asks of the dataset as it was cut. */
+static int check_partitioning(const struct job *j, const struct shards_sum *all, struct err *err)
+{
+    uint32_t k = j->comp.n_partitions;
+    if (k > all->samples)
+        return err_set(err, -ERR_CONFIG,
+                       "the recipe has %u partitions, but the dataset has only %llu samples to "
+                       "train on",
+                       k, (unsigned long long)all->samples);
+    if (shards_cut(j) > STAGE_BLOBS_MAX)
+        return err_set(err, -ERR_LIMIT,
+                       "the dataset has %zu shards, at most %d can be partitioned; raise "
+                       "data.shard_samples",
+                       shards_cut(j), STAGE_BLOBS_MAX);
+    if (j->spec.recipe.reshard.n > 0 && j->spec.outer.async)
+        return err_set(err, -ERR_CONFIG,
+                       "recipe.reshard needs rounds at which all paths meet, outer.async has none; "
+                       "leave one of them out");
+    if (!fits_routers(&j->spec))
+        return 0;
+    if (all->shards < 2)
+        return err_set(err, -ERR_CONFIG,
+                       "recipe.reshard and partition.chunk keep shards for fitting routers, but "
+                       "there is only one to train on; lower data.shard_samples");
+    if (shards_cut(j) + j->comp.n_paths > STAGE_BLOBS_MAX)
+        return err_set(err, -ERR_LIMIT,
+                       "%zu shards and scores of %u paths are more than the %d files that "
+                       "routers are fitted on; raise data.shard_samples",
+                       shards_cut(j), j->comp.n_paths, STAGE_BLOBS_MAX);
+    return 0;
+}
+
+int shards_check(const struct job *j, struct err *err)
+{
+    const struct job_spec *spec = &j->spec;
+    struct shards_sum all = shards_sum(j, PARTITION_ALL, false);
+    int rc = 0;
+    if (all.samples == 0)
+        return err_set(err, -EINVAL, "the dataset has no samples to train on, all are held out");
+    if ((spec->recipe.early_stop || (spec->partition.chunk > 0 && j->comp.partitioned)) &&
+        held_out(j) == 0)
+        return err_set(err, -ERR_CONFIG,
+                       "%s needs held-out data, but of this dataset nothing is held out; raise "
+                       "data.holdout",
+                       spec->recipe.early_stop ? "recipe.early_stop" : "partition.chunk");
+    if (j->comp.partitioned)
+        rc = check_partitioning(j, &all, err);
+    for (uint32_t p = 0; p < j->comp.n_paths && rc == 0; p++)
+        rc = check_phase(spec, &j->comp.paths[p], &all, !j->comp.partitioned, err);
+    return rc;
+}
+
+void shards_keep_for_routers(struct coordinator *co, struct job *j)
+{
+    if (!j->comp.partitioned || !fits_routers(&j->spec))
+        return;
+    uint64_t n = shards_sum(j, PARTITION_ALL, false).shards;
+    uint64_t keep = (uint64_t)ceil(j->spec.partition.router_fraction * (double)n);
+    if (keep >= n)
+        keep = n - 1;
+    for (size_t i = 0; i < j->n_shards && keep > 0; i++)
+        if (job_shard_trains(j, &j->shards[i], PARTITION_ALL)) {
+            j->shards[i].router = true;
+            save_job_shard(co->store, j, i);
+            keep--;
+        }
+}
+
+/* Has no path before p this partition? */
+static bool first_of_partition(const struct job *j, uint32_t p)
+{
+    for (uint32_t q = 0; q < p; q++)
+        if (j->comp.paths[q].partition == j->comp.paths[p].partition)
+            return false;
+    return true;
+}
+
+/* Can path p fill its phases from its partition? */
+static int check_partition(const struct job *j, uint32_t p, struct err *err)
+{
+    uint32_t part = j->comp.paths[p].partition;
+    struct shards_sum sum = shards_sum(j, part, false);
+    int rc = sum.samples == 0 ? err_set(err, -EINVAL,
+                                        "it has no samples to train on; use fewer partitions, more "
+                                        "data or partition.balance")
+                              : check_phase(&j->spec, &j->comp.paths[p], &sum, true, err);
+    if (rc < 0 && j->comp.n_partitions > 1 && part != PARTITION_ALL)
+        return err_wrap(err, "partition %u of %u with %llu samples", part, j->comp.n_partitions,
+                        (unsigned long long)sum.samples);
+    return rc;
+}
+
+int shards_make_ledgers(struct job *j, struct err *err)
+{
+    int rc = 0;
+    for (uint32_t p = 0; p < j->comp.n_paths && rc == 0; p++)
+        rc = first_of_partition(j, p) ? check_partition(j, p, err) : 0;
+    for (uint32_t p = 0; p < j->comp.n_paths && rc == 0; p++)
+        rc = first_of_partition(j, p) ? job_make_ledger(j, j->comp.paths[p].partition, err) : 0;
+    for (uint32_t k = 0; k < j->comp.n_partitions && rc == 0; k++)
+        j->sizes[k] = shards_sum(j, k, false).samples;
+    return rc;
+}
+
+/* Open tasks still read some of the older shards. */
+static void mark_needed(const struct coordinator *co, const struct job *j, bool *needed)
+{
+    for (size_t i = 0; i < co->state.n_tasks; i++) {
+        const struct task *t = co->state.tasks[i];
+        for (size_t r = 0; t->job_id == j->id && task_is_open(t) && r < t->n_ranges; r++)
+            needed[t->ranges[r].shard] = true;
+    }
+}
+
+void shards_drop_old(struct coordinator *co, struct job *j)
+{
+    if (!j->old_shards)
+        return;
+    bool *needed = mem_alloc_array(j->n_shards + 1, sizeof(*needed));
+    mark_needed(co, j, needed);
+    j->old_shards = false;
+    for (size_t i = 0; i < j->n_shards; i++) {
+        struct shard_rec *s = &j->shards[i];
+        if (s->generation == 0 || s->generation >= j->generation || !blob_ref_is_set(&s->blob))
+            continue;
+        if (needed[i]) {
+            j->old_shards = true;
+            continue;
+        }
+        core_garbage(co, &s->blob);
+        s->blob = (struct blob_ref){0};
+        save_job_shard(co->store, j, i);
+    }
+    mem_free(needed);
+}

@@ -1,0 +1,337 @@
+/* What a person may ask for: a job is refused with one sentence, or is on record. */
+#include "coordinator/state/core.h"
+
+#include "common/base/clock.h"
+#include "common/base/err.h"
+#include "common/base/mem.h"
+#include "common/base/str.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define VOCAB_MAX 16777216
+#define VOCAB_BYTES 257 /* bytes and the end of a text */
+
+static bool is_text(const struct job_spec *spec)
+{
+    return spec->model.type == JOB_MODEL_LLAMA;
+}
+
+/* ---- what was uploaded --------------------------------------------------- */
+
+static int check_blob(struct coordinator *co, const uint8_t sha256[32], uint64_t size,
+                      const char *what, struct err *err)
+{
+    struct blob_id id;
+    char hex[BLOB_HEX_MAX];
+    uint64_t have = 0;
+    memcpy(id.sha256, sha256, 32);
+    blob_id_hex(&id, hex);
+    if (!blobstore_has(co->blobs, &id, &have))
+        return err_set(err, -ERR_NOTFOUND, "%s (%.12s...) was not uploaded", what, hex);
+    if (have != size)
+        return err_set(err, -EINVAL, "%s (%.12s...) has %llu bytes, %llu were announced", what, hex,
+                       (unsigned long long)have, (unsigned long long)size);
+    return 0;
+}
+
+static int check_file(struct coordinator *co, const struct view_blob *b, bool wanted,
+                      const char *what, const char *key, struct err *err)
+{
+    if (b == NULL && wanted)
+        return err_set(err, -EINVAL, "%s is given, but %s was not uploaded with the job", key,
+                       what);
+    if (b != NULL && !wanted)
+        return err_set(err, -EINVAL, "%s was uploaded, but the job file has no %s", what, key);
+    return b != NULL ? check_blob(co, b->sha256, b->size, what, err) : 0;
+}
+
+static int check_text(const struct job_spec *spec, const struct view_submit *s, struct err *err)
+{
+    if (!is_text(spec))
+        return s->vocab == 0 ? 0
+                             : err_set(err, -EINVAL,
+                                       "the dataset is text (vocab %u), but model.type dit is for "
+                                       "images",
+                                       s->vocab);
+    if (s->vocab == 0 && (spec->data.path != NULL || spec->data.tokenizer != NULL))
+        return err_set(err, -EINVAL,
+                       "model.type llama is for text, but the dataset has no vocab: expected 257 "
+                       "(bytes), or the number of tokens of data.tokenizer");
+    if (s->vocab > VOCAB_MAX)
+        return err_set(err, -ERR_LIMIT, "vocab is %u, at most %d is possible", s->vocab, VOCAB_MAX);
+    return 0;
+}
+
+static int check_shards(struct coordinator *co, const struct job_spec *spec,
+                        const struct view_submit *s, struct err *err)
+{
+    if (s->n_shards == 0 || (s->n_classes == 0 && !is_text(spec)))
+        return err_set(err, -EINVAL,
+                       "the dataset has no shards or no classes; data.path is cut "
+                       "and uploaded by `skerry submit`");
+    if (s->n_shards > JOB_SHARDS_MAX || s->n_classes > JOB_CLASSES_MAX)
+        return err_set(err, -ERR_LIMIT,
+                       "the dataset has %zu shards and %zu classes, at most %d "
+                       "and %d fit; raise data.shard_samples",
+                       s->n_shards, s->n_classes, JOB_SHARDS_MAX, JOB_CLASSES_MAX);
+    for (size_t i = 0; i < s->n_shards; i++) {
+        char what[32];
+        (void)snprintf(what, sizeof(what), "shard %zu", i);
+        int rc = check_blob(co, s->shards[i].sha256, s->shards[i].size, what, err);
+        if (rc < 0)
+            return rc;
+        if (s->shards[i].samples == 0)
+            return err_set(err, -EINVAL, "shard %zu has no samples", i);
+        if (is_text(spec) && s->shards[i].tokens < s->shards[i].samples)
+            return err_set(err, -EINVAL, "shard %zu has %u pieces of text, but %llu tokens", i,
+                           s->shards[i].samples, (unsigned long long)s->shards[i].tokens);
+    }
+    return 0;
+}
+
+static int check_dataset(struct coordinator *co, const struct job_spec *spec,
+                         const struct view_submit *s, struct err *err)
+{
+    int rc = check_text(spec, s, err);
+    if (rc == 0)
+        rc = check_file(co, s->tokenizer, spec->data.tokenizer != NULL, "the tokenizer",
+                        "data.tokenizer", err);
+    if (rc == 0)
+        rc = check_file(co, s->warm_start, spec->model.warm_start != NULL, "the warm start",
+                        "model.warm_start", err);
+    if (rc < 0 || spec->recipe.teacher != 0)
+        return rc;
+    if (spec->data.path != NULL)
+        return check_shards(co, spec, s, err);
+    if (s->n_shards > 0)
+        return err_set(err, -EINVAL, "data.url is given and shards as well: expected one");
+    return 0;
+}
+
+/* ---- a teacher job ------------------------------------------------------- */
+
+static bool same_data(const struct job_data *a, const struct job_data *b)
+{
+    if ((a->path == NULL) != (b->path == NULL) || a->url.n != b->url.n)
+        return false;
+    if (a->path != NULL && strcmp(a->path, b->path) != 0)
+        return false;
+    for (size_t i = 0; i < a->url.n; i++)
+        if (strcmp(a->url.items[i], b->url.items[i]) != 0)
+            return false;
+    return true;
+}
+
+static int check_same_model(const struct job_model *a, const struct job_model *b, uint32_t id,
+                            struct err *err)
+{
+    if (a->type == b->type && a->patch == b->patch && a->dim == b->dim && a->depth == b->depth &&
+        a->heads == b->heads && fabs(a->mlp_ratio - b->mlp_ratio) < 1e-9)
+        return 0;
+    return err_set(err, -ERR_CONFIG,
+                   "the experts of job %u have another model (patch %d, dim %d, depth %d, heads "
+                   "%d); give the same under model",
+                   id, b->patch, b->dim, b->depth, b->heads);
+}
+
+static int check_teacher(struct coordinator *co, const struct job_spec *spec, struct err *err)
+{
+    uint32_t id = (uint32_t)spec->recipe.teacher;
+    const struct job *t = state_job(&co->state, id);
+    if (t == NULL)
+        return err_set(err, -ERR_CONFIG, "recipe.teacher is %u, but there is no such job", id);
+    if (!t->comp.mixture)
+        return err_set(err, -ERR_CONFIG,
+                       "recipe.teacher is job %u, a %s: expected a ddm job, whose experts teach",
+                       id, t->spec.recipe.name);
+    if (t->state != JOB_DONE)
+        return err_set(err, -ERR_CONFIG,
+                       "recipe.teacher is job %u, which is %s: wait until it is done", id,
+                       job_state_name(t->state));
+    if (t->spec.data.image_size != spec->data.image_size)
+        return err_set(err, -ERR_CONFIG,
+                       "data.image_size is %d, but the experts of job %u know images of %d",
+                       spec->data.image_size, id, t->spec.data.image_size);
+    if (!same_data(&t->spec.data, &spec->data))
+        return err_set(err, -ERR_CONFIG,
+                       "data is not that of job %u, whose shards are used again: give the same "
+                       "data.path or data.url",
+                       id);
+    for (size_t i = 0; i < t->n_shards; i++) {
+        struct blob_id blob;
+        memcpy(blob.sha256, t->shards[i].blob.sha256, 32);
+        if (t->shards[i].generation == t->generation && !blobstore_has(co->blobs, &blob, NULL))
+            return err_set(err, -ERR_NOTFOUND,
+                           "the shards of job %u are no longer kept; run it again, then distill",
+                           id);
+    }
+    return check_same_model(&spec->model, &t->spec.model, id, err);
+}
+
+/* Its shards, each with the number of the teacher that knows it. */
+static void take_teacher(struct job *j, const struct job *t)
+{
+    j->n_classes = t->n_classes;
+    j->classes = mem_alloc_array(t->n_classes + 1, sizeof(*j->classes));
+    j->counts = mem_alloc_array(t->n_classes + 1, sizeof(*j->counts));
+    for (size_t i = 0; i < t->n_classes; i++) {
+        j->classes[i] = str_dup(t->classes[i]);
+        j->counts[i] = t->counts[i];
+    }
+    for (size_t i = 0; i < t->n_shards; i++) {
+        if (t->shards[i].generation != t->generation || t->shards[i].router)
+            continue;
+        struct shard_rec *s = job_add_shard(j); /* never more than the other has */
+        s->blob = t->shards[i].blob;
+        s->samples = t->shards[i].samples;
+        s->tokens = t->shards[i].tokens;
+        s->partition = t->shards[i].partition;
+        s->holdout = t->shards[i].holdout;
+    }
+}
+
+/* ---- on record ----------------------------------------------------------- */
+
+static struct blob_ref take_ref(const struct view_blob *b)
+{
+    struct blob_ref r = {0};
+    if (b != NULL) {
+        memcpy(r.sha256, b->sha256, 32);
+        r.size = b->size;
+    }
+    return r;
+}
+
+static void take_dataset(struct job *j, const struct view_submit *s)
+{
+    j->vocab = s->vocab;
+    if (is_text(&j->spec) && j->vocab == 0)
+        j->vocab = VOCAB_BYTES;
+    j->tokenizer = take_ref(s->tokenizer);
+    j->warm_start = take_ref(s->warm_start);
+    if (j->spec.recipe.teacher != 0)
+        return;
+    j->n_classes = s->n_classes;
+    j->classes = mem_alloc_array(s->n_classes + 1, sizeof(*j->classes));
+    j->counts = mem_alloc_array(s->n_classes + 1, sizeof(*j->counts));
+    for (size_t i = 0; i < s->n_classes; i++) {
+        j->classes[i] = str_ndup(s->classes[i], 256);
+        j->counts[i] = s->counts ? s->counts[i] : 0;
+    }
+    for (size_t i = 0; i < s->n_shards; i++) {
+        struct shard_rec *r = job_add_shard(j); /* the number was checked */
+        memcpy(r->blob.sha256, s->shards[i].sha256, 32);
+        r->blob.size = s->shards[i].size;
+        r->samples = s->shards[i].samples;
+        r->tokens = s->shards[i].tokens;
+        r->holdout = s->shards[i].holdout;
+    }
+    for (size_t i = 0; i < s->n_bad; i++)
+        (void)job_add_bad(j, s->bad[i].shard, s->bad[i].key, s->bad[i].reason);
+    j->bad_count = (uint32_t)s->n_bad;
+}
+
+static bool is_teacher(const struct state *s, const struct job *j)
+{
+    for (size_t i = 0; i < s->n_jobs; i++)
+        if (!job_is_ended(s->jobs[i]) && s->jobs[i]->comp.teacher_job == j->id)
+            return true;
+    return false;
+}
+
+/* The oldest ended job makes room. */
+static void make_room(struct coordinator *co, uint64_t but)
+{
+    for (size_t i = 0; co->state.n_jobs >= JOBS_MAX && i < co->state.n_jobs; i++) {
+        struct job *j = co->state.jobs[i];
+        if (!job_is_ended(j) || j->id == but || is_teacher(&co->state, j))
+            continue;
+        for (size_t t = co->state.n_tasks; t-- > 0;)
+            if (co->state.tasks[t]->job_id == j->id)
+                state_drop_task(&co->state, co->state.tasks[t]);
+        save_job_gone(co->store, j->id);
+        state_drop_job(&co->state, j);
+        return;
+    }
+}
+
+static size_t active_jobs(const struct state *s)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < s->n_jobs; i++)
+        n += !job_is_ended(s->jobs[i]);
+    return n;
+}
+
+/* A job that is complete in memory and nowhere else; takes spec. */
+static int make_job(struct coordinator *co, const struct view_submit *s, struct job_spec *spec,
+                    struct job **ret, struct err *err)
+{
+    struct composition comp;
+    int rc = recipe_check(spec, &comp, err);
+    if (rc == 0 && (rc = check_dataset(co, spec, s, err)) == 0 && spec->recipe.teacher != 0)
+        rc = check_teacher(co, spec, err);
+    if (rc == 0)
+        make_room(co, (uint64_t)spec->recipe.teacher);
+    struct job *j = rc == 0 ? state_add_job(&co->state, 0) : NULL;
+    if (j == NULL) {
+        composition_release(&comp);
+        job_release(spec);
+        return rc < 0 ? rc : err_set(err, -ERR_LIMIT, "all %d places for jobs are taken", JOBS_MAX);
+    }
+    j->yaml = str_dup(s->spec);
+    j->spec = *spec;
+    j->comp = comp;
+    j->state = JOB_PENDING;
+    j->made_unix_ms = (int64_t)clock_wall_ms();
+    job_build(&co->state, j);
+    take_dataset(j, s);
+    if (comp.teacher_job != 0)
+        take_teacher(j, state_job(&co->state, comp.teacher_job));
+    *ret = j;
+    return 0;
+}
+
+int flow_submit(struct coordinator *co, const struct view_submit *s, uint64_t *ret_id,
+                struct err *err)
+{
+    struct job_spec spec;
+    struct job *j = NULL;
+    int rc = core_writable(co, err);
+    if (rc < 0 || (rc = job_parse(s->spec, strlen(s->spec), "job.yaml", &spec, err)) < 0)
+        return rc;
+    if ((rc = job_check_scope(s->spec, strlen(s->spec), "job.yaml", &spec, err)) < 0) {
+        job_release(&spec);
+        return rc;
+    }
+    if (active_jobs(&co->state) >= JOBS_ACTIVE_MAX) {
+        job_release(&spec);
+        return err_set(err, -ERR_LIMIT, "%d jobs are active, no more are taken", JOBS_ACTIVE_MAX);
+    }
+    uint64_t next_job = co->state.next_job, next_module = co->state.next_module;
+    if ((rc = make_job(co, s, &spec, &j, err)) < 0)
+        return rc;
+    if (j->n_shards > 0 && (rc = shards_check(j, err)) < 0) {
+        state_drop_job(&co->state, j);
+        co->state.next_job = next_job;
+        co->state.next_module = next_module;
+        return rc;
+    }
+    co->counters_dirty = true;
+    save_job(co->store, j);
+    save_job_dataset(co->store, j);
+    save_job_parts(co->store, j);
+    core_say(co, j->id, 0, "job %llu (%s) was submitted", (unsigned long long)j->id, j->spec.name);
+    core_touch(co);
+    *ret_id = j->id;
+    return 0;
+}
+
+int view_job_submit(struct coordinator *co, const struct view_submit *s, uint64_t *ret_id,
+                    struct err *err)
+{
+    return flow_submit(co, s, ret_id, err);
+}

@@ -1,0 +1,247 @@
+#include "coordinator/state/core.h"
+
+#include "common/base/clock.h"
+#include "common/base/err.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "common/base/str.h"
+
+#include <math.h>
+#include <string.h>
+
+#define ATTEMPTS_MAX 100
+#define BACKOFF_MS 1000u
+#define FIRST_BATCHES 64 /* of a first phase bounded by time, when no speed is known */
+
+struct task *task_make(struct coordinator *co, struct job *j, enum task_kind kind)
+{
+    struct task *t = state_add_task(&co->state, 0, j->id, kind);
+    if (t == NULL)
+        return NULL;
+    t->attempt = 1;
+    t->ready_ms = core_now(co);
+    t->made_unix_ms = (int64_t)clock_wall_ms();
+    co->counters_dirty = true;
+    core_touch(co);
+    return t;
+}
+
+static struct ledger *ledger_of(struct coordinator *co, const struct task *t, uint32_t *ret_part)
+{
+    const struct job *j = state_job(&co->state, t->job_id);
+    if (t->kind != TASK_TRAIN || j == NULL)
+        return NULL;
+    *ret_part = job_ledger(j, j->comp.paths[t->path].partition);
+    return j->ledgers[*ret_part];
+}
+
+void task_lease(struct coordinator *co, struct task *t, struct worker *w)
+{
+    uint32_t part;
+    struct ledger *l = ledger_of(co, t, &part);
+    if (l != NULL)
+        ledger_set_leased(l, t->id, true);
+    state_set_task_state(&co->state, t, TASK_LEASED);
+    t->worker_id = w->id;
+    t->leased_ms = t->progress_ms = core_now(co);
+    if (l != NULL)
+        t->phase_s = rounds_seconds(co, state_job(&co->state, t->job_id), t);
+    t->progress_mark = 0;
+    t->steps_done = t->steps_total = 0;
+    t->samples_done = 0;
+    t->loss = NAN;
+    t->activity[0] = t->reason[0] = '\0';
+    w->task_id = t->id;
+    w->waiting_for[0] = '\0';
+    save_task(co->store, t);
+    save_worker(co->store, w);
+    log_info("task",
+             "%s task %llu of job %llu leased worker=%llu attempt=%u path=%u replica=%u "
+             "round=%u",
+             task_kind_name(t->kind), (unsigned long long)t->id, (unsigned long long)t->job_id,
+             (unsigned long long)w->id, t->attempt, t->path, t->replica, t->round);
+}
+
+/* The holder, if it still holds t, holds nothing. */
+static void release_holder(struct coordinator *co, const struct task *t)
+{
+    struct worker *w = t->worker_id ? state_worker(&co->state, t->worker_id) : NULL;
+    if (w != NULL && w->task_id == t->id) {
+        w->task_id = 0;
+        w->activity[0] = '\0';
+        save_worker(co->store, w);
+    }
+}
+
+/* What a person or the schedule asked for beside the training may fail without taking
+ * the job with it. */
+static bool is_aside(const struct task *t)
+{
+    return t->draw.asked || t->evaluate || t->kind == TASK_EVAL || t->kind == TASK_SAMPLE ||
+           t->kind == TASK_VELOCITY;
+}
+
+void task_requeue(struct coordinator *co, struct task *t, const char *reason)
+{
+    uint32_t part;
+    struct ledger *l = ledger_of(co, t, &part);
+    if (l != NULL)
+        ledger_set_leased(l, t->id, false);
+    release_holder(co, t);
+    t->worker_id = 0;
+    t->attempt++;
+    t->steps_done = 0;
+    t->samples_done = 0;
+    t->text_len = 0;
+    t->ready_ms = core_now(co);
+    (void)str_copy(t->reason, sizeof(t->reason), reason);
+    state_set_task_state(&co->state, t, TASK_PENDING);
+    save_task(co->store, t);
+    core_touch(co);
+    struct job *j = state_job(&co->state, t->job_id);
+    if (t->attempt > ATTEMPTS_MAX && is_aside(t))
+        task_end(co, t, TASK_FAILED, reason);
+    else if (t->attempt > ATTEMPTS_MAX && j != NULL && !job_is_ended(j))
+        flow_end(co, j, JOB_FAILED, "%s task %llu was tried %d times, at last: %s",
+                 task_kind_name(t->kind), (unsigned long long)t->id, ATTEMPTS_MAX, reason);
+}
+
+void task_settle(struct coordinator *co, struct task *t, uint64_t done)
+{
+    uint32_t part;
+    struct ledger *l = ledger_of(co, t, &part);
+    if (l == NULL || t->n_ranges == 0)
+        return;
+    struct err err = {0};
+    if (ledger_settle(l, t->id, t->ranges, t->n_ranges, done, &err) < 0)
+        log_error("task", "samples stay as they are: %s", err.msg);
+    mem_free(t->ranges);
+    t->ranges = NULL;
+    t->n_ranges = 0;
+}
+
+bool task_take_samples(struct coordinator *co, struct job *j, struct task *t)
+{
+    const struct composition_path *cp = &j->comp.paths[t->path];
+    struct ledger *l = j->ledgers[job_ledger(j, cp->partition)];
+    struct shards_sum sum = shards_sum(j, cp->partition, false);
+    uint64_t want = shards_of_steps(&j->spec, cp->batch, (uint64_t)j->spec.outer.steps, &sum);
+    if (want == 0) { /* bounded by time: half as much again as it would need */
+        const struct replica_rec *r = &j->paths[t->path].replicas[t->replica];
+        want = r->samples_last ? r->samples_last * 3 / 2 + cp->batch
+                               : shards_of_steps(&j->spec, cp->batch, FIRST_BATCHES, &sum);
+    }
+    struct ledger_range *ranges = mem_alloc_array(RANGES_TAKEN_MAX, sizeof(*ranges));
+    size_t n = ledger_take(l, t->id, want, t->replica, cp->replicas, ranges, RANGES_TAKEN_MAX);
+    if (n == 0) {
+        mem_free(ranges);
+        return false;
+    }
+    mem_free(t->ranges);
+    t->ranges = mem_realloc(ranges, n * sizeof(*ranges));
+    t->n_ranges = n;
+    return true;
+}
+
+void task_end(struct coordinator *co, struct task *t, enum task_state state, const char *reason)
+{
+    if (state != TASK_DONE)
+        task_settle(co, t, 0);
+    release_holder(co, t);
+    if (state != TASK_DONE && t->state == TASK_PENDING)
+        t->worker_id = 0;
+    bool parent = t->kind == TASK_SAMPLE && t->draw.remote;
+    state_set_task_state(&co->state, t, state);
+    t->ended_ms = core_now(co);
+    t->ended_unix_ms = (int64_t)clock_wall_ms();
+    (void)str_copy(t->reason, sizeof(t->reason), reason);
+    save_task(co->store, t);
+    core_touch(co);
+    if (parent)
+        live_task_ended(co, t);
+}
+
+void task_failed(struct coordinator *co, struct task *t, bool retryable, const char *reason)
+{
+    struct job *j = state_job(&co->state, t->job_id);
+    t->failures++;
+    t->failed_worker = t->worker_id;
+    core_say(co, t->job_id, t->worker_id, "%s task %llu failed (%u of %d) on worker %llu: %s",
+             task_kind_name(t->kind), (unsigned long long)t->id, t->failures, TASK_FAILURES_MAX,
+             (unsigned long long)t->worker_id, reason);
+    if (retryable && t->failures < TASK_FAILURES_MAX) {
+        task_requeue(co, t, reason);
+        t->not_before_ms = core_now(co) + (BACKOFF_MS << (t->failures - 1));
+        return;
+    }
+    bool fatal = !is_aside(t) && !job_is_ended(j);
+    task_end(co, t, TASK_FAILED, reason);
+    if (fatal)
+        flow_end(co, j, JOB_FAILED, "%s task %llu failed%s: %s", task_kind_name(t->kind),
+                 (unsigned long long)t->id, retryable ? " 5 times, at last" : "", reason);
+}
+
+uint32_t task_network(const struct job *j, const struct task *t)
+{
+    return t->path < j->comp.n_paths ? j->comp.paths[t->path].network : 0;
+}
+
+void task_too_large(struct coordinator *co, struct task *t, const char *reason)
+{
+    struct worker *w = state_worker(&co->state, t->worker_id);
+    const struct job *j = state_job(&co->state, t->job_id);
+    const bool others = member_others_fit(co, w, t);
+    const bool begun = j != NULL && t->kind == TASK_TRAIN && j->paths[t->path].round > 0;
+    if (w != NULL)
+        member_note_small(co, w, t, core_now(co) + (others ? CORE_SMALL_MS : CORE_SMALL_ALONE_MS));
+    if (!others && !begun) {
+        task_failed(co, t, true, reason);
+        return;
+    }
+    core_say(co, t->job_id, t->worker_id, "%s task %llu is too large for worker %llu: %s",
+             task_kind_name(t->kind), (unsigned long long)t->id, (unsigned long long)t->worker_id,
+             reason);
+    task_requeue(co, t, reason);
+}
+
+void task_lost_device(struct coordinator *co, struct task *t, const char *reason)
+{
+    struct worker *w = state_worker(&co->state, t->worker_id);
+    core_say(co, t->job_id, t->worker_id, "the device of worker %llu failed in %s task %llu: %s",
+             (unsigned long long)t->worker_id, task_kind_name(t->kind), (unsigned long long)t->id,
+             reason);
+    t->failed_worker = t->worker_id;
+    if (w != NULL) {
+        w->device_failures++;
+        w->tasks_failed++;
+    }
+    task_requeue(co, t, reason);
+}
+
+static bool still_needed(const struct job *j, const struct task *t)
+{
+    if (task_is_open(t))
+        return true;
+    if (job_is_ended(j) || t->kind != TASK_TRAIN)
+        return false;
+    return j->paths[t->path].replicas[t->replica].task_id == t->id;
+}
+
+void tasks_prune(struct coordinator *co, struct job *j)
+{
+    size_t ended = 0;
+    for (size_t i = 0; i < co->state.n_tasks; i++)
+        ended += co->state.tasks[i]->job_id == j->id && !task_is_open(co->state.tasks[i]);
+    for (size_t i = 0; i < co->state.n_tasks && ended > TASKS_ENDED_MAX;) {
+        struct task *t = co->state.tasks[i];
+        if (t->job_id != j->id || still_needed(j, t)) {
+            i++;
+            continue;
+        }
+        for (size_t c = 0; c < t->n_contributions; c++)
+            core_garbage(co, &t->contributions[c].blob);
+        save_task_gone(co->store, t->id);
+        state_drop_task(&co->state, t);
+        ended--;
+    }
+}

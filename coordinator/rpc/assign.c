@@ -1,0 +1,202 @@
+#include "coordinator/state/core.h"
+#include "coordinator/decide/schedule.h"
+#include "coordinator/rpc/service.h"
+#include "coordinator/rpc/taskmsg.h"
+
+#include "common/base/err.h"
+#include "common/base/mem.h"
+#include "common/base/str.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static uint32_t job_leases(const struct state *s, uint64_t job_id)
+{
+    uint32_t n = 0;
+    for (size_t i = 0; i < s->n_tasks; i++)
+        n += s->tasks[i]->job_id == job_id && s->tasks[i]->state == TASK_LEASED;
+    return n;
+}
+
+/* An owner that evaluates or draws will be back: a phase without its moments
+ * costs more than a wait of a part of a phase. */
+static uint32_t patience_ms(const struct job *j)
+{
+    double last = j->n_rounds ? (double)j->rounds[j->n_rounds - 1].seconds * 500 : 0;
+    if (last < CORE_BUSY_PATIENCE_MS)
+        return CORE_BUSY_PATIENCE_MS;
+    return last < CORE_BUSY_PATIENCE_MAX_MS ? (uint32_t)last : CORE_BUSY_PATIENCE_MAX_MS;
+}
+
+static void fill_owner(struct coordinator *co, const struct job *j, const struct task *t,
+                       struct schedule_task *out)
+{
+    uint64_t until;
+    char reason[REASON_MAX];
+    if (t->kind == TASK_TRAIN)
+        out->owner = j->paths[t->path].replicas[t->replica].owner;
+    else if (t->kind == TASK_VELOCITY)
+        out->owner = j->paths[t->path].velocity_worker; /* has it loaded */
+    const struct worker *w = out->owner ? state_worker(&co->state, out->owner) : NULL;
+    out->owner_here =
+        w != NULL && w->state == WORKER_HERE && member_may_work(co, w, &until, reason);
+    const struct task *now = w != NULL && w->task_id ? state_task(&co->state, w->task_id) : NULL;
+    out->owner_training = now != NULL && now->kind == TASK_TRAIN;
+    out->patience_ms = now == NULL             ? CORE_OWNER_PATIENCE_MS
+                       : t->kind == TASK_TRAIN ? patience_ms(j)
+                                               : 0;
+}
+
+/* The round of the path that has come least far. */
+static uint32_t last_round(const struct job *j)
+{
+    uint32_t last = UINT32_MAX;
+    for (uint32_t p = 0; p < j->comp.n_paths; p++)
+        last = j->paths[p].round < last ? j->paths[p].round : last;
+    return last;
+}
+
+/* Tasks that may be leased to a worker, into a new array. */
+static struct schedule_task *candidates(struct coordinator *co, size_t *ret_n)
+{
+    const struct state *s = &co->state;
+    struct schedule_task *list = mem_alloc_array(s->n_open + 1, sizeof(*list));
+    size_t n = 0;
+    uint64_t job_id = 0;
+    uint32_t leases = 0, last = 0;
+    for (size_t i = 0; i < s->n_tasks; i++) {
+        const struct task *t = s->tasks[i];
+        const struct job *j = t->state == TASK_PENDING ? state_job(s, t->job_id) : NULL;
+        if (j == NULL || t->kind == TASK_OUTER)
+            continue;
+        if (t->job_id != job_id) {
+            job_id = t->job_id;
+            leases = job_leases(s, job_id);
+            last = last_round(j);
+        }
+        list[n] = (struct schedule_task){
+            .id = t->id,
+            .job_id = t->job_id,
+            .kind = (int)t->kind,
+            .failed_worker = t->failed_worker,
+            .ready_ms = t->ready_ms,
+            .not_before_ms = t->not_before_ms,
+            .network = task_network(j, t),
+            .job_leases = leases,
+            .lag = t->kind == TASK_TRAIN && t->round > last ? t->round - last : 0,
+            .needs_helper = t->kind == TASK_SAMPLE && t->draw.remote,
+        };
+        fill_owner(co, j, t, &list[n++]);
+    }
+    *ret_n = n;
+    return list;
+}
+
+/* Workers that may be given something else than w, and of these the ones that do not
+ * wait for others themselves. */
+static void count_others(const struct state *s, const struct worker *w, size_t *ret_others,
+                         size_t *ret_helpers)
+{
+    *ret_others = *ret_helpers = 0;
+    for (size_t i = 0; i < s->n_workers; i++) {
+        const struct worker *o = s->workers[i];
+        if (o == w || o->state != WORKER_HERE || o->drain)
+            continue;
+        const struct task *t = o->task_id ? state_task(s, o->task_id) : NULL;
+        ++*ret_others;
+        *ret_helpers += t == NULL || t->kind != TASK_SAMPLE || !t->draw.remote;
+    }
+}
+
+/* Leases the picked task; the answer follows the commit. */
+static void give(struct coordinator *co, struct worker *w, struct task *t)
+{
+    struct rpc_request *req = w->parked;
+    w->parked = NULL;
+    rpc_request_on_gone(req, NULL, NULL);
+    task_lease(co, t, w);
+    struct reply *r = core_reply(co, req, assign_send);
+    r->worker_id = w->id;
+    r->task_id = t->id;
+    r->attempt = t->attempt;
+}
+
+/* A worker's turn: true when it got a task. */
+static bool serve(struct coordinator *co, struct worker *w, const struct schedule_task *list,
+                  size_t n, size_t *ret_index)
+{
+    char reason[REASON_MAX];
+    uint64_t until;
+    if (!member_may_work(co, w, &until, reason)) {
+        (void)str_copy(w->waiting_for, sizeof(w->waiting_for), reason);
+        return false;
+    }
+    size_t others, helpers;
+    count_others(&co->state, w, &others, &helpers);
+    const struct schedule_options o = {
+        .other_workers = others > 0,
+        .helper = helpers > 0,
+        .failed_patience_ms = CORE_FAILED_PATIENCE_MS,
+        .small = w->small,
+        .n_small = w->n_small < WORKER_SMALL_MAX ? w->n_small : WORKER_SMALL_MAX,
+    };
+    struct schedule_decision d;
+    schedule_pick(core_now(co), w->id, list, n, &o, &d);
+    if (d.index < 0) {
+        (void)str_copy(w->waiting_for, sizeof(w->waiting_for), d.reason);
+        return false;
+    }
+    *ret_index = (size_t)d.index;
+    return true;
+}
+
+void assign_parked(struct coordinator *co)
+{
+    struct state *s = &co->state;
+    size_t n = 0;
+    struct schedule_task *list = NULL;
+    for (size_t i = 0; i < s->n_workers; i++) {
+        struct worker *w = s->workers[i];
+        if (w->parked == NULL || w->task_id != 0)
+            continue;
+        if (list == NULL)
+            list = candidates(co, &n);
+        size_t at;
+        if (serve(co, w, list, n, &at)) {
+            give(co, w, state_task(s, list[at].id));
+            memmove(&list[at], &list[at + 1], (n - at - 1) * sizeof(*list));
+            n--;
+        } else if (core_now(co) >= w->parked_until_ms) {
+            struct rpc_request *req = w->parked;
+            w->parked = NULL;
+            rpc_request_on_gone(req, NULL, NULL);
+            core_reply(co, req, assign_send)->worker_id = w->id;
+        }
+    }
+    mem_free(list);
+}
+
+void assign_send(struct coordinator *co, struct reply *r)
+{
+    Skerry__V1__AssignReply msg = SKERRY__V1__ASSIGN_REPLY__INIT;
+    struct worker *w = state_worker(&co->state, r->worker_id);
+    struct task *t = r->task_id ? state_task(&co->state, r->task_id) : NULL;
+    struct err err = {0};
+    struct pbmem mem;
+    pbmem_init(&mem, TASKMSG_BYTES_MAX);
+    /* While a commit was failing the lease may have gone again. */
+    if (t != NULL &&
+        (t->state != TASK_LEASED || t->attempt != r->attempt || t->worker_id != r->worker_id))
+        t = NULL;
+    if (t != NULL &&
+        taskmsg_build(co, state_job(&co->state, t->job_id), t, w, &mem, &msg.task, &err) < 0)
+        task_failed(co, t, true, err.msg);
+    if (w != NULL) {
+        msg.drain = w->drain;
+        msg.waiting_for = msg.task ? (char *)"" : w->waiting_for;
+        msg.applied = applied_of(w, &msg.n_applied);
+    }
+    rpc_reply(r->req, &msg.base);
+    mem_free(msg.applied);
+    pbmem_release(&mem);
+}

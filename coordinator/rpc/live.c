@@ -1,0 +1,203 @@
+/* What happens while a SAMPLE task runs: text comes as it is generated, and a sampler
+ * whose experts stay on their workers has x_t evaluated by them:
+ *
+ *   sampler ── EVALUATE(path, x_t) ──► VELOCITY task of that path ──► another worker
+ *           ◄── blob with v ────────── when it is done */
+#include "coordinator/state/core.h"
+
+#include "common/base/err.h"
+#include "common/base/mem.h"
+#include "common/net/blob_http.h"
+#include "proto/skerry.pb-c.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- text ---------------------------------------------------------------- */
+
+static struct task *sample_of(struct coordinator *co, const struct worker *w, uint64_t task_id,
+                              uint32_t attempt, struct err *err)
+{
+    struct task *t = state_task(&co->state, task_id);
+    if (t != NULL && t->kind == TASK_SAMPLE && t->state == TASK_LEASED && t->worker_id == w->id &&
+        t->attempt == attempt)
+        return t;
+    (void)err_set(err, -ERR_STALE, "attempt %u of SAMPLE task %llu is not leased to this worker",
+                  attempt, (unsigned long long)task_id);
+    return NULL;
+}
+
+int live_stream(struct coordinator *co, struct worker *w, const Skerry__V1__StreamRequest *m,
+                struct err *err)
+{
+    struct task *t = sample_of(co, w, m->task_id, m->attempt, err);
+    size_t len = strlen(m->text);
+    if (t == NULL)
+        return -ERR_STALE;
+    if (m->offset > t->text_len || m->offset + len > TASK_TEXT_MAX)
+        return err_set(err, -EINVAL,
+                       "text of %zu bytes at %llu, but %zu bytes have come and at most %d are kept",
+                       len, (unsigned long long)m->offset, t->text_len, TASK_TEXT_MAX);
+    size_t end = (size_t)m->offset + len;
+    if (end > t->text_len) { /* what comes again changes nothing */
+        t->text = mem_realloc(t->text, end + 1);
+        memcpy(t->text + m->offset, m->text, len + 1);
+        t->text_len = end;
+        t->progress_ms = core_now(co);
+        core_event(co, &(struct view_event){.kind = VIEW_EVENT_TEXT,
+                                            .job_id = t->job_id,
+                                            .worker_id = w->id,
+                                            .task_id = t->id,
+                                            .offset = m->offset,
+                                            .text = m->text});
+    }
+    return 0;
+}
+
+/* ---- velocities ---------------------------------------------------------- */
+
+static bool same_blob(const struct blob_ref *a, const struct blob_ref *b)
+{
+    return a->size == b->size && memcmp(a->sha256, b->sha256, 32) == 0;
+}
+
+static void forget(struct coordinator *co, struct task *t)
+{
+    core_garbage(co, &t->input);
+    core_garbage(co, &t->output);
+    save_task_gone(co->store, t->id);
+    state_drop_task(&co->state, t);
+}
+
+static struct task *find(struct coordinator *co, uint64_t parent, uint32_t path,
+                         const struct blob_ref *input)
+{
+    for (size_t i = 0; i < co->state.n_tasks; i++) {
+        struct task *t = co->state.tasks[i];
+        if (t->kind == TASK_VELOCITY && t->parent == parent && t->path == path &&
+            same_blob(&t->input, input))
+            return t;
+    }
+    return NULL;
+}
+
+/* The sampler has gone on: answers to its earlier questions are of no use. */
+static void forget_older(struct coordinator *co, uint64_t parent, uint32_t path)
+{
+    for (size_t i = co->state.n_tasks; i-- > 0;) {
+        struct task *t = co->state.tasks[i];
+        if (t->kind == TASK_VELOCITY && t->parent == parent && t->path == path && !task_is_open(t))
+            forget(co, t);
+    }
+}
+
+static struct task *make(struct coordinator *co, struct job *j, const struct task *parent,
+                         uint32_t path, const struct blob_ref *input)
+{
+    forget_older(co, parent->id, path);
+    struct task *t = task_make(co, j, TASK_VELOCITY);
+    if (t == NULL)
+        return NULL;
+    t->path = path;
+    t->round = parent->round;
+    t->draw.ema = parent->draw.ema;
+    t->parent = parent->id;
+    t->input = *input;
+    save_task(co->store, t);
+    return t;
+}
+
+static void send_velocity(struct coordinator *co, struct rpc_request *req, struct task *t)
+{
+    Skerry__V1__EvaluateReply reply = SKERRY__V1__EVALUATE_REPLY__INIT;
+    Skerry__V1__Blob blob = SKERRY__V1__BLOB__INIT;
+    char path[TICKET_PATH_MAX], url[TOKEN_URL_MAX + TICKET_PATH_MAX], why[REASON_MAX];
+    if (t != NULL && t->state == TASK_DONE) {
+        struct blob_id id;
+        memcpy(id.sha256, t->output.sha256, 32);
+        blob_http_ticket(co->blob_http, TICKET_GET, &id, t->output.size, CORE_TICKET_S, path);
+        (void)snprintf(url, sizeof(url), "%s%s", co->http_url, path);
+        blob.sha256.data = t->output.sha256;
+        blob.sha256.len = 32;
+        blob.size = t->output.size;
+        blob.url = url;
+        reply.output = &blob;
+    } else {
+        (void)snprintf(why, sizeof(why), "VELOCITY task %llu of path %u is %s",
+                       (unsigned long long)(t ? t->id : 0), t ? t->path : 0,
+                       t ? task_state_name(t->state) : "gone");
+        reply.waiting_for = why;
+    }
+    rpc_reply(req, &reply.base);
+}
+
+static bool answer_velocity(struct coordinator *co, struct poll *p, bool last)
+{
+    struct task *t = state_task(&co->state, p->velocity);
+    if (t != NULL && t->state == TASK_FAILED) {
+        rpc_fail(p->req, -ERR_REMOTE, false, 0, "path %u could not be evaluated: %.200s", t->path,
+                 t->reason);
+        return true;
+    }
+    if (t != NULL && task_is_open(t) && !last)
+        return false;
+    send_velocity(co, p->req, t);
+    return true;
+}
+
+void live_evaluate(struct coordinator *co, struct worker *w, struct rpc_request *req,
+                   const Skerry__V1__EvaluateRequest *m)
+{
+    struct err err = {0};
+    struct blob_ref input = {0};
+    struct task *parent = sample_of(co, w, m->task_id, m->attempt, &err), *t = NULL;
+    struct job *j = parent ? state_job(&co->state, parent->job_id) : NULL;
+    int rc = j == NULL ? err.code : 0;
+    if (rc == 0 &&
+        (m->path >= j->comp.n_paths || j->comp.paths[m->path].network != 0 || !parent->draw.remote))
+        rc =
+            err_set(&err, -EINVAL, "path %u is not of a mixture that is sampled remotely", m->path);
+    if (rc == 0)
+        rc = report_blob(co, m->input, "the input", &input, &err);
+    if (rc == 0) {
+        t = find(co, parent->id, m->path, &input);
+        if (t == NULL && (t = make(co, j, parent, m->path, &input)) == NULL)
+            rc = err_set(&err, -EAGAIN, "too many tasks are open");
+    }
+    if (rc < 0) {
+        rpc_fail(req, rc, rc == -EAGAIN, 1000, "%s", err.msg);
+        return;
+    }
+    parent->progress_ms = core_now(co);
+    struct poll *p = poll_add(co, req, m->wait_ms, answer_velocity);
+    p->worker_id = w->id;
+    p->task_id = parent->id;
+    p->attempt = parent->attempt;
+    p->velocity = t->id;
+}
+
+void live_task_ended(struct coordinator *co, const struct task *parent)
+{
+    co->velocities_old = true;
+    for (size_t i = 0; i < co->state.n_tasks; i++) {
+        struct task *t = co->state.tasks[i];
+        if (t->kind == TASK_VELOCITY && t->parent == parent->id && task_is_open(t))
+            task_end(co, t, TASK_CANCELLED, "the sampler does not need it any more");
+    }
+}
+
+void live_turn(struct coordinator *co)
+{
+    if (!co->velocities_old)
+        return;
+    co->velocities_old = false;
+    for (size_t i = co->state.n_tasks; i-- > 0;) {
+        struct task *t = co->state.tasks[i];
+        const struct task *parent =
+            t->kind == TASK_VELOCITY ? state_task(&co->state, t->parent) : NULL;
+        if (t->kind == TASK_VELOCITY && !task_is_open(t) &&
+            (parent == NULL || !task_is_open(parent)))
+            forget(co, t);
+    }
+}

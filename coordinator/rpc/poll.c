@@ -1,0 +1,82 @@
+/* Long polls of workers within a task: looked at by every turn, answered when there is
+ * something, when the lease is gone, or when the time is up. */
+#include "coordinator/state/core.h"
+
+#include "common/base/err.h"
+#include "common/base/mem.h"
+
+#define POLL_MAX_MS 30000u
+
+static void drop(struct poll *p)
+{
+    list_remove(&p->link);
+    mem_free(p);
+}
+
+static void poll_gone(void *arg, struct rpc_request *req)
+{
+    struct coordinator *co = arg;
+    for (struct list *l = co->polls.next; l != &co->polls; l = l->next) {
+        struct poll *p = list_entry(l, struct poll, link);
+        if (p->req == req) {
+            drop(p);
+            break;
+        }
+    }
+    rpc_fail(req, -ERR_CANCELLED, true, 0, "the connection is gone");
+}
+
+struct poll *poll_add(struct coordinator *co, struct rpc_request *req, uint32_t wait_ms,
+                      poll_fn answer)
+{
+    struct poll *p = mem_alloc(sizeof(*p));
+    p->req = req;
+    p->answer = answer;
+    p->until_ms = core_now(co) + (wait_ms < POLL_MAX_MS ? wait_ms : POLL_MAX_MS);
+    list_push(&co->polls, &p->link);
+    rpc_request_on_gone(req, poll_gone, co);
+    core_touch(co);
+    return p;
+}
+
+struct task *poll_task(struct coordinator *co, const struct poll *p)
+{
+    struct task *t = state_task(&co->state, p->task_id);
+    bool holds = t != NULL && t->state == TASK_LEASED && t->worker_id == p->worker_id &&
+                 t->attempt == p->attempt;
+    return holds ? t : NULL;
+}
+
+static bool answered(struct coordinator *co, struct poll *p)
+{
+    if (poll_task(co, p) == NULL) {
+        rpc_fail(p->req, -ERR_STALE, false, 0, "attempt %u of task %llu has lost its lease",
+                 p->attempt, (unsigned long long)p->task_id);
+        return true;
+    }
+    return p->answer(co, p, core_now(co) >= p->until_ms);
+}
+
+void poll_turn(struct coordinator *co)
+{
+    for (struct list *l = co->polls.next, *next; l != &co->polls; l = next) {
+        struct poll *p = list_entry(l, struct poll, link);
+        next = l->next;
+        rpc_request_on_gone(p->req, NULL, NULL);
+        if (answered(co, p))
+            drop(p);
+        else
+            rpc_request_on_gone(p->req, poll_gone, co);
+    }
+}
+
+void poll_stop(struct coordinator *co)
+{
+    struct list *l;
+    while ((l = list_pop(&co->polls)) != NULL) {
+        struct poll *p = list_entry(l, struct poll, link);
+        rpc_request_on_gone(p->req, NULL, NULL);
+        rpc_fail(p->req, -ERR_CANCELLED, true, 0, "the coordinator stops");
+        mem_free(p);
+    }
+}

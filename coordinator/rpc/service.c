@@ -1,0 +1,550 @@
+#include "coordinator/rpc/service.h"
+
+#include "common/base/clock.h"
+#include "common/base/err.h"
+#include "common/base/hash.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "common/base/str.h"
+#include "common/net/blob_http.h"
+#include "common/net/token.h"
+#include "coordinator/decide/admit.h"
+#include "coordinator/state/core.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define WAIT_MAX_MS 30000u
+#define BLOB_MAX_BYTES (1ull << 40)
+#define RETRY_AFTER_MS 1000
+
+static void refuse(struct rpc_request *req, const struct err *err)
+{
+    rpc_fail(req, err->code,
+             err->code == -ENOSPC || err->code == -EIO || err->code == -EAGAIN ||
+                 err->code == -EBUSY,
+             RETRY_AFTER_MS, "%s", err->msg);
+}
+
+/* The worker that joined on this connection. */
+static struct worker *worker_of(struct coordinator *co, struct rpc_request *req)
+{
+    struct rpc_peer *peer = rpc_request_peer(req);
+    uint64_t id = peer ? (uint64_t)(uintptr_t)rpc_peer_user(peer) : 0;
+    struct worker *w = id ? state_worker(&co->state, id) : NULL;
+    return w != NULL && w->state == WORKER_HERE && w->peer == peer ? w : NULL;
+}
+
+/* The same, or the request is answered: JOIN first. */
+static struct worker *need_worker(struct coordinator *co, struct rpc_request *req)
+{
+    struct worker *w = worker_of(co, req);
+    if (w == NULL)
+        rpc_fail(req, -ERR_STALE, true, 0, "this worker is not known here (any more): join again");
+    else
+        member_heard(co, w);
+    return w;
+}
+
+/* ---- verdicts ------------------------------------------------------------ */
+
+Skerry__V1__Applied **applied_of(const struct worker *w, size_t *ret_n)
+{
+    size_t n = w->n_verdicts;
+    *ret_n = n;
+    if (n == 0)
+        return NULL;
+    Skerry__V1__Applied **list = mem_alloc(n * (sizeof(*list) + sizeof(**list)));
+    Skerry__V1__Applied *items = (Skerry__V1__Applied *)(void *)(list + n);
+    for (size_t i = 0; i < n; i++) {
+        list[i] = &items[i];
+        skerry__v1__applied__init(list[i]);
+        list[i]->task_id = w->verdicts[i].task_id;
+        list[i]->accepted = w->verdicts[i].accepted;
+        list[i]->reason = w->verdicts[i].reason;
+    }
+    return list;
+}
+
+/* A new heartbeat confirms what the last answer told. */
+static void confirm_verdicts(struct coordinator *co, struct worker *w)
+{
+    unsigned kept = 0;
+    for (unsigned i = 0; i < w->n_verdicts; i++) {
+        if (w->verdicts[i].told)
+            save_verdict_told(co->store, w->id, w->verdicts[i].task_id);
+        else
+            w->verdicts[kept++] = w->verdicts[i];
+    }
+    w->n_verdicts = kept;
+}
+
+/* ---- JOIN ---------------------------------------------------------------- */
+
+static size_t workers_here(const struct state *s)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < s->n_workers; i++)
+        n += s->workers[i]->state == WORKER_HERE;
+    return n;
+}
+
+/* The worker that has been gone for longest makes room. */
+static void forget_one(struct coordinator *co)
+{
+    for (size_t i = 0; i < co->state.n_workers; i++) {
+        struct worker *w = co->state.workers[i];
+        if (w->state == WORKER_HERE || w->task_id != 0)
+            continue;
+        save_worker_gone(co->store, w->id);
+        state_drop_worker(&co->state, w);
+        return;
+    }
+}
+
+static int admit(struct coordinator *co, const Skerry__V1__JoinRequest *m,
+                 const struct worker *known, const struct rpc_peer *peer, struct err *err)
+{
+    char reason[ADMIT_REASON_MAX];
+    bool same = known != NULL && m->instance.len == 16 &&
+                memcmp(known->instance, m->instance.data, 16) == 0;
+    const struct admit_join in = {
+        .workers = workers_here(&co->state),
+        .workers_max = WORKERS_MAX,
+        .known = known != NULL && known->state == WORKER_HERE,
+        .same_instance = same,
+        .twin_here = known != NULL && known->state == WORKER_HERE && known->peer != NULL &&
+                     known->peer != peer,
+        .version = m->version,
+        .our_version = SKERRY_VERSION,
+        .instance_len = m->instance.len,
+        .identity_len = m->identity.len,
+        .name_len = strlen(m->name),
+    };
+    int rc = admit_join(&in, reason);
+    return rc < 0 ? err_set(err, rc, "%s", reason) : 0;
+}
+
+/* A process that is new has nothing of what the old one held. */
+static void new_instance(struct coordinator *co, struct worker *w, const Skerry__V1__JoinRequest *m)
+{
+    struct task *t = w->task_id ? state_task(&co->state, w->task_id) : NULL;
+    if (t != NULL && t->state == TASK_LEASED && t->worker_id == w->id)
+        task_requeue(co, t, "its worker was started anew");
+    w->task_id = 0;
+    memcpy(w->instance, m->instance.data, 16);
+    memset(w->bytes_seen, 0, sizeof(w->bytes_seen));
+    w->drain = false;
+    w->n_held = 0;
+    w->n_small = 0; /* on another device, perhaps */
+}
+
+static void fill_worker(struct coordinator *co, struct worker *w, const Skerry__V1__JoinRequest *m,
+                        struct rpc_peer *peer)
+{
+    memcpy(w->identity, m->identity.data, 16);
+    (void)str_copy(w->name, sizeof(w->name), m->name);
+    (void)str_copy(w->device, sizeof(w->device), m->device);
+    (void)str_copy(w->version, sizeof(w->version), m->version);
+    (void)str_copy(w->address, sizeof(w->address), rpc_peer_address(peer));
+    w->memory_bytes = m->memory_bytes;
+    w->threads = m->threads;
+    w->state_reason[0] = '\0';
+    w->state = WORKER_HERE;
+    w->closed_ms = 0;
+    w->heard_ms = w->joined_ms = core_now(co);
+    if (w->joined_unix_ms == 0)
+        w->joined_unix_ms = (int64_t)clock_wall_ms();
+    for (unsigned i = 0; i < w->n_verdicts; i++)
+        w->verdicts[i].told = false;
+}
+
+static void attach(struct coordinator *co, struct worker *w, struct rpc_peer *peer)
+{
+    uint64_t id = (uint64_t)(uintptr_t)rpc_peer_user(peer);
+    struct worker *other = id != 0 && id != w->id ? state_worker(&co->state, id) : NULL;
+    if (other != NULL && other->peer == peer) { /* another identity on the same connection */
+        member_unpark(co, other, "another worker has joined on this connection");
+        member_closed(co, other);
+    }
+    if (w->peer != NULL && w->peer != peer) {
+        rpc_peer_set_user(w->peer, NULL);
+        rpc_peer_kick(w->peer, "the worker has connected anew");
+    }
+    w->peer = peer;
+    rpc_peer_set_user(peer, (void *)(uintptr_t)w->id);
+}
+
+static void join_send(struct coordinator *co, struct reply *r)
+{
+    Skerry__V1__JoinReply msg = SKERRY__V1__JOIN_REPLY__INIT;
+    msg.worker_id = r->worker_id;
+    msg.heartbeat_ms = co->opt.heartbeat_ms;
+    msg.lease_ms = co->opt.lease_ms;
+    rpc_reply(r->req, &msg.base);
+}
+
+static void on_join(void *arg, struct rpc_request *req, const ProtobufCMessage *msg)
+{
+    struct coordinator *co = arg;
+    const Skerry__V1__JoinRequest *m = (const Skerry__V1__JoinRequest *)(const void *)msg;
+    struct rpc_peer *peer = rpc_request_peer(req);
+    struct err err = {0};
+    struct worker *w =
+        m->identity.len == 16 ? state_worker_by_identity(&co->state, m->identity.data) : NULL;
+    if (core_writable(co, &err) < 0 || peer == NULL || admit(co, m, w, peer, &err) < 0) {
+        log_warn("member", "a worker was not admitted: %s address=%s", err.msg,
+                 peer ? rpc_peer_address(peer) : "gone");
+        refuse(req, &err);
+        return;
+    }
+    if (w == NULL && co->state.n_workers >= WORKERS_KNOWN_MAX)
+        forget_one(co);
+    bool again = w != NULL && memcmp(w->instance, m->instance.data, 16) == 0;
+    if (w == NULL && (w = state_add_worker(&co->state, 0)) == NULL) {
+        rpc_fail(req, -EAGAIN, true, RETRY_AFTER_MS, "no place is left for workers");
+        return;
+    }
+    member_unpark(co, w, "the worker has joined anew");
+    if (!again)
+        new_instance(co, w, m);
+    fill_worker(co, w, m, peer);
+    attach(co, w, peer);
+    co->counters_dirty = true;
+    save_worker(co->store, w);
+    if (!again)
+        core_say(co, 0, w->id, "worker %llu (%s) has joined from %s: %s", (unsigned long long)w->id,
+                 w->name, w->address, w->device);
+    core_event(co, &(struct view_event){.kind = VIEW_EVENT_WORKER,
+                                        .worker_id = w->id,
+                                        .text = again ? "is back" : "has joined"});
+    core_reply(co, req, join_send)->worker_id = w->id;
+}
+
+/* ---- HEARTBEAT ----------------------------------------------------------- */
+
+static void count_bytes(struct worker *w, const Skerry__V1__HeartbeatRequest *m)
+{
+    const uint64_t now[4] = {m->control_bytes_up, m->control_bytes_down, m->bytes_up,
+                             m->bytes_down};
+    for (int i = 0; i < 4; i++) {
+        uint64_t more = now[i] > w->bytes_seen[i] ? now[i] - w->bytes_seen[i] : 0;
+        w->bytes[i] += more;
+        w->bytes_seen[i] = now[i];
+    }
+}
+
+/* Steps, samples, activity or bytes that moved count as progress. */
+static void note_progress(struct coordinator *co, struct task *t, struct worker *w,
+                          const Skerry__V1__Progress *p)
+{
+    uint64_t mark = p->steps_done * 1000003ull + p->samples_done * 7919ull + w->bytes_seen[2] * 31 +
+                    w->bytes_seen[3] * 37;
+    for (const char *c = p->activity; *c != '\0'; c++)
+        mark = mark * 1099511628211ull + (unsigned char)*c;
+    if (mark == t->progress_mark)
+        return;
+    struct job *j = state_job(&co->state, t->job_id);
+    uint64_t gap = core_now(co) - t->progress_ms;
+    if (t->progress_mark != 0 && j != NULL)
+        j->phase_gaps[j->n_phase_gaps++ % 32] = gap;
+    t->progress_mark = mark;
+    t->progress_ms = core_now(co);
+}
+
+static void take_progress(struct coordinator *co, struct worker *w, struct task *t,
+                          const Skerry__V1__Progress *p)
+{
+    struct job *j = state_job(&co->state, t->job_id);
+    note_progress(co, t, w, p);
+    t->steps_done = p->steps_done;
+    t->steps_total = p->steps_total;
+    t->samples_done = p->samples_done;
+    (void)str_copy(t->activity, sizeof(t->activity), p->activity);
+    (void)str_copy(w->activity, sizeof(w->activity), p->activity);
+    w->throughput = p->samples_per_second;
+    w->grad_norm = p->grad_norm;
+    /* 0 stands for "no step since the last one" on the wire. */
+    if (isfinite(p->loss) && p->loss != 0.0f) {
+        t->loss = w->loss = p->loss;
+        if (t->kind == TASK_TRAIN && j != NULL)
+            j->paths[t->path].replicas[t->replica].loss = p->loss;
+    }
+    /* On a full disk the points of the curve are let go: they would pile up. */
+    if (j != NULL && t->kind == TASK_TRAIN && core_writable(co, NULL) == 0)
+        metrics_points(co, j, t, p->points, p->n_points);
+}
+
+static void heartbeat_send(struct coordinator *co, struct reply *r)
+{
+    Skerry__V1__HeartbeatReply msg = SKERRY__V1__HEARTBEAT_REPLY__INIT;
+    struct worker *w = state_worker(&co->state, r->worker_id);
+    if (w == NULL) {
+        msg.rejoin = true;
+        rpc_reply(r->req, &msg.base);
+        return;
+    }
+    msg.drain = w->drain;
+    if (r->flag) {
+        msg.revoked_task_id = r->task_id;
+        msg.revoked_attempt = r->attempt;
+        msg.revoked_reason = r->text;
+    }
+    msg.applied = applied_of(w, &msg.n_applied);
+    rpc_reply(r->req, &msg.base);
+    for (unsigned i = 0; i < w->n_verdicts; i++)
+        w->verdicts[i].told = true;
+    mem_free(msg.applied);
+}
+
+static void on_heartbeat(void *arg, struct rpc_request *req, const ProtobufCMessage *msg)
+{
+    struct coordinator *co = arg;
+    const Skerry__V1__HeartbeatRequest *m = (const Skerry__V1__HeartbeatRequest *)(const void *)msg;
+    struct worker *w = worker_of(co, req);
+    if (w == NULL) {
+        Skerry__V1__HeartbeatReply reply = SKERRY__V1__HEARTBEAT_REPLY__INIT;
+        reply.rejoin = true;
+        rpc_reply(req, &reply.base);
+        return;
+    }
+    member_heard(co, w);
+    confirm_verdicts(co, w);
+    count_bytes(w, m);
+    if (m->throughput > 0 && isfinite(m->throughput))
+        w->throughput = m->throughput;
+    devices_take(&w->devices, m);
+    const Skerry__V1__Progress *p = m->progress;
+    struct task *t = p ? state_task(&co->state, p->task_id) : NULL;
+    bool mine =
+        t != NULL && t->state == TASK_LEASED && t->worker_id == w->id && t->attempt == p->attempt;
+    if (mine)
+        take_progress(co, w, t, p);
+    else
+        w->activity[0] = '\0';
+    struct reply *r = core_reply(co, req, heartbeat_send);
+    r->worker_id = w->id;
+    /* A finished task that is still being tidied up is no reason to stop. */
+    bool done = t != NULL && t->state == TASK_DONE && t->worker_id == w->id;
+    if (p != NULL && !mine && !done) {
+        r->flag = true;
+        r->task_id = p->task_id;
+        r->attempt = p->attempt;
+        (void)snprintf(r->text, REASON_MAX, "%s",
+                       t == NULL      ? "the task is not known any more"
+                       : t->reason[0] ? t->reason
+                                      : "the task was given to another worker");
+    }
+}
+
+/* ---- ASSIGN -------------------------------------------------------------- */
+
+static void parked_gone(void *arg, struct rpc_request *req)
+{
+    struct coordinator *co = arg;
+    for (size_t i = 0; i < co->state.n_workers; i++)
+        if (co->state.workers[i]->parked == req)
+            co->state.workers[i]->parked = NULL;
+    rpc_fail(req, -ERR_CANCELLED, true, 0, "the connection is gone");
+}
+
+static void on_assign(void *arg, struct rpc_request *req, const ProtobufCMessage *msg)
+{
+    struct coordinator *co = arg;
+    const Skerry__V1__AssignRequest *m = (const Skerry__V1__AssignRequest *)(const void *)msg;
+    struct err err = {0};
+    struct worker *w = need_worker(co, req);
+    if (w == NULL)
+        return;
+    if (core_writable(co, &err) < 0) {
+        refuse(req, &err);
+        return;
+    }
+    w->n_held = 0;
+    for (size_t i = 0; i < m->n_held && i < 64; i++) {
+        w->held[w->n_held].module_id = m->held[i]->module_id;
+        w->held[w->n_held++].version = m->held[i]->version;
+    }
+    member_unpark(co, w, "asked again");
+    struct task *t = w->task_id ? state_task(&co->state, w->task_id) : NULL;
+    if (t != NULL && t->state == TASK_LEASED && t->worker_id == w->id) {
+        /* The answer that named it was lost on the way. */
+        struct reply *r = core_reply(co, req, assign_send);
+        r->worker_id = w->id;
+        r->task_id = t->id;
+        r->attempt = t->attempt;
+        return;
+    }
+    w->task_id = 0;
+    w->parked = req;
+    w->parked_until_ms = core_now(co) + (m->wait_ms < WAIT_MAX_MS ? m->wait_ms : WAIT_MAX_MS);
+    rpc_request_on_gone(req, parked_gone, co);
+    core_touch(co);
+}
+
+/* ---- TICKET -------------------------------------------------------------- */
+
+/* Keeps what is there already from being swept as an orphan. */
+static void touch(struct coordinator *co, const struct blob_id *id)
+{
+    char path[4096];
+    if (blobstore_path(co->blobs, id, path, sizeof(path)) == 0)
+        (void)utimensat(AT_FDCWD, path, NULL, 0); /* only postpones the sweep */
+}
+
+static void on_ticket(void *arg, struct rpc_request *req, const ProtobufCMessage *msg)
+{
+    struct coordinator *co = arg;
+    const Skerry__V1__TicketRequest *m = (const Skerry__V1__TicketRequest *)(const void *)msg;
+    Skerry__V1__TicketReply reply = SKERRY__V1__TICKET_REPLY__INIT;
+    struct worker *w = need_worker(co, req);
+    if (w == NULL)
+        return;
+    struct task *t = state_task(&co->state, m->task_id);
+    if (t == NULL || t->state != TASK_LEASED || t->worker_id != w->id || t->attempt != m->attempt) {
+        rpc_fail(req, -ERR_STALE, false, 0, "attempt %u of task %llu is not leased to this worker",
+                 m->attempt, (unsigned long long)m->task_id);
+        return;
+    }
+    if (m->sha256.len != 32 || m->size == 0 || m->size > BLOB_MAX_BYTES) {
+        rpc_fail(req, -EINVAL, false, 0,
+                 "a ticket needs a SHA-256 of 32 bytes and a size from 1 "
+                 "to %llu",
+                 (unsigned long long)BLOB_MAX_BYTES);
+        return;
+    }
+    struct blob_id id;
+    char path[TICKET_PATH_MAX], url[TOKEN_URL_MAX + TICKET_PATH_MAX];
+    uint64_t size = 0;
+    memcpy(id.sha256, m->sha256.data, 32);
+    t->progress_ms = core_now(co);
+    if (blobstore_has(co->blobs, &id, &size) && size == m->size) {
+        touch(co, &id);
+        reply.have = true;
+    } else {
+        blob_http_ticket(co->blob_http, TICKET_PUT, &id, m->size, CORE_TICKET_S, path);
+        (void)snprintf(url, sizeof(url), "%s%s", co->http_url, path);
+        reply.url = url;
+    }
+    rpc_reply(req, &reply.base);
+}
+
+/* ---- REPORT and LEAVE ---------------------------------------------------- */
+
+static void report_send(struct coordinator *co, struct reply *r)
+{
+    Skerry__V1__ReportReply msg = SKERRY__V1__REPORT_REPLY__INIT;
+    msg.accepted = r->flag;
+    msg.reason = r->text;
+    rpc_reply(r->req, &msg.base);
+}
+
+static void on_report(void *arg, struct rpc_request *req, const ProtobufCMessage *msg)
+{
+    struct coordinator *co = arg;
+    const Skerry__V1__ReportRequest *m = (const Skerry__V1__ReportRequest *)(const void *)msg;
+    struct err err = {0};
+    struct worker *w = need_worker(co, req);
+    if (w == NULL)
+        return;
+    if (core_writable(co, &err) < 0) {
+        refuse(req, &err);
+        return;
+    }
+    int rc = report_apply(co, w, m, &err);
+    struct reply *r = core_reply(co, req, report_send);
+    r->flag = rc == 0;
+    if (rc < 0) {
+        (void)str_copy(r->text, REASON_MAX, err.msg);
+        log_warn("report", "refused: %s worker=%llu task=%llu attempt=%u", err.msg,
+                 (unsigned long long)w->id, (unsigned long long)m->task_id, m->attempt);
+    }
+}
+
+static void leave_send(struct coordinator *co, struct reply *r)
+{
+    Skerry__V1__LeaveReply msg = SKERRY__V1__LEAVE_REPLY__INIT;
+    rpc_reply(r->req, &msg.base);
+}
+
+static void on_leave(void *arg, struct rpc_request *req, const ProtobufCMessage *msg)
+{
+    struct coordinator *co = arg;
+    const Skerry__V1__LeaveRequest *m = (const Skerry__V1__LeaveRequest *)(const void *)msg;
+    struct worker *w = need_worker(co, req);
+    if (w == NULL)
+        return;
+    if (m->notice_ms > 0) {
+        w->drain = true;
+        (void)str_copy(w->state_reason, sizeof(w->state_reason), m->reason);
+        save_worker(co->store, w);
+    } else {
+        member_lost(co, w, WORKER_LEFT, m->reason[0] ? m->reason : "it said good-bye");
+    }
+    core_reply(co, req, leave_send);
+}
+
+void service_peer_closed(struct coordinator *co, struct rpc_peer *peer)
+{
+    uint64_t id = (uint64_t)(uintptr_t)rpc_peer_user(peer);
+    struct worker *w = id ? state_worker(&co->state, id) : NULL;
+    if (w != NULL && w->peer == peer)
+        member_closed(co, w);
+}
+
+/* ---- within a SAMPLE task ------------------------------------------------ */
+
+static void on_stream(void *arg, struct rpc_request *req, const ProtobufCMessage *msg)
+{
+    struct coordinator *co = arg;
+    Skerry__V1__StreamReply reply = SKERRY__V1__STREAM_REPLY__INIT;
+    struct err err = {0};
+    struct worker *w = need_worker(co, req);
+    if (w == NULL)
+        return;
+    int rc = live_stream(co, w, (const Skerry__V1__StreamRequest *)(const void *)msg, &err);
+    if (rc < 0)
+        rpc_fail(req, rc, false, 0, "%s", err.msg);
+    else
+        rpc_reply(req, &reply.base);
+}
+
+static void on_evaluate(void *arg, struct rpc_request *req, const ProtobufCMessage *msg)
+{
+    struct coordinator *co = arg;
+    struct err err = {0};
+    struct worker *w = need_worker(co, req);
+    if (w == NULL)
+        return;
+    if (core_writable(co, &err) < 0)
+        refuse(req, &err);
+    else
+        live_evaluate(co, w, req, (const Skerry__V1__EvaluateRequest *)(const void *)msg);
+}
+
+static void on_version(void *arg, struct rpc_request *req, const ProtobufCMessage *msg)
+{
+    struct coordinator *co = arg;
+    struct worker *w = need_worker(co, req);
+    if (w != NULL)
+        live_version(co, w, req, (const Skerry__V1__VersionRequest *)(const void *)msg);
+}
+
+#define METHOD(name_, handler_, type_)                                                             \
+    {                                                                                              \
+        .method = SKERRY__V1__METHOD__METHOD_##name_, .name = #name_,                              \
+        .request = &skerry__v1__##type_##_request__descriptor, .roles = TOKEN_ROLE_WORKER,         \
+        .handle = handler_                                                                         \
+    }
+
+const struct rpc_method service_methods[] = {
+    METHOD(JOIN, on_join, join),          METHOD(HEARTBEAT, on_heartbeat, heartbeat),
+    METHOD(ASSIGN, on_assign, assign),    METHOD(TICKET, on_ticket, ticket),
+    METHOD(REPORT, on_report, report),    METHOD(LEAVE, on_leave, leave),
+    METHOD(STREAM, on_stream, stream),    METHOD(EVALUATE, on_evaluate, evaluate),
+    METHOD(VERSION, on_version, version),
+};
+const unsigned service_method_count = sizeof(service_methods) / sizeof(service_methods[0]);

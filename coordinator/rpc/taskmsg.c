@@ -1,0 +1,359 @@
+#include "coordinator/rpc/taskmsg.h"
+
+#include "common/base/err.h"
+#include "common/net/blob_http.h"
+#include "coordinator/rpc/taskmsg_internal.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#define DELTAS_MAX 16 /* as ModuleRef.deltas */
+
+void *taskmsg_need(struct taskmsg *b, size_t size)
+{
+    static uint64_t nowhere[512]; /* lets the builders go on; the result is thrown away */
+    ProtobufCAllocator *a = pbmem_allocator(b->mem);
+    void *p = a->alloc(a->allocator_data, size ? size : 1);
+    if (p != NULL)
+        return p;
+    b->failed = true;
+    return size <= sizeof(nowhere) ? nowhere : NULL;
+}
+
+Skerry__V1__Blob *taskmsg_blob(struct taskmsg *b, const struct blob_ref *ref)
+{
+    Skerry__V1__Blob *m = taskmsg_need(b, sizeof(*m));
+    char path[TICKET_PATH_MAX];
+    struct blob_id id;
+    memcpy(id.sha256, ref->sha256, 32);
+    blob_http_ticket(b->co->blob_http, TICKET_GET, &id, ref->size, CORE_TICKET_S, path);
+    size_t len = strlen(b->co->http_url) + strlen(path) + 1;
+    char *url = taskmsg_need(b, len);
+    if (b->failed)
+        return m;
+    (void)snprintf(url, len, "%s%s", b->co->http_url, path);
+    skerry__v1__blob__init(m);
+    m->sha256.data = (uint8_t *)ref->sha256;
+    m->sha256.len = 32;
+    m->size = ref->size;
+    m->url = url;
+    return m;
+}
+
+Skerry__V1__Blob *taskmsg_blob_or_null(struct taskmsg *b, const struct blob_ref *ref)
+{
+    return blob_ref_is_set(ref) ? taskmsg_blob(b, ref) : NULL;
+}
+
+/* ---- modules ------------------------------------------------------------- */
+
+/* The version from which the worker can come by deltas that are all kept. */
+static bool held_base(const struct taskmsg *b, const struct module_rec *m, uint64_t version,
+                      uint64_t *ret)
+{
+    bool found = false;
+    for (unsigned i = 0; i < b->worker->n_held; i++) {
+        uint64_t v = b->worker->held[i].version;
+        if (b->worker->held[i].module_id != m->id || v > version || (found && v <= *ret) ||
+            version - v > DELTAS_MAX)
+            continue;
+        bool all = true;
+        for (uint64_t d = v + 1; d <= version && all; d++) {
+            const struct version_rec *r = module_version(m, d);
+            all = r != NULL && blob_ref_is_set(&r->delta);
+        }
+        if (all) {
+            *ret = v;
+            found = true;
+        }
+    }
+    return found;
+}
+
+static void add_deltas(struct taskmsg *b, const struct module_rec *m, Skerry__V1__ModuleRef *ref,
+                       uint64_t from, uint64_t to)
+{
+    ref->n_deltas = (size_t)(to - from);
+    ref->deltas = taskmsg_need(b, ref->n_deltas * sizeof(*ref->deltas));
+    for (uint64_t d = from + 1; d <= to && !b->failed; d++) {
+        Skerry__V1__Delta *delta = taskmsg_need(b, sizeof(*delta));
+        if (b->failed)
+            return;
+        skerry__v1__delta__init(delta);
+        delta->from = d - 1;
+        delta->to = d;
+        delta->blob = taskmsg_blob(b, &module_version(m, d)->delta);
+        ref->deltas[d - from - 1] = delta;
+    }
+}
+
+/* Whole EMA weights for drawing; version 0 has none and is its own mean. */
+static void add_weights(struct taskmsg *b, const struct module_rec *m, const struct version_rec *v,
+                        bool mean, Skerry__V1__ModuleRef *ref)
+{
+    uint64_t base = 0;
+    bool ema = mean && blob_ref_is_set(&v->ema);
+    const struct blob_ref *full = ema ? &v->ema : &v->full;
+    ref->version = v->version;
+    ref->sha256.data = (uint8_t *)full->sha256;
+    ref->sha256.len = 32;
+    if (!ema && held_base(b, m, v->version, &base) && base < v->version)
+        add_deltas(b, m, ref, base, v->version);
+    else
+        ref->full = taskmsg_blob(b, full);
+}
+
+/* Phases begin at the version of their round; evaluations of one that is gone take the
+ * newest.  Where versions are no rounds, or come within them, all begin at the newest. */
+static const struct version_rec *wanted_version(const struct job *j, const struct task *t,
+                                                const struct module_rec *m)
+{
+    bool train = t->kind == TASK_TRAIN;
+    if (j->spec.outer.async || (train && rounds_stream(j)))
+        return module_version(m, m->version);
+    const struct version_rec *v = module_version(m, t->round);
+    return v != NULL || train ? v : module_version(m, m->version);
+}
+
+static Skerry__V1__ModuleRef *bare_ref(struct taskmsg *b, const struct module_rec *m)
+{
+    Skerry__V1__ModuleRef *ref = taskmsg_need(b, sizeof(*ref));
+    if (b->failed)
+        return ref;
+    skerry__v1__module_ref__init(ref);
+    ref->module_id = m->id;
+    ref->level = m->level;
+    ref->index = m->index;
+    return ref;
+}
+
+/* A path that stops early is drawn from, and judged at the end, as it was at its best. */
+static const struct best_module *best_of(const struct taskmsg *b, const struct job *j,
+                                         uint32_t path)
+{
+    const struct task *t = b->task;
+    bool wants = t->kind == TASK_SAMPLE || t->kind == TASK_VELOCITY ||
+                 (t->kind == TASK_EVAL && t->draw.mixture) ||
+                 (t->kind == TASK_SCORE && t->evaluate) || j != b->job;
+    return wants ? j->paths[path].best : NULL;
+}
+
+static void add_best(struct taskmsg *b, const struct best_module *best, Skerry__V1__ModuleRef *ref)
+{
+    ref->version = best->version;
+    ref->sha256.data = (uint8_t *)best->full.sha256;
+    ref->sha256.len = 32;
+    ref->full = taskmsg_blob(b, &best->full);
+}
+
+Skerry__V1__ModuleRef **taskmsg_modules(struct taskmsg *b, const struct job *j, uint32_t path,
+                                        size_t *ret_n)
+{
+    const struct best_module *best = best_of(b, j, path);
+    size_t n = composition_levels(&j->comp, path);
+    Skerry__V1__ModuleRef **list = taskmsg_need(b, n * sizeof(*list));
+    bool mean =
+        j == b->job ? b->task->kind != TASK_TRAIN && b->task->draw.ema : j->spec.outer.ema > 0;
+    *ret_n = n;
+    for (size_t l = 0; l < n && !b->failed; l++) {
+        const struct module_rec *m = &j->modules[j->comp.paths[path].modules[l]];
+        const struct version_rec *v =
+            j == b->job ? wanted_version(j, b->task, m) : module_version(m, m->version);
+        list[l] = bare_ref(b, m);
+        if (b->failed)
+            break;
+        if (best != NULL)
+            add_best(b, &best[l], list[l]);
+        else if (v != NULL)
+            add_weights(b, m, v, mean, list[l]);
+        else
+            b->failed = true;
+    }
+    return list;
+}
+
+int taskmsg_module(struct coordinator *co, const struct job *j, const struct task *t,
+                   const struct worker *w, const struct module_rec *m, struct pbmem *mem,
+                   Skerry__V1__ModuleRef **ret, struct err *err)
+{
+    struct taskmsg b = {co, j, t, w, mem, false};
+    const struct version_rec *v = module_version(m, m->version);
+    Skerry__V1__ModuleRef *ref = bare_ref(&b, m);
+    if (v == NULL)
+        b.failed = true;
+    if (!b.failed)
+        add_weights(&b, m, v, false, ref);
+    if (b.failed)
+        return err_set(err, -ENOMEM, "no memory for a version of module %llu",
+                       (unsigned long long)m->id);
+    *ret = ref;
+    return 0;
+}
+
+/* Of each level the module of index 0: the others begin as it does. */
+static void add_init_modules(struct taskmsg *b, Skerry__V1__Task *msg)
+{
+    const struct job *j = b->job;
+    uint32_t network = j->comp.paths[b->task->path].network;
+    msg->n_modules = 0;
+    msg->modules = taskmsg_need(b, j->comp.networks[network].n_levels * sizeof(*msg->modules));
+    for (uint32_t i = 0; i < j->comp.n_modules && !b->failed; i++)
+        if (j->modules[i].network == network && j->modules[i].index == 0)
+            msg->modules[msg->n_modules++] = bare_ref(b, &j->modules[i]);
+    msg->warm_start = network == 0 ? taskmsg_blob_or_null(b, &j->warm_start) : NULL;
+}
+
+static bool features_of_model(const struct job *j)
+{
+    int kind = j->spec.partition.features;
+    return kind == JOB_FEATURES_MODEL ||
+           (kind == JOB_FEATURES_AUTO && blob_ref_is_set(&j->warm_start));
+}
+
+static void add_modules(struct taskmsg *b, Skerry__V1__Task *msg)
+{
+    switch (b->task->kind) {
+    case TASK_INIT:
+        add_init_modules(b, msg);
+        break;
+    case TASK_FEATURE:
+        if (features_of_model(b->job))
+            msg->modules = taskmsg_modules(b, b->job, b->task->path, &msg->n_modules);
+        break;
+    case TASK_TRAIN:
+    case TASK_EVAL:
+    case TASK_SAMPLE:
+    case TASK_SCORE:
+    case TASK_VELOCITY:
+        if (!b->task->draw.mixture)
+            msg->modules = taskmsg_modules(b, b->job, b->task->path, &msg->n_modules);
+        break;
+    default:
+        break;
+    }
+}
+
+/* ---- networks ------------------------------------------------------------ */
+
+static Skerry__V1__Level *level(struct taskmsg *b, const struct composition_level *l)
+{
+    Skerry__V1__Level *m = taskmsg_need(b, sizeof(*m));
+    uint32_t *blocks = taskmsg_need(b, COMPOSITION_BLOCKS_MAX * sizeof(*blocks));
+    if (b->failed)
+        return m;
+    skerry__v1__level__init(m);
+    for (uint32_t i = 0; i < l->n_blocks; i++)
+        blocks[i] = l->blocks[i];
+    m->blocks = blocks;
+    m->n_blocks = l->n_blocks;
+    m->embedders = l->embedders;
+    m->head = l->head;
+    return m;
+}
+
+static Skerry__V1__Level **levels(struct taskmsg *b, const struct composition_network *n,
+                                  size_t *ret_n)
+{
+    Skerry__V1__Level **list = taskmsg_need(b, n->n_levels * sizeof(*list));
+    *ret_n = n->n_levels;
+    for (uint32_t l = 0; l < n->n_levels && !b->failed; l++)
+        list[l] = level(b, &n->levels[l]);
+    return list;
+}
+
+Skerry__V1__Expert **taskmsg_experts(struct taskmsg *b, const struct job *j, bool modules,
+                                     size_t *ret_n)
+{
+    size_t n = 0;
+    Skerry__V1__Expert **list = taskmsg_need(b, j->comp.n_paths * sizeof(*list));
+    for (uint32_t p = 0; p < j->comp.n_paths && !b->failed; p++) {
+        if (j->comp.paths[p].network != 0)
+            continue;
+        Skerry__V1__Expert *e = taskmsg_need(b, sizeof(*e));
+        if (b->failed)
+            break;
+        skerry__v1__expert__init(e);
+        e->path = p;
+        e->partition = j->comp.paths[p].partition;
+        if (modules)
+            e->modules = taskmsg_modules(b, j, p, &e->n_modules);
+        list[n++] = e;
+    }
+    *ret_n = n;
+    return list;
+}
+
+static void add_mixture(struct taskmsg *b, Skerry__V1__Task *msg)
+{
+    const struct job *j = b->job;
+    const struct task_draw *d = &b->task->draw;
+    Skerry__V1__Mixture *m = taskmsg_need(b, sizeof(*m));
+    Skerry__V1__Experts *all = taskmsg_need(b, sizeof(*all));
+    if (b->failed)
+        return;
+    skerry__v1__mixture__init(m);
+    skerry__v1__experts__init(all);
+    all->expert = taskmsg_experts(b, j, !d->remote, &all->n_expert);
+    m->experts = all;
+    m->router = taskmsg_modules(b, j, (uint32_t)j->comp.router_path, &m->n_router);
+    m->router_levels = levels(b, &j->comp.networks[1], &m->n_router_levels);
+    m->strategy = d->strategy;
+    m->top = d->top;
+    m->nucleus = d->nucleus;
+    m->threshold = d->threshold;
+    m->remote = d->remote;
+    msg->mixture = m;
+}
+
+/* ---- all ----------------------------------------------------------------- */
+
+/* The data's partitions are those of the teachers, where there are some. */
+static uint32_t partitions(const struct taskmsg *b)
+{
+    const struct job *teacher = state_job(&b->co->state, b->job->comp.teacher_job);
+    return teacher ? teacher->comp.n_partitions : b->job->comp.n_partitions;
+}
+
+static void add_job(struct taskmsg *b, Skerry__V1__Task *m)
+{
+    const struct job *j = b->job;
+    bool mixture = b->task->draw.mixture;
+    uint32_t network = mixture ? 0 : j->comp.paths[b->task->path].network;
+    m->job_id = j->id;
+    m->spec = j->yaml;
+    m->classes = j->classes;
+    m->n_classes = j->n_classes;
+    m->network = (Skerry__V1__Network)network;
+    m->levels = levels(b, &j->comp.networks[network], &m->n_levels);
+    m->partitions = partitions(b);
+    m->vocab = j->vocab;
+    m->tokenizer = taskmsg_blob_or_null(b, &j->tokenizer);
+}
+
+int taskmsg_build(struct coordinator *co, const struct job *j, const struct task *t,
+                  const struct worker *w, struct pbmem *mem, Skerry__V1__Task **ret,
+                  struct err *err)
+{
+    struct taskmsg b = {co, j, t, w, mem, false};
+    Skerry__V1__Task *m = taskmsg_need(&b, sizeof(*m));
+    if (b.failed)
+        return err_set(err, -ENOMEM, "no memory for a task");
+    skerry__v1__task__init(m);
+    m->id = t->id;
+    m->attempt = t->attempt;
+    m->kind = (Skerry__V1__TaskKind)t->kind;
+    m->lease_ms = co->opt.lease_ms;
+    add_job(&b, m);
+    add_modules(&b, m);
+    if (t->draw.mixture)
+        add_mixture(&b, m);
+    taskmsg_kind(&b, m);
+    if (b.failed)
+        return err_set(err, -ERR_LIMIT,
+                       "task %llu does not fit a message, or its module versions "
+                       "are gone",
+                       (unsigned long long)t->id);
+    *ret = m;
+    return 0;
+}

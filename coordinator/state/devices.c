@@ -1,0 +1,62 @@
+#include "coordinator/state/devices.h"
+
+#include <math.h>
+
+#include "common/base/mem.h"
+#include "common/base/str.h"
+
+/* Cut to what fits. */
+#define TEXT(to, from) (void)str_copy((to), sizeof(to), (from))
+
+static void take_one(struct device_state *d, const Skerry__V1__DeviceState *m)
+{
+    *d = (struct device_state){
+        .memory_used = m->memory_used,
+        .memory_total = m->memory_total,
+        .utilization = m->utilization < -1 || m->utilization > 100 ? -1 : m->utilization,
+        .temperature = m->temperature < 1000 ? m->temperature : 0,
+        .power = isfinite(m->power) && m->power > 0 ? m->power : 0,
+        .ecc_errors = m->ecc_errors < 0 ? -1 : m->ecc_errors,
+    };
+    TEXT(d->name, m->name);
+    TEXT(d->model, m->model);
+    TEXT(d->throttled, m->throttled);
+    TEXT(d->trouble, m->trouble);
+}
+
+static void take_rate(double *to, double from)
+{
+    if (isfinite(from) && from > 0)
+        *to = from;
+}
+
+void devices_take(struct devices *d, const Skerry__V1__HeartbeatRequest *m)
+{
+    const size_t n = m->n_devices < DEVICES_MAX ? m->n_devices : DEVICES_MAX;
+    if (n > 0 && n != d->n)
+        d->list = mem_realloc(d->list, n * sizeof(*d->list));
+    for (size_t i = 0; i < n; i++)
+        take_one(&d->list[i], m->devices[i]);
+    if (n > 0)
+        d->n = n;
+    take_rate(&d->flops, m->flops);
+    take_rate(&d->peak_flops, m->peak_flops);
+}
+
+void devices_gone(struct devices *d)
+{
+    d->n = 0;
+    mem_free(d->list);
+    d->list = NULL;
+}
+
+void devices_release(struct devices *d)
+{
+    devices_gone(d);
+    *d = (struct devices){0};
+}
+
+double devices_mfu(const struct devices *d)
+{
+    return d->flops > 0 && d->peak_flops > 0 ? d->flops / d->peak_flops : (double)NAN;
+}

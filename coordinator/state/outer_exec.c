@@ -1,0 +1,480 @@
+#include "coordinator/state/outer_exec.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/clock.h"
+#include "common/base/err.h"
+#include "common/base/file.h"
+#include "common/base/list.h"
+#include "common/base/mem.h"
+#include "common/base/str.h"
+#include "common/net/blobstore.h"
+#include "common/net/loop.h"
+#include "common/outer/fold.h"
+#include "common/outer/layout.h"
+
+struct outer_exec {
+    struct loop *loop;
+    struct blobstore *store; /* any thread */
+    struct pool *pool;
+    struct list running; /* of struct run; loop thread */
+};
+
+/* One submitted step and what its thread needs. */
+struct run {
+    struct list link;
+    struct outer_exec *exec;
+    struct outer_step *step;
+    outer_done_fn done;
+    /* the executor thread's */
+    char *full, *ema, *target, *mom, *buf, *from; /* inputs; NULL: none */
+    char *full_out, *delta_out, *ema_out, *target_out, *mom_out, *buf_out;
+    char *blobs[OUTER_CONTRIBUTIONS_MAX]; /* paths; NULL: not in the store */
+};
+
+/* ---- paths ---- */
+
+static char *state_path(const struct outer_step *s, const char *what, uint64_t version)
+{
+    return str_printf("%s/%s.%llu.safetensors", s->state_dir, what, (unsigned long long)version);
+}
+
+static char *blob_path(const struct outer_exec *e, const struct outer_blob *blob)
+{
+    char path[PATH_MAX];
+    struct blob_id id;
+    memcpy(id.sha256, blob->sha256, sizeof id.sha256);
+    if (!blob->bytes || !blobstore_has(e->store, &id, NULL))
+        return NULL;
+    return blobstore_path(e->store, &id, path, sizeof path) < 0 ? NULL : str_dup(path);
+}
+
+static int missing(struct err *err, const char *what, const struct outer_blob *blob)
+{
+    char hex[65];
+    return err_set(err, -ERR_NOTFOUND, "the blob store does not hold %s (%.16s...)", what,
+                   hash_hex(blob->sha256, sizeof blob->sha256, hex));
+}
+
+static int make_paths(struct run *r, struct err *err)
+{
+    struct outer_step *s = r->step;
+    uint64_t next = s->base + 1;
+    r->full = blob_path(r->exec, &s->full);
+    if (!r->full)
+        return missing(err, "the version to start from", &s->full);
+    if (s->ema.bytes && !(r->ema = blob_path(r->exec, &s->ema)))
+        return missing(err, "the EMA to start from", &s->ema);
+    for (size_t i = 0; i < s->n_contributions; i++) {
+        r->blobs[i] = blob_path(r->exec, &s->contributions[i].blob);
+        if (!r->blobs[i])
+            return missing(err, "a contribution", &s->contributions[i].blob);
+    }
+    if (s->from != s->base && !(r->from = blob_path(r->exec, &s->from_full)) && s->up == CODEC_F32)
+        return missing(err, "the version that the contribution starts from", &s->from_full);
+    if (s->base > 0) {
+        r->target = state_path(s, "target", s->base);
+        r->mom = state_path(s, "momentum", s->base);
+        r->buf = s->delay > 1 ? state_path(s, "buffer", s->base) : NULL;
+    }
+    r->target_out = state_path(s, "target", next);
+    r->mom_out = state_path(s, "momentum", next);
+    r->buf_out = state_path(s, "buffer", next);
+    r->full_out = state_path(s, "full", next);
+    r->delta_out = state_path(s, "delta", next);
+    r->ema_out = state_path(s, "ema", next);
+    return file_mkdirs(s->state_dir, 0700, err);
+}
+
+static void run_free(struct run *r)
+{
+    char *paths[] = {r->full,     r->ema,       r->target,  r->mom,        r->buf,     r->from,
+                     r->full_out, r->delta_out, r->ema_out, r->target_out, r->mom_out, r->buf_out};
+    for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++)
+        mem_free(paths[i]);
+    for (size_t i = 0; i < OUTER_CONTRIBUTIONS_MAX; i++)
+        mem_free(r->blobs[i]);
+    mem_free(r);
+}
+
+/* ---- checks of contributions (executor thread) ---- */
+
+/* Whether a failed check is the sender's fault; else it is our disk or memory. */
+static bool senders_fault(int rc)
+{
+    switch (-rc) {
+    case ERR_FORMAT:
+    case ERR_STALE:
+    case ERR_LIMIT:
+    case ERR_VERSION:
+        return true;
+    default:
+        return false;
+    }
+}
+
+static void refuse(struct outer_contribution *c, const char *reason)
+{
+    c->refused = true;
+    (void)str_copy(c->reason, sizeof c->reason, reason); /* cut to fit: it is for people */
+}
+
+/* Where the contributions' values are subtracted from; the layout is that of any version. */
+static const char *start_of(const struct run *r)
+{
+    return r->from ? r->from : r->full;
+}
+
+static int check_one(struct run *r, size_t i, struct err *err)
+{
+    struct outer_step *s = r->step;
+    struct outer_contribution *c = &s->contributions[i];
+    struct fold_norm norm;
+    struct err why = {0};
+    int rc = fold_check(r->blobs[i], start_of(r), s->module_id, s->from, s->up, &norm, &why);
+    if (rc == 0) {
+        c->norm = norm.norm;
+        return 0; /* what weighs is the caller's business, not what the blob says */
+    }
+    if (!senders_fault(rc))
+        return err_set(err, rc, "checking a contribution: %s", why.msg);
+    /* The path is ours and means nothing to the sender. */
+    char *p = why.msg;
+    size_t n = strlen(r->blobs[i]);
+    if (!strncmp(p, r->blobs[i], n))
+        p += n + strspn(p + n, ": ");
+    refuse(c, p);
+    return 0;
+}
+
+static void bound_norms(struct outer_step *s)
+{
+    double norms[OUTER_CONTRIBUTIONS_MAX];
+    bool out[OUTER_CONTRIBUTIONS_MAX];
+    size_t index[OUTER_CONTRIBUTIONS_MAX], n = 0;
+    for (size_t i = 0; i < s->n_contributions; i++) {
+        if (!s->contributions[i].refused) {
+            index[n] = i;
+            norms[n++] = s->contributions[i].norm;
+        }
+    }
+    fold_norm_bound(norms, n, out);
+    for (size_t j = 0; j < n; j++) {
+        char text[128];
+        if (!out[j])
+            continue;
+        (void)snprintf(text, sizeof text,
+                       "its norm %.4g is more than %g times the median of its "
+                       "peers",
+                       norms[j], FOLD_NORM_FACTOR);
+        refuse(&s->contributions[index[j]], text);
+    }
+}
+
+/* A version of ours that cannot be read is nobody else's fault. */
+static int check_base(const struct run *r, struct err *err)
+{
+    struct layout layout = {0};
+    int rc = layout_open(r->full, &layout, err);
+    layout_release(&layout);
+    return rc < 0 ? err_wrap(err, "the version to start from") : 0;
+}
+
+static int check_all(struct run *r, struct err *err)
+{
+    struct outer_step *s = r->step;
+    double total = 0.0;
+    int base = check_base(r, err);
+    if (base < 0)
+        return base;
+    for (size_t i = 0; i < s->n_contributions; i++) {
+        if (pool_stopping(r->exec->pool))
+            return err_set(err, -ERR_CANCELLED, "the coordinator is stopping");
+        int rc = check_one(r, i, err);
+        if (rc < 0)
+            return rc;
+    }
+    bound_norms(s);
+    for (size_t i = 0; i < s->n_contributions; i++) {
+        if (!s->contributions[i].refused) {
+            total += s->contributions[i].weight;
+            s->accepted++;
+        }
+    }
+    for (size_t i = 0; i < s->n_contributions; i++)
+        if (!s->contributions[i].refused)
+            s->contributions[i].share = s->contributions[i].weight / total;
+    if (s->accepted >= s->min_accepted)
+        return 0;
+    return err_set(err, -ERR_LIMIT, "%u of %zu contributions are good, at least %u are needed",
+                   s->accepted, s->n_contributions, s->min_accepted);
+}
+
+/* ---- the fold (executor thread) ---- */
+
+static bool stopping(void *arg)
+{
+    const struct run *r = arg;
+    return pool_stopping(r->exec->pool);
+}
+
+static int adopt(struct run *r, const char *path, const struct fold_file *file,
+                 struct outer_blob *ret, struct err *err)
+{
+    struct blob_id id;
+    memcpy(id.sha256, file->sha256, sizeof id.sha256);
+    int rc = blobstore_adopt(r->exec->store, path, &id, file->bytes, err);
+    if (rc < 0)
+        return rc;
+    memcpy(ret->sha256, file->sha256, sizeof ret->sha256);
+    ret->bytes = file->bytes;
+    return 0;
+}
+
+static int fold(struct run *r, struct fold_result *result, struct err *err)
+{
+    struct outer_step *s = r->step;
+    struct fold_input inputs[OUTER_CONTRIBUTIONS_MAX];
+    size_t n = 0;
+    for (size_t i = 0; i < s->n_contributions; i++)
+        if (!s->contributions[i].refused)
+            inputs[n++] = (struct fold_input){.path = r->blobs[i],
+                                              .weight = s->contributions[i].weight,
+                                              .norm = s->contributions[i].norm};
+    s->used_ema_decay = fold_ema_decay(s->ema_decay, s->base);
+    struct fold_step step = {
+        .module_id = s->module_id,
+        .base = s->base,
+        .full = r->full,
+        .ema = r->ema,
+        .target = r->target,
+        .mom = r->mom,
+        .buf = r->buf,
+        .from = s->from,
+        .from_full = s->from != s->base ? start_of(r) : NULL,
+        .inputs = inputs,
+        .n_inputs = n,
+        .up = s->up,
+        .down = s->down,
+        .lr = s->lr,
+        .momentum = s->momentum,
+        .scale = s->scale,
+        .keep_norm = s->keep_norm,
+        .delay = s->delay,
+        .ema_decay = s->used_ema_decay,
+        .full_out = r->full_out,
+        .delta_out = r->delta_out,
+        .ema_out = r->ema_out,
+        .target_out = r->target_out,
+        .mom_out = r->mom_out,
+        .buf_out = r->buf_out,
+        .stop = stopping,
+        .stop_arg = r,
+    };
+    return fold_run(&step, result, err);
+}
+
+static int run_step(struct run *r, struct err *err)
+{
+    struct outer_step *s = r->step;
+    struct fold_result f = {0};
+    struct outer_blob full = {0}, delta = {0}, ema = {0};
+    int rc = make_paths(r, err);
+    if (rc == 0)
+        rc = check_all(r, err);
+    if (rc < 0)
+        return rc;
+    rc = fold(r, &f, err);
+    if (rc == 0)
+        rc = adopt(r, r->ema_out, &f.ema, &ema, err);
+    if (rc == 0)
+        rc = adopt(r, r->delta_out, &f.delta, &delta, err);
+    if (rc == 0)
+        rc = adopt(r, r->full_out, &f.full, &full, err);
+    if (rc < 0) { /* whatever did not become a blob; what did is unreferenced */
+        (void)file_remove(r->full_out, NULL);
+        (void)file_remove(r->delta_out, NULL);
+        (void)file_remove(r->ema_out, NULL);
+        return rc;
+    }
+    s->new_full = full;
+    s->new_delta = delta;
+    s->new_ema = ema;
+    s->used_scale = f.scale;
+    s->delta_norm = f.delta_norm;
+    s->step_norm = f.step_norm;
+    s->residual_norm = f.residual_norm;
+    s->params = f.params;
+    return 0;
+}
+
+static int work(void *arg)
+{
+    struct run *r = arg;
+    struct outer_step *s = r->step;
+    struct err err = {0};
+    uint64_t begin = clock_now_ms();
+    int rc = run_step(r, &err);
+    s->elapsed_ms = clock_now_ms() - begin;
+    if (rc < 0)
+        (void)snprintf(s->reason, sizeof s->reason,
+                       "outer step of module %llu, version %llu: %.900s",
+                       (unsigned long long)s->module_id, (unsigned long long)s->base + 1, err.msg);
+    return rc;
+}
+
+/* ---- the loop thread ---- */
+
+static void finished(void *arg, int rc)
+{
+    struct run *r = arg;
+    struct outer_step *step = r->step;
+    outer_done_fn done = r->done;
+    step->rc = rc;
+    if (rc < 0 && !step->reason[0])
+        (void)str_copy(step->reason, sizeof step->reason, "the coordinator is stopping");
+    list_remove(&r->link);
+    run_free(r);
+    done(step);
+}
+
+int outer_exec_new(struct loop *loop, struct blobstore *store, unsigned threads,
+                   struct outer_exec **ret, struct err *err)
+{
+    ASSERT_LOOP_THREAD(loop);
+    struct outer_exec *e = mem_alloc(sizeof *e);
+    e->loop = loop;
+    e->store = store;
+    list_init(&e->running);
+    int rc = pool_new(loop, "outer", threads ? threads : 1, OUTER_QUEUE_MAX, &e->pool, err);
+    if (rc < 0)
+        mem_free(e);
+    else
+        *ret = e;
+    return rc;
+}
+
+void outer_exec_free(struct outer_exec *exec)
+{
+    if (!exec)
+        return;
+    pool_free(exec->pool);
+    mem_free(exec);
+}
+
+static int check_step(const struct outer_exec *e, const struct outer_step *s, struct err *err)
+{
+    if (!s->n_contributions || s->n_contributions > OUTER_CONTRIBUTIONS_MAX)
+        return err_set(err, -EINVAL, "%zu contributions, expected 1 to %d", s->n_contributions,
+                       OUTER_CONTRIBUTIONS_MAX);
+    for (size_t i = 0; i < s->n_contributions; i++)
+        if (!isfinite(s->contributions[i].weight) || s->contributions[i].weight <= 0)
+            return err_set(err, -EINVAL, "contribution %zu has weight %g, expected more than 0", i,
+                           s->contributions[i].weight);
+    if (s->from > s->base || !isfinite(s->scale) || s->scale <= 0)
+        return err_set(err, -EINVAL, "scale %g, contributions from version %llu: out of range",
+                       s->scale, (unsigned long long)s->from);
+    if (!s->min_accepted || s->min_accepted > s->n_contributions)
+        return err_set(err, -EINVAL, "min_accepted %u, expected 1 to %zu", s->min_accepted,
+                       s->n_contributions);
+    if ((unsigned)s->up >= CODEC_COUNT || (unsigned)s->down >= CODEC_COUNT)
+        return err_set(err, -EINVAL, "unknown codec");
+    if (!isfinite(s->lr) || !isfinite(s->momentum) || !(s->ema_decay >= 0 && s->ema_decay <= 1))
+        return err_set(err, -EINVAL, "lr %g, momentum %g, EMA decay %g: out of range", s->lr,
+                       s->momentum, s->ema_decay);
+    const struct list *i;
+    for (i = e->running.next; i != &e->running; i = i->next) {
+        const struct run *r = list_entry(i, const struct run, link);
+        if (!strcmp(r->step->state_dir, s->state_dir))
+            return err_set(err, -EBUSY, "module %llu has an outer step running",
+                           (unsigned long long)s->module_id);
+    }
+    return 0;
+}
+
+static void clear_results(struct outer_step *s)
+{
+    s->rc = 0;
+    s->reason[0] = '\0';
+    s->new_full = s->new_delta = s->new_ema = (struct outer_blob){0};
+    s->accepted = 0;
+    for (size_t i = 0; i < s->n_contributions; i++) {
+        struct outer_contribution *c = &s->contributions[i];
+        c->refused = false;
+        c->norm = c->share = 0.0;
+        c->reason[0] = '\0';
+    }
+}
+
+int outer_submit(struct outer_exec *exec, struct outer_step *step, outer_done_fn done,
+                 struct err *err)
+{
+    ASSERT_LOOP_THREAD(exec->loop);
+    int rc = check_step(exec, step, err);
+    if (rc < 0)
+        return rc;
+    struct run *r = mem_alloc(sizeof *r);
+    r->exec = exec;
+    r->step = step;
+    r->done = done;
+    clear_results(step);
+    list_push(&exec->running, &r->link);
+    rc = pool_submit(exec->pool, work, finished, r);
+    if (rc < 0) {
+        list_remove(&r->link);
+        run_free(r);
+        return err_set(err, rc, "%d outer steps wait already", OUTER_QUEUE_MAX);
+    }
+    return 0;
+}
+
+unsigned outer_pending(const struct outer_exec *exec)
+{
+    return pool_pending(exec->pool);
+}
+
+/* "target.12.safetensors" -> 12.  Temporary files of a killed process
+ * ("target.12.safetensors.tmp.x1y2z3") count as their version. */
+static bool version_of(const char *name, uint64_t *ret)
+{
+    static const char *const kinds[] = {"target.", "momentum.", "buffer.",
+                                        "full.",   "delta.",    "ema."};
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        if (!str_starts(name, kinds[i]))
+            continue;
+        char *end = NULL;
+        *ret = strtoull(name + strlen(kinds[i]), &end, 10);
+        return str_starts(end, ".safetensors");
+    }
+    return false;
+}
+
+int outer_state_prune(const char *state_dir, uint64_t keep, struct err *err)
+{
+    struct file_names names = {0};
+    int rc = file_is_dir(state_dir) ? file_list(state_dir, 4096, &names, err) : 0;
+    for (size_t i = 0; rc == 0 && i < names.n; i++) {
+        uint64_t version = 0;
+        if (!version_of(names.items[i], &version) || version >= keep)
+            continue;
+        char *path = file_join(state_dir, names.items[i]);
+        rc = file_remove(path, err);
+        mem_free(path);
+    }
+    file_names_release(&names);
+    return rc;
+}
+
+void outer_step_release(struct outer_step *step)
+{
+    mem_free(step->state_dir);
+    mem_free(step->contributions);
+    step->state_dir = NULL;
+    step->contributions = NULL;
+    step->n_contributions = 0;
+}

@@ -1,0 +1,448 @@
+#include "coordinator/state/persist.h"
+
+#include "common/base/buf.h"
+#include "common/base/err.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define LEDGER_BYTES_MAX (32u << 20)
+
+static const char schema_1[] =
+    "CREATE TABLE counters(name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT;"
+    "CREATE TABLE workers(id INTEGER PRIMARY KEY, identity BLOB, instance BLOB, name TEXT,"
+    " device TEXT, version TEXT, address TEXT, memory INTEGER, threads INTEGER, state INTEGER,"
+    " reason TEXT, drain INTEGER, strikes INTEGER, failures_row INTEGER, done INTEGER,"
+    " failed INTEGER, control_up INTEGER, control_down INTEGER, data_up INTEGER,"
+    " data_down INTEGER, joined_unix_ms INTEGER, task INTEGER) STRICT;"
+    "CREATE TABLE verdicts(worker INTEGER, task INTEGER, accepted INTEGER, reason TEXT,"
+    " PRIMARY KEY(worker, task)) STRICT, WITHOUT ROWID;"
+    "CREATE TABLE jobs(id INTEGER PRIMARY KEY, yaml TEXT, state INTEGER, reason TEXT,"
+    " made_unix_ms INTEGER, started_unix_ms INTEGER, ended_unix_ms INTEGER, bad_count INTEGER,"
+    " metric_n INTEGER, metric_points INTEGER, bytes_up INTEGER, bytes_down INTEGER,"
+    " shard_bytes_down INTEGER, steps_done INTEGER, phases_done INTEGER, loss REAL,"
+    " eval_loss REAL) STRICT;"
+    "CREATE TABLE classes(job INTEGER, n INTEGER, name TEXT, samples INTEGER,"
+    " PRIMARY KEY(job, n)) STRICT, WITHOUT ROWID;"
+    "CREATE TABLE shards(job INTEGER, n INTEGER, sha256 BLOB, size INTEGER, samples INTEGER,"
+    " part INTEGER, source INTEGER, PRIMARY KEY(job, n)) STRICT, WITHOUT ROWID;"
+    "CREATE TABLE bad_samples(job INTEGER, n INTEGER, shard TEXT, key TEXT, reason TEXT,"
+    " PRIMARY KEY(job, n)) STRICT, WITHOUT ROWID;"
+    "CREATE TABLE ledgers(job INTEGER, part INTEGER, data BLOB, PRIMARY KEY(job, part)) STRICT;"
+    "CREATE TABLE modules(id INTEGER PRIMARY KEY, job INTEGER, n INTEGER, level INTEGER,"
+    " idx INTEGER, version INTEGER, params INTEGER) STRICT;"
+    "CREATE TABLE versions(module INTEGER, version INTEGER, full BLOB, full_size INTEGER,"
+    " delta BLOB, delta_size INTEGER, ema BLOB, ema_size INTEGER, provenance TEXT,"
+    " at_unix_ms INTEGER, PRIMARY KEY(module, version)) STRICT;"
+    "CREATE TABLE paths(job INTEGER, path INTEGER, round INTEGER, ready INTEGER,"
+    " ready_unix_ms INTEGER, bytes_up INTEGER, bytes_down INTEGER,"
+    " PRIMARY KEY(job, path)) STRICT, WITHOUT ROWID;"
+    "CREATE TABLE replicas(job INTEGER, path INTEGER, replica INTEGER, owner INTEGER,"
+    " step INTEGER, task INTEGER, samples_last INTEGER,"
+    " PRIMARY KEY(job, path, replica)) STRICT, WITHOUT ROWID;"
+    "CREATE TABLE tasks(id INTEGER PRIMARY KEY, job INTEGER, kind INTEGER, state INTEGER,"
+    " attempt INTEGER, failures INTEGER, path INTEGER, replica INTEGER, round INTEGER,"
+    " module INTEGER, worker INTEGER, reason TEXT, first_step INTEGER, ranges BLOB,"
+    " draw TEXT, labels BLOB, output BLOB, output_size INTEGER, steps INTEGER, samples INTEGER,"
+    " loss_first REAL, loss_last REAL, loss_mean REAL, seconds REAL, made_unix_ms INTEGER,"
+    " ended_unix_ms INTEGER) STRICT;"
+    "CREATE TABLE contributions(task INTEGER, n INTEGER, module INTEGER, base INTEGER,"
+    " sha256 BLOB, size INTEGER, refused INTEGER, PRIMARY KEY(task, n)) STRICT, WITHOUT ROWID;"
+    "CREATE TABLE rounds(job INTEGER, path INTEGER, round INTEGER, contributions INTEGER,"
+    " expected INTEGER, loss REAL, eval_loss REAL, seconds REAL, samples INTEGER, steps INTEGER,"
+    " bytes_up INTEGER, bytes_down INTEGER, at_unix_ms INTEGER,"
+    " PRIMARY KEY(job, round, path)) STRICT, WITHOUT ROWID;"
+    "CREATE TABLE grids(task INTEGER PRIMARY KEY, job INTEGER, round INTEGER, count INTEGER,"
+    " columns INTEGER, sha256 BLOB, size INTEGER, at_unix_ms INTEGER) STRICT;"
+    "CREATE TABLE metrics(job INTEGER, n INTEGER, kind INTEGER, path INTEGER, replica INTEGER,"
+    " round INTEGER, step INTEGER, loss REAL, lr REAL, seconds REAL, samples INTEGER,"
+    " bytes_up INTEGER, bytes_down INTEGER, at_unix_ms INTEGER,"
+    " PRIMARY KEY(job, n)) STRICT, WITHOUT ROWID;";
+
+/* Partitions, texts, several networks. */
+static const char schema_2[] =
+    "ALTER TABLE shards ADD COLUMN generation INTEGER;"
+    "ALTER TABLE shards ADD COLUMN holdout INTEGER;"
+    "ALTER TABLE shards ADD COLUMN router INTEGER;"
+    "ALTER TABLE shards ADD COLUMN tokens INTEGER;"
+    "ALTER TABLE shards ADD COLUMN features BLOB;"
+    "ALTER TABLE shards ADD COLUMN features_size INTEGER;"
+    "UPDATE shards SET holdout=1, part=0 WHERE part=4294967295;"
+    "ALTER TABLE jobs ADD COLUMN generation INTEGER;"
+    "ALTER TABLE jobs ADD COLUMN resharded INTEGER;"
+    "ALTER TABLE jobs ADD COLUMN finishing INTEGER;"
+    "ALTER TABLE jobs ADD COLUMN vocab INTEGER;"
+    "ALTER TABLE jobs ADD COLUMN tokenizer BLOB;"
+    "ALTER TABLE jobs ADD COLUMN tokenizer_size INTEGER;"
+    "ALTER TABLE jobs ADD COLUMN warm_start BLOB;"
+    "ALTER TABLE jobs ADD COLUMN warm_start_size INTEGER;"
+    "ALTER TABLE jobs ADD COLUMN partitioner BLOB;"
+    "ALTER TABLE jobs ADD COLUMN partitioner_size INTEGER;"
+    "ALTER TABLE jobs ADD COLUMN assignment BLOB;"
+    "ALTER TABLE jobs ADD COLUMN assignment_size INTEGER;"
+    "ALTER TABLE jobs ADD COLUMN sizes BLOB;"
+    "ALTER TABLE paths ADD COLUMN eval_round INTEGER;"
+    "ALTER TABLE paths ADD COLUMN eval_loss REAL;"
+    "ALTER TABLE paths ADD COLUMN eval_sum REAL;"
+    "ALTER TABLE paths ADD COLUMN eval_units INTEGER;"
+    "ALTER TABLE paths ADD COLUMN eval_bytes INTEGER;"
+    "ALTER TABLE paths ADD COLUMN best_round INTEGER;"
+    "ALTER TABLE paths ADD COLUMN best_loss REAL;"
+    "ALTER TABLE paths ADD COLUMN best BLOB;"
+    "ALTER TABLE replicas ADD COLUMN moments BLOB;"
+    "ALTER TABLE replicas ADD COLUMN moments_size INTEGER;"
+    "ALTER TABLE tasks ADD COLUMN evaluate INTEGER;"
+    "ALTER TABLE tasks ADD COLUMN parent INTEGER;"
+    "ALTER TABLE tasks ADD COLUMN input BLOB;"
+    "ALTER TABLE tasks ADD COLUMN input_size INTEGER;"
+    "ALTER TABLE tasks ADD COLUMN moments BLOB;"
+    "ALTER TABLE tasks ADD COLUMN moments_size INTEGER;"
+    "ALTER TABLE tasks ADD COLUMN mixing TEXT;"
+    "ALTER TABLE tasks ADD COLUMN prompt TEXT;"
+    "ALTER TABLE tasks ADD COLUMN waited_ms INTEGER;"
+    "ALTER TABLE jobs ADD COLUMN waited_ms INTEGER;"
+    "ALTER TABLE jobs ADD COLUMN trained_ms INTEGER;"
+    "ALTER TABLE paths ADD COLUMN phases INTEGER;"
+    "ALTER TABLE modules ADD COLUMN folded INTEGER;"
+    "ALTER TABLE modules ADD COLUMN stale_sum INTEGER;"
+    "ALTER TABLE modules ADD COLUMN stale_max INTEGER;"
+    "ALTER TABLE modules ADD COLUMN bytes_from_others INTEGER;"
+    "ALTER TABLE contributions ADD COLUMN samples INTEGER;"
+    "ALTER TABLE contributions ADD COLUMN worker INTEGER;"
+    "ALTER TABLE contributions ADD COLUMN version INTEGER;"
+    "ALTER TABLE grids ADD COLUMN path INTEGER;"
+    "ALTER TABLE grids ADD COLUMN text TEXT;"
+    "CREATE TABLE scores(job INTEGER, n INTEGER, path INTEGER, shard INTEGER, sha256 BLOB,"
+    " size INTEGER, PRIMARY KEY(job, n)) STRICT, WITHOUT ROWID;"
+    "CREATE TABLE rows(job INTEGER, n INTEGER, kind INTEGER, path INTEGER, round INTEGER,"
+    " name TEXT, unit TEXT, value REAL, at_unix_ms INTEGER, PRIMARY KEY(job, n)) STRICT,"
+    " WITHOUT ROWID;";
+
+/* A re-sharding that is dropped. */
+static const char schema_3[] = "ALTER TABLE jobs ADD COLUMN partitioner_before BLOB;"
+                               "ALTER TABLE jobs ADD COLUMN partitioner_before_size INTEGER;";
+
+static const char *const migrations[] = {schema_1, schema_2, schema_3};
+
+enum statement {
+    PUT_COUNTER,
+    PUT_WORKER,
+    DEL_WORKER,
+    DEL_WORKER_VERDICTS,
+    PUT_VERDICT,
+    DEL_VERDICT,
+    PUT_JOB,
+    PUT_CLASS,
+    PUT_SHARD,
+    PUT_BAD,
+    PUT_LEDGER,
+    PUT_MODULE,
+    PUT_VERSION,
+    PUT_PATH,
+    PUT_REPLICA,
+    PUT_TASK,
+    DEL_TASK,
+    PUT_CONTRIBUTION,
+    DEL_CONTRIBUTIONS,
+    PUT_ROUND,
+    PUT_GRID,
+    DEL_GRID,
+    PUT_SCORE,
+    DEL_SCORES,
+    PUT_ROW,
+    PUT_METRIC,
+    THIN_METRICS,
+    DEL_JOB_FIRST, /* one statement per table that has a job */
+    DEL_JOB_LAST = DEL_JOB_FIRST + 15,
+    STATEMENTS
+};
+
+static const char *const statements[STATEMENTS] = {
+    [PUT_COUNTER] = "INSERT OR REPLACE INTO counters VALUES(?,?)",
+    [PUT_WORKER] = "INSERT OR REPLACE INTO workers VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,"
+                   "?,?,?)",
+    [DEL_WORKER] = "DELETE FROM workers WHERE id=?",
+    [DEL_WORKER_VERDICTS] = "DELETE FROM verdicts WHERE worker=?",
+    [PUT_VERDICT] = "INSERT OR REPLACE INTO verdicts VALUES(?,?,?,?)",
+    [DEL_VERDICT] = "DELETE FROM verdicts WHERE worker=? AND task=?",
+    [PUT_JOB] = "INSERT OR REPLACE INTO jobs VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,"
+                "?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+    [PUT_CLASS] = "INSERT OR REPLACE INTO classes VALUES(?,?,?,?)",
+    [PUT_SHARD] = "INSERT OR REPLACE INTO shards VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?)",
+    [PUT_BAD] = "INSERT OR REPLACE INTO bad_samples VALUES(?,?,?,?,?)",
+    [PUT_LEDGER] = "INSERT OR REPLACE INTO ledgers VALUES(?,?,?)",
+    [PUT_MODULE] = "INSERT OR REPLACE INTO modules VALUES(?,?,?,?,?,?,?,?,?,?,?)",
+    [PUT_VERSION] = "INSERT OR REPLACE INTO versions VALUES(?,?,?,?,?,?,?,?,?,?)",
+    [PUT_PATH] = "INSERT OR REPLACE INTO paths VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+    [PUT_REPLICA] = "INSERT OR REPLACE INTO replicas VALUES(?,?,?,?,?,?,?,?,?)",
+    [PUT_TASK] = "INSERT OR REPLACE INTO tasks VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,"
+                 "?,?,?,?,?,?,?,?,?,?,?,?,?)",
+    [DEL_TASK] = "DELETE FROM tasks WHERE id=?",
+    [PUT_CONTRIBUTION] = "INSERT OR REPLACE INTO contributions VALUES(?,?,?,?,?,?,?,?,?,?)",
+    [DEL_CONTRIBUTIONS] = "DELETE FROM contributions WHERE task=?",
+    [PUT_ROUND] = "INSERT OR REPLACE INTO rounds VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?)",
+    [PUT_GRID] = "INSERT OR REPLACE INTO grids VALUES(?,?,?,?,?,?,?,?,?,?)",
+    [DEL_GRID] = "DELETE FROM grids WHERE task=?",
+    [PUT_SCORE] = "INSERT OR REPLACE INTO scores VALUES(?,?,?,?,?,?)",
+    [DEL_SCORES] = "DELETE FROM scores WHERE job=?",
+    [PUT_ROW] = "INSERT OR REPLACE INTO rows VALUES(?,?,?,?,?,?,?,?,?)",
+    [PUT_METRIC] = "INSERT OR REPLACE INTO metrics VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+    [THIN_METRICS] = "DELETE FROM metrics WHERE job=? AND kind=1 AND n<=? AND (n&?)!=0",
+    /* What hangs on modules and tasks goes before them. */
+    [DEL_JOB_FIRST] = "DELETE FROM versions WHERE module IN (SELECT id FROM modules WHERE job=?)",
+    [DEL_JOB_FIRST + 1] =
+        "DELETE FROM contributions WHERE task IN (SELECT id FROM tasks WHERE job=?)",
+    [DEL_JOB_FIRST + 2] = "DELETE FROM modules WHERE job=?",
+    [DEL_JOB_FIRST + 3] = "DELETE FROM tasks WHERE job=?",
+    [DEL_JOB_FIRST + 4] = "DELETE FROM classes WHERE job=?",
+    [DEL_JOB_FIRST + 5] = "DELETE FROM shards WHERE job=?",
+    [DEL_JOB_FIRST + 6] = "DELETE FROM bad_samples WHERE job=?",
+    [DEL_JOB_FIRST + 7] = "DELETE FROM ledgers WHERE job=?",
+    [DEL_JOB_FIRST + 8] = "DELETE FROM paths WHERE job=?",
+    [DEL_JOB_FIRST + 9] = "DELETE FROM replicas WHERE job=?",
+    [DEL_JOB_FIRST + 10] = "DELETE FROM rounds WHERE job=?",
+    [DEL_JOB_FIRST + 11] = "DELETE FROM grids WHERE job=?",
+    [DEL_JOB_FIRST + 12] = "DELETE FROM metrics WHERE job=?",
+    [DEL_JOB_FIRST + 13] = "DELETE FROM scores WHERE job=?",
+    [DEL_JOB_FIRST + 14] = "DELETE FROM rows WHERE job=?",
+    [DEL_JOB_LAST] = "DELETE FROM jobs WHERE id=?",
+};
+
+const struct store_schema persist_schema = {
+    .migrations = migrations,
+    .n_migrations = sizeof(migrations) / sizeof(migrations[0]),
+    .statements = statements,
+    .n_statements = STATEMENTS,
+};
+
+#define I(x) ((int64_t)(x))
+/* A blob as two columns: hash and size. */
+#define B(b) (b)->sha256, (size_t)32, I((b)->size)
+
+void save_counters(struct store *s, const struct state *st)
+{
+    store_put(s, PUT_COUNTER, "ti", "worker", I(st->next_worker));
+    store_put(s, PUT_COUNTER, "ti", "job", I(st->next_job));
+    store_put(s, PUT_COUNTER, "ti", "task", I(st->next_task));
+    store_put(s, PUT_COUNTER, "ti", "module", I(st->next_module));
+}
+
+void save_worker(struct store *s, const struct worker *w)
+{
+    store_put(s, PUT_WORKER, "ibbttttiiitiiiiiiiiiii", I(w->id), w->identity, (size_t)16,
+              w->instance, (size_t)16, w->name, w->device, w->version, w->address,
+              I(w->memory_bytes), I(w->threads), I(w->state), w->state_reason, I(w->drain),
+              I(w->strikes), I(w->failures_row), I(w->tasks_done), I(w->tasks_failed),
+              I(w->bytes[0]), I(w->bytes[1]), I(w->bytes[2]), I(w->bytes[3]), I(w->joined_unix_ms),
+              I(w->task_id));
+}
+
+void save_worker_gone(struct store *s, uint64_t worker_id)
+{
+    store_put(s, DEL_WORKER, "i", I(worker_id));
+    store_put(s, DEL_WORKER_VERDICTS, "i", I(worker_id));
+}
+
+void save_verdict(struct store *s, uint64_t worker_id, const struct verdict *v)
+{
+    store_put(s, PUT_VERDICT, "iiit", I(worker_id), I(v->task_id), I(v->accepted), v->reason);
+}
+
+void save_verdict_told(struct store *s, uint64_t worker_id, uint64_t task_id)
+{
+    store_put(s, DEL_VERDICT, "ii", I(worker_id), I(task_id));
+}
+
+void save_job(struct store *s, const struct job *j)
+{
+    store_put(s, PUT_JOB,
+              "itit"
+              "iiiiiiiiii"
+              "i"
+              "dd"
+              "iiiibibibibibiibi",
+              I(j->id), j->yaml, I(j->state), j->reason, I(j->made_unix_ms), I(j->started_unix_ms),
+              I(j->ended_unix_ms), I(j->bad_count), I(j->metric_n), I(j->metric_points),
+              I(j->bytes_up), I(j->bytes_down), I(j->shard_bytes_down), I(j->steps_done),
+              I(j->phases_done), (double)j->loss, (double)j->eval_loss, I(j->generation),
+              I(j->resharded), I(j->finishing), I(j->vocab), B(&j->tokenizer), B(&j->warm_start),
+              B(&j->partitioner), B(&j->assignment), j->sizes,
+              j->comp.n_partitions * sizeof(*j->sizes), I(j->waited_ms), I(j->trained_ms),
+              B(&j->partitioner_before));
+}
+
+void save_job_bad(struct store *s, const struct job *j, size_t n)
+{
+    const struct bad_rec *b = &j->bad[n];
+    store_put(s, PUT_BAD, "iittt", I(j->id), I(n), b->shard, b->key, b->reason);
+}
+
+void save_job_shard(struct store *s, const struct job *j, size_t n)
+{
+    const struct shard_rec *r = &j->shards[n];
+    store_put(s, PUT_SHARD, "iibiiiiiiiibi", I(j->id), I(n), B(&r->blob), I(r->samples),
+              I(r->partition), I(r->source), I(r->generation), I(r->holdout), I(r->router),
+              I(r->tokens), B(&r->features));
+}
+
+void save_job_scores(struct store *s, const struct job *j)
+{
+    store_put(s, DEL_SCORES, "i", I(j->id));
+    for (size_t i = 0; i < j->n_scores; i++)
+        save_job_score(s, j, i);
+}
+
+void save_job_score(struct store *s, const struct job *j, size_t n)
+{
+    const struct score_rec *r = &j->scores[n];
+    store_put(s, PUT_SCORE, "iiiibi", I(j->id), I(n), I(r->path), I(r->shard), B(&r->blob));
+}
+
+void save_job_row(struct store *s, const struct job *j, size_t n)
+{
+    const struct row_rec *r = &j->rows[n];
+    store_put(s, PUT_ROW, "iiiiittdi", I(j->id), I(n), I(r->kind), I(r->path), I(r->round), r->name,
+              r->unit, r->value, I(r->at_unix_ms));
+}
+
+void save_job_dataset(struct store *s, const struct job *j)
+{
+    for (size_t i = 0; i < j->n_classes; i++)
+        store_put(s, PUT_CLASS, "iiti", I(j->id), I(i), j->classes[i], I(j->counts[i]));
+    for (size_t i = 0; i < j->n_shards; i++)
+        save_job_shard(s, j, i);
+    for (size_t i = 0; i < j->n_bad; i++)
+        save_job_bad(s, j, i);
+}
+
+void save_module(struct store *s, const struct job *j, const struct module_rec *m)
+{
+    store_put(s, PUT_MODULE, "iiiiiiiiiii", I(m->id), I(j->id), I(m - j->modules), I(m->level),
+              I(m->index), I(m->n_versions ? m->version : 0), I(m->params), I(m->folded),
+              I(m->stale_sum), I(m->stale_max), I(m->bytes_from_others));
+}
+
+void save_version(struct store *s, const struct module_rec *m, const struct version_rec *v)
+{
+    store_put(s, PUT_VERSION, "iibibibiti", I(m->id), I(v->version), v->full.sha256, (size_t)32,
+              I(v->full.size), v->delta.sha256, (size_t)32, I(v->delta.size), v->ema.sha256,
+              (size_t)32, I(v->ema.size), v->provenance, I(v->at_unix_ms));
+}
+
+void save_path(struct store *s, const struct job *j, uint32_t path)
+{
+    const struct path_rec *p = &j->paths[path];
+    store_put(s, PUT_PATH, "iiiiiiiiddiiidbi", I(j->id), I(path), I(p->round), I(p->ready),
+              I(p->ready_unix_ms), I(p->bytes_up), I(p->bytes_down), I(p->eval.round),
+              (double)p->eval.loss, p->eval.loss_sum, I(p->eval.units), I(p->eval.bytes),
+              I(p->best_round), (double)p->best_loss, p->best,
+              p->best ? composition_levels(&j->comp, path) * sizeof(*p->best) : 0, I(p->phases));
+    for (uint32_t r = 0; r < j->comp.paths[path].replicas; r++) {
+        const struct replica_rec *rr = &p->replicas[r];
+        store_put(s, PUT_REPLICA, "iiiiiiibi", I(j->id), I(path), I(r), I(rr->owner), I(rr->step),
+                  I(rr->task_id), I(rr->samples_last), B(&rr->moments));
+    }
+}
+
+void save_job_parts(struct store *s, const struct job *j)
+{
+    for (uint32_t i = 0; i < j->comp.n_modules; i++)
+        save_module(s, j, &j->modules[i]);
+    for (uint32_t i = 0; i < j->comp.n_paths; i++)
+        save_path(s, j, i);
+}
+
+void save_job_gone(struct store *s, uint64_t job_id)
+{
+    for (int i = DEL_JOB_FIRST; i <= DEL_JOB_LAST; i++)
+        store_put(s, i, "i", I(job_id));
+}
+
+void save_ledger(struct store *s, const struct job *j, uint32_t partition)
+{
+    struct buf b;
+    buf_init(&b, LEDGER_BYTES_MAX);
+    /* 20 bytes a segment, at most the shards of the open epochs and the splits
+     * of open tasks: far below the buffer's maximum. */
+    if (ledger_save(j->ledgers[partition], &b) == 0)
+        store_put(s, PUT_LEDGER, "iib", I(j->id), I(partition), b.data, b.len);
+    else
+        log_error("store", "ledger of job %llu is too large to save", (unsigned long long)j->id);
+    buf_release(&b);
+}
+
+void save_task(struct store *s, const struct task *t)
+{
+    char draw[160], mixing[160];
+    const struct task_draw *d = &t->draw;
+    (void)snprintf(draw, sizeof(draw), "%u %u %u %d %d %d %a %llu", d->steps, d->columns, d->count,
+                   d->heun, d->ema, d->asked, (double)d->guidance, (unsigned long long)d->seed);
+    (void)snprintf(mixing, sizeof(mixing), "%d %d %u %u %a %a %u %a %a", d->mixture, d->remote,
+                   d->strategy, d->top, (double)d->nucleus, (double)d->threshold, d->tokens,
+                   (double)d->temperature, (double)d->top_p);
+    store_put(s, PUT_TASK,
+              "iiiiiiiiiii"
+              "tibtbbiii"
+              "ddddii"
+              "iibibitti",
+              I(t->id), I(t->job_id), I(t->kind), I(t->state), I(t->attempt), I(t->failures),
+              I(t->path), I(t->replica), I(t->round), I(t->module_id), I(t->worker_id), t->reason,
+              I(t->first_step), t->ranges, t->n_ranges * sizeof(*t->ranges), draw, d->labels,
+              d->labels ? d->count * sizeof(*d->labels) : 0, t->output.sha256, (size_t)32,
+              I(t->output.size), I(t->steps), I(t->samples), (double)t->loss_first,
+              (double)t->loss_last, (double)t->loss_mean, (double)t->seconds, I(t->made_unix_ms),
+              I(t->ended_unix_ms), I(t->evaluate), I(t->parent), B(&t->input), B(&t->moments),
+              mixing, d->prompt, I(t->waited_ms));
+    store_put(s, DEL_CONTRIBUTIONS, "i", I(t->id));
+    for (size_t i = 0; i < t->n_contributions; i++) {
+        const struct contribution *c = &t->contributions[i];
+        store_put(s, PUT_CONTRIBUTION, "iiiibiiiii", I(t->id), I(i), I(c->module_id),
+                  I(c->base_version), c->blob.sha256, (size_t)32, I(c->blob.size), I(c->refused),
+                  I(c->samples), I(c->worker_id), I(c->version));
+    }
+}
+
+void save_task_gone(struct store *s, uint64_t task_id)
+{
+    store_put(s, DEL_TASK, "i", I(task_id));
+    store_put(s, DEL_CONTRIBUTIONS, "i", I(task_id));
+}
+
+void save_round(struct store *s, const struct job *j, const struct round_rec *r)
+{
+    store_put(s, PUT_ROUND, "iiiiidddiiiii", I(j->id), I(r->path), I(r->round), I(r->contributions),
+              I(r->expected), (double)r->loss, (double)r->eval_loss, (double)r->seconds,
+              I(r->samples), I(r->steps), I(r->bytes_up), I(r->bytes_down), I(r->at_unix_ms));
+}
+
+void save_grid(struct store *s, const struct job *j, const struct grid_rec *g)
+{
+    store_put(s, PUT_GRID, "iiiiibiiit", I(g->task_id), I(j->id), I(g->round), I(g->count),
+              I(g->columns), B(&g->blob), I(g->at_unix_ms), I(g->path), g->text);
+}
+
+void save_grid_gone(struct store *s, uint64_t task_id)
+{
+    store_put(s, DEL_GRID, "i", I(task_id));
+}
+
+void save_metric(struct store *s, uint64_t job_id, const struct view_metric *m)
+{
+    store_put(s, PUT_METRIC, "iiiiiiidddiiii", I(job_id), I(m->n), I(m->kind), I(m->path),
+              I(m->replica), I(m->round), I(m->step), m->loss, m->lr, m->seconds, I(m->samples),
+              I(m->bytes_up), I(m->bytes_down), I(m->at_unix_ms));
+}
+
+void save_metrics_thinned(struct store *s, const struct job *j)
+{
+    /* Of all but the newest half a maximum keep every 2nd, 4th, 8th ... as the
+     * job grows, so that the older ones fit into the other half. */
+    uint64_t half = METRIC_POINTS_MAX / 2, mask = 1;
+    if (j->metric_n <= half)
+        return;
+    while ((j->metric_n - half) / (mask + 1) > half)
+        mask = mask * 2 + 1;
+    store_put(s, THIN_METRICS, "iii", I(j->id), I(j->metric_n - half), I(mask));
+}

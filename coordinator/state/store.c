@@ -1,0 +1,328 @@
+#include "coordinator/state/store.h"
+
+#include "common/base/clock.h"
+#include "common/base/err.h"
+#include "common/base/list.h"
+#include "common/base/mem.h"
+#include "common/base/str.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define PARAMS_MAX 40
+
+struct value {
+    char type;
+    size_t len; /* of t and b, which follow the row in memory; SIZE_MAX: NULL */
+    union {
+        int64_t i;
+        double d;
+        size_t offset;
+    } u;
+};
+
+struct row {
+    struct list link;
+    int stmt, n;
+    size_t bytes;
+    struct value values[];
+};
+
+struct store {
+    sqlite3 *db;
+    char *path;
+    struct stat file; /* as it was opened */
+    const struct store_schema *schema;
+    sqlite3_stmt **prepared;
+    struct list queue;
+    size_t rows, bytes;
+    uint64_t commits;
+};
+
+/* SQLite's code as ours: the disk's faults keep their meaning. */
+static int store_error(struct store *s, struct err *err, const char *what)
+{
+    int code = sqlite3_errcode(s->db), rc = -EIO;
+    const char *hint = "";
+    bool disk = code == SQLITE_IOERR || code == SQLITE_CANTOPEN;
+    int cause = disk ? sqlite3_system_errno(s->db) : 0;
+    if (code == SQLITE_FULL || cause == ENOSPC || cause == EDQUOT || cause == EFBIG) {
+        rc = -ENOSPC;
+        hint = "; make room on the disk of the data dir";
+    } else if (code == SQLITE_BUSY || code == SQLITE_LOCKED) {
+        rc = -EBUSY;
+        hint = "; another program has the database open";
+    } else if (code == SQLITE_CORRUPT || code == SQLITE_NOTADB) {
+        rc = -ERR_FORMAT;
+        hint = "; put a copy of it back, or begin anew with another --data-dir";
+    } else if (code == SQLITE_READONLY || code == SQLITE_PERM) {
+        rc = -EACCES;
+        hint = "; it must be writable for the user who runs coordinatord";
+    }
+    return err_set(err, rc, "%s: %s%s%s%s", what, sqlite3_errmsg(s->db), cause ? ": " : "",
+                   cause ? strerror(cause) : "", hint);
+}
+
+static int run(struct store *s, const char *sql, struct err *err)
+{
+    if (sqlite3_exec(s->db, sql, NULL, NULL, NULL) == SQLITE_OK)
+        return 0;
+    char what[96];
+    (void)snprintf(what, sizeof(what), "database statement '%.60s'", sql);
+    return store_error(s, err, what);
+}
+
+static int schema_number(struct store *s, int *ret, struct err *err)
+{
+    sqlite3_stmt *q = NULL;
+    int rc = run(s,
+                 "CREATE TABLE IF NOT EXISTS migrations(number INTEGER PRIMARY KEY,"
+                 " at_unix_ms INTEGER NOT NULL) STRICT",
+                 err);
+    if (rc < 0 || (rc = store_select(s, "SELECT ifnull(max(number), 0) FROM migrations", &q, err)))
+        return rc;
+    *ret = sqlite3_step(q) == SQLITE_ROW ? sqlite3_column_int(q, 0) : 0;
+    sqlite3_finalize(q);
+    return 0;
+}
+
+static int migrate(struct store *s, struct err *err)
+{
+    int have = 0, rc = schema_number(s, &have, err);
+    if (rc < 0)
+        return rc;
+    if (have > s->schema->n_migrations)
+        return err_set(err, -ERR_VERSION,
+                       "the database has schema %d, this release knows up to %d: it was written "
+                       "by a newer release, use that one",
+                       have, s->schema->n_migrations);
+    for (int i = have; i < s->schema->n_migrations; i++) {
+        char note[120];
+        (void)snprintf(note, sizeof(note), "INSERT INTO migrations VALUES(%d, %llu)", i + 1,
+                       (unsigned long long)clock_wall_ms());
+        if ((rc = run(s, "BEGIN IMMEDIATE", err)) < 0 ||
+            (rc = run(s, s->schema->migrations[i], err)) < 0 || (rc = run(s, note, err)) < 0 ||
+            (rc = run(s, "COMMIT", err)) < 0)
+            return err_wrap(err, "making schema %d of the database", i + 1);
+    }
+    return 0;
+}
+
+static int prepare_all(struct store *s, struct err *err)
+{
+    s->prepared = mem_alloc_array((size_t)s->schema->n_statements + 1, sizeof(*s->prepared));
+    for (int i = 0; i < s->schema->n_statements; i++)
+        if (sqlite3_prepare_v3(s->db, s->schema->statements[i], -1, SQLITE_PREPARE_PERSISTENT,
+                               &s->prepared[i], NULL) != SQLITE_OK)
+            return store_error(s, err, s->schema->statements[i]);
+    return 0;
+}
+
+int store_open(const char *path, const struct store_schema *schema, struct store **ret,
+               struct err *err)
+{
+    struct store *s = mem_alloc(sizeof(*s));
+    s->schema = schema;
+    list_init(&s->queue);
+    int rc = 0;
+    if (sqlite3_open_v2(path, &s->db,
+                        SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX,
+                        NULL) != SQLITE_OK)
+        rc = s->db ? store_error(s, err, "opening the database") : -ENOMEM;
+    /* cache_size in KiB: the coordinator must stay small. */
+    if (rc < 0 || (rc = run(s, "PRAGMA busy_timeout=2000", err)) < 0 ||
+        (rc = run(s, "PRAGMA journal_mode=WAL", err)) < 0 ||
+        (rc = run(s, "PRAGMA synchronous=FULL", err)) < 0 ||
+        (rc = run(s, "PRAGMA foreign_keys=OFF", err)) < 0 ||
+        (rc = run(s, "PRAGMA cache_size=-1024", err)) < 0 ||
+        (rc = run(s, "PRAGMA journal_size_limit=4194304", err)) < 0 || (rc = migrate(s, err)) < 0 ||
+        (rc = prepare_all(s, err)) < 0) {
+        store_close(s);
+        return err_wrap(err, "%s", path);
+    }
+    s->path = str_dup(path);
+    if (stat(path, &s->file) < 0) {
+        rc = err_errno(err, "cannot look at %s", path);
+        store_close(s);
+        return rc;
+    }
+    *ret = s;
+    return 0;
+}
+
+static void clear_queue(struct store *s)
+{
+    struct list *l;
+    while ((l = list_pop(&s->queue)) != NULL)
+        mem_free(list_entry(l, struct row, link));
+    s->rows = s->bytes = 0;
+}
+
+void store_close(struct store *s)
+{
+    if (s == NULL)
+        return;
+    clear_queue(s);
+    for (int i = 0; s->prepared != NULL && i < s->schema->n_statements; i++)
+        sqlite3_finalize(s->prepared[i]);
+    mem_free(s->prepared);
+    sqlite3_close_v2(s->db);
+    mem_free(s->path);
+    mem_free(s);
+}
+
+/* Reads the parameters into v; ret_bytes is the size of texts and blobs, whose
+ * pointers go to data. */
+static void collect(const char *types, va_list ap, struct value *v, const void **data,
+                    size_t *ret_bytes)
+{
+    *ret_bytes = 0;
+    for (int i = 0; types[i] != '\0' && i < PARAMS_MAX; i++) {
+        v[i] = (struct value){.type = types[i]};
+        data[i] = NULL;
+        if (types[i] == 'i') {
+            v[i].u.i = va_arg(ap, int64_t);
+            continue;
+        }
+        if (types[i] == 'd') {
+            v[i].u.d = va_arg(ap, double);
+            continue;
+        }
+        data[i] = va_arg(ap, const void *);
+        if (types[i] == 'b')
+            v[i].len = va_arg(ap, size_t);
+        else if (data[i] != NULL)
+            v[i].len = strlen(data[i]);
+        if (data[i] == NULL)
+            v[i].len = SIZE_MAX;
+        else
+            *ret_bytes += v[i].len;
+    }
+}
+
+void store_put(struct store *s, int stmt, const char *types, ...)
+{
+    struct value values[PARAMS_MAX];
+    const void *data[PARAMS_MAX];
+    size_t bytes = 0, n = strlen(types);
+    va_list ap;
+    va_start(ap, types);
+    collect(types, ap, values, data, &bytes);
+    va_end(ap);
+    struct row *r = mem_alloc(sizeof(*r) + n * sizeof(*values) + bytes);
+    r->stmt = stmt;
+    r->n = (int)n;
+    r->bytes = sizeof(*r) + n * sizeof(*values) + bytes;
+    uint8_t *base = (uint8_t *)r;
+    size_t offset = sizeof(*r) + n * sizeof(*values);
+    for (size_t i = 0; i < n; i++) {
+        if ((values[i].type == 't' || values[i].type == 'b') && values[i].len != SIZE_MAX) {
+            memcpy(base + offset, data[i], values[i].len);
+            values[i].u.offset = offset;
+            offset += values[i].len;
+        }
+        r->values[i] = values[i];
+    }
+    list_push(&s->queue, &r->link);
+    s->rows++;
+    s->bytes += r->bytes;
+}
+
+bool store_full(const struct store *s)
+{
+    return s->rows >= STORE_QUEUE_ROWS_MAX || s->bytes >= STORE_QUEUE_BYTES_MAX;
+}
+
+size_t store_queued(const struct store *s)
+{
+    return s->rows;
+}
+
+uint64_t store_commits(const struct store *s)
+{
+    return s->commits;
+}
+
+static int bind(sqlite3_stmt *q, int at, const struct row *r, const struct value *v)
+{
+    const char *data = (const char *)r + v->u.offset;
+    switch (v->type) {
+    case 'i':
+        return sqlite3_bind_int64(q, at, v->u.i);
+    case 'd':
+        return isnan(v->u.d) ? sqlite3_bind_null(q, at) : sqlite3_bind_double(q, at, v->u.d);
+    case 't':
+        return v->len == SIZE_MAX
+                   ? sqlite3_bind_null(q, at)
+                   : sqlite3_bind_text64(q, at, data, v->len, SQLITE_STATIC, SQLITE_UTF8);
+    default:
+        return v->len == SIZE_MAX ? sqlite3_bind_null(q, at)
+                                  : sqlite3_bind_blob64(q, at, data, v->len, SQLITE_STATIC);
+    }
+}
+
+static int write_row(struct store *s, const struct row *r, struct err *err)
+{
+    sqlite3_stmt *q = s->prepared[r->stmt];
+    int rc = 0;
+    for (int i = 0; i < r->n && rc == 0; i++)
+        if (bind(q, i + 1, r, &r->values[i]) != SQLITE_OK)
+            rc = store_error(s, err, s->schema->statements[r->stmt]);
+    if (rc == 0 && sqlite3_step(q) != SQLITE_DONE)
+        rc = store_error(s, err, s->schema->statements[r->stmt]);
+    (void)sqlite3_reset(q); /* repeats the error of step */
+    (void)sqlite3_clear_bindings(q);
+    return rc;
+}
+
+/* SQLite would go on writing to a file that nobody will ever find. */
+static int check_place(const struct store *s, struct err *err)
+{
+    struct stat now;
+    if (stat(s->path, &now) == 0 && now.st_dev == s->file.st_dev && now.st_ino == s->file.st_ino)
+        return 0;
+    return err_set(err, -EIO,
+                   "%s was removed or replaced while it is in use: move it back, or stop the "
+                   "coordinator and start it on a copy",
+                   s->path);
+}
+
+int store_commit(struct store *s, struct err *err)
+{
+    if (s->rows == 0)
+        return 0;
+    int rc = check_place(s, err);
+    if (rc < 0)
+        return rc;
+    rc = run(s, "BEGIN IMMEDIATE", err);
+    for (struct list *l = s->queue.next; rc == 0 && l != &s->queue; l = l->next)
+        rc = write_row(s, list_entry(l, struct row, link), err);
+    if (rc == 0)
+        rc = run(s, "COMMIT", err);
+    if (rc < 0) {
+        /* Some faults have rolled back already; then this one fails, rightly. */
+        if (!sqlite3_get_autocommit(s->db))
+            (void)sqlite3_exec(s->db, "ROLLBACK", NULL, NULL, NULL);
+        return rc;
+    }
+    clear_queue(s);
+    s->commits++;
+    return 0;
+}
+
+int store_select(struct store *s, const char *sql, sqlite3_stmt **ret, struct err *err)
+{
+    if (sqlite3_prepare_v2(s->db, sql, -1, ret, NULL) != SQLITE_OK)
+        return store_error(s, err, sql);
+    return 0;
+}
+
+const char *store_text(sqlite3_stmt *q, int column)
+{
+    const char *t = (const char *)sqlite3_column_text(q, column);
+    return t != NULL ? t : "";
+}

@@ -1,0 +1,469 @@
+/* What the HTTP side may see of the coordinator, and ask of it.
+ *
+ * Reading: each function fills a plain struct or calls `fn` once per item, in
+ * order of id, with a struct that is valid during that call.  Strings inside
+ * are borrowed from the coordinator: copy what must outlive the call.  Nothing
+ * here returns a NULL string; "" stands for none.  Durations are ms of the
+ * coordinator's monotonic clock, `*_unix_ms` is wall time for display only.
+ * A loss that is not known is NAN, a duration that is not known is -1.
+ *
+ * Commands validate, change the state in memory and return 0, or a negative
+ * code with one sentence in err (-EINVAL, -ERR_CONFIG, -ERR_FORMAT: the
+ * caller's fault, 400; -ERR_NOTFOUND: 404; -EEXIST, -EBUSY, -ERR_STALE: 409;
+ * -ERR_LIMIT: 429 or 413; -ENOSPC, -EIO, -EAGAIN: 503).  Before telling the
+ * caller of success, wait until the change is durable:
+ *
+ *     rc = view_job_submit(co, &submit, &id, &err);
+ *     if (rc == 0)
+ *         view_when_durable(co, answer, request);   // answer(request, rc)
+ *
+ * Everything here is called on the loop thread. */
+#ifndef COORDINATOR_VIEW_H
+#define COORDINATOR_VIEW_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "coordinator/state/devices.h"
+
+struct coordinator;
+struct err;
+
+#define VIEW_SHA256_BYTES 32
+#define VIEW_LABELS_MAX 1024
+#define VIEW_TOKENS_MAX 4096
+#define VIEW_TEMPERATURE_MAX 10
+
+/* ---- the whole ----------------------------------------------------------- */
+
+struct view_bytes {
+    uint64_t control_up, control_down; /* RPC, seen from the workers: up = to the coordinator */
+    uint64_t data_up, data_down;       /* blobs over HTTP */
+};
+
+struct view_status {
+    const char *version;
+    const char *cluster; /* 32 hex digits */
+    uint64_t uptime_ms;
+    unsigned workers, workers_alive, workers_busy;
+    unsigned jobs, jobs_active;
+    unsigned tasks_pending, tasks_leased;
+    struct view_bytes bytes;      /* as reported by the workers, all of them together */
+    struct view_bytes bytes_here; /* counted at this daemon's own sockets */
+    double ratio;                 /* our params bytes / those of fp32 data-parallel; NAN */
+    uint64_t rss_bytes;
+    bool store_ok;           /* false: nothing is acknowledged until it is writable */
+    const char *store_error; /* why not */
+    uint64_t store_commits, store_queue, store_queue_max;
+    unsigned outer_busy, outer_queue; /* outer steps running and waiting */
+    unsigned parked;                  /* long polls of idle workers */
+};
+
+void view_status(struct coordinator *co, struct view_status *ret);
+
+/* Who is waited for, why, and until when. job_id 0: of everything. */
+struct view_waiting {
+    uint64_t job_id, task_id, worker_id; /* 0: not about one */
+    const char *what;                    /* "worker 3 (isle-c)", "round 4 of demo" */
+    const char *why;
+    int64_t until_ms; /* from now; -1: no limit known */
+};
+
+typedef void (*view_waiting_fn)(void *arg, const struct view_waiting *w);
+void view_each_waiting(struct coordinator *co, uint64_t job_id, view_waiting_fn fn, void *arg);
+
+/* ---- jobs ---------------------------------------------------------------- */
+
+struct view_job {
+    uint64_t id;
+    const char *name;
+    /* pending ingesting initialising features scoring clustering splitting running finishing
+     * done failed cancelled */
+    const char *state;
+    const char *reason;
+    const char *spec; /* YAML as submitted */
+    const char *recipe;
+    int64_t created_unix_ms, ended_unix_ms; /* ended 0: not yet */
+    uint64_t age_ms, elapsed_ms; /* since submit; since it began running, until its end */
+    uint32_t round, rounds;      /* completed, planned */
+    uint64_t step, total_steps;  /* inner steps of the slowest path; 0: unknown */
+    double loss, eval_loss;      /* newest; NAN */
+    double images_per_s;
+    int64_t eta_ms;                      /* -1 */
+    uint32_t paths, replicas;            /* replicas per path */
+    uint64_t params;                     /* of a path; 0 before version 0 exists */
+    uint64_t bytes_up, bytes_down;       /* parameters over the wire, all workers */
+    uint64_t data_bytes_down;            /* data shards */
+    double per_param_up, per_param_down; /* bytes per parameter, worker and round; NAN */
+    double ratio;                        /* to fp32 data-parallel of the same steps; NAN */
+    uint32_t bad_samples, max_bad;
+    uint32_t classes, shards;
+    uint64_t samples_total, samples_holdout; /* of the dataset */
+    uint32_t sample_grids;                   /* drawn so far */
+    uint32_t stage_done, stage_total;        /* tasks of the state it is in; total 0: no tasks */
+    bool text, mixture;                      /* sampled as one, by a router */
+    double eval_bits_per_byte;               /* texts; NAN */
+    uint64_t tokens_total;                   /* texts: to train on */
+    uint32_t vocab;
+    const uint8_t *tokenizer; /* texts: sha256 of the tokenizer.json; NULL: bytes */
+    uint64_t tokenizer_size;
+    uint32_t modules, partitions; /* of all networks; 1: the data are in one piece */
+    uint32_t generation;          /* of shards: how often the data were partitioned */
+    uint32_t reshards_done, reshards;
+    uint64_t waited_ms;         /* phases, for the network */
+    double waited_share;        /* of the time of all phases; NAN */
+    uint64_t peak_bytes_per_s;  /* contributions and deltas, all workers, in one second since the
+                                   start of the coordinator */
+    uint32_t teacher;           /* job that it learns from; 0: none */
+    const uint8_t *partitioner; /* sha256 of the router of samples, or NULL */
+};
+
+typedef void (*view_job_fn)(void *arg, const struct view_job *j);
+void view_each_job(struct coordinator *co, view_job_fn fn, void *arg);
+int view_job(struct coordinator *co, uint64_t job_id, struct view_job *ret, struct err *err);
+
+/* A path through the grid of modules. */
+struct view_path {
+    uint32_t path;
+    const char *network;               /* main router */
+    const char *state;                 /* waiting (for modules, or the data) running done stopped */
+    uint32_t partition;                /* UINT32_MAX: all of the data */
+    uint64_t samples, tokens, holdout; /* that it trains on; that it is judged by */
+    uint32_t batch, replicas;
+    uint32_t round, rounds;
+    uint32_t n_modules;
+    const uint64_t *modules, *versions; /* by level: ids, and the newest version of each */
+    double loss, eval_loss;             /* newest; NAN.  Router: cross-entropy */
+    uint32_t eval_round;                /* version that was evaluated */
+    double bits_per_byte;               /* texts; NAN */
+    double best_loss;                   /* early stopping; NAN: none kept */
+    uint32_t best_round;
+    uint64_t bytes_up, bytes_down; /* parameters, in the round that runs */
+};
+
+typedef void (*view_path_fn)(void *arg, const struct view_path *p);
+void view_each_path(struct coordinator *co, uint64_t job_id, view_path_fn fn, void *arg);
+
+struct view_partition {
+    uint32_t partition, shards;
+    uint64_t samples, tokens, holdout;
+    double share; /* of all training samples; NAN before it is known */
+};
+
+/* None for data in one piece. */
+typedef void (*view_partition_fn)(void *arg, const struct view_partition *p);
+void view_each_partition(struct coordinator *co, uint64_t job_id, view_partition_fn fn, void *arg);
+
+/* A figure that a task found: balance of the partitions, losses of a mixture's strategies,
+ * accuracy of the router, bits per byte routed once and again. */
+struct view_row {
+    const char *kind; /* of the task: EVAL CLUSTER */
+    uint32_t path;    /* UINT32_MAX: of the whole job */
+    uint32_t round;
+    const char *name, *unit;
+    double value;
+    int64_t at_unix_ms;
+};
+
+typedef void (*view_row_fn)(void *arg, const struct view_row *r);
+void view_each_row(struct coordinator *co, uint64_t job_id, view_row_fn fn, void *arg);
+
+/* The module of each level that a path stopped at: what an export of it takes. */
+struct view_best {
+    uint32_t path, level, round;
+    uint64_t module_id, version;
+    const uint8_t *blob; /* sha256 of whole weights */
+    uint64_t size;
+};
+
+typedef void (*view_best_fn)(void *arg, const struct view_best *b);
+void view_each_best(struct coordinator *co, uint64_t job_id, view_best_fn fn, void *arg);
+
+/* One replica of one path. */
+struct view_replica {
+    uint32_t path, replica;
+    uint32_t round;              /* phase it is in */
+    const char *state;           /* idle pending leased reported */
+    uint64_t task_id, worker_id; /* 0: none */
+    const char *worker_name;
+    uint64_t step;                    /* inner steps since the job began */
+    uint32_t steps_done, steps_total; /* of the phase */
+    double loss, images_per_s;
+};
+
+typedef void (*view_replica_fn)(void *arg, const struct view_replica *r);
+void view_each_replica(struct coordinator *co, uint64_t job_id, view_replica_fn fn, void *arg);
+
+struct view_round {
+    uint32_t path, round;   /* round r made version r + 1 */
+    double loss, eval_loss; /* mean weighted by samples; NAN */
+    double seconds;         /* from ready to the new version */
+    uint32_t contributions, expected;
+    uint64_t samples, steps; /* of all replicas together */
+    uint64_t bytes_up, bytes_down;
+    int64_t at_unix_ms;
+};
+
+typedef void (*view_round_fn)(void *arg, const struct view_round *r);
+void view_each_round(struct coordinator *co, uint64_t job_id, view_round_fn fn, void *arg);
+
+struct view_epoch {
+    uint32_t partition, epoch;             /* partition UINT32_MAX: of all the data */
+    uint64_t total, done, leased, pending; /* samples; total = done + leased + pending */
+};
+
+typedef void (*view_epoch_fn)(void *arg, const struct view_epoch *e);
+void view_each_epoch(struct coordinator *co, uint64_t job_id, view_epoch_fn fn, void *arg);
+
+struct view_sample {
+    uint64_t task_id;
+    uint32_t round, count, columns;
+    const uint8_t *blob; /* sha256 of the PNG; zeros with size 0 for a text */
+    uint64_t size;
+    int64_t at_unix_ms;
+    uint32_t path;    /* UINT32_MAX: of the mixture */
+    const char *text; /* of a text job; "" */
+};
+
+typedef void (*view_sample_fn)(void *arg, const struct view_sample *s);
+void view_each_sample(struct coordinator *co, uint64_t job_id, view_sample_fn fn, void *arg);
+
+struct view_class {
+    uint32_t index;
+    const char *name;
+    uint64_t samples; /* 0 when not known */
+};
+
+typedef void (*view_class_fn)(void *arg, const struct view_class *c);
+void view_each_class(struct coordinator *co, uint64_t job_id, view_class_fn fn, void *arg);
+
+struct view_bad_sample {
+    const char *shard; /* hex, or the archive's URL */
+    const char *key, *reason;
+};
+
+typedef void (*view_bad_sample_fn)(void *arg, const struct view_bad_sample *b);
+void view_each_bad_sample(struct coordinator *co, uint64_t job_id, view_bad_sample_fn fn,
+                          void *arg);
+
+/* One line of the job's metrics; n grows by one with each, for all kinds. */
+enum view_metric_kind { VIEW_METRIC_LOSS = 1, VIEW_METRIC_ROUND = 2, VIEW_METRIC_EVAL = 3 };
+
+struct view_metric {
+    uint64_t n;
+    enum view_metric_kind kind;
+    uint32_t path, replica, round;
+    uint64_t step;                          /* LOSS: inner step of the replica */
+    double loss, lr;                        /* ROUND: weighted mean; EVAL: held-out */
+    double seconds;                         /* ROUND */
+    uint64_t samples, bytes_up, bytes_down; /* ROUND */
+    int64_t at_unix_ms;
+};
+
+/* The first `limit` records with n > after.  Old loss points are thinned out
+ * (every second one goes) when there are more than METRIC_POINTS_MAX. */
+typedef void (*view_metric_fn)(void *arg, const struct view_metric *m);
+int view_metrics(struct coordinator *co, uint64_t job_id, uint64_t after, size_t limit,
+                 view_metric_fn fn, void *arg, struct err *err);
+
+/* ---- modules and versions ------------------------------------------------ */
+
+struct view_module {
+    uint64_t id, job_id;
+    uint32_t level, index;
+    uint64_t version, params;
+    const uint8_t *sha256;   /* of the newest full file; NULL before version 0 */
+    const char *outer_state; /* idle waiting running retrying */
+    const char *outer_reason;
+    uint64_t folded;  /* contributions, in all versions */
+    double staleness; /* versions that they began before the newest: mean, NAN */
+    uint64_t staleness_max;
+    const char *network;        /* main router */
+    uint32_t paths;             /* that cross it */
+    uint64_t bytes_from_others; /* contributions of other paths than the first of them */
+    uint32_t fragment;          /* of its level */
+};
+
+/* job_id 0: of all jobs. */
+typedef void (*view_module_fn)(void *arg, const struct view_module *m);
+void view_each_module(struct coordinator *co, uint64_t job_id, view_module_fn fn, void *arg);
+
+/* A version whose blobs are still kept. sha256s are NULL where there is none. */
+struct view_version {
+    uint64_t module_id, version;
+    const uint8_t *full, *delta, *ema;
+    uint64_t full_size, delta_size, ema_size;
+    const char *provenance; /* JSON text: contributions, weights, hyper-parameters, hashes */
+    int64_t at_unix_ms;
+};
+
+typedef void (*view_version_fn)(void *arg, const struct view_version *v);
+void view_each_version(struct coordinator *co, uint64_t module_id, view_version_fn fn, void *arg);
+
+/* ---- tasks --------------------------------------------------------------- */
+
+struct view_task {
+    uint64_t id, job_id, worker_id; /* worker 0: none */
+    /* INIT INGEST TRAIN EVAL SAMPLE OUTER FEATURE CLUSTER SPLIT SCORE VELOCITY */
+    const char *kind;
+    const char *state; /* pending leased done failed cancelled */
+    const char *reason;
+    const char *worker_name;
+    uint32_t attempt, failures;
+    uint32_t path, replica, round;
+    uint32_t steps_done, steps_total;
+    uint64_t samples_done;
+    const char *activity;
+    double loss;
+    uint64_t age_ms, leased_ms; /* since made; since leased */
+    const uint8_t *output;      /* SAMPLE: sha256 of the PNG, or NULL */
+    uint64_t output_size;
+    const char *text; /* SAMPLE of texts: what has come so far */
+    bool mixture;     /* SAMPLE, EVAL: all main paths with the router */
+};
+
+typedef void (*view_task_fn)(void *arg, const struct view_task *t);
+
+/* job_id 0: all jobs; state NULL: all states.  Open tasks and the newest ended
+ * ones of each job (TASKS_ENDED_MAX) are kept. */
+void view_each_task(struct coordinator *co, uint64_t job_id, const char *state, view_task_fn fn,
+                    void *arg);
+int view_task(struct coordinator *co, uint64_t task_id, struct view_task *ret, struct err *err);
+
+/* ---- workers ------------------------------------------------------------- */
+
+struct view_worker {
+    uint64_t id;
+    const char *name, *device, *version, *address;
+    const char *state;  /* idle busy late lost left draining quarantined */
+    const char *reason; /* of the state */
+    uint64_t memory_bytes;
+    uint32_t threads;
+    uint64_t task_id; /* 0: none */
+    const char *task_kind, *activity;
+    uint32_t steps_done, steps_total, path, replica;
+    double loss, images_per_s, grad_norm;
+    const struct devices *devices;
+    struct view_bytes bytes; /* since it first joined */
+    uint64_t heartbeat_age_ms, joined_age_ms;
+    uint32_t strikes, tasks_done, tasks_failed;
+    uint32_t device_failures; /* since the coordinator started */
+    int64_t quarantine_ms;    /* left; 0: none */
+};
+
+typedef void (*view_worker_fn)(void *arg, const struct view_worker *w);
+void view_each_worker(struct coordinator *co, view_worker_fn fn, void *arg);
+int view_worker(struct coordinator *co, uint64_t worker_id, struct view_worker *ret,
+                struct err *err);
+
+/* ---- commands ------------------------------------------------------------ */
+
+struct view_shard {
+    uint8_t sha256[VIEW_SHA256_BYTES];
+    uint64_t size;
+    uint32_t samples;
+    uint64_t tokens; /* texts */
+    bool holdout;
+};
+
+struct view_blob {
+    uint8_t sha256[VIEW_SHA256_BYTES];
+    uint64_t size;
+};
+
+/* Everything is borrowed for the call.  classes and counts have n_classes
+ * entries; all zero when the job's data comes by URL. */
+struct view_submit {
+    const char *spec; /* YAML, terminated */
+    const char *const *classes;
+    const uint64_t *counts;
+    size_t n_classes;
+    const struct view_shard *shards; /* must be in the blob store already */
+    size_t n_shards;
+    const struct view_bad_sample *bad; /* found while cutting */
+    size_t n_bad;
+    uint32_t vocab;                     /* texts: token ids; 0: images */
+    const struct view_blob *tokenizer;  /* tokenizer.json, uploaded; NULL: bytes */
+    const struct view_blob *warm_start; /* safetensors, uploaded; NULL: from the seed */
+};
+
+int view_job_submit(struct coordinator *co, const struct view_submit *s, uint64_t *ret_id,
+                    struct err *err);
+int view_job_cancel(struct coordinator *co, uint64_t job_id, struct err *err);
+/* Of what view_sample_request made, and nothing else: -EINVAL for a task that a job needs,
+ * -ERR_STALE for one that has ended. */
+int view_task_cancel(struct coordinator *co, uint64_t task_id, struct err *err);
+
+/* Zero and NAN mean: as the job says. n_labels 0: cycle over the classes. */
+struct view_sample_request {
+    uint32_t count, steps, columns;
+    double guidance;
+    bool has_seed;
+    uint64_t seed;
+    const char *sampler;    /* "euler", "heun" or NULL */
+    int ema;                /* 1, 0, or -1: as the job says */
+    const uint32_t *labels; /* class indices, borrowed for the call */
+    size_t n_labels;        /* at most VIEW_LABELS_MAX */
+    /* mixtures */
+    const char *strategy; /* as sample.strategy of the job file, or NULL */
+    uint32_t top;
+    double nucleus, threshold;
+    bool remote;   /* experts stay on their workers */
+    bool has_path; /* of this path alone */
+    uint32_t path;
+    /* texts */
+    const char *prompt; /* or NULL */
+    uint32_t tokens;
+    double temperature; /* NAN: as the job says; 0: the likeliest token */
+    double top_p;
+};
+
+int view_sample_request(struct coordinator *co, uint64_t job_id,
+                        const struct view_sample_request *r, uint64_t *ret_task, struct err *err);
+
+/* Finish what it does and give it no more. */
+int view_worker_drain(struct coordinator *co, uint64_t worker_id, struct err *err);
+
+/* An upload of a data shard is about to come (sha256, size): keeps the blob
+ * from garbage collection for an hour.  -ENOSPC when the disk is too full. */
+int view_upload_expect(struct coordinator *co, const uint8_t sha256[VIEW_SHA256_BYTES],
+                       uint64_t size, struct err *err);
+
+/* Calls fn(arg, rc) on the loop thread once all changes made until now are
+ * durable (rc 0), never before this returns.  rc -ERR_CANCELLED: the daemon
+ * stops first.  While the disk is full fn waits until it is not. */
+typedef void (*view_durable_fn)(void *arg, int rc);
+void view_when_durable(struct coordinator *co, view_durable_fn fn, void *arg);
+
+/* ---- events -------------------------------------------------------------- */
+
+enum view_event_kind {
+    VIEW_EVENT_JOB = 1,
+    VIEW_EVENT_WORKER,
+    VIEW_EVENT_ROUND,
+    VIEW_EVENT_LOSS,
+    VIEW_EVENT_SAMPLE,
+    VIEW_EVENT_LOG,
+    VIEW_EVENT_TEXT /* of a SAMPLE task that runs */
+};
+
+/* Something happened; the subscriber reads the rest through the view. */
+struct view_event {
+    enum view_event_kind kind;
+    uint64_t job_id, worker_id, task_id;
+    const struct view_round *round;   /* ROUND */
+    const struct view_metric *metric; /* LOSS */
+    const struct view_sample *sample; /* SAMPLE */
+    const char *text;                 /* a sentence; "" for LOSS; TEXT: what came */
+    uint64_t offset;                  /* TEXT: bytes of the text before it */
+};
+
+/* At most VIEW_SUBSCRIBERS_MAX; returns a handle > 0 or -ERR_LIMIT.  fn must
+ * not call commands. */
+#define VIEW_SUBSCRIBERS_MAX 8
+typedef void (*view_event_fn)(void *arg, const struct view_event *e);
+int view_subscribe(struct coordinator *co, view_event_fn fn, void *arg);
+void view_unsubscribe(struct coordinator *co, int handle);
+
+#endif

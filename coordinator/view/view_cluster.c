@@ -1,0 +1,381 @@
+/* The cluster's side of view.h: status, workers, tasks, and who is waited for. */
+#include "coordinator/state/core.h"
+
+#include "common/base/err.h"
+#include "common/base/str.h"
+#include "common/net/blob_http.h"
+#include "common/net/http_server.h"
+#include "coordinator/decide/lease.h"
+#include "coordinator/state/outer_exec.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- status -------------------------------------------------------------- */
+
+static uint64_t resident_bytes(void)
+{
+    unsigned long long size = 0, resident = 0;
+    FILE *f = fopen("/proc/self/statm", "re");
+    if (f == NULL)
+        return 0;
+    if (fscanf(f, "%llu %llu", &size, &resident) != 2)
+        resident = 0;
+    (void)fclose(f);
+    return resident * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+static void count_workers(struct coordinator *co, struct view_status *v)
+{
+    for (size_t i = 0; i < co->state.n_workers; i++) {
+        const struct worker *w = co->state.workers[i];
+        v->workers++;
+        v->workers_alive += w->state == WORKER_HERE;
+        v->workers_busy += w->state == WORKER_HERE && w->task_id != 0;
+        v->parked += w->parked != NULL;
+        v->bytes.control_up += w->bytes[0];
+        v->bytes.control_down += w->bytes[1];
+        v->bytes.data_up += w->bytes[2];
+        v->bytes.data_down += w->bytes[3];
+    }
+}
+
+static void count_jobs(struct coordinator *co, struct view_status *v)
+{
+    double ours = 0, theirs = 0;
+    for (size_t i = 0; i < co->state.n_jobs; i++) {
+        const struct job *j = co->state.jobs[i];
+        double params = 0;
+        for (uint32_t l = 0; l < composition_levels(&j->comp, 0); l++)
+            params += (double)j->modules[j->comp.paths[0].modules[l]].params;
+        v->jobs++;
+        v->jobs_active += !job_is_ended(j);
+        ours += (double)(j->bytes_up + j->bytes_down);
+        theirs += 8.0 * params * (double)j->steps_done;
+    }
+    v->ratio = theirs > 0 ? ours / theirs : NAN;
+    for (size_t i = 0; i < co->state.n_tasks; i++) {
+        v->tasks_pending += co->state.tasks[i]->state == TASK_PENDING;
+        v->tasks_leased += co->state.tasks[i]->state == TASK_LEASED;
+    }
+}
+
+void view_status(struct coordinator *co, struct view_status *ret)
+{
+    struct rpc_counters rpc = rpc_server_counters(co->rpc);
+    memset(ret, 0, sizeof(*ret));
+    ret->version = SKERRY_VERSION;
+    ret->cluster = co->cluster;
+    ret->uptime_ms = core_now(co) - co->started_ms;
+    count_workers(co, ret);
+    count_jobs(co, ret);
+    ret->bytes_here = co->bytes_here;
+    ret->bytes_here.control_up = rpc.bytes_in;
+    ret->bytes_here.control_down = rpc.bytes_out;
+    ret->rss_bytes = resident_bytes();
+    ret->store_ok = co->store_ok;
+    ret->store_error = co->store_error;
+    ret->store_commits = store_commits(co->store);
+    ret->store_queue = store_queued(co->store);
+    ret->store_queue_max = STORE_QUEUE_ROWS_MAX;
+    ret->outer_queue = outer_pending(co->outer);
+    for (size_t i = 0; i < co->state.n_jobs; i++)
+        for (uint32_t m = 0; m < co->state.jobs[i]->comp.n_modules; m++)
+            ret->outer_busy += co->state.jobs[i]->modules[m].outer_task != 0;
+}
+
+/* ---- workers ------------------------------------------------------------- */
+
+static const char *worker_state(const struct coordinator *co, const struct worker *w,
+                                const struct lease_decision *d)
+{
+    if (w->state == WORKER_LOST)
+        return "lost";
+    if (w->state == WORKER_LEFT)
+        return "left";
+    if (d->verdict != LEASE_ALIVE)
+        return "late";
+    if (w->quarantined_until_ms > core_now(co))
+        return "quarantined";
+    if (w->drain)
+        return "draining";
+    return w->task_id ? "busy" : "idle";
+}
+
+/* The reasons of deciders are made here; the text lives until the next call. */
+static void fill_worker(struct coordinator *co, const struct worker *w, struct view_worker *v)
+{
+    static char reason[REASON_MAX]; /* loop thread only */
+    struct lease_decision d;
+    const struct task *t = w->task_id ? state_task(&co->state, w->task_id) : NULL;
+    uint64_t until = 0, now = core_now(co);
+    member_lease(co, w, &d);
+    (void)str_copy(reason, sizeof(reason), w->state_reason);
+    if (w->state == WORKER_HERE && d.verdict != LEASE_ALIVE)
+        (void)str_copy(reason, sizeof(reason), d.reason);
+    else if (w->state == WORKER_HERE && member_may_work(co, w, &until, reason))
+        (void)str_copy(reason, sizeof(reason), w->task_id ? "" : w->waiting_for);
+    *v = (struct view_worker){
+        .id = w->id,
+        .name = w->name,
+        .device = w->device,
+        .version = w->version,
+        .address = w->address,
+        .state = worker_state(co, w, &d),
+        .reason = reason,
+        .memory_bytes = w->memory_bytes,
+        .threads = w->threads,
+        .task_id = w->task_id,
+        .task_kind = t ? task_kind_name(t->kind) : "",
+        .activity = w->activity,
+        .steps_done = t ? t->steps_done : 0,
+        .steps_total = t ? t->steps_total : 0,
+        .path = t ? t->path : 0,
+        .replica = t ? t->replica : 0,
+        .loss = w->loss != 0.0f ? (double)w->loss : (double)NAN,
+        .images_per_s = (double)w->throughput,
+        .grad_norm = (double)w->grad_norm,
+        .devices = &w->devices,
+        .bytes = {w->bytes[0], w->bytes[1], w->bytes[2], w->bytes[3]},
+        .heartbeat_age_ms = now > w->heard_ms ? now - w->heard_ms : 0,
+        .joined_age_ms = now > w->joined_ms ? now - w->joined_ms : 0,
+        .strikes = w->strikes,
+        .tasks_done = w->tasks_done,
+        .tasks_failed = w->tasks_failed,
+        .device_failures = w->device_failures,
+        .quarantine_ms =
+            w->quarantined_until_ms > now ? (int64_t)(w->quarantined_until_ms - now) : 0,
+    };
+}
+
+void view_each_worker(struct coordinator *co, view_worker_fn fn, void *arg)
+{
+    struct view_worker v;
+    for (size_t i = 0; i < co->state.n_workers; i++) {
+        fill_worker(co, co->state.workers[i], &v);
+        fn(arg, &v);
+    }
+}
+
+int view_worker(struct coordinator *co, uint64_t worker_id, struct view_worker *ret,
+                struct err *err)
+{
+    const struct worker *w = state_worker(&co->state, worker_id);
+    if (w == NULL)
+        return err_set(err, -ERR_NOTFOUND, "worker %llu does not exist",
+                       (unsigned long long)worker_id);
+    fill_worker(co, w, ret);
+    return 0;
+}
+
+/* ---- tasks --------------------------------------------------------------- */
+
+/* The whole text is with the job's samples once it is done. */
+static const char *task_text(const struct coordinator *co, const struct task *t)
+{
+    const struct job *j = state_job(&co->state, t->job_id);
+    for (size_t i = 0; j != NULL && t->draw.tokens > 0 && i < j->n_grids; i++)
+        if (j->grids[i].task_id == t->id && j->grids[i].text != NULL)
+            return j->grids[i].text;
+    return t->text != NULL && t->text_len > 0 ? t->text : "";
+}
+
+static void fill_task(struct coordinator *co, const struct task *t, struct view_task *v)
+{
+    const struct worker *w = t->worker_id ? state_worker(&co->state, t->worker_id) : NULL;
+    uint64_t now = core_now(co);
+    *v = (struct view_task){
+        .id = t->id,
+        .job_id = t->job_id,
+        .worker_id = t->worker_id,
+        .kind = task_kind_name(t->kind),
+        .state = task_state_name(t->state),
+        .reason = t->reason,
+        .worker_name = w ? w->name : "",
+        .attempt = t->attempt,
+        .failures = t->failures,
+        .path = t->path,
+        .replica = t->replica,
+        .round = t->round,
+        .steps_done = t->steps_done,
+        .steps_total = t->steps_total,
+        .samples_done = t->samples_done,
+        .activity = t->state == TASK_LEASED ? t->activity : "",
+        .loss = isnan(t->loss_mean) ? (double)t->loss : (double)t->loss_mean,
+        .age_ms = now > t->ready_ms ? now - t->ready_ms : 0,
+        .leased_ms = t->state == TASK_LEASED && now > t->leased_ms ? now - t->leased_ms : 0,
+        .output = blob_ref_is_set(&t->output) ? t->output.sha256 : NULL,
+        .output_size = t->output.size,
+        .text = task_text(co, t),
+        .mixture = t->draw.mixture,
+    };
+}
+
+void view_each_task(struct coordinator *co, uint64_t job_id, const char *state, view_task_fn fn,
+                    void *arg)
+{
+    struct view_task v;
+    for (size_t i = 0; i < co->state.n_tasks; i++) {
+        const struct task *t = co->state.tasks[i];
+        if ((job_id != 0 && t->job_id != job_id) ||
+            (state != NULL && strcmp(state, task_state_name(t->state)) != 0))
+            continue;
+        fill_task(co, t, &v);
+        fn(arg, &v);
+    }
+}
+
+int view_task(struct coordinator *co, uint64_t task_id, struct view_task *ret, struct err *err)
+{
+    const struct task *t = state_task(&co->state, task_id);
+    if (t == NULL)
+        return err_set(err, -ERR_NOTFOUND, "task %llu does not exist, or has been forgotten",
+                       (unsigned long long)task_id);
+    fill_task(co, t, ret);
+    return 0;
+}
+
+/* ---- who is waited for --------------------------------------------------- */
+
+struct waiting {
+    struct coordinator *co;
+    view_waiting_fn fn;
+    void *arg;
+};
+
+static int64_t from_now(const struct coordinator *co, uint64_t until_ms)
+{
+    uint64_t now = core_now(co);
+    if (until_ms == 0)
+        return -1;
+    return until_ms > now ? (int64_t)(until_ms - now) : 0;
+}
+
+static void tell(const struct waiting *w, uint64_t job, uint64_t task, uint64_t worker,
+                 const char *what, const char *why, int64_t until_ms)
+{
+    w->fn(w->arg, &(struct view_waiting){job, task, worker, what, why, until_ms});
+}
+
+static void wait_for_worker(const struct waiting *ctx, const struct task *t)
+{
+    const struct worker *w = state_worker(&ctx->co->state, t->worker_id);
+    struct lease_decision d;
+    char what[128], why[REASON_MAX];
+    if (w == NULL)
+        return;
+    member_lease(ctx->co, w, &d);
+    (void)snprintf(what, sizeof(what), "worker %llu (%s)", (unsigned long long)w->id, w->name);
+    if (d.verdict == LEASE_ALIVE && t->steps_total > 0)
+        (void)snprintf(why, sizeof(why), "%s task %llu: %.100s, step %u of %u",
+                       task_kind_name(t->kind), (unsigned long long)t->id,
+                       t->activity[0] ? t->activity : "working", t->steps_done, t->steps_total);
+    else
+        (void)snprintf(why, sizeof(why), "%s task %llu: %.150s", task_kind_name(t->kind),
+                       (unsigned long long)t->id,
+                       d.verdict != LEASE_ALIVE ? d.reason
+                       : t->activity[0]         ? t->activity
+                                                : "working");
+    int64_t until = from_now(ctx->co, d.until_ms);
+    uint64_t spent = core_now(ctx->co) - t->leased_ms;
+    if (d.verdict == LEASE_ALIVE && t->steps_done > 0 && t->steps_total >= t->steps_done)
+        until = (int64_t)(spent * (t->steps_total - t->steps_done) / t->steps_done);
+    tell(ctx, t->job_id, t->id, w->id, what, why, until);
+}
+
+/* A grid whose experts are elsewhere takes a worker that draws and one that evaluates. */
+static bool lacks_helper(const struct task *t, unsigned helpers)
+{
+    return (t->kind == TASK_VELOCITY && helpers == 0) ||
+           (t->kind == TASK_SAMPLE && t->draw.remote && helpers < 2);
+}
+
+static void wait_for_taker(const struct waiting *ctx, const struct task *t)
+{
+    char what[128], why[REASON_MAX];
+    unsigned here = 0, idle = 0, helpers = 0, small = 0;
+    for (size_t i = 0; i < ctx->co->state.n_workers; i++) {
+        const struct worker *w = ctx->co->state.workers[i];
+        const struct task *now = w->task_id ? state_task(&ctx->co->state, w->task_id) : NULL;
+        here += w->state == WORKER_HERE;
+        idle += w->state == WORKER_HERE && w->parked != NULL;
+        small += w->state == WORKER_HERE && member_is_small(ctx->co, w, t);
+        helpers += w->state == WORKER_HERE && !w->drain &&
+                   (now == NULL || now->kind != TASK_SAMPLE || !now->draw.remote);
+    }
+    (void)snprintf(what, sizeof(what), "%s task %llu", task_kind_name(t->kind),
+                   (unsigned long long)t->id);
+    if (t->not_before_ms > core_now(ctx->co))
+        (void)snprintf(why, sizeof(why), "it failed and is tried again: %.220s", t->reason);
+    else if (here == 0)
+        (void)snprintf(why, sizeof(why), "no worker is here; start one with workerd --join");
+    else if (lacks_helper(t, helpers))
+        (void)snprintf(why, sizeof(why),
+                       "sampling with remote experts takes one more worker than the %u that %s "
+                       "here; start it, or sample without --remote",
+                       here, here == 1 ? "is" : "are");
+    else if (small == here)
+        (void)snprintf(why, sizeof(why), "no worker here has the memory: %.220s", t->reason);
+    else if (idle == 0)
+        (void)snprintf(why, sizeof(why), "all %u workers are busy", here);
+    else
+        (void)snprintf(why, sizeof(why), "it is kept for the worker that did it last");
+    tell(ctx, t->job_id, t->id, 0, what, why,
+         t->not_before_ms > core_now(ctx->co) ? from_now(ctx->co, t->not_before_ms) : -1);
+}
+
+static void wait_for_module(const struct waiting *ctx, const struct job *j,
+                            const struct module_rec *m)
+{
+    char what[128];
+    if (j->state != JOB_RUNNING || m->version >= (uint64_t)j->spec.outer.rounds)
+        return;
+    (void)snprintf(what, sizeof(what), "version %llu of module %llu (%s)",
+                   (unsigned long long)m->version + 1, (unsigned long long)m->id, j->spec.name);
+    uint64_t until = m->retry_ms;
+    if (until == 0 && m->quorum_ms != 0 && j->spec.outer.grace > 0)
+        until = m->quorum_ms + (uint64_t)(j->spec.outer.grace * 1e3);
+    tell(ctx, j->id, m->outer_task, 0, what,
+         m->outer_task != 0 ? "the outer step is running" : m->outer_reason,
+         from_now(ctx->co, until));
+}
+
+/* "k of n done" of a stage whose tasks the job waits for. */
+static void wait_for_stage(const struct waiting *ctx, const struct job *j)
+{
+    struct view_job v;
+    char what[128], why[REASON_MAX];
+    if (view_job(ctx->co, j->id, &v, NULL) < 0 || v.stage_total < 2)
+        return; /* of one task its own line says more */
+    (void)snprintf(what, sizeof(what), "%s of job %llu (%.60s)", v.state, (unsigned long long)j->id,
+                   j->spec.name);
+    (void)snprintf(why, sizeof(why), "%u of %u tasks done%s%.160s", v.stage_done, v.stage_total,
+                   j->reason[0] ? ": " : "", j->reason);
+    tell(ctx, j->id, 0, 0, what, why, -1);
+}
+
+void view_each_waiting(struct coordinator *co, uint64_t job_id, view_waiting_fn fn, void *arg)
+{
+    const struct waiting ctx = {co, fn, arg};
+    if (!co->store_ok)
+        tell(&ctx, 0, 0, 0, "the disk of the data dir", co->store_error, CORE_COMMIT_RETRY_MS);
+    for (size_t i = 0; i < co->state.n_jobs; i++) {
+        const struct job *j = co->state.jobs[i];
+        if ((job_id == 0 || j->id == job_id) && !job_is_ended(j))
+            wait_for_stage(&ctx, j);
+        for (uint32_t m = 0; m < j->comp.n_modules; m++)
+            if ((job_id == 0 || j->id == job_id) && !job_is_ended(j))
+                wait_for_module(&ctx, j, &j->modules[m]);
+    }
+    for (size_t i = 0; i < co->state.n_tasks; i++) {
+        const struct task *t = co->state.tasks[i];
+        if ((job_id != 0 && t->job_id != job_id) || t->kind == TASK_OUTER)
+            continue;
+        if (t->state == TASK_LEASED)
+            wait_for_worker(&ctx, t);
+        else if (t->state == TASK_PENDING)
+            wait_for_taker(&ctx, t);
+    }
+}

@@ -1,0 +1,194 @@
+/* The commands of view.h. */
+#include "coordinator/state/core.h"
+
+#include "common/base/err.h"
+#include "common/base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define PROMPT_MAX 8192           /* as SampleTask.prompt */
+#define SPARE_BYTES (64ull << 20) /* left on the disk for the database */
+
+int view_job_cancel(struct coordinator *co, uint64_t job_id, struct err *err)
+{
+    int rc = core_writable(co, err);
+    struct job *j = state_job(&co->state, job_id);
+    if (rc < 0)
+        return rc;
+    if (j == NULL)
+        return err_set(err, -ERR_NOTFOUND, "job %llu does not exist", (unsigned long long)job_id);
+    if (job_is_ended(j))
+        return err_set(err, -ERR_STALE, "job %llu has ended already, it is %s",
+                       (unsigned long long)job_id, job_state_name(j->state));
+    flow_end(co, j, JOB_CANCELLED, "cancelled by a person");
+    return 0;
+}
+
+int view_task_cancel(struct coordinator *co, uint64_t task_id, struct err *err)
+{
+    int rc = core_writable(co, err);
+    struct task *t = state_task(&co->state, task_id);
+    if (rc < 0)
+        return rc;
+    if (t == NULL)
+        return err_set(err, -ERR_NOTFOUND, "task %llu does not exist", (unsigned long long)task_id);
+    if (t->kind != TASK_SAMPLE || !t->draw.asked)
+        return err_set(err, -EINVAL,
+                       "task %llu is part of job %llu: only a drawing that a person asked for can "
+                       "be cancelled alone",
+                       (unsigned long long)task_id, (unsigned long long)t->job_id);
+    if (!task_is_open(t))
+        return err_set(err, -ERR_STALE, "task %llu has ended already, it is %s",
+                       (unsigned long long)task_id, task_state_name(t->state));
+    task_end(co, t, TASK_CANCELLED, "cancelled by who asked for it");
+    core_say(co, t->job_id, 0, "SAMPLE task %llu was cancelled by who asked for it",
+             (unsigned long long)task_id);
+    return 0;
+}
+
+static uint32_t main_paths(const struct job *j)
+{
+    uint32_t n = 0;
+    for (uint32_t p = 0; p < j->comp.n_paths; p++)
+        n += j->comp.paths[p].network == 0;
+    return n;
+}
+
+/* Version 0 of all modules is there, and what to draw is known. */
+static bool has_model(const struct job *j)
+{
+    for (uint32_t i = 0; i < j->comp.n_modules; i++)
+        if (j->modules[i].n_versions == 0)
+            return false;
+    return j->n_classes > 0 || j->spec.model.type == JOB_MODEL_LLAMA;
+}
+
+static int check_ask(const struct job *j, const struct view_sample_request *r, struct err *err)
+{
+    if (r->count > VIEW_LABELS_MAX || r->n_labels > VIEW_LABELS_MAX)
+        return err_set(err, -EINVAL, "at most %d samples can be drawn at once", VIEW_LABELS_MAX);
+    if (r->steps > 1000 || r->columns > VIEW_LABELS_MAX)
+        return err_set(err, -EINVAL, "steps is %u and columns %u, at most 1000 and %d are possible",
+                       r->steps, r->columns, VIEW_LABELS_MAX);
+    if (r->guidance > 100)
+        return err_set(err, -EINVAL, "guidance is %g, expected 0 to 100", r->guidance);
+    if (r->sampler != NULL && strcmp(r->sampler, "euler") != 0 && strcmp(r->sampler, "heun") != 0)
+        return err_set(err, -EINVAL, "sampler is '%.20s', expected 'euler' or 'heun'", r->sampler);
+    int strategy;
+    if (r->has_path && (r->path >= j->comp.n_paths || j->comp.paths[r->path].network != 0))
+        return err_set(err, -EINVAL, "path %u cannot be drawn from, the job has paths 0 to %u",
+                       r->path, main_paths(j) - 1);
+    if (r->strategy != NULL && job_strategy_parse(r->strategy, &strategy) < 0)
+        return err_set(err, -EINVAL,
+                       "strategy is '%.20s', expected top1, topk, full, nucleus, threshold or "
+                       "oracle",
+                       r->strategy);
+    if ((r->strategy != NULL || r->remote || r->top > 0) && (!j->comp.mixture || r->has_path))
+        return err_set(err, -EINVAL,
+                       "strategy, top and remote are for the mixture of a ddm job, not for one "
+                       "path");
+    if (r->top > main_paths(j))
+        return err_set(err, -EINVAL, "top is %u, the mixture has %u experts", r->top,
+                       main_paths(j));
+    if (j->spec.model.type != JOB_MODEL_LLAMA &&
+        (r->prompt != NULL || r->tokens > 0 || !isnan(r->temperature) || r->top_p > 0))
+        return err_set(err, -EINVAL,
+                       "job %llu draws images: prompt, tokens, temperature and top_p are for texts",
+                       (unsigned long long)j->id);
+    if (j->spec.model.type == JOB_MODEL_LLAMA &&
+        (r->count > 0 || r->steps > 0 || r->columns > 0 || r->n_labels > 0 || r->sampler != NULL ||
+         !isnan(r->guidance)))
+        return err_set(err, -EINVAL,
+                       "job %llu writes texts: count, labels, steps, sampler, guidance and columns "
+                       "are for images",
+                       (unsigned long long)j->id);
+    if (r->tokens > VIEW_TOKENS_MAX || r->temperature > VIEW_TEMPERATURE_MAX)
+        return err_set(err, -EINVAL,
+                       "tokens is %u and temperature %g, at most %d and %d are possible", r->tokens,
+                       r->temperature, VIEW_TOKENS_MAX, VIEW_TEMPERATURE_MAX);
+    if (r->prompt != NULL && strlen(r->prompt) > PROMPT_MAX)
+        return err_set(err, -EINVAL, "prompt has %zu bytes, at most %d are possible",
+                       strlen(r->prompt), PROMPT_MAX);
+    for (size_t i = 0; i < r->n_labels; i++)
+        if (r->labels[i] >= j->n_classes)
+            return err_set(err, -EINVAL, "label %u does not exist, the job has %zu classes",
+                           r->labels[i], j->n_classes);
+    return 0;
+}
+
+int view_sample_request(struct coordinator *co, uint64_t job_id,
+                        const struct view_sample_request *r, uint64_t *ret_task, struct err *err)
+{
+    int rc = core_writable(co, err);
+    struct job *j = state_job(&co->state, job_id);
+    if (rc < 0)
+        return rc;
+    if (j == NULL)
+        return err_set(err, -ERR_NOTFOUND, "job %llu does not exist", (unsigned long long)job_id);
+    if (j->refused != NULL)
+        return err_set(err, -ERR_STALE, "job %llu cannot be drawn from: %s",
+                       (unsigned long long)job_id, j->refused);
+    if (!has_model(j))
+        return err_set(err, -ERR_STALE, "job %llu has no model yet to draw from",
+                       (unsigned long long)job_id);
+    if ((rc = check_ask(j, r, err)) < 0)
+        return rc;
+    tasks_prune(co, j);
+    uint32_t path = r->has_path ? r->path : UINT32_MAX, at = r->has_path ? r->path : 0;
+    struct task *t = draw_sample(co, j, path, j->paths[at].round, r);
+    if (t == NULL)
+        return err_set(err, -ERR_LIMIT, "%d tasks are open, no more are taken", TASKS_OPEN_MAX);
+    *ret_task = t->id;
+    return 0;
+}
+
+int view_worker_drain(struct coordinator *co, uint64_t worker_id, struct err *err)
+{
+    int rc = core_writable(co, err);
+    struct worker *w = state_worker(&co->state, worker_id);
+    if (rc < 0)
+        return rc;
+    if (w == NULL)
+        return err_set(err, -ERR_NOTFOUND, "worker %llu does not exist",
+                       (unsigned long long)worker_id);
+    if (w->state != WORKER_HERE)
+        return err_set(err, -ERR_STALE, "worker %llu is not here any more",
+                       (unsigned long long)worker_id);
+    w->drain = true;
+    w->parked_until_ms = 0; /* its long poll is answered now, with the news */
+    save_worker(co->store, w);
+    core_say(co, 0, w->id, "worker %llu (%s) is to finish and leave", (unsigned long long)w->id,
+             w->name);
+    core_touch(co);
+    return 0;
+}
+
+int view_upload_expect(struct coordinator *co, const uint8_t sha256[VIEW_SHA256_BYTES],
+                       uint64_t size, struct err *err)
+{
+    struct blob_id id;
+    char path[4096];
+    uint64_t room = 0;
+    int rc = core_writable(co, err);
+    if (rc < 0)
+        return rc;
+    memcpy(id.sha256, sha256, 32);
+    /* The sweep takes orphans by their age: what is there becomes young again. */
+    if (blobstore_path(co->blobs, &id, path, sizeof(path)) == 0 &&
+        blobstore_has(co->blobs, &id, NULL))
+        return utimensat(AT_FDCWD, path, NULL, 0) == 0
+                   ? 0
+                   : err_errno(err, "keeping a blob that is there");
+    if ((rc = file_disk_free(co->opt.data_dir, &room, err)) < 0)
+        return rc;
+    if (room < size || room - size < SPARE_BYTES)
+        return err_set(err, -ENOSPC,
+                       "the disk of the coordinator has %llu MiB left, too little "
+                       "for an upload of %llu MiB",
+                       (unsigned long long)(room >> 20), (unsigned long long)(size >> 20));
+    return 0;
+}

@@ -1,0 +1,383 @@
+/* The jobs' side of view.h. */
+#include "coordinator/state/core.h"
+
+#include "common/base/clock.h"
+#include "common/base/err.h"
+#include "common/base/hash.h"
+
+#include <math.h>
+#include <string.h>
+
+static double wide(float x)
+{
+    return isnan(x) ? (double)NAN : (double)x;
+}
+
+static int need_job(struct coordinator *co, uint64_t id, struct job **ret, struct err *err)
+{
+    *ret = state_job(&co->state, id);
+    if (*ret == NULL)
+        return err_set(err, -ERR_NOTFOUND, "job %llu does not exist", (unsigned long long)id);
+    return 0;
+}
+
+static uint64_t path_params(const struct job *j, uint32_t path)
+{
+    uint64_t n = 0;
+    for (uint32_t l = 0; l < composition_levels(&j->comp, path); l++)
+        n += j->modules[j->comp.paths[path].modules[l]].params;
+    return n;
+}
+
+/* Steps of the slowest path, the running phase included. */
+static uint64_t steps_now(struct coordinator *co, const struct job *j)
+{
+    uint64_t slowest = UINT64_MAX;
+    for (uint32_t p = 0; p < j->comp.n_paths; p++) {
+        const struct path_rec *path = &j->paths[p];
+        uint64_t done = 0;
+        for (uint32_t r = 0; r < j->comp.paths[p].replicas; r++) {
+            const struct replica_rec *rr = &path->replicas[r];
+            const struct task *t = rr->task_id ? state_task(&co->state, rr->task_id) : NULL;
+            uint64_t n = rr->step + (t ? t->steps_done : 0);
+            done = n > done ? n : done;
+        }
+        slowest = done < slowest ? done : slowest;
+    }
+    return slowest == UINT64_MAX ? 0 : slowest;
+}
+
+static double images_per_s(const struct coordinator *co, const struct job *j)
+{
+    double sum = 0;
+    for (size_t i = 0; i < co->state.n_workers; i++) {
+        const struct worker *w = co->state.workers[i];
+        const struct task *t = w->task_id ? state_task(&co->state, w->task_id) : NULL;
+        if (t != NULL && t->job_id == j->id && t->kind == TASK_TRAIN)
+            sum += (double)w->throughput;
+    }
+    return sum;
+}
+
+static uint32_t rounds_done(const struct job *j)
+{
+    uint32_t slowest = UINT32_MAX;
+    for (uint32_t p = 0; p < j->comp.n_paths; p++)
+        slowest = j->paths[p].round < slowest ? j->paths[p].round : slowest;
+    return slowest;
+}
+
+/* From the mean of the last rounds, less what the running one has done. */
+static int64_t eta_ms(struct coordinator *co, const struct job *j, uint32_t done)
+{
+    double seconds = 0;
+    unsigned n = 0;
+    if (job_is_ended(j) || j->n_rounds == 0)
+        return -1;
+    for (size_t i = j->n_rounds; i-- > 0 && n < 8; n++)
+        seconds += (double)j->rounds[i].seconds;
+    double mean = seconds / n * 1e3, left = mean * (j->spec.outer.rounds - (double)done);
+    if (j->paths[0].ready) {
+        double in_round = (double)(core_now(co) - j->paths[0].ready_ms);
+        left -= in_round < mean ? in_round : mean;
+    }
+    return left > 0 ? (int64_t)left : 0;
+}
+
+/* The newest round that has its bytes: all of it, by parameter and replica. */
+static void wire_figures(const struct job *j, struct view_job *v)
+{
+    v->per_param_up = v->per_param_down = v->ratio = NAN;
+    if (v->params == 0)
+        return;
+    for (size_t i = j->n_rounds; i-- > 0;) {
+        const struct round_rec *r = &j->rounds[i];
+        double per = (double)path_params(j, r->path) * r->expected;
+        if (r->bytes_up == 0 || per == 0)
+            continue;
+        v->per_param_up = (double)r->bytes_up / per;
+        v->per_param_down = (double)r->bytes_down / per;
+        break;
+    }
+    if (j->steps_done > 0)
+        v->ratio = (double)(j->bytes_up + j->bytes_down) /
+                   (8.0 * (double)v->params * (double)j->steps_done);
+}
+
+static void fill_grid(struct coordinator *co, const struct job *j, struct view_job *v)
+{
+    stage_progress(co, j, &v->stage_done, &v->stage_total);
+    v->text = j->spec.model.type == JOB_MODEL_LLAMA;
+    v->mixture = j->comp.mixture;
+    v->eval_bits_per_byte = view_job_bits_per_byte(j);
+    v->vocab = j->vocab;
+    v->tokenizer = blob_ref_is_set(&j->tokenizer) ? j->tokenizer.sha256 : NULL;
+    v->tokenizer_size = j->tokenizer.size;
+    v->modules = j->comp.n_modules;
+    v->partitions = j->comp.n_partitions;
+    v->generation = j->generation;
+    v->reshards_done = j->resharded;
+    v->reshards = j->comp.partitioned ? (uint32_t)j->spec.recipe.reshard.n : 0;
+    uint64_t spent = j->waited_ms + j->trained_ms;
+    v->waited_ms = j->waited_ms;
+    v->waited_share = spent ? (double)j->waited_ms / (double)spent : NAN;
+    v->peak_bytes_per_s = j->peak_bytes;
+    v->teacher = j->comp.teacher_job;
+    v->partitioner = blob_ref_is_set(&j->partitioner) ? j->partitioner.sha256 : NULL;
+}
+
+static void fill_dataset(const struct job *j, struct view_job *v)
+{
+    v->classes = (uint32_t)j->n_classes;
+    v->shards = (uint32_t)shards_cut(j);
+    for (size_t i = 0; i < shards_cut(j); i++) {
+        v->samples_total += j->shards[i].samples;
+        v->tokens_total += j->shards[i].holdout ? 0 : j->shards[i].tokens;
+        if (j->shards[i].holdout)
+            v->samples_holdout += j->shards[i].samples;
+    }
+}
+
+static void fill_job(struct coordinator *co, const struct job *j, struct view_job *v)
+{
+    int64_t wall = (int64_t)clock_wall_ms();
+    int64_t end = j->ended_unix_ms ? j->ended_unix_ms : wall;
+    memset(v, 0, sizeof(*v));
+    v->id = j->id;
+    v->name = j->spec.name;
+    v->state = job_state_name(j->state);
+    v->reason = j->reason;
+    v->spec = j->yaml;
+    v->recipe = j->spec.recipe.name;
+    v->created_unix_ms = j->made_unix_ms;
+    v->ended_unix_ms = j->ended_unix_ms;
+    v->age_ms = wall > j->made_unix_ms ? (uint64_t)(wall - j->made_unix_ms) : 0;
+    v->elapsed_ms =
+        j->started_unix_ms && end > j->started_unix_ms ? (uint64_t)(end - j->started_unix_ms) : 0;
+    v->round = rounds_done(j);
+    v->rounds = (uint32_t)j->spec.outer.rounds;
+    v->step = steps_now(co, j);
+    v->total_steps = (uint64_t)j->spec.outer.steps * v->rounds;
+    v->loss = wide(j->loss);
+    v->eval_loss = wide(j->eval_loss);
+    v->images_per_s = images_per_s(co, j);
+    v->eta_ms = eta_ms(co, j, v->round);
+    v->paths = j->comp.n_paths;
+    v->replicas = j->comp.paths[0].replicas;
+    v->params = path_params(j, 0);
+    v->bytes_up = j->bytes_up;
+    v->bytes_down = j->bytes_down;
+    v->data_bytes_down = j->shard_bytes_down;
+    v->bad_samples = j->bad_count;
+    v->max_bad = (uint32_t)j->spec.data.max_bad;
+    v->sample_grids = (uint32_t)j->n_grids;
+    wire_figures(j, v);
+    fill_dataset(j, v);
+    fill_grid(co, j, v);
+}
+
+void view_each_job(struct coordinator *co, view_job_fn fn, void *arg)
+{
+    struct view_job v;
+    for (size_t i = 0; i < co->state.n_jobs; i++) {
+        fill_job(co, co->state.jobs[i], &v);
+        fn(arg, &v);
+    }
+}
+
+int view_job(struct coordinator *co, uint64_t job_id, struct view_job *ret, struct err *err)
+{
+    struct job *j;
+    int rc = need_job(co, job_id, &j, err);
+    if (rc == 0)
+        fill_job(co, j, ret);
+    return rc;
+}
+
+static const char *replica_state(const struct task *t)
+{
+    if (t == NULL)
+        return "idle";
+    return t->state == TASK_LEASED ? "leased" : t->state == TASK_PENDING ? "pending" : "reported";
+}
+
+void view_each_replica(struct coordinator *co, uint64_t job_id, view_replica_fn fn, void *arg)
+{
+    const struct job *j = state_job(&co->state, job_id);
+    for (uint32_t p = 0; j != NULL && p < j->comp.n_paths; p++)
+        for (uint32_t r = 0; r < j->comp.paths[p].replicas; r++) {
+            const struct replica_rec *rr = &j->paths[p].replicas[r];
+            uint32_t last = (uint32_t)j->spec.outer.rounds - 1, round = j->paths[p].round;
+            const struct task *t = rr->task_id ? state_task(&co->state, rr->task_id) : NULL;
+            uint64_t id = t ? t->worker_id : rr->owner;
+            const struct worker *w = id ? state_worker(&co->state, id) : NULL;
+            bool leased = t != NULL && t->state == TASK_LEASED;
+            const struct view_replica v = {
+                .path = p,
+                .replica = r,
+                .round = round < last ? round : last,
+                .state = replica_state(t),
+                .task_id = rr->task_id,
+                .worker_id = id,
+                .worker_name = w ? w->name : "",
+                .step = rr->step + (t ? t->steps_done : 0),
+                .steps_done = t ? t->steps_done : 0,
+                .steps_total = t && t->steps_total ? t->steps_total : (uint32_t)j->spec.outer.steps,
+                .loss = wide(rr->loss),
+                .images_per_s = leased && w ? (double)w->throughput : 0,
+            };
+            fn(arg, &v);
+        }
+}
+
+void view_each_round(struct coordinator *co, uint64_t job_id, view_round_fn fn, void *arg)
+{
+    const struct job *j = state_job(&co->state, job_id);
+    for (size_t i = 0; j != NULL && i < j->n_rounds; i++) {
+        const struct round_rec *r = &j->rounds[i];
+        const struct view_round v = {
+            r->path,          r->round,     wide(r->loss), wide(r->eval_loss), (double)r->seconds,
+            r->contributions, r->expected,  r->samples,    r->steps,           r->bytes_up,
+            r->bytes_down,    r->at_unix_ms};
+        fn(arg, &v);
+    }
+}
+
+#define EPOCHS_SHOWN 8 /* of each partition: the last closed ones, and the open ones */
+
+void view_each_epoch(struct coordinator *co, uint64_t job_id, view_epoch_fn fn, void *arg)
+{
+    const struct job *j = state_job(&co->state, job_id);
+    for (uint32_t p = 0; j != NULL && p < job_ledgers(j); p++) {
+        uint32_t partition = p < j->comp.n_partitions ? p : PARTITION_ALL;
+        const struct ledger *l = j->ledgers[p];
+        if (l == NULL)
+            continue;
+        uint32_t open = ledger_open(l), end = ledger_first_open(l) + (open ? open : 1);
+        for (uint32_t e = end > EPOCHS_SHOWN ? end - EPOCHS_SHOWN : 0; e < end; e++) {
+            struct ledger_epoch f;
+            ledger_figures(l, e, &f);
+            fn(arg, &(struct view_epoch){partition, e, f.total, f.done, f.leased, f.pending});
+        }
+    }
+}
+
+struct view_sample view_sample_of(const struct grid_rec *g)
+{
+    return (struct view_sample){
+        .task_id = g->task_id,
+        .round = g->round,
+        .count = g->count,
+        .columns = g->columns,
+        .blob = g->blob.sha256,
+        .size = g->blob.size,
+        .at_unix_ms = g->at_unix_ms,
+        .path = g->path,
+        .text = g->text ? g->text : "",
+    };
+}
+
+void view_each_sample(struct coordinator *co, uint64_t job_id, view_sample_fn fn, void *arg)
+{
+    const struct job *j = state_job(&co->state, job_id);
+    for (size_t i = 0; j != NULL && i < j->n_grids; i++) {
+        const struct view_sample v = view_sample_of(&j->grids[i]);
+        fn(arg, &v);
+    }
+}
+
+void view_each_class(struct coordinator *co, uint64_t job_id, view_class_fn fn, void *arg)
+{
+    const struct job *j = state_job(&co->state, job_id);
+    for (size_t i = 0; j != NULL && i < j->n_classes; i++)
+        fn(arg, &(struct view_class){(uint32_t)i, j->classes[i], j->counts[i]});
+}
+
+void view_each_bad_sample(struct coordinator *co, uint64_t job_id, view_bad_sample_fn fn, void *arg)
+{
+    const struct job *j = state_job(&co->state, job_id);
+    for (size_t i = 0; j != NULL && i < j->n_bad; i++)
+        fn(arg, &(struct view_bad_sample){j->bad[i].shard, j->bad[i].key, j->bad[i].reason});
+}
+
+int view_metrics(struct coordinator *co, uint64_t job_id, uint64_t after, size_t limit,
+                 view_metric_fn fn, void *arg, struct err *err)
+{
+    struct job *j;
+    int rc = need_job(co, job_id, &j, err);
+    return rc < 0 ? rc : persist_metrics(co->store, job_id, after, limit, fn, arg, err);
+}
+
+/* ---- modules ------------------------------------------------------------- */
+
+static const char *outer_state(const struct coordinator *co, const struct job *j,
+                               const struct module_rec *m)
+{
+    if (m->outer_task != 0)
+        return "running";
+    if (m->retry_ms > core_now(co))
+        return "retrying";
+    bool over =
+        j->spec.outer.async ? rounds_finished(j) : m->version >= (uint64_t)j->spec.outer.rounds;
+    return j->state == JOB_RUNNING && !over ? "waiting" : "idle";
+}
+
+void view_each_module(struct coordinator *co, uint64_t job_id, view_module_fn fn, void *arg)
+{
+    for (size_t i = 0; i < co->state.n_jobs; i++) {
+        const struct job *j = co->state.jobs[i];
+        if (job_id != 0 && j->id != job_id)
+            continue;
+        for (uint32_t n = 0; n < j->comp.n_modules; n++) {
+            const struct module_rec *m = &j->modules[n];
+            const struct version_rec *newest =
+                m->n_versions ? &m->versions[m->n_versions - 1] : NULL;
+            const struct view_module v = {
+                .id = m->id,
+                .job_id = j->id,
+                .level = m->level,
+                .index = m->index,
+                .version = m->version,
+                .params = m->params,
+                .sha256 = newest ? newest->full.sha256 : NULL,
+                .outer_state = outer_state(co, j, m),
+                .outer_reason = m->outer_reason,
+                .folded = m->folded,
+                .staleness = m->folded ? (double)m->stale_sum / (double)m->folded : NAN,
+                .staleness_max = m->stale_max,
+                .bytes_from_others = m->bytes_from_others,
+                .network = m->network ? "router" : "main",
+                .paths = j->comp.modules[n].paths,
+                .fragment = j->comp.networks[m->network].levels[m->level].fragment,
+            };
+            fn(arg, &v);
+        }
+    }
+}
+
+static const uint8_t *hash_or_null(const struct blob_ref *b)
+{
+    return blob_ref_is_set(b) ? b->sha256 : NULL;
+}
+
+void view_each_version(struct coordinator *co, uint64_t module_id, view_version_fn fn, void *arg)
+{
+    struct job *j = NULL;
+    const struct module_rec *m = state_module(&co->state, module_id, &j);
+    for (unsigned i = 0; m != NULL && i < m->n_versions; i++) {
+        const struct version_rec *r = &m->versions[i];
+        const struct view_version v = {
+            .module_id = m->id,
+            .version = r->version,
+            .full = hash_or_null(&r->full),
+            .delta = hash_or_null(&r->delta),
+            .ema = hash_or_null(&r->ema),
+            .full_size = r->full.size,
+            .delta_size = r->delta.size,
+            .ema_size = r->ema.size,
+            .provenance = r->provenance ? r->provenance : "",
+            .at_unix_ms = r->at_unix_ms,
+        };
+        fn(arg, &v);
+    }
+}

@@ -1,0 +1,176 @@
+#include "common/base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/unit/common/base/util.h"
+
+static size_t entries(const char *dir)
+{
+    struct file_names names;
+    OK(file_list(dir, 100, &names, err));
+    size_t n = names.n;
+    file_names_release(&names);
+    return n;
+}
+
+static void reads_and_writes(void **state)
+{
+    char *dir = scratch_new(), *path = in(dir, "f");
+    struct buf b;
+    OK(file_write_atomic(path, "hello", 5, 0600, err));
+    OK(file_read(path, 5, &b, err));
+    assert_string_equal(buf_str(&b), "hello");
+    buf_release(&b);
+    FAILS(file_read(path, 4, &b, err), "larger than the 4 bytes");
+    struct stat st;
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0600);
+    uint64_t n;
+    OK(file_size(path, &n, err));
+    assert_int_equal(n, 5);
+    FAILS(file_read("/nonexistent", 9, &b, err), "/nonexistent: No such file");
+    FAILS(file_write_atomic("/nonexistent/f", "", 0, 0644, err), "/nonexistent/f");
+    OK(file_disk_free(dir, &n, err));
+    assert_true(n > 0);
+    OK(file_remove(path, err));
+    OK(file_remove(path, err));
+    mem_free(path);
+    scratch_free(dir);
+}
+
+static void aborts_leave_nothing(void **state)
+{
+    char *dir = scratch_new(), *path = in(dir, "f");
+    struct file_out f;
+    OK(file_out_open(&f, path, 0644, err));
+    OK(file_out_write(&f, "abc", 3, err));
+    OK(file_out_pwrite(&f, "XYZ", 3, 1, err));
+    assert_int_equal(f.written, 4);
+    assert_int_equal(entries(dir), 1);
+    assert_false(file_exists(path));
+    file_out_abort(&f);
+    file_out_abort(&f);
+    assert_int_equal(entries(dir), 0);
+    OK(file_out_open(&f, path, 0644, err));
+    OK(file_out_write(&f, "abc", 3, err));
+    OK(file_out_commit(&f, err));
+    file_out_abort(&f);
+    assert_int_equal(entries(dir), 1);
+    mem_free(path);
+    scratch_free(dir);
+}
+
+/* A disk that fills up after n bytes: each n fails cleanly, the old content
+ * stays, until all of it fits. */
+static void full_disk(void **state)
+{
+    char *dir = scratch_new(), *path = in(dir, "f");
+    OK(file_write_atomic(path, "old", 3, 0644, err));
+    bool faults = file_fault_enospc(-1);
+    for (long long n = 0; n < 5 && faults; n++) {
+        file_fault_enospc(n);
+        FAILS(file_write_atomic(path, "newer", 5, 0644, err), "No space left on device");
+        file_fault_enospc(-1);
+        struct buf b;
+        OK(file_read(path, 10, &b, err));
+        assert_string_equal(buf_str(&b), "old");
+        buf_release(&b);
+        assert_int_equal(entries(dir), 1);
+    }
+    file_fault_enospc(5);
+    OK(file_write_atomic(path, "newer", 5, 0644, err));
+    file_fault_enospc(-1);
+    mem_free(path);
+    scratch_free(dir);
+    /* The real thing, in every build. */
+    int fd = open("/dev/full", O_WRONLY);
+    assert_true(fd >= 0);
+    FAILS(file_write_all(fd, "x", 1, "/dev/full", err), "/dev/full: No space left");
+    close(fd);
+}
+
+static void trees(void **state)
+{
+    char *dir = scratch_new(), *deep = in(dir, "a/b/c"), *a = in(dir, "a"), *link = in(dir, "a/l");
+    OK(file_mkdirs(deep, 0755, err));
+    OK(file_mkdirs(deep, 0755, err));
+    put(dir, "a/b/file", "x", 1);
+    put(dir, "keep/me", "x", 1);
+    char *keep = in(dir, "keep"), *me = in(dir, "keep/me");
+    assert_int_equal(symlink(keep, link), 0);
+    FAILS(file_mkdirs(me, 0755, err), "keep/me");
+    OK(file_remove_tree(a, err));
+    assert_false(file_exists(a));
+    assert_true(file_exists(me)); /* through the link: untouched */
+    OK(file_remove_tree(a, err));
+    put(dir, "z", "", 0);
+    put(dir, "b", "", 0);
+    put(dir, ".hidden", "", 0);
+    struct file_names names;
+    OK(file_list(dir, 3, &names, err));
+    assert_int_equal(names.n, 3);
+    assert_string_equal(names.items[0], "b");
+    assert_string_equal(names.items[2], "z");
+    file_names_release(&names);
+    FAILS(file_list(dir, 2, &names, err), "more than 2");
+    mem_free(deep);
+    mem_free(a);
+    mem_free(link);
+    mem_free(keep);
+    mem_free(me);
+    scratch_free(dir);
+}
+
+static void locks_exclude(void **state)
+{
+    char *dir = scratch_new(), want[64];
+    struct file_lock lock, second = {0};
+    OK(file_lock_dir(dir, "pid", &lock, err));
+    snprintf(want, sizeof(want), "in use by process %d", (int)getpid());
+    FAILS(file_lock_dir(dir, "pid", &second, err), want);
+    file_unlock(&lock);
+    file_unlock(&lock);
+    OK(file_lock_dir(dir, "pid", &second, err));
+    file_unlock(&second);
+    FAILS(file_lock_dir("/nonexistent", "pid", &second, err), "/nonexistent/pid");
+    scratch_free(dir);
+}
+
+static void maps(void **state)
+{
+    char *dir = scratch_new(), *path = in(dir, "f"), *empty = in(dir, "e");
+    put(dir, "f", "abcdef", 6);
+    put(dir, "e", "", 0);
+    struct file_map map;
+    OK(file_map_open(path, &map, err));
+    assert_int_equal(map.len, 6);
+    assert_memory_equal(map.data, "abcdef", 6);
+    file_map_close(&map);
+    OK(file_map_open(empty, &map, err));
+    assert_int_equal(map.len, 0);
+    file_map_close(&map);
+    FAILS(file_map_open(dir, &map, err), "not a regular file");
+    int fd = open(path, O_RDONLY);
+    char bytes[8];
+    OK(file_pread_all(fd, bytes, 3, 3, path, err));
+    assert_memory_equal(bytes, "def", 3);
+    FAILS(file_pread_all(fd, bytes, 4, 3, path, err), "too early");
+    close(fd);
+    mem_free(path);
+    mem_free(empty);
+    scratch_free(dir);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(reads_and_writes), cmocka_unit_test(aborts_leave_nothing),
+        cmocka_unit_test(full_disk),        cmocka_unit_test(trees),
+        cmocka_unit_test(locks_exclude),    cmocka_unit_test(maps),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,136 @@
+#include "common/base/str.h"
+
+#include <errno.h>
+
+#include "tests/unit/common/base/util.h"
+
+static void parses_u64(void **state)
+{
+    static const struct {
+        const char *text;
+        int rc;
+        uint64_t value;
+    } cases[] = {
+        {"0", 0, 0},
+        {"18446744073709551615", 0, UINT64_MAX},
+        {"18446744073709551616", -ERANGE, 0},
+        {"0xff", 0, 255},
+        {"0x", -EINVAL, 0},
+        {"", -EINVAL, 0},
+        {" 1", -EINVAL, 0},
+        {"1 ", -EINVAL, 0},
+        {"-1", -EINVAL, 0},
+        {"+1", -EINVAL, 0},
+        {"1e3", -EINVAL, 0},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        uint64_t v = 0;
+        assert_int_equal(str_parse_u64(cases[i].text, &v), cases[i].rc);
+        assert_int_equal(v, cases[i].value);
+    }
+    int64_t i = 0;
+    assert_int_equal(str_parse_i64("-9223372036854775808", &i), 0);
+    assert_true(i == INT64_MIN);
+    assert_int_equal(str_parse_i64("9223372036854775808", &i), -ERANGE);
+    assert_int_equal(str_parse_i64("--1", &i), -EINVAL);
+}
+
+static void parses_numbers(void **state)
+{
+    static const char *const bad[] = {"", ".", "e5", "1.5x", "nan", "inf", "0x10", " 1", "1,5"};
+    double d;
+    for (size_t i = 0; i < COUNT(bad); i++)
+        assert_int_equal(str_parse_double(bad[i], &d), -EINVAL);
+    assert_int_equal(str_parse_double("1e999", &d), -ERANGE);
+    OK(str_parse_double("-1.5e-3", &d));
+    assert_true(d == -1.5e-3);
+    OK(str_parse_double(".5", &d));
+    assert_true(d == 0.5);
+    bool b;
+    OK(str_parse_bool("Yes", &b));
+    assert_true(b);
+    OK(str_parse_bool("off", &b));
+    assert_false(b);
+    assert_int_equal(str_parse_bool("1", &b), -EINVAL);
+}
+
+static void parses_units(void **state)
+{
+    uint64_t v;
+    OK(str_parse_bytes("1.5GiB", &v));
+    assert_int_equal(v, 1610612736);
+    OK(str_parse_bytes("10MB", &v));
+    assert_int_equal(v, 10000000);
+    assert_int_equal(str_parse_bytes("10 MB", &v), -EINVAL);
+    assert_int_equal(str_parse_bytes("-1", &v), -EINVAL);
+    assert_int_equal(str_parse_bytes("1e30", &v), -ERANGE);
+    OK(str_parse_duration_ms("250ms", &v));
+    assert_int_equal(v, 250);
+    OK(str_parse_duration_ms("1.5m", &v));
+    assert_int_equal(v, 90000);
+    OK(str_parse_duration_ms("2", &v));
+    assert_int_equal(v, 2000);
+    assert_int_equal(str_parse_duration_ms("2 s", &v), -EINVAL);
+    char out[STR_HUMAN_MAX];
+    assert_string_equal(str_human_bytes(1536, out), "1.5 KiB");
+    assert_string_equal(str_human_bytes(1048575, out), "1.0 MiB");
+    assert_string_equal(str_human_bytes(UINT64_MAX, out), "16.0 EiB");
+    assert_string_equal(str_human_duration(65000, out), "1m05s");
+    assert_string_equal(str_human_duration(7500, out), "7.5s");
+}
+
+static void suggests(void **state)
+{
+    static const char *const names[] = {"batch",        "lr", "warmup", "schedule",
+                                        "weight_decay", NULL, "ema",    "rounds"};
+    static const struct {
+        const char *word, *best;
+    } cases[] = {
+        {"lerning_rate", "lr"},           {"learning_rate", "lr"}, {"bacth", "batch"},
+        {"wieght_decay", "weight_decay"}, {"shedule", "schedule"}, {"zzzzzz", NULL},
+        {"decay", "weight_decay"},        {"round", "rounds"},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        const char *hit = str_suggest(cases[i].word, names, COUNT(names));
+        if (cases[i].best)
+            assert_string_equal(hit, cases[i].best);
+        else
+            assert_null(hit);
+    }
+    assert_int_equal(str_distance("kitten", "sitting"), 3);
+    assert_int_equal(str_distance("ab", "ba"), 1);
+    assert_int_equal(str_distance("", "abc"), 3);
+}
+
+static void checks_text(void **state)
+{
+    assert_true(str_is_name("a.B-9_", 64));
+    assert_false(str_is_name("", 64));
+    assert_false(str_is_name(".hidden", 64));
+    assert_false(str_is_name("a/b", 64));
+    assert_false(str_is_name("abc", 2));
+    assert_true(str_is_utf8("gr\xc3\xbc\xc3\x9f", 6));
+    assert_false(str_is_utf8("\xc0\x80", 2));         /* overlong */
+    assert_false(str_is_utf8("\xed\xa0\x80", 3));     /* surrogate */
+    assert_false(str_is_utf8("\xf4\x90\x80\x80", 4)); /* beyond U+10FFFF */
+    assert_false(str_is_utf8("\xe2\x82", 2));         /* cut */
+    char small[4];
+    assert_false(str_copy(small, sizeof(small), "abcdef"));
+    assert_string_equal(small, "abc");
+    assert_true(str_copy(small, sizeof(small), "xyz"));
+    assert_true(str_ends("a.tar", ".tar") && !str_ends("tar", ".tar") && str_starts("abc", "ab"));
+    char *s = str_printf("%d-%s", 4, "x");
+    assert_string_equal(s, "4-x");
+    mem_free(s);
+    assert_null(str_dup(NULL));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(parses_u64),   cmocka_unit_test(parses_numbers),
+        cmocka_unit_test(parses_units), cmocka_unit_test(suggests),
+        cmocka_unit_test(checks_text),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

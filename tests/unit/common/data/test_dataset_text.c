@@ -1,0 +1,359 @@
+#include "common/data/dataset.h"
+
+#include <errno.h>
+
+#include "tests/unit/common/base/util.h"
+
+#include "common/data/shard.h"
+#include "common/base/str.h"
+#include "common/data/tokenizer.h"
+
+#define CONTEXT 64
+#define NAMES_MAX 4096
+
+/* What came out of a cut, put together again. */
+struct got {
+    uint32_t shards, samples, holdout;
+    uint64_t tokens, holdout_tokens;
+    char *text[64][2]; /* by number of the document: the pieces' texts, train and held out */
+    uint32_t pieces[64][2];
+    char order[NAMES_MAX][SHARD_KEY_MAX];
+    uint8_t digest[HASH_BYTES];
+};
+
+static void take_piece(struct got *g, const struct shard_sample *s, bool holdout)
+{
+    int32_t ids[CONTEXT];
+    int doc = -1, piece = -1;
+    assert_true(s->tokens <= CONTEXT);
+    shard_tokens(s, ids);
+    assert_int_equal(sscanf(strrchr(s->key, '_') + 1, "%d#%d", &doc, &piece), 2);
+    assert_in_range(doc, 0, 63);
+    if (!g->text[doc][holdout])
+        g->text[doc][holdout] = mem_alloc(NAMES_MAX);
+    /* Its place follows from its number: all but the first share a token. */
+    for (uint32_t i = 0; i < s->tokens; i++) {
+        char *at = &g->text[doc][holdout][piece * (CONTEXT - 1) + (int)i];
+        char c = ids[i] == 256 ? '|' : (char)ids[i];
+        assert_true(*at == '\0' || *at == c);
+        *at = c;
+    }
+    g->pieces[doc][holdout]++;
+    assert_true(g->samples < NAMES_MAX);
+    str_copy(g->order[g->samples], SHARD_KEY_MAX, strchr(s->key, '-') + 1);
+}
+
+static int on_shard(void *ctx, const struct dataset_shard *shard, struct err *ret_err)
+{
+    (void)ret_err;
+    struct got *g = ctx;
+    struct shard s;
+    uint8_t both[2 * HASH_BYTES];
+    OK(shard_open(shard->path, &s, err));
+    assert_int_equal(s.kind, SHARD_TEXT);
+    assert_int_equal(s.n, shard->samples);
+    assert_int_equal(s.tokens, shard->tokens);
+    for (size_t i = 0; i < s.n; i++) {
+        take_piece(g, &s.samples[i], shard->holdout);
+        g->samples++;
+        g->holdout += shard->holdout;
+    }
+    g->shards++;
+    g->tokens += s.tokens;
+    g->holdout_tokens += shard->holdout ? s.tokens : 0;
+    shard_close(&s);
+    memcpy(both, g->digest, HASH_BYTES);
+    memcpy(both + HASH_BYTES, shard->sha256, HASH_BYTES);
+    hash_sha256(both, sizeof(both), g->digest);
+    return 0;
+}
+
+static int cut(const struct dataset_options *opt, uint64_t seed, double holdout, struct got *g,
+               struct dataset_report *report, struct err *ret_err)
+{
+    struct dataset *ds;
+    char *dir = scratch_new();
+    struct dataset_cut c = {
+        .seed = seed,
+        .holdout = holdout,
+        .shard_samples = 16,
+        .dir = dir,
+        .on_shard = on_shard,
+        .ctx = g,
+    };
+    memset(g, 0, sizeof(*g));
+    int rc = dataset_open(opt, &ds, ret_err);
+    if (rc == 0) {
+        assert_int_equal(dataset_classes(ds), 0);
+        rc = dataset_cut(ds, &c, report, ret_err);
+        dataset_close(ds);
+    }
+    struct file_names left;
+    OK(file_list(dir, 1000, &left, err));
+    for (size_t i = 0; i < left.n; i++) /* the shards alone, no buckets */
+        assert_true(str_ends(left.items[i], ".tar"));
+    file_names_release(&left);
+    scratch_free(dir);
+    return rc;
+}
+
+static void got_free(struct got *g)
+{
+    for (int i = 0; i < 64; i++)
+        for (int k = 0; k < 2; k++)
+            mem_free(g->text[i][k]);
+    mem_free(g);
+}
+
+/* Document i has `lengths(i)` letters. */
+static size_t length_of(int i)
+{
+    return (size_t)i * i % 700;
+}
+
+static void write_documents(const char *dir, const char *name, int n)
+{
+    struct buf b;
+    buf_init(&b, 1 << 20);
+    for (int i = 0; i < n; i++) {
+        buf_printf(&b, "{\"text\":\"");
+        for (size_t k = 0; k < length_of(i); k++)
+            buf_append_byte(&b, (uint8_t)('a' + (k * 7 + (size_t)i) % 26));
+        buf_printf(&b, "\"}\n");
+    }
+    put(dir, name, b.data, b.len);
+    buf_release(&b);
+}
+
+/* Pieces of a document of n tokens. */
+static uint32_t pieces_of(size_t n)
+{
+    uint32_t count = 1;
+    for (size_t at = CONTEXT - 1; at + 1 < n && n - at >= DATASET_PIECE_MIN; at += CONTEXT - 1)
+        count++;
+    return count;
+}
+
+static void documents_become_pieces(void **state)
+{
+    (void)state;
+    enum { N = 60 };
+    char *dir = scratch_new(), *path = in(dir, "d.jsonl");
+    struct got *g = mem_alloc(sizeof(*g));
+    struct dataset_report r;
+    struct dataset_options opt = {.path = path, .text = true, .context = CONTEXT};
+    write_documents(dir, "d.jsonl", N);
+    OK(cut(&opt, 7, 0.3, g, &r, err));
+    uint32_t held = 0;
+    for (int i = 0; i < N; i++) {
+        bool holdout = g->pieces[i][1] > 0;
+        size_t n = length_of(i) + 2;
+        const char *text = g->text[i][holdout];
+        assert_false(holdout && g->pieces[i][0]); /* whole documents go one way */
+        assert_int_equal(g->pieces[i][holdout], pieces_of(n));
+        assert_true(text[0] == '|');
+        for (size_t k = 0; k + 2 < n && text[k + 1]; k++)
+            assert_true(text[k + 1] == (char)('a' + (k * 7 + (size_t)i) % 26));
+        /* What is lost is less than the least piece, or nothing. */
+        size_t lost = n - strlen(text);
+        assert_true(lost == 0 ? text[n - 1] == '|' : lost < DATASET_PIECE_MIN);
+        held += holdout;
+    }
+    assert_true(held > 5 && held < 35);
+    assert_int_equal(r.documents, N);
+    assert_int_equal(r.holdout_documents, held);
+    assert_int_equal(r.samples, g->samples);
+    assert_int_equal(r.holdout_samples, g->holdout);
+    assert_int_equal(r.tokens, g->tokens);
+    assert_int_equal(r.holdout_tokens, g->holdout_tokens);
+    assert_int_equal(r.vocab, 257);
+    assert_int_equal(r.dim, 0);
+    uint64_t bytes = 0;
+    for (int i = 0; i < N; i++)
+        bytes += length_of(i);
+    assert_int_equal(r.text_bytes, bytes);
+    dataset_report_release(&r);
+    got_free(g);
+    mem_free(path);
+    scratch_free(dir);
+}
+
+static void same_seed_same_bytes(void **state)
+{
+    (void)state;
+    char *dir = scratch_new(), *path = in(dir, "d.jsonl");
+    struct got *a = mem_alloc(sizeof(*a)), *b = mem_alloc(sizeof(*b));
+    struct dataset_report r;
+    struct dataset_options opt = {.path = path, .text = true, .context = CONTEXT};
+    write_documents(dir, "d.jsonl", 60);
+    OK(cut(&opt, 7, 0, a, &r, err));
+    dataset_report_release(&r);
+    OK(cut(&opt, 7, 0, b, &r, err));
+    dataset_report_release(&r);
+    assert_int_equal(a->holdout, 0);
+    assert_memory_equal(a->digest, b->digest, HASH_BYTES);
+    /* Pieces are shuffled one by one: neighbours are seldom of one document. */
+    unsigned together = 0;
+    for (uint32_t i = 1; i < a->samples; i++)
+        together += strcspn(a->order[i], "#") == strcspn(a->order[i - 1], "#") &&
+                    strncmp(a->order[i], a->order[i - 1], strcspn(a->order[i], "#")) == 0;
+    assert_true(a->samples > 200 && together < a->samples / 8);
+    got_free(b);
+    b = mem_alloc(sizeof(*b));
+    OK(cut(&opt, 8, 0, b, &r, err));
+    dataset_report_release(&r);
+    assert_int_equal(a->samples, b->samples);
+    assert_memory_not_equal(a->digest, b->digest, HASH_BYTES);
+    got_free(a);
+    got_free(b);
+    mem_free(path);
+    scratch_free(dir);
+}
+
+static void holdout_of_its_own(void **state)
+{
+    (void)state;
+    char *dir = scratch_new(), *path = in(dir, "d.jsonl"), *valid = in(dir, "v.jsonl");
+    struct got *g = mem_alloc(sizeof(*g));
+    struct dataset_report r;
+    struct dataset_options opt = {
+        .path = path, .holdout_path = valid, .text = true, .context = CONTEXT};
+    write_documents(dir, "d.jsonl", 20);
+    write_documents(dir, "v.jsonl", 9);
+    OK(cut(&opt, 7, 0.5, g, &r, err));
+    for (int i = 0; i < 20; i++) {
+        assert_true(g->pieces[i][0] > 0);
+        assert_int_equal(g->pieces[i][1] > 0, i < 9);
+    }
+    assert_int_equal(r.documents, 29);
+    assert_int_equal(r.holdout_documents, 9);
+    dataset_report_release(&r);
+    got_free(g);
+    mem_free(path);
+    mem_free(valid);
+    scratch_free(dir);
+}
+
+static int count_features(void *ctx, const struct dataset_shard *shard, struct err *ret_err)
+{
+    (void)ret_err;
+    struct shard s;
+    unsigned *n = ctx;
+    OK(shard_open(shard->path, &s, err));
+    assert_int_equal(s.dim, 2);
+    for (size_t i = 0; i < s.n; i++, ++*n) {
+        float v[2];
+        shard_feature(&s, &s.samples[i], v);
+        assert_true(v[1] == 0.5f);
+        /* Piece 1 is of document 1, which has a 7. */
+        if (strstr(s.samples[i].key, "#1"))
+            assert_true(v[0] == 7);
+    }
+    shard_close(&s);
+    return 0;
+}
+
+static void pieces_have_the_column(void **state)
+{
+    (void)state;
+    char *dir = scratch_new(), *path = in(dir, "d.jsonl");
+    struct buf b;
+    struct dataset *ds;
+    struct dataset_report r;
+    unsigned n = 0;
+    struct dataset_cut c = {.shard_samples = 16, .dir = dir, .on_shard = count_features, .ctx = &n};
+    struct dataset_options opt = {.path = path, .column = "v", .text = true, .context = CONTEXT};
+    buf_init(&b, 4096);
+    buf_printf(&b, "{\"text\":\"short\",\"v\":[1,0.5]}\n{\"text\":\"%0100d\",\"v\":[7,0.5]}\n", 0);
+    put(dir, "d.jsonl", b.data, b.len);
+    OK(dataset_open(&opt, &ds, err));
+    OK(dataset_cut(ds, &c, &r, err));
+    assert_int_equal(n, 3);
+    assert_int_equal(r.dim, 2);
+    dataset_report_release(&r);
+    dataset_close(ds);
+
+    buf_printf(&b, "{\"text\":\"more\",\"v\":[7,0.5,1]}\n");
+    put(dir, "d.jsonl", b.data, b.len);
+    OK(dataset_open(&opt, &ds, err));
+    FAILS(dataset_cut(ds, &c, &r, err),
+          "the column 'v' of sample 'd/2' has 3 numbers, but the first sample's has 2");
+    dataset_close(ds);
+    buf_release(&b);
+    mem_free(path);
+    scratch_free(dir);
+}
+
+static void token_files(void **state)
+{
+    (void)state;
+    uint16_t ids[200];
+    char *dir = scratch_new(), *path = in(dir, "a.bin"), *valid = in(dir, "v.bin");
+    struct got *g = mem_alloc(sizeof(*g));
+    struct dataset_report r;
+    struct tokenizer *bytes = tokenizer_bytes();
+    struct dataset_options opt = {
+        .path = path, .holdout_path = valid, .text = true, .context = CONTEXT};
+    for (int i = 0; i < 200; i++)
+        ids[i] = (uint16_t)('a' + i % 26);
+    put(dir, "v.bin", ids, 100);
+    put(dir, "a.bin", ids, sizeof(ids));
+    OK(cut(&opt, 1, 0, g, &r, err));
+    assert_int_equal(g->pieces[0][0], 3); /* 64 + 63 + 63, ten are left */
+    assert_int_equal(g->pieces[0][1], 1);
+    assert_int_equal(r.vocab, 257);
+    dataset_report_release(&r);
+    got_free(g);
+
+    ids[150] = 40000;
+    put(dir, "a.bin", ids, sizeof(ids));
+    opt.tokenizer = bytes;
+    g = mem_alloc(sizeof(*g));
+    FAILS(cut(&opt, 1, 0, g, &r, err), "token 40000, but the vocabulary of data.tokenizer ends");
+    got_free(g);
+    tokenizer_free(bytes);
+    mem_free(path);
+    mem_free(valid);
+    scratch_free(dir);
+}
+
+static void says_what_is_wrong(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *data, *says;
+        double holdout;
+    } cases[] = {
+        {"", "has no documents", 0},
+        {"{\"txt\":\"a\"}\n", "line 1: expected an object with a text \"text\"", 0},
+        {"{\"text\":\"hello\"}\n", "its only document is held out", 0.1},
+        {"{\"text\":\"a\"}\n{\"text\":\"b\"}\n{\"text\":", "line 3", 0.5},
+    };
+    char *dir = scratch_new(), *path = in(dir, "d.jsonl");
+    struct dataset_options opt = {.path = path, .text = true, .context = CONTEXT};
+    struct got *g = mem_alloc(sizeof(*g));
+    struct dataset_report r;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        put(dir, "d.jsonl", cases[i].data, strlen(cases[i].data));
+        FAILS(cut(&opt, 1, cases[i].holdout, g, &r, err), cases[i].says);
+        assert_int_equal(g->shards, 0); /* nothing is handed out before all was read */
+    }
+    opt.context = 1;
+    FAILS(cut(&opt, 1, 0, g, &r, err), "pieces of 1 tokens");
+    got_free(g);
+    mem_free(path);
+    scratch_free(dir);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(documents_become_pieces),
+        cmocka_unit_test(same_seed_same_bytes),
+        cmocka_unit_test(holdout_of_its_own),
+        cmocka_unit_test(pieces_have_the_column),
+        cmocka_unit_test(token_files),
+        cmocka_unit_test(says_what_is_wrong),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

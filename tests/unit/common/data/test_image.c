@@ -1,0 +1,237 @@
+#include "common/data/image.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <vips/vips.h>
+
+#include "tests/unit/common/base/util.h"
+
+/* Left half red, right half blue, 64 x 32. */
+static VipsImage *picture(void)
+{
+    static uint8_t rgb[32 * 64 * 3];
+    for (int y = 0; y < 32; y++)
+        for (int x = 0; x < 64; x++) {
+            uint8_t *p = rgb + (y * 64 + x) * 3;
+            p[0] = x < 32 ? 255 : 0;
+            p[1] = 0;
+            p[2] = x < 32 ? 0 : 255;
+        }
+    VipsImage *image = vips_image_new_from_memory(rgb, sizeof(rgb), 64, 32, 3, VIPS_FORMAT_UCHAR);
+    assert_non_null(image);
+    image->Type = VIPS_INTERPRETATION_sRGB;
+    return image;
+}
+
+static void check_halves(const void *data, size_t len)
+{
+    uint8_t out[16 * 16 * 3];
+    OK(image_decode(data, len, 16, IMAGE_CROP, out, err));
+    for (int y = 0; y < 16; y += 15) {
+        const uint8_t *left = out + (y * 16 + 2) * 3, *right = out + (y * 16 + 13) * 3;
+        assert_true(left[0] > 200 && left[1] < 60 && left[2] < 60);
+        assert_true(right[0] < 60 && right[1] < 60 && right[2] > 200);
+    }
+}
+
+static void decodes_every_format(void **state)
+{
+    VipsImage *image = picture(), *cmyk = NULL, *deep = NULL;
+    void *bytes;
+    size_t n;
+    assert_int_equal(vips_jpegsave_buffer(image, &bytes, &n, "Q", 95, "no_subsample", TRUE, NULL),
+                     0);
+    check_halves(bytes, n);
+    g_free(bytes);
+    assert_int_equal(vips_pngsave_buffer(image, &bytes, &n, NULL), 0);
+    check_halves(bytes, n);
+    int w, h;
+    OK(image_info(bytes, n, &w, &h, err));
+    assert_true(w == 64 && h == 32);
+    g_free(bytes);
+    assert_int_equal(vips_pngsave_buffer(image, &bytes, &n, "palette", TRUE, NULL), 0);
+    check_halves(bytes, n);
+    g_free(bytes);
+    assert_int_equal(vips_webpsave_buffer(image, &bytes, &n, "lossless", TRUE, NULL), 0);
+    check_halves(bytes, n);
+    g_free(bytes);
+    assert_int_equal(vips_colourspace(image, &deep, VIPS_INTERPRETATION_RGB16, NULL), 0);
+    assert_int_equal(vips_pngsave_buffer(deep, &bytes, &n, NULL), 0);
+    check_halves(bytes, n);
+    g_free(bytes);
+    g_object_unref(deep);
+    assert_int_equal(vips_colourspace(image, &cmyk, VIPS_INTERPRETATION_CMYK, NULL), 0);
+    assert_int_equal(vips_jpegsave_buffer(cmyk, &bytes, &n, "Q", 95, NULL), 0);
+    uint8_t out[8 * 8 * 3];
+    OK(image_decode(bytes, n, 8, IMAGE_SQUEEZE, out, err));
+    assert_true(out[0] > out[2]);
+    g_free(bytes);
+    g_object_unref(cmyk);
+    g_object_unref(image);
+}
+
+#define THREADS 8
+#define IMAGES 300
+
+struct shared_png {
+    void *bytes;
+    size_t n;
+};
+
+static void *decode_many(void *arg)
+{
+    const struct shared_png *png = arg;
+    uint8_t out[16 * 16 * 3];
+    uintptr_t good = 0;
+    for (int i = 0; i < IMAGES; i++)
+        good += image_decode(png->bytes, png->n, 16, IMAGE_CROP, out, NULL) == 0;
+    image_thread_exit();
+    return (void *)good;
+}
+
+/* Code made at run time by liborc ended the process here. */
+static void many_threads_decode(void **state)
+{
+    struct shared_png png;
+    VipsImage *image = picture();
+    assert_int_equal(vips_pngsave_buffer(image, &png.bytes, &png.n, NULL), 0);
+    pthread_t threads[THREADS];
+    for (int t = 0; t < THREADS; t++)
+        assert_int_equal(pthread_create(&threads[t], NULL, decode_many, &png), 0);
+    for (int t = 0; t < THREADS; t++) {
+        void *good;
+        assert_int_equal(pthread_join(threads[t], &good), 0);
+        assert_int_equal((uintptr_t)good, IMAGES);
+    }
+    g_free(png.bytes);
+    g_object_unref(image);
+}
+
+/* Grey, grey with alpha, colour with alpha: transparent is white. */
+static void flattens_on_white(void **state)
+{
+    static const uint8_t pixels[2][4] = {{10, 0}, {10, 20, 30, 0}};
+    for (int i = 0; i < 2; i++) {
+        int bands = i ? 4 : 2;
+        uint8_t raw[16 * 16 * 4], out[8 * 8 * 3];
+        for (int p = 0; p < 256; p++)
+            memcpy(raw + p * bands, pixels[i], (size_t)bands);
+        VipsImage *image = vips_image_new_from_memory_copy(raw, (size_t)(256 * bands), 16, 16,
+                                                           bands, VIPS_FORMAT_UCHAR);
+        image->Type = i ? VIPS_INTERPRETATION_sRGB : VIPS_INTERPRETATION_B_W;
+        void *bytes;
+        size_t n;
+        assert_int_equal(vips_pngsave_buffer(image, &bytes, &n, NULL), 0);
+        OK(image_decode(bytes, n, 8, IMAGE_CROP, out, err));
+        for (size_t b = 0; b < sizeof(out); b++)
+            assert_int_equal(out[b], 255);
+        g_free(bytes);
+        g_object_unref(image);
+    }
+    uint8_t grey[64], out[4 * 4 * 3];
+    memset(grey, 77, sizeof(grey));
+    VipsImage *image = vips_image_new_from_memory(grey, 64, 8, 8, 1, VIPS_FORMAT_UCHAR);
+    image->Type = VIPS_INTERPRETATION_B_W;
+    void *bytes;
+    size_t n;
+    assert_int_equal(vips_pngsave_buffer(image, &bytes, &n, NULL), 0);
+    OK(image_decode(bytes, n, 4, IMAGE_CROP, out, err));
+    for (size_t b = 0; b < sizeof(out); b++)
+        assert_in_range(out[b], 75, 79);
+    g_free(bytes);
+    g_object_unref(image);
+}
+
+static void refuses_broken_images(void **state)
+{
+    VipsImage *image = picture();
+    uint8_t out[16 * 16 * 3];
+    void *png, *jpg;
+    size_t png_n, jpg_n;
+    assert_int_equal(vips_pngsave_buffer(image, &png, &png_n, NULL), 0);
+    assert_int_equal(vips_jpegsave_buffer(image, &jpg, &jpg_n, NULL), 0);
+    FAILS(image_decode("hello", 5, 16, 0, out, err), "not a JPEG, PNG or WebP image");
+    FAILS(image_decode("", 0, 16, 0, out, err), "not a JPEG, PNG or WebP image");
+    FAILS(image_decode(png, png_n / 2, 16, 0, out, err), "broken image");
+    FAILS(image_decode(jpg, jpg_n / 2, 16, 0, out, err), "broken image");
+    FAILS(image_decode(png, 20, 16, 0, out, err), "broken image");
+    FAILS(image_decode("\xff\xd8\xff\xe0 nothing follows", 20, 16, 0, out, err), "broken image");
+    FAILS(image_decode("RIFF\x10\0\0\0WEBPVP8 xxxxxxxx", 24, 16, 0, out, err), "broken image");
+    FAILS(image_decode(png, png_n, 0, 0, out, err), "cannot decode to 0");
+    /* A header that promises 30000 x 30000 pixels, its checksum mended. */
+    uint8_t bomb[] = {0x89, 'P',  'N', 'G', '\r', '\n', 0x1a, '\n', 0,    0,    0,
+                      13,   'I',  'H', 'D', 'R',  0,    0,    0x75, 0x30, 0,    0,
+                      0x75, 0x30, 8,   2,   0,    0,    0,    0x4d, 0xc4, 0x44, 0x56};
+    struct err e = {0};
+    assert_true(image_decode(bomb, sizeof(bomb), 16, 0, out, &e) < 0);
+    assert_non_null(strstr(e.msg, "image"));
+    g_free(png);
+    g_free(jpg);
+    g_object_unref(image);
+    /* Side limit through a real header: 20000 x 1. */
+    uint8_t *row = mem_alloc(20000 * 3);
+    VipsImage *wide = vips_image_new_from_memory(row, 60000, 20000, 1, 3, VIPS_FORMAT_UCHAR);
+    assert_int_equal(vips_pngsave_buffer(wide, &png, &png_n, NULL), 0);
+    FAILS(image_decode(png, png_n, 16, 0, out, err), "20000 x 1 pixels is too large");
+    g_free(png);
+    g_object_unref(wide);
+    mem_free(row);
+}
+
+static void writes_png(void **state)
+{
+    char *dir = scratch_new(), *path = in(dir, "x.png");
+    uint8_t rgb[4 * 4 * 3], back[4 * 4 * 3];
+    for (size_t i = 0; i < sizeof(rgb); i++)
+        rgb[i] = (uint8_t)(i * 5);
+    OK(image_write_png(path, rgb, 4, 4, err));
+    struct buf b;
+    OK(file_read(path, 1u << 20, &b, err));
+    OK(image_decode(b.data, b.len, 4, 0, back, err));
+    assert_memory_equal(rgb, back, sizeof(rgb));
+    buf_release(&b);
+    FAILS(image_png(rgb, 0, 4, &b, err), "cannot write a PNG");
+    buf_init(&b, 10);
+    FAILS(image_png(rgb, 4, 4, &b, err), "no room for a PNG");
+    buf_release(&b);
+    mem_free(path);
+    scratch_free(dir);
+}
+
+static void arranges_grids(void **state)
+{
+    uint8_t images[3 * 2 * 2 * 3], *rgb;
+    int w, h;
+    for (size_t i = 0; i < sizeof(images); i++)
+        images[i] = (uint8_t)(i / 12 + 1);
+    OK(image_grid(images, 3, 2, 2, 1, &rgb, &w, &h, err));
+    assert_true(w == 7 && h == 7);
+    assert_int_equal(rgb[0], 255);
+    assert_int_equal(rgb[(1 * 7 + 1) * 3], 1);
+    assert_int_equal(rgb[(1 * 7 + 4) * 3], 2);
+    assert_int_equal(rgb[(5 * 7 + 2) * 3 + 2], 3);
+    assert_int_equal(rgb[(4 * 7 + 4) * 3], 255);
+    mem_free(rgb);
+    FAILS(image_grid(images, 0, 2, 2, 1, &rgb, &w, &h, err), "grid of 0");
+}
+
+static int setup(void **state)
+{
+    return image_init(NULL);
+}
+
+static int teardown(void **state)
+{
+    image_exit();
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(decodes_every_format),  cmocka_unit_test(flattens_on_white),
+        cmocka_unit_test(refuses_broken_images), cmocka_unit_test(writes_png),
+        cmocka_unit_test(arranges_grids),        cmocka_unit_test(many_threads_decode),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

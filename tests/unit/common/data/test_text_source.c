@@ -1,0 +1,287 @@
+#include "common/data/text_source.h"
+
+#include <archive.h>
+#include <archive_entry.h>
+#include <errno.h>
+
+#include "tests/unit/common/base/util.h"
+
+#include "common/data/feature.h"
+#include "common/base/str.h"
+
+/* The bytes as one packed stream. */
+static void put_packed(const char *dir, const char *name, const char *filter, const void *data,
+                       size_t len)
+{
+    static char out[1 << 16];
+    size_t used = 0;
+    struct archive *a = archive_write_new();
+    struct archive_entry *e = archive_entry_new();
+    archive_write_add_filter_by_name(a, filter);
+    archive_write_set_format_raw(a);
+    archive_write_open_memory(a, out, sizeof(out), &used);
+    archive_entry_set_filetype(e, AE_IFREG);
+    archive_write_header(a, e);
+    assert_int_equal(archive_write_data(a, data, len), len);
+    archive_entry_free(e);
+    assert_int_equal(archive_write_free(a), ARCHIVE_OK);
+    put(dir, name, out, used);
+}
+
+struct want {
+    const char *key, *text;
+    size_t len;
+};
+
+static void expect(const char *path, const char *field, const struct want *want, size_t n)
+{
+    struct text_source *s;
+    struct text_document d;
+    OK(text_source_open(&(struct text_source_options){.path = path, .field = field}, &s, err));
+    assert_false(text_source_has_ids(s));
+    for (size_t i = 0; i < n; i++) {
+        struct err err = {0};
+        int rc = text_source_next(s, &d, &err);
+        if (rc != 1)
+            fail_msg("document %zu of %s: %d %s", i, path, rc, err.msg);
+        assert_string_equal(d.key, want[i].key);
+        assert_int_equal(d.len, want[i].len ? want[i].len : strlen(want[i].text));
+        assert_memory_equal(d.text, want[i].text, d.len);
+        assert_null(d.ids);
+        assert_null(d.feature);
+    }
+    assert_int_equal(text_source_next(s, &d, NULL), 0);
+    assert_int_equal(text_source_done(s), text_source_bytes(s));
+    text_source_close(s);
+}
+
+static void reads_every_kind_of_text(void **state)
+{
+    (void)state;
+    static const char lines[] = "{\"text\": \"one\", \"body\": \"1\"}\n\n \t\r\n"
+                                "{\"body\": \"2\", \"text\": \"zwei \\u00e4\\u0000\"}\r\n"
+                                "{\"text\": \"\", \"body\": \"3\"}";
+    char *dir = scratch_new(), *all = in(dir, "all"), *path = in(dir, "all/a.b.jsonl");
+    static const struct want text[] = {
+        {"a/0", "one", 0},
+        {"a/3", "zwei \xc3\xa4\0", 8},
+        {"a/4", "", 0},
+        {"b/0", "one", 0},
+        {"b/3", "zwei \xc3\xa4\0", 8},
+        {"b/4", "", 0},
+        {"c/0", "one", 0},
+        {"c/3", "zwei \xc3\xa4\0", 8},
+        {"c/4", "", 0},
+        {"d", "plain\ntext\n", 0},
+        {"e", "packed", 0},
+    };
+    static const struct want body[] = {{"a/0", "1", 0}, {"a/3", "2", 0}, {"a/4", "3", 0}};
+    put(dir, "all/a.b.jsonl", lines, strlen(lines));
+    put_packed(dir, "all/b.jsonl.zst", "zstd", lines, strlen(lines));
+    put_packed(dir, "all/c.jsonl.gz", "gzip", lines, strlen(lines));
+    put(dir, "all/d.txt", "plain\ntext\n", 11);
+    put_packed(dir, "all/e.txt.zst", "zstd", "packed", 6);
+    put(dir, "all/readme.md", "passed over", 11);
+    expect(all, NULL, text, COUNT(text));
+    expect(path, "body", body, COUNT(body));
+    char *pattern = in(dir, "all/[bc].jsonl.*"), *none = in(dir, "all/x*.jsonl");
+    expect(pattern, NULL, text + 3, 6);
+    struct text_source *missing;
+    struct err err = {0};
+    assert_int_equal(text_source_open(&(struct text_source_options){.path = none}, &missing, &err),
+                     -ENOENT);
+    assert_non_null(strstr(err.msg, "no file matches"));
+    mem_free(none);
+    mem_free(pattern);
+    mem_free(path);
+    mem_free(all);
+    scratch_free(dir);
+}
+
+static void long_lines_cross_blocks(void **state)
+{
+    (void)state;
+    enum { LONG = 200000 };
+    char *dir = scratch_new(), *path = in(dir, "x.jsonl"), *text = mem_alloc(LONG + 64);
+    int n = snprintf(text, 64, "{\"text\":\"a\"}\n{\"text\":\"");
+    memset(text + n, 'z', LONG);
+    strcpy(text + n + LONG, "\"}\n");
+    put(dir, "x.jsonl", text, strlen(text));
+    text[n + LONG] = '\0';
+    const struct want want[] = {{"x/0", "a", 0}, {"x/1", text + n, LONG}};
+    expect(path, NULL, want, 2);
+    mem_free(text);
+    mem_free(path);
+    scratch_free(dir);
+}
+
+static void reads_token_files(void **state)
+{
+    (void)state;
+    uint16_t nano[] = {5, 50256, 7, 65535};
+    uint16_t llmc[512 + 6] = {0};
+    int32_t header[3] = {20240520, 1, 6};
+    static const uint16_t ids[] = {50256, 1, 2, 50256, 50256, 3};
+    memcpy(llmc, header, sizeof(header));
+    memcpy(llmc + 512, ids, sizeof(ids));
+    char *dir = scratch_new();
+    put(dir, "a.bin", nano, sizeof(nano));
+    put(dir, "b.bin", llmc, sizeof(llmc));
+    static const struct {
+        const char *key;
+        size_t at, n;
+    } want[] = {{"b/0", 0, 3}, {"b/1", 3, 1}, {"b/2", 4, 2}};
+    struct text_source *s;
+    struct text_document d;
+    OK(text_source_open(&(struct text_source_options){.path = dir}, &s, err));
+    assert_true(text_source_has_ids(s));
+    assert_int_equal(text_source_next(s, &d, NULL), 1);
+    assert_string_equal(d.key, "a/0");
+    assert_int_equal(d.n_ids, 4);
+    assert_memory_equal(d.ids, nano, sizeof(nano));
+    for (size_t i = 0; i < COUNT(want); i++) {
+        assert_int_equal(text_source_next(s, &d, NULL), 1);
+        assert_string_equal(d.key, want[i].key);
+        assert_int_equal(d.n_ids, want[i].n);
+        assert_memory_equal(d.ids, ids + want[i].at, want[i].n * 2);
+    }
+    assert_int_equal(text_source_next(s, &d, NULL), 0);
+    text_source_close(s);
+    scratch_free(dir);
+}
+
+static void brings_a_column(void **state)
+{
+    (void)state;
+    static const char lines[] = "{\"text\":\"a\",\"v\":[1,2.5]}\n{\"text\":\"b\",\"v\":[3]}\n";
+    char *dir = scratch_new(), *path = in(dir, "x.jsonl");
+    struct text_source *s;
+    struct text_document d;
+    put(dir, "x.jsonl", lines, strlen(lines));
+    OK(text_source_open(&(struct text_source_options){.path = path, .column = "v"}, &s, err));
+    assert_int_equal(text_source_next(s, &d, NULL), 1);
+    assert_int_equal(d.dim, 2);
+    assert_true(d.feature[0] == 1 && d.feature[1] == 2.5f);
+    assert_int_equal(text_source_next(s, &d, NULL), 1);
+    assert_int_equal(d.dim, 1);
+    text_source_close(s);
+    mem_free(path);
+    scratch_free(dir);
+}
+
+static void says_what_is_wrong(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *data, *column, *says;
+    } cases[] = {
+        {"x.jsonl", "{\"text\":\"a\"}\n{\"text\":\n", NULL, "x.jsonl, line 2"},
+        {"x.jsonl", "{\"text\":\"a\"}\n[]\n", NULL,
+         "line 2: expected an object with a text \"text\""},
+        {"x.jsonl", "{\"text\":7}\n", NULL, "data.text_field"},
+        {"x.jsonl", "{\"text\":\"a\"}\n", "v", "line 1: the column 'v' is missing"},
+        {"x.jsonl", "{\"text\":\"a\",\"v\":[]}\n", "v", "is not an array of numbers"},
+        {"x.jsonl", "{\"text\":\"a\",\"v\":[1,\"b\"]}\n", "v", "is not an array of numbers"},
+        {"x.jsonl", "{\"text\":\"a\",\"v\":[1e300]}\n", "v", "not finite"},
+        {"x.txt", "a", "v", "only .jsonl can have a column"},
+        {"x.bin", "abc", NULL, "odd number of bytes"},
+        {"x.bin", "\x88\xd8\x34\x01\1\0\0\0\0\0\0\0", NULL, "llm.c's magic"},
+        {"x.md", "a", NULL, "is no text that we read"},
+        {"x.jsonl.zst", "\x28\xb5\x2f\xfd garbage", NULL, "x.jsonl.zst is broken or cut short"},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char *dir = scratch_new(), *path = in(dir, cases[i].name);
+        size_t len = strstr(cases[i].name, "x.bin") && i == 9 ? 12 : strlen(cases[i].data);
+        struct text_source *s = NULL;
+        struct text_document d;
+        struct err got = {0};
+        put(dir, cases[i].name, cases[i].data, len);
+        int rc = text_source_open(
+            &(struct text_source_options){.path = path, .column = cases[i].column}, &s, &got);
+        while (rc >= 0 && (rc = text_source_next(s, &d, &got)) > 0)
+            continue;
+        if (rc >= 0 || rc != got.code || !strstr(got.msg, cases[i].says))
+            fail_msg("case %zu: %d '%s'", i, rc, got.msg);
+        text_source_close(s);
+        mem_free(path);
+        scratch_free(dir);
+    }
+    char *dir = scratch_new(), *empty = in(dir, "empty");
+    struct text_source *s;
+    OK(file_mkdirs(empty, 0755, err));
+    FAILS(text_source_open(&(struct text_source_options){.path = empty}, &s, err), "holds no text");
+    put(dir, "mix/a.txt", "a", 1);
+    put(dir, "mix/b.bin", "ab", 2);
+    char *mix = in(dir, "mix");
+    FAILS(text_source_open(&(struct text_source_options){.path = mix}, &s, err),
+          "mixes token files");
+    FAILS(text_source_open(&(struct text_source_options){.path = "/nonexistent"}, &s, err),
+          "there is no text at /nonexistent");
+    mem_free(mix);
+    mem_free(empty);
+    scratch_free(dir);
+}
+
+/* A .npy of this header and data. */
+static size_t npy(uint8_t *out, const char *header, const void *data, size_t len)
+{
+    size_t n = strlen(header);
+    memcpy(out, "\x93NUMPY\1\0", 8);
+    out[8] = (uint8_t)n;
+    out[9] = (uint8_t)(n >> 8);
+    memcpy(out + 10, header, n);
+    memcpy(out + 10 + n, data, len);
+    return 10 + n + len;
+}
+
+static void reads_npy(void **state)
+{
+    (void)state;
+    static const float f4[] = {1, -2.5f, 3e5f};
+    static const double f8[] = {1, -2.5, 3e5};
+    static const uint16_t f2[] = {0x3c00, 0xc100, 0x0001};
+    static const struct {
+        const char *header, *why;
+        const void *data;
+        size_t len;
+        float last;
+    } cases[] = {
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (3,), }\n", NULL, f4, 12, 3e5f},
+        {"{'descr': '<f8', 'fortran_order': False, 'shape': (1, 3), }\n", NULL, f8, 24, 3e5f},
+        {"{'descr': '<f2', 'fortran_order': False, 'shape': (3, 1), }\n", NULL, f2, 6, 0x1p-24f},
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (3,), }\n", "another length", f4, 8, 0},
+        {"{'descr': '>f4', 'fortran_order': False, 'shape': (3,), }\n", "another type", f4, 12, 0},
+        {"{'descr': '<i4', 'fortran_order': False, 'shape': (3,), }\n", "another type", f4, 12, 0},
+        {"{'descr': '<f4', 'shape': (2, 3), }\n", "no single row", f4, 12, 0},
+        {"{'descr': '<f4', 'shape': (), }\n", "no single row", f4, 4, 0},
+        {"{'descr': '<f4', 'shape': (70000,), }\n", "more than 65536", f4, 12, 0},
+        {"{'descr': '<f2', 'shape': (1,), }\n", "not finite", "\x00\x7c", 2, 0},
+    };
+    struct feature f = {0};
+    uint8_t file[512];
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        size_t len = npy(file, cases[i].header, cases[i].data, cases[i].len);
+        const char *why = feature_from_npy(file, len, &f);
+        if (cases[i].why) {
+            assert_non_null(why);
+            assert_non_null(strstr(why, cases[i].why));
+            continue;
+        }
+        assert_null(why);
+        assert_int_equal(f.n, 3);
+        assert_true(f.v[0] == 1 && f.v[1] == -2.5f && f.v[2] == cases[i].last);
+    }
+    assert_non_null(feature_from_npy("\x93NUMPY\1\0\xff\xff....", 14, &f));
+    assert_non_null(feature_from_npy("nothing of the kind", 19, &f));
+    feature_release(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(reads_every_kind_of_text), cmocka_unit_test(long_lines_cross_blocks),
+        cmocka_unit_test(reads_token_files),        cmocka_unit_test(brings_a_column),
+        cmocka_unit_test(says_what_is_wrong),       cmocka_unit_test(reads_npy),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

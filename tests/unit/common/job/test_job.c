@@ -1,0 +1,275 @@
+#include "common/job/job.h"
+
+#include <errno.h>
+
+#include "tests/unit/common/base/util.h"
+
+#include "common/job/job_keys.h"
+
+#define MINIMAL                                                                                    \
+    "name: emoji\n"                                                                                \
+    "data: {path: /data/emoji, image_size: 32}\n"                                                  \
+    "model: {dim: 192, depth: 6, heads: 3}\n"                                                      \
+    "train: {batch: 64}\n"                                                                         \
+    "outer: {rounds: 20, steps: 50}\n"
+
+static int parse(const char *text, struct job_spec *spec, struct err *err)
+{
+    return job_parse(text, strlen(text), "job.yaml", spec, err);
+}
+
+static void fills_the_defaults(void **state)
+{
+    struct job_spec s;
+    OK(parse(MINIMAL, &s, err));
+    assert_string_equal(s.name, "emoji");
+    assert_int_equal(s.seed, 0);
+    assert_string_equal(s.data.path, "/data/emoji");
+    assert_true(s.data.holdout == 0.02 && !s.data.flip);
+    assert_int_equal(s.data.shard_samples, 512);
+    assert_int_equal(s.data.max_bad, 100);
+    assert_int_equal(s.model.type, JOB_MODEL_DIT);
+    assert_int_equal(s.model.patch, 2);
+    assert_true(s.model.mlp_ratio == 4 && s.model.label_dropout == 0.1);
+    assert_int_equal(s.train.accumulate, 0); /* auto */
+    assert_true(s.train.lr == 1e-4 && s.train.clip == 1 && s.train.beta2 == 0.999);
+    assert_int_equal(s.train.schedule, JOB_SCHEDULE_CONSTANT);
+    assert_int_equal(s.train.precision, JOB_PRECISION_AUTO);
+    assert_int_equal(s.train.t, JOB_T_LOGIT_NORMAL);
+    assert_string_equal(s.recipe.name, "diloco");
+    assert_int_equal(s.recipe.replicas, 1);
+    assert_true(s.outer.lr == 0.7 && s.outer.momentum == 0.9 && s.outer.quorum == 0.5);
+    assert_int_equal(s.outer.seconds, 0);
+    assert_int_equal(s.wire.up, JOB_CODEC_E3M0);
+    assert_int_equal(s.sample.count, 64);
+    assert_true(s.sample.guidance == 1.5);
+    assert_int_equal(s.eval.samples, 512);
+    assert_int_equal(job_tokens(&s), 256);
+    job_release(&s);
+    job_release(&s);
+}
+
+static void reads_every_kind(void **state)
+{
+    struct job_spec s;
+    OK(parse("name: x\nseed: 18446744073709551615\n"
+             "data: {url: [\"http://a/b.tar\", https://c/d.tar], image_size: 64, flip: yes}\n"
+             "model: {preset: DiT-XL/4, mlp_ratio: 2.5, label_dropout: 0}\n"
+             "train: {batch: 32, accumulate: 4, lr: 3e-4, schedule: decay, precision: f32,\n"
+             "        t: uniform}\n"
+             "recipe: {name: ddm, replicas: 8}\n"
+             "outer: {rounds: 2, seconds: 600}\n"
+             "wire: {up: int8, down: f32}\n"
+             "sample: {sampler: heun}\n"
+             "eval:\n",
+             &s, err));
+    assert_true(s.seed == UINT64_MAX);
+    assert_int_equal(s.data.url.n, 2);
+    assert_string_equal(s.data.url.items[1], "https://c/d.tar");
+    assert_true(s.data.flip);
+    assert_int_equal(s.model.dim, 1152);
+    assert_int_equal(s.model.depth, 28);
+    assert_int_equal(s.model.heads, 16);
+    assert_int_equal(s.model.patch, 4);
+    assert_int_equal(s.train.schedule, JOB_SCHEDULE_DECAY);
+    assert_int_equal(s.train.t, JOB_T_UNIFORM);
+    assert_string_equal(s.recipe.name, "ddm");
+    assert_int_equal(s.outer.seconds, 600);
+    assert_string_equal(job_codec_name(s.wire.up), "int8");
+    assert_string_equal(job_codec_name(99), "?");
+    assert_int_equal(s.sample.sampler, JOB_SAMPLER_HEUN);
+    assert_true(s.sample.guidance == 1); /* nothing was dropped: no guidance */
+    job_release(&s);
+}
+
+/* text replaces the line of MINIMAL that starts with the same key, or is added. */
+static void with(char *out, size_t size, const char *line)
+{
+    size_t key = strcspn(line, ":") + 1;
+    char base[1024];
+    snprintf(base, sizeof(base), "%s", MINIMAL);
+    out[0] = '\0';
+    bool done = false;
+    for (char *l = strtok(base, "\n"); l; l = strtok(NULL, "\n")) {
+        bool same = strncmp(l, line, key) == 0;
+        done = done || same;
+        size_t n = strlen(out);
+        snprintf(out + n, size - n, "%s\n", same ? line : l);
+    }
+    size_t n = strlen(out);
+    if (!done)
+        snprintf(out + n, size - n, "%s\n", line);
+}
+
+static void refuses_with_a_sentence(void **state)
+{
+    static const struct {
+        const char *line, *says;
+    } cases[] = {
+        {"train: {batch: 64, lerning_rate: 1}",
+         "job.yaml:4: unknown key 'lerning_rate' in 'train'; did you mean 'lr'?"},
+        {"trian: {}", "job.yaml:6: unknown key 'trian'; did you mean 'train'?"},
+        {"wire: {sideways: 1}", "unknown key 'sideways' in 'wire'; known are up, down"},
+        {"train: {batch: many}",
+         "job.yaml:4: train.batch is 'many', expected a whole number from 1 to 65536"},
+        {"train: {batch: 0}", "train.batch is '0', expected a whole number from 1"},
+        {"train: {batch: 1.5}", "train.batch is '1.5'"},
+        {"train: {batch: \"64\"}", "train.batch is \"64\""},
+        {"train: {batch: [1]}", "train.batch is a list, expected a whole number"},
+        {"train: {batch: }", "train.batch has no value"},
+        {"train: {}", "job.yaml:4: train.batch is missing"},
+        {"train: 5", "train is '5', expected keys with values"},
+        {"train: {batch: 64, lr: nan}", "train.lr is 'nan', expected a number"},
+        {"train: {batch: 64, schedule: cosin}", "did you mean 'cosine'?"},
+        {"train: {batch: 64, accumulate: 3}", "does not divide train.batch (64); use auto or a"},
+        {"train: {batch: 64, accumulate: 0}",
+         "train.accumulate is '0', expected auto or a whole number from 1 to 4096"},
+        {"train: {batch: 64, accumulate: many}", "expected auto or a whole number from 1 to 4096"},
+        {"data: {path: x, image_size: 33}", "model.patch is 2, which does not divide"},
+        {"data: {path: x, image_size: 512}", "65536 tokens, at most 4096"},
+        {"data: {path: x}", "data.image_size is missing"},
+        {"data: {image_size: 32}", "data.path is missing"},
+        {"data: {path: x, url: [http://a], image_size: 32}", "leave out one"},
+        {"data: {url: [ftp://a], image_size: 32}", "starts with http://"},
+        {"data: {url: [], image_size: 32}", "data.path is missing"},
+        {"data: {url: [[x]], image_size: 32}", "data.url is a list"},
+        {"data: {path: \"\", image_size: 32}", "data.path is empty"},
+        {"data: {path: x, image_size: 32, flip: maybe}", "expected true or false"},
+        {"data: {path: x, image_size: 32, holdout: 0.6}", "a number from 0 to 0.5"},
+        {"model: {dim: 192, depth: 6, heads: 5}",
+         "job.yaml:3: model.heads is 5, which does not divide model.dim (192)"},
+        {"model: {dim: 6, depth: 6, heads: 1}", "expected a multiple of 4"},
+        {"model: {dim: 192, depth: 6, heads: 3, mlp_ratio: 0.3333}", "model.mlp_ratio"},
+        {"model: {depth: 6, heads: 3}", "model.dim is missing"},
+        {"model: {preset: DiT-XXL/2}", "did you mean 'DiT-XL/2'?"},
+        {"model: {preset: DiT-S/2, dim: 200}", "model.dim is 200, but preset DiT-S/2 says 384"},
+        {"model: {type: unet, dim: 192, depth: 6, heads: 3}", "expected one of dit"},
+        {"outer: {rounds: 20}", "outer.steps is missing"},
+        {"outer: {rounds: 20, steps: 5, seconds: 5}", "outer.seconds and outer.steps are both"},
+        {"outer: {rounds: 20, steps: 5, momentum: 1}", "outer.momentum is '1'"},
+        {"outer: {rounds: 20, seconds: 5, mix: 0.5}", "needs phases bounded by outer.steps"},
+        {"outer: {rounds: 20, steps: 5, async: true, mix: 0.5}", "leave out one"},
+        {"outer: {rounds: 20, steps: 5, async: true}\nrecipe: {early_stop: true}\n"
+         "eval: {every: 1}",
+         "recipe.early_stop keeps the best of the rounds"},
+        {"name: ../evil", "name is '../evil'"},
+        {"recipe: {replicas: 0}", "recipe.replicas is '0', expected a whole number from 1 to 256"},
+        {"recipe: {name: \"a b\"}", "recipe.name is 'a b'"},
+        {"eval: {every: 2}\ndata2: {}", "unknown key 'data2'"},
+        {"wire: {up: fp8}", "expected one of f32, bf16, int8, e3m0"},
+        {"seed: -1", "seed is '-1'"},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char text[4096];
+        struct job_spec s;
+        with(text, sizeof(text), cases[i].line);
+        FAILS(parse(text, &s, err), cases[i].says);
+        assert_null(s.name);
+    }
+    struct job_spec s;
+    FAILS(parse(MINIMAL "eval: {every: 2}\nsample: {guidance: 2}\nmodel: {}\n", &s, err),
+          "key 'model' is there twice");
+    FAILS(parse("", &s, err), "job.yaml:1: name is missing");
+    char *big = mem_alloc(JOB_SPEC_MAX + 2);
+    memset(big, '#', JOB_SPEC_MAX + 1);
+    FAILS(parse(big, &s, err), "at most 32768");
+    mem_free(big);
+}
+
+static void keys_that_need_each_other(void **state)
+{
+    struct job_spec s;
+    const char *no_holdout = "name: e\ndata: {path: x, image_size: 32, holdout: 0}\n"
+                             "model: {dim: 64, depth: 1, heads: 1, label_dropout: 0}\n"
+                             "train: {batch: 1}\nouter: {rounds: 1, steps: 1}\n";
+    char text[1024];
+    OK(parse(no_holdout, &s, err));
+    job_release(&s);
+    snprintf(text, sizeof(text), "%seval: {every: 1}\n", no_holdout);
+    FAILS(parse(text, &s, err), "job.yaml:6: eval.every is 1, but data.holdout is 0");
+    snprintf(text, sizeof(text), "%ssample: {guidance: 2}\n", no_holdout);
+    FAILS(parse(text, &s, err), "sample.guidance is 2, but with model.label_dropout 0");
+}
+
+/* Every default of every table is a value that the table itself accepts. */
+static void check_defaults(const struct conf_key *keys, const char *section, struct buf *doc)
+{
+    for (const struct conf_key *k = keys; k->type != CONF_TYPE_END; k++) {
+        assert_non_null(k->doc);
+        assert_false(k->required && k->def);
+        if (k->type == CONF_SECTION)
+            check_defaults(k->sub, k->key, doc);
+        else
+            assert_non_null(strstr(buf_str(doc), k->key));
+        if (k->def && *section) {
+            char text[4096], line[256];
+            snprintf(line, sizeof(line), "%s: {%s: %s}", section, k->key, k->def);
+            struct yaml_doc tree;
+            struct job_spec s = {0};
+            struct err e = {0};
+            snprintf(text, sizeof(text), "%s\n", line);
+            assert_int_equal(yaml_parse(text, strlen(text), "d", &tree, &e), 0);
+            /* Binding may miss required keys; it must not object to the default. */
+            if (conf_bind(&tree, tree.root, job_spec_keys, &s, &e) < 0)
+                assert_non_null(strstr(e.msg, "is missing"));
+            conf_release(job_spec_keys, &s);
+            yaml_release(&tree);
+        }
+    }
+}
+
+static void keys_without_effect(void **state)
+{
+    static const struct {
+        const char *line, *key; /* NULL: it is of this job */
+    } cases[] = {
+        {"train: {batch: 64, schedule: cosine, final_lr: 0.1}", NULL},
+        {"train: {batch: 64, schedule: decay, decay_fraction: 0.3}", NULL},
+        {"recipe: {name: ddm, divide_batch: false}", NULL},
+        {"partition: {dims: 8}", NULL},
+        {"train: {batch: 64, schedule: decay, final_lr: 0.1}", "job.yaml:4: train.final_lr is of"},
+        {"train: {batch: 64, final_lr: 0}", "job.yaml:4: train.final_lr is of"},
+        {"train: {batch: 64, decay_fraction: 0.3}", "job.yaml:4: train.decay_fraction is of"},
+        {"recipe: {divide_batch: true}",
+         "job.yaml:6: recipe.divide_batch is of mixtures of experts alone"},
+        {"sample: {strategy: top1}", "job.yaml:6: sample.strategy is of mixtures of experts alone"},
+        {"sample: {remote: true}", "job.yaml:6: sample.remote is of mixtures of experts alone"},
+        {"data: {path: x, image_size: 32, text_field: y}", "data.text_field is of texts alone"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        char text[2048];
+        struct job_spec s;
+        struct err err = {0};
+        with(text, sizeof(text), cases[i].line);
+        assert_int_equal(job_parse(text, strlen(text), "job.yaml", &s, &err), 0);
+        int rc = job_check_scope(text, strlen(text), "job.yaml", &s, &err);
+        if (rc != (cases[i].key ? -ERR_CONFIG : 0) ||
+            !strstr(err.msg, cases[i].key ? cases[i].key : ""))
+            fail_msg("%s: '%s'", cases[i].line, err.msg);
+        job_release(&s);
+    }
+}
+
+static void documents_itself(void **state)
+{
+    struct buf doc;
+    buf_init(&doc, 1u << 20);
+    assert_int_equal(job_document(CONF_MARKDOWN, &doc), 0);
+    assert_non_null(strstr(buf_str(&doc), "## train"));
+    assert_non_null(strstr(buf_str(&doc), "| `batch` | a whole number from 1 to 65536 | required"));
+    check_defaults(job_spec_keys, "", &doc);
+    buf_clear(&doc);
+    assert_int_equal(job_document(CONF_TEXT, &doc), 0);
+    assert_non_null(strstr(buf_str(&doc), "train.batch"));
+    buf_release(&doc);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(fills_the_defaults),      cmocka_unit_test(reads_every_kind),
+        cmocka_unit_test(refuses_with_a_sentence), cmocka_unit_test(keys_that_need_each_other),
+        cmocka_unit_test(keys_without_effect),     cmocka_unit_test(documents_itself),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,255 @@
+/* Recipes become networks, levels, modules, paths and partitions. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/base/err.h"
+#include "common/job/job.h"
+#include "common/job/recipe.h"
+
+static void parse(const char *model, const char *recipe, struct job_spec *ret)
+{
+    char yaml[1024];
+    struct err err = {0};
+    (void)snprintf(yaml, sizeof(yaml),
+                   "name: t\ndata: {path: d, image_size: 16}\n"
+                   "model: {%s, dim: 32, depth: 12, heads: 2}\n"
+                   "train: {batch: 48}\nouter: {rounds: 10, steps: 4%s\n",
+                   model, recipe);
+    if (job_parse(yaml, strlen(yaml), "job.yaml", ret, &err) < 0)
+        fail_msg("%s", err.msg);
+}
+
+static int compose(const char *model, const char *recipe, struct composition *c, struct err *err)
+{
+    struct job_spec spec;
+    parse(model, recipe, &spec);
+    int rc = recipe_check(&spec, c, err);
+    job_release(&spec);
+    return rc;
+}
+
+/* Every block and both ends lie in exactly one level. */
+static void assert_cut(const struct composition_network *n, uint32_t depth)
+{
+    unsigned seen[COMPOSITION_BLOCKS_MAX] = {0}, embedders = 0, heads = 0;
+    for (uint32_t l = 0; l < n->n_levels; l++) {
+        for (uint32_t b = 0; b < n->levels[l].n_blocks; b++)
+            seen[n->levels[l].blocks[b]]++;
+        embedders += n->levels[l].embedders;
+        heads += n->levels[l].head;
+    }
+    for (uint32_t b = 0; b < depth; b++)
+        assert_int_equal(seen[b], 1);
+    assert_int_equal(embedders, 1);
+    assert_int_equal(heads, 1);
+}
+
+static void test_diloco(void **state)
+{
+    struct composition c;
+    assert_int_equal(compose("type: dit", "}\nrecipe: {replicas: 5}", &c, NULL), 0);
+    assert_int_equal(c.networks[0].n_levels, 1);
+    assert_int_equal(c.networks[1].n_levels, 0);
+    assert_int_equal(c.n_modules, 1);
+    assert_int_equal(c.n_paths, 1);
+    assert_int_equal(c.n_partitions, 1);
+    assert_false(c.partitioned);
+    assert_int_equal(c.paths[0].replicas, 5);
+    assert_int_equal(c.paths[0].modules[0], 0);
+    assert_int_equal(c.paths[0].batch, 48);
+    assert_cut(&c.networks[0], 12);
+    composition_release(&c);
+}
+
+static void test_fragments(void **state)
+{
+    struct composition c;
+    assert_int_equal(compose("type: dit", ", fragments: 5}", &c, NULL), 0);
+    assert_int_equal(c.networks[0].n_levels, 5);
+    assert_int_equal(c.n_modules, 5);
+    assert_cut(&c.networks[0], 12);
+    assert_int_equal(c.networks[0].levels[1].blocks[0], 1);
+    assert_int_equal(c.networks[0].levels[1].blocks[1], 6);
+    assert_int_equal(c.networks[0].levels[1].fragment, 1);
+    assert_true(c.networks[0].levels[0].embedders);
+    assert_true(c.networks[0].levels[4].head);
+    composition_release(&c);
+}
+
+static void test_ddm(void **state)
+{
+    struct composition c;
+    assert_int_equal(
+        compose("type: dit", "}\nrecipe: {name: ddm, experts: 4, replicas: 2}", &c, NULL), 0);
+    assert_int_equal(c.n_paths, 5);
+    assert_int_equal(c.n_modules, 5);
+    assert_int_equal(c.n_partitions, 4);
+    assert_true(c.partitioned && c.mixture);
+    assert_int_equal(c.router_path, 4);
+    for (uint32_t p = 0; p < 4; p++) {
+        assert_int_equal(c.paths[p].partition, p);
+        assert_int_equal(c.paths[p].modules[0], p);
+        assert_int_equal(c.paths[p].batch, 12);
+        assert_int_equal(c.modules[p].paths, 1);
+    }
+    assert_int_equal(c.paths[4].partition, PARTITION_ALL);
+    assert_int_equal(c.paths[4].network, 1);
+    assert_int_equal(c.modules[c.paths[4].modules[0]].network, 1);
+    assert_cut(&c.networks[1], 6);
+    composition_release(&c);
+}
+
+static void test_dipaco(void **state)
+{
+    struct composition c;
+    assert_int_equal(compose("type: llama",
+                             "}\nrecipe: {name: dipaco, levels: [2, 3], private_blocks: [0, 11], "
+                             "private_embeddings: true}",
+                             &c, NULL),
+                     0);
+    assert_int_equal(c.n_paths, 6);
+    assert_int_equal(c.networks[0].n_levels, 3);
+    assert_int_equal(c.n_modules, 2 + 3 + 6);
+    assert_cut(&c.networks[0], 12);
+    assert_int_equal(c.networks[0].levels[0].n_blocks, 5);
+    assert_true(c.networks[0].levels[2].embedders && c.networks[0].levels[2].head);
+    /* Path 4 is (1, 1): the digit of level 0 is the most significant. */
+    assert_int_equal(c.modules[c.paths[4].modules[0]].index, 1);
+    assert_int_equal(c.modules[c.paths[4].modules[1]].index, 1);
+    assert_int_equal(c.modules[c.paths[4].modules[2]].index, 4);
+    assert_int_equal(c.modules[c.paths[4].modules[0]].paths, 3);
+    assert_int_equal(c.modules[c.paths[4].modules[1]].paths, 2);
+    assert_int_equal(c.modules[c.paths[4].modules[2]].paths, 1);
+    assert_int_equal(c.n_digits, 2);
+    assert_true(c.root_rescale && c.weigh_partitions);
+    composition_release(&c);
+}
+
+static void test_dipaco_fragments(void **state)
+{
+    struct composition c;
+    assert_int_equal(compose("type: llama",
+                             ", fragments: 2}\nrecipe: {name: dipaco, levels: [2, 2], "
+                             "private_blocks: [0, 1, 2, 3, 4]}",
+                             &c, NULL),
+                     0);
+    assert_cut(&c.networks[0], 12);
+    for (uint32_t p = 0; p < 4; p++)
+        for (uint32_t l = 0; l < c.networks[0].n_levels; l++) {
+            uint32_t whole = c.networks[0].levels[l].whole;
+            uint32_t want = whole == 0 ? p / 2 : whole == 1 ? p % 2 : p;
+            assert_int_equal(c.modules[c.paths[p].modules[l]].level, l);
+            assert_int_equal(c.modules[c.paths[p].modules[l]].index, want);
+        }
+    composition_release(&c);
+}
+
+static void test_refused(void **state)
+{
+    static const struct {
+        const char *model, *recipe, *says;
+    } bad[] = {
+        {"type: dit", "}\nrecipe: {name: dilucu}", "dilucu"},
+        {"type: dit", "}\nrecipe: {name: ddm, experts: 5}", "evenly"},
+        {"type: dit", "}\nrecipe: {name: ddm, experts: 4}\nrouter: {classes: 3}", "3 classes"},
+        {"type: llama", "}\nrecipe: {name: ddm, experts: 4}", "type dit"},
+        {"type: dit", "}\nrecipe: {name: ddm, experts: 4, top: 2}", "recipe.top is given"},
+        {"type: dit", "}\nrecipe: {name: ddm, experts: 4, teacher: 1}", "of distill alone"},
+        {"type: dit", "}\nrecipe: {name: ddm, experts: 4}\nsample: {strategy: topk, top: 5}",
+         "sample.top is 5"},
+        {"type: llama", "}\nrecipe: {levels: [2, 2]}", "recipe.levels is given"},
+        {"type: llama", "}\nrecipe: {name: dipaco, levels: [1, 200], replicas: 2}",
+         "200 paths of 2 replicas share a module, at most 256"},
+        {"type: llama", "}\nrecipe: {name: dipaco}", "recipe.levels is missing"},
+        {"type: llama", "}\nrecipe: {name: dipaco, levels: [2, 2, 2, 2, 2]}", "divide"},
+        {"type: llama", "}\nrecipe: {name: dipaco, levels: [2, 2], private_blocks: [12]}",
+         "0 to 11"},
+        {"type: llama", "}\nrecipe: {name: dipaco, levels: [2], top: 3}", "more than the 2 paths"},
+        {"type: llama", "}\nrecipe: {name: dipaco, levels: [2], reshard: [10]}", "below"},
+        {"type: dit", "}\nrecipe: {name: dipaco, levels: [2], reshard: [2]}", "llama"},
+        {"type: llama", ", fragments: 13}", "more than the 12 blocks"},
+        {"type: dit", "}\nrecipe: {name: distill}", "recipe.teacher"},
+        {"type: llama", "}\nrecipe: {name: dipaco, levels: [256, 256]}", "more than 1024 paths"},
+    };
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        struct composition c;
+        struct err err = {0};
+        assert_int_equal(compose(bad[i].model, bad[i].recipe, &c, &err), -ERR_CONFIG);
+        if (strstr(err.msg, bad[i].says) == NULL)
+            fail_msg("'%s' does not say '%s'", err.msg, bad[i].says);
+        composition_release(&c);
+    }
+}
+
+/* What was accepted once can be read again, though today it would be refused. */
+static void test_on_record(void **state)
+{
+    struct job_spec spec;
+    struct composition c;
+    parse("type: dit", "}\nrecipe: {name: ddm, experts: 4, levels: [2, 2]}", &spec);
+    assert_int_equal(recipe_check(&spec, &c, NULL), -ERR_CONFIG);
+    assert_int_equal(recipe_compose(&spec, &c, NULL), 0);
+    assert_int_equal(recipe_limits(&spec, &c, NULL), 0);
+    assert_int_equal(c.n_partitions, 4);
+    composition_release(&c);
+    job_release(&spec);
+    /* Beyond a limit: not to run, but its modules can be told. */
+    parse("type: dit", ", fragments: 13}\nrecipe: {replicas: 3}", &spec);
+    assert_int_equal(recipe_check(&spec, &c, NULL), -ERR_CONFIG);
+    assert_int_equal(recipe_compose(&spec, &c, NULL), 0);
+    assert_int_equal(recipe_limits(&spec, &c, NULL), -ERR_CONFIG);
+    assert_int_equal(c.n_paths, 1);
+    assert_int_equal(c.networks[0].n_levels, 13); /* the last with the head alone */
+    composition_release(&c);
+    job_release(&spec);
+}
+
+/* More levels than a path has room for. */
+static void test_too_many_levels(void **state)
+{
+    static const struct {
+        int levels, fragments;
+        const char *says;
+    } bad[] = {{32, 1, "32 levels, at most 16"}, {16, 16, "256 levels, at most 64"}};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        char levels[512] = "1", yaml[1024];
+        struct job_spec spec;
+        struct composition c;
+        struct err err = {0};
+        for (int l = 1; l < bad[i].levels; l++)
+            (void)strcat(levels, ",1");
+        (void)snprintf(yaml, sizeof(yaml),
+                       "name: t\ndata: {path: d}\n"
+                       "model: {type: llama, dim: 32, depth: 256, heads: 2, context: 64}\n"
+                       "train: {batch: 8}\nouter: {rounds: 2, steps: 4, fragments: %d}\n"
+                       "recipe: {name: dipaco, levels: [%s]}\n",
+                       bad[i].fragments, levels);
+        if (job_parse(yaml, strlen(yaml), "job.yaml", &spec, &err) < 0)
+            fail_msg("%s", err.msg);
+        assert_int_equal(recipe_compose(&spec, &c, &err), -ERR_CONFIG);
+        if (strstr(err.msg, bad[i].says) == NULL)
+            fail_msg("'%s' does not say '%s'", err.msg, bad[i].says);
+        job_release(&spec);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_diloco),
+        cmocka_unit_test(test_fragments),
+        cmocka_unit_test(test_ddm),
+        cmocka_unit_test(test_dipaco),
+        cmocka_unit_test(test_dipaco_fragments),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_on_record),
+        cmocka_unit_test(test_too_many_levels),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

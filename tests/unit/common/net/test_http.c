@@ -1,0 +1,217 @@
+/* The HTTP server: routes, roles, bodies, deferred answers, streams, slow clients. */
+#include "tests/unit/common/net/http_test.h"
+
+#include <errno.h>
+
+static void test_routes(void **state)
+{
+    struct world *w = start(true);
+    ask(w, "GET", "/healthz", NULL, NULL, NULL);
+    expect(w, 200, "ok");
+    ask(w, "GET", "/v1/jobs/17?limit=5", w->bearer, NULL, NULL);
+    expect(w, 200, "{\"id\":17,\"limit\":5}");
+    ask(w, "GET", "/v1/jobs/x", w->bearer, NULL, NULL);
+    expect(w, 400, "id must be a whole number");
+    ask(w, "GET", "/v1/jobs/1?limit=1000", w->bearer, NULL, NULL);
+    expect(w, 400, "limit must be");
+    ask(w, "GET", "/nowhere", w->bearer, NULL, NULL);
+    expect(w, 404, "\"code\":\"not_found\"");
+    ask(w, "DELETE", "/v1/jobs/1", w->bearer, NULL, NULL);
+    expect(w, 405, "method_not_allowed");
+    ask(w, "HEAD", "/healthz", NULL, NULL, NULL);
+    expect(w, 200, "");
+    assert_int_equal(w->body_len, 0);
+    stop(w);
+}
+
+static void test_auth(void **state)
+{
+    struct world *w = start(true);
+    char token[TOKEN_STRING_MAX];
+    w->user.rpc_port = 1;
+    assert_int_equal(token_format(&w->user, token, NULL), 0);
+    ask(w, "GET", "/v1/jobs/1", NULL, NULL, NULL);
+    expect(w, 401, "\"code\":\"unauthorized\"");
+    ask(w, "GET", "/v1/jobs/1", "wrong", NULL, NULL);
+    expect(w, 401, "unauthorized");
+    ask(w, "GET", "/v1/admin", w->bearer, NULL, NULL);
+    expect(w, 403, "forbidden");
+    ask(w, "GET", "/v1/jobs/1", token, NULL, NULL);
+    expect(w, 200, "\"id\":1");
+    char *path = str_printf("/v1/jobs/2?token=%s", w->bearer);
+    ask(w, "GET", path, NULL, NULL, NULL);
+    expect(w, 200, "\"id\":2");
+    mem_free(path);
+    char *cookie = str_printf("Cookie: skerry=%s", w->bearer);
+    ask(w, "GET", "/v1/jobs/3", NULL, NULL, cookie);
+    expect(w, 200, "\"id\":3");
+    mem_free(cookie);
+    stop(w);
+}
+
+static void test_bodies(void **state)
+{
+    struct world *w = start(true);
+    ask(w, "POST", "/v1/jobs", w->bearer, "{\"a\":1}", NULL);
+    expect(w, 201, "{\"a\":1}");
+    ask(w, "POST", "/v1/jobs", w->bearer, "{\"a\":", NULL);
+    expect(w, 400, "invalid_json");
+    ask(w, "POST", "/v1/jobs", w->bearer, "[1]", NULL);
+    expect(w, 400, "must be a JSON object");
+    char *big = mem_alloc(3001);
+    memset(big, ' ', 3000);
+    ask(w, "POST", "/v1/jobs", w->bearer, big, NULL);
+    expect(w, 413, "too_large");
+    ask(w, "POST", "/v1/jobs", w->bearer, big, "Transfer-Encoding: chunked");
+    expect(w, 413, "too_large");
+    ask(w, "POST", "/v1/jobs/1", w->bearer, "{}", NULL);
+    expect(w, 405, "method_not_allowed");
+    mem_free(big);
+    stop(w);
+}
+
+static void test_deferred(void **state)
+{
+    struct world *w = start(true);
+    char *url = str_printf("%s/v1/hold", w->url);
+    struct xfer_call c = {.method = "GET",
+                          .url = url,
+                          .pin = w->user.pin,
+                          .bearer = w->bearer,
+                          .done = on_done,
+                          .arg = w};
+    assert_int_equal(xfer_call(w->xfer, &c, NULL, NULL), 0);
+    WAIT_FOR(&w->t, w->held);
+    ask(w, "GET", "/healthz", NULL, NULL, NULL); /* others are served meanwhile */
+    http_reply_text(w->held, 200, "text/plain", "at last");
+    WAIT_FOR(&w->t, w->done == 2);
+    expect(w, 200, "at last");
+    /* One that is never answered before the server closes. */
+    w->held = NULL;
+    assert_int_equal(xfer_call(w->xfer, &c, NULL, NULL), 0);
+    WAIT_FOR(&w->t, w->held);
+    struct http_request *late = w->held;
+    http_server_close(w->server);
+    w->server = NULL;
+    http_reply_text(late, 200, "text/plain", "too late");
+    mem_free(url);
+    stop(w);
+}
+
+static void test_wrong_pin(void **state)
+{
+    struct world *w = start(true);
+    w->user.pin[0] ^= 1;
+    ask(w, "GET", "/healthz", NULL, NULL, NULL);
+    assert_int_equal(w->code, -ERR_AUTH);
+    assert_non_null(strstr(w->detail, "not the one this token was made for"));
+    stop(w);
+}
+
+/* Appends what comes until `words` are in it. */
+static void expect_text(struct world *w, int fd, char *got, size_t cap, const char *words)
+{
+    size_t len = strlen(got);
+    uint64_t until = clock_now_ms() + TEST_DEADLINE_MS;
+    while (!strstr(got, words)) {
+        loop_turn(w->t.loop, true);
+        ssize_t n = read(fd, got + len, cap - len - 1);
+        if (n > 0)
+            len += (size_t)n;
+        got[len] = '\0';
+        if (clock_now_ms() > until)
+            fail_msg("\"%s\" does not come; got: %s", words, got);
+    }
+}
+
+static void test_events(void **state)
+{
+    struct world *w = start(false);
+    char got[4096] = "", request[300];
+    int fd = tcp(w);
+    snprintf(request, sizeof(request), "GET /v1/events?token=%s HTTP/1.1\r\nHost: x\r\n\r\n",
+             w->bearer);
+    send_text(fd, request);
+    expect_text(w, fd, got, sizeof(got), "event: hello\ndata: one\ndata: two\n\n");
+    assert_non_null(strstr(got, "Set-Cookie: skerry="));
+    assert_non_null(strstr(got, "text/event-stream"));
+    assert_int_equal(http_stream_event(w->stream, NULL, "later"), 0);
+    expect_text(w, fd, got, sizeof(got), "data: later\n\n");
+    http_stream_close(w->stream);
+    WAIT_FOR(&w->t, w->stream_closed == 1);
+    close(fd);
+    stop(w);
+}
+
+/* A client that does not read is cut when its queue is full, and nobody else
+ * suffers. */
+static void test_slow_stream(void **state)
+{
+    struct world *w = start(false);
+    char request[300], *big = mem_alloc(10001);
+    memset(big, 'z', 10000);
+    int fd = tcp(w);
+    snprintf(request, sizeof(request),
+             "GET /v1/events HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n\r\n", w->bearer);
+    send_text(fd, request);
+    WAIT_FOR(&w->t, w->stream);
+    unsigned written = 0;
+    int rc;
+    while ((rc = http_stream_event(w->stream, "big", big)) == 0) {
+        assert_true(++written < 10000);
+        loop_turn(w->t.loop, false);
+    }
+    assert_int_equal(rc, -ERR_LIMIT);
+    WAIT_FOR(&w->t, w->stream_closed == 1);
+    assert_int_equal(http_server_counters(w->server).streams_cut, 1);
+    ask(w, "GET", "/healthz", NULL, NULL, NULL);
+    expect(w, 200, "ok");
+    mem_free(big);
+    close(fd);
+    stop(w);
+}
+
+/* Slow loris: a header that never ends is cut, though bytes keep coming. */
+static void test_slow_header(void **state)
+{
+    struct world *w = start(false);
+    int fd = tcp(w);
+    char byte;
+    send_text(fd, "GET /healthz HTTP/1.1\r\nX-Slow: ");
+    uint64_t until = clock_now_ms() + TEST_DEADLINE_MS;
+    while (read(fd, &byte, 1) < 0 && errno == EAGAIN) {
+        loop_turn(w->t.loop, true);
+        (void)!write(fd, "a", 1); /* fails once we are cut */
+        assert_true(clock_now_ms() < until);
+    }
+    close(fd);
+    stop(w);
+}
+
+static void test_plain_needs_loopback(void **state)
+{
+    struct net_test t;
+    struct http_server *s = NULL;
+    struct err err = {0};
+    net_test_init(&t);
+    struct http_server_options o = {.host = "0.0.0.0"};
+    assert_int_equal(http_server_open(t.loop, &o, &s, &err), -ERR_CONFIG);
+    assert_non_null(strstr(err.msg, "loopback"));
+    net_test_release(&t);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_routes),
+        cmocka_unit_test(test_auth),
+        cmocka_unit_test(test_bodies),
+        cmocka_unit_test(test_deferred),
+        cmocka_unit_test(test_wrong_pin),
+        cmocka_unit_test(test_events),
+        cmocka_unit_test(test_slow_stream),
+        cmocka_unit_test(test_slow_header),
+        cmocka_unit_test(test_plain_needs_loopback),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

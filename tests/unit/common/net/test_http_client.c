@@ -1,0 +1,601 @@
+/* The blocking HTTP client against a server on another thread, and the parser of
+ * server-sent events. */
+#include "common/net/http_internal.h"
+#include "tests/unit/common/net/http_test.h"
+
+#include <errno.h>
+
+#define ANSWER_MAX ((size_t)64 << 20) /* of http_call() */
+#define EVENT_MAX ((size_t)1 << 20)   /* of the parser */
+
+/* ---- routes: handlers run on the server's thread, so they assert nothing ---- */
+
+static void on_gone(void *arg, struct http_stream *s)
+{
+    struct world *w = arg;
+    if (w->stream == s) /* not of an earlier request */
+        w->stream = NULL;
+}
+
+static struct http_stream *open_stream(struct world *w, struct http_request *r, const char *type)
+{
+    struct http_stream *s;
+    if (http_stream_open(r, type, on_gone, w, &s) < 0)
+        return NULL;
+    w->stream = s;
+    return s;
+}
+
+static void on_pieces(void *arg, struct http_request *r)
+{
+    struct http_stream *s = open_stream(arg, r, "text/plain");
+    if (!s)
+        return;
+    (void)http_stream_write(s, "one ", 4); /* they fit the queue */
+    (void)http_stream_write(s, "two ", 4);
+    (void)http_stream_write(s, "three", 5);
+    http_stream_close(s);
+}
+
+static void on_three_events(void *arg, struct http_request *r)
+{
+    struct http_stream *s = open_stream(arg, r, "text/event-stream");
+    if (!s)
+        return;
+    (void)http_stream_event(s, "round", "{\"n\":1}"); /* they fit the queue */
+    (void)http_stream_event(s, "log", "two\nlines");
+    (void)http_stream_event(s, NULL, "");
+    http_stream_close(s);
+}
+
+/* Which request of its connection this is. */
+static void on_nth(void *arg, struct http_request *r)
+{
+    http_reply_json(r, 200, json_pack("{s:i}", "nth", (int)r->conn->requests));
+}
+
+static void on_silent(void *arg, struct http_request *r)
+{
+    (void)open_stream(arg, r, "text/plain");
+}
+
+/* Begins, and leaves the rest to whoever has w->stream. */
+static void on_half(void *arg, struct http_request *r)
+{
+    struct http_stream *s = open_stream(arg, r, "text/plain");
+    if (s)
+        (void)http_stream_write(s, "half, ", 6);
+}
+
+static void other_half(void *arg)
+{
+    struct world *w = arg;
+    if (!w->stream)
+        return;
+    (void)http_stream_write(w->stream, "half", 4);
+    http_stream_close(w->stream);
+}
+
+/* More than a stream may queue: it is cut, after its first piece was sent. */
+static void cut_off(void *arg)
+{
+    static char much[30000];
+    struct world *w = arg;
+    if (w->stream)
+        (void)http_stream_write(w->stream, much, sizeof(much));
+}
+
+static void on_huge(void *arg, struct http_request *r)
+{
+    static char huge[ANSWER_MAX + 1];
+    http_reply_static(r, 200, "application/octet-stream", huge, sizeof(huge));
+}
+
+static void on_largest(void *arg, struct http_request *r)
+{
+    static char largest[ANSWER_MAX];
+    http_reply_static(r, 200, "application/octet-stream", largest, sizeof(largest));
+}
+
+static const struct http_route client_routes[] = {
+    {"GET", "/t/pieces", TOKEN_ROLE_USER, 0, on_pieces, NULL, NULL},
+    {"GET", "/t/events", TOKEN_ROLE_USER, 0, on_three_events, NULL, NULL},
+    {"GET", "/t/half", TOKEN_ROLE_USER, 0, on_half, NULL, NULL},
+    {"GET", "/t/silent", TOKEN_ROLE_USER, 0, on_silent, NULL, NULL},
+    {"GET", "/t/nth", TOKEN_ROLE_USER, 0, on_nth, NULL, NULL},
+    {"GET", "/t/huge", 0, 0, on_huge, NULL, NULL},
+    {"GET", "/t/largest", 0, 0, on_largest, NULL, NULL},
+};
+
+/* ---- set-up ---- */
+
+static struct http_client *client_of(struct world *w, const char *bearer)
+{
+    struct http_client *c;
+    struct err err = {0};
+    if (http_client_new(w->url, w->user.http_plain ? NULL : w->user.pin, bearer, &c, &err) < 0)
+        fail_msg("%s", err.msg);
+    return c;
+}
+
+static struct world *start_apart(bool tls, struct http_client **ret)
+{
+    struct world *w = start(tls);
+    http_server_routes(w->server, client_routes, sizeof(client_routes) / sizeof(client_routes[0]));
+    *ret = client_of(w, w->bearer);
+    serve(w);
+    return w;
+}
+
+static void stop_apart(struct world *w, struct http_client *c)
+{
+    http_client_free(c);
+    unserve(w);
+    stop(w);
+}
+
+static void expect_call(struct http_client *c, const char *method, const char *path,
+                        const char *body, long status, const char *words)
+{
+    struct http_response r = {0};
+    struct err err = {0};
+    if (http_call(c, method, path, body, body ? strlen(body) : 0, &r, &err) < 0)
+        fail_msg("%s %s: %s", method, path, err.msg);
+    assert_int_equal(r.len, strlen(r.body));
+    if (r.status != status || !strstr(r.body, words))
+        fail_msg("%s %s: HTTP %ld: %s; wanted HTTP %ld with \"%s\"", method, path, r.status, r.body,
+                 status, words);
+    http_response_release(&r);
+    assert_null(r.body);
+}
+
+static void expect_failure(int rc, const struct err *err, int code, const char *words)
+{
+    if (rc != code || err->code != code || !strstr(err->msg, words))
+        fail_msg("%d (%s); wanted %d with \"%s\"", rc, err->msg, code, words);
+}
+
+/* ---- calls ---- */
+
+static void test_call(void **state)
+{
+    struct http_client *c;
+    struct world *w = start_apart(true, &c);
+    expect_call(c, "DELETE", "/v1/jobs/1", NULL, 405, "method_not_allowed");
+    expect_call(c, "GET", "/nowhere", NULL, 404, "not_found");
+    struct http_client *nobody = client_of(w, NULL);
+    expect_call(nobody, "GET", "/v1/jobs/17", NULL, 401, "unauthorized");
+    http_client_free(nobody);
+    expect_call(c, "GET", "/t/nth", NULL, 200, "{\"nth\":1}"); /* a refusal closes */
+    expect_call(c, "GET", "/v1/jobs/17?limit=5", NULL, 200, "{\"id\":17,\"limit\":5}");
+    expect_call(c, "POST", "/v1/jobs", "{\"a\":1}", 201, "{\"a\":1}");
+    expect_call(c, "POST", "/v1/jobs", NULL, 400, "invalid_json"); /* sent, with no body */
+    expect_call(c, "GET", "/v1/jobs/18", NULL, 200, "{\"id\":18"); /* the POST is forgotten */
+    expect_call(c, "GET", "/t/nth", NULL, 200, "{\"nth\":6}");     /* all on one connection */
+    http_client_free(c);
+    unserve(w);
+    assert_int_equal(http_server_counters(w->server).requests, 9);
+    http_client_free(NULL);
+    stop(w);
+}
+
+static void test_answer_limit(void **state)
+{
+    struct http_client *c;
+    struct world *w = start_apart(false, &c);
+    struct http_response r = {0};
+    struct err err = {0};
+    assert_int_equal(http_call(c, "GET", "/t/largest", NULL, 0, &r, &err), 0);
+    assert_int_equal(r.len, ANSWER_MAX);
+    http_response_release(&r);
+    assert_true(http_call(c, "GET", "/t/huge", NULL, 0, &r, &err) < 0);
+    assert_null(r.body);
+    assert_true(err.msg[0]);
+    expect_call(c, "GET", "/healthz", NULL, 200, "ok"); /* it can be used again */
+    stop_apart(w, c);
+}
+
+static void test_trust(void **state)
+{
+    struct http_client *c;
+    struct world *w = start_apart(true, &c);
+    struct http_response r = {0};
+    struct err err = {0};
+    uint8_t pin[KEYS_PIN_BYTES];
+    memcpy(pin, w->user.pin, sizeof(pin));
+    pin[31] ^= 1;
+    http_client_free(c);
+    assert_int_equal(http_client_new(w->url, pin, w->bearer, &c, &err), 0);
+    int rc = http_call(c, "GET", "/healthz", NULL, 0, &r, &err);
+    expect_failure(rc, &err, -ERR_AUTH, "not the one this token was made for");
+    http_client_free(c);
+    /* Without a pin the authorities decide, and none knows this key. */
+    assert_int_equal(http_client_new(w->url, NULL, w->bearer, &c, &err), 0);
+    assert_true(http_call(c, "GET", "/healthz", NULL, 0, &r, &err) < 0);
+    assert_true(http_call(c, "GET", "/healthz", NULL, 0, &r, NULL) < 0);
+    http_client_free(c);
+    unserve(w);
+    assert_int_equal(http_server_counters(w->server).requests, 0);
+    stop(w);
+}
+
+static void test_nobody_there(void **state)
+{
+    struct world *w = start(false);
+    struct http_client *c = client_of(w, w->bearer);
+    struct http_response r = {0};
+    struct err err = {0};
+    http_server_close(w->server);
+    w->server = NULL;
+    loop_turn(w->t.loop, false); /* closes the port */
+    int rc = http_call(c, "GET", "/healthz?token=secret", NULL, 0, &r, &err);
+    expect_failure(rc, &err, -ECONNREFUSED, "127.0.0.1");
+    assert_null(strstr(err.msg, "secret")); /* queries carry tokens */
+    rc = http_stream_get(c, "/t/pieces", NULL, NULL, 0, &err);
+    expect_failure(rc, &err, -ECONNREFUSED, "/t/pieces");
+    http_client_free(c);
+    stop(w);
+}
+
+static void test_response_check(void **state)
+{
+    static const struct {
+        long status;
+        const char *body;
+        int code;
+        const char *words;
+    } cases[] = {
+        {200, "{}", 0, ""},
+        {201, "", 0, ""},
+        {299, "{\"error\":{\"message\":\"no\"}}", 0, ""},
+        {304, "", -ERR_REMOTE, "the server answered HTTP 304"},
+        {400, "{\"error\":{\"message\":\"id is a number\"}}", -EINVAL, "id is a number (HTTP 400)"},
+        {401, "{\"error\":{\"message\":\"no token\"}}", -ERR_AUTH, "no token (HTTP 401)"},
+        {403, "", -ERR_AUTH, "the server answered HTTP 403"},
+        {404, "<html>", -ERR_NOTFOUND, "the server answered HTTP 404"},
+        {409, "[1]", -EBUSY, "HTTP 409"},
+        {413, "{\"error\":1}", -ERR_LIMIT, "HTTP 413"},
+        {422, "{\"error\":{\"message\":7}}", -ERR_HASH, "HTTP 422"},
+        {429, "", -EAGAIN, "HTTP 429"},
+        {500, "{\"error\":{\"message\":\"broken\"}}", -ERR_REMOTE, "broken (HTTP 500)"},
+        {503, "", -EAGAIN, "HTTP 503"},
+        {507, "{\"error\":{\"message\":\"full\"}}", -ENOSPC, "full (HTTP 507)"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct err err = {0};
+        struct http_response r = {
+            .status = cases[i].status, .body = (char *)cases[i].body, .len = strlen(cases[i].body)};
+        int rc = http_response_check(&r, &err);
+        expect_failure(rc, &err, cases[i].code, cases[i].words);
+        assert_int_equal(http_response_check(&r, NULL), cases[i].code);
+    }
+}
+
+/* ---- streams ---- */
+
+struct listener {
+    struct world *world;
+    char text[256];
+    size_t len;
+    unsigned calls;
+    bool stop;                 /* at the first bytes */
+    loop_fn then;              /* run by the server after the first bytes */
+    struct sse_parser *parser; /* gets the bytes too */
+};
+
+static int on_data(void *arg, const char *data, size_t len)
+{
+    struct listener *l = arg;
+    assert_true(l->len + len < sizeof(l->text));
+    memcpy(l->text + l->len, data, len);
+    l->len += len;
+    if (l->calls++ == 0 && l->then)
+        assert_int_equal(loop_post(l->world->t.loop, l->then, l->world), 0);
+    if (l->parser)
+        assert_int_equal(sse_parser_feed(l->parser, data, len), 0);
+    return l->stop;
+}
+
+static void test_stream(void **state)
+{
+    struct http_client *c;
+    struct world *w = start_apart(true, &c);
+    struct err err = {0};
+    struct listener all = {.world = w};
+    assert_int_equal(http_stream_get(c, "/t/pieces", on_data, &all, 0, &err), 0);
+    assert_string_equal(all.text, "one two three");
+    struct listener live = {.world = w, .then = other_half}; /* each piece comes at once */
+    assert_int_equal(http_stream_get(c, "/t/half", on_data, &live, 10, &err), 0);
+    assert_string_equal(live.text, "half, half");
+    assert_true(live.calls >= 2);
+    struct listener first = {.world = w, .stop = true};
+    assert_int_equal(http_stream_get(c, "/t/half", on_data, &first, 10, &err), 0);
+    assert_int_equal(first.calls, 1);
+    assert_int_equal(err.code, 0);
+    expect_call(c, "GET", "/healthz", NULL, 200, "ok"); /* it can be used again */
+    stop_apart(w, c);
+}
+
+static void test_stream_fails(void **state)
+{
+    struct http_client *c;
+    struct world *w = start_apart(false, &c);
+    struct http_client *nobody = client_of(w, NULL);
+    struct err err = {0};
+    struct listener l = {.world = w};
+    int rc = http_stream_get(nobody, "/t/pieces", on_data, &l, 0, &err);
+    expect_failure(rc, &err, -ERR_AUTH, "(HTTP 401)");
+    rc = http_stream_get(c, "/nowhere?token=secret", on_data, &l, 0, &err);
+    expect_failure(rc, &err, -ERR_NOTFOUND, "(HTTP 404)");
+    assert_int_equal(l.calls, 0); /* error pages are no data */
+    struct listener silent = {.world = w};
+    rc = http_stream_get(c, "/t/silent", on_data, &silent, 1, &err);
+    expect_failure(rc, &err, -ETIMEDOUT, "/t/silent");
+    assert_int_equal(silent.calls, 0);
+    struct listener cut = {.world = w, .then = cut_off};
+    rc = http_stream_get(c, "/t/half", on_data, &cut, 0, &err);
+    expect_failure(rc, &err, -ECONNRESET, "/t/half");
+    http_client_free(nobody);
+    stop_apart(w, c);
+}
+
+/* ---- files ---- */
+
+/* Path of a ticket; only while the server's thread does not run. */
+static char *blob_path(struct world *w, enum ticket_method m, const struct blob_id *id,
+                       uint64_t max)
+{
+    char *url = ticket_url(w, m, id, max), *path = str_dup(url + strlen(w->url));
+    mem_free(url);
+    return path;
+}
+
+static void test_files(void **state)
+{
+    struct world *w = start(true);
+    const size_t len = 2000000;
+    struct blob_id id = make_file(w, "a", len), other = make_file(w, "c", 1000);
+    char *put = blob_path(w, TICKET_PUT, &id, len), *get = blob_path(w, TICKET_GET, &id, 0);
+    char *put_other = blob_path(w, TICKET_PUT, &other, len);
+    char *a = path_in(w, "a"), *b = path_in(w, "b"), *none = path_in(w, "none");
+    struct http_client *c = client_of(w, w->bearer);
+    struct err err = {0};
+    uint8_t sum[HASH_BYTES];
+    serve(w);
+    int rc = http_get_file(c, get, b, NULL, NULL, NULL, &err);
+    expect_failure(rc, &err, -ERR_NOTFOUND, "there is no blob");
+    rc = http_put_file(c, get, a, NULL, NULL, &err);
+    expect_failure(rc, &err, -ERR_AUTH, "allows GET, not PUT");
+    rc = http_put_file(c, put, none, NULL, NULL, &err);
+    expect_failure(rc, &err, -ENOENT, none);
+    rc = http_put_file(c, put_other, a, NULL, NULL, &err); /* under another's name */
+    assert_int_equal(rc, -ERR_HASH);
+    assert_int_equal(http_put_file(c, put_other, a, NULL, NULL, NULL), -ERR_HASH);
+    err = (struct err){0};
+    if (http_put_file(c, put, a, NULL, NULL, &err) < 0 ||
+        http_get_file(c, get, b, id.sha256, NULL, NULL, &err) < 0)
+        fail_msg("%s", err.msg);
+    assert_int_equal(hash_file(b, sum, NULL, NULL), 0);
+    assert_memory_equal(sum, id.sha256, sizeof(sum));
+    assert_int_equal(file_remove(b, NULL), 0);
+    rc = http_get_file(c, get, b, other.sha256, NULL, NULL, &err);
+    expect_failure(rc, &err, -ERR_HASH, "not to what was asked");
+    assert_false(file_exists(b));
+    http_client_free(c);
+    unserve(w);
+    assert_int_equal(w->stored, 1);
+    assert_false(blobstore_has(w->store, &other, NULL));
+    mem_free(put);
+    mem_free(get);
+    mem_free(put_other);
+    mem_free(a);
+    mem_free(b);
+    mem_free(none);
+    stop(w);
+}
+
+struct progress {
+    struct world *world;
+    unsigned calls;
+    uint64_t first, last, total;
+};
+
+static void on_progress(void *arg, uint64_t done, uint64_t total)
+{
+    struct progress *p = arg;
+    if (p->calls++ == 0) {
+        p->first = done;
+        (void)loop_post(p->world->t.loop, other_half, p->world); /* else the file never ends */
+    }
+    p->last = done;
+    p->total = total;
+}
+
+/* The second half is sent when progress told of the first: without it this hangs.
+ * The stream's route needs the bearer, and there is no size. */
+static void test_file_progress(void **state)
+{
+    struct http_client *c;
+    struct world *w = start_apart(false, &c);
+    struct progress p = {.world = w};
+    struct buf got;
+    struct err err = {0};
+    char *path = path_in(w, "half");
+    if (http_get_file(c, "/t/half", path, NULL, on_progress, &p, &err) < 0)
+        fail_msg("%s", err.msg);
+    assert_int_equal(p.first, 6);
+    assert_true(p.last == 6 || p.last == 10);
+    assert_int_equal(p.total, 0);
+    assert_int_equal(file_read(path, 100, &got, &err), 0);
+    assert_string_equal(buf_str(&got), "half, half");
+    buf_release(&got);
+    mem_free(path);
+    stop_apart(w, c);
+}
+
+/* ---- server-sent events ---- */
+
+struct trace {
+    char text[512];
+    size_t longest; /* data of an event */
+    unsigned events, stop_at;
+};
+
+static int on_event(void *arg, const char *event, const char *data)
+{
+    struct trace *t = arg;
+    size_t n = strlen(t->text), len = strlen(data);
+    snprintf(t->text + n, sizeof(t->text) - n, "%s=%.100s;", event, data);
+    if (len > t->longest)
+        t->longest = len;
+    return ++t->events == t->stop_at ? 7 : 0;
+}
+
+/* Feeds the text in pieces of at most `piece` bytes, the first one of `cut`. */
+static void parse(const char *text, size_t cut, size_t piece, const char *wanted)
+{
+    struct trace t = {.stop_at = 0};
+    struct sse_parser *p = sse_parser_new(on_event, &t);
+    size_t len = strlen(text);
+    for (size_t at = 0, n = cut; at < len; at += n, n = piece) {
+        if (n > len - at)
+            n = len - at;
+        assert_int_equal(sse_parser_feed(p, text + at, n), 0);
+        assert_int_equal(sse_parser_feed(p, text + at, 0), 0);
+    }
+    sse_parser_free(p);
+    if (strcmp(t.text, wanted) != 0)
+        fail_msg("\"%s\" cut at %zu, then every %zu: got %s, wanted %s", text, cut, piece, t.text,
+                 wanted);
+}
+
+static void test_sse(void **state)
+{
+    static const struct {
+        const char *text, *events;
+    } cases[] = {
+        {"data: a\n\n", "message=a;"},
+        {"data:a\n\ndata:  b\n\n", "message=a;message= b;"},
+        {"event: x\ndata: 1\ndata: 2\n\n", "x=1\n2;"},
+        {"event: x\r\ndata: 1\r\ndata: 2\r\n\r\ndata: 3\r\n\r\n", "x=1\n2;message=3;"},
+        {"data: mixed\r\n\ndata: ends\n\r\n", "message=mixed;message=ends;"},
+        {"event:x\ndata: 1\n\ndata: 2\n\n", "x=1;message=2;"}, /* a name is for one event */
+        {"event: x\n\ndata: 1\n\n", "message=1;"},             /* no data, no event */
+        {":\n\n: comment\ndata: a\n:\n\n", "message=a;"},
+        {"id: 4\nretry: 10\nnonsense\ndatum: 3\ndata: a\n\n", "message=a;"},
+        {"data\r: no\ndata: a: b\n\n", "message=a: b;"},
+        {"data:\n\n", "message=;"},
+        {"data:\ndata: b\n\n", "message=\nb;"},
+        {"data: b\ndata:\n\n", "message=b\n;"},
+        {"data: never ended", ""},
+        {"data: never ended\n", ""},
+        {"data: 1\n\ndata: 2", "message=1;"},
+        {"\n\n\r\n\n", ""},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        size_t len = strlen(cases[i].text);
+        parse(cases[i].text, 1, 1, cases[i].events);
+        for (size_t cut = 1; cut <= len; cut++)
+            parse(cases[i].text, cut, len, cases[i].events);
+    }
+}
+
+static void test_sse_long_name(void **state)
+{
+    struct trace t = {.stop_at = 0};
+    struct sse_parser *p = sse_parser_new(on_event, &t);
+    char text[256] = "event: ";
+    memset(text + 7, 'n', 100);
+    (void)str_copy(text + 107, sizeof(text) - 107, "\ndata: 1\n\nevent: x\ndata: 2\n\n");
+    assert_int_equal(sse_parser_feed(p, text, strlen(text)), 0);
+    assert_int_equal(t.events, 2);
+    assert_true(strncmp(t.text, "nnnnnnnn", 8) == 0); /* cut, but an event */
+    assert_non_null(strstr(t.text, "n=1;x=2;"));
+    sse_parser_free(p);
+    sse_parser_free(NULL);
+}
+
+/* What fn returns ends the feed at once, and is returned. */
+static void test_sse_stops(void **state)
+{
+    static const char text[] = "data: 1\n\ndata: 2\n\ndata: 3\n\n";
+    struct trace t = {.stop_at = 2};
+    struct sse_parser *p = sse_parser_new(on_event, &t);
+    assert_int_equal(sse_parser_feed(p, text, strlen(text)), 7);
+    assert_string_equal(t.text, "message=1;message=2;");
+    sse_parser_free(p);
+}
+
+/* Feeds until the parser refuses, at most 3 times what it may hold. */
+static size_t feed_endlessly(struct sse_parser *p, const char *first, const char *piece)
+{
+    size_t fed = strlen(first), len = strlen(piece);
+    int rc = sse_parser_feed(p, first, fed);
+    while (rc == 0 && fed < 3 * EVENT_MAX) {
+        rc = sse_parser_feed(p, piece, len);
+        fed += len;
+    }
+    assert_int_equal(rc, -ERR_LIMIT);
+    return fed;
+}
+
+static void test_sse_oversized(void **state)
+{
+    struct trace t = {.stop_at = 0};
+    char *piece = mem_alloc(EVENT_MAX + 2);
+    /* A line that never ends. */
+    struct sse_parser *p = sse_parser_new(on_event, &t);
+    memset(piece, 'z', 4096);
+    size_t fed = feed_endlessly(p, "data: ", piece);
+    assert_in_range(fed, EVENT_MAX, EVENT_MAX + 4096);
+    sse_parser_free(p);
+    /* An event of lines that never ends; "data: " and the line end do not count. */
+    p = sse_parser_new(on_event, &t);
+    memcpy(piece, "data: ", 6);
+    piece[4095] = '\n';
+    fed = feed_endlessly(p, "event: x\n", piece);
+    assert_in_range(fed, EVENT_MAX, EVENT_MAX + EVENT_MAX / 4096 * 6 + 2 * 4096);
+    sse_parser_free(p);
+    assert_int_equal(t.events, 0);
+    /* The longest line that is allowed, and more of them: nothing adds up. */
+    p = sse_parser_new(on_event, &t);
+    memset(piece, 'z', EVENT_MAX);
+    memcpy(piece, "data: ", 6);
+    for (unsigned i = 1; i <= 3; i++) {
+        assert_int_equal(sse_parser_feed(p, piece, EVENT_MAX), 0);
+        assert_int_equal(sse_parser_feed(p, "\n\n", 2), 0);
+        assert_int_equal(t.events, i);
+    }
+    assert_int_equal(t.longest, EVENT_MAX - 6);
+    sse_parser_free(p);
+    mem_free(piece);
+}
+
+/* The server's writer and our parser agree. */
+static void test_sse_from_server(void **state)
+{
+    struct http_client *c;
+    struct world *w = start_apart(true, &c);
+    struct trace t = {.stop_at = 0};
+    struct listener l = {.world = w, .parser = sse_parser_new(on_event, &t)};
+    struct err err = {0};
+    if (http_stream_get(c, "/t/events", on_data, &l, 10, &err) < 0)
+        fail_msg("%s", err.msg);
+    assert_string_equal(t.text, "round={\"n\":1};log=two\nlines;message=;");
+    sse_parser_free(l.parser);
+    stop_apart(w, c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_call),           cmocka_unit_test(test_answer_limit),
+        cmocka_unit_test(test_trust),          cmocka_unit_test(test_nobody_there),
+        cmocka_unit_test(test_response_check), cmocka_unit_test(test_stream),
+        cmocka_unit_test(test_stream_fails),   cmocka_unit_test(test_files),
+        cmocka_unit_test(test_file_progress),  cmocka_unit_test(test_sse),
+        cmocka_unit_test(test_sse_long_name),  cmocka_unit_test(test_sse_stops),
+        cmocka_unit_test(test_sse_oversized),  cmocka_unit_test(test_sse_from_server),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,444 @@
+/* Blobs by ticket and transfers, against each other and against a bad world. */
+#include "tests/unit/common/net/http_test.h"
+
+#include "common/base/clock.h"
+
+/* ---- blobs ---- */
+
+static void round_trip(bool tls, size_t len)
+{
+    struct world *w = start(tls);
+    struct blob_id id = make_file(w, "a", len);
+    put_file(w, "a", &id, len);
+    if (w->code < 0)
+        fail_msg("%s", w->detail);
+    assert_int_equal(w->stored, 1);
+    assert_false(w->existed);
+    uint64_t size;
+    assert_true(blobstore_has(w->store, &id, &size));
+    assert_int_equal(size, len);
+    put_file(w, "a", &id, len); /* again: it is there */
+    assert_int_equal(w->code, 0);
+    assert_int_equal(w->stored, 1);
+    get_file(w, "b", &id, len, id.sha256);
+    if (w->code < 0)
+        fail_msg("%s", w->detail);
+    char *path = path_in(w, "b");
+    uint8_t sum[32];
+    assert_int_equal(hash_file(path, sum, NULL, NULL), 0);
+    assert_memory_equal(sum, id.sha256, 32);
+    mem_free(path);
+    stop(w);
+}
+
+static void test_round_trips(void **state)
+{
+    round_trip(true, 3000000);
+    round_trip(false, 3000000);
+    round_trip(true, 1);
+    round_trip(true, 0);
+}
+
+static void test_put_resumes(void **state)
+{
+    struct world *w = start(true);
+    const size_t len = 500000;
+    struct blob_id id = make_file(w, "a", len);
+    char *path = path_in(w, "a");
+    struct buf content;
+    struct blob_writer *writer;
+    assert_int_equal(file_read(path, len, &content, NULL), 0);
+    assert_int_equal(blob_writer_resume(w->store, &id, len, &writer, NULL), 0);
+    assert_int_equal(blob_writer_write(writer, content.data, 300000, NULL), 0);
+    blob_writer_abort(writer, true);
+    put_file(w, "a", &id, len);
+    if (w->code < 0)
+        fail_msg("%s", w->detail);
+    assert_true(blobstore_has(w->store, &id, NULL));
+    assert_int_equal(blob_http_counters(w->blobs).bytes_in, 200000); /* only the rest travelled */
+    assert_int_equal(blobstore_used_bytes(w->store), len);
+    buf_release(&content);
+    mem_free(path);
+    stop(w);
+}
+
+/* Bytes arrive, then the client vanishes: they are kept, and the rest suffices. */
+static void test_put_cut(void **state)
+{
+    struct world *w = start(false);
+    const size_t len = 400000;
+    struct blob_id id = make_file(w, "a", len);
+    char *path = path_in(w, "a"), *url = ticket_url(w, TICKET_PUT, &id, len);
+    struct buf content;
+    assert_int_equal(file_read(path, len, &content, NULL), 0);
+    int fd = tcp(w);
+    char *head = str_printf("PUT %s HTTP/1.1\r\nHost: x\r\nContent-Length: %zu\r\n\r\n",
+                            url + strlen(w->url), len);
+    send_text(fd, head);
+    size_t sent = 0;
+    while (blob_http_counters(w->blobs).bytes_in < 100000) {
+        ssize_t n = write(fd, content.data + sent, 150000 - sent);
+        if (n > 0)
+            sent += (size_t)n;
+        loop_turn(w->t.loop, true);
+    }
+    close(fd);
+    WAIT_FOR(&w->t, http_server_counters(w->server).connections == 0);
+    assert_false(blobstore_has(w->store, &id, NULL));
+    uint64_t before = blob_http_counters(w->blobs).bytes_in;
+    put_file(w, "a", &id, len);
+    if (w->code < 0)
+        fail_msg("%s", w->detail);
+    assert_true(blobstore_has(w->store, &id, NULL));
+    assert_int_equal(blob_http_counters(w->blobs).bytes_in - before, len - before);
+    buf_release(&content);
+    mem_free(head);
+    mem_free(url);
+    mem_free(path);
+    stop(w);
+}
+
+static void test_put_refused(void **state)
+{
+    struct world *w = start(true);
+    struct blob_id id = make_file(w, "a", 100000), other = make_file(w, "b", 1000);
+    put_file(w, "a", &other, 100000); /* a's bytes under b's name */
+    assert_int_equal(w->code, -ERR_HASH);
+    assert_false(blobstore_has(w->store, &other, NULL));
+    assert_int_equal(blobstore_used_bytes(w->store), 0);
+    put_file(w, "a", &id, 99999);
+    assert_int_equal(w->code, -ERR_LIMIT);
+    char *url = ticket_url(w, TICKET_GET, &id, 0), *path = path_in(w, "a");
+    struct xfer_put p = {.url = url, .pin = w->user.pin, .path = path, .done = on_done, .arg = w};
+    unsigned before = w->done;
+    assert_int_equal(xfer_put(w->xfer, &p, NULL, NULL), 0);
+    WAIT_FOR(&w->t, w->done > before);
+    assert_int_equal(w->code, -ERR_AUTH);
+    assert_non_null(strstr(w->detail, "allows GET, not PUT"));
+    mem_free(url);
+    mem_free(path);
+    stop(w);
+}
+
+static void test_quota(void **state)
+{
+    struct world *w = start(true);
+    struct blob_id id = make_file(w, "a", (50 << 20) + 1);
+    put_file(w, "a", &id, (50 << 20) + 1);
+    assert_int_equal(w->code, -ENOSPC);
+    assert_non_null(strstr(w->detail, "full"));
+    stop(w);
+}
+
+static void test_ranges(void **state)
+{
+    struct world *w = start(false);
+    struct blob_id id;
+    char hex[BLOB_HEX_MAX], path[128];
+    assert_int_equal(blobstore_put(w->store, "0123456789", 10, &id, NULL), 0);
+    blob_id_hex(&id, hex);
+    snprintf(path, sizeof(path), "/v1/blobs/%s", hex);
+    static const struct {
+        const char *range;
+        long status;
+        const char *body;
+    } cases[] = {
+        {"Range: bytes=2-4", 206, "234"},        {"Range: bytes=7-", 206, "789"},
+        {"Range: bytes=-3", 206, "789"},         {"Range: bytes=0-99", 206, "0123456789"},
+        {"Range: bytes=0-0", 206, "0"},          {"Range: bytes=x", 200, "0123456789"},
+        {"Range: bytes=4-2", 200, "0123456789"}, {"Range: bytes=1-2,4-5", 200, "0123456789"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        ask(w, "GET", path, w->bearer, NULL, cases[i].range);
+        expect(w, cases[i].status, cases[i].body);
+        assert_int_equal(w->body_len, strlen(cases[i].body));
+    }
+    ask(w, "GET", path, w->bearer, NULL, "Range: bytes=10-");
+    expect(w, 416, "there are 10 bytes");
+    char etag[100];
+    snprintf(etag, sizeof(etag), "If-None-Match: \"%s\"", hex);
+    ask(w, "GET", path, w->bearer, NULL, etag);
+    assert_int_equal(w->status, 304);
+    ask(w, "GET", path, NULL, NULL, NULL);
+    expect(w, 403, "no complete ticket");
+    path[20] = path[20] == 'a' ? 'b' : 'a';
+    ask(w, "GET", path, w->bearer, NULL, NULL);
+    expect(w, 404, "there is no blob");
+    ask(w, "GET", "/v1/blobs/xyz", w->bearer, NULL, NULL);
+    expect(w, 400, "64 lower-case hex");
+    stop(w);
+}
+
+/* ---- transfers against a bad world ---- */
+
+static void test_get_resumes(void **state)
+{
+    struct world *w = start(true);
+    const size_t len = 400000;
+    struct blob_id id = make_file(w, "a", len);
+    put_file(w, "a", &id, len);
+    assert_int_equal(w->code, 0);
+    char *a = path_in(w, "a"), *part = path_in(w, "b.part");
+    struct buf content;
+    assert_int_equal(file_read(a, len, &content, NULL), 0);
+    assert_int_equal(file_write_atomic(part, content.data, 250000, 0600, NULL), 0);
+    uint64_t before = http_server_counters(w->server).body_bytes_out;
+    get_file(w, "b", &id, len, id.sha256);
+    assert_int_equal(w->code, 0);
+    assert_int_equal(http_server_counters(w->server).body_bytes_out - before, len - 250000);
+    /* A part that is whole needs nothing but its hash. */
+    assert_int_equal(file_write_atomic(part, content.data, len, 0600, NULL), 0);
+    before = http_server_counters(w->server).body_bytes_out;
+    get_file(w, "b", &id, len, id.sha256);
+    assert_int_equal(w->code, 0);
+    assert_int_equal(http_server_counters(w->server).body_bytes_out, before);
+    /* A damaged part is noticed, and fetched again as a whole. */
+    content.data[1000] ^= 1;
+    assert_int_equal(file_write_atomic(part, content.data, 250000, 0600, NULL), 0);
+    get_file(w, "b", &id, len, id.sha256);
+    assert_int_equal(w->code, 0);
+    assert_false(file_exists(part));
+    buf_release(&content);
+    mem_free(a);
+    mem_free(part);
+    stop(w);
+}
+
+static void test_get_wrong_hash(void **state)
+{
+    struct world *w = start(true);
+    struct blob_id id = make_file(w, "a", 1000);
+    put_file(w, "a", &id, 1000);
+    uint8_t other[32];
+    memcpy(other, id.sha256, 32);
+    other[3] ^= 1;
+    get_file(w, "b", &id, 1000, other);
+    assert_int_equal(w->code, -ERR_HASH);
+    char *b = path_in(w, "b"), *part = path_in(w, "b.part");
+    assert_false(file_exists(b));
+    assert_false(file_exists(part));
+    mem_free(b);
+    mem_free(part);
+    stop(w);
+}
+
+/* A server of our own that follows a script: each connection is answered with
+ * the next text and cut. */
+struct script {
+    uv_tcp_t listener;
+    const char *const *texts;
+    unsigned next, count;
+    bool hold; /* the last one is kept open in silence */
+    uint16_t port;
+};
+
+struct script_conn {
+    uv_tcp_t tcp;
+    uv_write_t write;
+    struct script *script;
+    const char *text;
+    char got[2048];
+    size_t len;
+};
+
+static void script_free(uv_handle_t *h)
+{
+    mem_free(h->data);
+}
+
+static void script_written(uv_write_t *req, int status)
+{
+    struct script_conn *c = req->data;
+    if (!uv_is_closing((uv_handle_t *)&c->tcp) && !c->script->hold)
+        uv_close((uv_handle_t *)&c->tcp, script_free);
+}
+
+static void script_alloc(uv_handle_t *h, size_t n, uv_buf_t *b)
+{
+    struct script_conn *c = h->data;
+    *b = uv_buf_init(c->got + c->len, (unsigned)(sizeof(c->got) - 1 - c->len));
+}
+
+static void script_read(uv_stream_t *s, ssize_t n, const uv_buf_t *b)
+{
+    struct script_conn *c = s->data;
+    if (n < 0) {
+        if (!uv_is_closing((uv_handle_t *)s))
+            uv_close((uv_handle_t *)s, script_free);
+        return;
+    }
+    c->len += (size_t)n;
+    if (!strstr(c->got, "\r\n\r\n") || !c->text)
+        return;
+    uv_buf_t out = uv_buf_init((char *)c->text, (unsigned)strlen(c->text));
+    c->text = NULL;
+    c->write.data = c;
+    assert_int_equal(uv_write(&c->write, s, &out, 1, script_written), 0);
+}
+
+static void script_accept(uv_stream_t *l, int status)
+{
+    struct script *s = l->data;
+    struct script_conn *c = mem_alloc(sizeof(*c));
+    assert_int_equal(uv_tcp_init(l->loop, &c->tcp), 0);
+    c->tcp.data = c;
+    c->script = s;
+    c->text = s->texts[s->next < s->count ? s->next++ : s->count - 1];
+    assert_int_equal(uv_accept(l, (uv_stream_t *)&c->tcp), 0);
+    assert_int_equal(uv_read_start((uv_stream_t *)&c->tcp, script_alloc, script_read), 0);
+}
+
+static void script_start(struct script *s, struct world *w)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int len = sizeof(a);
+    assert_int_equal(uv_tcp_init(loop_uv(w->t.loop), &s->listener), 0);
+    s->listener.data = s;
+    assert_int_equal(uv_tcp_bind(&s->listener, (struct sockaddr *)&a, 0), 0);
+    assert_int_equal(uv_listen((uv_stream_t *)&s->listener, 8, script_accept), 0);
+    assert_int_equal(uv_tcp_getsockname(&s->listener, (struct sockaddr *)&a, &len), 0);
+    s->port = ntohs(a.sin_port);
+}
+
+static void script_get(struct world *w, struct script *s, uint64_t size, uint64_t max)
+{
+    char url[64], *path = path_in(w, "s");
+    snprintf(url, sizeof(url), "http://127.0.0.1:%u/x", s->port);
+    struct xfer_get g = {
+        .url = url, .path = path, .size = size, .max_bytes = max, .done = on_done, .arg = w};
+    unsigned before = w->done;
+    assert_int_equal(xfer_get(w->xfer, &g, NULL, NULL), 0);
+    WAIT_FOR(&w->t, w->done > before);
+    mem_free(path);
+}
+
+static void test_scripted(void **state)
+{
+    struct world *w = start(true);
+    /* 503, then half of it and a cut, then the rest. */
+    static const char *const cut[] = {
+        "HTTP/1.1 503 Busy\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n01234",
+        "HTTP/1.1 206 Partial\r\nContent-Length: 5\r\nContent-Range: bytes 5-9/10\r\n\r\n56789",
+    };
+    struct script s = {.texts = cut, .count = 3};
+    script_start(&s, w);
+    script_get(w, &s, 10, 0);
+    if (w->code < 0)
+        fail_msg("%s", w->detail);
+    struct buf got;
+    char *path = path_in(w, "s");
+    assert_int_equal(file_read(path, 100, &got, NULL), 0);
+    assert_string_equal(buf_str(&got), "0123456789");
+    buf_release(&got);
+    assert_true(xfer_counters(w->xfer).retries >= 1);
+    uv_close((uv_handle_t *)&s.listener, NULL);
+    /* One that does not know ranges sends the whole again. */
+    static const char *const whole[] = {
+        "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n01234",
+        "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabcdefghij",
+    };
+    struct script s2 = {.texts = whole, .count = 2};
+    script_start(&s2, w);
+    script_get(w, &s2, 10, 0);
+    assert_int_equal(w->code, 0);
+    assert_int_equal(file_read(path, 100, &got, NULL), 0);
+    assert_string_equal(buf_str(&got), "abcdefghij");
+    buf_release(&got);
+    script_get(w, &s2, 0, 5); /* more than we allow */
+    assert_int_equal(w->code, -ERR_LIMIT);
+    uv_close((uv_handle_t *)&s2.listener, NULL);
+    loop_turn(w->t.loop, false);
+    mem_free(path);
+    stop(w);
+}
+
+/* Slower than the floor for its whole window: cut, tried again, given up. */
+static void test_slow_floor(void **state)
+{
+    struct world *w = start(true);
+    static const char *const slow[] = {"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n0"};
+    struct script s = {.texts = slow, .count = 1, .hold = true};
+    script_start(&s, w);
+    script_get(w, &s, 10, 0);
+    assert_int_equal(w->code, -ETIMEDOUT);
+    uv_close((uv_handle_t *)&s.listener, NULL);
+    loop_turn(w->t.loop, false);
+    stop(w);
+}
+
+static void test_cancel(void **state)
+{
+    struct world *w = start(true);
+    static const char *const slow[] = {"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n0"};
+    struct script s = {.texts = slow, .count = 1, .hold = true};
+    script_start(&s, w);
+    char url[64], *path = path_in(w, "s");
+    snprintf(url, sizeof(url), "http://127.0.0.1:%u/x", s.port);
+    struct xfer_get g = {.url = url, .path = path, .size = 10, .done = on_done, .arg = w};
+    uint64_t id;
+    assert_int_equal(xfer_get(w->xfer, &g, &id, NULL), 0);
+    WAIT_FOR(&w->t, s.next == 1);
+    xfer_cancel(w->xfer, id);
+    assert_int_equal(w->done, 1);
+    assert_int_equal(w->code, -ERR_CANCELLED);
+    assert_int_equal(xfer_get(w->xfer, &g, &id, NULL), 0);
+    xfer_free(w->xfer); /* cancels the rest */
+    w->xfer = NULL;
+    assert_int_equal(w->done, 2);
+    uv_close((uv_handle_t *)&s.listener, NULL);
+    loop_turn(w->t.loop, false);
+    mem_free(path);
+    stop(w);
+}
+
+/* Files take the time that the rates give them. */
+static void test_limited(void **state)
+{
+    struct world *w = start(true);
+    struct xfer_options o = {.up_bytes_per_s = 1000000, .down_bytes_per_s = 200000};
+    const size_t len = 150000;
+    const uint64_t burst = 1000000 / 20;
+    xfer_free(w->xfer);
+    assert_int_equal(xfer_new(w->t.loop, &o, &w->xfer, NULL), 0);
+    struct blob_id a = make_file(w, "a", len);
+    uint64_t begun = clock_now_ms();
+    put_file(w, "a", &a, len);
+    uint64_t took = clock_now_ms() - begun;
+    assert_int_equal(w->code, 0);
+    assert_true(took >= (len - burst) / 1000);
+    begun = clock_now_ms();
+    get_file(w, "b", &a, len, a.sha256);
+    took = clock_now_ms() - begun;
+    assert_int_equal(w->code, 0);
+    assert_int_equal(w->size, len);
+    /* Down a buffer passes whole; what comes after it waits for that, too. */
+    assert_true(took >= 40);
+    stop(w);
+}
+
+static void test_nobody_there(void **state)
+{
+    struct world *w = start(true);
+    http_server_close(w->server);
+    w->server = NULL;
+    ask(w, "GET", "/healthz", NULL, NULL, NULL);
+    assert_int_equal(w->code, -ECONNREFUSED);
+    struct xfer_get g = {.url = "ftp://x/", .path = "/tmp/x", .done = on_done, .arg = w};
+    assert_int_equal(xfer_get(w->xfer, &g, NULL, NULL), -EINVAL);
+    stop(w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_round_trips), cmocka_unit_test(test_put_resumes),
+        cmocka_unit_test(test_put_cut),     cmocka_unit_test(test_put_refused),
+        cmocka_unit_test(test_quota),       cmocka_unit_test(test_ranges),
+        cmocka_unit_test(test_get_resumes), cmocka_unit_test(test_get_wrong_hash),
+        cmocka_unit_test(test_scripted),    cmocka_unit_test(test_slow_floor),
+        cmocka_unit_test(test_cancel),      cmocka_unit_test(test_nobody_there),
+        cmocka_unit_test(test_limited),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,373 @@
+/* The routes on a real server with a made-up coordinator: logins, commands that
+ * wait for the disk, event streams, and what closing does to both. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/base/clock.h"
+#include "common/net/http_server.h"
+#include "common/net/loop.h"
+#include "common/net/token.h"
+#include "coordinator/http/http_api.h"
+#include "tests/unit/coordinator/fake_view.h"
+
+#define DEADLINE_MS 10000
+#define BEARER "Authorization: Bearer right\r\n"
+
+static struct loop *loop;
+static struct http_server *server;
+static struct http_api *api;
+
+static unsigned authenticate(void *arg, const char *presented)
+{
+    if (strcmp(presented, "right") == 0)
+        return TOKEN_ROLE_USER;
+    return strcmp(presented, "worker") == 0 ? TOKEN_ROLE_WORKER : 0;
+}
+
+static int open_all(void **state)
+{
+    struct err err = {0};
+    const struct http_server_options so = {.host = "127.0.0.1", .authenticate = authenticate};
+    memset(&fake, 0, sizeof fake);
+    if (loop_new(&loop, &err) < 0 || http_server_open(loop, &so, &server, &err) < 0)
+        return -1;
+    const struct http_api_options ao = {
+        .server = server, .worker_token = "skerry1.w", .plain = true, .authenticate = authenticate};
+    return http_api_open(&ao, &api, &err);
+}
+
+static int close_all(void **state)
+{
+    http_api_close(api);
+    http_server_close(server);
+    loop_free(loop);
+    api = NULL;
+    return 0;
+}
+
+/* ---- a client ------------------------------------------------------------ */
+
+struct answer {
+    int fd, status;
+    char text[65536]; /* headers and body */
+    size_t len;
+    bool ended;
+};
+
+static void send_request(struct answer *a, const char *method, const char *path,
+                         const char *headers, const char *body)
+{
+    struct sockaddr_in to = {.sin_family = AF_INET,
+                             .sin_port = htons(http_server_port(server)),
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    char request[8192];
+    int len = snprintf(request, sizeof request,
+                       "%s %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n%s"
+                       "Content-Length: %zu\r\n\r\n%s",
+                       method, path, headers, strlen(body), body);
+    *a = (struct answer){.fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+    assert_true(a->fd >= 0);
+    assert_int_equal(connect(a->fd, (struct sockaddr *)&to, sizeof to), 0);
+    assert_int_equal(send(a->fd, request, (size_t)len, 0), len);
+}
+
+static void pump(struct answer *a)
+{
+    loop_turn(loop, false);
+    ssize_t n = recv(a->fd, a->text + a->len, sizeof a->text - 1 - a->len, MSG_DONTWAIT);
+    if (n > 0)
+        a->len += (size_t)n;
+    else if (n == 0 || (errno != EAGAIN && errno != EWOULDBLOCK))
+        a->ended = true;
+    a->text[a->len] = '\0';
+    (void)sscanf(a->text, "HTTP/1.1 %d", &a->status);
+}
+
+/* Until the text is there; NULL: until the connection ended. */
+static void wait_for(struct answer *a, const char *text)
+{
+    uint64_t deadline = clock_now_ms() + DEADLINE_MS;
+    while (text ? strstr(a->text, text) == NULL : !a->ended) {
+        if (clock_now_ms() > deadline || (text && a->ended))
+            fail_msg("no \"%s\" in %s", text ? text : "end", a->text);
+        pump(a);
+    }
+}
+
+static void ask(struct answer *a, const char *method, const char *path, const char *headers,
+                const char *body)
+{
+    send_request(a, method, path, headers, body);
+    wait_for(a, NULL);
+    close(a->fd);
+}
+
+static void expect(struct answer *a, int status, const char *text)
+{
+    if (a->status != status || (text && strstr(a->text, text) == NULL))
+        fail_msg("not %d with \"%s\" but %s", status, text ? text : "", a->text);
+}
+
+/* ---- tests --------------------------------------------------------------- */
+
+static void test_health_and_secrets(void **state)
+{
+    static struct answer a;
+    ask(&a, "GET", "/healthz", "", "");
+    expect(&a, 200, "\r\n\r\nok\n");
+    ask(&a, "GET", "/v1/status", "", "");
+    expect(&a, 401, "\"error\"");
+    ask(&a, "GET", "/v1/status", "Authorization: Bearer worker\r\n", "");
+    expect(&a, 403, "\"error\"");
+    ask(&a, "GET", "/v1/status", BEARER, "");
+    expect(&a, 200, "\"cluster\":\"c0\"");
+    ask(&a, "GET", "/v1/status", "Cookie: skerry=right\r\n", "");
+    expect(&a, 200, "\"cluster\":\"c0\"");
+    ask(&a, "GET", "/v1/join", BEARER, "");
+    expect(&a, 200, "workerd --join skerry1.w");
+}
+
+static void test_login(void **state)
+{
+    static struct answer a;
+    ask(&a, "GET", "/", "", "");
+    expect(&a, 200, "name=\"token\"");
+    ask(&a, "GET", "/", "Cookie: skerry=right\r\n", "");
+    expect(&a, 200, "id=\"loss-title\"");
+    expect(&a, 200, "Content-Security-Policy: default-src 'none'");
+    ask(&a, "GET", "/?token=right", "", "");
+    expect(&a, 303, "Location: /\r\n");
+    expect(&a, 303, "Set-Cookie: skerry=right; Path=/; HttpOnly; SameSite=Strict; Max-Age=");
+    static const char *const wrong[] = {"/?token=", "/?token=wrong", "/?token=worker",
+                                        "/?token=right%0d%0aX:1", "/?token=right%20"};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        ask(&a, "GET", wrong[i], "", "");
+        expect(&a, 401, "not the right one");
+        assert_null(strstr(a.text, "X:1"));
+    }
+    ask(&a, "POST", "/login", "", "token=+%72ight%0A");
+    expect(&a, 303, "skerry=right;");
+    static const char *const forms[] = {"",          "token",   "token=",    "token=%",
+                                        "token=%zz", "x=right", "tokenright"};
+    for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
+        ask(&a, "POST", "/login", "", forms[i]);
+        expect(&a, 401, "not the right one");
+    }
+    ask(&a, "POST", "/logout", "", "");
+    expect(&a, 303, "skerry=; Path=/; HttpOnly; SameSite=Strict; Max-Age=0");
+}
+
+static void test_files_of_the_page(void **state)
+{
+    static struct answer a;
+    ask(&a, "GET", "/web/app.js", "", "");
+    expect(&a, 200, "Content-Type: text/javascript");
+    ask(&a, "GET", "/web/app.css", "", "");
+    expect(&a, 200, "Content-Type: text/css");
+    static const char *const none[] = {"/web/index.html", "/web/nothing.js", "/web/app.j",
+                                       "/web/.."};
+    for (size_t i = 0; i < sizeof none / sizeof none[0]; i++) {
+        ask(&a, "GET", none[i], "", "");
+        expect(&a, 404, "\"not_found\"");
+    }
+}
+
+static const char submission[] =
+    "{\"spec\":\"name: x\\n\",\"dataset\":{\"classes\":[\"a\",\"b\"],\"counts\":[1,2],\"shards\":"
+    "[{\"sha256\":\"00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff\","
+    "\"size\":9,\"samples\":3,\"holdout\":true}],\"bad\":[{\"key\":\"k\",\"reason\":\"r\"}]}}";
+
+static void test_submit_answers_when_durable(void **state)
+{
+    static struct answer a;
+    send_request(&a, "POST", "/v1/jobs", BEARER, submission);
+    uint64_t deadline = clock_now_ms() + DEADLINE_MS;
+    while (fake.durable == NULL && clock_now_ms() < deadline)
+        pump(&a);
+    assert_int_equal(fake.submits, 1);
+    assert_int_equal(fake.n_classes, 2);
+    assert_int_equal(fake.n_shards, 1);
+    assert_int_equal(fake.n_bad, 1);
+    for (int i = 0; i < 50; i++)
+        pump(&a);
+    assert_int_equal(a.len, 0); /* nothing is acknowledged before it is on the disk */
+    fake.durable(fake.durable_arg, 0);
+    wait_for(&a, NULL);
+    close(a.fd);
+    expect(&a, 201, "{\"id\":8}");
+    expect(&a, 201, "Location: /v1/jobs/8\r\n");
+}
+
+static void test_client_gone_before_durable(void **state)
+{
+    static struct answer a;
+    send_request(&a, "POST", "/v1/jobs", BEARER, submission);
+    uint64_t deadline = clock_now_ms() + DEADLINE_MS;
+    while (fake.durable == NULL && clock_now_ms() < deadline)
+        pump(&a);
+    close(a.fd);
+    for (int i = 0; i < 50; i++)
+        loop_turn(loop, false);
+    fake.durable(fake.durable_arg, 0); /* asan: nothing is touched that is gone */
+}
+
+static void test_close_answers_what_waits(void **state)
+{
+    static struct answer a;
+    send_request(&a, "POST", "/v1/jobs/7/cancel", BEARER, "");
+    uint64_t deadline = clock_now_ms() + DEADLINE_MS;
+    while (fake.durable == NULL && clock_now_ms() < deadline)
+        pump(&a);
+    assert_int_equal(fake.cancels, 1);
+    http_api_close(api);
+    api = NULL;
+    wait_for(&a, NULL);
+    close(a.fd);
+    expect(&a, 503, "\"stopping\"");
+    fake.durable(fake.durable_arg, -ERR_CANCELLED);
+}
+
+static void test_stopping_coordinator_says_so(void **state)
+{
+    static struct answer a;
+    send_request(&a, "POST", "/v1/workers/3/drain", BEARER, "{}");
+    uint64_t deadline = clock_now_ms() + DEADLINE_MS;
+    while (fake.durable == NULL && clock_now_ms() < deadline)
+        pump(&a);
+    fake.durable(fake.durable_arg, -ERR_CANCELLED);
+    wait_for(&a, NULL);
+    close(a.fd);
+    expect(&a, 503, "\"stopping\"");
+}
+
+static void test_codes_of_refusals(void **state)
+{
+    static const struct {
+        int code, status;
+    } map[] = {
+        {-EINVAL, 400}, {-ERR_CONFIG, 400}, {-ERR_FORMAT, 400}, {-ERR_NOTFOUND, 404},
+        {-EEXIST, 409}, {-EBUSY, 409},      {-ERR_STALE, 409},  {-ERR_LIMIT, 429},
+        {-ENOSPC, 507}, {-EIO, 503},        {-EAGAIN, 503},     {-EPERM, 500},
+    };
+    static struct answer a;
+    for (size_t i = 0; i < sizeof map / sizeof map[0]; i++) {
+        fake.fail = map[i].code;
+        ask(&a, "POST", "/v1/jobs", BEARER, submission);
+        expect(&a, map[i].status, "the fake refuses");
+    }
+    assert_null(fake.durable);
+}
+
+static void test_sample_request(void **state)
+{
+    static struct answer a;
+    fake.fail = -EBUSY; /* answered at once, and the request can be looked at */
+    ask(&a, "POST", "/v1/jobs/7/sample", BEARER, "");
+    expect(&a, 409, NULL);
+    assert_true(isnan(fake.guidance));
+    assert_int_equal(fake.ema, -1);
+    assert_int_equal(fake.n_labels, 0);
+    ask(&a, "POST", "/v1/jobs/7/sample", BEARER,
+        "{\"labels\":[1,2,9],\"guidance\":2,\"ema\":false,\"seed\":1,\"sampler\":\"heun\"}");
+    expect(&a, 409, NULL);
+    assert_true(fake.guidance == 2);
+    assert_int_equal(fake.ema, 0);
+    assert_int_equal(fake.n_labels, 3);
+    assert_int_equal(fake.last_label, 9);
+    ask(&a, "POST", "/v1/jobs/7/sample", BEARER, "{\"sampler\":\"rk4\"}");
+    expect(&a, 400, "\\\"euler\\\" or \\\"heun\\\"");
+    ask(&a, "POST", "/v1/jobs/7/sample", BEARER, "{\"labels\":[1,-1]}");
+    expect(&a, 400, "labels[1]");
+}
+
+static void fire(enum view_event_kind kind, const char *text, const struct view_round *round)
+{
+    const struct view_event e = {
+        .kind = kind, .job_id = 7, .worker_id = 3, .text = text, .round = round};
+    fake.subscriber(fake.subscriber_arg, &e);
+}
+
+static void test_events(void **state)
+{
+    static struct answer one, two, log;
+    const struct view_round round = {.round = 4, .loss = 0.5, .eval_loss = NAN, .seconds = 1};
+    send_request(&one, "GET", "/v1/events", BEARER, "");
+    send_request(&two, "GET", "/v1/events", BEARER, "");
+    wait_for(&one, "retry: 2000");
+    wait_for(&two, "retry: 2000");
+    expect(&one, 200, "text/event-stream");
+    fire(VIEW_EVENT_LOG, "something \"happened\"", NULL);
+    fire(VIEW_EVENT_ROUND, "round 5 is over", &round);
+    fire(VIEW_EVENT_WORKER, "has joined", NULL);
+    fire(VIEW_EVENT_JOB, "all is well", NULL);
+    struct answer *both[] = {&one, &two};
+    for (size_t i = 0; i < 2; i++) {
+        wait_for(both[i], "something \\\"happened\\\"");
+        wait_for(both[i], "event: round");
+        wait_for(both[i], "\"round\":5,");
+        wait_for(both[i], "event: worker");
+        wait_for(both[i], "is running: all is well");
+        wait_for(both[i], "event: job");
+    }
+    close(two.fd); /* the other goes on */
+    for (int i = 0; i < 50; i++)
+        loop_turn(loop, false);
+    for (int i = 0; i < 300; i++) {
+        char text[32];
+        (void)snprintf(text, sizeof text, "sentence %d.", i);
+        fire(VIEW_EVENT_LOG, text, NULL);
+    }
+    ask(&log, "GET", "/v1/log", BEARER, "");
+    expect(&log, 200, "sentence 299.");
+    assert_non_null(strstr(log.text, "sentence 100."));
+    assert_null(strstr(log.text, "sentence 99.")); /* 200 are kept */
+    wait_for(&one, "sentence 299.");
+    http_api_close(api);
+    api = NULL;
+    assert_null(fake.subscriber);
+    wait_for(&one, NULL);
+    close(one.fd);
+}
+
+static void test_metrics_after(void **state)
+{
+    static struct answer a;
+    ask(&a, "GET", "/v1/jobs/7/metrics?after=3", BEARER, "");
+    expect(&a, 200, "{\"n\":4,");
+    assert_null(strstr(a.text, "{\"n\":3,"));
+    ask(&a, "GET", "/v1/jobs/7/metrics?after=-1", BEARER, "");
+    expect(&a, 400, "after");
+    ask(&a, "GET", "/v1/jobs/9/metrics", BEARER, "");
+    expect(&a, 404, "no such job");
+}
+
+#define TEST(fn) cmocka_unit_test_setup_teardown(fn, open_all, close_all)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(test_health_and_secrets),
+        TEST(test_login),
+        TEST(test_files_of_the_page),
+        TEST(test_submit_answers_when_durable),
+        TEST(test_client_gone_before_durable),
+        TEST(test_close_answers_what_waits),
+        TEST(test_stopping_coordinator_says_so),
+        TEST(test_codes_of_refusals),
+        TEST(test_sample_request),
+        TEST(test_events),
+        TEST(test_metrics_after),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,267 @@
+/* JSON and metrics of a made-up coordinator: a fake of coordinator/view/view.h. */
+#include <errno.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/base/buf.h"
+#include "common/base/err.h"
+#include "common/net/http_server.h"
+#include "coordinator/http/http_json.h"
+#include "coordinator/http/http_metrics.h"
+#include "tests/unit/coordinator/fake_view.h"
+
+/* ---- tests --------------------------------------------------------------- */
+
+static json_t *at(json_t *o, const char *key)
+{
+    json_t *v = json_object_get(o, key);
+    if (v == NULL)
+        fail_msg("no key %s", key);
+    return v;
+}
+
+static void test_unknown_is_null(void **state)
+{
+    struct err err = {0};
+    json_t *o = http_json_job(NULL, 7, &err);
+    assert_non_null(o);
+    static const char *const nulls[] = {"eval_loss", "images_per_s", "eta_ms", "total_steps"};
+    for (size_t i = 0; i < sizeof nulls / sizeof nulls[0]; i++)
+        assert_true(json_is_null(at(o, nulls[i])));
+    assert_true(json_is_null(at(at(o, "bytes"), "per_param_up")));
+    assert_true(json_is_null(at(at(o, "bytes"), "ratio")));
+    assert_true(json_is_null(at(json_array_get(at(o, "modules"), 0), "version")));
+    json_t *first = json_array_get(at(o, "waiting_for"), 0);
+    assert_true(json_is_null(at(first, "until_ms")));
+    assert_true(json_is_null(at(first, "worker")));
+    assert_int_equal(json_integer_value(at(json_array_get(at(o, "waiting_for"), 1), "until_ms")),
+                     900);
+    json_decref(o);
+    assert_null(http_json_job(NULL, 8, &err));
+    assert_int_equal(err.code, -ERR_NOTFOUND);
+}
+
+static void test_paths_and_partitions(void **state)
+{
+    struct err err = {0};
+    json_t *o = http_json_job(NULL, 7, &err);
+    json_t *path = json_array_get(at(o, "path_list"), 0);
+    assert_true(json_is_null(at(path, "partition")));  /* all the data */
+    assert_true(json_is_null(at(path, "eval_round"))); /* never evaluated */
+    assert_int_equal(json_integer_value(at(path, "best_round")), 3);
+    assert_int_equal(json_integer_value(json_array_get(at(path, "modules"), 1)), 4);
+    assert_int_equal(json_integer_value(json_array_get(at(path, "versions"), 1)), 3);
+    json_t *partition = json_array_get(at(o, "partitions"), 0);
+    assert_int_equal(json_integer_value(at(partition, "holdout_samples")), 2);
+    assert_true(json_is_null(at(partition, "share")));
+    json_t *figure = json_array_get(at(o, "figures"), 0);
+    assert_string_equal(json_string_value(at(figure, "kind")), "eval");
+    assert_true(json_is_null(at(figure, "path"))); /* of the whole job */
+    assert_true(json_number_value(at(figure, "value")) == 0.75);
+    assert_true(json_is_null(at(json_array_get(at(o, "samples"), 0), "path")));
+    json_decref(o);
+}
+
+static void test_text_is_utf8(void **state)
+{
+    struct err err = {0};
+    json_t *o = http_json_job(NULL, 7, &err);
+    assert_string_equal(json_string_value(at(o, "reason")), "caf?");
+    assert_string_equal(json_string_value(at(o, "name")), "a\"b\\c\nd");
+    json_decref(o);
+}
+
+static void test_lists_are_bounded(void **state)
+{
+    struct err err = {0};
+    json_t *o = http_json_job(NULL, 7, &err);
+    json_t *history = at(o, "history");
+    assert_int_equal(json_array_size(history), 2000);
+    /* Round 0 of the view made version 1: people call it the first. */
+    assert_int_equal(json_integer_value(at(json_array_get(history, 0), "round")), 101);
+    assert_int_equal(json_integer_value(at(json_array_get(history, 1999), "round")), 2100);
+    assert_int_equal(json_array_size(at(at(o, "bad_samples"), "items")), 64);
+    json_decref(o);
+}
+
+static void test_tasks_newest_first(void **state)
+{
+    n_tasks = 3;
+    json_t *a = http_json_tasks(NULL, 0, NULL, 1000);
+    assert_int_equal(json_array_size(a), 3);
+    assert_int_equal(json_integer_value(at(json_array_get(a, 0), "id")), 3);
+    assert_int_equal(json_integer_value(at(json_array_get(a, 0), "round")), 5); /* train */
+    assert_int_equal(json_integer_value(at(json_array_get(a, 1), "round")), 4); /* eval */
+    assert_string_equal(json_string_value(at(json_array_get(a, 0), "kind")), "train");
+    json_decref(a);
+    n_tasks = 25;
+    a = http_json_tasks(NULL, 0, NULL, 10);
+    assert_int_equal(json_array_size(a), 10);
+    assert_int_equal(json_integer_value(at(json_array_get(a, 0), "id")), 25);
+    assert_int_equal(json_integer_value(at(json_array_get(a, 9), "id")), 16);
+    json_decref(a);
+    n_tasks = 0;
+    a = http_json_tasks(NULL, 0, NULL, 10);
+    assert_int_equal(json_array_size(a), 0);
+    json_decref(a);
+}
+
+static void test_versions_newest_first(void **state)
+{
+    json_t *a = http_json_modules(NULL, 7);
+    json_t *versions = at(json_array_get(a, 0), "versions");
+    assert_int_equal(json_integer_value(at(json_array_get(versions, 0), "version")), 1);
+    json_t *provenance = at(json_array_get(versions, 0), "provenance");
+    assert_true(json_number_value(at(provenance, "lr")) == 0.7);
+    assert_true(json_is_null(at(json_array_get(versions, 1), "provenance")));
+    assert_true(json_is_null(at(json_array_get(versions, 1), "delta")));
+    json_decref(a);
+}
+
+static void test_devices(void **state)
+{
+    json_t *a = http_json_workers(NULL), *w = json_array_get(a, 0), *list = at(w, "devices");
+    assert_true(json_real_value(at(w, "flops")) == 3e12);
+    assert_true(json_real_value(at(w, "peak_flops")) == 4e12);
+    assert_true(json_real_value(at(w, "mfu")) == 0.75);
+    assert_int_equal(json_array_size(list), 2);
+    json_t *d = json_array_get(list, 0);
+    assert_string_equal(json_string_value(at(d, "model")), "NVIDIA \"H200\"");
+    assert_int_equal(json_integer_value(at(d, "memory_used")), 30);
+    assert_int_equal(json_integer_value(at(d, "utilization")), 0); /* known to be idle */
+    assert_int_equal(json_integer_value(at(d, "temperature")), 61);
+    assert_true(json_real_value(at(d, "power")) == 512.5);
+    assert_int_equal(json_integer_value(at(d, "ecc_errors")), 2);
+    assert_string_equal(json_string_value(at(d, "throttled")), "power cap");
+    d = json_array_get(list, 1);
+    static const char *const unknown[] = {"memory_used", "memory_total", "utilization",
+                                          "temperature", "power",        "ecc_errors"};
+    for (size_t i = 0; i < sizeof unknown / sizeof unknown[0]; i++)
+        assert_true(json_is_null(at(d, unknown[i])));
+    assert_string_equal(json_string_value(at(d, "trouble")), "GPU is lost");
+    json_decref(a);
+}
+
+static void metrics(struct buf *out)
+{
+    const struct http_counters http = {.requests = 5, .errors_4xx = 1};
+    buf_init(out, 1 << 20);
+    assert_int_equal(http_metrics_write(NULL, NULL, &http, out), 0);
+}
+
+static void test_metrics_escape_labels(void **state)
+{
+    struct buf out;
+    metrics(&out);
+    static const char *const lines[] = {
+        "\nskerry_job_round{job=\"7\",name=\"a\\\"b\\\\c\\nd\"} 2\n",
+        "\nskerry_worker_images_per_second{worker=\"3\",name=\"isle ?\"} 12.5\n",
+        "\nskerry_jobs{state=\"running\"} 1\n",
+        "\nskerry_jobs{state=\"failed\"} 0\n",
+        "\nskerry_workers{state=\"busy\"} 1\n",
+        "\nskerry_uptime_seconds 2.5\n",
+        "\nskerry_http_errors_total{class=\"4xx\"} 1\n",
+        "\nskerry_job_state{job=\"7\",name=\"a\\\"b\\\\c\\nd\",state=\"running\"} 1\n",
+        "\nskerry_worker_heartbeat_age_seconds{worker=\"3\",name=\"isle ?\"} 1.5\n",
+        "\nskerry_worker_mfu{worker=\"3\",name=\"isle ?\"} 0.75\n",
+        "\nskerry_device_power_watts{worker=\"3\",device=\"cuda:0\",model=\"NVIDIA \\\"H200\\\"\"} "
+        "512.5\n",
+        "\nskerry_device_utilization{worker=\"3\",device=\"cuda:0\",model=\"NVIDIA \\\"H200\\\"\"} "
+        "0\n",
+    };
+    for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++)
+        if (strstr(buf_str(&out), lines[i]) == NULL)
+            fail_msg("no line %s in\n%s", lines[i], buf_str(&out));
+    assert_null(strstr(buf_str(&out), "nan")); /* what is not known has no line */
+    assert_null(strstr(buf_str(&out), "skerry_job_eval_loss{"));
+    buf_release(&out);
+}
+
+/* What a worker reached that has gone would count in sums. */
+static void test_metrics_of_those_gone(void **state)
+{
+    static const char *const gone[] = {"lost", "left"};
+    const char *const was = worker.state;
+    for (int i = 0; i < 2; i++) {
+        struct buf out;
+        worker.state = gone[i];
+        metrics(&out);
+        assert_non_null(
+            strstr(buf_str(&out), "\nskerry_worker_up{worker=\"3\",name=\"isle ?\"} 0\n"));
+        assert_null(strstr(buf_str(&out), "skerry_worker_mfu{"));
+        assert_null(strstr(buf_str(&out), "flops_per_second{"));
+        buf_release(&out);
+    }
+    worker.state = was;
+}
+
+/* Every sample follows the TYPE of its own family, and no family comes twice. */
+static void test_metrics_families(void **state)
+{
+    struct buf out;
+    metrics(&out);
+    char family[128] = "";
+    for (char *line = strtok((char *)out.data, "\n"); line; line = strtok(NULL, "\n")) {
+        char name[128], type[32];
+        if (strncmp(line, "# HELP ", 7) == 0)
+            continue;
+        if (sscanf(line, "# TYPE %127s %31s", name, type) == 2) {
+            assert_string_not_equal(name, family);
+            assert_true(strcmp(type, "gauge") == 0 || strcmp(type, "counter") == 0);
+            (void)snprintf(family, sizeof family, "%s", name);
+            continue;
+        }
+        assert_int_equal(strncmp(line, family, strlen(family)), 0);
+        assert_true(line[strlen(family)] == '{' || line[strlen(family)] == ' ');
+        assert_int_equal(strncmp(line, "skerry_", 7), 0);
+    }
+    buf_release(&out);
+}
+
+static void test_metrics_are_bounded(void **state)
+{
+    for (size_t max = 0; max < 4000; max += 97) {
+        struct buf out;
+        buf_init(&out, max);
+        assert_int_equal(http_metrics_write(NULL, NULL, NULL, &out), -ERR_LIMIT);
+        assert_true(out.len <= max);
+        buf_release(&out);
+    }
+}
+
+static void test_metric_records(void **state)
+{
+    struct view_metric m = {
+        .n = 1, .kind = VIEW_METRIC_LOSS, .round = 0, .step = 3, .loss = NAN, .lr = 0.1};
+    json_t *o = http_json_metric(&m);
+    assert_string_equal(json_string_value(at(o, "kind")), "loss");
+    assert_true(json_is_null(at(o, "loss")));
+    assert_int_equal(json_integer_value(at(o, "round")), 1);
+    json_decref(o);
+    m.kind = VIEW_METRIC_EVAL;
+    m.round = 4;
+    m.loss = 0.25;
+    o = http_json_metric(&m);
+    assert_int_equal(json_integer_value(at(o, "round")), 4);
+    assert_true(json_real_value(at(o, "eval_loss")) == 0.25);
+    json_decref(o);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_paths_and_partitions),  cmocka_unit_test(test_unknown_is_null),
+        cmocka_unit_test(test_text_is_utf8),          cmocka_unit_test(test_lists_are_bounded),
+        cmocka_unit_test(test_tasks_newest_first),    cmocka_unit_test(test_versions_newest_first),
+        cmocka_unit_test(test_metrics_escape_labels), cmocka_unit_test(test_metrics_of_those_gone),
+        cmocka_unit_test(test_metrics_families),      cmocka_unit_test(test_metrics_are_bounded),
+        cmocka_unit_test(test_metric_records),        cmocka_unit_test(test_devices),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,130 @@
+/* A database of the first release, from before partitions and texts, comes up. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/base/err.h"
+#include "coordinator/state/persist.h"
+
+static char dir[64], path[96];
+
+#define YAML                                                                                       \
+    "name: old\nseed: 3\ndata: {path: x, image_size: 16}\n"                                        \
+    "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"                                  \
+    "train: {batch: 4}\nrecipe: {name: diloco, replicas: 2}\nouter: {rounds: 5, steps: 2}\n"
+#define H "zeroblob(32)"
+
+/* Rows as that release wrote them. */
+static const char *const rows[] = {
+    "INSERT INTO counters VALUES('task', 9)",
+    "INSERT INTO counters VALUES('module', 8)",
+    "INSERT INTO jobs VALUES(1, '" YAML "', 4, '', 10, 20, 0, 0, 3, 2, 100, 200, 300, 4, 2, 1.5,"
+    " NULL)",
+    "INSERT INTO classes VALUES(1, 0, 'cat', 30)",
+    "INSERT INTO shards VALUES(1, 0, " H ", 99, 10, 0, 0)",
+    "INSERT INTO shards VALUES(1, 1, " H ", 98, 5, 4294967295, 0)",
+    "INSERT INTO shards VALUES(1, 2, " H ", 97, 20, 0, 0)",
+    "INSERT INTO modules VALUES(7, 1, 0, 0, 0, 1, 1234)",
+    "INSERT INTO versions VALUES(7, 1, " H ", 5, " H ", 6, " H ", 7, '{}', 44)",
+    "INSERT INTO paths VALUES(1, 0, 1, 1, 33, 1, 2)",
+    "INSERT INTO replicas VALUES(1, 0, 0, 3, 2, 5, 8)",
+    "INSERT INTO replicas VALUES(1, 0, 1, 4, 2, 6, 8)",
+    "INSERT INTO tasks VALUES(5, 1, 3, 3, 1, 0, 0, 0, 1, 0, 3, '', 2, NULL, '0 0 0 0 0 0 0x0p+0 0',"
+    " NULL, " H ", 0, 2, 8, 0.5, 0.5, 0.5, 1.0, 1, 2)",
+    "INSERT INTO tasks VALUES(8, 1, 5, 1, 1, 0, 0, 0, 1, 0, 0, '', 0, NULL,"
+    " '30 3 1 1 0 1 0x1.cp+0 7', x'00000000', " H ", 0, 0, 0, NULL, NULL, NULL, NULL, 1, 0)",
+    "INSERT INTO contributions VALUES(5, 0, 7, 1, " H ", 11, 0)",
+    "INSERT INTO grids VALUES(4, 1, 1, 4, 2, " H ", 12, 5)",
+};
+#define ROWS ((int)(sizeof(rows) / sizeof(rows[0])))
+
+static void make_old(void)
+{
+    struct err err = {0};
+    struct store *s = NULL;
+    /* The tables first: statements are prepared when the store is opened. */
+    const struct store_schema bare = {persist_schema.migrations, 1, rows, 0};
+    const struct store_schema old = {persist_schema.migrations, 1, rows, ROWS};
+    assert_int_equal(store_open(path, &bare, &s, &err), 0);
+    store_close(s);
+    if (store_open(path, &old, &s, &err) < 0)
+        fail_msg("%s", err.msg);
+    for (int i = 0; i < ROWS; i++)
+        store_put(s, i, "");
+    if (store_commit(s, &err) < 0)
+        fail_msg("%s", err.msg);
+    store_close(s);
+}
+
+static void test_first_release(void **state)
+{
+    struct store *s = NULL;
+    struct state st;
+    struct err err = {0};
+    make_old();
+    if (store_open(path, &persist_schema, &s, &err) < 0)
+        fail_msg("%s", err.msg);
+    state_init(&st);
+    if (persist_load(s, &st, &err) < 0)
+        fail_msg("%s", err.msg);
+    const struct job *j = state_job(&st, 1);
+    assert_non_null(j);
+    assert_int_equal(j->state, JOB_RUNNING);
+    assert_true(!j->shards[0].holdout && j->shards[1].holdout && !j->shards[2].holdout);
+    assert_int_equal(j->shards[1].partition, 0);
+    assert_int_equal(j->shards[2].generation, 0);
+    assert_int_equal(j->generation + j->resharded + j->vocab, 0);
+    assert_false(blob_ref_is_set(&j->partitioner));
+    assert_null(j->paths[0].best);
+    assert_int_equal(j->paths[0].replicas[1].owner, 4);
+    assert_int_equal(j->modules[0].version, 1);
+    assert_int_equal(j->grids[0].count, 4);
+    assert_int_equal(j->grids[0].path, 0);
+    /* The phase that was reported can be folded: it has its weight. */
+    const struct task *t = state_task(&st, 5), *d = state_task(&st, 8);
+    assert_int_equal(t->contributions[0].samples, 8);
+    assert_int_equal(t->contributions[0].worker_id, 3);
+    assert_true(d->draw.heun && d->draw.asked && !d->draw.mixture && d->draw.prompt == NULL);
+    assert_int_equal(d->draw.seed, 7);
+    /* And written back as this release does. */
+    struct job *mine = state_job(&st, 1);
+    save_job(s, mine);
+    save_job_dataset(s, mine);
+    save_job_parts(s, mine);
+    for (size_t i = 0; i < st.n_tasks; i++)
+        save_task(s, st.tasks[i]);
+    if (store_commit(s, &err) < 0)
+        fail_msg("%s", err.msg);
+    state_release(&st);
+    state_init(&st);
+    if (persist_load(s, &st, &err) < 0)
+        fail_msg("%s", err.msg);
+    assert_true(state_job(&st, 1)->shards[1].holdout);
+    assert_int_equal(state_task(&st, 5)->contributions[0].samples, 8);
+    state_release(&st);
+    store_close(s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_first_release)};
+    (void)snprintf(dir, sizeof(dir), "/tmp/skerry-migration.XXXXXX");
+    if (mkdtemp(dir) == NULL)
+        return 1;
+    (void)snprintf(path, sizeof(path), "%s/db", dir);
+    int rc = cmocka_run_group_tests(tests, NULL, NULL);
+    static const char *const files[] = {"", "-wal", "-shm"};
+    for (int i = 0; i < 3; i++) {
+        char name[128];
+        (void)snprintf(name, sizeof(name), "%s%s", path, files[i]);
+        (void)unlink(name);
+    }
+    return rmdir(dir) == 0 ? rc : 1;
+}

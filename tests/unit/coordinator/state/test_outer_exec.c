@@ -1,0 +1,437 @@
+/* The outer executor on a real loop with real threads and a blob store. */
+#include "tests/unit/common/outer/fixture.h"
+
+#include <errno.h>
+#include <math.h>
+#include <signal.h>
+#include <sys/resource.h>
+
+#include "common/net/blobstore.h"
+#include "common/net/loop.h"
+#include "coordinator/state/outer_exec.h"
+
+#define K 4
+
+struct rig {
+    struct fixture f;
+    struct loop *loop;
+    struct blobstore *store;
+    struct outer_exec *exec;
+    char *state_dir;
+    struct outer_blob full, ema;
+    uint64_t version;
+    unsigned done;
+};
+
+static struct outer_blob put(struct rig *r, const char *path)
+{
+    struct err err = {0};
+    struct outer_blob blob;
+    struct blob_id id;
+    struct buf b;
+    assert_int_equal(file_read(path, 64 << 20, &b, &err), 0);
+    if (blobstore_put(r->store, b.data, b.len, &id, &err) < 0)
+        fail_msg("%s", err.msg);
+    memcpy(blob.sha256, id.sha256, 32);
+    blob.bytes = b.len;
+    buf_release(&b);
+    return blob;
+}
+
+static void get_path(const struct rig *r, const struct outer_blob *blob, char path[4096])
+{
+    struct blob_id id;
+    memcpy(id.sha256, blob->sha256, 32);
+    assert_true(blobstore_has(r->store, &id, NULL));
+    assert_int_equal(blobstore_path(r->store, &id, path, 4096), 0);
+}
+
+static void rig_begin(struct rig *r)
+{
+    struct err err = {0};
+    memset(r, 0, sizeof *r);
+    fx_begin(&r->f);
+    char *blobs = fx_path(&r->f, "blobs");
+    r->state_dir = fx_path(&r->f, "outer");
+    assert_int_equal(loop_new(&r->loop, &err), 0);
+    assert_int_equal(blobstore_open(blobs, 0, &r->store, &err), 0);
+    assert_int_equal(outer_exec_new(r->loop, r->store, 2, &r->exec, &err), 0);
+    r->full = put(r, r->f.full);
+    mem_free(blobs);
+}
+
+static void rig_end(struct rig *r)
+{
+    outer_exec_free(r->exec);
+    blobstore_close(r->store);
+    loop_free(r->loop);
+    mem_free(r->state_dir);
+    fx_end(&r->f);
+}
+
+/* A step of K contributions whose deltas have the given sizes. */
+static struct outer_step *make_step(struct rig *r, const float *sizes)
+{
+    struct outer_step *s = mem_alloc(sizeof *s);
+    char full[4096], *path = fx_path(&r->f, "c");
+    float *theta = fx_array(), *end = fx_array();
+    get_path(r, &r->full, full);
+    fx_read_flat(full, theta);
+    *s = (struct outer_step){.module_id = MODULE,
+                             .base = r->version,
+                             .from = r->version,
+                             .scale = 1,
+                             .state_dir = str_dup(r->state_dir),
+                             .full = r->full,
+                             .ema = r->ema,
+                             .up = CODEC_E3M0,
+                             .down = CODEC_E3M0,
+                             .lr = 0.7,
+                             .momentum = 0.9,
+                             .ema_decay = 0.9,
+                             .min_accepted = 2,
+                             .arg = r};
+    s->contributions = mem_alloc_array(K, sizeof *s->contributions);
+    s->n_contributions = K;
+    for (size_t c = 0; c < K; c++) {
+        fx_normal(1000 * r->version + c, sizes[c], end);
+        for (size_t i = 0; i < PARAMS; i++)
+            end[i] += theta[i];
+        fx_contribute(full, r->version, end, CODEC_E3M0, 100 + c, path);
+        s->contributions[c] = (struct outer_contribution){
+            .tag = c, .samples = 100 + c, .weight = (double)(100 + c), .blob = put(r, path)};
+    }
+    free(theta);
+    free(end);
+    mem_free(path);
+    return s;
+}
+
+static void step_free(struct outer_step *s)
+{
+    outer_step_release(s);
+    mem_free(s);
+}
+
+static void on_done(struct outer_step *step)
+{
+    struct rig *r = step->arg;
+    r->done++;
+}
+
+static void run(struct rig *r, struct outer_step *s)
+{
+    struct err err = {0};
+    unsigned want = r->done + 1;
+    if (outer_submit(r->exec, s, on_done, &err) < 0)
+        fail_msg("%s", err.msg);
+    assert_int_equal(outer_pending(r->exec), 1);
+    while (r->done < want)
+        loop_turn(r->loop, true);
+    assert_int_equal(outer_pending(r->exec), 0);
+}
+
+/* The coordinator's part: records the version and prunes. */
+static void record(struct rig *r, const struct outer_step *s)
+{
+    struct err err = {0};
+    if (s->rc < 0)
+        fail_msg("%s", s->reason);
+    r->version++;
+    r->full = s->new_full;
+    r->ema = s->new_ema;
+    assert_int_equal(outer_state_prune(r->state_dir, r->version, &err), 0);
+}
+
+static size_t state_files(const struct rig *r)
+{
+    struct file_names names = {0};
+    struct err err = {0};
+    assert_int_equal(file_list(r->state_dir, 1000, &names, &err), 0);
+    size_t n = names.n;
+    file_names_release(&names);
+    return n;
+}
+
+static const float alike[K] = {1e-3f, 1e-3f, 1.1e-3f, 0.9e-3f};
+
+static void test_rounds(void **state)
+{
+    (void)state;
+    struct rig r;
+    rig_begin(&r);
+    for (int round = 0; round < 3; round++) {
+        struct outer_step *s = make_step(&r, alike);
+        run(&r, s);
+        record(&r, s);
+        assert_int_equal(s->accepted, K);
+        assert_int_equal(s->params, PARAMS);
+        assert_true(s->delta_norm > 0 && s->step_norm > 0 && s->residual_norm > 0);
+        double weights = 0;
+        for (size_t c = 0; c < K; c++)
+            weights += s->contributions[c].share;
+        assert_true(fabs(weights - 1) < 1e-12);
+        assert_int_equal(state_files(&r), 2); /* target and momentum of this version */
+        char path[4096];
+        uint8_t hash[HASH_BYTES];
+        struct err err = {0};
+        const struct outer_blob *blobs[3] = {&s->new_full, &s->new_delta, &s->new_ema};
+        for (size_t i = 0; i < 3; i++) {
+            get_path(&r, blobs[i], path);
+            uint64_t size = 0;
+            assert_int_equal(hash_file(path, hash, &size, &err), 0);
+            assert_memory_equal(hash, blobs[i]->sha256, HASH_BYTES);
+            assert_int_equal(size, blobs[i]->bytes);
+        }
+        step_free(s);
+    }
+    rig_end(&r);
+}
+
+/* Killed after the fold and before the record: the redo gives the same bits. */
+static void test_redo(void **state)
+{
+    (void)state;
+    struct rig r;
+    rig_begin(&r);
+    struct outer_step *first = make_step(&r, alike), *second = make_step(&r, alike);
+    run(&r, first);
+    run(&r, second);
+    assert_int_equal(first->rc, 0);
+    assert_int_equal(second->rc, 0);
+    assert_memory_equal(&first->new_full, &second->new_full, sizeof first->new_full);
+    assert_memory_equal(&first->new_delta, &second->new_delta, sizeof first->new_delta);
+    assert_memory_equal(&first->new_ema, &second->new_ema, sizeof first->new_ema);
+    step_free(first);
+    step_free(second);
+    rig_end(&r);
+}
+
+static void test_refuses_outlier(void **state)
+{
+    (void)state;
+    const float sizes[K] = {1e-3f, 5e-2f, 1e-3f, 1e-3f};
+    struct rig r;
+    rig_begin(&r);
+    struct outer_step *s = make_step(&r, sizes);
+    run(&r, s);
+    assert_int_equal(s->rc, 0);
+    assert_int_equal(s->accepted, K - 1);
+    for (size_t c = 0; c < K; c++)
+        assert_int_equal(s->contributions[c].refused, c == 1);
+    assert_non_null(strstr(s->contributions[1].reason, "median"));
+    assert_true(s->contributions[1].share == 0);
+    step_free(s);
+    rig_end(&r);
+}
+
+static void test_refuses_garbage(void **state)
+{
+    (void)state;
+    struct rig r;
+    struct err err = {0};
+    rig_begin(&r);
+    char *path = fx_path(&r.f, "garbage");
+    for (unsigned bad = 1; bad <= K; bad++) {
+        struct outer_step *s = make_step(&r, alike);
+        for (unsigned c = 0; c < bad; c++) {
+            char *text = str_printf("not a tensor %u", c);
+            assert_int_equal(file_write_atomic(path, text, strlen(text), 0600, &err), 0);
+            s->contributions[c].blob = put(&r, path);
+            mem_free(text);
+        }
+        run(&r, s);
+        assert_int_equal(s->rc, bad <= K - 2 ? 0 : -ERR_LIMIT);
+        for (unsigned c = 0; c < K; c++) {
+            assert_int_equal(s->contributions[c].refused, c < bad);
+            assert_true(!s->contributions[c].reason[0] == !s->contributions[c].refused);
+            assert_null(strstr(s->contributions[c].reason, r.f.dir));
+        }
+        if (s->rc < 0)
+            assert_non_null(strstr(s->reason, "at least 2"));
+        step_free(s);
+    }
+    mem_free(path);
+    rig_end(&r);
+}
+
+/* The caller's count of samples weighs, whatever the blob says of itself. */
+static void test_weights(void **state)
+{
+    (void)state;
+    struct rig r;
+    rig_begin(&r);
+    struct outer_step *s = make_step(&r, alike);
+    for (size_t c = 0; c < K; c++)
+        s->contributions[c].weight = c == 2 ? 700 : 100;
+    run(&r, s);
+    assert_int_equal(s->rc, 0);
+    for (size_t c = 0; c < K; c++)
+        assert_true(s->contributions[c].share == (c == 2 ? 0.7 : 0.1));
+    step_free(s);
+    rig_end(&r);
+}
+
+/* From now on this many bytes may be written; see test_fold.c. */
+static void limit_writes(long bytes)
+{
+    if (file_fault_enospc(bytes))
+        return;
+    struct rlimit limit;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    limit.rlim_cur = bytes < 0 ? limit.rlim_max : (rlim_t)bytes;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+}
+
+static void test_disk_full(void **state)
+{
+    (void)state;
+    struct rig r;
+    (void)signal(SIGXFSZ, SIG_IGN);
+    rig_begin(&r);
+    struct outer_step *s = make_step(&r, alike);
+    run(&r, s);
+    record(&r, s);
+    step_free(s);
+    s = make_step(&r, alike);
+    uint64_t used = blobstore_used_bytes(r.store);
+    for (long bytes = 0; bytes < 30000; bytes += 3333) {
+        limit_writes(bytes);
+        run(&r, s);
+        limit_writes(-1);
+        assert_true(s->rc == -ENOSPC || s->rc == -EFBIG);
+        assert_true(s->reason[0]);
+        assert_int_equal(state_files(&r), 2);
+        assert_int_equal(blobstore_used_bytes(r.store), used);
+        for (size_t c = 0; c < K; c++) /* nobody is blamed for our disk */
+            assert_false(s->contributions[c].refused);
+    }
+    run(&r, s);
+    record(&r, s);
+    step_free(s);
+    rig_end(&r);
+}
+
+static void test_missing(void **state)
+{
+    (void)state;
+    struct rig r;
+    rig_begin(&r);
+    struct outer_step *s = make_step(&r, alike);
+    memset(s->contributions[0].blob.sha256, 9, 32);
+    run(&r, s);
+    assert_int_equal(s->rc, -ERR_NOTFOUND);
+    assert_false(s->contributions[0].refused);
+    step_free(s);
+    s = make_step(&r, alike);
+    memset(s->full.sha256, 9, 32);
+    run(&r, s);
+    assert_int_equal(s->rc, -ERR_NOTFOUND);
+    step_free(s);
+    rig_end(&r);
+}
+
+/* Our own version 0 is no module: the senders are not blamed. */
+static void test_bad_base(void **state)
+{
+    (void)state;
+    struct rig r;
+    struct err err = {0};
+    rig_begin(&r);
+    char *path = fx_path(&r.f, "base");
+    struct outer_step *s = make_step(&r, alike);
+    assert_int_equal(file_write_atomic(path, "{}", 2, 0600, &err), 0);
+    s->full = put(&r, path);
+    run(&r, s);
+    assert_int_equal(s->rc, -ERR_FORMAT);
+    assert_non_null(strstr(s->reason, "the version to start from"));
+    for (size_t c = 0; c < K; c++)
+        assert_false(s->contributions[c].refused);
+    step_free(s);
+    mem_free(path);
+    rig_end(&r);
+}
+
+static void test_bad_steps(void **state)
+{
+    (void)state;
+    struct rig r;
+    struct err err = {0};
+    rig_begin(&r);
+    struct outer_step *s = make_step(&r, alike), *other = make_step(&r, alike);
+    s->min_accepted = 0;
+    assert_int_equal(outer_submit(r.exec, s, on_done, &err), -EINVAL);
+    s->min_accepted = K + 1;
+    assert_int_equal(outer_submit(r.exec, s, on_done, &err), -EINVAL);
+    s->min_accepted = 1;
+    s->lr = NAN;
+    assert_int_equal(outer_submit(r.exec, s, on_done, &err), -EINVAL);
+    s->lr = 0.7;
+    assert_int_equal(outer_submit(r.exec, s, on_done, &err), 0);
+    assert_int_equal(outer_submit(r.exec, other, on_done, &err), -EBUSY);
+    while (r.done < 1)
+        loop_turn(r.loop, true);
+    assert_int_equal(s->rc, 0);
+    step_free(s);
+    step_free(other);
+    rig_end(&r);
+}
+
+/* At shutdown every step is answered, and nothing of v+1 is half there. */
+static void test_shutdown(void **state)
+{
+    (void)state;
+    struct rig r;
+    struct err err = {0};
+    struct outer_step *steps[5];
+    rig_begin(&r);
+    for (int i = 0; i < 5; i++) {
+        steps[i] = make_step(&r, alike);
+        mem_free(steps[i]->state_dir);
+        steps[i]->state_dir = str_printf("%s.%d", r.state_dir, i);
+        assert_int_equal(outer_submit(r.exec, steps[i], on_done, &err), 0);
+    }
+    outer_exec_free(r.exec);
+    r.exec = NULL;
+    assert_int_equal(r.done, 5);
+    for (int i = 0; i < 5; i++) {
+        assert_true(steps[i]->rc == 0 || steps[i]->rc == -ERR_CANCELLED);
+        assert_true(steps[i]->rc == 0 || steps[i]->reason[0]);
+        step_free(steps[i]);
+    }
+    rig_end(&r);
+}
+
+static void test_prune(void **state)
+{
+    (void)state;
+    static const char *const names[] = {
+        "target.3.safetensors", "momentum.3.safetensors",          "target.4.safetensors",
+        "full.3.safetensors",   "target.2.safetensors.tmp.aBc123", "notes.txt"};
+    struct rig r;
+    struct err err = {0};
+    rig_begin(&r);
+    assert_int_equal(outer_state_prune(r.state_dir, 4, &err), 0); /* no such directory */
+    assert_int_equal(file_mkdirs(r.state_dir, 0700, &err), 0);
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        char *path = file_join(r.state_dir, names[i]);
+        assert_int_equal(file_write_atomic(path, "x", 1, 0600, &err), 0);
+        mem_free(path);
+    }
+    assert_int_equal(outer_state_prune(r.state_dir, 4, &err), 0);
+    assert_int_equal(state_files(&r), 2); /* version 4 and what is not ours */
+    rig_end(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rounds),          cmocka_unit_test(test_redo),
+        cmocka_unit_test(test_refuses_outlier), cmocka_unit_test(test_refuses_garbage),
+        cmocka_unit_test(test_weights),         cmocka_unit_test(test_disk_full),
+        cmocka_unit_test(test_missing),         cmocka_unit_test(test_bad_base),
+        cmocka_unit_test(test_bad_steps),       cmocka_unit_test(test_shutdown),
+        cmocka_unit_test(test_prune),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

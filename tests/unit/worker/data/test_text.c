@@ -1,0 +1,294 @@
+#include "worker/data/text.h"
+
+#include <errno.h>
+
+#include "tests/unit/common/base/util.h"
+
+#include "common/data/shard.h"
+#include "tests/unit/worker/shards.h"
+
+#define SEQ 16
+
+/* A shard of pieces; piece i has lengths[i] tokens: base + 1000 * i + 0, 1, 2 ... */
+static struct test_shard text_shard(const char *dir, int number, const unsigned *lengths, size_t n,
+                                    uint32_t dim)
+{
+    struct test_shard s;
+    struct shard_writer *w;
+    struct shard_info info;
+    struct buf room;
+    char name[64];
+    snprintf(name, sizeof(name), "text-%d", number);
+    s.path = in(dir, name);
+    buf_init(&room, 4096);
+    w = shard_writer_new(s.path);
+    for (size_t i = 0; i < n; i++) {
+        uint32_t ids[64];
+        float feature[2] = {(float)number, (float)i};
+        for (unsigned k = 0; k < lengths[i]; k++)
+            ids[k] = (uint32_t)(number * 100000 + (int)i * 1000) + k;
+        buf_clear(&room);
+        OK(shard_encode_tokens(ids, lengths[i], &room));
+        struct shard_sample p = {.ext = "tok",
+                                 .data = room.data,
+                                 .len = room.len,
+                                 .tokens = lengths[i],
+                                 .feature = (const uint8_t *)feature};
+        snprintf(p.key, sizeof(p.key), "d%zu#0", i);
+        OK(shard_writer_add(w, &p, dim, err));
+    }
+    OK(shard_writer_finish(w, &info, err));
+    shard_writer_free(w);
+    memcpy(s.sha256, info.sha256, 32);
+    buf_release(&room);
+    return s;
+}
+
+static struct data_range range(const struct test_shard *s, uint32_t start, uint32_t count)
+{
+    struct data_range r = {.path = s->path, .start = start, .count = count};
+    memcpy(r.sha256, s->sha256, 32);
+    return r;
+}
+
+static const struct text_options in_order = {.seq = SEQ, .rows = 4, .packed = true};
+
+/* One row as the picture in text.h has it. */
+static void packs_without_leaking(void **state)
+{
+    (void)state;
+    static const unsigned lengths[] = {4, 3, 8, 3, 17, 2};
+    char *dir = scratch_new();
+    struct test_shard s = text_shard(dir, 1, lengths, COUNT(lengths), 0);
+    struct data_range r = range(&s, 0, COUNT(lengths));
+    struct text_options opt = in_order;
+    struct text_batch b;
+    struct text *t;
+    opt.seq = 8;
+    opt.rows = 3;
+    OK(text_open(&opt, &r, 1, &t, err));
+    assert_int_equal(text_total(t), 6);
+    assert_int_equal(text_tokens(t), 37);
+    OK(text_next(t, 0, &b, err));
+    assert_int_equal(b.rows, 3); /* the piece of 17 is too long for 8 and is passed over */
+    assert_int_equal(b.n_samples, 5);
+    assert_int_equal(b.n_tokens, 20);
+    assert_int_equal(b.n_targets, 15);
+    assert_null(b.ids);
+#define A(i, k) (100000 + 1000 * (i) + (k))
+    static const int32_t tokens[] = {
+        A(0, 0), A(0, 1), A(0, 2), A(0, 3), A(1, 0), A(1, 1), A(1, 2), 0,       0, /**/
+        A(2, 0), A(2, 1), A(2, 2), A(2, 3), A(2, 4), A(2, 5), A(2, 6), A(2, 7), 0, /**/
+        A(3, 0), A(3, 1), A(3, 2), A(5, 0), A(5, 1), 0,       0,       0,       0,
+    };
+    static const int32_t start[] = {0, 0, 0, 0, 4, 4, 4, 7, 0, 0, 0, 0,
+                                    0, 0, 0, 0, 0, 0, 0, 3, 3, 5, 6, 7};
+    static const int32_t pos[] = {0, 1, 2, 3, 0, 1, 2, 0, 0, 1, 2, 3,
+                                  4, 5, 6, 7, 0, 1, 2, 0, 1, 0, 0, 0};
+    static const int32_t target[] = {
+        A(0, 1), A(0, 2), A(0, 3), -1,      A(1, 1), A(1, 2), -1,      -1, /**/
+        A(2, 1), A(2, 2), A(2, 3), A(2, 4), A(2, 5), A(2, 6), A(2, 7), -1, /**/
+        A(3, 1), A(3, 2), -1,      A(5, 1), -1,      -1,      -1,      -1,
+    };
+    assert_memory_equal(b.tokens, tokens, sizeof(tokens));
+    assert_memory_equal(b.start, start, sizeof(start));
+    assert_memory_equal(b.pos, pos, sizeof(pos));
+    assert_memory_equal(b.target, target, sizeof(target));
+    OK(text_next(t, 0, &b, err));
+    assert_int_equal(b.rows, 0);
+    assert_int_equal(text_position(t), 6);
+    const struct data_bad *bad;
+    unsigned named;
+    assert_int_equal(text_bad(t, &bad, &named), 1);
+    assert_string_equal(bad[0].key, "000004-d4#0");
+    assert_string_equal(bad[0].reason, "a piece of 17 tokens, expected 2 to 9");
+    text_free(t);
+    mem_free(s.path);
+    scratch_free(dir);
+}
+
+/* A piece may end on the last column, which is a target only. */
+static void last_column_is_a_target(void **state)
+{
+    (void)state;
+    static const unsigned lengths[] = {SEQ - 2, 3, SEQ + 1};
+    char *dir = scratch_new();
+    struct test_shard s = text_shard(dir, 1, lengths, COUNT(lengths), 0);
+    struct data_range r = range(&s, 0, 3);
+    struct text_batch b;
+    struct text *t;
+    OK(text_open(&in_order, &r, 1, &t, err));
+    OK(text_next(t, 0, &b, err));
+    assert_int_equal(b.rows, 2);
+    assert_int_equal(b.n_targets, SEQ - 3 + 2 + SEQ);
+    assert_int_equal(b.target[SEQ - 1], A(1, 2));
+    assert_int_equal(b.tokens[SEQ], A(1, 2));
+    assert_int_equal(b.target[2 * SEQ - 1], A(2, SEQ));
+    text_free(t);
+    mem_free(s.path);
+    scratch_free(dir);
+}
+
+static void one_piece_a_row(void **state)
+{
+    (void)state;
+    static const unsigned lengths[] = {4, 9, 2};
+    char *dir = scratch_new();
+    struct test_shard s = text_shard(dir, 3, lengths, 3, 2);
+    struct data_range r = range(&s, 1, 2);
+    struct text_options opt = in_order;
+    struct text_batch b;
+    struct text *t;
+    opt.packed = false;
+    opt.skip = 5;
+    OK(text_open(&opt, &r, 1, &t, err));
+    assert_int_equal(text_dim(t), 2);
+    OK(text_next(t, 1, &b, err));
+    assert_int_equal(b.rows, 1);
+    assert_int_equal(b.lengths[0], 9);
+    assert_int_equal(b.ids[0], data_sample_id(s.sha256, 1));
+    assert_true(b.features[0] == 3 && b.features[1] == 1);
+    /* Tokens 5 to 8 are predicted; the first five route. */
+    assert_int_equal(b.n_targets, 4);
+    for (int i = 0; i < SEQ; i++)
+        assert_int_equal(b.target[i], i >= 4 && i < 8 ? 301000 + i + 1 : -1);
+    OK(text_next(t, 0, &b, err));
+    assert_int_equal(b.rows, 1);
+    assert_int_equal(b.lengths[0], 2);
+    assert_int_equal(b.n_targets, 0);
+    assert_int_equal(b.ids[0], data_sample_id(s.sha256, 2));
+    text_free(t);
+    mem_free(s.path);
+    scratch_free(dir);
+}
+
+/* Marks the first token of each piece of a batch. */
+static void note(const struct text_batch *b, unsigned seen[40], uint32_t *digest)
+{
+    for (unsigned row = 0; row < b->rows; row++)
+        for (int i = 0; i < SEQ; i++) {
+            int32_t id = b->tokens[row * (SEQ + 1) + (unsigned)i];
+            *digest = *digest * 31 + (uint32_t)id;
+            if (id > 0 && b->pos[row * SEQ + (unsigned)i] == 0)
+                seen[id / 1000 % 100]++;
+        }
+}
+
+static uint32_t run(const struct text_options *opt, const struct data_range *r, uint64_t from,
+                    unsigned batches, unsigned seen[40], uint64_t *ret_position)
+{
+    struct text *t;
+    struct text_batch b;
+    uint32_t digest = 7;
+    OK(text_open(opt, r, 1, &t, err));
+    OK(text_seek(t, from, err));
+    for (unsigned i = 0; i < batches; i++) {
+        OK(text_next(t, 0, &b, err));
+        note(&b, seen, &digest);
+    }
+    *ret_position = text_position(t);
+    text_free(t);
+    return digest;
+}
+
+static void every_pass_has_every_piece(void **state)
+{
+    (void)state;
+    unsigned lengths[40], seen[40] = {0}, again[40] = {0}, tail[40] = {0};
+    char *dir = scratch_new();
+    for (unsigned i = 0; i < 40; i++)
+        lengths[i] = 2 + i * 7 % 13;
+    struct test_shard s = text_shard(dir, 1, lengths, 40, 0);
+    struct data_range r = range(&s, 0, 40);
+    struct text_options opt = in_order;
+    struct text_batch b;
+    uint64_t at, end;
+    opt.shuffle = true;
+    opt.seed = 5;
+    uint32_t one = run(&opt, &r, 0, 30, seen, &at);
+    assert_int_equal(at, 40); /* the end; 30 batches were too many */
+    for (int i = 0; i < 40; i++)
+        assert_int_equal(seen[i], 1);
+    assert_int_equal(run(&opt, &r, 0, 30, again, &at), one);
+    opt.seed = 6;
+    assert_int_not_equal(run(&opt, &r, 0, 30, again, &at), one);
+
+    /* Windows: after n of them, exactly the first n * window pieces. */
+    opt.window = 8;
+    memset(seen, 0, sizeof(seen));
+    struct text *t;
+    opt.rows = 1;
+    opt.packed = false;
+    OK(text_open(&opt, &r, 1, &t, err));
+    uint32_t digest = 0;
+    for (int i = 0; i < 16; i++) {
+        OK(text_next(t, 0, &b, err));
+        note(&b, seen, &digest);
+    }
+    for (int i = 0; i < 40; i++)
+        assert_int_equal(seen[i], i < 16);
+    FAILS(text_seek(t, 3, err), "cannot go to position");
+    text_free(t);
+
+    /* Going on from a position gives what would have come. */
+    opt.packed = opt.repeat = true;
+    opt.rows = 4;
+    run(&opt, &r, 0, 9, again, &at);
+    assert_true(at > 40); /* in a later pass */
+    uint32_t rest = run(&opt, &r, at, 4, tail, &end);
+    OK(text_open(&opt, &r, 1, &t, err));
+    digest = 7;
+    for (int i = 0; i < 13; i++) {
+        OK(text_next(t, 0, &b, err));
+        if (i >= 9)
+            note(&b, again, &digest);
+        assert_int_equal(b.rows, 4);
+    }
+    assert_int_equal(digest, rest);
+    assert_int_equal(text_position(t), end);
+    text_free(t);
+    mem_free(s.path);
+    scratch_free(dir);
+}
+
+static void says_what_is_wrong(void **state)
+{
+    (void)state;
+    static const unsigned lengths[] = {4, 5};
+    char *dir = scratch_new();
+    struct test_shard s = text_shard(dir, 0, lengths, 2, 0);
+    struct test_shard images = shard_make(dir, 1, 2, 1, -1);
+    struct data_range r = range(&s, 0, 2), beyond = range(&s, 1, 2),
+                      pictures = range(&images, 0, 2);
+    struct text_options opt = in_order;
+    struct text_batch b;
+    struct text *t;
+    FAILS(text_open(&opt, &beyond, 1, &t, err), "which holds 2");
+    FAILS(text_open(&opt, &pictures, 1, &t, err), "holds no text");
+    FAILS(text_open(&opt, &r, 0, &t, err), "names 0 samples");
+    opt.rows = 0;
+    FAILS(text_open(&opt, &r, 1, &t, err), "batches of 0 rows");
+    opt.rows = 1;
+    opt.vocab = 2;
+    OK(text_open(&opt, &r, 1, &t, err));
+    FAILS(text_next(t, 0, &b, err), "token 2, but there are 2");
+    text_free(t);
+    opt.vocab = 1005;
+    OK(text_open(&opt, &r, 1, &t, err));
+    text_cancel(t);
+    FAILS(text_next(t, 0, &b, err), "cancelled");
+    text_free(t);
+    mem_free(s.path);
+    mem_free(images.path);
+    scratch_free(dir);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(packs_without_leaking), cmocka_unit_test(last_column_is_a_target),
+        cmocka_unit_test(one_piece_a_row),       cmocka_unit_test(every_pass_has_every_piece),
+        cmocka_unit_test(says_what_is_wrong),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,189 @@
+/* Gradients of the whole model against finite differences; the modes against each
+ * other. */
+#include "tests/unit/worker/tiny.h"
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+#include "worker/net/dit.h"
+
+enum { B = 3 };
+
+struct fixture {
+    struct device *dev;
+    struct model *m;
+    float *flat, *x, *r; /* weights; input and random dpred (B,3,S,S) */
+    int64_t n;           /* values of all images */
+    float t[B];
+    int32_t labels[B];
+};
+
+static int setup(void **state)
+{
+    static struct fixture f;
+    struct err err = {0};
+    struct model_spec spec = tiny_spec();
+    f = (struct fixture){.t = {0.13f, 0.5f, 0.94f}, .labels = {2, 3, 0}};
+    OK(device_open("cpu-ref", 1, &f.dev, &err));
+    OK(model_new(&spec, &f.m, &err));
+    f.flat = tiny_weights(f.m, 5);
+    f.n = (int64_t)B * 3 * spec.image * spec.image;
+    f.x = mem_alloc_array((size_t)f.n, sizeof(float));
+    f.r = mem_alloc_array((size_t)f.n, sizeof(float));
+    rng_fill_normal(6, 1, 0, f.x, (size_t)f.n, 0.0f, 1.0f);
+    rng_fill_normal(6, 2, 0, f.r, (size_t)f.n, 0.0f, 1.0f);
+    *state = &f;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct fixture *f = *state;
+    mem_free(f->flat);
+    mem_free(f->x);
+    mem_free(f->r);
+    model_free(f->m);
+    device_close(f->dev);
+    return 0;
+}
+
+static struct dit *make(struct fixture *f, enum net_mode mode, enum net_precision precision)
+{
+    struct err err = {0};
+    struct dit *d = NULL;
+    struct dit_options opt = {.mode = mode, .precision = precision, .batch = B};
+    OK(dit_new(f->dev, f->m, &opt, &d, &err));
+    OK(weights_set(dit_weights(d), f->flat, &err));
+    return d;
+}
+
+/* The CPU computes on host memory: pred is enough as a plain array. */
+static double loss(struct fixture *f, struct dit *d, float *pred)
+{
+    struct err err = {0};
+    OK(dit_forward(d, pred, f->x, f->t, f->labels, B, &err));
+    OK(dit_sync(d, &err));
+    double sum = 0;
+    for (int64_t i = 0; i < f->n; i++)
+        sum += (double)pred[i] * (double)f->r[i];
+    return sum;
+}
+
+static void test_finite_differences(void **state)
+{
+    struct fixture *f = *state;
+    struct err err = {0};
+    struct dit *d = make(f, NET_TRAIN, NET_F32);
+    float *pred = mem_alloc_array((size_t)f->n, sizeof *pred);
+    float *dir = mem_alloc_array(f->m->flat, sizeof *dir);
+    (void)loss(f, d, pred);
+    OK(dit_backward(d, f->r, f->labels, B, true, &err));
+    OK(dit_sync(d, &err));
+    const float *g = dit_weights(d)->g;
+
+    for (size_t i = 0; i < f->m->n; i++) {
+        const struct model_tensor *t = &f->m->tensors[i];
+        float *w = dit_weights(d)->w + t->offset;
+        const float *keep = f->flat + t->offset;
+        rng_fill_normal(77, i, 0, dir, t->count, 0.0f, 1.0f);
+
+        /* A step of fixed length along a random direction of the whole tensor. */
+        const float h = 4e-3f / sqrtf((float)t->count);
+        double expected = 0, side[2];
+        for (uint64_t j = 0; j < t->count; j++)
+            expected += (double)g[t->offset + j] * (double)dir[j];
+        for (int s = 0; s < 2; s++) {
+            for (uint64_t j = 0; j < t->count; j++)
+                w[j] = keep[j] + (s ? -h : h) * dir[j];
+            side[s] = loss(f, d, pred);
+        }
+        memcpy(w, keep, t->count * sizeof *w);
+        double got = (side[0] - side[1]) / (2.0 * (double)h);
+        double scale = fabs(expected) + 0.05 * sqrt((double)t->count);
+        if (fabs(got - expected) > 0.01 * scale)
+            fail_msg("%s: the gradient says %g, differences %g", t->name, expected, got);
+        assert_true(fabs(expected) > 1e-6); /* a test that sees nothing proves nothing */
+    }
+    mem_free(dir);
+    mem_free(pred);
+    dit_free(d);
+}
+
+static void test_modes_agree(void **state)
+{
+    struct fixture *f = *state;
+    struct err err = {0};
+    const size_t bytes = (size_t)f->n * sizeof(float);
+    for (int p = 0; p < 2; p++) {
+        enum net_precision precision = p ? NET_BF16 : NET_F32;
+        struct dit *d[3];
+        float *pred[3];
+        for (int i = 0; i < 3; i++) {
+            d[i] = make(f, i == 0 ? NET_TRAIN : i == 1 ? NET_RECOMPUTE : NET_FORWARD, precision);
+            pred[i] = mem_alloc_array((size_t)f->n, sizeof(float));
+            (void)loss(f, d[i], pred[i]);
+            assert_memory_equal(pred[i], pred[0], bytes);
+            if (i < 2)
+                OK(dit_backward(d[i], f->r, f->labels, B, true, &err));
+        }
+        assert_memory_equal(dit_weights(d[0])->g, dit_weights(d[1])->g, f->m->flat * sizeof(float));
+        for (int i = 0; i < 3; i++) {
+            dit_free(d[i]);
+            mem_free(pred[i]);
+        }
+    }
+}
+
+/* A second backward without `first` adds the same gradients again. */
+static void test_accumulation(void **state)
+{
+    struct fixture *f = *state;
+    struct err err = {0};
+    struct dit *d = make(f, NET_TRAIN, NET_F32);
+    float *pred = mem_alloc_array((size_t)f->n, sizeof *pred);
+    float *once = mem_alloc_array(f->m->flat, sizeof *once);
+    for (int pass = 0; pass < 2; pass++) {
+        (void)loss(f, d, pred);
+        OK(dit_backward(d, f->r, f->labels, B, pass == 0, &err));
+        if (pass == 0)
+            memcpy(once, dit_weights(d)->g, f->m->flat * sizeof *once);
+    }
+    for (uint64_t i = 0; i < f->m->flat; i++)
+        assert_true(fabsf(dit_weights(d)->g[i] - 2.0f * once[i]) <= 1e-4f * (1 + fabsf(once[i])));
+    mem_free(once);
+    mem_free(pred);
+    dit_free(d);
+}
+
+static void test_memory(void **state)
+{
+    struct fixture *f = *state;
+    const uint64_t forward =
+        dit_bytes(f->m, &(struct dit_options){NET_FORWARD, NET_F32, 8}, DT_F32);
+    const uint64_t train = dit_bytes(f->m, &(struct dit_options){NET_TRAIN, NET_F32, 8}, DT_F32);
+    const uint64_t recompute =
+        dit_bytes(f->m, &(struct dit_options){NET_RECOMPUTE, NET_F32, 8}, DT_F32);
+    assert_true(forward < recompute);
+    assert_true(recompute < train);
+    assert_int_equal(weights_bytes(f->m, DT_F32, false), f->m->flat * 4);
+    assert_int_equal(weights_bytes(f->m, DT_BF16, true), f->m->flat * 10);
+
+    struct err err = {0};
+    struct dit *d = make(f, NET_FORWARD, NET_F32);
+    float x[1];
+    assert_int_equal(dit_forward(d, x, x, x, f->labels, B + 1, &err), -EINVAL);
+    assert_int_equal(dit_backward(d, x, f->labels, 1, true, &err), -EINVAL);
+    dit_free(d);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_finite_differences),
+        cmocka_unit_test(test_modes_agree),
+        cmocka_unit_test(test_accumulation),
+        cmocka_unit_test(test_memory),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

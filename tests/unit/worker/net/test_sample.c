@@ -1,0 +1,191 @@
+/* The sampler's order of convergence, guidance and independence from batches; the
+ * held-out loss. */
+#include "tests/unit/worker/tiny.h"
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+#include "worker/net/dit.h"
+#include "worker/net/dit_rows.h"
+#include "worker/net/sample.h"
+
+enum { N = 5, VALUES = 108 };
+
+struct fixture {
+    struct device *dev;
+    struct model *m;
+    float *flat;
+};
+
+static const int32_t labels[N] = {0, 1, 2, 1, 0};
+
+static int setup(void **state)
+{
+    static struct fixture f;
+    struct err err = {0};
+    struct model_spec spec = tiny_spec();
+    OK(device_open("cpu-ref", 1, &f.dev, &err));
+    OK(model_new(&spec, &f.m, &err));
+    f.flat = tiny_weights(f.m, 5);
+    *state = &f;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct fixture *f = *state;
+    mem_free(f->flat);
+    model_free(f->m);
+    device_close(f->dev);
+    return 0;
+}
+
+static struct dit *make(struct fixture *f, int batch)
+{
+    struct err err = {0};
+    struct dit *d = NULL;
+    OK(dit_new(f->dev, f->m, &(struct dit_options){NET_FORWARD, NET_F32, batch}, &d, &err));
+    OK(weights_set(dit_weights(d), f->flat, &err));
+    return d;
+}
+
+static void draw(struct dit *d, struct sample_options opt, float *out)
+{
+    struct err err = {0};
+    struct dit_rows dit;
+    opt.seed = 3;
+    OK(dit_rows_open(&dit, d, &err));
+    const struct sample_source src = sample_of_dit(&dit);
+    OK(sample_run_f32(&src, &opt, labels, N, out, &err));
+    dit_rows_close(&dit);
+}
+
+static double error(const float *a, const float *b)
+{
+    double sum = 0;
+    for (int i = 0; i < N * VALUES; i++)
+        sum += pow((double)a[i] - (double)b[i], 2);
+    return sqrt(sum);
+}
+
+/* Leaves only the slow sines and cosines of the time: those of random weights turn too
+ * fast for a step to be small. */
+static void slow_down(struct dit *d)
+{
+    const struct model_tensor *t = model_find(dit_model(d), "t_embedder.mlp.0.weight");
+    float *w = dit_weights(d)->w + t->offset;
+    for (uint64_t i = 0; i < t->count; i++) {
+        if (i % 128 < 96)
+            w[i] = 0;
+    }
+}
+
+/* Twice the steps: half the error for Euler, a quarter for Heun. */
+static void test_order(void **state)
+{
+    struct dit *d = make(*state, 2 * N);
+    slow_down(d);
+    static float truth[N * VALUES], out[N * VALUES];
+    struct sample_options opt = {.steps = 400, .heun = true, .guidance = 1.5f};
+    draw(d, opt, truth);
+    for (int heun = 0; heun < 2; heun++) {
+        double e[2];
+        for (int i = 0; i < 2; i++) {
+            opt.heun = heun;
+            opt.steps = 20 << i;
+            draw(d, opt, out);
+            e[i] = error(out, truth);
+        }
+        double ratio = e[0] / e[1];
+        if (heun ? ratio < 3 : ratio < 1.7 || ratio > 2.4)
+            fail_msg("%s: errors %g and %g", heun ? "heun" : "euler", e[0], e[1]);
+    }
+    dit_free(d);
+}
+
+static void test_batches(void **state)
+{
+    static float a[N * VALUES], b[N * VALUES];
+    struct sample_options opt = {.steps = 3, .guidance = 2.0f};
+    struct dit *d = make(*state, 2 * N);
+    draw(d, opt, a);
+    dit_free(d);
+    d = make(*state, 5); /* two at a time */
+    draw(d, opt, b);
+    dit_free(d);
+    assert_memory_equal(a, b, sizeof a);
+    assert_memory_not_equal(a, a + 4 * VALUES, VALUES * sizeof *a); /* same label, other noise */
+}
+
+static void test_guidance(void **state)
+{
+    static float off[N * VALUES], nearly[N * VALUES], strong[N * VALUES];
+    struct dit *d = make(*state, 2 * N);
+    draw(d, (struct sample_options){.steps = 4, .guidance = 1.0f}, off);
+    draw(d, (struct sample_options){.steps = 4, .guidance = 1.000001f}, nearly);
+    draw(d, (struct sample_options){.steps = 4, .guidance = 3.0f}, strong);
+    dit_free(d);
+    assert_true(error(off, nearly) < 1e-3);
+    assert_true(error(off, strong) > 1e-2);
+}
+
+struct watch {
+    unsigned calls, last, total, stop_at;
+};
+
+static int count_calls(void *arg, unsigned done, unsigned total)
+{
+    struct watch *w = arg;
+    assert_true(done > w->last);
+    w->last = done;
+    w->total = total;
+    return ++w->calls == w->stop_at;
+}
+
+static void test_progress_and_pixels(void **state)
+{
+    struct err err = {0};
+    struct dit *d = make(*state, 4);
+    struct watch w = {0};
+    uint8_t u8[N * VALUES];
+    float f32[N * VALUES];
+    struct sample_options opt = {
+        .steps = 3, .heun = true, .guidance = 1.5f, .seed = 3, .progress = count_calls, .arg = &w};
+    struct dit_rows dit;
+    OK(dit_rows_open(&dit, d, &err));
+    const struct sample_source src = sample_of_dit(&dit);
+    OK(sample_run(&src, &opt, labels, N, u8, &err));
+    assert_int_equal(w.calls, 9); /* three runs of two, two and one, three steps each */
+    assert_int_equal(w.last, 18);
+    assert_int_equal(w.total, 18);
+    draw(d, (struct sample_options){.steps = 3, .heun = true, .guidance = 1.5f}, f32);
+    for (int i = 0; i < N; i++) { /* first pixel: planes become channels */
+        for (int c = 0; c < 3; c++) {
+            float v = roundf(fminf(fmaxf((f32[i * VALUES + c * 36] + 1) * 127.5f, 0), 255));
+            assert_true(fabsf(v - (float)u8[i * VALUES + c]) <= 1);
+        }
+    }
+
+    w = (struct watch){.stop_at = 2};
+    assert_int_equal(sample_run(&src, &opt, labels, N, u8, &err), -ERR_CANCELLED);
+    assert_int_equal(w.calls, 2);
+    opt.steps = 0;
+    assert_int_equal(sample_run(&src, &opt, labels, N, u8, &err), -EINVAL);
+    opt.steps = 1;
+    int32_t bad[1] = {3};
+    assert_int_equal(sample_run(&src, &opt, bad, 1, u8, &err), -EINVAL);
+    dit_rows_close(&dit);
+    dit_free(d);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_order),
+        cmocka_unit_test(test_batches),
+        cmocka_unit_test(test_guidance),
+        cmocka_unit_test(test_progress_and_pixels),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

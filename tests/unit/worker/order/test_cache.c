@@ -1,0 +1,146 @@
+/* The blob cache: limit, order of eviction, pins, damage. */
+#include "tests/unit/common/base/util.h"
+
+#include <sys/stat.h>
+
+#include "common/base/hash.h"
+#include "worker/order/cache.h"
+
+static char *dir;
+static uint8_t sums[8][32];
+
+static int setup(void **state)
+{
+    (void)state;
+    dir = scratch_new();
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    scratch_free(dir);
+    return 0;
+}
+
+/* Blob i: 100 bytes. */
+static void add(struct cache *c, int i)
+{
+    char data[100], path[CACHE_PATH_MAX];
+    memset(data, 'a' + i, sizeof(data));
+    hash_sha256(data, sizeof(data), sums[i]);
+    OK(cache_reserve(c, sizeof(data), err));
+    cache_path(c, sums[i], path);
+    OK(file_write_atomic(path, data, sizeof(data), 0600, err));
+    OK(cache_added(c, sums[i], err));
+}
+
+static void damage(struct cache *c, int i, const char *how)
+{
+    char path[CACHE_PATH_MAX];
+    cache_path(c, sums[i], path);
+    struct buf b;
+    OK(file_read(path, 4096, &b, err));
+    b.data[50] ^= 4;
+    OK(file_write_atomic(path, b.data, strcmp(how, "cut") == 0 ? 60 : b.len, 0600, err));
+    buf_release(&b);
+}
+
+static void evicts_what_was_used_longest_ago(void **state)
+{
+    (void)state;
+    struct cache *c;
+    OK(cache_open(dir, 450, &c, err));
+    for (int i = 0; i < 4; i++)
+        add(c, i);
+    assert_int_equal(cache_used_bytes(c), 400);
+    OK(cache_check(c, sums[0], 100, err)); /* used just now */
+    cache_pin(c, sums[1]);
+    add(c, 4); /* 2 is the oldest that is neither used nor pinned */
+    assert_true(cache_has(c, sums[0]));
+    assert_true(cache_has(c, sums[1]));
+    assert_false(cache_has(c, sums[2]));
+    assert_true(cache_has(c, sums[4]));
+    assert_int_equal(cache_used_bytes(c), 400);
+    for (int i = 0; i < 5; i++)
+        cache_pin(c, sums[i]);
+    FAILS(cache_reserve(c, 100, err), "--cache-limit");
+    assert_int_equal(cache_used_bytes(c), 400);
+    for (int i = 0; i < 5; i++)
+        cache_unpin(c, sums[i]);
+    cache_unpin(c, sums[1]);
+    OK(cache_reserve(c, 450, err));
+    assert_int_equal(cache_used_bytes(c), 0);
+    cache_close(c);
+}
+
+static void damage_is_found(void **state)
+{
+    (void)state;
+    struct cache *c;
+    OK(cache_open(dir, 0, &c, err));
+    add(c, 0);
+    add(c, 1);
+    OK(cache_check(c, sums[0], 100, err));
+    damage(c, 0, "flip");
+    FAILS(cache_check(c, sums[0], 100, err), "does not match its hash");
+    assert_false(cache_has(c, sums[0]));
+    FAILS(cache_check(c, sums[0], 100, err), "not in the cache");
+    damage(c, 1, "cut");
+    FAILS(cache_check(c, sums[1], 100, err), "cut short: 60 of 100 bytes");
+    add(c, 0); /* and it can come back */
+    OK(cache_check(c, sums[0], 100, err));
+    assert_int_equal(cache_used_bytes(c), 100);
+    cache_close(c);
+}
+
+static void survives_a_restart(void **state)
+{
+    (void)state;
+    struct cache *c;
+    OK(cache_open(dir, 0, &c, err));
+    for (int i = 0; i < 3; i++)
+        add(c, i);
+    cache_close(c);
+    char *stray = in(dir, "temporary"), *part = in(dir, "x.part");
+    OK(file_write_atomic(stray, "x", 1, 0600, err));
+    OK(file_write_atomic(part, "x", 1, 0600, err));
+    OK(cache_open(dir, 0, &c, err));
+    assert_false(file_exists(stray));
+    assert_true(file_exists(part));
+    assert_int_equal(cache_used_bytes(c), 300);
+    OK(cache_check(c, sums[2], 0, err));
+    damage(c, 1, "flip"); /* before it was looked at in this life */
+    FAILS(cache_check(c, sums[1], 100, err), "damaged");
+    cache_close(c);
+    OK(cache_open(dir, 100, &c, err)); /* a lower limit holds from the start */
+    assert_int_equal(cache_used_bytes(c), 100);
+    cache_close(c);
+    free(stray);
+    free(part);
+}
+
+static void removed_file_is_absent(void **state)
+{
+    (void)state;
+    struct cache *c;
+    char path[CACHE_PATH_MAX];
+    OK(cache_open(dir, 0, &c, err));
+    add(c, 5);
+    cache_path(c, sums[5], path);
+    OK(file_remove(path, err));
+    assert_int_equal(cache_check(c, sums[5], 100, NULL), -ERR_NOTFOUND);
+    assert_false(cache_has(c, sums[5]));
+    cache_close(c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(evicts_what_was_used_longest_ago, setup, teardown),
+        cmocka_unit_test_setup_teardown(damage_is_found, setup, teardown),
+        cmocka_unit_test_setup_teardown(survives_a_restart, setup, teardown),
+        cmocka_unit_test_setup_teardown(removed_file_is_absent, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

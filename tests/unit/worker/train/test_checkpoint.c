@@ -1,0 +1,257 @@
+/* Killed and resumed equals never killed, to the bit. */
+#include "tests/unit/worker/tiny.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/base/file.h"
+#include "worker/train/checkpoint.h"
+
+enum { STEPS = 12, B = 5 };
+
+static char dir[64], path[96];
+
+static int setup(void **state)
+{
+    (void)snprintf(dir, sizeof dir, "/tmp/skerry-test-XXXXXX");
+    if (!mkdtemp(dir))
+        return -1;
+    (void)snprintf(path, sizeof path, "%s/train.safetensors", dir);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    return file_remove_tree(dir, NULL);
+}
+
+struct bench {
+    struct device *dev;
+    struct model *m;
+    struct trainer *t;
+};
+
+static struct train_options options(void)
+{
+    struct train_options o = tiny_options();
+    o.ema = 0.95;
+    o.weight_decay = 0.01;
+    o.warmup = 3;
+    o.schedule = TRAIN_COSINE;
+    o.precision = NET_BF16;
+    return o;
+}
+
+static struct bench open_bench(const struct train_options *opt)
+{
+    struct err err = {0};
+    struct bench b = {0};
+    struct model_spec spec = tiny_spec();
+    OK(device_open("cpu", 1, &b.dev, &err));
+    OK(model_new(&spec, &b.m, &err));
+    OK(trainer_make(b.dev, b.m, opt, &b.t, &err));
+    return b;
+}
+
+static void close_bench(struct bench *b)
+{
+    trainer_free(b->t);
+    model_free(b->m);
+    device_close(b->dev);
+}
+
+static void start(struct bench *b)
+{
+    struct err err = {0};
+    float *flat = tiny_weights(b->m, 8);
+    OK(trainer_set(b->t, flat, &err));
+    trainer_position(b->t, 0, STEPS);
+    mem_free(flat);
+}
+
+static void one_step(struct bench *b)
+{
+    struct err err = {0};
+    uint8_t images[B * 108];
+    int32_t labels[B];
+    struct step_result r;
+    tiny_batch(&b->m->spec, trainer_next_step(b->t) * B, B, images, labels);
+    OK(tiny_step(b->t, images, labels, B, &r, &err));
+}
+
+/* All vectors of a trainer that ran to the end without a break. */
+static void assert_like_unbroken(struct bench *b)
+{
+    struct train_options opt = options();
+    struct err err = {0};
+    struct bench whole = open_bench(&opt);
+    start(&whole);
+    for (int i = 0; i < STEPS; i++)
+        one_step(&whole);
+    assert_int_equal(trainer_next_step(b->t), STEPS);
+    assert_int_equal(trainer_adam_step(b->t), STEPS);
+    for (size_t i = 0; i < b->m->n; i++) {
+        const struct model_tensor *tensor = &b->m->tensors[i];
+        float *x = mem_alloc_array(tensor->count, sizeof *x);
+        float *y = mem_alloc_array(tensor->count, sizeof *y);
+        for (int v = TRAINER_WEIGHTS; v <= TRAINER_EMA; v++) {
+            OK(trainer_read(b->t, (enum trainer_vector)v, tensor, x, &err));
+            OK(trainer_read(whole.t, (enum trainer_vector)v, tensor, y, &err));
+            assert_memory_equal(x, y, tensor->count * sizeof *x);
+        }
+        mem_free(x);
+        mem_free(y);
+    }
+    close_bench(&whole);
+}
+
+static void test_resume(void **state)
+{
+    struct train_options opt = options();
+    struct err err = {0};
+    struct bench a = open_bench(&opt);
+    start(&a);
+    for (int i = 0; i < 5; i++)
+        one_step(&a);
+    char names[2][8] = {"cursor", "task"}, values[2][8] = {"17", "3.1"};
+    struct st_meta pairs[] = {{names[0], values[0]}, {names[1], values[1]}};
+    OK(checkpoint_save(a.t, path, pairs, 2, &err));
+    close_bench(&a);
+
+    struct bench b = open_bench(&opt);
+    struct st meta = {0};
+    OK(checkpoint_load(b.t, path, &meta, &err));
+    assert_string_equal(checkpoint_pair(&meta, "cursor"), "17");
+    assert_string_equal(checkpoint_pair(&meta, "task"), "3.1");
+    assert_null(checkpoint_pair(&meta, "nothing"));
+    st_release(&meta);
+    assert_int_equal(trainer_next_step(b.t), 5);
+    assert_int_equal(trainer_total_steps(b.t), STEPS);
+    while (trainer_next_step(b.t) < STEPS)
+        one_step(&b);
+    assert_like_unbroken(&b);
+    close_bench(&b);
+}
+
+/* The life of a worker: resume if there is a checkpoint, save after every step and say
+ * so on the pipe.  SIGKILL comes at any moment. */
+static void child(int fd)
+{
+    struct train_options opt = options();
+    struct err err = {0};
+    struct bench b = open_bench(&opt);
+    int rc = checkpoint_load(b.t, path, NULL, &err);
+    if (rc == -ENOENT)
+        start(&b);
+    else
+        OK(rc);
+    while (trainer_next_step(b.t) < STEPS) {
+        one_step(&b);
+        OK(checkpoint_save(b.t, path, NULL, 0, &err));
+        if (write(fd, "s", 1) != 1)
+            _exit(2);
+    }
+    _exit(0);
+}
+
+static void test_killed(void **state)
+{
+    int kills = 0;
+    assert_int_equal(file_remove(path, NULL), 0);
+    for (int round = 0;; round++) {
+        int fds[2], status;
+        char byte;
+        assert_int_equal(pipe(fds), 0);
+        pid_t pid = fork();
+        if (pid == 0) {
+            close(fds[0]);
+            child(fds[1]);
+        }
+        close(fds[1]);
+        /* Let it get through one or two steps of this life, then pull the plug. */
+        bool alive = true;
+        for (int i = 0; i <= round % 2 && alive; i++)
+            alive = read(fds[0], &byte, 1) == 1;
+        if (alive)
+            (void)kill(pid, SIGKILL); /* it may have ended by itself */
+        close(fds[0]);
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        if (WIFEXITED(status)) {
+            assert_int_equal(WEXITSTATUS(status), 0);
+            break;
+        }
+        kills++;
+    }
+    assert_true(kills >= 3);
+
+    struct train_options opt = options();
+    struct err err = {0};
+    struct bench b = open_bench(&opt);
+    OK(checkpoint_load(b.t, path, NULL, &err));
+    assert_like_unbroken(&b);
+    close_bench(&b);
+}
+
+static void expect_refused(struct trainer *t, int code, const char *what)
+{
+    struct err err = {0};
+    int rc = checkpoint_load(t, path, NULL, &err);
+    if (rc != code)
+        fail_msg("%s: %d (%s), expected %d", what, rc, err.msg, code);
+    assert_non_null(strstr(err.msg, path)); /* the sentence names the file */
+}
+
+static void test_refused(void **state)
+{
+    struct train_options opt = options();
+    struct err err = {0};
+    assert_int_equal(file_remove(path, NULL), 0);
+    struct bench a = open_bench(&opt);
+    expect_refused(a.t, -ENOENT, "no file");
+    start(&a);
+    OK(checkpoint_save(a.t, path, NULL, 0, &err));
+
+    opt.replica++;
+    struct bench b = open_bench(&opt);
+    expect_refused(b.t, -ERR_CONFIG, "another replica");
+    close_bench(&b);
+
+    uint64_t size;
+    OK(file_size(path, &size, &err));
+    assert_int_equal(truncate(path, (off_t)size - 1), 0);
+    expect_refused(a.t, -ERR_FORMAT, "cut short");
+    assert_int_equal(truncate(path, 5), 0);
+    expect_refused(a.t, -ERR_FORMAT, "only five bytes");
+
+    /* A bit flipped into a NaN. */
+    OK(checkpoint_save(a.t, path, NULL, 0, &err));
+    FILE *f = fopen(path, "r+b");
+    assert_non_null(f);
+    uint32_t nan = 0x7fc00000;
+    assert_int_equal(fseek(f, -400, SEEK_END), 0);
+    assert_int_equal(fwrite(&nan, 4, 1, f), 1);
+    assert_int_equal(fclose(f), 0);
+    expect_refused(a.t, -ERR_FORMAT, "a value that is not finite");
+
+    /* A model file is not a checkpoint. */
+    float *flat = tiny_weights(a.m, 1);
+    OK(model_save(a.m, -1, flat, path, NULL, NULL, &err));
+    expect_refused(a.t, -ERR_FORMAT, "a model file");
+    mem_free(flat);
+    close_bench(&a);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_resume),
+        cmocka_unit_test(test_killed),
+        cmocka_unit_test(test_refused),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

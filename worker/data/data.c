@@ -1,0 +1,355 @@
+#include "worker/data/data.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/err.h"
+#include "common/data/image.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
+#include "common/base/str.h"
+#include "worker/data/data_cache.h"
+#include "worker/data/data_order.h"
+
+#define RING_BYTES_MAX (256u << 20)
+#define STREAM_FLIP 0x666c6970ULL
+
+enum slot_state { SLOT_FREE, SLOT_TAKEN, SLOT_GOOD, SLOT_BAD };
+
+/* A sample on its way.  TAKEN: owned by a decode thread; GOOD and BAD: by the
+ * consumer; FREE: by whoever holds the lock. */
+struct slot {
+    enum slot_state state;
+    struct data_place place;
+    uint64_t pass, id, key;
+    int32_t label;
+    uint8_t *pixels;
+    char reason[257];
+};
+
+struct data {
+    struct data_options opt;
+    size_t image_bytes;
+
+    /* Under the lock. */
+    pthread_mutex_t lock;
+    pthread_cond_t ready, room;
+    struct data_order order;
+    uint64_t head, next; /* positions: next to be consumed, next to be decoded */
+    struct slot *ring;
+    uint64_t ring_size;
+    bool stop, cancelled;
+
+    pthread_t threads[DATA_THREADS_MAX];
+    unsigned n_threads;
+
+    /* The consumer's. */
+    uint8_t *ring_pixels, *images;
+    int32_t *labels, *partitions;
+    uint64_t *ids, *keys;
+    uint64_t bad_run;
+    unsigned bad_count, bad_named;
+    struct data_bad bad[DATA_BAD_MAX];
+};
+
+/* ---- opening ---- */
+
+static int make_ring(struct data *d, struct err *err)
+{
+    uint64_t fits = RING_BYTES_MAX / d->image_bytes;
+    uint64_t size = 2ull * d->opt.batch;
+    if (size > fits)
+        size = fits;
+    if (size < d->opt.threads + 1)
+        size = d->opt.threads + 1;
+    d->ring_size = size;
+    d->ring = mem_try_array((size_t)size, sizeof(*d->ring));
+    d->ring_pixels = mem_try_array((size_t)size, d->image_bytes);
+    d->images = mem_try_array(d->opt.batch, d->image_bytes);
+    d->labels = mem_try_array(d->opt.batch, sizeof(*d->labels));
+    d->partitions = mem_try_array(d->opt.batch, sizeof(*d->partitions));
+    d->ids = mem_try_array(d->opt.batch, sizeof(*d->ids));
+    d->keys = mem_try_array(d->opt.batch, sizeof(*d->keys));
+    if (!d->ring || !d->ring_pixels || !d->images || !d->labels || !d->partitions || !d->ids ||
+        !d->keys)
+        return err_set(err, -ENOMEM, "out of memory for batches of %u images of %u x %u",
+                       d->opt.batch, d->opt.image_size, d->opt.image_size);
+    for (uint64_t i = 0; i < size; i++)
+        d->ring[i].pixels = d->ring_pixels + i * d->image_bytes;
+    return 0;
+}
+
+static int check_options(const struct data_options *o, struct err *err)
+{
+    if (o->image_size == 0 || o->image_size > 4096 || o->batch == 0 || o->batch > 65536)
+        return err_set(err, -ERR_LIMIT, "batches of %u images of side %u cannot be made", o->batch,
+                       o->image_size);
+    return 0;
+}
+
+int data_open(const struct data_options *opt, const struct data_range *ranges, size_t n_ranges,
+              struct data **ret, struct err *err)
+{
+    int rc = check_options(opt, err);
+    if (rc < 0)
+        return rc;
+    struct data *d = mem_try_zero(sizeof(*d));
+    if (!d)
+        return err_set(err, -ENOMEM, "out of memory");
+    d->opt = *opt;
+    d->order.seed = opt->seed;
+    d->order.window = opt->window;
+    d->order.shuffle = opt->shuffle;
+    d->image_bytes = (size_t)opt->image_size * opt->image_size * DATA_CHANNELS;
+    if (d->opt.threads == 0)
+        d->opt.threads = 1;
+    if (d->opt.threads > DATA_THREADS_MAX)
+        d->opt.threads = DATA_THREADS_MAX;
+    pthread_mutex_init(&d->lock, NULL);
+    pthread_cond_init(&d->ready, NULL);
+    pthread_cond_init(&d->room, NULL);
+    if (opt->cache)
+        data_cache_use(opt->cache, d->image_bytes);
+    rc = data_order_open(&d->order, ranges, n_ranges, err);
+    if (rc == 0)
+        rc = make_ring(d, err);
+    if (rc < 0) {
+        data_free(d);
+        return rc;
+    }
+    *ret = d;
+    return 0;
+}
+
+void data_free(struct data *d)
+{
+    if (!d)
+        return;
+    pthread_mutex_lock(&d->lock);
+    d->stop = true;
+    pthread_cond_broadcast(&d->room);
+    pthread_mutex_unlock(&d->lock);
+    for (unsigned i = 0; i < d->n_threads; i++)
+        pthread_join(d->threads[i], NULL);
+    data_order_close(&d->order);
+    pthread_cond_destroy(&d->ready);
+    pthread_cond_destroy(&d->room);
+    pthread_mutex_destroy(&d->lock);
+    mem_free(d->ring);
+    mem_free(d->ring_pixels);
+    mem_free(d->images);
+    mem_free(d->labels);
+    mem_free(d->partitions);
+    mem_free(d->ids);
+    mem_free(d->keys);
+    mem_free(d);
+}
+
+/* ---- decode threads ---- */
+
+/* Waits for room and takes the next position.  NULL: nothing is left to do. */
+static struct slot *take(struct data *d)
+{
+    struct slot *s = NULL;
+    pthread_mutex_lock(&d->lock);
+    while (!d->stop && d->next - d->head >= d->ring_size)
+        pthread_cond_wait(&d->room, &d->lock);
+    if (!d->stop && (d->opt.repeat || d->next < d->order.total)) {
+        s = &d->ring[d->next % d->ring_size];
+        s->state = SLOT_TAKEN;
+        s->place = data_order_at(&d->order, d->next);
+        s->pass = d->next / d->order.total;
+        s->id = data_sample_id(d->order.hashes[s->place.shard], s->place.index);
+        d->next++;
+    }
+    pthread_mutex_unlock(&d->lock);
+    return s;
+}
+
+static void mirror(uint8_t *pixels, unsigned size)
+{
+    for (unsigned y = 0; y < size; y++) {
+        uint8_t *row = pixels + (size_t)y * size * DATA_CHANNELS;
+        for (unsigned a = 0, b = size - 1; a < b; a++, b--)
+            for (unsigned c = 0; c < DATA_CHANNELS; c++) {
+                uint8_t keep = row[a * DATA_CHANNELS + c];
+                row[a * DATA_CHANNELS + c] = row[b * DATA_CHANNELS + c];
+                row[b * DATA_CHANNELS + c] = keep;
+            }
+    }
+}
+
+static enum slot_state decode(const struct data *d, struct slot *s)
+{
+    const struct data_options *o = &d->opt;
+    const struct shard_sample *sample = &d->order.shards[s->place.shard].samples[s->place.index];
+    s->key = o->shuffle ? 0 : data_content_key(sample->data, sample->len);
+    if (!o->cache || !data_cache_get(o->cache, s->id, s->pixels, &s->label)) {
+        struct err err = {0};
+        if (sample->tokens) {
+            snprintf(s->reason, sizeof(s->reason), "a piece of text, not an image");
+            return SLOT_BAD;
+        }
+        if (o->classes && sample->cls >= o->classes) {
+            snprintf(s->reason, sizeof(s->reason), "class %u, but there are %u", sample->cls,
+                     o->classes);
+            return SLOT_BAD;
+        }
+        if (image_decode(sample->data, sample->len, (int)o->image_size, IMAGE_CROP, s->pixels,
+                         &err) < 0) {
+            str_copy(s->reason, sizeof(s->reason), err.msg);
+            return SLOT_BAD;
+        }
+        s->label = (int32_t)sample->cls;
+        if (o->cache)
+            data_cache_put(o->cache, s->id, s->pixels, s->label);
+    }
+    if (o->flip && (rng_at_u32(o->seed, rng_mix(STREAM_FLIP, s->pass), s->id) & 1))
+        mirror(s->pixels, o->image_size);
+    return SLOT_GOOD;
+}
+
+static void *decode_thread(void *arg)
+{
+    struct data *d = arg;
+    struct slot *s;
+    while ((s = take(d)) != NULL) {
+        enum slot_state state = decode(d, s);
+        pthread_mutex_lock(&d->lock);
+        s->state = state;
+        if (s == &d->ring[d->head % d->ring_size])
+            pthread_cond_signal(&d->ready);
+        pthread_mutex_unlock(&d->lock);
+    }
+    image_thread_exit();
+    return NULL;
+}
+
+/* ---- the consumer ---- */
+
+static int start(struct data *d, struct err *err)
+{
+    for (; d->n_threads < d->opt.threads; d->n_threads++) {
+        int rc = pthread_create(&d->threads[d->n_threads], NULL, decode_thread, d);
+        if (rc != 0 && d->n_threads == 0)
+            return err_set(err, -rc, "cannot start a thread to decode images: %s", err_text(-rc));
+        if (rc != 0) {
+            d->opt.threads = d->n_threads; /* fewer will do */
+            break;
+        }
+        pthread_setname_np(d->threads[d->n_threads], "decode");
+    }
+    return 0;
+}
+
+/* Waits for the sample at the head.  NULL: cancelled. */
+static struct slot *await(struct data *d)
+{
+    pthread_mutex_lock(&d->lock);
+    struct slot *s = &d->ring[d->head % d->ring_size];
+    while (!d->cancelled && s->state != SLOT_GOOD && s->state != SLOT_BAD)
+        pthread_cond_wait(&d->ready, &d->lock);
+    if (d->cancelled)
+        s = NULL;
+    pthread_mutex_unlock(&d->lock);
+    return s;
+}
+
+static void consume(struct data *d, struct slot *s)
+{
+    pthread_mutex_lock(&d->lock);
+    s->state = SLOT_FREE;
+    d->head++;
+    pthread_cond_signal(&d->room);
+    pthread_mutex_unlock(&d->lock);
+}
+
+static void note_bad(struct data *d, const struct slot *s)
+{
+    d->bad_run++;
+    if (s->pass > 0)
+        return; /* counted in the first pass */
+    if (d->bad_named < DATA_BAD_MAX) {
+        struct data_bad *b = &d->bad[d->bad_named++];
+        memcpy(b->shard_sha256, d->order.hashes[s->place.shard], 32);
+        str_copy(b->key, sizeof(b->key),
+                 d->order.shards[s->place.shard].samples[s->place.index].key);
+        str_copy(b->reason, sizeof(b->reason), s->reason);
+    }
+    d->bad_count++;
+}
+
+int data_next(struct data *d, struct batch *ret, struct err *err)
+{
+    int rc = start(d, err);
+    if (rc < 0)
+        return rc;
+    unsigned n = 0;
+    while (n < d->opt.batch && (d->opt.repeat || d->head < d->order.total)) {
+        struct slot *s = await(d);
+        if (!s)
+            return err_set(err, -ERR_CANCELLED, "cancelled");
+        if (s->state == SLOT_GOOD) {
+            memcpy(d->images + n * d->image_bytes, s->pixels, d->image_bytes);
+            d->labels[n] = s->label;
+            d->partitions[n] = s->place.partition;
+            d->ids[n] = s->id;
+            d->keys[n] = s->key;
+            d->bad_run = 0;
+            n++;
+        } else {
+            note_bad(d, s);
+        }
+        consume(d, s);
+        if (d->bad_run >= d->order.total)
+            return err_set(err, -ERR_FORMAT,
+                           "none of the %" PRIu64 " images of the phase can be "
+                           "read, e.g. %s: %s",
+                           d->order.total, d->bad_named ? d->bad[0].key : "?",
+                           d->bad_named ? d->bad[0].reason : "?");
+    }
+    *ret = (struct batch){.count = n,
+                          .images = d->images,
+                          .labels = d->labels,
+                          .partitions = d->partitions,
+                          .ids = d->ids,
+                          .keys = d->opt.shuffle ? NULL : d->keys};
+    return 0;
+}
+
+int data_seek(struct data *d, uint64_t position, struct err *err)
+{
+    if (d->n_threads > 0 || (!d->opt.repeat && position > d->order.total))
+        return err_set(err, -EINVAL, "cannot go to position %" PRIu64 " of %" PRIu64, position,
+                       d->order.total);
+    d->head = d->next = position;
+    return 0;
+}
+
+uint64_t data_position(const struct data *d)
+{
+    return d->head; /* written by this very thread only */
+}
+
+uint64_t data_total(const struct data *d)
+{
+    return d->order.total;
+}
+
+unsigned data_bad(const struct data *d, const struct data_bad **ret_list, unsigned *ret_named)
+{
+    *ret_list = d->bad;
+    *ret_named = d->bad_named;
+    return d->bad_count;
+}
+
+void data_cancel(struct data *d)
+{
+    pthread_mutex_lock(&d->lock);
+    d->cancelled = true;
+    pthread_cond_broadcast(&d->ready);
+    pthread_mutex_unlock(&d->lock);
+}

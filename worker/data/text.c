@@ -1,0 +1,312 @@
+#include "worker/data/text.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/err.h"
+#include "common/base/mem.h"
+#include "common/base/str.h"
+#include "worker/data/data_order.h"
+
+#define BATCH_BYTES_MAX (1u << 30)
+
+struct text {
+    struct text_options opt;
+    struct data_order order;
+    uint64_t head;
+    bool started;
+    atomic_bool cancelled;
+    uint64_t tokens_of_pass;
+    uint32_t dim;
+
+    /* The batch: `rows` of seq + 1 or seq. */
+    int32_t *tokens, *start, *target, *pos;
+    uint64_t *ids;
+    uint32_t *lengths;
+    float *features;
+
+    uint64_t bad_run;
+    unsigned bad_count, bad_named;
+    struct data_bad bad[DATA_BAD_MAX];
+};
+
+/* ---- opening ---- */
+
+static int check_options(const struct text_options *o, struct err *err)
+{
+    uint64_t bytes = (uint64_t)o->rows * (o->seq + 1) * 4 * sizeof(int32_t);
+    if (o->seq < 1 || o->seq > TEXT_SEQ_MAX || o->rows == 0 || o->rows > TEXT_ROWS_MAX ||
+        bytes > BATCH_BYTES_MAX)
+        return err_set(err, -ERR_LIMIT, "batches of %u rows of %u tokens cannot be made", o->rows,
+                       o->seq);
+    return 0;
+}
+
+/* All shards hold text; how many tokens a pass has and whether there is a column. */
+static int survey(struct text *t, const struct data_range *ranges, struct err *err)
+{
+    const struct data_order *o = &t->order;
+    t->dim = o->shards[0].dim;
+    for (size_t i = 0; i < o->n_shards; i++) {
+        if (o->shards[i].kind != SHARD_TEXT)
+            return err_set(err, -ERR_FORMAT, "a shard of the task, such as %s, holds no text",
+                           ranges[0].path);
+        if (o->shards[i].dim != t->dim)
+            t->dim = 0;
+    }
+    for (uint64_t i = 0; i < o->total; i++)
+        t->tokens_of_pass += o->shards[o->places[i].shard].samples[o->places[i].index].tokens;
+    return 0;
+}
+
+static int make_batch(struct text *t, struct err *err)
+{
+    size_t rows = t->opt.rows, seq = t->opt.seq;
+    t->tokens = mem_try_array(rows, (seq + 1) * sizeof(*t->tokens));
+    t->start = mem_try_array(rows, seq * sizeof(*t->start));
+    t->target = mem_try_array(rows, seq * sizeof(*t->target));
+    t->pos = mem_try_array(rows, seq * sizeof(*t->pos));
+    t->ids = mem_try_array(rows, sizeof(*t->ids));
+    t->lengths = mem_try_array(rows, sizeof(*t->lengths));
+    t->features = t->dim ? mem_try_array(rows, t->dim * sizeof(*t->features)) : NULL;
+    if (!t->tokens || !t->start || !t->target || !t->pos || !t->ids || !t->lengths ||
+        (t->dim && !t->features))
+        return err_set(err, -ENOMEM, "out of memory for batches of %u rows of %u tokens",
+                       t->opt.rows, t->opt.seq);
+    return 0;
+}
+
+int text_open(const struct text_options *opt, const struct data_range *ranges, size_t n_ranges,
+              struct text **ret, struct err *err)
+{
+    int rc = check_options(opt, err);
+    if (rc < 0)
+        return rc;
+    struct text *t = mem_try_zero(sizeof(*t));
+    if (!t)
+        return err_set(err, -ENOMEM, "out of memory");
+    t->opt = *opt;
+    t->order.seed = opt->seed;
+    t->order.window = opt->window;
+    t->order.shuffle = opt->shuffle;
+    rc = data_order_open(&t->order, ranges, n_ranges, err);
+    if (rc == 0)
+        rc = survey(t, ranges, err);
+    if (rc == 0)
+        rc = make_batch(t, err);
+    if (rc < 0) {
+        text_free(t);
+        return rc;
+    }
+    *ret = t;
+    return 0;
+}
+
+void text_free(struct text *t)
+{
+    if (!t)
+        return;
+    data_order_close(&t->order);
+    mem_free(t->tokens);
+    mem_free(t->start);
+    mem_free(t->target);
+    mem_free(t->pos);
+    mem_free(t->ids);
+    mem_free(t->lengths);
+    mem_free(t->features);
+    mem_free(t);
+}
+
+/* ---- pieces to rows ---- */
+
+/* Padding from index `from` on: each index sees itself alone. */
+static void pad_row(struct text *t, unsigned row, uint32_t from)
+{
+    uint32_t seq = t->opt.seq;
+    int32_t *tokens = t->tokens + (size_t)row * (seq + 1);
+    size_t base = (size_t)row * seq;
+    for (uint32_t i = from; i <= seq; i++)
+        tokens[i] = 0;
+    for (uint32_t i = from; i < seq; i++) {
+        t->start[base + i] = (int32_t)i;
+        t->pos[base + i] = 0;
+        t->target[base + i] = -1;
+    }
+}
+
+/* Writes the piece at index `from` of a row and counts it in the batch. */
+static void place_piece(struct text *t, const struct shard_sample *s, unsigned row, uint32_t from,
+                        struct text_batch *b)
+{
+    uint32_t seq = t->opt.seq;
+    int32_t *tokens = t->tokens + (size_t)row * (seq + 1) + from;
+    size_t base = (size_t)row * seq + from;
+    shard_tokens(s, tokens);
+    for (uint32_t i = 0; i < s->tokens && from + i < seq; i++) {
+        /* Token i predicts token i + 1. */
+        bool predicts = i + 1 < s->tokens && i + 1 >= t->opt.skip;
+        t->start[base + i] = (int32_t)from;
+        t->pos[base + i] = (int32_t)i;
+        t->target[base + i] = predicts ? tokens[i + 1] : -1;
+        b->n_targets += predicts;
+    }
+    b->n_samples++;
+    b->n_tokens += s->tokens;
+}
+
+static bool is_good(const struct text *t, const struct shard_sample *s, char *reason, size_t size)
+{
+    if (s->tokens < 2 || s->tokens > t->opt.seq + 1) {
+        snprintf(reason, size, "a piece of %u tokens, expected 2 to %u", s->tokens, t->opt.seq + 1);
+        return false;
+    }
+    const uint8_t *p = s->data + 1;
+    unsigned width = s->data[0];
+    for (uint32_t i = 0; t->opt.vocab && i < s->tokens; i++, p += width) {
+        uint32_t id = 0;
+        for (unsigned b = 0; b < width; b++)
+            id |= (uint32_t)p[b] << 8 * b;
+        if (id >= t->opt.vocab) {
+            snprintf(reason, size, "token %u, but there are %u", id, t->opt.vocab);
+            return false;
+        }
+    }
+    return true;
+}
+
+static void note_bad(struct text *t, const struct data_place *p, const char *reason)
+{
+    t->bad_run++;
+    if (t->head >= t->order.total)
+        return; /* counted in the first pass */
+    if (t->bad_named < DATA_BAD_MAX) {
+        struct data_bad *b = &t->bad[t->bad_named++];
+        memcpy(b->shard_sha256, t->order.hashes[p->shard], 32);
+        str_copy(b->key, sizeof(b->key), t->order.shards[p->shard].samples[p->index].key);
+        str_copy(b->reason, sizeof(b->reason), reason);
+    }
+    t->bad_count++;
+}
+
+/* The good piece at the head, which stays there: 1; 0 at the end of all. */
+static int next_piece(struct text *t, struct data_place *ret, struct err *err)
+{
+    char reason[128];
+    for (; t->opt.repeat || t->head < t->order.total; t->head++) {
+        if (atomic_load(&t->cancelled))
+            return err_set(err, -ERR_CANCELLED, "cancelled");
+        *ret = data_order_at(&t->order, t->head);
+        if (is_good(t, &t->order.shards[ret->shard].samples[ret->index], reason, sizeof(reason))) {
+            t->bad_run = 0;
+            return 1;
+        }
+        note_bad(t, ret, reason);
+        if (t->bad_run >= t->order.total)
+            return err_set(err, -ERR_FORMAT,
+                           "none of the %" PRIu64 " pieces of text of the phase can be used, "
+                           "e.g. %s: %s",
+                           t->order.total, t->bad_named ? t->bad[0].key : "?",
+                           t->bad_named ? t->bad[0].reason : reason);
+    }
+    return 0;
+}
+
+/* Fills a row: 1, or 0 when there is no piece left. */
+static int fill_row(struct text *t, unsigned row, struct text_batch *b, struct err *err)
+{
+    struct data_place place = {0};
+    uint32_t at = 0;
+    int rc;
+    while ((rc = next_piece(t, &place, err)) > 0) {
+        const struct shard *shard = &t->order.shards[place.shard];
+        const struct shard_sample *s = &shard->samples[place.index];
+        if (at + s->tokens > t->opt.seq + 1)
+            break; /* it begins the next row */
+        place_piece(t, s, row, at, b);
+        at += s->tokens;
+        t->head++;
+        if (t->opt.packed)
+            continue;
+        t->ids[row] = data_sample_id(t->order.hashes[place.shard], place.index);
+        t->lengths[row] = s->tokens;
+        if (t->dim)
+            shard_feature(shard, s, t->features + (size_t)row * t->dim);
+        break;
+    }
+    if (rc < 0 || at == 0)
+        return rc < 0 ? rc : 0;
+    pad_row(t, row, at);
+    return 1;
+}
+
+int text_next(struct text *t, unsigned rows, struct text_batch *ret, struct err *err)
+{
+    struct text_batch b = {
+        .tokens = t->tokens,
+        .start = t->start,
+        .target = t->target,
+        .pos = t->pos,
+    };
+    if (rows == 0 || rows > t->opt.rows)
+        rows = t->opt.rows;
+    if (!t->opt.packed) {
+        b.ids = t->ids;
+        b.lengths = t->lengths;
+        b.features = t->features;
+    }
+    t->started = true;
+    while (b.rows < rows) {
+        int rc = fill_row(t, b.rows, &b, err);
+        if (rc < 0)
+            return rc;
+        if (rc == 0)
+            break;
+        b.rows++;
+    }
+    *ret = b;
+    return 0;
+}
+
+int text_seek(struct text *t, uint64_t position, struct err *err)
+{
+    if (t->started || (!t->opt.repeat && position > t->order.total))
+        return err_set(err, -EINVAL, "cannot go to position %" PRIu64 " of %" PRIu64, position,
+                       t->order.total);
+    t->head = position;
+    return 0;
+}
+
+uint64_t text_position(const struct text *t)
+{
+    return t->head;
+}
+
+uint64_t text_total(const struct text *t)
+{
+    return t->order.total;
+}
+
+uint64_t text_tokens(const struct text *t)
+{
+    return t->tokens_of_pass;
+}
+
+uint32_t text_dim(const struct text *t)
+{
+    return t->dim;
+}
+
+unsigned text_bad(const struct text *t, const struct data_bad **ret_list, unsigned *ret_named)
+{
+    *ret_list = t->bad;
+    *ret_named = t->bad_named;
+    return t->bad_count;
+}
+
+void text_cancel(struct text *t)
+{
+    atomic_store(&t->cancelled, true);
+}

@@ -1,0 +1,272 @@
+#include "worker/kinds/experts.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdbool.h>
+
+#include "common/base/err.h"
+#include "common/base/mem.h"
+#include "worker/net/dit.h"
+#include "worker/net/dit_rows.h"
+#include "worker/kinds/engine.h"
+#include "worker/order/task_model.h"
+#include "worker/train/train.h"
+
+enum { NOBODY = -1 };
+
+/* Room for one network's weights. */
+struct place {
+    struct weights own; /* but the first: those of the DiT itself */
+    float *w;
+    bf16 *w16;
+    int expert; /* or NOBODY */
+    uint64_t used;
+};
+
+struct experts {
+    struct experts_options opt;
+    const struct model *m;
+    struct device *dev;
+    struct dit *dit; /* computes with the weights of one place at a time */
+    struct place *places;
+    int room;
+    float *flat; /* host, on the way in */
+    uint64_t clock;
+    unsigned loads;
+    struct dit_rows rows; /* of the DiT */
+};
+
+static void use_place(struct experts *x, const struct place *p)
+{
+    struct weights *w = dit_weights(x->dit);
+    w->w = p->w;
+    w->w16 = p->w16;
+}
+
+static int make_places(struct experts *x, struct err *err)
+{
+    struct weights *w = dit_weights(x->dit);
+    const uint64_t bytes = weights_bytes(x->m, w->dt, false);
+    const uint64_t fit = x->opt.memory_bytes / bytes;
+    const int room = fit < 1 ? 1 : fit > (uint64_t)x->opt.count ? x->opt.count : (int)fit;
+    x->places = mem_alloc_array((size_t)room, sizeof *x->places);
+    for (int i = 0; i < room; i++) {
+        struct place *p = &x->places[i];
+        int rc = i ? weights_init(&p->own, x->dev, x->m, w->dt, false, err) : 0;
+        if (rc < 0 && rc != -ENOMEM)
+            return rc;
+        if (rc < 0) { /* less is only slower; what follows needs some room too */
+            weights_release(&p->own);
+            if (x->room > 1)
+                weights_release(&x->places[--x->room].own);
+            return 0;
+        }
+        p->w = i ? p->own.w : w->w;
+        p->w16 = i ? p->own.w16 : w->w16;
+        p->expert = NOBODY;
+        x->room++;
+    }
+    return 0;
+}
+
+/* Rows of one forward. */
+static int batch_of(int batch)
+{
+    return batch < DIT_ROWS_MIN ? DIT_ROWS_MIN : batch;
+}
+
+uint64_t experts_bytes(const struct model *m, int batch, enum dtype dt)
+{
+    const int rows = batch_of(batch);
+    const struct dit_options opt = {.mode = NET_FORWARD, .batch = rows};
+    return weights_bytes(m, dt, false) + dit_bytes(m, &opt, dt) + dit_rows_bytes(m, rows);
+}
+
+int experts_new(struct device *dev, const struct model *m, const struct experts_options *opt,
+                struct experts **ret, struct err *err)
+{
+    struct experts *x = mem_alloc(sizeof *x);
+    x->opt = *opt;
+    x->m = m;
+    x->dev = dev;
+    const struct dit_options dopt = {
+        .mode = NET_FORWARD, .precision = opt->precision, .batch = batch_of(opt->batch)};
+    int rc = dit_new(dev, m, &dopt, &x->dit, err);
+    if (rc == 0)
+        rc = make_places(x, err);
+    if (rc == 0)
+        rc = dit_rows_open(&x->rows, x->dit, err);
+    if (rc == 0 && !(x->flat = model_flat_new(m)))
+        rc = err_set(err, -ENOMEM, "no memory for %" PRIu64 " parameters", m->params);
+    if (rc < 0) {
+        experts_free(x);
+        return rc;
+    }
+    *ret = x;
+    return 0;
+}
+
+void experts_free(struct experts *x)
+{
+    if (!x)
+        return;
+    if (x->room > 0)
+        use_place(x, &x->places[0]);
+    for (int i = 1; i < x->room; i++)
+        weights_release(&x->places[i].own);
+    dit_rows_close(&x->rows);
+    dit_free(x->dit);
+    mem_free(x->places);
+    mem_free(x->flat);
+    mem_free(x);
+}
+
+static struct place *find(struct experts *x, int expert)
+{
+    for (int i = 0; i < x->room; i++)
+        if (x->places[i].expert == expert)
+            return &x->places[i];
+    return NULL;
+}
+
+/* An empty place, or the one used longest ago. */
+static struct place *make_room(struct experts *x)
+{
+    struct place *best = &x->places[0];
+    for (int i = 0; i < x->room; i++) {
+        struct place *p = &x->places[i];
+        if (p->expert == NOBODY)
+            return p;
+        if (p->used < best->used)
+            best = p;
+    }
+    return best;
+}
+
+/* The DiT computes with the weights of `expert` afterwards. */
+static int switch_to(struct experts *x, int expert, struct err *err)
+{
+    struct place *p = find(x, expert);
+    int rc = 0;
+    if (p) {
+        use_place(x, p);
+    } else {
+        p = make_room(x);
+        rc = x->opt.load(x->opt.arg, expert, x->flat, err);
+        if (rc < 0)
+            return rc;
+        use_place(x, p);
+        p->expert = NOBODY;
+        rc = weights_set(dit_weights(x->dit), x->flat, err);
+        if (rc < 0)
+            return rc;
+        p->expert = expert;
+        x->loads++;
+    }
+    p->used = ++x->clock;
+    return 0;
+}
+
+static int run_one(struct experts *x, const struct mix_call *c, struct err *err)
+{
+    int rc = x->opt.begin ? x->opt.begin(x->opt.arg, c->expert, err) : 0;
+    if (rc == 0)
+        rc = switch_to(x, c->expert, err);
+    return rc < 0 ? rc : dit_rows_run(&x->rows, c->v, c->x, c->t, c->labels, c->rows, err);
+}
+
+static int run(void *arg, const struct mix_call *calls, int n, struct err *err)
+{
+    struct experts *x = arg;
+    bool done[MIX_EXPERTS_MAX];
+    for (int i = 0; i < n; i++) {
+        done[i] = find(x, calls[i].expert) != NULL;
+        int rc = done[i] ? run_one(x, &calls[i], err) : 0;
+        if (rc < 0)
+            return rc;
+    }
+    for (int i = 0; i < n; i++) {
+        int rc = done[i] ? 0 : run_one(x, &calls[i], err);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+struct mix_experts experts_mix(struct experts *x)
+{
+    return (struct mix_experts){.count = x->opt.count, .arg = x, .run = run};
+}
+
+unsigned experts_loads(const struct experts *x)
+{
+    return x->loads;
+}
+
+int experts_room(const struct experts *x)
+{
+    return x->room;
+}
+
+/* ---- of a task ---- */
+
+static int load_files(void *arg, int expert, float *flat, struct err *err)
+{
+    const struct task_experts *t = arg;
+    const Skerry__V1__Expert *e = t->by_partition[expert];
+    int rc = task_load(t->w, t->model, e->modules, e->n_modules, flat, err);
+    return rc < 0 ? err_wrap(err, "expert %d (path %" PRIu32 ")", expert, e->path) : 0;
+}
+
+static int tell(void *arg, int expert, struct err *err)
+{
+    struct task_experts *t = arg;
+    if (work_stopped(t->w, err))
+        return -ERR_CANCELLED;
+    if (t->doing)
+        progress_activity(&t->w->progress, "%s: expert %d of %d", t->doing, expert + 1, t->count);
+    return 0;
+}
+
+int task_experts_order(struct task_experts *t, struct work *w, Skerry__V1__Expert *const *list,
+                       size_t n, struct err *err)
+{
+    *t = (struct task_experts){.w = w, .count = (int)n};
+    if (n < 1 || n > MIX_EXPERTS_MAX)
+        return err_set(err, -ERR_LIMIT, "task: %zu experts, expected 1 to %d", n, MIX_EXPERTS_MAX);
+    for (size_t i = 0; i < n; i++) {
+        const uint32_t p = list[i]->partition;
+        if (p >= n || t->by_partition[p])
+            return err_set(err, -ERR_FORMAT,
+                           "task: expert %zu is of partition %" PRIu32
+                           ", expected one expert for each of %zu partitions",
+                           i, p, n);
+        t->by_partition[p] = list[i];
+    }
+    return 0;
+}
+
+int task_experts_open(struct task_experts *t, struct engine *e, struct device *dev, int batch,
+                      uint64_t memory_bytes, struct err *err)
+{
+    struct train_options train;
+    train_options_from_job(&t->w->spec, false, 0, 0, &train);
+    struct experts_options opt = {
+        .count = t->count,
+        .batch = batch,
+        .precision = train.precision,
+        .memory_bytes = memory_bytes ? memory_bytes : e->opt.memory_bytes / 2,
+        .arg = t,
+        .load = load_files,
+        .begin = t->silent ? NULL : tell,
+    };
+    int rc = task_model(t->w, SKERRY__V1__NETWORK__NETWORK_MAIN, &t->model, err);
+    return rc < 0 ? rc : experts_new(dev, t->model, &opt, &t->experts, err);
+}
+
+void task_experts_close(struct task_experts *t)
+{
+    experts_free(t->experts);
+    model_free(t->model);
+    *t = (struct task_experts){0};
+}

@@ -1,0 +1,92 @@
+/* The files between the stages of partitioning, safetensors all:
+ *
+ *   features    "ids" U64 (n)      data_sample_id of each sample
+ *               "features" F32 (n,d)
+ *               "chunks" F32 (n,C,d)  optional: of each run of tokens, zeros past the end
+ *   scores      "logp" F32 (n,C)   sum of the log-probabilities of the counted tokens of a column
+ *               "tokens" I32 (n,C) how many they are
+ *               "bytes" I32 (n)    what all of them stand for
+ *   assignment  "assign" I32 (n,top)  partitions of each sample, nearest first
+ *
+ * One row for each sample of the ranges, in their order; a sample that cannot be read has zeros.
+ * Readers map the file and check names, shapes and ranges; nothing in a file is believed. */
+#ifndef WORKER_FEATURES_H
+#define WORKER_FEATURES_H
+
+#include <stdint.h>
+
+#include "common/base/file.h"
+#include "common/base/hash.h"
+#include "worker/fit/fit.h"
+
+struct err;
+
+#define FEATURES_DIM_MAX 65536
+#define FEATURES_COLUMNS_MAX 4096 /* C */
+
+struct features_write {
+    const uint64_t *ids; /* (n) */
+    const float *x;      /* (n,d) */
+    const float *chunks; /* (n,C,d) or NULL */
+    uint64_t n;
+    uint32_t d, columns;
+};
+int features_write(const char *path, const struct features_write *f, uint8_t sha256[HASH_BYTES],
+                   uint64_t *ret_bytes, struct err *err);
+
+struct features_file {
+    struct file_map map;
+    const uint8_t *ids, *x, *chunks; /* inside the map, maybe unaligned; chunks or NULL */
+    uint64_t first;                  /* row in the whole set */
+    uint32_t n, columns;
+};
+
+/* Many files as one matrix. */
+struct features {
+    struct features_file *files;
+    size_t n_files;
+    uint64_t n;
+    uint32_t d;
+};
+int features_open(const char *const *paths, const uint32_t *counts, size_t n_files,
+                  struct features *ret, struct err *err);
+void features_close(struct features *f); /* { 0 } is fine */
+
+/* Rows of some of the files, in order. */
+struct features_rows {
+    const struct features *f;
+    const uint32_t *files; /* borrowed: indices, ascending */
+    size_t n_files;
+    uint64_t *first; /* (n_files+1) */
+    struct fit_source source;
+};
+int features_rows_init(struct features_rows *r, const struct features *f, const uint32_t *files,
+                       size_t n_files, struct err *err);
+void features_rows_release(struct features_rows *r); /* { 0 } is fine */
+/* (n) ids of the same rows. */
+void features_rows_ids(const struct features_rows *r, uint64_t *out);
+/* d values of a chunk of a row; zeros where the file has none. */
+void features_chunk(const struct features *f, uint32_t file, uint32_t row, uint32_t column,
+                    float *out);
+
+struct scores {
+    struct file_map map;
+    const uint8_t *logp, *tokens, *bytes;
+    uint32_t n, columns;
+};
+int scores_write(const char *path, const float *logp, const int32_t *tokens, const int32_t *bytes,
+                 uint32_t n, uint32_t columns, uint8_t sha256[HASH_BYTES], uint64_t *ret_bytes,
+                 struct err *err);
+int scores_open(const char *path, uint32_t n, struct scores *ret, struct err *err);
+void scores_close(struct scores *s); /* { 0 } is fine */
+float scores_logp(const struct scores *s, uint32_t row, uint32_t column);
+int32_t scores_tokens(const struct scores *s, uint32_t row, uint32_t column);
+int32_t scores_bytes(const struct scores *s, uint32_t row);
+
+int assignment_write(const char *path, const uint32_t *assign, uint64_t n, uint32_t top,
+                     uint8_t sha256[HASH_BYTES], uint64_t *ret_bytes, struct err *err);
+/* Rows first..first+count-1: *ret (count,top), all below partitions; mem_free. */
+int assignment_read(const char *path, uint64_t first, uint64_t count, uint32_t partitions,
+                    uint32_t **ret, uint32_t *ret_top, struct err *err);
+
+#endif

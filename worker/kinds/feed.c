@@ -1,0 +1,146 @@
+#include "worker/kinds/feed.h"
+
+#include <string.h>
+
+#include "common/base/err.h"
+#include "common/base/mem.h"
+#include "worker/data/data.h"
+#include "worker/kinds/engine.h"
+#include "worker/data/text.h"
+
+struct feed {
+    struct data *images; /* one of the two */
+    struct text *texts;
+    unsigned seq;
+};
+
+static int open_images(struct feed *f, struct engine *e, const struct work *w,
+                       const struct data_range *ranges, size_t n, const struct feed_options *o,
+                       struct err *err)
+{
+    const struct data_options opt = {
+        .image_size = (unsigned)w->spec.data.image_size,
+        .batch = o->batch,
+        .threads = e->opt.decode_threads,
+        .classes = (unsigned)w->task->n_classes,
+        .flip = o->train && w->spec.data.flip,
+        .shuffle = o->train,
+        .repeat = o->repeat,
+        .seed = o->seed,
+        .window = o->window,
+        .cache = e->images,
+    };
+    return data_open(&opt, ranges, n, &f->images, err);
+}
+
+static int open_texts(struct feed *f, const struct work *w, const struct data_range *ranges,
+                      size_t n, const struct feed_options *o, struct err *err)
+{
+    f->seq = (unsigned)w->spec.model.context;
+    const struct text_options opt = {
+        .seq = f->seq,
+        .rows = o->batch,
+        .vocab = w->task->vocab,
+        .skip = o->skip,
+        .packed = !o->pieces,
+        .shuffle = o->train,
+        .repeat = o->repeat,
+        .seed = o->seed,
+        .window = o->window,
+    };
+    return text_open(&opt, ranges, n, &f->texts, err);
+}
+
+int feed_open(struct engine *e, const struct work *w, Skerry__V1__Range *const *ranges,
+              size_t n_ranges, const struct feed_options *opt, struct feed **ret, struct err *err)
+{
+    struct data_range *local = NULL;
+    int rc = work_ranges(w, ranges, n_ranges, &local, err);
+    if (rc < 0)
+        return rc;
+    struct feed *f = mem_alloc(sizeof *f);
+    if (w->spec.model.type == JOB_MODEL_LLAMA)
+        rc = open_texts(f, w, local, n_ranges, opt, err);
+    else
+        rc = open_images(f, e, w, local, n_ranges, opt, err);
+    mem_free(local);
+    if (rc < 0) {
+        feed_free(f);
+        return rc;
+    }
+    *ret = f;
+    return 0;
+}
+
+void feed_free(struct feed *f)
+{
+    if (!f)
+        return;
+    data_free(f->images);
+    text_free(f->texts);
+    mem_free(f);
+}
+
+static int next_images(struct feed *f, struct feed_batch *ret, struct err *err)
+{
+    struct batch b;
+    int rc = data_next(f->images, &b, err);
+    if (rc < 0)
+        return rc;
+    *ret = (struct feed_batch){
+        .net = {.count = b.count,
+                .images = b.images,
+                .labels = b.labels,
+                .partitions = b.partitions,
+                .keys = b.keys},
+        .samples = b.count,
+    };
+    return 0;
+}
+
+static int next_texts(struct feed *f, struct feed_batch *ret, struct err *err)
+{
+    struct text_batch b;
+    int rc = text_next(f->texts, 0, &b, err);
+    if (rc < 0)
+        return rc;
+    *ret = (struct feed_batch){
+        .net = {.count = b.rows,
+                .seq = f->seq,
+                .tokens = b.tokens,
+                .start = b.start,
+                .target = b.target,
+                .pos = b.pos},
+        .samples = b.n_samples,
+    };
+    return 0;
+}
+
+int feed_next(struct feed *f, struct feed_batch *ret, struct err *err)
+{
+    return f->texts ? next_texts(f, ret, err) : next_images(f, ret, err);
+}
+
+int feed_seek(struct feed *f, uint64_t position, struct err *err)
+{
+    return f->texts ? text_seek(f->texts, position, err) : data_seek(f->images, position, err);
+}
+
+uint64_t feed_position(const struct feed *f)
+{
+    return f->texts ? text_position(f->texts) : data_position(f->images);
+}
+
+uint64_t feed_total(const struct feed *f)
+{
+    return f->texts ? text_total(f->texts) : data_total(f->images);
+}
+
+void feed_take_bad(const struct feed *f, struct work *w)
+{
+    const struct data_bad *list;
+    struct work_result *r = &w->result;
+    r->bad_count =
+        f->texts ? text_bad(f->texts, &list, &r->n_bad) : data_bad(f->images, &list, &r->n_bad);
+    memcpy(r->bad, list, r->n_bad * sizeof *list);
+}

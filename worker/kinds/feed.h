@@ -1,0 +1,48 @@
+/* Where the batches of a network come from: the image pipeline (worker/data/data.h) or the text
+ * pipeline (worker/data/text.h), as the job's data are; for training, evaluation and whatever
+ * else reads samples in order.  Threads as in worker/data/data.h. */
+#ifndef WORKER_FEED_H
+#define WORKER_FEED_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "worker/net/net.h"
+#include "worker/order/work.h"
+
+struct engine;
+struct err;
+struct feed;
+
+struct feed_options {
+    unsigned batch;  /* images, or rows of model.context tokens */
+    bool train;      /* shuffled and, as the job says, flipped; else in order */
+    bool repeat;     /* start again when the ranges are used up */
+    bool pieces;     /* texts: one piece per row; else packed */
+    unsigned skip;   /* texts: first tokens of a piece that are no targets */
+    uint64_t seed;   /* of the order */
+    uint32_t window; /* as data_options.window */
+};
+
+/* Ranges of w's task whose shards are in the cache. */
+int feed_open(struct engine *e, const struct work *w, Skerry__V1__Range *const *ranges,
+              size_t n_ranges, const struct feed_options *opt, struct feed **ret, struct err *err);
+void feed_free(struct feed *f); /* accepts NULL */
+
+struct feed_batch {
+    struct net_batch net; /* net.count 0 at the end; seed is the caller's */
+    uint64_t samples;     /* images or pieces in it */
+};
+
+/* Borrowed until the next call.  net.keys are the sample ids of images. */
+int feed_next(struct feed *f, struct feed_batch *ret, struct err *err);
+
+/* As data_seek, data_position, data_total. */
+int feed_seek(struct feed *f, uint64_t position, struct err *err);
+uint64_t feed_position(const struct feed *f);
+uint64_t feed_total(const struct feed *f);
+
+/* What was found bad, into w's result. */
+void feed_take_bad(const struct feed *f, struct work *w);
+
+#endif

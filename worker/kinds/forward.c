@@ -1,0 +1,54 @@
+#include "worker/kinds/forward.h"
+
+#include <errno.h>
+#include <inttypes.h>
+
+#include "common/base/err.h"
+#include "common/base/mem.h"
+#include "worker/kinds/engine.h"
+#include "worker/order/task_model.h"
+#include "worker/train/train.h"
+
+int forward_open_modules(struct engine *e, const struct work *w, Skerry__V1__Network network,
+                         Skerry__V1__ModuleRef *const *refs, size_t n_refs, int batch,
+                         struct forward *ret, struct err *err)
+{
+    struct forward f = {0};
+    float *flat = NULL;
+    int rc = task_model(w, network, &f.model, err);
+    if (rc == 0 && !(flat = model_flat_new(f.model)))
+        rc = err_set(err, -ENOMEM, "out of memory for %" PRIu64 " parameters", f.model->params);
+    if (rc == 0)
+        rc = task_load(w, f.model, refs, n_refs, flat, err);
+    struct train_options train;
+    train_options_from_job(&w->spec, network == SKERRY__V1__NETWORK__NETWORK_ROUTER, 0, 0, &train);
+    const struct net_options opt = {.mode = NET_FORWARD,
+                                    .precision = train.precision,
+                                    .batch = batch,
+                                    .uniform_t = train.uniform_t};
+    if (rc == 0)
+        rc = net_new(e->dev, f.model, &opt, &f.net, err);
+    if (rc == 0)
+        rc = weights_set(f.net->weights, flat, err);
+    mem_free(flat);
+    if (rc < 0) {
+        forward_close(&f);
+        return rc;
+    }
+    *ret = f;
+    return 0;
+}
+
+int forward_open(struct engine *e, const struct work *w, int batch, struct forward *ret,
+                 struct err *err)
+{
+    const Skerry__V1__Task *t = w->task;
+    return forward_open_modules(e, w, t->network, t->modules, t->n_modules, batch, ret, err);
+}
+
+void forward_close(struct forward *f)
+{
+    net_free(f->net);
+    model_free(f->model);
+    *f = (struct forward){0};
+}

@@ -1,0 +1,28 @@
+/* A network for looking only: evaluation, sampling, features, scores.  Compute thread. */
+#ifndef WORKER_FORWARD_H
+#define WORKER_FORWARD_H
+
+#include "worker/net/model.h"
+#include "worker/net/net.h"
+#include "worker/order/work.h"
+
+struct engine;
+struct err;
+
+struct forward {
+    struct model *model;
+    struct net *net; /* its DiT: net_dit() of image_net.h */
+};
+
+/* The task's own modules on the device, for at most `batch` samples a call. */
+int forward_open(struct engine *e, const struct work *w, int batch, struct forward *ret,
+                 struct err *err);
+
+/* Any modules of one of the job's networks, in any cut that is whole together. */
+int forward_open_modules(struct engine *e, const struct work *w, Skerry__V1__Network network,
+                         Skerry__V1__ModuleRef *const *refs, size_t n_refs, int batch,
+                         struct forward *ret, struct err *err);
+
+void forward_close(struct forward *f); /* { 0 } is fine */
+
+#endif

@@ -1,0 +1,65 @@
+/* The experts and the router of a Task.mixture on this machine: the router stays on the
+ * device, the experts share what memory they are given.
+ *
+ * If not all experts fit, the weights of those used longest ago give way: of the
+ * experts that a step wants, those that are loaded run first, then the others one
+ * after the other, read again from their files in the cache.
+ *
+ * With Mixture.remote no expert is loaded: groups of points go to other workers
+ * (METHOD_EVALUATE), all experts of a step at the same time.
+ *
+ * Compute thread. */
+#ifndef WORKER_MIXTURE_H
+#define WORKER_MIXTURE_H
+
+#include <stdint.h>
+
+#include "proto/skerry.pb-c.h"
+#include "worker/net/mix.h"
+#include "worker/net/sample.h"
+
+struct engine;
+struct err;
+struct mixture;
+struct work;
+
+/* Is the message usable?  Pure. */
+int mixture_validate(const Skerry__V1__Mixture *m, struct err *err);
+
+struct mixture_options {
+    int rows;          /* points of one evaluation, at most */
+    int most;          /* experts of a point, at most; 0: as the rule says */
+    const char *doing; /* "drawing": what people are told, with the expert */
+};
+
+/* Points of one evaluation of w's mixture: `want`, or fewer when there are so many experts or
+ * pixels that their velocities would take too much memory. */
+int mixture_rows(const struct work *w, int want);
+
+/* w->task->mixture with all its blobs in the cache. */
+int mixture_open(struct engine *e, struct work *w, const struct mixture_options *opt,
+                 struct mixture **ret, struct err *err);
+void mixture_close(struct mixture *m); /* accepts NULL */
+
+const struct mix_rule *mixture_rule(const struct mixture *m);
+int mixture_experts(const struct mixture *m); /* K: partitions */
+struct mix *mixture_mix(struct mixture *m);
+struct stream *mixture_stream(const struct mixture *m);
+
+/* weights (rows,K) on the host = the router's probabilities at x (device), t (host). */
+int mixture_weigh(struct mixture *m, float *weights, const float *x, const float *t, int rows,
+                  struct err *err);
+
+/* For sample_run.  The router sees x_t alone, so both branches of guidance have the
+ * weights of their common point.  Without a reference image the oracle's partition of a
+ * sample is drawn once, from the router's weights at t = 1 (the prior). */
+struct sample_source mixture_source(struct mixture *m);
+
+/* How often an expert's weights were read; for tests. */
+unsigned mixture_loads(const struct mixture *m);
+
+/* EVAL of a mixture: one pass over the held-out samples, the losses of all strategies and
+ * the routing, into w->result. */
+int mixture_eval_run(struct engine *e, struct work *w, struct err *err);
+
+#endif

@@ -1,0 +1,411 @@
+/* TRAIN: a phase of inner steps from a module version to a contribution. */
+#include "worker/kinds/phase.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "common/base/clock.h"
+#include "common/base/err.h"
+#include "common/base/file.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
+#include "common/base/str.h"
+#include "worker/kinds/contribute.h"
+#include "worker/net/distill.h"
+#include "worker/net/flops.h"
+#include "worker/kinds/fragment.h"
+#include "worker/train/moments.h"
+#include "worker/train/peak.h"
+#include "worker/order/task_model.h"
+
+/* A local checkpoint is written this often, but never for more than 2 % of the time. */
+#define CHECKPOINT_EVERY_NS (10 * CLOCK_NS_PER_S)
+#define CHECKPOINT_SHARE 50
+#define STREAM_DATA 0x7068617365ULL
+#define WINDOW_BATCHES 4
+#define WINDOW_SHARE 16
+#define NAP_NS 20000000 /* between looks at whether the task is stopped */
+
+int phase_plan(struct engine *e, struct work *w, struct err *err)
+{
+    const Skerry__V1__TrainTask *t = w->task->train;
+    int rc = replica_plan(e->replicas, w, err);
+    if (rc == 0)
+        rc = work_need_ranges(w, t->ranges, t->n_ranges, err);
+    if (rc == 0 && t->moments && !replica_stands(e->replicas, w))
+        rc = work_need_blob(w, t->moments, "the optimiser's moments", err);
+    return rc;
+}
+
+uint64_t phase_window(uint64_t total, uint64_t batch)
+{
+    uint64_t batches = total / batch / WINDOW_SHARE;
+    return batch * (batches < 1 ? 1 : batches < WINDOW_BATCHES ? batches : WINDOW_BATCHES);
+}
+
+bool phase_time_over(uint64_t position, uint64_t total, uint64_t window, double middle,
+                     double seconds)
+{
+    return position >= total || (middle >= seconds && position >= window);
+}
+
+static int open_data(struct phase *p, struct err *err)
+{
+    const struct job_spec *spec = &p->w->spec;
+    const unsigned batch = (unsigned)island_trainer_options(p->r->ranks)->batch;
+    uint64_t total = 0;
+    for (size_t i = 0; i < p->t->n_ranges; i++)
+        total += p->t->ranges[i]->count;
+    p->window = p->t->seconds ? phase_window(total, batch) : 0;
+    const struct feed_options opt = {
+        .batch = batch,
+        .train = true,
+        .repeat = p->t->steps > 0, /* bad samples are made up for, so that all steps are done */
+        .seed = rng_mix(rng_mix(spec->seed, STREAM_DATA),
+                        rng_mix(rng_mix(p->t->path, p->t->replica), p->t->first_step)),
+        .window = (uint32_t)p->window,
+    };
+    int rc = feed_open(p->e, p->w, p->t->ranges, p->t->n_ranges, &opt, &p->feed, err);
+    if (rc == 0 && p->at.position > 0)
+        rc = feed_seek(p->feed, p->at.position, err);
+    return rc;
+}
+
+static int load_modules(struct phase *p, struct err *err)
+{
+    const Skerry__V1__Task *task = p->w->task;
+    int rc = task_load(p->w, p->r->model, task->modules, task->n_modules, p->r->flat, err);
+    return rc < 0 ? rc : trainer_set(p->r->trainer, p->r->flat, err);
+}
+
+static int get_level(void *arg, int level, float *flat, struct err *err)
+{
+    const struct replica *r = arg;
+    return weights_get_level(trainer_net(r->trainer)->weights, level, flat, err);
+}
+
+static int set_level(void *arg, int level, const float *flat, struct err *err)
+{
+    const struct replica *r = arg;
+    int rc = weights_set_level(trainer_net(r->trainer)->weights, level, flat, err);
+    return rc < 0 ? rc : island_trainer_follow(r->ranks, ISLAND_WEIGHTS, err);
+}
+
+static void open_fragments(struct phase *p)
+{
+    const struct fragments_options opt = {
+        .w = p->w,
+        .modules = p->e->opt.modules,
+        .state_dir = p->e->state_dir,
+        .model = p->r->model,
+        .flat = p->r->flat,
+        .weights = contribute_there(trainer_net(p->r->trainer)),
+        .met = p->r->met,
+        .get = get_level,
+        .set = set_level,
+        .arg = p->r,
+    };
+    p->fragments = fragments_open(&opt);
+}
+
+/* Without fragments a phase begins with the versions of its modules, whatever the
+ * replica's own weights were.  Then all devices have what the first one has. */
+static int load_weights(struct phase *p, struct err *err)
+{
+    bool own = p->fragments && p->r->own;
+    int rc = p->resumed || own ? 0 : load_modules(p, err);
+    if (rc == 0 && p->fragments && !p->resumed)
+        rc = fragments_load(p->fragments, own, err);
+    return rc < 0 ? rc : island_trainer_follow(p->r->ranks, ISLAND_ALL, err);
+}
+
+static double seconds_so_far(const struct phase *p)
+{
+    return (double)(clock_now_ns() - p->begun_ns) / 1e9;
+}
+
+static void save_mid(struct phase *p)
+{
+    struct err err = {0};
+    uint64_t begun = clock_now_ns();
+    p->at.seconds = seconds_so_far(p);
+    if (p->at.steps > 0 && replica_save_mid(p->e->replicas, p->r, p->w, &p->at, &err) < 0)
+        log_warn("phase", "no local checkpoint: %s", err.msg);
+    p->saved_ns = clock_now_ns();
+    p->save_cost_ns = p->saved_ns - begun;
+}
+
+static bool save_is_due(const struct phase *p)
+{
+    uint64_t since = clock_now_ns() - p->saved_ns;
+    return since > CHECKPOINT_EVERY_NS && since > CHECKPOINT_SHARE * p->save_cost_ns;
+}
+
+/* What the devices can do at best, measured with the first phase.  A device that does not even
+ * multiply fails the first step, with a better sentence. */
+static void measure_peak(struct phase *p)
+{
+    const struct train_options *opt = island_trainer_options(p->r->ranks);
+    const enum dtype dt = net_dtype(p->e->dev, opt->precision);
+    double *peak = &p->e->peak[dt];
+    struct err err = {0};
+    if (*peak == 0) {
+        progress_activity(&p->w->progress, "measuring how fast the device is");
+        int rc = peak_get(p->e->island, dt, p->e->state_dir, peak, &err);
+        if (rc < 0)
+            log_warn("phase", "the device's rate is not known: %s", err.msg);
+        else
+            log_info("phase", "products of %s: %.3g FLOP/s at best", dtype_name(dt), *peak);
+    }
+    p->peak_flops = *peak;
+}
+
+static void note_rate(struct phase *p, const struct net_batch *b)
+{
+    p->flops += flops_step(p->r->model, b);
+    double seconds = (double)(clock_now_ns() - p->counted_ns) / 1e9;
+    if (seconds > 0)
+        progress_rates(&p->w->progress, p->flops / seconds, p->peak_flops);
+}
+
+static void note_step(struct phase *p, const struct step_result *s, uint64_t samples)
+{
+    if (!p->e->stepped) {
+        p->e->stepped = true;
+        log_info("phase", "first step after %.2f s",
+                 (double)(clock_now_ns() - p->e->opt.started_ns) / 1e9);
+    }
+    if (p->at.steps == 0)
+        p->at.loss_first = (float)s->loss;
+    p->at.loss_last = (float)s->loss;
+    p->at.loss_sum += s->loss;
+    p->at.steps++;
+    p->at.samples += samples;
+    p->at.position = feed_position(p->feed);
+    struct progress_point point = {s->step, (float)s->loss, (float)s->lr};
+    progress_step(&p->w->progress, &point, (float)s->grad_norm, p->at.samples);
+}
+
+/* Are the phase's steps or seconds over? */
+static bool over(const struct phase *p)
+{
+    if (p->t->steps)
+        return p->at.steps >= p->t->steps;
+    double spent = seconds_so_far(p);
+    return phase_time_over(p->at.position, feed_total(p->feed), p->window,
+                           spent + spent / p->at.steps / 2, (double)p->t->seconds);
+}
+
+/* Makes a step that took `ns` as long as the throttle says. */
+static void slow_down(struct phase *p, uint64_t ns)
+{
+    double factor = p->e->opt.throttle;
+    struct err ignored = {0}; /* who stops the task is heard by the next step */
+    uint64_t until = clock_now_ns() + (factor > 1 ? (uint64_t)((factor - 1) * (double)ns) : 0);
+    for (uint64_t now; (now = clock_now_ns()) < until && !work_stopped(p->w, &ignored);) {
+        uint64_t nap = until - now < NAP_NS ? until - now : NAP_NS;
+        (void)nanosleep(&(struct timespec){.tv_nsec = (long)nap}, NULL); /* shorter is fine */
+    }
+}
+
+/* One step; *ret_ended: there was nothing left to make it of. */
+static int step(struct phase *p, bool *ret_ended, struct err *err)
+{
+    struct feed_batch b;
+    struct step_result s;
+    int rc = feed_next(p->feed, &b, err);
+    if (rc < 0)
+        return rc;
+    *ret_ended = b.net.count == 0;
+    if (*ret_ended)
+        return 0; /* bounded by time, and the samples are used up */
+    uint64_t begun = clock_now_ns();
+    rc = island_trainer_step(p->r->ranks, &b.net, &s, err);
+    if (rc < 0)
+        return err_wrap(err, "step %" PRIu64, trainer_next_step(p->r->trainer));
+    slow_down(p, clock_now_ns() - begun);
+    note_step(p, &s, b.samples);
+    note_rate(p, &b.net);
+    uint64_t all = feed_total(p->feed); /* some may have been used twice */
+    uint64_t used = p->at.samples < all ? p->at.samples : all;
+    return p->fragments ? fragments_step(p->fragments, p->at.steps, used, err) : 0;
+}
+
+static int train(struct phase *p, struct err *err)
+{
+    p->begun_ns = clock_now_ns() - (uint64_t)(p->at.seconds * 1e9);
+    p->saved_ns = p->counted_ns = clock_now_ns();
+    bool ended = false;
+    p->ahead.w = p->w;
+    while (!ended && (!p->t->steps || p->at.steps < p->t->steps)) {
+        prefetch_step(&p->ahead);
+        int rc = work_stopped(p->w, err) ? -ERR_CANCELLED : step(p, &ended, err);
+        if (rc == -ERR_CANCELLED && atomic_load(&p->w->stop) == WORK_LEAVING)
+            save_mid(p);
+        if (rc < 0)
+            return rc;
+        if (ended || over(p))
+            break;
+        if (save_is_due(p))
+            save_mid(p);
+    }
+    if (p->at.steps == 0)
+        return err_set(err, -ERR_FORMAT, "no sample of the phase can be read");
+    return 0;
+}
+
+/* Samples used, as the coordinator counts them: in the order of the ranges. */
+static uint64_t samples_used(const struct phase *p)
+{
+    uint64_t n = p->at.samples;
+    if (!p->t->steps) {
+        n = p->at.position;
+        if (n < feed_total(p->feed)) /* what was begun of another window is used once more */
+            n -= n % p->window;
+    }
+    /* Fewer than a batch: some were used twice. */
+    return n < feed_total(p->feed) ? n : feed_total(p->feed);
+}
+
+static int send_moments(struct phase *p, struct err *err)
+{
+    struct work_output *o;
+    int rc = work_output_new(p->w, WORK_MOMENTS, "moments", &o, err);
+    return rc < 0 ? rc : moments_save(p->r->trainer, o->path, o->sha256, &o->size, err);
+}
+
+/* Every module's contribution and, if asked for, the moments. */
+static int contribute_all(struct phase *p, struct err *err)
+{
+    const Skerry__V1__Task *task = p->w->task;
+    struct contribute c = {
+        .w = p->w,
+        .state_dir = p->e->state_dir,
+        .model = p->r->model,
+        .weights = contribute_there(trainer_net(p->r->trainer)),
+        .flat = p->r->flat,
+        .samples = p->at.samples,
+    };
+    progress_activity(&p->w->progress, "encoding the contribution");
+    int rc = p->fragments ? fragments_finish(p->fragments, p->at.samples, err)
+             : c.weights  ? 0
+                          : trainer_get(p->r->trainer, p->r->flat, err);
+    for (size_t i = 0; rc == 0 && !p->fragments && i < task->n_modules; i++) {
+        struct work_output *o = work_output(p->w);
+        c.base = task->modules[i];
+        rc = o ? contribute(&c, o, err) : err_set(err, -ENOMEM, "out of memory");
+    }
+    if (rc == 0 && p->t->send_moments)
+        rc = send_moments(p, err);
+    return rc;
+}
+
+float phase_computed(double took, uint64_t waited_ms)
+{
+    const double waited = (double)waited_ms / 1e3;
+    return took > waited ? (float)(took - waited) : 0;
+}
+
+static int finish(struct phase *p, struct err *err)
+{
+    struct work_result *res = &p->w->result;
+    const uint64_t waited_ms = p->fragments ? fragments_waited_ms(p->fragments) : 0;
+    res->seconds = phase_computed(seconds_so_far(p), waited_ms);
+    res->steps = p->at.steps;
+    res->samples = samples_used(p);
+    res->loss_first = p->at.loss_first;
+    res->loss_last = p->at.loss_last;
+    res->loss_mean = (float)(p->at.loss_sum / p->at.steps);
+    res->waited_ms += waited_ms;
+    feed_take_bad(p->feed, p->w);
+    int rc = contribute_all(p, err);
+    if (rc == 0)
+        p->r->whole = true;
+    return rc;
+}
+
+/* The experts that a rank learns from. */
+static int teach_rank(void *arg, int rank, struct err *err)
+{
+    struct phase *p = arg;
+    struct task_experts *x = &p->teachers[rank];
+    struct device *dev = island_device(p->e->island, rank);
+    struct net *net = trainer_net(island_trainer_rank(p->r->ranks, rank));
+    const uint64_t sharers = dev->unified ? (uint64_t)island_size(p->e->island) : 1;
+    const uint64_t most = p->e->opt.memory_bytes / 2 / sharers;
+    const uint64_t room = p->r->room_for_teachers < most ? p->r->room_for_teachers : most;
+    int rc = task_experts_order(x, p->w, p->t->teachers, p->t->n_teachers, err);
+    x->silent = rank > 0;
+    if (rc == 0)
+        rc = task_experts_open(x, p->e, dev, net->opt.batch, room, err);
+    if (rc < 0)
+        return rc;
+    const struct mix_experts experts = experts_mix(x->experts);
+    return distill_teach(net, &experts, err);
+}
+
+static int open_teachers(struct phase *p, struct err *err)
+{
+    p->teachers = mem_alloc_array((size_t)island_size(p->e->island), sizeof *p->teachers);
+    return island_run(p->e->island, teach_rank, p, err);
+}
+
+static void close_teachers(struct phase *p)
+{
+    for (int i = 0; p->teachers && i < island_size(p->e->island); i++) {
+        if (p->teachers[i].experts)
+            (void)distill_teach(trainer_net(island_trainer_rank(p->r->ranks, i)), NULL, NULL);
+        task_experts_close(&p->teachers[i]);
+    }
+    mem_free(p->teachers);
+}
+
+static int start(struct phase *p, struct err *err)
+{
+    progress_total(&p->w->progress, p->t->steps);
+    progress_activity(&p->w->progress, "loading the model");
+    int rc = replica_get(p->e->replicas, p->w, &p->r, &p->resumed, &p->at, err);
+    if (rc == 0 && p->t->n_fragments > 0)
+        open_fragments(p);
+    if (rc == 0)
+        rc = load_weights(p, err);
+    if (rc == 0 && p->t->n_teachers > 0)
+        rc = open_teachers(p, err);
+    return rc < 0 ? rc : open_data(p, err);
+}
+
+static int run_once(struct phase *p, struct err *err)
+{
+    int rc = start(p, err);
+    p->first = p->at.steps;
+    if (rc == 0) {
+        measure_peak(p);
+        progress_activity(&p->w->progress, "training");
+        if (p->resumed)
+            log_info("phase", "going on at step %u of a phase that was cut task=%" PRIu64,
+                     p->at.steps, p->w->task->id);
+        rc = train(p, err);
+    }
+    if (rc == 0)
+        rc = finish(p, err);
+    prefetch_end(&p->ahead);
+    fragments_close(p->fragments);
+    close_teachers(p);
+    feed_free(p->feed);
+    return rc;
+}
+
+int phase_run(struct engine *e, struct work *w, struct err *err)
+{
+    struct phase p;
+    int rc;
+    do { /* until the first step has room: what it needs beside the plan shows only then */
+        p = (struct phase){.e = e, .w = w, .t = w->task->train};
+        rc = run_once(&p, err);
+    } while (rc == -ENOMEM && p.at.steps == p.first && replica_smaller(e->replicas, w));
+    return rc;
+}

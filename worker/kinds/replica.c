@@ -1,0 +1,495 @@
+#include "worker/kinds/replica.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/err.h"
+#include "common/base/file.h"
+#include "common/base/hash.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
+#include "common/st/st.h"
+#include "common/base/str.h"
+#include "worker/train/checkpoint.h"
+#include "worker/train/moments.h"
+#include "worker/train/plan.h"
+#include "worker/order/task_model.h"
+
+#define SMALLER_MAX 16
+
+/* A network whose steps turned out to need more memory than was planned. */
+struct smaller {
+    uint64_t job_id; /* 0: none */
+    uint32_t network;
+    int accumulate;
+};
+
+struct replicas {
+    struct island *is;
+    char *dir;
+    uint64_t max_bytes, tick;
+    struct replica slots[REPLICAS_MAX];  /* trainer NULL: free */
+    struct smaller smaller[SMALLER_MAX]; /* ring */
+    unsigned n_smaller;
+};
+
+struct replicas *replicas_new(struct island *is, const char *dir, uint64_t max_bytes)
+{
+    struct replicas *rs = mem_alloc(sizeof(*rs));
+    rs->is = is;
+    rs->dir = str_dup(dir);
+    rs->max_bytes = max_bytes;
+    return rs;
+}
+
+static void replica_release(struct replica *r)
+{
+    island_trainer_free(r->ranks);
+    model_free(r->model);
+    mem_free(r->flat);
+    memset(r, 0, sizeof(*r));
+}
+
+void replicas_free(struct replicas *rs)
+{
+    if (!rs)
+        return;
+    for (size_t i = 0; i < REPLICAS_MAX; i++)
+        replica_release(&rs->slots[i]);
+    mem_free(rs->dir);
+    mem_free(rs);
+}
+
+struct replica *replica_peek(struct replicas *rs, const struct work *w)
+{
+    const Skerry__V1__TrainTask *t = w->task->train;
+    for (size_t i = 0; i < REPLICAS_MAX; i++) {
+        struct replica *r = &rs->slots[i];
+        if (r->trainer && r->job_id == w->task->job_id && r->path == t->path &&
+            r->index == t->replica)
+            return r;
+    }
+    return NULL;
+}
+
+/* ---- memory ---- */
+
+static struct replica *longest_unused(struct replicas *rs)
+{
+    struct replica *oldest = NULL;
+    for (size_t i = 0; i < REPLICAS_MAX; i++) {
+        struct replica *r = &rs->slots[i];
+        if (r->trainer && (!oldest || r->used < oldest->used))
+            oldest = r;
+    }
+    return oldest;
+}
+
+static uint64_t bytes_kept(const struct replicas *rs)
+{
+    uint64_t used = 0;
+    for (size_t i = 0; i < REPLICAS_MAX; i++)
+        used += rs->slots[i].bytes;
+    return used;
+}
+
+/* The ranks that the tightest device's memory is shared by. */
+static uint64_t sharers(const struct replicas *rs)
+{
+    return island_device(rs->is, 0)->unified ? (uint64_t)island_size(rs->is) : 1;
+}
+
+static void room_of(const struct replicas *rs, uint64_t kept, struct plan_room *ret)
+{
+    struct device *devs[ISLAND_MAX];
+    const int n = island_size(rs->is);
+    for (int i = 0; i < n; i++)
+        devs[i] = island_device(rs->is, i);
+    plan_room(devs, (size_t)n, ret);
+    ret->kept = kept / sharers(rs);
+}
+
+/* Is there room for `bytes` more, of which each rank needs `need`? */
+static bool fits(const struct replicas *rs, uint64_t bytes, uint64_t need)
+{
+    struct plan_room room;
+    room_of(rs, 0, &room);
+    return (!room.host || bytes_kept(rs) + bytes <= rs->max_bytes) &&
+           need <= plan_room_bytes(&room);
+}
+
+/* A free slot, after letting go what is longest unused until there is room. */
+static struct replica *make_room(struct replicas *rs, uint64_t bytes, uint64_t need)
+{
+    for (;;) {
+        struct replica *empty = NULL, *oldest = longest_unused(rs);
+        for (size_t i = 0; i < REPLICAS_MAX && !empty; i++)
+            empty = rs->slots[i].trainer ? NULL : &rs->slots[i];
+        if (empty && (!oldest || fits(rs, bytes, need)))
+            return empty;
+        replica_release(oldest);
+    }
+}
+
+/* ---- making ---- */
+
+static void options_of(const struct replicas *rs, const struct work *w, struct train_options *ret)
+{
+    const Skerry__V1__TrainTask *t = w->task->train;
+    train_options_from_job(&w->spec, w->task->network == SKERRY__V1__NETWORK__NETWORK_ROUTER,
+                           (int)t->batch, rng_mix(t->path, t->replica), ret);
+    ret->distill = t->n_teachers > 0;
+    for (size_t i = 0; i < SMALLER_MAX && ret->accumulate_auto; i++) {
+        const struct smaller *s = &rs->smaller[i];
+        if (s->job_id == w->task->job_id && s->network == (uint32_t)w->task->network &&
+            s->accumulate > ret->accumulate)
+            ret->accumulate = s->accumulate < ret->batch ? s->accumulate : ret->batch;
+    }
+}
+
+/* Can the devices hold it, when everything kept is let go?  Sets opt->accumulate where that is
+ * for us to choose. */
+static int plan_phase(const struct replicas *rs, const struct model *m, struct train_options *opt,
+                      struct plan *ret, struct err *err)
+{
+    struct plan_room room;
+    struct train_options share;
+    const struct device *dev = island_device(rs->is, 0);
+    room_of(rs, bytes_kept(rs), &room);
+    island_share_options(opt, island_size(rs->is), &share);
+    int rc = plan_train(m, &share, net_dtype(dev, opt->precision), &room, ret, err);
+    if (opt->accumulate_auto)
+        opt->accumulate = ret->accumulate;
+    return rc;
+}
+
+int replica_plan(struct replicas *rs, const struct work *w, struct err *err)
+{
+    struct train_options opt;
+    struct model *model = NULL;
+    struct plan plan;
+    int rc = replica_peek(rs, w) ? 1 : task_model(w, w->task->network, &model, err);
+    if (rc != 0)
+        return rc < 0 ? rc : 0;
+    options_of(rs, w, &opt);
+    rc = plan_phase(rs, model, &opt, &plan, err);
+    model_free(model);
+    return rc;
+}
+
+static int try_trainer(struct replicas *rs, struct replica *r, const struct train_options *opt,
+                       struct err *err)
+{
+    r->flat = model_flat_new(r->model);
+    if (!r->flat)
+        return err_set(err, -ENOMEM, "out of memory for %" PRIu64 " parameters", r->model->params);
+    int rc = island_trainer_new(rs->is, r->model, opt, &r->ranks, err);
+    if (rc == 0) {
+        r->trainer = island_trainer_first(r->ranks);
+        return 0;
+    }
+    mem_free(r->flat);
+    r->flat = NULL;
+    return rc;
+}
+
+/* What the plan says is tried; memory may be in pieces, or taken by others meanwhile. */
+static int make_trainer(struct replicas *rs, struct replica *r, struct train_options *opt,
+                        struct err *err)
+{
+    for (;;) {
+        int rc = try_trainer(rs, r, opt, err);
+        struct replica *oldest = rc == -ENOMEM ? longest_unused(rs) : NULL;
+        if (oldest)
+            replica_release(oldest);
+        else if (rc != -ENOMEM || !plan_smaller(opt, &opt->accumulate))
+            return rc;
+        log_info("replica", "no memory for a trainer: %s",
+                 oldest ? "one that was kept goes" : "smaller micro-batches");
+    }
+}
+
+static void say(const struct plan *p, const struct train_options *opt, int ranks)
+{
+    char need[STR_HUMAN_MAX], fixed[STR_HUMAN_MAX], grows[STR_HUMAN_MAX], room[STR_HUMAN_MAX];
+    char each[40] = "", over[40] = "";
+    struct train_options share;
+    island_share_options(opt, ranks, &share);
+    if (ranks > 1) {
+        snprintf(each, sizeof each, " on each of %d devices", ranks);
+        snprintf(over, sizeof over, " over %d devices", ranks);
+    }
+    log_info("replica",
+             "training needs %s%s (%s of model and optimiser, %s of a micro-batch), %s are free; "
+             "batch %d%s in %d micro-batch%s",
+             str_human_bytes(p->need, need), each,
+             str_human_bytes(p->weights + p->gradients + p->optimiser, fixed),
+             str_human_bytes(p->activations + p->workspace, grows), str_human_bytes(p->room, room),
+             opt->batch, over, share.accumulate, share.accumulate == 1 ? "" : "es");
+}
+
+/* What the plan leaves free, with the replicas that stay, and the one teacher that it counts. */
+static uint64_t room_for_teachers(const struct replicas *rs, const struct model *m,
+                                  const struct plan *p, enum dtype dt)
+{
+    struct plan_room room;
+    room_of(rs, 0, &room);
+    const uint64_t all = plan_room_bytes(&room), one = weights_bytes(m, dt, false);
+    const uint64_t spare = all > p->need ? all - p->need : 0;
+    return spare < UINT64_MAX - one ? spare + one : UINT64_MAX;
+}
+
+static int create(struct replicas *rs, const struct work *w, struct replica **ret, struct err *err)
+{
+    const Skerry__V1__Task *task = w->task;
+    struct train_options opt;
+    struct model *model = NULL;
+    struct plan plan;
+    int rc = task_model(w, task->network, &model, err);
+    if (rc < 0)
+        return rc;
+    options_of(rs, w, &opt);
+    rc = plan_phase(rs, model, &opt, &plan, err);
+    if (rc < 0) {
+        model_free(model);
+        return rc;
+    }
+    say(&plan, &opt, island_size(rs->is));
+    const uint64_t flat = island_device(rs->is, 0)->unified ? model->flat * sizeof(float) : 0;
+    const uint64_t bytes = (plan.need - plan.workspace - plan.teachers) * sharers(rs) + flat;
+    struct replica *r = make_room(rs, bytes, plan.need);
+    *r = (struct replica){.job_id = task->job_id,
+                          .path = task->train->path,
+                          .index = task->train->replica,
+                          .model = model};
+    if (opt.distill)
+        r->room_for_teachers =
+            room_for_teachers(rs, model, &plan, net_dtype(island_device(rs->is, 0), opt.precision));
+    rc = make_trainer(rs, r, &opt, err);
+    r->bytes = bytes;
+    if (rc < 0) {
+        replica_release(r);
+        return rc;
+    }
+    *ret = r;
+    return 0;
+}
+
+bool replica_smaller(struct replicas *rs, const struct work *w)
+{
+    struct replica *r = replica_peek(rs, w);
+    int accumulate;
+    if (!r || !plan_smaller(island_trainer_options(r->ranks), &accumulate))
+        return false;
+    log_info("replica", "no memory for a step in %d micro-batches: %d from now on task=%" PRIu64,
+             island_trainer_options(r->ranks)->accumulate, accumulate, w->task->id);
+    rs->smaller[rs->n_smaller++ % SMALLER_MAX] =
+        (struct smaller){w->task->job_id, (uint32_t)w->task->network, accumulate};
+    replica_release(r);
+    return true;
+}
+
+/* ---- checkpoints ---- */
+
+static void file_of(const struct replicas *rs, const struct replica *r, const char *suffix,
+                    char path[CACHE_PATH_MAX])
+{
+    snprintf(path, CACHE_PATH_MAX, "%s/replica-%" PRIu64 "-%u-%u.%s", rs->dir, r->job_id, r->path,
+             r->index, suffix);
+}
+
+static void digest_modules(struct hash *h, Skerry__V1__ModuleRef *const *refs, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        hash_update(h, refs[i]->sha256.data, 32);
+}
+
+/* Names a phase by everything that its numbers depend on, but not by attempt. */
+static void phase_digest(const struct work *w, char ret_hex[HASH_HEX_MAX])
+{
+    const Skerry__V1__TrainTask *t = w->task->train;
+    uint8_t sum[HASH_BYTES];
+    uint64_t head[] = {w->task->job_id, t->path,       t->replica,     t->round,     t->steps,
+                       t->seconds > 0,  t->first_step, t->total_steps, t->epoch,     t->n_ranges,
+                       t->batch,        t->delay,      t->n_fragments, t->n_teachers};
+    struct hash h;
+    hash_init(&h);
+    hash_update(&h, head, sizeof(head));
+    hash_update(&h, &t->mix, sizeof(t->mix));
+    hash_update(&h, w->task->spec, strlen(w->task->spec));
+    /* With fragments modules move on within the phase; met[] knows how far. */
+    if (t->n_fragments == 0)
+        digest_modules(&h, w->task->modules, w->task->n_modules);
+    for (size_t i = 0; i < t->n_teachers; i++)
+        digest_modules(&h, t->teachers[i]->modules, t->teachers[i]->n_modules);
+    for (size_t i = 0; i < t->n_fragments; i++) {
+        uint32_t f[] = {t->fragments[i]->level, t->fragments[i]->step};
+        hash_update(&h, f, sizeof(f));
+    }
+    for (size_t i = 0; i < t->n_ranges; i++) {
+        uint32_t run[] = {t->ranges[i]->start, t->ranges[i]->count, t->ranges[i]->partition};
+        hash_update(&h, t->ranges[i]->shard->sha256.data, 32);
+        hash_update(&h, run, sizeof(run));
+    }
+    hash_final(&h, sum);
+    hash_hex(sum, HASH_BYTES, ret_hex);
+}
+
+#define MET_MAX (21 * MODEL_LEVELS_MAX + 1)
+
+static void write_met(const struct replica *r, char out[MET_MAX])
+{
+    size_t at = 0;
+    out[0] = '\0';
+    for (int l = 0; l < r->model->spec.cut.n_levels; l++)
+        at += (size_t)snprintf(out + at, MET_MAX - at, "%" PRIu64 " ", r->met[l]);
+}
+
+static void read_met(struct replica *r, const char *text)
+{
+    for (int l = 0; l < MODEL_LEVELS_MAX; l++) {
+        char *end = NULL;
+        uint64_t v = text ? strtoull(text, &end, 10) : 0;
+        bool found = end != NULL && end != text;
+        r->met[l] = found ? v : NO_VERSION;
+        text = found ? end : NULL;
+    }
+}
+
+#define CURSOR_FORMAT "%u %" PRIu64 " %" PRIu64 " %a %a %a %a"
+
+static bool read_cursor(const char *text, struct replica_cursor *c)
+{
+    double sum, first, last, seconds;
+    if (!text || sscanf(text, "%u %" SCNu64 " %" SCNu64 " %la %la %la %la", &c->steps, &c->samples,
+                        &c->position, &sum, &first, &last, &seconds) != 7)
+        return false;
+    c->loss_sum = sum;
+    c->loss_first = (float)first;
+    c->loss_last = (float)last;
+    c->seconds = seconds;
+    return true;
+}
+
+int replica_save_mid(struct replicas *rs, struct replica *r, const struct work *w,
+                     const struct replica_cursor *c, struct err *err)
+{
+    char path[CACHE_PATH_MAX], digest[HASH_HEX_MAX], cursor[256], met[MET_MAX];
+    file_of(rs, r, "mid", path);
+    phase_digest(w, digest);
+    write_met(r, met);
+    snprintf(cursor, sizeof(cursor), CURSOR_FORMAT, c->steps, c->samples, c->position, c->loss_sum,
+             (double)c->loss_first, (double)c->loss_last, c->seconds);
+    struct st_meta pairs[] = {{(char *)(uintptr_t) "phase", digest},
+                              {(char *)(uintptr_t) "cursor", cursor},
+                              {(char *)(uintptr_t) "met", met}};
+    return checkpoint_save(r->trainer, path, pairs, 3, err);
+}
+
+int replica_save_end(struct replicas *rs, struct replica *r, struct err *err)
+{
+    char end[CACHE_PATH_MAX], mid[CACHE_PATH_MAX], met[MET_MAX];
+    struct st_meta pair = {(char *)(uintptr_t) "met", met};
+    file_of(rs, r, "end", end);
+    file_of(rs, r, "mid", mid);
+    write_met(r, met);
+    int rc = checkpoint_save(r->trainer, end, &pair, 1, err);
+    return rc < 0 ? rc : file_remove(mid, err);
+}
+
+static bool load_mid(struct replicas *rs, struct replica *r, const struct work *w,
+                     struct replica_cursor *cursor)
+{
+    char path[CACHE_PATH_MAX], digest[HASH_HEX_MAX];
+    file_of(rs, r, "mid", path);
+    if (!file_exists(path))
+        return false;
+    phase_digest(w, digest);
+    /* The header first: loading what belongs to another phase would be in vain. */
+    struct st meta = {0};
+    struct err err = {0};
+    bool ours = false;
+    if (st_open(path, &meta, &err) == 0) {
+        const char *phase = checkpoint_pair(&meta, "phase");
+        ours = phase && strcmp(phase, digest) == 0 &&
+               read_cursor(checkpoint_pair(&meta, "cursor"), cursor);
+        read_met(r, checkpoint_pair(&meta, "met"));
+        st_release(&meta);
+    }
+    if (ours && checkpoint_load(r->trainer, path, NULL, &err) == 0)
+        return true;
+    if (err.code < 0)
+        log_warn("replica", "a cut phase starts anew: %s", err.msg);
+    *cursor = (struct replica_cursor){0};
+    return false;
+}
+
+static bool load_end(struct replicas *rs, struct replica *r, uint64_t step)
+{
+    char path[CACHE_PATH_MAX];
+    file_of(rs, r, "end", path);
+    struct st meta = {0};
+    struct err err = {0};
+    if (step == 0 || !file_exists(path))
+        return false;
+    if (checkpoint_load(r->trainer, path, &meta, &err) < 0) {
+        log_warn("replica", "fresh moments: %s", err.msg);
+        return false;
+    }
+    read_met(r, checkpoint_pair(&meta, "met"));
+    st_release(&meta);
+    return trainer_next_step(r->trainer) == step;
+}
+
+/* The moments that came with the task, from the worker that had the replica before. */
+static bool load_moments(struct replica *r, const struct work *w)
+{
+    const Skerry__V1__Blob *blob = w->task->train->moments;
+    char path[CACHE_PATH_MAX];
+    struct err err = {0};
+    if (!blob)
+        return false;
+    work_blob_path(w, blob->sha256.data, path);
+    if (moments_load(r->trainer, path, &err) == 0)
+        return true;
+    log_warn("replica", "fresh moments: %s", err.msg);
+    return false;
+}
+
+bool replica_stands(struct replicas *rs, const struct work *w)
+{
+    const struct replica *r = replica_peek(rs, w);
+    return r && r->whole && trainer_next_step(r->trainer) == w->task->train->first_step;
+}
+
+int replica_get(struct replicas *rs, const struct work *w, struct replica **ret, bool *ret_resumed,
+                struct replica_cursor *cursor, struct err *err)
+{
+    const Skerry__V1__TrainTask *t = w->task->train;
+    const bool goes_on = replica_stands(rs, w);
+    struct replica *r = replica_peek(rs, w);
+    int rc = r ? 0 : create(rs, w, &r, err);
+    if (rc < 0)
+        return rc;
+    r->used = ++rs->tick;
+    *cursor = (struct replica_cursor){0};
+    *ret_resumed = false;
+    r->own = goes_on;
+    if (!goes_on) {
+        *ret_resumed = load_mid(rs, r, w, cursor);
+        r->own = !*ret_resumed && load_end(rs, r, t->first_step);
+        if (!*ret_resumed && !r->own && !load_moments(r, w))
+            rc = trainer_reset_moments(r->trainer, err);
+    }
+    r->whole = false;
+    if (rc < 0)
+        return rc;
+    if (!*ret_resumed)
+        trainer_position(r->trainer, t->first_step, t->total_steps);
+    *ret = r;
+    return 0;
+}

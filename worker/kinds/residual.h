@@ -1,0 +1,32 @@
+/* Error-feedback residuals on disk: what the codec did not send yet.
+ *
+ *   DIR/residual-JOB-MODULE-PATH-REPLICA                 applied
+ *   DIR/residual-JOB-MODULE-PATH-REPLICA.pending-TASK    of a contribution whose fate is open
+ *
+ * The coordinator's word ("applied") names the task; it may come after a
+ * restart, so the file names say everything.  Compute thread. */
+#ifndef WORKER_RESIDUAL_H
+#define WORKER_RESIDUAL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "worker/order/cache.h"
+
+struct err;
+
+struct residual_key {
+    uint64_t job_id, module_id;
+    uint32_t path, replica;
+};
+
+/* The two names; older pending files of the same key are removed: their fate
+ * will not be told any more. */
+int residual_prepare(const char *dir, const struct residual_key *key, uint64_t task_id,
+                     char ret_current[CACHE_PATH_MAX], char ret_pending[CACHE_PATH_MAX],
+                     struct err *err);
+
+/* What became of a task's contributions: commits or drops their pending files. */
+int residual_settle(const char *dir, uint64_t task_id, bool accepted, struct err *err);
+
+#endif

@@ -1,0 +1,129 @@
+/* EVAL: the held-out loss of a path, on fixed draws. */
+#include <errno.h>
+#include <math.h>
+
+#include "common/base/clock.h"
+#include "common/base/err.h"
+#include "common/base/mem.h"
+#include "common/data/tokenizer.h"
+#include "worker/kinds/engine.h"
+#include "worker/train/eval.h"
+#include "worker/kinds/feed.h"
+#include "worker/kinds/forward.h"
+#include "worker/kinds/stage.h"
+
+#define EVAL_BATCH 64    /* images */
+#define EVAL_TOKENS 8192 /* of texts */
+
+struct evaluation {
+    struct work *w;
+    struct forward forward;
+    struct feed *feed;
+    struct tokenizer *tokenizer; /* of texts */
+    struct eval_sum sum;
+    uint64_t samples, bytes;
+};
+
+int work_eval_plan(struct engine *e, struct work *w, struct err *err)
+{
+    const Skerry__V1__EvalTask *t = w->task->eval;
+    return work_need_ranges(w, t->ranges, t->n_ranges, err);
+}
+
+static bool of_texts(const struct work *w)
+{
+    return w->spec.model.type == JOB_MODEL_LLAMA;
+}
+
+static int batch_of(const struct work *w)
+{
+    if (!of_texts(w))
+        return EVAL_BATCH;
+    const int rows = EVAL_TOKENS / w->spec.model.context;
+    return rows > 1 ? rows : 1;
+}
+
+static int open_all(struct engine *e, struct evaluation *ev, struct err *err)
+{
+    const struct work *w = ev->w;
+    const Skerry__V1__EvalTask *t = w->task->eval;
+    const struct feed_options opt = {.batch = (unsigned)batch_of(w), .skip = t->skip};
+    int rc = forward_open(e, w, batch_of(w), &ev->forward, err);
+    if (rc == 0)
+        rc = feed_open(e, w, t->ranges, t->n_ranges, &opt, &ev->feed, err);
+    if (rc == 0 && of_texts(w))
+        rc = work_tokenizer(w, &ev->tokenizer, err);
+    return rc;
+}
+
+/* Bytes that the predicted tokens stand for. */
+static uint64_t target_bytes(const struct tokenizer *t, const struct net_batch *b)
+{
+    uint64_t n = 0;
+    for (size_t i = 0; i < (size_t)b->count * b->seq; i++)
+        n += b->target[i] >= 0 ? stage_token_bytes(t, b->target[i]) : 0;
+    return n;
+}
+
+static int measure(struct evaluation *ev, struct err *err)
+{
+    struct work *w = ev->w;
+    const uint64_t total = feed_total(ev->feed), asked = w->task->eval->samples;
+    const uint64_t limit = asked && asked < total ? asked : total;
+    const uint64_t seed = eval_seed(w->spec.seed);
+    while (ev->samples < limit) {
+        struct feed_batch b;
+        if (work_stopped(w, err))
+            return -ERR_CANCELLED;
+        int rc = feed_next(ev->feed, &b, err);
+        if (rc < 0)
+            return rc;
+        if (b.net.count == 0)
+            break;
+        b.net.seed = seed;
+        if (!b.net.tokens && b.net.count > limit - ev->samples)
+            b.samples = b.net.count = (unsigned)(limit - ev->samples);
+        if ((rc = eval_batch(ev->forward.net, &b.net, &ev->sum, err)) < 0)
+            return rc;
+        if (ev->tokenizer)
+            ev->bytes += target_bytes(ev->tokenizer, &b.net);
+        ev->samples += b.samples;
+        progress_units(&w->progress, (uint32_t)ev->samples, (uint32_t)limit);
+    }
+    if (ev->samples == 0)
+        return err_set(err, -ERR_FORMAT, "no held-out sample can be read");
+    return 0;
+}
+
+static void report(const struct evaluation *ev)
+{
+    struct work_result *r = &ev->w->result;
+    const struct eval_sum *s = &ev->sum;
+    r->samples = ev->samples;
+    r->loss_sum = s->loss;
+    r->units = s->units;
+    r->bytes = ev->bytes;
+    /* Texts that end within the tokens that are not judged have no loss. */
+    r->loss_mean = s->units ? (float)(s->loss / (double)s->units) : NAN;
+    if (s->units && net_model(ev->forward.net)->spec.kind == MODEL_ROUTER)
+        work_row(ev->w, (double)s->hits / (double)s->units, "", "accuracy");
+}
+
+int work_eval_run(struct engine *e, struct work *w, struct err *err)
+{
+    struct evaluation ev = {.w = w};
+    const uint64_t begun = clock_now_ns();
+    progress_activity(&w->progress, "evaluating");
+    int rc = open_all(e, &ev, err);
+    if (rc == 0)
+        rc = measure(&ev, err);
+    if (rc == 0)
+        report(&ev);
+    if (ev.feed)
+        feed_take_bad(ev.feed, w);
+    w->result.seconds = (float)(clock_now_ns() - begun) / 1e9f;
+    tokenizer_free(ev.tokenizer);
+    feed_free(ev.feed);
+    forward_close(&ev.forward);
+    return rc;
+}

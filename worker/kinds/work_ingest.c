@@ -1,0 +1,132 @@
+/* INGEST: one source archive, fetched already, cut into shards. */
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "common/data/dataset.h"
+#include "common/base/err.h"
+#include "common/base/mem.h"
+#include "common/base/str.h"
+#include "common/data/tokenizer.h"
+#include "worker/kinds/engine.h"
+
+static int on_shard(void *arg, const struct dataset_shard *shard, struct err *err)
+{
+    struct work *w = arg;
+    struct work_output *o = work_output(w);
+    if (!o)
+        return err_set(err, -ERR_LIMIT,
+                       "the archive makes more than %d shards; raise "
+                       "data.shard_samples",
+                       WORK_OUTPUTS_MAX);
+    str_copy(o->path, sizeof(o->path), shard->path);
+    memcpy(o->sha256, shard->sha256, 32);
+    o->size = shard->bytes;
+    o->samples = shard->samples;
+    o->tokens = shard->tokens;
+    o->holdout = shard->holdout;
+    return 0;
+}
+
+static int on_progress(void *arg, uint64_t done, uint64_t total)
+{
+    struct work *w = arg;
+    struct err ignored;
+    for (; total > UINT32_MAX; total >>= 10) /* bytes of texts */
+        done >>= 10;
+    progress_units(&w->progress, (uint32_t)done, (uint32_t)total);
+    return work_stopped(w, &ignored) ? -ERR_CANCELLED : 0;
+}
+
+static int take_classes(struct work *w, const struct dataset *ds, struct err *err)
+{
+    size_t n = dataset_classes(ds); /* texts have none */
+    w->result.classes = mem_try_array(n ? n : 1, sizeof(char *));
+    if (!w->result.classes)
+        return err_set(err, -ENOMEM, "out of memory for %zu classes", n);
+    for (size_t i = 0; i < n; i++)
+        w->result.classes[i] = str_dup(dataset_class(ds, i));
+    w->result.n_classes = n;
+    return 0;
+}
+
+static void take_report(struct work *w, const struct dataset_report *report)
+{
+    struct work_result *r = &w->result;
+    r->samples = report->samples;
+    r->bad_count = report->bad_count;
+    for (size_t i = 0; i < DATASET_BAD_NAMED && i < DATA_BAD_MAX && report->bad[i]; i++) {
+        struct data_bad *b = &r->bad[r->n_bad++];
+        memset(b, 0, sizeof(*b));
+        str_copy(b->key, sizeof(b->key), report->bad[i]);
+        str_copy(b->reason, sizeof(b->reason), "not an image");
+    }
+}
+
+/* The address without what follows the name: it says how the data are packed. */
+static char *source_name(const struct work *w)
+{
+    const char *url = w->task->ingest->url;
+    return str_ndup(url, strcspn(url, "?#"));
+}
+
+static int open_tokenizer(const struct work *w, struct tokenizer **ret, struct err *err)
+{
+    char path[CACHE_PATH_MAX];
+    if (!w->task->tokenizer)
+        return 0;
+    work_blob_path(w, w->task->tokenizer->sha256.data, path);
+    return tokenizer_open(path, ret, err);
+}
+
+/* Opens what was fetched and cuts it. */
+static int cut_source(struct work *w, const struct dataset_options *opt, struct err *err)
+{
+    struct dataset *ds = NULL;
+    struct dataset_report report = {0};
+    struct dataset_cut cut = {
+        .seed = w->spec.seed,
+        .holdout = w->spec.data.holdout,
+        .shard_samples = (uint32_t)w->spec.data.shard_samples,
+        .max_bad = (uint32_t)w->spec.data.max_bad,
+        .dir = w->temp_dir,
+        .on_shard = on_shard,
+        .on_progress = on_progress,
+        .ctx = w,
+    };
+    int rc = dataset_open(opt, &ds, err);
+    if (rc == 0)
+        rc = take_classes(w, ds, err);
+    if (rc == 0)
+        rc = dataset_cut(ds, &cut, &report, err);
+    if (rc == 0)
+        take_report(w, &report);
+    dataset_report_release(&report);
+    dataset_close(ds);
+    return rc;
+}
+
+int work_ingest_run(struct engine *e, struct work *w, struct err *err)
+{
+    (void)e; /* no arithmetic here */
+    struct tokenizer *tokenizer = NULL;
+    char *name = source_name(w);
+    progress_activity(&w->progress, "cutting shards");
+    int rc = open_tokenizer(w, &tokenizer, err);
+    struct dataset_options opt = {
+        .path = w->source_path,
+        .name = name,
+        .column = w->spec.partition.column,
+        .text = w->spec.model.type == JOB_MODEL_LLAMA,
+        .text_field = w->spec.data.text_field,
+        .tokenizer = tokenizer,
+        .context = (uint32_t)w->spec.model.context,
+    };
+    if (rc == 0)
+        rc = cut_source(w, &opt, err);
+    if (rc < 0 && rc != -ERR_CANCELLED)
+        (void)err_wrap(err, "%s", w->task->ingest->url);
+    tokenizer_free(tokenizer);
+    mem_free(name);
+    return rc;
+}

@@ -1,0 +1,137 @@
+/* SPLIT: samples copied, as they are, into shards of one partition each, so that a worker
+ * downloads only what its path sees. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/clock.h"
+#include "common/base/err.h"
+#include "common/base/mem.h"
+#include "common/data/shard.h"
+#include "worker/data/data_order.h"
+#include "worker/kinds/engine.h"
+#include "worker/kinds/features.h"
+
+struct run {
+    struct work *w;
+    struct data_order order;
+    uint32_t *assign; /* (total,top) */
+    uint32_t top;     /* columns of it; `used` of them count */
+    uint32_t used;
+    uint64_t done; /* samples written */
+};
+
+static bool belongs(const struct run *r, uint64_t row, uint32_t partition)
+{
+    for (uint32_t j = 0; j < r->used; j++)
+        if (r->assign[row * r->top + j] == partition)
+            return true;
+    return false;
+}
+
+/* Ends a shard: an output of the task. */
+static int finish(struct run *r, struct shard_writer *writer, struct work_output *o,
+                  uint32_t partition, struct err *err)
+{
+    struct shard_info info;
+    int rc = shard_writer_finish(writer, &info, err);
+    if (rc < 0)
+        return rc;
+    memcpy(o->sha256, info.sha256, 32);
+    o->size = info.bytes;
+    o->samples = info.samples;
+    o->tokens = info.tokens;
+    o->partition = partition;
+    o->holdout = r->w->task->split->holdout;
+    return 0;
+}
+
+/* Writes the next `count` samples of a partition, from *row on. */
+static int write_shard(struct run *r, uint32_t partition, uint32_t count, uint64_t *row,
+                       struct err *err)
+{
+    struct shard_writer *writer = NULL;
+    struct work_output *o = NULL;
+    char name[64];
+    snprintf(name, sizeof(name), "shard-%zu", r->w->result.n_outputs);
+    int rc = work_output_new(r->w, WORK_RESULT, name, &o, err);
+    if (rc == 0)
+        writer = shard_writer_new(o->path);
+    for (uint32_t n = 0; rc == 0 && n < count; ++*row) {
+        if (!belongs(r, *row, partition))
+            continue;
+        if (work_stopped(r->w, err)) {
+            rc = -ERR_CANCELLED;
+            break;
+        }
+        struct data_place p = data_order_at(&r->order, *row);
+        const struct shard *shard = &r->order.shards[p.shard];
+        rc = shard_writer_add(writer, &shard->samples[p.index], shard->dim, err);
+        n++;
+        r->done++;
+    }
+    if (rc == 0)
+        rc = finish(r, writer, o, partition, err);
+    shard_writer_free(writer);
+    return rc;
+}
+
+/* As few shards of about equal size as data.shard_samples allows. */
+static int write_partition(struct run *r, uint32_t partition, struct err *err)
+{
+    const uint64_t most = (uint64_t)r->w->spec.data.shard_samples;
+    uint64_t n = 0, row = 0;
+    int rc = 0;
+    for (uint64_t i = 0; i < r->order.total; i++)
+        n += belongs(r, i, partition);
+    const uint64_t shards = (n + most - 1) / most;
+    for (uint64_t s = 0; rc == 0 && s < shards; s++) {
+        uint64_t count = n * (s + 1) / shards - n * s / shards;
+        rc = write_shard(r, partition, (uint32_t)count, &row, err);
+        progress_units(&r->w->progress, (uint32_t)r->done, (uint32_t)(r->order.total * r->used));
+    }
+    return rc;
+}
+
+static int run_open(struct run *r, struct err *err)
+{
+    const Skerry__V1__SplitTask *t = r->w->task->split;
+    struct data_range *ranges = NULL;
+    char path[CACHE_PATH_MAX];
+    int rc = work_ranges(r->w, t->ranges, t->n_ranges, &ranges, err);
+    if (rc == 0)
+        rc = data_order_open(&r->order, ranges, t->n_ranges, err);
+    mem_free(ranges);
+    if (rc < 0)
+        return rc;
+    work_blob_path(r->w, t->assignment->sha256.data, path);
+    rc = assignment_read(path, t->first, r->order.total, r->w->task->partitions, &r->assign,
+                         &r->top, err);
+    r->used = t->holdout ? 1 : r->top;
+    return rc;
+}
+
+int work_split_plan(struct engine *e, struct work *w, struct err *err)
+{
+    const Skerry__V1__SplitTask *t = w->task->split;
+    (void)e; /* nothing of it is needed to plan */
+    int rc = work_need_ranges(w, t->ranges, t->n_ranges, err);
+    return rc < 0 ? rc : work_need_blob(w, t->assignment, "the assignment", err);
+}
+
+int work_split_run(struct engine *e, struct work *w, struct err *err)
+{
+    struct run r = {.w = w};
+    const uint64_t begun = clock_now_ns();
+    (void)e; /* no arithmetic here */
+    progress_activity(&w->progress, "copying samples to their partitions");
+    int rc = run_open(&r, err);
+    for (uint32_t p = 0; rc == 0 && p < w->task->partitions; p++)
+        rc = write_partition(&r, p, err);
+    w->result.samples = r.done;
+    w->result.seconds = (float)(clock_now_ns() - begun) / 1e9F;
+    mem_free(r.assign);
+    data_order_close(&r.order);
+    return rc;
+}

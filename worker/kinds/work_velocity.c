@@ -1,0 +1,147 @@
+/* VELOCITY: one path's velocity at points that a sampler elsewhere sent.
+ *
+ * A sampler asks once per step and expert: the model of the last task stays on the device
+ * until a task wants something else. */
+#include <errno.h>
+#include <string.h>
+
+#include "common/base/clock.h"
+#include "common/base/err.h"
+#include "common/base/hash.h"
+#include "common/base/mem.h"
+#include "worker/net/arena.h"
+#include "worker/kinds/engine.h"
+#include "worker/kinds/experts.h"
+#include "worker/order/task_model.h"
+#include "worker/train/train.h"
+#include "worker/kinds/velocity.h"
+
+#define VELOCITY_BATCH 64
+
+struct velocity_kept {
+    struct experts *experts; /* one */
+    struct model *model;
+    uint8_t key[HASH_BYTES]; /* of the job and the modules */
+    const struct work *w;    /* while it is loaded */
+};
+
+void velocity_kept_free(struct velocity_kept *k)
+{
+    if (!k)
+        return;
+    experts_free(k->experts);
+    model_free(k->model);
+    mem_free(k);
+}
+
+/* The same job file and module versions: the same network. */
+static void key_of(const struct work *w, uint8_t key[HASH_BYTES])
+{
+    const Skerry__V1__Task *t = w->task;
+    struct hash h;
+    hash_init(&h);
+    hash_update(&h, t->spec, strlen(t->spec) + 1);
+    for (size_t i = 0; i < t->n_modules; i++)
+        hash_update(&h, t->modules[i]->sha256.data, t->modules[i]->sha256.len);
+    hash_final(&h, key);
+}
+
+static int load(void *arg, int expert, float *flat, struct err *err)
+{
+    const struct velocity_kept *k = arg;
+    const Skerry__V1__Task *t = k->w->task;
+    (void)expert;
+    return task_load(k->w, k->model, t->modules, t->n_modules, flat, err);
+}
+
+/* e->velocity holds the task's model afterwards. */
+static int keep_model(struct engine *e, const struct work *w, struct err *err)
+{
+    uint8_t key[HASH_BYTES];
+    key_of(w, key);
+    if (e->velocity && memcmp(e->velocity->key, key, sizeof key) == 0) {
+        e->velocity->w = w;
+        return 0;
+    }
+    velocity_kept_free(e->velocity);
+    e->velocity = NULL;
+    struct velocity_kept *k = mem_alloc(sizeof *k);
+    memcpy(k->key, key, sizeof key);
+    k->w = w;
+    struct train_options train;
+    train_options_from_job(&w->spec, false, 0, 0, &train);
+    const struct experts_options opt = {
+        .count = 1, .batch = VELOCITY_BATCH, .precision = train.precision, .arg = k, .load = load};
+    int rc = task_model(w, SKERRY__V1__NETWORK__NETWORK_MAIN, &k->model, err);
+    if (rc == 0)
+        rc = experts_new(e->dev, k->model, &opt, &k->experts, err);
+    if (rc < 0) {
+        velocity_kept_free(k);
+        return rc;
+    }
+    e->velocity = k;
+    return 0;
+}
+
+/* p->x becomes the velocities. */
+static int compute(struct engine *e, struct velocity_points *p, struct err *err)
+{
+    const struct kernel_ops *k = e->dev->ops;
+    const struct mix_experts one = experts_mix(e->velocity->experts);
+    const size_t bytes =
+        (size_t)p->rows * (size_t)model_image_values(&e->velocity->model->spec) * sizeof *p->x;
+    struct arena a = {0};
+    float *x = NULL, *v = NULL;
+    arena_add(&a, &x, bytes);
+    arena_add(&a, &v, bytes);
+    int rc = arena_alloc(&a, e->dev, err);
+    if (rc < 0)
+        return rc;
+    rc = k->copy(e->dev, x, p->x, bytes, COPY_TO_DEVICE, NULL);
+    rc = rc < 0 ? err_set(err, rc, "%s: %s", e->dev->name, err_text(rc))
+                : k->sync(e->dev, NULL, err);
+    const struct mix_call call = {
+        .expert = 0, .rows = p->rows, .x = x, .t = p->t, .labels = p->labels, .v = v};
+    if (rc == 0)
+        rc = one.run(one.arg, &call, 1, err);
+    if (rc == 0) {
+        rc = k->copy(e->dev, p->x, v, bytes, COPY_FROM_DEVICE, NULL);
+        rc = rc < 0 ? err_set(err, rc, "%s: %s", e->dev->name, err_text(rc))
+                    : k->sync(e->dev, NULL, err);
+    }
+    arena_free(&a, e->dev);
+    return rc;
+}
+
+int work_velocity_plan(struct engine *e, struct work *w, struct err *err)
+{
+    (void)e;
+    return work_need_blob(w, w->task->velocity->input, "the points", err);
+}
+
+int work_velocity_run(struct engine *e, struct work *w, struct err *err)
+{
+    const Skerry__V1__VelocityTask *t = w->task->velocity;
+    const int image = w->spec.data.image_size;
+    const uint64_t begun = clock_now_ns();
+    struct velocity_points p = {0};
+    char path[CACHE_PATH_MAX];
+    progress_activity(&w->progress, "computing velocities for a sampler");
+    work_blob_path(w, t->input->sha256.data, path);
+    int rc = velocity_read(path, image, (int)w->task->n_classes, &p, err);
+    if (rc == 0)
+        rc = keep_model(e, w, err);
+    if (rc == 0)
+        rc = compute(e, &p, err);
+    struct work_output *o = rc == 0 ? work_output(w) : NULL;
+    if (rc == 0 && !o)
+        rc = err_set(err, -ENOMEM, "out of memory");
+    if (o) {
+        work_temp_path(w, "velocities", o->path);
+        rc = velocity_write_result(o->path, p.x, p.rows, image, o->sha256, &o->size, err);
+    }
+    w->result.samples = (uint64_t)p.rows;
+    w->result.seconds = (float)(clock_now_ns() - begun) / 1e9f;
+    velocity_points_release(&p);
+    return rc;
+}

@@ -1,0 +1,237 @@
+#include "worker/link/fetch.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/err.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "common/base/str.h"
+#include "common/net/loop.h"
+#include "common/net/token.h"
+#include "common/net/transfer.h"
+#include "worker/order/cache.h"
+#include "worker/order/work.h"
+
+#define IN_FLIGHT_MAX 8
+#define BLOB_PREFIX "/v1/blobs/"
+
+struct item {
+    struct fetch *f;
+    size_t need; /* index into the needs; SIZE_MAX: the archive */
+    uint64_t id; /* of the transfer; 0: none runs */
+    bool again;  /* its content was wrong once */
+};
+
+struct fetch {
+    struct fetch_env env;
+    struct fetch_what what;
+    fetch_done_fn done;
+    void *arg;
+    struct item *items;
+    size_t n, started, finished;
+    unsigned running;
+    int code;
+    char detail[1024];
+    bool ending;
+    bool cancelled; /* free in the deferred turn */
+};
+
+int fetch_resolve(const struct token *token, const char *url, char ret_url[FETCH_URL_MAX],
+                  const uint8_t **ret_pin, struct err *err)
+{
+    const char *host = strstr(url, "://");
+    const char *path = host ? strchr(host + 3, '/') : url;
+    bool ours = path && str_starts(path, BLOB_PREFIX);
+    char base[TOKEN_URL_MAX] = "";
+    if (!host)
+        token_http_url(token, base);
+    int n = snprintf(ret_url, FETCH_URL_MAX, "%s%s", base, url);
+    if (n < 0 || n >= FETCH_URL_MAX)
+        return err_set(err, -ERR_LIMIT, "a ticket's URL is too long");
+    *ret_pin = ours && !str_starts(ret_url, "http://") ? token->pin : NULL;
+    return 0;
+}
+
+static void fetch_free(struct fetch *f)
+{
+    mem_free(f->items);
+    mem_free(f);
+}
+
+/* Tells the outcome in a turn of its own. */
+static void finish(void *arg)
+{
+    struct fetch *f = arg;
+    fetch_done_fn done = f->cancelled ? NULL : f->done;
+    void *done_arg = f->arg;
+    int code = f->code;
+    char detail[sizeof(f->detail)];
+    str_copy(detail, sizeof(detail), f->detail);
+    fetch_free(f);
+    if (done)
+        done(done_arg, code, detail);
+}
+
+static void end(struct fetch *f)
+{
+    if (f->ending)
+        return;
+    f->ending = true;
+    loop_defer(f->env.loop, finish, f);
+}
+
+static void fail(struct fetch *f, int code, const char *detail)
+{
+    if (f->code == 0) {
+        f->code = code;
+        str_copy(f->detail, sizeof(f->detail), detail);
+    }
+    for (size_t i = 0; i < f->started; i++) {
+        uint64_t id = f->items[i].id;
+        if (id)
+            xfer_cancel(f->env.xfer, id);
+    }
+    if (f->running == 0)
+        end(f);
+}
+
+static void pump(struct fetch *f);
+static int launch(struct fetch *f, struct item *it, struct err *err);
+
+/* Wrong content twice is a broken store, not a broken line. */
+static bool try_again(struct fetch *f, struct item *it, const char *what, const char *detail)
+{
+    if (it->again || f->code < 0)
+        return false;
+    it->again = true;
+    log_warn("fetch", "%s arrived damaged: %s; fetching it again", what, detail);
+    struct err err = {0};
+    if (launch(f, it, &err) == 0)
+        return true;
+    return false;
+}
+
+static const char *item_name(const struct fetch *f, const struct item *it)
+{
+    return it->need == SIZE_MAX ? "the source archive" : f->what.needs[it->need].what;
+}
+
+static void on_done(void *arg, const struct xfer_result *r)
+{
+    struct item *it = arg;
+    struct fetch *f = it->f;
+    const char *what = item_name(f, it);
+    it->id = 0;
+    f->running--;
+    struct err err = {0};
+    int code = r->code;
+    (void)err_set(&err, code, "%s", r->detail);
+    if (code == 0 && it->need != SIZE_MAX)
+        code = cache_added(f->env.cache, f->what.needs[it->need].sha256, &err);
+    if (code == -ERR_HASH && try_again(f, it, what, err.msg))
+        return;
+    if (code < 0) {
+        if (code == -ERR_HASH)
+            (void)err_wrap(&err,
+                           "the coordinator's copy of %s is damaged (it came with wrong "
+                           "content twice)",
+                           what);
+        else
+            (void)err_wrap(&err, "fetching %s", what);
+        fail(f, code, err.msg);
+        return;
+    }
+    f->finished++;
+    pump(f);
+}
+
+static void on_progress(void *arg, uint64_t done, uint64_t total)
+{
+    struct item *it = arg;
+    struct fetch *f = it->f;
+    char have[STR_HUMAN_MAX], all[STR_HUMAN_MAX];
+    if (f->what.progress)
+        progress_activity(f->what.progress, "downloading %s (%zu of %zu): %s of %s",
+                          item_name(f, it), f->finished + 1, f->n, str_human_bytes(done, have),
+                          total ? str_human_bytes(total, all) : "?");
+}
+
+static int launch(struct fetch *f, struct item *it, struct err *err)
+{
+    char url[FETCH_URL_MAX], path[CACHE_PATH_MAX];
+    struct xfer_get get = {
+        .url = url, .path = path, .progress = on_progress, .done = on_done, .arg = it};
+    const char *source;
+    if (it->need == SIZE_MAX) {
+        source = f->what.source_url;
+        str_copy(path, sizeof(path), f->what.source_path);
+    } else {
+        const struct work_need *n = &f->what.needs[it->need];
+        source = n->url;
+        cache_path(f->env.cache, n->sha256, path);
+        get.sha256 = n->sha256;
+        get.size = n->size;
+    }
+    int rc = fetch_resolve(f->env.token, source, url, &get.pin, err);
+    if (rc == 0)
+        rc = xfer_get(f->env.xfer, &get, &it->id, err);
+    if (rc == 0)
+        f->running++;
+    return rc;
+}
+
+static void pump(struct fetch *f)
+{
+    while (f->code == 0 && f->started < f->n && f->running < IN_FLIGHT_MAX) {
+        struct item *it = &f->items[f->started];
+        struct err err = {0};
+        if (f->what.progress)
+            progress_activity(f->what.progress, "downloading %s (%zu of %zu)", item_name(f, it),
+                              f->started + 1, f->n);
+        int rc = launch(f, it, &err);
+        if (rc == -EAGAIN && f->running > 0)
+            return; /* the next completion goes on */
+        if (rc < 0) {
+            (void)err_wrap(&err, "fetching %s", item_name(f, it));
+            fail(f, rc, err.msg);
+            return;
+        }
+        f->started++;
+    }
+    if (f->running == 0 && (f->started == f->n || f->code < 0))
+        end(f);
+}
+
+struct fetch *fetch_start(const struct fetch_env *env, const struct fetch_what *what,
+                          fetch_done_fn done, void *arg)
+{
+    struct fetch *f = mem_alloc(sizeof(*f));
+    *f = (struct fetch){.env = *env, .what = *what, .done = done, .arg = arg};
+    f->items = mem_alloc_array(what->n + 1, sizeof(*f->items));
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < what->n; i++)
+        if (what->needs[i].missing) {
+            f->items[f->n++] = (struct item){.f = f, .need = i};
+            bytes += what->needs[i].size;
+        }
+    if (what->source_url)
+        f->items[f->n++] = (struct item){.f = f, .need = SIZE_MAX};
+    struct err err = {0};
+    int rc = cache_reserve(env->cache, bytes, &err);
+    if (rc < 0)
+        fail(f, rc, err.msg);
+    else
+        pump(f);
+    return f;
+}
+
+void fetch_cancel(struct fetch *f)
+{
+    if (!f)
+        return;
+    f->cancelled = true;
+    fail(f, -ERR_CANCELLED, "cancelled");
+}

@@ -1,0 +1,283 @@
+#include "worker/link/session.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "common/base/err.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "common/net/frame.h"
+#include "common/net/loop.h"
+#include "common/net/token.h"
+
+#define HEARTBEAT_MS_DEFAULT 2000
+#define HEARTBEAT_MS_MIN 50
+#define HEARTBEAT_MS_MAX 60000
+#define CALL_MS 15000
+#define REJOIN_MS 1000
+
+struct session {
+    struct session_options opt;
+    struct token token;
+    struct rpc_client *rpc;
+    struct loop_timer *beat, *retry, *bye;
+    bool joined, ever_joined, joining, beating, leaving;
+    uint64_t worker_id;
+    uint32_t heartbeat_ms, lease_ms;
+    struct log_change waiting;
+    void (*bye_done)(void *arg);
+    void *bye_arg;
+};
+
+/* ---- joining ---- */
+
+static void start_heartbeats(struct session *s)
+{
+    loop_timer_start(s->beat, s->heartbeat_ms, s->heartbeat_ms);
+}
+
+static void on_join_reply(void *arg, const struct rpc_result *r)
+{
+    struct session *s = arg;
+    s->joining = false;
+    if (r->code == -ERR_CANCELLED || s->leaving)
+        return;
+    if (r->code < 0) {
+        log_on_change(&s->waiting, LOG_LEVEL_WARN, "session", "cannot join yet: %s", r->detail);
+        if (r->code == -ERR_VERSION || r->code == -ERR_AUTH) {
+            struct err why = {0};
+            (void)err_set(&why, r->code, "the coordinator refused this worker: %s", r->detail);
+            s->opt.on_failed(s->opt.arg, &why);
+        } else if (rpc_client_state(s->rpc) == RPC_CONNECTED) {
+            uint32_t after = r->retry_after_ms ? r->retry_after_ms : REJOIN_MS;
+            loop_timer_start(s->retry, after, 0);
+        }
+        return;
+    }
+    const Skerry__V1__JoinReply *reply = (const Skerry__V1__JoinReply *)(const void *)r->reply;
+    bool again = s->ever_joined;
+    s->worker_id = reply->worker_id;
+    s->lease_ms = reply->lease_ms;
+    s->heartbeat_ms = reply->heartbeat_ms ? reply->heartbeat_ms : HEARTBEAT_MS_DEFAULT;
+    if (s->heartbeat_ms < HEARTBEAT_MS_MIN)
+        s->heartbeat_ms = HEARTBEAT_MS_MIN;
+    if (s->heartbeat_ms > HEARTBEAT_MS_MAX)
+        s->heartbeat_ms = HEARTBEAT_MS_MAX;
+    s->joined = s->ever_joined = true;
+    log_on_change(&s->waiting, LOG_LEVEL_INFO, "session",
+                  "joined %s:%u worker=%" PRIu64 " heartbeat_ms=%u", s->token.host,
+                  s->token.rpc_port, s->worker_id, s->heartbeat_ms);
+    start_heartbeats(s);
+    s->opt.on_joined(s->opt.arg, again);
+}
+
+static void join(struct session *s)
+{
+    if (s->joining || s->leaving || rpc_client_state(s->rpc) != RPC_CONNECTED)
+        return;
+    Skerry__V1__JoinRequest req = SKERRY__V1__JOIN_REQUEST__INIT;
+    req.name = (char *)(uintptr_t)s->opt.name; /* protobuf-c has no const; it is only read */
+    req.device = (char *)(uintptr_t)s->opt.device;
+    req.instance = (ProtobufCBinaryData){16, s->opt.instance};
+    req.identity = (ProtobufCBinaryData){16, s->opt.identity};
+    req.memory_bytes = s->opt.memory_bytes;
+    req.threads = s->opt.threads;
+    req.version = (char *)(uintptr_t)SKERRY_VERSION;
+    int rc = rpc_client_call(s->rpc, SKERRY__V1__METHOD__METHOD_JOIN, &req.base,
+                             &skerry__v1__join_reply__descriptor, CALL_MS, on_join_reply, s, NULL);
+    s->joining = rc == 0;
+    if (rc < 0)
+        loop_timer_start(s->retry, REJOIN_MS, 0);
+}
+
+static void on_retry(void *arg)
+{
+    join(arg);
+}
+
+void session_rejoin(struct session *s)
+{
+    s->joined = false;
+    loop_timer_stop(s->beat);
+    join(s);
+}
+
+static void on_state(void *arg, enum rpc_state state, const struct err *why)
+{
+    struct session *s = arg;
+    bool was_joined = s->joined;
+    switch (state) {
+    case RPC_CONNECTED:
+        join(s);
+        break;
+    case RPC_DISCONNECTED:
+        s->joined = s->joining = false;
+        loop_timer_stop(s->beat);
+        loop_timer_stop(s->retry);
+        if (!s->leaving)
+            log_on_change(&s->waiting, LOG_LEVEL_WARN, "session",
+                          "waiting for the coordinator at %s:%u: %s; dialling again", s->token.host,
+                          s->token.rpc_port, why ? why->msg : "connection lost");
+        if (was_joined)
+            s->opt.on_lost(s->opt.arg);
+        break;
+    case RPC_FAILED:
+        s->joined = s->joining = false;
+        loop_timer_stop(s->beat);
+        s->opt.on_failed(s->opt.arg, why);
+        break;
+    case RPC_CONNECTING:
+        break;
+    }
+}
+
+/* ---- heartbeats ---- */
+
+static void on_heartbeat_reply(void *arg, const struct rpc_result *r)
+{
+    struct session *s = arg;
+    s->beating = false;
+    if (r->code < 0) {
+        if (r->remote && (r->code == -ERR_STALE || r->code == -ERR_NOTFOUND))
+            session_rejoin(s);
+        else if (r->code != -ERR_CANCELLED)
+            log_debug("session", "heartbeat: %s", r->detail);
+        return;
+    }
+    const Skerry__V1__HeartbeatReply *reply =
+        (const Skerry__V1__HeartbeatReply *)(const void *)r->reply;
+    for (size_t i = 0; i < reply->n_applied; i++)
+        s->opt.on_applied(s->opt.arg, reply->applied[i]);
+    if (reply->revoked_task_id)
+        s->opt.on_revoked(s->opt.arg, reply->revoked_task_id, reply->revoked_attempt,
+                          reply->revoked_reason);
+    if (reply->drain)
+        s->opt.on_drain(s->opt.arg);
+    if (reply->rejoin)
+        session_rejoin(s);
+}
+
+void session_heartbeat(struct session *s)
+{
+    if (!s->joined || s->beating)
+        return;
+    Skerry__V1__HeartbeatRequest req = SKERRY__V1__HEARTBEAT_REQUEST__INIT;
+    s->opt.fill_heartbeat(s->opt.arg, &req);
+    struct rpc_counters control = rpc_client_counters(s->rpc);
+    req.control_bytes_up = control.bytes_out;
+    req.control_bytes_down = control.bytes_in;
+    int rc = rpc_client_call(s->rpc, SKERRY__V1__METHOD__METHOD_HEARTBEAT, &req.base,
+                             &skerry__v1__heartbeat_reply__descriptor, CALL_MS, on_heartbeat_reply,
+                             s, NULL);
+    s->beating = rc == 0;
+}
+
+static void on_beat(void *arg)
+{
+    session_heartbeat(arg);
+}
+
+/* ---- life ---- */
+
+int session_open(const struct session_options *o, struct session **ret, struct err *err)
+{
+    struct session *s = mem_alloc(sizeof(*s));
+    s->opt = *o;
+    s->token = *o->token;
+    s->heartbeat_ms = HEARTBEAT_MS_DEFAULT;
+    s->beat = loop_timer_new(o->loop, on_beat, s);
+    s->retry = loop_timer_new(o->loop, on_retry, s);
+    struct rpc_client_options rpc = {
+        .token = &s->token,
+        .build_id = SKERRY_VERSION,
+        .max_body_bytes = FRAME_BODY_MAX, /* thousands of ranges with their tickets */
+        .on_state = on_state,
+        .arg = s,
+    };
+    int rc = rpc_client_open(o->loop, &rpc, &s->rpc, err);
+    if (rc < 0) {
+        session_close(s);
+        return rc;
+    }
+    *ret = s;
+    return 0;
+}
+
+void session_close(struct session *s)
+{
+    if (!s)
+        return;
+    s->leaving = true;
+    s->joined = false;
+    rpc_client_close(s->rpc);
+    loop_timer_free(s->beat);
+    loop_timer_free(s->retry);
+    loop_timer_free(s->bye);
+    mem_free(s);
+}
+
+bool session_joined(const struct session *s)
+{
+    return s->joined;
+}
+
+uint64_t session_worker_id(const struct session *s)
+{
+    return s->worker_id;
+}
+
+uint32_t session_lease_ms(const struct session *s)
+{
+    return s->lease_ms;
+}
+
+int session_call(struct session *s, uint16_t method, const ProtobufCMessage *msg,
+                 const ProtobufCMessageDescriptor *reply, uint32_t deadline_ms, rpc_done_fn done,
+                 void *arg, uint64_t *ret_id)
+{
+    if (!s->joined)
+        return -ENOTCONN;
+    return rpc_client_call(s->rpc, method, msg, reply, deadline_ms, done, arg, ret_id);
+}
+
+void session_cancel(struct session *s, uint64_t call_id)
+{
+    rpc_client_cancel(s->rpc, call_id);
+}
+
+static void say_bye(struct session *s)
+{
+    void (*done)(void *arg) = s->bye_done;
+    s->bye_done = NULL;
+    loop_timer_stop(s->bye);
+    if (done)
+        done(s->bye_arg);
+}
+
+static void on_leave_reply(void *arg, const struct rpc_result *r)
+{
+    if (r->code != -ERR_CANCELLED)
+        say_bye(arg);
+}
+
+static void on_bye_timer(void *arg)
+{
+    say_bye(arg);
+}
+
+void session_leave(struct session *s, const char *reason, uint32_t wait_ms, void (*done)(void *arg),
+                   void *arg)
+{
+    s->bye_done = done;
+    s->bye_arg = arg;
+    if (!s->bye)
+        s->bye = loop_timer_new(s->opt.loop, on_bye_timer, s);
+    Skerry__V1__LeaveRequest req = SKERRY__V1__LEAVE_REQUEST__INIT;
+    req.reason = (char *)(uintptr_t)reason;
+    int rc = session_call(s, SKERRY__V1__METHOD__METHOD_LEAVE, &req.base,
+                          &skerry__v1__leave_reply__descriptor, wait_ms, on_leave_reply, s, NULL);
+    s->leaving = true;
+    loop_timer_stop(s->beat);
+    loop_timer_start(s->bye, rc < 0 ? 0 : wait_ms, 0);
+}

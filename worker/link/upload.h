@@ -1,0 +1,30 @@
+/* Sending outputs of a task: for each, "do you have it?", then PUT by ticket.
+ * While the connection is down it waits: call upload_resume() when joined again.
+ * Loop thread. */
+#ifndef WORKER_UPLOAD_H
+#define WORKER_UPLOAD_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "worker/link/fetch.h"
+
+struct session;
+struct upload;
+struct work_output;
+
+struct upload_what {
+    uint64_t task_id; /* whose outputs they are */
+    uint32_t attempt;
+    const struct work_output *outputs; /* and their files: as they are until done */
+    size_t n;
+    struct progress *progress; /* is told; or NULL */
+};
+
+/* As fetch_start: done() exactly once, never from within, unless cancelled. */
+struct upload *upload_start(const struct fetch_env *env, struct session *session,
+                            const struct upload_what *what, fetch_done_fn done, void *arg);
+void upload_resume(struct upload *u);
+void upload_cancel(struct upload *u); /* accepts NULL */
+
+#endif

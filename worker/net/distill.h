@@ -1,0 +1,25 @@
+/* Learning from experts (McAllister et al., 2025, distillation): a DiT regresses, in place
+ * of the data's velocity, that of the expert of the sample's partition,
+ *
+ *    loss of an image = mean over its values of (student(x_t, t, c) - expert_k(x_t, t, c))²
+ *
+ * with x_t, t and c (label dropout included) drawn as for flow matching.  A struct net like
+ * any other (net_options.distill); its teachers are told before the first loss and can
+ * change: a phase brings its own.
+ *
+ * Compute thread. */
+#ifndef WORKER_DISTILL_H
+#define WORKER_DISTILL_H
+
+#include "worker/net/mix.h"
+#include "worker/net/net.h"
+
+struct err;
+
+extern const struct net_ops distill_net_ops;
+
+/* teachers (by partition) is copied, its arg kept until the next call; NULL: none, then
+ * net_loss fails.  -EINVAL for a net of another kind. */
+int distill_teach(struct net *n, const struct mix_experts *teachers, struct err *err);
+
+#endif

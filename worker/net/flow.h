@@ -1,0 +1,58 @@
+/* The noised image of rectified flow (Liu et al. 2022; Lipman et al. 2022), which all image
+ * objectives start from:
+ *
+ *    x_t = (1-t) x0 + t eps,   target = eps - x0,   t = sigmoid(normal) (Esser et al. 2024)
+ *                                                       or uniform, or as the batch says
+ *
+ *     flow_load(f, &batch, err);        draws times and labels, sends all to the device
+ *     flow_mix(f, from, count, err);    noise, d_xt and d_target of some of them
+ *     dit_forward(dit, pred, f->d_xt, f->d_t + from, f->d_labels + from, count, err);
+ *
+ * Time, noise and label dropout of a sample are functions of (seed, key) alone: networks
+ * that share a seed and keys see the same task.  Fields without d_ are host memory. */
+#ifndef WORKER_FLOW_H
+#define WORKER_FLOW_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "worker/net/arena.h"
+#include "worker/net/inputs.h"
+#include "worker/net/net.h"
+
+struct err;
+
+struct flow {
+    struct device *dev;
+    struct stream *stream;
+    struct net_options opt;
+    int image, classes; /* labels 0..classes-1; classes is null; 0: there are none */
+    int64_t n;          /* values of an image */
+    uint64_t seed;      /* of what was loaded */
+
+    /* Of what was loaded, N = net_load_most samples. */
+    struct inputs inputs;
+    float *t, *d_t;                     /* (N) in (0,1) */
+    int32_t *labels, *d_labels;         /* (N) null label included */
+    int32_t *partitions, *d_partitions; /* (N) where the batch has them */
+    uint64_t *noise, *d_noise;          /* (N) random streams */
+    uint8_t *images, *d_images;         /* (N,S,S,3) */
+
+    /* Of what was mixed, B = opt.batch samples. */
+    struct arena arena;
+    float *d_x0, *d_eps, *d_xt, *d_target; /* (B,3,S,S) */
+};
+
+/* For opt->batch images of m at a time on the device and stream of w.  release accepts what
+ * init left on failure, and { 0 }. */
+int flow_init(struct flow *f, const struct weights *w, const struct net_options *opt,
+              struct err *err);
+void flow_release(struct flow *f);
+uint64_t flow_bytes(const struct model *m, const struct net_options *opt); /* on the device */
+
+/* Both only queue work on the stream; before the next load it must have been waited for.
+ * -EINVAL for a label that is not below classes. */
+int flow_load(struct flow *f, const struct net_batch *b, struct err *err);
+int flow_mix(struct flow *f, unsigned from, unsigned count, struct err *err);
+
+#endif

@@ -1,0 +1,71 @@
+/* A Llama decoder on a device (Touvron et al. 2023), behind struct net (worker/net/net.h):
+ * RMSNorm, rotary positions, grouped-query causal attention that keeps packed documents
+ * apart, SwiGLU, tied or untied head.  Names, shapes and arithmetic are those of
+ * LlamaForCausalLM; activations and products are bf16 or f32, the residual stream,
+ * norms, losses and gradients of weights f32.
+ *
+ *   x0 = embed[token]
+ *   x  = x + o_proj(attention(rope(q), rope(k), v))      of RMSNorm(x)
+ *   x  = x + down(silu(gate) * up)                       of RMSNorm(x)
+ *   logits = head(RMSNorm(x))
+ *
+ * q, k, v (and gate, up) lie next to each other in the flat vector, so that one product
+ * computes them.  The head runs over slices of rows, forward and backward at once, so
+ * that memory does not grow with rows times vocabulary.
+ *
+ * loss of a target = -log p, in nats.
+ *
+ * All calls on the compute thread of the device; arrays of the host.  A failed call
+ * leaves the weights as they were and the activations undefined. */
+#ifndef WORKER_LLAMA_H
+#define WORKER_LLAMA_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kernels/kernels.h"
+#include "worker/net/model.h"
+#include "worker/net/net.h"
+
+struct err;
+struct llama;
+
+extern const struct net_ops llama_net_ops;
+
+/* The decoder behind a net; NULL: a net of another kind. */
+struct llama *llama_of(struct net *net);
+const struct model *llama_model(const struct llama *l);
+
+/* Losses of a batch are net_loss (log-probabilities with the sign turned), states
+ * net_hidden.  This one is for tests and for those who look: logits (rows, seq, vocab). */
+int llama_logits(struct llama *l, const struct net_batch *b, float *logits, struct err *err);
+
+/* Mean of the last hidden state (after the final norm) over runs of tokens.  lengths
+ * (rows): tokens of each row.  head (rows, dim) = over the first `first` tokens, or all of
+ * a shorter row.  chunks (rows, n_chunks, dim), NULL: not wanted: = over tokens
+ * [c*chunk, (c+1)*chunk), the last run maybe short; runs past the end are zeros. */
+struct llama_features {
+    const uint32_t *lengths;
+    int first;
+    int chunk, n_chunks;
+    float *head;
+    float *chunks;
+};
+int llama_features(struct net *net, const struct net_batch *b, const struct llama_features *f,
+                   struct err *err);
+
+/* ---- one text at a time, token by token ---- */
+
+/* The keys and values of a text so far, up to the seq that the net was made for. */
+struct llama_cache;
+int llama_cache_new(struct llama *l, struct llama_cache **ret, struct err *err);
+void llama_cache_free(struct llama_cache *c); /* accepts NULL; before the net */
+void llama_cache_clear(struct llama_cache *c);
+int llama_cache_used(const struct llama_cache *c);
+int llama_cache_room(const struct llama_cache *c); /* tokens that still fit */
+
+/* Reads n ids after what is in the cache; logits (vocab) on the host: of the token that
+ * follows.  -EINVAL when they do not fit or an id is not below the vocabulary. */
+int llama_read(struct llama_cache *c, const uint32_t *ids, int n, float *logits, struct err *err);
+
+#endif

@@ -1,0 +1,97 @@
+/* Experts' velocities combined by a router's weights (McAllister et al., "Decentralized
+ * Diffusion Models", 2025, section 3).  With clusters S_k of the data the marginal flow is
+ *
+ *    u_t(x) = sum_k w_k(x, t) v_k(x, t),   w_k = p(k | x_t = x, t)
+ *
+ * which a router estimates; a rule picks which terms of the sum to compute.
+ *
+ * The pure part:  logits ─ mix_softmax ─► weights ─ mix_select ─► selected, rows sum to 1
+ * The work:       rows grouped by expert, each expert run once on its group, results
+ *                 added row by row in ascending order of the experts:
+ *
+ *    mix_run(m, x, t, labels, selected, rows, err);    each expert on the rows that want it
+ *    mix_combine(m, v, selected, rows, err);           v = sum; again with other weights
+ *
+ * What an expert is lies behind struct mix_experts: networks of this process, workers
+ * elsewhere, a closed form.  Results do not depend on the grouping, as long as an
+ * expert's velocity of a row does not depend on the rows beside it.
+ *
+ * Compute thread; the pure part any thread. */
+#ifndef WORKER_MIX_H
+#define WORKER_MIX_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/job/job.h"
+#include "kernels/kernels.h"
+
+struct err;
+struct mix;
+
+#define MIX_EXPERTS_MAX 256
+
+struct mix_rule {
+    enum job_strategy strategy;
+    int top;         /* topk: experts kept, 1..K */
+    float nucleus;   /* the fewest experts that together are at least this probable */
+    float threshold; /* those at least this probable; none: the most probable one */
+};
+
+/* Experts that a sample may need at most, of K. */
+int mix_most(const struct mix_rule *rule, int K);
+
+/* weights (B,K) = softmax of each row of logits (B,K); may alias. */
+void mix_softmax(float *weights, const float *logits, int B, int K);
+
+/* Index of the largest of a row; the first of equal ones. */
+int mix_argmax(const float *weights, int K);
+
+/* selected (B,K) = the kept weights of each row, renormalised, others 0; may alias.  Of
+ * equal weights those of lower index go first.  truth (B): the partition of each row,
+ * which the oracle takes; else NULL.  A row whose kept weights are all 0 (or not
+ * finite) is not renormalised but gives its first kept expert 1. */
+void mix_select(const struct mix_rule *rule, float *selected, const float *weights,
+                const int32_t *truth, int B, int K);
+
+/* One expert's share of a batch. */
+struct mix_call {
+    int expert;
+    int rows;
+    const float *x;        /* (rows,n) on the device */
+    const float *t;        /* (rows) on the host */
+    const int32_t *labels; /* (rows) on the host */
+    float *v;              /* (rows,n) = on the device */
+};
+
+struct mix_experts {
+    int count; /* K */
+    void *arg;
+    /* Carries out all of the calls, in any order: experts ascending, none twice, no call
+     * empty. */
+    int (*run)(void *arg, const struct mix_call *calls, int n, struct err *err);
+};
+
+struct mix_options {
+    struct device *dev;
+    struct stream *stream; /* that x and v live on; kept */
+    int64_t values;        /* n: of a sample */
+    int rows;              /* of one batch, at most */
+    int most;              /* experts of a row, at most (mix_most) */
+};
+
+/* experts is copied; its arg is kept until mix_free. */
+int mix_new(const struct mix_options *opt, const struct mix_experts *experts, struct mix **ret,
+            struct err *err);
+void mix_free(struct mix *m);                      /* accepts NULL */
+uint64_t mix_bytes(const struct mix_options *opt); /* on the device */
+
+/* Runs each expert on the rows of x (rows,n; device) where want (rows,K) is above 0. */
+int mix_run(struct mix *m, const float *x, const float *t, const int32_t *labels, const float *want,
+            int rows, struct err *err);
+
+/* v (rows,n; device) = sum over experts of selected * velocity, of the rows of the last
+ * mix_run; selected is above 0 only where want was. */
+int mix_combine(struct mix *m, float *v, const float *selected, int rows, struct err *err);
+
+#endif

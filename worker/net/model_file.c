@@ -1,0 +1,130 @@
+#include "worker/net/model.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <unistd.h>
+
+#include "common/base/err.h"
+#include "common/base/file.h"
+#include "common/base/mem.h"
+#include "common/st/st.h"
+
+static bool in_level(const struct model_tensor *t, int level)
+{
+    return level < 0 || t->level == level;
+}
+
+int model_save(const struct model *m, int level, const float *flat, const char *path,
+               uint8_t sha256[HASH_BYTES], uint64_t *ret_bytes, struct err *err)
+{
+    int rc = 0;
+    struct st_writer *w = st_writer_new();
+    st_writer_meta(w, "format", "pt");
+    for (size_t i = 0; i < m->n && rc == 0; i++) {
+        const struct model_tensor *t = &m->tensors[i];
+        if (in_level(t, level))
+            rc = st_writer_add(w, t->name, ST_F32, t->rank, t->shape, err);
+    }
+    if (rc == 0)
+        rc = st_writer_open(w, path, err);
+    for (size_t i = 0; i < m->n && rc == 0; i++) {
+        const struct model_tensor *t = &m->tensors[i];
+        if (in_level(t, level))
+            rc = st_writer_write(w, flat + t->offset, t->count * sizeof *flat, err);
+    }
+    if (rc == 0)
+        rc = st_writer_commit(w, sha256, ret_bytes, err);
+    st_writer_free(w);
+    return rc;
+}
+
+static int load_tensor(int fd, const struct st *st, const struct model_tensor *t, const char *path,
+                       float *out, struct err *err)
+{
+    const struct st_tensor *src;
+    int rc = st_expect(st, t->name, ST_F32, t->rank, t->shape, &src, err);
+    if (rc == 0)
+        rc = file_pread_all(fd, out, src->bytes, src->offset, path, err);
+    if (rc < 0)
+        return rc;
+    for (uint64_t i = 0; i < t->count; i++) {
+        if (!isfinite(out[i]))
+            return err_set(err, -ERR_FORMAT, "%s: %s holds a value that is not finite at %llu",
+                           path, t->name, (unsigned long long)i);
+    }
+    return 0;
+}
+
+int model_load(const struct model *m, int level, const char *path, float *flat, struct err *err)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return err_errno(err, "opening the model file %s", path);
+
+    struct st st = {0};
+    size_t expected = 0;
+    int rc = st_read(fd, path, &st, err);
+    for (size_t i = 0; i < m->n && rc == 0; i++) {
+        const struct model_tensor *t = &m->tensors[i];
+        if (!in_level(t, level))
+            continue;
+        rc = load_tensor(fd, &st, t, path, flat + t->offset, err);
+        expected++;
+    }
+    if (rc == 0 && st.n_tensors != expected)
+        rc = err_set(err, -ERR_FORMAT,
+                     "%s holds %zu tensors, this model has %zu: it is of "
+                     "another model",
+                     path, st.n_tensors, expected);
+    st_release(&st);
+    (void)close(fd); /* read only: nothing to lose */
+    if (rc < 0)
+        (void)err_wrap(err, "loading model weights");
+    return rc;
+}
+
+/* One file of several: each tensor in it is one of the model's, not seen before. */
+static int load_part(const struct model *m, const char *path, float *flat, bool *seen,
+                     struct err *err)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return err_errno(err, "opening the model file %s", path);
+    struct st st = {0};
+    int rc = st_read(fd, path, &st, err);
+    for (size_t i = 0; i < st.n_tensors && rc == 0; i++) {
+        const struct model_tensor *t = model_find(m, st.tensors[i].name);
+        if (!t)
+            rc = err_set(err, -ERR_FORMAT, "%s holds %s, which this model has not", path,
+                         st.tensors[i].name);
+        else if (seen[t - m->tensors])
+            rc = err_set(err, -ERR_FORMAT, "%s holds %s, which another file held already", path,
+                         t->name);
+        else
+            rc = load_tensor(fd, &st, t, path, flat + t->offset, err);
+        if (rc == 0)
+            seen[t - m->tensors] = true;
+    }
+    st_release(&st);
+    (void)close(fd); /* read only: nothing to lose */
+    return rc;
+}
+
+int model_load_parts(const struct model *m, const char *const *paths, size_t n, float *flat,
+                     struct err *err)
+{
+    bool *seen = mem_try_array(m->n, sizeof *seen);
+    if (!seen)
+        return err_set(err, -ENOMEM, "no memory for a table of %zu tensors", m->n);
+    int rc = 0;
+    for (size_t i = 0; i < n && rc == 0; i++)
+        rc = load_part(m, paths[i], flat, seen, err);
+    for (size_t i = 0; i < m->n && rc == 0; i++)
+        if (!seen[i])
+            rc = err_set(err, -ERR_FORMAT, "no file of the model holds %s", m->tensors[i].name);
+    mem_free(seen);
+    if (rc < 0)
+        (void)err_wrap(err, "loading model weights");
+    return rc;
+}

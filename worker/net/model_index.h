@@ -1,0 +1,94 @@
+/* Where each tensor stands in the table of struct model (its file order).  For the
+ * code that computes; others look tensors up by name. */
+#ifndef WORKER_MODEL_INDEX_H
+#define WORKER_MODEL_INDEX_H
+
+#include "worker/net/model.h"
+
+enum model_head_index {
+    T_PATCH_W, /* (C,3,p,p) */
+    T_PATCH_B,
+    T_TIME0_W, /* (C,256) */
+    T_TIME0_B,
+    T_TIME2_W, /* (C,C) */
+    T_TIME2_B,
+    T_LABELS, /* (classes+1,C); a router: cls_token (1,C) */
+    T_BLOCKS, /* the first of the blocks */
+};
+
+enum model_block_index {
+    T_QKV_W, /* (3C,C) */
+    T_QKV_B,
+    T_PROJ_W, /* (C,C) */
+    T_PROJ_B,
+    T_FC1_W, /* (M,C) */
+    T_FC1_B,
+    T_FC2_W, /* (C,M) */
+    T_FC2_B,
+    T_MOD_W, /* (6C,C) */
+    T_MOD_B,
+    T_PER_BLOCK,
+};
+
+enum model_final_index {
+    T_FINAL_W, /* (p*p*3,C); a router: head (K,C) */
+    T_FINAL_B,
+    T_FINAL_MOD_W, /* (2C,C) */
+    T_FINAL_MOD_B,
+    T_PER_FINAL,
+};
+
+/* A decoder: embedding, blocks, norm, head. */
+enum model_llama_head_index {
+    L_EMBED, /* (V,C) */
+    L_BLOCKS,
+};
+
+/* q, k, v lie one after the other, and so do gate and up: one product each.  No gap
+ * is between them, because D and M are multiples of 4. */
+enum model_llama_block_index {
+    L_NORM1, /* (C) input_layernorm */
+    L_Q,     /* (H D,C) */
+    L_K,     /* (Hkv D,C) */
+    L_V,     /* (Hkv D,C) */
+    L_O,     /* (C,H D) */
+    L_NORM2, /* (C) post_attention_layernorm */
+    L_GATE,  /* (M,C) */
+    L_UP,    /* (M,C) */
+    L_DOWN,  /* (C,M) */
+    L_PER_BLOCK,
+};
+
+enum model_llama_final_index {
+    L_NORM, /* (C) */
+    L_HEAD, /* (V,C); absent when tied */
+    L_PER_FINAL,
+};
+
+static inline int model_llama_block(int block, enum model_llama_block_index i)
+{
+    return L_BLOCKS + block * L_PER_BLOCK + (int)i;
+}
+
+static inline int model_llama_final(const struct model_spec *s, enum model_llama_final_index i)
+{
+    return L_BLOCKS + s->depth * L_PER_BLOCK + (int)i;
+}
+
+/* The tensor that makes logits: the head, or the embedding when tied. */
+static inline int model_llama_head(const struct model_spec *s)
+{
+    return s->tied ? (int)L_EMBED : model_llama_final(s, L_HEAD);
+}
+
+static inline int model_block_tensor(int block, enum model_block_index i)
+{
+    return T_BLOCKS + block * T_PER_BLOCK + (int)i;
+}
+
+static inline int model_final_tensor(const struct model_spec *s, enum model_final_index i)
+{
+    return T_BLOCKS + s->depth * T_PER_BLOCK + (int)i;
+}
+
+#endif

@@ -1,0 +1,123 @@
+#include "worker/net/net.h"
+
+#include <errno.h>
+
+#include "common/base/err.h"
+#include "worker/net/distill.h"
+#include "worker/net/llama.h"
+
+static const struct net_ops *ops_of(const struct model *m, const struct net_options *opt)
+{
+    static const struct net_ops *const kinds[] = {
+        [MODEL_DIT] = &dit_net_ops,
+        [MODEL_ROUTER] = &router_net_ops,
+        [MODEL_LLAMA] = &llama_net_ops,
+    };
+    return opt->distill ? &distill_net_ops : kinds[m->spec.kind];
+}
+
+int net_new(struct device *dev, const struct model *m, const struct net_options *opt,
+            struct net **ret, struct err *err)
+{
+    return ops_of(m, opt)->make(dev, m, opt, ret, err);
+}
+
+void net_free(struct net *n)
+{
+    if (n)
+        n->ops->free(n);
+}
+
+enum dtype net_dtype(const struct device *dev, enum net_precision p)
+{
+    return p == NET_BF16 || (p == NET_AUTO && dev->fast_bf16) ? DT_BF16 : DT_F32;
+}
+
+uint64_t net_bytes(const struct model *m, const struct net_options *opt, enum dtype dt)
+{
+    return weights_bytes(m, dt, opt->mode != NET_FORWARD) + ops_of(m, opt)->bytes(m, opt, dt);
+}
+
+uint64_t net_units(const struct net_batch *b)
+{
+    if (!b->tokens)
+        return b->count;
+    uint64_t n = 0;
+    for (size_t i = 0; i < (size_t)b->count * b->seq; i++)
+        n += b->target[i] >= 0;
+    return n;
+}
+
+void net_slice(const struct net_batch *b, unsigned from, unsigned count, uint64_t image_values,
+               struct net_batch *ret)
+{
+    *ret = *b;
+    ret->count = count;
+    if (b->tokens) {
+        const size_t at = (size_t)from * b->seq;
+        ret->tokens = b->tokens + at + from;
+        ret->start = b->start + at;
+        ret->target = b->target + at;
+        ret->pos = b->pos + at;
+    } else {
+        ret->images = b->images + from * image_values;
+        ret->labels = b->labels ? b->labels + from : NULL;
+        ret->partitions = b->partitions ? b->partitions + from : NULL;
+        ret->keys = b->keys ? b->keys + from : NULL;
+    }
+}
+
+int net_load(struct net *n, const struct net_batch *b, float grad_scale, struct err *err)
+{
+    if (b->count < 1 || b->count > net_load_most(&n->opt))
+        return err_set(err, -EINVAL, "a batch of %u samples in a network made for %u", b->count,
+                       net_load_most(&n->opt));
+    if (model_is_text(&net_model(n)->spec) != (b->tokens != NULL))
+        return err_set(err, -EINVAL, "a %s network cannot read %s", n->ops->name,
+                       b->tokens ? "texts" : "images");
+    n->loaded = (struct net_shape){
+        .count = b->count, .seq = b->seq, .grad_scale = grad_scale, .seed = b->seed};
+    return n->ops->load(n, b, err);
+}
+
+int net_queue(struct net *n, unsigned from, unsigned count, bool first, bool backward,
+              struct err *err)
+{
+    if (count < 1 || count > (unsigned)n->opt.batch || from > n->loaded.count ||
+        count > n->loaded.count - from)
+        return err_set(err, -EINVAL, "samples %u to %u of %u in a network made for %d", from,
+                       from + count, n->loaded.count, n->opt.batch);
+    if (backward && n->opt.mode == NET_FORWARD)
+        return err_set(err, -EINVAL, "a backward in a network made for looking only");
+    return n->ops->queue(n, from, count, first, backward, err);
+}
+
+int net_loss(struct net *n, const struct net_batch *b, bool first, float grad_scale, bool backward,
+             struct net_result *ret, struct err *err)
+{
+    struct weights *w = n->weights;
+    int rc = net_load(n, b, grad_scale, err);
+    if (rc == 0)
+        rc = net_queue(n, 0, b->count, first, backward, err);
+    if (rc < 0)
+        return rc;
+    if (ret->losses)
+        weights_note(w,
+                     w->ops->copy(w->dev, ret->losses, n->d_losses,
+                                  (size_t)b->count * net_losses(b) * sizeof(float),
+                                  COPY_FROM_DEVICE, w->stream),
+                     "copying losses");
+    rc = weights_sync(w, err);
+    return rc == 0 && ret->best && n->ops->best ? n->ops->best(n, b->count, ret->best, err) : rc;
+}
+
+int net_hidden(struct net *n, const struct net_batch *b, struct net_hidden *ret, struct err *err)
+{
+    if (!n->ops->hidden)
+        return err_set(err, -ERR_UNIMPLEMENTED, "a %s network has no states to look at",
+                       n->ops->name);
+    if (b->count < 1 || b->count > (unsigned)n->opt.batch)
+        return err_set(err, -EINVAL, "a batch of %u samples in a network made for %d", b->count,
+                       n->opt.batch);
+    return n->ops->hidden(n, b, ret, err);
+}

@@ -1,0 +1,263 @@
+#include "worker/net/sample.h"
+
+#include <errno.h>
+
+#include "common/base/err.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
+#include "worker/net/arena.h"
+#include "worker/net/dit.h"
+#include "worker/net/dit_rows.h"
+
+enum {
+    STREAM_SAMPLE = 0x736d706c,
+    STEPS_MAX = 1000,
+};
+
+/* One run of up to B samples at a time.  With guidance the source sees 2B rows: first
+ * with labels, then with the null label. */
+struct sampler {
+    const struct sample_source *src;
+    struct device *dev;
+    const struct kernel_ops *ops;
+    struct stream *stream;
+    const struct sample_options *opt;
+    int copies;           /* 2 with guidance */
+    int most;             /* samples of one run */
+    int64_t n;            /* values of an image */
+    unsigned done, total; /* evaluations */
+    int first;            /* sample of the run */
+    bool begun;           /* this run has had an evaluation */
+
+    struct arena arena;
+    float *x;        /* (B,n) the state */
+    float *mid;      /* (B,n) Heun's predictor */
+    float *v, *v2;   /* (B,n) velocities */
+    float *in, *out; /* (2B,n) of the source */
+    uint8_t *u8;     /* (B,S,S,3) */
+
+    float *noise;    /* host, (B,n) */
+    float *t;        /* host, (2B) */
+    int32_t *labels; /* host, (2B) */
+};
+
+static void sampler_release(struct sampler *s)
+{
+    arena_free(&s->arena, s->dev);
+    mem_free(s->noise);
+    mem_free(s->t);
+    mem_free(s->labels);
+}
+
+static int sampler_init(struct sampler *s, const struct sample_source *src,
+                        const struct sample_options *opt, struct err *err)
+{
+    *s = (struct sampler){
+        .src = src,
+        .dev = src->dev,
+        .ops = src->dev->ops,
+        .stream = src->stream,
+        .opt = opt,
+        .copies = opt->guidance != 1.0f ? 2 : 1,
+        .n = (int64_t)MODEL_CHANNELS * src->image * src->image,
+    };
+    s->most = src->rows / s->copies;
+    if (opt->steps < 1 || opt->steps > STEPS_MAX)
+        return err_set(err, -EINVAL, "%d sampling steps; from 1 to %d are possible", opt->steps,
+                       STEPS_MAX);
+    if (s->most < 1)
+        return err_set(err, -EINVAL, "guidance needs a model made for 2 samples at least");
+
+    const uint64_t B = (uint64_t)s->most, values = B * (uint64_t)s->n;
+    arena_add(&s->arena, &s->x, values * sizeof(float));
+    if (opt->heun) {
+        arena_add(&s->arena, &s->mid, values * sizeof(float));
+        arena_add(&s->arena, &s->v2, values * sizeof(float));
+    }
+    arena_add(&s->arena, &s->v, values * sizeof(float));
+    if (s->copies == 2) {
+        arena_add(&s->arena, &s->in, 2 * values * sizeof(float));
+        arena_add(&s->arena, &s->out, 2 * values * sizeof(float));
+    }
+    arena_add(&s->arena, &s->u8, values);
+    s->noise = mem_try_array(values, sizeof *s->noise);
+    s->t = mem_try_array(2 * B, sizeof *s->t);
+    s->labels = mem_try_array(2 * B, sizeof *s->labels);
+    if (!s->noise || !s->t || !s->labels)
+        return err_set(err, -ENOMEM, "no memory for %d samples", s->most);
+    return arena_alloc(&s->arena, s->dev, err);
+}
+
+static int sync(struct sampler *s, struct err *err)
+{
+    return s->ops->sync(s->dev, s->stream, err);
+}
+
+/* v (B,n) = guided velocity at x, t. */
+static int velocity(struct sampler *s, float *v, const float *x, float t, int B, struct err *err)
+{
+    const struct kernel_ops *k = s->ops;
+    const int64_t values = B * s->n;
+    const size_t bytes = (size_t)values * sizeof(float);
+    const float g = s->opt->guidance;
+    struct sample_call call = {.v = v,
+                               .x = x,
+                               .t = s->t,
+                               .labels = s->labels,
+                               .B = B,
+                               .copies = s->copies,
+                               .first = s->first,
+                               .begin = !s->begun};
+    s->begun = true;
+    for (int i = 0; i < s->copies * B; i++)
+        s->t[i] = t;
+    if (s->copies == 1)
+        return s->src->velocity(s->src->arg, &call, err);
+
+    int rc = k->copy(s->dev, s->in, x, bytes, COPY_DEVICE, s->stream);
+    if (rc == 0)
+        rc = k->copy(s->dev, s->in + values, x, bytes, COPY_DEVICE, s->stream);
+    if (rc < 0)
+        return err_set(err, rc, "sampling failed on %s: %s", s->dev->name, err_text(rc));
+    call.x = s->in;
+    call.v = s->out;
+    rc = s->src->velocity(s->src->arg, &call, err);
+    if (rc < 0)
+        return rc;
+    rc = k->axpby(s->dev, v, g, s->out, 1.0f - g, s->out + values, values, s->stream);
+    if (rc < 0)
+        return err_set(err, rc, "guidance failed on %s: %s", s->dev->name, err_text(rc));
+    return 0;
+}
+
+static int progress(struct sampler *s, unsigned evaluations, struct err *err)
+{
+    int rc = sync(s, err);
+    if (rc < 0)
+        return rc;
+    s->done += evaluations;
+    if (s->opt->progress && s->opt->progress(s->opt->arg, s->done, s->total) != 0)
+        return err_set(err, -ERR_CANCELLED, "sampling was cancelled");
+    return 0;
+}
+
+/* From t to t - dt. */
+static int ode_step(struct sampler *s, float t, float dt, int B, struct err *err)
+{
+    const struct kernel_ops *k = s->ops;
+    const int64_t values = B * s->n;
+    int rc = velocity(s, s->v, s->x, t, B, err);
+    if (rc < 0)
+        return rc;
+    if (!s->opt->heun) {
+        rc = k->axpy(s->dev, s->x, -dt, s->v, values, s->stream);
+    } else {
+        rc = k->axpby(s->dev, s->mid, 1.0f, s->x, -dt, s->v, values, s->stream);
+        if (rc == 0) {
+            rc = velocity(s, s->v2, s->mid, t - dt, B, err);
+            if (rc < 0)
+                return rc;
+            rc = k->axpby(s->dev, s->v, 0.5f, s->v, 0.5f, s->v2, values, s->stream);
+        }
+        if (rc == 0)
+            rc = k->axpy(s->dev, s->x, -dt, s->v, values, s->stream);
+    }
+    if (rc < 0)
+        return err_set(err, rc, "sampling failed on %s: %s", s->dev->name, err_text(rc));
+    return progress(s, s->opt->heun ? 2 : 1, err);
+}
+
+/* Noise and labels of samples [first, first+B). */
+static int begin(struct sampler *s, const int32_t *labels, int first, int B, struct err *err)
+{
+    const int classes = s->src->classes;
+    s->first = first;
+    s->begun = false;
+    for (int i = 0; i < B; i++) {
+        int32_t label = labels[first + i];
+        if (label < 0 || label >= classes)
+            return err_set(err, -EINVAL, "label %d of sample %d is not below %d", (int)label,
+                           first + i, classes);
+        s->labels[i] = label;
+        s->labels[B + i] = classes;
+        rng_fill_normal(s->opt->seed, rng_mix(STREAM_SAMPLE, (uint64_t)(first + i)), 0,
+                        s->noise + i * s->n, (size_t)s->n, 0.0f, 1.0f);
+    }
+    int rc = s->ops->copy(s->dev, s->x, s->noise, (size_t)(B * s->n) * sizeof(float),
+                          COPY_TO_DEVICE, s->stream);
+    if (rc < 0)
+        return err_set(err, rc, "sampling failed on %s: %s", s->dev->name, err_text(rc));
+    return sync(s, err);
+}
+
+/* Results of one run to the host: pixels, or values when f32 is given. */
+static int finish(struct sampler *s, int B, uint8_t *u8, float *f32, struct err *err)
+{
+    const size_t values = (size_t)(B * s->n);
+    int rc;
+    if (f32) {
+        rc = s->ops->copy(s->dev, f32, s->x, values * sizeof(float), COPY_FROM_DEVICE, s->stream);
+    } else {
+        rc = s->ops->image_to_u8(s->dev, s->u8, s->x, B, MODEL_CHANNELS, s->src->image, s->stream);
+        if (rc == 0)
+            rc = s->ops->copy(s->dev, u8, s->u8, values, COPY_FROM_DEVICE, s->stream);
+    }
+    if (rc < 0)
+        return err_set(err, rc, "sampling failed on %s: %s", s->dev->name, err_text(rc));
+    return sync(s, err);
+}
+
+static int run(const struct sample_source *src, const struct sample_options *opt,
+               const int32_t *labels, int count, uint8_t *u8, float *f32, struct err *err)
+{
+    struct sampler s;
+    int rc = sampler_init(&s, src, opt, err);
+    if (rc == 0) {
+        unsigned runs = (unsigned)((count + s.most - 1) / s.most);
+        s.total = runs * (unsigned)opt->steps * (opt->heun ? 2 : 1);
+    }
+    for (int first = 0; rc == 0 && first < count; first += s.most) {
+        int B = count - first < s.most ? count - first : s.most;
+        const float dt = 1.0f / (float)opt->steps;
+        rc = begin(&s, labels, first, B, err);
+        for (int i = 0; i < opt->steps && rc == 0; i++)
+            rc = ode_step(&s, (float)(opt->steps - i) * dt, dt, B, err);
+        if (rc == 0)
+            rc = finish(&s, B, u8 ? u8 + first * s.n : NULL, f32 ? f32 + first * s.n : NULL, err);
+    }
+    sampler_release(&s);
+    return rc;
+}
+
+int sample_run(const struct sample_source *src, const struct sample_options *opt,
+               const int32_t *labels, int count, uint8_t *images, struct err *err)
+{
+    return run(src, opt, labels, count, images, NULL, err);
+}
+
+int sample_run_f32(const struct sample_source *src, const struct sample_options *opt,
+                   const int32_t *labels, int count, float *images, struct err *err)
+{
+    return run(src, opt, labels, count, NULL, images, err);
+}
+
+/* ---- one DiT ---- */
+
+static int dit_velocity(void *arg, const struct sample_call *call, struct err *err)
+{
+    return dit_rows_run(arg, call->v, call->x, call->t, call->labels, call->copies * call->B, err);
+}
+
+struct sample_source sample_of_dit(struct dit_rows *r)
+{
+    const struct model_spec *spec = &dit_model(r->dit)->spec;
+    return (struct sample_source){
+        .dev = dit_device(r->dit),
+        .stream = dit_stream(r->dit),
+        .image = spec->image,
+        .classes = spec->classes,
+        .rows = dit_batch(r->dit),
+        .arg = r,
+        .velocity = dit_velocity,
+    };
+}

@@ -1,0 +1,67 @@
+/* Drawing samples: the flow's ODE from noise at t = 1 to an image at t = 0, with
+ * classifier-free guidance (Ho & Salimans 2022):
+ *
+ *    v = v(null) + guidance (v(label) - v(null));   dx/dt = v
+ *
+ * Euler takes one evaluation a step, Heun two and is of second order.  The noise of
+ * sample i is a function of (seed, i): equal for every batch size and device.
+ *
+ * Where velocities come from is a struct sample_source: one network, or a mixture of
+ * experts (worker/kinds/mixture.h). */
+#ifndef WORKER_SAMPLE_H
+#define WORKER_SAMPLE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kernels/kernels.h"
+
+struct dit_rows;
+struct err;
+
+/* One evaluation: `copies` rows for each of B samples.  With guidance copies is 2: row
+ * B+i has the x and t of row i, and the null label. */
+struct sample_call {
+    float *v;              /* (copies*B,3,S,S) = on the device */
+    const float *x;        /* (copies*B,3,S,S) on the device */
+    const float *t;        /* (copies*B) on the host, all equal */
+    const int32_t *labels; /* (copies*B) on the host, in [0, classes]; classes is null */
+    int B, copies;
+    int first;  /* number of the first of these samples */
+    bool begin; /* the first evaluation of these samples: x is the noise */
+};
+
+struct sample_source {
+    struct device *dev;
+    struct stream *stream; /* that velocity() works on */
+    int image;             /* S */
+    int classes;
+    int rows; /* of one call, at most; guidance needs 2 */
+    void *arg;
+    int (*velocity)(void *arg, const struct sample_call *call, struct err *err);
+};
+
+struct sample_options {
+    int steps;      /* 1..1000 */
+    bool heun;      /* else Euler */
+    float guidance; /* 1: off, half the work */
+    uint64_t seed;
+    /* Called after every step with evaluations done and in all; nonzero stops the run
+     * with -ERR_CANCELLED.  May be NULL. */
+    int (*progress)(void *arg, unsigned done, unsigned total);
+    void *arg;
+};
+
+/* images (count, S, S, 3) u8 on the host, rows from the top, RGB.  labels (count) in
+ * [0, classes). */
+int sample_run(const struct sample_source *src, const struct sample_options *opt,
+               const int32_t *labels, int count, uint8_t *images, struct err *err);
+
+/* The same, as f32 (count, 3, S, S) before clamping; for tests. */
+int sample_run_f32(const struct sample_source *src, const struct sample_options *opt,
+                   const int32_t *labels, int count, float *images, struct err *err);
+
+/* The velocities of one DiT: on its device, rows from its batch. */
+struct sample_source sample_of_dit(struct dit_rows *r);
+
+#endif

@@ -1,0 +1,219 @@
+#include "worker/net/weights.h"
+
+#include <errno.h>
+
+#include "common/base/err.h"
+
+uint64_t weights_bytes(const struct model *m, enum dtype dt, bool gradients)
+{
+    return m->flat *
+           (sizeof(float) + (dt == DT_BF16 ? sizeof(bf16) : 0) + (gradients ? sizeof(float) : 0));
+}
+
+/* A flat vector on the device; NULL on failure. */
+static void *alloc_flat(struct weights *w, size_t element, int *rc)
+{
+    void *p = NULL;
+    if (*rc == 0)
+        *rc = w->ops->alloc(w->dev, w->m->flat * element, &p, NULL);
+    return p;
+}
+
+int weights_init(struct weights *w, struct device *dev, const struct model *m, enum dtype dt,
+                 bool gradients, struct err *err)
+{
+    *w = (struct weights){.dev = dev, .ops = dev->ops, .m = m, .dt = dt};
+    int rc = w->ops->stream_new(dev, &w->stream, err);
+    if (rc < 0)
+        return rc;
+    w->w = alloc_flat(w, sizeof *w->w, &rc);
+    if (dt == DT_BF16)
+        w->w16 = alloc_flat(w, sizeof *w->w16, &rc);
+    if (gradients)
+        w->g = alloc_flat(w, sizeof *w->g, &rc);
+    if (rc < 0)
+        return err_set(err, rc, "no memory on %s for a model of %.1f M parameters", dev->name,
+                       (double)m->params / 1e6);
+    /* What lies between the gradients of two tensors is never written again. */
+    if (w->g)
+        weights_note(w, w->ops->zero(dev, w->g, m->flat * sizeof *w->g, w->stream), "zero");
+    return weights_sync(w, err);
+}
+
+void weights_release(struct weights *w)
+{
+    if (!w->dev)
+        return;
+    w->ops->free(w->dev, w->g);
+    w->ops->free(w->dev, w->w16);
+    w->ops->free(w->dev, w->w);
+    if (w->stream)
+        w->ops->stream_free(w->dev, w->stream);
+    *w = (struct weights){0};
+}
+
+int weights_check(struct weights *w, struct err *err)
+{
+    int rc = w->rc;
+    w->rc = 0;
+    if (rc < 0)
+        return err_set(err, rc, "%s failed on %s: %s", w->failed, w->dev->name, err_text(rc));
+    return 0;
+}
+
+int weights_sync(struct weights *w, struct err *err)
+{
+    int rc = weights_check(w, err);
+    int sync = w->ops->sync(w->dev, w->stream, rc < 0 ? NULL : err);
+    return rc < 0 ? rc : sync;
+}
+
+/* Elements [at, at+n) of the flat vector. */
+static void copy_in(struct weights *w, const float *flat, uint64_t at, uint64_t n)
+{
+    weights_note(
+        w, w->ops->copy(w->dev, w->w + at, flat + at, n * sizeof *flat, COPY_TO_DEVICE, w->stream),
+        "copying weights");
+}
+
+static void copy_out(struct weights *w, float *flat, uint64_t at, uint64_t n)
+{
+    weights_note(
+        w,
+        w->ops->copy(w->dev, flat + at, w->w + at, n * sizeof *flat, COPY_FROM_DEVICE, w->stream),
+        "copying weights");
+}
+
+int weights_set(struct weights *w, const float *flat, struct err *err)
+{
+    copy_in(w, flat, 0, w->m->flat);
+    return weights_changed(w, err);
+}
+
+int weights_get(struct weights *w, float *flat, struct err *err)
+{
+    copy_out(w, flat, 0, w->m->flat);
+    return weights_sync(w, err);
+}
+
+int weights_set_level(struct weights *w, int level, const float *flat, struct err *err)
+{
+    for (size_t i = 0; i < w->m->n; i++) {
+        const struct model_tensor *t = &w->m->tensors[i];
+        if (t->level == level)
+            copy_in(w, flat, t->offset, t->count);
+    }
+    return weights_changed(w, err);
+}
+
+int weights_get_level(struct weights *w, int level, float *flat, struct err *err)
+{
+    for (size_t i = 0; i < w->m->n; i++) {
+        const struct model_tensor *t = &w->m->tensors[i];
+        if (t->level == level)
+            copy_out(w, flat, t->offset, t->count);
+    }
+    return weights_sync(w, err);
+}
+
+int weights_changed(struct weights *w, struct err *err)
+{
+    if (w->w16)
+        weights_note(
+            w, w->ops->cast(w->dev, w->w16, DT_BF16, w->w, DT_F32, (int64_t)w->m->flat, w->stream),
+            "casting weights");
+    return weights_sync(w, err);
+}
+
+void weights_forward(struct weights *w, const struct weights_linear *l, void *y, enum dtype y_dt,
+                     int64_t ldy, const void *x, int64_t ldx)
+{
+    struct matmul mm = {
+        .layout = MM_NT,
+        .m = l->rows,
+        .n = l->out,
+        .k = l->in,
+        .c = y,
+        .a = x,
+        .b = weights_mm(w, l->w),
+        .bias = l->no_bias ? NULL : weights_f32(w, l->w + 1),
+        .lda = ldx,
+        .ldc = ldy,
+        .dt = w->dt,
+        .c_dt = y_dt,
+    };
+    weights_note(w, w->ops->matmul(w->dev, &mm, w->stream), "matmul");
+}
+
+void weights_grad(struct weights *w, const struct weights_linear *l, const void *dy, int64_t ld_dy,
+                  const void *x, int64_t ldx, bool first)
+{
+    struct matmul mm = {
+        .layout = MM_TN,
+        .m = l->out,
+        .n = l->in,
+        .k = l->rows,
+        .c = weights_g(w, l->w),
+        .a = dy,
+        .b = x,
+        .a_colsum = l->no_bias ? NULL : weights_g(w, l->w + 1),
+        .lda = ld_dy,
+        .ldb = ldx,
+        .dt = w->dt,
+        .c_dt = DT_F32,
+        .accumulate = !first,
+    };
+    weights_note(w, w->ops->matmul(w->dev, &mm, w->stream), "matmul");
+}
+
+void weights_input_grad(struct weights *w, const struct weights_linear *l, void *dx,
+                        enum dtype dx_dt, int64_t ldx, const void *dy, int64_t ld_dy,
+                        bool accumulate)
+{
+    struct matmul mm = {
+        .layout = MM_NN,
+        .m = l->rows,
+        .n = l->in,
+        .k = l->out,
+        .c = dx,
+        .a = dy,
+        .b = weights_mm(w, l->w),
+        .lda = ld_dy,
+        .ldc = ldx,
+        .dt = w->dt,
+        .c_dt = dx_dt,
+        .accumulate = accumulate,
+    };
+    weights_note(w, w->ops->matmul(w->dev, &mm, w->stream), "matmul");
+}
+
+void weights_zero_grads(struct weights *w)
+{
+    const struct model *m = w->m;
+    weights_note(
+        w,
+        w->ops->zero(w->dev, w->g + m->decayed, (m->flat - m->decayed) * sizeof *w->g, w->stream),
+        "zero");
+}
+
+void weights_ready_matrices(struct weights *w, int first, int last)
+{
+    const struct model_tensor *t = w->m->tensors;
+    uint64_t from = UINT64_MAX, to = 0;
+    for (int i = first; i <= last; i++) {
+        if (!t[i].decay)
+            continue;
+        from = t[i].offset < from ? t[i].offset : from;
+        to = model_tensor_end(&t[i]);
+    }
+    if (to > from)
+        weights_ready(w, from, to - from);
+}
+
+const void *weights_as_dt(struct weights *w, const float *x, void *copy, int64_t n)
+{
+    if (w->dt == DT_F32)
+        return x;
+    weights_note(w, w->ops->cast(w->dev, copy, w->dt, x, DT_F32, n, w->stream), "cast");
+    return copy;
+}

@@ -1,0 +1,120 @@
+/* A network's parameters on a device: the f32 flat vector of worker/net/model.h, the
+ * bf16 copy that computes, the gradients, and the stream that the network's work
+ * is queued on.  Used by every kind of network; what differs (activations,
+ * operations) is in worker/net/dit.h and worker/net/llama.h.
+ *
+ * Failures: the operations below only queue work and remember the first failure
+ * (weights_note); those after it run on garbage, harmlessly.  weights_check
+ * reports and forgets it, weights_sync waits too.
+ *
+ * All calls on the compute thread of the device. */
+#ifndef WORKER_WEIGHTS_H
+#define WORKER_WEIGHTS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kernels/kernels.h"
+#include "worker/net/model.h"
+
+struct err;
+
+/* Who wants to know when gradients are final: see weights_ready. */
+struct weights_watch {
+    void (*ready)(void *arg, uint64_t offset, uint64_t count);
+    void *arg;
+};
+
+struct weights {
+    struct device *dev;
+    const struct kernel_ops *ops;
+    struct stream *stream;
+    const struct model *m; /* borrowed */
+    enum dtype dt;         /* of the copy that computes */
+    float *w;              /* (flat) master values */
+    bf16 *w16;             /* (flat) or NULL in f32 */
+    float *g;              /* (flat) gradients, or NULL when made without */
+    int rc;                /* first failure since the last check */
+    const char *failed;
+    const struct weights_watch *watch; /* during the last micro-batch of a step, or NULL */
+};
+
+/* Values are undefined until weights_set; gradients are zero.  release accepts
+ * what init left on failure, and { 0 }. */
+int weights_init(struct weights *w, struct device *dev, const struct model *m, enum dtype dt,
+                 bool gradients, struct err *err);
+void weights_release(struct weights *w);
+
+/* Bytes that weights_init takes on the device. */
+uint64_t weights_bytes(const struct model *m, enum dtype dt, bool gradients);
+
+/* All values, from or to a host flat vector. */
+int weights_set(struct weights *w, const float *flat, struct err *err);
+int weights_get(struct weights *w, float *flat, struct err *err);
+/* Those of one level, the rest stays: what a merged fragment brings. */
+int weights_set_level(struct weights *w, int level, const float *flat, struct err *err);
+int weights_get_level(struct weights *w, int level, float *flat, struct err *err);
+/* After writing w->w on the device: refresh the copy that computes. */
+int weights_changed(struct weights *w, struct err *err);
+
+int weights_check(struct weights *w, struct err *err);
+int weights_sync(struct weights *w, struct err *err);
+static inline void weights_note(struct weights *w, int rc, const char *what)
+{
+    if (rc < 0 && w->rc == 0) {
+        w->rc = rc;
+        w->failed = what;
+    }
+}
+
+/* Tensors by their index in the model's table: as stored, as matmuls read them, and
+ * their gradients. */
+static inline const float *weights_f32(const struct weights *w, int i)
+{
+    return w->w + w->m->tensors[i].offset;
+}
+static inline const void *weights_mm(const struct weights *w, int i)
+{
+    return w->w16 ? (const void *)(w->w16 + w->m->tensors[i].offset)
+                  : (const void *)weights_f32(w, i);
+}
+static inline float *weights_g(const struct weights *w, int i)
+{
+    return w->g + w->m->tensors[i].offset;
+}
+
+/* A backward says so, at most once for each value: the gradients [offset, offset+count) of the
+ * flat vector will not change any more, once what is queued on the stream by now is done. */
+static inline void weights_ready(struct weights *w, uint64_t offset, uint64_t count)
+{
+    if (w->watch)
+        w->watch->ready(w->watch->arg, offset, count);
+}
+
+/* The same of the matrices among tensors first..last of the table, which lie together. */
+void weights_ready_matrices(struct weights *w, int first, int last);
+
+/* A linear layer over `rows` rows: tensor w (out,in), whose bias (out), if it has
+ * one, is tensor w+1. */
+struct weights_linear {
+    int w;
+    int64_t rows, in, out;
+    bool no_bias;
+};
+/* y (rows,out) (y_dt) ld ldy = x (rows,in) (dt) ld ldx Wᵀ + bias; 0: dense. */
+void weights_forward(struct weights *w, const struct weights_linear *l, void *y, enum dtype y_dt,
+                     int64_t ldy, const void *x, int64_t ldx);
+/* dW = (first) or += dyᵀ x, db += column sums of dy; dy and x (dt). */
+void weights_grad(struct weights *w, const struct weights_linear *l, const void *dy, int64_t ld_dy,
+                  const void *x, int64_t ldx, bool first);
+/* dx (rows,in) (dx_dt) ld ldx = or += dy (rows,out) (dt) W. */
+void weights_input_grad(struct weights *w, const struct weights_linear *l, void *dx,
+                        enum dtype dx_dt, int64_t ldx, const void *dy, int64_t ld_dy,
+                        bool accumulate);
+/* Before the first micro-batch of a step: what is not overwritten by it (all that
+ * is not decayed: biases, norms, embeddings) starts at zero. */
+void weights_zero_grads(struct weights *w);
+/* An f32 buffer of n as matmuls read it: rounded into copy, or itself in f32. */
+const void *weights_as_dt(struct weights *w, const float *x, void *copy, int64_t n);
+
+#endif

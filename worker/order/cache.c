@@ -1,0 +1,377 @@
+#include "worker/order/cache.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "common/base/err.h"
+#include "common/base/file.h"
+#include "common/base/hash.h"
+#include "common/base/mem.h"
+#include "common/base/str.h"
+
+/* What changes when somebody writes to a file. */
+struct stamp {
+    int64_t mtime_ns;
+    uint64_t size, inode;
+};
+
+struct entry {
+    uint8_t sha256[32];
+    bool present, verified;
+    unsigned pins;
+    uint64_t used; /* tick of the last use */
+    struct stamp stamp;
+};
+
+struct cache {
+    char *dir;
+    uint64_t limit;
+    pthread_mutex_t lock;
+    uint64_t bytes, tick;
+    struct entry *entries; /* sorted by sha256 */
+    size_t n, cap;
+};
+
+void cache_path(const struct cache *c, const uint8_t sha256[32], char ret_path[CACHE_PATH_MAX])
+{
+    char hex[HASH_HEX_MAX];
+    snprintf(ret_path, CACHE_PATH_MAX, "%s/%s", c->dir, hash_hex(sha256, 32, hex));
+}
+
+/* Index of the first entry that is not less. */
+static size_t lower_bound(const struct cache *c, const uint8_t sha256[32])
+{
+    size_t lo = 0, hi = c->n;
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+        if (memcmp(c->entries[mid].sha256, sha256, 32) < 0)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+static struct entry *find(struct cache *c, const uint8_t sha256[32])
+{
+    size_t i = lower_bound(c, sha256);
+    return i < c->n && memcmp(c->entries[i].sha256, sha256, 32) == 0 ? &c->entries[i] : NULL;
+}
+
+/* NULL when the table is full. */
+static struct entry *find_or_add(struct cache *c, const uint8_t sha256[32])
+{
+    size_t i = lower_bound(c, sha256);
+    if (i < c->n && memcmp(c->entries[i].sha256, sha256, 32) == 0)
+        return &c->entries[i];
+    if (c->n == CACHE_ENTRIES_MAX)
+        return NULL;
+    if (c->n == c->cap) {
+        size_t cap = c->cap ? c->cap * 2 : 256;
+        struct entry *grown = mem_try_realloc_array(c->entries, cap, sizeof(*grown));
+        if (!grown)
+            return NULL;
+        c->entries = grown;
+        c->cap = cap;
+    }
+    memmove(&c->entries[i + 1], &c->entries[i], (c->n - i) * sizeof(*c->entries));
+    c->entries[i] = (struct entry){.used = ++c->tick};
+    memcpy(c->entries[i].sha256, sha256, 32);
+    c->n++;
+    return &c->entries[i];
+}
+
+/* Drops an entry that means nothing any more. */
+static void forget_if_idle(struct cache *c, struct entry *e)
+{
+    if (e->present || e->pins > 0)
+        return;
+    size_t i = (size_t)(e - c->entries);
+    memmove(e, e + 1, (c->n - i - 1) * sizeof(*e));
+    c->n--;
+}
+
+static bool read_stamp(const char *path, struct stamp *ret)
+{
+    struct stat st;
+    if (stat(path, &st) < 0 || !S_ISREG(st.st_mode))
+        return false;
+    *ret = (struct stamp){(int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec,
+                          (uint64_t)st.st_size, (uint64_t)st.st_ino};
+    return true;
+}
+
+static bool stamp_equal(const struct stamp *a, const struct stamp *b)
+{
+    return a->mtime_ns == b->mtime_ns && a->size == b->size && a->inode == b->inode;
+}
+
+/* Removes the file of a present entry.  Under the lock. */
+static void drop(struct cache *c, struct entry *e)
+{
+    char path[CACHE_PATH_MAX];
+    cache_path(c, e->sha256, path);
+    (void)file_remove(path, NULL); /* what cannot be removed is found again at the next start */
+    c->bytes -= e->stamp.size;
+    e->present = e->verified = false;
+}
+
+/* ---- opening ---- */
+
+static int by_time(const void *a, const void *b)
+{
+    const struct entry *x = a, *y = b;
+    return x->stamp.mtime_ns < y->stamp.mtime_ns ? -1 : x->stamp.mtime_ns > y->stamp.mtime_ns;
+}
+
+static int by_hash(const void *a, const void *b)
+{
+    return memcmp(((const struct entry *)a)->sha256, ((const struct entry *)b)->sha256, 32);
+}
+
+static int load(struct cache *c, struct err *err)
+{
+    struct file_names names;
+    int rc = file_list(c->dir, CACHE_ENTRIES_MAX, &names, err);
+    if (rc < 0)
+        return rc;
+    c->entries = mem_try_array(names.n + 1, sizeof(*c->entries));
+    c->cap = names.n + 1;
+    if (!c->entries)
+        rc = err_set(err, -ENOMEM, "out of memory for %zu cached blobs", names.n);
+    for (size_t i = 0; rc == 0 && i < names.n; i++) {
+        struct entry e = {.present = true};
+        char *path = file_join(c->dir, names.items[i]);
+        if (hash_unhex(names.items[i], e.sha256, 32) == 0 && read_stamp(path, &e.stamp)) {
+            c->bytes += e.stamp.size;
+            c->entries[c->n++] = e;
+        } else if (!str_ends(names.items[i], ".part")) {
+            (void)file_remove(path, NULL); /* half of a write of a process that is gone */
+        }
+        mem_free(path);
+    }
+    file_names_release(&names);
+    if (rc < 0)
+        return rc;
+    qsort(c->entries, c->n, sizeof(*c->entries), by_time);
+    for (size_t i = 0; i < c->n; i++)
+        c->entries[i].used = ++c->tick;
+    qsort(c->entries, c->n, sizeof(*c->entries), by_hash);
+    return 0;
+}
+
+int cache_open(const char *dir, uint64_t limit_bytes, struct cache **ret, struct err *err)
+{
+    if (strlen(dir) + HASH_HEX_MAX + 16 > CACHE_PATH_MAX)
+        return err_set(err, -ENAMETOOLONG, "the cache directory's name is too long: %s", dir);
+    int rc = file_mkdirs(dir, 0700, err);
+    if (rc < 0)
+        return rc;
+    struct cache *c = mem_alloc(sizeof(*c));
+    c->dir = str_dup(dir);
+    c->limit = limit_bytes ? limit_bytes : UINT64_MAX;
+    pthread_mutex_init(&c->lock, NULL);
+    if ((rc = load(c, err)) < 0 || (rc = cache_reserve(c, 0, err)) < 0) {
+        cache_close(c);
+        return rc;
+    }
+    *ret = c;
+    return 0;
+}
+
+void cache_close(struct cache *c)
+{
+    if (!c)
+        return;
+    pthread_mutex_destroy(&c->lock);
+    mem_free(c->entries);
+    mem_free(c->dir);
+    mem_free(c);
+}
+
+/* ---- use ---- */
+
+bool cache_has(struct cache *c, const uint8_t sha256[32])
+{
+    pthread_mutex_lock(&c->lock);
+    const struct entry *e = find(c, sha256);
+    bool has = e && e->present;
+    pthread_mutex_unlock(&c->lock);
+    return has;
+}
+
+void cache_pin(struct cache *c, const uint8_t sha256[32])
+{
+    pthread_mutex_lock(&c->lock);
+    struct entry *e = find_or_add(c, sha256);
+    if (e) {
+        e->pins++;
+        e->used = ++c->tick;
+    }
+    pthread_mutex_unlock(&c->lock);
+}
+
+void cache_unpin(struct cache *c, const uint8_t sha256[32])
+{
+    pthread_mutex_lock(&c->lock);
+    struct entry *e = find(c, sha256);
+    if (e && e->pins > 0) {
+        e->pins--;
+        forget_if_idle(c, e);
+    }
+    pthread_mutex_unlock(&c->lock);
+}
+
+/* Compares the entry with the file as it is now, without reading it.
+ * 1: fine; 0: must be hashed, *ret_stamp taken; negative: not there. */
+static int glance(struct cache *c, const uint8_t sha256[32], const char *path,
+                  struct stamp *ret_stamp)
+{
+    int rc = -ERR_NOTFOUND;
+    pthread_mutex_lock(&c->lock);
+    struct entry *e = find(c, sha256);
+    if (e && e->present) {
+        e->used = ++c->tick;
+        if (!read_stamp(path, ret_stamp)) {
+            drop(c, e);
+            forget_if_idle(c, e);
+        } else {
+            rc = e->verified && stamp_equal(&e->stamp, ret_stamp) ? 1 : 0;
+            c->bytes += ret_stamp->size - e->stamp.size;
+            e->stamp = *ret_stamp;
+        }
+    }
+    pthread_mutex_unlock(&c->lock);
+    return rc;
+}
+
+static void settle(struct cache *c, const uint8_t sha256[32], const struct stamp *stamp, bool good)
+{
+    pthread_mutex_lock(&c->lock);
+    struct entry *e = find(c, sha256);
+    if (e && e->present && good) {
+        e->verified = stamp_equal(&e->stamp, stamp);
+    } else if (e && e->present) {
+        drop(c, e);
+        forget_if_idle(c, e);
+    }
+    pthread_mutex_unlock(&c->lock);
+}
+
+int cache_check(struct cache *c, const uint8_t sha256[32], uint64_t size, struct err *err)
+{
+    char path[CACHE_PATH_MAX];
+    cache_path(c, sha256, path);
+    struct stamp stamp = {0};
+    int rc = glance(c, sha256, path, &stamp);
+    if (rc < 0)
+        return err_set(err, rc, "the blob is not in the cache");
+    uint8_t found[32];
+    uint64_t found_size = stamp.size;
+    if (rc == 0 && (rc = hash_file(path, found, &found_size, err)) < 0) {
+        settle(c, sha256, &stamp, false);
+        return rc;
+    }
+    bool good = rc == 1 || memcmp(found, sha256, 32) == 0;
+    settle(c, sha256, &stamp, good);
+    if (!good && size && found_size != size)
+        return err_set(err, -ERR_HASH,
+                       "the cached blob %s was cut short: %" PRIu64 " of %" PRIu64 " bytes", path,
+                       found_size, size);
+    if (!good)
+        return err_set(err, -ERR_HASH,
+                       "the cached blob %s is damaged: its content does not match "
+                       "its hash",
+                       path);
+    if (size && found_size != size)
+        return err_set(err, -ERR_FORMAT, "blob %s has %" PRIu64 " bytes, the task says %" PRIu64,
+                       path, found_size, size);
+    return 0;
+}
+
+int cache_reserve(struct cache *c, uint64_t bytes, struct err *err)
+{
+    int rc = 0;
+    pthread_mutex_lock(&c->lock);
+    while (c->bytes > c->limit || bytes > c->limit - c->bytes) {
+        struct entry *oldest = NULL;
+        for (size_t i = 0; i < c->n; i++) {
+            struct entry *e = &c->entries[i];
+            if (e->present && e->pins == 0 && (!oldest || e->used < oldest->used))
+                oldest = e;
+        }
+        if (!oldest) {
+            if (bytes == 0)
+                break; /* what is pinned may exceed a limit that was lowered */
+            rc = err_set(err, -ENOSPC,
+                         "the cache %s is full: %" PRIu64 " of %" PRIu64 " bytes are "
+                         "in use by this task, %" PRIu64 " more are needed; raise --cache-limit",
+                         c->dir, c->bytes, c->limit, bytes);
+            break;
+        }
+        drop(c, oldest);
+        forget_if_idle(c, oldest);
+    }
+    pthread_mutex_unlock(&c->lock);
+    return rc;
+}
+
+int cache_added(struct cache *c, const uint8_t sha256[32], struct err *err)
+{
+    char path[CACHE_PATH_MAX];
+    cache_path(c, sha256, path);
+    struct stamp stamp;
+    if (!read_stamp(path, &stamp))
+        return err_errno(err, "the new blob %s", path);
+    int rc = 0;
+    pthread_mutex_lock(&c->lock);
+    struct entry *e = find_or_add(c, sha256);
+    if (e) {
+        if (e->present)
+            c->bytes -= e->stamp.size;
+        c->bytes += stamp.size;
+        e->present = e->verified = true;
+        e->stamp = stamp;
+        e->used = ++c->tick;
+    } else {
+        rc = err_set(err, -ERR_LIMIT, "the cache %s holds %u blobs already", c->dir,
+                     CACHE_ENTRIES_MAX);
+    }
+    pthread_mutex_unlock(&c->lock);
+    return rc;
+}
+
+void cache_remove(struct cache *c, const uint8_t sha256[32])
+{
+    pthread_mutex_lock(&c->lock);
+    struct entry *e = find(c, sha256);
+    if (e && e->present) {
+        drop(c, e);
+        forget_if_idle(c, e);
+    }
+    pthread_mutex_unlock(&c->lock);
+}
+
+uint64_t cache_used_bytes(struct cache *c)
+{
+    pthread_mutex_lock(&c->lock);
+    uint64_t bytes = c->bytes;
+    pthread_mutex_unlock(&c->lock);
+    return bytes;
+}
+
+int cache_set_limit(struct cache *c, uint64_t limit_bytes, struct err *err)
+{
+    c->limit = limit_bytes;
+    return cache_reserve(c, 0, err);
+}
+
+uint64_t cache_limit_bytes(const struct cache *c)
+{
+    return c->limit;
+}

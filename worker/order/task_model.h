@@ -1,0 +1,25 @@
+/* The networks that a task speaks of, as models: sizes from the job, the facts of the data
+ * and the cut from the message. */
+#ifndef WORKER_TASK_MODEL_H
+#define WORKER_TASK_MODEL_H
+
+#include "worker/net/model.h"
+#include "worker/order/work.h"
+
+struct err;
+
+/* The task's own network is cut as Task.levels says, the router of a mixture as
+ * Mixture.router_levels says; another network is one level.  -ERR_FORMAT when levels do not
+ * hold each block, the embedders and the head exactly once. */
+int task_model_spec(const struct work *w, Skerry__V1__Network network, struct model_spec *ret,
+                    struct err *err);
+
+/* The same, made. */
+int task_model(const struct work *w, Skerry__V1__Network network, struct model **ret,
+               struct err *err);
+
+/* The files of modules, in any cut that is whole together, into a flat vector of m. */
+int task_load(const struct work *w, const struct model *m, Skerry__V1__ModuleRef *const *refs,
+              size_t n, float *flat, struct err *err);
+
+#endif

@@ -1,0 +1,230 @@
+#include "worker/order/work.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/err.h"
+#include "common/base/file.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "common/base/str.h"
+#include "worker/order/task_check.h"
+
+/* The message belongs to the connection's arena: pack it and unpack it into ours. */
+static int copy_task(struct work *w, const Skerry__V1__Task *task, struct err *err)
+{
+    size_t size = skerry__v1__task__get_packed_size(task);
+    uint8_t *packed = mem_try(size ? size : 1);
+    if (!packed)
+        return err_set(err, -ENOMEM, "out of memory for a task of %zu bytes", size);
+    skerry__v1__task__pack(task, packed);
+    w->task = skerry__v1__task__unpack(pbmem_allocator(&w->mem), size, packed);
+    mem_free(packed);
+    if (!w->task)
+        return err_set(err, -ERR_LIMIT, "the task takes more than %u bytes of memory",
+                       WORK_MESSAGE_MAX);
+    return 0;
+}
+
+int work_new(const Skerry__V1__Task *task, struct cache *cache, const char *tmp_root,
+             struct work **ret, struct err *err)
+{
+    int rc = validate_task(task, err);
+    if (rc < 0)
+        return rc;
+    struct work *w = mem_alloc(sizeof(*w));
+    w->cache = cache;
+    pbmem_init(&w->mem, WORK_MESSAGE_MAX);
+    progress_init(&w->progress);
+    atomic_init(&w->stop, WORK_GO);
+    rc = copy_task(w, task, err);
+    if (rc == 0)
+        rc = job_parse(w->task->spec, strlen(w->task->spec), "the job", &w->spec, err);
+    if (rc == 0) {
+        w->temp_dir = str_printf("%s/task-%" PRIu64, tmp_root, w->task->id);
+        (void)file_remove_tree(w->temp_dir, NULL); /* of an attempt before a crash */
+        rc = file_mkdirs(w->temp_dir, 0700, err);
+    }
+    if (rc < 0) {
+        work_free(w);
+        return rc;
+    }
+    *ret = w;
+    return 0;
+}
+
+void work_free(struct work *w)
+{
+    if (!w)
+        return;
+    for (size_t i = 0; i < w->n_needs; i++)
+        cache_unpin(w->cache, w->needs[i].sha256);
+    mem_free(w->needs);
+    mem_free(w->result.outputs);
+    mem_free(w->result.rows);
+    for (size_t i = 0; i < w->result.n_classes; i++)
+        mem_free(w->result.classes[i]);
+    mem_free(w->result.classes);
+    mem_free(w->result.text);
+    mem_free(w->result.sizes);
+    struct err err = {0};
+    if (w->temp_dir && file_remove_tree(w->temp_dir, &err) < 0)
+        log_warn("work", "temporary files stay behind: %s", err.msg);
+    mem_free(w->temp_dir);
+    mem_free(w->source_path);
+    job_release(&w->spec);
+    progress_release(&w->progress);
+    pbmem_release(&w->mem);
+    mem_free(w);
+}
+
+bool work_stopped(struct work *w, struct err *err)
+{
+    int stop = atomic_load(&w->stop);
+    if (stop == WORK_GO)
+        return false;
+    (void)err_set(err, -ERR_CANCELLED, "%s",
+                  stop == WORK_LEAVING ? "the worker is leaving" : "the task was taken back");
+    return true;
+}
+
+int work_need(struct work *w, const uint8_t sha256[32], uint64_t size, const char *url,
+              const char *what, struct err *err)
+{
+    for (size_t i = 0; i < w->n_needs; i++)
+        if (memcmp(w->needs[i].sha256, sha256, 32) == 0)
+            return 0;
+    struct work_need *grown = mem_try_realloc_array(w->needs, w->n_needs + 1, sizeof(*grown));
+    if (!grown)
+        return err_set(err, -ENOMEM, "out of memory for %zu blobs", w->n_needs + 1);
+    w->needs = grown;
+    struct work_need *n = &w->needs[w->n_needs++];
+    *n = (struct work_need){.size = size, .url = url};
+    memcpy(n->sha256, sha256, 32);
+    str_copy(n->what, sizeof(n->what), what);
+    cache_pin(w->cache, sha256);
+    return 0;
+}
+
+int work_need_blob(struct work *w, const Skerry__V1__Blob *blob, const char *what, struct err *err)
+{
+    return work_need(w, blob->sha256.data, blob->size, blob->url, what, err);
+}
+
+int work_need_ranges(struct work *w, Skerry__V1__Range *const *ranges, size_t n, struct err *err)
+{
+    int rc = 0;
+    for (size_t i = 0; i < n && rc == 0; i++)
+        rc = work_need_blob(w, ranges[i]->shard, "a data shard", err);
+    return rc;
+}
+
+void work_check_needs(struct work *w)
+{
+    for (size_t i = 0; i < w->n_needs; i++) {
+        struct work_need *n = &w->needs[i];
+        struct err err = {0};
+        int rc = cache_check(w->cache, n->sha256, n->size, &err);
+        n->missing = rc < 0;
+        if (rc < 0 && rc != -ERR_NOTFOUND)
+            log_warn("work", "%s: %s; fetching it again", n->what, err.msg);
+    }
+}
+
+void work_blob_path(const struct work *w, const uint8_t sha256[32], char ret[CACHE_PATH_MAX])
+{
+    cache_path(w->cache, sha256, ret);
+}
+
+struct work_output *work_output(struct work *w)
+{
+    struct work_result *r = &w->result;
+    if (r->n_outputs == WORK_OUTPUTS_MAX)
+        return NULL;
+    if (r->n_outputs == r->cap) {
+        size_t cap = r->cap ? r->cap * 2 : 4;
+        struct work_output *grown = mem_try_realloc_array(r->outputs, cap, sizeof(*grown));
+        if (!grown)
+            return NULL;
+        r->outputs = grown;
+        r->cap = cap;
+    }
+    struct work_output *o = &r->outputs[r->n_outputs++];
+    memset(o, 0, sizeof(*o));
+    return o;
+}
+
+void work_row(struct work *w, double value, const char *unit, const char *fmt, ...)
+{
+    struct work_result *r = &w->result;
+    if (!r->rows)
+        r->rows = mem_alloc_array(WORK_ROWS_MAX, sizeof(*r->rows));
+    if (r->n_rows == WORK_ROWS_MAX)
+        return;
+    struct work_row *row = &r->rows[r->n_rows++];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(row->name, sizeof(row->name), fmt, args);
+    va_end(args);
+    row->value = value;
+    str_copy(row->unit, sizeof(row->unit), unit);
+}
+
+int work_output_new(struct work *w, enum work_role role, const char *name, struct work_output **ret,
+                    struct err *err)
+{
+    if (w->result.n_outputs == WORK_OUTPUTS_MAX)
+        return err_set(err, -ERR_LIMIT, "the task makes more than %d files", WORK_OUTPUTS_MAX);
+    struct work_output *o = work_output(w);
+    if (!o)
+        return err_set(err, -ENOMEM, "out of memory for %zu files", w->result.n_outputs + 1);
+    o->role = role;
+    work_temp_path(w, name, o->path);
+    *ret = o;
+    return 0;
+}
+
+void work_temp_path(const struct work *w, const char *name, char ret[CACHE_PATH_MAX])
+{
+    snprintf(ret, CACHE_PATH_MAX, "%s/%s", w->temp_dir, name);
+}
+
+int work_ranges(const struct work *w, Skerry__V1__Range *const *ranges, size_t n,
+                struct data_range **ret, struct err *err)
+{
+    /* The paths lie behind the table, in the same allocation. */
+    struct data_range *out = mem_try_zero(n * (sizeof(*out) + CACHE_PATH_MAX));
+    if (!out)
+        return err_set(err, -ENOMEM, "out of memory for %zu ranges", n);
+    char *paths = (char *)(out + n);
+    for (size_t i = 0; i < n; i++) {
+        char *path = paths + i * CACHE_PATH_MAX;
+        work_blob_path(w, ranges[i]->shard->sha256.data, path);
+        out[i].path = path;
+        out[i].start = ranges[i]->start;
+        out[i].count = ranges[i]->count;
+        out[i].partition = (int32_t)ranges[i]->partition;
+        memcpy(out[i].sha256, ranges[i]->shard->sha256.data, 32);
+    }
+    *ret = out;
+    return 0;
+}
+
+void work_take_bad(struct work *w, const struct data *d)
+{
+    const struct data_bad *list;
+    w->result.bad_count = data_bad(d, &list, &w->result.n_bad);
+    memcpy(w->result.bad, list, w->result.n_bad * sizeof(*list));
+}
+
+const char *work_kind_name(const Skerry__V1__Task *task)
+{
+    static const char *const names[] = {"?",       "init",   "ingest", "train",
+                                        "eval",    "sample", "outer",  "feature",
+                                        "cluster", "split",  "score",  "velocity"};
+    size_t kind = (size_t)task->kind;
+    return kind < sizeof(names) / sizeof(names[0]) ? names[kind] : "?";
+}

@@ -1,0 +1,153 @@
+/* A task in the hands of this worker, from the message that brought it to the
+ * report that ends it.
+ *
+ *   loop thread:     work_new ─► plan ─► fetch ─► run ─► upload ─► report ─► work_free
+ *   compute thread:              plan           run
+ *
+ * Between the hand-over to the compute thread and its answer the loop touches
+ * nothing in here but `stop` and `progress`. */
+#ifndef WORKER_WORK_H
+#define WORKER_WORK_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/job/job.h"
+#include "common/net/pbmem.h"
+#include "proto/skerry.pb-c.h"
+#include "worker/order/cache.h"
+#include "worker/data/data.h"
+#include "worker/order/progress.h"
+
+struct err;
+struct uplink;
+
+#define WORK_OUTPUTS_MAX 4096
+#define WORK_ROWS_MAX 256
+#define WORK_MESSAGE_MAX (16u << 20) /* bytes of a task unpacked */
+
+/* Why the compute thread should stop, if it should. */
+enum work_stop {
+    WORK_GO,
+    WORK_REVOKED, /* nobody wants the result */
+    WORK_LEAVING, /* the process ends: keep what a restart can go on with */
+};
+
+/* A blob that the task reads.  url is borrowed from the task. */
+struct work_need {
+    uint8_t sha256[32];
+    uint64_t size;
+    const char *url;
+    char what[64]; /* "shard 3", "module 7 version 2" */
+    bool missing;  /* not in the cache: fetch it */
+};
+
+/* Where the report puts an output. */
+enum work_role {
+    WORK_RESULT,     /* a contribution, a shard, or the one output of the task */
+    WORK_ASSIGNMENT, /* CLUSTER, beside the partitioner */
+    WORK_MOMENTS,    /* TRAIN */
+};
+
+/* A file that the task made. */
+struct work_output {
+    enum work_role role;
+    char path[CACHE_PATH_MAX];
+    uint8_t sha256[32];
+    uint64_t size;
+    uint64_t module_id, base_version; /* TRAIN and INIT */
+    uint32_t samples;                 /* INGEST, SPLIT */
+    uint64_t tokens;                  /* INGEST, SPLIT: of texts */
+    uint32_t partition;               /* SPLIT */
+    bool holdout;                     /* INGEST, SPLIT */
+};
+
+/* A figure with a name. */
+struct work_row {
+    char name[65];
+    double value;
+    char unit[17];
+};
+
+struct work_result {
+    struct work_output *outputs; /* in a table of n_outputs, capacity cap */
+    size_t n_outputs, cap;
+    uint32_t steps;
+    uint64_t samples;
+    float loss_first, loss_last, loss_mean;
+    float seconds;   /* computed: waited_ms is not among them */
+    double loss_sum; /* EVAL: over units; bytes: what the tokens stand for */
+    uint64_t units, bytes;
+    struct work_row *rows; /* EVAL, CLUSTER */
+    size_t n_rows;
+    struct data_bad bad[DATA_BAD_MAX];
+    unsigned n_bad, bad_count;
+    char **classes; /* INGEST */
+    size_t n_classes;
+    char *text;         /* SAMPLE of texts; NULL: none */
+    uint64_t *sizes;    /* CLUSTER: samples of each of n_sizes partitions; freed with the work */
+    size_t n_sizes;     /* at most TASK_PARTITIONS_MAX */
+    uint64_t waited_ms; /* for the network: before, in and after what was computed */
+};
+
+struct work {
+    struct pbmem mem; /* holds task */
+    const Skerry__V1__Task *task;
+    struct job_spec spec;
+    char *temp_dir;    /* of this task alone; removed by work_free */
+    char *source_path; /* INGEST: where the archive was fetched to */
+    struct cache *cache;
+    struct uplink *uplink; /* to the coordinator while it runs; NULL without one */
+
+    struct work_need *needs;
+    size_t n_needs;
+    bool full_only; /* deltas failed: take the full blobs */
+
+    atomic_int stop; /* enum work_stop */
+    struct progress progress;
+    struct work_result result;
+};
+
+/* Copies and validates the message, reads the job in it, makes temp_dir below
+ * tmp_root.  cache is kept until work_free. */
+int work_new(const Skerry__V1__Task *task, struct cache *cache, const char *tmp_root,
+             struct work **ret, struct err *err);
+/* Unpins what was needed and removes temporary files.  Accepts NULL. */
+void work_free(struct work *w);
+
+/* True when the compute thread should stop; then `err` says -ERR_CANCELLED. */
+bool work_stopped(struct work *w, struct err *err);
+
+/* A blob to read: pinned until work_free; the same one twice is one. */
+int work_need(struct work *w, const uint8_t sha256[32], uint64_t size, const char *url,
+              const char *what, struct err *err);
+/* The same for a blob of the message, and for the shards of ranges. */
+int work_need_blob(struct work *w, const Skerry__V1__Blob *blob, const char *what, struct err *err);
+int work_need_ranges(struct work *w, Skerry__V1__Range *const *ranges, size_t n, struct err *err);
+/* Looks at every need: verified in the cache, or missing?  Slow: compute thread. */
+void work_check_needs(struct work *w);
+/* Where a needed blob lies. */
+void work_blob_path(const struct work *w, const uint8_t sha256[32], char ret[CACHE_PATH_MAX]);
+
+/* A new output whose fields the caller fills; NULL beyond the maximum. */
+struct work_output *work_output(struct work *w);
+/* The same with a role and the path "TEMP_DIR/name", or -ENOMEM, -ERR_LIMIT. */
+int work_output_new(struct work *w, enum work_role role, const char *name, struct work_output **ret,
+                    struct err *err);
+/* Adds a row; beyond WORK_ROWS_MAX they are dropped. */
+void work_row(struct work *w, double value, const char *unit, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+/* "TEMP_DIR/name". */
+void work_temp_path(const struct work *w, const char *name, char ret[CACHE_PATH_MAX]);
+
+/* Ranges of the task with the local paths of their shards; mem_free. */
+int work_ranges(const struct work *w, Skerry__V1__Range *const *ranges, size_t n,
+                struct data_range **ret, struct err *err);
+/* Takes over what the pipeline found bad. */
+void work_take_bad(struct work *w, const struct data *d);
+
+const char *work_kind_name(const Skerry__V1__Task *task); /* "train" */
+
+#endif

@@ -1,0 +1,250 @@
+#include "worker/train/checkpoint.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/base/err.h"
+#include "common/base/file.h"
+#include "common/base/mem.h"
+
+/* The vectors of a checkpoint in file order; the EMA only when it is on. */
+static const struct {
+    enum trainer_vector which;
+    const char *prefix;
+} vectors[] = {
+    {TRAINER_WEIGHTS, "weights"},
+    {TRAINER_ADAM_M, "adam_m"},
+    {TRAINER_ADAM_V, "adam_v"},
+    {TRAINER_EMA, "ema"},
+};
+
+static size_t vector_count(const struct trainer *t)
+{
+    return trainer_options(t)->ema > 0 ? 4 : 3;
+}
+
+static void tensor_name(char *out, size_t size, size_t vector, const struct model_tensor *t)
+{
+    (void)snprintf(out, size, "%s.%s", vectors[vector].prefix, t->name);
+}
+
+/* Digest of what the values mean and of everything that decides the next bits, except the
+ * position and how a step is cut, over devices and into micro-batches: that decides only in
+ * which order gradients are summed, and a worker may have other devices, or less memory, than
+ * it had. */
+static void config_digest(struct trainer *t, char hex[HASH_HEX_MAX])
+{
+    const struct model_spec *s = &trainer_model(t)->spec;
+    const struct train_options *o = trainer_options(t);
+    char text[1024];
+    int n = snprintf(text, sizeof text,
+                     "%d %d %d %d %d %d %d %d|%d %d %d %a %a %d|%a %" PRId64
+                     " %d %a %a %a %a %a %a %a %a %d %d %a %" PRId64 " %" PRIu64 " %" PRIu64,
+                     (int)s->kind, s->image, s->patch, s->dim, s->depth, s->heads, s->mlp,
+                     s->classes, s->vocab, s->context, s->kv_heads, (double)s->rope_theta,
+                     (double)s->norm_eps, (int)s->tied, o->lr, o->warmup, (int)o->schedule,
+                     o->decay_fraction, o->final_lr, o->weight_decay, o->beta1, o->beta2, o->eps,
+                     o->clip, o->ema, (int)(trainer_net(t)->weights->dt == DT_BF16),
+                     (int)o->uniform_t, o->label_dropout, o->moments_warmup, o->seed, o->replica);
+    uint8_t hash[HASH_BYTES];
+    hash_sha256(text, (size_t)n, hash);
+    (void)hash_hex(hash, sizeof hash, hex);
+}
+
+static void add_number(struct st_writer *w, const char *key, uint64_t value)
+{
+    char text[24];
+    (void)snprintf(text, sizeof text, "%" PRIu64, value);
+    st_writer_meta(w, key, text);
+}
+
+static int declare(struct trainer *t, struct st_writer *w, const struct st_meta *pairs, size_t n,
+                   struct err *err)
+{
+    const struct model *m = trainer_model(t);
+    char hex[HASH_HEX_MAX], name[ST_NAME_MAX];
+    config_digest(t, hex);
+    st_writer_meta(w, "skerry.kind", "checkpoint");
+    st_writer_meta(w, "skerry.config", hex);
+    add_number(w, "skerry.step", trainer_next_step(t));
+    add_number(w, "skerry.total_steps", trainer_total_steps(t));
+    add_number(w, "skerry.adam_step", trainer_adam_step(t));
+    for (size_t i = 0; i < n; i++) {
+        (void)snprintf(name, sizeof name, "user.%s", pairs[i].key);
+        st_writer_meta(w, name, pairs[i].value);
+    }
+    for (size_t v = 0; v < vector_count(t); v++) {
+        for (size_t i = 0; i < m->n; i++) {
+            tensor_name(name, sizeof name, v, &m->tensors[i]);
+            int rc = st_writer_add(w, name, ST_F32, m->tensors[i].rank, m->tensors[i].shape, err);
+            if (rc < 0)
+                return rc;
+        }
+    }
+    return 0;
+}
+
+/* Host memory for the largest tensor. */
+static float *tensor_buffer(const struct model *m)
+{
+    uint64_t most = 0;
+    for (size_t i = 0; i < m->n; i++) {
+        if (m->tensors[i].count > most)
+            most = m->tensors[i].count;
+    }
+    return mem_try_array(most, sizeof(float));
+}
+
+static int write_all(struct trainer *t, struct st_writer *w, float *buf, struct err *err)
+{
+    const struct model *m = trainer_model(t);
+    for (size_t v = 0; v < vector_count(t); v++) {
+        for (size_t i = 0; i < m->n; i++) {
+            int rc = trainer_read(t, vectors[v].which, &m->tensors[i], buf, err);
+            if (rc == 0)
+                rc = st_writer_write(w, buf, m->tensors[i].count * sizeof *buf, err);
+            if (rc < 0)
+                return rc;
+        }
+    }
+    return 0;
+}
+
+int checkpoint_save(struct trainer *t, const char *path, const struct st_meta *pairs, size_t n,
+                    struct err *err)
+{
+    if (n > CHECKPOINT_PAIRS_MAX)
+        return err_set(err, -ERR_LIMIT, "%zu pairs for a checkpoint; at most %d", n,
+                       CHECKPOINT_PAIRS_MAX);
+    float *buf = tensor_buffer(trainer_model(t));
+    if (!buf)
+        return err_set(err, -ENOMEM, "no memory to write the checkpoint %s", path);
+    struct st_writer *w = st_writer_new();
+    int rc = declare(t, w, pairs, n, err);
+    if (rc == 0)
+        rc = st_writer_open(w, path, err);
+    if (rc == 0)
+        rc = write_all(t, w, buf, err);
+    if (rc == 0)
+        rc = st_writer_commit(w, NULL, NULL, err);
+    st_writer_free(w);
+    mem_free(buf);
+    if (rc < 0)
+        (void)err_wrap(err, "writing the checkpoint %s", path);
+    return rc;
+}
+
+static int read_number(const struct st *st, const char *path, const char *key, uint64_t *ret,
+                       struct err *err)
+{
+    const char *text = st_meta_get(st, key);
+    char *end = NULL;
+    errno = 0;
+    unsigned long long value = text && *text >= '0' && *text <= '9' ? strtoull(text, &end, 10) : 0;
+    if (!end || *end || errno)
+        return err_set(err, -ERR_FORMAT, "%s: metadata %s is %s, expected a number", path, key,
+                       text ? text : "missing");
+    *ret = value;
+    return 0;
+}
+
+struct position {
+    uint64_t step, total, adam;
+};
+
+static int check_header(struct trainer *t, const struct st *st, const char *path,
+                        struct position *ret, struct err *err)
+{
+    const struct model *m = trainer_model(t);
+    char hex[HASH_HEX_MAX], name[ST_NAME_MAX];
+    const char *kind = st_meta_get(st, "skerry.kind"), *config = st_meta_get(st, "skerry.config");
+    if (!kind || strcmp(kind, "checkpoint") != 0 || !config)
+        return err_set(err, -ERR_FORMAT, "%s is not a checkpoint", path);
+    config_digest(t, hex);
+    if (strcmp(hex, config) != 0)
+        return err_set(err, -ERR_CONFIG, "%s belongs to another job, replica or precision", path);
+
+    struct position p;
+    int rc = read_number(st, path, "skerry.step", &p.step, err);
+    if (rc == 0)
+        rc = read_number(st, path, "skerry.total_steps", &p.total, err);
+    if (rc == 0)
+        rc = read_number(st, path, "skerry.adam_step", &p.adam, err);
+    for (size_t v = 0; v < vector_count(t) && rc == 0; v++) {
+        for (size_t i = 0; i < m->n && rc == 0; i++) {
+            const struct st_tensor *src;
+            tensor_name(name, sizeof name, v, &m->tensors[i]);
+            rc = st_expect(st, name, ST_F32, m->tensors[i].rank, m->tensors[i].shape, &src, err);
+        }
+    }
+    if (rc == 0)
+        *ret = p;
+    return rc;
+}
+
+static int read_all(struct trainer *t, const struct st *st, int fd, const char *path, float *buf,
+                    struct err *err)
+{
+    const struct model *m = trainer_model(t);
+    char name[ST_NAME_MAX];
+    for (size_t v = 0; v < vector_count(t); v++) {
+        for (size_t i = 0; i < m->n; i++) {
+            tensor_name(name, sizeof name, v, &m->tensors[i]);
+            const struct st_tensor *src = st_find(st, name);
+            int rc = file_pread_all(fd, buf, src->bytes, src->offset, path, err);
+            for (uint64_t j = 0; j < src->count && rc == 0; j++) {
+                if (!isfinite(buf[j]))
+                    rc = err_set(err, -ERR_FORMAT, "%s: %s holds a value that is not finite", path,
+                                 name);
+            }
+            if (rc == 0)
+                rc = trainer_write(t, vectors[v].which, &m->tensors[i], buf, err);
+            if (rc < 0)
+                return rc;
+        }
+    }
+    return trainer_written(t, err);
+}
+
+int checkpoint_load(struct trainer *t, const char *path, struct st *ret_meta, struct err *err)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return err_errno(err, "opening the checkpoint %s", path);
+
+    struct st st = {0};
+    struct position p = {0};
+    float *buf = tensor_buffer(trainer_model(t));
+    int rc = buf ? 0 : err_set(err, -ENOMEM, "no memory to read the checkpoint %s", path);
+    if (rc == 0)
+        rc = st_read(fd, path, &st, err);
+    if (rc == 0)
+        rc = check_header(t, &st, path, &p, err);
+    if (rc == 0)
+        rc = read_all(t, &st, fd, path, buf, err);
+    if (rc == 0) {
+        trainer_position(t, p.step, p.total);
+        trainer_set_adam_step(t, p.adam);
+    }
+    if (rc == 0 && ret_meta) {
+        *ret_meta = st;
+        st = (struct st){0};
+    }
+    st_release(&st);
+    mem_free(buf);
+    (void)close(fd); /* read only: nothing to lose */
+    return rc;
+}
+
+const char *checkpoint_pair(const struct st *meta, const char *key)
+{
+    char name[ST_NAME_MAX];
+    (void)snprintf(name, sizeof name, "user.%s", key);
+    return st_meta_get(meta, name);
+}

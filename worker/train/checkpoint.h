@@ -1,0 +1,38 @@
+/* The local checkpoint of a trainer: weights, moments, inner EMA, position of the
+ * schedule and of the random streams, and what the caller adds (data cursor, task).
+ * Loading it and going on gives the same bits as never having stopped; on another number
+ * of devices, what they differ by when they begin with the same weights.
+ *
+ * One safetensors file, replaced atomically: a crash leaves the old one or the new
+ * one.  Tensors "weights.NAME", "adam_m.NAME", "adam_v.NAME" and, when on, "ema.NAME"
+ * in F32; metadata "skerry.kind" = "checkpoint", "skerry.step", "skerry.total_steps",
+ * "skerry.adam_step", "skerry.config" (a digest of sizes and options: a checkpoint of
+ * another job is refused) and the caller's pairs with the prefix "user.". */
+#ifndef WORKER_CHECKPOINT_H
+#define WORKER_CHECKPOINT_H
+
+#include <stddef.h>
+
+#include "common/st/st.h"
+#include "worker/train/train.h"
+
+struct err;
+
+#define CHECKPOINT_PAIRS_MAX 64
+
+/* pairs are borrowed. */
+int checkpoint_save(struct trainer *t, const char *path, const struct st_meta *pairs, size_t n,
+                    struct err *err);
+
+/* The trainer must have been made with the same model and options; batch and accumulate may
+ * differ.  -ENOENT when there
+ * is no file, -ERR_FORMAT when it is broken, -ERR_CONFIG when it belongs to another job
+ * or replica: the trainer is then as before, except after a payload that is not finite
+ * or cannot be read: start it afresh (trainer_set, trainer_reset_moments).  ret_meta
+ * (may be NULL) receives the header: read your pairs with checkpoint_pair; st_release it. */
+int checkpoint_load(struct trainer *t, const char *path, struct st *ret_meta, struct err *err);
+
+/* The value of a caller's pair, or NULL. */
+const char *checkpoint_pair(const struct st *meta, const char *key);
+
+#endif

@@ -1,0 +1,346 @@
+#include "worker/train/island.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/err.h"
+#include "common/base/mem.h"
+
+enum { NOBODY = -1, NAMES_MAX = 256 };
+
+struct rank {
+    struct island *is;
+    int index;
+    pthread_t thread;
+    int rc; /* of the last job */
+    struct err err;
+};
+
+struct island {
+    int n;
+    struct device *devs[ISLAND_MAX];
+    struct comm *comms[ISLAND_MAX]; /* of an island of several */
+    struct rank ranks[ISLAND_MAX];
+    int threads; /* ranks that have a thread; rank 0 is the caller */
+
+    pthread_mutex_t lock;
+    pthread_cond_t begin, end, met;
+    /* The job: written before `round` is raised. */
+    island_job *job;
+    void *arg;
+    unsigned round;
+    int running; /* threads that have not finished it */
+    int first;   /* rank that failed first, or NOBODY */
+    int here;    /* ranks that wait in island_meet */
+    unsigned meetings;
+    bool stop;
+};
+
+/* ---- jobs ---- */
+
+/* The rank that failed first is known before the others are woken. */
+static void do_job(struct rank *r)
+{
+    struct island *is = r->is;
+    r->err = (struct err){0};
+    r->rc = is->job(is->arg, r->index, &r->err);
+    if (r->rc >= 0)
+        return;
+    pthread_mutex_lock(&is->lock);
+    if (is->first == NOBODY)
+        is->first = r->index;
+    pthread_cond_broadcast(&is->met);
+    pthread_mutex_unlock(&is->lock);
+    is->comms[r->index]->ops->abort(is->comms[r->index]);
+}
+
+static void *rank_main(void *arg)
+{
+    struct rank *r = arg;
+    struct island *is = r->is;
+    unsigned seen = 0;
+    pthread_mutex_lock(&is->lock);
+    for (;;) {
+        while (!is->stop && is->round == seen)
+            pthread_cond_wait(&is->begin, &is->lock);
+        if (is->stop)
+            break;
+        seen = is->round;
+        pthread_mutex_unlock(&is->lock);
+        do_job(r);
+        pthread_mutex_lock(&is->lock);
+        if (--is->running == 0)
+            pthread_cond_signal(&is->end);
+    }
+    pthread_mutex_unlock(&is->lock);
+    return NULL;
+}
+
+/* Communicators that have failed are of no more use. */
+static int renew_comms(struct island *is, struct err *err)
+{
+    if (is->comms[0] && is->comms[0]->ops->failed(is->comms[0]) == 0)
+        return 0;
+    comm_close(is->comms, is->n);
+    int rc = comm_open(is->devs, is->n, is->comms, err);
+    return rc < 0 ? err_wrap(err, "joining the devices of this worker") : 0;
+}
+
+/* Who was only woken says so (-ECONNABORTED); the cause is another's. */
+static int verdict(struct island *is, struct err *err)
+{
+    int at = is->first;
+    if (at == NOBODY)
+        return 0;
+    for (int i = 0; i < is->n && is->ranks[at].rc == -ECONNABORTED; i++)
+        if (is->ranks[i].rc < 0 && is->ranks[i].rc != -ECONNABORTED)
+            at = i;
+    const struct rank *r = &is->ranks[at];
+    int rc = r->rc == -ECONNABORTED ? -ERR_DEVICE : r->rc;
+    return err_set(err, rc, "rank %d of %d (%s): %s", at, is->n, is->devs[at]->name,
+                   r->err.msg[0] ? r->err.msg : err_text(rc));
+}
+
+int island_run(struct island *is, island_job *job, void *arg, struct err *err)
+{
+    if (is->n == 1)
+        return job(arg, 0, err);
+    int rc = renew_comms(is, err);
+    if (rc < 0)
+        return rc;
+    pthread_mutex_lock(&is->lock);
+    is->job = job;
+    is->arg = arg;
+    is->first = NOBODY;
+    is->here = 0;
+    is->running = is->threads;
+    is->round++;
+    pthread_cond_broadcast(&is->begin);
+    pthread_mutex_unlock(&is->lock);
+    do_job(&is->ranks[0]);
+    pthread_mutex_lock(&is->lock);
+    while (is->running > 0)
+        pthread_cond_wait(&is->end, &is->lock);
+    pthread_mutex_unlock(&is->lock);
+    return verdict(is, err);
+}
+
+int island_meet(struct island *is)
+{
+    pthread_mutex_lock(&is->lock);
+    const unsigned meeting = is->meetings;
+    if (++is->here == is->n) {
+        is->here = 0;
+        is->meetings++;
+        pthread_cond_broadcast(&is->met);
+    }
+    while (is->meetings == meeting && is->first == NOBODY)
+        pthread_cond_wait(&is->met, &is->lock);
+    const bool all = is->meetings != meeting;
+    pthread_mutex_unlock(&is->lock);
+    return all ? 0 : -ECONNABORTED;
+}
+
+/* ---- opening ---- */
+
+/* Without spaces around it, in place. */
+static char *trimmed(char *s)
+{
+    s += strspn(s, " \t");
+    size_t n = strlen(s);
+    while (n > 0 && strchr(" \t", s[n - 1]))
+        s[--n] = '\0';
+    return s;
+}
+
+/* The names between the commas; *ret_n of them. */
+static int split(char *names, const char *all, char *ret[ISLAND_MAX], int *ret_n, struct err *err)
+{
+    *ret_n = 0;
+    for (char *next = names, *comma = next; comma; next = comma + 1) {
+        comma = strchr(next, ',');
+        if (comma)
+            *comma = '\0';
+        char *at = trimmed(next);
+        if (*ret_n == ISLAND_MAX)
+            return err_set(err, -ERR_LIMIT, "device \"%s\": at most %d can train together", all,
+                           ISLAND_MAX);
+        const bool several = *ret_n > 0 || comma;
+        if (several && strcmp(at, "cuda:all") == 0)
+            return err_set(err, -EINVAL, "device \"%s\": cuda:all is all cards; it stands alone",
+                           all);
+        if (!*at || (several && strcmp(at, "auto") == 0))
+            return err_set(err, -EINVAL,
+                           "device \"%s\": between the commas go cpu or cuda:N, as in "
+                           "cuda:0,cuda:1 or cpu,cpu",
+                           all);
+        ret[(*ret_n)++] = at;
+    }
+    return 0;
+}
+
+/* "cuda:all" as the cards that there are; anything else as it is. */
+static void spell(const char *names, char out[NAMES_MAX])
+{
+    snprintf(out, NAMES_MAX, "%s", names);
+    const bool all = strcmp(trimmed(out), "cuda:all") == 0;
+    const int n = all ? device_cards() : 0;
+    size_t at = 0;
+    if (all)
+        snprintf(out, NAMES_MAX, "cuda:0");
+    for (int i = 0; i < n && i < ISLAND_MAX; i++)
+        at += (size_t)snprintf(out + at, NAMES_MAX - at, "%scuda:%d", i ? "," : "", i);
+}
+
+static int cores(void)
+{
+    cpu_set_t set;
+    int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+    return n > 0 ? n : 1;
+}
+
+/* Of `threads` the share of one of n ranks, at least one. */
+static int share(int threads, int rank, int n)
+{
+    if (n == 1)
+        return threads;
+    int all = threads > 0 ? threads : cores();
+    int own = all / n + (rank < all % n);
+    return own > 0 ? own : 1;
+}
+
+/* The kind is the name up to a colon. */
+static int check_kinds(const struct island *is, const char *names, struct err *err)
+{
+    const char *first = is->devs[0]->name;
+    const size_t kind = strcspn(first, ":");
+    for (int i = 1; i < is->n; i++) {
+        const char *name = is->devs[i]->name;
+        if (strcspn(name, ":") != kind || strncmp(name, first, kind) != 0)
+            return err_set(err, -EINVAL,
+                           "device \"%s\": %s and %s are of two kinds; devices that train "
+                           "together are of one, as in cpu,cpu or cuda:0,cuda:1",
+                           names, first, name);
+    }
+    return 0;
+}
+
+static int open_devices(struct island *is, const char *names, int threads, struct err *err)
+{
+    char text[NAMES_MAX], *each[ISLAND_MAX];
+    int n, rc;
+    spell(names, text);
+    rc = split(text, names, each, &n, err);
+    for (int i = 0; i < n && rc == 0; i++) {
+        rc = device_open(each[i], share(threads, i, n), &is->devs[i], err);
+        is->n += rc == 0;
+    }
+    return rc < 0 ? rc : check_kinds(is, names, err);
+}
+
+static int start_ranks(struct island *is, struct err *err)
+{
+    for (int i = 1; i < is->n; i++) {
+        char name[16];
+        int e = pthread_create(&is->ranks[i].thread, NULL, rank_main, &is->ranks[i]);
+        if (e)
+            return err_set(err, -e, "cannot start a thread for device %s", is->devs[i]->name);
+        is->threads++;
+        snprintf(name, sizeof name, "rank-%d", i % 1000);
+        pthread_setname_np(is->ranks[i].thread, name);
+    }
+    return 0;
+}
+
+int island_open(const char *names, int threads, struct island **ret, struct err *err)
+{
+    struct island *is = mem_alloc(sizeof *is);
+    pthread_mutex_init(&is->lock, NULL);
+    pthread_cond_init(&is->begin, NULL);
+    pthread_cond_init(&is->end, NULL);
+    pthread_cond_init(&is->met, NULL);
+    for (int i = 0; i < ISLAND_MAX; i++)
+        is->ranks[i] = (struct rank){.is = is, .index = i};
+    int rc = open_devices(is, names, threads, err);
+    if (rc == 0 && is->n > 1)
+        rc = renew_comms(is, err);
+    if (rc == 0)
+        rc = start_ranks(is, err);
+    if (rc < 0) {
+        island_close(is);
+        return rc;
+    }
+    *ret = is;
+    return 0;
+}
+
+void island_close(struct island *is)
+{
+    if (!is)
+        return;
+    pthread_mutex_lock(&is->lock);
+    is->stop = true;
+    pthread_cond_broadcast(&is->begin);
+    pthread_mutex_unlock(&is->lock);
+    for (int i = 1; i <= is->threads; i++)
+        pthread_join(is->ranks[i].thread, NULL);
+    comm_close(is->comms, is->n);
+    for (int i = 0; i < is->n; i++)
+        device_close(is->devs[i]);
+    pthread_cond_destroy(&is->met);
+    pthread_cond_destroy(&is->end);
+    pthread_cond_destroy(&is->begin);
+    pthread_mutex_destroy(&is->lock);
+    mem_free(is);
+}
+
+int island_size(const struct island *is)
+{
+    return is->n;
+}
+
+struct device *island_device(const struct island *is, int rank)
+{
+    return is->devs[rank];
+}
+
+struct device *const *island_devices(const struct island *is)
+{
+    return is->devs;
+}
+
+struct comm *island_comm(const struct island *is, int rank)
+{
+    return is->comms[rank];
+}
+
+static bool all_alike(const struct island *is)
+{
+    for (int i = 1; i < is->n; i++)
+        if (strcmp(is->devs[i]->about, is->devs[0]->about) != 0)
+            return false;
+    return true;
+}
+
+void island_text(const struct island *is, char *out, size_t size)
+{
+    const bool alike = all_alike(is);
+    char names[NAMES_MAX] = "", about[NAMES_MAX] = "";
+    size_t a = 0, n = 0;
+    for (int i = 0; i < is->n; i++) {
+        n += (size_t)snprintf(names + n, sizeof names - n, "%s%s", i ? "," : "", is->devs[i]->name);
+        if (i == 0 || !alike)
+            a += (size_t)snprintf(about + a, sizeof about - a, "%s%s", i ? "; " : "",
+                                  is->devs[i]->about);
+        if (n >= sizeof names || a >= sizeof about)
+            break; /* enough to know them by */
+    }
+    if (is->n > 1 && alike)
+        snprintf(out, size, "%s: %d x %s", names, is->n, about);
+    else
+        snprintf(out, size, "%s: %s", names, about);
+}

@@ -1,0 +1,55 @@
+/* The devices of this worker: one, or several of a host that train one replica together.
+ *
+ *     island_open("cuda:0,cuda:1", 0, &is, err);
+ *     island_run(is, job, arg, err);      // job(arg, rank) on every rank at once
+ *     island_close(is);
+ *
+ * An island of one is just its device: no thread, no communicator.  In a larger one every
+ * rank has a device and a communicator (kernels/comm.h), rank 0 works on the caller's
+ * thread and each of the others on a thread of its own.  What the coordinator sees is one
+ * worker; all work but training uses the device of rank 0.
+ *
+ * What training makes of it: worker/train/island_train.h, and docs/island.md for the whole.
+ *
+ * All calls on the compute thread. */
+#ifndef WORKER_ISLAND_H
+#define WORKER_ISLAND_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/comm.h"
+#include "kernels/kernels.h"
+
+struct err;
+struct island;
+
+enum { ISLAND_MAX = COMM_RANKS_MAX };
+
+/* names: one of device_open's, or several with commas between ("cpu,cpu",
+ * "cuda:0, cuda:1"; spaces beside them are fine), or "cuda:all".  Several must be of one kind, and
+ * cards different ones. threads: of all CPU ranks together, 0 for one per core; each gets its
+ * share, at least one. */
+int island_open(const char *names, int threads, struct island **ret, struct err *err);
+void island_close(struct island *is); /* accepts NULL */
+
+int island_size(const struct island *is);
+struct device *island_device(const struct island *is, int rank);
+struct device *const *island_devices(const struct island *is); /* all of them */
+/* NULL in an island of one.  Another one after a failure: ask again in each job. */
+struct comm *island_comm(const struct island *is, int rank);
+
+/* "cuda:0: NVIDIA H200, ...", "cuda:0,cuda:1: 2 x NVIDIA H200, ..." */
+void island_text(const struct island *is, char *out, size_t size);
+
+/* Runs job(arg, rank, err) on every rank at once and waits for all of them.  When one
+ * fails, its communicator wakes the others; the error is that of the rank that failed
+ * first, with its device's name in front.  The next island_run works again. */
+typedef int island_job(void *arg, int rank, struct err *err);
+int island_run(struct island *is, island_job *job, void *arg, struct err *err);
+
+/* In a job of an island of several, by every rank: goes on when all have come here.
+ * -ECONNABORTED when one has failed instead. */
+int island_meet(struct island *is);
+
+#endif

@@ -1,0 +1,673 @@
+#include "worker/train/train.h"
+
+#include <errno.h>
+#include <math.h>
+
+#include "common/base/err.h"
+#include "common/job/job.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
+#include "worker/net/arena.h"
+#include "worker/net/inputs.h"
+
+/* What a step finds out on the device. */
+struct findings {
+    double squares; /* of the gradient */
+    double loss;    /* sum */
+};
+
+/* The step as one graph.  The first step of a shape runs operation by operation, which settles
+ * everything that is made at first use; the second is recorded; later ones are launches. */
+struct recording {
+    struct graph *graph;
+    bool known, off; /* shape is the last step's; nothing can be recorded */
+    struct net_shape shape;
+    struct train_part part;
+};
+
+struct trainer {
+    struct train_options opt;
+    const struct model *m;
+    struct device *dev;
+    const struct kernel_ops *ops;
+    struct net *net;
+    struct weights *w; /* of net */
+    bool has_weights;
+    uint64_t step, total_steps, adam_step;
+
+    bool with_peers;
+    struct train_peers peers;
+    void *losses; /* (peers.batch, losses of a sample) device: of the whole step */
+
+    uint64_t *keys; /* (batch) host: of the step's samples */
+    struct recording rec;
+
+    struct inputs inputs;
+    struct adamw_now *now, *d_now;
+    void *found; /* host, struct findings */
+
+    struct arena arena;           /* device memory of the fields below */
+    float *adam_m, *adam_v, *ema; /* flat; ema NULL when off */
+    struct findings *d_found;
+    float *clip; /* scale of the gradient; NaN: it must not be used */
+};
+
+void train_options_from_job(const struct job_spec *job, bool router, int batch, uint64_t replica,
+                            struct train_options *ret)
+{
+    static const enum train_schedule schedules[] = {
+        [JOB_SCHEDULE_CONSTANT] = TRAIN_CONSTANT,
+        [JOB_SCHEDULE_COSINE] = TRAIN_COSINE,
+        [JOB_SCHEDULE_DECAY] = TRAIN_DECAY,
+    };
+    static const enum net_precision precisions[] = {
+        [JOB_PRECISION_AUTO] = NET_AUTO,
+        [JOB_PRECISION_BF16] = NET_BF16,
+        [JOB_PRECISION_F32] = NET_F32,
+    };
+    const struct job_train *t = &job->train;
+    if (batch == 0)
+        batch = router ? job->router.batch : t->batch;
+    *ret = (struct train_options){
+        .batch = batch,
+        .accumulate = t->accumulate == 0      ? 1
+                      : t->accumulate < batch ? t->accumulate
+                                              : batch,
+        .accumulate_auto = t->accumulate == 0,
+        .lr = router ? job->router.lr : t->lr,
+        .warmup = t->warmup,
+        .schedule = schedules[t->schedule],
+        .decay_fraction = t->decay_fraction,
+        .final_lr = t->final_lr,
+        .weight_decay = t->weight_decay,
+        .beta1 = t->beta1,
+        .beta2 = t->beta2,
+        .eps = t->eps,
+        .clip = t->clip,
+        .ema = t->ema,
+        .precision = precisions[t->precision],
+        .uniform_t = t->t == JOB_T_UNIFORM,
+        .label_dropout = job->model.label_dropout,
+        .recompute = t->recompute,
+        .moments_warmup = job->recipe.moments_warmup,
+        .seed = job->seed,
+        .replica = replica,
+    };
+}
+
+double train_lr(const struct train_options *o, uint64_t step, uint64_t total)
+{
+    const double s = (double)step, n = (double)total, warmup = (double)o->warmup;
+    if (s < warmup)
+        return o->lr * (s + 1) / warmup;
+    if (total == 0)
+        return o->lr;
+    switch (o->schedule) {
+    case TRAIN_COSINE: {
+        double done = n > warmup ? fmin(1.0, (s - warmup) / (n - warmup)) : 1.0;
+        double shape = 0.5 * (1.0 + cos(acos(-1.0) * done));
+        return o->lr * (o->final_lr + (1.0 - o->final_lr) * shape);
+    }
+    case TRAIN_DECAY: {
+        double tail = n * o->decay_fraction;
+        return s < n - tail ? o->lr : o->lr * fmax(0.0, (n - s) / tail);
+    }
+    case TRAIN_CONSTANT:
+        break;
+    }
+    return o->lr;
+}
+
+static int micro_batch(const struct train_options *o)
+{
+    return (o->batch + o->accumulate - 1) / o->accumulate;
+}
+
+struct net_options train_net_options(const struct train_options *o)
+{
+    return (struct net_options){
+        .mode = o->recompute ? NET_RECOMPUTE : NET_TRAIN,
+        .precision = o->precision,
+        .batch = micro_batch(o),
+        .load = o->batch,
+        .uniform_t = o->uniform_t,
+        .label_dropout = o->label_dropout,
+        .distill = o->distill,
+    };
+}
+
+static void plan(struct trainer *t)
+{
+    const uint64_t bytes = t->m->flat * sizeof(float);
+    arena_add(&t->arena, &t->adam_m, bytes);
+    arena_add(&t->arena, &t->adam_v, bytes);
+    if (t->opt.ema > 0)
+        arena_add(&t->arena, &t->ema, bytes);
+    arena_add(&t->arena, &t->d_found, sizeof *t->d_found);
+    arena_add(&t->arena, &t->clip, sizeof *t->clip);
+    inputs_add(&t->inputs, &t->now, &t->d_now, sizeof *t->now);
+}
+
+uint64_t trainer_bytes(const struct model *m, const struct train_options *opt, enum dtype dt)
+{
+    const struct net_options nopt = train_net_options(opt);
+    struct trainer t = {.m = m, .opt = *opt};
+    plan(&t);
+    uint64_t bytes = arena_bytes(&t.arena) + inputs_bytes(&t.inputs);
+    mem_free(t.arena.slots);
+    inputs_free(&t.inputs);
+    return bytes + net_bytes(m, &nopt, dt);
+}
+
+/* Losses that a sample may have. */
+static size_t losses_of(const struct model *m)
+{
+    return model_is_text(&m->spec) ? (size_t)m->spec.context : 1;
+}
+
+static int check_options(const struct train_options *opt, const struct net *net, struct err *err)
+{
+    if (opt->batch < 1 || opt->accumulate < 1 || opt->accumulate > opt->batch)
+        return err_set(err, -EINVAL, "a batch of %d in %d micro-batches", opt->batch,
+                       opt->accumulate);
+    if (net->opt.batch < micro_batch(opt))
+        return err_set(err, -EINVAL, "micro-batches of %d in a network made for %d",
+                       micro_batch(opt), net->opt.batch);
+    if (net_load_most(&net->opt) < (unsigned)opt->batch)
+        return err_set(err, -EINVAL, "steps of %d samples in a network made to load %u", opt->batch,
+                       net_load_most(&net->opt));
+    return 0;
+}
+
+static int alloc_step(struct trainer *t, struct err *err)
+{
+    t->keys = mem_try_array((size_t)t->opt.batch, sizeof *t->keys);
+    if (!t->keys)
+        return err_set(err, -ENOMEM, "no memory for a batch of %d samples", t->opt.batch);
+    plan(t);
+    int rc = inputs_alloc(&t->inputs, t->dev, err);
+    if (rc == 0)
+        rc = t->ops->alloc_host(t->dev, sizeof(struct findings), &t->found, err);
+    return rc < 0 ? rc : arena_alloc(&t->arena, t->dev, err);
+}
+
+int trainer_new(struct net *net, const struct train_options *opt, struct trainer **ret,
+                struct err *err)
+{
+    struct trainer *t = mem_alloc(sizeof *t);
+    t->opt = *opt;
+    t->net = net;
+    t->w = net->weights;
+    t->m = net_model(net);
+    t->dev = net_device(net);
+    t->ops = t->dev->ops;
+    int rc = check_options(opt, net, err);
+    if (rc == 0)
+        rc = alloc_step(t, err);
+    if (rc == 0)
+        rc = trainer_reset_moments(t, err);
+    if (rc < 0) {
+        (void)err_wrap(err, "making a trainer of %.1f M parameters", (double)t->m->params / 1e6);
+        trainer_free(t);
+        return rc;
+    }
+    if (t->dev->graphs && !net->ops->graphs)
+        log_debug("train", "steps are not recorded device=%s network=%s", t->dev->name,
+                  net->ops->name);
+    *ret = t;
+    return 0;
+}
+
+int trainer_make(struct device *dev, const struct model *m, const struct train_options *opt,
+                 struct trainer **ret, struct err *err)
+{
+    const struct net_options nopt = train_net_options(opt);
+    struct net *net;
+    int rc = net_new(dev, m, &nopt, &net, err);
+    if (rc < 0)
+        return err_wrap(err, "making a trainer of %.1f M parameters", (double)m->params / 1e6);
+    return trainer_new(net, opt, ret, err);
+}
+
+void trainer_free(struct trainer *t)
+{
+    if (!t)
+        return;
+    if (t->rec.graph)
+        t->ops->graph_free(t->dev, t->rec.graph);
+    t->ops->free(t->dev, t->losses);
+    arena_free(&t->arena, t->dev);
+    inputs_free(&t->inputs);
+    t->ops->free_host(t->dev, t->found);
+    net_free(t->net);
+    mem_free(t->keys);
+    mem_free(t);
+}
+
+int trainer_set_peers(struct trainer *t, const struct train_peers *peers, struct err *err)
+{
+    const size_t bytes = (size_t)peers->batch * losses_of(t->m) * sizeof(float);
+    t->ops->free(t->dev, t->losses);
+    t->losses = NULL;
+    t->with_peers = true;
+    t->peers = *peers;
+    return t->ops->alloc(t->dev, bytes, &t->losses, err);
+}
+
+/* ---- a step, queued ---- */
+
+/* Forward and backward of the trainer's own samples. */
+static int queue_gradients(struct trainer *t, unsigned count, struct err *err)
+{
+    struct weights *w = t->w;
+    const unsigned micro = (unsigned)micro_batch(&t->opt);
+    const struct weights_watch *watch = t->with_peers ? &t->peers.watch : NULL;
+    int rc = 0;
+    for (unsigned from = 0; from < count && rc == 0; from += micro) {
+        const unsigned left = count - from;
+        w->watch = left <= micro ? watch : NULL;
+        rc = net_queue(t->net, from, left < micro ? left : micro, from == 0, true, err);
+    }
+    if (count == 0) {
+        w->watch = watch;
+        weights_note(w, t->ops->zero(t->dev, w->g, t->m->flat * sizeof *w->g, w->stream), "zero");
+        weights_ready(w, 0, t->m->flat);
+        rc = weights_check(w, err);
+    }
+    w->watch = NULL;
+    return rc;
+}
+
+/* The losses of the whole step, in its order. */
+static int queue_losses(struct trainer *t, const struct net_shape *own,
+                        const struct train_part *part, const float **ret, int64_t *ret_n,
+                        struct err *err)
+{
+    const size_t each = own->seq ? own->seq : 1;
+    *ret = t->net->d_losses;
+    *ret_n = (int64_t)(part->count * each);
+    if (!t->with_peers)
+        return 0;
+    float *all = t->losses;
+    int rc = t->ops->zero(t->dev, all, (size_t)*ret_n * sizeof *all, t->w->stream);
+    if (rc == 0 && own->count)
+        rc = t->ops->copy(t->dev, all + part->first * each, *ret, own->count * each * sizeof *all,
+                          COPY_DEVICE, t->w->stream);
+    if (rc < 0)
+        return err_set(err, rc, "the losses failed on %s: %s", t->dev->name, err_text(rc));
+    *ret = all;
+    return t->peers.join(t->peers.arg, all, *ret_n, err);
+}
+
+static int update_range(struct trainer *t, uint64_t from, uint64_t to, double decay)
+{
+    bf16 *w16 = t->w->w16;
+    struct adamw p = {
+        .p = t->w->w + from,
+        .p_bf16 = w16 ? w16 + from : NULL,
+        .m = t->adam_m + from,
+        .v = t->adam_v + from,
+        .ema = t->ema ? t->ema + from : NULL,
+        .grad = t->w->g + from,
+        .grad_scale = t->clip,
+        .now = t->d_now,
+        .beta1 = (float)t->opt.beta1,
+        .beta2 = (float)t->opt.beta2,
+        .eps = (float)t->opt.eps,
+        .weight_decay = (float)decay,
+        .ema_decay = (float)t->opt.ema,
+        .n = (int64_t)(to - from),
+    };
+    return t->ops->adamw(t->dev, &p, t->w->stream);
+}
+
+/* What is found, and the update, which does nothing where that is not finite. */
+static int queue_update(struct trainer *t, const float *losses, int64_t n, struct err *err)
+{
+    const struct kernel_ops *k = t->ops;
+    const struct model *m = t->m;
+    struct findings *f = t->d_found;
+    struct stream *s = t->w->stream;
+    int rc = k->zero(t->dev, f, sizeof *f, s);
+    if (rc == 0)
+        rc = k->sumsq(t->dev, &f->squares, t->w->g, (int64_t)m->flat, s);
+    if (rc == 0)
+        rc = k->sum(t->dev, &f->loss, losses, n, s);
+    if (rc == 0)
+        rc = k->clip_scale(t->dev, t->clip, &f->squares, &f->loss, (float)t->opt.clip, s);
+    const uint64_t decayed = t->opt.weight_decay > 0 ? m->decayed : 0;
+    if (rc == 0 && decayed > 0)
+        rc = update_range(t, 0, decayed, t->opt.weight_decay);
+    if (rc == 0)
+        rc = update_range(t, decayed, m->flat, 0.0);
+    if (rc < 0)
+        return err_set(err, rc, "the optimiser failed on %s: %s", t->dev->name, err_text(rc));
+    return 0;
+}
+
+/* All that can be recorded: what varies is in device memory, in `own` or in `part`. */
+static int queue_step(struct trainer *t, const struct net_shape *own, const struct train_part *part,
+                      struct err *err)
+{
+    const float *losses = NULL;
+    int64_t n = 0;
+    int rc = queue_gradients(t, own->count, err);
+    if (rc == 0)
+        rc = queue_losses(t, own, part, &losses, &n, err);
+    return rc < 0 ? rc : queue_update(t, losses, n, err);
+}
+
+/* ---- the step as a graph ---- */
+
+static void forget_graph(struct trainer *t)
+{
+    if (t->rec.graph)
+        t->ops->graph_free(t->dev, t->rec.graph);
+    t->rec.graph = NULL;
+}
+
+static bool can_record(const struct trainer *t)
+{
+    return t->dev->graphs && t->net->ops->graphs && !t->dev->profile && !t->rec.off &&
+           (!t->with_peers || t->peers.graphs);
+}
+
+/* Whether this step is the last one over again; remembers it.  The loss's scale is an
+ * argument for images, and data for texts. */
+static bool same_step(struct trainer *t, const struct net_shape *own, const struct train_part *part)
+{
+    struct recording *r = &t->rec;
+    const struct net_shape *a = &r->shape;
+    const bool same = r->known && a->count == own->count && a->seq == own->seq &&
+                      a->seed == own->seed && (own->seq || a->grad_scale == own->grad_scale) &&
+                      r->part.first == part->first && r->part.count == part->count;
+    r->known = true;
+    r->shape = *own;
+    r->part = *part;
+    return same;
+}
+
+/* 0 with the graph of the step, which has not run; else this trainer records no more. */
+static int record(struct trainer *t, const struct net_shape *own, const struct train_part *part)
+{
+    struct err err = {0};
+    int rc = t->ops->graph_begin(t->dev, t->w->stream, &err);
+    if (rc == 0) {
+        const int queued = queue_step(t, own, part, &err);
+        rc = t->ops->graph_end(t->dev, t->w->stream, &t->rec.graph, queued < 0 ? NULL : &err);
+        if (queued < 0) {
+            forget_graph(t);
+            rc = queued;
+        }
+    }
+    if (rc < 0) {
+        (void)weights_check(t->w, NULL);
+        t->rec.off = true;
+        log_warn("train", "steps are not recorded device=%s reason=\"%s\"", t->dev->name, err.msg);
+    }
+    return rc;
+}
+
+static int run_step(struct trainer *t, const struct net_shape *own, const struct train_part *part,
+                    struct err *err)
+{
+    if (!can_record(t))
+        return queue_step(t, own, part, err);
+    if (!same_step(t, own, part))
+        forget_graph(t);
+    else if (t->rec.graph || record(t, own, part) == 0) {
+        int rc = t->ops->graph_launch(t->dev, t->rec.graph, t->w->stream);
+        if (rc != -ESTALE)
+            return rc < 0 ? err_set(err, rc, "a step cannot be started on %s: %s", t->dev->name,
+                                    err_text(rc))
+                          : 0;
+        forget_graph(t);
+    }
+    return queue_step(t, own, part, err);
+}
+
+/* ---- the step ---- */
+
+/* Adam's estimates are poor while its moments are younger than the replica: they were lost
+ * with the worker that had them. */
+static double young(const struct trainer *t)
+{
+    const double age = (double)t->adam_step + 1, warmup = (double)t->opt.moments_warmup;
+    return t->adam_step < t->step && age < warmup ? age / warmup : 1.0;
+}
+
+/* Sends samples and this update's factors to the device. */
+static int send(struct trainer *t, const struct net_batch *b, const struct train_part *part,
+                double lr, struct err *err)
+{
+    struct net_batch own = *b;
+    for (unsigned i = 0; i < b->count; i++)
+        t->keys[i] = rng_mix(t->step, part->first + i);
+    own.seed = rng_mix(t->opt.seed, t->opt.replica);
+    own.keys = t->keys;
+    int rc = b->count ? net_load(t->net, &own, 1.0f / (float)part->units, err) : 0;
+    if (rc < 0)
+        return rc;
+    *t->now = adamw_now(lr, (float)t->opt.beta1, (float)t->opt.beta2, (int64_t)t->adam_step + 1);
+    rc = inputs_send(&t->inputs, t->w->stream);
+    if (rc < 0)
+        return err_set(err, rc, "a step cannot be sent to %s: %s", t->dev->name, err_text(rc));
+    return 0;
+}
+
+/* Waits for the step. */
+static int receive(struct trainer *t, struct findings *ret, struct err *err)
+{
+    int rc = t->ops->copy(t->dev, t->found, t->d_found, sizeof *t->d_found, COPY_FROM_DEVICE,
+                          t->w->stream);
+    if (rc < 0)
+        return err_set(err, rc, "a step cannot be read from %s: %s", t->dev->name, err_text(rc));
+    if (t->with_peers)
+        rc = t->peers.wait(t->peers.arg, t->w->stream, err);
+    if (rc == 0)
+        rc = weights_sync(t->w, err);
+    *ret = *(const struct findings *)t->found;
+    return rc;
+}
+
+static int check_step(const struct trainer *t, const struct net_batch *b,
+                      const struct train_part *part, struct err *err)
+{
+    if ((b->count < 1 && !t->with_peers) || b->count > (unsigned)t->opt.batch)
+        return err_set(err, -EINVAL, "a step on %u samples; from 1 to %d are possible", b->count,
+                       t->opt.batch);
+    if (b->tokens && b->seq > losses_of(t->m))
+        return err_set(err, -EINVAL, "rows of %u tokens in a model of context %d", b->seq,
+                       t->m->spec.context);
+    if (part->units == 0)
+        return err_set(err, -EINVAL, "a step of %u rows without a token to predict", part->count);
+    if (part->first > part->count || b->count > part->count - part->first ||
+        (t->with_peers ? part->count > t->peers.batch : part->count != b->count))
+        return err_set(err, -EINVAL, "samples %u to %u of a step of %u", part->first,
+                       part->first + b->count, part->count);
+    return 0;
+}
+
+int trainer_step_part(struct trainer *t, const struct net_batch *b, const struct train_part *part,
+                      struct step_result *ret, struct err *err)
+{
+    struct step_result r = {
+        .step = t->step,
+        .lr = train_lr(&t->opt, t->step, t->total_steps) * young(t),
+    };
+    struct findings found = {0};
+    int rc = check_step(t, b, part, err);
+    if (rc == 0)
+        rc = send(t, b, part, r.lr, err);
+    if (rc == 0) {
+        struct net_shape own = t->net->loaded;
+        own.count = b->count;
+        own.seq = b->seq;
+        rc = run_step(t, &own, part, err);
+    }
+    if (rc == 0)
+        rc = receive(t, &found, err);
+    if (rc < 0)
+        return rc;
+    r.loss = found.loss / (double)part->units;
+    r.grad_norm = sqrt(found.squares);
+    if (!isfinite(r.loss) || !isfinite(r.grad_norm))
+        return err_set(err, -EDOM,
+                       "step %llu diverged: loss %g, gradient norm %g; lower train.lr "
+                       "or lengthen train.warmup",
+                       (unsigned long long)t->step, r.loss, r.grad_norm);
+    t->step++;
+    t->adam_step++;
+    *ret = r;
+    return 0;
+}
+
+int trainer_step(struct trainer *t, const struct net_batch *b, struct step_result *ret,
+                 struct err *err)
+{
+    const struct train_part all = {.count = b->count, .units = b->count ? net_units(b) : 1};
+    return trainer_step_part(t, b, &all, ret, err);
+}
+
+void trainer_position(struct trainer *t, uint64_t step, uint64_t total_steps)
+{
+    t->step = step;
+    t->total_steps = total_steps;
+}
+
+uint64_t trainer_next_step(const struct trainer *t)
+{
+    return t->step;
+}
+
+uint64_t trainer_total_steps(const struct trainer *t)
+{
+    return t->total_steps;
+}
+
+uint64_t trainer_adam_step(const struct trainer *t)
+{
+    return t->adam_step;
+}
+
+void trainer_set_adam_step(struct trainer *t, uint64_t step)
+{
+    t->adam_step = step;
+}
+
+static int copy_failed(struct trainer *t, int rc, struct err *err)
+{
+    if (rc < 0)
+        return err_set(err, rc, "copying a vector on %s failed: %s", t->dev->name, err_text(rc));
+    return weights_sync(t->w, err);
+}
+
+static int ema_from_weights(struct trainer *t, struct err *err)
+{
+    if (!t->ema)
+        return 0;
+    return copy_failed(t,
+                       t->ops->copy(t->dev, t->ema, t->w->w, t->m->flat * sizeof(float),
+                                    COPY_DEVICE, t->w->stream),
+                       err);
+}
+
+int trainer_set(struct trainer *t, const float *flat, struct err *err)
+{
+    int rc = weights_set(t->w, flat, err);
+    if (rc == 0 && !t->has_weights)
+        rc = ema_from_weights(t, err);
+    if (rc == 0)
+        t->has_weights = true;
+    return rc;
+}
+
+int trainer_get(struct trainer *t, float *flat, struct err *err)
+{
+    return weights_get(t->w, flat, err);
+}
+
+int trainer_get_ema(struct trainer *t, float *flat, struct err *err)
+{
+    if (!t->ema)
+        return err_set(err, -ENOENT, "the inner EMA is off (train.ema is 0)");
+    return copy_failed(t,
+                       t->ops->copy(t->dev, flat, t->ema, t->m->flat * sizeof *flat,
+                                    COPY_FROM_DEVICE, t->w->stream),
+                       err);
+}
+
+int trainer_reset_moments(struct trainer *t, struct err *err)
+{
+    const size_t bytes = t->m->flat * sizeof(float);
+    struct stream *s = t->w->stream;
+    int rc = t->ops->zero(t->dev, t->adam_m, bytes, s);
+    if (rc == 0)
+        rc = t->ops->zero(t->dev, t->adam_v, bytes, s);
+    t->adam_step = 0;
+    rc = copy_failed(t, rc, err);
+    return rc == 0 && t->has_weights ? ema_from_weights(t, err) : rc;
+}
+
+float *trainer_device(struct trainer *t, enum trainer_vector which)
+{
+    switch (which) {
+    case TRAINER_WEIGHTS:
+        return t->w->w;
+    case TRAINER_ADAM_M:
+        return t->adam_m;
+    case TRAINER_ADAM_V:
+        return t->adam_v;
+    case TRAINER_EMA:
+        return t->ema;
+    case TRAINER_GRADIENT:
+        return t->w->g;
+    }
+    return NULL;
+}
+
+int trainer_read(struct trainer *t, enum trainer_vector which, const struct model_tensor *tensor,
+                 float *values, struct err *err)
+{
+    float *from = trainer_device(t, which);
+    if (!from)
+        return err_set(err, -ENOENT, "the inner EMA is off (train.ema is 0)");
+    return copy_failed(t,
+                       t->ops->copy(t->dev, values, from + tensor->offset,
+                                    tensor->count * sizeof *values, COPY_FROM_DEVICE, t->w->stream),
+                       err);
+}
+
+int trainer_write(struct trainer *t, enum trainer_vector which, const struct model_tensor *tensor,
+                  const float *values, struct err *err)
+{
+    float *to = trainer_device(t, which);
+    if (!to)
+        return err_set(err, -ENOENT, "the inner EMA is off (train.ema is 0)");
+    return copy_failed(t,
+                       t->ops->copy(t->dev, to + tensor->offset, values,
+                                    tensor->count * sizeof *values, COPY_TO_DEVICE, t->w->stream),
+                       err);
+}
+
+int trainer_written(struct trainer *t, struct err *err)
+{
+    t->has_weights = true;
+    return weights_changed(t->w, err);
+}
+
+const struct model *trainer_model(const struct trainer *t)
+{
+    return t->m;
+}
+
+const struct train_options *trainer_options(const struct trainer *t)
+{
+    return &t->opt;
+}
+
+struct net *trainer_net(const struct trainer *t)
+{
+    return t->net;
+}

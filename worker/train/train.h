@@ -1,0 +1,163 @@
+/* Training of one replica of any network: AdamW on what the network's objective says.
+ *
+ * Master weights, moments and gradients are f32; matrices and activations bf16
+ * or f32.  What is drawn for the sample at position i of step s is a function of
+ * (seed, replica, s, i): it depends neither on threads nor on the split into
+ * micro-batches.
+ *
+ *     trainer_make(dev, model, &opt, &tr, err);
+ *     trainer_set(tr, flat, err);                       // phase start
+ *     trainer_position(tr, first_step, total_steps);
+ *     while (...) trainer_step(tr, &batch, &r, err);
+ *     trainer_get(tr, flat, err);                       // phase end
+ *     trainer_free(tr);
+ *
+ * trainer_set keeps the moments: a replica's Adam goes on over outer steps.
+ * All calls on the compute thread of the device. */
+#ifndef WORKER_TRAIN_H
+#define WORKER_TRAIN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "worker/net/model.h"
+#include "worker/net/net.h"
+#include "worker/net/weights.h"
+
+struct err;
+struct job_spec;
+struct trainer;
+
+enum train_schedule {
+    TRAIN_CONSTANT,
+    TRAIN_COSINE, /* to final_lr * lr */
+    TRAIN_DECAY,  /* constant, then linear to 0 over the last decay_fraction */
+};
+
+struct train_options {
+    int batch;            /* images or rows of a step, at most */
+    int accumulate;       /* micro-batches that a step is cut into */
+    bool accumulate_auto; /* more may be made of it (worker/train/plan.h); results are then those of
+                           * `accumulate` but for the order of sums */
+    double lr;
+    int64_t warmup; /* steps of linear warm-up */
+    enum train_schedule schedule;
+    double decay_fraction, final_lr;
+    double weight_decay, beta1, beta2, eps;
+    double clip; /* largest global gradient norm; 0 off */
+    double ema;  /* decay of the inner EMA; 0 off */
+    enum net_precision precision;
+    bool uniform_t; /* else logit-normal */
+    double label_dropout;
+    bool recompute;
+    bool distill;           /* images: learn from teachers */
+    int64_t moments_warmup; /* steps of linear warm-up where moments are younger than the replica */
+    uint64_t seed;          /* of the job */
+    uint64_t replica;       /* which one: rng_mix(path, replica) */
+};
+/* router: of the job's second network.  batch 0: as the job says. */
+void train_options_from_job(const struct job_spec *job, bool router, int batch, uint64_t replica,
+                            struct train_options *ret);
+
+/* How the network must be made: for micro-batches. */
+struct net_options train_net_options(const struct train_options *o);
+
+/* Learning rate of step `step` (0 is the first) of `total` (0: not known, then
+ * constant after the warm-up). */
+double train_lr(const struct train_options *o, uint64_t step, uint64_t total);
+
+/* Takes the net over, also on failure.  Fresh moments; weights undefined until trainer_set.
+ * -ENOMEM with the sizes when the device is too small. */
+int trainer_new(struct net *net, const struct train_options *opt, struct trainer **ret,
+                struct err *err);
+/* The same with the network of m's kind, made for it. */
+int trainer_make(struct device *dev, const struct model *m, const struct train_options *opt,
+                 struct trainer **ret, struct err *err);
+void trainer_free(struct trainer *t); /* accepts NULL */
+
+/* Bytes on the device, in all, with the network of m's kind. */
+uint64_t trainer_bytes(const struct model *m, const struct train_options *opt, enum dtype dt);
+
+struct step_result {
+    double loss;      /* mean over the units of the step: images, or tokens */
+    double grad_norm; /* before clipping */
+    double lr;
+    uint64_t step; /* the step done: counted from 0 at the start of the job */
+};
+
+/* One optimiser step on b->count (1..batch) samples; seed and keys are the trainer's.
+ * -EDOM when loss or gradient is not finite: weights, moments and the step
+ * number are then as they were before. */
+int trainer_step(struct trainer *t, const struct net_batch *b, struct step_result *ret,
+                 struct err *err);
+
+/* A trainer that is one of several, each with its part of every step (worker/train/island.h).
+ * All make the same update. */
+struct train_peers {
+    unsigned batch; /* samples of a whole step, at most */
+    /* Called while the last micro-batch is queued; all values were named once when join is
+     * called.  A trainer without samples names everything at once, as zeros. */
+    struct weights_watch watch;
+    /* Queues: what follows on the trainer's stream sees gradients and losses (n) (device)
+     * summed over the peers.  Each has its own losses at their places of the whole step
+     * and 0 elsewhere. */
+    int (*join)(void *arg, float *losses, int64_t n, struct err *err);
+    /* In place of ops->sync at the end of a step, which waits for ever when a peer has failed. */
+    int (*wait)(void *arg, struct stream *s, struct err *err);
+    void *arg;   /* of join and wait */
+    bool graphs; /* watch and join may be called while a graph is recorded */
+};
+/* Before the first step; peers is copied.  -ENOMEM. */
+int trainer_set_peers(struct trainer *t, const struct train_peers *peers, struct err *err);
+
+/* What a batch is of its step. */
+struct train_part {
+    unsigned first, count; /* position of its first sample; samples of the whole step */
+    uint64_t units;        /* net_units of the whole step */
+};
+/* trainer_step on a part: b->count may be 0.  ret is of the whole step. */
+int trainer_step_part(struct trainer *t, const struct net_batch *b, const struct train_part *part,
+                      struct step_result *ret, struct err *err);
+
+/* Where the schedule and the random streams stand: the next step's number and the
+ * job's total (0: not known).  Adam's own count is not changed by it. */
+void trainer_position(struct trainer *t, uint64_t step, uint64_t total_steps);
+uint64_t trainer_next_step(const struct trainer *t);
+uint64_t trainer_total_steps(const struct trainer *t);
+
+/* Master weights, from or to a host flat vector. */
+int trainer_set(struct trainer *t, const float *flat, struct err *err);
+int trainer_get(struct trainer *t, float *flat, struct err *err);
+
+/* The inner EMA; -ENOENT when it is off. */
+int trainer_get_ema(struct trainer *t, float *flat, struct err *err);
+
+/* Moments to zero, Adam's count to 0, EMA to the weights: as a new replica starts. */
+int trainer_reset_moments(struct trainer *t, struct err *err);
+
+/* One tensor of one vector, dense, from or to the host.  Gradients are those of the
+ * last step, before clipping.  After writing weights call trainer_written. */
+enum trainer_vector {
+    TRAINER_WEIGHTS,
+    TRAINER_ADAM_M,
+    TRAINER_ADAM_V,
+    TRAINER_EMA, /* only when on, else -ENOENT */
+    TRAINER_GRADIENT,
+};
+int trainer_read(struct trainer *t, enum trainer_vector which, const struct model_tensor *tensor,
+                 float *values, struct err *err);
+int trainer_write(struct trainer *t, enum trainer_vector which, const struct model_tensor *tensor,
+                  const float *values, struct err *err);
+int trainer_written(struct trainer *t, struct err *err);
+/* The same vectors whole, in device memory; NULL: an EMA that is off. */
+float *trainer_device(struct trainer *t, enum trainer_vector which);
+
+/* Updates behind the moments: what the bias correction counts. */
+uint64_t trainer_adam_step(const struct trainer *t);
+void trainer_set_adam_step(struct trainer *t, uint64_t step);
+
+const struct model *trainer_model(const struct trainer *t);
+const struct train_options *trainer_options(const struct trainer *t);
+struct net *trainer_net(const struct trainer *t);
+
+#endif
