@@ -57,16 +57,14 @@ def layers(root):
 
 
 def upward(table, source, target):
-    """Whether the folder source lies below, or beside, the folder target."""
-    allowed = table["ALLOW"]
+    """Whether a file of the folder source may not know the folder target."""
     if source == target:
         return False
-    if source not in allowed:  # a folder inside a layer
-        parents = [f for f in allowed if source.startswith(f + "/")]
-        if not parents:
-            return False
-        source = max(parents, key=len)
-    return not any(target == a or target.startswith(a + "/") for a in allowed[source])
+    if "allowed" in table:
+        return bool(table["program_of"](source)) and target not in table["allowed"](source)
+    rows = table["ALLOW"]  # a tree from before there were rooms
+    layer = next((f for f in (source, os.path.dirname(source)) if f in rows), None)
+    return layer is not None and not any(target == f or target.startswith(f + "/") for f in rows[layer])
 
 
 def components(graph):
