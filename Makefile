@@ -51,8 +51,8 @@ PKGS := libuv libprotobuf-c libcurl gnutls libmicrohttpd sqlite3 jansson \
 PKG_CFLAGS := $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(PKGS) 2>/dev/null))
 ALL_CPPFLAGS := -I. -I$(GEN) -D_GNU_SOURCE -DHAVE_CUDA=$(CUDA) $(PKG_CFLAGS) \
                 $(if $(filter 1,$(CUDA)),-isystem $(CUDA_HOME)/include) $(CPPFLAGS)
-ALL_CFLAGS   := -std=c11 $(OPT) -ffp-contract=off -fPIE -pthread $(WARN) \
-                $(if $(WERROR),-Werror) $(CFLAGS)
+# WERROR=1 makes no other object, so it is not among the flags that rebuild.
+ALL_CFLAGS   := -std=c11 $(OPT) -ffp-contract=off -fPIE -pthread $(WARN) $(CFLAGS)
 ALL_LDFLAGS  := $(filter -fsanitize=% -fno-sanitize%,$(OPT)) -pie -pthread \
                 -Wl,--as-needed -Wl,-z,relro,-z,now $(LDFLAGS)
 ALL_LDLIBS   := -lm -lpthread $(LDLIBS)
@@ -124,13 +124,14 @@ MAIN_workerd      := worker
 MAIN_skerry       := cli
 BINS := $(PROGRAMS:%=$(BIN)/%)
 
+##@ Build
 .PHONY: all help
 all: $(BINS) ## build coordinatord, workerd and skerry into build/bin
 
 help: ## this list
 	@echo 'make TARGET [BUILD=release|debug|asan|tsan] [CUDA=auto|0|1] [CC=gcc|clang] [WERROR=1] [V=1]'
-	@echo
-	@sed -nE 's/^([a-z][a-z-]*):.*## (.*)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -nE -e 's/^##@ (.*)/\n\1/p' -e 's/^([a-z][a-z0-9-]*):.*## (.*)/  \1\t\2/p' \
+	  $(filter-out %.d,$(MAKEFILE_LIST)) | expand -t 22
 
 # ---- rules -------------------------------------------------------------
 # A changed flag rebuilds what it touches, as a changed source does.
@@ -138,6 +139,7 @@ STAMP := $(O)/.flags
 CU_CPPFLAGS := -I. -D_GNU_SOURCE $(CPPFLAGS)
 CU_FLAGS := $(NVCC) $(CU_CPPFLAGS) $(ALL_NVCCFLAGS)
 FLAGS := $(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) $(ALL_LDFLAGS) $(ALL_LDLIBS) $(VERSION)
+ALL_CFLAGS += $(if $(WERROR),-Werror)
 ifneq ($(filter-out clean help deps,$(or $(MAKECMDGOALS),all)),)
 $(shell mkdir -p $(O); printf '%s\n' '$(FLAGS)' | cmp -s - $(STAMP) || printf '%s\n' '$(FLAGS)' >$(STAMP))
 ifeq ($(CUDA),1)
@@ -201,15 +203,8 @@ install: $(BINS) ## install the programs under PREFIX (default /usr/local)
 clean: ## remove build/
 	rm -rf $(BUILD_DIR)
 
-# ---- tests -------------------------------------------------------------
-UNIT := $(patsubst tests/unit/%.c,$(O)/tests/unit/%,$(sort $(shell find tests/unit -name "test_*.c")))
-
-.PHONY: check-unit
-check-unit: $(UNIT) ## unit tests of this BUILD
-	@export TSAN_OPTIONS="suppressions=$(CURDIR)/tests/tsan.supp $$TSAN_OPTIONS"; \
-	  fail=0; for t in $(UNIT); do echo "== $$t"; $$t || { fail=1; echo "FAILED: $$t"; }; done; exit $$fail
-
-include $(wildcard tests/*.mk)
+# ---- the rest, by what it is for: later files use what earlier ones define ----
+include $(addprefix tests/,test.mk fuzz.mk lint.mk demo.mk bench.mk house.mk emulated.mk gpu.mk)
 
 .SECONDARY:
 -include $(shell find $(O) $(CUO) -name '*.d' 2>/dev/null)

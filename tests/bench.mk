@@ -3,6 +3,7 @@ BENCH_BINS = $(patsubst tests/bench/%.c,$(O)/tests/bench/%,$(sort $(shell find t
 VENV = $(BUILD_DIR)/venv
 CIFAR10 ?= $(firstword $(wildcard data/cifar10 ../shared/data/cifar10) data/cifar10)
 
+##@ Measure
 .PHONY: bench quality
 bench: all $(BENCH_BINS) $(VENV)/.torch ## measure every figure, write build/figures/bench.json
 	$(PYTHON) tests/bench/bench.py --build $(BUILD_DIR) --torch $(VENV)/bin/python \

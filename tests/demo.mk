@@ -1,6 +1,7 @@
 # make demo: from a clean clone to a picture.
 DEMO := $(BUILD_DIR)/demo
 
+##@ Try
 .PHONY: demo demo-data
 demo: ## set up, build, train on emoji with three workers (one is killed midway), show samples
 	@deploy/install-deps.sh demo
@@ -13,3 +14,19 @@ demo-data: $(BUILD_DIR)/bin/emoji-dataset
 
 $(BUILD_DIR)/bin/emoji-dataset: deploy/demo/emoji.c $(STAMP)
 	$(call say,CC)mkdir -p $(@D) && $(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) $(ALL_LDFLAGS) -o $@ $< $(call pkg,vips) $(ALL_LDLIBS)
+
+# The examples, each from a clean clone to its results.
+EXAMPLES := $(BUILD_DIR)/examples
+
+.PHONY: example-diloco example-ddm example-dipaco
+example-diloco: all demo-data ## run examples/diloco-emoji.yaml
+	$(BUILD_DIR)/bin/skerry run examples/diloco-emoji.yaml --workers 2 --out $(EXAMPLES)/diloco
+
+example-ddm: all demo-data ## run examples/ddm-emoji.yaml
+	$(BUILD_DIR)/bin/skerry run examples/ddm-emoji.yaml --workers 2 --strategies full,top1 --out $(EXAMPLES)/ddm
+
+example-dipaco: all $(EXAMPLES)/text/train.jsonl ## run examples/dipaco-text.yaml
+	$(BUILD_DIR)/bin/skerry run examples/dipaco-text.yaml --workers 2 --out $(EXAMPLES)/dipaco
+
+$(EXAMPLES)/text/train.jsonl: examples/text-data.py
+	$(PYTHON) examples/text-data.py $(@D)

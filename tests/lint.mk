@@ -1,4 +1,5 @@
 # Everything that is checked without running the code.
+##@ Check without running
 .PHONY: lint layers calls size headers format format-fix proto-check proto-baseline
 lint: layers size proto-check headers format docs-check ## layers, sizes, headers alone, schema rules, formatting
 
@@ -26,3 +27,12 @@ format:
 	 clang-format --dry-run -Werror $(C_FILES) >/dev/null 2>&1 || { echo 'run `make format-fix`'; exit 1; }
 format-fix: ## clang-format every C file in place
 	@clang-format -i $(C_FILES)
+
+# Documentation that is generated from the code, so that it cannot drift.
+.PHONY: docs docs-check
+docs: $(BIN)/skerry ## regenerate docs/job.md from the table of keys
+	@{ cat docs/job.head.md; $(BIN)/skerry keys --markdown; } >docs/job.md
+
+docs-check: $(BIN)/skerry
+	@{ cat docs/job.head.md; $(BIN)/skerry keys --markdown; } | cmp -s - docs/job.md || \
+	  { echo 'docs/job.md differs from the table of keys: run `make docs`'; exit 1; }

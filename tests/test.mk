@@ -1,7 +1,16 @@
 # make test: everything that README promises, on a machine with nothing installed.
 # Each step is a target of its own, so that a person can run just one.
+##@ Test
 FUZZ_QUICK ?= 5
 T ?=
+
+# tests/unit mirrors the tree: a test links the layer of its folder, and what lies below it.
+UNIT := $(patsubst tests/unit/%.c,$(O)/tests/unit/%,$(sort $(shell find tests/unit -name "test_*.c")))
+
+.PHONY: check-unit
+check-unit: $(UNIT) ## unit tests of this BUILD
+	@export TSAN_OPTIONS="suppressions=$(CURDIR)/tests/tsan.supp $$TSAN_OPTIONS"; \
+	  fail=0; for t in $(UNIT); do echo "== $$t"; $$t || { fail=1; echo "FAILED: $$t"; }; done; exit $$fail
 
 .PHONY: test check-int check-ref check-sanitizers check-clang
 test: ## the whole suite: set-up, lint, unit (release, asan, tsan, clang), reference, fuzz, integration
@@ -29,3 +38,39 @@ check-ref: all $(TOOLS) ## the model, its training, samples and export against P
 
 check-int: all $(TOOLS) ## real daemons on loopback, the HTTP API, the page in Chromium (T=test_x.py: one)
 	SKERRY_BIN=$(BIN) SKERRY_BUILD=$(BUILD_DIR) $(PYTHON) -m pytest -q -p no:cacheprovider $(if $(T),tests/integration/$(T),tests/integration)
+
+# A workerd that can fail on purpose, for the tests of what a release never does; its tree is
+# that of check-clang.
+FAULTY := $(BUILD_DIR)/clang/debug/bin/workerd
+.PHONY: faulty
+faulty: ## workerd that can fail on purpose, for the integration tests
+	@$(MAKE) --no-print-directory CC=clang CUDA=0 BUILD=debug BUILD_DIR=$(BUILD_DIR)/clang $(FAULTY)
+check-int: faulty
+
+# The kernels' tests once per instruction set that this machine can narrow itself to.
+KERNEL_TESTS := $(filter $(O)/tests/unit/kernels/%,$(UNIT))
+
+.PHONY: check-kernels
+check-kernels: $(KERNEL_TESTS) ## kernel tests with each narrower instruction set
+	@for isa in generic avx2 avx512 native; do for t in $(KERNEL_TESTS); do \
+	  echo "== $$t ($$isa)"; SKERRY_CPU_ISA=$$isa $$t || exit 1; done; done
+	@for t in $(filter %test_matmul,$(KERNEL_TESTS)); do \
+	  echo "== $$t (oneDNN)"; SKERRY_CPU_MATMUL=onednn $$t || exit 1; done
+
+# A stand-in for NVIDIA's management library, beside the test that opens it.
+$(O)/tests/unit/kernels/test_watch: | $(O)/tests/unit/kernels/libnvidia-ml.so.1
+$(O)/tests/unit/kernels/libnvidia-ml.so.1: tests/unit/kernels/fake_nvml.c tests/unit/kernels/fake_nvml.h
+	$(call say,CC)mkdir -p $(@D) && $(CC) -std=c11 -I. -fPIC -shared -Wall -Wextra -Wno-unused-parameter \
+	  $(if $(WERROR),-Werror) -o $@ $<
+
+# Exported folders in the real transformers, from PyPI, in a virtual environment of its own.
+TRANSFORMERS = $(BUILD_DIR)/venv-transformers
+
+.PHONY: check-transformers
+check-transformers: all $(TOOLS) $(TRANSFORMERS)/.installed ## exported language models against transformers (downloads it once)
+	SKERRY_BUILD=$(BUILD_DIR) $(TRANSFORMERS)/bin/python tests/reference/transformers_check.py
+
+$(TRANSFORMERS)/.installed:
+	$(PYTHON) -m venv $(TRANSFORMERS)
+	$(TRANSFORMERS)/bin/pip -q install torch transformers safetensors numpy pillow
+	touch $@

@@ -1,0 +1,136 @@
+# The CUDA backend, checked without a card: what ptxas says of the kernels, the kernels and
+# whole steps on an emulated card, the libraries of a card against stand-ins.
+EMU := $(O)/emulate
+EMU_CPPFLAGS = -Itests/gpu/emulate $(filter-out -pthread,$(ALL_CPPFLAGS))
+EMU_FLAGS := -O2 -g -ffp-contract=off -fPIE -Wall -Wextra -Wno-unused-parameter \
+             -Wno-unused-function -Wno-missing-field-initializers -Wno-unknown-pragmas \
+             $(if $(WERROR),-Werror)
+EMU_CC = $(call say,EMU)mkdir -p $(@D) && gcc -std=c11 $(EMU_CPPFLAGS)
+EMU_CXX = $(call say,EMU)mkdir -p $(@D) && g++ -std=c++17 $(EMU_CPPFLAGS) $(EMU_FLAGS)
+EMU_LD = $(call say,LD)g++ $(1) -o $@ $(filter %.o,$^) $(filter %.a,$^) \
+         $(filter-out -lcudart_static,$(2)) $(LINK_common/base) $(TESTLINK) -lm -lpthread
+GPU_TEST_NAMES := adaln elementwise matmul decoder attention $(if $(filter 1,$(CUDA)),codec)
+GPU_DEVICE := $(if $(filter 1,$(CUDA)),-DGUARD_DEVICE='"cuda:0"' -DCARD_DEVICE='"cuda:0"')
+
+##@ CUDA
+.PHONY: check-cuda check-emulated check-nccl check-cudnn
+ifeq ($(CUDA),1)
+
+# ---- what ptxas and the machine code say --------------------------------
+CUBINS := $(foreach a,$(CUDA_ARCHS),$(CU:kernels/cuda/%.cu=$(CUO)/cubin/sm_$(a)/%.cubin))
+define cubin
+$(CUO)/cubin/sm_$(1)/%.cubin: kernels/cuda/%.cu $(CUO)/.flags $(wildcard kernels/cuda/*.cuh kernels/cuda/*.h)
+	$$(call say,PTXAS)mkdir -p $$(@D) && $$(NVCC) $$(CU_CPPFLAGS) -std=c++17 -O3 \
+	  -arch=sm_$(1) -cubin -Xptxas -v -o $$@ $$< 2>$$(@:.cubin=.log) || { cat $$(@:.cubin=.log); exit 1; }
+endef
+$(foreach a,$(CUDA_ARCHS),$(eval $(call cubin,$(a))))
+
+check-cuda: $(CUBINS) ## CUDA kernels: no spills, 128-bit accesses, tensor cores (needs nvcc, no card)
+	@CUDA_HOME=$(CUDA_HOME) $(PYTHON) tests/gpu/check_ptxas.py $(CUO)/cubin
+
+# ---- the kernels thread by thread on the CPU ----------------------------
+EMU_OBJ := $(CU:kernels/cuda/%.cu=$(EMU)/%.o) $(addprefix $(EMU)/,fibers.o runtime.o memory.o)
+EMU_TESTS := $(GPU_TEST_NAMES:%=$(EMU)/test_%)
+
+$(EMU)/%.o: kernels/cuda/%.cu $(STAMP)
+	$(EMU_CXX) -x c++ -MMD -MP -c -o $@ $<
+$(EMU)/fibers.o: tests/gpu/emulate/fibers.cc $(STAMP)
+	$(EMU_CXX) -MMD -MP -c -o $@ $<
+$(EMU)/runtime.o $(EMU)/memory.o: $(EMU)/%.o: tests/gpu/emulate/%.c $(STAMP)
+	$(EMU_CC) $(EMU_FLAGS) -MMD -MP -c -o $@ $<
+$(EMU)/libcublasLt.so.13: tests/gpu/emulate/cublaslt.c $(STAMP)
+	$(EMU_CC) $(EMU_FLAGS) -fPIC -shared -o $@ $< -lm
+$(EMU)/test_%.o: tests/unit/kernels/test_%.c $(STAMP)
+	$(EMU_CC) $(GPU_DEVICE) $(EMU_FLAGS) -MMD -MP -c -o $@ $<
+$(EMU)/test_%.o: tests/gpu/test_%.c $(STAMP)
+	$(EMU_CC) $(GPU_DEVICE) $(EMU_FLAGS) -MMD -MP -c -o $@ $<
+$(EMU_TESTS): $(EMU)/%: $(EMU)/%.o $(EMU_OBJ) $(LIBS_kernels)
+	$(call EMU_LD,,$(LINK_kernels))
+
+# With threads forwards and backwards, and with each thing that cuBLASLt may decline.
+check-emulated: $(EMU_TESTS) $(EMU)/libcublasLt.so.13 ## CUDA kernels on the CPU, thread by thread (needs nvcc, no card)
+	@export SKERRY_CUDA_PROBE=1 LD_LIBRARY_PATH=$(EMU); for t in $(EMU_TESTS); do \
+	  for reverse in 0 1; do \
+	    echo "== $$t (reverse $$reverse)"; SKERRY_EMULATE_REVERSE=$$reverse $$t || exit 1; done; done; \
+	for lt in strict plain none; do \
+	  echo "== $(EMU)/test_matmul (cuBLASLt $$lt)"; SKERRY_EMULATE_LT=$$lt $(EMU)/test_matmul || exit 1; done
+
+.SECONDARY: $(EMU_TESTS:%=%.o)
+
+# ---- training steps on the emulated card: plain, and as graphs ------------
+# The emulated cuBLASLt asks the program to keep its work while a graph is recorded, hence -rdynamic.
+$(EMU)/test_step.o: tests/gpu/emulate/test_step.c $(STAMP)
+	$(EMU_CC) $(EMU_FLAGS) -MMD -MP -c -o $@ $<
+$(EMU)/test_step: $(EMU)/test_step.o $(EMU_OBJ) $(LIBS_worker)
+	$(call EMU_LD,-rdynamic,$(LINK_worker))
+
+.PHONY: check-step-emulated
+check-emulated: check-step-emulated
+check-step-emulated: $(EMU)/test_step $(EMU)/libcublasLt.so.13
+	@SKERRY_CUDA_PROBE=1 LD_LIBRARY_PATH=$(EMU) $(EMU)/test_step
+
+# ---- the communicator of cards against a stand-in for NCCL ---------------
+NCCL_TEST := $(O)/emulate-nccl
+NCCL_SRC := kernels/comm.c kernels/comm_local.c kernels/cuda/comm_nccl.c kernels/cuda/lib.c \
+            tests/gpu/emulate/fake_cards.c tests/unit/kernels/test_comm.c
+
+$(NCCL_TEST)/libnccl.so.2: tests/gpu/emulate/nccl.c $(STAMP)
+	$(call say,CC)mkdir -p $(@D) && $(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -fPIC -shared -o $@ $<
+$(NCCL_TEST)/test_comm: $(NCCL_SRC) kernels/comm.h kernels/comm_impl.h kernels/cuda/cuda.h $(LIBS_common/base)
+	$(call say,CC)mkdir -p $(@D) && $(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -DCOMM_CARDS=1 \
+	  -Ddevice_open=fake_card_open -Ddevice_close=fake_card_close -Ddevice_cards=fake_cards \
+	  $(ALL_LDFLAGS) -o $@ \
+	  $(NCCL_SRC) $(filter %.a,$^) $(LINK_common/base) $(TESTLINK) $(ALL_LDLIBS) -ldl
+
+check-nccl: $(NCCL_TEST)/test_comm $(NCCL_TEST)/libnccl.so.2 ## NCCL's host logic against a stand-in (needs nvcc, no card)
+	@LD_LIBRARY_PATH=$(NCCL_TEST) $(NCCL_TEST)/test_comm
+check-emulated: check-nccl
+
+# ---- cuDNN's attention without a card --------------------------------------
+# With a library that works the graphs out on the CPU, and
+# with the real one, which makes plans for a card that is only described; and how the algorithm
+# of a product is chosen.
+$(EMU)/libcudnn.so.9: tests/gpu/emulate/cudnn.c $(STAMP)
+	$(EMU_CC) $(EMU_FLAGS) -fPIC -shared -o $@ $< -lm
+$(EMU)/test_sdpa.o: tests/gpu/emulate/test_sdpa.c $(STAMP)
+	$(EMU_CC) $(GPU_DEVICE) $(EMU_FLAGS) -MMD -MP -c -o $@ $<
+$(EMU)/test_sdpa: $(EMU)/test_sdpa.o $(EMU_OBJ) $(LIBS_kernels)
+	$(call EMU_LD,-rdynamic,$(LINK_kernels))
+
+.PHONY: check-sdpa-emulated check-tuned-emulated
+check-emulated: check-sdpa-emulated check-tuned-emulated $(EMU)/libcudnn.so.9
+check-tuned-emulated: $(EMU)/test_matmul $(EMU)/libcublasLt.so.13
+	@SKERRY_EMULATE_LT=tune SKERRY_CUDA_PROBE=1 LD_LIBRARY_PATH=$(EMU) $(EMU)/test_matmul
+check-sdpa-emulated: $(EMU)/test_sdpa $(EMU)/libcublasLt.so.13 $(EMU)/libcudnn.so.9
+	@cd $(EMU) && SKERRY_CUDA_PROBE=1 LD_LIBRARY_PATH=. ./test_sdpa
+
+# ---- the real cuDNN, where it is installed -------------------------------
+CUDNN_HOME ?= $(CUDA_HOME)
+CUDNN := $(firstword $(wildcard $(CUDNN_HOME)/lib64/libcudnn.so.9 $(CUDNN_HOME)/lib/libcudnn.so.9))
+DRIVER_STUB := $(wildcard $(CUDA_HOME)/lib64/stubs/libcuda.so)
+
+# The names of the stub that the driver of tests/gpu/emulate does not have itself.
+$(EMU)/driver_names.c: tests/gpu/emulate/cuda_driver.c $(STAMP)
+	$(call say,GEN)mkdir -p $(@D) && nm -D --defined-only $(DRIVER_STUB) | \
+	  sed -nE 's/.* T (cu[A-Za-z0-9_]+)$$/__attribute__((weak)) int \1(void) { return 34; }/p' >$@
+$(EMU)/driver/libcuda.so.1: tests/gpu/emulate/cuda_driver.c $(EMU)/driver_names.c
+	$(call say,EMU)mkdir -p $(@D) && gcc -std=gnu11 -w -fPIC -shared -o $@ $^ -ldl
+$(EMU)/sdpa_plans: tests/gpu/emulate/sdpa_plans.c $(addprefix $(O)/kernels/cuda/,sdpa_graph.o lib.o) \
+  $(call lib,common/base)
+	$(call say,LD)gcc -std=c11 $(EMU_CPPFLAGS) $(EMU_FLAGS) -o $@ $^ $(LINK_common/base) -lm -ldl
+
+check-cudnn: $(if $(CUDNN),$(if $(DRIVER_STUB),$(EMU)/sdpa_plans $(EMU)/driver/libcuda.so.1)) ## the installed cuDNN plans our attention for a described H200 (needs nvcc, cuDNN, no card)
+ifneq ($(and $(CUDNN),$(DRIVER_STUB)),)
+	@LD_LIBRARY_PATH=$(EMU)/driver:$(dir $(CUDNN)) $(EMU)/sdpa_plans
+else
+	@echo 'check-cudnn: nothing to do: no libcudnn.so.9 under $(CUDNN_HOME), or no driver stub in the toolkit'
+endif
+
+else
+
+check-cuda check-emulated check-cudnn check-nccl:
+	@echo '$@: nothing to do: no nvcc at $(NVCC), or CUDA=0'
+
+endif
+
+lint: check-cuda
