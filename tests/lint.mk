@@ -1,12 +1,14 @@
 # Everything that is checked without running the code.
 ##@ Check without running
-.PHONY: lint layers calls size headers format format-fix proto-check proto-baseline
+.PHONY: lint layers calls names size headers format format-fix proto-check proto-baseline
 lint: layers size proto-check headers format docs-check ## layers, sizes, headers alone, schema rules, formatting
 
 layers:
 	@$(PYTHON) tests/tools/check_layers.py
 calls: all ## no calls up, no circles of calls between files
 	@$(PYTHON) tests/tools/check_calls.py $(O)
+names: ## no name without a manual, no manual without a name, no function without a caller
+	@$(PYTHON) tests/tools/check_names.py
 size:
 	@$(PYTHON) tests/tools/check_size.py
 proto-check:

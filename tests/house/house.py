@@ -13,7 +13,7 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../tools"))
 import check_calls  # noqa: E402
-import sources  # noqa: E402
+import check_names  # noqa: E402
 from sources import files, functions, in_tests, includes, layers, read, split, upward  # noqa: E402
 
 LINES_BEFORE = 81024  # at commit a1f3d3e
@@ -115,6 +115,9 @@ def figures(root):
             ("files_for_a_codec", 6, codec_files, CODECS, code)):
         value, why = most({one: count(where, one) for one in of})
         rows[name] = (value, "files", bound, why)
+    names = check_names.findings(root, ("undocumented", "gone"))
+    rows["undocumented_names"] = (len(names["undocumented"]), "names", 0, names["undocumented"])
+    rows["names_in_comments_that_do_not_exist"] = (len(names["gone"]), "names", 0, names["gone"])
     rows["bits_changed"] = (changed, "jobs of six", 0, [])
     return rows
 

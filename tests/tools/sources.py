@@ -1,5 +1,6 @@
 """What the checks share: the tree's C files, its table of folders, circles in a graph."""
 import collections
+import functools
 import os
 import re
 import subprocess
@@ -23,6 +24,7 @@ def in_tests(path):
     return path.startswith("tests/")
 
 
+@functools.lru_cache(maxsize=None)
 def read(root, path):
     with open(os.path.join(root, path), encoding="utf-8") as f:
         return f.read()
@@ -128,6 +130,7 @@ def shortest_cycle(graph, part):
 TOKEN = re.compile(r"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'""", re.S)
 
 
+@functools.lru_cache(maxsize=None)
 def split(text):
     """(code, [(line, comment)], [string]): the code has blanks where comments were."""
     comments, strings = [], []
