@@ -1,7 +1,7 @@
 # Everything that is checked without running the code.
 ##@ Check without running
-.PHONY: lint layers calls names size headers format format-fix proto-check proto-baseline
-lint: layers size proto-check headers format docs-check ## layers, sizes, headers alone, schema rules, formatting
+.PHONY: lint layers calls names size lint-test headers format format-fix proto-check proto-baseline
+lint: layers size lint-test proto-check headers format docs-check ## layers, sizes, headers alone, schema rules, formatting
 
 layers:
 	@$(PYTHON) tests/tools/check_layers.py
@@ -11,6 +11,8 @@ names: ## no name without a manual, no manual without a name, no function withou
 	@$(PYTHON) tests/tools/check_names.py
 size:
 	@$(PYTHON) tests/tools/check_size.py
+lint-test:
+	@CC='$(CC)' $(PYTHON) tests/tools/test_lint.py -q
 proto-check:
 	@$(PYTHON) tests/tools/check_proto.py
 proto-baseline: ## record additions to the wire schema in proto/baseline.txt

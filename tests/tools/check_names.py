@@ -23,9 +23,9 @@ from sources import files, in_tests, read, split
 CODE = (".c", ".h", ".cu", ".cuh", ".inc")
 OTHER = (".py", ".sh", ".mk", ".proto", ".js", ".html", ".css", ".yaml", ".yml", ".json", "Makefile",
          ".txt", ".service")
-# What belongs to others and is not in our code: C, POSIX, libuv, vips, CUDA, PyTorch, Unicode.
-THEIRS = set("""RLIMIT_AS RLIMIT_DATA uv_async vips_thumbnail_buffer orc_code_free CUDA_VISIBLE_DEVICES
-cublasLtReductionScheme_t nvmlReturn_t gelu_tanh timestep_embedding White_Space kat_vectors""".split())
+# What belongs to others and is not in our code: CPUs, C, POSIX, libuv, vips, CUDA, PyTorch, Unicode.
+THEIRS = set("""AVX512_BF16 RLIMIT_AS RLIMIT_DATA uv_async vips_thumbnail_buffer orc_code_free
+CUDA_VISIBLE_DEVICES cublasLtReductionScheme_t nvmlReturn_t gelu_tanh timestep_embedding White_Space kat_vectors""".split())
 THEIR_FILES = set("llm.c nccl.h".split())
 EXAMPLES = set("quorum_verb".split())  # CONTRIBUTING shows with them how names are made
 # x_t, max_k, u_ij, theta_start: mathematics, a thing with an index.
@@ -117,7 +117,7 @@ WORD = re.compile(r"[A-Za-z_]\w*")
 CALL = re.compile(r"(?<![\w.*{}>/-])([a-zA-Z_]\w*)\(\)")
 TAG = re.compile(r"\b(?:struct|enum) ([a-z]\w*)\b")
 FILE = re.compile(r"(?<![\w*/.<>{}-])((?:[\w-]+/)*[\w-]+\.(?:c|h|cu|cuh|py|sh|mk|proto))\b(?![\w*(])")
-SNAKE = re.compile(r"(?<![\w.*/%$<>{}-])([A-Za-z][A-Za-z0-9]*(?:_[A-Za-z0-9]+)+)\b(?![\w*./<{}-])")
+SNAKE = re.compile(r"(?<![\w*/%$<{}-])([A-Za-z][A-Za-z0-9]*(?:_[A-Za-z0-9]+)+)\b(?![\w*/<{}-]|\.\w)")
 SPAN = re.compile(r"`([^`\n]+)`")
 
 
