@@ -85,11 +85,6 @@ PENDING = {  # includes that are on their way out
     ("coordinator/state/core.h", "coordinator/coordinator.h"),
     ("coordinator/state/core.h", "coordinator/view/view.h"),
     ("coordinator/state/persist.h", "coordinator/view/view.h"),
-    ("worker/order/mixture_check.c", "worker/kinds/experts.h"),
-    ("worker/order/mixture_check.c", "worker/kinds/mixture.h"),
-    ("worker/order/task_check.c", "worker/kinds/experts.h"),
-    ("worker/order/task_check.c", "worker/kinds/mixture.h"),
-    ("worker/train/plan.c", "worker/kinds/experts.h"),
 }
 
 bad = 0

@@ -23,9 +23,6 @@ struct err;
 struct mixture;
 struct work;
 
-/* Is the message usable?  Pure. */
-int mixture_validate(const Skerry__V1__Mixture *m, struct err *err);
-
 struct mixture_options {
     int rows;          /* points of one evaluation, at most */
     int most;          /* experts of a point, at most; 0: as the rule says */

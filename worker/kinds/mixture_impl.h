@@ -5,7 +5,7 @@
 #include "worker/net/arena.h"
 #include "worker/net/dit.h"
 #include "worker/net/dit_rows.h"
-#include "worker/kinds/experts.h"
+#include "worker/kinds/task_experts.h"
 #include "worker/kinds/forward.h"
 #include "worker/kinds/mixture.h"
 

@@ -10,7 +10,7 @@
 #define WORKER_PHASE_H
 
 #include "worker/kinds/engine.h"
-#include "worker/kinds/experts.h"
+#include "worker/kinds/task_experts.h"
 #include "worker/kinds/feed.h"
 #include "worker/kinds/prefetch.h"
 #include "worker/kinds/replica.h"

@@ -11,7 +11,7 @@
 #include "common/base/mem.h"
 #include "worker/net/arena.h"
 #include "worker/kinds/engine.h"
-#include "worker/kinds/experts.h"
+#include "worker/net/experts.h"
 #include "worker/order/task_model.h"
 #include "worker/train/train.h"
 #include "worker/kinds/velocity.h"

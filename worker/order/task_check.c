@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "common/base/err.h"
-#include "worker/kinds/experts.h"
-#include "worker/kinds/mixture.h"
+#include "common/job/job.h"
+#include "worker/net/mix.h"
 #include "worker/order/task_check_impl.h"
 
 static int check_text(const char *text, size_t max, const char *field, struct err *err)
@@ -125,6 +125,66 @@ static int check_modules(const Skerry__V1__Task *t, struct err *err)
     return 0;
 }
 
+static int check_refs(Skerry__V1__ModuleRef *const *refs, size_t n, const char *field,
+                      struct err *err)
+{
+    if (n < 1 || n > TASK_MODULES_MAX)
+        return err_set(err, -ERR_LIMIT, "task: %s has %zu modules, expected 1 to %d", field, n,
+                       TASK_MODULES_MAX);
+    for (size_t i = 0; i < n; i++) {
+        int rc = validate_module(refs[i], err);
+        if (rc < 0)
+            return rc;
+        if (refs[i]->level != i)
+            return err_set(err, -ERR_FORMAT,
+                           "task: module %zu of %s is of level %" PRIu32
+                           "; one per level is expected, in order",
+                           i, field, refs[i]->level);
+    }
+    return 0;
+}
+
+static int check_experts(Skerry__V1__Expert *const *list, size_t n, bool remote, const char *field,
+                         struct err *err)
+{
+    if (n < 1 || n > MIX_EXPERTS_MAX)
+        return err_set(err, -ERR_LIMIT, "task: %s has %zu experts, expected 1 to %d", field, n,
+                       MIX_EXPERTS_MAX);
+    for (size_t i = 0; i < n; i++) {
+        int rc = remote && list[i]->n_modules == 0
+                     ? 0
+                     : check_refs(list[i]->modules, list[i]->n_modules, field, err);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+static int check_mixture(const Skerry__V1__Mixture *m, struct err *err)
+{
+    if (!m->experts)
+        return err_set(err, -ERR_FORMAT, "task: mixture.experts is missing");
+    int rc =
+        check_experts(m->experts->expert, m->experts->n_expert, m->remote, "mixture.experts", err);
+    if (rc == 0)
+        rc = check_refs(m->router, m->n_router, "mixture.router", err);
+    if (rc < 0)
+        return rc;
+    if (m->strategy > JOB_STRATEGY_ORACLE)
+        return err_set(err, -ERR_FORMAT, "task: mixture.strategy %" PRIu32 " is not known",
+                       m->strategy);
+    if (m->strategy == JOB_STRATEGY_TOPK && (m->top < 1 || m->top > m->experts->n_expert))
+        return err_set(err, -ERR_LIMIT, "task: mixture.top is %" PRIu32 ", expected 1 to %zu",
+                       m->top, m->experts->n_expert);
+    if (m->strategy == JOB_STRATEGY_NUCLEUS && !(m->nucleus > 0 && m->nucleus <= 1))
+        return err_set(err, -ERR_LIMIT, "task: mixture.nucleus is %g, expected above 0, at most 1",
+                       (double)m->nucleus);
+    if (m->strategy == JOB_STRATEGY_THRESHOLD && !(m->threshold >= 0 && m->threshold <= 1))
+        return err_set(err, -ERR_LIMIT, "task: mixture.threshold is %g, expected 0 to 1",
+                       (double)m->threshold);
+    return 0;
+}
+
 int task_check_ranges(Skerry__V1__Range *const *ranges, size_t n, const char *field,
                       struct err *err)
 {
@@ -189,7 +249,7 @@ static int check_train(const Skerry__V1__TrainTask *t, size_t n_modules, struct 
     if (rc == 0)
         rc = check_fragments(t, n_modules, err);
     if (rc == 0 && t->n_teachers > 0)
-        rc = experts_validate(t->teachers, t->n_teachers, false, "train.teachers", err);
+        rc = check_experts(t->teachers, t->n_teachers, false, "train.teachers", err);
     if (rc == 0)
         rc = task_check_count(t->n_ahead, TASK_AHEAD_MAX, "train.ahead", err);
     for (size_t i = 0; i < t->n_ahead && rc == 0; i++)
@@ -255,7 +315,7 @@ static int check_sample(const Skerry__V1__SampleTask *t, size_t n_classes, struc
 /* A mixture's paths come with it. */
 static int check_own_modules(const Skerry__V1__Task *t, struct err *err)
 {
-    int rc = t->mixture ? mixture_validate(t->mixture, err) : 0;
+    int rc = t->mixture ? check_mixture(t->mixture, err) : 0;
     if (rc == 0 && (!t->mixture || t->n_modules > 0))
         rc = check_modules(t, err);
     return rc;

@@ -8,7 +8,7 @@
 #include "common/base/err.h"
 #include "common/base/str.h"
 #include "kernels/kernels.h"
-#include "worker/kinds/experts.h"
+#include "worker/net/experts.h"
 #include "worker/train/train.h"
 
 #define MIB (UINT64_C(1) << 20)

@@ -7,7 +7,7 @@
 #include "common/job/job.h"
 #include "common/base/log.h"
 #include "kernels/kernels.h"
-#include "worker/kinds/experts.h"
+#include "worker/net/experts.h"
 #include "worker/train/island.h"
 #include "worker/kinds/replica.h"
 

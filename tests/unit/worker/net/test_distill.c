@@ -7,7 +7,7 @@
 
 #include "worker/net/distill.h"
 #include "worker/net/dit.h"
-#include "worker/kinds/experts.h"
+#include "worker/net/experts.h"
 #include "worker/net/flow.h"
 
 enum { K = 3, N = 8, VALUES = 108 };

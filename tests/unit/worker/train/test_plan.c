@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "kernels/kernels.h"
-#include "worker/kinds/experts.h"
+#include "worker/net/experts.h"
 #include "worker/train/plan.h"
 
 #define MIB (UINT64_C(1) << 20)

@@ -11,15 +11,12 @@
 #include <stdint.h>
 
 #include "kernels/dtype.h"
-#include "proto/skerry.pb-c.h"
 #include "worker/net/mix.h"
 #include "worker/net/model.h"
 #include "worker/net/net.h"
 
-struct engine;
 struct err;
 struct experts;
-struct work;
 
 struct experts_options {
     int count; /* 1..MIX_EXPERTS_MAX */
@@ -46,27 +43,5 @@ struct mix_experts experts_mix(struct experts *x);
 /* How often weights were loaded; how many fit at once. */
 unsigned experts_loads(const struct experts *x);
 int experts_room(const struct experts *x);
-
-/* Is a list of experts in a message usable?  remote: their modules may be missing. */
-int experts_validate(Skerry__V1__Expert *const *list, size_t n, bool remote, const char *field,
-                     struct err *err);
-
-/* Those of a task, from module files in the cache.  Expert k of the set is the one of
- * partition k: -ERR_FORMAT unless list has each of 0..n-1 once. */
-struct task_experts {
-    struct experts *experts;
-    struct model *model;
-    struct work *w;
-    const Skerry__V1__Expert *by_partition[MIX_EXPERTS_MAX];
-    int count;
-    bool silent;       /* neither tells people nor stops with the task: a rank but the first */
-    const char *doing; /* "drawing": what people are told, with the expert; NULL: nothing */
-};
-/* *t must stay where it is.  memory_bytes 0: half of what the engine may keep. */
-int task_experts_order(struct task_experts *t, struct work *w, Skerry__V1__Expert *const *list,
-                       size_t n, struct err *err);
-int task_experts_open(struct task_experts *t, struct engine *e, struct device *dev, int batch,
-                      uint64_t memory_bytes, struct err *err);
-void task_experts_close(struct task_experts *t); /* { 0 } is fine */
 
 #endif
