@@ -18,7 +18,7 @@
 #include "kernels/comm.h"
 #include "kernels/kernels.h"
 
-/* Between CPU devices, or between cards: by a stand-in of NCCL (COMM_CARDS, tests/island.mk), or
+/* Between CPU devices, or between cards: by a stand-in of NCCL (COMM_CARDS, tests/emulated.mk), or
  * as many real ones as there are (tests/gpu.mk), of which one is enough to try NCCL's entries. */
 #ifndef COMM_CARDS
 #define COMM_CARDS 0
