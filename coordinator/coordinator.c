@@ -141,7 +141,8 @@ static void resume(struct coordinator *co)
         struct worker *w = state_worker(&co->state, t->worker_id);
         t->ready_ms = t->leased_ms = t->progress_ms = now;
         struct job *j = state_job(&co->state, t->job_id);
-        t->phase_s = j != NULL ? (uint32_t)j->spec.outer.seconds : 0;
+        if (t->kind == TASK_TRAIN && j != NULL)
+            t->train.phase_s = (uint32_t)j->spec.outer.seconds;
         if (t->state == TASK_LEASED && t->kind == TASK_OUTER)
             task_end(co, t, TASK_CANCELLED, "the coordinator was restarted");
         else if (t->state == TASK_LEASED &&

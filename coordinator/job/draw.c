@@ -55,7 +55,7 @@ static struct task *make_eval(struct coordinator *co, struct job *j, uint32_t pa
     if (t == NULL)
         return NULL;
     t->path = path;
-    t->round = round;
+    t->draw.version = round;
     t->draw.mixture = mixture;
     t->draw.ema = j->spec.outer.ema > 0;
     pick_ranges(j, partition, t);
@@ -154,7 +154,7 @@ struct task *draw_sample(struct coordinator *co, struct job *j, uint32_t path, u
         return NULL;
     bool mixture = path == UINT32_MAX && j->comp.mixture;
     t->path = mixture ? (uint32_t)j->comp.router_path : path == UINT32_MAX ? 0 : path;
-    t->round = round;
+    t->draw.version = round;
     fill_draw(j, &t->draw);
     if (ask != NULL)
         fill_asked(ask, &t->draw);

@@ -134,7 +134,7 @@ static void begin(struct coordinator *co, struct job *j)
                      j->spec.data.url.n);
             return;
         }
-        t->round = (uint32_t)i;
+        t->ingest.url = (uint32_t)i;
         save_task(co->store, t);
     }
     flow_enter(co, j, JOB_INGESTING, "");

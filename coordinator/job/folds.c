@@ -24,9 +24,10 @@
 
 struct contribution *task_contribution(const struct task *t, uint64_t module, uint64_t base)
 {
-    for (size_t i = 0; i < t->n_contributions; i++)
-        if (t->contributions[i].module_id == module && t->contributions[i].base_version == base)
-            return &t->contributions[i];
+    for (size_t i = 0; t->kind == TASK_TRAIN && i < t->train.n_contributions; i++)
+        if (t->train.contributions[i].module_id == module &&
+            t->train.contributions[i].base_version == base)
+            return &t->train.contributions[i];
     return NULL;
 }
 
@@ -35,7 +36,8 @@ static struct task *phase_task(const struct coordinator *co, const struct job *j
                                uint32_t r)
 {
     uint64_t id = j->paths[p].ready ? j->paths[p].replicas[r].task_id : 0;
-    return id ? state_task(&co->state, id) : NULL;
+    struct task *t = id ? state_task(&co->state, id) : NULL;
+    return t != NULL && t->kind == TASK_TRAIN ? t : NULL;
 }
 
 /* The contribution that a replica has made to m's next version. */
@@ -193,8 +195,7 @@ static void fire(struct coordinator *co, struct job *j, struct module_rec *m,
         mem_free(step);
         return;
     }
-    t->module_id = m->id;
-    t->round = (uint32_t)m->version;
+    t->outer = (struct task_outer){m->id, (uint32_t)m->version};
     t->leased_ms = core_now(co);
     state_set_task_state(&co->state, t, TASK_LEASED);
     struct outer_run *run = mem_alloc(sizeof(*run));
@@ -256,8 +257,8 @@ static const struct contribution *first_waiting(struct coordinator *co, const st
     for (uint32_t p = 0; p < j->comp.n_paths; p++)
         for (uint32_t r = 0; path_crosses(j, p, m) && r < j->comp.paths[p].replicas; r++) {
             const struct task *t = phase_task(co, j, p, r);
-            for (size_t i = 0; t != NULL && i < t->n_contributions; i++) {
-                const struct contribution *c = &t->contributions[i];
+            for (size_t i = 0; t != NULL && i < t->train.n_contributions; i++) {
+                const struct contribution *c = &t->train.contributions[i];
                 if (c->module_id != m->id || c->refused || c->version != 0)
                     continue;
                 if (found != NULL &&
@@ -314,7 +315,7 @@ static void consider_async(struct coordinator *co, struct job *j, struct module_
         fold_momentum(j->spec.outer.momentum, m->version / n, (uint64_t)j->spec.outer.warmup);
     step->ema_decay = pow(j->spec.outer.ema, 1.0 / n);
     (void)snprintf(m->outer_reason, sizeof(m->outer_reason),
-                   "replica %u of path %u began %llu versions ago", t->replica, t->path,
+                   "replica %u of path %u began %llu versions ago", t->train.replica, t->path,
                    (unsigned long long)(m->version - c->base_version));
     fire(co, j, m, step);
 }
@@ -337,9 +338,11 @@ static void drop_contributions(struct coordinator *co, const struct job *j,
 {
     for (size_t i = 0; i < co->state.n_tasks; i++) {
         const struct task *t = co->state.tasks[i];
-        for (size_t c = 0; t->job_id == j->id && c < t->n_contributions; c++)
-            if (t->contributions[c].module_id == m->id && module_lets_go(m, &t->contributions[c]))
-                core_garbage(co, &t->contributions[c].blob);
+        for (size_t c = 0;
+             t->job_id == j->id && t->kind == TASK_TRAIN && c < t->train.n_contributions; c++)
+            if (t->train.contributions[c].module_id == m->id &&
+                module_lets_go(m, &t->train.contributions[c]))
+                core_garbage(co, &t->train.contributions[c].blob);
     }
 }
 
@@ -411,10 +414,10 @@ static char *provenance(const struct coordinator *co, const struct outer_step *s
                          "\"sha256\":\"%s\",\"size\":%llu,\"samples\":%llu,\"weight\":%.17g,"
                          "\"share\":%.17g,\"norm\":%.9g,\"refused\":%s}",
                          i ? "," : "", (unsigned long long)c->tag,
-                         (unsigned long long)sender_of(t, s), t ? t->path : 0, t ? t->replica : 0,
-                         hash_hex(c->blob.sha256, 32, hex), (unsigned long long)c->blob.bytes,
-                         (unsigned long long)c->samples, c->weight, c->share, c->norm,
-                         c->refused ? "true" : "false");
+                         (unsigned long long)sender_of(t, s), t ? t->path : 0,
+                         t ? t->train.replica : 0, hash_hex(c->blob.sha256, 32, hex),
+                         (unsigned long long)c->blob.bytes, (unsigned long long)c->samples,
+                         c->weight, c->share, c->norm, c->refused ? "true" : "false");
     }
     (void)buf_append_str(&b, "]}");
     return (char *)buf_take(&b, &len);
@@ -471,7 +474,7 @@ static void note_late(struct coordinator *co, const struct job *j, const struct 
                 continue;
             c->refused = true;
             (void)snprintf(t->reason, sizeof(t->reason), "it came after round %u was closed",
-                           t->round + 1);
+                           t->train.round + 1);
             save_task(co->store, t);
         }
 }
@@ -480,12 +483,12 @@ static void note_late(struct coordinator *co, const struct job *j, const struct 
  * has given to other modules stays. */
 static void forget(struct coordinator *co, struct task *t, const struct contribution *c)
 {
-    size_t at = (size_t)(c - t->contributions);
+    size_t at = (size_t)(c - t->train.contributions);
     member_verdict(co, c->worker_id, t->id, false, t->reason);
     core_garbage(co, &c->blob);
-    memmove(&t->contributions[at], &t->contributions[at + 1],
-            (t->n_contributions - at - 1) * sizeof(*t->contributions));
-    t->n_contributions--;
+    memmove(&t->train.contributions[at], &t->train.contributions[at + 1],
+            (t->train.n_contributions - at - 1) * sizeof(*t->train.contributions));
+    t->train.n_contributions--;
 }
 
 /* Too few good ones: the refused phases are done again, by somebody. */

@@ -85,11 +85,14 @@ static void name_task(struct names *s, const struct state *st, const struct task
     bool passing = t->kind == TASK_FEATURE || t->kind == TASK_CLUSTER || t->kind == TASK_SCORE;
     if (!passing)
         name(s, &t->output);
-    name(s, &t->input);
+    if (t->kind == TASK_VELOCITY)
+        name(s, &t->velocity.input);
+    if (t->kind != TASK_TRAIN)
+        return;
     if (j != NULL && !job_is_ended(j))
-        name(s, &t->moments);
-    for (size_t i = 0; i < t->n_contributions; i++) {
-        const struct contribution *c = &t->contributions[i];
+        name(s, &t->train.moments);
+    for (size_t i = 0; i < t->train.n_contributions; i++) {
+        const struct contribution *c = &t->train.contributions[i];
         const struct module_rec *m = j ? job_module(j, c->module_id) : NULL;
         if (m != NULL && module_keeps(m, c) && (c->version != 0 || !job_is_ended(j)))
             name(s, &c->blob);

@@ -46,8 +46,10 @@ static void add_metric(struct coordinator *co, struct job *j, struct view_metric
 void metrics_points(struct coordinator *co, struct job *j, const struct task *t,
                     Skerry__V1__LossPoint *const *points, size_t n)
 {
-    struct view_metric m = {
-        .kind = VIEW_METRIC_LOSS, .path = t->path, .replica = t->replica, .round = t->round};
+    struct view_metric m = {.kind = VIEW_METRIC_LOSS,
+                            .path = t->path,
+                            .replica = t->train.replica,
+                            .round = t->train.round};
     size_t taken = 0;
     for (size_t i = 0; i < n && i < 1024; i++) {
         if (!isfinite(points[i]->loss) || !isfinite(points[i]->lr))
@@ -56,7 +58,7 @@ void metrics_points(struct coordinator *co, struct job *j, const struct task *t,
         m.loss = (double)points[i]->loss;
         m.lr = (double)points[i]->lr;
         add_metric(co, j, &m);
-        j->paths[t->path].replicas[t->replica].loss = points[i]->loss;
+        j->paths[t->path].replicas[t->train.replica].loss = points[i]->loss;
         taken++;
         core_event(co, &(struct view_event){.kind = VIEW_EVENT_LOSS,
                                             .job_id = j->id,
@@ -79,7 +81,7 @@ void metrics_eval(struct coordinator *co, struct job *j, const struct task *t)
 {
     struct view_metric m = {.kind = VIEW_METRIC_EVAL,
                             .path = t->path,
-                            .round = t->round,
+                            .round = t->draw.version,
                             .loss = (double)t->loss_mean,
                             .lr = NAN};
     refresh_eval(j);
@@ -88,7 +90,7 @@ void metrics_eval(struct coordinator *co, struct job *j, const struct task *t)
     /* Round r made version r + 1, which is what was looked at. */
     for (size_t i = j->n_rounds; i-- > 0;) {
         struct round_rec *r = &j->rounds[i];
-        if (r->path != t->path || r->round + 1 != t->round)
+        if (r->path != t->path || r->round + 1 != t->draw.version)
             continue;
         r->eval_loss = t->loss_mean;
         save_round(co->store, j, r);

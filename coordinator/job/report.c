@@ -159,7 +159,7 @@ static int apply_ingest(struct coordinator *co, struct job *j, struct task *t, c
         made[i].samples = r->shards[i]->samples;
         made[i].holdout = r->shards[i]->holdout;
         made[i].tokens = r->shards[i]->tokens;
-        made[i].source = t->round;
+        made[i].source = t->ingest.url;
         if (rc == 0 && made[i].samples == 0)
             rc = err_set(err, -EINVAL, "a shard without samples");
     }
@@ -188,7 +188,7 @@ static int check_contribution(const struct job *j, const struct task *t,
     if (m == NULL || !path_crosses(j, t->path, m))
         return err_set(err, -EINVAL, "module %llu is not on path %u",
                        (unsigned long long)c->module_id, t->path);
-    if (c->base_version > m->version || (!async && c->base_version != t->round))
+    if (c->base_version > m->version || (!async && c->base_version != t->train.round))
         return err_set(err, -ERR_STALE,
                        "the contribution is to version %llu of module %llu, which "
                        "is at %llu",
@@ -231,10 +231,10 @@ static int take_contributions(struct coordinator *co, struct job *j, struct task
     }
     if (n == 0)
         return 0;
-    t->contributions =
-        mem_realloc(t->contributions, (t->n_contributions + n) * sizeof(*t->contributions));
-    memcpy(&t->contributions[t->n_contributions], made, n * sizeof(*made));
-    t->n_contributions += n;
+    t->train.contributions = mem_realloc(
+        t->train.contributions, (t->train.n_contributions + n) * sizeof(*t->train.contributions));
+    memcpy(&t->train.contributions[t->train.n_contributions], made, n * sizeof(*made));
+    t->train.n_contributions += n;
     for (size_t i = 0; i < n; i++)
         metrics_uploaded(co, j, t, &made[i]);
     return 0;
@@ -245,9 +245,9 @@ static int check_complete(const struct job *j, const struct task *t, struct err 
 {
     for (uint32_t l = 0; l < composition_levels(&j->comp, t->path); l++) {
         const struct module_rec *m = &j->modules[j->comp.paths[t->path].modules[l]];
-        bool found = !j->spec.outer.async && m->version > t->round;
-        for (size_t i = 0; i < t->n_contributions && !found; i++)
-            found = t->contributions[i].module_id == m->id;
+        bool found = !j->spec.outer.async && m->version > t->train.round;
+        for (size_t i = 0; i < t->train.n_contributions && !found; i++)
+            found = t->train.contributions[i].module_id == m->id;
         if (!found)
             return err_set(err, -EINVAL, "the phase brought no contribution to module %llu",
                            (unsigned long long)m->id);
@@ -273,9 +273,9 @@ static int apply_train(struct coordinator *co, struct job *j, struct task *t, co
     if (rc < 0)
         return rc;
     if (r->moments != NULL && j->spec.recipe.moments == JOB_MOMENTS_TRAVEL &&
-        (rc = report_blob(co, r->moments, "the file of moments", &t->moments, err)) < 0)
+        (rc = report_blob(co, r->moments, "the file of moments", &t->train.moments, err)) < 0)
         return rc;
-    t->waited_ms = r->waited_ms;
+    t->train.waited_ms = r->waited_ms;
     metrics_points(co, j, t, r->points, r->n_points);
     if (!r->snapshot)
         task_settle(co, t, r->samples);
@@ -310,7 +310,7 @@ static void keep_best(struct coordinator *co, struct job *j, const struct task *
     struct best_module *best = mem_alloc_array(n, sizeof(*best));
     for (uint32_t l = 0; l < n; l++) {
         const struct version_rec *v =
-            module_version(&j->modules[j->comp.paths[t->path].modules[l]], t->round);
+            module_version(&j->modules[j->comp.paths[t->path].modules[l]], t->draw.version);
         if (v == NULL) {
             mem_free(best);
             return;
@@ -322,7 +322,7 @@ static void keep_best(struct coordinator *co, struct job *j, const struct task *
         core_garbage(co, &path->best[l].full);
     mem_free(path->best);
     path->best = best;
-    path->best_round = t->round;
+    path->best_round = t->draw.version;
     path->best_loss = t->loss_mean;
 }
 
@@ -345,12 +345,12 @@ static int apply_eval(struct coordinator *co, struct job *j, struct task *t, con
     if (t->draw.mixture)
         return 0; /* its rows say it all */
     struct path_rec *path = &j->paths[t->path];
-    if (!isnan(path->eval.loss) && t->round < path->eval.round)
+    if (!isnan(path->eval.loss) && t->draw.version < path->eval.round)
         return 0; /* a newer one was faster */
     bool sums = r->units > 0;
     path->eval = (struct eval_rec){
         .loss = r->loss_mean,
-        .round = t->round,
+        .round = t->draw.version,
         .loss_sum = sums ? r->loss_sum : (double)r->loss_mean * (double)t->draw.count,
         .units = sums ? r->units : t->draw.count,
         .bytes = r->bytes,
@@ -388,7 +388,7 @@ static int apply_sample(struct coordinator *co, struct job *j, struct task *t, c
         return rc;
     struct grid_rec *g = add_grid(co, j);
     g->task_id = t->id;
-    g->round = t->round;
+    g->round = t->draw.version;
     g->path = t->draw.mixture ? UINT32_MAX : t->path;
     g->count = text ? 1 : t->draw.count;
     g->columns = text ? 1 : t->draw.columns;

@@ -48,7 +48,7 @@ void report_rows(struct coordinator *co, struct job *j, const struct task *t, co
         struct row_rec row = {
             .kind = t->kind,
             .path = t->kind == TASK_EVAL && !t->draw.mixture ? t->path : UINT32_MAX,
-            .round = t->round,
+            .round = task_round(t),
             .value = r->rows[i]->value,
             .at_unix_ms = (int64_t)clock_wall_ms(),
         };
@@ -104,7 +104,7 @@ int report_cluster(struct coordinator *co, struct job *j, struct task *t, const 
                    struct err *err)
 {
     struct blob_ref partitioner = {0}, assignment = {0};
-    if (t->evaluate) { /* only its rows count */
+    if (t->cluster.evaluate) { /* only its rows count */
         report_rows(co, j, t, r);
         return 0;
     }
@@ -173,7 +173,7 @@ int report_split(struct coordinator *co, struct job *j, struct task *t, const re
     for (size_t i = 0; i < r->n_shards && rc == 0; i++) {
         rc = take_split(co, j, r->shards[i], &made[i], err);
         made[i].generation = j->generation + 1;
-        made[i].source = t->round;
+        made[i].source = t->split.group;
         made[i].holdout = holdout;
         samples += made[i].samples;
     }

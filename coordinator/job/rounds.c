@@ -49,7 +49,8 @@ static struct task *replica_task(struct coordinator *co, const struct job *j, ui
                                  uint32_t r)
 {
     uint64_t id = j->paths[p].replicas[r].task_id;
-    return id ? state_task(&co->state, id) : NULL;
+    struct task *t = id ? state_task(&co->state, id) : NULL;
+    return t != NULL && t->kind == TASK_TRAIN ? t : NULL;
 }
 
 /* ---- beginning ----------------------------------------------------------- */
@@ -62,9 +63,9 @@ static bool make_task(struct coordinator *co, struct job *j, uint32_t p, uint32_
     if (t == NULL)
         return false;
     t->path = p;
-    t->replica = r;
-    t->round = path->round;
-    t->first_step = path->replicas[r].step;
+    t->train.replica = r;
+    t->train.round = path->round;
+    t->train.first_step = path->replicas[r].step;
     path->replicas[r].task_id = t->id;
     if (!task_take_samples(co, j, t)) {
         flow_end(co, j, JOB_FAILED, "no samples are left for replica %u of path %u", r, p);
@@ -109,7 +110,7 @@ static bool complete(const struct job *j, const struct task *t)
 {
     for (uint32_t l = 0; l < composition_levels(&j->comp, t->path); l++) {
         const struct module_rec *m = &j->modules[j->comp.paths[t->path].modules[l]];
-        if (task_contribution(t, m->id, t->round) == NULL)
+        if (task_contribution(t, m->id, t->train.round) == NULL)
             return false;
     }
     return true;
@@ -132,11 +133,11 @@ static void end_lost(struct coordinator *co, const struct job *j, struct task *t
  * or why not. */
 static void tell_senders(struct coordinator *co, const struct task *t, const char *reason)
 {
-    for (size_t i = 0; i < t->n_contributions; i++) {
-        uint64_t worker = t->contributions[i].worker_id;
+    for (size_t i = 0; i < t->train.n_contributions; i++) {
+        uint64_t worker = t->train.contributions[i].worker_id;
         bool told = false, ok = true;
-        for (size_t k = 0; k < t->n_contributions; k++) {
-            const struct contribution *c = &t->contributions[k];
+        for (size_t k = 0; k < t->train.n_contributions; k++) {
+            const struct contribution *c = &t->train.contributions[k];
             told |= k < i && c->worker_id == worker;
             ok &= c->worker_id != worker || c->version != 0;
         }
@@ -147,8 +148,8 @@ static void tell_senders(struct coordinator *co, const struct task *t, const cha
 
 static bool all_applied(const struct task *t)
 {
-    for (size_t i = 0; i < t->n_contributions; i++)
-        if (t->contributions[i].version == 0)
+    for (size_t i = 0; i < t->train.n_contributions; i++)
+        if (t->train.contributions[i].version == 0)
             return false;
     return true;
 }
@@ -169,7 +170,7 @@ static void add_phase(struct phase_sum *sum, const struct task *t)
     sum->phases++;
     sum->samples += t->samples;
     sum->steps += t->steps;
-    sum->waited_ms += t->waited_ms;
+    sum->waited_ms += t->train.waited_ms;
     sum->trained_ms += t->seconds > 0 ? (uint64_t)((double)t->seconds * 1e3) : 0;
     if (!isnan(t->loss_mean)) {
         sum->loss += (double)t->loss_mean * (double)t->samples;
@@ -182,12 +183,12 @@ static void cancel_phase(struct coordinator *co, const struct job *j, struct rep
                          struct task *t)
 {
     char reason[REASON_MAX];
-    (void)snprintf(reason, sizeof(reason), "round %u of path %u was closed without it", t->round,
-                   t->path);
-    for (size_t i = 0; i < t->n_contributions; i++)
-        t->contributions[i].refused |= t->contributions[i].version == 0;
+    (void)snprintf(reason, sizeof(reason), "round %u of path %u was closed without it",
+                   t->train.round, t->path);
+    for (size_t i = 0; i < t->train.n_contributions; i++)
+        t->train.contributions[i].refused |= t->train.contributions[i].version == 0;
     tell_senders(co, t, reason);
-    rr->step = t->first_step + (uint64_t)j->spec.outer.steps; /* the schedule goes on */
+    rr->step = t->train.first_step + (uint64_t)j->spec.outer.steps; /* the schedule goes on */
     task_end(co, t, TASK_CANCELLED, reason);
 }
 
@@ -195,7 +196,7 @@ static void cancel_phase(struct coordinator *co, const struct job *j, struct rep
 static void settle_replica(struct coordinator *co, struct job *j, struct task *t,
                            struct phase_sum *sum)
 {
-    struct replica_rec *rr = &j->paths[t->path].replicas[t->replica];
+    struct replica_rec *rr = &j->paths[t->path].replicas[t->train.replica];
     char reason[REASON_MAX];
     rr->task_id = 0;
     if (t->state == TASK_PENDING && complete(j, t))
@@ -208,13 +209,13 @@ static void settle_replica(struct coordinator *co, struct job *j, struct task *t
     tell_senders(co, t, reason);
     rr->owner = t->worker_id;
     rr->samples_last = full_phase(j, t);
-    rr->step = t->first_step + t->steps;
+    rr->step = t->train.first_step + t->steps;
     if (!all_applied(t))
         return;
     add_phase(sum, t);
     core_garbage(co, &rr->moments);
-    rr->moments = t->moments;
-    t->moments = (struct blob_ref){0};
+    rr->moments = t->train.moments;
+    t->train.moments = (struct blob_ref){0};
 }
 
 /* ---- the end of a round -------------------------------------------------- */
@@ -289,8 +290,8 @@ static void advance_path(struct coordinator *co, struct job *j, uint32_t p)
 /* Is nothing of the phase left to be folded? */
 static bool settled(const struct task *t)
 {
-    for (size_t i = 0; i < t->n_contributions; i++)
-        if (t->contributions[i].version == 0 && !t->contributions[i].refused)
+    for (size_t i = 0; i < t->train.n_contributions; i++)
+        if (t->train.contributions[i].version == 0 && !t->train.contributions[i].refused)
             return false;
     return !task_is_open(t);
 }
@@ -305,7 +306,7 @@ static bool share_module(const struct job *j, uint32_t p, uint32_t q)
 
 static double end_of(const struct task *t)
 {
-    return (double)t->leased_ms + 1e3 * t->phase_s;
+    return (double)t->leased_ms + 1e3 * t->train.phase_s;
 }
 
 uint32_t rounds_seconds(struct coordinator *co, const struct job *j, const struct task *t)

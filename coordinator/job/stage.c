@@ -61,7 +61,7 @@ static void begin_clustering(struct coordinator *co, struct job *j)
     struct task *t = has_room(co, 1) ? task_make(co, j, TASK_CLUSTER) : NULL;
     if (t == NULL)
         return;
-    t->round = j->resharded;
+    t->cluster.pass = j->resharded;
     save_task(co->store, t);
     flow_enter(co, j, JOB_CLUSTERING,
                j->n_scores > 0 ? "a router is trained on what the paths scored"
@@ -95,7 +95,7 @@ static void begin_splitting(struct coordinator *co, struct job *j)
             continue;
         }
         struct task *t = task_make(co, j, TASK_SPLIT);
-        t->round = group++;
+        t->split.group = group++;
         for (size_t end = i + split_group(j, i, n); i < end; i++)
             add_range(t, j, i);
         save_task(co->store, t);
@@ -241,9 +241,7 @@ static void make_scores(struct coordinator *co, struct job *j, const uint32_t *s
         for (size_t i = 0; i < n; i++) {
             struct task *t = task_make(co, j, TASK_SCORE);
             t->path = p;
-            t->round = j->paths[p].round;
-            t->evaluate = evaluate;
-            t->draw.ema = j->spec.outer.ema > 0;
+            t->score = (struct task_score){j->paths[p].round, j->spec.outer.ema > 0, evaluate};
             add_range(t, j, shards[i]);
             save_task(co->store, t);
         }
@@ -300,8 +298,8 @@ bool stage_evaluate_routing(struct coordinator *co, struct job *j)
         n > 0 && n * main_paths(j) == j->n_scores ? task_make(co, j, TASK_CLUSTER) : NULL;
     if (t == NULL)
         return false;
-    t->evaluate = true;
-    t->round = j->resharded;
+    t->cluster.evaluate = true;
+    t->cluster.pass = j->resharded;
     save_task(co->store, t);
     return true;
 }

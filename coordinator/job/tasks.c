@@ -45,7 +45,7 @@ void task_lease(struct coordinator *co, struct task *t, struct worker *w)
     t->worker_id = w->id;
     t->leased_ms = t->progress_ms = core_now(co);
     if (l != NULL)
-        t->phase_s = rounds_seconds(co, state_job(&co->state, t->job_id), t);
+        t->train.phase_s = rounds_seconds(co, state_job(&co->state, t->job_id), t);
     t->progress_mark = 0;
     t->steps_done = t->steps_total = 0;
     t->samples_done = 0;
@@ -59,7 +59,7 @@ void task_lease(struct coordinator *co, struct task *t, struct worker *w)
              "%s task %llu of job %llu leased worker=%llu attempt=%u path=%u replica=%u "
              "round=%u",
              task_kind_name(t->kind), (unsigned long long)t->id, (unsigned long long)t->job_id,
-             (unsigned long long)w->id, t->attempt, t->path, t->replica, t->round);
+             (unsigned long long)w->id, t->attempt, t->path, task_replica(t), task_round(t));
 }
 
 /* The holder, if it still holds t, holds nothing. */
@@ -77,8 +77,7 @@ static void release_holder(struct coordinator *co, const struct task *t)
  * the job with it. */
 static bool is_aside(const struct task *t)
 {
-    return t->draw.asked || t->evaluate || t->kind == TASK_EVAL || t->kind == TASK_SAMPLE ||
-           t->kind == TASK_VELOCITY;
+    return task_drawing(t) != NULL || task_evaluates(t) || t->kind == TASK_VELOCITY;
 }
 
 void task_requeue(struct coordinator *co, struct task *t, const char *reason)
@@ -92,7 +91,8 @@ void task_requeue(struct coordinator *co, struct task *t, const char *reason)
     t->attempt++;
     t->steps_done = 0;
     t->samples_done = 0;
-    t->text_len = 0;
+    if (t->kind == TASK_SAMPLE)
+        t->draw.text_len = 0;
     t->ready_ms = core_now(co);
     (void)str_copy(t->reason, sizeof(t->reason), reason);
     state_set_task_state(&co->state, t, TASK_PENDING);
@@ -127,12 +127,13 @@ bool task_take_samples(struct coordinator *co, struct job *j, struct task *t)
     struct shards_sum sum = shards_sum(j, cp->partition, false);
     uint64_t want = shards_of_steps(&j->spec, cp->batch, (uint64_t)j->spec.outer.steps, &sum);
     if (want == 0) { /* bounded by time: half as much again as it would need */
-        const struct replica_rec *r = &j->paths[t->path].replicas[t->replica];
+        const struct replica_rec *r = &j->paths[t->path].replicas[t->train.replica];
         want = r->samples_last ? r->samples_last * 3 / 2 + cp->batch
                                : shards_of_steps(&j->spec, cp->batch, FIRST_BATCHES, &sum);
     }
     struct ledger_range *ranges = mem_alloc_array(RANGES_TAKEN_MAX, sizeof(*ranges));
-    size_t n = ledger_take(l, t->id, want, t->replica, cp->replicas, ranges, RANGES_TAKEN_MAX);
+    size_t n =
+        ledger_take(l, t->id, want, t->train.replica, cp->replicas, ranges, RANGES_TAKEN_MAX);
     if (n == 0) {
         mem_free(ranges);
         return false;
@@ -150,7 +151,7 @@ void task_end(struct coordinator *co, struct task *t, enum task_state state, con
     release_holder(co, t);
     if (state != TASK_DONE && t->state == TASK_PENDING)
         t->worker_id = 0;
-    bool parent = t->kind == TASK_SAMPLE && t->draw.remote;
+    bool parent = task_is_remote(t);
     state_set_task_state(&co->state, t, state);
     t->ended_ms = core_now(co);
     t->ended_unix_ms = (int64_t)clock_wall_ms();
@@ -224,7 +225,7 @@ static bool still_needed(const struct job *j, const struct task *t)
         return true;
     if (job_is_ended(j) || t->kind != TASK_TRAIN)
         return false;
-    return j->paths[t->path].replicas[t->replica].task_id == t->id;
+    return j->paths[t->path].replicas[t->train.replica].task_id == t->id;
 }
 
 void tasks_prune(struct coordinator *co, struct job *j)
@@ -238,8 +239,8 @@ void tasks_prune(struct coordinator *co, struct job *j)
             i++;
             continue;
         }
-        for (size_t c = 0; c < t->n_contributions; c++)
-            core_garbage(co, &t->contributions[c].blob);
+        for (size_t c = 0; t->kind == TASK_TRAIN && c < t->train.n_contributions; c++)
+            core_garbage(co, &t->train.contributions[c].blob);
         save_task_gone(co->store, t->id);
         state_drop_task(&co->state, t);
         ended--;

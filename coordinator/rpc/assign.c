@@ -34,7 +34,7 @@ static void fill_owner(struct coordinator *co, const struct job *j, const struct
     uint64_t until;
     char reason[REASON_MAX];
     if (t->kind == TASK_TRAIN)
-        out->owner = j->paths[t->path].replicas[t->replica].owner;
+        out->owner = j->paths[t->path].replicas[t->train.replica].owner;
     else if (t->kind == TASK_VELOCITY)
         out->owner = j->paths[t->path].velocity_worker; /* has it loaded */
     const struct worker *w = out->owner ? state_worker(&co->state, out->owner) : NULL;
@@ -83,8 +83,8 @@ static struct schedule_task *candidates(struct coordinator *co, size_t *ret_n)
             .not_before_ms = t->not_before_ms,
             .network = task_network(j, t),
             .job_leases = leases,
-            .lag = t->kind == TASK_TRAIN && t->round > last ? t->round - last : 0,
-            .needs_helper = t->kind == TASK_SAMPLE && t->draw.remote,
+            .lag = t->kind == TASK_TRAIN && t->train.round > last ? t->train.round - last : 0,
+            .needs_helper = task_is_remote(t),
         };
         fill_owner(co, j, t, &list[n++]);
     }
@@ -104,7 +104,7 @@ static void count_others(const struct state *s, const struct worker *w, size_t *
             continue;
         const struct task *t = o->task_id ? state_task(s, o->task_id) : NULL;
         ++*ret_others;
-        *ret_helpers += t == NULL || t->kind != TASK_SAMPLE || !t->draw.remote;
+        *ret_helpers += t == NULL || !task_is_remote(t);
     }
 }
 

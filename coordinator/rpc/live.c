@@ -35,15 +35,15 @@ int live_stream(struct coordinator *co, struct worker *w, const Skerry__V1__Stre
     size_t len = strlen(m->text);
     if (t == NULL)
         return -ERR_STALE;
-    if (m->offset > t->text_len || m->offset + len > TASK_TEXT_MAX)
+    if (m->offset > t->draw.text_len || m->offset + len > TASK_TEXT_MAX)
         return err_set(err, -EINVAL,
                        "text of %zu bytes at %llu, but %zu bytes have come and at most %d are kept",
-                       len, (unsigned long long)m->offset, t->text_len, TASK_TEXT_MAX);
+                       len, (unsigned long long)m->offset, t->draw.text_len, TASK_TEXT_MAX);
     size_t end = (size_t)m->offset + len;
-    if (end > t->text_len) { /* what comes again changes nothing */
-        t->text = mem_realloc(t->text, end + 1);
-        memcpy(t->text + m->offset, m->text, len + 1);
-        t->text_len = end;
+    if (end > t->draw.text_len) { /* what comes again changes nothing */
+        t->draw.text = mem_realloc(t->draw.text, end + 1);
+        memcpy(t->draw.text + m->offset, m->text, len + 1);
+        t->draw.text_len = end;
         t->progress_ms = core_now(co);
         core_event(co, &(struct view_event){.kind = VIEW_EVENT_TEXT,
                                             .job_id = t->job_id,
@@ -64,7 +64,7 @@ static bool same_blob(const struct blob_ref *a, const struct blob_ref *b)
 
 static void forget(struct coordinator *co, struct task *t)
 {
-    core_garbage(co, &t->input);
+    core_garbage(co, &t->velocity.input);
     core_garbage(co, &t->output);
     save_task_gone(co->store, t->id);
     state_drop_task(&co->state, t);
@@ -75,8 +75,8 @@ static struct task *find(struct coordinator *co, uint64_t parent, uint32_t path,
 {
     for (size_t i = 0; i < co->state.n_tasks; i++) {
         struct task *t = co->state.tasks[i];
-        if (t->kind == TASK_VELOCITY && t->parent == parent && t->path == path &&
-            same_blob(&t->input, input))
+        if (t->kind == TASK_VELOCITY && t->velocity.parent == parent && t->path == path &&
+            same_blob(&t->velocity.input, input))
             return t;
     }
     return NULL;
@@ -87,7 +87,8 @@ static void forget_older(struct coordinator *co, uint64_t parent, uint32_t path)
 {
     for (size_t i = co->state.n_tasks; i-- > 0;) {
         struct task *t = co->state.tasks[i];
-        if (t->kind == TASK_VELOCITY && t->parent == parent && t->path == path && !task_is_open(t))
+        if (t->kind == TASK_VELOCITY && t->velocity.parent == parent && t->path == path &&
+            !task_is_open(t))
             forget(co, t);
     }
 }
@@ -100,10 +101,8 @@ static struct task *make(struct coordinator *co, struct job *j, const struct tas
     if (t == NULL)
         return NULL;
     t->path = path;
-    t->round = parent->round;
-    t->draw.ema = parent->draw.ema;
-    t->parent = parent->id;
-    t->input = *input;
+    t->velocity =
+        (struct task_velocity){parent->draw.version, parent->draw.ema, parent->id, *input};
     save_task(co->store, t);
     return t;
 }
@@ -182,7 +181,7 @@ void live_task_ended(struct coordinator *co, const struct task *parent)
     co->velocities_old = true;
     for (size_t i = 0; i < co->state.n_tasks; i++) {
         struct task *t = co->state.tasks[i];
-        if (t->kind == TASK_VELOCITY && t->parent == parent->id && task_is_open(t))
+        if (t->kind == TASK_VELOCITY && t->velocity.parent == parent->id && task_is_open(t))
             task_end(co, t, TASK_CANCELLED, "the sampler does not need it any more");
     }
 }
@@ -195,7 +194,7 @@ void live_turn(struct coordinator *co)
     for (size_t i = co->state.n_tasks; i-- > 0;) {
         struct task *t = co->state.tasks[i];
         const struct task *parent =
-            t->kind == TASK_VELOCITY ? state_task(&co->state, t->parent) : NULL;
+            t->kind == TASK_VELOCITY ? state_task(&co->state, t->velocity.parent) : NULL;
         if (t->kind == TASK_VELOCITY && !task_is_open(t) &&
             (parent == NULL || !task_is_open(parent)))
             forget(co, t);

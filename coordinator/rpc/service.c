@@ -271,7 +271,7 @@ static void take_progress(struct coordinator *co, struct worker *w, struct task 
     if (isfinite(p->loss) && p->loss != 0.0f) {
         t->loss = w->loss = p->loss;
         if (t->kind == TASK_TRAIN && j != NULL)
-            j->paths[t->path].replicas[t->replica].loss = p->loss;
+            j->paths[t->path].replicas[t->train.replica].loss = p->loss;
     }
     /* On a full disk the points of the curve are let go: they would pile up. */
     if (j != NULL && t->kind == TASK_TRAIN && core_writable(co, NULL) == 0)

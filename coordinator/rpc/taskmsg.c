@@ -112,7 +112,7 @@ static const struct version_rec *wanted_version(const struct job *j, const struc
     bool train = t->kind == TASK_TRAIN;
     if (j->spec.outer.async || (train && rounds_stream(j)))
         return module_version(m, m->version);
-    const struct version_rec *v = module_version(m, t->round);
+    const struct version_rec *v = module_version(m, task_round(t));
     return v != NULL || train ? v : module_version(m, m->version);
 }
 
@@ -135,7 +135,7 @@ static const struct best_module *best_of(const struct taskmsg *b, const struct j
     const struct task *t = b->task;
     bool wants = t->kind == TASK_SAMPLE || t->kind == TASK_VELOCITY ||
                  (t->kind == TASK_EVAL && t->draw.mixture) ||
-                 (t->kind == TASK_SCORE && t->evaluate) || j != b->job;
+                 (t->kind == TASK_SCORE && t->score.evaluate) || j != b->job;
     return wants ? j->paths[path].best : NULL;
 }
 
@@ -153,8 +153,7 @@ Skerry__V1__ModuleRef **taskmsg_modules(struct taskmsg *b, const struct job *j, 
     const struct best_module *best = best_of(b, j, path);
     size_t n = composition_levels(&j->comp, path);
     Skerry__V1__ModuleRef **list = taskmsg_need(b, n * sizeof(*list));
-    bool mean =
-        j == b->job ? b->task->kind != TASK_TRAIN && b->task->draw.ema : j->spec.outer.ema > 0;
+    bool mean = j == b->job ? task_wants_ema(b->task) : j->spec.outer.ema > 0;
     *ret_n = n;
     for (size_t l = 0; l < n && !b->failed; l++) {
         const struct module_rec *m = &j->modules[j->comp.paths[path].modules[l]];
@@ -226,7 +225,7 @@ static void add_modules(struct taskmsg *b, Skerry__V1__Task *msg)
     case TASK_SAMPLE:
     case TASK_SCORE:
     case TASK_VELOCITY:
-        if (!b->task->draw.mixture)
+        if (!task_is_mixture(b->task))
             msg->modules = taskmsg_modules(b, b->job, b->task->path, &msg->n_modules);
         break;
     default:
@@ -318,7 +317,7 @@ static uint32_t partitions(const struct taskmsg *b)
 static void add_job(struct taskmsg *b, Skerry__V1__Task *m)
 {
     const struct job *j = b->job;
-    bool mixture = b->task->draw.mixture;
+    bool mixture = task_is_mixture(b->task);
     uint32_t network = mixture ? 0 : j->comp.paths[b->task->path].network;
     m->job_id = j->id;
     m->spec = j->yaml;
@@ -346,7 +345,7 @@ int taskmsg_build(struct coordinator *co, const struct job *j, const struct task
     m->lease_ms = co->opt.lease_ms;
     add_job(&b, m);
     add_modules(&b, m);
-    if (t->draw.mixture)
+    if (task_is_mixture(t))
         add_mixture(&b, m);
     taskmsg_kind(&b, m);
     if (b.failed)

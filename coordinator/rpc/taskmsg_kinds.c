@@ -43,7 +43,7 @@ static Skerry__V1__Range **ranges(struct taskmsg *b, size_t *ret_n)
 static uint64_t total_steps(const struct job *j, const struct task *t)
 {
     const struct composition_path *path = &j->comp.paths[t->path];
-    uint64_t rounds = (uint64_t)j->spec.outer.rounds, left = rounds - t->round;
+    uint64_t rounds = (uint64_t)j->spec.outer.rounds, left = rounds - t->train.round;
     if (j->spec.outer.async) { /* its share of the phases to come */
         uint64_t k = path->replicas;
         left = (rounds * k - j->paths[t->path].phases + k - 1) / k;
@@ -51,12 +51,12 @@ static uint64_t total_steps(const struct job *j, const struct task *t)
         return rounds * (uint64_t)j->spec.outer.steps;
     }
     if (j->spec.outer.steps > 0)
-        return t->first_step + left * (uint64_t)j->spec.outer.steps;
+        return t->train.first_step + left * (uint64_t)j->spec.outer.steps;
     /* Bounded by time: as many in each phase to come as the last one would have done in full. */
     struct shards_sum sum = shards_sum(j, path->partition, false);
-    uint64_t samples = j->paths[t->path].replicas[t->replica].samples_last;
+    uint64_t samples = j->paths[t->path].replicas[t->train.replica].samples_last;
     uint64_t phase = samples * 1000 / shards_of_steps(&j->spec, path->batch, 1000, &sum);
-    return phase > 0 ? t->first_step + left * phase : 0;
+    return phase > 0 ? t->train.first_step + left * phase : 0;
 }
 
 static int by_step(const void *a, const void *b)
@@ -80,14 +80,14 @@ static void add_fragments(struct taskmsg *b, Skerry__V1__TrainTask *m)
     m->fragments = taskmsg_need(b, n->n_levels * sizeof(*m->fragments));
     for (uint32_t l = 0; l < n->n_levels && !b->failed; l++) {
         const struct module_rec *module = &j->modules[path->modules[l]];
-        const struct contribution *c = task_contribution(b->task, module->id, b->task->round);
+        const struct contribution *c = task_contribution(b->task, module->id, b->task->train.round);
         Skerry__V1__Fragment *part = taskmsg_need(b, sizeof(*part));
         if (b->failed)
             return;
         skerry__v1__fragment__init(part);
         part->level = l;
         part->step = ((n->levels[l].fragment + 1) * (m->steps - m->delay) + f - 1) / f;
-        part->done = module->version > b->task->round || (c != NULL && !c->refused);
+        part->done = module->version > b->task->train.round || (c != NULL && !c->refused);
         m->fragments[l] = part;
     }
     if (!b->failed)
@@ -97,7 +97,7 @@ static void add_fragments(struct taskmsg *b, Skerry__V1__TrainTask *m)
 /* Moments go with the replica, unless it stays where they are. */
 static void add_moments(struct taskmsg *b, Skerry__V1__TrainTask *m)
 {
-    const struct replica_rec *r = &b->job->paths[b->task->path].replicas[b->task->replica];
+    const struct replica_rec *r = &b->job->paths[b->task->path].replicas[b->task->train.replica];
     if (b->job->spec.recipe.moments != JOB_MOMENTS_TRAVEL)
         return;
     m->send_moments = true;
@@ -126,11 +126,11 @@ static void add_ahead(struct taskmsg *b, Skerry__V1__TrainTask *m)
     const struct composition_path *cp = &j->comp.paths[t->path];
     uint32_t shards[AHEAD_MAX];
     uint64_t samples = 0;
-    if (t->round + 1 >= (uint64_t)j->spec.outer.rounds && !j->spec.outer.async)
+    if (t->train.round + 1 >= (uint64_t)j->spec.outer.rounds && !j->spec.outer.async)
         return;
     for (size_t i = 0; i < t->n_ranges; i++)
         samples += t->ranges[i].count;
-    size_t n = ledger_ahead(j->ledgers[job_ledger(j, cp->partition)], samples, t->replica,
+    size_t n = ledger_ahead(j->ledgers[job_ledger(j, cp->partition)], samples, t->train.replica,
                             cp->replicas, shards, AHEAD_MAX);
     m->ahead = taskmsg_need(b, n * sizeof(Skerry__V1__Blob *));
     for (size_t i = 0; i < n && !b->failed; i++) {
@@ -150,12 +150,12 @@ static void add_train(struct taskmsg *b, Skerry__V1__Task *msg)
     if (b->failed)
         return;
     skerry__v1__train_task__init(m);
-    m->round = t->round;
+    m->round = t->train.round;
     m->path = t->path;
-    m->replica = t->replica;
+    m->replica = t->train.replica;
     m->steps = steps_that_fit(b->job, t);
-    m->seconds = b->task->phase_s;
-    m->first_step = t->first_step;
+    m->seconds = b->task->train.phase_s;
+    m->first_step = t->train.first_step;
     m->total_steps = total_steps(b->job, t);
     m->ranges = ranges(b, &m->n_ranges);
     m->epoch = t->n_ranges ? t->ranges[0].epoch : 0;
@@ -178,7 +178,7 @@ static void add_eval(struct taskmsg *b, Skerry__V1__Task *msg)
         return;
     skerry__v1__eval_task__init(m);
     m->path = b->task->path;
-    m->version_round = b->task->round;
+    m->version_round = b->task->draw.version;
     m->samples = b->task->draw.count;
     m->ema = b->task->draw.ema;
     m->skip = is_text(b->job) ? TEXT_SKIP : 0;
@@ -217,7 +217,7 @@ static void add_velocity(struct taskmsg *b, Skerry__V1__Task *msg)
         return;
     skerry__v1__velocity_task__init(m);
     m->path = b->task->path;
-    m->input = taskmsg_blob(b, &b->task->input);
+    m->input = taskmsg_blob(b, &b->task->velocity.input);
     msg->velocity = m;
 }
 
@@ -229,7 +229,7 @@ static void add_ingest(struct taskmsg *b, Skerry__V1__Task *msg)
     if (b->failed)
         return;
     skerry__v1__ingest_task__init(m);
-    m->url = b->job->spec.data.url.items[b->task->round];
+    m->url = b->job->spec.data.url.items[b->task->ingest.url];
     msg->ingest = m;
 }
 
@@ -300,7 +300,7 @@ static void add_cluster(struct taskmsg *b, Skerry__V1__Task *msg)
     memcpy(m->levels, j->comp.digits, j->comp.n_digits * sizeof(*m->levels));
     m->n_levels = j->comp.n_digits;
     m->top = (uint32_t)j->spec.recipe.top;
-    m->evaluate = b->task->evaluate;
+    m->evaluate = b->task->cluster.evaluate;
     m->chunk = (uint32_t)j->spec.partition.chunk;
     if (j->n_scores > 0)
         add_scores(b, m);
@@ -331,7 +331,7 @@ static void add_score(struct taskmsg *b, Skerry__V1__Task *msg)
     skerry__v1__score_task__init(m);
     m->path = b->task->path;
     m->ranges = ranges(b, &m->n_ranges);
-    m->chunk = b->task->evaluate ? (uint32_t)b->job->spec.partition.chunk : 0;
+    m->chunk = b->task->score.evaluate ? (uint32_t)b->job->spec.partition.chunk : 0;
     m->skip = TEXT_SKIP;
     msg->score = m;
 }

@@ -376,7 +376,11 @@ void save_ledger(struct store *s, const struct job *j, uint32_t partition)
 void save_task(struct store *s, const struct task *t)
 {
     char draw[160], mixing[160];
-    const struct task_draw *d = &t->draw;
+    static const struct blob_ref none;
+    const bool train = t->kind == TASK_TRAIN, velocity = t->kind == TASK_VELOCITY;
+    const struct task_draw other = {.ema = task_wants_ema(t)};
+    const struct task_draw *d = task_drawing(t) ? task_drawing(t) : &other;
+    const size_t given = train ? t->train.n_contributions : 0;
     (void)snprintf(draw, sizeof(draw), "%u %u %u %d %d %d %a %llu", d->steps, d->columns, d->count,
                    d->heun, d->ema, d->asked, (double)d->guidance, (unsigned long long)d->seed);
     (void)snprintf(mixing, sizeof(mixing), "%d %d %u %u %a %a %u %a %a", d->mixture, d->remote,
@@ -388,16 +392,18 @@ void save_task(struct store *s, const struct task *t)
               "ddddii"
               "iibibitti",
               I(t->id), I(t->job_id), I(t->kind), I(t->state), I(t->attempt), I(t->failures),
-              I(t->path), I(t->replica), I(t->round), I(t->module_id), I(t->worker_id), t->reason,
-              I(t->first_step), t->ranges, t->n_ranges * sizeof(*t->ranges), draw, d->labels,
-              d->labels ? d->count * sizeof(*d->labels) : 0, t->output.sha256, (size_t)32,
-              I(t->output.size), I(t->steps), I(t->samples), (double)t->loss_first,
+              I(t->path), I(task_replica(t)), I(task_round(t)),
+              I(t->kind == TASK_OUTER ? t->outer.module_id : 0), I(t->worker_id), t->reason,
+              I(train ? t->train.first_step : 0), t->ranges, t->n_ranges * sizeof(*t->ranges), draw,
+              d->labels, d->labels ? d->count * sizeof(*d->labels) : 0, t->output.sha256,
+              (size_t)32, I(t->output.size), I(t->steps), I(t->samples), (double)t->loss_first,
               (double)t->loss_last, (double)t->loss_mean, (double)t->seconds, I(t->made_unix_ms),
-              I(t->ended_unix_ms), I(t->evaluate), I(t->parent), B(&t->input), B(&t->moments),
-              mixing, d->prompt, I(t->waited_ms));
+              I(t->ended_unix_ms), I(task_evaluates(t)), I(velocity ? t->velocity.parent : 0),
+              B(velocity ? &t->velocity.input : &none), B(train ? &t->train.moments : &none),
+              mixing, d->prompt, I(train ? t->train.waited_ms : 0));
     store_put(s, DEL_CONTRIBUTIONS, "i", I(t->id));
-    for (size_t i = 0; i < t->n_contributions; i++) {
-        const struct contribution *c = &t->contributions[i];
+    for (size_t i = 0; i < given; i++) {
+        const struct contribution *c = &t->train.contributions[i];
         store_put(s, PUT_CONTRIBUTION, "iiiibiiiii", I(t->id), I(i), I(c->module_id),
                   I(c->base_version), c->blob.sha256, (size_t)32, I(c->blob.size), I(c->refused),
                   I(c->samples), I(c->worker_id), I(c->version));

@@ -302,11 +302,9 @@ static int load_replica(struct state *st, sqlite3_stmt *q, struct err *err)
     return blob_ref(q, 7, &r->moments) ? 0 : bad_row(err, "its moments");
 }
 
-static int load_arrays(struct task *t, sqlite3_stmt *q, struct err *err)
+static int load_draw(struct task_draw *d, sqlite3_stmt *q, struct err *err)
 {
-    size_t ranges = (size_t)sqlite3_column_bytes(q, 13);
     size_t labels = (size_t)sqlite3_column_bytes(q, 15);
-    struct task_draw *d = &t->draw;
     int heun = 0, ema = 0, asked = 0;
     float guidance = 1;
     unsigned long long seed = 0;
@@ -327,19 +325,71 @@ static int load_arrays(struct task *t, sqlite3_stmt *q, struct err *err)
     d->remote = remote;
     if (sqlite3_column_type(q, 33) != SQLITE_NULL)
         d->prompt = str_dup(store_text(q, 33));
-    if (ranges % sizeof(*t->ranges) != 0 || ranges / sizeof(*t->ranges) > TASK_RANGES_MAX ||
-        (labels != 0 && labels != d->count * sizeof(*d->labels)) || d->count > 65536)
+    if ((labels != 0 && labels != d->count * sizeof(*d->labels)) || d->count > 65536)
+        return bad_row(err, "its labels");
+    if (labels > 0) {
+        d->labels = mem_alloc(labels);
+        memcpy(d->labels, sqlite3_column_blob(q, 15), labels);
+    }
+    return 0;
+}
+
+static int load_ranges(struct task *t, sqlite3_stmt *q, struct err *err)
+{
+    size_t ranges = (size_t)sqlite3_column_bytes(q, 13);
+    if (ranges % sizeof(*t->ranges) != 0 || ranges / sizeof(*t->ranges) > TASK_RANGES_MAX)
         return bad_row(err, "its ranges");
     if (ranges > 0) {
         t->n_ranges = ranges / sizeof(*t->ranges);
         t->ranges = mem_alloc(ranges);
         memcpy(t->ranges, sqlite3_column_blob(q, 13), ranges);
     }
-    if (labels > 0) {
-        d->labels = mem_alloc(labels);
-        memcpy(d->labels, sqlite3_column_blob(q, 15), labels);
-    }
     return 0;
+}
+
+/* Of what is drawn SCORE and VELOCITY have but this. */
+static int load_ema(bool *ret, sqlite3_stmt *q, struct err *err)
+{
+    struct task_draw d = {0};
+    int rc = load_draw(&d, q, err);
+    mem_free(d.prompt);
+    mem_free(d.labels);
+    *ret = d.ema;
+    return rc;
+}
+
+/* What is particular to the task's kind. */
+static int load_part(const struct job *j, struct task *t, sqlite3_stmt *q, struct err *err)
+{
+    task_set_round(t, u32(q, 8));
+    switch (t->kind) {
+    case TASK_TRAIN:
+        t->train.replica = u32(q, 7);
+        t->train.first_step = u64(q, 12);
+        t->train.waited_ms = u64(q, 34);
+        if (t->train.replica >= j->comp.paths[t->path].replicas)
+            return bad_row(err, "its path");
+        return blob_ref(q, 30, &t->train.moments) ? 0 : bad_row(err, "a blob");
+    case TASK_EVAL:
+    case TASK_SAMPLE:
+        return load_draw(&t->draw, q, err);
+    case TASK_OUTER:
+        t->outer.module_id = u64(q, 9);
+        return 0;
+    case TASK_CLUSTER:
+        t->cluster.evaluate = u32(q, 26) != 0;
+        return 0;
+    case TASK_SCORE:
+        t->score.evaluate = u32(q, 26) != 0;
+        return load_ema(&t->score.ema, q, err);
+    case TASK_VELOCITY:
+        t->velocity.parent = u64(q, 27);
+        if (!blob_ref(q, 28, &t->velocity.input))
+            return bad_row(err, "a blob");
+        return load_ema(&t->velocity.ema, q, err);
+    default:
+        return 0;
+    }
 }
 
 static int load_task(struct state *st, sqlite3_stmt *q, struct err *err)
@@ -355,17 +405,9 @@ static int load_task(struct state *st, sqlite3_stmt *q, struct err *err)
     t->attempt = u32(q, 4);
     t->failures = u32(q, 5);
     t->path = u32(q, 6);
-    t->replica = u32(q, 7);
-    t->round = u32(q, 8);
-    t->module_id = u64(q, 9);
     t->worker_id = u64(q, 10);
     (void)str_copy(t->reason, sizeof(t->reason), store_text(q, 11));
-    t->first_step = u64(q, 12);
-    t->evaluate = u32(q, 26) != 0;
-    t->parent = u64(q, 27);
-    t->waited_ms = u64(q, 34);
-    if (!blob_ref(q, 16, &t->output) || !blob_ref(q, 28, &t->input) ||
-        !blob_ref(q, 30, &t->moments))
+    if (!blob_ref(q, 16, &t->output))
         return bad_row(err, "a blob");
     t->steps = u32(q, 18);
     t->samples = u64(q, 19);
@@ -375,22 +417,23 @@ static int load_task(struct state *st, sqlite3_stmt *q, struct err *err)
     t->seconds = real(q, 23);
     t->made_unix_ms = (int64_t)u64(q, 24);
     t->ended_unix_ms = (int64_t)u64(q, 25);
-    if (t->path >= j->comp.n_paths ||
-        (t->kind == TASK_TRAIN && t->replica >= j->comp.paths[t->path].replicas))
+    if (t->path >= j->comp.n_paths)
         return bad_row(err, "its path");
-    return load_arrays(t, q, err);
+    int rc = load_ranges(t, q, err);
+    return rc < 0 ? rc : load_part(j, t, q, err);
 }
 
 static int load_contribution(struct state *st, sqlite3_stmt *q, struct err *err)
 {
     struct task *t = state_task(st, u64(q, 0));
-    if (t == NULL && any_unread(st))
+    if (t == NULL ? any_unread(st) : t->kind != TASK_TRAIN)
         return 0;
-    if (t == NULL || u64(q, 1) != t->n_contributions)
+    if (t == NULL || u64(q, 1) != t->train.n_contributions)
         return bad_row(err, "its task");
-    t->contributions =
-        mem_realloc(t->contributions, (t->n_contributions + 1) * sizeof(*t->contributions));
-    struct contribution *c = &t->contributions[t->n_contributions++];
+    struct task_train *p = &t->train;
+    p->contributions =
+        mem_realloc(p->contributions, (p->n_contributions + 1) * sizeof(*p->contributions));
+    struct contribution *c = &p->contributions[p->n_contributions++];
     *c = (struct contribution){.module_id = u64(q, 2),
                                .base_version = u64(q, 3),
                                .refused = u32(q, 6) != 0,

@@ -32,6 +32,64 @@ const char *task_state_name(enum task_state s)
     return names[s <= TASK_CANCELLED ? s : TASK_STATE_UNSPECIFIED];
 }
 
+bool task_wants_ema(const struct task *t)
+{
+    const struct task_draw *d = task_drawing(t);
+    return d != NULL ? d->ema
+                     : (t->kind == TASK_SCORE && t->score.ema) ||
+                           (t->kind == TASK_VELOCITY && t->velocity.ema);
+}
+
+bool task_evaluates(const struct task *t)
+{
+    return (t->kind == TASK_CLUSTER && t->cluster.evaluate) ||
+           (t->kind == TASK_SCORE && t->score.evaluate);
+}
+
+/* Where the number of a task lies, by its kind; NULL: it has none. */
+static uint32_t *number_of(struct task *t)
+{
+    switch (t->kind) {
+    case TASK_INGEST:
+        return &t->ingest.url;
+    case TASK_TRAIN:
+        return &t->train.round;
+    case TASK_EVAL:
+    case TASK_SAMPLE:
+        return &t->draw.version;
+    case TASK_OUTER:
+        return &t->outer.version;
+    case TASK_CLUSTER:
+        return &t->cluster.pass;
+    case TASK_SPLIT:
+        return &t->split.group;
+    case TASK_SCORE:
+        return &t->score.version;
+    case TASK_VELOCITY:
+        return &t->velocity.version;
+    default:
+        return NULL;
+    }
+}
+
+uint32_t task_round(const struct task *t)
+{
+    const uint32_t *n = number_of((struct task *)t);
+    return n != NULL ? *n : 0;
+}
+
+void task_set_round(struct task *t, uint32_t round)
+{
+    uint32_t *n = number_of(t);
+    if (n != NULL)
+        *n = round;
+}
+
+uint32_t task_replica(const struct task *t)
+{
+    return t->kind == TASK_TRAIN ? t->train.replica : 0;
+}
+
 void state_init(struct state *s)
 {
     memset(s, 0, sizeof(*s));
@@ -48,10 +106,13 @@ static void free_worker(struct worker *w)
 static void free_task(struct task *t)
 {
     mem_free(t->ranges);
-    mem_free(t->draw.labels);
-    mem_free(t->draw.prompt);
-    mem_free(t->text);
-    mem_free(t->contributions);
+    if (t->kind == TASK_TRAIN)
+        mem_free(t->train.contributions);
+    if (task_drawing(t) != NULL) {
+        mem_free(t->draw.labels);
+        mem_free(t->draw.prompt);
+        mem_free(t->draw.text);
+    }
     mem_free(t);
 }
 

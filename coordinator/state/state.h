@@ -148,6 +148,7 @@ enum task_state {
     TASK_CANCELLED,
 };
 
+/* What a phase gave to one of its modules. */
 struct contribution {
     uint64_t module_id, base_version;
     struct blob_ref blob;
@@ -157,14 +158,30 @@ struct contribution {
     uint64_t version;   /* that it went into; 0: none yet */
 };
 
-/* What a SAMPLE or EVAL task runs with. */
+struct task_ingest {
+    uint32_t url; /* its number in data.url */
+};
+
+/* A phase of a replica. */
+struct task_train {
+    uint32_t replica, round;
+    uint64_t first_step;
+    struct contribution *contributions;
+    size_t n_contributions;
+    struct blob_ref moments; /* Adam's, after the phase; size 0: none came */
+    uint64_t waited_ms;      /* for the network, of the phase's seconds */
+    uint32_t phase_s;        /* (m) bounded by time: how long the phase is */
+};
+
+/* EVAL and SAMPLE. */
 struct task_draw {
+    uint32_t version; /* that is looked at: as many rounds made it */
     uint32_t steps, columns, count;
     bool heun, ema, asked; /* asked by a person, not by the schedule */
     float guidance;
     uint64_t seed;
     uint32_t *labels; /* count of them (SAMPLE) */
-    /* of all main paths together, with the router; `path` is the router's */
+    /* of all main paths together, with the router; the task's path is the router's */
     bool mixture, remote;
     uint32_t strategy, top; /* enum job_strategy */
     float nucleus, threshold;
@@ -172,6 +189,34 @@ struct task_draw {
     char *prompt;    /* NULL: none */
     uint32_t tokens; /* 0: images */
     float temperature, top_p;
+    char *text;      /* (m) what came so far */
+    size_t text_len; /* (m) at most TASK_TEXT_MAX */
+};
+
+struct task_outer {
+    uint64_t module_id;
+    uint32_t version; /* that the step begins at */
+};
+
+struct task_cluster {
+    uint32_t pass; /* how often the job was sharded anew before */
+    bool evaluate; /* what routing is worth, at the end of the job */
+};
+
+struct task_split {
+    uint32_t group; /* of shards: its number */
+};
+
+struct task_score {
+    uint32_t version;   /* of the path's modules */
+    bool ema, evaluate; /* evaluate: as in task_cluster */
+};
+
+struct task_velocity {
+    uint32_t version;
+    bool ema;
+    uint64_t parent; /* the SAMPLE task that asks */
+    struct blob_ref input;
 };
 
 struct task {
@@ -179,44 +224,68 @@ struct task {
     enum task_kind kind;
     enum task_state state;
     uint32_t attempt, failures;
-    /* INGEST: round is the number of its URL; SPLIT: of its group of shards; FEATURE,
-     * CLUSTER, SCORE: how often the job was sharded anew before (pass).  INIT: path is
-     * one of its network. */
-    uint32_t path, replica, round;
-    bool evaluate;      /* CLUSTER, SCORE: what routing is worth, at the end of the job */
-    uint64_t module_id; /* OUTER */
-    uint64_t parent;    /* VELOCITY: the SAMPLE task that asks */
+    uint32_t path;      /* whose modules it works on; INIT: one of the network it makes */
     uint64_t worker_id; /* leased: the holder; ended: who did it */
     char reason[REASON_MAX];
     struct ledger_range *ranges; /* TRAIN, EVAL, FEATURE, SPLIT, SCORE */
     size_t n_ranges;
-    uint64_t first_step;   /* TRAIN */
-    struct task_draw draw; /* SAMPLE, EVAL */
-    struct contribution *contributions;
-    size_t n_contributions;
-    struct blob_ref output;
-    struct blob_ref input;   /* VELOCITY */
-    struct blob_ref moments; /* TRAIN: Adam's, after the phase; size 0: none came */
+    union { /* by kind; INIT and FEATURE have no part of their own */
+        struct task_ingest ingest;
+        struct task_train train;
+        struct task_draw draw; /* EVAL, SAMPLE */
+        struct task_outer outer;
+        struct task_cluster cluster;
+        struct task_split split;
+        struct task_score score;
+        struct task_velocity velocity;
+    };
     /* result */
+    struct blob_ref output;
     uint32_t steps;
     uint64_t samples;
     float loss_first, loss_last, loss_mean, seconds;
-    uint64_t waited_ms; /* of it, for the network */
     int64_t made_unix_ms, ended_unix_ms;
-    uint64_t ready_ms;                         /* (m) since when it may be leased */
-    uint64_t leased_ms, progress_ms, ended_ms; /* (m) */
-    uint32_t phase_s;                          /* (m) TRAIN bounded by time: how long it is */
-    uint64_t failed_worker;                    /* (m) who failed it last: others first */
-    uint64_t not_before_ms;                    /* (m) back-off of a failed one */
-    uint32_t steps_done, steps_total;          /* (m) from heartbeats */
-    uint64_t samples_done;                     /* (m) */
-    uint64_t progress_mark;                    /* (m) hash of what counts as progress */
-    uint64_t progress_gap_ms;                  /* (m) after which it was last taken for stuck */
-    char activity[129];                        /* (m) */
-    float loss;                                /* (m) */
-    char *text;                                /* (m) SAMPLE of texts: what came so far */
-    size_t text_len;                           /* (m) at most TASK_TEXT_MAX */
+    /* (m) of the attempt that runs, and of those before it */
+    uint64_t ready_ms; /* since when it may be leased */
+    uint64_t leased_ms, progress_ms, ended_ms;
+    uint64_t failed_worker;           /* who failed it last: others first */
+    uint64_t not_before_ms;           /* back-off of a failed one */
+    uint32_t steps_done, steps_total; /* from heartbeats */
+    uint64_t samples_done;
+    uint64_t progress_mark;   /* hash of what counts as progress */
+    uint64_t progress_gap_ms; /* after which it was last taken for stuck */
+    char activity[129];
+    float loss;
 };
+
+/* The part of an EVAL or SAMPLE task; of others NULL. */
+static inline const struct task_draw *task_drawing(const struct task *t)
+{
+    return t->kind == TASK_EVAL || t->kind == TASK_SAMPLE ? &t->draw : NULL;
+}
+
+/* EVAL or SAMPLE of all main paths together. */
+static inline bool task_is_mixture(const struct task *t)
+{
+    return task_drawing(t) != NULL && t->draw.mixture;
+}
+
+/* A sampler whose experts stay on their workers. */
+static inline bool task_is_remote(const struct task *t)
+{
+    return t->kind == TASK_SAMPLE && t->draw.remote;
+}
+
+/* Are the modules' means looked at? */
+bool task_wants_ema(const struct task *t);
+/* CLUSTER, SCORE: of what routing is worth, at the end of the job. */
+bool task_evaluates(const struct task *t);
+/* The number that persons and the store know the task by, beside its path: the round of a
+ * phase, a version, or the number of a URL, group or pass. */
+uint32_t task_round(const struct task *t);
+void task_set_round(struct task *t, uint32_t round); /* as it was read from the store */
+/* 0 but for TRAIN. */
+uint32_t task_replica(const struct task *t);
 
 static inline bool task_is_open(const struct task *t)
 {

@@ -133,7 +133,7 @@ static void fill_worker(struct coordinator *co, const struct worker *w, struct v
         .steps_done = t ? t->steps_done : 0,
         .steps_total = t ? t->steps_total : 0,
         .path = t ? t->path : 0,
-        .replica = t ? t->replica : 0,
+        .replica = t ? task_replica(t) : 0,
         .loss = w->loss != 0.0f ? (double)w->loss : (double)NAN,
         .images_per_s = (double)w->throughput,
         .grad_norm = (double)w->grad_norm,
@@ -176,10 +176,11 @@ int view_worker(struct coordinator *co, uint64_t worker_id, struct view_worker *
 static const char *task_text(const struct coordinator *co, const struct task *t)
 {
     const struct job *j = state_job(&co->state, t->job_id);
-    for (size_t i = 0; j != NULL && t->draw.tokens > 0 && i < j->n_grids; i++)
+    for (size_t i = 0; t->kind == TASK_SAMPLE && j != NULL && t->draw.tokens > 0 && i < j->n_grids;
+         i++)
         if (j->grids[i].task_id == t->id && j->grids[i].text != NULL)
             return j->grids[i].text;
-    return t->text != NULL && t->text_len > 0 ? t->text : "";
+    return t->kind == TASK_SAMPLE && t->draw.text_len > 0 ? t->draw.text : "";
 }
 
 static void fill_task(struct coordinator *co, const struct task *t, struct view_task *v)
@@ -197,8 +198,8 @@ static void fill_task(struct coordinator *co, const struct task *t, struct view_
         .attempt = t->attempt,
         .failures = t->failures,
         .path = t->path,
-        .replica = t->replica,
-        .round = t->round,
+        .replica = task_replica(t),
+        .round = task_round(t),
         .steps_done = t->steps_done,
         .steps_total = t->steps_total,
         .samples_done = t->samples_done,
@@ -209,7 +210,7 @@ static void fill_task(struct coordinator *co, const struct task *t, struct view_
         .output = blob_ref_is_set(&t->output) ? t->output.sha256 : NULL,
         .output_size = t->output.size,
         .text = task_text(co, t),
-        .mixture = t->draw.mixture,
+        .mixture = task_is_mixture(t),
     };
 }
 
@@ -288,8 +289,7 @@ static void wait_for_worker(const struct waiting *ctx, const struct task *t)
 /* A grid whose experts are elsewhere takes a worker that draws and one that evaluates. */
 static bool lacks_helper(const struct task *t, unsigned helpers)
 {
-    return (t->kind == TASK_VELOCITY && helpers == 0) ||
-           (t->kind == TASK_SAMPLE && t->draw.remote && helpers < 2);
+    return (t->kind == TASK_VELOCITY && helpers == 0) || (task_is_remote(t) && helpers < 2);
 }
 
 static void wait_for_taker(const struct waiting *ctx, const struct task *t)
@@ -302,8 +302,7 @@ static void wait_for_taker(const struct waiting *ctx, const struct task *t)
         here += w->state == WORKER_HERE;
         idle += w->state == WORKER_HERE && w->parked != NULL;
         small += w->state == WORKER_HERE && member_is_small(ctx->co, w, t);
-        helpers += w->state == WORKER_HERE && !w->drain &&
-                   (now == NULL || now->kind != TASK_SAMPLE || !now->draw.remote);
+        helpers += w->state == WORKER_HERE && !w->drain && (now == NULL || !task_is_remote(now));
     }
     (void)snprintf(what, sizeof(what), "%s task %llu", task_kind_name(t->kind),
                    (unsigned long long)t->id);

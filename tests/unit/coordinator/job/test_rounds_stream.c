@@ -106,7 +106,7 @@ static void test_within_a_phase(void **state)
     assert_true(t->mix == 0.5f && !t->fragments[0]->done);
     assert_true(send_part(r, a));
     assert_true(send_part(r, a)); /* once more: the answer was lost */
-    assert_int_equal(state_task(&r->co->state, first)->n_contributions, 1);
+    assert_int_equal(state_task(&r->co->state, first)->train.n_contributions, 1);
     assert_int_equal(state_task(&r->co->state, first)->state, TASK_LEASED);
     ask_version(r, a, 1);
     loop_turn(r->loop, false);

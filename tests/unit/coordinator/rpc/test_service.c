@@ -215,7 +215,7 @@ static void test_bad_contribution(void **state)
     assert_int_equal(j->modules[0].version, 1);
     assert_int_equal(j->rounds[0].contributions, 1);
     assert_int_equal(j->rounds[0].expected, 2);
-    assert_true(state_task(&r->co->state, bad)->contributions[0].refused);
+    assert_true(state_task(&r->co->state, bad)->train.contributions[0].refused);
     assert_int_equal(state_worker(&r->co->state, a->id)->tasks_failed, 1);
     bool told_bad = false;
     for (size_t i = 0; i < a->assigned->n_applied; i++)

@@ -89,8 +89,8 @@ static void test_first_release(void **state)
     assert_int_equal(j->grids[0].path, 0);
     /* The phase that was reported can be folded: it has its weight. */
     const struct task *t = state_task(&st, 5), *d = state_task(&st, 8);
-    assert_int_equal(t->contributions[0].samples, 8);
-    assert_int_equal(t->contributions[0].worker_id, 3);
+    assert_int_equal(t->train.contributions[0].samples, 8);
+    assert_int_equal(t->train.contributions[0].worker_id, 3);
     assert_true(d->draw.heun && d->draw.asked && !d->draw.mixture && d->draw.prompt == NULL);
     assert_int_equal(d->draw.seed, 7);
     /* And written back as this release does. */
@@ -107,7 +107,7 @@ static void test_first_release(void **state)
     if (persist_load(s, &st, &err) < 0)
         fail_msg("%s", err.msg);
     assert_true(state_job(&st, 1)->shards[1].holdout);
-    assert_int_equal(state_task(&st, 5)->contributions[0].samples, 8);
+    assert_int_equal(state_task(&st, 5)->train.contributions[0].samples, 8);
     state_release(&st);
     store_close(s);
 }

@@ -281,19 +281,19 @@ static struct task *fill_task(struct state *st, struct job *j)
 {
     struct task *t = state_add_task(st, 0, j->id, TASK_TRAIN);
     t->attempt = 3;
-    t->replica = 2;
-    t->round = 6;
+    t->train.replica = 2;
+    t->train.round = 6;
     t->worker_id = 1;
     t->ranges = mem_alloc_array(8, sizeof(*t->ranges));
     t->n_ranges = ledger_take(j->ledgers[0], t->id, 25, 0, 3, t->ranges, 8);
     assert_true(t->n_ranges > 0);
     state_set_task_state(st, t, TASK_LEASED);
-    t->n_contributions = 1;
-    t->contributions = mem_alloc_array(1, sizeof(*t->contributions));
-    t->contributions[0] = (struct contribution){j->modules[0].id, 6, {{9}, 8}, true};
+    t->train.n_contributions = 1;
+    t->train.contributions = mem_alloc_array(1, sizeof(*t->train.contributions));
+    t->train.contributions[0] = (struct contribution){j->modules[0].id, 6, {{9}, 8}, true};
     j->paths[0].replicas[2].task_id = t->id;
     struct task *d = state_add_task(st, 0, j->id, TASK_SAMPLE);
-    d->draw = (struct task_draw){30, 3, 2, true, false, true, 1.75f, 1ull << 63, NULL};
+    d->draw = (struct task_draw){0, 30, 3, 2, true, false, true, 1.75f, 1ull << 63, NULL};
     d->draw.labels = mem_alloc_array(2, sizeof(uint32_t));
     d->draw.labels[1] = 7;
     d->loss_mean = 0.25f;
@@ -396,7 +396,7 @@ static void test_state(void **state)
     assert_int_equal(t->attempt, 3);
     assert_int_equal(t->n_ranges, a.tasks[0]->n_ranges);
     assert_memory_equal(t->ranges, a.tasks[0]->ranges, t->n_ranges * sizeof(*t->ranges));
-    assert_true(t->contributions[0].refused);
+    assert_true(t->train.contributions[0].refused);
     assert_true(d->draw.heun && d->draw.asked && !d->draw.ema);
     assert_int_equal(d->draw.seed, 1ull << 63);
     assert_int_equal(d->draw.labels[1], 7);
