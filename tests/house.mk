@@ -2,3 +2,11 @@
 .PHONY: house
 house: all ## the figures of the house, into build/figures/house.json
 	@$(PYTHON) tests/house/house.py
+
+# The programs of a commit beside ours: BASE is built under build/house/, without CUDA.
+BASE ?= origin/main
+BESIDE = CC='$(CC)' $(PYTHON) tests/house/$(1).py --commit $(BASE) --out $(BUILD_DIR)/figures/$(1).json $(addprefix --only ,$(ONLY))
+
+.PHONY: house-bits
+house-bits: all ## do small jobs give the bits that commit BASE gave? (BASE=REV ONLY=name)
+	@$(call BESIDE,bits) --new $(BIN)
