@@ -109,7 +109,7 @@ static double host_seconds(void)
            1e-6 * (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
 }
 
-static int steps(struct trainer *t, const struct net_batch *batch, int n, struct measured *m,
+static int steps(struct trainer *t, const struct batch *batch, int n, struct measured *m,
                  double *ret_seconds, struct err *err)
 {
     const double start = profile_now(), host = host_seconds();
@@ -127,7 +127,7 @@ static int steps(struct trainer *t, const struct net_batch *batch, int n, struct
 
 /* Groups of as many steps as fill a third of the time each; the best one counts, with the
  * host's share in it. */
-static int measure(struct bench *b, struct trainer *t, const struct net_batch *batch,
+static int measure(struct bench *b, struct trainer *t, const struct batch *batch,
                    struct measured *m, struct err *err)
 {
     double s;
@@ -150,8 +150,7 @@ static int measure(struct bench *b, struct trainer *t, const struct net_batch *b
     return rc;
 }
 
-static int profile(struct bench *b, struct trainer *t, const struct net_batch *batch,
-                   struct err *err)
+static int profile(struct bench *b, struct trainer *t, const struct batch *batch, struct err *err)
 {
     struct profile *p = mem_alloc(sizeof *p);
     struct measured unused;
@@ -165,7 +164,7 @@ static int profile(struct bench *b, struct trainer *t, const struct net_batch *b
     return rc;
 }
 
-static int with_trainer(struct bench *b, const struct net_batch *batch, struct measured *m,
+static int with_trainer(struct bench *b, const struct batch *batch, struct measured *m,
                         struct err *err)
 {
     const struct train_options opt = {
@@ -208,7 +207,7 @@ static int one_batch(struct bench *b, int count, struct measured *m, struct err 
         images[i] = (uint8_t)rng_at_u32(1, 1, i);
     for (int i = 0; i < count; i++)
         labels[i] = i % b->o->classes;
-    const struct net_batch batch = {.count = (unsigned)count, .images = images, .labels = labels};
+    const struct batch batch = {.count = (unsigned)count, .images = images, .labels = labels};
     int rc = with_trainer(b, &batch, m, err);
     if (rc == 0) {
         (void)fprintf(b->out,

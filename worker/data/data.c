@@ -312,6 +312,7 @@ int data_next(struct data *d, struct batch *ret, struct err *err)
                            d->bad_named ? d->bad[0].reason : "?");
     }
     *ret = (struct batch){.count = n,
+                          .samples = n,
                           .images = d->images,
                           .labels = d->labels,
                           .partitions = d->partitions,

@@ -26,6 +26,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "worker/net/batch.h"
+
 struct err;
 struct data;
 struct data_cache;
@@ -61,15 +63,6 @@ struct data_options {
     struct data_cache *cache;
 };
 
-struct batch {
-    unsigned count;            /* samples; less than asked only at the end, 0 after it */
-    const uint8_t *images;     /* (count, H, W, 3), rows from the top, RGB */
-    const int32_t *labels;     /* (count) */
-    const int32_t *partitions; /* (count) of the samples' ranges */
-    const uint64_t *ids;       /* (count) stable names: data_sample_id() */
-    const uint64_t *keys;      /* (count) data_content_key(); NULL when shuffled (training) */
-};
-
 struct data_bad {
     uint8_t shard_sha256[32];
     char key[257]; /* name of the sample in the shard */
@@ -81,9 +74,9 @@ struct data_bad {
 int data_open(const struct data_options *opt, const struct data_range *ranges, size_t n_ranges,
               struct data **ret, struct err *err);
 
-/* Waits for the next batch.  It is borrowed until the next call.  Returns
- * -ERR_CANCELLED after data_cancel(), -ERR_FORMAT when a whole pass held not
- * one good sample. */
+/* Waits for the next batch, borrowed until the next call; its keys are
+ * data_content_key()s, NULL when shuffled (training).  Returns -ERR_CANCELLED after data_cancel(),
+ * -ERR_FORMAT when a whole pass held not one good sample. */
 int data_next(struct data *d, struct batch *ret, struct err *err);
 
 /* Starts at what data_position() said once, to resume in the middle of a phase.

@@ -139,7 +139,7 @@ static void pad_row(struct text *t, unsigned row, uint32_t from)
 
 /* Writes the piece at index `from` of a row and counts it in the batch. */
 static void place_piece(struct text *t, const struct shard_sample *s, unsigned row, uint32_t from,
-                        struct text_batch *b)
+                        struct batch *b)
 {
     uint32_t seq = t->opt.seq;
     int32_t *tokens = t->tokens + (size_t)row * (seq + 1) + from;
@@ -151,10 +151,8 @@ static void place_piece(struct text *t, const struct shard_sample *s, unsigned r
         t->start[base + i] = (int32_t)from;
         t->pos[base + i] = (int32_t)i;
         t->target[base + i] = predicts ? tokens[i + 1] : -1;
-        b->n_targets += predicts;
     }
-    b->n_samples++;
-    b->n_tokens += s->tokens;
+    b->samples++;
 }
 
 static bool is_good(const struct text *t, const struct shard_sample *s, char *reason, size_t size)
@@ -215,7 +213,7 @@ static int next_piece(struct text *t, struct data_place *ret, struct err *err)
 }
 
 /* Fills a row: 1, or 0 when there is no piece left. */
-static int fill_row(struct text *t, unsigned row, struct text_batch *b, struct err *err)
+static int fill_row(struct text *t, unsigned row, struct batch *b, struct err *err)
 {
     struct data_place place = {0};
     uint32_t at = 0;
@@ -242,9 +240,10 @@ static int fill_row(struct text *t, unsigned row, struct text_batch *b, struct e
     return 1;
 }
 
-int text_next(struct text *t, unsigned rows, struct text_batch *ret, struct err *err)
+int text_next(struct text *t, unsigned rows, struct batch *ret, struct err *err)
 {
-    struct text_batch b = {
+    struct batch b = {
+        .seq = t->opt.seq,
         .tokens = t->tokens,
         .start = t->start,
         .target = t->target,
@@ -258,13 +257,13 @@ int text_next(struct text *t, unsigned rows, struct text_batch *ret, struct err 
         b.features = t->features;
     }
     t->started = true;
-    while (b.rows < rows) {
-        int rc = fill_row(t, b.rows, &b, err);
+    while (b.count < rows) {
+        int rc = fill_row(t, b.count, &b, err);
         if (rc < 0)
             return rc;
         if (rc == 0)
             break;
-        b.rows++;
+        b.count++;
     }
     *ret = b;
     return 0;

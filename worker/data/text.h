@@ -45,21 +45,6 @@ struct text_options {
     uint32_t window; /* as data_options.window */
 };
 
-struct text_batch {
-    unsigned rows;         /* less than asked only at the end, 0 after it */
-    uint32_t n_samples;    /* good pieces in it */
-    uint64_t n_tokens;     /* of these pieces */
-    uint64_t n_targets;    /* entries of target >= 0: what a mean loss divides by */
-    const int32_t *tokens; /* (rows, seq + 1) */
-    const int32_t *start;  /* (rows, seq) first index that index i may see; never falls */
-    const int32_t *target; /* (rows, seq) token to predict, -1: none */
-    const int32_t *pos;    /* (rows, seq) position in the piece */
-    /* Unpacked only, else NULL: */
-    const uint64_t *ids;     /* (rows) data_sample_id() */
-    const uint32_t *lengths; /* (rows) tokens of the piece */
-    const float *features;   /* (rows, text_dim()) of the column; NULL: none */
-};
-
 /* Opens the shards.  Fails with a sentence when a shard cannot be read or holds
  * no text, or a range lies outside of it. */
 int text_open(const struct text_options *opt, const struct data_range *ranges, size_t n_ranges,
@@ -68,7 +53,7 @@ int text_open(const struct text_options *opt, const struct data_range *ranges, s
 /* The next batch, of at most `rows` (0: as opened) rows; borrowed until the next
  * call.  -ERR_CANCELLED after text_cancel(), -ERR_FORMAT when a whole pass held
  * not one good piece. */
-int text_next(struct text *t, unsigned rows, struct text_batch *ret, struct err *err);
+int text_next(struct text *t, unsigned rows, struct batch *ret, struct err *err);
 
 /* Starts at what text_position() said once.  Only before the first text_next(). */
 int text_seek(struct text *t, uint64_t position, struct err *err);

@@ -11,7 +11,6 @@
 struct feed {
     struct data *images; /* one of the two */
     struct text *texts;
-    unsigned seq;
 };
 
 static int open_images(struct feed *f, struct engine *e, const struct work *w,
@@ -36,9 +35,8 @@ static int open_images(struct feed *f, struct engine *e, const struct work *w,
 static int open_texts(struct feed *f, const struct work *w, const struct data_range *ranges,
                       size_t n, const struct feed_options *o, struct err *err)
 {
-    f->seq = (unsigned)w->spec.model.context;
     const struct text_options opt = {
-        .seq = f->seq,
+        .seq = (unsigned)w->spec.model.context,
         .rows = o->batch,
         .vocab = w->task->vocab,
         .skip = o->skip,
@@ -81,44 +79,9 @@ void feed_free(struct feed *f)
     mem_free(f);
 }
 
-static int next_images(struct feed *f, struct feed_batch *ret, struct err *err)
+int feed_next(struct feed *f, struct batch *ret, struct err *err)
 {
-    struct batch b;
-    int rc = data_next(f->images, &b, err);
-    if (rc < 0)
-        return rc;
-    *ret = (struct feed_batch){
-        .net = {.count = b.count,
-                .images = b.images,
-                .labels = b.labels,
-                .partitions = b.partitions,
-                .keys = b.keys},
-        .samples = b.count,
-    };
-    return 0;
-}
-
-static int next_texts(struct feed *f, struct feed_batch *ret, struct err *err)
-{
-    struct text_batch b;
-    int rc = text_next(f->texts, 0, &b, err);
-    if (rc < 0)
-        return rc;
-    *ret = (struct feed_batch){
-        .net = {.count = b.rows,
-                .seq = f->seq,
-                .tokens = b.tokens,
-                .start = b.start,
-                .target = b.target,
-                .pos = b.pos},
-        .samples = b.n_samples,
-    };
-    return 0;
-}
-
-int feed_next(struct feed *f, struct feed_batch *ret, struct err *err)
-{
-    return f->texts ? next_texts(f, ret, err) : next_images(f, ret, err);
+    return f->texts ? text_next(f->texts, 0, ret, err) : data_next(f->images, ret, err);
 }
 
 int feed_seek(struct feed *f, uint64_t position, struct err *err)

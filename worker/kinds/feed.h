@@ -29,13 +29,8 @@ int feed_open(struct engine *e, const struct work *w, Skerry__V1__Range *const *
               size_t n_ranges, const struct feed_options *opt, struct feed **ret, struct err *err);
 void feed_free(struct feed *f); /* accepts NULL */
 
-struct feed_batch {
-    struct net_batch net; /* net.count 0 at the end; seed is the caller's */
-    uint64_t samples;     /* images or pieces in it */
-};
-
-/* Borrowed until the next call.  net.keys are the sample ids of images. */
-int feed_next(struct feed *f, struct feed_batch *ret, struct err *err);
+/* Borrowed until the next call; count 0 at the end. */
+int feed_next(struct feed *f, struct batch *ret, struct err *err);
 
 /* As data_seek, data_position, data_total. */
 int feed_seek(struct feed *f, uint64_t position, struct err *err);

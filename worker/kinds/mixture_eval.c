@@ -94,7 +94,7 @@ static void eval_close(struct mixture_eval *v)
     mem_free(v->loss);
 }
 
-static int note_routing(struct mixture_eval *v, const struct net_batch *b, struct err *err)
+static int note_routing(struct mixture_eval *v, const struct batch *b, struct err *err)
 {
     const int K = v->m->experts.count;
     for (unsigned i = 0; i < b->count; i++) {
@@ -110,7 +110,7 @@ static int note_routing(struct mixture_eval *v, const struct net_batch *b, struc
 }
 
 /* Adds the losses of one way to combine what the experts said. */
-static int add_losses(struct mixture_eval *v, struct strategy *s, const struct net_batch *b,
+static int add_losses(struct mixture_eval *v, struct strategy *s, const struct batch *b,
                       struct err *err)
 {
     struct mixture *m = v->m;
@@ -133,7 +133,7 @@ static int add_losses(struct mixture_eval *v, struct strategy *s, const struct n
     return rc;
 }
 
-static int add_batch(struct mixture_eval *v, const struct net_batch *b, struct err *err)
+static int add_batch(struct mixture_eval *v, const struct batch *b, struct err *err)
 {
     struct mixture *m = v->m;
     struct flow *f = &v->flow;
@@ -159,18 +159,18 @@ static int measure(struct mixture_eval *v, struct err *err)
     const uint64_t total = feed_total(v->feed), asked = w->task->eval->samples;
     const uint64_t limit = asked && asked < total ? asked : total;
     while (v->samples < limit) {
-        struct feed_batch b;
+        struct batch b;
         if (work_stopped(w, err))
             return -ERR_CANCELLED;
         int rc = feed_next(v->feed, &b, err);
         if (rc < 0)
             return rc;
-        if (b.net.count == 0)
+        if (b.count == 0)
             break;
-        if (b.net.count > limit - v->samples)
-            b.net.count = (unsigned)(limit - v->samples);
-        b.net.seed = v->seed;
-        if ((rc = add_batch(v, &b.net, err)) < 0)
+        if (b.count > limit - v->samples)
+            b.count = (unsigned)(limit - v->samples);
+        b.seed = v->seed;
+        if ((rc = add_batch(v, &b, err)) < 0)
             return rc;
         progress_units(&w->progress, (uint32_t)v->samples, (uint32_t)limit);
     }

@@ -164,7 +164,7 @@ static void measure_peak(struct phase *p)
     p->peak_flops = *peak;
 }
 
-static void note_rate(struct phase *p, const struct net_batch *b)
+static void note_rate(struct phase *p, const struct batch *b)
 {
     p->flops += flops_step(p->r->model, b);
     double seconds = (double)(clock_now_ns() - p->counted_ns) / 1e9;
@@ -215,21 +215,21 @@ static void slow_down(struct phase *p, uint64_t ns)
 /* One step; *ret_ended: there was nothing left to make it of. */
 static int step(struct phase *p, bool *ret_ended, struct err *err)
 {
-    struct feed_batch b;
+    struct batch b;
     struct step_result s;
     int rc = feed_next(p->feed, &b, err);
     if (rc < 0)
         return rc;
-    *ret_ended = b.net.count == 0;
+    *ret_ended = b.count == 0;
     if (*ret_ended)
         return 0; /* bounded by time, and the samples are used up */
     uint64_t begun = clock_now_ns();
-    rc = island_trainer_step(p->r->ranks, &b.net, &s, err);
+    rc = island_trainer_step(p->r->ranks, &b, &s, err);
     if (rc < 0)
         return err_wrap(err, "step %" PRIu64, trainer_next_step(p->r->trainer));
     slow_down(p, clock_now_ns() - begun);
     note_step(p, &s, b.samples);
-    note_rate(p, &b.net);
+    note_rate(p, &b);
     uint64_t all = feed_total(p->feed); /* some may have been used twice */
     uint64_t used = p->at.samples < all ? p->at.samples : all;
     return p->fragments ? fragments_step(p->fragments, p->at.steps, used, err) : 0;

@@ -57,7 +57,7 @@ static int open_all(struct engine *e, struct evaluation *ev, struct err *err)
 }
 
 /* Bytes that the predicted tokens stand for. */
-static uint64_t target_bytes(const struct tokenizer *t, const struct net_batch *b)
+static uint64_t target_bytes(const struct tokenizer *t, const struct batch *b)
 {
     uint64_t n = 0;
     for (size_t i = 0; i < (size_t)b->count * b->seq; i++)
@@ -72,21 +72,21 @@ static int measure(struct evaluation *ev, struct err *err)
     const uint64_t limit = asked && asked < total ? asked : total;
     const uint64_t seed = eval_seed(w->spec.seed);
     while (ev->samples < limit) {
-        struct feed_batch b;
+        struct batch b;
         if (work_stopped(w, err))
             return -ERR_CANCELLED;
         int rc = feed_next(ev->feed, &b, err);
         if (rc < 0)
             return rc;
-        if (b.net.count == 0)
+        if (b.count == 0)
             break;
-        b.net.seed = seed;
-        if (!b.net.tokens && b.net.count > limit - ev->samples)
-            b.samples = b.net.count = (unsigned)(limit - ev->samples);
-        if ((rc = eval_batch(ev->forward.net, &b.net, &ev->sum, err)) < 0)
+        b.seed = seed;
+        if (!b.tokens && b.count > limit - ev->samples)
+            b.samples = b.count = (unsigned)(limit - ev->samples);
+        if ((rc = eval_batch(ev->forward.net, &b, &ev->sum, err)) < 0)
             return rc;
         if (ev->tokenizer)
-            ev->bytes += target_bytes(ev->tokenizer, &b.net);
+            ev->bytes += target_bytes(ev->tokenizer, &b);
         ev->samples += b.samples;
         progress_units(&w->progress, (uint32_t)ev->samples, (uint32_t)limit);
     }

@@ -177,14 +177,11 @@ static int image_states(struct run *r, struct err *err)
         struct net_hidden h;
         if ((rc = step(r, err)) < 0 || (rc = data_next(data, &b, err)) < 0 || b.count == 0)
             break;
-        const struct net_batch nb = {
-            .count = b.count,
-            .images = b.images,
-            .seed = eval_seed(r->w->spec.seed),
-            .keys = b.ids,
-            .t = LOW_NOISE,
-        };
-        if ((rc = net_hidden(f.net, &nb, &h, err)) == 0)
+        b.labels = NULL;
+        b.seed = eval_seed(r->w->spec.seed);
+        b.keys = b.ids;
+        b.t = LOW_NOISE;
+        if ((rc = net_hidden(f.net, &b, &h, err)) == 0)
             rc = mean_hidden(f.net, &h, b.count, means, err);
         for (unsigned i = 0; rc == 0 && i < b.count; i++) {
             uint64_t row = 0;
@@ -234,7 +231,7 @@ static int text_ngrams(struct run *r, struct err *err)
 {
     struct grams g = {0};
     struct text *text = NULL;
-    struct text_batch b = {.rows = 1};
+    struct batch b = {.count = 1};
     const size_t ld = (size_t)r->w->spec.model.context + 1;
     buf_init(&g.bytes, NGRAM_BYTES_MAX);
     int rc = run_room(r, NGRAMS_DIM, r->w->task->feature->chunk, err);
@@ -242,10 +239,10 @@ static int text_ngrams(struct run *r, struct err *err)
         rc = work_tokenizer(r->w, &g.tokenizer, err);
     if (rc == 0)
         rc = open_texts(r, &text, err);
-    while (rc == 0 && b.rows > 0) {
+    while (rc == 0 && b.count > 0) {
         if ((rc = step(r, err)) < 0 || (rc = text_next(text, 0, &b, err)) < 0)
             break;
-        for (unsigned i = 0; rc == 0 && i < b.rows; i++) {
+        for (unsigned i = 0; rc == 0 && i < b.count; i++) {
             uint64_t row = 0;
             if ((rc = find_row(r, b.ids[i], &row, err)) == 0)
                 rc = text_grams(r, &g, b.tokens + i * ld, b.lengths[i], row, err);
@@ -258,17 +255,9 @@ static int text_ngrams(struct run *r, struct err *err)
 }
 
 /* Means of one batch to their rows. */
-static int take_states(struct run *r, struct net *net, const struct text_batch *b, float *head,
+static int take_states(struct run *r, struct net *net, const struct batch *b, float *head,
                        float *chunks, struct err *err)
 {
-    const struct net_batch nb = {
-        .count = b->rows,
-        .seq = (unsigned)r->w->spec.model.context,
-        .tokens = b->tokens,
-        .start = b->start,
-        .target = b->target,
-        .pos = b->pos,
-    };
     const struct llama_features f = {
         .lengths = b->lengths,
         .first = STAGE_PREFIX,
@@ -278,8 +267,8 @@ static int take_states(struct run *r, struct net *net, const struct text_batch *
         .chunks = chunks,
     };
     const size_t wide = (size_t)r->columns * r->d;
-    int rc = llama_features(net, &nb, &f, err);
-    for (unsigned i = 0; rc == 0 && i < b->rows; i++) {
+    int rc = llama_features(net, b, &f, err);
+    for (unsigned i = 0; rc == 0 && i < b->count; i++) {
         uint64_t row = 0;
         if ((rc = find_row(r, b->ids[i], &row, err)) < 0)
             break;
@@ -294,7 +283,7 @@ static int text_states(struct run *r, struct err *err)
 {
     struct forward f = {0};
     struct text *text = NULL;
-    struct text_batch b = {.rows = 1};
+    struct batch b = {.count = 1};
     float *head = NULL, *chunks = NULL;
     const size_t rows = stage_rows(r->w);
     int rc = forward_open(r->e, r->w, (int)rows, &f, err);
@@ -309,7 +298,7 @@ static int text_states(struct run *r, struct err *err)
     if (rc == 0)
         rc = open_texts(r, &text, err);
     while (rc == 0) {
-        if ((rc = step(r, err)) < 0 || (rc = text_next(text, 0, &b, err)) < 0 || b.rows == 0)
+        if ((rc = step(r, err)) < 0 || (rc = text_next(text, 0, &b, err)) < 0 || b.count == 0)
             break;
         rc = take_states(r, f.net, &b, head, chunks, err);
     }

@@ -130,24 +130,16 @@ static int score_texts(struct run *r, struct err *err)
     };
     struct tokenizer *tokenizer = NULL;
     struct text *text = NULL;
-    struct text_batch b;
+    struct batch b;
     int rc = work_tokenizer(r->w, &tokenizer, err);
     if (rc == 0)
         rc = text_open(&opt, r->ranges, r->n_ranges, &text, err);
     while (rc == 0) {
-        if ((rc = step(r, err)) < 0 || (rc = text_next(text, 0, &b, err)) < 0 || b.rows == 0)
+        if ((rc = step(r, err)) < 0 || (rc = text_next(text, 0, &b, err)) < 0 || b.count == 0)
             break;
-        const struct net_batch nb = {
-            .count = b.rows,
-            .seq = (unsigned)seq,
-            .tokens = b.tokens,
-            .start = b.start,
-            .target = b.target,
-            .pos = b.pos,
-        };
         struct net_result result = {.losses = r->losses};
-        rc = net_loss(r->net.net, &nb, false, 0, false, &result, err);
-        for (unsigned i = 0; rc == 0 && i < b.rows; i++) {
+        rc = net_loss(r->net.net, &b, false, 0, false, &result, err);
+        for (unsigned i = 0; rc == 0 && i < b.count; i++) {
             uint32_t row = 0;
             if ((rc = find_row(r, b.ids[i], &row, err)) == 0)
                 rc = take_text(r, tokenizer, b.target + i * seq, r->losses + i * seq, row, err);
@@ -173,16 +165,10 @@ static int score_images(struct run *r, struct err *err)
     while (rc == 0) {
         if ((rc = step(r, err)) < 0 || (rc = data_next(data, &b, err)) < 0 || b.count == 0)
             break;
-        const struct net_batch nb = {
-            .count = b.count,
-            .images = b.images,
-            .labels = b.labels,
-            .partitions = b.partitions,
-            .seed = eval_seed(r->w->spec.seed),
-            .keys = b.ids,
-        };
+        b.seed = eval_seed(r->w->spec.seed);
+        b.keys = b.ids;
         struct net_result result = {.losses = r->losses};
-        rc = net_loss(r->net.net, &nb, false, 0, false, &result, err);
+        rc = net_loss(r->net.net, &b, false, 0, false, &result, err);
         for (unsigned i = 0; rc == 0 && i < b.count; i++) {
             uint32_t row = 0;
             if ((rc = find_row(r, b.ids[i], &row, err)) == 0)

@@ -42,7 +42,7 @@ int distill_teach(struct net *net, const struct mix_experts *teachers, struct er
     return mix_new(&opt, teachers, &d->teachers, err);
 }
 
-static int check_lesson(const struct image_net *n, const struct net_batch *b, struct err *err)
+static int check_lesson(const struct image_net *n, const struct batch *b, struct err *err)
 {
     const struct distill *d = (const struct distill *)n;
     if (!d->teachers || !b->partitions)

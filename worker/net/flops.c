@@ -48,7 +48,7 @@ static double row_flops(const struct model *m, const int32_t *start, unsigned se
     return sum;
 }
 
-double flops_step(const struct model *m, const struct net_batch *b)
+double flops_step(const struct model *m, const struct batch *b)
 {
     if (!b->tokens)
         return 3 * flops_forward(m, b->count, 0);

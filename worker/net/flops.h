@@ -16,12 +16,12 @@
 #include <stdint.h>
 
 struct model;
-struct net_batch;
+struct batch;
 
 /* A forward of `samples` images, or of so many texts of `tokens` tokens (images: any number). */
 double flops_forward(const struct model *m, uint64_t samples, uint64_t tokens);
 
 /* A training step on the batch: three forwards. */
-double flops_step(const struct model *m, const struct net_batch *b);
+double flops_step(const struct model *m, const struct batch *b);
 
 #endif

@@ -80,7 +80,7 @@ static float draw_time(uint64_t seed, uint64_t key, bool uniform_t)
 }
 
 /* The label of sample i, or the null label in its place. */
-static int draw_label(const struct flow *f, const struct net_batch *b, unsigned i, int32_t *ret,
+static int draw_label(const struct flow *f, const struct batch *b, unsigned i, int32_t *ret,
                       struct err *err)
 {
     *ret = f->classes;
@@ -96,7 +96,7 @@ static int draw_label(const struct flow *f, const struct net_batch *b, unsigned 
     return 0;
 }
 
-int flow_load(struct flow *f, const struct net_batch *b, struct err *err)
+int flow_load(struct flow *f, const struct batch *b, struct err *err)
 {
     const size_t B = b->count;
     for (unsigned i = 0; i < b->count; i++) {

@@ -52,7 +52,7 @@ uint64_t flow_bytes(const struct model *m, const struct net_options *opt); /* on
 
 /* Both only queue work on the stream; before the next load it must have been waited for.
  * -EINVAL for a label that is not below classes. */
-int flow_load(struct flow *f, const struct net_batch *b, struct err *err);
+int flow_load(struct flow *f, const struct batch *b, struct err *err);
 int flow_mix(struct flow *f, unsigned from, unsigned count, struct err *err);
 
 #endif

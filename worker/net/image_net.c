@@ -82,7 +82,7 @@ static int forward(struct image_net *n, unsigned from, unsigned count, struct er
                        f->classes ? f->d_labels + from : NULL, (int)count, err);
 }
 
-int image_net_load(struct net *net, const struct net_batch *b, struct err *err)
+int image_net_load(struct net *net, const struct batch *b, struct err *err)
 {
     struct image_net *n = of(net);
     int rc = n->admit ? n->admit(n, b, err) : 0;
@@ -109,13 +109,13 @@ int image_net_error(struct image_net *n, unsigned from, unsigned count, bool bac
     const struct flow *f = &n->flow;
     int rc =
         f->dev->ops->mse(f->dev, n->net.d_losses + from, backward ? n->d_dpred : NULL, n->d_pred,
-                         f->d_target, NULL, n->net.loaded.grad_scale, (int)count, f->n, f->stream);
+                         f->d_target, NULL, n->net.grad_scale, (int)count, f->n, f->stream);
     if (rc < 0)
         return err_set(err, rc, "the loss failed on %s: %s", f->dev->name, err_text(rc));
     return 0;
 }
 
-int image_net_hidden(struct net *net, const struct net_batch *b, struct net_hidden *ret,
+int image_net_hidden(struct net *net, const struct batch *b, struct net_hidden *ret,
                      struct err *err)
 {
     struct image_net *n = of(net);

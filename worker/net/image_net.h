@@ -19,7 +19,7 @@ struct image_net {
     float *d_dpred; /* (B,values), NULL in NET_FORWARD */
 
     /* NULL, or refuses a batch that the objective cannot use. */
-    int (*admit)(const struct image_net *n, const struct net_batch *b, struct err *err);
+    int (*admit)(const struct image_net *n, const struct batch *b, struct err *err);
     /* Of the loaded samples [from, from+count), from d_pred to their losses and, with backward,
      * to d_dpred = grad_scale times the derivative; queued on flow.stream. */
     int (*objective)(struct image_net *n, unsigned from, unsigned count, bool backward,
@@ -33,10 +33,10 @@ void image_net_release(struct image_net *n);
 
 /* For tables of net_ops. */
 uint64_t image_net_bytes(const struct model *m, const struct net_options *opt, enum dtype dt);
-int image_net_load(struct net *net, const struct net_batch *b, struct err *err);
+int image_net_load(struct net *net, const struct batch *b, struct err *err);
 int image_net_queue(struct net *net, unsigned from, unsigned count, bool first, bool backward,
                     struct err *err);
-int image_net_hidden(struct net *net, const struct net_batch *b, struct net_hidden *ret,
+int image_net_hidden(struct net *net, const struct batch *b, struct net_hidden *ret,
                      struct err *err);
 void image_net_free(struct net *net); /* release and mem_free */
 

@@ -200,7 +200,7 @@ const struct model *llama_model(const struct llama *l)
 #define POSITIONS (1 << 20) /* that rotary embeddings take */
 
 /* What the device would refuse only when it has come to it. */
-static int check_row(const struct llama *l, const struct net_batch *b, size_t i, int32_t token,
+static int check_row(const struct llama *l, const struct batch *b, size_t i, int32_t token,
                      struct err *err)
 {
     const int at = (int)(i % b->seq);
@@ -215,7 +215,7 @@ static int check_row(const struct llama *l, const struct net_batch *b, size_t i,
     return 0;
 }
 
-int llama_load(struct llama *l, const struct net_batch *b, float grad_scale, struct err *err)
+int llama_load(struct llama *l, const struct batch *b, float grad_scale, struct err *err)
 {
     const struct model_spec *s = &l->weights.m->spec;
     struct llama_rows *h = &l->host;
@@ -251,8 +251,7 @@ void llama_take(struct llama *l, unsigned from, unsigned count, unsigned seq,
 }
 
 /* All of a batch, forward. */
-static int run_all(struct llama *l, const struct net_batch *b, struct llama_shape *ret,
-                   struct err *err)
+static int run_all(struct llama *l, const struct batch *b, struct llama_shape *ret, struct err *err)
 {
     if (b->count > (unsigned)l->net.opt.batch)
         return err_set(err, -EINVAL, "%u rows in a model made for %d", b->count, l->net.opt.batch);
@@ -264,9 +263,9 @@ static int run_all(struct llama *l, const struct net_batch *b, struct llama_shap
     return 0;
 }
 
-static int llama_net_load(struct net *n, const struct net_batch *b, struct err *err)
+static int llama_net_load(struct net *n, const struct batch *b, struct err *err)
 {
-    return llama_load((struct llama *)(void *)n, b, n->loaded.grad_scale, err);
+    return llama_load((struct llama *)(void *)n, b, n->grad_scale, err);
 }
 
 static int llama_queue(struct net *n, unsigned from, unsigned count, bool first, bool backward,
@@ -284,7 +283,7 @@ static int llama_queue(struct net *n, unsigned from, unsigned count, bool first,
     return weights_check(&l->weights, err);
 }
 
-static int llama_hidden(struct net *n, const struct net_batch *b, struct net_hidden *ret,
+static int llama_hidden(struct net *n, const struct batch *b, struct net_hidden *ret,
                         struct err *err)
 {
     struct llama *l = (struct llama *)(void *)n;
@@ -296,7 +295,7 @@ static int llama_hidden(struct net *n, const struct net_batch *b, struct net_hid
     return weights_sync(&l->weights, err);
 }
 
-int llama_logits(struct llama *l, const struct net_batch *b, float *logits, struct err *err)
+int llama_logits(struct llama *l, const struct batch *b, float *logits, struct err *err)
 {
     struct llama_shape s;
     int rc = run_all(l, b, &s, err);

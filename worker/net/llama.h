@@ -38,7 +38,7 @@ const struct model *llama_model(const struct llama *l);
 
 /* Losses of a batch are net_loss (log-probabilities with the sign turned), states
  * net_hidden.  This one is for tests and for those who look: logits (rows, seq, vocab). */
-int llama_logits(struct llama *l, const struct net_batch *b, float *logits, struct err *err);
+int llama_logits(struct llama *l, const struct batch *b, float *logits, struct err *err);
 
 /* Mean of the last hidden state (after the final norm) over runs of tokens.  lengths
  * (rows): tokens of each row.  head (rows, dim) = over the first `first` tokens, or all of
@@ -51,7 +51,7 @@ struct llama_features {
     float *head;
     float *chunks;
 };
-int llama_features(struct net *net, const struct net_batch *b, const struct llama_features *f,
+int llama_features(struct net *net, const struct batch *b, const struct llama_features *f,
                    struct err *err);
 
 /* ---- one text at a time, token by token ---- */

@@ -46,7 +46,7 @@ static int take_all(const struct means *m, const struct llama_features *f, float
 }
 
 /* The first n tokens of each row: what comes later changes nothing in them. */
-static int32_t *shorten(const struct net_batch *b, unsigned n, struct net_batch *ret)
+static int32_t *shorten(const struct batch *b, unsigned n, struct batch *ret)
 {
     const size_t cells = (size_t)b->count * n;
     int32_t *memory = mem_try_array(4 * cells + b->count, sizeof *memory);
@@ -60,20 +60,20 @@ static int32_t *shorten(const struct net_batch *b, unsigned n, struct net_batch 
         memcpy(pos + i * n, b->pos + i * b->seq, n * sizeof *pos);
         memcpy(target + i * n, b->target + i * b->seq, n * sizeof *target);
     }
-    *ret = (struct net_batch){.count = b->count,
-                              .seq = n,
-                              .tokens = tokens,
-                              .start = start,
-                              .pos = pos,
-                              .target = target};
+    *ret = (struct batch){.count = b->count,
+                          .seq = n,
+                          .tokens = tokens,
+                          .start = start,
+                          .pos = pos,
+                          .target = target};
     return memory;
 }
 
-int llama_features(struct net *net, const struct net_batch *b, const struct llama_features *f,
+int llama_features(struct net *net, const struct batch *b, const struct llama_features *f,
                    struct err *err)
 {
     struct net_hidden h;
-    struct net_batch head;
+    struct batch head;
     int32_t *shorter = NULL;
     if (!f->chunks && f->first > 0 && (unsigned)f->first < b->seq) {
         shorter = shorten(b, (unsigned)f->first, &head);

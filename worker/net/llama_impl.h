@@ -87,7 +87,7 @@ void llama_norm(struct llama *l, const struct rmsnorm_fwd *norm);
 void llama_turn(struct llama *l, void *qkv, int64_t rows, bool inverse);
 
 /* Checks the batch and sends it to the device; grad_scale is every row's weight. */
-int llama_load(struct llama *l, const struct net_batch *b, float grad_scale, struct err *err);
+int llama_load(struct llama *l, const struct batch *b, float grad_scale, struct err *err);
 /* Puts the texts [from, from+count) of it in work. */
 void llama_take(struct llama *l, unsigned from, unsigned count, unsigned seq,
                 struct llama_shape *ret);

@@ -38,36 +38,7 @@ uint64_t net_bytes(const struct model *m, const struct net_options *opt, enum dt
     return weights_bytes(m, dt, opt->mode != NET_FORWARD) + ops_of(m, opt)->bytes(m, opt, dt);
 }
 
-uint64_t net_units(const struct net_batch *b)
-{
-    if (!b->tokens)
-        return b->count;
-    uint64_t n = 0;
-    for (size_t i = 0; i < (size_t)b->count * b->seq; i++)
-        n += b->target[i] >= 0;
-    return n;
-}
-
-void net_slice(const struct net_batch *b, unsigned from, unsigned count, uint64_t image_values,
-               struct net_batch *ret)
-{
-    *ret = *b;
-    ret->count = count;
-    if (b->tokens) {
-        const size_t at = (size_t)from * b->seq;
-        ret->tokens = b->tokens + at + from;
-        ret->start = b->start + at;
-        ret->target = b->target + at;
-        ret->pos = b->pos + at;
-    } else {
-        ret->images = b->images + from * image_values;
-        ret->labels = b->labels ? b->labels + from : NULL;
-        ret->partitions = b->partitions ? b->partitions + from : NULL;
-        ret->keys = b->keys ? b->keys + from : NULL;
-    }
-}
-
-int net_load(struct net *n, const struct net_batch *b, float grad_scale, struct err *err)
+int net_load(struct net *n, const struct batch *b, float grad_scale, struct err *err)
 {
     if (b->count < 1 || b->count > net_load_most(&n->opt))
         return err_set(err, -EINVAL, "a batch of %u samples in a network made for %u", b->count,
@@ -75,8 +46,8 @@ int net_load(struct net *n, const struct net_batch *b, float grad_scale, struct 
     if (model_is_text(&net_model(n)->spec) != (b->tokens != NULL))
         return err_set(err, -EINVAL, "a %s network cannot read %s", n->ops->name,
                        b->tokens ? "texts" : "images");
-    n->loaded = (struct net_shape){
-        .count = b->count, .seq = b->seq, .grad_scale = grad_scale, .seed = b->seed};
+    n->loaded = *b;
+    n->grad_scale = grad_scale;
     return n->ops->load(n, b, err);
 }
 
@@ -92,7 +63,7 @@ int net_queue(struct net *n, unsigned from, unsigned count, bool first, bool bac
     return n->ops->queue(n, from, count, first, backward, err);
 }
 
-int net_loss(struct net *n, const struct net_batch *b, bool first, float grad_scale, bool backward,
+int net_loss(struct net *n, const struct batch *b, bool first, float grad_scale, bool backward,
              struct net_result *ret, struct err *err)
 {
     struct weights *w = n->weights;
@@ -104,14 +75,14 @@ int net_loss(struct net *n, const struct net_batch *b, bool first, float grad_sc
     if (ret->losses)
         weights_note(w,
                      w->ops->copy(w->dev, ret->losses, n->d_losses,
-                                  (size_t)b->count * net_losses(b) * sizeof(float),
+                                  (size_t)b->count * batch_losses(b) * sizeof(float),
                                   COPY_FROM_DEVICE, w->stream),
                      "copying losses");
     rc = weights_sync(w, err);
     return rc == 0 && ret->best && n->ops->best ? n->ops->best(n, b->count, ret->best, err) : rc;
 }
 
-int net_hidden(struct net *n, const struct net_batch *b, struct net_hidden *ret, struct err *err)
+int net_hidden(struct net *n, const struct batch *b, struct net_hidden *ret, struct err *err)
 {
     if (!n->ops->hidden)
         return err_set(err, -ERR_UNIMPLEMENTED, "a %s network has no states to look at",

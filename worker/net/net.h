@@ -33,6 +33,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "worker/net/batch.h"
 #include "worker/net/model.h"
 #include "worker/net/weights.h"
 
@@ -61,25 +62,6 @@ struct net_options {
     bool distill;         /* images: learn from teachers (worker/net/distill.h) */
 };
 
-/* Host memory, borrowed by the call.  Images, or texts (tokens not NULL). */
-struct net_batch {
-    unsigned count; /* images or rows */
-    /* images */
-    const uint8_t *images;     /* (count,S,S,3) */
-    const int32_t *labels;     /* (count) class of each; NULL: the null label for all */
-    const int32_t *partitions; /* (count) of the sample: a router's class, the teacher's
-                                * number; NULL where neither is meant */
-    uint64_t seed;
-    const uint64_t *keys; /* (count) */
-    float t;              /* above 0: the time of all samples; 0: drawn */
-    /* texts; arrays as in worker/data/text.h */
-    unsigned seq;          /* inputs of a row, at most model.context */
-    const int32_t *tokens; /* (count,seq+1) */
-    const int32_t *start;  /* (count,seq) */
-    const int32_t *target; /* (count,seq) -1: none */
-    const int32_t *pos;    /* (count,seq) */
-};
-
 /* Where results go, host memory of the caller; NULL: not wanted. */
 struct net_result {
     float *losses; /* (count), texts (count,seq): 0 where there is no target */
@@ -101,32 +83,25 @@ struct net_ops {
     int (*make)(struct device *dev, const struct model *m, const struct net_options *opt,
                 struct net **ret, struct err *err);
     void (*free)(struct net *n);
-    int (*load)(struct net *n, const struct net_batch *b, struct err *err);
+    int (*load)(struct net *n, const struct batch *b, struct err *err);
     int (*queue)(struct net *n, unsigned from, unsigned count, bool first, bool backward,
                  struct err *err);
-    /* queue only queues work whose arguments follow from its own, from what net_shape says
-     * and from device memory: it can be recorded. */
+    /* queue only queues work whose arguments follow from its own, from the loaded batch's
+     * numbers and from device memory: it can be recorded. */
     bool graphs;
     /* (count) most probable class of what was queued last; waits.  NULL: there are no classes. */
     int (*best)(struct net *n, unsigned count, int32_t *ret, struct err *err);
     /* NULL: the kind has none. */
-    int (*hidden)(struct net *n, const struct net_batch *b, struct net_hidden *ret,
-                  struct err *err);
-};
-
-/* What queued work depends on by value. */
-struct net_shape {
-    unsigned count, seq;
-    float grad_scale; /* images */
-    uint64_t seed;
+    int (*hidden)(struct net *n, const struct batch *b, struct net_hidden *ret, struct err *err);
 };
 
 struct net {
     const struct net_ops *ops;
     struct weights *weights; /* belongs to the net */
     struct net_options opt;
-    float *d_losses;         /* (load) or (load,seq) device: of what was loaded and queued */
-    struct net_shape loaded; /* of the last net_load */
+    float *d_losses;     /* (load) or (load,seq) device: of what was loaded and queued */
+    struct batch loaded; /* the last net_load's; what it points to may be gone */
+    float grad_scale;    /* its */
 };
 
 /* The network of m->spec.kind. */
@@ -139,17 +114,6 @@ enum dtype net_dtype(const struct device *dev, enum net_precision p);
 /* Device bytes in all. */
 uint64_t net_bytes(const struct model *m, const struct net_options *opt, enum dtype dt);
 
-/* Targets of the batch: images, or entries of target >= 0. */
-uint64_t net_units(const struct net_batch *b);
-/* Losses that a sample of this batch has: 1, or seq. */
-static inline unsigned net_losses(const struct net_batch *b)
-{
-    return b->tokens ? b->seq : 1;
-}
-/* Samples [from, from+count) of a batch; image_values = 3*S*S, 0 for texts. */
-void net_slice(const struct net_batch *b, unsigned from, unsigned count, uint64_t image_values,
-               struct net_batch *ret);
-
 static inline unsigned net_load_most(const struct net_options *opt)
 {
     return (unsigned)(opt->load > opt->batch ? opt->load : opt->batch);
@@ -157,18 +121,18 @@ static inline unsigned net_load_most(const struct net_options *opt)
 
 /* count <= opt.batch.  Waits for the device.  An error leaves the weights as they were;
  * gradients are then undefined. */
-int net_loss(struct net *n, const struct net_batch *b, bool first, float grad_scale, bool backward,
+int net_loss(struct net *n, const struct batch *b, bool first, float grad_scale, bool backward,
              struct net_result *ret, struct err *err);
 
 /* count <= net_load_most.  The stream must have been waited for since the last load; the batch
  * is not needed any more. */
-int net_load(struct net *n, const struct net_batch *b, float grad_scale, struct err *err);
+int net_load(struct net *n, const struct batch *b, float grad_scale, struct err *err);
 /* Losses and, with backward, gradients = (first) or += of samples [from, from+count) of what
  * was loaded; count <= opt.batch. */
 int net_queue(struct net *n, unsigned from, unsigned count, bool first, bool backward,
               struct err *err);
 /* -ERR_UNIMPLEMENTED where the kind has no states. */
-int net_hidden(struct net *n, const struct net_batch *b, struct net_hidden *ret, struct err *err);
+int net_hidden(struct net *n, const struct batch *b, struct net_hidden *ret, struct err *err);
 
 static inline const struct model *net_model(const struct net *n)
 {

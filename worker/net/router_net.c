@@ -16,7 +16,7 @@ struct router_net {
     float *logits;          /* (B,classes) host */
 };
 
-static int check_classes(const struct image_net *n, const struct net_batch *b, struct err *err)
+static int check_classes(const struct image_net *n, const struct batch *b, struct err *err)
 {
     if (!b->partitions)
         return err_set(err, -EINVAL, "a router's batch needs the partition of each image");
@@ -59,7 +59,7 @@ static int cross_entropy(struct image_net *n, unsigned from, unsigned count, boo
         .dlogits = backward ? n->d_dpred : NULL,
         .logits = n->d_pred,
         .target = f->d_partitions + from,
-        .grad_scale = n->net.loaded.grad_scale,
+        .grad_scale = n->net.grad_scale,
         .rows = count,
         .V = (int)n->values,
         .dt = DT_F32,

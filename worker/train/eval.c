@@ -13,30 +13,30 @@ uint64_t eval_seed(uint64_t job_seed)
     return rng_mix(rng_mix(job_seed, STREAM_EVAL), STREAM_EVAL);
 }
 
-static void add(const struct net_batch *b, const float *losses, const int32_t *best,
+static void add(const struct batch *b, const float *losses, const int32_t *best,
                 struct eval_sum *sum)
 {
-    for (size_t i = 0; i < (size_t)b->count * net_losses(b); i++)
+    for (size_t i = 0; i < (size_t)b->count * batch_losses(b); i++)
         sum->loss += (double)losses[i];
     for (unsigned i = 0; i < b->count && best; i++)
         sum->hits += best[i] == b->partitions[i];
-    sum->units += net_units(b);
+    sum->units += batch_units(b);
     sum->samples += b->count;
 }
 
-int eval_batch(struct net *net, const struct net_batch *b, struct eval_sum *sum, struct err *err)
+int eval_batch(struct net *net, const struct batch *b, struct eval_sum *sum, struct err *err)
 {
     const struct model_spec *spec = &net_model(net)->spec;
     const unsigned most = (unsigned)net->opt.batch;
-    float *losses = mem_try_array((size_t)most * net_losses(b), sizeof *losses);
+    float *losses = mem_try_array((size_t)most * batch_losses(b), sizeof *losses);
     int32_t *best = mem_try_array(most, sizeof *best);
     int rc = losses && best ? 0 : err_set(err, -ENOMEM, "no memory for %u losses", most);
     struct net_result r = {.losses = losses, .best = spec->kind == MODEL_ROUTER ? best : NULL};
 
     for (unsigned start = 0; start < b->count && rc == 0; start += most) {
         const unsigned left = b->count - start;
-        struct net_batch part;
-        net_slice(b, start, left < most ? left : most, model_image_values(spec), &part);
+        struct batch part;
+        batch_slice(b, start, left < most ? left : most, model_image_values(spec), &part);
         rc = net_loss(net, &part, false, 0.0f, false, &r, err);
         if (rc == 0)
             add(&part, losses, r.best, sum);

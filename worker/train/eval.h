@@ -13,7 +13,7 @@
 
 struct err;
 
-/* net_batch.seed of all evaluations of a job; keys are of the samples' contents. */
+/* batch.seed of all evaluations of a job; keys are of the samples' contents. */
 uint64_t eval_seed(uint64_t job_seed);
 
 /* What evaluated batches add up to. */
@@ -25,6 +25,6 @@ struct eval_sum {
 };
 
 /* Adds a batch of any count, cut to what the net takes at once. */
-int eval_batch(struct net *net, const struct net_batch *b, struct eval_sum *sum, struct err *err);
+int eval_batch(struct net *net, const struct batch *b, struct eval_sum *sum, struct err *err);
 
 #endif

@@ -20,8 +20,7 @@ struct island_trainer {
     unsigned settled_count, settled_seq;
 
     /* What the ranks do now. */
-    const struct net_batch *batch;
-    struct train_part part; /* but for `first` */
+    struct batch batch; /* the whole step */
     struct step_result results[ISLAND_MAX];
     int rcs[ISLAND_MAX]; /* of the step */
     struct err err;      /* of rank 0's step */
@@ -171,7 +170,7 @@ static unsigned part_at(unsigned count, int rank, int n)
 /* Who has no sample names no gradients on the way: then nobody does. */
 static enum reducer_how how_to_reduce(const struct island_trainer *t)
 {
-    const struct net_batch *b = t->batch;
+    const struct batch *b = &t->batch;
     if (t->opt.distill || t->settled_count != b->count || t->settled_seq != b->seq)
         return REDUCER_MEETS;
     return b->count >= (unsigned)t->n ? REDUCER_OVERLAPS : REDUCER_WAITS;
@@ -180,14 +179,13 @@ static enum reducer_how how_to_reduce(const struct island_trainer *t)
 static int step_job(void *arg, int rank, struct err *err)
 {
     struct island_trainer *t = arg;
-    const unsigned all = t->batch->count;
+    const unsigned all = t->batch.count;
     const unsigned from = part_at(all, rank, t->n), to = part_at(all, rank + 1, t->n);
-    struct train_part part = t->part;
-    struct net_batch mine;
-    net_slice(t->batch, from, to - from, model_image_values(&t->m->spec), &mine);
-    part.first = from;
+    struct batch mine;
+    batch_slice(&t->batch, from, to - from, model_image_values(&t->m->spec), &mine);
+    mine.first = from;
     reducer_begin(&t->reducers[rank], how_to_reduce(t));
-    int rc = trainer_step_part(t->trainers[rank], &mine, &part, &t->results[rank], err);
+    int rc = trainer_step(t->trainers[rank], &mine, &t->results[rank], err);
     t->rcs[rank] = rc;
     if (rc != -EDOM)
         return rc;
@@ -197,16 +195,17 @@ static int step_job(void *arg, int rank, struct err *err)
     return 0;
 }
 
-int island_trainer_step(struct island_trainer *t, const struct net_batch *b,
-                        struct step_result *ret, struct err *err)
+int island_trainer_step(struct island_trainer *t, const struct batch *b, struct step_result *ret,
+                        struct err *err)
 {
     if (t->n == 1)
         return trainer_step(t->trainers[0], b, ret, err);
     if (b->count < 1 || b->count > (unsigned)t->opt.batch)
         return err_set(err, -EINVAL, "a step on %u samples; from 1 to %d are possible", b->count,
                        t->opt.batch);
-    t->batch = b;
-    t->part = (struct train_part){.count = b->count, .units = net_units(b)};
+    t->batch = *b;
+    t->batch.whole = b->count;
+    t->batch.units = batch_units(b);
     int rc = island_run(t->is, step_job, t, err);
     if (rc < 0)
         return rc;

@@ -54,8 +54,8 @@ int island_trainer_follow(struct island_trainer *t, enum island_what what, struc
 /* As trainer_step.  -EDOM leaves every rank as it was; after any other failure of an
  * island of several, weights and moments are undefined until rank 0 is written to and
  * followed. */
-int island_trainer_step(struct island_trainer *t, const struct net_batch *b,
-                        struct step_result *ret, struct err *err);
+int island_trainer_step(struct island_trainer *t, const struct batch *b, struct step_result *ret,
+                        struct err *err);
 
 /* For tests: another size of the buckets. */
 void island_trainer_set_bucket(struct island_trainer *t, uint64_t bytes);

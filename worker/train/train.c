@@ -21,9 +21,8 @@ struct findings {
  * everything that is made at first use; the second is recorded; later ones are launches. */
 struct recording {
     struct graph *graph;
-    bool known, off; /* shape is the last step's; nothing can be recorded */
-    struct net_shape shape;
-    struct train_part part;
+    bool known, off;   /* last is there; nothing can be recorded */
+    struct batch last; /* step's; what it points to may be gone */
 };
 
 struct trainer {
@@ -280,19 +279,18 @@ static int queue_gradients(struct trainer *t, unsigned count, struct err *err)
 }
 
 /* The losses of the whole step, in its order. */
-static int queue_losses(struct trainer *t, const struct net_shape *own,
-                        const struct train_part *part, const float **ret, int64_t *ret_n,
+static int queue_losses(struct trainer *t, const struct batch *b, const float **ret, int64_t *ret_n,
                         struct err *err)
 {
-    const size_t each = own->seq ? own->seq : 1;
+    const size_t each = b->seq ? b->seq : 1;
     *ret = t->net->d_losses;
-    *ret_n = (int64_t)(part->count * each);
+    *ret_n = (int64_t)(b->whole * each);
     if (!t->with_peers)
         return 0;
     float *all = t->losses;
     int rc = t->ops->zero(t->dev, all, (size_t)*ret_n * sizeof *all, t->w->stream);
-    if (rc == 0 && own->count)
-        rc = t->ops->copy(t->dev, all + part->first * each, *ret, own->count * each * sizeof *all,
+    if (rc == 0 && b->count)
+        rc = t->ops->copy(t->dev, all + b->first * each, *ret, b->count * each * sizeof *all,
                           COPY_DEVICE, t->w->stream);
     if (rc < 0)
         return err_set(err, rc, "the losses failed on %s: %s", t->dev->name, err_text(rc));
@@ -346,15 +344,14 @@ static int queue_update(struct trainer *t, const float *losses, int64_t n, struc
     return 0;
 }
 
-/* All that can be recorded: what varies is in device memory, in `own` or in `part`. */
-static int queue_step(struct trainer *t, const struct net_shape *own, const struct train_part *part,
-                      struct err *err)
+/* All that can be recorded: what varies is in device memory or a number of the batch. */
+static int queue_step(struct trainer *t, const struct batch *b, struct err *err)
 {
     const float *losses = NULL;
     int64_t n = 0;
-    int rc = queue_gradients(t, own->count, err);
+    int rc = queue_gradients(t, b->count, err);
     if (rc == 0)
-        rc = queue_losses(t, own, part, &losses, &n, err);
+        rc = queue_losses(t, b, &losses, &n, err);
     return rc < 0 ? rc : queue_update(t, losses, n, err);
 }
 
@@ -375,26 +372,25 @@ static bool can_record(const struct trainer *t)
 
 /* Whether this step is the last one over again; remembers it.  The loss's scale is an
  * argument for images, and data for texts. */
-static bool same_step(struct trainer *t, const struct net_shape *own, const struct train_part *part)
+static bool same_step(struct trainer *t, const struct batch *b)
 {
     struct recording *r = &t->rec;
-    const struct net_shape *a = &r->shape;
-    const bool same = r->known && a->count == own->count && a->seq == own->seq &&
-                      a->seed == own->seed && (own->seq || a->grad_scale == own->grad_scale) &&
-                      r->part.first == part->first && r->part.count == part->count;
+    const struct batch *a = &r->last;
+    const bool same = r->known && a->count == b->count && a->seq == b->seq &&
+                      (b->seq || a->units == b->units) && a->first == b->first &&
+                      a->whole == b->whole;
     r->known = true;
-    r->shape = *own;
-    r->part = *part;
+    r->last = *b;
     return same;
 }
 
 /* 0 with the graph of the step, which has not run; else this trainer records no more. */
-static int record(struct trainer *t, const struct net_shape *own, const struct train_part *part)
+static int record(struct trainer *t, const struct batch *b)
 {
     struct err err = {0};
     int rc = t->ops->graph_begin(t->dev, t->w->stream, &err);
     if (rc == 0) {
-        const int queued = queue_step(t, own, part, &err);
+        const int queued = queue_step(t, b, &err);
         rc = t->ops->graph_end(t->dev, t->w->stream, &t->rec.graph, queued < 0 ? NULL : &err);
         if (queued < 0) {
             forget_graph(t);
@@ -409,14 +405,13 @@ static int record(struct trainer *t, const struct net_shape *own, const struct t
     return rc;
 }
 
-static int run_step(struct trainer *t, const struct net_shape *own, const struct train_part *part,
-                    struct err *err)
+static int run_step(struct trainer *t, const struct batch *b, struct err *err)
 {
     if (!can_record(t))
-        return queue_step(t, own, part, err);
-    if (!same_step(t, own, part))
+        return queue_step(t, b, err);
+    if (!same_step(t, b))
         forget_graph(t);
-    else if (t->rec.graph || record(t, own, part) == 0) {
+    else if (t->rec.graph || record(t, b) == 0) {
         int rc = t->ops->graph_launch(t->dev, t->rec.graph, t->w->stream);
         if (rc != -ESTALE)
             return rc < 0 ? err_set(err, rc, "a step cannot be started on %s: %s", t->dev->name,
@@ -424,7 +419,7 @@ static int run_step(struct trainer *t, const struct net_shape *own, const struct
                           : 0;
         forget_graph(t);
     }
-    return queue_step(t, own, part, err);
+    return queue_step(t, b, err);
 }
 
 /* ---- the step ---- */
@@ -438,15 +433,13 @@ static double young(const struct trainer *t)
 }
 
 /* Sends samples and this update's factors to the device. */
-static int send(struct trainer *t, const struct net_batch *b, const struct train_part *part,
-                double lr, struct err *err)
+static int send(struct trainer *t, struct batch *b, double lr, struct err *err)
 {
-    struct net_batch own = *b;
     for (unsigned i = 0; i < b->count; i++)
-        t->keys[i] = rng_mix(t->step, part->first + i);
-    own.seed = rng_mix(t->opt.seed, t->opt.replica);
-    own.keys = t->keys;
-    int rc = b->count ? net_load(t->net, &own, 1.0f / (float)part->units, err) : 0;
+        t->keys[i] = rng_mix(t->step, b->first + i);
+    b->seed = rng_mix(t->opt.seed, t->opt.replica);
+    b->keys = t->keys;
+    int rc = b->count ? net_load(t->net, b, 1.0f / (float)b->units, err) : 0;
     if (rc < 0)
         return rc;
     *t->now = adamw_now(lr, (float)t->opt.beta1, (float)t->opt.beta2, (int64_t)t->adam_step + 1);
@@ -471,8 +464,7 @@ static int receive(struct trainer *t, struct findings *ret, struct err *err)
     return rc;
 }
 
-static int check_step(const struct trainer *t, const struct net_batch *b,
-                      const struct train_part *part, struct err *err)
+static int check_step(const struct trainer *t, const struct batch *b, struct err *err)
 {
     if ((b->count < 1 && !t->with_peers) || b->count > (unsigned)t->opt.batch)
         return err_set(err, -EINVAL, "a step on %u samples; from 1 to %d are possible", b->count,
@@ -480,37 +472,38 @@ static int check_step(const struct trainer *t, const struct net_batch *b,
     if (b->tokens && b->seq > losses_of(t->m))
         return err_set(err, -EINVAL, "rows of %u tokens in a model of context %d", b->seq,
                        t->m->spec.context);
-    if (part->units == 0)
-        return err_set(err, -EINVAL, "a step of %u rows without a token to predict", part->count);
-    if (part->first > part->count || b->count > part->count - part->first ||
-        (t->with_peers ? part->count > t->peers.batch : part->count != b->count))
-        return err_set(err, -EINVAL, "samples %u to %u of a step of %u", part->first,
-                       part->first + b->count, part->count);
+    if (b->units == 0)
+        return err_set(err, -EINVAL, "a step of %u rows without a token to predict", b->whole);
+    if (b->first > b->whole || b->count > b->whole - b->first ||
+        (t->with_peers ? b->whole > t->peers.batch : b->whole != b->count))
+        return err_set(err, -EINVAL, "samples %u to %u of a step of %u", b->first,
+                       b->first + b->count, b->whole);
     return 0;
 }
 
-int trainer_step_part(struct trainer *t, const struct net_batch *b, const struct train_part *part,
-                      struct step_result *ret, struct err *err)
+int trainer_step(struct trainer *t, const struct batch *part, struct step_result *ret,
+                 struct err *err)
 {
+    struct batch b = *part;
+    if (b.whole == 0) {
+        b.whole = b.count;
+        b.units = b.count ? batch_units(&b) : 1;
+    }
     struct step_result r = {
         .step = t->step,
         .lr = train_lr(&t->opt, t->step, t->total_steps) * young(t),
     };
     struct findings found = {0};
-    int rc = check_step(t, b, part, err);
+    int rc = check_step(t, &b, err);
     if (rc == 0)
-        rc = send(t, b, part, r.lr, err);
-    if (rc == 0) {
-        struct net_shape own = t->net->loaded;
-        own.count = b->count;
-        own.seq = b->seq;
-        rc = run_step(t, &own, part, err);
-    }
+        rc = send(t, &b, r.lr, err);
+    if (rc == 0)
+        rc = run_step(t, &b, err);
     if (rc == 0)
         rc = receive(t, &found, err);
     if (rc < 0)
         return rc;
-    r.loss = found.loss / (double)part->units;
+    r.loss = found.loss / (double)b.units;
     r.grad_norm = sqrt(found.squares);
     if (!isfinite(r.loss) || !isfinite(r.grad_norm))
         return err_set(err, -EDOM,
@@ -521,13 +514,6 @@ int trainer_step_part(struct trainer *t, const struct net_batch *b, const struct
     t->adam_step++;
     *ret = r;
     return 0;
-}
-
-int trainer_step(struct trainer *t, const struct net_batch *b, struct step_result *ret,
-                 struct err *err)
-{
-    const struct train_part all = {.count = b->count, .units = b->count ? net_units(b) : 1};
-    return trainer_step_part(t, b, &all, ret, err);
 }
 
 void trainer_position(struct trainer *t, uint64_t step, uint64_t total_steps)

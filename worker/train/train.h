@@ -85,10 +85,11 @@ struct step_result {
     uint64_t step; /* the step done: counted from 0 at the start of the job */
 };
 
-/* One optimiser step on b->count (1..batch) samples; seed and keys are the trainer's.
+/* One optimiser step on b->count (1..batch) samples; seed and keys are the trainer's.  With
+ * peers b->whole is set and count may be 0; ret is then of the whole step.
  * -EDOM when loss or gradient is not finite: weights, moments and the step
  * number are then as they were before. */
-int trainer_step(struct trainer *t, const struct net_batch *b, struct step_result *ret,
+int trainer_step(struct trainer *t, const struct batch *b, struct step_result *ret,
                  struct err *err);
 
 /* A trainer that is one of several, each with its part of every step (worker/train/island.h).
@@ -109,15 +110,6 @@ struct train_peers {
 };
 /* Before the first step; peers is copied.  -ENOMEM. */
 int trainer_set_peers(struct trainer *t, const struct train_peers *peers, struct err *err);
-
-/* What a batch is of its step. */
-struct train_part {
-    unsigned first, count; /* position of its first sample; samples of the whole step */
-    uint64_t units;        /* net_units of the whole step */
-};
-/* trainer_step on a part: b->count may be 0.  ret is of the whole step. */
-int trainer_step_part(struct trainer *t, const struct net_batch *b, const struct train_part *part,
-                      struct step_result *ret, struct err *err);
 
 /* Where the schedule and the random streams stand: the next step's number and the
  * job's total (0: not known).  Adam's own count is not changed by it. */

@@ -32,7 +32,7 @@ struct bench {
     struct model *m;
     struct trainer *t;
     int32_t *tokens, *start, *target, *pos;
-    struct net_batch batch;
+    struct batch batch;
     float *flat;
 };
 
@@ -78,12 +78,12 @@ static void draw(struct bench *b, const struct options *o)
         b->pos[i] = (int32_t)at - b->start[i];
         b->target[i] = b->tokens[i / seq * (seq + 1) + at + 1];
     }
-    b->batch = (struct net_batch){.count = (unsigned)o->batch,
-                                  .seq = (unsigned)o->context,
-                                  .tokens = b->tokens,
-                                  .start = b->start,
-                                  .target = b->target,
-                                  .pos = b->pos};
+    b->batch = (struct batch){.count = (unsigned)o->batch,
+                              .seq = (unsigned)o->context,
+                              .tokens = b->tokens,
+                              .start = b->start,
+                              .target = b->target,
+                              .pos = b->pos};
 }
 
 static int open_trainer(struct bench *b, const struct options *o, struct err *err)

@@ -104,7 +104,7 @@ static int steps(struct bench *b, int n, double *ret_seconds, struct err *err)
     double start = profile_now();
     for (int i = 0; i < n; i++) {
         struct step_result r;
-        const struct net_batch batch = {
+        const struct batch batch = {
             .count = (unsigned)b->batch, .images = b->images, .labels = b->labels};
         int rc = trainer_step(b->t, &batch, &r, err);
         if (rc < 0)

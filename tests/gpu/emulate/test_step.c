@@ -41,18 +41,18 @@ static struct report train(const char *device, const struct model *m, const stru
             pos[i] = (int)(i % SEQ) - start[i];
             target[i] = i % 5 == 0 ? -1 : tokens[i / SEQ + i + 1];
         }
-        const struct net_batch b = model_is_text(&m->spec) ? (struct net_batch){.count = MAX,
-                                                                                .seq = SEQ,
-                                                                                .tokens = tokens,
-                                                                                .start = start,
-                                                                                .target = target,
-                                                                                .pos = pos}
-                                                           : (struct net_batch){
-                                                                 .count = MAX,
-                                                                 .images = images,
-                                                                 .labels = labels,
-                                                                 .partitions = labels,
-                                                             };
+        const struct batch b = model_is_text(&m->spec) ? (struct batch){.count = MAX,
+                                                                        .seq = SEQ,
+                                                                        .tokens = tokens,
+                                                                        .start = start,
+                                                                        .target = target,
+                                                                        .pos = pos}
+                                                       : (struct batch){
+                                                             .count = MAX,
+                                                             .images = images,
+                                                             .labels = labels,
+                                                             .partitions = labels,
+                                                         };
         OK(trainer_step(t, &b, &got, &err));
         r.loss[step] = got.loss;
         r.norm[step] = got.grad_norm;

@@ -35,7 +35,7 @@ struct probe {
     float *flat;
     struct st_writer *out;
     int32_t *tokens, *start, *pos, *target;
-    struct net_batch batch;
+    struct batch batch;
 };
 
 static int open_probe(struct probe *p, char **argv, struct err *err)
@@ -60,12 +60,12 @@ static int open_probe(struct probe *p, char **argv, struct err *err)
     p->start = mem_alloc_array(cells, sizeof *p->start);
     p->pos = mem_alloc_array(cells, sizeof *p->pos);
     p->target = mem_alloc_array(cells, sizeof *p->target);
-    p->batch = (struct net_batch){.count = ROWS,
-                                  .seq = (unsigned)s.context,
-                                  .tokens = p->tokens,
-                                  .start = p->start,
-                                  .target = p->target,
-                                  .pos = p->pos};
+    p->batch = (struct batch){.count = ROWS,
+                              .seq = (unsigned)s.context,
+                              .tokens = p->tokens,
+                              .start = p->start,
+                              .target = p->target,
+                              .pos = p->pos};
     p->out = st_writer_new();
     return 0;
 }

@@ -150,7 +150,7 @@ static int draw(struct probe *p, uint64_t step, uint8_t *images, int32_t *labels
         for (size_t j = 0; j < p->n; j++)
             images[i * p->n + j] = (uint8_t)rng_at_u32(2, step, i * p->n + j);
     }
-    const struct net_batch b = {
+    const struct batch b = {
         .count = B,
         .images = images,
         .labels = labels,
@@ -219,7 +219,7 @@ static int run(struct probe *p, float *series, struct err *err)
     for (int k = 0; k < p->steps && rc == 0; k++) {
         struct step_result r = {0};
         rc = draw(p, (uint64_t)k, images, labels, err);
-        const struct net_batch b = {.count = B, .images = images, .labels = labels};
+        const struct batch b = {.count = B, .images = images, .labels = labels};
         if (rc == 0)
             rc = trainer_step(p->t, &b, &r, err);
         series[k] = (float)r.loss;

@@ -104,7 +104,7 @@ static inline void tiny_batch(const struct model_spec *s, uint64_t first, unsign
 static inline int tiny_step(struct trainer *t, const uint8_t *images, const int32_t *labels,
                             unsigned n, struct step_result *ret, struct err *err)
 {
-    const struct net_batch b = {.count = n, .images = images, .labels = labels};
+    const struct batch b = {.count = n, .images = images, .labels = labels};
     return trainer_step(t, &b, ret, err);
 }
 

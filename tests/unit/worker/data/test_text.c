@@ -62,7 +62,7 @@ static void packs_without_leaking(void **state)
     struct test_shard s = text_shard(dir, 1, lengths, COUNT(lengths), 0);
     struct data_range r = range(&s, 0, COUNT(lengths));
     struct text_options opt = in_order;
-    struct text_batch b;
+    struct batch b;
     struct text *t;
     opt.seq = 8;
     opt.rows = 3;
@@ -70,10 +70,9 @@ static void packs_without_leaking(void **state)
     assert_int_equal(text_total(t), 6);
     assert_int_equal(text_tokens(t), 37);
     OK(text_next(t, 0, &b, err));
-    assert_int_equal(b.rows, 3); /* the piece of 17 is too long for 8 and is passed over */
-    assert_int_equal(b.n_samples, 5);
-    assert_int_equal(b.n_tokens, 20);
-    assert_int_equal(b.n_targets, 15);
+    assert_int_equal(b.count, 3); /* the piece of 17 is too long for 8 and is passed over */
+    assert_int_equal(b.samples, 5);
+    assert_int_equal(batch_units(&b), 15);
     assert_null(b.ids);
 #define A(i, k) (100000 + 1000 * (i) + (k))
     static const int32_t tokens[] = {
@@ -95,7 +94,7 @@ static void packs_without_leaking(void **state)
     assert_memory_equal(b.pos, pos, sizeof(pos));
     assert_memory_equal(b.target, target, sizeof(target));
     OK(text_next(t, 0, &b, err));
-    assert_int_equal(b.rows, 0);
+    assert_int_equal(b.count, 0);
     assert_int_equal(text_position(t), 6);
     const struct data_bad *bad;
     unsigned named;
@@ -115,12 +114,12 @@ static void last_column_is_a_target(void **state)
     char *dir = scratch_new();
     struct test_shard s = text_shard(dir, 1, lengths, COUNT(lengths), 0);
     struct data_range r = range(&s, 0, 3);
-    struct text_batch b;
+    struct batch b;
     struct text *t;
     OK(text_open(&in_order, &r, 1, &t, err));
     OK(text_next(t, 0, &b, err));
-    assert_int_equal(b.rows, 2);
-    assert_int_equal(b.n_targets, SEQ - 3 + 2 + SEQ);
+    assert_int_equal(b.count, 2);
+    assert_int_equal(batch_units(&b), SEQ - 3 + 2 + SEQ);
     assert_int_equal(b.target[SEQ - 1], A(1, 2));
     assert_int_equal(b.tokens[SEQ], A(1, 2));
     assert_int_equal(b.target[2 * SEQ - 1], A(2, SEQ));
@@ -137,25 +136,25 @@ static void one_piece_a_row(void **state)
     struct test_shard s = text_shard(dir, 3, lengths, 3, 2);
     struct data_range r = range(&s, 1, 2);
     struct text_options opt = in_order;
-    struct text_batch b;
+    struct batch b;
     struct text *t;
     opt.packed = false;
     opt.skip = 5;
     OK(text_open(&opt, &r, 1, &t, err));
     assert_int_equal(text_dim(t), 2);
     OK(text_next(t, 1, &b, err));
-    assert_int_equal(b.rows, 1);
+    assert_int_equal(b.count, 1);
     assert_int_equal(b.lengths[0], 9);
     assert_int_equal(b.ids[0], data_sample_id(s.sha256, 1));
     assert_true(b.features[0] == 3 && b.features[1] == 1);
     /* Tokens 5 to 8 are predicted; the first five route. */
-    assert_int_equal(b.n_targets, 4);
+    assert_int_equal(batch_units(&b), 4);
     for (int i = 0; i < SEQ; i++)
         assert_int_equal(b.target[i], i >= 4 && i < 8 ? 301000 + i + 1 : -1);
     OK(text_next(t, 0, &b, err));
-    assert_int_equal(b.rows, 1);
+    assert_int_equal(b.count, 1);
     assert_int_equal(b.lengths[0], 2);
-    assert_int_equal(b.n_targets, 0);
+    assert_int_equal(batch_units(&b), 0);
     assert_int_equal(b.ids[0], data_sample_id(s.sha256, 2));
     text_free(t);
     mem_free(s.path);
@@ -163,9 +162,9 @@ static void one_piece_a_row(void **state)
 }
 
 /* Marks the first token of each piece of a batch. */
-static void note(const struct text_batch *b, unsigned seen[40], uint32_t *digest)
+static void note(const struct batch *b, unsigned seen[40], uint32_t *digest)
 {
-    for (unsigned row = 0; row < b->rows; row++)
+    for (unsigned row = 0; row < b->count; row++)
         for (int i = 0; i < SEQ; i++) {
             int32_t id = b->tokens[row * (SEQ + 1) + (unsigned)i];
             *digest = *digest * 31 + (uint32_t)id;
@@ -178,7 +177,7 @@ static uint32_t run(const struct text_options *opt, const struct data_range *r, 
                     unsigned batches, unsigned seen[40], uint64_t *ret_position)
 {
     struct text *t;
-    struct text_batch b;
+    struct batch b;
     uint32_t digest = 7;
     OK(text_open(opt, r, 1, &t, err));
     OK(text_seek(t, from, err));
@@ -201,7 +200,7 @@ static void every_pass_has_every_piece(void **state)
     struct test_shard s = text_shard(dir, 1, lengths, 40, 0);
     struct data_range r = range(&s, 0, 40);
     struct text_options opt = in_order;
-    struct text_batch b;
+    struct batch b;
     uint64_t at, end;
     opt.shuffle = true;
     opt.seed = 5;
@@ -242,7 +241,7 @@ static void every_pass_has_every_piece(void **state)
         OK(text_next(t, 0, &b, err));
         if (i >= 9)
             note(&b, again, &digest);
-        assert_int_equal(b.rows, 4);
+        assert_int_equal(b.count, 4);
     }
     assert_int_equal(digest, rest);
     assert_int_equal(text_position(t), end);
@@ -261,7 +260,7 @@ static void says_what_is_wrong(void **state)
     struct data_range r = range(&s, 0, 2), beyond = range(&s, 1, 2),
                       pictures = range(&images, 0, 2);
     struct text_options opt = in_order;
-    struct text_batch b;
+    struct batch b;
     struct text *t;
     FAILS(text_open(&opt, &beyond, 1, &t, err), "which holds 2");
     FAILS(text_open(&opt, &pictures, 1, &t, err), "holds no text");

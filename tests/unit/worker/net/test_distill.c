@@ -92,7 +92,7 @@ struct lesson {
     uint8_t images[N * VALUES];
     int32_t labels[N], partitions[N];
     uint64_t keys[N];
-    struct net_batch batch;
+    struct batch batch;
 };
 
 static void prepare(const struct fixture *f, struct lesson *l)
@@ -102,12 +102,12 @@ static void prepare(const struct fixture *f, struct lesson *l)
         l->partitions[i] = (i * 2) % K;
         l->keys[i] = 500 + (uint64_t)i;
     }
-    l->batch = (struct net_batch){.count = N,
-                                  .images = l->images,
-                                  .labels = l->labels,
-                                  .partitions = l->partitions,
-                                  .seed = 4,
-                                  .keys = l->keys};
+    l->batch = (struct batch){.count = N,
+                              .images = l->images,
+                              .labels = l->labels,
+                              .partitions = l->partitions,
+                              .seed = 4,
+                              .keys = l->keys};
 }
 
 /* What a DiT with these weights says to one noised image. */

@@ -52,13 +52,13 @@ struct input {
     int32_t labels[COUNT], tokens[COUNT * (SEQ + 1)];
     int32_t start[COUNT * SEQ], target[COUNT * SEQ], pos[COUNT * SEQ];
     uint64_t keys[COUNT];
-    struct net_batch batch;
+    struct batch batch;
 };
 
 static void fill(struct input *in, const struct model_spec *s)
 {
     memset(in, 0, sizeof *in);
-    in->batch = (struct net_batch){.count = COUNT, .keys = in->keys};
+    in->batch = (struct batch){.count = COUNT, .keys = in->keys};
     if (s->kind != MODEL_LLAMA) {
         tiny_batch(s, 0, COUNT, in->images, in->labels);
         in->batch.images = in->images;
@@ -76,7 +76,7 @@ static void fill(struct input *in, const struct model_spec *s)
 }
 
 /* Runs a batch; products and attention say what was asked of the device. */
-static void run(const struct model *m, const struct net_batch *b, bool backward)
+static void run(const struct model *m, const struct batch *b, bool backward)
 {
     struct err err = {0};
     const struct net_options opt = {
@@ -137,7 +137,7 @@ static void packed(void **state)
     struct err err = {0};
     const struct model_spec s = tiny_llama();
     static const int32_t start[2 * SEQ] = {0, 0, 0, 3, 3, 5, 6, 7, 0, 0, 0, 0, 0, 0, 0, 0};
-    const struct net_batch b = {.count = 2, .seq = SEQ, .tokens = start, .start = start};
+    const struct batch b = {.count = 2, .seq = SEQ, .tokens = start, .start = start};
     struct model *m;
     OK(model_new(&s, &m, &err));
     const double want = flops_forward(m, 1, 3) + flops_forward(m, 1, 2) + flops_forward(m, 1, SEQ);

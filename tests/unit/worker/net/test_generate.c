@@ -157,12 +157,12 @@ static uint32_t follow(struct fixture *f, const uint32_t *ids, int n)
         pos[i] = i;
     }
     tokens[n] = 0;
-    struct net_batch b = {.count = 1,
-                          .seq = (unsigned)n,
-                          .tokens = tokens,
-                          .start = start,
-                          .target = target,
-                          .pos = pos};
+    struct batch b = {.count = 1,
+                      .seq = (unsigned)n,
+                      .tokens = tokens,
+                      .start = start,
+                      .target = target,
+                      .pos = pos};
     OK(llama_logits(f->l, &b, logits, &err));
     const uint32_t id = generate_draw(logits + (n - 1) * VOCAB, VOCAB,
                                       &(struct generate_options){.temperature = 0}, 0, NULL);

@@ -44,7 +44,7 @@ static struct model_spec spec_of(bool tied)
 /* Row 0: one document; row 1: two of 4 and 3 tokens and padding; row 2: three tokens. */
 struct texts {
     int32_t tokens[ROWS * (SEQ + 1)], start[ROWS * SEQ], target[ROWS * SEQ], pos[ROWS * SEQ];
-    struct net_batch batch;
+    struct batch batch;
 };
 
 static void put_document(struct texts *t, int row, int at, int n)
@@ -71,12 +71,12 @@ static void fill_texts(struct texts *t)
     put_document(t, 1, 0, 4);
     put_document(t, 1, 4, 3);
     put_document(t, 2, 0, 3);
-    t->batch = (struct net_batch){.count = ROWS,
-                                  .seq = SEQ,
-                                  .tokens = t->tokens,
-                                  .start = t->start,
-                                  .target = t->target,
-                                  .pos = t->pos};
+    t->batch = (struct batch){.count = ROWS,
+                              .seq = SEQ,
+                              .tokens = t->tokens,
+                              .start = t->start,
+                              .target = t->target,
+                              .pos = t->pos};
 }
 
 struct fixture {
@@ -136,7 +136,7 @@ static struct net *make(struct device *dev, const struct model *m, const float *
 }
 
 /* Sum of all losses. */
-static double loss(struct net *n, const struct net_batch *b, bool first, bool backward)
+static double loss(struct net *n, const struct batch *b, bool first, bool backward)
 {
     struct err err = {0};
     float losses[ROWS * SEQ];
@@ -151,7 +151,7 @@ static double loss(struct net *n, const struct net_batch *b, bool first, bool ba
 static void differences(struct fixture *f, int which)
 {
     const struct model *m = f->m[which];
-    const struct net_batch *b = &f->texts.batch;
+    const struct batch *b = &f->texts.batch;
     struct net *n = make(f->dev, m, f->flat[which], NET_TRAIN, NET_F32);
     float *dir = mem_alloc_array(m->flat, sizeof *dir), *g = mem_alloc_array(m->flat, sizeof *g);
     (void)loss(n, b, true, true);
@@ -251,8 +251,8 @@ static void test_accumulation(void **state)
         memcpy(whole, n->weights->g, flat * sizeof *whole);
         double parts = 0;
         for (unsigned row = 0; row < ROWS; row++) {
-            struct net_batch one;
-            net_slice(&f->texts.batch, row, 1, 0, &one);
+            struct batch one;
+            batch_slice(&f->texts.batch, row, 1, 0, &one);
             parts += loss(n, &one, row == 0, true);
         }
         assert_true(fabs(parts - sum) < 1e-4);
@@ -286,16 +286,16 @@ static void test_slices(void **state)
         pos[i] = i % SLICED;
         target[i] = tokens[i / SLICED * (SLICED + 1) + pos[i] + 1];
     }
-    struct net_batch one, b = {.count = 2,
-                               .seq = SLICED,
-                               .tokens = tokens,
-                               .start = start,
-                               .target = target,
-                               .pos = pos};
+    struct batch one, b = {.count = 2,
+                           .seq = SLICED,
+                           .tokens = tokens,
+                           .start = start,
+                           .target = target,
+                           .pos = pos};
     OK(net_loss(n, &b, true, 0.5f, true, &(struct net_result){.losses = losses}, &err));
     memcpy(whole, n->weights->g, m->flat * sizeof *whole);
     for (unsigned row = 0; row < 2; row++) {
-        net_slice(&b, row, 1, 0, &one);
+        batch_slice(&b, row, 1, 0, &one);
         OK(net_loss(n, &one, row == 0, 0.5f, true,
                     &(struct net_result){.losses = parts + row * SLICED}, &err));
     }
@@ -332,12 +332,12 @@ static void test_documents_apart(void **state)
         alone.pos[i] = i;
         alone.target[i] = i < 2 ? f->texts.tokens[SEQ + 1 + 4 + i + 1] : -1;
     }
-    struct net_batch b = {.count = 1,
-                          .seq = 3,
-                          .tokens = alone.tokens,
-                          .start = alone.start,
-                          .target = alone.target,
-                          .pos = alone.pos};
+    struct batch b = {.count = 1,
+                      .seq = 3,
+                      .tokens = alone.tokens,
+                      .start = alone.start,
+                      .target = alone.target,
+                      .pos = alone.pos};
     OK(net_loss(n, &b, true, 1, false, &(struct net_result){.losses = after}, &err));
     for (int i = 0; i < 3; i++)
         assert_true(fabsf(after[i] - before[SEQ + 4 + i]) < 1e-5f);
@@ -356,8 +356,8 @@ static void test_cache(void **state)
         struct llama_cache *c;
         assert_non_null(l);
         float want[SEQ * VOCAB], got[VOCAB];
-        struct net_batch one;
-        net_slice(&f->texts.batch, 0, 1, 0, &one);
+        struct batch one;
+        batch_slice(&f->texts.batch, 0, 1, 0, &one);
         OK(llama_logits(l, &one, want, &err));
         OK(llama_cache_new(l, &c, &err));
         for (int round = 0; round < 2; round++) {
@@ -436,7 +436,7 @@ static void test_refusals(void **state)
     float losses[ROWS * SEQ];
     struct net_result r = {.losses = losses};
     struct texts t = f->texts;
-    struct net_batch b = t.batch;
+    struct batch b = t.batch;
     b.tokens = t.tokens;
     b.target = t.target;
     assert_int_equal(net_loss(n, &b, true, 1, true, &r, &err), -EINVAL);

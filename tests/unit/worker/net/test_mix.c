@@ -103,12 +103,12 @@ static struct mix *make(struct world *w, int rows, int most)
     return m;
 }
 
-struct batch {
+struct points {
     float x[ROWS * N], t[ROWS], weights[ROWS * K];
     int32_t labels[ROWS];
 };
 
-static void points(const struct world *w, struct batch *b)
+static void points(const struct world *w, struct points *b)
 {
     for (int i = 0; i < ROWS; i++) {
         double posterior[K];
@@ -123,7 +123,7 @@ static void points(const struct world *w, struct batch *b)
     }
 }
 
-static void combine(struct mix *m, const struct mix_rule *rule, const struct batch *b, float *v)
+static void combine(struct mix *m, const struct mix_rule *rule, const struct points *b, float *v)
 {
     struct err err = {0};
     float selected[ROWS * K];
@@ -136,7 +136,7 @@ static void combine(struct mix *m, const struct mix_rule *rule, const struct bat
 static void test_closed_form(void **state)
 {
     struct world *w = *state;
-    struct batch b;
+    struct points b;
     float v[ROWS * N];
     points(w, &b);
     struct mix *m = make(w, ROWS, K);
@@ -170,7 +170,7 @@ static void test_grouping(void **state)
         {.strategy = JOB_STRATEGY_NUCLEUS, .nucleus = 0.8f},
         {.strategy = JOB_STRATEGY_THRESHOLD, .threshold = 0.3f},
     };
-    struct batch b;
+    struct points b;
     struct err err = {0};
     points(w, &b);
     for (size_t r = 0; r < sizeof rules / sizeof *rules; r++) {
@@ -205,7 +205,7 @@ static void test_grouping(void **state)
 static void test_one_run_for_all(void **state)
 {
     struct world *w = *state;
-    struct batch b;
+    struct points b;
     struct err err = {0};
     float all[ROWS * K], selected[ROWS * K], v[ROWS * N], alone[ROWS * N];
     const struct mix_rule top2 = {.strategy = JOB_STRATEGY_TOPK, .top = 2};
@@ -227,7 +227,7 @@ static void test_one_run_for_all(void **state)
 static void test_certain(void **state)
 {
     struct world *w = *state;
-    struct batch b;
+    struct points b;
     struct err err = {0};
     int32_t truth[ROWS];
     float oracle[ROWS * N], selected[ROWS * K], v[ROWS * N];
@@ -319,7 +319,7 @@ static void test_limits(void **state)
 {
     struct world *w = *state;
     struct err err = {0};
-    struct batch b;
+    struct points b;
     float all[ROWS * K];
     struct mix *m = NULL;
     points(w, &b);

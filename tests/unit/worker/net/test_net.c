@@ -18,7 +18,7 @@ struct fixture {
     uint8_t images[B * VALUES];
     int32_t labels[B], partitions[B];
     uint64_t keys[B];
-    struct net_batch batch;
+    struct batch batch;
 };
 
 static int setup(void **state)
@@ -33,12 +33,12 @@ static int setup(void **state)
     f.dit_flat = tiny_weights(f.dit, 5);
     f.router_flat = tiny_weights(f.router, 5);
     tiny_batch(&dit, 0, B, f.images, f.labels);
-    f.batch = (struct net_batch){.count = B,
-                                 .images = f.images,
-                                 .labels = f.labels,
-                                 .partitions = f.partitions,
-                                 .seed = 9,
-                                 .keys = f.keys};
+    f.batch = (struct batch){.count = B,
+                             .images = f.images,
+                             .labels = f.labels,
+                             .partitions = f.partitions,
+                             .seed = 9,
+                             .keys = f.keys};
     *state = &f;
     return 0;
 }
@@ -65,7 +65,7 @@ static struct net *make(struct fixture *f, const struct model *m, struct net_opt
 }
 
 /* Sum of the losses; with backward also the gradients of it. */
-static double sum_of(struct net *n, const struct net_batch *b, bool backward, float *losses)
+static double sum_of(struct net *n, const struct batch *b, bool backward, float *losses)
 {
     struct err err = {0};
     float own[B];
@@ -181,7 +181,7 @@ static void test_refusals(void **state)
     struct err err = {0};
     struct net *n = make(f, f->router, (struct net_options){NET_FORWARD, NET_F32});
     struct net_result r = {0};
-    struct net_batch b = f->batch;
+    struct batch b = f->batch;
     const int32_t high[B] = {0, 4, 0, 0}, token[1] = {0};
     b.partitions = NULL;
     assert_int_equal(net_loss(n, &b, true, 0, false, &r, &err), -EINVAL);
@@ -204,7 +204,7 @@ static void test_draws(void **state)
 {
     struct fixture *f = *state;
     float with[B], without[B], dropped[B], early[B], again[B];
-    struct net_batch b = f->batch;
+    struct batch b = f->batch;
     struct net *n = make(f, f->dit, (struct net_options){NET_FORWARD, NET_F32});
     (void)sum_of(n, &b, false, with);
     b.labels = NULL;
@@ -236,12 +236,12 @@ static void test_eval(void **state)
         for (int pass = 0; pass < 2; pass++) {
             struct net *n =
                 make(f, m, (struct net_options){NET_FORWARD, NET_F32, .batch = pass ? 3 : B});
-            struct net_batch b = f->batch;
+            struct batch b = f->batch;
             b.seed = eval_seed(4);
             if (pass) { /* turned around */
                 for (unsigned i = B; i-- > 0;) {
-                    struct net_batch one;
-                    net_slice(&b, i, 1, VALUES, &one);
+                    struct batch one;
+                    batch_slice(&b, i, 1, VALUES, &one);
                     OK(eval_batch(n, &one, &parts, &err));
                 }
             } else {
@@ -263,7 +263,7 @@ static void test_hidden(void **state)
     struct err err = {0};
     struct net *n = make(f, f->dit, (struct net_options){NET_FORWARD, NET_F32});
     struct net_hidden h;
-    struct net_batch b = f->batch;
+    struct batch b = f->batch;
     b.labels = NULL;
     b.t = 0.1f;
     OK(net_hidden(n, &b, &h, &err));
@@ -272,7 +272,7 @@ static void test_hidden(void **state)
     assert_int_equal(h.dt, DT_F32);
     float all[B * 9 * 12];
     memcpy(all, h.x, sizeof all);
-    net_slice(&b, 2, 1, VALUES, &b);
+    batch_slice(&b, 2, 1, VALUES, &b);
     OK(net_hidden(n, &b, &h, &err));
     assert_memory_equal(h.x, all + 2 * 9 * 12, 9 * 12 * sizeof(float));
     net_free(n);
@@ -303,7 +303,7 @@ static void test_router_learns(void **state)
         ids[i] = (uint64_t)i;
         memset(images + (size_t)i * VALUES, 20 + 70 * (i % 4), VALUES);
     }
-    struct net_batch b = {.count = N, .images = images, .partitions = partitions, .keys = ids};
+    struct batch b = {.count = N, .images = images, .partitions = partitions, .keys = ids};
     struct step_result r = {0};
     for (int i = 0; i < 150; i++)
         OK(trainer_step(t, &b, &r, &err));

@@ -86,13 +86,13 @@ struct samples {
     int32_t tokens[BATCH * (SEQ + 1)], target[BATCH * SEQ], start[BATCH * SEQ], pos[BATCH * SEQ];
 };
 
-static struct net_batch make_batch(const struct model_spec *spec, unsigned step, unsigned n,
-                                   struct samples *s)
+static struct batch make_batch(const struct model_spec *spec, unsigned step, unsigned n,
+                               struct samples *s)
 {
     if (spec->kind != MODEL_LLAMA) {
         tiny_batch(spec, (uint64_t)step * BATCH, n, s->images, s->labels);
         memcpy(s->partitions, s->labels, sizeof s->labels);
-        return (struct net_batch){
+        return (struct batch){
             .count = n,
             .images = s->images,
             .labels = spec->kind == MODEL_ROUTER ? NULL : s->labels,
@@ -109,7 +109,7 @@ static struct net_batch make_batch(const struct model_spec *spec, unsigned step,
             s->start[at] = 0;
             s->pos[at] = (int32_t)j;
         }
-    return (struct net_batch){
+    return (struct batch){
         .count = n,
         .seq = SEQ,
         .tokens = s->tokens,
@@ -123,7 +123,7 @@ static int step(struct side *s, const struct model *m, unsigned i, unsigned n,
                 struct step_result *ret, struct err *err)
 {
     struct samples *x = mem_alloc(sizeof *x);
-    const struct net_batch b = make_batch(&m->spec, i, n, x);
+    const struct batch b = make_batch(&m->spec, i, n, x);
     int rc = island_trainer_step(s->t, &b, ret, err);
     mem_free(x);
     return rc;
@@ -292,7 +292,7 @@ static void test_one(void **state)
     for (unsigned i = 0; i < STEPS; i++) {
         struct step_result a, b;
         struct samples x;
-        const struct net_batch batch = make_batch(&m->spec, i, count_of(i), &x);
+        const struct batch batch = make_batch(&m->spec, i, count_of(i), &x);
         OK(trainer_step(t, &batch, &a, &err));
         OK(step(&s, m, i, count_of(i), &b, &err));
         assert_true(a.loss == b.loss && a.grad_norm == b.grad_norm);

@@ -152,7 +152,7 @@ static void test_learns(void **state)
         memset(images + (size_t)i * VALUES, 60 + 60 * (i % 3), VALUES);
     }
 
-    const struct net_batch held = {
+    const struct batch held = {
         .count = N, .images = images, .labels = labels, .seed = eval_seed(1), .keys = ids};
     OK(eval_batch(trainer_net(t), &held, &before, &err));
     struct step_result r;

@@ -31,10 +31,10 @@ struct content {
     int32_t tokens[MAX * (SEQ + 1)], start[MAX * SEQ], target[MAX * SEQ], pos[MAX * SEQ];
 };
 
-static struct net_batch fill(struct content *c, const struct model_spec *s, unsigned step,
-                             unsigned count)
+static struct batch fill(struct content *c, const struct model_spec *s, unsigned step,
+                         unsigned count)
 {
-    struct net_batch b = {.count = count};
+    struct batch b = {.count = count};
     if (model_is_text(s)) {
         for (unsigned i = 0; i < count * (SEQ + 1); i++)
             c->tokens[i] = (int32_t)(rng_at_u32(7, step, i) % (unsigned)s->vocab);
@@ -64,7 +64,7 @@ static struct net_batch fill(struct content *c, const struct model_spec *s, unsi
 }
 
 /* A weight that is not a number for the length of one step. */
-static void diverge(struct trainer *t, const struct net_batch *b)
+static void diverge(struct trainer *t, const struct batch *b)
 {
     struct err err = {0};
     struct step_result r;
@@ -110,7 +110,7 @@ static struct report take(struct device *dev, const struct course *c)
     trainer_position(t, 10, 40);
     for (unsigned i = 0; i < STEPS; i++) {
         const unsigned count = c->shorter && i == SHORT_STEP ? 3 : MAX;
-        const struct net_batch b = fill(&content, &c->spec, i, count);
+        const struct batch b = fill(&content, &c->spec, i, count);
         if (c->bad && i == BAD_STEP)
             diverge(t, &b);
         if (c->moves && i == 4)

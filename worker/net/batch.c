@@ -1,0 +1,34 @@
+#include "worker/net/batch.h"
+
+#include <stddef.h>
+
+uint64_t batch_units(const struct batch *b)
+{
+    if (!b->tokens)
+        return b->count;
+    uint64_t n = 0;
+    for (size_t i = 0; i < (size_t)b->count * b->seq; i++)
+        n += b->target[i] >= 0;
+    return n;
+}
+
+void batch_slice(const struct batch *b, unsigned from, unsigned count, uint64_t image_values,
+                 struct batch *ret)
+{
+    *ret = *b;
+    ret->count = count;
+    ret->ids = b->ids ? b->ids + from : NULL;
+    ret->keys = b->keys ? b->keys + from : NULL;
+    if (b->tokens) {
+        const size_t at = (size_t)from * b->seq;
+        ret->tokens = b->tokens + at + from;
+        ret->start = b->start + at;
+        ret->target = b->target + at;
+        ret->pos = b->pos + at;
+        ret->lengths = b->lengths ? b->lengths + from : NULL;
+    } else {
+        ret->images = b->images + from * image_values;
+        ret->labels = b->labels ? b->labels + from : NULL;
+        ret->partitions = b->partitions ? b->partitions + from : NULL;
+    }
+}

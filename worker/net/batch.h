@@ -1,0 +1,52 @@
+/* A batch on its way from the data to the loss: images, or rows of texts (tokens not NULL).
+ * The pipelines fill it (worker/data/), the networks read it (worker/net/net.h); what neither
+ * knows (seed, t, the place in a step) is set by whoever trains or evaluates.
+ *
+ * Host memory, all borrowed: plain data, any thread. */
+#ifndef WORKER_BATCH_H
+#define WORKER_BATCH_H
+
+#include <stdint.h>
+
+struct batch {
+    unsigned count;      /* images or rows; from a pipeline 0 at the end */
+    uint64_t samples;    /* images, or pieces of text in the rows */
+    const uint64_t *ids; /* (count) data_sample_id(); NULL where rows are packed */
+    uint64_t seed;
+    const uint64_t *keys; /* (count) names the random streams of each image */
+
+    /* images */
+    const uint8_t *images;     /* (count,S,S,3) rows from the top, RGB */
+    const int32_t *labels;     /* (count) class of each; NULL: the null label for all */
+    const int32_t *partitions; /* (count) of the data: a router's class, the teacher's number;
+                                * NULL where neither is meant */
+    float t;                   /* above 0: the time of all samples; 0: drawn */
+
+    /* texts */
+    unsigned seq;            /* inputs of a row, at most model.context */
+    const int32_t *tokens;   /* (count,seq+1) */
+    const int32_t *start;    /* (count,seq) first index that index i may see; never falls */
+    const int32_t *target;   /* (count,seq) token to predict, -1: none */
+    const int32_t *pos;      /* (count,seq) position in the piece */
+    const uint32_t *lengths; /* (count) tokens of the piece; NULL where rows are packed */
+    const float *features;   /* (count,text_dim()) of the dataset's column; NULL: none */
+
+    /* The step that it is a part of; whole 0: it is a step of its own. */
+    unsigned first, whole; /* position of its first sample; samples of the step */
+    uint64_t units;        /* batch_units of the step */
+};
+
+/* Targets: images, or entries of target >= 0. */
+uint64_t batch_units(const struct batch *b);
+
+/* Losses of each sample: 1, or seq. */
+static inline unsigned batch_losses(const struct batch *b)
+{
+    return b->tokens ? b->seq : 1;
+}
+
+/* Samples [from, from+count); image_values = 3*S*S, any number for texts. */
+void batch_slice(const struct batch *b, unsigned from, unsigned count, uint64_t image_values,
+                 struct batch *ret);
+
+#endif
