@@ -1,11 +1,16 @@
 #include "common/base/file.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <stdatomic.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -335,4 +340,262 @@ char *file_join(const char *dir, const char *name)
 {
     size_t n = strlen(dir);
     return str_printf("%s%s%s", dir, n && dir[n - 1] == '/' ? "" : "/", name);
+}
+
+/* ---- directories, locks, views ---- */
+
+#define TREE_DEPTH_MAX 64
+
+static bool is_dots(const char *name)
+{
+    return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
+}
+
+/* Removes what is in the open directory (takes fd), following no links. */
+static int remove_inside(int fd, const char *path, int depth, struct err *err)
+{
+    DIR *dir = fdopendir(fd);
+    if (!dir) {
+        int rc = err_errno(err, "cannot list %s", path);
+        close(fd);
+        return rc;
+    }
+    int rc = depth > TREE_DEPTH_MAX ? err_set(err, -ERR_LIMIT, "%s is nested too deeply", path) : 0;
+    struct dirent *e;
+    while (rc == 0 && (errno = 0, e = readdir(dir))) {
+        if (is_dots(e->d_name) || unlinkat(fd, e->d_name, 0) == 0 || errno == ENOENT)
+            continue;
+        if (errno != EISDIR && errno != EPERM) {
+            rc = err_errno(err, "cannot remove %s/%s", path, e->d_name);
+            break;
+        }
+        int child = openat(fd, e->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        char *name = file_join(path, e->d_name);
+        if (child < 0)
+            rc = err_errno(err, "cannot open %s", name);
+        else
+            rc = remove_inside(child, name, depth + 1, err);
+        if (rc == 0 && unlinkat(fd, e->d_name, AT_REMOVEDIR) < 0 && errno != ENOENT)
+            rc = err_errno(err, "cannot remove %s", name);
+        mem_free(name);
+    }
+    if (rc == 0 && errno)
+        rc = err_errno(err, "cannot list %s", path);
+    closedir(dir);
+    return rc;
+}
+
+int file_remove_tree(const char *path, struct err *err)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0 && errno == ENOENT)
+        return 0;
+    if (fd < 0 && (errno == ENOTDIR || errno == ELOOP))
+        return file_remove(path, err);
+    if (fd < 0)
+        return err_errno(err, "cannot open %s", path);
+    int rc = remove_inside(fd, path, 0, err);
+    if (rc == 0 && rmdir(path) < 0 && errno != ENOENT)
+        rc = err_errno(err, "cannot remove %s", path);
+    return rc;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* Takes item over; -ERR_LIMIT beyond `max`, or without memory. */
+static int names_push(struct file_names *names, size_t max, char *item)
+{
+    /* Doubling at powers of two, so there is no capacity to keep. */
+    bool grow = (names->n & (names->n - 1)) == 0;
+    size_t cap = names->n ? names->n * 2 : 1;
+    char **items = names->n == max ? NULL
+                   : grow          ? mem_try_realloc_array(names->items, cap, sizeof(*items))
+                                   : names->items;
+    if (!items) {
+        mem_free(item);
+        return -ERR_LIMIT;
+    }
+    names->items = items;
+    names->items[names->n++] = item;
+    return 0;
+}
+
+static int list_into(DIR *dir, const char *path, size_t max, struct file_names *out,
+                     struct err *err)
+{
+    struct dirent *e;
+    while ((errno = 0, e = readdir(dir))) {
+        if (e->d_name[0] == '.')
+            continue;
+        if (names_push(out, max, str_dup(e->d_name)) < 0)
+            return err_set(err, -ERR_LIMIT, "%s has more than %zu entries", path, max);
+    }
+    return errno ? err_errno(err, "cannot list %s", path) : 0;
+}
+
+int file_list(const char *path, size_t max, struct file_names *ret, struct err *err)
+{
+    struct file_names names = {0};
+    DIR *dir = opendir(path);
+    if (!dir)
+        return err_errno(err, "cannot open the directory %s", path);
+    int rc = list_into(dir, path, max, &names, err);
+    closedir(dir);
+    if (rc < 0) {
+        file_names_release(&names);
+        return rc;
+    }
+    if (names.n)
+        qsort(names.items, names.n, sizeof(*names.items), by_name);
+    *ret = names;
+    return 0;
+}
+
+int file_names_add(struct file_names *names, size_t max, char *item, struct err *err)
+{
+    return names_push(names, max, item) < 0 ? err_set(err, -ERR_LIMIT, "more than %zu names", max)
+                                            : 0;
+}
+
+void file_names_release(struct file_names *names)
+{
+    for (size_t i = 0; i < names->n; i++)
+        mem_free(names->items[i]);
+    mem_free(names->items);
+    *names = (struct file_names){0};
+}
+
+/* Who holds it, from the file's own words. */
+static int held_elsewhere(int fd, const char *dir, struct err *err)
+{
+    char pid[32] = "";
+    ssize_t n = pread(fd, pid, sizeof(pid) - 1, 0);
+    pid[n > 0 ? strspn(pid, "0123456789") : 0] = '\0';
+    return err_set(err, -EBUSY, "%s is in use by process %s; stop it, or use another directory",
+                   dir, *pid ? pid : "(unknown)");
+}
+
+int file_lock_dir(const char *dir, const char *name, struct file_lock *ret, struct err *err)
+{
+    char *path = file_join(dir, name);
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    int rc = 0;
+    if (fd < 0) {
+        rc = err_errno(err, "cannot open %s", path);
+        goto out;
+    }
+    if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
+        rc = errno == EWOULDBLOCK ? held_elsewhere(fd, dir, err)
+                                  : err_errno(err, "cannot lock %s", path);
+        goto out;
+    }
+    char pid[32];
+    int n = snprintf(pid, sizeof(pid), "%ld\n", (long)getpid());
+    if (ftruncate(fd, 0) < 0)
+        rc = err_errno(err, "cannot write %s", path);
+    else
+        rc = file_pwrite_all(fd, pid, (size_t)n, 0, path, err);
+    if (rc < 0)
+        goto out;
+    *ret = (struct file_lock){.fd = fd, .path = path};
+    return 0;
+out:
+    if (fd >= 0)
+        close(fd);
+    mem_free(path);
+    return rc;
+}
+
+void file_unlock(struct file_lock *lock)
+{
+    if (!lock->path)
+        return;
+    /* The file stays: unlinking it would let two processes lock two files. */
+    close(lock->fd);
+    mem_free(lock->path);
+    *lock = (struct file_lock){.fd = -1};
+}
+
+int file_map_open(const char *path, struct file_map *ret, struct err *err)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return err_errno(err, "cannot open %s", path);
+    struct stat st;
+    int rc = fstat(fd, &st) < 0 ? err_errno(err, "cannot look at %s", path) : 0;
+    struct file_map map = {0};
+    if (rc == 0 && !S_ISREG(st.st_mode))
+        rc = err_set(err, -EINVAL, "%s is not a regular file", path);
+    if (rc == 0 && st.st_size > 0) {
+        void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (p == MAP_FAILED)
+            rc = err_errno(err, "cannot map %s", path);
+        else
+            map = (struct file_map){.data = p, .len = (size_t)st.st_size};
+    }
+    close(fd);
+    if (rc == 0)
+        *ret = map;
+    return rc;
+}
+
+void file_map_close(struct file_map *map)
+{
+    if (map->data)
+        munmap((void *)(uintptr_t)map->data, map->len);
+    *map = (struct file_map){0};
+}
+
+/* ---- patterns ---- */
+
+/* part-{000..011}.tar into names; -EINVAL when it is no such pattern. */
+static int expand_braces(const char *pattern, size_t max, struct file_names *out, struct err *err)
+{
+    const char *open = strchr(pattern, '{'), *dots = open ? strstr(open, "..") : NULL;
+    const char *close = dots ? strchr(dots, '}') : NULL;
+    char first[24] = "", last[24] = "";
+    uint64_t from, to;
+    if (!close || dots - open - 1 >= 20 || close - dots - 2 >= 20)
+        return -EINVAL;
+    memcpy(first, open + 1, (size_t)(dots - open - 1));
+    memcpy(last, dots + 2, (size_t)(close - dots - 2));
+    if (strncmp(first, "0x", 2) == 0 || str_parse_u64(first, &from) < 0 ||
+        str_parse_u64(last, &to) < 0 || from > to)
+        return err_set(err, -ERR_CONFIG, "'%s': expected a range such as {000..011}", pattern);
+    if (to - from >= max)
+        return err_set(err, -ERR_LIMIT, "'%s' names more than %zu files", pattern, max);
+    for (uint64_t i = from; i <= to; i++) {
+        char *name = str_printf("%.*s%0*llu%s", (int)(open - pattern), pattern, (int)strlen(first),
+                                (unsigned long long)i, close + 1);
+        int rc = file_names_add(out, max, name, err);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+static int expand_glob(const char *pattern, size_t max, struct file_names *out, struct err *err)
+{
+    glob_t found;
+    int rc = glob(pattern, 0, NULL, &found);
+    if (rc == GLOB_NOMATCH)
+        return err_set(err, -ENOENT, "no file matches '%s'", pattern);
+    if (rc != 0)
+        return err_set(err, -EIO, "cannot look for files matching '%s'", pattern);
+    rc = 0;
+    for (size_t i = 0; rc == 0 && i < found.gl_pathc; i++)
+        rc = file_names_add(out, max, str_dup(found.gl_pathv[i]), err);
+    globfree(&found);
+    return rc;
+}
+
+int file_pattern(const char *pattern, size_t max, struct file_names *out, struct err *err)
+{
+    int rc = strchr(pattern, '{') ? expand_braces(pattern, max, out, err) : -EINVAL;
+    if (rc == -EINVAL && strpbrk(pattern, "*?["))
+        rc = expand_glob(pattern, max, out, err);
+    return rc;
 }

@@ -75,6 +75,11 @@ int file_list(const char *dir, size_t max, struct file_names *ret, struct err *e
 /* Takes item (mem_free) over, also when it fails: -ERR_LIMIT beyond `max`. */
 int file_names_add(struct file_names *names, size_t max, char *item, struct err *err);
 void file_names_release(struct file_names *names);
+/* Paths that stand for several files: part-{000..011}.tar, as WebDataset has it, or a shell
+ * pattern such as part-*.tar.  Appended to *out, sorted; the files of a range need not be there.
+ * -EINVAL, and nothing said, when it is no pattern; -ENOENT when nothing matches a shell
+ * pattern; -ERR_LIMIT beyond `max`. */
+int file_pattern(const char *pattern, size_t max, struct file_names *out, struct err *err);
 
 /* One daemon per directory: an flock on DIR/NAME, which holds our pid.  A second
  * one gets "DIR is in use by process 123 ...".  Survives as long as the process

@@ -12,7 +12,6 @@
 #include "common/base/err.h"
 #include "common/data/feature.h"
 #include "common/base/file.h"
-#include "common/base/file_pattern.h"
 #include "common/base/mem.h"
 #include "common/base/str.h"
 
