@@ -9,8 +9,8 @@
  * In tars a class is KEY.cls: a whole number (the classes are then 0..max, named
  * by classes.txt beside the tar or in it, one name a line, else by the number),
  * or a text (then the classes are the sorted texts); or "label" in KEY.json,
- * a number or a text likewise.  KEY.txt, or "caption" in KEY.json, is the
- * caption.  Everything of a key must follow each other, as WebDataset has it.
+ * a number or a text likewise.  What belongs to a key must stand together, as
+ * WebDataset has it.
  *
  * Text: whatever text_source.h reads.  A sample is one piece: at most `context`
  * tokens of one document.  A longer document makes several, named "KEY#0",
@@ -32,8 +32,8 @@
  * it before the first shard is handed out.  One thread at a time.
  *
  * Links to libarchive. */
-#ifndef COMMON_BASE_DATASET_H
-#define COMMON_BASE_DATASET_H
+#ifndef COMMON_DATA_DATASET_H
+#define COMMON_DATA_DATASET_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -72,21 +72,6 @@ size_t dataset_classes(const struct dataset *ds); /* text: 0 */
 const char *dataset_class(const struct dataset *ds, size_t i);
 /* Images found, good or bad.  Of text 0: known when it is cut. */
 uint64_t dataset_samples(const struct dataset *ds);
-
-struct dataset_sample {
-    const char *key; /* "cat/0001" or "part-000/000123" */
-    uint32_t cls;
-    const char *ext; /* "jpg" "png" "webp": by content; NULL: not an image we read */
-    const uint8_t *data;
-    size_t len;
-    const char *caption;  /* NULL: none */
-    const float *feature; /* of the column, NULL: none asked for */
-    uint32_t dim;
-};
-/* Images only.  In the dataset's own order: 1 with *ret (borrowed until the next call), 0 at the
- * end. */
-int dataset_next(struct dataset *ds, struct dataset_sample *ret, struct err *err);
-int dataset_rewind(struct dataset *ds, struct err *err);
 
 /* A finished shard file; the callback may move or upload it; path is borrowed.
  * A negative return stops the cut with *err as filled. */
@@ -137,8 +122,5 @@ struct dataset_report {
 int dataset_cut(struct dataset *ds, const struct dataset_cut *opt, struct dataset_report *ret,
                 struct err *err);
 void dataset_report_release(struct dataset_report *report);
-
-/* "jpg", "png", "webp" by the first bytes; NULL if none of these. */
-const char *dataset_sniff(const void *data, size_t len);
 
 #endif

@@ -1,34 +1,19 @@
-/* Cutting a dataset into shards. */
-#include "common/data/dataset.h"
-
+/* Samples to shards: the split, the shuffle of what does not come shuffled, the count. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "common/data/dataset_internal.h"
 #include "common/base/err.h"
 #include "common/base/mem.h"
-#include "common/base/rng.h"
-#include "common/data/shard.h"
 #include "common/base/str.h"
+#include "common/data/dataset_impl.h"
+#include "common/data/shard.h"
 
 #define WINDOW_SAMPLES 8192
 #define WINDOW_BYTES (256u << 20)
 #define STREAM_ORDER 0x736875666cULL /* of the seed: the shuffle */
 #define STREAM_HOLDOUT 0x686f6c64ULL /* which samples are held out */
-
-/* A sample that waits in the window of a tar shuffle. */
-struct held {
-    char *key;
-    uint32_t cls;
-    const char *ext;
-    uint8_t *data;
-    size_t len;
-    float *feature;
-    uint32_t dim;
-};
 
 static void shard_begin(struct cutter *c, struct output *o, bool holdout)
 {
@@ -73,6 +58,14 @@ bool cut_is_holdout(const struct cutter *c, const char *key)
     return rng_mix(cut_hash(key), rng_mix(c->opt->seed, STREAM_HOLDOUT)) < c->holdout_below;
 }
 
+uint32_t *cut_order(const struct cutter *c, size_t n)
+{
+    uint32_t *order = mem_try_array(n, sizeof(*order));
+    if (order)
+        rng_permutation(c->opt->seed, STREAM_ORDER, order, n);
+    return order;
+}
+
 int cut_check_dim(struct cutter *c, const struct dataset *ds, const char *key, uint32_t dim)
 {
     bool any = c->any;
@@ -106,21 +99,43 @@ int cut_add(struct cutter *c, const struct shard_sample *s, uint32_t dim, bool h
                                                                    : 0;
 }
 
+int cut_progress(struct cutter *c, uint64_t done)
+{
+    if (!c->opt->on_progress)
+        return 0;
+    int rc = c->opt->on_progress(c->opt->ctx, done, c->total);
+    return rc < 0 ? err_set(c->err, rc, "cutting the dataset was stopped") : 0;
+}
+
+/* ---- images ---- */
+
+/* "jpg", "png", "webp" by the first bytes; NULL if none of these. */
+static const char *sniff(const uint8_t *data, size_t len)
+{
+    if (len >= 3 && memcmp(data, "\xff\xd8\xff", 3) == 0)
+        return "jpg";
+    if (len >= 8 && memcmp(data, "\x89PNG\r\n\x1a\n", 8) == 0)
+        return "png";
+    if (len >= 12 && memcmp(data, "RIFF", 4) == 0 && memcmp(data + 8, "WEBP", 4) == 0)
+        return "webp";
+    return NULL;
+}
+
 /* A good image to its split. */
-static int emit(struct cutter *c, const struct held *h)
+static int emit(struct cutter *c, const struct dataset_image *m)
 {
     /* The very first sample is held out when any is asked for: never zero. */
     bool first = c->report.samples == 0 && c->opt->holdout > 0;
-    size_t n = strlen(h->key);
+    size_t n = strlen(m->key);
     struct shard_sample s = {
-        .cls = h->cls,
-        .data = h->data,
-        .len = h->len,
-        .feature = (const uint8_t *)h->feature,
+        .cls = m->cls,
+        .data = m->data,
+        .len = m->len,
+        .feature = (const uint8_t *)m->feature,
     };
-    (void)str_copy(s.key, sizeof(s.key), n < sizeof(s.key) ? h->key : h->key + n - 99);
-    (void)str_copy(s.ext, sizeof(s.ext), h->ext);
-    return cut_add(c, &s, h->dim, first || cut_is_holdout(c, h->key));
+    (void)str_copy(s.key, sizeof(s.key), n < sizeof(s.key) ? m->key : m->key + n - 99);
+    (void)str_copy(s.ext, sizeof(s.ext), sniff(m->data, m->len));
+    return cut_add(c, &s, m->dim, first || cut_is_holdout(c, m->key));
 }
 
 static int note_bad(struct cutter *c, const char *key)
@@ -137,176 +152,105 @@ static int note_bad(struct cutter *c, const char *key)
     return 0;
 }
 
-int cut_progress(struct cutter *c, uint64_t done)
+/* Images that wait to be drawn. */
+struct window {
+    struct dataset_image *items; /* copies */
+    size_t n, bytes;
+};
+
+static size_t image_bytes(const struct dataset_image *m)
 {
-    if (!c->opt->on_progress)
-        return 0;
-    int rc = c->opt->on_progress(c->opt->ctx, done, c->total);
-    return rc < 0 ? err_set(c->err, rc, "cutting the dataset was stopped") : 0;
+    return m->len + m->dim * sizeof(*m->feature);
 }
 
-static int progress(struct cutter *c)
+static void image_free(struct dataset_image *m)
 {
-    c->seen++;
-    return c->seen % 64 && c->seen != c->total ? 0 : cut_progress(c, c->seen);
+    mem_free(m->key);
+    mem_free(m->data);
+    mem_free(m->feature);
 }
 
-/* Folders: every file once, in a global shuffle. */
-static int cut_folder(struct cutter *c, struct dataset *ds)
+static int emit_random(struct cutter *c, struct window *w)
 {
-    uint32_t *order = mem_try_array(ds->n_files, sizeof(*order));
-    if (!order)
-        return err_set(c->err, -ENOMEM, "out of memory while shuffling %s", ds->path);
-    rng_permutation(c->opt->seed, STREAM_ORDER, order, ds->n_files);
-    int rc = 0;
-    for (size_t i = 0; rc == 0 && i < ds->n_files; i++) {
-        struct dataset_sample s;
-        rc = dataset_read_file(ds, order[i], &s, c->err);
-        if (rc < 0 && rc != -ERR_LIMIT)
-            break;
-        bool bad = rc < 0 || !s.ext;
-        if (rc < 0) /* too large to be an image of a dataset */
-            (void)snprintf(ds->key, sizeof(ds->key), "%s/%s",
-                           ds->classes.items[ds->files[order[i]].cls], ds->files[order[i]].name);
-        struct held h = {0};
-        if (!bad)
-            h = (struct held){
-                ds->key, s.cls, s.ext, ds->now.image.data, s.len, ds->now.feature.v, s.dim,
-            };
-        rc = bad ? note_bad(c, ds->key) : cut_check_dim(c, ds, ds->key, s.dim);
-        if (rc == 0 && !bad)
-            rc = emit(c, &h);
-        if (rc == 0)
-            rc = progress(c);
-    }
-    mem_free(order);
-    return rc;
-}
-
-static size_t held_bytes(size_t len, uint32_t dim)
-{
-    return len + dim * sizeof(float);
-}
-
-static void held_free(struct held *h)
-{
-    mem_free(h->key);
-    mem_free(h->data);
-    mem_free(h->feature);
-}
-
-/* Emits a random one of the window. */
-static int emit_random(struct cutter *c, struct held *window, size_t *n, size_t *bytes)
-{
-    size_t i = (size_t)rng_below(&c->rng, *n);
-    struct held out = window[i];
-    window[i] = window[--*n];
-    *bytes -= held_bytes(out.len, out.dim);
+    size_t i = (size_t)rng_below(&c->rng, w->n);
+    struct dataset_image out = w->items[i];
+    w->items[i] = w->items[--w->n];
+    w->bytes -= image_bytes(&out);
     int rc = emit(c, &out);
-    held_free(&out);
+    image_free(&out);
     return rc;
 }
 
-static int hold(struct cutter *c, const struct dataset_sample *s, struct held *out)
+/* A copy into the window, which makes room first. */
+static int hold(struct cutter *c, struct window *w, const struct dataset_image *m)
 {
-    uint8_t *copy = mem_try(s->len);
-    float *feature = s->dim ? mem_try_array(s->dim, sizeof(*feature)) : NULL;
-    if (!copy || (s->dim && !feature)) {
-        mem_free(copy);
-        mem_free(feature);
-        return err_set(c->err, -ENOMEM, "out of memory while shuffling tars");
+    struct dataset_image copy = *m;
+    while (w->n && (w->n == WINDOW_SAMPLES || w->bytes + image_bytes(m) > WINDOW_BYTES)) {
+        int rc = emit_random(c, w);
+        if (rc < 0)
+            return rc;
     }
-    memcpy(copy, s->data, s->len);
-    if (feature)
-        memcpy(feature, s->feature, s->dim * sizeof(*feature));
-    *out = (struct held){str_dup(s->key), s->cls, s->ext, copy, s->len, feature, s->dim};
+    copy.key = str_dup(m->key);
+    copy.data = mem_try(m->len);
+    copy.feature = m->dim ? mem_try_array(m->dim, sizeof(*m->feature)) : NULL;
+    if (!copy.data || (m->dim && !copy.feature)) {
+        image_free(&copy);
+        return err_set(c->err, -ENOMEM, "out of memory while shuffling images");
+    }
+    memcpy(copy.data, m->data, m->len);
+    if (copy.feature)
+        memcpy(copy.feature, m->feature, m->dim * sizeof(*m->feature));
+    w->items[w->n++] = copy;
+    w->bytes += image_bytes(m);
     return 0;
 }
 
-/* Tars: through a window, so that memory is bounded and each is read once. */
-static int cut_tars(struct cutter *c, struct dataset *ds)
+int cut_images(struct cutter *c, struct dataset *ds, dataset_next_fn *next, bool through_window)
 {
-    struct held *window = mem_try_array(WINDOW_SAMPLES, sizeof(*window));
-    size_t n = 0, bytes = 0;
-    if (!window)
-        return err_set(c->err, -ENOMEM, "out of memory while shuffling tars");
-    int rc = dataset_rewind(ds, c->err);
-    while (rc == 0) {
-        struct dataset_sample s;
-        rc = dataset_next(ds, &s, c->err);
-        if (rc <= 0)
-            break;
-        rc = 0;
-        if (!s.ext) {
-            rc = note_bad(c, s.key);
-        } else {
-            rc = cut_check_dim(c, ds, s.key, s.dim);
-            size_t more = held_bytes(s.len, s.dim);
-            while (rc == 0 && n && (n == WINDOW_SAMPLES || bytes + more > WINDOW_BYTES))
-                rc = emit_random(c, window, &n, &bytes);
-            if (rc == 0)
-                rc = hold(c, &s, &window[n]);
-            if (rc == 0) {
-                bytes += more;
-                n++;
-            }
-        }
-        if (rc == 0)
-            rc = progress(c);
+    struct window w = {0};
+    struct dataset_image m;
+    int rc = 0;
+    if (through_window && !(w.items = mem_try_array(WINDOW_SAMPLES, sizeof(*w.items))))
+        return err_set(c->err, -ENOMEM, "out of memory while shuffling images");
+    while (rc == 0 && (rc = next(ds, &m, c->err)) > 0) {
+        if (!sniff(m.data, m.len))
+            rc = note_bad(c, m.key);
+        else if ((rc = cut_check_dim(c, ds, m.key, m.dim)) == 0)
+            rc = through_window ? hold(c, &w, &m) : emit(c, &m);
+        c->seen++;
+        if (rc == 0 && (c->seen % 64 == 0 || c->seen == c->total))
+            rc = cut_progress(c, c->seen);
     }
-    while (rc == 0 && n)
-        rc = emit_random(c, window, &n, &bytes);
-    while (n)
-        held_free(&window[--n]);
-    mem_free(window);
+    while (rc == 0 && w.n)
+        rc = emit_random(c, &w);
+    while (w.n)
+        image_free(&w.items[--w.n]);
+    mem_free(w.items);
+    if (rc == 0 && c->report.samples == c->report.holdout_samples)
+        rc = err_set(c->err, -ERR_FORMAT, "%s has no images left to train on", ds->path);
     return rc;
 }
 
-static int check_classes(const struct cutter *c, const struct dataset *ds)
-{
-    if (c->report.samples - c->report.holdout_samples == 0)
-        return err_set(c->err, -ERR_FORMAT, "%s has no images left to train on", ds->path);
-    for (size_t i = 0; ds->is_folder && i < c->report.classes; i++)
-        if (c->report.counts[i] == 0)
-            return err_set(c->err, -ERR_FORMAT,
-                           "class '%s' of %s has no image that can be read; the first bad file is "
-                           "%s",
-                           ds->classes.items[i], ds->path,
-                           c->report.bad_count ? c->report.bad[0] : "unknown");
-    return 0;
-}
+/* ---- the cut as a whole ---- */
 
-int dataset_cut(struct dataset *ds, const struct dataset_cut *opt, struct dataset_report *ret,
-                struct err *err)
+int cut_open(struct cutter *c, const struct dataset *ds, const struct dataset_cut *opt,
+             struct err *err)
 {
-    struct cutter c = {.opt = opt, .err = err, .total = ds->samples};
     if (opt->shard_samples == 0 || opt->shard_samples > SHARD_SAMPLES_MAX ||
         !(opt->holdout >= 0 && opt->holdout < 1))
         return err_set(err, -EINVAL, "cannot cut shards of %u samples with a holdout of %g",
                        opt->shard_samples, opt->holdout);
-    c.holdout_below = (uint64_t)ldexp(opt->holdout, 64);
-    rng_init(&c.rng, opt->seed, STREAM_ORDER);
-    c.report.classes = ds->classes.n;
+    *c = (struct cutter){
+        .opt = opt,
+        .err = err,
+        .total = ds->samples,
+        .holdout_below = (uint64_t)ldexp(opt->holdout, 64),
+        .report.classes = ds->classes.n,
+    };
+    rng_init(&c->rng, opt->seed, STREAM_ORDER);
     if (ds->classes.n)
-        c.report.counts = mem_alloc_array(ds->classes.n, sizeof(*c.report.counts));
-    int rc = ds->text        ? dataset_cut_text(&c, ds)
-             : ds->is_folder ? cut_folder(&c, ds)
-                             : cut_tars(&c, ds);
-    if (rc == 0)
-        rc = shard_finish(&c, &c.train, false);
-    if (rc == 0)
-        rc = shard_finish(&c, &c.holdout, true);
-    if (rc == 0 && !ds->text)
-        rc = check_classes(&c, ds);
-    shard_writer_free(c.train.shard);
-    shard_writer_free(c.holdout.shard);
-    mem_free(c.train.path);
-    mem_free(c.holdout.path);
-    if (rc < 0)
-        dataset_report_release(&c.report);
-    else
-        *ret = c.report;
-    return rc;
+        c->report.counts = mem_alloc_array(ds->classes.n, sizeof(*c->report.counts));
+    return 0;
 }
 
 void dataset_report_release(struct dataset_report *report)
@@ -315,4 +259,21 @@ void dataset_report_release(struct dataset_report *report)
     for (size_t i = 0; i < DATASET_BAD_NAMED; i++)
         mem_free(report->bad[i]);
     *report = (struct dataset_report){0};
+}
+
+int cut_close(struct cutter *c, int rc, struct dataset_report *ret)
+{
+    if (rc == 0)
+        rc = shard_finish(c, &c->train, false);
+    if (rc == 0)
+        rc = shard_finish(c, &c->holdout, true);
+    shard_writer_free(c->train.shard);
+    shard_writer_free(c->holdout.shard);
+    mem_free(c->train.path);
+    mem_free(c->holdout.path);
+    if (rc < 0)
+        dataset_report_release(&c->report);
+    else
+        *ret = c->report;
+    return rc;
 }

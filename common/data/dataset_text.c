@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/data/dataset_internal.h"
+#include "common/data/dataset_impl.h"
 #include "common/base/err.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
@@ -46,9 +46,16 @@ struct spool {
     bool holdout;
 };
 
+struct text_dataset {
+    struct text_source *text, *held_out; /* held_out may be NULL */
+    const struct tokenizer *tokenizer;   /* NULL: bytes */
+    uint32_t context;
+};
+
 struct text_cut {
     struct cutter *c;
     const struct dataset *ds;
+    const struct text_dataset *own; /* the dataset's */
     struct spool train, holdout;
     const struct tokenizer *tokenizer;
     struct tokens tokens; /* of the document */
@@ -79,19 +86,33 @@ static int open_source(const struct dataset_options *opt, const char *path, cons
     return rc < 0 ? rc : text_source_open(&o, ret, err);
 }
 
-int dataset_open_text(struct dataset *ds, const struct dataset_options *opt, struct err *err)
+static int text_matches(const struct dataset_options *opt, struct err *err)
 {
-    ds->tokenizer = opt->tokenizer;
-    ds->context = opt->context;
+    return opt->text;
+}
+
+static int text_open(struct dataset *ds, const struct dataset_options *opt, struct err *err)
+{
+    struct text_dataset *own = ds->own = mem_alloc(sizeof(*own));
+    own->tokenizer = opt->tokenizer;
+    own->context = opt->context;
     if (opt->context < 2 || opt->context > SHARD_TOKENS_MAX)
         return err_set(err, -EINVAL, "text cannot be cut into pieces of %u tokens", opt->context);
-    int rc = open_source(opt, opt->path, opt->name, &ds->text, err);
+    int rc = open_source(opt, opt->path, opt->name, &own->text, err);
     if (rc < 0 || !opt->holdout_path)
         return rc;
-    rc = open_source(opt, opt->holdout_path, NULL, &ds->held_out, err);
-    if (rc < 0)
-        rc = err_wrap(err, "holdout_path");
-    return rc;
+    rc = open_source(opt, opt->holdout_path, NULL, &own->held_out, err);
+    return rc < 0 ? err_wrap(err, "holdout_path") : rc;
+}
+
+static void text_close(struct dataset *ds)
+{
+    struct text_dataset *own = ds->own;
+    if (!own)
+        return;
+    text_source_close(own->text);
+    text_source_close(own->held_out);
+    mem_free(own);
 }
 
 /* ---- buckets ---- */
@@ -159,7 +180,7 @@ static int check_vocab(const struct text_cut *t, const char *key, const uint32_t
     for (size_t i = 0; i < n; i++) {
         if (ids[i] < *vocab)
             continue;
-        if (t->ds->tokenizer)
+        if (t->own->tokenizer)
             return err_set(t->c->err, -ERR_FORMAT,
                            "document '%s' has the token %u, but the vocabulary of data.tokenizer "
                            "ends at %u: the data were made with another tokenizer",
@@ -203,7 +224,7 @@ static const uint32_t *ids_at(struct text_cut *t, const struct text_document *do
 
 static int cut_document(struct text_cut *t, const struct text_document *doc, bool holdout)
 {
-    uint32_t context = t->ds->context;
+    uint32_t context = t->own->context;
     size_t least = context < DATASET_PIECE_MIN ? context : DATASET_PIECE_MIN;
     size_t total = doc->ids ? doc->n_ids : t->tokens.n;
     uint64_t number = 0;
@@ -227,7 +248,7 @@ static int take_document(struct text_cut *t, const struct text_document *doc, bo
 {
     struct cutter *c = t->c;
     bool first = c->report.documents == 0 && c->opt->holdout > 0;
-    bool holdout = only_holdout || (!t->ds->held_out && (first || cut_is_holdout(c, doc->key)));
+    bool holdout = only_holdout || (!t->own->held_out && (first || cut_is_holdout(c, doc->key)));
     int rc = cut_check_dim(c, t->ds, doc->key, (uint32_t)doc->dim);
     t->tokens.n = 0;
     if (rc == 0 && !doc->ids) {
@@ -330,7 +351,7 @@ static int emit_all(struct text_cut *t, struct spool *s)
 static int check_documents(const struct text_cut *t)
 {
     const struct dataset_report *r = &t->c->report;
-    if (t->ds->held_out && r->holdout_documents == 0)
+    if (t->own->held_out && r->holdout_documents == 0)
         return err_set(t->c->err, -ERR_FORMAT, "the held-out text has no document of two tokens");
     if (r->documents > r->holdout_documents)
         return 0;
@@ -341,23 +362,24 @@ static int check_documents(const struct text_cut *t)
                    t->ds->path);
 }
 
-int dataset_cut_text(struct cutter *c, struct dataset *ds)
+static int text_cut(struct cutter *c, struct dataset *ds)
 {
-    struct text_cut t = {.c = c, .ds = ds};
+    const struct text_dataset *own = ds->own;
+    struct text_cut t = {.c = c, .ds = ds, .own = own};
     struct tokenizer *bytes_only = tokenizer_bytes();
-    uint64_t bytes = text_source_bytes(ds->text);
-    uint64_t held = ds->held_out ? text_source_bytes(ds->held_out) : 0;
+    uint64_t bytes = text_source_bytes(own->text);
+    uint64_t held = own->held_out ? text_source_bytes(own->held_out) : 0;
     c->total = bytes + held;
-    t.tokenizer = ds->tokenizer ? ds->tokenizer : bytes_only;
+    t.tokenizer = own->tokenizer ? own->tokenizer : bytes_only;
     c->report.vocab = tokenizer_vocab(t.tokenizer);
     spool_init(&t.train, bytes, false);
-    spool_init(&t.holdout, ds->held_out ? held : bytes, true);
+    spool_init(&t.holdout, own->held_out ? held : bytes, true);
     buf_init(&t.payload, RECORD_MAX);
-    t.piece = mem_try_array(ds->context, sizeof(*t.piece));
-    int rc = t.piece ? take_source(&t, ds->text, false)
+    t.piece = mem_try_array(own->context, sizeof(*t.piece));
+    int rc = t.piece ? take_source(&t, own->text, false)
                      : err_set(c->err, -ENOMEM, "out of memory for pieces");
-    if (rc == 0 && ds->held_out)
-        rc = take_source(&t, ds->held_out, true);
+    if (rc == 0 && own->held_out)
+        rc = take_source(&t, own->held_out, true);
     if (rc == 0)
         rc = check_documents(&t);
     if (rc == 0)
@@ -372,3 +394,10 @@ int dataset_cut_text(struct cutter *c, struct dataset *ds)
     mem_free(t.piece);
     return rc;
 }
+
+const struct dataset_source dataset_text = {
+    .matches = text_matches,
+    .open = text_open,
+    .close = text_close,
+    .cut = text_cut,
+};

@@ -5,7 +5,7 @@
 
 #include "common/base/err.h"
 #include "common/base/mem.h"
-#include "common/data/tokenizer_internal.h"
+#include "common/data/tokenizer_impl.h"
 
 #define NONE UINT32_MAX
 

@@ -1,7 +1,7 @@
-/* Between tokenizer.c (encoding, decoding), tokenizer_json.c (reading a file),
- * tokenizer_split.c (words) and tokenizer_unicode.c; not for others. */
-#ifndef COMMON_BASE_TOKENIZER_INTERNAL_H
-#define COMMON_BASE_TOKENIZER_INTERNAL_H
+/* What the files of the tokenizer share: tokenizer.c encodes and decodes, tokenizer_json.c reads
+ * a file, tokenizer_split.c finds the words. */
+#ifndef COMMON_BASE_TOKENIZER_IMPL_H
+#define COMMON_BASE_TOKENIZER_IMPL_H
 
 #include "common/data/tokenizer.h"
 
@@ -57,10 +57,5 @@ const struct merge *tokenizer_merge(const struct tokenizer *t, uint32_t left, ui
 
 /* Bytes of the first word of the text, at least 1 (len > 0). */
 size_t tokenizer_word(enum split split, const uint8_t *text, size_t len);
-
-/* Classes of code points: \p{L}, \p{N}, \s (White_Space). */
-bool unicode_is_letter(uint32_t c);
-bool unicode_is_number(uint32_t c);
-bool unicode_is_space(uint32_t c);
 
 #endif

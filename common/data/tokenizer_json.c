@@ -10,7 +10,7 @@
 #include "common/base/file.h"
 #include "common/base/mem.h"
 #include "common/base/str.h"
-#include "common/data/tokenizer_internal.h"
+#include "common/data/tokenizer_impl.h"
 
 #define NONE UINT32_MAX
 #define ADDED_MAX 65536

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "common/base/str.h"
-#include "common/data/tokenizer_internal.h"
+#include "common/data/tokenizer_impl.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

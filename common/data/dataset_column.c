@@ -1,0 +1,134 @@
+/* What the sources of images share: how files are named, and the column that comes with an
+ * image, in a tar or beside it in a folder. */
+#include <string.h>
+#include <strings.h>
+
+#include "common/base/err.h"
+#include "common/base/mem.h"
+#include "common/base/str.h"
+#include "common/data/dataset_impl.h"
+
+bool dataset_is_image(const char *name)
+{
+    const char *dot = strrchr(name, '.');
+    return dot && (strcasecmp(dot, ".jpg") == 0 || strcasecmp(dot, ".jpeg") == 0 ||
+                   strcasecmp(dot, ".png") == 0 || strcasecmp(dot, ".webp") == 0);
+}
+
+bool dataset_is_tar(const char *name)
+{
+    return str_ends(name, ".tar") || str_ends(name, ".tar.gz") || str_ends(name, ".tgz") ||
+           str_ends(name, ".tar.zst");
+}
+
+void dataset_column_clear(struct dataset_column *c)
+{
+    c->feature.n = 0;
+    c->named = false;
+}
+
+int dataset_column_check(const struct dataset *ds, const struct dataset_column *c,
+                         const char *where, const char *key, struct err *err)
+{
+    if (!ds->column || c->feature.n)
+        return 0;
+    return err_set(err, -ERR_FORMAT,
+                   "%s: sample '%s' has no column '%s': expected \"%s\": [numbers] in %s.json, or "
+                   "%s.%s.npy",
+                   where, key, ds->column, ds->column, key, key, ds->column);
+}
+
+int dataset_column_json(const struct dataset *ds, struct dataset_column *c, const json_t *root,
+                        const char *key, struct err *err)
+{
+    const json_t *array = ds->column ? json_object_get(root, ds->column) : NULL;
+    const char *why = array ? feature_from_json(array, &c->feature) : NULL;
+    c->named = array != NULL;
+    return why ? err_set(err, -ERR_FORMAT, "the column '%s' of %s.json %s", ds->column, key, why)
+               : 0;
+}
+
+bool dataset_column_is_npy(const struct dataset *ds, const struct dataset_column *c,
+                           const char *suffix)
+{
+    size_t n = ds->column ? strlen(ds->column) : 0;
+    if (n == 0 || c->named)
+        return false;
+    return strcmp(suffix, ".npy") == 0 ||
+           (strncmp(suffix + 1, ds->column, n) == 0 && strcmp(suffix + 1 + n, ".npy") == 0);
+}
+
+int dataset_column_npy(const struct dataset *ds, struct dataset_column *c, const struct buf *npy,
+                       const char *key, const char *suffix, struct err *err)
+{
+    if (!dataset_column_is_npy(ds, c, suffix))
+        return 0;
+    const char *why = feature_from_npy(npy->data, npy->len, &c->feature);
+    c->named = strcmp(suffix, ".npy") != 0;
+    return why ? err_set(err, -ERR_FORMAT, "the column '%s': %s%s %s", ds->column, key, suffix, why)
+               : 0;
+}
+
+/* BASE.json beside an image, if it is there. */
+static int json_beside(const struct dataset *ds, struct dataset_column *c, const char *base,
+                       struct err *err)
+{
+    char *path = str_printf("%s.json", base);
+    struct buf text;
+    int rc = 0;
+    if (file_exists(path) && (rc = file_read(path, DATASET_JSON_MAX, &text, err)) == 0) {
+        json_error_t fault;
+        json_t *root = json_loadb(buf_str(&text), text.len, 0, &fault);
+        rc = root ? dataset_column_json(ds, c, root, base, err)
+                  : err_set(err, -ERR_FORMAT, "%s, line %d: %s", path, fault.line, fault.text);
+        json_decref(root);
+        buf_release(&text);
+    }
+    mem_free(path);
+    return rc;
+}
+
+/* BASE.NAME.npy or BASE.npy beside an image, if it is there. */
+static int npy_beside(const struct dataset *ds, struct dataset_column *c, const char *base,
+                      const char *suffix, struct err *err)
+{
+    char *path = str_printf("%s%s", base, suffix);
+    struct buf npy;
+    int rc = 0;
+    if (file_exists(path) && (rc = file_read(path, DATASET_NPY_MAX, &npy, err)) == 0) {
+        rc = dataset_column_npy(ds, c, &npy, base, suffix, err);
+        buf_release(&npy);
+    }
+    mem_free(path);
+    return rc;
+}
+
+static int find_beside(const struct dataset *ds, struct dataset_column *c, const char *base,
+                       struct err *err)
+{
+    char *named = str_printf(".%s.npy", ds->column);
+    int rc = json_beside(ds, c, base, err);
+    if (rc == 0)
+        rc = npy_beside(ds, c, base, named, err);
+    if (rc == 0)
+        rc = npy_beside(ds, c, base, ".npy", err);
+    mem_free(named);
+    if (rc == -ERR_LIMIT) /* which would pass for an image that is too large */
+        rc = err_set(err, -ERR_FORMAT, "the column '%s' of %s is larger than %u bytes", ds->column,
+                     base, DATASET_NPY_MAX);
+    return rc;
+}
+
+int dataset_column_beside(const struct dataset *ds, struct dataset_column *c, const char *path,
+                          struct err *err)
+{
+    if (!ds->column)
+        return 0;
+    char *base = str_ndup(path, (size_t)(strrchr(path, '.') - path));
+    dataset_column_clear(c);
+    int rc = find_beside(ds, c, base, err);
+    if (rc == 0)
+        rc = dataset_column_check(ds, c, ds->path, base, err);
+    mem_free(base);
+    return rc;
+}

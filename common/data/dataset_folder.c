@@ -1,0 +1,185 @@
+/* A folder of class folders with images. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/err.h"
+#include "common/base/mem.h"
+#include "common/base/str.h"
+#include "common/data/dataset_impl.h"
+
+struct image_file {
+    char *name; /* inside the class folder */
+    uint32_t cls;
+};
+
+struct folder {
+    struct image_file *files;
+    size_t n, cap;
+
+    /* While it is cut. */
+    uint32_t *order;
+    size_t at;
+    struct buf image;
+    struct dataset_column column;
+    char key[DATASET_KEY_MAX];
+};
+
+static int folder_matches(const struct dataset_options *opt, struct err *err)
+{
+    struct file_names entries;
+    int rc;
+    if (opt->text || !file_is_dir(opt->path))
+        return 0;
+    if ((rc = file_list(opt->path, DATASET_ENTRIES_MAX, &entries, err)) < 0)
+        return rc;
+    bool tars = false;
+    for (size_t i = 0; i < entries.n; i++)
+        tars = tars || dataset_is_tar(entries.items[i]);
+    file_names_release(&entries);
+    return !tars;
+}
+
+static int add_file(struct dataset *ds, const char *name, uint32_t cls, struct err *err)
+{
+    struct folder *f = ds->own;
+    if (f->n == DATASET_SAMPLES_MAX)
+        return err_set(err, -ERR_LIMIT, "%s has more than %u images", ds->path,
+                       DATASET_SAMPLES_MAX);
+    if (f->n == f->cap) {
+        f->cap = f->cap ? f->cap * 2 : 1024;
+        struct image_file *more = mem_try_realloc_array(f->files, f->cap, sizeof(*more));
+        if (!more)
+            return err_set(err, -ENOMEM, "out of memory while listing %s", ds->path);
+        f->files = more;
+    }
+    f->files[f->n++] = (struct image_file){.name = str_dup(name), .cls = cls};
+    return 0;
+}
+
+/* The images of one class folder; none is an error that names it. */
+static int add_class(struct dataset *ds, const char *dir, const char *name, struct err *err)
+{
+    const struct folder *f = ds->own;
+    struct file_names files;
+    uint32_t cls = (uint32_t)ds->classes.n;
+    size_t before = f->n;
+    int rc = file_list(dir, DATASET_ENTRIES_MAX, &files, err);
+    if (rc < 0)
+        return rc;
+    for (size_t i = 0; rc == 0 && i < files.n; i++)
+        if (dataset_is_image(files.items[i]))
+            rc = add_file(ds, files.items[i], cls, err);
+    if (rc == 0 && f->n == before)
+        rc = err_set(err, -ERR_FORMAT,
+                     "class folder %s has no images (.jpg .jpeg .png .webp): add some, or remove "
+                     "the folder",
+                     dir);
+    file_names_release(&files);
+    return rc < 0 ? rc : file_names_add(&ds->classes, DATASET_CLASSES_MAX, str_dup(name), err);
+}
+
+static int add_classes(struct dataset *ds, const struct file_names *entries, struct err *err)
+{
+    bool images = false;
+    for (size_t i = 0; i < entries->n; i++) {
+        char *dir = file_join(ds->path, entries->items[i]);
+        images = images || dataset_is_image(entries->items[i]);
+        int rc = file_is_dir(dir) ? add_class(ds, dir, entries->items[i], err) : 0;
+        mem_free(dir);
+        if (rc < 0)
+            return rc;
+    }
+    if (ds->classes.n == 0 && images)
+        return err_set(err, -ERR_FORMAT,
+                       "%s has images but no class folders: put them into one folder per class, "
+                       "such as %s/all",
+                       ds->path, ds->path);
+    if (ds->classes.n == 0)
+        return err_set(err, -ERR_FORMAT,
+                       "%s holds no dataset: expected a folder per class with images, or .tar "
+                       "files",
+                       ds->path);
+    return 0;
+}
+
+static int folder_open(struct dataset *ds, const struct dataset_options *opt, struct err *err)
+{
+    struct folder *f = ds->own = mem_alloc(sizeof(*f));
+    struct file_names entries;
+    buf_init(&f->image, DATASET_IMAGE_MAX);
+    int rc = file_list(ds->path, DATASET_ENTRIES_MAX, &entries, err);
+    if (rc < 0)
+        return rc;
+    rc = add_classes(ds, &entries, err);
+    file_names_release(&entries);
+    ds->samples = f->n;
+    return rc;
+}
+
+static void folder_close(struct dataset *ds)
+{
+    struct folder *f = ds->own;
+    if (!f)
+        return;
+    for (size_t i = 0; i < f->n; i++)
+        mem_free(f->files[i].name);
+    mem_free(f->files);
+    mem_free(f->order);
+    buf_release(&f->image);
+    feature_release(&f->column.feature);
+    mem_free(f);
+}
+
+static int next_file(struct dataset *ds, struct dataset_image *ret, struct err *err)
+{
+    struct folder *f = ds->own;
+    if (f->at == f->n)
+        return 0;
+    const struct image_file *file = &f->files[f->order[f->at++]];
+    const char *cls = ds->classes.items[file->cls];
+    char *path = str_printf("%s/%s/%s", ds->path, cls, file->name);
+    (void)snprintf(f->key, sizeof(f->key), "%s/%s", cls, file->name); /* for people */
+    buf_release(&f->image);
+    int rc = dataset_column_beside(ds, &f->column, path, err);
+    if (rc == 0)
+        rc = file_read(path, DATASET_IMAGE_MAX, &f->image, err);
+    mem_free(path);
+    if (rc < 0 && rc != -ERR_LIMIT)
+        return rc;
+    *ret = (struct dataset_image){
+        .key = f->key,
+        .cls = file->cls,
+        .data = f->image.data,
+        .len = f->image.len,
+        .feature = ds->column ? f->column.feature.v : NULL,
+        .dim = ds->column ? f->column.feature.n : 0,
+    };
+    return 1;
+}
+
+/* Every file once, in a global shuffle. */
+static int folder_cut(struct cutter *c, struct dataset *ds)
+{
+    struct folder *f = ds->own;
+    f->at = 0;
+    mem_free(f->order);
+    f->order = cut_order(c, f->n);
+    if (!f->order)
+        return err_set(c->err, -ENOMEM, "out of memory while shuffling %s", ds->path);
+    int rc = cut_images(c, ds, next_file, false);
+    for (size_t i = 0; rc == 0 && i < c->report.classes; i++)
+        if (c->report.counts[i] == 0)
+            rc = err_set(c->err, -ERR_FORMAT,
+                         "class '%s' of %s has no image that can be read; the first bad file is %s",
+                         ds->classes.items[i], ds->path,
+                         c->report.bad_count ? c->report.bad[0] : "unknown");
+    return rc;
+}
+
+const struct dataset_source dataset_folder = {
+    .matches = folder_matches,
+    .open = folder_open,
+    .close = folder_close,
+    .cut = folder_cut,
+};

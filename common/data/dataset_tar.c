@@ -1,0 +1,432 @@
+/* WebDataset tars: the members of a key make a sample. */
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/err.h"
+#include "common/base/mem.h"
+#include "common/base/str.h"
+#include "common/data/dataset_impl.h"
+#include "common/data/tar.h"
+
+#define TARS_MAX 65536
+#define CLASS_NAME_MAX 256
+
+/* How tars say their class. */
+enum class_kind { CLASS_UNKNOWN, CLASS_NUMBER, CLASS_TEXT };
+
+/* What is gathered under one key. */
+struct gather {
+    char key[1024];
+    struct buf image;
+    char label[CLASS_NAME_MAX]; /* "": none yet */
+    bool has_image;
+    enum class_kind kind;
+    struct dataset_column column;
+};
+
+struct tars {
+    struct file_names names; /* full paths */
+    enum class_kind kind;
+    uint64_t max_number; /* CLASS_NUMBER */
+
+    size_t at; /* the tar being read */
+    struct tar *tar;
+    bool pending; /* `next` holds the first member of the following key */
+    struct gather now, next;
+    char key[DATASET_KEY_MAX];
+};
+
+static int tars_matches(const struct dataset_options *opt, struct err *err)
+{
+    return 1; /* the last of the table */
+}
+
+/* ---- gathering the members of a key ---- */
+
+static void gather_clear(struct gather *g)
+{
+    buf_clear(&g->image);
+    g->key[0] = g->label[0] = '\0';
+    g->has_image = false;
+    g->kind = CLASS_UNKNOWN;
+    dataset_column_clear(&g->column);
+}
+
+static void gather_release(struct gather *g)
+{
+    buf_release(&g->image);
+    feature_release(&g->column.feature);
+}
+
+/* A class as text: trimmed; a number if it reads as one. */
+static void set_label(struct gather *g, const char *text)
+{
+    uint64_t number;
+    text += strspn(text, " \t\r\n");
+    size_t n = strlen(text);
+    while (n && strchr(" \t\r\n", text[n - 1]))
+        n--;
+    if (n >= sizeof(g->label))
+        n = sizeof(g->label) - 1;
+    if (n == 0)
+        return;
+    memcpy(g->label, text, n);
+    g->label[n] = '\0';
+    g->kind = strncmp(g->label, "0x", 2) != 0 && str_parse_u64(g->label, &number) == 0
+                  ? CLASS_NUMBER
+                  : CLASS_TEXT;
+}
+
+static int take_json(const struct dataset *ds, struct gather *g, const struct buf *text,
+                     struct err *err)
+{
+    json_error_t fault;
+    json_t *root = json_loadb(buf_str(text), text->len, 0, &fault);
+    if (!root)
+        return err_set(err, -ERR_FORMAT, "%s.json, line %d: %s", g->key, fault.line, fault.text);
+    const json_t *label = json_object_get(root, "label");
+    char number[32];
+    if (json_is_integer(label) && !*g->label) {
+        (void)snprintf(number, sizeof(number), "%lld", (long long)json_integer_value(label));
+        set_label(g, number);
+    } else if (json_is_string(label) && !*g->label) {
+        set_label(g, json_string_value(label));
+    }
+    int rc = dataset_column_json(ds, &g->column, root, g->key, err);
+    json_decref(root);
+    return rc;
+}
+
+/* A member of the current key; members of other kinds are passed over. */
+static int take_member(struct dataset *ds, struct gather *g, const char *suffix, struct err *err)
+{
+    const struct tars *t = ds->own;
+    const char *ext = strrchr(suffix, '.');
+    if (dataset_is_image(ext)) {
+        if (g->has_image)
+            return err_set(err, -ERR_FORMAT, "%s: sample '%s' has two images",
+                           t->names.items[t->at], g->key);
+        g->has_image = true;
+        return tar_read(t->tar, &g->image, err);
+    }
+    bool json = strcmp(ext, ".json") == 0, npy = dataset_column_is_npy(ds, &g->column, suffix);
+    if (!json && !npy && strcmp(ext, ".cls") != 0)
+        return 0;
+    struct buf text;
+    buf_init(&text, json ? DATASET_JSON_MAX : npy ? DATASET_NPY_MAX : CLASS_NAME_MAX);
+    int rc = tar_read(t->tar, &text, err);
+    if (rc == 0 && npy)
+        rc = dataset_column_npy(ds, &g->column, &text, g->key, suffix, err);
+    else if (rc == 0 && json)
+        rc = take_json(ds, g, &text, err);
+    else if (rc == 0)
+        set_label(g, buf_str(&text));
+    buf_release(&text);
+    return rc;
+}
+
+/* WebDataset: the key ends at the first dot of the last component.  Returns the
+ * rest, from that dot. */
+static const char *split_key(const char *name, char *key, size_t size)
+{
+    const char *slash = strrchr(name, '/'), *base = slash ? slash + 1 : name;
+    const char *dot = strchr(base, '.');
+    if (!dot || dot == base || (size_t)(dot - name) >= size)
+        return NULL;
+    memcpy(key, name, (size_t)(dot - name));
+    key[dot - name] = '\0';
+    return dot;
+}
+
+/* Next member into `now`, or into `next` when it starts another key.  1: `now`
+ * is complete; 0: go on; -ENODATA: end of this tar. */
+static int next_member(struct dataset *ds, struct err *err)
+{
+    struct tars *t = ds->own;
+    struct tar_entry entry;
+    char key[sizeof(t->now.key)];
+    int rc = tar_next(t->tar, &entry, err);
+    if (rc <= 0)
+        return rc < 0 ? rc : -ENODATA;
+    const char *suffix = split_key(entry.name, key, sizeof(key));
+    if (!suffix)
+        return 0;
+    struct gather *g = &t->now;
+    bool other = *g->key && strcmp(g->key, key) != 0;
+    if (other) {
+        g = &t->next;
+        gather_clear(g);
+        t->pending = true;
+    }
+    (void)str_copy(g->key, sizeof(g->key), key);
+    rc = take_member(ds, g, suffix, err);
+    return rc < 0 ? rc : other ? 1 : 0;
+}
+
+/* 1 with a key in `now`, 0 at the end of the tar. */
+static int gather_in_tar(struct dataset *ds, struct err *err)
+{
+    struct tars *t = ds->own;
+    gather_clear(&t->now);
+    if (t->pending) {
+        struct gather swap = t->now;
+        t->now = t->next;
+        t->next = swap;
+        t->pending = false;
+    }
+    for (;;) {
+        int rc = next_member(ds, err);
+        if (rc == -ENODATA)
+            return *t->now.key ? 1 : 0;
+        if (rc != 0)
+            return rc;
+    }
+}
+
+/* The next key of all tars into `now`: 1, 0 at the end. */
+static int gather_next(struct dataset *ds, struct err *err)
+{
+    struct tars *t = ds->own;
+    for (; t->at < t->names.n; t->at++) {
+        int rc = t->tar ? 0 : tar_open(t->names.items[t->at], &t->tar, err);
+        if (rc == 0)
+            rc = gather_in_tar(ds, err);
+        if (rc != 0)
+            return rc;
+        tar_close(t->tar);
+        t->tar = NULL;
+    }
+    return 0;
+}
+
+static void rewind_tars(struct tars *t)
+{
+    tar_close(t->tar);
+    t->tar = NULL;
+    t->at = 0;
+    t->pending = false;
+    gather_clear(&t->now);
+    gather_clear(&t->next);
+}
+
+/* ---- classes ---- */
+
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* Index of a label in the classes, -1 if none. */
+static long find_class(const struct dataset *ds, const struct gather *g)
+{
+    const struct tars *t = ds->own;
+    uint64_t number;
+    if (t->kind == CLASS_NUMBER)
+        return g->kind == CLASS_NUMBER && str_parse_u64(g->label, &number) == 0 &&
+                       number < ds->classes.n
+                   ? (long)number
+                   : -1;
+    const char *label = g->label;
+    char **hit = ds->classes.n ? bsearch(&label, ds->classes.items, ds->classes.n,
+                                         sizeof(*ds->classes.items), by_text)
+                               : NULL;
+    return hit ? (long)(hit - ds->classes.items) : -1;
+}
+
+/* Takes note of the class of a sample while scanning. */
+static int note_class(struct dataset *ds, const struct gather *g, struct err *err)
+{
+    struct tars *t = ds->own;
+    if (!*g->label)
+        return err_set(err, -ERR_FORMAT,
+                       "%s: sample '%s' has no class: expected %s.cls, or \"label\" in %s.json",
+                       t->names.items[t->at], g->key, g->key, g->key);
+    if (t->kind != CLASS_UNKNOWN && t->kind != g->kind)
+        return err_set(err, -ERR_FORMAT,
+                       "%s: sample '%s' has the class '%s'; numbers and texts are mixed",
+                       t->names.items[t->at], g->key, g->label);
+    t->kind = g->kind;
+    uint64_t number;
+    if (g->kind == CLASS_NUMBER) {
+        if (str_parse_u64(g->label, &number) < 0 || number >= DATASET_CLASSES_MAX)
+            return err_set(err, -ERR_LIMIT, "%s: sample '%s' has class %s, at most %d are possible",
+                           t->names.items[t->at], g->key, g->label, DATASET_CLASSES_MAX - 1);
+        t->max_number = number > t->max_number ? number : t->max_number;
+        return 0;
+    }
+    if (find_class(ds, g) >= 0)
+        return 0;
+    int rc = file_names_add(&ds->classes, DATASET_CLASSES_MAX, str_dup(g->label), err);
+    if (rc == 0)
+        qsort(ds->classes.items, ds->classes.n, sizeof(*ds->classes.items), by_text);
+    return rc;
+}
+
+/* classes.txt beside the first tar, a name a line; absent is fine. */
+static int read_class_names(const struct tars *t, struct file_names *out, struct err *err)
+{
+    const char *tar = t->names.items[0], *slash = strrchr(tar, '/');
+    char *path = str_printf("%.*sclasses.txt", slash ? (int)(slash - tar + 1) : 0, tar);
+    struct buf text;
+    int rc = 0;
+    if (file_exists(path)) {
+        rc = file_read(path, DATASET_JSON_MAX, &text, err);
+        for (char *line = rc < 0 ? NULL : (char *)text.data, *end; rc == 0 && line && *line;
+             line = end) {
+            size_t n = strcspn(line, "\r\n");
+            end = line + n + strspn(line + n, "\r\n");
+            size_t kept = n < CLASS_NAME_MAX ? n : CLASS_NAME_MAX - 1;
+            rc = file_names_add(out, DATASET_CLASSES_MAX, str_ndup(line, kept), err);
+        }
+        buf_release(&text);
+    }
+    mem_free(path);
+    return rc;
+}
+
+static int name_numbers(struct dataset *ds, struct err *err)
+{
+    const struct tars *t = ds->own;
+    struct file_names names = {0};
+    size_t n = (size_t)t->max_number + 1;
+    int rc = read_class_names(t, &names, err);
+    if (rc == 0 && names.n && names.n < n)
+        rc = err_set(err, -ERR_FORMAT,
+                     "classes.txt names %zu classes, but a sample has class %llu (from 0)", names.n,
+                     (unsigned long long)t->max_number);
+    for (size_t i = names.n; rc == 0 && i < n; i++)
+        rc = file_names_add(&names, DATASET_CLASSES_MAX, str_printf("%zu", i), err);
+    ds->classes = names;
+    return rc;
+}
+
+/* ---- opening ---- */
+
+/* One pass over all tars: are they whole, what classes are there, how many
+ * samples. */
+static int scan_tars(struct dataset *ds, struct err *err)
+{
+    struct tars *t = ds->own;
+    int rc;
+    while ((rc = gather_next(ds, err)) > 0) {
+        if (!t->now.has_image)
+            continue;
+        rc = note_class(ds, &t->now, err);
+        if (rc == 0)
+            rc = dataset_column_check(ds, &t->now.column, t->names.items[t->at], t->now.key, err);
+        if (rc < 0)
+            break;
+        if (++ds->samples > DATASET_SAMPLES_MAX)
+            return err_set(err, -ERR_LIMIT, "%s has more than %u images", ds->path,
+                           DATASET_SAMPLES_MAX);
+    }
+    if (rc == 0 && ds->samples == 0)
+        rc = err_set(err, -ERR_FORMAT, "%s has no images (KEY.jpg KEY.png KEY.webp)", ds->path);
+    if (rc == 0 && t->kind == CLASS_NUMBER)
+        rc = name_numbers(ds, err);
+    return rc;
+}
+
+static int tars_of_dir(struct dataset *ds, struct err *err)
+{
+    struct tars *t = ds->own;
+    struct file_names entries;
+    int rc = file_list(ds->path, DATASET_ENTRIES_MAX, &entries, err);
+    if (rc < 0)
+        return rc;
+    for (size_t i = 0; rc == 0 && i < entries.n; i++)
+        if (dataset_is_tar(entries.items[i]))
+            rc = file_names_add(&t->names, TARS_MAX, file_join(ds->path, entries.items[i]), err);
+    file_names_release(&entries);
+    return rc;
+}
+
+/* A directory, one tar, or a pattern. */
+static int find_tars(struct dataset *ds, struct err *err)
+{
+    struct tars *t = ds->own;
+    if (file_is_dir(ds->path))
+        return tars_of_dir(ds, err);
+    if (file_exists(ds->path)) {
+        if (!dataset_is_tar(ds->path))
+            return err_set(err, -ERR_FORMAT,
+                           "%s is neither a folder nor a tar (.tar .tar.gz .tar.zst)", ds->path);
+        return file_names_add(&t->names, TARS_MAX, str_dup(ds->path), err);
+    }
+    int rc = file_pattern(ds->path, TARS_MAX, &t->names, err);
+    if (rc == -EINVAL)
+        rc = err_set(err, -ENOENT, "there is no dataset at %s", ds->path);
+    return rc;
+}
+
+static int tars_open(struct dataset *ds, const struct dataset_options *opt, struct err *err)
+{
+    struct tars *t = ds->own = mem_alloc(sizeof(*t));
+    buf_init(&t->now.image, DATASET_IMAGE_MAX);
+    buf_init(&t->next.image, DATASET_IMAGE_MAX);
+    int rc = find_tars(ds, err);
+    return rc < 0 ? rc : scan_tars(ds, err);
+}
+
+static void tars_close(struct dataset *ds)
+{
+    struct tars *t = ds->own;
+    if (!t)
+        return;
+    tar_close(t->tar);
+    file_names_release(&t->names);
+    gather_release(&t->now);
+    gather_release(&t->next);
+    mem_free(t);
+}
+
+/* ---- cutting ---- */
+
+/* "part-000/key": the tar's name without folder and endings. */
+static void tar_key(struct tars *t)
+{
+    const char *path = t->names.items[t->at], *slash = strrchr(path, '/');
+    const char *base = slash ? slash + 1 : path;
+    (void)snprintf(t->key, sizeof(t->key), "%.*s/%s", (int)strcspn(base, "."), base,
+                   t->now.key); /* for people */
+}
+
+static int next_image(struct dataset *ds, struct dataset_image *ret, struct err *err)
+{
+    struct tars *t = ds->own;
+    int rc;
+    while ((rc = gather_next(ds, err)) > 0 && !t->now.has_image)
+        ;
+    if (rc <= 0)
+        return rc;
+    tar_key(t);
+    long cls = find_class(ds, &t->now);
+    if (cls < 0)
+        return err_set(err, -ERR_STALE, "%s changed while it was read", ds->path);
+    *ret = (struct dataset_image){
+        .key = t->key,
+        .cls = (uint32_t)cls,
+        .data = t->now.image.data,
+        .len = t->now.image.len,
+        .feature = ds->column ? t->now.column.feature.v : NULL,
+        .dim = ds->column ? t->now.column.feature.n : 0,
+    };
+    return 1;
+}
+
+/* Through a window, so that memory is bounded and each tar is read once. */
+static int tars_cut(struct cutter *c, struct dataset *ds)
+{
+    rewind_tars(ds->own);
+    return cut_images(c, ds, next_image, true);
+}
+
+const struct dataset_source dataset_tars = {
+    .matches = tars_matches,
+    .open = tars_open,
+    .close = tars_close,
+    .cut = tars_cut,
+};
