@@ -1,15 +1,20 @@
 /* Fitting: features to z, z to levels, levels to prices, prices to the report. */
+#include "worker/fit/partitioner.h"
+
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 #include "common/base/err.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "common/base/str.h"
+#include "worker/fit/affine.h"
 #include "worker/fit/fit.h"
 #include "worker/fit/histogram.h"
 #include "worker/fit/kmeans.h"
+#include "worker/fit/linear.h"
 #include "worker/fit/partitioner_impl.h"
 
 #define RESTARTS 4
@@ -20,6 +25,20 @@
 #define STREAM_PCA 0x70636131ULL
 #define STREAM_FINE 0x66696e65ULL
 #define STREAM_LEVEL 0x6c766c31ULL
+#define FOLD 5                   /* every so many rows are kept to choose the penalty */
+#define FOLD_ROWS_MIN 50         /* fewer rows choose nothing: the middle one */
+#define PRICE_SCORES (32u << 20) /* of the rows that prices are fitted to */
+
+/* A fit under way. */
+struct fitting {
+    struct device *dev;
+    const struct partition_options *opt;
+    const struct fit_watch *watch;
+    struct partitioner *p;
+    struct partition_report *report;
+    float *z; /* (n,r) */
+    uint64_t n;
+};
 
 static int check(const struct partition_options *o, uint64_t n, uint32_t *ret_k, struct err *err)
 {
@@ -52,6 +71,37 @@ static int check(const struct partition_options *o, uint64_t n, uint32_t *ret_k,
     return 0;
 }
 
+/* Checks the options, makes p with its bias; report is zeroed first. */
+static int open_fit(struct fitting *f, enum partition_kind kind, struct err *err)
+{
+    const struct partition_options *o = f->opt;
+    uint32_t k = 0;
+    *f->report = (struct partition_report){0};
+    int rc = check(o, f->n, &k, err);
+    if (rc < 0)
+        return rc;
+    f->p = partitioner_new(kind, o->n_levels, o->radix, o->seed);
+    if (o->feature)
+        (void)str_copy(f->p->feature, sizeof(f->p->feature), o->feature); /* checked */
+    if (kind == PARTITION_RANDOM)
+        return 0;
+    f->p->bias = mem_try_array(k, sizeof(float));
+    return f->p->bias ? 0 : err_set(err, -ENOMEM, "no memory for %u partitions", k);
+}
+
+/* Frees what is left and gives p away, or frees it too when rc is negative.  Returns rc. */
+static int close_fit(struct fitting *f, int rc, struct partitioner **ret)
+{
+    mem_free(f->z);
+    if (rc < 0) {
+        partitioner_free(f->p);
+        partition_report_release(f->report);
+        return rc;
+    }
+    *ret = f->p;
+    return 0;
+}
+
 /* Product pieces of principal components: component i belongs to piece i mod L, so that each
  * piece has its share of the variance (in plain order the first would have nearly all). */
 static int interleave(struct pca *p, uint32_t pieces, struct err *err)
@@ -81,8 +131,8 @@ static int interleave(struct pca *p, uint32_t pieces, struct err *err)
     return 0;
 }
 
-int fitting_project(struct fitting *f, const struct fit_source *x, bool standardise,
-                    struct err *err)
+/* p->input from x, and z. */
+static int project(struct fitting *f, const struct fit_source *x, bool standardise, struct err *err)
 {
     const struct partition_options *o = f->opt;
     struct pca *in = &f->p->input;
@@ -107,6 +157,122 @@ int fitting_project(struct fitting *f, const struct fit_source *x, bool standard
                        in->r);
     return pca_apply(in, f->dev, x, f->z, err);
 }
+
+/* ---- prices, and the sizes that come of them ---- */
+
+/* scores (m,K) of a sample of m of the n rows, evenly spread. */
+static int sample_scores(const struct partitioner *p, struct device *dev, const float *z,
+                         uint64_t n, uint64_t m, float *scores, struct err *err)
+{
+    const uint32_t r = p->input.r;
+    struct scorer s;
+    int rc = scorer_open(&s, p, dev, err);
+    float *rows = rc == 0 ? mem_try_array((size_t)s.rows * r, sizeof(float)) : NULL;
+    if (rc == 0 && !rows)
+        rc = err_set(err, -ENOMEM, "no memory for %u rows", s.rows);
+    for (uint64_t at = 0; rc == 0 && at < m; at += s.rows) {
+        uint32_t count = m - at < s.rows ? (uint32_t)(m - at) : s.rows;
+        const float *y;
+        for (uint32_t i = 0; i < count; i++) {
+            uint64_t row = m == n ? at + i : (at + i) * n / m;
+            memcpy(rows + (size_t)i * r, z + row * r, r * sizeof(float));
+        }
+        if ((rc = scorer_block(&s, rows, count, false, &y, err)) == 0)
+            memcpy(scores + at * p->k, y, (size_t)count * p->k * sizeof(float));
+    }
+    mem_free(rows);
+    scorer_close(&s);
+    return rc;
+}
+
+/* bias so that the sizes of n rows z (n,r) lie between lo and hi (K), which are loads of n rows;
+ * on a sample of the rows when there are many. */
+static int set_prices(struct partitioner *p, struct device *dev, const float *z, uint64_t n,
+                      const double *lo, const double *hi, struct err *err)
+{
+    uint64_t m = PRICE_SCORES / p->k;
+    m = m < n ? m : n;
+    float *scores = mem_try_array(m * p->k, sizeof(float));
+    double *bounds = mem_try_array((size_t)p->k * 3, sizeof(double));
+    int rc = scores && bounds
+                 ? sample_scores(p, dev, z, n, m, scores, err)
+                 : err_set(err, -ENOMEM, "no memory for prices of %u partitions", p->k);
+    if (rc == 0) {
+        const double share = (double)m / (double)n;
+        for (uint32_t k = 0; k < p->k; k++) {
+            bounds[k] = lo[k] * share;
+            bounds[p->k + k] = hi[k] * share;
+        }
+        const struct histogram h = {
+            .scores = scores, .n = m, .k = p->k, .lo = bounds, .hi = bounds + p->k};
+        struct histogram_report report;
+        rc = histogram_fit(&h, p->bias, bounds + (size_t)p->k * 2, &report, err);
+    }
+    mem_free(scores);
+    mem_free(bounds);
+    return rc;
+}
+
+/* largest, smallest and empty of report->sizes. */
+static void summarise(struct partition_report *report)
+{
+    uint64_t most = 0;
+    report->smallest = UINT64_MAX;
+    report->empty = 0;
+    for (uint32_t k = 0; k < report->k; k++) {
+        most = report->sizes[k] > most ? report->sizes[k] : most;
+        report->smallest =
+            report->sizes[k] < report->smallest ? report->sizes[k] : report->smallest;
+        report->empty += report->sizes[k] == 0;
+    }
+    report->largest = report->n ? (double)most * report->k / (double)report->n : 0;
+}
+
+/* sizes, smallest, largest, empty of rows z by the nearest alone. */
+static int count_sizes(const struct partitioner *p, struct device *dev, const float *z, uint64_t n,
+                       struct partition_report *report, struct err *err)
+{
+    struct scorer s;
+    int rc = scorer_open(&s, p, dev, err);
+    mem_free(report->sizes);
+    report->n = n;
+    report->k = p->k;
+    report->sizes = mem_try_array(p->k, sizeof(uint64_t));
+    if (rc == 0 && !report->sizes)
+        rc = err_set(err, -ENOMEM, "no memory for the sizes of %u partitions", p->k);
+    for (uint64_t at = 0; rc == 0 && at < n; at += s.rows) {
+        uint32_t rows = n - at < s.rows ? (uint32_t)(n - at) : s.rows;
+        const float *y;
+        rc = scorer_block(&s, z + at * p->input.r, rows, true, &y, err);
+        for (uint32_t i = 0; rc == 0 && i < rows; i++) {
+            uint32_t best;
+            affine_top(y + (size_t)i * p->k, p->k, 1, &best, NULL);
+            report->sizes[best]++;
+        }
+    }
+    scorer_close(&s);
+    if (rc == 0)
+        summarise(report);
+    return rc;
+}
+
+/* report->met and gap: whether the sizes are as asked, and by how much they are not. */
+static void judge(struct partition_report *r, const double *lo, const double *hi)
+{
+    double out = 0;
+    r->met = true;
+    for (uint32_t k = 0; k < r->k; k++) {
+        double v = (double)r->sizes[k];
+        double off = v > hi[k] ? v - hi[k] : v < lo[k] ? lo[k] - v : 0;
+        if (off <= 1e-9 * (double)r->n) /* rounding of a share */
+            continue;
+        out += off;
+        r->met = false;
+    }
+    r->gap = out / (double)r->n;
+}
+
+/* ---- clusters ---- */
 
 static struct kmeans_options kmeans_of(const struct fitting *f, uint32_t k, uint64_t stream)
 {
@@ -257,21 +423,6 @@ static int fit_product(struct fitting *f, struct err *err)
     return rc;
 }
 
-void fitting_judge(struct partition_report *r, const double *lo, const double *hi)
-{
-    double out = 0;
-    r->met = true;
-    for (uint32_t k = 0; k < r->k; k++) {
-        double v = (double)r->sizes[k];
-        double off = v > hi[k] ? v - hi[k] : v < lo[k] ? lo[k] - v : 0;
-        if (off <= 1e-9 * (double)r->n) /* rounding of a share */
-            continue;
-        out += off;
-        r->met = false;
-    }
-    r->gap = out / (double)r->n;
-}
-
 /* Counts, prices where the sizes are not as asked, counts again. */
 static int settle(struct fitting *f, struct err *err)
 {
@@ -281,21 +432,21 @@ static int settle(struct fitting *f, struct err *err)
     if (!want)
         return err_set(err, -ENOMEM, "no memory for the sizes of %u partitions", k);
     double *lo = want, *hi = want + k, *in_lo = hi + k, *in_hi = in_lo + k;
-    int rc = partitioner_count(f->p, f->dev, f->z, f->n, f->report, err);
+    int rc = count_sizes(f->p, f->dev, f->z, f->n, f->report, err);
     for (uint32_t i = 0; i < k; i++) {
         lo[i] = least;
         hi[i] = f->opt->balance > 0 ? f->opt->balance * n / k : n;
     }
     if (rc == 0)
-        fitting_judge(f->report, lo, hi);
+        judge(f->report, lo, hi);
     if (rc == 0 && !f->report->met) {
         uint32_t empty = f->report->empty;
         histogram_bounds(n, k, f->opt->balance, least, 1, in_lo, in_hi);
-        rc = partitioner_price(f->p, f->dev, f->z, f->n, in_lo, in_hi, err);
+        rc = set_prices(f->p, f->dev, f->z, f->n, in_lo, in_hi, err);
         if (rc == 0)
-            rc = partitioner_count(f->p, f->dev, f->z, f->n, f->report, err);
+            rc = count_sizes(f->p, f->dev, f->z, f->n, f->report, err);
         if (rc == 0) {
-            fitting_judge(f->report, lo, hi);
+            judge(f->report, lo, hi);
             f->report->repaired += empty > f->report->empty ? empty - f->report->empty : 0;
         }
     }
@@ -321,38 +472,9 @@ static int fit_random(struct fitting *f, const uint64_t *ids, struct err *err)
             return rc;
         r->sizes[k]++;
     }
-    partitioner_summarise(r);
+    summarise(r);
     r->met = r->smallest >= f->opt->min_samples &&
              (f->opt->balance <= 0 || r->largest <= f->opt->balance);
-    return 0;
-}
-
-int fitting_open(struct fitting *f, enum partition_kind kind, struct err *err)
-{
-    const struct partition_options *o = f->opt;
-    uint32_t k = 0;
-    *f->report = (struct partition_report){0};
-    int rc = check(o, f->n, &k, err);
-    if (rc < 0)
-        return rc;
-    f->p = partitioner_new(kind, o->n_levels, o->radix, o->seed);
-    if (o->feature)
-        (void)str_copy(f->p->feature, sizeof(f->p->feature), o->feature); /* checked */
-    if (kind == PARTITION_RANDOM)
-        return 0;
-    f->p->bias = mem_try_array(k, sizeof(float));
-    return f->p->bias ? 0 : err_set(err, -ENOMEM, "no memory for %u partitions", k);
-}
-
-int fitting_close(struct fitting *f, int rc, struct partitioner **ret)
-{
-    mem_free(f->z);
-    if (rc < 0) {
-        partitioner_free(f->p);
-        partition_report_release(f->report);
-        return rc;
-    }
-    *ret = f->p;
     return 0;
 }
 
@@ -363,11 +485,11 @@ int partitioner_fit(struct device *dev, const struct fit_source *x, const uint64
     struct fitting f = {.dev = dev, .opt = opt, .watch = watch, .report = report, .n = x->n};
     if (opt->kind == PARTITION_LINEAR)
         return err_set(err, -EINVAL, "a linear router is fitted to targets");
-    int rc = fitting_open(&f, opt->kind, err);
+    int rc = open_fit(&f, opt->kind, err);
     if (rc == 0 && opt->kind == PARTITION_RANDOM)
-        return fitting_close(&f, fit_random(&f, ids, err), ret);
+        return close_fit(&f, fit_random(&f, ids, err), ret);
     if (rc == 0)
-        rc = fitting_project(&f, x, opt->whiten, err);
+        rc = project(&f, x, opt->whiten, err);
     if (rc == 0 && opt->kind == PARTITION_KMEANS)
         rc = fit_kmeans(&f, err);
     else if (rc == 0 && opt->kind == PARTITION_TWO_LEVEL)
@@ -376,5 +498,177 @@ int partitioner_fit(struct device *dev, const struct fit_source *x, const uint64
         rc = fit_product(&f, err);
     if (rc == 0)
         rc = settle(&f, err);
-    return fitting_close(&f, rc, ret);
+    return close_fit(&f, rc, ret);
+}
+
+/* ---- the discriminative router: a classifier of which path did best, and prices that give each
+ * path its share ---- */
+
+static const double penalties[] = {1e-3, 1e-2, 1e-1, 1};
+#define MIDDLE 1e-2
+
+/* Mean cross-entropy of a classifier on rows x (n,d) with classes y. */
+static int entropy_of(struct device *dev, const struct linear *m, const float *x, const uint32_t *y,
+                      uint64_t n, double *ret, struct err *err)
+{
+    struct affine *a = NULL;
+    double sum = 0;
+    int rc = affine_new(dev, m->d, m->k, &a, err);
+    if (rc == 0)
+        rc = affine_set(a, m->weight, m->bias, err);
+    for (uint64_t at = 0; rc == 0 && at < n; at += affine_rows(a)) {
+        uint32_t rows = n - at < affine_rows(a) ? (uint32_t)(n - at) : affine_rows(a);
+        const float *logit;
+        if ((rc = affine_block(a, x + at * m->d, rows, &logit, err)) < 0)
+            break;
+        for (uint32_t i = 0; i < rows; i++, logit += m->k) {
+            double norm = 0, best = (double)logit[0];
+            for (uint32_t j = 1; j < m->k; j++)
+                best = (double)logit[j] > best ? (double)logit[j] : best;
+            for (uint32_t j = 0; j < m->k; j++)
+                norm += exp((double)logit[j] - best);
+            sum += log(norm) + best - (double)logit[y[at + i]];
+        }
+    }
+    affine_free(a);
+    *ret = n ? sum / (double)n : 0;
+    return rc;
+}
+
+/* The rows with i % FOLD == 0 after all others, classes alike. */
+static void part(const float *z, const uint32_t *y, uint64_t n, uint32_t d, float *to,
+                 uint32_t *to_y, uint64_t *ret_kept)
+{
+    uint64_t at = 0;
+    for (unsigned kept = 0; kept < 2; kept++) {
+        for (uint64_t i = 0; i < n; i++) {
+            if ((i % FOLD == 0) != (kept == 1))
+                continue;
+            memcpy(to + at * d, z + i * d, d * sizeof(float));
+            to_y[at++] = y[i];
+        }
+        if (kept == 0)
+            *ret_kept = n - at;
+    }
+}
+
+/* The penalty that does best on rows it was not fitted to. */
+static int choose_penalty(struct fitting *f, const struct linear_targets *t, double *ret,
+                          struct err *err)
+{
+    const uint32_t d = f->p->input.r;
+    uint64_t kept = 0;
+    double lowest = HUGE_VAL;
+    *ret = t->l2 > 0 ? t->l2 : MIDDLE;
+    if (t->l2 > 0 || f->n < FOLD_ROWS_MIN)
+        return 0;
+    float *x = mem_try_array(f->n * d, sizeof(float));
+    uint32_t *y = mem_try_array(f->n, sizeof(uint32_t));
+    int rc = x && y ? 0 : err_set(err, -ENOMEM, "no memory for %" PRIu64 " rows", f->n);
+    if (rc == 0)
+        part(f->z, t->y, f->n, d, x, y, &kept);
+    for (size_t i = 0; rc == 0 && i < sizeof(penalties) / sizeof(penalties[0]); i++) {
+        struct linear m = {0};
+        double entropy = 0;
+        const struct linear_options o = {
+            .k = f->p->k, .iterations = t->iterations, .l2 = penalties[i]};
+        const uint64_t fitted = f->n - kept;
+        if ((rc = linear_fit(f->dev, x, y, fitted, d, &o, f->watch, &m, err)) < 0)
+            break;
+        rc = entropy_of(f->dev, &m, x + fitted * d, y + fitted, kept, &entropy, err);
+        linear_release(&m);
+        if (rc == 0 && entropy < lowest) {
+            lowest = entropy;
+            *ret = penalties[i];
+        }
+    }
+    mem_free(x);
+    mem_free(y);
+    return rc;
+}
+
+static int fit_classifier(struct fitting *f, const struct linear_targets *t, struct err *err)
+{
+    struct partitioner *p = f->p;
+    struct linear m = {0};
+    struct linear_options o = {.k = p->k, .iterations = t->iterations};
+    int rc = choose_penalty(f, t, &o.l2, err);
+    if (rc == 0)
+        rc = linear_fit(f->dev, f->z, t->y, f->n, p->input.r, &o, f->watch, &m, err);
+    if (rc < 0)
+        return rc;
+    if (partitioner_level(p, 0, p->k, 0, p->input.r) < 0) {
+        rc = err_set(err, -ENOMEM, "no memory for a classifier");
+    } else {
+        memcpy(p->level[0].weight, m.weight, (size_t)p->k * p->input.r * sizeof(float));
+        memcpy(p->level[0].intercept, m.bias, p->k * sizeof(float));
+        f->report->iterations = m.iterations;
+        f->report->loss = m.loss;
+        f->report->accuracy = m.accuracy;
+    }
+    linear_release(&m);
+    return rc;
+}
+
+/* Loads of n rows: as share says, or as often as the targets name each class. */
+static int wanted(const struct fitting *f, const struct linear_targets *t, uint64_t n, double *load,
+                  struct err *err)
+{
+    const uint32_t k = f->p->k;
+    double sum = 0;
+    for (uint64_t i = 0; !t->share && i < f->n; i++)
+        load[t->y[i]] += (double)n / (double)f->n;
+    for (uint32_t c = 0; t->share && c < k; c++) {
+        if (!(t->share[c] >= 0))
+            return err_set(err, -ERR_CONFIG, "class %u shall have a share of %g", c, t->share[c]);
+        sum += t->share[c];
+    }
+    if (t->share && fabs(sum - 1) > 1e-3)
+        return err_set(err, -ERR_CONFIG, "the shares of the classes sum to %g, not 1", sum);
+    for (uint32_t c = 0; t->share && c < k; c++)
+        load[c] = t->share[c] / sum * (double)n;
+    return 0;
+}
+
+/* Prices for the rows z (n,r), and what comes of them. */
+static int settle_shares(struct fitting *f, const struct linear_targets *t, const float *z,
+                         uint64_t n, struct err *err)
+{
+    double *load = mem_try_array(f->p->k, sizeof(double));
+    int rc = load ? wanted(f, t, n, load, err) : err_set(err, -ENOMEM, "no memory for a histogram");
+    if (rc == 0)
+        rc = set_prices(f->p, f->dev, z, n, load, load, err);
+    if (rc == 0)
+        rc = count_sizes(f->p, f->dev, z, n, f->report, err);
+    if (rc == 0) {
+        judge(f->report, load, load);
+        f->report->met = f->report->gap <= 0.01;
+    }
+    mem_free(load);
+    return rc;
+}
+
+int partitioner_fit_linear(struct device *dev, const struct fit_source *x,
+                           const struct linear_targets *targets,
+                           const struct partition_options *opt, const struct fit_watch *watch,
+                           struct partitioner **ret, struct partition_report *report,
+                           struct err *err)
+{
+    struct fitting f = {.dev = dev, .opt = opt, .watch = watch, .report = report, .n = x->n};
+    const struct fit_source *routed = targets->routed;
+    float *z = NULL;
+    int rc = open_fit(&f, PARTITION_LINEAR, err);
+    if (rc == 0)
+        rc = project(&f, x, true, err);
+    if (rc == 0)
+        rc = fit_classifier(&f, targets, err);
+    if (rc == 0 && routed) {
+        z = mem_try_array(routed->n * f.p->input.r, sizeof(float));
+        rc = z ? pca_apply(&f.p->input, dev, routed, z, err)
+               : err_set(err, -ENOMEM, "no memory for %" PRIu64 " features", routed->n);
+    }
+    if (rc == 0)
+        rc = settle_shares(&f, targets, z ? z : f.z, z ? routed->n : f.n, err);
+    mem_free(z);
+    return close_fit(&f, rc, ret);
 }
