@@ -57,20 +57,6 @@ void flow_clean_up(struct coordinator *co, const struct job *j)
         remove_done(a, 0); /* the files stay: nothing depends on them */
 }
 
-/* Files that only a running job needs. */
-static void drop_stages(struct coordinator *co, const struct job *j)
-{
-    core_garbage(co, &j->assignment);
-    core_garbage(co, &j->warm_start);
-    for (size_t i = 0; i < j->n_shards; i++)
-        core_garbage(co, &j->shards[i].features);
-    for (size_t i = 0; i < j->n_scores; i++)
-        core_garbage(co, &j->scores[i].blob);
-    for (uint32_t p = 0; p < j->comp.n_paths; p++)
-        for (uint32_t r = 0; r < j->comp.paths[p].replicas; r++)
-            core_garbage(co, &j->paths[p].replicas[r].moments);
-}
-
 void flow_end(struct coordinator *co, struct job *j, enum job_state state, const char *fmt, ...)
 {
     char reason[1024];
@@ -87,7 +73,7 @@ void flow_end(struct coordinator *co, struct job *j, enum job_state state, const
         if (t->job_id == j->id && task_is_open(t))
             task_end(co, t, TASK_CANCELLED, reason[0] ? reason : "the job has ended");
     }
-    drop_stages(co, j);
+    gc_job_ended(co, j);
     flow_clean_up(co, j);
     core_say(co, j->id, 0, "job %llu (%s) is %s%s%s", (unsigned long long)j->id, j->spec.name,
              job_state_name(state), reason[0] ? ": " : "", reason);

@@ -1,7 +1,6 @@
-/* Which blobs may go.  A blob is kept while anything in the state names it: a
- * shard of a job that runs or ended within the hour, a kept version or the best of a
- * path, a contribution to one of those, a grid, what partitioning still needs.  Deletions happen
- * after the commit that dropped the last name, on the disk pool. */
+/* Deletes the blobs that nothing in the state names as needed (coordinator/state/blobs.h): after
+ * the commit that dropped the last name, on the disk pool. */
+#include "coordinator/state/blobs.h"
 #include "coordinator/state/core.h"
 
 #include "common/base/clock.h"
@@ -14,7 +13,6 @@
 
 #define GARBAGE_MAX 65536
 #define ORPHAN_S (24 * 3600) /* a dataset is named only when the last of its shards is up */
-#define JOB_KEEP_MS (3600ll * 1000)
 
 struct names {
     struct blob_id *ids;
@@ -37,76 +35,17 @@ static int order(const void *a, const void *b)
     return memcmp(a, b, sizeof(struct blob_id));
 }
 
-/* What only goes on to be used while the job runs. */
-static void name_stages(struct names *s, const struct job *j)
+static void name_needed(void *arg, enum blob_role role, const struct blob_ref *b, bool needed)
 {
-    name(s, &j->warm_start);
-    name(s, &j->assignment);
-    for (size_t i = 0; i < j->n_shards; i++)
-        name(s, &j->shards[i].features);
-    for (size_t i = 0; i < j->n_scores; i++)
-        name(s, &j->scores[i].blob);
-    for (uint32_t p = 0; p < j->comp.n_paths; p++)
-        for (uint32_t r = 0; r < j->comp.paths[p].replicas; r++)
-            name(s, &j->paths[p].replicas[r].moments);
-}
-
-static void name_job(struct names *s, const struct job *j)
-{
-    bool keep = !job_is_ended(j) || (int64_t)clock_wall_ms() - j->ended_unix_ms < JOB_KEEP_MS;
-    bool teaches = j->state == JOB_DONE && j->comp.mixture;
-    for (size_t i = 0; i < j->n_shards; i++)
-        if (keep || (teaches && j->shards[i].generation == j->generation))
-            name(s, &j->shards[i].blob);
-    name(s, &j->partitioner);
-    name(s, &j->partitioner_before);
-    name(s, &j->tokenizer);
-    if (!job_is_ended(j))
-        name_stages(s, j);
-    for (uint32_t p = 0; p < j->comp.n_paths; p++)
-        for (uint32_t l = 0; j->paths[p].best && l < composition_levels(&j->comp, p); l++)
-            name(s, &j->paths[p].best[l].full);
-    for (uint32_t i = 0; i < j->comp.n_modules; i++)
-        for (unsigned v = 0; v < j->modules[i].n_versions; v++) {
-            name(s, &j->modules[i].versions[v].full);
-            name(s, &j->modules[i].versions[v].delta);
-            name(s, &j->modules[i].versions[v].ema);
-        }
-    for (size_t i = 0; i < j->n_grids; i++)
-        name(s, &j->grids[i].blob);
-    for (size_t i = 0; i < j->n_unread_blobs; i++)
-        name(s, &j->unread_blobs[i]);
-}
-
-static void name_task(struct names *s, const struct state *st, const struct task *t)
-{
-    const struct job *j = state_job(st, t->job_id);
-    /* Files of partitioning and velocities are of no use once the job or sampler ended. */
-    bool passing = t->kind == TASK_FEATURE || t->kind == TASK_CLUSTER || t->kind == TASK_SCORE;
-    if (!passing)
-        name(s, &t->output);
-    if (t->kind == TASK_VELOCITY)
-        name(s, &t->velocity.input);
-    if (t->kind != TASK_TRAIN)
-        return;
-    if (j != NULL && !job_is_ended(j))
-        name(s, &t->train.moments);
-    for (size_t i = 0; i < t->train.n_contributions; i++) {
-        const struct contribution *c = &t->train.contributions[i];
-        const struct module_rec *m = j ? job_module(j, c->module_id) : NULL;
-        if (m != NULL && module_keeps(m, c) && (c->version != 0 || !job_is_ended(j)))
-            name(s, &c->blob);
-    }
+    if (needed)
+        name(arg, b);
 }
 
 /* All names, sorted. */
 static void collect(const struct coordinator *co, struct names *s)
 {
     memset(s, 0, sizeof(*s));
-    for (size_t i = 0; i < co->state.n_jobs; i++)
-        name_job(s, co->state.jobs[i]);
-    for (size_t i = 0; i < co->state.n_tasks; i++)
-        name_task(s, &co->state, co->state.tasks[i]);
+    each_blob(&co->state, 0, (int64_t)clock_wall_ms(), name_needed, s);
     if (s->n > 0)
         qsort(s->ids, s->n, sizeof(*s->ids), order);
 }
@@ -125,6 +64,17 @@ void core_garbage(struct coordinator *co, const struct blob_ref *b)
         co->garbage = mem_realloc(co->garbage, co->cap_garbage * sizeof(*co->garbage));
     }
     co->garbage[co->n_garbage++] = *b;
+}
+
+static void drop_unneeded(void *arg, enum blob_role role, const struct blob_ref *b, bool needed)
+{
+    if (!needed)
+        core_garbage(arg, b);
+}
+
+void gc_job_ended(struct coordinator *co, const struct job *j)
+{
+    each_blob(&co->state, j->id, (int64_t)clock_wall_ms(), drop_unneeded, co);
 }
 
 /* ---- on the disk pool ---- */

@@ -127,6 +127,8 @@ void core_say(struct coordinator *co, uint64_t job_id, uint64_t worker_id, const
 
 /* A blob lost a reference: it is deleted after the commit if nobody else names it. */
 void core_garbage(struct coordinator *co, const struct blob_ref *b);
+/* Deletes what only a running job needs. */
+void gc_job_ended(struct coordinator *co, const struct job *j);
 void gc_after_commit(struct coordinator *co);
 /* Removes blobs that nobody names and that are older than a day. */
 void gc_sweep(struct coordinator *co);

@@ -6,7 +6,7 @@
 #include "common/base/mem.h"
 #include "common/base/str.h"
 #include "common/job/yaml.h"
-#include "coordinator/state/state.h"
+#include "coordinator/state/blobs.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -18,20 +18,33 @@
     "name: unread\ndata: {path: unread, image_size: 8}\nmodel: {dim: 4, depth: 1, heads: 1}\n"     \
     "train: {batch: 1}\nouter: {rounds: 1, steps: 1}\n"
 
-/* Blobs that its rows name; those of the second half are of use only if it goes on. */
-static const char named_sql[] =
-    "WITH m AS (SELECT id FROM modules WHERE job=?1), t AS (SELECT id FROM tasks WHERE job=?1)"
-    " SELECT full, full_size FROM versions WHERE module IN m"
-    " UNION ALL SELECT delta, delta_size FROM versions WHERE module IN m"
-    " UNION ALL SELECT ema, ema_size FROM versions WHERE module IN m"
-    " UNION ALL SELECT output, output_size FROM tasks WHERE job=?1"
-    " UNION ALL SELECT sha256, size FROM shards WHERE job=?1 AND ?2"
-    " UNION ALL SELECT features, features_size FROM shards WHERE job=?1 AND ?2"
-    " UNION ALL SELECT sha256, size FROM scores WHERE job=?1 AND ?2"
-    " UNION ALL SELECT sha256, size FROM contributions WHERE task IN t AND ?2"
-    " UNION ALL SELECT moments, moments_size FROM replicas WHERE job=?1 AND ?2"
-    " UNION ALL SELECT warm_start, warm_start_size FROM jobs WHERE id=?1 AND ?2"
-    " UNION ALL SELECT assignment, assignment_size FROM jobs WHERE id=?1 AND ?2";
+#define OF_MODULES " FROM versions WHERE module IN (SELECT id FROM modules WHERE job=?1)"
+
+/* Where the rows of a job have its blobs; NULL: in what is loaded of it all the same. */
+static const char *const named_sql[BLOB_ROLES] = {
+    [BLOB_SHARD] = "SELECT sha256, size FROM shards WHERE job=?1",
+    [BLOB_FEATURES] = "SELECT features, features_size FROM shards WHERE job=?1",
+    [BLOB_SCORES] = "SELECT sha256, size FROM scores WHERE job=?1",
+    [BLOB_WARM_START] = "SELECT warm_start, warm_start_size FROM jobs WHERE id=?1",
+    [BLOB_ASSIGNMENT] = "SELECT assignment, assignment_size FROM jobs WHERE id=?1",
+    [BLOB_MOMENTS] = "SELECT moments, moments_size FROM replicas WHERE job=?1",
+    [BLOB_PHASE_MOMENTS] = "SELECT moments, moments_size FROM tasks WHERE job=?1",
+    [BLOB_CONTRIBUTION] = "SELECT sha256, size FROM contributions"
+                          " WHERE task IN (SELECT id FROM tasks WHERE job=?1)",
+    [BLOB_FULL] = "SELECT full, full_size" OF_MODULES,
+    [BLOB_DELTA] = "SELECT delta, delta_size" OF_MODULES,
+    [BLOB_EMA] = "SELECT ema, ema_size" OF_MODULES,
+    [BLOB_OUTPUT] = "SELECT output, output_size FROM tasks WHERE job=?1",
+    [BLOB_INPUT] = "SELECT input, input_size FROM tasks WHERE job=?1",
+};
+
+/* The release that wrote the job may want it: whether it goes on, or others learn from it, only
+ * that release knows. */
+static bool wanted(const struct job *j, enum blob_role role)
+{
+    return named_sql[role] != NULL && (!job_is_ended(j) || blob_role_stays(role) ||
+                                       (role == BLOB_SHARD && j->state == JOB_DONE));
+}
 
 static int prepare(sqlite3 *db, const char *sql, uint64_t job, sqlite3_stmt **ret, struct err *err)
 {
@@ -41,15 +54,16 @@ static int prepare(sqlite3 *db, const char *sql, uint64_t job, sqlite3_stmt **re
     return 0;
 }
 
-static void keep(struct job *j, const void *sha256, uint64_t size)
+static void keep(struct job *j, enum blob_role role, const void *sha256, uint64_t size)
 {
     if (sha256 == NULL || size == 0)
         return;
     j->unread_blobs =
         mem_realloc(j->unread_blobs, (j->n_unread_blobs + 1) * sizeof(*j->unread_blobs));
-    struct blob_ref *b = &j->unread_blobs[j->n_unread_blobs++];
-    memcpy(b->sha256, sha256, 32);
-    b->size = size;
+    struct unread_blob *b = &j->unread_blobs[j->n_unread_blobs++];
+    b->role = role;
+    memcpy(b->blob.sha256, sha256, 32);
+    b->blob.size = size;
 }
 
 /* The best of each path lies in one column, as records. */
@@ -63,26 +77,31 @@ static int keep_best(sqlite3 *db, struct job *j, struct err *err)
         for (size_t i = 0; p != NULL && i < n; i++) {
             struct best_module b;
             memcpy(&b, p + i * sizeof(b), sizeof(b));
-            keep(j, b.full.sha256, b.full.size);
+            keep(j, BLOB_BEST, b.full.sha256, b.full.size);
         }
     }
     sqlite3_finalize(q);
     return rc < 0 || step == SQLITE_DONE ? rc : err_set(err, -EIO, "reading the paths of a job");
 }
 
-static int keep_blobs(sqlite3 *db, struct job *j, bool goes_on, struct err *err)
+static int keep_role(sqlite3 *db, struct job *j, enum blob_role role, struct err *err)
 {
     sqlite3_stmt *q = NULL;
-    int rc = prepare(db, named_sql, j->id, &q, err), step = SQLITE_DONE;
-    if (rc == 0)
-        (void)sqlite3_bind_int(q, 2, goes_on);
+    int rc = prepare(db, named_sql[role], j->id, &q, err), step = SQLITE_DONE;
     while (rc == 0 && (step = sqlite3_step(q)) == SQLITE_ROW)
         if (sqlite3_column_bytes(q, 0) == 32)
-            keep(j, sqlite3_column_blob(q, 0), (uint64_t)sqlite3_column_int64(q, 1));
+            keep(j, role, sqlite3_column_blob(q, 0), (uint64_t)sqlite3_column_int64(q, 1));
     sqlite3_finalize(q);
-    if (rc == 0 && step != SQLITE_DONE)
-        rc = err_set(err, -EIO, "reading what a job names");
-    return rc == 0 ? keep_best(db, j, err) : rc;
+    return rc < 0 || step == SQLITE_DONE ? rc : err_set(err, -EIO, "reading what a job names");
+}
+
+static int keep_blobs(sqlite3 *db, struct job *j, struct err *err)
+{
+    int rc = keep_best(db, j, err);
+    for (int role = 0; role < BLOB_ROLES && rc == 0; role++)
+        if (wanted(j, (enum blob_role)role))
+            rc = keep_role(db, j, (enum blob_role)role, err);
+    return rc;
 }
 
 /* Its own name, if that much can be read. */
@@ -100,7 +119,7 @@ static void name_it(struct job *j)
     yaml_release(&doc);
 }
 
-static int make_unread(sqlite3 *db, struct job *j, bool ended, struct err *err)
+static int make_unread(sqlite3 *db, struct job *j, struct err *err)
 {
     composition_release(&j->comp);
     job_release(&j->spec);
@@ -110,7 +129,7 @@ static int make_unread(sqlite3 *db, struct job *j, bool ended, struct err *err)
     assert(rc == 0); /* as any test that comes here shows */
     name_it(j);
     j->unread = true;
-    return keep_blobs(db, j, !ended, err);
+    return keep_blobs(db, j, err);
 }
 
 /* Has the composition the modules, paths and replicas that are on record? */
@@ -140,7 +159,7 @@ static int fits(sqlite3 *db, const struct job *j, bool *ret, struct err *err)
     return 0;
 }
 
-int persist_read_job(sqlite3 *db, struct job *j, bool ended, struct err *err)
+int persist_read_job(sqlite3 *db, struct job *j, struct err *err)
 {
     struct err why = {0};
     bool whole = true;
@@ -156,5 +175,5 @@ int persist_read_job(sqlite3 *db, struct job *j, bool ended, struct err *err)
         str_printf("%s: this release no longer accepts that; submit the job anew (%s)", why.msg,
                    rc == 0 && whole ? "what it has learned can still be exported"
                                     : "its files are kept for the release that wrote them");
-    return rc < 0 || !whole ? make_unread(db, j, ended, err) : 0;
+    return rc < 0 || !whole ? make_unread(db, j, err) : 0;
 }

@@ -124,7 +124,7 @@ static int load_job(struct state *st, sqlite3_stmt *q, struct err *err)
     j->state = (enum job_state)u32(q, 2);
     if (j->state <= JOB_UNSPECIFIED || j->state >= JOB_STATES)
         return bad_row(err, "its state");
-    int rc = persist_read_job(sqlite3_db_handle(q), j, job_is_ended(j), err);
+    int rc = persist_read_job(sqlite3_db_handle(q), j, err);
     if (rc < 0)
         return rc;
     (void)str_copy(j->reason, sizeof(j->reason), store_text(q, 3));

@@ -472,7 +472,10 @@ struct job {
     /* (m) Not even how it is composed is known: it has one module without a version, its rows
      * stay in the store as they are, and this is what they name. */
     bool unread;
-    struct blob_ref *unread_blobs;
+    struct unread_blob {
+        int role; /* enum blob_role */
+        struct blob_ref blob;
+    } * unread_blobs;
     size_t n_unread_blobs;
     /* By job_ledger(); NULL before the data is there, or without a path of it. */
     struct ledger **ledgers;

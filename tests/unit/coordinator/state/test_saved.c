@@ -107,7 +107,7 @@ static void test_refused(void **state)
 static bool named(const struct job *j, const struct blob_ref *b)
 {
     for (size_t i = 0; i < j->n_unread_blobs; i++)
-        if (memcmp(j->unread_blobs[i].sha256, b->sha256, 32) == 0)
+        if (memcmp(j->unread_blobs[i].blob.sha256, b->sha256, 32) == 0)
             return true;
     return false;
 }

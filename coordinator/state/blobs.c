@@ -1,0 +1,93 @@
+#include "coordinator/state/blobs.h"
+
+#define SHARDS_KEEP_MS (3600ll * 1000) /* of an ended job: perhaps it is submitted again */
+
+struct walk {
+    blob_fn fn;
+    void *arg;
+    int64_t now_unix_ms;
+};
+
+static void tell(const struct walk *w, enum blob_role role, const struct blob_ref *b, bool needed)
+{
+    if (blob_ref_is_set(b))
+        w->fn(w->arg, role, b, needed);
+}
+
+static void of_dataset(const struct walk *w, const struct job *j, bool runs)
+{
+    const bool young = w->now_unix_ms - j->ended_unix_ms < SHARDS_KEEP_MS;
+    const bool teaches = j->state == JOB_DONE && j->comp.mixture;
+    for (size_t i = 0; i < j->n_shards; i++) {
+        const struct shard_rec *s = &j->shards[i];
+        tell(w, BLOB_SHARD, &s->blob, runs || young || (teaches && s->generation == j->generation));
+        tell(w, BLOB_FEATURES, &s->features, runs);
+    }
+    for (size_t i = 0; i < j->n_scores; i++)
+        tell(w, BLOB_SCORES, &j->scores[i].blob, runs);
+}
+
+static void of_modules(const struct walk *w, const struct job *j, bool runs)
+{
+    for (uint32_t i = 0; i < j->comp.n_modules; i++)
+        for (unsigned v = 0; v < j->modules[i].n_versions; v++) {
+            const struct version_rec *r = &j->modules[i].versions[v];
+            tell(w, BLOB_FULL, &r->full, true);
+            tell(w, BLOB_DELTA, &r->delta, true);
+            tell(w, BLOB_EMA, &r->ema, true);
+        }
+    for (uint32_t p = 0; p < j->comp.n_paths; p++) {
+        const struct path_rec *path = &j->paths[p];
+        for (uint32_t l = 0; path->best != NULL && l < composition_levels(&j->comp, p); l++)
+            tell(w, BLOB_BEST, &path->best[l].full, true);
+        for (uint32_t r = 0; r < j->comp.paths[p].replicas; r++)
+            tell(w, BLOB_MOMENTS, &path->replicas[r].moments, runs);
+    }
+}
+
+static void of_job(const struct walk *w, const struct job *j)
+{
+    const bool runs = !job_is_ended(j);
+    tell(w, BLOB_TOKENIZER, &j->tokenizer, true);
+    tell(w, BLOB_WARM_START, &j->warm_start, runs);
+    tell(w, BLOB_PARTITIONER, &j->partitioner, true);
+    tell(w, BLOB_PARTITIONER_BEFORE, &j->partitioner_before, true);
+    tell(w, BLOB_ASSIGNMENT, &j->assignment, runs);
+    of_dataset(w, j, runs);
+    of_modules(w, j, runs);
+    for (size_t i = 0; i < j->n_grids; i++)
+        tell(w, BLOB_GRID, &j->grids[i].blob, true);
+    for (size_t i = 0; i < j->n_unread_blobs; i++)
+        tell(w, (enum blob_role)j->unread_blobs[i].role, &j->unread_blobs[i].blob, true);
+}
+
+static void of_task(const struct walk *w, const struct job *j, const struct task *t)
+{
+    const bool runs = j != NULL && !job_is_ended(j);
+    /* What these found is in the job's record, for as long as that needs it. */
+    const bool passed_on =
+        t->kind == TASK_FEATURE || t->kind == TASK_CLUSTER || t->kind == TASK_SCORE;
+    tell(w, BLOB_OUTPUT, &t->output, !passed_on);
+    if (t->kind == TASK_VELOCITY)
+        tell(w, BLOB_INPUT, &t->velocity.input, true);
+    if (t->kind != TASK_TRAIN)
+        return;
+    tell(w, BLOB_PHASE_MOMENTS, &t->train.moments, runs);
+    for (size_t i = 0; i < t->train.n_contributions; i++) {
+        const struct contribution *c = &t->train.contributions[i];
+        const struct module_rec *m = j != NULL ? job_module(j, c->module_id) : NULL;
+        tell(w, BLOB_CONTRIBUTION, &c->blob,
+             m != NULL && module_keeps(m, c) && (c->version != 0 || runs));
+    }
+}
+
+void each_blob(const struct state *s, uint64_t job_id, int64_t now_unix_ms, blob_fn fn, void *arg)
+{
+    const struct walk w = {fn, arg, now_unix_ms};
+    for (size_t i = 0; i < s->n_jobs; i++)
+        if (job_id == 0 || s->jobs[i]->id == job_id)
+            of_job(&w, s->jobs[i]);
+    for (size_t i = 0; i < s->n_tasks; i++)
+        if (job_id == 0 || s->tasks[i]->job_id == job_id)
+            of_task(&w, state_job(s, s->tasks[i]->job_id), s->tasks[i]);
+}

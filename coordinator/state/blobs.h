@@ -1,0 +1,47 @@
+/* Every blob that the state names, and whether it is still needed: the one list that the sweep,
+ * the end of a job, and jobs that cannot be read go by.
+ *
+ * A record with a new blob gets a role here, a line in blobs.c, and one in persist_job.c for jobs
+ * whose rows are not loaded.  Nothing here reads a disk.  Loop thread. */
+#ifndef COORDINATOR_BLOBS_H
+#define COORDINATOR_BLOBS_H
+
+#include "coordinator/state/state.h"
+
+enum blob_role {
+    /* Needed while the job goes on. */
+    BLOB_SHARD, /* and for a while after, and as long as another job may learn from it */
+    BLOB_FEATURES,
+    BLOB_SCORES,
+    BLOB_WARM_START,
+    BLOB_ASSIGNMENT,
+    BLOB_MOMENTS,       /* of a replica */
+    BLOB_PHASE_MOMENTS, /* of a phase that is not settled */
+    /* Needed as long as they are on record. */
+    BLOB_CONTRIBUTION, /* folded into a kept version; while the job goes on, or to be folded */
+    BLOB_TOKENIZER,
+    BLOB_PARTITIONER,
+    BLOB_PARTITIONER_BEFORE,
+    BLOB_FULL,
+    BLOB_DELTA,
+    BLOB_EMA,
+    BLOB_BEST,
+    BLOB_GRID,
+    BLOB_OUTPUT, /* of a task, where no other record has it */
+    BLOB_INPUT,
+    BLOB_ROLES
+};
+
+/* May it be needed when its job has ended? */
+static inline bool blob_role_stays(enum blob_role role)
+{
+    return role >= BLOB_CONTRIBUTION;
+}
+
+/* needed: it must not be deleted; else nobody will ask for it any more, by this name. */
+typedef void (*blob_fn)(void *arg, enum blob_role role, const struct blob_ref *b, bool needed);
+
+/* Calls fn for each name of a blob, of one job or (job_id 0) of all; a blob may have several. */
+void each_blob(const struct state *s, uint64_t job_id, int64_t now_unix_ms, blob_fn fn, void *arg);
+
+#endif

@@ -1,0 +1,220 @@
+/* Which blobs the sweep takes: none that a job still needs, whether this release can read the
+ * job or not, and nothing is kept that nobody will ask for. */
+#include "tests/unit/coordinator/rig.h"
+
+#include <fcntl.h>
+#include <sqlite3.h>
+#include <sys/stat.h>
+
+static const char running[] = "name: fake\nseed: 3\n"
+                              "data: {path: x, image_size: 16}\n"
+                              "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
+                              "train: {batch: 4}\n"
+                              "recipe: {name: diloco, replicas: 2, moments: travel}\n"
+                              "outer: {rounds: 2, steps: 2}\nsample: {count: 4}\n";
+static const char unread[] = "name: fake\nrecipe: {name: gone}\n";
+
+/* How long it is needed: until its job ends; so, too, but kept of a done job that cannot be read;
+ * as long as it is on record. */
+enum until { ENDS, DOUBT, STAYS };
+
+/* Every column of the store that names a blob, with a blob of its own in it: the job's row is 1,
+ * task 2 is a phase that was reported and not yet folded, 21 a picture, 22 a velocity. */
+static const struct column {
+    const char *name, *sql; /* ?1: the hash, ?2: the size */
+    enum until until;
+} columns[] = {
+    {"shard", "UPDATE shards SET sha256=?1, size=?2 WHERE n=0", DOUBT},
+    {"features", "UPDATE shards SET features=?1, features_size=?2 WHERE n=0", ENDS},
+    {"score", "INSERT INTO scores VALUES(1, 0, 0, 0, ?1, ?2)", ENDS},
+    {"tokenizer", "UPDATE jobs SET tokenizer=?1, tokenizer_size=?2", STAYS},
+    {"warm start", "UPDATE jobs SET warm_start=?1, warm_start_size=?2", ENDS},
+    {"partitioner", "UPDATE jobs SET partitioner=?1, partitioner_size=?2", STAYS},
+    {"partitioner before", "UPDATE jobs SET partitioner_before=?1, partitioner_before_size=?2",
+     STAYS},
+    {"assignment", "UPDATE jobs SET assignment=?1, assignment_size=?2", ENDS},
+    {"full", "UPDATE versions SET full=?1, full_size=?2", STAYS},
+    {"delta", "UPDATE versions SET delta=?1, delta_size=?2", STAYS},
+    {"ema", "UPDATE versions SET ema=?1, ema_size=?2", STAYS},
+    {"moments of a replica", "UPDATE replicas SET moments=?1, moments_size=?2 WHERE replica=1",
+     ENDS},
+    {"moments of a phase", "UPDATE tasks SET moments=?1, moments_size=?2 WHERE id=2", ENDS},
+    {"contribution", "UPDATE contributions SET sha256=?1, size=?2 WHERE task=2", DOUBT},
+    {"folded contribution",
+     "INSERT INTO contributions SELECT 2, 1, module, 0, ?1, ?2, 0, 8, 1, 1 FROM contributions",
+     STAYS},
+    {"grid", "INSERT INTO grids VALUES(21, 1, 1, 4, 2, ?1, ?2, 0, 0, NULL)", STAYS},
+    {"picture",
+     "INSERT INTO tasks SELECT 21, 1, 5, 3, 1, 0, 0, 0, 1, 0, 0, '', 0, NULL, draw, NULL, ?1, ?2,"
+     " 0, 0, NULL, NULL, NULL, 0, 0, 0, 0, 0, NULL, 0, NULL, 0, NULL, NULL, 0 FROM tasks"
+     " WHERE id=2",
+     STAYS},
+    {"velocity",
+     "INSERT INTO tasks SELECT 22, 1, 11, 3, 1, 0, 0, 0, 1, 0, 0, '', 0, NULL, draw, NULL, ?1, ?2,"
+     " 0, 0, NULL, NULL, NULL, 0, 0, 0, 0, 21, NULL, 0, NULL, 0, NULL, NULL, 0 FROM tasks"
+     " WHERE id=2",
+     STAYS},
+    {"input", "UPDATE tasks SET input=?1, input_size=?2 WHERE id=22", STAYS},
+};
+
+#define COLUMNS (sizeof(columns) / sizeof(columns[0]))
+
+static void run_sql(sqlite3 *db, const char *sql, const struct blob_ref *b, const char *text)
+{
+    sqlite3_stmt *q = NULL;
+    if (sqlite3_prepare_v2(db, sql, -1, &q, NULL) != SQLITE_OK)
+        fail_msg("%s: %s", sql, sqlite3_errmsg(db));
+    if (b != NULL) {
+        (void)sqlite3_bind_blob(q, 1, b->sha256, 32, SQLITE_STATIC);
+        (void)sqlite3_bind_int64(q, 2, (int64_t)b->size);
+    } else {
+        (void)sqlite3_bind_text(q, 1, text, -1, SQLITE_STATIC);
+    }
+    assert_int_equal(sqlite3_step(q), SQLITE_DONE);
+    assert_true(sqlite3_changes(db) > 0);
+    sqlite3_finalize(q);
+}
+
+/* A job amid its first round, one phase reported; then the coordinator is away. */
+static void amid_a_round(struct rig *r)
+{
+    struct fake *a = &r->workers[0];
+    assert_int_equal(join(r, a, SKERRY_VERSION), 0);
+    assert_int_equal(submit_spec(r, running), 1);
+    do_init(r, a);
+    assert_int_equal(assign(r, a, TASK_TRAIN)->id, 2);
+    finish_train(r, a);
+    assign(r, a, TASK_TRAIN);
+    loop_turn(r->loop, false);
+}
+
+static void grow_old(struct rig *r, const struct blob_ref *b)
+{
+    const struct timespec old[2] = {{.tv_nsec = UTIME_OMIT}, {.tv_sec = time(NULL) - 2 * 86400}};
+    struct blob_id id;
+    char path[4096];
+    memcpy(id.sha256, b->sha256, 32);
+    assert_int_equal(blobstore_path(r->co->blobs, &id, path, sizeof(path)), 0);
+    assert_int_equal(utimensat(AT_FDCWD, path, old, 0), 0);
+}
+
+/* The coordinator comes back to a job with a blob in every column. */
+static void fill(struct rig *r, const char *text, bool done, struct blob_ref refs[COLUMNS],
+                 struct blob_ref *ret_best)
+{
+    char *db_path = fx_path(&r->f, "coordinator.db");
+    sqlite3 *db = NULL;
+    sqlite3_stmt *q = NULL;
+    amid_a_round(r);
+    for (size_t i = 0; i < COLUMNS; i++)
+        refs[i] = put_text(r, columns[i].name);
+    *ret_best = put_text(r, "best");
+    stop(r);
+    assert_int_equal(sqlite3_open(db_path, &db), SQLITE_OK);
+    for (size_t i = 0; i < COLUMNS; i++)
+        run_sql(db, columns[i].sql, &refs[i], NULL);
+    run_sql(db, "UPDATE jobs SET yaml=?1", NULL, text);
+    if (done)
+        run_sql(db, "UPDATE jobs SET state=6, reason=?1, ended_unix_ms=1000", NULL, "");
+    const struct best_module best = {1, *ret_best};
+    assert_int_equal(sqlite3_prepare_v2(db, "UPDATE paths SET best=?1", -1, &q, NULL), SQLITE_OK);
+    (void)sqlite3_bind_blob(q, 1, &best, sizeof(best), SQLITE_STATIC);
+    assert_int_equal(sqlite3_step(q), SQLITE_DONE);
+    sqlite3_finalize(q);
+    sqlite3_close(db);
+    mem_free(db_path);
+    start(r);
+    loop_turn(r->loop, false);
+}
+
+static bool has(struct rig *r, const struct blob_ref *b)
+{
+    struct blob_id id;
+    memcpy(id.sha256, b->sha256, 32);
+    return blobstore_has(r->co->blobs, &id, NULL);
+}
+
+/* Sweeps, and says in kept[] which columns' blobs are still there. */
+static void sweep(struct rig *r, const char *text, bool done, bool kept[COLUMNS])
+{
+    struct blob_ref refs[COLUMNS], best;
+    fill(r, text, done, refs, &best);
+    struct blob_ref orphan = put_text(r, "nobody's");
+    for (size_t i = 0; i < COLUMNS; i++)
+        grow_old(r, &refs[i]);
+    grow_old(r, &best);
+    grow_old(r, &orphan);
+    gc_sweep(r->co);
+    for (uint64_t until = clock_now_ms() + DEADLINE_MS; r->co->sweeping; loop_turn(r->loop, true))
+        assert_true(clock_now_ms() < until);
+    for (size_t i = 0; i < COLUMNS; i++)
+        kept[i] = has(r, &refs[i]);
+    assert_true(has(r, &best));
+    assert_false(has(r, &orphan));
+}
+
+static void check_sweep(struct rig *r, const char *text, bool done)
+{
+    bool kept[COLUMNS];
+    unsigned wrong = 0;
+    sweep(r, text, done, kept);
+    for (size_t i = 0; i < COLUMNS; i++) {
+        bool want =
+            !done || columns[i].until == STAYS || (columns[i].until == DOUBT && text == unread);
+        if (kept[i] != want)
+            print_message("%s: %s\n", columns[i].name,
+                          kept[i] ? "kept, and nobody needs it" : "deleted, and it is needed");
+        wrong += kept[i] != want;
+    }
+    assert_int_equal(wrong, 0);
+}
+
+static void test_running(void **state)
+{
+    check_sweep(*state, running, false);
+}
+
+static void test_ended(void **state)
+{
+    check_sweep(*state, running, true);
+}
+
+static void test_running_unread(void **state)
+{
+    check_sweep(*state, unread, false);
+}
+
+static void test_ended_unread(void **state)
+{
+    check_sweep(*state, unread, true);
+}
+
+/* What only a running job needs goes with its end, not with a sweep a day later; shards stay for
+ * an hour. */
+static void test_cancelled(void **state)
+{
+    struct rig *r = *state;
+    struct blob_ref refs[COLUMNS], best;
+    fill(r, running, false, refs, &best);
+    assert_int_equal(view_job_cancel(r->co, 1, NULL), 0);
+    uint64_t until = clock_now_ms() + DEADLINE_MS;
+    for (size_t i = 1; i < COLUMNS; i++)
+        for (; columns[i].until != STAYS && has(r, &refs[i]); loop_turn(r->loop, true))
+            if (clock_now_ms() > until)
+                fail_msg("%s: still there", columns[i].name);
+    for (size_t i = 0; i < COLUMNS; i++)
+        assert_true(has(r, &refs[i]) == (i == 0 || columns[i].until == STAYS));
+    assert_true(has(r, &best));
+}
+
+#define LIVE(test) cmocka_unit_test_setup_teardown(test, begin, end)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        LIVE(test_running),      LIVE(test_ended),     LIVE(test_running_unread),
+        LIVE(test_ended_unread), LIVE(test_cancelled),
+    };
+    log_set_level(LOG_LEVEL_ERROR);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
