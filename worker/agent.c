@@ -11,8 +11,11 @@
 #include "common/base/str.h"
 #include "common/net/loop.h"
 #include "common/net/transfer.h"
+#include "worker/kinds/engine.h"
+#include "worker/kinds/kinds.h"
 #include "worker/order/modules.h"
-#include "worker/report.h"
+#include "worker/order/work.h"
+#include "worker/outcome.h"
 #include "worker/kinds/residual.h"
 #include "worker/link/uplink.h"
 #include "worker/link/upload.h"
@@ -52,7 +55,7 @@ struct agent {
     struct work *w; /* NULL when the task could not even be read */
     struct fetch *fetch;
     struct upload *upload;
-    struct report_failure failure;
+    struct outcome_failure failure;
     bool revoked;
     bool saving;   /* the local checkpoint is being written */
     bool finished; /* only `saving` is waited for */
@@ -210,9 +213,9 @@ static int blame(struct agent *a, int code)
 
 static void fail_task(struct agent *a, int code, const char *reason)
 {
-    bool ingest = a->w && a->w->task->kind == SKERRY__V1__TASK_KIND__TASK_KIND_INGEST;
+    const bool ingest = a->w && a->w->source_path;
     a->failure.code = blame(a, code);
-    a->failure.retryable = report_retryable(code, ingest);
+    a->failure.retryable = outcome_retryable(code, ingest);
     str_copy(a->failure.reason, sizeof(a->failure.reason), reason);
     log_warn("agent", "task=%" PRIu64 " failed: %s", a->task_id, reason);
     if (code == -ERR_DEVICE)
@@ -265,11 +268,11 @@ static void send_report(struct agent *a)
 {
     if (a->call)
         return;
-    Skerry__V1__ReportRequest *req = report_new(a->task_id, a->attempt, a->w, &a->failure);
+    Skerry__V1__ReportRequest *req = outcome_new(a->task_id, a->attempt, a->w, &a->failure);
     int rc = session_call(a->session, SKERRY__V1__METHOD__METHOD_REPORT, &req->base,
                           &skerry__v1__report_reply__descriptor, REPORT_MS, on_report_reply, a,
                           &a->call);
-    report_free(req);
+    outcome_free(req);
     if (rc == -ERR_LIMIT && a->failure.code == 0)
         fail_task(a, rc, "the result has too many parts for one report");
     else if (rc < 0)
@@ -281,15 +284,15 @@ static void send_report(struct agent *a)
 static void log_result(const struct agent *a)
 {
     const struct work_result *r = &a->w->result;
-    if (a->w->task->kind == SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN)
+    if (r->steps > 0)
         log_info("agent",
                  "done task=%" PRIu64 " train steps=%u samples=%" PRIu64
                  " loss=%.4f seconds=%.2f bad=%u",
                  a->task_id, r->steps, r->samples, (double)r->loss_mean, (double)r->seconds,
                  r->bad_count);
     else
-        log_info("agent", "done task=%" PRIu64 " %s seconds=%.2f", a->task_id,
-                 work_kind_name(a->w->task), (double)r->seconds);
+        log_info("agent", "done task=%" PRIu64 " %s seconds=%.2f", a->task_id, a->w->kind->name,
+                 (double)r->seconds);
 }
 
 /* What travelled while nothing was computed counts as waiting. */
@@ -415,11 +418,10 @@ static void plan_done(void *arg, int rc)
     }
     a->state = AGENT_FETCHING;
     a->moving_ms = loop_now_ms(a->loop);
-    const bool ingest = a->w->task->kind == SKERRY__V1__TASK_KIND__TASK_KIND_INGEST;
     const struct fetch_what what = {
         .needs = a->w->needs,
         .n = a->w->n_needs,
-        .source_url = ingest ? a->w->task->ingest->url : NULL,
+        .source_url = a->w->source_path ? a->w->task->ingest->url : NULL,
         .source_path = a->w->source_path,
         .progress = &a->w->progress,
     };
@@ -439,11 +441,12 @@ static void plan(struct agent *a)
 static void start_task(struct agent *a, const Skerry__V1__Task *task)
 {
     struct err err = {0};
+    const struct kind *kind = kind_find(kinds_all, task->kind);
     a->task_id = task->id;
     a->attempt = task->attempt;
     log_info("agent", "task=%" PRIu64 " attempt=%u %s job=%" PRIu64, task->id, task->attempt,
-             work_kind_name(task), task->job_id);
-    int rc = work_new(task, a->opt.env.cache, a->opt.tmp_dir, &a->w, &err);
+             kind ? kind->name : "?", task->job_id);
+    int rc = work_new(kinds_all, task, a->opt.env.cache, a->opt.tmp_dir, &a->w, &err);
     if (rc < 0) {
         fail_task(a, rc, err.msg);
         return;

@@ -14,12 +14,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "worker/kinds/engine.h"
 #include "worker/link/fetch.h"
 #include "worker/link/session.h"
 
 struct agent;
+struct engine;
 struct err;
+struct modules;
 
 struct agent_options {
     struct fetch_env env; /* loop, transfers, cache, token; kept until agent_free */

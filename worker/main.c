@@ -28,6 +28,8 @@
 #include "common/net/transfer.h"
 #include "kernels/kernels.h"
 #include "worker/agent.h"
+#include "worker/kinds/engine.h"
+#include "worker/order/cache.h"
 #include "worker/order/modules.h"
 #include "worker/restart.h"
 #include "worker/workdir.h"

@@ -79,6 +79,7 @@ int contribute(const struct contribute *c, struct work_output *ret, struct err *
     rc = write_blob(c, &job, &result, err);
     if (rc < 0)
         return err_wrap(err, "the contribution to module %" PRIu64, c->base->module_id);
+    ret->role = WORK_CONTRIBUTION;
     memcpy(ret->sha256, result.sha256, 32);
     ret->size = result.bytes;
     ret->module_id = c->base->module_id;

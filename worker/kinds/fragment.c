@@ -264,7 +264,7 @@ static int on_asked(struct fragments *f, struct part *p, struct err *err)
     const Skerry__V1__VersionReply *r =
         (const Skerry__V1__VersionReply *)(const void *)uplink_reply(p->job);
     if (r->module) {
-        int rc = validate_module(r->module, err);
+        int rc = task_check_module(r->module, err);
         if (rc == 0 &&
             (r->module->module_id != p->base->module_id || r->module->version <= f->t->round))
             rc = err_set(err, -ERR_FORMAT, "version %" PRIu64 " of module %" PRIu64 " came",

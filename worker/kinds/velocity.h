@@ -35,8 +35,4 @@ int velocity_write_result(const char *path, const float *v, int rows, int image,
 /* v (rows,3,S,S) = the values, all finite. */
 int velocity_read_result(const char *path, float *v, int rows, int image, struct err *err);
 
-/* The model of the last VELOCITY task, kept in the engine (work_velocity.c). */
-struct velocity_kept;
-void velocity_kept_free(struct velocity_kept *k); /* accepts NULL */
-
 #endif

@@ -20,6 +20,7 @@
 #include "worker/kinds/routing.h"
 #include "worker/kinds/stage.h"
 #include "worker/order/task_check.h"
+#include "worker/kinds/kinds.h"
 
 _Static_assert(TASK_DIGITS_MAX <= PARTITION_LEVELS_MAX, "a task's levels fit");
 
@@ -282,10 +283,84 @@ static int evaluate(struct run *r, struct err *err)
     return rc;
 }
 
-int work_cluster_plan(struct engine *e, struct work *w, struct err *err)
+/* ---- the message ---- */
+
+static int check_blobs(Skerry__V1__Blob *const *blobs, size_t n, size_t max, const char *field,
+                       struct err *err)
+{
+    int rc = task_check_count(n, max, field, err);
+    for (size_t i = 0; i < n && rc == 0; i++)
+        rc = task_check_blob(blobs[i], field, err);
+    return rc;
+}
+
+/* The levels multiply to the number of partitions. */
+static int check_radix(const Skerry__V1__ClusterTask *c, uint32_t partitions, struct err *err)
+{
+    uint64_t product = 1;
+    int rc = task_check_count(c->n_levels, TASK_DIGITS_MAX, "cluster.levels", err);
+    for (size_t i = 0; i < c->n_levels && product <= partitions && rc == 0; i++)
+        product *= c->levels[i];
+    if (rc == 0 && (c->n_levels == 0 || product != partitions))
+        rc = err_set(err, -ERR_FORMAT,
+                     "task: cluster.levels do not multiply to %" PRIu32 " partitions", partitions);
+    return rc;
+}
+
+/* Features of every shard. */
+static int check_features(const Skerry__V1__ClusterTask *c, struct err *err)
+{
+    if (c->n_features == 0 || c->n_counts != c->n_features || c->n_holdout != c->n_features)
+        return err_set(err, -ERR_FORMAT,
+                       "task: cluster has %zu features, %zu counts and %zu holdout marks; one of "
+                       "each is expected for every shard",
+                       c->n_features, c->n_counts, c->n_holdout);
+    for (size_t i = 0; i < c->n_counts; i++)
+        if (c->counts[i] == 0 || c->counts[i] > TASK_SHARD_SAMPLES_MAX)
+            return err_set(err, -ERR_LIMIT,
+                           "task: cluster.counts[%zu] is %" PRIu32 ", expected 1..%u", i,
+                           c->counts[i], TASK_SHARD_SAMPLES_MAX);
+    return check_blobs(c->features, c->n_features, TASK_RANGES_MAX, "cluster.features", err);
+}
+
+/* Scores of every partition's path on every scored shard. */
+static int check_scores(const Skerry__V1__ClusterTask *c, uint32_t partitions, struct err *err)
+{
+    int rc = task_check_count(c->n_scored, TASK_RANGES_MAX, "cluster.scored", err);
+    if (rc == 0 && c->n_scores != (uint64_t)c->n_scored * partitions)
+        rc = err_set(err, -ERR_FORMAT,
+                     "task: cluster.scores has %zu blobs, expected %" PRIu32 " paths on %zu shards",
+                     c->n_scores, partitions, c->n_scored);
+    for (size_t i = 0; i < c->n_scored && rc == 0; i++)
+        if (c->scored[i] >= c->n_features)
+            rc = err_set(err, -ERR_LIMIT, "task: cluster.scored[%zu] is %" PRIu32 ", of %zu shards",
+                         i, c->scored[i], c->n_features);
+    if (rc == 0)
+        rc = check_blobs(c->scores, c->n_scores, TASK_SCORES_MAX, "cluster.scores", err);
+    if (rc == 0 && (c->n_scores > 0 || c->evaluate))
+        rc = task_check_blob(c->previous, "cluster.previous", err);
+    return rc;
+}
+
+static int check(const Skerry__V1__Task *t, struct err *err)
+{
+    const Skerry__V1__ClusterTask *c = t->cluster;
+    int rc = task_check_partitions(t, err);
+    if (rc == 0)
+        rc = check_features(c, err);
+    if (rc == 0)
+        rc = check_radix(c, t->partitions, err);
+    if (rc == 0 && (c->top == 0 || c->top > t->partitions))
+        rc = err_set(err, -ERR_LIMIT, "task: cluster.top is %" PRIu32 ", of %" PRIu32 " partitions",
+                     c->top, t->partitions);
+    if (rc == 0)
+        rc = task_check_tokens(c->chunk, "cluster.chunk", err);
+    return rc < 0 ? rc : check_scores(c, t->partitions, err);
+}
+
+static int plan(struct engine *e, struct work *w, struct err *err)
 {
     const Skerry__V1__ClusterTask *t = w->task->cluster;
-    (void)e; /* nothing of it is needed to plan */
     int rc = t->evaluate ? work_need_blob(w, t->previous, "the partitioner", err) : 0;
     for (size_t i = 0; rc == 0 && i < t->n_features; i++)
         rc = work_need_blob(w, t->features[i], "features", err);
@@ -294,7 +369,7 @@ int work_cluster_plan(struct engine *e, struct work *w, struct err *err)
     return rc;
 }
 
-int work_cluster_run(struct engine *e, struct work *w, struct err *err)
+static int run(struct engine *e, struct work *w, struct err *err)
 {
     struct run r = {.e = e, .w = w, .t = w->task->cluster};
     const uint64_t begun = clock_now_ns();
@@ -311,3 +386,12 @@ int work_cluster_run(struct engine *e, struct work *w, struct err *err)
     run_close(&r);
     return rc;
 }
+
+const struct kind kind_cluster = {
+    .id = SKERRY__V1__TASK_KIND__TASK_KIND_CLUSTER,
+    .name = "cluster",
+    .part = offsetof(Skerry__V1__Task, cluster),
+    .check = check,
+    .plan = plan,
+    .run = run,
+};

@@ -11,6 +11,9 @@
 #include "worker/kinds/feed.h"
 #include "worker/kinds/forward.h"
 #include "worker/kinds/stage.h"
+#include "worker/kinds/kinds.h"
+#include "worker/kinds/mixture.h"
+#include "worker/order/task_check.h"
 
 #define EVAL_BATCH 64    /* images */
 #define EVAL_TOKENS 8192 /* of texts */
@@ -24,7 +27,14 @@ struct evaluation {
     uint64_t samples, bytes;
 };
 
-int work_eval_plan(struct engine *e, struct work *w, struct err *err)
+static int check(const Skerry__V1__Task *task, struct err *err)
+{
+    const Skerry__V1__EvalTask *t = task->eval;
+    int rc = task_check_tokens(t->skip, "eval.skip", err);
+    return rc < 0 ? rc : task_check_ranges(t->ranges, t->n_ranges, "eval.ranges", err);
+}
+
+static int plan(struct engine *e, struct work *w, struct err *err)
 {
     const Skerry__V1__EvalTask *t = w->task->eval;
     return work_need_ranges(w, t->ranges, t->n_ranges, err);
@@ -109,7 +119,7 @@ static void report(const struct evaluation *ev)
         work_row(ev->w, (double)s->hits / (double)s->units, "", "accuracy");
 }
 
-int work_eval_run(struct engine *e, struct work *w, struct err *err)
+static int run_path(struct engine *e, struct work *w, struct err *err)
 {
     struct evaluation ev = {.w = w};
     const uint64_t begun = clock_now_ns();
@@ -127,3 +137,19 @@ int work_eval_run(struct engine *e, struct work *w, struct err *err)
     forward_close(&ev.forward);
     return rc;
 }
+
+static int run(struct engine *e, struct work *w, struct err *err)
+{
+    return w->task->mixture ? mixture_eval_run(e, w, err) : run_path(e, w, err);
+}
+
+const struct kind kind_eval = {
+    .id = SKERRY__V1__TASK_KIND__TASK_KIND_EVAL,
+    .name = "eval",
+    .part = offsetof(Skerry__V1__Task, eval),
+    .modules = KIND_MODULES_OR_MIXTURE,
+    .labels = true,
+    .check = check,
+    .plan = plan,
+    .run = run,
+};

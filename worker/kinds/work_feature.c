@@ -25,6 +25,8 @@
 #include "worker/data/ngrams.h"
 #include "worker/kinds/stage.h"
 #include "worker/data/text.h"
+#include "worker/kinds/kinds.h"
+#include "worker/order/task_check.h"
 
 #define PIXELS_SIDE 16
 #define PIXELS_DIM (PIXELS_SIDE * PIXELS_SIDE * DATA_CHANNELS)
@@ -358,13 +360,19 @@ static int compute(struct run *r, struct err *err)
     }
 }
 
-int work_feature_plan(struct engine *e, struct work *w, struct err *err)
+static int check(const Skerry__V1__Task *task, struct err *err)
 {
-    (void)e; /* nothing of it is needed to plan */
+    const Skerry__V1__FeatureTask *t = task->feature;
+    int rc = task_check_tokens(t->chunk, "feature.chunk", err);
+    return rc < 0 ? rc : task_check_ranges(t->ranges, t->n_ranges, "feature.ranges", err);
+}
+
+static int plan(struct engine *e, struct work *w, struct err *err)
+{
     return work_need_ranges(w, w->task->feature->ranges, w->task->feature->n_ranges, err);
 }
 
-int work_feature_run(struct engine *e, struct work *w, struct err *err)
+static int run(struct engine *e, struct work *w, struct err *err)
 {
     struct run r = {.e = e, .w = w};
     struct work_output *o = NULL;
@@ -385,3 +393,12 @@ int work_feature_run(struct engine *e, struct work *w, struct err *err)
     run_free(&r);
     return rc;
 }
+
+const struct kind kind_feature = {
+    .id = SKERRY__V1__TASK_KIND__TASK_KIND_FEATURE,
+    .name = "feature",
+    .part = offsetof(Skerry__V1__Task, feature),
+    .check = check,
+    .plan = plan,
+    .run = run,
+};

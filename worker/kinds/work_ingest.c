@@ -8,7 +8,9 @@
 #include "common/base/mem.h"
 #include "common/base/str.h"
 #include "common/data/tokenizer.h"
-#include "worker/kinds/engine.h"
+#include "worker/kinds/kinds.h"
+#include "worker/order/work.h"
+#include "worker/order/task_check.h"
 
 static int on_shard(void *arg, const struct dataset_shard *shard, struct err *err)
 {
@@ -19,6 +21,7 @@ static int on_shard(void *arg, const struct dataset_shard *shard, struct err *er
                        "the archive makes more than %d shards; raise "
                        "data.shard_samples",
                        WORK_OUTPUTS_MAX);
+    o->role = WORK_SHARD;
     str_copy(o->path, sizeof(o->path), shard->path);
     memcpy(o->sha256, shard->sha256, 32);
     o->size = shard->bytes;
@@ -106,9 +109,22 @@ static int cut_source(struct work *w, const struct dataset_options *opt, struct 
     return rc;
 }
 
-int work_ingest_run(struct engine *e, struct work *w, struct err *err)
+static int check(const Skerry__V1__Task *t, struct err *err)
 {
-    (void)e; /* no arithmetic here */
+    return task_check_url(t->ingest->url, false, "ingest.url", err);
+}
+
+static int plan(struct engine *e, struct work *w, struct err *err)
+{
+    char path[CACHE_PATH_MAX];
+    work_temp_path(w, "source.tar", path);
+    mem_free(w->source_path); /* of a plan before this one */
+    w->source_path = str_dup(path);
+    return 0;
+}
+
+static int run(struct engine *e, struct work *w, struct err *err)
+{
     struct tokenizer *tokenizer = NULL;
     char *name = source_name(w);
     progress_activity(&w->progress, "cutting shards");
@@ -130,3 +146,12 @@ int work_ingest_run(struct engine *e, struct work *w, struct err *err)
     mem_free(name);
     return rc;
 }
+
+const struct kind kind_ingest = {
+    .id = SKERRY__V1__TASK_KIND__TASK_KIND_INGEST,
+    .name = "ingest",
+    .part = offsetof(Skerry__V1__Task, ingest),
+    .check = check,
+    .plan = plan,
+    .run = run,
+};

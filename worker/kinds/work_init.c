@@ -12,6 +12,7 @@
 #include "common/base/mem.h"
 #include "worker/kinds/engine.h"
 #include "worker/order/task_model.h"
+#include "worker/kinds/kinds.h"
 
 static int save_module(struct work *w, const struct model *m, const float *flat,
                        const Skerry__V1__ModuleRef *ref, struct err *err)
@@ -19,16 +20,15 @@ static int save_module(struct work *w, const struct model *m, const float *flat,
     struct work_output *o;
     char name[64];
     snprintf(name, sizeof(name), "module-%" PRIu64, ref->module_id);
-    int rc = work_output_new(w, WORK_RESULT, name, &o, err);
+    int rc = work_output_new(w, WORK_CONTRIBUTION, name, &o, err);
     if (rc < 0)
         return rc;
     o->module_id = ref->module_id;
     return model_save(m, (int)ref->level, flat, o->path, o->sha256, &o->size, err);
 }
 
-int work_init_plan(struct engine *e, struct work *w, struct err *err)
+static int plan(struct engine *e, struct work *w, struct err *err)
 {
-    (void)e;
     const Skerry__V1__Blob *warm = w->task->warm_start;
     return warm ? work_need_blob(w, warm, "the weights to start from", err) : 0;
 }
@@ -50,9 +50,8 @@ static int first_values(const struct work *w, const struct model *m, float *flat
 
 /* Interchangeable modules of a level start equal: what tells them apart is the
  * data that they will see. */
-int work_init_run(struct engine *e, struct work *w, struct err *err)
+static int run(struct engine *e, struct work *w, struct err *err)
 {
-    (void)e; /* the values are drawn on the host, the same for every device */
     const Skerry__V1__Task *t = w->task;
     struct model *m = NULL;
     float *flat = NULL;
@@ -74,62 +73,11 @@ int work_init_run(struct engine *e, struct work *w, struct err *err)
     return rc;
 }
 
-/* ---- for another task ---- */
-
-static bool to_be_drawn(const struct work *w, const Skerry__V1__ModuleRef *ref)
-{
-    return ref->version == 0 && !cache_has(w->cache, ref->sha256.data);
-}
-
-/* Into the cache, if that is what the values are. */
-static int keep_if_same(struct work *w, const struct model *m, const float *flat,
-                        const Skerry__V1__ModuleRef *ref, struct err *err)
-{
-    char path[CACHE_PATH_MAX], to[CACHE_PATH_MAX];
-    uint8_t sha256[HASH_BYTES];
-    uint64_t size;
-    work_temp_path(w, "version-0", path);
-    int rc = model_save(m, (int)ref->level, flat, path, sha256, &size, err);
-    if (rc == 0 && memcmp(sha256, ref->sha256.data, sizeof(sha256)) != 0)
-        rc = err_set(err, -ERR_HASH, "what is drawn here is not version 0 of module %" PRIu64,
-                     ref->module_id);
-    if (rc == 0)
-        rc = cache_reserve(w->cache, size, err);
-    if (rc < 0)
-        return rc;
-    cache_path(w->cache, sha256, to);
-    if (rename(path, to) < 0)
-        return err_errno(err, "moving %s into the cache", path);
-    return cache_added(w->cache, sha256, err);
-}
-
-void work_init_here(struct work *w)
-{
-    const Skerry__V1__Task *t = w->task;
-    const bool router = t->network == SKERRY__V1__NETWORK__NETWORK_ROUTER;
-    struct model *m = NULL;
-    float *flat = NULL;
-    struct err err = {0};
-    size_t missing = 0;
-    int rc = 0;
-    if (t->kind == SKERRY__V1__TASK_KIND__TASK_KIND_INIT || /* its modules have no names yet */
-        (w->spec.model.warm_start && !router))
-        return;
-    for (size_t i = 0; i < t->n_modules; i++)
-        missing += to_be_drawn(w, t->modules[i]);
-    if (missing == 0)
-        return;
-    progress_activity(&w->progress, "drawing initial values");
-    rc = task_model(w, t->network, &m, &err);
-    if (rc == 0 && !(flat = model_flat_new(m)))
-        rc = err_set(&err, -ENOMEM, "out of memory for %" PRIu64 " parameters", m->params);
-    if (rc == 0)
-        model_init(m, w->spec.seed, flat);
-    for (size_t i = 0; rc == 0 && i < t->n_modules; i++)
-        if (to_be_drawn(w, t->modules[i]) && keep_if_same(w, m, flat, t->modules[i], &err) < 0)
-            log_info("init", "%s; it is fetched", err.msg);
-    if (rc < 0)
-        log_info("init", "version 0 is fetched: %s", err.msg);
-    mem_free(flat);
-    model_free(m);
-}
+const struct kind kind_init = {
+    .id = SKERRY__V1__TASK_KIND__TASK_KIND_INIT,
+    .name = "init",
+    .modules = KIND_MODULES_MADE,
+    .labels = true,
+    .plan = plan,
+    .run = run,
+};

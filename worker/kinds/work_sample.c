@@ -1,6 +1,10 @@
-/* SAMPLE: a grid of images drawn from a path's model or a mixture of paths, as a PNG. */
+/* SAMPLE: a grid of images drawn from a path's model or a mixture of paths, as a PNG; or, of a
+ * language model, a prompt and the text that goes on from it, streamed while it is made
+ * (METHOD_STREAM, shown but not acknowledged) and whole in the report. */
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "common/base/clock.h"
 #include "common/base/err.h"
@@ -14,11 +18,18 @@
 #include "worker/kinds/mixture.h"
 #include "worker/net/sample.h"
 #include "worker/order/task_check.h"
+#include "worker/kinds/kinds.h"
+#include "worker/link/uplink.h"
+#include "worker/net/generate.h"
+#include "worker/net/llama.h"
 
 /* Points of one evaluation, two for a sample with guidance: so many that swapping experts
  * pays, so few that a small device has room. */
 #define SAMPLE_ROWS_MAX 128
 #define GRID_GAP 1
+#define STREAM_MS 10000
+
+/* ---- images ---- */
 
 static int on_progress(void *arg, unsigned done, unsigned total)
 {
@@ -28,7 +39,7 @@ static int on_progress(void *arg, unsigned done, unsigned total)
     return work_stopped(w, &ignored);
 }
 
-static int run(struct work *w, const struct sample_source *src, uint8_t *images, struct err *err)
+static int draw(struct work *w, const struct sample_source *src, uint8_t *images, struct err *err)
 {
     const Skerry__V1__SampleTask *t = w->task->sample;
     struct sample_options opt = {.steps = (int)t->steps,
@@ -52,7 +63,7 @@ static int draw_path(struct engine *e, struct work *w, int rows, uint8_t *images
         rc = dit_rows_open(&dit, net_dit(f.net), err);
     if (rc == 0) {
         const struct sample_source src = sample_of_dit(&dit);
-        rc = run(w, &src, images, err);
+        rc = draw(w, &src, images, err);
     }
     dit_rows_close(&dit);
     forward_close(&f);
@@ -69,7 +80,7 @@ static int draw_mixture(struct engine *e, struct work *w, int rows, uint8_t *ima
     int rc = mixture_open(e, w, &opt, &m, err);
     if (rc == 0) {
         const struct sample_source src = mixture_source(m);
-        rc = run(w, &src, images, err);
+        rc = draw(w, &src, images, err);
     }
     mixture_close(m);
     return rc;
@@ -99,7 +110,7 @@ static int write_grid(struct work *w, const uint8_t *images, struct err *err)
     return rc;
 }
 
-int work_sample_run(struct engine *e, struct work *w, struct err *err)
+static int draw_images(struct engine *e, struct work *w, struct err *err)
 {
     size_t n = w->task->sample->n_labels;
     size_t side = (size_t)w->spec.data.image_size;
@@ -119,3 +130,167 @@ int work_sample_run(struct engine *e, struct work *w, struct err *err)
     mem_free(images);
     return rc;
 }
+
+/* ---- text ---- */
+
+struct speaker {
+    struct work *w;
+    struct buf text;        /* whole characters, no NUL */
+    size_t sent;            /* bytes of it that were streamed */
+    struct uplink_job *job; /* the piece on its way */
+};
+
+/* Bytes of a string does not end in the middle of a character. */
+static size_t whole_characters(const char *text, size_t len, size_t most)
+{
+    if (len <= most)
+        return len;
+    while (most > 0 && ((unsigned char)text[most] & 0xc0) == 0x80)
+        most--;
+    return most;
+}
+
+/* Sends what is new, unless the last piece is still on its way: it goes with the next
+ * one then, and the report has it all. */
+static void stream(struct speaker *s)
+{
+    char piece[TASK_STREAM_MAX + 1];
+    if (!s->w->uplink || s->sent == s->text.len || (s->job && !uplink_done(s->job)))
+        return;
+    uplink_free(s->job);
+    const char *rest = buf_str(&s->text) + s->sent;
+    const size_t n = whole_characters(rest, s->text.len - s->sent, TASK_STREAM_MAX);
+    memcpy(piece, rest, n);
+    piece[n] = '\0';
+    Skerry__V1__StreamRequest req = SKERRY__V1__STREAM_REQUEST__INIT;
+    req.task_id = s->w->task->id;
+    req.attempt = s->w->task->attempt;
+    req.offset = s->sent;
+    req.text = piece;
+    s->job = uplink_call(s->w->uplink, s->w, SKERRY__V1__METHOD__METHOD_STREAM, &req.base,
+                         &skerry__v1__stream_reply__descriptor, STREAM_MS);
+    s->sent += n;
+}
+
+/* Strings of the wire end at a NUL: it is shown as what cannot be shown. */
+static int append(struct buf *out, const char *text, size_t len)
+{
+    int rc = 0;
+    while (len > 0 && rc == 0) {
+        const size_t n = strnlen(text, len);
+        rc = buf_append(out, text, n);
+        text += n;
+        len -= n;
+        if (len > 0 && rc == 0) {
+            rc = buf_append_str(out, "\xef\xbf\xbd");
+            text++;
+            len--;
+        }
+    }
+    return rc;
+}
+
+static int on_text(void *arg, const char *text, size_t len, unsigned done)
+{
+    struct speaker *s = arg;
+    struct err ignored;
+    progress_units(&s->w->progress, done, s->w->task->sample->tokens);
+    if (append(&s->text, text, len) == -ERR_LIMIT)
+        return 1; /* as long as a report can be */
+    stream(s);
+    return work_stopped(s->w, &ignored) ? -ERR_CANCELLED : 0;
+}
+
+static int write_text(struct engine *e, struct work *w, struct err *err)
+{
+    const Skerry__V1__SampleTask *t = w->task->sample;
+    const struct generate_options opt = {
+        .tokens = t->tokens, .temperature = t->temperature, .top_p = t->top_p, .seed = t->seed};
+    struct forward f = {0};
+    struct tokenizer *tokenizer = NULL;
+    struct speaker s = {.w = w};
+    const uint64_t begun = clock_now_ns();
+    buf_init(&s.text, TASK_TEXT_MAX);
+    progress_activity(&w->progress, "writing %u tokens", t->tokens);
+
+    int rc = work_tokenizer(w, &tokenizer, err);
+    if (rc == 0)
+        rc = forward_open(e, w, 1, &f, err);
+    if (rc == 0 && (rc = append(&s.text, t->prompt, strlen(t->prompt))) < 0)
+        (void)err_set(err, rc, "no memory for a text");
+    if (rc == 0)
+        rc = generate_text(llama_of(f.net), tokenizer, t->prompt, &opt, on_text, &s, err);
+    uplink_free(s.job);
+    if (rc == 0) {
+        mem_free(w->result.text);
+        w->result.text = (char *)buf_take(&s.text, NULL);
+        w->result.samples = 1;
+    }
+    w->result.seconds = (float)(clock_now_ns() - begun) / 1e9f;
+    forward_close(&f);
+    tokenizer_free(tokenizer);
+    buf_release(&s.text);
+    return rc;
+}
+
+/* ---- both ---- */
+
+static int check_text_sample(const Skerry__V1__SampleTask *t, struct err *err)
+{
+    int rc = task_check_text(t->prompt, TASK_PROMPT_MAX, "sample.prompt", err);
+    if (rc < 0)
+        return rc;
+    if (t->tokens > TASK_TOKENS_MAX)
+        return err_set(err, -ERR_LIMIT, "task: sample.tokens is %u, at most %u are allowed",
+                       t->tokens, TASK_TOKENS_MAX);
+    if (!isfinite(t->temperature) || t->temperature < 0 || t->temperature > 10)
+        return err_set(err, -ERR_LIMIT, "task: sample.temperature is %g, expected 0..10",
+                       (double)t->temperature);
+    if (!(t->top_p > 0) || t->top_p > 1)
+        return err_set(err, -ERR_LIMIT, "task: sample.top_p is %g, expected above 0, at most 1",
+                       (double)t->top_p);
+    return 0;
+}
+
+static int check(const Skerry__V1__Task *task, struct err *err)
+{
+    const Skerry__V1__SampleTask *t = task->sample;
+    const size_t n_classes = task->n_classes;
+    if (t->tokens > 0)
+        return check_text_sample(t, err);
+    int rc = task_check_count(t->n_labels, TASK_LABELS_MAX, "sample.labels", err);
+    if (rc < 0)
+        return rc;
+    if (t->n_labels == 0)
+        return err_set(err, -ERR_FORMAT, "task: sample.labels is empty");
+    if (t->steps < 1 || t->steps > 1000)
+        return err_set(err, -ERR_LIMIT, "task: sample.steps is %u, expected 1..1000", t->steps);
+    if (!isfinite(t->guidance) || t->guidance < 0 || t->guidance > 100)
+        return err_set(err, -ERR_LIMIT, "task: sample.guidance is %g, expected 0..100",
+                       (double)t->guidance);
+    if (t->columns > t->n_labels && t->columns > TASK_LABELS_MAX)
+        return err_set(err, -ERR_LIMIT, "task: sample.columns is %u, at most %u are allowed",
+                       t->columns, TASK_LABELS_MAX);
+    for (size_t i = 0; i < t->n_labels; i++)
+        if (t->labels[i] >= n_classes)
+            return err_set(err, -ERR_LIMIT,
+                           "task: sample.labels[%zu] is %u, but there are %zu "
+                           "classes",
+                           i, t->labels[i], n_classes);
+    return 0;
+}
+
+static int run(struct engine *e, struct work *w, struct err *err)
+{
+    return w->task->sample->tokens > 0 ? write_text(e, w, err) : draw_images(e, w, err);
+}
+
+const struct kind kind_sample = {
+    .id = SKERRY__V1__TASK_KIND__TASK_KIND_SAMPLE,
+    .name = "sample",
+    .part = offsetof(Skerry__V1__Task, sample),
+    .modules = KIND_MODULES_OR_MIXTURE,
+    .labels = true,
+    .check = check,
+    .run = run,
+};

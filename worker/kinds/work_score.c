@@ -15,6 +15,8 @@
 #include "worker/kinds/forward.h"
 #include "worker/kinds/stage.h"
 #include "worker/data/text.h"
+#include "worker/kinds/kinds.h"
+#include "worker/order/task_check.h"
 
 #define IMAGES 64
 
@@ -179,13 +181,21 @@ static int score_images(struct run *r, struct err *err)
     return rc;
 }
 
-int work_score_plan(struct engine *e, struct work *w, struct err *err)
+static int check(const Skerry__V1__Task *task, struct err *err)
 {
-    (void)e; /* nothing of it is needed to plan */
+    const Skerry__V1__ScoreTask *t = task->score;
+    int rc = task_check_tokens(t->chunk, "score.chunk", err);
+    if (rc == 0)
+        rc = task_check_tokens(t->skip, "score.skip", err);
+    return rc < 0 ? rc : task_check_ranges(t->ranges, t->n_ranges, "score.ranges", err);
+}
+
+static int plan(struct engine *e, struct work *w, struct err *err)
+{
     return work_need_ranges(w, w->task->score->ranges, w->task->score->n_ranges, err);
 }
 
-int work_score_run(struct engine *e, struct work *w, struct err *err)
+static int run(struct engine *e, struct work *w, struct err *err)
 {
     struct run r = {.e = e, .w = w};
     struct work_output *o = NULL;
@@ -204,3 +214,13 @@ int work_score_run(struct engine *e, struct work *w, struct err *err)
     run_close(&r);
     return rc;
 }
+
+const struct kind kind_score = {
+    .id = SKERRY__V1__TASK_KIND__TASK_KIND_SCORE,
+    .name = "score",
+    .part = offsetof(Skerry__V1__Task, score),
+    .modules = KIND_MODULES_NEEDED,
+    .check = check,
+    .plan = plan,
+    .run = run,
+};

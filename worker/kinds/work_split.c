@@ -10,8 +10,10 @@
 #include "common/base/mem.h"
 #include "common/data/shard.h"
 #include "worker/data/data_order.h"
-#include "worker/kinds/engine.h"
 #include "worker/kinds/features.h"
+#include "worker/kinds/kinds.h"
+#include "worker/order/work.h"
+#include "worker/order/task_check.h"
 
 struct run {
     struct work *w;
@@ -55,7 +57,7 @@ static int write_shard(struct run *r, uint32_t partition, uint32_t count, uint64
     struct work_output *o = NULL;
     char name[64];
     snprintf(name, sizeof(name), "shard-%zu", r->w->result.n_outputs);
-    int rc = work_output_new(r->w, WORK_RESULT, name, &o, err);
+    int rc = work_output_new(r->w, WORK_SHARD, name, &o, err);
     if (rc == 0)
         writer = shard_writer_new(o->path);
     for (uint32_t n = 0; rc == 0 && n < count; ++*row) {
@@ -112,19 +114,29 @@ static int run_open(struct run *r, struct err *err)
     return rc;
 }
 
-int work_split_plan(struct engine *e, struct work *w, struct err *err)
+static int check(const Skerry__V1__Task *t, struct err *err)
+{
+    const Skerry__V1__SplitTask *s = t->split;
+    if (s->first > TASK_ROWS_MAX)
+        return err_set(err, -ERR_LIMIT, "task: split.first is %" PRIu64 ", at most %llu is allowed",
+                       s->first, TASK_ROWS_MAX);
+    int rc = task_check_partitions(t, err);
+    if (rc == 0)
+        rc = task_check_blob(s->assignment, "split.assignment", err);
+    return rc < 0 ? rc : task_check_ranges(s->ranges, s->n_ranges, "split.ranges", err);
+}
+
+static int plan(struct engine *e, struct work *w, struct err *err)
 {
     const Skerry__V1__SplitTask *t = w->task->split;
-    (void)e; /* nothing of it is needed to plan */
     int rc = work_need_ranges(w, t->ranges, t->n_ranges, err);
     return rc < 0 ? rc : work_need_blob(w, t->assignment, "the assignment", err);
 }
 
-int work_split_run(struct engine *e, struct work *w, struct err *err)
+static int run(struct engine *e, struct work *w, struct err *err)
 {
     struct run r = {.w = w};
     const uint64_t begun = clock_now_ns();
-    (void)e; /* no arithmetic here */
     progress_activity(&w->progress, "copying samples to their partitions");
     int rc = run_open(&r, err);
     for (uint32_t p = 0; rc == 0 && p < w->task->partitions; p++)
@@ -135,3 +147,12 @@ int work_split_run(struct engine *e, struct work *w, struct err *err)
     data_order_close(&r.order);
     return rc;
 }
+
+const struct kind kind_split = {
+    .id = SKERRY__V1__TASK_KIND__TASK_KIND_SPLIT,
+    .name = "split",
+    .part = offsetof(Skerry__V1__Task, split),
+    .check = check,
+    .plan = plan,
+    .run = run,
+};

@@ -15,20 +15,21 @@
 #include "worker/order/task_model.h"
 #include "worker/train/train.h"
 #include "worker/kinds/velocity.h"
+#include "worker/kinds/kinds.h"
+#include "worker/order/task_check.h"
 
 #define VELOCITY_BATCH 64
 
-struct velocity_kept {
+struct kept {
     struct experts *experts; /* one */
     struct model *model;
     uint8_t key[HASH_BYTES]; /* of the job and the modules */
     const struct work *w;    /* while it is loaded */
 };
 
-void velocity_kept_free(struct velocity_kept *k)
+static void kept_free(void *arg)
 {
-    if (!k)
-        return;
+    struct kept *k = arg;
     experts_free(k->experts);
     model_free(k->model);
     mem_free(k);
@@ -48,24 +49,24 @@ static void key_of(const struct work *w, uint8_t key[HASH_BYTES])
 
 static int load(void *arg, int expert, float *flat, struct err *err)
 {
-    const struct velocity_kept *k = arg;
+    const struct kept *k = arg;
     const Skerry__V1__Task *t = k->w->task;
-    (void)expert;
     return task_load(k->w, k->model, t->modules, t->n_modules, flat, err);
 }
 
-/* e->velocity holds the task's model afterwards. */
-static int keep_model(struct engine *e, const struct work *w, struct err *err)
+/* The task's model, from now on what the engine keeps. */
+static int keep_model(struct engine *e, const struct work *w, struct kept **ret, struct err *err)
 {
     uint8_t key[HASH_BYTES];
     key_of(w, key);
-    if (e->velocity && memcmp(e->velocity->key, key, sizeof key) == 0) {
-        e->velocity->w = w;
+    struct kept *k = e->free_kept == kept_free ? e->kept : NULL;
+    if (k && memcmp(k->key, key, sizeof key) == 0) {
+        k->w = w;
+        *ret = k;
         return 0;
     }
-    velocity_kept_free(e->velocity);
-    e->velocity = NULL;
-    struct velocity_kept *k = mem_alloc(sizeof *k);
+    engine_keep(e, NULL, NULL);
+    k = mem_alloc(sizeof *k);
     memcpy(k->key, key, sizeof key);
     k->w = w;
     struct train_options train;
@@ -76,20 +77,21 @@ static int keep_model(struct engine *e, const struct work *w, struct err *err)
     if (rc == 0)
         rc = experts_new(e->dev, k->model, &opt, &k->experts, err);
     if (rc < 0) {
-        velocity_kept_free(k);
+        kept_free(k);
         return rc;
     }
-    e->velocity = k;
+    engine_keep(e, k, kept_free);
+    *ret = k;
     return 0;
 }
 
 /* p->x becomes the velocities. */
-static int compute(struct engine *e, struct velocity_points *p, struct err *err)
+static int compute(struct engine *e, struct kept *kept, struct velocity_points *p, struct err *err)
 {
     const struct kernel_ops *k = e->dev->ops;
-    const struct mix_experts one = experts_mix(e->velocity->experts);
+    const struct mix_experts one = experts_mix(kept->experts);
     const size_t bytes =
-        (size_t)p->rows * (size_t)model_image_values(&e->velocity->model->spec) * sizeof *p->x;
+        (size_t)p->rows * (size_t)model_image_values(&kept->model->spec) * sizeof *p->x;
     struct arena a = {0};
     float *x = NULL, *v = NULL;
     arena_add(&a, &x, bytes);
@@ -113,26 +115,31 @@ static int compute(struct engine *e, struct velocity_points *p, struct err *err)
     return rc;
 }
 
-int work_velocity_plan(struct engine *e, struct work *w, struct err *err)
+static int check(const Skerry__V1__Task *t, struct err *err)
 {
-    (void)e;
+    return task_check_blob(t->velocity->input, "velocity.input", err);
+}
+
+static int plan(struct engine *e, struct work *w, struct err *err)
+{
     return work_need_blob(w, w->task->velocity->input, "the points", err);
 }
 
-int work_velocity_run(struct engine *e, struct work *w, struct err *err)
+static int run(struct engine *e, struct work *w, struct err *err)
 {
     const Skerry__V1__VelocityTask *t = w->task->velocity;
     const int image = w->spec.data.image_size;
     const uint64_t begun = clock_now_ns();
     struct velocity_points p = {0};
+    struct kept *kept = NULL;
     char path[CACHE_PATH_MAX];
     progress_activity(&w->progress, "computing velocities for a sampler");
     work_blob_path(w, t->input->sha256.data, path);
     int rc = velocity_read(path, image, (int)w->task->n_classes, &p, err);
     if (rc == 0)
-        rc = keep_model(e, w, err);
+        rc = keep_model(e, w, &kept, err);
     if (rc == 0)
-        rc = compute(e, &p, err);
+        rc = compute(e, kept, &p, err);
     struct work_output *o = rc == 0 ? work_output(w) : NULL;
     if (rc == 0 && !o)
         rc = err_set(err, -ENOMEM, "out of memory");
@@ -145,3 +152,14 @@ int work_velocity_run(struct engine *e, struct work *w, struct err *err)
     velocity_points_release(&p);
     return rc;
 }
+
+const struct kind kind_velocity = {
+    .id = SKERRY__V1__TASK_KIND__TASK_KIND_VELOCITY,
+    .name = "velocity",
+    .part = offsetof(Skerry__V1__Task, velocity),
+    .modules = KIND_MODULES_NEEDED,
+    .labels = true,
+    .check = check,
+    .plan = plan,
+    .run = run,
+};

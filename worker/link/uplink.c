@@ -17,13 +17,13 @@
 #define RETRY_MS 1000
 #define MESSAGE_MAX (1u << 20) /* a request and its answer, unpacked */
 
-enum kind { CALL, PUT, GET };
+enum job_kind { CALL, PUT, GET };
 
 /* Fields up to the next comment: written before the loop thread knows the job. */
 struct uplink_job {
     struct uplink *u;
     struct work *w; /* compute thread only */
-    enum kind kind;
+    enum job_kind kind;
     uint64_t task_id;
     uint32_t attempt;
     uint16_t method;
@@ -299,7 +299,7 @@ static void post(struct uplink *u)
         unref(u); /* so many posts wait that one of them will find the job */
 }
 
-static struct uplink_job *job_new(struct uplink *u, struct work *w, enum kind kind)
+static struct uplink_job *job_new(struct uplink *u, struct work *w, enum job_kind kind)
 {
     struct uplink_job *j = mem_alloc(sizeof(*j));
     j->u = u;

@@ -126,7 +126,7 @@ static void on_ticket(void *arg, const struct rpc_result *r)
     }
     const Skerry__V1__TicketReply *reply = (const Skerry__V1__TicketReply *)(const void *)r->reply;
     struct err err = {0};
-    int rc = validate_ticket(reply, &err);
+    int rc = task_check_ticket(reply, &err);
     if (rc < 0)
         end(u, rc, err.msg);
     else if (reply->have)

@@ -15,6 +15,7 @@
 #include "common/base/str.h"
 #include "common/outer/version.h"
 #include "worker/order/cache.h"
+#include "worker/order/task_model.h"
 #include "worker/order/work.h"
 
 #define FILE_MAX (16u << 10)
@@ -179,6 +180,68 @@ static void forget(struct modules *m, uint64_t module_id)
     store(m);
 }
 
+/* ---- version 0 ---- */
+
+static bool to_be_drawn(const struct work *w, const Skerry__V1__ModuleRef *ref)
+{
+    return ref->version == 0 && !cache_has(w->cache, ref->sha256.data);
+}
+
+/* Into the cache, if that is what the values are. */
+static int keep_if_same(struct work *w, const struct model *m, const float *flat,
+                        const Skerry__V1__ModuleRef *ref, struct err *err)
+{
+    char path[CACHE_PATH_MAX], to[CACHE_PATH_MAX];
+    uint8_t sha256[HASH_BYTES];
+    uint64_t size;
+    work_temp_path(w, "version-0", path);
+    int rc = model_save(m, (int)ref->level, flat, path, sha256, &size, err);
+    if (rc == 0 && memcmp(sha256, ref->sha256.data, sizeof(sha256)) != 0)
+        rc = err_set(err, -ERR_HASH, "what is drawn here is not version 0 of module %" PRIu64,
+                     ref->module_id);
+    if (rc == 0)
+        rc = cache_reserve(w->cache, size, err);
+    if (rc < 0)
+        return rc;
+    cache_path(w->cache, sha256, to);
+    if (rename(path, to) < 0)
+        return err_errno(err, "moving %s into the cache", path);
+    return cache_added(w->cache, sha256, err);
+}
+
+/* Version 0 of the task's own modules, where the cache lacks it, drawn from the seed: that takes
+ * less time than to fetch it, and its hash says whether it is the same.  What cannot be had so is
+ * left to be fetched. */
+static void draw(struct work *w)
+{
+    const Skerry__V1__Task *t = w->task;
+    const bool router = t->network == SKERRY__V1__NETWORK__NETWORK_ROUTER;
+    struct model *m = NULL;
+    float *flat = NULL;
+    struct err err = {0};
+    size_t missing = 0;
+    int rc = 0;
+    if (w->kind->modules == KIND_MODULES_MADE || (w->spec.model.warm_start && !router))
+        return;
+    for (size_t i = 0; i < t->n_modules; i++)
+        missing += to_be_drawn(w, t->modules[i]);
+    if (missing == 0)
+        return;
+    progress_activity(&w->progress, "drawing initial values");
+    rc = task_model(w, t->network, &m, &err);
+    if (rc == 0 && !(flat = model_flat_new(m)))
+        rc = err_set(&err, -ENOMEM, "out of memory for %" PRIu64 " parameters", m->params);
+    if (rc == 0)
+        model_init(m, w->spec.seed, flat);
+    for (size_t i = 0; rc == 0 && i < t->n_modules; i++)
+        if (to_be_drawn(w, t->modules[i]) && keep_if_same(w, m, flat, t->modules[i], &err) < 0)
+            log_info("modules", "%s; it is fetched", err.msg);
+    if (rc < 0)
+        log_info("modules", "version 0 is fetched: %s", err.msg);
+    mem_free(flat);
+    model_free(m);
+}
+
 /* ---- plan ---- */
 
 /* Index of the delta to begin with: the latest whose start is here and sound.
@@ -269,8 +332,8 @@ static int each_ref(struct modules *m, struct work *w, ref_fn fn, struct err *er
 {
     const Skerry__V1__Task *t = w->task;
     const Skerry__V1__Mixture *mix = t->mixture;
-    if (t->kind == SKERRY__V1__TASK_KIND__TASK_KIND_INIT)
-        return 0; /* they are to be made */
+    if (w->kind->modules == KIND_MODULES_MADE)
+        return 0;
     int rc = each_of(m, w, t->modules, t->n_modules, fn, err);
     if (rc == 0 && mix && mix->experts)
         rc = each_of_experts(m, w, mix->experts->expert, mix->experts->n_expert, fn, err);
@@ -289,6 +352,7 @@ static int plan_one(struct modules *m, struct work *w, const Skerry__V1__ModuleR
 
 int modules_plan(struct modules *m, struct work *w, struct err *err)
 {
+    draw(w);
     return each_ref(m, w, plan_one, err);
 }
 

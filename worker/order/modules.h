@@ -20,8 +20,6 @@
 
 #include "proto/skerry.pb-c.h"
 
-#include "proto/skerry.pb-c.h"
-
 struct cache;
 struct err;
 struct modules;
@@ -48,7 +46,8 @@ typedef int (*modules_need_fn)(void *arg, const uint8_t sha256[32], uint64_t siz
 int modules_needs(struct modules *m, const Skerry__V1__ModuleRef *ref, bool full_only,
                   modules_need_fn need, void *arg, struct err *err);
 
-/* Adds the blobs that w's modules, mixture and teachers call for to its needs. */
+/* Adds the blobs that w's modules, mixture and teachers call for to its needs.  Version 0 of its
+ * own modules is drawn from the seed, not fetched, if that gives the right hash. */
 int modules_plan(struct modules *m, struct work *w, struct err *err);
 
 /* With all needs in the cache: makes every wanted version.  -ERR_HASH when a
@@ -56,13 +55,8 @@ int modules_plan(struct modules *m, struct work *w, struct err *err);
  * with w->full_only another plan gets the full blob. */
 int modules_rebuild(struct modules *m, struct work *w, struct err *err);
 
-/* The same for one version that was told of later (a fragment's next one), whose blobs, full
- * or deltas from what is held, are in the cache; afterwards it lies at its hash. */
-int modules_get(struct modules *m, struct work *w, const Skerry__V1__ModuleRef *ref,
-                struct err *err);
-
-/* The same for one version that came while the task of w ran; its file stays while it
- * is the newest held one of its module. */
+/* The same for one version that came while the task of w ran (a fragment's next one), whose blobs
+ * are in the cache; its file stays while it is the newest held one of its module. */
 int modules_make(struct modules *m, struct work *w, const Skerry__V1__ModuleRef *ref,
                  struct err *err);
 

@@ -8,9 +8,8 @@
 #include "common/base/err.h"
 #include "common/job/job.h"
 #include "worker/net/mix.h"
-#include "worker/order/task_check_impl.h"
 
-static int check_text(const char *text, size_t max, const char *field, struct err *err)
+int task_check_text(const char *text, size_t max, const char *field, struct err *err)
 {
     size_t len = text ? strlen(text) : 0;
     if (len > max)
@@ -36,9 +35,9 @@ static int check_hash(const ProtobufCBinaryData *hash, const char *field, struct
 }
 
 /* A ticket may also be a path: the coordinator that the worker knows anyway. */
-static int check_url(const char *url, bool path_allowed, const char *field, struct err *err)
+int task_check_url(const char *url, bool path_allowed, const char *field, struct err *err)
 {
-    int rc = check_text(url, TASK_URL_MAX, field, err);
+    int rc = task_check_text(url, TASK_URL_MAX, field, err);
     if (rc < 0)
         return rc;
     if (path_allowed && url && url[0] == '/' && url[1] != '/')
@@ -58,10 +57,10 @@ int task_check_blob(const Skerry__V1__Blob *blob, const char *field, struct err 
     if (blob->size == 0 || blob->size > TASK_BLOB_MAX)
         return err_set(err, -ERR_LIMIT, "task: %s has the size %" PRIu64 ", expected 1..%llu",
                        field, blob->size, TASK_BLOB_MAX);
-    return check_url(blob->url, true, field, err);
+    return task_check_url(blob->url, true, field, err);
 }
 
-int validate_module(const Skerry__V1__ModuleRef *m, struct err *err)
+int task_check_module(const Skerry__V1__ModuleRef *m, struct err *err)
 {
     if (!m || m->module_id == 0)
         return err_set(err, -ERR_FORMAT, "task: a module without an id");
@@ -95,11 +94,8 @@ int validate_module(const Skerry__V1__ModuleRef *m, struct err *err)
     return 0;
 }
 
-static int check_modules(const Skerry__V1__Task *t, struct err *err)
+static int check_modules(const Skerry__V1__Task *t, bool makes, struct err *err)
 {
-    if (t->n_modules == 0)
-        return err_set(err, -ERR_FORMAT, "task: modules is empty");
-    bool init = t->kind == SKERRY__V1__TASK_KIND__TASK_KIND_INIT;
     for (size_t i = 0; i < t->n_modules; i++) {
         const Skerry__V1__ModuleRef *m = t->modules[i];
         if (m->module_id == 0)
@@ -108,7 +104,7 @@ static int check_modules(const Skerry__V1__Task *t, struct err *err)
             if (t->modules[j]->module_id == m->module_id)
                 return err_set(err, -ERR_FORMAT, "task: module %" PRIu64 " is named twice",
                                m->module_id);
-        if (!init && m->level != i)
+        if (!makes && m->level != i)
             return err_set(err, -ERR_FORMAT,
                            "task: modules[%zu] is of level %u; one module per "
                            "level is expected, in order",
@@ -118,7 +114,7 @@ static int check_modules(const Skerry__V1__Task *t, struct err *err)
                            "task: modules[%zu] is of level %u, at most %u levels "
                            "are allowed",
                            i, m->level, TASK_MODULES_MAX);
-        int rc = init ? 0 : validate_module(m, err);
+        int rc = makes ? 0 : task_check_module(m, err);
         if (rc < 0)
             return rc;
     }
@@ -132,7 +128,7 @@ static int check_refs(Skerry__V1__ModuleRef *const *refs, size_t n, const char *
         return err_set(err, -ERR_LIMIT, "task: %s has %zu modules, expected 1 to %d", field, n,
                        TASK_MODULES_MAX);
     for (size_t i = 0; i < n; i++) {
-        int rc = validate_module(refs[i], err);
+        int rc = task_check_module(refs[i], err);
         if (rc < 0)
             return rc;
         if (refs[i]->level != i)
@@ -144,8 +140,8 @@ static int check_refs(Skerry__V1__ModuleRef *const *refs, size_t n, const char *
     return 0;
 }
 
-static int check_experts(Skerry__V1__Expert *const *list, size_t n, bool remote, const char *field,
-                         struct err *err)
+int task_check_experts(Skerry__V1__Expert *const *list, size_t n, bool remote, const char *field,
+                       struct err *err)
 {
     if (n < 1 || n > MIX_EXPERTS_MAX)
         return err_set(err, -ERR_LIMIT, "task: %s has %zu experts, expected 1 to %d", field, n,
@@ -164,8 +160,8 @@ static int check_mixture(const Skerry__V1__Mixture *m, struct err *err)
 {
     if (!m->experts)
         return err_set(err, -ERR_FORMAT, "task: mixture.experts is missing");
-    int rc =
-        check_experts(m->experts->expert, m->experts->n_expert, m->remote, "mixture.experts", err);
+    int rc = task_check_experts(m->experts->expert, m->experts->n_expert, m->remote,
+                                "mixture.experts", err);
     if (rc == 0)
         rc = check_refs(m->router, m->n_router, "mixture.router", err);
     if (rc < 0)
@@ -206,208 +202,125 @@ int task_check_ranges(Skerry__V1__Range *const *ranges, size_t n, const char *fi
     return 0;
 }
 
-static int check_fragments(const Skerry__V1__TrainTask *t, size_t n_modules, struct err *err)
+int task_check_tokens(uint32_t tokens, const char *field, struct err *err)
 {
-    if (t->n_fragments == 0)
-        return 0;
-    if (t->n_fragments != n_modules || t->delay >= t->steps)
-        return err_set(err, -ERR_FORMAT,
-                       "task: train has %zu fragments for %zu modules, merged %u steps later in a "
-                       "phase of %u",
-                       t->n_fragments, n_modules, t->delay, t->steps);
-    if (!(t->mix >= 0 && t->mix <= 1))
-        return err_set(err, -ERR_LIMIT, "task: train.mix is %g, expected 0..1", (double)t->mix);
-    for (size_t i = 0; i < t->n_fragments; i++) {
-        const Skerry__V1__Fragment *f = t->fragments[i];
-        bool twice = false;
-        for (size_t j = 0; j < i; j++)
-            twice |= t->fragments[j]->level == f->level;
-        if (f->level >= n_modules || twice || f->step == 0 || f->step > t->steps)
-            return err_set(err, -ERR_FORMAT,
-                           "task: train.fragments[%zu] is level %u at step %u; expected each of "
-                           "%zu levels once, at a step from 1 to %u",
-                           i, f->level, f->step, n_modules, t->steps);
+    if (tokens > TASK_PIECE_MAX)
+        return err_set(err, -ERR_LIMIT, "task: %s is %" PRIu32 " tokens, at most %u are allowed",
+                       field, tokens, TASK_PIECE_MAX);
+    return 0;
+}
+
+int task_check_partitions(const Skerry__V1__Task *t, struct err *err)
+{
+    return t->partitions ? 0 : err_set(err, -ERR_FORMAT, "task: partitions is missing");
+}
+
+/* ---- the message ---- */
+
+static int check_level(const Skerry__V1__Level *level, size_t l, struct err *err)
+{
+    int rc = task_check_count(level->n_blocks, TASK_BLOCKS_MAX, "levels.blocks", err);
+    for (size_t i = 0; i < level->n_blocks && rc == 0; i++) {
+        if (level->blocks[i] >= TASK_BLOCKS_MAX)
+            rc = err_set(err, -ERR_LIMIT,
+                         "task: levels[%zu] has block %" PRIu32 ", at most %d blocks are allowed",
+                         l, level->blocks[i], TASK_BLOCKS_MAX);
+        else if (i > 0 && level->blocks[i] <= level->blocks[i - 1])
+            rc = err_set(err, -ERR_FORMAT, "task: the blocks of levels[%zu] do not ascend", l);
     }
-    return 0;
-}
-
-static int check_train(const Skerry__V1__TrainTask *t, size_t n_modules, struct err *err)
-{
-    if (!t)
-        return err_set(err, -ERR_FORMAT, "task: train is missing");
-    if ((t->steps == 0) == (t->seconds == 0))
-        return err_set(err, -ERR_FORMAT, "task: train needs exactly one of steps and seconds");
-    if (t->steps > TASK_STEPS_MAX || t->seconds > TASK_SECONDS_MAX)
-        return err_set(err, -ERR_LIMIT,
-                       "task: train asks for %u steps or %u seconds, at most %u "
-                       "and %u are allowed",
-                       t->steps, t->seconds, TASK_STEPS_MAX, TASK_SECONDS_MAX);
-    if (t->batch > TASK_BATCH_MAX)
-        return err_set(err, -ERR_LIMIT, "task: train.batch is %u, at most %u are allowed", t->batch,
-                       TASK_BATCH_MAX);
-    int rc = t->moments ? task_check_blob(t->moments, "train.moments", err) : 0;
-    if (rc == 0)
-        rc = check_fragments(t, n_modules, err);
-    if (rc == 0 && t->n_teachers > 0)
-        rc = check_experts(t->teachers, t->n_teachers, false, "train.teachers", err);
-    if (rc == 0)
-        rc = task_check_count(t->n_ahead, TASK_AHEAD_MAX, "train.ahead", err);
-    for (size_t i = 0; i < t->n_ahead && rc == 0; i++)
-        rc = task_check_blob(t->ahead[i], "train.ahead", err);
-    return rc < 0 ? rc : task_check_ranges(t->ranges, t->n_ranges, "train.ranges", err);
-}
-
-static int check_eval(const Skerry__V1__EvalTask *t, struct err *err)
-{
-    if (!t)
-        return err_set(err, -ERR_FORMAT, "task: eval is missing");
-    if (t->skip > TASK_PIECE_MAX)
-        return err_set(err, -ERR_LIMIT, "task: eval.skip is %u tokens, at most %u are allowed",
-                       t->skip, TASK_PIECE_MAX);
-    return task_check_ranges(t->ranges, t->n_ranges, "eval.ranges", err);
-}
-
-static int check_text_sample(const Skerry__V1__SampleTask *t, struct err *err)
-{
-    int rc = check_text(t->prompt, TASK_PROMPT_MAX, "sample.prompt", err);
-    if (rc < 0)
-        return rc;
-    if (t->tokens > TASK_TOKENS_MAX)
-        return err_set(err, -ERR_LIMIT, "task: sample.tokens is %u, at most %u are allowed",
-                       t->tokens, TASK_TOKENS_MAX);
-    if (!isfinite(t->temperature) || t->temperature < 0 || t->temperature > 10)
-        return err_set(err, -ERR_LIMIT, "task: sample.temperature is %g, expected 0..10",
-                       (double)t->temperature);
-    if (!(t->top_p > 0) || t->top_p > 1)
-        return err_set(err, -ERR_LIMIT, "task: sample.top_p is %g, expected above 0, at most 1",
-                       (double)t->top_p);
-    return 0;
-}
-
-static int check_sample(const Skerry__V1__SampleTask *t, size_t n_classes, struct err *err)
-{
-    if (!t)
-        return err_set(err, -ERR_FORMAT, "task: sample is missing");
-    if (t->tokens > 0)
-        return check_text_sample(t, err);
-    int rc = task_check_count(t->n_labels, TASK_LABELS_MAX, "sample.labels", err);
-    if (rc < 0)
-        return rc;
-    if (t->n_labels == 0)
-        return err_set(err, -ERR_FORMAT, "task: sample.labels is empty");
-    if (t->steps < 1 || t->steps > 1000)
-        return err_set(err, -ERR_LIMIT, "task: sample.steps is %u, expected 1..1000", t->steps);
-    if (!isfinite(t->guidance) || t->guidance < 0 || t->guidance > 100)
-        return err_set(err, -ERR_LIMIT, "task: sample.guidance is %g, expected 0..100",
-                       (double)t->guidance);
-    if (t->columns > t->n_labels && t->columns > TASK_LABELS_MAX)
-        return err_set(err, -ERR_LIMIT, "task: sample.columns is %u, at most %u are allowed",
-                       t->columns, TASK_LABELS_MAX);
-    for (size_t i = 0; i < t->n_labels; i++)
-        if (t->labels[i] >= n_classes)
-            return err_set(err, -ERR_LIMIT,
-                           "task: sample.labels[%zu] is %u, but there are %zu "
-                           "classes",
-                           i, t->labels[i], n_classes);
-    return 0;
-}
-
-/* A mixture's paths come with it. */
-static int check_own_modules(const Skerry__V1__Task *t, struct err *err)
-{
-    int rc = t->mixture ? check_mixture(t->mixture, err) : 0;
-    if (rc == 0 && (!t->mixture || t->n_modules > 0))
-        rc = check_modules(t, err);
     return rc;
 }
 
-static int check_kind(const Skerry__V1__Task *t, struct err *err)
+/* Which network, how it is cut, how many partitions. */
+static int check_network(const Skerry__V1__Task *t, bool makes, struct err *err)
 {
-    int rc;
-    switch ((int)t->kind) {
-    case SKERRY__V1__TASK_KIND__TASK_KIND_INIT:
-        return check_modules(t, err);
-    case SKERRY__V1__TASK_KIND__TASK_KIND_INGEST:
-        if (!t->ingest)
-            return err_set(err, -ERR_FORMAT, "task: ingest is missing");
-        return check_url(t->ingest->url, false, "ingest.url", err);
-    case SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN:
-        rc = check_modules(t, err);
-        return rc < 0 ? rc : check_train(t->train, t->n_modules, err);
-    case SKERRY__V1__TASK_KIND__TASK_KIND_EVAL:
-        rc = check_own_modules(t, err);
-        return rc < 0 ? rc : check_eval(t->eval, err);
-    case SKERRY__V1__TASK_KIND__TASK_KIND_SAMPLE:
-        rc = check_own_modules(t, err);
-        return rc < 0 ? rc : check_sample(t->sample, t->n_classes, err);
-    case SKERRY__V1__TASK_KIND__TASK_KIND_VELOCITY:
-        rc = check_modules(t, err);
-        if (rc == 0 && !t->velocity)
-            rc = err_set(err, -ERR_FORMAT, "task: velocity is missing");
-        return rc < 0 ? rc : task_check_blob(t->velocity->input, "velocity.input", err);
-    case SKERRY__V1__TASK_KIND__TASK_KIND_FEATURE:
-        rc = t->n_modules > 0 ? check_modules(t, err) : 0;
-        return rc < 0 ? rc : task_check_feature(t->feature, err);
-    case SKERRY__V1__TASK_KIND__TASK_KIND_CLUSTER:
-        return task_check_cluster(t, err);
-    case SKERRY__V1__TASK_KIND__TASK_KIND_SPLIT:
-        return task_check_split(t, err);
-    case SKERRY__V1__TASK_KIND__TASK_KIND_SCORE:
-        rc = check_modules(t, err);
-        return rc < 0 ? rc : task_check_score(t->score, err);
-    default:
-        return err_set(err, -ERR_UNIMPLEMENTED, "task: kind %d is not known to this version",
-                       (int)t->kind);
-    }
+    const size_t levels = t->n_levels ? t->n_levels : 1;
+    if ((int)t->network < SKERRY__V1__NETWORK__NETWORK_MAIN ||
+        (int)t->network > SKERRY__V1__NETWORK__NETWORK_ROUTER)
+        return err_set(err, -ERR_FORMAT, "task: network %d is not known", (int)t->network);
+    if (t->partitions > TASK_PARTITIONS_MAX)
+        return err_set(err, -ERR_LIMIT,
+                       "task: partitions is %" PRIu32 ", at most %d are "
+                       "allowed",
+                       t->partitions, TASK_PARTITIONS_MAX);
+    int rc = task_check_count(t->n_levels, TASK_MODULES_MAX, "levels", err);
+    for (size_t l = 0; l < t->n_levels && rc == 0; l++)
+        rc = check_level(t->levels[l], l, err);
+    if (rc < 0)
+        return rc;
+    for (size_t i = 0; i < t->n_modules && makes; i++)
+        if (t->modules[i]->level >= levels)
+            return err_set(err, -ERR_FORMAT,
+                           "task: modules[%zu] is of level %" PRIu32 ", but there are %zu levels",
+                           i, t->modules[i]->level, levels);
+    if (!makes && t->n_modules > 0 && t->n_modules != levels)
+        return err_set(err, -ERR_FORMAT, "task: %zu modules for %zu levels; one each is expected",
+                       t->n_modules, levels);
+    return 0;
 }
 
-/* Does it make or run a network with a table of labels? */
-static bool needs_classes(const Skerry__V1__Task *t)
-{
-    switch ((int)t->kind) {
-    case SKERRY__V1__TASK_KIND__TASK_KIND_INIT:
-    case SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN:
-    case SKERRY__V1__TASK_KIND__TASK_KIND_EVAL:
-    case SKERRY__V1__TASK_KIND__TASK_KIND_SAMPLE:
-    case SKERRY__V1__TASK_KIND__TASK_KIND_VELOCITY:
-        return t->vocab == 0;
-    default:
-        return false;
-    }
-}
-
-int validate_task(const Skerry__V1__Task *t, struct err *err)
+/* What every task has. */
+static int check_head(const Skerry__V1__Task *t, struct err *err)
 {
     if (t->id == 0)
         return err_set(err, -ERR_FORMAT, "task: id is missing");
-    int rc = check_text(t->spec, TASK_SPEC_MAX, "spec", err);
-    if (rc < 0)
-        return rc;
-    if (!t->spec || t->spec[0] == '\0')
-        return err_set(err, -ERR_FORMAT, "task: spec is empty");
-    if ((rc = task_check_count(t->n_modules, TASK_MODULES_MAX, "modules", err)) < 0 ||
-        (rc = task_check_count(t->n_classes, TASK_CLASSES_MAX, "classes", err)) < 0)
-        return rc;
-    for (size_t i = 0; i < t->n_classes; i++)
-        if ((rc = check_text(t->classes[i], TASK_NAME_MAX, "classes", err)) < 0)
-            return rc;
-    if (t->vocab > TASK_VOCAB_MAX)
-        return err_set(err, -ERR_LIMIT, "task: vocab is %u, at most %u are allowed", t->vocab,
-                       TASK_VOCAB_MAX);
-    if ((t->tokenizer && (rc = task_check_blob(t->tokenizer, "tokenizer", err)) < 0) ||
-        (t->warm_start && (rc = task_check_blob(t->warm_start, "warm_start", err)) < 0))
-        return rc;
-    if (needs_classes(t) && t->n_classes == 0)
-        return err_set(err, -ERR_FORMAT, "task: classes is empty");
-    if ((rc = task_check_network(t, err)) < 0)
-        return rc;
-    return check_kind(t, err);
+    int rc = task_check_text(t->spec, TASK_SPEC_MAX, "spec", err);
+    if (rc == 0 && (!t->spec || t->spec[0] == '\0'))
+        rc = err_set(err, -ERR_FORMAT, "task: spec is empty");
+    if (rc == 0)
+        rc = task_check_count(t->n_modules, TASK_MODULES_MAX, "modules", err);
+    if (rc == 0)
+        rc = task_check_count(t->n_classes, TASK_CLASSES_MAX, "classes", err);
+    for (size_t i = 0; i < t->n_classes && rc == 0; i++)
+        rc = task_check_text(t->classes[i], TASK_NAME_MAX, "classes", err);
+    if (rc == 0 && t->vocab > TASK_VOCAB_MAX)
+        rc = err_set(err, -ERR_LIMIT, "task: vocab is %u, at most %u are allowed", t->vocab,
+                     TASK_VOCAB_MAX);
+    if (rc == 0 && t->tokenizer)
+        rc = task_check_blob(t->tokenizer, "tokenizer", err);
+    if (rc == 0 && t->warm_start)
+        rc = task_check_blob(t->warm_start, "warm_start", err);
+    return rc;
 }
 
-int validate_ticket(const Skerry__V1__TicketReply *reply, struct err *err)
+/* What the row of its kind asks for. */
+static int check_kind(const struct kind *k, const Skerry__V1__Task *t, struct err *err)
+{
+    const bool makes = k->modules == KIND_MODULES_MADE;
+    const bool instead = k->modules == KIND_MODULES_OR_MIXTURE && t->mixture;
+    if (k->labels && t->vocab == 0 && t->n_classes == 0)
+        return err_set(err, -ERR_FORMAT, "task: classes is empty");
+    int rc = check_network(t, makes, err);
+    if (rc == 0 && t->mixture)
+        rc = check_mixture(t->mixture, err);
+    if (rc == 0 && t->n_modules == 0 && k->modules != KIND_MODULES_ANY && !instead)
+        rc = err_set(err, -ERR_FORMAT, "task: modules is empty");
+    if (rc == 0)
+        rc = check_modules(t, makes, err);
+    if (rc == 0 && k->part && !*(void *const *)(const void *)((const char *)t + k->part))
+        rc = err_set(err, -ERR_FORMAT, "task: %s is missing", k->name);
+    return rc < 0 || !k->check ? rc : k->check(t, err);
+}
+
+int task_check(const struct kind *const *kinds, const Skerry__V1__Task *t, const struct kind **ret,
+               struct err *err)
+{
+    const struct kind *k = kind_find(kinds, t->kind);
+    int rc = check_head(t, err);
+    if (rc == 0 && !k)
+        rc = err_set(err, -ERR_UNIMPLEMENTED, "task: kind %d is not known to this version",
+                     (int)t->kind);
+    if (rc == 0)
+        rc = check_kind(k, t, err);
+    if (rc == 0)
+        *ret = k;
+    return rc;
+}
+
+int task_check_ticket(const Skerry__V1__TicketReply *reply, struct err *err)
 {
     if (reply->have)
         return 0;
-    int rc = check_url(reply->url, true, "ticket.url", err);
+    int rc = task_check_url(reply->url, true, "ticket.url", err);
     return rc < 0 ? -ERR_FORMAT : 0;
 }

@@ -1,15 +1,13 @@
 /* Is a task that came over the wire one that this worker can run?
  *
- * A pure function of the message and the parsed job: limits of
- * proto/skerry.proto, presence of what the kind needs, lengths of hashes,
- * consistency with the job.  What passes may be used without further checks;
- * what does not is reported as a failed task with the sentence in err. */
+ * Pure functions of the message: limits of proto/skerry.proto, presence of what the kind needs,
+ * lengths of hashes, consistency.  What passes may be used without further checks; what does not
+ * is reported as a failed task with the sentence in err: -ERR_FORMAT or -ERR_LIMIT, and names
+ * the field. */
 #ifndef WORKER_TASK_CHECK_H
 #define WORKER_TASK_CHECK_H
 
-#include "proto/skerry.pb-c.h"
-
-struct err;
+#include "worker/order/kind.h"
 
 #define TASK_SPEC_MAX (32u << 10)
 #define TASK_MODULES_MAX 64
@@ -38,14 +36,33 @@ struct err;
 #define TASK_ROWS_MAX (1ull << 28) /* samples of a dataset: 4096 shards of 65536 */
 #define TASK_BLOB_MAX (1ull << 42)
 
-/* -ERR_FORMAT or -ERR_LIMIT with a sentence that names the field;
- * -ERR_UNIMPLEMENTED for a kind that this version does not know. */
-int validate_task(const Skerry__V1__Task *task, struct err *err);
+/* *ret: the task's row of the list.  -ERR_UNIMPLEMENTED for a kind that is not in it. */
+int task_check(const struct kind *const *kinds, const Skerry__V1__Task *task,
+               const struct kind **ret, struct err *err);
 
-/* The same for a module's version that comes while a task runs. */
-int validate_module(const Skerry__V1__ModuleRef *m, struct err *err);
+/* A module's version, also one that comes while a task runs. */
+int task_check_module(const Skerry__V1__ModuleRef *m, struct err *err);
 
-/* The same for answers that carry a ticket: 0 or -ERR_FORMAT. */
-int validate_ticket(const Skerry__V1__TicketReply *reply, struct err *err);
+/* An answer that carries a ticket: 0 or -ERR_FORMAT. */
+int task_check_ticket(const Skerry__V1__TicketReply *reply, struct err *err);
+
+/* ---- pieces of a message, for the checks of the kinds; `field` names the piece ---- */
+
+int task_check_count(size_t n, size_t max, const char *field, struct err *err);
+int task_check_text(const char *text, size_t max, const char *field, struct err *err);
+/* An http or https address; path_allowed: or a path at the coordinator, as in a ticket. */
+int task_check_url(const char *url, bool path_allowed, const char *field, struct err *err);
+/* A blob to fetch: hash, a believable size, and a ticket. */
+int task_check_blob(const Skerry__V1__Blob *blob, const char *field, struct err *err);
+/* Not empty. */
+int task_check_ranges(Skerry__V1__Range *const *ranges, size_t n, const char *field,
+                      struct err *err);
+/* A number of tokens that a piece of text may have; 0 is fine. */
+int task_check_tokens(uint32_t tokens, const char *field, struct err *err);
+/* The experts of a mixture, or teachers.  remote: their modules may be missing. */
+int task_check_experts(Skerry__V1__Expert *const *list, size_t n, bool remote, const char *field,
+                       struct err *err);
+/* Task.partitions, where it must be said. */
+int task_check_partitions(const Skerry__V1__Task *t, struct err *err);
 
 #endif

@@ -11,6 +11,7 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/str.h"
+#include "common/data/tokenizer.h"
 #include "worker/order/task_check.h"
 
 /* The message belongs to the connection's arena: pack it and unpack it into ours. */
@@ -29,14 +30,16 @@ static int copy_task(struct work *w, const Skerry__V1__Task *task, struct err *e
     return 0;
 }
 
-int work_new(const Skerry__V1__Task *task, struct cache *cache, const char *tmp_root,
-             struct work **ret, struct err *err)
+int work_new(const struct kind *const *kinds, const Skerry__V1__Task *task, struct cache *cache,
+             const char *tmp_root, struct work **ret, struct err *err)
 {
-    int rc = validate_task(task, err);
+    const struct kind *kind = NULL;
+    int rc = task_check(kinds, task, &kind, err);
     if (rc < 0)
         return rc;
     struct work *w = mem_alloc(sizeof(*w));
     w->cache = cache;
+    w->kind = kind;
     pbmem_init(&w->mem, WORK_MESSAGE_MAX);
     progress_init(&w->progress);
     atomic_init(&w->stop, WORK_GO);
@@ -213,18 +216,23 @@ int work_ranges(const struct work *w, Skerry__V1__Range *const *ranges, size_t n
     return 0;
 }
 
-void work_take_bad(struct work *w, const struct data *d)
+int work_own_file(int rc, struct err *err)
 {
-    const struct data_bad *list;
-    w->result.bad_count = data_bad(d, &list, &w->result.n_bad);
-    memcpy(w->result.bad, list, w->result.n_bad * sizeof(*list));
+    if (rc != -ERR_FORMAT && rc != -ERR_LIMIT && rc != -ERR_NOTFOUND)
+        return rc;
+    if (err)
+        err->code = -ERR_CONFIG;
+    return -ERR_CONFIG;
 }
 
-const char *work_kind_name(const Skerry__V1__Task *task)
+int work_tokenizer(const struct work *w, struct tokenizer **ret, struct err *err)
 {
-    static const char *const names[] = {"?",       "init",   "ingest", "train",
-                                        "eval",    "sample", "outer",  "feature",
-                                        "cluster", "split",  "score",  "velocity"};
-    size_t kind = (size_t)task->kind;
-    return kind < sizeof(names) / sizeof(names[0]) ? names[kind] : "?";
+    const Skerry__V1__Blob *b = w->task->tokenizer;
+    char path[CACHE_PATH_MAX];
+    if (!b) {
+        *ret = tokenizer_bytes();
+        return 0;
+    }
+    work_blob_path(w, b->sha256.data, path);
+    return work_own_file(tokenizer_open(path, ret, err), err);
 }

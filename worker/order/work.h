@@ -19,9 +19,11 @@
 #include "proto/skerry.pb-c.h"
 #include "worker/order/cache.h"
 #include "worker/data/data.h"
+#include "worker/order/kind.h"
 #include "worker/order/progress.h"
 
 struct err;
+struct tokenizer;
 struct uplink;
 
 #define WORK_OUTPUTS_MAX 4096
@@ -46,9 +48,11 @@ struct work_need {
 
 /* Where the report puts an output. */
 enum work_role {
-    WORK_RESULT,     /* a contribution, a shard, or the one output of the task */
-    WORK_ASSIGNMENT, /* CLUSTER, beside the partitioner */
-    WORK_MOMENTS,    /* TRAIN */
+    WORK_RESULT,       /* the one output of the task */
+    WORK_CONTRIBUTION, /* to a module, or its first version */
+    WORK_SHARD,
+    WORK_ASSIGNMENT, /* beside the partitioner */
+    WORK_MOMENTS,
 };
 
 /* A file that the task made. */
@@ -95,6 +99,7 @@ struct work_result {
 struct work {
     struct pbmem mem; /* holds task */
     const Skerry__V1__Task *task;
+    const struct kind *kind;
     struct job_spec spec;
     char *temp_dir;    /* of this task alone; removed by work_free */
     char *source_path; /* INGEST: where the archive was fetched to */
@@ -110,10 +115,10 @@ struct work {
     struct work_result result;
 };
 
-/* Copies and validates the message, reads the job in it, makes temp_dir below
- * tmp_root.  cache is kept until work_free. */
-int work_new(const Skerry__V1__Task *task, struct cache *cache, const char *tmp_root,
-             struct work **ret, struct err *err);
+/* Checks the message by the list of kinds and copies it, reads the job in it, makes temp_dir
+ * below tmp_root.  cache is kept until work_free. */
+int work_new(const struct kind *const *kinds, const Skerry__V1__Task *task, struct cache *cache,
+             const char *tmp_root, struct work **ret, struct err *err);
 /* Unpins what was needed and removes temporary files.  Accepts NULL. */
 void work_free(struct work *w);
 
@@ -145,9 +150,11 @@ void work_temp_path(const struct work *w, const char *name, char ret[CACHE_PATH_
 /* Ranges of the task with the local paths of their shards; mem_free. */
 int work_ranges(const struct work *w, Skerry__V1__Range *const *ranges, size_t n,
                 struct data_range **ret, struct err *err);
-/* Takes over what the pipeline found bad. */
-void work_take_bad(struct work *w, const struct data *d);
 
-const char *work_kind_name(const Skerry__V1__Task *task); /* "train" */
+/* The task's tokenizer, whose blob is in the cache: its tokenizer.json, or bytes. */
+int work_tokenizer(const struct work *w, struct tokenizer **ret, struct err *err);
+/* A file that the job brought and whose hash is right: if it is malformed, no worker will ever
+ * read it.  Such an rc becomes -ERR_CONFIG, which is not tried again; rc is returned. */
+int work_own_file(int rc, struct err *err);
 
 #endif

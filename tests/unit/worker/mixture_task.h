@@ -9,6 +9,8 @@
 #include "common/base/hash.h"
 #include "common/job/job.h"
 #include "common/base/rng.h"
+#include "worker/kinds/kinds.h"
+#include "worker/order/work.h"
 #include "worker/kinds/engine.h"
 #include "worker/kinds/mixture.h"
 #include "worker/net/model.h"
@@ -218,7 +220,7 @@ static inline void order_path(struct order *o, int kind, int k)
 static inline struct work *plan(struct host *h, const struct order *o)
 {
     struct work *w;
-    OK(work_new(&o->task, h->cache, h->tmp, &w, err));
+    OK(work_new(kinds_all, &o->task, h->cache, h->tmp, &w, err));
     OK(engine_plan(h->engine, w, err));
     for (size_t i = 0; i < w->n_needs; i++)
         assert_false(w->needs[i].missing);

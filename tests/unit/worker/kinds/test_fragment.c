@@ -4,6 +4,8 @@
 #include "tests/unit/worker/fake_uplink.h"
 
 #include "common/base/clock.h"
+#include "worker/kinds/kinds.h"
+#include "worker/order/work.h"
 
 /* ---- a replica: its disk, its weights, its tasks ---- */
 
@@ -197,7 +199,7 @@ static struct work *phase_open(struct replica *r, unsigned round, struct fragmen
     struct work *w;
     pthread_mutex_lock(&co.lock);
     message_init(&m, r, round);
-    OK(work_new(&m.task, r->cache, r->tmp, &w, err));
+    OK(work_new(kinds_all, &m.task, r->cache, r->tmp, &w, err));
     pthread_mutex_unlock(&co.lock);
     w->uplink = &r->uplink;
     for (unsigned l = 0; l < LEVELS; l++)

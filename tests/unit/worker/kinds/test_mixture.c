@@ -5,6 +5,8 @@
 #include <errno.h>
 #include <math.h>
 
+#include "worker/kinds/kinds.h"
+#include "worker/order/work.h"
 #include "worker/kinds/velocity.h"
 
 /* ---- drawing ---- */
@@ -267,19 +269,20 @@ static void test_refusals(void **state)
     host_new(&h, "refusals", 1);
     order_init(&o, SKERRY__V1__TASK_KIND__TASK_KIND_SAMPLE);
     o.mixture.strategy = 77;
-    FAILS(work_new(&o.task, h.cache, h.tmp, &w, err), "strategy 77");
+    FAILS(work_new(kinds_all, &o.task, h.cache, h.tmp, &w, err), "strategy 77");
     o.mixture.strategy = JOB_STRATEGY_TOPK;
     o.mixture.top = K + 1;
-    FAILS(work_new(&o.task, h.cache, h.tmp, &w, err), "mixture.top is 4, expected 1 to 3");
+    FAILS(work_new(kinds_all, &o.task, h.cache, h.tmp, &w, err),
+          "mixture.top is 4, expected 1 to 3");
     o.mixture.top = 1;
     o.mixture.n_router = 0;
-    FAILS(work_new(&o.task, h.cache, h.tmp, &w, err), "mixture.router has 0 modules");
+    FAILS(work_new(kinds_all, &o.task, h.cache, h.tmp, &w, err), "mixture.router has 0 modules");
     o.mixture.n_router = 1;
     o.mixture.experts = NULL;
-    FAILS(work_new(&o.task, h.cache, h.tmp, &w, err), "mixture.experts is missing");
+    FAILS(work_new(kinds_all, &o.task, h.cache, h.tmp, &w, err), "mixture.experts is missing");
     o.mixture.experts = &o.all;
     o.expert[1].n_modules = 0;
-    FAILS(work_new(&o.task, h.cache, h.tmp, &w, err), "mixture.experts has 0 modules");
+    FAILS(work_new(kinds_all, &o.task, h.cache, h.tmp, &w, err), "mixture.experts has 0 modules");
     o.mixture.remote = true; /* then that is fine, but nobody can be asked */
     w = plan(&h, &o);
     FAILS(engine_run(h.engine, w, err), "need a coordinator");

@@ -6,6 +6,8 @@
 
 #include "common/base/clock.h"
 #include "common/data/shard.h"
+#include "worker/kinds/kinds.h"
+#include "worker/order/work.h"
 #include "worker/data/data_order.h"
 #include "worker/kinds/engine.h"
 #include "worker/kinds/features.h"
@@ -184,7 +186,7 @@ static struct work *run(struct order *o)
     struct work *w;
     char tmp[4096];
     snprintf(tmp, sizeof(tmp), "%s/tmp", top);
-    OK(work_new(&o->task, cache, tmp, &w, err));
+    OK(work_new(kinds_all, &o->task, cache, tmp, &w, err));
     OK(engine_plan(engine, w, err));
     for (size_t i = 0; i < w->n_needs; i++)
         assert_false(w->needs[i].missing);
@@ -198,7 +200,7 @@ static void fails(struct order *o, int code, const char *words)
     struct err e = {0};
     char tmp[4096];
     snprintf(tmp, sizeof(tmp), "%s/tmp", top);
-    OK(work_new(&o->task, cache, tmp, &w, err));
+    OK(work_new(kinds_all, &o->task, cache, tmp, &w, err));
     OK(engine_plan(engine, w, err));
     assert_int_equal(engine_run(engine, w, &e), code);
     if (!strstr(e.msg, words))
@@ -643,7 +645,7 @@ static void make_version(bool text)
     order_init(&o, SKERRY__V1__TASK_KIND__TASK_KIND_INIT, text ? TEXTS : IMAGES, images, 1);
     o.task.n_modules = 1;
     struct work *w = run(&o);
-    const struct work_output *out = output_of(w, WORK_RESULT);
+    const struct work_output *out = output_of(w, WORK_CONTRIBUTION);
     memcpy(version0[text], out->sha256, 32);
     version0_size[text] = out->size;
     to_cache(out->path, out->sha256);

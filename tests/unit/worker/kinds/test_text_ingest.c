@@ -5,6 +5,8 @@
 #include "common/base/hash.h"
 #include "common/data/shard.h"
 #include "common/base/str.h"
+#include "worker/kinds/kinds.h"
+#include "worker/order/work.h"
 #include "worker/kinds/engine.h"
 
 #define SPEC                                                                                       \
@@ -56,10 +58,10 @@ static struct work *ingest(const char *dir, struct cache *cache, bool with_token
     cache_path(cache, sha256, path);
     OK(file_write_atomic(path, tokenizer, strlen(tokenizer), 0600, err));
     OK(cache_added(cache, sha256, err));
-    OK(work_new(&task, cache, dir, &w, err));
+    OK(work_new(kinds_all, &task, cache, dir, &w, err));
     w->source_path = file_join(w->temp_dir, "source.tar");
     write_lines(w->source_path, 10);
-    OK(work_ingest_run(NULL, w, err));
+    OK(w->kind->run(NULL, w, err));
     return w;
 }
 

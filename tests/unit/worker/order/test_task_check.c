@@ -1,8 +1,10 @@
-/* validate_task over a table of wrong messages: each names the field. */
+/* task_check over a table of wrong messages: each names the field. */
 #include "tests/unit/common/base/util.h"
 
 #include <math.h>
 
+#include "worker/kinds/kinds.h"
+#include "worker/order/work.h"
 #include "worker/order/task_check.h"
 
 /* A sound TRAIN, EVAL and SAMPLE task in one: the kind says which part counts. */
@@ -338,12 +340,13 @@ static void every_fault_is_named(void **state)
 {
     (void)state;
     struct sound *s = malloc(sizeof(*s));
+    const struct kind *kind;
     for (size_t i = 0; i < COUNT(rows); i++) {
         sound_init(s);
-        OK(validate_task(&s->task, err));
+        OK(task_check(kinds_all, &s->task, &kind, err));
         rows[i].apply(s);
         struct err e = {0};
-        int rc = validate_task(&s->task, &e);
+        int rc = task_check(kinds_all, &s->task, &kind, &e);
         if (rc != -rows[i].code || !strstr(e.msg, rows[i].sentence))
             fail_msg("%s: %d '%s' lacks '%s'", rows[i].name, rc, e.msg, rows[i].sentence);
     }
@@ -354,19 +357,21 @@ static void every_kind_passes(void **state)
 {
     (void)state;
     struct sound *s = malloc(sizeof(*s));
-    for (int kind = SKERRY__V1__TASK_KIND__TASK_KIND_INIT;
-         kind <= SKERRY__V1__TASK_KIND__TASK_KIND_VELOCITY; kind++) {
-        if (kind == SKERRY__V1__TASK_KIND__TASK_KIND_OUTER)
+    const struct kind *kind;
+    for (int id = SKERRY__V1__TASK_KIND__TASK_KIND_INIT;
+         id <= SKERRY__V1__TASK_KIND__TASK_KIND_VELOCITY; id++) {
+        if (id == SKERRY__V1__TASK_KIND__TASK_KIND_OUTER)
             continue; /* runs inside the coordinator */
         sound_init(s);
-        s->task.kind = (Skerry__V1__TaskKind)kind;
-        OK(validate_task(&s->task, err));
+        s->task.kind = (Skerry__V1__TaskKind)id;
+        OK(task_check(kinds_all, &s->task, &kind, err));
+        assert_int_equal(kind->id, id);
     }
     sound_init(s);
-    TEXT OK(validate_task(&s->task, err));
+    TEXT OK(task_check(kinds_all, &s->task, &kind, err));
     sound_init(s);
     s->module.full = NULL; /* deltas alone will do */
-    OK(validate_task(&s->task, err));
+    OK(task_check(kinds_all, &s->task, &kind, err));
     free(s);
 }
 
@@ -375,12 +380,12 @@ static void tickets(void **state)
     (void)state;
     Skerry__V1__TicketReply r;
     skerry__v1__ticket_reply__init(&r);
-    FAILS(validate_ticket(&r, err), "ticket.url");
+    FAILS(task_check_ticket(&r, err), "ticket.url");
     r.url = (char *)"/v1/blobs/x";
-    OK(validate_ticket(&r, err));
+    OK(task_check_ticket(&r, err));
     r.url = (char *)"";
     r.have = true;
-    OK(validate_ticket(&r, err));
+    OK(task_check_ticket(&r, err));
 }
 
 int main(void)

@@ -10,6 +10,8 @@
 #include "worker/kinds/engine.h"
 #include "worker/order/modules.h"
 #include "worker/kinds/residual.h"
+#include "worker/kinds/kinds.h"
+#include "worker/order/work.h"
 
 #define SPEC                                                                                       \
     "name: tiny\nseed: 3\n"                                                                        \
@@ -181,7 +183,7 @@ static void order_init(struct order *o, int kind)
 static struct work *begin(struct host *h, const struct order *o)
 {
     struct work *w;
-    OK(work_new(&o->task, h->cache, h->tmp, &w, err));
+    OK(work_new(kinds_all, &o->task, h->cache, h->tmp, &w, err));
     OK(engine_plan(h->engine, w, err));
     for (size_t i = 0; i < w->n_needs; i++)
         assert_false(w->needs[i].missing);
@@ -427,7 +429,7 @@ static void version_is_rebuilt_from_a_delta(void **state)
     uint8_t other[32] = {1};
     o.module.sha256.data = other;
     struct err e = {0};
-    OK(work_new(&o.task, h.cache, h.tmp, &w, err));
+    OK(work_new(kinds_all, &o.task, h.cache, h.tmp, &w, err));
     OK(engine_plan(h.engine, w, err));
     assert_int_equal(engine_run(h.engine, w, &e), -ERR_HASH);
     assert_int_equal(modules_held(h.modules, held), 0);

@@ -3,16 +3,12 @@
 
 #include <errno.h>
 
-#include "worker/report.h"
+#include "worker/outcome.h"
 #include "worker/order/work.h"
 
-static struct work *work_of(int kind)
+static struct work *work_of(void)
 {
     struct work *w = mem_alloc(sizeof(*w));
-    Skerry__V1__Task *t = mem_alloc(sizeof(*t));
-    skerry__v1__task__init(t);
-    t->kind = (Skerry__V1__TaskKind)kind;
-    w->task = t;
     progress_init(&w->progress);
     return w;
 }
@@ -33,26 +29,25 @@ static void work_done(struct work *w)
     progress_release(&w->progress);
     mem_free(w->result.outputs);
     mem_free(w->result.rows);
-    mem_free((void *)(uintptr_t)w->task);
     mem_free(w);
 }
 
-static const struct report_failure none;
+static const struct outcome_failure none;
 
 static void moments_are_no_contribution(void **state)
 {
     (void)state;
-    struct work *w = work_of(SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN);
-    add(w, WORK_RESULT, 10);
+    struct work *w = work_of();
+    add(w, WORK_CONTRIBUTION, 10);
     add(w, WORK_MOMENTS, 20);
-    add(w, WORK_RESULT, 30);
-    Skerry__V1__ReportRequest *r = report_new(5, 2, w, &none);
+    add(w, WORK_CONTRIBUTION, 30);
+    Skerry__V1__ReportRequest *r = outcome_new(5, 2, w, &none);
     assert_int_equal(r->n_contributions, 2);
     assert_int_equal(r->contributions[1]->module_id, 31);
     assert_int_equal(r->contributions[1]->blob->size, 30);
     assert_int_equal(r->moments->size, 20);
     assert_null(r->output);
-    report_free(r);
+    outcome_free(r);
     work_done(w);
 }
 
@@ -70,26 +65,26 @@ static void failures(void **state)
         {-ERR_FORMAT, SKERRY__V1__FAILURE__FAILURE_TASK},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        const struct report_failure f = {cases[i].code, true, "so it is"};
-        Skerry__V1__ReportRequest *r = report_new(5, 2, NULL, &f);
+        const struct outcome_failure f = {cases[i].code, true, "so it is"};
+        Skerry__V1__ReportRequest *r = outcome_new(5, 2, NULL, &f);
         assert_true(r->failed && r->retryable);
         assert_int_equal(r->failure, cases[i].failure);
         assert_string_equal(r->reason, "so it is");
-        report_free(r);
+        outcome_free(r);
     }
 }
 
 static void partitioner_and_assignment(void **state)
 {
     (void)state;
-    struct work *w = work_of(SKERRY__V1__TASK_KIND__TASK_KIND_CLUSTER);
+    struct work *w = work_of();
     uint64_t sizes[] = {3, 4};
     add(w, WORK_ASSIGNMENT, 1);
     add(w, WORK_RESULT, 2);
     w->result.sizes = sizes;
     w->result.n_sizes = 2;
     work_row(w, 1.5, "x", "balance %d", 7);
-    Skerry__V1__ReportRequest *r = report_new(5, 2, w, &none);
+    Skerry__V1__ReportRequest *r = outcome_new(5, 2, w, &none);
     assert_int_equal(r->output->size, 2);
     assert_int_equal(r->assignment->size, 1);
     assert_int_equal(r->n_sizes, 2);
@@ -97,38 +92,38 @@ static void partitioner_and_assignment(void **state)
     assert_string_equal(r->rows[0]->name, "balance 7");
     assert_string_equal(r->rows[0]->unit, "x");
     assert_true(r->rows[0]->value == 1.5);
-    report_free(r);
+    outcome_free(r);
     work_done(w);
 }
 
 static void split_makes_shards(void **state)
 {
     (void)state;
-    struct work *w = work_of(SKERRY__V1__TASK_KIND__TASK_KIND_SPLIT);
-    add(w, WORK_RESULT, 8);
-    add(w, WORK_RESULT, 9);
-    Skerry__V1__ReportRequest *r = report_new(5, 2, w, &none);
+    struct work *w = work_of();
+    add(w, WORK_SHARD, 8);
+    add(w, WORK_SHARD, 9);
+    Skerry__V1__ReportRequest *r = outcome_new(5, 2, w, &none);
     assert_int_equal(r->n_shards, 2);
     assert_int_equal(r->shards[1]->partition, 11);
     assert_int_equal(r->shards[1]->tokens, 12);
     assert_null(r->output);
-    report_free(r);
+    outcome_free(r);
     work_done(w);
 }
 
 static void evaluation_is_summed(void **state)
 {
     (void)state;
-    struct work *w = work_of(SKERRY__V1__TASK_KIND__TASK_KIND_EVAL);
+    struct work *w = work_of();
     w->result.loss_sum = 12.5;
     w->result.units = 4;
     w->result.bytes = 3;
-    Skerry__V1__ReportRequest *r = report_new(5, 2, w, &none);
+    Skerry__V1__ReportRequest *r = outcome_new(5, 2, w, &none);
     assert_true(r->loss_sum == 12.5);
     assert_int_equal(r->units, 4);
     assert_int_equal(r->bytes, 3);
     assert_null(r->output); /* it makes no file */
-    report_free(r);
+    outcome_free(r);
     work_done(w);
 }
 

@@ -1,6 +1,6 @@
 /* The report of a finished task, as a message.  Pure. */
-#ifndef WORKER_REPORT_H
-#define WORKER_REPORT_H
+#ifndef WORKER_OUTCOME_H
+#define WORKER_OUTCOME_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -10,7 +10,7 @@
 struct work;
 
 /* A failure: what the report says instead of a result. */
-struct report_failure {
+struct outcome_failure {
     int code; /* 0: the task succeeded */
     bool retryable;
     char reason[1024];
@@ -18,15 +18,15 @@ struct report_failure {
 
 /* The message and everything it points to; report_free it.  Borrows w (may be
  * NULL for a task that failed before there was one) and failure until then. */
-Skerry__V1__ReportRequest *report_new(uint64_t task_id, uint32_t attempt, struct work *w,
-                                      const struct report_failure *failure);
-void report_free(Skerry__V1__ReportRequest *r); /* accepts NULL */
+Skerry__V1__ReportRequest *outcome_new(uint64_t task_id, uint32_t attempt, struct work *w,
+                                       const struct outcome_failure *failure);
+void outcome_free(Skerry__V1__ReportRequest *r); /* accepts NULL */
 
 /* Whose fault it is. */
-Skerry__V1__Failure report_failure(int code);
+Skerry__V1__Failure outcome_fault(int code);
 
 /* May another worker, or this one later, do better?  ingest: the input comes
  * from outside, and a second look at it shows the same. */
-bool report_retryable(int code, bool ingest);
+bool outcome_retryable(int code, bool ingest);
 
 #endif

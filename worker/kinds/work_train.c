@@ -1,10 +1,14 @@
-/* TRAIN: a phase of inner steps from a module version to a contribution. */
-#include "worker/kinds/phase.h"
+/* TRAIN: one phase of one replica, from module versions to contributions.
+ *
+ *    start    replica_get ─► the weights of the modules ─► data
+ *    step     trainer_step; at.steps and at.samples count it ─► fragments contribute and merge
+ *    finish   every module's contribution, the moments
+ *
+ * The device has finished at each of these points. */
+#include "worker/kinds/work_train.h"
 
 #include <errno.h>
 #include <inttypes.h>
-#include <stdio.h>
-#include <string.h>
 #include <time.h>
 
 #include "common/base/clock.h"
@@ -15,12 +19,19 @@
 #include "common/base/rng.h"
 #include "common/base/str.h"
 #include "worker/kinds/contribute.h"
+#include "worker/kinds/engine.h"
+#include "worker/kinds/feed.h"
+#include "worker/kinds/prefetch.h"
+#include "worker/kinds/replica.h"
+#include "worker/kinds/task_experts.h"
 #include "worker/net/distill.h"
 #include "worker/net/flops.h"
 #include "worker/kinds/fragment.h"
 #include "worker/train/moments.h"
 #include "worker/train/peak.h"
 #include "worker/order/task_model.h"
+#include "worker/kinds/kinds.h"
+#include "worker/order/task_check.h"
 
 /* A local checkpoint is written this often, but never for more than 2 % of the time. */
 #define CHECKPOINT_EVERY_NS (10 * CLOCK_NS_PER_S)
@@ -30,9 +41,81 @@
 #define WINDOW_SHARE 16
 #define NAP_NS 20000000 /* between looks at whether the task is stopped */
 
-int phase_plan(struct engine *e, struct work *w, struct err *err)
+struct phase {
+    struct engine *e;
+    struct work *w;
+    const Skerry__V1__TrainTask *t;
+    struct replica *r;             /* r->trainer; weights by trainer_net(r->trainer)->weights */
+    bool resumed;                  /* goes on in the middle: at says where */
+    struct task_experts *teachers; /* distillation: of each rank; else NULL */
+    struct feed *feed;
+    struct replica_cursor at;
+    uint32_t first;    /* at.steps when this run of it began */
+    uint64_t window;   /* phase_window(); 0: bounded by steps */
+    uint64_t begun_ns; /* minus what ran before a cut */
+    uint64_t saved_ns, save_cost_ns;
+    double flops; /* of the model, in the steps since counted_ns */
+    uint64_t counted_ns;
+    double peak_flops; /* of the devices; 0: not known */
+    struct prefetch ahead;
+    struct fragments *fragments; /* NULL: all is contributed at the end */
+};
+
+static int check_fragments(const Skerry__V1__TrainTask *t, size_t n_modules, struct err *err)
+{
+    if (t->n_fragments == 0)
+        return 0;
+    if (t->n_fragments != n_modules || t->delay >= t->steps)
+        return err_set(err, -ERR_FORMAT,
+                       "task: train has %zu fragments for %zu modules, merged %u steps later in a "
+                       "phase of %u",
+                       t->n_fragments, n_modules, t->delay, t->steps);
+    if (!(t->mix >= 0 && t->mix <= 1))
+        return err_set(err, -ERR_LIMIT, "task: train.mix is %g, expected 0..1", (double)t->mix);
+    for (size_t i = 0; i < t->n_fragments; i++) {
+        const Skerry__V1__Fragment *f = t->fragments[i];
+        bool twice = false;
+        for (size_t j = 0; j < i; j++)
+            twice |= t->fragments[j]->level == f->level;
+        if (f->level >= n_modules || twice || f->step == 0 || f->step > t->steps)
+            return err_set(err, -ERR_FORMAT,
+                           "task: train.fragments[%zu] is level %u at step %u; expected each of "
+                           "%zu levels once, at a step from 1 to %u",
+                           i, f->level, f->step, n_modules, t->steps);
+    }
+    return 0;
+}
+
+static int check(const Skerry__V1__Task *task, struct err *err)
+{
+    const Skerry__V1__TrainTask *t = task->train;
+    const size_t n_modules = task->n_modules;
+    if ((t->steps == 0) == (t->seconds == 0))
+        return err_set(err, -ERR_FORMAT, "task: train needs exactly one of steps and seconds");
+    if (t->steps > TASK_STEPS_MAX || t->seconds > TASK_SECONDS_MAX)
+        return err_set(err, -ERR_LIMIT,
+                       "task: train asks for %u steps or %u seconds, at most %u "
+                       "and %u are allowed",
+                       t->steps, t->seconds, TASK_STEPS_MAX, TASK_SECONDS_MAX);
+    if (t->batch > TASK_BATCH_MAX)
+        return err_set(err, -ERR_LIMIT, "task: train.batch is %u, at most %u are allowed", t->batch,
+                       TASK_BATCH_MAX);
+    int rc = t->moments ? task_check_blob(t->moments, "train.moments", err) : 0;
+    if (rc == 0)
+        rc = check_fragments(t, n_modules, err);
+    if (rc == 0 && t->n_teachers > 0)
+        rc = task_check_experts(t->teachers, t->n_teachers, false, "train.teachers", err);
+    if (rc == 0)
+        rc = task_check_count(t->n_ahead, TASK_AHEAD_MAX, "train.ahead", err);
+    for (size_t i = 0; i < t->n_ahead && rc == 0; i++)
+        rc = task_check_blob(t->ahead[i], "train.ahead", err);
+    return rc < 0 ? rc : task_check_ranges(t->ranges, t->n_ranges, "train.ranges", err);
+}
+
+static int plan(struct engine *e, struct work *w, struct err *err)
 {
     const Skerry__V1__TrainTask *t = w->task->train;
+    engine_keep(e, NULL, NULL); /* training may need the room */
     int rc = replica_plan(e->replicas, w, err);
     if (rc == 0)
         rc = work_need_ranges(w, t->ranges, t->n_ranges, err);
@@ -399,7 +482,7 @@ static int run_once(struct phase *p, struct err *err)
     return rc;
 }
 
-int phase_run(struct engine *e, struct work *w, struct err *err)
+static int run(struct engine *e, struct work *w, struct err *err)
 {
     struct phase p;
     int rc;
@@ -409,3 +492,24 @@ int phase_run(struct engine *e, struct work *w, struct err *err)
     } while (rc == -ENOMEM && p.at.steps == p.first && replica_smaller(e->replicas, w));
     return rc;
 }
+
+/* The local checkpoint. */
+static void after(struct engine *e, struct work *w)
+{
+    struct replica *r = replica_peek(e->replicas, w);
+    struct err err = {0};
+    if (r && r->whole && replica_save_end(e->replicas, r, &err) < 0)
+        log_warn("phase", "no local checkpoint: %s", err.msg);
+}
+
+const struct kind kind_train = {
+    .id = SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN,
+    .name = "train",
+    .part = offsetof(Skerry__V1__Task, train),
+    .modules = KIND_MODULES_NEEDED,
+    .labels = true,
+    .check = check,
+    .plan = plan,
+    .run = run,
+    .after = after,
+};

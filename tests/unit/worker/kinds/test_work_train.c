@@ -10,10 +10,12 @@
 #include "common/st/st.h"
 #include "common/base/str.h"
 #include "kernels/kernels.h"
+#include "worker/kinds/kinds.h"
+#include "worker/order/work.h"
 #include "worker/kinds/engine.h"
 #include "worker/net/model.h"
 #include "worker/order/modules.h"
-#include "worker/kinds/phase.h"
+#include "worker/kinds/work_train.h"
 #include "worker/kinds/replica.h"
 #include "worker/order/task_model.h"
 
@@ -195,7 +197,7 @@ static struct work *run(struct host *h, struct order *o, int kind)
 {
     struct work *w;
     o->task.kind = (Skerry__V1__TaskKind)kind;
-    OK(work_new(&o->task, h->cache, h->tmp, &w, err));
+    OK(work_new(kinds_all, &o->task, h->cache, h->tmp, &w, err));
     OK(engine_plan(h->engine, w, err));
     for (size_t i = 0; i < w->n_needs; i++)
         assert_false(w->needs[i].missing);
@@ -209,7 +211,7 @@ static int run_fails(struct host *h, struct order *o, int kind, const char *sent
     struct work *w;
     struct err e = {0};
     o->task.kind = (Skerry__V1__TaskKind)kind;
-    OK(work_new(&o->task, h->cache, h->tmp, &w, err));
+    OK(work_new(kinds_all, &o->task, h->cache, h->tmp, &w, err));
     OK(engine_plan(h->engine, w, err));
     int rc = engine_run(h->engine, w, &e);
     if (rc >= 0 || !strstr(e.msg, sentence))
@@ -249,7 +251,7 @@ static size_t to_fetch(const char *name, struct order *o)
     size_t n = 0;
     host_new(&h, name);
     o->task.kind = TRAIN;
-    OK(work_new(&o->task, h.cache, h.tmp, &w, err));
+    OK(work_new(kinds_all, &o->task, h.cache, h.tmp, &w, err));
     OK(engine_plan(h.engine, w, err));
     for (size_t i = 0; i < w->n_needs; i++)
         n += w->needs[i].missing;
@@ -468,7 +470,7 @@ static void warm_start(void **state)
     struct work *w;
     struct model *m;
     o.task.kind = INIT;
-    OK(work_new(&o.task, h.cache, h.tmp, &w, err));
+    OK(work_new(kinds_all, &o.task, h.cache, h.tmp, &w, err));
     OK(task_model(w, SKERRY__V1__NETWORK__NETWORK_MAIN, &m, err));
     work_free(w);
     float *flat = model_flat_new(m), *back = model_flat_new(m);

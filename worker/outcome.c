@@ -1,4 +1,4 @@
-#include "worker/report.h"
+#include "worker/outcome.h"
 
 #include <errno.h>
 #include <string.h>
@@ -27,65 +27,52 @@ static Skerry__V1__Blob *blob_new(const struct work_output *o)
     return b;
 }
 
-static void add_contributions(Skerry__V1__ReportRequest *r, const struct work_result *res)
+static void add_contribution(Skerry__V1__ReportRequest *r, const struct work_output *o)
+{
+    Skerry__V1__Contribution *c = mem_alloc(sizeof(*c));
+    skerry__v1__contribution__init(c);
+    c->module_id = o->module_id;
+    c->base_version = o->base_version;
+    c->blob = blob_new(o);
+    r->contributions[r->n_contributions++] = c;
+}
+
+static void add_shard(Skerry__V1__ReportRequest *r, const struct work_output *o)
+{
+    Skerry__V1__ShardInfo *s = mem_alloc(sizeof(*s));
+    skerry__v1__shard_info__init(s);
+    s->blob = blob_new(o);
+    s->samples = o->samples;
+    s->holdout = o->holdout;
+    s->tokens = o->tokens;
+    s->partition = o->partition;
+    r->shards[r->n_shards++] = s;
+}
+
+/* Every file that the task made, where its role puts it. */
+static void add_outputs(Skerry__V1__ReportRequest *r, const struct work_result *res)
 {
     r->contributions = mem_alloc_array(res->n_outputs + 1, sizeof(*r->contributions));
-    for (size_t i = 0; i < res->n_outputs; i++) {
-        if (res->outputs[i].role != WORK_RESULT)
-            continue;
-        Skerry__V1__Contribution *c = mem_alloc(sizeof(*c));
-        skerry__v1__contribution__init(c);
-        c->module_id = res->outputs[i].module_id;
-        c->base_version = res->outputs[i].base_version;
-        c->blob = blob_new(&res->outputs[i]);
-        r->contributions[r->n_contributions++] = c;
-    }
-}
-
-static void add_shards(Skerry__V1__ReportRequest *r, const struct work_result *res)
-{
     r->shards = mem_alloc_array(res->n_outputs + 1, sizeof(*r->shards));
     for (size_t i = 0; i < res->n_outputs; i++) {
-        Skerry__V1__ShardInfo *s = mem_alloc(sizeof(*s));
-        skerry__v1__shard_info__init(s);
-        s->blob = blob_new(&res->outputs[i]);
-        s->samples = res->outputs[i].samples;
-        s->holdout = res->outputs[i].holdout;
-        s->tokens = res->outputs[i].tokens;
-        s->partition = res->outputs[i].partition;
-        r->shards[r->n_shards++] = s;
-    }
-    r->classes = res->classes;
-    r->n_classes = res->n_classes;
-}
-
-/* The one file of a role, or NULL. */
-static Skerry__V1__Blob *blob_of(const struct work_result *res, enum work_role role)
-{
-    for (size_t i = 0; i < res->n_outputs; i++)
-        if (res->outputs[i].role == role)
-            return blob_new(&res->outputs[i]);
-    return NULL;
-}
-
-/* Every file that the task made, where its kind puts it. */
-static void add_outputs(Skerry__V1__ReportRequest *r, const struct work *w)
-{
-    const struct work_result *res = &w->result;
-    switch ((int)w->task->kind) {
-    case SKERRY__V1__TASK_KIND__TASK_KIND_INIT:
-    case SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN:
-        add_contributions(r, res);
-        r->moments = blob_of(res, WORK_MOMENTS);
-        break;
-    case SKERRY__V1__TASK_KIND__TASK_KIND_INGEST:
-    case SKERRY__V1__TASK_KIND__TASK_KIND_SPLIT:
-        add_shards(r, res);
-        break;
-    default:
-        r->output = blob_of(res, WORK_RESULT);
-        r->assignment = blob_of(res, WORK_ASSIGNMENT);
-        break;
+        const struct work_output *o = &res->outputs[i];
+        switch (o->role) {
+        case WORK_CONTRIBUTION:
+            add_contribution(r, o);
+            break;
+        case WORK_SHARD:
+            add_shard(r, o);
+            break;
+        case WORK_ASSIGNMENT:
+            r->assignment = blob_new(o);
+            break;
+        case WORK_MOMENTS:
+            r->moments = blob_new(o);
+            break;
+        case WORK_RESULT:
+            r->output = blob_new(o);
+            break;
+        }
     }
 }
 
@@ -132,8 +119,8 @@ static void add_points(Skerry__V1__ReportRequest *r, struct work *w)
     mem_free(view);
 }
 
-Skerry__V1__ReportRequest *report_new(uint64_t task_id, uint32_t attempt, struct work *w,
-                                      const struct report_failure *failure)
+Skerry__V1__ReportRequest *outcome_new(uint64_t task_id, uint32_t attempt, struct work *w,
+                                       const struct outcome_failure *failure)
 {
     Skerry__V1__ReportRequest *r = mem_alloc(sizeof(*r));
     skerry__v1__report_request__init(r);
@@ -142,7 +129,7 @@ Skerry__V1__ReportRequest *report_new(uint64_t task_id, uint32_t attempt, struct
     r->failed = failure->code < 0;
     if (r->failed) {
         r->retryable = failure->retryable;
-        r->failure = report_failure(failure->code);
+        r->failure = outcome_fault(failure->code);
         r->reason = text(failure->reason);
         return r;
     }
@@ -161,14 +148,16 @@ Skerry__V1__ReportRequest *report_new(uint64_t task_id, uint32_t attempt, struct
     r->n_sizes = res->n_sizes;
     if (res->text)
         r->text = text(res->text);
-    add_outputs(r, w);
+    r->classes = res->classes;
+    r->n_classes = res->n_classes;
+    add_outputs(r, res);
     add_bad(r, res);
     add_rows(r, res);
     add_points(r, w);
     return r;
 }
 
-void report_free(Skerry__V1__ReportRequest *r)
+void outcome_free(Skerry__V1__ReportRequest *r)
 {
     if (!r)
         return;
@@ -197,7 +186,7 @@ void report_free(Skerry__V1__ReportRequest *r)
     mem_free(r);
 }
 
-Skerry__V1__Failure report_failure(int code)
+Skerry__V1__Failure outcome_fault(int code)
 {
     switch (code) {
     case -ERR_DEVICE:
@@ -209,7 +198,7 @@ Skerry__V1__Failure report_failure(int code)
     }
 }
 
-bool report_retryable(int code, bool ingest)
+bool outcome_retryable(int code, bool ingest)
 {
     if (code == -ERR_CONFIG)
         return false;

@@ -1,0 +1,6 @@
+#include "worker/kinds/kinds.h"
+
+const struct kind *const kinds_all[] = {
+    &kind_init,    &kind_ingest,  &kind_train, &kind_eval,  &kind_sample, &kind_velocity,
+    &kind_feature, &kind_cluster, &kind_split, &kind_score, NULL,
+};

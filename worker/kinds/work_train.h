@@ -1,0 +1,23 @@
+/* TRAIN, what of it is pure: how long a phase is that is bounded by time. */
+#ifndef WORKER_WORK_TRAIN_H
+#define WORKER_WORK_TRAIN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* A phase bounded by time has its samples in `window`s: shuffled inside each, so that what
+ * it has used when the time is over is a prefix of its ranges and at most one window
+ * that it has begun.  A few batches, at most a sixteenth of what it was given, at least
+ * one batch. */
+uint64_t phase_window(uint64_t total, uint64_t batch);
+
+/* After any step: is such a phase over?  It uses up one window at least.  middle: when
+ * the next step would be half made; so a phase ends at the step nearest to its time. */
+bool phase_time_over(uint64_t position, uint64_t total, uint64_t window, double middle,
+                     double seconds);
+
+/* Of the seconds that a phase took those that it computed: what it waited in between is told
+ * beside them (ReportRequest.waited_ms), and must not be counted twice. */
+float phase_computed(double took, uint64_t waited_ms);
+
+#endif
