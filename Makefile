@@ -100,12 +100,14 @@ DEPS_coordinator  := common/outer common/net proto common/job common/st common/b
 DEPS_worker       := common/outer common/net proto kernels common/data common/job common/st common/base
 DEPS_cli          := common/net proto common/data common/job common/st common/base
 
-DIRS_kernels      := kernels kernels/cpu $(if $(filter 1,$(CUDA)),kernels/cuda)
+DIRS_kernels      := kernels kernels/device kernels/cpu $(if $(filter 1,$(CUDA)),kernels/cuda)
 DIRS_coordinator   = coordinator $(wildcard coordinator/*/)
 DIRS_worker        = worker $(wildcard worker/*/)
 dirs = $(patsubst %/,%,$(or $(DIRS_$(1)),$(1)))
 
 sources = $(filter-out %/main.c,$(foreach d,$(dirs),$(wildcard $(d)/*.c)))
+# A *_vec.c has an object for each instruction set.
+objects = $(foreach s,$(1),$(if $(filter %_vec.c,$(s)),$(foreach i,$(ISAS),$(s:.c=.$(i).o)),$(s:.c=.o)))
 PROTO := $(wildcard proto/*.proto)
 PB_C  := $(PROTO:%.proto=$(GEN)/%.pb-c.c)
 PB_H  := $(PB_C:.c=.h)
@@ -154,13 +156,23 @@ $(GEN)/%.pb-c.c $(GEN)/%.pb-c.h &: %.proto
 $(GEN)/web_assets.c: coordinator/http/web_assets.sh $(wildcard coordinator/http/web/*)
 	$(call say,WEB)mkdir -p $(GEN) && coordinator/http/web_assets.sh $(sort $(wildcard coordinator/http/web/*)) >$@
 
-# A file named *_avx2.c, *_avx512.c or *_avx512bf16.c is built for that instruction set and
-# reached only through run-time dispatch.
-isa = $(if $(filter %_avx512.c %_avx512bf16.c,$(1)),-O3 $(if $(filter %bf16.c,$(1)),-mavx512bf16) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c -mprefer-vector-width=512,\
-      $(if $(filter %_avx2.c,$(1)),-O3 -mavx2 -mfma -mf16c))
+# A file named *_vec.c is built once for each instruction set and reached only through
+# run-time dispatch (kernels/cpu/cpu.c); one named *_avx2.c or *_avx512.c for that one.
+ISAS := avx2 avx512 avx512bf16
+ISA_avx2 := -O3 -mavx2 -mfma -mf16c
+ISA_avx512 := -O3 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c -mprefer-vector-width=512
+ISA_avx512bf16 := $(ISA_avx512) -mavx512bf16
+isa = $(foreach i,$(ISAS),$(if $(filter %_$(i).c,$(1)),$(ISA_$(i))))
 
+COMPILE = mkdir -p $(@D) && $(CC) $(ALL_CPPFLAGS) -DSKERRY_VERSION='"$(VERSION)"' $(ALL_CFLAGS)
 $(O)/%.o: %.c $(STAMP) | $(PB_H)
-	$(call say,CC)mkdir -p $(@D) && $(CC) $(ALL_CPPFLAGS) -DSKERRY_VERSION='"$(VERSION)"' $(ALL_CFLAGS) $(call isa,$<) -MMD -MP -c -o $@ $<
+	$(call say,CC)$(COMPILE) $(call isa,$<) -MMD -MP -c -o $@ $<
+
+define vec
+$(O)/%_vec.$(1).o: %_vec.c $(STAMP)
+	$$(call say,CC)$$(COMPILE) $(ISA_$(1)) -DISA=$(1) -DISA_BITS=$(if $(filter avx2,$(1)),256,512) -MMD -MP -c -o $$@ $$<
+endef
+$(foreach i,$(ISAS),$(eval $(call vec,$(i))))
 
 $(O)/gen/%.o: $(GEN)/%.c $(STAMP)
 	$(call say,CC)mkdir -p $(@D) && $(CC) $(ALL_CPPFLAGS) -std=c11 $(OPT) -fPIE -w -MMD -MP -c -o $@ $<
@@ -169,7 +181,7 @@ $(CUO)/%.cu.o: kernels/cuda/%.cu $(CUO)/.flags
 	$(call say,NVCC)$(NVCC) $(CU_CPPFLAGS) $(ALL_NVCCFLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
 
 define layer
-OBJ_$(1) += $$(patsubst %.c,$$(O)/%.o,$$(call sources,$(1)))
+OBJ_$(1) += $$(addprefix $$(O)/,$$(call objects,$$(call sources,$(1))))
 $$(call lib,$(1)): $$(OBJ_$(1))
 	$$(call say,AR)rm -f $$@ && $$(AR) rcsD $$@ $$^
 LIBS_$(1) := $$(call lib,$(1)) $$(foreach d,$$(DEPS_$(1)),$$(call lib,$$d))

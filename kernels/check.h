@@ -1,5 +1,5 @@
-/* Which arguments an operation accepts, as far as shapes and pointers say: the same on every
- * device.  What lies in device memory (ids, positions, first keys) is the backend's to check. */
+/* Which arguments an operation accepts, for ops.inc: shapes and pointers on every device; and
+ * what lies in device memory (ids, positions, first keys) where the host may read it. */
 #ifndef KERNELS_CHECK_H
 #define KERNELS_CHECK_H
 
@@ -71,7 +71,7 @@ static inline bool rmsnorm_bwd_ok(const struct rmsnorm_bwd *p)
     return btc_ok(p->rows, 1, p->C) && dt_ok(p->dt) && p->dh && p->x && p->rstd && p->w && p->dw;
 }
 
-static inline bool rope_dims_ok(const struct rope *p)
+static inline bool rope_ok(const struct rope *p)
 {
     return btc_ok(p->rows, p->heads, p->D) && dt_ok(p->dt) && p->D % 2 == 0 && p->D <= 256 &&
            p->theta > 0 && (!p->ld || p->ld >= (int64_t)p->heads * p->D);
@@ -82,20 +82,20 @@ static inline int attention_keys(const struct attention_fwd *p)
     return p->kv && p->Tk ? p->Tk : p->T;
 }
 
-static inline bool attention_fwd_dims_ok(const struct attention_fwd *p)
+static inline bool attention_fwd_ok(const struct attention_fwd *p)
 {
     const int dims[4] = {p->B, p->T, p->H, p->D};
     return heads_ok(dims, p->Hkv, attention_keys(p), p->dt) && (p->kv || !p->Tk || p->Tk == p->T) &&
            p->kv_stride >= 0 && (p->causal || !p->start);
 }
 
-static inline bool attention_bwd_dims_ok(const struct attention_bwd *p)
+static inline bool attention_bwd_ok(const struct attention_bwd *p)
 {
     const int dims[4] = {p->B, p->T, p->H, p->D};
     return heads_ok(dims, p->Hkv, p->T, p->dt) && (p->causal || !p->start);
 }
 
-static inline bool cross_entropy_dims_ok(const struct cross_entropy *p)
+static inline bool cross_entropy_ok(const struct cross_entropy *p)
 {
     bool in_place = p->dlogits && p->dlogits == p->logits;
     return btc_ok(p->rows, 1, p->V) && p->V >= 1 && dt_ok(p->dt) && dt_ok(p->grad_dt) &&
@@ -108,6 +108,49 @@ static inline bool encode_ok(const struct encode *p)
     if (p->n < 0 || (unsigned)p->codec > ENCODE_E3M0 || !p->refused || (scaled && !p->scales))
         return false;
     return p->codec == ENCODE_F32 ? !p->base && !p->residual && !p->left : p->base != NULL;
+}
+
+static inline bool embed_ok(int B, int C, int rows)
+{
+    return btc_ok(B, 1, C) && rows >= 0 && (rows || !B);
+}
+
+/* ---- values in device memory ---- */
+
+/* Beyond 2^20 an angle in f32 has no digits left. */
+static inline bool positions_ok(const struct rope *p)
+{
+    for (int64_t r = 0; r < p->rows; r++)
+        if (p->pos[r] < 0 || p->pos[r] > 1 << 20)
+            return false;
+    return true;
+}
+
+/* Each start is a key that the query may see: no row is without keys. */
+static inline bool start_ok(const int32_t *start, int B, int T, int Tk)
+{
+    for (int64_t i = 0; start && i < (int64_t)B * T; i++)
+        if (start[i] < 0 || start[i] > Tk - T + i % T)
+            return false;
+    return true;
+}
+
+/* A label outside the table would read or write foreign memory. */
+static inline bool ids_ok(const int32_t *ids, int B, int rows)
+{
+    for (int b = 0; b < B; b++)
+        if (ids[b] < 0 || ids[b] >= rows)
+            return false;
+    return true;
+}
+
+/* A target outside the row would read foreign memory. */
+static inline bool targets_ok(const struct cross_entropy *p)
+{
+    for (int64_t r = 0; r < p->rows; r++)
+        if (p->target[r] < -1 || p->target[r] >= p->V)
+            return false;
+    return true;
 }
 
 #endif

@@ -9,7 +9,7 @@
  *     comm_close(comms, 2);
  *
  * Ranks are threads of one process, each with a device of its own.  Between CPU devices
- * (comm_local.c) the threads sum each other's memory; between cards NCCL does
+ * (cpu/comm_local.c) the threads sum each other's memory; between cards NCCL does
  * (cuda/comm_nccl.c), opened on first use.
  *
  * Every rank makes the same calls in the same order with the same sizes.  A call is queued
@@ -65,11 +65,5 @@ struct comm {
     struct device *dev;
     int rank, size;
 };
-
-/* One for each of devs (n, 1..COMM_RANKS_MAX): CPU devices, or different cards.  -EINVAL for
- * others; -ERR_DEVICE with what was found when NCCL is needed and not there. */
-int comm_open(struct device *const *devs, int n, struct comm **ret_comms, struct err *err);
-/* No rank may be in a call.  Accepts NULLs. */
-void comm_close(struct comm **comms, int n);
 
 #endif

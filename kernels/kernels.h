@@ -1,13 +1,12 @@
 /* Arithmetic on a device: one table of operations that every device fills.
  *
- *     struct device *dev;
- *     if (device_open("auto", threads, &dev, err) < 0) ...
  *     dev->ops->matmul(dev, &(struct matmul){ ... }, NULL);
- *     device_close(dev);
+ *
+ * kernels/device/device.h opens devices.
  *
  * Devices: "cpu" (the fastest code this CPU can run), "cpu-ref" (plain loops on
- * one thread: the specification every other one is compared with) and, once
- * built, "cuda:N".
+ * one thread: the specification every other one is compared with) and, in a
+ * build with CUDA, "cuda:N".
  *
  * Conventions, for every operation
  * - All pointers are device memory (ops->alloc) unless said otherwise; on the
@@ -24,7 +23,7 @@
  *   Other errors are -ENOMEM (scratch) and -ERR_DEVICE (the backend refused).
  * - Streams order work: operations on one stream run in call order.  The CPU has
  *   one implicit stream, named NULL, and has finished when the call returns.
- * - A device is used by one thread at a time.  Its pool threads sleep between
+ * - A device is used by one thread at a time.  Its other threads sleep between
  *   calls.  Open one device per compute thread.
  * - Results do not depend on the number of threads: work is cut at places fixed
  *   by the shapes, and every reduction has an order fixed by the shapes. */
@@ -318,7 +317,7 @@ struct kernel_ops {
                 struct stream *s);
     int (*zero)(struct device *dev, void *dst, size_t bytes, struct stream *s);
     /* Bytes that alloc could still give, about, and bytes of the device in all.  The CPU's
-     * are the machine's (what the kernel calls available), or those of the tightest control
+     * are the machine's (what Linux calls available), or those of the tightest control
      * group that this process is in.  Either may be NULL. */
     int (*memory)(struct device *dev, uint64_t *ret_free, uint64_t *ret_total);
 
@@ -450,7 +449,7 @@ struct kernel_ops {
     int (*cast)(struct device *dev, void *dst, enum dtype dst_dt, const void *src,
                 enum dtype src_dt, int64_t n, struct stream *s);
 
-    /* x (B,m) += row (m) for each b: positions onto tokens.  rows_sum is its backward:
+    /* x (B,m) += row (m) for each b: positions onto tokens.  sum_rows is its backward:
      * row (m) += sum over b of x (B,m), b ascending. */
     int (*add_row)(struct device *dev, float *x, const float *row, int B, int64_t m,
                    struct stream *s);
@@ -469,7 +468,7 @@ struct kernel_ops {
     int (*encode)(struct device *dev, const struct encode *p, struct stream *s);
 };
 
-/* Filled by device_open; read-only afterwards, except profile. */
+/* Filled when it is opened; read-only afterwards, except profile. */
 struct device {
     const struct kernel_ops *ops;
     char name[32];  /* "cpu", "cpu-ref", "cuda:0" */
@@ -484,16 +483,5 @@ struct device {
 
     void *impl; /* the backend's own state */
 };
-
-/* Opens a device.  name: "auto" (the best there is), "cpu", "cpu-ref" or "cuda:N".
- * threads: 0 for one per available core, at most 256; ignored by CUDA and cpu-ref.  A device asked
- * for by name that is not there is an error whose sentence says what there is. */
-int device_open(const char *name, int threads, struct device **ret_dev, struct err *err);
-
-/* Accepts NULL.  All device memory must have been freed before. */
-void device_close(struct device *dev);
-
-/* Cards that "cuda:N" can name, from N = 0 on; 0 without CUDA. */
-int device_cards(void);
 
 #endif

@@ -22,7 +22,7 @@ enum { PROFILE_MAX = 256 };
 struct profile_rec {
     const char *op;  /* name of the table entry: "matmul", "adaln_fwd", … */
     int64_t m, n, k; /* matmul: as there; others: their main dims, 0 when unused */
-    int kind;        /* matmul: layout | dt<<2 | c_dt<<3; others 0 */
+    int kind;        /* matmul: matmul_kind; others 0 */
     int64_t calls;
     double seconds;
 };
@@ -32,10 +32,14 @@ struct profile {
     struct profile_rec rec[PROFILE_MAX];
 };
 
-/* Used by the backends: monotonic seconds; and one finished call. */
+static inline int matmul_kind(const struct matmul *mm)
+{
+    return (int)mm->layout | (int)mm->dt << 2 | (int)mm->c_dt << 3;
+}
+
+/* Used by the backends: monotonic seconds; and one finished call of dims m, n, k, kind. */
 double profile_now(void);
-void profile_add(struct profile *p, const char *op, const int64_t dims[3], int kind,
-                 double seconds);
+void profile_add(struct profile *p, const char *op, const int64_t dims[4], double seconds);
 
 /* Sum over all records; over the matmuls only when op is "matmul"; NULL: all. */
 double profile_seconds(const struct profile *p, const char *op);

@@ -71,12 +71,12 @@ check-step-emulated: $(EMU)/test_step $(EMU)/libcublasLt.so.13
 
 # ---- the communicator of cards against a stand-in for NCCL ---------------
 NCCL_TEST := $(O)/emulate-nccl
-NCCL_SRC := kernels/comm.c kernels/comm_local.c kernels/cuda/comm_nccl.c kernels/cuda/lib.c \
+NCCL_SRC := kernels/device/comm_open.c kernels/cpu/comm_local.c kernels/cuda/comm_nccl.c kernels/cuda/lib.c \
             tests/gpu/emulate/fake_cards.c tests/unit/kernels/test_comm.c
 
 $(NCCL_TEST)/libnccl.so.2: tests/gpu/emulate/nccl.c $(STAMP)
 	$(call say,CC)mkdir -p $(@D) && $(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -fPIC -shared -o $@ $<
-$(NCCL_TEST)/test_comm: $(NCCL_SRC) kernels/comm.h kernels/comm_impl.h kernels/cuda/cuda.h $(LIBS_common/base)
+$(NCCL_TEST)/test_comm: $(NCCL_SRC) $(wildcard kernels/*.h kernels/*/*.h) $(LIBS_common/base)
 	$(call say,CC)mkdir -p $(@D) && $(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -DCOMM_CARDS=1 \
 	  -Ddevice_open=fake_card_open -Ddevice_close=fake_card_close -Ddevice_cards=fake_cards \
 	  $(ALL_LDFLAGS) -o $@ \

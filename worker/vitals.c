@@ -7,7 +7,7 @@
 #include "common/base/mem.h"
 #include "common/base/str.h"
 #include "common/net/loop.h"
-#include "kernels/watch.h"
+#include "kernels/device/watch.h"
 #include "worker/train/island.h"
 
 #define LATE_MS 10000

@@ -1,13 +1,181 @@
+/* Opens CPU devices: finds what this CPU can run, puts the fast entries for it over the
+ * reference ones, and breaks on purpose where a test asks for it. */
 #include "kernels/cpu/cpu.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 #include <errno.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/base/err.h"
+#include "kernels/cpu/gemm.h"
 #include "kernels/cpu/matmul_onednn.h"
-#include "kernels/cpu/pool.h"
+#include "kernels/cpu/team.h"
+#include "kernels/cpu/ref.h"
+
+/* What this CPU and its operating system can run. */
+struct isa {
+    bool avx2;        /* AVX2, FMA and F16C */
+    bool avx512;      /* F, BW, VL, DQ */
+    bool avx512_bf16; /* and the bf16 dot product */
+};
+
+#if defined(__x86_64__)
+/* Leaf 7, subleaf 1, EAX bit 5: AVX512_BF16.  gcc 12's __builtin_cpu_supports
+ * knows the others and checks that the system saves the registers. */
+static bool cpuid_avx512_bf16(void)
+{
+    unsigned a, b, c, d;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || a < 1)
+        return false;
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & (1u << 5));
+}
+
+static void isa_detect(struct isa *isa)
+{
+    __builtin_cpu_init();
+    isa->avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    isa->avx512 = isa->avx2 && __builtin_cpu_supports("avx512f") &&
+                  __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+                  __builtin_cpu_supports("avx512dq");
+    isa->avx512_bf16 = isa->avx512 && cpuid_avx512_bf16();
+    const char *max = getenv("SKERRY_CPU_ISA"); /* for tests: generic, avx2, avx512 */
+    if (max && strcmp(max, "avx512") == 0)
+        isa->avx512_bf16 = false;
+    if (max && strcmp(max, "avx2") == 0)
+        isa->avx512 = isa->avx512_bf16 = false;
+    if (max && strcmp(max, "generic") == 0)
+        *isa = (struct isa){0};
+}
+#else
+static void isa_detect(struct isa *isa)
+{
+    *isa = (struct isa){0};
+}
+#endif
+
+#if defined(__x86_64__)
+/* The fast entries for one instruction set. */
+#define INSTALL(isa)                                                                               \
+    do {                                                                                           \
+        elem_install_##isa(&st->inner);                                                            \
+        adaln_install_##isa(&st->inner);                                                           \
+        decoder_install_##isa(&st->inner);                                                         \
+        sample_install_##isa(&st->inner);                                                          \
+        attention_install_##isa(&st->inner);                                                       \
+    } while (0)
+
+/* bf16 goes to oneDNN where that has tiles; the rest stays with us. */
+static int tiles_matmul(struct device *dev, const struct matmul *mm, struct stream *s)
+{
+    return (mm->dt == DT_BF16 ? onednn_matmul : gemm_matmul)(dev, mm, s);
+}
+#endif
+
+/* Puts the fast entries that `isa` allows over the reference ones.  -ENOMEM. */
+static int fast_ops(struct cpu_state *st, const struct isa *isa, int threads)
+{
+#if defined(__x86_64__)
+    if (!isa->avx2)
+        return 0;
+    INSTALL(avx2);
+    st->gemm[DT_F32] = &gemm_kernel_avx2;
+    st->inner.matmul = gemm_matmul;
+    if (isa->avx512) {
+        INSTALL(avx512);
+        st->gemm[DT_F32] = &gemm_kernel_avx512;
+    }
+    if (isa->avx512_bf16) {
+        INSTALL(avx512bf16);
+        st->gemm[DT_BF16] = &gemm_kernel_avx512bf16;
+    }
+    const char *forced = getenv("SKERRY_CPU_MATMUL"); /* for tests: own, onednn */
+    if (forced ? strcmp(forced, "onednn") != 0 : !isa->avx512_bf16 || !onednn_has_tiles())
+        return 0;
+    st->onednn = onednn_new(threads);
+    if (!st->onednn)
+        return -ENOMEM;
+    st->inner.matmul = forced ? onednn_matmul : tiles_matmul;
+#endif
+    return 0;
+}
+
+/* ---- faults ----
+ *
+ * A CPU that breaks as a card does, on purpose, in builds with SKERRY_FAULTS (debug, asan,
+ * tsan); nothing in release builds.
+ *
+ *     SKERRY_FAULT_DEVICE="40,7"
+ *
+ * The 40th wait for the device fails, and every later one of the process, as CUDA's errors
+ * are sticky.  A process takes the first number off the list, so the next one, started by
+ * execve, breaks at its 7th wait, and one after that not at all.
+ *
+ *     SKERRY_FAULT_MEMORY=20000000       at most so many bytes are said to be free */
+#ifdef SKERRY_FAULTS
+
+static atomic_long left; /* waits until it breaks; 0: never */
+static bool loaded;
+
+static void fault_load(void)
+{
+    const char *text = getenv("SKERRY_FAULT_DEVICE");
+    if (loaded || !text)
+        return;
+    loaded = true;
+    char *rest = NULL;
+    atomic_store(&left, strtol(text, &rest, 10));
+    char *next = strdup(*rest == ',' ? rest + 1 : "");
+    if (next)
+        (void)setenv("SKERRY_FAULT_DEVICE", next, 1);
+    free(next);
+}
+
+int cpu_fault(struct device *dev, struct err *err)
+{
+    if (atomic_load(&left) == 0)
+        return 0;
+    if (atomic_load(&left) > 1) {
+        (void)atomic_fetch_sub(&left, 1);
+        return 0;
+    }
+    return err_set(err, -ERR_DEVICE,
+                   "device %s failed on purpose (SKERRY_FAULT_DEVICE); it stays so until this "
+                   "program is started again",
+                   dev->name);
+}
+
+uint64_t cpu_fault_memory(uint64_t free_bytes)
+{
+    const char *text = getenv("SKERRY_FAULT_MEMORY");
+    const uint64_t most = text ? strtoull(text, NULL, 10) : UINT64_MAX;
+    return most < free_bytes ? most : free_bytes;
+}
+
+#else
+
+uint64_t cpu_fault_memory(uint64_t free_bytes)
+{
+    return free_bytes;
+}
+
+static void fault_load(void)
+{
+}
+
+int cpu_fault(struct device *dev, struct err *err)
+{
+    return 0;
+}
+
+#endif
+
+/* ---- the device ---- */
 
 enum { MAX_THREADS = 256 };
 
@@ -19,7 +187,7 @@ static int cores(void)
     return n > 0 ? n : 1;
 }
 
-static void describe(struct device *dev, const struct cpu_isa *isa, bool reference)
+static void describe(struct device *dev, const struct isa *isa, bool reference)
 {
     const char *what = isa->avx512_bf16 ? "AVX-512 with bf16"
                        : isa->avx512    ? "AVX-512"
@@ -53,9 +221,9 @@ int cpu_device_open(bool reference, int threads, struct device **ret_dev, struct
         free(st);
         return err_set(err, -ENOMEM, "no memory for a CPU device");
     }
-    struct cpu_isa isa;
-    cpu_fault_load();
-    cpu_isa_detect(&isa);
+    struct isa isa;
+    fault_load();
+    isa_detect(&isa);
     dev->impl = st;
     dev->ops = &cpu_front_ops;
     dev->unified = true;
@@ -65,11 +233,11 @@ int cpu_device_open(bool reference, int threads, struct device **ret_dev, struct
     st->inner = cpu_ref_ops;
     if (!reference) {
         dev->fast_bf16 = isa.avx512_bf16;
-        int r = cpu_fast_ops(st, &isa, dev->threads);
+        int r = fast_ops(st, &isa, dev->threads);
         if (r < 0)
             err_set(err, r, "cannot set up oneDNN");
         else
-            r = cpu_pool_new(dev->threads, &st->pool, err);
+            r = cpu_team_new(dev->threads, &st->team, err);
         if (r < 0) {
             cpu_device_close(dev);
             return r;
@@ -83,7 +251,7 @@ int cpu_device_open(bool reference, int threads, struct device **ret_dev, struct
 void cpu_device_close(struct device *dev)
 {
     struct cpu_state *st = cpu_state(dev);
-    cpu_pool_free(st->pool);
+    cpu_team_free(st->team);
     onednn_free(st->onednn);
     free(st->scratch[SCRATCH_PACKED]);
     free(st->scratch[SCRATCH_WIDE]);

@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "kernels/cpu/pool.h"
+#include "kernels/cpu/team.h"
 #include "kernels/cpu/ref.h"
 
 enum {
@@ -172,22 +172,22 @@ static void plan_columns(struct job *job, int threads)
     job->col_tasks = div_up(panels, per_task);
 }
 
-static void run_chunk(struct job *job, struct cpu_pool *pool)
+static void run_chunk(struct job *job, struct cpu_team *team)
 {
     const struct matmul *mm = job->mm;
     int row_tasks = (int)div_up(mm->m, ROWS), slabs = (int)div_up(job->units, SLAB);
     if (mm->layout == MM_NT && job->packed_b)
-        cpu_pool_run(pool, pack_b_panel, job, (int)div_up(mm->n, GEMM_NR));
+        cpu_team_run(team, pack_b_panel, job, (int)div_up(mm->n, GEMM_NR));
     else if (mm->layout != MM_NT)
-        cpu_pool_run(pool, pack_b_slab, job, slabs);
+        cpu_team_run(team, pack_b_slab, job, slabs);
     if (mm->layout == MM_TN)
-        cpu_pool_run(pool, pack_a_slab, job, slabs);
+        cpu_team_run(team, pack_a_slab, job, slabs);
     else if (job->packed_a)
-        cpu_pool_run(pool, pack_a_rows, job, row_tasks);
+        cpu_team_run(team, pack_a_rows, job, row_tasks);
     for (int k = 0; job->slab_sums && k < slabs; k++)
         for (int64_t i = 0; i < mm->m; i++)
             mm->a_colsum[i] += job->slab_sums[k * mm->m + i];
-    cpu_pool_run(pool, product_task, job, row_tasks * (int)job->col_tasks);
+    cpu_team_run(team, product_task, job, row_tasks * (int)job->col_tasks);
 }
 
 /* Where the packed panels lie in the scratch, if there are any; false without memory. */
@@ -236,7 +236,7 @@ static int multiply(struct device *dev, const struct matmul *mm)
             (const char *)mm->a + (size_t)(mm->layout == MM_TN ? job.k0 * job.lda : job.k0) * size;
         job.b =
             (const char *)mm->b + (size_t)(mm->layout == MM_NT ? job.k0 : job.k0 * job.ldb) * size;
-        run_chunk(&job, st->pool);
+        run_chunk(&job, st->team);
     }
     return 0;
 }

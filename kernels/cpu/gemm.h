@@ -66,9 +66,8 @@ struct gemm_kernel {
     gemm_store_fn *store;
 };
 
-extern const struct gemm_kernel gemm_f32_avx2;    /* gemm_avx2.c */
-extern const struct gemm_kernel gemm_f32_avx512;  /* gemm_f32_avx512.c */
-extern const struct gemm_kernel gemm_bf16_avx512; /* gemm_avx512bf16.c: needs AVX512-BF16 */
+/* gemm_vec.c: f32, f32, and bf16. */
+extern const struct gemm_kernel gemm_kernel_avx2, gemm_kernel_avx512, gemm_kernel_avx512bf16;
 
 static inline int64_t gemm_units(enum dtype dt, int64_t k)
 {

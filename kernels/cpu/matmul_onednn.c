@@ -10,7 +10,7 @@
 #include "common/base/err.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gemm.h"
-#include "kernels/cpu/pool.h"
+#include "kernels/cpu/team.h"
 
 enum { SLAB_ROWS = 512, CACHE = 128 };
 
@@ -242,7 +242,7 @@ static int run(struct device *dev, const struct matmul *mm, struct job *job)
     job->scratch = cpu_scratch(st, SCRATCH_PACKED, job->scratch_bytes * (size_t)dev->threads + 64);
     if (!job->scratch)
         return -ENOMEM;
-    cpu_pool_run(st->pool, slab_task, job, slabs);
+    cpu_team_run(st->team, slab_task, job, slabs);
     return atomic_load(&job->failed) ? -ERR_DEVICE : 0;
 }
 

@@ -1,8 +1,8 @@
 /* The product through oneDNN: the way taken for bf16 where oneDNN has tile instructions
  * (AMX) that we have no code for, and everywhere with SKERRY_CPU_MATMUL=onednn.
  *
- * Our pool cuts C into slabs of rows and each thread runs oneDNN sequentially on its
- * slab: oneDNN's own OpenMP team would wait for a core that our pool holds. Slabs
+ * Our team cuts C into slabs of rows and each thread runs oneDNN sequentially on its
+ * slab: oneDNN's own OpenMP team would wait for a core that our team holds. Slabs
  * are fixed by the shape, so the number of threads does not show in the result; which
  * kernel oneDNN picks on another CPU does. */
 #ifndef KERNELS_CPU_MATMUL_ONEDNN_H

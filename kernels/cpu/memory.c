@@ -1,6 +1,5 @@
-/* What memory a process may still take: the machine's, its control groups', or its own limits'
- * (ulimit -v, ulimit -d), whatever is less.  Page cache that can be dropped counts as free in
- * the first two. */
+#include "kernels/cpu/memory.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

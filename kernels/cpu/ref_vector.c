@@ -2,7 +2,7 @@
 
 #include "common/base/rng.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/pool.h"
+#include "kernels/cpu/team.h"
 #include "kernels/cpu/ref.h"
 
 int ref_adamw(struct device *dev, const struct adamw *p, struct stream *s)
@@ -144,6 +144,6 @@ int ref_normal(struct device *dev, float *out, uint64_t seed, const uint64_t *st
                int64_t n, struct stream *s)
 {
     struct normal_job j = {out, seed, streams, n, (n + NORMAL_PIECE - 1) / NORMAL_PIECE};
-    cpu_pool_run(cpu_state(dev)->pool, normal_task, &j, (int)(B * j.pieces));
+    cpu_team_run(cpu_state(dev)->team, normal_task, &j, (int)(B * j.pieces));
     return 0;
 }

@@ -18,7 +18,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/err.h"
-#include "kernels/comm_impl.h"
+#include "kernels/cuda/comm_nccl.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/lib.h"
 

@@ -91,18 +91,22 @@ int cuda_wait(struct stream *s, struct err *err);
  * recorded it cannot grow: -EBUSY. */
 int cuda_scratch(struct stream *s, size_t bytes, void **ret);
 
-/* device.c */
+/* The operations of the table, as cuda_matmul and so on. */
+#define CUDA_PARAMS(...) __VA_ARGS__
+#define OP(name, params, ...)                                                                      \
+    int cuda_##name(struct device *dev, CUDA_PARAMS params, struct stream *s);
+#include "kernels/ops.inc"
+#undef OP
+int cuda_encode(struct device *dev, const struct encode *p, struct stream *s);
 extern const struct kernel_ops cuda_ops; /* front.c */
+
+/* device.c */
 int cuda_alloc(struct device *dev, size_t bytes, void **ret, struct err *err);
 void cuda_free(struct device *dev, void *p);
-int cuda_copy(struct device *dev, void *dst, const void *src, size_t bytes, enum copy_kind kind,
-              struct stream *s);
-int cuda_zero(struct device *dev, void *dst, size_t bytes, struct stream *s);
 int cuda_memory(struct device *dev, uint64_t *ret_free, uint64_t *ret_total);
 int cuda_stream_new(struct device *dev, struct stream **ret, struct err *err);
 void cuda_stream_free(struct device *dev, struct stream *s);
 int cuda_stream_follow(struct device *dev, struct stream *s, struct stream *after);
-
 int cuda_alloc_host(struct device *dev, size_t bytes, void **ret, struct err *err);
 void cuda_free_host(struct device *dev, void *p);
 
@@ -113,7 +117,6 @@ int cuda_graph_launch(struct device *dev, struct graph *g, struct stream *s);
 void cuda_graph_free(struct device *dev, struct graph *g);
 
 /* matmul.c */
-int cuda_matmul(struct device *dev, const struct matmul *mm, struct stream *s);
 int lt_new(struct lt **ret, struct err *err); /* opens cuBLASLt: -ERR_DEVICE with what was found */
 void lt_free(struct lt *lt);                  /* accepts NULL */
 
@@ -125,96 +128,16 @@ int cuda_gemm(float *out, const struct matmul *mm, struct stream *s);
 int cuda_epilogue(const struct matmul *mm, const void *from, int64_t from_ld, enum dtype from_dt,
                   struct stream *s);
 
-/* norm.cu */
-enum { CUDA_NORM_MAX = 8192 }; /* channels of a row */
-int cuda_adaln_fwd(struct device *dev, const struct adaln_fwd *p, struct stream *s);
-int cuda_adaln_bwd(struct device *dev, const struct adaln_bwd *p, struct stream *s);
-int cuda_rmsnorm_fwd(struct device *dev, const struct rmsnorm_fwd *p, struct stream *s);
-int cuda_rmsnorm_bwd(struct device *dev, const struct rmsnorm_bwd *p, struct stream *s);
-
-/* attention_fwd.cu, attention_bwd.cu: on tensor cores; attention_f32.cu */
-int cuda_attention_fwd(struct device *dev, const struct attention_fwd *p, struct stream *s);
-int cuda_attention_bwd(struct device *dev, const struct attention_bwd *p, struct stream *s);
+/* attention_f32.cu: what tensor cores do not take. */
 int cuda_attention_fwd_f32(const struct attention_fwd *p, struct stream *s);
 int cuda_attention_bwd_f32(const struct attention_bwd *p, struct stream *s);
 
-/* sums.cu */
-int cuda_bias_grad(struct device *dev, float *db, const void *dy, int64_t m, int64_t n,
-                   enum dtype dt, struct stream *s);
+/* sums.cu: out (n) += sum over the rows of x (rows,n); and out (batch,n) of out_ld = or += the
+ * sums, in order, of partial (batch,parts,n). */
 int cuda_column_sums(float *out, const void *x, int64_t rows, int64_t n, int64_t ld, enum dtype dt,
-                     struct stream *s); /* out (n) += sum over the rows of x (rows,n) */
-/* out (batch,n) of out_ld = or += the sums, in order, of partial (batch,parts,n). */
+                     struct stream *s);
 int cuda_finish_sums(float *out, int64_t out_ld, const float *partial, int64_t batch, int64_t parts,
                      int64_t n, bool accumulate, struct stream *s);
-int cuda_sum_rows(struct device *dev, float *row, const float *x, int B, int64_t m,
-                  struct stream *s);
-int cuda_mean_tokens(struct device *dev, float *out, const void *x, int B, int T, int C, int begin,
-                     int end, const int32_t *len, enum dtype dt, struct stream *s);
-int cuda_mse(struct device *dev, float *loss, float *dpred, const float *pred, const float *target,
-             const float *w, float grad_scale, int B, int64_t n, struct stream *s);
-int cuda_sumsq(struct device *dev, double *sum, const float *x, int64_t n, struct stream *s);
-
-/* step.cu */
-int cuda_clip_scale(struct device *dev, float *scale, const double *sum, const double *also,
-                    float max_norm, struct stream *s);
-int cuda_sum(struct device *dev, double *sum, const float *x, int64_t n, struct stream *s);
-
-/* rng.cu */
-int cuda_normal(struct device *dev, float *out, uint64_t seed, const uint64_t *streams, int B,
-                int64_t n, struct stream *s);
-
-/* vector.cu */
-int cuda_adamw(struct device *dev, const struct adamw *p, struct stream *s);
-int cuda_ema(struct device *dev, float *ema, const float *x, float decay, int64_t n,
-             struct stream *s);
-int cuda_axpy(struct device *dev, float *y, float a, const float *x, int64_t n, struct stream *s);
-int cuda_axpby(struct device *dev, float *out, float a, const float *x, float b, const float *y,
-               int64_t n, struct stream *s);
-int cuda_scale(struct device *dev, float *x, float a, int64_t n, struct stream *s);
-int cuda_fill(struct device *dev, float *x, float value, int64_t n, struct stream *s);
-int cuda_cast(struct device *dev, void *dst, enum dtype dst_dt, const void *src, enum dtype src_dt,
-              int64_t n, struct stream *s);
-int cuda_add_row(struct device *dev, float *x, const float *row, int B, int64_t m,
-                 struct stream *s);
-int cuda_flow_mix(struct device *dev, float *xt, float *target, const float *x0, const float *eps,
-                  const float *t, int B, int64_t n, struct stream *s);
-
-/* codec.cu */
-int cuda_encode(struct device *dev, const struct encode *p, struct stream *s);
-
-/* act.cu */
-int cuda_silu_fwd(struct device *dev, void *y, const float *x, int64_t n, enum dtype dt,
-                  struct stream *s);
-int cuda_silu_bwd(struct device *dev, float *dx, const void *dy, const float *x, int64_t n,
-                  enum dtype dt, bool accumulate, struct stream *s);
-int cuda_gelu_fwd(struct device *dev, void *y, const void *x, int64_t n, enum dtype dt,
-                  struct stream *s);
-int cuda_gelu_bwd(struct device *dev, void *dx, const void *dy, const void *x, int64_t n,
-                  enum dtype dt, struct stream *s);
-int cuda_swiglu_fwd(struct device *dev, void *act, const void *gu, int64_t rows, int64_t M,
-                    enum dtype dt, struct stream *s);
-int cuda_swiglu_bwd(struct device *dev, void *dgu, const void *dact, const void *gu, int64_t rows,
-                    int64_t M, enum dtype dt, struct stream *s);
-
-/* token.cu */
-int cuda_rope(struct device *dev, const struct rope *p, struct stream *s);
-int cuda_cross_entropy(struct device *dev, const struct cross_entropy *p, struct stream *s);
-int cuda_embed_fwd(struct device *dev, float *out, const float *table, const int32_t *ids, int B,
-                   int C, int rows, bool accumulate, struct stream *s);
-int cuda_embed_bwd(struct device *dev, float *dtable, const float *dout, const int32_t *ids, int B,
-                   int C, int rows, struct stream *s);
-
-/* image.cu */
-int cuda_timestep_embed(struct device *dev, void *out, const float *t, int B, int dim,
-                        enum dtype dt, struct stream *s);
-int cuda_patchify(struct device *dev, void *out, const float *img, int B, int Ch, int S, int p,
-                  enum patch_order order, enum dtype dt, struct stream *s);
-int cuda_unpatchify(struct device *dev, float *img, const void *in, int B, int Ch, int S, int p,
-                    enum patch_order order, enum dtype dt, struct stream *s);
-int cuda_image_from_u8(struct device *dev, float *img, const uint8_t *u8, int B, int Ch, int S,
-                       struct stream *s);
-int cuda_image_to_u8(struct device *dev, uint8_t *u8, const float *img, int B, int Ch, int S,
-                     struct stream *s);
 
 #ifdef __cplusplus
 }

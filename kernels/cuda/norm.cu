@@ -7,7 +7,8 @@
 
 #define LN_EPS 1e-6f
 
-enum { PIECES = 2 }; /* of a row, in a thread */
+enum { MOST_CHANNELS = 8192 }; /* in a row */
+enum { PIECES = 2 };           /* of a row, in a thread */
 
 enum {                  /* of each multiprocessor */
        FWD_BLOCKS = 64, /* of a forward, at least, before they take several rows */
@@ -171,6 +172,8 @@ __global__ void __launch_bounds__(MOST_THREADS(P))
 
 extern "C" int cuda_adaln_fwd(struct device *dev, const struct adaln_fwd *p, struct stream *s)
 {
+    if (p->C > MOST_CHANNELS)
+        return -EINVAL;
     const struct layout l = row_layout(p->C);
     const int64_t rows = (int64_t)p->B * p->T;
     bool wide = p->C % l.columns == 0 && p->mod_ld % 4 == 0 &&
@@ -298,6 +301,8 @@ __global__ void __launch_bounds__(MOST_THREADS(P), P == 4 ? 2 : 1)
 
 extern "C" int cuda_adaln_bwd(struct device *dev, const struct adaln_bwd *p, struct stream *s)
 {
+    if (p->C > MOST_CHANNELS)
+        return -EINVAL;
     const struct layout l = row_layout(p->C);
     struct walk w = make_walk(p->B, p->T, BWD_BLOCKS * s->st->multiprocessors);
     const int64_t region = (int64_t)p->B * w.parts * p->C;
@@ -359,6 +364,8 @@ __global__ void __launch_bounds__(MOST_THREADS(P)) rmsnorm_fwd_kernel(struct rms
 
 extern "C" int cuda_rmsnorm_fwd(struct device *dev, const struct rmsnorm_fwd *p, struct stream *s)
 {
+    if (p->C > MOST_CHANNELS)
+        return -EINVAL;
     const struct layout l = row_layout(p->C);
     bool wide = p->C % l.columns == 0 && aligned16(p->x, p->h, p->x_in, p->y, p->w);
     if (p->rows > INT32_MAX)
@@ -406,6 +413,8 @@ __global__ void __launch_bounds__(MOST_THREADS(P))
 
 extern "C" int cuda_rmsnorm_bwd(struct device *dev, const struct rmsnorm_bwd *p, struct stream *s)
 {
+    if (p->C > MOST_CHANNELS)
+        return -EINVAL;
     const struct layout l = row_layout(p->C);
     struct walk w = make_walk(1, p->rows, BWD_BLOCKS * s->st->multiprocessors);
     void *partial;

@@ -8,7 +8,7 @@
 #include "common/base/str.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/lib.h"
-#include "kernels/watch.h"
+#include "kernels/watch_state.h"
 
 /* What of nvml.h is used here: its numbers and layouts are frozen, and toolkits come without
  * the header. */

@@ -1,4 +1,4 @@
-/* A card through NVIDIA's management library, for kernels/watch.h.
+/* A card through NVIDIA's management library, for kernels/device/watch.h.
  *
  * The library is opened and started by the first nvml_read, which may take a second.  On a
  * part of a card (MIG) memory is the part's, the rest the card's; what the driver does not

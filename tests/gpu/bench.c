@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "common/base/err.h"
-#include "kernels/kernels.h"
+#include "kernels/device/device.h"
 #include "kernels/profile.h"
 
 int bench(const char *path);

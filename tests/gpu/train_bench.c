@@ -22,6 +22,7 @@
 #include "common/base/err.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
+#include "kernels/device/device.h"
 #include "kernels/profile.h"
 #if HAVE_CUDA
 #include "kernels/cuda/sdpa.h"

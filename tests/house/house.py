@@ -14,9 +14,9 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../tools"))
 import check_calls  # noqa: E402
 import check_names  # noqa: E402
-from sources import files, functions, in_tests, includes, layers, read, split, upward  # noqa: E402
+from sources import SUFFIXES, files, functions, in_tests, includes, layers, read, split, upward  # noqa: E402
 
-LINES_BEFORE = 81024  # at commit a1f3d3e
+LINES_BEFORE = 83198  # at commit a1f3d3e, with the bodies (*.inc) that sources include
 LONG = 60
 
 # A task kind, three that came after the first release.  A file names KIND when its code holds the
@@ -91,7 +91,7 @@ def figures(root):
     if os.path.isdir(objects):
         up, circles = check_calls.findings(root, objects)
     includes_up = upward_includes(root)
-    lines = {f: read(root, f).count("\n") for f in own}
+    lines = {f: read(root, f).count("\n") for f in files(root, SUFFIXES + (".inc",)) if not in_tests(f)}
     long = [text for n, text in lengths if n > LONG]
     bits = os.path.join(root, "build/figures/bits.json")
     changed = None

@@ -20,6 +20,9 @@ ROOMS = [
      ["worker/order"],
      ["worker/train", "worker/fit", "worker/data"],
      ["worker/net"]],
+    [["kernels/device"],
+     ["kernels/cpu", "kernels/cuda"],
+     ["kernels"]],
 ]
 BASE, ST, JOB, DATA, NET, OUTER = (f"common/{name}" for name in "base st job data net outer".split())
 PROGRAMS = {  # a folder, with its rooms: the folders beside its own that it may include from
@@ -31,7 +34,7 @@ PROGRAMS = {  # a folder, with its rooms: the folders beside its own that it may
     NET: {"proto", BASE},
     "kernels": {BASE},
     "coordinator": {NET, OUTER, "proto", JOB, ST, BASE},
-    "worker": {NET, OUTER, "kernels", "proto", DATA, JOB, ST, BASE},
+    "worker": {NET, OUTER, "kernels/device", "kernels", "proto", DATA, JOB, ST, BASE},
     "cli": {NET, "proto", DATA, JOB, ST, BASE},
 }
 
@@ -76,10 +79,6 @@ RECIPE = re.compile(r'"(diloco|ddm|dipaco|distill)"')
 KNOWS_RECIPES = ("common/job/recipe.c", "common/job/job_keys.c")
 
 PENDING = {  # includes that are on their way out
-    ("kernels/registry.c", "kernels/cpu/cpu.h"),
-    ("kernels/registry.c", "kernels/cuda/cuda.h"),
-    ("kernels/watch.c", "kernels/cpu/cpu.h"),
-    ("kernels/watch.c", "kernels/cuda/nvml.h"),
     ("coordinator/decide/schedule.c", "coordinator/state/state.h"),
     ("coordinator/http/http_command.c", "common/data/dataset.h"),
     ("coordinator/state/core.h", "coordinator/coordinator.h"),

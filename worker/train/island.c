@@ -9,6 +9,8 @@
 
 #include "common/base/err.h"
 #include "common/base/mem.h"
+#include "kernels/device/comm_open.h"
+#include "kernels/device/device.h"
 
 enum { NOBODY = -1, NAMES_MAX = 256 };
 

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "common/base/err.h"
-#include "kernels/kernels.h"
+#include "kernels/device/device.h"
 #include "kernels/profile.h"
 
 enum { C = 256, H = 8, HKV = 4, D = C / H, QKV = (H + 2 * HKV) * D, M = 704, V = 257, BLOCKS = 6 };

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "common/base/err.h"
-#include "kernels/kernels.h"
+#include "kernels/device/device.h"
 #include "kernels/profile.h"
 
 enum { T = 64, C = 384, H = 6, ROUNDS = 12 };

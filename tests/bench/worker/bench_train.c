@@ -16,6 +16,7 @@
 #include "common/base/err.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
+#include "kernels/device/device.h"
 #include "kernels/profile.h"
 #include "worker/train/train.h"
 

@@ -4,7 +4,7 @@
 
 #include "common/base/err.h"
 #include "common/base/mem.h"
-#include "kernels/kernels.h"
+#include "kernels/device/device.h"
 #include "worker/fit/fit.h"
 #include "worker/fit/partitioner.h"
 

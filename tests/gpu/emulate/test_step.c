@@ -1,5 +1,6 @@
 /* Whole training steps on the emulated card: near those of the reference, and of the same bits
  * whether they run operation by operation or as graphs. */
+#include "kernels/device/device.h"
 #include "tests/unit/worker/tiny.h"
 
 #include <errno.h>

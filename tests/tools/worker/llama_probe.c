@@ -20,6 +20,7 @@
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "common/st/st.h"
+#include "kernels/device/device.h"
 #include "worker/net/generate.h"
 #include "worker/net/llama.h"
 #include "worker/train/train.h"

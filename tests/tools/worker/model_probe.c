@@ -13,6 +13,7 @@
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "common/st/st.h"
+#include "kernels/device/device.h"
 #include "worker/net/dit.h"
 #include "worker/net/dit_rows.h"
 #include "worker/net/sample.h"

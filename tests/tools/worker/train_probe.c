@@ -16,6 +16,7 @@
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "common/st/st.h"
+#include "kernels/device/device.h"
 #include "worker/net/dit.h"
 #include "worker/net/flow.h"
 #include "worker/net/dit_rows.h"

@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/kernels.h"
+#include "kernels/device/device.h"
 
 enum { GUARD_BYTES = 256, GUARD_MAX = 64 };
 

@@ -15,8 +15,8 @@
 
 #include "common/base/err.h"
 #include "common/base/rng.h"
-#include "kernels/comm.h"
-#include "kernels/kernels.h"
+#include "kernels/device/comm_open.h"
+#include "kernels/device/device.h"
 
 /* Between CPU devices, or between cards: by a stand-in of NCCL (COMM_CARDS, tests/emulated.mk), or
  * as many real ones as there are (tests/gpu.mk), of which one is enough to try NCCL's entries. */

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "common/base/err.h"
-#include "kernels/kernels.h"
+#include "kernels/device/device.h"
 
 #if HAVE_CUDA
 #include "kernels/cuda/lib.h"

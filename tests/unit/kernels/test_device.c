@@ -105,8 +105,8 @@ static void profile_is_bounded(void **state)
     struct profile *prof = calloc(1, sizeof *prof);
     assert_non_null(prof);
     for (int64_t i = 0; i < 2 * PROFILE_MAX; i++) {
-        const int64_t dims[3] = {i, 0, 0};
-        profile_add(prof, "op", dims, 0, 1.0);
+        const int64_t dims[4] = {i};
+        profile_add(prof, "op", dims, 1.0);
     }
     assert_int_equal(prof->n, PROFILE_MAX);
     assert_string_equal(prof->rec[PROFILE_MAX - 1].op, "other");

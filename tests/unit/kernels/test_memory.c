@@ -12,8 +12,8 @@
 
 #include "common/base/err.h"
 #include "common/base/file.h"
-#include "kernels/cpu/cpu.h"
-#include "kernels/kernels.h"
+#include "kernels/cpu/memory.h"
+#include "kernels/device/device.h"
 
 #define KIB UINT64_C(1024)
 

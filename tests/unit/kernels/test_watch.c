@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "kernels/kernels.h"
-#include "kernels/watch.h"
+#include "kernels/device/watch.h"
 #include "tests/unit/kernels/fake_nvml.h"
 
 #if HAVE_CUDA

@@ -12,7 +12,7 @@
 #include "common/base/err.h"
 #include "common/net/loop.h"
 #include "kernels/kernels.h"
-#include "kernels/watch.h"
+#include "kernels/device/watch.h"
 #include "worker/train/island.h"
 #include "worker/vitals.h"
 

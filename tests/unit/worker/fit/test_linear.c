@@ -11,7 +11,7 @@
 #include "common/base/err.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
-#include "kernels/kernels.h"
+#include "kernels/device/device.h"
 #include "worker/fit/histogram.h"
 #include "worker/fit/linear.h"
 

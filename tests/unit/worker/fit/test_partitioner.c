@@ -16,7 +16,7 @@
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "common/st/st.h"
-#include "kernels/kernels.h"
+#include "kernels/device/device.h"
 #include "worker/fit/fit.h"
 #include "worker/fit/partitioner.h"
 

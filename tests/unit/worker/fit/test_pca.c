@@ -11,7 +11,7 @@
 #include "common/base/err.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
-#include "kernels/kernels.h"
+#include "kernels/device/device.h"
 #include "worker/fit/eigen.h"
 #include "worker/fit/fit.h"
 #include "worker/fit/pca.h"

@@ -1,6 +1,7 @@
 /* Contributions coded on a card are the files of the CPU, byte for byte: every codec, chunks
  * under way at a time, residuals over rounds, values that are refused, a card that fails.
  * On a card (CARD_DEVICE) the same tests use it. */
+#include "kernels/device/device.h"
 #include "tests/unit/worker/tiny.h"
 
 #include <math.h>

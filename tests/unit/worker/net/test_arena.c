@@ -1,4 +1,5 @@
 /* Plans: alignment, overlays, one allocation. */
+#include "kernels/device/device.h"
 #include "tests/unit/worker/tiny.h"
 
 #include <errno.h>

@@ -1,4 +1,5 @@
 /* A student of several teachers; the bound on their memory. */
+#include "kernels/device/device.h"
 #include "tests/unit/worker/tiny.h"
 
 #include <errno.h>

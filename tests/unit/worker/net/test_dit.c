@@ -1,5 +1,6 @@
 /* Gradients of the whole model against finite differences; the modes against each
  * other. */
+#include "kernels/device/device.h"
 #include "tests/unit/worker/tiny.h"
 
 #include <errno.h>

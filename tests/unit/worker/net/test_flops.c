@@ -4,7 +4,7 @@
 
 #include "tests/unit/worker/tiny.h"
 
-#include "kernels/kernels.h"
+#include "kernels/device/device.h"
 #include "worker/net/flops.h"
 
 enum { COUNT = 3, SEQ = 8 };

@@ -13,6 +13,7 @@
 #include "common/base/err.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
+#include "kernels/device/device.h"
 #include "worker/net/llama.h"
 
 #define OK(call)                                                                                   \

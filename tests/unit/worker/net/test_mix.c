@@ -1,5 +1,6 @@
 /* Strategies, and the theorem behind them: for finite data the velocities of clusters,
  * weighted by their posteriors, sum to the marginal flow of all data. */
+#include "kernels/device/device.h"
 #include "tests/unit/worker/tiny.h"
 
 #include <errno.h>

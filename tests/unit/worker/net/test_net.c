@@ -1,5 +1,6 @@
 /* Networks behind struct net: the router's gradients against finite differences, its modes
  * against each other, what is drawn, and evaluation. */
+#include "kernels/device/device.h"
 #include "tests/unit/worker/tiny.h"
 
 #include <errno.h>

@@ -1,5 +1,6 @@
 /* The sampler's order of convergence, guidance and independence from batches; the
  * held-out loss. */
+#include "kernels/device/device.h"
 #include "tests/unit/worker/tiny.h"
 
 #include <errno.h>

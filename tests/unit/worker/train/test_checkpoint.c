@@ -1,4 +1,5 @@
 /* Killed and resumed equals never killed, to the bit. */
+#include "kernels/device/device.h"
 #include "tests/unit/worker/tiny.h"
 
 #include <errno.h>

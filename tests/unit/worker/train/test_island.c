@@ -1,4 +1,5 @@
 /* The island: several devices train as one does, stay equal to the bit, and fail together. */
+#include "kernels/device/device.h"
 #include "tests/unit/worker/tiny.h"
 
 #include <errno.h>

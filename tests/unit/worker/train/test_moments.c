@@ -1,4 +1,5 @@
 /* Moments on their way: how exact they arrive, and what is refused. */
+#include "kernels/device/device.h"
 #include "tests/unit/worker/tiny.h"
 
 #include <errno.h>

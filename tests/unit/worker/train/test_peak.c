@@ -11,7 +11,7 @@
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/str.h"
-#include "kernels/kernels.h"
+#include "kernels/device/device.h"
 #include "worker/train/island.h"
 #include "worker/train/peak.h"
 

@@ -1,4 +1,5 @@
 /* The training step: it learns, and its bits depend on nothing they should not. */
+#include "kernels/device/device.h"
 #include "tests/unit/worker/tiny.h"
 
 #include <errno.h>

@@ -1,6 +1,7 @@
 /* Training on a device that is not the host: a step waits once, at its end, and from the second
  * of a shape on it is a graph.  None of that is seen in what is learned: every bit is the CPU's,
  * over other contents, rates, shapes, and a step that diverges. */
+#include "kernels/device/device.h"
 #include "tests/unit/worker/tiny.h"
 
 #include <math.h>

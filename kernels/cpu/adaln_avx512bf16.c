@@ -1,5 +1,0 @@
-#include "kernels/cpu/vec_avx512.h"
-
-#define INSTALL adaln_install_avx512bf16
-
-#include "kernels/cpu/adaln_body.inc"

@@ -1,5 +1,0 @@
-#include "kernels/cpu/vec_avx512.h"
-
-#define INSTALL attention_install_avx512
-
-#include "kernels/cpu/attention_body.inc"

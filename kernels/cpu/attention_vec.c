@@ -1,0 +1,592 @@
+/* Fused attention on top of the tiles of gemm.h, once per instruction set: one task per sample
+ * and head of keys, with the query heads that share it.
+ *
+ * Forward: a dozen query rows at a time.  Their scores against the keys they see, in whole
+ * panels, are a strip of tiles in the cache; softmax turns the strip into probabilities,
+ * which multiply V.  Backward: blocks of 64 query rows; scores and their gradients exist for
+ * one block.
+ * bf16 probabilities are rounded before they multiply, as the product takes bf16. */
+#include <errno.h>
+#include <math.h>
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/team.h"
+#include "kernels/cpu/vec.h"
+
+enum { MR = GEMM_MR, NR = GEMM_NR, TILE = GEMM_MR * GEMM_NR, BLOCK = 64 };
+
+/* A (rows, D) matrix inside a larger one, or widened into scratch. */
+struct mat {
+    const void *p;
+    int64_t ld; /* elements */
+};
+
+/* What a task needs of its shapes; the same for every task. */
+struct plan {
+    const struct gemm_kernel *kern;
+    int B, T, Tk, H, D;
+    int Hkv, share; /* heads of keys, and query heads that share one */
+    bool causal;
+    const int32_t *start; /* (B,T) or NULL */
+    enum dtype dt;        /* of the tensors */
+    enum dtype work;      /* of the products: dt, or f32 after widening */
+    bool widen;
+    int64_t key_panels, dim_panels; /* panels of NR over Tk and over D */
+    int64_t dim_units, key_units;   /* units of k over D and over Tk */
+    int64_t qkv_ld, o_ld;           /* elements of a row of qkv and of o */
+    float inv_sqrt;
+    int group;    /* heads of keys of a task */
+    size_t bytes; /* scratch of one thread */
+};
+
+/* Keys begin <= j < end: what a row sees, or whole panels that hold all that a block sees. */
+struct span {
+    int64_t begin, end;
+};
+
+/* ---- scratch: carved in the same order with and without memory ---- */
+
+struct carve {
+    char *base;
+    size_t used;
+};
+
+static void *carve(struct carve *c, int64_t count, size_t size)
+{
+    void *p = c->base ? c->base + c->used : NULL;
+    c->used += ((size_t)count * size + 63) / 64 * 64;
+    return p;
+}
+
+struct fwd_scratch {
+    float *wide[3]; /* q, k, v of a head in f32 when widening */
+    float *k_nt;    /* packed: columns are keys, k runs over D */
+    float *v_nn;    /* packed: columns are D, k runs over keys */
+    float *strip;   /* (key_panels, MR, NR): scores of MR queries */
+    void *prob;     /* (MR, key_panels*NR) (work) */
+};
+
+static size_t fwd_carve(struct fwd_scratch *s, const struct plan *p, char *base)
+{
+    struct carve c = {base, 0};
+    int64_t keys = p->key_panels * NR, dims = p->dim_panels * NR;
+    for (int i = 0; i < 3; i++)
+        s->wide[i] = carve(&c, p->widen ? (int64_t)p->Tk * p->D : 0, sizeof(float));
+    s->k_nt = carve(&c, keys * p->dim_units, sizeof(float));
+    s->v_nn = carve(&c, dims * p->key_units, sizeof(float));
+    s->strip = carve(&c, p->key_panels * TILE, sizeof(float));
+    s->prob = carve(&c, MR * keys, dtype_bytes(p->work));
+    return c.used;
+}
+
+struct bwd_scratch {
+    float *wide[5];        /* q, k, v, o, do */
+    float *k_nt, *v_nt;    /* packed: columns are keys, k runs over D */
+    float *k_nn;           /* packed: columns are D, k runs over keys */
+    float *strip, *dstrip; /* (key_panels, MR, NR): scores, gradient of probabilities */
+    void *prob, *dscore;   /* (BLOCK, key_panels*NR) (work) */
+    float *left, *right;   /* packed prob or dscore, and do or q, of a block */
+    float *dk, *dv;        /* (T, dim_panels*NR): sums over blocks and query heads */
+};
+
+static size_t bwd_carve(struct bwd_scratch *s, const struct plan *p, char *base)
+{
+    struct carve c = {base, 0};
+    int64_t keys = p->key_panels * NR, dims = p->dim_panels * NR;
+    for (int i = 0; i < 5; i++)
+        s->wide[i] = carve(&c, p->widen ? (int64_t)p->T * p->D : 0, sizeof(float));
+    s->k_nt = carve(&c, keys * p->dim_units, sizeof(float));
+    s->v_nt = carve(&c, keys * p->dim_units, sizeof(float));
+    s->k_nn = carve(&c, dims * p->key_units, sizeof(float));
+    s->strip = carve(&c, p->key_panels * TILE, sizeof(float));
+    s->dstrip = carve(&c, p->key_panels * TILE, sizeof(float));
+    s->prob = carve(&c, BLOCK * keys, dtype_bytes(p->work));
+    s->dscore = carve(&c, BLOCK * keys, dtype_bytes(p->work));
+    s->left = carve(&c, (int64_t)(p->T + MR) * BLOCK, sizeof(float));
+    s->right = carve(&c, dims * BLOCK, sizeof(float));
+    s->dk = carve(&c, p->T * dims, sizeof(float));
+    s->dv = carve(&c, p->T * dims, sizeof(float));
+    return c.used;
+}
+
+/* The derived fields of a plan whose shapes are set. */
+static void complete_plan(const struct cpu_state *st, struct plan *p)
+{
+    /* An odd head of bf16 would need half a unit of its neighbour. */
+    p->widen = p->dt == DT_BF16 && (!st->gemm[DT_BF16] || p->D % 2);
+    p->work = p->widen ? DT_F32 : p->dt;
+    p->kern = st->gemm[p->work];
+    p->Hkv = p->Hkv ? p->Hkv : p->H;
+    p->share = p->H / (p->Hkv ? p->Hkv : 1);
+    p->key_panels = (p->Tk + NR - 1) / NR;
+    p->dim_panels = (p->D + NR - 1) / NR;
+    p->dim_units = gemm_units(p->work, p->D);
+    p->key_units = gemm_units(p->work, p->Tk);
+    p->qkv_ld = (int64_t)(p->H + 2 * p->Hkv) * p->D;
+    p->o_ld = (int64_t)p->H * p->D;
+    p->inv_sqrt = 1.0f / sqrtf((float)p->D);
+    /* A whole sample to a task where that leaves enough tasks to even out: its heads share
+     * pages and lines. */
+    p->group = p->B >= 8 * cpu_team_threads(st->team) && p->Tk <= 256 ? p->Hkv : 1;
+}
+
+static int tasks_of(const struct plan *p)
+{
+    return p->T && p->group ? p->B * p->Hkv / p->group : 0;
+}
+
+/* ---- pieces ---- */
+
+static inline int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static const char *mat_row(const struct plan *p, const struct mat *m, int64_t row)
+{
+    return (const char *)m->p + row * m->ld * (int64_t)dtype_bytes(p->work);
+}
+
+/* Rows of one head: as they lie, or widened. */
+static struct mat load_head(const struct plan *p, const void *x, int64_t at, int64_t ld, int rows,
+                            float *wide)
+{
+    if (!p->widen)
+        return (struct mat){(const char *)x + at * (int64_t)dtype_bytes(p->dt), ld};
+    for (int t = 0; t < rows; t++)
+        for (int d = 0; d < p->D; d += VL) {
+            vmask m = v_mask(p->D - d);
+            v_store(wide + (int64_t)t * p->D + d, m, v_load_dt(x, p->dt, at + t * ld + d, m));
+        }
+    return (struct mat){wide, p->D};
+}
+
+/* Asks for rows of a head that will be needed while this one is computed: they lie too far
+ * apart for the hardware to guess. */
+static void prefetch_heads(const struct plan *p, const void *x, int64_t at, int64_t ld, int heads)
+{
+    const int64_t size = (int64_t)dtype_bytes(p->dt), line = 64;
+    for (int64_t t = 0; t < p->T; t++) {
+        const char *row = (const char *)x + (at + t * ld) * size;
+        for (int64_t i = 0; i < (int64_t)heads * p->D * size; i += line)
+            __builtin_prefetch(row + i, 0, 2);
+    }
+}
+
+/* The keys that row `i` of sample b sees. */
+static struct span row_span(const struct plan *p, int b, int64_t i)
+{
+    if (!p->causal)
+        return (struct span){0, p->Tk};
+    return (struct span){p->start ? p->start[(int64_t)b * p->T + i] : 0, p->Tk - p->T + i + 1};
+}
+
+/* Whole panels with all keys that rows from `row` on see. */
+static struct span block_span(const struct plan *p, int b, int64_t row, int rows)
+{
+    struct span all = row_span(p, b, row);
+    for (int i = 1; i < rows; i++) {
+        struct span one = row_span(p, b, row + i);
+        all.begin = least(all.begin, one.begin);
+        all.end = one.end; /* rises with the row */
+    }
+    return (struct span){all.begin / NR * NR, (all.end + NR - 1) / NR * NR};
+}
+
+/* Units of k of a span of panels, from the first unit on. */
+static int64_t span_units(const struct plan *p, struct span s, int64_t *ret_first)
+{
+    *ret_first = gemm_units(p->work, s.begin);
+    return least(gemm_units(p->work, s.end), p->key_units) - *ret_first;
+}
+
+/* Packs all rows of m as columns (k over D). */
+static void pack_nt(const struct plan *p, float *dst, const struct mat *m)
+{
+    for (int64_t j = 0; j < p->Tk; j += NR)
+        p->kern->pack_b_nt(dst + j * p->dim_units, 0, mat_row(p, m, j), m->ld, least(NR, p->Tk - j),
+                           p->D);
+}
+
+/* Packs `rows` rows of m from `row` on, columns are D (k over rows). */
+static void pack_nn(const struct plan *p, float *dst, const struct mat *m, int64_t row,
+                    int64_t rows)
+{
+    p->kern->pack_b_nn(dst, gemm_units(p->work, rows) * NR, mat_row(p, m, row), m->ld, p->D, rows);
+}
+
+/* strip = rows of a (in place, k over D) times packed keys, over a span of panels. */
+static void strip_of(const struct plan *p, float *strip, const struct mat *a, int64_t row, int rows,
+                     const float *packed, struct span keys)
+{
+    int64_t row_bytes = a->ld * (int64_t)dtype_bytes(p->work);
+    for (int64_t t = keys.begin; t < keys.end; t += NR)
+        p->kern->inplace[rows](strip + t / NR * TILE, mat_row(p, a, row), row_bytes,
+                               packed + t * p->dim_units, p->dim_units);
+}
+
+/* x, or `other` in the lanes of vector t that are outside of the span. */
+static inline vf only_in(struct span in, int64_t t, vf x, vf other)
+{
+    if (t < in.begin)
+        x = v_select(v_mask(in.begin - t), other, x);
+    return t + VL > in.end ? v_select(v_mask(in.end - t), x, other) : x;
+}
+
+/* Zeros in elements begin..end of a row of probabilities; both are multiples of VL. */
+static inline void zero_prob(const struct plan *p, void *prob, int64_t at, int64_t begin,
+                             int64_t end)
+{
+    for (int64_t t = begin; t < end; t += VL)
+        v_store_dt(prob, p->work, at + t, v_mask(VL), v_zero());
+}
+
+/* The first `rows` rows and D columns of a tile times f, to (rows, ld) from element `at`. */
+static void store_scaled(void *out, enum dtype dt, int64_t at, int64_t ld, const float *tile,
+                         int rows, int cols, const float *factors)
+{
+    for (int r = 0; r < rows; r++) {
+        vf f = v_set(factors[r]);
+        for (int c = 0; c < cols; c += VL) {
+            vf v = v_mul(v_load(tile + r * NR + c, v_mask(VL)), f);
+            v_store_dt(out, dt, at + r * ld + c, v_mask(cols - c), v);
+        }
+    }
+}
+
+/* ---- forward ---- */
+
+struct fwd_job {
+    struct plan plan;
+    const struct attention_fwd *p;
+    int64_t kv_offset, kv_ld, kv_stride; /* of keys: of the first, to the next, to the sample's */
+    char *scratch;
+};
+
+/* Row r of the strip becomes exp(s - max) in prob; returns the sum and, in ret_max, the
+ * largest scaled score.  Columns of the panels that the row does not see become zero. */
+static float softmax_row(const struct plan *p, float *strip, void *prob, int r, struct span panels,
+                         struct span in, float *ret_max)
+{
+    vf scale = v_set(p->inv_sqrt), low = v_set(-INFINITY), best = low, sum = v_zero();
+    int64_t begin = in.begin / VL * VL, end = (in.end + VL - 1) / VL * VL;
+    int64_t at = r * p->key_panels * NR;
+    for (int64_t t = begin; t < end; t += VL) {
+        const float *s = strip + t / NR * TILE + r * NR + t % NR;
+        best = v_max(best, only_in(in, t, v_load(s, v_mask(VL)), low));
+    }
+    float top = v_hmax(best);
+    vf shift = v_set(top * p->inv_sqrt);
+    zero_prob(p, prob, at, panels.begin, begin);
+    for (int64_t t = begin; t < end; t += VL) {
+        const float *s = strip + t / NR * TILE + r * NR + t % NR;
+        vf e = v_exp(v_sub(v_mul(v_load(s, v_mask(VL)), scale), shift));
+        e = only_in(in, t, e, v_zero());
+        sum = v_add(sum, e);
+        v_store_dt(prob, p->work, at + t, v_mask(VL), e);
+    }
+    zero_prob(p, prob, at, end, panels.end);
+    *ret_max = top * p->inv_sqrt;
+    return v_sum(sum);
+}
+
+static void fwd_rows(const struct fwd_job *job, const struct fwd_scratch *s, const struct mat *q,
+                     int b, int h, int row)
+{
+    const struct plan *p = &job->plan;
+    int rows = (int)least(MR, p->T - row);
+    struct span panels = block_span(p, b, row, rows);
+    float factors[MR], tile[TILE];
+    int64_t es = (int64_t)dtype_bytes(p->work), first, units = span_units(p, panels, &first);
+    strip_of(p, s->strip, q, row, rows, s->k_nt, panels);
+    for (int r = 0; r < rows; r++) {
+        struct span in = row_span(p, b, row + r);
+        float max, sum = softmax_row(p, s->strip, s->prob, r, panels, in, &max);
+        factors[r] = 1.0f / sum;
+        if (job->p->lse)
+            job->p->lse[((int64_t)b * p->H + h) * p->T + row + r] = max + logf(sum);
+    }
+    for (int64_t j = 0; j < p->dim_panels; j++) {
+        int64_t at = ((int64_t)b * p->T + row) * p->o_ld + (int64_t)h * p->D + j * NR;
+        p->kern->inplace[rows](tile, (const char *)s->prob + panels.begin * es,
+                               p->key_panels * NR * es, s->v_nn + (j * p->key_units + first) * NR,
+                               units);
+        store_scaled(job->p->o, p->dt, at, p->o_ld, tile, rows, (int)least(NR, p->D - j * NR),
+                     factors);
+    }
+}
+
+/* The query heads of one head of keys. */
+static void fwd_head(const struct fwd_job *job, struct fwd_scratch *s, int bh, bool more)
+{
+    const struct plan *p = &job->plan;
+    const int b = bh / p->Hkv, hk = bh % p->Hkv;
+    const int64_t kv_row = (int64_t)p->Hkv * p->D;
+    const void *kv = job->p->kv ? job->p->kv : job->p->qkv;
+    int64_t q_at = (int64_t)b * p->T * p->qkv_ld + (int64_t)hk * p->share * p->D;
+    int64_t kv_at = (int64_t)b * job->kv_stride + job->kv_offset + (int64_t)hk * p->D;
+    struct mat k = load_head(p, kv, kv_at, job->kv_ld, p->Tk, s->wide[1]);
+    struct mat v = load_head(p, kv, kv_at + kv_row, job->kv_ld, p->Tk, s->wide[2]);
+    if (more) {
+        prefetch_heads(p, job->p->qkv, q_at + (int64_t)p->share * p->D, p->qkv_ld, p->share);
+        prefetch_heads(p, kv, kv_at + p->D, job->kv_ld, 1);
+        prefetch_heads(p, kv, kv_at + kv_row + p->D, job->kv_ld, 1);
+    }
+    pack_nt(p, s->k_nt, &k);
+    pack_nn(p, s->v_nn, &v, 0, p->Tk);
+    for (int i = 0; i < p->share; i++) {
+        struct mat q =
+            load_head(p, job->p->qkv, q_at + (int64_t)i * p->D, p->qkv_ld, p->T, s->wide[0]);
+        for (int row = 0; row < p->T; row += MR)
+            fwd_rows(job, s, &q, b, hk * p->share + i, row);
+    }
+}
+
+static void fwd_task(void *arg, int task, int thread)
+{
+    const struct fwd_job *job = arg;
+    const struct plan *p = &job->plan;
+    struct fwd_scratch s;
+    fwd_carve(&s, p, job->scratch + (size_t)thread * p->bytes);
+    for (int i = 0; i < p->group; i++)
+        fwd_head(job, &s, task * p->group + i, i + 1 < p->group);
+}
+
+static int fwd(struct device *dev, const struct attention_fwd *p, struct stream *stream)
+{
+    struct cpu_state *st = cpu_state(dev);
+    struct fwd_job job = {
+        .plan = {.B = p->B,
+                 .T = p->T,
+                 .Tk = p->kv && p->Tk ? p->Tk : p->T,
+                 .H = p->H,
+                 .D = p->D,
+                 .Hkv = p->Hkv,
+                 .causal = p->causal,
+                 .start = p->start,
+                 .dt = p->dt},
+        .p = p,
+    };
+    struct fwd_scratch s;
+    complete_plan(st, &job.plan);
+    job.kv_ld = p->kv ? 2 * (int64_t)job.plan.Hkv * p->D : job.plan.qkv_ld;
+    job.kv_offset = p->kv ? 0 : job.plan.o_ld;
+    job.kv_stride = p->kv && p->kv_stride ? p->kv_stride : job.plan.Tk * job.kv_ld;
+    job.plan.bytes = fwd_carve(&s, &job.plan, NULL);
+    job.scratch = cpu_scratch(st, SCRATCH_PACKED, job.plan.bytes * (size_t)dev->threads);
+    if (!job.scratch)
+        return -ENOMEM;
+    cpu_team_run(st->team, fwd_task, &job, tasks_of(&job.plan));
+    return 0;
+}
+
+/* ---- backward ---- */
+
+struct bwd_job {
+    struct plan plan;
+    const struct attention_bwd *p;
+    char *scratch;
+};
+
+/* One query head. */
+struct head {
+    struct mat q, o, d_o;
+    const float *lse;
+    int64_t q_at; /* element of its first row in dqkv */
+    int b;
+    bool first; /* of those that share keys: its blocks set the sums of dk and dv */
+};
+
+static float dot_row(const struct plan *p, const struct mat *a, const struct mat *b, int64_t row)
+{
+    vf sum = v_zero();
+    for (int d = 0; d < p->D; d += VL) {
+        vmask m = v_mask(p->D - d);
+        vf x = v_load_dt(a->p, p->work, row * a->ld + d, m);
+        sum = v_fma(x, v_load_dt(b->p, p->work, row * b->ld + d, m), sum);
+    }
+    return v_sum(sum);
+}
+
+/* Row r of the strips to row `out` of prob and dscore = prob * (dprob - delta) / sqrt(D). */
+static void grad_row(const struct plan *p, const struct bwd_scratch *s, int r, int out,
+                     struct span panels, struct span in, float lse, float delta)
+{
+    vf scale = v_set(p->inv_sqrt), shift = v_set(lse), del = v_set(delta);
+    int64_t begin = in.begin / VL * VL, end = (in.end + VL - 1) / VL * VL;
+    int64_t to = out * p->key_panels * NR;
+    zero_prob(p, s->prob, to, panels.begin, begin);
+    zero_prob(p, s->dscore, to, panels.begin, begin);
+    for (int64_t t = begin; t < end; t += VL) {
+        int64_t at = t / NR * TILE + r * NR + t % NR;
+        vf score = v_mul(v_load(s->strip + at, v_mask(VL)), scale);
+        vf e = only_in(in, t, v_exp(v_sub(score, shift)), v_zero());
+        vf d = v_mul(v_mul(e, scale), v_sub(v_load(s->dstrip + at, v_mask(VL)), del));
+        v_store_dt(s->prob, p->work, to + t, v_mask(VL), e);
+        v_store_dt(s->dscore, p->work, to + t, v_mask(VL), d);
+    }
+    zero_prob(p, s->prob, to, end, panels.end);
+    zero_prob(p, s->dscore, to, end, panels.end);
+}
+
+/* Rows of `sum` += left(block rows, keys)ᵀ m(block rows, D); keys from `fresh` on have no sum
+ * yet and are set. */
+static void add_transposed(const struct plan *p, const struct bwd_scratch *s, float *sum,
+                           const void *left, const struct mat *m, int64_t row, int rows,
+                           struct span keys, int64_t fresh)
+{
+    int64_t units = gemm_units(p->work, rows), dims = p->dim_panels * NR;
+    int64_t end = least(keys.end, p->Tk);
+    float tile[TILE];
+    p->kern->pack_a_tn(s->left, units * MR,
+                       (const char *)left + keys.begin * (int64_t)dtype_bytes(p->work),
+                       p->key_panels * NR, end - keys.begin, rows, NULL);
+    pack_nn(p, s->right, m, row, rows);
+    for (int64_t j = 0; j < p->dim_panels; j++) {
+        for (int64_t i = keys.begin; i < end; i += MR) {
+            int n = (int)least(MR, end - i);
+            p->kern->packed[n](tile, s->left + (i - keys.begin) * units, 0,
+                               s->right + j * NR * units, units);
+            for (int r = 0; r < n; r++) {
+                float *to = sum + (i + r) * dims + j * NR;
+                for (int c = 0; c < NR; c += VL) {
+                    vf v = v_load(tile + r * NR + c, v_mask(VL));
+                    if (i + r < fresh)
+                        v = v_add(v, v_load(to + c, v_mask(VL)));
+                    v_store(to + c, v_mask(VL), v);
+                }
+            }
+        }
+    }
+}
+
+/* dq of MR query rows: dscore (rows, keys) times k. */
+static void store_dq(const struct bwd_job *job, const struct bwd_scratch *s, const struct head *hd,
+                     int64_t row, int in_block, int rows, struct span keys)
+{
+    const struct plan *p = &job->plan;
+    static const float ones[MR] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+    float tile[TILE];
+    int64_t es = (int64_t)dtype_bytes(p->work), bytes = p->key_panels * NR * es;
+    int64_t first, units = span_units(p, keys, &first);
+    for (int64_t j = 0; j < p->dim_panels; j++) {
+        p->kern->inplace[rows](tile, (const char *)s->dscore + in_block * bytes + keys.begin * es,
+                               bytes, s->k_nn + (j * p->key_units + first) * NR, units);
+        store_scaled(job->p->dqkv, p->dt, hd->q_at + row * p->qkv_ld + j * NR, p->qkv_ld, tile,
+                     rows, (int)least(NR, p->D - j * NR), ones);
+    }
+}
+
+static void bwd_block(const struct bwd_job *job, const struct bwd_scratch *s, const struct head *hd,
+                      int64_t row)
+{
+    const struct plan *p = &job->plan;
+    int rows = (int)least(BLOCK, p->T - row);
+    struct span panels = block_span(p, hd->b, row, rows);
+    for (int i = 0; i < rows; i += MR) {
+        int n = (int)least(MR, rows - i);
+        struct span own = block_span(p, hd->b, row + i, n);
+        strip_of(p, s->strip, &hd->q, row + i, n, s->k_nt, own);
+        strip_of(p, s->dstrip, &hd->d_o, row + i, n, s->v_nt, own);
+        for (int r = 0; r < n; r++)
+            grad_row(p, s, r, i + r, panels, row_span(p, hd->b, row + i + r), hd->lse[row + i + r],
+                     dot_row(p, &hd->d_o, &hd->o, row + i + r));
+        store_dq(job, s, hd, row + i, i, n, own);
+    }
+    /* The first head's blocks go through the keys in order: all see back to their own first
+     * row at least, where the block before ended, unless each sees everything. */
+    int64_t fresh = !hd->first || (!p->causal && row > 0) ? p->Tk : row;
+    add_transposed(p, s, s->dv, s->prob, &hd->d_o, row, rows, panels, fresh);
+    add_transposed(p, s, s->dk, s->dscore, &hd->q, row, rows, panels, fresh);
+}
+
+static void store_sum(const struct bwd_job *job, const float *sum, int64_t at)
+{
+    const struct plan *p = &job->plan;
+    int64_t dims = p->dim_panels * NR;
+    for (int t = 0; t < p->T; t++)
+        for (int d = 0; d < p->D; d += VL)
+            v_store_dt(job->p->dqkv, p->dt, at + t * p->qkv_ld + d, v_mask(p->D - d),
+                       v_load(sum + t * dims + d, v_mask(VL)));
+}
+
+/* The query heads of one head of keys. */
+static void bwd_head(const struct bwd_job *job, struct bwd_scratch *s, int bh, bool more)
+{
+    const struct plan *p = &job->plan;
+    const void *qkv = job->p->qkv;
+    const int b = bh / p->Hkv, hk = bh % p->Hkv;
+    const int64_t ld = p->qkv_ld, kv_row = (int64_t)p->Hkv * p->D, width = (int64_t)p->share * p->D;
+    int64_t q_at = (int64_t)b * p->T * ld + hk * width;
+    int64_t k_at = (int64_t)b * p->T * ld + p->o_ld + (int64_t)hk * p->D;
+    int64_t o_at = (int64_t)b * p->T * p->o_ld + hk * width;
+    struct mat k = load_head(p, qkv, k_at, ld, p->T, s->wide[1]);
+    struct mat v = load_head(p, qkv, k_at + kv_row, ld, p->T, s->wide[2]);
+    if (more) {
+        prefetch_heads(p, qkv, q_at + width, ld, p->share);
+        prefetch_heads(p, qkv, k_at + p->D, ld, 1);
+        prefetch_heads(p, qkv, k_at + kv_row + p->D, ld, 1);
+        prefetch_heads(p, job->p->o, o_at + width, p->o_ld, p->share);
+        prefetch_heads(p, job->p->d_o, o_at + width, p->o_ld, p->share);
+    }
+    pack_nt(p, s->k_nt, &k);
+    pack_nt(p, s->v_nt, &v);
+    pack_nn(p, s->k_nn, &k, 0, p->T);
+    for (int i = 0; i < p->share; i++) {
+        struct head head = {
+            .q = load_head(p, qkv, q_at + (int64_t)i * p->D, ld, p->T, s->wide[0]),
+            .o = load_head(p, job->p->o, o_at + (int64_t)i * p->D, p->o_ld, p->T, s->wide[3]),
+            .d_o = load_head(p, job->p->d_o, o_at + (int64_t)i * p->D, p->o_ld, p->T, s->wide[4]),
+            .lse = job->p->lse + ((int64_t)b * p->H + hk * p->share + i) * p->T,
+            .q_at = q_at + (int64_t)i * p->D,
+            .b = b,
+            .first = i == 0,
+        };
+        for (int64_t row = 0; row < p->T; row += BLOCK)
+            bwd_block(job, s, &head, row);
+    }
+    store_sum(job, s->dk, k_at);
+    store_sum(job, s->dv, k_at + kv_row);
+}
+
+static void bwd_task(void *arg, int task, int thread)
+{
+    const struct bwd_job *job = arg;
+    const struct plan *p = &job->plan;
+    struct bwd_scratch s;
+    bwd_carve(&s, p, job->scratch + (size_t)thread * p->bytes);
+    for (int i = 0; i < p->group; i++)
+        bwd_head(job, &s, task * p->group + i, i + 1 < p->group);
+}
+
+static int bwd(struct device *dev, const struct attention_bwd *p, struct stream *stream)
+{
+    struct cpu_state *st = cpu_state(dev);
+    struct bwd_job job = {
+        .plan = {.B = p->B,
+                 .T = p->T,
+                 .Tk = p->T,
+                 .H = p->H,
+                 .D = p->D,
+                 .Hkv = p->Hkv,
+                 .causal = p->causal,
+                 .start = p->start,
+                 .dt = p->dt},
+        .p = p,
+    };
+    struct bwd_scratch s;
+    complete_plan(st, &job.plan);
+    job.plan.bytes = bwd_carve(&s, &job.plan, NULL);
+    job.scratch = cpu_scratch(st, SCRATCH_PACKED, job.plan.bytes * (size_t)dev->threads);
+    if (!job.scratch)
+        return -ENOMEM;
+    cpu_team_run(st->team, bwd_task, &job, tasks_of(&job.plan));
+    return 0;
+}
+
+void FOR_ISA(attention_install)(struct kernel_ops *ops)
+{
+    ops->attention_fwd = fwd;
+    ops->attention_bwd = bwd;
+}

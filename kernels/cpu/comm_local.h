@@ -1,0 +1,10 @@
+/* A communicator between CPU devices: ranks are threads over memory that all of them reach. */
+#ifndef KERNELS_CPU_COMM_LOCAL_H
+#define KERNELS_CPU_COMM_LOCAL_H
+
+#include "kernels/comm.h"
+
+/* One for each of devs; as comm_open. */
+int comm_local_open(struct device *const *devs, int n, struct comm **ret_comms, struct err *err);
+
+#endif

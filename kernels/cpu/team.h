@@ -1,0 +1,27 @@
+/* A team of threads for one caller.
+ *
+ *     cpu_team_run(team, fn, arg, tasks);   fn(arg, task, thread) for each task 0..tasks-1
+ *
+ * The caller works too.  Tasks are claimed one by one, so a thread that the
+ * machine slows down takes fewer; which thread runs a task says nothing about
+ * its result, as long as fn writes only what belongs to its task (and to the
+ * scratch of its thread index, below cpu_team_threads()).
+ *
+ * Between two calls the helpers spin for some tens of microseconds, as
+ * operations follow each other closely inside a step, and then sleep. */
+#ifndef KERNELS_CPU_TEAM_H
+#define KERNELS_CPU_TEAM_H
+
+struct cpu_team;
+struct err;
+
+typedef void cpu_task_fn(void *arg, int task, int thread);
+
+int cpu_team_new(int threads, struct cpu_team **ret, struct err *err);
+void cpu_team_free(struct cpu_team *team); /* accepts NULL */
+int cpu_team_threads(const struct cpu_team *team);
+
+/* Returns when all tasks are done.  team NULL: the caller runs them all. */
+void cpu_team_run(struct cpu_team *team, cpu_task_fn *fn, void *arg, int tasks);
+
+#endif

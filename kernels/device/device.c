@@ -1,0 +1,93 @@
+#include "kernels/device/device.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/err.h"
+#include "kernels/cpu/cpu.h"
+
+#if HAVE_CUDA
+#include "common/base/log.h"
+#include "kernels/cuda/cuda.h"
+#endif
+
+static int open_cuda(const char *name, struct device **ret_dev, struct err *err)
+{
+    char *end;
+    long index = strtol(name + 5, &end, 10);
+    if (name[5] < '0' || name[5] > '9' || *end || index > 1023)
+        return err_set(err, -EINVAL, "device \"%s\": expected cuda:N with N a number from 0", name);
+#if HAVE_CUDA
+    const char *why;
+    int n = cuda_device_count(&why);
+    if (n == 0)
+        return err_set(err, -ERR_DEVICE,
+                       "device \"%s\" is not there: %s; use cpu or auto, or check the driver with "
+                       "nvidia-smi",
+                       name, why);
+    if (index >= n)
+        return err_set(err, -ERR_DEVICE,
+                       "device \"%s\" is not there: this machine shows %d CUDA device%s, cuda:0%s; "
+                       "use one of them, cpu or auto",
+                       name, n, n == 1 ? "" : "s", n == 1 ? "" : " and on");
+    return cuda_device_open((int)index, ret_dev, err);
+#else
+    return err_set(err, -ERR_DEVICE,
+                   "device \"%s\" is not there: this program was built without CUDA; "
+                   "use cpu or auto, or build with CUDA=1",
+                   name);
+#endif
+}
+
+/* The first card that can be used, else the CPU. */
+static int open_auto(int threads, struct device **ret_dev, struct err *err)
+{
+#if HAVE_CUDA
+    const char *none;
+    struct err why = {0};
+    if (cuda_device_count(&none) > 0) {
+        if (cuda_device_open(0, ret_dev, &why) == 0)
+            return 0;
+        log_warn("device", "a card is there and not used: %s", why.msg);
+    }
+#endif
+    return cpu_device_open(false, threads, ret_dev, err);
+}
+
+int device_open(const char *name, int threads, struct device **ret_dev, struct err *err)
+{
+    if (strcmp(name, "auto") == 0)
+        return open_auto(threads, ret_dev, err);
+    if (strcmp(name, "cpu") == 0)
+        return cpu_device_open(false, threads, ret_dev, err);
+    if (strcmp(name, "cpu-ref") == 0)
+        return cpu_device_open(true, threads, ret_dev, err);
+    if (strncmp(name, "cuda:", 5) == 0)
+        return open_cuda(name, ret_dev, err);
+    return err_set(err, -EINVAL, "device \"%s\" is unknown: expected auto, cpu, cpu-ref or cuda:N",
+                   name);
+}
+
+void device_close(struct device *dev)
+{
+    if (!dev)
+        return;
+#if HAVE_CUDA
+    if (dev->ops == &cuda_ops) {
+        cuda_device_close(dev);
+        return;
+    }
+#endif
+    cpu_device_close(dev);
+}
+
+int device_cards(void)
+{
+#if HAVE_CUDA
+    const char *why;
+    return cuda_device_count(&why);
+#else
+    return 0;
+#endif
+}

@@ -1,0 +1,23 @@
+/* Opening of devices, by name: the one place that knows all kinds.
+ *
+ *     struct device *dev;
+ *     if (device_open("auto", threads, &dev, err) < 0) ...
+ *     dev->ops->matmul(dev, &(struct matmul){ ... }, NULL);
+ *     device_close(dev); */
+#ifndef KERNELS_DEVICE_DEVICE_H
+#define KERNELS_DEVICE_DEVICE_H
+
+#include "kernels/kernels.h"
+
+/* Opens a device.  name: "auto" (the best there is), "cpu", "cpu-ref" or "cuda:N".
+ * threads: 0 for one per available core, at most 256; ignored by CUDA and cpu-ref.  A device asked
+ * for by name that is not there is an error whose sentence says what there is. */
+int device_open(const char *name, int threads, struct device **ret_dev, struct err *err);
+
+/* Accepts NULL.  All device memory must have been freed before. */
+void device_close(struct device *dev);
+
+/* Cards that "cuda:N" can name, from N = 0 on; 0 without CUDA. */
+int device_cards(void);
+
+#endif
