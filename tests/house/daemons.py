@@ -1,6 +1,7 @@
 """Daemons of one build on loopback, for comparing two builds.  No other file of the tree is used, and the standard
 library only, so that it runs beside any commit."""
 import ctypes
+import glob
 import http.client
 import json
 import os
@@ -127,8 +128,8 @@ class Daemons:
         return wait_for(look, seconds, f"job {job}")
 
 
-def build_commit(commit, targets=("all",)):
-    """Builds a commit in a worktree of its own, build/house/COMMIT; its build directory."""
+def build_commit(commit, bench=False):
+    """Builds a commit, on demand with the programs of tests/bench, in a worktree of its own, build/house/COMMIT; its build directory."""
     def run(*argv):
         return subprocess.run(argv, check=True, stdout=subprocess.PIPE, text=True, env=env).stdout.strip()
     # A make above us has flags that are not for this one (its jobs, BUILD_DIR, CUDA).
@@ -138,5 +139,6 @@ def build_commit(commit, targets=("all",)):
         run("git", "worktree", "prune")
         run("git", "worktree", "add", "--detach", tree, commit)
     print(f"building {commit} in {tree}", flush=True)
-    run("make", "-C", tree, f"-j{os.cpu_count()}", "CUDA=0", *targets)
+    sources = glob.glob("tests/bench/**/bench_*.c", root_dir=tree, recursive=True) if bench else []
+    run("make", "-C", tree, f"-j{os.cpu_count()}", "CUDA=0", "all", *(f"build/release/{s[:-2]}" for s in sources))
     return os.path.join(tree, "build")
