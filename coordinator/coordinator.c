@@ -10,6 +10,14 @@
 #include "common/base/str.h"
 #include "common/net/blob_http.h"
 #include "common/net/http_server.h"
+#include "coordinator/job/flow.h"
+#include "coordinator/job/gc.h"
+#include "coordinator/job/member.h"
+#include "coordinator/job/metrics.h"
+#include "coordinator/job/tasks.h"
+#include "coordinator/rpc/poll.h"
+#include "coordinator/rpc/service.h"
+#include "coordinator/turn.h"
 #include "coordinator/state/core.h"
 #include "coordinator/http/http_api.h"
 #include "coordinator/state/outer_exec.h"
@@ -22,6 +30,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define TICK_MS 250
+#define RESUME_MS 15000 /* after our restart: workers dial again after up to 10 s */
 #define SWEEP_MS (10 * 60 * 1000)
 #define DISK_THREADS 2
 #define DISK_JOBS 1024
@@ -134,7 +144,7 @@ static void resume(struct coordinator *co)
         if (w->task_id != 0 && state_task(&co->state, w->task_id) == NULL)
             w->task_id = 0;          /* of a job that cannot be read */
         if (w->state == WORKER_HERE) /* silence counts from when it should be back */
-            w->heard_ms = w->closed_ms = now + CORE_RESUME_MS;
+            w->heard_ms = w->closed_ms = now + RESUME_MS;
     }
     for (size_t i = 0; i < co->state.n_tasks; i++) {
         struct task *t = co->state.tasks[i];
@@ -316,7 +326,7 @@ static void start_timers(struct coordinator *co)
     co->tick = loop_timer_new(co->loop, on_tick, co);
     co->retry = loop_timer_new(co->loop, on_retry, co);
     co->sweep = loop_timer_new(co->loop, on_sweep, co);
-    loop_timer_start(co->tick, CORE_TICK_MS, CORE_TICK_MS);
+    loop_timer_start(co->tick, TICK_MS, TICK_MS);
     loop_timer_start(co->sweep, SWEEP_MS, SWEEP_MS);
 }
 
@@ -326,6 +336,7 @@ int coordinator_open(struct loop *loop, const struct coordinator_options *o,
     struct coordinator *co = mem_alloc(sizeof(*co));
     co->loop = loop;
     co->opt = *o;
+    co->turn = turn;
     co->store_ok = true;
     co->started_ms = loop_now_ms(loop);
     list_init(&co->replies);

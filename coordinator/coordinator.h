@@ -12,23 +12,13 @@
 #ifndef COORDINATOR_COORDINATOR_H
 #define COORDINATOR_COORDINATOR_H
 
-#include <stdbool.h>
+#include "coordinator/state/options.h"
+
 #include <stdint.h>
 
 struct coordinator;
 struct err;
 struct loop;
-
-struct coordinator_options {
-    const char *data_dir;         /* exists, is locked by the caller */
-    const char *listen;           /* address to bind */
-    const char *host;             /* advertised; NULL: found out */
-    uint16_t rpc_port, http_port; /* 0: a free one */
-    bool plain_http;              /* loopback only */
-    uint32_t heartbeat_ms, lease_ms;
-    uint64_t blob_quota_bytes; /* 0: the disk's */
-    unsigned outer_threads;
-};
 
 /* Loads the state, starts to listen, writes worker.token, user.token and
  * ports.json into the data dir. */

@@ -50,9 +50,9 @@ static json_t *take_body(struct http_request *r, const struct http_field *fields
 struct dataset {
     const char **classes;
     uint64_t *counts;
-    struct view_shard *shards;
-    struct view_bad_sample *bad;
-    struct view_blob tokenizer, warm_start;
+    struct submit_shard *shards;
+    struct bad_sample *bad;
+    struct blob_ref tokenizer, warm_start;
 };
 
 static void dataset_release(struct dataset *d)
@@ -63,8 +63,7 @@ static void dataset_release(struct dataset *d)
     mem_free(d->bad);
 }
 
-static int take_classes(const json_t *dataset, struct dataset *d, struct view_submit *s,
-                        struct err *err)
+static int take_classes(const json_t *dataset, struct dataset *d, struct submit *s, struct err *err)
 {
     static const struct http_field name = {"name", HTTP_STRING, .min = 1, .max = 256};
     static const struct http_field count = {"count", HTTP_INT, .min = 0, .max = 4294967295.0};
@@ -95,8 +94,7 @@ static int take_classes(const json_t *dataset, struct dataset *d, struct view_su
     return 0;
 }
 
-static int take_shards(const json_t *list, struct dataset *d, struct view_submit *s,
-                       struct err *err)
+static int take_shards(const json_t *list, struct dataset *d, struct submit *s, struct err *err)
 {
     static const struct http_field fields[] = {
         {"sha256", HTTP_SHA256, .required = true},
@@ -111,7 +109,7 @@ static int take_shards(const json_t *list, struct dataset *d, struct view_submit
         return err_set(err, -ENOMEM, "out of memory for %zu shards", n);
     for (size_t i = 0; i < n; i++) {
         const json_t *item = json_array_get(list, i);
-        struct view_shard *shard = &d->shards[i];
+        struct submit_shard *shard = &d->shards[i];
         char where[32];
         (void)snprintf(where, sizeof where, "shards[%zu]", i);
         if (http_body_check(item, where, fields, N(fields), err) < 0)
@@ -128,7 +126,7 @@ static int take_shards(const json_t *list, struct dataset *d, struct view_submit
     return 0;
 }
 
-static int take_bad(const json_t *list, struct dataset *d, struct view_submit *s, struct err *err)
+static int take_bad(const json_t *list, struct dataset *d, struct submit *s, struct err *err)
 {
     static const struct http_field fields[] = {
         {"key", HTTP_STRING, .required = true, .min = 0, .max = 4096},
@@ -155,8 +153,7 @@ static int take_bad(const json_t *list, struct dataset *d, struct view_submit *s
     return 0;
 }
 
-static int take_dataset(const json_t *dataset, struct dataset *d, struct view_submit *s,
-                        struct err *err)
+static int take_dataset(const json_t *dataset, struct dataset *d, struct submit *s, struct err *err)
 {
     static const struct http_field fields[] = {
         {"classes", HTTP_ARRAY, .required = true, .min = 0, .max = CLASSES_MAX},
@@ -175,8 +172,8 @@ static int take_dataset(const json_t *dataset, struct dataset *d, struct view_su
 }
 
 /* A file that was uploaded for the job; absent: *ret stays NULL. */
-static int take_file(const json_t *body, const char *name, struct view_blob *room,
-                     const struct view_blob **ret, struct err *err)
+static int take_file(const json_t *body, const char *name, struct blob_ref *room,
+                     const struct blob_ref **ret, struct err *err)
 {
     static const struct http_field fields[] = {
         {"sha256", HTTP_SHA256, .required = true},
@@ -209,7 +206,7 @@ void http_post_job(void *arg, struct http_request *r)
     if (body == NULL)
         return;
     struct dataset d = {0};
-    struct view_submit submit = {
+    struct submit submit = {
         .spec = json_string_value(json_object_get(body, "spec")),
         .vocab = (uint32_t)json_integer_value(json_object_get(body, "vocab")),
     };
@@ -295,8 +292,7 @@ void http_post_drain(void *arg, struct http_request *r)
         http_api_when_durable(api, r, 200, id_state(id, w.state));
 }
 
-static int take_labels(const json_t *list, uint32_t *out, struct view_sample_request *s,
-                       struct err *err)
+static int take_labels(const json_t *list, uint32_t *out, struct draw_request *s, struct err *err)
 {
     static const struct http_field label = {"label", HTTP_INT, .min = 0, .max = CLASSES_MAX - 1};
     s->n_labels = json_array_size(list);
@@ -311,7 +307,7 @@ static int take_labels(const json_t *list, uint32_t *out, struct view_sample_req
     return 0;
 }
 
-static int take_sampler(const json_t *body, struct view_sample_request *s, struct err *err)
+static int take_sampler(const json_t *body, struct draw_request *s, struct err *err)
 {
     s->sampler = json_string_value(json_object_get(body, "sampler"));
     if (s->sampler == NULL || strcmp(s->sampler, "euler") == 0 || strcmp(s->sampler, "heun") == 0)
@@ -326,7 +322,7 @@ static double real_or(const json_t *body, const char *name, double other)
     return v != NULL ? json_number_value(v) : other;
 }
 
-static void take_mixture(const json_t *body, struct view_sample_request *s)
+static void take_mixture(const json_t *body, struct draw_request *s)
 {
     const json_t *path = json_object_get(body, "path");
     s->strategy = json_string_value(json_object_get(body, "strategy"));
@@ -338,7 +334,7 @@ static void take_mixture(const json_t *body, struct view_sample_request *s)
     s->path = (uint32_t)json_integer_value(path);
 }
 
-static void take_text(const json_t *body, struct view_sample_request *s)
+static void take_text(const json_t *body, struct draw_request *s)
 {
     s->prompt = json_string_value(json_object_get(body, "prompt"));
     s->tokens = (uint32_t)json_integer_value(json_object_get(body, "tokens"));
@@ -378,7 +374,7 @@ void http_post_sample(void *arg, struct http_request *r)
         return;
     const json_t *seed = json_object_get(b, "seed"), *ema = json_object_get(b, "ema");
     const json_t *guidance = json_object_get(b, "guidance");
-    struct view_sample_request s = {
+    struct draw_request s = {
         .count = (uint32_t)json_integer_value(json_object_get(b, "count")),
         .steps = (uint32_t)json_integer_value(json_object_get(b, "steps")),
         .columns = (uint32_t)json_integer_value(json_object_get(b, "columns")),

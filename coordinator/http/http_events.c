@@ -45,10 +45,10 @@ static const char *of_path(const struct view_job *job, uint32_t path, char out[4
     return out;
 }
 
-static void drawn(const struct view_job *job, const struct view_sample *s, char *out, size_t size)
+static void drawn(const struct view_job *job, const struct grid_rec *s, char *out, size_t size)
 {
     char of[40];
-    if (s->size == 0)
+    if (s->blob.size == 0)
         (void)snprintf(out, size, ": a text%s was written after round %u",
                        of_path(job, s->path, of), s->round);
     else
@@ -58,13 +58,13 @@ static void drawn(const struct view_job *job, const struct view_sample *s, char 
 
 /* What a person is told of the event; false: nothing (a worker's events come
  * with a LOG event of their own). */
-static bool sentence(struct http_events *ev, const struct view_event *e, char *out, size_t size)
+static bool sentence(struct http_events *ev, const struct event *e, char *out, size_t size)
 {
     struct view_job job;
     char of[40];
-    if (e->kind == VIEW_EVENT_LOG)
+    if (e->kind == EVENT_LOG)
         return snprintf(out, size, "%s", e->text) > 0; /* cut is fine */
-    if (e->kind == VIEW_EVENT_WORKER || e->kind == VIEW_EVENT_LOSS || e->kind == VIEW_EVENT_TEXT ||
+    if (e->kind == EVENT_WORKER || e->kind == EVENT_LOSS || e->kind == EVENT_TEXT ||
         view_job(ev->co, e->job_id, &job, NULL) < 0)
         return false;
     char *rest =
@@ -85,7 +85,7 @@ static bool sentence(struct http_events *ev, const struct view_event *e, char *o
     return true;
 }
 
-static void keep_sentence(struct http_events *ev, const struct view_event *e)
+static void keep_sentence(struct http_events *ev, const struct event *e)
 {
     char text[512];
     if (!sentence(ev, e, text, sizeof text))
@@ -111,7 +111,7 @@ static json_t *with_job(json_t *o, uint64_t job_id)
 }
 
 /* A piece of a text as it is generated, and where it belongs. */
-static json_t *text_event(const struct view_event *e)
+static json_t *text_event(const struct event *e)
 {
     json_t *o = json_object();
     http_json_put(o, "task", http_json_id(e->task_id));
@@ -120,7 +120,7 @@ static json_t *text_event(const struct view_event *e)
     return with_job(o, e->job_id);
 }
 
-static void on_event(void *arg, const struct view_event *e)
+static void on_event(void *arg, const struct event *e)
 {
     struct http_events *ev = arg;
     keep_sentence(ev, e);
@@ -129,30 +129,30 @@ static void on_event(void *arg, const struct view_event *e)
     struct view_job job;
     struct view_worker worker;
     switch (e->kind) {
-    case VIEW_EVENT_JOB:
+    case EVENT_JOB:
         if (view_job(ev->co, e->job_id, &job, NULL) == 0)
             send_all(ev, "job", http_json_job_summary(&job));
         break;
-    case VIEW_EVENT_WORKER:
+    case EVENT_WORKER:
         if (view_worker(ev->co, e->worker_id, &worker, NULL) == 0)
             send_all(ev, "worker", http_json_worker(&worker));
         break;
-    case VIEW_EVENT_ROUND:
+    case EVENT_ROUND:
         if (e->round)
             send_all(ev, "round", with_job(http_json_round(e->round), e->job_id));
         break;
-    case VIEW_EVENT_LOSS:
+    case EVENT_LOSS:
         if (e->metric)
             send_all(ev, "loss", with_job(http_json_metric(e->metric), e->job_id));
         break;
-    case VIEW_EVENT_SAMPLE:
+    case EVENT_SAMPLE:
         if (e->sample)
             send_all(ev, "sample", with_job(http_json_sample(e->sample), e->job_id));
         break;
-    case VIEW_EVENT_TEXT:
+    case EVENT_TEXT:
         send_all(ev, "text", text_event(e));
         break;
-    case VIEW_EVENT_LOG:
+    case EVENT_LOG:
         break;
     }
 }

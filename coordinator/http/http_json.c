@@ -110,7 +110,7 @@ static json_t *up_down(uint64_t up, uint64_t down)
     return o;
 }
 
-static json_t *planes(const struct view_bytes *b)
+static json_t *planes(const struct traffic *b)
 {
     json_t *o = must(json_object());
     put(o, "control", up_down(b->control_up, b->control_down));
@@ -238,7 +238,7 @@ static void add_phase(void *arg, const struct view_replica *r)
     put(o, "step", count(r->step));
     put(o, "steps_done", count(r->steps_done));
     put(o, "steps_total", count(r->steps_total));
-    put(o, "loss", http_json_real(r->loss));
+    put(o, "loss", http_json_real((double)r->loss));
     put(o, "images_per_s", http_json_real(r->images_per_s));
     http_json_push(arg, o);
 }
@@ -341,14 +341,14 @@ static void add_module(void *arg, const struct view_module *m)
     http_json_push(arg, o);
 }
 
-json_t *http_json_round(const struct view_round *r)
+json_t *http_json_round(const struct round_rec *r)
 {
     json_t *o = must(json_object());
     put(o, "path", count(r->path));
     put(o, "round", count(r->round + 1u));
-    put(o, "loss", http_json_real(r->loss));
-    put(o, "eval_loss", http_json_real(r->eval_loss));
-    put(o, "seconds", must(json_real(isfinite(r->seconds) ? r->seconds : 0)));
+    put(o, "loss", http_json_real((double)r->loss));
+    put(o, "eval_loss", http_json_real((double)r->eval_loss));
+    put(o, "seconds", must(json_real(isfinite(r->seconds) ? (double)r->seconds : 0)));
     put(o, "contributions", count(r->contributions));
     put(o, "expected", count(r->expected));
     put(o, "samples", count(r->samples));
@@ -359,7 +359,7 @@ json_t *http_json_round(const struct view_round *r)
     return o;
 }
 
-static void add_round(void *arg, const struct view_round *r)
+static void add_round(void *arg, const struct round_rec *r)
 {
     http_json_push(arg, http_json_round(r));
     if (json_array_size(arg) > HISTORY_MAX)
@@ -378,14 +378,14 @@ static void add_epoch(void *arg, const struct view_epoch *e)
     http_json_push(arg, o);
 }
 
-json_t *http_json_sample(const struct view_sample *s)
+json_t *http_json_sample(const struct grid_rec *s)
 {
     json_t *o = must(json_object());
     put(o, "round", count(s->round));
     put(o, "task", count(s->task_id));
-    put(o, "blob", http_json_sha256(s->size ? s->blob : NULL));
-    put(o, "size", count(s->size));
-    put(o, "text", s->size ? json_null() : http_json_text(s->text));
+    put(o, "blob", http_json_sha256(s->blob.size ? s->blob.sha256 : NULL));
+    put(o, "size", count(s->blob.size));
+    put(o, "text", s->blob.size ? json_null() : http_json_text(s->text ? s->text : ""));
     put(o, "count", count(s->count));
     put(o, "columns", count(s->columns));
     put(o, "path", number_or_null(s->path));
@@ -393,12 +393,12 @@ json_t *http_json_sample(const struct view_sample *s)
     return o;
 }
 
-static void add_sample(void *arg, const struct view_sample *s)
+static void add_sample(void *arg, const struct grid_rec *s)
 {
     http_json_push(arg, http_json_sample(s));
 }
 
-static void add_bad(void *arg, const struct view_bad_sample *b)
+static void add_bad(void *arg, const struct bad_sample *b)
 {
     if (json_array_size(arg) >= BAD_MAX)
         return;
@@ -478,23 +478,23 @@ json_t *http_json_job(struct coordinator *co, uint64_t id, struct err *err)
 
 /* ---- metrics ------------------------------------------------------------- */
 
-json_t *http_json_metric(const struct view_metric *m)
+json_t *http_json_metric(const struct metric_rec *m)
 {
     json_t *o = must(json_object());
     put(o, "n", count(m->n));
     put(o, "kind",
-        must(json_string(m->kind == VIEW_METRIC_LOSS    ? "loss"
-                         : m->kind == VIEW_METRIC_ROUND ? "round"
-                                                        : "eval")));
+        must(json_string(m->kind == METRIC_LOSS    ? "loss"
+                         : m->kind == METRIC_ROUND ? "round"
+                                                   : "eval")));
     put(o, "path", count(m->path));
     /* An evaluation is of what so many finished rounds have made. */
-    put(o, "round", count(m->kind == VIEW_METRIC_EVAL ? m->round : m->round + 1u));
-    if (m->kind == VIEW_METRIC_EVAL) {
+    put(o, "round", count(m->kind == METRIC_EVAL ? m->round : m->round + 1u));
+    if (m->kind == METRIC_EVAL) {
         put(o, "eval_loss", http_json_real(m->loss));
         return o;
     }
     put(o, "loss", http_json_real(m->loss));
-    if (m->kind == VIEW_METRIC_LOSS) {
+    if (m->kind == METRIC_LOSS) {
         put(o, "replica", count(m->replica));
         put(o, "step", count(m->step));
         put(o, "lr", must(json_real(isfinite(m->lr) ? m->lr : 0)));

@@ -39,9 +39,9 @@ json_t *http_json_task(const struct view_task *t);                           /* 
 /* Newest `max` tasks first. */
 json_t *http_json_tasks(struct coordinator *co, uint64_t job_id, const char *state, size_t max);
 json_t *http_json_modules(struct coordinator *co, uint64_t job_id); /* [ModuleVersions] */
-json_t *http_json_round(const struct view_round *r);                /* Round */
-json_t *http_json_sample(const struct view_sample *s);              /* Sample */
+json_t *http_json_round(const struct round_rec *r);                 /* Round */
+json_t *http_json_sample(const struct grid_rec *s);                 /* Sample */
 /* MetricRecord; a round's lacks "step" and "eval_loss", which the caller adds. */
-json_t *http_json_metric(const struct view_metric *m);
+json_t *http_json_metric(const struct metric_rec *m);
 
 #endif

@@ -80,7 +80,7 @@ static void single(struct writer *w, const char *name, const char *type, const c
 
 /* ---- the whole ----------------------------------------------------------- */
 
-static void four_bytes(struct writer *w, const char *name, const struct view_bytes *b)
+static void four_bytes(struct writer *w, const char *name, const struct traffic *b)
 {
     plain(w, name, "{plane=\"control\",direction=\"up\"}", (double)b->control_up);
     plain(w, name, "{plane=\"control\",direction=\"down\"}", (double)b->control_down);

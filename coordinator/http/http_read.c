@@ -65,7 +65,7 @@ struct lines {
     struct rounds rounds;
 };
 
-static void add_known_round(void *arg, const struct view_round *r)
+static void add_known_round(void *arg, const struct round_rec *r)
 {
     struct rounds *k = arg;
     if (k->n == k->cap) {
@@ -77,10 +77,10 @@ static void add_known_round(void *arg, const struct view_round *r)
         if (k->items[i - 1].path == r->path)
             before = k->items[i - 1].step;
     double steps = r->contributions ? (double)r->steps / r->contributions : 0;
-    k->items[k->n++] = (struct round){r->path, r->round, r->eval_loss, before + steps};
+    k->items[k->n++] = (struct round){r->path, r->round, (double)r->eval_loss, before + steps};
 }
 
-static const struct round *known_round(struct rounds *k, const struct view_metric *m)
+static const struct round *known_round(struct rounds *k, const struct metric_rec *m)
 {
     for (size_t i = 0; i < k->n; i++) {
         size_t at = (k->at + i) % k->n;
@@ -92,13 +92,13 @@ static const struct round *known_round(struct rounds *k, const struct view_metri
     return NULL;
 }
 
-static void add_line(void *arg, const struct view_metric *m)
+static void add_line(void *arg, const struct metric_rec *m)
 {
     struct lines *l = arg;
     if (l->full)
         return;
     json_t *o = http_json_metric(m);
-    if (m->kind == VIEW_METRIC_ROUND) {
+    if (m->kind == METRIC_ROUND) {
         const struct round *r = known_round(&l->rounds, m);
         http_json_put(o, "step", json_integer(r ? (json_int_t)(r->step + 0.5) : 0));
         http_json_put(o, "eval_loss", r ? http_json_real(r->eval_loss) : json_null());

@@ -1,4 +1,8 @@
 /* EVAL and SAMPLE tasks: what they look at, and when they are due. */
+#include "coordinator/job/draw.h"
+
+#include "coordinator/job/shards.h"
+#include "coordinator/job/tasks.h"
 #include "coordinator/state/core.h"
 
 #include "common/base/mem.h"
@@ -100,7 +104,7 @@ static void fill_draw(const struct job *j, struct task_draw *d)
 }
 
 /* Zero and NAN (which no comparison likes) mean: as the job says. */
-static void fill_asked(const struct view_sample_request *ask, struct task_draw *d)
+static void fill_asked(const struct draw_request *ask, struct task_draw *d)
 {
     d->asked = true;
     if (d->tokens == 0 && ask->n_labels > 0)
@@ -144,7 +148,7 @@ static void fill_asked(const struct view_sample_request *ask, struct task_draw *
 }
 
 struct task *draw_sample(struct coordinator *co, struct job *j, uint32_t path, uint32_t round,
-                         const struct view_sample_request *ask)
+                         const struct draw_request *ask)
 {
     bool text = j->spec.model.type == JOB_MODEL_LLAMA;
     if (!text && j->n_classes == 0)

@@ -1,3 +1,33 @@
+/* A job's life: the states it goes through, the tasks of each, and its end.
+ *
+ *   PENDING -> INGESTING      one INGEST task per URL of the data, if there are any
+ *           -> INITIALISING   one INIT task per network
+ *           -> RUNNING        rounds.c
+ *           -> FINISHING      the last evaluations and samples
+ *           -> DONE
+ *
+ * and, for data that are cut into partitions:
+ *
+ *   INITIALISING -> FEATURES   one FEATURE task per shard of the dataset
+ *                -> CLUSTERING one CLUSTER task: a partitioner, the partitions of all samples
+ *                -> SPLITTING  SPLIT tasks: groups of shards into shards of one partition each
+ *                -> RUNNING    over the next generation of shards, with new ledgers
+ *   RUNNING, all paths at a round of recipe.reshard
+ *                -> SCORING    one SCORE task per path and shard kept for routers
+ *                -> CLUSTERING discriminatively -> SPLITTING -> RUNNING
+ *
+ * What a state found is in the job's record when its task is done, so that a restart goes on
+ * with the tasks that are open.  A state's tasks are made in the turn that enters it: they are on
+ * record together or not at all. */
+#include "coordinator/job/flow.h"
+
+#include "coordinator/job/draw.h"
+#include "coordinator/job/folds.h"
+#include "coordinator/job/gc.h"
+#include "coordinator/job/query.h"
+#include "coordinator/job/rounds.h"
+#include "coordinator/job/shards.h"
+#include "coordinator/job/tasks.h"
 #include "coordinator/state/core.h"
 
 #include "common/base/clock.h"
@@ -14,7 +44,7 @@
 
 /* ---- states -------------------------------------------------------------- */
 
-void flow_enter(struct coordinator *co, struct job *j, enum job_state state, const char *reason)
+static void enter(struct coordinator *co, struct job *j, enum job_state state, const char *reason)
 {
     j->state = state;
     (void)str_copy(j->reason, sizeof(j->reason), reason);
@@ -25,36 +55,8 @@ void flow_enter(struct coordinator *co, struct job *j, enum job_state state, con
     save_job(co->store, j);
     log_info("job", "job %llu is %s%s%s", (unsigned long long)j->id, job_state_name(state),
              reason[0] ? ": " : "", reason);
-    core_event(co, &(struct view_event){.kind = VIEW_EVENT_JOB, .job_id = j->id, .text = reason});
+    core_event(co, &(struct event){.kind = EVENT_JOB, .job_id = j->id, .text = reason});
     core_touch(co);
-}
-
-struct remove_arg {
-    char *dir;
-};
-
-static int remove_work(void *arg)
-{
-    struct remove_arg *a = arg;
-    return file_remove_tree(a->dir, NULL);
-}
-
-static void remove_done(void *arg, int rc)
-{
-    struct remove_arg *a = arg;
-    mem_free(a->dir);
-    mem_free(a);
-}
-
-void flow_clean_up(struct coordinator *co, const struct job *j)
-{
-    for (uint32_t i = 0; i < j->comp.n_modules; i++)
-        if (j->modules[i].outer_task != 0)
-            return; /* the end of the last step comes back here */
-    struct remove_arg *a = mem_alloc(sizeof(*a));
-    a->dir = str_printf("%s/outer/%llu", co->opt.data_dir, (unsigned long long)j->id);
-    if (pool_submit(co->disk, remove_work, remove_done, a) < 0)
-        remove_done(a, 0); /* the files stay: nothing depends on them */
 }
 
 void flow_end(struct coordinator *co, struct job *j, enum job_state state, const char *fmt, ...)
@@ -67,17 +69,248 @@ void flow_end(struct coordinator *co, struct job *j, enum job_state state, const
     (void)vsnprintf(reason, sizeof(reason), fmt, ap);
     va_end(ap);
     j->ended_unix_ms = (int64_t)clock_wall_ms();
-    flow_enter(co, j, state, reason);
+    enter(co, j, state, reason);
     for (size_t i = 0; i < co->state.n_tasks; i++) {
         struct task *t = co->state.tasks[i];
         if (t->job_id == j->id && task_is_open(t))
             task_end(co, t, TASK_CANCELLED, reason[0] ? reason : "the job has ended");
     }
     gc_job_ended(co, j);
-    flow_clean_up(co, j);
+    folds_clean_up(co, j);
     core_say(co, j->id, 0, "job %llu (%s) is %s%s%s", (unsigned long long)j->id, j->spec.name,
              job_state_name(state), reason[0] ? ": " : "", reason);
 }
+
+static bool has_room(const struct coordinator *co, size_t n)
+{
+    return co->state.n_open + n <= TASKS_OPEN_MAX;
+}
+
+static void add_range(struct task *t, const struct job *j, size_t shard)
+{
+    t->ranges = mem_realloc(t->ranges, (t->n_ranges + 1) * sizeof(*t->ranges));
+    t->ranges[t->n_ranges++] =
+        (struct ledger_range){0, (uint32_t)shard, 0, j->shards[shard].samples};
+}
+
+/* ---- features and clusters ----------------------------------------------- */
+
+/* Tried again at the next turn when there is no room for the tasks; so are the others. */
+static void begin_features(struct coordinator *co, struct job *j)
+{
+    size_t n = shards_cut(j);
+    if (!has_room(co, n))
+        return;
+    for (size_t i = 0; i < n; i++) {
+        struct task *t = task_make(co, j, TASK_FEATURE);
+        add_range(t, j, i);
+        save_task(co->store, t);
+    }
+    enter(co, j, JOB_FEATURES, "features of all samples are computed");
+}
+
+static void begin_clustering(struct coordinator *co, struct job *j)
+{
+    struct task *t = has_room(co, 1) ? task_make(co, j, TASK_CLUSTER) : NULL;
+    if (t == NULL)
+        return;
+    t->cluster.pass = j->resharded;
+    save_task(co->store, t);
+    enter(co, j, JOB_CLUSTERING,
+          j->n_scores > 0 ? "a router is trained on what the paths scored"
+                          : "samples are assigned to partitions");
+}
+
+/* ---- shards of one partition --------------------------------------------- */
+
+static void begin_splitting(struct coordinator *co, struct job *j)
+{
+    size_t n = shards_cut(j);
+    uint32_t group = 0;
+    if (!has_room(co, n))
+        return;
+    for (size_t i = 0; i < n;) {
+        if (j->shards[i].router) {
+            i++;
+            continue;
+        }
+        struct task *t = task_make(co, j, TASK_SPLIT);
+        t->split.group = group++;
+        for (size_t end = i + query_split_group(j, i, n); i < end; i++)
+            add_range(t, j, i);
+        save_task(co->store, t);
+    }
+    enter(co, j, JOB_SPLITTING, "samples are copied to their partitions");
+}
+
+/* The order of new shards must not depend on which task was faster. */
+static void order_new(struct job *j)
+{
+    size_t first = 0;
+    while (first < j->n_shards && j->shards[first].generation != j->generation)
+        first++;
+    for (size_t i = first + 1; i < j->n_shards; i++) {
+        struct shard_rec s = j->shards[i];
+        size_t k = i;
+        for (; k > first && j->shards[k - 1].source > s.source; k--)
+            j->shards[k] = j->shards[k - 1];
+        j->shards[k] = s;
+    }
+}
+
+static void drop_scores(struct coordinator *co, struct job *j)
+{
+    for (size_t i = 0; i < j->n_scores; i++)
+        gc_drop(co, &j->scores[i].blob);
+    j->n_scores = 0;
+    save_job_scores(co->store, j);
+}
+
+/* What was best on other data says nothing about the new ones. */
+static void drop_bests(struct coordinator *co, struct job *j)
+{
+    for (uint32_t p = 0; p < j->comp.n_paths; p++) {
+        struct path_rec *path = &j->paths[p];
+        if (path->best == NULL)
+            continue;
+        for (uint32_t l = 0; l < composition_levels(&j->comp, p); l++)
+            gc_drop(co, &path->best[l].full);
+        mem_free(path->best);
+        path->best = NULL;
+        save_path(co->store, j, p);
+    }
+}
+
+static void save_new(struct coordinator *co, const struct job *j)
+{
+    for (size_t i = 0; i < j->n_shards; i++)
+        if (j->shards[i].generation + 1 >= j->generation)
+            save_job_shard(co->store, j, i);
+}
+
+/* The new shards and their partitioner go; those that were trained on get the number of the
+ * new generation, so that a generation is never made twice. */
+static void keep_routing(struct coordinator *co, struct job *j)
+{
+    for (size_t i = shards_cut(j); i < j->n_shards; i++) {
+        struct shard_rec *s = &j->shards[i];
+        if (s->generation == j->generation)
+            s->generation--;
+        else if (s->generation + 1 == j->generation)
+            s->generation++;
+    }
+    gc_drop(co, &j->partitioner);
+    j->partitioner = j->partitioner_before;
+    j->partitioner_before = (struct blob_ref){0};
+}
+
+/* Ledgers over the new shards.  A re-sharding that leaves a path without data is dropped: the
+ * job goes on as its data were routed before. */
+static int make_ledgers(struct coordinator *co, struct job *j, struct err *err)
+{
+    struct err why = {0};
+    int rc = shards_make_ledgers(j, &why);
+    if (rc == 0 || j->generation == 1) {
+        gc_drop(co, &j->partitioner_before);
+        j->partitioner_before = (struct blob_ref){0};
+        return rc < 0 ? err_set(err, rc, "%s", why.msg) : 0;
+    }
+    core_say(co, j->id, 0, "the data stay routed as they were, a re-sharding was dropped: %s",
+             why.msg);
+    keep_routing(co, j);
+    return shards_make_ledgers(j, err);
+}
+
+static void next_generation(struct coordinator *co, struct job *j)
+{
+    struct err err = {0};
+    drop_bests(co, j);
+    j->generation++;
+    j->old_shards = true;
+    order_new(j);
+    if (j->generation > 1)
+        j->resharded++;
+    drop_scores(co, j);
+    if (make_ledgers(co, j, &err) < 0) {
+        j->generation--; /* what is on record of the ledgers is of the one before */
+        flow_end(co, j, JOB_FAILED, "the data cannot be partitioned like this: %s", err.msg);
+        return;
+    }
+    save_new(co, j);
+    enter(co, j, JOB_RUNNING, "");
+}
+
+/* ---- scores -------------------------------------------------------------- */
+
+/* Every path on every listed shard. */
+static void make_scores(struct coordinator *co, struct job *j, const uint32_t *shards, size_t n,
+                        bool evaluate)
+{
+    for (uint32_t p = 0; p < query_main_paths(j); p++)
+        for (size_t i = 0; i < n; i++) {
+            struct task *t = task_make(co, j, TASK_SCORE);
+            t->path = p;
+            t->score = (struct task_score){j->paths[p].round, j->spec.outer.ema > 0, evaluate};
+            add_range(t, j, shards[i]);
+            save_task(co->store, t);
+        }
+}
+
+/* Up to `most` shards of the dataset as it was cut: kept for routers, or held out. */
+static size_t pick(const struct job *j, bool holdout, size_t most, uint32_t *out)
+{
+    size_t n = 0, cut = shards_cut(j);
+    for (size_t i = 0; i < cut && n < most; i++)
+        if (holdout ? j->shards[i].holdout : j->shards[i].router)
+            out[n++] = (uint32_t)i;
+    return n;
+}
+
+/* Shards of which every path's scores fit a CLUSTER task. */
+static size_t scores_room(const struct job *j)
+{
+    return (CLUSTER_BLOBS_MAX - shards_cut(j)) / query_main_paths(j);
+}
+
+static void begin_scoring(struct coordinator *co, struct job *j)
+{
+    uint32_t shards[CLUSTER_BLOBS_MAX];
+    size_t n = pick(j, false, scores_room(j), shards);
+    if (!has_room(co, n * query_main_paths(j)))
+        return;
+    make_scores(co, j, shards, n, false);
+    enter(co, j, JOB_SCORING, "every path scores the samples kept for routers");
+}
+
+static void score_held_out(struct coordinator *co, struct job *j)
+{
+    uint32_t shards[CLUSTER_BLOBS_MAX];
+    if (!j->comp.partitioned || j->spec.partition.chunk == 0)
+        return;
+    size_t room = scores_room(j), held = pick(j, true, room, shards);
+    if (held > room - room / 2) /* some for the router that is trained on chunks */
+        held = room - room / 2;
+    size_t n = held + pick(j, false, room - held, &shards[held]);
+    if (held != 0 && has_room(co, n * query_main_paths(j)))
+        make_scores(co, j, shards, n, true);
+}
+
+static void evaluate_routing(struct coordinator *co, struct job *j)
+{
+    size_t n = 0;
+    uint32_t *scored = query_scored(j, &n);
+    mem_free(scored);
+    /* Scores that could not be had leave the others without a use. */
+    struct task *t =
+        n > 0 && n * query_main_paths(j) == j->n_scores ? task_make(co, j, TASK_CLUSTER) : NULL;
+    if (t == NULL)
+        return;
+    t->cluster.evaluate = true;
+    t->cluster.pass = j->resharded;
+    save_task(co->store, t);
+}
+
+/* ---- from the data to the end --------------------------------------------- */
 
 /* The shards are all there: one INIT task per network. */
 static void begin_init(struct coordinator *co, struct job *j)
@@ -104,7 +337,7 @@ static void begin_init(struct coordinator *co, struct job *j)
         t->path = p;
         save_task(co->store, t);
     }
-    flow_enter(co, j, JOB_INITIALISING, "");
+    enter(co, j, JOB_INITIALISING, "");
 }
 
 static void begin(struct coordinator *co, struct job *j)
@@ -123,31 +356,13 @@ static void begin(struct coordinator *co, struct job *j)
         t->ingest.url = (uint32_t)i;
         save_task(co->store, t);
     }
-    flow_enter(co, j, JOB_INGESTING, "");
-}
-
-size_t flow_open_tasks(const struct coordinator *co, const struct job *j, enum task_kind kind)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < co->state.n_tasks; i++) {
-        const struct task *t = co->state.tasks[i];
-        n += t->job_id == j->id && task_is_open(t) && t->kind == kind;
-    }
-    return n;
-}
-
-static bool initialised(const struct job *j)
-{
-    for (uint32_t i = 0; i < j->comp.n_modules; i++)
-        if (j->modules[i].n_versions == 0)
-            return false;
-    return true;
+    enter(co, j, JOB_INGESTING, "");
 }
 
 static void finish(struct coordinator *co, struct job *j)
 {
     j->finishing = FINISHING_EVAL;
-    flow_enter(co, j, JOB_FINISHING, "the last losses are measured and the last samples drawn");
+    enter(co, j, JOB_FINISHING, "the last losses are measured and the last samples drawn");
     for (uint32_t p = 0; p < j->comp.n_paths; p++)
         (void)draw_eval(co, j, p, (uint32_t)j->spec.outer.rounds);
 }
@@ -155,27 +370,28 @@ static void finish(struct coordinator *co, struct job *j)
 /* What is drawn at the end may depend on the last evaluations. */
 static void advance_finishing(struct coordinator *co, struct job *j)
 {
-    bool evals = flow_open_tasks(co, j, TASK_EVAL) > 0;
+    bool evals = query_open_tasks(&co->state, j, TASK_EVAL) > 0;
     if (j->finishing == FINISHING_EVAL && !evals) {
         j->finishing = FINISHING_DRAW;
         draw_last(co, j);
-        (void)stage_score_held_out(co, j);
+        score_held_out(co, j);
         save_job(co->store, j);
-        evals = flow_open_tasks(co, j, TASK_EVAL) > 0;
+        evals = query_open_tasks(&co->state, j, TASK_EVAL) > 0;
     }
-    if (j->finishing == FINISHING_DRAW && flow_open_tasks(co, j, TASK_SCORE) == 0) {
+    if (j->finishing == FINISHING_DRAW && query_open_tasks(&co->state, j, TASK_SCORE) == 0) {
         j->finishing = FINISHING_ROUTE;
-        (void)stage_evaluate_routing(co, j);
+        evaluate_routing(co, j);
         save_job(co->store, j);
     }
-    if (j->finishing == FINISHING_ROUTE && !evals && flow_open_tasks(co, j, TASK_SAMPLE) == 0 &&
-        flow_open_tasks(co, j, TASK_CLUSTER) == 0)
+    if (j->finishing == FINISHING_ROUTE && !evals &&
+        query_open_tasks(&co->state, j, TASK_SAMPLE) == 0 &&
+        query_open_tasks(&co->state, j, TASK_CLUSTER) == 0)
         flow_end(co, j, JOB_DONE, "%s", "");
 }
 
 static bool at_barrier(const struct job *j)
 {
-    uint32_t round = stage_barrier(j);
+    uint32_t round = query_barrier(j);
     for (uint32_t p = 0; p < j->comp.n_paths; p++)
         if (j->paths[p].ready || j->paths[p].round != round)
             return false;
@@ -185,12 +401,56 @@ static bool at_barrier(const struct job *j)
 static void advance_running(struct coordinator *co, struct job *j)
 {
     rounds_advance(co, j);
-    if (j->state != JOB_RUNNING)
+    if (j->doom != NULL)
         return;
     if (at_barrier(j))
-        stage_reshard(co, j);
-    else if (rounds_finished(j))
+        begin_scoring(co, j);
+    else if (query_finished(j))
         finish(co, j);
+}
+
+/* One step of the state that the job is in. */
+static void step(struct coordinator *co, struct job *j)
+{
+    switch (j->state) {
+    case JOB_PENDING:
+        begin(co, j);
+        break;
+    case JOB_INGESTING:
+        if (query_open_tasks(&co->state, j, TASK_INGEST) == 0)
+            begin_init(co, j);
+        break;
+    case JOB_INITIALISING:
+        if (query_initialised(j) && j->comp.partitioned)
+            begin_features(co, j);
+        else if (query_initialised(j))
+            enter(co, j, JOB_RUNNING, "");
+        break;
+    case JOB_FEATURES:
+        if (query_open_tasks(&co->state, j, TASK_FEATURE) == 0)
+            begin_clustering(co, j);
+        break;
+    case JOB_SCORING:
+        if (query_open_tasks(&co->state, j, TASK_SCORE) == 0)
+            begin_clustering(co, j);
+        break;
+    case JOB_CLUSTERING:
+        if (query_open_tasks(&co->state, j, TASK_CLUSTER) == 0)
+            begin_splitting(co, j);
+        break;
+    case JOB_SPLITTING:
+        if (query_open_tasks(&co->state, j, TASK_SPLIT) == 0)
+            next_generation(co, j);
+        break;
+    case JOB_RUNNING:
+        advance_running(co, j);
+        break;
+    case JOB_FINISHING:
+        advance_finishing(co, j);
+        break;
+    default:
+        break;
+    }
 }
 
 static void advance(struct coordinator *co, struct job *j)
@@ -198,36 +458,11 @@ static void advance(struct coordinator *co, struct job *j)
     enum job_state before;
     do {
         before = j->state;
-        switch (j->state) {
-        case JOB_PENDING:
-            begin(co, j);
-            break;
-        case JOB_INGESTING:
-            if (flow_open_tasks(co, j, TASK_INGEST) == 0)
-                begin_init(co, j);
-            break;
-        case JOB_INITIALISING:
-            if (initialised(j) && j->comp.partitioned)
-                stage_begin(co, j);
-            else if (initialised(j))
-                flow_enter(co, j, JOB_RUNNING, "");
-            break;
-        case JOB_FEATURES:
-        case JOB_SCORING:
-        case JOB_CLUSTERING:
-        case JOB_SPLITTING:
-            stage_advance(co, j);
-            break;
-        case JOB_RUNNING:
-            advance_running(co, j);
-            break;
-        case JOB_FINISHING:
-            advance_finishing(co, j);
-            break;
-        default:
-            break;
-        }
-    } while (j->state != before);
+        if (j->doom != NULL)
+            flow_end(co, j, JOB_FAILED, "%s", j->doom);
+        else
+            step(co, j);
+    } while (j->state != before || (j->doom != NULL && !job_is_ended(j)));
     if (!job_is_ended(j))
         shards_drop_old(co, j);
 }

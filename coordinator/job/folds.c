@@ -1,5 +1,11 @@
 /* Outer steps: which contributions a module's next version is made of, the step that
  * makes it, and what became of them. */
+#include "coordinator/job/folds.h"
+
+#include "coordinator/job/gc.h"
+#include "coordinator/job/member.h"
+#include "coordinator/job/query.h"
+#include "coordinator/job/tasks.h"
 #include "coordinator/state/core.h"
 #include "coordinator/state/outer_exec.h"
 #include "coordinator/decide/quorum.h"
@@ -7,6 +13,7 @@
 #include "common/base/buf.h"
 #include "common/base/clock.h"
 #include "common/base/err.h"
+#include "common/base/file.h"
 #include "common/base/hash.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
@@ -21,66 +28,6 @@
 #define RETRY_MS 1000u
 #define RETRY_MAX_MS 60000u
 #define PROVENANCE_MAX (256u << 10)
-
-struct contribution *task_contribution(const struct task *t, uint64_t module, uint64_t base)
-{
-    for (size_t i = 0; t->kind == TASK_TRAIN && i < t->train.n_contributions; i++)
-        if (t->train.contributions[i].module_id == module &&
-            t->train.contributions[i].base_version == base)
-            return &t->train.contributions[i];
-    return NULL;
-}
-
-/* The task of a replica's phase; NULL: none runs. */
-static struct task *phase_task(const struct coordinator *co, const struct job *j, uint32_t p,
-                               uint32_t r)
-{
-    uint64_t id = j->paths[p].ready ? j->paths[p].replicas[r].task_id : 0;
-    struct task *t = id ? state_task(&co->state, id) : NULL;
-    return t != NULL && t->kind == TASK_TRAIN ? t : NULL;
-}
-
-/* The contribution that a replica has made to m's next version. */
-static struct contribution *given(const struct task *t, const struct module_rec *m)
-{
-    struct contribution *c = t ? task_contribution(t, m->id, m->version) : NULL;
-    return c != NULL && !c->refused ? c : NULL;
-}
-
-void rounds_count(struct coordinator *co, const struct job *j, const struct module_rec *m,
-                  struct outer_count *ret)
-{
-    *ret = (struct outer_count){0};
-    for (uint32_t p = 0; p < j->comp.n_paths; p++) {
-        if (!path_crosses(j, p, m) || j->paths[p].round > m->version)
-            continue;
-        for (uint32_t r = 0; r < j->comp.paths[p].replicas; r++) {
-            const struct task *t = phase_task(co, j, p, r);
-            bool arrived = given(t, m) != NULL;
-            ret->expected++;
-            ret->arrived += arrived;
-            ret->leased += t != NULL && t->state == TASK_LEASED && !arrived;
-        }
-    }
-}
-
-bool rounds_coming(const struct coordinator *co, const struct job *j, const struct module_rec *m)
-{
-    bool idle = false;
-    for (size_t i = 0; i < co->state.n_workers && !idle; i++)
-        idle = co->state.workers[i]->parked != NULL;
-    for (uint32_t p = 0; p < j->comp.n_paths; p++) {
-        if (!path_crosses(j, p, m) || j->paths[p].round > m->version)
-            continue;
-        for (uint32_t r = 0; r < j->comp.paths[p].replicas; r++) {
-            const struct task *t = phase_task(co, j, p, r);
-            if (given(t, m) == NULL &&
-                (t == NULL || !(t->state == TASK_LEASED || (t->state == TASK_PENDING && idle))))
-                return false;
-        }
-    }
-    return true;
-}
 
 /* ---- making a step ------------------------------------------------------- */
 
@@ -139,11 +86,11 @@ static void gather(struct coordinator *co, const struct job *j, const struct mod
 {
     step->contributions = mem_alloc_array(room ? room : 1, sizeof(*step->contributions));
     for (uint32_t p = 0; p < j->comp.n_paths; p++) {
-        if (!path_crosses(j, p, m))
+        if (!query_crosses(j, p, m))
             continue;
         for (uint32_t r = 0; r < j->comp.paths[p].replicas; r++) {
-            const struct task *t = phase_task(co, j, p, r);
-            const struct contribution *c = given(t, m);
+            const struct task *t = query_phase(&co->state, j, p, r);
+            const struct contribution *c = query_given(t, m);
             if (c != NULL && step->n_contributions < room)
                 add_contribution(step, j, t, c);
         }
@@ -224,7 +171,7 @@ static void consider_sync(struct coordinator *co, struct job *j, struct module_r
     struct quorum_decision d;
     if (m->version >= (uint64_t)j->spec.outer.rounds)
         return;
-    rounds_count(co, j, m, &count);
+    query_outer_count(&co->state, j, m, &count);
     struct quorum_in in = {
         .now_ms = core_now(co),
         .expected = count.expected,
@@ -255,8 +202,8 @@ static const struct contribution *first_waiting(struct coordinator *co, const st
 {
     const struct contribution *found = NULL;
     for (uint32_t p = 0; p < j->comp.n_paths; p++)
-        for (uint32_t r = 0; path_crosses(j, p, m) && r < j->comp.paths[p].replicas; r++) {
-            const struct task *t = phase_task(co, j, p, r);
+        for (uint32_t r = 0; query_crosses(j, p, m) && r < j->comp.paths[p].replicas; r++) {
+            const struct task *t = query_phase(&co->state, j, p, r);
             for (size_t i = 0; t != NULL && i < t->train.n_contributions; i++) {
                 const struct contribution *c = &t->train.contributions[i];
                 if (c->module_id != m->id || c->refused || c->version != 0)
@@ -280,7 +227,7 @@ static double relative_weight(const struct job *j, const struct module_rec *m, c
     double total = 0;
     *ret_n = 0;
     for (uint32_t p = 0; p < j->comp.n_paths; p++) {
-        if (!path_crosses(j, p, m))
+        if (!query_crosses(j, p, m))
             continue;
         uint32_t k = j->comp.paths[p].replicas;
         total += k * weight_of(j, p, c);
@@ -342,18 +289,18 @@ static void drop_contributions(struct coordinator *co, const struct job *j,
              t->job_id == j->id && t->kind == TASK_TRAIN && c < t->train.n_contributions; c++)
             if (t->train.contributions[c].module_id == m->id &&
                 module_lets_go(m, &t->train.contributions[c]))
-                core_garbage(co, &t->train.contributions[c].blob);
+                gc_drop(co, &t->train.contributions[c].blob);
     }
 }
 
-void module_adopt(struct coordinator *co, struct job *j, struct module_rec *m,
-                  const struct version_rec *v)
+void folds_adopt(struct coordinator *co, struct job *j, struct module_rec *m,
+                 const struct version_rec *v)
 {
     if (m->n_versions == m->kept) {
         struct version_rec *old = &m->versions[0];
-        core_garbage(co, &old->full);
-        core_garbage(co, &old->delta);
-        core_garbage(co, &old->ema);
+        gc_drop(co, &old->full);
+        gc_drop(co, &old->delta);
+        gc_drop(co, &old->ema);
         mem_free(old->provenance);
         memmove(&m->versions[0], &m->versions[1], (m->kept - 1) * sizeof(*m->versions));
         m->n_versions--;
@@ -378,7 +325,7 @@ static void put_blob(struct buf *b, const char *name, const struct outer_blob *o
 /* Who sent what went into the step: not always who ended the task. */
 static uint64_t sender_of(const struct task *t, const struct outer_step *s)
 {
-    const struct contribution *c = t ? task_contribution(t, s->module_id, s->from) : NULL;
+    const struct contribution *c = t ? query_contribution(t, s->module_id, s->from) : NULL;
     return c ? c->worker_id : 0;
 }
 
@@ -429,7 +376,7 @@ static void note_refused(struct coordinator *co, const struct outer_step *step)
     for (size_t i = 0; i < step->n_contributions; i++) {
         const struct outer_contribution *oc = &step->contributions[i];
         struct task *t = oc->refused ? state_task(&co->state, oc->tag) : NULL;
-        struct contribution *c = t ? task_contribution(t, step->module_id, step->from) : NULL;
+        struct contribution *c = t ? query_contribution(t, step->module_id, step->from) : NULL;
         if (c == NULL)
             continue;
         c->refused = true;
@@ -450,7 +397,7 @@ static void note_folded(struct coordinator *co, struct module_rec *m, const stru
     for (size_t i = 0; i < step->n_contributions; i++) {
         const struct outer_contribution *oc = &step->contributions[i];
         struct task *t = oc->refused ? NULL : state_task(&co->state, oc->tag);
-        struct contribution *c = t ? task_contribution(t, step->module_id, step->from) : NULL;
+        struct contribution *c = t ? query_contribution(t, step->module_id, step->from) : NULL;
         if (c == NULL)
             continue;
         c->version = step->base + 1;
@@ -467,9 +414,9 @@ static void note_late(struct coordinator *co, const struct job *j, const struct 
                       const struct outer_step *step)
 {
     for (uint32_t p = 0; p < j->comp.n_paths; p++)
-        for (uint32_t r = 0; path_crosses(j, p, m) && r < j->comp.paths[p].replicas; r++) {
-            struct task *t = phase_task(co, j, p, r);
-            struct contribution *c = t ? task_contribution(t, m->id, step->base) : NULL;
+        for (uint32_t r = 0; query_crosses(j, p, m) && r < j->comp.paths[p].replicas; r++) {
+            struct task *t = query_phase(&co->state, j, p, r);
+            struct contribution *c = t ? query_contribution(t, m->id, step->base) : NULL;
             if (c == NULL || c->refused || c->version != 0)
                 continue;
             c->refused = true;
@@ -485,7 +432,7 @@ static void forget(struct coordinator *co, struct task *t, const struct contribu
 {
     size_t at = (size_t)(c - t->train.contributions);
     member_verdict(co, c->worker_id, t->id, false, t->reason);
-    core_garbage(co, &c->blob);
+    gc_drop(co, &c->blob);
     memmove(&t->train.contributions[at], &t->train.contributions[at + 1],
             (t->train.n_contributions - at - 1) * sizeof(*t->train.contributions));
     t->train.n_contributions--;
@@ -497,8 +444,8 @@ static void redo_refused(struct coordinator *co, struct job *j, const struct out
     for (size_t i = 0; i < step->n_contributions; i++) {
         const struct outer_contribution *oc = &step->contributions[i];
         struct task *t = oc->refused ? state_task(&co->state, oc->tag) : NULL;
-        struct contribution *c = t ? task_contribution(t, step->module_id, step->from) : NULL;
-        if (c == NULL || job_is_ended(j))
+        struct contribution *c = t ? query_contribution(t, step->module_id, step->from) : NULL;
+        if (c == NULL || j->doom != NULL)
             continue;
         forget(co, t, c);
         if (t->state == TASK_PENDING) {
@@ -506,8 +453,7 @@ static void redo_refused(struct coordinator *co, struct job *j, const struct out
             continue;
         }
         if (t->state == TASK_DONE && !task_take_samples(co, j, t)) {
-            flow_end(co, j, JOB_FAILED, "no samples are left to repeat task %llu",
-                     (unsigned long long)t->id);
+            job_doom(j, "no samples are left to repeat task %llu", (unsigned long long)t->id);
             return;
         }
         task_failed(co, t, true, t->reason);
@@ -528,7 +474,7 @@ static void adopt_step(struct coordinator *co, struct job *j, struct module_rec 
     if (step->params > 0)
         m->params = step->params;
     note_folded(co, m, step);
-    module_adopt(co, j, m, &v);
+    folds_adopt(co, j, m, &v);
     log_info("outer",
              "module %llu of job %llu is at version %llu after %llu ms, %u contributions, "
              "norm %.4g",
@@ -575,7 +521,7 @@ static void prune_when_durable(struct coordinator *co, const struct outer_step *
     p->arg = mem_alloc(sizeof(*p->arg));
     p->arg->dir = str_dup(step->state_dir);
     p->arg->keep = step->base + 1;
-    view_when_durable(co, prune_state, p);
+    core_when_durable(co, prune_state, p);
 }
 
 static void apply_step(struct coordinator *co, struct job *j, struct module_rec *m,
@@ -599,6 +545,36 @@ static void apply_step(struct coordinator *co, struct job *j, struct module_rec 
     }
 }
 
+/* ---- the files of an ended job ------------------------------------------- */
+
+struct remove_arg {
+    char *dir;
+};
+
+static int remove_work(void *arg)
+{
+    struct remove_arg *a = arg;
+    return file_remove_tree(a->dir, NULL);
+}
+
+static void remove_done(void *arg, int rc)
+{
+    struct remove_arg *a = arg;
+    mem_free(a->dir);
+    mem_free(a);
+}
+
+void folds_clean_up(struct coordinator *co, const struct job *j)
+{
+    for (uint32_t i = 0; i < j->comp.n_modules; i++)
+        if (j->modules[i].outer_task != 0)
+            return; /* the end of the last step comes back here */
+    struct remove_arg *a = mem_alloc(sizeof(*a));
+    a->dir = str_printf("%s/outer/%llu", co->opt.data_dir, (unsigned long long)j->id);
+    if (pool_submit(co->disk, remove_work, remove_done, a) < 0)
+        remove_done(a, 0); /* the files stay: nothing depends on them */
+}
+
 static void step_done(struct outer_step *step)
 {
     struct outer_run *run = step->arg;
@@ -614,7 +590,7 @@ static void step_done(struct outer_step *step)
         m->version == step->base)
         apply_step(co, j, m, step);
     if (j != NULL && !co->closing && job_is_ended(j))
-        flow_clean_up(co, j); /* it could not while the step ran */
+        folds_clean_up(co, j); /* it could not while the step ran */
     outer_step_release(step);
     mem_free(step);
     mem_free(run);

@@ -1,5 +1,7 @@
 /* Deletes the blobs that nothing in the state names as needed (coordinator/state/blobs.h): after
  * the commit that dropped the last name, on the disk pool. */
+#include "coordinator/job/gc.h"
+
 #include "coordinator/state/blobs.h"
 #include "coordinator/state/core.h"
 
@@ -55,7 +57,7 @@ static bool named(const struct names *s, const struct blob_id *id)
     return s->n > 0 && bsearch(id, s->ids, s->n, sizeof(*s->ids), order) != NULL;
 }
 
-void core_garbage(struct coordinator *co, const struct blob_ref *b)
+void gc_drop(struct coordinator *co, const struct blob_ref *b)
 {
     if (!blob_ref_is_set(b) || co->n_garbage == GARBAGE_MAX)
         return; /* the sweep finds what is not remembered here */
@@ -69,7 +71,7 @@ void core_garbage(struct coordinator *co, const struct blob_ref *b)
 static void drop_unneeded(void *arg, enum blob_role role, const struct blob_ref *b, bool needed)
 {
     if (!needed)
-        core_garbage(arg, b);
+        gc_drop(arg, b);
 }
 
 void gc_job_ended(struct coordinator *co, const struct job *j)

@@ -1,4 +1,8 @@
+#include "coordinator/job/member.h"
+
 #include "coordinator/decide/admit.h"
+#include "coordinator/job/query.h"
+#include "coordinator/job/tasks.h"
 #include "coordinator/state/core.h"
 #include "coordinator/decide/lease.h"
 
@@ -9,6 +13,8 @@
 
 #include <string.h>
 
+#define CLOSED_MS 2000 /* for a reconnect */
+#define PROGRESS_MIN_MS 60000
 #define STUCK_MAX_MS (5u * 60 * 1000) /* patience with a slow step ends at five times that */
 
 void member_heard(struct coordinator *co, struct worker *w)
@@ -30,8 +36,8 @@ void member_lease(const struct coordinator *co, const struct worker *w, struct l
     };
     if (t != NULL && t->progress_gap_ms > in.median_gap_ms)
         in.median_gap_ms = t->progress_gap_ms;
-    const struct lease_options o = {co->opt.heartbeat_ms, co->opt.lease_ms, CORE_CLOSED_MS,
-                                    CORE_PROGRESS_MIN_MS};
+    const struct lease_options o = {co->opt.heartbeat_ms, co->opt.lease_ms, CLOSED_MS,
+                                    PROGRESS_MIN_MS};
     lease_decide(&in, &o, ret);
 }
 
@@ -68,8 +74,7 @@ void member_lost(struct coordinator *co, struct worker *w, enum worker_state to,
     devices_gone(&w->devices);
     save_worker(co->store, w);
     core_say(co, 0, w->id, "%s", text);
-    core_event(co,
-               &(struct view_event){.kind = VIEW_EVENT_WORKER, .worker_id = w->id, .text = text});
+    core_event(co, &(struct event){.kind = EVENT_WORKER, .worker_id = w->id, .text = text});
     core_touch(co);
 }
 
@@ -155,7 +160,8 @@ void member_note_small(struct coordinator *co, struct worker *w, const struct ta
                        uint64_t until_ms)
 {
     const struct job *j = state_job(&co->state, t->job_id);
-    const struct schedule_small s = {t->job_id, (int)t->kind, j ? task_network(j, t) : 0, until_ms};
+    const struct schedule_small s = {t->job_id, (int)t->kind, j ? query_network(j, t) : 0,
+                                     until_ms};
     w->small[w->n_small++ % WORKER_SMALL_MAX] = s;
 }
 
@@ -163,7 +169,7 @@ bool member_is_small(const struct coordinator *co, const struct worker *w, const
 {
     const struct job *j = state_job(&co->state, t->job_id);
     const struct schedule_task like = {
-        .job_id = t->job_id, .kind = (int)t->kind, .network = j ? task_network(j, t) : 0};
+        .job_id = t->job_id, .kind = (int)t->kind, .network = j ? query_network(j, t) : 0};
     const unsigned n = w->n_small < WORKER_SMALL_MAX ? w->n_small : WORKER_SMALL_MAX;
     return schedule_small_until(core_now(co), &like, w->small, n) != 0;
 }

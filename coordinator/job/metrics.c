@@ -1,3 +1,6 @@
+#include "coordinator/job/metrics.h"
+
+#include "coordinator/job/query.h"
 #include "coordinator/state/core.h"
 
 #include "common/base/clock.h"
@@ -36,7 +39,7 @@ static void refresh_eval(struct job *j)
         j->eval_loss = (float)(sum / units);
 }
 
-static void add_metric(struct coordinator *co, struct job *j, struct view_metric *m)
+static void add_metric(struct coordinator *co, struct job *j, struct metric_rec *m)
 {
     m->n = ++j->metric_n;
     m->at_unix_ms = (int64_t)clock_wall_ms();
@@ -46,10 +49,8 @@ static void add_metric(struct coordinator *co, struct job *j, struct view_metric
 void metrics_points(struct coordinator *co, struct job *j, const struct task *t,
                     Skerry__V1__LossPoint *const *points, size_t n)
 {
-    struct view_metric m = {.kind = VIEW_METRIC_LOSS,
-                            .path = t->path,
-                            .replica = t->train.replica,
-                            .round = t->train.round};
+    struct metric_rec m = {
+        .kind = METRIC_LOSS, .path = t->path, .replica = t->train.replica, .round = t->train.round};
     size_t taken = 0;
     for (size_t i = 0; i < n && i < 1024; i++) {
         if (!isfinite(points[i]->loss) || !isfinite(points[i]->lr))
@@ -60,12 +61,12 @@ void metrics_points(struct coordinator *co, struct job *j, const struct task *t,
         add_metric(co, j, &m);
         j->paths[t->path].replicas[t->train.replica].loss = points[i]->loss;
         taken++;
-        core_event(co, &(struct view_event){.kind = VIEW_EVENT_LOSS,
-                                            .job_id = j->id,
-                                            .worker_id = t->worker_id,
-                                            .task_id = t->id,
-                                            .metric = &m,
-                                            .text = ""});
+        core_event(co, &(struct event){.kind = EVENT_LOSS,
+                                       .job_id = j->id,
+                                       .worker_id = t->worker_id,
+                                       .task_id = t->id,
+                                       .metric = &m,
+                                       .text = ""});
     }
     if (taken == 0)
         return;
@@ -79,11 +80,11 @@ void metrics_points(struct coordinator *co, struct job *j, const struct task *t,
 
 void metrics_eval(struct coordinator *co, struct job *j, const struct task *t)
 {
-    struct view_metric m = {.kind = VIEW_METRIC_EVAL,
-                            .path = t->path,
-                            .round = t->draw.version,
-                            .loss = (double)t->loss_mean,
-                            .lr = NAN};
+    struct metric_rec m = {.kind = METRIC_EVAL,
+                           .path = t->path,
+                           .round = t->draw.version,
+                           .loss = (double)t->loss_mean,
+                           .lr = NAN};
     refresh_eval(j);
     add_metric(co, j, &m);
     save_job(co->store, j);
@@ -96,8 +97,8 @@ void metrics_eval(struct coordinator *co, struct job *j, const struct task *t)
         save_round(co->store, j, r);
         break;
     }
-    core_event(co, &(struct view_event){
-                       .kind = VIEW_EVENT_JOB, .job_id = j->id, .metric = &m, .text = "evaluated"});
+    core_event(
+        co, &(struct event){.kind = EVENT_JOB, .job_id = j->id, .metric = &m, .text = "evaluated"});
 }
 
 void metrics_round(struct coordinator *co, struct job *j, const struct round_rec *r)
@@ -109,34 +110,21 @@ void metrics_round(struct coordinator *co, struct job *j, const struct round_rec
     j->rounds = mem_realloc(j->rounds, (j->n_rounds + 1) * sizeof(*j->rounds));
     j->rounds[j->n_rounds++] = *r;
     save_round(co->store, j, r);
-    struct view_metric m = {.kind = VIEW_METRIC_ROUND,
-                            .path = r->path,
-                            .round = r->round,
-                            .loss = (double)r->loss,
-                            .lr = NAN,
-                            .seconds = (double)r->seconds,
-                            .samples = r->samples,
-                            .bytes_up = r->bytes_up,
-                            .bytes_down = r->bytes_down};
+    struct metric_rec m = {.kind = METRIC_ROUND,
+                           .path = r->path,
+                           .round = r->round,
+                           .loss = (double)r->loss,
+                           .lr = NAN,
+                           .seconds = (double)r->seconds,
+                           .samples = r->samples,
+                           .bytes_up = r->bytes_up,
+                           .bytes_down = r->bytes_down};
     add_metric(co, j, &m);
     save_job(co->store, j);
     char text[160];
     (void)snprintf(text, sizeof(text), "round %u of path %u: %u of %u contributions, loss %.4f",
                    r->round + 1, r->path, r->contributions, r->expected, (double)r->loss);
-    const struct view_round v = {r->path,
-                                 r->round,
-                                 (double)r->loss,
-                                 (double)r->eval_loss,
-                                 (double)r->seconds,
-                                 r->contributions,
-                                 r->expected,
-                                 r->samples,
-                                 r->steps,
-                                 r->bytes_up,
-                                 r->bytes_down,
-                                 r->at_unix_ms};
-    core_event(co, &(struct view_event){
-                       .kind = VIEW_EVENT_ROUND, .job_id = j->id, .round = &v, .text = text});
+    core_event(co, &(struct event){.kind = EVENT_ROUND, .job_id = j->id, .round = r, .text = text});
 }
 
 /* ---- bytes --------------------------------------------------------------- */
@@ -170,7 +158,7 @@ static bool served_module(struct coordinator *co, struct job *j, const struct bl
             if (same(&m->versions[v].delta, id)) /* whole ones are for who joins */
                 count_second(co, j, bytes);
             for (uint32_t p = 0; p < j->comp.n_paths; p++)
-                if (path_crosses(j, p, m)) {
+                if (query_crosses(j, p, m)) {
                     j->paths[p].bytes_down += bytes;
                     break;
                 }
@@ -204,7 +192,7 @@ void metrics_served(struct coordinator *co, const struct blob_id *id, uint64_t b
 static bool from_another(const struct job *j, const struct module_rec *m, uint32_t path)
 {
     uint32_t first = 0;
-    while (first < j->comp.n_paths && !path_crosses(j, first, m))
+    while (first < j->comp.n_paths && !query_crosses(j, first, m))
         first++;
     return first != path;
 }

@@ -1,3 +1,11 @@
+#include "coordinator/job/report.h"
+
+#include "coordinator/job/folds.h"
+#include "coordinator/job/gc.h"
+#include "coordinator/job/member.h"
+#include "coordinator/job/metrics.h"
+#include "coordinator/job/query.h"
+#include "coordinator/job/tasks.h"
 #include "coordinator/state/core.h"
 #include "common/job/recipe.h"
 
@@ -17,6 +25,9 @@
 
 #define CONTRIBUTIONS_MAX 64
 #define FULL_DISK_WAIT_MS 5000
+/* Until a worker is asked again for what it had no memory for: others could do it, or not. */
+#define SMALL_MS 300000
+#define SMALL_ALONE_MS 10000
 
 typedef Skerry__V1__ReportRequest report;
 
@@ -65,7 +76,7 @@ static void adopt_level(struct coordinator *co, struct job *j, const struct task
             .at_unix_ms = (int64_t)clock_wall_ms(),
         };
         m->params = params;
-        module_adopt(co, j, m, &v);
+        folds_adopt(co, j, m, &v);
     }
 }
 
@@ -185,7 +196,7 @@ static int check_contribution(const struct job *j, const struct task *t,
 {
     const struct module_rec *m = job_module(j, c->module_id);
     bool async = j->spec.outer.async;
-    if (m == NULL || !path_crosses(j, t->path, m))
+    if (m == NULL || !query_crosses(j, t->path, m))
         return err_set(err, -EINVAL, "module %llu is not on path %u",
                        (unsigned long long)c->module_id, t->path);
     if (c->base_version > m->version || (!async && c->base_version != t->train.round))
@@ -218,7 +229,7 @@ static int take_contributions(struct coordinator *co, struct job *j, struct task
                              (unsigned long long)c->module_id);
         if (rc < 0)
             return rc;
-        if (task_contribution(t, c->module_id, c->base_version))
+        if (query_contribution(t, c->module_id, c->base_version))
             continue;
         *new = (struct contribution){.module_id = c->module_id,
                                      .base_version = c->base_version,
@@ -319,7 +330,7 @@ static void keep_best(struct coordinator *co, struct job *j, const struct task *
         best[l].full = t->draw.ema && blob_ref_is_set(&v->ema) ? v->ema : v->full;
     }
     for (uint32_t l = 0; l < n && path->best != NULL; l++)
-        core_garbage(co, &path->best[l].full);
+        gc_drop(co, &path->best[l].full);
     mem_free(path->best);
     path->best = best;
     path->best_round = t->draw.version;
@@ -364,7 +375,7 @@ static int apply_eval(struct coordinator *co, struct job *j, struct task *t, con
 static struct grid_rec *add_grid(struct coordinator *co, struct job *j)
 {
     if (j->n_grids == JOB_SAMPLES_MAX) {
-        core_garbage(co, &j->grids[0].blob);
+        gc_drop(co, &j->grids[0].blob);
         save_grid_gone(co->store, j->grids[0].task_id);
         mem_free(j->grids[0].text);
         memmove(&j->grids[0], &j->grids[1], (JOB_SAMPLES_MAX - 1) * sizeof(*j->grids));
@@ -396,12 +407,9 @@ static int apply_sample(struct coordinator *co, struct job *j, struct task *t, c
     g->text = text ? str_dup(r->text) : NULL;
     g->at_unix_ms = (int64_t)clock_wall_ms();
     save_grid(co->store, j, g);
-    const struct view_sample v = view_sample_of(g);
-    core_event(co, &(struct view_event){.kind = VIEW_EVENT_SAMPLE,
-                                        .job_id = j->id,
-                                        .task_id = t->id,
-                                        .sample = &v,
-                                        .text = ""});
+    core_event(
+        co, &(struct event){
+                .kind = EVENT_SAMPLE, .job_id = j->id, .task_id = t->id, .sample = g, .text = ""});
     return 0;
 }
 
@@ -453,7 +461,7 @@ static void take_bad(struct coordinator *co, struct job *j, const struct task *t
     j->bad_count += fresh;
     save_job(co->store, j);
     if (j->bad_count > (uint32_t)j->spec.data.max_bad)
-        flow_end(co, j, JOB_FAILED,
+        job_doom(j,
                  "%u samples cannot be read, data.max_bad allows %d; the first is "
                  "%s: %s",
                  j->bad_count, j->spec.data.max_bad, j->n_bad ? j->bad[0].key : "not named",
@@ -553,14 +561,49 @@ static bool input_gone(const struct coordinator *co, const struct task *t, char 
     return false;
 }
 
+/* Its worker has no memory for it: to others; counted as a failure when nobody here could
+ * begin it and no phase of its path was ever done. */
+static void too_large(struct coordinator *co, struct task *t, const char *reason)
+{
+    struct worker *w = state_worker(&co->state, t->worker_id);
+    const struct job *j = state_job(&co->state, t->job_id);
+    const bool others = member_others_fit(co, w, t);
+    const bool begun = j != NULL && t->kind == TASK_TRAIN && j->paths[t->path].round > 0;
+    if (w != NULL)
+        member_note_small(co, w, t, core_now(co) + (others ? SMALL_MS : SMALL_ALONE_MS));
+    if (!others && !begun) {
+        task_failed(co, t, true, reason);
+        return;
+    }
+    core_say(co, t->job_id, t->worker_id, "%s task %llu is too large for worker %llu: %s",
+             task_kind_name(t->kind), (unsigned long long)t->id, (unsigned long long)t->worker_id,
+             reason);
+    task_requeue(co, t, reason);
+}
+
+/* Its worker's device broke: to another at once, not counted as a failure. */
+static void lost_device(struct coordinator *co, struct task *t, const char *reason)
+{
+    struct worker *w = state_worker(&co->state, t->worker_id);
+    core_say(co, t->job_id, t->worker_id, "the device of worker %llu failed in %s task %llu: %s",
+             (unsigned long long)t->worker_id, task_kind_name(t->kind), (unsigned long long)t->id,
+             reason);
+    t->failed_worker = t->worker_id;
+    if (w != NULL) {
+        w->device_failures++;
+        w->tasks_failed++;
+    }
+    task_requeue(co, t, reason);
+}
+
 static void take_failure(struct coordinator *co, struct worker *w, struct task *t, const report *r)
 {
     char reason[REASON_MAX];
     (void)str_copy(reason, sizeof(reason), r->reason[0] ? r->reason : "no reason was given");
     if (r->failure == SKERRY__V1__FAILURE__FAILURE_DEVICE) {
-        task_lost_device(co, t, reason);
+        lost_device(co, t, reason);
     } else if (r->failure == SKERRY__V1__FAILURE__FAILURE_MEMORY) {
-        task_too_large(co, t, reason);
+        too_large(co, t, reason);
     } else if (r->retryable && core_disk_full(co)) {
         /* Not the worker's fault, and not the task's. */
         task_requeue(co, t, "the disk of the coordinator is full");

@@ -1,4 +1,7 @@
 /* Results of partitioning: features, partitioners, shards and scores. */
+#include "coordinator/job/gc.h"
+#include "coordinator/job/report.h"
+#include "coordinator/job/shards.h"
 #include "coordinator/state/core.h"
 
 #include "common/base/clock.h"
@@ -115,8 +118,8 @@ int report_cluster(struct coordinator *co, struct job *j, struct task *t, const 
         rc = check_sizes(j, r, err);
     if (rc < 0)
         return rc;
-    core_garbage(co, &j->partitioner_before);
-    core_garbage(co, &j->assignment);
+    gc_drop(co, &j->partitioner_before);
+    gc_drop(co, &j->assignment);
     j->partitioner_before = j->partitioner;
     t->output = j->partitioner = partitioner;
     j->assignment = assignment;

@@ -1,5 +1,14 @@
 /* Phases: when a path's next one begins, what became of each replica's, when a round
  * is over. */
+#include "coordinator/job/rounds.h"
+
+#include "coordinator/job/draw.h"
+#include "coordinator/job/folds.h"
+#include "coordinator/job/gc.h"
+#include "coordinator/job/member.h"
+#include "coordinator/job/metrics.h"
+#include "coordinator/job/query.h"
+#include "coordinator/job/tasks.h"
 #include "coordinator/state/core.h"
 
 #include "common/base/clock.h"
@@ -11,47 +20,6 @@
 
 /* The grace of phases bounded by time, where the job names none: an eighth of a phase. */
 #define ASYNC_GRACE_SHARE 8
-
-/* ---- reading the composition --------------------------------------------- */
-
-bool path_crosses(const struct job *j, uint32_t path, const struct module_rec *m)
-{
-    for (uint32_t l = 0; l < composition_levels(&j->comp, path); l++)
-        if (&j->modules[j->comp.paths[path].modules[l]] == m)
-            return true;
-    return false;
-}
-
-bool rounds_finished(const struct job *j)
-{
-    for (uint32_t p = 0; p < j->comp.n_paths; p++)
-        if (j->paths[p].round < (uint32_t)j->spec.outer.rounds)
-            return false;
-    return true;
-}
-
-bool rounds_stream(const struct job *j)
-{
-    return j->comp.fragments > 1 || j->spec.outer.delay > 0 || j->spec.outer.mix > 0;
-}
-
-static bool modules_at(const struct job *j, uint32_t p, uint64_t version)
-{
-    for (uint32_t l = 0; l < composition_levels(&j->comp, p); l++) {
-        const struct module_rec *m = &j->modules[j->comp.paths[p].modules[l]];
-        if (m->n_versions == 0 || m->version < version)
-            return false;
-    }
-    return true;
-}
-
-static struct task *replica_task(struct coordinator *co, const struct job *j, uint32_t p,
-                                 uint32_t r)
-{
-    uint64_t id = j->paths[p].replicas[r].task_id;
-    struct task *t = id ? state_task(&co->state, id) : NULL;
-    return t != NULL && t->kind == TASK_TRAIN ? t : NULL;
-}
 
 /* ---- beginning ----------------------------------------------------------- */
 
@@ -68,7 +36,7 @@ static bool make_task(struct coordinator *co, struct job *j, uint32_t p, uint32_
     t->train.first_step = path->replicas[r].step;
     path->replicas[r].task_id = t->id;
     if (!task_take_samples(co, j, t)) {
-        flow_end(co, j, JOB_FAILED, "no samples are left for replica %u of path %u", r, p);
+        job_doom(j, "no samples are left for replica %u of path %u", r, p);
         return false;
     }
     save_task(co->store, t);
@@ -110,7 +78,7 @@ static bool complete(const struct job *j, const struct task *t)
 {
     for (uint32_t l = 0; l < composition_levels(&j->comp, t->path); l++) {
         const struct module_rec *m = &j->modules[j->comp.paths[t->path].modules[l]];
-        if (task_contribution(t, m->id, t->train.round) == NULL)
+        if (query_contribution(t, m->id, t->train.round) == NULL)
             return false;
     }
     return true;
@@ -213,7 +181,7 @@ static void settle_replica(struct coordinator *co, struct job *j, struct task *t
     if (!all_applied(t))
         return;
     add_phase(sum, t);
-    core_garbage(co, &rr->moments);
+    gc_drop(co, &rr->moments);
     rr->moments = t->train.moments;
     t->train.moments = (struct blob_ref){0};
 }
@@ -256,7 +224,7 @@ static void close_round(struct coordinator *co, struct job *j, uint32_t p)
     struct phase_sum sum = {0};
     uint32_t expected = 0;
     for (uint32_t r = 0; r < j->comp.paths[p].replicas; r++) {
-        struct task *t = replica_task(co, j, p, r);
+        struct task *t = query_phase(&co->state, j, p, r);
         expected += t != NULL;
         if (t != NULL)
             settle_replica(co, j, t, &sum);
@@ -268,7 +236,7 @@ static void close_round(struct coordinator *co, struct job *j, uint32_t p)
 static bool tail_runs(struct coordinator *co, const struct job *j, uint32_t p)
 {
     for (uint32_t r = 0; r < j->comp.paths[p].replicas; r++) {
-        const struct task *t = replica_task(co, j, p, r);
+        const struct task *t = query_phase(&co->state, j, p, r);
         if (t != NULL && t->state == TASK_LEASED && complete(j, t))
             return true;
     }
@@ -278,10 +246,10 @@ static bool tail_runs(struct coordinator *co, const struct job *j, uint32_t p)
 static void advance_path(struct coordinator *co, struct job *j, uint32_t p)
 {
     struct path_rec *path = &j->paths[p];
-    if (path->ready && modules_at(j, p, (uint64_t)path->round + 1) && !tail_runs(co, j, p))
+    if (path->ready && query_modules_at(j, p, (uint64_t)path->round + 1) && !tail_runs(co, j, p))
         close_round(co, j, p);
     if (!path->ready && path->round < (uint32_t)j->spec.outer.rounds &&
-        path->round != stage_barrier(j) && modules_at(j, p, path->round))
+        path->round != query_barrier(j) && query_modules_at(j, p, path->round))
         make_phase(co, j, p);
 }
 
@@ -296,39 +264,11 @@ static bool settled(const struct task *t)
     return !task_is_open(t);
 }
 
-static bool share_module(const struct job *j, uint32_t p, uint32_t q)
-{
-    for (uint32_t l = 0; l < composition_levels(&j->comp, p); l++)
-        if (path_crosses(j, q, &j->modules[j->comp.paths[p].modules[l]]))
-            return true;
-    return false;
-}
-
-static double end_of(const struct task *t)
-{
-    return (double)t->leased_ms + 1e3 * t->train.phase_s;
-}
-
-uint32_t rounds_seconds(struct coordinator *co, const struct job *j, const struct task *t)
-{
-    double now = (double)core_now(co), phase = j->spec.outer.seconds, left = 0;
-    for (uint32_t q = 0; q < j->comp.n_paths && phase > 0 && j->spec.outer.async; q++)
-        for (uint32_t r = 0; r < j->comp.paths[q].replicas && share_module(j, t->path, q); r++) {
-            const struct task *o = replica_task(co, j, q, r);
-            double to_end = o && o != t && o->state == TASK_LEASED ? (end_of(o) - now) / 1e3 : 0;
-            if (to_end > 0 && (left <= 0 || to_end < left))
-                left = to_end;
-        }
-    if (left <= 0)
-        return (uint32_t)phase;
-    return (uint32_t)lround(left >= phase / 2 ? left : left + phase);
-}
-
 /* Ends the task's phase within `window` of now, or waits its contribution to be folded? */
 static bool ends_now(struct coordinator *co, const struct task *t, double window)
 {
     return t->state == TASK_DONE ||
-           (t->state == TASK_LEASED && fabs((double)core_now(co) - end_of(t)) <= window);
+           (t->state == TASK_LEASED && fabs((double)core_now(co) - query_phase_end(t)) <= window);
 }
 
 /* Phases bounded by time that begin together end together, but for a step and an upload.
@@ -341,8 +281,8 @@ static bool others_end_now(struct coordinator *co, struct job *j, uint32_t p)
     double phase = j->spec.outer.seconds, grace = j->spec.outer.grace;
     double window = 1e3 * (grace > 0 ? grace : phase / ASYNC_GRACE_SHARE);
     for (uint32_t q = 0; q < j->comp.n_paths && phase > 0; q++)
-        for (uint32_t r = 0; r < j->comp.paths[q].replicas && share_module(j, p, q); r++) {
-            const struct task *t = replica_task(co, j, q, r);
+        for (uint32_t r = 0; r < j->comp.paths[q].replicas && query_share_module(j, p, q); r++) {
+            const struct task *t = query_phase(&co->state, j, q, r);
             if (t == NULL || !ends_now(co, t, window))
                 continue;
             struct module_rec *m = &j->modules[j->comp.paths[p].modules[0]];
@@ -363,10 +303,10 @@ static void advance_async(struct coordinator *co, struct job *j, uint32_t p)
     struct path_rec *path = &j->paths[p];
     uint32_t k = j->comp.paths[p].replicas, open = 0;
     uint64_t total = (uint64_t)j->spec.outer.rounds * k;
-    if (path->phases >= total || !modules_at(j, p, 0))
+    if (path->phases >= total || !query_modules_at(j, p, 0))
         return;
     for (uint32_t r = 0; r < k; r++) {
-        struct task *t = replica_task(co, j, p, r);
+        struct task *t = query_phase(&co->state, j, p, r);
         if (t != NULL && settled(t)) {
             uint32_t before = path->sum.phases;
             settle_replica(co, j, t, &path->sum);
@@ -397,7 +337,7 @@ void rounds_advance(struct coordinator *co, struct job *j)
 {
     for (uint32_t i = 0; i < j->comp.n_modules; i++)
         folds_consider(co, j, &j->modules[i]);
-    for (uint32_t p = 0; p < j->comp.n_paths && j->state == JOB_RUNNING; p++) {
+    for (uint32_t p = 0; p < j->comp.n_paths && j->doom == NULL; p++) {
         if (j->spec.outer.async)
             advance_async(co, j, p);
         else

@@ -1,4 +1,8 @@
 /* The samples of a job: whether they are enough, and the ledgers over them. */
+#include "coordinator/job/shards.h"
+
+#include "coordinator/job/gc.h"
+#include "coordinator/job/tasks.h"
 #include "coordinator/state/core.h"
 
 #include "common/base/err.h"
@@ -87,11 +91,11 @@ static int check_partitioning(const struct job *j, const struct shards_sum *all,
                        "the recipe has %u partitions, but the dataset has only %llu samples to "
                        "train on",
                        k, (unsigned long long)all->samples);
-    if (shards_cut(j) > STAGE_BLOBS_MAX)
+    if (shards_cut(j) > CLUSTER_BLOBS_MAX)
         return err_set(err, -ERR_LIMIT,
                        "the dataset has %zu shards, at most %d can be partitioned; raise "
                        "data.shard_samples",
-                       shards_cut(j), STAGE_BLOBS_MAX);
+                       shards_cut(j), CLUSTER_BLOBS_MAX);
     if (j->spec.recipe.reshard.n > 0 && j->spec.outer.async)
         return err_set(err, -ERR_CONFIG,
                        "recipe.reshard needs rounds at which all paths meet, outer.async has none; "
@@ -102,11 +106,11 @@ static int check_partitioning(const struct job *j, const struct shards_sum *all,
         return err_set(err, -ERR_CONFIG,
                        "recipe.reshard and partition.chunk keep shards for fitting routers, but "
                        "there is only one to train on; lower data.shard_samples");
-    if (shards_cut(j) + j->comp.n_paths > STAGE_BLOBS_MAX)
+    if (shards_cut(j) + j->comp.n_paths > CLUSTER_BLOBS_MAX)
         return err_set(err, -ERR_LIMIT,
                        "%zu shards and scores of %u paths are more than the %d files that "
                        "routers are fitted on; raise data.shard_samples",
-                       shards_cut(j), j->comp.n_paths, STAGE_BLOBS_MAX);
+                       shards_cut(j), j->comp.n_paths, CLUSTER_BLOBS_MAX);
     return 0;
 }
 
@@ -207,7 +211,7 @@ void shards_drop_old(struct coordinator *co, struct job *j)
             j->old_shards = true;
             continue;
         }
-        core_garbage(co, &s->blob);
+        gc_drop(co, &s->blob);
         s->blob = (struct blob_ref){0};
         save_job_shard(co->store, j, i);
     }

@@ -1,4 +1,7 @@
 /* What a person may ask for: a job is refused with one sentence, or is on record. */
+#include "coordinator/job/submit.h"
+
+#include "coordinator/job/shards.h"
 #include "coordinator/state/core.h"
 
 #include "common/base/clock.h"
@@ -37,7 +40,7 @@ static int check_blob(struct coordinator *co, const uint8_t sha256[32], uint64_t
     return 0;
 }
 
-static int check_file(struct coordinator *co, const struct view_blob *b, bool wanted,
+static int check_file(struct coordinator *co, const struct blob_ref *b, bool wanted,
                       const char *what, const char *key, struct err *err)
 {
     if (b == NULL && wanted)
@@ -48,7 +51,7 @@ static int check_file(struct coordinator *co, const struct view_blob *b, bool wa
     return b != NULL ? check_blob(co, b->sha256, b->size, what, err) : 0;
 }
 
-static int check_text(const struct job_spec *spec, const struct view_submit *s, struct err *err)
+static int check_text(const struct job_spec *spec, const struct submit *s, struct err *err)
 {
     if (!is_text(spec))
         return s->vocab == 0 ? 0
@@ -65,8 +68,8 @@ static int check_text(const struct job_spec *spec, const struct view_submit *s, 
     return 0;
 }
 
-static int check_shards(struct coordinator *co, const struct job_spec *spec,
-                        const struct view_submit *s, struct err *err)
+static int check_shards(struct coordinator *co, const struct job_spec *spec, const struct submit *s,
+                        struct err *err)
 {
     if (s->n_shards == 0 || (s->n_classes == 0 && !is_text(spec)))
         return err_set(err, -EINVAL,
@@ -93,7 +96,7 @@ static int check_shards(struct coordinator *co, const struct job_spec *spec,
 }
 
 static int check_dataset(struct coordinator *co, const struct job_spec *spec,
-                         const struct view_submit *s, struct err *err)
+                         const struct submit *s, struct err *err)
 {
     int rc = check_text(spec, s, err);
     if (rc == 0)
@@ -195,23 +198,15 @@ static void take_teacher(struct job *j, const struct job *t)
 
 /* ---- on record ----------------------------------------------------------- */
 
-static struct blob_ref take_ref(const struct view_blob *b)
-{
-    struct blob_ref r = {0};
-    if (b != NULL) {
-        memcpy(r.sha256, b->sha256, 32);
-        r.size = b->size;
-    }
-    return r;
-}
-
-static void take_dataset(struct job *j, const struct view_submit *s)
+static void take_dataset(struct job *j, const struct submit *s)
 {
     j->vocab = s->vocab;
     if (is_text(&j->spec) && j->vocab == 0)
         j->vocab = VOCAB_BYTES;
-    j->tokenizer = take_ref(s->tokenizer);
-    j->warm_start = take_ref(s->warm_start);
+    if (s->tokenizer != NULL)
+        j->tokenizer = *s->tokenizer;
+    if (s->warm_start != NULL)
+        j->warm_start = *s->warm_start;
     if (j->spec.recipe.teacher != 0)
         return;
     j->n_classes = s->n_classes;
@@ -267,7 +262,7 @@ static size_t active_jobs(const struct state *s)
 }
 
 /* A job that is complete in memory and nowhere else; takes spec. */
-static int make_job(struct coordinator *co, const struct view_submit *s, struct job_spec *spec,
+static int make_job(struct coordinator *co, const struct submit *s, struct job_spec *spec,
                     struct job **ret, struct err *err)
 {
     struct composition comp;
@@ -295,8 +290,7 @@ static int make_job(struct coordinator *co, const struct view_submit *s, struct 
     return 0;
 }
 
-int flow_submit(struct coordinator *co, const struct view_submit *s, uint64_t *ret_id,
-                struct err *err)
+int submit_job(struct coordinator *co, const struct submit *s, uint64_t *ret_id, struct err *err)
 {
     struct job_spec spec;
     struct job *j = NULL;
@@ -328,10 +322,4 @@ int flow_submit(struct coordinator *co, const struct view_submit *s, uint64_t *r
     core_touch(co);
     *ret_id = j->id;
     return 0;
-}
-
-int view_job_submit(struct coordinator *co, const struct view_submit *s, uint64_t *ret_id,
-                    struct err *err)
-{
-    return flow_submit(co, s, ret_id, err);
 }

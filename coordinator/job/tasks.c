@@ -1,3 +1,8 @@
+#include "coordinator/job/tasks.h"
+
+#include "coordinator/job/gc.h"
+#include "coordinator/job/query.h"
+#include "coordinator/job/shards.h"
 #include "coordinator/state/core.h"
 
 #include "common/base/clock.h"
@@ -45,7 +50,8 @@ void task_lease(struct coordinator *co, struct task *t, struct worker *w)
     t->worker_id = w->id;
     t->leased_ms = t->progress_ms = core_now(co);
     if (l != NULL)
-        t->train.phase_s = rounds_seconds(co, state_job(&co->state, t->job_id), t);
+        t->train.phase_s =
+            query_phase_seconds(&co->state, core_now(co), state_job(&co->state, t->job_id), t);
     t->progress_mark = 0;
     t->steps_done = t->steps_total = 0;
     t->samples_done = 0;
@@ -101,9 +107,9 @@ void task_requeue(struct coordinator *co, struct task *t, const char *reason)
     struct job *j = state_job(&co->state, t->job_id);
     if (t->attempt > ATTEMPTS_MAX && is_aside(t))
         task_end(co, t, TASK_FAILED, reason);
-    else if (t->attempt > ATTEMPTS_MAX && j != NULL && !job_is_ended(j))
-        flow_end(co, j, JOB_FAILED, "%s task %llu was tried %d times, at last: %s",
-                 task_kind_name(t->kind), (unsigned long long)t->id, ATTEMPTS_MAX, reason);
+    else if (t->attempt > ATTEMPTS_MAX && j != NULL)
+        job_doom(j, "%s task %llu was tried %d times, at last: %s", task_kind_name(t->kind),
+                 (unsigned long long)t->id, ATTEMPTS_MAX, reason);
 }
 
 void task_settle(struct coordinator *co, struct task *t, uint64_t done)
@@ -151,15 +157,13 @@ void task_end(struct coordinator *co, struct task *t, enum task_state state, con
     release_holder(co, t);
     if (state != TASK_DONE && t->state == TASK_PENDING)
         t->worker_id = 0;
-    bool parent = task_is_remote(t);
     state_set_task_state(&co->state, t, state);
     t->ended_ms = core_now(co);
     t->ended_unix_ms = (int64_t)clock_wall_ms();
     (void)str_copy(t->reason, sizeof(t->reason), reason);
     save_task(co->store, t);
     core_touch(co);
-    if (parent)
-        live_task_ended(co, t);
+    co->velocities_old |= task_is_remote(t);
 }
 
 void task_failed(struct coordinator *co, struct task *t, bool retryable, const char *reason)
@@ -175,48 +179,10 @@ void task_failed(struct coordinator *co, struct task *t, bool retryable, const c
         t->not_before_ms = core_now(co) + (BACKOFF_MS << (t->failures - 1));
         return;
     }
-    bool fatal = !is_aside(t) && !job_is_ended(j);
     task_end(co, t, TASK_FAILED, reason);
-    if (fatal)
-        flow_end(co, j, JOB_FAILED, "%s task %llu failed%s: %s", task_kind_name(t->kind),
-                 (unsigned long long)t->id, retryable ? " 5 times, at last" : "", reason);
-}
-
-uint32_t task_network(const struct job *j, const struct task *t)
-{
-    return t->path < j->comp.n_paths ? j->comp.paths[t->path].network : 0;
-}
-
-void task_too_large(struct coordinator *co, struct task *t, const char *reason)
-{
-    struct worker *w = state_worker(&co->state, t->worker_id);
-    const struct job *j = state_job(&co->state, t->job_id);
-    const bool others = member_others_fit(co, w, t);
-    const bool begun = j != NULL && t->kind == TASK_TRAIN && j->paths[t->path].round > 0;
-    if (w != NULL)
-        member_note_small(co, w, t, core_now(co) + (others ? CORE_SMALL_MS : CORE_SMALL_ALONE_MS));
-    if (!others && !begun) {
-        task_failed(co, t, true, reason);
-        return;
-    }
-    core_say(co, t->job_id, t->worker_id, "%s task %llu is too large for worker %llu: %s",
-             task_kind_name(t->kind), (unsigned long long)t->id, (unsigned long long)t->worker_id,
-             reason);
-    task_requeue(co, t, reason);
-}
-
-void task_lost_device(struct coordinator *co, struct task *t, const char *reason)
-{
-    struct worker *w = state_worker(&co->state, t->worker_id);
-    core_say(co, t->job_id, t->worker_id, "the device of worker %llu failed in %s task %llu: %s",
-             (unsigned long long)t->worker_id, task_kind_name(t->kind), (unsigned long long)t->id,
-             reason);
-    t->failed_worker = t->worker_id;
-    if (w != NULL) {
-        w->device_failures++;
-        w->tasks_failed++;
-    }
-    task_requeue(co, t, reason);
+    if (!is_aside(t))
+        job_doom(j, "%s task %llu failed%s: %s", task_kind_name(t->kind), (unsigned long long)t->id,
+                 retryable ? " 5 times, at last" : "", reason);
 }
 
 static bool still_needed(const struct job *j, const struct task *t)
@@ -240,7 +206,7 @@ void tasks_prune(struct coordinator *co, struct job *j)
             continue;
         }
         for (size_t c = 0; t->kind == TASK_TRAIN && c < t->train.n_contributions; c++)
-            core_garbage(co, &t->train.contributions[c].blob);
+            gc_drop(co, &t->train.contributions[c].blob);
         save_task_gone(co->store, t->id);
         state_drop_task(&co->state, t);
         ended--;

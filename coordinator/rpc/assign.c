@@ -1,3 +1,8 @@
+#include "coordinator/rpc/assign.h"
+
+#include "coordinator/job/member.h"
+#include "coordinator/job/query.h"
+#include "coordinator/job/tasks.h"
 #include "coordinator/state/core.h"
 #include "coordinator/decide/schedule.h"
 #include "coordinator/rpc/service.h"
@@ -9,6 +14,11 @@
 
 #include <stdio.h>
 #include <string.h>
+
+#define FAILED_PATIENCE_MS 10000 /* a failed task goes to another worker first */
+#define OWNER_PATIENCE_MS 2000   /* a replica waits for the worker with its moments */
+#define BUSY_PATIENCE_MS 10000   /* and, while that evaluates or draws, half a round: */
+#define BUSY_PATIENCE_MAX_MS 300000
 
 static uint32_t job_leases(const struct state *s, uint64_t job_id)
 {
@@ -23,9 +33,9 @@ static uint32_t job_leases(const struct state *s, uint64_t job_id)
 static uint32_t patience_ms(const struct job *j)
 {
     double last = j->n_rounds ? (double)j->rounds[j->n_rounds - 1].seconds * 500 : 0;
-    if (last < CORE_BUSY_PATIENCE_MS)
-        return CORE_BUSY_PATIENCE_MS;
-    return last < CORE_BUSY_PATIENCE_MAX_MS ? (uint32_t)last : CORE_BUSY_PATIENCE_MAX_MS;
+    if (last < BUSY_PATIENCE_MS)
+        return BUSY_PATIENCE_MS;
+    return last < BUSY_PATIENCE_MAX_MS ? (uint32_t)last : BUSY_PATIENCE_MAX_MS;
 }
 
 static void fill_owner(struct coordinator *co, const struct job *j, const struct task *t,
@@ -42,9 +52,7 @@ static void fill_owner(struct coordinator *co, const struct job *j, const struct
         w != NULL && w->state == WORKER_HERE && member_may_work(co, w, &until, reason);
     const struct task *now = w != NULL && w->task_id ? state_task(&co->state, w->task_id) : NULL;
     out->owner_training = now != NULL && now->kind == TASK_TRAIN;
-    out->patience_ms = now == NULL             ? CORE_OWNER_PATIENCE_MS
-                       : t->kind == TASK_TRAIN ? patience_ms(j)
-                                               : 0;
+    out->patience_ms = now == NULL ? OWNER_PATIENCE_MS : t->kind == TASK_TRAIN ? patience_ms(j) : 0;
 }
 
 /* The round of the path that has come least far. */
@@ -81,7 +89,7 @@ static struct schedule_task *candidates(struct coordinator *co, size_t *ret_n)
             .failed_worker = t->failed_worker,
             .ready_ms = t->ready_ms,
             .not_before_ms = t->not_before_ms,
-            .network = task_network(j, t),
+            .network = query_network(j, t),
             .job_leases = leases,
             .lag = t->kind == TASK_TRAIN && t->train.round > last ? t->train.round - last : 0,
             .needs_helper = task_is_remote(t),
@@ -136,7 +144,7 @@ static bool serve(struct coordinator *co, struct worker *w, const struct schedul
     const struct schedule_options o = {
         .other_workers = others > 0,
         .helper = helpers > 0,
-        .failed_patience_ms = CORE_FAILED_PATIENCE_MS,
+        .failed_patience_ms = FAILED_PATIENCE_MS,
         .small = w->small,
         .n_small = w->n_small < WORKER_SMALL_MAX ? w->n_small : WORKER_SMALL_MAX,
     };
@@ -176,6 +184,24 @@ void assign_parked(struct coordinator *co)
     mem_free(list);
 }
 
+Skerry__V1__Applied **assign_verdicts(const struct worker *w, size_t *ret_n)
+{
+    size_t n = w->n_verdicts;
+    *ret_n = n;
+    if (n == 0)
+        return NULL;
+    Skerry__V1__Applied **list = mem_alloc(n * (sizeof(*list) + sizeof(**list)));
+    Skerry__V1__Applied *items = (Skerry__V1__Applied *)(void *)(list + n);
+    for (size_t i = 0; i < n; i++) {
+        list[i] = &items[i];
+        skerry__v1__applied__init(list[i]);
+        list[i]->task_id = w->verdicts[i].task_id;
+        list[i]->accepted = w->verdicts[i].accepted;
+        list[i]->reason = w->verdicts[i].reason;
+    }
+    return list;
+}
+
 void assign_send(struct coordinator *co, struct reply *r)
 {
     Skerry__V1__AssignReply msg = SKERRY__V1__ASSIGN_REPLY__INIT;
@@ -194,7 +220,7 @@ void assign_send(struct coordinator *co, struct reply *r)
     if (w != NULL) {
         msg.drain = w->drain;
         msg.waiting_for = msg.task ? (char *)"" : w->waiting_for;
-        msg.applied = applied_of(w, &msg.n_applied);
+        msg.applied = assign_verdicts(w, &msg.n_applied);
     }
     rpc_reply(r->req, &msg.base);
     mem_free(msg.applied);

@@ -3,6 +3,12 @@
  *
  *   sampler ── EVALUATE(path, x_t) ──► VELOCITY task of that path ──► another worker
  *           ◄── blob with v ────────── when it is done */
+#include "coordinator/rpc/live.h"
+
+#include "coordinator/job/gc.h"
+#include "coordinator/job/report.h"
+#include "coordinator/job/tasks.h"
+#include "coordinator/rpc/poll.h"
 #include "coordinator/state/core.h"
 
 #include "common/base/err.h"
@@ -45,12 +51,12 @@ int live_stream(struct coordinator *co, struct worker *w, const Skerry__V1__Stre
         memcpy(t->draw.text + m->offset, m->text, len + 1);
         t->draw.text_len = end;
         t->progress_ms = core_now(co);
-        core_event(co, &(struct view_event){.kind = VIEW_EVENT_TEXT,
-                                            .job_id = t->job_id,
-                                            .worker_id = w->id,
-                                            .task_id = t->id,
-                                            .offset = m->offset,
-                                            .text = m->text});
+        core_event(co, &(struct event){.kind = EVENT_TEXT,
+                                       .job_id = t->job_id,
+                                       .worker_id = w->id,
+                                       .task_id = t->id,
+                                       .offset = m->offset,
+                                       .text = m->text});
     }
     return 0;
 }
@@ -64,8 +70,8 @@ static bool same_blob(const struct blob_ref *a, const struct blob_ref *b)
 
 static void forget(struct coordinator *co, struct task *t)
 {
-    core_garbage(co, &t->velocity.input);
-    core_garbage(co, &t->output);
+    gc_drop(co, &t->velocity.input);
+    gc_drop(co, &t->output);
     save_task_gone(co->store, t->id);
     state_drop_task(&co->state, t);
 }
@@ -176,16 +182,6 @@ void live_evaluate(struct coordinator *co, struct worker *w, struct rpc_request 
     p->velocity = t->id;
 }
 
-void live_task_ended(struct coordinator *co, const struct task *parent)
-{
-    co->velocities_old = true;
-    for (size_t i = 0; i < co->state.n_tasks; i++) {
-        struct task *t = co->state.tasks[i];
-        if (t->kind == TASK_VELOCITY && t->velocity.parent == parent->id && task_is_open(t))
-            task_end(co, t, TASK_CANCELLED, "the sampler does not need it any more");
-    }
-}
-
 void live_turn(struct coordinator *co)
 {
     if (!co->velocities_old)
@@ -193,10 +189,13 @@ void live_turn(struct coordinator *co)
     co->velocities_old = false;
     for (size_t i = co->state.n_tasks; i-- > 0;) {
         struct task *t = co->state.tasks[i];
-        const struct task *parent =
-            t->kind == TASK_VELOCITY ? state_task(&co->state, t->velocity.parent) : NULL;
-        if (t->kind == TASK_VELOCITY && !task_is_open(t) &&
-            (parent == NULL || !task_is_open(parent)))
-            forget(co, t);
+        if (t->kind != TASK_VELOCITY)
+            continue;
+        const struct task *parent = state_task(&co->state, t->velocity.parent);
+        if (parent != NULL && task_is_open(parent))
+            continue;
+        if (task_is_open(t))
+            task_end(co, t, TASK_CANCELLED, "the sampler does not need it any more");
+        forget(co, t);
     }
 }

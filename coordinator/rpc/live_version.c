@@ -1,4 +1,7 @@
 /* The next version of a module, for a phase that goes on: told when it is there. */
+#include "coordinator/job/query.h"
+#include "coordinator/rpc/live.h"
+#include "coordinator/rpc/poll.h"
 #include "coordinator/state/core.h"
 #include "coordinator/rpc/taskmsg.h"
 
@@ -60,7 +63,7 @@ static bool answer_version(struct coordinator *co, struct poll *p, bool last)
         send_version(co, p, t, w, m);
         return true;
     }
-    reply.later = !rounds_coming(co, j, m);
+    reply.later = !query_coming(&co->state, j, m);
     if (!reply.later && !last)
         return false;
     (void)snprintf(why, sizeof(why), "module %llu is at version %llu: %.200s",
@@ -76,7 +79,7 @@ void live_version(struct coordinator *co, struct worker *w, struct rpc_request *
     struct task *t = state_task(&co->state, m->task_id);
     struct job *j = t ? state_job(&co->state, t->job_id) : NULL;
     const struct module_rec *module = j ? job_module(j, m->module_id) : NULL;
-    if (module == NULL || t->kind != TASK_TRAIN || !path_crosses(j, t->path, module)) {
+    if (module == NULL || t->kind != TASK_TRAIN || !query_crosses(j, t->path, module)) {
         rpc_fail(req, -EINVAL, false, 0, "module %llu is not on the path of task %llu",
                  (unsigned long long)m->module_id, (unsigned long long)m->task_id);
         return;

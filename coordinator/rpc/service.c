@@ -9,6 +9,12 @@
 #include "common/net/blob_http.h"
 #include "common/net/token.h"
 #include "coordinator/decide/admit.h"
+#include "coordinator/job/member.h"
+#include "coordinator/job/metrics.h"
+#include "coordinator/job/report.h"
+#include "coordinator/job/tasks.h"
+#include "coordinator/rpc/assign.h"
+#include "coordinator/rpc/live.h"
 #include "coordinator/state/core.h"
 
 #include <errno.h>
@@ -50,24 +56,6 @@ static struct worker *need_worker(struct coordinator *co, struct rpc_request *re
 }
 
 /* ---- verdicts ------------------------------------------------------------ */
-
-Skerry__V1__Applied **applied_of(const struct worker *w, size_t *ret_n)
-{
-    size_t n = w->n_verdicts;
-    *ret_n = n;
-    if (n == 0)
-        return NULL;
-    Skerry__V1__Applied **list = mem_alloc(n * (sizeof(*list) + sizeof(**list)));
-    Skerry__V1__Applied *items = (Skerry__V1__Applied *)(void *)(list + n);
-    for (size_t i = 0; i < n; i++) {
-        list[i] = &items[i];
-        skerry__v1__applied__init(list[i]);
-        list[i]->task_id = w->verdicts[i].task_id;
-        list[i]->accepted = w->verdicts[i].accepted;
-        list[i]->reason = w->verdicts[i].reason;
-    }
-    return list;
-}
 
 /* A new heartbeat confirms what the last answer told. */
 static void confirm_verdicts(struct coordinator *co, struct worker *w)
@@ -218,9 +206,9 @@ static void on_join(void *arg, struct rpc_request *req, const ProtobufCMessage *
     if (!again)
         core_say(co, 0, w->id, "worker %llu (%s) has joined from %s: %s", (unsigned long long)w->id,
                  w->name, w->address, w->device);
-    core_event(co, &(struct view_event){.kind = VIEW_EVENT_WORKER,
-                                        .worker_id = w->id,
-                                        .text = again ? "is back" : "has joined"});
+    core_event(co, &(struct event){.kind = EVENT_WORKER,
+                                   .worker_id = w->id,
+                                   .text = again ? "is back" : "has joined"});
     core_reply(co, req, join_send)->worker_id = w->id;
 }
 
@@ -293,7 +281,7 @@ static void heartbeat_send(struct coordinator *co, struct reply *r)
         msg.revoked_attempt = r->attempt;
         msg.revoked_reason = r->text;
     }
-    msg.applied = applied_of(w, &msg.n_applied);
+    msg.applied = assign_verdicts(w, &msg.n_applied);
     rpc_reply(r->req, &msg.base);
     for (unsigned i = 0; i < w->n_verdicts; i++)
         w->verdicts[i].told = true;

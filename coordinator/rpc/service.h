@@ -1,20 +1,15 @@
-/* What the RPC handlers share with assign.c. */
+/* The methods that workers call, as rows for the RPC server. */
 #ifndef COORDINATOR_SERVICE_H
 #define COORDINATOR_SERVICE_H
 
-#include "proto/skerry.pb-c.h"
-
-#include <stddef.h>
+#include "common/net/rpc.h"
 
 struct coordinator;
-struct reply;
-struct worker;
+struct rpc_peer;
 
-/* Sends an AssignReply: the task that r names, or none. */
-void assign_send(struct coordinator *co, struct reply *r);
-
-/* The worker's verdicts as messages in one block, to be freed by the caller.
- * They borrow their texts from w. */
-Skerry__V1__Applied **applied_of(const struct worker *w, size_t *ret_n);
+extern const struct rpc_method service_methods[];
+extern const unsigned service_method_count;
+/* The connection is gone. */
+void service_peer_closed(struct coordinator *co, struct rpc_peer *peer);
 
 #endif

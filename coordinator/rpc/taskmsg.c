@@ -2,6 +2,7 @@
 
 #include "common/base/err.h"
 #include "common/net/blob_http.h"
+#include "coordinator/job/query.h"
 #include "coordinator/rpc/taskmsg_internal.h"
 
 #include <errno.h>
@@ -110,7 +111,7 @@ static const struct version_rec *wanted_version(const struct job *j, const struc
                                                 const struct module_rec *m)
 {
     bool train = t->kind == TASK_TRAIN;
-    if (j->spec.outer.async || (train && rounds_stream(j)))
+    if (j->spec.outer.async || (train && query_streams(j)))
         return module_version(m, m->version);
     const struct version_rec *v = module_version(m, task_round(t));
     return v != NULL || train ? v : module_version(m, m->version);

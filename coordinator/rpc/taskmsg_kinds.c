@@ -1,4 +1,6 @@
 /* The part of a task's message that is particular to its kind. */
+#include "coordinator/job/query.h"
+#include "coordinator/job/shards.h"
 #include "coordinator/rpc/taskmsg_internal.h"
 
 #include "common/base/mem.h"
@@ -80,7 +82,8 @@ static void add_fragments(struct taskmsg *b, Skerry__V1__TrainTask *m)
     m->fragments = taskmsg_need(b, n->n_levels * sizeof(*m->fragments));
     for (uint32_t l = 0; l < n->n_levels && !b->failed; l++) {
         const struct module_rec *module = &j->modules[path->modules[l]];
-        const struct contribution *c = task_contribution(b->task, module->id, b->task->train.round);
+        const struct contribution *c =
+            query_contribution(b->task, module->id, b->task->train.round);
         Skerry__V1__Fragment *part = taskmsg_need(b, sizeof(*part));
         if (b->failed)
             return;
@@ -164,7 +167,7 @@ static void add_train(struct taskmsg *b, Skerry__V1__Task *msg)
         m->teachers = taskmsg_experts(b, teacher, true, &m->n_teachers);
     add_moments(b, m);
     add_ahead(b, m);
-    if (rounds_stream(b->job))
+    if (query_streams(b->job))
         add_fragments(b, m);
     msg->train = m;
 }
@@ -271,7 +274,7 @@ static void add_scores(struct taskmsg *b, Skerry__V1__ClusterTask *m)
 {
     const struct job *j = b->job;
     size_t n = 0;
-    uint32_t *scored = stage_scored(j, &n);
+    uint32_t *scored = query_scored(j, &n);
     m->scored = taskmsg_need(b, n * sizeof(*scored));
     m->scores = taskmsg_need(b, j->n_scores * sizeof(*m->scores));
     for (size_t i = 0; i < n && !b->failed; i++)

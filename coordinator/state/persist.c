@@ -434,7 +434,7 @@ void save_grid_gone(struct store *s, uint64_t task_id)
     store_put(s, DEL_GRID, "i", I(task_id));
 }
 
-void save_metric(struct store *s, uint64_t job_id, const struct view_metric *m)
+void save_metric(struct store *s, uint64_t job_id, const struct metric_rec *m)
 {
     store_put(s, PUT_METRIC, "iiiiiiidddiiii", I(job_id), I(m->n), I(m->kind), I(m->path),
               I(m->replica), I(m->round), I(m->step), m->loss, m->lr, m->seconds, I(m->samples),

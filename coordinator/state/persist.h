@@ -9,7 +9,6 @@
 
 #include "coordinator/state/state.h"
 #include "coordinator/state/store.h"
-#include "coordinator/view/view.h"
 
 struct err;
 
@@ -40,7 +39,7 @@ void save_task_gone(struct store *s, uint64_t task_id);
 void save_round(struct store *s, const struct job *j, const struct round_rec *r);
 void save_grid(struct store *s, const struct job *j, const struct grid_rec *g);
 void save_grid_gone(struct store *s, uint64_t task_id);
-void save_metric(struct store *s, uint64_t job_id, const struct view_metric *m);
+void save_metric(struct store *s, uint64_t job_id, const struct metric_rec *m);
 /* Keeps the newest loss points and ever fewer of the older ones: at most
  * METRIC_POINTS_MAX; call it when a quarter of that has come since. */
 void save_metrics_thinned(struct store *s, const struct job *j);
@@ -49,8 +48,8 @@ void save_metrics_thinned(struct store *s, const struct job *j);
 int persist_load(struct store *s, struct state *st, struct err *err);
 
 /* The job's metrics with n > after, at most limit. */
-int persist_metrics(struct store *s, uint64_t job_id, uint64_t after, size_t limit,
-                    view_metric_fn fn, void *arg, struct err *err);
+int persist_metrics(struct store *s, uint64_t job_id, uint64_t after, size_t limit, metric_fn fn,
+                    void *arg, struct err *err);
 /* How many loss points the store holds. */
 uint64_t persist_metric_points(struct store *s, uint64_t job_id);
 

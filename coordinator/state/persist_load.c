@@ -566,8 +566,8 @@ int persist_load(struct store *s, struct state *st, struct err *err)
     return 0;
 }
 
-int persist_metrics(struct store *s, uint64_t job_id, uint64_t after, size_t limit,
-                    view_metric_fn fn, void *arg, struct err *err)
+int persist_metrics(struct store *s, uint64_t job_id, uint64_t after, size_t limit, metric_fn fn,
+                    void *arg, struct err *err)
 {
     sqlite3_stmt *q = NULL;
     int rc =
@@ -578,9 +578,9 @@ int persist_metrics(struct store *s, uint64_t job_id, uint64_t after, size_t lim
     (void)sqlite3_bind_int64(q, 2, (int64_t)after);
     (void)sqlite3_bind_int64(q, 3, (int64_t)limit);
     while (sqlite3_step(q) == SQLITE_ROW) {
-        struct view_metric m = {
+        struct metric_rec m = {
             .n = u64(q, 1),
-            .kind = (enum view_metric_kind)u32(q, 2),
+            .kind = (enum metric_kind)u32(q, 2),
             .path = u32(q, 3),
             .replica = u32(q, 4),
             .round = u32(q, 5),

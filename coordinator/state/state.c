@@ -7,6 +7,8 @@
 
 #include <errno.h>
 #include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 
 const char *job_state_name(enum job_state s)
@@ -154,6 +156,7 @@ static void free_job(struct job *j)
     mem_free(j->scores);
     mem_free(j->rows);
     mem_free(j->refused);
+    mem_free(j->doom);
     mem_free(j->unread_blobs);
     composition_release(&j->comp);
     job_release(&j->spec);
@@ -404,6 +407,18 @@ void job_build(struct state *s, struct job *j)
     }
     j->ledgers = mem_alloc_array(job_ledgers(j), sizeof(*j->ledgers));
     j->sizes = mem_alloc_array(c->n_partitions, sizeof(*j->sizes));
+}
+
+void job_doom(struct job *j, const char *fmt, ...)
+{
+    char reason[1024];
+    va_list ap;
+    if (job_is_ended(j) || j->doom != NULL)
+        return;
+    va_start(ap, fmt);
+    (void)vsnprintf(reason, sizeof(reason), fmt, ap);
+    va_end(ap);
+    j->doom = str_dup(reason);
 }
 
 struct shard_rec *job_add_shard(struct job *j)

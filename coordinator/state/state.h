@@ -21,6 +21,7 @@
 #include "common/job/job.h"
 #include "coordinator/state/devices.h"
 #include "coordinator/state/ledger.h"
+#include "coordinator/state/record.h"
 #include "coordinator/decide/schedule.h"
 #include "common/job/recipe.h"
 
@@ -56,17 +57,6 @@ struct rpc_request;
 #define NAME_MAX_BYTES 65
 #define REASON_MAX 256
 #define WORKER_SMALL_MAX 8
-
-/* A blob by name; size 0: none. */
-struct blob_ref {
-    uint8_t sha256[32];
-    uint64_t size;
-};
-
-static inline bool blob_ref_is_set(const struct blob_ref *b)
-{
-    return b->size != 0;
-}
 
 /* ---- workers ------------------------------------------------------------- */
 
@@ -415,22 +405,6 @@ struct path_rec {
     uint64_t velocity_worker; /* (m) who ran the path for a sampler elsewhere last */
 };
 
-struct round_rec {
-    uint32_t path, round, contributions, expected;
-    float loss, eval_loss, seconds;
-    uint64_t samples, steps, bytes_up, bytes_down;
-    int64_t at_unix_ms;
-};
-
-struct grid_rec {
-    uint64_t task_id;
-    uint32_t round, count, columns;
-    uint32_t path; /* UINT32_MAX: of the mixture */
-    struct blob_ref blob;
-    char *text; /* of a text instead of a picture; NULL */
-    int64_t at_unix_ms;
-};
-
 struct bad_rec {
     char *shard, *key, *reason;
 };
@@ -467,6 +441,7 @@ struct job {
     struct row_rec *rows;
     size_t n_rows;
     bool old_shards; /* (m) some of an old generation may be let go */
+    char *doom;      /* (m) why it is to fail: flow.c ends it in the next turn; NULL: it is not */
     /* (m) A rule that came after it was saved refuses it: the sentence; NULL: none does. */
     char *refused;
     /* (m) Not even how it is composed is known: it has one module without a version, its rows
@@ -580,6 +555,10 @@ bool job_shard_evaluates(const struct job *j, const struct shard_rec *s, uint32_
 /* A new ledger of a partition over the shards of the job's generation, in place of
  * the old one.  -EINVAL when there are no samples. */
 int job_make_ledger(struct job *j, uint32_t partition, struct err *err);
+
+/* Marks the job to fail, once: the first reason stands, and an ended job stays as it is.  Its
+ * tasks stay open until flow.c ends it, in the turn that the caller has asked for. */
+void job_doom(struct job *j, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* Makes modules, paths and replicas from j->comp. */
 void job_build(struct state *s, struct job *j);

@@ -25,7 +25,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "coordinator/job/draw.h"
+#include "coordinator/job/submit.h"
 #include "coordinator/state/devices.h"
+#include "coordinator/state/event.h"
+#include "coordinator/state/record.h"
 
 struct coordinator;
 struct err;
@@ -37,11 +41,6 @@ struct err;
 
 /* ---- the whole ----------------------------------------------------------- */
 
-struct view_bytes {
-    uint64_t control_up, control_down; /* RPC, seen from the workers: up = to the coordinator */
-    uint64_t data_up, data_down;       /* blobs over HTTP */
-};
-
 struct view_status {
     const char *version;
     const char *cluster; /* 32 hex digits */
@@ -49,9 +48,9 @@ struct view_status {
     unsigned workers, workers_alive, workers_busy;
     unsigned jobs, jobs_active;
     unsigned tasks_pending, tasks_leased;
-    struct view_bytes bytes;      /* as reported by the workers, all of them together */
-    struct view_bytes bytes_here; /* counted at this daemon's own sockets */
-    double ratio;                 /* our params bytes / those of fp32 data-parallel; NAN */
+    struct traffic bytes;      /* as reported by the workers, all of them together */
+    struct traffic bytes_here; /* counted at this daemon's own sockets */
+    double ratio;              /* our params bytes / those of fp32 data-parallel; NAN */
     uint64_t rss_bytes;
     bool store_ok;           /* false: nothing is acknowledged until it is writable */
     const char *store_error; /* why not */
@@ -122,6 +121,10 @@ struct view_job {
 typedef void (*view_job_fn)(void *arg, const struct view_job *j);
 void view_each_job(struct coordinator *co, view_job_fn fn, void *arg);
 int view_job(struct coordinator *co, uint64_t job_id, struct view_job *ret, struct err *err);
+
+/* Held-out loss of a text job in bits per byte; NAN: no texts, or not evaluated. */
+struct job;
+double view_job_bits_per_byte(const struct job *j);
 
 /* A path through the grid of modules. */
 struct view_path {
@@ -195,17 +198,7 @@ struct view_replica {
 typedef void (*view_replica_fn)(void *arg, const struct view_replica *r);
 void view_each_replica(struct coordinator *co, uint64_t job_id, view_replica_fn fn, void *arg);
 
-struct view_round {
-    uint32_t path, round;   /* round r made version r + 1 */
-    double loss, eval_loss; /* mean weighted by samples; NAN */
-    double seconds;         /* from ready to the new version */
-    uint32_t contributions, expected;
-    uint64_t samples, steps; /* of all replicas together */
-    uint64_t bytes_up, bytes_down;
-    int64_t at_unix_ms;
-};
-
-typedef void (*view_round_fn)(void *arg, const struct view_round *r);
+typedef void (*view_round_fn)(void *arg, const struct round_rec *r);
 void view_each_round(struct coordinator *co, uint64_t job_id, view_round_fn fn, void *arg);
 
 struct view_epoch {
@@ -216,17 +209,7 @@ struct view_epoch {
 typedef void (*view_epoch_fn)(void *arg, const struct view_epoch *e);
 void view_each_epoch(struct coordinator *co, uint64_t job_id, view_epoch_fn fn, void *arg);
 
-struct view_sample {
-    uint64_t task_id;
-    uint32_t round, count, columns;
-    const uint8_t *blob; /* sha256 of the PNG; zeros with size 0 for a text */
-    uint64_t size;
-    int64_t at_unix_ms;
-    uint32_t path;    /* UINT32_MAX: of the mixture */
-    const char *text; /* of a text job; "" */
-};
-
-typedef void (*view_sample_fn)(void *arg, const struct view_sample *s);
+typedef void (*view_sample_fn)(void *arg, const struct grid_rec *s);
 void view_each_sample(struct coordinator *co, uint64_t job_id, view_sample_fn fn, void *arg);
 
 struct view_class {
@@ -238,34 +221,14 @@ struct view_class {
 typedef void (*view_class_fn)(void *arg, const struct view_class *c);
 void view_each_class(struct coordinator *co, uint64_t job_id, view_class_fn fn, void *arg);
 
-struct view_bad_sample {
-    const char *shard; /* hex, or the archive's URL */
-    const char *key, *reason;
-};
-
-typedef void (*view_bad_sample_fn)(void *arg, const struct view_bad_sample *b);
+typedef void (*view_bad_sample_fn)(void *arg, const struct bad_sample *b);
 void view_each_bad_sample(struct coordinator *co, uint64_t job_id, view_bad_sample_fn fn,
                           void *arg);
 
-/* One line of the job's metrics; n grows by one with each, for all kinds. */
-enum view_metric_kind { VIEW_METRIC_LOSS = 1, VIEW_METRIC_ROUND = 2, VIEW_METRIC_EVAL = 3 };
-
-struct view_metric {
-    uint64_t n;
-    enum view_metric_kind kind;
-    uint32_t path, replica, round;
-    uint64_t step;                          /* LOSS: inner step of the replica */
-    double loss, lr;                        /* ROUND: weighted mean; EVAL: held-out */
-    double seconds;                         /* ROUND */
-    uint64_t samples, bytes_up, bytes_down; /* ROUND */
-    int64_t at_unix_ms;
-};
-
 /* The first `limit` records with n > after.  Old loss points are thinned out
  * (every second one goes) when there are more than METRIC_POINTS_MAX. */
-typedef void (*view_metric_fn)(void *arg, const struct view_metric *m);
 int view_metrics(struct coordinator *co, uint64_t job_id, uint64_t after, size_t limit,
-                 view_metric_fn fn, void *arg, struct err *err);
+                 metric_fn fn, void *arg, struct err *err);
 
 /* ---- modules and versions ------------------------------------------------ */
 
@@ -345,7 +308,7 @@ struct view_worker {
     uint32_t steps_done, steps_total, path, replica;
     double loss, images_per_s, grad_norm;
     const struct devices *devices;
-    struct view_bytes bytes; /* since it first joined */
+    struct traffic bytes; /* since it first joined */
     uint64_t heartbeat_age_ms, joined_age_ms;
     uint32_t strikes, tasks_done, tasks_failed;
     uint32_t device_failures; /* since the coordinator started */
@@ -359,68 +322,15 @@ int view_worker(struct coordinator *co, uint64_t worker_id, struct view_worker *
 
 /* ---- commands ------------------------------------------------------------ */
 
-struct view_shard {
-    uint8_t sha256[VIEW_SHA256_BYTES];
-    uint64_t size;
-    uint32_t samples;
-    uint64_t tokens; /* texts */
-    bool holdout;
-};
-
-struct view_blob {
-    uint8_t sha256[VIEW_SHA256_BYTES];
-    uint64_t size;
-};
-
-/* Everything is borrowed for the call.  classes and counts have n_classes
- * entries; all zero when the job's data comes by URL. */
-struct view_submit {
-    const char *spec; /* YAML, terminated */
-    const char *const *classes;
-    const uint64_t *counts;
-    size_t n_classes;
-    const struct view_shard *shards; /* must be in the blob store already */
-    size_t n_shards;
-    const struct view_bad_sample *bad; /* found while cutting */
-    size_t n_bad;
-    uint32_t vocab;                     /* texts: token ids; 0: images */
-    const struct view_blob *tokenizer;  /* tokenizer.json, uploaded; NULL: bytes */
-    const struct view_blob *warm_start; /* safetensors, uploaded; NULL: from the seed */
-};
-
-int view_job_submit(struct coordinator *co, const struct view_submit *s, uint64_t *ret_id,
+int view_job_submit(struct coordinator *co, const struct submit *s, uint64_t *ret_id,
                     struct err *err);
 int view_job_cancel(struct coordinator *co, uint64_t job_id, struct err *err);
 /* Of what view_sample_request made, and nothing else: -EINVAL for a task that a job needs,
  * -ERR_STALE for one that has ended. */
 int view_task_cancel(struct coordinator *co, uint64_t task_id, struct err *err);
 
-/* Zero and NAN mean: as the job says. n_labels 0: cycle over the classes. */
-struct view_sample_request {
-    uint32_t count, steps, columns;
-    double guidance;
-    bool has_seed;
-    uint64_t seed;
-    const char *sampler;    /* "euler", "heun" or NULL */
-    int ema;                /* 1, 0, or -1: as the job says */
-    const uint32_t *labels; /* class indices, borrowed for the call */
-    size_t n_labels;        /* at most VIEW_LABELS_MAX */
-    /* mixtures */
-    const char *strategy; /* as sample.strategy of the job file, or NULL */
-    uint32_t top;
-    double nucleus, threshold;
-    bool remote;   /* experts stay on their workers */
-    bool has_path; /* of this path alone */
-    uint32_t path;
-    /* texts */
-    const char *prompt; /* or NULL */
-    uint32_t tokens;
-    double temperature; /* NAN: as the job says; 0: the likeliest token */
-    double top_p;
-};
-
-int view_sample_request(struct coordinator *co, uint64_t job_id,
-                        const struct view_sample_request *r, uint64_t *ret_task, struct err *err);
+int view_sample_request(struct coordinator *co, uint64_t job_id, const struct draw_request *r,
+                        uint64_t *ret_task, struct err *err);
 
 /* Finish what it does and give it no more. */
 int view_worker_drain(struct coordinator *co, uint64_t worker_id, struct err *err);
@@ -430,40 +340,13 @@ int view_worker_drain(struct coordinator *co, uint64_t worker_id, struct err *er
 int view_upload_expect(struct coordinator *co, const uint8_t sha256[VIEW_SHA256_BYTES],
                        uint64_t size, struct err *err);
 
-/* Calls fn(arg, rc) on the loop thread once all changes made until now are
- * durable (rc 0), never before this returns.  rc -ERR_CANCELLED: the daemon
- * stops first.  While the disk is full fn waits until it is not. */
-typedef void (*view_durable_fn)(void *arg, int rc);
-void view_when_durable(struct coordinator *co, view_durable_fn fn, void *arg);
+/* Calls fn once all changes made until now are durable; see durable_fn. */
+void view_when_durable(struct coordinator *co, durable_fn fn, void *arg);
 
 /* ---- events -------------------------------------------------------------- */
 
-enum view_event_kind {
-    VIEW_EVENT_JOB = 1,
-    VIEW_EVENT_WORKER,
-    VIEW_EVENT_ROUND,
-    VIEW_EVENT_LOSS,
-    VIEW_EVENT_SAMPLE,
-    VIEW_EVENT_LOG,
-    VIEW_EVENT_TEXT /* of a SAMPLE task that runs */
-};
-
-/* Something happened; the subscriber reads the rest through the view. */
-struct view_event {
-    enum view_event_kind kind;
-    uint64_t job_id, worker_id, task_id;
-    const struct view_round *round;   /* ROUND */
-    const struct view_metric *metric; /* LOSS */
-    const struct view_sample *sample; /* SAMPLE */
-    const char *text;                 /* a sentence; "" for LOSS; TEXT: what came */
-    uint64_t offset;                  /* TEXT: bytes of the text before it */
-};
-
-/* At most VIEW_SUBSCRIBERS_MAX; returns a handle > 0 or -ERR_LIMIT.  fn must
- * not call commands. */
-#define VIEW_SUBSCRIBERS_MAX 8
-typedef void (*view_event_fn)(void *arg, const struct view_event *e);
-int view_subscribe(struct coordinator *co, view_event_fn fn, void *arg);
+/* At most EVENT_SUBSCRIBERS_MAX; returns a handle > 0 or -ERR_LIMIT. */
+int view_subscribe(struct coordinator *co, event_fn fn, void *arg);
 void view_unsubscribe(struct coordinator *co, int handle);
 
 #endif

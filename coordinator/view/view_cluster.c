@@ -1,5 +1,7 @@
 /* The cluster's side of view.h: status, workers, tasks, and who is waited for. */
+#include "coordinator/job/member.h"
 #include "coordinator/state/core.h"
+#include "coordinator/view/view.h"
 
 #include "common/base/err.h"
 #include "common/base/str.h"

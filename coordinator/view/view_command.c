@@ -1,5 +1,10 @@
 /* The commands of view.h. */
+#include "coordinator/job/draw.h"
+#include "coordinator/job/flow.h"
+#include "coordinator/job/submit.h"
+#include "coordinator/job/tasks.h"
 #include "coordinator/state/core.h"
+#include "coordinator/view/view.h"
 
 #include "common/base/err.h"
 #include "common/base/file.h"
@@ -13,6 +18,11 @@
 #define PROMPT_MAX 8192           /* as SampleTask.prompt */
 #define SPARE_BYTES (64ull << 20) /* left on the disk for the database */
 
+int view_job_submit(struct coordinator *co, const struct submit *s, uint64_t *ret_id,
+                    struct err *err)
+{
+    return submit_job(co, s, ret_id, err);
+}
 int view_job_cancel(struct coordinator *co, uint64_t job_id, struct err *err)
 {
     int rc = core_writable(co, err);
@@ -67,7 +77,7 @@ static bool has_model(const struct job *j)
     return j->n_classes > 0 || j->spec.model.type == JOB_MODEL_LLAMA;
 }
 
-static int check_ask(const struct job *j, const struct view_sample_request *r, struct err *err)
+static int check_ask(const struct job *j, const struct draw_request *r, struct err *err)
 {
     if (r->count > VIEW_LABELS_MAX || r->n_labels > VIEW_LABELS_MAX)
         return err_set(err, -EINVAL, "at most %d samples can be drawn at once", VIEW_LABELS_MAX);
@@ -120,8 +130,8 @@ static int check_ask(const struct job *j, const struct view_sample_request *r, s
     return 0;
 }
 
-int view_sample_request(struct coordinator *co, uint64_t job_id,
-                        const struct view_sample_request *r, uint64_t *ret_task, struct err *err)
+int view_sample_request(struct coordinator *co, uint64_t job_id, const struct draw_request *r,
+                        uint64_t *ret_task, struct err *err)
 {
     int rc = core_writable(co, err);
     struct job *j = state_job(&co->state, job_id);
@@ -191,4 +201,29 @@ int view_upload_expect(struct coordinator *co, const uint8_t sha256[VIEW_SHA256_
                        "for an upload of %llu MiB",
                        (unsigned long long)(room >> 20), (unsigned long long)(size >> 20));
     return 0;
+}
+
+/* ---- news ---------------------------------------------------------------- */
+
+void view_when_durable(struct coordinator *co, durable_fn fn, void *arg)
+{
+    core_when_durable(co, fn, arg);
+}
+
+int view_subscribe(struct coordinator *co, event_fn fn, void *arg)
+{
+    for (int i = 0; i < EVENT_SUBSCRIBERS_MAX; i++) {
+        if (co->subscribers[i].handle != 0)
+            continue;
+        co->subscribers[i] = (struct subscriber){++co->next_handle, fn, arg};
+        return co->subscribers[i].handle;
+    }
+    return -ERR_LIMIT;
+}
+
+void view_unsubscribe(struct coordinator *co, int handle)
+{
+    for (int i = 0; i < EVENT_SUBSCRIBERS_MAX; i++)
+        if (co->subscribers[i].handle == handle)
+            co->subscribers[i].handle = 0;
 }

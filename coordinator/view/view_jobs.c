@@ -1,5 +1,8 @@
 /* The jobs' side of view.h. */
+#include "coordinator/job/query.h"
+#include "coordinator/job/shards.h"
 #include "coordinator/state/core.h"
+#include "coordinator/view/view.h"
 
 #include "common/base/clock.h"
 #include "common/base/err.h"
@@ -106,7 +109,7 @@ static void wire_figures(const struct job *j, struct view_job *v)
 
 static void fill_grid(struct coordinator *co, const struct job *j, struct view_job *v)
 {
-    stage_progress(co, j, &v->stage_done, &v->stage_total);
+    query_progress(&co->state, j, &v->stage_done, &v->stage_total);
     v->text = j->spec.model.type == JOB_MODEL_LLAMA;
     v->mixture = j->comp.mixture;
     v->eval_bits_per_byte = view_job_bits_per_byte(j);
@@ -233,14 +236,8 @@ void view_each_replica(struct coordinator *co, uint64_t job_id, view_replica_fn 
 void view_each_round(struct coordinator *co, uint64_t job_id, view_round_fn fn, void *arg)
 {
     const struct job *j = state_job(&co->state, job_id);
-    for (size_t i = 0; j != NULL && i < j->n_rounds; i++) {
-        const struct round_rec *r = &j->rounds[i];
-        const struct view_round v = {
-            r->path,          r->round,     wide(r->loss), wide(r->eval_loss), (double)r->seconds,
-            r->contributions, r->expected,  r->samples,    r->steps,           r->bytes_up,
-            r->bytes_down,    r->at_unix_ms};
-        fn(arg, &v);
-    }
+    for (size_t i = 0; j != NULL && i < j->n_rounds; i++)
+        fn(arg, &j->rounds[i]);
 }
 
 #define EPOCHS_SHOWN 8 /* of each partition: the last closed ones, and the open ones */
@@ -262,28 +259,11 @@ void view_each_epoch(struct coordinator *co, uint64_t job_id, view_epoch_fn fn, 
     }
 }
 
-struct view_sample view_sample_of(const struct grid_rec *g)
-{
-    return (struct view_sample){
-        .task_id = g->task_id,
-        .round = g->round,
-        .count = g->count,
-        .columns = g->columns,
-        .blob = g->blob.sha256,
-        .size = g->blob.size,
-        .at_unix_ms = g->at_unix_ms,
-        .path = g->path,
-        .text = g->text ? g->text : "",
-    };
-}
-
 void view_each_sample(struct coordinator *co, uint64_t job_id, view_sample_fn fn, void *arg)
 {
     const struct job *j = state_job(&co->state, job_id);
-    for (size_t i = 0; j != NULL && i < j->n_grids; i++) {
-        const struct view_sample v = view_sample_of(&j->grids[i]);
-        fn(arg, &v);
-    }
+    for (size_t i = 0; j != NULL && i < j->n_grids; i++)
+        fn(arg, &j->grids[i]);
 }
 
 void view_each_class(struct coordinator *co, uint64_t job_id, view_class_fn fn, void *arg)
@@ -297,11 +277,11 @@ void view_each_bad_sample(struct coordinator *co, uint64_t job_id, view_bad_samp
 {
     const struct job *j = state_job(&co->state, job_id);
     for (size_t i = 0; j != NULL && i < j->n_bad; i++)
-        fn(arg, &(struct view_bad_sample){j->bad[i].shard, j->bad[i].key, j->bad[i].reason});
+        fn(arg, &(struct bad_sample){j->bad[i].shard, j->bad[i].key, j->bad[i].reason});
 }
 
 int view_metrics(struct coordinator *co, uint64_t job_id, uint64_t after, size_t limit,
-                 view_metric_fn fn, void *arg, struct err *err)
+                 metric_fn fn, void *arg, struct err *err)
 {
     struct job *j;
     int rc = need_job(co, job_id, &j, err);
@@ -318,7 +298,7 @@ static const char *outer_state(const struct coordinator *co, const struct job *j
     if (m->retry_ms > core_now(co))
         return "retrying";
     bool over =
-        j->spec.outer.async ? rounds_finished(j) : m->version >= (uint64_t)j->spec.outer.rounds;
+        j->spec.outer.async ? query_finished(j) : m->version >= (uint64_t)j->spec.outer.rounds;
     return j->state == JOB_RUNNING && !over ? "waiting" : "idle";
 }
 

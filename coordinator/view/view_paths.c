@@ -1,5 +1,7 @@
 /* The side of view.h that shows the grid: paths, partitions, what was found. */
+#include "coordinator/job/shards.h"
 #include "coordinator/state/core.h"
+#include "coordinator/view/view.h"
 
 #include <math.h>
 

@@ -81,9 +81,6 @@ KNOWS_RECIPES = ("common/job/recipe.c", "common/job/job_keys.c")
 PENDING = {  # includes that are on their way out
     ("coordinator/decide/schedule.c", "coordinator/state/state.h"),
     ("coordinator/http/http_command.c", "common/data/dataset.h"),
-    ("coordinator/state/core.h", "coordinator/coordinator.h"),
-    ("coordinator/state/core.h", "coordinator/view/view.h"),
-    ("coordinator/state/persist.h", "coordinator/view/view.h"),
 }
 
 bad = 0

@@ -3,6 +3,8 @@
 #ifndef TESTS_UNIT_COORDINATOR_FAKE_VIEW_H
 #define TESTS_UNIT_COORDINATOR_FAKE_VIEW_H
 
+#include "tests/unit/coordinator/fake_view.h"
+
 #include <math.h>
 #include <stddef.h>
 
@@ -14,9 +16,9 @@ static unsigned n_tasks = 3;
 
 /* What the code under test did. */
 static struct {
-    view_durable_fn durable; /* the callback that waits, with its argument */
+    durable_fn durable; /* the callback that waits, with its argument */
     void *durable_arg;
-    view_event_fn subscriber;
+    event_fn subscriber;
     void *subscriber_arg;
     unsigned submits, cancels;
     size_t n_classes, n_shards, n_bad, n_labels;
@@ -124,7 +126,7 @@ void view_each_replica(struct coordinator *co, uint64_t job_id, view_replica_fn 
 void view_each_round(struct coordinator *co, uint64_t job_id, view_round_fn fn, void *arg)
 {
     for (uint32_t i = 0; i < 2100; i++) {
-        struct view_round r = {.round = i, .loss = 1, .eval_loss = NAN, .seconds = 2};
+        struct round_rec r = {.round = i, .loss = 1, .eval_loss = NAN, .seconds = 2};
         fn(arg, &r);
     }
 }
@@ -137,7 +139,7 @@ void view_each_epoch(struct coordinator *co, uint64_t job_id, view_epoch_fn fn, 
 
 void view_each_sample(struct coordinator *co, uint64_t job_id, view_sample_fn fn, void *arg)
 {
-    struct view_sample s = {.task_id = 9, .round = 2, .blob = hash, .path = UINT32_MAX, .text = ""};
+    struct grid_rec s = {.task_id = 9, .round = 2, .path = UINT32_MAX};
     fn(arg, &s);
 }
 
@@ -149,7 +151,7 @@ void view_each_class(struct coordinator *co, uint64_t job_id, view_class_fn fn, 
 
 void view_each_bad_sample(struct coordinator *co, uint64_t job_id, view_bad_sample_fn fn, void *arg)
 {
-    struct view_bad_sample b = {.shard = "", .key = "k", .reason = "cut short"};
+    struct bad_sample b = {.shard = "", .key = "k", .reason = "cut short"};
     for (int i = 0; i < 100; i++)
         fn(arg, &b);
 }
@@ -247,12 +249,12 @@ void view_each_worker(struct coordinator *co, view_worker_fn fn, void *arg)
 }
 
 int view_metrics(struct coordinator *co, uint64_t job_id, uint64_t after, size_t limit,
-                 view_metric_fn fn, void *arg, struct err *err)
+                 metric_fn fn, void *arg, struct err *err)
 {
     if (job_id != job.id)
         return err_set(err, -ERR_NOTFOUND, "there is no such job");
     for (uint64_t n = after + 1; n <= 5; n++) {
-        struct view_metric m = {.n = n, .kind = VIEW_METRIC_LOSS, .loss = 1, .step = n};
+        struct metric_rec m = {.n = n, .kind = METRIC_LOSS, .loss = 1, .step = n};
         fn(arg, &m);
     }
     return 0;
@@ -272,7 +274,7 @@ static int command(struct err *err)
     return fake.fail < 0 ? err_set(err, fake.fail, "the fake refuses") : 0;
 }
 
-int view_job_submit(struct coordinator *co, const struct view_submit *s, uint64_t *ret_id,
+int view_job_submit(struct coordinator *co, const struct submit *s, uint64_t *ret_id,
                     struct err *err)
 {
     fake.submits++;
@@ -295,8 +297,8 @@ int view_task_cancel(struct coordinator *co, uint64_t task_id, struct err *err)
     return command(err);
 }
 
-int view_sample_request(struct coordinator *co, uint64_t job_id,
-                        const struct view_sample_request *r, uint64_t *ret_task, struct err *err)
+int view_sample_request(struct coordinator *co, uint64_t job_id, const struct draw_request *r,
+                        uint64_t *ret_task, struct err *err)
 {
     fake.n_labels = r->n_labels;
     fake.last_label = r->n_labels ? r->labels[r->n_labels - 1] : 0;
@@ -317,13 +319,13 @@ int view_upload_expect(struct coordinator *co, const uint8_t sha256[VIEW_SHA256_
     return command(err);
 }
 
-void view_when_durable(struct coordinator *co, view_durable_fn fn, void *arg)
+void view_when_durable(struct coordinator *co, durable_fn fn, void *arg)
 {
     fake.durable = fn;
     fake.durable_arg = arg;
 }
 
-int view_subscribe(struct coordinator *co, view_event_fn fn, void *arg)
+int view_subscribe(struct coordinator *co, event_fn fn, void *arg)
 {
     fake.subscriber = fn;
     fake.subscriber_arg = arg;

@@ -2,6 +2,8 @@
 #ifndef TESTS_UNIT_COORDINATOR_GRID_H
 #define TESTS_UNIT_COORDINATOR_GRID_H
 
+#include "tests/unit/coordinator/grid.h"
+
 #include "tests/unit/coordinator/rig.h"
 
 #define GRID_BLOBS_MAX 64
@@ -303,7 +305,7 @@ static inline int grid_try(struct rig *r, const char *spec, uint32_t train, uint
 {
     static const char *const classes[] = {"cat", "dog"};
     static const uint64_t counts[] = {20, 20};
-    struct view_shard shards[32];
+    struct submit_shard shards[32];
     memset(shards, 0, sizeof(shards));
     for (uint32_t i = 0; i < train + held; i++) {
         char name[32];
@@ -315,13 +317,13 @@ static inline int grid_try(struct rig *r, const char *spec, uint32_t train, uint
         shards[i].samples = shards[i].holdout ? 6 : samples;
         shards[i].tokens = text ? shards[i].samples * 10u : 0;
     }
-    const struct view_submit s = {.spec = spec,
-                                  .classes = classes,
-                                  .counts = counts,
-                                  .n_classes = text ? 0 : 2,
-                                  .shards = shards,
-                                  .n_shards = train + held,
-                                  .vocab = text ? 257 : 0};
+    const struct submit s = {.spec = spec,
+                             .classes = classes,
+                             .counts = counts,
+                             .n_classes = text ? 0 : 2,
+                             .shards = shards,
+                             .n_shards = train + held,
+                             .vocab = text ? 257 : 0};
     return view_job_submit(r->co, &s, ret_id, err);
 }
 

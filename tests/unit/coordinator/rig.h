@@ -2,6 +2,8 @@
 #ifndef TESTS_UNIT_COORDINATOR_RIG_H
 #define TESTS_UNIT_COORDINATOR_RIG_H
 
+#include "tests/unit/coordinator/rig.h"
+
 #include "tests/unit/common/outer/fixture.h"
 
 #include <errno.h>
@@ -11,7 +13,9 @@
 #include "common/base/log.h"
 #include "common/net/loop.h"
 #include "common/net/rpc.h"
+#include "coordinator/coordinator.h"
 #include "coordinator/state/core.h"
+#include "coordinator/view/view.h"
 #include "proto/skerry.pb-c.h"
 
 #define DEADLINE_MS 20000
@@ -326,16 +330,16 @@ static inline int try_submit(struct rig *r, const char *spec, uint64_t *ret_id, 
     static const char *const classes[] = {"cat", "dog"};
     static const uint64_t counts[] = {20, 20};
     struct blob_ref a = put_text(r, "shard a"), b = put_text(r, "held out");
-    struct view_shard shards[2] = {{.size = a.size, .samples = 40},
-                                   {.size = b.size, .samples = 4, .holdout = true}};
+    struct submit_shard shards[2] = {{.size = a.size, .samples = 40},
+                                     {.size = b.size, .samples = 4, .holdout = true}};
     memcpy(shards[0].sha256, a.sha256, 32);
     memcpy(shards[1].sha256, b.sha256, 32);
-    const struct view_submit s = {.spec = spec,
-                                  .classes = classes,
-                                  .counts = counts,
-                                  .n_classes = 2,
-                                  .shards = shards,
-                                  .n_shards = 2};
+    const struct submit s = {.spec = spec,
+                             .classes = classes,
+                             .counts = counts,
+                             .n_classes = 2,
+                             .shards = shards,
+                             .n_shards = 2};
     return view_job_submit(r->co, &s, ret_id, err);
 }
 

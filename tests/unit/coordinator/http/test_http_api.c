@@ -291,9 +291,9 @@ static void test_sample_request(void **state)
     expect(&a, 400, "labels[1]");
 }
 
-static void fire(enum view_event_kind kind, const char *text, const struct view_round *round)
+static void fire(enum event_kind kind, const char *text, const struct round_rec *round)
 {
-    const struct view_event e = {
+    const struct event e = {
         .kind = kind, .job_id = 7, .worker_id = 3, .text = text, .round = round};
     fake.subscriber(fake.subscriber_arg, &e);
 }
@@ -301,16 +301,16 @@ static void fire(enum view_event_kind kind, const char *text, const struct view_
 static void test_events(void **state)
 {
     static struct answer one, two, log;
-    const struct view_round round = {.round = 4, .loss = 0.5, .eval_loss = NAN, .seconds = 1};
+    const struct round_rec round = {.round = 4, .loss = 0.5, .eval_loss = NAN, .seconds = 1};
     send_request(&one, "GET", "/v1/events", BEARER, "");
     send_request(&two, "GET", "/v1/events", BEARER, "");
     wait_for(&one, "retry: 2000");
     wait_for(&two, "retry: 2000");
     expect(&one, 200, "text/event-stream");
-    fire(VIEW_EVENT_LOG, "something \"happened\"", NULL);
-    fire(VIEW_EVENT_ROUND, "round 5 is over", &round);
-    fire(VIEW_EVENT_WORKER, "has joined", NULL);
-    fire(VIEW_EVENT_JOB, "all is well", NULL);
+    fire(EVENT_LOG, "something \"happened\"", NULL);
+    fire(EVENT_ROUND, "round 5 is over", &round);
+    fire(EVENT_WORKER, "has joined", NULL);
+    fire(EVENT_JOB, "all is well", NULL);
     struct answer *both[] = {&one, &two};
     for (size_t i = 0; i < 2; i++) {
         wait_for(both[i], "something \\\"happened\\\"");
@@ -326,7 +326,7 @@ static void test_events(void **state)
     for (int i = 0; i < 300; i++) {
         char text[32];
         (void)snprintf(text, sizeof text, "sentence %d.", i);
-        fire(VIEW_EVENT_LOG, text, NULL);
+        fire(EVENT_LOG, text, NULL);
     }
     ask(&log, "GET", "/v1/log", BEARER, "");
     expect(&log, 200, "sentence 299.");

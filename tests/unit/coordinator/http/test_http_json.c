@@ -237,14 +237,14 @@ static void test_metrics_are_bounded(void **state)
 
 static void test_metric_records(void **state)
 {
-    struct view_metric m = {
-        .n = 1, .kind = VIEW_METRIC_LOSS, .round = 0, .step = 3, .loss = NAN, .lr = 0.1};
+    struct metric_rec m = {
+        .n = 1, .kind = METRIC_LOSS, .round = 0, .step = 3, .loss = NAN, .lr = 0.1};
     json_t *o = http_json_metric(&m);
     assert_string_equal(json_string_value(at(o, "kind")), "loss");
     assert_true(json_is_null(at(o, "loss")));
     assert_int_equal(json_integer_value(at(o, "round")), 1);
     json_decref(o);
-    m.kind = VIEW_METRIC_EVAL;
+    m.kind = METRIC_EVAL;
     m.round = 4;
     m.loss = 0.25;
     o = http_json_metric(&m);

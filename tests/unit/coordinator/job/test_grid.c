@@ -1,5 +1,6 @@
 /* Jobs of several paths, networks and partitions from submit to their end, through lost
  * leases and restarts in every kind of task (grid.h). */
+#include "coordinator/job/shards.h"
 #include "tests/unit/coordinator/grid.h"
 
 static const char ddm[] = "name: ddm\nseed: 3\n"
@@ -478,7 +479,7 @@ static void test_remote(void **state)
     struct fake *a = &r->workers[0], *b = &r->workers[1];
     static struct grid_result x, y;
     struct err err = {0};
-    struct view_sample_request ask_for = {.ema = -1, .remote = true, .temperature = NAN};
+    struct draw_request ask_for = {.ema = -1, .remote = true, .temperature = NAN};
     uint64_t sample = 0;
     grid_begin(&g, r, ddm, false);
     grid_run(&g);
@@ -542,18 +543,17 @@ static void test_text_streams(void **state)
     struct view_task v;
     struct err err = {0};
     uint64_t task = 0;
-    const struct view_sample_request bad = {.ema = -1, .remote = true, .temperature = NAN};
-    const struct view_sample_request good = {
+    const struct draw_request bad = {.ema = -1, .remote = true, .temperature = NAN};
+    const struct draw_request good = {
         .ema = -1, .has_path = true, .path = 2, .prompt = "Call me", .tokens = 5, .guidance = NAN};
-    const struct view_sample_request images = {
-        .ema = -1, .count = 4, .guidance = NAN, .temperature = NAN};
+    const struct draw_request images = {.ema = -1, .count = 4, .guidance = NAN, .temperature = NAN};
     grid_begin(&g, r, dipaco, true);
     g.loss = loss_dipaco;
     grid_run(&g);
     assert_int_equal(view_sample_request(r->co, g.job, &bad, &task, &err), -EINVAL);
     assert_int_equal(view_sample_request(r->co, g.job, &images, &task, &err), -EINVAL);
     assert_non_null(strstr(err.msg, "count, labels"));
-    struct view_sample_request much = good; /* a worker would fail at it again and again */
+    struct draw_request much = good; /* a worker would fail at it again and again */
     much.tokens = VIEW_TOKENS_MAX + 1;
     assert_int_equal(view_sample_request(r->co, g.job, &much, &task, &err), -EINVAL);
     much = good;

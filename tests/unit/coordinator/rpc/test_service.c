@@ -1,5 +1,6 @@
 /* A job from submit to its end, fences, restarts, bad results, full disk: on a
  * whole coordinator (rig.h). */
+#include "coordinator/job/member.h"
 #include "tests/unit/coordinator/rig.h"
 
 /* ---- tests --------------------------------------------------------------- */
@@ -289,15 +290,15 @@ static void test_refused_jobs(void **state)
     struct rig *r = *state;
     struct err err = {0};
     uint64_t id;
-    struct view_shard shard = {.sha256 = {1}, .size = 5, .samples = 4};
+    struct submit_shard shard = {.sha256 = {1}, .size = 5, .samples = 4};
     static const char *const classes[] = {"cat"};
     static const uint64_t counts[] = {4};
-    struct view_submit s = {.spec = yaml,
-                            .classes = classes,
-                            .counts = counts,
-                            .n_classes = 1,
-                            .shards = &shard,
-                            .n_shards = 1};
+    struct submit s = {.spec = yaml,
+                       .classes = classes,
+                       .counts = counts,
+                       .n_classes = 1,
+                       .shards = &shard,
+                       .n_shards = 1};
     assert_int_equal(view_job_submit(r->co, &s, &id, &err), -ERR_NOTFOUND);
     assert_non_null(strstr(err.msg, "was not uploaded"));
     struct blob_ref blob = put_text(r, "12345");

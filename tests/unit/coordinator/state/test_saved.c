@@ -48,7 +48,7 @@ static void says(const struct job *j, const char *what)
 
 static void not_drawn_from(struct rig *r, const struct job *j)
 {
-    const struct view_sample_request ask = {.guidance = NAN, .temperature = NAN};
+    const struct draw_request ask = {.guidance = NAN, .temperature = NAN};
     struct err err = {0};
     uint64_t task = 0;
     assert_int_equal(view_sample_request(r->co, j->id, &ask, &task, &err), -ERR_STALE);

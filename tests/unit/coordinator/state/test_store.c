@@ -439,7 +439,7 @@ static void test_long_history(void **state)
     state_release(&b);
 }
 
-static void count_metric(void *arg, const struct view_metric *m)
+static void count_metric(void *arg, const struct metric_rec *m)
 {
     struct {
         uint64_t n, last;
@@ -460,7 +460,7 @@ static void test_metrics_bounded(void **state)
     struct store *s = open_state();
     struct job *j = a.jobs[0];
     for (uint64_t i = 0; i < 4 * METRIC_POINTS_MAX; i++) {
-        const struct view_metric m = {.n = ++j->metric_n, .kind = VIEW_METRIC_LOSS, .step = i};
+        const struct metric_rec m = {.n = ++j->metric_n, .kind = METRIC_LOSS, .step = i};
         save_metric(s, j->id, &m);
         if (i % (METRIC_POINTS_MAX / 4) == 0)
             save_metrics_thinned(s, j);

@@ -1,0 +1,19 @@
+/* Outer steps: which contributions a module's next version is made of, the step that makes it, and
+ * what became of them. */
+#ifndef COORDINATOR_FOLDS_H
+#define COORDINATOR_FOLDS_H
+
+struct coordinator;
+struct job;
+struct module_rec;
+struct version_rec;
+
+/* Takes the module's next outer step if it is time for it. */
+void folds_consider(struct coordinator *co, struct job *j, struct module_rec *m);
+/* A new version; takes v->provenance. */
+void folds_adopt(struct coordinator *co, struct job *j, struct module_rec *m,
+                 const struct version_rec *v);
+/* Removes the outer optimiser's files of an ended job, as soon as no step runs. */
+void folds_clean_up(struct coordinator *co, const struct job *j);
+
+#endif

@@ -1,0 +1,18 @@
+/* Blobs that nobody names go. */
+#ifndef COORDINATOR_GC_H
+#define COORDINATOR_GC_H
+
+struct blob_ref;
+struct coordinator;
+struct job;
+
+/* A blob lost a reference: it is deleted after the commit if nobody else names it. */
+void gc_drop(struct coordinator *co, const struct blob_ref *b);
+/* Drops what only a running job needs. */
+void gc_job_ended(struct coordinator *co, const struct job *j);
+/* Deletes what was dropped.  After each commit. */
+void gc_after_commit(struct coordinator *co);
+/* Removes blobs that nobody names and that are older than a day. */
+void gc_sweep(struct coordinator *co);
+
+#endif

@@ -1,0 +1,43 @@
+/* The workers: who is here, whether their leases hold, what they may be given, and what they have
+ * to be told.  Called by the RPC room and by turns of the clock. */
+#ifndef COORDINATOR_MEMBER_H
+#define COORDINATOR_MEMBER_H
+
+#include "coordinator/state/state.h"
+
+struct coordinator;
+struct lease_decision;
+
+/* A request of w has come. */
+void member_heard(struct coordinator *co, struct worker *w);
+/* Judges leases; what is lost goes back. */
+void member_check(struct coordinator *co);
+/* w is gone, for good (WORKER_LEFT) or not: its lease goes back. */
+void member_lost(struct coordinator *co, struct worker *w, enum worker_state to,
+                 const char *reason);
+/* The connection of w is gone (it keeps its lease for a while). */
+void member_closed(struct coordinator *co, struct worker *w);
+/* Counts a task that w has done. */
+void member_succeeded(struct coordinator *co, struct worker *w);
+/* Counts a failure; quarantines after several in a row. */
+void member_failed(struct coordinator *co, struct worker *w);
+/* w has no memory for tasks like t: until then it is offered none. */
+void member_note_small(struct coordinator *co, struct worker *w, const struct task *t,
+                       uint64_t until_ms);
+/* Has w said so, not long ago? */
+bool member_is_small(const struct coordinator *co, const struct worker *w, const struct task *t);
+/* Is somebody here, other than w, who has not? */
+bool member_others_fit(const struct coordinator *co, const struct worker *w, const struct task *t);
+/* May w be given a task?  Else why not, and until when (0: not known). */
+bool member_may_work(struct coordinator *co, const struct worker *w, uint64_t *ret_until_ms,
+                     char reason[REASON_MAX]);
+/* What became of the contributions that a worker sent for a task: it is told at its next request.
+ */
+void member_verdict(struct coordinator *co, uint64_t worker_id, uint64_t task_id, bool accepted,
+                    const char *reason);
+/* How w's lease stands. */
+void member_lease(const struct coordinator *co, const struct worker *w, struct lease_decision *ret);
+/* Answers a parked long poll without a task. */
+void member_unpark(struct coordinator *co, struct worker *w, const char *why);
+
+#endif

@@ -1,0 +1,29 @@
+/* Figures that are kept: losses, rounds and bytes. */
+#ifndef COORDINATOR_METRICS_H
+#define COORDINATOR_METRICS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct Skerry__V1__LossPoint;
+struct blob_id;
+struct contribution;
+struct coordinator;
+struct job;
+struct round_rec;
+struct task;
+
+/* Points of a phase's loss curve. */
+void metrics_points(struct coordinator *co, struct job *j, const struct task *t,
+                    struct Skerry__V1__LossPoint *const *points, size_t n);
+/* A held-out loss was measured. */
+void metrics_eval(struct coordinator *co, struct job *j, const struct task *t);
+/* A round of a path is over. */
+void metrics_round(struct coordinator *co, struct job *j, const struct round_rec *r);
+/* A blob of ours was served. */
+void metrics_served(struct coordinator *co, const struct blob_id *id, uint64_t bytes);
+/* A contribution has come up. */
+void metrics_uploaded(struct coordinator *co, struct job *j, const struct task *t,
+                      const struct contribution *c);
+
+#endif

@@ -1,0 +1,242 @@
+#include "coordinator/job/query.h"
+
+#include "common/base/mem.h"
+#include "coordinator/job/shards.h"
+
+#include <math.h>
+
+#define SPLIT_GROUP_MAX 64 /* shards that one SPLIT task reads */
+
+/* ---- the composition ----------------------------------------------------- */
+
+uint32_t query_main_paths(const struct job *j)
+{
+    uint32_t n = 0;
+    while (n < j->comp.n_paths && j->comp.paths[n].network == 0)
+        n++;
+    return n;
+}
+
+uint32_t query_network(const struct job *j, const struct task *t)
+{
+    return t->path < j->comp.n_paths ? j->comp.paths[t->path].network : 0;
+}
+
+bool query_crosses(const struct job *j, uint32_t path, const struct module_rec *m)
+{
+    for (uint32_t l = 0; l < composition_levels(&j->comp, path); l++)
+        if (&j->modules[j->comp.paths[path].modules[l]] == m)
+            return true;
+    return false;
+}
+
+bool query_share_module(const struct job *j, uint32_t p, uint32_t q)
+{
+    for (uint32_t l = 0; l < composition_levels(&j->comp, p); l++)
+        if (query_crosses(j, q, &j->modules[j->comp.paths[p].modules[l]]))
+            return true;
+    return false;
+}
+
+bool query_streams(const struct job *j)
+{
+    return j->comp.fragments > 1 || j->spec.outer.delay > 0 || j->spec.outer.mix > 0;
+}
+
+/* ---- how far ------------------------------------------------------------- */
+
+size_t query_open_tasks(const struct state *s, const struct job *j, enum task_kind kind)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < s->n_tasks; i++) {
+        const struct task *t = s->tasks[i];
+        n += t->job_id == j->id && task_is_open(t) && t->kind == kind;
+    }
+    return n;
+}
+
+static uint32_t split_groups(const struct job *j)
+{
+    size_t n = shards_cut(j);
+    uint32_t groups = 0;
+    for (size_t i = 0; i < n; i += j->shards[i].router ? 1 : query_split_group(j, i, n))
+        groups += !j->shards[i].router;
+    return groups;
+}
+
+void query_progress(const struct state *s, const struct job *j, uint32_t *ret_done,
+                    uint32_t *ret_total)
+{
+    enum task_kind kind = TASK_UNSPECIFIED;
+    size_t total = 0;
+    if (j->state == JOB_INGESTING) {
+        kind = TASK_INGEST;
+        total = j->spec.data.url.n;
+    } else if (j->state == JOB_FEATURES) {
+        kind = TASK_FEATURE;
+        total = shards_cut(j);
+    } else if (j->state == JOB_SCORING) {
+        kind = TASK_SCORE;
+        total = j->n_scores + query_open_tasks(s, j, TASK_SCORE);
+    } else if (j->state == JOB_CLUSTERING) {
+        kind = TASK_CLUSTER;
+        total = 1;
+    } else if (j->state == JOB_SPLITTING) {
+        kind = TASK_SPLIT;
+        total = split_groups(j);
+    }
+    size_t open = kind != TASK_UNSPECIFIED ? query_open_tasks(s, j, kind) : 0;
+    *ret_total = (uint32_t)total;
+    *ret_done = (uint32_t)(total > open ? total - open : 0);
+}
+
+bool query_initialised(const struct job *j)
+{
+    for (uint32_t i = 0; i < j->comp.n_modules; i++)
+        if (j->modules[i].n_versions == 0)
+            return false;
+    return true;
+}
+
+bool query_modules_at(const struct job *j, uint32_t path, uint64_t version)
+{
+    for (uint32_t l = 0; l < composition_levels(&j->comp, path); l++) {
+        const struct module_rec *m = &j->modules[j->comp.paths[path].modules[l]];
+        if (m->n_versions == 0 || m->version < version)
+            return false;
+    }
+    return true;
+}
+
+bool query_finished(const struct job *j)
+{
+    for (uint32_t p = 0; p < j->comp.n_paths; p++)
+        if (j->paths[p].round < (uint32_t)j->spec.outer.rounds)
+            return false;
+    return true;
+}
+
+uint32_t query_barrier(const struct job *j)
+{
+    return j->comp.partitioned && j->resharded < j->spec.recipe.reshard.n
+               ? (uint32_t)j->spec.recipe.reshard.items[j->resharded]
+               : UINT32_MAX;
+}
+
+/* ---- partitioning -------------------------------------------------------- */
+
+size_t query_split_group(const struct job *j, size_t first, size_t n)
+{
+    size_t most = j->comp.n_partitions < SPLIT_GROUP_MAX ? j->comp.n_partitions : SPLIT_GROUP_MAX;
+    size_t end = first + 1;
+    while (end < n && end - first < most && !j->shards[end].router &&
+           j->shards[end].holdout == j->shards[first].holdout)
+        end++;
+    return end - first;
+}
+
+uint32_t *query_scored(const struct job *j, size_t *ret_n)
+{
+    size_t cut = shards_cut(j), n = 0;
+    bool *has = mem_alloc_array(cut + 1, sizeof(*has));
+    uint32_t *list = j->n_scores > 0 ? mem_alloc_array(j->n_scores, sizeof(*list)) : NULL;
+    for (size_t i = 0; i < j->n_scores; i++)
+        has[j->scores[i].shard] = j->scores[i].shard < cut;
+    for (size_t i = 0; i < cut && list != NULL; i++)
+        if (has[i])
+            list[n++] = (uint32_t)i;
+    mem_free(has);
+    *ret_n = n;
+    return list;
+}
+
+/* ---- phases and contributions -------------------------------------------- */
+
+uint64_t query_held(const struct task *t)
+{
+    uint64_t held = 0;
+    for (size_t i = 0; i < t->n_ranges; i++)
+        held += t->ranges[i].count;
+    return held;
+}
+
+struct task *query_phase(const struct state *s, const struct job *j, uint32_t path,
+                         uint32_t replica)
+{
+    uint64_t id = j->paths[path].replicas[replica].task_id;
+    struct task *t = id ? state_task(s, id) : NULL;
+    return t != NULL && t->kind == TASK_TRAIN ? t : NULL;
+}
+
+double query_phase_end(const struct task *t)
+{
+    return (double)t->leased_ms + 1e3 * t->train.phase_s;
+}
+
+uint32_t query_phase_seconds(const struct state *s, uint64_t now_ms, const struct job *j,
+                             const struct task *t)
+{
+    double now = (double)now_ms, phase = j->spec.outer.seconds, left = 0;
+    for (uint32_t q = 0; q < j->comp.n_paths && phase > 0 && j->spec.outer.async; q++)
+        for (uint32_t r = 0; r < j->comp.paths[q].replicas && query_share_module(j, t->path, q);
+             r++) {
+            const struct task *o = query_phase(s, j, q, r);
+            double to_end =
+                o && o != t && o->state == TASK_LEASED ? (query_phase_end(o) - now) / 1e3 : 0;
+            if (to_end > 0 && (left <= 0 || to_end < left))
+                left = to_end;
+        }
+    if (left <= 0)
+        return (uint32_t)phase;
+    return (uint32_t)lround(left >= phase / 2 ? left : left + phase);
+}
+
+struct contribution *query_contribution(const struct task *t, uint64_t module, uint64_t base)
+{
+    for (size_t i = 0; t->kind == TASK_TRAIN && i < t->train.n_contributions; i++)
+        if (t->train.contributions[i].module_id == module &&
+            t->train.contributions[i].base_version == base)
+            return &t->train.contributions[i];
+    return NULL;
+}
+
+struct contribution *query_given(const struct task *t, const struct module_rec *m)
+{
+    struct contribution *c = t ? query_contribution(t, m->id, m->version) : NULL;
+    return c != NULL && !c->refused ? c : NULL;
+}
+
+void query_outer_count(const struct state *s, const struct job *j, const struct module_rec *m,
+                       struct outer_count *ret)
+{
+    *ret = (struct outer_count){0};
+    for (uint32_t p = 0; p < j->comp.n_paths; p++) {
+        if (!query_crosses(j, p, m) || j->paths[p].round > m->version)
+            continue;
+        for (uint32_t r = 0; r < j->comp.paths[p].replicas; r++) {
+            const struct task *t = query_phase(s, j, p, r);
+            bool arrived = query_given(t, m) != NULL;
+            ret->expected++;
+            ret->arrived += arrived;
+            ret->leased += t != NULL && t->state == TASK_LEASED && !arrived;
+        }
+    }
+}
+
+bool query_coming(const struct state *s, const struct job *j, const struct module_rec *m)
+{
+    bool idle = false;
+    for (size_t i = 0; i < s->n_workers && !idle; i++)
+        idle = s->workers[i]->parked != NULL;
+    for (uint32_t p = 0; p < j->comp.n_paths; p++) {
+        if (!query_crosses(j, p, m) || j->paths[p].round > m->version)
+            continue;
+        for (uint32_t r = 0; r < j->comp.paths[p].replicas; r++) {
+            const struct task *t = query_phase(s, j, p, r);
+            if (query_given(t, m) == NULL &&
+                (t == NULL || !(t->state == TASK_LEASED || (t->state == TASK_PENDING && idle))))
+                return false;
+        }
+    }
+    return true;
+}

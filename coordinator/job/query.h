@@ -1,0 +1,77 @@
+/* Questions about jobs: what can be read from a job, its tasks and the tables.  Asked by all rooms
+ * from here up; pure: nothing here changes the state, or knows a clock, the store or the loop. */
+#ifndef COORDINATOR_QUERY_H
+#define COORDINATOR_QUERY_H
+
+#include "coordinator/state/state.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* ---- the composition ----------------------------------------------------- */
+
+/* Paths of the main network: they come first. */
+uint32_t query_main_paths(const struct job *j);
+/* The network that a task is about. */
+uint32_t query_network(const struct job *j, const struct task *t);
+bool query_crosses(const struct job *j, uint32_t path, const struct module_rec *m);
+bool query_share_module(const struct job *j, uint32_t p, uint32_t q);
+/* Do contributions come while their phase goes on, and replicas keep their weights? */
+bool query_streams(const struct job *j);
+
+/* ---- how far ------------------------------------------------------------- */
+
+/* Open tasks of the job of a kind. */
+size_t query_open_tasks(const struct state *s, const struct job *j, enum task_kind kind);
+/* Tasks done and to do of the state that the job is in; 0 of 0: it has no such tasks. */
+void query_progress(const struct state *s, const struct job *j, uint32_t *ret_done,
+                    uint32_t *ret_total);
+/* Has every module a version? */
+bool query_initialised(const struct job *j);
+/* Has every module of the path this version, or a newer one? */
+bool query_modules_at(const struct job *j, uint32_t path, uint64_t version);
+/* Has every path closed its last round? */
+bool query_finished(const struct job *j);
+/* The round at which paths wait for their new shards; UINT32_MAX: none is to come. */
+uint32_t query_barrier(const struct job *j);
+
+/* ---- partitioning -------------------------------------------------------- */
+
+/* How many of the shards [first, n) one SPLIT task reads: neighbours, so that their rows of the
+ * assignment are as well, all held out or none; as many as there are partitions, so that what
+ * the task writes is about as large as what it reads. */
+size_t query_split_group(const struct job *j, size_t first, size_t n);
+/* Shards with scores, ascending, in a new array of *ret_n; NULL: none. */
+uint32_t *query_scored(const struct job *j, size_t *ret_n);
+
+/* ---- phases and contributions -------------------------------------------- */
+
+/* Samples that the task's ranges hold. */
+uint64_t query_held(const struct task *t);
+/* The task of a replica's phase; NULL: none runs. */
+struct task *query_phase(const struct state *s, const struct job *j, uint32_t path,
+                         uint32_t replica);
+/* How long a phase bounded by time is that begins now, in s: outer.seconds.  Asynchronous ones
+ * that share modules end together: half of that to half as much again. */
+uint32_t query_phase_seconds(const struct state *s, uint64_t now_ms, const struct job *j,
+                             const struct task *t);
+/* When a phase bounded by time ends, in ms. */
+double query_phase_end(const struct task *t);
+/* What a task has given to a module's version; NULL: nothing. */
+struct contribution *query_contribution(const struct task *t, uint64_t module, uint64_t base);
+/* What a phase has given to the module's next version, unless it was refused; t may be NULL. */
+struct contribution *query_given(const struct task *t, const struct module_rec *m);
+
+struct outer_count {
+    uint32_t expected, arrived, leased; /* leased: of the missing, being worked on */
+};
+
+/* The contributions to the module's next version. */
+void query_outer_count(const struct state *s, const struct job *j, const struct module_rec *m,
+                       struct outer_count *ret);
+/* Is everything that the module's next version waits for being worked on?  If not, no worker may
+ * be kept from other tasks by waiting for it. */
+bool query_coming(const struct state *s, const struct job *j, const struct module_rec *m);
+
+#endif

@@ -1,0 +1,11 @@
+/* Phases: when a path's next one begins, what became of each replica's, when a round is over. */
+#ifndef COORDINATOR_ROUNDS_H
+#define COORDINATOR_ROUNDS_H
+
+struct coordinator;
+struct job;
+
+/* All paths and modules of a job that is RUNNING, as far as they go. */
+void rounds_advance(struct coordinator *co, struct job *j);
+
+#endif

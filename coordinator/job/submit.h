@@ -1,0 +1,41 @@
+/* What a person may ask for: a job is refused with one sentence, or is on record. */
+#ifndef COORDINATOR_SUBMIT_H
+#define COORDINATOR_SUBMIT_H
+
+#include "coordinator/state/record.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct coordinator;
+struct err;
+
+struct submit_shard {
+    uint8_t sha256[32];
+    uint64_t size;
+    uint32_t samples;
+    uint64_t tokens; /* texts */
+    bool holdout;
+};
+
+/* Everything is borrowed for the call.  classes and counts have n_classes
+ * entries; all zero when the job's data comes by URL. */
+struct submit {
+    const char *spec; /* YAML, terminated */
+    const char *const *classes;
+    const uint64_t *counts;
+    size_t n_classes;
+    const struct submit_shard *shards; /* must be in the blob store already */
+    size_t n_shards;
+    const struct bad_sample *bad; /* found while cutting */
+    size_t n_bad;
+    uint32_t vocab;                    /* texts: token ids; 0: images */
+    const struct blob_ref *tokenizer;  /* tokenizer.json, uploaded; NULL: bytes */
+    const struct blob_ref *warm_start; /* safetensors, uploaded; NULL: from the seed */
+};
+
+/* 0 and its id: the job is complete in memory, and its rows are queued. */
+int submit_job(struct coordinator *co, const struct submit *s, uint64_t *ret_id, struct err *err);
+
+#endif

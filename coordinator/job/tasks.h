@@ -1,0 +1,28 @@
+/* One task's life: made, leased, given back, ended.  A task that fails for good dooms its job,
+ * unless it is aside of the training; nothing here ends a job. */
+#ifndef COORDINATOR_TASKS_H
+#define COORDINATOR_TASKS_H
+
+#include "coordinator/state/state.h"
+
+struct coordinator;
+
+/* A new task, pending, to be filled and saved; NULL at TASKS_OPEN_MAX. */
+struct task *task_make(struct coordinator *co, struct job *j, enum task_kind kind);
+/* To w. */
+void task_lease(struct coordinator *co, struct task *t, struct worker *w);
+/* Back to pending with the next attempt. */
+void task_requeue(struct coordinator *co, struct task *t, const char *reason);
+/* Ends it as DONE, FAILED or CANCELLED: samples that it has not settled are pending again. */
+void task_end(struct coordinator *co, struct task *t, enum task_state state, const char *reason);
+/* A worker reported failure. */
+void task_failed(struct coordinator *co, struct task *t, bool retryable, const char *reason);
+/* Settles what the task holds in its ledger: `done` samples are done. */
+void task_settle(struct coordinator *co, struct task *t, uint64_t done);
+#define RANGES_TAKEN_MAX 2048 /* of a TRAIN task: with tickets it must fit a frame of 1 MiB */
+/* Takes samples for a TRAIN task; false: none to be had. */
+bool task_take_samples(struct coordinator *co, struct job *j, struct task *t);
+/* Drops the oldest ended tasks of a job beyond TASKS_ENDED_MAX. */
+void tasks_prune(struct coordinator *co, struct job *j);
+
+#endif

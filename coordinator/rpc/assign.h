@@ -1,0 +1,20 @@
+/* Tasks for workers that ask for them. */
+#ifndef COORDINATOR_ASSIGN_H
+#define COORDINATOR_ASSIGN_H
+
+#include <stddef.h>
+
+struct Skerry__V1__Applied;
+struct coordinator;
+struct reply;
+struct worker;
+
+/* Gives tasks to parked workers.  Once in each turn. */
+void assign_parked(struct coordinator *co);
+/* Sends an AssignReply: the task that r names, or none. */
+void assign_send(struct coordinator *co, struct reply *r);
+/* The worker's verdicts as messages in one block, to be freed by the caller.
+ * They borrow their texts from w. */
+struct Skerry__V1__Applied **assign_verdicts(const struct worker *w, size_t *ret_n);
+
+#endif

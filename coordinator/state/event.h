@@ -1,0 +1,41 @@
+/* What happens, as those hear of it who have subscribed. */
+#ifndef COORDINATOR_EVENT_H
+#define COORDINATOR_EVENT_H
+
+#include <stdint.h>
+
+struct grid_rec;
+struct metric_rec;
+struct round_rec;
+
+enum event_kind {
+    EVENT_JOB = 1,
+    EVENT_WORKER,
+    EVENT_ROUND,
+    EVENT_LOSS,
+    EVENT_SAMPLE,
+    EVENT_LOG,
+    EVENT_TEXT /* of a SAMPLE task that runs */
+};
+
+/* Something happened; the subscriber looks the rest up. */
+struct event {
+    enum event_kind kind;
+    uint64_t job_id, worker_id, task_id;
+    const struct round_rec *round;   /* ROUND */
+    const struct metric_rec *metric; /* LOSS */
+    const struct grid_rec *sample;   /* SAMPLE */
+    const char *text;                /* a sentence; "" for LOSS; TEXT: what came */
+    uint64_t offset;                 /* TEXT: bytes of the text before it */
+};
+
+#define EVENT_SUBSCRIBERS_MAX 8
+/* Must not call commands. */
+typedef void (*event_fn)(void *arg, const struct event *e);
+
+/* Called on the loop thread once all changes made until now are durable (rc 0), never before the
+ * one who asked for it has returned.  rc -ERR_CANCELLED: the daemon stops first.  While the disk
+ * is full it waits until it is not. */
+typedef void (*durable_fn)(void *arg, int rc);
+
+#endif

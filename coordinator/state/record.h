@@ -1,0 +1,68 @@
+/* Plain records that are written once, kept, and shown as they are: the state has them in its
+ * tables, events carry them, and the view hands them on. */
+#ifndef COORDINATOR_RECORD_H
+#define COORDINATOR_RECORD_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* A blob by name; size 0: none. */
+struct blob_ref {
+    uint8_t sha256[32];
+    uint64_t size;
+};
+
+static inline bool blob_ref_is_set(const struct blob_ref *b)
+{
+    return b->size != 0;
+}
+
+/* Round r of a path made version r + 1. */
+struct round_rec {
+    uint32_t path, round, contributions, expected;
+    float loss, eval_loss;   /* mean weighted by samples; NAN */
+    float seconds;           /* from ready to the new version */
+    uint64_t samples, steps; /* of all replicas together */
+    uint64_t bytes_up, bytes_down;
+    int64_t at_unix_ms;
+};
+
+/* What a SAMPLE task drew. */
+struct grid_rec {
+    uint64_t task_id;
+    uint32_t round, count, columns;
+    uint32_t path; /* UINT32_MAX: of the mixture */
+    struct blob_ref blob;
+    char *text; /* of a text instead of a picture; NULL */
+    int64_t at_unix_ms;
+};
+
+/* One line of the job's metrics; n grows by one with each, for all kinds. */
+enum metric_kind { METRIC_LOSS = 1, METRIC_ROUND = 2, METRIC_EVAL = 3 };
+
+struct metric_rec {
+    uint64_t n;
+    enum metric_kind kind;
+    uint32_t path, replica, round;
+    uint64_t step;                          /* LOSS: inner step of the replica */
+    double loss, lr;                        /* ROUND: weighted mean; EVAL: held-out */
+    double seconds;                         /* ROUND */
+    uint64_t samples, bytes_up, bytes_down; /* ROUND */
+    int64_t at_unix_ms;
+};
+
+typedef void (*metric_fn)(void *arg, const struct metric_rec *m);
+
+/* A sample that could not be read. */
+struct bad_sample {
+    const char *shard; /* hex, or the archive's URL */
+    const char *key, *reason;
+};
+
+/* Bytes that crossed the network. */
+struct traffic {
+    uint64_t control_up, control_down; /* RPC, seen from the workers: up = to the coordinator */
+    uint64_t data_up, data_down;       /* blobs over HTTP */
+};
+
+#endif
