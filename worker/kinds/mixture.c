@@ -70,7 +70,7 @@ static int open_mix(struct mixture *m, struct err *err)
     const int own = mix_most(&m->rule, m->experts.count);
     const struct mix_options opt = {
         .dev = m->dev,
-        .stream = dit_stream(m->router),
+        .stream = dit_weights(m->router)->stream,
         .values = (int64_t)model_image_values(m->spec),
         .rows = m->opt.rows,
         .most = m->opt.most == 0                 ? own
@@ -143,7 +143,7 @@ struct mix *mixture_mix(struct mixture *m)
 
 struct stream *mixture_stream(const struct mixture *m)
 {
-    return dit_stream(m->router);
+    return dit_weights(m->router)->stream;
 }
 
 unsigned mixture_loads(const struct mixture *m)
@@ -155,7 +155,7 @@ unsigned mixture_loads(const struct mixture *m)
 int mixture_weigh(struct mixture *m, float *weights, const float *x, const float *t, int rows,
                   struct err *err)
 {
-    struct stream *s = dit_stream(m->router);
+    struct stream *s = dit_weights(m->router)->stream;
     const int K = m->experts.count;
     int rc = dit_rows_run(&m->rows, m->d_logits, x, t, NULL, rows, err);
     if (rc < 0)
@@ -165,7 +165,7 @@ int mixture_weigh(struct mixture *m, float *weights, const float *x, const float
                            s);
     if (rc < 0)
         return err_set(err, rc, "routing failed on %s: %s", m->dev->name, err_text(rc));
-    rc = dit_sync(m->router, err);
+    rc = weights_sync(dit_weights(m->router), err);
     for (int i = 0; i < rows && rc == 0; i++)
         mix_softmax(weights + (int64_t)i * K, m->logits + (int64_t)i * m->classes, 1, K);
     return rc;
@@ -209,7 +209,7 @@ struct sample_source mixture_source(struct mixture *m)
 {
     return (struct sample_source){
         .dev = m->dev,
-        .stream = dit_stream(m->router),
+        .stream = dit_weights(m->router)->stream,
         .image = m->spec->image,
         .classes = (int)m->w->task->n_classes,
         .rows = m->opt.rows,

@@ -10,7 +10,7 @@
 #include "common/base/mem.h"
 #include "worker/train/eval.h"
 #include "worker/kinds/feed.h"
-#include "worker/net/flow.h"
+#include "worker/net/flow_matching.h"
 #include "worker/kinds/mixture_impl.h"
 
 enum { STRATEGIES = 5, EVAL_BATCH = 64 };
@@ -23,7 +23,7 @@ struct strategy {
 
 struct mixture_eval {
     struct mixture *m;
-    struct flow flow;
+    struct flow_matching flow;
     struct feed *feed;
     uint64_t seed;
     struct strategy strategies[STRATEGIES];
@@ -71,7 +71,7 @@ static int eval_open(struct mixture_eval *v, int batch, struct err *err)
     const size_t B = (size_t)batch, K = (size_t)m->experts.count;
     choose_strategies(v);
     v->seed = eval_seed(w->spec.seed);
-    int rc = flow_init(&v->flow, dit_weights(m->router), &opt, err);
+    int rc = flow_matching_init(&v->flow, dit_weights(m->router), &opt, err);
     if (rc < 0)
         return rc;
     v->flow.classes = (int)w->task->n_classes; /* the experts have labels, the router none */
@@ -89,7 +89,7 @@ static int eval_open(struct mixture_eval *v, int batch, struct err *err)
 static void eval_close(struct mixture_eval *v)
 {
     arena_free(&v->arena, v->m->dev);
-    flow_release(&v->flow);
+    flow_matching_release(&v->flow);
     mem_free(v->all);
     mem_free(v->loss);
 }
@@ -114,7 +114,7 @@ static int add_losses(struct mixture_eval *v, struct strategy *s, const struct b
                       struct err *err)
 {
     struct mixture *m = v->m;
-    const struct flow *f = &v->flow;
+    const struct flow_matching *f = &v->flow;
     const int B = (int)b->count;
     mix_select(&s->rule, m->selected, m->weights, b->partitions, B, m->experts.count);
     int rc = mix_combine(m->mix, v->d_v, m->selected, B, err);
@@ -136,10 +136,10 @@ static int add_losses(struct mixture_eval *v, struct strategy *s, const struct b
 static int add_batch(struct mixture_eval *v, const struct batch *b, struct err *err)
 {
     struct mixture *m = v->m;
-    struct flow *f = &v->flow;
-    int rc = flow_load(f, b, err);
+    struct flow_matching *f = &v->flow;
+    int rc = flow_matching_load(f, b, err);
     if (rc == 0)
-        rc = flow_mix(f, 0, b->count, err);
+        rc = flow_matching_mix(f, 0, b->count, err);
     if (rc == 0)
         rc = m->dev->ops->sync(m->dev, f->stream, err);
     if (rc == 0)

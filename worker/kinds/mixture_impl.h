@@ -4,7 +4,6 @@
 
 #include "worker/net/arena.h"
 #include "worker/net/dit.h"
-#include "worker/net/dit_rows.h"
 #include "worker/kinds/task_experts.h"
 #include "worker/kinds/forward.h"
 #include "worker/kinds/mixture.h"

@@ -26,11 +26,11 @@ struct trip {
 static int copy_points(struct mixture *m, const struct mix_call *c, float *x, struct err *err)
 {
     const size_t bytes = (size_t)c->rows * (size_t)model_image_values(m->spec) * sizeof *x;
-    struct stream *s = dit_stream(m->router);
+    struct stream *s = dit_weights(m->router)->stream;
     int rc = m->dev->ops->copy(m->dev, x, c->x, bytes, COPY_FROM_DEVICE, s);
     if (rc < 0)
         return err_set(err, rc, "reading points from %s failed: %s", m->dev->name, err_text(rc));
-    return dit_sync(m->router, err);
+    return weights_sync(dit_weights(m->router), err);
 }
 
 /* Writes the points and begins to send them. */
@@ -116,9 +116,9 @@ static int take_result(struct mixture *m, struct trip *t, struct err *err)
     }
     if (rc == 0) {
         rc = m->dev->ops->copy(m->dev, c->v, v, (size_t)c->rows * n * sizeof *v, COPY_TO_DEVICE,
-                               dit_stream(m->router));
+                               dit_weights(m->router)->stream);
         rc = rc < 0 ? err_set(err, rc, "%s: %s", m->dev->name, err_text(rc))
-                    : dit_sync(m->router, err);
+                    : weights_sync(dit_weights(m->router), err);
     }
     mem_free(v);
     uplink_free(t->job);

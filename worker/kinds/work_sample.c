@@ -11,7 +11,7 @@
 #include "common/base/hash.h"
 #include "common/data/image.h"
 #include "common/base/mem.h"
-#include "worker/net/dit_rows.h"
+#include "worker/net/dit.h"
 #include "worker/kinds/engine.h"
 #include "worker/kinds/forward.h"
 #include "worker/net/image_net.h"

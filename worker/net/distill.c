@@ -32,7 +32,7 @@ int distill_teach(struct net *net, const struct mix_experts *teachers, struct er
     forget_teachers(d);
     if (!teachers)
         return 0;
-    const struct flow *f = &d->image.flow;
+    const struct flow_matching *f = &d->image.flow;
     const struct mix_options opt = {
         .dev = f->dev, .stream = f->stream, .values = f->n, .rows = net->opt.batch, .most = 1};
     d->want = mem_try_array((size_t)net->opt.batch * (size_t)teachers->count, sizeof *d->want);
@@ -58,7 +58,7 @@ static int check_lesson(const struct image_net *n, const struct batch *b, struct
 /* flow.d_target = the teachers' velocities.  Waits for the device. */
 static int ask_teachers(struct distill *d, unsigned from, int B, struct err *err)
 {
-    struct flow *f = &d->image.flow;
+    struct flow_matching *f = &d->image.flow;
     const int K = d->count;
     memset(d->want, 0, (size_t)B * (size_t)K * sizeof *d->want);
     for (int i = 0; i < B; i++)
@@ -67,11 +67,11 @@ static int ask_teachers(struct distill *d, unsigned from, int B, struct err *err
     return rc < 0 ? rc : mix_combine(d->teachers, f->d_target, d->want, B, err);
 }
 
-static int teacher_error(struct image_net *n, unsigned from, unsigned count, bool backward,
+static int teacher_error(struct image_net *n, const struct net_micro *micro, float *dpred,
                          struct err *err)
 {
-    int rc = ask_teachers((struct distill *)n, from, (int)count, err);
-    return rc < 0 ? rc : image_net_error(n, from, count, backward, err);
+    int rc = ask_teachers((struct distill *)n, micro->from, (int)micro->count, err);
+    return rc < 0 ? rc : image_net_error(n, micro, dpred, err);
 }
 
 static void distill_free(struct net *net)
@@ -87,14 +87,11 @@ static int distill_make(struct device *dev, const struct model *m, const struct 
     d->image.net.ops = &distill_net_ops;
     d->image.admit = check_lesson;
     d->image.objective = teacher_error;
-    int rc = m->spec.kind == MODEL_DIT ? image_net_init(&d->image, dev, m, opt, err)
-                                       : err_set(err, -EINVAL, "only a DiT can be distilled");
-    if (rc < 0) {
+    if (m->spec.kind != MODEL_DIT) {
         distill_free(&d->image.net);
-        return rc;
+        return err_set(err, -EINVAL, "only a DiT can be distilled");
     }
-    *ret = &d->image.net;
-    return 0;
+    return image_net_make(&d->image, dev, m, opt, ret, err);
 }
 
 /* What a mixture of one expert a row takes beside the network. */
@@ -111,6 +108,7 @@ const struct net_ops distill_net_ops = {
     .make = distill_make,
     .free = distill_free,
     .load = image_net_load,
-    .queue = image_net_queue,
+    .forward = image_net_forward,
+    .backward = image_net_backward,
     .hidden = image_net_hidden,
 };

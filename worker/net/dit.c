@@ -5,7 +5,105 @@
 
 #include "common/base/err.h"
 #include "common/base/mem.h"
-#include "worker/net/dit_impl.h"
+#include "worker/net/model_index.h"
+
+/* B samples, T tokens, C channels, M hidden width of the MLP, P values of a patch; "(dt)" is
+ * bf16 or f32.  One block, with what is kept for its backward:
+ *
+ *   x1 ─LN,mod─► h1 ─► qkv ─► o (attention) ─► y1
+ *    └────────────────────── + gate·y1 ──► x2 ─LN,mod─► h2 ─► pre ─gelu─► act ─► y2
+ *                                           └────────── + gate·y2 ──► x1 of the next
+ *
+ * The addition that ends a block is fused with the LayerNorm that begins the next one, so
+ * x2, y2 and mod cross from one part of the network to the next, and dx, dy and dmod back. */
+
+struct dit_block {
+    float *x1;     /* (B,T,C) residual stream at the first LayerNorm */
+    float *stats1; /* (B,T,2) */
+    void *h1;      /* (B,T,C) (dt) */
+    void *qkv;     /* (B,T,3C) (dt) */
+    void *o;       /* (B,T,C) (dt) */
+    float *lse;    /* (B,H,T); NULL in NET_FORWARD */
+    void *y1;      /* (B,T,C) (dt) */
+    float *x2;     /* (B,T,C) */
+    float *stats2; /* (B,T,2) */
+    void *h2;      /* (B,T,C) (dt) */
+    void *pre;     /* (B,T,M) (dt) before the GELU; NULL in NET_FORWARD */
+    void *act;     /* (B,T,M) (dt) */
+    void *y2;      /* (B,T,C) (dt) */
+};
+
+/* Everything that a micro-batch leaves for its backward, and what crosses between parts. */
+struct dit_slot {
+    struct dit_block *blocks; /* (depth) */
+
+    /* Embedders and conditioning. */
+    void *patches; /* (B,T,P) (dt); a router's T without the token */
+    float *t1000;  /* (B) */
+    void *freq;    /* (B,256) (dt) */
+    float *pre0;   /* (B,C) first layer of the time MLP */
+    void *act0;    /* (B,C) (dt) */
+    float *cond;   /* (B,C) time + label */
+    void *scond;   /* (B,C) (dt) silu of it */
+    float *mod;    /* (B,mod_ld) */
+
+    /* Final layer. */
+    float *xf;      /* (B,T,C) */
+    float *stats_f; /* (B,T,2) */
+    void *hf;       /* (B,T,C) (dt) */
+
+    /* Backward only. */
+    float *dx;   /* (B,T,C) */
+    void *dy;    /* (B,T,C) (dt) */
+    float *dmod; /* (B,mod_ld) */
+};
+
+struct dit {
+    struct weights w;
+    const struct kernel_ops *ops; /* these four as in w */
+    struct device *dev;
+    struct stream *stream;
+    enum dtype dt;
+    const struct model *m;
+    struct net_options opt;
+    int T, C, M, P;
+    int64_t mod_ld; /* 6*C*depth + 2*C: all modulations of a sample in one row */
+
+    struct arena arena;
+    struct dit_slot *slots;
+    struct dit_block *blocks; /* (slots,depth) */
+    float *pos;               /* (T,C) */
+    float *out;               /* (B,T,P) the final layer's; a router has none */
+
+    /* Backward only. */
+    void *dout;    /* (B,T,P) (dt); a router: (B,classes) */
+    void *dx16;    /* (B,T,C) (dt), bf16 only */
+    void *dh;      /* (B,T,C) (dt) */
+    void *dwide;   /* (B,T,max(M,3C)) (dt) */
+    void *dmod16;  /* (B,mod_ld) (dt), bf16 only */
+    float *dscond; /* (B,C) */
+    float *dcond;  /* (B,C) */
+    void *dcond16; /* (B,C) (dt), bf16 only */
+};
+
+static void op(struct dit *d, int rc, const char *what)
+{
+    weights_note(&d->w, rc, what);
+}
+
+static bool is_router(const struct dit *d)
+{
+    return d->m->spec.kind == MODEL_ROUTER;
+}
+
+/* Columns of the modulation matrix: shift, scale, gate of the attention (0..2) and the
+ * MLP (3..5) of a block; shift, scale (0..1) of the final layer. */
+static int64_t mod_at(const struct dit *d, int block, int which)
+{
+    return (int64_t)block * 6 * d->C + (int64_t)which * d->C;
+}
+
+/* ---- memory ---- */
 
 /* What one block computes on its way.  In NET_FORWARD and NET_RECOMPUTE all blocks
  * share this memory. */
@@ -31,7 +129,7 @@ static void plan_scratch(struct dit *d, struct dit_block *b, uint64_t rows)
     arena_add(a, &b->act, rows * M * e);
 }
 
-static void plan_blocks(struct dit *d, uint64_t rows)
+static void plan_blocks(struct dit *d, const struct dit_slot *s, uint64_t rows)
 {
     const uint64_t e = dtype_bytes(d->dt), C = (uint64_t)d->C;
     struct arena *a = &d->arena;
@@ -41,68 +139,79 @@ static void plan_blocks(struct dit *d, uint64_t rows)
     for (int i = 0; i < d->m->spec.depth; i++) {
         if (d->opt.mode != NET_TRAIN)
             arena_reset(a, start);
-        plan_scratch(d, &d->blocks[i], rows);
+        plan_scratch(d, &s->blocks[i], rows);
     }
     const uint64_t shared = arena_mark(a);
     for (int i = 0; i < d->m->spec.depth; i++) {
         if (d->opt.mode == NET_FORWARD)
             arena_reset(a, shared);
-        arena_add(a, &d->blocks[i].x1, rows * C * sizeof(float));
-        arena_add(a, &d->blocks[i].y2, rows * C * e);
+        arena_add(a, &s->blocks[i].x1, rows * C * sizeof(float));
+        arena_add(a, &s->blocks[i].y2, rows * C * e);
     }
+}
+
+static void plan_slot(struct dit *d, struct dit_slot *s, uint64_t B, uint64_t rows)
+{
+    const uint64_t C = (uint64_t)d->C, e = dtype_bytes(d->dt), ld = (uint64_t)d->mod_ld;
+    struct arena *a = &d->arena;
+
+    arena_add(a, &s->patches, B * (uint64_t)model_patches(&d->m->spec) * (uint64_t)d->P * e);
+    arena_add(a, &s->t1000, B * sizeof(float));
+    arena_add(a, &s->freq, B * MODEL_FREQS * e);
+    arena_add(a, &s->pre0, B * C * sizeof(float));
+    arena_add(a, &s->act0, B * C * e);
+    arena_add(a, &s->cond, B * C * sizeof(float));
+    arena_add(a, &s->scond, B * C * e);
+    arena_add(a, &s->mod, B * ld * sizeof(float));
+    plan_blocks(d, s, rows);
+    arena_add(a, &s->xf, rows * C * sizeof(float));
+    arena_add(a, &s->stats_f, rows * 2 * sizeof(float));
+    arena_add(a, &s->hf, rows * C * e);
+    if (d->opt.mode == NET_FORWARD)
+        return;
+    arena_add(a, &s->dx, rows * C * sizeof(float));
+    arena_add(a, &s->dy, rows * C * e);
+    arena_add(a, &s->dmod, B * ld * sizeof(float));
 }
 
 static void plan_backward(struct dit *d, uint64_t B, uint64_t rows)
 {
     const uint64_t e = dtype_bytes(d->dt), C = (uint64_t)d->C, M = (uint64_t)d->M;
-    const uint64_t wide = M > 3 * C ? M : 3 * C, ld = (uint64_t)d->mod_ld;
+    const uint64_t wide = M > 3 * C ? M : 3 * C;
     struct arena *a = &d->arena;
 
     arena_add(a, &d->dout,
-              e * (dit_is_router(d) ? B * (uint64_t)d->m->spec.classes : rows * (uint64_t)d->P));
-    arena_add(a, &d->dx, rows * C * sizeof(float));
+              e * (is_router(d) ? B * (uint64_t)d->m->spec.classes : rows * (uint64_t)d->P));
     arena_add(a, &d->dh, rows * C * e);
-    arena_add(a, &d->dy, rows * C * e);
     arena_add(a, &d->dwide, rows * wide * e);
-    arena_add(a, &d->dmod, B * ld * sizeof(float));
     arena_add(a, &d->dscond, B * C * sizeof(float));
     arena_add(a, &d->dcond, B * C * sizeof(float));
     if (d->dt == DT_BF16) {
         arena_add(a, &d->dx16, rows * C * e);
-        arena_add(a, &d->dmod16, B * ld * e);
+        arena_add(a, &d->dmod16, B * (uint64_t)d->mod_ld * e);
         arena_add(a, &d->dcond16, B * C * e);
     }
 }
 
 static void plan(struct dit *d)
 {
-    const uint64_t B = (uint64_t)d->opt.batch, C = (uint64_t)d->C, e = dtype_bytes(d->dt);
-    const uint64_t rows = B * (uint64_t)d->T;
+    const uint64_t B = (uint64_t)d->opt.batch, rows = B * (uint64_t)d->T;
     struct arena *a = &d->arena;
 
-    arena_add(a, &d->pos, (uint64_t)d->T * C * sizeof(float));
-    arena_add(a, &d->patches, B * (uint64_t)model_patches(&d->m->spec) * (uint64_t)d->P * e);
-    arena_add(a, &d->t1000, B * sizeof(float));
-    arena_add(a, &d->freq, B * MODEL_FREQS * e);
-    arena_add(a, &d->pre0, B * C * sizeof(float));
-    arena_add(a, &d->act0, B * C * e);
-    arena_add(a, &d->cond, B * C * sizeof(float));
-    arena_add(a, &d->scond, B * C * e);
-    arena_add(a, &d->mod, B * (uint64_t)d->mod_ld * sizeof(float));
-    plan_blocks(d, rows);
-    arena_add(a, &d->xf, rows * C * sizeof(float));
-    arena_add(a, &d->stats_f, rows * 2 * sizeof(float));
-    arena_add(a, &d->hf, rows * C * e);
-    if (!dit_is_router(d))
+    arena_add(a, &d->pos, (uint64_t)d->T * (uint64_t)d->C * sizeof(float));
+    for (int i = 0; i < net_slots(&d->opt); i++)
+        plan_slot(d, &d->slots[i], B, rows);
+    if (!is_router(d))
         arena_add(a, &d->out, rows * (uint64_t)d->P * sizeof(float));
     if (d->opt.mode != NET_FORWARD)
         plan_backward(d, B, rows);
 }
 
 /* Sizes and plan, no device memory yet.  -ENOMEM. */
-static int init_sizes(struct dit *d, const struct model *m, const struct dit_options *opt,
+static int init_sizes(struct dit *d, const struct model *m, const struct net_options *opt,
                       enum dtype dt)
 {
+    const size_t depth = (size_t)m->spec.depth, slots = (size_t)net_slots(opt);
     d->m = m;
     d->opt = *opt;
     d->dt = dt;
@@ -111,17 +220,21 @@ static int init_sizes(struct dit *d, const struct model *m, const struct dit_opt
     d->M = m->spec.mlp;
     d->P = model_patch_values(&m->spec);
     d->mod_ld = (int64_t)d->C * (6 * m->spec.depth + 2);
-    d->blocks = mem_try_array((size_t)m->spec.depth, sizeof *d->blocks);
-    if (!d->blocks)
+    d->slots = mem_try_array(slots, sizeof *d->slots);
+    d->blocks = mem_try_array(slots * depth, sizeof *d->blocks);
+    if (!d->slots || !d->blocks)
         return -ENOMEM;
+    for (size_t i = 0; i < slots; i++)
+        d->slots[i].blocks = d->blocks + i * depth;
     plan(d);
     return 0;
 }
 
-uint64_t dit_bytes(const struct model *m, const struct dit_options *opt, enum dtype dt)
+uint64_t dit_bytes(const struct model *m, const struct net_options *opt, enum dtype dt)
 {
     struct dit d = {0};
     uint64_t bytes = init_sizes(&d, m, opt, dt) == 0 ? arena_bytes(&d.arena) : 0;
+    mem_free(d.slots);
     mem_free(d.blocks);
     mem_free(d.arena.slots);
     return bytes;
@@ -134,14 +247,14 @@ static int fill_constants(struct dit *d, struct err *err)
     if (!pos)
         return err_set(err, -ENOMEM, "no memory for the positions");
     model_positions(&d->m->spec, pos);
-    dit_op(d, d->ops->copy(d->dev, d->pos, pos, n * sizeof *pos, COPY_TO_DEVICE, d->stream),
-           "copying the positions");
-    int rc = dit_sync(d, err);
+    op(d, d->ops->copy(d->dev, d->pos, pos, n * sizeof *pos, COPY_TO_DEVICE, d->stream),
+       "copying the positions");
+    int rc = weights_sync(&d->w, err);
     mem_free(pos);
     return rc;
 }
 
-int dit_new(struct device *dev, const struct model *m, const struct dit_options *opt,
+int dit_new(struct device *dev, const struct model *m, const struct net_options *opt,
             struct dit **ret, struct err *err)
 {
     if (opt->batch < 1)
@@ -160,7 +273,7 @@ int dit_new(struct device *dev, const struct model *m, const struct dit_options 
     if (rc == 0)
         rc = arena_alloc(&d->arena, dev, err);
     if (rc == 0 && d->opt.mode == NET_FORWARD) {
-        for (int i = 0; i < m->spec.depth; i++)
+        for (int i = 0; i < net_slots(opt) * m->spec.depth; i++)
             d->blocks[i].x2 = d->blocks[i].x1;
     }
     if (rc == 0)
@@ -179,13 +292,9 @@ void dit_free(struct dit *d)
         return;
     arena_free(&d->arena, d->dev);
     weights_release(&d->w);
+    mem_free(d->slots);
     mem_free(d->blocks);
     mem_free(d);
-}
-
-int dit_sync(struct dit *d, struct err *err)
-{
-    return weights_sync(&d->w, err);
 }
 
 struct weights *dit_weights(struct dit *d)
@@ -193,27 +302,576 @@ struct weights *dit_weights(struct dit *d)
     return &d->w;
 }
 
-const struct model *dit_model(const struct dit *d)
-{
-    return d->m;
-}
-
-struct device *dit_device(const struct dit *d)
-{
-    return d->dev;
-}
-
 int dit_batch(const struct dit *d)
 {
     return d->opt.batch;
 }
 
-struct stream *dit_stream(const struct dit *d)
-{
-    return d->stream;
-}
-
 void dit_hidden(const struct dit *d, struct net_hidden *ret)
 {
-    *ret = (struct net_hidden){.x = d->xf, .dt = DT_F32, .T = d->T, .C = d->C};
+    *ret = (struct net_hidden){.x = d->slots[0].xf, .dt = DT_F32, .T = d->T, .C = d->C};
+}
+
+/* ---- forward ---- */
+
+/* freq -> MLP, plus the label -> cond; silu -> what modulates. */
+static void condition(struct dit *d, struct dit_slot *s, const struct dit_io *io)
+{
+    const struct kernel_ops *k = d->ops;
+    const int B = io->B;
+    const int64_t C = d->C, n = B * C;
+
+    op(d, k->axpby(d->dev, s->t1000, 1000.0f, io->t, 0.0f, io->t, B, d->stream), "axpby");
+    op(d, k->timestep_embed(d->dev, s->freq, s->t1000, B, MODEL_FREQS, d->dt, d->stream),
+       "timestep_embed");
+    weights_forward(&d->w, &(struct weights_linear){T_TIME0_W, B, MODEL_FREQS, C}, s->pre0, DT_F32,
+                    0, s->freq, 0);
+    op(d, k->silu_fwd(d->dev, s->act0, s->pre0, n, d->dt, d->stream), "silu_fwd");
+    weights_forward(&d->w, &(struct weights_linear){T_TIME2_W, B, C, C}, s->cond, DT_F32, 0,
+                    s->act0, 0);
+    if (!is_router(d))
+        op(d,
+           k->embed_fwd(d->dev, s->cond, weights_f32(&d->w, T_LABELS), io->labels, B, d->C,
+                        d->m->spec.classes + 1, true, d->stream),
+           "embed_fwd");
+    op(d, k->silu_fwd(d->dev, s->scond, s->cond, n, d->dt, d->stream), "silu_fwd");
+}
+
+/* The modulations of blocks [from, to), and with the last also the final layer's. */
+static void modulate(struct dit *d, struct dit_slot *s, const struct net_part *part, int B)
+{
+    const struct model_spec *spec = &d->m->spec;
+    const int64_t C = d->C;
+    for (int b = part->from; b < part->to; b++)
+        weights_forward(&d->w,
+                        &(struct weights_linear){model_block_tensor(b, T_MOD_W), B, C, 6 * C},
+                        s->mod + mod_at(d, b, 0), DT_F32, d->mod_ld, s->scond, 0);
+    if (part->to == spec->depth)
+        weights_forward(
+            &d->w, &(struct weights_linear){model_final_tensor(spec, T_FINAL_MOD_W), B, C, 2 * C},
+            s->mod + mod_at(d, spec->depth, 0), DT_F32, d->mod_ld, s->scond, 0);
+}
+
+/* Block b from h1 up to y2 (with_y2) or up to act. */
+static void block_forward(struct dit *d, struct dit_slot *s, int b, int B, bool with_y2)
+{
+    const struct kernel_ops *k = d->ops;
+    const struct model_spec *spec = &d->m->spec;
+    const struct dit_block *p = &s->blocks[b];
+    const int64_t rows = (int64_t)B * d->T, C = d->C, M = d->M;
+
+    weights_forward(&d->w, &(struct weights_linear){model_block_tensor(b, T_QKV_W), rows, C, 3 * C},
+                    p->qkv, d->dt, 0, p->h1, 0);
+    struct attention_fwd att = {
+        .o = p->o,
+        .lse = p->lse,
+        .qkv = p->qkv,
+        .B = B,
+        .T = d->T,
+        .H = spec->heads,
+        .D = d->C / spec->heads,
+        .dt = d->dt,
+    };
+    op(d, k->attention_fwd(d->dev, &att, d->stream), "attention_fwd");
+    weights_forward(&d->w, &(struct weights_linear){model_block_tensor(b, T_PROJ_W), rows, C, C},
+                    p->y1, d->dt, 0, p->o, 0);
+
+    struct adaln_fwd ln = {
+        .x = p->x2,
+        .h = p->h2,
+        .stats = p->stats2,
+        .x_in = p->x1,
+        .y = p->y1,
+        .gate = s->mod + mod_at(d, b, 2),
+        .shift = s->mod + mod_at(d, b, 3),
+        .scale = s->mod + mod_at(d, b, 4),
+        .mod_ld = d->mod_ld,
+        .B = B,
+        .T = d->T,
+        .C = d->C,
+        .dt = d->dt,
+    };
+    op(d, k->adaln_fwd(d->dev, &ln, d->stream), "adaln_fwd");
+
+    int fc1 = model_block_tensor(b, T_FC1_W);
+    struct matmul mm = {
+        .layout = MM_NT,
+        .epilogue = MM_GELU,
+        .m = rows,
+        .n = M,
+        .k = C,
+        .c = p->act,
+        .a = p->h2,
+        .b = weights_mm(&d->w, fc1),
+        .bias = weights_f32(&d->w, fc1 + 1),
+        .aux = p->pre,
+        .dt = d->dt,
+        .c_dt = d->dt,
+    };
+    op(d, k->matmul(d->dev, &mm, d->stream), "matmul");
+    if (with_y2)
+        weights_forward(&d->w, &(struct weights_linear){model_block_tensor(b, T_FC2_W), rows, M, C},
+                        p->y2, d->dt, 0, p->act, 0);
+}
+
+/* The LayerNorm that begins block b (or the final layer, b == depth), with the addition
+ * that ends the block before. */
+static void begin_block(struct dit *d, struct dit_slot *s, int b, int B)
+{
+    const struct dit_block *prev = b > 0 ? &s->blocks[b - 1] : NULL;
+    const bool last = b == d->m->spec.depth;
+    float *x = last ? s->xf : s->blocks[b].x1;
+
+    struct adaln_fwd ln = {
+        .x = x,
+        .h = last ? s->hf : s->blocks[b].h1,
+        .stats = last ? s->stats_f : s->blocks[b].stats1,
+        .x_in = prev ? prev->x2 : x,
+        .y = prev ? prev->y2 : NULL,
+        .gate = prev ? s->mod + mod_at(d, b - 1, 5) : NULL,
+        .shift = s->mod + mod_at(d, b, 0),
+        .scale = s->mod + mod_at(d, b, 1),
+        .mod_ld = d->mod_ld,
+        .B = B,
+        .T = d->T,
+        .C = d->C,
+        .dt = d->dt,
+    };
+    op(d, d->ops->adaln_fwd(d->dev, &ln, d->stream), "adaln_fwd");
+}
+
+/* What stands before the first block and after the last differs between a DiT and a router:
+ *
+ *   DiT      patches ──► (B,T,C) ─ blocks ─► (B,T,P) ──► image
+ *   router   patches ──► (B,T-1,C), behind cls_token ─ blocks ─► row 0 of each (B,C) ──► logits
+ */
+static void copy_rows(struct dit *d, float *dst, const float *src, int64_t n)
+{
+    op(d, d->ops->copy(d->dev, dst, src, (size_t)n * sizeof *dst, COPY_DEVICE, d->stream),
+       "copying tokens");
+}
+
+/* The patches are a product over dense rows; a router's go through xf, which is free before
+ * the last block is done, to their places behind the token. */
+static void embed(struct dit *d, struct dit_slot *s, const float *x, int B)
+{
+    const struct kernel_ops *k = d->ops;
+    const struct model_spec *spec = &d->m->spec;
+    const int64_t n = model_patches(spec), C = d->C;
+    float *x1 = s->blocks[0].x1, *dense = is_router(d) ? s->xf : x1;
+
+    op(d,
+       k->patchify(d->dev, s->patches, x, B, MODEL_CHANNELS, spec->image, spec->patch, PATCH_CPP,
+                   d->dt, d->stream),
+       "patchify");
+    weights_forward(&d->w, &(struct weights_linear){T_PATCH_W, B * n, d->P, C}, dense, DT_F32, 0,
+                    s->patches, 0);
+    for (int b = 0; b < B && is_router(d); b++) {
+        float *row = x1 + b * d->T * C;
+        copy_rows(d, row, weights_f32(&d->w, T_LABELS), C);
+        copy_rows(d, row + C, dense + b * n * C, n * C);
+    }
+    op(d, k->add_row(d->dev, x1, d->pos, B, (int64_t)d->T * C, d->stream), "add_row");
+}
+
+/* The layer that makes the result: a DiT's on all tokens, a router's on the first of each
+ * sample, a row in T. */
+static struct weights_linear head_of(const struct dit *d, int B, int64_t *ret_ld)
+{
+    const struct model_spec *spec = &d->m->spec;
+    const int w = model_final_tensor(spec, T_FINAL_W);
+    *ret_ld = is_router(d) ? (int64_t)d->T * d->C : 0;
+    if (is_router(d))
+        return (struct weights_linear){w, B, d->C, spec->classes};
+    return (struct weights_linear){w, (int64_t)B * d->T, d->C, d->P};
+}
+
+static void head(struct dit *d, const struct dit_slot *s, float *pred, int B)
+{
+    const struct model_spec *spec = &d->m->spec;
+    int64_t ld;
+    const struct weights_linear l = head_of(d, B, &ld);
+    weights_forward(&d->w, &l, is_router(d) ? pred : d->out, DT_F32, 0, s->hf, ld);
+    if (!is_router(d))
+        op(d,
+           d->ops->unpatchify(d->dev, pred, d->out, B, MODEL_CHANNELS, spec->image, spec->patch,
+                              PATCH_PPC, DT_F32, d->stream),
+           "unpatchify");
+}
+
+static int check(const struct dit *d, const struct net_part *part, int slot, int B, struct err *err)
+{
+    if (B < 1 || B > d->opt.batch)
+        return err_set(err, -EINVAL, "a batch of %d samples in a model made for %d", B,
+                       d->opt.batch);
+    return net_part_check(part, d->m->spec.depth, slot, &d->opt, err);
+}
+
+int dit_forward(struct dit *d, const struct net_part *part, int slot, const struct dit_io *io,
+                struct err *err)
+{
+    const struct net_part all = {0, d->m->spec.depth}, *p = part ? part : &all;
+    const int B = io->B;
+    int rc = check(d, p, slot, B, err);
+    if (rc < 0)
+        return rc;
+    struct dit_slot *s = &d->slots[slot];
+    if (p->from == 0)
+        condition(d, s, io);
+    modulate(d, s, p, B);
+    if (p->from == 0)
+        embed(d, s, io->x, B);
+    for (int b = p->from; b < p->to; b++) {
+        begin_block(d, s, b, B);
+        block_forward(d, s, b, B, true);
+    }
+    if (p->to == all.to) {
+        begin_block(d, s, all.to, B);
+        head(d, s, io->pred, B);
+    }
+    return weights_check(&d->w, err);
+}
+
+/* ---- backward ---- */
+
+/* Through the LayerNorm that begins block b (or the final layer) and the addition that
+ * ends the block before, whose dy it leaves in s->dy. */
+static void begin_block_backward(struct dit *d, struct dit_slot *s, int b, int B)
+{
+    const struct dit_block *prev = b > 0 ? &s->blocks[b - 1] : NULL;
+    const bool last = b == d->m->spec.depth;
+    struct adaln_bwd ln = {
+        .dx = s->dx,
+        .dshift = s->dmod + mod_at(d, b, 0),
+        .dscale = s->dmod + mod_at(d, b, 1),
+        .dy = prev ? s->dy : NULL,
+        .dgate = prev ? s->dmod + mod_at(d, b - 1, 5) : NULL,
+        .dh = d->dh,
+        .x = last ? s->xf : s->blocks[b].x1,
+        .stats = last ? s->stats_f : s->blocks[b].stats1,
+        .scale = s->mod + mod_at(d, b, 1),
+        .y = prev ? prev->y2 : NULL,
+        .gate = prev ? s->mod + mod_at(d, b - 1, 5) : NULL,
+        .mod_ld = d->mod_ld,
+        .dx_set = last,
+        .B = B,
+        .T = d->T,
+        .C = d->C,
+        .dt = d->dt,
+    };
+    op(d, d->ops->adaln_bwd(d->dev, &ln, d->stream), "adaln_bwd");
+}
+
+/* What NET_RECOMPUTE did not keep: everything of block b except x1 and y2. */
+static void recompute(struct dit *d, struct dit_slot *s, int b, int B)
+{
+    const struct dit_block *p = &s->blocks[b];
+    struct adaln_fwd ln = {
+        .h = p->h1,
+        .stats = p->stats1,
+        .x_in = p->x1,
+        .shift = s->mod + mod_at(d, b, 0),
+        .scale = s->mod + mod_at(d, b, 1),
+        .mod_ld = d->mod_ld,
+        .B = B,
+        .T = d->T,
+        .C = d->C,
+        .dt = d->dt,
+    };
+    op(d, d->ops->adaln_fwd(d->dev, &ln, d->stream), "adaln_fwd");
+    block_forward(d, s, b, B, false);
+}
+
+/* From dy = gradient of y2 (in s->dy) to dh = gradient of h2. */
+static void mlp_backward(struct dit *d, struct dit_slot *s, int b, int B, bool first)
+{
+    const struct dit_block *p = &s->blocks[b];
+    const int64_t rows = (int64_t)B * d->T, C = d->C, M = d->M;
+    struct weights_linear fc1 = {model_block_tensor(b, T_FC1_W), rows, C, M};
+    struct weights_linear fc2 = {model_block_tensor(b, T_FC2_W), rows, M, C};
+
+    weights_grad(&d->w, &fc2, s->dy, 0, p->act, 0, first);
+    struct matmul mm = {
+        .layout = MM_NN,
+        .epilogue = MM_DGELU,
+        .m = rows,
+        .n = M,
+        .k = C,
+        .c = d->dwide,
+        .a = s->dy,
+        .b = weights_mm(&d->w, fc2.w),
+        .aux = p->pre,
+        .dt = d->dt,
+        .c_dt = d->dt,
+    };
+    op(d, d->ops->matmul(d->dev, &mm, d->stream), "matmul");
+    weights_grad(&d->w, &fc1, d->dwide, 0, p->h2, 0, first);
+    weights_input_grad(&d->w, &fc1, d->dh, d->dt, 0, d->dwide, 0, false);
+}
+
+/* From dy = gradient of y1 (in s->dy) to dh = gradient of h1. */
+static void attention_backward(struct dit *d, struct dit_slot *s, int b, int B, bool first)
+{
+    const struct model_spec *spec = &d->m->spec;
+    const struct dit_block *p = &s->blocks[b];
+    const int64_t rows = (int64_t)B * d->T, C = d->C;
+    struct weights_linear qkv = {model_block_tensor(b, T_QKV_W), rows, C, 3 * C};
+    struct weights_linear proj = {model_block_tensor(b, T_PROJ_W), rows, C, C};
+
+    weights_grad(&d->w, &proj, s->dy, 0, p->o, 0, first);
+    /* dh holds the gradient of o */
+    weights_input_grad(&d->w, &proj, d->dh, d->dt, 0, s->dy, 0, false);
+    struct attention_bwd att = {
+        .dqkv = d->dwide,
+        .d_o = d->dh,
+        .o = p->o,
+        .lse = p->lse,
+        .qkv = p->qkv,
+        .B = B,
+        .T = d->T,
+        .H = spec->heads,
+        .D = d->C / spec->heads,
+        .dt = d->dt,
+    };
+    op(d, d->ops->attention_bwd(d->dev, &att, d->stream), "attention_bwd");
+    weights_grad(&d->w, &qkv, d->dwide, 0, p->h1, 0, first);
+    weights_input_grad(&d->w, &qkv, d->dh, d->dt, 0, d->dwide, 0, false);
+}
+
+static void block_backward(struct dit *d, struct dit_slot *s, int b, int B, bool first)
+{
+    const struct dit_block *p = &s->blocks[b];
+
+    mlp_backward(d, s, b, B, first);
+    struct adaln_bwd ln = {
+        .dx = s->dx,
+        .dshift = s->dmod + mod_at(d, b, 3),
+        .dscale = s->dmod + mod_at(d, b, 4),
+        .dy = s->dy,
+        .dgate = s->dmod + mod_at(d, b, 2),
+        .dh = d->dh,
+        .x = p->x2,
+        .stats = p->stats2,
+        .scale = s->mod + mod_at(d, b, 4),
+        .y = p->y1,
+        .gate = s->mod + mod_at(d, b, 2),
+        .mod_ld = d->mod_ld,
+        .B = B,
+        .T = d->T,
+        .C = d->C,
+        .dt = d->dt,
+    };
+    op(d, d->ops->adaln_bwd(d->dev, &ln, d->stream), "adaln_bwd");
+    attention_backward(d, s, b, B, first);
+}
+
+/* All modulations, then the label table and the time MLP.  The sum over blocks runs from the
+ * first to the last, so it is made when all of them are done: by the first part. */
+static void condition_backward(struct dit *d, struct dit_slot *s, const int32_t *labels, int B,
+                               bool first)
+{
+    const struct kernel_ops *k = d->ops;
+    const struct model_spec *spec = &d->m->spec;
+    const int64_t C = d->C, n = B * C, ld = d->mod_ld;
+    const void *dmod = weights_as_dt(&d->w, s->dmod, d->dmod16, B * ld);
+    const size_t e = dtype_bytes(d->dt);
+
+    for (int b = 0; b <= spec->depth; b++) {
+        struct weights_linear l = {model_block_tensor(b, T_MOD_W), B, C, 6 * C};
+        if (b == spec->depth)
+            l = (struct weights_linear){model_final_tensor(spec, T_FINAL_MOD_W), B, C, 2 * C};
+        const void *dy = (const char *)dmod + (size_t)mod_at(d, b, 0) * e;
+        weights_grad(&d->w, &l, dy, ld, s->scond, 0, first);
+        weights_input_grad(&d->w, &l, d->dscond, DT_F32, 0, dy, ld, b > 0);
+        weights_ready_matrices(&d->w, l.w, l.w);
+    }
+    op(d, k->silu_bwd(d->dev, d->dcond, d->dscond, s->cond, n, DT_F32, false, d->stream),
+       "silu_bwd");
+    if (!is_router(d))
+        op(d,
+           k->embed_bwd(d->dev, weights_g(&d->w, T_LABELS), d->dcond, labels, B, d->C,
+                        spec->classes + 1, d->stream),
+           "embed_bwd");
+
+    struct weights_linear l2 = {T_TIME2_W, B, C, C};
+    const void *dy = weights_as_dt(&d->w, d->dcond, d->dcond16, n);
+    weights_grad(&d->w, &l2, dy, 0, s->act0, 0, first);
+    weights_input_grad(&d->w, &l2, d->dscond, DT_F32, 0, dy, 0, false);
+    op(d, k->silu_bwd(d->dev, d->dcond, d->dscond, s->pre0, n, DT_F32, false, d->stream),
+       "silu_bwd");
+    struct weights_linear l0 = {T_TIME0_W, B, MODEL_FREQS, C};
+    weights_grad(&d->w, &l0, weights_as_dt(&d->w, d->dcond, d->dcond16, n), 0, s->freq, 0, first);
+}
+
+static void embed_backward(struct dit *d, struct dit_slot *s, int B, bool first)
+{
+    const int64_t n = model_patches(&d->m->spec), C = d->C;
+    const struct weights_linear patch = {T_PATCH_W, B * n, d->P, C};
+    float *dense = is_router(d) ? s->xf : s->dx;
+
+    for (int b = 0; b < B && is_router(d); b++) {
+        const float *row = s->dx + b * d->T * C;
+        copy_rows(d, d->dscond + b * C, row, C);
+        copy_rows(d, dense + b * n * C, row + C, n * C);
+    }
+    if (is_router(d))
+        op(d, d->ops->sum_rows(d->dev, weights_g(&d->w, T_LABELS), d->dscond, B, C, d->stream),
+           "sum_rows");
+    weights_grad(&d->w, &patch, weights_as_dt(&d->w, dense, d->dx16, B * n * C), 0, s->patches, 0,
+                 first);
+}
+
+static void head_backward(struct dit *d, const struct dit_slot *s, const float *dpred, int B,
+                          bool first)
+{
+    const struct kernel_ops *k = d->ops;
+    const struct model_spec *spec = &d->m->spec;
+    const int64_t values = (int64_t)B * d->T * d->C;
+    const void *dout = d->dout;
+    int64_t ld;
+    const struct weights_linear l = head_of(d, B, &ld);
+
+    if (is_router(d)) {
+        dout = weights_as_dt(&d->w, dpred, d->dout, (int64_t)B * spec->classes);
+        op(d, k->zero(d->dev, d->dh, (size_t)values * dtype_bytes(d->dt), d->stream), "zero");
+    } else {
+        op(d,
+           k->patchify(d->dev, d->dout, dpred, B, MODEL_CHANNELS, spec->image, spec->patch,
+                       PATCH_PPC, d->dt, d->stream),
+           "patchify");
+    }
+    weights_grad(&d->w, &l, dout, 0, s->hf, ld, first);
+    weights_input_grad(&d->w, &l, d->dh, d->dt, ld, dout, 0, false);
+}
+
+int dit_backward(struct dit *d, const struct net_part *part, int slot, const struct dit_io *io,
+                 bool first, struct err *err)
+{
+    const struct model_spec *spec = &d->m->spec;
+    const struct net_part all = {0, spec->depth}, *p = part ? part : &all;
+    const int B = io->B;
+    int rc = d->opt.mode == NET_FORWARD
+                 ? err_set(err, -EINVAL, "a backward in a model made for looking only")
+                 : check(d, p, slot, B, err);
+    if (rc < 0)
+        return rc;
+    struct dit_slot *s = &d->slots[slot];
+    if (p->to == all.to) {
+        head_backward(d, s, io->dpred, B, first);
+        weights_ready_matrices(&d->w, model_final_tensor(spec, T_FINAL_W),
+                               model_final_tensor(spec, T_FINAL_B));
+        begin_block_backward(d, s, all.to, B);
+    }
+    for (int b = p->to - 1; b >= p->from; b--) {
+        if (d->opt.mode == NET_RECOMPUTE)
+            recompute(d, s, b, B);
+        block_backward(d, s, b, B, first);
+        weights_ready_matrices(&d->w, model_block_tensor(b, T_QKV_W),
+                               model_block_tensor(b, T_FC2_B));
+        begin_block_backward(d, s, b, B);
+    }
+    if (p->from == 0) {
+        embed_backward(d, s, B, first);
+        condition_backward(d, s, io->labels, B, first);
+    }
+    return weights_check(&d->w, err);
+}
+
+/* ---- rows ---- */
+
+static void plan_rows(struct dit_rows *r, const struct model_spec *spec, int rows)
+{
+    const uint64_t batch = (uint64_t)rows;
+    r->in = (int64_t)model_image_values(spec);
+    r->out = spec->kind == MODEL_ROUTER ? spec->classes : r->in;
+    arena_add(&r->arena, &r->d_t, batch * sizeof *r->d_t);
+    arena_add(&r->arena, &r->d_labels, batch * sizeof *r->d_labels);
+    arena_add(&r->arena, &r->x, DIT_ROWS_MIN * (uint64_t)r->in * sizeof *r->x);
+    arena_add(&r->arena, &r->v, DIT_ROWS_MIN * (uint64_t)r->out * sizeof *r->v);
+}
+
+uint64_t dit_rows_bytes(const struct model *m, int batch)
+{
+    struct dit_rows r = {0};
+    plan_rows(&r, &m->spec, batch);
+    const uint64_t bytes = arena_bytes(&r.arena);
+    mem_free(r.arena.slots);
+    return bytes;
+}
+
+int dit_rows_open(struct dit_rows *r, struct dit *d, struct err *err)
+{
+    *r = (struct dit_rows){.dit = d};
+    plan_rows(r, &d->m->spec, d->opt.batch);
+    return arena_alloc(&r->arena, d->dev, err);
+}
+
+void dit_rows_close(struct dit_rows *r)
+{
+    if (r->dit)
+        arena_free(&r->arena, r->dit->dev);
+    *r = (struct dit_rows){0};
+}
+
+static int failed(const struct dit_rows *r, int rc, struct err *err)
+{
+    const struct device *dev = r->dit->dev;
+    return err_set(err, rc, "%d rows cannot be run on %s: %s", r->dit->opt.batch, dev->name,
+                   err_text(rc));
+}
+
+static int run_batch(struct dit_rows *r, float *v, const float *x, const float *t,
+                     const int32_t *labels, int B, struct err *err)
+{
+    struct device *dev = r->dit->dev;
+    struct stream *s = r->dit->stream;
+    int rc = dev->ops->copy(dev, r->d_t, t, (size_t)B * sizeof *t, COPY_TO_DEVICE, s);
+    if (rc == 0 && labels)
+        rc =
+            dev->ops->copy(dev, r->d_labels, labels, (size_t)B * sizeof *labels, COPY_TO_DEVICE, s);
+    if (rc < 0)
+        return failed(r, rc, err);
+    const struct dit_io io = {
+        .B = B, .x = x, .t = r->d_t, .labels = labels ? r->d_labels : NULL, .pred = v};
+    rc = dit_forward(r->dit, NULL, 0, &io, err);
+    return rc < 0 ? rc : weights_sync(&r->dit->w, err);
+}
+
+/* Fewer than DIT_ROWS_MIN rows: the first one fills up. */
+static int run_few(struct dit_rows *r, float *v, const float *x, const float *t,
+                   const int32_t *labels, int B, struct err *err)
+{
+    struct device *dev = r->dit->dev;
+    struct stream *s = r->dit->stream;
+    int rc = 0;
+    for (int i = 0; i < DIT_ROWS_MIN && rc == 0; i++) {
+        const int from = i < B ? i : 0;
+        r->t[i] = t[from];
+        r->labels[i] = labels ? labels[from] : 0;
+        rc = dev->ops->copy(dev, r->x + i * r->in, x + from * r->in, (size_t)r->in * sizeof *x,
+                            COPY_DEVICE, s);
+    }
+    if (rc < 0)
+        return failed(r, rc, err);
+    rc = run_batch(r, r->v, r->x, r->t, labels ? r->labels : NULL, DIT_ROWS_MIN, err);
+    if (rc < 0)
+        return rc;
+    rc = dev->ops->copy(dev, v, r->v, (size_t)(B * r->out) * sizeof *v, COPY_DEVICE, s);
+    return rc < 0 ? failed(r, rc, err) : weights_sync(&r->dit->w, err);
+}
+
+int dit_rows_run(struct dit_rows *r, float *v, const float *x, const float *t,
+                 const int32_t *labels, int rows, struct err *err)
+{
+    const int batch = r->dit->opt.batch;
+    int rc = 0;
+    for (int at = 0; at < rows && rc == 0; at += batch) {
+        const int B = rows - at < batch ? rows - at : batch;
+        const int32_t *y = labels ? labels + at : NULL;
+        if (B < DIT_ROWS_MIN && batch >= DIT_ROWS_MIN)
+            rc = run_few(r, v + at * r->out, x + at * r->in, t + at, y, B, err);
+        else
+            rc = run_batch(r, v + at * r->out, x + at * r->in, t + at, y, B, err);
+    }
+    return rc;
 }

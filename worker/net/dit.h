@@ -1,13 +1,14 @@
 /* A DiT on a device, or a router, which is one with a classification token: its weights
  * and one planned arena of activations, able to run forward and, when made for
- * training, backward.  Speaks to the device only through the table of
- * kernels/kernels.h.  Objectives are in worker/dit_net.h and worker/net/router_net.c.
+ * training, backward; whole or in parts, for one micro-batch or several (worker/net/net.h).
+ * Speaks to the device only through the table of kernels/kernels.h.  Knows no objective:
+ * those are in worker/net/image_net.c.
  *
  * With NET_FORWARD the activations of all blocks share their memory.
  *
  * All calls on the compute thread of the device.  An error of a kernel leaves
  * the weights as they were and the activations undefined.  dit_forward and
- * dit_backward only queue work on dit_stream; dit_sync waits for it. */
+ * dit_backward only queue work on the weights' stream. */
 #ifndef WORKER_DIT_H
 #define WORKER_DIT_H
 
@@ -22,41 +23,67 @@ struct err;
 
 struct dit;
 
-struct dit_options {
-    enum net_mode mode;
-    enum net_precision precision;
-    int batch; /* largest number of samples of one call */
+/* What a pass reads and writes of B samples, all device memory. */
+struct dit_io {
+    int B;                 /* at most batch */
+    const float *x;        /* (B,3,S,S); for the backward it need not live on */
+    const float *t;        /* (B) times in [0,1] */
+    const int32_t *labels; /* (B) in [0, classes], classes being the null label; NULL: a router */
+    float *pred;           /* = (B,3,S,S) the velocity at x; a router: (B,classes) logits */
+    const float *dpred;    /* for the backward: the loss's derivative by pred */
 };
 
 /* Bytes that dit_new takes on the device beyond the weights and gradients. */
-uint64_t dit_bytes(const struct model *m, const struct dit_options *opt, enum dtype dt);
+uint64_t dit_bytes(const struct model *m, const struct net_options *opt, enum dtype dt);
 
 /* m is borrowed until dit_free.  Weights are undefined until weights_set. */
-int dit_new(struct device *dev, const struct model *m, const struct dit_options *opt,
+int dit_new(struct device *dev, const struct model *m, const struct net_options *opt,
             struct dit **ret, struct err *err);
 void dit_free(struct dit *d); /* accepts NULL */
 
 struct weights *dit_weights(struct dit *d);
-const struct model *dit_model(const struct dit *d);
-struct device *dit_device(const struct dit *d);
 int dit_batch(const struct dit *d);
-struct stream *dit_stream(const struct dit *d);
 
-int dit_sync(struct dit *d, struct err *err);
+/* One part (NULL: all) of the micro-batch in a slot.  Only the first part reads x, t and
+ * labels and only the last one writes pred.  Backward: labels and dpred, after the same part's
+ * forward; first: gradients of matrices =, else += (weights_zero_grads for the others). */
+int dit_forward(struct dit *d, const struct net_part *part, int slot, const struct dit_io *io,
+                struct err *err);
+int dit_backward(struct dit *d, const struct net_part *part, int slot, const struct dit_io *io,
+                 bool first, struct err *err);
 
-/* pred (B,3,S,S) = velocity at x (B,3,S,S), time t (B) in [0,1], labels (B) in
- * [0, classes], classes being the null label.  A router has no labels (NULL) and its
- * pred is (B,classes) logits.  All device pointers, B <= batch.  For the backward x need
- * not live on. */
-int dit_forward(struct dit *d, float *pred, const float *x, const float *t, const int32_t *labels,
-                int B, struct err *err);
-
-/* Gradients of a loss whose derivative by pred is dpred, of its shape.  labels as in
- * the forward that came directly before.  first: gradients =, else +=. */
-int dit_backward(struct dit *d, const float *dpred, const int32_t *labels, int B, bool first,
-                 struct err *err);
-
-/* The residual stream after the last block of the last forward, (B,T,C) f32. */
+/* The residual stream after the last block of the last forward in slot 0, (B,T,C) f32. */
 void dit_hidden(const struct dit *d, struct net_hidden *ret);
+
+/* ---- any number of rows, where only the answers matter ----
+ *
+ * Calls are cut to the DiT's batch, and a few rows are filled up to DIT_ROWS_MIN.  Products of
+ * fewer rows may be summed in another order; with this an answer has the same bits whatever
+ * rows stand beside it and wherever they are cut. */
+#define DIT_ROWS_MIN 4
+
+struct dit_rows {
+    struct dit *dit;
+    int64_t in, out; /* values of a row */
+    struct arena arena;
+    float *d_t;        /* (batch) */
+    int32_t *d_labels; /* (batch) */
+    float *x, *v;      /* (DIT_ROWS_MIN, in or out) */
+    float t[DIT_ROWS_MIN];
+    int32_t labels[DIT_ROWS_MIN];
+};
+
+/* Bytes on the device for a DiT or router of m and this batch. */
+uint64_t dit_rows_bytes(const struct model *m, int batch);
+
+/* d is borrowed; its batch should be DIT_ROWS_MIN at least, else few rows stay few.
+ * *r must stay where it is.  close accepts what open left on failure, and { 0 }. */
+int dit_rows_open(struct dit_rows *r, struct dit *d, struct err *err);
+void dit_rows_close(struct dit_rows *r);
+
+/* v (rows,out) = of x (rows,3,S,S), both on the device; t (rows) and labels (rows; NULL for a
+ * router) on the host.  Waits for the device. */
+int dit_rows_run(struct dit_rows *r, float *v, const float *x, const float *t,
+                 const int32_t *labels, int rows, struct err *err);
 
 #endif

@@ -7,7 +7,6 @@
 #include "common/base/err.h"
 #include "common/base/mem.h"
 #include "worker/net/dit.h"
-#include "worker/net/dit_rows.h"
 
 enum { NOBODY = -1 };
 
@@ -75,7 +74,7 @@ static int batch_of(int batch)
 uint64_t experts_bytes(const struct model *m, int batch, enum dtype dt)
 {
     const int rows = batch_of(batch);
-    const struct dit_options opt = {.mode = NET_FORWARD, .batch = rows};
+    const struct net_options opt = {.mode = NET_FORWARD, .batch = rows};
     return weights_bytes(m, dt, false) + dit_bytes(m, &opt, dt) + dit_rows_bytes(m, rows);
 }
 
@@ -86,7 +85,7 @@ int experts_new(struct device *dev, const struct model *m, const struct experts_
     x->opt = *opt;
     x->m = m;
     x->dev = dev;
-    const struct dit_options dopt = {
+    const struct net_options dopt = {
         .mode = NET_FORWARD, .precision = opt->precision, .batch = batch_of(opt->batch)};
     int rc = dit_new(dev, m, &dopt, &x->dit, err);
     if (rc == 0)

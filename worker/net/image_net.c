@@ -10,120 +10,129 @@ static struct image_net *of(struct net *net)
     return (struct image_net *)net;
 }
 
-static struct dit_options dit_options_of(const struct net_options *opt)
-{
-    return (struct dit_options){
-        .mode = opt->mode, .precision = opt->precision, .batch = opt->batch};
-}
-
 static void plan(struct image_net *n, const struct model *m, const struct net_options *opt)
 {
-    const uint64_t B = (uint64_t)opt->batch;
     const bool router = m->spec.kind == MODEL_ROUTER;
     n->values = router ? m->spec.classes : (int64_t)model_image_values(&m->spec);
-    const uint64_t bytes = B * (uint64_t)n->values * sizeof(float);
+    const uint64_t bytes = (uint64_t)opt->batch * (uint64_t)n->values * sizeof(float);
     arena_add(&n->arena, &n->d_pred, bytes);
     if (opt->mode != NET_FORWARD)
-        arena_add(&n->arena, &n->d_dpred, bytes);
+        arena_add(&n->arena, &n->d_dpred, (uint64_t)net_slots(opt) * bytes);
     arena_add(&n->arena, &n->net.d_losses, net_load_most(opt) * sizeof(float));
 }
 
-int image_net_init(struct image_net *n, struct device *dev, const struct model *m,
-                   const struct net_options *opt, struct err *err)
+int image_net_make(struct image_net *n, struct device *dev, const struct model *m,
+                   const struct net_options *opt, struct net **ret, struct err *err)
 {
-    const struct dit_options dopt = dit_options_of(opt);
     n->net.opt = *opt;
-    int rc = dit_new(dev, m, &dopt, &n->dit, err);
-    if (rc < 0)
-        return rc;
-    n->net.weights = dit_weights(n->dit);
-    rc = flow_init(&n->flow, n->net.weights, opt, err);
+    int rc = dit_new(dev, m, opt, &n->dit, err);
+    if (rc == 0) {
+        n->net.weights = dit_weights(n->dit);
+        rc = flow_matching_init(&n->flow, n->net.weights, opt, err);
+    }
     if (rc == 0) {
         plan(n, m, opt);
         rc = arena_alloc(&n->arena, dev, err);
     }
-    return rc;
-}
-
-void image_net_release(struct image_net *n)
-{
-    if (!n->dit)
-        return;
-    arena_free(&n->arena, dit_device(n->dit));
-    flow_release(&n->flow);
-    dit_free(n->dit);
-    n->dit = NULL;
+    if (rc == 0 && m->spec.kind == MODEL_ROUTER) {
+        n->logits = mem_try_array((size_t)opt->batch * (size_t)n->values, sizeof *n->logits);
+        if (!n->logits)
+            rc = err_set(err, -ENOMEM, "no memory for the logits of %d images", opt->batch);
+    }
+    if (rc < 0) {
+        n->net.ops->free(&n->net);
+        return rc;
+    }
+    *ret = &n->net;
+    return 0;
 }
 
 void image_net_free(struct net *net)
 {
-    image_net_release(of(net));
-    mem_free(net);
+    struct image_net *n = of(net);
+    if (n->dit) {
+        arena_free(&n->arena, dit_weights(n->dit)->dev);
+        flow_matching_release(&n->flow);
+        dit_free(n->dit);
+    }
+    mem_free(n->logits);
+    mem_free(n);
 }
 
 uint64_t image_net_bytes(const struct model *m, const struct net_options *opt, enum dtype dt)
 {
-    const struct dit_options dopt = dit_options_of(opt);
     struct image_net n = {0};
     plan(&n, m, opt);
     uint64_t bytes = arena_bytes(&n.arena);
     mem_free(n.arena.slots);
-    return bytes + dit_bytes(m, &dopt, dt) + flow_bytes(m, opt);
+    return bytes + dit_bytes(m, opt, dt) + flow_matching_bytes(m, opt);
 }
 
-/* Noises the samples and runs the network on them. */
-static int forward(struct image_net *n, unsigned from, unsigned count, struct err *err)
+/* ---- passes ---- */
+
+static float *dpred_of(const struct image_net *n, int slot)
 {
-    struct flow *f = &n->flow;
-    int rc = flow_mix(f, from, count, err);
-    if (rc < 0)
-        return rc;
-    return dit_forward(n->dit, n->d_pred, f->d_xt, f->d_t + from,
-                       f->classes ? f->d_labels + from : NULL, (int)count, err);
+    return n->d_dpred ? n->d_dpred + slot * n->net.opt.batch * n->values : NULL;
+}
+
+static struct dit_io io_of(struct image_net *n, int slot, const struct net_micro *micro)
+{
+    const struct flow_matching *f = &n->flow;
+    return (struct dit_io){
+        .B = (int)micro->count,
+        .x = f->d_xt,
+        .t = f->d_t + micro->from,
+        .labels = f->classes ? f->d_labels + micro->from : NULL,
+        .pred = n->d_pred,
+        .dpred = dpred_of(n, slot),
+    };
 }
 
 int image_net_load(struct net *net, const struct batch *b, struct err *err)
 {
     struct image_net *n = of(net);
     int rc = n->admit ? n->admit(n, b, err) : 0;
-    return rc < 0 ? rc : flow_load(&n->flow, b, err);
+    return rc < 0 ? rc : flow_matching_load(&n->flow, b, err);
 }
 
-int image_net_queue(struct net *net, unsigned from, unsigned count, bool first, bool backward,
-                    struct err *err)
+/* Noises the samples, which the first part needs for its input and the last for its target,
+ * and runs the network on them. */
+int image_net_forward(struct net *net, const struct net_part *part, int slot,
+                      const struct net_micro *micro, struct err *err)
 {
     struct image_net *n = of(net);
-    const struct flow *f = &n->flow;
-    int rc = forward(n, from, count, err);
+    const bool last = part->to == net_model(net)->spec.depth;
+    const struct dit_io io = io_of(n, slot, micro);
+    int rc = part->from == 0 || last ? flow_matching_mix(&n->flow, micro->from, micro->count, err)
+                                     : 0;
     if (rc == 0)
-        rc = n->objective(n, from, count, backward, err);
-    if (rc == 0 && backward)
-        rc = dit_backward(n->dit, n->d_dpred, f->classes ? f->d_labels + from : NULL, (int)count,
-                          first, err);
+        rc = dit_forward(n->dit, part, slot, &io, err);
+    if (rc == 0 && last)
+        rc = n->objective(n, micro, micro->backward ? dpred_of(n, slot) : NULL, err);
     return rc;
 }
 
-int image_net_error(struct image_net *n, unsigned from, unsigned count, bool backward,
-                    struct err *err)
+int image_net_backward(struct net *net, const struct net_part *part, int slot,
+                       const struct net_micro *micro, struct err *err)
 {
-    const struct flow *f = &n->flow;
-    int rc =
-        f->dev->ops->mse(f->dev, n->net.d_losses + from, backward ? n->d_dpred : NULL, n->d_pred,
-                         f->d_target, NULL, n->net.grad_scale, (int)count, f->n, f->stream);
-    if (rc < 0)
-        return err_set(err, rc, "the loss failed on %s: %s", f->dev->name, err_text(rc));
-    return 0;
+    struct image_net *n = of(net);
+    const struct dit_io io = io_of(n, slot, micro);
+    return dit_backward(n->dit, part, slot, &io, micro->first, err);
 }
 
 int image_net_hidden(struct net *net, const struct batch *b, struct net_hidden *ret,
                      struct err *err)
 {
     struct image_net *n = of(net);
-    int rc = flow_load(&n->flow, b, err);
+    const struct net_micro micro = {.count = b->count};
+    const struct dit_io io = io_of(n, 0, &micro);
+    int rc = flow_matching_load(&n->flow, b, err);
     if (rc == 0)
-        rc = forward(n, 0, b->count, err);
+        rc = flow_matching_mix(&n->flow, 0, b->count, err);
     if (rc == 0)
-        rc = dit_sync(n->dit, err);
+        rc = dit_forward(n->dit, NULL, 0, &io, err);
+    if (rc == 0)
+        rc = weights_sync(net->weights, err);
     if (rc == 0)
         dit_hidden(n->dit, ret);
     return rc;
@@ -133,3 +142,127 @@ struct dit *net_dit(struct net *n)
 {
     return model_is_text(&net_model(n)->spec) ? NULL : of(n)->dit;
 }
+
+static int check_loss(const struct image_net *n, int rc, struct err *err)
+{
+    return rc < 0 ? err_set(err, rc, "the loss failed on %s: %s", n->flow.dev->name, err_text(rc))
+                  : 0;
+}
+
+/* ---- flow matching: the mean over an image's values of (velocity - target)² ---- */
+
+int image_net_error(struct image_net *n, const struct net_micro *micro, float *dpred,
+                    struct err *err)
+{
+    const struct flow_matching *f = &n->flow;
+    return check_loss(n,
+                      f->dev->ops->mse(f->dev, n->net.d_losses + micro->from, dpred, n->d_pred,
+                                       f->d_target, NULL, n->net.grad_scale, (int)micro->count,
+                                       f->n, f->stream),
+                      err);
+}
+
+static int dit_net_make(struct device *dev, const struct model *m, const struct net_options *opt,
+                        struct net **ret, struct err *err)
+{
+    struct image_net *n = mem_alloc(sizeof *n);
+    n->net.ops = &dit_net_ops;
+    n->objective = image_net_error;
+    return image_net_make(n, dev, m, opt, ret, err);
+}
+
+const struct net_ops dit_net_ops = {
+    .name = "dit",
+    .bytes = image_net_bytes,
+    .make = dit_net_make,
+    .free = image_net_free,
+    .load = image_net_load,
+    .forward = image_net_forward,
+    .backward = image_net_backward,
+    .graphs = true,
+    .hidden = image_net_hidden,
+};
+
+/* ---- the router of a mixture ----
+ *
+ * Which partition a noised image is from (McAllister et al., "Decentralized Diffusion Models",
+ * 2025, section 3).  The loss of an image is the cross-entropy
+ *
+ *    -log softmax(logits(x_t, t))[partition]
+ *
+ * whose optimum is the posterior p(k | x_t, t), when t and noise are drawn as the experts draw
+ * them and images come in natural proportion.  There are no labels. */
+
+static int check_classes(const struct image_net *n, const struct batch *b, struct err *err)
+{
+    if (!b->partitions)
+        return err_set(err, -EINVAL, "a router's batch needs the partition of each image");
+    for (unsigned i = 0; i < b->count; i++)
+        if (b->partitions[i] < 0 || b->partitions[i] >= n->values)
+            return err_set(err, -EINVAL, "sample %u is of partition %d, the router knows %d", i,
+                           (int)b->partitions[i], (int)n->values);
+    return 0;
+}
+
+/* The first of the largest logits of each image. */
+static int find_best(struct net *net, unsigned count, int32_t *best, struct err *err)
+{
+    const struct image_net *n = of(net);
+    const struct flow_matching *f = &n->flow;
+    const int64_t K = n->values;
+    int rc =
+        f->dev->ops->copy(f->dev, n->logits, n->d_pred, (size_t)(count * K) * sizeof *n->logits,
+                          COPY_FROM_DEVICE, f->stream);
+    if (rc < 0)
+        return err_set(err, rc, "reading logits from %s failed: %s", f->dev->name, err_text(rc));
+    rc = weights_sync(net->weights, err);
+    for (unsigned i = 0; i < count && rc == 0; i++) {
+        const float *row = n->logits + i * K;
+        best[i] = 0;
+        for (int32_t k = 1; k < K; k++)
+            if (row[k] > row[best[i]])
+                best[i] = k;
+    }
+    return rc;
+}
+
+static int cross_entropy(struct image_net *n, const struct net_micro *micro, float *dpred,
+                         struct err *err)
+{
+    const struct flow_matching *f = &n->flow;
+    const struct cross_entropy ce = {
+        .loss = n->net.d_losses + micro->from,
+        .dlogits = dpred,
+        .logits = n->d_pred,
+        .target = f->d_partitions + micro->from,
+        .grad_scale = n->net.grad_scale,
+        .rows = micro->count,
+        .V = (int)n->values,
+        .dt = DT_F32,
+        .grad_dt = DT_F32,
+    };
+    return check_loss(n, f->dev->ops->cross_entropy(f->dev, &ce, f->stream), err);
+}
+
+static int router_net_make(struct device *dev, const struct model *m, const struct net_options *opt,
+                           struct net **ret, struct err *err)
+{
+    struct image_net *n = mem_alloc(sizeof *n);
+    n->net.ops = &router_net_ops;
+    n->admit = check_classes;
+    n->objective = cross_entropy;
+    return image_net_make(n, dev, m, opt, ret, err);
+}
+
+const struct net_ops router_net_ops = {
+    .name = "router",
+    .bytes = image_net_bytes,
+    .make = router_net_make,
+    .free = image_net_free,
+    .load = image_net_load,
+    .forward = image_net_forward,
+    .backward = image_net_backward,
+    .graphs = true,
+    .best = find_best,
+    .hidden = image_net_hidden,
+};

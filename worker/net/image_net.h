@@ -1,47 +1,50 @@
 /* What the networks of images have in common: a DiT or router, the noised batch it sees,
- * and room for its result.  An objective is one function of the result.  Base of
- * dit_net.c, router_net.c and distill.c; also the way from a net to its DiT. */
+ * and room for its result.  An objective is one function of the result; those of flow matching
+ * and of a router are in image_net.c, that of a student in worker/net/distill.c. */
 #ifndef WORKER_IMAGE_NET_H
 #define WORKER_IMAGE_NET_H
 
 #include "worker/net/arena.h"
 #include "worker/net/dit.h"
-#include "worker/net/flow.h"
+#include "worker/net/flow_matching.h"
 #include "worker/net/net.h"
 
 struct image_net {
     struct net net; /* first */
     struct dit *dit;
-    struct flow flow; /* of the current batch */
+    struct flow_matching flow; /* the current batch */
     struct arena arena;
     int64_t values; /* of one sample's result: 3*S*S, or the router's classes */
     float *d_pred;  /* (B,values) */
-    float *d_dpred; /* (B,values), NULL in NET_FORWARD */
+    float *d_dpred; /* (slots,B,values), NULL in NET_FORWARD */
+    float *logits;  /* a router: (B,classes) host */
 
     /* NULL, or refuses a batch that the objective cannot use. */
     int (*admit)(const struct image_net *n, const struct batch *b, struct err *err);
-    /* Of the loaded samples [from, from+count), from d_pred to their losses and, with backward,
-     * to d_dpred = grad_scale times the derivative; queued on flow.stream. */
-    int (*objective)(struct image_net *n, unsigned from, unsigned count, bool backward,
+    /* From d_pred of a micro-batch to its losses and, unless dpred is NULL, to dpred =
+     * grad_scale times the derivative; queued on flow.stream. */
+    int (*objective)(struct image_net *n, const struct net_micro *micro, float *dpred,
                      struct err *err);
 };
 
-/* Fills n (zeroed, objective set) but net.ops.  release accepts what init left. */
-int image_net_init(struct image_net *n, struct device *dev, const struct model *m,
-                   const struct net_options *opt, struct err *err);
-void image_net_release(struct image_net *n);
+/* Makes the rest of n, which is zeroed but for net.ops and the two functions, and takes it over,
+ * also on failure. */
+int image_net_make(struct image_net *n, struct device *dev, const struct model *m,
+                   const struct net_options *opt, struct net **ret, struct err *err);
 
 /* For tables of net_ops. */
 uint64_t image_net_bytes(const struct model *m, const struct net_options *opt, enum dtype dt);
 int image_net_load(struct net *net, const struct batch *b, struct err *err);
-int image_net_queue(struct net *net, unsigned from, unsigned count, bool first, bool backward,
-                    struct err *err);
+int image_net_forward(struct net *net, const struct net_part *part, int slot,
+                      const struct net_micro *micro, struct err *err);
+int image_net_backward(struct net *net, const struct net_part *part, int slot,
+                       const struct net_micro *micro, struct err *err);
 int image_net_hidden(struct net *net, const struct batch *b, struct net_hidden *ret,
                      struct err *err);
-void image_net_free(struct net *net); /* release and mem_free */
+void image_net_free(struct net *net);
 
 /* The objective of flow matching: the mean square between d_pred and flow.d_target. */
-int image_net_error(struct image_net *n, unsigned from, unsigned count, bool backward,
+int image_net_error(struct image_net *n, const struct net_micro *micro, float *dpred,
                     struct err *err);
 
 /* The DiT or router behind a net of images; NULL: a net of texts. */

@@ -6,10 +6,106 @@
 
 #include "common/base/err.h"
 #include "common/base/mem.h"
-#include "worker/net/llama_impl.h"
+#include "worker/net/inputs.h"
+#include "worker/net/model_index.h"
 
 #define SLICE_BYTES (64u << 20) /* of logits at a time */
 #define SLICE_LEAST 64
+
+/* R rows of tokens (B texts of T), C channels, H query heads, K key heads, D = C/H, M
+ * hidden width of the MLP, V vocabulary; "(dt)" is bf16 or f32.  One block, with what
+ * is kept for its backward:
+ *
+ *   x1 ─norm─► h1 ─► qkv (turned) ─► o (attention) ─► y
+ *    └──────────────────── + y ──► x2 ─norm─► h2 ─► gu ─swiglu─► act ─► y
+ *                                   └──────────────── + y ──► x1 of the next
+ *
+ * The addition that ends a half is fused with the norm that begins the next one, so x2 and y
+ * cross from one part of the network to the next, and dx and dy back. */
+struct llama_block {
+    float *x1;    /* (R,C) residual stream at the first norm */
+    float *rstd1; /* (R) */
+    void *h1;     /* (R,C) (dt) */
+    void *qkv;    /* (R,(H+2K)D) (dt) after rope */
+    void *o;      /* (R,C) (dt) */
+    float *lse;   /* (B,H,T); NULL without gradients */
+    float *x2;    /* (R,C) */
+    float *rstd2; /* (R) */
+    void *h2;     /* (R,C) (dt) */
+    void *gu;     /* (R,2M) (dt) gate and up */
+    void *act;    /* (R,M) (dt) */
+};
+
+/* Arrays of rows, without the last column of the batch's tokens. */
+struct llama_rows {
+    int32_t *tokens, *start, *pos, *target;
+    float *weight; /* of the gradient */
+};
+
+/* A micro-batch, and everything that it leaves for its backward. */
+struct llama_slot {
+    int B, T;
+    int64_t rows;
+    struct llama_rows in;
+    float *loss;                     /* (R) */
+    const struct llama_cache *cache; /* NULL: the texts stand alone */
+
+    struct llama_block *blocks; /* (depth) */
+    void *y;                    /* (R,C) (dt) end of a half block */
+    float *xf, *rstd_f;         /* (R,C), (R) final norm */
+    void *hf;                   /* (R,C) (dt) */
+
+    /* Backward only. */
+    float *dx;     /* (R,C) */
+    void *dh, *dy; /* (R,C) (dt) */
+};
+
+struct llama {
+    struct net net; /* first: net_ops gets a pointer to it */
+    struct weights weights;
+    const struct kernel_ops *ops; /* these three as in weights */
+    struct device *dev;
+    struct stream *stream;
+    enum dtype dt;
+    int depth, C, H, K, D, M, V;
+    int64_t slice; /* rows of the head at a time */
+    int head;      /* tensor that makes logits */
+
+    struct inputs inputs;
+    struct llama_rows host, loaded; /* what was loaded, on the host and on the device */
+
+    struct arena arena;
+    struct llama_slot *slots;
+    struct llama_block *blocks; /* (slots,depth) */
+    float *logits;              /* (slice,V) */
+
+    /* Backward only. */
+    void *dlogits; /* (slice,V) (dt); in f32 the logits themselves */
+    void *dwide;   /* (R,max(2M,(H+2K)D)) (dt) */
+    void *dact;    /* (R,M) (dt) */
+};
+
+/* The keys and values of a text so far. */
+struct llama_cache {
+    struct llama *l;
+    void *kv; /* device (depth,seq,2K,D) (dt) */
+    int used, seq;
+};
+
+static struct llama *of(struct net *n)
+{
+    return (struct llama *)(void *)n;
+}
+
+static void op(struct llama *l, int rc, const char *what)
+{
+    weights_note(&l->weights, rc, what);
+}
+
+static int qkv_width(const struct llama *l)
+{
+    return (l->H + 2 * l->K) * l->D;
+}
 
 /* ---- memory ---- */
 
@@ -23,7 +119,7 @@ static void plan_scratch(struct llama *l, struct llama_block *b, uint64_t rows)
 
     arena_add(a, &b->rstd1, rows * sizeof(float));
     arena_add(a, &b->h1, rows * C * e);
-    arena_add(a, &b->qkv, rows * (uint64_t)llama_qkv_width(l) * e);
+    arena_add(a, &b->qkv, rows * (uint64_t)qkv_width(l) * e);
     arena_add(a, &b->o, rows * C * e);
     if (train) {
         arena_add(a, &b->lse, rows * (uint64_t)l->H * sizeof(float));
@@ -35,35 +131,50 @@ static void plan_scratch(struct llama *l, struct llama_block *b, uint64_t rows)
     arena_add(a, &b->act, rows * M * e);
 }
 
-static void plan_blocks(struct llama *l, int depth, uint64_t rows)
+static void plan_blocks(struct llama *l, const struct llama_slot *s, uint64_t rows)
 {
+    const int depth = l->depth;
     struct arena *a = &l->arena;
     const uint64_t start = arena_mark(a);
 
     for (int i = 0; i < depth; i++) {
         if (l->net.opt.mode != NET_TRAIN)
             arena_reset(a, start);
-        plan_scratch(l, &l->blocks[i], rows);
+        plan_scratch(l, &s->blocks[i], rows);
     }
     const uint64_t shared = arena_mark(a);
     for (int i = 0; i < depth; i++) {
         if (l->net.opt.mode == NET_FORWARD)
             arena_reset(a, shared);
-        arena_add(a, &l->blocks[i].x1, rows * (uint64_t)l->C * sizeof(float));
+        arena_add(a, &s->blocks[i].x1, rows * (uint64_t)l->C * sizeof(float));
     }
+}
+
+static void plan_slot(struct llama *l, struct llama_slot *s, uint64_t rows)
+{
+    const uint64_t e = dtype_bytes(l->dt), C = (uint64_t)l->C;
+    struct arena *a = &l->arena;
+
+    plan_blocks(l, s, rows);
+    arena_add(a, &s->y, rows * C * e);
+    arena_add(a, &s->xf, rows * C * sizeof(float));
+    arena_add(a, &s->rstd_f, rows * sizeof(float));
+    arena_add(a, &s->hf, rows * C * e);
+    if (l->net.opt.mode == NET_FORWARD)
+        return;
+    arena_add(a, &s->dx, rows * C * sizeof(float));
+    arena_add(a, &s->dh, rows * C * e);
+    arena_add(a, &s->dy, rows * C * e);
 }
 
 static void plan_backward(struct llama *l, uint64_t rows)
 {
-    const uint64_t e = dtype_bytes(l->dt), C = (uint64_t)l->C, M = (uint64_t)l->M;
-    const uint64_t qkv = (uint64_t)llama_qkv_width(l), wide = 2 * M > qkv ? 2 * M : qkv;
+    const uint64_t e = dtype_bytes(l->dt), M = (uint64_t)l->M;
+    const uint64_t qkv = (uint64_t)qkv_width(l), wide = 2 * M > qkv ? 2 * M : qkv;
     struct arena *a = &l->arena;
 
     if (l->dt != DT_F32)
         arena_add(a, &l->dlogits, (uint64_t)l->slice * (uint64_t)l->V * e);
-    arena_add(a, &l->dx, rows * C * sizeof(float));
-    arena_add(a, &l->dh, rows * C * e);
-    arena_add(a, &l->dy, rows * C * e);
     arena_add(a, &l->dwide, rows * wide * e);
     arena_add(a, &l->dact, rows * M * e);
 }
@@ -92,6 +203,7 @@ static int init_sizes(struct llama *l, const struct model *m, const struct net_o
 {
     const struct model_spec *s = &m->spec;
     const uint64_t rows = (uint64_t)opt->batch * (uint64_t)s->context;
+    const size_t slots = (size_t)net_slots(opt);
     struct arena *a = &l->arena;
 
     l->net.opt = *opt;
@@ -104,18 +216,18 @@ static int init_sizes(struct llama *l, const struct model *m, const struct net_o
     l->V = s->vocab;
     l->head = model_llama_head(s);
     l->slice = slice_rows((int64_t)rows, s->vocab);
-    l->blocks = mem_try_array((size_t)s->depth, sizeof *l->blocks);
-    if (!l->blocks)
+    l->depth = s->depth;
+    l->slots = mem_try_array(slots, sizeof *l->slots);
+    l->blocks = mem_try_array(slots * (size_t)s->depth, sizeof *l->blocks);
+    if (!l->slots || !l->blocks)
         return -ENOMEM;
 
-    const uint64_t C = (uint64_t)l->C;
     const uint64_t all = (uint64_t)net_load_most(opt) * (uint64_t)s->context;
     plan_inputs(l, all);
-    plan_blocks(l, s->depth, rows);
-    arena_add(a, &l->y, rows * C * dtype_bytes(dt));
-    arena_add(a, &l->xf, rows * C * sizeof(float));
-    arena_add(a, &l->rstd_f, rows * sizeof(float));
-    arena_add(a, &l->hf, rows * C * dtype_bytes(dt));
+    for (size_t i = 0; i < slots; i++) {
+        l->slots[i].blocks = l->blocks + i * (size_t)s->depth;
+        plan_slot(l, &l->slots[i], rows);
+    }
     arena_add(a, &l->logits, (uint64_t)l->slice * (uint64_t)l->V * sizeof(float));
     arena_add(a, &l->net.d_losses, all * sizeof(float));
     if (opt->mode != NET_FORWARD)
@@ -128,6 +240,7 @@ static uint64_t llama_bytes(const struct model *m, const struct net_options *opt
     struct llama l = {0};
     uint64_t bytes =
         init_sizes(&l, m, opt, dt) == 0 ? arena_bytes(&l.arena) + inputs_bytes(&l.inputs) : 0;
+    mem_free(l.slots);
     mem_free(l.blocks);
     mem_free(l.arena.slots);
     inputs_free(&l.inputs);
@@ -138,11 +251,12 @@ static uint64_t llama_bytes(const struct model *m, const struct net_options *opt
 
 static void llama_free(struct net *n)
 {
-    struct llama *l = (struct llama *)(void *)n;
+    struct llama *l = of(n);
     if (l->dev)
         arena_free(&l->arena, l->dev);
     inputs_free(&l->inputs);
     weights_release(&l->weights);
+    mem_free(l->slots);
     mem_free(l->blocks);
     mem_free(l);
 }
@@ -177,7 +291,7 @@ static int llama_make(struct device *dev, const struct model *m, const struct ne
         llama_free(&l->net);
         return rc;
     }
-    for (int i = 0; opt->mode == NET_FORWARD && i < m->spec.depth; i++)
+    for (int i = 0; opt->mode == NET_FORWARD && i < net_slots(opt) * s->depth; i++)
         l->blocks[i].x2 = l->blocks[i].x1;
     if (l->dt == DT_F32)
         l->dlogits = l->logits;
@@ -187,7 +301,7 @@ static int llama_make(struct device *dev, const struct model *m, const struct ne
 
 struct llama *llama_of(struct net *net)
 {
-    return net->ops == &llama_net_ops ? (struct llama *)(void *)net : NULL;
+    return net->ops == &llama_net_ops ? of(net) : NULL;
 }
 
 const struct model *llama_model(const struct llama *l)
@@ -215,7 +329,8 @@ static int check_row(const struct llama *l, const struct batch *b, size_t i, int
     return 0;
 }
 
-int llama_load(struct llama *l, const struct batch *b, float grad_scale, struct err *err)
+/* Checks the batch and sends it to the device; grad_scale is every row's weight. */
+static int load(struct llama *l, const struct batch *b, float grad_scale, struct err *err)
 {
     const struct model_spec *s = &l->weights.m->spec;
     struct llama_rows *h = &l->host;
@@ -235,81 +350,382 @@ int llama_load(struct llama *l, const struct batch *b, float grad_scale, struct 
     memcpy(h->start, b->start, rows * sizeof *h->start);
     memcpy(h->pos, b->pos, rows * sizeof *h->pos);
     memcpy(h->target, b->target, rows * sizeof *h->target);
-    llama_op(l, inputs_send(&l->inputs, l->stream), "copying tokens");
+    op(l, inputs_send(&l->inputs, l->stream), "copying tokens");
     return 0;
 }
 
-void llama_take(struct llama *l, unsigned from, unsigned count, unsigned seq,
-                struct llama_shape *ret)
+static int llama_load(struct net *n, const struct batch *b, struct err *err)
+{
+    return load(of(n), b, n->grad_scale, err);
+}
+
+/* Puts the texts [from, from+count) of what was loaded into a slot. */
+static void take(struct llama *l, struct llama_slot *s, unsigned from, unsigned count, unsigned seq)
 {
     const struct llama_rows *all = &l->loaded;
     const int64_t at = (int64_t)from * seq;
-    l->d = (struct llama_rows){all->tokens + at, all->start + at, all->pos + at, all->target + at,
-                               all->weight + at};
-    l->loss = l->net.d_losses + at;
-    *ret = (struct llama_shape){.B = (int)count, .T = (int)seq, .rows = (int64_t)count * seq};
+    s->in = (struct llama_rows){all->tokens + at, all->start + at, all->pos + at, all->target + at,
+                                all->weight + at};
+    s->loss = l->net.d_losses + at;
+    s->B = (int)count;
+    s->T = (int)seq;
+    s->rows = (int64_t)count * seq;
+    s->cache = NULL;
 }
 
-/* All of a batch, forward. */
-static int run_all(struct llama *l, const struct batch *b, struct llama_shape *ret, struct err *err)
+/* ---- forward ---- */
+
+/* y (rows,out) (y_dt) = x (rows,in) Wᵀ. */
+static void product(struct llama *l, void *y, enum dtype y_dt, const void *x, int w, int64_t rows,
+                    int64_t in, int64_t out)
+{
+    struct weights_linear lin = {.w = w, .rows = rows, .in = in, .out = out, .no_bias = true};
+    weights_forward(&l->weights, &lin, y, y_dt, 0, x, 0);
+}
+
+/* The fields that are the same in every call are filled in. */
+static void norm_forward(struct llama *l, const struct rmsnorm_fwd *norm)
+{
+    struct rmsnorm_fwd p = *norm;
+    p.eps = l->weights.m->spec.norm_eps;
+    p.C = l->C;
+    p.dt = l->dt;
+    op(l, l->ops->rmsnorm_fwd(l->dev, &p, l->stream), "rmsnorm_fwd");
+}
+
+/* Rotary positions of q and k in packed qkv. */
+static void turn(struct llama *l, const struct llama_slot *s, void *qkv, bool inverse)
+{
+    struct rope p = {
+        .x = qkv,
+        .pos = s->in.pos,
+        .rows = s->rows,
+        .ld = qkv_width(l),
+        .heads = l->H + l->K,
+        .D = l->D,
+        .theta = l->weights.m->spec.rope_theta,
+        .inverse = inverse,
+        .dt = l->dt,
+    };
+    op(l, l->ops->rope(l->dev, &p, l->stream), "rope");
+}
+
+/* Keys and values of the call's tokens go behind those that the cache holds. */
+static void remember(struct llama *l, const struct llama_block *p, char *kv, int used, int64_t rows)
+{
+    const size_t e = dtype_bytes(l->dt), row = (size_t)(2 * l->K * l->D) * e;
+    const size_t ld = (size_t)qkv_width(l) * e, skip = (size_t)(l->H * l->D) * e;
+
+    for (int64_t i = 0; i < rows; i++)
+        op(l,
+           l->ops->copy(l->dev, kv + ((size_t)used + (size_t)i) * row,
+                        (const char *)p->qkv + (size_t)i * ld + skip, row, COPY_DEVICE, l->stream),
+           "copying keys");
+}
+
+static size_t cache_block_bytes(const struct llama_cache *c)
+{
+    const struct llama *l = c->l;
+    return (size_t)c->seq * (size_t)(2 * l->K * l->D) * dtype_bytes(l->dt);
+}
+
+static void attend(struct llama *l, const struct llama_slot *s, int b)
+{
+    const struct llama_block *p = &s->blocks[b];
+    struct attention_fwd att = {
+        .o = p->o,
+        .lse = p->lse,
+        .qkv = p->qkv,
+        .start = s->cache ? NULL : s->in.start,
+        .B = s->B,
+        .T = s->T,
+        .H = l->H,
+        .D = l->D,
+        .Hkv = l->K,
+        .causal = true,
+        .dt = l->dt,
+    };
+    if (s->cache) {
+        char *kv = (char *)s->cache->kv + (size_t)b * cache_block_bytes(s->cache);
+        const int used = s->cache->used;
+        remember(l, p, kv, used, s->rows);
+        att.kv = kv;
+        att.Tk = used + s->T;
+    }
+    op(l, l->ops->attention_fwd(l->dev, &att, l->stream), "attention_fwd");
+}
+
+/* Block b from h1 up to act; with_down also its last product, to y. */
+static void block_forward(struct llama *l, const struct llama_slot *s, int b, bool with_down)
+{
+    const struct llama_block *p = &s->blocks[b];
+    const int64_t rows = s->rows, C = l->C, M = l->M;
+
+    product(l, p->qkv, l->dt, p->h1, model_llama_block(b, L_Q), rows, C, qkv_width(l));
+    turn(l, s, p->qkv, false);
+    attend(l, s, b);
+    product(l, s->y, l->dt, p->o, model_llama_block(b, L_O), rows, C, C);
+    norm_forward(l,
+                 &(struct rmsnorm_fwd){.x = p->x2,
+                                       .h = p->h2,
+                                       .rstd = p->rstd2,
+                                       .x_in = p->x1,
+                                       .y = s->y,
+                                       .w = weights_f32(&l->weights, model_llama_block(b, L_NORM2)),
+                                       .rows = rows});
+    product(l, p->gu, l->dt, p->h2, model_llama_block(b, L_GATE), rows, C, 2 * M);
+    op(l, l->ops->swiglu_fwd(l->dev, p->act, p->gu, rows, M, l->dt, l->stream), "swiglu_fwd");
+    if (with_down)
+        product(l, s->y, l->dt, p->act, model_llama_block(b, L_DOWN), rows, M, C);
+}
+
+/* From the tokens, or what the part before left, to y, or with the last part to hf. */
+static void run(struct llama *l, const struct llama_slot *s, const struct net_part *part)
+{
+    const struct model_spec *spec = &l->weights.m->spec;
+    if (part->from == 0)
+        op(l,
+           l->ops->embed_fwd(l->dev, s->blocks[0].x1, weights_f32(&l->weights, L_EMBED),
+                             s->in.tokens, (int)s->rows, l->C, l->V, false, l->stream),
+           "embed_fwd");
+    for (int b = part->from; b < part->to; b++) {
+        const struct llama_block *p = &s->blocks[b];
+        norm_forward(
+            l, &(struct rmsnorm_fwd){.x = p->x1,
+                                     .h = p->h1,
+                                     .rstd = p->rstd1,
+                                     .x_in = b > 0 ? p[-1].x2 : p->x1,
+                                     .y = b > 0 ? s->y : NULL,
+                                     .w = weights_f32(&l->weights, model_llama_block(b, L_NORM1)),
+                                     .rows = s->rows});
+        block_forward(l, s, b, true);
+    }
+    if (part->to == l->depth)
+        norm_forward(
+            l, &(struct rmsnorm_fwd){.x = s->xf,
+                                     .h = s->hf,
+                                     .rstd = s->rstd_f,
+                                     .x_in = s->blocks[l->depth - 1].x2,
+                                     .y = s->y,
+                                     .w = weights_f32(&l->weights, model_llama_final(spec, L_NORM)),
+                                     .rows = s->rows});
+}
+
+/* ---- the head, a slice of rows at a time ---- */
+
+static void *row_of(void *base, int64_t row, int64_t ld, enum dtype dt)
+{
+    return (char *)base + (size_t)(row * ld) * dtype_bytes(dt);
+}
+
+/* logits (n,V) = those of rows [from, from+n). */
+static void head_logits(struct llama *l, const struct llama_slot *s, int64_t from, int64_t n)
+{
+    product(l, l->logits, DT_F32, row_of(s->hf, from, l->C, l->dt), l->head, n, l->C, l->V);
+}
+
+/* Losses; with backward also dh = gradient of hf, and the head's own. */
+static void head(struct llama *l, const struct llama_slot *s, bool backward, bool first)
+{
+    for (int64_t from = 0; from < s->rows; from += l->slice) {
+        const int64_t n = s->rows - from < l->slice ? s->rows - from : l->slice;
+        head_logits(l, s, from, n);
+        struct cross_entropy ce = {
+            .loss = s->loss + from,
+            .dlogits = backward ? l->dlogits : NULL,
+            .logits = l->logits,
+            .target = s->in.target + from,
+            .w = s->in.weight + from,
+            .grad_scale = 1.0f,
+            .rows = n,
+            .V = l->V,
+            .dt = DT_F32,
+            .grad_dt = l->dt,
+        };
+        op(l, l->ops->cross_entropy(l->dev, &ce, l->stream), "cross_entropy");
+        if (!backward)
+            continue;
+        /* A tied head adds to what weights_zero_grads has cleared, as the embedding does. */
+        const bool set = first && from == 0 && l->head != L_EMBED;
+        struct weights_linear lin = {l->head, n, l->C, l->V, .no_bias = true};
+        weights_grad(&l->weights, &lin, l->dlogits, 0, row_of(s->hf, from, l->C, l->dt), 0, set);
+        weights_input_grad(&l->weights, &lin, row_of(s->dh, from, l->C, l->dt), l->dt, 0,
+                           l->dlogits, 0, false);
+    }
+}
+
+static int llama_forward(struct net *n, const struct net_part *part, int slot,
+                         const struct net_micro *micro, struct err *err)
+{
+    struct llama *l = of(n);
+    struct llama_slot *s = &l->slots[slot];
+    take(l, s, micro->from, micro->count, n->loaded.seq);
+    run(l, s, part);
+    if (part->to == l->depth)
+        head(l, s, micro->backward, micro->first);
+    return weights_check(&l->weights, err);
+}
+
+/* All of a batch, without the head. */
+static int run_all(struct llama *l, const struct batch *b, struct err *err)
 {
     if (b->count > (unsigned)l->net.opt.batch)
         return err_set(err, -EINVAL, "%u rows in a model made for %d", b->count, l->net.opt.batch);
-    int rc = llama_load(l, b, 0, err);
+    int rc = load(l, b, 0, err);
     if (rc < 0)
         return rc;
-    llama_take(l, 0, b->count, b->seq, ret);
-    llama_run(l, ret);
+    take(l, l->slots, 0, b->count, b->seq);
+    run(l, l->slots, &(struct net_part){0, l->depth});
     return 0;
-}
-
-static int llama_net_load(struct net *n, const struct batch *b, struct err *err)
-{
-    return llama_load((struct llama *)(void *)n, b, n->grad_scale, err);
-}
-
-static int llama_queue(struct net *n, unsigned from, unsigned count, bool first, bool backward,
-                       struct err *err)
-{
-    struct llama *l = (struct llama *)(void *)n;
-    struct llama_shape s;
-    llama_take(l, from, count, n->loaded.seq, &s);
-    llama_run(l, &s);
-    if (backward && first)
-        weights_zero_grads(&l->weights);
-    llama_head(l, &s, backward, first);
-    if (backward)
-        llama_backward(l, &s, first);
-    return weights_check(&l->weights, err);
 }
 
 static int llama_hidden(struct net *n, const struct batch *b, struct net_hidden *ret,
                         struct err *err)
 {
-    struct llama *l = (struct llama *)(void *)n;
-    struct llama_shape s;
-    int rc = run_all(l, b, &s, err);
+    struct llama *l = of(n);
+    int rc = run_all(l, b, err);
     if (rc < 0)
         return rc;
-    *ret = (struct net_hidden){.x = l->hf, .dt = l->dt, .T = s.T, .C = l->C};
+    *ret = (struct net_hidden){.x = l->slots[0].hf, .dt = l->dt, .T = l->slots[0].T, .C = l->C};
     return weights_sync(&l->weights, err);
 }
 
 int llama_logits(struct llama *l, const struct batch *b, float *logits, struct err *err)
 {
-    struct llama_shape s;
-    int rc = run_all(l, b, &s, err);
+    const struct llama_slot *s = l->slots;
+    int rc = run_all(l, b, err);
     if (rc < 0)
         return rc;
-    for (int64_t from = 0; from < s.rows; from += l->slice) {
-        const int64_t n = s.rows - from < l->slice ? s.rows - from : l->slice;
-        llama_head_logits(l, from, n);
-        llama_op(l,
-                 l->ops->copy(l->dev, logits + from * l->V, l->logits,
-                              (size_t)(n * l->V) * sizeof *logits, COPY_FROM_DEVICE, l->stream),
-                 "copying logits");
+    for (int64_t from = 0; from < s->rows; from += l->slice) {
+        const int64_t n = s->rows - from < l->slice ? s->rows - from : l->slice;
+        head_logits(l, s, from, n);
+        op(l,
+           l->ops->copy(l->dev, logits + from * l->V, l->logits,
+                        (size_t)(n * l->V) * sizeof *logits, COPY_FROM_DEVICE, l->stream),
+           "copying logits");
     }
     return weights_sync(&l->weights, err);
+}
+
+/* ---- backward ---- */
+
+static struct weights_linear linear(int w, int64_t rows, int64_t in, int64_t out)
+{
+    return (struct weights_linear){.w = w, .rows = rows, .in = in, .out = out, .no_bias = true};
+}
+
+/* Through a norm and the addition before it: from dh to dx, and to dy unless there is
+ * nothing before. */
+static void norm_backward(struct llama *l, const struct llama_slot *s, int w, const float *x,
+                          const float *rstd, bool set, bool with_dy)
+{
+    struct rmsnorm_bwd p = {
+        .dx = s->dx,
+        .dy = with_dy ? s->dy : NULL,
+        .dw = weights_g(&l->weights, w),
+        .dh = s->dh,
+        .x = x,
+        .rstd = rstd,
+        .w = weights_f32(&l->weights, w),
+        .dx_set = set,
+        .rows = s->rows,
+        .C = l->C,
+        .dt = l->dt,
+    };
+    op(l, l->ops->rmsnorm_bwd(l->dev, &p, l->stream), "rmsnorm_bwd");
+}
+
+/* From dy to dh = gradient of h2. */
+static void mlp_backward(struct llama *l, const struct llama_slot *s, int b, bool first)
+{
+    const int64_t rows = s->rows;
+    const struct llama_block *p = &s->blocks[b];
+    const struct weights_linear gu =
+        linear(model_llama_block(b, L_GATE), rows, l->C, 2 * (int64_t)l->M);
+    const struct weights_linear down = linear(model_llama_block(b, L_DOWN), rows, l->M, l->C);
+    struct weights *w = &l->weights;
+
+    weights_grad(w, &down, s->dy, 0, p->act, 0, first);
+    weights_input_grad(w, &down, l->dact, l->dt, 0, s->dy, 0, false);
+    op(l, l->ops->swiglu_bwd(l->dev, l->dwide, l->dact, p->gu, rows, l->M, l->dt, l->stream),
+       "swiglu_bwd");
+    weights_grad(w, &gu, l->dwide, 0, p->h2, 0, first);
+    weights_input_grad(w, &gu, s->dh, l->dt, 0, l->dwide, 0, false);
+}
+
+/* From dy to dh = gradient of h1. */
+static void attention_backward(struct llama *l, const struct llama_slot *s, int b, bool first)
+{
+    const struct llama_block *p = &s->blocks[b];
+    const struct weights_linear qkv =
+        linear(model_llama_block(b, L_Q), s->rows, l->C, qkv_width(l));
+    const struct weights_linear out = linear(model_llama_block(b, L_O), s->rows, l->C, l->C);
+    struct weights *w = &l->weights;
+
+    weights_grad(w, &out, s->dy, 0, p->o, 0, first);
+    weights_input_grad(w, &out, s->dh, l->dt, 0, s->dy, 0, false); /* gradient of o */
+    struct attention_bwd att = {
+        .dqkv = l->dwide,
+        .d_o = s->dh,
+        .o = p->o,
+        .lse = p->lse,
+        .qkv = p->qkv,
+        .start = s->in.start,
+        .B = s->B,
+        .T = s->T,
+        .H = l->H,
+        .D = l->D,
+        .Hkv = l->K,
+        .causal = true,
+        .dt = l->dt,
+    };
+    op(l, l->ops->attention_bwd(l->dev, &att, l->stream), "attention_bwd");
+    turn(l, s, l->dwide, true);
+    weights_grad(w, &qkv, l->dwide, 0, p->h1, 0, first);
+    weights_input_grad(w, &qkv, s->dh, l->dt, 0, l->dwide, 0, false);
+}
+
+/* What NET_RECOMPUTE did not keep: everything of a block except x1. */
+static void recompute(struct llama *l, const struct llama_slot *s, int b)
+{
+    const struct llama_block *p = &s->blocks[b];
+    norm_forward(l,
+                 &(struct rmsnorm_fwd){.h = p->h1,
+                                       .rstd = p->rstd1,
+                                       .x_in = p->x1,
+                                       .w = weights_f32(&l->weights, model_llama_block(b, L_NORM1)),
+                                       .rows = s->rows});
+    block_forward(l, s, b, false);
+}
+
+static int llama_backward(struct net *n, const struct net_part *part, int slot,
+                          const struct net_micro *micro, struct err *err)
+{
+    struct llama *l = of(n);
+    const struct model_spec *spec = &l->weights.m->spec;
+    const struct llama_slot *s = &l->slots[slot];
+    if (part->to == l->depth) {
+        if (l->head != L_EMBED)
+            weights_ready_matrices(&l->weights, l->head, l->head);
+        norm_backward(l, s, model_llama_final(spec, L_NORM), s->xf, s->rstd_f, true, true);
+    }
+    for (int b = part->to - 1; b >= part->from; b--) {
+        const struct llama_block *p = &s->blocks[b];
+        if (n->opt.mode == NET_RECOMPUTE)
+            recompute(l, s, b);
+        mlp_backward(l, s, b, micro->first);
+        norm_backward(l, s, model_llama_block(b, L_NORM2), p->x2, p->rstd2, false, true);
+        attention_backward(l, s, b, micro->first);
+        weights_ready_matrices(&l->weights, model_llama_block(b, L_Q),
+                               model_llama_block(b, L_DOWN));
+        norm_backward(l, s, model_llama_block(b, L_NORM1), p->x1, p->rstd1, false, b > 0);
+    }
+    if (part->from == 0)
+        op(l,
+           l->ops->embed_bwd(l->dev, weights_g(&l->weights, L_EMBED), s->dx, s->in.tokens,
+                             (int)s->rows, l->C, l->V, l->stream),
+           "embed_bwd");
+    return weights_check(&l->weights, err);
 }
 
 const struct net_ops llama_net_ops = {
@@ -317,8 +733,79 @@ const struct net_ops llama_net_ops = {
     .bytes = llama_bytes,
     .make = llama_make,
     .free = llama_free,
-    .load = llama_net_load,
-    .queue = llama_queue,
+    .load = llama_load,
+    .forward = llama_forward,
+    .backward = llama_backward,
     .graphs = true,
     .hidden = llama_hidden,
 };
+
+/* ---- one text at a time ---- */
+
+int llama_cache_new(struct llama *l, struct llama_cache **ret, struct err *err)
+{
+    const struct model_spec *s = &l->weights.m->spec;
+    struct llama_cache *c = mem_try_zero(sizeof *c);
+    if (!c)
+        return err_set(err, -ENOMEM, "no memory for a cache of keys");
+    c->l = l;
+    c->seq = s->context;
+    int rc = l->ops->alloc(l->dev, cache_block_bytes(c) * (size_t)s->depth, &c->kv, err);
+    if (rc < 0) {
+        llama_cache_free(c);
+        return rc;
+    }
+    *ret = c;
+    return 0;
+}
+
+void llama_cache_free(struct llama_cache *c)
+{
+    if (!c)
+        return;
+    c->l->ops->free(c->l->dev, c->kv);
+    mem_free(c);
+}
+
+void llama_cache_clear(struct llama_cache *c)
+{
+    c->used = 0;
+}
+
+int llama_cache_used(const struct llama_cache *c)
+{
+    return c->used;
+}
+
+int llama_cache_room(const struct llama_cache *c)
+{
+    return c->seq - c->used;
+}
+
+int llama_read(struct llama_cache *c, const uint32_t *ids, int n, float *logits, struct err *err)
+{
+    struct llama *l = c->l;
+    if (n < 1 || n > llama_cache_room(c))
+        return err_set(err, -EINVAL, "%d tokens after %d in a context of %d", n, c->used, c->seq);
+    for (int i = 0; i < n; i++) {
+        if (ids[i] >= (uint32_t)l->V)
+            return err_set(err, -EINVAL, "token %u is not below the model's vocabulary of %d",
+                           ids[i], l->V);
+        l->host.tokens[i] = (int32_t)ids[i];
+        l->host.pos[i] = c->used + i;
+    }
+    op(l, inputs_send(&l->inputs, l->stream), "copying tokens");
+    struct llama_slot *s = l->slots;
+    take(l, s, 0, 1, (unsigned)n);
+    s->cache = c;
+    run(l, s, &(struct net_part){0, l->depth});
+    head_logits(l, s, n - 1, 1);
+    op(l,
+       l->ops->copy(l->dev, logits, l->logits, (size_t)l->V * sizeof *logits, COPY_FROM_DEVICE,
+                    l->stream),
+       "copying logits");
+    int rc = weights_sync(&l->weights, err);
+    if (rc == 0)
+        c->used += n;
+    return rc;
+}

@@ -19,6 +19,9 @@ static const struct net_ops *ops_of(const struct model *m, const struct net_opti
 int net_new(struct device *dev, const struct model *m, const struct net_options *opt,
             struct net **ret, struct err *err)
 {
+    if (opt->slots > NET_SLOTS_MAX)
+        return err_set(err, -EINVAL, "a network with %d slots; at most %d are possible", opt->slots,
+                       NET_SLOTS_MAX);
     return ops_of(m, opt)->make(dev, m, opt, ret, err);
 }
 
@@ -51,25 +54,61 @@ int net_load(struct net *n, const struct batch *b, float grad_scale, struct err 
     return n->ops->load(n, b, err);
 }
 
-int net_queue(struct net *n, unsigned from, unsigned count, bool first, bool backward,
-              struct err *err)
+int net_part_check(const struct net_part *part, int depth, int slot, const struct net_options *opt,
+                   struct err *err)
 {
-    if (count < 1 || count > (unsigned)n->opt.batch || from > n->loaded.count ||
-        count > n->loaded.count - from)
-        return err_set(err, -EINVAL, "samples %u to %u of %u in a network made for %d", from,
-                       from + count, n->loaded.count, n->opt.batch);
-    if (backward && n->opt.mode == NET_FORWARD)
+    if (part->from < 0 || part->from >= part->to || part->to > depth)
+        return err_set(err, -EINVAL, "blocks %d to %d of %d", part->from, part->to, depth);
+    if (slot < 0 || slot >= net_slots(opt))
+        return err_set(err, -EINVAL, "slot %d in a network made for %d", slot, net_slots(opt));
+    return 0;
+}
+
+static struct net_part part_of(const struct net *n, const struct net_part *part)
+{
+    return part ? *part : (struct net_part){0, net_model(n)->spec.depth};
+}
+
+int net_forward(struct net *n, const struct net_part *part, int slot,
+                const struct net_micro *micro, struct err *err)
+{
+    const struct net_part p = part_of(n, part);
+    int rc = net_part_check(&p, net_model(n)->spec.depth, slot, &n->opt, err);
+    if (rc < 0)
+        return rc;
+    if (micro->count < 1 || micro->count > (unsigned)n->opt.batch ||
+        micro->from > n->loaded.count || micro->count > n->loaded.count - micro->from)
+        return err_set(err, -EINVAL, "samples %u to %u of %u in a network made for %d",
+                       micro->from, micro->from + micro->count, n->loaded.count, n->opt.batch);
+    if (micro->backward && n->opt.mode == NET_FORWARD)
         return err_set(err, -EINVAL, "a backward in a network made for looking only");
-    return n->ops->queue(n, from, count, first, backward, err);
+    n->micro[slot] = *micro;
+    if (micro->backward && micro->first && p.from == 0)
+        weights_zero_grads(n->weights);
+    return n->ops->forward(n, &p, slot, micro, err);
+}
+
+int net_backward(struct net *n, const struct net_part *part, int slot, struct err *err)
+{
+    const struct net_part p = part_of(n, part);
+    int rc = net_part_check(&p, net_model(n)->spec.depth, slot, &n->opt, err);
+    if (rc < 0)
+        return rc;
+    if (!n->micro[slot].backward)
+        return err_set(err, -EINVAL, "a backward of a micro-batch that was not said to have one");
+    return n->ops->backward(n, &p, slot, &n->micro[slot], err);
 }
 
 int net_loss(struct net *n, const struct batch *b, bool first, float grad_scale, bool backward,
              struct net_result *ret, struct err *err)
 {
     struct weights *w = n->weights;
+    const struct net_micro micro = {.count = b->count, .first = first, .backward = backward};
     int rc = net_load(n, b, grad_scale, err);
     if (rc == 0)
-        rc = net_queue(n, 0, b->count, first, backward, err);
+        rc = net_forward(n, NULL, 0, &micro, err);
+    if (rc == 0 && backward)
+        rc = net_backward(n, NULL, 0, err);
     if (rc < 0)
         return rc;
     if (ret->losses)

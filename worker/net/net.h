@@ -1,10 +1,10 @@
 /* A network with its objective on a device: what training, evaluation and features
- * know of a model.  Behind it stand (model kind in parentheses)
+ * know of a model.  Behind it stand, by model kind,
  *
- *   dit      flow matching of images (MODEL_DIT)                 worker/net/dit_net.c
- *   router   which partition a noised image is from (MODEL_ROUTER)  worker/net/router_net.c
- *   llama    next token of texts (MODEL_LLAMA)                   worker/llama_net.c
- *   distill  a dit that learns from other dits                   worker/net/distill.c
+ *   dit      flow matching of images (MODEL_DIT)                    worker/net/image_net.c
+ *   router   which partition a noised image is from (MODEL_ROUTER)  worker/net/image_net.c
+ *   llama    next token of texts (MODEL_LLAMA)                      worker/net/llama.c
+ *   student  a dit that learns from other dits                      worker/net/distill.c
  *
  *     net_new(dev, model, &opt, &net, err);
  *     weights_set(net->weights, flat, err);
@@ -18,9 +18,22 @@
  * QUEUEING.  net_loss is three things that training does one by one, so that a whole step is
  * on its way before the host waits:
  *
- *     net_load(net, &batch, grad_scale, err);           // checks, and one copy to the device
- *     net_queue(net, from, count, first, true, err);    // micro-batches of what was loaded
- *     net->d_losses                                     // of all samples, on the device
+ *     net_load(net, &batch, grad_scale, err);        // checks, and one copy to the device
+ *     net_forward(net, NULL, 0, &micro, err);        // a micro-batch of what was loaded
+ *     net_backward(net, NULL, 0, err);
+ *     net->d_losses                                  // of all samples, on the device
+ *
+ * PARTS AND SLOTS.  A part is a run of blocks; the first one has the embedding too and the last
+ * one the head and the loss.  A slot holds the activations of one micro-batch, from the forward
+ * of its first part to the backward of its first part, and what crosses between parts.  With
+ * several slots the parts of several micro-batches may be interleaved:
+ *
+ *     net_forward(net, &first, 0, ..)   net_forward(net, &first, 1, ..)
+ *     net_forward(net, &last, 0, ..)    net_backward(net, &last, 0, ..)    ...
+ *
+ * makes the bits of one micro-batch after the other, as long as each part takes them in the same
+ * order (but for tied heads, whose gradients the first part and the last add to).  A network on
+ * one device is one part (NULL) with one slot (0).
  *
  * RANDOMNESS.  All that is drawn for sample i (time, noise, label dropout) is a
  * function of (batch.seed, batch.keys[i]): of no thread, batch size or order.
@@ -40,6 +53,8 @@
 struct err;
 struct net;
 
+#define NET_SLOTS_MAX 64
+
 enum net_mode {
     NET_FORWARD,   /* no gradients */
     NET_TRAIN,     /* keeps what the backward needs */
@@ -55,11 +70,33 @@ enum net_precision {
 struct net_options {
     enum net_mode mode;
     enum net_precision precision;
-    int batch;            /* images or rows of text of one call, at most */
+    int batch;            /* images or rows of text of one micro-batch, at most */
     int load;             /* those of one net_load, at most; 0: batch */
+    int slots;            /* micro-batches in flight; 0: 1 */
     bool uniform_t;       /* images: else logit-normal */
     double label_dropout; /* images: share of labels replaced by the null label */
     bool distill;         /* images: learn from teachers (worker/net/distill.h) */
+};
+
+static inline unsigned net_load_most(const struct net_options *opt)
+{
+    return (unsigned)(opt->load > opt->batch ? opt->load : opt->batch);
+}
+static inline int net_slots(const struct net_options *opt)
+{
+    return opt->slots > 1 ? opt->slots : 1;
+}
+
+/* Blocks [from, to). */
+struct net_part {
+    int from, to;
+};
+
+/* Samples [from, from+count) of what was loaded; count <= opt.batch. */
+struct net_micro {
+    unsigned from, count;
+    bool first;    /* of its step: gradients =, else += */
+    bool backward; /* a backward follows */
 };
 
 /* Where results go, host memory of the caller; NULL: not wanted. */
@@ -84,10 +121,13 @@ struct net_ops {
                 struct net **ret, struct err *err);
     void (*free)(struct net *n);
     int (*load)(struct net *n, const struct batch *b, struct err *err);
-    int (*queue)(struct net *n, unsigned from, unsigned count, bool first, bool backward,
-                 struct err *err);
-    /* queue only queues work whose arguments follow from its own, from the loaded batch's
-     * numbers and from device memory: it can be recorded. */
+    /* Both only queue; part is never NULL. */
+    int (*forward)(struct net *n, const struct net_part *part, int slot,
+                   const struct net_micro *micro, struct err *err);
+    int (*backward)(struct net *n, const struct net_part *part, int slot,
+                    const struct net_micro *micro, struct err *err);
+    /* The two queue nothing but work whose arguments follow from their own, from the loaded
+     * batch's numbers and from device memory: it can be recorded. */
     bool graphs;
     /* (count) most probable class of what was queued last; waits.  NULL: there are no classes. */
     int (*best)(struct net *n, unsigned count, int32_t *ret, struct err *err);
@@ -102,6 +142,7 @@ struct net {
     float *d_losses;     /* (load) or (load,seq) device: of what was loaded and queued */
     struct batch loaded; /* the last net_load's; what it points to may be gone */
     float grad_scale;    /* its */
+    struct net_micro micro[NET_SLOTS_MAX];
 };
 
 /* The network of m->spec.kind. */
@@ -114,11 +155,6 @@ enum dtype net_dtype(const struct device *dev, enum net_precision p);
 /* Device bytes in all. */
 uint64_t net_bytes(const struct model *m, const struct net_options *opt, enum dtype dt);
 
-static inline unsigned net_load_most(const struct net_options *opt)
-{
-    return (unsigned)(opt->load > opt->batch ? opt->load : opt->batch);
-}
-
 /* count <= opt.batch.  Waits for the device.  An error leaves the weights as they were;
  * gradients are then undefined. */
 int net_loss(struct net *n, const struct batch *b, bool first, float grad_scale, bool backward,
@@ -127,12 +163,19 @@ int net_loss(struct net *n, const struct batch *b, bool first, float grad_scale,
 /* count <= net_load_most.  The stream must have been waited for since the last load; the batch
  * is not needed any more. */
 int net_load(struct net *n, const struct batch *b, float grad_scale, struct err *err);
-/* Losses and, with backward, gradients = (first) or += of samples [from, from+count) of what
- * was loaded; count <= opt.batch. */
-int net_queue(struct net *n, unsigned from, unsigned count, bool first, bool backward,
-              struct err *err);
+/* The last part's forward makes the losses and, where a backward follows, begins it as far as
+ * what it needs is not kept. */
+int net_forward(struct net *n, const struct net_part *part, int slot, const struct net_micro *micro,
+                struct err *err);
+/* After the same part's forward in this slot, and the later parts' backward. */
+int net_backward(struct net *n, const struct net_part *part, int slot, struct err *err);
+
 /* -ERR_UNIMPLEMENTED where the kind has no states. */
 int net_hidden(struct net *n, const struct batch *b, struct net_hidden *ret, struct err *err);
+
+/* For those who make a kind: -EINVAL for a part or slot that does not exist. */
+int net_part_check(const struct net_part *part, int depth, int slot, const struct net_options *opt,
+                   struct err *err);
 
 static inline const struct model *net_model(const struct net *n)
 {

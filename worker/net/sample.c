@@ -7,7 +7,6 @@
 #include "common/base/rng.h"
 #include "worker/net/arena.h"
 #include "worker/net/dit.h"
-#include "worker/net/dit_rows.h"
 
 enum {
     STREAM_SAMPLE = 0x736d706c,
@@ -250,10 +249,10 @@ static int dit_velocity(void *arg, const struct sample_call *call, struct err *e
 
 struct sample_source sample_of_dit(struct dit_rows *r)
 {
-    const struct model_spec *spec = &dit_model(r->dit)->spec;
+    const struct model_spec *spec = &dit_weights(r->dit)->m->spec;
     return (struct sample_source){
-        .dev = dit_device(r->dit),
-        .stream = dit_stream(r->dit),
+        .dev = dit_weights(r->dit)->dev,
+        .stream = dit_weights(r->dit)->stream,
         .image = spec->image,
         .classes = spec->classes,
         .rows = dit_batch(r->dit),

@@ -265,8 +265,11 @@ static int queue_gradients(struct trainer *t, unsigned count, struct err *err)
     int rc = 0;
     for (unsigned from = 0; from < count && rc == 0; from += micro) {
         const unsigned left = count - from;
+        const struct net_micro m = {from, left < micro ? left : micro, from == 0, true};
         w->watch = left <= micro ? watch : NULL;
-        rc = net_queue(t->net, from, left < micro ? left : micro, from == 0, true, err);
+        rc = net_forward(t->net, NULL, 0, &m, err);
+        if (rc == 0)
+            rc = net_backward(t->net, NULL, 0, err);
     }
     if (count == 0) {
         w->watch = watch;

@@ -15,7 +15,6 @@
 #include "common/st/st.h"
 #include "kernels/device/device.h"
 #include "worker/net/dit.h"
-#include "worker/net/dit_rows.h"
 #include "worker/net/sample.h"
 
 enum { B = 4, STREAM_SAMPLE = 0x736d706c };
@@ -39,7 +38,7 @@ static int open_model(struct probe *p, char **argv, struct err *err)
         .classes = atoi(argv[8]),
         .cut = {.n_levels = 1},
     };
-    const struct dit_options opt = {
+    const struct net_options opt = {
         .mode = NET_FORWARD,
         .precision = strcmp(argv[1], "bf16") == 0 ? NET_BF16 : NET_F32,
         .batch = 2 * B,
@@ -78,9 +77,10 @@ static int write_results(struct probe *p, struct st_writer *w, struct err *err)
         rng_fill_normal(opt.seed, rng_mix(STREAM_SAMPLE, (uint64_t)i), 0, noise + (size_t)i * p->n,
                         p->n, 0.0f, 1.0f);
     }
-    int rc = dit_forward(p->d, pred, x, t, labels, B, err);
+    const struct dit_io io = {.B = B, .x = x, .t = t, .labels = labels, .pred = pred};
+    int rc = dit_forward(p->d, NULL, 0, &io, err);
     if (rc == 0)
-        rc = dit_sync(p->d, err);
+        rc = weights_sync(dit_weights(p->d), err);
     struct dit_rows dit = {0};
     if (rc == 0)
         rc = dit_rows_open(&dit, p->d, err);

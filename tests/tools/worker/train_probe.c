@@ -18,8 +18,7 @@
 #include "common/st/st.h"
 #include "kernels/device/device.h"
 #include "worker/net/dit.h"
-#include "worker/net/flow.h"
-#include "worker/net/dit_rows.h"
+#include "worker/net/flow_matching.h"
 #include "worker/net/sample.h"
 #include "worker/train/train.h"
 
@@ -29,8 +28,8 @@ struct probe {
     struct device *dev;
     struct model *m;
     struct trainer *t;
-    struct dit *twin; /* the same weights, to see predictions */
-    struct flow flow; /* of the twin: what the trainer draws */
+    struct dit *twin;          /* the same weights, to see predictions */
+    struct flow_matching flow; /* of the twin: what the trainer draws */
     struct train_options opt;
     int steps;
     size_t n; /* values of an image */
@@ -91,7 +90,7 @@ static int declare(struct probe *p, struct err *err)
 static int init_flow(struct probe *p, struct err *err)
 {
     const struct net_options opt = train_net_options(&p->opt);
-    return flow_init(&p->flow, dit_weights(p->twin), &opt, err);
+    return flow_matching_init(&p->flow, dit_weights(p->twin), &opt, err);
 }
 
 static int open_all(struct probe *p, char **argv, struct err *err)
@@ -128,7 +127,7 @@ static int open_all(struct probe *p, char **argv, struct err *err)
         rc = model_new(&spec, &p->m, err);
     if (rc == 0)
         rc = trainer_make(p->dev, p->m, &p->opt, &p->t, err);
-    struct dit_options dopt = {NET_FORWARD, p->opt.precision, 2 * B};
+    struct net_options dopt = {NET_FORWARD, p->opt.precision, 2 * B};
     if (rc == 0)
         rc = dit_new(p->dev, p->m, &dopt, &p->twin, err);
     if (rc == 0)
@@ -158,22 +157,22 @@ static int draw(struct probe *p, uint64_t step, uint8_t *images, int32_t *labels
         .seed = rng_mix(p->opt.seed, p->opt.replica),
         .keys = keys,
     };
-    int rc = flow_load(&p->flow, &b, err);
+    int rc = flow_matching_load(&p->flow, &b, err);
     if (rc == 0)
-        rc = flow_mix(&p->flow, 0, B, err);
-    return rc == 0 ? dit_sync(p->twin, err) : rc;
+        rc = flow_matching_mix(&p->flow, 0, B, err);
+    return rc == 0 ? weights_sync(dit_weights(p->twin), err) : rc;
 }
 
 /* n values of the twin's device. */
 static int write_device(struct probe *p, const float *d, size_t n, struct err *err)
 {
     float *host = mem_alloc_array(n, sizeof *host);
-    int rc =
-        p->dev->ops->copy(p->dev, host, d, n * sizeof *host, COPY_FROM_DEVICE, dit_stream(p->twin));
+    int rc = p->dev->ops->copy(p->dev, host, d, n * sizeof *host, COPY_FROM_DEVICE,
+                               dit_weights(p->twin)->stream);
     if (rc < 0)
         rc = err_set(err, rc, "values cannot be copied from %s", p->dev->name);
     if (rc == 0)
-        rc = dit_sync(p->twin, err);
+        rc = weights_sync(dit_weights(p->twin), err);
     if (rc == 0)
         rc = st_writer_write(p->out, host, n * sizeof *host, err);
     mem_free(host);
@@ -243,12 +242,14 @@ static int write_prediction(struct probe *p, struct err *err)
     uint8_t *images = mem_alloc(B * p->n);
     int32_t labels[B];
     void *pred = NULL;
-    const struct flow *f = &p->flow;
+    const struct flow_matching *f = &p->flow;
     int rc = draw(p, 0, images, labels, err);
     if (rc == 0)
         rc = p->dev->ops->alloc(p->dev, B * p->n * sizeof(float), &pred, err);
+    const struct dit_io io = {
+        .B = B, .x = f->d_xt, .t = f->d_t, .labels = f->d_labels, .pred = pred};
     if (rc == 0)
-        rc = dit_forward(p->twin, pred, f->d_xt, f->d_t, f->d_labels, B, err);
+        rc = dit_forward(p->twin, NULL, 0, &io, err);
     if (rc == 0)
         rc = write_device(p, pred, B * p->n, err);
     p->dev->ops->free(p->dev, pred);
@@ -326,7 +327,7 @@ int main(int argc, char **argv)
     st_writer_free(p.out);
     mem_free(series);
     mem_free(p.flat);
-    flow_release(&p.flow);
+    flow_matching_release(&p.flow);
     dit_free(p.twin);
     trainer_free(p.t);
     model_free(p.m);

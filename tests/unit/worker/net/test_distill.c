@@ -9,7 +9,7 @@
 #include "worker/net/distill.h"
 #include "worker/net/dit.h"
 #include "worker/net/experts.h"
-#include "worker/net/flow.h"
+#include "worker/net/flow_matching.h"
 
 enum { K = 3, N = 8, VALUES = 108 };
 
@@ -117,10 +117,10 @@ static void velocity(struct fixture *f, const float *flat, const float *x, float
 {
     struct err err = {0};
     struct dit *d = NULL;
-    OK(dit_new(f->dev, f->m, &(struct dit_options){NET_FORWARD, NET_F32, 1}, &d, &err));
+    OK(dit_new(f->dev, f->m, &(struct net_options){NET_FORWARD, NET_F32, 1}, &d, &err));
     OK(weights_set(dit_weights(d), flat, &err));
-    OK(dit_forward(d, v, x, &t, &label, 1, &err));
-    OK(dit_sync(d, &err));
+    OK(dit_forward(d, NULL, 0, &(struct dit_io){.B = 1, .x = x, .t = &t, .labels = &label, .pred = v}, &err));
+    OK(weights_sync(dit_weights(d), &err));
     dit_free(d);
 }
 
@@ -131,7 +131,7 @@ static void test_by_hand(void **state)
     struct fixture *f = *state;
     struct err err = {0};
     struct lesson l;
-    struct flow flow;
+    struct flow_matching flow;
     float losses[N], *mine = tiny_weights(f->m, 7);
     unsigned null_labels = 0;
     prepare(f, &l);
@@ -142,9 +142,9 @@ static void test_by_hand(void **state)
     OK(net_loss(student, &l.batch, true, 1.0f / N, true, &(struct net_result){.losses = losses},
                 &err));
 
-    OK(flow_init(&flow, student->weights, &student->opt, &err));
-    OK(flow_load(&flow, &l.batch, &err));
-    OK(flow_mix(&flow, 0, l.batch.count, &err));
+    OK(flow_matching_init(&flow, student->weights, &student->opt, &err));
+    OK(flow_matching_load(&flow, &l.batch, &err));
+    OK(flow_matching_mix(&flow, 0, l.batch.count, &err));
     for (int i = 0; i < N; i++) {
         float ours[VALUES], theirs[VALUES];
         const float *xt = flow.d_xt + i * VALUES;
@@ -158,7 +158,7 @@ static void test_by_hand(void **state)
             fail_msg("sample %d: loss %g, expected %g", i, (double)losses[i], sum / VALUES);
     }
     assert_true(null_labels > 0 && null_labels < N); /* dropped for the teacher too */
-    flow_release(&flow);
+    flow_matching_release(&flow);
     net_free(student);
     experts_free(x);
     mem_free(mine);

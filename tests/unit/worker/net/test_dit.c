@@ -53,18 +53,35 @@ static struct dit *make(struct fixture *f, enum net_mode mode, enum net_precisio
 {
     struct err err = {0};
     struct dit *d = NULL;
-    struct dit_options opt = {.mode = mode, .precision = precision, .batch = B};
+    struct net_options opt = {.mode = mode, .precision = precision, .batch = B};
     OK(dit_new(f->dev, f->m, &opt, &d, &err));
     OK(weights_set(dit_weights(d), f->flat, &err));
     return d;
 }
 
-/* The CPU computes on host memory: pred is enough as a plain array. */
+/* The CPU computes on host memory: plain arrays will do. */
+static struct dit_io io_of(const struct fixture *f, float *pred)
+{
+    return (struct dit_io){
+        .B = B, .x = f->x, .t = f->t, .labels = f->labels, .pred = pred, .dpred = f->r};
+}
+
+static void backward(const struct fixture *f, struct dit *d, bool first)
+{
+    struct err err = {0};
+    const struct dit_io io = io_of(f, NULL);
+    if (first)
+        weights_zero_grads(dit_weights(d));
+    OK(dit_backward(d, NULL, 0, &io, first, &err));
+    OK(weights_sync(dit_weights(d), &err));
+}
+
 static double loss(struct fixture *f, struct dit *d, float *pred)
 {
     struct err err = {0};
-    OK(dit_forward(d, pred, f->x, f->t, f->labels, B, &err));
-    OK(dit_sync(d, &err));
+    const struct dit_io io = io_of(f, pred);
+    OK(dit_forward(d, NULL, 0, &io, &err));
+    OK(weights_sync(dit_weights(d), &err));
     double sum = 0;
     for (int64_t i = 0; i < f->n; i++)
         sum += (double)pred[i] * (double)f->r[i];
@@ -74,13 +91,11 @@ static double loss(struct fixture *f, struct dit *d, float *pred)
 static void test_finite_differences(void **state)
 {
     struct fixture *f = *state;
-    struct err err = {0};
     struct dit *d = make(f, NET_TRAIN, NET_F32);
     float *pred = mem_alloc_array((size_t)f->n, sizeof *pred);
     float *dir = mem_alloc_array(f->m->flat, sizeof *dir);
     (void)loss(f, d, pred);
-    OK(dit_backward(d, f->r, f->labels, B, true, &err));
-    OK(dit_sync(d, &err));
+    backward(f, d, true);
     const float *g = dit_weights(d)->g;
 
     for (size_t i = 0; i < f->m->n; i++) {
@@ -114,7 +129,6 @@ static void test_finite_differences(void **state)
 static void test_modes_agree(void **state)
 {
     struct fixture *f = *state;
-    struct err err = {0};
     const size_t bytes = (size_t)f->n * sizeof(float);
     for (int p = 0; p < 2; p++) {
         enum net_precision precision = p ? NET_BF16 : NET_F32;
@@ -126,7 +140,7 @@ static void test_modes_agree(void **state)
             (void)loss(f, d[i], pred[i]);
             assert_memory_equal(pred[i], pred[0], bytes);
             if (i < 2)
-                OK(dit_backward(d[i], f->r, f->labels, B, true, &err));
+                backward(f, d[i], true);
         }
         assert_memory_equal(dit_weights(d[0])->g, dit_weights(d[1])->g, f->m->flat * sizeof(float));
         for (int i = 0; i < 3; i++) {
@@ -140,13 +154,12 @@ static void test_modes_agree(void **state)
 static void test_accumulation(void **state)
 {
     struct fixture *f = *state;
-    struct err err = {0};
     struct dit *d = make(f, NET_TRAIN, NET_F32);
     float *pred = mem_alloc_array((size_t)f->n, sizeof *pred);
     float *once = mem_alloc_array(f->m->flat, sizeof *once);
     for (int pass = 0; pass < 2; pass++) {
         (void)loss(f, d, pred);
-        OK(dit_backward(d, f->r, f->labels, B, pass == 0, &err));
+        backward(f, d, pass == 0);
         if (pass == 0)
             memcpy(once, dit_weights(d)->g, f->m->flat * sizeof *once);
     }
@@ -161,10 +174,10 @@ static void test_memory(void **state)
 {
     struct fixture *f = *state;
     const uint64_t forward =
-        dit_bytes(f->m, &(struct dit_options){NET_FORWARD, NET_F32, 8}, DT_F32);
-    const uint64_t train = dit_bytes(f->m, &(struct dit_options){NET_TRAIN, NET_F32, 8}, DT_F32);
+        dit_bytes(f->m, &(struct net_options){NET_FORWARD, NET_F32, 8}, DT_F32);
+    const uint64_t train = dit_bytes(f->m, &(struct net_options){NET_TRAIN, NET_F32, 8}, DT_F32);
     const uint64_t recompute =
-        dit_bytes(f->m, &(struct dit_options){NET_RECOMPUTE, NET_F32, 8}, DT_F32);
+        dit_bytes(f->m, &(struct net_options){NET_RECOMPUTE, NET_F32, 8}, DT_F32);
     assert_true(forward < recompute);
     assert_true(recompute < train);
     assert_int_equal(weights_bytes(f->m, DT_F32, false), f->m->flat * 4);
@@ -172,9 +185,14 @@ static void test_memory(void **state)
 
     struct err err = {0};
     struct dit *d = make(f, NET_FORWARD, NET_F32);
-    float x[1];
-    assert_int_equal(dit_forward(d, x, x, x, f->labels, B + 1, &err), -EINVAL);
-    assert_int_equal(dit_backward(d, x, f->labels, 1, true, &err), -EINVAL);
+    struct dit_io io = io_of(f, NULL);
+    io.B = B + 1;
+    assert_int_equal(dit_forward(d, NULL, 0, &io, &err), -EINVAL);
+    io.B = B;
+    assert_int_equal(dit_forward(d, &(struct net_part){0, f->m->spec.depth + 1}, 0, &io, &err),
+                     -EINVAL);
+    assert_int_equal(dit_forward(d, NULL, 1, &io, &err), -EINVAL);
+    assert_int_equal(dit_backward(d, NULL, 0, &io, true, &err), -EINVAL);
     dit_free(d);
 }
 

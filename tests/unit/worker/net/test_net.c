@@ -159,9 +159,10 @@ static void test_router_loss(void **state)
     int32_t best[B];
     struct net_result r = {losses, best};
     OK(net_loss(n, &f->batch, true, 0.0f, false, &r, &err));
-    const struct flow *flow = &((struct image_net *)n)->flow;
-    OK(dit_forward(net_dit(n), logits, flow->d_xt, flow->d_t, NULL, B, &err));
-    OK(dit_sync(net_dit(n), &err));
+    const struct flow_matching *flow = &((struct image_net *)n)->flow;
+    const struct dit_io io = {.B = B, .x = flow->d_xt, .t = flow->d_t, .pred = logits};
+    OK(dit_forward(net_dit(n), NULL, 0, &io, &err));
+    OK(weights_sync(n->weights, &err));
     for (int i = 0; i < B; i++) {
         double sum = 0;
         int most = 0;

@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "worker/net/dit.h"
-#include "worker/net/dit_rows.h"
 #include "worker/net/sample.h"
 
 enum { N = 5, VALUES = 108 };
@@ -46,7 +45,7 @@ static struct dit *make(struct fixture *f, int batch)
 {
     struct err err = {0};
     struct dit *d = NULL;
-    OK(dit_new(f->dev, f->m, &(struct dit_options){NET_FORWARD, NET_F32, batch}, &d, &err));
+    OK(dit_new(f->dev, f->m, &(struct net_options){NET_FORWARD, NET_F32, batch}, &d, &err));
     OK(weights_set(dit_weights(d), f->flat, &err));
     return d;
 }
@@ -74,7 +73,7 @@ static double error(const float *a, const float *b)
  * fast for a step to be small. */
 static void slow_down(struct dit *d)
 {
-    const struct model_tensor *t = model_find(dit_model(d), "t_embedder.mlp.0.weight");
+    const struct model_tensor *t = model_find(dit_weights(d)->m, "t_embedder.mlp.0.weight");
     float *w = dit_weights(d)->w + t->offset;
     for (uint64_t i = 0; i < t->count; i++) {
         if (i % 128 < 96)

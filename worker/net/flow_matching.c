@@ -1,4 +1,4 @@
-#include "worker/net/flow.h"
+#include "worker/net/flow_matching.h"
 
 #include <errno.h>
 #include <math.h>
@@ -14,7 +14,7 @@ enum {
     STREAM_DROPOUT = 3,
 };
 
-static void plan(struct flow *f)
+static void plan(struct flow_matching *f)
 {
     const uint64_t N = net_load_most(&f->opt), n = (uint64_t)f->n;
     const uint64_t bytes = (uint64_t)f->opt.batch * n * sizeof(float);
@@ -32,9 +32,9 @@ static void plan(struct flow *f)
     arena_add(a, &f->d_target, bytes);
 }
 
-static struct flow sizes(const struct model *m, const struct net_options *opt)
+static struct flow_matching sizes(const struct model *m, const struct net_options *opt)
 {
-    return (struct flow){
+    return (struct flow_matching){
         .opt = *opt,
         .image = m->spec.image,
         .classes = m->spec.kind == MODEL_ROUTER ? 0 : m->spec.classes,
@@ -42,7 +42,7 @@ static struct flow sizes(const struct model *m, const struct net_options *opt)
     };
 }
 
-int flow_init(struct flow *f, const struct weights *w, const struct net_options *opt,
+int flow_matching_init(struct flow_matching *f, const struct weights *w, const struct net_options *opt,
               struct err *err)
 {
     *f = sizes(w->m, opt);
@@ -53,18 +53,18 @@ int flow_init(struct flow *f, const struct weights *w, const struct net_options 
     return rc < 0 ? rc : arena_alloc(&f->arena, f->dev, err);
 }
 
-void flow_release(struct flow *f)
+void flow_matching_release(struct flow_matching *f)
 {
     if (!f->dev)
         return;
     arena_free(&f->arena, f->dev);
     inputs_free(&f->inputs);
-    *f = (struct flow){0};
+    *f = (struct flow_matching){0};
 }
 
-uint64_t flow_bytes(const struct model *m, const struct net_options *opt)
+uint64_t flow_matching_bytes(const struct model *m, const struct net_options *opt)
 {
-    struct flow f = sizes(m, opt);
+    struct flow_matching f = sizes(m, opt);
     plan(&f);
     uint64_t bytes = arena_bytes(&f.arena) + inputs_bytes(&f.inputs);
     mem_free(f.arena.slots);
@@ -80,7 +80,7 @@ static float draw_time(uint64_t seed, uint64_t key, bool uniform_t)
 }
 
 /* The label of sample i, or the null label in its place. */
-static int draw_label(const struct flow *f, const struct batch *b, unsigned i, int32_t *ret,
+static int draw_label(const struct flow_matching *f, const struct batch *b, unsigned i, int32_t *ret,
                       struct err *err)
 {
     *ret = f->classes;
@@ -96,7 +96,7 @@ static int draw_label(const struct flow *f, const struct batch *b, unsigned i, i
     return 0;
 }
 
-int flow_load(struct flow *f, const struct batch *b, struct err *err)
+int flow_matching_load(struct flow_matching *f, const struct batch *b, struct err *err)
 {
     const size_t B = b->count;
     for (unsigned i = 0; i < b->count; i++) {
@@ -124,7 +124,7 @@ static void note(int *rc, int result)
         *rc = result;
 }
 
-int flow_mix(struct flow *f, unsigned from, unsigned count, struct err *err)
+int flow_matching_mix(struct flow_matching *f, unsigned from, unsigned count, struct err *err)
 {
     struct device *dev = f->dev;
     struct stream *s = f->stream;

@@ -4,14 +4,14 @@
  *    x_t = (1-t) x0 + t eps,   target = eps - x0,   t = sigmoid(normal) (Esser et al. 2024)
  *                                                       or uniform, or as the batch says
  *
- *     flow_load(f, &batch, err);        draws times and labels, sends all to the device
- *     flow_mix(f, from, count, err);    noise, d_xt and d_target of some of them
- *     dit_forward(dit, pred, f->d_xt, f->d_t + from, f->d_labels + from, count, err);
+ *     flow_matching_load(f, &batch, err);        draws times and labels, sends all to the device
+ *     flow_matching_mix(f, from, count, err);    noise, d_xt and d_target of some of them
+ *     dit_forward(dit, NULL, 0, &io, err);   // io: d_xt, and d_t and d_labels from `from` on
  *
  * Time, noise and label dropout of a sample are functions of (seed, key) alone: networks
  * that share a seed and keys see the same task.  Fields without d_ are host memory. */
-#ifndef WORKER_FLOW_H
-#define WORKER_FLOW_H
+#ifndef WORKER_FLOW_MATCHING_H
+#define WORKER_FLOW_MATCHING_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -22,7 +22,7 @@
 
 struct err;
 
-struct flow {
+struct flow_matching {
     struct device *dev;
     struct stream *stream;
     struct net_options opt;
@@ -45,14 +45,14 @@ struct flow {
 
 /* For opt->batch images of m at a time on the device and stream of w.  release accepts what
  * init left on failure, and { 0 }. */
-int flow_init(struct flow *f, const struct weights *w, const struct net_options *opt,
+int flow_matching_init(struct flow_matching *f, const struct weights *w, const struct net_options *opt,
               struct err *err);
-void flow_release(struct flow *f);
-uint64_t flow_bytes(const struct model *m, const struct net_options *opt); /* on the device */
+void flow_matching_release(struct flow_matching *f);
+uint64_t flow_matching_bytes(const struct model *m, const struct net_options *opt); /* on the device */
 
 /* Both only queue work on the stream; before the next load it must have been waited for.
  * -EINVAL for a label that is not below classes. */
-int flow_load(struct flow *f, const struct batch *b, struct err *err);
-int flow_mix(struct flow *f, unsigned from, unsigned count, struct err *err);
+int flow_matching_load(struct flow_matching *f, const struct batch *b, struct err *err);
+int flow_matching_mix(struct flow_matching *f, unsigned from, unsigned count, struct err *err);
 
 #endif
