@@ -104,10 +104,10 @@ static inline bool cross_entropy_ok(const struct cross_entropy *p)
 
 static inline bool encode_ok(const struct encode *p)
 {
-    const bool scaled = p->codec == ENCODE_INT8 || p->codec == ENCODE_E3M0;
-    if (p->n < 0 || (unsigned)p->codec > ENCODE_E3M0 || !p->refused || (scaled && !p->scales))
+    if (p->n < 0 || (unsigned)p->codec >= CODEC_COUNT || !p->refused ||
+        (codec_has_scale(p->codec) && !p->scales))
         return false;
-    return p->codec == ENCODE_F32 ? !p->base && !p->residual && !p->left : p->base != NULL;
+    return p->codec == CODEC_F32 ? !p->base && !p->residual && !p->left : p->base != NULL;
 }
 
 static inline bool embed_ok(int B, int C, int rows)

@@ -34,6 +34,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "common/base/codec.h"
 #include "kernels/dtype.h"
 
 struct device;
@@ -277,14 +278,12 @@ static inline struct adamw_now adamw_now(double lr, float beta1, float beta2, in
  *   u = base - theta, then + residual when given
  *   payload, scales = the codec's of u;   left = u - what these decode to
  *
- * with the bits of common/outer/codec.h, which has the layouts.  f32 sends theta itself:
+ * with the bits of common/outer/coding.h, which has the layouts.  f32 sends theta itself:
  * no base, no residual, nothing is left.  Element 0 begins a block of 256.  A value that
  * the codec refuses (not finite or above 2^126) makes *refused 1; the outputs of its block
  * are then undefined. */
-enum encode_as { ENCODE_F32, ENCODE_BF16, ENCODE_INT8, ENCODE_E3M0 }; /* as enum codec */
-
 struct encode {
-    enum encode_as codec;
+    enum codec codec;
     void *payload;         /* = 4 n, 2 n, n or (n+1)/2 bytes, aligned to the element */
     uint16_t *scales;      /* (n/256, rounded up) = int8 and e3m0, or NULL */
     float *left;           /* (n) = or NULL; may alias residual */

@@ -380,11 +380,6 @@ static const char *name_of(const char *const *names, int i)
     return "?";
 }
 
-const char *job_codec_name(int codec)
-{
-    return name_of(job_codec_names, codec);
-}
-
 const char *job_sampler_name(int sampler)
 {
     return name_of(job_sampler_names, sampler);

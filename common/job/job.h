@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "common/base/buf.h"
+#include "common/base/codec.h"
 #include "common/job/conf.h"
 
 struct err;
@@ -21,8 +22,6 @@ enum job_model_type { JOB_MODEL_DIT, JOB_MODEL_LLAMA };
 enum job_schedule { JOB_SCHEDULE_CONSTANT, JOB_SCHEDULE_COSINE, JOB_SCHEDULE_DECAY };
 enum job_precision { JOB_PRECISION_AUTO, JOB_PRECISION_BF16, JOB_PRECISION_F32 };
 enum job_t { JOB_T_LOGIT_NORMAL, JOB_T_UNIFORM };
-/* Same numbers as enum codec of common/outer. */
-enum job_codec { JOB_CODEC_F32, JOB_CODEC_BF16, JOB_CODEC_INT8, JOB_CODEC_E3M0 };
 enum job_sampler { JOB_SAMPLER_EULER, JOB_SAMPLER_HEUN };
 enum job_moments { JOB_MOMENTS_RESTART, JOB_MOMENTS_TRAVEL };
 enum job_features {
@@ -148,7 +147,7 @@ struct job_outer {
 };
 
 struct job_wire {
-    int up, down; /* enum job_codec */
+    int up, down; /* enum codec */
 };
 
 struct job_sample {
@@ -206,7 +205,6 @@ int job_check_scope(const char *text, size_t len, const char *file, const struct
 
 /* Tokens of a sample: (image_size/patch)^2, or model.context. */
 int job_tokens(const struct job_spec *spec);
-const char *job_codec_name(int codec); /* "e3m0" */
 const char *job_sampler_name(int sampler);
 const char *job_precision_name(int precision);
 const char *job_schedule_name(int schedule);

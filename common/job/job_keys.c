@@ -8,7 +8,6 @@ const char *const job_model_names[] = {"dit", "llama", NULL};
 const char *const job_schedule_names[] = {"constant", "cosine", "decay", NULL};
 const char *const job_precision_names[] = {"auto", "bf16", "f32", NULL};
 const char *const job_t_names[] = {"logit_normal", "uniform", NULL};
-const char *const job_codec_names[] = {"f32", "bf16", "int8", "e3m0", NULL};
 const char *const job_sampler_names[] = {"euler", "heun", NULL};
 const char *const job_moments_names[] = {"restart", "travel", NULL};
 const char *const job_features_names[] = {"auto", "pixels", "ngrams", "model", "column", NULL};
@@ -226,9 +225,9 @@ static const struct conf_key outer_keys[] = {
 };
 
 static const struct conf_key wire_keys[] = {
-    CONF(struct job_wire, up, ENUM, .names = job_codec_names, .def = "e3m0",
+    CONF(struct job_wire, up, ENUM, .names = codec_names, .def = "e3m0",
          .doc = "how contributions travel"),
-    CONF(struct job_wire, down, ENUM, .names = job_codec_names, .def = "e3m0",
+    CONF(struct job_wire, down, ENUM, .names = codec_names, .def = "e3m0",
          .doc = "how new versions travel"),
     CONF_END,
 };

@@ -9,7 +9,6 @@ extern const char *const job_model_names[];
 extern const char *const job_schedule_names[];
 extern const char *const job_precision_names[];
 extern const char *const job_t_names[];
-extern const char *const job_codec_names[];
 extern const char *const job_sampler_names[];
 extern const char *const job_moments_names[];
 extern const char *const job_features_names[];

@@ -9,7 +9,7 @@
 #include "common/base/file.h"
 #include "common/base/mem.h"
 #include "common/outer/fold.h"
-#include "common/outer/kernels.h"
+#include "common/outer/arith.h"
 #include "common/outer/layout.h"
 #include "common/outer/wire.h"
 
@@ -144,7 +144,7 @@ static int make_all(struct maker *m, struct err *err)
 
 struct own {
     const struct contribution_job *job;
-    const struct kernels *kernels;
+    const struct arith *arith;
     struct contribution_coder coder;
     struct contribution_chunk chunk;
     float *end;
@@ -158,15 +158,15 @@ static int own_begin(void *arg, struct contribution_chunk *c, struct err *err)
     if (rc < 0)
         return rc;
     if (codec == CODEC_F32)
-        return codec_encode(codec, c->n, o->end, c->payload, NULL, o->end) < 0 ? -EDOM : 0;
+        return coding_encode(codec, c->n, o->end, c->payload, NULL, o->end) < 0 ? -EDOM : 0;
     float *u = c->base, *q = c->residual;
-    o->kernels->sub(c->n, u, o->end, u);
+    o->arith->sub(c->n, u, o->end, u);
     if (c->carried)
-        o->kernels->add(c->n, u, c->residual, u);
-    if (codec_encode(codec, c->n, u, c->payload, c->scales, q) < 0)
+        o->arith->add(c->n, u, c->residual, u);
+    if (coding_encode(codec, c->n, u, c->payload, c->scales, q) < 0)
         return -EDOM;
     if (c->feedback)
-        o->kernels->sub(c->n, u, q, c->residual);
+        o->arith->sub(c->n, u, q, c->residual);
     return 0;
 }
 
@@ -178,7 +178,7 @@ static int own_end(void *arg, struct contribution_chunk *c, struct err *err)
 static int own_open(struct own *o, const struct contribution_job *job, struct err *err)
 {
     const size_t bytes = FOLD_CHUNK * sizeof(float);
-    *o = (struct own){.job = job, .kernels = kernels_best()};
+    *o = (struct own){.job = job, .arith = arith_best()};
     o->coder = (struct contribution_coder){.size = FOLD_CHUNK,
                                            .n = 1,
                                            .chunks = &o->chunk,

@@ -26,7 +26,7 @@
 #include <stdint.h>
 
 #include "common/base/hash.h"
-#include "common/outer/codec.h"
+#include "common/outer/coding.h"
 
 struct err;
 struct layout;

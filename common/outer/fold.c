@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
+#include <pthread.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -10,7 +11,6 @@
 #include "common/base/file.h"
 #include "common/base/mem.h"
 #include "common/outer/fold_math.h"
-#include "common/outer/fold_sink.h"
 #include "common/outer/layout.h"
 #include "common/outer/wire.h"
 
@@ -18,17 +18,210 @@
  * wide codec the chunk gets shorter, not the memory larger. */
 #define INPUT_BYTES (2u << 20)
 
+/* ---- the sink: a thread that hashes and writes the new full and EMA files ----
+ *
+ *   folding thread                          helper
+ *   sink_slot()  waits for a free slot <--  frees it
+ *   fills slot->theta, slot->ema
+ *   sink_push(n) -------------------------> hash + pwrite, in order
+ *   sink_finish() joins
+ *
+ * One lock, SINK_SLOTS slots, nothing else is shared. */
+#define SINK_SLOTS 2
+
+struct sink_slot {
+    float *theta, *ema; /* FOLD_CHUNK each; ema NULL when none is kept */
+};
+
+struct sink_file {
+    struct file_out *out; /* NULL: not kept */
+    struct hash hash;
+    float *data[SINK_SLOTS];
+};
+
+struct sink {
+    struct sink_file full, ema; /* the helper's, but for data[] of a slot being filled */
+    uint64_t offset;            /* of the next byte in both files; the helper's */
+    pthread_t thread;
+    bool started;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    /* under lock */
+    size_t n[SINK_SLOTS];  /* elements of the slot */
+    uint64_t pushed, done; /* slots since the beginning */
+    bool stop;
+    int rc;
+    struct err err;
+};
+
+static int file_begin(struct sink_file *f, const struct layout *layout, struct err *err)
+{
+    if (!f->out)
+        return 0;
+    for (size_t i = 0; i < SINK_SLOTS; i++) {
+        f->data[i] = mem_try_aligned(64, FOLD_CHUNK * sizeof(float));
+        if (!f->data[i])
+            return err_set(err, -ENOMEM, "no memory for the outer step");
+    }
+    hash_init(&f->hash);
+    hash_update(&f->hash, layout->header, (size_t)layout->st.payload);
+    return file_out_pwrite(f->out, layout->header, (size_t)layout->st.payload, 0, err);
+}
+
+static int file_put(struct sink_file *f, size_t slot, size_t n, uint64_t offset, struct err *err)
+{
+    if (!f->out)
+        return 0;
+    hash_update(&f->hash, f->data[slot], n * sizeof(float));
+    return file_out_pwrite(f->out, f->data[slot], n * sizeof(float), offset, err);
+}
+
+static void *sink_main(void *arg)
+{
+    struct sink *s = arg;
+    (void)pthread_mutex_lock(&s->lock); /* cannot fail: a default mutex, never held twice */
+    for (;;) {
+        while (s->done == s->pushed && !s->stop)
+            (void)pthread_cond_wait(&s->changed, &s->lock);
+        if (s->done == s->pushed || s->rc < 0)
+            break;
+        size_t slot = s->done % SINK_SLOTS, n = s->n[slot];
+        (void)pthread_mutex_unlock(&s->lock);
+        struct err err = {0};
+        int rc = file_put(&s->full, slot, n, s->offset, &err);
+        if (rc == 0)
+            rc = file_put(&s->ema, slot, n, s->offset, &err);
+        s->offset += n * sizeof(float);
+        (void)pthread_mutex_lock(&s->lock);
+        if (rc < 0) {
+            s->rc = rc;
+            s->err = err;
+        }
+        s->done++;
+        (void)pthread_cond_broadcast(&s->changed);
+    }
+    (void)pthread_mutex_unlock(&s->lock);
+    return NULL;
+}
+
+static void sink_join(struct sink *s)
+{
+    if (!s->started)
+        return;
+    (void)pthread_mutex_lock(&s->lock);
+    s->stop = true;
+    (void)pthread_cond_broadcast(&s->changed);
+    (void)pthread_mutex_unlock(&s->lock);
+    (void)pthread_join(s->thread, NULL); /* it is ours and joined once */
+    s->started = false;
+}
+
+static void file_end(struct sink_file *f)
+{
+    for (size_t i = 0; i < SINK_SLOTS; i++)
+        mem_free(f->data[i]);
+    hash_release(&f->hash);
+}
+
+static void sink_free(struct sink *s)
+{
+    if (!s)
+        return;
+    sink_join(s);
+    file_end(&s->full);
+    file_end(&s->ema);
+    (void)pthread_cond_destroy(&s->changed);
+    (void)pthread_mutex_destroy(&s->lock);
+    mem_free(s);
+}
+
+/* Writes the header into both files and starts the thread; ema_out NULL: no EMA. */
+static int sink_new(const struct layout *layout, struct file_out *full_out,
+                    struct file_out *ema_out, struct sink **ret, struct err *err)
+{
+    struct sink *s = mem_alloc(sizeof *s);
+    s->full.out = full_out;
+    s->ema.out = ema_out;
+    s->offset = layout->st.payload;
+    (void)pthread_mutex_init(&s->lock, NULL); /* default attributes: cannot fail on Linux */
+    (void)pthread_cond_init(&s->changed, NULL);
+    int rc = file_begin(&s->full, layout, err);
+    if (rc == 0)
+        rc = file_begin(&s->ema, layout, err);
+    if (rc == 0) {
+        int e = pthread_create(&s->thread, NULL, sink_main, s);
+        s->started = e == 0;
+        rc = e ? err_set(err, -e, "starting a thread: %s", strerror(e)) : 0;
+    }
+    if (rc < 0)
+        sink_free(s);
+    else
+        *ret = s;
+    return rc;
+}
+
+static int take_error(const struct sink *s, struct err *err)
+{
+    return s->rc < 0 ? err_set(err, s->rc, "%s", s->err.msg) : 0;
+}
+
+/* A slot to fill, or the failure of an earlier write. */
+static int sink_slot(struct sink *s, struct sink_slot *ret, struct err *err)
+{
+    (void)pthread_mutex_lock(&s->lock);
+    while (s->pushed - s->done == SINK_SLOTS && s->rc == 0)
+        (void)pthread_cond_wait(&s->changed, &s->lock);
+    int rc = take_error(s, err);
+    size_t slot = s->pushed % SINK_SLOTS;
+    (void)pthread_mutex_unlock(&s->lock);
+    if (rc == 0)
+        *ret = (struct sink_slot){.theta = s->full.data[slot], .ema = s->ema.data[slot]};
+    return rc;
+}
+
+/* The slot last given holds the next n elements of the flat array. */
+static void sink_push(struct sink *s, size_t n)
+{
+    (void)pthread_mutex_lock(&s->lock);
+    s->n[s->pushed % SINK_SLOTS] = n;
+    s->pushed++;
+    (void)pthread_cond_broadcast(&s->changed);
+    (void)pthread_mutex_unlock(&s->lock);
+}
+
+/* Waits for all writes; hashes of the whole files (ema untouched if none). */
+static int sink_finish(struct sink *s, uint8_t full[HASH_BYTES], uint8_t ema[HASH_BYTES],
+                       struct err *err)
+{
+    sink_join(s);
+    int rc = take_error(s, err);
+    if (rc < 0)
+        return rc;
+    hash_final(&s->full.hash, full);
+    if (s->ema.out)
+        hash_final(&s->ema.hash, ema);
+    return 0;
+}
+
+/* ---- the step ---- */
+
 struct flat { /* a file of one float per parameter */
     int fd;   /* -1: absent */
     const char *path;
     uint64_t payload;
 };
 
+/* What is read: the state at v, and the version that the inputs start from. */
+enum { FULL, EMA, TARGET, MOM, BUF, FROM, INS };
+/* What is written, in the order in which it takes its name: the state first and full last, so
+ * that a version whose full file is there is complete. */
+enum { MOM_OUT, BUF_OUT, TARGET_OUT, EMA_OUT, DELTA_OUT, FULL_OUT, OUTS };
+
 struct fold {
     const struct fold_step *step;
     struct layout layout;
     struct fold_math math;
-    struct flat full, ema, target, mom, buf, from; /* from: only when it is another version */
+    struct flat in[INS];
     struct wire inputs[FOLD_INPUTS_MAX];
     double weight[FOLD_INPUTS_MAX];
     size_t chunk; /* elements */
@@ -37,10 +230,10 @@ struct fold {
     uint16_t *in_scales[FOLD_INPUTS_MAX];
     uint8_t *in_block, *delta_payload;
     uint16_t *delta_scales;
-    float *theta_buf, *target_buf, *mom_buf;
-    float *buf_buf, *from_buf; /* NULL where there is none */
+    float *buf[INS]; /* NULL where there is none; EMA: a slot's */
     /* outputs */
-    struct file_out full_out, delta_out, ema_out, target_out, mom_out, buf_out;
+    const char *out_path[OUTS]; /* NULL: not made */
+    struct file_out out[OUTS];
     struct wire_out delta;
     struct sink *sink;
     struct fold_squares squares;
@@ -77,19 +270,20 @@ static int flat_open(struct flat *f, const char *path, const struct layout *like
 static int open_state(struct fold *f, struct err *err)
 {
     const struct fold_step *s = f->step;
+    const char *const paths[INS] = {
+        [FULL] = s->full,
+        [EMA] = !s->ema_out ? NULL
+                : s->ema    ? s->ema
+                            : s->full,
+        [TARGET] = s->target ? s->target : s->full,
+        [MOM] = s->mom,
+        [BUF] = is_delayed(s) ? s->buf : NULL,
+        [FROM] = reads_from(s) ? s->from_full : NULL,
+    };
     int rc = layout_open(s->full, &f->layout, err);
-    if (rc == 0)
-        rc = flat_open(&f->full, s->full, &f->layout, err);
-    if (rc == 0 && s->ema_out)
-        rc = flat_open(&f->ema, s->ema ? s->ema : s->full, &f->layout, err);
-    if (rc == 0)
-        rc = flat_open(&f->target, s->target ? s->target : s->full, &f->layout, err);
-    if (rc == 0 && s->mom)
-        rc = flat_open(&f->mom, s->mom, &f->layout, err);
-    if (rc == 0 && s->buf && is_delayed(s))
-        rc = flat_open(&f->buf, s->buf, &f->layout, err);
-    if (rc == 0 && reads_from(s))
-        rc = flat_open(&f->from, s->from_full, &f->layout, err);
+    for (int i = 0; rc == 0 && i < INS; i++)
+        if (paths[i])
+            rc = flat_open(&f->in[i], paths[i], &f->layout, err);
     return rc;
 }
 
@@ -139,54 +333,41 @@ static int alloc_buffers(struct fold *f, struct err *err)
     int rc = alloc_inputs(f, err);
     if (rc < 0)
         return rc;
+    const bool used[INS] = {[FULL] = true,
+                            [TARGET] = true,
+                            [MOM] = true,
+                            [BUF] = is_delayed(f->step),
+                            [FROM] = reads_from(f->step)};
     size_t bytes = f->chunk * sizeof(float);
-    f->theta_buf = mem_try_aligned(64, bytes);
-    f->target_buf = mem_try_aligned(64, bytes);
-    f->mom_buf = mem_try_aligned(64, bytes);
     f->delta_payload = mem_try_aligned(64, bytes); /* of the widest codec */
     f->delta_scales = mem_try_array(f->chunk / CODEC_BLOCK, sizeof(uint16_t));
-    bool all = true;
-    if (is_delayed(f->step))
-        all = (f->buf_buf = mem_try_aligned(64, bytes)) != NULL;
-    if (reads_from(f->step))
-        all = (f->from_buf = mem_try_aligned(64, bytes)) != NULL && all;
-    if (!f->theta_buf || !f->target_buf || !f->mom_buf || !f->delta_payload || !f->delta_scales ||
-        !all)
-        return err_set(err, -ENOMEM, "no memory for the outer step");
-    return 0;
-}
-
-/* A file that starts with the module's header. */
-static int flat_create(struct file_out *out, const char *path, const struct layout *layout,
-                       struct err *err)
-{
-    int rc = file_out_open(out, path, 0600, err);
-    return rc < 0 ? rc : file_out_pwrite(out, layout->header, (size_t)layout->st.payload, 0, err);
+    bool all = f->delta_payload && f->delta_scales;
+    for (int i = 0; all && i < INS; i++)
+        all = !used[i] || (f->buf[i] = mem_try_aligned(64, bytes)) != NULL;
+    return all ? 0 : err_set(err, -ENOMEM, "no memory for the outer step");
 }
 
 static int open_outputs(struct fold *f, struct err *err)
 {
     const struct fold_step *s = f->step;
+    const struct layout *l = &f->layout;
     struct wire_info info = {.kind = WIRE_DELTA,
                              .codec = s->down,
                              .module_id = s->module_id,
                              .base = s->base,
                              .version = s->base + 1};
-    int rc = flat_create(&f->target_out, s->target_out, &f->layout, err);
+    int rc = 0;
+    for (int i = 0; rc == 0 && i < OUTS; i++) {
+        const bool state = i == MOM_OUT || i == BUF_OUT || i == TARGET_OUT;
+        if (f->out_path[i])
+            rc = file_out_open(&f->out[i], f->out_path[i], 0600, err);
+        if (rc == 0 && f->out_path[i] && state) /* begins with the module's header */
+            rc = file_out_pwrite(&f->out[i], l->header, (size_t)l->st.payload, 0, err);
+    }
     if (rc == 0)
-        rc = flat_create(&f->mom_out, s->mom_out, &f->layout, err);
-    if (rc == 0 && is_delayed(s))
-        rc = flat_create(&f->buf_out, s->buf_out, &f->layout, err);
+        rc = wire_out_open(&f->delta, &f->out[DELTA_OUT], &info, l, err);
     if (rc == 0)
-        rc = file_out_open(&f->full_out, s->full_out, 0600, err);
-    if (rc == 0 && s->ema_out)
-        rc = file_out_open(&f->ema_out, s->ema_out, 0600, err);
-    if (rc == 0)
-        rc = file_out_open(&f->delta_out, s->delta_out, 0600, err);
-    if (rc == 0)
-        rc = wire_out_open(&f->delta, &f->delta_out, &info, &f->layout, err);
-    if (rc == 0)
-        rc = sink_new(&f->layout, &f->full_out, s->ema_out ? &f->ema_out : NULL, &f->sink, err);
+        rc = sink_new(l, &f->out[FULL_OUT], s->ema_out ? &f->out[EMA_OUT] : NULL, &f->sink, err);
     return rc;
 }
 
@@ -206,17 +387,12 @@ static int read_chunk(struct fold *f, size_t t, uint64_t first, size_t n, float 
                       struct err *err)
 {
     uint64_t at = layout_first(&f->layout, t) + first;
-    int rc = flat_read(&f->full, at, n, f->theta_buf, err);
-    if (rc == 0)
-        rc = flat_read(&f->target, at, n, f->target_buf, err);
-    if (rc == 0)
-        rc = flat_read(&f->mom, at, n, f->mom_buf, err);
-    if (rc == 0 && f->buf_buf)
-        rc = flat_read(&f->buf, at, n, f->buf_buf, err);
-    if (rc == 0 && f->from_buf)
-        rc = flat_read(&f->from, at, n, f->from_buf, err);
-    if (rc == 0 && ema)
-        rc = flat_read(&f->ema, at, n, ema, err);
+    int rc = 0;
+    for (int i = 0; rc == 0 && i < INS; i++) {
+        float *to = i == EMA ? ema : f->buf[i];
+        if (to)
+            rc = flat_read(&f->in[i], at, n, to, err);
+    }
     for (size_t i = 0; rc == 0 && i < f->step->n_inputs; i++)
         rc = wire_read(&f->inputs[i], t, first, n, f->in_payload[i], f->in_scales[i], err);
     return rc;
@@ -225,11 +401,11 @@ static int read_chunk(struct fold *f, size_t t, uint64_t first, size_t n, float 
 static int write_chunk(struct fold *f, size_t t, uint64_t first, size_t n, struct err *err)
 {
     uint64_t at = f->layout.st.payload + (layout_first(&f->layout, t) + first) * sizeof(float);
-    int rc = file_out_pwrite(&f->target_out, f->target_buf, n * sizeof(float), at, err);
+    int rc = file_out_pwrite(&f->out[TARGET_OUT], f->buf[TARGET], n * sizeof(float), at, err);
     if (rc == 0)
-        rc = file_out_pwrite(&f->mom_out, f->mom_buf, n * sizeof(float), at, err);
-    if (rc == 0 && f->buf_buf)
-        rc = file_out_pwrite(&f->buf_out, f->buf_buf, n * sizeof(float), at, err);
+        rc = file_out_pwrite(&f->out[MOM_OUT], f->buf[MOM], n * sizeof(float), at, err);
+    if (rc == 0 && f->buf[BUF])
+        rc = file_out_pwrite(&f->out[BUF_OUT], f->buf[BUF], n * sizeof(float), at, err);
     if (rc == 0)
         rc = wire_out_write(&f->delta, t, first, n, f->delta_payload, f->delta_scales, err);
     return rc;
@@ -237,7 +413,7 @@ static int write_chunk(struct fold *f, size_t t, uint64_t first, size_t n, struc
 
 static int fold_chunk(struct fold *f, size_t t, uint64_t first, size_t n, struct err *err)
 {
-    struct sink_slot slot;
+    struct sink_slot slot = {0};
     int rc = sink_slot(f->sink, &slot, err);
     if (rc == 0)
         rc = read_chunk(f, t, first, n, slot.ema, err);
@@ -249,12 +425,12 @@ static int fold_chunk(struct fold *f, size_t t, uint64_t first, size_t n, struct
                .payload = (const void *const *)f->in_payload,
                .scales = (const uint16_t *const *)f->in_scales,
                .weight = f->weight},
-        .start = f->from_buf ? f->from_buf : f->theta_buf,
-        .theta = f->theta_buf,
+        .start = f->buf[FROM] ? f->buf[FROM] : f->buf[FULL],
+        .theta = f->buf[FULL],
         .theta_new = slot.theta,
-        .mom = f->mom_buf,
-        .target = f->target_buf,
-        .buf = f->buf_buf,
+        .mom = f->buf[MOM],
+        .target = f->buf[TARGET],
+        .buf = f->buf[BUF],
         .ema = slot.ema,
         .delta = f->delta_payload,
         .delta_scales = f->delta_scales,
@@ -273,17 +449,17 @@ static int fold_chunk(struct fold *f, size_t t, uint64_t first, size_t n, struct
 static int norm_chunk(struct fold *f, size_t t, uint64_t first, size_t n, struct err *err)
 {
     uint64_t at = layout_first(&f->layout, t) + first;
-    const struct flat *start = f->from_buf ? &f->from : &f->full;
-    int rc = f->step->up == CODEC_F32 ? flat_read(start, at, n, f->theta_buf, err) : 0;
+    const struct flat *start = &f->in[f->buf[FROM] ? FROM : FULL];
+    int rc = f->step->up == CODEC_F32 ? flat_read(start, at, n, f->buf[FULL], err) : 0;
     for (size_t i = 0; rc == 0 && i < f->step->n_inputs; i++)
         rc = wire_read(&f->inputs[i], t, first, n, f->in_payload[i], f->in_scales[i], err);
     if (rc < 0)
         return rc;
-    const struct kernel_inputs in = {.k = f->step->n_inputs,
-                                     .payload = (const void *const *)f->in_payload,
-                                     .scales = (const uint16_t *const *)f->in_scales,
-                                     .weight = f->weight};
-    f->squares.delta += fold_math_square(&f->math, &in, f->theta_buf, n);
+    const struct arith_inputs in = {.k = f->step->n_inputs,
+                                    .payload = (const void *const *)f->in_payload,
+                                    .scales = (const uint16_t *const *)f->in_scales,
+                                    .weight = f->weight};
+    f->squares.delta += fold_math_square(&f->math, &in, f->buf[FULL], n);
     return 0;
 }
 
@@ -323,32 +499,16 @@ static int keep_norm(struct fold *f, struct err *err)
 
 /* ---- the end ---- */
 
-/* state first and full last: a version whose full file is there is complete. */
-static int commit_all(struct fold *f, struct err *err)
-{
-    int rc = file_out_commit(&f->mom_out, err);
-    if (rc == 0 && f->buf_buf)
-        rc = file_out_commit(&f->buf_out, err);
-    if (rc == 0)
-        rc = file_out_commit(&f->target_out, err);
-    if (rc == 0 && f->step->ema_out)
-        rc = file_out_commit(&f->ema_out, err);
-    if (rc == 0)
-        rc = file_out_commit(&f->delta_out, err);
-    if (rc == 0)
-        rc = file_out_commit(&f->full_out, err);
-    return rc;
-}
-
 static int finish(struct fold *f, struct fold_result *r, struct err *err)
 {
     /* The scales of a tensor are complete after its payload only, so the delta
      * is hashed when it is whole; it is small and still in the page cache. */
-    int rc = hash_file(f->delta_out.temp, r->delta.sha256, &r->delta.bytes, err);
+    int rc = hash_file(f->out[DELTA_OUT].temp, r->delta.sha256, &r->delta.bytes, err);
     if (rc == 0)
         rc = sink_finish(f->sink, r->full.sha256, r->ema.sha256, err);
-    if (rc == 0)
-        rc = commit_all(f, err);
+    for (int i = 0; rc == 0 && i < OUTS; i++)
+        if (f->out_path[i])
+            rc = file_out_commit(&f->out[i], err);
     if (rc < 0)
         return rc;
     r->params = f->layout.count;
@@ -366,7 +526,7 @@ static struct fold *fold_new(const struct fold_step *step)
     struct fold *f = mem_alloc(sizeof *f);
     f->step = step;
     f->math = (struct fold_math){
-        .kernels = kernels_best(),
+        .arith = arith_best(),
         .up = step->up,
         .down = step->down,
         .nesterov = {.lr = step->lr,
@@ -375,44 +535,35 @@ static struct fold *fold_new(const struct fold_step *step)
                      .parts = step->delay ? step->delay : 1,
                      .due = is_delayed(step) && (step->base + 1) % step->delay == 0},
         .ema_decay = step->ema_decay};
-    f->full.fd = f->ema.fd = f->target.fd = f->mom.fd = f->buf.fd = f->from.fd = -1;
+    f->out_path[MOM_OUT] = step->mom_out;
+    f->out_path[BUF_OUT] = is_delayed(step) ? step->buf_out : NULL;
+    f->out_path[TARGET_OUT] = step->target_out;
+    f->out_path[EMA_OUT] = step->ema_out;
+    f->out_path[DELTA_OUT] = step->delta_out;
+    f->out_path[FULL_OUT] = step->full_out;
+    for (int i = 0; i < INS; i++)
+        f->in[i].fd = -1;
+    for (int i = 0; i < OUTS; i++)
+        f->out[i].fd = -1;
     for (size_t i = 0; i < FOLD_INPUTS_MAX; i++)
         f->inputs[i].fd = -1;
-    f->full_out.fd = f->delta_out.fd = f->ema_out.fd = -1;
-    f->target_out.fd = f->mom_out.fd = f->buf_out.fd = -1;
     return f;
-}
-
-static void flat_close(struct flat *f)
-{
-    if (f->fd >= 0)
-        (void)close(f->fd); /* read only: nothing to lose */
 }
 
 static void fold_free(struct fold *f)
 {
     sink_free(f->sink); /* before the files it writes */
     wire_out_release(&f->delta);
-    file_out_abort(&f->full_out);
-    file_out_abort(&f->delta_out);
-    file_out_abort(&f->ema_out);
-    file_out_abort(&f->target_out);
-    file_out_abort(&f->mom_out);
-    file_out_abort(&f->buf_out);
+    for (int i = 0; i < OUTS; i++)
+        file_out_abort(&f->out[i]);
     for (size_t i = 0; i < FOLD_INPUTS_MAX; i++)
         wire_close(&f->inputs[i]);
-    flat_close(&f->full);
-    flat_close(&f->ema);
-    flat_close(&f->target);
-    flat_close(&f->mom);
-    flat_close(&f->buf);
-    flat_close(&f->from);
+    for (int i = 0; i < INS; i++) {
+        if (f->in[i].fd >= 0)
+            (void)close(f->in[i].fd); /* read only: nothing to lose */
+        mem_free(f->buf[i]);
+    }
     mem_free(f->in_block);
-    mem_free(f->theta_buf);
-    mem_free(f->target_buf);
-    mem_free(f->mom_buf);
-    mem_free(f->buf_buf);
-    mem_free(f->from_buf);
     mem_free(f->delta_payload);
     mem_free(f->delta_scales);
     layout_release(&f->layout);

@@ -36,8 +36,7 @@
  *     theta_end) are exact in double while |theta_v| < 2^29 |theta_end|, or
  *     theta_end is 0; beyond that the error is below 2^-53 |theta_v|).
  * No operation depends on a thread count, a chunk size or the instruction set:
- * the same inputs give the same files everywhere, and fold_recompute() relies on
- * it.
+ * the same inputs give the same files everywhere.
  *
  * Files of a module at version v (layout.h; each header is a copy):
  *   full, ema         blobs
@@ -53,7 +52,7 @@
 #include <stdint.h>
 
 #include "common/base/hash.h"
-#include "common/outer/codec.h"
+#include "common/outer/coding.h"
 
 struct err;
 
@@ -63,7 +62,7 @@ struct err;
 struct fold_input {
     const char *path; /* contribution blob */
     double weight;    /* > 0; only the ratio to the others matters */
-    double norm;      /* of its Delta, see fold_check(); for keep_norm */
+    double norm;      /* of its Delta, see fold_check.h; for keep_norm */
 };
 
 struct fold_step {
@@ -121,27 +120,5 @@ double fold_ema_decay(double d, uint64_t base);
 /* mu min(1, v/warmup): the first differences of a fresh model all point the same way,
  * and a full momentum would add them up to steps of lr/(1-mu) of their length. */
 double fold_momentum(double mu, uint64_t base, uint64_t warmup);
-
-/* What a contribution is worth before it is folded. */
-struct fold_norm {
-    double norm; /* of its Delta_i */
-    uint64_t samples;
-};
-/* Streams one contribution: header against the layout of full_path, every scale
- * and value finite.  -ERR_FORMAT (or another code) with a sentence if it must be
- * refused; -EIO and the like for our own disk. */
-int fold_check(const char *path, const char *full_path, uint64_t module_id, uint64_t base,
-               enum codec up, struct fold_norm *ret, struct err *err);
-
-/* The norm bound: with three or more, a norm above 10x the median of the peers
- * (the others) is out of bounds.  refused[i] is set accordingly; pure. */
-#define FOLD_NORM_FACTOR 10.0
-void fold_norm_bound(const double *norms, size_t n, bool *refused);
-
-/* Audit: repeats a recorded step in work_dir (made, then removed) and compares
- * the hashes of full, delta and EMA.  The _out names of `step` are ignored.
- * -ERR_HASH names the file that differs. */
-int fold_recompute(const struct fold_step *step, const struct fold_result *recorded,
-                   const char *work_dir, struct err *err);
 
 #endif

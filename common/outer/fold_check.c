@@ -1,5 +1,4 @@
-/* What a contribution is worth, and the audit of a step. */
-#include "common/outer/fold.h"
+#include "common/outer/fold_check.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -11,12 +10,12 @@
 #include "common/base/err.h"
 #include "common/base/file.h"
 #include "common/base/mem.h"
-#include "common/outer/kernels.h"
+#include "common/outer/arith.h"
 #include "common/outer/layout.h"
 #include "common/outer/wire.h"
 
 struct check {
-    const struct kernels *kernels;
+    const struct arith *arith;
     struct layout layout;
     struct wire wire;
     int full_fd; /* of theta_v, for values; -1: not needed */
@@ -70,7 +69,7 @@ static int check_chunk(struct check *c, size_t t, uint64_t first, size_t n, stru
     int rc = wire_read(&c->wire, t, first, n, c->payload, c->scales, err);
     if (rc < 0)
         return rc;
-    if (!codec_check(codec, n, c->payload, c->scales))
+    if (!coding_check(codec, n, c->payload, c->scales))
         return err_set(err, -ERR_FORMAT,
                        "tensor %s holds a value that is not finite or out of "
                        "range",
@@ -79,15 +78,15 @@ static int check_chunk(struct check *c, size_t t, uint64_t first, size_t n, stru
         c->square += square_scaled(c, n);
         return 0;
     }
-    codec_decode(codec, n, c->payload, c->scales, c->x);
+    coding_decode(codec, n, c->payload, c->scales, c->x);
     if (codec == CODEC_F32) {
         rc = file_pread_all(c->full_fd, c->theta, n * sizeof(float),
                             tensor->offset + first * sizeof(float), c->full_path, err);
         if (rc < 0)
             return rc;
-        c->kernels->sub(n, c->theta, c->x, c->x);
+        c->arith->sub(n, c->theta, c->x, c->x);
     }
-    c->square += c->kernels->square_f32(n, c->x);
+    c->square += c->arith->square_f32(n, c->x);
     return 0;
 }
 
@@ -136,7 +135,7 @@ int fold_check(const char *path, const char *full_path, uint64_t module_id, uint
                enum codec up, struct fold_norm *ret, struct err *err)
 {
     struct check c = {
-        .kernels = kernels_best(), .full_fd = -1, .full_path = full_path, .wire = {.fd = -1}};
+        .arith = arith_best(), .full_fd = -1, .full_path = full_path, .wire = {.fd = -1}};
     struct wire_info want = {
         .kind = WIRE_CONTRIBUTION, .codec = up, .module_id = module_id, .base = base};
     int rc = check_open(&c, path, &want, err);
@@ -178,47 +177,4 @@ void fold_norm_bound(const double *norms, size_t n, bool *refused)
         double median = m % 2 ? peers[m / 2] : (peers[m / 2 - 1] + peers[m / 2]) / 2;
         refused[i] = norms[i] > FOLD_NORM_FACTOR * median;
     }
-}
-
-/* ---- audit ---- */
-
-static int same_hash(const char *what, const struct fold_file *a, const struct fold_file *b,
-                     struct err *err)
-{
-    if (a->bytes == b->bytes && hash_equal(a->sha256, b->sha256, HASH_BYTES))
-        return 0;
-    char got[HASH_HEX_MAX], want[HASH_HEX_MAX];
-    return err_set(err, -ERR_HASH, "the %s recomputed hashes to %.16s..., recorded is %.16s...",
-                   what, hash_hex(a->sha256, HASH_BYTES, got),
-                   hash_hex(b->sha256, HASH_BYTES, want));
-}
-
-int fold_recompute(const struct fold_step *step, const struct fold_result *recorded,
-                   const char *work_dir, struct err *err)
-{
-    static const char *const names[6] = {"full", "delta", "ema", "target", "momentum", "buffer"};
-    char *path[6];
-    struct fold_step redo = *step;
-    struct fold_result r = {0};
-    for (size_t i = 0; i < 6; i++)
-        path[i] = file_join(work_dir, names[i]);
-    redo.full_out = path[0];
-    redo.delta_out = path[1];
-    redo.ema_out = recorded->ema.bytes ? path[2] : NULL;
-    redo.target_out = path[3];
-    redo.mom_out = path[4];
-    redo.buf_out = path[5];
-    int rc = file_mkdirs(work_dir, 0700, err);
-    if (rc == 0)
-        rc = fold_run(&redo, &r, err);
-    if (rc == 0)
-        rc = same_hash("full version", &r.full, &recorded->full, err);
-    if (rc == 0)
-        rc = same_hash("delta", &r.delta, &recorded->delta, err);
-    if (rc == 0 && recorded->ema.bytes)
-        rc = same_hash("EMA", &r.ema, &recorded->ema, err);
-    (void)file_remove_tree(work_dir, NULL); /* scratch; a failure above matters more */
-    for (size_t i = 0; i < 6; i++)
-        mem_free(path[i]);
-    return rc;
 }

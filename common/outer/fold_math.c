@@ -3,11 +3,11 @@
 struct strip {
     double acc[FOLD_STRIP];
     float diff[FOLD_STRIP], q[FOLD_STRIP];
-    const void *payload[KERNEL_INPUTS_MAX];
-    const uint16_t *scales[KERNEL_INPUTS_MAX];
+    const void *payload[ARITH_INPUTS_MAX];
+    const uint16_t *scales[ARITH_INPUTS_MAX];
 };
 
-static void accumulate(const struct fold_math *m, const struct kernel_inputs *all,
+static void accumulate(const struct fold_math *m, const struct arith_inputs *all,
                        const float *start, size_t first, size_t n, struct strip *strip)
 {
     size_t skip = codec_payload_bytes(m->up, first), blocks = first / CODEC_BLOCK;
@@ -15,12 +15,12 @@ static void accumulate(const struct fold_math *m, const struct kernel_inputs *al
         strip->payload[c] = (const uint8_t *)all->payload[c] + skip;
         strip->scales[c] = codec_has_scale(m->up) ? all->scales[c] + blocks : NULL;
     }
-    struct kernel_inputs in = {
+    struct arith_inputs in = {
         .k = all->k, .payload = strip->payload, .scales = strip->scales, .weight = all->weight};
-    m->kernels->accumulate[m->up](n, &in, start + first, strip->acc);
+    m->arith->accumulate[m->up](n, &in, start + first, strip->acc);
 }
 
-double fold_math_square(const struct fold_math *m, const struct kernel_inputs *in,
+double fold_math_square(const struct fold_math *m, const struct arith_inputs *in,
                         const float *start, size_t n)
 {
     struct strip strip;
@@ -28,7 +28,7 @@ double fold_math_square(const struct fold_math *m, const struct kernel_inputs *i
     for (size_t first = 0; first < n; first += FOLD_STRIP) {
         size_t part = n - first < FOLD_STRIP ? n - first : FOLD_STRIP;
         accumulate(m, in, start, first, part, &strip);
-        sum += m->kernels->square_f64(part, strip.acc);
+        sum += m->arith->square_f64(part, strip.acc);
     }
     return sum;
 }
@@ -37,7 +37,7 @@ double fold_math_square(const struct fold_math *m, const struct kernel_inputs *i
 static void outer_step(const struct fold_math *m, const struct fold_span *s, size_t first, size_t n,
                        struct strip *strip)
 {
-    const struct kernels *k = m->kernels;
+    const struct arith *k = m->arith;
     const float *theta = s->theta + first;
     float *mom = s->mom + first, *target = s->target + first;
     if (s->buf)
@@ -50,7 +50,7 @@ static void outer_step(const struct fold_math *m, const struct fold_span *s, siz
 static bool encode(const struct fold_math *m, const struct fold_span *s, size_t first, size_t n,
                    struct strip *strip, struct fold_squares *squares)
 {
-    const struct kernels *k = m->kernels;
+    const struct arith *k = m->arith;
     uint8_t *payload = (uint8_t *)s->delta + codec_payload_bytes(m->down, first);
     if (m->down == CODEC_F32) {
         squares->step += k->square_f32(n, strip->diff);
@@ -72,7 +72,7 @@ static bool encode(const struct fold_math *m, const struct fold_span *s, size_t 
 bool fold_math_span(const struct fold_math *m, const struct fold_span *s,
                     struct fold_squares *squares)
 {
-    const struct kernels *k = m->kernels;
+    const struct arith *k = m->arith;
     struct strip strip;
     for (size_t first = 0; first < s->n; first += FOLD_STRIP) {
         size_t n = s->n - first < FOLD_STRIP ? s->n - first : FOLD_STRIP;

@@ -12,29 +12,29 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/outer/kernels.h"
+#include "common/outer/arith.h"
 
 #define FOLD_STRIP 1024 /* a multiple of CODEC_BLOCK */
 
 struct fold_math {
-    const struct kernels *kernels;
+    const struct arith *arith;
     enum codec up, down;
-    struct kernel_nesterov nesterov;
+    struct arith_nesterov nesterov;
     double ema_decay;
 };
 
 /* n elements of one tensor, beginning at a block. */
 struct fold_span {
     size_t n;
-    struct kernel_inputs in; /* weights sum to nesterov.total */
-    const float *start;      /* what values of the inputs are subtracted from: theta of
-                                the version they began with */
-    const float *theta;      /* theta_v */
-    float *theta_new;        /* theta_{v+1}; may be theta */
-    float *mom, *target;     /* updated */
-    float *buf;              /* updated; NULL: the momentum takes part in every step */
-    float *ema;              /* updated; NULL: none */
-    void *delta;             /* payload of the down codec */
+    struct arith_inputs in; /* weights sum to nesterov.total */
+    const float *start;     /* what values of the inputs are subtracted from: theta of
+                               the version they began with */
+    const float *theta;     /* theta_v */
+    float *theta_new;       /* theta_{v+1}; may be theta */
+    float *mom, *target;    /* updated */
+    float *buf;             /* updated; NULL: the momentum takes part in every step */
+    float *ema;             /* updated; NULL: none */
+    void *delta;            /* payload of the down codec */
     uint16_t *delta_scales;
 };
 
@@ -46,7 +46,7 @@ struct fold_squares {
 
 /* The square of the norm of sum_i weight_i Delta_i over n elements, as fold_math_span()
  * sums it; start: see there. */
-double fold_math_square(const struct fold_math *m, const struct kernel_inputs *in,
+double fold_math_square(const struct fold_math *m, const struct arith_inputs *in,
                         const float *start, size_t n);
 
 /* False: the result is not finite (arrays are then undefined). */

@@ -9,7 +9,7 @@
 #include "common/base/file.h"
 #include "common/base/mem.h"
 #include "common/outer/fold.h"
-#include "common/outer/kernels.h"
+#include "common/outer/arith.h"
 #include "common/outer/layout.h"
 #include "common/outer/wire.h"
 
@@ -20,7 +20,7 @@ struct apply {
     struct wire delta;
     struct file_out out;
     struct hash hash;
-    const struct kernels *kernels;
+    const struct arith *arith;
     void *payload;
     uint16_t *scales;
     float *theta, *q;
@@ -62,17 +62,17 @@ static int apply_chunk(struct apply *a, size_t t, uint64_t first, size_t n, stru
     int rc = wire_read(&a->delta, t, first, n, a->payload, a->scales, err);
     if (rc < 0)
         return rc;
-    if (!codec_check(codec, n, a->payload, a->scales))
+    if (!coding_check(codec, n, a->payload, a->scales))
         return err_set(err, -ERR_FORMAT,
                        "%s: tensor %s holds a value that is not finite or out "
                        "of range",
                        a->delta.path, tensor->name);
-    codec_decode(codec, n, a->payload, a->scales, a->q);
+    coding_decode(codec, n, a->payload, a->scales, a->q);
     if (codec != CODEC_F32) {
         rc = file_pread_all(a->fd, a->theta, n * sizeof(float), at, a->full_path, err);
         if (rc < 0)
             return rc;
-        a->kernels->add(n, a->theta, a->q, a->q);
+        a->arith->add(n, a->theta, a->q, a->q);
     }
     hash_update(&a->hash, a->q, n * sizeof(float));
     return file_out_pwrite(&a->out, a->q, n * sizeof(float), at, err);
@@ -115,7 +115,7 @@ int version_apply_delta(const char *full_path, const char *delta_path, uint64_t 
                       .full_path = full_path,
                       .delta = {.fd = -1},
                       .out = {.fd = -1},
-                      .kernels = kernels_best()};
+                      .arith = arith_best()};
     uint8_t got[HASH_BYTES];
     hash_init(&a.hash);
     int rc = apply_open(&a, delta_path, module_id, from, err);

@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 #include "common/base/hash.h"
-#include "common/outer/codec.h"
+#include "common/outer/coding.h"
 
 struct err;
 

@@ -30,9 +30,9 @@ struct shape {
 
 static struct shape payload_shape(enum codec codec, const struct st_tensor *tensor)
 {
-    struct shape s = {.dtype = codec_dtype(codec), .rank = 1};
-    if (codec == CODEC_E3M0) {
-        s.dims[0] = tensor->count / 2 + tensor->count % 2;
+    struct shape s = {.dtype = coding_dtype(codec), .rank = 1};
+    if (codec_is_packed(codec)) {
+        s.dims[0] = codec_payload_bytes(codec, tensor->count);
         return s;
     }
     s.rank = tensor->rank;

@@ -24,7 +24,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/outer/codec.h"
+#include "common/outer/coding.h"
 
 struct err;
 struct layout;

@@ -348,8 +348,8 @@ static char *provenance(const struct coordinator *co, const struct outer_step *s
                      "\"down\":\"%s\",\"delta_norm\":%.9g,\"step_norm\":%.9g,"
                      "\"residual_norm\":%.9g,\"elapsed_ms\":%llu,\"scale\":%.17g,\"delay\":%u,"
                      "\"staleness\":%llu,\"contributions\":[",
-                     s->lr, s->momentum, s->used_ema_decay, job_codec_name((int)s->up),
-                     job_codec_name((int)s->down), s->delta_norm, s->step_norm, s->residual_norm,
+                     s->lr, s->momentum, s->used_ema_decay, codec_name(s->up), codec_name(s->down),
+                     s->delta_norm, s->step_norm, s->residual_norm,
                      (unsigned long long)s->elapsed_ms, s->used_scale, s->delay,
                      (unsigned long long)(s->base - s->from));
     for (size_t i = 0; i < s->n_contributions; i++) {

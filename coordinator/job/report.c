@@ -206,7 +206,7 @@ static int check_contribution(const struct job *j, const struct task *t,
                        (unsigned long long)c->base_version, (unsigned long long)c->module_id,
                        (unsigned long long)m->version);
     /* Whole values can only be compared with the version that they began with. */
-    *ret_late = async ? j->spec.wire.up == JOB_CODEC_F32 && !module_version(m, c->base_version)
+    *ret_late = async ? j->spec.wire.up == CODEC_F32 && !module_version(m, c->base_version)
                       : m->version != c->base_version;
     return 0;
 }

@@ -15,7 +15,7 @@
 #include "common/base/str.h"
 #include "common/net/blobstore.h"
 #include "common/net/loop.h"
-#include "common/outer/fold.h"
+#include "common/outer/fold_check.h"
 #include "common/outer/layout.h"
 
 struct outer_exec {

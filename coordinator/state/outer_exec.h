@@ -28,7 +28,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/outer/codec.h"
+#include "common/outer/coding.h"
 
 struct blobstore;
 struct err;

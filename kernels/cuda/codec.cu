@@ -1,4 +1,4 @@
-/* Codecs of the wire: the arithmetic of common/outer/kernels_impl.h, step by step, so that a
+/* Codecs of the wire: the arithmetic of common/outer/arith_impl.h, step by step, so that a
  * card and a CPU write the same bytes.  Integers where that file has them; every product, sum
  * and quotient is rounded by itself.
  *
@@ -102,8 +102,8 @@ template <int CODEC> static __device__ __forceinline__ uint32_t scale_of(uint32_
     if (max < TINY)
         return 0;
     float v = __uint_as_float(max);
-    return CODEC == ENCODE_INT8 ? (__float_as_uint(__fdiv_rn(v, 127.0f)) + 0xffffu) & 0xffff0000u
-                                : bf16_bits(__float_as_uint(mul(0.875f, v)));
+    return CODEC == CODEC_INT8 ? (__float_as_uint(__fdiv_rn(v, 127.0f)) + 0xffffu) & 0xffff0000u
+                               : bf16_bits(__float_as_uint(mul(0.875f, v)));
 }
 
 /* Codes 4 values; v becomes what they decode to. */
@@ -111,15 +111,15 @@ template <int CODEC, bool WIDE>
 static __device__ __forceinline__ void code_piece(const struct encode &p, int64_t i, float v[PIECE],
                                                   const struct block_scale &b)
 {
-    constexpr int BITS = CODEC == ENCODE_BF16 ? 16 : CODEC == ENCODE_INT8 ? 8 : 4;
+    constexpr int BITS = CODEC == CODEC_BF16 ? 16 : CODEC == CODEC_INT8 ? 8 : 4;
     uint32_t word[2] = {0, 0};
 #pragma unroll
     for (int k = 0; k < PIECE; k++) {
         const uint32_t u = __float_as_uint(v[k]);
         struct coded c;
-        if (CODEC == ENCODE_BF16)
+        if (CODEC == CODEC_BF16)
             c = {bf16_bits(u) >> 16, bf16_bits(u)};
-        else if (CODEC == ENCODE_INT8)
+        else if (CODEC == CODEC_INT8)
             c = code_int8(v[k], b);
         else
             c = code_e3m0(u, b);
@@ -147,10 +147,10 @@ static __device__ __forceinline__ void read_u(const struct encode &p, int64_t fi
                                               float u[PIECES][PIECE])
 {
     float base[PIECES][PIECE] = {}, residual[PIECES][PIECE] = {};
-    if (CODEC != ENCODE_F32 && p.residual)
+    if (CODEC != CODEC_F32 && p.residual)
         read_pieces<WIDE>(residual, p.residual, first, p.n);
     read_pieces<WIDE>(u, p.theta, first, p.n);
-    if (CODEC == ENCODE_F32)
+    if (CODEC == CODEC_F32)
         return;
     read_pieces<WIDE>(base, p.base, first, p.n);
 #pragma unroll
@@ -177,7 +177,7 @@ static __device__ __forceinline__ void
 write_piece(const struct encode &p, int64_t i, const float u[PIECE], const struct block_scale &b)
 {
     float q[PIECE] = {u[0], u[1], u[2], u[3]};
-    if (CODEC == ENCODE_F32) {
+    if (CODEC == CODEC_F32) {
         store_last<WIDE>((float *)p.payload + i, q, p.n - i);
         return;
     }
@@ -193,7 +193,7 @@ write_piece(const struct encode &p, int64_t i, const float u[PIECE], const struc
 template <int CODEC, bool WIDE>
 static __device__ __forceinline__ void encode_block(const struct encode &p, int64_t block)
 {
-    constexpr bool SCALED = CODEC == ENCODE_INT8 || CODEC == ENCODE_E3M0;
+    constexpr bool SCALED = CODEC == CODEC_INT8 || CODEC == CODEC_E3M0;
     const int64_t first = block * BLOCK + threadIdx.x % WARP * PIECE;
     float u[PIECES][PIECE];
     uint32_t max = 0;
@@ -242,14 +242,14 @@ template <int CODEC> static int start(const struct encode *p, struct stream *s)
 extern "C" int cuda_encode(struct device *dev, const struct encode *p, struct stream *s)
 {
     switch (p->codec) {
-    case ENCODE_F32:
-        return start<ENCODE_F32>(p, s);
-    case ENCODE_BF16:
-        return start<ENCODE_BF16>(p, s);
-    case ENCODE_INT8:
-        return start<ENCODE_INT8>(p, s);
-    case ENCODE_E3M0:
+    case CODEC_F32:
+        return start<CODEC_F32>(p, s);
+    case CODEC_BF16:
+        return start<CODEC_BF16>(p, s);
+    case CODEC_INT8:
+        return start<CODEC_INT8>(p, s);
+    case CODEC_E3M0:
         break;
     }
-    return start<ENCODE_E3M0>(p, s);
+    return start<CODEC_E3M0>(p, s);
 }

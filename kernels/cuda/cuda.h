@@ -96,8 +96,9 @@ int cuda_scratch(struct stream *s, size_t bytes, void **ret);
 #define OP(name, params, ...)                                                                      \
     int cuda_##name(struct device *dev, CUDA_PARAMS params, struct stream *s);
 #include "kernels/ops.inc"
+OP(encode, (const struct encode *p))
+OP(graph_launch, (struct graph * g))
 #undef OP
-int cuda_encode(struct device *dev, const struct encode *p, struct stream *s);
 extern const struct kernel_ops cuda_ops; /* front.c */
 
 /* device.c */
@@ -113,7 +114,6 @@ void cuda_free_host(struct device *dev, void *p);
 /* graph.c */
 int cuda_graph_begin(struct device *dev, struct stream *s, struct err *err);
 int cuda_graph_end(struct device *dev, struct stream *s, struct graph **ret, struct err *err);
-int cuda_graph_launch(struct device *dev, struct graph *g, struct stream *s);
 void cuda_graph_free(struct device *dev, struct graph *g);
 
 /* matmul.c */

@@ -258,7 +258,7 @@ static void bench_codec(struct run *r)
             die("no stream");
     float *theta = given_values(r, 0), *base = given_values(r, 1), *residual = given_values(r, 2);
     g.host = host;
-    g.all = (struct encode){.codec = ENCODE_E3M0, .payload = payload, .scales = scales};
+    g.all = (struct encode){.codec = CODEC_E3M0, .payload = payload, .scales = scales};
     g.all.left = residual;
     g.all.refused = device_copy_of(r, &none, sizeof none);
     g.all.theta = theta;

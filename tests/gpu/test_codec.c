@@ -1,13 +1,13 @@
-/* The card's codecs against the specification, common/outer/kernels_impl.h, bit for bit: every
+/* The card's codecs against the specification, common/outer/arith_impl.h, bit for bit: every
  * codec, odd sizes and places, ties, tiny and huge blocks, signed zeros, any bits at all, and
  * what is refused. */
 #include "tests/unit/kernels/guard.h"
 
 #include <float.h>
 
-#include "common/outer/kernels_impl.h"
+#include "common/outer/arith_impl.h"
 
-static const struct kernels spec = KERNELS_TABLE("specification");
+static const struct arith spec = ARITH_TABLE("specification");
 
 static const int64_t sizes[] = {1, 2, 3, 4, 5, 7, 127, 128, 130, 255, 256, 257, 511, 1000, 2049};
 enum { SIZES = sizeof sizes / sizeof *sizes, LONGEST = 2049 };
@@ -158,7 +158,7 @@ static void encode(struct device *dev, const struct given *g, uint32_t before, u
     const bool f32 = g->codec == CODEC_F32, scaled = g->codec >= CODEC_INT8;
     const size_t skip = g->shift * element[g->codec];
     *ret = (struct encode){
-        .codec = (enum encode_as)g->codec,
+        .codec = g->codec,
         .payload = (uint8_t *)guard_new(payload_bytes(g->codec, g->n) + skip) + skip,
         .scales = scaled ? guard_new((g->n + CODEC_BLOCK - 1) / CODEC_BLOCK * 2) : NULL,
         .refused = guard_of(uint32_t, before),
@@ -241,7 +241,7 @@ static void test_arguments(void **state)
     for (int i = 0; i < 6; i++) {
         bad = good;
         bad.n = i == 0 ? -1 : 300;
-        bad.codec = i == 1 ? (enum encode_as)CODEC_COUNT : i == 2 ? ENCODE_F32 : ENCODE_E3M0;
+        bad.codec = i == 1 ? (enum codec)CODEC_COUNT : i == 2 ? CODEC_F32 : CODEC_E3M0;
         bad.scales = i == 3 ? NULL : good.scales;
         bad.refused = i == 4 ? NULL : good.refused;
         bad.base = i == 5 ? NULL : good.base;

@@ -8,9 +8,6 @@
 #include "worker/net/model.h"
 #include "worker/net/weights.h"
 
-_Static_assert((int)ENCODE_F32 == CODEC_F32 && (int)ENCODE_BF16 == CODEC_BF16 &&
-                   (int)ENCODE_INT8 == CODEC_INT8 && (int)ENCODE_E3M0 == CODEC_E3M0,
-               "the numbers of a codec");
 _Static_assert(CARD_CHUNK % CODEC_BLOCK == 0, "chunks begin at a block");
 
 /* Offsets in the memory of a place, the same on both sides: what goes up, what stays a
@@ -65,7 +62,7 @@ static int queue(struct card *c, const struct place *p, const struct contributio
     float *residual = (float *)(void *)(p->device + at->residual);
     const bool differs = c->codec != CODEC_F32;
     const struct encode e = {
-        .codec = (enum encode_as)c->codec,
+        .codec = c->codec,
         .payload = p->device + at->payload,
         .scales = (uint16_t *)(void *)(p->device + at->scales),
         .left = chunk->feedback ? residual : NULL,

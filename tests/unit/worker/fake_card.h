@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "common/base/err.h"
-#include "common/outer/codec.h"
+#include "common/outer/coding.h"
 #include "kernels/kernels.h"
 
 enum { FAKE_QUEUE = 16 };
@@ -90,11 +90,11 @@ static void fake_run_encode(const struct encode *p)
     const size_t n = (size_t)p->n;
     float *u = malloc(n * sizeof *u), *q = malloc(n * sizeof *q);
     for (size_t i = 0; i < n; i++) {
-        u[i] = p->codec == ENCODE_F32 ? p->theta[i] : p->base[i] - p->theta[i];
+        u[i] = p->codec == CODEC_F32 ? p->theta[i] : p->base[i] - p->theta[i];
         if (p->residual)
             u[i] += p->residual[i];
     }
-    if (codec_encode((enum codec)p->codec, n, u, p->payload, p->scales, q) < 0)
+    if (coding_encode((enum codec)p->codec, n, u, p->payload, p->scales, q) < 0)
         *p->refused = 1;
     for (size_t i = 0; i < n && p->left; i++)
         p->left[i] = u[i] - q[i];

@@ -40,7 +40,7 @@
 #include "common/st/st.h"
 #include "common/base/str.h"
 #include "common/outer/contribution.h"
-#include "common/outer/fold.h"
+#include "common/outer/fold_check.h"
 #include "common/outer/fold_math.h"
 #include "common/outer/layout.h"
 
@@ -108,7 +108,7 @@ static void arrays_init(struct arrays *a, const struct options *o)
         a->scales[i] = need(codec_scales(CODEC_E3M0, n) * 2);
         a->weight[i] = (double)(3200 + i);
         noise(10 + i, 1e-3f, n, a->mom);
-        if (codec_encode(CODEC_E3M0, n, a->mom, a->payload[i], a->scales[i], a->ema) < 0)
+        if (coding_encode(CODEC_E3M0, n, a->mom, a->payload[i], a->scales[i], a->ema) < 0)
             die("encoding", NULL);
     }
     noise(1, 2e-2f, n, a->theta);
@@ -119,7 +119,7 @@ static void arrays_init(struct arrays *a, const struct options *o)
 
 static void fold_in_memory(const struct arrays *a, const struct options *o)
 {
-    struct fold_math m = {.kernels = kernels_best(),
+    struct fold_math m = {.arith = arith_best(),
                           .up = CODEC_E3M0,
                           .down = CODEC_E3M0,
                           .nesterov = {.lr = 0.7, .mu = 0.9, .scale = 1},

@@ -53,9 +53,9 @@ static void read_all(const struct wire *w, const struct layout *l)
         size_t n = (size_t)l->st.tensors[t].count;
         if (wire_read(w, t, 0, n, payload, scales, &err) < 0)
             abort(); /* the header said it is there */
-        if (!codec_check(w->info.codec, n, payload, scales))
+        if (!coding_check(w->info.codec, n, payload, scales))
             continue;
-        codec_decode(w->info.codec, n, payload, scales, x);
+        coding_decode(w->info.codec, n, payload, scales, x);
         for (size_t i = 0; i < n; i++)
             if (!isfinite(x[i]))
                 abort();

@@ -40,7 +40,7 @@ static void fills_the_defaults(void **state)
     assert_int_equal(s.recipe.replicas, 1);
     assert_true(s.outer.lr == 0.7 && s.outer.momentum == 0.9 && s.outer.quorum == 0.5);
     assert_int_equal(s.outer.seconds, 0);
-    assert_int_equal(s.wire.up, JOB_CODEC_E3M0);
+    assert_int_equal(s.wire.up, CODEC_E3M0);
     assert_int_equal(s.sample.count, 64);
     assert_true(s.sample.guidance == 1.5);
     assert_int_equal(s.eval.samples, 512);
@@ -75,8 +75,8 @@ static void reads_every_kind(void **state)
     assert_int_equal(s.train.t, JOB_T_UNIFORM);
     assert_string_equal(s.recipe.name, "ddm");
     assert_int_equal(s.outer.seconds, 600);
-    assert_string_equal(job_codec_name(s.wire.up), "int8");
-    assert_string_equal(job_codec_name(99), "?");
+    assert_string_equal(codec_name((enum codec)s.wire.up), "int8");
+    assert_string_equal(codec_name((enum codec)99), "?");
     assert_int_equal(s.sample.sampler, JOB_SAMPLER_HEUN);
     assert_true(s.sample.guidance == 1); /* nothing was dropped: no guidance */
     job_release(&s);

@@ -23,7 +23,7 @@
 #include "common/st/st.h"
 #include "common/base/str.h"
 #include "common/outer/contribution.h"
-#include "common/outer/fold.h"
+#include "common/outer/fold_check.h"
 #include "common/outer/layout.h"
 
 #define MODULE 7

@@ -27,7 +27,7 @@ static void decode_blob(const char *path, const char *full, enum codec codec, fl
     for (size_t t = 0; t < l.st.n_tensors; t++) {
         size_t n = (size_t)l.st.tensors[t].count;
         assert_int_equal(wire_read(&w, t, 0, n, payload, scales, &err), 0);
-        codec_decode(codec, n, payload, scales, out + layout_first(&l, t));
+        coding_decode(codec, n, payload, scales, out + layout_first(&l, t));
     }
     wire_close(&w);
     layout_release(&l);

@@ -1,34 +1,34 @@
-/* The loops behind codec.h and fold.h, in one variant per instruction set.
+/* The loops behind coding.h and fold.h, in one variant per instruction set.
  *
- * kernels_impl.h is the specification: plain loops.  It is compiled three times
- * (kernels_scalar.c, kernels_avx2.c, kernels_avx512.c); two decoders are written
- * by hand in the wide ones.  All variants give the same bits, which the tests
- * hold them to; kernels_best() picks by what the CPU can do.
+ * arith_impl.h is the specification: plain loops.  It is compiled three times (arith.c,
+ * arith_avx2.c, arith_avx512.c); two decoders are written by hand in the wide ones.  All
+ * variants give the same bits, which the tests hold them to; arith_best() picks by what the
+ * CPU can do.
  *
  * n is any number; arrays of a codec start at a block.  Payload arrays are
  * aligned to their element only.  "may be" says which arrays may be the same;
  * all others do not overlap. */
-#ifndef COMMON_OUTER_KERNELS_H
-#define COMMON_OUTER_KERNELS_H
+#ifndef COMMON_OUTER_ARITH_H
+#define COMMON_OUTER_ARITH_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/outer/codec.h"
+#include "common/outer/coding.h"
 
-#define KERNEL_INPUTS_MAX 256
+#define ARITH_INPUTS_MAX 256
 
 /* Contributions of one strip, all of one codec: k payloads with their weights. */
-struct kernel_inputs {
-    size_t k; /* at most KERNEL_INPUTS_MAX */
+struct arith_inputs {
+    size_t k; /* at most ARITH_INPUTS_MAX */
     const void *const *payload;
     const uint16_t *const *scales; /* NULL entries where the codec has none */
     const double *weight;
 };
 
 /* Scalars of the Nesterov step. */
-struct kernel_nesterov {
+struct arith_nesterov {
     double lr, mu;
     double total; /* sum of the weights */
     double scale; /* of the weighted mean */
@@ -36,7 +36,7 @@ struct kernel_nesterov {
     bool due;     /* delayed: this one completes them */
 };
 
-struct kernels {
+struct arith {
     const char *name;
 
     /* q[n] may be x[n]; false: a value is not finite or above CODEC_ABS_MAX. */
@@ -46,19 +46,19 @@ struct kernels {
 
     /* acc[n] = 0, then += w_i * decoded_i for i = 0..k-1, one double addition each.
      * f32 inputs are values: += w_i * (theta - value_i); theta is unused otherwise. */
-    void (*accumulate[CODEC_COUNT])(size_t n, const struct kernel_inputs *in, const float *theta,
+    void (*accumulate[CODEC_COUNT])(size_t n, const struct arith_inputs *in, const float *theta,
                                     double *acc);
 
     /* D = acc / total * scale; mom = f32(mu mom + D);
      * target = f32(target - lr (D + mu mom)); diff = target - theta. */
-    void (*nesterov)(size_t n, const struct kernel_nesterov *p, const double *acc,
+    void (*nesterov)(size_t n, const struct arith_nesterov *p, const double *acc,
                      const float *theta, float *mom, float *target, float *diff);
     /* g = acc / total * scale / parts; buf = f32(buf + g); then
      *   due:  mom = f32(mu mom + buf); target = f32(target - lr (g + mu mom)); buf = 0
      *   else: target = f32(target - lr g)
      * diff = target - theta. */
-    void (*delayed)(size_t n, const struct kernel_nesterov *p, const double *acc,
-                    const float *theta, float *mom, float *buf, float *target, float *diff);
+    void (*delayed)(size_t n, const struct arith_nesterov *p, const double *acc, const float *theta,
+                    float *mom, float *buf, float *target, float *diff);
 
     /* out = theta + q; out may be theta. */
     void (*add)(size_t n, const float *theta, const float *q, float *out);
@@ -72,15 +72,14 @@ struct kernels {
     double (*square_f64)(size_t n, const double *x);
 };
 
-const struct kernels *kernels_best(void);
+const struct arith *arith_best(void);
 
 /* All variants this CPU can run, the specification first; NULL behind the last. */
-const struct kernels *kernels_variant(size_t i);
+const struct arith *arith_variant(size_t i);
 
-extern const struct kernels kernels_scalar;
 #ifdef __x86_64__
-extern const struct kernels kernels_avx2;
-extern const struct kernels kernels_avx512;
+extern const struct arith arith_avx2;
+extern const struct arith arith_avx512;
 #endif
 
 #endif

@@ -1,13 +1,13 @@
-/* The specification of kernels.h; see there.  Included by one file per
+/* The specification of arith.h; see there.  Included by one file per
  * instruction set, each of which defines its table from these functions.  No
  * operation is contracted (-ffp-contract=off) or reordered, so vectorising these
  * loops cannot change a bit. */
-#ifndef COMMON_OUTER_KERNELS_IMPL_H
-#define COMMON_OUTER_KERNELS_IMPL_H
+#ifndef COMMON_OUTER_ARITH_IMPL_H
+#define COMMON_OUTER_ARITH_IMPL_H
 
 #include <string.h>
 
-#include "common/outer/kernels.h"
+#include "common/outer/arith.h"
 
 #define ABS_MASK 0x7fffffffu
 #define EXP_ONE 0x00800000u /* one step of the exponent */
@@ -77,8 +77,7 @@ static void decode_f32(size_t n, const void *payload, const uint16_t *scales, fl
     memcpy(x, payload, n * sizeof *x);
 }
 
-static void accumulate_f32(size_t n, const struct kernel_inputs *in, const float *theta,
-                           double *acc)
+static void accumulate_f32(size_t n, const struct arith_inputs *in, const float *theta, double *acc)
 {
     memset(acc, 0, n * sizeof *acc);
     for (size_t c = 0; c < in->k; c++) {
@@ -110,7 +109,7 @@ static void decode_bf16(size_t n, const void *payload, const uint16_t *scales, f
         x[i] = bf16_value(in[i]);
 }
 
-static void accumulate_bf16(size_t n, const struct kernel_inputs *in, const float *theta,
+static void accumulate_bf16(size_t n, const struct arith_inputs *in, const float *theta,
                             double *acc)
 {
     (void)theta;
@@ -173,7 +172,7 @@ static void decode_int8(size_t n, const void *payload, const uint16_t *scales, f
     }
 }
 
-static void accumulate_int8(size_t n, const struct kernel_inputs *in, const float *theta,
+static void accumulate_int8(size_t n, const struct arith_inputs *in, const float *theta,
                             double *acc)
 {
     (void)theta;
@@ -270,12 +269,12 @@ static inline void accumulate_e3m0_span(const void *payload, double ws, size_t f
         acc[i] += ws * e3m0_value[e3m0_code(payload, i)];
 }
 
-static inline double e3m0_weight(const struct kernel_inputs *in, size_t c, size_t block)
+static inline double e3m0_weight(const struct arith_inputs *in, size_t c, size_t block)
 {
     return in->weight[c] * (double)bf16_value(in->scales[c][block]);
 }
 
-static inline void accumulate_e3m0_block(const struct kernel_inputs *in, size_t block, size_t first,
+static inline void accumulate_e3m0_block(const struct arith_inputs *in, size_t block, size_t first,
                                          size_t end, double *acc)
 {
     for (size_t i = first; i < end; i++)
@@ -284,8 +283,8 @@ static inline void accumulate_e3m0_block(const struct kernel_inputs *in, size_t 
         accumulate_e3m0_span(in->payload[c], e3m0_weight(in, c, block), first, end, acc);
 }
 
-#ifndef KERNELS_OWN_E3M0
-static void accumulate_e3m0(size_t n, const struct kernel_inputs *in, const float *theta,
+#ifndef ARITH_OWN_E3M0
+static void accumulate_e3m0(size_t n, const struct arith_inputs *in, const float *theta,
                             double *acc)
 {
     (void)theta;
@@ -293,13 +292,13 @@ static void accumulate_e3m0(size_t n, const struct kernel_inputs *in, const floa
         accumulate_e3m0_block(in, b / CODEC_BLOCK, b, b + block_len(n, b), acc);
 }
 #else
-static void accumulate_e3m0(size_t n, const struct kernel_inputs *in, const float *theta,
+static void accumulate_e3m0(size_t n, const struct arith_inputs *in, const float *theta,
                             double *acc);
 #endif
 
 /* ---- the step ---- */
 
-static void nesterov(size_t n, const struct kernel_nesterov *p, const double *acc,
+static void nesterov(size_t n, const struct arith_nesterov *p, const double *acc,
                      const float *theta, float *mom, float *target, float *diff)
 {
     double mu = p->mu, lr = p->lr, total = p->total, scale = p->scale;
@@ -313,8 +312,8 @@ static void nesterov(size_t n, const struct kernel_nesterov *p, const double *ac
     }
 }
 
-static void delayed(size_t n, const struct kernel_nesterov *p, const double *acc,
-                    const float *theta, float *mom, float *buf, float *target, float *diff)
+static void delayed(size_t n, const struct arith_nesterov *p, const double *acc, const float *theta,
+                    float *mom, float *buf, float *target, float *diff)
 {
     double mu = p->mu, lr = p->lr, total = p->total, scale = p->scale, parts = p->parts;
     for (size_t i = 0; i < n; i++) {
@@ -385,7 +384,7 @@ static double square_f64(size_t n, const double *x)
 }
 
 /* The table of the including file. */
-#define KERNELS_TABLE(table_name)                                                                  \
+#define ARITH_TABLE(table_name)                                                                    \
     {                                                                                              \
         .name = table_name, .encode = {encode_f32, encode_bf16, encode_int8, encode_e3m0},         \
         .decode = {decode_f32, decode_bf16, decode_int8, decode_e3m0},                             \

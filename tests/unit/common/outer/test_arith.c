@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "common/base/rng.h"
-#include "common/outer/kernels.h"
+#include "common/outer/arith.h"
 
 #define N_MAX 2500
 #define GUARD 64
@@ -77,8 +77,7 @@ struct encoded {
     bool ok;
 };
 
-static void encode(const struct kernels *k, enum codec c, size_t n, const float *x,
-                   struct encoded *e)
+static void encode(const struct arith *k, enum codec c, size_t n, const float *x, struct encoded *e)
 {
     e->payload = zone_new(&e->payload_zone, codec_payload_bytes(c, n), 4);
     e->scales = zone_new(&e->scale_zone, codec_scales(c, n) * 2, 2);
@@ -98,15 +97,15 @@ static void test_encode(void **state)
     (void)state;
     struct rng r;
     rng_init(&r, 1, 2);
-    for (size_t v = 1; kernels_variant(v); v++) {
+    for (size_t v = 1; arith_variant(v); v++) {
         for (size_t i = 0; i < N_SIZES * CODEC_COUNT; i++) {
             size_t n = sizes[i / CODEC_COUNT];
             enum codec c = (enum codec)(i % CODEC_COUNT);
             float x[N_MAX];
             struct encoded a, b;
             fill(&r, n, x);
-            encode(kernels_variant(0), c, n, x, &a);
-            encode(kernels_variant(v), c, n, x, &b);
+            encode(arith_variant(0), c, n, x, &a);
+            encode(arith_variant(v), c, n, x, &b);
             assert_true(a.ok && b.ok);
             assert_memory_equal(a.payload, b.payload, codec_payload_bytes(c, n));
             assert_memory_equal(a.scales, b.scales, codec_scales(c, n) * 2);
@@ -121,14 +120,14 @@ static void test_encode_refuses(void **state)
 {
     (void)state;
     const float bad[] = {NAN, -NAN, INFINITY, -INFINITY, 0x1p127f, -3e38f};
-    for (size_t v = 0; kernels_variant(v); v++) {
+    for (size_t v = 0; arith_variant(v); v++) {
         for (size_t i = 0; i < 6 * CODEC_COUNT; i++) {
             float x[300] = {0};
             uint8_t payload[1200];
             uint16_t scales[2];
             float q[300];
             x[i * 7] = bad[i % 6];
-            assert_false(kernels_variant(v)->encode[i / 6](300, x, payload, scales, q));
+            assert_false(arith_variant(v)->encode[i / 6](300, x, payload, scales, q));
         }
     }
 }
@@ -139,7 +138,7 @@ static void test_decode(void **state)
     (void)state;
     struct rng r;
     rng_init(&r, 3, 4);
-    for (size_t v = 0; kernels_variant(v); v++) {
+    for (size_t v = 0; arith_variant(v); v++) {
         for (size_t i = 0; i < N_SIZES * CODEC_COUNT; i++) {
             size_t n = sizes[i / CODEC_COUNT];
             enum codec c = (enum codec)(i % CODEC_COUNT);
@@ -147,9 +146,9 @@ static void test_decode(void **state)
             struct encoded e;
             struct zone z;
             fill(&r, n, x);
-            encode(kernels_variant(0), c, n, x, &e);
+            encode(arith_variant(0), c, n, x, &e);
             float *got = zone_new(&z, n * 4, 4);
-            kernels_variant(v)->decode[c](n, e.payload, e.scales, got);
+            arith_variant(v)->decode[c](n, e.payload, e.scales, got);
             for (size_t j = 0; j < n; j++) /* -0 and 0 are one value */
                 assert_true(got[j] == e.q[j]);
             zone_free(&z, 4);
@@ -165,21 +164,21 @@ static void accumulate_one(enum codec c, size_t n, struct rng *r)
     const uint16_t *scales[INPUTS];
     double weight[INPUTS], expect[N_MAX];
     float x[N_MAX], theta[N_MAX];
-    struct kernel_inputs in = {.payload = payload, .scales = scales, .weight = weight};
+    struct arith_inputs in = {.payload = payload, .scales = scales, .weight = weight};
     fill(r, n, theta);
     for (in.k = 0; in.k < INPUTS; in.k++) {
         fill(r, n, x);
-        encode(kernels_variant(0), c, n, x, &e[in.k]);
+        encode(arith_variant(0), c, n, x, &e[in.k]);
         payload[in.k] = e[in.k].payload;
         scales[in.k] = e[in.k].scales;
         weight[in.k] = (double)(1 + rng_u64(r) % 5000);
     }
     for (in.k = 1; in.k <= INPUTS; in.k += 5) {
-        kernels_variant(0)->accumulate[c](n, &in, theta, expect);
-        for (size_t v = 1; kernels_variant(v); v++) {
+        arith_variant(0)->accumulate[c](n, &in, theta, expect);
+        for (size_t v = 1; arith_variant(v); v++) {
             struct zone z;
             double *acc = zone_new(&z, n * 8, 8);
-            kernels_variant(v)->accumulate[c](n, &in, theta, acc);
+            arith_variant(v)->accumulate[c](n, &in, theta, acc);
             for (size_t j = 0; j < n; j++)
                 assert_true(acc[j] == expect[j]);
             zone_free(&z, 8);
@@ -212,10 +211,10 @@ static void step_new(struct step *s, size_t n, const float *x)
     }
 }
 
-static void step_run(const struct kernels *k, struct step *s, size_t n, const double *acc,
+static void step_run(const struct arith *k, struct step *s, size_t n, const double *acc,
                      const float *theta)
 {
-    struct kernel_nesterov p = {.lr = 0.7, .mu = 0.9, .total = 12345, .scale = 1.5, .parts = 3};
+    struct arith_nesterov p = {.lr = 0.7, .mu = 0.9, .total = 12345, .scale = 1.5, .parts = 3};
     k->nesterov(n, &p, acc, theta, s->mom, s->target, s->diff);
     for (int i = 0; i < 2; i++) {
         p.due = i;
@@ -239,20 +238,20 @@ static void test_step(void **state)
         fill(&r, n, theta);
         for (size_t j = 0; j < n; j++)
             acc[j] = (double)gaussian(&r) * 10;
-        for (size_t v = 1; kernels_variant(v); v++) {
-            const struct kernels *k = kernels_variant(v);
+        for (size_t v = 1; arith_variant(v); v++) {
+            const struct arith *k = arith_variant(v);
             struct step a, b;
             step_new(&a, n, x);
             step_new(&b, n, x);
-            step_run(kernels_variant(0), &a, n, acc, theta);
+            step_run(arith_variant(0), &a, n, acc, theta);
             step_run(k, &b, n, acc, theta);
             assert_memory_equal(a.mom, b.mom, n * 4);
             assert_memory_equal(a.target, b.target, n * 4);
             assert_memory_equal(a.diff, b.diff, n * 4);
             assert_memory_equal(a.ema, b.ema, n * 4);
             assert_memory_equal(a.buf, b.buf, n * 4);
-            assert_true(kernels_scalar.square_f32(n, x) == k->square_f32(n, x));
-            assert_true(kernels_scalar.square_f64(n, acc) == k->square_f64(n, acc));
+            assert_true(arith_variant(0)->square_f32(n, x) == k->square_f32(n, x));
+            assert_true(arith_variant(0)->square_f64(n, acc) == k->square_f64(n, acc));
             for (size_t j = 0; j < 5; j++) {
                 zone_free(&a.zone[j], 4);
                 zone_free(&b.zone[j], 4);
@@ -263,8 +262,8 @@ static void test_step(void **state)
 
 int main(void)
 {
-    for (size_t i = 0; kernels_variant(i); i++)
-        printf("variant %zu: %s\n", i, kernels_variant(i)->name);
+    for (size_t i = 0; arith_variant(i); i++)
+        printf("variant %zu: %s\n", i, arith_variant(i)->name);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_encode), cmocka_unit_test(test_encode_refuses),
         cmocka_unit_test(test_decode), cmocka_unit_test(test_accumulate),

@@ -1,19 +1,19 @@
-#include "common/outer/kernels.h"
+#include "common/outer/arith.h"
 
 #ifdef __x86_64__
 
 #include <immintrin.h>
 
-#define KERNELS_OWN_E3M0
+#define ARITH_OWN_E3M0
 #define KERNELS_OWN_ENCODE
-#include "common/outer/kernels_impl.h"
+#include "common/outer/arith_impl.h"
 
 /* 32 bytes hold 64 elements: even ones in the low nibbles, odd ones in the high.
  * Each byte goes to a 64-bit lane, whose low four bits pick one of 16 doubles:
  * the values of the codes, times w s.  So an addition is all that is left. */
 #define GROUP 64
 
-static inline void accumulate_e3m0_group(const struct kernel_inputs *in, const double *ws, size_t i,
+static inline void accumulate_e3m0_group(const struct arith_inputs *in, const double *ws, size_t i,
                                          double *acc)
 {
     const __m512d plus = _mm512_loadu_pd(e3m0_value), minus = _mm512_loadu_pd(e3m0_value + 8);
@@ -40,10 +40,10 @@ static inline void accumulate_e3m0_group(const struct kernel_inputs *in, const d
     }
 }
 
-static void accumulate_e3m0(size_t n, const struct kernel_inputs *in, const float *theta,
+static void accumulate_e3m0(size_t n, const struct arith_inputs *in, const float *theta,
                             double *acc)
 {
-    double ws[KERNEL_INPUTS_MAX];
+    double ws[ARITH_INPUTS_MAX];
     (void)theta;
     for (size_t b = 0; b < n; b += CODEC_BLOCK) {
         size_t block = b / CODEC_BLOCK, end = b + block_len(n, b), i = b;
@@ -81,6 +81,6 @@ static inline void encode_e3m0_own(size_t n, const float *x, uint32_t s, uint8_t
         encode_e3m0_block(n - i, x + i, s, out + i / 2, q + i);
 }
 
-const struct kernels kernels_avx512 = KERNELS_TABLE("avx512");
+const struct arith arith_avx512 = ARITH_TABLE("avx512");
 
 #endif

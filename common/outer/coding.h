@@ -1,4 +1,4 @@
-/* Codecs of the wire: how a tensor of differences becomes few bytes.
+/* What the codecs of common/base/codec.h do: how a tensor of differences becomes few bytes.
  *
  *   codec   payload per element        scale           bytes/param   value of a code
  *   f32     4 bytes                    none            4             itself
@@ -27,30 +27,20 @@
  * All of it is elementwise arithmetic without contraction: every variant
  * (scalar, AVX2, AVX-512, another machine) gives the same bits.  Pure functions,
  * any thread; input and output arrays must not overlap unless said. */
-#ifndef COMMON_OUTER_CODEC_H
-#define COMMON_OUTER_CODEC_H
+#ifndef COMMON_OUTER_CODING_H
+#define COMMON_OUTER_CODING_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/base/codec.h"
 #include "common/st/st.h"
 
-/* Same numbers as enum job_codec of common/job/job.h. */
-enum codec { CODEC_F32, CODEC_BF16, CODEC_INT8, CODEC_E3M0 };
-#define CODEC_COUNT 4
-
-#define CODEC_BLOCK 256
 #define CODEC_ABS_MAX 0x1p126f /* larger (or non-finite) values are refused */
 #define CODEC_TINY 0x1p-90f
 
-const char *codec_name(enum codec c);               /* "e3m0"; "?" out of range */
-int codec_parse(const char *name, enum codec *ret); /* -EINVAL */
-
-enum st_dtype codec_dtype(enum codec c); /* of the payload: F32 BF16 I8 U8 */
-bool codec_has_scale(enum codec c);
-size_t codec_payload_bytes(enum codec c, size_t n); /* of n elements */
-size_t codec_scales(enum codec c, size_t n);        /* bf16 scales of n elements */
+enum st_dtype coding_dtype(enum codec c); /* of the payload: F32 BF16 I8 U8 */
 
 /* Encodes n elements from the start of a block.
  *   payload  codec_payload_bytes(c, n) bytes, aligned to the element
@@ -58,12 +48,13 @@ size_t codec_scales(enum codec c, size_t n);        /* bf16 scales of n elements
  *   q        the decoded values, what the other side will see; may be x itself
  * 0, or -ERR_FORMAT when an element is not finite or above CODEC_ABS_MAX (the
  * outputs are then undefined). */
-int codec_encode(enum codec c, size_t n, const float *x, void *payload, uint16_t *scales, float *q);
+int coding_encode(enum codec c, size_t n, const float *x, void *payload, uint16_t *scales,
+                  float *q);
 
 /* x[0..n) = decoded values. */
-void codec_decode(enum codec c, size_t n, const void *payload, const uint16_t *scales, float *x);
+void coding_decode(enum codec c, size_t n, const void *payload, const uint16_t *scales, float *x);
 
 /* Whether these bytes decode to finite values within range. */
-bool codec_check(enum codec c, size_t n, const void *payload, const uint16_t *scales);
+bool coding_check(enum codec c, size_t n, const void *payload, const uint16_t *scales);
 
 #endif

@@ -1,11 +1,11 @@
-#include "common/outer/kernels.h"
+#include "common/outer/arith.h"
 
 #ifdef __x86_64__
 
 #include <immintrin.h>
 
-#define KERNELS_OWN_E3M0
-#include "common/outer/kernels_impl.h"
+#define ARITH_OWN_E3M0
+#include "common/outer/arith_impl.h"
 
 /* Eight elements of four bytes: each byte goes to a 64-bit lane, its high nibble
  * to the upper half of the lane.  The table look-up reads the low three bits. */
@@ -21,7 +21,7 @@ static inline __m256 e3m0_unpack(const uint8_t *in)
     return _mm256_xor_ps(_mm256_permutevar8x32_ps(magnitude, t), _mm256_castsi256_ps(sign));
 }
 
-static inline void accumulate_e3m0_eight(const struct kernel_inputs *in, const double *ws, size_t i,
+static inline void accumulate_e3m0_eight(const struct arith_inputs *in, const double *ws, size_t i,
                                          double *acc)
 {
     __m256d lo = _mm256_setzero_pd(), hi = _mm256_setzero_pd();
@@ -35,10 +35,10 @@ static inline void accumulate_e3m0_eight(const struct kernel_inputs *in, const d
     _mm256_storeu_pd(acc + i + 4, hi);
 }
 
-static void accumulate_e3m0(size_t n, const struct kernel_inputs *in, const float *theta,
+static void accumulate_e3m0(size_t n, const struct arith_inputs *in, const float *theta,
                             double *acc)
 {
-    double ws[KERNEL_INPUTS_MAX];
+    double ws[ARITH_INPUTS_MAX];
     (void)theta;
     for (size_t b = 0; b < n; b += CODEC_BLOCK) {
         size_t block = b / CODEC_BLOCK, end = b + block_len(n, b), i = b;
@@ -50,6 +50,6 @@ static void accumulate_e3m0(size_t n, const struct kernel_inputs *in, const floa
     }
 }
 
-const struct kernels kernels_avx2 = KERNELS_TABLE("avx2");
+const struct arith arith_avx2 = ARITH_TABLE("avx2");
 
 #endif

@@ -13,7 +13,7 @@
 
 #include "common/base/err.h"
 #include "common/base/rng.h"
-#include "common/outer/codec.h"
+#include "common/outer/coding.h"
 
 #define N 25600
 
@@ -54,9 +54,9 @@ static void test_sizes(void **state)
 static double coding_error(enum codec c)
 {
     double error = 0, energy = 0;
-    assert_int_equal(codec_encode(c, N, x, payload, scales, q), 0);
-    assert_true(codec_check(c, N, payload, scales));
-    codec_decode(c, N, payload, scales, back);
+    assert_int_equal(coding_encode(c, N, x, payload, scales, q), 0);
+    assert_true(coding_check(c, N, payload, scales));
+    coding_decode(c, N, payload, scales, back);
     for (size_t i = 0; i < N; i++) {
         assert_true(back[i] == q[i]);
         error += ((double)x[i] - q[i]) * ((double)x[i] - q[i]);
@@ -102,7 +102,7 @@ static void test_residual_is_exact(void **state)
     for (uint64_t seed = 0; seed < 20; seed++) {
         fill_hard(seed);
         for (int c = 0; c < CODEC_COUNT; c++) {
-            assert_int_equal(codec_encode((enum codec)c, N, x, payload, scales, q), 0);
+            assert_int_equal(coding_encode((enum codec)c, N, x, payload, scales, q), 0);
             for (size_t i = 0; i < N; i++) {
                 float e = x[i] - q[i];
                 assert_true((double)q[i] + (double)e == (double)x[i]);
@@ -117,7 +117,7 @@ static void test_e3m0_is_nearest(void **state)
 {
     (void)state;
     fill_hard(77);
-    assert_int_equal(codec_encode(CODEC_E3M0, N, x, payload, scales, q), 0);
+    assert_int_equal(coding_encode(CODEC_E3M0, N, x, payload, scales, q), 0);
     for (size_t i = 0; i < N; i++) {
         uint32_t bits = (uint32_t)scales[i / CODEC_BLOCK] << 16;
         float s;
@@ -135,7 +135,7 @@ static void test_int8_is_nearest(void **state)
 {
     (void)state;
     fill_hard(78);
-    assert_int_equal(codec_encode(CODEC_INT8, N, x, payload, scales, q), 0);
+    assert_int_equal(coding_encode(CODEC_INT8, N, x, payload, scales, q), 0);
     for (size_t i = 0; i < N; i++) {
         uint32_t bits = (uint32_t)scales[i / CODEC_BLOCK] << 16;
         float s;
@@ -155,13 +155,13 @@ static void test_limits(void **state)
         memset(x, 0, sizeof x);
         for (size_t i = 0; i < sizeof good / sizeof *good; i++)
             x[i * 300] = good[i];
-        assert_int_equal(codec_encode((enum codec)c, N, x, payload, scales, q), 0);
-        assert_true(codec_check((enum codec)c, N, payload, scales));
+        assert_int_equal(coding_encode((enum codec)c, N, x, payload, scales, q), 0);
+        assert_true(coding_check((enum codec)c, N, payload, scales));
         for (size_t i = 0; i < N; i++)
             assert_true(isfinite(q[i]) && (x[i] != 0 || q[i] == 0));
         for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
             x[N - 1] = bad[i];
-            assert_int_equal(codec_encode((enum codec)c, N, x, payload, scales, q), -ERR_FORMAT);
+            assert_int_equal(coding_encode((enum codec)c, N, x, payload, scales, q), -ERR_FORMAT);
         }
     }
 }
@@ -172,24 +172,24 @@ static void test_check_refuses(void **state)
     uint16_t bad[] = {0x7f80, 0x7fc0, 0xffff, 0x8001, 0xbf80, 0x0001, 0x7e81};
     memset(payload, 0, sizeof payload);
     memset(scales, 0, sizeof scales);
-    assert_true(codec_check(CODEC_E3M0, N, payload, scales));
+    assert_true(coding_check(CODEC_E3M0, N, payload, scales));
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         scales[N / CODEC_BLOCK - 1] = bad[i];
-        assert_false(codec_check(CODEC_E3M0, N, payload, scales));
-        assert_false(codec_check(CODEC_INT8, N, payload, scales));
+        assert_false(coding_check(CODEC_E3M0, N, payload, scales));
+        assert_false(coding_check(CODEC_INT8, N, payload, scales));
     }
     scales[N / CODEC_BLOCK - 1] = 0;
     payload[2] = 0x10; /* the padding nibble of 5 elements */
-    assert_false(codec_check(CODEC_E3M0, 5, payload, scales));
-    assert_true(codec_check(CODEC_E3M0, 6, payload, scales));
+    assert_false(coding_check(CODEC_E3M0, 5, payload, scales));
+    assert_true(coding_check(CODEC_E3M0, 6, payload, scales));
     payload[3] = 0x80;
-    assert_false(codec_check(CODEC_INT8, 5, payload, scales));
+    assert_false(coding_check(CODEC_INT8, 5, payload, scales));
     uint16_t inf16 = 0x7f80;
     memcpy(payload + 4, &inf16, 2);
-    assert_false(codec_check(CODEC_BF16, 5, payload, NULL));
+    assert_false(coding_check(CODEC_BF16, 5, payload, NULL));
     float nan32 = NAN;
     memcpy(payload + 4, &nan32, 4);
-    assert_false(codec_check(CODEC_F32, 5, payload, NULL));
+    assert_false(coding_check(CODEC_F32, 5, payload, NULL));
 }
 
 int main(void)
