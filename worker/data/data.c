@@ -7,15 +7,139 @@
 #include <string.h>
 
 #include "common/base/err.h"
-#include "common/data/image.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "common/base/str.h"
-#include "worker/data/data_cache.h"
+#include "common/data/image.h"
 #include "worker/data/data_order.h"
 
 #define RING_BYTES_MAX (256u << 20)
 #define STREAM_FLIP 0x666c6970ULL
+
+/* ---- the cache: decoded images by sample id, open addressing, nothing is ever replaced ---- */
+
+struct entry {
+    uint64_t id;
+    int32_t label;
+    uint8_t *pixels; /* NULL: the place is free */
+};
+
+struct data_cache {
+    pthread_mutex_t lock;
+    size_t max_bytes, bytes;
+    size_t image_bytes; /* of every entry; 0: none yet */
+    struct entry *table;
+    size_t cap, used; /* cap is 0 or a power of two */
+};
+
+int data_cache_new(size_t max_bytes, struct data_cache **ret, struct err *err)
+{
+    struct data_cache *c = mem_try_zero(sizeof(*c));
+    if (!c)
+        return err_set(err, -ENOMEM, "out of memory for the image cache");
+    c->max_bytes = max_bytes;
+    pthread_mutex_init(&c->lock, NULL);
+    *ret = c;
+    return 0;
+}
+
+static void cache_clear(struct data_cache *c)
+{
+    for (size_t i = 0; i < c->cap; i++)
+        mem_free(c->table[i].pixels);
+    mem_free(c->table);
+    c->table = NULL;
+    c->cap = c->used = c->bytes = 0;
+}
+
+void data_cache_free(struct data_cache *c)
+{
+    if (!c)
+        return;
+    cache_clear(c);
+    pthread_mutex_destroy(&c->lock);
+    mem_free(c);
+}
+
+size_t data_cache_bytes(struct data_cache *c)
+{
+    pthread_mutex_lock(&c->lock);
+    size_t bytes = c->bytes;
+    pthread_mutex_unlock(&c->lock);
+    return bytes;
+}
+
+/* From now on images are of this size; those of another one are dropped. */
+static void cache_use(struct data_cache *c, size_t image_bytes)
+{
+    pthread_mutex_lock(&c->lock);
+    if (c->image_bytes != image_bytes)
+        cache_clear(c);
+    c->image_bytes = image_bytes;
+    pthread_mutex_unlock(&c->lock);
+}
+
+/* The entry of id, or the free place where it belongs.  cap > used. */
+static struct entry *find(const struct data_cache *c, uint64_t id)
+{
+    size_t i = (size_t)rng_mix(id, 0x5ca1ab1eULL) & (c->cap - 1);
+    while (c->table[i].pixels && c->table[i].id != id)
+        i = (i + 1) & (c->cap - 1);
+    return &c->table[i];
+}
+
+/* Copies the image of a sample; false when it is not there. */
+static bool cache_get(struct data_cache *c, uint64_t id, uint8_t *pixels, int32_t *ret_label)
+{
+    pthread_mutex_lock(&c->lock);
+    const struct entry *e = c->cap ? find(c, id) : NULL;
+    bool hit = e && e->pixels;
+    if (hit) {
+        memcpy(pixels, e->pixels, c->image_bytes);
+        *ret_label = e->label;
+    }
+    pthread_mutex_unlock(&c->lock);
+    return hit;
+}
+
+/* Keeps the table at most 3/4 full.  False without memory. */
+static bool grow(struct data_cache *c)
+{
+    if (c->cap && c->used < c->cap / 4 * 3)
+        return true;
+    size_t cap = c->cap ? c->cap * 2 : 1024;
+    struct entry *table = mem_try_array(cap, sizeof(*table));
+    if (!table)
+        return false;
+    struct data_cache next = {.table = table, .cap = cap};
+    for (size_t i = 0; i < c->cap; i++)
+        if (c->table[i].pixels)
+            *find(&next, c->table[i].id) = c->table[i];
+    mem_free(c->table);
+    c->table = table;
+    c->cap = cap;
+    return true;
+}
+
+/* Keeps a copy while there is room. */
+static void cache_put(struct data_cache *c, uint64_t id, const uint8_t *pixels, int32_t label)
+{
+    pthread_mutex_lock(&c->lock);
+    size_t cost = c->image_bytes + 2 * sizeof(struct entry);
+    if (c->bytes + cost <= c->max_bytes && grow(c)) {
+        struct entry *e = find(c, id);
+        uint8_t *copy = e->pixels ? NULL : mem_try(c->image_bytes);
+        if (copy) {
+            memcpy(copy, pixels, c->image_bytes);
+            *e = (struct entry){.id = id, .label = label, .pixels = copy};
+            c->used++;
+            c->bytes += cost;
+        }
+    }
+    pthread_mutex_unlock(&c->lock);
+}
+
+/* ---- the pipeline ---- */
 
 enum slot_state { SLOT_FREE, SLOT_TAKEN, SLOT_GOOD, SLOT_BAD };
 
@@ -41,7 +165,7 @@ struct data {
     uint64_t head, next; /* positions: next to be consumed, next to be decoded */
     struct slot *ring;
     uint64_t ring_size;
-    bool stop, cancelled;
+    bool stop;
 
     pthread_t threads[DATA_THREADS_MAX];
     unsigned n_threads;
@@ -50,9 +174,6 @@ struct data {
     uint8_t *ring_pixels, *images;
     int32_t *labels, *partitions;
     uint64_t *ids, *keys;
-    uint64_t bad_run;
-    unsigned bad_count, bad_named;
-    struct data_bad bad[DATA_BAD_MAX];
 };
 
 /* ---- opening ---- */
@@ -112,7 +233,7 @@ int data_open(const struct data_options *opt, const struct data_range *ranges, s
     pthread_cond_init(&d->ready, NULL);
     pthread_cond_init(&d->room, NULL);
     if (opt->cache)
-        data_cache_use(opt->cache, d->image_bytes);
+        cache_use(opt->cache, d->image_bytes);
     rc = data_order_open(&d->order, ranges, n_ranges, err);
     if (rc == 0)
         rc = make_ring(d, err);
@@ -187,7 +308,7 @@ static enum slot_state decode(const struct data *d, struct slot *s)
     const struct data_options *o = &d->opt;
     const struct shard_sample *sample = &d->order.shards[s->place.shard].samples[s->place.index];
     s->key = o->shuffle ? 0 : data_content_key(sample->data, sample->len);
-    if (!o->cache || !data_cache_get(o->cache, s->id, s->pixels, &s->label)) {
+    if (!o->cache || !cache_get(o->cache, s->id, s->pixels, &s->label)) {
         struct err err = {0};
         if (sample->tokens) {
             snprintf(s->reason, sizeof(s->reason), "a piece of text, not an image");
@@ -205,7 +326,7 @@ static enum slot_state decode(const struct data *d, struct slot *s)
         }
         s->label = (int32_t)sample->cls;
         if (o->cache)
-            data_cache_put(o->cache, s->id, s->pixels, s->label);
+            cache_put(o->cache, s->id, s->pixels, s->label);
     }
     if (o->flip && (rng_at_u32(o->seed, rng_mix(STREAM_FLIP, s->pass), s->id) & 1))
         mirror(s->pixels, o->image_size);
@@ -245,15 +366,13 @@ static int start(struct data *d, struct err *err)
     return 0;
 }
 
-/* Waits for the sample at the head.  NULL: cancelled. */
+/* Waits for the sample at the head. */
 static struct slot *await(struct data *d)
 {
     pthread_mutex_lock(&d->lock);
     struct slot *s = &d->ring[d->head % d->ring_size];
-    while (!d->cancelled && s->state != SLOT_GOOD && s->state != SLOT_BAD)
+    while (s->state != SLOT_GOOD && s->state != SLOT_BAD)
         pthread_cond_wait(&d->ready, &d->lock);
-    if (d->cancelled)
-        s = NULL;
     pthread_mutex_unlock(&d->lock);
     return s;
 }
@@ -267,21 +386,6 @@ static void consume(struct data *d, struct slot *s)
     pthread_mutex_unlock(&d->lock);
 }
 
-static void note_bad(struct data *d, const struct slot *s)
-{
-    d->bad_run++;
-    if (s->pass > 0)
-        return; /* counted in the first pass */
-    if (d->bad_named < DATA_BAD_MAX) {
-        struct data_bad *b = &d->bad[d->bad_named++];
-        memcpy(b->shard_sha256, d->order.hashes[s->place.shard], 32);
-        str_copy(b->key, sizeof(b->key),
-                 d->order.shards[s->place.shard].samples[s->place.index].key);
-        str_copy(b->reason, sizeof(b->reason), s->reason);
-    }
-    d->bad_count++;
-}
-
 int data_next(struct data *d, struct batch *ret, struct err *err)
 {
     int rc = start(d, err);
@@ -290,26 +394,21 @@ int data_next(struct data *d, struct batch *ret, struct err *err)
     unsigned n = 0;
     while (n < d->opt.batch && (d->opt.repeat || d->head < d->order.total)) {
         struct slot *s = await(d);
-        if (!s)
-            return err_set(err, -ERR_CANCELLED, "cancelled");
         if (s->state == SLOT_GOOD) {
             memcpy(d->images + n * d->image_bytes, s->pixels, d->image_bytes);
             d->labels[n] = s->label;
             d->partitions[n] = s->place.partition;
             d->ids[n] = s->id;
             d->keys[n] = s->key;
-            d->bad_run = 0;
+            d->order.bad_run = 0;
             n++;
         } else {
-            note_bad(d, s);
+            rc = data_order_bad(&d->order, d->head, &s->place, "images of the phase can be read",
+                                s->reason, err);
         }
         consume(d, s);
-        if (d->bad_run >= d->order.total)
-            return err_set(err, -ERR_FORMAT,
-                           "none of the %" PRIu64 " images of the phase can be "
-                           "read, e.g. %s: %s",
-                           d->order.total, d->bad_named ? d->bad[0].key : "?",
-                           d->bad_named ? d->bad[0].reason : "?");
+        if (rc < 0)
+            return rc;
     }
     *ret = (struct batch){.count = n,
                           .samples = n,
@@ -323,11 +422,10 @@ int data_next(struct data *d, struct batch *ret, struct err *err)
 
 int data_seek(struct data *d, uint64_t position, struct err *err)
 {
-    if (d->n_threads > 0 || (!d->opt.repeat && position > d->order.total))
-        return err_set(err, -EINVAL, "cannot go to position %" PRIu64 " of %" PRIu64, position,
-                       d->order.total);
-    d->head = d->next = position;
-    return 0;
+    int rc = data_order_check_seek(&d->order, d->n_threads > 0, d->opt.repeat, position, err);
+    if (rc == 0)
+        d->head = d->next = position;
+    return rc;
 }
 
 uint64_t data_position(const struct data *d)
@@ -342,15 +440,7 @@ uint64_t data_total(const struct data *d)
 
 unsigned data_bad(const struct data *d, const struct data_bad **ret_list, unsigned *ret_named)
 {
-    *ret_list = d->bad;
-    *ret_named = d->bad_named;
-    return d->bad_count;
-}
-
-void data_cancel(struct data *d)
-{
-    pthread_mutex_lock(&d->lock);
-    d->cancelled = true;
-    pthread_cond_broadcast(&d->ready);
-    pthread_mutex_unlock(&d->lock);
+    *ret_list = d->order.bad;
+    *ret_named = d->order.bad_named;
+    return d->order.bad_count;
 }

@@ -17,8 +17,7 @@
  * decode again.  It has a maximum and keeps what came first: the access
  * pattern is cyclic, where replacing the oldest would never hit.
  *
- * Threads: data_open, data_next and data_free on one thread; data_cancel on
- * any.  data_cache is safe on any thread. */
+ * Threads: one at a time for a data; data_cache is safe on any thread. */
 #ifndef WORKER_DATA_H
 #define WORKER_DATA_H
 
@@ -75,8 +74,8 @@ int data_open(const struct data_options *opt, const struct data_range *ranges, s
               struct data **ret, struct err *err);
 
 /* Waits for the next batch, borrowed until the next call; its keys are
- * data_content_key()s, NULL when shuffled (training).  Returns -ERR_CANCELLED after data_cancel(),
- * -ERR_FORMAT when a whole pass held not one good sample. */
+ * data_content_key()s, NULL when shuffled (training).  -ERR_FORMAT when a whole pass held not one
+ * good sample. */
 int data_next(struct data *d, struct batch *ret, struct err *err);
 
 /* Starts at what data_position() said once, to resume in the middle of a phase.
@@ -93,9 +92,6 @@ uint64_t data_total(const struct data *d);
  * first *ret_named of them are in *ret_list, borrowed. */
 unsigned data_bad(const struct data *d, const struct data_bad **ret_list, unsigned *ret_named);
 
-/* Wakes data_next() and makes it return -ERR_CANCELLED. */
-void data_cancel(struct data *d);
-
 void data_free(struct data *d); /* joins the threads; accepts NULL */
 
 /* The same name for the same sample on every machine: 48 bits of the shard's
@@ -108,7 +104,7 @@ uint64_t data_content_key(const uint8_t *data, size_t len);
 
 /* At most max_bytes of decoded pixels. */
 int data_cache_new(size_t max_bytes, struct data_cache **ret, struct err *err);
-void data_cache_free(struct data_cache *c); /* accepts NULL */
-size_t data_cache_bytes(struct data_cache *c);
+void data_cache_free(struct data_cache *c);    /* accepts NULL */
+size_t data_cache_bytes(struct data_cache *c); /* held now; for tests */
 
 #endif

@@ -7,6 +7,7 @@
 #include "common/base/err.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
+#include "common/base/str.h"
 
 #define STREAM_ORDER 0x6f72646572ULL
 
@@ -116,4 +117,32 @@ struct data_place data_order_at(struct data_order *o, uint64_t position)
     if (pass != o->pass)
         make_order(o, pass);
     return o->places[o->order[position % o->total]];
+}
+
+int data_order_bad(struct data_order *o, uint64_t position, const struct data_place *p,
+                   const char *what, const char *reason, struct err *err)
+{
+    o->bad_run++;
+    if (position < o->total) { /* counted in the first pass */
+        if (o->bad_named < DATA_BAD_MAX) {
+            struct data_bad *b = &o->bad[o->bad_named++];
+            memcpy(b->shard_sha256, o->hashes[p->shard], 32);
+            str_copy(b->key, sizeof(b->key), o->shards[p->shard].samples[p->index].key);
+            str_copy(b->reason, sizeof(b->reason), reason);
+        }
+        o->bad_count++;
+    }
+    if (o->bad_run < o->total)
+        return 0;
+    return err_set(err, -ERR_FORMAT, "none of the %" PRIu64 " %s, e.g. %s: %s", o->total, what,
+                   o->bad_named ? o->bad[0].key : "?", o->bad_named ? o->bad[0].reason : reason);
+}
+
+int data_order_check_seek(const struct data_order *o, bool started, bool repeat, uint64_t position,
+                          struct err *err)
+{
+    if (started || (!repeat && position > o->total))
+        return err_set(err, -EINVAL, "cannot go to position %" PRIu64 " of %" PRIu64, position,
+                       o->total);
+    return 0;
 }

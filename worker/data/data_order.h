@@ -29,6 +29,11 @@ struct data_order {
     bool shuffle;
     uint32_t *order; /* of `pass` */
     uint64_t pass;
+
+    /* Bad samples: in a row, of the first pass, and which. */
+    uint64_t bad_run;
+    unsigned bad_count, bad_named;
+    struct data_bad bad[DATA_BAD_MAX];
 };
 
 /* Opens the shards.  Fails with a sentence when one cannot be read or a range lies
@@ -39,5 +44,13 @@ void data_order_close(struct data_order *o); /* { 0 } is fine */
 
 /* The sample at a position, passes counted on. */
 struct data_place data_order_at(struct data_order *o, uint64_t position);
+
+/* Names and counts the bad sample at a position; -ERR_FORMAT when a whole pass held not one good
+ * sample: "none of the 5 <what>, e.g. ...".  A good one sets bad_run to 0. */
+int data_order_bad(struct data_order *o, uint64_t position, const struct data_place *p,
+                   const char *what, const char *reason, struct err *err);
+/* -EINVAL when reading cannot begin at the position. */
+int data_order_check_seek(const struct data_order *o, bool started, bool repeat, uint64_t position,
+                          struct err *err);
 
 #endif

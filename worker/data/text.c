@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -18,8 +17,6 @@ struct text {
     struct data_order order;
     uint64_t head;
     bool started;
-    atomic_bool cancelled;
-    uint64_t tokens_of_pass;
     uint32_t dim;
 
     /* The batch: `rows` of seq + 1 or seq. */
@@ -27,10 +24,6 @@ struct text {
     uint64_t *ids;
     uint32_t *lengths;
     float *features;
-
-    uint64_t bad_run;
-    unsigned bad_count, bad_named;
-    struct data_bad bad[DATA_BAD_MAX];
 };
 
 /* ---- opening ---- */
@@ -45,7 +38,7 @@ static int check_options(const struct text_options *o, struct err *err)
     return 0;
 }
 
-/* All shards hold text; how many tokens a pass has and whether there is a column. */
+/* All shards hold text; is there a column? */
 static int survey(struct text *t, const struct data_range *ranges, struct err *err)
 {
     const struct data_order *o = &t->order;
@@ -57,8 +50,6 @@ static int survey(struct text *t, const struct data_range *ranges, struct err *e
         if (o->shards[i].dim != t->dim)
             t->dim = 0;
     }
-    for (uint64_t i = 0; i < o->total; i++)
-        t->tokens_of_pass += o->shards[o->places[i].shard].samples[o->places[i].index].tokens;
     return 0;
 }
 
@@ -175,39 +166,20 @@ static bool is_good(const struct text *t, const struct shard_sample *s, char *re
     return true;
 }
 
-static void note_bad(struct text *t, const struct data_place *p, const char *reason)
-{
-    t->bad_run++;
-    if (t->head >= t->order.total)
-        return; /* counted in the first pass */
-    if (t->bad_named < DATA_BAD_MAX) {
-        struct data_bad *b = &t->bad[t->bad_named++];
-        memcpy(b->shard_sha256, t->order.hashes[p->shard], 32);
-        str_copy(b->key, sizeof(b->key), t->order.shards[p->shard].samples[p->index].key);
-        str_copy(b->reason, sizeof(b->reason), reason);
-    }
-    t->bad_count++;
-}
-
 /* The good piece at the head, which stays there: 1; 0 at the end of all. */
 static int next_piece(struct text *t, struct data_place *ret, struct err *err)
 {
     char reason[128];
     for (; t->opt.repeat || t->head < t->order.total; t->head++) {
-        if (atomic_load(&t->cancelled))
-            return err_set(err, -ERR_CANCELLED, "cancelled");
         *ret = data_order_at(&t->order, t->head);
         if (is_good(t, &t->order.shards[ret->shard].samples[ret->index], reason, sizeof(reason))) {
-            t->bad_run = 0;
+            t->order.bad_run = 0;
             return 1;
         }
-        note_bad(t, ret, reason);
-        if (t->bad_run >= t->order.total)
-            return err_set(err, -ERR_FORMAT,
-                           "none of the %" PRIu64 " pieces of text of the phase can be used, "
-                           "e.g. %s: %s",
-                           t->order.total, t->bad_named ? t->bad[0].key : "?",
-                           t->bad_named ? t->bad[0].reason : reason);
+        int rc = data_order_bad(&t->order, t->head, ret, "pieces of text of the phase can be used",
+                                reason, err);
+        if (rc < 0)
+            return rc;
     }
     return 0;
 }
@@ -271,11 +243,10 @@ int text_next(struct text *t, unsigned rows, struct batch *ret, struct err *err)
 
 int text_seek(struct text *t, uint64_t position, struct err *err)
 {
-    if (t->started || (!t->opt.repeat && position > t->order.total))
-        return err_set(err, -EINVAL, "cannot go to position %" PRIu64 " of %" PRIu64, position,
-                       t->order.total);
-    t->head = position;
-    return 0;
+    int rc = data_order_check_seek(&t->order, t->started, t->opt.repeat, position, err);
+    if (rc == 0)
+        t->head = position;
+    return rc;
 }
 
 uint64_t text_position(const struct text *t)
@@ -288,24 +259,9 @@ uint64_t text_total(const struct text *t)
     return t->order.total;
 }
 
-uint64_t text_tokens(const struct text *t)
-{
-    return t->tokens_of_pass;
-}
-
-uint32_t text_dim(const struct text *t)
-{
-    return t->dim;
-}
-
 unsigned text_bad(const struct text *t, const struct data_bad **ret_list, unsigned *ret_named)
 {
-    *ret_list = t->bad;
-    *ret_named = t->bad_named;
-    return t->bad_count;
-}
-
-void text_cancel(struct text *t)
-{
-    atomic_store(&t->cancelled, true);
+    *ret_list = t->order.bad;
+    *ret_named = t->order.bad_named;
+    return t->order.bad_count;
 }

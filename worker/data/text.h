@@ -15,7 +15,7 @@
  * Unpacked, for features and scores: one piece a row, the same arrays.
  *
  * Quick enough to need no threads: the shards are mapped, text_next copies.
- * Threads: one at a time; text_cancel on any. */
+ * One thread at a time. */
 #ifndef WORKER_TEXT_H
 #define WORKER_TEXT_H
 
@@ -51,24 +51,19 @@ int text_open(const struct text_options *opt, const struct data_range *ranges, s
               struct text **ret, struct err *err);
 
 /* The next batch, of at most `rows` (0: as opened) rows; borrowed until the next
- * call.  -ERR_CANCELLED after text_cancel(), -ERR_FORMAT when a whole pass held
- * not one good piece. */
+ * call.  -ERR_FORMAT when a whole pass held not one good piece. */
 int text_next(struct text *t, unsigned rows, struct batch *ret, struct err *err);
 
 /* Starts at what text_position() said once.  Only before the first text_next(). */
 int text_seek(struct text *t, uint64_t position, struct err *err);
 /* Pieces used so far, bad ones included, passes counted on. */
 uint64_t text_position(const struct text *t);
-/* Pieces and tokens of one pass. */
+/* Pieces of one pass. */
 uint64_t text_total(const struct text *t);
-uint64_t text_tokens(const struct text *t);
-/* Numbers of a feature of the column; 0: none, or not in all shards the same. */
-uint32_t text_dim(const struct text *t);
 
 /* As data_bad(). */
 unsigned text_bad(const struct text *t, const struct data_bad **ret_list, unsigned *ret_named);
 
-void text_cancel(struct text *t);
 void text_free(struct text *t); /* accepts NULL */
 
 #endif

@@ -29,7 +29,7 @@ struct batch {
     const int32_t *target;   /* (count,seq) token to predict, -1: none */
     const int32_t *pos;      /* (count,seq) position in the piece */
     const uint32_t *lengths; /* (count) tokens of the piece; NULL where rows are packed */
-    const float *features;   /* (count,text_dim()) of the dataset's column; NULL: none */
+    const float *features;   /* (count,d) of the dataset's column; NULL: none */
 
     /* The step that it is a part of; whole 0: it is a step of its own. */
     unsigned first, whole; /* position of its first sample; samples of the step */

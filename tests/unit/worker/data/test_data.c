@@ -1,8 +1,6 @@
 /* The image pipeline: the same batches whatever the threads, bad images, cache. */
 #include "tests/unit/worker/shards.h"
 
-#include <pthread.h>
-
 #include "common/base/hash.h"
 #include "worker/data/data.h"
 
@@ -250,32 +248,6 @@ static void refuses_what_cannot_be(void **state)
     data_free(d);
 }
 
-static void *cancel_thread(void *arg)
-{
-    data_cancel(arg);
-    return NULL;
-}
-
-static void cancel_wakes(void **state)
-{
-    (void)state;
-    struct data_options o = defaults();
-    o.repeat = true;
-    struct data *d;
-    struct batch b;
-    OK(data_open(&o, ranges, 3, &d, err));
-    OK(data_next(d, &b, err));
-    pthread_t t;
-    assert_int_equal(pthread_create(&t, NULL, cancel_thread, d), 0);
-    int rc;
-    do
-        rc = data_next(d, &b, NULL);
-    while (rc == 0);
-    assert_int_equal(rc, -ERR_CANCELLED);
-    pthread_join(t, NULL);
-    data_free(d);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -287,7 +259,6 @@ int main(void)
         cmocka_unit_test(unshuffled_keeps_the_order),
         cmocka_unit_test(seek_goes_on_where_it_was),
         cmocka_unit_test(refuses_what_cannot_be),
-        cmocka_unit_test(cancel_wakes),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

