@@ -1,6 +1,7 @@
 #include "common/base/buf.h"
 
 #include <errno.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -68,27 +69,18 @@ int buf_append_byte(struct buf *b, uint8_t byte)
     return buf_append(b, &byte, 1);
 }
 
-int buf_vprintf(struct buf *b, const char *fmt, va_list ap)
+int buf_printf(struct buf *b, const char *fmt, ...)
 {
-    va_list count;
+    va_list ap, count;
+    va_start(ap, fmt);
     va_copy(count, ap);
     int n = vsnprintf(NULL, 0, fmt, count);
     va_end(count);
-    if (n < 0)
-        return -EINVAL;
-    int rc = grow(b, (size_t)n);
-    if (rc < 0)
-        return rc;
-    (void)vsnprintf((char *)b->data + b->len, (size_t)n + 1, fmt, ap); /* n is its result */
-    b->len += (size_t)n;
-    return 0;
-}
-
-int buf_printf(struct buf *b, const char *fmt, ...)
-{
-    va_list ap;
-    va_start(ap, fmt);
-    int rc = buf_vprintf(b, fmt, ap);
+    int rc = n < 0 ? -EINVAL : grow(b, (size_t)n);
+    if (rc == 0) {
+        (void)vsnprintf((char *)b->data + b->len, (size_t)n + 1, fmt, ap); /* n is its result */
+        b->len += (size_t)n;
+    }
     va_end(ap);
     return rc;
 }

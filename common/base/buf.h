@@ -11,7 +11,6 @@
 #ifndef COMMON_BASE_BUF_H
 #define COMMON_BASE_BUF_H
 
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -32,7 +31,6 @@ int buf_append(struct buf *b, const void *data, size_t len);
 int buf_append_str(struct buf *b, const char *s);
 int buf_append_byte(struct buf *b, uint8_t byte);
 int buf_printf(struct buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-int buf_vprintf(struct buf *b, const char *fmt, va_list ap) __attribute__((format(printf, 2, 0)));
 
 /* Room for `len` more bytes; *ret points at it.  Write there, then buf_commit. */
 int buf_reserve(struct buf *b, size_t len, uint8_t **ret);

@@ -20,12 +20,6 @@ uint64_t clock_wall_ms(void);
 /* "2026-11-21T12:53:15.042Z" of wall milliseconds into out; returns out. */
 char *clock_iso(uint64_t wall_ms, char out[CLOCK_ISO_MAX]);
 
-/* Monotonic time that is safe to subtract: 0 when `since` lies ahead. */
-static inline uint64_t clock_elapsed_ns(uint64_t now_ns, uint64_t since_ns)
-{
-    return now_ns > since_ns ? now_ns - since_ns : 0;
-}
-
 /* A fake for tests: after set, clock_now_* and clock_wall_ms stand still until
  * advanced (the wall clock shows the same count).  clock_fake_clear() goes back
  * to the real one. */

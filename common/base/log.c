@@ -1,7 +1,6 @@
 #include "common/base/log.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -13,9 +12,6 @@
 #define LINE_MAX_BYTES 2048
 
 static _Atomic int min_level = LOG_LEVEL_INFO;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the tap */
-static log_tap_fn *tap;
-static void *tap_ctx;
 
 static const char *const level_names[] = {"debug", "info", "warn", "error"};
 
@@ -38,14 +34,6 @@ int log_level_parse(const char *name, enum log_level *ret)
         }
     }
     return -EINVAL;
-}
-
-void log_set_tap(log_tap_fn *fn, void *ctx)
-{
-    pthread_mutex_lock(&lock);
-    tap = fn;
-    tap_ctx = ctx;
-    pthread_mutex_unlock(&lock);
 }
 
 /* One line stays one line: control bytes become spaces or escapes. */
@@ -84,11 +72,6 @@ static void emit(enum log_level level, const char *area, const char *text)
     /* A log that cannot be written has nowhere to complain. */
     ssize_t unused = write(STDERR_FILENO, line, n);
     (void)unused;
-
-    pthread_mutex_lock(&lock);
-    if (tap)
-        tap(tap_ctx, level, area, text);
-    pthread_mutex_unlock(&lock);
 }
 
 void log_at(enum log_level level, const char *area, const char *fmt, ...)

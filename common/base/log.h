@@ -16,6 +16,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* How grave a line is. */
 enum log_level {
     LOG_LEVEL_DEBUG,
     LOG_LEVEL_INFO,
@@ -30,12 +31,7 @@ bool log_enabled(enum log_level level);
 /* Name to level ("debug", "info", "warn", "error"); -EINVAL if unknown. */
 int log_level_parse(const char *name, enum log_level *ret);
 
-/* Every line is also handed to fn (already formatted, without the newline and
- * the time), e.g. for the event stream.  fn is called under the log's lock: it
- * must not log and must be quick.  NULL removes it. */
-typedef void log_tap_fn(void *ctx, enum log_level level, const char *area, const char *text);
-void log_set_tap(log_tap_fn *fn, void *ctx);
-
+/* What the macros below call. */
 void log_at(enum log_level level, const char *area, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 

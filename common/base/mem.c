@@ -70,15 +70,6 @@ static size_t at_least_one(size_t size)
     return size ? size : 1;
 }
 
-bool mem_mul(size_t a, size_t b, size_t *ret)
-{
-    size_t r;
-    if (__builtin_mul_overflow(a, b, &r))
-        return false;
-    *ret = r;
-    return true;
-}
-
 bool mem_add(size_t a, size_t b, size_t *ret)
 {
     size_t r;
@@ -126,9 +117,7 @@ void *mem_try_realloc(void *p, size_t size)
 void *mem_try_realloc_array(void *p, size_t n, size_t size)
 {
     size_t bytes;
-    if (!mem_mul(n, size, &bytes))
-        return NULL;
-    return mem_try_realloc(p, bytes);
+    return __builtin_mul_overflow(n, size, &bytes) ? NULL : mem_try_realloc(p, bytes);
 }
 
 void *mem_try_aligned(size_t align, size_t size)

@@ -23,8 +23,7 @@ void *mem_try_aligned(size_t align, size_t size); /* align: a power of two; not 
 
 void mem_free(void *p); /* NULL is fine */
 
-/* a*b and a+b with overflow check: false, and *ret untouched, when it does not fit. */
-bool mem_mul(size_t a, size_t b, size_t *ret);
+/* a+b with overflow check: false, and *ret untouched, when it does not fit. */
 bool mem_add(size_t a, size_t b, size_t *ret);
 
 /* Makes the n-th mem_try_* from now (1 = the next one) of this process fail,

@@ -154,22 +154,9 @@ uint64_t rng_u64(struct rng *r)
     return low | (uint64_t)rng_u32(r) << 32;
 }
 
-float rng_uniform(struct rng *r)
-{
-    return to_uniform(rng_u32(r));
-}
-
 double rng_uniform_double(struct rng *r)
 {
     return (double)(rng_u64(r) >> 11) * 0x1p-53;
-}
-
-float rng_normal(struct rng *r)
-{
-    float first, second;
-    uint32_t a = rng_u32(r);
-    to_normal(a, rng_u32(r), &first, &second);
-    return first;
 }
 
 /* Rejects the values of the last, incomplete stretch of n. */
@@ -180,17 +167,6 @@ uint64_t rng_below(struct rng *r, uint64_t n)
         uint64_t x = rng_u64(r);
         if (x >= reject)
             return x % n;
-    }
-}
-
-void rng_fill_u32(uint64_t seed, uint64_t stream, uint64_t first, uint32_t *out, size_t n)
-{
-    uint32_t words[4];
-    for (size_t j = 0; j < n; j++) {
-        uint64_t i = first + j;
-        if (j == 0 || i % 4 == 0)
-            block(seed, stream, i / 4, words);
-        out[j] = words[i % 4];
     }
 }
 
@@ -217,21 +193,16 @@ void rng_fill_normal(uint64_t seed, uint64_t stream, uint64_t first, float *out,
     }
 }
 
-void rng_shuffle_u32(uint64_t seed, uint64_t stream, uint32_t *items, size_t n)
-{
-    struct rng r;
-    rng_init(&r, seed, stream);
-    for (size_t i = n; i > 1; i--) {
-        size_t j = (size_t)rng_below(&r, i);
-        uint32_t t = items[i - 1];
-        items[i - 1] = items[j];
-        items[j] = t;
-    }
-}
-
 void rng_permutation(uint64_t seed, uint64_t stream, uint32_t *out, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         out[i] = (uint32_t)i;
-    rng_shuffle_u32(seed, stream, out, n);
+    struct rng r;
+    rng_init(&r, seed, stream);
+    for (size_t i = n; i > 1; i--) {
+        size_t j = (size_t)rng_below(&r, i);
+        uint32_t t = out[i - 1];
+        out[i - 1] = out[j];
+        out[j] = t;
+    }
 }

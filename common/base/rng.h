@@ -25,11 +25,9 @@ struct rng {
 };
 
 void rng_init(struct rng *r, uint64_t seed, uint64_t stream);
-uint32_t rng_u32(struct rng *r);
-uint64_t rng_u64(struct rng *r);
-float rng_uniform(struct rng *r);              /* [0, 1), 24 bits */
+uint32_t rng_u32(struct rng *r);               /* the next word */
+uint64_t rng_u64(struct rng *r);               /* the next two, the first one low */
 double rng_uniform_double(struct rng *r);      /* [0, 1), 53 bits */
-float rng_normal(struct rng *r);               /* mean 0, variance 1; two words each */
 uint64_t rng_below(struct rng *r, uint64_t n); /* [0, n), unbiased; n > 0 */
 
 /* Element i of a stream, without state.  uniform and normal number their own
@@ -38,14 +36,12 @@ uint32_t rng_at_u32(uint64_t seed, uint64_t stream, uint64_t i);
 float rng_at_uniform(uint64_t seed, uint64_t stream, uint64_t i);
 float rng_at_normal(uint64_t seed, uint64_t stream, uint64_t i);
 
-/* out[j] = element first+j.  fill_normal: mean + std * z. */
-void rng_fill_u32(uint64_t seed, uint64_t stream, uint64_t first, uint32_t *out, size_t n);
+/* out[j] = element first+j; of normals mean + std * z. */
 void rng_fill_uniform(uint64_t seed, uint64_t stream, uint64_t first, float *out, size_t n);
 void rng_fill_normal(uint64_t seed, uint64_t stream, uint64_t first, float *out, size_t n,
                      float mean, float std);
 
-/* Fisher-Yates: of an array, or of 0..n-1 written to out. */
-void rng_shuffle_u32(uint64_t seed, uint64_t stream, uint32_t *items, size_t n);
+/* 0..n-1 in an order by Fisher and Yates. */
 void rng_permutation(uint64_t seed, uint64_t stream, uint32_t *out, size_t n);
 
 #endif

@@ -197,8 +197,7 @@ static int to_rgb(VipsImage **image)
     return rc;
 }
 
-int image_decode(const void *data, size_t len, int size, unsigned flags, uint8_t *out,
-                 struct err *err)
+int image_decode(const void *data, size_t len, int size, uint8_t *out, struct err *err)
 {
     if (size < 1 || size > SIZE_MAX_PIXELS)
         return err_set(err, -EINVAL, "cannot decode to %d pixels", size);
@@ -206,10 +205,8 @@ int image_decode(const void *data, size_t len, int size, unsigned flags, uint8_t
     int rc = load_pixels(data, len, size, &full, err);
     if (rc < 0)
         return rc;
-    bool squeeze = flags & IMAGE_SQUEEZE;
-    rc = vips_thumbnail_image(full, &image, size, "height", size, "crop",
-                              squeeze ? VIPS_INTERESTING_NONE : VIPS_INTERESTING_CENTRE, "size",
-                              squeeze ? VIPS_SIZE_FORCE : VIPS_SIZE_BOTH, NULL);
+    rc = vips_thumbnail_image(full, &image, size, "height", size, "crop", VIPS_INTERESTING_CENTRE,
+                              "size", VIPS_SIZE_BOTH, NULL);
     g_object_unref(full);
     if (rc == 0)
         rc = to_rgb(&image);

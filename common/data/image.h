@@ -23,17 +23,11 @@ void image_exit(void);
 /* A thread that decoded images calls this before it ends. */
 void image_thread_exit(void);
 
-enum image_flags {
-    IMAGE_CROP = 0,    /* scale the short side, cut the centre square */
-    IMAGE_SQUEEZE = 1, /* scale both sides, ignoring the aspect */
-};
-
-/* Decodes to size x size: out holds size*size*3 bytes, RGB, rows from the top.
- * Shrinks on load; alpha is flattened on white; grey, palette, CMYK and 16 bit
- * become sRGB; EXIF orientation is applied.  -ERR_FORMAT with a sentence on
- * anything broken or too large (out is then undefined). */
-int image_decode(const void *data, size_t len, int size, unsigned flags, uint8_t *out,
-                 struct err *err);
+/* Decodes to size x size: the short side is scaled, the centre square cut.  out holds
+ * size*size*3 bytes, RGB, rows from the top.  Shrinks on load; alpha is flattened on white; grey,
+ * palette, CMYK and 16 bit become sRGB; EXIF orientation is applied.  -ERR_FORMAT with a sentence
+ * on anything broken or too large (out is then undefined). */
+int image_decode(const void *data, size_t len, int size, uint8_t *out, struct err *err);
 
 /* Width and height from the header. */
 int image_info(const void *data, size_t len, int *ret_width, int *ret_height, struct err *err);

@@ -21,17 +21,11 @@ struct tar {
     char entry[TAR_NAME_MAX];
     uint64_t entry_bytes;
     bool ended; /* libarchive must not be asked again */
-    tar_read_fn *read;
-    void *ctx;
-    uint8_t *block;    /* of the stream variant */
-    struct err failed; /* what the stream's read said */
 };
 
 /* libarchive's complaint, with the file and the entry. */
 static int fail(struct tar *t, struct err *err)
 {
-    if (t->failed.code)
-        return err_set(err, t->failed.code, "%s: %s", t->name, t->failed.msg);
     const char *why = archive_error_string(t->archive);
     int code = archive_errno(t->archive) == ENOMEM ? -ENOMEM : -ERR_FORMAT;
     return err_set(err, code, "%s is cut short or no tar archive, %s%s%s: %s", t->name,
@@ -91,38 +85,12 @@ int tar_open_memory(const void *data, size_t len, const char *name, struct tar *
     return finish_open(t, archive_read_open_memory(t->archive, data, len), ret, err);
 }
 
-static la_ssize_t read_block(struct archive *a, void *ctx, const void **ret)
-{
-    struct tar *t = ctx;
-    ssize_t n = t->read(t->ctx, t->block, BLOCK_BYTES, &t->failed);
-    if (n < 0) {
-        archive_set_error(a, EIO, "the stream failed");
-        return ARCHIVE_FATAL;
-    }
-    *ret = t->block;
-    return n;
-}
-
-int tar_open_stream(tar_read_fn *read, void *ctx, const char *name, struct tar **ret,
-                    struct err *err)
-{
-    struct tar *t;
-    int rc = begin(name, &t, err);
-    if (rc < 0)
-        return rc;
-    t->read = read;
-    t->ctx = ctx;
-    t->block = mem_alloc(BLOCK_BYTES);
-    return finish_open(t, archive_read_open(t->archive, t, NULL, read_block, NULL), ret, err);
-}
-
 void tar_close(struct tar *t)
 {
     if (!t)
         return;
     if (t->archive)
         archive_read_free(t->archive);
-    mem_free(t->block);
     mem_free(t->name);
     mem_free(t);
 }

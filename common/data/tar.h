@@ -9,7 +9,6 @@
 
 #include <stddef.h>
 #include <stdint.h>
-#include <sys/types.h>
 
 #include "common/base/buf.h"
 #include "common/base/hash.h"
@@ -25,13 +24,8 @@ struct tar_entry {
 
 struct tar;
 int tar_open(const char *path, struct tar **ret, struct err *err);
-/* From memory, borrowed until close; `name` is for messages. */
+/* From memory, borrowed until close; `name` is for messages.  For tests. */
 int tar_open_memory(const void *data, size_t len, const char *name, struct tar **ret,
-                    struct err *err);
-/* From a stream: read returns bytes put into buf, 0 at the end, negative code
- * with *err filled.  Called on the caller's thread only. */
-typedef ssize_t tar_read_fn(void *ctx, void *buf, size_t size, struct err *err);
-int tar_open_stream(tar_read_fn *read, void *ctx, const char *name, struct tar **ret,
                     struct err *err);
 /* Next regular file (others are passed over): 1, or 0 at the end. */
 int tar_next(struct tar *t, struct tar_entry *ret, struct err *err);

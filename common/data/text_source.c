@@ -165,11 +165,6 @@ void text_source_close(struct text_source *s)
     mem_free(s);
 }
 
-bool text_source_has_ids(const struct text_source *s)
-{
-    return s->format == FORMAT_TOKENS;
-}
-
 uint64_t text_source_bytes(const struct text_source *s)
 {
     return s->bytes;

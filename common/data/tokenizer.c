@@ -123,7 +123,7 @@ uint32_t tokenizer_pair_hash(uint32_t left, uint32_t right)
     return (uint32_t)(h >> 32);
 }
 
-const struct merge *tokenizer_merge(const struct tokenizer *t, uint32_t left, uint32_t right)
+static const struct merge *find_merge(const struct tokenizer *t, uint32_t left, uint32_t right)
 {
     if (!t->merges)
         return NULL;
@@ -194,7 +194,7 @@ static void consider(struct word *w, uint32_t i)
     if (i == NONE || w->symbols[i].after == NONE)
         return;
     uint32_t left = w->symbols[i].id, right = w->symbols[w->symbols[i].after].id;
-    const struct merge *m = tokenizer_merge(w->t, left, right);
+    const struct merge *m = find_merge(w->t, left, right);
     if (m)
         heap_push(w, (struct candidate){m->rank, i, left, right, m->id});
 }

@@ -49,11 +49,11 @@ struct tokenizer {
     int32_t bos, eos;
 };
 
+/* Where a token's text, and a pair of tokens, begin in the tables. */
 uint32_t tokenizer_hash(const void *text, size_t len);
 uint32_t tokenizer_pair_hash(uint32_t left, uint32_t right);
 /* Id of a token by its bytes; -1: none. */
 int64_t tokenizer_find(const struct tokenizer *t, const void *text, size_t len);
-const struct merge *tokenizer_merge(const struct tokenizer *t, uint32_t left, uint32_t right);
 
 /* Bytes of the first word of the text, at least 1 (len > 0). */
 size_t tokenizer_word(enum split split, const uint8_t *text, size_t len);

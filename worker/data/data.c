@@ -319,8 +319,7 @@ static enum slot_state decode(const struct data *d, struct slot *s)
                      o->classes);
             return SLOT_BAD;
         }
-        if (image_decode(sample->data, sample->len, (int)o->image_size, IMAGE_CROP, s->pixels,
-                         &err) < 0) {
+        if (image_decode(sample->data, sample->len, (int)o->image_size, s->pixels, &err) < 0) {
             str_copy(s->reason, sizeof(s->reason), err.msg);
             return SLOT_BAD;
         }

@@ -24,12 +24,12 @@
 static const char *const names[PARTITION_KINDS] = {"kmeans", "two_level", "product", "linear",
                                                    "random"};
 
-const char *partition_kind_name(enum partition_kind kind)
+static const char *kind_name(enum partition_kind kind)
 {
     return kind < PARTITION_KINDS ? names[kind] : "unknown";
 }
 
-int partition_kind_parse(const char *name, enum partition_kind *ret)
+static int parse_kind(const char *name, enum partition_kind *ret)
 {
     for (unsigned i = 0; i < PARTITION_KINDS; i++)
         if (strcmp(name, names[i]) == 0) {
@@ -84,12 +84,6 @@ void partition_report_release(struct partition_report *r)
         return;
     mem_free(r->sizes);
     *r = (struct partition_report){0};
-}
-
-void partition_targets(const float *scores, uint64_t n, uint32_t k, uint32_t *y)
-{
-    for (uint64_t i = 0; i < n; i++)
-        affine_top(scores + i * k, k, 1, y + i, NULL);
 }
 
 /* ---- scores of projected rows ---- */
@@ -210,7 +204,7 @@ static int each_row(const struct partitioner *p, struct device *dev, const struc
     if (p->kind == PARTITION_RANDOM || x->d != p->input.d)
         return err_set(err, -ERR_CONFIG,
                        "features of %u columns where this %s partitioner knows %u", x->d,
-                       partition_kind_name(p->kind), p->input.d);
+                       kind_name(p->kind), p->input.d);
     struct scorer s = {0};
     float *z = mem_try_array((size_t)CHUNK_ROWS * p->input.r, sizeof(float));
     int rc = z ? scorer_open(&s, p, dev, err) : err_set(err, -ENOMEM, "no memory for features");
@@ -277,17 +271,6 @@ int partitioner_assign(const struct partitioner *p, struct device *dev, const st
     return each_row(p, dev, x, take_top, &t, err);
 }
 
-static void take_scores(void *arg, uint64_t row, const float *y, uint32_t k)
-{
-    memcpy((float *)arg + row * k, y, k * sizeof(float));
-}
-
-int partitioner_scores(const struct partitioner *p, struct device *dev, const struct fit_source *x,
-                       float *scores, struct err *err)
-{
-    return each_row(p, dev, x, take_scores, scores, err);
-}
-
 /* ---- writing ---- */
 
 static int declare(struct st_writer *w, const struct partitioner *p, struct err *err)
@@ -343,7 +326,7 @@ int partitioner_write(const struct partitioner *p, const char *path, uint8_t sha
         at += (uint32_t)snprintf(radix + at, sizeof(radix) - at, "%s%u", l ? "," : "", p->radix[l]);
     snprintf(number, sizeof(number), "%" PRIu64, p->seed);
     st_writer_meta(w, "format", FORMAT);
-    st_writer_meta(w, "kind", partition_kind_name(p->kind));
+    st_writer_meta(w, "kind", kind_name(p->kind));
     st_writer_meta(w, "radix", radix);
     st_writer_meta(w, "seed", number);
     st_writer_meta(w, "feature", p->feature);
@@ -403,7 +386,7 @@ static int read_head(struct reader *r, struct err *err)
     uint64_t k = 1, value;
     if (!format || strcmp(format, FORMAT) != 0)
         return no_partitioner(r, err, "its metadata do not say \"format\": \"" FORMAT "\"");
-    if (!kind || partition_kind_parse(kind, &parsed) < 0)
+    if (!kind || parse_kind(kind, &parsed) < 0)
         return no_partitioner(r, err,
                               "its kind is not one of kmeans, two_level, product, linear, random");
     if (!seed || str_parse_u64(seed, &value) < 0)

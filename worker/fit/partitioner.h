@@ -43,8 +43,6 @@ enum partition_kind {
     PARTITION_RANDOM,
     PARTITION_KINDS,
 };
-const char *partition_kind_name(enum partition_kind kind);            /* "two_level" */
-int partition_kind_parse(const char *name, enum partition_kind *ret); /* -EINVAL */
 
 /* One level's classifier; all kinds but product have one (random: none). */
 struct partition_level {
@@ -85,7 +83,7 @@ struct partition_options {
 };
 
 struct linear_targets {
-    const uint32_t *y;   /* (n) the class of each row, see partition_targets */
+    const uint32_t *y;   /* (n) the class of each row: the path that did best */
     const double *share; /* (K) wanted histogram, sums to 1; NULL: that of y */
     /* The rows whose histogram it is, and that the report counts; NULL: those of x.  Few rows
      * have a target, all are routed. */
@@ -125,9 +123,6 @@ int partitioner_fit_linear(struct device *dev, const struct fit_source *x,
                            struct partitioner **ret, struct partition_report *report,
                            struct err *err);
 
-/* y (n) = argmax of scores (n,k), the lower index of equals. */
-void partition_targets(const float *scores, uint64_t n, uint32_t k, uint32_t *y);
-
 void partitioner_free(struct partitioner *p); /* accepts NULL */
 
 /* index (n,top): the top nearest partitions of each row, best first; 1 <= top <= K.  ids (n)
@@ -135,9 +130,6 @@ void partitioner_free(struct partitioner *p); /* accepts NULL */
 int partitioner_assign(const struct partitioner *p, struct device *dev, const struct fit_source *x,
                        const uint64_t *ids, uint64_t n, uint32_t top, uint32_t *index,
                        struct err *err);
-/* scores (n,K), bias included, higher is nearer; not random. */
-int partitioner_scores(const struct partitioner *p, struct device *dev, const struct fit_source *x,
-                       float *scores, struct err *err);
 
 /* Same fields, same bytes.  sha256 and ret_bytes may be NULL. */
 int partitioner_write(const struct partitioner *p, const char *path, uint8_t sha256[HASH_BYTES],

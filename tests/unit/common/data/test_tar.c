@@ -177,52 +177,6 @@ static void refuses_other_shards(void **state)
     scratch_free(dir);
 }
 
-struct source {
-    const uint8_t *data;
-    size_t len, at, fail_at;
-};
-
-static ssize_t pull(void *ctx, void *buf, size_t size, struct err *err)
-{
-    struct source *s = ctx;
-    if (s->at >= s->fail_at)
-        return err_set(err, -ECONNRESET, "the line is dead");
-    size_t n = s->len - s->at < 333 ? s->len - s->at : 333;
-    n = n < size ? n : size;
-    memcpy(buf, s->data + s->at, n);
-    s->at += n;
-    return (ssize_t)n;
-}
-
-static void streams(void **state)
-{
-    char *dir = scratch_new(), *path = make(dir, "a.tar", NULL, NULL);
-    struct buf b;
-    struct tar *t;
-    struct tar_entry e;
-    OK(file_read(path, 1u << 20, &b, err));
-    struct source good = {b.data, b.len, 0, SIZE_MAX}, bad = {b.data, b.len, 0, 2000};
-    int n = 0;
-    OK(tar_open_stream(pull, &good, "stream", &t, err));
-    while (tar_next(t, &e, NULL) > 0)
-        n++;
-    assert_int_equal(n, 6);
-    tar_close(t);
-    struct err err_ = {0};
-    int rc = tar_open_stream(pull, &bad, "stream", &t, &err_);
-    if (rc == 0) {
-        do
-            rc = tar_next(t, &e, &err_);
-        while (rc > 0);
-        tar_close(t);
-    }
-    assert_int_equal(rc, -ECONNRESET);
-    assert_string_equal(err_.msg, "stream: the line is dead");
-    buf_release(&b);
-    mem_free(path);
-    scratch_free(dir);
-}
-
 static void full_disk(void **state)
 {
     char *dir = scratch_new(), *path = in(dir, "a.tar");
@@ -252,7 +206,6 @@ int main(void)
         cmocka_unit_test(names_the_cut),
         cmocka_unit_test(opens_shards),
         cmocka_unit_test(refuses_other_shards),
-        cmocka_unit_test(streams),
         cmocka_unit_test(full_disk),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -38,7 +38,6 @@ static void expect(const char *path, const char *field, const struct want *want,
     struct text_source *s;
     struct text_document d;
     OK(text_source_open(&(struct text_source_options){.path = path, .field = field}, &s, err));
-    assert_false(text_source_has_ids(s));
     for (size_t i = 0; i < n; i++) {
         struct err err = {0};
         int rc = text_source_next(s, &d, &err);
@@ -134,7 +133,6 @@ static void reads_token_files(void **state)
     struct text_source *s;
     struct text_document d;
     OK(text_source_open(&(struct text_source_options){.path = dir}, &s, err));
-    assert_true(text_source_has_ids(s));
     assert_int_equal(text_source_next(s, &d, NULL), 1);
     assert_string_equal(d.key, "a/0");
     assert_int_equal(d.n_ids, 4);

@@ -49,7 +49,7 @@ static void zone_free(struct zone *z, size_t element)
 
 static float gaussian(struct rng *r)
 {
-    return rng_normal(r);
+    return rng_at_normal(r->seed, r->stream, r->next++);
 }
 
 /* Gaussian, with zeros, tiny blocks, exact thresholds and outliers mixed in. */

@@ -85,7 +85,7 @@ static void fill_hard(uint64_t seed)
     rng_init(&r, seed, 5);
     for (size_t i = 0; i < N; i++) {
         int e = (int)rng_below(&r, 60) - 50;
-        x[i] = ldexpf(rng_normal(&r), e);
+        x[i] = ldexpf(rng_at_normal(r.seed, r.stream, r.next++), e);
         if (rng_below(&r, 8) == 0)
             x[i] = 0.0f;
         if (rng_below(&r, 8) == 0)
