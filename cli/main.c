@@ -67,8 +67,8 @@ int main(int argc, char **argv)
             return commands[i].run(argc - 1, argv + 1);
         names[i] = commands[i].name;
     }
-    const char *near = str_suggest(argv[1], names, N_COMMANDS);
-    fprintf(stderr, "skerry: there is no command '%s'%s%s%s; `skerry --help` lists them\n", argv[1],
-            near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+    char hint[STR_HINT_MAX];
+    fprintf(stderr, "skerry: there is no command '%s'%s; `skerry --help` lists them\n", argv[1],
+            str_hint(argv[1], names, N_COMMANDS, "", hint));
     return CLI_USAGE;
 }

@@ -1,7 +1,6 @@
 #include "common/base/args.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -14,65 +13,23 @@
 
 #define FLAGS_MAX 64
 
-static bool in_range(const struct args_flag *f, double value)
-{
-    return (f->min == 0 && f->max == 0) || (value >= f->min && value <= f->max);
-}
-
 static int set_value(const struct args_flag *f, const char *text)
 {
-    uint64_t u;
-    int64_t i;
-    double d;
-    int rc;
-    switch (f->type) {
-    case ARGS_STR:
+    struct args_list *list = f->out;
+    if (f->type < ARGS_STR)
+        return str_parse((enum str_type)f->type, text, f->min, f->max, f->out);
+    if (f->type == ARGS_STR)
         *(const char **)f->out = text;
-        return 0;
-    case ARGS_LIST: {
-        struct args_list *list = f->out;
-        if (list->n == ARGS_LIST_MAX)
-            return -ERR_LIMIT;
+    else if (list->n < ARGS_LIST_MAX)
         list->items[list->n++] = text;
-        return 0;
-    }
-    case ARGS_INT:
-        rc = str_parse_i64(text, &i);
-        if (rc < 0 || i < INT_MIN || i > INT_MAX || !in_range(f, (double)i))
-            return -EINVAL;
-        *(int *)f->out = (int)i;
-        return 0;
-    case ARGS_DOUBLE:
-        if (str_parse_double(text, &d) < 0 || !in_range(f, d))
-            return -EINVAL;
-        *(double *)f->out = d;
-        return 0;
-    case ARGS_BOOL:
-        return str_parse_bool(text, f->out);
-    default:
-        rc = f->type == ARGS_U64     ? str_parse_u64(text, &u)
-             : f->type == ARGS_BYTES ? str_parse_bytes(text, &u)
-                                     : str_parse_duration_ms(text, &u);
-        if (rc < 0 || !in_range(f, (double)u))
-            return -EINVAL;
-        *(uint64_t *)f->out = u;
-        return 0;
-    }
+    else
+        return -ERR_LIMIT;
+    return 0;
 }
 
 static const char *kind(enum args_type type)
 {
-    static const char *const words[] = {
-        [ARGS_BOOL] = "true or false",
-        [ARGS_STR] = "text",
-        [ARGS_U64] = "a whole number",
-        [ARGS_INT] = "a whole number",
-        [ARGS_DOUBLE] = "a number",
-        [ARGS_BYTES] = "a size such as 64MiB",
-        [ARGS_DURATION_MS] = "a duration such as 2s",
-        [ARGS_LIST] = "fewer values",
-    };
-    return words[type];
+    return type < ARGS_STR ? str_type_words((enum str_type)type) : "fewer values";
 }
 
 static int assign(const struct args_flag *f, const char *text, struct err *err)
@@ -98,15 +55,13 @@ static const struct args_flag *find(const struct args *a, const char *name, size
 static int unknown(const struct args *a, const char *arg, size_t len, struct err *err)
 {
     const char *names[FLAGS_MAX] = {"help", "version"};
-    char word[64];
+    char word[64], hint[STR_HINT_MAX];
     size_t n = 2;
     for (const struct args_flag *f = a->flags; f && f->name && n < FLAGS_MAX; f++)
         names[n++] = f->name;
     (void)snprintf(word, sizeof(word), "%.*s", (int)(len < 60 ? len : 60), arg);
-    const char *near = str_suggest(word, names, n);
-    return err_set(err, -EINVAL, "unknown flag '--%s'%s%s%s; see '%s --help'", word,
-                   near ? "; did you mean '--" : "", near ? near : "", near ? "'?" : "",
-                   a->program);
+    return err_set(err, -EINVAL, "unknown flag '--%s'%s; see '%s --help'", word,
+                   str_hint(word, names, n, "--", hint), a->program);
 }
 
 /* "--name", "--name=value", "--no-name"; *i moves past a separate value. */

@@ -23,21 +23,24 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "common/base/str.h"
+
 struct err;
 
 #define ARGS_REST_MAX 64
 #define ARGS_LIST_MAX 64
 #define ARGS_EXIT_USAGE 2 /* exit status of a wrong command line */
 
+/* The first are those of str.h. */
 enum args_type {
-    ARGS_BOOL,        /* bool */
-    ARGS_STR,         /* const char *, borrowed from argv */
-    ARGS_U64,         /* uint64_t */
-    ARGS_INT,         /* int */
-    ARGS_DOUBLE,      /* double */
-    ARGS_BYTES,       /* uint64_t */
-    ARGS_DURATION_MS, /* uint64_t */
-    ARGS_LIST,        /* struct args_list: may be given several times */
+    ARGS_BOOL = STR_BOOL,
+    ARGS_INT = STR_INT,
+    ARGS_U64 = STR_U64,
+    ARGS_DOUBLE = STR_DOUBLE,
+    ARGS_BYTES = STR_BYTES,
+    ARGS_DURATION_MS = STR_DURATION_MS,
+    ARGS_STR = STR_TYPES, /* const char *, borrowed from argv */
+    ARGS_LIST,            /* struct args_list: may be given several times */
 };
 
 struct args_list {

@@ -2,6 +2,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <limits.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -245,6 +246,52 @@ int str_parse_duration_ms(const char *s, uint64_t *ret)
     return parse_with_unit(s, units, sizeof(units) / sizeof(units[0]), ret);
 }
 
+static bool in_range(double value, double min, double max)
+{
+    return (min == 0 && max == 0) || (value >= min && value <= max);
+}
+
+int str_parse(enum str_type type, const char *s, double min, double max, void *ret)
+{
+    uint64_t u;
+    int64_t i;
+    double d;
+    int rc;
+    switch (type) {
+    case STR_BOOL:
+        return str_parse_bool(s, ret);
+    case STR_INT:
+        if (str_parse_i64(s, &i) < 0 || i < INT_MIN || i > INT_MAX ||
+            !in_range((double)i, min, max))
+            return -EINVAL;
+        *(int *)ret = (int)i;
+        return 0;
+    case STR_DOUBLE:
+        if (str_parse_double(s, &d) < 0 || !in_range(d, min, max))
+            return -EINVAL;
+        *(double *)ret = d;
+        return 0;
+    default:
+        rc = type == STR_U64     ? str_parse_u64(s, &u)
+             : type == STR_BYTES ? str_parse_bytes(s, &u)
+                                 : str_parse_duration_ms(s, &u);
+        if (rc < 0 || !in_range((double)u, min, max))
+            return -EINVAL;
+        *(uint64_t *)ret = u;
+        return 0;
+    }
+}
+
+const char *str_type_words(enum str_type type)
+{
+    static const char *const words[STR_TYPES] = {
+        [STR_BOOL] = "true or false",         [STR_INT] = "a whole number",
+        [STR_U64] = "a whole number",         [STR_DOUBLE] = "a number",
+        [STR_BYTES] = "a size such as 64MiB", [STR_DURATION_MS] = "a duration such as 2s",
+    };
+    return words[type];
+}
+
 char *str_human_bytes(uint64_t bytes, char out[STR_HUMAN_MAX])
 {
     static const char *const units[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
@@ -346,4 +393,14 @@ const char *str_suggest(const char *word, const char *const *names, size_t n)
         if (names[i] && strlen(names[i]) >= 3 && (strstr(names[i], word) || strstr(word, names[i])))
             best = names[i];
     return best;
+}
+
+char *str_hint(const char *word, const char *const *names, size_t n, const char *dashes,
+               char out[STR_HINT_MAX])
+{
+    const char *near = str_suggest(word, names, n);
+    out[0] = '\0';
+    if (near)
+        (void)snprintf(out, STR_HINT_MAX, "; did you mean '%s%s'?", dashes, near);
+    return out;
 }

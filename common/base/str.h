@@ -32,6 +32,20 @@ int str_parse_bytes(const char *s,
 int str_parse_duration_ms(const char *s,
                           uint64_t *ret); /* "250ms" "2s" "1.5m" "3h" "1d"; bare = s */
 
+/* A value by its type, as flags and keys of a file have it. */
+enum str_type {
+    STR_BOOL,        /* bool */
+    STR_INT,         /* int */
+    STR_U64,         /* uint64_t */
+    STR_DOUBLE,      /* double */
+    STR_BYTES,       /* uint64_t */
+    STR_DURATION_MS, /* uint64_t */
+    STR_TYPES,
+};
+/* -EINVAL when the text is no such value, or a number outside of min..max (both 0: any). */
+int str_parse(enum str_type type, const char *s, double min, double max, void *ret);
+const char *str_type_words(enum str_type type); /* "a whole number", "a size such as 64MiB" */
+
 #define STR_HUMAN_MAX 32
 char *str_human_bytes(uint64_t bytes, char out[STR_HUMAN_MAX]); /* "1.5 MiB" */
 char *str_human_duration(uint64_t ms, char out[STR_HUMAN_MAX]); /* "1m05s" */
@@ -42,5 +56,10 @@ unsigned str_distance(const char *a, const char *b);
 /* The name nearest to `word` when near enough to be a typing mistake, or one of
  * few that contain it; else NULL.  names may hold NULLs. */
 const char *str_suggest(const char *word, const char *const *names, size_t n);
+/* The same as the end of a sentence, "; did you mean '--port'?" with dashes before the name, or
+ * ""; returns out. */
+#define STR_HINT_MAX 96
+char *str_hint(const char *word, const char *const *names, size_t n, const char *dashes,
+               char out[STR_HINT_MAX]);
 
 #endif

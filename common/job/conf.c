@@ -1,7 +1,6 @@
 #include "common/job/conf.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -42,30 +41,19 @@ static bool has_range(const struct conf_key *k)
 static void expected(const struct conf_key *k, char *out, size_t size)
 {
     static const char *const words[] = {
-        [CONF_TYPE_END] = "",
-        [CONF_BOOL] = "true or false",
-        [CONF_INT] = "a whole number",
-        [CONF_U64] = "a whole number",
-        [CONF_DOUBLE] = "a number",
-        [CONF_STR] = "text",
-        [CONF_STRS] = "a list of texts",
-        [CONF_INTS] = "a list of at most 64 whole numbers",
-        [CONF_ENUM] = "one of",
-        [CONF_BYTES] = "a size such as 64MiB",
-        [CONF_DURATION_MS] = "a duration such as 2s",
-        [CONF_SECTION] = "keys with values",
+        [CONF_STR - CONF_STR] = "text",
+        [CONF_STRS - CONF_STR] = "a list of texts",
+        [CONF_INTS - CONF_STR] = "a list of at most 64 whole numbers",
+        [CONF_ENUM - CONF_STR] = "one of",
+        [CONF_SECTION - CONF_STR] = "keys with values",
     };
     int n = snprintf(out, size, "%s%s%s", k->zero ? k->zero : "", k->zero ? " or " : "",
-                     words[k->type]);
+                     k->type < CONF_STR ? str_type_words((enum str_type)k->type)
+                                        : words[k->type - CONF_STR]);
     for (size_t i = 0; k->type == CONF_ENUM && k->names[i] && (size_t)n < size; i++)
         n += snprintf(out + n, size - (size_t)n, "%s%s", i ? ", " : " ", k->names[i]);
     if (k->type != CONF_STR && has_range(k) && (size_t)n < size)
         (void)snprintf(out + n, size - (size_t)n, " from %.12g to %.12g", k->min, k->max);
-}
-
-static bool in_range(const struct conf_key *k, double value)
-{
-    return !has_range(k) || (value >= k->min && value <= k->max);
 }
 
 static void *at(const struct conf_key *k, void *out)
@@ -73,66 +61,40 @@ static void *at(const struct conf_key *k, void *out)
     return (char *)out + k->offset;
 }
 
-static int set_enum(const struct conf_key *k, const char *text, int *ret)
+const char *conf_name(const char *const *names, int value)
 {
-    for (int i = 0; k->names[i]; i++) {
-        if (strcmp(text, k->names[i]) == 0) {
+    for (int i = 0; names[i]; i++)
+        if (i == value)
+            return names[i];
+    return "?";
+}
+
+int conf_number(const char *const *names, const char *name, int *ret)
+{
+    for (int i = 0; names[i]; i++)
+        if (strcmp(name, names[i]) == 0) {
             *ret = i;
             return 0;
         }
-    }
     return -EINVAL;
-}
-
-static int set_integer(const struct conf_key *k, const char *text, void *out)
-{
-    int64_t i;
-    uint64_t u;
-    if (k->type == CONF_INT && k->zero && strcmp(text, k->zero) == 0) {
-        *(int *)at(k, out) = 0;
-        return 0;
-    }
-    if (k->type == CONF_INT) {
-        int rc = str_parse_i64(text, &i);
-        if (rc < 0 || i < INT_MIN || i > INT_MAX || !in_range(k, (double)i))
-            return -EINVAL;
-        *(int *)at(k, out) = (int)i;
-        return 0;
-    }
-    int rc = k->type == CONF_U64     ? str_parse_u64(text, &u)
-             : k->type == CONF_BYTES ? str_parse_bytes(text, &u)
-                                     : str_parse_duration_ms(text, &u);
-    if (rc < 0 || !in_range(k, (double)u))
-        return -EINVAL;
-    *(uint64_t *)at(k, out) = u;
-    return 0;
 }
 
 /* A scalar's text into its field; -EINVAL when it is not such a value. */
 static int set_text(const struct conf_key *k, const char *text, void *out)
 {
-    double d;
-    switch (k->type) {
-    case CONF_BOOL:
-        return str_parse_bool(text, at(k, out));
-    case CONF_INT:
-    case CONF_U64:
-    case CONF_BYTES:
-    case CONF_DURATION_MS:
-        return set_integer(k, text, out);
-    case CONF_DOUBLE:
-        if (str_parse_double(text, &d) < 0 || !in_range(k, d))
-            return -EINVAL;
-        *(double *)at(k, out) = d;
+    if (k->zero && strcmp(text, k->zero) == 0) {
+        *(int *)at(k, out) = 0;
         return 0;
-    case CONF_ENUM:
-        return set_enum(k, text, at(k, out));
-    case CONF_STR:
+    }
+    if (k->type == CONF_ENUM)
+        return conf_number(k->names, text, at(k, out));
+    if (k->type == CONF_STR) {
         *(char **)at(k, out) = str_dup(text);
         return 0;
-    default:
-        return -EINVAL;
     }
+    if (k->type > CONF_STR)
+        return -EINVAL;
+    return str_parse((enum str_type)k->type, text, k->min, k->max, at(k, out));
 }
 
 static int wrong(const struct bind *b, const struct conf_key *k, const struct yaml_node *node)
@@ -146,17 +108,14 @@ static int wrong(const struct bind *b, const struct conf_key *k, const struct ya
     if (yaml_is_null(node))
         return err_set(b->err, -ERR_CONFIG, "%s:%d: %s has no value, expected %s", b->doc->file,
                        node->key_line, path, wants);
-    const char *near = NULL;
+    char hint[STR_HINT_MAX];
+    const char *quote = node->quoted ? "\"" : "'";
     size_t n = 0;
-    if (k->type == CONF_ENUM) {
-        while (k->names[n])
-            n++;
-        near = str_suggest(node->text, k->names, n);
-    }
-    return err_set(b->err, -ERR_CONFIG, "%s:%d: %s is %s%.100s%s, expected %s%s%s%s", b->doc->file,
-                   node->line, path, node->quoted ? "\"" : "'", node->text,
-                   node->quoted ? "\"" : "'", wants, near ? "; did you mean '" : "",
-                   near ? near : "", near ? "'?" : "");
+    while (k->type == CONF_ENUM && k->names[n])
+        n++;
+    return err_set(b->err, -ERR_CONFIG, "%s:%d: %s is %s%.100s%s, expected %s%s", b->doc->file,
+                   node->line, path, quote, node->text, quote, wants,
+                   str_hint(node->text, k->names, n, "", hint));
 }
 
 static int set_list(const struct bind *b, const struct conf_key *k, const struct yaml_node *node,
@@ -240,19 +199,18 @@ static int unknown_key(const struct bind *b, const struct yaml_node *node,
                        const struct conf_key *keys)
 {
     const char *names[KEYS_MAX];
-    char known[512] = "";
+    char known[512] = "", hint[STR_HINT_MAX];
     size_t n = 0, used = 0;
-    for (; keys[n].type != CONF_TYPE_END && n < KEYS_MAX; n++) {
+    for (; keys[n].key != NULL && n < KEYS_MAX; n++) {
         names[n] = keys[n].key;
         if (used < sizeof(known))
             used += (size_t)snprintf(known + used, sizeof(known) - used, "%s%s", n ? ", " : "",
                                      names[n]);
     }
-    const char *near = str_suggest(node->key, names, n);
-    bool root = !*b->section;
-    return err_set(b->err, -ERR_CONFIG, "%s:%d: unknown key '%.64s'%s%s%s; %s%s%s", b->doc->file,
+    bool root = !*b->section, near = *str_hint(node->key, names, n, "", hint) != '\0';
+    return err_set(b->err, -ERR_CONFIG, "%s:%d: unknown key '%.64s'%s%s%s%s%s", b->doc->file,
                    node->key_line, node->key, root ? "" : " in '", b->section, root ? "" : "'",
-                   near ? "did you mean '" : "known are ", near ? near : known, near ? "'?" : "");
+                   near ? hint : "; known are ", near ? "" : known);
 }
 
 /* Is the key's refusal, which b->err holds, passed over?  The first one is kept. */
@@ -277,13 +235,13 @@ static int bind_map(const struct bind *b, const struct yaml_node *map, int line,
 {
     for (const struct yaml_node *n = map ? map->first : NULL; n; n = n->next) {
         const struct conf_key *k = keys;
-        while (k->type != CONF_TYPE_END && strcmp(k->key, n->key) != 0)
+        while (k->key != NULL && strcmp(k->key, n->key) != 0)
             k++;
-        int rc = k->type == CONF_TYPE_END ? unknown_key(b, n, keys) : 0;
+        int rc = k->key == NULL ? unknown_key(b, n, keys) : 0;
         if (rc < 0 && !passes_over(b, n->key))
             return rc;
     }
-    for (const struct conf_key *k = keys; k->type != CONF_TYPE_END; k++) {
+    for (const struct conf_key *k = keys; k->key != NULL; k++) {
         const struct yaml_node *node = yaml_get(map, k->key);
         int rc = bind_key(b, k, node, line, out);
         /* What is not there cannot be passed over, and within a section it was decided. */
@@ -327,7 +285,7 @@ int conf_bind_saved(const struct yaml_doc *doc, const struct yaml_node *map,
 
 void conf_defaults(const struct conf_key *keys, void *out)
 {
-    for (const struct conf_key *k = keys; k->type != CONF_TYPE_END; k++) {
+    for (const struct conf_key *k = keys; k->key != NULL; k++) {
         if (k->type == CONF_SECTION)
             conf_defaults(k->sub, at(k, out));
         else if (k->def)
@@ -356,7 +314,7 @@ static void release_key(const struct conf_key *k, void *out)
 
 void conf_release(const struct conf_key *keys, void *out)
 {
-    for (const struct conf_key *k = keys; k->type != CONF_TYPE_END; k++)
+    for (const struct conf_key *k = keys; k->key != NULL; k++)
         release_key(k, out);
 }
 
@@ -425,10 +383,10 @@ static int document(const struct conf_key *keys, const char *section, const char
     if (rc == 0 && format == CONF_MARKDOWN)
         rc = buf_append_str(out, "\n| key | value | default | meaning |\n"
                                  "| --- | --- | --- | --- |\n");
-    for (const struct conf_key *k = keys; rc == 0 && k->type != CONF_TYPE_END; k++)
+    for (const struct conf_key *k = keys; rc == 0 && k->key != NULL; k++)
         if (k->type != CONF_SECTION)
             rc = document_line(k, section, format, out);
-    for (const struct conf_key *k = keys; rc == 0 && k->type != CONF_TYPE_END; k++) {
+    for (const struct conf_key *k = keys; rc == 0 && k->key != NULL; k++) {
         char path[PATH_MAX_BYTES];
         join_path(path, section, k->key);
         if (k->type == CONF_SECTION)

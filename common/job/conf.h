@@ -16,23 +16,24 @@
 #include <stddef.h>
 
 #include "common/base/buf.h"
+#include "common/base/str.h"
 #include "common/job/yaml.h"
 
 struct err;
 
+/* What a key fills; the first are those of str.h. */
 enum conf_type {
-    CONF_TYPE_END,
-    CONF_BOOL,        /* bool */
-    CONF_INT,         /* int */
-    CONF_U64,         /* uint64_t */
-    CONF_DOUBLE,      /* double, finite */
-    CONF_STR,         /* char *, owned; NULL when absent without default */
-    CONF_STRS,        /* struct conf_strs: a list of strings, or one string */
-    CONF_INTS,        /* struct conf_ints: a list of whole numbers, or one; range of each */
-    CONF_ENUM,        /* int: index into names */
-    CONF_BYTES,       /* uint64_t: "64MiB" */
-    CONF_DURATION_MS, /* uint64_t: "2s" */
-    CONF_SECTION,     /* an embedded struct with its own table */
+    CONF_BOOL = STR_BOOL,
+    CONF_INT = STR_INT,
+    CONF_U64 = STR_U64,
+    CONF_DOUBLE = STR_DOUBLE,
+    CONF_BYTES = STR_BYTES,
+    CONF_DURATION_MS = STR_DURATION_MS,
+    CONF_STR = STR_TYPES, /* char *, owned; NULL when absent without default */
+    CONF_STRS,            /* struct conf_strs: a list of strings, or one string */
+    CONF_INTS,            /* struct conf_ints: a list of whole numbers, or one; range of each */
+    CONF_ENUM,            /* int: index into names */
+    CONF_SECTION,         /* an embedded struct with its own table */
 };
 
 struct conf_strs {
@@ -66,7 +67,7 @@ struct conf_key {
     }
 #define CONF_END                                                                                   \
     {                                                                                              \
-        .type = CONF_TYPE_END                                                                      \
+        .key = NULL                                                                                \
     }
 
 /* Fills *out (must be zeroed) from the map (NULL: all absent) and the defaults.
@@ -90,6 +91,10 @@ const struct yaml_node *conf_find(const struct yaml_doc *doc, const char *path);
  * -ERR_CONFIG. */
 int conf_error(const struct yaml_doc *doc, const char *path, struct err *err, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
+
+/* The name of a number of a CONF_ENUM, "?" outside the table; and back, -EINVAL. */
+const char *conf_name(const char *const *names, int value);
+int conf_number(const char *const *names, const char *name, int *ret);
 
 /* All keys: a Markdown table per section, or lines for a terminal. */
 enum conf_format { CONF_MARKDOWN, CONF_TEXT };

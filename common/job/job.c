@@ -5,9 +5,10 @@
 #include <string.h>
 
 #include "common/base/err.h"
-#include "common/job/job_keys.h"
 #include "common/base/mem.h"
 #include "common/base/str.h"
+#include "common/job/job_keys.h"
+#include "common/job/recipe.h"
 
 #define TOKENS_MAX 4096
 #define URL_MAX 2048
@@ -28,6 +29,7 @@ static int find_preset(const struct yaml_doc *doc, const char *name, const struc
                        struct err *err)
 {
     const char *names[N_PRESETS];
+    char hint[STR_HINT_MAX];
     for (size_t i = 0; i < N_PRESETS; i++) {
         names[i] = presets[i].name;
         if (strcmp(name, names[i]) == 0) {
@@ -35,10 +37,9 @@ static int find_preset(const struct yaml_doc *doc, const char *name, const struc
             return 0;
         }
     }
-    const char *near = str_suggest(name, names, N_PRESETS);
     return conf_error(doc, "model.preset", err,
-                      "is '%.64s', expected DiT-S, DiT-B, DiT-L or DiT-XL with /2, /4 or /8%s%s%s",
-                      name, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+                      "is '%.64s', expected DiT-S, DiT-B, DiT-L or DiT-XL with /2, /4 or /8%s",
+                      name, str_hint(name, names, N_PRESETS, "", hint));
 }
 
 static int apply_preset(const struct yaml_doc *doc, struct job_model *m, struct err *err)
@@ -183,7 +184,7 @@ static int check_model(const struct yaml_doc *doc, struct job_spec *s, struct er
     return s->model.type == JOB_MODEL_LLAMA ? check_llama(doc, s, err) : check_dit(doc, s, err);
 }
 
-static int check_partition(const struct yaml_doc *doc, const struct job_spec *s, struct err *err)
+static int check_partition(const struct yaml_doc *doc, struct job_spec *s, struct err *err)
 {
     const struct job_partition *p = &s->partition;
     bool text = s->model.type == JOB_MODEL_LLAMA;
@@ -224,7 +225,7 @@ static int check_partition(const struct yaml_doc *doc, const struct job_spec *s,
     return 0;
 }
 
-static int check_name(const struct yaml_doc *doc, const struct job_spec *s, struct err *err)
+static int check_name(const struct yaml_doc *doc, struct job_spec *s, struct err *err)
 {
     if (str_is_name(s->name, 64))
         return 0;
@@ -234,7 +235,7 @@ static int check_name(const struct yaml_doc *doc, const struct job_spec *s, stru
                       s->name);
 }
 
-static int check_data(const struct yaml_doc *doc, const struct job_spec *s, struct err *err)
+static int check_data(const struct yaml_doc *doc, struct job_spec *s, struct err *err)
 {
     const struct job_data *d = &s->data;
     if (d->path && !*d->path)
@@ -290,41 +291,6 @@ static int check_training(const struct yaml_doc *doc, struct job_spec *s, struct
     return 0;
 }
 
-static int read_yaml(const char *text, size_t len, const char *file, struct yaml_doc *ret,
-                     struct err *err)
-{
-    if (len > JOB_SPEC_MAX)
-        return err_set(err, -ERR_LIMIT, "%s has %zu bytes; a job file has at most %d", file, len,
-                       JOB_SPEC_MAX);
-    return yaml_parse(text, len, file, ret, err);
-}
-
-int job_parse(const char *text, size_t len, const char *file, struct job_spec *ret, struct err *err)
-{
-    struct job_spec spec = {0};
-    struct yaml_doc doc;
-    *ret = spec;
-    int rc = read_yaml(text, len, file, &doc, err);
-    if (rc < 0)
-        return rc;
-    rc = conf_bind(&doc, doc.root, job_spec_keys, &spec, err);
-    if (rc == 0)
-        rc = check_name(&doc, &spec, err);
-    if (rc == 0)
-        rc = check_data(&doc, &spec, err);
-    if (rc == 0)
-        rc = check_model(&doc, &spec, err);
-    if (rc == 0)
-        rc = check_training(&doc, &spec, err);
-    if (rc == 0)
-        rc = check_partition(&doc, &spec, err);
-    yaml_release(&doc);
-    if (rc < 0)
-        job_release(&spec);
-    *ret = spec;
-    return rc;
-}
-
 /* What says which model it is, and how it is composed. */
 static const char *const shape_keys[] = {
     "name",        "model",        "router",          "recipe",
@@ -332,29 +298,49 @@ static const char *const shape_keys[] = {
     "train.batch", "outer.rounds", "outer.fragments", "outer.async",
     NULL};
 
-int job_parse_saved(const char *text, size_t len, const char *file, struct job_spec *ret,
-                    struct err *err)
+static const struct {
+    int (*check)(const struct yaml_doc *doc, struct job_spec *s, struct err *err);
+    bool shape; /* of the shape, which a saved job must have, too */
+} checks[] = {
+    {check_name, true},      {check_data, false},      {check_model, true},
+    {check_training, false}, {check_partition, false},
+};
+
+static int parse(const char *text, size_t len, const char *file, bool saved, struct job_spec *ret,
+                 struct err *err)
 {
     struct job_spec spec = {0};
     struct yaml_doc doc;
     *ret = spec;
-    int rc = read_yaml(text, len, file, &doc, err);
+    if (len > JOB_SPEC_MAX)
+        return err_set(err, -ERR_LIMIT, "%s has %zu bytes; a job file has at most %d", file, len,
+                       JOB_SPEC_MAX);
+    int rc = yaml_parse(text, len, file, &doc, err);
     if (rc < 0)
         return rc;
-    int refused = conf_bind_saved(&doc, doc.root, job_spec_keys, shape_keys, &spec, err);
-    rc = refused < 0 ? refused : check_name(&doc, &spec, refused ? NULL : err);
-    if (rc == 0)
-        rc = check_model(&doc, &spec, refused ? NULL : err);
-    if (rc == 0) {
-        refused |= check_data(&doc, &spec, refused ? NULL : err) < 0;
-        refused |= check_training(&doc, &spec, refused ? NULL : err) < 0;
-        refused |= check_partition(&doc, &spec, refused ? NULL : err) < 0;
+    rc = saved ? conf_bind_saved(&doc, doc.root, job_spec_keys, shape_keys, &spec, err)
+               : conf_bind(&doc, doc.root, job_spec_keys, &spec, err);
+    for (size_t i = 0; rc >= 0 && i < sizeof(checks) / sizeof(checks[0]); i++) {
+        int refused = checks[i].check(&doc, &spec, rc ? NULL : err); /* the first is told */
+        if (refused < 0)
+            rc = saved && !checks[i].shape ? 1 : refused;
     }
     yaml_release(&doc);
     if (rc < 0)
         job_release(&spec);
     *ret = spec;
-    return rc < 0 ? rc : refused;
+    return rc;
+}
+
+int job_parse(const char *text, size_t len, const char *file, struct job_spec *ret, struct err *err)
+{
+    return parse(text, len, file, false, ret, err);
+}
+
+int job_parse_saved(const char *text, size_t len, const char *file, struct job_spec *ret,
+                    struct err *err)
+{
+    return parse(text, len, file, true, ret, err);
 }
 
 void job_release(struct job_spec *spec)
@@ -371,67 +357,90 @@ int job_tokens(const struct job_spec *spec)
     return side * side;
 }
 
-/* The name of an index, "?" outside the table. */
-static const char *name_of(const char *const *names, int i)
+/* ---- keys that are written and would be without effect ---- */
+
+static const char *const llama_keys[] = {
+    "model.kv_heads",     "model.ffn",    "model.context",   "model.rope_theta",
+    "model.norm_eps",     "model.tied",   "sample.prompt",   "sample.tokens",
+    "sample.temperature", "sample.top_p", "data.text_field",
+};
+static const char *const dit_keys[] = {
+    "data.image_size",     "data.flip",      "model.patch",     "model.mlp_ratio",
+    "model.label_dropout", "train.t",        "sample.steps",    "sample.sampler",
+    "sample.guidance",     "sample.columns", "sample.strategy", "sample.remote",
+};
+
+/* The sections `router` and `partition` are not among them: one file with either may be run with
+ * each recipe in turn. */
+static const char *const mixture_keys[] = {"sample.strategy", "sample.remote",
+                                           "recipe.divide_batch"};
+
+static int refuse(const struct yaml_doc *doc, const char *const *keys, size_t n, const char *whose,
+                  const char *type, struct err *err)
 {
-    for (int n = 0; names[n]; n++)
-        if (n == i)
-            return names[n];
-    return "?";
+    for (size_t i = 0; i < n; i++)
+        if (conf_find(doc, keys[i]))
+            return conf_error(doc, keys[i], err,
+                              "is of %s alone, but model.type is %s: it would do nothing; leave "
+                              "it out",
+                              whose, type);
+    return 0;
 }
 
-const char *job_sampler_name(int sampler)
+/* The schedule that a key shapes, if the job has another. */
+static int check_schedule(const struct yaml_doc *doc, const struct job_spec *s, struct err *err)
 {
-    return name_of(job_sampler_names, sampler);
+    if (s->train.schedule != JOB_SCHEDULE_COSINE && conf_find(doc, "train.final_lr"))
+        return conf_error(doc, "train.final_lr", err,
+                          "is of train.schedule cosine alone: it would do nothing; leave it out");
+    if (s->train.schedule != JOB_SCHEDULE_DECAY && conf_find(doc, "train.decay_fraction"))
+        return conf_error(doc, "train.decay_fraction", err,
+                          "is of train.schedule decay alone: it would do nothing; leave it out");
+    return 0;
 }
 
-const char *job_precision_name(int precision)
+static int check_mixture(const struct yaml_doc *doc, const struct job_spec *s, struct err *err)
 {
-    return name_of(job_precision_names, precision);
+    for (size_t i = 0; i < sizeof(mixture_keys) / sizeof(*mixture_keys); i++)
+        if (!recipe_mixes(s->recipe.name) && conf_find(doc, mixture_keys[i]))
+            return conf_error(doc, mixture_keys[i], err,
+                              "is of mixtures of experts alone, and recipe.name is %.80s: it would "
+                              "do nothing; leave it out",
+                              s->recipe.name);
+    return 0;
 }
 
-const char *job_schedule_name(int schedule)
+static int check_scope(const struct yaml_doc *doc, const struct job_spec *s, struct err *err)
 {
-    return name_of(job_schedule_names, schedule);
+    bool text = s->model.type == JOB_MODEL_LLAMA;
+    int rc =
+        text ? refuse(doc, dit_keys, sizeof(dit_keys) / sizeof(*dit_keys), "images", "llama", err)
+             : refuse(doc, llama_keys, sizeof(llama_keys) / sizeof(*llama_keys), "texts", "dit",
+                      err);
+    if (rc == 0)
+        rc = check_schedule(doc, s, err);
+    if (rc == 0)
+        rc = check_mixture(doc, s, err);
+    if (rc == 0 && s->outer.async && conf_find(doc, "outer.quorum"))
+        rc = conf_error(doc, "outer.quorum", err,
+                        "is for rounds, which outer.async has not; leave it out");
+    if (rc == 0 && s->outer.async && s->outer.seconds == 0 && conf_find(doc, "outer.grace"))
+        rc = conf_error(doc, "outer.grace", err,
+                        "is with outer.async for phases of outer.seconds; leave it out");
+    if (rc == 0 && !s->outer.async && conf_find(doc, "outer.nesterov_delay"))
+        rc = conf_error(doc, "outer.nesterov_delay", err,
+                        "is for outer.async, which is false: it would do nothing; leave it out");
+    return rc;
 }
 
-static int number_of(const char *const *names, const char *name, int *ret)
+int job_check_scope(const char *text, size_t len, const char *file, const struct job_spec *spec,
+                    struct err *err)
 {
-    for (int i = 0; names[i]; i++) {
-        if (strcmp(name, names[i]) == 0) {
-            *ret = i;
-            return 0;
-        }
-    }
-    return -EINVAL;
-}
-
-int job_sampler_parse(const char *name, int *ret)
-{
-    return number_of(job_sampler_names, name, ret);
-}
-
-const char *job_strategy_name(int strategy)
-{
-    return name_of(job_strategy_names, strategy);
-}
-
-int job_strategy_parse(const char *name, int *ret)
-{
-    return number_of(job_strategy_names, name, ret);
-}
-
-const char *job_features_name(int features)
-{
-    return name_of(job_features_names, features);
-}
-
-const char *job_method_name(int method)
-{
-    return name_of(job_method_names, method);
-}
-
-int job_document(enum conf_format format, struct buf *out)
-{
-    return conf_document(job_spec_keys, format, out);
+    struct yaml_doc doc;
+    int rc = yaml_parse(text, len, file, &doc, err);
+    if (rc < 0)
+        return rc;
+    rc = check_scope(&doc, spec, err);
+    yaml_release(&doc);
+    return rc;
 }

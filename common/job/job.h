@@ -2,8 +2,8 @@
  * checked without the data or a worker; afterwards every field is in range and
  * the fields agree with each other.  docs/job.md is generated from the same
  * tables.  Plain data: read-only after parsing, any thread. */
-#ifndef COMMON_BASE_JOB_H
-#define COMMON_BASE_JOB_H
+#ifndef COMMON_JOB_JOB_H
+#define COMMON_JOB_JOB_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -173,6 +173,7 @@ struct job_eval {
     int samples;
 };
 
+/* A job file, read and checked. */
 struct job_spec {
     char *name;
     uint64_t seed;
@@ -205,14 +206,11 @@ int job_check_scope(const char *text, size_t len, const char *file, const struct
 
 /* Tokens of a sample: (image_size/patch)^2, or model.context. */
 int job_tokens(const struct job_spec *spec);
-const char *job_sampler_name(int sampler);
-const char *job_precision_name(int precision);
-const char *job_schedule_name(int schedule);
-int job_sampler_parse(const char *name, int *ret);
+
+/* The names of choices as a job file has them, "?" for other numbers; and back, -EINVAL. */
+const char *job_features_name(int features);
 const char *job_strategy_name(int strategy);
 int job_strategy_parse(const char *name, int *ret);
-const char *job_features_name(int features);
-const char *job_method_name(int method);
 
 /* Documentation of every key. */
 int job_document(enum conf_format format, struct buf *out);

@@ -1,19 +1,21 @@
-/* The tables of keys of a job file: types, ranges, defaults, meanings.  What
- * ties keys together is in job.c. */
-#include "common/job/job.h"
-
+/* The tables of a job file: the names of choices; the keys with their types, ranges, defaults and
+ * meanings.  What ties keys together is in job.c. */
 #include "common/job/job_keys.h"
 
-const char *const job_model_names[] = {"dit", "llama", NULL};
-const char *const job_schedule_names[] = {"constant", "cosine", "decay", NULL};
-const char *const job_precision_names[] = {"auto", "bf16", "f32", NULL};
-const char *const job_t_names[] = {"logit_normal", "uniform", NULL};
-const char *const job_sampler_names[] = {"euler", "heun", NULL};
-const char *const job_moments_names[] = {"restart", "travel", NULL};
-const char *const job_features_names[] = {"auto", "pixels", "ngrams", "model", "column", NULL};
-const char *const job_method_names[] = {"auto", "kmeans", "two_level", "product", "random", NULL};
-const char *const job_strategy_names[] = {"top1",      "topk",   "full", "nucleus",
-                                          "threshold", "oracle", NULL};
+#include "common/job/job.h"
+
+/* In the order of the enums of job.h. */
+static const char *const model_names[] = {"dit", "llama", NULL};
+static const char *const schedule_names[] = {"constant", "cosine", "decay", NULL};
+static const char *const precision_names[] = {"auto", "bf16", "f32", NULL};
+static const char *const t_names[] = {"logit_normal", "uniform", NULL};
+static const char *const sampler_names[] = {"euler", "heun", NULL};
+static const char *const moments_names[] = {"restart", "travel", NULL};
+static const char *const features_names[] = {"auto", "pixels", "ngrams", "model", "column", NULL};
+static const char *const method_names[] = {"auto",    "kmeans", "two_level",
+                                           "product", "random", NULL};
+static const char *const strategy_names[] = {"top1",      "topk",   "full", "nucleus",
+                                             "threshold", "oracle", NULL};
 
 static const struct conf_key data_keys[] = {
     CONF(struct job_data, path, STR,
@@ -42,8 +44,7 @@ static const struct conf_key data_keys[] = {
 };
 
 static const struct conf_key model_keys[] = {
-    CONF(struct job_model, type, ENUM, .names = job_model_names, .def = "dit",
-         .doc = "kind of model"),
+    CONF(struct job_model, type, ENUM, .names = model_names, .def = "dit", .doc = "kind of model"),
     CONF(struct job_model, preset, STR,
          .doc = "`DiT-S/2`, `DiT-B/2`, `DiT-L/2`, `DiT-XL/2`, also with /4 and /8: sets patch, "
                 "dim, depth and heads"),
@@ -107,7 +108,7 @@ static const struct conf_key train_keys[] = {
          .doc = "peak learning rate of AdamW"),
     CONF(struct job_train, warmup, INT, .def = "0", .min = 0, .max = 10000000,
          .doc = "steps of linear warm-up"),
-    CONF(struct job_train, schedule, ENUM, .names = job_schedule_names, .def = "constant",
+    CONF(struct job_train, schedule, ENUM, .names = schedule_names, .def = "constant",
          .doc = "constant; cosine down to final_lr; or constant with a linear decay to 0 over the "
                 "last decay_fraction"),
     CONF(struct job_train, decay_fraction, DOUBLE, .def = "0.2", .min = 0, .max = 1,
@@ -126,9 +127,9 @@ static const struct conf_key train_keys[] = {
          .doc = "largest global norm of the gradient; 0: no clipping"),
     CONF(struct job_train, ema, DOUBLE, .def = "0", .min = 0, .max = 1,
          .doc = "decay per step of an EMA inside a worker; 0: none"),
-    CONF(struct job_train, precision, ENUM, .names = job_precision_names, .def = "auto",
+    CONF(struct job_train, precision, ENUM, .names = precision_names, .def = "auto",
          .doc = "of the computation; auto: bf16 where the device has it"),
-    CONF(struct job_train, t, ENUM, .names = job_t_names, .def = "logit_normal",
+    CONF(struct job_train, t, ENUM, .names = t_names, .def = "logit_normal",
          .doc = "how times are drawn in training"),
     CONF(struct job_train, recompute, BOOL, .def = "false",
          .doc = "recompute activations in the backward pass, to save memory"),
@@ -156,7 +157,7 @@ static const struct conf_key recipe_keys[] = {
          .doc = "dipaco: rounds before which the data are routed anew, by the paths' own scores"),
     CONF(struct job_recipe, early_stop, BOOL, .def = "false",
          .doc = "keep each path's best weights by held-out loss (needs eval.every)"),
-    CONF(struct job_recipe, moments, ENUM, .names = job_moments_names, .def = "restart",
+    CONF(struct job_recipe, moments, ENUM, .names = moments_names, .def = "restart",
          .doc = "Adam's moments of a path that moves to another worker: they start again, or "
                 "travel with it at 8 bits a value"),
     CONF(struct job_recipe, moments_warmup, INT, .def = "10", .min = 0, .max = 100000,
@@ -167,7 +168,7 @@ static const struct conf_key recipe_keys[] = {
 };
 
 static const struct conf_key partition_keys[] = {
-    CONF(struct job_partition, features, ENUM, .names = job_features_names, .def = "auto",
+    CONF(struct job_partition, features, ENUM, .names = features_names, .def = "auto",
          .doc = "what is clustered: pixels; hashed n-grams of the first 32 tokens; the mean hidden "
                 "state of model.warm_start; or a column of the dataset. auto: model with a warm "
                 "start, else pixels or ngrams"),
@@ -175,7 +176,7 @@ static const struct conf_key partition_keys[] = {
          .doc = "feature column: KEY.NAME.npy beside the image, or a list in the sample's JSON"),
     CONF(struct job_partition, dims, INT, .def = "64", .min = 0, .max = 4096,
          .doc = "dimensions kept by PCA; 0: all"),
-    CONF(struct job_partition, method, ENUM, .names = job_method_names, .def = "auto",
+    CONF(struct job_partition, method, ENUM, .names = method_names, .def = "auto",
          .doc = "auto: product k-means with several levels, else two_level; random is the control"),
     CONF(struct job_partition, fine, INT, .def = "1024", .min = 2, .max = 65536,
          .doc = "clusters of the first level (two_level); fewer when there are few samples"),
@@ -238,13 +239,13 @@ static const struct conf_key sample_keys[] = {
     CONF(struct job_sample, count, INT, .def = "64", .min = 1, .max = 1024,
          .doc = "samples of a grid; labels cycle over the classes"),
     CONF(struct job_sample, steps, INT, .def = "30", .min = 1, .max = 1000, .doc = "ODE steps"),
-    CONF(struct job_sample, sampler, ENUM, .names = job_sampler_names, .def = "euler",
+    CONF(struct job_sample, sampler, ENUM, .names = sampler_names, .def = "euler",
          .doc = "ODE solver"),
     CONF(struct job_sample, guidance, DOUBLE, .def = "1.5", .min = 0, .max = 100,
          .doc = "classifier-free guidance; 1: off"),
     CONF(struct job_sample, columns, INT, .def = "8", .min = 1, .max = 64, .doc = "of the grid"),
     CONF(struct job_sample, seed, U64, .def = "0", .doc = "of the starting noise"),
-    CONF(struct job_sample, strategy, ENUM, .names = job_strategy_names, .def = "top1",
+    CONF(struct job_sample, strategy, ENUM, .names = strategy_names, .def = "top1",
          .doc = "how experts are mixed"),
     CONF(struct job_sample, top, INT, .def = "2", .min = 1, .max = 256,
          .doc = "experts of strategy topk"),
@@ -294,3 +295,23 @@ const struct conf_key job_spec_keys[] = {
     CONF(struct job_spec, eval, SECTION, .sub = eval_keys, .doc = "The held-out loss."),
     CONF_END,
 };
+
+const char *job_features_name(int features)
+{
+    return conf_name(features_names, features);
+}
+
+const char *job_strategy_name(int strategy)
+{
+    return conf_name(strategy_names, strategy);
+}
+
+int job_strategy_parse(const char *name, int *ret)
+{
+    return conf_number(strategy_names, name, ret);
+}
+
+int job_document(enum conf_format format, struct buf *out)
+{
+    return conf_document(job_spec_keys, format, out);
+}

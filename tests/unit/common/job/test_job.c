@@ -194,7 +194,7 @@ static void keys_that_need_each_other(void **state)
 /* Every default of every table is a value that the table itself accepts. */
 static void check_defaults(const struct conf_key *keys, const char *section, struct buf *doc)
 {
-    for (const struct conf_key *k = keys; k->type != CONF_TYPE_END; k++) {
+    for (const struct conf_key *k = keys; k->key != NULL; k++) {
         assert_non_null(k->doc);
         assert_false(k->required && k->def);
         if (k->type == CONF_SECTION)
