@@ -11,14 +11,15 @@
 #include "common/base/str.h"
 #include "common/net/loop.h"
 #include "common/net/transfer.h"
+#include "worker/decide_agent.h"
 #include "worker/kinds/engine.h"
 #include "worker/kinds/kinds.h"
-#include "worker/order/modules.h"
-#include "worker/order/work.h"
-#include "worker/outcome.h"
 #include "worker/kinds/residual.h"
 #include "worker/link/uplink.h"
 #include "worker/link/upload.h"
+#include "worker/order/modules.h"
+#include "worker/order/work.h"
+#include "worker/outcome.h"
 #include "worker/vitals.h"
 
 #define ASSIGN_WAIT_MS 25000
@@ -30,16 +31,6 @@
 #define LEAVE_BYE_MS 1500
 #define JOBS_MAX 256
 
-enum agent_state {
-    AGENT_IDLE,
-    AGENT_ASKING,
-    AGENT_PLANNING,
-    AGENT_FETCHING,
-    AGENT_RUNNING,
-    AGENT_UPLOADING,
-    AGENT_REPORTING,
-};
-
 struct agent {
     struct agent_options opt;
     struct loop *loop;
@@ -47,7 +38,7 @@ struct agent {
     struct uplink *uplink;
     struct vitals *vitals;
     struct pool *compute;
-    enum agent_state state;
+    struct agent_core core; /* moved on by happened() alone */
 
     /* The task in hand, from ASSIGN to the answer to its report. */
     uint64_t task_id;
@@ -56,20 +47,21 @@ struct agent {
     struct fetch *fetch;
     struct upload *upload;
     struct outcome_failure failure;
-    bool revoked;
-    bool saving;   /* the local checkpoint is being written */
-    bool finished; /* only `saving` is waited for */
-    bool cut;      /* the connection was lost while blobs were fetched */
+    uint64_t moving_ms; /* since when the task has waited for its blobs to travel */
 
-    struct loop_timer *retry, *leave_timer;
     uint64_t call; /* ASSIGN or REPORT in flight; 0: none */
     uint64_t asked_ms;
-    uint64_t moving_ms; /* since when the task has waited for its blobs to travel */
+    uint32_t retry_ms; /* the next AGENT_DO_TIMER's */
+    struct loop_timer *retry, *late;
     struct log_change waiting;
-
-    bool drain, leaving, bye, ended;
     struct err fatal; /* why this process cannot go on; code 0: it can */
     char leave_reason[256];
+
+    /* Of the news at hand. */
+    const Skerry__V1__Task *given;
+    int code; /* how it failed */
+    const char *detail;
+    bool sending; /* it was the upload that failed */
 
     /* What fill_heartbeat points to. */
     struct progress_view view;
@@ -90,10 +82,20 @@ struct job {
     bool accepted;
 };
 
-static void ask(struct agent *a);
-static void send_report(struct agent *a);
-static void plan(struct agent *a);
-static void go_on_leaving(struct agent *a);
+/* Decides what the news mean and does it. */
+static void happened(struct agent *a, const struct agent_event *ev);
+
+static void news(struct agent *a, enum agent_news what)
+{
+    happened(a, &(struct agent_event){.news = what, .joined = session_joined(a->session)});
+}
+
+static void bad_news(struct agent *a, enum agent_news what, int code, const char *detail)
+{
+    a->code = code;
+    a->detail = detail;
+    news(a, what);
+}
 
 /* ---- jobs of the compute thread ---- */
 
@@ -106,6 +108,13 @@ static int submit(struct agent *a, pool_work_fn work, pool_done_fn done)
     if (rc < 0)
         mem_free(j);
     return rc;
+}
+
+static void submit_step(struct agent *a, pool_work_fn work, pool_done_fn done)
+{
+    int rc = submit(a, work, done);
+    if (rc < 0)
+        bad_news(a, AGENT_FAILED, rc, "too many jobs wait for the compute thread");
 }
 
 static int settle_work(void *arg)
@@ -135,7 +144,345 @@ static void settle(struct agent *a, uint64_t task_id, bool accepted)
     }
 }
 
+static int plan_work(void *arg)
+{
+    struct job *j = arg;
+    return engine_plan(j->a->opt.engine, j->w, &j->err);
+}
+
+static void plan_done(void *arg, int rc)
+{
+    struct job j = *(struct job *)arg;
+    mem_free(arg);
+    bad_news(j.a, rc < 0 ? AGENT_FAILED : AGENT_PLANNED, rc, j.err.msg);
+}
+
+static int run_work(void *arg)
+{
+    struct job *j = arg;
+    return engine_run(j->a->opt.engine, j->w, &j->err);
+}
+
+static void log_result(const struct agent *a)
+{
+    const struct work_result *r = &a->w->result;
+    if (r->steps > 0)
+        log_info("agent",
+                 "done task=%" PRIu64 " train steps=%u samples=%" PRIu64
+                 " loss=%.4f seconds=%.2f bad=%u",
+                 a->task_id, r->steps, r->samples, (double)r->loss_mean, (double)r->seconds,
+                 r->bad_count);
+    else
+        log_info("agent", "done task=%" PRIu64 " %s seconds=%.2f", a->task_id, a->w->kind->name,
+                 (double)r->seconds);
+}
+
+static void run_done(void *arg, int rc)
+{
+    struct job j = *(struct job *)arg;
+    mem_free(arg);
+    uplink_drop(j.a->uplink);
+    if (rc == 0)
+        log_result(j.a);
+    const bool misbuilt = rc == -ERR_HASH && !j.w->full_only;
+    bad_news(j.a, rc == 0 ? AGENT_RAN : misbuilt ? AGENT_MISBUILT : AGENT_FAILED, rc, j.err.msg);
+}
+
+static int save_work(void *arg)
+{
+    struct job *j = arg;
+    engine_after(j->a->opt.engine, j->w);
+    return 0;
+}
+
+static void save_done(void *arg, int rc)
+{
+    struct agent *a = ((struct job *)arg)->a;
+    (void)rc; /* engine_after reports what it could not do */
+    mem_free(arg);
+    news(a, AGENT_SAVED);
+}
+
+/* ---- asking ---- */
+
+static void do_timer(struct agent *a)
+{
+    loop_timer_start(a->retry, a->retry_ms, 0);
+}
+
+static void on_assign_reply(void *arg, const struct rpc_result *r)
+{
+    struct agent *a = arg;
+    a->call = 0;
+    if (r->code == -ERR_CANCELLED) {
+        news(a, AGENT_UNSENT);
+        return;
+    }
+    const bool heard = a->core.state == AGENT_ASKING && a->core.leave == AGENT_STAYS;
+    a->retry_ms = r->retry_after_ms ? r->retry_after_ms : RETRY_MS;
+    if (r->code < 0) {
+        if (heard && r->remote && (r->code == -ERR_STALE || r->code == -ERR_NOTFOUND))
+            session_rejoin(a->session);
+        if (heard && r->remote)
+            log_on_change(&a->waiting, LOG_LEVEL_WARN, "agent", "no work: %s", r->detail);
+        news(a, AGENT_UNANSWERED);
+        return;
+    }
+    const Skerry__V1__AssignReply *reply = (const Skerry__V1__AssignReply *)(const void *)r->reply;
+    for (size_t i = 0; heard && i < reply->n_applied; i++)
+        settle(a, reply->applied[i]->task_id, reply->applied[i]->accepted);
+    if (reply->task)
+        a->waiting.hash = 0;
+    else if (heard && reply->waiting_for && reply->waiting_for[0])
+        log_on_change(&a->waiting, LOG_LEVEL_INFO, "agent", "waiting: %s", reply->waiting_for);
+    a->given = reply->task;
+    a->retry_ms = ASK_AGAIN_MS;
+    happened(a, &(struct agent_event){
+                    .news = reply->task ? AGENT_GIVEN : AGENT_NOTHING,
+                    .quick = loop_now_ms(a->loop) - a->asked_ms < ASK_AGAIN_MS,
+                    .drain = reply->drain,
+                });
+}
+
+static void do_ask(struct agent *a)
+{
+    struct modules_version held[MODULES_MAX];
+    Skerry__V1__HeldVersion versions[MODULES_MAX], *list[MODULES_MAX];
+    size_t n = modules_held(a->opt.modules, held);
+    for (size_t i = 0; i < n; i++) {
+        skerry__v1__held_version__init(&versions[i]);
+        versions[i].module_id = held[i].module_id;
+        versions[i].version = held[i].version;
+        list[i] = &versions[i];
+    }
+    Skerry__V1__AssignRequest req = SKERRY__V1__ASSIGN_REQUEST__INIT;
+    req.wait_ms = ASSIGN_WAIT_MS;
+    req.held = list;
+    req.n_held = n;
+    a->asked_ms = loop_now_ms(a->loop);
+    a->retry_ms = RETRY_MS;
+    int rc = session_call(a->session, SKERRY__V1__METHOD__METHOD_ASSIGN, &req.base,
+                          &skerry__v1__assign_reply__descriptor, ASSIGN_DEADLINE_MS,
+                          on_assign_reply, a, &a->call);
+    if (rc < 0)
+        news(a, rc == -ENOTCONN ? AGENT_UNSENT : AGENT_UNANSWERED);
+}
+
+/* ---- from the task to its result ---- */
+
+static void do_plan(struct agent *a)
+{
+    progress_activity(&a->w->progress, "looking for blobs");
+    submit_step(a, plan_work, plan_done);
+}
+
+static void do_start(struct agent *a)
+{
+    const Skerry__V1__Task *task = a->given;
+    const struct kind *kind = kind_find(kinds_all, task->kind);
+    struct err err = {0};
+    a->task_id = task->id;
+    a->attempt = task->attempt;
+    log_info("agent", "task=%" PRIu64 " attempt=%u %s job=%" PRIu64, task->id, task->attempt,
+             kind ? kind->name : "?", task->job_id);
+    int rc = work_new(kinds_all, task, a->opt.env.cache, a->opt.tmp_dir, &a->w, &err);
+    if (rc < 0) {
+        bad_news(a, AGENT_FAILED, rc, err.msg);
+        return;
+    }
+    a->w->uplink = a->uplink;
+    do_plan(a);
+}
+
+/* What travels while nothing is computed counts as waiting. */
+static void moves(struct agent *a)
+{
+    a->moving_ms = loop_now_ms(a->loop);
+}
+
+static void moved(struct agent *a)
+{
+    a->w->result.waited_ms += loop_now_ms(a->loop) - a->moving_ms;
+}
+
+static void on_fetched(void *arg, int code, const char *detail)
+{
+    struct agent *a = arg;
+    a->fetch = NULL;
+    bad_news(a, code < 0 ? AGENT_UNFETCHED : AGENT_FETCHED, code, detail);
+    if (a->core.state == AGENT_AWAITING || a->core.state == AGENT_PLANNING)
+        log_info("agent", "%s; fetching again when the coordinator is back", detail);
+    if (a->core.state == AGENT_AWAITING)
+        progress_activity(&a->w->progress, "waiting for the coordinator");
+}
+
+static void do_fetch(struct agent *a)
+{
+    const struct fetch_what what = {
+        .needs = a->w->needs,
+        .n = a->w->n_needs,
+        .source_url = a->w->source_path ? a->w->task->ingest->url : NULL,
+        .source_path = a->w->source_path,
+        .progress = &a->w->progress,
+    };
+    moves(a);
+    a->fetch = fetch_start(&a->opt.env, &what, on_fetched, a);
+}
+
+static void do_run(struct agent *a)
+{
+    moved(a);
+    submit_step(a, run_work, run_done);
+}
+
+static void do_whole(struct agent *a)
+{
+    log_warn("agent", "task=%" PRIu64 ": %s; taking the whole version", a->task_id, a->detail);
+    a->w->full_only = true;
+}
+
+static void do_save(struct agent *a)
+{
+    if (submit(a, save_work, save_done) < 0)
+        news(a, AGENT_SAVED); /* there is none, that is all */
+}
+
+static void on_uploaded(void *arg, int code, const char *detail)
+{
+    struct agent *a = arg;
+    a->upload = NULL;
+    a->sending = true;
+    if (code == 0) {
+        moved(a);
+        progress_activity(&a->w->progress, "reporting");
+    }
+    bad_news(a, code < 0 ? AGENT_FAILED : AGENT_UPLOADED, code, detail);
+    a->sending = false;
+}
+
+static void do_upload(struct agent *a)
+{
+    const struct upload_what what = {
+        .task_id = a->task_id,
+        .attempt = a->attempt,
+        .outputs = a->w->result.outputs,
+        .n = a->w->result.n_outputs,
+        .progress = &a->w->progress,
+    };
+    moves(a);
+    a->upload = upload_start(&a->opt.env, a->session, &what, on_uploaded, a);
+}
+
+static void do_resume(struct agent *a)
+{
+    if (a->upload)
+        upload_resume(a->upload);
+}
+
+static void do_drop(struct agent *a)
+{
+    fetch_cancel(a->fetch);
+    upload_cancel(a->upload);
+    a->fetch = NULL;
+    a->upload = NULL;
+}
+
+/* ---- report ---- */
+
+/* A small file, there and gone again: 0, or why the work dir does not take it. */
+static int try_disk(const struct agent *a, struct err *err)
+{
+    char *path = file_join(a->opt.tmp_dir, "probe");
+    int rc = file_write_atomic(path, path, strlen(path), 0600, err);
+    if (rc == 0)
+        rc = file_remove(path, err);
+    mem_free(path);
+    return rc;
+}
+
+static void do_fail(struct agent *a)
+{
+    struct err err = {0};
+    const int disk = outcome_own(a->code) ? 0 : try_disk(a, &err);
+    a->failure.code = outcome_blame(a->code, disk, a->sending);
+    a->failure.retryable = outcome_retryable(a->code, a->w && a->w->source_path);
+    str_copy(a->failure.reason, sizeof(a->failure.reason), a->detail);
+    log_warn("agent", "task=%" PRIu64 " failed: %s", a->task_id, a->detail);
+    if (a->code == -ERR_DEVICE)
+        (void)err_set(&a->fatal, a->code, "the device failed: %s", a->detail);
+    else if (a->failure.code == -ERR_DEVICE)
+        (void)err_set(&a->fatal, -EIO,
+                      "the work dir cannot be used any more: %s; see to it, or give another "
+                      "--work-dir, and start workerd again",
+                      err.msg);
+    a->core.broken |= a->fatal.code < 0;
+}
+
+static void on_report_reply(void *arg, const struct rpc_result *r)
+{
+    struct agent *a = arg;
+    a->call = 0;
+    if (a->core.state != AGENT_REPORTING || r->code == -ERR_CANCELLED)
+        return;
+    if (r->code < 0 && (!r->remote || r->retryable)) {
+        if (r->remote && r->code == -ERR_STALE)
+            session_rejoin(a->session); /* it has forgotten us, not the task */
+        a->retry_ms = r->retry_after_ms ? r->retry_after_ms : RETRY_MS;
+        news(a, AGENT_UNANSWERED);
+        return;
+    }
+    const Skerry__V1__ReportReply *reply = (const Skerry__V1__ReportReply *)(const void *)r->reply;
+    if (r->code < 0)
+        log_warn("agent", "the report of task=%" PRIu64 " was refused: %s", a->task_id, r->detail);
+    else if (!reply->accepted)
+        log_warn("agent", "the result of task=%" PRIu64 " was not taken: %s", a->task_id,
+                 reply->reason);
+    news(a, r->code == 0 && reply->accepted ? AGENT_ACCEPTED : AGENT_REJECTED);
+}
+
+static void do_report(struct agent *a)
+{
+    if (a->call)
+        return;
+    Skerry__V1__ReportRequest *req = outcome_new(a->task_id, a->attempt, a->w, &a->failure);
+    int rc = session_call(a->session, SKERRY__V1__METHOD__METHOD_REPORT, &req->base,
+                          &skerry__v1__report_reply__descriptor, REPORT_MS, on_report_reply, a,
+                          &a->call);
+    outcome_free(req);
+    a->retry_ms = RETRY_MS;
+    if (rc == -ERR_LIMIT && a->failure.code == 0)
+        bad_news(a, AGENT_FAILED, rc, "the result has too many parts for one report");
+    else if (rc < 0)
+        news(a, AGENT_UNANSWERED);
+}
+
 /* ---- the end of a task ---- */
+
+static void do_cancel(struct agent *a)
+{
+    const uint64_t call = a->call;
+    a->call = 0; /* the answer is of no interest */
+    if (call)
+        session_cancel(a->session, call);
+}
+
+static void do_settle(struct agent *a)
+{
+    settle(a, a->task_id, false);
+}
+
+static void stop_work(struct agent *a, enum work_stop why)
+{
+    if (!a->w)
+        return;
+    atomic_store(&a->w->stop, why);
+    uplink_interrupt(a->uplink);
+}
+
+static void do_revoke(struct agent *a)
+{
+    stop_work(a, WORK_REVOKED);
+}
 
 static void take_rates(struct agent *a)
 {
@@ -154,489 +501,168 @@ static void keep_rates(struct agent *a)
     take_rates(a);
 }
 
-static void finish_task(struct agent *a)
+static void do_finish(struct agent *a)
 {
-    a->finished = true;
-    if (a->saving)
-        return; /* save_done comes back here */
-    a->finished = false;
     if (a->w)
         keep_rates(a);
     work_free(a->w);
     a->w = NULL;
     a->task_id = 0;
+    a->failure.code = 0;
     if (a->flops > 0 && !a->told_flops)
         session_heartbeat(a->session);
-    a->revoked = false;
-    a->failure.code = 0;
-    a->state = AGENT_IDLE;
-    if (a->fatal.code < 0 && !a->leaving)
-        agent_leave(a, a->fatal.msg);
-    if (a->leaving)
-        go_on_leaving(a);
-    else
-        ask(a);
 }
 
-/* A small file, there and gone again: 0, or why the work dir does not take it. */
-static int try_disk(const struct agent *a, struct err *err)
+/* ---- leaving ---- */
+
+static void on_bye(void *arg)
 {
-    char *path = file_join(a->opt.tmp_dir, "probe");
-    int rc = file_write_atomic(path, path, strlen(path), 0600, err);
-    if (rc == 0)
-        rc = file_remove(path, err);
-    mem_free(path);
-    return rc;
+    news(arg, AGENT_GOODBYE);
 }
 
-/* The code that the report goes out with.  What this machine's disk did is not the task's
- * fault: a full one is as too little memory, a work dir that is gone as a broken device.
- * What an upload finds full is the coordinator's disk. */
-static int blame(struct agent *a, int code)
+static void on_late(void *arg)
 {
-    struct err err = {0};
-    int rc = code == -ERR_DEVICE || code == -ENOMEM ? 0 : try_disk(a, &err);
-    bool full = rc == -ENOSPC || rc == -EDQUOT || rc == -EFBIG || code == -EFBIG ||
-                code == -EDQUOT || (code == -ENOSPC && a->state != AGENT_UPLOADING);
-    if (code == -ERR_DEVICE || code == -ENOMEM)
-        return code;
-    if (full)
-        return -ENOMEM;
-    if (rc == 0)
-        return code;
-    (void)err_set(&a->fatal, -EIO,
-                  "the work dir cannot be used any more: %s; see to it, or give another "
-                  "--work-dir, and start workerd again",
-                  err.msg);
-    return -ERR_DEVICE;
+    news(arg, AGENT_LATE);
 }
 
-static void fail_task(struct agent *a, int code, const char *reason)
+static void do_leave(struct agent *a)
 {
-    const bool ingest = a->w && a->w->source_path;
-    a->failure.code = blame(a, code);
-    a->failure.retryable = outcome_retryable(code, ingest);
-    str_copy(a->failure.reason, sizeof(a->failure.reason), reason);
-    log_warn("agent", "task=%" PRIu64 " failed: %s", a->task_id, reason);
-    if (code == -ERR_DEVICE)
-        (void)err_set(&a->fatal, code, "the device failed: %s", reason);
-    a->state = AGENT_REPORTING;
-    send_report(a);
+    log_info("agent", "leaving: %s", a->leave_reason);
+    stop_work(a, WORK_LEAVING);
 }
 
-/* The stage is over; should the task end here?  Then it has been ended. */
-static bool gone(struct agent *a)
+static void do_late(struct agent *a)
 {
-    if (!a->revoked && !a->leaving)
-        return false;
-    if (a->revoked)
-        settle(a, a->task_id, false);
-    finish_task(a);
-    return true;
+    loop_timer_start(a->late, LEAVE_SEND_MS, 0);
 }
 
-/* ---- report ---- */
-
-static void on_report_reply(void *arg, const struct rpc_result *r)
+static void do_bye(struct agent *a)
 {
-    struct agent *a = arg;
-    a->call = 0;
-    if (a->state != AGENT_REPORTING || r->code == -ERR_CANCELLED)
-        return;
-    if (r->code < 0) {
-        if (!r->remote || r->retryable) {
-            if (r->remote && r->code == -ERR_STALE)
-                session_rejoin(a->session); /* it has forgotten us, not the task */
-            loop_timer_start(a->retry, r->retry_after_ms ? r->retry_after_ms : RETRY_MS, 0);
-            return;
-        }
-        log_warn("agent", "the report of task=%" PRIu64 " was refused: %s", a->task_id, r->detail);
-        settle(a, a->task_id, false);
-        finish_task(a);
-        return;
-    }
-    const Skerry__V1__ReportReply *reply = (const Skerry__V1__ReportReply *)(const void *)r->reply;
-    if (!reply->accepted) {
-        log_warn("agent", "the result of task=%" PRIu64 " was not taken: %s", a->task_id,
-                 reply->reason);
-        settle(a, a->task_id, false);
-    }
-    finish_task(a);
+    loop_timer_stop(a->late);
+    session_leave(a->session, a->leave_reason, LEAVE_BYE_MS, on_bye, a);
 }
 
-static void send_report(struct agent *a)
+static void do_end(struct agent *a)
 {
-    if (a->call)
-        return;
-    Skerry__V1__ReportRequest *req = outcome_new(a->task_id, a->attempt, a->w, &a->failure);
-    int rc = session_call(a->session, SKERRY__V1__METHOD__METHOD_REPORT, &req->base,
-                          &skerry__v1__report_reply__descriptor, REPORT_MS, on_report_reply, a,
-                          &a->call);
-    outcome_free(req);
-    if (rc == -ERR_LIMIT && a->failure.code == 0)
-        fail_task(a, rc, "the result has too many parts for one report");
-    else if (rc < 0)
-        loop_timer_start(a->retry, RETRY_MS, 0);
+    a->opt.on_end(a->opt.arg, a->fatal.code, a->fatal.code < 0 ? &a->fatal : NULL);
 }
 
-/* ---- stages ---- */
-
-static void log_result(const struct agent *a)
+static void do_stop_timer(struct agent *a)
 {
-    const struct work_result *r = &a->w->result;
-    if (r->steps > 0)
-        log_info("agent",
-                 "done task=%" PRIu64 " train steps=%u samples=%" PRIu64
-                 " loss=%.4f seconds=%.2f bad=%u",
-                 a->task_id, r->steps, r->samples, (double)r->loss_mean, (double)r->seconds,
-                 r->bad_count);
-    else
-        log_info("agent", "done task=%" PRIu64 " %s seconds=%.2f", a->task_id, a->w->kind->name,
-                 (double)r->seconds);
+    loop_timer_stop(a->retry);
 }
 
-/* What travelled while nothing was computed counts as waiting. */
-static void moved(struct agent *a)
+static void happened(struct agent *a, const struct agent_event *ev)
 {
-    a->w->result.waited_ms += loop_now_ms(a->loop) - a->moving_ms;
-}
-
-static void on_uploaded(void *arg, int code, const char *detail)
-{
-    struct agent *a = arg;
-    a->upload = NULL;
-    if (code < 0) {
-        fail_task(a, code, detail);
-        return;
-    }
-    moved(a);
-    progress_activity(&a->w->progress, "reporting");
-    a->state = AGENT_REPORTING;
-    send_report(a);
-}
-
-static int save_work(void *arg)
-{
-    struct job *j = arg;
-    engine_after(j->a->opt.engine, j->w);
-    return 0;
-}
-
-static void save_done(void *arg, int rc)
-{
-    struct job *j = arg;
-    struct agent *a = j->a;
-    (void)rc; /* engine_after reports what it could not do */
-    mem_free(j);
-    a->saving = false;
-    if (a->finished)
-        finish_task(a);
-}
-
-static void start_upload(struct agent *a)
-{
-    const struct upload_what what = {
-        .task_id = a->task_id,
-        .attempt = a->attempt,
-        .outputs = a->w->result.outputs,
-        .n = a->w->result.n_outputs,
-        .progress = &a->w->progress,
+    static const struct {
+        enum agent_action action;
+        void (*act)(struct agent *a);
+    } acts[] = {
+        {AGENT_DO_LEAVE, do_leave},
+        {AGENT_DO_REVOKE, do_revoke},
+        {AGENT_DO_STOP_TIMER, do_stop_timer},
+        {AGENT_DO_DROP, do_drop},
+        {AGENT_DO_CANCEL, do_cancel},
+        {AGENT_DO_SETTLE, do_settle},
+        {AGENT_DO_FAIL, do_fail},
+        {AGENT_DO_WHOLE, do_whole},
+        {AGENT_DO_FINISH, do_finish},
+        {AGENT_DO_START, do_start},
+        {AGENT_DO_PLAN, do_plan},
+        {AGENT_DO_FETCH, do_fetch},
+        {AGENT_DO_RUN, do_run},
+        {AGENT_DO_SAVE, do_save},
+        {AGENT_DO_UPLOAD, do_upload},
+        {AGENT_DO_RESUME, do_resume},
+        {AGENT_DO_REPORT, do_report},
+        {AGENT_DO_ASK, do_ask},
+        {AGENT_DO_TIMER, do_timer},
+        {AGENT_DO_LATE, do_late},
+        {AGENT_DO_BYE, do_bye},
+        {AGENT_DO_END, do_end},
     };
-    a->upload = upload_start(&a->opt.env, a->session, &what, on_uploaded, a);
-}
-
-static int run_work(void *arg)
-{
-    struct job *j = arg;
-    return engine_run(j->a->opt.engine, j->w, &j->err);
-}
-
-static void run_done(void *arg, int rc)
-{
-    struct job *j = arg;
-    struct agent *a = j->a;
-    struct err err = j->err;
-    mem_free(j);
-    uplink_drop(a->uplink);
-    if (rc == 0)
-        log_result(a);
-    if (gone(a))
-        return;
-    if (rc == -ERR_HASH && !a->w->full_only) {
-        log_warn("agent", "task=%" PRIu64 ": %s; taking the whole version", a->task_id, err.msg);
-        a->w->full_only = true;
-        plan(a);
-    } else if (rc < 0) {
-        fail_task(a, rc, err.msg);
-    } else {
-        a->saving = submit(a, save_work, save_done) == 0;
-        a->state = AGENT_UPLOADING;
-        a->moving_ms = loop_now_ms(a->loop);
-        start_upload(a);
-    }
-}
-
-static void on_fetched(void *arg, int code, const char *detail)
-{
-    struct agent *a = arg;
-    a->fetch = NULL;
-    if (gone(a))
-        return;
-    if (code < 0 && (a->cut || !session_joined(a->session))) {
-        /* The coordinator is away, or was: no fault of the task. */
-        log_info("agent", "%s; fetching again when the coordinator is back", detail);
-        progress_activity(&a->w->progress, "waiting for the coordinator");
-        if (session_joined(a->session))
-            plan(a); /* else on_joined does */
-        return;
-    }
-    a->state = AGENT_RUNNING;
-    moved(a);
-    if (code == 0 && (code = submit(a, run_work, run_done)) < 0)
-        detail = "too many jobs wait for the compute thread";
-    if (code < 0)
-        fail_task(a, code, detail);
-}
-
-static int plan_work(void *arg)
-{
-    struct job *j = arg;
-    return engine_plan(j->a->opt.engine, j->w, &j->err);
-}
-
-static void plan_done(void *arg, int rc)
-{
-    struct job *j = arg;
-    struct agent *a = j->a;
-    struct err err = j->err;
-    mem_free(j);
-    if (gone(a))
-        return;
-    if (rc < 0) {
-        fail_task(a, rc, err.msg);
-        return;
-    }
-    a->state = AGENT_FETCHING;
-    a->moving_ms = loop_now_ms(a->loop);
-    const struct fetch_what what = {
-        .needs = a->w->needs,
-        .n = a->w->n_needs,
-        .source_url = a->w->source_path ? a->w->task->ingest->url : NULL,
-        .source_path = a->w->source_path,
-        .progress = &a->w->progress,
-    };
-    a->fetch = fetch_start(&a->opt.env, &what, on_fetched, a);
-}
-
-static void plan(struct agent *a)
-{
-    a->state = AGENT_PLANNING;
-    a->cut = false;
-    progress_activity(&a->w->progress, "looking for blobs");
-    int rc = submit(a, plan_work, plan_done);
-    if (rc < 0)
-        fail_task(a, rc, "too many jobs wait for the compute thread");
-}
-
-static void start_task(struct agent *a, const Skerry__V1__Task *task)
-{
-    struct err err = {0};
-    const struct kind *kind = kind_find(kinds_all, task->kind);
-    a->task_id = task->id;
-    a->attempt = task->attempt;
-    log_info("agent", "task=%" PRIu64 " attempt=%u %s job=%" PRIu64, task->id, task->attempt,
-             kind ? kind->name : "?", task->job_id);
-    int rc = work_new(kinds_all, task, a->opt.env.cache, a->opt.tmp_dir, &a->w, &err);
-    if (rc < 0) {
-        fail_task(a, rc, err.msg);
-        return;
-    }
-    a->w->uplink = a->uplink;
-    plan(a);
-}
-
-/* ---- asking ---- */
-
-static void on_assign_reply(void *arg, const struct rpc_result *r)
-{
-    struct agent *a = arg;
-    a->call = 0;
-    if (a->state != AGENT_ASKING)
-        return;
-    a->state = AGENT_IDLE;
-    if (r->code == -ERR_CANCELLED || a->leaving)
-        return;
-    if (r->code < 0) {
-        if (r->remote && (r->code == -ERR_STALE || r->code == -ERR_NOTFOUND))
-            session_rejoin(a->session);
-        if (r->remote)
-            log_on_change(&a->waiting, LOG_LEVEL_WARN, "agent", "no work: %s", r->detail);
-        loop_timer_start(a->retry, r->retry_after_ms ? r->retry_after_ms : RETRY_MS, 0);
-        return;
-    }
-    const Skerry__V1__AssignReply *reply = (const Skerry__V1__AssignReply *)(const void *)r->reply;
-    for (size_t i = 0; i < reply->n_applied; i++)
-        settle(a, reply->applied[i]->task_id, reply->applied[i]->accepted);
-    a->drain = a->drain || reply->drain;
-    if (reply->task) {
-        a->waiting.hash = 0;
-        start_task(a, reply->task);
-        return;
-    }
-    if (reply->waiting_for && reply->waiting_for[0])
-        log_on_change(&a->waiting, LOG_LEVEL_INFO, "agent", "waiting: %s", reply->waiting_for);
-    if (loop_now_ms(a->loop) - a->asked_ms < ASK_AGAIN_MS)
-        loop_timer_start(a->retry, ASK_AGAIN_MS, 0);
-    else
-        ask(a);
-}
-
-static void ask(struct agent *a)
-{
-    if (a->state != AGENT_IDLE || a->leaving || a->call)
-        return;
-    if (a->drain) {
-        agent_leave(a, "drained");
-        return;
-    }
-    struct modules_version held[MODULES_MAX];
-    Skerry__V1__HeldVersion versions[MODULES_MAX], *list[MODULES_MAX];
-    size_t n = modules_held(a->opt.modules, held);
-    for (size_t i = 0; i < n; i++) {
-        skerry__v1__held_version__init(&versions[i]);
-        versions[i].module_id = held[i].module_id;
-        versions[i].version = held[i].version;
-        list[i] = &versions[i];
-    }
-    Skerry__V1__AssignRequest req = SKERRY__V1__ASSIGN_REQUEST__INIT;
-    req.wait_ms = ASSIGN_WAIT_MS;
-    req.held = list;
-    req.n_held = n;
-    a->asked_ms = loop_now_ms(a->loop);
-    int rc = session_call(a->session, SKERRY__V1__METHOD__METHOD_ASSIGN, &req.base,
-                          &skerry__v1__assign_reply__descriptor, ASSIGN_DEADLINE_MS,
-                          on_assign_reply, a, &a->call);
-    if (rc == 0)
-        a->state = AGENT_ASKING;
-    else if (rc != -ENOTCONN) /* then on_joined asks */
-        loop_timer_start(a->retry, RETRY_MS, 0);
-}
-
-static void on_retry(void *arg)
-{
-    struct agent *a = arg;
-    if (a->state == AGENT_IDLE)
-        ask(a);
-    else if (a->state == AGENT_REPORTING && !a->finished)
-        send_report(a);
+    const struct agent_decision d = decide_agent(&a->core, ev);
+    if (d.actions & AGENT_DO_LEAVE)
+        str_copy(a->leave_reason, sizeof(a->leave_reason), d.reason ? d.reason : a->fatal.msg);
+    for (size_t i = 0; i < sizeof(acts) / sizeof(acts[0]); i++)
+        if (d.actions & acts[i].action)
+            acts[i].act(a);
 }
 
 /* ---- what the session tells ---- */
+
+static void on_retry(void *arg)
+{
+    news(arg, AGENT_TIMER);
+}
 
 static void on_joined(void *arg, bool again)
 {
     struct agent *a = arg;
     (void)again; /* the heartbeat carries the lease that is still held */
     uplink_resume(a->uplink);
-    if (a->state == AGENT_IDLE)
-        ask(a);
-    else if (a->state == AGENT_FETCHING && !a->fetch)
-        plan(a);
-    else if (a->state == AGENT_UPLOADING && a->upload)
-        upload_resume(a->upload);
-    else if (a->state == AGENT_REPORTING && !a->finished)
-        send_report(a);
+    news(a, AGENT_JOINED);
 }
 
 static void on_lost(void *arg)
 {
-    struct agent *a = arg; /* calls in flight fail by themselves; the task goes on */
-    a->cut |= a->state == AGENT_FETCHING;
+    news(arg, AGENT_LOST); /* calls in flight fail by themselves; the task goes on */
 }
 
 static void on_failed(void *arg, const struct err *why)
 {
     struct agent *a = arg;
-    if (!a->ended) {
-        a->ended = true;
-        a->opt.on_end(a->opt.arg, why && why->code < 0 ? why->code : -ERR_AUTH, why);
-    }
+    if (why && why->code < 0)
+        a->fatal = *why;
+    else
+        (void)err_set(&a->fatal, -ERR_AUTH, "%s", err_text(-ERR_AUTH));
+    news(a, AGENT_REFUSED_FOR_EVER);
 }
 
 static void on_applied(void *arg, const Skerry__V1__Applied *applied)
 {
     struct agent *a = arg;
     /* Word about an earlier attempt must not touch what this one will write. */
-    bool computing =
-        a->state == AGENT_PLANNING || a->state == AGENT_FETCHING || a->state == AGENT_RUNNING;
-    if (!computing || applied->task_id != a->task_id)
+    if (!decide_agent_writes(&a->core) || applied->task_id != a->task_id)
         settle(a, applied->task_id, applied->accepted);
 }
 
 static void on_drain(void *arg)
 {
     struct agent *a = arg;
-    if (a->drain)
-        return;
-    a->drain = true;
-    log_info("agent", "draining: no other task is taken");
-    if (a->state == AGENT_ASKING || a->state == AGENT_IDLE)
-        agent_leave(a, "drained");
-}
-
-static void drop_transfers(struct agent *a)
-{
-    fetch_cancel(a->fetch);
-    upload_cancel(a->upload);
-    a->fetch = NULL;
-    a->upload = NULL;
-}
-
-static void stop_work(struct agent *a, enum work_stop why)
-{
-    if (!a->w)
-        return;
-    atomic_store(&a->w->stop, why);
-    uplink_interrupt(a->uplink);
+    if (!a->core.drain)
+        log_info("agent", "draining: no other task is taken");
+    news(a, AGENT_DRAIN);
 }
 
 static void on_revoked(void *arg, uint64_t task_id, uint32_t attempt, const char *reason)
 {
     struct agent *a = arg;
-    if (task_id != a->task_id || attempt != a->attempt || a->revoked || a->finished)
+    if (task_id != a->task_id || attempt != a->attempt || a->core.state == AGENT_STOPPING ||
+        a->core.state == AGENT_SAVING)
         return;
     log_info("agent", "task=%" PRIu64 " was taken back: %s", task_id, reason ? reason : "");
-    a->revoked = true;
-    stop_work(a, WORK_REVOKED);
-    if (a->state == AGENT_PLANNING || a->state == AGENT_RUNNING)
-        return; /* the compute thread answers soon */
-    drop_transfers(a);
-    if (a->call) {
-        uint64_t call = a->call;
-        a->call = 0; /* the answer is of no interest */
-        session_cancel(a->session, call);
-    }
-    loop_timer_stop(a->retry);
-    (void)gone(a);
+    news(a, AGENT_REVOKED);
 }
 
 static void fill_heartbeat(void *arg, Skerry__V1__HeartbeatRequest *req)
 {
     struct agent *a = arg;
+    const bool told = a->w && a->core.state != AGENT_SAVING;
     struct xfer_counters data = xfer_counters(a->opt.env.xfer);
     req->bytes_up = data.bytes_out;
     req->bytes_down = data.bytes_in;
     req->throughput = a->throughput;
     vitals_put(a->vitals, req);
     struct progress_view *v = &a->view;
-    if (a->w && !a->finished) {
+    if (told) {
         progress_take(&a->w->progress, v);
         take_rates(a);
     }
     req->flops = a->flops;
     req->peak_flops = a->peak_flops;
     a->told_flops |= a->flops > 0;
-    if (!a->w || a->finished)
+    if (!told)
         return;
     if (v->samples_per_second > 0)
         req->throughput = a->throughput = v->samples_per_second;
@@ -670,6 +696,7 @@ int agent_new(const struct agent_options *o, struct agent **ret, struct err *err
     a->opt = *o;
     a->loop = o->env.loop;
     a->retry = loop_timer_new(a->loop, on_retry, a);
+    a->late = loop_timer_new(a->loop, on_late, a);
     struct session_options s = o->session;
     s.arg = a;
     s.on_joined = on_joined;
@@ -697,77 +724,21 @@ void agent_free(struct agent *a)
 {
     if (!a)
         return;
-    a->leaving = a->ended = true;
+    a->core.leave = AGENT_ENDED;
     stop_work(a, WORK_LEAVING);
-    drop_transfers(a);
+    do_drop(a);
     if (a->compute)
-        pool_free(a->compute); /* its last answers find `leaving` and end the task */
+        pool_free(a->compute); /* its last answers find that and end the task */
     uplink_close(a->uplink);
     session_close(a->session);
     vitals_close(a->vitals);
     loop_timer_free(a->retry);
-    loop_timer_free(a->leave_timer);
+    loop_timer_free(a->late);
     work_free(a->w);
     mem_free(a);
 }
 
-static void end_if_done(struct agent *a)
-{
-    bool computing = a->state == AGENT_PLANNING || a->state == AGENT_RUNNING || a->saving;
-    if (!a->bye || computing || a->ended)
-        return;
-    a->ended = true;
-    a->opt.on_end(a->opt.arg, a->fatal.code, a->fatal.code < 0 ? &a->fatal : NULL);
-}
-
-static void on_bye(void *arg)
-{
-    struct agent *a = arg;
-    a->bye = true;
-    end_if_done(a);
-}
-
-static void say_bye(struct agent *a)
-{
-    if (a->leave_timer) {
-        loop_timer_free(a->leave_timer);
-        a->leave_timer = NULL;
-        session_leave(a->session, a->leave_reason, LEAVE_BYE_MS, on_bye, a);
-    }
-}
-
-/* A task has ended while leaving. */
-static void go_on_leaving(struct agent *a)
-{
-    say_bye(a);
-    end_if_done(a);
-}
-
-static void on_leave_timer(void *arg)
-{
-    struct agent *a = arg;
-    drop_transfers(a);
-    say_bye(a);
-}
-
 void agent_leave(struct agent *a, const char *reason)
 {
-    if (a->leaving)
-        return;
-    log_info("agent", "leaving: %s", reason);
-    a->leaving = true;
-    str_copy(a->leave_reason, sizeof(a->leave_reason), reason);
-    if (a->state == AGENT_IDLE)
-        loop_timer_stop(a->retry);
-    stop_work(a, WORK_LEAVING);
-    a->leave_timer = loop_timer_new(a->loop, on_leave_timer, a);
-    if (a->state == AGENT_UPLOADING || a->state == AGENT_REPORTING) {
-        loop_timer_start(a->leave_timer, LEAVE_SEND_MS, 0);
-        return;
-    }
-    drop_transfers(a);
-    if (a->state == AGENT_FETCHING)
-        finish_task(a); /* says good-bye */
-    else
-        say_bye(a);
+    happened(a, &(struct agent_event){.news = AGENT_LEAVE, .reason = reason});
 }

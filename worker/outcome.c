@@ -186,6 +186,25 @@ void outcome_free(Skerry__V1__ReportRequest *r)
     mem_free(r);
 }
 
+bool outcome_own(int code)
+{
+    return code == -ERR_DEVICE || code == -ENOMEM;
+}
+
+static bool is_full(int code)
+{
+    return code == -EDQUOT || code == -EFBIG;
+}
+
+int outcome_blame(int code, int disk, bool uploading)
+{
+    if (outcome_own(code))
+        return code;
+    if (disk == -ENOSPC || is_full(disk) || is_full(code) || (code == -ENOSPC && !uploading))
+        return -ENOMEM;
+    return disk == 0 ? code : -ERR_DEVICE;
+}
+
 Skerry__V1__Failure outcome_fault(int code)
 {
     switch (code) {

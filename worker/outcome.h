@@ -22,6 +22,13 @@ Skerry__V1__ReportRequest *outcome_new(uint64_t task_id, uint32_t attempt, struc
                                        const struct outcome_failure *failure);
 void outcome_free(Skerry__V1__ReportRequest *r); /* accepts NULL */
 
+/* Does the code say by itself whose fault it is, whatever the disk does? */
+bool outcome_own(int code);
+/* The code that the report goes out with.  What this machine's disk did is not the task's fault:
+ * a full one is as too little memory, a work dir that is gone as a broken device.  What an upload
+ * finds full is the coordinator's disk.  disk: 0, or how a small file could not be written. */
+int outcome_blame(int code, int disk, bool uploading);
+
 /* Whose fault it is. */
 Skerry__V1__Failure outcome_fault(int code);
 

@@ -1,0 +1,118 @@
+/* What the agent does next: a pure function of what it is at and what has just happened.  The
+ * agent (worker/agent.c) calls it with each piece of news and does what it says; nothing here
+ * waits, sends or computes.
+ *
+ *   IDLE ─ask─► ASKING ─task─► PLANNING ─► FETCHING ─► RUNNING ─► UPLOADING ─► REPORTING ─► IDLE
+ *                                 ▲          │  (other hash)│         any failure ──▲  │
+ *                                 ├─ AWAITING ◄┘            │                          ▼
+ *                                 └────────────────────────┘                        SAVING
+ *   revoked: a task on the compute thread is STOPPING until that answers, any other is over
+ *   leaving: a result on its way gets a few seconds (SENDS); then good-bye (BYE), and when that
+ *            was heard (HEARD) and the compute thread is through, the end (ENDED) */
+#ifndef WORKER_DECIDE_AGENT_H
+#define WORKER_DECIDE_AGENT_H
+
+#include <stdbool.h>
+
+enum agent_state {
+    AGENT_IDLE,     /* no task; asks when it has joined, or when the timer says so */
+    AGENT_ASKING,   /* for a task */
+    AGENT_PLANNING, /* compute thread: which blobs? */
+    AGENT_FETCHING,
+    AGENT_AWAITING, /* blobs are missing, and the coordinator is away */
+    AGENT_RUNNING,  /* compute thread */
+    AGENT_STOPPING, /* revoked: the compute thread answers within a step */
+    AGENT_UPLOADING,
+    AGENT_REPORTING,
+    AGENT_SAVING, /* all is said, and the local checkpoint is still being written */
+    AGENT_STATES,
+};
+
+enum agent_leave { AGENT_STAYS, AGENT_SENDS, AGENT_BYE, AGENT_HEARD, AGENT_ENDED };
+
+struct agent_core {
+    enum agent_state state;
+    enum agent_leave leave;
+    bool cut;    /* FETCHING: the connection was lost meanwhile */
+    bool saving; /* the compute thread writes the local checkpoint */
+    bool drain;  /* no other task is taken */
+    bool broken; /* this process cannot go on after its task */
+};
+
+enum agent_news {
+    /* From the session and its timers. */
+    AGENT_JOINED,
+    AGENT_LOST,
+    AGENT_REFUSED_FOR_EVER, /* wrong key, secret or version */
+    AGENT_TIMER,
+    AGENT_REVOKED, /* the task in hand */
+    AGENT_DRAIN,
+    /* Answers to what was asked or reported. */
+    AGENT_GIVEN,      /* a task */
+    AGENT_NOTHING,    /* no task; quick: without having waited for one */
+    AGENT_ACCEPTED,   /* the report */
+    AGENT_REJECTED,   /* the report: the result counts for nothing */
+    AGENT_UNANSWERED, /* again in a while */
+    AGENT_UNSENT,     /* not connected: JOINED follows */
+    /* The steps of a task. */
+    AGENT_PLANNED,
+    AGENT_FETCHED, /* all */
+    AGENT_UNFETCHED,
+    AGENT_RAN,
+    AGENT_MISBUILT, /* a version that was rebuilt from deltas has another hash */
+    AGENT_UPLOADED,
+    AGENT_FAILED, /* any of them */
+    AGENT_SAVED,
+    /* Leaving. */
+    AGENT_LEAVE,
+    AGENT_LATE, /* the seconds for sending a result are over */
+    AGENT_GOODBYE,
+    AGENT_NEWS,
+};
+
+struct agent_event {
+    enum agent_news news;
+    bool joined;        /* UNFETCHED: is the coordinator there? */
+    bool quick;         /* NOTHING */
+    bool drain;         /* GIVEN, NOTHING: and no other after this */
+    const char *reason; /* LEAVE */
+};
+
+/* To be done in this order. */
+enum agent_action {
+    AGENT_DO_LEAVE = 1 << 0, /* say why, stop the task's work: decision.reason */
+    AGENT_DO_REVOKE = 1 << 1,
+    AGENT_DO_STOP_TIMER = 1 << 2,
+    AGENT_DO_DROP = 1 << 3,   /* transfers */
+    AGENT_DO_CANCEL = 1 << 4, /* the report in flight */
+    AGENT_DO_SETTLE = 1 << 5, /* its contributions count for nothing */
+    AGENT_DO_FAIL = 1 << 6,   /* the report will say how */
+    AGENT_DO_WHOLE = 1 << 7,  /* whole versions, no deltas, from now on */
+    AGENT_DO_FINISH = 1 << 8, /* the task is forgotten */
+    AGENT_DO_START = 1 << 9,  /* read the task's message, then as AGENT_DO_PLAN */
+    AGENT_DO_PLAN = 1 << 10,
+    AGENT_DO_FETCH = 1 << 11,
+    AGENT_DO_RUN = 1 << 12,
+    AGENT_DO_SAVE = 1 << 13,
+    AGENT_DO_UPLOAD = 1 << 14,
+    AGENT_DO_RESUME = 1 << 15, /* the upload */
+    AGENT_DO_REPORT = 1 << 16,
+    AGENT_DO_ASK = 1 << 17,
+    AGENT_DO_TIMER = 1 << 18,
+    AGENT_DO_LATE = 1 << 19, /* start the timer of AGENT_LATE */
+    AGENT_DO_BYE = 1 << 20,
+    AGENT_DO_END = 1 << 21,
+};
+
+struct agent_decision {
+    unsigned actions;   /* enum agent_action */
+    const char *reason; /* of leaving; NULL: that which broke this process */
+};
+
+/* Moves the core on.  News that mean nothing in a state change nothing. */
+struct agent_decision decide_agent(struct agent_core *c, const struct agent_event *ev);
+
+/* Does the task in hand still write what the word on an earlier attempt would settle? */
+bool decide_agent_writes(const struct agent_core *c);
+
+#endif
