@@ -63,6 +63,13 @@ bool tokenizer_is_special(const struct tokenizer *t, uint32_t id)
     return id < t->vocab && t->tokens[id].special;
 }
 
+size_t tokenizer_token_bytes(const struct tokenizer *t, uint32_t id)
+{
+    size_t len = 0;
+    (void)tokenizer_piece(t, id, &len);
+    return tokenizer_is_special(t, id) ? 0 : len;
+}
+
 void tokens_release(struct tokens *t)
 {
     mem_free(t->ids);

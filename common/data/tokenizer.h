@@ -50,6 +50,8 @@ int32_t tokenizer_eos(const struct tokenizer *t);
  * tokens give their text ("<|endoftext|>"), the 256 of byte tokens nothing. */
 const uint8_t *tokenizer_piece(const struct tokenizer *t, uint32_t id, size_t *ret_len);
 bool tokenizer_is_special(const struct tokenizer *t, uint32_t id);
+/* Bytes of text that a token stands for; special ones for none. */
+size_t tokenizer_token_bytes(const struct tokenizer *t, uint32_t id);
 
 /* Ids, growing. */
 struct tokens {

@@ -18,16 +18,16 @@ static int open_images(struct feed *f, struct engine *e, const struct work *w,
                        struct err *err)
 {
     const struct data_options opt = {
-        .image_size = (unsigned)w->spec.data.image_size,
+        .image_size = o->side ? o->side : (unsigned)w->spec.data.image_size,
         .batch = o->batch,
         .threads = e->opt.decode_threads,
-        .classes = (unsigned)w->task->n_classes,
+        .classes = o->unlabelled ? 0 : (unsigned)w->task->n_classes,
         .flip = o->train && w->spec.data.flip,
         .shuffle = o->train,
         .repeat = o->repeat,
         .seed = o->seed,
         .window = o->window,
-        .cache = e->images,
+        .cache = o->side ? NULL : e->images,
     };
     return data_open(&opt, ranges, n, &f->images, err);
 }

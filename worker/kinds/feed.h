@@ -16,6 +16,8 @@ struct feed;
 
 struct feed_options {
     unsigned batch;  /* images, or rows of model.context tokens */
+    unsigned side;   /* of images; 0: as the job says, and kept in the cache of images */
+    bool unlabelled; /* images: nobody looks at their classes */
     bool train;      /* shuffled and, as the job says, flipped; else in order */
     bool repeat;     /* start again when the ranges are used up */
     bool pieces;     /* texts: one piece per row; else packed */

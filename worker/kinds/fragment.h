@@ -67,9 +67,4 @@ int fragments_finish(struct fragments *f, uint64_t samples, struct err *err);
 /* Time spent waiting for versions, ms. */
 uint64_t fragments_waited_ms(const struct fragments *f);
 
-/* theta <- mix theta + (1 - mix) file, for every tensor of the version's file: in double,
- * rounded once; with mix 0 the file's bits. */
-int fragments_mix(const struct model *m, const char *path, double mix, float *flat,
-                  struct err *err);
-
 #endif

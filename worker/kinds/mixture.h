@@ -12,10 +12,6 @@
 #ifndef WORKER_MIXTURE_H
 #define WORKER_MIXTURE_H
 
-#include <stdint.h>
-
-#include "proto/skerry.pb-c.h"
-#include "worker/net/mix.h"
 #include "worker/net/sample.h"
 
 struct engine;
@@ -38,15 +34,6 @@ int mixture_open(struct engine *e, struct work *w, const struct mixture_options 
                  struct mixture **ret, struct err *err);
 void mixture_close(struct mixture *m); /* accepts NULL */
 
-const struct mix_rule *mixture_rule(const struct mixture *m);
-int mixture_experts(const struct mixture *m); /* K: partitions */
-struct mix *mixture_mix(struct mixture *m);
-struct stream *mixture_stream(const struct mixture *m);
-
-/* weights (rows,K) on the host = the router's probabilities at x (device), t (host). */
-int mixture_weigh(struct mixture *m, float *weights, const float *x, const float *t, int rows,
-                  struct err *err);
-
 /* For sample_run.  The router sees x_t alone, so both branches of guidance have the
  * weights of their common point.  Without a reference image the oracle's partition of a
  * sample is drawn once, from the router's weights at t = 1 (the prior). */
@@ -55,8 +42,11 @@ struct sample_source mixture_source(struct mixture *m);
 /* How often an expert's weights were read; for tests. */
 unsigned mixture_loads(const struct mixture *m);
 
-/* EVAL of a mixture: one pass over the held-out samples, the losses of all strategies and
- * the routing, into w->result. */
-int mixture_eval_run(struct engine *e, struct work *w, struct err *err);
+/* EVAL of a mixture: one pass over the held-out samples gives the held-out loss of flow matching
+ * with the experts combined in several ways, and the routing, into w->result.  Time and noise of a
+ * sample are those of every evaluation of the job (worker/train/eval.h), so the rows compare with
+ * each other and with a monolith's loss.  Each batch runs every expert once; the ways only
+ * combine. */
+int mixture_eval(struct engine *e, struct work *w, struct err *err);
 
 #endif

@@ -10,7 +10,7 @@
 #include "worker/train/eval.h"
 #include "worker/kinds/feed.h"
 #include "worker/kinds/forward.h"
-#include "worker/kinds/stage.h"
+#include "worker/kinds/rows.h"
 #include "worker/kinds/kinds.h"
 #include "worker/kinds/mixture.h"
 #include "worker/order/task_check.h"
@@ -40,14 +40,9 @@ static int plan(struct engine *e, struct work *w, struct err *err)
     return work_need_ranges(w, t->ranges, t->n_ranges, err);
 }
 
-static bool of_texts(const struct work *w)
-{
-    return w->spec.model.type == JOB_MODEL_LLAMA;
-}
-
 static int batch_of(const struct work *w)
 {
-    if (!of_texts(w))
+    if (!rows_are_texts(w))
         return EVAL_BATCH;
     const int rows = EVAL_TOKENS / w->spec.model.context;
     return rows > 1 ? rows : 1;
@@ -61,7 +56,7 @@ static int open_all(struct engine *e, struct evaluation *ev, struct err *err)
     int rc = forward_open(e, w, batch_of(w), &ev->forward, err);
     if (rc == 0)
         rc = feed_open(e, w, t->ranges, t->n_ranges, &opt, &ev->feed, err);
-    if (rc == 0 && of_texts(w))
+    if (rc == 0 && rows_are_texts(w))
         rc = work_tokenizer(w, &ev->tokenizer, err);
     return rc;
 }
@@ -71,7 +66,7 @@ static uint64_t target_bytes(const struct tokenizer *t, const struct batch *b)
 {
     uint64_t n = 0;
     for (size_t i = 0; i < (size_t)b->count * b->seq; i++)
-        n += b->target[i] >= 0 ? stage_token_bytes(t, b->target[i]) : 0;
+        n += b->target[i] >= 0 ? tokenizer_token_bytes(t, (uint32_t)b->target[i]) : 0;
     return n;
 }
 
@@ -140,7 +135,7 @@ static int run_path(struct engine *e, struct work *w, struct err *err)
 
 static int run(struct engine *e, struct work *w, struct err *err)
 {
-    return w->task->mixture ? mixture_eval_run(e, w, err) : run_path(e, w, err);
+    return w->task->mixture ? mixture_eval(e, w, err) : run_path(e, w, err);
 }
 
 const struct kind kind_eval = {

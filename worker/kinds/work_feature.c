@@ -11,6 +11,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "common/base/buf.h"
 #include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/base/mem.h"
@@ -19,127 +20,111 @@
 #include "worker/data/data_order.h"
 #include "worker/kinds/engine.h"
 #include "worker/train/eval.h"
-#include "worker/kinds/features.h"
+#include "worker/kinds/task_files.h"
 #include "worker/kinds/forward.h"
 #include "worker/net/llama.h"
 #include "worker/data/ngrams.h"
-#include "worker/kinds/stage.h"
-#include "worker/data/text.h"
+#include "worker/kinds/rows.h"
 #include "worker/kinds/kinds.h"
 #include "worker/order/task_check.h"
 
 #define PIXELS_SIDE 16
 #define PIXELS_DIM (PIXELS_SIDE * PIXELS_SIDE * DATA_CHANNELS)
-#define BATCH 64
+#define PREFIX 32 /* first tokens of a text, by which it is routed */
 #define LOW_NOISE 0.1F
 #define NGRAM_BYTES_MAX (1u << 20)
 
 struct run {
     struct engine *e;
     struct work *w;
-    struct data_range *ranges;
-    size_t n_ranges;
-    uint64_t n, at; /* rows; the next one that a sample may be */
+    struct rows rows;
     uint32_t d, chunk, columns;
-    uint64_t *ids; /* (n) */
     float *x;      /* (n,d) */
     float *chunks; /* (n,columns,d) or NULL */
+
+    /* Of a batch, (count,d) and (count,columns,d). */
+    float *means, *chunk_means;
+    struct forward net;
+    struct tokenizer *tokenizer;
+    struct buf bytes;
 };
 
-static int run_ids(struct run *r, struct err *err)
-{
-    const Skerry__V1__FeatureTask *t = r->w->task->feature;
-    int rc = work_ranges(r->w, t->ranges, t->n_ranges, &r->ranges, err);
-    if (rc < 0)
-        return rc;
-    r->n_ranges = t->n_ranges;
-    for (size_t i = 0; i < r->n_ranges; i++)
-        r->n += r->ranges[i].count;
-    r->ids = mem_try_array(r->n, sizeof(*r->ids));
-    if (!r->ids)
-        return err_set(err, -ENOMEM, "no memory for %" PRIu64 " samples", r->n);
-    uint64_t at = 0;
-    for (size_t i = 0; i < r->n_ranges; i++)
-        for (uint32_t j = 0; j < r->ranges[i].count; j++)
-            r->ids[at++] = data_sample_id(r->ranges[i].sha256, r->ranges[i].start + j);
-    return 0;
-}
-
 /* Room for the rows, now that their width is known; samples that cannot be read stay zero. */
-static int run_room(struct run *r, uint32_t d, uint32_t chunk, struct err *err)
+static int room(struct run *r, uint32_t d, uint32_t chunk, struct err *err)
 {
     r->d = d;
     r->chunk = chunk;
-    r->columns = stage_columns(r->w, chunk);
-    r->x = mem_try_array(r->n, d * sizeof(float));
+    r->columns = rows_columns(r->w, chunk);
+    r->x = mem_try_array(r->rows.n, d * sizeof(float));
     if (r->columns)
-        r->chunks = mem_try_array(r->n * r->columns, d * sizeof(float));
+        r->chunks = mem_try_array(r->rows.n * r->columns, d * sizeof(float));
     if (!r->x || (r->columns && !r->chunks))
-        return err_set(err, -ENOMEM, "no memory for features of %" PRIu64 " samples", r->n);
+        return err_set(err, -ENOMEM, "no memory for features of %" PRIu64 " samples", r->rows.n);
     return 0;
 }
 
-static void run_free(struct run *r)
-{
-    mem_free(r->ranges);
-    mem_free(r->ids);
-    mem_free(r->x);
-    mem_free(r->chunks);
-}
+/* ---- pixels -------------------------------------------------------------------- */
 
-/* The row of a sample.  Pipelines give samples in order and leave the bad ones out. */
-static int find_row(struct run *r, uint64_t id, uint64_t *ret, struct err *err)
+static int take_pixels(void *arg, struct batch *b, struct err *err)
 {
-    while (r->at < r->n && r->ids[r->at] != id)
-        r->at++;
-    if (r->at == r->n)
-        return err_set(err, -EINVAL, "a sample that the task does not name");
-    *ret = r->at++;
+    struct run *r = arg;
+    for (unsigned i = 0; i < b->count; i++) {
+        uint64_t row = 0;
+        int rc = rows_find(&r->rows, b->ids[i], &row, err);
+        if (rc < 0)
+            return rc;
+        for (uint32_t j = 0; j < PIXELS_DIM; j++)
+            r->x[row * PIXELS_DIM + j] = (float)b->images[(size_t)i * PIXELS_DIM + j] / 127.5F - 1;
+    }
     return 0;
-}
-
-static int step(struct run *r, struct err *err)
-{
-    progress_units(&r->w->progress, (uint32_t)r->at, (uint32_t)r->n);
-    return work_stopped(r->w, err) ? -ERR_CANCELLED : 0;
-}
-
-/* ---- images -------------------------------------------------------------------- */
-
-static int open_images(struct run *r, unsigned side, struct data_cache *cache, struct data **ret,
-                       struct err *err)
-{
-    const struct data_options opt = {
-        .image_size = side,
-        .batch = BATCH,
-        .threads = r->e->opt.decode_threads,
-        .cache = cache,
-    };
-    return data_open(&opt, r->ranges, r->n_ranges, ret, err);
 }
 
 static int pixels(struct run *r, struct err *err)
 {
-    struct data *data = NULL;
-    struct batch b = {.count = 1};
-    int rc = run_room(r, PIXELS_DIM, 0, err);
-    if (rc == 0)
-        rc = open_images(r, PIXELS_SIDE, NULL, &data, err);
-    while (rc == 0 && b.count > 0) {
-        if ((rc = step(r, err)) < 0 || (rc = data_next(data, &b, err)) < 0)
-            break;
-        for (unsigned i = 0; rc == 0 && i < b.count; i++) {
-            uint64_t row = 0;
-            if ((rc = find_row(r, b.ids[i], &row, err)) < 0)
-                break;
-            for (uint32_t j = 0; j < PIXELS_DIM; j++)
-                r->x[row * PIXELS_DIM + j] =
-                    (float)b.images[(size_t)i * PIXELS_DIM + j] / 127.5F - 1;
-        }
+    const struct feed_options opt = {.side = PIXELS_SIDE, .unlabelled = true};
+    int rc = room(r, PIXELS_DIM, 0, err);
+    return rc < 0 ? rc : rows_each(&r->rows, r->e, &opt, take_pixels, r, err);
+}
+
+/* ---- n-grams ------------------------------------------------------------------- */
+
+/* The features of one text: of its prefix and of its chunks. */
+static int text_grams(struct run *r, const int32_t *ids, uint32_t len, uint64_t row,
+                      struct err *err)
+{
+    uint32_t prefix = len < PREFIX ? len : PREFIX;
+    int rc = ngrams_tokens(r->tokenizer, ids, prefix, &r->bytes, r->x + row * r->d);
+    for (uint32_t c = 0; rc == 0 && c < r->columns && c * r->chunk < len; c++) {
+        uint32_t left = len - c * r->chunk;
+        rc = ngrams_tokens(r->tokenizer, ids + (size_t)c * r->chunk,
+                           left < r->chunk ? left : r->chunk, &r->bytes,
+                           r->chunks + (row * r->columns + c) * r->d);
     }
-    data_free(data);
+    return rc < 0 ? err_set(err, rc, "the bytes of %u tokens: %s", len, err_text(rc)) : 0;
+}
+
+static int take_grams(void *arg, struct batch *b, struct err *err)
+{
+    struct run *r = arg;
+    int rc = 0;
+    for (unsigned i = 0; rc == 0 && i < b->count; i++) {
+        uint64_t row = 0;
+        if ((rc = rows_find(&r->rows, b->ids[i], &row, err)) == 0)
+            rc = text_grams(r, b->tokens + (size_t)i * (b->seq + 1), b->lengths[i], row, err);
+    }
     return rc;
 }
+
+static int grams(struct run *r, struct err *err)
+{
+    const struct feed_options opt = {0};
+    int rc = room(r, NGRAMS_DIM, r->w->task->feature->chunk, err);
+    if (rc == 0)
+        rc = work_tokenizer(r->w, &r->tokenizer, err);
+    return rc < 0 ? rc : rows_each(&r->rows, r->e, &opt, take_grams, r, err);
+}
+
+/* ---- states of the model ------------------------------------------------------- */
 
 /* means (count,C) on the host of what the network saw last. */
 static int mean_hidden(struct net *net, const struct net_hidden *h, unsigned count, float *means,
@@ -161,172 +146,84 @@ static int mean_hidden(struct net *net, const struct net_hidden *h, unsigned cou
     return rc < 0 ? err_set(err, rc, "features on %s: %s", dev->name, err_text(rc)) : 0;
 }
 
-static int image_states(struct run *r, struct err *err)
+static int image_means(struct run *r, struct batch *b, struct err *err)
 {
-    struct forward f = {0};
-    struct data *data = NULL;
-    struct batch b = {.count = 1};
-    float *means = NULL;
-    int rc = forward_open(r->e, r->w, BATCH, &f, err);
-    const uint32_t C = rc == 0 ? (uint32_t)f.model->spec.dim : 0;
-    if (rc == 0)
-        rc = run_room(r, C, 0, err);
-    if (rc == 0 && !(means = mem_try_array((size_t)BATCH * C, sizeof(float))))
-        rc = err_set(err, -ENOMEM, "no memory for %u states", C);
-    if (rc == 0)
-        rc = open_images(r, (unsigned)r->w->spec.data.image_size, r->e->images, &data, err);
-    while (rc == 0) {
-        struct net_hidden h;
-        if ((rc = step(r, err)) < 0 || (rc = data_next(data, &b, err)) < 0 || b.count == 0)
-            break;
-        b.labels = NULL;
-        b.seed = eval_seed(r->w->spec.seed);
-        b.keys = b.ids;
-        b.t = LOW_NOISE;
-        if ((rc = net_hidden(f.net, &b, &h, err)) == 0)
-            rc = mean_hidden(f.net, &h, b.count, means, err);
-        for (unsigned i = 0; rc == 0 && i < b.count; i++) {
-            uint64_t row = 0;
-            if ((rc = find_row(r, b.ids[i], &row, err)) == 0)
-                memcpy(r->x + row * C, means + (size_t)i * C, C * sizeof(float));
-        }
-    }
-    mem_free(means);
-    data_free(data);
-    forward_close(&f);
-    return rc;
+    struct net_hidden h;
+    b->labels = NULL;
+    b->seed = eval_seed(r->w->spec.seed);
+    b->keys = b->ids;
+    b->t = LOW_NOISE;
+    int rc = net_hidden(r->net.net, b, &h, err);
+    return rc < 0 ? rc : mean_hidden(r->net.net, &h, b->count, r->means, err);
 }
 
-/* ---- texts --------------------------------------------------------------------- */
-
-static int open_texts(struct run *r, struct text **ret, struct err *err)
-{
-    const struct text_options opt = {
-        .seq = (unsigned)r->w->spec.model.context,
-        .rows = stage_rows(r->w),
-        .vocab = r->w->task->vocab,
-    };
-    return text_open(&opt, r->ranges, r->n_ranges, ret, err);
-}
-
-struct grams {
-    struct tokenizer *tokenizer;
-    struct buf bytes;
-};
-
-/* The features of one text: of its prefix and of its chunks. */
-static int text_grams(struct run *r, struct grams *g, const int32_t *ids, uint32_t len,
-                      uint64_t row, struct err *err)
-{
-    uint32_t prefix = len < STAGE_PREFIX ? len : STAGE_PREFIX;
-    int rc = ngrams_tokens(g->tokenizer, ids, prefix, &g->bytes, r->x + row * r->d);
-    for (uint32_t c = 0; rc == 0 && c < r->columns && c * r->chunk < len; c++) {
-        uint32_t left = len - c * r->chunk;
-        rc = ngrams_tokens(g->tokenizer, ids + (size_t)c * r->chunk,
-                           left < r->chunk ? left : r->chunk, &g->bytes,
-                           r->chunks + (row * r->columns + c) * r->d);
-    }
-    return rc < 0 ? err_set(err, rc, "the bytes of %u tokens: %s", len, err_text(rc)) : 0;
-}
-
-static int text_ngrams(struct run *r, struct err *err)
-{
-    struct grams g = {0};
-    struct text *text = NULL;
-    struct batch b = {.count = 1};
-    const size_t ld = (size_t)r->w->spec.model.context + 1;
-    buf_init(&g.bytes, NGRAM_BYTES_MAX);
-    int rc = run_room(r, NGRAMS_DIM, r->w->task->feature->chunk, err);
-    if (rc == 0)
-        rc = work_tokenizer(r->w, &g.tokenizer, err);
-    if (rc == 0)
-        rc = open_texts(r, &text, err);
-    while (rc == 0 && b.count > 0) {
-        if ((rc = step(r, err)) < 0 || (rc = text_next(text, 0, &b, err)) < 0)
-            break;
-        for (unsigned i = 0; rc == 0 && i < b.count; i++) {
-            uint64_t row = 0;
-            if ((rc = find_row(r, b.ids[i], &row, err)) == 0)
-                rc = text_grams(r, &g, b.tokens + i * ld, b.lengths[i], row, err);
-        }
-    }
-    text_free(text);
-    tokenizer_free(g.tokenizer);
-    buf_release(&g.bytes);
-    return rc;
-}
-
-/* Means of one batch to their rows. */
-static int take_states(struct run *r, struct net *net, const struct batch *b, float *head,
-                       float *chunks, struct err *err)
+static int text_means(struct run *r, const struct batch *b, struct err *err)
 {
     const struct llama_features f = {
         .lengths = b->lengths,
-        .first = STAGE_PREFIX,
+        .first = PREFIX,
         .chunk = (int)r->chunk,
         .n_chunks = (int)r->columns,
-        .head = head,
-        .chunks = chunks,
+        .head = r->means,
+        .chunks = r->chunk_means,
     };
+    return llama_features(r->net.net, b, &f, err);
+}
+
+static int take_states(void *arg, struct batch *b, struct err *err)
+{
+    struct run *r = arg;
     const size_t wide = (size_t)r->columns * r->d;
-    int rc = llama_features(net, b, &f, err);
+    int rc = b->tokens ? text_means(r, b, err) : image_means(r, b, err);
     for (unsigned i = 0; rc == 0 && i < b->count; i++) {
         uint64_t row = 0;
-        if ((rc = find_row(r, b->ids[i], &row, err)) < 0)
+        if ((rc = rows_find(&r->rows, b->ids[i], &row, err)) < 0)
             break;
-        memcpy(r->x + row * r->d, head + (size_t)i * r->d, r->d * sizeof(float));
-        if (chunks)
-            memcpy(r->chunks + row * wide, chunks + i * wide, wide * sizeof(float));
+        memcpy(r->x + row * r->d, r->means + (size_t)i * r->d, r->d * sizeof(float));
+        if (r->chunks)
+            memcpy(r->chunks + row * wide, r->chunk_means + i * wide, wide * sizeof(float));
     }
     return rc;
 }
 
-static int text_states(struct run *r, struct err *err)
+static int states(struct run *r, struct err *err)
 {
-    struct forward f = {0};
-    struct text *text = NULL;
-    struct batch b = {.count = 1};
-    float *head = NULL, *chunks = NULL;
-    const size_t rows = stage_rows(r->w);
-    int rc = forward_open(r->e, r->w, (int)rows, &f, err);
+    const uint32_t chunk = rows_are_texts(r->w) ? r->w->task->feature->chunk : 0;
+    const size_t batch = rows_of_call(r->w);
+    const struct feed_options opt = {.unlabelled = true};
+    int rc = forward_open(r->e, r->w, (int)batch, &r->net, err);
     if (rc == 0)
-        rc = run_room(r, (uint32_t)f.model->spec.dim, r->w->task->feature->chunk, err);
-    if (rc == 0) {
-        head = mem_try_array(rows * r->d, sizeof(float));
-        chunks = r->columns ? mem_try_array(rows * r->columns * r->d, sizeof(float)) : NULL;
-        if (!head || (r->columns && !chunks))
-            rc = err_set(err, -ENOMEM, "no memory for states of %zu texts", rows);
-    }
-    if (rc == 0)
-        rc = open_texts(r, &text, err);
-    while (rc == 0) {
-        if ((rc = step(r, err)) < 0 || (rc = text_next(text, 0, &b, err)) < 0 || b.count == 0)
-            break;
-        rc = take_states(r, f.net, &b, head, chunks, err);
-    }
-    mem_free(head);
-    mem_free(chunks);
-    text_free(text);
-    forward_close(&f);
-    return rc;
+        rc = room(r, (uint32_t)r->net.model->spec.dim, chunk, err);
+    if (rc < 0)
+        return rc;
+    r->means = mem_try_array(batch * r->d, sizeof(float));
+    r->chunk_means = r->columns ? mem_try_array(batch * r->columns * r->d, sizeof(float)) : NULL;
+    if (!r->means || (r->columns && !r->chunk_means))
+        return err_set(err, -ENOMEM, "no memory for states of %zu samples", batch);
+    return rows_each(&r->rows, r->e, &opt, take_states, r, err);
 }
 
-/* ---- both ---------------------------------------------------------------------- */
+/* ---- all ----------------------------------------------------------------------- */
 
 static int column(struct run *r, struct err *err)
 {
+    const Skerry__V1__FeatureTask *t = r->w->task->feature;
+    struct data_range *ranges = NULL;
     struct data_order o = {0};
     const char *name = r->w->spec.partition.column;
-    int rc = data_order_open(&o, r->ranges, r->n_ranges, err);
+    int rc = work_ranges(r->w, t->ranges, t->n_ranges, &ranges, err);
+    if (rc == 0)
+        rc = data_order_open(&o, ranges, t->n_ranges, err);
+    mem_free(ranges);
     if (rc == 0 && o.shards[0].dim == 0)
         rc = err_set(err, -ERR_CONFIG, "partition.column: the dataset has no column '%s'", name);
     if (rc == 0)
-        rc = run_room(r, o.shards[0].dim, 0, err);
-    for (; rc == 0 && r->at < r->n; r->at++) {
-        struct data_place p = data_order_at(&o, r->at);
+        rc = room(r, o.shards[0].dim, 0, err);
+    for (uint64_t i = 0; rc == 0 && i < r->rows.n; i++) {
+        struct data_place p = data_order_at(&o, i);
         const struct shard *shard = &o.shards[p.shard];
         const struct shard_sample *s = &shard->samples[p.index];
-        float *x = r->x + r->at * r->d;
+        float *x = r->x + i * r->d;
         if (shard->dim != r->d) {
             rc = err_set(err, -ERR_CONFIG,
                          "partition.column: '%s' has %u numbers in one sample and %u in %s", name,
@@ -345,18 +242,19 @@ static int column(struct run *r, struct err *err)
 
 static int compute(struct run *r, struct err *err)
 {
-    const bool text = r->w->spec.model.type == JOB_MODEL_LLAMA;
-    if (stage_is_random(r->w))
-        return run_room(r, 1, 0, err);
-    switch (stage_features(r->w)) {
+    const struct job_spec *s = &r->w->spec;
+    if (s->partition.method == JOB_METHOD_RANDOM && s->recipe.reshard.n == 0 &&
+        s->partition.chunk == 0) /* nobody looks at them */
+        return room(r, 1, 0, err);
+    switch (rows_features(r->w)) {
     case JOB_FEATURES_PIXELS:
         return pixels(r, err);
     case JOB_FEATURES_NGRAMS:
-        return text_ngrams(r, err);
+        return grams(r, err);
     case JOB_FEATURES_COLUMN:
         return column(r, err);
     default:
-        return text ? text_states(r, err) : image_states(r, err);
+        return states(r, err);
     }
 }
 
@@ -372,25 +270,43 @@ static int plan(struct engine *e, struct work *w, struct err *err)
     return work_need_ranges(w, w->task->feature->ranges, w->task->feature->n_ranges, err);
 }
 
+static void release(struct run *r)
+{
+    rows_close(&r->rows);
+    forward_close(&r->net);
+    tokenizer_free(r->tokenizer);
+    buf_release(&r->bytes);
+    mem_free(r->x);
+    mem_free(r->chunks);
+    mem_free(r->means);
+    mem_free(r->chunk_means);
+}
+
 static int run(struct engine *e, struct work *w, struct err *err)
 {
+    const Skerry__V1__FeatureTask *t = w->task->feature;
     struct run r = {.e = e, .w = w};
     struct work_output *o = NULL;
     const uint64_t begun = clock_now_ns();
+    buf_init(&r.bytes, NGRAM_BYTES_MAX);
     progress_activity(&w->progress, "computing features");
-    int rc = run_ids(&r, err);
+    int rc = rows_open(&r.rows, w, t->ranges, t->n_ranges, err);
     if (rc == 0)
         rc = compute(&r, err);
     if (rc == 0)
         rc = work_output_new(w, WORK_RESULT, "features", &o, err);
     if (rc == 0) {
-        const struct features_write f = {
-            .ids = r.ids, .x = r.x, .chunks = r.chunks, .n = r.n, .d = r.d, .columns = r.columns};
+        const struct features_write f = {.ids = r.rows.ids,
+                                         .x = r.x,
+                                         .chunks = r.chunks,
+                                         .n = r.rows.n,
+                                         .d = r.d,
+                                         .columns = r.columns};
         rc = features_write(o->path, &f, o->sha256, &o->size, err);
     }
-    w->result.samples = r.n;
+    w->result.samples = r.rows.n;
     w->result.seconds = (float)(clock_now_ns() - begun) / 1e9F;
-    run_free(&r);
+    release(&r);
     return rc;
 }
 

@@ -10,7 +10,7 @@
 #include "common/base/mem.h"
 #include "common/data/shard.h"
 #include "worker/data/data_order.h"
-#include "worker/kinds/features.h"
+#include "worker/kinds/task_files.h"
 #include "worker/kinds/kinds.h"
 #include "worker/order/work.h"
 #include "worker/order/task_check.h"

@@ -14,7 +14,7 @@
 #include "worker/net/experts.h"
 #include "worker/order/task_model.h"
 #include "worker/train/train.h"
-#include "worker/kinds/velocity.h"
+#include "worker/kinds/task_files.h"
 #include "worker/kinds/kinds.h"
 #include "worker/order/task_check.h"
 

@@ -7,7 +7,7 @@
 
 #include "worker/kinds/kinds.h"
 #include "worker/order/work.h"
-#include "worker/kinds/velocity.h"
+#include "worker/kinds/task_files.h"
 
 /* ---- drawing ---- */
 

@@ -10,7 +10,7 @@
 #include "worker/order/work.h"
 #include "worker/data/data_order.h"
 #include "worker/kinds/engine.h"
-#include "worker/kinds/features.h"
+#include "worker/kinds/task_files.h"
 #include "worker/order/modules.h"
 #include "worker/data/ngrams.h"
 #include "worker/fit/partitioner.h"

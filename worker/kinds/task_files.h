@@ -1,4 +1,4 @@
-/* The files between the stages of partitioning, safetensors all:
+/* The files that one task makes for another, safetensors all:
  *
  *   features    "ids" U64 (n)      data_sample_id of each sample
  *               "features" F32 (n,d)
@@ -9,9 +9,16 @@
  *   assignment  "assign" I32 (n,top)  partitions of each sample, nearest first
  *
  * One row for each sample of the ranges, in their order; a sample that cannot be read has zeros.
- * Readers map the file and check names, shapes and ranges; nothing in a file is believed. */
-#ifndef WORKER_FEATURES_H
-#define WORKER_FEATURES_H
+ *
+ *   points      "x" F32 (B,3,S,S)  to a VELOCITY task, from a sampler on another machine
+ *               "t" F32 (B)
+ *               "labels" I32 (B)
+ *   velocities  "v" F32 (B,3,S,S)  and back
+ *
+ * All pointers are host memory; any thread.  Readers map the file and check names, shapes and
+ * ranges; nothing in a file is believed. */
+#ifndef WORKER_TASK_FILES_H
+#define WORKER_TASK_FILES_H
 
 #include <stdint.h>
 
@@ -88,5 +95,27 @@ int assignment_write(const char *path, const uint32_t *assign, uint64_t n, uint3
 /* Rows first..first+count-1: *ret (count,top), all below partitions; mem_free. */
 int assignment_read(const char *path, uint64_t first, uint64_t count, uint32_t partitions,
                     uint32_t **ret, uint32_t *ret_top, struct err *err);
+
+#define VELOCITY_ROWS_MAX 2048
+
+struct velocity_points {
+    int rows, image;
+    float *x;        /* (rows,3,S,S) */
+    float *t;        /* (rows) in [0,1] */
+    int32_t *labels; /* (rows) */
+};
+
+int velocity_write(const char *path, const struct velocity_points *p, uint8_t sha256[HASH_BYTES],
+                   uint64_t *ret_bytes, struct err *err);
+/* Allocates; velocity_points_release.  -ERR_FORMAT when the file is not such a blob, its
+ * images are not `image` wide, values are not finite or labels not in [0, classes]. */
+int velocity_read(const char *path, int image, int classes, struct velocity_points *ret,
+                  struct err *err);
+void velocity_points_release(struct velocity_points *p); /* { 0 } is fine */
+
+int velocity_write_result(const char *path, const float *v, int rows, int image,
+                          uint8_t sha256[HASH_BYTES], uint64_t *ret_bytes, struct err *err);
+/* v (rows,3,S,S) = the values, all finite. */
+int velocity_read_result(const char *path, float *v, int rows, int image, struct err *err);
 
 #endif

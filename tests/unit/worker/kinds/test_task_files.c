@@ -10,7 +10,7 @@
 
 #include "common/base/file.h"
 #include "common/st/st.h"
-#include "worker/kinds/velocity.h"
+#include "worker/kinds/task_files.h"
 
 enum { ROWS = 3, IMAGE = 4, VALUES = ROWS * 3 * IMAGE * IMAGE, CLASSES = 5 };
 

@@ -1,4 +1,4 @@
-#include "worker/kinds/features.h"
+#include "worker/kinds/task_files.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -8,7 +8,7 @@
 #include "common/base/err.h"
 #include "common/base/mem.h"
 #include "common/st/st.h"
-#include "worker/fit/fit.h"
+#include "worker/net/model.h"
 
 /* ---- writing: tensors of one file, each from one place ----------------------------- */
 
@@ -16,7 +16,7 @@ struct part {
     const char *name;
     enum st_dtype dtype;
     unsigned rank;
-    uint64_t shape[3];
+    uint64_t shape[4];
     const void *data; /* NULL: left out */
 };
 
@@ -75,6 +75,31 @@ int assignment_write(const char *path, const uint32_t *assign, uint64_t n, uint3
                      uint8_t sha256[HASH_BYTES], uint64_t *ret_bytes, struct err *err)
 {
     const struct part parts[] = {{"assign", ST_I32, 2, {n, top}, assign}};
+    return write_parts(path, parts, 1, sha256, ret_bytes, err);
+}
+
+static struct part images_part(const char *name, uint64_t rows, int image, const void *data)
+{
+    const uint64_t side = (uint64_t)image;
+    return (struct part){name, ST_F32, 4, {rows, MODEL_CHANNELS, side, side}, data};
+}
+
+int velocity_write(const char *path, const struct velocity_points *p, uint8_t sha256[HASH_BYTES],
+                   uint64_t *ret_bytes, struct err *err)
+{
+    const uint64_t rows = (uint64_t)p->rows;
+    const struct part parts[] = {
+        images_part("x", rows, p->image, p->x),
+        {"t", ST_F32, 1, {rows}, p->t},
+        {"labels", ST_I32, 1, {rows}, p->labels},
+    };
+    return write_parts(path, parts, 3, sha256, ret_bytes, err);
+}
+
+int velocity_write_result(const char *path, const float *v, int rows, int image,
+                          uint8_t sha256[HASH_BYTES], uint64_t *ret_bytes, struct err *err)
+{
+    const struct part parts[] = {images_part("v", (uint64_t)rows, image, v)};
     return write_parts(path, parts, 1, sha256, ret_bytes, err);
 }
 
@@ -322,4 +347,101 @@ int assignment_read(const char *path, uint64_t first, uint64_t count, uint32_t p
     *ret = out;
     *ret_top = (uint32_t)top;
     return 0;
+}
+
+/* A copy of a part's values; NULL: no memory for them. */
+static void *copy_of(const struct part *p, const uint8_t *from)
+{
+    void *to = mem_try(part_bytes(p));
+    return to ? memcpy(to, from, part_bytes(p)) : NULL;
+}
+
+static int check_finite(const float *v, uint64_t n, const char *what, struct err *err)
+{
+    for (uint64_t i = 0; i < n; i++)
+        if (!isfinite(v[i]))
+            return err_set(err, -ERR_FORMAT, "%s holds a value that is not finite", what);
+    return 0;
+}
+
+static int check_points(const struct velocity_points *p, int classes, struct err *err)
+{
+    const uint64_t side = (uint64_t)p->image;
+    int rc = check_finite(p->x, (uint64_t)p->rows * MODEL_CHANNELS * side * side, "x", err);
+    for (int i = 0; i < p->rows && rc == 0; i++) {
+        if (!(p->t[i] >= 0 && p->t[i] <= 1))
+            rc = err_set(err, -ERR_FORMAT, "t of point %d is %g, expected 0 to 1", i,
+                         (double)p->t[i]);
+        else if (p->labels[i] < 0 || p->labels[i] > classes)
+            rc = err_set(err, -ERR_FORMAT, "label %d of point %d is not in 0 to %d",
+                         (int)p->labels[i], i, classes);
+    }
+    return rc;
+}
+
+int velocity_read(const char *path, int image, int classes, struct velocity_points *ret,
+                  struct err *err)
+{
+    struct velocity_points p = {.image = image};
+    struct file_map map = {0};
+    struct st st = {0};
+    int rc = open_map(path, &map, &st, err);
+    const struct st_tensor *t = rc == 0 ? st_find(&st, "t") : NULL;
+    const uint64_t rows = t && t->rank == 1 ? t->shape[0] : 0;
+    if (rc == 0 && (rows < 1 || rows > VELOCITY_ROWS_MAX))
+        rc = err_set(err, -ERR_FORMAT, "%s: expected a tensor t of 1 to %d values", path,
+                     VELOCITY_ROWS_MAX);
+    p.rows = (int)rows;
+    const struct part parts[] = {
+        images_part("x", rows, image, NULL),
+        {"t", ST_F32, 1, {rows}, NULL},
+        {"labels", ST_I32, 1, {rows}, NULL},
+    };
+    void *to[3] = {NULL, NULL, NULL};
+    for (size_t i = 0; rc == 0 && i < 3; i++) {
+        const uint8_t *from;
+        rc = find(&map, &st, &parts[i], &from, err);
+        if (rc == 0 && !(to[i] = copy_of(&parts[i], from)))
+            rc = err_set(err, -ENOMEM, "out of memory for %d points", p.rows);
+    }
+    p.x = to[0];
+    p.t = to[1];
+    p.labels = to[2];
+    if (rc == 0 && (rc = check_points(&p, classes, err)) < 0)
+        (void)err_wrap(err, "%s", path);
+    st_release(&st);
+    file_map_close(&map);
+    if (rc < 0) {
+        velocity_points_release(&p);
+        return rc;
+    }
+    *ret = p;
+    return 0;
+}
+
+void velocity_points_release(struct velocity_points *p)
+{
+    mem_free(p->x);
+    mem_free(p->t);
+    mem_free(p->labels);
+    *p = (struct velocity_points){0};
+}
+
+int velocity_read_result(const char *path, float *v, int rows, int image, struct err *err)
+{
+    const struct part part = images_part("v", (uint64_t)rows, image, NULL);
+    const uint8_t *from;
+    struct file_map map = {0};
+    struct st st = {0};
+    int rc = open_map(path, &map, &st, err);
+    if (rc == 0)
+        rc = find(&map, &st, &part, &from, err);
+    if (rc == 0) {
+        memcpy(v, from, part_bytes(&part));
+        if ((rc = check_finite(v, part_bytes(&part) / sizeof(*v), "v", err)) < 0)
+            (void)err_wrap(err, "%s", path);
+    }
+    st_release(&st);
+    file_map_close(&map);
+    return rc;
 }

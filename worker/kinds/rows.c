@@ -1,0 +1,92 @@
+#include "worker/kinds/rows.h"
+
+#include <errno.h>
+#include <inttypes.h>
+
+#include "common/base/err.h"
+#include "common/base/mem.h"
+
+#define IMAGES_OF_CALL 64
+#define TOKENS_OF_CALL 8192
+#define TEXTS_MAX 64
+
+int rows_open(struct rows *r, struct work *w, Skerry__V1__Range *const *ranges, size_t n_ranges,
+              struct err *err)
+{
+    *r = (struct rows){.w = w, .ranges = ranges, .n_ranges = n_ranges};
+    for (size_t i = 0; i < n_ranges; i++)
+        r->n += ranges[i]->count;
+    r->ids = mem_try_array(r->n, sizeof(*r->ids));
+    if (!r->ids)
+        return err_set(err, -ENOMEM, "no memory for %" PRIu64 " samples", r->n);
+    uint64_t at = 0;
+    for (size_t i = 0; i < n_ranges; i++)
+        for (uint32_t j = 0; j < ranges[i]->count; j++)
+            r->ids[at++] = data_sample_id(ranges[i]->shard->sha256.data, ranges[i]->start + j);
+    return 0;
+}
+
+void rows_close(struct rows *r)
+{
+    mem_free(r->ids);
+    *r = (struct rows){0};
+}
+
+static int next(struct rows *r, struct feed *feed, struct batch *ret, struct err *err)
+{
+    progress_units(&r->w->progress, (uint32_t)r->at, (uint32_t)r->n);
+    return work_stopped(r->w, err) ? -ERR_CANCELLED : feed_next(feed, ret, err);
+}
+
+int rows_each(struct rows *r, struct engine *e, const struct feed_options *opt, rows_take_fn take,
+              void *arg, struct err *err)
+{
+    struct feed_options o = *opt;
+    struct feed *feed = NULL;
+    struct batch b;
+    o.batch = rows_of_call(r->w);
+    o.pieces = true;
+    int rc = feed_open(e, r->w, r->ranges, r->n_ranges, &o, &feed, err);
+    while (rc == 0 && (rc = next(r, feed, &b, err)) == 0 && b.count > 0)
+        rc = take(arg, &b, err);
+    feed_free(feed);
+    return rc;
+}
+
+int rows_find(struct rows *r, uint64_t id, uint64_t *ret, struct err *err)
+{
+    while (r->at < r->n && r->ids[r->at] != id)
+        r->at++;
+    if (r->at == r->n)
+        return err_set(err, -EINVAL, "a sample that the task does not name");
+    *ret = r->at++;
+    return 0;
+}
+
+bool rows_are_texts(const struct work *w)
+{
+    return w->spec.model.type == JOB_MODEL_LLAMA;
+}
+
+unsigned rows_of_call(const struct work *w)
+{
+    if (!rows_are_texts(w))
+        return IMAGES_OF_CALL;
+    const unsigned rows = TOKENS_OF_CALL / (unsigned)w->spec.model.context;
+    return rows < 1 ? 1 : rows > TEXTS_MAX ? TEXTS_MAX : rows;
+}
+
+uint32_t rows_columns(const struct work *w, uint32_t chunk)
+{
+    return chunk ? ((uint32_t)w->spec.model.context + chunk - 1) / chunk : 0;
+}
+
+int rows_features(const struct work *w)
+{
+    const struct job_spec *s = &w->spec;
+    if (s->partition.features != JOB_FEATURES_AUTO)
+        return s->partition.features;
+    if (s->model.warm_start)
+        return JOB_FEATURES_MODEL;
+    return rows_are_texts(w) ? JOB_FEATURES_NGRAMS : JOB_FEATURES_PIXELS;
+}
