@@ -5,6 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include <jansson.h>
+
 struct cli;
 struct err;
 
@@ -16,11 +18,29 @@ int artifacts_metrics(struct cli *cli, uint64_t job, const char *dir, struct err
  * -ERR_NOTFOUND when there is none. */
 int artifacts_samples(struct cli *cli, uint64_t job, const char *dir, struct err *err);
 
-/* DIR/model.safetensors and what cli/export.h names, of one path.  `ema`: the average of the
+/* DIR/report.json with "job", "modules" and "workers" as the HTTP API gives them. */
+int artifacts_report(struct cli *cli, uint64_t job, const char *dir, struct err *err);
+
+/* One path's model: DIR/model.safetensors, and beside it
+ *
+ *   dit     config.json with the names of the original code
+ *   llama   config.json and generation_config.json as transformers reads them
+ *           (LlamaForCausalLM), tokenizer.json and tokenizer_config.json: the job's own, or
+ *           for byte tokens a byte-level BPE without merges that has our ids
+ *
+ * `ema`: the average of the
  * outer weights, or what the path stopped at early; else the newest version.  DIR is made
  * when missing. */
 int artifacts_model(struct cli *cli, uint64_t job, uint32_t path, bool ema, const char *dir,
                     struct err *err);
+
+/* The files beside model.safetensors alone, which the tests compare with PyTorch's.  about: GET
+ * /v1/jobs/ID; ema: the weights are the average. */
+int artifacts_files(struct cli *cli, const json_t *about, const char *dir, bool ema,
+                    struct err *err);
+
+/* A tokenizer.json with ids 0..255 for the bytes and 256, <|endoftext|>, before a text. */
+json_t *artifacts_byte_tokenizer(void);
 
 /* Downloads a blob, verified, to a file. */
 int artifacts_blob(struct cli *cli, const char *sha256_hex, const char *path, struct err *err);

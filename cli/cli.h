@@ -11,6 +11,7 @@
 
 #include "common/base/args.h"
 #include "common/base/err.h"
+#include "common/base/str.h"
 
 struct http_client;
 struct token;
@@ -33,16 +34,6 @@ struct cli {
     bool json;         /* --json: data for programs on stdout, nothing else there */
     struct http_client *http;
 };
-#define CLI_FLAG_SERVER(cli)                                                                       \
-    {                                                                                              \
-        "server", 's', ARGS_STR, &(cli)->token, "TOKEN|FILE",                                      \
-            "user token of the coordinator, or a file that holds it (default: $SKERRY_TOKEN, "     \
-            "then the one saved by `skerry login`)"                                                \
-    }
-#define CLI_FLAG_JSON(cli)                                                                         \
-    {                                                                                              \
-        "json", 0, ARGS_BOOL, &(cli)->json, NULL, "print JSON for programs"                        \
-    }
 
 /* Finds the token and opens a client with the pinned key; no byte is sent yet. */
 int cli_connect(struct cli *cli, struct err *err);
@@ -52,20 +43,28 @@ int cli_token(const char *given, struct token *ret, struct err *err);
 /* Where `skerry login` saves the token (mem_free). */
 char *cli_token_path(void);
 
-/* A call with JSON both ways; body may be NULL, *ret (may be NULL) is owned by
- * the caller.  A status of 300 and above is an error with the server's sentence. */
-int cli_call(struct cli *cli, const char *method, const char *path, const json_t *body,
-             json_t **ret, struct err *err);
+/* A call with JSON both ways: body may be NULL, *ret (may be NULL) is the caller's; the path is
+ * a format.  A status of 300 and above is an error with the server's sentence. */
+__attribute__((format(printf, 6, 7))) int cli_call(struct cli *cli, const char *method,
+                                                   const json_t *body, json_t **ret,
+                                                   struct err *err, const char *path, ...);
 
 /* Prints "skerry: <sentence>" and returns the exit status that fits the code. */
 int cli_fail(const struct err *err);
 /* Prints JSON on one line to stdout. */
 void cli_print_json(const json_t *value);
+/* The same, and takes the value. */
+void cli_print_taken(json_t *value);
 
 /* Fields of objects that the server sent, with a default when absent or null. */
 const char *cli_str(const json_t *object, const char *key, const char *fallback);
-int64_t cli_int(const json_t *object, const char *key, int64_t fallback);
+long long cli_int(const json_t *object, const char *key, long long fallback);
 double cli_num(const json_t *object, const char *key, double fallback);
+bool cli_has(const json_t *object, const char *key); /* is it a number? */
+/* A count of bytes, "1.5 MiB", and a number of milliseconds, "2m 3s", as people read them; out
+ * is returned.  0 where the object has none. */
+const char *cli_bytes(const json_t *object, const char *key, char out[STR_HUMAN_MAX]);
+const char *cli_duration(const json_t *object, const char *key, char out[STR_HUMAN_MAX]);
 
 /* True for states that end a job; the exit status for it. */
 bool cli_job_ended(const char *state);
@@ -78,20 +77,5 @@ void cli_sleep_ms(unsigned ms); /* ends early on a signal */
 
 /* A positional job id; without one, the newest job. */
 int cli_job_id(struct cli *cli, const struct args *args, uint64_t *ret, struct err *err);
-
-/* One function a subcommand: argv[0] is its name; returns the exit status. */
-int cmd_submit(int argc, char **argv);
-int cmd_check(int argc, char **argv);
-int cmd_keys(int argc, char **argv);
-int cmd_status(int argc, char **argv);
-int cmd_workers(int argc, char **argv);
-int cmd_tasks(int argc, char **argv);
-int cmd_watch(int argc, char **argv);
-int cmd_sample(int argc, char **argv);
-int cmd_export(int argc, char **argv);
-int cmd_cancel(int argc, char **argv);
-int cmd_drain(int argc, char **argv);
-int cmd_login(int argc, char **argv);
-int cmd_run(int argc, char **argv);
 
 #endif

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
-#include "cli/job_show.h"
+#include "cli/show.h"
 #include "common/base/clock.h"
 #include "common/base/str.h"
 
@@ -33,7 +33,7 @@ static void waiting_text(const json_t *job, char *out, size_t cap)
     out[0] = '\0';
     if (!first)
         return;
-    int64_t ms = cli_int(first, "until_ms", -1);
+    long long ms = cli_int(first, "until_ms", -1);
     int n = snprintf(out, cap, "%s: %s", cli_str(first, "what", "?"), cli_str(first, "why", ""));
     if (ms >= 0 && n > 0 && (size_t)n < cap)
         n += snprintf(out + n, cap - (size_t)n, " (at most %s more)",
@@ -54,12 +54,11 @@ static const char *fill_bar(double share, char bar[BAR + 1])
 static int describe_stage(const json_t *job, char *out, size_t cap)
 {
     const json_t *stage = json_object_get(job, "stage");
-    int64_t total = cli_int(stage, "total", 0), round = cli_int(job, "round", 0);
+    long long total = cli_int(stage, "total", 0), round = cli_int(job, "round", 0);
     char name[96], bar[BAR + 1], begun[64] = "";
-    (void)job_show_stage(job, name, sizeof name);
+    (void)show_stage(job, name, sizeof name);
     if (round > 0) /* the data are cut anew in mid-run */
-        snprintf(begun, sizeof begun, "  round %lld/%lld", (long long)round,
-                 (long long)cli_int(job, "rounds", 0));
+        snprintf(begun, sizeof begun, "  round %lld/%lld", round, cli_int(job, "rounds", 0));
     if (total > 1)
         return snprintf(out, cap, "[%s] %s%s",
                         fill_bar((double)cli_int(stage, "done", 0) / (double)total, bar), name,
@@ -72,29 +71,26 @@ static int describe(const json_t *job, char *out, size_t cap)
 {
     char bar[BAR + 1], eta[STR_HUMAN_MAX], loss[32] = "", speed[48] = "", left[64] = "";
     char of[32] = "";
-    int64_t round = cli_int(job, "round", 0), rounds = cli_int(job, "rounds", 0);
-    int64_t step = cli_int(job, "step", 0), steps = cli_int(job, "total_steps", 0);
+    long long round = cli_int(job, "round", 0), rounds = cli_int(job, "rounds", 0);
+    long long step = cli_int(job, "step", 0), steps = cli_int(job, "total_steps", 0);
     double share =
         steps ? (double)step / (double)steps : (rounds ? (double)round / (double)rounds : 0.0);
-    if (json_is_number(json_object_get(job, "loss")))
+    if (cli_has(job, "loss"))
         snprintf(loss, sizeof loss, "  loss %.4f", cli_num(job, "loss", 0.0));
     if (cli_num(job, "images_per_s", 0.0) > 0.0)
         snprintf(speed, sizeof speed, "  %.0f %s/s", cli_num(job, "images_per_s", 0.0),
-                 job_show_unit(job));
-    if (json_is_integer(json_object_get(job, "eta_ms")))
-        snprintf(left, sizeof left, "  ETA %s",
-                 str_human_duration((uint64_t)cli_int(job, "eta_ms", 0), eta));
+                 show_unit(job));
+    if (cli_has(job, "eta_ms"))
+        snprintf(left, sizeof left, "  ETA %s", cli_duration(job, "eta_ms", eta));
     const char *state = cli_str(job, "state", "?");
     if (steps)
-        snprintf(of, sizeof of, "/%lld", (long long)steps);
+        snprintf(of, sizeof of, "/%lld", steps);
     if (!strcmp(state, "running"))
         return snprintf(out, cap, "[%s] round %lld/%lld  step %lld%s%s%s%s", fill_bar(share, bar),
-                        (long long)round, (long long)rounds, (long long)step, of, loss, speed,
-                        left);
+                        round, rounds, step, of, loss, speed, left);
     if (cli_job_ended(state))
-        return snprintf(out, cap, "%s after round %lld/%lld%s%s%s", state, (long long)round,
-                        (long long)rounds, loss, *cli_str(job, "reason", "") ? ": " : "",
-                        cli_str(job, "reason", ""));
+        return snprintf(out, cap, "%s after round %lld/%lld%s%s%s", state, round, rounds, loss,
+                        *cli_str(job, "reason", "") ? ": " : "", cli_str(job, "reason", ""));
     return describe_stage(job, out, cap);
 }
 
@@ -125,7 +121,7 @@ static void draw(struct follow *f, const json_t *job)
 static void print(struct follow *f, const json_t *job)
 {
     char line[512], waiting[256];
-    int64_t round = cli_int(job, "round", 0);
+    long long round = cli_int(job, "round", 0);
     const char *state = cli_str(job, "state", "");
     bool ended = cli_job_ended(state);
     uint64_t now = clock_now_ms();
@@ -164,10 +160,8 @@ int follow_job(struct cli *cli, uint64_t id, const struct follow_hook *hook)
 {
     struct follow f = {.cli = cli, .terminal = isatty(STDERR_FILENO), .round = -1};
     uint64_t seen_ms = clock_now_ms();
-    char path[64];
     int status = -1;
 
-    snprintf(path, sizeof path, "/v1/jobs/%llu", (unsigned long long)id);
     while (status < 0) {
         struct err err = {0};
         json_t *job = NULL;
@@ -175,7 +169,7 @@ int follow_job(struct cli *cli, uint64_t id, const struct follow_hook *hook)
             status = CLI_INTERRUPTED;
             break;
         }
-        int rc = cli_call(cli, "GET", path, NULL, &job, &err);
+        int rc = cli_call(cli, "GET", NULL, &job, &err, "/v1/jobs/%llu", (unsigned long long)id);
         if (rc == -ERR_CANCELLED) {
             status = CLI_INTERRUPTED;
         } else if (rc < 0) {

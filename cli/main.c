@@ -1,32 +1,17 @@
-/* skerry: the command that a person types. */
+/* skerry: the command that a person types.  Finds the subcommand, parses its flags, connects it
+ * where it needs that, and makes the exit status of what came of it. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/cli.h"
-#include "common/base/str.h"
+#include "cli/command.h"
 
-struct command {
-    const char *name;
-    int (*run)(int argc, char **argv);
-    const char *what;
-};
+#define FLAGS_MAX 32
 
-static const struct command commands[] = {
-    {"run", cmd_run,
-     "launch a private swarm on this machine, run a job, leave the results in a folder"},
-    {"submit", cmd_submit, "check a job file and its data, upload them, start the job"},
-    {"check", cmd_check, "check a job file and its data without submitting"},
-    {"keys", cmd_keys, "every key of a job file, with its default"},
-    {"watch", cmd_watch, "follow a job to its end"},
-    {"status", cmd_status, "what is running and what it waits for"},
-    {"workers", cmd_workers, "the workers"},
-    {"tasks", cmd_tasks, "the tasks of a job"},
-    {"sample", cmd_sample, "draw a grid of samples"},
-    {"export", cmd_export, "download the model as safetensors"},
-    {"cancel", cmd_cancel, "stop a job"},
-    {"drain", cmd_drain, "let a worker finish its task and give it no other"},
-    {"login", cmd_login, "save the token of a coordinator"},
+static const struct command *const commands[] = {
+    &command_run,    &command_submit,  &command_check, &command_keys,   &command_watch,
+    &command_status, &command_workers, &command_tasks, &command_sample, &command_export,
+    &command_cancel, &command_drain,   &command_login,
 };
 #define N_COMMANDS (sizeof commands / sizeof commands[0])
 
@@ -36,13 +21,62 @@ static void help(FILE *out)
           "Trains one model across scattered islands of GPUs.\n\ncommands:\n",
           out);
     for (size_t i = 0; i < N_COMMANDS; i++)
-        fprintf(out, "  %-9s %s\n", commands[i].name, commands[i].what);
+        fprintf(out, "  %-9s %s\n", commands[i]->name, commands[i]->what);
     fputs("\n`skerry COMMAND --help` tells more.\n\n"
           "exit status:\n"
           "  0 done             3 no coordinator or wrong token   5 the job failed\n"
           "  1 any other error  4 job file or data refused        6 the job was cancelled\n"
           "  2 wrong command line                                 130 interrupted\n",
           out);
+}
+
+/* The flags of a command: --server and --json where it has them, then its own. */
+static void collect_flags(const struct command *c, struct cli *cli, struct args_flag *out)
+{
+    size_t n = 0;
+    if (c->needs & COMMAND_SERVER)
+        out[n++] = (struct args_flag){
+            "server",
+            's',
+            ARGS_STR,
+            &cli->token,
+            "TOKEN|FILE",
+            "user token of the coordinator, or a file that holds it (default: $SKERRY_TOKEN, "
+            "then the one saved by `skerry login`)"};
+    if (c->needs & COMMAND_JSON)
+        out[n++] =
+            (struct args_flag){"json", 0, ARGS_BOOL, &cli->json, NULL, "print JSON for programs"};
+    for (const struct args_flag *f = c->flags; f && f->name && n < FLAGS_MAX; f++)
+        out[n++] = *f;
+    out[n] = (struct args_flag){0};
+}
+
+static int run(const struct command *c, int argc, char **argv)
+{
+    struct cli cli = {0};
+    struct err err = {0};
+    struct args_flag flags[FLAGS_MAX + 1];
+    char program[32];
+    struct args args = {.program = program,
+                        .usage = c->usage,
+                        .about = c->about,
+                        .flags = flags,
+                        .rest_min = c->rest_min,
+                        .rest_max = c->rest_max};
+
+    (void)snprintf(program, sizeof program, "skerry %s", c->name);
+    collect_flags(c, &cli, flags);
+    int rc = args_parse(&args, argc, argv, &err);
+    if (rc)
+        return args_exit(&args, rc, &err);
+    if (c->needs & COMMAND_SIGNALS)
+        cli_catch_signals();
+    if ((c->needs & COMMAND_CONNECT) == COMMAND_CONNECT)
+        rc = cli_connect(&cli, &err);
+    if (rc == 0)
+        rc = c->run(&cli, &args, &err);
+    cli_close(&cli);
+    return rc < 0 ? cli_fail(&err) : rc;
 }
 
 int main(int argc, char **argv)
@@ -63,9 +97,9 @@ int main(int argc, char **argv)
         return CLI_OK;
     }
     for (size_t i = 0; i < N_COMMANDS; i++) {
-        if (!strcmp(argv[1], commands[i].name))
-            return commands[i].run(argc - 1, argv + 1);
-        names[i] = commands[i].name;
+        if (!strcmp(argv[1], commands[i]->name))
+            return run(commands[i], argc - 1, argv + 1);
+        names[i] = commands[i]->name;
     }
     char hint[STR_HINT_MAX];
     fprintf(stderr, "skerry: there is no command '%s'%s; `skerry --help` lists them\n", argv[1],

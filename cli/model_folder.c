@@ -117,12 +117,12 @@ static int check_llama_variants(const char *dir, const json_t *config, struct er
 static int check_vocabulary(const char *dir, const json_t *config, const struct job_spec *spec,
                             const struct tokenizer *t, struct err *err)
 {
-    const int64_t theirs = cli_int(config, "vocab_size", 0);
+    const long long theirs = cli_int(config, "vocab_size", 0);
     if (theirs != (int64_t)tokenizer_vocab(t))
         return err_set(err, -ERR_CONFIG,
                        "%s/config.json has a vocabulary of %lld, but %s has %u tokens: set "
                        "data.tokenizer to the tokenizer.json that the model was trained with",
-                       dir, (long long)theirs,
+                       dir, theirs,
                        spec->data.tokenizer ? spec->data.tokenizer : "the job's byte tokenizer",
                        tokenizer_vocab(t));
     return 0;

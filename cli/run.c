@@ -5,10 +5,9 @@
 #include <unistd.h>
 
 #include "cli/artifacts.h"
-#include "cli/cli.h"
-#include "cli/dataset_upload.h"
+#include "cli/command.h"
 #include "cli/follow.h"
-#include "cli/report.h"
+#include "cli/job_file.h"
 #include "cli/sample.h"
 #include "cli/swarm.h"
 #include "common/base/clock.h"
@@ -22,7 +21,7 @@
 
 struct run {
     struct swarm swarm;
-    struct cli cli;
+    struct cli *cli;
     int drill;       /* kill a worker when this round begins; 0: never */
     int drill_every; /* seconds between kills; 0: never */
     uint64_t drilled_ms;
@@ -87,7 +86,7 @@ static int draw_strategies(struct run *run, uint64_t id, const char *out, struct
     for (char *s = strtok_r(list, ",", &save); s && rc == 0; s = strtok_r(NULL, ",", &save)) {
         char *file = str_printf("%s/samples-%s.png", out, s);
         json_t *ask = json_pack("{s:s}", "strategy", s);
-        rc = sample_to_file(&run->cli, id, ask, file, err);
+        rc = sample_to_file(run->cli, id, ask, file, err);
         json_decref(ask);
         mem_free(file);
     }
@@ -97,7 +96,7 @@ static int draw_strategies(struct run *run, uint64_t id, const char *out, struct
 
 static int collect(struct run *run, uint64_t id, const char *out, struct err *err)
 {
-    struct cli *cli = &run->cli;
+    struct cli *cli = run->cli;
     char *model = file_join(out, "model");
 
     int rc = artifacts_model(cli, id, 0, true, model, err); /* what nothing else may cost */
@@ -108,106 +107,105 @@ static int collect(struct run *run, uint64_t id, const char *out, struct err *er
     if (rc == 0 && run->strategies)
         rc = draw_strategies(run, id, out, err);
     if (rc == 0)
-        rc = report_write(cli, id, out, err);
+        rc = artifacts_report(cli, id, out, err);
     mem_free(model);
     return rc;
-}
-
-static int run_job(struct run *run, struct job_file *job, int workers, const char *out)
-{
-    struct err err = {0};
-    struct follow_hook hook = {on_poll, run};
-    uint64_t id;
-
-    if (swarm_start(&run->swarm, out, &err) < 0)
-        return cli_fail(&err);
-    for (int i = 0; i < workers; i++) {
-        if (swarm_add_worker(&run->swarm, &err) < 0)
-            return cli_fail(&err);
-    }
-    run->cli.token = run->swarm.user_token;
-    if (cli_connect(&run->cli, &err) < 0 ||
-        job_file_submit(&run->cli, job, !run->cli.json, &id, &err) < 0)
-        return cli_fail(&err);
-    int status = follow_job(&run->cli, id, &hook);
-    if (status != CLI_OK)
-        return status;
-    return collect(run, id, out, &err) < 0 ? cli_fail(&err) : CLI_OK;
 }
 
 /* Threads of a worker: the cores that are there, shared evenly. */
 static int threads_each(int workers)
 {
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    long each = cores / workers;
+    long each = sysconf(_SC_NPROCESSORS_ONLN) / workers;
     return each > 0 ? (int)each : 1;
 }
 
-int cmd_run(int argc, char **argv)
+static int run_job(struct run *run, struct job_file *job, int workers, const char *out,
+                   struct err *err)
 {
-    struct run run = {0};
-    struct err err = {0};
-    struct job_file job;
-    const char *out = "out";
-    int workers = 2, threads = 0;
-    const struct args_flag flags[] = {
-        {"workers", 'w', ARGS_INT, &workers, "N", "workers to start", .min = 1,
-         .max = SWARM_WORKERS_MAX},
-        {"out", 'o', ARGS_STR, &out, "DIR", "folder for the results"},
-        {"threads", 0, ARGS_INT, &threads, "N", "of each worker (default: the cores, shared)",
-         .min = 1, .max = 1024},
-        {"device", 0, ARGS_STR, &run.swarm.device, "NAME",
-         "of each worker: auto, cpu, cuda:N or several with commas"},
-        {"drill", 0, ARGS_INT, &run.drill, "ROUND",
-         "SIGKILL a worker after this round, to see the swarm carry on", .min = 1, .max = 1e9},
-        {"drill-every", 0, ARGS_INT, &run.drill_every, "SECONDS",
-         "SIGKILL some worker this often; another takes its place", .min = 1, .max = 1e6},
-        {"workerd", 0, ARGS_LIST, &run.swarm.extra, "ARGS",
-         "more arguments of the first worker, given again of the second, ..; the last one holds "
-         "for all that follow"},
-        {"strategies", 0, ARGS_STR, &run.strategies, "A,B,..",
-         "mixtures: one more grid for each, as samples-A.png"},
-        CLI_FLAG_JSON(&run.cli),
-        {0},
-    };
-    struct args args = {
-        .program = "skerry run",
-        .usage = "job.yaml [--workers N] [--out DIR]",
-        .flags = flags,
-        .about = "Launches a coordinator and workers on free loopback ports, runs the job to its "
-                 "end, leaves samples.png (or sample.txt), loss.svg, metrics.jsonl, report.json "
-                 "and model/ in DIR "
-                 "and cleans up "
-                 "after itself, also on Ctrl-C and on errors (the logs stay in DIR/logs).",
-        .rest_min = 1,
-        .rest_max = 1};
+    struct follow_hook hook = {on_poll, run};
+    uint64_t id;
 
-    int rc = args_parse(&args, argc, argv, &err);
-    if (rc)
-        return args_exit(&args, rc, &err);
-    cli_catch_signals();
-    if (job_file_open(args.rest[0], &job, &err) < 0)
-        return cli_fail(&err);
-    if ((rc = check_strategies(run.strategies, &job.spec, &err)) < 0) {
+    int rc = swarm_start(&run->swarm, out, err);
+    for (int i = 0; i < workers && rc == 0; i++)
+        rc = swarm_add_worker(&run->swarm, err);
+    if (rc < 0)
+        return rc;
+    run->cli->token = run->swarm.user_token;
+    rc = cli_connect(run->cli, err);
+    if (rc == 0)
+        rc = job_file_submit(run->cli, job, !run->cli->json, &id, err);
+    if (rc == 0)
+        rc = follow_job(run->cli, id, &hook);
+    return rc == CLI_OK ? collect(run, id, out, err) : rc;
+}
+
+static struct run options;
+static const char *out_dir = "out";
+static int n_workers = 2, n_threads;
+
+static int run_run(struct cli *cli, const struct args *args, struct err *err)
+{
+    struct run *run = &options;
+    struct job_file job;
+
+    run->cli = cli;
+    run->swarm.threads = n_threads ? n_threads : threads_each(n_workers);
+    int rc = job_file_open(args->rest[0], &job, err);
+    if (rc < 0)
+        return rc;
+    if ((rc = check_strategies(run->strategies, &job.spec, err)) < 0) {
         job_file_close(&job);
-        return args_exit(&args, rc, &err);
+        return args_exit(args, rc, err);
     }
-    int status = CLI_FAILED;
-    run.swarm.threads = threads ? threads : threads_each(workers);
-    if (file_mkdirs(out, 0777, &err) < 0) {
-        status = cli_fail(&err);
-    } else {
-        status = run_job(&run, &job, workers, out);
-        cli_close(&run.cli);
-        swarm_stop(&run.swarm);
+    rc = file_mkdirs(out_dir, 0777, err);
+    if (rc == 0) {
+        rc = run_job(run, &job, n_workers, out_dir, err);
+        cli_close(cli);
+        swarm_stop(&run->swarm);
     }
-    if (status == CLI_OK && !run.cli.json)
+    if (rc == CLI_OK && !cli->json)
         printf("samples   %s/%s\nloss      %s/loss.svg\nmetrics   %s/metrics.jsonl\n"
                "model     %s/model/model.safetensors\n",
-               out, job.spec.model.type == JOB_MODEL_LLAMA ? "sample.txt" : "samples.png", out, out,
-               out);
-    else if (status == CLI_INTERRUPTED)
+               out_dir, job.spec.model.type == JOB_MODEL_LLAMA ? "sample.txt" : "samples.png",
+               out_dir, out_dir, out_dir);
+    else if (rc < 0)
+        rc = cli_fail(err);
+    if (rc == CLI_INTERRUPTED)
         fprintf(stderr, "skerry: interrupted; the swarm is stopped and its state removed\n");
     job_file_close(&job);
-    return status;
+    return rc;
 }
+
+const struct command command_run = {
+    .name = "run",
+    .what = "launch a private swarm on this machine, run a job, leave the results in a folder",
+    .usage = "job.yaml [--workers N] [--out DIR]",
+    .about = "Launches a coordinator and workers on free loopback ports, runs the job to its end, "
+             "leaves samples.png (or sample.txt), loss.svg, metrics.jsonl, report.json and model/ "
+             "in DIR and cleans up after itself, also on Ctrl-C and on errors (the logs stay in "
+             "DIR/logs).",
+    .flags =
+        (const struct args_flag[]){
+            {"workers", 'w', ARGS_INT, &n_workers, "N", "workers to start", .min = 1,
+             .max = SWARM_WORKERS_MAX},
+            {"out", 'o', ARGS_STR, &out_dir, "DIR", "folder for the results"},
+            {"threads", 0, ARGS_INT, &n_threads, "N", "of each worker (default: the cores, shared)",
+             .min = 1, .max = 1024},
+            {"device", 0, ARGS_STR, &options.swarm.device, "NAME",
+             "of each worker: auto, cpu, cuda:N or several with commas"},
+            {"drill", 0, ARGS_INT, &options.drill, "ROUND",
+             "SIGKILL a worker after this round, to see the swarm carry on", .min = 1, .max = 1e9},
+            {"drill-every", 0, ARGS_INT, &options.drill_every, "SECONDS",
+             "SIGKILL some worker this often; another takes its place", .min = 1, .max = 1e6},
+            {"workerd", 0, ARGS_LIST, &options.swarm.extra, "ARGS",
+             "more arguments of the first worker, given again of the second, ..; the last one "
+             "holds for all that follow"},
+            {"strategies", 0, ARGS_STR, &options.strategies, "A,B,..",
+             "mixtures: one more grid for each, as samples-A.png"},
+            {0},
+        },
+    .rest_min = 1,
+    .rest_max = 1,
+    .needs = COMMAND_JSON | COMMAND_SIGNALS,
+    .run = run_run,
+};

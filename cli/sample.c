@@ -1,11 +1,11 @@
-/* skerry sample, export */
+/* skerry sample, export: what a model draws, and the model itself. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "cli/artifacts.h"
-#include "cli/cli.h"
+#include "cli/command.h"
 #include "cli/sample.h"
 #include "common/base/err.h"
 #include "common/base/str.h"
@@ -41,6 +41,23 @@ static json_t *label_list(const char *text, struct err *err)
     return list;
 }
 
+static json_t *integer(uint64_t value, bool given)
+{
+    return given ? json_integer((json_int_t)value) : NULL;
+}
+
+static json_t *real(double value, bool given)
+{
+    return given ? json_real(value) : NULL;
+}
+
+/* Takes value; NULL: the field is left out. */
+static void set(json_t *object, const char *key, json_t *value)
+{
+    if (value)
+        json_object_set_new(object, key, value);
+}
+
 static json_t *sample_body(const struct sample_options *o, struct err *err)
 {
     json_t *prompt = o->prompt ? json_string(o->prompt) : NULL;
@@ -49,40 +66,23 @@ static json_t *sample_body(const struct sample_options *o, struct err *err)
         return NULL;
     }
     json_t *body = json_object();
-    if (o->count)
-        json_object_set_new(body, "count", json_integer((json_int_t)o->count));
-    if (o->steps)
-        json_object_set_new(body, "steps", json_integer((json_int_t)o->steps));
-    if (o->columns)
-        json_object_set_new(body, "columns", json_integer((json_int_t)o->columns));
-    if (o->seed_given)
-        json_object_set_new(body, "seed", json_integer((json_int_t)o->seed));
-    if (o->guidance_given)
-        json_object_set_new(body, "guidance", json_real(o->guidance));
-    if (o->sampler)
-        json_object_set_new(body, "sampler", json_string(o->sampler));
-    if (o->raw)
-        json_object_set_new(body, "ema", json_false());
-    if (o->strategy)
-        json_object_set_new(body, "strategy", json_string(o->strategy));
-    if (o->top)
-        json_object_set_new(body, "top", json_integer((json_int_t)o->top));
-    if (o->nucleus > 0)
-        json_object_set_new(body, "nucleus", json_real(o->nucleus));
-    if (o->threshold > 0)
-        json_object_set_new(body, "threshold", json_real(o->threshold));
-    if (o->remote)
-        json_object_set_new(body, "remote", json_true());
-    if (o->path_given)
-        json_object_set_new(body, "path", json_integer((json_int_t)o->path));
-    if (prompt)
-        json_object_set_new(body, "prompt", prompt);
-    if (o->tokens)
-        json_object_set_new(body, "tokens", json_integer((json_int_t)o->tokens));
-    if (o->temperature_given)
-        json_object_set_new(body, "temperature", json_real(o->temperature));
-    if (o->top_p > 0)
-        json_object_set_new(body, "top_p", json_real(o->top_p));
+    set(body, "count", integer(o->count, o->count > 0));
+    set(body, "steps", integer(o->steps, o->steps > 0));
+    set(body, "columns", integer(o->columns, o->columns > 0));
+    set(body, "seed", integer(o->seed, o->seed_given));
+    set(body, "guidance", real(o->guidance, o->guidance_given));
+    set(body, "sampler", o->sampler ? json_string(o->sampler) : NULL);
+    set(body, "ema", o->raw ? json_false() : NULL);
+    set(body, "strategy", o->strategy ? json_string(o->strategy) : NULL);
+    set(body, "top", integer(o->top, o->top > 0));
+    set(body, "nucleus", real(o->nucleus, o->nucleus > 0));
+    set(body, "threshold", real(o->threshold, o->threshold > 0));
+    set(body, "remote", o->remote ? json_true() : NULL);
+    set(body, "path", integer(o->path, o->path_given));
+    set(body, "prompt", prompt);
+    set(body, "tokens", integer(o->tokens, o->tokens > 0));
+    set(body, "temperature", real(o->temperature, o->temperature_given));
+    set(body, "top_p", real(o->top_p, o->top_p > 0));
     if (o->labels) {
         json_t *labels = label_list(o->labels, err);
         if (!labels) {
@@ -106,7 +106,7 @@ static void show_text(struct cli *cli, const json_t *task, size_t *shown)
     *shown = len;
 }
 
-/* Is who asked still there?  A closed pipe is as good as Ctrl-C. */
+/* Nobody reads the answer any more: a closed pipe is as good as Ctrl-C. */
 static bool unwanted(void)
 {
     return cli_interrupted || ferror(stdout);
@@ -116,10 +116,8 @@ static bool unwanted(void)
 static int give_up(struct cli *cli, uint64_t task, struct err *err)
 {
     struct err why = {0};
-    char path[64];
-
-    snprintf(path, sizeof path, "/v1/tasks/%llu/cancel", (unsigned long long)task);
-    int rc = cli_call(cli, "POST", path, NULL, NULL, &why);
+    int rc =
+        cli_call(cli, "POST", NULL, NULL, &why, "/v1/tasks/%llu/cancel", (unsigned long long)task);
     if (rc < 0)
         return err_set(err, -ERR_CANCELLED, "interrupted; task %llu was not cancelled: %s",
                        (unsigned long long)task, why.msg);
@@ -130,13 +128,14 @@ static int give_up(struct cli *cli, uint64_t task, struct err *err)
 /* Follows the task to its end; *ret_task (owned by the caller) is its last state. */
 static int wait_for_task(struct cli *cli, uint64_t task, json_t **ret_task, struct err *err)
 {
-    char path[64], shown[256] = "";
+    char shown[256] = "";
     size_t text = 0;
 
-    snprintf(path, sizeof path, "/v1/tasks/%llu", (unsigned long long)task);
     for (;; cli_sleep_ms(100)) {
         json_t *t = NULL;
-        int rc = unwanted() ? -ERR_CANCELLED : cli_call(cli, "GET", path, NULL, &t, err);
+        int rc = unwanted() ? -ERR_CANCELLED
+                            : cli_call(cli, "GET", NULL, &t, err, "/v1/tasks/%llu",
+                                       (unsigned long long)task);
         if (rc == -ERR_CANCELLED)
             return give_up(cli, task, err);
         if (rc < 0)
@@ -167,10 +166,9 @@ static int wait_for_task(struct cli *cli, uint64_t task, json_t **ret_task, stru
 static int draw(struct cli *cli, uint64_t job, const json_t *ask, json_t **ret_task,
                 struct err *err)
 {
-    char path[64];
     json_t *answer = NULL;
-    snprintf(path, sizeof path, "/v1/jobs/%llu/sample", (unsigned long long)job);
-    int rc = cli_call(cli, "POST", path, ask, &answer, err);
+    int rc =
+        cli_call(cli, "POST", ask, &answer, err, "/v1/jobs/%llu/sample", (unsigned long long)job);
     if (rc == 0)
         rc = wait_for_task(cli, (uint64_t)cli_int(answer, "task", 0), ret_task, err);
     json_decref(answer);
@@ -190,135 +188,124 @@ int sample_to_file(struct cli *cli, uint64_t job, const json_t *ask, const char 
 
 static void print_sample(struct cli *cli, const json_t *task, bool text, const char *file)
 {
-    if (cli->json) {
-        json_t *done = text ? json_pack("{s:I,s:s}", "task", (json_int_t)cli_int(task, "id", 0),
-                                        "text", cli_str(task, "text", ""))
-                            : json_pack("{s:I,s:s,s:s}", "task", (json_int_t)cli_int(task, "id", 0),
-                                        "blob", cli_str(task, "output", ""), "file", file);
-        cli_print_json(done);
-        json_decref(done);
-    } else {
-        printf("%s\n", text ? "" : file);
-    }
+    json_int_t id = cli_int(task, "id", 0);
+    if (!cli->json)
+        puts(text ? "" : file);
+    else if (text)
+        cli_print_taken(json_pack("{s:I,s:s}", "task", id, "text", cli_str(task, "text", "")));
+    else
+        cli_print_taken(json_pack("{s:I,s:s,s:s}", "task", id, "blob", cli_str(task, "output", ""),
+                                  "file", file));
 }
 
-static int sample(struct cli *cli, uint64_t job, const struct sample_options *o)
-{
-    struct err err = {0};
-    json_t *task = NULL;
+static struct sample_options options = {.out = "samples.png"};
 
-    json_t *ask = sample_body(o, &err);
+static int run_sample(struct cli *cli, const struct args *args, struct err *err)
+{
+    const struct sample_options *o = &options;
+    json_t *task = NULL;
+    uint64_t job = 0;
+
+    (void)signal(SIGPIPE, SIG_IGN); /* text goes to a pipe as it comes: see unwanted() */
+    int rc = cli_job_id(cli, args, &job, err);
+    json_t *ask = rc == 0 ? sample_body(o, err) : NULL;
     if (!ask)
-        return cli_fail(&err);
-    int rc = draw(cli, job, ask, &task, &err);
+        return err->code;
+    rc = draw(cli, job, ask, &task, err);
     json_decref(ask);
     /* A picture is a blob; a text is in the task itself. */
     bool text = rc == 0 && *cli_str(task, "output", "") == '\0';
     if (rc == 0 && !text)
-        rc = artifacts_blob(cli, cli_str(task, "output", ""), o->out, &err);
+        rc = artifacts_blob(cli, cli_str(task, "output", ""), o->out, err);
     if (rc == 0)
         print_sample(cli, task, text, o->out);
     json_decref(task);
-    return rc < 0 ? cli_fail(&err) : CLI_OK;
+    return rc;
 }
 
-int cmd_sample(int argc, char **argv)
+const struct command command_sample = {
+    .name = "sample",
+    .what = "draw a grid of samples",
+    .usage = "[JOB]",
+    .about = "Draws with a job's newest version on one of the workers: a grid of images into a "
+             "PNG, or text that is printed as it comes.  What is not given is as in the job file.  "
+             "Ctrl-C cancels the task.",
+    .flags =
+        (const struct args_flag[]){
+            {"out", 'o', ARGS_STR, &options.out, "FILE", "where the PNG goes"},
+            {"count", 'n', ARGS_U64, &options.count, "N", "samples", .min = 1, .max = 1024},
+            {"labels", 0, ARGS_STR, &options.labels, "A,B,..", "class numbers, cycled"},
+            {"steps", 0, ARGS_U64, &options.steps, "N", "steps of the ODE solver", .min = 1,
+             .max = 1000},
+            {"sampler", 0, ARGS_STR, &options.sampler, "NAME", "euler or heun"},
+            {"guidance", 0, ARGS_DOUBLE, &options.guidance, "X",
+             "classifier-free guidance; 1 is off", .max = 100, .given = &options.guidance_given},
+            {"seed", 0, ARGS_U64, &options.seed, "N", "of the noise, of the choice of tokens",
+             .max = 9e18, .given = &options.seed_given},
+            {"columns", 0, ARGS_U64, &options.columns, "N", "of the grid", .min = 1, .max = 1024},
+            {"raw", 0, ARGS_BOOL, &options.raw, NULL,
+             "the newest weights instead of their average"},
+            {"strategy", 0, ARGS_STR, &options.strategy, "NAME",
+             "mixtures: top1, topk, full, nucleus, threshold or oracle"},
+            {"top", 0, ARGS_U64, &options.top, "N", "experts of strategy topk", .min = 1,
+             .max = 256},
+            {"nucleus", 0, ARGS_DOUBLE, &options.nucleus, "P", "of strategy nucleus", .min = 0.01,
+             .max = 1},
+            {"threshold", 0, ARGS_DOUBLE, &options.threshold, "P", "of strategy threshold",
+             .min = 0.001, .max = 1},
+            {"remote", 0, ARGS_BOOL, &options.remote, NULL,
+             "mixtures: experts stay on their workers"},
+            {"path", 0, ARGS_U64, &options.path, "N", "draw from this path alone", .max = 1023,
+             .given = &options.path_given},
+            {"prompt", 'p', ARGS_STR, &options.prompt, "TEXT", "texts: what to go on from"},
+            {"tokens", 0, ARGS_U64, &options.tokens, "N", "texts: how many to generate", .min = 1,
+             .max = 4096},
+            {"temperature", 0, ARGS_DOUBLE, &options.temperature, "T",
+             "texts: 0 takes the likeliest", .max = 10, .given = &options.temperature_given},
+            {"top-p", 0, ARGS_DOUBLE, &options.top_p, "P", "texts: nucleus of tokens", .min = 0.01,
+             .max = 1},
+            {0},
+        },
+    .rest_max = 1,
+    .needs = COMMAND_CONNECT | COMMAND_JSON | COMMAND_SIGNALS,
+    .run = run_sample,
+};
+
+static const char *export_dir = "model";
+static bool export_raw;
+static int export_path;
+
+static int run_export(struct cli *cli, const struct args *args, struct err *err)
 {
-    struct cli cli = {0};
-    struct err err = {0};
-    struct sample_options o = {.out = "samples.png"};
     uint64_t job = 0;
-    const struct args_flag flags[] = {
-        CLI_FLAG_SERVER(&cli),
-        CLI_FLAG_JSON(&cli),
-        {"out", 'o', ARGS_STR, &o.out, "FILE", "where the PNG goes"},
-        {"count", 'n', ARGS_U64, &o.count, "N", "samples", .min = 1, .max = 1024},
-        {"labels", 0, ARGS_STR, &o.labels, "A,B,..", "class numbers, cycled"},
-        {"steps", 0, ARGS_U64, &o.steps, "N", "steps of the ODE solver", .min = 1, .max = 1000},
-        {"sampler", 0, ARGS_STR, &o.sampler, "NAME", "euler or heun"},
-        {"guidance", 0, ARGS_DOUBLE, &o.guidance, "X", "classifier-free guidance; 1 is off",
-         .max = 100, .given = &o.guidance_given},
-        {"seed", 0, ARGS_U64, &o.seed, "N", "of the noise, of the choice of tokens", .max = 9e18,
-         .given = &o.seed_given},
-        {"columns", 0, ARGS_U64, &o.columns, "N", "of the grid", .min = 1, .max = 1024},
-        {"raw", 0, ARGS_BOOL, &o.raw, NULL, "the newest weights instead of their average"},
-        {"strategy", 0, ARGS_STR, &o.strategy, "NAME",
-         "mixtures: top1, topk, full, nucleus, threshold or oracle"},
-        {"top", 0, ARGS_U64, &o.top, "N", "experts of strategy topk", .min = 1, .max = 256},
-        {"nucleus", 0, ARGS_DOUBLE, &o.nucleus, "P", "of strategy nucleus", .min = 0.01, .max = 1},
-        {"threshold", 0, ARGS_DOUBLE, &o.threshold, "P", "of strategy threshold", .min = 0.001,
-         .max = 1},
-        {"remote", 0, ARGS_BOOL, &o.remote, NULL, "mixtures: experts stay on their workers"},
-        {"path", 0, ARGS_U64, &o.path, "N", "draw from this path alone", .max = 1023,
-         .given = &o.path_given},
-        {"prompt", 'p', ARGS_STR, &o.prompt, "TEXT", "texts: what to go on from"},
-        {"tokens", 0, ARGS_U64, &o.tokens, "N", "texts: how many to generate", .min = 1,
-         .max = 4096},
-        {"temperature", 0, ARGS_DOUBLE, &o.temperature, "T", "texts: 0 takes the likeliest",
-         .max = 10, .given = &o.temperature_given},
-        {"top-p", 0, ARGS_DOUBLE, &o.top_p, "P", "texts: nucleus of tokens", .min = 0.01, .max = 1},
-        {0},
-    };
-    struct args args = {.program = "skerry sample",
-                        .usage = "[JOB]",
-                        .flags = flags,
-                        .about = "Draws with a job's newest version on one of the workers: a grid "
-                                 "of images into a PNG, or text that is printed as it comes.  What "
-                                 "is not given is as in the job file.  Ctrl-C cancels the task.",
-                        .rest_max = 1};
-
-    int rc = args_parse(&args, argc, argv, &err);
-    if (rc)
-        return args_exit(&args, rc, &err);
-    cli_catch_signals();
-    (void)signal(SIGPIPE, SIG_IGN); /* text goes to a pipe as it comes: see unwanted() */
-    int status = cli_connect(&cli, &err) < 0 || cli_job_id(&cli, &args, &job, &err) < 0
-                     ? cli_fail(&err)
-                     : sample(&cli, job, &o);
-    cli_close(&cli);
-    return status;
+    int rc = cli_job_id(cli, args, &job, err);
+    if (rc == 0)
+        rc = artifacts_model(cli, job, (uint32_t)export_path, !export_raw, export_dir, err);
+    if (rc < 0)
+        return rc;
+    if (cli->json)
+        cli_print_taken(json_pack("{s:I,s:s}", "job", (json_int_t)job, "folder", export_dir));
+    else
+        printf("the model is in %s/\n", export_dir);
+    return CLI_OK;
 }
 
-int cmd_export(int argc, char **argv)
-{
-    struct cli cli = {0};
-    struct err err = {0};
-    const char *out = "model";
-    bool raw = false;
-    int number = 0;
-    uint64_t job = 0;
-    const struct args_flag flags[] = {
-        CLI_FLAG_SERVER(&cli),
-        CLI_FLAG_JSON(&cli),
-        {"out", 'o', ARGS_STR, &out, "DIR", "the folder"},
-        {"path", 0, ARGS_INT, &number, "N", "of a job with several: the expert, the path",
-         .max = 1023},
-        {"raw", 0, ARGS_BOOL, &raw, NULL, "the newest weights instead of their average"},
-        {0},
-    };
-    struct args args = {.program = "skerry export",
-                        .usage = "[JOB] [--path N] [--out DIR]",
-                        .flags = flags,
-                        .about = "Downloads a job's model: model.safetensors and config.json with "
-                                 "the names of the original DiT code; of a language model with "
-                                 "those of transformers, and its tokenizer.",
-                        .rest_max = 1};
-
-    int rc = args_parse(&args, argc, argv, &err);
-    if (rc)
-        return args_exit(&args, rc, &err);
-    cli_catch_signals(); /* parts are removed */
-    int status = CLI_OK;
-    if (cli_connect(&cli, &err) < 0 || cli_job_id(&cli, &args, &job, &err) < 0 ||
-        artifacts_model(&cli, job, (uint32_t)number, !raw, out, &err) < 0) {
-        status = cli_fail(&err);
-    } else if (cli.json) {
-        json_t *done = json_pack("{s:I,s:s}", "job", (json_int_t)job, "folder", out);
-        cli_print_json(done);
-        json_decref(done);
-    } else {
-        printf("the model is in %s/\n", out);
-    }
-    cli_close(&cli);
-    return status;
-}
+const struct command command_export = {
+    .name = "export",
+    .what = "download the model as safetensors",
+    .usage = "[JOB] [--path N] [--out DIR]",
+    .about = "Downloads a job's model: model.safetensors and config.json with the names of the "
+             "original DiT code; of a language model with those of transformers, and its "
+             "tokenizer.",
+    .flags =
+        (const struct args_flag[]){
+            {"out", 'o', ARGS_STR, &export_dir, "DIR", "the folder"},
+            {"path", 0, ARGS_INT, &export_path, "N", "of a job with several: the expert, the path",
+             .max = 1023},
+            {"raw", 0, ARGS_BOOL, &export_raw, NULL, "the newest weights instead of their average"},
+            {0},
+        },
+    .rest_max = 1,
+    .needs = COMMAND_CONNECT | COMMAND_JSON | COMMAND_SIGNALS, /* parts are removed */
+    .run = run_export,
+};

@@ -1,398 +1,364 @@
-/* skerry status, workers, tasks, watch, cancel, drain, login */
-#include <stdio.h>
+#include "cli/show.h"
+
+#include <math.h>
 #include <string.h>
 
 #include "cli/cli.h"
-#include "cli/follow.h"
-#include "cli/job_show.h"
-#include "cli/worker_show.h"
-#include "common/base/file.h"
-#include "common/base/mem.h"
+#include "cli/table.h"
 #include "common/base/str.h"
-#include "common/net/token.h"
 
-/* Parses the flags of a command that only needs a connection, and connects.
- * Returns -1 to go on, else the exit status. */
-static int start(struct cli *cli, struct args *args, int argc, char **argv)
+#define BAR 24
+#define FIGURES_MAX 200
+
+static double real(const json_t *o, const char *key)
 {
-    struct err err = {0};
-    int rc = args_parse(args, argc, argv, &err);
-    if (rc)
-        return args_exit(args, rc, &err);
-    return cli_connect(cli, &err) < 0 ? cli_fail(&err) : -1;
+    return cli_num(o, key, NAN);
 }
 
-/* GET path; with --json prints it and returns NULL with *status set. */
-static json_t *fetch(struct cli *cli, const char *path, int *status)
+const char *show_unit(const json_t *job)
 {
-    struct err err = {0};
-    json_t *answer = NULL;
-
-    *status = CLI_OK;
-    if (cli_call(cli, "GET", path, NULL, &answer, &err) < 0) {
-        *status = cli_fail(&err);
-        return NULL;
-    }
-    if (cli->json) {
-        cli_print_json(answer);
-        json_decref(answer);
-        return NULL;
-    }
-    return answer;
+    return json_is_true(json_object_get(job, "text")) ? "rows" : "images";
 }
 
-static void print_job(const json_t *job)
+int show_stage(const json_t *job, char *out, size_t cap)
 {
-    char loss[24] = "-", eta[STR_HUMAN_MAX] = "-";
-    if (json_is_number(json_object_get(job, "loss")))
-        snprintf(loss, sizeof loss, "%.4f", cli_num(job, "loss", 0.0));
-    if (json_is_integer(json_object_get(job, "eta_ms")))
-        str_human_duration((uint64_t)cli_int(job, "eta_ms", 0), eta);
-    printf("%4lld  %-16s %-12s round %lld/%lld  loss %s  %.0f %s/s  ETA %s\n",
-           (long long)cli_int(job, "id", 0), cli_str(job, "name", ""), cli_str(job, "state", ""),
-           (long long)cli_int(job, "round", 0), (long long)cli_int(job, "rounds", 0), loss,
-           cli_num(job, "images_per_s", 0.0), job_show_unit(job), eta);
-    if (*cli_str(job, "reason", ""))
-        printf("      %s\n", cli_str(job, "reason", ""));
+    const json_t *stage = json_object_get(job, "stage");
+    long long total = cli_int(stage, "total", 0);
+    const char *state = cli_str(job, "state", "?");
+    if (total > 0)
+        return snprintf(out, cap, "%s %lld/%lld", state, cli_int(stage, "done", 0), total);
+    return snprintf(out, cap, "%s", state);
 }
 
-static void print_worker(const json_t *w)
+/* ---- the job itself ------------------------------------------------------ */
+
+static void print_numbers(const json_t *job, FILE *out)
 {
-    worker_show(w, stdout);
+    char eta[STR_HUMAN_MAX];
+    long long total = cli_int(job, "total_steps", 0);
+    fprintf(out, "  round %lld/%lld  step %lld", cli_int(job, "round", 0),
+            cli_int(job, "rounds", 0), cli_int(job, "step", 0));
+    if (total)
+        fprintf(out, "/%lld", total);
+    if (cli_has(job, "loss"))
+        fprintf(out, "  loss %.4f", real(job, "loss"));
+    if (cli_has(job, "eval_loss"))
+        fprintf(out, "  held-out %.4f", real(job, "eval_loss"));
+    if (cli_has(job, "bits_per_byte"))
+        fprintf(out, "  bits/byte %.4f", real(job, "bits_per_byte"));
+    if (real(job, "images_per_s") > 0)
+        fprintf(out, "  %.0f %s/s", real(job, "images_per_s"), show_unit(job));
+    if (cli_has(job, "eta_ms"))
+        fprintf(out, "  ETA %s", cli_duration(job, "eta_ms", eta));
+    fputc('\n', out);
 }
 
-static void print_plane(const json_t *bytes, const char *key, const char *name)
+static void print_data(const json_t *job, FILE *out)
 {
-    const json_t *plane = json_object_get(bytes, key);
-    char up[STR_HUMAN_MAX], down[STR_HUMAN_MAX];
-    printf("%s: %s up, %s down", name, str_human_bytes((uint64_t)cli_int(plane, "up", 0), up),
-           str_human_bytes((uint64_t)cli_int(plane, "down", 0), down));
+    const json_t *data = json_object_get(job, "dataset");
+    long long reshards = cli_int(job, "reshards", 0);
+    fprintf(out, "  data: %lld samples, %lld held out, %lld shards", cli_int(data, "samples", 0),
+            cli_int(data, "holdout", 0), cli_int(data, "shards", 0));
+    size_t partitions = json_array_size(json_object_get(job, "partitions"));
+    if (partitions && cli_int(job, "generation", 0) > 0)
+        fprintf(out, ", in %zu partitions", partitions);
+    if (reshards)
+        fprintf(out, " (%lld of %lld re-routings done)", cli_int(job, "resharded", 0), reshards);
+    fputc('\n', out);
 }
 
-static void print_list(const json_t *list, const char *title, const char *none,
-                       void (*print)(const json_t *))
+static void print_wire(const json_t *job, FILE *out)
 {
-    const json_t *item;
+    const json_t *bytes = json_object_get(job, "bytes"), *net = json_object_get(job, "network");
+    char up[STR_HUMAN_MAX], down[STR_HUMAN_MAX], waited[STR_HUMAN_MAX];
+    fprintf(out, "  parameters: %s up, %s down", cli_bytes(bytes, "up", up),
+            cli_bytes(bytes, "down", down));
+    if (cli_has(bytes, "ratio"))
+        fprintf(out, ", %.3g times the bytes of fp32 data-parallel", real(bytes, "ratio"));
+    if (cli_int(net, "waited_ms", 0) > 0)
+        fprintf(out, "; workers waited %s for the network", cli_duration(net, "waited_ms", waited));
+    fputc('\n', out);
+}
+
+/* ---- paths --------------------------------------------------------------- */
+
+/* Who trains the path now, "isle-a 12/50, isle-b 9/50"; else what it waits for. */
+static void trainers(const json_t *job, const json_t *path, char *out, size_t cap)
+{
+    const json_t *phase;
     size_t i;
+    out[0] = '\0';
+    json_array_foreach(json_object_get(job, "phases"), i, phase)
+    {
+        size_t n = strlen(out);
+        if (cli_int(phase, "path", -1) != cli_int(path, "path", -2) ||
+            strcmp(cli_str(phase, "state", ""), "leased") != 0 || n + 1 >= cap)
+            continue;
+        (void)snprintf(out + n, cap - n, "%s%.40s %lld/%lld", n ? ", " : "",
+                       cli_str(phase, "worker_name", "?"), cli_int(phase, "steps_done", 0),
+                       cli_int(phase, "steps_total", 0));
+    }
+    if (out[0] == '\0') {
+        const char *state = cli_str(path, "state", "");
+        (void)snprintf(out, cap, "%s", strcmp(state, "running") == 0 ? "queued" : state);
+    }
+}
 
-    printf("\n%s\n", title);
+static long long index_of_module(const json_t *job, long long id)
+{
+    const json_t *module;
+    size_t i;
+    json_array_foreach(json_object_get(job, "modules"), i, module)
+    {
+        if (cli_int(module, "id", -1) == id)
+            return cli_int(module, "index", -1);
+    }
+    return -1;
+}
+
+/* The indices of its modules by level, "0.3.1". */
+static void route(const json_t *job, const json_t *path, char *out, size_t cap)
+{
+    const json_t *id;
+    size_t i, n = 0;
+    out[0] = '\0';
+    json_array_foreach(json_object_get(path, "modules"), i, id)
+    {
+        int k = snprintf(out + n, cap - n, "%s%lld", i ? "." : "",
+                         index_of_module(job, json_integer_value(id)));
+        if (k < 0 || (size_t)k >= cap - n)
+            return;
+        n += (size_t)k;
+    }
+}
+
+static void add_path(const json_t *job, const json_t *path, struct table *t)
+{
+    char who[256], modules[128];
+    bool router = strcmp(cli_str(path, "network", ""), "router") == 0;
+    trainers(job, path, who, sizeof who);
+    route(job, path, modules, sizeof modules);
+    if (router)
+        table_cell(t, "router");
+    else
+        table_cell(t, "%lld", cli_int(path, "path", 0));
+    table_cell(t, "%s", modules);
+    if (cli_has(path, "partition"))
+        table_cell(t, "%lld", cli_int(path, "partition", 0));
+    else
+        table_cell(t, "all");
+    table_cell(t, "%lld", cli_int(path, "samples", 0));
+    table_cell(t, "%lld/%lld", cli_int(path, "round", 0), cli_int(path, "rounds", 0));
+    table_cell(t, "%s", who);
+    table_real(t, real(path, "loss"), 4);
+    table_real(t, real(path, "eval_loss"), 4);
+    table_real(t, real(path, "bits_per_byte"), 4);
+    if (cli_has(path, "best_round"))
+        table_cell(t, "%.4f (%lld)", real(path, "best_loss"), cli_int(path, "best_round", 0));
+    else
+        table_cell(t, TABLE_NONE);
+}
+
+static void print_paths(const json_t *job, FILE *out)
+{
+    static const char *const names[] = {"path",       ">modules",     ">partition", ">samples",
+                                        ">round",     "trained by",   ">loss",      ">held-out",
+                                        ">bits/byte", ">best (round)"};
+    const json_t *path;
+    struct table t;
+    size_t i;
+    table_init(&t, names, sizeof names / sizeof names[0]);
+    json_array_foreach(json_object_get(job, "path_list"), i, path) add_path(job, path, &t);
+    fprintf(out, "\npaths\n");
+    table_print(&t, out);
+    table_release(&t);
+}
+
+/* ---- partitions, figures, waiting ---------------------------------------- */
+
+static int64_t largest_partition(const json_t *list)
+{
+    const json_t *p;
+    int64_t most = 0;
+    size_t i;
+    json_array_foreach(list, i, p)
+    {
+        long long n = cli_int(p, "samples", 0);
+        most = n > most ? n : most;
+    }
+    return most;
+}
+
+static void print_partitions(const json_t *job, FILE *out)
+{
+    static const char *const names[] = {">partition", ">samples", ">share",
+                                        ">held-out",  ">tokens",  ""};
+    const json_t *list = json_object_get(job, "partitions"), *p;
+    const int64_t most = largest_partition(list);
+    struct table t;
+    size_t i;
+    if (most == 0)
+        return;
+    table_init(&t, names, sizeof names / sizeof names[0]);
+    json_array_foreach(list, i, p)
+    {
+        char bar[BAR + 1] = "";
+        memset(bar, '#', (size_t)(cli_int(p, "samples", 0) * BAR / most));
+        table_cell(&t, "%lld", cli_int(p, "partition", 0));
+        table_cell(&t, "%lld", cli_int(p, "samples", 0));
+        if (cli_has(p, "share"))
+            table_cell(&t, "%.1f %%", 100 * real(p, "share"));
+        else
+            table_cell(&t, TABLE_NONE);
+        table_cell(&t, "%lld", cli_int(p, "holdout_samples", 0));
+        if (cli_int(p, "tokens", 0))
+            table_cell(&t, "%lld", cli_int(p, "tokens", 0));
+        else
+            table_cell(&t, TABLE_NONE);
+        table_cell(&t, "%s", bar);
+    }
+    fprintf(out, "\npartitions\n");
+    table_print(&t, out);
+    table_release(&t);
+}
+
+static void print_figures(const json_t *job, FILE *out)
+{
+    static const char *const names[] = {"figure", ">value", "unit", "found by", ">path", ">round"};
+    const json_t *list = json_object_get(job, "figures"), *f;
+    struct table t;
+    size_t i;
     if (json_array_size(list) == 0)
-        printf("      %s\n", none);
-    json_array_foreach(list, i, item) print(item);
-}
-
-static void print_waiting(const json_t *w)
-{
-    char until[STR_HUMAN_MAX];
-    printf("      %s: %s", cli_str(w, "what", ""), cli_str(w, "why", ""));
-    if (json_is_integer(json_object_get(w, "until_ms")))
-        printf(" (at most %s more)",
-               str_human_duration((uint64_t)cli_int(w, "until_ms", 0), until));
-    putchar('\n');
-}
-
-static void print_all(const json_t *s)
-{
-    const json_t *bytes = json_object_get(s, "bytes");
-    char up[STR_HUMAN_MAX];
-    printf("coordinator %s, up %s, ", cli_str(s, "version", "?"),
-           str_human_duration((uint64_t)cli_int(s, "uptime_ms", 0), up));
-    print_plane(bytes, "control", "control");
-    print_plane(bytes, "data", ", data");
-    if (json_is_number(json_object_get(s, "ratio_to_fp32_data_parallel")))
-        printf("; %.3g times the bytes of fp32 data-parallel",
-               cli_num(s, "ratio_to_fp32_data_parallel", 0.0));
-    putchar('\n');
-    print_list(json_object_get(s, "jobs"), "jobs", "none; `skerry submit job.yaml` starts one",
-               print_job);
-    print_list(json_object_get(s, "workers"), "workers",
-               "none; run `workerd --join TOKEN` with the worker token of the coordinator",
-               print_worker);
-    print_list(json_object_get(s, "waiting_for"), "waiting for", "nothing", print_waiting);
-}
-
-int cmd_status(int argc, char **argv)
-{
-    struct cli cli = {0};
-    struct err err = {0};
-    uint64_t id = 0;
-    char path[64] = "/v1/status";
-    const struct args_flag flags[] = {CLI_FLAG_SERVER(&cli), CLI_FLAG_JSON(&cli), {0}};
-    struct args args = {.program = "skerry status",
-                        .usage = "[JOB]",
-                        .flags = flags,
-                        .about = "Shows jobs, workers, bytes moved, and what is waited for; of one "
-                                 "job its stage, paths, partitions and figures.",
-                        .rest_max = 1};
-
-    int status = start(&cli, &args, argc, argv);
-    if (status >= 0)
-        return status;
-    if (args.n_rest > 0) {
-        if (cli_job_id(&cli, &args, &id, &err) < 0) {
-            status = cli_fail(&err);
-            cli_close(&cli);
-            return status;
-        }
-        (void)snprintf(path, sizeof path, "/v1/jobs/%llu", (unsigned long long)id);
+        return;
+    table_init(&t, names, sizeof names / sizeof names[0]);
+    json_array_foreach(list, i, f)
+    {
+        if (i == FIGURES_MAX)
+            break;
+        table_cell(&t, "%s", cli_str(f, "name", ""));
+        table_cell(&t, "%.5g", real(f, "value"));
+        table_cell(&t, "%s", cli_str(f, "unit", ""));
+        table_cell(&t, "%s", cli_str(f, "kind", ""));
+        if (cli_has(f, "path"))
+            table_cell(&t, "%lld", cli_int(f, "path", 0));
+        else
+            table_cell(&t, TABLE_NONE);
+        table_cell(&t, "%lld", cli_int(f, "round", 0));
     }
-    json_t *s = fetch(&cli, path, &status);
-    if (s && id)
-        job_show(s, stdout);
-    else if (s)
-        print_all(s);
-    json_decref(s);
-    cli_close(&cli);
-    return status;
+    fprintf(out, "\nfigures\n");
+    table_print(&t, out);
+    if (i < json_array_size(list))
+        fprintf(out, "  and %zu more; --json has all\n", json_array_size(list) - i);
+    table_release(&t);
 }
 
-int cmd_workers(int argc, char **argv)
+static void print_waiting(const json_t *job, FILE *out)
 {
-    struct cli cli = {0};
-    const struct args_flag flags[] = {CLI_FLAG_SERVER(&cli), CLI_FLAG_JSON(&cli), {0}};
-    struct args args = {.program = "skerry workers",
-                        .usage = "[--json]",
-                        .flags = flags,
-                        .about = "Lists the workers: state, speed, bytes, what each does, how "
-                                 "much of its devices it uses and how they are."};
-
-    int status = start(&cli, &args, argc, argv);
-    if (status >= 0)
-        return status;
-    json_t *list = fetch(&cli, "/v1/workers", &status);
-    if (list)
-        print_list(json_object_get(list, "items"), "workers", "none", print_worker);
-    json_decref(list);
-    cli_close(&cli);
-    return status;
-}
-
-/* What a task is about: a round of a replica, a path, or the whole mixture. */
-static void task_subject(const json_t *t, char *out, size_t cap)
-{
-    const char *kind = cli_str(t, "kind", "");
-    long long path = cli_int(t, "path", 0);
-    if (!strcmp(kind, "train"))
-        snprintf(out, cap, "round %lld, path %lld, replica %lld", (long long)cli_int(t, "round", 0),
-                 path, (long long)cli_int(t, "replica", 0));
-    else if (json_is_true(json_object_get(t, "mixture")))
-        snprintf(out, cap, "the mixture after round %lld", (long long)cli_int(t, "round", 0));
-    else if (!strcmp(kind, "eval") || !strcmp(kind, "sample") || !strcmp(kind, "score") ||
-             !strcmp(kind, "velocity"))
-        snprintf(out, cap, "path %lld after round %lld", path, (long long)cli_int(t, "round", 0));
-    else
-        snprintf(out, cap, "%s", "");
-}
-
-static void print_task(const json_t *t)
-{
-    char age[STR_HUMAN_MAX], subject[96], steps[48] = "";
-    task_subject(t, subject, sizeof subject);
-    if (cli_int(t, "steps_total", 0) > 0)
-        snprintf(steps, sizeof steps, "%lld/%lld", (long long)cli_int(t, "steps_done", 0),
-                 (long long)cli_int(t, "steps_total", 0));
-    printf("%5lld  job %-3lld %-8s %-9s attempt %lld  %-30s %-11s %-7s %s\n",
-           (long long)cli_int(t, "id", 0), (long long)cli_int(t, "job", 0), cli_str(t, "kind", ""),
-           cli_str(t, "state", ""), (long long)cli_int(t, "attempt", 0), subject, steps,
-           str_human_duration((uint64_t)cli_int(t, "age_ms", 0), age),
-           *cli_str(t, "reason", "") ? cli_str(t, "reason", "") : cli_str(t, "activity", ""));
-}
-
-int cmd_tasks(int argc, char **argv)
-{
-    struct cli cli = {0};
-    uint64_t job = 0;
-    const char *state = NULL;
-    const struct args_flag flags[] = {
-        CLI_FLAG_SERVER(&cli),
-        CLI_FLAG_JSON(&cli),
-        {"job", 0, ARGS_U64, &job, "ID", "of this job only"},
-        {"state", 0, ARGS_STR, &state, "STATE", "pending, leased, done, failed or cancelled"},
-        {0},
-    };
-    struct args args = {.program = "skerry tasks",
-                        .usage = "[--job ID] [--state STATE]",
-                        .flags = flags,
-                        .about = "Lists tasks, newest first."};
-    char path[160];
-
-    int status = start(&cli, &args, argc, argv);
-    if (status >= 0)
-        return status;
-    int n = snprintf(path, sizeof path, "/v1/tasks");
-    if (job)
-        n += snprintf(path + n, sizeof path - (size_t)n, "?job=%llu", (unsigned long long)job);
-    if (state && strlen(state) < 32 && str_is_name(state, 31))
-        snprintf(path + n, sizeof path - (size_t)n, "%cstate=%s", job ? '&' : '?', state);
-    json_t *list = fetch(&cli, path, &status);
-    if (list)
-        print_list(json_object_get(list, "items"), "tasks", "none", print_task);
-    json_decref(list);
-    cli_close(&cli);
-    return status;
-}
-
-int cmd_watch(int argc, char **argv)
-{
-    struct cli cli = {0};
-    struct err err = {0};
-    uint64_t id = 0;
-    const struct args_flag flags[] = {CLI_FLAG_SERVER(&cli), CLI_FLAG_JSON(&cli), {0}};
-    struct args args = {.program = "skerry watch",
-                        .usage = "[JOB]",
-                        .flags = flags,
-                        .about = "Follows a job (the newest by default) to its end; Ctrl-C stops "
-                                 "the watching, not the job.",
-                        .rest_max = 1};
-
-    int status = start(&cli, &args, argc, argv);
-    if (status >= 0)
-        return status;
-    cli_catch_signals();
-    if (cli_job_id(&cli, &args, &id, &err) < 0)
-        status = cli_fail(&err);
-    else
-        status = follow_apart(&cli, id);
-    cli_close(&cli);
-    return status;
-}
-
-/* POST to a path without a body, for cancel and drain. */
-static int post(struct cli *cli, const char *path, const char *what)
-{
-    struct err err = {0};
-    json_t *answer = NULL;
-
-    int rc = cli_call(cli, "POST", path, NULL, &answer, &err);
-    if (rc < 0)
-        return cli_fail(&err);
-    if (cli->json)
-        cli_print_json(answer);
-    else
-        printf("%s %lld is now %s\n", what, (long long)cli_int(answer, "id", 0),
-               cli_str(answer, "state", "?"));
-    json_decref(answer);
-    return CLI_OK;
-}
-
-int cmd_cancel(int argc, char **argv)
-{
-    struct cli cli = {0};
-    struct err err = {0};
-    uint64_t id = 0;
-    uint64_t task = 0;
-    char path[64];
-    const struct args_flag flags[] = {
-        CLI_FLAG_SERVER(&cli),
-        CLI_FLAG_JSON(&cli),
-        {"task", 0, ARGS_U64, &task, "N", "a drawing that `skerry sample` asked for, not a job",
-         .min = 1, .max = 9e18},
-        {0},
-    };
-    struct args args = {.program = "skerry cancel",
-                        .usage = "JOB | --task N",
-                        .flags = flags,
-                        .about = "Stops a job for good; its versions and samples stay.",
-                        .rest_max = 1};
-
-    int status = start(&cli, &args, argc, argv);
-    if (status >= 0)
-        return status;
-    if ((task != 0) == (args.n_rest > 0)) {
-        fprintf(stderr, "skerry: give the id of a job or --task N; `skerry status` and `skerry "
-                        "tasks` list them\n");
-        status = CLI_USAGE;
-    } else if (task) {
-        snprintf(path, sizeof path, "/v1/tasks/%llu/cancel", (unsigned long long)task);
-        status = post(&cli, path, "task");
-    } else if (cli_job_id(&cli, &args, &id, &err) < 0) {
-        status = cli_fail(&err);
-    } else {
-        snprintf(path, sizeof path, "/v1/jobs/%llu/cancel", (unsigned long long)id);
-        status = post(&cli, path, "job");
+    const json_t *list = json_object_get(job, "waiting_for"), *w;
+    size_t i;
+    if (json_array_size(list) == 0)
+        return;
+    fprintf(out, "\nwaiting for\n");
+    json_array_foreach(list, i, w)
+    {
+        fprintf(out, "  %s: %s\n", cli_str(w, "what", ""), cli_str(w, "why", ""));
     }
-    cli_close(&cli);
-    return status;
 }
 
-int cmd_drain(int argc, char **argv)
+void show_job(const json_t *job, FILE *out)
 {
-    struct cli cli = {0};
-    uint64_t id = 0;
-    char path[64];
-    const struct args_flag flags[] = {CLI_FLAG_SERVER(&cli), CLI_FLAG_JSON(&cli), {0}};
-    struct args args = {.program = "skerry drain",
-                        .usage = "WORKER",
-                        .flags = flags,
-                        .about = "Lets a worker finish its task and gives it no other.",
-                        .rest_min = 1,
-                        .rest_max = 1};
+    char stage[96], age[STR_HUMAN_MAX];
+    (void)show_stage(job, stage, sizeof stage);
+    fprintf(out, "job %lld, %s (%s): %s", cli_int(job, "id", 0), cli_str(job, "name", ""),
+            cli_str(job, "recipe", ""), stage);
+    if (cli_int(job, "elapsed_ms", 0) > 0)
+        fprintf(out, "%s %s", cli_job_ended(cli_str(job, "state", "")) ? " after" : ", for",
+                cli_duration(job, "elapsed_ms", age));
+    fputc('\n', out);
+    if (*cli_str(job, "reason", ""))
+        fprintf(out, "  %s\n", cli_str(job, "reason", ""));
+    print_numbers(job, out);
+    print_data(job, out);
+    print_wire(job, out);
+    print_paths(job, out);
+    print_partitions(job, out);
+    print_figures(job, out);
+    print_waiting(job, out);
+}
 
-    int status = start(&cli, &args, argc, argv);
-    if (status >= 0)
-        return status;
-    if (str_parse_u64(args.rest[0], &id) < 0 || id == 0) {
-        fprintf(stderr, "skerry: '%s' is not a worker's id; `skerry workers` lists them\n",
-                args.rest[0]);
-        status = CLI_USAGE;
-    } else {
-        snprintf(path, sizeof path, "/v1/workers/%llu/drain", (unsigned long long)id);
-        status = post(&cli, path, "worker");
+/* ---- workers ---- */
+
+#define INDENT "      "
+
+/* "412 TFLOP/s" */
+static char *human_flops(double x, char out[STR_HUMAN_MAX])
+{
+    static const char *const units[] = {"", "k", "M", "G", "T", "P", "E"};
+    size_t u = 0;
+    while (x >= 1000 && u + 1 < sizeof units / sizeof units[0]) {
+        x /= 1000;
+        u++;
     }
-    cli_close(&cli);
-    return status;
+    snprintf(out, STR_HUMAN_MAX,
+             x < 10    ? "%.2f %sFLOP/s"
+             : x < 100 ? "%.1f %sFLOP/s"
+                       : "%.0f %sFLOP/s",
+             x, units[u]);
+    return out;
 }
 
-/* Saves the token where cli_connect() looks for it, readable by the user only. */
-static int save_token(const char *given, struct err *err)
+static void show_rate(const json_t *w, FILE *out)
 {
-    struct token token;
-    char text[TOKEN_STRING_MAX];
-    int rc = cli_token(given, &token, err);
-    if (rc == 0)
-        rc = token_format(&token, text, err);
-    if (rc < 0)
-        return rc;
-    char *path = cli_token_path();
-    char *dir = str_ndup(path, (size_t)(strrchr(path, '/') - path));
-    char *line = str_printf("%s\n", text);
-
-    rc = file_mkdirs(dir, 0700, err);
-    if (rc == 0)
-        rc = file_write_atomic(path, line, strlen(line), 0600, err);
-    if (rc == 0)
-        printf("saved in %s\n", path);
-    mem_free(line);
-    mem_free(dir);
-    mem_free(path);
-    return rc;
+    char flops[STR_HUMAN_MAX], peak[STR_HUMAN_MAX];
+    if (!cli_has(w, "flops"))
+        return;
+    fprintf(out, INDENT "%s of model arithmetic", human_flops(cli_num(w, "flops", 0), flops));
+    if (cli_has(w, "mfu"))
+        fprintf(out, ", %.1f%% of the %s that products reach there", 100 * cli_num(w, "mfu", 0),
+                human_flops(cli_num(w, "peak_flops", 0), peak));
+    fputc('\n', out);
 }
 
-int cmd_login(int argc, char **argv)
+static void show_device(const json_t *d, FILE *out)
 {
-    struct cli cli = {0};
-    struct err err = {0};
-    json_t *answer = NULL;
-    const struct args_flag flags[] = {{0}};
-    struct args args = {.program = "skerry login",
-                        .usage = "TOKEN|@FILE",
-                        .flags = flags,
-                        .about = "Checks a user token, or the one in a file, against its "
-                                 "coordinator and saves it, so "
-                                 "that the other commands need no --server.",
-                        .rest_min = 1,
-                        .rest_max = 1};
+    char used[STR_HUMAN_MAX], total[STR_HUMAN_MAX];
+    fprintf(out, INDENT "%-7s %s", cli_str(d, "name", ""), cli_str(d, "model", ""));
+    if (cli_has(d, "utilization"))
+        fprintf(out, ", %lld%% busy", cli_int(d, "utilization", 0));
+    if (cli_has(d, "memory_total"))
+        fprintf(out, ", %s of %s", cli_bytes(d, "memory_used", used),
+                cli_bytes(d, "memory_total", total));
+    if (cli_has(d, "temperature"))
+        fprintf(out, ", %lld C", cli_int(d, "temperature", 0));
+    if (cli_has(d, "power"))
+        fprintf(out, ", %.0f W", cli_num(d, "power", 0));
+    if (cli_int(d, "ecc_errors", 0) > 0)
+        fprintf(out, "; %lld uncorrected memory errors", cli_int(d, "ecc_errors", 0));
+    if (*cli_str(d, "throttled", ""))
+        fprintf(out, "; held down: %s", cli_str(d, "throttled", ""));
+    if (*cli_str(d, "trouble", ""))
+        fprintf(out, "; %s", cli_str(d, "trouble", ""));
+    fputc('\n', out);
+}
 
-    int rc = args_parse(&args, argc, argv, &err);
-    if (rc)
-        return args_exit(&args, rc, &err);
-    cli.token = args.rest[0];
-    rc = cli_connect(&cli, &err);
-    if (rc == 0)
-        rc = cli_call(&cli, "GET", "/v1/status", NULL, &answer, &err);
-    cli_close(&cli);
-    json_decref(answer);
-    if (rc == 0)
-        rc = save_token(args.rest[0], &err);
-    return rc < 0 ? cli_fail(&err) : CLI_OK;
+void show_worker(const json_t *w, FILE *out)
+{
+    char age[STR_HUMAN_MAX] = "-", up[STR_HUMAN_MAX], down[STR_HUMAN_MAX];
+    const json_t *data = json_object_get(json_object_get(w, "bytes"), "data"), *device;
+    size_t i;
+    if (cli_has(w, "heartbeat_age_ms"))
+        cli_duration(w, "heartbeat_age_ms", age);
+    fprintf(out, "%4lld  %-16s %-12s %7.1f /s  up %-9s down %-9s heartbeat %-6s %s\n",
+            cli_int(w, "id", 0), cli_str(w, "name", ""), cli_str(w, "state", ""),
+            cli_num(w, "images_per_s", 0.0), cli_bytes(data, "up", up),
+            cli_bytes(data, "down", down), age,
+            *cli_str(w, "activity", "") ? cli_str(w, "activity", "") : cli_str(w, "reason", ""));
+    if (cli_int(w, "strikes", 0) > 0)
+        fprintf(out, INDENT "%lld failures in a row: %s\n", cli_int(w, "strikes", 0),
+                cli_str(w, "reason", ""));
+    const long long broke = cli_int(w, "device_failures", 0);
+    if (broke > 0)
+        fprintf(out, INDENT "its device broke %lld time%s\n", broke, broke == 1 ? "" : "s");
+    show_rate(w, out);
+    json_array_foreach(json_object_get(w, "devices"), i, device) show_device(device, out);
 }

@@ -11,7 +11,7 @@ int upload_blob(struct cli *cli, const char *path, const uint8_t sha256[HASH_BYT
 
     hash_hex(sha256, HASH_BYTES, hex);
     json_t *ask = json_pack("{s:s,s:I}", "sha256", hex, "size", (json_int_t)size);
-    int rc = cli_call(cli, "POST", "/v1/uploads", ask, &answer, err);
+    int rc = cli_call(cli, "POST", ask, &answer, err, "/v1/uploads");
     json_decref(ask);
     if (rc < 0)
         return err_wrap(err, "asking to upload %s", what);

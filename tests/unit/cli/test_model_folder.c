@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "cli/export.h"
+#include "cli/artifacts.h"
 #include "cli/model_folder.h"
 #include "common/base/err.h"
 #include "common/base/file.h"
@@ -160,8 +160,8 @@ static int setup(void **state)
                                "classes", "name", "a", "name", "b", "name", "c");
     assert_non_null(text);
     assert_non_null(images);
-    OK(export_write(NULL, text, f.llama, true, &err));
-    OK(export_write(NULL, images, f.dit, true, &err));
+    OK(artifacts_files(NULL, text, f.llama, true, &err));
+    OK(artifacts_files(NULL, images, f.dit, true, &err));
     json_decref(text);
     json_decref(images);
     write_llama(f.llama, 0);

@@ -1,6 +1,7 @@
 #include "cli/cli.h"
 
 #include <errno.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -13,6 +14,7 @@
 #include "common/net/transfer.h"
 
 #define TOKEN_FILE_MAX 4096
+#define PATH_BYTES 256 /* of a call: ours are short */
 
 volatile sig_atomic_t cli_interrupted;
 
@@ -78,13 +80,17 @@ void cli_close(struct cli *cli)
     cli->http = NULL;
 }
 
-int cli_call(struct cli *cli, const char *method, const char *path, const json_t *body,
-             json_t **ret, struct err *err)
+int cli_call(struct cli *cli, const char *method, const json_t *body, json_t **ret, struct err *err,
+             const char *format, ...)
 {
     struct http_response response = {0};
     json_error_t what;
-    char *text = body ? json_dumps(body, JSON_COMPACT) : NULL;
+    char path[PATH_BYTES], *text = body ? json_dumps(body, JSON_COMPACT) : NULL;
+    va_list ap;
 
+    va_start(ap, format);
+    (void)vsnprintf(path, sizeof path, format, ap);
+    va_end(ap);
     int rc = http_call(cli->http, method, path, text, text ? strlen(text) : 0, &response, err);
     free(text);
     if (rc < 0)
@@ -127,13 +133,19 @@ void cli_print_json(const json_t *value)
     putchar('\n');
 }
 
+void cli_print_taken(json_t *value)
+{
+    cli_print_json(value);
+    json_decref(value);
+}
+
 const char *cli_str(const json_t *object, const char *key, const char *fallback)
 {
     const char *s = json_string_value(json_object_get(object, key));
     return s ? s : fallback;
 }
 
-int64_t cli_int(const json_t *object, const char *key, int64_t fallback)
+long long cli_int(const json_t *object, const char *key, long long fallback)
 {
     const json_t *v = json_object_get(object, key);
     return json_is_integer(v) ? json_integer_value(v) : fallback;
@@ -143,6 +155,21 @@ double cli_num(const json_t *object, const char *key, double fallback)
 {
     const json_t *v = json_object_get(object, key);
     return json_is_number(v) ? json_number_value(v) : fallback;
+}
+
+bool cli_has(const json_t *object, const char *key)
+{
+    return json_is_number(json_object_get(object, key));
+}
+
+const char *cli_bytes(const json_t *object, const char *key, char out[STR_HUMAN_MAX])
+{
+    return str_human_bytes((uint64_t)cli_int(object, key, 0), out);
+}
+
+const char *cli_duration(const json_t *object, const char *key, char out[STR_HUMAN_MAX])
+{
+    return str_human_duration((uint64_t)cli_int(object, key, 0), out);
 }
 
 bool cli_job_ended(const char *state)
@@ -187,7 +214,7 @@ int cli_job_id(struct cli *cli, const struct args *args, uint64_t *ret, struct e
                            args->rest[0]);
         return 0;
     }
-    int rc = cli_call(cli, "GET", "/v1/jobs", NULL, &jobs, err);
+    int rc = cli_call(cli, "GET", NULL, &jobs, err, "/v1/jobs");
     if (rc < 0)
         return rc;
     json_t *items = json_object_get(jobs, "items");

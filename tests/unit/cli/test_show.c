@@ -1,4 +1,4 @@
-/* What people read of a job with paths, and the tables it is in. */
+/* What people read of a job with paths, of a worker and its devices, and the tables. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "cli/job_show.h"
+#include "cli/show.h"
 #include "cli/table.h"
 
 /* Experts 0 and 1 and their router, in the middle of the second round. */
@@ -50,7 +50,7 @@ static char *shown(const json_t *o)
     char *text = NULL;
     size_t size;
     FILE *f = open_memstream(&text, &size);
-    job_show(o, f);
+    show_job(o, f);
     fclose(f);
     return text;
 }
@@ -90,15 +90,15 @@ static void a_stage_has_its_tasks(void **state)
 {
     char stage[64];
     json_t *o = job();
-    job_show_stage(o, stage, sizeof stage);
+    show_stage(o, stage, sizeof stage);
     assert_string_equal(stage, "running");
     json_object_set_new(o, "state", json_string("features"));
     json_object_set_new(o, "stage", json_pack("{s:i,s:i}", "done", 3, "total", 9));
-    job_show_stage(o, stage, sizeof stage);
+    show_stage(o, stage, sizeof stage);
     assert_string_equal(stage, "features 3/9");
-    assert_string_equal(job_show_unit(o), "images");
+    assert_string_equal(show_unit(o), "images");
     json_object_set_new(o, "text", json_true());
-    assert_string_equal(job_show_unit(o), "rows");
+    assert_string_equal(show_unit(o), "rows");
     json_decref(o);
 }
 
@@ -132,6 +132,64 @@ static void columns_count_characters(void **state)
     free(text);
 }
 
+static char *shown_worker(const char *json)
+{
+    char *text = NULL;
+    size_t size;
+    json_t *o = json_loads(json, 0, NULL);
+    FILE *f = open_memstream(&text, &size);
+    assert_non_null(o);
+    show_worker(o, f);
+    fclose(f);
+    json_decref(o);
+    return text;
+}
+
+#define WORKER                                                                                     \
+    "{\"id\":3,\"name\":\"isle\",\"state\":\"busy\",\"reason\":\"\",\"activity\":\"training\","    \
+    "\"images_per_s\":12.5,\"heartbeat_age_ms\":1000,\"strikes\":0,"                               \
+    "\"bytes\":{\"data\":{\"up\":1024,\"down\":2048}},"
+
+static void with_devices(void **state)
+{
+    char *text = shown_worker(
+        WORKER "\"flops\":412.5e12,\"peak_flops\":698e12,\"mfu\":0.591,\"devices\":["
+               "{\"name\":\"cuda:0\",\"model\":\"NVIDIA H200\",\"memory_used\":1073741824,"
+               "\"memory_total\":2147483648,\"utilization\":0,\"temperature\":61,\"power\":640.4,"
+               "\"ecc_errors\":0,\"throttled\":\"power cap\",\"trouble\":\"\"},"
+               "{\"name\":\"cuda:1\",\"model\":\"?\",\"memory_used\":null,\"memory_total\":null,"
+               "\"utilization\":null,\"temperature\":null,\"power\":null,\"ecc_errors\":2,"
+               "\"throttled\":\"\",\"trouble\":\"GPU is lost\"}]}");
+    assert_string_equal(
+        text, "   3  isle             busy            12.5 /s  up 1.0 KiB   down 2.0 KiB   "
+              "heartbeat 1.0s   training\n"
+              "      412 TFLOP/s of model arithmetic, 59.1% of the 698 TFLOP/s that products reach "
+              "there\n"
+              "      cuda:0  NVIDIA H200, 0% busy, 1.0 GiB of 2.0 GiB, 61 C, 640 W; held down: "
+              "power cap\n"
+              "      cuda:1  ?; 2 uncorrected memory errors; GPU is lost\n");
+    free(text);
+}
+
+static void nothing_known(void **state)
+{
+    char *text =
+        shown_worker(WORKER "\"flops\":null,\"peak_flops\":9e9,\"mfu\":null,\"devices\":[]}");
+    assert_null(strstr(text, "FLOP/s"));
+    assert_ptr_equal(strchr(text, '\n'), text + strlen(text) - 1);
+    free(text);
+    text = shown_worker(WORKER "\"flops\":1234,\"peak_flops\":null,\"mfu\":null,\"devices\":[]}");
+    assert_non_null(strstr(text, "\n      1.23 kFLOP/s of model arithmetic\n"));
+    assert_null(strstr(text, "broke"));
+    free(text);
+    text = shown_worker(WORKER "\"device_failures\":2,\"flops\":null,\"devices\":[]}");
+    assert_non_null(strstr(text, "\n      its device broke 2 times\n"));
+    free(text);
+    text = shown_worker(WORKER "\"device_failures\":1,\"flops\":null,\"devices\":[]}");
+    assert_non_null(strstr(text, "\n      its device broke 1 time\n"));
+    free(text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -139,6 +197,8 @@ int main(void)
         cmocka_unit_test(a_stage_has_its_tasks),
         cmocka_unit_test(an_empty_answer_is_no_crash),
         cmocka_unit_test(columns_count_characters),
+        cmocka_unit_test(with_devices),
+        cmocka_unit_test(nothing_known),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-#include "cli/dataset_upload.h"
+#include "cli/job_file.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -411,7 +411,7 @@ int job_file_submit(struct cli *cli, struct job_file *job, bool progress, uint64
         json_decref(body);
         return rc;
     }
-    rc = cli_call(cli, "POST", "/v1/jobs", body, &answer, err);
+    rc = cli_call(cli, "POST", body, &answer, err, "/v1/jobs");
     json_decref(body);
     /* The coordinator's own word about the job. */
     if (rc == -EINVAL || rc == -EBUSY || rc == -ERR_LIMIT || rc == -ERR_NOTFOUND)

@@ -1,8 +1,8 @@
 /* From a job file to a job: reads the specification, opens and checks the data,
  * the tokenizer and the warm start that it names, cuts the data into shards, and
  * uploads what the coordinator lacks. */
-#ifndef CLI_DATASET_UPLOAD_H
-#define CLI_DATASET_UPLOAD_H
+#ifndef CLI_JOB_FILE_H
+#define CLI_JOB_FILE_H
 
 #include <stdbool.h>
 #include <stdint.h>

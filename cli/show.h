@@ -1,0 +1,21 @@
+/* Jobs and workers in text, for people.  The objects are what GET /v1/jobs/{id} and an item of
+ * GET /v1/workers hold; nothing is asked of the coordinator here. */
+#ifndef CLI_SHOW_H
+#define CLI_SHOW_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+
+#include <jansson.h>
+
+/* "rows" of a text job, else "images": what its speed counts. */
+const char *show_unit(const json_t *job);
+/* The stage and its tasks, "features 3/9"; only the state where it has no tasks. */
+int show_stage(const json_t *job, char *out, size_t cap);
+/* A job: what it is at, its paths, partitions and figures, and what it waits for. */
+void show_job(const json_t *job, FILE *out);
+/* A worker: its state, speed and bytes, what it reaches of its devices, and how they are. */
+void show_worker(const json_t *worker, FILE *out);
+
+#endif

@@ -1,0 +1,342 @@
+/* skerry status, workers, tasks, watch, cancel, drain, login: what a person asks of a running
+ * coordinator, in one or two calls each.  Objects are put into words by show.c. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/command.h"
+#include "cli/follow.h"
+#include "cli/show.h"
+#include "common/base/file.h"
+#include "common/base/mem.h"
+#include "common/base/str.h"
+#include "common/net/token.h"
+
+#define ID(id) ((unsigned long long)(id))
+
+/* GET path: printed as it is with --json, else by print. */
+__attribute__((format(printf, 4, 5))) static int get(struct cli *cli, void (*print)(const json_t *),
+                                                     struct err *err, const char *format, ...)
+{
+    char path[160];
+    json_t *answer = NULL;
+    va_list ap;
+
+    va_start(ap, format);
+    (void)vsnprintf(path, sizeof path, format, ap);
+    va_end(ap);
+    int rc = cli_call(cli, "GET", NULL, &answer, err, "%s", path);
+    if (rc == 0)
+        (cli->json ? cli_print_json : print)(answer);
+    json_decref(answer);
+    return rc;
+}
+
+static void print_job(const json_t *job)
+{
+    char loss[24] = "-", eta[STR_HUMAN_MAX] = "-";
+    if (cli_has(job, "loss"))
+        snprintf(loss, sizeof loss, "%.4f", cli_num(job, "loss", 0.0));
+    if (cli_has(job, "eta_ms"))
+        cli_duration(job, "eta_ms", eta);
+    printf("%4lld  %-16s %-12s round %lld/%lld  loss %s  %.0f %s/s  ETA %s\n",
+           cli_int(job, "id", 0), cli_str(job, "name", ""), cli_str(job, "state", ""),
+           cli_int(job, "round", 0), cli_int(job, "rounds", 0), loss,
+           cli_num(job, "images_per_s", 0.0), show_unit(job), eta);
+    if (*cli_str(job, "reason", ""))
+        printf("      %s\n", cli_str(job, "reason", ""));
+}
+
+static void print_worker(const json_t *w)
+{
+    show_worker(w, stdout);
+}
+
+static void print_plane(const json_t *bytes, const char *key, const char *name)
+{
+    const json_t *plane = json_object_get(bytes, key);
+    char up[STR_HUMAN_MAX], down[STR_HUMAN_MAX];
+    printf("%s: %s up, %s down", name, cli_bytes(plane, "up", up), cli_bytes(plane, "down", down));
+}
+
+static void print_list(const json_t *list, const char *title, const char *none,
+                       void (*print)(const json_t *))
+{
+    const json_t *item;
+    size_t i;
+
+    printf("\n%s\n", title);
+    if (json_array_size(list) == 0)
+        printf("      %s\n", none);
+    json_array_foreach(list, i, item) print(item);
+}
+
+static void print_waiting(const json_t *w)
+{
+    char until[STR_HUMAN_MAX];
+    printf("      %s: %s", cli_str(w, "what", ""), cli_str(w, "why", ""));
+    if (cli_has(w, "until_ms"))
+        printf(" (at most %s more)", cli_duration(w, "until_ms", until));
+    putchar('\n');
+}
+
+static void print_all(const json_t *s)
+{
+    const json_t *bytes = json_object_get(s, "bytes");
+    char up[STR_HUMAN_MAX];
+    printf("coordinator %s, up %s, ", cli_str(s, "version", "?"), cli_duration(s, "uptime_ms", up));
+    print_plane(bytes, "control", "control");
+    print_plane(bytes, "data", ", data");
+    if (cli_has(s, "ratio_to_fp32_data_parallel"))
+        printf("; %.3g times the bytes of fp32 data-parallel",
+               cli_num(s, "ratio_to_fp32_data_parallel", 0.0));
+    putchar('\n');
+    print_list(json_object_get(s, "jobs"), "jobs", "none; `skerry submit job.yaml` starts one",
+               print_job);
+    print_list(json_object_get(s, "workers"), "workers",
+               "none; run `workerd --join TOKEN` with the worker token of the coordinator",
+               print_worker);
+    print_list(json_object_get(s, "waiting_for"), "waiting for", "nothing", print_waiting);
+}
+
+static void print_whole_job(const json_t *job)
+{
+    show_job(job, stdout);
+}
+
+static int run_status(struct cli *cli, const struct args *args, struct err *err)
+{
+    uint64_t id = 0;
+    if (args->n_rest == 0)
+        return get(cli, print_all, err, "/v1/status");
+    int rc = cli_job_id(cli, args, &id, err);
+    return rc < 0 ? rc : get(cli, print_whole_job, err, "/v1/jobs/%llu", ID(id));
+}
+
+const struct command command_status = {
+    .name = "status",
+    .what = "what is running and what it waits for",
+    .usage = "[JOB]",
+    .about = "Shows jobs, workers, bytes moved, and what is waited for; of one job its stage, "
+             "paths, partitions and figures.",
+    .rest_max = 1,
+    .needs = COMMAND_CONNECT | COMMAND_JSON,
+    .run = run_status,
+};
+
+static void print_workers(const json_t *answer)
+{
+    print_list(json_object_get(answer, "items"), "workers", "none", print_worker);
+}
+
+static int run_workers(struct cli *cli, const struct args *args, struct err *err)
+{
+    return get(cli, print_workers, err, "/v1/workers");
+}
+
+const struct command command_workers = {
+    .name = "workers",
+    .what = "the workers",
+    .usage = "[--json]",
+    .about = "Lists the workers: state, speed, bytes, what each does, how much of its devices it "
+             "uses and how they are.",
+    .needs = COMMAND_CONNECT | COMMAND_JSON,
+    .run = run_workers,
+};
+
+/* What a task is about: a round of a replica, a path, or the whole mixture. */
+static void task_subject(const json_t *t, char *out, size_t cap)
+{
+    const char *kind = cli_str(t, "kind", "");
+    long long path = cli_int(t, "path", 0);
+    if (!strcmp(kind, "train"))
+        snprintf(out, cap, "round %lld, path %lld, replica %lld", cli_int(t, "round", 0), path,
+                 cli_int(t, "replica", 0));
+    else if (json_is_true(json_object_get(t, "mixture")))
+        snprintf(out, cap, "the mixture after round %lld", cli_int(t, "round", 0));
+    else if (!strcmp(kind, "eval") || !strcmp(kind, "sample") || !strcmp(kind, "score") ||
+             !strcmp(kind, "velocity"))
+        snprintf(out, cap, "path %lld after round %lld", path, cli_int(t, "round", 0));
+    else
+        snprintf(out, cap, "%s", "");
+}
+
+static void print_task(const json_t *t)
+{
+    char age[STR_HUMAN_MAX], subject[96], steps[48] = "";
+    task_subject(t, subject, sizeof subject);
+    if (cli_int(t, "steps_total", 0) > 0)
+        snprintf(steps, sizeof steps, "%lld/%lld", cli_int(t, "steps_done", 0),
+                 cli_int(t, "steps_total", 0));
+    printf("%5lld  job %-3lld %-8s %-9s attempt %lld  %-30s %-11s %-7s %s\n", cli_int(t, "id", 0),
+           cli_int(t, "job", 0), cli_str(t, "kind", ""), cli_str(t, "state", ""),
+           cli_int(t, "attempt", 0), subject, steps, cli_duration(t, "age_ms", age),
+           *cli_str(t, "reason", "") ? cli_str(t, "reason", "") : cli_str(t, "activity", ""));
+}
+
+static void print_tasks(const json_t *answer)
+{
+    print_list(json_object_get(answer, "items"), "tasks", "none", print_task);
+}
+
+static uint64_t tasks_job;
+static const char *tasks_state;
+
+static int run_tasks(struct cli *cli, const struct args *args, struct err *err)
+{
+    char job[32] = "", state[48] = "";
+    if (tasks_job)
+        (void)snprintf(job, sizeof job, "?job=%llu", ID(tasks_job));
+    if (tasks_state && strlen(tasks_state) < 32 && str_is_name(tasks_state, 31))
+        (void)snprintf(state, sizeof state, "%cstate=%s", tasks_job ? '&' : '?', tasks_state);
+    return get(cli, print_tasks, err, "/v1/tasks%s%s", job, state);
+}
+
+const struct command command_tasks = {
+    .name = "tasks",
+    .what = "the tasks of a job",
+    .usage = "[--job ID] [--state STATE]",
+    .about = "Lists tasks, newest first.",
+    .flags =
+        (const struct args_flag[]){
+            {"job", 0, ARGS_U64, &tasks_job, "ID", "of this job only"},
+            {"state", 0, ARGS_STR, &tasks_state, "STATE",
+             "pending, leased, done, failed or cancelled"},
+            {0},
+        },
+    .needs = COMMAND_CONNECT | COMMAND_JSON,
+    .run = run_tasks,
+};
+
+static int run_watch(struct cli *cli, const struct args *args, struct err *err)
+{
+    uint64_t id = 0;
+    cli_catch_signals();
+    int rc = cli_job_id(cli, args, &id, err);
+    return rc < 0 ? rc : follow_apart(cli, id);
+}
+
+const struct command command_watch = {
+    .name = "watch",
+    .what = "follow a job to its end",
+    .usage = "[JOB]",
+    .about = "Follows a job (the newest by default) to its end; Ctrl-C stops the watching, not the "
+             "job.",
+    .rest_max = 1,
+    .needs = COMMAND_CONNECT | COMMAND_JSON,
+    .run = run_watch,
+};
+
+/* POST to /v1/WHATs/ID/VERB, and the state that it is in then. */
+static int post(struct cli *cli, const char *what, uint64_t id, const char *verb, struct err *err)
+{
+    json_t *answer = NULL;
+    int rc = cli_call(cli, "POST", NULL, &answer, err, "/v1/%ss/%llu/%s", what, ID(id), verb);
+    if (rc < 0)
+        return rc;
+    if (cli->json)
+        cli_print_json(answer);
+    else
+        printf("%s %lld is now %s\n", what, cli_int(answer, "id", 0),
+               cli_str(answer, "state", "?"));
+    json_decref(answer);
+    return CLI_OK;
+}
+
+static uint64_t cancel_task;
+
+static int run_cancel(struct cli *cli, const struct args *args, struct err *err)
+{
+    uint64_t id = 0;
+    if ((cancel_task != 0) == (args->n_rest > 0)) {
+        fprintf(stderr, "skerry: give the id of a job or --task N; `skerry status` and `skerry "
+                        "tasks` list them\n");
+        return CLI_USAGE;
+    }
+    if (cancel_task)
+        return post(cli, "task", cancel_task, "cancel", err);
+    int rc = cli_job_id(cli, args, &id, err);
+    return rc < 0 ? rc : post(cli, "job", id, "cancel", err);
+}
+
+const struct command command_cancel = {
+    .name = "cancel",
+    .what = "stop a job",
+    .usage = "JOB | --task N",
+    .about = "Stops a job for good; its versions and samples stay.",
+    .flags =
+        (const struct args_flag[]){
+            {"task", 0, ARGS_U64, &cancel_task, "N",
+             "a drawing that `skerry sample` asked for, not a job", .min = 1, .max = 9e18},
+            {0},
+        },
+    .rest_max = 1,
+    .needs = COMMAND_CONNECT | COMMAND_JSON,
+    .run = run_cancel,
+};
+
+static int run_drain(struct cli *cli, const struct args *args, struct err *err)
+{
+    uint64_t id = 0;
+    if (str_parse_u64(args->rest[0], &id) == 0 && id != 0)
+        return post(cli, "worker", id, "drain", err);
+    fprintf(stderr, "skerry: '%s' is not a worker's id; `skerry workers` lists them\n",
+            args->rest[0]);
+    return CLI_USAGE;
+}
+
+const struct command command_drain = {
+    .name = "drain",
+    .what = "let a worker finish its task and give it no other",
+    .usage = "WORKER",
+    .about = "Lets a worker finish its task and gives it no other.",
+    .rest_min = 1,
+    .rest_max = 1,
+    .needs = COMMAND_CONNECT | COMMAND_JSON,
+    .run = run_drain,
+};
+
+/* Saves the token where cli_connect() looks for it, readable by the user only. */
+static int save_token(const char *given, struct err *err)
+{
+    struct token token;
+    char text[TOKEN_STRING_MAX];
+    int rc = cli_token(given, &token, err);
+    if (rc == 0)
+        rc = token_format(&token, text, err);
+    if (rc < 0)
+        return rc;
+    char *path = cli_token_path();
+    char *dir = str_ndup(path, (size_t)(strrchr(path, '/') - path));
+    char *line = str_printf("%s\n", text);
+
+    rc = file_mkdirs(dir, 0700, err);
+    if (rc == 0)
+        rc = file_write_atomic(path, line, strlen(line), 0600, err);
+    if (rc == 0)
+        printf("saved in %s\n", path);
+    mem_free(line);
+    mem_free(dir);
+    mem_free(path);
+    return rc;
+}
+
+static int run_login(struct cli *cli, const struct args *args, struct err *err)
+{
+    cli->token = args->rest[0];
+    int rc = cli_connect(cli, err);
+    if (rc == 0)
+        rc = cli_call(cli, "GET", NULL, NULL, err, "/v1/status");
+    return rc < 0 ? rc : save_token(args->rest[0], err);
+}
+
+const struct command command_login = {
+    .name = "login",
+    .what = "save the token of a coordinator",
+    .usage = "TOKEN|@FILE",
+    .about = "Checks a user token, or the one in a file, against its coordinator and saves it, so "
+             "that the other commands need no --server.",
+    .rest_min = 1,
+    .rest_max = 1,
+    .run = run_login,
+};
