@@ -15,13 +15,12 @@
 #include "coordinator/job/member.h"
 #include "coordinator/job/metrics.h"
 #include "coordinator/job/tasks.h"
-#include "coordinator/rpc/poll.h"
+#include "coordinator/state/poll.h"
 #include "coordinator/rpc/service.h"
 #include "coordinator/turn.h"
 #include "coordinator/state/core.h"
 #include "coordinator/http/http_api.h"
 #include "coordinator/state/outer_exec.h"
-#include "coordinator/rpc/taskmsg.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

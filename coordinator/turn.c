@@ -14,8 +14,8 @@
 #include "coordinator/job/flow.h"
 #include "coordinator/job/gc.h"
 #include "coordinator/rpc/assign.h"
-#include "coordinator/rpc/live.h"
-#include "coordinator/rpc/poll.h"
+#include "coordinator/kinds/velocity.h"
+#include "coordinator/state/poll.h"
 #include "coordinator/state/core.h"
 
 #include <string.h>
@@ -69,7 +69,7 @@ void turn(void *arg)
         return;
     if (co->store_ok) {
         flow_advance(co);
-        live_turn(co);
+        velocity_turn(co);
         assign_parked(co);
         poll_turn(co);
     }

@@ -1,6 +1,7 @@
 /* EVAL and SAMPLE tasks: what they look at, and when they are due. */
 #include "coordinator/job/draw.h"
 
+#include "coordinator/job/query.h"
 #include "coordinator/job/shards.h"
 #include "coordinator/job/tasks.h"
 #include "coordinator/state/core.h"
@@ -94,7 +95,7 @@ static void fill_draw(const struct job *j, struct task_draw *d)
     d->nucleus = (float)s->nucleus;
     d->threshold = (float)s->threshold;
     d->remote = s->remote;
-    if (j->spec.model.type != JOB_MODEL_LLAMA)
+    if (!query_is_text(&j->spec))
         return;
     d->prompt = s->prompt ? str_dup(s->prompt) : NULL;
     d->tokens = (uint32_t)s->tokens;
@@ -150,7 +151,7 @@ static void fill_asked(const struct draw_request *ask, struct task_draw *d)
 struct task *draw_sample(struct coordinator *co, struct job *j, uint32_t path, uint32_t round,
                          const struct draw_request *ask)
 {
-    bool text = j->spec.model.type == JOB_MODEL_LLAMA;
+    bool text = query_is_text(&j->spec);
     if (!text && j->n_classes == 0)
         return NULL;
     struct task *t = task_make(co, j, TASK_SAMPLE);

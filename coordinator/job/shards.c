@@ -1,4 +1,5 @@
 /* The samples of a job: whether they are enough, and the ledgers over them. */
+#include "coordinator/job/query.h"
 #include "coordinator/job/shards.h"
 
 #include "coordinator/job/gc.h"
@@ -40,7 +41,7 @@ uint64_t shards_of_steps(const struct job_spec *spec, uint32_t batch, uint64_t s
                          const struct shards_sum *sum)
 {
     uint64_t rows = steps * batch;
-    if (spec->model.type != JOB_MODEL_LLAMA || sum->tokens == 0)
+    if (!query_is_text(spec) || sum->tokens == 0)
         return rows;
     /* Pieces of documents are packed into rows. */
     double mean = (double)sum->tokens / (double)sum->samples;
@@ -51,7 +52,7 @@ uint64_t shards_of_steps(const struct job_spec *spec, uint32_t batch, uint64_t s
 static int check_phase(const struct job_spec *spec, const struct composition_path *path,
                        const struct shards_sum *sum, bool as_cut, struct err *err)
 {
-    const char *what = spec->model.type == JOB_MODEL_LLAMA ? "pieces of text" : "images";
+    const char *what = query_is_text(spec) ? "pieces of text" : "images";
     uint64_t want = shards_of_steps(spec, path->batch, (uint64_t)spec->outer.steps, sum);
     if (as_cut && want > RANGES_TAKEN_MAX * (sum->samples / sum->shards))
         return err_set(err, -ERR_CONFIG,

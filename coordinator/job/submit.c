@@ -1,4 +1,5 @@
 /* What a person may ask for: a job is refused with one sentence, or is on record. */
+#include "coordinator/job/query.h"
 #include "coordinator/job/submit.h"
 
 #include "coordinator/job/shards.h"
@@ -16,11 +17,6 @@
 
 #define VOCAB_MAX 16777216
 #define VOCAB_BYTES 257 /* bytes and the end of a text */
-
-static bool is_text(const struct job_spec *spec)
-{
-    return spec->model.type == JOB_MODEL_LLAMA;
-}
 
 /* ---- what was uploaded --------------------------------------------------- */
 
@@ -53,7 +49,7 @@ static int check_file(struct coordinator *co, const struct blob_ref *b, bool wan
 
 static int check_text(const struct job_spec *spec, const struct submit *s, struct err *err)
 {
-    if (!is_text(spec))
+    if (!query_is_text(spec))
         return s->vocab == 0 ? 0
                              : err_set(err, -EINVAL,
                                        "the dataset is text (vocab %u), but model.type dit is for "
@@ -71,7 +67,7 @@ static int check_text(const struct job_spec *spec, const struct submit *s, struc
 static int check_shards(struct coordinator *co, const struct job_spec *spec, const struct submit *s,
                         struct err *err)
 {
-    if (s->n_shards == 0 || (s->n_classes == 0 && !is_text(spec)))
+    if (s->n_shards == 0 || (s->n_classes == 0 && !query_is_text(spec)))
         return err_set(err, -EINVAL,
                        "the dataset has no shards or no classes; data.path is cut "
                        "and uploaded by `skerry submit`");
@@ -88,7 +84,7 @@ static int check_shards(struct coordinator *co, const struct job_spec *spec, con
             return rc;
         if (s->shards[i].samples == 0)
             return err_set(err, -EINVAL, "shard %zu has no samples", i);
-        if (is_text(spec) && s->shards[i].tokens < s->shards[i].samples)
+        if (query_is_text(spec) && s->shards[i].tokens < s->shards[i].samples)
             return err_set(err, -EINVAL, "shard %zu has %u pieces of text, but %llu tokens", i,
                            s->shards[i].samples, (unsigned long long)s->shards[i].tokens);
     }
@@ -201,7 +197,7 @@ static void take_teacher(struct job *j, const struct job *t)
 static void take_dataset(struct job *j, const struct submit *s)
 {
     j->vocab = s->vocab;
-    if (is_text(&j->spec) && j->vocab == 0)
+    if (query_is_text(&j->spec) && j->vocab == 0)
         j->vocab = VOCAB_BYTES;
     if (s->tokenizer != NULL)
         j->tokenizer = *s->tokenizer;

@@ -6,7 +6,8 @@
 #include "coordinator/state/core.h"
 #include "coordinator/decide/schedule.h"
 #include "coordinator/rpc/service.h"
-#include "coordinator/rpc/taskmsg.h"
+#include "coordinator/kinds/kinds.h"
+#include "coordinator/kinds/message.h"
 
 #include "common/base/err.h"
 #include "common/base/mem.h"
@@ -209,13 +210,13 @@ void assign_send(struct coordinator *co, struct reply *r)
     struct task *t = r->task_id ? state_task(&co->state, r->task_id) : NULL;
     struct err err = {0};
     struct pbmem mem;
-    pbmem_init(&mem, TASKMSG_BYTES_MAX);
+    pbmem_init(&mem, MESSAGE_BYTES_MAX);
     /* While a commit was failing the lease may have gone again. */
     if (t != NULL &&
         (t->state != TASK_LEASED || t->attempt != r->attempt || t->worker_id != r->worker_id))
         t = NULL;
     if (t != NULL &&
-        taskmsg_build(co, state_job(&co->state, t->job_id), t, w, &mem, &msg.task, &err) < 0)
+        kinds_message(co, state_job(&co->state, t->job_id), t, w, &mem, &msg.task, &err) < 0)
         task_failed(co, t, true, err.msg);
     if (w != NULL) {
         msg.drain = w->drain;

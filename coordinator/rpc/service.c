@@ -11,10 +11,12 @@
 #include "coordinator/decide/admit.h"
 #include "coordinator/job/member.h"
 #include "coordinator/job/metrics.h"
-#include "coordinator/job/report.h"
+#include "coordinator/rpc/report.h"
 #include "coordinator/job/tasks.h"
 #include "coordinator/rpc/assign.h"
-#include "coordinator/rpc/live.h"
+#include "coordinator/kinds/sample.h"
+#include "coordinator/kinds/train.h"
+#include "coordinator/kinds/velocity.h"
 #include "coordinator/state/core.h"
 
 #include <errno.h>
@@ -493,7 +495,7 @@ static void on_stream(void *arg, struct rpc_request *req, const ProtobufCMessage
     struct worker *w = need_worker(co, req);
     if (w == NULL)
         return;
-    int rc = live_stream(co, w, (const Skerry__V1__StreamRequest *)(const void *)msg, &err);
+    int rc = sample_stream(co, w, (const Skerry__V1__StreamRequest *)(const void *)msg, &err);
     if (rc < 0)
         rpc_fail(req, rc, false, 0, "%s", err.msg);
     else
@@ -510,7 +512,7 @@ static void on_evaluate(void *arg, struct rpc_request *req, const ProtobufCMessa
     if (core_writable(co, &err) < 0)
         refuse(req, &err);
     else
-        live_evaluate(co, w, req, (const Skerry__V1__EvaluateRequest *)(const void *)msg);
+        velocity_evaluate(co, w, req, (const Skerry__V1__EvaluateRequest *)(const void *)msg);
 }
 
 static void on_version(void *arg, struct rpc_request *req, const ProtobufCMessage *msg)
@@ -518,7 +520,7 @@ static void on_version(void *arg, struct rpc_request *req, const ProtobufCMessag
     struct coordinator *co = arg;
     struct worker *w = need_worker(co, req);
     if (w != NULL)
-        live_version(co, w, req, (const Skerry__V1__VersionRequest *)(const void *)msg);
+        train_version(co, w, req, (const Skerry__V1__VersionRequest *)(const void *)msg);
 }
 
 #define METHOD(name_, handler_, type_)                                                             \

@@ -1,6 +1,7 @@
 /* The commands of view.h. */
 #include "coordinator/job/draw.h"
 #include "coordinator/job/flow.h"
+#include "coordinator/job/query.h"
 #include "coordinator/job/submit.h"
 #include "coordinator/job/tasks.h"
 #include "coordinator/state/core.h"
@@ -74,7 +75,7 @@ static bool has_model(const struct job *j)
     for (uint32_t i = 0; i < j->comp.n_modules; i++)
         if (j->modules[i].n_versions == 0)
             return false;
-    return j->n_classes > 0 || j->spec.model.type == JOB_MODEL_LLAMA;
+    return j->n_classes > 0 || query_is_text(&j->spec);
 }
 
 static int check_ask(const struct job *j, const struct draw_request *r, struct err *err)
@@ -104,14 +105,13 @@ static int check_ask(const struct job *j, const struct draw_request *r, struct e
     if (r->top > main_paths(j))
         return err_set(err, -EINVAL, "top is %u, the mixture has %u experts", r->top,
                        main_paths(j));
-    if (j->spec.model.type != JOB_MODEL_LLAMA &&
+    if (!query_is_text(&j->spec) &&
         (r->prompt != NULL || r->tokens > 0 || !isnan(r->temperature) || r->top_p > 0))
         return err_set(err, -EINVAL,
                        "job %llu draws images: prompt, tokens, temperature and top_p are for texts",
                        (unsigned long long)j->id);
-    if (j->spec.model.type == JOB_MODEL_LLAMA &&
-        (r->count > 0 || r->steps > 0 || r->columns > 0 || r->n_labels > 0 || r->sampler != NULL ||
-         !isnan(r->guidance)))
+    if (query_is_text(&j->spec) && (r->count > 0 || r->steps > 0 || r->columns > 0 ||
+                                    r->n_labels > 0 || r->sampler != NULL || !isnan(r->guidance)))
         return err_set(err, -EINVAL,
                        "job %llu writes texts: count, labels, steps, sampler, guidance and columns "
                        "are for images",

@@ -110,7 +110,7 @@ static void wire_figures(const struct job *j, struct view_job *v)
 static void fill_grid(struct coordinator *co, const struct job *j, struct view_job *v)
 {
     query_progress(&co->state, j, &v->stage_done, &v->stage_total);
-    v->text = j->spec.model.type == JOB_MODEL_LLAMA;
+    v->text = query_is_text(&j->spec);
     v->mixture = j->comp.mixture;
     v->eval_bits_per_byte = view_job_bits_per_byte(j);
     v->vocab = j->vocab;

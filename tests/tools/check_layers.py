@@ -10,7 +10,7 @@ import sys
 ROOMS = [
     [["coordinator"],
      ["coordinator/http", "coordinator/rpc"],
-     ["coordinator/view"],
+     ["coordinator/view", "coordinator/kinds"],
      ["coordinator/job"],
      ["coordinator/state"],
      ["coordinator/decide"]],

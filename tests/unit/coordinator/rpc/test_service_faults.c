@@ -1,6 +1,6 @@
 /* What comes late, fails on our side, or is told twice: on a whole coordinator (rig.h). */
 #include "coordinator/job/member.h"
-#include "coordinator/job/report.h"
+#include "coordinator/rpc/report.h"
 #include "tests/unit/coordinator/rig.h"
 
 /* A contribution that comes while the step of its round runs is not in it. */

@@ -1,6 +1,6 @@
 /* Long polls of workers within a task: looked at by every turn, answered when there is
  * something, when the lease is gone, or when the time is up. */
-#include "coordinator/rpc/poll.h"
+#include "coordinator/state/poll.h"
 
 #include "coordinator/state/core.h"
 

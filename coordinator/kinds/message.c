@@ -1,9 +1,9 @@
-#include "coordinator/rpc/taskmsg.h"
+#include "coordinator/kinds/message.h"
 
 #include "common/base/err.h"
 #include "common/net/blob_http.h"
 #include "coordinator/job/query.h"
-#include "coordinator/rpc/taskmsg_internal.h"
+#include "coordinator/state/core.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 
 #define DELTAS_MAX 16 /* as ModuleRef.deltas */
 
-void *taskmsg_need(struct taskmsg *b, size_t size)
+void *message_need(struct message *b, size_t size)
 {
     static uint64_t nowhere[512]; /* lets the builders go on; the result is thrown away */
     ProtobufCAllocator *a = pbmem_allocator(b->mem);
@@ -22,15 +22,22 @@ void *taskmsg_need(struct taskmsg *b, size_t size)
     return size <= sizeof(nowhere) ? nowhere : NULL;
 }
 
-Skerry__V1__Blob *taskmsg_blob(struct taskmsg *b, const struct blob_ref *ref)
+void *message_new(struct message *b, const ProtobufCMessageDescriptor *d)
 {
-    Skerry__V1__Blob *m = taskmsg_need(b, sizeof(*m));
+    void *m = message_need(b, d->sizeof_message);
+    d->message_init(m);
+    return m;
+}
+
+Skerry__V1__Blob *message_blob(struct message *b, const struct blob_ref *ref)
+{
+    Skerry__V1__Blob *m = message_need(b, sizeof(*m));
     char path[TICKET_PATH_MAX];
     struct blob_id id;
     memcpy(id.sha256, ref->sha256, 32);
     blob_http_ticket(b->co->blob_http, TICKET_GET, &id, ref->size, CORE_TICKET_S, path);
     size_t len = strlen(b->co->http_url) + strlen(path) + 1;
-    char *url = taskmsg_need(b, len);
+    char *url = message_need(b, len);
     if (b->failed)
         return m;
     (void)snprintf(url, len, "%s%s", b->co->http_url, path);
@@ -42,15 +49,15 @@ Skerry__V1__Blob *taskmsg_blob(struct taskmsg *b, const struct blob_ref *ref)
     return m;
 }
 
-Skerry__V1__Blob *taskmsg_blob_or_null(struct taskmsg *b, const struct blob_ref *ref)
+Skerry__V1__Blob *message_blob_or_null(struct message *b, const struct blob_ref *ref)
 {
-    return blob_ref_is_set(ref) ? taskmsg_blob(b, ref) : NULL;
+    return blob_ref_is_set(ref) ? message_blob(b, ref) : NULL;
 }
 
 /* ---- modules ------------------------------------------------------------- */
 
 /* The version from which the worker can come by deltas that are all kept. */
-static bool held_base(const struct taskmsg *b, const struct module_rec *m, uint64_t version,
+static bool held_base(const struct message *b, const struct module_rec *m, uint64_t version,
                       uint64_t *ret)
 {
     bool found = false;
@@ -72,25 +79,25 @@ static bool held_base(const struct taskmsg *b, const struct module_rec *m, uint6
     return found;
 }
 
-static void add_deltas(struct taskmsg *b, const struct module_rec *m, Skerry__V1__ModuleRef *ref,
+static void add_deltas(struct message *b, const struct module_rec *m, Skerry__V1__ModuleRef *ref,
                        uint64_t from, uint64_t to)
 {
     ref->n_deltas = (size_t)(to - from);
-    ref->deltas = taskmsg_need(b, ref->n_deltas * sizeof(*ref->deltas));
+    ref->deltas = message_need(b, ref->n_deltas * sizeof(*ref->deltas));
     for (uint64_t d = from + 1; d <= to && !b->failed; d++) {
-        Skerry__V1__Delta *delta = taskmsg_need(b, sizeof(*delta));
+        Skerry__V1__Delta *delta = message_need(b, sizeof(*delta));
         if (b->failed)
             return;
         skerry__v1__delta__init(delta);
         delta->from = d - 1;
         delta->to = d;
-        delta->blob = taskmsg_blob(b, &module_version(m, d)->delta);
+        delta->blob = message_blob(b, &module_version(m, d)->delta);
         ref->deltas[d - from - 1] = delta;
     }
 }
 
 /* Whole EMA weights for drawing; version 0 has none and is its own mean. */
-static void add_weights(struct taskmsg *b, const struct module_rec *m, const struct version_rec *v,
+static void add_weights(struct message *b, const struct module_rec *m, const struct version_rec *v,
                         bool mean, Skerry__V1__ModuleRef *ref)
 {
     uint64_t base = 0;
@@ -102,24 +109,22 @@ static void add_weights(struct taskmsg *b, const struct module_rec *m, const str
     if (!ema && held_base(b, m, v->version, &base) && base < v->version)
         add_deltas(b, m, ref, base, v->version);
     else
-        ref->full = taskmsg_blob(b, full);
+        ref->full = message_blob(b, full);
 }
 
 /* Phases begin at the version of their round; evaluations of one that is gone take the
  * newest.  Where versions are no rounds, or come within them, all begin at the newest. */
-static const struct version_rec *wanted_version(const struct job *j, const struct task *t,
-                                                const struct module_rec *m)
+static const struct version_rec *wanted_version(const struct message *b, const struct module_rec *m)
 {
-    bool train = t->kind == TASK_TRAIN;
-    if (j->spec.outer.async || (train && query_streams(j)))
+    if (b->job->spec.outer.async || (b->phase && query_streams(b->job)))
         return module_version(m, m->version);
-    const struct version_rec *v = module_version(m, task_round(t));
-    return v != NULL || train ? v : module_version(m, m->version);
+    const struct version_rec *v = module_version(m, task_round(b->task));
+    return v != NULL || b->phase ? v : module_version(m, m->version);
 }
 
-static Skerry__V1__ModuleRef *bare_ref(struct taskmsg *b, const struct module_rec *m)
+Skerry__V1__ModuleRef *message_bare_module(struct message *b, const struct module_rec *m)
 {
-    Skerry__V1__ModuleRef *ref = taskmsg_need(b, sizeof(*ref));
+    Skerry__V1__ModuleRef *ref = message_need(b, sizeof(*ref));
     if (b->failed)
         return ref;
     skerry__v1__module_ref__init(ref);
@@ -129,38 +134,27 @@ static Skerry__V1__ModuleRef *bare_ref(struct taskmsg *b, const struct module_re
     return ref;
 }
 
-/* A path that stops early is drawn from, and judged at the end, as it was at its best. */
-static const struct best_module *best_of(const struct taskmsg *b, const struct job *j,
-                                         uint32_t path)
-{
-    const struct task *t = b->task;
-    bool wants = t->kind == TASK_SAMPLE || t->kind == TASK_VELOCITY ||
-                 (t->kind == TASK_EVAL && t->draw.mixture) ||
-                 (t->kind == TASK_SCORE && t->score.evaluate) || j != b->job;
-    return wants ? j->paths[path].best : NULL;
-}
-
-static void add_best(struct taskmsg *b, const struct best_module *best, Skerry__V1__ModuleRef *ref)
+static void add_best(struct message *b, const struct best_module *best, Skerry__V1__ModuleRef *ref)
 {
     ref->version = best->version;
     ref->sha256.data = (uint8_t *)best->full.sha256;
     ref->sha256.len = 32;
-    ref->full = taskmsg_blob(b, &best->full);
+    ref->full = message_blob(b, &best->full);
 }
 
-Skerry__V1__ModuleRef **taskmsg_modules(struct taskmsg *b, const struct job *j, uint32_t path,
+Skerry__V1__ModuleRef **message_modules(struct message *b, const struct job *j, uint32_t path,
                                         size_t *ret_n)
 {
-    const struct best_module *best = best_of(b, j, path);
+    const struct best_module *best = b->best || j != b->job ? j->paths[path].best : NULL;
     size_t n = composition_levels(&j->comp, path);
-    Skerry__V1__ModuleRef **list = taskmsg_need(b, n * sizeof(*list));
+    Skerry__V1__ModuleRef **list = message_need(b, n * sizeof(*list));
     bool mean = j == b->job ? task_wants_ema(b->task) : j->spec.outer.ema > 0;
     *ret_n = n;
     for (size_t l = 0; l < n && !b->failed; l++) {
         const struct module_rec *m = &j->modules[j->comp.paths[path].modules[l]];
         const struct version_rec *v =
-            j == b->job ? wanted_version(j, b->task, m) : module_version(m, m->version);
-        list[l] = bare_ref(b, m);
+            j == b->job ? wanted_version(b, m) : module_version(m, m->version);
+        list[l] = message_bare_module(b, m);
         if (b->failed)
             break;
         if (best != NULL)
@@ -173,13 +167,13 @@ Skerry__V1__ModuleRef **taskmsg_modules(struct taskmsg *b, const struct job *j, 
     return list;
 }
 
-int taskmsg_module(struct coordinator *co, const struct job *j, const struct task *t,
+int message_module(struct coordinator *co, const struct job *j, const struct task *t,
                    const struct worker *w, const struct module_rec *m, struct pbmem *mem,
                    Skerry__V1__ModuleRef **ret, struct err *err)
 {
-    struct taskmsg b = {co, j, t, w, mem, false};
+    struct message b = {.co = co, .job = j, .task = t, .worker = w, .mem = mem};
     const struct version_rec *v = module_version(m, m->version);
-    Skerry__V1__ModuleRef *ref = bare_ref(&b, m);
+    Skerry__V1__ModuleRef *ref = message_bare_module(&b, m);
     if (v == NULL)
         b.failed = true;
     if (!b.failed)
@@ -191,55 +185,12 @@ int taskmsg_module(struct coordinator *co, const struct job *j, const struct tas
     return 0;
 }
 
-/* Of each level the module of index 0: the others begin as it does. */
-static void add_init_modules(struct taskmsg *b, Skerry__V1__Task *msg)
-{
-    const struct job *j = b->job;
-    uint32_t network = j->comp.paths[b->task->path].network;
-    msg->n_modules = 0;
-    msg->modules = taskmsg_need(b, j->comp.networks[network].n_levels * sizeof(*msg->modules));
-    for (uint32_t i = 0; i < j->comp.n_modules && !b->failed; i++)
-        if (j->modules[i].network == network && j->modules[i].index == 0)
-            msg->modules[msg->n_modules++] = bare_ref(b, &j->modules[i]);
-    msg->warm_start = network == 0 ? taskmsg_blob_or_null(b, &j->warm_start) : NULL;
-}
-
-static bool features_of_model(const struct job *j)
-{
-    int kind = j->spec.partition.features;
-    return kind == JOB_FEATURES_MODEL ||
-           (kind == JOB_FEATURES_AUTO && blob_ref_is_set(&j->warm_start));
-}
-
-static void add_modules(struct taskmsg *b, Skerry__V1__Task *msg)
-{
-    switch (b->task->kind) {
-    case TASK_INIT:
-        add_init_modules(b, msg);
-        break;
-    case TASK_FEATURE:
-        if (features_of_model(b->job))
-            msg->modules = taskmsg_modules(b, b->job, b->task->path, &msg->n_modules);
-        break;
-    case TASK_TRAIN:
-    case TASK_EVAL:
-    case TASK_SAMPLE:
-    case TASK_SCORE:
-    case TASK_VELOCITY:
-        if (!task_is_mixture(b->task))
-            msg->modules = taskmsg_modules(b, b->job, b->task->path, &msg->n_modules);
-        break;
-    default:
-        break;
-    }
-}
-
 /* ---- networks ------------------------------------------------------------ */
 
-static Skerry__V1__Level *level(struct taskmsg *b, const struct composition_level *l)
+static Skerry__V1__Level *level(struct message *b, const struct composition_level *l)
 {
-    Skerry__V1__Level *m = taskmsg_need(b, sizeof(*m));
-    uint32_t *blocks = taskmsg_need(b, COMPOSITION_BLOCKS_MAX * sizeof(*blocks));
+    Skerry__V1__Level *m = message_need(b, sizeof(*m));
+    uint32_t *blocks = message_need(b, COMPOSITION_BLOCKS_MAX * sizeof(*blocks));
     if (b->failed)
         return m;
     skerry__v1__level__init(m);
@@ -252,51 +203,51 @@ static Skerry__V1__Level *level(struct taskmsg *b, const struct composition_leve
     return m;
 }
 
-static Skerry__V1__Level **levels(struct taskmsg *b, const struct composition_network *n,
+static Skerry__V1__Level **levels(struct message *b, const struct composition_network *n,
                                   size_t *ret_n)
 {
-    Skerry__V1__Level **list = taskmsg_need(b, n->n_levels * sizeof(*list));
+    Skerry__V1__Level **list = message_need(b, n->n_levels * sizeof(*list));
     *ret_n = n->n_levels;
     for (uint32_t l = 0; l < n->n_levels && !b->failed; l++)
         list[l] = level(b, &n->levels[l]);
     return list;
 }
 
-Skerry__V1__Expert **taskmsg_experts(struct taskmsg *b, const struct job *j, bool modules,
+Skerry__V1__Expert **message_experts(struct message *b, const struct job *j, bool modules,
                                      size_t *ret_n)
 {
     size_t n = 0;
-    Skerry__V1__Expert **list = taskmsg_need(b, j->comp.n_paths * sizeof(*list));
+    Skerry__V1__Expert **list = message_need(b, j->comp.n_paths * sizeof(*list));
     for (uint32_t p = 0; p < j->comp.n_paths && !b->failed; p++) {
         if (j->comp.paths[p].network != 0)
             continue;
-        Skerry__V1__Expert *e = taskmsg_need(b, sizeof(*e));
+        Skerry__V1__Expert *e = message_need(b, sizeof(*e));
         if (b->failed)
             break;
         skerry__v1__expert__init(e);
         e->path = p;
         e->partition = j->comp.paths[p].partition;
         if (modules)
-            e->modules = taskmsg_modules(b, j, p, &e->n_modules);
+            e->modules = message_modules(b, j, p, &e->n_modules);
         list[n++] = e;
     }
     *ret_n = n;
     return list;
 }
 
-static void add_mixture(struct taskmsg *b, Skerry__V1__Task *msg)
+static void add_mixture(struct message *b, Skerry__V1__Task *msg)
 {
     const struct job *j = b->job;
     const struct task_draw *d = &b->task->draw;
-    Skerry__V1__Mixture *m = taskmsg_need(b, sizeof(*m));
-    Skerry__V1__Experts *all = taskmsg_need(b, sizeof(*all));
+    Skerry__V1__Mixture *m = message_need(b, sizeof(*m));
+    Skerry__V1__Experts *all = message_need(b, sizeof(*all));
     if (b->failed)
         return;
     skerry__v1__mixture__init(m);
     skerry__v1__experts__init(all);
-    all->expert = taskmsg_experts(b, j, !d->remote, &all->n_expert);
+    all->expert = message_experts(b, j, !d->remote, &all->n_expert);
     m->experts = all;
-    m->router = taskmsg_modules(b, j, (uint32_t)j->comp.router_path, &m->n_router);
+    m->router = message_modules(b, j, (uint32_t)j->comp.router_path, &m->n_router);
     m->router_levels = levels(b, &j->comp.networks[1], &m->n_router_levels);
     m->strategy = d->strategy;
     m->top = d->top;
@@ -306,16 +257,49 @@ static void add_mixture(struct taskmsg *b, Skerry__V1__Task *msg)
     msg->mixture = m;
 }
 
-/* ---- all ----------------------------------------------------------------- */
+void message_networks(struct message *b, Skerry__V1__Task *msg)
+{
+    if (task_is_mixture(b->task))
+        add_mixture(b, msg);
+    else
+        msg->modules = message_modules(b, b->job, b->task->path, &msg->n_modules);
+}
+
+/* ---- what all kinds have -------------------------------------------------- */
+
+Skerry__V1__Range **message_ranges(struct message *b, size_t *ret_n)
+{
+    const struct task *t = b->task;
+    Skerry__V1__Range **list = message_need(b, t->n_ranges * sizeof(*list));
+    *ret_n = t->n_ranges;
+    for (size_t i = 0; i < t->n_ranges && !b->failed; i++) {
+        const struct shard_rec *s = &b->job->shards[t->ranges[i].shard];
+        Skerry__V1__Range *r = message_need(b, sizeof(*r));
+        if (b->failed)
+            break;
+        skerry__v1__range__init(r);
+        r->start = t->ranges[i].start;
+        r->count = t->ranges[i].count;
+        r->partition = s->partition;
+        /* A shard that repeats shares one ticket. */
+        for (size_t k = i; k-- > 0 && i - k < 8;)
+            if (t->ranges[k].shard == t->ranges[i].shard)
+                r->shard = list[k]->shard;
+        if (r->shard == NULL)
+            r->shard = message_blob(b, &s->blob);
+        list[i] = r;
+    }
+    return list;
+}
 
 /* The data's partitions are those of the teachers, where there are some. */
-static uint32_t partitions(const struct taskmsg *b)
+static uint32_t partitions(const struct message *b)
 {
     const struct job *teacher = state_job(&b->co->state, b->job->comp.teacher_job);
     return teacher ? teacher->comp.n_partitions : b->job->comp.n_partitions;
 }
 
-static void add_job(struct taskmsg *b, Skerry__V1__Task *m)
+void message_job(struct message *b, Skerry__V1__Task *m)
 {
     const struct job *j = b->job;
     bool mixture = task_is_mixture(b->task);
@@ -328,32 +312,5 @@ static void add_job(struct taskmsg *b, Skerry__V1__Task *m)
     m->levels = levels(b, &j->comp.networks[network], &m->n_levels);
     m->partitions = partitions(b);
     m->vocab = j->vocab;
-    m->tokenizer = taskmsg_blob_or_null(b, &j->tokenizer);
-}
-
-int taskmsg_build(struct coordinator *co, const struct job *j, const struct task *t,
-                  const struct worker *w, struct pbmem *mem, Skerry__V1__Task **ret,
-                  struct err *err)
-{
-    struct taskmsg b = {co, j, t, w, mem, false};
-    Skerry__V1__Task *m = taskmsg_need(&b, sizeof(*m));
-    if (b.failed)
-        return err_set(err, -ENOMEM, "no memory for a task");
-    skerry__v1__task__init(m);
-    m->id = t->id;
-    m->attempt = t->attempt;
-    m->kind = (Skerry__V1__TaskKind)t->kind;
-    m->lease_ms = co->opt.lease_ms;
-    add_job(&b, m);
-    add_modules(&b, m);
-    if (task_is_mixture(t))
-        add_mixture(&b, m);
-    taskmsg_kind(&b, m);
-    if (b.failed)
-        return err_set(err, -ERR_LIMIT,
-                       "task %llu does not fit a message, or its module versions "
-                       "are gone",
-                       (unsigned long long)t->id);
-    *ret = m;
-    return 0;
+    m->tokenizer = message_blob_or_null(b, &j->tokenizer);
 }

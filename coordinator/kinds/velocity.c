@@ -1,67 +1,43 @@
-/* What happens while a SAMPLE task runs: text comes as it is generated, and a sampler
- * whose experts stay on their workers has x_t evaluated by them:
+/* VELOCITY: a sampler whose experts stay on their workers has x_t evaluated by them:
  *
- *   sampler ── EVALUATE(path, x_t) ──► VELOCITY task of that path ──► another worker
- *           ◄── blob with v ────────── when it is done */
-#include "coordinator/rpc/live.h"
-
-#include "coordinator/job/gc.h"
-#include "coordinator/job/report.h"
-#include "coordinator/job/tasks.h"
-#include "coordinator/rpc/poll.h"
-#include "coordinator/state/core.h"
+ *   sampler -- EVALUATE(path, x_t) --> VELOCITY task of that path --> another worker
+ *           <-- blob with v --------- when it is done */
+#include "coordinator/kinds/velocity.h"
 
 #include "common/base/err.h"
 #include "common/base/mem.h"
-#include "common/net/blob_http.h"
+#include "common/net/pbmem.h"
+#include "coordinator/job/gc.h"
+#include "coordinator/job/tasks.h"
+#include "coordinator/kinds/message.h"
+#include "coordinator/kinds/result.h"
+#include "coordinator/kinds/sample.h"
+#include "coordinator/state/core.h"
+#include "coordinator/state/poll.h"
 #include "proto/skerry.pb-c.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
-/* ---- text ---------------------------------------------------------------- */
-
-static struct task *sample_of(struct coordinator *co, const struct worker *w, uint64_t task_id,
-                              uint32_t attempt, struct err *err)
+static void velocity_message(struct message *b, Skerry__V1__Task *msg)
 {
-    struct task *t = state_task(&co->state, task_id);
-    if (t != NULL && t->kind == TASK_SAMPLE && t->state == TASK_LEASED && t->worker_id == w->id &&
-        t->attempt == attempt)
-        return t;
-    (void)err_set(err, -ERR_STALE, "attempt %u of SAMPLE task %llu is not leased to this worker",
-                  attempt, (unsigned long long)task_id);
-    return NULL;
+    Skerry__V1__VelocityTask *m = message_new(b, &skerry__v1__velocity_task__descriptor);
+    m->path = b->task->path;
+    m->input = message_blob(b, &b->task->velocity.input);
+    msg->velocity = m;
+    b->best = true;
+    message_networks(b, msg);
 }
 
-int live_stream(struct coordinator *co, struct worker *w, const Skerry__V1__StreamRequest *m,
-                struct err *err)
+static int velocity_apply(struct coordinator *co, struct job *j, struct task *t,
+                          const Skerry__V1__ReportRequest *r, struct err *err)
 {
-    struct task *t = sample_of(co, w, m->task_id, m->attempt, err);
-    size_t len = strlen(m->text);
-    if (t == NULL)
-        return -ERR_STALE;
-    if (m->offset > t->draw.text_len || m->offset + len > TASK_TEXT_MAX)
-        return err_set(err, -EINVAL,
-                       "text of %zu bytes at %llu, but %zu bytes have come and at most %d are kept",
-                       len, (unsigned long long)m->offset, t->draw.text_len, TASK_TEXT_MAX);
-    size_t end = (size_t)m->offset + len;
-    if (end > t->draw.text_len) { /* what comes again changes nothing */
-        t->draw.text = mem_realloc(t->draw.text, end + 1);
-        memcpy(t->draw.text + m->offset, m->text, len + 1);
-        t->draw.text_len = end;
-        t->progress_ms = core_now(co);
-        core_event(co, &(struct event){.kind = EVENT_TEXT,
-                                       .job_id = t->job_id,
-                                       .worker_id = w->id,
-                                       .task_id = t->id,
-                                       .offset = m->offset,
-                                       .text = m->text});
-    }
-    return 0;
+    int rc = result_blob(co, r->output, "the velocities", &t->output, err);
+    if (rc == 0)
+        j->paths[t->path].velocity_worker = t->worker_id;
+    return rc;
 }
-
-/* ---- velocities ---------------------------------------------------------- */
 
 static bool same_blob(const struct blob_ref *a, const struct blob_ref *b)
 {
@@ -113,28 +89,23 @@ static struct task *make(struct coordinator *co, struct job *j, const struct tas
     return t;
 }
 
-static void send_velocity(struct coordinator *co, struct rpc_request *req, struct task *t)
+static void send_velocity(struct coordinator *co, const struct poll *p, struct task *t)
 {
     Skerry__V1__EvaluateReply reply = SKERRY__V1__EVALUATE_REPLY__INIT;
-    Skerry__V1__Blob blob = SKERRY__V1__BLOB__INIT;
-    char path[TICKET_PATH_MAX], url[TOKEN_URL_MAX + TICKET_PATH_MAX], why[REASON_MAX];
+    char why[REASON_MAX];
+    struct pbmem mem;
+    struct message b = {.co = co, .mem = &mem};
+    pbmem_init(&mem, MESSAGE_BYTES_MAX);
     if (t != NULL && t->state == TASK_DONE) {
-        struct blob_id id;
-        memcpy(id.sha256, t->output.sha256, 32);
-        blob_http_ticket(co->blob_http, TICKET_GET, &id, t->output.size, CORE_TICKET_S, path);
-        (void)snprintf(url, sizeof(url), "%s%s", co->http_url, path);
-        blob.sha256.data = t->output.sha256;
-        blob.sha256.len = 32;
-        blob.size = t->output.size;
-        blob.url = url;
-        reply.output = &blob;
+        reply.output = message_blob(&b, &t->output);
     } else {
         (void)snprintf(why, sizeof(why), "VELOCITY task %llu of path %u is %s",
                        (unsigned long long)(t ? t->id : 0), t ? t->path : 0,
                        t ? task_state_name(t->state) : "gone");
         reply.waiting_for = why;
     }
-    rpc_reply(req, &reply.base);
+    rpc_reply(p->req, &reply.base);
+    pbmem_release(&mem);
 }
 
 static bool answer_velocity(struct coordinator *co, struct poll *p, bool last)
@@ -147,16 +118,16 @@ static bool answer_velocity(struct coordinator *co, struct poll *p, bool last)
     }
     if (t != NULL && task_is_open(t) && !last)
         return false;
-    send_velocity(co, p->req, t);
+    send_velocity(co, p, t);
     return true;
 }
 
-void live_evaluate(struct coordinator *co, struct worker *w, struct rpc_request *req,
-                   const Skerry__V1__EvaluateRequest *m)
+void velocity_evaluate(struct coordinator *co, struct worker *w, struct rpc_request *req,
+                       const Skerry__V1__EvaluateRequest *m)
 {
     struct err err = {0};
     struct blob_ref input = {0};
-    struct task *parent = sample_of(co, w, m->task_id, m->attempt, &err), *t = NULL;
+    struct task *parent = sample_leased(co, w, m->task_id, m->attempt, &err), *t = NULL;
     struct job *j = parent ? state_job(&co->state, parent->job_id) : NULL;
     int rc = j == NULL ? err.code : 0;
     if (rc == 0 &&
@@ -164,7 +135,7 @@ void live_evaluate(struct coordinator *co, struct worker *w, struct rpc_request 
         rc =
             err_set(&err, -EINVAL, "path %u is not of a mixture that is sampled remotely", m->path);
     if (rc == 0)
-        rc = report_blob(co, m->input, "the input", &input, &err);
+        rc = result_blob(co, m->input, "the input", &input, &err);
     if (rc == 0) {
         t = find(co, parent->id, m->path, &input);
         if (t == NULL && (t = make(co, j, parent, m->path, &input)) == NULL)
@@ -182,7 +153,7 @@ void live_evaluate(struct coordinator *co, struct worker *w, struct rpc_request 
     p->velocity = t->id;
 }
 
-void live_turn(struct coordinator *co)
+void velocity_turn(struct coordinator *co)
 {
     if (!co->velocities_old)
         return;
@@ -199,3 +170,5 @@ void live_turn(struct coordinator *co)
         forget(co, t);
     }
 }
+
+const struct kind kind_velocity = {.message = velocity_message, .apply = velocity_apply};

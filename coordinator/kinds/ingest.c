@@ -1,0 +1,101 @@
+/* INGEST: an archive of the data into shards. */
+#include "coordinator/job/query.h"
+#include "coordinator/kinds/ingest.h"
+
+#include "common/base/err.h"
+#include "common/base/mem.h"
+#include "common/base/str.h"
+#include "coordinator/kinds/message.h"
+#include "coordinator/kinds/result.h"
+#include "coordinator/state/core.h"
+#include "proto/skerry.pb-c.h"
+
+#include <errno.h>
+#include <string.h>
+
+static void ingest_message(struct message *b, Skerry__V1__Task *msg)
+{
+    Skerry__V1__IngestTask *m = message_new(b, &skerry__v1__ingest_task__descriptor);
+    m->url = b->job->spec.data.url.items[b->task->ingest.url];
+    msg->ingest = m;
+}
+
+/* Archives of one job must agree: the shorter list begins the longer one. */
+static int merge_classes(struct job *j, const Skerry__V1__ReportRequest *r, struct err *err)
+{
+    if (query_is_text(&j->spec))
+        return 0; /* texts have none */
+    if (r->n_classes > JOB_CLASSES_MAX || r->n_classes == 0)
+        return err_set(err, -EINVAL, "an archive with %zu classes, expected 1 to %d", r->n_classes,
+                       JOB_CLASSES_MAX);
+    for (size_t i = 0; i < r->n_classes && i < j->n_classes; i++)
+        if (strcmp(r->classes[i], j->classes[i]) != 0)
+            return err_set(err, -ERR_CONFIG,
+                           "the archives of data.url disagree about class %zu: "
+                           "'%.60s' and '%.60s'; give all the same classes.txt",
+                           i, j->classes[i], r->classes[i]);
+    if (r->n_classes <= j->n_classes)
+        return 0;
+    j->classes = mem_realloc(j->classes, r->n_classes * sizeof(*j->classes));
+    j->counts = mem_realloc(j->counts, r->n_classes * sizeof(*j->counts));
+    for (size_t i = j->n_classes; i < r->n_classes; i++) {
+        j->classes[i] = str_ndup(r->classes[i], 256);
+        j->counts[i] = 0;
+    }
+    j->n_classes = r->n_classes;
+    return 0;
+}
+
+static int shard_order(const void *a, const void *b)
+{
+    const struct shard_rec *x = a, *y = b;
+    return (x->source > y->source) - (x->source < y->source);
+}
+
+/* Sources in order of their URL, so the order does not depend on who was faster. */
+static void order_shards(struct job *j)
+{
+    /* Insertion: shards of one source are already in order and must stay so. */
+    for (size_t i = 1; i < j->n_shards; i++) {
+        struct shard_rec s = j->shards[i];
+        size_t k = i;
+        for (; k > 0 && shard_order(&j->shards[k - 1], &s) > 0; k--)
+            j->shards[k] = j->shards[k - 1];
+        j->shards[k] = s;
+    }
+}
+
+static int ingest_apply(struct coordinator *co, struct job *j, struct task *t,
+                        const Skerry__V1__ReportRequest *r, struct err *err)
+{
+    int rc = 0;
+    if (r->n_shards == 0 || r->n_shards > 4096 || j->n_shards + r->n_shards > JOB_SHARDS_MAX)
+        return err_set(err, -EINVAL,
+                       "an archive made %zu shards, expected 1 to 4096 and at most "
+                       "%d of the job; raise data.shard_samples",
+                       r->n_shards, JOB_SHARDS_MAX);
+    struct shard_rec *made = mem_alloc_array(r->n_shards, sizeof(*made));
+    for (size_t i = 0; i < r->n_shards && rc == 0; i++) {
+        rc = result_blob(co, r->shards[i]->blob, "a shard", &made[i].blob, err);
+        made[i].samples = r->shards[i]->samples;
+        made[i].holdout = r->shards[i]->holdout;
+        made[i].tokens = r->shards[i]->tokens;
+        made[i].source = t->ingest.url;
+        if (rc == 0 && made[i].samples == 0)
+            rc = err_set(err, -EINVAL, "a shard without samples");
+    }
+    if (rc == 0)
+        rc = merge_classes(j, r, err);
+    if (rc == 0) {
+        j->cap_shards = j->n_shards + r->n_shards;
+        j->shards = mem_realloc(j->shards, j->cap_shards * sizeof(*j->shards));
+        memcpy(&j->shards[j->n_shards], made, r->n_shards * sizeof(*made));
+        j->n_shards += r->n_shards;
+        order_shards(j);
+        save_job_dataset(co->store, j);
+    }
+    mem_free(made);
+    return rc;
+}
+
+const struct kind kind_ingest = {.message = ingest_message, .apply = ingest_apply};

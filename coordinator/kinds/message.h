@@ -1,0 +1,62 @@
+/* A leased task as the message that its worker gets, with tickets for every blob it needs: what
+ * the messages of several kinds have in common.  Everything is allocated in `mem` and borrows from
+ * the state: pack it before either changes. */
+#ifndef COORDINATOR_KINDS_MESSAGE_H
+#define COORDINATOR_KINDS_MESSAGE_H
+
+#include "common/net/pbmem.h"
+#include "proto/skerry.pb-c.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct blob_ref;
+struct coordinator;
+struct err;
+struct job;
+struct module_rec;
+struct task;
+struct worker;
+
+#define MESSAGE_BYTES_MAX (8u << 20)
+
+/* A message under construction. */
+struct message {
+    struct coordinator *co;
+    const struct job *job;
+    const struct task *task;
+    const struct worker *worker;
+    struct pbmem *mem;
+    bool best;   /* paths that stop early are looked at as they were at their best */
+    bool phase;  /* modules are those that a phase begins with, or none */
+    bool failed; /* the arena is used up, or a version is gone */
+};
+
+/* Room in the arena; something harmless after a failure, or NULL where that is too small. */
+void *message_need(struct message *b, size_t size);
+/* A part of the message, initialised; something harmless after a failure. */
+void *message_new(struct message *b, const ProtobufCMessageDescriptor *d);
+/* With a ticket; ref stays as it is while the message lives. */
+Skerry__V1__Blob *message_blob(struct message *b, const struct blob_ref *ref);
+/* The same, or NULL when there is none. */
+Skerry__V1__Blob *message_blob_or_null(struct message *b, const struct blob_ref *ref);
+/* A module without weights. */
+Skerry__V1__ModuleRef *message_bare_module(struct message *b, const struct module_rec *m);
+/* How to get the modules of a path, by level; j may be another job than the task's. */
+Skerry__V1__ModuleRef **message_modules(struct message *b, const struct job *j, uint32_t path,
+                                        size_t *ret_n);
+/* All main paths of a job as experts; without modules when they stay elsewhere. */
+Skerry__V1__Expert **message_experts(struct message *b, const struct job *j, bool modules,
+                                     size_t *ret_n);
+/* The modules of the task's path, or its mixture. */
+void message_networks(struct message *b, Skerry__V1__Task *msg);
+/* The samples of the task. */
+Skerry__V1__Range **message_ranges(struct message *b, size_t *ret_n);
+/* What a worker must know of the job. */
+void message_job(struct message *b, Skerry__V1__Task *m);
+/* The newest version of a module on the path of a TRAIN task, for its worker. */
+int message_module(struct coordinator *co, const struct job *j, const struct task *t,
+                   const struct worker *w, const struct module_rec *m, struct pbmem *mem,
+                   Skerry__V1__ModuleRef **ret, struct err *err);
+
+#endif

@@ -1,0 +1,264 @@
+/* FEATURE, CLUSTER, SPLIT and SCORE: the data into partitions, each with a row of its own. */
+#include "coordinator/kinds/partition.h"
+
+#include "common/base/err.h"
+#include "common/base/mem.h"
+#include "coordinator/job/gc.h"
+#include "coordinator/job/query.h"
+#include "coordinator/job/shards.h"
+#include "coordinator/kinds/message.h"
+#include "coordinator/kinds/result.h"
+#include "coordinator/state/core.h"
+#include "proto/skerry.pb-c.h"
+
+#include <errno.h>
+#include <string.h>
+
+/* ---- FEATURE -------------------------------------------------------------- */
+
+static bool features_of_model(const struct job *j)
+{
+    int kind = j->spec.partition.features;
+    return kind == JOB_FEATURES_MODEL ||
+           (kind == JOB_FEATURES_AUTO && blob_ref_is_set(&j->warm_start));
+}
+
+/* Chunks are many times as large as the features: only samples that are scored need them. */
+static bool needs_chunks(const struct job *j, const struct task *t)
+{
+    const struct shard_rec *s = &j->shards[t->ranges[0].shard];
+    return query_is_text(&j->spec) && (s->router || s->holdout);
+}
+
+static void feature_message(struct message *b, Skerry__V1__Task *msg)
+{
+    Skerry__V1__FeatureTask *m = message_new(b, &skerry__v1__feature_task__descriptor);
+    m->ranges = message_ranges(b, &m->n_ranges);
+    m->chunk = needs_chunks(b->job, b->task) ? (uint32_t)b->job->spec.partition.chunk : 0;
+    msg->feature = m;
+    if (features_of_model(b->job))
+        message_networks(b, msg);
+}
+
+static int feature_apply(struct coordinator *co, struct job *j, struct task *t,
+                         const Skerry__V1__ReportRequest *r, struct err *err)
+{
+    int rc = result_blob(co, r->output, "the file of features", &t->output, err);
+    if (rc < 0)
+        return rc;
+    size_t at = t->ranges[0].shard;
+    j->shards[at].features = t->output;
+    save_job_shard(co->store, j, at);
+    return 0;
+}
+
+const struct kind kind_feature = {.message = feature_message, .apply = feature_apply};
+
+/* ---- CLUSTER -------------------------------------------------------------- */
+
+static void add_features(struct message *b, Skerry__V1__ClusterTask *m)
+{
+    const struct job *j = b->job;
+    size_t n = shards_cut(j);
+    m->features = message_need(b, n * sizeof(*m->features));
+    m->counts = message_need(b, n * sizeof(*m->counts));
+    m->holdout = message_need(b, n * sizeof(*m->holdout));
+    for (size_t i = 0; i < n && !b->failed; i++) {
+        m->features[i] = message_blob(b, &j->shards[i].features);
+        m->counts[i] = j->shards[i].samples;
+        m->holdout[i] = j->shards[i].holdout;
+    }
+    m->n_features = m->n_counts = m->n_holdout = n;
+}
+
+/* scores[p * n_scored + i]: path p on shard scored[i]. */
+static void add_scores(struct message *b, Skerry__V1__ClusterTask *m)
+{
+    const struct job *j = b->job;
+    size_t n = 0;
+    uint32_t *scored = query_scored(j, &n);
+    m->scored = message_need(b, n * sizeof(*scored));
+    m->scores = message_need(b, j->n_scores * sizeof(*m->scores));
+    for (size_t i = 0; i < n && !b->failed; i++)
+        m->scored[i] = scored[i];
+    for (size_t s = 0; s < j->n_scores && !b->failed; s++)
+        for (size_t i = 0; i < n; i++)
+            if (scored[i] == j->scores[s].shard)
+                m->scores[j->scores[s].path * n + i] = message_blob(b, &j->scores[s].blob);
+    m->n_scored = n;
+    m->n_scores = j->n_scores;
+    m->previous = message_blob_or_null(b, &j->partitioner);
+    mem_free(scored);
+}
+
+static void cluster_message(struct message *b, Skerry__V1__Task *msg)
+{
+    const struct job *j = b->job;
+    Skerry__V1__ClusterTask *m = message_new(b, &skerry__v1__cluster_task__descriptor);
+    add_features(b, m);
+    m->levels = message_need(b, j->comp.n_digits * sizeof(*m->levels));
+    if (b->failed)
+        return;
+    memcpy(m->levels, j->comp.digits, j->comp.n_digits * sizeof(*m->levels));
+    m->n_levels = j->comp.n_digits;
+    m->top = (uint32_t)j->spec.recipe.top;
+    m->evaluate = b->task->cluster.evaluate;
+    m->chunk = (uint32_t)j->spec.partition.chunk;
+    if (j->n_scores > 0)
+        add_scores(b, m);
+    msg->cluster = m;
+}
+
+static uint64_t trained_on(const struct job *j)
+{
+    uint64_t n = 0;
+    for (size_t i = 0; i < shards_cut(j); i++)
+        n += j->shards[i].holdout ? 0 : j->shards[i].samples;
+    return n;
+}
+
+static int check_sizes(const struct job *j, const Skerry__V1__ReportRequest *r, struct err *err)
+{
+    uint64_t sum = 0, most = trained_on(j) * (uint64_t)j->spec.recipe.top;
+    if (r->n_sizes != j->comp.n_partitions)
+        return err_set(err, -EINVAL, "sizes of %zu partitions were reported, there are %u",
+                       r->n_sizes, j->comp.n_partitions);
+    for (size_t i = 0; i < r->n_sizes; i++)
+        sum += r->sizes[i] <= most ? r->sizes[i] : most + 1;
+    if (sum > most)
+        return err_set(err, -EINVAL, "the partitions have more than the %llu samples there are",
+                       (unsigned long long)most);
+    return 0;
+}
+
+static int cluster_apply(struct coordinator *co, struct job *j, struct task *t,
+                         const Skerry__V1__ReportRequest *r, struct err *err)
+{
+    struct blob_ref partitioner = {0}, assignment = {0};
+    if (t->cluster.evaluate) { /* only its rows count */
+        result_rows(co, j, t, r);
+        return 0;
+    }
+    int rc = result_blob(co, r->output, "the partitioner", &partitioner, err);
+    if (rc == 0)
+        rc = result_blob(co, r->assignment, "the assignment", &assignment, err);
+    if (rc == 0)
+        rc = check_sizes(j, r, err);
+    if (rc < 0)
+        return rc;
+    gc_drop(co, &j->partitioner_before);
+    gc_drop(co, &j->assignment);
+    j->partitioner_before = j->partitioner;
+    t->output = j->partitioner = partitioner;
+    j->assignment = assignment;
+    memcpy(j->sizes, r->sizes, r->n_sizes * sizeof(*j->sizes));
+    result_rows(co, j, t, r);
+    save_job(co->store, j);
+    return 0;
+}
+
+const struct kind kind_cluster = {.message = cluster_message, .apply = cluster_apply};
+
+/* ---- SPLIT ---------------------------------------------------------------- */
+
+static void split_message(struct message *b, Skerry__V1__Task *msg)
+{
+    const struct job *j = b->job;
+    size_t first = b->task->ranges[0].shard;
+    Skerry__V1__SplitTask *m = message_new(b, &skerry__v1__split_task__descriptor);
+    m->ranges = message_ranges(b, &m->n_ranges);
+    m->assignment = message_blob(b, &j->assignment);
+    m->holdout = j->shards[first].holdout;
+    for (size_t i = 0; i < first; i++)
+        m->first += j->shards[i].samples;
+    msg->split = m;
+}
+
+/* Every sample must have come out: `top` times, or once when held out. */
+static int check_count(const struct job *j, const struct task *t, uint64_t samples, bool holdout,
+                       struct err *err)
+{
+    uint64_t in = 0;
+    for (size_t i = 0; i < t->n_ranges; i++)
+        in += t->ranges[i].count;
+    uint64_t want = in * (holdout ? 1 : (uint64_t)j->spec.recipe.top);
+    if (samples == want)
+        return 0;
+    return err_set(err, -EINVAL, "%llu samples were written, expected %llu",
+                   (unsigned long long)samples, (unsigned long long)want);
+}
+
+static int take_split(struct coordinator *co, const struct job *j, const Skerry__V1__ShardInfo *s,
+                      struct shard_rec *ret, struct err *err)
+{
+    int rc = result_blob(co, s->blob, "a shard", &ret->blob, err);
+    if (rc < 0)
+        return rc;
+    if (s->samples == 0 || s->partition >= j->comp.n_partitions)
+        return err_set(err, -EINVAL,
+                       "a shard of partition %u with %u samples; there are %u partitions",
+                       s->partition, s->samples, j->comp.n_partitions);
+    ret->samples = s->samples;
+    ret->tokens = s->tokens;
+    ret->partition = s->partition;
+    return 0;
+}
+
+static int split_apply(struct coordinator *co, struct job *j, struct task *t,
+                       const Skerry__V1__ReportRequest *r, struct err *err)
+{
+    bool holdout = j->shards[t->ranges[0].shard].holdout;
+    uint64_t samples = 0;
+    int rc = 0;
+    if (r->n_shards == 0 || r->n_shards > 4096 || j->n_shards + r->n_shards > JOB_SHARDS_MAX)
+        return err_set(err, -EINVAL,
+                       "a split made %zu shards, expected 1 to 4096 and at most %d of the job; "
+                       "raise data.shard_samples",
+                       r->n_shards, JOB_SHARDS_MAX);
+    struct shard_rec *made = mem_alloc_array(r->n_shards, sizeof(*made));
+    for (size_t i = 0; i < r->n_shards && rc == 0; i++) {
+        rc = take_split(co, j, r->shards[i], &made[i], err);
+        made[i].generation = j->generation + 1;
+        made[i].source = t->split.group;
+        made[i].holdout = holdout;
+        samples += made[i].samples;
+    }
+    if (rc == 0)
+        rc = check_count(j, t, samples, holdout, err);
+    for (size_t i = 0; i < r->n_shards && rc == 0; i++) {
+        *job_add_shard(j) = made[i]; /* the number was checked */
+        save_job_shard(co->store, j, j->n_shards - 1);
+    }
+    mem_free(made);
+    return rc;
+}
+
+const struct kind kind_split = {.message = split_message, .apply = split_apply};
+
+/* ---- SCORE ---------------------------------------------------------------- */
+
+static void score_message(struct message *b, Skerry__V1__Task *msg)
+{
+    Skerry__V1__ScoreTask *m = message_new(b, &skerry__v1__score_task__descriptor);
+    m->path = b->task->path;
+    m->ranges = message_ranges(b, &m->n_ranges);
+    m->chunk = b->task->score.evaluate ? (uint32_t)b->job->spec.partition.chunk : 0;
+    m->skip = TEXT_SKIP;
+    msg->score = m;
+    b->best = b->task->score.evaluate;
+    message_networks(b, msg);
+}
+
+static int score_apply(struct coordinator *co, struct job *j, struct task *t,
+                       const Skerry__V1__ReportRequest *r, struct err *err)
+{
+    int rc = result_blob(co, r->output, "the file of scores", &t->output, err);
+    if (rc < 0)
+        return rc;
+    j->scores = mem_realloc(j->scores, (j->n_scores + 1) * sizeof(*j->scores));
+    j->scores[j->n_scores++] =
+        (struct score_rec){.path = t->path, .shard = t->ranges[0].shard, .blob = t->output};
+    save_job_score(co->store, j, j->n_scores - 1);
+    return 0;
+}
+const struct kind kind_score = {.message = score_message, .apply = score_apply};

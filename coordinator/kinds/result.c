@@ -1,0 +1,63 @@
+/* What results of several kinds have in common. */
+#include "coordinator/kinds/result.h"
+
+#include "common/base/clock.h"
+#include "common/base/err.h"
+#include "common/base/mem.h"
+#include "common/base/str.h"
+#include "coordinator/state/core.h"
+#include "proto/skerry.pb-c.h"
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+int result_blob(struct coordinator *co, const Skerry__V1__Blob *b, const char *what,
+                struct blob_ref *ret, struct err *err)
+{
+    struct blob_id id;
+    uint64_t size = 0;
+    if (b == NULL || b->sha256.len != 32 || b->size == 0)
+        return err_set(err, -EINVAL, "%s is missing or has no hash or size", what);
+    memcpy(id.sha256, b->sha256.data, 32);
+    if (!blobstore_has(co->blobs, &id, &size))
+        return err_set(err, -ERR_NOTFOUND, "%s has not been uploaded", what);
+    if (size != b->size)
+        return err_set(err, -EINVAL, "%s has %llu bytes in the store, the report says %llu", what,
+                       (unsigned long long)size, (unsigned long long)b->size);
+    memcpy(ret->sha256, id.sha256, 32);
+    ret->size = size;
+    return 0;
+}
+
+static size_t row_place(const struct job *j, const struct row_rec *row)
+{
+    size_t i = 0;
+    while (i < j->n_rows && (j->rows[i].kind != row->kind || j->rows[i].path != row->path ||
+                             strcmp(j->rows[i].name, row->name) != 0))
+        i++;
+    return i;
+}
+
+void result_rows(struct coordinator *co, struct job *j, const struct task *t,
+                 const Skerry__V1__ReportRequest *r)
+{
+    for (size_t i = 0; i < r->n_rows && i < 256; i++) {
+        struct row_rec row = {
+            .kind = t->kind,
+            .path = t->kind == TASK_EVAL && !t->draw.mixture ? t->path : UINT32_MAX,
+            .round = task_round(t),
+            .value = r->rows[i]->value,
+            .at_unix_ms = (int64_t)clock_wall_ms(),
+        };
+        (void)str_copy(row.name, sizeof(row.name), r->rows[i]->name);
+        (void)str_copy(row.unit, sizeof(row.unit), r->rows[i]->unit);
+        size_t at = row_place(j, &row);
+        if (row.name[0] == '\0' || !isfinite(row.value) || at == JOB_ROWS_MAX)
+            continue;
+        if (at == j->n_rows)
+            j->rows = mem_realloc(j->rows, ++j->n_rows * sizeof(*j->rows));
+        j->rows[at] = row;
+        save_job_row(co->store, j, at);
+    }
+}

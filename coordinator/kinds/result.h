@@ -1,0 +1,20 @@
+/* What results of several kinds have in common. */
+#ifndef COORDINATOR_KINDS_RESULT_H
+#define COORDINATOR_KINDS_RESULT_H
+
+struct Skerry__V1__Blob;
+struct Skerry__V1__ReportRequest;
+struct blob_ref;
+struct coordinator;
+struct err;
+struct job;
+struct task;
+
+/* A blob that a report names: it must be in the store, and of that size. */
+int result_blob(struct coordinator *co, const struct Skerry__V1__Blob *b, const char *what,
+                struct blob_ref *ret, struct err *err);
+/* Keeps figures that came with a result. */
+void result_rows(struct coordinator *co, struct job *j, const struct task *t,
+                 const struct Skerry__V1__ReportRequest *r);
+
+#endif

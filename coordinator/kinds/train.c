@@ -1,0 +1,342 @@
+/* TRAIN: a phase of a replica.  Its message, what it contributes at its end or in parts, and
+ * versions of modules that come while it goes on. */
+#include "coordinator/kinds/train.h"
+
+#include "common/base/err.h"
+#include "common/base/mem.h"
+#include "common/net/pbmem.h"
+#include "coordinator/job/metrics.h"
+#include "coordinator/job/query.h"
+#include "coordinator/job/shards.h"
+#include "coordinator/job/tasks.h"
+#include "coordinator/kinds/message.h"
+#include "coordinator/kinds/result.h"
+#include "coordinator/state/core.h"
+#include "coordinator/state/poll.h"
+#include "proto/skerry.pb-c.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define AHEAD_MAX 64 /* as TrainTask.ahead */
+#define CONTRIBUTIONS_MAX 64
+#define NO_VERSION UINT64_MAX
+
+/* ---- message -------------------------------------------------------------- */
+
+static uint64_t total_steps(const struct job *j, const struct task *t)
+{
+    const struct composition_path *path = &j->comp.paths[t->path];
+    uint64_t rounds = (uint64_t)j->spec.outer.rounds, left = rounds - t->train.round;
+    if (j->spec.outer.async) { /* its share of the phases to come */
+        uint64_t k = path->replicas;
+        left = (rounds * k - j->paths[t->path].phases + k - 1) / k;
+    } else if (j->spec.outer.steps > 0) {
+        return rounds * (uint64_t)j->spec.outer.steps;
+    }
+    if (j->spec.outer.steps > 0)
+        return t->train.first_step + left * (uint64_t)j->spec.outer.steps;
+    /* Bounded by time: as many in each phase to come as the last one would have done in full. */
+    struct shards_sum sum = shards_sum(j, path->partition, false);
+    uint64_t samples = j->paths[t->path].replicas[t->train.replica].samples_last;
+    uint64_t phase = samples * 1000 / shards_of_steps(&j->spec, path->batch, 1000, &sum);
+    return phase > 0 ? t->train.first_step + left * phase : 0;
+}
+
+static int by_step(const void *a, const void *b)
+{
+    const Skerry__V1__Fragment *const *x = a, *const *y = b;
+    return (*x)->step != (*y)->step ? ((*x)->step > (*y)->step ? 1 : -1)
+                                    : ((*x)->level > (*y)->level) - ((*x)->level < (*y)->level);
+}
+
+/* Fragment f of F contributes after ceil((f+1)(H-delay)/F) of the H steps, so that
+ * what is sent is spread evenly over the phase and the last merge is at its end. */
+static void add_fragments(struct message *b, Skerry__V1__TrainTask *m)
+{
+    const struct job *j = b->job;
+    const struct composition_path *path = &j->comp.paths[b->task->path];
+    const struct composition_network *n = &j->comp.networks[path->network];
+    uint32_t delay = (uint32_t)j->spec.outer.delay, f = j->comp.fragments;
+    m->delay = delay < m->steps ? delay : m->steps - 1;
+    m->mix = (float)j->spec.outer.mix;
+    m->n_fragments = n->n_levels;
+    m->fragments = message_need(b, n->n_levels * sizeof(*m->fragments));
+    for (uint32_t l = 0; l < n->n_levels && !b->failed; l++) {
+        const struct module_rec *module = &j->modules[path->modules[l]];
+        const struct contribution *c =
+            query_contribution(b->task, module->id, b->task->train.round);
+        Skerry__V1__Fragment *part = message_need(b, sizeof(*part));
+        if (b->failed)
+            return;
+        skerry__v1__fragment__init(part);
+        part->level = l;
+        part->step = ((n->levels[l].fragment + 1) * (m->steps - m->delay) + f - 1) / f;
+        part->done = module->version > b->task->train.round || (c != NULL && !c->refused);
+        m->fragments[l] = part;
+    }
+    if (!b->failed)
+        qsort(m->fragments, m->n_fragments, sizeof(*m->fragments), by_step);
+}
+
+/* Moments go with the replica, unless it stays where they are. */
+static void add_moments(struct message *b, Skerry__V1__TrainTask *m)
+{
+    const struct replica_rec *r = &b->job->paths[b->task->path].replicas[b->task->train.replica];
+    if (b->job->spec.recipe.moments != JOB_MOMENTS_TRAVEL)
+        return;
+    m->send_moments = true;
+    if (r->owner != b->worker->id)
+        m->moments = message_blob_or_null(b, &r->moments);
+}
+
+/* A tiny dataset does not fill the phase; rows of text are filled by repeating it. */
+static uint32_t steps_that_fit(const struct job *j, const struct task *t)
+{
+    uint64_t samples = 0, steps = (uint64_t)j->spec.outer.steps;
+    for (size_t i = 0; i < t->n_ranges; i++)
+        samples += t->ranges[i].count;
+    uint64_t fit = samples / j->comp.paths[t->path].batch;
+    if (steps > fit && !query_is_text(&j->spec))
+        steps = fit > 0 ? fit : 1;
+    return (uint32_t)steps;
+}
+
+/* The worker fetches them while it computes this phase.  That the next one comes to it, and
+ * takes as many samples, is likely and no more. */
+static void add_ahead(struct message *b, Skerry__V1__TrainTask *m)
+{
+    const struct job *j = b->job;
+    const struct task *t = b->task;
+    const struct composition_path *cp = &j->comp.paths[t->path];
+    uint32_t shards[AHEAD_MAX];
+    uint64_t samples = 0;
+    if (t->train.round + 1 >= (uint64_t)j->spec.outer.rounds && !j->spec.outer.async)
+        return;
+    for (size_t i = 0; i < t->n_ranges; i++)
+        samples += t->ranges[i].count;
+    size_t n = ledger_ahead(j->ledgers[job_ledger(j, cp->partition)], samples, t->train.replica,
+                            cp->replicas, shards, AHEAD_MAX);
+    m->ahead = message_need(b, n * sizeof(Skerry__V1__Blob *));
+    for (size_t i = 0; i < n && !b->failed; i++) {
+        bool now = false;
+        for (size_t k = 0; k < t->n_ranges; k++)
+            now |= t->ranges[k].shard == shards[i];
+        if (!now && blob_ref_is_set(&j->shards[shards[i]].blob))
+            m->ahead[m->n_ahead++] = message_blob(b, &j->shards[shards[i]].blob);
+    }
+}
+
+static void train_message(struct message *b, Skerry__V1__Task *msg)
+{
+    const struct task *t = b->task;
+    const struct job *teacher = state_job(&b->co->state, b->job->comp.teacher_job);
+    Skerry__V1__TrainTask *m = message_new(b, &skerry__v1__train_task__descriptor);
+    m->round = t->train.round;
+    m->path = t->path;
+    m->replica = t->train.replica;
+    m->steps = steps_that_fit(b->job, t);
+    m->seconds = b->task->train.phase_s;
+    m->first_step = t->train.first_step;
+    m->total_steps = total_steps(b->job, t);
+    m->ranges = message_ranges(b, &m->n_ranges);
+    m->epoch = t->n_ranges ? t->ranges[0].epoch : 0;
+    m->batch = b->job->comp.paths[t->path].batch;
+    if (teacher != NULL)
+        m->teachers = message_experts(b, teacher, true, &m->n_teachers);
+    add_moments(b, m);
+    add_ahead(b, m);
+    if (query_streams(b->job))
+        add_fragments(b, m);
+    msg->train = m;
+    b->phase = true;
+    message_networks(b, msg);
+}
+
+/* ---- report --------------------------------------------------------------- */
+
+/* Does the contribution fit the task?  *ret_late: it does, but too late to be folded. */
+static int check_contribution(const struct job *j, const struct task *t,
+                              const Skerry__V1__Contribution *c, bool *ret_late, struct err *err)
+{
+    const struct module_rec *m = job_module(j, c->module_id);
+    bool async = j->spec.outer.async;
+    if (m == NULL || !query_crosses(j, t->path, m))
+        return err_set(err, -EINVAL, "module %llu is not on path %u",
+                       (unsigned long long)c->module_id, t->path);
+    if (c->base_version > m->version || (!async && c->base_version != t->train.round))
+        return err_set(err, -ERR_STALE,
+                       "the contribution is to version %llu of module %llu, which "
+                       "is at %llu",
+                       (unsigned long long)c->base_version, (unsigned long long)c->module_id,
+                       (unsigned long long)m->version);
+    /* Whole values can only be compared with the version that they began with. */
+    *ret_late = async ? j->spec.wire.up == CODEC_F32 && !module_version(m, c->base_version)
+                      : m->version != c->base_version;
+    return 0;
+}
+
+/* Takes what the report brings and the task has not given yet: an attempt that begins
+ * anew makes some contributions again. */
+static int take_contributions(struct coordinator *co, struct job *j, struct task *t,
+                              const Skerry__V1__ReportRequest *r, struct err *err)
+{
+    struct contribution made[CONTRIBUTIONS_MAX];
+    size_t n = 0;
+    for (size_t i = 0; i < r->n_contributions; i++) {
+        const Skerry__V1__Contribution *c = r->contributions[i];
+        struct contribution *new = &made[n];
+        bool late = false;
+        int rc = check_contribution(j, t, c, &late, err);
+        for (size_t k = 0; rc == 0 && k < i; k++)
+            if (r->contributions[k]->module_id == c->module_id)
+                rc = err_set(err, -EINVAL, "module %llu came twice",
+                             (unsigned long long)c->module_id);
+        if (rc < 0)
+            return rc;
+        if (query_contribution(t, c->module_id, c->base_version))
+            continue;
+        *new = (struct contribution){.module_id = c->module_id,
+                                     .base_version = c->base_version,
+                                     .refused = late,
+                                     .samples = r->samples,
+                                     .worker_id = t->worker_id};
+        if ((rc = result_blob(co, c->blob, "the contribution", &new->blob, err)) < 0)
+            return rc;
+        n++;
+    }
+    if (n == 0)
+        return 0;
+    t->train.contributions = mem_realloc(
+        t->train.contributions, (t->train.n_contributions + n) * sizeof(*t->train.contributions));
+    memcpy(&t->train.contributions[t->train.n_contributions], made, n * sizeof(*made));
+    t->train.n_contributions += n;
+    for (size_t i = 0; i < n; i++)
+        metrics_uploaded(co, j, t, &made[i]);
+    return 0;
+}
+
+/* Every module of the path has something from this phase, or does without. */
+static int check_complete(const struct job *j, const struct task *t, struct err *err)
+{
+    for (uint32_t l = 0; l < composition_levels(&j->comp, t->path); l++) {
+        const struct module_rec *m = &j->modules[j->comp.paths[t->path].modules[l]];
+        bool found = !j->spec.outer.async && m->version > t->train.round;
+        for (size_t i = 0; i < t->train.n_contributions && !found; i++)
+            found = t->train.contributions[i].module_id == m->id;
+        if (!found)
+            return err_set(err, -EINVAL, "the phase brought no contribution to module %llu",
+                           (unsigned long long)m->id);
+    }
+    return 0;
+}
+
+static int train_apply(struct coordinator *co, struct job *j, struct task *t,
+                       const Skerry__V1__ReportRequest *r, struct err *err)
+{
+    uint64_t held = 0;
+    for (size_t i = 0; i < t->n_ranges; i++)
+        held += t->ranges[i].count;
+    if (r->n_contributions > CONTRIBUTIONS_MAX)
+        return err_set(err, -EINVAL, "the phase brought %zu contributions, at most %d are possible",
+                       r->n_contributions, CONTRIBUTIONS_MAX);
+    if (r->samples == 0 || r->samples > held)
+        return err_set(err, -EINVAL, "the phase counts %llu samples, expected 1 to %llu",
+                       (unsigned long long)r->samples, (unsigned long long)held);
+    int rc = take_contributions(co, j, t, r, err);
+    if (rc == 0 && !r->snapshot)
+        rc = check_complete(j, t, err);
+    if (rc < 0)
+        return rc;
+    if (r->moments != NULL && j->spec.recipe.moments == JOB_MOMENTS_TRAVEL &&
+        (rc = result_blob(co, r->moments, "the file of moments", &t->train.moments, err)) < 0)
+        return rc;
+    t->train.waited_ms = r->waited_ms;
+    metrics_points(co, j, t, r->points, r->n_points);
+    if (!r->snapshot)
+        task_settle(co, t, r->samples);
+    return 0;
+}
+
+/* ---- versions while it runs ----------------------------------------------- */
+
+/* What the worker says that it holds is better than what we think that it does. */
+static void note_held(struct worker *w, uint64_t module, uint64_t version)
+{
+    unsigned kept = 0;
+    for (unsigned i = 0; i < w->n_held; i++)
+        if (w->held[i].module_id != module)
+            w->held[kept++] = w->held[i];
+    w->n_held = kept;
+    if (version == NO_VERSION || kept == sizeof(w->held) / sizeof(w->held[0]))
+        return;
+    w->held[kept].module_id = module;
+    w->held[kept].version = version;
+    w->n_held++;
+}
+
+static void send_version(struct coordinator *co, struct poll *p, const struct task *t,
+                         struct worker *w, const struct module_rec *m)
+{
+    Skerry__V1__VersionReply reply = SKERRY__V1__VERSION_REPLY__INIT;
+    const struct job *j = state_job(&co->state, t->job_id);
+    struct pbmem mem;
+    struct err err = {0};
+    pbmem_init(&mem, MESSAGE_BYTES_MAX);
+    note_held(w, m->id, p->held);
+    if (message_module(co, j, t, w, m, &mem, &reply.module, &err) < 0)
+        rpc_fail(p->req, err.code, true, 1000, "%s", err.msg);
+    else
+        rpc_reply(p->req, &reply.base);
+    pbmem_release(&mem);
+}
+
+static bool answer_version(struct coordinator *co, struct poll *p, bool last)
+{
+    Skerry__V1__VersionReply reply = SKERRY__V1__VERSION_REPLY__INIT;
+    char why[REASON_MAX];
+    struct task *t = poll_task(co, p);
+    struct worker *w = state_worker(&co->state, p->worker_id);
+    struct job *j = t ? state_job(&co->state, t->job_id) : NULL;
+    const struct module_rec *m = j ? job_module(j, p->module_id) : NULL;
+    if (m == NULL || w == NULL) {
+        rpc_fail(p->req, -ERR_NOTFOUND, false, 0, "there is no such module");
+        return true;
+    }
+    t->progress_ms = core_now(co); /* who waits for others is not stuck */
+    if (m->version >= p->version) {
+        send_version(co, p, t, w, m);
+        return true;
+    }
+    reply.later = !query_coming(&co->state, j, m);
+    if (!reply.later && !last)
+        return false;
+    (void)snprintf(why, sizeof(why), "module %llu is at version %llu: %.200s",
+                   (unsigned long long)m->id, (unsigned long long)m->version, m->outer_reason);
+    reply.waiting_for = why;
+    rpc_reply(p->req, &reply.base);
+    return true;
+}
+
+void train_version(struct coordinator *co, struct worker *w, struct rpc_request *req,
+                   const Skerry__V1__VersionRequest *m)
+{
+    struct task *t = state_task(&co->state, m->task_id);
+    struct job *j = t ? state_job(&co->state, t->job_id) : NULL;
+    const struct module_rec *module = j ? job_module(j, m->module_id) : NULL;
+    if (module == NULL || t->kind != TASK_TRAIN || !query_crosses(j, t->path, module)) {
+        rpc_fail(req, -EINVAL, false, 0, "module %llu is not on the path of task %llu",
+                 (unsigned long long)m->module_id, (unsigned long long)m->task_id);
+        return;
+    }
+    struct poll *p = poll_add(co, req, m->wait_ms, answer_version);
+    p->worker_id = w->id;
+    p->task_id = m->task_id;
+    p->attempt = m->attempt;
+    p->module_id = m->module_id;
+    p->version = m->version;
+    p->held = m->held;
+}
+const struct kind kind_train = {.message = train_message, .apply = train_apply, .in_parts = true};

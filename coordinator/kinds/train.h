@@ -1,0 +1,18 @@
+/* TRAIN: a phase of a replica. */
+#ifndef COORDINATOR_KINDS_TRAIN_H
+#define COORDINATOR_KINDS_TRAIN_H
+
+#include "coordinator/kinds/kind.h"
+
+struct Skerry__V1__VersionRequest;
+struct rpc_request;
+struct worker;
+
+extern const struct kind kind_train;
+
+/* The next version of a module, for a phase that goes on: answers req when it is there, when
+ * nobody works on it, or in the end. */
+void train_version(struct coordinator *co, struct worker *w, struct rpc_request *req,
+                   const struct Skerry__V1__VersionRequest *m);
+
+#endif

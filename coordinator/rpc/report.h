@@ -1,0 +1,15 @@
+/* REPORT requests of workers. */
+#ifndef COORDINATOR_REPORT_H
+#define COORDINATOR_REPORT_H
+
+struct Skerry__V1__ReportRequest;
+struct coordinator;
+struct err;
+struct worker;
+
+/* Applies a report that fits its lease; 0, or -ERR_STALE / -EINVAL with the
+ * reason that the worker is told. */
+int report_apply(struct coordinator *co, struct worker *w,
+                 const struct Skerry__V1__ReportRequest *r, struct err *err);
+
+#endif
