@@ -8,7 +8,9 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/str.h"
+#include "common/net/blob_dir.h"
 #include "common/net/blob_http.h"
+#include "common/net/blobstore.h"
 #include "common/net/http_server.h"
 #include "coordinator/job/flow.h"
 #include "coordinator/job/gc.h"
@@ -108,7 +110,7 @@ static char *in_dir(const struct coordinator *co, const char *name)
 static int check_database(const struct coordinator *co, const char *path, struct err *err)
 {
     struct stat st;
-    if (blobstore_count(co->blobs) == 0 || (stat(path, &st) == 0 && st.st_size > 0))
+    if (co->blobs->count == 0 || (stat(path, &st) == 0 && st.st_size > 0))
         return 0;
     return err_set(err, -ERR_FORMAT,
                    "%s is gone or empty, but %s/blobs has files of its jobs: put the database "
@@ -119,7 +121,7 @@ static int check_database(const struct coordinator *co, const char *path, struct
 static int open_store(struct coordinator *co, struct err *err)
 {
     char *path = in_dir(co, "coordinator.db"), *blobs = in_dir(co, "blobs");
-    int rc = blobstore_open(blobs, co->opt.blob_quota_bytes, &co->blobs, err);
+    int rc = blob_dir_open(blobs, co->opt.blob_quota_bytes, &co->blobs, err);
     if (rc == 0)
         rc = check_database(co, path, err);
     if (rc == 0)
@@ -394,7 +396,8 @@ void coordinator_close(struct coordinator *co)
     http_server_close(co->http);
     pool_free(co->disk);
     blob_http_close(co->blob_http);
-    blobstore_close(co->blobs);
+    if (co->blobs)
+        co->blobs->ops->close(co->blobs);
     store_close(co->store);
     while (co->turn_scheduled) /* it still points here */
         loop_turn(co->loop, false);

@@ -96,7 +96,7 @@ static void get(void *arg, struct http_request *r)
     if (rc == 0 && !(http_request_role(r) & b->o.roles))
         rc = check_ticket(b, r, TICKET_GET, &id, &t, &err);
     if (rc == 0)
-        rc = blobstore_open_blob(b->o.store, &id, &fd, &size, &err);
+        rc = b->o.store->ops->get(b->o.store, &id, &fd, &size, &err);
     if (rc < 0) {
         reject(b, r, &err);
         return;
@@ -152,22 +152,27 @@ static void answer_stored(struct http_request *r, unsigned status, const struct 
     http_reply_json(r, status, json_pack("{s:s,s:I}", "sha256", hex, "size", (json_int_t)size));
 }
 
+static void drop_writer(struct upload *u, bool keep)
+{
+    if (u->writer)
+        u->writer->ops->abort(u->writer, keep);
+    u->writer = NULL;
+}
+
 static int open_writer(struct upload *u, uint64_t max, uint64_t from, struct err *err)
 {
     struct blobstore *store = u->owner->o.store;
-    int rc = blob_writer_resume(store, &u->id, max, &u->writer, err);
+    int rc = store->ops->put(store, &u->id, max, &u->writer, err);
     if (rc < 0 || u->asks)
         return rc;
-    uint64_t have = blob_writer_size(u->writer);
+    uint64_t have = u->writer->size;
     if (from == 0 && have > 0) {
         /* From the start again: what came before is not trusted. */
-        blob_writer_abort(u->writer, false);
-        u->writer = NULL;
-        return blob_writer_resume(store, &u->id, max, &u->writer, err);
+        drop_writer(u, false);
+        return store->ops->put(store, &u->id, max, &u->writer, err);
     }
     if (from != have) {
-        blob_writer_abort(u->writer, true);
-        u->writer = NULL;
+        drop_writer(u, true);
         return err_set(err, -EBUSY, "the piece starts at %llu, but %llu bytes are here",
                        (unsigned long long)from, (unsigned long long)have);
     }
@@ -215,13 +220,13 @@ static int put_data(void *arg, struct http_request *r, void *sink, const void *d
     b->counters.bytes_in += len;
     if (u->exists || u->asks)
         return 0;
-    return blob_writer_write(u->writer, data, len, &u->err);
+    return u->writer->ops->write(u->writer, data, len, &u->err);
 }
 
 static void put_abort(void *arg, struct http_request *r, void *sink)
 {
     struct upload *u = sink;
-    blob_writer_abort(u->writer, true);
+    drop_writer(u, true);
     mem_free(u);
 }
 
@@ -230,7 +235,7 @@ static int commit(void *arg)
     struct upload *u = arg;
     struct blob_writer *w = u->writer;
     u->writer = NULL;
-    return blob_writer_commit(w, u->total, NULL, &u->err);
+    return w->ops->commit(w, u->total, &u->err);
 }
 
 static void committed(void *arg, int rc)
@@ -238,7 +243,7 @@ static void committed(void *arg, int rc)
     struct upload *u = arg;
     struct blob_http *b = u->owner;
     if (rc < 0) {
-        blob_writer_abort(u->writer, true); /* the pool was stopped before it began */
+        drop_writer(u, true); /* the pool was stopped before it began */
         if (!u->err.code)
             (void)err_set(&u->err, rc, "the server is stopping");
         reject(b, u->req, &u->err);
@@ -262,10 +267,10 @@ static void put_done(void *arg, struct http_request *r)
         mem_free(u);
         return;
     }
-    uint64_t have = blob_writer_size(u->writer);
+    uint64_t have = u->writer->size;
     bool short_piece = u->expect_end != UINT64_MAX && have != u->expect_end && !u->err.code;
     if (u->asks || u->err.code || short_piece || (u->total != UINT64_MAX && have < u->total)) {
-        blob_writer_abort(u->writer, u->err.code != -ERR_LIMIT);
+        drop_writer(u, u->err.code != -ERR_LIMIT);
         if (u->err.code)
             reject(b, r, &u->err);
         else
@@ -275,7 +280,7 @@ static void put_done(void *arg, struct http_request *r)
     }
     if (pool_submit(b->o.pool, commit, committed, u) < 0) {
         (void)err_set(&u->err, -EAGAIN, "too many uploads are being stored");
-        blob_writer_abort(u->writer, true);
+        drop_writer(u, true);
         reject(b, r, &u->err);
         mem_free(u);
     }

@@ -1,16 +1,17 @@
-/* A directory of blobs: immutable files named by the SHA-256 of their content.
+/* A store of blobs: immutable bytes named by their SHA-256.
  *
- *     DIR/ab/abcdef...           64 hex digits; complete, verified, fsynced
- *     DIR/tmp/abcdef....part     an upload of that blob, resumable
- *     DIR/tmp/w-<pid>-<n>        a local writer's file, removed at next open
+ *     struct blobstore *s;
+ *     if (blob_dir_open(dir, quota, &s, err) < 0) ...        (blob_dir.h)
+ *     s->ops->get(s, &id, &fd, &size, err);
+ *     s->ops->close(s);
  *
- * A name appears (by rename) only when size and hash are right and the bytes
- * are on the disk.  All functions may be called on any thread; nothing here
- * waits for anything but the disk.  Two writers of the same blob are harmless:
- * the first that commits wins, the second finds it there. */
+ * A blob is there only when it is complete, verified and durable.  Operations may be called
+ * on any thread and wait for the store.  Two writers of the same blob are harmless: the
+ * first that commits wins, the second finds it there. */
 #ifndef COMMON_NET_BLOBSTORE_H
 #define COMMON_NET_BLOBSTORE_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -30,67 +31,69 @@ void blob_id_hex(const struct blob_id *id, char ret_hex[BLOB_HEX_MAX]);
 int blob_id_parse(const char *hex, struct blob_id *ret);
 bool blob_id_equal(const struct blob_id *a, const struct blob_id *b);
 
-/* Opens or makes `dir`, counts what is there, removes stale local files and
- * uploads untouched for a day.  quota_bytes 0: no limit but the disk. */
-int blobstore_open(const char *dir, uint64_t quota_bytes, struct blobstore **ret, struct err *err);
-void blobstore_close(struct blobstore *s); /* accepts NULL */
+struct blob_stat {
+    uint64_t size;
+    int64_t touched_s; /* wall clock: when it was stored, or last touched */
+};
 
-uint64_t blobstore_used_bytes(const struct blobstore *s);
-uint64_t blobstore_count(const struct blobstore *s);
-uint64_t blobstore_quota_bytes(const struct blobstore *s);
+/* Called for each blob until it returns non-zero. */
+typedef int blob_list_fn(void *arg, const struct blob_id *id, const struct blob_stat *stat);
 
-bool blobstore_has(const struct blobstore *s, const struct blob_id *id, uint64_t *ret_size);
-/* Path of the blob's file, whether it exists or not. -ERR_LIMIT: longer than cap. */
-int blobstore_path(const struct blobstore *s, const struct blob_id *id, char *ret_path, size_t cap);
-/* Read-only descriptor (caller closes) and size; -ERR_NOTFOUND. */
-int blobstore_open_blob(const struct blobstore *s, const struct blob_id *id, int *ret_fd,
-                        uint64_t *ret_size, struct err *err);
-/* Whole content, malloc'd (caller frees); -ERR_LIMIT above max. */
-int blobstore_read(const struct blobstore *s, const struct blob_id *id, size_t max, void **ret_data,
-                   size_t *ret_len, struct err *err);
-/* Re-reads and hashes the file; -ERR_HASH: corrupt, it has been moved to
- * DIR/tmp/<hex>.corrupt and no longer exists as a blob. */
-int blobstore_verify(struct blobstore *s, const struct blob_id *id, struct err *err);
-/* Absent is fine.  Readers that hold a descriptor keep reading. */
-int blobstore_delete(struct blobstore *s, const struct blob_id *id, struct err *err);
-/* Calls fn for each blob until it returns non-zero, and returns that. */
-int blobstore_scan(const struct blobstore *s,
-                   int (*fn)(void *arg, const struct blob_id *id, uint64_t size), void *arg,
-                   struct err *err);
+struct blobstore_ops {
+    /* -ERR_NOTFOUND. */
+    int (*stat)(struct blobstore *s, const struct blob_id *id, struct blob_stat *ret,
+                struct err *err);
+    /* Makes the blob young again for those that remove old ones.  -ERR_NOTFOUND. */
+    int (*touch)(struct blobstore *s, const struct blob_id *id, struct err *err);
+    /* A descriptor to read any range from, also after a removal; the caller closes it.
+     * -ERR_NOTFOUND. */
+    int (*get)(struct blobstore *s, const struct blob_id *id, int *ret_fd, uint64_t *ret_size,
+               struct err *err);
+    /* Path of a local file with these bytes, mem_free it; for users that cannot do with get.
+     * -ERR_NOTFOUND; -ENOTSUP: this store has none. */
+    int (*local)(struct blobstore *s, const struct blob_id *id, char **ret_path, struct err *err);
+    /* Absent is fine.  Readers that hold a descriptor keep reading. */
+    int (*remove)(struct blobstore *s, const struct blob_id *id, struct err *err);
+    /* What fn returned. */
+    int (*list)(struct blobstore *s, blob_list_fn *fn, void *arg, struct err *err);
 
-/* Whole buffer in one call: hash, write, fsync, rename. */
-int blobstore_put(struct blobstore *s, const void *data, size_t len, struct blob_id *ret_id,
-                  struct err *err);
+    /* A writer for the blob `expect` of at most max_bytes, which goes on where the last one
+     * was aborted with its bytes kept.  They count against the quota as they come.  -EBUSY:
+     * another writer has it. */
+    int (*put)(struct blobstore *s, const struct blob_id *expect, uint64_t max_bytes,
+               struct blob_writer **ret, struct err *err);
+    /* Takes a finished file as a blob: it lies on the same file system, is fsynced, and was
+     * hashed by the caller, who is believed; the size is checked.  It is moved, or removed
+     * where the blob exists.  -ENOSPC: quota; -EXDEV: another file system; the file is then
+     * left alone. */
+    int (*adopt)(struct blobstore *s, const char *path, const struct blob_id *id, uint64_t size,
+                 struct err *err);
+    void (*close)(struct blobstore *s);
+};
 
-/* Takes a finished file as a blob: `path` lies on the same file system, is
- * fsynced, and the caller has hashed it while writing (its word is taken; size is
- * checked).  Renames it into place, fsyncs the directory; where the blob exists
- * already the file is removed.  -ENOSPC: quota; -EXDEV: another file system; the
- * file is then left alone.  Any thread. */
-int blobstore_adopt(struct blobstore *s, const char *path, const struct blob_id *id, uint64_t size,
-                    struct err *err);
+struct blobstore {
+    const struct blobstore_ops *ops;
+    _Atomic uint64_t used_bytes, count;
+};
 
-/* ---- writers: one thread at a time ---- */
+/* A writer belongs to one thread at a time. */
+struct blob_writer_ops {
+    /* -ENOSPC: quota or disk full; -ERR_LIMIT: above max_bytes. */
+    int (*write)(struct blob_writer *w, const void *data, size_t len, struct err *err);
+    /* Makes it durable and verifies it: slow, call it on a pool thread where the loop must not
+     * wait.  expect_size UINT64_MAX: any.  -ERR_HASH or -ERR_FORMAT (size): nothing was stored,
+     * what was written is gone. The writer is freed in every case. */
+    int (*commit)(struct blob_writer *w, uint64_t expect_size, struct err *err);
+    /* Gives up; its bytes stay for the next writer when `keep`. */
+    void (*abort)(struct blob_writer *w, bool keep);
+};
 
-/* A writer for a blob of at most max_bytes.  With `expect` the content must
- * hash to it at commit.  Its bytes count against the quota as they come. */
-int blob_writer_new(struct blobstore *s, const struct blob_id *expect, uint64_t max_bytes,
-                    struct blob_writer **ret, struct err *err);
-/* A resumable one: continues DIR/tmp/<hex>.part if there is one.  -EBUSY when
- * another writer has it. */
-int blob_writer_resume(struct blobstore *s, const struct blob_id *expect, uint64_t max_bytes,
-                       struct blob_writer **ret, struct err *err);
-/* Bytes so far (what a resumed one already held included). */
-uint64_t blob_writer_size(const struct blob_writer *w);
-/* -ENOSPC: quota or disk full; -ERR_LIMIT: above max_bytes. */
-int blob_writer_write(struct blob_writer *w, const void *data, size_t len, struct err *err);
-/* fsync, verify, rename, fsync of the directory: slow, call it on a pool thread
- * where the loop must not wait.  expect_size UINT64_MAX: any.  -ERR_HASH or
- * -ERR_FORMAT (size): nothing was stored, what was written is gone.  The writer
- * is freed in every case. */
-int blob_writer_commit(struct blob_writer *w, uint64_t expect_size, struct blob_id *ret_id,
-                       struct err *err);
-/* Gives up.  A resumable one keeps its bytes for the next when `keep`. */
-void blob_writer_abort(struct blob_writer *w, bool keep); /* accepts NULL */
+struct blob_writer {
+    const struct blob_writer_ops *ops;
+    uint64_t size; /* bytes so far, those that were there included */
+};
+
+/* Whether the store has the blob; ret_size may be NULL. */
+bool blobstore_has(struct blobstore *s, const struct blob_id *id, uint64_t *ret_size);
 
 #endif

@@ -155,9 +155,8 @@ static void http_and_blobs(struct writer *w, const struct blobstore *store,
                            const struct http_counters *http)
 {
     if (store != NULL) {
-        single(w, "blob_bytes", "gauge", "Bytes in the blob store.",
-               (double)blobstore_used_bytes(store));
-        single(w, "blobs", "gauge", "Blobs in the store.", (double)blobstore_count(store));
+        single(w, "blob_bytes", "gauge", "Bytes in the blob store.", (double)store->used_bytes);
+        single(w, "blobs", "gauge", "Blobs in the store.", (double)store->count);
     }
     if (http == NULL)
         return;

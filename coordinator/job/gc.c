@@ -5,12 +5,12 @@
 #include "coordinator/state/blobs.h"
 #include "coordinator/state/core.h"
 
+#include "common/net/blobstore.h"
 #include "common/base/clock.h"
 #include "common/base/mem.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 
 #define GARBAGE_MAX 65536
@@ -88,15 +88,11 @@ struct removal {
     bool sweep;
 };
 
-static int remove_orphan(void *arg, const struct blob_id *id, uint64_t size)
+static int remove_orphan(void *arg, const struct blob_id *id, const struct blob_stat *st)
 {
     struct removal *r = arg;
-    char path[4096];
-    struct stat st;
-    if (named(&r->names, id) || blobstore_path(r->store, id, path, sizeof(path)) < 0 ||
-        stat(path, &st) < 0 || time(NULL) - st.st_mtime < ORPHAN_S)
-        return 0;
-    (void)blobstore_delete(r->store, id, NULL); /* tried again at the next sweep */
+    if (!named(&r->names, id) && time(NULL) - st->touched_s >= ORPHAN_S)
+        (void)r->store->ops->remove(r->store, id, NULL); /* tried again at the next sweep */
     return 0;
 }
 
@@ -104,9 +100,9 @@ static int removal_work(void *arg)
 {
     struct removal *r = arg;
     if (r->sweep)
-        return blobstore_scan(r->store, remove_orphan, r, NULL);
+        return r->store->ops->list(r->store, remove_orphan, r, NULL);
     for (size_t i = 0; i < r->names.n; i++)
-        (void)blobstore_delete(r->store, &r->names.ids[i], NULL); /* the sweep tries again */
+        (void)r->store->ops->remove(r->store, &r->names.ids[i], NULL); /* or the next sweep */
     return 0;
 }
 

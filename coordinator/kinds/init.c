@@ -3,7 +3,9 @@
 
 #include "common/base/clock.h"
 #include "common/base/err.h"
+#include "common/base/mem.h"
 #include "common/base/str.h"
+#include "common/net/blobstore.h"
 #include "common/st/st.h"
 #include "coordinator/job/folds.h"
 #include "coordinator/kinds/message.h"
@@ -32,14 +34,16 @@ static int check_full(struct coordinator *co, const struct blob_ref *ref, uint64
                       struct err *err)
 {
     struct blob_id id;
-    char path[4096];
+    char *path;
     struct st st;
     uint64_t params = 0;
     memcpy(id.sha256, ref->sha256, 32);
-    int rc = blobstore_path(co->blobs, &id, path, sizeof(path));
+    int rc = co->blobs->ops->local(co->blobs, &id, &path, err);
+    if (rc == 0) {
+        rc = st_open(path, &st, err);
+        mem_free(path);
+    }
     if (rc < 0)
-        return err_set(err, rc, "the path of a blob is too long");
-    if ((rc = st_open(path, &st, err)) < 0)
         return err_wrap(err, "version 0 of a module");
     for (size_t i = 0; i < st.n_tensors && rc == 0; i++) {
         params += st.tensors[i].count;

@@ -1,5 +1,6 @@
 #include "coordinator/rpc/service.h"
 
+#include "common/net/blobstore.h"
 #include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/base/hash.h"
@@ -23,7 +24,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #define WAIT_MAX_MS 30000u
 #define BLOB_MAX_BYTES (1ull << 40)
@@ -377,14 +377,6 @@ static void on_assign(void *arg, struct rpc_request *req, const ProtobufCMessage
 
 /* ---- TICKET -------------------------------------------------------------- */
 
-/* Keeps what is there already from being swept as an orphan. */
-static void touch(struct coordinator *co, const struct blob_id *id)
-{
-    char path[4096];
-    if (blobstore_path(co->blobs, id, path, sizeof(path)) == 0)
-        (void)utimensat(AT_FDCWD, path, NULL, 0); /* only postpones the sweep */
-}
-
 static void on_ticket(void *arg, struct rpc_request *req, const ProtobufCMessage *msg)
 {
     struct coordinator *co = arg;
@@ -412,7 +404,7 @@ static void on_ticket(void *arg, struct rpc_request *req, const ProtobufCMessage
     memcpy(id.sha256, m->sha256.data, 32);
     t->progress_ms = core_now(co);
     if (blobstore_has(co->blobs, &id, &size) && size == m->size) {
-        touch(co, &id);
+        (void)co->blobs->ops->touch(co->blobs, &id, NULL); /* only postpones the sweep */
         reply.have = true;
     } else {
         blob_http_ticket(co->blob_http, TICKET_PUT, &id, m->size, CORE_TICKET_S, path);

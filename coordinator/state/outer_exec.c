@@ -1,7 +1,6 @@
 #include "coordinator/state/outer_exec.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,14 +43,13 @@ static char *state_path(const struct outer_step *s, const char *what, uint64_t v
     return str_printf("%s/%s.%llu.safetensors", s->state_dir, what, (unsigned long long)version);
 }
 
+/* The local file of a blob, or NULL. */
 static char *blob_path(const struct outer_exec *e, const struct outer_blob *blob)
 {
-    char path[PATH_MAX];
     struct blob_id id;
+    char *path;
     memcpy(id.sha256, blob->sha256, sizeof id.sha256);
-    if (!blob->bytes || !blobstore_has(e->store, &id, NULL))
-        return NULL;
-    return blobstore_path(e->store, &id, path, sizeof path) < 0 ? NULL : str_dup(path);
+    return blob->bytes && e->store->ops->local(e->store, &id, &path, NULL) == 0 ? path : NULL;
 }
 
 static int missing(struct err *err, const char *what, const struct outer_blob *blob)
@@ -228,7 +226,8 @@ static int adopt(struct run *r, const char *path, const struct fold_file *file,
 {
     struct blob_id id;
     memcpy(id.sha256, file->sha256, sizeof id.sha256);
-    int rc = blobstore_adopt(r->exec->store, path, &id, file->bytes, err);
+    struct blobstore *store = r->exec->store;
+    int rc = store->ops->adopt(store, path, &id, file->bytes, err);
     if (rc < 0)
         return rc;
     memcpy(ret->sha256, file->sha256, sizeof ret->sha256);

@@ -7,14 +7,13 @@
 #include "coordinator/state/core.h"
 #include "coordinator/view/view.h"
 
+#include "common/net/blobstore.h"
 #include "common/base/err.h"
 #include "common/base/file.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #define PROMPT_MAX 8192           /* as SampleTask.prompt */
 #define SPARE_BYTES (64ull << 20) /* left on the disk for the database */
@@ -181,18 +180,14 @@ int view_upload_expect(struct coordinator *co, const uint8_t sha256[VIEW_SHA256_
                        uint64_t size, struct err *err)
 {
     struct blob_id id;
-    char path[4096];
     uint64_t room = 0;
     int rc = core_writable(co, err);
     if (rc < 0)
         return rc;
     memcpy(id.sha256, sha256, 32);
     /* The sweep takes orphans by their age: what is there becomes young again. */
-    if (blobstore_path(co->blobs, &id, path, sizeof(path)) == 0 &&
-        blobstore_has(co->blobs, &id, NULL))
-        return utimensat(AT_FDCWD, path, NULL, 0) == 0
-                   ? 0
-                   : err_errno(err, "keeping a blob that is there");
+    if (blobstore_has(co->blobs, &id, NULL))
+        return co->blobs->ops->touch(co->blobs, &id, err);
     if ((rc = file_disk_free(co->opt.data_dir, &room, err)) < 0)
         return rc;
     if (room < size || room - size < SPARE_BYTES)

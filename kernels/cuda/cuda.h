@@ -96,8 +96,8 @@ int cuda_scratch(struct stream *s, size_t bytes, void **ret);
 #define OP(name, params, ...)                                                                      \
     int cuda_##name(struct device *dev, CUDA_PARAMS params, struct stream *s);
 #include "kernels/ops.inc"
-OP(encode, (const struct encode *p))
-OP(graph_launch, (struct graph * g))
+OP(encode, (const struct encode *p), (p))
+OP(graph_launch, (struct graph *g), (g))
 #undef OP
 extern const struct kernel_ops cuda_ops; /* front.c */
 

@@ -2,6 +2,7 @@
 #ifndef TESTS_UNIT_COORDINATOR_GRID_H
 #define TESTS_UNIT_COORDINATOR_GRID_H
 
+#include "tests/unit/blobs.h"
 #include "tests/unit/coordinator/grid.h"
 
 #include "tests/unit/coordinator/rig.h"
@@ -105,7 +106,7 @@ static inline struct blob_ref grid_noise(struct grid *g, const Skerry__V1__Task 
     const struct version_rec *v = module_version(m, ref->version);
     struct blob_id id;
     memcpy(id.sha256, v->full.sha256, 32);
-    assert_int_equal(blobstore_path(g->r->co->blobs, &id, full, sizeof(full)), 0);
+    assert_int_equal(blob_file(g->r->co->blobs, &id, full, sizeof(full)), 0);
     fx_read_flat(full, theta);
     fx_normal(t->train->path * 1000 + t->train->round * 10 + ref->level, 0.01f, end);
     for (size_t i = 0; i < PARAMS; i++)

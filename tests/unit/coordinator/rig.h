@@ -2,6 +2,7 @@
 #ifndef TESTS_UNIT_COORDINATOR_RIG_H
 #define TESTS_UNIT_COORDINATOR_RIG_H
 
+#include "tests/unit/blobs.h"
 #include "tests/unit/coordinator/rig.h"
 
 #include "tests/unit/common/outer/fixture.h"
@@ -218,7 +219,7 @@ static inline struct blob_ref put_file(struct rig *r, const char *path)
     struct blob_id id;
     struct buf b;
     assert_int_equal(file_read(path, 64 << 20, &b, NULL), 0);
-    assert_int_equal(blobstore_put(r->co->blobs, b.data, b.len, &id, NULL), 0);
+    assert_int_equal(blob_put(r->co->blobs, b.data, b.len, &id, NULL), 0);
     memcpy(ref.sha256, id.sha256, 32);
     ref.size = b.len;
     buf_release(&b);
@@ -294,7 +295,7 @@ static inline struct blob_ref contribute(struct rig *r, const Skerry__V1__Task *
     const struct version_rec *v = module_version(&j->modules[0], t->train->round);
     struct blob_id id;
     memcpy(id.sha256, v->full.sha256, 32);
-    assert_int_equal(blobstore_path(r->co->blobs, &id, full, sizeof(full)), 0);
+    assert_int_equal(blob_file(r->co->blobs, &id, full, sizeof(full)), 0);
     fx_read_flat(full, theta);
     fx_normal(seed, size, theta_end);
     for (size_t i = 0; i < PARAMS; i++)

@@ -4,9 +4,9 @@
 #define TESTS_UNIT_NET_HTTP_TEST_H
 
 #include "common/net/blob_http.h"
-#include "common/net/blobstore.h"
 #include "common/net/http_server.h"
 #include "common/net/transfer.h"
+#include "tests/unit/blobs.h"
 #include "tests/unit/common/net/net_test.h"
 
 #include <arpa/inet.h>
@@ -122,7 +122,7 @@ static inline struct world *start(bool tls)
         fail_msg("%s", err.msg);
     http_server_routes(w->server, routes, sizeof(routes) / sizeof(routes[0]));
     char *dir = file_join(w->t.dir, "blobs");
-    assert_int_equal(blobstore_open(dir, 50 << 20, &w->store, &err), 0);
+    assert_int_equal(blob_dir_open(dir, 50 << 20, &w->store, &err), 0);
     mem_free(dir);
     assert_int_equal(pool_new(w->t.loop, "disk", 1, 16, &w->pool, &err), 0);
     struct blob_http_options bo = {.store = w->store,
@@ -152,7 +152,7 @@ static inline void stop(struct world *w)
     http_server_close(w->server);
     pool_free(w->pool);
     blob_http_close(w->blobs);
-    blobstore_close(w->store);
+    w->store->ops->close(w->store);
     mem_free(w->body);
     net_test_release(&w->t);
     mem_free(w);

@@ -1,4 +1,5 @@
 /* Blobs by ticket and transfers, against each other and against a bad world. */
+#include "tests/unit/blobs.h"
 #include "tests/unit/common/net/http_test.h"
 
 #include "common/base/clock.h"
@@ -48,15 +49,15 @@ static void test_put_resumes(void **state)
     struct buf content;
     struct blob_writer *writer;
     assert_int_equal(file_read(path, len, &content, NULL), 0);
-    assert_int_equal(blob_writer_resume(w->store, &id, len, &writer, NULL), 0);
-    assert_int_equal(blob_writer_write(writer, content.data, 300000, NULL), 0);
-    blob_writer_abort(writer, true);
+    assert_int_equal(w->store->ops->put(w->store, &id, len, &writer, NULL), 0);
+    assert_int_equal(writer->ops->write(writer, content.data, 300000, NULL), 0);
+    writer->ops->abort(writer, true);
     put_file(w, "a", &id, len);
     if (w->code < 0)
         fail_msg("%s", w->detail);
     assert_true(blobstore_has(w->store, &id, NULL));
     assert_int_equal(blob_http_counters(w->blobs).bytes_in, 200000); /* only the rest travelled */
-    assert_int_equal(blobstore_used_bytes(w->store), len);
+    assert_int_equal(w->store->used_bytes, len);
     buf_release(&content);
     mem_free(path);
     stop(w);
@@ -105,7 +106,7 @@ static void test_put_refused(void **state)
     put_file(w, "a", &other, 100000); /* a's bytes under b's name */
     assert_int_equal(w->code, -ERR_HASH);
     assert_false(blobstore_has(w->store, &other, NULL));
-    assert_int_equal(blobstore_used_bytes(w->store), 0);
+    assert_int_equal(w->store->used_bytes, 0);
     put_file(w, "a", &id, 99999);
     assert_int_equal(w->code, -ERR_LIMIT);
     char *url = ticket_url(w, TICKET_GET, &id, 0), *path = path_in(w, "a");
@@ -135,7 +136,7 @@ static void test_ranges(void **state)
     struct world *w = start(false);
     struct blob_id id;
     char hex[BLOB_HEX_MAX], path[128];
-    assert_int_equal(blobstore_put(w->store, "0123456789", 10, &id, NULL), 0);
+    assert_int_equal(blob_put(w->store, "0123456789", 10, &id, NULL), 0);
     blob_id_hex(&id, hex);
     snprintf(path, sizeof(path), "/v1/blobs/%s", hex);
     static const struct {

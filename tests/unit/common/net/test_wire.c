@@ -2,7 +2,6 @@
  * loop, pool, blob store). */
 #include "net_test.h"
 
-#include "common/net/blobstore.h"
 #include "common/net/frame.h"
 #include "common/net/pbmem.h"
 #include "common/net/ticket.h"
@@ -312,78 +311,6 @@ static void test_post(void **state)
     net_test_release(&c.t);
 }
 
-/* ---- blobs ---- */
-
-static int count_blob(void *arg, const struct blob_id *id, uint64_t size)
-{
-    (*(unsigned *)arg)++;
-    return 0;
-}
-
-static void test_blobs(void **state)
-{
-    struct net_test t;
-    struct blobstore *s;
-    struct blob_id a, b, got;
-    struct blob_writer *w;
-    struct err err = {0};
-    void *data;
-    size_t len;
-    unsigned count = 0;
-    net_test_init(&t);
-    char *dir = file_join(t.dir, "blobs");
-    assert_int_equal(blobstore_open(dir, 1000, &s, &err), 0);
-    assert_int_equal(blobstore_put(s, "hello", 5, &a, &err), 0);
-    assert_int_equal(blobstore_put(s, "hello", 5, &b, &err), 0);
-    assert_true(blob_id_equal(&a, &b));
-    assert_int_equal(blobstore_used_bytes(s), 5);
-    assert_int_equal(blobstore_read(s, &a, 100, &data, &len, &err), 0);
-    assert_string_equal(data, "hello");
-    mem_free(data);
-    assert_int_equal(blobstore_read(s, &a, 4, &data, &len, &err), -ERR_LIMIT);
-    /* A wrong size and a wrong hash leave nothing. */
-    assert_int_equal(blob_writer_new(s, NULL, 100, &w, &err), 0);
-    assert_int_equal(blob_writer_write(w, "abc", 3, &err), 0);
-    assert_int_equal(blob_writer_commit(w, 4, &got, &err), -ERR_FORMAT);
-    assert_int_equal(blob_writer_new(s, &a, 100, &w, &err), 0);
-    assert_int_equal(blob_writer_write(w, "hellO", 5, &err), 0);
-    assert_int_equal(blob_writer_commit(w, 5, &got, &err), -ERR_HASH);
-    assert_int_equal(blobstore_used_bytes(s), 5);
-    /* Limits: the writer's own, the store's. */
-    char big[1001] = {0};
-    assert_int_equal(blob_writer_new(s, NULL, 10, &w, &err), 0);
-    assert_int_equal(blob_writer_write(w, big, 11, &err), -ERR_LIMIT);
-    blob_writer_abort(w, false);
-    assert_int_equal(blobstore_put(s, big, 996, &b, &err), -ENOSPC);
-    /* Two uploads of one blob: the second must wait. */
-    struct blob_writer *other;
-    assert_int_equal(blob_writer_resume(s, &b, 100, &w, &err), 0);
-    assert_int_equal(blob_writer_resume(s, &b, 100, &other, &err), -EBUSY);
-    assert_int_equal(blob_writer_write(w, "part", 4, &err), 0);
-    blob_writer_abort(w, true);
-    blobstore_close(s);
-    /* All is found again. */
-    assert_int_equal(blobstore_open(dir, 1000, &s, &err), 0);
-    assert_int_equal(blobstore_used_bytes(s), 9);
-    assert_int_equal(blobstore_scan(s, count_blob, &count, &err), 0);
-    assert_int_equal(count, 1);
-    /* A flipped bit is found and the blob is put aside. */
-    char path[256];
-    assert_int_equal(blobstore_verify(s, &a, &err), 0);
-    assert_int_equal(blobstore_path(s, &a, path, sizeof(path)), 0);
-    assert_int_equal(file_write_atomic(path, "hellp", 5, 0600, NULL), 0);
-    assert_int_equal(blobstore_verify(s, &a, &err), -ERR_HASH);
-    assert_false(blobstore_has(s, &a, NULL));
-    assert_int_equal(blobstore_verify(s, &a, &err), -ERR_NOTFOUND);
-    assert_int_equal(blobstore_put(s, "hello", 5, &a, &err), 0);
-    assert_int_equal(blobstore_delete(s, &a, &err), 0);
-    assert_int_equal(blobstore_delete(s, &a, &err), 0);
-    assert_int_equal(blobstore_count(s), 0);
-    blobstore_close(s);
-    mem_free(dir);
-    net_test_release(&t);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -392,7 +319,6 @@ int main(void)
         cmocka_unit_test(test_bad_tokens), cmocka_unit_test(test_bearer),
         cmocka_unit_test(test_ticket),     cmocka_unit_test(test_keys),
         cmocka_unit_test(test_pool),       cmocka_unit_test(test_post),
-        cmocka_unit_test(test_blobs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

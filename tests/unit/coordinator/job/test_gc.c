@@ -1,6 +1,7 @@
 /* Which blobs the sweep takes: none that a job still needs, whether this release can read the
  * job or not, and nothing is kept that nobody will ask for. */
 #include "coordinator/job/gc.h"
+#include "tests/unit/blobs.h"
 #include "tests/unit/coordinator/rig.h"
 
 #include <fcntl.h>
@@ -95,7 +96,7 @@ static void grow_old(struct rig *r, const struct blob_ref *b)
     struct blob_id id;
     char path[4096];
     memcpy(id.sha256, b->sha256, 32);
-    assert_int_equal(blobstore_path(r->co->blobs, &id, path, sizeof(path)), 0);
+    assert_int_equal(blob_file(r->co->blobs, &id, path, sizeof(path)), 0);
     assert_int_equal(utimensat(AT_FDCWD, path, old, 0), 0);
 }
 

@@ -1,4 +1,5 @@
 /* The outer executor on a real loop with real threads and a blob store. */
+#include "tests/unit/blobs.h"
 #include "tests/unit/common/outer/fixture.h"
 
 #include <errno.h>
@@ -6,7 +7,6 @@
 #include <signal.h>
 #include <sys/resource.h>
 
-#include "common/net/blobstore.h"
 #include "common/net/loop.h"
 #include "coordinator/state/outer_exec.h"
 
@@ -30,7 +30,7 @@ static struct outer_blob put(struct rig *r, const char *path)
     struct blob_id id;
     struct buf b;
     assert_int_equal(file_read(path, 64 << 20, &b, &err), 0);
-    if (blobstore_put(r->store, b.data, b.len, &id, &err) < 0)
+    if (blob_put(r->store, b.data, b.len, &id, &err) < 0)
         fail_msg("%s", err.msg);
     memcpy(blob.sha256, id.sha256, 32);
     blob.bytes = b.len;
@@ -43,7 +43,7 @@ static void get_path(const struct rig *r, const struct outer_blob *blob, char pa
     struct blob_id id;
     memcpy(id.sha256, blob->sha256, 32);
     assert_true(blobstore_has(r->store, &id, NULL));
-    assert_int_equal(blobstore_path(r->store, &id, path, 4096), 0);
+    assert_int_equal(blob_file(r->store, &id, path, 4096), 0);
 }
 
 static void rig_begin(struct rig *r)
@@ -54,7 +54,7 @@ static void rig_begin(struct rig *r)
     char *blobs = fx_path(&r->f, "blobs");
     r->state_dir = fx_path(&r->f, "outer");
     assert_int_equal(loop_new(&r->loop, &err), 0);
-    assert_int_equal(blobstore_open(blobs, 0, &r->store, &err), 0);
+    assert_int_equal(blob_dir_open(blobs, 0, &r->store, &err), 0);
     assert_int_equal(outer_exec_new(r->loop, r->store, 2, &r->exec, &err), 0);
     r->full = put(r, r->f.full);
     mem_free(blobs);
@@ -63,7 +63,7 @@ static void rig_begin(struct rig *r)
 static void rig_end(struct rig *r)
 {
     outer_exec_free(r->exec);
-    blobstore_close(r->store);
+    r->store->ops->close(r->store);
     loop_free(r->loop);
     mem_free(r->state_dir);
     fx_end(&r->f);
@@ -294,7 +294,7 @@ static void test_disk_full(void **state)
     record(&r, s);
     step_free(s);
     s = make_step(&r, alike);
-    uint64_t used = blobstore_used_bytes(r.store);
+    uint64_t used = r.store->used_bytes;
     for (long bytes = 0; bytes < 30000; bytes += 3333) {
         limit_writes(bytes);
         run(&r, s);
@@ -302,7 +302,7 @@ static void test_disk_full(void **state)
         assert_true(s->rc == -ENOSPC || s->rc == -EFBIG);
         assert_true(s->reason[0]);
         assert_int_equal(state_files(&r), 2);
-        assert_int_equal(blobstore_used_bytes(r.store), used);
+        assert_int_equal(r.store->used_bytes, used);
         for (size_t c = 0; c < K; c++) /* nobody is blamed for our disk */
             assert_false(s->contributions[c].refused);
     }

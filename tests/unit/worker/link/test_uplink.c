@@ -1,13 +1,13 @@
 /* What a running task asks of the coordinator, over real sockets: a mixture whose experts are
  * elsewhere draws the same bits as one whose experts are here, though the connection is lost
  * in between; and a task that is stopped stops waiting. */
+#include "tests/unit/blobs.h"
 #include "tests/unit/worker/mixture_task.h"
 
 #include <errno.h>
 #include <pthread.h>
 
 #include "common/net/blob_http.h"
-#include "common/net/blobstore.h"
 #include "common/net/http_server.h"
 #include "common/net/rpc.h"
 #include "common/net/transfer.h"
@@ -96,11 +96,11 @@ static void compute(struct world *w, uint32_t path, const struct blob_id *input,
     blob_of(&o.input, sha256, size);
     o.velocity.input = &o.input;
     o.task.velocity = &o.velocity;
-    assert_int_equal(blobstore_path(w->store, input, file, sizeof file), 0);
+    assert_int_equal(blob_file(w->store, input, file, sizeof file), 0);
     host_put(&w->far, file, sha256);
     struct work *done = run(&w->far, &o);
     OK(file_read(done->result.outputs[0].path, 1 << 24, &b, err));
-    OK(blobstore_put(w->store, b.data, b.len, ret, err));
+    OK(blob_put(w->store, b.data, b.len, ret, err));
     assert_memory_equal(ret->sha256, done->result.outputs[0].sha256, 32);
     *ret_size = b.len;
     buf_release(&b);
@@ -180,7 +180,7 @@ static void open_coordinator(struct world *w)
     const struct http_server_options ho = {.host = "127.0.0.1"};
     OK(http_server_open(w->t.loop, &ho, &w->http, err));
     char *dir = in(w->t.dir, "blobs");
-    OK(blobstore_open(dir, 0, &w->store, err));
+    OK(blob_dir_open(dir, 0, &w->store, err));
     mem_free(dir);
     OK(pool_new(w->t.loop, "disk", 1, 64, &w->disk, err));
     const struct blob_http_options bo = {.store = w->store, .pool = w->disk};
@@ -264,7 +264,7 @@ static void world_free(struct world *w)
     http_server_close(w->http);
     pool_free(w->disk);
     blob_http_close(w->blobs);
-    blobstore_close(w->store);
+    w->store->ops->close(w->store);
     host_free(&w->far);
     host_free(&w->near);
     net_test_release(&w->t);

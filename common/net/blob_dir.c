@@ -1,0 +1,441 @@
+#include "common/net/blob_dir.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/base/err.h"
+#include "common/base/file.h"
+#include "common/base/hash.h"
+#include "common/base/list.h"
+#include "common/base/mem.h"
+#include "common/base/str.h"
+#include "common/net/blobstore.h"
+
+#define PART_KEEP_S (24 * 3600)
+
+struct dir {
+    struct blobstore base; /* first */
+    char *path;
+    uint64_t quota;
+    pthread_mutex_t lock; /* guards the list */
+    struct list uploads;  /* writers */
+};
+
+struct writer {
+    struct blob_writer base; /* first */
+    struct list link;        /* in dir->uploads */
+    struct dir *dir;
+    struct blob_id expect;
+    bool hashed; /* all bytes went through `hash`; else the file is read at commit */
+    struct hash hash;
+    char *path;
+    int fd;
+    uint64_t max_bytes;
+};
+
+static struct dir *dir_of(struct blobstore *s)
+{
+    return (struct dir *)(void *)s;
+}
+
+static struct writer *writer_of(struct blob_writer *w)
+{
+    return (struct writer *)(void *)w;
+}
+
+/* Path of a blob's file, mem_free it. */
+static char *file_of(const struct dir *d, const struct blob_id *id)
+{
+    char hex[BLOB_HEX_MAX];
+    blob_id_hex(id, hex);
+    return str_printf("%s/%.2s/%s", d->path, hex, hex);
+}
+
+/* ---- accounting ---- */
+
+/* Bytes against the quota: -ENOSPC.  And back. */
+static int charge(struct dir *d, uint64_t bytes, struct err *err)
+{
+    uint64_t used = atomic_fetch_add(&d->base.used_bytes, bytes) + bytes;
+    if (d->quota && used > d->quota) {
+        atomic_fetch_sub(&d->base.used_bytes, bytes);
+        return err_set(err, -ENOSPC,
+                       "the blob store %s is full: %llu of %llu bytes are used (raise its quota or "
+                       "remove old jobs)",
+                       d->path, (unsigned long long)(used - bytes), (unsigned long long)d->quota);
+    }
+    return 0;
+}
+
+static void credit(struct dir *d, uint64_t bytes)
+{
+    atomic_fetch_sub(&d->base.used_bytes, bytes);
+}
+
+/* ---- reading ---- */
+
+/* What the system said of a blob's path, as an error. */
+static int not_there(const struct blob_id *id, const char *what, const char *path, struct err *err)
+{
+    char hex[BLOB_HEX_MAX];
+    blob_id_hex(id, hex);
+    return errno == ENOENT ? err_set(err, -ERR_NOTFOUND, "there is no blob %s", hex)
+                           : err_errno(err, "cannot %s %s", what, path);
+}
+
+static int dir_stat(struct blobstore *s, const struct blob_id *id, struct blob_stat *ret,
+                    struct err *err)
+{
+    struct stat st;
+    char *path = file_of(dir_of(s), id);
+    int rc = stat(path, &st) < 0 ? not_there(id, "look at", path, err) : 0;
+    if (rc == 0)
+        *ret = (struct blob_stat){(uint64_t)st.st_size, st.st_mtime};
+    mem_free(path);
+    return rc;
+}
+
+static int dir_touch(struct blobstore *s, const struct blob_id *id, struct err *err)
+{
+    char *path = file_of(dir_of(s), id);
+    int rc = utimensat(AT_FDCWD, path, NULL, 0) < 0 ? not_there(id, "touch", path, err) : 0;
+    mem_free(path);
+    return rc;
+}
+
+static int dir_get(struct blobstore *s, const struct blob_id *id, int *ret_fd, uint64_t *ret_size,
+                   struct err *err)
+{
+    char *path = file_of(dir_of(s), id);
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC), rc = 0;
+    if (fd < 0 || fstat(fd, &st) < 0)
+        rc = not_there(id, "open", path, err);
+    mem_free(path);
+    if (rc < 0) {
+        if (fd >= 0)
+            close(fd);
+        return rc;
+    }
+    *ret_fd = fd;
+    *ret_size = (uint64_t)st.st_size;
+    return 0;
+}
+
+static int dir_local(struct blobstore *s, const struct blob_id *id, char **ret_path,
+                     struct err *err)
+{
+    struct blob_stat st;
+    int rc = dir_stat(s, id, &st, err);
+    if (rc == 0)
+        *ret_path = file_of(dir_of(s), id);
+    return rc;
+}
+
+static int dir_remove(struct blobstore *s, const struct blob_id *id, struct err *err)
+{
+    struct dir *d = dir_of(s);
+    struct blob_stat st;
+    if (dir_stat(s, id, &st, NULL) < 0)
+        return 0;
+    char *path = file_of(d, id);
+    int rc = 0;
+    if (unlink(path) == 0) {
+        credit(d, st.size);
+        atomic_fetch_sub(&s->count, 1);
+    } else if (errno != ENOENT) {
+        rc = err_errno(err, "cannot remove %s", path);
+    }
+    mem_free(path);
+    return rc;
+}
+
+static int list_part(const char *path, blob_list_fn *fn, void *arg, struct err *err)
+{
+    DIR *d = opendir(path);
+    if (!d)
+        return err_errno(err, "cannot read %s", path);
+    int rc = 0;
+    for (struct dirent *e; rc == 0 && (e = readdir(d));) {
+        struct blob_id id;
+        struct stat st;
+        if (blob_id_parse(e->d_name, &id) == 0 && fstatat(dirfd(d), e->d_name, &st, 0) == 0 &&
+            S_ISREG(st.st_mode))
+            rc = fn(arg, &id, &(struct blob_stat){(uint64_t)st.st_size, st.st_mtime});
+    }
+    closedir(d);
+    return rc;
+}
+
+static int dir_list(struct blobstore *s, blob_list_fn *fn, void *arg, struct err *err)
+{
+    int rc = 0;
+    for (unsigned i = 0; i < 256 && rc == 0; i++) {
+        char *part = str_printf("%s/%02x", dir_of(s)->path, i);
+        if (file_is_dir(part))
+            rc = list_part(part, fn, arg, err);
+        mem_free(part);
+    }
+    return rc;
+}
+
+/* ---- writing ---- */
+
+static void writer_free(struct writer *w)
+{
+    if (w->fd >= 0)
+        close(w->fd);
+    pthread_mutex_lock(&w->dir->lock);
+    list_remove(&w->link);
+    pthread_mutex_unlock(&w->dir->lock);
+    hash_release(&w->hash);
+    mem_free(w->path);
+    mem_free(w);
+}
+
+static bool is_only_writer(struct writer *w)
+{
+    struct dir *d = w->dir;
+    bool busy = false;
+    pthread_mutex_lock(&d->lock);
+    for (struct list *l = d->uploads.next; l != &d->uploads; l = l->next)
+        busy |= blob_id_equal(&list_entry(l, struct writer, link)->expect, &w->expect);
+    if (!busy)
+        list_push(&d->uploads, &w->link);
+    pthread_mutex_unlock(&d->lock);
+    return !busy;
+}
+
+static int writer_open(struct writer *w, struct err *err)
+{
+    struct stat st;
+    char hex[BLOB_HEX_MAX];
+    blob_id_hex(&w->expect, hex);
+    w->path = str_printf("%s/tmp/%s.part", w->dir->path, hex);
+    if (!is_only_writer(w))
+        return err_set(err, -EBUSY, "blob %s is being uploaded by somebody else", hex);
+    w->fd = open(w->path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (w->fd < 0 || fstat(w->fd, &st) < 0)
+        return err_errno(err, "cannot open %s", w->path);
+    w->base.size = (uint64_t)st.st_size;
+    if (w->base.size > w->max_bytes) { /* cannot become the blob that is announced now */
+        if (ftruncate(w->fd, 0) < 0)
+            return err_errno(err, "cannot empty %s", w->path);
+        credit(w->dir, w->base.size);
+        w->base.size = 0;
+    }
+    w->hashed = w->base.size == 0;
+    return 0;
+}
+
+static int writer_write(struct blob_writer *base, const void *data, size_t len, struct err *err)
+{
+    struct writer *w = writer_of(base);
+    if (len > w->max_bytes - w->base.size)
+        return err_set(err, -ERR_LIMIT, "a blob is larger than the %llu bytes announced",
+                       (unsigned long long)w->max_bytes);
+    int rc = charge(w->dir, len, err);
+    if (rc < 0)
+        return rc;
+    rc = file_pwrite_all(w->fd, data, len, w->base.size, w->path, err);
+    if (rc < 0) {
+        credit(w->dir, len);
+        return rc;
+    }
+    w->base.size += len;
+    if (w->hashed)
+        hash_update(&w->hash, data, len);
+    return 0;
+}
+
+static void writer_abort(struct blob_writer *base, bool keep)
+{
+    struct writer *w = writer_of(base);
+    /* Cutting drops the tail of a failed write; what is left over is swept at the next open. */
+    if (!keep || w->base.size == 0 || ftruncate(w->fd, (off_t)w->base.size) < 0) {
+        (void)unlink(w->path);
+        credit(w->dir, w->base.size);
+    }
+    writer_free(w);
+}
+
+static int verify(struct writer *w, uint64_t expect_size, struct err *err)
+{
+    struct blob_id id;
+    if (expect_size != UINT64_MAX && w->base.size != expect_size)
+        return err_set(err, -ERR_FORMAT, "a blob has %llu bytes, %llu were announced",
+                       (unsigned long long)w->base.size, (unsigned long long)expect_size);
+    if (w->hashed) {
+        hash_final(&w->hash, id.sha256);
+    } else {
+        int rc = hash_file(w->path, id.sha256, NULL, err);
+        if (rc < 0)
+            return rc;
+    }
+    if (blob_id_equal(&id, &w->expect))
+        return 0;
+    char want[BLOB_HEX_MAX], got[BLOB_HEX_MAX];
+    blob_id_hex(&w->expect, want);
+    blob_id_hex(&id, got);
+    return err_set(err, -ERR_HASH, "the content of blob %s hashes to %s: it was damaged on its way",
+                   want, got);
+}
+
+/* The temporary file becomes the blob, unless the blob is there. */
+static int publish(struct dir *d, const char *from, uint64_t size, const struct blob_id *id,
+                   struct err *err)
+{
+    char *path = file_of(d, id), *dir = str_ndup(path, strlen(path) - BLOB_HEX_MAX);
+    int rc = file_mkdirs(dir, 0700, err);
+    if (rc == 0 && link(from, path) < 0) {
+        if (errno == EEXIST)
+            credit(d, size); /* somebody was first: same bytes */
+        else
+            rc = err_errno(err, "cannot make %s", path);
+    } else if (rc == 0) {
+        atomic_fetch_add(&d->base.count, 1);
+    }
+    if (rc == 0) {
+        (void)unlink(from); /* a leftover is swept at the next open */
+        rc = file_sync_dir(dir, err);
+    }
+    mem_free(path);
+    mem_free(dir);
+    return rc;
+}
+
+static int dir_adopt(struct blobstore *s, const char *path, const struct blob_id *id, uint64_t size,
+                     struct err *err)
+{
+    struct dir *d = dir_of(s);
+    uint64_t found = 0;
+    int rc = file_size(path, &found, err);
+    if (rc == 0 && found != size)
+        rc = err_set(err, -ERR_FORMAT, "%s has %llu bytes, expected %llu", path,
+                     (unsigned long long)found, (unsigned long long)size);
+    if (rc == 0)
+        rc = charge(d, size, err);
+    if (rc < 0)
+        return rc;
+    rc = publish(d, path, size, id, err);
+    if (rc < 0)
+        credit(d, size);
+    return rc;
+}
+
+static int writer_commit(struct blob_writer *base, uint64_t expect_size, struct err *err)
+{
+    struct writer *w = writer_of(base);
+    int rc = file_sync(w->fd, w->path, err);
+    if (rc == 0)
+        rc = verify(w, expect_size, err);
+    if (rc == 0)
+        rc = publish(w->dir, w->path, w->base.size, &w->expect, err);
+    if (rc < 0)
+        writer_abort(base, false);
+    else
+        writer_free(w);
+    return rc;
+}
+
+static int dir_put(struct blobstore *s, const struct blob_id *expect, uint64_t max_bytes,
+                   struct blob_writer **ret, struct err *err)
+{
+    static const struct blob_writer_ops ops = {writer_write, writer_commit, writer_abort};
+    struct writer *w = mem_alloc(sizeof(*w));
+    *w = (struct writer){
+        .base.ops = &ops, .dir = dir_of(s), .expect = *expect, .max_bytes = max_bytes, .fd = -1};
+    list_init(&w->link);
+    hash_init(&w->hash);
+    int rc = writer_open(w, err);
+    if (rc < 0)
+        writer_free(w);
+    else
+        *ret = &w->base;
+    return rc;
+}
+
+/* ---- opening ---- */
+
+static int count_one(void *arg, const struct blob_id *id, const struct blob_stat *st)
+{
+    struct blobstore *s = arg;
+    atomic_fetch_add(&s->used_bytes, st->size);
+    atomic_fetch_add(&s->count, 1);
+    return 0;
+}
+
+/* Uploads count against the quota too; those that will not be continued go. */
+static int sweep_tmp(struct dir *dir, struct err *err)
+{
+    char *tmp = file_join(dir->path, "tmp");
+    DIR *d = opendir(tmp);
+    int rc = d ? 0 : err_errno(err, "cannot read %s", tmp);
+    for (struct dirent *e; d && (e = readdir(d));) {
+        struct stat st;
+        if (e->d_name[0] == '.')
+            continue;
+        char *path = file_join(tmp, e->d_name);
+        if (stat(path, &st) == 0 && S_ISREG(st.st_mode)) {
+            bool part = str_ends(e->d_name, ".part") && st.st_mtime + PART_KEEP_S > time(NULL);
+            if (part)
+                atomic_fetch_add(&dir->base.used_bytes, (uint64_t)st.st_size);
+            else
+                (void)unlink(path); /* a leftover harms nobody */
+        }
+        mem_free(path);
+    }
+    if (d)
+        closedir(d);
+    mem_free(tmp);
+    return rc;
+}
+
+static void dir_close(struct blobstore *s)
+{
+    struct dir *d = dir_of(s);
+    pthread_mutex_destroy(&d->lock);
+    mem_free(d->path);
+    mem_free(d);
+}
+
+int blob_dir_open(const char *path, uint64_t quota_bytes, struct blobstore **ret, struct err *err)
+{
+    static const struct blobstore_ops ops = {
+        .stat = dir_stat,
+        .touch = dir_touch,
+        .get = dir_get,
+        .local = dir_local,
+        .remove = dir_remove,
+        .list = dir_list,
+        .put = dir_put,
+        .adopt = dir_adopt,
+        .close = dir_close,
+    };
+    struct dir *d = mem_alloc(sizeof(*d));
+    d->base.ops = &ops;
+    d->path = str_dup(path);
+    d->quota = quota_bytes;
+    pthread_mutex_init(&d->lock, NULL);
+    list_init(&d->uploads);
+    char *tmp = file_join(path, "tmp");
+    int rc = file_mkdirs(tmp, 0700, err);
+    mem_free(tmp);
+    if (rc == 0)
+        rc = sweep_tmp(d, err);
+    if (rc == 0)
+        rc = dir_list(&d->base, count_one, &d->base, err);
+    if (rc < 0) {
+        dir_close(&d->base);
+        return err_wrap(err, "the blob store %s", path);
+    }
+    *ret = &d->base;
+    return 0;
+}
