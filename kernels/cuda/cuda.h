@@ -97,7 +97,7 @@ int cuda_scratch(struct stream *s, size_t bytes, void **ret);
     int cuda_##name(struct device *dev, CUDA_PARAMS params, struct stream *s);
 #include "kernels/ops.inc"
 OP(encode, (const struct encode *p), (p))
-OP(graph_launch, (struct graph *g), (g))
+OP(graph_launch, (struct graph * g), (g))
 #undef OP
 extern const struct kernel_ops cuda_ops; /* front.c */
 
