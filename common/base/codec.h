@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+/* By the numbers that blobs and databases hold. */
 enum codec { CODEC_F32, CODEC_BF16, CODEC_INT8, CODEC_E3M0 };
 #define CODEC_COUNT 4
 #define CODEC_BLOCK 256 /* elements that share a scale */
@@ -16,7 +17,7 @@ extern const char *const codec_names[CODEC_COUNT + 1]; /* by number, NULL behind
 const char *codec_name(enum codec c);               /* "int8"; "?" out of range */
 int codec_parse(const char *name, enum codec *ret); /* -EINVAL */
 
-bool codec_has_scale(enum codec c);
+bool codec_has_scale(enum codec c);                 /* one for each CODEC_BLOCK elements */
 bool codec_is_packed(enum codec c);                 /* elements share bytes */
 size_t codec_payload_bytes(enum codec c, size_t n); /* of n elements */
 size_t codec_scales(enum codec c, size_t n);        /* bf16 scales of n elements */

@@ -26,6 +26,7 @@
     X(1011, NOTFOUND, "not found")                                                                 \
     X(1012, UNIMPLEMENTED, "not known to this version")
 
+/* ERR_FORMAT and so on; code is their negative. */
 enum err_code {
 #define X(num, name, text) ERR_##name = num,
     ERR_MAP(X)

@@ -52,6 +52,7 @@ int file_sync(int fd, const char *path, struct err *err);
 int file_rename(const char *from, const char *to, struct err *err);
 int file_sync_dir(const char *dir, struct err *err);
 
+/* Looking and removing; links are followed unless said otherwise. */
 bool file_exists(const char *path);
 bool file_is_dir(const char *path);
 int file_size(const char *path, uint64_t *ret, struct err *err);

@@ -21,8 +21,8 @@ void hash_update(struct hash *h, const void *data, size_t len);
 void hash_final(struct hash *h, uint8_t out[HASH_BYTES]);
 void hash_release(struct hash *h); /* after final: harmless */
 
+/* In one call; of memory, of a whole file (read in pieces; ret_size may be NULL), keyed. */
 void hash_sha256(const void *data, size_t len, uint8_t out[HASH_BYTES]);
-/* Of a whole file, read in pieces; ret_size may be NULL. */
 int hash_file(const char *path, uint8_t out[HASH_BYTES], uint64_t *ret_size, struct err *err);
 void hash_hmac(const void *key, size_t key_len, const void *data, size_t len,
                uint8_t out[HASH_BYTES]);
@@ -42,6 +42,7 @@ int hash_unhex(const char *hex, void *out, size_t len);
  * decode: strict (no padding, no stray bits); -EINVAL, or -ERR_LIMIT if out is
  * too small. */
 #define HASH_B64_MAX(len) (((len)*4 + 2) / 3 + 1)
+/* out of hash_b64url has HASH_B64_MAX(len) bytes, and is returned. */
 char *hash_b64url(const void *data, size_t len, char *out);
 int hash_unb64url(const char *text, void *out, size_t out_size, size_t *ret_len);
 

@@ -14,6 +14,7 @@ char *str_printf(const char *fmt, ...) __attribute__((format(printf, 1, 2))); /*
 /* Copies with a terminator, cut to fit; true when all of it fitted. */
 bool str_copy(char *dst, size_t dst_size, const char *src);
 
+/* Whether the text begins, or ends, with the other. */
 bool str_starts(const char *s, const char *prefix);
 bool str_ends(const char *s, const char *suffix);
 

@@ -13,6 +13,7 @@
 
 #define FEATURE_MAX 65536 /* numbers */
 
+/* The numbers of one sample; { 0 } at the start. */
 struct feature {
     float *v;
     uint32_t n, cap;

@@ -30,6 +30,7 @@ struct err;
 #define SHARD_FEATURE_MAX 65536       /* numbers of a feature */
 #define SHARD_UNPACKED_MAX (1u << 30) /* bytes of what zstd makes a shard of */
 
+/* What all samples of a shard are. */
 enum shard_kind { SHARD_IMAGES, SHARD_TEXT };
 
 struct shard_sample {
@@ -63,7 +64,6 @@ void shard_tokens(const struct shard_sample *s, int32_t *out);
 void shard_feature(const struct shard *shard, const struct shard_sample *s, float *out);
 
 /* Encodes ids as KEY.tok has them, in the narrowest width; appends to out. */
-struct buf;
 int shard_encode_tokens(const uint32_t *ids, size_t n, struct buf *out);
 
 /* Writing.  Same samples in the same order: same bytes.  One thread at a time. */

@@ -34,8 +34,10 @@ int tar_read(struct tar *t, struct buf *out, struct err *err);
 void tar_close(struct tar *t); /* NULL is fine */
 
 struct tar_writer;
+/* Plain, or compressed; then add*, commit, free. */
 int tar_writer_open(const char *path, struct tar_writer **ret, struct err *err);
 int tar_writer_open_zstd(const char *path, struct tar_writer **ret, struct err *err);
+/* A file of these bytes. */
 int tar_writer_add(struct tar_writer *w, const char *name, const void *data, size_t len,
                    struct err *err);
 /* fsync + rename; sha256 and size of the file (either may be NULL). */

@@ -70,7 +70,8 @@ enum tokenizer_flags {
 int tokenizer_encode(const struct tokenizer *t, const void *text, size_t len, unsigned flags,
                      struct tokens *out, struct err *err);
 
-/* Appends the bytes of the ids; special tokens and unknown ids give nothing. */
+/* Appends the bytes of the ids; special tokens and unknown ids give nothing.  For tests: a
+ * program decodes with a stream. */
 int tokenizer_decode(const struct tokenizer *t, const uint32_t *ids, size_t n, struct buf *out);
 
 /* Decoding as the tokens come, for printing: only whole UTF-8 characters are

@@ -98,6 +98,7 @@ bool recipe_mixes(const char *name);
 
 void composition_release(struct composition *c); /* { 0 } is fine */
 
+/* Levels of a path's network. */
 static inline uint32_t composition_levels(const struct composition *c, uint32_t path)
 {
     return c->networks[c->paths[path].network].n_levels;

@@ -14,6 +14,7 @@ struct err;
 #define YAML_NODES_MAX 5000
 #define YAML_DEPTH_MAX 16
 
+/* What a node is. */
 enum yaml_kind {
     YAML_UNSPECIFIED,
     YAML_SCALAR,

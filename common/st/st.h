@@ -25,6 +25,7 @@ struct err;
 #define ST_META_MAX 256
 #define ST_HEADER_MAX (16u << 20)
 
+/* Types of elements, as safetensors has them. */
 enum st_dtype {
     ST_UNSPECIFIED,
     ST_BOOL,
@@ -54,6 +55,7 @@ struct st_tensor {
     uint64_t bytes;
 };
 
+/* An entry of __metadata__. */
 struct st_meta {
     char *key;
     char *value;
@@ -91,6 +93,7 @@ int st_expect(const struct st *st, const char *name, enum st_dtype dtype, unsign
 struct st_writer;
 struct st_writer *st_writer_new(void);
 void st_writer_free(struct st_writer *w);
+/* An entry of __metadata__; one that cannot be is an error of open. */
 void st_writer_meta(struct st_writer *w, const char *key, const char *value);
 /* shape is copied; -EINVAL with a sentence on a duplicate or impossible tensor. */
 int st_writer_add(struct st_writer *w, const char *name, enum st_dtype dtype, unsigned rank,

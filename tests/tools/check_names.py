@@ -194,7 +194,7 @@ def unused(tree):
             own = [p for p in ours[name] if p.endswith((".c", ".cu")) and defines(code[p], name)]
             if not own:
                 out.append(f"{where}: {name} is declared and never defined")
-            elif set(ours[name]) - {path, *own}:
+            elif set(ours[name]) - {path, *own} or ours[name][path] > 1:  # a macro of the header
                 continue
             elif sum(ours[name].values()) <= 1 + len(own):
                 if not tests[name]:

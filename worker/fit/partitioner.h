@@ -35,6 +35,7 @@ struct fit_watch;
 #define PARTITION_FINE_MAX 65536
 #define PARTITION_FEATURE_MAX 255
 
+/* How the partition of a sample is found; see the table above. */
 enum partition_kind {
     PARTITION_KMEANS,
     PARTITION_TWO_LEVEL,

@@ -30,7 +30,7 @@ struct got {
     char *dir;
     uint32_t shards, holdout_shards, samples, holdout;
     uint32_t counts[8];
-    char names[32][128];        /* "cat_001 png 0", of the first ones */
+    char names[32][128];        /* name, kind and class of the first ones */
     uint8_t digest[HASH_BYTES]; /* of all shards' hashes */
     int stop_after;
 };
