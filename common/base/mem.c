@@ -134,3 +134,19 @@ void mem_free(void *p)
 {
     free(p);
 }
+
+void *mem_arrays_add(struct mem_arrays *a, size_t n, size_t size)
+{
+    void *p = a->n < MEM_ARRAYS_MAX ? mem_try_array(n, size) : NULL;
+    if (p)
+        a->items[a->n++] = p;
+    else
+        a->failed = true;
+    return p;
+}
+
+void mem_arrays_free(struct mem_arrays *a)
+{
+    while (a->n)
+        mem_free(a->items[--a->n]);
+}

@@ -23,6 +23,17 @@ void *mem_try_aligned(size_t align, size_t size); /* align: a power of two; not 
 
 void mem_free(void *p); /* NULL is fine */
 
+/* Arrays that live and die together: add all, look at `failed` once, free all.  { 0 } at the start.
+ */
+#define MEM_ARRAYS_MAX 16
+struct mem_arrays {
+    void *items[MEM_ARRAYS_MAX];
+    unsigned n;
+    bool failed; /* one of them is NULL */
+};
+void *mem_arrays_add(struct mem_arrays *a, size_t n, size_t size); /* as mem_try_array */
+void mem_arrays_free(struct mem_arrays *a);
+
 /* a+b with overflow check: false, and *ret untouched, when it does not fit. */
 bool mem_add(size_t a, size_t b, size_t *ret);
 

@@ -157,6 +157,7 @@ struct slot {
 struct data {
     struct data_options opt;
     size_t image_bytes;
+    struct mem_arrays arrays;
 
     /* Under the lock. */
     pthread_mutex_t lock;
@@ -187,15 +188,14 @@ static int make_ring(struct data *d, struct err *err)
     if (size < d->opt.threads + 1)
         size = d->opt.threads + 1;
     d->ring_size = size;
-    d->ring = mem_try_array((size_t)size, sizeof(*d->ring));
-    d->ring_pixels = mem_try_array((size_t)size, d->image_bytes);
-    d->images = mem_try_array(d->opt.batch, d->image_bytes);
-    d->labels = mem_try_array(d->opt.batch, sizeof(*d->labels));
-    d->partitions = mem_try_array(d->opt.batch, sizeof(*d->partitions));
-    d->ids = mem_try_array(d->opt.batch, sizeof(*d->ids));
-    d->keys = mem_try_array(d->opt.batch, sizeof(*d->keys));
-    if (!d->ring || !d->ring_pixels || !d->images || !d->labels || !d->partitions || !d->ids ||
-        !d->keys)
+    d->ring = mem_arrays_add(&d->arrays, (size_t)size, sizeof(*d->ring));
+    d->ring_pixels = mem_arrays_add(&d->arrays, (size_t)size, d->image_bytes);
+    d->images = mem_arrays_add(&d->arrays, d->opt.batch, d->image_bytes);
+    d->labels = mem_arrays_add(&d->arrays, d->opt.batch, sizeof(*d->labels));
+    d->partitions = mem_arrays_add(&d->arrays, d->opt.batch, sizeof(*d->partitions));
+    d->ids = mem_arrays_add(&d->arrays, d->opt.batch, sizeof(*d->ids));
+    d->keys = mem_arrays_add(&d->arrays, d->opt.batch, sizeof(*d->keys));
+    if (d->arrays.failed)
         return err_set(err, -ENOMEM, "out of memory for batches of %u images of %u x %u",
                        d->opt.batch, d->opt.image_size, d->opt.image_size);
     for (uint64_t i = 0; i < size; i++)
@@ -259,13 +259,7 @@ void data_free(struct data *d)
     pthread_cond_destroy(&d->ready);
     pthread_cond_destroy(&d->room);
     pthread_mutex_destroy(&d->lock);
-    mem_free(d->ring);
-    mem_free(d->ring_pixels);
-    mem_free(d->images);
-    mem_free(d->labels);
-    mem_free(d->partitions);
-    mem_free(d->ids);
-    mem_free(d->keys);
+    mem_arrays_free(&d->arrays);
     mem_free(d);
 }
 

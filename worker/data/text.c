@@ -24,6 +24,7 @@ struct text {
     uint64_t *ids;
     uint32_t *lengths;
     float *features;
+    struct mem_arrays arrays;
 };
 
 /* ---- opening ---- */
@@ -56,15 +57,15 @@ static int survey(struct text *t, const struct data_range *ranges, struct err *e
 static int make_batch(struct text *t, struct err *err)
 {
     size_t rows = t->opt.rows, seq = t->opt.seq;
-    t->tokens = mem_try_array(rows, (seq + 1) * sizeof(*t->tokens));
-    t->start = mem_try_array(rows, seq * sizeof(*t->start));
-    t->target = mem_try_array(rows, seq * sizeof(*t->target));
-    t->pos = mem_try_array(rows, seq * sizeof(*t->pos));
-    t->ids = mem_try_array(rows, sizeof(*t->ids));
-    t->lengths = mem_try_array(rows, sizeof(*t->lengths));
-    t->features = t->dim ? mem_try_array(rows, t->dim * sizeof(*t->features)) : NULL;
-    if (!t->tokens || !t->start || !t->target || !t->pos || !t->ids || !t->lengths ||
-        (t->dim && !t->features))
+    t->tokens = mem_arrays_add(&t->arrays, rows, (seq + 1) * sizeof(*t->tokens));
+    t->start = mem_arrays_add(&t->arrays, rows, seq * sizeof(*t->start));
+    t->target = mem_arrays_add(&t->arrays, rows, seq * sizeof(*t->target));
+    t->pos = mem_arrays_add(&t->arrays, rows, seq * sizeof(*t->pos));
+    t->ids = mem_arrays_add(&t->arrays, rows, sizeof(*t->ids));
+    t->lengths = mem_arrays_add(&t->arrays, rows, sizeof(*t->lengths));
+    if (t->dim)
+        t->features = mem_arrays_add(&t->arrays, rows, t->dim * sizeof(*t->features));
+    if (t->arrays.failed)
         return err_set(err, -ENOMEM, "out of memory for batches of %u rows of %u tokens",
                        t->opt.rows, t->opt.seq);
     return 0;
@@ -101,13 +102,7 @@ void text_free(struct text *t)
     if (!t)
         return;
     data_order_close(&t->order);
-    mem_free(t->tokens);
-    mem_free(t->start);
-    mem_free(t->target);
-    mem_free(t->pos);
-    mem_free(t->ids);
-    mem_free(t->lengths);
-    mem_free(t->features);
+    mem_arrays_free(&t->arrays);
     mem_free(t);
 }
 

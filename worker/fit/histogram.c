@@ -19,6 +19,7 @@
  * two highest values of it, so that the margin of any class is at hand. */
 struct work {
     const struct histogram *h;
+    struct mem_arrays arrays;
     double *bias; /* (k) */
     double *load; /* (k) */
     uint32_t *own, *next;
@@ -384,40 +385,22 @@ static int work_open(struct work *w, const struct histogram *h, struct err *err)
         return err_set(err, -EINVAL,
                        "bounds of %g to %g in all cannot be met by a load of %g in %u classes", lo,
                        hi, w->total, h->k);
-    w->bias = mem_try_array(h->k, sizeof(double));
-    w->load = mem_try_array(h->k, sizeof(double));
-    w->kept = mem_try_array(h->k, sizeof(float));
-    w->in = mem_try_array(h->k, sizeof(bool));
-    w->far = mem_try_array(h->k, sizeof(double));
+    w->bias = mem_arrays_add(&w->arrays, h->k, sizeof(double));
+    w->load = mem_arrays_add(&w->arrays, h->k, sizeof(double));
+    w->kept = mem_arrays_add(&w->arrays, h->k, sizeof(float));
+    w->in = mem_arrays_add(&w->arrays, h->k, sizeof(bool));
+    w->far = mem_arrays_add(&w->arrays, h->k, sizeof(double));
     if (h->k <= WAR_CLASSES)
-        w->cost = mem_try_array((size_t)h->k * h->k, sizeof(double));
-    w->own = mem_try_array(h->n, sizeof(uint32_t));
-    w->next = mem_try_array(h->n, sizeof(uint32_t));
-    w->best = mem_try_array(h->n, sizeof(double));
-    w->second = mem_try_array(h->n, sizeof(double));
-    w->margin = mem_try_array(h->n, sizeof(double));
-    w->weight = mem_try_array(h->n, sizeof(double));
-    if (!w->bias || !w->load || !w->kept || !w->in || !w->far ||
-        (h->k <= WAR_CLASSES && !w->cost) || !w->own || !w->next || !w->best || !w->second ||
-        !w->margin || !w->weight)
+        w->cost = mem_arrays_add(&w->arrays, (size_t)h->k * h->k, sizeof(double));
+    w->own = mem_arrays_add(&w->arrays, h->n, sizeof(uint32_t));
+    w->next = mem_arrays_add(&w->arrays, h->n, sizeof(uint32_t));
+    w->best = mem_arrays_add(&w->arrays, h->n, sizeof(double));
+    w->second = mem_arrays_add(&w->arrays, h->n, sizeof(double));
+    w->margin = mem_arrays_add(&w->arrays, h->n, sizeof(double));
+    w->weight = mem_arrays_add(&w->arrays, h->n, sizeof(double));
+    if (w->arrays.failed)
         return err_set(err, -ENOMEM, "no memory to balance %llu rows", (unsigned long long)h->n);
     return 0;
-}
-
-static void work_close(struct work *w)
-{
-    mem_free(w->bias);
-    mem_free(w->load);
-    mem_free(w->kept);
-    mem_free(w->in);
-    mem_free(w->far);
-    mem_free(w->cost);
-    mem_free(w->own);
-    mem_free(w->next);
-    mem_free(w->best);
-    mem_free(w->second);
-    mem_free(w->margin);
-    mem_free(w->weight);
 }
 
 static void search(struct work *w, unsigned rounds, unsigned *ret_done)
@@ -476,7 +459,7 @@ int histogram_fit(const struct histogram *h, float *bias, double *load,
         report.met = met(&w);
         *ret = report;
     }
-    work_close(&w);
+    mem_arrays_free(&w.arrays);
     return rc;
 }
 

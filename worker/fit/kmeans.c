@@ -171,15 +171,12 @@ static int choose_first(struct run *r, struct err *err)
     struct start s = {.r = r, .m = SAMPLE_ROWS + (uint64_t)SAMPLE_PER_CLUSTER * r->k};
     s.m = s.m < r->n ? s.m : r->n;
     rng_init(&s.rng, r->seed, STREAM_START);
-    s.dist = mem_try_array(s.m, sizeof(float));
-    s.trial = mem_try_array(s.m, sizeof(float));
-    s.best = mem_try_array(s.m, sizeof(float));
-    int rc = s.dist && s.trial && s.best ? 0 : err_set(err, -ENOMEM, "no memory for k-means");
-    if (rc == 0)
-        rc = grow(&s, r, err);
-    mem_free(s.dist);
-    mem_free(s.trial);
-    mem_free(s.best);
+    struct mem_arrays arrays = {0};
+    s.dist = mem_arrays_add(&arrays, s.m, sizeof(float));
+    s.trial = mem_arrays_add(&arrays, s.m, sizeof(float));
+    s.best = mem_arrays_add(&arrays, s.m, sizeof(float));
+    int rc = arrays.failed ? err_set(err, -ENOMEM, "no memory for k-means") : grow(&s, r, err);
+    mem_arrays_free(&arrays);
     return rc;
 }
 
@@ -297,33 +294,23 @@ struct prices {
     float *weights; /* (m); NULL: 1 each, or the run's */
     float *scores;  /* (m,k) */
     double *lo, *hi, *load;
+    struct mem_arrays arrays;
 };
-
-static void prices_free(struct prices *p)
-{
-    mem_free(p->rows);
-    mem_free(p->weights);
-    mem_free(p->scores);
-    mem_free(p->lo);
-    mem_free(p->hi);
-    mem_free(p->load);
-}
 
 static int prices_new(const struct run *r, struct prices *p, struct err *err)
 {
     *p = (struct prices){.m = BALANCE_SCORES / r->k};
     p->m = p->m < r->n ? p->m : r->n;
-    p->scores = mem_try_array(p->m * r->k, sizeof(float));
-    p->lo = mem_try_array(r->k, sizeof(double));
-    p->hi = mem_try_array(r->k, sizeof(double));
-    p->load = mem_try_array(r->k, sizeof(double));
     bool part = p->m < r->n;
+    p->scores = mem_arrays_add(&p->arrays, p->m * r->k, sizeof(float));
+    p->lo = mem_arrays_add(&p->arrays, r->k, sizeof(double));
+    p->hi = mem_arrays_add(&p->arrays, r->k, sizeof(double));
+    p->load = mem_arrays_add(&p->arrays, r->k, sizeof(double));
     if (part)
-        p->rows = mem_try_array(p->m * r->d, sizeof(float));
+        p->rows = mem_arrays_add(&p->arrays, p->m * r->d, sizeof(float));
     if (part && r->weights)
-        p->weights = mem_try_array(p->m, sizeof(float));
-    if (!p->scores || !p->lo || !p->hi || !p->load || (part && !p->rows) ||
-        (part && r->weights && !p->weights))
+        p->weights = mem_arrays_add(&p->arrays, p->m, sizeof(float));
+    if (p->arrays.failed)
         return err_set(err, -ENOMEM, "no memory to balance %u clusters", r->k);
     double share = 0, unit = 0;
     for (uint64_t i = 0; i < p->m; i++) {
@@ -398,7 +385,7 @@ static int balance(struct run *r, struct err *err)
             break;
         before = r->inertia;
     }
-    prices_free(&p);
+    mem_arrays_free(&p.arrays);
     return rc;
 }
 
@@ -475,10 +462,11 @@ static int mini_batches(struct run *r, struct err *err)
     const uint32_t batch = r->n < r->opt->batch ? (uint32_t)r->n : r->opt->batch;
     const uint64_t steps =
         (r->opt->iterations ? r->opt->iterations : PASSES) * ((r->n + batch - 1) / batch);
-    float *rows = mem_try_array((size_t)batch * r->d, sizeof(float));
-    uint64_t *which = mem_try_array(batch, sizeof(*which));
-    uint32_t *labels = mem_try_array(batch, sizeof(*labels));
-    int rc = rows && which && labels ? 0 : err_set(err, -ENOMEM, "no memory for a mini-batch");
+    struct mem_arrays arrays = {0};
+    float *rows = mem_arrays_add(&arrays, (size_t)batch * r->d, sizeof(float));
+    uint64_t *which = mem_arrays_add(&arrays, batch, sizeof(*which));
+    uint32_t *labels = mem_arrays_add(&arrays, batch, sizeof(*labels));
+    int rc = arrays.failed ? err_set(err, -ENOMEM, "no memory for a mini-batch") : 0;
     struct rng rng;
     rng_init(&rng, r->seed, STREAM_BATCH);
     memset(r->sizes, 0, r->k * sizeof(double));
@@ -495,9 +483,7 @@ static int mini_batches(struct run *r, struct err *err)
             learn(r, rows, which, labels, batch);
     }
     r->iterations += (unsigned)steps;
-    mem_free(rows);
-    mem_free(which);
-    mem_free(labels);
+    mem_arrays_free(&arrays);
     return rc;
 }
 

@@ -100,6 +100,7 @@ static int evaluate(struct loss *f, const double *p, double *grad, double *ret, 
 /* What L-BFGS holds: point, gradient, and the last PAIRS differences of both. */
 struct lbfgs {
     size_t size;
+    struct mem_arrays arrays;
     double *p, *g, *next, *next_g, *dir; /* (size) */
     double *s, *y;                       /* (PAIRS,size) */
     double rho[PAIRS], alpha[PAIRS];
@@ -117,27 +118,16 @@ static double dot(const double *a, const double *b, size_t n)
 static int lbfgs_new(struct lbfgs *o, size_t size, struct err *err)
 {
     *o = (struct lbfgs){.size = size};
-    o->p = mem_try_array(size, sizeof(double));
-    o->g = mem_try_array(size, sizeof(double));
-    o->next = mem_try_array(size, sizeof(double));
-    o->next_g = mem_try_array(size, sizeof(double));
-    o->dir = mem_try_array(size, sizeof(double));
-    o->s = mem_try_array(size * PAIRS, sizeof(double));
-    o->y = mem_try_array(size * PAIRS, sizeof(double));
-    if (!o->p || !o->g || !o->next || !o->next_g || !o->dir || !o->s || !o->y)
+    o->p = mem_arrays_add(&o->arrays, size, sizeof(double));
+    o->g = mem_arrays_add(&o->arrays, size, sizeof(double));
+    o->next = mem_arrays_add(&o->arrays, size, sizeof(double));
+    o->next_g = mem_arrays_add(&o->arrays, size, sizeof(double));
+    o->dir = mem_arrays_add(&o->arrays, size, sizeof(double));
+    o->s = mem_arrays_add(&o->arrays, size * PAIRS, sizeof(double));
+    o->y = mem_arrays_add(&o->arrays, size * PAIRS, sizeof(double));
+    if (o->arrays.failed)
         return err_set(err, -ENOMEM, "no memory for a classifier of %zu weights", size);
     return 0;
-}
-
-static void lbfgs_free(struct lbfgs *o)
-{
-    mem_free(o->p);
-    mem_free(o->g);
-    mem_free(o->next);
-    mem_free(o->next_g);
-    mem_free(o->dir);
-    mem_free(o->s);
-    mem_free(o->y);
 }
 
 /* dir = -H g by the two loops. */
@@ -304,7 +294,7 @@ int linear_fit(struct device *dev, const float *x, const uint32_t *y, uint64_t n
         rc = take(&f, &m, err);
     if (rc == 0)
         *ret = m;
-    lbfgs_free(&o);
+    mem_arrays_free(&o.arrays);
     mem_free(f.narrow);
     mem_free(f.residual);
     affine_free(f.logits);

@@ -102,10 +102,10 @@ int scorer_open(struct scorer *s, const struct partitioner *p, struct device *de
     }
     if (rc < 0)
         return rc;
-    s->piece = mem_try_array((size_t)s->rows * p->input.r, sizeof(float));
-    s->y = mem_try_array((size_t)s->rows * p->k, sizeof(float));
-    s->spare = mem_try_array(p->k, sizeof(float));
-    if (!s->piece || !s->y || !s->spare)
+    s->piece = mem_arrays_add(&s->arrays, (size_t)s->rows * p->input.r, sizeof(float));
+    s->y = mem_arrays_add(&s->arrays, (size_t)s->rows * p->k, sizeof(float));
+    s->spare = mem_arrays_add(&s->arrays, p->k, sizeof(float));
+    if (s->arrays.failed)
         return err_set(err, -ENOMEM, "no memory for scores of %u partitions", p->k);
     return 0;
 }
@@ -114,9 +114,7 @@ void scorer_close(struct scorer *s)
 {
     for (uint32_t l = 0; l < PARTITION_LEVELS_MAX; l++)
         affine_free(s->level[l]);
-    mem_free(s->piece);
-    mem_free(s->y);
-    mem_free(s->spare);
+    mem_arrays_free(&s->arrays);
     *s = (struct scorer){0};
 }
 

@@ -2,6 +2,7 @@
 #ifndef WORKER_PARTITIONER_IMPL_H
 #define WORKER_PARTITIONER_IMPL_H
 
+#include "common/base/mem.h"
 #include "worker/fit/partitioner.h"
 
 struct affine;
@@ -14,6 +15,7 @@ struct scorer {
     float *piece; /* (rows,d) of one level */
     float *y;     /* (rows,K) */
     float *spare; /* (K) while pieces are added */
+    struct mem_arrays arrays;
 };
 int scorer_open(struct scorer *s, const struct partitioner *p, struct device *dev, struct err *err);
 /* *ret_y (rows,K) of z (rows,r); bias is added when `priced`; valid until the next call. */

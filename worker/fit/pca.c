@@ -21,7 +21,9 @@
 struct pass {
     const struct fit_source *x;
     const float *mean; /* (d), or NULL: as they are */
-    float *rows;       /* (GRAM_ROWS,d) */
+    float *rows;       /* (GRAM_ROWS,d): the block, */
+    uint64_t at;       /* its first row, */
+    uint32_t count;    /* and how many there are */
 };
 
 static int pass_new(const struct fit_source *x, const float *mean, struct pass *ret,
@@ -32,18 +34,19 @@ static int pass_new(const struct fit_source *x, const float *mean, struct pass *
     return ret->rows ? 0 : err_set(err, -ENOMEM, "no memory for a block of features");
 }
 
-static int pass_read(struct pass *p, uint64_t at, uint32_t *ret_count, struct err *err)
+/* The next block: 1, 0 after the last. */
+static int pass_next(struct pass *p, struct err *err)
 {
     const uint32_t d = p->x->d;
-    uint32_t count = p->x->n - at < GRAM_ROWS ? (uint32_t)(p->x->n - at) : GRAM_ROWS;
-    int rc = p->x->read(p->x, at, count, p->rows, err);
-    if (rc < 0)
-        return rc;
-    for (uint32_t i = 0; p->mean && i < count; i++)
+    p->at += p->count;
+    if (p->at == p->x->n)
+        return 0;
+    p->count = p->x->n - p->at < GRAM_ROWS ? (uint32_t)(p->x->n - p->at) : GRAM_ROWS;
+    int rc = p->x->read(p->x, p->at, p->count, p->rows, err);
+    for (uint32_t i = 0; rc == 0 && p->mean && i < p->count; i++)
         for (uint32_t j = 0; j < d; j++)
             p->rows[(size_t)i * d + j] -= p->mean[j];
-    *ret_count = count;
-    return 0;
+    return rc < 0 ? rc : 1;
 }
 
 static int allocate(struct pca *p, uint32_t d, uint32_t r, bool basis, struct err *err)
@@ -79,21 +82,16 @@ static int find_mean(const struct fit_source *x, float *mean, struct err *err)
     int rc = pass_new(x, NULL, &pass, err);
     if (rc == 0 && !sum)
         rc = err_set(err, -ENOMEM, "no memory for %u columns", x->d);
-    for (uint64_t at = 0; rc == 0 && at < x->n;) {
-        uint32_t count = 0;
-        if ((rc = pass_read(&pass, at, &count, err)) < 0)
-            break;
-        uint64_t values = (uint64_t)count * x->d, bad = fit_not_finite(pass.rows, values);
-        if (bad < values) {
-            rc = err_set(err, -ERR_FORMAT,
-                         "the feature of row %" PRIu64 ", column %" PRIu64 " is not a number",
-                         at + bad / x->d, bad % x->d);
-            break;
-        }
-        for (uint32_t i = 0; i < count; i++)
+    while (rc == 0 && (rc = pass_next(&pass, err)) > 0) {
+        uint64_t values = (uint64_t)pass.count * x->d, bad = fit_not_finite(pass.rows, values);
+        for (uint32_t i = 0; i < pass.count; i++)
             for (uint32_t j = 0; j < x->d; j++)
                 sum[j] += (double)pass.rows[(size_t)i * x->d + j];
-        at += count;
+        rc = bad == values
+                 ? 0
+                 : err_set(err, -ERR_FORMAT,
+                           "the feature of row %" PRIu64 ", column %" PRIu64 " is not a number",
+                           pass.at + bad / x->d, bad % x->d);
     }
     for (uint32_t j = 0; rc == 0 && j < x->d; j++)
         mean[j] = (float)(sum[j] / (double)x->n);
@@ -109,16 +107,13 @@ static int find_variance(const struct fit_source *x, const float *mean, double *
     struct pass pass;
     int rc = pass_new(x, mean, &pass, err);
     memset(variance, 0, x->d * sizeof(double));
-    for (uint64_t at = 0; rc == 0 && at < x->n;) {
-        uint32_t count = 0;
-        if ((rc = pass_read(&pass, at, &count, err)) < 0)
-            break;
-        for (uint32_t i = 0; i < count; i++)
+    while (rc == 0 && (rc = pass_next(&pass, err)) > 0) {
+        for (uint32_t i = 0; i < pass.count; i++)
             for (uint32_t j = 0; j < x->d; j++) {
                 double v = (double)pass.rows[(size_t)i * x->d + j];
                 variance[j] += v * v;
             }
-        at += count;
+        rc = 0;
     }
     for (uint32_t j = 0; j < x->d; j++)
         variance[j] /= (double)x->n;
@@ -171,18 +166,16 @@ static int power_pass(const struct fit_source *x, const float *mean, struct affi
     struct pass pass;
     int rc = pass_new(x, mean, &pass, err);
     gram_clear(g);
-    for (uint64_t at = 0; rc == 0 && at < x->n;) {
-        uint32_t count = 0;
-        rc = pass_read(&pass, at, &count, err);
-        for (uint32_t done = 0; rc == 0 && done < count;) {
-            uint32_t rows = count - done;
+    while (rc == 0 && (rc = pass_next(&pass, err)) > 0) {
+        rc = 0;
+        for (uint32_t done = 0; rc == 0 && done < pass.count;) {
+            uint32_t rows = pass.count - done;
             rows = rows < affine_rows(project) ? rows : affine_rows(project);
             const float *block = pass.rows + (size_t)done * x->d, *y;
             if ((rc = affine_block(project, block, rows, &y, err)) == 0)
                 rc = gram_add(g, y, block, rows, err);
             done += rows;
         }
-        at += count;
     }
     mem_free(pass.rows);
     return rc;
@@ -220,12 +213,8 @@ static int fit_exact(struct device *dev, const struct fit_source *x, struct pca 
     int rc = values ? gram_new(dev, d, d, &g, err) : err_set(err, -ENOMEM, "no memory");
     if (rc == 0)
         rc = pass_new(x, p->mean, &pass, err);
-    for (uint64_t at = 0; rc == 0 && at < x->n;) {
-        uint32_t count = 0;
-        if ((rc = pass_read(&pass, at, &count, err)) == 0)
-            rc = gram_add(g, pass.rows, pass.rows, count, err);
-        at += count;
-    }
+    while (rc == 0 && (rc = pass_next(&pass, err)) > 0)
+        rc = gram_add(g, pass.rows, pass.rows, pass.count, err);
     if (rc == 0) {
         double *c = gram_sum(g);
         for (size_t i = 0; i < (size_t)d * d; i++)
@@ -246,6 +235,7 @@ static int fit_exact(struct device *dev, const struct fit_source *x, struct pca 
 
 struct wide {
     uint32_t l;
+    struct mem_arrays arrays;
     double *q;      /* (l,d) orthonormal rows */
     float *narrow;  /* the same, f32 */
     double *t;      /* (l,l) q C qᵀ */
@@ -256,10 +246,7 @@ struct wide {
 
 static void wide_free(struct wide *w)
 {
-    mem_free(w->q);
-    mem_free(w->narrow);
-    mem_free(w->t);
-    mem_free(w->values);
+    mem_arrays_free(&w->arrays);
     affine_free(w->project);
     gram_free(w->g);
 }
@@ -272,11 +259,11 @@ static int wide_new(struct device *dev, const struct pca *p, uint64_t n, uint64_
     l = l < n ? l : (uint32_t)n;
     size_t values = (size_t)l * p->d;
     *w = (struct wide){.l = l};
-    w->q = mem_try_array(values, sizeof(double));
-    w->narrow = mem_try_array(values, sizeof(float));
-    w->t = mem_try_array((size_t)l * l, sizeof(double));
-    w->values = mem_try_array(l, sizeof(double));
-    if (!w->q || !w->narrow || !w->t || !w->values)
+    w->q = mem_arrays_add(&w->arrays, values, sizeof(double));
+    w->narrow = mem_arrays_add(&w->arrays, values, sizeof(float));
+    w->t = mem_arrays_add(&w->arrays, (size_t)l * l, sizeof(double));
+    w->values = mem_arrays_add(&w->arrays, l, sizeof(double));
+    if (w->arrays.failed)
         return err_set(err, -ENOMEM, "no memory for %u directions of %u columns", l, p->d);
     int rc = affine_new(dev, p->d, l, &w->project, err);
     if (rc == 0)
@@ -395,11 +382,10 @@ int pca_apply(const struct pca *p, struct device *dev, const struct fit_source *
     int rc = pass_new(x, p->mean, &pass, err);
     if (rc == 0 && p->basis && (rc = affine_new(dev, p->d, p->r, &a, err)) == 0)
         rc = affine_set(a, p->basis, NULL, err);
-    for (uint64_t at = 0; rc == 0 && at < x->n;) {
-        uint32_t count = 0;
-        rc = pass_read(&pass, at, &count, err);
-        for (uint32_t done = 0; rc == 0 && done < count;) {
-            uint32_t rows = count - done;
+    while (rc == 0 && (rc = pass_next(&pass, err)) > 0) {
+        rc = 0;
+        for (uint32_t done = 0; rc == 0 && done < pass.count;) {
+            uint32_t rows = pass.count - done;
             if (a && rows > affine_rows(a))
                 rows = affine_rows(a);
             const float *y = pass.rows + (size_t)done * p->d;
@@ -407,10 +393,9 @@ int pca_apply(const struct pca *p, struct device *dev, const struct fit_source *
                 rc = affine_block(a, y, rows, &y, err);
             for (uint32_t i = 0; rc == 0 && i < rows; i++)
                 for (uint32_t j = 0; j < p->r; j++)
-                    z[(at + done + i) * p->r + j] = y[(size_t)i * p->r + j] * p->scale[j];
+                    z[(pass.at + done + i) * p->r + j] = y[(size_t)i * p->r + j] * p->scale[j];
             done += rows;
         }
-        at += count;
     }
     mem_free(pass.rows);
     affine_free(a);

@@ -99,9 +99,31 @@ static void lists_link(void **state)
     assert_true(list_empty(&head));
 }
 
+static void arrays_die_together(void **state)
+{
+    struct mem_arrays a = {0};
+    for (int i = 0; i < MEM_ARRAYS_MAX; i++) {
+        const char *p = mem_arrays_add(&a, 3, 5);
+        for (int k = 0; k < 15; k++)
+            assert_int_equal(p[k], 0);
+    }
+    assert_false(a.failed);
+    assert_null(mem_arrays_add(&a, 1, 1)); /* one too many */
+    assert_true(a.failed);
+    mem_arrays_free(&a);
+    mem_arrays_free(&a);
+    a = (struct mem_arrays){0};
+    assert_non_null(mem_arrays_add(&a, 1, 1));
+    assert_null(mem_arrays_add(&a, SIZE_MAX / 2, 3));
+    assert_non_null(mem_arrays_add(&a, 1, 1));
+    assert_true(a.failed && a.n == 2);
+    mem_arrays_free(&a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(arrays_die_together),
         cmocka_unit_test(sizes_do_not_overflow),
         cmocka_unit_test(allocations_fail_in_turn),
         cmocka_unit_test(buf_is_bounded),
