@@ -1,25 +1,8 @@
 #include "coordinator/decide/schedule.h"
 
-#include "coordinator/state/state.h"
-
 #include <stdio.h>
 
 #define HELPER_MS 1000 /* until it is looked at again */
-
-static int rank(int kind)
-{
-    switch (kind) {
-    case TASK_VELOCITY:
-        return 0;
-    case TASK_SAMPLE:
-    case TASK_EVAL:
-        return 1;
-    case TASK_TRAIN:
-        return 3;
-    default:
-        return 2;
-    }
-}
 
 uint64_t schedule_small_until(uint64_t now_ms, const struct schedule_task *t,
                               const struct schedule_small *small, unsigned n)
@@ -63,8 +46,8 @@ static uint64_t held_back(uint64_t now, uint64_t worker, const struct schedule_t
 
 static bool before(uint64_t worker, const struct schedule_task *a, const struct schedule_task *b)
 {
-    if (rank(a->kind) != rank(b->kind))
-        return rank(a->kind) < rank(b->kind);
+    if (a->rank != b->rank)
+        return a->rank < b->rank;
     if (a->lag != b->lag)
         return a->lag < b->lag;
     bool warm_a = a->owner == worker, warm_b = b->owner == worker;

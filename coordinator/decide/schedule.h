@@ -1,13 +1,10 @@
 /* Which task a worker that asks for work gets.
  *
- * Order: what a sampler elsewhere waits for, then samples and evaluations, then
- * initialisation, ingestion and partitioning, then training; then the paths that are
- * furthest behind, so that more paths than workers advance together; then warm before
- * cold (the replica's last owner has its moments and error feedback at hand); then the
- * job with the fewest leases; then age.  A
- * replica whose last owner is here is kept for it for a while.  A task that
- * this worker failed last goes to another one first, if there is any.  What the worker
- * has no memory for is not offered to it for a while.
+ * Order: the rank of its kind; then the paths that are furthest behind, so that more paths than
+ * workers advance together; then warm before cold (the replica's last owner has its moments and
+ * error feedback at hand); then the job with the fewest leases; then age.  A replica whose last
+ * owner is here is kept for it for a while.  A task that this worker failed last goes to another
+ * one first, if there is any.  What the worker has no memory for is not offered to it for a while.
  * Pure; the reason says what the worker waits for. */
 #ifndef COORDINATOR_SCHEDULE_H
 #define COORDINATOR_SCHEDULE_H
@@ -21,14 +18,15 @@
 /* What a worker has said that it has no memory for. */
 struct schedule_small {
     uint64_t job_id;
-    int kind; /* enum task_kind */
+    int kind; /* of the task; only compared */
     uint32_t network;
     uint64_t until_ms; /* then it is asked again: memory may have come free */
 };
 
 struct schedule_task {
     uint64_t id, job_id;
-    int kind; /* enum task_kind */
+    int kind;      /* only compared */
+    unsigned rank; /* of its kind: the lower goes first */
     uint32_t network;
     uint64_t owner;         /* last owner of the replica; 0: nobody */
     bool owner_here;        /* it is here and may be given work */

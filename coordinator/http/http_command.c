@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/data/dataset.h"
 #include "common/base/err.h"
 #include "common/base/hash.h"
 #include "common/job/job.h"
@@ -20,7 +19,6 @@
 #include "coordinator/view/view.h"
 
 #define CLASSES_MAX 4096
-#define SHARDS_MAX DATASET_SHARDS_MAX
 #define BAD_MAX 1024
 #define UPLOAD_MAX_BYTES 1099511627776.0 /* 1 TiB */
 #define UPLOAD_TICKET_S 3600
@@ -158,7 +156,7 @@ static int take_dataset(const json_t *dataset, struct dataset *d, struct submit 
     static const struct http_field fields[] = {
         {"classes", HTTP_ARRAY, .required = true, .min = 0, .max = CLASSES_MAX},
         {"counts", HTTP_ARRAY, .required = true, .min = 0, .max = CLASSES_MAX},
-        {"shards", HTTP_ARRAY, .required = true, .min = 1, .max = SHARDS_MAX},
+        {"shards", HTTP_ARRAY, .required = true, .min = 1, .max = SUBMIT_SHARDS_MAX},
         {"bad", HTTP_ARRAY, .min = 0, .max = BAD_MAX},
     };
     if (dataset == NULL)

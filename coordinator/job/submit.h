@@ -11,6 +11,8 @@
 struct coordinator;
 struct err;
 
+#define SUBMIT_SHARDS_MAX 32768 /* as DATASET_SHARDS_MAX, of those who cut them */
+
 struct submit_shard {
     uint8_t sha256[32];
     uint64_t size;

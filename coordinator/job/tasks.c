@@ -79,11 +79,10 @@ static void release_holder(struct coordinator *co, const struct task *t)
     }
 }
 
-/* What a person or the schedule asked for beside the training may fail without taking
- * the job with it. */
+/* What is asked for beside the training may fail without taking the job with it. */
 static bool is_aside(const struct task *t)
 {
-    return task_drawing(t) != NULL || task_evaluates(t) || t->kind == TASK_VELOCITY;
+    return task_traits[t->kind].aside || task_evaluates(t);
 }
 
 void task_requeue(struct coordinator *co, struct task *t, const char *reason)

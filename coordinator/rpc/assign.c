@@ -87,6 +87,7 @@ static struct schedule_task *candidates(struct coordinator *co, size_t *ret_n)
             .id = t->id,
             .job_id = t->job_id,
             .kind = (int)t->kind,
+            .rank = task_traits[t->kind].rank,
             .failed_worker = t->failed_worker,
             .ready_ms = t->ready_ms,
             .not_before_ms = t->not_before_ms,

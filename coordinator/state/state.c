@@ -19,12 +19,20 @@ const char *job_state_name(enum job_state s)
     return names[s < JOB_STATES ? s : JOB_UNSPECIFIED];
 }
 
+/* What a sampler elsewhere waits for goes first, then what a person looks at, then what the job
+ * needs before it can train. */
+const struct task_trait task_traits[TASK_KINDS] = {
+    [TASK_UNSPECIFIED] = {"NONE", 2, false}, [TASK_INIT] = {"INIT", 2, false},
+    [TASK_INGEST] = {"INGEST", 2, false},    [TASK_TRAIN] = {"TRAIN", 3, false},
+    [TASK_EVAL] = {"EVAL", 1, true},         [TASK_SAMPLE] = {"SAMPLE", 1, true},
+    [TASK_OUTER] = {"OUTER", 2, false},      [TASK_FEATURE] = {"FEATURE", 2, false},
+    [TASK_CLUSTER] = {"CLUSTER", 2, false},  [TASK_SPLIT] = {"SPLIT", 2, false},
+    [TASK_SCORE] = {"SCORE", 2, false},      [TASK_VELOCITY] = {"VELOCITY", 0, true},
+};
+
 const char *task_kind_name(enum task_kind k)
 {
-    static const char *const names[TASK_KINDS] = {"NONE",    "INIT",   "INGEST", "TRAIN",
-                                                  "EVAL",    "SAMPLE", "OUTER",  "FEATURE",
-                                                  "CLUSTER", "SPLIT",  "SCORE",  "VELOCITY"};
-    return names[k < TASK_KINDS ? k : TASK_UNSPECIFIED];
+    return task_traits[k < TASK_KINDS ? k : TASK_UNSPECIFIED].name;
 }
 
 const char *task_state_name(enum task_state s)

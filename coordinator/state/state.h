@@ -129,6 +129,15 @@ enum task_kind {
     TASK_KINDS
 };
 
+/* What a kind of task is to all rooms; what is done with one stands in coordinator/kinds. */
+struct task_trait {
+    const char *name;
+    unsigned rank; /* of tasks that wait for a worker: the lower is given first */
+    bool aside;    /* beside the training: it may fail without taking its job with it */
+};
+
+extern const struct task_trait task_traits[TASK_KINDS];
+
 enum task_state {
     TASK_STATE_UNSPECIFIED,
     TASK_PENDING,

@@ -79,8 +79,6 @@ RECIPE = re.compile(r'"(diloco|ddm|dipaco|distill)"')
 KNOWS_RECIPES = ("common/job/recipe.c", "common/job/job_keys.c")
 
 PENDING = {  # includes that are on their way out
-    ("coordinator/decide/schedule.c", "coordinator/state/state.h"),
-    ("coordinator/http/http_command.c", "common/data/dataset.h"),
 }
 
 bad = 0

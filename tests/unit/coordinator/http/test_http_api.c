@@ -15,11 +15,14 @@
 #include <cmocka.h>
 
 #include "common/base/clock.h"
+#include "common/data/dataset.h"
 #include "common/net/http_server.h"
 #include "common/net/loop.h"
 #include "common/net/token.h"
 #include "coordinator/http/http_api.h"
 #include "tests/unit/coordinator/fake_view.h"
+
+_Static_assert(SUBMIT_SHARDS_MAX == DATASET_SHARDS_MAX, "what is cut can be submitted");
 
 #define DEADLINE_MS 10000
 #define BEARER "Authorization: Bearer right\r\n"

@@ -1,0 +1,63 @@
+/* When a lease is lost: verdict, reason, and when to ask again. */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "coordinator/decide/lease.h"
+#include "tests/unit/coordinator/decide/expect.h"
+
+static void test_lease(void **state)
+{
+    const struct lease_options o = {2000, 8000, 2000, 60000};
+    const struct {
+        const char *name;
+        struct lease_in in;
+        enum lease_verdict verdict;
+        uint64_t until;
+        const char *reason;
+    } cases[] = {
+        {"fresh", {100000, 99000, 0, 0, 0}, LEASE_ALIVE, 107001, ""},
+        {"two beats missed", {100000, 95000, 0, 0, 0}, LEASE_LATE, 103001, "5.0 s"},
+        {"just in time", {100000, 92000, 0, 0, 0}, LEASE_LATE, 100001, "8.0 s"},
+        {"silent", {100000, 91999, 0, 0, 0}, LEASE_LOST, 0, "silent"},
+        {"cut", {100000, 99500, 99000, 0, 0}, LEASE_LATE, 101001, "cut 1.0 s ago"},
+        {"not back", {100000, 99500, 97999, 0, 0}, LEASE_LOST, 0, "come back"},
+        {"restart gives grace", {100000, 99500, 105000, 0, 0}, LEASE_LATE, 107001 - 0, "cut"},
+        {"slow but moving", {100000, 99500, 0, 41000, 0}, LEASE_ALIVE, 101001, ""},
+        {"stuck", {100000, 99500, 0, 39999, 0}, LEASE_LOST, 0, "no progress"},
+        {"long steps", {100000, 99500, 0, 10000, 20000}, LEASE_ALIVE, 107501, ""},
+        {"longer than five", {200000, 199500, 0, 99999, 20000}, LEASE_LOST, 0, "100 s"},
+    };
+    for (size_t i = 0; i < N(cases); i++) {
+        struct lease_decision d;
+        lease_decide(&cases[i].in, &o, &d);
+        if (d.verdict != cases[i].verdict)
+            fail_msg("%s: verdict %d, reason '%s'", cases[i].name, (int)d.verdict, d.reason);
+        if (d.verdict == LEASE_ALIVE || i == 1 || i == 4)
+            assert_int_equal(d.until_ms, cases[i].until);
+        expect_text(cases[i].name, d.reason, cases[i].reason);
+    }
+}
+
+static void test_median(void **state)
+{
+    const uint64_t gaps[] = {9, 1, 5, 7, 3};
+    assert_int_equal(lease_median(gaps, 5), 5);
+    assert_int_equal(lease_median(gaps, 1), 9);
+    assert_int_equal(lease_median(NULL, 0), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_lease),
+        cmocka_unit_test(test_median),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

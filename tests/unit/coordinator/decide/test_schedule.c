@@ -1,0 +1,177 @@
+/* Which task a worker gets: the order, and what it waits for. */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "coordinator/decide/schedule.h"
+#include "coordinator/state/state.h"
+#include "tests/unit/coordinator/decide/expect.h"
+
+static struct schedule_task train(uint64_t id, uint64_t owner)
+{
+    return (struct schedule_task){.id = id,
+                                  .job_id = 1,
+                                  .kind = TASK_TRAIN,
+                                  .rank = task_traits[TASK_TRAIN].rank,
+                                  .owner = owner,
+                                  .owner_here = owner != 0,
+                                  .ready_ms = 1000,
+                                  .patience_ms = 2000};
+}
+
+static void become(struct schedule_task *t, enum task_kind kind)
+{
+    t->kind = (int)kind;
+    t->rank = task_traits[kind].rank;
+}
+
+static long pick(uint64_t now, const struct schedule_task *tasks, size_t n, bool others,
+                 struct schedule_decision *d)
+{
+    const struct schedule_options o = {others, others, 10000};
+    schedule_pick(now, 7, tasks, n, &o, d);
+    return d->index;
+}
+
+static void test_schedule_order(void **state)
+{
+    struct schedule_decision d;
+    struct schedule_task list[4] = {train(1, 0), train(2, 7), train(3, 0), train(4, 0)};
+    assert_int_equal(pick(1000, NULL, 0, true, &d), -1);
+    expect_text("none", d.reason, "no task is ready");
+    assert_int_equal(pick(1000, list, 4, true, &d), 1); /* its own replica */
+    expect_text("warm", d.reason, "whose last phase it did");
+    become(&list[3], TASK_SAMPLE);
+    assert_int_equal(pick(1000, list, 4, true, &d), 3);
+    become(&list[3], TASK_INIT);
+    assert_int_equal(pick(1000, list, 4, true, &d), 3);
+    become(&list[3], TASK_TRAIN);
+    list[1].owner = 0;
+    list[0].job_leases = 2; /* other jobs are served first */
+    list[0].job_id = 9;
+    assert_int_equal(pick(1000, list, 4, true, &d), 1);
+}
+
+static void test_schedule_patience(void **state)
+{
+    struct schedule_decision d;
+    struct schedule_task list[2] = {train(1, 3), train(2, 4)};
+    assert_int_equal(pick(1500, list, 2, true, &d), -1);
+    assert_int_equal(d.until_ms, 3000);
+    expect_text("kept", d.reason, "kept for the worker");
+    assert_int_equal(pick(3000, list, 2, true, &d), 0);
+    list[1].owner_here = false; /* its owner is gone: no wait */
+    assert_int_equal(pick(1500, list, 2, true, &d), 1);
+    list[1].owner_here = true;
+    list[0].owner_training = true; /* busy with another replica: no wait */
+    assert_int_equal(pick(1500, list, 2, true, &d), 0);
+}
+
+/* A worker is not offered what it has no memory for: this job's network, this kind. */
+static void test_schedule_small(void **state)
+{
+    struct schedule_decision d;
+    struct schedule_task list[2] = {train(1, 7), train(2, 0)};
+    const struct schedule_small small[2] = {{.job_id = 9, .kind = TASK_TRAIN, .until_ms = 9000},
+                                            {.job_id = 1, .kind = TASK_TRAIN, .until_ms = 5000}};
+    const struct schedule_options o = {.small = small, .n_small = 2};
+    schedule_pick(4999, 7, list, 2, &o, &d);
+    assert_int_equal(d.index, -1);
+    assert_int_equal(d.until_ms, 5000);
+    expect_text("small", d.reason, "needs more memory than this worker has");
+    list[1].network = 1;
+    schedule_pick(4999, 7, list, 2, &o, &d);
+    assert_int_equal(d.index, 1);
+    list[1].network = 0;
+    become(&list[1], TASK_FEATURE);
+    schedule_pick(4999, 7, list, 2, &o, &d);
+    assert_int_equal(d.index, 1);
+    schedule_pick(5000, 7, list, 1, &o, &d); /* it is asked again */
+    assert_int_equal(d.index, 0);
+}
+
+static void test_schedule_failures(void **state)
+{
+    struct schedule_decision d;
+    struct schedule_task list[2] = {train(1, 0), train(2, 0)};
+    list[0].failed_worker = 7;
+    assert_int_equal(pick(1000, list, 2, true, &d), 1);
+    assert_int_equal(pick(1000, list, 1, true, &d), -1);
+    assert_int_equal(d.until_ms, 11000);
+    assert_int_equal(pick(1000, list, 1, false, &d), 0); /* nobody else could */
+    assert_int_equal(pick(11000, list, 1, true, &d), 0);
+    list[0].failed_worker = 0;
+    list[0].not_before_ms = 5000;
+    assert_int_equal(pick(4999, list, 1, true, &d), -1);
+    assert_int_equal(d.until_ms, 5000);
+    assert_int_equal(pick(5000, list, 1, true, &d), 0);
+}
+
+/* Six paths, two workers, no barrier: nobody runs ahead, and who had a path keeps it. */
+static void test_schedule_paths(void **state)
+{
+    enum { PATHS = 6, PHASES = PATHS * 20 };
+    uint32_t round[PATHS] = {0};
+    uint64_t owner[PATHS] = {0};
+    unsigned moved = 0;
+    for (unsigned phase = 0; phase < PHASES; phase += 2) {
+        struct schedule_task list[PATHS];
+        struct schedule_decision d;
+        uint32_t last = UINT32_MAX, most = 0;
+        for (int p = 0; p < PATHS; p++)
+            last = round[p] < last ? round[p] : last;
+        for (uint32_t p = 0; p < PATHS; p++) {
+            list[p] = train(1 + p + PATHS * (uint64_t)round[p], owner[p]);
+            list[p].lag = round[p] - last;
+            list[p].owner_training = owner[p] != 0; /* both are always busy */
+        }
+        size_t at[2];
+        for (uint64_t w = 0; w < 2; w++) {
+            const struct schedule_options o = {true, true, 10000};
+            schedule_pick(1000, 7 + w, list, PATHS, &o, &d);
+            at[w] = (size_t)d.index;
+            list[at[w]].not_before_ms = 9999; /* taken */
+        }
+        for (uint64_t w = 0; w < 2; w++) {
+            moved += owner[at[w]] != 0 && owner[at[w]] != 7 + w;
+            owner[at[w]] = 7 + w;
+            round[at[w]]++;
+        }
+        for (int p = 0; p < PATHS; p++)
+            most = round[p] > most ? round[p] : most;
+        assert_true(most <= last + 2);
+    }
+    assert_int_equal(moved, 0);
+    for (int p = 0; p < PATHS; p++)
+        assert_int_equal(round[p], PHASES / PATHS);
+}
+
+/* What a sampler waits for goes first; one that would wait for nobody is not begun. */
+static void test_schedule_velocity(void **state)
+{
+    struct schedule_decision d;
+    struct schedule_task list[2] = {train(1, 0), train(2, 0)};
+    become(&list[0], TASK_SAMPLE);
+    become(&list[1], TASK_VELOCITY);
+    assert_int_equal(pick(1000, list, 2, true, &d), 1);
+    list[0].needs_helper = true;
+    assert_int_equal(pick(1000, list, 1, true, &d), 0);
+    assert_int_equal(pick(1000, list, 1, false, &d), -1);
+    expect_text("alone", d.reason, "needs another worker");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_schedule_order), cmocka_unit_test(test_schedule_patience),
+        cmocka_unit_test(test_schedule_small), cmocka_unit_test(test_schedule_failures),
+        cmocka_unit_test(test_schedule_paths), cmocka_unit_test(test_schedule_velocity),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
