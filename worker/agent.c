@@ -237,9 +237,11 @@ static void on_assign_reply(void *arg, const struct rpc_result *r)
         log_on_change(&a->waiting, LOG_LEVEL_INFO, "agent", "waiting: %s", reply->waiting_for);
     a->given = reply->task;
     a->retry_ms = ASK_AGAIN_MS;
+    const bool quick = loop_now_ms(a->loop) - a->asked_ms < ASK_AGAIN_MS;
     happened(a, &(struct agent_event){
-                    .news = reply->task ? AGENT_GIVEN : AGENT_NOTHING,
-                    .quick = loop_now_ms(a->loop) - a->asked_ms < ASK_AGAIN_MS,
+                    .news = reply->task ? AGENT_GIVEN
+                            : quick     ? AGENT_NOTHING_YET
+                                        : AGENT_NOTHING,
                     .drain = reply->drain,
                 });
 }

@@ -2,22 +2,63 @@
 
 #include <stddef.h>
 
-static bool computing(const struct agent_core *c)
+#define IN(state) (1u << AGENT_##state)
+#define COMPUTES (IN(PLANNING) | IN(RUNNING) | IN(STOPPING))
+
+/* Where a move may lead beside the states. */
+enum { OVER = AGENT_STATES, FREE }; /* the task is over; there is none */
+
+#define DROP_IT                                                                                    \
+    (AGENT_DO_REVOKE | AGENT_DO_STOP_TIMER | AGENT_DO_DROP | AGENT_DO_CANCEL | AGENT_DO_SETTLE)
+
+static const struct move {
+    unsigned in; /* states */
+    enum agent_news news;
+    int to;
+    unsigned actions;
+} moves[] = {
+    {IN(IDLE), AGENT_JOINED, FREE, 0},
+    {IN(IDLE), AGENT_TIMER, FREE, 0},
+    {IN(ASKING), AGENT_GIVEN, AGENT_PLANNING, AGENT_DO_START},
+    {IN(ASKING), AGENT_NOTHING, FREE, 0},
+    {IN(ASKING), AGENT_NOTHING_YET, AGENT_IDLE, AGENT_DO_TIMER},
+    {IN(ASKING), AGENT_UNANSWERED, AGENT_IDLE, AGENT_DO_TIMER},
+    {IN(ASKING), AGENT_UNSENT, AGENT_IDLE, 0},
+
+    {IN(PLANNING), AGENT_PLANNED, AGENT_FETCHING, AGENT_DO_FETCH},
+    {IN(FETCHING), AGENT_FETCHED, AGENT_RUNNING, AGENT_DO_RUN},
+    {IN(FETCHING), AGENT_UNFETCHED, AGENT_REPORTING, AGENT_DO_FAIL | AGENT_DO_REPORT},
+    {IN(AWAITING), AGENT_JOINED, AGENT_PLANNING, AGENT_DO_PLAN},
+    {IN(RUNNING), AGENT_RAN, AGENT_UPLOADING, AGENT_DO_SAVE | AGENT_DO_UPLOAD},
+    {IN(RUNNING), AGENT_MISBUILT, AGENT_PLANNING, AGENT_DO_WHOLE | AGENT_DO_PLAN},
+    {IN(UPLOADING), AGENT_JOINED, AGENT_UPLOADING, AGENT_DO_RESUME},
+    {IN(UPLOADING), AGENT_UPLOADED, AGENT_REPORTING, AGENT_DO_REPORT},
+    {IN(PLANNING) | IN(RUNNING) | IN(UPLOADING) | IN(REPORTING), AGENT_FAILED, AGENT_REPORTING,
+     AGENT_DO_FAIL | AGENT_DO_REPORT},
+
+    {IN(REPORTING), AGENT_JOINED, AGENT_REPORTING, AGENT_DO_REPORT},
+    {IN(REPORTING), AGENT_TIMER, AGENT_REPORTING, AGENT_DO_REPORT},
+    {IN(REPORTING), AGENT_UNANSWERED, AGENT_REPORTING, AGENT_DO_TIMER},
+    {IN(REPORTING), AGENT_ACCEPTED, OVER, 0},
+    {IN(REPORTING), AGENT_REJECTED, OVER, AGENT_DO_SETTLE},
+    {IN(SAVING), AGENT_SAVED, OVER, 0},
+
+    {IN(PLANNING) | IN(RUNNING), AGENT_REVOKED, AGENT_STOPPING, AGENT_DO_REVOKE},
+    {IN(FETCHING) | IN(AWAITING) | IN(UPLOADING) | IN(REPORTING), AGENT_REVOKED, OVER, DROP_IT},
+    {IN(STOPPING), AGENT_PLANNED, OVER, AGENT_DO_SETTLE},
+    {IN(STOPPING), AGENT_RAN, OVER, AGENT_DO_SETTLE},
+    {IN(STOPPING), AGENT_MISBUILT, OVER, AGENT_DO_SETTLE},
+    {IN(STOPPING), AGENT_FAILED, OVER, AGENT_DO_SETTLE},
+};
+
+static bool is_in(const struct agent_core *c, unsigned states)
 {
-    return c->saving || c->state == AGENT_PLANNING || c->state == AGENT_RUNNING ||
-           c->state == AGENT_STOPPING;
+    return states >> c->state & 1;
 }
 
 bool decide_agent_writes(const struct agent_core *c)
 {
-    return c->state >= AGENT_PLANNING && c->state <= AGENT_STOPPING;
-}
-
-static void go(struct agent_core *c, struct agent_decision *d, enum agent_state to,
-               unsigned actions)
-{
-    c->state = to;
-    d->actions |= actions;
+    return is_in(c, COMPUTES | IN(FETCHING) | IN(AWAITING));
 }
 
 static void say_bye(struct agent_core *c, struct agent_decision *d)
@@ -28,13 +69,13 @@ static void say_bye(struct agent_core *c, struct agent_decision *d)
 
 static void end_if_done(struct agent_core *c, struct agent_decision *d)
 {
-    if (c->leave != AGENT_HEARD || computing(c))
+    if (c->leave != AGENT_HEARD || c->saving || is_in(c, COMPUTES))
         return;
     c->leave = AGENT_ENDED;
     d->actions |= AGENT_DO_END;
 }
 
-/* With nothing in hand. */
+/* With nothing to send. */
 static void leave_now(struct agent_core *c, struct agent_decision *d, const char *reason)
 {
     d->reason = reason;
@@ -42,296 +83,113 @@ static void leave_now(struct agent_core *c, struct agent_decision *d, const char
     say_bye(c, d);
 }
 
-static void ask(struct agent_core *c, struct agent_decision *d)
+static void go(struct agent_core *c, struct agent_decision *d, int to)
 {
-    if (c->leave != AGENT_STAYS)
-        return;
-    if (c->drain)
-        leave_now(c, d, "drained");
-    else
-        go(c, d, AGENT_ASKING, AGENT_DO_ASK);
-}
-
-static void finish(struct agent_core *c, struct agent_decision *d)
-{
-    if (c->saving) { /* SAVED comes back here */
-        c->state = AGENT_SAVING;
-        return;
-    }
-    go(c, d, AGENT_IDLE, AGENT_DO_FINISH);
-    if (c->leave == AGENT_STAYS && c->broken)
-        leave_now(c, d, NULL);
-    if (c->leave == AGENT_SENDS)
-        say_bye(c, d);
-    end_if_done(c, d);
-    ask(c, d);
-}
-
-static void plan(struct agent_core *c, struct agent_decision *d, unsigned actions)
-{
-    c->cut = false;
-    go(c, d, AGENT_PLANNING, actions);
-}
-
-/* ---- news of the session ---- */
-
-static void on_joined(struct agent_core *c, struct agent_decision *d)
-{
-    switch (c->state) {
-    case AGENT_IDLE:
-        ask(c, d);
-        break;
-    case AGENT_AWAITING:
-        if (c->leave == AGENT_STAYS)
-            plan(c, d, AGENT_DO_PLAN);
-        break;
-    case AGENT_UPLOADING:
-        d->actions |= AGENT_DO_RESUME;
-        break;
-    case AGENT_REPORTING:
-        d->actions |= AGENT_DO_REPORT;
-        break;
-    default:
-        break;
-    }
-}
-
-static void on_timer(struct agent_core *c, struct agent_decision *d)
-{
-    if (c->state == AGENT_IDLE)
-        ask(c, d);
-    else if (c->state == AGENT_REPORTING)
-        d->actions |= AGENT_DO_REPORT;
-}
-
-static void on_revoked(struct agent_core *c, struct agent_decision *d)
-{
-    switch (c->state) {
-    case AGENT_PLANNING:
-    case AGENT_RUNNING:
-        go(c, d, AGENT_STOPPING, AGENT_DO_REVOKE);
-        break;
-    case AGENT_FETCHING:
-    case AGENT_AWAITING:
-    case AGENT_UPLOADING:
-    case AGENT_REPORTING:
-        d->actions |= AGENT_DO_REVOKE | AGENT_DO_STOP_TIMER | AGENT_DO_DROP | AGENT_DO_CANCEL |
-                      AGENT_DO_SETTLE;
-        finish(c, d);
-        break;
-    default:
-        break;
-    }
-}
-
-static void on_drain(struct agent_core *c, struct agent_decision *d)
-{
-    const bool waits = c->state == AGENT_IDLE || c->state == AGENT_ASKING;
-    if (waits && !c->drain && c->leave == AGENT_STAYS)
-        leave_now(c, d, "drained");
-    c->drain = true;
-}
-
-/* ---- answers ---- */
-
-static void on_answer(struct agent_core *c, const struct agent_event *ev, struct agent_decision *d)
-{
-    if (c->state != AGENT_ASKING)
-        return;
-    c->state = AGENT_IDLE;
-    if (c->leave != AGENT_STAYS)
-        return;
-    c->drain |= ev->drain;
-    if (ev->news == AGENT_GIVEN)
-        plan(c, d, AGENT_DO_START);
-    else if (ev->quick)
-        d->actions |= AGENT_DO_TIMER;
-    else
-        ask(c, d);
-}
-
-static void on_report_answer(struct agent_core *c, bool accepted, struct agent_decision *d)
-{
-    if (c->state != AGENT_REPORTING)
-        return;
-    if (!accepted)
-        d->actions |= AGENT_DO_SETTLE;
-    finish(c, d);
-}
-
-static void on_no_answer(struct agent_core *c, const struct agent_event *ev,
-                         struct agent_decision *d)
-{
-    const bool asked = c->state == AGENT_ASKING, leaves = c->leave != AGENT_STAYS;
-    if (asked)
-        c->state = AGENT_IDLE;
-    if (ev->news == AGENT_UNANSWERED && ((asked && !leaves) || c->state == AGENT_REPORTING))
-        d->actions |= AGENT_DO_TIMER;
-}
-
-/* ---- steps of a task ---- */
-
-static void fail(struct agent_core *c, struct agent_decision *d)
-{
-    go(c, d, AGENT_REPORTING, AGENT_DO_FAIL | AGENT_DO_REPORT);
-}
-
-static void on_fetched(struct agent_core *c, const struct agent_event *ev, struct agent_decision *d)
-{
-    if (c->state != AGENT_FETCHING)
-        return;
-    if (c->leave != AGENT_STAYS)
-        finish(c, d);
-    else if (ev->news == AGENT_FETCHED)
-        go(c, d, AGENT_RUNNING, AGENT_DO_RUN);
-    else if (!ev->joined) /* no fault of the task */
-        c->state = AGENT_AWAITING;
-    else if (c->cut)
-        plan(c, d, AGENT_DO_PLAN);
-    else
-        fail(c, d);
-}
-
-/* The compute thread has answered. */
-static void on_computed(struct agent_core *c, enum agent_news news, struct agent_decision *d)
-{
-    if (c->state == AGENT_STOPPING)
-        d->actions |= AGENT_DO_SETTLE;
-    if (c->state == AGENT_STOPPING || c->leave != AGENT_STAYS) {
-        finish(c, d);
-    } else if (news == AGENT_FAILED) {
-        fail(c, d);
-    } else if (news == AGENT_MISBUILT) {
-        plan(c, d, AGENT_DO_WHOLE | AGENT_DO_PLAN);
-    } else if (news == AGENT_PLANNED) {
-        go(c, d, AGENT_FETCHING, AGENT_DO_FETCH);
-    } else {
-        c->saving = true;
-        go(c, d, AGENT_UPLOADING, AGENT_DO_SAVE | AGENT_DO_UPLOAD);
-    }
-}
-
-/* A step is through, or has failed. */
-static void on_step(struct agent_core *c, enum agent_news news, struct agent_decision *d)
-{
-    const bool failed = news == AGENT_FAILED, stopping = c->state == AGENT_STOPPING;
-    const bool planned = news == AGENT_PLANNED && c->state == AGENT_PLANNING;
-    const bool ran = (news == AGENT_RAN || news == AGENT_MISBUILT) && c->state == AGENT_RUNNING;
-    if (news == AGENT_UPLOADED) {
-        if (c->state == AGENT_UPLOADING)
-            go(c, d, AGENT_REPORTING, AGENT_DO_REPORT);
-    } else if (stopping || planned || ran ||
-               (failed && (c->state == AGENT_PLANNING || c->state == AGENT_RUNNING))) {
-        on_computed(c, news, d);
-    } else if (failed && (c->state == AGENT_UPLOADING || c->state == AGENT_REPORTING)) {
-        fail(c, d);
-    }
-}
-
-static void on_saved(struct agent_core *c, struct agent_decision *d)
-{
-    c->saving = false;
-    if (c->state == AGENT_SAVING)
-        finish(c, d);
-    else
+    if (to == OVER && c->saving) /* SAVED comes back */
+        to = AGENT_SAVING;
+    c->state = to < AGENT_STATES ? (enum agent_state)to : AGENT_IDLE;
+    if (to == OVER) {
+        d->actions |= AGENT_DO_FINISH;
+        if (c->leave == AGENT_STAYS && c->broken)
+            leave_now(c, d, NULL);
+        if (c->leave == AGENT_SENDS)
+            say_bye(c, d);
         end_if_done(c, d);
+    }
+    if (to < AGENT_STATES || c->leave != AGENT_STAYS)
+        return;
+    if (c->drain) {
+        leave_now(c, d, "drained");
+    } else {
+        c->state = AGENT_ASKING;
+        d->actions |= AGENT_DO_ASK;
+    }
 }
 
-/* ---- leaving ---- */
+/* One that leaves begins nothing: what is not a result on its way ends here. */
+static void move(struct agent_core *c, const struct move *m, struct agent_decision *d)
+{
+    const bool ends = c->leave != AGENT_STAYS && c->state < AGENT_STOPPING &&
+                      m->news != AGENT_REVOKED && m->to != FREE;
+    d->actions |= ends ? 0 : m->actions;
+    c->cut &= m->to == AGENT_FETCHING;
+    c->saving |= (d->actions & AGENT_DO_SAVE) != 0;
+    go(c, d, !ends ? m->to : c->state == AGENT_ASKING ? AGENT_IDLE : OVER);
+}
 
 static void on_leave(struct agent_core *c, const char *reason, struct agent_decision *d)
 {
-    if (c->leave != AGENT_STAYS)
-        return;
-    switch (c->state) {
-    case AGENT_UPLOADING:
-    case AGENT_REPORTING:
-    case AGENT_SAVING:
+    if (c->state > AGENT_STOPPING) {
         c->leave = AGENT_SENDS;
         d->reason = reason;
         d->actions |= AGENT_DO_LEAVE | AGENT_DO_LATE;
-        break;
-    case AGENT_FETCHING:
-    case AGENT_AWAITING:
-        leave_now(c, d, reason);
-        d->actions |= AGENT_DO_DROP;
-        finish(c, d);
-        break;
-    default:
-        leave_now(c, d, reason);
-        break;
+        return;
     }
+    leave_now(c, d, reason);
+    if (!is_in(c, IN(FETCHING) | IN(AWAITING)))
+        return;
+    d->actions |= AGENT_DO_DROP;
+    go(c, d, OVER);
 }
 
-static void on_parting(struct agent_core *c, enum agent_news news, struct agent_decision *d)
+/* News that mean something whatever the task is at. */
+static void on_any(struct agent_core *c, const struct agent_event *ev, struct agent_decision *d)
 {
-    if (news == AGENT_LATE && c->leave == AGENT_SENDS) {
+    const bool stays = c->leave == AGENT_STAYS;
+    switch (ev->news) {
+    case AGENT_LOST:
+        c->cut |= c->state == AGENT_FETCHING;
+        break;
+    case AGENT_SAVED:
+        c->saving = false;
+        end_if_done(c, d);
+        break;
+    case AGENT_DRAIN:
+        if (stays && !c->drain && is_in(c, IN(IDLE) | IN(ASKING)))
+            leave_now(c, d, "drained");
+        c->drain = true;
+        break;
+    case AGENT_LEAVE:
+        if (stays)
+            on_leave(c, ev->reason, d);
+        break;
+    case AGENT_LATE:
+        if (c->leave != AGENT_SENDS)
+            break;
         d->actions |= AGENT_DO_DROP;
         say_bye(c, d);
-    } else if (news == AGENT_GOODBYE && c->leave == AGENT_BYE) {
-        c->leave = AGENT_HEARD;
+        break;
+    case AGENT_GOODBYE:
+        if (c->leave == AGENT_BYE)
+            c->leave = AGENT_HEARD;
         end_if_done(c, d);
-    } else if (news == AGENT_REFUSED_FOR_EVER && c->leave != AGENT_ENDED) {
+        break;
+    case AGENT_REFUSED_FOR_EVER:
+        if (c->leave != AGENT_ENDED)
+            d->actions |= AGENT_DO_END;
         c->leave = AGENT_ENDED;
-        d->actions |= AGENT_DO_END;
+        break;
+    default:
+        break;
     }
 }
 
 struct agent_decision decide_agent(struct agent_core *c, const struct agent_event *ev)
 {
     struct agent_decision d = {0};
-    switch (ev->news) {
-    case AGENT_JOINED:
-        on_joined(c, &d);
-        break;
-    case AGENT_LOST:
-        c->cut |= c->state == AGENT_FETCHING;
-        break;
-    case AGENT_TIMER:
-        on_timer(c, &d);
-        break;
-    case AGENT_REVOKED:
-        on_revoked(c, &d);
-        break;
-    case AGENT_DRAIN:
-        on_drain(c, &d);
-        break;
-    case AGENT_GIVEN:
-    case AGENT_NOTHING:
-        on_answer(c, ev, &d);
-        break;
-    case AGENT_ACCEPTED:
-    case AGENT_REJECTED:
-        on_report_answer(c, ev->news == AGENT_ACCEPTED, &d);
-        break;
-    case AGENT_UNANSWERED:
-    case AGENT_UNSENT:
-        on_no_answer(c, ev, &d);
-        break;
-    case AGENT_FETCHED:
-    case AGENT_UNFETCHED:
-        on_fetched(c, ev, &d);
-        break;
-    case AGENT_PLANNED:
-    case AGENT_RAN:
-    case AGENT_MISBUILT:
-    case AGENT_UPLOADED:
-    case AGENT_FAILED:
-        on_step(c, ev->news, &d);
-        break;
-    case AGENT_SAVED:
-        on_saved(c, &d);
-        break;
-    case AGENT_LEAVE:
-        on_leave(c, ev->reason, &d);
-        break;
-    case AGENT_LATE:
-    case AGENT_GOODBYE:
-    case AGENT_REFUSED_FOR_EVER:
-        on_parting(c, ev->news, &d);
-        break;
-    case AGENT_NEWS:
-        break;
+    if (c->state == AGENT_FETCHING && ev->news == AGENT_UNFETCHED && (c->cut || !ev->joined)) {
+        /* No fault of the task: it is planned again as soon as the coordinator is there. */
+        c->state = AGENT_AWAITING;
+        if (!ev->joined)
+            return d;
+        return decide_agent(c, &(struct agent_event){.news = AGENT_JOINED});
     }
+    on_any(c, ev, &d);
+    c->drain |= ev->drain && c->state == AGENT_ASKING;
+    for (size_t i = 0; i < sizeof(moves) / sizeof(moves[0]); i++)
+        if (moves[i].news == ev->news && is_in(c, moves[i].in)) {
+            move(c, &moves[i], &d);
+            break;
+        }
     return d;
 }

@@ -48,12 +48,13 @@ enum agent_news {
     AGENT_REVOKED, /* the task in hand */
     AGENT_DRAIN,
     /* Answers to what was asked or reported. */
-    AGENT_GIVEN,      /* a task */
-    AGENT_NOTHING,    /* no task; quick: without having waited for one */
-    AGENT_ACCEPTED,   /* the report */
-    AGENT_REJECTED,   /* the report: the result counts for nothing */
-    AGENT_UNANSWERED, /* again in a while */
-    AGENT_UNSENT,     /* not connected: JOINED follows */
+    AGENT_GIVEN,       /* a task */
+    AGENT_NOTHING,     /* no task */
+    AGENT_NOTHING_YET, /* the same, without having waited for one: not again at once */
+    AGENT_ACCEPTED,    /* the report */
+    AGENT_REJECTED,    /* the report: the result counts for nothing */
+    AGENT_UNANSWERED,  /* again in a while */
+    AGENT_UNSENT,      /* not connected: JOINED follows */
     /* The steps of a task. */
     AGENT_PLANNED,
     AGENT_FETCHED, /* all */
@@ -73,8 +74,7 @@ enum agent_news {
 struct agent_event {
     enum agent_news news;
     bool joined;        /* UNFETCHED: is the coordinator there? */
-    bool quick;         /* NOTHING */
-    bool drain;         /* GIVEN, NOTHING: and no other after this */
+    bool drain;         /* with an answer: no other task after this */
     const char *reason; /* LEAVE */
 };
 

@@ -22,6 +22,7 @@ static const struct {
 
     {AGENT_ASKING, AGENT_GIVEN, AGENT_PLANNING, DO(START)},
     {AGENT_ASKING, AGENT_NOTHING, AGENT_ASKING, DO(ASK)},
+    {AGENT_ASKING, AGENT_NOTHING_YET, AGENT_IDLE, DO(TIMER)},
     {AGENT_ASKING, AGENT_UNANSWERED, AGENT_IDLE, DO(TIMER)},
     {AGENT_ASKING, AGENT_UNSENT, AGENT_IDLE, 0},
     {AGENT_ASKING, AGENT_DRAIN, AGENT_ASKING, GO_NOW},
@@ -138,16 +139,11 @@ static void refused_for_ever(void **state)
     }
 }
 
-static void asks_again(void **state)
+static void drained_by_an_answer(void **state)
 {
     (void)state;
     struct agent_core c = {.state = AGENT_ASKING};
-    struct agent_event ev = {.news = AGENT_NOTHING, .quick = true};
-    assert_int_equal(decide_agent(&c, &ev).actions, DO(TIMER)); /* not at once */
-    assert_int_equal(c.state, AGENT_IDLE);
-
-    c.state = AGENT_ASKING;
-    ev = (struct agent_event){.news = AGENT_GIVEN, .drain = true};
+    struct agent_event ev = {.news = AGENT_GIVEN, .drain = true};
     assert_int_equal(decide_agent(&c, &ev).actions, DO(START)); /* the last one */
     c.state = AGENT_REPORTING;
     assert_int_equal(tell(&c, AGENT_ACCEPTED).actions, DO(FINISH) | GO_NOW);
@@ -305,7 +301,7 @@ static void check_rules(const struct agent_core *was, const struct agent_core *c
 static void rules_hold_everywhere(void **state)
 {
     (void)state;
-    for (int i = 0; i < AGENT_STATES * (AGENT_ENDED + 1) * 16 * 8 * AGENT_NEWS; i++) {
+    for (int i = 0; i < AGENT_STATES * (AGENT_ENDED + 1) * 16 * 4 * AGENT_NEWS; i++) {
         int k = i;
         struct agent_core c = {.state = (enum agent_state)(k % AGENT_STATES)};
         k /= AGENT_STATES;
@@ -314,8 +310,8 @@ static void rules_hold_everywhere(void **state)
         c.cut = k & 1, c.drain = k & 2, c.broken = k & 4;
         c.saving = (k & 8) && c.state >= AGENT_UPLOADING; /* it is only then */
         k /= 16;
-        struct agent_event ev = {.joined = k & 1, .quick = k & 2, .drain = k & 4};
-        ev.news = (enum agent_news)(k / 8);
+        struct agent_event ev = {.joined = k & 1, .drain = k & 2};
+        ev.news = (enum agent_news)(k / 4);
         const struct agent_core was = c;
         const struct agent_decision d = decide_agent(&c, &ev);
         check_rules(&was, &c, d.actions, ev.news);
@@ -339,7 +335,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_state_with_each_news),
         cmocka_unit_test(refused_for_ever),
-        cmocka_unit_test(asks_again),
+        cmocka_unit_test(drained_by_an_answer),
         cmocka_unit_test(away_while_fetching),
         cmocka_unit_test(checkpoint_is_waited_for),
         cmocka_unit_test(leaving_waits_for_the_compute_thread),
