@@ -63,11 +63,7 @@ struct agent {
     const char *detail;
     bool sending; /* it was the upload that failed */
 
-    /* What fill_heartbeat points to. */
-    struct progress_view view;
-    Skerry__V1__Progress progress;
-    Skerry__V1__LossPoint points[PROGRESS_POINTS_MAX];
-    Skerry__V1__LossPoint *point_list[PROGRESS_POINTS_MAX];
+    struct progress_view view; /* what heartbeat and report point to */
     float throughput;
     double flops, peak_flops; /* of the newest training phase */
     bool told_flops;
@@ -446,7 +442,8 @@ static void do_report(struct agent *a)
 {
     if (a->call)
         return;
-    Skerry__V1__ReportRequest *req = outcome_new(a->task_id, a->attempt, a->w, &a->failure);
+    Skerry__V1__ReportRequest *req =
+        outcome_new(a->task_id, a->attempt, a->w, &a->failure, &a->view);
     int rc = session_call(a->session, SKERRY__V1__METHOD__METHOD_REPORT, &req->base,
                           &skerry__v1__report_reply__descriptor, REPORT_MS, on_report_reply, a,
                           &a->call);
@@ -486,27 +483,22 @@ static void do_revoke(struct agent *a)
     stop_work(a, WORK_REVOKED);
 }
 
-static void take_rates(struct agent *a)
+static void take_progress(struct agent *a)
 {
-    if (a->view.flops <= 0)
-        return;
-    a->flops = a->view.flops;
-    a->peak_flops = a->view.peak_flops;
-}
-
-/* A phase may be over before any heartbeat has told of it. */
-static void keep_rates(struct agent *a)
-{
+    const struct progress_view *v = &a->view;
     progress_take(&a->w->progress, &a->view);
-    if (a->view.samples_per_second > 0)
-        a->throughput = a->view.samples_per_second;
-    take_rates(a);
+    if (v->told.samples_per_second > 0)
+        a->throughput = v->told.samples_per_second;
+    if (v->flops > 0) {
+        a->flops = v->flops;
+        a->peak_flops = v->peak_flops;
+    }
 }
 
 static void do_finish(struct agent *a)
 {
-    if (a->w)
-        keep_rates(a);
+    if (a->w) /* a phase may be over before any heartbeat has told of it */
+        take_progress(a);
     work_free(a->w);
     a->w = NULL;
     a->task_id = 0;
@@ -654,40 +646,16 @@ static void fill_heartbeat(void *arg, Skerry__V1__HeartbeatRequest *req)
     struct xfer_counters data = xfer_counters(a->opt.env.xfer);
     req->bytes_up = data.bytes_out;
     req->bytes_down = data.bytes_in;
-    req->throughput = a->throughput;
     vitals_put(a->vitals, req);
-    struct progress_view *v = &a->view;
-    if (told) {
-        progress_take(&a->w->progress, v);
-        take_rates(a);
-    }
+    if (told)
+        take_progress(a);
+    req->throughput = a->throughput;
     req->flops = a->flops;
     req->peak_flops = a->peak_flops;
     a->told_flops |= a->flops > 0;
-    if (!told)
-        return;
-    if (v->samples_per_second > 0)
-        req->throughput = a->throughput = v->samples_per_second;
-    skerry__v1__progress__init(&a->progress);
-    a->progress.task_id = a->task_id;
-    a->progress.attempt = a->attempt;
-    a->progress.steps_done = v->steps_done;
-    a->progress.steps_total = v->steps_total;
-    a->progress.samples_done = v->samples_done;
-    a->progress.loss = v->loss;
-    a->progress.grad_norm = v->grad_norm;
-    a->progress.samples_per_second = v->samples_per_second;
-    a->progress.activity = v->activity;
-    for (size_t i = 0; i < v->n_points; i++) {
-        skerry__v1__loss_point__init(&a->points[i]);
-        a->points[i].step = v->points[i].step;
-        a->points[i].loss = v->points[i].loss;
-        a->points[i].lr = v->points[i].lr;
-        a->point_list[i] = &a->points[i];
-    }
-    a->progress.points = a->point_list;
-    a->progress.n_points = v->n_points;
-    req->progress = &a->progress;
+    a->view.told.task_id = a->task_id;
+    a->view.told.attempt = a->attempt;
+    req->progress = told ? &a->view.told : NULL;
 }
 
 /* ---- life ---- */

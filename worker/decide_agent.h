@@ -28,8 +28,10 @@ enum agent_state {
     AGENT_STATES,
 };
 
+/* How far leaving has come. */
 enum agent_leave { AGENT_STAYS, AGENT_SENDS, AGENT_BYE, AGENT_HEARD, AGENT_ENDED };
 
+/* What the agent is at. */
 struct agent_core {
     enum agent_state state;
     enum agent_leave leave;
@@ -71,6 +73,7 @@ enum agent_news {
     AGENT_NEWS,
 };
 
+/* A piece of news. */
 struct agent_event {
     enum agent_news news;
     bool joined;        /* UNFETCHED: is the coordinator there? */

@@ -103,24 +103,21 @@ static void add_rows(Skerry__V1__ReportRequest *r, const struct work_result *res
     }
 }
 
-static void add_points(Skerry__V1__ReportRequest *r, struct work *w)
+static Skerry__V1__Failure fault_of(int code)
 {
-    struct progress_view *view = mem_alloc(sizeof(*view));
-    progress_take(&w->progress, view);
-    r->points = mem_alloc_array(view->n_points + 1, sizeof(*r->points));
-    for (size_t i = 0; i < view->n_points; i++) {
-        Skerry__V1__LossPoint *p = mem_alloc(sizeof(*p));
-        skerry__v1__loss_point__init(p);
-        p->step = view->points[i].step;
-        p->loss = view->points[i].loss;
-        p->lr = view->points[i].lr;
-        r->points[r->n_points++] = p;
+    switch (code) {
+    case -ERR_DEVICE:
+        return SKERRY__V1__FAILURE__FAILURE_DEVICE;
+    case -ENOMEM:
+        return SKERRY__V1__FAILURE__FAILURE_MEMORY;
+    default:
+        return SKERRY__V1__FAILURE__FAILURE_TASK;
     }
-    mem_free(view);
 }
 
 Skerry__V1__ReportRequest *outcome_new(uint64_t task_id, uint32_t attempt, struct work *w,
-                                       const struct outcome_failure *failure)
+                                       const struct outcome_failure *failure,
+                                       struct progress_view *view)
 {
     Skerry__V1__ReportRequest *r = mem_alloc(sizeof(*r));
     skerry__v1__report_request__init(r);
@@ -129,7 +126,7 @@ Skerry__V1__ReportRequest *outcome_new(uint64_t task_id, uint32_t attempt, struc
     r->failed = failure->code < 0;
     if (r->failed) {
         r->retryable = failure->retryable;
-        r->failure = outcome_fault(failure->code);
+        r->failure = fault_of(failure->code);
         r->reason = text(failure->reason);
         return r;
     }
@@ -153,7 +150,9 @@ Skerry__V1__ReportRequest *outcome_new(uint64_t task_id, uint32_t attempt, struc
     add_outputs(r, res);
     add_bad(r, res);
     add_rows(r, res);
-    add_points(r, w);
+    progress_take(&w->progress, view);
+    r->points = view->told.points;
+    r->n_points = view->told.n_points;
     return r;
 }
 
@@ -171,15 +170,12 @@ void outcome_free(Skerry__V1__ReportRequest *r)
     }
     for (size_t i = 0; i < r->n_bad; i++)
         mem_free(r->bad[i]);
-    for (size_t i = 0; i < r->n_points; i++)
-        mem_free(r->points[i]);
     for (size_t i = 0; i < r->n_rows; i++)
         mem_free(r->rows[i]);
     mem_free(r->rows);
     mem_free(r->contributions);
     mem_free(r->shards);
     mem_free(r->bad);
-    mem_free(r->points);
     mem_free(r->output);
     mem_free(r->moments);
     mem_free(r->assignment);
@@ -203,18 +199,6 @@ int outcome_blame(int code, int disk, bool uploading)
     if (disk == -ENOSPC || is_full(disk) || is_full(code) || (code == -ENOSPC && !uploading))
         return -ENOMEM;
     return disk == 0 ? code : -ERR_DEVICE;
-}
-
-Skerry__V1__Failure outcome_fault(int code)
-{
-    switch (code) {
-    case -ERR_DEVICE:
-        return SKERRY__V1__FAILURE__FAILURE_DEVICE;
-    case -ENOMEM:
-        return SKERRY__V1__FAILURE__FAILURE_MEMORY;
-    default:
-        return SKERRY__V1__FAILURE__FAILURE_TASK;
-    }
 }
 
 bool outcome_retryable(int code, bool ingest)

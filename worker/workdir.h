@@ -20,6 +20,7 @@ struct err;
 #define WORKDIR_DEFAULTS_MAX 256
 #define WORKDIR_STATE_DAYS 14 /* state files untouched for longer are removed */
 
+/* An open one: its paths, and who this disk is. */
 struct workdir {
     char *dir, *blobs, *state, *tmp, *held;
     uint8_t identity[16];

@@ -20,6 +20,7 @@ struct card;
 struct err;
 struct weights;
 
+/* Chunks under way at a time, and their elements. */
 enum { CARD_PLACES = 3, CARD_CHUNK = 1 << 19 };
 
 /* Does the device of these weights code? */
@@ -29,6 +30,7 @@ bool card_codes(const struct weights *w);
 int card_open(struct weights *w, enum codec codec, struct card **ret, struct err *err);
 void card_close(struct card *c); /* accepts NULL */
 
+/* What contribution_write takes; the card's. */
 const struct contribution_coder *card_coder(const struct card *c);
 
 #endif

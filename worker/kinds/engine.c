@@ -1,5 +1,6 @@
 #include "worker/kinds/engine.h"
 
+#include "common/base/clock.h"
 #include "common/base/mem.h"
 #include "common/base/str.h"
 #include "worker/data/data.h"
@@ -67,7 +68,12 @@ int engine_plan(struct engine *e, struct work *w, struct err *err)
 int engine_run(struct engine *e, struct work *w, struct err *err)
 {
     int rc = modules_rebuild(e->opt.modules, w, err);
-    return rc < 0 ? rc : w->kind->run(e, w, err);
+    const uint64_t begun = clock_now_ns();
+    if (rc == 0)
+        rc = w->kind->run(e, w, err);
+    if (w->result.seconds == 0) /* a phase says itself what it computed */
+        w->result.seconds = (float)(clock_now_ns() - begun) / 1e9f;
+    return rc;
 }
 
 void engine_after(struct engine *e, struct work *w)

@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
@@ -575,7 +574,6 @@ int mixture_eval(struct engine *e, struct work *w, struct err *err)
     const struct feed_options feed = {.batch = (unsigned)batch};
     const struct mixture_options opt = {
         .rows = batch, .most = MIX_EXPERTS_MAX, .doing = "evaluating"};
-    const uint64_t begun = clock_now_ns();
     struct mixture_eval v = {0};
     progress_activity(&w->progress, "evaluating");
     int rc = mixture_open(e, w, &opt, &v.m, err);
@@ -590,7 +588,6 @@ int mixture_eval(struct engine *e, struct work *w, struct err *err)
         tell(&v);
     if (v.feed)
         feed_take_bad(v.feed, w);
-    w->result.seconds = (float)(clock_now_ns() - begun) / 1e9f;
     feed_free(v.feed);
     close_eval(&v);
     mixture_close(v.m);

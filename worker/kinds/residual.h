@@ -15,6 +15,7 @@
 
 struct err;
 
+/* Whose residual it is. */
 struct residual_key {
     uint64_t job_id, module_id;
     uint32_t path, replica;

@@ -123,11 +123,22 @@ static int find(const struct file_map *map, const struct st *st, const struct pa
     return rc;
 }
 
-static float f32_at(const uint8_t *p, uint64_t i)
+/* Copies of parts' values, which the caller frees, also on failure. */
+static int copy_parts(const struct file_map *map, const struct st *st, const struct part *parts,
+                      size_t n, void *to[], struct err *err)
 {
-    float v;
-    memcpy(&v, p + i * sizeof(v), sizeof(v));
-    return v;
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < n; i++) {
+        const uint64_t bytes = part_bytes(&parts[i]);
+        const uint8_t *from = NULL;
+        rc = find(map, st, &parts[i], &from, err);
+        if (rc == 0 && !(to[i] = mem_try(bytes + 1)))
+            rc = err_set(err, -ENOMEM, "no memory for %" PRIu64 " bytes of %s", bytes,
+                         parts[i].name);
+        if (rc == 0)
+            memcpy(to[i], from, bytes);
+    }
+    return rc;
 }
 
 static int32_t i32_at(const uint8_t *p, uint64_t i)
@@ -256,11 +267,12 @@ void features_chunk(const struct features *f, uint32_t file, uint32_t row, uint3
     memcpy(out, v->chunks + at * sizeof(float), f->d * sizeof(float));
 }
 
-int scores_open(const char *path, uint32_t n, struct scores *ret, struct err *err)
+int scores_read(const char *path, uint32_t n, struct scores *ret, struct err *err)
 {
     struct scores s = {.n = n};
+    struct file_map map = {0};
     struct st st = {0};
-    int rc = open_map(path, &s.map, &st, err);
+    int rc = open_map(path, &map, &st, err);
     const struct st_tensor *t = rc == 0 ? st_find(&st, "logp") : NULL;
     if (rc == 0 && (!t || t->rank != 2 || t->shape[1] == 0 || t->shape[1] > FEATURES_COLUMNS_MAX))
         rc = err_set(err, -ERR_FORMAT, "%s: it holds no scores", path);
@@ -270,45 +282,34 @@ int scores_open(const char *path, uint32_t n, struct scores *ret, struct err *er
         {"tokens", ST_I32, 2, {n, s.columns}, NULL},
         {"bytes", ST_I32, 1, {n}, NULL},
     };
-    const uint8_t **to[] = {&s.logp, &s.tokens, &s.bytes};
-    for (size_t i = 0; rc == 0 && i < 3; i++)
-        rc = find(&s.map, &st, &parts[i], to[i], err);
+    void *to[3] = {NULL, NULL, NULL};
+    if (rc == 0)
+        rc = copy_parts(&map, &st, parts, 3, to, err);
+    s.logp = to[0];
+    s.tokens = to[1];
+    s.bytes = to[2];
     st_release(&st);
+    file_map_close(&map);
     for (uint64_t i = 0; rc == 0 && i < (uint64_t)n * s.columns; i++)
-        if (!isfinite(f32_at(s.logp, i)) || i32_at(s.tokens, i) < 0)
+        if (!isfinite(s.logp[i]) || s.tokens[i] < 0)
             rc = err_set(err, -ERR_FORMAT, "%s: the score of row %" PRIu64 " is not a number", path,
                          i / s.columns);
     for (uint32_t i = 0; rc == 0 && i < n; i++)
-        if (i32_at(s.bytes, i) < 0)
-            rc = err_set(err, -ERR_FORMAT, "%s: row %u stands for %d bytes", path, i,
-                         i32_at(s.bytes, i));
-    if (rc < 0) {
-        scores_close(&s);
-        return rc;
-    }
-    *ret = s;
-    return 0;
+        if (s.bytes[i] < 0)
+            rc = err_set(err, -ERR_FORMAT, "%s: row %u stands for %d bytes", path, i, s.bytes[i]);
+    if (rc < 0)
+        scores_release(&s);
+    else
+        *ret = s;
+    return rc;
 }
 
-void scores_close(struct scores *s)
+void scores_release(struct scores *s)
 {
-    file_map_close(&s->map);
+    mem_free(s->logp);
+    mem_free(s->tokens);
+    mem_free(s->bytes);
     *s = (struct scores){0};
-}
-
-float scores_logp(const struct scores *s, uint32_t row, uint32_t column)
-{
-    return f32_at(s->logp, (uint64_t)row * s->columns + column);
-}
-
-int32_t scores_tokens(const struct scores *s, uint32_t row, uint32_t column)
-{
-    return i32_at(s->tokens, (uint64_t)row * s->columns + column);
-}
-
-int32_t scores_bytes(const struct scores *s, uint32_t row)
-{
-    return i32_at(s->bytes, row);
 }
 
 int assignment_read(const char *path, uint64_t first, uint64_t count, uint32_t partitions,
@@ -347,13 +348,6 @@ int assignment_read(const char *path, uint64_t first, uint64_t count, uint32_t p
     *ret = out;
     *ret_top = (uint32_t)top;
     return 0;
-}
-
-/* A copy of a part's values; NULL: no memory for them. */
-static void *copy_of(const struct part *p, const uint8_t *from)
-{
-    void *to = mem_try(part_bytes(p));
-    return to ? memcpy(to, from, part_bytes(p)) : NULL;
 }
 
 static int check_finite(const float *v, uint64_t n, const char *what, struct err *err)
@@ -398,12 +392,8 @@ int velocity_read(const char *path, int image, int classes, struct velocity_poin
         {"labels", ST_I32, 1, {rows}, NULL},
     };
     void *to[3] = {NULL, NULL, NULL};
-    for (size_t i = 0; rc == 0 && i < 3; i++) {
-        const uint8_t *from;
-        rc = find(&map, &st, &parts[i], &from, err);
-        if (rc == 0 && !(to[i] = copy_of(&parts[i], from)))
-            rc = err_set(err, -ENOMEM, "out of memory for %d points", p.rows);
-    }
+    if (rc == 0)
+        rc = copy_parts(&map, &st, parts, 3, to, err);
     p.x = to[0];
     p.t = to[1];
     p.labels = to[2];

@@ -76,20 +76,20 @@ void features_rows_ids(const struct features_rows *r, uint64_t *out);
 void features_chunk(const struct features *f, uint32_t file, uint32_t row, uint32_t column,
                     float *out);
 
+/* One file of scores, in memory. */
 struct scores {
-    struct file_map map;
-    const uint8_t *logp, *tokens, *bytes;
+    float *logp;     /* (n,columns) */
+    int32_t *tokens; /* (n,columns) */
+    int32_t *bytes;  /* (n) */
     uint32_t n, columns;
 };
 int scores_write(const char *path, const float *logp, const int32_t *tokens, const int32_t *bytes,
                  uint32_t n, uint32_t columns, uint8_t sha256[HASH_BYTES], uint64_t *ret_bytes,
                  struct err *err);
-int scores_open(const char *path, uint32_t n, struct scores *ret, struct err *err);
-void scores_close(struct scores *s); /* { 0 } is fine */
-float scores_logp(const struct scores *s, uint32_t row, uint32_t column);
-int32_t scores_tokens(const struct scores *s, uint32_t row, uint32_t column);
-int32_t scores_bytes(const struct scores *s, uint32_t row);
+int scores_read(const char *path, uint32_t n, struct scores *ret, struct err *err);
+void scores_release(struct scores *s); /* { 0 } is fine */
 
+/* assign: (n,top). */
 int assignment_write(const char *path, const uint32_t *assign, uint64_t n, uint32_t top,
                      uint8_t sha256[HASH_BYTES], uint64_t *ret_bytes, struct err *err);
 /* Rows first..first+count-1: *ret (count,top), all below partitions; mem_free. */
@@ -98,6 +98,7 @@ int assignment_read(const char *path, uint64_t first, uint64_t count, uint32_t p
 
 #define VELOCITY_ROWS_MAX 2048
 
+/* Where a velocity is asked for. */
 struct velocity_points {
     int rows, image;
     float *x;        /* (rows,3,S,S) */
@@ -105,16 +106,16 @@ struct velocity_points {
     int32_t *labels; /* (rows) */
 };
 
+/* The question and the answer, v (rows,3,S,S). */
 int velocity_write(const char *path, const struct velocity_points *p, uint8_t sha256[HASH_BYTES],
                    uint64_t *ret_bytes, struct err *err);
+int velocity_write_result(const char *path, const float *v, int rows, int image,
+                          uint8_t sha256[HASH_BYTES], uint64_t *ret_bytes, struct err *err);
 /* Allocates; velocity_points_release.  -ERR_FORMAT when the file is not such a blob, its
  * images are not `image` wide, values are not finite or labels not in [0, classes]. */
 int velocity_read(const char *path, int image, int classes, struct velocity_points *ret,
                   struct err *err);
 void velocity_points_release(struct velocity_points *p); /* { 0 } is fine */
-
-int velocity_write_result(const char *path, const float *v, int rows, int image,
-                          uint8_t sha256[HASH_BYTES], uint64_t *ret_bytes, struct err *err);
 /* v (rows,3,S,S) = the values, all finite. */
 int velocity_read_result(const char *path, float *v, int rows, int image, struct err *err);
 

@@ -11,7 +11,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/base/mem.h"
 #include "worker/kinds/engine.h"
@@ -72,7 +71,7 @@ static int take(struct routing *r, const struct work *w, const Skerry__V1__Blob 
     struct scores s;
     char path[CACHE_PATH_MAX];
     work_blob_path(w, blob->sha256.data, path);
-    int rc = scores_open(path, n, &s, err);
+    int rc = scores_read(path, n, &s, err);
     if (rc < 0)
         return rc;
     if (r->columns == 0) {
@@ -84,12 +83,12 @@ static int take(struct routing *r, const struct work *w, const Skerry__V1__Blob 
                      r->columns);
     for (uint32_t i = 0; rc == 0 && i < n; i++) {
         for (uint32_t c = 0; c < r->columns; c++) {
-            r->logp[((first + i) * r->paths + p) * r->columns + c] = scores_logp(&s, i, c);
-            r->tokens[(first + i) * r->columns + c] = scores_tokens(&s, i, c);
+            r->logp[((first + i) * r->paths + p) * r->columns + c] = s.logp[i * s.columns + c];
+            r->tokens[(first + i) * r->columns + c] = s.tokens[i * s.columns + c];
         }
-        r->bytes[first + i] = scores_bytes(&s, i);
+        r->bytes[first + i] = s.bytes[i];
     }
-    scores_close(&s);
+    scores_release(&s);
     return rc;
 }
 
@@ -750,7 +749,6 @@ static int plan(struct engine *e, struct work *w, struct err *err)
 static int run(struct engine *e, struct work *w, struct err *err)
 {
     struct run r = {.e = e, .w = w, .t = w->task->cluster};
-    const uint64_t begun = clock_now_ns();
     progress_activity(&w->progress, "clustering");
     int rc = open_features(&r, err);
     if (rc == 0 && r.t->evaluate) {
@@ -760,7 +758,6 @@ static int run(struct engine *e, struct work *w, struct err *err)
         if (rc == 0)
             rc = deliver(&r, err);
     }
-    w->result.seconds = (float)(clock_now_ns() - begun) / 1e9F;
     run_close(&r);
     return rc;
 }

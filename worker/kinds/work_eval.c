@@ -2,7 +2,6 @@
 #include <errno.h>
 #include <math.h>
 
-#include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/base/mem.h"
 #include "common/data/tokenizer.h"
@@ -117,7 +116,6 @@ static void report(const struct evaluation *ev)
 static int run_path(struct engine *e, struct work *w, struct err *err)
 {
     struct evaluation ev = {.w = w};
-    const uint64_t begun = clock_now_ns();
     progress_activity(&w->progress, "evaluating");
     int rc = open_all(e, &ev, err);
     if (rc == 0)
@@ -126,7 +124,6 @@ static int run_path(struct engine *e, struct work *w, struct err *err)
         report(&ev);
     if (ev.feed)
         feed_take_bad(ev.feed, w);
-    w->result.seconds = (float)(clock_now_ns() - begun) / 1e9f;
     tokenizer_free(ev.tokenizer);
     feed_free(ev.feed);
     forward_close(&ev.forward);

@@ -12,7 +12,6 @@
 #include <string.h>
 
 #include "common/base/buf.h"
-#include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/base/mem.h"
 #include "common/data/tokenizer.h"
@@ -287,7 +286,6 @@ static int run(struct engine *e, struct work *w, struct err *err)
     const Skerry__V1__FeatureTask *t = w->task->feature;
     struct run r = {.e = e, .w = w};
     struct work_output *o = NULL;
-    const uint64_t begun = clock_now_ns();
     buf_init(&r.bytes, NGRAM_BYTES_MAX);
     progress_activity(&w->progress, "computing features");
     int rc = rows_open(&r.rows, w, t->ranges, t->n_ranges, err);
@@ -305,7 +303,6 @@ static int run(struct engine *e, struct work *w, struct err *err)
         rc = features_write(o->path, &f, o->sha256, &o->size, err);
     }
     w->result.samples = r.rows.n;
-    w->result.seconds = (float)(clock_now_ns() - begun) / 1e9F;
     release(&r);
     return rc;
 }

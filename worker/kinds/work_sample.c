@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/base/hash.h"
 #include "common/data/image.h"
@@ -97,15 +96,12 @@ static int write_grid(struct work *w, const uint8_t *images, struct err *err)
                         &height, err);
     if (rc < 0)
         return rc;
-    struct work_output *o = work_output(w);
-    if (!o) {
-        rc = err_set(err, -ENOMEM, "out of memory");
-    } else {
-        work_temp_path(w, "samples.png", o->path);
+    struct work_output *o;
+    rc = work_output_new(w, WORK_RESULT, "samples.png", &o, err);
+    if (rc == 0)
         rc = image_write_png(o->path, rgb, width, height, err);
-        if (rc == 0)
-            rc = hash_file(o->path, o->sha256, &o->size, err);
-    }
+    if (rc == 0)
+        rc = hash_file(o->path, o->sha256, &o->size, err);
     mem_free(rgb);
     return rc;
 }
@@ -114,7 +110,6 @@ static int draw_images(struct engine *e, struct work *w, struct err *err)
 {
     size_t n = w->task->sample->n_labels;
     size_t side = (size_t)w->spec.data.image_size;
-    uint64_t begun = clock_now_ns();
     progress_activity(&w->progress, "drawing %zu samples", n);
     uint8_t *images = mem_try_array(n, side * side * 3);
     int rows = 2 * n < SAMPLE_ROWS_MAX ? (int)(2 * n) : SAMPLE_ROWS_MAX;
@@ -126,7 +121,6 @@ static int draw_images(struct engine *e, struct work *w, struct err *err)
     if (rc == 0)
         rc = write_grid(w, images, err);
     w->result.samples = n;
-    w->result.seconds = (float)(clock_now_ns() - begun) / 1e9f;
     mem_free(images);
     return rc;
 }
@@ -209,7 +203,6 @@ static int write_text(struct engine *e, struct work *w, struct err *err)
     struct forward f = {0};
     struct tokenizer *tokenizer = NULL;
     struct speaker s = {.w = w};
-    const uint64_t begun = clock_now_ns();
     buf_init(&s.text, TASK_TEXT_MAX);
     progress_activity(&w->progress, "writing %u tokens", t->tokens);
 
@@ -226,7 +219,6 @@ static int write_text(struct engine *e, struct work *w, struct err *err)
         w->result.text = (char *)buf_take(&s.text, NULL);
         w->result.samples = 1;
     }
-    w->result.seconds = (float)(clock_now_ns() - begun) / 1e9f;
     forward_close(&f);
     tokenizer_free(tokenizer);
     buf_release(&s.text);

@@ -5,7 +5,6 @@
 #include <inttypes.h>
 #include <math.h>
 
-#include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/base/mem.h"
 #include "common/data/tokenizer.h"
@@ -129,7 +128,6 @@ static int run(struct engine *e, struct work *w, struct err *err)
     const struct feed_options opt = {.skip = w->task->score->skip};
     struct run r = {.e = e, .w = w};
     struct work_output *o = NULL;
-    const uint64_t begun = clock_now_ns();
     progress_activity(&w->progress, "scoring for path %u", w->task->score->path);
     int rc = run_open(&r, err);
     if (rc == 0)
@@ -140,7 +138,6 @@ static int run(struct engine *e, struct work *w, struct err *err)
         rc = scores_write(o->path, r.logp, r.tokens, r.bytes, (uint32_t)r.rows.n, r.columns,
                           o->sha256, &o->size, err);
     w->result.samples = r.rows.n;
-    w->result.seconds = (float)(clock_now_ns() - begun) / 1e9F;
     run_close(&r);
     return rc;
 }

@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/base/mem.h"
 #include "common/data/shard.h"
@@ -136,13 +135,11 @@ static int plan(struct engine *e, struct work *w, struct err *err)
 static int run(struct engine *e, struct work *w, struct err *err)
 {
     struct run r = {.w = w};
-    const uint64_t begun = clock_now_ns();
     progress_activity(&w->progress, "copying samples to their partitions");
     int rc = run_open(&r, err);
     for (uint32_t p = 0; rc == 0 && p < w->task->partitions; p++)
         rc = write_partition(&r, p, err);
     w->result.samples = r.done;
-    w->result.seconds = (float)(clock_now_ns() - begun) / 1e9F;
     mem_free(r.assign);
     data_order_close(&r.order);
     return rc;

@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <string.h>
 
-#include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/base/hash.h"
 #include "common/base/mem.h"
@@ -129,9 +128,9 @@ static int run(struct engine *e, struct work *w, struct err *err)
 {
     const Skerry__V1__VelocityTask *t = w->task->velocity;
     const int image = w->spec.data.image_size;
-    const uint64_t begun = clock_now_ns();
     struct velocity_points p = {0};
     struct kept *kept = NULL;
+    struct work_output *o = NULL;
     char path[CACHE_PATH_MAX];
     progress_activity(&w->progress, "computing velocities for a sampler");
     work_blob_path(w, t->input->sha256.data, path);
@@ -140,15 +139,11 @@ static int run(struct engine *e, struct work *w, struct err *err)
         rc = keep_model(e, w, &kept, err);
     if (rc == 0)
         rc = compute(e, kept, &p, err);
-    struct work_output *o = rc == 0 ? work_output(w) : NULL;
-    if (rc == 0 && !o)
-        rc = err_set(err, -ENOMEM, "out of memory");
-    if (o) {
-        work_temp_path(w, "velocities", o->path);
+    if (rc == 0)
+        rc = work_output_new(w, WORK_RESULT, "velocities", &o, err);
+    if (rc == 0)
         rc = velocity_write_result(o->path, p.x, p.rows, image, o->sha256, &o->size, err);
-    }
     w->result.samples = (uint64_t)p.rows;
-    w->result.seconds = (float)(clock_now_ns() - begun) / 1e9f;
     velocity_points_release(&p);
     return rc;
 }

@@ -23,8 +23,7 @@ struct session {
     struct rpc_client *rpc;
     struct loop_timer *beat, *retry, *bye;
     bool joined, ever_joined, joining, beating, leaving;
-    uint64_t worker_id;
-    uint32_t heartbeat_ms, lease_ms;
+    uint32_t heartbeat_ms;
     struct log_change waiting;
     void (*bye_done)(void *arg);
     void *bye_arg;
@@ -57,8 +56,6 @@ static void on_join_reply(void *arg, const struct rpc_result *r)
     }
     const Skerry__V1__JoinReply *reply = (const Skerry__V1__JoinReply *)(const void *)r->reply;
     bool again = s->ever_joined;
-    s->worker_id = reply->worker_id;
-    s->lease_ms = reply->lease_ms;
     s->heartbeat_ms = reply->heartbeat_ms ? reply->heartbeat_ms : HEARTBEAT_MS_DEFAULT;
     if (s->heartbeat_ms < HEARTBEAT_MS_MIN)
         s->heartbeat_ms = HEARTBEAT_MS_MIN;
@@ -67,7 +64,7 @@ static void on_join_reply(void *arg, const struct rpc_result *r)
     s->joined = s->ever_joined = true;
     log_on_change(&s->waiting, LOG_LEVEL_INFO, "session",
                   "joined %s:%u worker=%" PRIu64 " heartbeat_ms=%u", s->token.host,
-                  s->token.rpc_port, s->worker_id, s->heartbeat_ms);
+                  s->token.rpc_port, reply->worker_id, s->heartbeat_ms);
     start_heartbeats(s);
     s->opt.on_joined(s->opt.arg, again);
 }
@@ -220,16 +217,6 @@ void session_close(struct session *s)
 bool session_joined(const struct session *s)
 {
     return s->joined;
-}
-
-uint64_t session_worker_id(const struct session *s)
-{
-    return s->worker_id;
-}
-
-uint32_t session_lease_ms(const struct session *s)
-{
-    return s->lease_ms;
 }
 
 int session_call(struct session *s, uint16_t method, const ProtobufCMessage *msg,

@@ -49,9 +49,8 @@ int session_open(const struct session_options *o, struct session **ret, struct e
 /* Calls in flight complete with -ERR_CANCELLED first. */
 void session_close(struct session *s); /* accepts NULL */
 
+/* Does the coordinator know this worker, as far as we know? */
 bool session_joined(const struct session *s);
-uint64_t session_worker_id(const struct session *s); /* 0 before the first JoinReply */
-uint32_t session_lease_ms(const struct session *s);
 
 /* A request of the agent; as rpc_client_call, but -ENOTCONN until joined. */
 int session_call(struct session *s, uint16_t method, const ProtobufCMessage *msg,

@@ -53,6 +53,7 @@ struct uplink_job *uplink_put(struct uplink *u, struct work *w, const char *path
 struct uplink_job *uplink_get(struct uplink *u, struct work *w, const uint8_t sha256[32],
                               uint64_t size, const char *url, const char *what);
 
+/* Has it ended, well or not?  Does not wait. */
 bool uplink_done(struct uplink_job *j);
 /* 0, or how it failed, or -ERR_CANCELLED. */
 int uplink_wait(struct uplink_job *j, struct err *err);

@@ -50,11 +50,13 @@ int cache_reserve(struct cache *c, uint64_t bytes, struct err *err);
 /* The file at cache_path() is complete and its hash was checked by the writer. */
 int cache_added(struct cache *c, const uint8_t sha256[32], struct err *err);
 
+/* Forgets a blob and removes its file, pinned or not. */
 void cache_remove(struct cache *c, const uint8_t sha256[32]);
 
 /* Another limit from now on; what is over it goes.  Before other threads use c. */
 int cache_set_limit(struct cache *c, uint64_t limit_bytes, struct err *err);
 
+/* Bytes of all blobs, and how many there may be. */
 uint64_t cache_used_bytes(struct cache *c);
 uint64_t cache_limit_bytes(const struct cache *c);
 

@@ -1,6 +1,6 @@
 /* A kind of task as one row: what its message must hold, which blobs it needs, what it does.
  *
- * A kind is a file worker/kinds/work_x.c that ends in its row; worker/kinds/kinds.c lists the
+ * A kind is a file worker/kinds/work_*.c that ends in its row; worker/kinds/kinds.c lists the
  * rows.  Whoever takes a task off the wire is given that list, so that nothing here knows what
  * kinds there are: work_new finds the row, checks the message by it and keeps it (work.h).
  *

@@ -27,6 +27,7 @@ struct work;
 
 #define MODULES_MAX 64 /* modules remembered; the longest unused is forgotten */
 
+/* A version that is held here. */
 struct modules_version {
     uint64_t module_id, version;
 };

@@ -12,6 +12,7 @@
 void progress_init(struct progress *p)
 {
     memset(p, 0, sizeof(*p));
+    skerry__v1__progress__init(&p->view.told);
     pthread_mutex_init(&p->lock, NULL);
 }
 
@@ -33,27 +34,28 @@ void progress_activity(struct progress *p, const char *fmt, ...)
 void progress_total(struct progress *p, uint32_t steps_total)
 {
     pthread_mutex_lock(&p->lock);
-    p->view.steps_total = steps_total;
+    p->view.told.steps_total = steps_total;
     pthread_mutex_unlock(&p->lock);
 }
 
 void progress_units(struct progress *p, uint32_t done, uint32_t total)
 {
     pthread_mutex_lock(&p->lock);
-    p->view.steps_done = done;
-    p->view.steps_total = total;
+    p->view.told.steps_done = done;
+    p->view.told.steps_total = total;
     pthread_mutex_unlock(&p->lock);
 }
 
 /* Averages pairs of points, so that half of the places are free again. */
 static void thin(struct progress_view *v)
 {
-    size_t n = v->n_points / 2;
-    for (size_t i = 0; i < n; i++) {
-        const struct progress_point *a = &v->points[2 * i], *b = a + 1;
-        v->points[i] = (struct progress_point){b->step, (a->loss + b->loss) / 2, b->lr};
+    v->told.n_points /= 2;
+    for (size_t i = 0; i < v->told.n_points; i++) {
+        const Skerry__V1__LossPoint *a = &v->points[2 * i], *b = a + 1;
+        const float loss = (a->loss + b->loss) / 2;
+        v->points[i] = *b;
+        v->points[i].loss = loss;
     }
-    v->n_points = n;
 }
 
 static void measure(struct progress *p, uint64_t samples)
@@ -64,7 +66,7 @@ static void measure(struct progress *p, uint64_t samples)
         p->rate_samples = samples;
     } else if (now - p->rate_ns >= RATE_WINDOW_NS) {
         float rate = (float)(samples - p->rate_samples) * 1e9f / (float)(now - p->rate_ns);
-        float *smooth = &p->view.samples_per_second;
+        float *smooth = &p->view.told.samples_per_second;
         *smooth = *smooth > 0 ? *smooth + RATE_SMOOTH * (rate - *smooth) : rate;
         p->rate_ns = now;
         p->rate_samples = samples;
@@ -75,15 +77,19 @@ void progress_step(struct progress *p, const struct progress_point *point, float
                    uint64_t samples)
 {
     pthread_mutex_lock(&p->lock);
-    struct progress_view *v = &p->view;
-    v->steps_done++;
-    v->samples_done = samples;
-    v->grad_norm = grad_norm;
+    Skerry__V1__Progress *told = &p->view.told;
+    told->steps_done++;
+    told->samples_done = samples;
+    told->grad_norm = grad_norm;
     p->loss_sum += (double)point->loss;
     p->loss_n++;
-    if (v->n_points == PROGRESS_POINTS_MAX)
-        thin(v);
-    v->points[v->n_points++] = *point;
+    if (told->n_points == PROGRESS_POINTS_MAX)
+        thin(&p->view);
+    Skerry__V1__LossPoint *to = &p->view.points[told->n_points++];
+    skerry__v1__loss_point__init(to);
+    to->step = point->step;
+    to->loss = point->loss;
+    to->lr = point->lr;
     measure(p, samples);
     pthread_mutex_unlock(&p->lock);
 }
@@ -100,10 +106,14 @@ void progress_take(struct progress *p, struct progress_view *ret)
 {
     pthread_mutex_lock(&p->lock);
     if (p->loss_n > 0)
-        p->view.loss = (float)(p->loss_sum / p->loss_n);
+        p->view.told.loss = (float)(p->loss_sum / p->loss_n);
     p->loss_sum = 0;
     p->loss_n = 0;
     *ret = p->view;
-    p->view.n_points = 0;
+    p->view.told.n_points = 0;
     pthread_mutex_unlock(&p->lock);
+    for (size_t i = 0; i < ret->told.n_points; i++)
+        ret->list[i] = &ret->points[i];
+    ret->told.points = ret->list;
+    ret->told.activity = ret->activity;
 }

@@ -8,24 +8,24 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "proto/skerry.pb-c.h"
+
 #define PROGRESS_POINTS_MAX 256
 #define PROGRESS_ACTIVITY_MAX 129
 
+/* One inner step. */
 struct progress_point {
     uint64_t step;
     float loss, lr;
 };
 
 struct progress_view {
-    uint32_t steps_done, steps_total;
-    uint64_t samples_done;
-    float loss; /* mean since the last take; the last known one when there is no new */
-    float grad_norm;
-    float samples_per_second; /* smoothed */
+    /* As a heartbeat carries it: activity and points lie in this very struct, and the loss is the
+     * mean since the last take, or the last known one.  Ids are the caller's. */
+    Skerry__V1__Progress told;
     double flops, peak_flops; /* FLOP/s; 0: not known */
     char activity[PROGRESS_ACTIVITY_MAX];
-    struct progress_point points[PROGRESS_POINTS_MAX];
-    size_t n_points;
+    Skerry__V1__LossPoint points[PROGRESS_POINTS_MAX], *list[PROGRESS_POINTS_MAX];
 };
 
 struct progress {
@@ -39,8 +39,10 @@ struct progress {
 void progress_init(struct progress *p);
 void progress_release(struct progress *p);
 
+/* What people are shown that the task is at. */
 void progress_activity(struct progress *p, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
+/* Steps that there will be. */
 void progress_total(struct progress *p, uint32_t steps_total);
 
 /* One inner step is done; samples is the sum so far. */
@@ -53,7 +55,7 @@ void progress_units(struct progress *p, uint32_t done, uint32_t total);
 /* Model FLOP/s of the phase so far, and of products on the same devices (0: not known). */
 void progress_rates(struct progress *p, double flops, double peak_flops);
 
-/* Copies all and empties the points. */
+/* Copies all and empties the points; *ret stays where it is. */
 void progress_take(struct progress *p, struct progress_view *ret);
 
 #endif

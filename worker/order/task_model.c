@@ -53,8 +53,8 @@ static int cut_of(Skerry__V1__Level *const *levels, size_t n, int depth, struct 
     return 0;
 }
 
-int task_model_spec(const struct work *w, Skerry__V1__Network network, struct model_spec *ret,
-                    struct err *err)
+static int spec_of(const struct work *w, Skerry__V1__Network network, struct model_spec *ret,
+                   struct err *err)
 {
     const Skerry__V1__Task *t = w->task;
     const bool router = network == SKERRY__V1__NETWORK__NETWORK_ROUTER;
@@ -88,7 +88,7 @@ int task_model(const struct work *w, Skerry__V1__Network network, struct model *
                struct err *err)
 {
     struct model_spec spec;
-    int rc = task_model_spec(w, network, &spec, err);
+    int rc = spec_of(w, network, &spec, err);
     return rc < 0 ? rc : model_new(&spec, ret, err);
 }
 

@@ -9,12 +9,8 @@
 struct err;
 
 /* The task's own network is cut as Task.levels says, the router of a mixture as
- * Mixture.router_levels says; another network is one level.  -ERR_FORMAT when levels do not
- * hold each block, the embedders and the head exactly once. */
-int task_model_spec(const struct work *w, Skerry__V1__Network network, struct model_spec *ret,
-                    struct err *err);
-
-/* The same, made. */
+ * Mixture.router_levels says; another network is one level.  -ERR_FORMAT when levels do not hold
+ * each block, the embedders and the head exactly once. */
 int task_model(const struct work *w, Skerry__V1__Network network, struct model **ret,
                struct err *err);
 

@@ -76,8 +76,8 @@ struct work_row {
 };
 
 struct work_result {
-    struct work_output *outputs; /* in a table of n_outputs, capacity cap */
-    size_t n_outputs, cap;
+    struct work_output *outputs;
+    size_t n_outputs;
     uint32_t steps;
     uint64_t samples;
     float loss_first, loss_last, loss_mean;

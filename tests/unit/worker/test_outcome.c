@@ -33,6 +33,7 @@ static void work_done(struct work *w)
 }
 
 static const struct outcome_failure none;
+static struct progress_view view;
 
 static void moments_are_no_contribution(void **state)
 {
@@ -41,7 +42,7 @@ static void moments_are_no_contribution(void **state)
     add(w, WORK_CONTRIBUTION, 10);
     add(w, WORK_MOMENTS, 20);
     add(w, WORK_CONTRIBUTION, 30);
-    Skerry__V1__ReportRequest *r = outcome_new(5, 2, w, &none);
+    Skerry__V1__ReportRequest *r = outcome_new(5, 2, w, &none, &view);
     assert_int_equal(r->n_contributions, 2);
     assert_int_equal(r->contributions[1]->module_id, 31);
     assert_int_equal(r->contributions[1]->blob->size, 30);
@@ -66,7 +67,7 @@ static void failures(void **state)
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         const struct outcome_failure f = {cases[i].code, true, "so it is"};
-        Skerry__V1__ReportRequest *r = outcome_new(5, 2, NULL, &f);
+        Skerry__V1__ReportRequest *r = outcome_new(5, 2, NULL, &f, &view);
         assert_true(r->failed && r->retryable);
         assert_int_equal(r->failure, cases[i].failure);
         assert_string_equal(r->reason, "so it is");
@@ -84,7 +85,7 @@ static void partitioner_and_assignment(void **state)
     w->result.sizes = sizes;
     w->result.n_sizes = 2;
     work_row(w, 1.5, "x", "balance %d", 7);
-    Skerry__V1__ReportRequest *r = outcome_new(5, 2, w, &none);
+    Skerry__V1__ReportRequest *r = outcome_new(5, 2, w, &none, &view);
     assert_int_equal(r->output->size, 2);
     assert_int_equal(r->assignment->size, 1);
     assert_int_equal(r->n_sizes, 2);
@@ -102,7 +103,7 @@ static void split_makes_shards(void **state)
     struct work *w = work_of();
     add(w, WORK_SHARD, 8);
     add(w, WORK_SHARD, 9);
-    Skerry__V1__ReportRequest *r = outcome_new(5, 2, w, &none);
+    Skerry__V1__ReportRequest *r = outcome_new(5, 2, w, &none, &view);
     assert_int_equal(r->n_shards, 2);
     assert_int_equal(r->shards[1]->partition, 11);
     assert_int_equal(r->shards[1]->tokens, 12);
@@ -118,7 +119,7 @@ static void evaluation_is_summed(void **state)
     w->result.loss_sum = 12.5;
     w->result.units = 4;
     w->result.bytes = 3;
-    Skerry__V1__ReportRequest *r = outcome_new(5, 2, w, &none);
+    Skerry__V1__ReportRequest *r = outcome_new(5, 2, w, &none, &view);
     assert_true(r->loss_sum == 12.5);
     assert_int_equal(r->units, 4);
     assert_int_equal(r->bytes, 3);

@@ -238,7 +238,7 @@ static void *cutter(void *arg)
     struct progress_view view;
     do
         progress_take(&w->progress, &view);
-    while (view.steps_done < 5 && atomic_load(&w->stop) == WORK_GO);
+    while (view.told.steps_done < 5 && atomic_load(&w->stop) == WORK_GO);
     atomic_store(&w->stop, WORK_LEAVING);
     return NULL;
 }
