@@ -264,9 +264,10 @@ static json_t *class_names(const json_t *job)
     return names;
 }
 
-static int write_dit(const json_t *job, const struct job_spec *spec, const char *dir, bool ema,
-                     struct err *err)
+static int write_dit(struct cli *cli, const json_t *job, const struct job_spec *spec,
+                     const char *dir, bool ema, struct err *err)
 {
+    (void)cli; /* all is in the job */
     json_t *classes = class_names(job);
     json_t *config = json_pack(
         "{s:s,s:s,s:i,s:i,s:i,s:i,s:i,s:i,s:f,s:i,s:o,s:b,s:s,s:s,s:b,s:I}", "model_type", "DiT",
@@ -429,8 +430,9 @@ static int write_tokenizer(struct cli *cli, const json_t *job, const struct job_
 }
 
 static int write_llama(struct cli *cli, const json_t *job, const struct job_spec *spec,
-                       const char *dir, struct err *err)
+                       const char *dir, bool ema, struct err *err)
 {
+    (void)ema; /* transformers' configuration has no word for it */
     struct ends ends = {-1, -1};
     int rc = write_tokenizer(cli, job, spec, dir, &ends, err);
     json_t *config = llama_config(job, spec, &ends), *generation = generation_config(spec, &ends);
@@ -443,6 +445,12 @@ static int write_llama(struct cli *cli, const json_t *job, const struct job_spec
     return rc;
 }
 
+static int (*const writers[])(struct cli *cli, const json_t *job, const struct job_spec *spec,
+                              const char *dir, bool ema, struct err *err) = {
+    [JOB_MODEL_DIT] = write_dit,
+    [JOB_MODEL_LLAMA] = write_llama,
+};
+
 int artifacts_files(struct cli *cli, const json_t *job, const char *dir, bool ema, struct err *err)
 {
     struct job_spec spec;
@@ -451,8 +459,7 @@ int artifacts_files(struct cli *cli, const json_t *job, const char *dir, bool em
     int rc = job_parse_saved(text, strlen(text), "the job", &spec, err);
     if (rc < 0)
         return rc;
-    rc = spec.model.type == JOB_MODEL_LLAMA ? write_llama(cli, job, &spec, dir, err)
-                                            : write_dit(job, &spec, dir, ema, err);
+    rc = writers[spec.model.type](cli, job, &spec, dir, ema, err);
     job_release(&spec);
     return rc;
 }

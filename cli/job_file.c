@@ -9,6 +9,7 @@
 #include "cli/cli.h"
 #include "cli/model_folder.h"
 #include "cli/upload.h"
+#include "common/job/family.h"
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/mem.h"
@@ -31,15 +32,10 @@ static char *find_path(const char *job_path, const char *given)
     return str_dup(given);
 }
 
-static bool is_text(const struct job_file *job)
-{
-    return job->spec.model.type == JOB_MODEL_LLAMA;
-}
-
 static int open_tokenizer(const char *job_path, struct job_file *job, struct err *err)
 {
     const char *given = job->spec.data.tokenizer;
-    if (!is_text(job))
+    if (!job_is_text(&job->spec))
         return given ? err_set(err, -ERR_CONFIG,
                                "%s: data.tokenizer is given, but model.type dit "
                                "is for images",
@@ -76,7 +72,7 @@ static int check_images(const char *job_path, const struct job_file *job, struct
 static int open_dataset(const char *job_path, struct job_file *job, struct err *err)
 {
     const struct job_spec *s = &job->spec;
-    bool text = is_text(job);
+    bool text = job_is_text(&job->spec);
     if (s->data.holdout_path && (!text || !s->data.path))
         return err_set(err, -ERR_CONFIG,
                        "%s: data.holdout_path is for texts with a data.path; use data.holdout",
@@ -252,7 +248,7 @@ static json_t *describe(const struct job_file *job, const struct dataset_report 
 /* "192 images in 3 classes" */
 static void say_size(FILE *out, const struct job_file *job, const struct dataset_report *report)
 {
-    if (is_text(job))
+    if (job_is_text(&job->spec))
         fprintf(out, "%llu documents, %llu pieces, %llu tokens (%llu held out)",
                 (unsigned long long)report->documents, (unsigned long long)report->samples,
                 (unsigned long long)report->tokens, (unsigned long long)report->holdout_tokens);
@@ -284,7 +280,7 @@ static int check_report(const struct job_file *job, const struct dataset_report 
                         struct err *err)
 {
     uint64_t train = report->samples - report->holdout_samples;
-    if (is_text(job) && train < (uint64_t)job->spec.train.batch)
+    if (job_is_text(&job->spec) && train < (uint64_t)job->spec.train.batch)
         return err_set(
             err, -ERR_CONFIG,
             "train.batch is %d but the text has only %llu pieces of at most %d tokens; lower "
@@ -347,7 +343,7 @@ static int upload_dataset(struct cli *cli, struct job_file *job, bool progress, 
     struct dataset_report report = {0};
     struct upload up = {.cli = cli,
                         .shards = json_array(),
-                        .text = is_text(job),
+                        .text = job_is_text(&job->spec),
                         .progress = progress,
                         .to_terminal = isatty(STDERR_FILENO)};
     int rc = cut(job, &up, &report, err);
@@ -366,7 +362,7 @@ static int upload_dataset(struct cli *cli, struct job_file *job, bool progress, 
 int job_file_read_all(struct job_file *job, FILE *out, struct err *err)
 {
     struct dataset_report report = {0};
-    struct upload up = {.shards = json_array(), .text = is_text(job)};
+    struct upload up = {.shards = json_array(), .text = job_is_text(&job->spec)};
     int rc = job->dataset ? cut(job, &up, &report, err) : 0;
     if (rc == 0 && job->dataset) {
         say_size(out, job, &report);

@@ -65,8 +65,9 @@ static int check_kind(const char *dir, const json_t *config, const char *want, s
 }
 
 static int check_dit(const char *dir, const json_t *config, const struct job_spec *spec,
-                     uint64_t classes, struct err *err)
+                     const struct model_folder_facts *facts, struct err *err)
 {
+    const uint64_t classes = facts->classes;
     const struct job_model *m = &spec->model;
     const struct wanted wanted[] = {
         {"image_size", "data.image_size", spec->data.image_size, NAN},
@@ -128,40 +129,6 @@ static int check_vocabulary(const char *dir, const json_t *config, const struct 
     return 0;
 }
 
-static int check_llama(const char *dir, const json_t *config, const struct job_spec *spec,
-                       const struct tokenizer *t, struct err *err)
-{
-    const struct job_model *m = &spec->model;
-    const struct wanted wanted[] = {
-        {"hidden_size", "model.dim", m->dim, NAN},
-        {"num_hidden_layers", "model.depth", m->depth, NAN},
-        {"num_attention_heads", "model.heads", m->heads, NAN},
-        {"num_key_value_heads", "model.kv_heads", m->kv_heads, m->heads},
-        {"head_dim", "model.dim / model.heads", m->dim / m->heads, m->dim / m->heads},
-        {"intermediate_size", "model.ffn", m->ffn, NAN},
-        {"rms_norm_eps", "model.norm_eps", m->norm_eps, 1e-6},
-    };
-    int rc = check_kind(dir, config, "llama", err);
-    if (rc == 0)
-        rc = check_numbers(dir, config, wanted, sizeof wanted / sizeof *wanted, err);
-    if (rc < 0)
-        return rc;
-    const double theta = rope_theta(config);
-    if (fabs(theta - m->rope_theta) > 1e-9 * theta)
-        return err_set(err, -ERR_CONFIG,
-                       "%s/config.json says rope_theta %g, but the job's model.rope_theta is %g",
-                       dir, theta, m->rope_theta);
-    const bool tied = json_is_true(json_object_get(config, "tie_word_embeddings"));
-    if (tied != m->tied)
-        return err_set(err, -ERR_CONFIG,
-                       "%s/config.json says tie_word_embeddings %s, but the job's model.tied is %s",
-                       dir, tied ? "true" : "false", m->tied ? "true" : "false");
-    rc = check_llama_variants(dir, config, err);
-    return rc == 0 ? check_vocabulary(dir, config, spec, t, err) : rc;
-}
-
-/* ---- tokenizer.json ---- */
-
 static bool same_token(const struct tokenizer *a, const struct tokenizer *b, uint32_t id)
 {
     size_t n, k;
@@ -191,6 +158,40 @@ static int check_tokenizer(const char *dir, const struct tokenizer *ours, struct
     tokenizer_free(theirs);
     mem_free(path);
     return rc;
+}
+
+static int check_llama(const char *dir, const json_t *config, const struct job_spec *spec,
+                       const struct model_folder_facts *facts, struct err *err)
+{
+    const struct job_model *m = &spec->model;
+    const struct wanted wanted[] = {
+        {"hidden_size", "model.dim", m->dim, NAN},
+        {"num_hidden_layers", "model.depth", m->depth, NAN},
+        {"num_attention_heads", "model.heads", m->heads, NAN},
+        {"num_key_value_heads", "model.kv_heads", m->kv_heads, m->heads},
+        {"head_dim", "model.dim / model.heads", m->dim / m->heads, m->dim / m->heads},
+        {"intermediate_size", "model.ffn", m->ffn, NAN},
+        {"rms_norm_eps", "model.norm_eps", m->norm_eps, 1e-6},
+    };
+    int rc = check_kind(dir, config, "llama", err);
+    if (rc == 0)
+        rc = check_numbers(dir, config, wanted, sizeof wanted / sizeof *wanted, err);
+    if (rc < 0)
+        return rc;
+    const double theta = rope_theta(config);
+    if (fabs(theta - m->rope_theta) > 1e-9 * theta)
+        return err_set(err, -ERR_CONFIG,
+                       "%s/config.json says rope_theta %g, but the job's model.rope_theta is %g",
+                       dir, theta, m->rope_theta);
+    const bool tied = json_is_true(json_object_get(config, "tie_word_embeddings"));
+    if (tied != m->tied)
+        return err_set(err, -ERR_CONFIG,
+                       "%s/config.json says tie_word_embeddings %s, but the job's model.tied is %s",
+                       dir, tied ? "true" : "false", m->tied ? "true" : "false");
+    rc = check_llama_variants(dir, config, err);
+    if (rc == 0)
+        rc = check_vocabulary(dir, config, spec, facts->tokenizer, err);
+    return rc == 0 ? check_tokenizer(dir, facts->tokenizer, err) : rc;
 }
 
 /* ---- model.safetensors ---- */
@@ -255,8 +256,10 @@ static void expect_linear(struct tensors *t, const char *prefix, const char *lay
     expect(t, name, 1, (int64_t[4]){out});
 }
 
-static void expect_llama(struct tensors *t, const struct job_model *m, int64_t vocab)
+static void expect_llama(struct tensors *t, const struct job_model *m,
+                         const struct model_folder_facts *facts)
 {
+    const int64_t vocab = tokenizer_vocab(facts->tokenizer);
     const int64_t C = m->dim, kv = (int64_t)(m->dim / m->heads) * m->kv_heads;
 
     expect(t, "model.embed_tokens.weight", 2, (int64_t[4]){vocab, C});
@@ -280,8 +283,10 @@ static void expect_llama(struct tensors *t, const struct job_model *m, int64_t v
         expect(t, "lm_head.weight", 2, (int64_t[4]){vocab, C});
 }
 
-static void expect_dit(struct tensors *t, const struct job_model *m, uint64_t classes)
+static void expect_dit(struct tensors *t, const struct job_model *m,
+                       const struct model_folder_facts *facts)
 {
+    const uint64_t classes = facts->classes;
     const int64_t C = m->dim, M = (int64_t)(m->dim * m->mlp_ratio);
 
     expect(t, "x_embedder.proj.weight", 4, (int64_t[4]){C, JOB_CHANNELS, m->patch, m->patch});
@@ -306,6 +311,16 @@ static void expect_dit(struct tensors *t, const struct job_model *m, uint64_t cl
     expect_linear(t, "final_layer.", "adaLN_modulation.1", true, 2 * C, C);
 }
 
+static const struct {
+    int (*check)(const char *dir, const json_t *config, const struct job_spec *spec,
+                 const struct model_folder_facts *facts, struct err *err);
+    void (*expect)(struct tensors *t, const struct job_model *m,
+                   const struct model_folder_facts *facts);
+} families[] = {
+    [JOB_MODEL_DIT] = {check_dit, expect_dit},
+    [JOB_MODEL_LLAMA] = {check_llama, expect_llama},
+};
+
 static int check_tensors(const char *dir, const struct job_spec *spec,
                          const struct model_folder_facts *facts, struct err *err)
 {
@@ -322,10 +337,7 @@ static int check_tensors(const char *dir, const struct job_spec *spec,
     if (rc == 0)
         rc = st_open(path, &st, err);
     struct tensors t = {.path = path, .st = &st, .err = err, .rc = rc};
-    if (spec->model.type == JOB_MODEL_LLAMA)
-        expect_llama(&t, &spec->model, tokenizer_vocab(facts->tokenizer));
-    else
-        expect_dit(&t, &spec->model, facts->classes);
+    families[spec->model.type].expect(&t, &spec->model, facts);
     if (t.rc == 0 && t.seen != st.n_tensors)
         t.rc = err_set(err, -ERR_CONFIG, "%s has %zu tensors, but the job's model has %zu", path,
                        st.n_tensors, t.seen);
@@ -357,14 +369,10 @@ static int read_config(const char *dir, json_t **ret, struct err *err)
 int model_folder_check(const char *dir, const struct job_spec *spec,
                        const struct model_folder_facts *facts, struct err *err)
 {
-    const bool text = spec->model.type == JOB_MODEL_LLAMA;
     json_t *config = NULL;
     int rc = read_config(dir, &config, err);
     if (rc == 0)
-        rc = text ? check_llama(dir, config, spec, facts->tokenizer, err)
-                  : check_dit(dir, config, spec, facts->classes, err);
-    if (rc == 0 && text)
-        rc = check_tokenizer(dir, facts->tokenizer, err);
+        rc = families[spec->model.type].check(dir, config, spec, facts, err);
     if (rc == 0)
         rc = check_tensors(dir, spec, facts, err);
     json_decref(config);

@@ -16,6 +16,7 @@
 #include "common/job/recipe.h"
 #include "common/base/rng.h"
 #include "common/base/str.h"
+#include "common/job/family.h"
 
 #define DRILL_SEED 0x6472696c6cULL
 
@@ -166,8 +167,7 @@ static int run_run(struct cli *cli, const struct args *args, struct err *err)
     if (rc == CLI_OK && !cli->json)
         printf("samples   %s/%s\nloss      %s/loss.svg\nmetrics   %s/metrics.jsonl\n"
                "model     %s/model/model.safetensors\n",
-               out_dir, job.spec.model.type == JOB_MODEL_LLAMA ? "sample.txt" : "samples.png",
-               out_dir, out_dir, out_dir);
+               out_dir, job_family(&job.spec)->drawn, out_dir, out_dir, out_dir);
     else if (rc < 0)
         rc = cli_fail(err);
     if (rc == CLI_INTERRUPTED)

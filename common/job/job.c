@@ -1,193 +1,26 @@
 #include "common/job/job.h"
 
 #include <errno.h>
-#include <math.h>
 #include <string.h>
 
 #include "common/base/err.h"
 #include "common/base/mem.h"
 #include "common/base/str.h"
+#include "common/job/family.h"
 #include "common/job/job_keys.h"
 #include "common/job/recipe.h"
 
-#define TOKENS_MAX 4096
 #define URL_MAX 2048
-
-/* Peebles & Xie, "Scalable diffusion models with transformers", table 1. */
-static const struct preset {
-    const char *name;
-    int patch, dim, depth, heads;
-} presets[] = {
-    {"DiT-S/2", 2, 384, 12, 6},    {"DiT-S/4", 4, 384, 12, 6},    {"DiT-S/8", 8, 384, 12, 6},
-    {"DiT-B/2", 2, 768, 12, 12},   {"DiT-B/4", 4, 768, 12, 12},   {"DiT-B/8", 8, 768, 12, 12},
-    {"DiT-L/2", 2, 1024, 24, 16},  {"DiT-L/4", 4, 1024, 24, 16},  {"DiT-L/8", 8, 1024, 24, 16},
-    {"DiT-XL/2", 2, 1152, 28, 16}, {"DiT-XL/4", 4, 1152, 28, 16}, {"DiT-XL/8", 8, 1152, 28, 16},
-};
-#define N_PRESETS (sizeof(presets) / sizeof(presets[0]))
-
-static int find_preset(const struct yaml_doc *doc, const char *name, const struct preset **ret,
-                       struct err *err)
-{
-    const char *names[N_PRESETS];
-    char hint[STR_HINT_MAX];
-    for (size_t i = 0; i < N_PRESETS; i++) {
-        names[i] = presets[i].name;
-        if (strcmp(name, names[i]) == 0) {
-            *ret = &presets[i];
-            return 0;
-        }
-    }
-    return conf_error(doc, "model.preset", err,
-                      "is '%.64s', expected DiT-S, DiT-B, DiT-L or DiT-XL with /2, /4 or /8%s",
-                      name, str_hint(name, names, N_PRESETS, "", hint));
-}
-
-static int apply_preset(const struct yaml_doc *doc, struct job_model *m, struct err *err)
-{
-    const struct preset *p = NULL;
-    int rc = find_preset(doc, m->preset, &p, err);
-    if (rc < 0)
-        return rc;
-    const struct {
-        const char *path;
-        int *field;
-        int value;
-    } sets[] = {
-        {"model.patch", &m->patch, p->patch},
-        {"model.dim", &m->dim, p->dim},
-        {"model.depth", &m->depth, p->depth},
-        {"model.heads", &m->heads, p->heads},
-    };
-    for (size_t i = 0; i < sizeof(sets) / sizeof(sets[0]); i++) {
-        if (conf_find(doc, sets[i].path) && *sets[i].field != sets[i].value)
-            return conf_error(doc, sets[i].path, err,
-                              "is %d, but preset %s says %d; leave out one of the two",
-                              *sets[i].field, p->name, sets[i].value);
-        *sets[i].field = sets[i].value;
-    }
-    return 0;
-}
-
-static int check_heads(const struct yaml_doc *doc, const struct job_model *m, struct err *err)
-{
-    static const char *const needed[] = {"model.dim", "model.depth", "model.heads"};
-    for (size_t i = 0; !m->preset && i < 3; i++)
-        if (!conf_find(doc, needed[i]))
-            return conf_error(doc, needed[i], err,
-                              "is missing; give it, or a model.preset such as DiT-S/2");
-    if (m->dim % m->heads)
-        return conf_error(doc, "model.heads", err,
-                          "is %d, which does not divide model.dim (%d): every head needs the same "
-                          "whole width",
-                          m->heads, m->dim);
-    return 0;
-}
-
-static int check_llama(const struct yaml_doc *doc, struct job_spec *s, struct err *err)
-{
-    struct job_model *m = &s->model;
-    if (m->preset)
-        return conf_error(doc, "model.preset", err,
-                          "is %s, which is a dit; give model.dim, depth and heads of a llama",
-                          m->preset);
-    int rc = check_heads(doc, m, err);
-    if (rc < 0)
-        return rc;
-    if (m->kv_heads == 0)
-        m->kv_heads = m->heads;
-    if (m->heads % m->kv_heads)
-        return conf_error(doc, "model.kv_heads", err,
-                          "is %d, which does not divide model.heads (%d)", m->kv_heads, m->heads);
-    if (m->dim / m->heads % 4)
-        return conf_error(doc, "model.heads", err,
-                          "is %d, which gives heads of width %d; a multiple of 4 is needed",
-                          m->heads, m->dim / m->heads);
-    if (m->ffn == 0)
-        m->ffn = (m->dim * 8 / 3 + 31) / 32 * 32;
-    if (m->ffn % 4)
-        return conf_error(doc, "model.ffn", err, "is %d; a multiple of 4 is needed", m->ffn);
-    return 0;
-}
-
-/* The router is as the model, but smaller. */
-static int complete_router(const struct yaml_doc *doc, struct job_spec *s, struct err *err)
-{
-    const struct job_model *m = &s->model;
-    struct job_router *r = &s->router;
-    int twice = 2 * m->patch;
-    if (r->patch == 0)
-        r->patch =
-            s->data.image_size % twice == 0 && s->data.image_size / twice >= 4 ? twice : m->patch;
-    if (r->depth == 0)
-        r->depth = (m->depth + 1) / 2;
-    if (r->heads == 0)
-        r->heads = m->heads;
-    if (r->dim == 0) {
-        r->dim = m->dim / 2;
-        while (r->heads > 1 && (r->dim % r->heads || r->dim / r->heads < 16))
-            r->heads--;
-        r->dim += (4 - r->dim % 4) % 4;
-    }
-    if (r->lr == 0)
-        r->lr = s->train.lr;
-    if (r->dim % r->heads || r->dim % 4)
-        return conf_error(doc, "router.dim", err,
-                          "is %d, expected a multiple of 4 and of router.heads (%d)", r->dim,
-                          r->heads);
-    if (s->data.image_size % r->patch)
-        return conf_error(doc, "router.patch", err,
-                          "is %d, which does not divide data.image_size (%d)", r->patch,
-                          s->data.image_size);
-    double hidden = r->dim * r->mlp_ratio;
-    if (hidden != floor(hidden))
-        return conf_error(doc, "router.mlp_ratio", err,
-                          "is %g, but %g x router.dim (%d) is not a whole number", r->mlp_ratio,
-                          r->mlp_ratio, r->dim);
-    return 0;
-}
-
-static int check_dit(const struct yaml_doc *doc, struct job_spec *s, struct err *err)
-{
-    struct job_model *m = &s->model;
-    if (s->data.image_size == 0)
-        return conf_error(doc, "data.image_size", err,
-                          "is missing; give the side in pixels that images are scaled to");
-    int rc = m->preset ? apply_preset(doc, m, err) : 0;
-    if (rc == 0)
-        rc = check_heads(doc, m, err);
-    if (rc < 0)
-        return rc;
-    if (m->dim % 4)
-        return conf_error(
-            doc, "model.dim", err,
-            "is %d, expected a multiple of 4 (two sines and two cosines per position)", m->dim);
-    double hidden = m->dim * m->mlp_ratio;
-    if (hidden != floor(hidden))
-        return conf_error(doc, "model.mlp_ratio", err,
-                          "is %g, but %g x model.dim (%d) is not a whole number", m->mlp_ratio,
-                          m->mlp_ratio, m->dim);
-    if (s->data.image_size % m->patch)
-        return conf_error(doc, "model.patch", err,
-                          "is %d, which does not divide data.image_size (%d)", m->patch,
-                          s->data.image_size);
-    if (job_tokens(s) > TOKENS_MAX)
-        return conf_error(doc, "model.patch", err,
-                          "is %d, which cuts %d x %d pixels into %d tokens, at most %d are "
-                          "possible; use a larger patch",
-                          m->patch, s->data.image_size, s->data.image_size, job_tokens(s),
-                          TOKENS_MAX);
-    return complete_router(doc, s, err);
-}
 
 static int check_model(const struct yaml_doc *doc, struct job_spec *s, struct err *err)
 {
-    return s->model.type == JOB_MODEL_LLAMA ? check_llama(doc, s, err) : check_dit(doc, s, err);
+    return job_family(s)->complete(doc, s, err);
 }
 
 static int check_partition(const struct yaml_doc *doc, struct job_spec *s, struct err *err)
 {
     const struct job_partition *p = &s->partition;
-    bool text = s->model.type == JOB_MODEL_LLAMA;
+    const bool text = job_is_text(s);
     if ((p->features == JOB_FEATURES_COLUMN) != (p->column != NULL))
         return conf_error(doc, p->column ? "partition.features" : "partition.column", err,
                           "is missing; features: column and the column's name go together");
@@ -196,7 +29,7 @@ static int check_partition(const struct yaml_doc *doc, struct job_spec *s, struc
                           "is model, but there is no model.warm_start to take features from");
     if (p->features == (text ? JOB_FEATURES_PIXELS : JOB_FEATURES_NGRAMS))
         return conf_error(doc, "partition.features", err, "is %s, which %s do not have",
-                          job_features_name(p->features), text ? "texts" : "images");
+                          job_features_name(p->features), job_family(s)->what);
     if (p->balance > 0 && p->balance < 1)
         return conf_error(doc, "partition.balance", err,
                           "is %g; the largest partition is at least the mean: expected 0 or >= 1",
@@ -351,7 +184,7 @@ void job_release(struct job_spec *spec)
 
 int job_tokens(const struct job_spec *spec)
 {
-    if (spec->model.type == JOB_MODEL_LLAMA)
+    if (job_is_text(spec))
         return spec->model.context;
     int side = spec->data.image_size / spec->model.patch;
     return side * side;
@@ -359,31 +192,21 @@ int job_tokens(const struct job_spec *spec)
 
 /* ---- keys that are written and would be without effect ---- */
 
-static const char *const llama_keys[] = {
-    "model.kv_heads",     "model.ffn",    "model.context",   "model.rope_theta",
-    "model.norm_eps",     "model.tied",   "sample.prompt",   "sample.tokens",
-    "sample.temperature", "sample.top_p", "data.text_field",
-};
-static const char *const dit_keys[] = {
-    "data.image_size",     "data.flip",      "model.patch",     "model.mlp_ratio",
-    "model.label_dropout", "train.t",        "sample.steps",    "sample.sampler",
-    "sample.guidance",     "sample.columns", "sample.strategy", "sample.remote",
-};
-
 /* The sections `router` and `partition` are not among them: one file with either may be run with
  * each recipe in turn. */
 static const char *const mixture_keys[] = {"sample.strategy", "sample.remote",
                                            "recipe.divide_batch"};
 
-static int refuse(const struct yaml_doc *doc, const char *const *keys, size_t n, const char *whose,
-                  const char *type, struct err *err)
+static int check_families(const struct yaml_doc *doc, const struct job_spec *s, struct err *err)
 {
-    for (size_t i = 0; i < n; i++)
-        if (conf_find(doc, keys[i]))
-            return conf_error(doc, keys[i], err,
-                              "is of %s alone, but model.type is %s: it would do nothing; leave "
-                              "it out",
-                              whose, type);
+    const struct job_family *own = job_family(s), *f;
+    for (int type = 0; (f = job_family_at(type)) != NULL; type++)
+        for (size_t i = 0; f != own && f->keys[i]; i++)
+            if (conf_find(doc, f->keys[i]))
+                return conf_error(doc, f->keys[i], err,
+                                  "is of %s alone, but model.type is %s: it would do nothing; "
+                                  "leave it out",
+                                  f->what, own->name);
     return 0;
 }
 
@@ -412,11 +235,7 @@ static int check_mixture(const struct yaml_doc *doc, const struct job_spec *s, s
 
 static int check_scope(const struct yaml_doc *doc, const struct job_spec *s, struct err *err)
 {
-    bool text = s->model.type == JOB_MODEL_LLAMA;
-    int rc =
-        text ? refuse(doc, dit_keys, sizeof(dit_keys) / sizeof(*dit_keys), "images", "llama", err)
-             : refuse(doc, llama_keys, sizeof(llama_keys) / sizeof(*llama_keys), "texts", "dit",
-                      err);
+    int rc = check_families(doc, s, err);
     if (rc == 0)
         rc = check_schedule(doc, s, err);
     if (rc == 0)

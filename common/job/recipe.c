@@ -1,6 +1,7 @@
 #include "common/job/recipe.h"
 
 #include "common/base/err.h"
+#include "common/job/family.h"
 #include "common/job/job.h"
 #include "common/base/mem.h"
 
@@ -170,7 +171,7 @@ static int compose_ddm(const struct job_spec *spec, struct composition *c, struc
 {
     uint32_t index[COMPOSITION_LEVELS_MAX], k = (uint32_t)spec->recipe.experts;
     int rc;
-    if (spec->model.type != JOB_MODEL_DIT)
+    if (!job_family(spec)->mixes)
         return err_set(err, -ERR_CONFIG, "recipe.name is ddm, which needs model.type dit");
     whole_network(&c->networks[0], spec->model.depth, k);
     whole_network(&c->networks[1], spec->router.depth, 1);
@@ -239,7 +240,7 @@ static int limit_reshard(const struct job_spec *spec, struct err *err)
                            "outer.rounds (%d)",
                            r->reshard.items[i], spec->outer.rounds);
     }
-    if ((r->reshard.n || spec->partition.chunk) && spec->model.type != JOB_MODEL_LLAMA)
+    if ((r->reshard.n || spec->partition.chunk) && !job_family(spec)->chunks)
         return err_set(err, -ERR_CONFIG,
                        "recipe.reshard and partition.chunk need model.type llama: paths are scored "
                        "on texts");

@@ -8,6 +8,7 @@
 
 #include "common/base/mem.h"
 #include "common/base/str.h"
+#include "common/job/family.h"
 
 #include <string.h>
 
@@ -95,7 +96,7 @@ static void fill_draw(const struct job *j, struct task_draw *d)
     d->nucleus = (float)s->nucleus;
     d->threshold = (float)s->threshold;
     d->remote = s->remote;
-    if (!query_is_text(&j->spec))
+    if (!job_is_text(&j->spec))
         return;
     d->prompt = s->prompt ? str_dup(s->prompt) : NULL;
     d->tokens = (uint32_t)s->tokens;
@@ -151,7 +152,7 @@ static void fill_asked(const struct draw_request *ask, struct task_draw *d)
 struct task *draw_sample(struct coordinator *co, struct job *j, uint32_t path, uint32_t round,
                          const struct draw_request *ask)
 {
-    bool text = query_is_text(&j->spec);
+    bool text = job_is_text(&j->spec);
     if (!text && j->n_classes == 0)
         return NULL;
     struct task *t = task_make(co, j, TASK_SAMPLE);

@@ -11,12 +11,6 @@
 
 /* ---- the composition ----------------------------------------------------- */
 
-/* Is the job about text?  Else about images. */
-static inline bool query_is_text(const struct job_spec *spec)
-{
-    return spec->model.type == JOB_MODEL_LLAMA;
-}
-
 /* Paths of the main network: they come first. */
 uint32_t query_main_paths(const struct job *j);
 /* The network that a task is about. */

@@ -8,6 +8,7 @@
 
 #include "common/base/err.h"
 #include "common/base/mem.h"
+#include "common/job/family.h"
 
 #include <errno.h>
 #include <math.h>
@@ -41,7 +42,7 @@ uint64_t shards_of_steps(const struct job_spec *spec, uint32_t batch, uint64_t s
                          const struct shards_sum *sum)
 {
     uint64_t rows = steps * batch;
-    if (!query_is_text(spec) || sum->tokens == 0)
+    if (!job_is_text(spec) || sum->tokens == 0)
         return rows;
     /* Pieces of documents are packed into rows. */
     double mean = (double)sum->tokens / (double)sum->samples;
@@ -52,7 +53,7 @@ uint64_t shards_of_steps(const struct job_spec *spec, uint32_t batch, uint64_t s
 static int check_phase(const struct job_spec *spec, const struct composition_path *path,
                        const struct shards_sum *sum, bool as_cut, struct err *err)
 {
-    const char *what = query_is_text(spec) ? "pieces of text" : "images";
+    const char *what = job_family(spec)->samples;
     uint64_t want = shards_of_steps(spec, path->batch, (uint64_t)spec->outer.steps, sum);
     if (as_cut && want > RANGES_TAKEN_MAX * (sum->samples / sum->shards))
         return err_set(err, -ERR_CONFIG,

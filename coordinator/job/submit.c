@@ -9,6 +9,7 @@
 #include "common/base/err.h"
 #include "common/base/mem.h"
 #include "common/base/str.h"
+#include "common/job/family.h"
 
 #include <errno.h>
 #include <math.h>
@@ -49,7 +50,7 @@ static int check_file(struct coordinator *co, const struct blob_ref *b, bool wan
 
 static int check_text(const struct job_spec *spec, const struct submit *s, struct err *err)
 {
-    if (!query_is_text(spec))
+    if (!job_is_text(spec))
         return s->vocab == 0 ? 0
                              : err_set(err, -EINVAL,
                                        "the dataset is text (vocab %u), but model.type dit is for "
@@ -67,7 +68,7 @@ static int check_text(const struct job_spec *spec, const struct submit *s, struc
 static int check_shards(struct coordinator *co, const struct job_spec *spec, const struct submit *s,
                         struct err *err)
 {
-    if (s->n_shards == 0 || (s->n_classes == 0 && !query_is_text(spec)))
+    if (s->n_shards == 0 || (s->n_classes == 0 && !job_is_text(spec)))
         return err_set(err, -EINVAL,
                        "the dataset has no shards or no classes; data.path is cut "
                        "and uploaded by `skerry submit`");
@@ -84,7 +85,7 @@ static int check_shards(struct coordinator *co, const struct job_spec *spec, con
             return rc;
         if (s->shards[i].samples == 0)
             return err_set(err, -EINVAL, "shard %zu has no samples", i);
-        if (query_is_text(spec) && s->shards[i].tokens < s->shards[i].samples)
+        if (job_is_text(spec) && s->shards[i].tokens < s->shards[i].samples)
             return err_set(err, -EINVAL, "shard %zu has %u pieces of text, but %llu tokens", i,
                            s->shards[i].samples, (unsigned long long)s->shards[i].tokens);
     }
@@ -197,7 +198,7 @@ static void take_teacher(struct job *j, const struct job *t)
 static void take_dataset(struct job *j, const struct submit *s)
 {
     j->vocab = s->vocab;
-    if (query_is_text(&j->spec) && j->vocab == 0)
+    if (job_is_text(&j->spec) && j->vocab == 0)
         j->vocab = VOCAB_BYTES;
     if (s->tokenizer != NULL)
         j->tokenizer = *s->tokenizer;

@@ -4,6 +4,7 @@
 
 #include "common/base/err.h"
 #include "common/base/mem.h"
+#include "common/job/family.h"
 #include "coordinator/job/gc.h"
 #include "coordinator/job/metrics.h"
 #include "coordinator/kinds/message.h"
@@ -21,7 +22,7 @@ static void eval_message(struct message *b, Skerry__V1__Task *msg)
     m->version_round = b->task->draw.version;
     m->samples = b->task->draw.count;
     m->ema = b->task->draw.ema;
-    m->skip = query_is_text(&b->job->spec) ? TEXT_SKIP : 0;
+    m->skip = job_is_text(&b->job->spec) ? TEXT_SKIP : 0;
     m->ranges = message_ranges(b, &m->n_ranges);
     msg->eval = m;
     b->best = task_is_mixture(b->task);

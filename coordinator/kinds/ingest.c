@@ -5,6 +5,7 @@
 #include "common/base/err.h"
 #include "common/base/mem.h"
 #include "common/base/str.h"
+#include "common/job/family.h"
 #include "coordinator/kinds/message.h"
 #include "coordinator/kinds/result.h"
 #include "coordinator/state/core.h"
@@ -23,7 +24,7 @@ static void ingest_message(struct message *b, Skerry__V1__Task *msg)
 /* Archives of one job must agree: the shorter list begins the longer one. */
 static int merge_classes(struct job *j, const Skerry__V1__ReportRequest *r, struct err *err)
 {
-    if (query_is_text(&j->spec))
+    if (job_is_text(&j->spec))
         return 0; /* texts have none */
     if (r->n_classes > JOB_CLASSES_MAX || r->n_classes == 0)
         return err_set(err, -EINVAL, "an archive with %zu classes, expected 1 to %d", r->n_classes,

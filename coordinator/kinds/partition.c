@@ -3,6 +3,7 @@
 
 #include "common/base/err.h"
 #include "common/base/mem.h"
+#include "common/job/family.h"
 #include "coordinator/job/gc.h"
 #include "coordinator/job/query.h"
 #include "coordinator/job/shards.h"
@@ -27,7 +28,7 @@ static bool features_of_model(const struct job *j)
 static bool needs_chunks(const struct job *j, const struct task *t)
 {
     const struct shard_rec *s = &j->shards[t->ranges[0].shard];
-    return query_is_text(&j->spec) && (s->router || s->holdout);
+    return job_is_text(&j->spec) && (s->router || s->holdout);
 }
 
 static void feature_message(struct message *b, Skerry__V1__Task *msg)

@@ -4,6 +4,7 @@
 
 #include "common/base/err.h"
 #include "common/base/mem.h"
+#include "common/job/family.h"
 #include "common/net/pbmem.h"
 #include "coordinator/job/metrics.h"
 #include "coordinator/job/query.h"
@@ -99,7 +100,7 @@ static uint32_t steps_that_fit(const struct job *j, const struct task *t)
     for (size_t i = 0; i < t->n_ranges; i++)
         samples += t->ranges[i].count;
     uint64_t fit = samples / j->comp.paths[t->path].batch;
-    if (steps > fit && !query_is_text(&j->spec))
+    if (steps > fit && !job_is_text(&j->spec))
         steps = fit > 0 ? fit : 1;
     return (uint32_t)steps;
 }

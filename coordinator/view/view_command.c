@@ -10,6 +10,7 @@
 #include "common/net/blobstore.h"
 #include "common/base/err.h"
 #include "common/base/file.h"
+#include "common/job/family.h"
 
 #include <errno.h>
 #include <math.h>
@@ -74,7 +75,7 @@ static bool has_model(const struct job *j)
     for (uint32_t i = 0; i < j->comp.n_modules; i++)
         if (j->modules[i].n_versions == 0)
             return false;
-    return j->n_classes > 0 || query_is_text(&j->spec);
+    return j->n_classes > 0 || job_is_text(&j->spec);
 }
 
 static int check_ask(const struct job *j, const struct draw_request *r, struct err *err)
@@ -104,13 +105,13 @@ static int check_ask(const struct job *j, const struct draw_request *r, struct e
     if (r->top > main_paths(j))
         return err_set(err, -EINVAL, "top is %u, the mixture has %u experts", r->top,
                        main_paths(j));
-    if (!query_is_text(&j->spec) &&
+    if (!job_is_text(&j->spec) &&
         (r->prompt != NULL || r->tokens > 0 || !isnan(r->temperature) || r->top_p > 0))
         return err_set(err, -EINVAL,
                        "job %llu draws images: prompt, tokens, temperature and top_p are for texts",
                        (unsigned long long)j->id);
-    if (query_is_text(&j->spec) && (r->count > 0 || r->steps > 0 || r->columns > 0 ||
-                                    r->n_labels > 0 || r->sampler != NULL || !isnan(r->guidance)))
+    if (job_is_text(&j->spec) && (r->count > 0 || r->steps > 0 || r->columns > 0 ||
+                                  r->n_labels > 0 || r->sampler != NULL || !isnan(r->guidance)))
         return err_set(err, -EINVAL,
                        "job %llu writes texts: count, labels, steps, sampler, guidance and columns "
                        "are for images",

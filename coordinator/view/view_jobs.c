@@ -7,6 +7,7 @@
 #include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/base/hash.h"
+#include "common/job/family.h"
 
 #include <math.h>
 #include <string.h>
@@ -110,7 +111,7 @@ static void wire_figures(const struct job *j, struct view_job *v)
 static void fill_grid(struct coordinator *co, const struct job *j, struct view_job *v)
 {
     query_progress(&co->state, j, &v->stage_done, &v->stage_total);
-    v->text = query_is_text(&j->spec);
+    v->text = job_is_text(&j->spec);
     v->mixture = j->comp.mixture;
     v->eval_bits_per_byte = view_job_bits_per_byte(j);
     v->vocab = j->vocab;

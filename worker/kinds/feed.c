@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "common/job/family.h"
 #include "common/base/err.h"
 #include "common/base/mem.h"
 #include "worker/data/data.h"
@@ -57,7 +58,7 @@ int feed_open(struct engine *e, const struct work *w, Skerry__V1__Range *const *
     if (rc < 0)
         return rc;
     struct feed *f = mem_alloc(sizeof *f);
-    if (w->spec.model.type == JOB_MODEL_LLAMA)
+    if (job_is_text(&w->spec))
         rc = open_texts(f, w, local, n_ranges, opt, err);
     else
         rc = open_images(f, e, w, local, n_ranges, opt, err);

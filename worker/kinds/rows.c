@@ -5,6 +5,7 @@
 
 #include "common/base/err.h"
 #include "common/base/mem.h"
+#include "common/job/family.h"
 
 #define IMAGES_OF_CALL 64
 #define TOKENS_OF_CALL 8192
@@ -65,7 +66,7 @@ int rows_find(struct rows *r, uint64_t id, uint64_t *ret, struct err *err)
 
 bool rows_are_texts(const struct work *w)
 {
-    return w->spec.model.type == JOB_MODEL_LLAMA;
+    return job_is_text(&w->spec);
 }
 
 unsigned rows_of_call(const struct work *w)
@@ -88,5 +89,5 @@ int rows_features(const struct work *w)
         return s->partition.features;
     if (s->model.warm_start)
         return JOB_FEATURES_MODEL;
-    return rows_are_texts(w) ? JOB_FEATURES_NGRAMS : JOB_FEATURES_PIXELS;
+    return job_family(s)->features;
 }

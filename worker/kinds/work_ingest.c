@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "common/job/family.h"
 #include "common/data/dataset.h"
 #include "common/base/err.h"
 #include "common/base/mem.h"
@@ -133,7 +134,7 @@ static int run(struct engine *e, struct work *w, struct err *err)
         .path = w->source_path,
         .name = name,
         .column = w->spec.partition.column,
-        .text = w->spec.model.type == JOB_MODEL_LLAMA,
+        .text = job_is_text(&w->spec),
         .text_field = w->spec.data.text_field,
         .tokenizer = tokenizer,
         .context = (uint32_t)w->spec.model.context,

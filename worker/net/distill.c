@@ -27,8 +27,7 @@ int distill_teach(struct net *net, const struct mix_experts *teachers, struct er
 {
     struct distill *d = (struct distill *)net;
     if (net->ops != &distill_net_ops)
-        return err_set(err, -EINVAL, "a %s network learns from data, not from teachers",
-                       net->ops->name);
+        return err_set(err, -EINVAL, "a %s network learns from data, not from teachers", net->name);
     forget_teachers(d);
     if (!teachers)
         return 0;
@@ -87,7 +86,7 @@ static int distill_make(struct device *dev, const struct model *m, const struct 
     d->image.net.ops = &distill_net_ops;
     d->image.admit = check_lesson;
     d->image.objective = teacher_error;
-    if (m->spec.kind != MODEL_DIT) {
+    if (!model_teaches(&m->spec)) {
         distill_free(&d->image.net);
         return err_set(err, -EINVAL, "only a DiT can be distilled");
     }
@@ -103,7 +102,6 @@ static uint64_t distill_bytes(const struct model *m, const struct net_options *o
 }
 
 const struct net_ops distill_net_ops = {
-    .name = "student",
     .bytes = distill_bytes,
     .make = distill_make,
     .free = distill_free,

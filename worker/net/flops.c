@@ -1,37 +1,11 @@
 #include "worker/net/flops.h"
 
-#include "worker/net/net.h"
-
-/* Multiply-adds of a block per token, but for attention. */
-static double dit_block(double C, double M)
-{
-    return C * 3 * C + C * C + 2 * C * M;
-}
-
-/* Of one image. */
-static double image_macs(const struct model_spec *s)
-{
-    const double C = s->dim, T = model_tokens(s), N = model_patches(s);
-    const double P = model_patch_values(s);
-    const double time = MODEL_FREQS * C + C * C;
-    const double block = T * dit_block(C, s->mlp) + 2 * T * T * C + 6 * C * C;
-    const double head = s->kind == MODEL_ROUTER ? C * s->classes : N * C * P;
-    return N * P * C + time + s->depth * block + 2 * C * C + head;
-}
-
-/* Of one text of T tokens. */
-static double text_macs(const struct model_spec *s, double T)
-{
-    const double C = s->dim, kv = C / s->heads * s->kv_heads;
-    const double block = 2 * C * C + 2 * C * kv + 3 * C * s->mlp + 2 * T * C;
-    return T * (s->depth * block + C * s->vocab);
-}
+#include "worker/net/batch.h"
+#include "worker/net/model_family.h"
 
 double flops_forward(const struct model *m, uint64_t samples, uint64_t tokens)
 {
-    const struct model_spec *s = &m->spec;
-    double macs = model_is_text(s) ? text_macs(s, (double)tokens) : image_macs(s);
-    return 2 * macs * (double)samples;
+    return 2 * model_family(&m->spec)->macs(&m->spec, (double)tokens) * (double)samples;
 }
 
 /* Texts of a row are runs of one first key; padding sees itself alone. */

@@ -103,8 +103,8 @@ int image_net_forward(struct net *net, const struct net_part *part, int slot,
     struct image_net *n = of(net);
     const bool last = part->to == net_model(net)->spec.depth;
     const struct dit_io io = io_of(n, slot, micro);
-    int rc = part->from == 0 || last ? flow_matching_mix(&n->flow, micro->from, micro->count, err)
-                                     : 0;
+    int rc =
+        part->from == 0 || last ? flow_matching_mix(&n->flow, micro->from, micro->count, err) : 0;
     if (rc == 0)
         rc = dit_forward(n->dit, part, slot, &io, err);
     if (rc == 0 && last)
@@ -172,7 +172,6 @@ static int dit_net_make(struct device *dev, const struct model *m, const struct 
 }
 
 const struct net_ops dit_net_ops = {
-    .name = "dit",
     .bytes = image_net_bytes,
     .make = dit_net_make,
     .free = image_net_free,
@@ -255,7 +254,6 @@ static int router_net_make(struct device *dev, const struct model *m, const stru
 }
 
 const struct net_ops router_net_ops = {
-    .name = "router",
     .bytes = image_net_bytes,
     .make = router_net_make,
     .free = image_net_free,

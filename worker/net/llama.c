@@ -729,7 +729,6 @@ static int llama_backward(struct net *n, const struct net_part *part, int slot,
 }
 
 const struct net_ops llama_net_ops = {
-    .name = "llama",
     .bytes = llama_bytes,
     .make = llama_make,
     .free = llama_free,

@@ -7,14 +7,35 @@
 #include "common/base/err.h"
 #include "common/job/job.h"
 #include "common/base/mem.h"
-#include "worker/net/model_table.h"
+#include "common/base/rng.h"
+#include "worker/net/model_family.h"
 
 enum {
     ALIGN_ELEMENTS = 16, /* 64 bytes of f32 */
     HEAD_DIM_MAX = 128,  /* of the attention kernels */
-    DIM_MAX = 16384,
-    TOKENS_MAX = 4096, /* of the attention kernels */
 };
+
+const struct model_family *model_family(const struct model_spec *s)
+{
+    static const struct model_family *const families[] = {
+        [MODEL_DIT] = &model_dit,
+        [MODEL_ROUTER] = &model_router,
+        [MODEL_LLAMA] = &model_llama,
+    };
+    return families[s->kind];
+}
+
+bool model_is_text(const struct model_spec *s)
+{
+    return model_family(s)->text;
+}
+
+bool model_teaches(const struct model_spec *s)
+{
+    return model_family(s)->teaches;
+}
+
+/* ---- sizes ---- */
 
 /* Every block, the embedders and the head in a level that exists, no level empty. */
 static int cut_check(const struct model_spec *s, struct err *err)
@@ -43,52 +64,11 @@ static int cut_check(const struct model_spec *s, struct err *err)
     return 0;
 }
 
-static int image_check(const struct model_spec *s, struct err *err)
-{
-    if (s->patch < 1 || s->image < s->patch || s->image % s->patch != 0)
-        return err_set(err, -ERR_CONFIG, "data.image_size %d must be a multiple of model.patch %d",
-                       s->image, s->patch);
-    if (model_tokens(s) > TOKENS_MAX)
-        return err_set(err, -ERR_CONFIG,
-                       "an image of %d pixels in patches of %d is %d tokens; at most %d", s->image,
-                       s->patch, model_tokens(s), TOKENS_MAX);
-    if (s->dim % 4 != 0)
-        return err_set(err, -ERR_CONFIG, "model.dim %d must be a multiple of 4 from 4 to %d",
-                       s->dim, DIM_MAX);
-    if (s->classes < 1 || s->classes > MODEL_CLASSES_MAX)
-        return err_set(err, -ERR_CONFIG, "%s %d classes; from 1 to %d are possible",
-                       s->kind == MODEL_ROUTER ? "the router has" : "the dataset has", s->classes,
-                       MODEL_CLASSES_MAX);
-    return 0;
-}
-
-static int text_check(const struct model_spec *s, struct err *err)
-{
-    if (s->vocab < 2 || s->vocab > MODEL_VOCAB_MAX)
-        return err_set(err, -ERR_CONFIG, "the dataset has %d token ids; from 2 to %d are possible",
-                       s->vocab, MODEL_VOCAB_MAX);
-    if (s->context < 2 || s->context > MODEL_CONTEXT_MAX)
-        return err_set(err, -ERR_CONFIG, "model.context %d must be from 2 to %d", s->context,
-                       MODEL_CONTEXT_MAX);
-    if (s->kv_heads < 1 || s->heads % s->kv_heads != 0)
-        return err_set(err, -ERR_CONFIG, "model.kv_heads %d must divide model.heads %d",
-                       s->kv_heads, s->heads);
-    /* Rotary positions turn pairs; and q, k, v (gate, up) are one product, so that they must
-     * fill whole units of the flat vector. */
-    if (s->dim / s->heads % 4 != 0 || s->mlp % 4 != 0)
-        return err_set(err, -ERR_CONFIG,
-                       "model.dim %d in %d heads is %d per head, and model.ffn is %d; both must be "
-                       "multiples of 4",
-                       s->dim, s->heads, s->dim / s->heads, s->mlp);
-    if (!(s->rope_theta > 0) || !(s->norm_eps > 0))
-        return err_set(err, -ERR_CONFIG, "model.rope_theta and model.norm_eps must be above 0");
-    return 0;
-}
-
 static int spec_check(const struct model_spec *s, struct err *err)
 {
-    if (s->dim < 4 || s->dim > DIM_MAX)
-        return err_set(err, -ERR_CONFIG, "model.dim %d must be from 4 to %d", s->dim, DIM_MAX);
+    if (s->dim < 4 || s->dim > MODEL_DIM_MAX)
+        return err_set(err, -ERR_CONFIG, "model.dim %d must be from 4 to %d", s->dim,
+                       MODEL_DIM_MAX);
     if (s->heads < 1 || s->dim % s->heads != 0)
         return err_set(err, -ERR_CONFIG, "model.heads %d must divide model.dim %d", s->heads,
                        s->dim);
@@ -99,65 +79,55 @@ static int spec_check(const struct model_spec *s, struct err *err)
     if (s->depth < 1 || s->depth > MODEL_BLOCKS_MAX)
         return err_set(err, -ERR_CONFIG, "model.depth %d must be from 1 to %d", s->depth,
                        MODEL_BLOCKS_MAX);
-    if (s->mlp < 1 || s->mlp > 8 * DIM_MAX)
+    if (s->mlp < 1 || s->mlp > 8 * MODEL_DIM_MAX)
         return err_set(err, -ERR_CONFIG, "an MLP of width %d is out of range", s->mlp);
-    int rc = model_is_text(s) ? text_check(s, err) : image_check(s, err);
+    int rc = model_family(s)->check(s, err);
     return rc < 0 ? rc : cut_check(s, err);
-}
-
-/* The sizes of the job's second network. */
-static void router_sizes(const struct job_spec *job, const struct model_facts *f,
-                         struct model_spec *s)
-{
-    s->kind = MODEL_ROUTER;
-    s->patch = job->router.patch;
-    s->dim = job->router.dim;
-    s->depth = job->router.depth;
-    s->heads = job->router.heads;
-    s->mlp = (int)(job->router.dim * job->router.mlp_ratio);
-    s->classes = job->router.classes > 0 ? job->router.classes : f->partitions;
-}
-
-static void main_sizes(const struct job_spec *job, const struct model_facts *f,
-                       struct model_spec *s)
-{
-    const struct job_model *m = &job->model;
-    s->dim = m->dim;
-    s->depth = m->depth;
-    s->heads = m->heads;
-    if (m->type == JOB_MODEL_LLAMA) {
-        s->kind = MODEL_LLAMA;
-        s->mlp = m->ffn;
-        s->vocab = (int)f->vocab;
-        s->context = m->context;
-        s->kv_heads = m->kv_heads;
-        s->rope_theta = (float)m->rope_theta;
-        s->norm_eps = (float)m->norm_eps;
-        s->tied = m->tied;
-        return;
-    }
-    s->kind = MODEL_DIT;
-    s->patch = m->patch;
-    s->mlp = (int)(m->dim * m->mlp_ratio);
-    s->classes = f->classes;
 }
 
 int model_spec_from_job(const struct job_spec *job, const struct model_facts *facts,
                         struct model_spec *ret, struct err *err)
 {
-    struct model_spec s = {.cut = {.n_levels = 1}};
+    static const enum model_kind kinds[] = {
+        [JOB_MODEL_DIT] = MODEL_DIT,
+        [JOB_MODEL_LLAMA] = MODEL_LLAMA,
+    };
+    struct model_spec s = {.kind = facts->router ? MODEL_ROUTER : kinds[job->model.type],
+                           .cut = {.n_levels = 1}};
     if (facts->cut)
         s.cut = *facts->cut;
-    if (facts->router || job->model.type == JOB_MODEL_DIT)
-        s.image = job->data.image_size;
-    if (facts->router)
-        router_sizes(job, facts, &s);
-    else
-        main_sizes(job, facts, &s);
+    model_family(&s)->sizes(job, facts, &s);
     int rc = spec_check(&s, err);
     if (rc == 0)
         *ret = s;
     return rc;
+}
+
+/* ---- the table ---- */
+
+void model_add(struct model *m, int level, bool decay, unsigned rank, const int shape[4],
+               const char *name)
+{
+    struct model_tensor *t = &m->tensors[m->n++];
+    (void)snprintf(t->name, sizeof t->name, "%s", name);
+    t->rank = rank;
+    t->count = 1;
+    for (unsigned i = 0; i < rank; i++) {
+        t->shape[i] = (uint64_t)shape[i];
+        t->count *= t->shape[i];
+    }
+    t->level = level;
+    t->decay = decay;
+    m->params += t->count;
+}
+
+void model_add_linear(struct model *m, int level, const char *name, int out, int in)
+{
+    char full[MODEL_NAME_MAX];
+    (void)snprintf(full, sizeof full, "%s.weight", name);
+    model_add(m, level, true, 2, (int[4]){out, in}, full);
+    (void)snprintf(full, sizeof full, "%s.bias", name);
+    model_add(m, level, false, 1, (int[4]){out}, full);
 }
 
 uint64_t model_tensor_end(const struct model_tensor *t)
@@ -189,13 +159,13 @@ int model_new(const struct model_spec *spec, struct model **ret, struct err *err
     if (!m)
         return err_set(err, -ENOMEM, "no memory for the model's table");
     m->spec = *spec;
-    size_t n = model_table_size(spec);
+    size_t n = model_family(spec)->tensors(spec);
     m->tensors = mem_try_array(n, sizeof *m->tensors);
     if (!m->tensors) {
         model_free(m);
         return err_set(err, -ENOMEM, "no memory for the model's table of %zu tensors", n);
     }
-    model_table_fill(m);
+    model_family(spec)->fill(m);
     place(m);
     *ret = m;
     return 0;
@@ -224,4 +194,21 @@ float *model_flat_new(const struct model *m)
     if (p)
         memset(p, 0, m->flat * sizeof *p);
     return p;
+}
+
+static uint64_t name_stream(const char *name)
+{
+    uint64_t h = 0;
+    for (const char *p = name; *p; p++)
+        h = rng_mix(h, (unsigned char)*p);
+    return h;
+}
+
+void model_init(const struct model *m, uint64_t seed, float *flat)
+{
+    memset(flat, 0, m->flat * sizeof *flat);
+    for (size_t i = 0; i < m->n; i++) {
+        const struct model_tensor *t = &m->tensors[i];
+        model_family(&m->spec)->init(t, &m->spec, seed, name_stream(t->name), flat + t->offset);
+    }
 }

@@ -38,6 +38,7 @@ struct err;
 struct job_spec;
 
 #define MODEL_CHANNELS 3
+#define MODEL_DIM_MAX 16384
 #define MODEL_FREQS 256 /* sines and cosines of the time */
 #define MODEL_NAME_MAX 80
 #define MODEL_LEVELS_MAX 64
@@ -98,10 +99,9 @@ struct model {
     uint64_t decayed; /* flat[0..decayed) has weight decay */
 };
 
-static inline bool model_is_text(const struct model_spec *s)
-{
-    return s->kind == MODEL_LLAMA;
-}
+/* Of its family: reads rows of tokens, else images; one can learn from others of its kind. */
+bool model_is_text(const struct model_spec *s);
+bool model_teaches(const struct model_spec *s);
 
 /* Rows that a block sees of one sample: T = patches of an image, one more with the
  * classification token; texts: the context.  P = values of a patch. */
@@ -111,7 +111,7 @@ static inline int model_patches(const struct model_spec *s)
 }
 static inline int model_tokens(const struct model_spec *s)
 {
-    if (s->kind == MODEL_LLAMA)
+    if (model_is_text(s))
         return s->context;
     return model_patches(s) + (s->kind == MODEL_ROUTER ? 1 : 0);
 }
@@ -123,9 +123,8 @@ static inline int model_patch_values(const struct model_spec *s)
 /* 3*S*S, the values of an image; 0 for texts. */
 static inline uint64_t model_image_values(const struct model_spec *s)
 {
-    return s->kind == MODEL_LLAMA
-               ? 0
-               : (uint64_t)MODEL_CHANNELS * (uint64_t)s->image * (uint64_t)s->image;
+    return model_is_text(s) ? 0
+                            : (uint64_t)MODEL_CHANNELS * (uint64_t)s->image * (uint64_t)s->image;
 }
 
 /* What the job file does not say about its networks: the data and the cut do. */

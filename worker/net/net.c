@@ -6,23 +6,33 @@
 #include "worker/net/distill.h"
 #include "worker/net/llama.h"
 
-static const struct net_ops *ops_of(const struct model *m, const struct net_options *opt)
+struct kind {
+    const char *name;
+    const struct net_ops *ops;
+};
+
+static const struct kind *kind_of(const struct model *m, const struct net_options *opt)
 {
-    static const struct net_ops *const kinds[] = {
-        [MODEL_DIT] = &dit_net_ops,
-        [MODEL_ROUTER] = &router_net_ops,
-        [MODEL_LLAMA] = &llama_net_ops,
-    };
-    return opt->distill ? &distill_net_ops : kinds[m->spec.kind];
+    static const struct kind student = {"student", &distill_net_ops},
+                             kinds[] = {
+                                 [MODEL_DIT] = {"dit", &dit_net_ops},
+                                 [MODEL_ROUTER] = {"router", &router_net_ops},
+                                 [MODEL_LLAMA] = {"llama", &llama_net_ops},
+                             };
+    return opt->distill ? &student : &kinds[m->spec.kind];
 }
 
 int net_new(struct device *dev, const struct model *m, const struct net_options *opt,
             struct net **ret, struct err *err)
 {
+    const struct kind *k = kind_of(m, opt);
     if (opt->slots > NET_SLOTS_MAX)
         return err_set(err, -EINVAL, "a network with %d slots; at most %d are possible", opt->slots,
                        NET_SLOTS_MAX);
-    return ops_of(m, opt)->make(dev, m, opt, ret, err);
+    int rc = k->ops->make(dev, m, opt, ret, err);
+    if (rc == 0)
+        (*ret)->name = k->name;
+    return rc;
 }
 
 void net_free(struct net *n)
@@ -38,7 +48,7 @@ enum dtype net_dtype(const struct device *dev, enum net_precision p)
 
 uint64_t net_bytes(const struct model *m, const struct net_options *opt, enum dtype dt)
 {
-    return weights_bytes(m, dt, opt->mode != NET_FORWARD) + ops_of(m, opt)->bytes(m, opt, dt);
+    return weights_bytes(m, dt, opt->mode != NET_FORWARD) + kind_of(m, opt)->ops->bytes(m, opt, dt);
 }
 
 int net_load(struct net *n, const struct batch *b, float grad_scale, struct err *err)
@@ -47,7 +57,7 @@ int net_load(struct net *n, const struct batch *b, float grad_scale, struct err 
         return err_set(err, -EINVAL, "a batch of %u samples in a network made for %u", b->count,
                        net_load_most(&n->opt));
     if (model_is_text(&net_model(n)->spec) != (b->tokens != NULL))
-        return err_set(err, -EINVAL, "a %s network cannot read %s", n->ops->name,
+        return err_set(err, -EINVAL, "a %s network cannot read %s", n->name,
                        b->tokens ? "texts" : "images");
     n->loaded = *b;
     n->grad_scale = grad_scale;
@@ -69,8 +79,8 @@ static struct net_part part_of(const struct net *n, const struct net_part *part)
     return part ? *part : (struct net_part){0, net_model(n)->spec.depth};
 }
 
-int net_forward(struct net *n, const struct net_part *part, int slot,
-                const struct net_micro *micro, struct err *err)
+int net_forward(struct net *n, const struct net_part *part, int slot, const struct net_micro *micro,
+                struct err *err)
 {
     const struct net_part p = part_of(n, part);
     int rc = net_part_check(&p, net_model(n)->spec.depth, slot, &n->opt, err);
@@ -78,8 +88,8 @@ int net_forward(struct net *n, const struct net_part *part, int slot,
         return rc;
     if (micro->count < 1 || micro->count > (unsigned)n->opt.batch ||
         micro->from > n->loaded.count || micro->count > n->loaded.count - micro->from)
-        return err_set(err, -EINVAL, "samples %u to %u of %u in a network made for %d",
-                       micro->from, micro->from + micro->count, n->loaded.count, n->opt.batch);
+        return err_set(err, -EINVAL, "samples %u to %u of %u in a network made for %d", micro->from,
+                       micro->from + micro->count, n->loaded.count, n->opt.batch);
     if (micro->backward && n->opt.mode == NET_FORWARD)
         return err_set(err, -EINVAL, "a backward in a network made for looking only");
     n->micro[slot] = *micro;
@@ -124,8 +134,7 @@ int net_loss(struct net *n, const struct batch *b, bool first, float grad_scale,
 int net_hidden(struct net *n, const struct batch *b, struct net_hidden *ret, struct err *err)
 {
     if (!n->ops->hidden)
-        return err_set(err, -ERR_UNIMPLEMENTED, "a %s network has no states to look at",
-                       n->ops->name);
+        return err_set(err, -ERR_UNIMPLEMENTED, "a %s network has no states to look at", n->name);
     if (b->count < 1 || b->count > (unsigned)n->opt.batch)
         return err_set(err, -EINVAL, "a batch of %u samples in a network made for %d", b->count,
                        n->opt.batch);

@@ -113,10 +113,9 @@ struct net_hidden {
 };
 
 struct net_ops {
-    const char *name; /* "dit" */
     /* Device bytes of everything but the weights and gradients. */
     uint64_t (*bytes)(const struct model *m, const struct net_options *opt, enum dtype dt);
-    /* base.ops, base.opt, base.weights and base.d_losses are set by make; m is borrowed. */
+    /* All of base but name is set by make; m is borrowed. */
     int (*make)(struct device *dev, const struct model *m, const struct net_options *opt,
                 struct net **ret, struct err *err);
     void (*free)(struct net *n);
@@ -137,6 +136,7 @@ struct net_ops {
 
 struct net {
     const struct net_ops *ops;
+    const char *name;        /* "dit", "student" */
     struct weights *weights; /* belongs to the net */
     struct net_options opt;
     float *d_losses;     /* (load) or (load,seq) device: of what was loaded and queued */

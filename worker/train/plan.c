@@ -54,7 +54,7 @@ static void fill(const struct model *m, const struct train_options *opt, enum dt
 {
     const struct net_options net = train_net_options(opt);
     const uint64_t values = weights_bytes(m, dt, true), whole = net_bytes(m, &net, dt);
-    const bool taught = opt->distill && m->spec.kind == MODEL_DIT;
+    const bool taught = opt->distill && model_teaches(&m->spec);
     p->accumulate = opt->accumulate;
     p->weights = weights_bytes(m, dt, false);
     p->gradients = values - p->weights;

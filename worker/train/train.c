@@ -212,8 +212,7 @@ int trainer_new(struct net *net, const struct train_options *opt, struct trainer
         return rc;
     }
     if (t->dev->graphs && !net->ops->graphs)
-        log_debug("train", "steps are not recorded device=%s network=%s", t->dev->name,
-                  net->ops->name);
+        log_debug("train", "steps are not recorded device=%s network=%s", t->dev->name, net->name);
     *ret = t;
     return 0;
 }

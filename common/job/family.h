@@ -1,0 +1,42 @@
+/* The families of models that a job may train, each a row: what coordinator, worker and CLI ask
+ * of model.type, so that none of them tests for its name.  The keys of a job file that are of one
+ * family, and what ties them together, are in family.c.  A new family is a row there, one in
+ * worker/net/model_family.h, one in worker/net/net.c and one in cli/model_folder.h.
+ *
+ * Pure, any thread. */
+#ifndef COMMON_JOB_FAMILY_H
+#define COMMON_JOB_FAMILY_H
+
+#include "common/job/job.h"
+
+struct err;
+struct yaml_doc;
+
+struct job_family {
+    const char *name; /* model.type */
+    /* Samples are pieces of text: tokens of a vocabulary, packed into rows of model.context; the
+     * loss is nats a token (also bits per byte), what is drawn goes on from a prompt.  Else images
+     * with classes: the loss is of an image, what is drawn is of classes. */
+    bool texts;
+    const char *what;           /* "images", "texts" */
+    const char *samples;        /* what a shard holds: "images", "pieces of text" */
+    const char *drawn;          /* file of what was drawn last: "samples.png" */
+    bool mixes;                 /* a router can mix networks of it */
+    bool chunks;                /* a sample's parts can be routed apart */
+    enum job_features features; /* of the samples, without a model to take them from */
+    const char *const *keys;    /* that no other family has; NULL ends them */
+    /* Completes the sections model and router and checks them. */
+    int (*complete)(const struct yaml_doc *doc, struct job_spec *s, struct err *err);
+};
+
+const struct job_family *job_family(const struct job_spec *spec);
+
+/* The families one by one, by enum job_model_type; NULL after the last. */
+const struct job_family *job_family_at(int type);
+
+static inline bool job_is_text(const struct job_spec *spec)
+{
+    return job_family(spec)->texts;
+}
+
+#endif

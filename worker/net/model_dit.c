@@ -1,0 +1,190 @@
+/* The tensors of a DiT and of a router: names, shapes, initial values, arithmetic. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/err.h"
+#include "common/base/rng.h"
+#include "common/job/job.h"
+#include "worker/net/model_family.h"
+#include "worker/net/model_index.h"
+
+#define TOKENS_MAX 4096 /* of the attention kernels */
+
+static int image_check(const struct model_spec *s, struct err *err)
+{
+    if (s->patch < 1 || s->image < s->patch || s->image % s->patch != 0)
+        return err_set(err, -ERR_CONFIG, "data.image_size %d must be a multiple of model.patch %d",
+                       s->image, s->patch);
+    if (model_tokens(s) > TOKENS_MAX)
+        return err_set(err, -ERR_CONFIG,
+                       "an image of %d pixels in patches of %d is %d tokens; at most %d", s->image,
+                       s->patch, model_tokens(s), TOKENS_MAX);
+    if (s->dim % 4 != 0)
+        return err_set(err, -ERR_CONFIG, "model.dim %d must be a multiple of 4 from 4 to %d",
+                       s->dim, MODEL_DIM_MAX);
+    if (s->classes < 1 || s->classes > MODEL_CLASSES_MAX)
+        return err_set(err, -ERR_CONFIG, "%s %d classes; from 1 to %d are possible",
+                       s->kind == MODEL_ROUTER ? "the router has" : "the dataset has", s->classes,
+                       MODEL_CLASSES_MAX);
+    return 0;
+}
+
+/* The sizes of the job's second network. */
+static void router_sizes(const struct job_spec *job, const struct model_facts *f,
+                         struct model_spec *s)
+{
+    s->image = job->data.image_size;
+    s->patch = job->router.patch;
+    s->dim = job->router.dim;
+    s->depth = job->router.depth;
+    s->heads = job->router.heads;
+    s->mlp = (int)(job->router.dim * job->router.mlp_ratio);
+    s->classes = job->router.classes > 0 ? job->router.classes : f->partitions;
+}
+
+static void dit_sizes(const struct job_spec *job, const struct model_facts *f, struct model_spec *s)
+{
+    const struct job_model *m = &job->model;
+    s->image = job->data.image_size;
+    s->patch = m->patch;
+    s->dim = m->dim;
+    s->depth = m->depth;
+    s->heads = m->heads;
+    s->mlp = (int)(m->dim * m->mlp_ratio);
+    s->classes = f->classes;
+}
+
+static size_t count(const struct model_spec *s)
+{
+    return (size_t)model_final_tensor(s, T_PER_FINAL);
+}
+
+static void fill(struct model *m)
+{
+    const struct model_spec *s = &m->spec;
+    const int C = s->dim, in = s->cut.embed_level, end = s->cut.head_level;
+    const bool router = s->kind == MODEL_ROUTER;
+
+    model_add(m, in, true, 4, (int[4]){C, MODEL_CHANNELS, s->patch, s->patch},
+              "x_embedder.proj.weight");
+    model_add(m, in, false, 1, (int[4]){C}, "x_embedder.proj.bias");
+    model_add_linear(m, in, "t_embedder.mlp.0", C, MODEL_FREQS);
+    model_add_linear(m, in, "t_embedder.mlp.2", C, C);
+    if (router)
+        model_add(m, in, false, 2, (int[4]){1, C}, "cls_token");
+    else
+        model_add(m, in, false, 2, (int[4]){s->classes + 1, C},
+                  "y_embedder.embedding_table.weight");
+
+    for (int i = 0; i < s->depth; i++) {
+        const struct {
+            const char *name;
+            int out, in;
+        } layers[] = {
+            {"attn.qkv", 3 * C, C},           {"attn.proj", C, C},
+            {"mlp.fc1", s->mlp, C},           {"mlp.fc2", C, s->mlp},
+            {"adaLN_modulation.1", 6 * C, C},
+        };
+        for (size_t j = 0; j < sizeof layers / sizeof *layers; j++) {
+            char name[48];
+            (void)snprintf(name, sizeof name, "blocks.%d.%s", i, layers[j].name);
+            model_add_linear(m, s->cut.block_level[i], name, layers[j].out, layers[j].in);
+        }
+    }
+    if (router)
+        model_add_linear(m, end, "head", s->classes, C);
+    else
+        model_add_linear(m, end, "final_layer.linear", model_patch_values(s), C);
+    model_add_linear(m, end, "final_layer.adaLN_modulation.1", 2 * C, C);
+}
+
+static bool ends_with(const char *s, const char *tail)
+{
+    size_t n = strlen(s), k = strlen(tail);
+    return n >= k && strcmp(s + n - k, tail) == 0;
+}
+
+static bool begins_with(const char *s, const char *head)
+{
+    return strncmp(s, head, strlen(head)) == 0;
+}
+
+static void init(const struct model_tensor *t, const struct model_spec *s, uint64_t seed,
+                 uint64_t stream, float *p)
+{
+    (void)s; /* all is in the shape */
+    if (ends_with(t->name, ".bias") || strstr(t->name, "adaLN_modulation") ||
+        begins_with(t->name, "final_layer."))
+        return;
+    if (begins_with(t->name, "t_embedder.") || begins_with(t->name, "y_embedder.") ||
+        begins_with(t->name, "head.") || begins_with(t->name, "cls_token")) {
+        rng_fill_normal(seed, stream, 0, p, t->count, 0.0f, 0.02f);
+        return;
+    }
+    uint64_t out = t->shape[0], in = t->count / t->shape[0];
+    float bound = sqrtf(6.0f / (float)(in + out));
+    rng_fill_uniform(seed, stream, 0, p, t->count);
+    for (uint64_t j = 0; j < t->count; j++)
+        p[j] = (2.0f * p[j] - 1.0f) * bound;
+}
+
+void model_positions(const struct model_spec *s, float *out)
+{
+    /* The original's meshgrid puts the column first: half of the channels
+     * encode the column, the other half the row, each as sines then cosines. */
+    const int side = s->image / s->patch, quarter = s->dim / 4;
+    if (s->kind == MODEL_ROUTER) {
+        memset(out, 0, (size_t)s->dim * sizeof *out);
+        out += s->dim;
+    }
+    for (int row = 0; row < side; row++) {
+        for (int col = 0; col < side; col++) {
+            float *p = out + (size_t)(row * side + col) * (size_t)s->dim;
+            for (int i = 0; i < quarter; i++) {
+                double w = pow(10000.0, -(double)i / quarter);
+                p[i] = (float)sin(col * w);
+                p[quarter + i] = (float)cos(col * w);
+                p[2 * quarter + i] = (float)sin(row * w);
+                p[3 * quarter + i] = (float)cos(row * w);
+            }
+        }
+    }
+}
+
+/* Multiply-adds of a block per token, but for attention. */
+static double dit_block(double C, double M)
+{
+    return C * 3 * C + C * C + 2 * C * M;
+}
+
+/* Of one image. */
+static double macs(const struct model_spec *s, double tokens)
+{
+    (void)tokens; /* an image has its own */
+    const double C = s->dim, T = model_tokens(s), N = model_patches(s);
+    const double P = model_patch_values(s);
+    const double time = MODEL_FREQS * C + C * C;
+    const double block = T * dit_block(C, s->mlp) + 2 * T * T * C + 6 * C * C;
+    const double head = s->kind == MODEL_ROUTER ? C * s->classes : N * C * P;
+    return N * P * C + time + s->depth * block + 2 * C * C + head;
+}
+
+const struct model_family model_dit = {
+    .teaches = true,
+    .check = image_check,
+    .sizes = dit_sizes,
+    .tensors = count,
+    .fill = fill,
+    .init = init,
+    .macs = macs,
+};
+
+const struct model_family model_router = {
+    .check = image_check,
+    .sizes = router_sizes,
+    .tensors = count,
+    .fill = fill,
+    .init = init,
+    .macs = macs,
+};

@@ -1,0 +1,36 @@
+/* The families of models, each a row: what model.c asks about sizes, tensors and initial values
+ * without knowing which it is.  model_dit.c (DIT and ROUTER) and model_llama.c fill the rows; the
+ * network of a family on a device is a row in net.c.  For model*.c and flops.c. */
+#ifndef WORKER_MODEL_FAMILY_H
+#define WORKER_MODEL_FAMILY_H
+
+#include "worker/net/model.h"
+
+struct model_family {
+    bool text;    /* reads rows of tokens; else noised images */
+    bool teaches; /* one can learn from others (worker/net/distill.h) */
+    /* Do the sizes that only this family has fit each other?  As model_spec_from_job. */
+    int (*check)(const struct model_spec *s, struct err *err);
+    void (*sizes)(const struct job_spec *job, const struct model_facts *facts,
+                  struct model_spec *ret);
+    /* Tensors in the table; adds them with model_add in the order of model_index.h. */
+    size_t (*tensors)(const struct model_spec *s);
+    void (*fill)(struct model *m);
+    /* p: zeros, or initial values drawn from the tensor's stream. */
+    void (*init)(const struct model_tensor *t, const struct model_spec *s, uint64_t seed,
+                 uint64_t stream, float *p);
+    /* Multiply-adds of a forward of one sample; texts: of `tokens` tokens. */
+    double (*macs)(const struct model_spec *s, double tokens);
+};
+
+extern const struct model_family model_dit, model_router, model_llama;
+
+const struct model_family *model_family(const struct model_spec *s);
+
+/* The next tensor of the table, in a level. */
+void model_add(struct model *m, int level, bool decay, unsigned rank, const int shape[4],
+               const char *name);
+/* A linear layer: NAME.weight (out,in) and NAME.bias (out). */
+void model_add_linear(struct model *m, int level, const char *name, int out, int in);
+
+#endif

@@ -1,0 +1,120 @@
+/* The tensors of a Llama: names, shapes, initial values, arithmetic. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/err.h"
+#include "common/base/rng.h"
+#include "common/job/job.h"
+#include "worker/net/model_family.h"
+#include "worker/net/model_index.h"
+
+static int text_check(const struct model_spec *s, struct err *err)
+{
+    if (s->vocab < 2 || s->vocab > MODEL_VOCAB_MAX)
+        return err_set(err, -ERR_CONFIG, "the dataset has %d token ids; from 2 to %d are possible",
+                       s->vocab, MODEL_VOCAB_MAX);
+    if (s->context < 2 || s->context > MODEL_CONTEXT_MAX)
+        return err_set(err, -ERR_CONFIG, "model.context %d must be from 2 to %d", s->context,
+                       MODEL_CONTEXT_MAX);
+    if (s->kv_heads < 1 || s->heads % s->kv_heads != 0)
+        return err_set(err, -ERR_CONFIG, "model.kv_heads %d must divide model.heads %d",
+                       s->kv_heads, s->heads);
+    /* Rotary positions turn pairs; and q, k, v (gate, up) are one product, so that they must
+     * fill whole units of the flat vector. */
+    if (s->dim / s->heads % 4 != 0 || s->mlp % 4 != 0)
+        return err_set(err, -ERR_CONFIG,
+                       "model.dim %d in %d heads is %d per head, and model.ffn is %d; both must be "
+                       "multiples of 4",
+                       s->dim, s->heads, s->dim / s->heads, s->mlp);
+    if (!(s->rope_theta > 0) || !(s->norm_eps > 0))
+        return err_set(err, -ERR_CONFIG, "model.rope_theta and model.norm_eps must be above 0");
+    return 0;
+}
+
+static void sizes(const struct job_spec *job, const struct model_facts *f, struct model_spec *s)
+{
+    const struct job_model *m = &job->model;
+    s->dim = m->dim;
+    s->depth = m->depth;
+    s->heads = m->heads;
+    s->mlp = m->ffn;
+    s->vocab = (int)f->vocab;
+    s->context = m->context;
+    s->kv_heads = m->kv_heads;
+    s->rope_theta = (float)m->rope_theta;
+    s->norm_eps = (float)m->norm_eps;
+    s->tied = m->tied;
+}
+
+static size_t count(const struct model_spec *s)
+{
+    return (size_t)model_llama_final(s, L_PER_FINAL) - (s->tied ? 1 : 0);
+}
+
+static void fill(struct model *m)
+{
+    const struct model_spec *s = &m->spec;
+    const int C = s->dim, kv = s->dim / s->heads * s->kv_heads;
+
+    model_add(m, s->cut.embed_level, false, 2, (int[4]){s->vocab, C}, "model.embed_tokens.weight");
+    for (int i = 0; i < s->depth; i++) {
+        const struct {
+            const char *name;
+            int out, in; /* in 0: a norm */
+        } layers[] = {
+            {"input_layernorm", C, 0},    {"self_attn.q_proj", C, C},
+            {"self_attn.k_proj", kv, C},  {"self_attn.v_proj", kv, C},
+            {"self_attn.o_proj", C, C},   {"post_attention_layernorm", C, 0},
+            {"mlp.gate_proj", s->mlp, C}, {"mlp.up_proj", s->mlp, C},
+            {"mlp.down_proj", C, s->mlp},
+        };
+        for (size_t j = 0; j < sizeof layers / sizeof *layers; j++) {
+            char name[MODEL_NAME_MAX];
+            const bool matrix = layers[j].in > 0;
+            (void)snprintf(name, sizeof name, "model.layers.%d.%s.weight", i, layers[j].name);
+            model_add(m, s->cut.block_level[i], matrix, matrix ? 2 : 1,
+                      (int[4]){layers[j].out, layers[j].in}, name);
+        }
+    }
+    model_add(m, s->cut.head_level, false, 1, (int[4]){C}, "model.norm.weight");
+    if (!s->tied)
+        model_add(m, s->cut.head_level, true, 2, (int[4]){s->vocab, C}, "lm_head.weight");
+}
+
+static bool ends_with(const char *s, const char *tail)
+{
+    size_t n = strlen(s), k = strlen(tail);
+    return n >= k && strcmp(s + n - k, tail) == 0;
+}
+
+static void init(const struct model_tensor *t, const struct model_spec *s, uint64_t seed,
+                 uint64_t stream, float *p)
+{
+    if (t->rank == 1) { /* a norm */
+        for (uint64_t j = 0; j < t->count; j++)
+            p[j] = 1.0f;
+        return;
+    }
+    const bool ends_branch =
+        ends_with(t->name, "o_proj.weight") || ends_with(t->name, "down_proj.weight");
+    const float std = ends_branch ? 0.02f / sqrtf(2.0f * (float)s->depth) : 0.02f;
+    rng_fill_normal(seed, stream, 0, p, t->count, 0.0f, std);
+}
+
+static double macs(const struct model_spec *s, double T)
+{
+    const double C = s->dim, kv = C / s->heads * s->kv_heads;
+    const double block = 2 * C * C + 2 * C * kv + 3 * C * s->mlp + 2 * T * C;
+    return T * (s->depth * block + C * s->vocab);
+}
+
+const struct model_family model_llama = {
+    .text = true,
+    .check = text_check,
+    .sizes = sizes,
+    .tensors = count,
+    .fill = fill,
+    .init = init,
+    .macs = macs,
+};
