@@ -13,8 +13,8 @@
 #include "common/base/str.h"
 #include "coordinator/job/flow.h"
 #include "coordinator/job/gc.h"
+#include "coordinator/kinds/sample.h"
 #include "coordinator/rpc/assign.h"
-#include "coordinator/kinds/velocity.h"
 #include "coordinator/state/poll.h"
 #include "coordinator/state/core.h"
 
@@ -69,7 +69,7 @@ void turn(void *arg)
         return;
     if (co->store_ok) {
         flow_advance(co);
-        velocity_turn(co);
+        sample_turn(co);
         assign_parked(co);
         poll_turn(co);
     }

@@ -4,6 +4,7 @@
 #define COORDINATOR_KINDS_KIND_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 struct Skerry__V1__ReportRequest;
 struct Skerry__V1__Task;
@@ -20,6 +21,8 @@ struct kind {
      * NULL: a task of this kind is not reported. */
     int (*apply)(struct coordinator *co, struct job *j, struct task *t,
                  const struct Skerry__V1__ReportRequest *r, struct err *err);
+    /* The worker that has at hand what the task needs (0: none does); NULL: nobody ever has. */
+    uint64_t (*owner)(const struct job *j, const struct task *t);
     bool in_parts; /* a report may bring a part of what goes on */
 };
 

@@ -8,7 +8,6 @@
 #include "coordinator/kinds/partition.h"
 #include "coordinator/kinds/sample.h"
 #include "coordinator/kinds/train.h"
-#include "coordinator/kinds/velocity.h"
 #include "coordinator/state/core.h"
 #include "proto/skerry.pb-c.h"
 
@@ -53,4 +52,10 @@ int kinds_apply(struct coordinator *co, struct job *j, struct task *t,
     if (r->snapshot && (!k->in_parts || r->failed))
         return err_set(err, -EINVAL, "only a phase of training can be reported in parts");
     return k->apply(co, j, t, r, err);
+}
+
+uint64_t kinds_owner(const struct job *j, const struct task *t)
+{
+    const struct kind *k = kinds[t->kind];
+    return k != NULL && k->owner != NULL ? k->owner(j, t) : 0;
 }

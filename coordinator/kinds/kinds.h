@@ -14,5 +14,7 @@ int kinds_message(struct coordinator *co, const struct job *j, const struct task
 /* Takes what a report brings, by the kind of its task; see kind.h. */
 int kinds_apply(struct coordinator *co, struct job *j, struct task *t,
                 const struct Skerry__V1__ReportRequest *r, struct err *err);
+/* The worker that has at hand what the task needs; 0: none. */
+uint64_t kinds_owner(const struct job *j, const struct task *t);
 
 #endif

@@ -1,21 +1,23 @@
-/* SAMPLE: pictures or a text, drawn by one worker. */
+/* SAMPLE: pictures or a text, drawn by one worker; VELOCITY: what its experts elsewhere say. */
 #ifndef COORDINATOR_KINDS_SAMPLE_H
 #define COORDINATOR_KINDS_SAMPLE_H
 
 #include "coordinator/kinds/kind.h"
 
-#include <stdint.h>
-
+struct Skerry__V1__EvaluateRequest;
 struct Skerry__V1__StreamRequest;
+struct rpc_request;
 struct worker;
 
-extern const struct kind kind_sample;
+extern const struct kind kind_sample, kind_velocity;
 
-/* The task, if this attempt of it is leased to w; else NULL, and why. */
-struct task *sample_leased(struct coordinator *co, const struct worker *w, uint64_t task_id,
-                           uint32_t attempt, struct err *err);
 /* Text as it is generated. */
 int sample_stream(struct coordinator *co, struct worker *w,
                   const struct Skerry__V1__StreamRequest *m, struct err *err);
+/* Has x_t evaluated by a path elsewhere: answers req, now or later. */
+void sample_evaluate(struct coordinator *co, struct worker *w, struct rpc_request *req,
+                     const struct Skerry__V1__EvaluateRequest *m);
+/* VELOCITY tasks whose sampler has ended are cancelled and forgotten.  Once in each turn. */
+void sample_turn(struct coordinator *co);
 
 #endif

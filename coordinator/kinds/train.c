@@ -340,4 +340,11 @@ void train_version(struct coordinator *co, struct worker *w, struct rpc_request 
     p->version = m->version;
     p->held = m->held;
 }
-const struct kind kind_train = {.message = train_message, .apply = train_apply, .in_parts = true};
+/* The replica's last worker has its moments and error feedback. */
+static uint64_t train_owner(const struct job *j, const struct task *t)
+{
+    return j->paths[t->path].replicas[t->train.replica].owner;
+}
+
+const struct kind kind_train = {
+    .message = train_message, .apply = train_apply, .owner = train_owner, .in_parts = true};

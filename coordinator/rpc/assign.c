@@ -44,10 +44,7 @@ static void fill_owner(struct coordinator *co, const struct job *j, const struct
 {
     uint64_t until;
     char reason[REASON_MAX];
-    if (t->kind == TASK_TRAIN)
-        out->owner = j->paths[t->path].replicas[t->train.replica].owner;
-    else if (t->kind == TASK_VELOCITY)
-        out->owner = j->paths[t->path].velocity_worker; /* has it loaded */
+    out->owner = kinds_owner(j, t);
     const struct worker *w = out->owner ? state_worker(&co->state, out->owner) : NULL;
     out->owner_here =
         w != NULL && w->state == WORKER_HERE && member_may_work(co, w, &until, reason);

@@ -17,7 +17,6 @@
 #include "coordinator/rpc/assign.h"
 #include "coordinator/kinds/sample.h"
 #include "coordinator/kinds/train.h"
-#include "coordinator/kinds/velocity.h"
 #include "coordinator/state/core.h"
 
 #include <errno.h>
@@ -504,7 +503,7 @@ static void on_evaluate(void *arg, struct rpc_request *req, const ProtobufCMessa
     if (core_writable(co, &err) < 0)
         refuse(req, &err);
     else
-        velocity_evaluate(co, w, req, (const Skerry__V1__EvaluateRequest *)(const void *)msg);
+        sample_evaluate(co, w, req, (const Skerry__V1__EvaluateRequest *)(const void *)msg);
 }
 
 static void on_version(void *arg, struct rpc_request *req, const ProtobufCMessage *msg)
