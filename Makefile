@@ -101,6 +101,7 @@ DEPS_worker       := common/outer common/net proto kernels common/data common/jo
 DEPS_cli          := common/net proto common/data common/job common/st common/base
 
 DIRS_kernels      := kernels kernels/device kernels/cpu $(if $(filter 1,$(CUDA)),kernels/cuda)
+DIRS_common/net   := common/net common/net/http
 DIRS_coordinator   = coordinator $(wildcard coordinator/*/)
 DIRS_worker        = worker $(wildcard worker/*/)
 dirs = $(patsubst %/,%,$(or $(DIRS_$(1)),$(1)))

@@ -16,7 +16,7 @@
 #include "common/base/str.h"
 #include "common/data/tokenizer.h"
 #include "common/job/job.h"
-#include "common/net/transfer.h"
+#include "common/net/http/http_client.h"
 
 #define POINTS_MAX (4u << 20)
 #define SVG_MAX (8u << 20)

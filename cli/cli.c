@@ -11,7 +11,7 @@
 #include "common/base/mem.h"
 #include "common/base/str.h"
 #include "common/net/token.h"
-#include "common/net/transfer.h"
+#include "common/net/http/http_client.h"
 
 #define TOKEN_FILE_MAX 4096
 #define PATH_BYTES 256 /* of a call: ours are short */

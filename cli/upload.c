@@ -1,7 +1,7 @@
 #include "cli/upload.h"
 
 #include "cli/cli.h"
-#include "common/net/transfer.h"
+#include "common/net/http/http_client.h"
 
 int upload_blob(struct cli *cli, const char *path, const uint8_t sha256[HASH_BYTES], uint64_t size,
                 const char *what, uint64_t *ret_sent, struct err *err)

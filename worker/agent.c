@@ -10,7 +10,7 @@
 #include "common/base/mem.h"
 #include "common/base/str.h"
 #include "common/net/loop.h"
-#include "common/net/transfer.h"
+#include "common/net/http/transfer.h"
 #include "worker/decide_agent.h"
 #include "worker/kinds/engine.h"
 #include "worker/kinds/kinds.h"

@@ -13,7 +13,7 @@
 #define USER TOKEN_ROLE_USER
 #define ANYBODY TOKEN_ROLE_NONE
 
-/* The blob routes are common/net/blob_http's. */
+/* The blob routes are common/net/http/blob_http's. */
 static const struct http_route routes[] = {
     {"GET", "/healthz", ANYBODY, 0, http_get_health, NULL, NULL},
     {"GET", "/metrics", USER, 0, http_get_prometheus, NULL, NULL},

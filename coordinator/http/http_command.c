@@ -12,7 +12,7 @@
 #include "common/base/hash.h"
 #include "common/job/job.h"
 #include "common/base/mem.h"
-#include "common/net/blob_http.h"
+#include "common/net/http/blob_http.h"
 #include "common/net/blobstore.h"
 #include "coordinator/http/http_body.h"
 #include "coordinator/http/http_json.h"

@@ -7,7 +7,7 @@
 #include "common/base/err.h"
 #include "common/base/list.h"
 #include "common/base/mem.h"
-#include "common/net/http_server.h"
+#include "common/net/http/http_server.h"
 #include "coordinator/http/http_json.h"
 #include "coordinator/view/view.h"
 

@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 #include "common/base/list.h"
-#include "common/net/http_server.h"
+#include "common/net/http/http_server.h"
 #include "coordinator/http/http_api.h"
 #include "coordinator/http/http_events.h"
 

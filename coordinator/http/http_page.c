@@ -11,7 +11,7 @@
 #include "coordinator/http/web_assets.h"
 
 #define SECRET_MAX 512
-#define COOKIE_NAME "skerry" /* also in common/net/http_server */
+#define COOKIE_NAME "skerry" /* also in common/net/http/http_server */
 #define COOKIE_DAYS 365
 
 static const struct web_asset *find_asset(const char *name)

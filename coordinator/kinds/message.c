@@ -1,7 +1,7 @@
 #include "coordinator/kinds/message.h"
 
 #include "common/base/err.h"
-#include "common/net/blob_http.h"
+#include "common/net/http/blob_http.h"
 #include "coordinator/job/query.h"
 #include "coordinator/state/core.h"
 

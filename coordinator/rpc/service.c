@@ -7,7 +7,7 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/str.h"
-#include "common/net/blob_http.h"
+#include "common/net/http/blob_http.h"
 #include "common/net/token.h"
 #include "coordinator/decide/admit.h"
 #include "coordinator/job/member.h"

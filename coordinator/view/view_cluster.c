@@ -5,8 +5,8 @@
 
 #include "common/base/err.h"
 #include "common/base/str.h"
-#include "common/net/blob_http.h"
-#include "common/net/http_server.h"
+#include "common/net/http/blob_http.h"
+#include "common/net/http/http_server.h"
 #include "coordinator/decide/lease.h"
 #include "coordinator/state/outer_exec.h"
 

@@ -76,7 +76,7 @@ class OpenApi:
 def registered_routes():
     """(method, pattern) of every route in the source of the server."""
     found = set()
-    for path in ("coordinator/http/http_api.c", "common/net/blob_http.c"):
+    for path in ("coordinator/http/http_api.c", "common/net/http/blob_http.c"):
         with open(os.path.join(ROOT, path), encoding="utf-8") as f:
             found |= set(re.findall(r'"(GET|PUT|POST|DELETE)",\s*"(/[^"]*)"', f.read()))
     return found

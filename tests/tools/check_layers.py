@@ -20,11 +20,14 @@ ROOMS = [
      ["worker/order"],
      ["worker/train", "worker/fit", "worker/data"],
      ["worker/net"]],
+    [["common/net/http"],
+     ["common/net"]],
     [["kernels/device"],
      ["kernels/cpu", "kernels/cuda"],
      ["kernels"]],
 ]
-BASE, ST, JOB, DATA, NET, OUTER = (f"common/{name}" for name in "base st job data net outer".split())
+BASE, ST, JOB, DATA, NET, HTTP, OUTER = (
+    f"common/{name}" for name in "base st job data net net/http outer".split())
 PROGRAMS = {  # a folder, with its rooms: the folders beside its own that it may include from
     BASE: set(),
     ST: {BASE},
@@ -33,9 +36,9 @@ PROGRAMS = {  # a folder, with its rooms: the folders beside its own that it may
     OUTER: {ST, BASE},
     NET: {"proto", BASE},
     "kernels": {BASE},
-    "coordinator": {NET, OUTER, "proto", JOB, ST, BASE},
-    "worker": {NET, OUTER, "kernels/device", "kernels", "proto", DATA, JOB, ST, BASE},
-    "cli": {NET, "proto", DATA, JOB, ST, BASE},
+    "coordinator": {HTTP, NET, OUTER, "proto", JOB, ST, BASE},
+    "worker": {HTTP, NET, OUTER, "kernels/device", "kernels", "proto", DATA, JOB, ST, BASE},
+    "cli": {HTTP, NET, "proto", DATA, JOB, ST, BASE},
 }
 
 

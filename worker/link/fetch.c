@@ -11,7 +11,7 @@
 #include "common/base/str.h"
 #include "common/net/loop.h"
 #include "common/net/token.h"
-#include "common/net/transfer.h"
+#include "common/net/http/transfer.h"
 #include "worker/order/cache.h"
 #include "worker/order/work.h"
 

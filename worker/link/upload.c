@@ -9,7 +9,7 @@
 #include "common/base/mem.h"
 #include "common/base/str.h"
 #include "common/net/loop.h"
-#include "common/net/transfer.h"
+#include "common/net/http/transfer.h"
 #include "worker/link/session.h"
 #include "worker/order/task_check.h"
 #include "worker/order/work.h"

@@ -16,7 +16,7 @@
 
 #include "common/base/clock.h"
 #include "common/data/dataset.h"
-#include "common/net/http_server.h"
+#include "common/net/http/http_server.h"
 #include "common/net/loop.h"
 #include "common/net/token.h"
 #include "coordinator/http/http_api.h"

@@ -11,7 +11,7 @@
 
 #include "common/base/buf.h"
 #include "common/base/err.h"
-#include "common/net/http_server.h"
+#include "common/net/http/http_server.h"
 #include "coordinator/http/http_json.h"
 #include "coordinator/http/http_metrics.h"
 #include "tests/unit/coordinator/fake_view.h"

@@ -7,10 +7,10 @@
 #include <errno.h>
 #include <pthread.h>
 
-#include "common/net/blob_http.h"
-#include "common/net/http_server.h"
+#include "common/net/http/blob_http.h"
+#include "common/net/http/http_server.h"
 #include "common/net/rpc.h"
-#include "common/net/transfer.h"
+#include "common/net/http/transfer.h"
 #include "tests/unit/common/net/net_test.h"
 #include "worker/link/session.h"
 #include "worker/link/uplink.h"

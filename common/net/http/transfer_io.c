@@ -3,7 +3,9 @@
 #include "common/base/file.h"
 #include "common/base/mem.h"
 #include "common/base/str.h"
-#include "common/net/transfer_internal.h"
+#include "common/net/http/http_curl.h"
+#include "common/net/loop.h"
+#include "common/net/http/transfer_impl.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -14,6 +16,7 @@
 #include <unistd.h>
 
 #define BUFFER_BYTES (128L * 1024)
+#define PACE_MS 5 /* between looks at a link that is full */
 
 void transfer_close_file(struct transfer *t)
 {
@@ -27,6 +30,21 @@ static long status_of(struct transfer *t)
     long status = 0;
     curl_easy_getinfo(t->easy, CURLINFO_RESPONSE_CODE, &status);
     return status;
+}
+
+/* ---- a link that is not to be filled ---- */
+
+/* How many bytes may move now; 0: the transfer is paused, and goes on when there is room. */
+static size_t allowance(struct transfer *t, bool up, size_t want)
+{
+    struct transfer_link *link = t->shared;
+    uint64_t room = rate_allows(up ? &link->up : &link->down, loop_now_ms(link->loop));
+    if (room == 0 && want > 0) {
+        t->paused = true;
+        if (!loop_timer_active(link->pace))
+            loop_timer_start(link->pace, PACE_MS, 0);
+    }
+    return room < want ? (size_t)room : want;
 }
 
 /* ---- bytes in ---- */
@@ -56,9 +74,9 @@ static size_t on_body(char *data, size_t one, size_t len, void *arg)
         t->moved += t->kind == TRANSFER_CALL ? len : 0;
         return len;
     }
-    if (len > 0 && transfer_allowance(t, false, len) == 0)
+    if (len > 0 && allowance(t, false, len) == 0)
         return CURL_WRITEFUNC_PAUSE; /* it comes again */
-    transfer_moved(t, false, len);
+    rate_take(&t->shared->down, len);
     int rc = on_first_bytes(t, status);
     if (rc == 0 && len > t->max_bytes - t->offset) {
         t->over_limit = true;
@@ -97,7 +115,7 @@ static size_t on_read(char *out, size_t one, size_t len, void *arg)
     struct transfer *t = arg;
     if (len > t->size - t->offset)
         len = (size_t)(t->size - t->offset);
-    size_t room = transfer_allowance(t, true, len);
+    size_t room = allowance(t, true, len);
     if (len > 0 && room == 0)
         return CURL_READFUNC_PAUSE;
     len = room < len ? room : len;
@@ -108,7 +126,7 @@ static size_t on_read(char *out, size_t one, size_t len, void *arg)
     }
     t->offset += (uint64_t)n;
     t->moved += (uint64_t)n;
-    transfer_moved(t, true, (size_t)n);
+    rate_take(&t->shared->up, (size_t)n);
     return (size_t)n;
 }
 
@@ -198,7 +216,7 @@ int transfer_prepare(struct transfer *t, struct err *err)
     t->easy = curl_easy_init();
     if (!t->easy)
         return err_set(err, -ENOMEM, "libcurl gives no handle");
-    t->headers = transfer_headers(NULL, t->bearer);
+    t->headers = http_curl_headers(NULL, t->bearer);
     t->io_error = 0;
     t->status = 0;
     t->curl_error[0] = '\0';
@@ -211,7 +229,7 @@ int transfer_prepare(struct transfer *t, struct err *err)
     curl_easy_setopt(t->easy, CURLOPT_HEADERFUNCTION, on_header);
     curl_easy_setopt(t->easy, CURLOPT_HEADERDATA, t);
     curl_easy_setopt(t->easy, CURLOPT_TCP_KEEPALIVE, 1L);
-    transfer_setup_tls(t->easy, t->url, t->has_pin ? t->pin : NULL);
+    http_curl_tls(t->easy, t->url, t->has_pin ? t->pin : NULL);
     int rc = 0;
     if (t->kind == TRANSFER_GET) {
         curl_easy_setopt(t->easy, CURLOPT_BUFFERSIZE, BUFFER_BYTES);
@@ -229,7 +247,7 @@ int transfer_prepare(struct transfer *t, struct err *err)
 
 static enum transfer_next failed(struct transfer *t, int code)
 {
-    return transfer_is_retryable(code, t->status) ? TRANSFER_RETRY : TRANSFER_FAILED;
+    return http_curl_is_retryable(code, t->status) ? TRANSFER_RETRY : TRANSFER_FAILED;
 }
 
 static enum transfer_next judge_get(struct transfer *t, struct err *err)
@@ -239,7 +257,7 @@ static enum transfer_next judge_get(struct transfer *t, struct err *err)
         return TRANSFER_RETRY;
     }
     if (t->status != 200 && t->status != 206)
-        return failed(t, transfer_status_error(t->status, buf_str(&t->answer), t->url, err));
+        return failed(t, http_curl_status_error(t->status, buf_str(&t->answer), t->url, err));
     if (t->size && t->offset != t->size) {
         (void)err_set(err, -ECONNRESET, "%llu of %llu bytes came", (unsigned long long)t->offset,
                       (unsigned long long)t->size);
@@ -261,7 +279,7 @@ static enum transfer_next judge_put(struct transfer *t, struct err *err)
         (void)err_set(err, -ECONNRESET, "the server took nothing");
         return news ? TRANSFER_AGAIN : TRANSFER_RETRY;
     }
-    return failed(t, transfer_status_error(t->status, buf_str(&t->answer), t->url, err));
+    return failed(t, http_curl_status_error(t->status, buf_str(&t->answer), t->url, err));
 }
 
 enum transfer_next transfer_judge(struct transfer *t, CURLcode rc, struct err *err)
@@ -280,7 +298,7 @@ enum transfer_next transfer_judge(struct transfer *t, CURLcode rc, struct err *e
     /* A server may refuse an upload before it has read it all. */
     bool refused = t->kind == TRANSFER_PUT && t->status >= 400;
     if (rc != CURLE_OK && !refused)
-        return failed(t, transfer_curl_error(rc, t->curl_error, t->url, err));
+        return failed(t, http_curl_error(rc, t->curl_error, t->url, err));
     if (t->kind == TRANSFER_GET)
         return judge_get(t, err);
     if (t->kind == TRANSFER_PUT)

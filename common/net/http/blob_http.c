@@ -1,11 +1,11 @@
-#include "common/net/blob_http.h"
+#include "common/net/http/blob_http.h"
 
 #include "common/base/err.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/str.h"
 #include "common/net/blobstore.h"
-#include "common/net/http_server.h"
+#include "common/net/http/http_server.h"
 #include "common/net/pool.h"
 
 #include <errno.h>

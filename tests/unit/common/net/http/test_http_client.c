@@ -1,12 +1,11 @@
-/* The blocking HTTP client against a server on another thread, and the parser of
- * server-sent events. */
-#include "common/net/http_internal.h"
-#include "tests/unit/common/net/http_test.h"
+/* The blocking HTTP client against a server on another thread. */
+#include "common/net/http/http_client.h"
+#include "common/net/http/http_impl.h"
+#include "tests/unit/common/net/http/http_test.h"
 
 #include <errno.h>
 
 #define ANSWER_MAX ((size_t)64 << 20) /* of http_call() */
-#define EVENT_MAX ((size_t)1 << 20)   /* of the parser */
 
 /* ---- routes: handlers run on the server's thread, so they assert nothing ---- */
 
@@ -26,37 +25,10 @@ static struct http_stream *open_stream(struct world *w, struct http_request *r, 
     return s;
 }
 
-static void on_pieces(void *arg, struct http_request *r)
-{
-    struct http_stream *s = open_stream(arg, r, "text/plain");
-    if (!s)
-        return;
-    (void)http_stream_write(s, "one ", 4); /* they fit the queue */
-    (void)http_stream_write(s, "two ", 4);
-    (void)http_stream_write(s, "three", 5);
-    http_stream_close(s);
-}
-
-static void on_three_events(void *arg, struct http_request *r)
-{
-    struct http_stream *s = open_stream(arg, r, "text/event-stream");
-    if (!s)
-        return;
-    (void)http_stream_event(s, "round", "{\"n\":1}"); /* they fit the queue */
-    (void)http_stream_event(s, "log", "two\nlines");
-    (void)http_stream_event(s, NULL, "");
-    http_stream_close(s);
-}
-
 /* Which request of its connection this is. */
 static void on_nth(void *arg, struct http_request *r)
 {
     http_reply_json(r, 200, json_pack("{s:i}", "nth", (int)r->conn->requests));
-}
-
-static void on_silent(void *arg, struct http_request *r)
-{
-    (void)open_stream(arg, r, "text/plain");
 }
 
 /* Begins, and leaves the rest to whoever has w->stream. */
@@ -76,15 +48,6 @@ static void other_half(void *arg)
     http_stream_close(w->stream);
 }
 
-/* More than a stream may queue: it is cut, after its first piece was sent. */
-static void cut_off(void *arg)
-{
-    static char much[30000];
-    struct world *w = arg;
-    if (w->stream)
-        (void)http_stream_write(w->stream, much, sizeof(much));
-}
-
 static void on_huge(void *arg, struct http_request *r)
 {
     static char huge[ANSWER_MAX + 1];
@@ -98,10 +61,7 @@ static void on_largest(void *arg, struct http_request *r)
 }
 
 static const struct http_route client_routes[] = {
-    {"GET", "/t/pieces", TOKEN_ROLE_USER, 0, on_pieces, NULL, NULL},
-    {"GET", "/t/events", TOKEN_ROLE_USER, 0, on_three_events, NULL, NULL},
     {"GET", "/t/half", TOKEN_ROLE_USER, 0, on_half, NULL, NULL},
-    {"GET", "/t/silent", TOKEN_ROLE_USER, 0, on_silent, NULL, NULL},
     {"GET", "/t/nth", TOKEN_ROLE_USER, 0, on_nth, NULL, NULL},
     {"GET", "/t/huge", 0, 0, on_huge, NULL, NULL},
     {"GET", "/t/largest", 0, 0, on_largest, NULL, NULL},
@@ -231,8 +191,6 @@ static void test_nobody_there(void **state)
     int rc = http_call(c, "GET", "/healthz?token=secret", NULL, 0, &r, &err);
     expect_failure(rc, &err, -ECONNREFUSED, "127.0.0.1");
     assert_null(strstr(err.msg, "secret")); /* queries carry tokens */
-    rc = http_stream_get(c, "/t/pieces", NULL, NULL, 0, &err);
-    expect_failure(rc, &err, -ECONNREFUSED, "/t/pieces");
     http_client_free(c);
     stop(w);
 }
@@ -269,74 +227,6 @@ static void test_response_check(void **state)
         expect_failure(rc, &err, cases[i].code, cases[i].words);
         assert_int_equal(http_response_check(&r, NULL), cases[i].code);
     }
-}
-
-/* ---- streams ---- */
-
-struct listener {
-    struct world *world;
-    char text[256];
-    size_t len;
-    unsigned calls;
-    bool stop;                 /* at the first bytes */
-    loop_fn then;              /* run by the server after the first bytes */
-    struct sse_parser *parser; /* gets the bytes too */
-};
-
-static int on_data(void *arg, const char *data, size_t len)
-{
-    struct listener *l = arg;
-    assert_true(l->len + len < sizeof(l->text));
-    memcpy(l->text + l->len, data, len);
-    l->len += len;
-    if (l->calls++ == 0 && l->then)
-        assert_int_equal(loop_post(l->world->t.loop, l->then, l->world), 0);
-    if (l->parser)
-        assert_int_equal(sse_parser_feed(l->parser, data, len), 0);
-    return l->stop;
-}
-
-static void test_stream(void **state)
-{
-    struct http_client *c;
-    struct world *w = start_apart(true, &c);
-    struct err err = {0};
-    struct listener all = {.world = w};
-    assert_int_equal(http_stream_get(c, "/t/pieces", on_data, &all, 0, &err), 0);
-    assert_string_equal(all.text, "one two three");
-    struct listener live = {.world = w, .then = other_half}; /* each piece comes at once */
-    assert_int_equal(http_stream_get(c, "/t/half", on_data, &live, 10, &err), 0);
-    assert_string_equal(live.text, "half, half");
-    assert_true(live.calls >= 2);
-    struct listener first = {.world = w, .stop = true};
-    assert_int_equal(http_stream_get(c, "/t/half", on_data, &first, 10, &err), 0);
-    assert_int_equal(first.calls, 1);
-    assert_int_equal(err.code, 0);
-    expect_call(c, "GET", "/healthz", NULL, 200, "ok"); /* it can be used again */
-    stop_apart(w, c);
-}
-
-static void test_stream_fails(void **state)
-{
-    struct http_client *c;
-    struct world *w = start_apart(false, &c);
-    struct http_client *nobody = client_of(w, NULL);
-    struct err err = {0};
-    struct listener l = {.world = w};
-    int rc = http_stream_get(nobody, "/t/pieces", on_data, &l, 0, &err);
-    expect_failure(rc, &err, -ERR_AUTH, "(HTTP 401)");
-    rc = http_stream_get(c, "/nowhere?token=secret", on_data, &l, 0, &err);
-    expect_failure(rc, &err, -ERR_NOTFOUND, "(HTTP 404)");
-    assert_int_equal(l.calls, 0); /* error pages are no data */
-    struct listener silent = {.world = w};
-    rc = http_stream_get(c, "/t/silent", on_data, &silent, 1, &err);
-    expect_failure(rc, &err, -ETIMEDOUT, "/t/silent");
-    assert_int_equal(silent.calls, 0);
-    struct listener cut = {.world = w, .then = cut_off};
-    rc = http_stream_get(c, "/t/half", on_data, &cut, 0, &err);
-    expect_failure(rc, &err, -ECONNRESET, "/t/half");
-    http_client_free(nobody);
-    stop_apart(w, c);
 }
 
 /* ---- files ---- */
@@ -433,169 +323,13 @@ static void test_file_progress(void **state)
     stop_apart(w, c);
 }
 
-/* ---- server-sent events ---- */
-
-struct trace {
-    char text[512];
-    size_t longest; /* data of an event */
-    unsigned events, stop_at;
-};
-
-static int on_event(void *arg, const char *event, const char *data)
-{
-    struct trace *t = arg;
-    size_t n = strlen(t->text), len = strlen(data);
-    snprintf(t->text + n, sizeof(t->text) - n, "%s=%.100s;", event, data);
-    if (len > t->longest)
-        t->longest = len;
-    return ++t->events == t->stop_at ? 7 : 0;
-}
-
-/* Feeds the text in pieces of at most `piece` bytes, the first one of `cut`. */
-static void parse(const char *text, size_t cut, size_t piece, const char *wanted)
-{
-    struct trace t = {.stop_at = 0};
-    struct sse_parser *p = sse_parser_new(on_event, &t);
-    size_t len = strlen(text);
-    for (size_t at = 0, n = cut; at < len; at += n, n = piece) {
-        if (n > len - at)
-            n = len - at;
-        assert_int_equal(sse_parser_feed(p, text + at, n), 0);
-        assert_int_equal(sse_parser_feed(p, text + at, 0), 0);
-    }
-    sse_parser_free(p);
-    if (strcmp(t.text, wanted) != 0)
-        fail_msg("\"%s\" cut at %zu, then every %zu: got %s, wanted %s", text, cut, piece, t.text,
-                 wanted);
-}
-
-static void test_sse(void **state)
-{
-    static const struct {
-        const char *text, *events;
-    } cases[] = {
-        {"data: a\n\n", "message=a;"},
-        {"data:a\n\ndata:  b\n\n", "message=a;message= b;"},
-        {"event: x\ndata: 1\ndata: 2\n\n", "x=1\n2;"},
-        {"event: x\r\ndata: 1\r\ndata: 2\r\n\r\ndata: 3\r\n\r\n", "x=1\n2;message=3;"},
-        {"data: mixed\r\n\ndata: ends\n\r\n", "message=mixed;message=ends;"},
-        {"event:x\ndata: 1\n\ndata: 2\n\n", "x=1;message=2;"}, /* a name is for one event */
-        {"event: x\n\ndata: 1\n\n", "message=1;"},             /* no data, no event */
-        {":\n\n: comment\ndata: a\n:\n\n", "message=a;"},
-        {"id: 4\nretry: 10\nnonsense\ndatum: 3\ndata: a\n\n", "message=a;"},
-        {"data\r: no\ndata: a: b\n\n", "message=a: b;"},
-        {"data:\n\n", "message=;"},
-        {"data:\ndata: b\n\n", "message=\nb;"},
-        {"data: b\ndata:\n\n", "message=b\n;"},
-        {"data: never ended", ""},
-        {"data: never ended\n", ""},
-        {"data: 1\n\ndata: 2", "message=1;"},
-        {"\n\n\r\n\n", ""},
-    };
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        size_t len = strlen(cases[i].text);
-        parse(cases[i].text, 1, 1, cases[i].events);
-        for (size_t cut = 1; cut <= len; cut++)
-            parse(cases[i].text, cut, len, cases[i].events);
-    }
-}
-
-static void test_sse_long_name(void **state)
-{
-    struct trace t = {.stop_at = 0};
-    struct sse_parser *p = sse_parser_new(on_event, &t);
-    char text[256] = "event: ";
-    memset(text + 7, 'n', 100);
-    (void)str_copy(text + 107, sizeof(text) - 107, "\ndata: 1\n\nevent: x\ndata: 2\n\n");
-    assert_int_equal(sse_parser_feed(p, text, strlen(text)), 0);
-    assert_int_equal(t.events, 2);
-    assert_true(strncmp(t.text, "nnnnnnnn", 8) == 0); /* cut, but an event */
-    assert_non_null(strstr(t.text, "n=1;x=2;"));
-    sse_parser_free(p);
-    sse_parser_free(NULL);
-}
-
-/* What fn returns ends the feed at once, and is returned. */
-static void test_sse_stops(void **state)
-{
-    static const char text[] = "data: 1\n\ndata: 2\n\ndata: 3\n\n";
-    struct trace t = {.stop_at = 2};
-    struct sse_parser *p = sse_parser_new(on_event, &t);
-    assert_int_equal(sse_parser_feed(p, text, strlen(text)), 7);
-    assert_string_equal(t.text, "message=1;message=2;");
-    sse_parser_free(p);
-}
-
-/* Feeds until the parser refuses, at most 3 times what it may hold. */
-static size_t feed_endlessly(struct sse_parser *p, const char *first, const char *piece)
-{
-    size_t fed = strlen(first), len = strlen(piece);
-    int rc = sse_parser_feed(p, first, fed);
-    while (rc == 0 && fed < 3 * EVENT_MAX) {
-        rc = sse_parser_feed(p, piece, len);
-        fed += len;
-    }
-    assert_int_equal(rc, -ERR_LIMIT);
-    return fed;
-}
-
-static void test_sse_oversized(void **state)
-{
-    struct trace t = {.stop_at = 0};
-    char *piece = mem_alloc(EVENT_MAX + 2);
-    /* A line that never ends. */
-    struct sse_parser *p = sse_parser_new(on_event, &t);
-    memset(piece, 'z', 4096);
-    size_t fed = feed_endlessly(p, "data: ", piece);
-    assert_in_range(fed, EVENT_MAX, EVENT_MAX + 4096);
-    sse_parser_free(p);
-    /* An event of lines that never ends; "data: " and the line end do not count. */
-    p = sse_parser_new(on_event, &t);
-    memcpy(piece, "data: ", 6);
-    piece[4095] = '\n';
-    fed = feed_endlessly(p, "event: x\n", piece);
-    assert_in_range(fed, EVENT_MAX, EVENT_MAX + EVENT_MAX / 4096 * 6 + 2 * 4096);
-    sse_parser_free(p);
-    assert_int_equal(t.events, 0);
-    /* The longest line that is allowed, and more of them: nothing adds up. */
-    p = sse_parser_new(on_event, &t);
-    memset(piece, 'z', EVENT_MAX);
-    memcpy(piece, "data: ", 6);
-    for (unsigned i = 1; i <= 3; i++) {
-        assert_int_equal(sse_parser_feed(p, piece, EVENT_MAX), 0);
-        assert_int_equal(sse_parser_feed(p, "\n\n", 2), 0);
-        assert_int_equal(t.events, i);
-    }
-    assert_int_equal(t.longest, EVENT_MAX - 6);
-    sse_parser_free(p);
-    mem_free(piece);
-}
-
-/* The server's writer and our parser agree. */
-static void test_sse_from_server(void **state)
-{
-    struct http_client *c;
-    struct world *w = start_apart(true, &c);
-    struct trace t = {.stop_at = 0};
-    struct listener l = {.world = w, .parser = sse_parser_new(on_event, &t)};
-    struct err err = {0};
-    if (http_stream_get(c, "/t/events", on_data, &l, 10, &err) < 0)
-        fail_msg("%s", err.msg);
-    assert_string_equal(t.text, "round={\"n\":1};log=two\nlines;message=;");
-    sse_parser_free(l.parser);
-    stop_apart(w, c);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_call),           cmocka_unit_test(test_answer_limit),
         cmocka_unit_test(test_trust),          cmocka_unit_test(test_nobody_there),
-        cmocka_unit_test(test_response_check), cmocka_unit_test(test_stream),
-        cmocka_unit_test(test_stream_fails),   cmocka_unit_test(test_files),
-        cmocka_unit_test(test_file_progress),  cmocka_unit_test(test_sse),
-        cmocka_unit_test(test_sse_long_name),  cmocka_unit_test(test_sse_stops),
-        cmocka_unit_test(test_sse_oversized),  cmocka_unit_test(test_sse_from_server),
+        cmocka_unit_test(test_response_check), cmocka_unit_test(test_files),
+        cmocka_unit_test(test_file_progress),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,13 +1,13 @@
-#include "common/net/transfer.h"
+#include "common/net/http/transfer.h"
 
 #include "common/base/file.h"
 #include "common/base/hash.h"
 #include "common/base/mem.h"
 #include "common/base/str.h"
 #include "common/net/loop.h"
-#include "common/net/rate.h"
-#include "common/net/socket_bytes.h"
-#include "common/net/transfer_internal.h"
+#include "common/net/http/socket_bytes.h"
+#include "common/net/http/http_curl.h"
+#include "common/net/http/transfer_impl.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -15,7 +15,6 @@
 #include <unistd.h>
 
 #define TICK_MS 200
-#define PACE_MS 5 /* between looks at a link that is full */
 #define ERROR_BODY_MAX 4096
 #define SIZE_MAX_DEFAULT ((uint64_t)1 << 40)
 
@@ -24,8 +23,8 @@ struct xfer {
     struct xfer_options o;
     CURLM *multi;      /* NULL before the first transfer */
     struct pool *pool; /* NULL before the first file */
-    struct loop_timer *timer, *tick, *pace;
-    struct rate up, down;
+    struct loop_timer *timer, *tick;
+    struct transfer_link link;
     struct list waiting, active, sockets;
     unsigned waiting_count, active_count, running;
     uint64_t next_id;
@@ -134,7 +133,7 @@ static int start_curl(struct xfer *x, struct err *err)
 {
     if (x->multi)
         return 0;
-    transfer_global_init();
+    http_curl_init();
     x->multi = curl_multi_init();
     if (!x->multi)
         return err_set(err, -ENOMEM, "libcurl cannot start");
@@ -147,23 +146,6 @@ static int start_curl(struct xfer *x, struct err *err)
 }
 
 /* ---- a link that is not to be filled ---- */
-
-size_t transfer_allowance(struct transfer *t, bool up, size_t want)
-{
-    struct xfer *x = t->owner;
-    uint64_t room = rate_allows(up ? &x->up : &x->down, loop_now_ms(x->loop));
-    if (room == 0 && want > 0) {
-        t->paused = true;
-        if (!loop_timer_active(x->pace))
-            loop_timer_start(x->pace, PACE_MS, 0);
-    }
-    return room < want ? (size_t)room : want;
-}
-
-void transfer_moved(struct transfer *t, bool up, size_t bytes)
-{
-    rate_take(up ? &t->owner->up : &t->owner->down, bytes);
-}
 
 /* Lets all paused ones try: those for which there is no room yet pause again. */
 static void on_pace(void *arg)
@@ -492,9 +474,10 @@ int xfer_new(struct loop *loop, const struct xfer_options *o, struct xfer **ret,
     list_init(&x->sockets);
     x->timer = loop_timer_new(loop, on_timer, x);
     x->tick = loop_timer_new(loop, on_tick, x);
-    x->pace = loop_timer_new(loop, on_pace, x);
-    x->up.bytes_per_s = x->o.up_bytes_per_s;
-    x->down.bytes_per_s = x->o.down_bytes_per_s;
+    x->link.pace = loop_timer_new(loop, on_pace, x);
+    x->link.loop = loop;
+    x->link.up.bytes_per_s = x->o.up_bytes_per_s;
+    x->link.down.bytes_per_s = x->o.down_bytes_per_s;
     *ret = x;
     return 0;
 }
@@ -522,7 +505,7 @@ void xfer_free(struct xfer *x)
         unwatch(list_entry(x->sockets.next, struct watch, link));
     loop_timer_free(x->timer);
     loop_timer_free(x->tick);
-    loop_timer_free(x->pace);
+    loop_timer_free(x->link.pace);
     loop_defer(x->loop, engine_free, x); /* callers further up the stack may be ours */
 }
 
@@ -540,6 +523,7 @@ static int enqueue(struct xfer *x, struct transfer *t, const char *url, uint64_t
         return rc;
     }
     t->owner = x;
+    t->shared = &x->link;
     t->url = str_dup(url);
     t->id = ++x->next_id;
     list_push(&x->waiting, &t->link);

@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "common/base/err.h"
-#include "common/net/rate.h"
+#include "common/net/http/rate.h"
 
 static void test_no_limit(void **state)
 {

@@ -1,13 +1,14 @@
-/* What the parts of the HTTP server share; for common/net/http_*.c only.
+/* What http_server.c, which drives libmicrohttpd, and http_request.c, which knows a request, its
+ * answer and streams, share.
  *
  * A request has two holders: libmicrohttpd until it reports it complete, and
  * the handler until it has answered.  It is freed when both are done. */
-#ifndef COMMON_NET_HTTP_INTERNAL_H
-#define COMMON_NET_HTTP_INTERNAL_H
+#ifndef COMMON_NET_HTTP_IMPL_H
+#define COMMON_NET_HTTP_IMPL_H
 
 #include "common/base/buf.h"
 #include "common/base/list.h"
-#include "common/net/http_server.h"
+#include "common/net/http/http_server.h"
 
 #include <microhttpd.h>
 #include <stdbool.h>
@@ -38,6 +39,7 @@ struct http_server {
     uint16_t port;
     unsigned spins; /* runs in a row without an event of the descriptor */
     bool run_due, closing;
+    void (*kick)(struct http_server *s); /* runs libmicrohttpd in the next turn */
 };
 
 struct http_conn {
@@ -61,7 +63,6 @@ struct http_request {
     } params[HTTP_PARAMS_MAX];
     unsigned param_count;
     unsigned role;
-    char address[64];
     struct buf body;
     void *sink;
     bool sink_open;
@@ -89,25 +90,16 @@ struct http_stream {
     void *arg;
 };
 
-/* http_request.c */
+/* A request that libmicrohttpd begins; it is freed when neither side holds it any more. */
 struct http_request *http_request_new(struct http_server *s, struct MHD_Connection *c,
                                       const char *path, const char *method);
-void http_request_free(struct http_request *r);
-/* Frees r when neither side holds it any more. */
 void http_request_maybe_free(struct http_request *r);
 /* Finds the route and checks the role; answers 404, 405, 401, 403 itself (< 0). */
 int http_request_route(struct http_request *r);
 
-/* http_reply.c */
-/* Takes response; queues it, now or when libmicrohttpd asks again. */
-void http_reply_response(struct http_request *r, unsigned status, struct MHD_Response *response,
-                         const char *content_type);
-
-/* http_stream.c */
-void http_stream_gone(struct http_stream *s); /* calls on_close, frees */
+/* Calls on_close and frees. */
+void http_stream_gone(struct http_stream *s);
+/* Comment lines to the silent. */
 void http_stream_tick(struct http_server *s);
-
-/* http_server.c */
-void http_server_kick(struct http_server *s); /* runs libmicrohttpd in the next turn */
 
 #endif

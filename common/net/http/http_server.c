@@ -1,10 +1,10 @@
-#include "common/net/http_server.h"
+#include "common/net/http/http_server.h"
 
 #include "common/base/err.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/str.h"
-#include "common/net/http_internal.h"
+#include "common/net/http/http_impl.h"
 #include "common/net/keys.h"
 #include "common/net/loop.h"
 
@@ -239,6 +239,24 @@ static bool is_busy(const struct http_server *s)
     return false;
 }
 
+static void run(struct http_server *s);
+
+static void on_due(void *arg)
+{
+    struct http_server *s = arg;
+    s->run_due = false;
+    if (!s->closing)
+        run(s);
+}
+
+static void kick(struct http_server *s)
+{
+    if (s->closing || s->run_due)
+        return;
+    s->run_due = true;
+    loop_defer(s->loop, on_due, s);
+}
+
 static void run(struct http_server *s)
 {
     MHD_UNSIGNED_LONG_LONG ms;
@@ -254,7 +272,7 @@ static void run(struct http_server *s)
      * core: its descriptor wakes us for that. */
     if (ms == 0 && s->spins < SPINS_MAX && is_busy(s)) {
         s->spins++;
-        http_server_kick(s);
+        kick(s);
     } else {
         loop_timer_start(s->timer, ms < IDLE_RUN_MS ? IDLE_RUN_MS : ms, 0);
     }
@@ -267,27 +285,11 @@ static void on_timer(void *arg)
     run(s);
 }
 
-static void on_due(void *arg)
-{
-    struct http_server *s = arg;
-    s->run_due = false;
-    if (!s->closing)
-        run(s);
-}
-
 static void on_readable(uv_poll_t *h, int status, int ev)
 {
     struct http_server *s = h->data;
     s->spins = 0;
     run(s);
-}
-
-void http_server_kick(struct http_server *s)
-{
-    if (s->closing || s->run_due)
-        return;
-    s->run_due = true;
-    loop_defer(s->loop, on_due, s);
 }
 
 /* ---- the server ---- */
@@ -399,6 +401,7 @@ int http_server_open(struct loop *loop, const struct http_server_options *o,
     int family = AF_INET;
     s->loop = loop;
     s->o = *o;
+    s->kick = kick;
     s->listen_fd = -1;
     set_defaults(&s->o);
     list_init(&s->conns);

@@ -10,8 +10,8 @@
  * none.  A piece that does not start where the last ended is refused with 409;
  * content that does not match its name with 422 `hash_mismatch`, and
  * what had arrived is dropped. */
-#ifndef COMMON_NET_BLOB_HTTP_H
-#define COMMON_NET_BLOB_HTTP_H
+#ifndef COMMON_NET_HTTP_BLOB_HTTP_H
+#define COMMON_NET_HTTP_BLOB_HTTP_H
 
 #include "common/net/ticket.h"
 

@@ -13,12 +13,11 @@
  * Servers are trusted by `pin` (SHA-256 of the public key, 32 bytes; no
  * authority, no names) or, with pin NULL, by the system's authorities.
  *
- * libcurl is initialised by the first transfer, not before.  Blocking variants
- * for command-line programs are at the end. */
-#ifndef COMMON_NET_TRANSFER_H
-#define COMMON_NET_TRANSFER_H
+ * libcurl is initialised by the first transfer, not before.  http_client.h has blocking
+ * variants for command-line programs. */
+#ifndef COMMON_NET_HTTP_TRANSFER_H
+#define COMMON_NET_HTTP_TRANSFER_H
 
-#include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -108,47 +107,5 @@ struct xfer_counters {
     uint64_t retries;
 };
 struct xfer_counters xfer_counters(const struct xfer *x);
-
-/* ---- blocking, for command-line programs; any thread, no loop ---- */
-
-struct http_client; /* keeps its connection between calls */
-struct http_response {
-    long status;
-    char *body; /* terminated; free with http_response_release */
-    size_t len;
-};
-
-/* base: "https://host:port"; pin and bearer as above, copied; may be NULL. */
-int http_client_new(const char *base, const uint8_t *pin, const char *bearer,
-                    struct http_client **ret, struct err *err);
-void http_client_free(struct http_client *c); /* accepts NULL */
-/* Once *flag is set (by a signal's handler), GETs and files end with -ERR_CANCELLED within a
- * second; a command, whose answer must be known, does not. */
-void http_client_heed(struct http_client *c, const volatile sig_atomic_t *flag);
-/* path begins with '/'; body NULL: none.  0 for any HTTP status; negative when
- * no answer came (server down, wrong key, more than 64 MiB). */
-int http_call(struct http_client *c, const char *method, const char *path, const void *body,
-              size_t len, struct http_response *ret, struct err *err);
-void http_response_release(struct http_response *r);
-/* Status below 300: 0.  Else a negative code and the server's own sentence. */
-int http_response_check(const struct http_response *r, struct err *err);
-/* Streams a GET; on_data returns non-zero to stop.  idle_s: give up after that
- * long without a byte (0: never).  0 when stopped by on_data or the server ended. */
-int http_stream_get(struct http_client *c, const char *path,
-                    int (*on_data)(void *arg, const char *data, size_t len), void *arg,
-                    unsigned idle_s, struct err *err);
-/* Whole file down / up.  put: url is a path with ticket; retries and resumes.
- * sha256 may be NULL. */
-int http_get_file(struct http_client *c, const char *path, const char *file, const uint8_t *sha256,
-                  xfer_progress_fn progress, void *arg, struct err *err);
-int http_put_file(struct http_client *c, const char *path, const char *file,
-                  xfer_progress_fn progress, void *arg, struct err *err);
-/* Parses server-sent events out of stream bytes: feed() calls fn per event.
- * Holds at most 1 MiB of an unfinished event. */
-struct sse_parser;
-struct sse_parser *sse_parser_new(int (*fn)(void *arg, const char *event, const char *data),
-                                  void *arg);
-int sse_parser_feed(struct sse_parser *p, const char *data, size_t len);
-void sse_parser_free(struct sse_parser *p);
 
 #endif

@@ -1,8 +1,8 @@
 /* How fast bytes may move: a token bucket that holds a twentieth of a second's worth.
  * What is taken beyond it is a debt that later bytes wait for, so over time the rate
  * is kept whatever the pieces.  Pure. */
-#ifndef COMMON_NET_RATE_H
-#define COMMON_NET_RATE_H
+#ifndef COMMON_NET_HTTP_RATE_H
+#define COMMON_NET_HTTP_RATE_H
 
 #include <stdint.h>
 

@@ -2,8 +2,8 @@
  * (TCP_INFO): TLS framing, handshakes and retransmissions included.
  *
  * A socket_bytes outlives all connections of its CURLM.  One thread. */
-#ifndef COMMON_NET_SOCKET_BYTES_H
-#define COMMON_NET_SOCKET_BYTES_H
+#ifndef COMMON_NET_HTTP_SOCKET_BYTES_H
+#define COMMON_NET_HTTP_SOCKET_BYTES_H
 
 #include <stdint.h>
 

@@ -1,4 +1,4 @@
-#include "common/net/socket_bytes.h"
+#include "common/net/http/socket_bytes.h"
 
 #include <linux/tcp.h> /* not netinet/tcp.h, whose tcp_info is older and shorter */
 #include <netinet/in.h>

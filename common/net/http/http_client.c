@@ -1,9 +1,11 @@
-/* The blocking side of transfer.h, for command-line programs. */
+#include "common/net/http/http_client.h"
+
 #include "common/base/buf.h"
+#include "common/base/err.h"
 #include "common/base/mem.h"
 #include "common/base/str.h"
 #include "common/net/loop.h"
-#include "common/net/transfer_internal.h"
+#include "common/net/http/http_curl.h"
 
 #include <errno.h>
 #include <string.h>
@@ -12,7 +14,6 @@
 #define CONNECT_MS 10000L
 #define IDLE_S 60L
 #define PULSE_MS 200
-#define SSE_MAX ((size_t)1 << 20)
 
 struct http_client {
     CURL *easy;
@@ -26,7 +27,7 @@ struct http_client {
 int http_client_new(const char *base, const uint8_t *pin, const char *bearer,
                     struct http_client **ret, struct err *err)
 {
-    transfer_global_init();
+    http_curl_init();
     struct http_client *c = mem_alloc(sizeof(*c));
     c->easy = curl_easy_init();
     if (!c->easy) {
@@ -76,7 +77,7 @@ static void prepare(struct http_client *c, const char *url, unsigned idle_s)
         curl_easy_setopt(c->easy, CURLOPT_LOW_SPEED_LIMIT, 1L);
         curl_easy_setopt(c->easy, CURLOPT_LOW_SPEED_TIME, (long)idle_s);
     }
-    transfer_setup_tls(c->easy, url, c->has_pin ? c->pin : NULL);
+    http_curl_tls(c->easy, url, c->has_pin ? c->pin : NULL);
 }
 
 static size_t collect(char *data, size_t one, size_t len, void *arg)
@@ -89,7 +90,7 @@ int http_call(struct http_client *c, const char *method, const char *path, const
 {
     struct buf answer;
     char *url = str_printf("%s%s", c->base, path);
-    struct curl_slist *headers = transfer_headers(NULL, c->bearer);
+    struct curl_slist *headers = http_curl_headers(NULL, c->bearer);
     buf_init(&answer, ANSWER_MAX);
     prepare(c, url, IDLE_S);
     if (body) {
@@ -115,7 +116,7 @@ int http_call(struct http_client *c, const char *method, const char *path, const
         rc = err_set(err, -ERR_CANCELLED, "interrupted");
         buf_release(&answer);
     } else if (cc != CURLE_OK) {
-        rc = transfer_curl_error(cc, c->error, url, err);
+        rc = http_curl_error(cc, c->error, url, err);
         buf_release(&answer);
     } else {
         curl_easy_getinfo(c->easy, CURLINFO_RESPONSE_CODE, &ret->status);
@@ -133,54 +134,7 @@ void http_response_release(struct http_response *r)
 
 int http_response_check(const struct http_response *r, struct err *err)
 {
-    return r->status < 300 ? 0 : transfer_status_error(r->status, r->body, "the server", err);
-}
-
-/* ---- streams ---- */
-
-struct stream {
-    struct http_client *client;
-    int (*on_data)(void *arg, const char *data, size_t len);
-    void *arg;
-    bool stopped;
-    struct buf error_body;
-};
-
-static size_t pass(char *data, size_t one, size_t len, void *arg)
-{
-    struct stream *s = arg;
-    long status = 0;
-    curl_easy_getinfo(s->client->easy, CURLINFO_RESPONSE_CODE, &status);
-    if (status >= 300)
-        return buf_append(&s->error_body, data, len) < 0 ? 0 : len;
-    s->stopped = s->on_data(s->arg, data, len) != 0;
-    return s->stopped ? 0 : len;
-}
-
-int http_stream_get(struct http_client *c, const char *path,
-                    int (*on_data)(void *arg, const char *data, size_t len), void *arg,
-                    unsigned idle_s, struct err *err)
-{
-    struct stream s = {.client = c, .on_data = on_data, .arg = arg};
-    char *url = str_printf("%s%s", c->base, path);
-    struct curl_slist *headers = transfer_headers(NULL, c->bearer);
-    long status = 0;
-    buf_init(&s.error_body, 4096);
-    prepare(c, url, idle_s);
-    curl_easy_setopt(c->easy, CURLOPT_HTTPHEADER, headers);
-    curl_easy_setopt(c->easy, CURLOPT_WRITEFUNCTION, pass);
-    curl_easy_setopt(c->easy, CURLOPT_WRITEDATA, &s);
-    CURLcode cc = curl_easy_perform(c->easy);
-    curl_easy_getinfo(c->easy, CURLINFO_RESPONSE_CODE, &status);
-    curl_slist_free_all(headers);
-    int rc = 0;
-    if (!s.stopped && cc != CURLE_OK)
-        rc = transfer_curl_error(cc, c->error, url, err);
-    else if (status >= 300)
-        rc = transfer_status_error(status, buf_str(&s.error_body), url, err);
-    buf_release(&s.error_body);
-    mem_free(url);
-    return rc;
+    return r->status < 300 ? 0 : http_curl_status_error(r->status, r->body, "the server", err);
 }
 
 /* ---- files: the loop's transfers, on a loop of their own ---- */
@@ -273,77 +227,4 @@ int http_put_file(struct http_client *c, const char *path, const char *file,
     struct err local = {0};
     struct waiter w = {.progress = progress, .arg = arg, .err = err ? err : &local};
     return run_file(c, path, file, true, NULL, &w);
-}
-
-/* ---- server-sent events ---- */
-
-struct sse_parser {
-    int (*fn)(void *arg, const char *event, const char *data);
-    void *arg;
-    struct buf line, data;
-    bool has_data; /* an empty line of data is data too */
-    char event[64];
-};
-
-struct sse_parser *sse_parser_new(int (*fn)(void *arg, const char *event, const char *data),
-                                  void *arg)
-{
-    struct sse_parser *p = mem_alloc(sizeof(*p));
-    p->fn = fn;
-    p->arg = arg;
-    buf_init(&p->line, SSE_MAX);
-    buf_init(&p->data, SSE_MAX);
-    return p;
-}
-
-void sse_parser_free(struct sse_parser *p)
-{
-    if (!p)
-        return;
-    buf_release(&p->line);
-    buf_release(&p->data);
-    mem_free(p);
-}
-
-static int end_line(struct sse_parser *p)
-{
-    char *line = (char *)p->line.data;
-    size_t len = p->line.len;
-    int rc = 0;
-    if (len && line[len - 1] == '\r')
-        line[--len] = '\0';
-    if (len == 0) {
-        if (p->has_data)
-            rc = p->fn(p->arg, p->event[0] ? p->event : "message", buf_str(&p->data));
-        buf_clear(&p->data);
-        p->has_data = false;
-        p->event[0] = '\0';
-    } else if (strncmp(line, "event:", 6) == 0) {
-        (void)str_copy(p->event, sizeof(p->event), line + 6 + (line[6] == ' '));
-    } else if (strncmp(line, "data:", 5) == 0) {
-        if (p->has_data)
-            rc = buf_append_byte(&p->data, '\n');
-        if (rc == 0)
-            rc = buf_append_str(&p->data, line + 5 + (line[5] == ' '));
-        p->has_data = true;
-    }
-    buf_clear(&p->line);
-    return rc;
-}
-
-int sse_parser_feed(struct sse_parser *p, const char *data, size_t len)
-{
-    while (len > 0) {
-        const char *nl = memchr(data, '\n', len);
-        size_t n = nl ? (size_t)(nl - data) : len;
-        int rc = buf_append(&p->line, data, n);
-        if (rc == 0 && nl)
-            rc = end_line(p);
-        if (rc != 0)
-            return rc;
-        n += nl != NULL;
-        data += n;
-        len -= n;
-    }
-    return 0;
 }

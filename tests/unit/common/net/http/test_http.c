@@ -1,5 +1,5 @@
 /* The HTTP server: routes, roles, bodies, deferred answers, streams, slow clients. */
-#include "tests/unit/common/net/http_test.h"
+#include "tests/unit/common/net/http/http_test.h"
 
 #include <errno.h>
 

@@ -3,9 +3,9 @@
 #ifndef TESTS_UNIT_NET_HTTP_TEST_H
 #define TESTS_UNIT_NET_HTTP_TEST_H
 
-#include "common/net/blob_http.h"
-#include "common/net/http_server.h"
-#include "common/net/transfer.h"
+#include "common/net/http/blob_http.h"
+#include "common/net/http/http_server.h"
+#include "common/net/http/transfer.h"
 #include "tests/unit/blobs.h"
 #include "tests/unit/common/net/net_test.h"
 

@@ -1,11 +1,12 @@
-/* Shared by transfer*.c and http_client.c only. */
-#ifndef COMMON_NET_TRANSFER_INTERNAL_H
-#define COMMON_NET_TRANSFER_INTERNAL_H
+/* One transfer, for transfer.c, which runs it, and transfer_io.c, which asks and judges. */
+#ifndef COMMON_NET_HTTP_TRANSFER_IMPL_H
+#define COMMON_NET_HTTP_TRANSFER_IMPL_H
 
 #include "common/base/buf.h"
 #include "common/base/err.h"
 #include "common/base/list.h"
-#include "common/net/transfer.h"
+#include "common/net/http/rate.h"
+#include "common/net/http/transfer.h"
 
 #include <curl/curl.h>
 #include <stdbool.h>
@@ -13,7 +14,6 @@
 #include <sys/types.h>
 
 struct loop_timer;
-struct pool;
 struct transfer;
 
 enum transfer_kind { TRANSFER_GET, TRANSFER_PUT, TRANSFER_CALL };
@@ -27,9 +27,17 @@ enum transfer_next {
     TRANSFER_VERIFY
 };
 
+/* The link that all transfers share. */
+struct transfer_link {
+    struct loop *loop;
+    struct rate up, down;
+    struct loop_timer *pace; /* runs while one is paused */
+};
+
 struct transfer {
     struct list link; /* in xfer->waiting or xfer->active */
     struct xfer *owner;
+    struct transfer_link *shared;
     uint64_t id;
     enum transfer_kind kind;
     enum transfer_state state;
@@ -52,7 +60,7 @@ struct transfer {
     uint64_t offset;    /* get: of the file, so far; put: next byte to send */
     uint64_t sent_from; /* put: start of this attempt */
     bool asking, existed, resumed, refetched, over_limit;
-    bool paused;       /* until the link has room again */
+    bool paused;       /* until the link has room again; transfer.c goes on then */
     int io_error;      /* errno of our own disk */
     struct buf answer; /* call: the body; else the body of an error */
     uint64_t have;     /* put: what the server said it has */
@@ -64,28 +72,10 @@ struct transfer {
     struct transfer_verify *verifying;
 };
 
-/* The options that every request has; pin NULL: the system's authorities. */
-void transfer_setup_tls(CURL *easy, const char *url, const uint8_t *pin);
-/* libcurl's global part, once per process. */
-void transfer_global_init(void);
-/* "Authorization: Bearer ..." and "Expect:" appended; may return NULL. */
-struct curl_slist *transfer_headers(struct curl_slist *list, const char *bearer);
-/* Code and sentence for an HTTP status of 300 or more; body may be our JSON error. */
-int transfer_status_error(long status, const char *body, const char *url, struct err *err);
-/* The same for libcurl's own failures. */
-int transfer_curl_error(CURLcode rc, const char *text, const char *url, struct err *err);
-/* Whether trying again may help. */
-bool transfer_is_retryable(int code, long status);
-
-/* transfer_io.c: prepares t->easy for its next attempt; the result is judged by
+/* Prepares t->easy for its next attempt; the result is judged by
  * transfer_judge().  -code: cannot begin. */
 int transfer_prepare(struct transfer *t, struct err *err);
 enum transfer_next transfer_judge(struct transfer *t, CURLcode rc, struct err *err);
 void transfer_close_file(struct transfer *t);
-
-/* transfer.c: how many bytes may move now; 0: the transfer is paused, and continued when
- * there is room.  And that they have moved. */
-size_t transfer_allowance(struct transfer *t, bool up, size_t want);
-void transfer_moved(struct transfer *t, bool up, size_t bytes);
 
 #endif

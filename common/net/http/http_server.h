@@ -95,14 +95,12 @@ struct http_counters http_server_counters(const struct http_server *s);
 
 /* ---- the request; all strings are borrowed until it is answered ---- */
 const char *http_request_method(const struct http_request *r);
-const char *http_request_path(const struct http_request *r);
 const char *http_request_param(const struct http_request *r, const char *name); /* of the pattern */
 const char *http_request_query(const struct http_request *r, const char *name); /* NULL: absent */
 const char *http_request_header(const struct http_request *r, const char *name);
 const void *http_request_body(const struct http_request *r, size_t *ret_len);
 unsigned http_request_role(const struct http_request *r);
-const char *http_request_address(const struct http_request *r); /* of the client, no port */
-void *http_request_sink(const struct http_request *r);          /* of an upload, NULL else */
+void *http_request_sink(const struct http_request *r); /* of an upload, NULL else */
 
 /* Whole-number parameter; answers 400 and returns negative when it is none.
  * The query variant returns `fallback` when absent. */

@@ -1,4 +1,4 @@
-#include "common/net/rate.h"
+#include "common/net/http/rate.h"
 
 #include <errno.h>
 #include <math.h>

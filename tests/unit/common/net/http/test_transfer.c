@@ -1,6 +1,6 @@
 /* Blobs by ticket and transfers, against each other and against a bad world. */
 #include "tests/unit/blobs.h"
-#include "tests/unit/common/net/http_test.h"
+#include "tests/unit/common/net/http/http_test.h"
 
 #include "common/base/clock.h"
 

@@ -1,8 +1,8 @@
 /* Bytes counted at the sockets of libcurl: at least what the bodies hold, each
  * socket once, closed or open. */
-#include "tests/unit/common/net/http_test.h"
+#include "tests/unit/common/net/http/http_test.h"
 
-#include "common/net/socket_bytes.h"
+#include "common/net/http/socket_bytes.h"
 
 #define BODY_BYTES ((size_t)1000000)
 #define MANY (SOCKET_BYTES_OPEN_MAX + 6)

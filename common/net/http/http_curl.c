@@ -1,7 +1,4 @@
-#include "common/base/hash.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
-#include "common/net/transfer_internal.h"
+#include "common/net/http/http_curl.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -9,12 +6,17 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/base/err.h"
+#include "common/base/hash.h"
+#include "common/base/mem.h"
+#include "common/base/str.h"
+
 static void global_init(void)
 {
     (void)curl_global_init(CURL_GLOBAL_DEFAULT); /* a failure shows at the first handle */
 }
 
-void transfer_global_init(void)
+void http_curl_init(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, global_init);
@@ -33,7 +35,7 @@ static void base64(const uint8_t in[32], char out[45])
     out[44] = '\0';
 }
 
-void transfer_setup_tls(CURL *easy, const char *url, const uint8_t *pin)
+void http_curl_tls(CURL *easy, const char *url, const uint8_t *pin)
 {
     char text[64] = "sha256//";
     curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
@@ -52,7 +54,7 @@ void transfer_setup_tls(CURL *easy, const char *url, const uint8_t *pin)
     curl_easy_setopt(easy, CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_2);
 }
 
-struct curl_slist *transfer_headers(struct curl_slist *list, const char *bearer)
+struct curl_slist *http_curl_headers(struct curl_slist *list, const char *bearer)
 {
     struct curl_slist *grown = curl_slist_append(list, "Expect:");
     if (grown && bearer) {
@@ -72,7 +74,7 @@ static int shown(const char *url)
     return (int)(n < 200 ? n : 200);
 }
 
-int transfer_status_error(long status, const char *body, const char *url, struct err *err)
+int http_curl_status_error(long status, const char *body, const char *url, struct err *err)
 {
     int code = -ERR_REMOTE;
     if (status == 401 || status == 403)
@@ -102,7 +104,7 @@ int transfer_status_error(long status, const char *body, const char *url, struct
     return code;
 }
 
-int transfer_curl_error(CURLcode rc, const char *text, const char *url, struct err *err)
+int http_curl_error(CURLcode rc, const char *text, const char *url, struct err *err)
 {
     int code = -ECONNRESET;
     const char *why = text && *text ? text : curl_easy_strerror(rc);
@@ -138,7 +140,7 @@ int transfer_curl_error(CURLcode rc, const char *text, const char *url, struct e
     return err_set(err, code, "%.*s: %s", shown(url), url, why);
 }
 
-bool transfer_is_retryable(int code, long status)
+bool http_curl_is_retryable(int code, long status)
 {
     if (status >= 500 && status != 501 && status != 507)
         return true;

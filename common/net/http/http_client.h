@@ -1,0 +1,37 @@
+/* HTTP(S) as a client that waits, for command-line programs: any thread, no loop. */
+#ifndef COMMON_NET_HTTP_CLIENT_H
+#define COMMON_NET_HTTP_CLIENT_H
+
+#include <signal.h>
+
+#include "common/net/http/transfer.h"
+
+struct http_client; /* keeps its connection between calls */
+struct http_response {
+    long status;
+    char *body; /* terminated; free with http_response_release */
+    size_t len;
+};
+
+/* base: "https://host:port"; pin and bearer as above, copied; may be NULL. */
+int http_client_new(const char *base, const uint8_t *pin, const char *bearer,
+                    struct http_client **ret, struct err *err);
+void http_client_free(struct http_client *c); /* accepts NULL */
+/* Once *flag is set (by a signal's handler), GETs and files end with -ERR_CANCELLED within a
+ * second; a command, whose answer must be known, does not. */
+void http_client_heed(struct http_client *c, const volatile sig_atomic_t *flag);
+/* path begins with '/'; body NULL: none.  0 for any HTTP status; negative when
+ * no answer came (server down, wrong key, more than 64 MiB). */
+int http_call(struct http_client *c, const char *method, const char *path, const void *body,
+              size_t len, struct http_response *ret, struct err *err);
+void http_response_release(struct http_response *r);
+/* Status below 300: 0.  Else a negative code and the server's own sentence. */
+int http_response_check(const struct http_response *r, struct err *err);
+/* Whole file down / up.  put: url is a path with ticket; retries and resumes.
+ * sha256 may be NULL. */
+int http_get_file(struct http_client *c, const char *path, const char *file, const uint8_t *sha256,
+                  xfer_progress_fn progress, void *arg, struct err *err);
+int http_put_file(struct http_client *c, const char *path, const char *file,
+                  xfer_progress_fn progress, void *arg, struct err *err);
+
+#endif

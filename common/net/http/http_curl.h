@@ -1,0 +1,24 @@
+/* What all users of libcurl share: trust, headers, and errors as sentences. */
+#ifndef COMMON_NET_HTTP_CURL_H
+#define COMMON_NET_HTTP_CURL_H
+
+#include <curl/curl.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+struct err;
+
+/* The options that every request has; pin NULL: the system's authorities. */
+void http_curl_tls(CURL *easy, const char *url, const uint8_t *pin);
+/* libcurl's global part, once per process. */
+void http_curl_init(void);
+/* "Authorization: Bearer ..." and "Expect:" appended; may return NULL. */
+struct curl_slist *http_curl_headers(struct curl_slist *list, const char *bearer);
+/* Code and sentence for an HTTP status of 300 or more; body may be our JSON error. */
+int http_curl_status_error(long status, const char *body, const char *url, struct err *err);
+/* The same for libcurl's own failures. */
+int http_curl_error(CURLcode rc, const char *text, const char *url, struct err *err);
+/* Whether trying again may help. */
+bool http_curl_is_retryable(int code, long status);
+
+#endif

@@ -1,0 +1,609 @@
+/* A request of the HTTP server: what was asked and by whom, its answer, and streams. */
+#include "common/net/http/http_impl.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "common/base/err.h"
+#include "common/base/mem.h"
+#include "common/base/str.h"
+#include "common/net/loop.h"
+
+#define COOKIE "skerry"
+#define STREAM_BLOCK_BYTES 8192
+
+struct http_request *http_request_new(struct http_server *s, struct MHD_Connection *c,
+                                      const char *path, const char *method)
+{
+    struct http_request *r = mem_alloc(sizeof(*r));
+    r->server = s;
+    r->connection = c;
+    r->path = str_dup(path);
+    r->method = str_dup(method);
+    r->start_ms = loop_now_ms(s->loop);
+    buf_init(&r->body, 0);
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    r->conn = info ? info->socket_context : NULL;
+    if (r->conn) {
+        r->conn->requests++;
+        r->conn->waiting_since_ms = 0;
+    }
+    list_push(&s->requests, &r->link);
+    return r;
+}
+
+static void request_free(struct http_request *r)
+{
+    list_remove(&r->link);
+    for (unsigned i = 0; i < r->param_count; i++)
+        mem_free(r->params[i].value);
+    for (unsigned i = 0; i < r->header_count; i++) {
+        mem_free(r->headers[i].name);
+        mem_free(r->headers[i].value);
+    }
+    if (r->response)
+        MHD_destroy_response(r->response);
+    buf_release(&r->body);
+    mem_free(r->path);
+    mem_free(r->method);
+    mem_free(r);
+}
+
+void http_request_maybe_free(struct http_request *r)
+{
+    if (!r->connection && (r->answered || !r->held))
+        request_free(r);
+}
+
+/* ---- routes ---- */
+
+static void drop_params(struct http_request *r)
+{
+    while (r->param_count > 0)
+        mem_free(r->params[--r->param_count].value);
+}
+
+static bool match(struct http_request *r, const char *pattern)
+{
+    const char *p = pattern, *u = r->path;
+    drop_params(r);
+    while (*p) {
+        if (*p != '{') {
+            if (*p++ != *u++)
+                return false;
+            continue;
+        }
+        size_t name_len = strcspn(p + 1, "}"), len = strcspn(u, "/");
+        if (len == 0 || r->param_count == HTTP_PARAMS_MAX)
+            return false;
+        r->params[r->param_count].name = p + 1;
+        r->params[r->param_count].name_len = name_len;
+        r->params[r->param_count++].value = str_ndup(u, len);
+        p += name_len + 2;
+        u += len;
+    }
+    return *u == '\0';
+}
+
+static bool method_fits(const struct http_route *t, const char *method)
+{
+    return strcmp(t->method, method) == 0 ||
+           (strcmp(method, "HEAD") == 0 && strcmp(t->method, "GET") == 0);
+}
+
+/* ---- who asks ---- */
+
+static void learn_role(struct http_request *r)
+{
+    const struct http_server_options *o = &r->server->o;
+    const char *header = http_request_header(r, "Authorization");
+    if (!o->authenticate)
+        return;
+    if (header && strncasecmp(header, "Bearer ", 7) == 0) {
+        r->role = o->authenticate(o->arg, header + 7);
+        return;
+    }
+    const char *cookie = MHD_lookup_connection_value(r->connection, MHD_COOKIE_KIND, COOKIE);
+    const char *query = http_request_query(r, "token");
+    if (query) {
+        r->role = o->authenticate(o->arg, query);
+        if (r->role && strlen(query) < 1024 && !strpbrk(query, ";, \r\n\"")) {
+            /* So that a page opened with ?token= can load what it refers to. */
+            char *value = str_printf(COOKIE "=%s; Path=/; HttpOnly; SameSite=Strict%s", query,
+                                     o->keys ? "; Secure" : "");
+            http_reply_header(r, "Set-Cookie", value);
+            mem_free(value);
+        }
+    } else if (cookie) {
+        r->role = o->authenticate(o->arg, cookie);
+    }
+}
+
+int http_request_route(struct http_request *r)
+{
+    struct http_server *s = r->server;
+    bool path_known = false;
+    for (unsigned g = 0; g < s->group_count && !r->route; g++) {
+        for (unsigned i = 0; i < s->groups[g].count && !r->route; i++) {
+            const struct http_route *t = &s->groups[g].routes[i];
+            if (!match(r, t->pattern))
+                continue;
+            path_known = true;
+            if (method_fits(t, r->method))
+                r->route = t;
+        }
+    }
+    if (!r->route) {
+        if (path_known)
+            http_reply_error(r, 405, "method_not_allowed", "%s is not possible here", r->method);
+        else
+            http_reply_error(r, 404, "not_found", "there is nothing at %s", r->path);
+        return -ERR_NOTFOUND;
+    }
+    learn_role(r);
+    buf_init(&r->body, r->route->max_body);
+    if (!r->route->roles || (r->role & r->route->roles))
+        return 0;
+    if (r->role) {
+        http_reply_error(r, 403, "forbidden", "this token's role may not do that");
+    } else {
+        http_reply_header(r, "WWW-Authenticate", "Bearer");
+        http_reply_error(r, 401, "unauthorized",
+                         "a valid token is needed: Authorization: Bearer ..., or ?token=...");
+    }
+    return -ERR_AUTH;
+}
+
+/* ---- what was asked ---- */
+
+const char *http_request_method(const struct http_request *r)
+{
+    return r->method;
+}
+
+const char *http_request_param(const struct http_request *r, const char *name)
+{
+    for (unsigned i = 0; i < r->param_count; i++)
+        if (strlen(name) == r->params[i].name_len &&
+            strncmp(r->params[i].name, name, r->params[i].name_len) == 0)
+            return r->params[i].value;
+    return NULL;
+}
+
+const char *http_request_query(const struct http_request *r, const char *name)
+{
+    if (!r->connection)
+        return NULL;
+    return MHD_lookup_connection_value(r->connection, MHD_GET_ARGUMENT_KIND, name);
+}
+
+const char *http_request_header(const struct http_request *r, const char *name)
+{
+    if (!r->connection)
+        return NULL;
+    return MHD_lookup_connection_value(r->connection, MHD_HEADER_KIND, name);
+}
+
+const void *http_request_body(const struct http_request *r, size_t *ret_len)
+{
+    *ret_len = r->body.len;
+    return buf_str(&r->body);
+}
+
+unsigned http_request_role(const struct http_request *r)
+{
+    return r->role;
+}
+
+void *http_request_sink(const struct http_request *r)
+{
+    return r->sink;
+}
+
+int http_request_param_u64(struct http_request *r, const char *name, uint64_t *ret)
+{
+    const char *text = http_request_param(r, name);
+    if (text && str_parse_u64(text, ret) == 0)
+        return 0;
+    http_reply_error(r, 400, "invalid", "%s must be a whole number, not \"%.60s\"", name,
+                     text ? text : "");
+    return -EINVAL;
+}
+
+int http_request_query_u64(struct http_request *r, const char *name, uint64_t fallback,
+                           uint64_t max, uint64_t *ret)
+{
+    const char *text = http_request_query(r, name);
+    uint64_t n = fallback;
+    if (text && (str_parse_u64(text, &n) < 0 || n > max)) {
+        http_reply_error(r, 400, "invalid", "%s must be a whole number up to %llu, not \"%.60s\"",
+                         name, (unsigned long long)max, text);
+        return -EINVAL;
+    }
+    *ret = n;
+    return 0;
+}
+
+int http_request_json(struct http_request *r, json_t **ret)
+{
+    json_error_t e;
+    json_t *j = json_loadb(buf_str(&r->body), r->body.len, JSON_REJECT_DUPLICATES, &e);
+    if (!j) {
+        http_reply_error(r, 400, "invalid_json", "the body is not JSON: %s (line %d, column %d)",
+                         e.text, e.line, e.column);
+        return -ERR_FORMAT;
+    }
+    if (!json_is_object(j)) {
+        json_decref(j);
+        http_reply_error(r, 400, "invalid_json", "the body must be a JSON object");
+        return -ERR_FORMAT;
+    }
+    *ret = j;
+    return 0;
+}
+
+/* ---- the answer ---- */
+
+/* Takes response; queues it, now or when libmicrohttpd asks again. */
+static void reply_response(struct http_request *r, unsigned status, struct MHD_Response *response,
+                           const char *content_type)
+{
+    if (r->answered || !response || !r->connection || !r->server) {
+        /* The client is gone, or memory is: nothing to say, the request ends. */
+        if (response)
+            MHD_destroy_response(response);
+        r->answered = true;
+        if (r->connection && r->suspended && r->server && !r->response) {
+            r->status = 503;
+            r->response = MHD_create_response_from_buffer(0, NULL, MHD_RESPMEM_PERSISTENT);
+            r->suspended = false;
+            MHD_resume_connection(r->connection);
+            r->server->kick(r->server);
+        }
+        http_request_maybe_free(r);
+        return;
+    }
+    if (content_type)
+        (void)MHD_add_response_header(response, "Content-Type", content_type); /* valid names */
+    (void)MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
+    for (unsigned i = 0; i < r->header_count; i++)
+        (void)MHD_add_response_header(response, r->headers[i].name, r->headers[i].value);
+    r->response = response;
+    r->status = status;
+    r->answered = true;
+    if (r->in_callback || !r->suspended)
+        return; /* queued when the callback returns */
+    r->suspended = false;
+    MHD_resume_connection(r->connection);
+    r->server->kick(r->server);
+}
+
+void http_reply_header(struct http_request *r, const char *name, const char *value)
+{
+    if (r->header_count == HTTP_HEADERS_MAX)
+        return;
+    r->headers[r->header_count].name = str_dup(name);
+    r->headers[r->header_count++].value = str_dup(value);
+}
+
+static void reply_data(struct http_request *r, unsigned status, const char *content_type,
+                       const void *data, size_t len, enum MHD_ResponseMemoryMode mode)
+{
+    if (r->server)
+        r->server->counters.body_bytes_out += len;
+    reply_response(r, status, MHD_create_response_from_buffer(len, (void *)data, mode),
+                   content_type);
+}
+
+void http_reply_json(struct http_request *r, unsigned status, json_t *takes)
+{
+    char *text = takes ? json_dumps(takes, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
+    json_decref(takes);
+    if (!text) {
+        http_reply_error(r, 500, "internal", "the answer could not be written as JSON");
+        return;
+    }
+    http_reply_header(r, "Cache-Control", "no-store");
+    reply_data(r, status, "application/json", text, strlen(text), MHD_RESPMEM_MUST_FREE);
+}
+
+void http_reply_text(struct http_request *r, unsigned status, const char *content_type,
+                     const char *text)
+{
+    reply_data(r, status, content_type, text, strlen(text), MHD_RESPMEM_MUST_COPY);
+}
+
+void http_reply_bytes(struct http_request *r, unsigned status, const char *content_type,
+                      const void *data, size_t len)
+{
+    reply_data(r, status, content_type, data, len, MHD_RESPMEM_MUST_COPY);
+}
+
+void http_reply_static(struct http_request *r, unsigned status, const char *content_type,
+                       const void *data, size_t len)
+{
+    reply_data(r, status, content_type, data, len, MHD_RESPMEM_PERSISTENT);
+}
+
+void http_reply_empty(struct http_request *r, unsigned status)
+{
+    reply_data(r, status, NULL, "", 0, MHD_RESPMEM_PERSISTENT);
+}
+
+void http_reply_error(struct http_request *r, unsigned status, const char *code, const char *fmt,
+                      ...)
+{
+    char message[1024];
+    va_list ap;
+    va_start(ap, fmt);
+    (void)vsnprintf(message, sizeof(message), fmt, ap); /* cut is fine */
+    va_end(ap);
+    if (!str_is_utf8(message, strlen(message)))
+        for (char *p = message; *p; p++)
+            if ((unsigned char)*p >= 0x80)
+                *p = '?'; /* a cut character or a client's rubbish */
+    http_reply_json(r, status,
+                    json_pack("{s:{s:s,s:s}}", "error", "code", code, "message", message));
+}
+
+void http_reply_err(struct http_request *r, const struct err *err)
+{
+    static const struct {
+        int code;
+        unsigned status;
+        const char *word;
+    } map[] = {
+        {-EINVAL, 400, "invalid"},
+        {-ERR_FORMAT, 400, "invalid_format"},
+        {-ERR_CONFIG, 400, "invalid_config"},
+        {-ERR_AUTH, 403, "forbidden"},
+        {-ERR_NOTFOUND, 404, "not_found"},
+        {-ENOENT, 404, "not_found"},
+        {-EEXIST, 409, "exists"},
+        {-EBUSY, 409, "busy"},
+        {-ERR_STALE, 409, "stale"},
+        {-ERR_LIMIT, 413, "too_large"},
+        {-ERR_HASH, 422, "hash_mismatch"},
+        {-EAGAIN, 503, "try_again"},
+        {-ERR_CANCELLED, 503, "cancelled"},
+        {-ENOSPC, 507, "no_space"},
+        {-ERR_UNIMPLEMENTED, 501, "not_implemented"},
+    };
+    unsigned status = 500;
+    const char *word = "internal";
+    for (size_t i = 0; i < sizeof(map) / sizeof(map[0]); i++) {
+        if (map[i].code == err->code) {
+            status = map[i].status;
+            word = map[i].word;
+        }
+    }
+    http_reply_error(r, status, word, "%s", err->msg[0] ? err->msg : err_text(err->code));
+}
+
+/* ---- files ---- */
+
+enum range { RANGE_NONE, RANGE_OK, RANGE_BAD };
+
+/* One range of bytes; several, or another unit, are answered with the whole. */
+static enum range parse_range(const char *h, uint64_t size, uint64_t *ret_from, uint64_t *ret_len)
+{
+    char *end;
+    if (!h || strncmp(h, "bytes=", 6) != 0 || strchr(h, ','))
+        return RANGE_NONE;
+    h += 6;
+    if (*h == '-') {
+        unsigned long long n = strtoull(h + 1, &end, 10);
+        if (end == h + 1 || *end)
+            return RANGE_NONE;
+        if (n == 0 || size == 0)
+            return RANGE_BAD;
+        *ret_len = n < size ? n : size;
+        *ret_from = size - *ret_len;
+        return RANGE_OK;
+    }
+    unsigned long long from = strtoull(h, &end, 10), to = UINT64_MAX;
+    if (end == h || *end != '-')
+        return RANGE_NONE;
+    if (end[1]) {
+        h = end + 1;
+        to = strtoull(h, &end, 10);
+        if (end == h || *end || to < from)
+            return RANGE_NONE;
+    }
+    if (from >= size)
+        return RANGE_BAD;
+    *ret_from = from;
+    *ret_len = (to < size - 1 ? to : size - 1) - from + 1;
+    return RANGE_OK;
+}
+
+static bool etag_matches(const char *h, const char *etag)
+{
+    const char *p = h && etag ? strstr(h, etag) : NULL;
+    size_t n = etag ? strlen(etag) : 0;
+    return p && p > h && p[-1] == '"' && p[n] == '"';
+}
+
+void http_reply_file(struct http_request *r, int fd, uint64_t size, const char *content_type,
+                     const char *etag)
+{
+    char text[96];
+    uint64_t from = 0, len = size;
+    unsigned status = 200;
+    http_reply_header(r, "Accept-Ranges", "bytes");
+    if (etag) {
+        snprintf(text, sizeof(text), "\"%s\"", etag);
+        http_reply_header(r, "ETag", text);
+        if (etag_matches(http_request_header(r, "If-None-Match"), etag)) {
+            close(fd);
+            http_reply_empty(r, 304);
+            return;
+        }
+    }
+    const char *if_range = http_request_header(r, "If-Range");
+    enum range range = parse_range(http_request_header(r, "Range"), size, &from, &len);
+    if (range != RANGE_NONE && if_range && !etag_matches(if_range, etag))
+        range = RANGE_NONE;
+    if (range == RANGE_BAD) {
+        snprintf(text, sizeof(text), "bytes */%llu", (unsigned long long)size);
+        http_reply_header(r, "Content-Range", text);
+        close(fd);
+        http_reply_error(r, 416, "range", "the range lies behind the end: there are %llu bytes",
+                         (unsigned long long)size);
+        return;
+    }
+    if (range == RANGE_OK) {
+        status = 206;
+        snprintf(text, sizeof(text), "bytes %llu-%llu/%llu", (unsigned long long)from,
+                 (unsigned long long)(from + len - 1), (unsigned long long)size);
+        http_reply_header(r, "Content-Range", text);
+    } else {
+        from = 0;
+        len = size;
+    }
+    if (r->server && strcmp(r->method, "HEAD") != 0)
+        r->server->counters.body_bytes_out += len;
+    /* Takes fd; sends with sendfile where there is no TLS. */
+    struct MHD_Response *response = MHD_create_response_from_fd_at_offset64(len, fd, from);
+    if (!response)
+        close(fd);
+    reply_response(r, status, response, content_type);
+}
+
+/* ---- streams ---- */
+
+static ssize_t read_queue(void *cls, uint64_t pos, char *out, size_t max)
+{
+    struct http_stream *s = cls;
+    if (s->cut)
+        return MHD_CONTENT_READER_END_WITH_ERROR;
+    if (s->queue.len == 0 && s->ending)
+        return MHD_CONTENT_READER_END_OF_STREAM;
+    if (s->queue.len == 0) {
+        /* Without this libmicrohttpd would ask again and again. */
+        s->suspended = true;
+        MHD_suspend_connection(s->request->connection);
+        return 0;
+    }
+    size_t n = s->queue.len < max ? s->queue.len : max;
+    memcpy(out, s->queue.data, n);
+    buf_consume(&s->queue, n);
+    if (s->queue.len == 0 && s->queue.cap > STREAM_BLOCK_BYTES)
+        buf_release(&s->queue);
+    s->server->counters.body_bytes_out += n;
+    return (ssize_t)n;
+}
+
+static void wake(struct http_stream *s)
+{
+    if (!s->suspended)
+        return;
+    s->suspended = false;
+    MHD_resume_connection(s->request->connection);
+    s->server->kick(s->server);
+}
+
+int http_stream_open(struct http_request *r, const char *content_type,
+                     void (*on_close)(void *arg, struct http_stream *s), void *arg,
+                     struct http_stream **ret)
+{
+    struct http_server *server = r->server;
+    if (!server || !r->connection || server->counters.streams >= server->o.max_streams) {
+        http_reply_error(r, 503, "too_many_streams", "too many event streams are open");
+        return -EAGAIN;
+    }
+    struct http_stream *s = mem_alloc(sizeof(*s));
+    struct MHD_Response *response = MHD_create_response_from_callback(
+        MHD_SIZE_UNKNOWN, STREAM_BLOCK_BYTES, read_queue, s, NULL);
+    if (!response) {
+        mem_free(s);
+        http_reply_error(r, 503, "no_memory", "no memory for another stream");
+        return -EAGAIN;
+    }
+    s->server = server;
+    s->request = r;
+    s->on_close = on_close;
+    s->arg = arg;
+    s->is_events = strcmp(content_type, "text/event-stream") == 0;
+    s->written_ms = loop_now_ms(server->loop);
+    buf_init(&s->queue, server->o.max_stream_bytes);
+    list_push(&server->streams, &s->link);
+    server->counters.streams++;
+    r->stream = s;
+    http_reply_header(r, "Cache-Control", "no-store");
+    reply_response(r, 200, response, content_type);
+    *ret = s;
+    return 0;
+}
+
+int http_stream_write(struct http_stream *s, const void *data, size_t len)
+{
+    if (s->cut)
+        return -ERR_LIMIT;
+    if (s->ending)
+        return -ERR_CANCELLED;
+    s->written_ms = loop_now_ms(s->server->loop);
+    if (buf_append(&s->queue, data, len) < 0) {
+        s->cut = true;
+        s->server->counters.streams_cut++;
+        if (s->request->conn)
+            (void)shutdown(s->request->conn->fd, SHUT_RDWR); /* libmicrohttpd closes then */
+        wake(s);
+        return -ERR_LIMIT;
+    }
+    wake(s);
+    return 0;
+}
+
+int http_stream_event(struct http_stream *s, const char *event, const char *data)
+{
+    struct buf b;
+    buf_init(&b, s->server->o.max_stream_bytes);
+    int rc = event ? buf_printf(&b, "event: %s\n", event) : 0;
+    for (const char *p = data; rc == 0;) {
+        size_t n = strcspn(p, "\n");
+        rc = buf_printf(&b, "data: %.*s\n", (int)n, p);
+        p += n;
+        if (*p++ == '\0')
+            break;
+    }
+    if (rc == 0)
+        rc = buf_append_str(&b, "\n");
+    if (rc == 0)
+        rc = http_stream_write(s, b.data, b.len);
+    buf_release(&b);
+    return rc;
+}
+
+void http_stream_close(struct http_stream *s)
+{
+    s->ending = true;
+    wake(s);
+}
+
+void http_stream_gone(struct http_stream *s)
+{
+    list_remove(&s->link);
+    s->server->counters.streams--;
+    s->request->stream = NULL;
+    if (s->on_close)
+        s->on_close(s->arg, s);
+    buf_release(&s->queue);
+    mem_free(s);
+}
+
+void http_stream_tick(struct http_server *server)
+{
+    uint64_t now = loop_now_ms(server->loop);
+    for (struct list *l = server->streams.next; l != &server->streams; l = l->next) {
+        struct http_stream *s = list_entry(l, struct http_stream, link);
+        if (s->is_events && !s->ending && !s->cut && now - s->written_ms >= server->o.ping_ms)
+            (void)http_stream_write(s, ":\n\n", 3); /* a slow one is cut by it */
+    }
+}
