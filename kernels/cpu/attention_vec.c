@@ -9,7 +9,7 @@
 #include <errno.h>
 #include <math.h>
 
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/state.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/team.h"
 #include "kernels/cpu/vec.h"

@@ -1,5 +1,5 @@
-/* Opens CPU devices: finds what this CPU can run, puts the fast entries for it over the
- * reference ones, and breaks on purpose where a test asks for it. */
+/* Opens CPU devices: finds what this CPU can run, and puts the fast entries for it over the
+ * reference ones. */
 #include "kernels/cpu/cpu.h"
 
 #if defined(__x86_64__)
@@ -7,7 +7,6 @@
 #endif
 #include <errno.h>
 #include <sched.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +16,7 @@
 #include "kernels/cpu/matmul_onednn.h"
 #include "kernels/cpu/team.h"
 #include "kernels/cpu/ref.h"
+#include "kernels/cpu/state.h"
 
 /* What this CPU and its operating system can run. */
 struct isa {
@@ -105,76 +105,6 @@ static int fast_ops(struct cpu_state *st, const struct isa *isa, int threads)
     return 0;
 }
 
-/* ---- faults ----
- *
- * A CPU that breaks as a card does, on purpose, in builds with SKERRY_FAULTS (debug, asan,
- * tsan); nothing in release builds.
- *
- *     SKERRY_FAULT_DEVICE="40,7"
- *
- * The 40th wait for the device fails, and every later one of the process, as CUDA's errors
- * are sticky.  A process takes the first number off the list, so the next one, started by
- * execve, breaks at its 7th wait, and one after that not at all.
- *
- *     SKERRY_FAULT_MEMORY=20000000       at most so many bytes are said to be free */
-#ifdef SKERRY_FAULTS
-
-static atomic_long left; /* waits until it breaks; 0: never */
-static bool loaded;
-
-static void fault_load(void)
-{
-    const char *text = getenv("SKERRY_FAULT_DEVICE");
-    if (loaded || !text)
-        return;
-    loaded = true;
-    char *rest = NULL;
-    atomic_store(&left, strtol(text, &rest, 10));
-    char *next = strdup(*rest == ',' ? rest + 1 : "");
-    if (next)
-        (void)setenv("SKERRY_FAULT_DEVICE", next, 1);
-    free(next);
-}
-
-int cpu_fault(struct device *dev, struct err *err)
-{
-    if (atomic_load(&left) == 0)
-        return 0;
-    if (atomic_load(&left) > 1) {
-        (void)atomic_fetch_sub(&left, 1);
-        return 0;
-    }
-    return err_set(err, -ERR_DEVICE,
-                   "device %s failed on purpose (SKERRY_FAULT_DEVICE); it stays so until this "
-                   "program is started again",
-                   dev->name);
-}
-
-uint64_t cpu_fault_memory(uint64_t free_bytes)
-{
-    const char *text = getenv("SKERRY_FAULT_MEMORY");
-    const uint64_t most = text ? strtoull(text, NULL, 10) : UINT64_MAX;
-    return most < free_bytes ? most : free_bytes;
-}
-
-#else
-
-uint64_t cpu_fault_memory(uint64_t free_bytes)
-{
-    return free_bytes;
-}
-
-static void fault_load(void)
-{
-}
-
-int cpu_fault(struct device *dev, struct err *err)
-{
-    return 0;
-}
-
-#endif
-
 /* ---- the device ---- */
 
 enum { MAX_THREADS = 256 };
@@ -198,17 +128,6 @@ static void describe(struct device *dev, const struct isa *isa, bool reference)
              dev->threads == 1 ? "" : "s", reference ? "reference code" : what);
 }
 
-void *cpu_scratch(struct cpu_state *st, enum cpu_scratch_use use, size_t bytes)
-{
-    if (bytes > st->scratch_bytes[use]) {
-        size_t size = (bytes + 4095) / 4096 * 4096;
-        free(st->scratch[use]);
-        st->scratch[use] = aligned_alloc(64, size);
-        st->scratch_bytes[use] = st->scratch[use] ? size : 0;
-    }
-    return st->scratch[use];
-}
-
 int cpu_device_open(bool reference, int threads, struct device **ret_dev, struct err *err)
 {
     if (threads < 0)
@@ -222,7 +141,7 @@ int cpu_device_open(bool reference, int threads, struct device **ret_dev, struct
         return err_set(err, -ENOMEM, "no memory for a CPU device");
     }
     struct isa isa;
-    fault_load();
+    cpu_fault_load();
     isa_detect(&isa);
     dev->impl = st;
     dev->ops = &cpu_front_ops;

@@ -1,7 +1,7 @@
 /* Elementwise operations, reductions and the optimiser, once per instruction set. */
 #include <math.h>
 
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/state.h"
 #include "kernels/cpu/team.h"
 #include "kernels/cpu/ref.h"
 #include "kernels/cpu/vec.h"

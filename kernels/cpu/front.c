@@ -4,7 +4,7 @@
 #include <errno.h>
 
 #include "kernels/check.h"
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/state.h"
 #include "kernels/profile.h"
 
 static int alloc(struct device *dev, size_t bytes, void **ret, struct err *err)

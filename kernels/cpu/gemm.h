@@ -16,7 +16,7 @@
 #ifndef KERNELS_CPU_GEMM_H
 #define KERNELS_CPU_GEMM_H
 
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/state.h"
 
 enum { GEMM_MR = 12, GEMM_NR = 32 };
 

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "common/base/err.h"
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/state.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/team.h"
 

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "common/base/err.h"
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/state.h"
 
 enum { LINE_MAX_BYTES = 512, PATH_BYTES = 4096 };
 

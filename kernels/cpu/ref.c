@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "common/base/err.h"
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/state.h"
 #include "kernels/cpu/memory.h"
 
 static int mem_alloc_aligned(struct device *dev, size_t bytes, void **ret, struct err *err)

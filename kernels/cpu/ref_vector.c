@@ -1,7 +1,7 @@
 #include <math.h>
 
 #include "common/base/rng.h"
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/state.h"
 #include "kernels/cpu/team.h"
 #include "kernels/cpu/ref.h"
 

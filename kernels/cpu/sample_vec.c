@@ -1,7 +1,7 @@
 /* Tables, features, time embeddings and the loss of a sample, once per instruction set. */
 #include <errno.h>
 
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/state.h"
 #include "kernels/cpu/team.h"
 #include "kernels/cpu/ref.h"
 #include "kernels/cpu/vec.h"

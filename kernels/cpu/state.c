@@ -1,0 +1,89 @@
+/* What a CPU device works with: its working memory, and faults that tests ask for. */
+#include "kernels/cpu/state.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/err.h"
+
+void *cpu_scratch(struct cpu_state *st, enum cpu_scratch_use use, size_t bytes)
+{
+    if (bytes > st->scratch_bytes[use]) {
+        size_t size = (bytes + 4095) / 4096 * 4096;
+        free(st->scratch[use]);
+        st->scratch[use] = aligned_alloc(64, size);
+        st->scratch_bytes[use] = st->scratch[use] ? size : 0;
+    }
+    return st->scratch[use];
+}
+
+/* ---- faults ----
+ *
+ * A CPU that breaks as a card does, on purpose, in builds with SKERRY_FAULTS (debug, asan,
+ * tsan); nothing in release builds.
+ *
+ *     SKERRY_FAULT_DEVICE="40,7"
+ *
+ * The 40th wait for the device fails, and every later one of the process, as CUDA's errors
+ * are sticky.  A process takes the first number off the list, so the next one, started by
+ * execve, breaks at its 7th wait, and one after that not at all.
+ *
+ *     SKERRY_FAULT_MEMORY=20000000       at most so many bytes are said to be free */
+#ifdef SKERRY_FAULTS
+
+static atomic_long left; /* waits until it breaks; 0: never */
+static bool loaded;
+
+void cpu_fault_load(void)
+{
+    const char *text = getenv("SKERRY_FAULT_DEVICE");
+    if (loaded || !text)
+        return;
+    loaded = true;
+    char *rest = NULL;
+    atomic_store(&left, strtol(text, &rest, 10));
+    char *next = strdup(*rest == ',' ? rest + 1 : "");
+    if (next)
+        (void)setenv("SKERRY_FAULT_DEVICE", next, 1);
+    free(next);
+}
+
+int cpu_fault(struct device *dev, struct err *err)
+{
+    if (atomic_load(&left) == 0)
+        return 0;
+    if (atomic_load(&left) > 1) {
+        (void)atomic_fetch_sub(&left, 1);
+        return 0;
+    }
+    return err_set(err, -ERR_DEVICE,
+                   "device %s failed on purpose (SKERRY_FAULT_DEVICE); it stays so until this "
+                   "program is started again",
+                   dev->name);
+}
+
+uint64_t cpu_fault_memory(uint64_t free_bytes)
+{
+    const char *text = getenv("SKERRY_FAULT_MEMORY");
+    const uint64_t most = text ? strtoull(text, NULL, 10) : UINT64_MAX;
+    return most < free_bytes ? most : free_bytes;
+}
+
+#else
+
+uint64_t cpu_fault_memory(uint64_t free_bytes)
+{
+    return free_bytes;
+}
+
+void cpu_fault_load(void)
+{
+}
+
+int cpu_fault(struct device *dev, struct err *err)
+{
+    return 0;
+}
+
+#endif

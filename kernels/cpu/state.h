@@ -1,0 +1,67 @@
+/* Inside of the CPU backend; not for other layers.
+ *
+ *   device->ops      = the front (front.c): checks arguments, records the profile
+ *   cpu_state->inner = the table that does the work: the reference, with fast
+ *                      entries put over it according to the CPU (cpu.c)
+ *
+ * Inner entries may assume valid arguments. */
+#ifndef KERNELS_CPU_STATE_H
+#define KERNELS_CPU_STATE_H
+
+#include "kernels/kernels.h"
+
+struct cpu_team;
+struct gemm_kernel;
+struct onednn;
+
+struct cpu_state {
+    struct kernel_ops inner;
+    struct cpu_team *team;             /* NULL for the reference */
+    const struct gemm_kernel *gemm[2]; /* by dtype; NULL where we have no product of our own */
+    struct onednn *onednn;             /* NULL unless the products go there */
+
+    /* Working memory of the operation in progress; grows to the largest ever asked
+     * for, which the shapes bound. */
+    void *scratch[2];
+    size_t scratch_bytes[2];
+};
+
+enum cpu_scratch_use {
+    SCRATCH_PACKED,
+    SCRATCH_WIDE,
+};
+
+/* 64-byte aligned working memory until the next call for the same use, or NULL. */
+void *cpu_scratch(struct cpu_state *st, enum cpu_scratch_use use, size_t bytes);
+
+/* Reads what is to fail, before there are threads. */
+void cpu_fault_load(void);
+/* 0, or -ERR_DEVICE where a test lets a wait for the device fail. */
+int cpu_fault(struct device *dev, struct err *err);
+/* The free memory that a test lets us see. */
+uint64_t cpu_fault_memory(uint64_t free_bytes);
+
+/* Each *_vec.c: puts its entries for an instruction set over those of the table. */
+#define CPU_INSTALLERS(isa)                                                                        \
+    void adaln_install_##isa(struct kernel_ops *ops);                                              \
+    void attention_install_##isa(struct kernel_ops *ops);                                          \
+    void decoder_install_##isa(struct kernel_ops *ops);                                            \
+    void elem_install_##isa(struct kernel_ops *ops);                                               \
+    void sample_install_##isa(struct kernel_ops *ops);
+CPU_INSTALLERS(avx2)
+CPU_INSTALLERS(avx512)
+CPU_INSTALLERS(avx512bf16)
+
+extern const struct kernel_ops cpu_front_ops; /* front.c */
+
+static inline struct cpu_state *cpu_state(const struct device *dev)
+{
+    return dev->impl;
+}
+
+static inline const struct kernel_ops *cpu_inner(const struct device *dev)
+{
+    return &cpu_state(dev)->inner;
+}
+
+#endif
