@@ -1,0 +1,200 @@
+/* How a job that cannot go on ends: marked where that is found, in the middle of whatever goes on,
+ * and ended by the next turn, with everything that it had open.  A whole coordinator (rig.h). */
+#include "coordinator/job/flow.h"
+#include "coordinator/job/member.h"
+#include "coordinator/job/tasks.h"
+#include "tests/unit/coordinator/rig.h"
+
+static struct task *leased(struct rig *r, const struct fake *w)
+{
+    return state_task(&r->co->state, state_worker(&r->co->state, w->id)->task_id);
+}
+
+/* Two workers in a phase each. */
+static struct job *begin_phases(struct rig *r)
+{
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(join(r, &r->workers[i], SKERRY_VERSION), 0);
+    struct job *j = state_job(&r->co->state, submit(r));
+    do_init(r, &r->workers[0]);
+    for (int i = 0; i < 2; i++)
+        assign(r, &r->workers[i], TASK_TRAIN);
+    return j;
+}
+
+/* The job has failed for this reason; nothing of it is open, nobody holds anything. */
+static void expect_failed(struct rig *r, const struct job *j, const char *reason)
+{
+    const struct state *s = &r->co->state;
+    wait_state(r, j->id, JOB_FAILED);
+    if (strstr(j->reason, reason) == NULL)
+        fail_msg("failed with \"%s\", expected \"%s\"", j->reason, reason);
+    for (size_t i = 0; i < s->n_tasks; i++)
+        assert_false(task_is_open(s->tasks[i]));
+    for (size_t i = 0; i < s->n_workers; i++)
+        assert_int_equal(s->workers[i]->task_id, 0);
+    for (uint32_t e = 0; e < 2; e++) {
+        struct ledger_epoch figures;
+        ledger_figures(j->ledgers[0], e, &figures);
+        assert_int_equal(figures.leased, 0);
+    }
+}
+
+/* The first reason stands, and what has ended stays as it is. */
+static void test_mark(void **state)
+{
+    struct job j = {.state = JOB_RUNNING};
+    job_doom(&j, "the %s reason", "first");
+    job_doom(&j, "the second");
+    assert_string_equal(j.doom, "the first reason");
+    assert_int_equal(j.state, JOB_RUNNING);
+    mem_free(j.doom);
+    j = (struct job){.state = JOB_DONE};
+    job_doom(&j, "too late");
+    assert_null(j.doom);
+}
+
+/* Within the loop over the workers: both lose their leases, for the hundredth time. */
+static void test_lost_leases(void **state)
+{
+    struct rig *r = *state;
+    struct job *j = begin_phases(r);
+    uint64_t first = 0;
+    for (int i = 0; i < 2; i++) {
+        struct worker *w = state_worker(&r->co->state, r->workers[i].id);
+        struct task *t = leased(r, &r->workers[i]);
+        first = first ? first : t->id;
+        t->attempt = 100;
+        w->heard_ms = core_now(r->co) - r->co->opt.lease_ms - 1000;
+    }
+    member_check(r->co);
+    for (size_t i = 0; i < r->co->state.n_workers; i++)
+        assert_int_equal(r->co->state.workers[i]->state, WORKER_LOST);
+    char reason[80];
+    (void)snprintf(reason, sizeof(reason), "TRAIN task %llu was tried 100 times",
+                   (unsigned long long)first);
+    expect_failed(r, j, reason);
+}
+
+static void fail_for_good(struct rig *r, struct fake *w)
+{
+    struct result x;
+    begin_result(&x, w->task, NULL);
+    x.m.failed = true;
+    x.m.reason = (char *)"it cannot be done";
+    assert_true(report(r, w, &x));
+}
+
+/* Within a report: the other worker is in the middle of its phase. */
+static void test_failed_task(void **state)
+{
+    struct rig *r = *state;
+    struct job *j = begin_phases(r);
+    fail_for_good(r, &r->workers[0]);
+    expect_failed(r, j, "failed: it cannot be done");
+    struct result x;
+    begin_result(&x, r->workers[1].task, NULL);
+    assert_false(report(r, &r->workers[1], &x));
+    assert_non_null(strstr(r->workers[1].detail, "it cannot be done"));
+}
+
+/* With a result that is taken, and the sample that is one too many. */
+static void test_bad_samples(void **state)
+{
+    struct rig *r = *state;
+    struct job *j = begin_phases(r);
+    Skerry__V1__BadSample bad = SKERRY__V1__BAD_SAMPLE__INIT, *list[] = {&bad};
+    struct result x;
+    struct blob_ref blob = contribute(r, r->workers[0].task, 7, 0.01f);
+    j->spec.data.max_bad = 0;
+    bad.key = (char *)"image-1";
+    bad.reason = (char *)"cut short";
+    begin_result(&x, r->workers[0].task, &blob);
+    x.m.bad = list;
+    x.m.n_bad = x.m.bad_count = 1;
+    assert_true(report(r, &r->workers[0], &x));
+    assert_int_equal(state_task(&r->co->state, x.m.task_id)->state, TASK_DONE);
+    expect_failed(r, j, "data.max_bad allows 0; the first is image-1: cut short");
+}
+
+/* Within the loop over a path's replicas: its next phase finds no samples. */
+static void test_no_samples(void **state)
+{
+    struct rig *r = *state;
+    struct job *j = begin_phases(r);
+    static struct ledger_range ranges[RANGES_TAKEN_MAX];
+    for (uint64_t holder = 1000;
+         ledger_take(j->ledgers[0], holder, UINT32_MAX, 0, 1, ranges, RANGES_TAKEN_MAX) > 0;
+         holder++)
+        ;
+    for (int i = 0; i < 2; i++)
+        finish_train(r, &r->workers[i]);
+    wait_state(r, j->id, JOB_FAILED);
+    assert_int_equal(j->n_rounds, 1); /* what was trained counts */
+    expect_failed(r, j, "no samples are left for replica 0 of path 0");
+}
+
+/* Within the end of an outer step: what was refused would have to be trained again. */
+static void test_no_samples_to_repeat(void **state)
+{
+    struct rig *r = *state;
+    struct job *j = begin_phases(r);
+    static struct ledger_range ranges[RANGES_TAKEN_MAX];
+    for (uint64_t holder = 1000;
+         ledger_take(j->ledgers[0], holder, UINT32_MAX, 0, 1, ranges, RANGES_TAKEN_MAX) > 0;
+         holder++)
+        ;
+    for (int i = 0; i < 2; i++) {
+        struct result x;
+        struct blob_ref junk = put_text(r, "this is no contribution");
+        begin_result(&x, r->workers[i].task, &junk);
+        assert_true(report(r, &r->workers[i], &x));
+    }
+    expect_failed(r, j, "no samples are left to repeat task");
+}
+
+/* What a person cancels before the turn is cancelled, not failed. */
+static void test_cancelled_first(void **state)
+{
+    struct rig *r = *state;
+    struct job *j = begin_phases(r);
+    job_doom(j, "too late");
+    assert_int_equal(view_job_cancel(r->co, j->id, NULL), 0);
+    flow_advance(r->co);
+    assert_int_equal(j->state, JOB_CANCELLED);
+    assert_string_equal(j->reason, "cancelled by a person");
+}
+
+/* An evaluation that fails for good leaves the job as it is. */
+static void test_aside(void **state)
+{
+    struct rig *r = *state;
+    struct job *j = begin_phases(r);
+    for (int i = 0; i < 2; i++)
+        finish_train(r, &r->workers[i]);
+    for (int i = 0; i < 2; i++) {
+        assign(r, &r->workers[i], TASK_TRAIN);
+        finish_train(r, &r->workers[i]);
+    }
+    wait_state(r, j->id, JOB_FINISHING);
+    struct fake *w = &r->workers[0];
+    while (j->state == JOB_FINISHING) {
+        ask(r, w, 15000);
+        assert_non_null(got(r, w));
+        fail_for_good(r, w);
+        w = w == &r->workers[0] ? &r->workers[1] : &r->workers[0];
+    }
+    wait_state(r, j->id, JOB_DONE);
+}
+
+int main(void)
+{
+    log_set_level(LOG_LEVEL_ERROR);
+#define LIVE(f) cmocka_unit_test_setup_teardown(f, begin, end)
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_mark), LIVE(test_lost_leases), LIVE(test_failed_task),
+        LIVE(test_bad_samples),      LIVE(test_no_samples),  LIVE(test_no_samples_to_repeat),
+        LIVE(test_cancelled_first),  LIVE(test_aside),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,272 @@
+/* Questions about jobs, on jobs that no coordinator runs. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/base/err.h"
+#include "common/base/mem.h"
+#include "coordinator/job/query.h"
+
+#define HEAD                                                                                       \
+    "name: q\ndata: {path: x, image_size: 16}\n"                                                   \
+    "model: {type: dit, patch: 4, dim: 32, depth: 4, heads: 2}\ntrain: {batch: 6}\n"
+
+static const char diloco[] = HEAD "recipe: {name: diloco, replicas: 2}\n"
+                                  "outer: {rounds: 3, steps: 2}\n";
+static const char async[] = HEAD "recipe: {name: diloco, replicas: 3}\n"
+                                 "outer: {rounds: 3, seconds: 100, async: true}\n";
+/* Two levels of two modules: paths 0 and 1 share the first one's module 0. */
+static const char dipaco[] = "name: q\ndata: {path: x}\n"
+                             "model: {type: llama, dim: 32, depth: 4, heads: 2, context: 64}\n"
+                             "train: {batch: 6}\n"
+                             "recipe: {name: dipaco, levels: [2, 2], reshard: [1, 2]}\n"
+                             "outer: {rounds: 3, steps: 2}\n";
+static const char ddm[] = HEAD "recipe: {name: ddm, experts: 3}\nouter: {rounds: 3, steps: 2}\n";
+
+static struct job *add(struct state *s, const char *yaml)
+{
+    struct err err = {0};
+    struct job *j = state_add_job(s, 0);
+    if (job_parse(yaml, strlen(yaml), "t", &j->spec, &err) < 0 ||
+        recipe_check(&j->spec, &j->comp, &err) < 0)
+        fail_msg("%s", err.msg);
+    job_build(s, j);
+    j->state = JOB_RUNNING;
+    return j;
+}
+
+/* A replica's phase, in this state. */
+static struct task *phase(struct state *s, struct job *j, uint32_t path, uint32_t replica,
+                          enum task_state to)
+{
+    struct task *t = state_add_task(s, 0, j->id, TASK_TRAIN);
+    t->path = path;
+    t->train.replica = replica;
+    t->train.round = j->paths[path].round;
+    j->paths[path].replicas[replica].task_id = t->id;
+    state_set_task_state(s, t, to);
+    return t;
+}
+
+static void give(struct task *t, uint64_t module, uint64_t base)
+{
+    struct task_train *p = &t->train;
+    p->contributions =
+        mem_realloc(p->contributions, (p->n_contributions + 1) * sizeof(*p->contributions));
+    p->contributions[p->n_contributions++] =
+        (struct contribution){.module_id = module, .base_version = base};
+}
+
+static int begin(void **state)
+{
+    static struct state s;
+    state_init(&s);
+    *state = &s;
+    return 0;
+}
+
+static int end(void **state)
+{
+    state_release(*state);
+    return 0;
+}
+
+static void test_composition(void **state)
+{
+    struct job *p = add(*state, dipaco), *d = add(*state, ddm);
+    assert_int_equal(query_main_paths(p), 4);
+    assert_int_equal(query_main_paths(d), 3); /* the fourth is the router */
+    assert_int_equal(d->comp.n_paths, 4);
+    struct task t = {.path = 3};
+    assert_int_equal(query_network(d, &t), 1);
+    assert_int_equal(query_network(p, &t), 0);
+    t.path = 9;
+    assert_int_equal(query_network(d, &t), 0);
+    for (uint32_t path = 0; path < 4; path++) {
+        unsigned crossed = 0;
+        for (uint32_t m = 0; m < p->comp.n_modules; m++)
+            crossed += query_crosses(p, path, &p->modules[m]);
+        assert_int_equal(crossed, 2);
+        assert_true(query_share_module(p, path, path));
+        assert_false(query_share_module(p, path, 3 - path)); /* the other of both levels */
+        assert_true(query_share_module(p, path, path ^ 1));
+        assert_true(query_share_module(p, path, path ^ 2));
+    }
+    assert_false(query_share_module(d, 0, 1));
+}
+
+static void test_streams(void **state)
+{
+    struct job *j = add(*state, diloco);
+    assert_false(query_streams(j));
+    j->spec.outer.delay = 1;
+    assert_true(query_streams(j));
+    j->spec.outer.delay = 0;
+    j->spec.outer.mix = 0.5;
+    assert_true(query_streams(j));
+    j->spec.outer.mix = 0;
+    j->comp.fragments = 2;
+    assert_true(query_streams(j));
+}
+
+static void test_how_far(void **state)
+{
+    struct job *j = add(*state, dipaco);
+    assert_false(query_initialised(j));
+    assert_false(query_modules_at(j, 0, 0));
+    for (uint32_t m = 0; m < j->comp.n_modules; m++)
+        j->modules[m].n_versions = 1;
+    assert_true(query_initialised(j));
+    assert_true(query_modules_at(j, 0, 0));
+    assert_false(query_modules_at(j, 0, 1));
+    for (uint32_t m = 0; m < j->comp.n_modules; m++)
+        j->modules[m].version = query_crosses(j, 0, &j->modules[m]);
+    assert_true(query_modules_at(j, 0, 1));
+    assert_false(query_modules_at(j, 1, 1)); /* one of its two */
+    assert_int_equal(query_barrier(j), 1);
+    j->resharded = 1;
+    assert_int_equal(query_barrier(j), 2);
+    j->resharded = 2;
+    assert_int_equal(query_barrier(j), UINT32_MAX);
+    for (uint32_t p = 0; p < 4; p++) {
+        assert_false(query_finished(j));
+        j->paths[p].round = 3;
+    }
+    assert_true(query_finished(j));
+    assert_int_equal(query_barrier(add(*state, diloco)), UINT32_MAX);
+}
+
+/* Shards as they were cut, by letter: t trained on, h held out, r kept for routers. */
+static void cut(struct job *j, const char *kinds)
+{
+    for (; *kinds != '\0'; kinds++) {
+        struct shard_rec *s = job_add_shard(j);
+        s->blob.size = 1;
+        s->samples = 10;
+        s->holdout = *kinds == 'h';
+        s->router = *kinds == 'r';
+    }
+}
+
+static void test_partitioning(void **state)
+{
+    struct state *s = *state;
+    struct job *j = add(s, dipaco); /* four partitions */
+    uint32_t done, total;
+    cut(j, "rtttttthh");
+    assert_int_equal(query_split_group(j, 1, 9), 4);
+    assert_int_equal(query_split_group(j, 5, 9), 2); /* no training shard is left */
+    assert_int_equal(query_split_group(j, 7, 9), 2);
+    assert_int_equal(query_split_group(j, 7, 8), 1);
+    j->state = JOB_SPLITTING;
+    state_add_task(s, 0, j->id, TASK_SPLIT);
+    query_progress(s, j, &done, &total);
+    assert_int_equal(total, 3);
+    assert_int_equal(done, 2);
+    state_add_task(s, 0, j->id, TASK_FEATURE);
+    assert_int_equal(query_open_tasks(s, j, TASK_FEATURE), 1);
+    j->state = JOB_FEATURES;
+    query_progress(s, j, &done, &total);
+    assert_int_equal(total, 9);
+    assert_int_equal(done, 8);
+    j->state = JOB_RUNNING;
+    query_progress(s, j, &done, &total);
+    assert_int_equal(total, 0);
+    assert_int_equal(done, 0);
+}
+
+static void test_scored(void **state)
+{
+    struct job *j = add(*state, dipaco);
+    size_t n = 77;
+    cut(j, "rrt");
+    assert_null(query_scored(j, &n));
+    assert_int_equal(n, 0);
+    j->scores = mem_alloc_array(3, sizeof(*j->scores));
+    j->n_scores = 3;
+    j->scores[0] = (struct score_rec){.path = 0, .shard = 1};
+    j->scores[1] = (struct score_rec){.path = 0, .shard = 0};
+    j->scores[2] = (struct score_rec){.path = 1, .shard = 1};
+    uint32_t *list = query_scored(j, &n);
+    assert_int_equal(n, 2);
+    assert_int_equal(list[0], 0);
+    assert_int_equal(list[1], 1);
+    mem_free(list);
+}
+
+static void test_contributions(void **state)
+{
+    struct state *s = *state;
+    struct job *j = add(s, diloco);
+    struct module_rec *m = &j->modules[0];
+    struct outer_count count;
+    query_outer_count(s, j, m, &count);
+    assert_int_equal(count.expected, 2);
+    assert_int_equal(count.arrived + count.leased, 0);
+    assert_false(query_coming(s, j, m)); /* no phase has begun */
+    assert_null(query_phase(s, j, 0, 1));
+    struct task *a = phase(s, j, 0, 0, TASK_LEASED), *b = phase(s, j, 0, 1, TASK_PENDING);
+    assert_ptr_equal(query_phase(s, j, 0, 1), b);
+    query_outer_count(s, j, m, &count);
+    assert_int_equal(count.leased, 1);
+    assert_false(query_coming(s, j, m)); /* nobody is there for b */
+    state_add_worker(s, 0)->parked = (struct rpc_request *)(void *)s;
+    assert_true(query_coming(s, j, m));
+    give(b, m->id, 0);
+    s->workers[0]->parked = NULL;
+    assert_true(query_coming(s, j, m));
+    query_outer_count(s, j, m, &count);
+    assert_int_equal(count.arrived, 1);
+    assert_ptr_equal(query_given(b, m), query_contribution(b, m->id, 0));
+    b->train.contributions[0].refused = true;
+    assert_null(query_given(b, m));
+    assert_non_null(query_contribution(b, m->id, 0));
+    assert_null(query_contribution(b, m->id, 1));
+    assert_null(query_given(NULL, m));
+    j->paths[0].round = 1; /* the path is done with that version */
+    query_outer_count(s, j, m, &count);
+    assert_int_equal(count.expected, 0);
+    a->ranges = mem_alloc_array(2, sizeof(*a->ranges));
+    a->n_ranges = 2;
+    a->ranges[0].count = 3;
+    a->ranges[1].count = 4;
+    assert_int_equal(query_held(a), 7);
+}
+
+/* Asynchronous phases end together: with the next that ends, or half a phase later or more. */
+static void test_phase_seconds(void **state)
+{
+    struct state *s = *state;
+    struct job *j = add(s, async);
+    struct task *a = phase(s, j, 0, 0, TASK_LEASED), *b = phase(s, j, 0, 1, TASK_PENDING);
+    assert_int_equal(query_phase_seconds(s, 5000, j, a), 100); /* alone */
+    a->leased_ms = 10000;
+    a->train.phase_s = 100;
+    assert_true(query_phase_end(a) == 110000);
+    assert_int_equal(query_phase_seconds(s, 10000, j, b), 100);
+    assert_int_equal(query_phase_seconds(s, 40000, j, b), 70);
+    assert_int_equal(query_phase_seconds(s, 60000, j, b), 50);
+    assert_int_equal(query_phase_seconds(s, 61000, j, b), 149);
+    assert_int_equal(query_phase_seconds(s, 120000, j, b), 100); /* a is late */
+    struct task *c = phase(s, j, 0, 2, TASK_LEASED);
+    c->leased_ms = 20000;
+    c->train.phase_s = 60; /* ends at 80 s */
+    assert_int_equal(query_phase_seconds(s, 25000, j, b), 55);
+    j->spec.outer.async = false;
+    assert_int_equal(query_phase_seconds(s, 25000, j, b), 100);
+}
+
+int main(void)
+{
+#define CASE(f) cmocka_unit_test_setup_teardown(f, begin, end)
+    const struct CMUnitTest tests[] = {
+        CASE(test_composition),   CASE(test_streams), CASE(test_how_far),
+        CASE(test_partitioning),  CASE(test_scored),  CASE(test_contributions),
+        CASE(test_phase_seconds),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
