@@ -139,7 +139,7 @@ static void resume(struct coordinator *co)
 {
     uint64_t now = core_now(co);
     for (size_t i = 0; i < co->state.n_workers; i++) {
-        struct worker *w = co->state.workers[i];
+        struct worker *w = state_edit_worker(&co->state, co->state.workers[i]);
         w->heard_ms = w->joined_ms = now;
         w->loss = w->grad_norm = 0;
         if (w->task_id != 0 && state_task(&co->state, w->task_id) == NULL)
@@ -148,8 +148,8 @@ static void resume(struct coordinator *co)
             w->heard_ms = w->closed_ms = now + RESUME_MS;
     }
     for (size_t i = 0; i < co->state.n_tasks; i++) {
-        struct task *t = co->state.tasks[i];
-        struct worker *w = state_worker(&co->state, t->worker_id);
+        struct task *t = state_edit_task(&co->state, co->state.tasks[i]);
+        const struct worker *w = state_worker(&co->state, t->worker_id);
         t->ready_ms = t->leased_ms = t->progress_ms = now;
         struct job *j = state_job(&co->state, t->job_id);
         if (t->kind == TASK_TRAIN && j != NULL)
@@ -384,10 +384,11 @@ void coordinator_close(struct coordinator *co)
     co->closing = true;
     outer_exec_free(co->outer);
     for (size_t i = 0; i < co->state.n_workers; i++)
-        member_unpark(co, co->state.workers[i], "the coordinator stops");
+        member_unpark(co, state_edit_worker(&co->state, co->state.workers[i]),
+                      "the coordinator stops");
     poll_stop(co);
     if (co->api != NULL) /* else opening failed: what was half read must not be saved */
-        core_save(co);
+        persist_changes(co->store, &co->state);
     if (co->store != NULL && store_commit(co->store, &err) < 0)
         log_error("store", "%s; what was not acknowledged is lost", err.msg);
     drop_replies(co);

@@ -44,7 +44,7 @@ static void release_replies(struct coordinator *co)
 static void commit(struct coordinator *co)
 {
     struct err err = {0};
-    core_save(co);
+    persist_changes(co->store, &co->state);
     if (store_commit(co->store, &err) < 0) {
         if (co->store_ok || strcmp(co->store_error, err.msg) != 0)
             log_error("store", "%s; nothing is acknowledged until it can be written", err.msg);

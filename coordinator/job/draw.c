@@ -65,7 +65,6 @@ static struct task *make_eval(struct coordinator *co, struct job *j, uint32_t pa
     t->draw.mixture = mixture;
     t->draw.ema = j->spec.outer.ema > 0;
     pick_ranges(j, partition, t);
-    save_task(co->store, t);
     return t;
 }
 
@@ -171,7 +170,6 @@ struct task *draw_sample(struct coordinator *co, struct job *j, uint32_t path, u
     for (uint32_t i = 0; i < t->draw.count; i++)
         t->draw.labels[i] = ask != NULL && ask->n_labels > 0 ? ask->labels[i % ask->n_labels]
                                                              : i % (uint32_t)j->n_classes;
-    save_task(co->store, t);
     return t;
 }
 

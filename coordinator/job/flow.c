@@ -52,7 +52,6 @@ static void enter(struct coordinator *co, struct job *j, enum job_state state, c
         j->started_ms = core_now(co);
         j->started_unix_ms = (int64_t)clock_wall_ms();
     }
-    save_job(co->store, j);
     log_info("job", "job %llu is %s%s%s", (unsigned long long)j->id, job_state_name(state),
              reason[0] ? ": " : "", reason);
     core_event(co, &(struct event){.kind = EVENT_JOB, .job_id = j->id, .text = reason});
@@ -71,9 +70,10 @@ void flow_end(struct coordinator *co, struct job *j, enum job_state state, const
     j->ended_unix_ms = (int64_t)clock_wall_ms();
     enter(co, j, state, reason);
     for (size_t i = 0; i < co->state.n_tasks; i++) {
-        struct task *t = co->state.tasks[i];
+        const struct task *t = co->state.tasks[i];
         if (t->job_id == j->id && task_is_open(t))
-            task_end(co, t, TASK_CANCELLED, reason[0] ? reason : "the job has ended");
+            task_end(co, state_edit_task(&co->state, t), TASK_CANCELLED,
+                     reason[0] ? reason : "the job has ended");
     }
     gc_job_ended(co, j);
     folds_clean_up(co, j);
@@ -104,7 +104,6 @@ static void begin_features(struct coordinator *co, struct job *j)
     for (size_t i = 0; i < n; i++) {
         struct task *t = task_make(co, j, TASK_FEATURE);
         add_range(t, j, i);
-        save_task(co->store, t);
     }
     enter(co, j, JOB_FEATURES, "features of all samples are computed");
 }
@@ -115,7 +114,6 @@ static void begin_clustering(struct coordinator *co, struct job *j)
     if (t == NULL)
         return;
     t->cluster.pass = j->resharded;
-    save_task(co->store, t);
     enter(co, j, JOB_CLUSTERING,
           j->n_scores > 0 ? "a router is trained on what the paths scored"
                           : "samples are assigned to partitions");
@@ -138,7 +136,6 @@ static void begin_splitting(struct coordinator *co, struct job *j)
         t->split.group = group++;
         for (size_t end = i + query_split_group(j, i, n); i < end; i++)
             add_range(t, j, i);
-        save_task(co->store, t);
     }
     enter(co, j, JOB_SPLITTING, "samples are copied to their partitions");
 }
@@ -149,56 +146,47 @@ static void order_new(struct job *j)
     size_t first = 0;
     while (first < j->n_shards && j->shards[first].generation != j->generation)
         first++;
-    for (size_t i = first + 1; i < j->n_shards; i++) {
-        struct shard_rec s = j->shards[i];
-        size_t k = i;
-        for (; k > first && j->shards[k - 1].source > s.source; k--)
-            j->shards[k] = j->shards[k - 1];
-        j->shards[k] = s;
-    }
+    job_order_shards(j, first);
 }
 
 static void drop_scores(struct coordinator *co, struct job *j)
 {
     for (size_t i = 0; i < j->n_scores; i++)
         gc_drop(co, &j->scores[i].blob);
-    j->n_scores = 0;
-    save_job_scores(co->store, j);
+    job_drop_scores(j);
 }
 
 /* What was best on other data says nothing about the new ones. */
 static void drop_bests(struct coordinator *co, struct job *j)
 {
     for (uint32_t p = 0; p < j->comp.n_paths; p++) {
-        struct path_rec *path = &j->paths[p];
-        if (path->best == NULL)
+        if (j->paths[p].best == NULL)
             continue;
+        struct path_rec *path = job_edit_path(j, p);
         for (uint32_t l = 0; l < composition_levels(&j->comp, p); l++)
             gc_drop(co, &path->best[l].full);
         mem_free(path->best);
         path->best = NULL;
-        save_path(co->store, j, p);
     }
 }
 
-static void save_new(struct coordinator *co, const struct job *j)
+/* The last two generations change their numbers. */
+static void swap_generations(struct job *j)
 {
-    for (size_t i = 0; i < j->n_shards; i++)
-        if (j->shards[i].generation + 1 >= j->generation)
-            save_job_shard(co->store, j, i);
+    for (size_t i = shards_cut(j); i < j->n_shards; i++) {
+        const uint32_t was = j->shards[i].generation;
+        if (was == j->generation)
+            job_edit_shard(j, i)->generation--;
+        else if (was + 1 == j->generation)
+            job_edit_shard(j, i)->generation++;
+    }
 }
 
 /* The new shards and their partitioner go; those that were trained on get the number of the
  * new generation, so that a generation is never made twice. */
 static void keep_routing(struct coordinator *co, struct job *j)
 {
-    for (size_t i = shards_cut(j); i < j->n_shards; i++) {
-        struct shard_rec *s = &j->shards[i];
-        if (s->generation == j->generation)
-            s->generation--;
-        else if (s->generation + 1 == j->generation)
-            s->generation++;
-    }
+    swap_generations(j);
     gc_drop(co, &j->partitioner);
     j->partitioner = j->partitioner_before;
     j->partitioner_before = (struct blob_ref){0};
@@ -218,7 +206,9 @@ static int make_ledgers(struct coordinator *co, struct job *j, struct err *err)
     core_say(co, j->id, 0, "the data stay routed as they were, a re-sharding was dropped: %s",
              why.msg);
     keep_routing(co, j);
-    return shards_make_ledgers(j, err);
+    if ((rc = shards_make_ledgers(j, err)) < 0)
+        swap_generations(j); /* as the ledgers on record have them */
+    return rc;
 }
 
 static void next_generation(struct coordinator *co, struct job *j)
@@ -236,7 +226,6 @@ static void next_generation(struct coordinator *co, struct job *j)
         flow_end(co, j, JOB_FAILED, "the data cannot be partitioned like this: %s", err.msg);
         return;
     }
-    save_new(co, j);
     enter(co, j, JOB_RUNNING, "");
 }
 
@@ -252,7 +241,6 @@ static void make_scores(struct coordinator *co, struct job *j, const uint32_t *s
             t->path = p;
             t->score = (struct task_score){j->paths[p].round, j->spec.outer.ema > 0, evaluate};
             add_range(t, j, shards[i]);
-            save_task(co->store, t);
         }
 }
 
@@ -307,7 +295,6 @@ static void evaluate_routing(struct coordinator *co, struct job *j)
         return;
     t->cluster.evaluate = true;
     t->cluster.pass = j->resharded;
-    save_task(co->store, t);
 }
 
 /* ---- from the data to the end --------------------------------------------- */
@@ -335,7 +322,6 @@ static void begin_init(struct coordinator *co, struct job *j)
             continue;
         struct task *t = task_make(co, j, TASK_INIT);
         t->path = p;
-        save_task(co->store, t);
     }
     enter(co, j, JOB_INITIALISING, "");
 }
@@ -354,7 +340,6 @@ static void begin(struct coordinator *co, struct job *j)
             return;
         }
         t->ingest.url = (uint32_t)i;
-        save_task(co->store, t);
     }
     enter(co, j, JOB_INGESTING, "");
 }
@@ -375,13 +360,11 @@ static void advance_finishing(struct coordinator *co, struct job *j)
         j->finishing = FINISHING_DRAW;
         draw_last(co, j);
         score_held_out(co, j);
-        save_job(co->store, j);
         evals = query_open_tasks(&co->state, j, TASK_EVAL) > 0;
     }
     if (j->finishing == FINISHING_DRAW && query_open_tasks(&co->state, j, TASK_SCORE) == 0) {
         j->finishing = FINISHING_ROUTE;
         evaluate_routing(co, j);
-        save_job(co->store, j);
     }
     if (j->finishing == FINISHING_ROUTE && !evals &&
         query_open_tasks(&co->state, j, TASK_SAMPLE) == 0 &&

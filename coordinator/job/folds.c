@@ -148,7 +148,6 @@ static void fire(struct coordinator *co, struct job *j, struct module_rec *m,
     struct outer_run *run = mem_alloc(sizeof(*run));
     *run = (struct outer_run){co, j->id, m->id, t->id};
     step->arg = run;
-    save_task(co->store, t);
     if (outer_submit(co->outer, step, step_done, &err) < 0) {
         task_end(co, t, TASK_FAILED, err.msg);
         outer_failed(co, j, m, err.msg);
@@ -296,22 +295,16 @@ static void drop_contributions(struct coordinator *co, const struct job *j,
 void folds_adopt(struct coordinator *co, struct job *j, struct module_rec *m,
                  const struct version_rec *v)
 {
-    if (m->n_versions == m->kept) {
-        struct version_rec *old = &m->versions[0];
+    const struct version_rec *old = module_oldest(m);
+    if (old != NULL) {
         gc_drop(co, &old->full);
         gc_drop(co, &old->delta);
         gc_drop(co, &old->ema);
-        mem_free(old->provenance);
-        memmove(&m->versions[0], &m->versions[1], (m->kept - 1) * sizeof(*m->versions));
-        m->n_versions--;
     }
-    m->versions[m->n_versions++] = *v;
-    m->version = v->version;
+    module_add_version(m, v);
     m->quorum_ms = m->retry_ms = 0;
     m->outer_failures = 0;
     drop_contributions(co, j, m);
-    save_version(co->store, m, v);
-    save_module(co->store, j, m);
     core_touch(co);
 }
 
@@ -370,21 +363,29 @@ static char *provenance(const struct coordinator *co, const struct outer_step *s
     return (char *)buf_take(&b, &len);
 }
 
+/* The task of a contribution that the check refused, or did not; NULL: it is another. */
+static struct task *task_of(struct coordinator *co, const struct outer_contribution *oc,
+                            bool refused)
+{
+    return oc->refused == refused ? state_edit_task(&co->state, state_task(&co->state, oc->tag))
+                                  : NULL;
+}
+
 /* Notes what the check refused; its worker gets a strike. */
 static void note_refused(struct coordinator *co, const struct outer_step *step)
 {
     for (size_t i = 0; i < step->n_contributions; i++) {
         const struct outer_contribution *oc = &step->contributions[i];
-        struct task *t = oc->refused ? state_task(&co->state, oc->tag) : NULL;
-        struct contribution *c = t ? query_contribution(t, step->module_id, step->from) : NULL;
+        struct task *t = task_of(co, oc, true);
+        const struct contribution *c =
+            t ? query_contribution(t, step->module_id, step->from) : NULL;
         if (c == NULL)
             continue;
-        c->refused = true;
+        task_edit_contribution(t, c)->refused = true;
         (void)snprintf(t->reason, sizeof(t->reason), "contribution refused: %.200s", oc->reason);
-        save_task(co->store, t);
         core_say(co, t->job_id, c->worker_id, "task %llu of worker %llu: %s",
                  (unsigned long long)t->id, (unsigned long long)c->worker_id, t->reason);
-        struct worker *w = state_worker(&co->state, c->worker_id);
+        struct worker *w = state_edit_worker(&co->state, state_worker(&co->state, c->worker_id));
         if (w != NULL)
             member_failed(co, w);
     }
@@ -396,12 +397,12 @@ static void note_folded(struct coordinator *co, struct module_rec *m, const stru
     uint64_t stale = step->base - step->from;
     for (size_t i = 0; i < step->n_contributions; i++) {
         const struct outer_contribution *oc = &step->contributions[i];
-        struct task *t = oc->refused ? NULL : state_task(&co->state, oc->tag);
-        struct contribution *c = t ? query_contribution(t, step->module_id, step->from) : NULL;
+        struct task *t = task_of(co, oc, false);
+        const struct contribution *c =
+            t ? query_contribution(t, step->module_id, step->from) : NULL;
         if (c == NULL)
             continue;
-        c->version = step->base + 1;
-        save_task(co->store, t);
+        task_edit_contribution(t, c)->version = step->base + 1;
         m->folded++;
         m->stale_sum += stale;
         m->stale_max = stale > m->stale_max ? stale : m->stale_max;
@@ -415,14 +416,13 @@ static void note_late(struct coordinator *co, const struct job *j, const struct 
 {
     for (uint32_t p = 0; p < j->comp.n_paths; p++)
         for (uint32_t r = 0; query_crosses(j, p, m) && r < j->comp.paths[p].replicas; r++) {
-            struct task *t = query_phase(&co->state, j, p, r);
-            struct contribution *c = t ? query_contribution(t, m->id, step->base) : NULL;
+            struct task *t = state_edit_task(&co->state, query_phase(&co->state, j, p, r));
+            const struct contribution *c = t ? query_contribution(t, m->id, step->base) : NULL;
             if (c == NULL || c->refused || c->version != 0)
                 continue;
-            c->refused = true;
+            task_edit_contribution(t, c)->refused = true;
             (void)snprintf(t->reason, sizeof(t->reason), "it came after round %u was closed",
                            t->train.round + 1);
-            save_task(co->store, t);
         }
 }
 
@@ -430,12 +430,9 @@ static void note_late(struct coordinator *co, const struct job *j, const struct 
  * has given to other modules stays. */
 static void forget(struct coordinator *co, struct task *t, const struct contribution *c)
 {
-    size_t at = (size_t)(c - t->train.contributions);
     member_verdict(co, c->worker_id, t->id, false, t->reason);
     gc_drop(co, &c->blob);
-    memmove(&t->train.contributions[at], &t->train.contributions[at + 1],
-            (t->train.n_contributions - at - 1) * sizeof(*t->train.contributions));
-    t->train.n_contributions--;
+    task_drop_contribution(t, c);
 }
 
 /* Too few good ones: the refused phases are done again, by somebody. */
@@ -443,15 +440,14 @@ static void redo_refused(struct coordinator *co, struct job *j, const struct out
 {
     for (size_t i = 0; i < step->n_contributions; i++) {
         const struct outer_contribution *oc = &step->contributions[i];
-        struct task *t = oc->refused ? state_task(&co->state, oc->tag) : NULL;
-        struct contribution *c = t ? query_contribution(t, step->module_id, step->from) : NULL;
+        struct task *t = task_of(co, oc, true);
+        const struct contribution *c =
+            t ? query_contribution(t, step->module_id, step->from) : NULL;
         if (c == NULL || j->doom != NULL)
             continue;
         forget(co, t, c);
-        if (t->state == TASK_PENDING) {
-            save_task(co->store, t);
+        if (t->state == TASK_PENDING)
             continue;
-        }
         if (t->state == TASK_DONE && !task_take_samples(co, j, t)) {
             job_doom(j, "no samples are left to repeat task %llu", (unsigned long long)t->id);
             return;
@@ -580,8 +576,8 @@ static void step_done(struct outer_step *step)
     struct outer_run *run = step->arg;
     struct coordinator *co = run->co;
     struct job *j = state_job(&co->state, run->job_id);
-    struct module_rec *m = j ? job_module(j, run->module_id) : NULL;
-    struct task *t = state_task(&co->state, run->task_id);
+    struct module_rec *m = j ? job_edit_module(j, job_module(j, run->module_id)) : NULL;
+    struct task *t = state_edit_task(&co->state, state_task(&co->state, run->task_id));
     if (m != NULL && m->outer_task == run->task_id)
         m->outer_task = 0;
     if (t != NULL && task_is_open(t))

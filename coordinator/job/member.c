@@ -54,7 +54,7 @@ void member_unpark(struct coordinator *co, struct worker *w, const char *why)
 /* A stuck worker keeps its place, only its task goes; the others are gone. */
 static void take_lease(struct coordinator *co, struct worker *w, const char *reason)
 {
-    struct task *t = w->task_id ? state_task(&co->state, w->task_id) : NULL;
+    struct task *t = state_edit_task(&co->state, state_task(&co->state, w->task_id));
     if (t != NULL && t->state == TASK_LEASED && t->worker_id == w->id)
         task_requeue(co, t, reason);
     w->task_id = 0;
@@ -72,7 +72,6 @@ void member_lost(struct coordinator *co, struct worker *w, enum worker_state to,
     w->activity[0] = w->waiting_for[0] = '\0';
     w->throughput = 0;
     devices_gone(&w->devices);
-    save_worker(co->store, w);
     core_say(co, 0, w->id, "%s", text);
     core_event(co, &(struct event){.kind = EVENT_WORKER, .worker_id = w->id, .text = text});
     core_touch(co);
@@ -83,7 +82,7 @@ void member_lost(struct coordinator *co, struct worker *w, enum worker_state to,
 static void excuse(struct coordinator *co, struct worker *w)
 {
     uint64_t now = core_now(co);
-    struct task *t = w->task_id ? state_task(&co->state, w->task_id) : NULL;
+    struct task *t = task_memory(state_task(&co->state, w->task_id));
     if (w->heard_ms < now)
         w->heard_ms = now;
     if (w->closed_ms != 0 && w->closed_ms < now)
@@ -96,22 +95,22 @@ void member_check(struct coordinator *co)
 {
     for (size_t i = 0; !co->store_ok && i < co->state.n_workers; i++)
         if (co->state.workers[i]->state == WORKER_HERE)
-            excuse(co, co->state.workers[i]);
+            excuse(co, worker_memory(co->state.workers[i]));
     for (size_t i = 0; i < co->state.n_workers; i++) {
-        struct worker *w = co->state.workers[i];
-        if (w->state != WORKER_HERE)
-            continue;
         struct lease_decision d;
-        member_lease(co, w, &d);
-        bool stuck = d.verdict == LEASE_LOST && w->closed_ms == 0 &&
-                     core_now(co) - w->heard_ms <= co->opt.lease_ms;
-        if (stuck) {
+        if (co->state.workers[i]->state != WORKER_HERE)
+            continue;
+        member_lease(co, co->state.workers[i], &d);
+        if (d.verdict != LEASE_LOST)
+            continue;
+        struct worker *w = state_edit_worker(&co->state, co->state.workers[i]);
+        if (w->closed_ms == 0 && core_now(co) - w->heard_ms <= co->opt.lease_ms) { /* stuck */
             char text[REASON_MAX];
             (void)snprintf(text, sizeof(text), "worker %llu (%s) lost its lease: %.150s",
                            (unsigned long long)w->id, w->name, d.reason);
             core_say(co, 0, w->id, "%s", text);
             /* It may be slow, not stuck: the next attempt gets five times as long. */
-            struct task *t = state_task(&co->state, w->task_id);
+            struct task *t = task_memory(state_task(&co->state, w->task_id));
             if (t != NULL)
                 t->progress_gap_ms = core_now(co) - t->progress_ms;
             if (t != NULL && t->progress_gap_ms > STUCK_MAX_MS)
@@ -119,7 +118,7 @@ void member_check(struct coordinator *co)
             take_lease(co, w, text);
             member_failed(co, w);
             core_touch(co);
-        } else if (d.verdict == LEASE_LOST) {
+        } else {
             member_lost(co, w, WORKER_LOST, d.reason);
         }
     }
@@ -137,7 +136,6 @@ void member_succeeded(struct coordinator *co, struct worker *w)
 {
     w->failures_row = 0;
     w->tasks_done++;
-    save_worker(co->store, w);
 }
 
 void member_failed(struct coordinator *co, struct worker *w)
@@ -153,7 +151,6 @@ void member_failed(struct coordinator *co, struct worker *w)
                  (unsigned long long)w->id, w->name, (unsigned long long)(ms / 1000),
                  ADMIT_FAILURES_ROW);
     }
-    save_worker(co->store, w);
 }
 
 void member_note_small(struct coordinator *co, struct worker *w, const struct task *t,
@@ -195,19 +192,7 @@ bool member_may_work(struct coordinator *co, const struct worker *w, uint64_t *r
 void member_verdict(struct coordinator *co, uint64_t worker_id, uint64_t task_id, bool accepted,
                     const char *reason)
 {
-    struct worker *w = state_worker(&co->state, worker_id);
-    if (w == NULL)
-        return;
-    if (w->n_verdicts == APPLIED_MAX) { /* the oldest is of no use any more */
-        save_verdict_told(co->store, w->id, w->verdicts[0].task_id);
-        memmove(&w->verdicts[0], &w->verdicts[1], (APPLIED_MAX - 1) * sizeof(*w->verdicts));
-        w->n_verdicts--;
-    }
-    w->verdicts = mem_realloc(w->verdicts, (w->n_verdicts + 1) * sizeof(*w->verdicts));
-    struct verdict *v = &w->verdicts[w->n_verdicts++];
-    memset(v, 0, sizeof(*v));
-    v->task_id = task_id;
-    v->accepted = accepted;
-    (void)str_copy(v->reason, sizeof(v->reason), reason);
-    save_verdict(co->store, w->id, v);
+    struct worker *w = state_edit_worker(&co->state, state_worker(&co->state, worker_id));
+    if (w != NULL)
+        worker_add_verdict(w, task_id, accepted, reason);
 }

@@ -59,7 +59,7 @@ void metrics_points(struct coordinator *co, struct job *j, const struct task *t,
         m.loss = (double)points[i]->loss;
         m.lr = (double)points[i]->lr;
         add_metric(co, j, &m);
-        j->paths[t->path].replicas[t->train.replica].loss = points[i]->loss;
+        job_edit_replica(j, t->path, t->train.replica)->loss = points[i]->loss;
         taken++;
         core_event(co, &(struct event){.kind = EVENT_LOSS,
                                        .job_id = j->id,
@@ -75,7 +75,6 @@ void metrics_points(struct coordinator *co, struct job *j, const struct task *t,
     j->metric_points += taken;
     if (j->metric_points / quarter != before)
         save_metrics_thinned(co->store, j);
-    save_job(co->store, j);
 }
 
 void metrics_eval(struct coordinator *co, struct job *j, const struct task *t)
@@ -87,14 +86,12 @@ void metrics_eval(struct coordinator *co, struct job *j, const struct task *t)
                            .lr = NAN};
     refresh_eval(j);
     add_metric(co, j, &m);
-    save_job(co->store, j);
     /* Round r made version r + 1, which is what was looked at. */
     for (size_t i = j->n_rounds; i-- > 0;) {
-        struct round_rec *r = &j->rounds[i];
+        const struct round_rec *r = &j->rounds[i];
         if (r->path != t->path || r->round + 1 != t->draw.version)
             continue;
-        r->eval_loss = t->loss_mean;
-        save_round(co->store, j, r);
+        job_edit_round(j, i)->eval_loss = t->loss_mean;
         break;
     }
     core_event(
@@ -103,13 +100,7 @@ void metrics_eval(struct coordinator *co, struct job *j, const struct task *t)
 
 void metrics_round(struct coordinator *co, struct job *j, const struct round_rec *r)
 {
-    if (j->n_rounds == JOB_ROUNDS_MAX) {
-        memmove(&j->rounds[0], &j->rounds[1], (JOB_ROUNDS_MAX - 1) * sizeof(*j->rounds));
-        j->n_rounds--;
-    }
-    j->rounds = mem_realloc(j->rounds, (j->n_rounds + 1) * sizeof(*j->rounds));
-    j->rounds[j->n_rounds++] = *r;
-    save_round(co->store, j, r);
+    job_add_round(j, r);
     struct metric_rec m = {.kind = METRIC_ROUND,
                            .path = r->path,
                            .round = r->round,
@@ -120,7 +111,6 @@ void metrics_round(struct coordinator *co, struct job *j, const struct round_rec
                            .bytes_up = r->bytes_up,
                            .bytes_down = r->bytes_down};
     add_metric(co, j, &m);
-    save_job(co->store, j);
     char text[160];
     (void)snprintf(text, sizeof(text), "round %u of path %u: %u of %u contributions, loss %.4f",
                    r->round + 1, r->path, r->contributions, r->expected, (double)r->loss);
@@ -159,7 +149,7 @@ static bool served_module(struct coordinator *co, struct job *j, const struct bl
                 count_second(co, j, bytes);
             for (uint32_t p = 0; p < j->comp.n_paths; p++)
                 if (query_crosses(j, p, m)) {
-                    j->paths[p].bytes_down += bytes;
+                    job_edit_path(j, p)->bytes_down += bytes;
                     break;
                 }
             return true;
@@ -201,11 +191,11 @@ static bool from_another(const struct job *j, const struct module_rec *m, uint32
 void metrics_uploaded(struct coordinator *co, struct job *j, const struct task *t,
                       const struct contribution *c)
 {
-    struct module_rec *m = job_module(j, c->module_id);
+    struct module_rec *m = job_edit_module(j, job_module(j, c->module_id));
     uint64_t bytes = c->blob.size;
     count_second(co, j, bytes);
     j->bytes_up += bytes;
-    j->paths[t->path].bytes_up += bytes;
+    job_edit_path(j, t->path)->bytes_up += bytes;
     if (m != NULL && from_another(j, m, t->path))
         m->bytes_from_others += bytes;
 }

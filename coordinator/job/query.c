@@ -160,11 +160,11 @@ uint64_t query_held(const struct task *t)
     return held;
 }
 
-struct task *query_phase(const struct state *s, const struct job *j, uint32_t path,
-                         uint32_t replica)
+const struct task *query_phase(const struct state *s, const struct job *j, uint32_t path,
+                               uint32_t replica)
 {
     uint64_t id = j->paths[path].replicas[replica].task_id;
-    struct task *t = id ? state_task(s, id) : NULL;
+    const struct task *t = id ? state_task(s, id) : NULL;
     return t != NULL && t->kind == TASK_TRAIN ? t : NULL;
 }
 
@@ -191,7 +191,7 @@ uint32_t query_phase_seconds(const struct state *s, uint64_t now_ms, const struc
     return (uint32_t)lround(left >= phase / 2 ? left : left + phase);
 }
 
-struct contribution *query_contribution(const struct task *t, uint64_t module, uint64_t base)
+const struct contribution *query_contribution(const struct task *t, uint64_t module, uint64_t base)
 {
     for (size_t i = 0; t->kind == TASK_TRAIN && i < t->train.n_contributions; i++)
         if (t->train.contributions[i].module_id == module &&
@@ -200,9 +200,9 @@ struct contribution *query_contribution(const struct task *t, uint64_t module, u
     return NULL;
 }
 
-struct contribution *query_given(const struct task *t, const struct module_rec *m)
+const struct contribution *query_given(const struct task *t, const struct module_rec *m)
 {
-    struct contribution *c = t ? query_contribution(t, m->id, m->version) : NULL;
+    const struct contribution *c = t ? query_contribution(t, m->id, m->version) : NULL;
     return c != NULL && !c->refused ? c : NULL;
 }
 

@@ -50,8 +50,8 @@ uint32_t *query_scored(const struct job *j, size_t *ret_n);
 /* Samples that the task's ranges hold. */
 uint64_t query_held(const struct task *t);
 /* The task of a replica's phase; NULL: none runs. */
-struct task *query_phase(const struct state *s, const struct job *j, uint32_t path,
-                         uint32_t replica);
+const struct task *query_phase(const struct state *s, const struct job *j, uint32_t path,
+                               uint32_t replica);
 /* How long a phase bounded by time is that begins now, in s: outer.seconds.  Asynchronous ones
  * that share modules end together: half of that to half as much again. */
 uint32_t query_phase_seconds(const struct state *s, uint64_t now_ms, const struct job *j,
@@ -59,9 +59,9 @@ uint32_t query_phase_seconds(const struct state *s, uint64_t now_ms, const struc
 /* When a phase bounded by time ends, in ms. */
 double query_phase_end(const struct task *t);
 /* What a task has given to a module's version; NULL: nothing. */
-struct contribution *query_contribution(const struct task *t, uint64_t module, uint64_t base);
+const struct contribution *query_contribution(const struct task *t, uint64_t module, uint64_t base);
 /* What a phase has given to the module's next version, unless it was refused; t may be NULL. */
-struct contribution *query_given(const struct task *t, const struct module_rec *m);
+const struct contribution *query_given(const struct task *t, const struct module_rec *m);
 
 struct outer_count {
     uint32_t expected, arrived, leased; /* leased: of the missing, being worked on */

@@ -26,31 +26,29 @@
 /* The samples of a task depend on nothing but the order in which tasks are made. */
 static bool make_task(struct coordinator *co, struct job *j, uint32_t p, uint32_t r)
 {
-    struct path_rec *path = &j->paths[p];
+    struct replica_rec *rr = job_edit_replica(j, p, r);
     struct task *t = task_make(co, j, TASK_TRAIN);
     if (t == NULL)
         return false;
     t->path = p;
     t->train.replica = r;
-    t->train.round = path->round;
-    t->train.first_step = path->replicas[r].step;
-    path->replicas[r].task_id = t->id;
+    t->train.round = j->paths[p].round;
+    t->train.first_step = rr->step;
+    rr->task_id = t->id;
     if (!task_take_samples(co, j, t)) {
         job_doom(j, "no samples are left for replica %u of path %u", r, p);
         return false;
     }
-    save_task(co->store, t);
     return true;
 }
 
 static void begin_round(struct coordinator *co, struct job *j, uint32_t p)
 {
-    struct path_rec *path = &j->paths[p];
+    struct path_rec *path = job_edit_path(j, p);
     path->ready = true;
     path->ready_ms = core_now(co);
     path->ready_unix_ms = (int64_t)clock_wall_ms();
     path->bytes_up = path->bytes_down = 0;
-    save_path(co->store, j, p);
     core_touch(co);
 }
 
@@ -64,7 +62,7 @@ static void make_phase(struct coordinator *co, struct job *j, uint32_t p)
         if (!make_task(co, j, p, r))
             return;
     for (uint32_t l = 0; l < composition_levels(&j->comp, p); l++) {
-        struct module_rec *m = &j->modules[j->comp.paths[p].modules[l]];
+        struct module_rec *m = module_memory(&j->modules[j->comp.paths[p].modules[l]]);
         if (m->version == j->paths[p].round)
             m->quorum_ms = 0;
     }
@@ -154,7 +152,8 @@ static void cancel_phase(struct coordinator *co, const struct job *j, struct rep
     (void)snprintf(reason, sizeof(reason), "round %u of path %u was closed without it",
                    t->train.round, t->path);
     for (size_t i = 0; i < t->train.n_contributions; i++)
-        t->train.contributions[i].refused |= t->train.contributions[i].version == 0;
+        if (t->train.contributions[i].version == 0)
+            task_edit_contribution(t, &t->train.contributions[i])->refused = true;
     tell_senders(co, t, reason);
     rr->step = t->train.first_step + (uint64_t)j->spec.outer.steps; /* the schedule goes on */
     task_end(co, t, TASK_CANCELLED, reason);
@@ -164,7 +163,7 @@ static void cancel_phase(struct coordinator *co, const struct job *j, struct rep
 static void settle_replica(struct coordinator *co, struct job *j, struct task *t,
                            struct phase_sum *sum)
 {
-    struct replica_rec *rr = &j->paths[t->path].replicas[t->train.replica];
+    struct replica_rec *rr = job_edit_replica(j, t->path, t->train.replica);
     char reason[REASON_MAX];
     rr->task_id = 0;
     if (t->state == TASK_PENDING && complete(j, t))
@@ -191,7 +190,7 @@ static void settle_replica(struct coordinator *co, struct job *j, struct task *t
 static void end_round(struct coordinator *co, struct job *j, uint32_t p,
                       const struct phase_sum *sum, uint32_t expected)
 {
-    struct path_rec *path = &j->paths[p];
+    struct path_rec *path = job_edit_path(j, p);
     struct round_rec rec = {
         .path = p,
         .round = path->round,
@@ -213,7 +212,6 @@ static void end_round(struct coordinator *co, struct job *j, uint32_t p,
     j->trained_ms += sum->trained_ms;
     path->round++;
     path->ready = false;
-    save_path(co->store, j, p);
     metrics_round(co, j, &rec);
     tasks_prune(co, j);
     draw_after_round(co, j, p);
@@ -224,7 +222,7 @@ static void close_round(struct coordinator *co, struct job *j, uint32_t p)
     struct phase_sum sum = {0};
     uint32_t expected = 0;
     for (uint32_t r = 0; r < j->comp.paths[p].replicas; r++) {
-        struct task *t = query_phase(&co->state, j, p, r);
+        struct task *t = state_edit_task(&co->state, query_phase(&co->state, j, p, r));
         expected += t != NULL;
         if (t != NULL)
             settle_replica(co, j, t, &sum);
@@ -245,7 +243,7 @@ static bool tail_runs(struct coordinator *co, const struct job *j, uint32_t p)
 
 static void advance_path(struct coordinator *co, struct job *j, uint32_t p)
 {
-    struct path_rec *path = &j->paths[p];
+    const struct path_rec *path = &j->paths[p];
     if (path->ready && query_modules_at(j, p, (uint64_t)path->round + 1) && !tail_runs(co, j, p))
         close_round(co, j, p);
     if (!path->ready && path->round < (uint32_t)j->spec.outer.rounds &&
@@ -285,7 +283,7 @@ static bool others_end_now(struct coordinator *co, struct job *j, uint32_t p)
             const struct task *t = query_phase(&co->state, j, q, r);
             if (t == NULL || !ends_now(co, t, window))
                 continue;
-            struct module_rec *m = &j->modules[j->comp.paths[p].modules[0]];
+            struct module_rec *m = module_memory(&j->modules[j->comp.paths[p].modules[0]]);
             (void)snprintf(m->outer_reason, sizeof(m->outer_reason),
                            "replica %u of path %u is about to end its phase, and the next ones "
                            "begin together",
@@ -300,25 +298,25 @@ static bool others_end_now(struct coordinator *co, struct job *j, uint32_t p)
  * phases as there are replicas, by whom ever. */
 static void advance_async(struct coordinator *co, struct job *j, uint32_t p)
 {
-    struct path_rec *path = &j->paths[p];
+    const struct path_rec *path = &j->paths[p];
     uint32_t k = j->comp.paths[p].replicas, open = 0;
     uint64_t total = (uint64_t)j->spec.outer.rounds * k;
     if (path->phases >= total || !query_modules_at(j, p, 0))
         return;
     for (uint32_t r = 0; r < k; r++) {
-        struct task *t = query_phase(&co->state, j, p, r);
+        const struct task *t = query_phase(&co->state, j, p, r);
         if (t != NULL && settled(t)) {
+            struct path_rec *edit = job_edit_path(j, p);
             uint32_t before = path->sum.phases;
-            settle_replica(co, j, t, &path->sum);
-            path->phases += path->sum.phases - before;
-            save_path(co->store, j, p);
+            settle_replica(co, j, state_edit_task(&co->state, t), &edit->sum);
+            edit->phases += path->sum.phases - before;
             core_touch(co);
         }
         open += path->replicas[r].task_id != 0;
     }
     while (path->round < path->phases / k) {
         end_round(co, j, p, &path->sum, k);
-        path->sum = (struct phase_sum){0};
+        job_edit_path(j, p)->sum = (struct phase_sum){0};
     }
     if (!path->ready && path->phases < total)
         begin_round(co, j, p);
@@ -329,14 +327,13 @@ static void advance_async(struct coordinator *co, struct job *j, uint32_t p)
             if (!make_task(co, j, p, r))
                 return;
             open++;
-            save_path(co->store, j, p);
         }
 }
 
 void rounds_advance(struct coordinator *co, struct job *j)
 {
     for (uint32_t i = 0; i < j->comp.n_modules; i++)
-        folds_consider(co, j, &j->modules[i]);
+        folds_consider(co, j, module_memory(&j->modules[i]));
     for (uint32_t p = 0; p < j->comp.n_paths && j->doom == NULL; p++) {
         if (j->spec.outer.async)
             advance_async(co, j, p);

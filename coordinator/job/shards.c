@@ -146,8 +146,7 @@ void shards_keep_for_routers(struct coordinator *co, struct job *j)
         keep = n - 1;
     for (size_t i = 0; i < j->n_shards && keep > 0; i++)
         if (job_shard_trains(j, &j->shards[i], PARTITION_ALL)) {
-            j->shards[i].router = true;
-            save_job_shard(co->store, j, i);
+            job_edit_shard(j, i)->router = true;
             keep--;
         }
 }
@@ -206,7 +205,7 @@ void shards_drop_old(struct coordinator *co, struct job *j)
     mark_needed(co, j, needed);
     j->old_shards = false;
     for (size_t i = 0; i < j->n_shards; i++) {
-        struct shard_rec *s = &j->shards[i];
+        const struct shard_rec *s = &j->shards[i];
         if (s->generation == 0 || s->generation >= j->generation || !blob_ref_is_set(&s->blob))
             continue;
         if (needed[i]) {
@@ -214,8 +213,7 @@ void shards_drop_old(struct coordinator *co, struct job *j)
             continue;
         }
         gc_drop(co, &s->blob);
-        s->blob = (struct blob_ref){0};
-        save_job_shard(co->store, j, i);
+        job_edit_shard(j, i)->blob = (struct blob_ref){0};
     }
     mem_free(needed);
 }

@@ -174,13 +174,8 @@ static int check_teacher(struct coordinator *co, const struct job_spec *spec, st
 /* Its shards, each with the number of the teacher that knows it. */
 static void take_teacher(struct job *j, const struct job *t)
 {
-    j->n_classes = t->n_classes;
-    j->classes = mem_alloc_array(t->n_classes + 1, sizeof(*j->classes));
-    j->counts = mem_alloc_array(t->n_classes + 1, sizeof(*j->counts));
-    for (size_t i = 0; i < t->n_classes; i++) {
-        j->classes[i] = str_dup(t->classes[i]);
-        j->counts[i] = t->counts[i];
-    }
+    for (size_t i = 0; i < t->n_classes; i++)
+        job_add_class(j, t->classes[i], t->counts[i]);
     for (size_t i = 0; i < t->n_shards; i++) {
         if (t->shards[i].generation != t->generation || t->shards[i].router)
             continue;
@@ -206,13 +201,8 @@ static void take_dataset(struct job *j, const struct submit *s)
         j->warm_start = *s->warm_start;
     if (j->spec.recipe.teacher != 0)
         return;
-    j->n_classes = s->n_classes;
-    j->classes = mem_alloc_array(s->n_classes + 1, sizeof(*j->classes));
-    j->counts = mem_alloc_array(s->n_classes + 1, sizeof(*j->counts));
-    for (size_t i = 0; i < s->n_classes; i++) {
-        j->classes[i] = str_ndup(s->classes[i], 256);
-        j->counts[i] = s->counts ? s->counts[i] : 0;
-    }
+    for (size_t i = 0; i < s->n_classes; i++)
+        job_add_class(j, s->classes[i], s->counts ? s->counts[i] : 0);
     for (size_t i = 0; i < s->n_shards; i++) {
         struct shard_rec *r = job_add_shard(j); /* the number was checked */
         memcpy(r->blob.sha256, s->shards[i].sha256, 32);
@@ -244,7 +234,6 @@ static void make_room(struct coordinator *co, uint64_t but)
         for (size_t t = co->state.n_tasks; t-- > 0;)
             if (co->state.tasks[t]->job_id == j->id)
                 state_drop_task(&co->state, co->state.tasks[t]);
-        save_job_gone(co->store, j->id);
         state_drop_job(&co->state, j);
         return;
     }
@@ -279,7 +268,7 @@ static int make_job(struct coordinator *co, const struct submit *s, struct job_s
     j->comp = comp;
     j->state = JOB_PENDING;
     j->made_unix_ms = (int64_t)clock_wall_ms();
-    job_build(&co->state, j);
+    job_build(j, &co->state.next_module);
     take_dataset(j, s);
     if (comp.teacher_job != 0)
         take_teacher(j, state_job(&co->state, comp.teacher_job));
@@ -311,10 +300,6 @@ int submit_job(struct coordinator *co, const struct submit *s, uint64_t *ret_id,
         co->state.next_module = next_module;
         return rc;
     }
-    co->counters_dirty = true;
-    save_job(co->store, j);
-    save_job_dataset(co->store, j);
-    save_job_parts(co->store, j);
     core_say(co, j->id, 0, "job %llu (%s) was submitted", (unsigned long long)j->id, j->spec.name);
     core_touch(co);
     *ret_id = j->id;

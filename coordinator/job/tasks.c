@@ -26,7 +26,6 @@ struct task *task_make(struct coordinator *co, struct job *j, enum task_kind kin
     t->attempt = 1;
     t->ready_ms = core_now(co);
     t->made_unix_ms = (int64_t)clock_wall_ms();
-    co->counters_dirty = true;
     core_touch(co);
     return t;
 }
@@ -59,8 +58,6 @@ void task_lease(struct coordinator *co, struct task *t, struct worker *w)
     t->activity[0] = t->reason[0] = '\0';
     w->task_id = t->id;
     w->waiting_for[0] = '\0';
-    save_task(co->store, t);
-    save_worker(co->store, w);
     log_info("task",
              "%s task %llu of job %llu leased worker=%llu attempt=%u path=%u replica=%u "
              "round=%u",
@@ -71,11 +68,10 @@ void task_lease(struct coordinator *co, struct task *t, struct worker *w)
 /* The holder, if it still holds t, holds nothing. */
 static void release_holder(struct coordinator *co, const struct task *t)
 {
-    struct worker *w = t->worker_id ? state_worker(&co->state, t->worker_id) : NULL;
+    struct worker *w = state_edit_worker(&co->state, state_worker(&co->state, t->worker_id));
     if (w != NULL && w->task_id == t->id) {
         w->task_id = 0;
         w->activity[0] = '\0';
-        save_worker(co->store, w);
     }
 }
 
@@ -101,7 +97,6 @@ void task_requeue(struct coordinator *co, struct task *t, const char *reason)
     t->ready_ms = core_now(co);
     (void)str_copy(t->reason, sizeof(t->reason), reason);
     state_set_task_state(&co->state, t, TASK_PENDING);
-    save_task(co->store, t);
     core_touch(co);
     struct job *j = state_job(&co->state, t->job_id);
     if (t->attempt > ATTEMPTS_MAX && is_aside(t))
@@ -160,7 +155,6 @@ void task_end(struct coordinator *co, struct task *t, enum task_state state, con
     t->ended_ms = core_now(co);
     t->ended_unix_ms = (int64_t)clock_wall_ms();
     (void)str_copy(t->reason, sizeof(t->reason), reason);
-    save_task(co->store, t);
     core_touch(co);
     co->velocities_old |= task_is_remote(t);
 }
@@ -199,14 +193,13 @@ void tasks_prune(struct coordinator *co, struct job *j)
     for (size_t i = 0; i < co->state.n_tasks; i++)
         ended += co->state.tasks[i]->job_id == j->id && !task_is_open(co->state.tasks[i]);
     for (size_t i = 0; i < co->state.n_tasks && ended > TASKS_ENDED_MAX;) {
-        struct task *t = co->state.tasks[i];
+        const struct task *t = co->state.tasks[i];
         if (t->job_id != j->id || still_needed(j, t)) {
             i++;
             continue;
         }
         for (size_t c = 0; t->kind == TASK_TRAIN && c < t->train.n_contributions; c++)
             gc_drop(co, &t->train.contributions[c].blob);
-        save_task_gone(co->store, t->id);
         state_drop_task(&co->state, t);
         ended--;
     }

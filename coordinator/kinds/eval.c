@@ -32,7 +32,7 @@ static void eval_message(struct message *b, Skerry__V1__Task *msg)
 /* The weights that were evaluated, if they are the path's best and still there. */
 static void keep_best(struct coordinator *co, struct job *j, const struct task *t)
 {
-    struct path_rec *path = &j->paths[t->path];
+    struct path_rec *path = job_edit_path(j, t->path);
     uint32_t n = composition_levels(&j->comp, t->path);
     bool old = t->n_ranges > 0 && j->shards[t->ranges[0].shard].generation != j->generation;
     if (!j->spec.recipe.early_stop || old ||
@@ -75,7 +75,7 @@ static int eval_apply(struct coordinator *co, struct job *j, struct task *t,
     result_rows(co, j, t, r);
     if (t->draw.mixture)
         return 0; /* its rows say it all */
-    struct path_rec *path = &j->paths[t->path];
+    struct path_rec *path = job_edit_path(j, t->path);
     if (!isnan(path->eval.loss) && t->draw.version < path->eval.round)
         return 0; /* a newer one was faster */
     bool sums = r->units > 0;
@@ -87,7 +87,6 @@ static int eval_apply(struct coordinator *co, struct job *j, struct task *t,
         .bytes = r->bytes,
     };
     keep_best(co, j, t);
-    save_path(co->store, j, t->path);
     metrics_eval(co, j, t);
     return 0;
 }

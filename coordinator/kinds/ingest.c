@@ -35,35 +35,9 @@ static int merge_classes(struct job *j, const Skerry__V1__ReportRequest *r, stru
                            "the archives of data.url disagree about class %zu: "
                            "'%.60s' and '%.60s'; give all the same classes.txt",
                            i, j->classes[i], r->classes[i]);
-    if (r->n_classes <= j->n_classes)
-        return 0;
-    j->classes = mem_realloc(j->classes, r->n_classes * sizeof(*j->classes));
-    j->counts = mem_realloc(j->counts, r->n_classes * sizeof(*j->counts));
-    for (size_t i = j->n_classes; i < r->n_classes; i++) {
-        j->classes[i] = str_ndup(r->classes[i], 256);
-        j->counts[i] = 0;
-    }
-    j->n_classes = r->n_classes;
+    for (size_t i = j->n_classes; i < r->n_classes; i++)
+        job_add_class(j, r->classes[i], 0);
     return 0;
-}
-
-static int shard_order(const void *a, const void *b)
-{
-    const struct shard_rec *x = a, *y = b;
-    return (x->source > y->source) - (x->source < y->source);
-}
-
-/* Sources in order of their URL, so the order does not depend on who was faster. */
-static void order_shards(struct job *j)
-{
-    /* Insertion: shards of one source are already in order and must stay so. */
-    for (size_t i = 1; i < j->n_shards; i++) {
-        struct shard_rec s = j->shards[i];
-        size_t k = i;
-        for (; k > 0 && shard_order(&j->shards[k - 1], &s) > 0; k--)
-            j->shards[k] = j->shards[k - 1];
-        j->shards[k] = s;
-    }
 }
 
 static int ingest_apply(struct coordinator *co, struct job *j, struct task *t,
@@ -87,14 +61,10 @@ static int ingest_apply(struct coordinator *co, struct job *j, struct task *t,
     }
     if (rc == 0)
         rc = merge_classes(j, r, err);
-    if (rc == 0) {
-        j->cap_shards = j->n_shards + r->n_shards;
-        j->shards = mem_realloc(j->shards, j->cap_shards * sizeof(*j->shards));
-        memcpy(&j->shards[j->n_shards], made, r->n_shards * sizeof(*made));
-        j->n_shards += r->n_shards;
-        order_shards(j);
-        save_job_dataset(co->store, j);
-    }
+    for (size_t i = 0; i < r->n_shards && rc == 0; i++)
+        *job_add_shard(j) = made[i]; /* the number was checked */
+    if (rc == 0)
+        job_order_shards(j, 0); /* by URL: it must not matter which archive was cut first */
     mem_free(made);
     return rc;
 }

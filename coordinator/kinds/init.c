@@ -64,7 +64,7 @@ static void adopt_level(struct coordinator *co, struct job *j, const struct task
                         const struct module_rec *like, const struct blob_ref *full, uint64_t params)
 {
     for (uint32_t i = 0; i < j->comp.n_modules; i++) {
-        struct module_rec *m = &j->modules[i];
+        struct module_rec *m = job_edit_module(j, &j->modules[i]);
         if (m->network != like->network || m->level != like->level)
             continue;
         struct version_rec v = {

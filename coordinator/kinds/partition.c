@@ -47,9 +47,7 @@ static int feature_apply(struct coordinator *co, struct job *j, struct task *t,
     int rc = result_blob(co, r->output, "the file of features", &t->output, err);
     if (rc < 0)
         return rc;
-    size_t at = t->ranges[0].shard;
-    j->shards[at].features = t->output;
-    save_job_shard(co->store, j, at);
+    job_edit_shard(j, t->ranges[0].shard)->features = t->output;
     return 0;
 }
 
@@ -154,7 +152,6 @@ static int cluster_apply(struct coordinator *co, struct job *j, struct task *t,
     j->assignment = assignment;
     memcpy(j->sizes, r->sizes, r->n_sizes * sizeof(*j->sizes));
     result_rows(co, j, t, r);
-    save_job(co->store, j);
     return 0;
 }
 
@@ -226,10 +223,8 @@ static int split_apply(struct coordinator *co, struct job *j, struct task *t,
     }
     if (rc == 0)
         rc = check_count(j, t, samples, holdout, err);
-    for (size_t i = 0; i < r->n_shards && rc == 0; i++) {
+    for (size_t i = 0; i < r->n_shards && rc == 0; i++)
         *job_add_shard(j) = made[i]; /* the number was checked */
-        save_job_shard(co->store, j, j->n_shards - 1);
-    }
     mem_free(made);
     return rc;
 }
@@ -256,10 +251,9 @@ static int score_apply(struct coordinator *co, struct job *j, struct task *t,
     int rc = result_blob(co, r->output, "the file of scores", &t->output, err);
     if (rc < 0)
         return rc;
-    j->scores = mem_realloc(j->scores, (j->n_scores + 1) * sizeof(*j->scores));
-    j->scores[j->n_scores++] =
-        (struct score_rec){.path = t->path, .shard = t->ranges[0].shard, .blob = t->output};
-    save_job_score(co->store, j, j->n_scores - 1);
+    job_add_score(
+        j, &(struct score_rec){.path = t->path, .shard = t->ranges[0].shard, .blob = t->output});
     return 0;
 }
+
 const struct kind kind_score = {.message = score_message, .apply = score_apply};

@@ -30,15 +30,6 @@ int result_blob(struct coordinator *co, const Skerry__V1__Blob *b, const char *w
     return 0;
 }
 
-static size_t row_place(const struct job *j, const struct row_rec *row)
-{
-    size_t i = 0;
-    while (i < j->n_rows && (j->rows[i].kind != row->kind || j->rows[i].path != row->path ||
-                             strcmp(j->rows[i].name, row->name) != 0))
-        i++;
-    return i;
-}
-
 void result_rows(struct coordinator *co, struct job *j, const struct task *t,
                  const Skerry__V1__ReportRequest *r)
 {
@@ -52,12 +43,7 @@ void result_rows(struct coordinator *co, struct job *j, const struct task *t,
         };
         (void)str_copy(row.name, sizeof(row.name), r->rows[i]->name);
         (void)str_copy(row.unit, sizeof(row.unit), r->rows[i]->unit);
-        size_t at = row_place(j, &row);
-        if (row.name[0] == '\0' || !isfinite(row.value) || at == JOB_ROWS_MAX)
-            continue;
-        if (at == j->n_rows)
-            j->rows = mem_realloc(j->rows, ++j->n_rows * sizeof(*j->rows));
-        j->rows[at] = row;
-        save_job_row(co->store, j, at);
+        if (row.name[0] != '\0' && isfinite(row.value))
+            (void)job_put_row(j, &row);
     }
 }

@@ -47,21 +47,6 @@ static void sample_message(struct message *b, Skerry__V1__Task *msg)
     message_networks(b, msg);
 }
 
-static struct grid_rec *add_grid(struct coordinator *co, struct job *j)
-{
-    if (j->n_grids == JOB_SAMPLES_MAX) {
-        gc_drop(co, &j->grids[0].blob);
-        save_grid_gone(co->store, j->grids[0].task_id);
-        mem_free(j->grids[0].text);
-        memmove(&j->grids[0], &j->grids[1], (JOB_SAMPLES_MAX - 1) * sizeof(*j->grids));
-        j->n_grids--;
-    }
-    j->grids = mem_realloc(j->grids, (j->n_grids + 1) * sizeof(*j->grids));
-    struct grid_rec *g = &j->grids[j->n_grids++];
-    memset(g, 0, sizeof(*g));
-    return g;
-}
-
 static int sample_apply(struct coordinator *co, struct job *j, struct task *t,
                         const Skerry__V1__ReportRequest *r, struct err *err)
 {
@@ -72,26 +57,27 @@ static int sample_apply(struct coordinator *co, struct job *j, struct task *t,
     int rc = text ? 0 : result_blob(co, r->output, "the picture", &t->output, err);
     if (rc < 0)
         return rc;
-    struct grid_rec *g = add_grid(co, j);
-    g->task_id = t->id;
-    g->round = t->draw.version;
-    g->path = t->draw.mixture ? UINT32_MAX : t->path;
-    g->count = text ? 1 : t->draw.count;
-    g->columns = text ? 1 : t->draw.columns;
-    g->blob = t->output;
-    g->text = text ? str_dup(r->text) : NULL;
-    g->at_unix_ms = (int64_t)clock_wall_ms();
-    save_grid(co->store, j, g);
+    const struct grid_rec made = {.task_id = t->id,
+                                  .round = t->draw.version,
+                                  .path = t->draw.mixture ? UINT32_MAX : t->path,
+                                  .count = text ? 1 : t->draw.count,
+                                  .columns = text ? 1 : t->draw.columns,
+                                  .blob = t->output,
+                                  .text = text ? str_dup(r->text) : NULL,
+                                  .at_unix_ms = (int64_t)clock_wall_ms()};
+    if (j->n_grids == JOB_SAMPLES_MAX)
+        gc_drop(co, &j->grids[0].blob);
+    const struct grid_rec *g = job_add_grid(j, &made);
     core_event(
         co, &(struct event){
                 .kind = EVENT_SAMPLE, .job_id = j->id, .task_id = t->id, .sample = g, .text = ""});
     return 0;
 }
 
-static struct task *leased(struct coordinator *co, const struct worker *w, uint64_t task_id,
-                           uint32_t attempt, struct err *err)
+static const struct task *leased(const struct coordinator *co, const struct worker *w,
+                                 uint64_t task_id, uint32_t attempt, struct err *err)
 {
-    struct task *t = state_task(&co->state, task_id);
+    const struct task *t = state_task(&co->state, task_id);
     if (t != NULL && t->kind == TASK_SAMPLE && t->state == TASK_LEASED && t->worker_id == w->id &&
         t->attempt == attempt)
         return t;
@@ -103,7 +89,7 @@ static struct task *leased(struct coordinator *co, const struct worker *w, uint6
 int sample_stream(struct coordinator *co, struct worker *w, const Skerry__V1__StreamRequest *m,
                   struct err *err)
 {
-    struct task *t = leased(co, w, m->task_id, m->attempt, err);
+    struct task *t = task_memory(leased(co, w, m->task_id, m->attempt, err));
     size_t len = strlen(m->text);
     if (t == NULL)
         return -ERR_STALE;
@@ -146,7 +132,7 @@ static int velocity_apply(struct coordinator *co, struct job *j, struct task *t,
 {
     int rc = result_blob(co, r->output, "the velocities", &t->output, err);
     if (rc == 0)
-        j->paths[t->path].velocity_worker = t->worker_id;
+        job_edit_path(j, t->path)->velocity_worker = t->worker_id;
     return rc;
 }
 
@@ -155,19 +141,18 @@ static bool same_blob(const struct blob_ref *a, const struct blob_ref *b)
     return a->size == b->size && memcmp(a->sha256, b->sha256, 32) == 0;
 }
 
-static void forget(struct coordinator *co, struct task *t)
+static void forget(struct coordinator *co, const struct task *t)
 {
     gc_drop(co, &t->velocity.input);
     gc_drop(co, &t->output);
-    save_task_gone(co->store, t->id);
     state_drop_task(&co->state, t);
 }
 
-static struct task *find(struct coordinator *co, uint64_t parent, uint32_t path,
-                         const struct blob_ref *input)
+static const struct task *find(struct coordinator *co, uint64_t parent, uint32_t path,
+                               const struct blob_ref *input)
 {
     for (size_t i = 0; i < co->state.n_tasks; i++) {
-        struct task *t = co->state.tasks[i];
+        const struct task *t = co->state.tasks[i];
         if (t->kind == TASK_VELOCITY && t->velocity.parent == parent && t->path == path &&
             same_blob(&t->velocity.input, input))
             return t;
@@ -179,7 +164,7 @@ static struct task *find(struct coordinator *co, uint64_t parent, uint32_t path,
 static void forget_older(struct coordinator *co, uint64_t parent, uint32_t path)
 {
     for (size_t i = co->state.n_tasks; i-- > 0;) {
-        struct task *t = co->state.tasks[i];
+        const struct task *t = co->state.tasks[i];
         if (t->kind == TASK_VELOCITY && t->velocity.parent == parent && t->path == path &&
             !task_is_open(t))
             forget(co, t);
@@ -196,11 +181,10 @@ static struct task *make(struct coordinator *co, struct job *j, const struct tas
     t->path = path;
     t->velocity =
         (struct task_velocity){parent->draw.version, parent->draw.ema, parent->id, *input};
-    save_task(co->store, t);
     return t;
 }
 
-static void send_velocity(struct coordinator *co, const struct poll *p, struct task *t)
+static void send_velocity(struct coordinator *co, const struct poll *p, const struct task *t)
 {
     Skerry__V1__EvaluateReply reply = SKERRY__V1__EVALUATE_REPLY__INIT;
     char why[REASON_MAX];
@@ -221,7 +205,7 @@ static void send_velocity(struct coordinator *co, const struct poll *p, struct t
 
 static bool answer_velocity(struct coordinator *co, struct poll *p, bool last)
 {
-    struct task *t = state_task(&co->state, p->velocity);
+    const struct task *t = state_task(&co->state, p->velocity);
     if (t != NULL && t->state == TASK_FAILED) {
         rpc_fail(p->req, -ERR_REMOTE, false, 0, "path %u could not be evaluated: %.200s", t->path,
                  t->reason);
@@ -238,7 +222,7 @@ void sample_evaluate(struct coordinator *co, struct worker *w, struct rpc_reques
 {
     struct err err = {0};
     struct blob_ref input = {0};
-    struct task *parent = leased(co, w, m->task_id, m->attempt, &err), *t = NULL;
+    const struct task *parent = leased(co, w, m->task_id, m->attempt, &err), *t = NULL;
     struct job *j = parent ? state_job(&co->state, parent->job_id) : NULL;
     int rc = j == NULL ? err.code : 0;
     if (rc == 0 &&
@@ -256,7 +240,7 @@ void sample_evaluate(struct coordinator *co, struct worker *w, struct rpc_reques
         rpc_fail(req, rc, rc == -EAGAIN, 1000, "%s", err.msg);
         return;
     }
-    parent->progress_ms = core_now(co);
+    task_memory(parent)->progress_ms = core_now(co);
     struct poll *p = poll_add(co, req, m->wait_ms, answer_velocity);
     p->worker_id = w->id;
     p->task_id = parent->id;
@@ -270,14 +254,15 @@ void sample_turn(struct coordinator *co)
         return;
     co->velocities_old = false;
     for (size_t i = co->state.n_tasks; i-- > 0;) {
-        struct task *t = co->state.tasks[i];
+        const struct task *t = co->state.tasks[i];
         if (t->kind != TASK_VELOCITY)
             continue;
         const struct task *parent = state_task(&co->state, t->velocity.parent);
         if (parent != NULL && task_is_open(parent))
             continue;
         if (task_is_open(t))
-            task_end(co, t, TASK_CANCELLED, "the sampler does not need it any more");
+            task_end(co, state_edit_task(&co->state, t), TASK_CANCELLED,
+                     "the sampler does not need it any more");
         forget(co, t);
     }
 }

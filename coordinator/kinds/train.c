@@ -208,14 +208,10 @@ static int take_contributions(struct coordinator *co, struct job *j, struct task
             return rc;
         n++;
     }
-    if (n == 0)
-        return 0;
-    t->train.contributions = mem_realloc(
-        t->train.contributions, (t->train.n_contributions + n) * sizeof(*t->train.contributions));
-    memcpy(&t->train.contributions[t->train.n_contributions], made, n * sizeof(*made));
-    t->train.n_contributions += n;
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++) {
+        task_add_contribution(t, &made[i]);
         metrics_uploaded(co, j, t, &made[i]);
+    }
     return 0;
 }
 
@@ -298,15 +294,15 @@ static bool answer_version(struct coordinator *co, struct poll *p, bool last)
 {
     Skerry__V1__VersionReply reply = SKERRY__V1__VERSION_REPLY__INIT;
     char why[REASON_MAX];
-    struct task *t = poll_task(co, p);
-    struct worker *w = state_worker(&co->state, p->worker_id);
+    const struct task *t = poll_task(co, p);
+    struct worker *w = worker_memory(state_worker(&co->state, p->worker_id));
     struct job *j = t ? state_job(&co->state, t->job_id) : NULL;
     const struct module_rec *m = j ? job_module(j, p->module_id) : NULL;
     if (m == NULL || w == NULL) {
         rpc_fail(p->req, -ERR_NOTFOUND, false, 0, "there is no such module");
         return true;
     }
-    t->progress_ms = core_now(co); /* who waits for others is not stuck */
+    task_memory(t)->progress_ms = core_now(co); /* who waits for others is not stuck */
     if (m->version >= p->version) {
         send_version(co, p, t, w, m);
         return true;
@@ -324,7 +320,7 @@ static bool answer_version(struct coordinator *co, struct poll *p, bool last)
 void train_version(struct coordinator *co, struct worker *w, struct rpc_request *req,
                    const Skerry__V1__VersionRequest *m)
 {
-    struct task *t = state_task(&co->state, m->task_id);
+    const struct task *t = state_task(&co->state, m->task_id);
     struct job *j = t ? state_job(&co->state, t->job_id) : NULL;
     const struct module_rec *module = j ? job_module(j, m->module_id) : NULL;
     if (module == NULL || t->kind != TASK_TRAIN || !query_crosses(j, t->path, module)) {
@@ -340,6 +336,7 @@ void train_version(struct coordinator *co, struct worker *w, struct rpc_request 
     p->version = m->version;
     p->held = m->held;
 }
+
 /* The replica's last worker has its moments and error feedback. */
 static uint64_t train_owner(const struct job *j, const struct task *t)
 {

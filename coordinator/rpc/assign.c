@@ -163,14 +163,14 @@ void assign_parked(struct coordinator *co)
     size_t n = 0;
     struct schedule_task *list = NULL;
     for (size_t i = 0; i < s->n_workers; i++) {
-        struct worker *w = s->workers[i];
-        if (w->parked == NULL || w->task_id != 0)
+        if (s->workers[i]->parked == NULL || s->workers[i]->task_id != 0)
             continue;
+        struct worker *w = worker_memory(s->workers[i]);
         if (list == NULL)
             list = candidates(co, &n);
         size_t at;
         if (serve(co, w, list, n, &at)) {
-            give(co, w, state_task(s, list[at].id));
+            give(co, state_edit_worker(s, w), state_edit_task(s, state_task(s, list[at].id)));
             memmove(&list[at], &list[at + 1], (n - at - 1) * sizeof(*list));
             n--;
         } else if (core_now(co) >= w->parked_until_ms) {
@@ -204,8 +204,8 @@ Skerry__V1__Applied **assign_verdicts(const struct worker *w, size_t *ret_n)
 void assign_send(struct coordinator *co, struct reply *r)
 {
     Skerry__V1__AssignReply msg = SKERRY__V1__ASSIGN_REPLY__INIT;
-    struct worker *w = state_worker(&co->state, r->worker_id);
-    struct task *t = r->task_id ? state_task(&co->state, r->task_id) : NULL;
+    const struct worker *w = state_worker(&co->state, r->worker_id);
+    const struct task *t = r->task_id ? state_task(&co->state, r->task_id) : NULL;
     struct err err = {0};
     struct pbmem mem;
     pbmem_init(&mem, MESSAGE_BYTES_MAX);
@@ -215,10 +215,10 @@ void assign_send(struct coordinator *co, struct reply *r)
         t = NULL;
     if (t != NULL &&
         kinds_message(co, state_job(&co->state, t->job_id), t, w, &mem, &msg.task, &err) < 0)
-        task_failed(co, t, true, err.msg);
+        task_failed(co, state_edit_task(&co->state, t), true, err.msg);
     if (w != NULL) {
         msg.drain = w->drain;
-        msg.waiting_for = msg.task ? (char *)"" : w->waiting_for;
+        msg.waiting_for = msg.task ? (char *)"" : (char *)w->waiting_for;
         msg.applied = assign_verdicts(w, &msg.n_applied);
     }
     rpc_reply(r->req, &msg.base);

@@ -32,7 +32,6 @@ static int apply_snapshot(struct coordinator *co, struct job *j, struct task *t,
     if (rc < 0)
         return rc;
     t->progress_ms = core_now(co);
-    save_task(co->store, t);
     core_touch(co);
     return 0;
 }
@@ -59,12 +58,10 @@ static void take_bad(struct coordinator *co, struct job *j, const struct task *t
             (void)hash_hex(r->bad[i]->shard_sha256.data, 32, shard);
         if (already_named(j, shard, r->bad[i]->key))
             continue;
-        if (job_add_bad(j, shard, r->bad[i]->key, r->bad[i]->reason)) {
-            save_job_bad(co->store, j, j->n_bad - 1);
+        if (job_add_bad(j, shard, r->bad[i]->key, r->bad[i]->reason))
             fresh++;
-        } else {
+        else
             extra++;
-        }
     }
     if (t->kind == TASK_INGEST) {
         fresh += extra;
@@ -75,7 +72,6 @@ static void take_bad(struct coordinator *co, struct job *j, const struct task *t
     if (fresh == 0)
         return;
     j->bad_count += fresh;
-    save_job(co->store, j);
     if (j->bad_count > (uint32_t)j->spec.data.max_bad)
         job_doom(j,
                  "%u samples cannot be read, data.max_bad allows %d; the first is "
@@ -90,7 +86,7 @@ static int find_lease(struct coordinator *co, const struct worker *w,
                       const Skerry__V1__ReportRequest *r, struct task **ret, bool *ret_repeated,
                       struct err *err)
 {
-    struct task *t = state_task(&co->state, r->task_id);
+    struct task *t = state_edit_task(&co->state, state_task(&co->state, r->task_id));
     *ret_repeated = false;
     if (t == NULL)
         return err_set(err, -ERR_STALE, "task %llu is not known", (unsigned long long)r->task_id);
@@ -153,7 +149,7 @@ static bool input_gone(const struct coordinator *co, const struct task *t, char 
  * begin it and no phase of its path was ever done. */
 static void too_large(struct coordinator *co, struct task *t, const char *reason)
 {
-    struct worker *w = state_worker(&co->state, t->worker_id);
+    struct worker *w = state_edit_worker(&co->state, state_worker(&co->state, t->worker_id));
     const struct job *j = state_job(&co->state, t->job_id);
     const bool others = member_others_fit(co, w, t);
     const bool begun = j != NULL && t->kind == TASK_TRAIN && j->paths[t->path].round > 0;
@@ -172,7 +168,7 @@ static void too_large(struct coordinator *co, struct task *t, const char *reason
 /* Its worker's device broke: to another at once, not counted as a failure. */
 static void lost_device(struct coordinator *co, struct task *t, const char *reason)
 {
-    struct worker *w = state_worker(&co->state, t->worker_id);
+    struct worker *w = state_edit_worker(&co->state, state_worker(&co->state, t->worker_id));
     core_say(co, t->job_id, t->worker_id, "the device of worker %llu failed in %s task %llu: %s",
              (unsigned long long)t->worker_id, task_kind_name(t->kind), (unsigned long long)t->id,
              reason);

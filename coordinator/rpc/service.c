@@ -1,6 +1,7 @@
 #include "coordinator/rpc/service.h"
 
 #include "common/net/blobstore.h"
+#include "proto/skerry.pb-c.h"
 #include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/base/hash.h"
@@ -41,8 +42,9 @@ static struct worker *worker_of(struct coordinator *co, struct rpc_request *req)
 {
     struct rpc_peer *peer = rpc_request_peer(req);
     uint64_t id = peer ? (uint64_t)(uintptr_t)rpc_peer_user(peer) : 0;
-    struct worker *w = id ? state_worker(&co->state, id) : NULL;
-    return w != NULL && w->state == WORKER_HERE && w->peer == peer ? w : NULL;
+    const struct worker *w = state_worker(&co->state, id);
+    bool here = w != NULL && w->state == WORKER_HERE && w->peer == peer;
+    return here ? state_edit_worker(&co->state, w) : NULL;
 }
 
 /* The same, or the request is answered: JOIN first. */
@@ -58,19 +60,6 @@ static struct worker *need_worker(struct coordinator *co, struct rpc_request *re
 
 /* ---- verdicts ------------------------------------------------------------ */
 
-/* A new heartbeat confirms what the last answer told. */
-static void confirm_verdicts(struct coordinator *co, struct worker *w)
-{
-    unsigned kept = 0;
-    for (unsigned i = 0; i < w->n_verdicts; i++) {
-        if (w->verdicts[i].told)
-            save_verdict_told(co->store, w->id, w->verdicts[i].task_id);
-        else
-            w->verdicts[kept++] = w->verdicts[i];
-    }
-    w->n_verdicts = kept;
-}
-
 /* ---- JOIN ---------------------------------------------------------------- */
 
 static size_t workers_here(const struct state *s)
@@ -85,10 +74,9 @@ static size_t workers_here(const struct state *s)
 static void forget_one(struct coordinator *co)
 {
     for (size_t i = 0; i < co->state.n_workers; i++) {
-        struct worker *w = co->state.workers[i];
+        const struct worker *w = co->state.workers[i];
         if (w->state == WORKER_HERE || w->task_id != 0)
             continue;
-        save_worker_gone(co->store, w->id);
         state_drop_worker(&co->state, w);
         return;
     }
@@ -120,7 +108,7 @@ static int admit(struct coordinator *co, const Skerry__V1__JoinRequest *m,
 /* A process that is new has nothing of what the old one held. */
 static void new_instance(struct coordinator *co, struct worker *w, const Skerry__V1__JoinRequest *m)
 {
-    struct task *t = w->task_id ? state_task(&co->state, w->task_id) : NULL;
+    struct task *t = state_edit_task(&co->state, state_task(&co->state, w->task_id));
     if (t != NULL && t->state == TASK_LEASED && t->worker_id == w->id)
         task_requeue(co, t, "its worker was started anew");
     w->task_id = 0;
@@ -154,7 +142,8 @@ static void fill_worker(struct coordinator *co, struct worker *w, const Skerry__
 static void attach(struct coordinator *co, struct worker *w, struct rpc_peer *peer)
 {
     uint64_t id = (uint64_t)(uintptr_t)rpc_peer_user(peer);
-    struct worker *other = id != 0 && id != w->id ? state_worker(&co->state, id) : NULL;
+    struct worker *other =
+        id != w->id ? state_edit_worker(&co->state, state_worker(&co->state, id)) : NULL;
     if (other != NULL && other->peer == peer) { /* another identity on the same connection */
         member_unpark(co, other, "another worker has joined on this connection");
         member_closed(co, other);
@@ -182,8 +171,9 @@ static void on_join(void *arg, struct rpc_request *req, const ProtobufCMessage *
     const Skerry__V1__JoinRequest *m = (const Skerry__V1__JoinRequest *)(const void *)msg;
     struct rpc_peer *peer = rpc_request_peer(req);
     struct err err = {0};
-    struct worker *w =
-        m->identity.len == 16 ? state_worker_by_identity(&co->state, m->identity.data) : NULL;
+    struct worker *w = NULL;
+    if (m->identity.len == 16)
+        w = state_edit_worker(&co->state, state_worker_by_identity(&co->state, m->identity.data));
     if (core_writable(co, &err) < 0 || peer == NULL || admit(co, m, w, peer, &err) < 0) {
         log_warn("member", "a worker was not admitted: %s address=%s", err.msg,
                  peer ? rpc_peer_address(peer) : "gone");
@@ -202,8 +192,6 @@ static void on_join(void *arg, struct rpc_request *req, const ProtobufCMessage *
         new_instance(co, w, m);
     fill_worker(co, w, m, peer);
     attach(co, w, peer);
-    co->counters_dirty = true;
-    save_worker(co->store, w);
     if (!again)
         core_say(co, 0, w->id, "worker %llu (%s) has joined from %s: %s", (unsigned long long)w->id,
                  w->name, w->address, w->device);
@@ -260,7 +248,7 @@ static void take_progress(struct coordinator *co, struct worker *w, struct task 
     if (isfinite(p->loss) && p->loss != 0.0f) {
         t->loss = w->loss = p->loss;
         if (t->kind == TASK_TRAIN && j != NULL)
-            j->paths[t->path].replicas[t->train.replica].loss = p->loss;
+            job_edit_replica(j, t->path, t->train.replica)->loss = p->loss;
     }
     /* On a full disk the points of the curve are let go: they would pile up. */
     if (j != NULL && t->kind == TASK_TRAIN && core_writable(co, NULL) == 0)
@@ -270,7 +258,7 @@ static void take_progress(struct coordinator *co, struct worker *w, struct task 
 static void heartbeat_send(struct coordinator *co, struct reply *r)
 {
     Skerry__V1__HeartbeatReply msg = SKERRY__V1__HEARTBEAT_REPLY__INIT;
-    struct worker *w = state_worker(&co->state, r->worker_id);
+    struct worker *w = worker_memory(state_worker(&co->state, r->worker_id));
     if (w == NULL) {
         msg.rejoin = true;
         rpc_reply(r->req, &msg.base);
@@ -301,13 +289,13 @@ static void on_heartbeat(void *arg, struct rpc_request *req, const ProtobufCMess
         return;
     }
     member_heard(co, w);
-    confirm_verdicts(co, w);
+    worker_confirm_verdicts(w); /* a new heartbeat confirms what the last answer told */
     count_bytes(w, m);
     if (m->throughput > 0 && isfinite(m->throughput))
         w->throughput = m->throughput;
     devices_take(&w->devices, m);
     const Skerry__V1__Progress *p = m->progress;
-    struct task *t = p ? state_task(&co->state, p->task_id) : NULL;
+    struct task *t = p ? task_memory(state_task(&co->state, p->task_id)) : NULL;
     bool mine =
         t != NULL && t->state == TASK_LEASED && t->worker_id == w->id && t->attempt == p->attempt;
     if (mine)
@@ -336,7 +324,7 @@ static void parked_gone(void *arg, struct rpc_request *req)
     struct coordinator *co = arg;
     for (size_t i = 0; i < co->state.n_workers; i++)
         if (co->state.workers[i]->parked == req)
-            co->state.workers[i]->parked = NULL;
+            worker_memory(co->state.workers[i])->parked = NULL;
     rpc_fail(req, -ERR_CANCELLED, true, 0, "the connection is gone");
 }
 
@@ -358,7 +346,7 @@ static void on_assign(void *arg, struct rpc_request *req, const ProtobufCMessage
         w->held[w->n_held++].version = m->held[i]->version;
     }
     member_unpark(co, w, "asked again");
-    struct task *t = w->task_id ? state_task(&co->state, w->task_id) : NULL;
+    const struct task *t = state_task(&co->state, w->task_id);
     if (t != NULL && t->state == TASK_LEASED && t->worker_id == w->id) {
         /* The answer that named it was lost on the way. */
         struct reply *r = core_reply(co, req, assign_send);
@@ -384,7 +372,7 @@ static void on_ticket(void *arg, struct rpc_request *req, const ProtobufCMessage
     struct worker *w = need_worker(co, req);
     if (w == NULL)
         return;
-    struct task *t = state_task(&co->state, m->task_id);
+    struct task *t = task_memory(state_task(&co->state, m->task_id));
     if (t == NULL || t->state != TASK_LEASED || t->worker_id != w->id || t->attempt != m->attempt) {
         rpc_fail(req, -ERR_STALE, false, 0, "attempt %u of task %llu is not leased to this worker",
                  m->attempt, (unsigned long long)m->task_id);
@@ -461,7 +449,6 @@ static void on_leave(void *arg, struct rpc_request *req, const ProtobufCMessage 
     if (m->notice_ms > 0) {
         w->drain = true;
         (void)str_copy(w->state_reason, sizeof(w->state_reason), m->reason);
-        save_worker(co->store, w);
     } else {
         member_lost(co, w, WORKER_LEFT, m->reason[0] ? m->reason : "it said good-bye");
     }
@@ -471,9 +458,9 @@ static void on_leave(void *arg, struct rpc_request *req, const ProtobufCMessage 
 void service_peer_closed(struct coordinator *co, struct rpc_peer *peer)
 {
     uint64_t id = (uint64_t)(uintptr_t)rpc_peer_user(peer);
-    struct worker *w = id ? state_worker(&co->state, id) : NULL;
+    const struct worker *w = state_worker(&co->state, id);
     if (w != NULL && w->peer == peer)
-        member_closed(co, w);
+        member_closed(co, state_edit_worker(&co->state, w));
 }
 
 /* ---- within a SAMPLE task ------------------------------------------------ */

@@ -30,20 +30,6 @@ int core_writable(struct coordinator *co, struct err *err)
     return 0;
 }
 
-void core_save(struct coordinator *co)
-{
-    if (co->counters_dirty)
-        save_counters(co->store, &co->state);
-    co->counters_dirty = false;
-    /* A ledger goes out whole: once for all the tasks that a turn made or ended. */
-    for (size_t i = 0; i < co->state.n_jobs; i++) {
-        const struct job *j = co->state.jobs[i];
-        for (uint32_t p = 0; p < job_ledgers(j); p++)
-            if (j->ledgers[p] != NULL && ledger_dirty(j->ledgers[p]))
-                save_ledger(co->store, j, p);
-    }
-}
-
 void core_touch(struct coordinator *co)
 {
     if (co->turn_scheduled || co->closing)

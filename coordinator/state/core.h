@@ -72,7 +72,7 @@ struct coordinator {
     struct list replies, durables, polls;
     unsigned n_replies;
     void (*turn)(void *arg); /* of the program on top: what core_touch() asks for */
-    bool turn_scheduled, closing, counters_dirty;
+    bool turn_scheduled, closing;
     bool store_ok;
     bool disk_full; /* an upload failed on it: no work until a tick finds room */
     char store_error[512];
@@ -94,9 +94,6 @@ static inline uint64_t core_now(const struct coordinator *co)
 /* Something changed: before the loop waits again, jobs advance, tasks are
  * given out, rows are committed and replies leave. */
 void core_touch(struct coordinator *co);
-
-/* Queues the rows of counters and ledgers that changed: before every commit. */
-void core_save(struct coordinator *co);
 
 /* Queues an answer for after the commit; fill the returned struct at once. */
 struct reply *core_reply(struct coordinator *co, struct rpc_request *req,

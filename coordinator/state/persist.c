@@ -1,3 +1,4 @@
+/* The schema, and writing: what has changed in memory becomes rows. */
 #include "coordinator/state/persist.h"
 
 #include "common/base/buf.h"
@@ -132,7 +133,7 @@ enum statement {
     DEL_WORKER,
     DEL_WORKER_VERDICTS,
     PUT_VERDICT,
-    DEL_VERDICT,
+    NEW_JOB,
     PUT_JOB,
     PUT_CLASS,
     PUT_SHARD,
@@ -161,21 +162,34 @@ enum statement {
 
 static const char *const statements[STATEMENTS] = {
     [PUT_COUNTER] = "INSERT OR REPLACE INTO counters VALUES(?,?)",
-    [PUT_WORKER] = "INSERT OR REPLACE INTO workers VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,"
-                   "?,?,?)",
+    [PUT_WORKER] =
+        "INSERT OR REPLACE INTO workers(id, identity, instance, name, device, version, address,"
+        " memory, threads, state, reason, drain, strikes, failures_row, done, failed,"
+        " joined_unix_ms, task, control_up, control_down, data_up, data_down)"
+        " VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
     [DEL_WORKER] = "DELETE FROM workers WHERE id=?",
     [DEL_WORKER_VERDICTS] = "DELETE FROM verdicts WHERE worker=?",
     [PUT_VERDICT] = "INSERT OR REPLACE INTO verdicts VALUES(?,?,?,?)",
-    [DEL_VERDICT] = "DELETE FROM verdicts WHERE worker=? AND task=?",
-    [PUT_JOB] = "INSERT OR REPLACE INTO jobs VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,"
-                "?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+    [NEW_JOB] = "INSERT OR REPLACE INTO jobs(id, yaml) VALUES(?,?)",
+    [PUT_JOB] =
+        "UPDATE jobs SET state=?2, reason=?3, made_unix_ms=?4, started_unix_ms=?5,"
+        " ended_unix_ms=?6, bad_count=?7, metric_n=?8, metric_points=?9, steps_done=?10,"
+        " phases_done=?11, loss=?12, eval_loss=?13, generation=?14, resharded=?15, finishing=?16,"
+        " vocab=?17, tokenizer=?18, tokenizer_size=?19, warm_start=?20, warm_start_size=?21,"
+        " partitioner=?22, partitioner_size=?23, assignment=?24, assignment_size=?25, sizes=?26,"
+        " waited_ms=?27, trained_ms=?28, partitioner_before=?29, partitioner_before_size=?30,"
+        " bytes_up=?31, bytes_down=?32, shard_bytes_down=?33 WHERE id=?1",
     [PUT_CLASS] = "INSERT OR REPLACE INTO classes VALUES(?,?,?,?)",
     [PUT_SHARD] = "INSERT OR REPLACE INTO shards VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?)",
     [PUT_BAD] = "INSERT OR REPLACE INTO bad_samples VALUES(?,?,?,?,?)",
     [PUT_LEDGER] = "INSERT OR REPLACE INTO ledgers VALUES(?,?,?)",
-    [PUT_MODULE] = "INSERT OR REPLACE INTO modules VALUES(?,?,?,?,?,?,?,?,?,?,?)",
+    [PUT_MODULE] = "INSERT OR REPLACE INTO modules(id, job, n, level, idx, version, params, folded,"
+                   " stale_sum, stale_max, bytes_from_others) VALUES(?,?,?,?,?,?,?,?,?,?,?)",
     [PUT_VERSION] = "INSERT OR REPLACE INTO versions VALUES(?,?,?,?,?,?,?,?,?,?)",
-    [PUT_PATH] = "INSERT OR REPLACE INTO paths VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+    [PUT_PATH] =
+        "INSERT OR REPLACE INTO paths(job, path, round, ready, ready_unix_ms, eval_round,"
+        " eval_loss, eval_sum, eval_units, eval_bytes, best_round, best_loss, best, phases,"
+        " bytes_up, bytes_down) VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
     [PUT_REPLICA] = "INSERT OR REPLACE INTO replicas VALUES(?,?,?,?,?,?,?,?,?)",
     [PUT_TASK] = "INSERT OR REPLACE INTO tasks VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,"
                  "?,?,?,?,?,?,?,?,?,?,?,?,?)",
@@ -221,146 +235,189 @@ const struct store_schema persist_schema = {
 /* A blob as two columns: hash and size. */
 #define B(b) (b)->sha256, (size_t)32, I((b)->size)
 
-void save_counters(struct store *s, const struct state *st)
+static void put_counters(struct store *s, struct state *st)
 {
-    store_put(s, PUT_COUNTER, "ti", "worker", I(st->next_worker));
-    store_put(s, PUT_COUNTER, "ti", "job", I(st->next_job));
-    store_put(s, PUT_COUNTER, "ti", "task", I(st->next_task));
-    store_put(s, PUT_COUNTER, "ti", "module", I(st->next_module));
+    static const char *const names[] = {"worker", "job", "task", "module"};
+    const uint64_t next[] = {st->next_worker, st->next_job, st->next_task, st->next_module};
+    uint64_t sum = 1;
+    for (int i = 0; i < 4; i++)
+        sum = sum * 0x9e3779b97f4a7c15ull + next[i];
+    if (sum == st->counters.seen)
+        return;
+    st->counters.seen = sum;
+    for (int i = 0; i < 4; i++)
+        store_put(s, PUT_COUNTER, "ti", names[i], I(next[i]));
 }
 
-void save_worker(struct store *s, const struct worker *w)
+/* The bytes go along: they change with every heartbeat. */
+static void put_worker(struct store *s, struct worker *w)
 {
-    store_put(s, PUT_WORKER, "ibbttttiiitiiiiiiiiiii", I(w->id), w->identity, (size_t)16,
-              w->instance, (size_t)16, w->name, w->device, w->version, w->address,
-              I(w->memory_bytes), I(w->threads), I(w->state), w->state_reason, I(w->drain),
-              I(w->strikes), I(w->failures_row), I(w->tasks_done), I(w->tasks_failed),
-              I(w->bytes[0]), I(w->bytes[1]), I(w->bytes[2]), I(w->bytes[3]), I(w->joined_unix_ms),
-              I(w->task_id));
+    (void)store_put_changed(
+        s, &w->row.seen, PUT_WORKER, "ibbttttiiitiiiiiii|iiii", I(w->id), w->identity, (size_t)16,
+        w->instance, (size_t)16, w->name, w->device, w->version, w->address, I(w->memory_bytes),
+        I(w->threads), I(w->state), w->state_reason, I(w->drain), I(w->strikes), I(w->failures_row),
+        I(w->tasks_done), I(w->tasks_failed), I(w->joined_unix_ms), I(w->task_id), I(w->bytes[0]),
+        I(w->bytes[1]), I(w->bytes[2]), I(w->bytes[3]));
+    if (!w->verdicts_edited)
+        return;
+    store_put(s, DEL_WORKER_VERDICTS, "i", I(w->id));
+    for (unsigned i = 0; i < w->n_verdicts; i++) {
+        const struct verdict *v = &w->verdicts[i];
+        store_put(s, PUT_VERDICT, "iiit", I(w->id), I(v->task_id), I(v->accepted), v->reason);
+    }
+    w->verdicts_edited = false;
 }
 
-void save_worker_gone(struct store *s, uint64_t worker_id)
+static void put_contributions(struct store *s, struct task *t)
 {
-    store_put(s, DEL_WORKER, "i", I(worker_id));
-    store_put(s, DEL_WORKER_VERDICTS, "i", I(worker_id));
+    store_put(s, DEL_CONTRIBUTIONS, "i", I(t->id));
+    for (size_t i = 0; i < t->train.n_contributions; i++) {
+        const struct contribution *c = &t->train.contributions[i];
+        store_put(s, PUT_CONTRIBUTION, "iiiibiiiii", I(t->id), I(i), I(c->module_id),
+                  I(c->base_version), B(&c->blob), I(c->refused), I(c->samples), I(c->worker_id),
+                  I(c->version));
+    }
+    t->train.edited = false;
 }
 
-void save_verdict(struct store *s, uint64_t worker_id, const struct verdict *v)
+static void put_task(struct store *s, struct task *t)
 {
-    store_put(s, PUT_VERDICT, "iiit", I(worker_id), I(v->task_id), I(v->accepted), v->reason);
+    char draw[160], mixing[160];
+    static const struct blob_ref none;
+    const bool train = t->kind == TASK_TRAIN, velocity = t->kind == TASK_VELOCITY;
+    const struct task_draw other = {.ema = task_wants_ema(t)};
+    const struct task_draw *d = task_drawing(t) ? task_drawing(t) : &other;
+    (void)snprintf(draw, sizeof(draw), "%u %u %u %d %d %d %a %llu", d->steps, d->columns, d->count,
+                   d->heun, d->ema, d->asked, (double)d->guidance, (unsigned long long)d->seed);
+    (void)snprintf(mixing, sizeof(mixing), "%d %d %u %u %a %a %u %a %a", d->mixture, d->remote,
+                   d->strategy, d->top, (double)d->nucleus, (double)d->threshold, d->tokens,
+                   (double)d->temperature, (double)d->top_p);
+    (void)store_put_changed(
+        s, &t->row.seen, PUT_TASK,
+        "iiiiiiiiiii"
+        "tibtbbiii"
+        "ddddii"
+        "iibibitti",
+        I(t->id), I(t->job_id), I(t->kind), I(t->state), I(t->attempt), I(t->failures), I(t->path),
+        I(task_replica(t)), I(task_round(t)), I(t->kind == TASK_OUTER ? t->outer.module_id : 0),
+        I(t->worker_id), t->reason, I(train ? t->train.first_step : 0), t->ranges,
+        t->n_ranges * sizeof(*t->ranges), draw, d->labels,
+        d->labels ? d->count * sizeof(*d->labels) : 0, B(&t->output), I(t->steps), I(t->samples),
+        (double)t->loss_first, (double)t->loss_last, (double)t->loss_mean, (double)t->seconds,
+        I(t->made_unix_ms), I(t->ended_unix_ms), I(task_evaluates(t)),
+        I(velocity ? t->velocity.parent : 0), B(velocity ? &t->velocity.input : &none),
+        B(train ? &t->train.moments : &none), mixing, d->prompt, I(train ? t->train.waited_ms : 0));
+    if (train && t->train.edited)
+        put_contributions(s, t);
 }
 
-void save_verdict_told(struct store *s, uint64_t worker_id, uint64_t task_id)
-{
-    store_put(s, DEL_VERDICT, "ii", I(worker_id), I(task_id));
-}
+/* ---- jobs ---------------------------------------------------------------- */
 
-void save_job(struct store *s, const struct job *j)
+static void put_classes(struct store *s, struct job *j)
 {
-    store_put(s, PUT_JOB,
-              "itit"
-              "iiiiiiiiii"
-              "i"
-              "dd"
-              "iiiibibibibibiibi",
-              I(j->id), j->yaml, I(j->state), j->reason, I(j->made_unix_ms), I(j->started_unix_ms),
-              I(j->ended_unix_ms), I(j->bad_count), I(j->metric_n), I(j->metric_points),
-              I(j->bytes_up), I(j->bytes_down), I(j->shard_bytes_down), I(j->steps_done),
-              I(j->phases_done), (double)j->loss, (double)j->eval_loss, I(j->generation),
-              I(j->resharded), I(j->finishing), I(j->vocab), B(&j->tokenizer), B(&j->warm_start),
-              B(&j->partitioner), B(&j->assignment), j->sizes,
-              j->comp.n_partitions * sizeof(*j->sizes), I(j->waited_ms), I(j->trained_ms),
-              B(&j->partitioner_before));
-}
-
-void save_job_bad(struct store *s, const struct job *j, size_t n)
-{
-    const struct bad_rec *b = &j->bad[n];
-    store_put(s, PUT_BAD, "iittt", I(j->id), I(n), b->shard, b->key, b->reason);
-}
-
-void save_job_shard(struct store *s, const struct job *j, size_t n)
-{
-    const struct shard_rec *r = &j->shards[n];
-    store_put(s, PUT_SHARD, "iibiiiiiiiibi", I(j->id), I(n), B(&r->blob), I(r->samples),
-              I(r->partition), I(r->source), I(r->generation), I(r->holdout), I(r->router),
-              I(r->tokens), B(&r->features));
-}
-
-void save_job_scores(struct store *s, const struct job *j)
-{
-    store_put(s, DEL_SCORES, "i", I(j->id));
-    for (size_t i = 0; i < j->n_scores; i++)
-        save_job_score(s, j, i);
-}
-
-void save_job_score(struct store *s, const struct job *j, size_t n)
-{
-    const struct score_rec *r = &j->scores[n];
-    store_put(s, PUT_SCORE, "iiiibi", I(j->id), I(n), I(r->path), I(r->shard), B(&r->blob));
-}
-
-void save_job_row(struct store *s, const struct job *j, size_t n)
-{
-    const struct row_rec *r = &j->rows[n];
-    store_put(s, PUT_ROW, "iiiiittdi", I(j->id), I(n), I(r->kind), I(r->path), I(r->round), r->name,
-              r->unit, r->value, I(r->at_unix_ms));
-}
-
-void save_job_dataset(struct store *s, const struct job *j)
-{
-    for (size_t i = 0; i < j->n_classes; i++)
+    for (size_t i = j->classes_saved; i < j->n_classes; i++)
         store_put(s, PUT_CLASS, "iiti", I(j->id), I(i), j->classes[i], I(j->counts[i]));
-    for (size_t i = 0; i < j->n_shards; i++)
-        save_job_shard(s, j, i);
-    for (size_t i = 0; i < j->n_bad; i++)
-        save_job_bad(s, j, i);
+    j->classes_saved = j->n_classes;
+    for (size_t i = j->bad_saved; i < j->n_bad; i++)
+        store_put(s, PUT_BAD, "iittt", I(j->id), I(i), j->bad[i].shard, j->bad[i].key,
+                  j->bad[i].reason);
+    j->bad_saved = j->n_bad;
 }
 
-void save_module(struct store *s, const struct job *j, const struct module_rec *m)
+static void put_shards(struct store *s, struct job *j)
 {
-    store_put(s, PUT_MODULE, "iiiiiiiiiii", I(m->id), I(j->id), I(m - j->modules), I(m->level),
-              I(m->index), I(m->n_versions ? m->version : 0), I(m->params), I(m->folded),
-              I(m->stale_sum), I(m->stale_max), I(m->bytes_from_others));
+    for (size_t i = 0; i < j->shards_edited.n; i++) {
+        const size_t n = j->shards_edited.at[i];
+        const struct shard_rec *r = &j->shards[n];
+        store_put(s, PUT_SHARD, "iibiiiiiiiibi", I(j->id), I(n), B(&r->blob), I(r->samples),
+                  I(r->partition), I(r->source), I(r->generation), I(r->holdout), I(r->router),
+                  I(r->tokens), B(&r->features));
+    }
+    j->shards_edited.n = 0;
 }
 
-void save_version(struct store *s, const struct module_rec *m, const struct version_rec *v)
+static void put_found(struct store *s, struct job *j)
 {
-    store_put(s, PUT_VERSION, "iibibibiti", I(m->id), I(v->version), v->full.sha256, (size_t)32,
-              I(v->full.size), v->delta.sha256, (size_t)32, I(v->delta.size), v->ema.sha256,
-              (size_t)32, I(v->ema.size), v->provenance, I(v->at_unix_ms));
+    if (j->scores_dropped)
+        store_put(s, DEL_SCORES, "i", I(j->id));
+    j->scores_dropped = false;
+    for (size_t i = j->scores_saved; i < j->n_scores; i++) {
+        const struct score_rec *r = &j->scores[i];
+        store_put(s, PUT_SCORE, "iiiibi", I(j->id), I(i), I(r->path), I(r->shard), B(&r->blob));
+    }
+    j->scores_saved = j->n_scores;
+    for (size_t i = 0; i < j->rows_edited.n; i++) {
+        const size_t n = j->rows_edited.at[i];
+        const struct row_rec *r = &j->rows[n];
+        store_put(s, PUT_ROW, "iiiiittdi", I(j->id), I(n), I(r->kind), I(r->path), I(r->round),
+                  r->name, r->unit, r->value, I(r->at_unix_ms));
+    }
+    j->rows_edited.n = 0;
 }
 
-void save_path(struct store *s, const struct job *j, uint32_t path)
+static void put_module(struct store *s, const struct job *j, struct module_rec *m)
 {
-    const struct path_rec *p = &j->paths[path];
-    store_put(s, PUT_PATH, "iiiiiiiiddiiidbi", I(j->id), I(path), I(p->round), I(p->ready),
-              I(p->ready_unix_ms), I(p->bytes_up), I(p->bytes_down), I(p->eval.round),
-              (double)p->eval.loss, p->eval.loss_sum, I(p->eval.units), I(p->eval.bytes),
-              I(p->best_round), (double)p->best_loss, p->best,
-              p->best ? composition_levels(&j->comp, path) * sizeof(*p->best) : 0, I(p->phases));
-    for (uint32_t r = 0; r < j->comp.paths[path].replicas; r++) {
-        const struct replica_rec *rr = &p->replicas[r];
-        store_put(s, PUT_REPLICA, "iiiiiiibi", I(j->id), I(path), I(r), I(rr->owner), I(rr->step),
-                  I(rr->task_id), I(rr->samples_last), B(&rr->moments));
+    m->row.edited = false;
+    (void)store_put_changed(s, &m->row.seen, PUT_MODULE, "iiiiiiiiii|i", I(m->id), I(j->id),
+                            I(m - j->modules), I(m->level), I(m->index),
+                            I(m->n_versions ? m->version : 0), I(m->params), I(m->folded),
+                            I(m->stale_sum), I(m->stale_max), I(m->bytes_from_others));
+    for (unsigned i = 0; i < m->n_versions; i++) {
+        struct version_rec *v = &m->versions[i];
+        if (!v->saved)
+            store_put(s, PUT_VERSION, "iibibibiti", I(m->id), I(v->version), B(&v->full),
+                      B(&v->delta), B(&v->ema), v->provenance, I(v->at_unix_ms));
+        v->saved = true;
     }
 }
 
-void save_job_parts(struct store *s, const struct job *j)
+static void put_path(struct store *s, const struct job *j, uint32_t path)
 {
-    for (uint32_t i = 0; i < j->comp.n_modules; i++)
-        save_module(s, j, &j->modules[i]);
-    for (uint32_t i = 0; i < j->comp.n_paths; i++)
-        save_path(s, j, i);
+    struct path_rec *p = (struct path_rec *)&j->paths[path];
+    const size_t best = p->best ? composition_levels(&j->comp, path) * sizeof(*p->best) : 0;
+    p->row.edited = false;
+    (void)store_put_changed(s, &p->row.seen, PUT_PATH, "iiiiiiddiiidbi|ii", I(j->id), I(path),
+                            I(p->round), I(p->ready), I(p->ready_unix_ms), I(p->eval.round),
+                            (double)p->eval.loss, p->eval.loss_sum, I(p->eval.units),
+                            I(p->eval.bytes), I(p->best_round), (double)p->best_loss, p->best, best,
+                            I(p->phases), I(p->bytes_up), I(p->bytes_down));
+    for (uint32_t r = 0; r < j->comp.paths[path].replicas; r++) {
+        struct replica_rec *rr = (struct replica_rec *)&p->replicas[r];
+        (void)store_put_changed(s, &rr->seen, PUT_REPLICA, "iiiiiiibi", I(j->id), I(path), I(r),
+                                I(rr->owner), I(rr->step), I(rr->task_id), I(rr->samples_last),
+                                B(&rr->moments));
+    }
 }
 
-void save_job_gone(struct store *s, uint64_t job_id)
+static void put_rounds(struct store *s, struct job *j)
 {
-    for (int i = DEL_JOB_FIRST; i <= DEL_JOB_LAST; i++)
-        store_put(s, i, "i", I(job_id));
+    for (size_t i = 0; j->rounds_edited && i < j->n_rounds; i++) {
+        struct round_rec *r = (struct round_rec *)&j->rounds[i];
+        if (r->edited)
+            store_put(s, PUT_ROUND, "iiiiidddiiiii", I(j->id), I(r->path), I(r->round),
+                      I(r->contributions), I(r->expected), (double)r->loss, (double)r->eval_loss,
+                      (double)r->seconds, I(r->samples), I(r->steps), I(r->bytes_up),
+                      I(r->bytes_down), I(r->at_unix_ms));
+        r->edited = false;
+    }
+    j->rounds_edited = false;
 }
 
-void save_ledger(struct store *s, const struct job *j, uint32_t partition)
+/* Those that are not saved are the newest. */
+static void put_grids(struct store *s, struct job *j)
+{
+    for (size_t i = 0; i < j->grids_gone.n; i++)
+        store_put(s, DEL_GRID, "i", I(j->grids_gone.at[i]));
+    j->grids_gone.n = 0;
+    for (size_t i = j->n_grids; i-- > 0 && !j->grids[i].saved;) {
+        struct grid_rec *g = (struct grid_rec *)&j->grids[i];
+        store_put(s, PUT_GRID, "iiiiibiiit", I(g->task_id), I(j->id), I(g->round), I(g->count),
+                  I(g->columns), B(&g->blob), I(g->at_unix_ms), I(g->path), g->text);
+        g->saved = true;
+    }
+}
+
+static void put_ledger(struct store *s, const struct job *j, uint32_t partition)
 {
     struct buf b;
     buf_init(&b, LEDGER_BYTES_MAX);
@@ -373,66 +430,83 @@ void save_ledger(struct store *s, const struct job *j, uint32_t partition)
     buf_release(&b);
 }
 
-void save_task(struct store *s, const struct task *t)
+/* The bytes go along: they change with every file that is served. */
+static void put_job(struct store *s, struct job *j)
 {
-    char draw[160], mixing[160];
-    static const struct blob_ref none;
-    const bool train = t->kind == TASK_TRAIN, velocity = t->kind == TASK_VELOCITY;
-    const struct task_draw other = {.ema = task_wants_ema(t)};
-    const struct task_draw *d = task_drawing(t) ? task_drawing(t) : &other;
-    const size_t given = train ? t->train.n_contributions : 0;
-    (void)snprintf(draw, sizeof(draw), "%u %u %u %d %d %d %a %llu", d->steps, d->columns, d->count,
-                   d->heun, d->ema, d->asked, (double)d->guidance, (unsigned long long)d->seed);
-    (void)snprintf(mixing, sizeof(mixing), "%d %d %u %u %a %a %u %a %a", d->mixture, d->remote,
-                   d->strategy, d->top, (double)d->nucleus, (double)d->threshold, d->tokens,
-                   (double)d->temperature, (double)d->top_p);
-    store_put(s, PUT_TASK,
-              "iiiiiiiiiii"
-              "tibtbbiii"
-              "ddddii"
-              "iibibitti",
-              I(t->id), I(t->job_id), I(t->kind), I(t->state), I(t->attempt), I(t->failures),
-              I(t->path), I(task_replica(t)), I(task_round(t)),
-              I(t->kind == TASK_OUTER ? t->outer.module_id : 0), I(t->worker_id), t->reason,
-              I(train ? t->train.first_step : 0), t->ranges, t->n_ranges * sizeof(*t->ranges), draw,
-              d->labels, d->labels ? d->count * sizeof(*d->labels) : 0, t->output.sha256,
-              (size_t)32, I(t->output.size), I(t->steps), I(t->samples), (double)t->loss_first,
-              (double)t->loss_last, (double)t->loss_mean, (double)t->seconds, I(t->made_unix_ms),
-              I(t->ended_unix_ms), I(task_evaluates(t)), I(velocity ? t->velocity.parent : 0),
-              B(velocity ? &t->velocity.input : &none), B(train ? &t->train.moments : &none),
-              mixing, d->prompt, I(train ? t->train.waited_ms : 0));
-    store_put(s, DEL_CONTRIBUTIONS, "i", I(t->id));
-    for (size_t i = 0; i < given; i++) {
-        const struct contribution *c = &t->train.contributions[i];
-        store_put(s, PUT_CONTRIBUTION, "iiiibiiiii", I(t->id), I(i), I(c->module_id),
-                  I(c->base_version), c->blob.sha256, (size_t)32, I(c->blob.size), I(c->refused),
-                  I(c->samples), I(c->worker_id), I(c->version));
+    if (j->row.seen == 0)
+        store_put(s, NEW_JOB, "it", I(j->id), j->yaml);
+    (void)store_put_changed(
+        s, &j->row.seen, PUT_JOB, "iitiiiiiiiiddiiiibibibibibiibi|iii", I(j->id), I(j->state),
+        j->reason, I(j->made_unix_ms), I(j->started_unix_ms), I(j->ended_unix_ms), I(j->bad_count),
+        I(j->metric_n), I(j->metric_points), I(j->steps_done), I(j->phases_done), (double)j->loss,
+        (double)j->eval_loss, I(j->generation), I(j->resharded), I(j->finishing), I(j->vocab),
+        B(&j->tokenizer), B(&j->warm_start), B(&j->partitioner), B(&j->assignment), j->sizes,
+        j->comp.n_partitions * sizeof(*j->sizes), I(j->waited_ms), I(j->trained_ms),
+        B(&j->partitioner_before), I(j->bytes_up), I(j->bytes_down), I(j->shard_bytes_down));
+}
+
+static void put_all_of_job(struct store *s, struct job *j)
+{
+    put_job(s, j);
+    put_classes(s, j);
+    put_shards(s, j);
+    put_found(s, j);
+    for (size_t i = 0; i < j->modules_edited.n; i++)
+        put_module(s, j, (struct module_rec *)&j->modules[j->modules_edited.at[i]]);
+    j->modules_edited.n = 0;
+    for (size_t i = 0; i < j->paths_edited.n; i++)
+        put_path(s, j, (uint32_t)j->paths_edited.at[i]);
+    j->paths_edited.n = 0;
+    put_rounds(s, j);
+    put_grids(s, j);
+    for (uint32_t p = 0; p < job_ledgers(j); p++)
+        if (j->ledgers[p] != NULL && ledger_dirty(j->ledgers[p]))
+            put_ledger(s, j, p);
+}
+
+/* ---- the whole ----------------------------------------------------------- */
+
+static void put_gone(struct store *s, struct state *st)
+{
+    for (size_t i = 0; i < st->workers_gone.n; i++) {
+        store_put(s, DEL_WORKER, "i", I(st->workers_gone.at[i]));
+        store_put(s, DEL_WORKER_VERDICTS, "i", I(st->workers_gone.at[i]));
     }
+    for (size_t i = 0; i < st->tasks_gone.n; i++) {
+        store_put(s, DEL_TASK, "i", I(st->tasks_gone.at[i]));
+        store_put(s, DEL_CONTRIBUTIONS, "i", I(st->tasks_gone.at[i]));
+    }
+    for (size_t i = 0; i < st->jobs_gone.n; i++)
+        for (int k = DEL_JOB_FIRST; k <= DEL_JOB_LAST; k++)
+            store_put(s, k, "i", I(st->jobs_gone.at[i]));
+    st->workers_gone.n = st->tasks_gone.n = st->jobs_gone.n = 0;
 }
 
-void save_task_gone(struct store *s, uint64_t task_id)
+void persist_changes(struct store *s, struct state *st)
 {
-    store_put(s, DEL_TASK, "i", I(task_id));
-    store_put(s, DEL_CONTRIBUTIONS, "i", I(task_id));
+    put_gone(s, st);
+    put_counters(s, st);
+    for (size_t i = 0; i < st->workers_edited.n; i++) {
+        struct worker *w = (struct worker *)state_worker(st, st->workers_edited.at[i]);
+        if (w != NULL) {
+            w->row.edited = false;
+            put_worker(s, w);
+        }
+    }
+    for (size_t i = 0; i < st->tasks_edited.n; i++) {
+        struct task *t = (struct task *)state_task(st, st->tasks_edited.at[i]);
+        if (t != NULL) {
+            t->row.edited = false;
+            put_task(s, t);
+        }
+    }
+    st->workers_edited.n = st->tasks_edited.n = 0;
+    for (size_t i = 0; i < st->n_jobs; i++)
+        if (!st->jobs[i]->unread)
+            put_all_of_job(s, st->jobs[i]);
 }
 
-void save_round(struct store *s, const struct job *j, const struct round_rec *r)
-{
-    store_put(s, PUT_ROUND, "iiiiidddiiiii", I(j->id), I(r->path), I(r->round), I(r->contributions),
-              I(r->expected), (double)r->loss, (double)r->eval_loss, (double)r->seconds,
-              I(r->samples), I(r->steps), I(r->bytes_up), I(r->bytes_down), I(r->at_unix_ms));
-}
-
-void save_grid(struct store *s, const struct job *j, const struct grid_rec *g)
-{
-    store_put(s, PUT_GRID, "iiiiibiiit", I(g->task_id), I(j->id), I(g->round), I(g->count),
-              I(g->columns), B(&g->blob), I(g->at_unix_ms), I(g->path), g->text);
-}
-
-void save_grid_gone(struct store *s, uint64_t task_id)
-{
-    store_put(s, DEL_GRID, "i", I(task_id));
-}
+/* ---- metrics ------------------------------------------------------------- */
 
 void save_metric(struct store *s, uint64_t job_id, const struct metric_rec *m)
 {

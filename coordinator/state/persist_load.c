@@ -1,11 +1,15 @@
+/* Reading: the rows of an older start become the state.  Jobs that today's rules refuse stay on
+ * record, and nothing of theirs is lost. */
 #include "coordinator/state/persist.h"
 
 #include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/base/mem.h"
 #include "common/base/str.h"
-#include "coordinator/state/persist_job.h"
+#include "common/job/yaml.h"
+#include "coordinator/state/blobs.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -93,21 +97,187 @@ static int load_worker(struct state *st, sqlite3_stmt *q, struct err *err)
 
 static int load_verdict(struct state *st, sqlite3_stmt *q, struct err *err)
 {
-    struct worker *w = state_worker(st, u64(q, 0));
-    if (w == NULL || w->n_verdicts >= APPLIED_MAX)
-        return 0;
-    w->verdicts = mem_realloc(w->verdicts, (w->n_verdicts + 1) * sizeof(*w->verdicts));
-    struct verdict *v = &w->verdicts[w->n_verdicts++];
-    v->task_id = u64(q, 1);
-    v->accepted = u32(q, 2) != 0;
-    (void)str_copy(v->reason, sizeof(v->reason), store_text(q, 3));
+    struct worker *w = state_edit_worker(st, state_worker(st, u64(q, 0)));
+    if (w != NULL && w->n_verdicts < APPLIED_MAX)
+        worker_add_verdict(w, u64(q, 1), u32(q, 2) != 0, store_text(q, 3));
     return 0;
+}
+
+/* ---- jobs ---------------------------------------------------------------- */
+
+/* A job of one module, in the place of one that cannot be read. */
+#define BLANK                                                                                      \
+    "name: unread\ndata: {path: unread, image_size: 8}\nmodel: {dim: 4, depth: 1, heads: 1}\n"     \
+    "train: {batch: 1}\nouter: {rounds: 1, steps: 1}\n"
+
+#define OF_MODULES " FROM versions WHERE module IN (SELECT id FROM modules WHERE job=?1)"
+
+/* Where the rows of a job have its blobs; NULL: in what is loaded of it all the same. */
+static const char *const named_sql[BLOB_ROLES] = {
+    [BLOB_SHARD] = "SELECT sha256, size FROM shards WHERE job=?1",
+    [BLOB_FEATURES] = "SELECT features, features_size FROM shards WHERE job=?1",
+    [BLOB_SCORES] = "SELECT sha256, size FROM scores WHERE job=?1",
+    [BLOB_WARM_START] = "SELECT warm_start, warm_start_size FROM jobs WHERE id=?1",
+    [BLOB_ASSIGNMENT] = "SELECT assignment, assignment_size FROM jobs WHERE id=?1",
+    [BLOB_MOMENTS] = "SELECT moments, moments_size FROM replicas WHERE job=?1",
+    [BLOB_PHASE_MOMENTS] = "SELECT moments, moments_size FROM tasks WHERE job=?1",
+    [BLOB_CONTRIBUTION] = "SELECT sha256, size FROM contributions"
+                          " WHERE task IN (SELECT id FROM tasks WHERE job=?1)",
+    [BLOB_FULL] = "SELECT full, full_size" OF_MODULES,
+    [BLOB_DELTA] = "SELECT delta, delta_size" OF_MODULES,
+    [BLOB_EMA] = "SELECT ema, ema_size" OF_MODULES,
+    [BLOB_OUTPUT] = "SELECT output, output_size FROM tasks WHERE job=?1",
+    [BLOB_INPUT] = "SELECT input, input_size FROM tasks WHERE job=?1",
+};
+
+/* The release that wrote the job may want it: whether it goes on, or others learn from it, only
+ * that release knows. */
+static bool wanted(const struct job *j, enum blob_role role)
+{
+    return named_sql[role] != NULL && (!job_is_ended(j) || blob_role_stays(role) ||
+                                       (role == BLOB_SHARD && j->state == JOB_DONE));
+}
+
+static int prepare(sqlite3 *db, const char *sql, uint64_t job, sqlite3_stmt **ret, struct err *err)
+{
+    if (sqlite3_prepare_v2(db, sql, -1, ret, NULL) != SQLITE_OK)
+        return err_set(err, -EIO, "%.60s: %s", sql, sqlite3_errmsg(db));
+    (void)sqlite3_bind_int64(*ret, 1, (int64_t)job);
+    return 0;
+}
+
+static void keep(struct job *j, enum blob_role role, const void *sha256, uint64_t size)
+{
+    if (sha256 == NULL || size == 0)
+        return;
+    j->unread_blobs =
+        mem_realloc(j->unread_blobs, (j->n_unread_blobs + 1) * sizeof(*j->unread_blobs));
+    struct unread_blob *b = &j->unread_blobs[j->n_unread_blobs++];
+    b->role = role;
+    memcpy(b->blob.sha256, sha256, 32);
+    b->blob.size = size;
+}
+
+/* The best of each path lies in one column, as records. */
+static int keep_best(sqlite3 *db, struct job *j, struct err *err)
+{
+    sqlite3_stmt *q = NULL;
+    int rc = prepare(db, "SELECT best FROM paths WHERE job=?1", j->id, &q, err), step = SQLITE_DONE;
+    while (rc == 0 && (step = sqlite3_step(q)) == SQLITE_ROW) {
+        const uint8_t *p = sqlite3_column_blob(q, 0);
+        size_t n = (size_t)sqlite3_column_bytes(q, 0) / sizeof(struct best_module);
+        for (size_t i = 0; p != NULL && i < n; i++) {
+            struct best_module b;
+            memcpy(&b, p + i * sizeof(b), sizeof(b));
+            keep(j, BLOB_BEST, b.full.sha256, b.full.size);
+        }
+    }
+    sqlite3_finalize(q);
+    return rc < 0 || step == SQLITE_DONE ? rc : err_set(err, -EIO, "reading the paths of a job");
+}
+
+static int keep_role(sqlite3 *db, struct job *j, enum blob_role role, struct err *err)
+{
+    sqlite3_stmt *q = NULL;
+    int rc = prepare(db, named_sql[role], j->id, &q, err), step = SQLITE_DONE;
+    while (rc == 0 && (step = sqlite3_step(q)) == SQLITE_ROW)
+        if (sqlite3_column_bytes(q, 0) == 32)
+            keep(j, role, sqlite3_column_blob(q, 0), (uint64_t)sqlite3_column_int64(q, 1));
+    sqlite3_finalize(q);
+    return rc < 0 || step == SQLITE_DONE ? rc : err_set(err, -EIO, "reading what a job names");
+}
+
+static int keep_blobs(sqlite3 *db, struct job *j, struct err *err)
+{
+    int rc = keep_best(db, j, err);
+    for (int role = 0; role < BLOB_ROLES && rc == 0; role++)
+        if (wanted(j, (enum blob_role)role))
+            rc = keep_role(db, j, (enum blob_role)role, err);
+    return rc;
+}
+
+/* Its own name, if that much can be read. */
+static void name_it(struct job *j)
+{
+    struct yaml_doc doc;
+    const struct yaml_node *name = NULL;
+    if (yaml_parse(j->yaml, strlen(j->yaml), "job.yaml", &doc, NULL) < 0)
+        return;
+    name = yaml_get(doc.root, "name");
+    if (name != NULL && name->kind == YAML_SCALAR && str_is_name(name->text, 64)) {
+        mem_free(j->spec.name);
+        j->spec.name = str_dup(name->text);
+    }
+    yaml_release(&doc);
+}
+
+static int make_unread(sqlite3 *db, struct job *j, struct err *err)
+{
+    composition_release(&j->comp);
+    job_release(&j->spec);
+    int rc = job_parse(BLANK, sizeof(BLANK) - 1, "job.yaml", &j->spec, NULL);
+    if (rc == 0)
+        rc = recipe_compose(&j->spec, &j->comp, NULL);
+    assert(rc == 0); /* as any test that comes here shows */
+    name_it(j);
+    j->unread = true;
+    return keep_blobs(db, j, err);
+}
+
+/* Has the composition the modules, paths and replicas that are on record? */
+static int fits(sqlite3 *db, const struct job *j, bool *ret, struct err *err)
+{
+    sqlite3_stmt *q = NULL;
+    uint64_t replicas = 0;
+    for (uint32_t p = 0; p < j->comp.n_paths; p++)
+        replicas += j->comp.paths[p].replicas;
+    int rc = prepare(db,
+                     "SELECT (SELECT count(*) FROM modules WHERE job=?1),"
+                     " (SELECT count(*) FROM paths WHERE job=?1),"
+                     " (SELECT count(*) FROM replicas WHERE job=?1),"
+                     " (SELECT length(sizes) FROM jobs WHERE id=?1)",
+                     j->id, &q, err);
+    if (rc < 0)
+        return rc;
+    *ret = false;
+    if (sqlite3_step(q) == SQLITE_ROW) {
+        uint64_t sizes = (uint64_t)sqlite3_column_int64(q, 3);
+        *ret = (uint64_t)sqlite3_column_int64(q, 0) == j->comp.n_modules &&
+               (uint64_t)sqlite3_column_int64(q, 1) == j->comp.n_paths &&
+               (uint64_t)sqlite3_column_int64(q, 2) == replicas &&
+               (sizes == 0 || sizes == j->comp.n_partitions * sizeof(*j->sizes));
+    }
+    sqlite3_finalize(q);
+    return 0;
+}
+
+/* Fills j->spec and j->comp from j->yaml; j->state is as it was saved.  A job that a newer rule
+ * refuses gets j->refused, and is else as it was.  If not even its composition can be told, it is
+ * unread besides: one module without a version stands in for all, its rows are not loaded but
+ * stay for the release that wrote them, and j->unread_blobs are what they name. */
+static int read_job(sqlite3 *db, struct job *j, struct err *err)
+{
+    struct err why = {0};
+    bool whole = true;
+    int refused = job_parse_saved(j->yaml, strlen(j->yaml), "job.yaml", &j->spec, &why);
+    int rc = refused < 0 ? refused : recipe_compose(&j->spec, &j->comp, refused ? NULL : &why);
+    if (rc == 0 && !refused)
+        refused = recipe_limits(&j->spec, &j->comp, &why) < 0;
+    if (rc == 0 && !refused)
+        return 0;
+    if (rc == 0 && (rc = fits(db, j, &whole, err)) < 0)
+        return rc;
+    j->refused =
+        str_printf("%s: this release no longer accepts that; submit the job anew (%s)", why.msg,
+                   rc == 0 && whole ? "what it has learned can still be exported"
+                                    : "its files are kept for the release that wrote them");
+    return rc < 0 || !whole ? make_unread(db, j, err) : 0;
 }
 
 /* In memory alone: in the store the job stays as the release that wrote it left it. */
 static void stand_in(struct job *j)
 {
-    j->modules[0].id = 0; /* which is nobody's */
+    job_edit_module(j, &j->modules[0])->id = 0; /* which is nobody's */
     if (!job_is_ended(j)) {
         j->state = JOB_FAILED;
         j->ended_unix_ms = (int64_t)clock_wall_ms();
@@ -124,7 +294,7 @@ static int load_job(struct state *st, sqlite3_stmt *q, struct err *err)
     j->state = (enum job_state)u32(q, 2);
     if (j->state <= JOB_UNSPECIFIED || j->state >= JOB_STATES)
         return bad_row(err, "its state");
-    int rc = persist_read_job(sqlite3_db_handle(q), j, err);
+    int rc = read_job(sqlite3_db_handle(q), j, err);
     if (rc < 0)
         return rc;
     (void)str_copy(j->reason, sizeof(j->reason), store_text(q, 3));
@@ -142,8 +312,7 @@ static int load_job(struct state *st, sqlite3_stmt *q, struct err *err)
     j->loss = real(q, 15);
     j->eval_loss = real(q, 16);
     uint64_t next = st->next_module; /* the modules' rows bring their own ids */
-    job_build(st, j);
-    st->next_module = next;
+    job_build(j, &next);
     j->generation = u32(q, 17);
     j->resharded = u32(q, 18);
     j->finishing = u32(q, 19);
@@ -176,10 +345,7 @@ static int load_class(struct state *st, sqlite3_stmt *q, struct err *err)
     struct job *j = state_job(st, u64(q, 0));
     if (j == NULL || u64(q, 1) != j->n_classes || j->n_classes >= JOB_CLASSES_MAX)
         return bad_row(err, "its number");
-    j->classes = mem_realloc(j->classes, (j->n_classes + 1) * sizeof(*j->classes));
-    j->counts = mem_realloc(j->counts, (j->n_classes + 1) * sizeof(*j->counts));
-    j->classes[j->n_classes] = str_dup(store_text(q, 2));
-    j->counts[j->n_classes++] = u64(q, 3);
+    job_add_class(j, store_text(q, 2), u64(q, 3));
     return 0;
 }
 
@@ -230,7 +396,7 @@ static int load_module(struct state *st, sqlite3_stmt *q, struct err *err)
     uint64_t n = u64(q, 2);
     if (j == NULL || n >= j->comp.n_modules)
         return bad_row(err, "its number");
-    struct module_rec *m = &j->modules[n];
+    struct module_rec *m = job_edit_module(j, &j->modules[n]);
     m->id = u64(q, 0);
     m->version = u64(q, 5);
     m->params = u64(q, 6);
@@ -247,7 +413,7 @@ static int load_module(struct state *st, sqlite3_stmt *q, struct err *err)
 static int load_version(struct state *st, sqlite3_stmt *q, struct err *err)
 {
     struct job *j = NULL;
-    struct module_rec *m = state_module(st, u64(q, 0), &j);
+    struct module_rec *m = (struct module_rec *)state_module(st, u64(q, 0), &j);
     if (m == NULL)
         return any_unread(st) ? 0 : bad_row(err, "its module");
     if (u64(q, 1) + m->kept <= m->version || m->n_versions == m->kept)
@@ -266,7 +432,7 @@ static int load_path(struct state *st, sqlite3_stmt *q, struct err *err)
     struct job *j = state_job(st, u64(q, 0));
     if (j == NULL || u64(q, 1) >= j->comp.n_paths)
         return bad_row(err, "its number");
-    struct path_rec *p = &j->paths[u64(q, 1)];
+    struct path_rec *p = job_edit_path(j, u32(q, 1));
     p->round = u32(q, 2);
     p->ready = u32(q, 3) != 0;
     p->ready_unix_ms = (int64_t)u64(q, 4);
@@ -294,7 +460,7 @@ static int load_replica(struct state *st, sqlite3_stmt *q, struct err *err)
     struct job *j = state_job(st, u64(q, 0));
     if (j == NULL || u64(q, 1) >= j->comp.n_paths || u64(q, 2) >= j->comp.paths[u64(q, 1)].replicas)
         return bad_row(err, "its number");
-    struct replica_rec *r = &j->paths[u64(q, 1)].replicas[u64(q, 2)];
+    struct replica_rec *r = job_edit_replica(j, u32(q, 1), u32(q, 2));
     r->owner = u64(q, 3);
     r->step = u64(q, 4);
     r->task_id = u64(q, 5);
@@ -425,26 +591,25 @@ static int load_task(struct state *st, sqlite3_stmt *q, struct err *err)
 
 static int load_contribution(struct state *st, sqlite3_stmt *q, struct err *err)
 {
-    struct task *t = state_task(st, u64(q, 0));
+    struct task *t = state_edit_task(st, state_task(st, u64(q, 0)));
     if (t == NULL ? any_unread(st) : t->kind != TASK_TRAIN)
         return 0;
     if (t == NULL || u64(q, 1) != t->train.n_contributions)
         return bad_row(err, "its task");
-    struct task_train *p = &t->train;
-    p->contributions =
-        mem_realloc(p->contributions, (p->n_contributions + 1) * sizeof(*p->contributions));
-    struct contribution *c = &p->contributions[p->n_contributions++];
-    *c = (struct contribution){.module_id = u64(q, 2),
-                               .base_version = u64(q, 3),
-                               .refused = u32(q, 6) != 0,
-                               .samples = u64(q, 7),
-                               .worker_id = u64(q, 8),
-                               .version = u64(q, 9)};
-    if (c->samples == 0) { /* of an older release, which had one per task */
-        c->samples = t->samples;
-        c->worker_id = t->worker_id;
+    struct contribution c = {.module_id = u64(q, 2),
+                             .base_version = u64(q, 3),
+                             .refused = u32(q, 6) != 0,
+                             .samples = u64(q, 7),
+                             .worker_id = u64(q, 8),
+                             .version = u64(q, 9)};
+    if (c.samples == 0) { /* of an older release, which had one per task */
+        c.samples = t->samples;
+        c.worker_id = t->worker_id;
     }
-    return blob_ref(q, 4, &c->blob) ? 0 : bad_row(err, "its hash");
+    if (!blob_ref(q, 4, &c.blob))
+        return bad_row(err, "its hash");
+    task_add_contribution(t, &c);
+    return 0;
 }
 
 static int load_round(struct state *st, sqlite3_stmt *q, struct err *err)
@@ -452,16 +617,11 @@ static int load_round(struct state *st, sqlite3_stmt *q, struct err *err)
     struct job *j = state_job(st, u64(q, 0));
     if (j == NULL)
         return 0;
-    if (j->n_rounds == JOB_ROUNDS_MAX) { /* the newest stay: half at once, so that this is rare */
-        j->n_rounds = JOB_ROUNDS_MAX / 2;
-        memmove(&j->rounds[0], &j->rounds[JOB_ROUNDS_MAX - j->n_rounds],
-                j->n_rounds * sizeof(*j->rounds));
-    }
-    j->rounds = mem_realloc(j->rounds, (j->n_rounds + 1) * sizeof(*j->rounds));
-    struct round_rec *r = &j->rounds[j->n_rounds++];
-    *r = (struct round_rec){u32(q, 1),  u32(q, 2),  u32(q, 3),  u32(q, 4),
-                            real(q, 5), real(q, 6), real(q, 7), u64(q, 8),
-                            u64(q, 9),  u64(q, 10), u64(q, 11), (int64_t)u64(q, 12)};
+    if (j->n_rounds == JOB_ROUNDS_MAX) /* the newest stay: half at once, so that this is rare */
+        job_keep_rounds(j, JOB_ROUNDS_MAX / 2);
+    job_add_round(j, &(struct round_rec){u32(q, 1), u32(q, 2), u32(q, 3), u32(q, 4), real(q, 5),
+                                         real(q, 6), real(q, 7), u64(q, 8), u64(q, 9), u64(q, 10),
+                                         u64(q, 11), (int64_t)u64(q, 12)});
     return 0;
 }
 
@@ -470,18 +630,18 @@ static int load_grid(struct state *st, sqlite3_stmt *q, struct err *err)
     struct job *j = state_job(st, u64(q, 1));
     if (j == NULL || j->n_grids >= JOB_SAMPLES_MAX)
         return 0;
-    j->grids = mem_realloc(j->grids, (j->n_grids + 1) * sizeof(*j->grids));
-    struct grid_rec *g = &j->grids[j->n_grids++];
-    memset(g, 0, sizeof(*g));
-    g->task_id = u64(q, 0);
-    g->round = u32(q, 2);
-    g->count = u32(q, 3);
-    g->columns = u32(q, 4);
-    g->at_unix_ms = (int64_t)u64(q, 7);
-    g->path = u32(q, 8);
+    struct grid_rec g = {.task_id = u64(q, 0),
+                         .round = u32(q, 2),
+                         .count = u32(q, 3),
+                         .columns = u32(q, 4),
+                         .at_unix_ms = (int64_t)u64(q, 7),
+                         .path = u32(q, 8)};
+    if (!blob_ref(q, 5, &g.blob))
+        return bad_row(err, "its hash");
     if (sqlite3_column_type(q, 9) != SQLITE_NULL)
-        g->text = str_dup(store_text(q, 9));
-    return blob_ref(q, 5, &g->blob) ? 0 : bad_row(err, "its hash");
+        g.text = str_dup(store_text(q, 9));
+    (void)job_add_grid(j, &g);
+    return 0;
 }
 
 static int load_score(struct state *st, sqlite3_stmt *q, struct err *err)
@@ -489,28 +649,26 @@ static int load_score(struct state *st, sqlite3_stmt *q, struct err *err)
     struct job *j = state_job(st, u64(q, 0));
     if (j == NULL || u64(q, 2) >= j->comp.n_paths || u64(q, 3) >= j->n_shards)
         return bad_row(err, "its path or shard");
-    j->scores = mem_realloc(j->scores, (j->n_scores + 1) * sizeof(*j->scores));
-    struct score_rec *r = &j->scores[j->n_scores++];
-    *r = (struct score_rec){.path = u32(q, 2), .shard = u32(q, 3)};
-    return blob_ref(q, 4, &r->blob) ? 0 : bad_row(err, "its hash");
+    struct score_rec r = {.path = u32(q, 2), .shard = u32(q, 3)};
+    if (!blob_ref(q, 4, &r.blob))
+        return bad_row(err, "its hash");
+    job_add_score(j, &r);
+    return 0;
 }
 
 static int load_row(struct state *st, sqlite3_stmt *q, struct err *err)
 {
     struct job *j = state_job(st, u64(q, 0));
-    if (j == NULL || u64(q, 1) != j->n_rows || j->n_rows >= JOB_ROWS_MAX)
+    if (j == NULL || u64(q, 1) != j->n_rows)
         return bad_row(err, "its number");
-    j->rows = mem_realloc(j->rows, (j->n_rows + 1) * sizeof(*j->rows));
-    struct row_rec *r = &j->rows[j->n_rows++];
-    memset(r, 0, sizeof(*r));
-    r->kind = (enum task_kind)u32(q, 2);
-    r->path = u32(q, 3);
-    r->round = u32(q, 4);
-    (void)str_copy(r->name, sizeof(r->name), store_text(q, 5));
-    (void)str_copy(r->unit, sizeof(r->unit), store_text(q, 6));
-    r->value = sqlite3_column_double(q, 7);
-    r->at_unix_ms = (int64_t)u64(q, 8);
-    return 0;
+    struct row_rec r = {.kind = (enum task_kind)u32(q, 2),
+                        .path = u32(q, 3),
+                        .round = u32(q, 4),
+                        .value = sqlite3_column_double(q, 7),
+                        .at_unix_ms = (int64_t)u64(q, 8)};
+    (void)str_copy(r.name, sizeof(r.name), store_text(q, 5));
+    (void)str_copy(r.unit, sizeof(r.unit), store_text(q, 6));
+    return job_put_row(j, &r) ? 0 : bad_row(err, "its number");
 }
 
 /* Rows with a job column are passed over when the job is unread.  Grids need no more than they
@@ -563,6 +721,7 @@ int persist_load(struct store *s, struct state *st, struct err *err)
         if (rc < 0)
             return rc;
     }
+    persist_changes(NULL, st);
     return 0;
 }
 

@@ -41,9 +41,9 @@ struct poll *poll_add(struct coordinator *co, struct rpc_request *req, uint32_t 
     return p;
 }
 
-struct task *poll_task(struct coordinator *co, const struct poll *p)
+const struct task *poll_task(const struct coordinator *co, const struct poll *p)
 {
-    struct task *t = state_task(&co->state, p->task_id);
+    const struct task *t = state_task(&co->state, p->task_id);
     bool holds = t != NULL && t->state == TASK_LEASED && t->worker_id == p->worker_id &&
                  t->attempt == p->attempt;
     return holds ? t : NULL;

@@ -34,6 +34,6 @@ struct poll *poll_add(struct coordinator *co, struct rpc_request *req, uint32_t 
 void poll_turn(struct coordinator *co);
 void poll_stop(struct coordinator *co); /* answers all */
 /* The task's lease as (worker, attempt) still stands. */
-struct task *poll_task(struct coordinator *co, const struct poll *p);
+const struct task *poll_task(const struct coordinator *co, const struct poll *p);
 
 #endif

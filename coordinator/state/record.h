@@ -6,6 +6,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#define NAME_MAX_BYTES 65
+#define REASON_MAX 256
+
 /* A blob by name; size 0: none. */
 struct blob_ref {
     uint8_t sha256[32];
@@ -25,6 +28,7 @@ struct round_rec {
     uint64_t samples, steps; /* of all replicas together */
     uint64_t bytes_up, bytes_down;
     int64_t at_unix_ms;
+    bool edited; /* in memory alone: its row is to be queued */
 };
 
 /* What a SAMPLE task drew. */
@@ -35,6 +39,7 @@ struct grid_rec {
     struct blob_ref blob;
     char *text; /* of a text instead of a picture; NULL */
     int64_t at_unix_ms;
+    bool saved; /* in memory alone: its row is queued */
 };
 
 /* One line of the job's metrics; n grows by one with each, for all kinds. */

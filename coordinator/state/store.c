@@ -175,61 +175,108 @@ void store_close(struct store *s)
     mem_free(s);
 }
 
-/* Reads the parameters into v; ret_bytes is the size of texts and blobs, whose
- * pointers go to data. */
-static void collect(const char *types, va_list ap, struct value *v, const void **data,
-                    size_t *ret_bytes)
+/* A row's parameters, before they are copied. */
+struct params {
+    struct value v[PARAMS_MAX];
+    const void *data[PARAMS_MAX]; /* of t and b */
+    size_t n, bytes;              /* bytes of texts and blobs */
+    uint64_t hash;                /* of what stands before a '|' */
+};
+
+static uint64_t mix(uint64_t h, const void *data, size_t len)
 {
-    *ret_bytes = 0;
-    for (int i = 0; types[i] != '\0' && i < PARAMS_MAX; i++) {
-        v[i] = (struct value){.type = types[i]};
-        data[i] = NULL;
-        if (types[i] == 'i') {
-            v[i].u.i = va_arg(ap, int64_t);
+    const uint8_t *p = data;
+    uint64_t word = 0;
+    for (; len >= 8; p += 8, len -= 8) {
+        memcpy(&word, p, 8);
+        h = (h ^ word) * 0x9e3779b97f4a7c15ull;
+        h ^= h >> 29;
+    }
+    word = len;
+    for (; len > 0; len--)
+        word = word << 8 | *p++;
+    h = (h ^ word) * 0x9e3779b97f4a7c15ull;
+    return h ^ h >> 32;
+}
+
+static void collect(const char *types, va_list ap, struct params *p)
+{
+    bool counts = true;
+    p->n = p->bytes = 0;
+    p->hash = 1;
+    for (const char *type = types; *type != '\0' && p->n < PARAMS_MAX; type++) {
+        if (*type == '|') {
+            counts = false;
             continue;
         }
-        if (types[i] == 'd') {
-            v[i].u.d = va_arg(ap, double);
-            continue;
+        struct value *v = &p->v[p->n];
+        const void **data = &p->data[p->n++];
+        *v = (struct value){.type = *type};
+        *data = NULL;
+        if (*type == 'i') {
+            v->u.i = va_arg(ap, int64_t);
+        } else if (*type == 'd') {
+            v->u.d = va_arg(ap, double);
+        } else {
+            *data = va_arg(ap, const void *);
+            if (*type == 'b')
+                v->len = va_arg(ap, size_t);
+            else if (*data != NULL)
+                v->len = strlen(*data);
+            if (*data == NULL)
+                v->len = SIZE_MAX;
+            else
+                p->bytes += v->len;
         }
-        data[i] = va_arg(ap, const void *);
-        if (types[i] == 'b')
-            v[i].len = va_arg(ap, size_t);
-        else if (data[i] != NULL)
-            v[i].len = strlen(data[i]);
-        if (data[i] == NULL)
-            v[i].len = SIZE_MAX;
-        else
-            *ret_bytes += v[i].len;
+        if (counts)
+            p->hash = *data ? mix(p->hash, *data, v->len) : mix(p->hash, &v->u, sizeof(v->u));
     }
 }
 
-void store_put(struct store *s, int stmt, const char *types, ...)
+static void queue(struct store *s, int stmt, const struct params *p)
 {
-    struct value values[PARAMS_MAX];
-    const void *data[PARAMS_MAX];
-    size_t bytes = 0, n = strlen(types);
-    va_list ap;
-    va_start(ap, types);
-    collect(types, ap, values, data, &bytes);
-    va_end(ap);
-    struct row *r = mem_alloc(sizeof(*r) + n * sizeof(*values) + bytes);
+    if (s == NULL)
+        return;
+    size_t offset = sizeof(struct row) + p->n * sizeof(struct value);
+    struct row *r = mem_alloc(offset + p->bytes);
     r->stmt = stmt;
-    r->n = (int)n;
-    r->bytes = sizeof(*r) + n * sizeof(*values) + bytes;
-    uint8_t *base = (uint8_t *)r;
-    size_t offset = sizeof(*r) + n * sizeof(*values);
-    for (size_t i = 0; i < n; i++) {
-        if ((values[i].type == 't' || values[i].type == 'b') && values[i].len != SIZE_MAX) {
-            memcpy(base + offset, data[i], values[i].len);
-            values[i].u.offset = offset;
-            offset += values[i].len;
-        }
-        r->values[i] = values[i];
+    r->n = (int)p->n;
+    r->bytes = offset + p->bytes;
+    for (size_t i = 0; i < p->n; i++) {
+        r->values[i] = p->v[i];
+        if (p->data[i] == NULL)
+            continue;
+        memcpy((uint8_t *)r + offset, p->data[i], p->v[i].len);
+        r->values[i].u.offset = offset;
+        offset += p->v[i].len;
     }
     list_push(&s->queue, &r->link);
     s->rows++;
     s->bytes += r->bytes;
+}
+
+void store_put(struct store *s, int stmt, const char *types, ...)
+{
+    struct params p;
+    va_list ap;
+    va_start(ap, types);
+    collect(types, ap, &p);
+    va_end(ap);
+    queue(s, stmt, &p);
+}
+
+bool store_put_changed(struct store *s, uint64_t *seen, int stmt, const char *types, ...)
+{
+    struct params p;
+    va_list ap;
+    va_start(ap, types);
+    collect(types, ap, &p);
+    va_end(ap);
+    if (p.hash == *seen)
+        return false;
+    *seen = p.hash;
+    queue(s, stmt, &p);
+    return true;
 }
 
 bool store_full(const struct store *s)

@@ -1,6 +1,6 @@
 /* Durable rows: one SQLite file (WAL, synchronous=FULL), written in batches.
  *
- *   handlers change the memory and store_put() the rows that changed
+ *   persist_changes() store_put()s the rows that have changed in memory
  *   store_commit()   one transaction with all of them, in order, and an fsync
  *   replies go out   after a commit that returned 0 (invariant 3)
  *
@@ -40,8 +40,11 @@ void store_close(struct store *s); /* accepts NULL */
 /* Queues a run of statement `stmt`.  One letter of types per parameter:
  *   i  int64_t      d  double (NAN becomes NULL)
  *   t  const char * (NULL becomes NULL)      b  const void *, size_t (NULL, 0)
- * Everything is copied. */
+ * Everything is copied.  s NULL: nothing is queued. */
 void store_put(struct store *s, int stmt, const char *types, ...);
+/* The same, and true, unless the row is what it was: *seen, 0 at first, is kept for that.  Values
+ * behind a '|' in types do not count: figures that go along with the next change. */
+bool store_put_changed(struct store *s, uint64_t *seen, int stmt, const char *types, ...);
 
 bool store_full(const struct store *s);
 size_t store_queued(const struct store *s); /* rows */

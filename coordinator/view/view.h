@@ -27,7 +27,7 @@
 
 #include "coordinator/job/draw.h"
 #include "coordinator/job/submit.h"
-#include "coordinator/state/devices.h"
+#include "coordinator/state/worker.h"
 #include "coordinator/state/event.h"
 #include "coordinator/state/record.h"
 

@@ -42,7 +42,7 @@ int view_job_cancel(struct coordinator *co, uint64_t job_id, struct err *err)
 int view_task_cancel(struct coordinator *co, uint64_t task_id, struct err *err)
 {
     int rc = core_writable(co, err);
-    struct task *t = state_task(&co->state, task_id);
+    const struct task *t = state_task(&co->state, task_id);
     if (rc < 0)
         return rc;
     if (t == NULL)
@@ -55,7 +55,7 @@ int view_task_cancel(struct coordinator *co, uint64_t task_id, struct err *err)
     if (!task_is_open(t))
         return err_set(err, -ERR_STALE, "task %llu has ended already, it is %s",
                        (unsigned long long)task_id, task_state_name(t->state));
-    task_end(co, t, TASK_CANCELLED, "cancelled by who asked for it");
+    task_end(co, state_edit_task(&co->state, t), TASK_CANCELLED, "cancelled by who asked for it");
     core_say(co, t->job_id, 0, "SAMPLE task %llu was cancelled by who asked for it",
              (unsigned long long)task_id);
     return 0;
@@ -159,7 +159,7 @@ int view_sample_request(struct coordinator *co, uint64_t job_id, const struct dr
 int view_worker_drain(struct coordinator *co, uint64_t worker_id, struct err *err)
 {
     int rc = core_writable(co, err);
-    struct worker *w = state_worker(&co->state, worker_id);
+    struct worker *w = state_edit_worker(&co->state, state_worker(&co->state, worker_id));
     if (rc < 0)
         return rc;
     if (w == NULL)
@@ -170,7 +170,6 @@ int view_worker_drain(struct coordinator *co, uint64_t worker_id, struct err *er
                        (unsigned long long)worker_id);
     w->drain = true;
     w->parked_until_ms = 0; /* its long poll is answered now, with the news */
-    save_worker(co->store, w);
     core_say(co, 0, w->id, "worker %llu (%s) is to finish and leave", (unsigned long long)w->id,
              w->name);
     core_touch(co);

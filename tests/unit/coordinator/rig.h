@@ -106,6 +106,17 @@ static inline int end(void **state)
     return 0;
 }
 
+/* Records for writing. */
+static inline struct worker *edit_worker(struct rig *r, uint64_t id)
+{
+    return state_edit_worker(&r->co->state, state_worker(&r->co->state, id));
+}
+
+static inline struct task *edit_task(struct rig *r, uint64_t id)
+{
+    return state_edit_task(&r->co->state, state_task(&r->co->state, id));
+}
+
 /* ---- fake workers -------------------------------------------------------- */
 
 static inline void on_reply(void *arg, const struct rpc_result *res)

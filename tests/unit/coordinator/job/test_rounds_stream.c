@@ -291,7 +291,7 @@ static void test_async(void **state)
     struct rig *r = *state;
     struct fake *a = &r->workers[0], *b = &r->workers[1];
     struct job *j = begin_job(r, async, 2);
-    struct module_rec *m = &j->modules[0];
+    const struct module_rec *m = &j->modules[0];
     uint64_t first = a->task->id;
     assert_int_equal(a->task->train->n_fragments, 0);
     finish_phase(r, a); /* nobody is waited for */
@@ -339,7 +339,7 @@ static void test_async_together(void **state)
     char spec[1024];
     (void)snprintf(spec, sizeof(spec), timed, 5);
     struct job *j = begin_job(r, spec, 2);
-    struct module_rec *m = &j->modules[0];
+    const struct module_rec *m = &j->modules[0];
     finish_phase(r, a);
     wait_version(r, m, 1);
     ask(r, a, 10000);
@@ -380,7 +380,7 @@ static void test_async_aligned(void **state)
     struct job *j = begin_job(r, spec, 2);
     assert_int_equal(a->task->train->seconds, 600);
     assert_int_equal(b->task->train->seconds, 600);
-    struct task *running = state_task(&r->co->state, b->task->id);
+    struct task *running = edit_task(r, b->task->id);
     running->leased_ms -= 200000;
     finish_phase(r, a);
     wait_version(r, &j->modules[0], 1);

@@ -51,7 +51,7 @@ static void test_larger_worker(void **state)
     assert_int_equal(join(r, b, SKERRY_VERSION), 0);
     struct job *j = state_job(&r->co->state, submit(r));
     do_init(r, a);
-    struct task *t = state_task(&r->co->state, assign(r, a, TASK_TRAIN)->id);
+    const struct task *t = state_task(&r->co->state, assign(r, a, TASK_TRAIN)->id);
     fail_with(r, a, TOO_SMALL, "needs 3 GiB on cpu");
     assert_int_equal(t->state, TASK_PENDING);
     assert_int_equal(t->failures, 0);
@@ -83,7 +83,7 @@ static void test_begun_job_waits(void **state)
     }
     while (j->n_rounds == 0)
         loop_turn(r->loop, true);
-    struct task *t = state_task(&r->co->state, assign(r, a, TASK_TRAIN)->id);
+    const struct task *t = state_task(&r->co->state, assign(r, a, TASK_TRAIN)->id);
     fail_with(r, a, TOO_SMALL, "needs 3 GiB on cpu");
     assert_int_equal(t->failures, 0);
     nothing(r, a, "needs more memory");
@@ -99,16 +99,16 @@ static void test_nobody_fits(void **state)
     struct job *j = state_job(&r->co->state, submit(r));
     do_init(r, a);
     for (int i = 1; i <= TASK_FAILURES_MAX; i++) {
-        struct task *t = state_task(&r->co->state, assign(r, a, TASK_TRAIN)->id);
+        const struct task *t = state_task(&r->co->state, assign(r, a, TASK_TRAIN)->id);
         fail_with(r, a, TOO_SMALL, "needs 3 GiB on cpu");
         assert_int_equal(t->failures, i);
         if (i == TASK_FAILURES_MAX)
             break;
         assert_int_equal(j->state, JOB_RUNNING);
         expect_waiting(r, j->id, "needs 3 GiB on cpu");
-        state_worker(&r->co->state, a->id)->n_small = 0; /* as if its time had passed */
+        edit_worker(r, a->id)->n_small = 0; /* as if its time had passed */
         for (size_t k = 0; k < r->co->state.n_tasks; k++) {
-            struct task *other = r->co->state.tasks[k];
+            struct task *other = edit_task(r, r->co->state.tasks[k]->id);
             other->not_before_ms = other == t ? 0 : UINT64_MAX;
         }
     }
@@ -128,7 +128,7 @@ static void test_broken_device(void **state)
     do_init(r, a);
     for (int i = 0; i < TASK_FAILURES_MAX + 1; i++) {
         struct fake *w = i % 2 ? b : a;
-        struct task *t = state_task(&r->co->state, assign(r, w, TASK_TRAIN)->id);
+        const struct task *t = state_task(&r->co->state, assign(r, w, TASK_TRAIN)->id);
         fail_with(r, w, BROKEN, "device cuda:0 failed: unspecified launch failure");
         assert_int_equal(t->failures, 0);
         assert_int_equal(t->not_before_ms, 0);

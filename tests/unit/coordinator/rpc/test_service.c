@@ -153,7 +153,7 @@ static void test_devices(void **state)
     assert_int_equal(CALL(r, a, HEARTBEAT, heartbeat, &beat), 0);
     assert_int_equal(d->n, 2);
     assert_true(devices_mfu(d) == 0.5);
-    member_lost(r->co, state_worker(&r->co->state, a->id), WORKER_LOST, "silent");
+    member_lost(r->co, edit_worker(r, a->id), WORKER_LOST, "silent");
     assert_int_equal(d->n, 0);
     assert_true(devices_mfu(d) == 0.5);
 }

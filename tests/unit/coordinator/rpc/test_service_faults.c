@@ -22,7 +22,7 @@ static void test_late_contribution(void **state)
     finish_train(r, a);
     while (j->modules[0].outer_task == 0)
         loop_turn(r->loop, true);
-    struct worker *w = state_worker(&r->co->state, b->id);
+    struct worker *w = edit_worker(r, b->id);
     assert_int_equal(report_apply(r->co, w, &x.m, &err), 0);
     while (j->n_rounds == 0)
         loop_turn(r->loop, true);
@@ -44,7 +44,7 @@ static void test_fault_of_ours(void **state)
     assert_int_equal(join(r, a, SKERRY_VERSION), 0);
     struct job *j = state_job(&r->co->state, submit(r));
     do_init(r, a);
-    struct module_rec *m = &j->modules[0];
+    const struct module_rec *m = &j->modules[0];
     char *in_the_way = str_printf("%s/outer/%llu/%llu/full.1.safetensors", r->f.dir,
                                   (unsigned long long)j->id, (unsigned long long)m->id);
     assert_int_equal(file_mkdirs(in_the_way, 0700, NULL), 0);
@@ -81,7 +81,7 @@ static void test_cancelled_in_a_step(void **state)
     assign(r, a, TASK_TRAIN);
     struct blob_ref blob = contribute(r, a->task, 7, 0.01f);
     begin_result(&x, a->task, &blob);
-    assert_int_equal(report_apply(r->co, state_worker(&r->co->state, a->id), &x.m, NULL), 0);
+    assert_int_equal(report_apply(r->co, edit_worker(r, a->id), &x.m, NULL), 0);
     while (j->modules[0].outer_task == 0)
         loop_turn(r->loop, false);
     assert_int_equal(view_job_cancel(r->co, j->id, NULL), 0);
@@ -173,7 +173,7 @@ static void test_excused(void **state)
     assert_int_equal(join(r, a, SKERRY_VERSION), 0);
     stop(r);
     start(r);
-    struct worker *w = state_worker(&r->co->state, a->id);
+    struct worker *w = edit_worker(r, a->id);
     assert_int_equal(w->state, WORKER_HERE);
     assert_true(w->heard_ms >= core_now(r->co) + 10000); /* the longest pause of a dialler */
     assert_int_equal(join(r, a, SKERRY_VERSION), 0);

@@ -93,13 +93,21 @@ static void test_first_release(void **state)
     assert_int_equal(t->train.contributions[0].worker_id, 3);
     assert_true(d->draw.heun && d->draw.asked && !d->draw.mixture && d->draw.prompt == NULL);
     assert_int_equal(d->draw.seed, 7);
-    /* And written back as this release does. */
+    /* What is as it was is not written again; what changes, as this release does. */
+    persist_changes(s, &st);
+    assert_int_equal(store_queued(s), 0);
     struct job *mine = state_job(&st, 1);
-    save_job(s, mine);
-    save_job_dataset(s, mine);
-    save_job_parts(s, mine);
-    for (size_t i = 0; i < st.n_tasks; i++)
-        save_task(s, st.tasks[i]);
+    mine->phases_done += 5;
+    const uint64_t phases = mine->phases_done;
+    for (size_t i = 0; i < mine->n_shards; i++)
+        (void)job_edit_shard(mine, i);
+    for (size_t i = 0; i < st.n_tasks; i++) {
+        struct task *edit = state_edit_task(&st, st.tasks[i]);
+        edit->failures += 3;
+        if (edit->kind == TASK_TRAIN && edit->train.n_contributions > 0)
+            task_edit_contribution(edit, &edit->train.contributions[0])->refused = true;
+    }
+    persist_changes(s, &st);
     if (store_commit(s, &err) < 0)
         fail_msg("%s", err.msg);
     state_release(&st);
@@ -107,6 +115,9 @@ static void test_first_release(void **state)
     if (persist_load(s, &st, &err) < 0)
         fail_msg("%s", err.msg);
     assert_true(state_job(&st, 1)->shards[1].holdout);
+    assert_int_equal(state_job(&st, 1)->phases_done, phases);
+    assert_true(state_task(&st, 8)->failures >= 3);
+    assert_true(state_task(&st, 5)->train.contributions[0].refused);
     assert_int_equal(state_task(&st, 5)->train.contributions[0].samples, 8);
     state_release(&st);
     store_close(s);

@@ -246,34 +246,28 @@ static struct job *fill_job(struct state *st)
     j->yaml = str_dup(yaml);
     assert_int_equal(job_parse(yaml, strlen(yaml), "t", &j->spec, NULL), 0);
     assert_int_equal(recipe_compose(&j->spec, &j->comp, NULL), 0);
-    job_build(st, j);
+    job_build(j, &st->next_module);
     j->state = JOB_RUNNING;
     (void)str_copy(j->reason, sizeof(j->reason), "a 'reason'");
-    j->n_classes = 1;
-    j->classes = mem_alloc_array(1, sizeof(*j->classes));
-    j->classes[0] = str_dup("cat");
-    j->counts = mem_alloc_array(1, sizeof(*j->counts));
-    j->counts[0] = 30;
-    j->n_shards = j->cap_shards = 3;
-    j->shards = mem_alloc_array(3, sizeof(*j->shards));
+    job_add_class(j, "cat", 30);
     for (uint32_t i = 0; i < 3; i++)
-        j->shards[i] = (struct shard_rec){.blob = {{(uint8_t)i}, 99},
-                                          .samples = 10 * (i == 2 ? 2 : 1),
-                                          .tokens = 77,
-                                          .holdout = i == 1,
-                                          .features = {{9}, i}};
+        *job_add_shard(j) = (struct shard_rec){.blob = {{(uint8_t)i}, 99},
+                                               .samples = 10 * (i == 2 ? 2 : 1),
+                                               .tokens = 77,
+                                               .holdout = i == 1,
+                                               .features = {{9}, i}};
     assert_int_equal(ledger_new(rng_mix(3, 0), shards, 2, &j->ledgers[0], NULL), 0);
     assert_true(job_add_bad(j, "ab", "k", "broken"));
     j->bad_count = 1;
     for (uint64_t v = 0; v < 4; v++)
-        j->modules[0].versions[j->modules[0].n_versions++] =
-            (struct version_rec){v + 3, {{1}, 5}, {{2}, 6}, {{3}, 7}, str_dup("{}"), 44};
-    j->modules[0].version = 6;
-    j->modules[0].params = 1234;
-    j->paths[0].round = 6;
-    j->paths[0].ready = true;
-    j->paths[0].replicas[2].owner = 1;
-    j->paths[0].replicas[2].step = 12;
+        module_add_version(
+            job_edit_module(j, &j->modules[0]),
+            &(struct version_rec){v + 3, {{1}, 5}, {{2}, 6}, {{3}, 7}, str_dup("{}"), 44, false});
+    job_edit_module(j, &j->modules[0])->params = 1234;
+    job_edit_path(j, 0)->round = 6;
+    job_edit_path(j, 0)->ready = true;
+    job_edit_replica(j, 0, 2)->owner = 1;
+    job_edit_replica(j, 0, 2)->step = 12;
     return j;
 }
 
@@ -288,37 +282,14 @@ static struct task *fill_task(struct state *st, struct job *j)
     t->n_ranges = ledger_take(j->ledgers[0], t->id, 25, 0, 3, t->ranges, 8);
     assert_true(t->n_ranges > 0);
     state_set_task_state(st, t, TASK_LEASED);
-    t->train.n_contributions = 1;
-    t->train.contributions = mem_alloc_array(1, sizeof(*t->train.contributions));
-    t->train.contributions[0] = (struct contribution){j->modules[0].id, 6, {{9}, 8}, true};
-    j->paths[0].replicas[2].task_id = t->id;
+    task_add_contribution(t, &(struct contribution){j->modules[0].id, 6, {{9}, 8}, true});
+    job_edit_replica(j, 0, 2)->task_id = t->id;
     struct task *d = state_add_task(st, 0, j->id, TASK_SAMPLE);
     d->draw = (struct task_draw){0, 30, 3, 2, true, false, true, 1.75f, 1ull << 63, NULL};
     d->draw.labels = mem_alloc_array(2, sizeof(uint32_t));
     d->draw.labels[1] = 7;
     d->loss_mean = 0.25f;
     return t;
-}
-
-static void save_all(struct store *s, struct state *st)
-{
-    save_counters(s, st);
-    for (size_t i = 0; i < st->n_workers; i++) {
-        save_worker(s, st->workers[i]);
-        for (unsigned v = 0; v < st->workers[i]->n_verdicts; v++)
-            save_verdict(s, st->workers[i]->id, &st->workers[i]->verdicts[v]);
-    }
-    for (size_t i = 0; i < st->n_jobs; i++) {
-        struct job *j = st->jobs[i];
-        save_job(s, j);
-        save_job_dataset(s, j);
-        save_job_parts(s, j);
-        save_ledger(s, j, 0);
-        for (unsigned v = 0; v < j->modules[0].n_versions; v++)
-            save_version(s, &j->modules[0], &j->modules[0].versions[v]);
-    }
-    for (size_t i = 0; i < st->n_tasks; i++)
-        save_task(s, st->tasks[i]);
 }
 
 static struct store *open_state(void)
@@ -338,8 +309,7 @@ static void make_state(struct state *st)
     (void)str_copy(w->name, sizeof(w->name), "isle");
     w->state = WORKER_HERE;
     w->bytes[2] = 1ull << 40;
-    w->verdicts = mem_alloc_array(1, sizeof(*w->verdicts));
-    w->verdicts[w->n_verdicts++] = (struct verdict){4, true, false, ""};
+    worker_add_verdict(w, 4, true, "");
     struct job *j = fill_job(st);
     w->task_id = fill_task(st, j)->id;
 }
@@ -383,7 +353,7 @@ static void test_state(void **state)
     fresh();
     make_state(&a);
     struct store *s = open_state();
-    save_all(s, &a);
+    persist_changes(s, &a);
     assert_int_equal(store_commit(s, &err), 0);
     store_close(s);
     s = open_state();
@@ -404,7 +374,10 @@ static void test_state(void **state)
     /* What the task holds can be settled in the ledger that came back. */
     assert_int_equal(ledger_settle(b.jobs[0]->ledgers[0], t->id, t->ranges, t->n_ranges, 25, &err),
                      0);
-    save_job_gone(s, b.jobs[0]->id);
+    while (b.n_tasks > 0)
+        state_drop_task(&b, b.tasks[0]);
+    state_drop_job(&b, b.jobs[0]);
+    persist_changes(s, &b);
     assert_int_equal(store_commit(s, &err), 0);
     state_release(&b);
     state_init(&b);
@@ -423,10 +396,13 @@ static void test_long_history(void **state)
     fresh();
     make_state(&a);
     struct store *s = open_state();
-    save_all(s, &a);
+    persist_changes(s, &a);
     const uint32_t n = JOB_ROUNDS_MAX + 10;
-    for (uint32_t i = 0; i < n; i++)
-        save_round(s, a.jobs[0], &(struct round_rec){.round = i});
+    for (uint32_t i = 0; i < n; i++) {
+        job_add_round(a.jobs[0], &(struct round_rec){.round = i});
+        persist_changes(s, &a);
+    }
+    assert_int_equal(a.jobs[0]->n_rounds, JOB_ROUNDS_MAX);
     assert_int_equal(store_commit(s, &err), 0);
     state_init(&b);
     assert_int_equal(persist_load(s, &b, &err), 0);

@@ -1,9 +1,45 @@
-#include "coordinator/state/devices.h"
-
-#include <math.h>
+#include "coordinator/state/worker.h"
 
 #include "common/base/mem.h"
 #include "common/base/str.h"
+#include "proto/skerry.pb-c.h"
+
+#include <math.h>
+#include <string.h>
+
+void worker_free(struct worker *w)
+{
+    mem_free(w->verdicts);
+    mem_free(w->devices.list);
+    mem_free(w);
+}
+
+/* ---- verdicts ------------------------------------------------------------ */
+
+void worker_add_verdict(struct worker *w, uint64_t task_id, bool accepted, const char *reason)
+{
+    if (w->n_verdicts == APPLIED_MAX) {
+        memmove(&w->verdicts[0], &w->verdicts[1], (APPLIED_MAX - 1) * sizeof(*w->verdicts));
+        w->n_verdicts--;
+    }
+    w->verdicts = mem_realloc(w->verdicts, (w->n_verdicts + 1) * sizeof(*w->verdicts));
+    struct verdict *v = &w->verdicts[w->n_verdicts++];
+    *v = (struct verdict){.task_id = task_id, .accepted = accepted};
+    (void)str_copy(v->reason, sizeof(v->reason), reason);
+    w->verdicts_edited = true;
+}
+
+void worker_confirm_verdicts(struct worker *w)
+{
+    unsigned kept = 0;
+    for (unsigned i = 0; i < w->n_verdicts; i++)
+        if (!w->verdicts[i].told)
+            w->verdicts[kept++] = w->verdicts[i];
+    w->verdicts_edited |= kept != w->n_verdicts;
+    w->n_verdicts = kept;
+}
+
+/* ---- devices ------------------------------------------------------------- */
 
 /* Cut to what fits. */
 #define TEXT(to, from) (void)str_copy((to), sizeof(to), (from))
@@ -32,7 +68,7 @@ static void take_rate(double *to, double from)
 
 void devices_take(struct devices *d, const Skerry__V1__HeartbeatRequest *m)
 {
-    const size_t n = m->n_devices < DEVICES_MAX ? m->n_devices : DEVICES_MAX;
+    const size_t n = m->n_devices < WORKER_DEVICES_MAX ? m->n_devices : WORKER_DEVICES_MAX;
     if (n > 0 && n != d->n)
         d->list = mem_realloc(d->list, n * sizeof(*d->list));
     for (size_t i = 0; i < n; i++)
@@ -48,12 +84,6 @@ void devices_gone(struct devices *d)
     d->n = 0;
     mem_free(d->list);
     d->list = NULL;
-}
-
-void devices_release(struct devices *d)
-{
-    devices_gone(d);
-    *d = (struct devices){0};
 }
 
 double devices_mfu(const struct devices *d)

@@ -1,0 +1,265 @@
+/* A job and all that hangs on it: its dataset, its modules and paths, what was found.  Fields
+ * marked (m) live in memory alone.  Times `*_ms` are of the monotonic clock and (m); `*_unix_ms`
+ * are for display.  Loop thread. */
+#ifndef COORDINATOR_JOB_H
+#define COORDINATOR_JOB_H
+
+#include "common/job/job.h"
+#include "common/job/recipe.h"
+#include "coordinator/state/ledger.h"
+#include "coordinator/state/module.h"
+#include "coordinator/state/mark.h"
+#include "coordinator/state/record.h"
+#include "coordinator/state/task.h"
+
+struct err;
+
+#define JOB_SHARDS_MAX 65536
+#define JOB_CLASSES_MAX 4096
+#define JOB_BAD_MAX 1024     /* bad samples kept by name */
+#define JOB_SAMPLES_MAX 1024 /* grids kept per job */
+#define JOB_ROUNDS_MAX 4096  /* round records kept in memory; all are in the store */
+#define JOB_ROWS_MAX 1024
+#define ROW_NAME_MAX 65
+#define ROW_UNIT_MAX 17
+
+enum job_state {
+    JOB_UNSPECIFIED,
+    JOB_PENDING,
+    JOB_INGESTING,
+    JOB_INITIALISING,
+    JOB_RUNNING,
+    JOB_FINISHING,
+    JOB_DONE,
+    JOB_FAILED,
+    JOB_CANCELLED,
+    /* between INITIALISING and RUNNING, and again at each resharding */
+    JOB_FEATURES,   /* of every sample */
+    JOB_SCORING,    /* of the router's samples under every path */
+    JOB_CLUSTERING, /* samples to partitions */
+    JOB_SPLITTING,  /* shards to shards of one partition each */
+    JOB_STATES
+};
+
+const char *job_state_name(enum job_state s);
+
+struct shard_rec {
+    struct blob_ref blob; /* size 0: of an old generation, gone */
+    uint32_t samples;
+    uint64_t tokens;     /* of texts */
+    uint32_t generation; /* 0: as the dataset was cut; g: made by the g-th splitting */
+    uint32_t partition;  /* of generation > 0; with a teacher job: the teacher's number */
+    uint32_t source;     /* number of the URL, or of the SPLIT task, that it was cut from */
+    bool holdout;
+    bool router;              /* kept for fitting routers, never trained on */
+    struct blob_ref features; /* of its samples; size 0: none */
+};
+
+/* What a path scored on a shard. */
+struct score_rec {
+    uint32_t path, shard;
+    struct blob_ref blob;
+};
+
+/* A figure with a name, as the workers found it; a newer one of the same kind of
+ * task, path and name takes its place. */
+struct row_rec {
+    enum task_kind kind;
+    uint32_t path, round; /* path UINT32_MAX: of the whole job */
+    char name[ROW_NAME_MAX], unit[ROW_UNIT_MAX];
+    double value;
+    int64_t at_unix_ms;
+};
+
+struct replica_rec {
+    uint64_t owner;          /* worker that did the last phase; 0: nobody */
+    uint64_t step;           /* at which the current phase starts, or the next one */
+    uint64_t task_id;        /* of the current phase; 0: none */
+    uint64_t samples_last;   /* that its last phase used, or would have in its time */
+    struct blob_ref moments; /* Adam's, as the owner left them; size 0: none */
+    float loss;              /* (m) newest; NAN */
+    uint64_t seen;           /* (m) as row_mark.seen */
+};
+
+/* A module's weights as they were at a path's best evaluation. */
+struct best_module {
+    uint64_t version;
+    struct blob_ref full; /* whole weights, or their EMA when that was evaluated */
+};
+
+/* Held-out loss of a path, newest. */
+struct eval_rec {
+    double loss_sum;
+    uint64_t units, bytes; /* samples or tokens; bytes of texts */
+    uint32_t round;        /* version that was looked at */
+    float loss;            /* NAN: never evaluated */
+};
+
+/* What some phases add up to. */
+struct phase_sum {
+    uint32_t phases;
+    uint64_t samples, steps, waited_ms, trained_ms;
+    double loss, weight; /* sum of loss * samples; of samples that have a loss */
+};
+
+struct path_rec {
+    uint32_t round;    /* phase that runs; == rounds planned: finished */
+    bool ready;        /* the phase's tasks exist */
+    uint64_t ready_ms; /* (m) since when */
+    int64_t ready_unix_ms;
+    uint64_t bytes_up, bytes_down;      /* params, of the current round */
+    uint64_t phases;                    /* async: applied so far; round is this over the replicas */
+    struct phase_sum sum;               /* (m) async: of the phases since the last round */
+    const struct replica_rec *replicas; /* composition.paths[i].replicas of them */
+    struct eval_rec eval;
+    struct best_module *best; /* by level; NULL: none, or the job does not stop early */
+    uint32_t best_round;
+    float best_loss;
+    uint64_t velocity_worker; /* (m) the last that ran the path for a sampler elsewhere */
+    struct row_mark row;
+};
+
+struct bad_rec {
+    char *shard, *key, *reason;
+};
+
+struct job {
+    uint64_t id;
+    char *yaml;
+    struct job_spec spec;
+    struct composition comp;
+    enum job_state state;
+    char reason[1024];
+    int64_t made_unix_ms, started_unix_ms, ended_unix_ms;
+    uint64_t started_ms; /* (m) */
+    char **classes;
+    uint64_t *counts; /* per class, or zeros */
+    size_t n_classes;
+    const struct shard_rec *shards;
+    size_t n_shards, cap_shards;
+    struct bad_rec *bad;
+    size_t n_bad;
+    uint32_t bad_count;
+    uint32_t bad_unnamed;                  /* (m) in bad_count beside those */
+    uint32_t vocab;                        /* token ids of the dataset; 0: images */
+    struct blob_ref tokenizer, warm_start; /* size 0: bytes; from the seed */
+    /* Partitioning. */
+    uint32_t generation; /* of shards that are trained on */
+    uint32_t resharded;  /* entries of recipe.reshard that are done */
+    uint32_t finishing;  /* enum job_finishing */
+    struct blob_ref partitioner, assignment;
+    struct blob_ref partitioner_before; /* while a re-sharding may still be dropped */
+    uint64_t *sizes; /* comp.n_partitions: training samples of each, all 0 before it is known */
+    const struct score_rec *scores;
+    size_t n_scores;
+    const struct row_rec *rows;
+    size_t n_rows;
+    bool old_shards; /* (m) some of an old generation may be let go */
+    char *doom;      /* (m) why it is to fail: flow.c ends it in the next turn; NULL: it is not */
+    /* (m) A rule that came after it was saved refuses it: the sentence; NULL: none does. */
+    char *refused;
+    /* (m) Not even how it is composed is known: it has one module without a version, its rows
+     * stay in the store as they are, and this is what they name. */
+    bool unread;
+    struct unread_blob {
+        int role; /* enum blob_role */
+        struct blob_ref blob;
+    } * unread_blobs;
+    size_t n_unread_blobs;
+    /* By job_ledger(); NULL before the data is there, or without a path of it. */
+    struct ledger **ledgers;
+    const struct module_rec *modules; /* comp.n_modules */
+    const struct path_rec *paths;     /* comp.n_paths */
+    const struct round_rec *rounds;
+    size_t n_rounds;
+    const struct grid_rec *grids;
+    size_t n_grids;
+    uint64_t metric_n;      /* last n of the metrics */
+    uint64_t metric_points; /* loss points in the store */
+    uint64_t bytes_up, bytes_down, shard_bytes_down;
+    uint64_t steps_done;  /* inner steps of all accepted phases */
+    uint64_t phases_done; /* accepted phases */
+    uint64_t waited_ms;   /* for the network, by those */
+    uint64_t trained_ms;  /* they took beside that */
+    /* (m) Contributions and deltas of a second: of the one that runs, and at most. */
+    uint64_t second, second_bytes, peak_bytes;
+    float loss, eval_loss;   /* newest; NAN */
+    uint64_t phase_gaps[32]; /* (m) ms between progress of phases, ring */
+    unsigned n_phase_gaps;
+    /* (m) What persist_changes() has to look at. */
+    struct row_mark row;
+    struct marks modules_edited, paths_edited, shards_edited, rows_edited, grids_gone;
+    size_t classes_saved, bad_saved, scores_saved; /* rows that are queued: the first ones */
+    bool scores_dropped, rounds_edited;
+};
+
+/* Steps of JOB_FINISHING: each begins when the last one's tasks are done. */
+enum job_finishing {
+    FINISHING_EVAL,
+    FINISHING_DRAW,  /* samples, the mixture's losses, scores for routing */
+    FINISHING_ROUTE, /* what routing is worth */
+};
+
+/* Ledgers of a job: one per partition and one of all the data. */
+static inline uint32_t job_ledgers(const struct job *j)
+{
+    return j->comp.n_partitions + 1;
+}
+
+/* Index of the ledger of a path's partition. */
+static inline uint32_t job_ledger(const struct job *j, uint32_t partition)
+{
+    return partition == PARTITION_ALL ? j->comp.n_partitions : partition;
+}
+
+static inline bool job_is_ended(const struct job *j)
+{
+    return j->state == JOB_DONE || j->state == JOB_FAILED || j->state == JOB_CANCELLED;
+}
+
+/* Modules, paths and replicas from j->comp; *next_module is the id of the first. */
+void job_build(struct job *j, uint64_t *next_module);
+void job_free(struct job *j);
+
+/* Marks the job to fail, once: the first reason stands, and an ended job stays as it is.  Its
+ * tasks stay open until flow.c ends it, in the turn that the caller has asked for. */
+void job_doom(struct job *j, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* ---- for writing --------------------------------------------------------- */
+
+struct module_rec *job_edit_module(struct job *j, const struct module_rec *m);
+struct path_rec *job_edit_path(struct job *j, uint32_t path);
+struct replica_rec *job_edit_replica(struct job *j, uint32_t path, uint32_t replica);
+struct shard_rec *job_edit_shard(struct job *j, size_t n);
+/* Sorts shards from `first` by their source; those of one source stay in their order. */
+void job_order_shards(struct job *j, size_t first);
+/* A record at the end of j->shards, zeroed; NULL at JOB_SHARDS_MAX. */
+struct shard_rec *job_add_shard(struct job *j);
+/* At the end of j->classes. */
+void job_add_class(struct job *j, const char *name, uint64_t samples);
+/* Keeps the name of a bad sample; false at JOB_BAD_MAX. */
+bool job_add_bad(struct job *j, const char *shard, const char *key, const char *reason);
+void job_add_score(struct job *j, const struct score_rec *r);
+void job_drop_scores(struct job *j);
+/* In place of the row of the same kind, path and name; false: JOB_ROWS_MAX others are kept. */
+bool job_put_row(struct job *j, const struct row_rec *r);
+/* The oldest makes room in memory at JOB_ROUNDS_MAX. */
+void job_add_round(struct job *j, const struct round_rec *r);
+/* Forgets all but the newest n; the store keeps them. */
+void job_keep_rounds(struct job *j, size_t n);
+struct round_rec *job_edit_round(struct job *j, size_t n);
+/* Takes g->text.  The oldest makes room at JOB_SAMPLES_MAX: its blob is the caller's to let go. */
+const struct grid_rec *job_add_grid(struct job *j, const struct grid_rec *g);
+
+/* ---- the data ------------------------------------------------------------ */
+
+const struct module_rec *job_module(const struct job *j, uint64_t id);
+/* Whether a path of this partition trains on the shard. */
+bool job_shard_trains(const struct job *j, const struct shard_rec *s, uint32_t partition);
+/* Whether it is held out, of this partition or of all. */
+bool job_shard_evaluates(const struct job *j, const struct shard_rec *s, uint32_t partition);
+/* A new ledger of a partition over the shards of the job's generation, in place of
+ * the old one.  -EINVAL when there are no samples. */
+int job_make_ledger(struct job *j, uint32_t partition, struct err *err);
+
+#endif

@@ -1,0 +1,48 @@
+#include "coordinator/state/module.h"
+
+#include "common/base/mem.h"
+#include "coordinator/state/task.h"
+
+#include <string.h>
+
+const struct version_rec *module_version(const struct module_rec *m, uint64_t version)
+{
+    for (unsigned i = 0; i < m->n_versions; i++)
+        if (m->versions[i].version == version)
+            return &m->versions[i];
+    return NULL;
+}
+
+const struct version_rec *module_oldest(const struct module_rec *m)
+{
+    return m->n_versions == m->kept ? &m->versions[0] : NULL;
+}
+
+void module_add_version(struct module_rec *m, const struct version_rec *v)
+{
+    if (m->n_versions == m->kept) {
+        mem_free(m->versions[0].provenance);
+        memmove(&m->versions[0], &m->versions[1], (m->kept - 1) * sizeof(*m->versions));
+        m->n_versions--;
+    }
+    m->versions[m->n_versions++] = *v;
+    m->version = v->version;
+}
+
+bool module_keeps(const struct module_rec *m, const struct contribution *c)
+{
+    uint64_t into = c->version ? c->version : c->base_version + 1;
+    return (c->version == 0 && !c->refused) || into + m->kept > m->version + 1;
+}
+
+bool module_lets_go(const struct module_rec *m, const struct contribution *c)
+{
+    uint64_t into = c->version ? c->version : c->base_version + 1;
+    return !module_keeps(m, c) && into + m->kept == m->version + 1;
+}
+
+void module_release(struct module_rec *m)
+{
+    for (unsigned i = 0; i < m->n_versions; i++)
+        mem_free(m->versions[i].provenance);
+}

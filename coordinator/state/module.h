@@ -1,0 +1,59 @@
+/* A module and its versions: written once, the last ones have blobs.  Fields marked (m) live in
+ * memory alone.  Loop thread. */
+#ifndef COORDINATOR_MODULE_H
+#define COORDINATOR_MODULE_H
+
+#include "coordinator/state/mark.h"
+#include "coordinator/state/record.h"
+
+struct contribution;
+
+#define VERSIONS_KEPT 4 /* more where contributions may start from older ones */
+#define VERSIONS_KEPT_MAX 32
+
+struct version_rec {
+    uint64_t version;
+    struct blob_ref full, delta, ema; /* delta: from version - 1 */
+    char *provenance;                 /* JSON */
+    int64_t at_unix_ms;
+    bool saved; /* (m) its row is queued: versions do not change */
+};
+
+struct module_rec {
+    uint64_t id;
+    uint32_t network, level, index;
+    uint64_t version; /* newest; meaningful when n_versions > 0 */
+    uint64_t params;
+    struct version_rec versions[VERSIONS_KEPT_MAX]; /* oldest first */
+    unsigned n_versions;
+    unsigned kept; /* at most: from the composition */
+    /* Contributions folded, and how many versions older than the newest they began. */
+    uint64_t folded, stale_sum, stale_max;
+    uint64_t bytes_from_others;    /* contributions of other paths than the first that crosses it */
+    uint64_t outer_task;           /* (m) the OUTER task that runs now; 0: none */
+    uint64_t retry_ms;             /* (m) no outer step before it */
+    uint32_t outer_failures;       /* (m) in a row */
+    char outer_reason[REASON_MAX]; /* (m) of the quorum, or the last failure */
+    uint64_t quorum_ms;            /* (m) when the quorum was complete; 0: not yet */
+    struct row_mark row;
+};
+
+/* For fields marked (m), and no others: nothing is marked as edited. */
+static inline struct module_rec *module_memory(const struct module_rec *m)
+{
+    return (struct module_rec *)m;
+}
+
+const struct version_rec *module_version(const struct module_rec *m, uint64_t version);
+/* The oldest version, when there is no room for one more; NULL: there is. */
+const struct version_rec *module_oldest(const struct module_rec *m);
+/* Takes v->provenance; the oldest makes room. */
+void module_add_version(struct module_rec *m, const struct version_rec *v);
+/* May the contribution still go into a version, or did it go into one that is kept? */
+bool module_keeps(const struct module_rec *m, const struct contribution *c);
+/* Was it kept until the newest version came? */
+bool module_lets_go(const struct module_rec *m, const struct contribution *c);
+
+void module_release(struct module_rec *m);
+
+#endif

@@ -1,0 +1,212 @@
+/* One piece of work that a worker can be given, or that runs in here: a head, and a part for its
+ * kind.  Fields marked (m) live in memory alone.  Loop thread. */
+#ifndef COORDINATOR_TASK_H
+#define COORDINATOR_TASK_H
+
+#include "coordinator/state/ledger.h"
+#include "coordinator/state/mark.h"
+#include "coordinator/state/record.h"
+
+#define TASK_RANGES_MAX 4096 /* as TrainTask.ranges */
+#define TASK_LABELS_MAX 1024
+#define TASK_FAILURES_MAX 5
+#define TASK_TEXT_MAX 65536 /* bytes of a generated text, as ReportRequest.text */
+
+/* Same numbers as TaskKind of skerry.proto. */
+enum task_kind {
+    TASK_UNSPECIFIED,
+    TASK_INIT,
+    TASK_INGEST,
+    TASK_TRAIN,
+    TASK_EVAL,
+    TASK_SAMPLE,
+    TASK_OUTER, /* runs in here, is never leased to a worker */
+    TASK_FEATURE,
+    TASK_CLUSTER,
+    TASK_SPLIT,
+    TASK_SCORE,
+    TASK_VELOCITY,
+    TASK_KINDS
+};
+
+/* What a kind of task is to all rooms; what is done with one stands in coordinator/kinds. */
+struct task_trait {
+    const char *name;
+    unsigned rank; /* of tasks that wait for a worker: the lower is given first */
+    bool aside;    /* beside the training: it may fail without taking its job with it */
+};
+
+extern const struct task_trait task_traits[TASK_KINDS];
+
+enum task_state {
+    TASK_STATE_UNSPECIFIED,
+    TASK_PENDING,
+    TASK_LEASED,
+    TASK_DONE,
+    TASK_FAILED,
+    TASK_CANCELLED,
+};
+
+/* What a phase gave to one of its modules. */
+struct contribution {
+    uint64_t module_id, base_version;
+    struct blob_ref blob;
+    bool refused;       /* by the check of the outer step, or it came too late */
+    uint64_t samples;   /* behind it */
+    uint64_t worker_id; /* who sent it */
+    uint64_t version;   /* that it went into; 0: none yet */
+};
+
+struct task_ingest {
+    uint32_t url; /* its number in data.url */
+};
+
+/* A phase of a replica. */
+struct task_train {
+    uint32_t replica, round;
+    uint64_t first_step;
+    const struct contribution *contributions;
+    size_t n_contributions;
+    bool edited;             /* (m) the contributions are to be written */
+    struct blob_ref moments; /* Adam's, after the phase; size 0: none came */
+    uint64_t waited_ms;      /* for the network, of the phase's seconds */
+    uint32_t phase_s;        /* (m) bounded by time: how long the phase is */
+};
+
+/* EVAL and SAMPLE. */
+struct task_draw {
+    uint32_t version; /* that is looked at: as many rounds made it */
+    uint32_t steps, columns, count;
+    bool heun, ema, asked; /* asked by a person, not by the schedule */
+    float guidance;
+    uint64_t seed;
+    uint32_t *labels; /* count of them (SAMPLE) */
+    /* of all main paths together, with the router; the task's path is the router's */
+    bool mixture, remote;
+    uint32_t strategy, top; /* enum job_strategy */
+    float nucleus, threshold;
+    /* texts */
+    char *prompt;    /* NULL: none */
+    uint32_t tokens; /* 0: images */
+    float temperature, top_p;
+    char *text;      /* (m) what came so far */
+    size_t text_len; /* (m) at most TASK_TEXT_MAX */
+};
+
+struct task_outer {
+    uint64_t module_id;
+    uint32_t version; /* that the step begins at */
+};
+
+struct task_cluster {
+    uint32_t pass; /* how often the job was sharded anew before */
+    bool evaluate; /* what routing is worth, at the end of the job */
+};
+
+struct task_split {
+    uint32_t group; /* of shards: its number */
+};
+
+struct task_score {
+    uint32_t version;   /* of the path's modules */
+    bool ema, evaluate; /* evaluate: as in task_cluster */
+};
+
+struct task_velocity {
+    uint32_t version;
+    bool ema;
+    uint64_t parent; /* the SAMPLE task that asks */
+    struct blob_ref input;
+};
+
+struct task {
+    uint64_t id, job_id;
+    enum task_kind kind;
+    enum task_state state;
+    uint32_t attempt, failures;
+    uint32_t path;      /* whose modules it works on; INIT: one of the network it makes */
+    uint64_t worker_id; /* leased: the holder; ended: who did it */
+    char reason[REASON_MAX];
+    struct ledger_range *ranges; /* TRAIN, EVAL, FEATURE, SPLIT, SCORE */
+    size_t n_ranges;
+    union { /* by kind; INIT and FEATURE have no part of their own */
+        struct task_ingest ingest;
+        struct task_train train;
+        struct task_draw draw; /* EVAL, SAMPLE */
+        struct task_outer outer;
+        struct task_cluster cluster;
+        struct task_split split;
+        struct task_score score;
+        struct task_velocity velocity;
+    };
+    /* result */
+    struct blob_ref output;
+    uint32_t steps;
+    uint64_t samples;
+    float loss_first, loss_last, loss_mean, seconds;
+    int64_t made_unix_ms, ended_unix_ms;
+    /* (m) of the attempt that runs, and of those before it */
+    uint64_t ready_ms; /* since when it may be leased */
+    uint64_t leased_ms, progress_ms, ended_ms;
+    uint64_t failed_worker;           /* who failed it last: others first */
+    uint64_t not_before_ms;           /* back-off of a failed one */
+    uint32_t steps_done, steps_total; /* from heartbeats */
+    uint64_t samples_done;
+    uint64_t progress_mark;   /* hash of what counts as progress */
+    uint64_t progress_gap_ms; /* after which it was last taken for stuck */
+    char activity[129];
+    float loss;
+    struct row_mark row;
+};
+
+/* The part of an EVAL or SAMPLE task; of others NULL. */
+static inline const struct task_draw *task_drawing(const struct task *t)
+{
+    return t->kind == TASK_EVAL || t->kind == TASK_SAMPLE ? &t->draw : NULL;
+}
+
+/* EVAL or SAMPLE of all main paths together. */
+static inline bool task_is_mixture(const struct task *t)
+{
+    return task_drawing(t) != NULL && t->draw.mixture;
+}
+
+/* A sampler whose experts stay on their workers. */
+static inline bool task_is_remote(const struct task *t)
+{
+    return t->kind == TASK_SAMPLE && t->draw.remote;
+}
+
+/* Are the modules' means looked at? */
+bool task_wants_ema(const struct task *t);
+/* CLUSTER, SCORE: of what routing is worth, at the end of the job. */
+bool task_evaluates(const struct task *t);
+/* The number that persons and the store know the task by, beside its path: the round of a
+ * phase, a version, or the number of a URL, group or pass. */
+uint32_t task_round(const struct task *t);
+void task_set_round(struct task *t, uint32_t round); /* as it was read from the store */
+/* 0 but for TRAIN. */
+uint32_t task_replica(const struct task *t);
+
+static inline bool task_is_open(const struct task *t)
+{
+    return t->state == TASK_PENDING || t->state == TASK_LEASED;
+}
+
+const char *task_kind_name(enum task_kind k);
+const char *task_state_name(enum task_state s);
+
+/* What a TRAIN task has given, for writing. */
+struct contribution *task_edit_contribution(struct task *t, const struct contribution *c);
+void task_add_contribution(struct task *t, const struct contribution *c);
+void task_drop_contribution(struct task *t, const struct contribution *c);
+
+/* For fields marked (m), and no others: nothing is marked as edited. */
+static inline struct task *task_memory(const struct task *t)
+{
+    return (struct task *)t;
+}
+
+void task_free(struct task *t);
+
+#endif

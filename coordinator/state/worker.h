@@ -1,0 +1,111 @@
+/* What is known of a worker, here or gone.  Fields marked (m) live in memory alone.  Loop
+ * thread. */
+#ifndef COORDINATOR_WORKER_H
+#define COORDINATOR_WORKER_H
+
+#include "coordinator/decide/schedule.h"
+#include "coordinator/state/mark.h"
+#include "coordinator/state/record.h"
+
+struct rpc_peer;
+struct rpc_request;
+struct Skerry__V1__HeartbeatRequest;
+
+#define APPLIED_MAX 64 /* verdicts that wait for one worker */
+#define WORKER_SMALL_MAX 8
+#define WORKER_DEVICES_MAX 64
+
+enum worker_state {
+    WORKER_UNSPECIFIED,
+    WORKER_HERE, /* connected, or within the grace of a reconnect */
+    WORKER_LOST, /* silent: its lease is gone */
+    WORKER_LEFT, /* said good-bye */
+};
+
+/* What became of a phase's contributions, for their sender. */
+struct verdict {
+    uint64_t task_id;
+    bool accepted;
+    bool told; /* (m) in an answer that the worker has not confirmed yet */
+    char reason[REASON_MAX];
+};
+
+/* As DeviceState of skerry.proto, whose marks for "unknown" it keeps. */
+struct device_state {
+    char name[33], model[97];
+    uint64_t memory_used, memory_total;
+    int32_t utilization;
+    uint32_t temperature;
+    float power;
+    int64_t ecc_errors;
+    char throttled[129], trouble[129];
+};
+
+/* What heartbeats say of a worker's devices: shown, never decided on.  Zeroed: nothing is
+ * known. */
+struct devices {
+    struct device_state *list;
+    size_t n;
+    double flops, peak_flops; /* 0: unknown */
+};
+
+struct worker {
+    uint64_t id;
+    uint8_t identity[16], instance[16];
+    char name[NAME_MAX_BYTES], device[129], version[NAME_MAX_BYTES], address[64];
+    uint64_t memory_bytes;
+    uint32_t threads;
+    enum worker_state state;
+    char state_reason[REASON_MAX];
+    bool drain;
+    uint32_t strikes, failures_row, tasks_done, tasks_failed;
+    uint64_t bytes[4];      /* control up, down, data up, down: since it first joined */
+    uint64_t bytes_seen[4]; /* (m) last counters of this process */
+    int64_t joined_unix_ms;
+    uint64_t task_id;         /* the lease it holds; 0: none */
+    struct verdict *verdicts; /* to be told; up to APPLIED_MAX */
+    unsigned n_verdicts;
+    struct row_mark row;
+    bool verdicts_edited; /* (m) */
+    /* (m) */
+    uint64_t joined_ms;
+    uint64_t quarantined_until_ms; /* 0: not */
+    uint64_t heard_ms;
+    uint64_t closed_ms;         /* connection gone since; 0: open */
+    struct rpc_peer *peer;      /* NULL: no connection */
+    struct rpc_request *parked; /* its ASSIGN that waits */
+    uint64_t parked_until_ms;
+    char activity[129];
+    float throughput, loss, grad_norm;
+    struct devices devices;
+    struct {
+        uint64_t module_id, version;
+    } held[64]; /* newest held per module */
+    unsigned n_held;
+    char waiting_for[REASON_MAX];                  /* why it has no task */
+    struct schedule_small small[WORKER_SMALL_MAX]; /* what it has no memory for, ring */
+    unsigned n_small;                              /* ever noted by this process of it */
+    uint32_t device_failures;                      /* reported, since we started */
+};
+
+/* For fields marked (m), and no others: nothing is marked as edited. */
+static inline struct worker *worker_memory(const struct worker *w)
+{
+    return (struct worker *)w;
+}
+
+void worker_free(struct worker *w);
+
+/* The oldest makes room at APPLIED_MAX. */
+void worker_add_verdict(struct worker *w, uint64_t task_id, bool accepted, const char *reason);
+/* Forgets those that were told. */
+void worker_confirm_verdicts(struct worker *w);
+
+/* What m does not say stays as it was; what makes no sense counts as unknown. */
+void devices_take(struct devices *d, const struct Skerry__V1__HeartbeatRequest *m);
+/* The worker is gone: its devices are not seen any more, what it reached stays known. */
+void devices_gone(struct devices *d);
+/* flops / peak_flops, or NAN. */
+double devices_mfu(const struct devices *d);
+
+#endif
