@@ -23,6 +23,7 @@ def worker_state(swarm, name):
 
 
 def epochs_add_up(job):
+    assert job["epochs"]
     for e in job["epochs"]:
         assert e["done"] + e["leased"] + e["pending"] == e["total"]
 

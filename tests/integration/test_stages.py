@@ -42,5 +42,6 @@ def test_a_coordinator_killed_in_each_stage(swarm, tmp_path):  # noqa: F811
     assert all(m["version"] == 3 for m in now["modules"])
     assert sum(p["samples"] for p in now["partitions"]) == 130, "every image is in one partition"
     assert sum(p["holdout_samples"] for p in now["partitions"]) == 30
+    assert now["epochs"]
     for e in now["epochs"]:
         assert e["done"] + e["pending"] == e["total"] and e["leased"] == 0

@@ -6,7 +6,7 @@
 static const char ddm[] = "name: ddm\nseed: 3\n"
                           "data: {path: x, image_size: 16, holdout: 0.2}\n"
                           "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
-                          "router: {patch: 4, dim: 32, depth: 1, heads: 2}\n"
+                          "router: {patch: 4, dim: 32, depth: 1, heads: 2, batch: 3}\n"
                           "train: {batch: 4}\nrecipe: {name: ddm, experts: 2}\n"
                           "outer: {rounds: 2, steps: 2}\n"
                           "eval: {every: 1, samples: 8}\n"
@@ -42,7 +42,8 @@ static void look_ddm(struct grid *g, const Skerry__V1__Task *t)
     if (grid_kind(t) == TASK_TRAIN) {
         /* Nobody is left behind, and each trains on its own partition. */
         assert_int_equal(router, t->train->path == 2);
-        assert_int_equal(t->train->batch, router ? 2 : 2);
+        assert_int_equal(t->train->batch, router ? 3 : 2);
+        assert_true(t->train->n_ranges > 0);
         saw.router_batch += router;
         for (uint32_t p = 0; p < 3; p++)
             assert_true(j->paths[p].round + 1 >= t->train->round);
@@ -50,6 +51,7 @@ static void look_ddm(struct grid *g, const Skerry__V1__Task *t)
             assert_int_equal(t->train->ranges[i]->partition, t->train->path);
     }
     if (grid_kind(t) == TASK_EVAL && t->mixture == NULL) {
+        assert_true(t->eval->n_ranges > 0);
         for (size_t i = 0; !router && i < t->eval->n_ranges; i++)
             assert_int_equal(t->eval->ranges[i]->partition, t->eval->path);
         assert_int_equal(t->eval->samples, router ? 8 : 4);
