@@ -7,7 +7,7 @@
 
 static struct task *leased(struct rig *r, const struct fake *w)
 {
-    return state_task(&r->co->state, state_worker(&r->co->state, w->id)->task_id);
+    return edit_task(r, state_worker(&r->co->state, w->id)->task_id);
 }
 
 /* Two workers in a phase each. */
@@ -61,7 +61,7 @@ static void test_lost_leases(void **state)
     struct job *j = begin_phases(r);
     uint64_t first = 0;
     for (int i = 0; i < 2; i++) {
-        struct worker *w = state_worker(&r->co->state, r->workers[i].id);
+        struct worker *w = edit_worker(r, r->workers[i].id);
         struct task *t = leased(r, &r->workers[i]);
         first = first ? first : t->id;
         t->attempt = 100;

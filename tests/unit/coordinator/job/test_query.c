@@ -34,7 +34,7 @@ static struct job *add(struct state *s, const char *yaml)
     if (job_parse(yaml, strlen(yaml), "t", &j->spec, &err) < 0 ||
         recipe_check(&j->spec, &j->comp, &err) < 0)
         fail_msg("%s", err.msg);
-    job_build(s, j);
+    job_build(j, &s->next_module);
     j->state = JOB_RUNNING;
     return j;
 }
@@ -47,18 +47,14 @@ static struct task *phase(struct state *s, struct job *j, uint32_t path, uint32_
     t->path = path;
     t->train.replica = replica;
     t->train.round = j->paths[path].round;
-    j->paths[path].replicas[replica].task_id = t->id;
+    job_edit_replica(j, path, replica)->task_id = t->id;
     state_set_task_state(s, t, to);
     return t;
 }
 
 static void give(struct task *t, uint64_t module, uint64_t base)
 {
-    struct task_train *p = &t->train;
-    p->contributions =
-        mem_realloc(p->contributions, (p->n_contributions + 1) * sizeof(*p->contributions));
-    p->contributions[p->n_contributions++] =
-        (struct contribution){.module_id = module, .base_version = base};
+    task_add_contribution(t, &(struct contribution){.module_id = module, .base_version = base});
 }
 
 static int begin(void **state)
@@ -119,12 +115,12 @@ static void test_how_far(void **state)
     assert_false(query_initialised(j));
     assert_false(query_modules_at(j, 0, 0));
     for (uint32_t m = 0; m < j->comp.n_modules; m++)
-        j->modules[m].n_versions = 1;
+        module_memory(&j->modules[m])->n_versions = 1;
     assert_true(query_initialised(j));
     assert_true(query_modules_at(j, 0, 0));
     assert_false(query_modules_at(j, 0, 1));
     for (uint32_t m = 0; m < j->comp.n_modules; m++)
-        j->modules[m].version = query_crosses(j, 0, &j->modules[m]);
+        module_memory(&j->modules[m])->version = query_crosses(j, 0, &j->modules[m]);
     assert_true(query_modules_at(j, 0, 1));
     assert_false(query_modules_at(j, 1, 1)); /* one of its two */
     assert_int_equal(query_barrier(j), 1);
@@ -134,7 +130,7 @@ static void test_how_far(void **state)
     assert_int_equal(query_barrier(j), UINT32_MAX);
     for (uint32_t p = 0; p < 4; p++) {
         assert_false(query_finished(j));
-        j->paths[p].round = 3;
+        job_edit_path(j, p)->round = 3;
     }
     assert_true(query_finished(j));
     assert_int_equal(query_barrier(add(*state, diloco)), UINT32_MAX);
@@ -186,11 +182,9 @@ static void test_scored(void **state)
     cut(j, "rrt");
     assert_null(query_scored(j, &n));
     assert_int_equal(n, 0);
-    j->scores = mem_alloc_array(3, sizeof(*j->scores));
-    j->n_scores = 3;
-    j->scores[0] = (struct score_rec){.path = 0, .shard = 1};
-    j->scores[1] = (struct score_rec){.path = 0, .shard = 0};
-    j->scores[2] = (struct score_rec){.path = 1, .shard = 1};
+    job_add_score(j, &(struct score_rec){.path = 0, .shard = 1});
+    job_add_score(j, &(struct score_rec){.path = 0, .shard = 0});
+    job_add_score(j, &(struct score_rec){.path = 1, .shard = 1});
     uint32_t *list = query_scored(j, &n);
     assert_int_equal(n, 2);
     assert_int_equal(list[0], 0);
@@ -202,7 +196,7 @@ static void test_contributions(void **state)
 {
     struct state *s = *state;
     struct job *j = add(s, diloco);
-    struct module_rec *m = &j->modules[0];
+    const struct module_rec *m = &j->modules[0];
     struct outer_count count;
     query_outer_count(s, j, m, &count);
     assert_int_equal(count.expected, 2);
@@ -217,17 +211,17 @@ static void test_contributions(void **state)
     state_add_worker(s, 0)->parked = (struct rpc_request *)(void *)s;
     assert_true(query_coming(s, j, m));
     give(b, m->id, 0);
-    s->workers[0]->parked = NULL;
+    worker_memory(s->workers[0])->parked = NULL;
     assert_true(query_coming(s, j, m));
     query_outer_count(s, j, m, &count);
     assert_int_equal(count.arrived, 1);
     assert_ptr_equal(query_given(b, m), query_contribution(b, m->id, 0));
-    b->train.contributions[0].refused = true;
+    task_edit_contribution(b, &b->train.contributions[0])->refused = true;
     assert_null(query_given(b, m));
     assert_non_null(query_contribution(b, m->id, 0));
     assert_null(query_contribution(b, m->id, 1));
     assert_null(query_given(NULL, m));
-    j->paths[0].round = 1; /* the path is done with that version */
+    job_edit_path(j, 0)->round = 1; /* the path is done with that version */
     query_outer_count(s, j, m, &count);
     assert_int_equal(count.expected, 0);
     a->ranges = mem_alloc_array(2, sizeof(*a->ranges));
