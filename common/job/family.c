@@ -142,6 +142,12 @@ static int complete_router(const struct yaml_doc *doc, struct job_spec *s, struc
     return 0;
 }
 
+static int patches(const struct job_spec *s)
+{
+    const int side = s->data.image_size / s->model.patch;
+    return side * side;
+}
+
 static int check_dit(const struct yaml_doc *doc, struct job_spec *s, struct err *err)
 {
     struct job_model *m = &s->model;
@@ -166,13 +172,17 @@ static int check_dit(const struct yaml_doc *doc, struct job_spec *s, struct err 
         return conf_error(doc, "model.patch", err,
                           "is %d, which does not divide data.image_size (%d)", m->patch,
                           s->data.image_size);
-    if (job_tokens(s) > TOKENS_MAX)
+    if (patches(s) > TOKENS_MAX)
         return conf_error(doc, "model.patch", err,
                           "is %d, which cuts %d x %d pixels into %d tokens, at most %d are "
                           "possible; use a larger patch",
-                          m->patch, s->data.image_size, s->data.image_size, job_tokens(s),
-                          TOKENS_MAX);
+                          m->patch, s->data.image_size, s->data.image_size, patches(s), TOKENS_MAX);
     return complete_router(doc, s, err);
+}
+
+static int context(const struct job_spec *s)
+{
+    return s->model.context;
 }
 
 /* ---- rows ---- */
@@ -206,6 +216,7 @@ static const struct job_family families[] = {
                        .mixes = true,
                        .features = JOB_FEATURES_PIXELS,
                        .keys = dit_keys,
+                       .tokens = patches,
                        .complete = check_dit},
     [JOB_MODEL_LLAMA] = {.name = "llama",
                          .texts = true,
@@ -215,6 +226,7 @@ static const struct job_family families[] = {
                          .chunks = true,
                          .features = JOB_FEATURES_NGRAMS,
                          .keys = llama_keys,
+                         .tokens = context,
                          .complete = check_llama},
 };
 enum { N_FAMILIES = sizeof families / sizeof *families };

@@ -18,22 +18,25 @@ struct job_family {
      * loss is nats a token (also bits per byte), what is drawn goes on from a prompt.  Else images
      * with classes: the loss is of an image, what is drawn is of classes. */
     bool texts;
-    const char *what;           /* "images", "texts" */
-    const char *samples;        /* what a shard holds: "images", "pieces of text" */
-    const char *drawn;          /* file of what was drawn last: "samples.png" */
-    bool mixes;                 /* a router can mix networks of it */
-    bool chunks;                /* a sample's parts can be routed apart */
-    enum job_features features; /* of the samples, without a model to take them from */
-    const char *const *keys;    /* that no other family has; NULL ends them */
+    const char *what;                        /* "images", "texts" */
+    const char *samples;                     /* what a shard holds: "images", "pieces of text" */
+    const char *drawn;                       /* file of what was drawn last: "samples.png" */
+    bool mixes;                              /* a router can mix networks of it */
+    bool chunks;                             /* a sample's parts can be routed apart */
+    enum job_features features;              /* of the samples, without a model to take them from */
+    const char *const *keys;                 /* that no other family has; NULL ends them */
+    int (*tokens)(const struct job_spec *s); /* as job_tokens */
     /* Completes the sections model and router and checks them. */
     int (*complete)(const struct yaml_doc *doc, struct job_spec *s, struct err *err);
 };
 
+/* That of model.type. */
 const struct job_family *job_family(const struct job_spec *spec);
 
 /* The families one by one, by enum job_model_type; NULL after the last. */
 const struct job_family *job_family_at(int type);
 
+/* Are the samples texts?  Else images. */
 static inline bool job_is_text(const struct job_spec *spec)
 {
     return job_family(spec)->texts;

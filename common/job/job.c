@@ -184,10 +184,7 @@ void job_release(struct job_spec *spec)
 
 int job_tokens(const struct job_spec *spec)
 {
-    if (job_is_text(spec))
-        return spec->model.context;
-    int side = spec->data.image_size / spec->model.patch;
-    return side * side;
+    return job_family(spec)->tokens(spec);
 }
 
 /* ---- keys that are written and would be without effect ---- */

@@ -15,13 +15,12 @@
 #include "common/base/err.h"
 #include "common/base/mem.h"
 #include "common/data/tokenizer.h"
-#include "kernels/kernels.h"
 #include "worker/data/data_order.h"
 #include "worker/kinds/engine.h"
 #include "worker/train/eval.h"
 #include "worker/kinds/task_files.h"
 #include "worker/kinds/forward.h"
-#include "worker/net/llama.h"
+#include "worker/net/means.h"
 #include "worker/data/ngrams.h"
 #include "worker/kinds/rows.h"
 #include "worker/kinds/kinds.h"
@@ -125,55 +124,29 @@ static int grams(struct run *r, struct err *err)
 
 /* ---- states of the model ------------------------------------------------------- */
 
-/* means (count,C) on the host of what the network saw last. */
-static int mean_hidden(struct net *net, const struct net_hidden *h, unsigned count, float *means,
-                       struct err *err)
+/* An image's are those of a look at low noise, drawn by its number, without a label. */
+static int means(struct run *r, struct batch *b, struct err *err)
 {
-    struct device *dev = net_device(net);
-    const size_t bytes = (size_t)count * (size_t)h->C * sizeof(float);
-    void *sum = NULL;
-    int rc = dev->ops->alloc(dev, bytes, &sum, err);
-    if (rc < 0)
-        return rc;
-    struct stream *s = net->weights->stream;
-    rc = dev->ops->mean_tokens(dev, sum, h->x, (int)count, h->T, h->C, 0, h->T, NULL, h->dt, s);
-    if (rc == 0)
-        rc = dev->ops->copy(dev, means, sum, bytes, COPY_FROM_DEVICE, s);
-    if (rc == 0)
-        rc = dev->ops->sync(dev, s, NULL);
-    dev->ops->free(dev, sum);
-    return rc < 0 ? err_set(err, rc, "features on %s: %s", dev->name, err_text(rc)) : 0;
-}
-
-static int image_means(struct run *r, struct batch *b, struct err *err)
-{
-    struct net_hidden h;
-    b->labels = NULL;
-    b->seed = eval_seed(r->w->spec.seed);
-    b->keys = b->ids;
-    b->t = LOW_NOISE;
-    int rc = net_hidden(r->net.net, b, &h, err);
-    return rc < 0 ? rc : mean_hidden(r->net.net, &h, b->count, r->means, err);
-}
-
-static int text_means(struct run *r, const struct batch *b, struct err *err)
-{
-    const struct llama_features f = {
+    const struct means m = {
         .lengths = b->lengths,
-        .first = PREFIX,
+        .first = b->tokens ? PREFIX : 0,
         .chunk = (int)r->chunk,
         .n_chunks = (int)r->columns,
         .head = r->means,
         .chunks = r->chunk_means,
     };
-    return llama_features(r->net.net, b, &f, err);
+    b->labels = NULL;
+    b->seed = eval_seed(r->w->spec.seed);
+    b->keys = b->ids;
+    b->t = LOW_NOISE;
+    return means_of(r->net.net, b, &m, err);
 }
 
 static int take_states(void *arg, struct batch *b, struct err *err)
 {
     struct run *r = arg;
     const size_t wide = (size_t)r->columns * r->d;
-    int rc = b->tokens ? text_means(r, b, err) : image_means(r, b, err);
+    int rc = means(r, b, err);
     for (unsigned i = 0; rc == 0 && i < b->count; i++) {
         uint64_t row = 0;
         if ((rc = rows_find(&r->rows, b->ids[i], &row, err)) < 0)

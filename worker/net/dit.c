@@ -499,12 +499,12 @@ static void head(struct dit *d, const struct dit_slot *s, float *pred, int B)
            "unpatchify");
 }
 
-static int check(const struct dit *d, const struct net_part *part, int slot, int B, struct err *err)
+static int check_batch(const struct dit *d, int B, struct err *err)
 {
-    if (B < 1 || B > d->opt.batch)
-        return err_set(err, -EINVAL, "a batch of %d samples in a model made for %d", B,
-                       d->opt.batch);
-    return net_part_check(part, d->m->spec.depth, slot, &d->opt, err);
+    return B < 1 || B > d->opt.batch
+               ? err_set(err, -EINVAL, "a batch of %d samples in a model made for %d", B,
+                         d->opt.batch)
+               : 0;
 }
 
 int dit_forward(struct dit *d, const struct net_part *part, int slot, const struct dit_io *io,
@@ -512,7 +512,7 @@ int dit_forward(struct dit *d, const struct net_part *part, int slot, const stru
 {
     const struct net_part all = {0, d->m->spec.depth}, *p = part ? part : &all;
     const int B = io->B;
-    int rc = check(d, p, slot, B, err);
+    int rc = check_batch(d, B, err);
     if (rc < 0)
         return rc;
     struct dit_slot *s = &d->slots[slot];
@@ -752,7 +752,7 @@ int dit_backward(struct dit *d, const struct net_part *part, int slot, const str
     const int B = io->B;
     int rc = d->opt.mode == NET_FORWARD
                  ? err_set(err, -EINVAL, "a backward in a model made for looking only")
-                 : check(d, p, slot, B, err);
+                 : check_batch(d, B, err);
     if (rc < 0)
         return rc;
     struct dit_slot *s = &d->slots[slot];

@@ -41,6 +41,7 @@ int dit_new(struct device *dev, const struct model *m, const struct net_options 
             struct dit **ret, struct err *err);
 void dit_free(struct dit *d); /* accepts NULL */
 
+/* Its weights, with the device and stream that it works on; largest B. */
 struct weights *dit_weights(struct dit *d);
 int dit_batch(const struct dit *d);
 

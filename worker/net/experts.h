@@ -40,7 +40,7 @@ uint64_t experts_bytes(const struct model *m, int batch, enum dtype dt);
 /* For mix_new.  Results depend neither on the cut into forwards nor on the order. */
 struct mix_experts experts_mix(struct experts *x);
 
-/* How often weights were loaded; how many fit at once. */
+/* How often weights were loaded; how many fit at once (for tests). */
 unsigned experts_loads(const struct experts *x);
 int experts_room(const struct experts *x);
 

@@ -771,11 +771,6 @@ void llama_cache_clear(struct llama_cache *c)
     c->used = 0;
 }
 
-int llama_cache_used(const struct llama_cache *c)
-{
-    return c->used;
-}
-
 int llama_cache_room(const struct llama_cache *c)
 {
     return c->seq - c->used;

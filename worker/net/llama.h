@@ -40,20 +40,6 @@ const struct model *llama_model(const struct llama *l);
  * net_hidden.  This one is for tests and for those who look: logits (rows, seq, vocab). */
 int llama_logits(struct llama *l, const struct batch *b, float *logits, struct err *err);
 
-/* Mean of the last hidden state (after the final norm) over runs of tokens.  lengths
- * (rows): tokens of each row.  head (rows, dim) = over the first `first` tokens, or all of
- * a shorter row.  chunks (rows, n_chunks, dim), NULL: not wanted: = over tokens
- * [c*chunk, (c+1)*chunk), the last run maybe short; runs past the end are zeros. */
-struct llama_features {
-    const uint32_t *lengths;
-    int first;
-    int chunk, n_chunks;
-    float *head;
-    float *chunks;
-};
-int llama_features(struct net *net, const struct batch *b, const struct llama_features *f,
-                   struct err *err);
-
 /* ---- one text at a time, token by token ---- */
 
 /* The keys and values of a text so far, up to the seq that the net was made for. */
@@ -61,7 +47,6 @@ struct llama_cache;
 int llama_cache_new(struct llama *l, struct llama_cache **ret, struct err *err);
 void llama_cache_free(struct llama_cache *c); /* accepts NULL; before the net */
 void llama_cache_clear(struct llama_cache *c);
-int llama_cache_used(const struct llama_cache *c);
 int llama_cache_room(const struct llama_cache *c); /* tokens that still fit */
 
 /* Reads n ids after what is in the cache; logits (vocab) on the host: of the token that

@@ -30,6 +30,11 @@ bool model_is_text(const struct model_spec *s)
     return model_family(s)->text;
 }
 
+int model_tokens(const struct model_spec *s)
+{
+    return model_family(s)->tokens(s);
+}
+
 bool model_teaches(const struct model_spec *s)
 {
     return model_family(s)->teaches;
@@ -104,31 +109,6 @@ int model_spec_from_job(const struct job_spec *job, const struct model_facts *fa
 }
 
 /* ---- the table ---- */
-
-void model_add(struct model *m, int level, bool decay, unsigned rank, const int shape[4],
-               const char *name)
-{
-    struct model_tensor *t = &m->tensors[m->n++];
-    (void)snprintf(t->name, sizeof t->name, "%s", name);
-    t->rank = rank;
-    t->count = 1;
-    for (unsigned i = 0; i < rank; i++) {
-        t->shape[i] = (uint64_t)shape[i];
-        t->count *= t->shape[i];
-    }
-    t->level = level;
-    t->decay = decay;
-    m->params += t->count;
-}
-
-void model_add_linear(struct model *m, int level, const char *name, int out, int in)
-{
-    char full[MODEL_NAME_MAX];
-    (void)snprintf(full, sizeof full, "%s.weight", name);
-    model_add(m, level, true, 2, (int[4]){out, in}, full);
-    (void)snprintf(full, sizeof full, "%s.bias", name);
-    model_add(m, level, false, 1, (int[4]){out}, full);
-}
 
 uint64_t model_tensor_end(const struct model_tensor *t)
 {

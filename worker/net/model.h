@@ -47,6 +47,7 @@ struct job_spec;
 #define MODEL_VOCAB_MAX (1 << 20)
 #define MODEL_CONTEXT_MAX 4096
 
+/* In the header above; numbers of checkpoints. */
 enum model_kind { MODEL_DIT, MODEL_ROUTER, MODEL_LLAMA };
 
 /* { .n_levels = 1 }: one level with all. */
@@ -109,12 +110,7 @@ static inline int model_patches(const struct model_spec *s)
 {
     return (s->image / s->patch) * (s->image / s->patch);
 }
-static inline int model_tokens(const struct model_spec *s)
-{
-    if (model_is_text(s))
-        return s->context;
-    return model_patches(s) + (s->kind == MODEL_ROUTER ? 1 : 0);
-}
+int model_tokens(const struct model_spec *s);
 static inline int model_patch_values(const struct model_spec *s)
 {
     return s->patch * s->patch * MODEL_CHANNELS;
@@ -123,8 +119,7 @@ static inline int model_patch_values(const struct model_spec *s)
 /* 3*S*S, the values of an image; 0 for texts. */
 static inline uint64_t model_image_values(const struct model_spec *s)
 {
-    return model_is_text(s) ? 0
-                            : (uint64_t)MODEL_CHANNELS * (uint64_t)s->image * (uint64_t)s->image;
+    return (uint64_t)MODEL_CHANNELS * (uint64_t)s->image * (uint64_t)s->image;
 }
 
 /* What the job file does not say about its networks: the data and the cut do. */
@@ -162,8 +157,8 @@ void model_positions(const struct model_spec *s, float *out);
 
 /* Files: safetensors, F32, the tensors of one level (or of all: level -1) in
  * table order, metadata {"format":"pt"}; the same values give the same bytes.
- * save writes atomically; sha256 and ret_bytes may be NULL.  load wants exactly
- * these names and shapes and finite values; other levels of flat stay as they are. */
+ * save writes atomically; sha256 and ret_bytes may be NULL.  load (for tests and tools) wants
+ * exactly these names and shapes and finite values; other levels of flat stay as they are. */
 int model_save(const struct model *m, int level, const float *flat, const char *path,
                uint8_t sha256[HASH_BYTES], uint64_t *ret_bytes, struct err *err);
 int model_load(const struct model *m, int level, const char *path, float *flat, struct err *err);

@@ -8,18 +8,24 @@
 #include "common/job/job.h"
 #include "worker/net/model_family.h"
 #include "worker/net/model_index.h"
+#include "worker/net/model_table.h"
 
 #define TOKENS_MAX 4096 /* of the attention kernels */
+
+static int tokens(const struct model_spec *s)
+{
+    return model_patches(s) + (s->kind == MODEL_ROUTER ? 1 : 0);
+}
 
 static int image_check(const struct model_spec *s, struct err *err)
 {
     if (s->patch < 1 || s->image < s->patch || s->image % s->patch != 0)
         return err_set(err, -ERR_CONFIG, "data.image_size %d must be a multiple of model.patch %d",
                        s->image, s->patch);
-    if (model_tokens(s) > TOKENS_MAX)
+    if (tokens(s) > TOKENS_MAX)
         return err_set(err, -ERR_CONFIG,
                        "an image of %d pixels in patches of %d is %d tokens; at most %d", s->image,
-                       s->patch, model_tokens(s), TOKENS_MAX);
+                       s->patch, tokens(s), TOKENS_MAX);
     if (s->dim % 4 != 0)
         return err_set(err, -ERR_CONFIG, "model.dim %d must be a multiple of 4 from 4 to %d",
                        s->dim, MODEL_DIM_MAX);
@@ -66,16 +72,16 @@ static void fill(struct model *m)
     const int C = s->dim, in = s->cut.embed_level, end = s->cut.head_level;
     const bool router = s->kind == MODEL_ROUTER;
 
-    model_add(m, in, true, 4, (int[4]){C, MODEL_CHANNELS, s->patch, s->patch},
-              "x_embedder.proj.weight");
-    model_add(m, in, false, 1, (int[4]){C}, "x_embedder.proj.bias");
-    model_add_linear(m, in, "t_embedder.mlp.0", C, MODEL_FREQS);
-    model_add_linear(m, in, "t_embedder.mlp.2", C, C);
+    model_table_add(m, in, true, 4, (int[4]){C, MODEL_CHANNELS, s->patch, s->patch},
+                    "x_embedder.proj.weight");
+    model_table_add(m, in, false, 1, (int[4]){C}, "x_embedder.proj.bias");
+    model_table_linear(m, in, "t_embedder.mlp.0", C, MODEL_FREQS);
+    model_table_linear(m, in, "t_embedder.mlp.2", C, C);
     if (router)
-        model_add(m, in, false, 2, (int[4]){1, C}, "cls_token");
+        model_table_add(m, in, false, 2, (int[4]){1, C}, "cls_token");
     else
-        model_add(m, in, false, 2, (int[4]){s->classes + 1, C},
-                  "y_embedder.embedding_table.weight");
+        model_table_add(m, in, false, 2, (int[4]){s->classes + 1, C},
+                        "y_embedder.embedding_table.weight");
 
     for (int i = 0; i < s->depth; i++) {
         const struct {
@@ -89,14 +95,14 @@ static void fill(struct model *m)
         for (size_t j = 0; j < sizeof layers / sizeof *layers; j++) {
             char name[48];
             (void)snprintf(name, sizeof name, "blocks.%d.%s", i, layers[j].name);
-            model_add_linear(m, s->cut.block_level[i], name, layers[j].out, layers[j].in);
+            model_table_linear(m, s->cut.block_level[i], name, layers[j].out, layers[j].in);
         }
     }
     if (router)
-        model_add_linear(m, end, "head", s->classes, C);
+        model_table_linear(m, end, "head", s->classes, C);
     else
-        model_add_linear(m, end, "final_layer.linear", model_patch_values(s), C);
-    model_add_linear(m, end, "final_layer.adaLN_modulation.1", 2 * C, C);
+        model_table_linear(m, end, "final_layer.linear", model_patch_values(s), C);
+    model_table_linear(m, end, "final_layer.adaLN_modulation.1", 2 * C, C);
 }
 
 static bool ends_with(const char *s, const char *tail)
@@ -159,10 +165,10 @@ static double dit_block(double C, double M)
 }
 
 /* Of one image. */
-static double macs(const struct model_spec *s, double tokens)
+static double macs(const struct model_spec *s, double length)
 {
-    (void)tokens; /* an image has its own */
-    const double C = s->dim, T = model_tokens(s), N = model_patches(s);
+    (void)length; /* an image has its own */
+    const double C = s->dim, T = tokens(s), N = model_patches(s);
     const double P = model_patch_values(s);
     const double time = MODEL_FREQS * C + C * C;
     const double block = T * dit_block(C, s->mlp) + 2 * T * T * C + 6 * C * C;
@@ -174,6 +180,7 @@ const struct model_family model_dit = {
     .teaches = true,
     .check = image_check,
     .sizes = dit_sizes,
+    .tokens = tokens,
     .tensors = count,
     .fill = fill,
     .init = init,
@@ -183,6 +190,7 @@ const struct model_family model_dit = {
 const struct model_family model_router = {
     .check = image_check,
     .sizes = router_sizes,
+    .tokens = tokens,
     .tensors = count,
     .fill = fill,
     .init = init,

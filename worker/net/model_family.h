@@ -13,7 +13,8 @@ struct model_family {
     int (*check)(const struct model_spec *s, struct err *err);
     void (*sizes)(const struct job_spec *job, const struct model_facts *facts,
                   struct model_spec *ret);
-    /* Tensors in the table; adds them with model_add in the order of model_index.h. */
+    int (*tokens)(const struct model_spec *s); /* as model_tokens */
+    /* Tensors in the table, and these, put there through model_table.h. */
     size_t (*tensors)(const struct model_spec *s);
     void (*fill)(struct model *m);
     /* p: zeros, or initial values drawn from the tensor's stream. */
@@ -25,12 +26,7 @@ struct model_family {
 
 extern const struct model_family model_dit, model_router, model_llama;
 
+/* That of a model's kind. */
 const struct model_family *model_family(const struct model_spec *s);
-
-/* The next tensor of the table, in a level. */
-void model_add(struct model *m, int level, bool decay, unsigned rank, const int shape[4],
-               const char *name);
-/* A linear layer: NAME.weight (out,in) and NAME.bias (out). */
-void model_add_linear(struct model *m, int level, const char *name, int out, int in);
 
 #endif

@@ -65,6 +65,7 @@ enum model_llama_final_index {
     L_PER_FINAL,
 };
 
+/* The tensors of block `block` and of what follows the last one, in the whole table. */
 static inline int model_llama_block(int block, enum model_llama_block_index i)
 {
     return L_BLOCKS + block * L_PER_BLOCK + (int)i;

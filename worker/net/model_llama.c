@@ -8,6 +8,7 @@
 #include "common/job/job.h"
 #include "worker/net/model_family.h"
 #include "worker/net/model_index.h"
+#include "worker/net/model_table.h"
 
 static int text_check(const struct model_spec *s, struct err *err)
 {
@@ -47,6 +48,11 @@ static void sizes(const struct job_spec *job, const struct model_facts *f, struc
     s->tied = m->tied;
 }
 
+static int tokens(const struct model_spec *s)
+{
+    return s->context;
+}
+
 static size_t count(const struct model_spec *s)
 {
     return (size_t)model_llama_final(s, L_PER_FINAL) - (s->tied ? 1 : 0);
@@ -57,7 +63,8 @@ static void fill(struct model *m)
     const struct model_spec *s = &m->spec;
     const int C = s->dim, kv = s->dim / s->heads * s->kv_heads;
 
-    model_add(m, s->cut.embed_level, false, 2, (int[4]){s->vocab, C}, "model.embed_tokens.weight");
+    model_table_add(m, s->cut.embed_level, false, 2, (int[4]){s->vocab, C},
+                    "model.embed_tokens.weight");
     for (int i = 0; i < s->depth; i++) {
         const struct {
             const char *name;
@@ -73,13 +80,13 @@ static void fill(struct model *m)
             char name[MODEL_NAME_MAX];
             const bool matrix = layers[j].in > 0;
             (void)snprintf(name, sizeof name, "model.layers.%d.%s.weight", i, layers[j].name);
-            model_add(m, s->cut.block_level[i], matrix, matrix ? 2 : 1,
-                      (int[4]){layers[j].out, layers[j].in}, name);
+            model_table_add(m, s->cut.block_level[i], matrix, matrix ? 2 : 1,
+                            (int[4]){layers[j].out, layers[j].in}, name);
         }
     }
-    model_add(m, s->cut.head_level, false, 1, (int[4]){C}, "model.norm.weight");
+    model_table_add(m, s->cut.head_level, false, 1, (int[4]){C}, "model.norm.weight");
     if (!s->tied)
-        model_add(m, s->cut.head_level, true, 2, (int[4]){s->vocab, C}, "lm_head.weight");
+        model_table_add(m, s->cut.head_level, true, 2, (int[4]){s->vocab, C}, "lm_head.weight");
 }
 
 static bool ends_with(const char *s, const char *tail)
@@ -113,6 +120,7 @@ const struct model_family model_llama = {
     .text = true,
     .check = text_check,
     .sizes = sizes,
+    .tokens = tokens,
     .tensors = count,
     .fill = fill,
     .init = init,

@@ -41,11 +41,6 @@ void net_free(struct net *n)
         n->ops->free(n);
 }
 
-enum dtype net_dtype(const struct device *dev, enum net_precision p)
-{
-    return p == NET_BF16 || (p == NET_AUTO && dev->fast_bf16) ? DT_BF16 : DT_F32;
-}
-
 uint64_t net_bytes(const struct model *m, const struct net_options *opt, enum dtype dt)
 {
     return weights_bytes(m, dt, opt->mode != NET_FORWARD) + kind_of(m, opt)->ops->bytes(m, opt, dt);
@@ -64,8 +59,8 @@ int net_load(struct net *n, const struct batch *b, float grad_scale, struct err 
     return n->ops->load(n, b, err);
 }
 
-int net_part_check(const struct net_part *part, int depth, int slot, const struct net_options *opt,
-                   struct err *err)
+static int check_part(const struct net_part *part, int depth, int slot,
+                      const struct net_options *opt, struct err *err)
 {
     if (part->from < 0 || part->from >= part->to || part->to > depth)
         return err_set(err, -EINVAL, "blocks %d to %d of %d", part->from, part->to, depth);
@@ -83,7 +78,7 @@ int net_forward(struct net *n, const struct net_part *part, int slot, const stru
                 struct err *err)
 {
     const struct net_part p = part_of(n, part);
-    int rc = net_part_check(&p, net_model(n)->spec.depth, slot, &n->opt, err);
+    int rc = check_part(&p, net_model(n)->spec.depth, slot, &n->opt, err);
     if (rc < 0)
         return rc;
     if (micro->count < 1 || micro->count > (unsigned)n->opt.batch ||
@@ -101,7 +96,7 @@ int net_forward(struct net *n, const struct net_part *part, int slot, const stru
 int net_backward(struct net *n, const struct net_part *part, int slot, struct err *err)
 {
     const struct net_part p = part_of(n, part);
-    int rc = net_part_check(&p, net_model(n)->spec.depth, slot, &n->opt, err);
+    int rc = check_part(&p, net_model(n)->spec.depth, slot, &n->opt, err);
     if (rc < 0)
         return rc;
     if (!n->micro[slot].backward)

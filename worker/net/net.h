@@ -151,7 +151,10 @@ int net_new(struct device *dev, const struct model *m, const struct net_options 
 void net_free(struct net *n); /* accepts NULL */
 
 /* bf16 or f32, as NET_AUTO and this device mean it. */
-enum dtype net_dtype(const struct device *dev, enum net_precision p);
+static inline enum dtype net_dtype(const struct device *dev, enum net_precision p)
+{
+    return p == NET_BF16 || (p == NET_AUTO && dev->fast_bf16) ? DT_BF16 : DT_F32;
+}
 /* Device bytes in all. */
 uint64_t net_bytes(const struct model *m, const struct net_options *opt, enum dtype dt);
 
@@ -173,10 +176,7 @@ int net_backward(struct net *n, const struct net_part *part, int slot, struct er
 /* -ERR_UNIMPLEMENTED where the kind has no states. */
 int net_hidden(struct net *n, const struct batch *b, struct net_hidden *ret, struct err *err);
 
-/* For those who make a kind: -EINVAL for a part or slot that does not exist. */
-int net_part_check(const struct net_part *part, int depth, int slot, const struct net_options *opt,
-                   struct err *err);
-
+/* What the net was made from and works on. */
 static inline const struct model *net_model(const struct net *n)
 {
     return n->weights->m;

@@ -24,6 +24,7 @@
 struct err;
 struct island;
 
+/* Devices of an island, at most. */
 enum { ISLAND_MAX = COMM_RANKS_MAX };
 
 /* names: one of device_open's, or several with commas between ("cpu,cpu",
@@ -33,9 +34,10 @@ enum { ISLAND_MAX = COMM_RANKS_MAX };
 int island_open(const char *names, int threads, struct island **ret, struct err *err);
 void island_close(struct island *is); /* accepts NULL */
 
+/* Its devices: how many, one, all of them. */
 int island_size(const struct island *is);
 struct device *island_device(const struct island *is, int rank);
-struct device *const *island_devices(const struct island *is); /* all of them */
+struct device *const *island_devices(const struct island *is);
 /* NULL in an island of one.  Another one after a failure: ask again in each job. */
 struct comm *island_comm(const struct island *is, int rank);
 

@@ -35,14 +35,6 @@ void island_share_options(const struct train_options *opt, int ranks, struct tra
         ret->accumulate = ret->batch;
 }
 
-uint64_t island_trainer_bytes(const struct island *is, const struct model *m,
-                              const struct train_options *opt, enum dtype dt)
-{
-    struct train_options share;
-    island_share_options(opt, island_size(is), &share);
-    return trainer_bytes(m, &share, dt);
-}
-
 static int join_peers(struct island_trainer *t, int rank, struct err *err)
 {
     struct trainer *tr = t->trainers[rank];

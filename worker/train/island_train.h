@@ -31,10 +31,6 @@ struct island_trainer;
 /* What a rank's trainer is made with: its share of the batch, in as many micro-batches. */
 void island_share_options(const struct train_options *opt, int ranks, struct train_options *ret);
 
-/* Bytes on each device. */
-uint64_t island_trainer_bytes(const struct island *is, const struct model *m,
-                              const struct train_options *opt, enum dtype dt);
-
 /* As trainer_make, on every rank; m is borrowed.  follow comes before the first step. */
 int island_trainer_new(struct island *is, const struct model *m, const struct train_options *opt,
                        struct island_trainer **ret, struct err *err);

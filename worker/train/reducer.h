@@ -27,6 +27,7 @@
 struct err;
 struct island;
 
+/* Elements of the flat vector. */
 struct range {
     uint64_t at, n;
 };

@@ -576,16 +576,6 @@ int trainer_get(struct trainer *t, float *flat, struct err *err)
     return weights_get(t->w, flat, err);
 }
 
-int trainer_get_ema(struct trainer *t, float *flat, struct err *err)
-{
-    if (!t->ema)
-        return err_set(err, -ENOENT, "the inner EMA is off (train.ema is 0)");
-    return copy_failed(t,
-                       t->ops->copy(t->dev, flat, t->ema, t->m->flat * sizeof *flat,
-                                    COPY_FROM_DEVICE, t->w->stream),
-                       err);
-}
-
 int trainer_reset_moments(struct trainer *t, struct err *err)
 {
     const size_t bytes = t->m->flat * sizeof(float);

@@ -121,9 +121,6 @@ uint64_t trainer_total_steps(const struct trainer *t);
 int trainer_set(struct trainer *t, const float *flat, struct err *err);
 int trainer_get(struct trainer *t, float *flat, struct err *err);
 
-/* The inner EMA; -ENOENT when it is off. */
-int trainer_get_ema(struct trainer *t, float *flat, struct err *err);
-
 /* Moments to zero, Adam's count to 0, EMA to the weights: as a new replica starts. */
 int trainer_reset_moments(struct trainer *t, struct err *err);
 
@@ -148,6 +145,7 @@ float *trainer_device(struct trainer *t, enum trainer_vector which);
 uint64_t trainer_adam_step(const struct trainer *t);
 void trainer_set_adam_step(struct trainer *t, uint64_t step);
 
+/* What the trainer was made from, and its network. */
 const struct model *trainer_model(const struct trainer *t);
 const struct train_options *trainer_options(const struct trainer *t);
 struct net *trainer_net(const struct trainer *t);

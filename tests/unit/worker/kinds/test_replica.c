@@ -164,8 +164,9 @@ static void plan_is_allocated(void **state)
         struct replica *replica = NULL;
         begin(&r, jobs[i], PLENTY);
         OK(get(&r, 0, &replica, err));
-        const uint64_t planned = island_trainer_bytes(
-            r.is, replica->model, island_trainer_options(replica->ranks), DT_F32);
+        struct train_options share;
+        island_share_options(island_trainer_options(replica->ranks), island_size(r.is), &share);
+        const uint64_t planned = trainer_bytes(replica->model, &share, DT_F32);
         if (given > planned || given < planned - planned / 100)
             fail_msg("%llu bytes planned, %llu allocated", (unsigned long long)planned,
                      (unsigned long long)given);

@@ -189,9 +189,6 @@ static void test_memory(void **state)
     io.B = B + 1;
     assert_int_equal(dit_forward(d, NULL, 0, &io, &err), -EINVAL);
     io.B = B;
-    assert_int_equal(dit_forward(d, &(struct net_part){0, f->m->spec.depth + 1}, 0, &io, &err),
-                     -EINVAL);
-    assert_int_equal(dit_forward(d, NULL, 1, &io, &err), -EINVAL);
     assert_int_equal(dit_backward(d, NULL, 0, &io, true, &err), -EINVAL);
     dit_free(d);
 }

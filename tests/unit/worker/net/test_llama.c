@@ -15,6 +15,7 @@
 #include "common/base/rng.h"
 #include "kernels/device/device.h"
 #include "worker/net/llama.h"
+#include "worker/net/means.h"
 
 #define OK(call)                                                                                   \
     do {                                                                                           \
@@ -369,7 +370,7 @@ static void test_cache(void **state)
             llama_cache_clear(c);
             for (int i = 0, at = 0; i < 5; at += pieces[i++]) {
                 OK(llama_read(c, ids + at, pieces[i], got, &err));
-                assert_int_equal(llama_cache_used(c), at + pieces[i]);
+                assert_int_equal(llama_cache_room(c), SEQ - at - pieces[i]);
                 assert_true(difference(got, want + (at + pieces[i] - 1) * VOCAB, VOCAB) <
                             (p ? 0.03 : 1e-5));
             }
@@ -397,14 +398,14 @@ static void test_features(void **state)
     float *x = mem_alloc_array(ROWS * SEQ * C, sizeof *x);
     memcpy(x, h.x, ROWS * SEQ * C * sizeof *x);
     memset(chunks, 0xff, sizeof chunks);
-    OK(llama_features(n, &f->texts.batch,
-                      &(struct llama_features){.lengths = lengths,
-                                               .first = FIRST,
-                                               .chunk = CHUNK,
-                                               .n_chunks = CHUNKS,
-                                               .head = head,
-                                               .chunks = chunks},
-                      &err));
+    OK(means_of(n, &f->texts.batch,
+                &(struct means){.lengths = lengths,
+                                .first = FIRST,
+                                .chunk = CHUNK,
+                                .n_chunks = CHUNKS,
+                                .head = head,
+                                .chunks = chunks},
+                &err));
     for (int r = 0; r < ROWS; r++) {
         for (int k = -1; k < CHUNKS; k++) {
             const int begin = k < 0 ? 0 : k * CHUNK;
@@ -421,9 +422,8 @@ static void test_features(void **state)
     }
     /* Without chunks only the beginnings are read. */
     float again[ROWS * C];
-    OK(llama_features(n, &f->texts.batch,
-                      &(struct llama_features){.lengths = lengths, .first = FIRST, .head = again},
-                      &err));
+    OK(means_of(n, &f->texts.batch,
+                &(struct means){.lengths = lengths, .first = FIRST, .head = again}, &err));
     assert_true(difference(again, head, ROWS * C) < 1e-6);
     mem_free(x);
     net_free(n);

@@ -1,21 +1,23 @@
+#include "worker/net/means.h"
+
 #include <errno.h>
 #include <string.h>
 
 #include "common/base/err.h"
 #include "common/base/mem.h"
-#include "worker/net/llama.h"
+#include "worker/net/net.h"
 
 /* Device memory of a call. */
-struct means {
+struct call {
     struct weights *w;
     const struct net_hidden *h;
     int B;
     float *mean;  /* (B,C) */
-    int32_t *len; /* (B) */
+    int32_t *len; /* (B), or NULL */
 };
 
 /* out: rows of `ld` values on the host, one of each sample. */
-static int take(const struct means *m, int begin, int end, float *out, size_t ld, float *row)
+static int take(const struct call *m, int begin, int end, float *out, size_t ld, float *row)
 {
     const struct weights *w = m->w;
     const size_t C = (size_t)m->h->C, n = (size_t)m->B * C;
@@ -34,10 +36,10 @@ static int take(const struct means *m, int begin, int end, float *out, size_t ld
     return rc;
 }
 
-static int take_all(const struct means *m, const struct llama_features *f, float *row)
+static int take_all(const struct call *m, const struct means *f, float *row)
 {
     const size_t C = (size_t)m->h->C, ld = (size_t)f->n_chunks * C;
-    int rc = take(m, 0, f->first, f->head, C, row);
+    int rc = take(m, 0, f->first ? f->first : m->h->T, f->head, C, row);
     if (f->chunks)
         memset(f->chunks, 0, (size_t)m->B * ld * sizeof *f->chunks);
     for (int c = 0; f->chunks && c < f->n_chunks && rc == 0; c++)
@@ -69,13 +71,12 @@ static int32_t *shorten(const struct batch *b, unsigned n, struct batch *ret)
     return memory;
 }
 
-int llama_features(struct net *net, const struct batch *b, const struct llama_features *f,
-                   struct err *err)
+int means_of(struct net *net, const struct batch *b, const struct means *f, struct err *err)
 {
     struct net_hidden h;
     struct batch head;
     int32_t *shorter = NULL;
-    if (!f->chunks && f->first > 0 && (unsigned)f->first < b->seq) {
+    if (b->tokens && !f->chunks && f->first > 0 && (unsigned)f->first < b->seq) {
         shorter = shorten(b, (unsigned)f->first, &head);
         if (!shorter)
             return err_set(err, -ENOMEM, "no memory for %u texts", b->count);
@@ -85,14 +86,14 @@ int llama_features(struct net *net, const struct batch *b, const struct llama_fe
     if (rc < 0)
         return rc;
     struct weights *w = net->weights;
-    struct means m = {.w = w, .h = &h, .B = (int)b->count};
+    struct call m = {.w = w, .h = &h, .B = (int)b->count};
     const size_t n = (size_t)b->count * (size_t)h.C;
     void *mean = NULL, *len = NULL;
     float *row = mem_try_array(n, sizeof *row);
     rc = row ? w->ops->alloc(w->dev, n * sizeof(float), &mean, err) : -ENOMEM;
-    if (rc == 0)
+    if (rc == 0 && f->lengths)
         rc = w->ops->alloc(w->dev, b->count * sizeof(int32_t), &len, err);
-    if (rc == 0)
+    if (rc == 0 && f->lengths)
         rc = w->ops->copy(w->dev, len, f->lengths, b->count * sizeof(int32_t), COPY_TO_DEVICE,
                           w->stream);
     m.mean = mean;
@@ -103,7 +104,7 @@ int llama_features(struct net *net, const struct batch *b, const struct llama_fe
     w->ops->free(w->dev, mean);
     mem_free(row);
     if (rc < 0)
-        return err_set(err, rc, "features of %u texts failed on %s: %s", b->count, w->dev->name,
+        return err_set(err, rc, "features of %u samples failed on %s: %s", b->count, w->dev->name,
                        err_text(rc));
     return 0;
 }
