@@ -128,6 +128,40 @@ static void evaluation_is_summed(void **state)
     work_done(w);
 }
 
+/* What this machine's disk did is not the task's fault; what an upload finds full is not ours. */
+static void blame(void **state)
+{
+    (void)state;
+    static const struct {
+        int code, disk;
+        bool uploading;
+        int want;
+    } cases[] = {
+        {-ERR_FORMAT, 0, false, -ERR_FORMAT}, {-ERR_DEVICE, -ENOSPC, false, -ERR_DEVICE},
+        {-ENOMEM, -EIO, false, -ENOMEM},      {-EIO, -ENOSPC, false, -ENOMEM},
+        {-EIO, -EDQUOT, false, -ENOMEM},      {-EFBIG, 0, false, -ENOMEM},
+        {-ENOSPC, 0, false, -ENOMEM},         {-ENOSPC, 0, true, -ENOSPC},
+        {-ENOSPC, -ENOSPC, true, -ENOMEM},    {-ERR_FORMAT, -ENOENT, false, -ERR_DEVICE},
+        {-EIO, -EROFS, true, -ERR_DEVICE},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++)
+        if (outcome_blame(cases[i].code, cases[i].disk, cases[i].uploading) != cases[i].want)
+            fail_msg("case %zu", i);
+    assert_true(outcome_own(-ERR_DEVICE) && outcome_own(-ENOMEM) && !outcome_own(-EIO));
+}
+
+/* What comes from outside looks the same to everybody. */
+static void tried_again(void **state)
+{
+    (void)state;
+    assert_false(outcome_retryable(-ERR_CONFIG, false));
+    assert_true(outcome_retryable(-ERR_FORMAT, false));
+    assert_false(outcome_retryable(-ERR_FORMAT, true));
+    assert_false(outcome_retryable(-ERR_LIMIT, true));
+    assert_false(outcome_retryable(-ERR_NOTFOUND, true));
+    assert_true(outcome_retryable(-EIO, true));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -136,6 +170,8 @@ int main(void)
         cmocka_unit_test(split_makes_shards),
         cmocka_unit_test(evaluation_is_summed),
         cmocka_unit_test(failures),
+        cmocka_unit_test(blame),
+        cmocka_unit_test(tried_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

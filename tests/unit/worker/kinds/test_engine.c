@@ -8,8 +8,8 @@
 #include "common/base/hash.h"
 #include "common/outer/fold.h"
 #include "worker/kinds/engine.h"
-#include "worker/order/modules.h"
 #include "worker/kinds/residual.h"
+#include "worker/order/modules.h"
 #include "worker/kinds/kinds.h"
 #include "worker/order/work.h"
 
@@ -337,48 +337,26 @@ static void time_bounds_a_phase(void **state)
     host_free(&h);
 }
 
-static void residual_is_kept_when_applied(void **state)
-{
-    (void)state;
-    char *dir = in(top, "residual"), current[CACHE_PATH_MAX], pending[CACHE_PATH_MAX];
-    struct residual_key key = {1, 2, 3, 4};
-    OK(file_mkdirs(dir, 0700, err));
-    OK(residual_prepare(dir, &key, 50, current, pending, err));
-    OK(file_write_atomic(pending, "50", 2, 0600, err));
-    OK(residual_settle(dir, 5, true, err)); /* another task, whose name ends it */
-    assert_false(file_exists(current));
-    OK(residual_settle(dir, 50, true, err));
-    assert_true(file_exists(current));
-    OK(residual_prepare(dir, &key, 51, current, pending, err));
-    OK(file_write_atomic(pending, "51", 2, 0600, err));
-    OK(residual_settle(dir, 51, false, err));
-    assert_false(file_exists(pending));
-    OK(residual_prepare(dir, &key, 52, current, pending, err));
-    OK(file_write_atomic(pending, "52", 2, 0600, err));
-    char newer[CACHE_PATH_MAX];
-    OK(residual_prepare(dir, &key, 53, current, newer, err));
-    assert_false(file_exists(pending)); /* nobody will tell its fate */
-    assert_true(file_exists(current));
-    mem_free(dir);
-}
+/* Version 1 of the module and its delta, folded from one phase. */
+struct version1 {
+    char *delta;
+    uint8_t sha256[32], delta_sha256[32];
+};
 
-static void version_is_rebuilt_from_a_delta(void **state)
+static void fold_version1(struct host *h, struct version1 *ret)
 {
-    (void)state;
-    struct host h;
+    static const char *const names[] = {"v0", "v1", "d1", "target", "mom"};
     struct order o;
-    host_new(&h, "delta");
+    char *at[5];
+    for (int i = 0; i < 5; i++)
+        at[i] = in(top, names[i]);
     order_init(&o, SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN);
-    struct work *w = run(&h, &o);
-    char *full = in(top, "v0"), *out[4];
-    static const char *const names[] = {"v1", "d1", "target", "mom"};
-    for (int i = 0; i < 4; i++)
-        out[i] = in(top, names[i]);
-    OK(file_write_atomic(full, version0_file.data, version0_file.len, 0600, err));
+    struct work *w = run(h, &o);
+    OK(file_write_atomic(at[0], version0_file.data, version0_file.len, 0600, err));
     struct fold_input input = {w->result.outputs[0].path, 1};
     struct fold_step step = {.module_id = 7,
                              .base = 0,
-                             .full = full,
+                             .full = at[0],
                              .inputs = &input,
                              .n_inputs = 1,
                              .up = CODEC_E3M0,
@@ -386,58 +364,83 @@ static void version_is_rebuilt_from_a_delta(void **state)
                              .lr = 0.7,
                              .momentum = 0.9,
                              .scale = 1,
-                             .full_out = out[0],
-                             .delta_out = out[1],
-                             .target_out = out[2],
-                             .mom_out = out[3]};
+                             .full_out = at[1],
+                             .delta_out = at[2],
+                             .target_out = at[3],
+                             .mom_out = at[4]};
     struct fold_result folded;
     OK(fold_run(&step, &folded, err));
     work_free(w);
+    memcpy(ret->sha256, folded.full.sha256, 32);
+    memcpy(ret->delta_sha256, folded.delta.sha256, 32);
+    ret->delta = at[2];
+    for (int i = 0; i < 5; i++)
+        if (i != 2)
+            mem_free(at[i]);
+}
 
-    host_put(&h, out[1], folded.delta.sha256);
-    skerry__v1__delta__init(&o.delta);
-    blob_of(&o.delta_blob, folded.delta.sha256, out[1]);
-    o.delta.to = 1;
-    o.delta.blob = &o.delta_blob;
-    o.deltas[0] = &o.delta;
-    o.module.full = NULL;
-    o.module.deltas = o.deltas;
-    o.module.n_deltas = 1;
-    o.module.version = 1;
-    o.module.sha256 = (ProtobufCBinaryData){32, folded.full.sha256};
-    o.task.id = 12;
-    o.train.first_step = STEPS;
-    host_restart(&h); /* what is held is remembered */
+/* The next phase, from version 1 as a delta to version 0. */
+static void order_next(struct host *h, struct order *o, struct version1 *v)
+{
+    order_init(o, SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN);
+    host_put(h, v->delta, v->delta_sha256);
+    skerry__v1__delta__init(&o->delta);
+    blob_of(&o->delta_blob, v->delta_sha256, v->delta);
+    o->delta.to = 1;
+    o->delta.blob = &o->delta_blob;
+    o->deltas[0] = &o->delta;
+    o->module.full = NULL;
+    o->module.deltas = o->deltas;
+    o->module.n_deltas = 1;
+    o->module.version = 1;
+    o->module.sha256 = (ProtobufCBinaryData){32, v->sha256};
+    o->task.id = 12;
+    o->train.first_step = STEPS;
+}
+
+static void version_is_rebuilt_from_a_delta(void **state)
+{
+    (void)state;
+    struct host h;
+    struct order o;
+    struct version1 v;
     struct modules_version held[MODULES_MAX];
+    host_new(&h, "delta");
+    fold_version1(&h, &v);
+    order_next(&h, &o, &v);
+    host_restart(&h); /* what is held is remembered */
     assert_int_equal(modules_held(h.modules, held), 1);
     assert_int_equal(held[0].version, 0);
-    w = run(&h, &o);
+    struct work *w = run(&h, &o);
     assert_int_equal(w->result.outputs[0].base_version, 1);
     assert_int_equal(modules_held(h.modules, held), 1);
     assert_int_equal(held[0].version, 1);
     work_free(w);
-
-    /* Another hash than the one announced: told, and the base is forgotten. */
-    struct host other_host;
-    struct order first;
+    mem_free(v.delta);
     host_free(&h);
-    host_new(&other_host, "delta-other");
-    h = other_host;
-    order_init(&first, SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN);
-    work_free(run(&h, &first));
-    host_put(&h, out[1], folded.delta.sha256);
-    uint8_t other[32] = {1};
-    o.module.sha256.data = other;
-    struct err e = {0};
+}
+
+/* Another hash than the one announced: told, and the base is forgotten. */
+static void misbuilt_version_is_told(void **state)
+{
+    (void)state;
+    struct host h;
+    struct order o;
+    struct version1 v;
+    struct modules_version held[MODULES_MAX];
+    struct work *w;
+    host_new(&h, "delta-other");
+    fold_version1(&h, &v);
+    order_next(&h, &o, &v);
+    v.sha256[0] ^= 1;
     OK(work_new(kinds_all, &o.task, h.cache, h.tmp, &w, err));
     OK(engine_plan(h.engine, w, err));
+    struct err e = {0};
     assert_int_equal(engine_run(h.engine, w, &e), -ERR_HASH);
     assert_int_equal(modules_held(h.modules, held), 0);
     assert_int_equal(engine_plan(h.engine, w, &e), -ERR_NOTFOUND);
     work_free(w);
-    for (int i = 0; i < 4; i++)
-        mem_free(out[i]);
-    mem_free(full);
+    mem_free(v.delta);
     host_free(&h);
 }
 
@@ -509,8 +512,8 @@ int main(void)
         cmocka_unit_test(cut_phase_ends_the_same),
         cmocka_unit_test(repeated_phase_is_the_same),
         cmocka_unit_test(time_bounds_a_phase),
-        cmocka_unit_test(residual_is_kept_when_applied),
         cmocka_unit_test(version_is_rebuilt_from_a_delta),
+        cmocka_unit_test(misbuilt_version_is_told),
         cmocka_unit_test(eval_and_sample),
         cmocka_unit_test(ingest_cuts_shards),
     };

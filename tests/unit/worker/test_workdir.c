@@ -1,0 +1,138 @@
+/* The directory that makes a worker the same worker after a restart. */
+#include "tests/unit/common/base/util.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include "worker/workdir.h"
+
+static char *top;
+static const uint8_t cluster[16] = {0xab}, other[16] = {0xcd};
+
+static void same_identity_after_a_restart(void **state)
+{
+    (void)state;
+    struct workdir a, b;
+    uint8_t identity[16];
+    char *dir = in(top, "same");
+    OK(workdir_open(dir, cluster, &a, err));
+    memcpy(identity, a.identity, 16);
+    put(a.tmp, "left", "x", 1);
+    put(a.state, "kept", "x", 1);
+    put(a.blobs, "kept", "x", 1);
+    struct err e = {0};
+    assert_int_equal(workdir_open(dir, cluster, &b, &e), -EBUSY); /* one process at a time */
+    workdir_close(&a);
+
+    OK(workdir_open(dir, cluster, &b, err));
+    assert_memory_equal(b.identity, identity, 16);
+    char *left = in(b.tmp, "left"), *state_kept = in(b.state, "kept"), *kept = in(b.blobs, "kept");
+    assert_false(file_exists(left));
+    assert_true(file_exists(state_kept) && file_exists(kept));
+    mem_free(left);
+    mem_free(state_kept);
+    mem_free(kept);
+    workdir_close(&b);
+    mem_free(dir);
+}
+
+/* The blobs are everybody's, the state is each coordinator's. */
+static void a_state_per_coordinator(void **state)
+{
+    (void)state;
+    struct workdir a, b;
+    char *dir = in(top, "two");
+    OK(workdir_open(dir, cluster, &a, err));
+    char *first = strdup(a.state), *blobs = strdup(a.blobs);
+    workdir_close(&a);
+    OK(workdir_open(dir, other, &b, err));
+    assert_string_not_equal(b.state, first);
+    assert_string_equal(b.blobs, blobs);
+    workdir_close(&b);
+    free(first);
+    free(blobs);
+    mem_free(dir);
+}
+
+static void a_broken_identity_is_made_anew(void **state)
+{
+    (void)state;
+    struct workdir a, b;
+    char *dir = in(top, "broken");
+    put(dir, "identity", "no hex at all\n", 14);
+    OK(workdir_open(dir, cluster, &a, err));
+    uint8_t identity[16];
+    memcpy(identity, a.identity, 16);
+    workdir_close(&a);
+    OK(workdir_open(dir, cluster, &b, err));
+    assert_memory_equal(b.identity, identity, 16);
+    workdir_close(&b);
+    mem_free(dir);
+}
+
+static void old_state_is_pruned(void **state)
+{
+    (void)state;
+    struct workdir w;
+    char *dir = in(top, "old");
+    OK(workdir_open(dir, cluster, &w, err));
+    put(w.state, "old", "x", 1);
+    put(w.state, "new", "x", 1);
+    char *old = in(w.state, "old"), *new = in(w.state, "new");
+    workdir_close(&w);
+    const time_t then = time(NULL) - (WORKDIR_STATE_DAYS * 24 + 1) * 3600;
+    assert_int_equal(utimensat(AT_FDCWD, old, (struct timespec[]){{then, 0}, {then, 0}}, 0), 0);
+    OK(workdir_open(dir, cluster, &w, err));
+    assert_true(!file_exists(old) && file_exists(new));
+    mem_free(old);
+    mem_free(new);
+    workdir_close(&w);
+    mem_free(dir);
+}
+
+/* Workers of one machine do not meet, and each finds its own again. */
+static void the_first_free_default(void **state)
+{
+    (void)state;
+    struct workdir a, b, c;
+    assert_int_equal(setenv("XDG_CACHE_HOME", top, 1), 0);
+    OK(workdir_open(NULL, cluster, &a, err));
+    OK(workdir_open(NULL, cluster, &b, err));
+    char *first = strdup(a.dir);
+    assert_string_not_equal(a.dir, b.dir);
+    workdir_close(&a);
+    OK(workdir_open(NULL, cluster, &c, err));
+    assert_string_equal(c.dir, first);
+    workdir_close(&b);
+    workdir_close(&c);
+    free(first);
+    assert_int_equal(unsetenv("XDG_CACHE_HOME"), 0);
+    assert_int_equal(unsetenv("HOME"), 0);
+    FAILS(workdir_open(NULL, cluster, &a, err), "--work-dir");
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    top = scratch_new();
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    scratch_free(top);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(same_identity_after_a_restart),  cmocka_unit_test(a_state_per_coordinator),
+        cmocka_unit_test(a_broken_identity_is_made_anew), cmocka_unit_test(old_state_is_pruned),
+        cmocka_unit_test(the_first_free_default),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
