@@ -1,7 +1,5 @@
 #include "coordinator/coordinator.h"
 
-#include "common/base/buf.h"
-#include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/base/file.h"
 #include "common/base/hash.h"
@@ -24,7 +22,6 @@
 #include "coordinator/http/http_api.h"
 #include "coordinator/state/outer_exec.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>

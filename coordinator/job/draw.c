@@ -1,7 +1,6 @@
 /* EVAL and SAMPLE tasks: what they look at, and when they are due. */
 #include "coordinator/job/draw.h"
 
-#include "coordinator/job/query.h"
 #include "coordinator/job/shards.h"
 #include "coordinator/job/tasks.h"
 #include "coordinator/state/core.h"

@@ -28,19 +28,15 @@
 #include "coordinator/job/rounds.h"
 #include "coordinator/job/shards.h"
 #include "coordinator/job/tasks.h"
-#include "coordinator/state/core.h"
 
 #include "common/base/clock.h"
 #include "common/base/err.h"
-#include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/str.h"
 
-#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <string.h>
 
 /* ---- states -------------------------------------------------------------- */
 

@@ -2,9 +2,7 @@
 #ifndef COORDINATOR_FLOW_H
 #define COORDINATOR_FLOW_H
 
-#include "coordinator/state/state.h"
-
-struct coordinator;
+#include "coordinator/state/core.h"
 
 /* All jobs, as far as they go; those that are doomed end.  Once in each turn. */
 void flow_advance(struct coordinator *co);

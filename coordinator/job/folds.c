@@ -6,7 +6,6 @@
 #include "coordinator/job/member.h"
 #include "coordinator/job/query.h"
 #include "coordinator/job/tasks.h"
-#include "coordinator/state/core.h"
 #include "coordinator/state/outer_exec.h"
 #include "coordinator/decide/quorum.h"
 
@@ -20,7 +19,6 @@
 #include "common/base/str.h"
 #include "common/outer/fold.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

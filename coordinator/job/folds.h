@@ -3,10 +3,7 @@
 #ifndef COORDINATOR_FOLDS_H
 #define COORDINATOR_FOLDS_H
 
-struct coordinator;
-struct job;
-struct module_rec;
-struct version_rec;
+#include "coordinator/state/core.h"
 
 /* Takes the module's next outer step if it is time for it. */
 void folds_consider(struct coordinator *co, struct job *j, struct module_rec *m);

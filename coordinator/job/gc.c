@@ -3,7 +3,6 @@
 #include "coordinator/job/gc.h"
 
 #include "coordinator/state/blobs.h"
-#include "coordinator/state/core.h"
 
 #include "common/net/blobstore.h"
 #include "common/base/clock.h"

@@ -2,9 +2,7 @@
 #ifndef COORDINATOR_GC_H
 #define COORDINATOR_GC_H
 
-struct blob_ref;
-struct coordinator;
-struct job;
+#include "coordinator/state/core.h"
 
 /* A blob lost a reference: it is deleted after the commit if nobody else names it. */
 void gc_drop(struct coordinator *co, const struct blob_ref *b);

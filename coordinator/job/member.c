@@ -3,7 +3,6 @@
 #include "coordinator/decide/admit.h"
 #include "coordinator/job/query.h"
 #include "coordinator/job/tasks.h"
-#include "coordinator/state/core.h"
 #include "coordinator/decide/lease.h"
 
 #include "common/base/err.h"

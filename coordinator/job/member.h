@@ -3,9 +3,8 @@
 #ifndef COORDINATOR_MEMBER_H
 #define COORDINATOR_MEMBER_H
 
-#include "coordinator/state/state.h"
+#include "coordinator/state/core.h"
 
-struct coordinator;
 struct lease_decision;
 
 /* A request of w has come. */

@@ -1,7 +1,6 @@
 #include "coordinator/job/metrics.h"
 
 #include "coordinator/job/query.h"
-#include "coordinator/state/core.h"
 
 #include "common/base/clock.h"
 #include "common/base/mem.h"

@@ -2,16 +2,9 @@
 #ifndef COORDINATOR_METRICS_H
 #define COORDINATOR_METRICS_H
 
-#include <stddef.h>
-#include <stdint.h>
+#include "coordinator/state/core.h"
 
 struct Skerry__V1__LossPoint;
-struct blob_id;
-struct contribution;
-struct coordinator;
-struct job;
-struct round_rec;
-struct task;
 
 /* Points of a phase's loss curve. */
 void metrics_points(struct coordinator *co, struct job *j, const struct task *t,

@@ -9,10 +9,8 @@
 #include "coordinator/job/metrics.h"
 #include "coordinator/job/query.h"
 #include "coordinator/job/tasks.h"
-#include "coordinator/state/core.h"
 
 #include "common/base/clock.h"
-#include "common/base/mem.h"
 #include "common/base/str.h"
 
 #include <math.h>

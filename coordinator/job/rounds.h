@@ -2,8 +2,7 @@
 #ifndef COORDINATOR_ROUNDS_H
 #define COORDINATOR_ROUNDS_H
 
-struct coordinator;
-struct job;
+#include "coordinator/state/core.h"
 
 /* All paths and modules of a job that is RUNNING, as far as they go. */
 void rounds_advance(struct coordinator *co, struct job *j);

@@ -1,10 +1,8 @@
 /* The samples of a job: whether they are enough, and the ledgers over them. */
-#include "coordinator/job/query.h"
 #include "coordinator/job/shards.h"
 
 #include "coordinator/job/gc.h"
 #include "coordinator/job/tasks.h"
-#include "coordinator/state/core.h"
 
 #include "common/base/err.h"
 #include "common/base/mem.h"
@@ -12,7 +10,6 @@
 
 #include <errno.h>
 #include <math.h>
-#include <stdio.h>
 
 #define TEXT_SPARE 1.02 /* rows do not fill quite as the mean says */
 

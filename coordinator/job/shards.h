@@ -2,10 +2,7 @@
 #ifndef COORDINATOR_SHARDS_H
 #define COORDINATOR_SHARDS_H
 
-#include "coordinator/state/state.h"
-
-struct coordinator;
-struct err;
+#include "coordinator/state/core.h"
 
 #define CLUSTER_BLOBS_MAX 2048 /* features and scores of a CLUSTER task: they fit a frame */
 

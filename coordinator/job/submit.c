@@ -1,5 +1,4 @@
 /* What a person may ask for: a job is refused with one sentence, or is on record. */
-#include "coordinator/job/query.h"
 #include "coordinator/job/submit.h"
 
 #include "coordinator/job/shards.h"

@@ -3,7 +3,6 @@
 #include "coordinator/job/gc.h"
 #include "coordinator/job/query.h"
 #include "coordinator/job/shards.h"
-#include "coordinator/state/core.h"
 
 #include "common/base/clock.h"
 #include "common/base/err.h"
@@ -12,7 +11,6 @@
 #include "common/base/str.h"
 
 #include <math.h>
-#include <string.h>
 
 #define ATTEMPTS_MAX 100
 #define BACKOFF_MS 1000u

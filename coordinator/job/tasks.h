@@ -3,9 +3,7 @@
 #ifndef COORDINATOR_TASKS_H
 #define COORDINATOR_TASKS_H
 
-#include "coordinator/state/state.h"
-
-struct coordinator;
+#include "coordinator/state/core.h"
 
 /* A new task, pending, to be filled and saved; NULL at TASKS_OPEN_MAX. */
 struct task *task_make(struct coordinator *co, struct job *j, enum task_kind kind);

@@ -1,5 +1,4 @@
 /* EVAL: held-out loss of a path, or of the mixture. */
-#include "coordinator/job/query.h"
 #include "coordinator/kinds/eval.h"
 
 #include "common/base/err.h"
@@ -7,10 +6,7 @@
 #include "common/job/family.h"
 #include "coordinator/job/gc.h"
 #include "coordinator/job/metrics.h"
-#include "coordinator/kinds/message.h"
 #include "coordinator/kinds/result.h"
-#include "coordinator/state/core.h"
-#include "proto/skerry.pb-c.h"
 
 #include <errno.h>
 #include <math.h>

@@ -1,15 +1,11 @@
 /* INGEST: an archive of the data into shards. */
-#include "coordinator/job/query.h"
 #include "coordinator/kinds/ingest.h"
 
 #include "common/base/err.h"
 #include "common/base/mem.h"
 #include "common/base/str.h"
 #include "common/job/family.h"
-#include "coordinator/kinds/message.h"
 #include "coordinator/kinds/result.h"
-#include "coordinator/state/core.h"
-#include "proto/skerry.pb-c.h"
 
 #include <errno.h>
 #include <string.h>

@@ -8,10 +8,7 @@
 #include "common/net/blobstore.h"
 #include "common/st/st.h"
 #include "coordinator/job/folds.h"
-#include "coordinator/kinds/message.h"
 #include "coordinator/kinds/result.h"
-#include "coordinator/state/core.h"
-#include "proto/skerry.pb-c.h"
 
 #include <errno.h>
 #include <string.h>

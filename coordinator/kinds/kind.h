@@ -3,24 +3,15 @@
 #ifndef COORDINATOR_KINDS_KIND_H
 #define COORDINATOR_KINDS_KIND_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
-struct Skerry__V1__ReportRequest;
-struct Skerry__V1__Task;
-struct coordinator;
-struct err;
-struct job;
-struct message;
-struct task;
+#include "coordinator/kinds/message.h"
 
 struct kind {
     /* Adds to the task's message what is particular to the kind; NULL: nothing is. */
-    void (*message)(struct message *b, struct Skerry__V1__Task *msg);
+    void (*message)(struct message *b, Skerry__V1__Task *msg);
     /* Takes a result: 0, or a negative code and nothing has changed, with what is wrong with it.
      * NULL: a task of this kind is not reported. */
     int (*apply)(struct coordinator *co, struct job *j, struct task *t,
-                 const struct Skerry__V1__ReportRequest *r, struct err *err);
+                 const Skerry__V1__ReportRequest *r, struct err *err);
     /* The worker that has at hand what the task needs (0: none does); NULL: nobody ever has. */
     uint64_t (*owner)(const struct job *j, const struct task *t);
     bool in_parts; /* a report may bring a part of what goes on */

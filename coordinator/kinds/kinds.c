@@ -4,12 +4,9 @@
 #include "coordinator/kinds/eval.h"
 #include "coordinator/kinds/ingest.h"
 #include "coordinator/kinds/init.h"
-#include "coordinator/kinds/message.h"
 #include "coordinator/kinds/partition.h"
 #include "coordinator/kinds/sample.h"
 #include "coordinator/kinds/train.h"
-#include "coordinator/state/core.h"
-#include "proto/skerry.pb-c.h"
 
 #include <errno.h>
 

@@ -3,7 +3,6 @@
 #include "common/base/err.h"
 #include "common/net/http/blob_http.h"
 #include "coordinator/job/query.h"
-#include "coordinator/state/core.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -5,18 +5,8 @@
 #define COORDINATOR_KINDS_MESSAGE_H
 
 #include "common/net/pbmem.h"
+#include "coordinator/state/core.h"
 #include "proto/skerry.pb-c.h"
-
-#include <stdbool.h>
-#include <stddef.h>
-
-struct blob_ref;
-struct coordinator;
-struct err;
-struct job;
-struct module_rec;
-struct task;
-struct worker;
 
 #define MESSAGE_BYTES_MAX (8u << 20)
 

@@ -7,10 +7,7 @@
 #include "coordinator/job/gc.h"
 #include "coordinator/job/query.h"
 #include "coordinator/job/shards.h"
-#include "coordinator/kinds/message.h"
 #include "coordinator/kinds/result.h"
-#include "coordinator/state/core.h"
-#include "proto/skerry.pb-c.h"
 
 #include <errno.h>
 #include <string.h>

@@ -5,7 +5,6 @@
 #include "common/base/err.h"
 #include "common/base/mem.h"
 #include "common/base/str.h"
-#include "coordinator/state/core.h"
 #include "proto/skerry.pb-c.h"
 
 #include <errno.h>

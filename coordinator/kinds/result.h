@@ -2,13 +2,10 @@
 #ifndef COORDINATOR_KINDS_RESULT_H
 #define COORDINATOR_KINDS_RESULT_H
 
+#include "coordinator/state/core.h"
+
 struct Skerry__V1__Blob;
 struct Skerry__V1__ReportRequest;
-struct blob_ref;
-struct coordinator;
-struct err;
-struct job;
-struct task;
 
 /* A blob that a report names: it must be in the store, and of that size. */
 int result_blob(struct coordinator *co, const struct Skerry__V1__Blob *b, const char *what,

@@ -9,14 +9,10 @@
 #include "common/base/err.h"
 #include "common/base/mem.h"
 #include "common/base/str.h"
-#include "common/net/pbmem.h"
 #include "coordinator/job/gc.h"
 #include "coordinator/job/tasks.h"
-#include "coordinator/kinds/message.h"
 #include "coordinator/kinds/result.h"
-#include "coordinator/state/core.h"
 #include "coordinator/state/poll.h"
-#include "proto/skerry.pb-c.h"
 
 #include <errno.h>
 #include <stdio.h>

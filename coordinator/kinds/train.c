@@ -5,16 +5,12 @@
 #include "common/base/err.h"
 #include "common/base/mem.h"
 #include "common/job/family.h"
-#include "common/net/pbmem.h"
 #include "coordinator/job/metrics.h"
 #include "coordinator/job/query.h"
 #include "coordinator/job/shards.h"
 #include "coordinator/job/tasks.h"
-#include "coordinator/kinds/message.h"
 #include "coordinator/kinds/result.h"
-#include "coordinator/state/core.h"
 #include "coordinator/state/poll.h"
-#include "proto/skerry.pb-c.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -4,15 +4,11 @@
 
 #include "coordinator/kinds/kind.h"
 
-struct Skerry__V1__VersionRequest;
-struct rpc_request;
-struct worker;
-
 extern const struct kind kind_train;
 
 /* The next version of a module, for a phase that goes on: answers req when it is there, when
  * nobody works on it, or in the end. */
 void train_version(struct coordinator *co, struct worker *w, struct rpc_request *req,
-                   const struct Skerry__V1__VersionRequest *m);
+                   const Skerry__V1__VersionRequest *m);
 
 #endif

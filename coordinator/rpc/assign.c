@@ -3,9 +3,7 @@
 #include "coordinator/job/member.h"
 #include "coordinator/job/query.h"
 #include "coordinator/job/tasks.h"
-#include "coordinator/state/core.h"
 #include "coordinator/decide/schedule.h"
-#include "coordinator/rpc/service.h"
 #include "coordinator/kinds/kinds.h"
 #include "coordinator/kinds/message.h"
 
@@ -13,7 +11,6 @@
 #include "common/base/mem.h"
 #include "common/base/str.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #define FAILED_PATIENCE_MS 10000 /* a failed task goes to another worker first */

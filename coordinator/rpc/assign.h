@@ -2,12 +2,9 @@
 #ifndef COORDINATOR_ASSIGN_H
 #define COORDINATOR_ASSIGN_H
 
-#include <stddef.h>
+#include "coordinator/state/core.h"
 
 struct Skerry__V1__Applied;
-struct coordinator;
-struct reply;
-struct worker;
 
 /* Gives tasks to parked workers.  Once in each turn. */
 void assign_parked(struct coordinator *co);

@@ -6,14 +6,12 @@
 #include "coordinator/job/member.h"
 #include "coordinator/job/tasks.h"
 #include "coordinator/kinds/kinds.h"
-#include "coordinator/state/core.h"
 
 #include "common/base/err.h"
 #include "common/base/hash.h"
 #include "common/base/str.h"
 #include "proto/skerry.pb-c.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

@@ -2,10 +2,9 @@
 #ifndef COORDINATOR_REPORT_H
 #define COORDINATOR_REPORT_H
 
+#include "coordinator/state/core.h"
+
 struct Skerry__V1__ReportRequest;
-struct coordinator;
-struct err;
-struct worker;
 
 /* Applies a report that fits its lease; 0, or -ERR_STALE / -EINVAL with the
  * reason that the worker is told. */

@@ -4,7 +4,6 @@
 #include "proto/skerry.pb-c.h"
 #include "common/base/clock.h"
 #include "common/base/err.h"
-#include "common/base/hash.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/str.h"
