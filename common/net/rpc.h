@@ -2,7 +2,7 @@
  *
  *   client                                   server
  *     | TCP, TLS 1.3 (client pins the key)     |
- *     | Hello {versions, features, proof} ---> |  checks version, then proof
+ *     | Hello {versions, proof} -------------> |  checks version, then proof
  *     | <--- Hello {version, ...} | Error      |
  *     | request id 7, id 8, id 9 ------------> |  table: method -> handler
  *     | <------------ reply 8, error 7, ...    |  in any order; 9 may wait (long poll)
@@ -42,7 +42,6 @@ struct rpc_client;
 #define RPC_METHOD_FIRST 16
 #define RPC_VERSION_MIN 1 /* protocol versions this build speaks */
 #define RPC_VERSION_MAX 1
-#define RPC_FEATURES_MAX 64
 
 /* Bytes as they crossed the socket (TLS included), frames as they were read. */
 struct rpc_counters {
@@ -79,9 +78,7 @@ struct rpc_server_options {
     unsigned secret_count;            /* at most 4 */
     const struct rpc_method *methods; /* kept until close */
     unsigned method_count;
-    const char *build_id;        /* kept until close; shown in errors */
-    const char *const *features; /* kept until close */
-    unsigned feature_count;
+    const char *build_id; /* kept until close; shown in errors */
     uint8_t cluster_id[16];
     uint32_t min_version, max_version; /* [RPC_VERSION_MIN, RPC_VERSION_MAX] */
     unsigned max_connections;          /* [1024]; more are closed on accept */
@@ -101,8 +98,8 @@ struct rpc_server_options {
 
 int rpc_server_open(struct loop *loop, const struct rpc_server_options *o, struct rpc_server **ret,
                     struct err *err);
-uint16_t rpc_server_port(const struct rpc_server *s);
-unsigned rpc_server_connections(const struct rpc_server *s);
+uint16_t rpc_server_port(const struct rpc_server *s);                /* that it is bound to */
+unsigned rpc_server_connections(const struct rpc_server *s);         /* for tests */
 struct rpc_counters rpc_server_counters(const struct rpc_server *s); /* all peers, ever */
 
 /* Stops listening and cuts all peers (on_close is called for each).  Requests
@@ -114,8 +111,6 @@ void rpc_server_close(struct rpc_server *s); /* accepts NULL */
 void rpc_reply(struct rpc_request *req, const ProtobufCMessage *msg);
 void rpc_fail(struct rpc_request *req, int code, bool retryable, uint32_t retry_after_ms,
               const char *fmt, ...) __attribute__((format(printf, 5, 6)));
-/* rpc_fail from an err; retryable when its code says so (-EAGAIN, -EBUSY, ...). */
-void rpc_fail_err(struct rpc_request *req, const struct err *err);
 
 /* NULL when the connection is gone. */
 struct rpc_peer *rpc_request_peer(const struct rpc_request *req);
@@ -124,13 +119,10 @@ struct rpc_peer *rpc_request_peer(const struct rpc_request *req);
 void rpc_request_on_gone(struct rpc_request *req, void (*fn)(void *arg, struct rpc_request *req),
                          void *arg);
 
-/* Peers.  Ids are never reused.  The user pointer is the server side's own. */
-uint64_t rpc_peer_id(const struct rpc_peer *p);
-unsigned rpc_peer_role(const struct rpc_peer *p);
-const char *rpc_peer_address(const struct rpc_peer *p); /* "192.0.2.1:51234" */
-const char *rpc_peer_build_id(const struct rpc_peer *p);
-bool rpc_peer_has_feature(const struct rpc_peer *p, const char *name);
-struct rpc_counters rpc_peer_counters(const struct rpc_peer *p);
+const char *rpc_peer_address(const struct rpc_peer *p);  /* "192.0.2.1:51234" */
+unsigned rpc_peer_role(const struct rpc_peer *p);        /* for tests */
+const char *rpc_peer_build_id(const struct rpc_peer *p); /* for tests */
+/* A pointer of the server's user. */
 void rpc_peer_set_user(struct rpc_peer *p, void *user);
 void *rpc_peer_user(const struct rpc_peer *p);
 /* Sends what is queued and closes; on_close follows in a later turn. */
@@ -148,10 +140,8 @@ enum rpc_state {
 typedef void (*rpc_state_fn)(void *arg, enum rpc_state state, const struct err *why);
 
 struct rpc_client_options {
-    const struct token *token;   /* address, pin and secret; copied */
-    const char *build_id;        /* kept until close */
-    const char *const *features; /* kept until close */
-    unsigned feature_count;
+    const struct token *token;               /* address, pin and secret; copied */
+    const char *build_id;                    /* kept until close */
     uint32_t min_version, max_version;       /* [RPC_VERSION_MIN, RPC_VERSION_MAX] */
     uint32_t connect_ms;                     /* TCP, TLS and Hello together [10 s] */
     uint32_t backoff_min_ms, backoff_max_ms; /* [200, 10000] */
@@ -195,11 +185,10 @@ int rpc_client_call(struct rpc_client *c, uint16_t method, const ProtobufCMessag
  * The server may still do the work. */
 void rpc_client_cancel(struct rpc_client *c, uint64_t id);
 
-enum rpc_state rpc_client_state(const struct rpc_client *c);
-unsigned rpc_client_in_flight(const struct rpc_client *c);
-struct rpc_counters rpc_client_counters(const struct rpc_client *c);       /* all connections */
-const char *rpc_client_server_build_id(const struct rpc_client *c);        /* "" before Hello */
-bool rpc_client_has_feature(const struct rpc_client *c, const char *name); /* of the server */
+enum rpc_state rpc_client_state(const struct rpc_client *c);         /* as last told by on_state */
+unsigned rpc_client_in_flight(const struct rpc_client *c);           /* for tests */
+struct rpc_counters rpc_client_counters(const struct rpc_client *c); /* all connections */
+const char *rpc_client_server_build_id(const struct rpc_client *c); /* for tests; "" before Hello */
 /* Drops the connection and dials again now (tests, address changes). */
 void rpc_client_reconnect(struct rpc_client *c);
 

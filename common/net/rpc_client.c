@@ -37,7 +37,7 @@ struct rpc_client {
     struct conn *conn; /* NULL: waiting to dial */
     struct rpc_client_options o;
     struct token token;
-    struct rpc_hello server;
+    char server_build_id[RPC_BUILD_ID_MAX];
     enum rpc_state state;
     struct loop_timer *redial, *deadlines;
     uint64_t next_deadline_ms; /* at or before the earliest of calls */
@@ -212,8 +212,6 @@ static void on_open(void *arg)
     Hello h = SKERRY__ENVELOPE__V1__HELLO__INIT;
     h.min_version = c->o.min_version;
     h.max_version = c->o.max_version;
-    h.features = (char **)c->o.features;
-    h.n_features = c->o.feature_count;
     h.build_id = (char *)c->o.build_id;
     h.proof.data = proof;
     h.proof.len = sizeof(proof);
@@ -239,14 +237,12 @@ static int greeted(struct rpc_client *c, const struct frame *f, struct err *err)
                                                   pbmem_allocator(&c->mem), f->body_len, f->body);
     if (!h)
         return err_set(err, -ERR_FORMAT, "the server's Hello cannot be read");
-    int rc = rpc_hello_read(&c->server, h, err);
-    if (rc < 0)
-        return rc;
+    rpc_build_id_copy(c->server_build_id, h->build_id);
     if (h->version < c->o.min_version || h->version > c->o.max_version)
         return err_set(err, -ERR_VERSION,
                        "the server (build %s) chose protocol version %u, this client speaks %u to "
                        "%u: install the same release on both",
-                       c->server.build_id, h->version, c->o.min_version, c->o.max_version);
+                       c->server_build_id, h->version, c->o.min_version, c->o.max_version);
     if (h->cluster_id.len != TOKEN_CLUSTER_BYTES ||
         memcmp(h->cluster_id.data, c->token.cluster_id, TOKEN_CLUSTER_BYTES) != 0)
         return err_set(err, -ERR_AUTH, "the server is of another cluster than the token");
@@ -414,7 +410,6 @@ static void client_free(void *arg)
 {
     struct rpc_client *c = arg;
     conn_tls_free(c->tls);
-    rpc_hello_release(&c->server);
     pbmem_release(&c->mem);
     mem_free(c->buckets);
     mem_free(c);
@@ -491,12 +486,7 @@ struct rpc_counters rpc_client_counters(const struct rpc_client *c)
 
 const char *rpc_client_server_build_id(const struct rpc_client *c)
 {
-    return c->server.build_id;
-}
-
-bool rpc_client_has_feature(const struct rpc_client *c, const char *name)
-{
-    return rpc_hello_has(&c->server, name);
+    return c->server_build_id;
 }
 
 void rpc_client_reconnect(struct rpc_client *c)

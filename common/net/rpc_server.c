@@ -32,7 +32,6 @@ struct rpc_server {
     struct rpc_secret secrets[SECRETS_MAX];
     struct list peers;
     unsigned peer_count;
-    uint64_t next_peer_id;
     struct pbmem mem;         /* of the message being handled */
     struct rpc_counters gone; /* of peers that are no more */
     struct loop_timer *tick;
@@ -44,8 +43,7 @@ struct rpc_peer {
     struct rpc_server *server;
     struct conn *conn;
     struct list link, requests;
-    struct rpc_hello hello;
-    uint64_t id;
+    char build_id[RPC_BUILD_ID_MAX];
     uint64_t frames_in, frames_out;
     uint64_t heard_ms;
     unsigned role, in_flight;
@@ -122,12 +120,6 @@ void rpc_fail(struct rpc_request *r, int code, bool retryable, uint32_t retry_af
     request_end(r);
 }
 
-void rpc_fail_err(struct rpc_request *r, const struct err *err)
-{
-    rpc_fail(r, err->code, rpc_code_is_retryable(err->code), 0, "%s",
-             err->msg[0] ? err->msg : err_text(err->code));
-}
-
 struct rpc_peer *rpc_request_peer(const struct rpc_request *r)
 {
     return r->peer;
@@ -169,8 +161,6 @@ static void greet(struct rpc_peer *p, uint64_t id, uint32_t version)
     Hello h = SKERRY__ENVELOPE__V1__HELLO__INIT;
     h.min_version = s->o.min_version;
     h.max_version = s->o.max_version;
-    h.features = (char **)s->o.features;
-    h.n_features = s->o.feature_count;
     h.build_id = (char *)s->o.build_id;
     h.version = version;
     h.cluster_id.data = s->o.cluster_id;
@@ -184,21 +174,21 @@ static void greet(struct rpc_peer *p, uint64_t id, uint32_t version)
 static void hello(struct rpc_peer *p, const struct frame *f)
 {
     struct rpc_server *s = p->server;
-    struct err err = {0};
     Hello *h = NULL;
     if (f->flags == 0 && f->method == RPC_METHOD_HELLO)
         h = (Hello *)protobuf_c_message_unpack(&skerry__envelope__v1__hello__descriptor,
                                                pbmem_allocator(&s->mem), f->body_len, f->body);
-    if (!h || rpc_hello_read(&p->hello, h, &err) < 0) {
+    if (!h) {
         refuse(p, f->request_id, -ERR_FORMAT, "the first message must be a Hello");
         return;
     }
+    rpc_build_id_copy(p->build_id, h->build_id);
     uint32_t version = h->max_version < s->o.max_version ? h->max_version : s->o.max_version;
     if (version < h->min_version || version < s->o.min_version) {
         char *detail = str_printf(
             "the server (build %s) speaks protocol versions %u to %u, this client (build %s) %u "
             "to %u: install the same release on both",
-            s->o.build_id, s->o.min_version, s->o.max_version, p->hello.build_id, h->min_version,
+            s->o.build_id, s->o.min_version, s->o.max_version, p->build_id, h->min_version,
             h->max_version);
         refuse(p, f->request_id, -ERR_VERSION, detail);
         mem_free(detail);
@@ -325,12 +315,22 @@ static void on_open(void *arg)
 {
 }
 
+static struct rpc_counters peer_counters(const struct rpc_peer *p)
+{
+    return (struct rpc_counters){
+        .bytes_in = conn_bytes_in(p->conn),
+        .bytes_out = conn_bytes_out(p->conn),
+        .frames_in = p->frames_in,
+        .frames_out = p->frames_out,
+    };
+}
+
 static void peer_free(struct rpc_peer *p, const struct err *why)
 {
     struct rpc_server *s = p->server;
     list_remove(&p->link);
     s->peer_count--;
-    struct rpc_counters n = rpc_peer_counters(p);
+    struct rpc_counters n = peer_counters(p);
     s->gone.bytes_in += n.bytes_in;
     s->gone.bytes_out += n.bytes_out;
     s->gone.frames_in += n.frames_in;
@@ -344,7 +344,6 @@ static void peer_free(struct rpc_peer *p, const struct err *why)
         if (r->on_gone)
             r->on_gone(r->gone_arg, r);
     }
-    rpc_hello_release(&p->hello);
     mem_free(p);
 }
 
@@ -395,7 +394,6 @@ static void on_connection(uv_stream_t *listener, int status)
         .deadline_ms = s->o.handshake_ms,
     };
     p->server = s;
-    p->id = ++s->next_peer_id;
     p->heard_ms = loop_now_ms(s->loop);
     list_init(&p->requests);
     if (conn_accept(s->loop, listener, &o, &p->conn, NULL) < 0) {
@@ -553,18 +551,13 @@ struct rpc_counters rpc_server_counters(const struct rpc_server *s)
 {
     struct rpc_counters sum = s->gone;
     for (const struct list *l = s->peers.next; l != &s->peers; l = l->next) {
-        struct rpc_counters n = rpc_peer_counters(list_entry(l, struct rpc_peer, link));
+        struct rpc_counters n = peer_counters(list_entry(l, struct rpc_peer, link));
         sum.bytes_in += n.bytes_in;
         sum.bytes_out += n.bytes_out;
         sum.frames_in += n.frames_in;
         sum.frames_out += n.frames_out;
     }
     return sum;
-}
-
-uint64_t rpc_peer_id(const struct rpc_peer *p)
-{
-    return p->id;
 }
 
 unsigned rpc_peer_role(const struct rpc_peer *p)
@@ -579,22 +572,7 @@ const char *rpc_peer_address(const struct rpc_peer *p)
 
 const char *rpc_peer_build_id(const struct rpc_peer *p)
 {
-    return p->hello.build_id;
-}
-
-bool rpc_peer_has_feature(const struct rpc_peer *p, const char *name)
-{
-    return rpc_hello_has(&p->hello, name);
-}
-
-struct rpc_counters rpc_peer_counters(const struct rpc_peer *p)
-{
-    return (struct rpc_counters){
-        .bytes_in = conn_bytes_in(p->conn),
-        .bytes_out = conn_bytes_out(p->conn),
-        .frames_in = p->frames_in,
-        .frames_out = p->frames_out,
-    };
+    return p->build_id;
 }
 
 void rpc_peer_set_user(struct rpc_peer *p, void *user)

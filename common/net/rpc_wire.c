@@ -50,37 +50,12 @@ bool rpc_code_is_retryable(int code)
     return code == -EAGAIN || code == -EBUSY || code == -ETIMEDOUT || code == -ENOSPC;
 }
 
-int rpc_hello_read(struct rpc_hello *h, const Skerry__Envelope__V1__Hello *msg, struct err *err)
+void rpc_build_id_copy(char ret[RPC_BUILD_ID_MAX], const char *build_id)
 {
-    if (msg->n_features > RPC_FEATURES_MAX)
-        return err_set(err, -ERR_LIMIT, "a Hello names %zu features, at most %d are allowed",
-                       msg->n_features, RPC_FEATURES_MAX);
-    for (size_t i = 0; i < msg->n_features; i++)
-        if (!str_is_name(msg->features[i], 64))
-            return err_set(err, -ERR_FORMAT, "a Hello names a feature of an invalid name");
-    rpc_hello_release(h);
-    (void)str_copy(h->build_id, sizeof(h->build_id), msg->build_id);
-    for (char *p = h->build_id; *p; p++)
+    (void)str_copy(ret, RPC_BUILD_ID_MAX, build_id);
+    for (char *p = ret; *p; p++)
         if ((unsigned char)*p < 0x20 || (unsigned char)*p >= 0x7f)
             *p = '?'; /* it is shown to people */
-    for (size_t i = 0; i < msg->n_features; i++)
-        h->features[h->feature_count++] = str_dup(msg->features[i]);
-    return 0;
-}
-
-void rpc_hello_release(struct rpc_hello *h)
-{
-    for (unsigned i = 0; i < h->feature_count; i++)
-        mem_free(h->features[i]);
-    *h = (struct rpc_hello){0};
-}
-
-bool rpc_hello_has(const struct rpc_hello *h, const char *feature)
-{
-    for (unsigned i = 0; i < h->feature_count; i++)
-        if (strcmp(h->features[i], feature) == 0)
-            return true;
-    return false;
 }
 
 int rpc_proof(struct conn *c, const uint8_t secret[KEYS_SECRET_BYTES], uint8_t ret_proof[32],

@@ -20,17 +20,10 @@ struct err;
 /* Unpacked, a message may take this many times its limit on the wire. */
 #define RPC_UNPACK_FACTOR 16
 
-/* What the other side said of itself. */
-struct rpc_hello {
-    char build_id[129];
-    char *features[RPC_FEATURES_MAX];
-    unsigned feature_count;
-};
+#define RPC_BUILD_ID_MAX 129
 
-/* Copies from a Hello, within its limits: -ERR_LIMIT beyond them. */
-int rpc_hello_read(struct rpc_hello *h, const Skerry__Envelope__V1__Hello *msg, struct err *err);
-void rpc_hello_release(struct rpc_hello *h);
-bool rpc_hello_has(const struct rpc_hello *h, const char *feature);
+/* What the other side calls itself in its Hello, cut and made printable. */
+void rpc_build_id_copy(char ret[RPC_BUILD_ID_MAX], const char *build_id);
 
 /* HMAC-SHA256 over keying material of the connection's TLS session. */
 int rpc_proof(struct conn *c, const uint8_t secret[KEYS_SECRET_BYTES], uint8_t ret_proof[32],
