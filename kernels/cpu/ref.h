@@ -1,14 +1,10 @@
 /* The specification: every operation as plain loops on one thread, ref_matmul and so on for
  * the rows of kernels/ops.inc; shapes, types and `=`/`+=` are those of kernels/kernels.h.
  *
- *   ref.c            the table; memory
- *   ref_matmul.c     products
+ *   ref.c            products, activations, images, vectors; the table
  *   ref_adaln.c      LayerNorm with modulation
  *   ref_attention.c
- *   ref_decoder.c    what a Llama decoder needs besides attention
- *   ref_act.c        activations and embeddings
- *   ref_image.c      pixels, patches, flow and loss
- *   ref_vector.c     the optimiser and plain vectors */
+ *   ref_decoder.c    what a Llama decoder needs besides attention */
 #ifndef KERNELS_CPU_REF_H
 #define KERNELS_CPU_REF_H
 
@@ -22,8 +18,8 @@
 
 extern const struct kernel_ops cpu_ref_ops;
 
-float ref_gelu(float x);
-float ref_gelu_grad(float x);
+float ref_gelu(float x);                        /* the tanh form */
+float ref_gelu_grad(float x);                   /* its derivative */
 float ref_rope_freq(float theta, int i, int D); /* theta^(-2i/D) */
 float ref_time_freq(int i, int half);           /* 10000^(-i/half) */
 

@@ -1,8 +1,8 @@
 /* Inside of the CPU backend; not for other layers.
  *
- *   device->ops      = the front (front.c): checks arguments, records the profile
- *   cpu_state->inner = the table that does the work: the reference, with fast
- *                      entries put over it according to the CPU (cpu.c)
+ *   device->ops      = the front (front.c): memory, checked and profiled operations
+ *   cpu_state->inner = the operations that do the work: the reference's, with fast ones
+ *                      put over them according to the CPU (cpu.c); no memory, no streams
  *
  * Inner entries may assume valid arguments. */
 #ifndef KERNELS_CPU_STATE_H
