@@ -22,6 +22,26 @@
 #define ISA_NAME(name, isa) ISA_JOIN(name, isa)
 #define ISA_JOIN(name, isa) name##_##isa
 
+static inline vf v_add(vf a, vf b)
+{
+    return a + b;
+}
+
+static inline vf v_sub(vf a, vf b)
+{
+    return a - b;
+}
+
+static inline vf v_mul(vf a, vf b)
+{
+    return a * b;
+}
+
+static inline vf v_div(vf a, vf b)
+{
+    return a / b;
+}
+
 /* exp(x): x = n ln2 + r, |r| <= ln2/2, the series to degree 6; below
  * 3 ulp.  Clamped to [-87.3, 88.7]; NaN stays NaN. */
 static inline vf v_exp(vf x)

@@ -79,26 +79,6 @@ static inline void v_store_bf16(bf16 *p, vmask m, vf x)
         p[i] = part[i];
 }
 
-static inline vf v_add(vf a, vf b)
-{
-    return _mm256_add_ps(a, b);
-}
-
-static inline vf v_sub(vf a, vf b)
-{
-    return _mm256_sub_ps(a, b);
-}
-
-static inline vf v_mul(vf a, vf b)
-{
-    return _mm256_mul_ps(a, b);
-}
-
-static inline vf v_div(vf a, vf b)
-{
-    return _mm256_div_ps(a, b);
-}
-
 static inline vf v_sqrt(vf a)
 {
     return _mm256_sqrt_ps(a);

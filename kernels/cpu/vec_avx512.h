@@ -74,26 +74,6 @@ static inline void v_store_bf16(bf16 *p, vmask m, vf x)
         _mm256_mask_storeu_epi16(p, m, v_to_bf16(x));
 }
 
-static inline vf v_add(vf a, vf b)
-{
-    return _mm512_add_ps(a, b);
-}
-
-static inline vf v_sub(vf a, vf b)
-{
-    return _mm512_sub_ps(a, b);
-}
-
-static inline vf v_mul(vf a, vf b)
-{
-    return _mm512_mul_ps(a, b);
-}
-
-static inline vf v_div(vf a, vf b)
-{
-    return _mm512_div_ps(a, b);
-}
-
 static inline vf v_sqrt(vf a)
 {
     return _mm512_sqrt_ps(a);
