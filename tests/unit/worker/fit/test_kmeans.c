@@ -1,41 +1,9 @@
 /* k-means: planted clusters, repairs, size caps, weights, mini-batches, equal bits. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-#include <math.h>
-#include <string.h>
-
-#include "common/base/err.h"
-#include "common/base/mem.h"
-#include "common/base/rng.h"
-#include "kernels/device/device.h"
-#include "worker/fit/affine.h"
-#include "worker/fit/fit.h"
 #include "worker/fit/kmeans.h"
 
-#define OK(call)                                                                                   \
-    do {                                                                                           \
-        if ((call) < 0)                                                                            \
-            fail_msg("%s: %s", #call, err.msg);                                                    \
-    } while (0)
-
-static struct device *dev;
-
-static int setup(void **state)
-{
-    struct err err = {0};
-    OK(device_open("cpu", 2, &dev, &err));
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    device_close(dev);
-    return 0;
-}
+#include "tests/unit/worker/fit/fit_test.h"
+#include "worker/fit/affine.h"
+#include "worker/fit/fit.h"
 
 /* n rows around k centres 10 apart in d columns, row i around centre owner(i). */
 static float *blobs(uint64_t n, uint32_t d, uint32_t k, uint32_t *owner)
@@ -65,51 +33,6 @@ static bool same_partition(const uint32_t *a, const uint32_t *b, uint64_t n, uin
     mem_free(name);
     mem_free(back);
     return same;
-}
-
-static void test_best(void **state)
-{
-    struct err err = {0};
-    const float y[] = {1, 5, 3, 5, 2};
-    uint32_t index[5];
-    float value[5];
-    affine_top(y, 5, 5, index, value);
-    const uint32_t want[] = {1, 3, 2, 4, 0}; /* the lower of equals first */
-    assert_memory_equal(index, want, sizeof(want));
-    assert_true(value[0] == 5 && value[4] == 1);
-    affine_top(y, 5, 1, index, value);
-    assert_int_equal(index[0], 1);
-
-    /* nearest centroids of more rows than a block, against plain loops */
-    const uint32_t d = 5, k = 2050, n = 2200;
-    float *c = mem_alloc_array((size_t)k * d, sizeof(float));
-    float *x = mem_alloc_array((size_t)n * d, sizeof(float));
-    uint32_t *got = mem_alloc_array(n, sizeof(*got));
-    struct affine *a = NULL;
-    rng_fill_normal(4, 1, 0, c, (size_t)k * d, 0, 1);
-    rng_fill_normal(4, 2, 0, x, (size_t)n * d, 0, 1);
-    OK(affine_new(dev, d, k, &a, &err));
-    assert_true(affine_rows(a) < n);
-    OK(affine_set_centroids(a, c, NULL, &err));
-    OK(affine_best(a, x, n, 1, got, NULL, &err));
-    for (uint32_t i = 0; i < n; i++) {
-        double best = 1e30, chosen = 0;
-        for (uint32_t j = 0; j < k; j++) {
-            double sum = 0;
-            for (uint32_t e = 0; e < d; e++) {
-                double v = (double)(x[(size_t)i * d + e] - c[(size_t)j * d + e]);
-                sum += v * v;
-            }
-            best = sum < best ? sum : best;
-            chosen = j == got[i] ? sum : chosen;
-        }
-        assert_true(chosen <= best + 1e-5);
-    }
-    assert_true(affine_best(a, x, n, k + 1, got, NULL, &err) < 0);
-    affine_free(a);
-    mem_free(c);
-    mem_free(x);
-    mem_free(got);
 }
 
 static void test_planted(void **state)
@@ -315,15 +238,10 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_best),
-        cmocka_unit_test(test_planted),
-        cmocka_unit_test(test_duplicates),
-        cmocka_unit_test(test_every_row_its_own),
-        cmocka_unit_test(test_empty_is_repaired),
-        cmocka_unit_test(test_balance),
-        cmocka_unit_test(test_weights),
-        cmocka_unit_test(test_same_bits),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_planted),           cmocka_unit_test(test_duplicates),
+        cmocka_unit_test(test_every_row_its_own), cmocka_unit_test(test_empty_is_repaired),
+        cmocka_unit_test(test_balance),           cmocka_unit_test(test_weights),
+        cmocka_unit_test(test_same_bits),         cmocka_unit_test(test_refusals),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, device_setup, device_teardown);
 }

@@ -1,35 +1,18 @@
 /* Fitted routers of every kind: sizes as asked, files there and back, broken files. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-#include "common/base/err.h"
-#include "common/base/file.h"
-#include "common/base/mem.h"
-#include "common/base/rng.h"
-#include "common/st/st.h"
-#include "kernels/device/device.h"
-#include "worker/fit/fit.h"
 #include "worker/fit/partitioner.h"
 
-#define OK(call)                                                                                   \
-    do {                                                                                           \
-        if ((call) < 0)                                                                            \
-            fail_msg("%s: %s", #call, err.msg);                                                    \
-    } while (0)
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "common/base/file.h"
+#include "common/st/st.h"
+#include "tests/unit/worker/fit/fit_test.h"
+#include "worker/fit/fit.h"
 
 #define N 1200
 #define D 12
 
-static struct device *dev;
 static char dir[] = "/tmp/skerry-partitioner-XXXXXX";
 static float features[N * D];
 static uint32_t owner[N]; /* 0..5: two digits, radix 2 and 3 */
@@ -39,7 +22,7 @@ static struct fit_source source;
 static int setup(void **state)
 {
     struct err err = {0};
-    OK(device_open("cpu", 2, &dev, &err));
+    OK(device_setup(state));
     if (!mkdtemp(dir))
         return -1;
     for (uint32_t i = 0; i < N; i++) {

@@ -1,89 +1,9 @@
-/* Eigenvectors and principal components against what is known of them. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-#include <math.h>
-#include <string.h>
-
-#include "common/base/err.h"
-#include "common/base/mem.h"
-#include "common/base/rng.h"
-#include "kernels/device/device.h"
-#include "worker/fit/eigen.h"
-#include "worker/fit/fit.h"
+/* Principal components against what is known of them. */
 #include "worker/fit/pca.h"
 
-#define OK(call)                                                                                   \
-    do {                                                                                           \
-        if ((call) < 0)                                                                            \
-            fail_msg("%s: %s", #call, err.msg);                                                    \
-    } while (0)
-
-static struct device *open_device(int threads)
-{
-    struct err err = {0};
-    struct device *dev = NULL;
-    OK(device_open("cpu", threads, &dev, &err));
-    return dev;
-}
-
-/* A = V diag(values) Vᵀ: the solver gives both back. */
-static void check_eigen(uint32_t n, const double *values)
-{
-    double *q = mem_alloc_array((size_t)n * n, sizeof(double));
-    double *a = mem_alloc_array((size_t)n * n, sizeof(double));
-    double *got = mem_alloc_array(n, sizeof(double));
-    for (size_t i = 0; i < (size_t)n * n; i++)
-        q[i] = (double)rng_at_normal(3, n, i);
-    assert_int_equal(eigen_orthonormal(q, n, n), n);
-    for (uint32_t i = 0; i < n; i++)
-        for (uint32_t j = 0; j < n; j++)
-            for (uint32_t k = 0; k < n; k++)
-                a[(size_t)i * n + j] += q[(size_t)k * n + i] * values[k] * q[(size_t)k * n + j];
-    assert_int_equal(eigen_symmetric(a, n, got), 0);
-    for (uint32_t k = 0; k < n; k++) {
-        double along = 0, norm = 0;
-        assert_true(fabs(got[k] - values[k]) < 1e-10 * (1 + fabs(values[0])));
-        for (uint32_t i = 0; i < n; i++) {
-            along += a[(size_t)k * n + i] * q[(size_t)k * n + i];
-            norm += a[(size_t)k * n + i] * a[(size_t)k * n + i];
-        }
-        assert_true(fabs(norm - 1) < 1e-10);
-        if ((k == 0 || values[k - 1] > values[k]) && (k + 1 == n || values[k] > values[k + 1]))
-            assert_true(fabs(fabs(along) - 1) < 1e-8);
-    }
-    mem_free(q);
-    mem_free(a);
-    mem_free(got);
-}
-
-static void test_eigen(void **state)
-{
-    const double mixed[] = {9, 4, 4, 1, 0, -2, -7};
-    double many[61];
-    for (int i = 0; i < 61; i++)
-        many[i] = 61 - i;
-    check_eigen(1, (const double[]){3});
-    check_eigen(2, (const double[]){3, -1});
-    check_eigen(7, mixed);
-    check_eigen(61, many);
-    double zero[9] = {0}, values[3];
-    assert_int_equal(eigen_symmetric(zero, 3, values), 0);
-    assert_true(values[0] == 0 && values[2] == 0);
-    double nan[4] = {NAN, 1, 1, NAN};
-    assert_true(eigen_symmetric(nan, 2, values) < 0);
-}
-
-static void test_dependent_rows(void **state)
-{
-    double q[9] = {1, 2, 2, 2, 4, 4, 0, 1, 0};
-    assert_int_equal(eigen_orthonormal(q, 3, 3), 2);
-    assert_true(q[3] == 0 && q[4] == 0 && q[5] == 0);
-    assert_true(fabs(q[0] - 1.0 / 3) < 1e-12);
-}
+#include "tests/unit/worker/fit/fit_test.h"
+#include "worker/fit/eigen.h"
+#include "worker/fit/fit.h"
 
 /* n rows of d columns: `rank` directions of falling variance (the j-th (rank-j)² * 4), plus little
  * noise, around a mean of 100.  dirs (rank,d) is what was planted. */
@@ -118,7 +38,6 @@ static double cosine(const float *a, const double *b, uint32_t d)
 static void check_planted(uint64_t n, uint32_t d, uint32_t rank)
 {
     struct err err = {0};
-    struct device *dev = open_device(2);
     double *dirs = mem_alloc_array((size_t)rank * d, sizeof(double));
     float *x = plant(n, d, rank, dirs);
     struct fit_source src;
@@ -159,7 +78,6 @@ static void check_planted(uint64_t n, uint32_t d, uint32_t rank)
     mem_free(x);
     mem_free(dirs);
     pca_release(&p);
-    device_close(dev);
 }
 
 static void test_planted(void **state)
@@ -171,7 +89,6 @@ static void test_planted(void **state)
 static void test_whitening(void **state)
 {
     struct err err = {0};
-    struct device *dev = open_device(1);
     double dirs[3 * 11];
     float *x = plant(2000, 11, 3, dirs), *z = mem_alloc_array(2000 * 3, sizeof(float));
     struct fit_source src;
@@ -188,13 +105,11 @@ static void test_whitening(void **state)
     pca_release(&p);
     mem_free(x);
     mem_free(z);
-    device_close(dev);
 }
 
 static void test_columns(void **state)
 {
     struct err err = {0};
-    struct device *dev = open_device(1);
     const float x[] = {1, 5, -2, 3, 5, 2}; /* (2,3): the middle one is constant */
     float z[6];
     struct fit_source src;
@@ -212,14 +127,12 @@ static void test_columns(void **state)
     fit_source_memory(&src, x, 3, 2);
     assert_int_equal(pca_apply(&p, dev, &src, z, &err), -ERR_CONFIG);
     pca_release(&p);
-    device_close(dev);
 }
 
 /* Sparse features of few rows: a covariance that is mostly null space. */
 static void test_null_space(void **state)
 {
     struct err err = {0};
-    struct device *dev = open_device(1);
     const uint32_t n = 48, d = 700;
     float *x = mem_alloc_array((size_t)n * d, sizeof(float));
     for (uint32_t i = 0; i < n; i++)
@@ -236,14 +149,12 @@ static void test_null_space(void **state)
     assert_true(p.variance[47] < 1e-5 * p.variance[0]); /* n rows span n - 1 directions */
     pca_release(&p);
     mem_free(x);
-    device_close(dev);
 }
 
 /* Fewer rows than dims wanted, and rows that span less. */
 static void test_few_rows(void **state)
 {
     struct err err = {0};
-    struct device *dev = open_device(1);
     const uint32_t d = PCA_EXACT + 1;
     float *x = mem_alloc_array((size_t)5 * d, sizeof(float)), z[5 * 5];
     for (uint32_t i = 0; i < 5; i++)
@@ -263,7 +174,6 @@ static void test_few_rows(void **state)
     assert_true(z[0] == 0 && z[9] == 0);
     pca_release(&p);
     mem_free(x);
-    device_close(dev);
 }
 
 static int stop(void *arg, const char *what, uint32_t done, uint32_t total, struct err *err)
@@ -274,7 +184,6 @@ static int stop(void *arg, const char *what, uint32_t done, uint32_t total, stru
 static void test_refusals(void **state)
 {
     struct err err = {0};
-    struct device *dev = open_device(1);
     float x[] = {1, 2, NAN, 4};
     struct fit_source src;
     struct pca p;
@@ -288,7 +197,6 @@ static void test_refusals(void **state)
     src.n = 0;
     assert_int_equal(pca_fit(dev, &src, 1, false, 0, NULL, &p, &err), -ERR_CONFIG);
     assert_int_equal(pca_columns(&src, true, &p, &err), -ERR_CONFIG);
-    device_close(dev);
 }
 
 static void test_threads(void **state)
@@ -301,16 +209,17 @@ static void test_threads(void **state)
         struct fit_source src;
         fit_source_memory(&src, x, 700, d);
         for (int threads = 1; threads <= 2; threads++) {
-            struct device *dev = open_device(threads);
+            struct device *own = NULL;
             struct pca p;
-            OK(pca_fit(dev, &src, 2, false, 9, NULL, &p, &err));
+            OK(device_open("cpu", threads, &own, &err));
+            OK(pca_fit(own, &src, 2, false, 9, NULL, &p, &err));
             if (bits)
                 assert_memory_equal(bits, p.basis, (size_t)2 * d * sizeof(float));
             mem_free(bits);
             bits = p.basis;
             p.basis = NULL;
             pca_release(&p);
-            device_close(dev);
+            device_close(own);
         }
         mem_free(bits);
         mem_free(x);
@@ -321,11 +230,10 @@ static void test_threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_eigen),    cmocka_unit_test(test_dependent_rows),
         cmocka_unit_test(test_planted),  cmocka_unit_test(test_whitening),
         cmocka_unit_test(test_columns),  cmocka_unit_test(test_null_space),
         cmocka_unit_test(test_few_rows), cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_threads),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, device_setup, device_teardown);
 }
