@@ -1,0 +1,142 @@
+#include "worker/data/data_order.h"
+
+#include <errno.h>
+
+#include "tests/unit/worker/shards.h"
+
+enum { SAMPLES = 20, SHARDS = 2 };
+
+static char *dir;
+static struct test_shard shards[SHARDS];
+
+static int setup(void **state)
+{
+    dir = scratch_new();
+    for (int i = 0; i < SHARDS; i++)
+        shards[i] = shard_make(dir, i, SAMPLES, 2, -1);
+    return image_init(NULL);
+}
+
+static int teardown(void **state)
+{
+    for (int i = 0; i < SHARDS; i++)
+        mem_free(shards[i].path);
+    scratch_free(dir);
+    return 0;
+}
+
+static struct data_range range(int shard, uint32_t start, uint32_t count, int32_t partition)
+{
+    struct data_range r = {
+        .path = shards[shard].path, .start = start, .count = count, .partition = partition};
+    memcpy(r.sha256, shards[shard].sha256, 32);
+    return r;
+}
+
+/* Ranges of one shard share it; a place knows its shard, number and partition. */
+static void places_follow_the_ranges(void **state)
+{
+    const struct data_range ranges[] = {range(1, 5, 3, 7), range(0, 0, 2, 8), range(1, 19, 1, 9)};
+    struct data_order o = {0};
+    OK(data_order_open(&o, ranges, 3, err));
+    assert_int_equal(o.total, 6);
+    assert_int_equal(o.n_shards, 2);
+    static const struct data_place want[] = {{0, 5, 7}, {0, 6, 7}, {0, 7, 7},
+                                             {1, 0, 8}, {1, 1, 8}, {0, 19, 9}};
+    for (uint64_t i = 0; i < 12; i++) { /* two passes */
+        struct data_place p = data_order_at(&o, i);
+        assert_memory_equal(&p, &want[i % 6], sizeof(p));
+    }
+    data_order_close(&o);
+    data_order_close(&o);
+}
+
+/* Each window of a pass is a permutation of its own places; seeds and passes differ. */
+static void windows_are_shuffled_apart(void **state)
+{
+    const struct data_range ranges[] = {range(0, 0, SAMPLES, 0), range(1, 0, SAMPLES, 0)};
+    struct data_order o = {.seed = 4, .window = 16, .shuffle = true};
+    uint64_t moved = 0, again = 0;
+    OK(data_order_open(&o, ranges, 2, err));
+    for (uint64_t pass = 0; pass < 2; pass++) {
+        unsigned seen[40] = {0};
+        for (uint64_t i = 0; i < 40; i++) {
+            struct data_place p = data_order_at(&o, pass * 40 + i);
+            uint32_t at = p.shard * SAMPLES + p.index;
+            assert_int_equal(at / 16, i / 16);
+            seen[at]++;
+            moved += at != i;
+        }
+        for (int i = 0; i < 40; i++)
+            assert_int_equal(seen[i], 1);
+    }
+    assert_true(moved > 40);
+    for (uint64_t i = 0; i < 40; i++) {
+        struct data_place one = data_order_at(&o, i), two = data_order_at(&o, 40 + i);
+        again += one.index == two.index;
+    }
+    assert_true(again < 20);
+    data_order_close(&o);
+}
+
+static void names_the_bad(void **state)
+{
+    const struct data_range ranges[] = {range(0, 0, 3, 0)};
+    struct data_order o = {0};
+    struct err e = {0};
+    OK(data_order_open(&o, ranges, 1, err));
+    struct data_place p = data_order_at(&o, 1);
+    OK(data_order_bad(&o, 1, &p, "things", "is odd", err));
+    assert_true(o.bad_count == 1 && o.bad_named == 1 && o.bad_run == 1);
+    assert_string_equal(o.bad[0].key, "s0-0001");
+    assert_string_equal(o.bad[0].reason, "is odd");
+    assert_memory_equal(o.bad[0].shard_sha256, shards[0].sha256, 32);
+    OK(data_order_bad(&o, 4, &p, "things", "is odd", err)); /* in the second pass: known */
+    assert_int_equal(o.bad_count, 1);
+    assert_int_equal(data_order_bad(&o, 5, &p, "things", "no", &e), -ERR_FORMAT);
+    assert_string_equal(e.msg, "none of the 3 things, e.g. s0-0001: is odd");
+    data_order_close(&o);
+}
+
+static void refuses(void **state)
+{
+    struct data_range beyond = range(0, 18, 3, 0), empty = range(0, 0, 0, 0);
+    struct data_order o = {0};
+    FAILS(data_order_open(&o, &beyond, 1, err), "samples 18 to 21 of shard");
+    data_order_close(&o);
+    FAILS(data_order_open(&o, &empty, 1, err), "names 0 samples");
+    data_order_close(&o);
+    o.total = 5;
+    OK(data_order_check_seek(&o, false, false, 5, err));
+    FAILS(data_order_check_seek(&o, false, false, 6, err), "cannot go to position 6 of 5");
+    OK(data_order_check_seek(&o, false, true, 6, err));
+    FAILS(data_order_check_seek(&o, true, true, 0, err), "cannot go to position 0");
+}
+
+/* Names of samples and contents stay what they are. */
+static void ids_are_fixed(void **state)
+{
+    uint8_t sha[32];
+    for (int i = 0; i < 32; i++)
+        sha[i] = (uint8_t)(i + 1);
+    assert_true(data_sample_id(sha, 0x10203) == 0x0102030405060203ULL);
+    assert_true(data_content_key(sha, 9) != data_content_key(sha, 8));
+    assert_true(data_content_key(sha, 32) == data_content_key(sha, 32));
+    sha[31] ^= 1;
+    assert_true(data_sample_id(sha, 0x10203) == 0x0102030405060203ULL);
+    uint64_t key = data_content_key(sha, 32);
+    sha[31] ^= 1;
+    assert_true(data_content_key(sha, 32) != key);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(places_follow_the_ranges),
+        cmocka_unit_test(windows_are_shuffled_apart),
+        cmocka_unit_test(names_the_bad),
+        cmocka_unit_test(refuses),
+        cmocka_unit_test(ids_are_fixed),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
