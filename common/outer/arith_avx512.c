@@ -5,7 +5,7 @@
 #include <immintrin.h>
 
 #define ARITH_OWN_E3M0
-#define KERNELS_OWN_ENCODE
+#define ARITH_OWN_ENCODE
 #include "common/outer/arith_impl.h"
 
 /* 32 bytes hold 64 elements: even ones in the low nibbles, odd ones in the high.

@@ -216,7 +216,7 @@ static inline void encode_e3m0_block(size_t n, const float *x, uint32_t s, uint8
         out[j] = (uint8_t)(code[2 * j] | code[2 * j + 1] << 4);
 }
 
-#ifdef KERNELS_OWN_ENCODE
+#ifdef ARITH_OWN_ENCODE
 static inline void encode_e3m0_own(size_t n, const float *x, uint32_t s, uint8_t *out, float *q);
 #endif
 
@@ -237,7 +237,7 @@ static bool encode_e3m0(size_t n, const float *x, void *payload, uint16_t *scale
             memset(q + b, 0, m * sizeof *q);
             continue;
         }
-#ifdef KERNELS_OWN_ENCODE
+#ifdef ARITH_OWN_ENCODE
         encode_e3m0_own(m, x + b, s, out + b / 2, q + b);
 #else
         encode_e3m0_block(m, x + b, s, out + b / 2, q + b);

@@ -1,14 +1,12 @@
 /* Inside of the CUDA backend; not for other layers.
  *
- *   device.c     opening, memory, copies, streams, errors
- *   front.c      the table: checks, the stream, the profile
- *   graph.c      steps recorded and launched as one
+ *   device.c     opening, memory, copies, streams, graphs, errors; the table
  *   lib.c        libraries opened on first use
  *   matmul.c     products through cuBLASLt
  *   sdpa*.c      attention through cuDNN, where it takes it
  *   *.cu         our kernels; each entry has the signature of its place in the table
  *
- * Entries below the front may assume valid arguments, the device current on this thread
+ * Entries below the table may assume valid arguments, the device current on this thread
  * and a stream that is not NULL.
  *
  * Errors.  A launch that the runtime refuses makes the operation return -ERR_DEVICE.  An
@@ -61,7 +59,7 @@ struct cuda_state {
     int *fault;        /* pinned: kernels store an enum cuda_fault */
     int broken;        /* cudaError_t of the first error, 0 while all is well */
 
-    bool recording; /* a graph (graph.c); errors then end it and are not sticky */
+    bool recording; /* a graph; errors then end it and are not sticky */
     int refused;    /* cudaError_t of the first of these */
 
     /* Pinned staging of copies from and to pageable memory, made with the first one. */
@@ -97,24 +95,8 @@ int cuda_scratch(struct stream *s, size_t bytes, void **ret);
     int cuda_##name(struct device *dev, CUDA_PARAMS params, struct stream *s);
 #include "kernels/ops.inc"
 OP(encode, (const struct encode *p), (p))
-OP(graph_launch, (struct graph * g), (g))
 #undef OP
-extern const struct kernel_ops cuda_ops; /* front.c */
-
-/* device.c */
-int cuda_alloc(struct device *dev, size_t bytes, void **ret, struct err *err);
-void cuda_free(struct device *dev, void *p);
-int cuda_memory(struct device *dev, uint64_t *ret_free, uint64_t *ret_total);
-int cuda_stream_new(struct device *dev, struct stream **ret, struct err *err);
-void cuda_stream_free(struct device *dev, struct stream *s);
-int cuda_stream_follow(struct device *dev, struct stream *s, struct stream *after);
-int cuda_alloc_host(struct device *dev, size_t bytes, void **ret, struct err *err);
-void cuda_free_host(struct device *dev, void *p);
-
-/* graph.c */
-int cuda_graph_begin(struct device *dev, struct stream *s, struct err *err);
-int cuda_graph_end(struct device *dev, struct stream *s, struct graph **ret, struct err *err);
-void cuda_graph_free(struct device *dev, struct graph *g);
+extern const struct kernel_ops cuda_ops; /* device.c */
 
 /* matmul.c */
 int lt_new(struct lt **ret, struct err *err); /* opens cuBLASLt: -ERR_DEVICE with what was found */

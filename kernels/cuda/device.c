@@ -1,3 +1,4 @@
+/* A card: opening, memory, copies, streams, graphs, errors, and the table it shows. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -5,8 +6,10 @@
 #include <unistd.h>
 
 #include "common/base/err.h"
+#include "kernels/check.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/sdpa.h"
+#include "kernels/profile.h"
 
 int cuda_check(struct cuda_state *st, cudaError_t e)
 {
@@ -20,6 +23,13 @@ int cuda_check(struct cuda_state *st, cudaError_t e)
     if (!st->broken)
         st->broken = (int)e;
     return -ERR_DEVICE;
+}
+
+/* Makes the device current on this thread; NULL is its main stream. */
+static struct stream *enter(struct device *dev, struct stream *s)
+{
+    cudaSetDevice(cuda_state(dev)->index);
+    return s ? s : &cuda_state(dev)->main;
 }
 
 /* Without a device file there is no driver worth loading: a CUDA build then starts as a CPU
@@ -144,8 +154,9 @@ void cuda_device_close(struct device *dev)
 
 /* ---- memory ---- */
 
-int cuda_alloc(struct device *dev, size_t bytes, void **ret, struct err *err)
+static int alloc(struct device *dev, size_t bytes, void **ret, struct err *err)
 {
+    enter(dev, NULL);
     cudaError_t e = cudaMalloc(ret, bytes ? bytes : 1);
     if (e == cudaSuccess)
         return 0;
@@ -160,13 +171,15 @@ int cuda_alloc(struct device *dev, size_t bytes, void **ret, struct err *err)
                    bytes, dev->name, available, total);
 }
 
-void cuda_free(struct device *dev, void *p)
+static void release(struct device *dev, void *p)
 {
+    enter(dev, NULL);
     cuda_check(cuda_state(dev), cudaFree(p));
 }
 
-int cuda_alloc_host(struct device *dev, size_t bytes, void **ret, struct err *err)
+static int alloc_host(struct device *dev, size_t bytes, void **ret, struct err *err)
 {
+    enter(dev, NULL);
     cudaError_t e = cudaHostAlloc(ret, bytes ? bytes : 1, cudaHostAllocDefault);
     if (e == cudaSuccess)
         return 0;
@@ -175,8 +188,9 @@ int cuda_alloc_host(struct device *dev, size_t bytes, void **ret, struct err *er
                    dev->name, cudaGetErrorString(e));
 }
 
-void cuda_free_host(struct device *dev, void *p)
+static void free_host(struct device *dev, void *p)
 {
+    enter(dev, NULL);
     cuda_check(cuda_state(dev), cudaFreeHost(p));
 }
 
@@ -308,9 +322,12 @@ int cuda_zero(struct device *dev, void *dst, size_t bytes, struct stream *s)
     return bytes ? cuda_check(s->st, cudaMemsetAsync(dst, 0, bytes, s->handle)) : 0;
 }
 
-int cuda_memory(struct device *dev, uint64_t *ret_free, uint64_t *ret_total)
+static int memory(struct device *dev, uint64_t *ret_free, uint64_t *ret_total)
 {
     size_t available = 0, total = 0;
+    if (cuda_state(dev)->broken)
+        return -ERR_DEVICE;
+    enter(dev, NULL);
     int rc = cuda_check(cuda_state(dev), cudaMemGetInfo(&available, &total));
     if (ret_free)
         *ret_free = available;
@@ -321,8 +338,9 @@ int cuda_memory(struct device *dev, uint64_t *ret_free, uint64_t *ret_total)
 
 /* ---- streams ---- */
 
-int cuda_stream_new(struct device *dev, struct stream **ret, struct err *err)
+static int stream_new(struct device *dev, struct stream **ret, struct err *err)
 {
+    enter(dev, NULL);
     struct stream *s = calloc(1, sizeof *s);
     if (!s)
         return err_set(err, -ENOMEM, "no memory for a stream");
@@ -338,17 +356,22 @@ int cuda_stream_new(struct device *dev, struct stream **ret, struct err *err)
     return 0;
 }
 
-void cuda_stream_free(struct device *dev, struct stream *s)
+static void stream_free(struct device *dev, struct stream *s)
 {
     if (!s)
         return;
+    enter(dev, NULL);
     cudaStreamSynchronize(s->handle);
     stream_release(s);
     free(s);
 }
 
-int cuda_stream_follow(struct device *dev, struct stream *s, struct stream *after)
+static int stream_follow(struct device *dev, struct stream *s, struct stream *after)
 {
+    if (cuda_state(dev)->broken)
+        return -ERR_DEVICE;
+    s = enter(dev, s);
+    after = enter(dev, after);
     cudaError_t e = cudaEventRecord(after->mark, after->handle);
     if (e == cudaSuccess)
         e = cudaStreamWaitEvent(s->handle, after->mark, 0);
@@ -383,3 +406,125 @@ int cuda_wait(struct stream *s, struct err *err)
         return err_set(err, -EINVAL, "device cuda:%d: %s", st->index, fault_text(fault));
     return 0;
 }
+
+static int sync_stream(struct device *dev, struct stream *s, struct err *err)
+{
+    return cuda_wait(enter(dev, s), err);
+}
+
+/* ---- graphs: what is queued between begin and end is captured, and launched as one ----
+ *
+ * Captured work holds the addresses of the stream's working memory, so a graph is stale once
+ * that has moved. */
+
+struct graph {
+    cudaGraphExec_t exec;
+    const void *scratch, *lt_work; /* of the stream, when it was recorded */
+};
+
+static int refuse_graph(struct cuda_state *st, struct err *err, const char *what, cudaError_t e)
+{
+    (void)cudaGetLastError();
+    return err_set(err, -EBUSY, "device cuda:%d cannot %s a graph: %s (%s)", st->index, what,
+                   cudaGetErrorString(e), cudaGetErrorName(e));
+}
+
+static int graph_begin(struct device *dev, struct stream *s, struct err *err)
+{
+    struct cuda_state *st = cuda_state(dev);
+    s = enter(dev, s);
+    /* Other threads go on allocating on other devices. */
+    cudaError_t e = cudaStreamBeginCapture(s->handle, cudaStreamCaptureModeThreadLocal);
+    if (e != cudaSuccess)
+        return refuse_graph(st, err, "begin", e);
+    st->recording = true;
+    st->refused = cudaSuccess;
+    return 0;
+}
+
+static int graph_end(struct device *dev, struct stream *s, struct graph **ret, struct err *err)
+{
+    struct cuda_state *st = cuda_state(dev);
+    s = enter(dev, s);
+    cudaGraph_t captured = NULL;
+    struct graph *g = calloc(1, sizeof *g);
+    cudaError_t e = cudaStreamEndCapture(s->handle, &captured);
+    st->recording = false;
+    *ret = NULL;
+    if (e == cudaSuccess && st->refused)
+        e = (cudaError_t)st->refused;
+    if (e == cudaSuccess && g)
+        e = cudaGraphInstantiate(&g->exec, captured, 0);
+    if (captured)
+        cudaGraphDestroy(captured);
+    if (!g)
+        return err_set(err, -EBUSY, "no memory for a graph");
+    if (e != cudaSuccess) {
+        free(g);
+        return refuse_graph(st, err, "record", e);
+    }
+    g->scratch = s->scratch;
+    g->lt_work = s->lt_work;
+    *ret = g;
+    return 0;
+}
+
+static int cuda_graph_launch(struct device *dev, struct graph *g, struct stream *s)
+{
+    if (g->scratch != s->scratch || g->lt_work != s->lt_work)
+        return -ESTALE;
+    return cuda_check(cuda_state(dev), cudaGraphLaunch(g->exec, s->handle));
+}
+
+static void graph_free(struct device *dev, struct graph *g)
+{
+    if (!g)
+        return;
+    enter(dev, NULL);
+    cudaGraphExecDestroy(g->exec);
+    free(g);
+}
+
+/* ---- the table: checks shapes, makes the device current, finds the stream that NULL means ----
+ *
+ * With a profile each operation is waited for. */
+
+static int front_begin(struct device *dev, struct stream **s)
+{
+    if (cuda_state(dev)->broken)
+        return -ERR_DEVICE;
+    *s = enter(dev, *s);
+    return 0;
+}
+
+static int front_finish(struct device *dev, struct stream *s)
+{
+    return cuda_wait(s, NULL);
+}
+
+/* The kernels look at values themselves (enum cuda_fault). */
+#define RUN(name) cuda_##name
+#define VALUES(allowed) true
+#include "kernels/front.inc"
+OP(encode, (const struct encode *p), (p), encode_ok(p), (p->n, p->codec))
+OP(graph_launch, (struct graph * g), (g), true, (0))
+#undef OP
+
+const struct kernel_ops cuda_ops = {
+    .alloc = alloc,
+    .free = release,
+    .memory = memory,
+    .stream_new = stream_new,
+    .stream_free = stream_free,
+    .sync = sync_stream,
+    .alloc_host = alloc_host,
+    .free_host = free_host,
+    .graph_begin = graph_begin,
+    .graph_end = graph_end,
+    .graph_launch = graph_launch,
+    .graph_free = graph_free,
+    .stream_follow = stream_follow,
+    .encode = encode,
+#define OP(name, ...) .name = name,
+#include "kernels/ops.inc"
+};
