@@ -1,5 +1,5 @@
-/* The promises of codec.h: sizes, nearest values, exact residuals, bounds of the
- * error on gaussian deltas. */
+/* The promises of coding.h: nearest values, exact residuals, bounds of the error on gaussian
+ * deltas. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -20,35 +20,6 @@
 static float x[N], q[N], back[N];
 static uint8_t payload[4 * N];
 static uint16_t scales[N / CODEC_BLOCK];
-
-static void test_names(void **state)
-{
-    (void)state;
-    for (int i = 0; i < CODEC_COUNT; i++) {
-        enum codec c = CODEC_F32;
-        assert_int_equal(codec_parse(codec_name((enum codec)i), &c), 0);
-        assert_int_equal(c, i);
-    }
-    enum codec c;
-    assert_true(codec_parse("fp4", &c) < 0);
-    assert_string_equal(codec_name((enum codec)77), "?");
-}
-
-static void test_sizes(void **state)
-{
-    (void)state;
-    assert_int_equal(codec_payload_bytes(CODEC_E3M0, 257), 129);
-    assert_int_equal(codec_scales(CODEC_E3M0, 257), 2);
-    assert_int_equal(codec_scales(CODEC_INT8, 256), 1);
-    assert_int_equal(codec_scales(CODEC_BF16, 256), 0);
-    double n = 1e8;
-    double e3m0 = (double)(codec_payload_bytes(CODEC_E3M0, (size_t)n) +
-                           2 * codec_scales(CODEC_E3M0, (size_t)n));
-    double int8 = (double)(codec_payload_bytes(CODEC_INT8, (size_t)n) +
-                           2 * codec_scales(CODEC_INT8, (size_t)n));
-    assert_true(e3m0 / n <= 0.52 * 0.98);
-    assert_true(int8 / n <= 1.02 * 0.99);
-}
 
 /* Relative squared error after one coding. */
 static double coding_error(enum codec c)
@@ -195,7 +166,6 @@ static void test_check_refuses(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_names),           cmocka_unit_test(test_sizes),
         cmocka_unit_test(test_error),           cmocka_unit_test(test_residual_is_exact),
         cmocka_unit_test(test_e3m0_is_nearest), cmocka_unit_test(test_int8_is_nearest),
         cmocka_unit_test(test_limits),          cmocka_unit_test(test_check_refuses),

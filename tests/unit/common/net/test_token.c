@@ -1,0 +1,106 @@
+/* Tokens: text and back, typing mistakes, bearers. */
+#include "common/net/token.h"
+
+#include "tests/unit/common/net/net_test.h"
+
+static struct token sample_token(void)
+{
+    struct token t = {.host = "coordinator.example.org",
+                      .rpc_port = 7710,
+                      .http_port = 7711,
+                      .role = TOKEN_ROLE_WORKER};
+    for (size_t i = 0; i < 32; i++) {
+        t.pin[i] = (uint8_t)i;
+        t.secret[i] = (uint8_t)(200 + i);
+    }
+    t.cluster_id[3] = 77;
+    return t;
+}
+
+static void test_token(void **state)
+{
+    struct token t = sample_token(), got;
+    char text[TOKEN_STRING_MAX], padded[TOKEN_STRING_MAX + 8], url[TOKEN_URL_MAX];
+    assert_int_equal(token_format(&t, text, NULL), 0);
+    snprintf(padded, sizeof(padded), "  %s\r\n", text);
+    assert_int_equal(token_parse(padded, &got, NULL), 0);
+    assert_string_equal(got.host, t.host);
+    assert_int_equal(got.rpc_port, 7710);
+    assert_int_equal(got.http_port, 7711);
+    assert_int_equal(got.role, TOKEN_ROLE_WORKER);
+    assert_memory_equal(got.pin, t.pin, 32);
+    assert_memory_equal(got.secret, t.secret, 32);
+    assert_memory_equal(got.cluster_id, t.cluster_id, 16);
+    token_http_url(&got, url);
+    assert_string_equal(url, "https://coordinator.example.org:7711");
+    (void)str_copy(t.host, sizeof(t.host), "::1");
+    t.http_plain = true;
+    token_http_url(&t, url);
+    assert_string_equal(url, "http://[::1]:7711");
+    memset(t.host, 'h', TOKEN_HOST_MAX);
+    assert_int_equal(token_format(&t, text, NULL), 0);
+    assert_int_equal(token_parse(text, &got, NULL), 0);
+}
+
+static void expect_bad_token(const char *text, const char *words)
+{
+    struct token t;
+    struct err err = {0};
+    assert_true(token_parse(text, &t, &err) < 0);
+    if (!strstr(err.msg, words))
+        fail_msg("\"%s\" does not say \"%s\"", err.msg, words);
+}
+
+static void test_bad_tokens(void **state)
+{
+    struct token t = sample_token();
+    char text[TOKEN_STRING_MAX], twice[2 * TOKEN_STRING_MAX], cut[TOKEN_STRING_MAX];
+    struct err err = {0};
+    assert_int_equal(token_format(&t, text, NULL), 0);
+    expect_bad_token("", "not a Skerry token");
+    expect_bad_token("hello", "not a Skerry token");
+    expect_bad_token("skerry1.", "cut short");
+    expect_bad_token("skerry1.!!!!", "damaged");
+    for (size_t n = 9; n < strlen(text); n++) {
+        memcpy(cut, text, n);
+        cut[n] = '\0';
+        struct token got;
+        assert_true(token_parse(cut, &got, NULL) < 0);
+    }
+    for (size_t i = 8; i < strlen(text); i++) { /* every typing mistake is found */
+        struct token got;
+        memcpy(cut, text, sizeof(cut));
+        cut[i] = cut[i] == 'A' ? 'B' : 'A';
+        assert_true(token_parse(cut, &got, NULL) < 0);
+    }
+    snprintf(twice, sizeof(twice), "%s%s", text, text);
+    expect_bad_token(twice, "twice");
+    t.host[0] = '\0';
+    assert_int_equal(token_format(&t, text, &err), -EINVAL);
+    (void)str_copy(t.host, sizeof(t.host), "a b");
+    assert_int_equal(token_format(&t, text, &err), -EINVAL);
+}
+
+static void test_bearer(void **state)
+{
+    struct token t = sample_token();
+    char text[TOKEN_STRING_MAX], bearer[TOKEN_BEARER_MAX];
+    token_bearer(t.secret, bearer);
+    assert_int_equal(token_format(&t, text, NULL), 0);
+    assert_true(token_bearer_matches(t.secret, bearer));
+    assert_true(token_bearer_matches(t.secret, text));
+    assert_false(token_bearer_matches(t.pin, bearer));
+    assert_false(token_bearer_matches(t.secret, ""));
+    bearer[42] = '\0';
+    assert_false(token_bearer_matches(t.secret, bearer));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_token),
+        cmocka_unit_test(test_bad_tokens),
+        cmocka_unit_test(test_bearer),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
