@@ -21,6 +21,7 @@ struct admit_join {
 /* 0, or a negative code that the join is refused with. */
 int admit_join(const struct admit_join *in, char ret_reason[ADMIT_REASON_MAX]);
 
+/* What is asked of a worker that wants work. */
 struct admit_work {
     uint64_t now_ms, quarantined_until_ms;
     bool drain, store_ok;
@@ -31,9 +32,9 @@ struct admit_work {
 bool admit_work(const struct admit_work *in, uint64_t *ret_until_ms,
                 char ret_reason[ADMIT_REASON_MAX]);
 
+#define ADMIT_FAILURES_ROW 3
 /* After `failures_row` failures without a success between them: how long the
  * worker is quarantined, ms; 0: not at all.  strikes: quarantines so far. */
-#define ADMIT_FAILURES_ROW 3
 uint64_t admit_quarantine_ms(uint32_t failures_row, uint32_t strikes);
 
 #endif

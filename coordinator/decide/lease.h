@@ -14,6 +14,7 @@
 
 #define LEASE_REASON_MAX 256
 
+/* LATE is worth a sentence in the status, LOST costs the lease. */
 enum lease_verdict { LEASE_UNSPECIFIED, LEASE_ALIVE, LEASE_LATE, LEASE_LOST };
 
 struct lease_in {
@@ -36,6 +37,7 @@ struct lease_decision {
     char reason[LEASE_REASON_MAX];
 };
 
+/* How the lease stands at now_ms. */
 void lease_decide(const struct lease_in *in, const struct lease_options *o,
                   struct lease_decision *ret);
 

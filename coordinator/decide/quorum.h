@@ -33,6 +33,7 @@ struct quorum_decision {
 /* Contributions that make a quorum: at least 1, at most expected. */
 uint32_t quorum_need(uint32_t expected, double fraction);
 
+/* Whether the step is taken at now_ms. */
 void quorum_decide(const struct quorum_in *in, struct quorum_decision *ret);
 
 #endif

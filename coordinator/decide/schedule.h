@@ -58,6 +58,7 @@ struct schedule_decision {
     char reason[SCHEDULE_REASON_MAX];
 };
 
+/* The best of the n tasks for the worker, at now_ms. */
 void schedule_pick(uint64_t now_ms, uint64_t worker, const struct schedule_task *tasks, size_t n,
                    const struct schedule_options *o, struct schedule_decision *ret);
 

@@ -7,7 +7,7 @@
  *         { "size", HTTP_INT, .required = true, .min = 1, .max = 1e12 },
  *     };
  *     if (http_body_check(body, "upload", fields, 2, &err) < 0)
- *         return reply_err(...);
+ *         return err.code;
  *
  * Pure functions. */
 #ifndef COORDINATOR_HTTP_BODY_H

@@ -44,7 +44,7 @@ static json_t *take_body(struct http_request *r, const struct http_field *fields
 
 /* ---- submit -------------------------------------------------------------- */
 
-/* Arrays that a view_submit borrows; they borrow the body's texts. */
+/* Arrays that a struct submit borrows; they borrow the body's texts. */
 struct dataset {
     const char **classes;
     uint64_t *counts;

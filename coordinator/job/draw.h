@@ -31,6 +31,7 @@ struct draw_request {
     double top_p;
 };
 
+/* The held-out loss of a path; as the others, NULL: there is nothing to look at, or no room. */
 struct task *draw_eval(struct coordinator *co, struct job *j, uint32_t path, uint32_t round);
 /* All main paths with the router: the losses of every strategy. */
 struct task *draw_eval_mixture(struct coordinator *co, struct job *j, uint32_t round);

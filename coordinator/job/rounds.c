@@ -119,7 +119,7 @@ static bool all_applied(const struct task *t)
 }
 
 /* Samples of a whole phase: one that was bounded by time may have run out of
- * them before, or was given another time (rounds_seconds). */
+ * them before, or was given another time (query_phase_seconds()). */
 static uint64_t full_phase(const struct job *j, const struct task *t)
 {
     double budget = j->spec.outer.seconds, took = (double)t->seconds;

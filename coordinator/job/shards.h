@@ -6,6 +6,7 @@
 
 #define CLUSTER_BLOBS_MAX 2048 /* features and scores of a CLUSTER task: they fit a frame */
 
+/* What some shards add up to. */
 struct shards_sum {
     uint64_t shards, samples, tokens;
 };

@@ -1,7 +1,7 @@
 /* Every blob that the state names, and whether it is still needed: the one list that the sweep,
  * the end of a job, and jobs that cannot be read go by.
  *
- * A record with a new blob gets a role here, a line in blobs.c, and one in persist_job.c for jobs
+ * A record with a new blob gets a role here, a line in blobs.c, and one in persist_load.c for jobs
  * whose rows are not loaded.  Nothing here reads a disk.  Loop thread. */
 #ifndef COORDINATOR_BLOBS_H
 #define COORDINATOR_BLOBS_H

@@ -1,4 +1,5 @@
-/* Inside of the coordinator: what its files share.  Not for the HTTP side. */
+/* The object that is a coordinator: the state with its store, the servers, and what waits for the
+ * next commit.  Everything from the job room up works on it; the HTTP side sees view.h alone. */
 #ifndef COORDINATOR_CORE_H
 #define COORDINATOR_CORE_H
 
@@ -39,12 +40,14 @@ struct reply {
     char text[512];
 };
 
+/* Called after the next commit. */
 struct durable {
     struct list link;
     durable_fn fn;
     void *arg;
 };
 
+/* Called with every event. */
 struct subscriber {
     int handle;
     event_fn fn;
@@ -86,6 +89,7 @@ struct coordinator {
     struct traffic bytes_here;
 };
 
+/* The monotonic clock of the loop, in ms. */
 static inline uint64_t core_now(const struct coordinator *co)
 {
     return loop_now_ms(co->loop);

@@ -41,6 +41,7 @@ enum job_state {
     JOB_STATES
 };
 
+/* As persons and the API know it: "running". */
 const char *job_state_name(enum job_state s);
 
 struct shard_rec {
@@ -119,6 +120,7 @@ struct path_rec {
     struct row_mark row;
 };
 
+/* A sample that could not be read, by name. */
 struct bad_rec {
     char *shard, *key, *reason;
 };

@@ -6,7 +6,7 @@
  * take() gives a task `n` samples: first from the shards at positions p of the
  * epoch's order with p mod k == replica, then from any other; when the epoch
  * has fewer free samples the rest comes from the next one.  Samples held by a
- * task count as pending until set_leased(), as leased after it.  settle() makes
+ * task count as pending until ledger_set_leased(), as leased after it.  settle() makes
  * the first n samples of the task's ranges done and the rest free.  An epoch
  * whose samples are all done is closed: it leaves a line of figures.
  *
@@ -47,6 +47,7 @@ int ledger_new(uint64_t seed, const struct ledger_shard *shards, size_t n, struc
 void ledger_set_even(struct ledger *l); /* before the first take */
 void ledger_free(struct ledger *l);     /* accepts NULL */
 
+/* Samples of an epoch: all there are. */
 uint64_t ledger_epoch_samples(const struct ledger *l);
 
 /* Takes up to n samples for task `holder` (not 0, not holding any yet), in at
@@ -69,6 +70,7 @@ void ledger_set_leased(struct ledger *l, uint64_t holder, bool leased);
 int ledger_settle(struct ledger *l, uint64_t holder, const struct ledger_range *ranges, size_t n,
                   uint64_t done, struct err *err);
 
+/* Samples of one epoch, by how far they are. */
 struct ledger_epoch {
     uint32_t epoch;
     uint64_t total, done, leased, pending;

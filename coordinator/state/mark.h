@@ -27,6 +27,7 @@ struct marks {
     size_t n, cap;
 };
 
+/* At the end. */
 static inline void marks_add(struct marks *m, uint64_t id)
 {
     if (m->n == m->cap) {

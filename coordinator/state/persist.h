@@ -19,6 +19,7 @@ extern const struct store_schema persist_schema;
  * s NULL: all is as the store has it. */
 void persist_changes(struct store *s, struct state *st);
 
+/* Queues a line of the metrics. */
 void save_metric(struct store *s, uint64_t job_id, const struct metric_rec *m);
 /* Keeps the newest loss points and ever fewer of the older ones: at most
  * METRIC_POINTS_MAX; call it when a quarter of that has come since. */

@@ -15,6 +15,7 @@ struct blob_ref {
     uint64_t size;
 };
 
+/* Is there one? */
 static inline bool blob_ref_is_set(const struct blob_ref *b)
 {
     return b->size != 0;

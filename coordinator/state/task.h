@@ -38,6 +38,7 @@ struct task_trait {
 
 extern const struct task_trait task_traits[TASK_KINDS];
 
+/* PENDING and LEASED are open, the others are ends. */
 enum task_state {
     TASK_STATE_UNSPECIFIED,
     TASK_PENDING,
@@ -193,7 +194,9 @@ static inline bool task_is_open(const struct task *t)
     return t->state == TASK_PENDING || t->state == TASK_LEASED;
 }
 
+/* As persons and the API know it: "TRAIN". */
 const char *task_kind_name(enum task_kind k);
+/* "pending". */
 const char *task_state_name(enum task_state s);
 
 /* What a TRAIN task has given, for writing. */

@@ -41,6 +41,7 @@ struct err;
 
 /* ---- the whole ----------------------------------------------------------- */
 
+/* The daemon as a whole. */
 struct view_status {
     const char *version;
     const char *cluster; /* 32 hex digits */
@@ -59,9 +60,10 @@ struct view_status {
     unsigned parked;                  /* long polls of idle workers */
 };
 
+/* Fills ret. */
 void view_status(struct coordinator *co, struct view_status *ret);
 
-/* Who is waited for, why, and until when. job_id 0: of everything. */
+/* What is waited for, why, and until when. */
 struct view_waiting {
     uint64_t job_id, task_id, worker_id; /* 0: not about one */
     const char *what;                    /* "worker 3 (isle-c)", "round 4 of demo" */
@@ -70,10 +72,12 @@ struct view_waiting {
 };
 
 typedef void (*view_waiting_fn)(void *arg, const struct view_waiting *w);
+/* Everything that something waits for; job_id 0: of all jobs. */
 void view_each_waiting(struct coordinator *co, uint64_t job_id, view_waiting_fn fn, void *arg);
 
 /* ---- jobs ---------------------------------------------------------------- */
 
+/* A job, with the figures of all its paths. */
 struct view_job {
     uint64_t id;
     const char *name;
@@ -119,11 +123,13 @@ struct view_job {
 };
 
 typedef void (*view_job_fn)(void *arg, const struct view_job *j);
+/* All jobs on record. */
 void view_each_job(struct coordinator *co, view_job_fn fn, void *arg);
+/* One job; -ERR_NOTFOUND. */
 int view_job(struct coordinator *co, uint64_t job_id, struct view_job *ret, struct err *err);
 
-/* Held-out loss of a text job in bits per byte; NAN: no texts, or not evaluated. */
 struct job;
+/* Held-out loss of a text job in bits per byte; NAN: no texts, or not evaluated. */
 double view_job_bits_per_byte(const struct job *j);
 
 /* A path through the grid of modules. */
@@ -146,16 +152,18 @@ struct view_path {
 };
 
 typedef void (*view_path_fn)(void *arg, const struct view_path *p);
+/* The paths of a job, in order. */
 void view_each_path(struct coordinator *co, uint64_t job_id, view_path_fn fn, void *arg);
 
+/* A partition of the data, as far as it is known. */
 struct view_partition {
     uint32_t partition, shards;
     uint64_t samples, tokens, holdout;
     double share; /* of all training samples; NAN before it is known */
 };
 
-/* None for data in one piece. */
 typedef void (*view_partition_fn)(void *arg, const struct view_partition *p);
+/* The partitions of a job; none of data in one piece. */
 void view_each_partition(struct coordinator *co, uint64_t job_id, view_partition_fn fn, void *arg);
 
 /* A figure that a task found: balance of the partitions, losses of a mixture's strategies,
@@ -170,6 +178,7 @@ struct view_row {
 };
 
 typedef void (*view_row_fn)(void *arg, const struct view_row *r);
+/* The figures of a job, in the order in which they were first found. */
 void view_each_row(struct coordinator *co, uint64_t job_id, view_row_fn fn, void *arg);
 
 /* The module of each level that a path stopped at: what an export of it takes. */
@@ -181,6 +190,7 @@ struct view_best {
 };
 
 typedef void (*view_best_fn)(void *arg, const struct view_best *b);
+/* By path and level; none without early stopping. */
 void view_each_best(struct coordinator *co, uint64_t job_id, view_best_fn fn, void *arg);
 
 /* One replica of one path. */
@@ -196,22 +206,28 @@ struct view_replica {
 };
 
 typedef void (*view_replica_fn)(void *arg, const struct view_replica *r);
+/* By path and replica. */
 void view_each_replica(struct coordinator *co, uint64_t job_id, view_replica_fn fn, void *arg);
 
 typedef void (*view_round_fn)(void *arg, const struct round_rec *r);
+/* The rounds that are in memory, oldest first. */
 void view_each_round(struct coordinator *co, uint64_t job_id, view_round_fn fn, void *arg);
 
+/* How far the samples of an epoch are. */
 struct view_epoch {
     uint32_t partition, epoch;             /* partition UINT32_MAX: of all the data */
     uint64_t total, done, leased, pending; /* samples; total = done + leased + pending */
 };
 
 typedef void (*view_epoch_fn)(void *arg, const struct view_epoch *e);
+/* Of each partition the epochs that are open, and the last that were closed. */
 void view_each_epoch(struct coordinator *co, uint64_t job_id, view_epoch_fn fn, void *arg);
 
 typedef void (*view_sample_fn)(void *arg, const struct grid_rec *s);
+/* What SAMPLE tasks drew, oldest first. */
 void view_each_sample(struct coordinator *co, uint64_t job_id, view_sample_fn fn, void *arg);
 
+/* A class of the dataset. */
 struct view_class {
     uint32_t index;
     const char *name;
@@ -219,9 +235,11 @@ struct view_class {
 };
 
 typedef void (*view_class_fn)(void *arg, const struct view_class *c);
+/* In the order of the dataset. */
 void view_each_class(struct coordinator *co, uint64_t job_id, view_class_fn fn, void *arg);
 
 typedef void (*view_bad_sample_fn)(void *arg, const struct bad_sample *b);
+/* Those that are kept by name. */
 void view_each_bad_sample(struct coordinator *co, uint64_t job_id, view_bad_sample_fn fn,
                           void *arg);
 
@@ -232,6 +250,7 @@ int view_metrics(struct coordinator *co, uint64_t job_id, uint64_t after, size_t
 
 /* ---- modules and versions ------------------------------------------------ */
 
+/* A module, with what its outer steps did so far. */
 struct view_module {
     uint64_t id, job_id;
     uint32_t level, index;
@@ -248,8 +267,8 @@ struct view_module {
     uint32_t fragment;          /* of its level */
 };
 
-/* job_id 0: of all jobs. */
 typedef void (*view_module_fn)(void *arg, const struct view_module *m);
+/* job_id 0: of all jobs. */
 void view_each_module(struct coordinator *co, uint64_t job_id, view_module_fn fn, void *arg);
 
 /* A version whose blobs are still kept. sha256s are NULL where there is none. */
@@ -262,10 +281,12 @@ struct view_version {
 };
 
 typedef void (*view_version_fn)(void *arg, const struct view_version *v);
+/* The versions that are kept, oldest first. */
 void view_each_version(struct coordinator *co, uint64_t module_id, view_version_fn fn, void *arg);
 
 /* ---- tasks --------------------------------------------------------------- */
 
+/* A task, open or ended. */
 struct view_task {
     uint64_t id, job_id, worker_id; /* worker 0: none */
     /* INIT INGEST TRAIN EVAL SAMPLE OUTER FEATURE CLUSTER SPLIT SCORE VELOCITY */
@@ -292,10 +313,12 @@ typedef void (*view_task_fn)(void *arg, const struct view_task *t);
  * ones of each job (TASKS_ENDED_MAX) are kept. */
 void view_each_task(struct coordinator *co, uint64_t job_id, const char *state, view_task_fn fn,
                     void *arg);
+/* One task; -ERR_NOTFOUND. */
 int view_task(struct coordinator *co, uint64_t task_id, struct view_task *ret, struct err *err);
 
 /* ---- workers ------------------------------------------------------------- */
 
+/* A worker that has joined once. */
 struct view_worker {
     uint64_t id;
     const char *name, *device, *version, *address;
@@ -316,19 +339,24 @@ struct view_worker {
 };
 
 typedef void (*view_worker_fn)(void *arg, const struct view_worker *w);
+/* All that are known, gone ones too. */
 void view_each_worker(struct coordinator *co, view_worker_fn fn, void *arg);
+/* One worker; -ERR_NOTFOUND. */
 int view_worker(struct coordinator *co, uint64_t worker_id, struct view_worker *ret,
                 struct err *err);
 
 /* ---- commands ------------------------------------------------------------ */
 
+/* Puts a job on record, or says why not; see submit.h. */
 int view_job_submit(struct coordinator *co, const struct submit *s, uint64_t *ret_id,
                     struct err *err);
+/* Ends a job; -ERR_STALE: it has ended. */
 int view_job_cancel(struct coordinator *co, uint64_t job_id, struct err *err);
-/* Of what view_sample_request made, and nothing else: -EINVAL for a task that a job needs,
+/* Ends a task that view_sample_request() made, and no other: -EINVAL for a task that a job needs,
  * -ERR_STALE for one that has ended. */
 int view_task_cancel(struct coordinator *co, uint64_t task_id, struct err *err);
 
+/* Has something drawn: *ret_task is the SAMPLE task. */
 int view_sample_request(struct coordinator *co, uint64_t job_id, const struct draw_request *r,
                         uint64_t *ret_task, struct err *err);
 
@@ -347,6 +375,7 @@ void view_when_durable(struct coordinator *co, durable_fn fn, void *arg);
 
 /* At most EVENT_SUBSCRIBERS_MAX; returns a handle > 0 or -ERR_LIMIT. */
 int view_subscribe(struct coordinator *co, event_fn fn, void *arg);
+/* By its handle. */
 void view_unsubscribe(struct coordinator *co, int handle);
 
 #endif
