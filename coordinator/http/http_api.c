@@ -1,73 +1,33 @@
 #include "coordinator/http/http_api.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
+#include "common/base/buf.h"
 #include "common/base/err.h"
 #include "common/base/mem.h"
 #include "common/base/str.h"
 #include "common/net/token.h"
-#include "coordinator/http/http_internal.h"
+#include "coordinator/http/http_api_impl.h"
+#include "coordinator/http/http_events.h"
+#include "coordinator/http/http_json.h"
+#include "coordinator/http/http_metrics.h"
+#include "coordinator/http/web_assets.h"
 #include "coordinator/view/view.h"
 
 #define USER TOKEN_ROLE_USER
 #define ANYBODY TOKEN_ROLE_NONE
 
-/* The blob routes are common/net/http/blob_http's. */
-static const struct http_route routes[] = {
-    {"GET", "/healthz", ANYBODY, 0, http_get_health, NULL, NULL},
-    {"GET", "/metrics", USER, 0, http_get_prometheus, NULL, NULL},
-    {"GET", "/", ANYBODY, 0, http_get_page, NULL, NULL},
-    {"GET", "/web/{name}", ANYBODY, 0, http_get_web_file, NULL, NULL},
-    {"POST", "/login", ANYBODY, 4096, http_post_login, NULL, NULL},
-    {"POST", "/logout", ANYBODY, 4096, http_post_logout, NULL, NULL},
-    {"GET", "/v1/status", USER, 0, http_get_status, NULL, NULL},
-    {"GET", "/v1/jobs", USER, 0, http_get_jobs, NULL, NULL},
-    {"POST", "/v1/jobs", USER, HTTP_BODY_SUBMIT, http_post_job, NULL, NULL},
-    {"GET", "/v1/jobs/{id}", USER, 0, http_get_job, NULL, NULL},
-    {"POST", "/v1/jobs/{id}/cancel", USER, HTTP_BODY_SMALL, http_post_cancel, NULL, NULL},
-    {"GET", "/v1/jobs/{id}/metrics", USER, 0, http_get_job_metrics, NULL, NULL},
-    {"POST", "/v1/jobs/{id}/sample", USER, HTTP_BODY_SMALL, http_post_sample, NULL, NULL},
-    {"GET", "/v1/tasks", USER, 0, http_get_tasks, NULL, NULL},
-    {"GET", "/v1/tasks/{id}", USER, 0, http_get_task, NULL, NULL},
-    {"POST", "/v1/tasks/{id}/cancel", USER, HTTP_BODY_SMALL, http_post_task_cancel, NULL, NULL},
-    {"GET", "/v1/workers", USER, 0, http_get_workers, NULL, NULL},
-    {"POST", "/v1/workers/{id}/drain", USER, HTTP_BODY_SMALL, http_post_drain, NULL, NULL},
-    {"GET", "/v1/modules", USER, 0, http_get_modules, NULL, NULL},
-    {"POST", "/v1/uploads", USER, HTTP_BODY_SMALL, http_post_upload, NULL, NULL},
-    {"GET", "/v1/log", USER, 0, http_get_log, NULL, NULL},
-    {"GET", "/v1/join", USER, 0, http_get_join, NULL, NULL},
-    {"GET", "/v1/events", USER, 0, http_get_events, NULL, NULL},
-};
-
-#define N_ROUTES (sizeof routes / sizeof routes[0])
-
-const struct http_route *http_api_routes(unsigned *ret_count)
-{
-    *ret_count = N_ROUTES;
-    return routes;
-}
-
-int http_api_open(const struct http_api_options *o, struct http_api **ret, struct err *err)
-{
-    struct http_api *api = mem_alloc(sizeof *api);
-    api->o = *o;
-    api->worker_token = str_dup(o->worker_token ? o->worker_token : "");
-    list_init(&api->pending);
-    int rc = http_events_new(o->co, &api->events, err);
-    if (rc < 0) {
-        mem_free(api->worker_token);
-        mem_free(api);
-        return rc;
-    }
-    api->routes = mem_alloc_array(N_ROUTES, sizeof routes[0]);
-    memcpy(api->routes, routes, sizeof routes);
-    for (size_t i = 0; i < N_ROUTES; i++)
-        api->routes[i].arg = api;
-    http_server_routes(o->server, api->routes, N_ROUTES);
-    *ret = api;
-    return 0;
-}
+#define BODY_SMALL (16u << 10)
+#define BODY_SUBMIT (8u << 20)
+#define TASKS_MAX 1000
+#define METRICS_MAX 10000 /* records in one answer */
+#define LINES_BYTES_MAX (4u << 20)
+#define PROMETHEUS_BYTES_MAX (8u << 20)
+#define SECRET_MAX 512
+#define COOKIE_NAME "skerry" /* also in common/net/http/http_server */
+#define COOKIE_DAYS 365
 
 /* ---- answers that wait for the disk -------------------------------------- */
 
@@ -143,4 +103,419 @@ void http_api_fail(struct http_request *r, const struct err *err)
         }
     }
     http_reply_error(r, 500, "internal", "%s", err->msg);
+}
+
+/* ---- reading -------------------------------------------------------------- */
+
+static void reply(struct http_request *r, json_t *takes)
+{
+    http_reply_json(r, 200, takes);
+}
+
+static void get_health(void *arg, struct http_request *r)
+{
+    http_reply_text(r, 200, "text/plain; charset=utf-8", "ok\n");
+}
+
+static void get_status(void *arg, struct http_request *r)
+{
+    struct http_api *api = arg;
+    reply(r, http_json_status(api->o.co));
+}
+
+static void get_jobs(void *arg, struct http_request *r)
+{
+    struct http_api *api = arg;
+    reply(r, http_json_items(http_json_jobs(api->o.co)));
+}
+
+static void get_job(void *arg, struct http_request *r)
+{
+    struct http_api *api = arg;
+    struct err err = {0};
+    uint64_t id;
+    if (http_request_param_u64(r, "id", &id) < 0)
+        return;
+    json_t *job = http_json_job(api->o.co, id, &err);
+    if (job == NULL)
+        http_api_fail(r, &err);
+    else
+        reply(r, job);
+}
+
+/* What is known of the rounds by now: an evaluation ends after its round was
+ * recorded, and the record itself does not know the replicas' step. */
+struct rounds {
+    struct round {
+        uint32_t path, round;
+        double eval_loss, step;
+    } * items;
+    size_t n, cap, at; /* at: where the last look-up ended; they come in order */
+};
+
+struct lines {
+    struct buf out;
+    bool full; /* the rest waits for the next request */
+    struct rounds rounds;
+};
+
+static void add_known_round(void *arg, const struct round_rec *r)
+{
+    struct rounds *k = arg;
+    if (k->n == k->cap) {
+        k->cap = k->cap ? 2 * k->cap : 64;
+        k->items = mem_realloc(k->items, k->cap * sizeof k->items[0]);
+    }
+    double before = 0;
+    for (size_t i = k->n; i > 0 && before == 0; i--)
+        if (k->items[i - 1].path == r->path)
+            before = k->items[i - 1].step;
+    double steps = r->contributions ? (double)r->steps / r->contributions : 0;
+    k->items[k->n++] = (struct round){r->path, r->round, (double)r->eval_loss, before + steps};
+}
+
+static const struct round *known_round(struct rounds *k, const struct metric_rec *m)
+{
+    for (size_t i = 0; i < k->n; i++) {
+        size_t at = (k->at + i) % k->n;
+        if (k->items[at].path == m->path && k->items[at].round == m->round) {
+            k->at = at;
+            return &k->items[at];
+        }
+    }
+    return NULL;
+}
+
+static void add_line(void *arg, const struct metric_rec *m)
+{
+    struct lines *l = arg;
+    if (l->full)
+        return;
+    json_t *o = http_json_metric(m);
+    if (m->kind == METRIC_ROUND) {
+        const struct round *r = known_round(&l->rounds, m);
+        http_json_put(o, "step", json_integer(r ? (json_int_t)(r->step + 0.5) : 0));
+        http_json_put(o, "eval_loss", r ? http_json_real(r->eval_loss) : json_null());
+    }
+    char *line = json_dumps(o, JSON_COMPACT | JSON_REAL_PRECISION(9)); /* they were floats */
+    /* Whole lines only: the reader asks again from the last one it got. */
+    l->full = l->full || line == NULL || buf_printf(&l->out, "%s\n", line) < 0;
+    mem_free(line);
+    json_decref(o);
+}
+
+static void get_job_metrics(void *arg, struct http_request *r)
+{
+    struct http_api *api = arg;
+    struct err err = {0};
+    uint64_t id, after;
+    if (http_request_param_u64(r, "id", &id) < 0 ||
+        http_request_query_u64(r, "after", 0, INT64_MAX, &after) < 0)
+        return;
+    struct lines l = {0};
+    buf_init(&l.out, LINES_BYTES_MAX);
+    view_each_round(api->o.co, id, add_known_round, &l.rounds);
+    if (view_metrics(api->o.co, id, after, METRICS_MAX, add_line, &l, &err) < 0) {
+        http_api_fail(r, &err);
+    } else {
+        http_reply_header(r, "Cache-Control", "no-store");
+        http_reply_bytes(r, 200, "application/x-ndjson", buf_str(&l.out), l.out.len);
+    }
+    buf_release(&l.out);
+    mem_free(l.rounds.items);
+}
+
+static void get_tasks(void *arg, struct http_request *r)
+{
+    static const char *const states[] = {"pending", "leased", "done", "failed", "cancelled"};
+    struct http_api *api = arg;
+    uint64_t job;
+    if (http_request_query_u64(r, "job", 0, INT64_MAX, &job) < 0)
+        return;
+    const char *state = http_request_query(r, "state");
+    bool known = state == NULL;
+    for (size_t i = 0; i < sizeof states / sizeof states[0] && !known; i++)
+        known = strcmp(states[i], state) == 0;
+    if (!known) {
+        http_reply_error(r, 400, "invalid",
+                         "state must be pending, leased, done, failed or cancelled.");
+        return;
+    }
+    reply(r, http_json_items(http_json_tasks(api->o.co, job, state, TASKS_MAX)));
+}
+
+static void get_task(void *arg, struct http_request *r)
+{
+    struct http_api *api = arg;
+    struct err err = {0};
+    struct view_task t;
+    uint64_t id;
+    if (http_request_param_u64(r, "id", &id) < 0)
+        return;
+    if (view_task(api->o.co, id, &t, &err) < 0)
+        http_api_fail(r, &err);
+    else
+        reply(r, http_json_task(&t));
+}
+
+static void get_workers(void *arg, struct http_request *r)
+{
+    struct http_api *api = arg;
+    reply(r, http_json_items(http_json_workers(api->o.co)));
+}
+
+static void get_modules(void *arg, struct http_request *r)
+{
+    struct http_api *api = arg;
+    struct err err = {0};
+    struct view_job j;
+    uint64_t job;
+    if (http_request_query_u64(r, "job", 0, INT64_MAX, &job) < 0)
+        return;
+    if (job != 0 && view_job(api->o.co, job, &j, &err) < 0)
+        http_api_fail(r, &err);
+    else
+        reply(r, http_json_items(http_json_modules(api->o.co, job)));
+}
+
+static void get_log(void *arg, struct http_request *r)
+{
+    struct http_api *api = arg;
+    reply(r, http_json_items(http_events_log(api->events)));
+}
+
+static void get_join(void *arg, struct http_request *r)
+{
+    struct http_api *api = arg;
+    char *command = str_printf("workerd --join %s", api->worker_token);
+    json_t *o = json_object();
+    http_json_put(o, "command", http_json_text(command));
+    http_json_put(o, "token", http_json_text(api->worker_token));
+    mem_free(command);
+    reply(r, o);
+}
+
+static void get_events(void *arg, struct http_request *r)
+{
+    struct http_api *api = arg;
+    http_events_open(api->events, r);
+}
+
+static void get_prometheus(void *arg, struct http_request *r)
+{
+    struct http_api *api = arg;
+    struct http_counters http = http_server_counters(api->o.server);
+    struct buf out;
+    buf_init(&out, PROMETHEUS_BYTES_MAX);
+    if (http_metrics_write(api->o.co, api->o.store, &http, &out) < 0)
+        http_reply_error(r, 503, "limit", "There are more metrics than fit into %u bytes.",
+                         PROMETHEUS_BYTES_MAX);
+    else
+        http_reply_bytes(r, 200, "text/plain; version=0.0.4; charset=utf-8", buf_str(&out),
+                         out.len);
+    buf_release(&out);
+}
+
+/* ---- the dashboard: the files hold no secrets, so everybody may fetch them --- */
+
+static const struct web_asset *find_asset(const char *name)
+{
+    for (size_t i = 0; i < web_assets_count; i++)
+        if (strcmp(web_assets[i].name, name) == 0)
+            return &web_assets[i];
+    return NULL;
+}
+
+/* Nothing from elsewhere, no inline script or style, no frame around us. */
+static void add_headers(struct http_request *r)
+{
+    http_reply_header(r, "Content-Security-Policy",
+                      "default-src 'none'; script-src 'self'; style-src 'self'; "
+                      "img-src 'self' data: blob:; connect-src 'self'; form-action 'self'; "
+                      "base-uri 'none'; frame-ancestors 'none'");
+    http_reply_header(r, "Referrer-Policy", "no-referrer");
+    http_reply_header(r, "Cache-Control", "no-cache");
+}
+
+static void reply_asset(struct http_request *r, unsigned status, const char *name)
+{
+    static const struct {
+        const char *ending, *type;
+    } types[] = {
+        {".html", "text/html; charset=utf-8"},
+        {".js", "text/javascript; charset=utf-8"},
+        {".css", "text/css; charset=utf-8"},
+        {".svg", "image/svg+xml"},
+    };
+    const struct web_asset *asset = find_asset(name);
+    const char *type = NULL;
+    for (size_t i = 0; asset && i < sizeof types / sizeof types[0]; i++)
+        if (str_ends(name, types[i].ending))
+            type = types[i].type;
+    if (type == NULL) {
+        http_reply_error(r, 404, "not_found", "There is no file of that name.");
+        return;
+    }
+    add_headers(r);
+    http_reply_static(r, status, type, asset->data, asset->len);
+}
+
+static void get_web_file(void *arg, struct http_request *r)
+{
+    const char *name = http_request_param(r, "name");
+    /* The pages themselves are served at / only. */
+    reply_asset(r, 200, str_ends(name, ".html") ? "" : name);
+}
+
+/* ---- login --------------------------------------------------------------- */
+
+static bool is_secret(const struct http_api *api, const char *secret)
+{
+    static const char alphabet[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+                                   "0123456789-_.";
+    size_t len = strlen(secret);
+    /* It becomes part of a header: no byte that could end one. */
+    if (len == 0 || len > SECRET_MAX || strspn(secret, alphabet) != len)
+        return false;
+    return (api->o.authenticate(api->o.auth_arg, secret) & TOKEN_ROLE_USER) != 0;
+}
+
+static void set_cookie(const struct http_api *api, struct http_request *r, const char *secret,
+                       long max_age_s)
+{
+    char *cookie = str_printf(COOKIE_NAME "=%s; Path=/; HttpOnly; SameSite=Strict; Max-Age=%ld%s",
+                              secret, max_age_s, api->o.plain ? "" : "; Secure");
+    http_reply_header(r, "Set-Cookie", cookie);
+    mem_free(cookie);
+}
+
+static void redirect_home(struct http_request *r)
+{
+    http_reply_header(r, "Location", "/");
+    http_reply_header(r, "Cache-Control", "no-store");
+    http_reply_empty(r, 303);
+}
+
+static void log_in(const struct http_api *api, struct http_request *r, const char *secret)
+{
+    if (is_secret(api, secret)) {
+        set_cookie(api, r, secret, COOKIE_DAYS * 24L * 3600L);
+        redirect_home(r);
+    } else {
+        reply_asset(r, 401, "denied.html");
+    }
+}
+
+static void get_page(void *arg, struct http_request *r)
+{
+    struct http_api *api = arg;
+    const char *secret = http_request_query(r, "token");
+    if (secret != NULL)
+        log_in(api, r, secret); /* and out of the address bar */
+    else if (http_request_role(r) & TOKEN_ROLE_USER)
+        reply_asset(r, 200, "index.html");
+    else
+        reply_asset(r, 200, "login.html");
+}
+
+/* The first value of a form, with %XX and '+' decoded, cut to fit. */
+static bool form_value(const char *text, size_t len, const char *name, char *out, size_t size)
+{
+    size_t n = strlen(name), used = 0;
+    if (len <= n || strncmp(text, name, n) != 0 || text[n] != '=')
+        return false;
+    for (size_t i = n + 1; i < len && text[i] != '&' && used + 1 < size; i++) {
+        unsigned value;
+        if (text[i] == '%' && i + 2 < len && sscanf(text + i + 1, "%2x", &value) == 1) {
+            out[used++] = (char)value;
+            i += 2;
+        } else {
+            out[used++] = text[i] == '+' ? ' ' : text[i];
+        }
+    }
+    out[used] = '\0';
+    return true;
+}
+
+static void post_login(void *arg, struct http_request *r)
+{
+    char form[3 * SECRET_MAX + 16], secret[SECRET_MAX + 2] = "";
+    size_t len;
+    const char *body = http_request_body(r, &len);
+    if (body == NULL || len >= sizeof form) {
+        log_in(arg, r, "");
+        return;
+    }
+    memcpy(form, body, len);
+    form[len] = '\0';
+    (void)form_value(form, len, "token", secret, sizeof secret);
+    /* Pasted from a terminal: white space at the ends is not meant. */
+    const char *start = secret + strspn(secret, " \t\r\n");
+    for (size_t n = strlen(start); n > 0 && strchr(" \t\r\n", start[n - 1]); n--)
+        secret[(size_t)(start - secret) + n - 1] = '\0';
+    log_in(arg, r, start);
+}
+
+static void post_logout(void *arg, struct http_request *r)
+{
+    set_cookie(arg, r, "", 0);
+    redirect_home(r);
+}
+
+/* ---- routes --------------------------------------------------------------- */
+
+/* The blob routes are common/net/http/blob_http's. */
+static const struct http_route routes[] = {
+    {"GET", "/healthz", ANYBODY, 0, get_health, NULL, NULL},
+    {"GET", "/metrics", USER, 0, get_prometheus, NULL, NULL},
+    {"GET", "/", ANYBODY, 0, get_page, NULL, NULL},
+    {"GET", "/web/{name}", ANYBODY, 0, get_web_file, NULL, NULL},
+    {"POST", "/login", ANYBODY, 4096, post_login, NULL, NULL},
+    {"POST", "/logout", ANYBODY, 4096, post_logout, NULL, NULL},
+    {"GET", "/v1/status", USER, 0, get_status, NULL, NULL},
+    {"GET", "/v1/jobs", USER, 0, get_jobs, NULL, NULL},
+    {"POST", "/v1/jobs", USER, BODY_SUBMIT, http_post_job, NULL, NULL},
+    {"GET", "/v1/jobs/{id}", USER, 0, get_job, NULL, NULL},
+    {"POST", "/v1/jobs/{id}/cancel", USER, BODY_SMALL, http_post_cancel, NULL, NULL},
+    {"GET", "/v1/jobs/{id}/metrics", USER, 0, get_job_metrics, NULL, NULL},
+    {"POST", "/v1/jobs/{id}/sample", USER, BODY_SMALL, http_post_sample, NULL, NULL},
+    {"GET", "/v1/tasks", USER, 0, get_tasks, NULL, NULL},
+    {"GET", "/v1/tasks/{id}", USER, 0, get_task, NULL, NULL},
+    {"POST", "/v1/tasks/{id}/cancel", USER, BODY_SMALL, http_post_task_cancel, NULL, NULL},
+    {"GET", "/v1/workers", USER, 0, get_workers, NULL, NULL},
+    {"POST", "/v1/workers/{id}/drain", USER, BODY_SMALL, http_post_drain, NULL, NULL},
+    {"GET", "/v1/modules", USER, 0, get_modules, NULL, NULL},
+    {"POST", "/v1/uploads", USER, BODY_SMALL, http_post_upload, NULL, NULL},
+    {"GET", "/v1/log", USER, 0, get_log, NULL, NULL},
+    {"GET", "/v1/join", USER, 0, get_join, NULL, NULL},
+    {"GET", "/v1/events", USER, 0, get_events, NULL, NULL},
+};
+
+#define N_ROUTES (sizeof routes / sizeof routes[0])
+
+const struct http_route *http_api_routes(unsigned *ret_count)
+{
+    *ret_count = N_ROUTES;
+    return routes;
+}
+
+int http_api_open(const struct http_api_options *o, struct http_api **ret, struct err *err)
+{
+    struct http_api *api = mem_alloc(sizeof *api);
+    api->o = *o;
+    api->worker_token = str_dup(o->worker_token ? o->worker_token : "");
+    list_init(&api->pending);
+    int rc = http_events_new(o->co, &api->events, err);
+    if (rc < 0) {
+        mem_free(api->worker_token);
+        mem_free(api);
+        return rc;
+    }
+    api->routes = mem_alloc_array(N_ROUTES, sizeof routes[0]);
+    memcpy(api->routes, routes, sizeof routes);
+    for (size_t i = 0; i < N_ROUTES; i++)
+        api->routes[i].arg = api;
+    http_server_routes(o->server, api->routes, N_ROUTES);
+    *ret = api;
+    return 0;
 }

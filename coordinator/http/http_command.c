@@ -1,6 +1,6 @@
 /* The POST side of the API: bodies are checked key by key, then handed to the
  * commands of coordinator/view/view.h, and answered when the change is durable. */
-#include "coordinator/http/http_internal.h"
+#include "coordinator/http/http_api_impl.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -237,18 +237,24 @@ static json_t *id_state(uint64_t id, const char *state)
     return o;
 }
 
+/* The {id} of a command without a body; false: answered. */
+static bool take_id(struct http_request *r, uint64_t *ret)
+{
+    if (http_request_param_u64(r, "id", ret) < 0)
+        return false;
+    json_t *body = take_body(r, NULL, 0);
+    json_decref(body);
+    return body != NULL;
+}
+
 void http_post_cancel(void *arg, struct http_request *r)
 {
     struct http_api *api = arg;
     struct err err = {0};
     struct view_job j;
     uint64_t id;
-    if (http_request_param_u64(r, "id", &id) < 0)
+    if (!take_id(r, &id))
         return;
-    json_t *body = take_body(r, NULL, 0);
-    if (body == NULL)
-        return;
-    json_decref(body);
     if (view_job_cancel(api->o.co, id, &err) < 0 || view_job(api->o.co, id, &j, &err) < 0)
         http_api_fail(r, &err);
     else
@@ -260,12 +266,8 @@ void http_post_task_cancel(void *arg, struct http_request *r)
     struct http_api *api = arg;
     struct err err = {0};
     uint64_t id;
-    if (http_request_param_u64(r, "id", &id) < 0)
+    if (!take_id(r, &id))
         return;
-    json_t *body = take_body(r, NULL, 0);
-    if (body == NULL)
-        return;
-    json_decref(body);
     if (view_task_cancel(api->o.co, id, &err) < 0)
         http_api_fail(r, &err);
     else
@@ -278,12 +280,8 @@ void http_post_drain(void *arg, struct http_request *r)
     struct err err = {0};
     struct view_worker w;
     uint64_t id;
-    if (http_request_param_u64(r, "id", &id) < 0)
+    if (!take_id(r, &id))
         return;
-    json_t *body = take_body(r, NULL, 0);
-    if (body == NULL)
-        return;
-    json_decref(body);
     if (view_worker_drain(api->o.co, id, &err) < 0 || view_worker(api->o.co, id, &w, &err) < 0)
         http_api_fail(r, &err);
     else

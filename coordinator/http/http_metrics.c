@@ -10,10 +10,8 @@
 #include "common/base/err.h"
 #include "common/base/str.h"
 #include "common/net/blobstore.h"
-#include "coordinator/http/http_internal.h"
+#include "common/net/http/http_server.h"
 #include "coordinator/view/view.h"
-
-#define METRICS_BYTES_MAX (8u << 20)
 
 /* A family must be written in one run, so the view is walked once per family:
  * cheap, as it is all in memory. */
@@ -436,19 +434,4 @@ int http_metrics_write(struct coordinator *co, const struct blobstore *store,
     jobs(&w);
     workers(&w);
     return w.rc;
-}
-
-void http_get_prometheus(void *arg, struct http_request *r)
-{
-    struct http_api *api = arg;
-    struct http_counters http = http_server_counters(api->o.server);
-    struct buf out;
-    buf_init(&out, METRICS_BYTES_MAX);
-    if (http_metrics_write(api->o.co, api->o.store, &http, &out) < 0)
-        http_reply_error(r, 503, "limit", "There are more metrics than fit into %u bytes.",
-                         METRICS_BYTES_MAX);
-    else
-        http_reply_bytes(r, 200, "text/plain; version=0.0.4; charset=utf-8", buf_str(&out),
-                         out.len);
-    buf_release(&out);
 }

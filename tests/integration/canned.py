@@ -289,6 +289,6 @@ class Server:
 
 def policy():
     """The Content-Security-Policy that the coordinator sends with the page."""
-    with open(os.path.join(ROOT, "coordinator", "http_page.c"), encoding="utf-8") as f:
+    with open(os.path.join(ROOT, "coordinator", "http", "http_api.c"), encoding="utf-8") as f:
         found = re.search(r'"Content-Security-Policy",\s*((?:"[^"]*"\s*)+)', f.read())
     return "".join(re.findall(r'"([^"]*)"', found[1]))
