@@ -42,8 +42,8 @@ static struct flow_matching sizes(const struct model *m, const struct net_option
     };
 }
 
-int flow_matching_init(struct flow_matching *f, const struct weights *w, const struct net_options *opt,
-              struct err *err)
+int flow_matching_init(struct flow_matching *f, const struct weights *w,
+                       const struct net_options *opt, struct err *err)
 {
     *f = sizes(w->m, opt);
     f->dev = w->dev;
@@ -80,8 +80,8 @@ static float draw_time(uint64_t seed, uint64_t key, bool uniform_t)
 }
 
 /* The label of sample i, or the null label in its place. */
-static int draw_label(const struct flow_matching *f, const struct batch *b, unsigned i, int32_t *ret,
-                      struct err *err)
+static int draw_label(const struct flow_matching *f, const struct batch *b, unsigned i,
+                      int32_t *ret, struct err *err)
 {
     *ret = f->classes;
     if (!b->labels || f->classes == 0)

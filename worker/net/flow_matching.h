@@ -45,10 +45,11 @@ struct flow_matching {
 
 /* For opt->batch images of m at a time on the device and stream of w.  release accepts what
  * init left on failure, and { 0 }. */
-int flow_matching_init(struct flow_matching *f, const struct weights *w, const struct net_options *opt,
-              struct err *err);
+int flow_matching_init(struct flow_matching *f, const struct weights *w,
+                       const struct net_options *opt, struct err *err);
 void flow_matching_release(struct flow_matching *f);
-uint64_t flow_matching_bytes(const struct model *m, const struct net_options *opt); /* on the device */
+uint64_t flow_matching_bytes(const struct model *m,
+                             const struct net_options *opt); /* on the device */
 
 /* Both only queue work on the stream; before the next load it must have been waited for.
  * -EINVAL for a label that is not below classes. */

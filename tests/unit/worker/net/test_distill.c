@@ -119,7 +119,8 @@ static void velocity(struct fixture *f, const float *flat, const float *x, float
     struct dit *d = NULL;
     OK(dit_new(f->dev, f->m, &(struct net_options){NET_FORWARD, NET_F32, 1}, &d, &err));
     OK(weights_set(dit_weights(d), flat, &err));
-    OK(dit_forward(d, NULL, 0, &(struct dit_io){.B = 1, .x = x, .t = &t, .labels = &label, .pred = v}, &err));
+    OK(dit_forward(d, NULL, 0,
+                   &(struct dit_io){.B = 1, .x = x, .t = &t, .labels = &label, .pred = v}, &err));
     OK(weights_sync(dit_weights(d), &err));
     dit_free(d);
 }
