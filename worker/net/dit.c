@@ -14,23 +14,23 @@
  *    └────────────────────── + gate·y1 ──► x2 ─LN,mod─► h2 ─► pre ─gelu─► act ─► y2
  *                                           └────────── + gate·y2 ──► x1 of the next
  *
- * The addition that ends a block is fused with the LayerNorm that begins the next one, so
- * x2, y2 and mod cross from one part of the network to the next, and dx, dy and dmod back. */
+ * The addition that ends a block is fused with the LayerNorm that begins the next one, but where
+ * a part ends: from there x1 crosses, and dx comes back (and scond, mod, dmod). */
+struct dit_norm {
+    float *x;     /* (B,T,C) residual stream at a LayerNorm */
+    float *stats; /* (B,T,2) */
+    void *h;      /* (B,T,C) (dt) */
+};
 
 struct dit_block {
-    float *x1;     /* (B,T,C) residual stream at the first LayerNorm */
-    float *stats1; /* (B,T,2) */
-    void *h1;      /* (B,T,C) (dt) */
-    void *qkv;     /* (B,T,3C) (dt) */
-    void *o;       /* (B,T,C) (dt) */
-    float *lse;    /* (B,H,T); NULL in NET_FORWARD */
-    void *y1;      /* (B,T,C) (dt) */
-    float *x2;     /* (B,T,C) */
-    float *stats2; /* (B,T,2) */
-    void *h2;      /* (B,T,C) (dt) */
-    void *pre;     /* (B,T,M) (dt) before the GELU; NULL in NET_FORWARD */
-    void *act;     /* (B,T,M) (dt) */
-    void *y2;      /* (B,T,C) (dt) */
+    struct dit_norm n1, n2;
+    void *qkv;  /* (B,T,3C) (dt) */
+    void *o;    /* (B,T,C) (dt) */
+    float *lse; /* (B,H,T); NULL in NET_FORWARD */
+    void *y1;   /* (B,T,C) (dt) */
+    void *pre;  /* (B,T,M) (dt) before the GELU; NULL in NET_FORWARD */
+    void *act;  /* (B,T,M) (dt) */
+    void *y2;   /* (B,T,C) (dt) */
 };
 
 /* Everything that a micro-batch leaves for its backward, and what crosses between parts. */
@@ -47,10 +47,7 @@ struct dit_slot {
     void *scond;   /* (B,C) (dt) silu of it */
     float *mod;    /* (B,mod_ld) */
 
-    /* Final layer. */
-    float *xf;      /* (B,T,C) */
-    float *stats_f; /* (B,T,2) */
-    void *hf;       /* (B,T,C) (dt) */
+    struct dit_norm nf; /* final layer */
 
     /* Backward only. */
     float *dx;   /* (B,T,C) */
@@ -113,17 +110,17 @@ static void plan_scratch(struct dit *d, struct dit_block *b, uint64_t rows)
     struct arena *a = &d->arena;
     const bool train = d->opt.mode != NET_FORWARD;
 
-    arena_add(a, &b->stats1, rows * 2 * sizeof(float));
-    arena_add(a, &b->h1, rows * C * e);
+    arena_add(a, &b->n1.stats, rows * 2 * sizeof(float));
+    arena_add(a, &b->n1.h, rows * C * e);
     arena_add(a, &b->qkv, rows * 3 * C * e);
     arena_add(a, &b->o, rows * C * e);
     if (train)
         arena_add(a, &b->lse, rows * (uint64_t)d->m->spec.heads * sizeof(float));
     arena_add(a, &b->y1, rows * C * e);
     if (train) /* forward only: the residual stream is updated in place */
-        arena_add(a, &b->x2, rows * C * sizeof(float));
-    arena_add(a, &b->stats2, rows * 2 * sizeof(float));
-    arena_add(a, &b->h2, rows * C * e);
+        arena_add(a, &b->n2.x, rows * C * sizeof(float));
+    arena_add(a, &b->n2.stats, rows * 2 * sizeof(float));
+    arena_add(a, &b->n2.h, rows * C * e);
     if (train)
         arena_add(a, &b->pre, rows * M * e);
     arena_add(a, &b->act, rows * M * e);
@@ -145,7 +142,7 @@ static void plan_blocks(struct dit *d, const struct dit_slot *s, uint64_t rows)
     for (int i = 0; i < d->m->spec.depth; i++) {
         if (d->opt.mode == NET_FORWARD)
             arena_reset(a, shared);
-        arena_add(a, &s->blocks[i].x1, rows * C * sizeof(float));
+        arena_add(a, &s->blocks[i].n1.x, rows * C * sizeof(float));
         arena_add(a, &s->blocks[i].y2, rows * C * e);
     }
 }
@@ -164,9 +161,9 @@ static void plan_slot(struct dit *d, struct dit_slot *s, uint64_t B, uint64_t ro
     arena_add(a, &s->scond, B * C * e);
     arena_add(a, &s->mod, B * ld * sizeof(float));
     plan_blocks(d, s, rows);
-    arena_add(a, &s->xf, rows * C * sizeof(float));
-    arena_add(a, &s->stats_f, rows * 2 * sizeof(float));
-    arena_add(a, &s->hf, rows * C * e);
+    arena_add(a, &s->nf.x, rows * C * sizeof(float));
+    arena_add(a, &s->nf.stats, rows * 2 * sizeof(float));
+    arena_add(a, &s->nf.h, rows * C * e);
     if (d->opt.mode == NET_FORWARD)
         return;
     arena_add(a, &s->dx, rows * C * sizeof(float));
@@ -274,7 +271,7 @@ int dit_new(struct device *dev, const struct model *m, const struct net_options 
         rc = arena_alloc(&d->arena, dev, err);
     if (rc == 0 && d->opt.mode == NET_FORWARD) {
         for (int i = 0; i < net_slots(opt) * m->spec.depth; i++)
-            d->blocks[i].x2 = d->blocks[i].x1;
+            d->blocks[i].n2.x = d->blocks[i].n1.x;
     }
     if (rc == 0)
         rc = fill_constants(d, err);
@@ -309,7 +306,7 @@ int dit_batch(const struct dit *d)
 
 void dit_hidden(const struct dit *d, struct net_hidden *ret)
 {
-    *ret = (struct net_hidden){.x = d->slots[0].xf, .dt = DT_F32, .T = d->T, .C = d->C};
+    *ret = (struct net_hidden){.x = d->slots[0].nf.x, .dt = DT_F32, .T = d->T, .C = d->C};
 }
 
 /* ---- forward ---- */
@@ -352,17 +349,59 @@ static void modulate(struct dit *d, struct dit_slot *s, const struct net_part *p
             s->mod + mod_at(d, spec->depth, 0), DT_F32, d->mod_ld, s->scond, 0);
 }
 
-/* Block b from h1 up to y2 (with_y2) or up to act. */
-static void block_forward(struct dit *d, struct dit_slot *s, int b, int B, bool with_y2)
+/* The modulated LayerNorm of x_in + gate * y, or of x_in where y is NULL; n->h NULL: only the
+ * addition.  shift and gate are columns; the scale follows the shift. */
+static void norm_forward(struct dit *d, const struct dit_slot *s, const struct dit_norm *n,
+                         int64_t shift, const float *x_in, const void *y, int64_t gate, int B)
 {
-    const struct kernel_ops *k = d->ops;
+    const struct adaln_fwd ln = {
+        .x = n->x,
+        .h = n->h,
+        .stats = n->stats,
+        .x_in = x_in,
+        .y = y,
+        .gate = s->mod + gate,
+        .shift = s->mod + shift,
+        .scale = s->mod + shift + d->C,
+        .mod_ld = d->mod_ld,
+        .B = B,
+        .T = d->T,
+        .C = d->C,
+        .dt = d->dt,
+    };
+    op(d, d->ops->adaln_fwd(d->dev, &ln, d->stream), "adaln_fwd");
+}
+
+/* That of block b (or the final layer, b == depth). */
+static const struct dit_norm *norm_of(const struct dit *d, const struct dit_slot *s, int b)
+{
+    return b == d->m->spec.depth ? &s->nf : &s->blocks[b].n1;
+}
+
+/* Begins block b (or the final layer), with the addition that ends the block before unless that
+ * has been made. */
+static void begin_block(struct dit *d, const struct dit_slot *s, int b, bool add, int B)
+{
+    const struct dit_norm *n = norm_of(d, s, b);
+    const struct dit_block *prev = &s->blocks[b - add];
+    norm_forward(d, s, n, mod_at(d, b, 0), add ? prev->n2.x : n->x, add ? prev->y2 : NULL,
+                 mod_at(d, b - add, 5), B);
+}
+
+/* Block b from n1.h up to y2 (with_y2) or up to act. */
+static void block_forward(struct dit *d, const struct dit_slot *s, int b, int B, bool with_y2)
+{
     const struct model_spec *spec = &d->m->spec;
     const struct dit_block *p = &s->blocks[b];
     const int64_t rows = (int64_t)B * d->T, C = d->C, M = d->M;
+    const struct weights_linear qkv = {model_block_tensor(b, T_QKV_W), rows, C, 3 * C};
+    const struct weights_linear proj = {model_block_tensor(b, T_PROJ_W), rows, C, C};
+    const struct weights_linear fc1 = {
+        model_block_tensor(b, T_FC1_W), rows, C, M, .epilogue = MM_GELU, .aux = p->pre};
+    const struct weights_linear fc2 = {model_block_tensor(b, T_FC2_W), rows, M, C};
 
-    weights_forward(&d->w, &(struct weights_linear){model_block_tensor(b, T_QKV_W), rows, C, 3 * C},
-                    p->qkv, d->dt, 0, p->h1, 0);
-    struct attention_fwd att = {
+    weights_forward(&d->w, &qkv, p->qkv, d->dt, 0, p->n1.h, 0);
+    const struct attention_fwd att = {
         .o = p->o,
         .lse = p->lse,
         .qkv = p->qkv,
@@ -372,72 +411,20 @@ static void block_forward(struct dit *d, struct dit_slot *s, int b, int B, bool 
         .D = d->C / spec->heads,
         .dt = d->dt,
     };
-    op(d, k->attention_fwd(d->dev, &att, d->stream), "attention_fwd");
-    weights_forward(&d->w, &(struct weights_linear){model_block_tensor(b, T_PROJ_W), rows, C, C},
-                    p->y1, d->dt, 0, p->o, 0);
-
-    struct adaln_fwd ln = {
-        .x = p->x2,
-        .h = p->h2,
-        .stats = p->stats2,
-        .x_in = p->x1,
-        .y = p->y1,
-        .gate = s->mod + mod_at(d, b, 2),
-        .shift = s->mod + mod_at(d, b, 3),
-        .scale = s->mod + mod_at(d, b, 4),
-        .mod_ld = d->mod_ld,
-        .B = B,
-        .T = d->T,
-        .C = d->C,
-        .dt = d->dt,
-    };
-    op(d, k->adaln_fwd(d->dev, &ln, d->stream), "adaln_fwd");
-
-    int fc1 = model_block_tensor(b, T_FC1_W);
-    struct matmul mm = {
-        .layout = MM_NT,
-        .epilogue = MM_GELU,
-        .m = rows,
-        .n = M,
-        .k = C,
-        .c = p->act,
-        .a = p->h2,
-        .b = weights_mm(&d->w, fc1),
-        .bias = weights_f32(&d->w, fc1 + 1),
-        .aux = p->pre,
-        .dt = d->dt,
-        .c_dt = d->dt,
-    };
-    op(d, k->matmul(d->dev, &mm, d->stream), "matmul");
+    op(d, d->ops->attention_fwd(d->dev, &att, d->stream), "attention_fwd");
+    weights_forward(&d->w, &proj, p->y1, d->dt, 0, p->o, 0);
+    norm_forward(d, s, &p->n2, mod_at(d, b, 3), p->n1.x, p->y1, mod_at(d, b, 2), B);
+    weights_forward(&d->w, &fc1, p->act, d->dt, 0, p->n2.h, 0);
     if (with_y2)
-        weights_forward(&d->w, &(struct weights_linear){model_block_tensor(b, T_FC2_W), rows, M, C},
-                        p->y2, d->dt, 0, p->act, 0);
+        weights_forward(&d->w, &fc2, p->y2, d->dt, 0, p->act, 0);
 }
 
-/* The LayerNorm that begins block b (or the final layer, b == depth), with the addition
- * that ends the block before. */
-static void begin_block(struct dit *d, struct dit_slot *s, int b, int B)
+/* The addition that ends the last block before b. */
+static void end_part(struct dit *d, const struct dit_slot *s, int b, int B)
 {
-    const struct dit_block *prev = b > 0 ? &s->blocks[b - 1] : NULL;
-    const bool last = b == d->m->spec.depth;
-    float *x = last ? s->xf : s->blocks[b].x1;
-
-    struct adaln_fwd ln = {
-        .x = x,
-        .h = last ? s->hf : s->blocks[b].h1,
-        .stats = last ? s->stats_f : s->blocks[b].stats1,
-        .x_in = prev ? prev->x2 : x,
-        .y = prev ? prev->y2 : NULL,
-        .gate = prev ? s->mod + mod_at(d, b - 1, 5) : NULL,
-        .shift = s->mod + mod_at(d, b, 0),
-        .scale = s->mod + mod_at(d, b, 1),
-        .mod_ld = d->mod_ld,
-        .B = B,
-        .T = d->T,
-        .C = d->C,
-        .dt = d->dt,
-    };
-    op(d, d->ops->adaln_fwd(d->dev, &ln, d->stream), "adaln_fwd");
+    const struct dit_block *prev = &s->blocks[b - 1];
+    const struct dit_norm sum = {.x = s->blocks[b].n1.x};
+    norm_forward(d, s, &sum, 0, prev->n2.x, prev->y2, mod_at(d, b - 1, 5), B);
 }
 
 /* What stands before the first block and after the last differs between a DiT and a router:
@@ -458,7 +445,7 @@ static void embed(struct dit *d, struct dit_slot *s, const float *x, int B)
     const struct kernel_ops *k = d->ops;
     const struct model_spec *spec = &d->m->spec;
     const int64_t n = model_patches(spec), C = d->C;
-    float *x1 = s->blocks[0].x1, *dense = is_router(d) ? s->xf : x1;
+    float *x1 = s->blocks[0].n1.x, *dense = is_router(d) ? s->nf.x : x1;
 
     op(d,
        k->patchify(d->dev, s->patches, x, B, MODEL_CHANNELS, spec->image, spec->patch, PATCH_CPP,
@@ -491,7 +478,7 @@ static void head(struct dit *d, const struct dit_slot *s, float *pred, int B)
     const struct model_spec *spec = &d->m->spec;
     int64_t ld;
     const struct weights_linear l = head_of(d, B, &ld);
-    weights_forward(&d->w, &l, is_router(d) ? pred : d->out, DT_F32, 0, s->hf, ld);
+    weights_forward(&d->w, &l, is_router(d) ? pred : d->out, DT_F32, 0, s->nf.h, ld);
     if (!is_router(d))
         op(d,
            d->ops->unpatchify(d->dev, pred, d->out, B, MODEL_CHANNELS, spec->image, spec->patch,
@@ -522,11 +509,13 @@ int dit_forward(struct dit *d, const struct net_part *part, int slot, const stru
     if (p->from == 0)
         embed(d, s, io->x, B);
     for (int b = p->from; b < p->to; b++) {
-        begin_block(d, s, b, B);
+        begin_block(d, s, b, b > p->from, B);
         block_forward(d, s, b, B, true);
     }
-    if (p->to == all.to) {
-        begin_block(d, s, all.to, B);
+    if (p->to < all.to) {
+        end_part(d, s, p->to, B);
+    } else {
+        begin_block(d, s, all.to, true, B);
         head(d, s, io->pred, B);
     }
     return weights_check(&d->w, err);
@@ -534,26 +523,24 @@ int dit_forward(struct dit *d, const struct net_part *part, int slot, const stru
 
 /* ---- backward ---- */
 
-/* Through the LayerNorm that begins block b (or the final layer) and the addition that
- * ends the block before, whose dy it leaves in s->dy. */
-static void begin_block_backward(struct dit *d, struct dit_slot *s, int b, int B)
+/* Through the same: from dh = gradient of n->h to dx, and where y is given to dy. */
+static void norm_backward(struct dit *d, const struct dit_slot *s, const struct dit_norm *n,
+                          int64_t shift, const void *y, int64_t gate, bool set, int B)
 {
-    const struct dit_block *prev = b > 0 ? &s->blocks[b - 1] : NULL;
-    const bool last = b == d->m->spec.depth;
-    struct adaln_bwd ln = {
+    const struct adaln_bwd ln = {
         .dx = s->dx,
-        .dshift = s->dmod + mod_at(d, b, 0),
-        .dscale = s->dmod + mod_at(d, b, 1),
-        .dy = prev ? s->dy : NULL,
-        .dgate = prev ? s->dmod + mod_at(d, b - 1, 5) : NULL,
-        .dh = d->dh,
-        .x = last ? s->xf : s->blocks[b].x1,
-        .stats = last ? s->stats_f : s->blocks[b].stats1,
-        .scale = s->mod + mod_at(d, b, 1),
-        .y = prev ? prev->y2 : NULL,
-        .gate = prev ? s->mod + mod_at(d, b - 1, 5) : NULL,
+        .dshift = s->dmod + shift,
+        .dscale = s->dmod + shift + d->C,
+        .dy = s->dy,
+        .dgate = s->dmod + gate,
+        .dh = n->h ? d->dh : NULL,
+        .x = n->x,
+        .stats = n->stats,
+        .scale = s->mod + shift + d->C,
+        .y = y,
+        .gate = s->mod + gate,
         .mod_ld = d->mod_ld,
-        .dx_set = last,
+        .dx_set = set,
         .B = B,
         .T = d->T,
         .C = d->C,
@@ -562,55 +549,35 @@ static void begin_block_backward(struct dit *d, struct dit_slot *s, int b, int B
     op(d, d->ops->adaln_bwd(d->dev, &ln, d->stream), "adaln_bwd");
 }
 
-/* What NET_RECOMPUTE did not keep: everything of block b except x1 and y2. */
-static void recompute(struct dit *d, struct dit_slot *s, int b, int B)
+static void begin_block_backward(struct dit *d, const struct dit_slot *s, int b, bool add, int B)
 {
-    const struct dit_block *p = &s->blocks[b];
-    struct adaln_fwd ln = {
-        .h = p->h1,
-        .stats = p->stats1,
-        .x_in = p->x1,
-        .shift = s->mod + mod_at(d, b, 0),
-        .scale = s->mod + mod_at(d, b, 1),
-        .mod_ld = d->mod_ld,
-        .B = B,
-        .T = d->T,
-        .C = d->C,
-        .dt = d->dt,
-    };
-    op(d, d->ops->adaln_fwd(d->dev, &ln, d->stream), "adaln_fwd");
-    block_forward(d, s, b, B, false);
+    norm_backward(d, s, norm_of(d, s, b), mod_at(d, b, 0), add ? s->blocks[b - 1].y2 : NULL,
+                  mod_at(d, b - add, 5), b == d->m->spec.depth, B);
 }
 
-/* From dy = gradient of y2 (in s->dy) to dh = gradient of h2. */
-static void mlp_backward(struct dit *d, struct dit_slot *s, int b, int B, bool first)
+static void end_part_backward(struct dit *d, const struct dit_slot *s, int b, int B)
+{
+    const struct dit_norm none = {0};
+    norm_backward(d, s, &none, 0, s->blocks[b - 1].y2, mod_at(d, b - 1, 5), false, B);
+}
+
+/* From dy = gradient of y2 (in s->dy) to dh = gradient of n2.h. */
+static void mlp_backward(struct dit *d, const struct dit_slot *s, int b, int B, bool first)
 {
     const struct dit_block *p = &s->blocks[b];
     const int64_t rows = (int64_t)B * d->T, C = d->C, M = d->M;
-    struct weights_linear fc1 = {model_block_tensor(b, T_FC1_W), rows, C, M};
-    struct weights_linear fc2 = {model_block_tensor(b, T_FC2_W), rows, M, C};
+    const struct weights_linear fc1 = {model_block_tensor(b, T_FC1_W), rows, C, M};
+    const struct weights_linear fc2 = {model_block_tensor(b, T_FC2_W), rows,         M, C,
+                                       .epilogue = MM_DGELU,           .aux = p->pre};
 
     weights_grad(&d->w, &fc2, s->dy, 0, p->act, 0, first);
-    struct matmul mm = {
-        .layout = MM_NN,
-        .epilogue = MM_DGELU,
-        .m = rows,
-        .n = M,
-        .k = C,
-        .c = d->dwide,
-        .a = s->dy,
-        .b = weights_mm(&d->w, fc2.w),
-        .aux = p->pre,
-        .dt = d->dt,
-        .c_dt = d->dt,
-    };
-    op(d, d->ops->matmul(d->dev, &mm, d->stream), "matmul");
-    weights_grad(&d->w, &fc1, d->dwide, 0, p->h2, 0, first);
+    weights_input_grad(&d->w, &fc2, d->dwide, d->dt, 0, s->dy, 0, false);
+    weights_grad(&d->w, &fc1, d->dwide, 0, p->n2.h, 0, first);
     weights_input_grad(&d->w, &fc1, d->dh, d->dt, 0, d->dwide, 0, false);
 }
 
-/* From dy = gradient of y1 (in s->dy) to dh = gradient of h1. */
-static void attention_backward(struct dit *d, struct dit_slot *s, int b, int B, bool first)
+/* From dy = gradient of y1 (in s->dy) to dh = gradient of n1.h. */
+static void attention_backward(struct dit *d, const struct dit_slot *s, int b, int B, bool first)
 {
     const struct model_spec *spec = &d->m->spec;
     const struct dit_block *p = &s->blocks[b];
@@ -634,34 +601,20 @@ static void attention_backward(struct dit *d, struct dit_slot *s, int b, int B, 
         .dt = d->dt,
     };
     op(d, d->ops->attention_bwd(d->dev, &att, d->stream), "attention_bwd");
-    weights_grad(&d->w, &qkv, d->dwide, 0, p->h1, 0, first);
+    weights_grad(&d->w, &qkv, d->dwide, 0, p->n1.h, 0, first);
     weights_input_grad(&d->w, &qkv, d->dh, d->dt, 0, d->dwide, 0, false);
 }
 
-static void block_backward(struct dit *d, struct dit_slot *s, int b, int B, bool first)
+static void block_backward(struct dit *d, const struct dit_slot *s, int b, int B, bool first)
 {
     const struct dit_block *p = &s->blocks[b];
-
+    /* NET_RECOMPUTE has kept n1.x and y2. */
+    if (d->opt.mode == NET_RECOMPUTE) {
+        begin_block(d, s, b, false, B);
+        block_forward(d, s, b, B, false);
+    }
     mlp_backward(d, s, b, B, first);
-    struct adaln_bwd ln = {
-        .dx = s->dx,
-        .dshift = s->dmod + mod_at(d, b, 3),
-        .dscale = s->dmod + mod_at(d, b, 4),
-        .dy = s->dy,
-        .dgate = s->dmod + mod_at(d, b, 2),
-        .dh = d->dh,
-        .x = p->x2,
-        .stats = p->stats2,
-        .scale = s->mod + mod_at(d, b, 4),
-        .y = p->y1,
-        .gate = s->mod + mod_at(d, b, 2),
-        .mod_ld = d->mod_ld,
-        .B = B,
-        .T = d->T,
-        .C = d->C,
-        .dt = d->dt,
-    };
-    op(d, d->ops->adaln_bwd(d->dev, &ln, d->stream), "adaln_bwd");
+    norm_backward(d, s, &p->n2, mod_at(d, b, 3), p->y1, mod_at(d, b, 2), false, B);
     attention_backward(d, s, b, B, first);
 }
 
@@ -707,7 +660,7 @@ static void embed_backward(struct dit *d, struct dit_slot *s, int B, bool first)
 {
     const int64_t n = model_patches(&d->m->spec), C = d->C;
     const struct weights_linear patch = {T_PATCH_W, B * n, d->P, C};
-    float *dense = is_router(d) ? s->xf : s->dx;
+    float *dense = is_router(d) ? s->nf.x : s->dx;
 
     for (int b = 0; b < B && is_router(d); b++) {
         const float *row = s->dx + b * d->T * C;
@@ -740,7 +693,7 @@ static void head_backward(struct dit *d, const struct dit_slot *s, const float *
                        PATCH_PPC, d->dt, d->stream),
            "patchify");
     }
-    weights_grad(&d->w, &l, dout, 0, s->hf, ld, first);
+    weights_grad(&d->w, &l, dout, 0, s->nf.h, ld, first);
     weights_input_grad(&d->w, &l, d->dh, d->dt, ld, dout, 0, false);
 }
 
@@ -760,15 +713,15 @@ int dit_backward(struct dit *d, const struct net_part *part, int slot, const str
         head_backward(d, s, io->dpred, B, first);
         weights_ready_matrices(&d->w, model_final_tensor(spec, T_FINAL_W),
                                model_final_tensor(spec, T_FINAL_B));
-        begin_block_backward(d, s, all.to, B);
+        begin_block_backward(d, s, all.to, true, B);
+    } else {
+        end_part_backward(d, s, p->to, B);
     }
     for (int b = p->to - 1; b >= p->from; b--) {
-        if (d->opt.mode == NET_RECOMPUTE)
-            recompute(d, s, b, B);
         block_backward(d, s, b, B, first);
         weights_ready_matrices(&d->w, model_block_tensor(b, T_QKV_W),
                                model_block_tensor(b, T_FC2_B));
-        begin_block_backward(d, s, b, B);
+        begin_block_backward(d, s, b, b > p->from, B);
     }
     if (p->from == 0) {
         embed_backward(d, s, B, first);

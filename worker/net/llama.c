@@ -20,20 +20,21 @@
  *    └──────────────────── + y ──► x2 ─norm─► h2 ─► gu ─swiglu─► act ─► y
  *                                   └──────────────── + y ──► x1 of the next
  *
- * The addition that ends a half is fused with the norm that begins the next one, so x2 and y
- * cross from one part of the network to the next, and dx and dy back. */
+ * The addition that ends a half is fused with the norm that begins the next one, but where a
+ * part ends: from there x1 crosses, and dx comes back. */
+struct llama_norm {
+    float *x;    /* (R,C) residual stream at a norm */
+    float *rstd; /* (R) */
+    void *h;     /* (R,C) (dt) */
+};
+
 struct llama_block {
-    float *x1;    /* (R,C) residual stream at the first norm */
-    float *rstd1; /* (R) */
-    void *h1;     /* (R,C) (dt) */
-    void *qkv;    /* (R,(H+2K)D) (dt) after rope */
-    void *o;      /* (R,C) (dt) */
-    float *lse;   /* (B,H,T); NULL without gradients */
-    float *x2;    /* (R,C) */
-    float *rstd2; /* (R) */
-    void *h2;     /* (R,C) (dt) */
-    void *gu;     /* (R,2M) (dt) gate and up */
-    void *act;    /* (R,M) (dt) */
+    struct llama_norm n1, n2;
+    void *qkv;  /* (R,(H+2K)D) (dt) after rope */
+    void *o;    /* (R,C) (dt) */
+    float *lse; /* (B,H,T); NULL without gradients */
+    void *gu;   /* (R,2M) (dt) gate and up */
+    void *act;  /* (R,M) (dt) */
 };
 
 /* Arrays of rows, without the last column of the batch's tokens. */
@@ -52,8 +53,7 @@ struct llama_slot {
 
     struct llama_block *blocks; /* (depth) */
     void *y;                    /* (R,C) (dt) end of a half block */
-    float *xf, *rstd_f;         /* (R,C), (R) final norm */
-    void *hf;                   /* (R,C) (dt) */
+    struct llama_norm nf;       /* final */
 
     /* Backward only. */
     float *dx;     /* (R,C) */
@@ -117,16 +117,16 @@ static void plan_scratch(struct llama *l, struct llama_block *b, uint64_t rows)
     struct arena *a = &l->arena;
     const bool train = l->net.opt.mode != NET_FORWARD;
 
-    arena_add(a, &b->rstd1, rows * sizeof(float));
-    arena_add(a, &b->h1, rows * C * e);
+    arena_add(a, &b->n1.rstd, rows * sizeof(float));
+    arena_add(a, &b->n1.h, rows * C * e);
     arena_add(a, &b->qkv, rows * (uint64_t)qkv_width(l) * e);
     arena_add(a, &b->o, rows * C * e);
     if (train) {
         arena_add(a, &b->lse, rows * (uint64_t)l->H * sizeof(float));
-        arena_add(a, &b->x2, rows * C * sizeof(float)); /* else x1, in place */
+        arena_add(a, &b->n2.x, rows * C * sizeof(float)); /* else x1, in place */
     }
-    arena_add(a, &b->rstd2, rows * sizeof(float));
-    arena_add(a, &b->h2, rows * C * e);
+    arena_add(a, &b->n2.rstd, rows * sizeof(float));
+    arena_add(a, &b->n2.h, rows * C * e);
     arena_add(a, &b->gu, rows * 2 * M * e);
     arena_add(a, &b->act, rows * M * e);
 }
@@ -146,7 +146,7 @@ static void plan_blocks(struct llama *l, const struct llama_slot *s, uint64_t ro
     for (int i = 0; i < depth; i++) {
         if (l->net.opt.mode == NET_FORWARD)
             arena_reset(a, shared);
-        arena_add(a, &s->blocks[i].x1, rows * (uint64_t)l->C * sizeof(float));
+        arena_add(a, &s->blocks[i].n1.x, rows * (uint64_t)l->C * sizeof(float));
     }
 }
 
@@ -157,9 +157,9 @@ static void plan_slot(struct llama *l, struct llama_slot *s, uint64_t rows)
 
     plan_blocks(l, s, rows);
     arena_add(a, &s->y, rows * C * e);
-    arena_add(a, &s->xf, rows * C * sizeof(float));
-    arena_add(a, &s->rstd_f, rows * sizeof(float));
-    arena_add(a, &s->hf, rows * C * e);
+    arena_add(a, &s->nf.x, rows * C * sizeof(float));
+    arena_add(a, &s->nf.rstd, rows * sizeof(float));
+    arena_add(a, &s->nf.h, rows * C * e);
     if (l->net.opt.mode == NET_FORWARD)
         return;
     arena_add(a, &s->dx, rows * C * sizeof(float));
@@ -292,7 +292,7 @@ static int llama_make(struct device *dev, const struct model *m, const struct ne
         return rc;
     }
     for (int i = 0; opt->mode == NET_FORWARD && i < net_slots(opt) * s->depth; i++)
-        l->blocks[i].x2 = l->blocks[i].x1;
+        l->blocks[i].n2.x = l->blocks[i].n1.x;
     if (l->dt == DT_F32)
         l->dlogits = l->logits;
     *ret = &l->net;
@@ -383,13 +383,22 @@ static void product(struct llama *l, void *y, enum dtype y_dt, const void *x, in
     weights_forward(&l->weights, &lin, y, y_dt, 0, x, 0);
 }
 
-/* The fields that are the same in every call are filled in. */
-static void norm_forward(struct llama *l, const struct rmsnorm_fwd *norm)
+/* The norm w of x_in + y, or of x_in where y is NULL; n->h NULL: only the addition. */
+static void norm_forward(struct llama *l, const struct llama_slot *s, const struct llama_norm *n,
+                         int w, const float *x_in, const void *y)
 {
-    struct rmsnorm_fwd p = *norm;
-    p.eps = l->weights.m->spec.norm_eps;
-    p.C = l->C;
-    p.dt = l->dt;
+    const struct rmsnorm_fwd p = {
+        .x = n->x,
+        .h = n->h,
+        .rstd = n->rstd,
+        .x_in = x_in,
+        .y = y,
+        .w = weights_f32(&l->weights, w),
+        .eps = l->weights.m->spec.norm_eps,
+        .rows = s->rows,
+        .C = l->C,
+        .dt = l->dt,
+    };
     op(l, l->ops->rmsnorm_fwd(l->dev, &p, l->stream), "rmsnorm_fwd");
 }
 
@@ -461,19 +470,12 @@ static void block_forward(struct llama *l, const struct llama_slot *s, int b, bo
     const struct llama_block *p = &s->blocks[b];
     const int64_t rows = s->rows, C = l->C, M = l->M;
 
-    product(l, p->qkv, l->dt, p->h1, model_llama_block(b, L_Q), rows, C, qkv_width(l));
+    product(l, p->qkv, l->dt, p->n1.h, model_llama_block(b, L_Q), rows, C, qkv_width(l));
     turn(l, s, p->qkv, false);
     attend(l, s, b);
     product(l, s->y, l->dt, p->o, model_llama_block(b, L_O), rows, C, C);
-    norm_forward(l,
-                 &(struct rmsnorm_fwd){.x = p->x2,
-                                       .h = p->h2,
-                                       .rstd = p->rstd2,
-                                       .x_in = p->x1,
-                                       .y = s->y,
-                                       .w = weights_f32(&l->weights, model_llama_block(b, L_NORM2)),
-                                       .rows = rows});
-    product(l, p->gu, l->dt, p->h2, model_llama_block(b, L_GATE), rows, C, 2 * M);
+    norm_forward(l, s, &p->n2, model_llama_block(b, L_NORM2), p->n1.x, s->y);
+    product(l, p->gu, l->dt, p->n2.h, model_llama_block(b, L_GATE), rows, C, 2 * M);
     op(l, l->ops->swiglu_fwd(l->dev, p->act, p->gu, rows, M, l->dt, l->stream), "swiglu_fwd");
     if (with_down)
         product(l, s->y, l->dt, p->act, model_llama_block(b, L_DOWN), rows, M, C);
@@ -485,30 +487,19 @@ static void run(struct llama *l, const struct llama_slot *s, const struct net_pa
     const struct model_spec *spec = &l->weights.m->spec;
     if (part->from == 0)
         op(l,
-           l->ops->embed_fwd(l->dev, s->blocks[0].x1, weights_f32(&l->weights, L_EMBED),
+           l->ops->embed_fwd(l->dev, s->blocks[0].n1.x, weights_f32(&l->weights, L_EMBED),
                              s->in.tokens, (int)s->rows, l->C, l->V, false, l->stream),
            "embed_fwd");
     for (int b = part->from; b < part->to; b++) {
-        const struct llama_block *p = &s->blocks[b];
-        norm_forward(
-            l, &(struct rmsnorm_fwd){.x = p->x1,
-                                     .h = p->h1,
-                                     .rstd = p->rstd1,
-                                     .x_in = b > 0 ? p[-1].x2 : p->x1,
-                                     .y = b > 0 ? s->y : NULL,
-                                     .w = weights_f32(&l->weights, model_llama_block(b, L_NORM1)),
-                                     .rows = s->rows});
+        const struct llama_norm *n = &s->blocks[b].n1;
+        const bool add = b > part->from;
+        norm_forward(l, s, n, model_llama_block(b, L_NORM1), add ? s->blocks[b - 1].n2.x : n->x,
+                     add ? s->y : NULL);
         block_forward(l, s, b, true);
     }
-    if (part->to == l->depth)
-        norm_forward(
-            l, &(struct rmsnorm_fwd){.x = s->xf,
-                                     .h = s->hf,
-                                     .rstd = s->rstd_f,
-                                     .x_in = s->blocks[l->depth - 1].x2,
-                                     .y = s->y,
-                                     .w = weights_f32(&l->weights, model_llama_final(spec, L_NORM)),
-                                     .rows = s->rows});
+    const struct llama_norm sum = {.x = part->to < l->depth ? s->blocks[part->to].n1.x : NULL};
+    norm_forward(l, s, part->to < l->depth ? &sum : &s->nf, model_llama_final(spec, L_NORM),
+                 s->blocks[part->to - 1].n2.x, s->y);
 }
 
 /* ---- the head, a slice of rows at a time ---- */
@@ -521,7 +512,7 @@ static void *row_of(void *base, int64_t row, int64_t ld, enum dtype dt)
 /* logits (n,V) = those of rows [from, from+n). */
 static void head_logits(struct llama *l, const struct llama_slot *s, int64_t from, int64_t n)
 {
-    product(l, l->logits, DT_F32, row_of(s->hf, from, l->C, l->dt), l->head, n, l->C, l->V);
+    product(l, l->logits, DT_F32, row_of(s->nf.h, from, l->C, l->dt), l->head, n, l->C, l->V);
 }
 
 /* Losses; with backward also dh = gradient of hf, and the head's own. */
@@ -548,7 +539,7 @@ static void head(struct llama *l, const struct llama_slot *s, bool backward, boo
         /* A tied head adds to what weights_zero_grads has cleared, as the embedding does. */
         const bool set = first && from == 0 && l->head != L_EMBED;
         struct weights_linear lin = {l->head, n, l->C, l->V, .no_bias = true};
-        weights_grad(&l->weights, &lin, l->dlogits, 0, row_of(s->hf, from, l->C, l->dt), 0, set);
+        weights_grad(&l->weights, &lin, l->dlogits, 0, row_of(s->nf.h, from, l->C, l->dt), 0, set);
         weights_input_grad(&l->weights, &lin, row_of(s->dh, from, l->C, l->dt), l->dt, 0,
                            l->dlogits, 0, false);
     }
@@ -586,7 +577,7 @@ static int llama_hidden(struct net *n, const struct batch *b, struct net_hidden 
     int rc = run_all(l, b, err);
     if (rc < 0)
         return rc;
-    *ret = (struct net_hidden){.x = l->slots[0].hf, .dt = l->dt, .T = l->slots[0].T, .C = l->C};
+    *ret = (struct net_hidden){.x = l->slots[0].nf.h, .dt = l->dt, .T = l->slots[0].T, .C = l->C};
     return weights_sync(&l->weights, err);
 }
 
@@ -616,16 +607,16 @@ static struct weights_linear linear(int w, int64_t rows, int64_t in, int64_t out
 
 /* Through a norm and the addition before it: from dh to dx, and to dy unless there is
  * nothing before. */
-static void norm_backward(struct llama *l, const struct llama_slot *s, int w, const float *x,
-                          const float *rstd, bool set, bool with_dy)
+static void norm_backward(struct llama *l, const struct llama_slot *s, const struct llama_norm *n,
+                          int w, bool set, bool with_dy)
 {
-    struct rmsnorm_bwd p = {
+    const struct rmsnorm_bwd p = {
         .dx = s->dx,
         .dy = with_dy ? s->dy : NULL,
         .dw = weights_g(&l->weights, w),
         .dh = s->dh,
-        .x = x,
-        .rstd = rstd,
+        .x = n->x,
+        .rstd = n->rstd,
         .w = weights_f32(&l->weights, w),
         .dx_set = set,
         .rows = s->rows,
@@ -635,7 +626,7 @@ static void norm_backward(struct llama *l, const struct llama_slot *s, int w, co
     op(l, l->ops->rmsnorm_bwd(l->dev, &p, l->stream), "rmsnorm_bwd");
 }
 
-/* From dy to dh = gradient of h2. */
+/* From dy to dh = gradient of n2.h. */
 static void mlp_backward(struct llama *l, const struct llama_slot *s, int b, bool first)
 {
     const int64_t rows = s->rows;
@@ -649,11 +640,11 @@ static void mlp_backward(struct llama *l, const struct llama_slot *s, int b, boo
     weights_input_grad(w, &down, l->dact, l->dt, 0, s->dy, 0, false);
     op(l, l->ops->swiglu_bwd(l->dev, l->dwide, l->dact, p->gu, rows, l->M, l->dt, l->stream),
        "swiglu_bwd");
-    weights_grad(w, &gu, l->dwide, 0, p->h2, 0, first);
+    weights_grad(w, &gu, l->dwide, 0, p->n2.h, 0, first);
     weights_input_grad(w, &gu, s->dh, l->dt, 0, l->dwide, 0, false);
 }
 
-/* From dy to dh = gradient of h1. */
+/* From dy to dh = gradient of n1.h. */
 static void attention_backward(struct llama *l, const struct llama_slot *s, int b, bool first)
 {
     const struct llama_block *p = &s->blocks[b];
@@ -681,21 +672,20 @@ static void attention_backward(struct llama *l, const struct llama_slot *s, int 
     };
     op(l, l->ops->attention_bwd(l->dev, &att, l->stream), "attention_bwd");
     turn(l, s, l->dwide, true);
-    weights_grad(w, &qkv, l->dwide, 0, p->h1, 0, first);
+    weights_grad(w, &qkv, l->dwide, 0, p->n1.h, 0, first);
     weights_input_grad(w, &qkv, s->dh, l->dt, 0, l->dwide, 0, false);
 }
 
-/* What NET_RECOMPUTE did not keep: everything of a block except x1. */
-static void recompute(struct llama *l, const struct llama_slot *s, int b)
+static void block_backward(struct llama *l, const struct llama_slot *s, int b, bool first)
 {
     const struct llama_block *p = &s->blocks[b];
-    norm_forward(l,
-                 &(struct rmsnorm_fwd){.h = p->h1,
-                                       .rstd = p->rstd1,
-                                       .x_in = p->x1,
-                                       .w = weights_f32(&l->weights, model_llama_block(b, L_NORM1)),
-                                       .rows = s->rows});
-    block_forward(l, s, b, false);
+    if (l->net.opt.mode == NET_RECOMPUTE) { /* which has kept n1.x */
+        norm_forward(l, s, &p->n1, model_llama_block(b, L_NORM1), p->n1.x, NULL);
+        block_forward(l, s, b, false);
+    }
+    mlp_backward(l, s, b, first);
+    norm_backward(l, s, &p->n2, model_llama_block(b, L_NORM2), false, true);
+    attention_backward(l, s, b, first);
 }
 
 static int llama_backward(struct net *n, const struct net_part *part, int slot,
@@ -707,18 +697,15 @@ static int llama_backward(struct net *n, const struct net_part *part, int slot,
     if (part->to == l->depth) {
         if (l->head != L_EMBED)
             weights_ready_matrices(&l->weights, l->head, l->head);
-        norm_backward(l, s, model_llama_final(spec, L_NORM), s->xf, s->rstd_f, true, true);
+        norm_backward(l, s, &s->nf, model_llama_final(spec, L_NORM), true, true);
+    } else {
+        op(l, l->ops->cast(l->dev, s->dy, l->dt, s->dx, DT_F32, s->rows * l->C, l->stream), "cast");
     }
     for (int b = part->to - 1; b >= part->from; b--) {
-        const struct llama_block *p = &s->blocks[b];
-        if (n->opt.mode == NET_RECOMPUTE)
-            recompute(l, s, b);
-        mlp_backward(l, s, b, micro->first);
-        norm_backward(l, s, model_llama_block(b, L_NORM2), p->x2, p->rstd2, false, true);
-        attention_backward(l, s, b, micro->first);
+        block_backward(l, s, b, micro->first);
         weights_ready_matrices(&l->weights, model_llama_block(b, L_Q),
                                model_llama_block(b, L_DOWN));
-        norm_backward(l, s, model_llama_block(b, L_NORM1), p->x1, p->rstd1, false, b > 0);
+        norm_backward(l, s, &s->blocks[b].n1, model_llama_block(b, L_NORM1), false, b > part->from);
     }
     if (part->from == 0)
         op(l,

@@ -100,6 +100,8 @@ struct weights_linear {
     int w;
     int64_t rows, in, out;
     bool no_bias;
+    enum mm_epilogue epilogue; /* of the forward, or of the input's gradient */
+    void *aux;                 /* with it, of the result's shape */
 };
 /* y (rows,out) (y_dt) ld ldy = x (rows,in) (dt) ld ldx Wᵀ + bias; 0: dense. */
 void weights_forward(struct weights *w, const struct weights_linear *l, void *y, enum dtype y_dt,
