@@ -38,7 +38,8 @@ enum job_method {
     JOB_METHOD_PRODUCT,
     JOB_METHOD_RANDOM,
 };
-/* How the experts of a mixture are combined at sampling (papers: DDM, section 3). */
+/* How the experts of a mixture are combined at sampling (papers: DDM, section 3).  Messages and
+ * databases hold the numbers: only add at the end. */
 enum job_strategy {
     JOB_STRATEGY_TOP1,
     JOB_STRATEGY_TOPK,

@@ -17,6 +17,9 @@ static const char *const method_names[] = {"auto",    "kmeans", "two_level",
 static const char *const strategy_names[] = {"top1",      "topk",   "full", "nucleus",
                                              "threshold", "oracle", NULL};
 
+_Static_assert(JOB_STRATEGY_TOP1 == 0 && JOB_STRATEGY_ORACLE == 5,
+               "strategies travel and are kept by their numbers");
+
 static const struct conf_key data_keys[] = {
     CONF(struct job_data, path, STR,
          .doc = "images: folder of class folders, a WebDataset tar, a folder of tars, or a range "

@@ -1,0 +1,76 @@
+/* Class folders with images. */
+#include "tests/unit/common/data/dataset_test.h"
+
+static void folder_is_cut(void **state)
+{
+    char *dir = scratch_new();
+    fill_folder(dir, "cat", 60, png);
+    fill_folder(dir, "dog", 40, jpg);
+    put(dir, "cat/notes.md", "x", 1);
+    put(dir, "README", "x", 1);
+    put(dir, "dog/text.jpg", "plain text", 10);
+    struct got a, b, c;
+    struct dataset_report r;
+    OK(cut(dir, 1, 0.1, 5, &a, &r, err));
+    assert_int_equal(r.classes, 2);
+    assert_int_equal(r.samples, 100);
+    assert_int_equal(r.counts[0], 60);
+    assert_int_equal(r.counts[1], 40);
+    assert_int_equal(r.bad_count, 1);
+    assert_string_equal(r.bad[0], "dog/text.jpg");
+    assert_int_equal(a.samples, 100);
+    assert_int_equal(a.holdout, r.holdout_samples);
+    assert_in_range(a.holdout, 2, 25);
+    assert_int_equal(a.counts[0], 60);
+    assert_in_range(a.shards, 7, 9);
+    dataset_report_release(&r);
+    OK(cut(dir, 1, 0.1, 5, &b, &r, err));
+    dataset_report_release(&r);
+    assert_memory_equal(a.digest, b.digest, HASH_BYTES);
+    OK(cut(dir, 2, 0.1, 5, &c, &r, err));
+    dataset_report_release(&r);
+    assert_memory_not_equal(a.digest, c.digest, HASH_BYTES);
+    OK(cut(dir, 2, 0, 5, &c, &r, err));
+    assert_int_equal(c.holdout, 0);
+    dataset_report_release(&r);
+    FAILS(cut(dir, 1, 0.1, 0, &a, &r, err), "1 files are no JPEG, PNG or WebP images, at most 0");
+    scratch_free(dir);
+}
+
+static void refuses_folders(void **state)
+{
+    char *dir = scratch_new(), *empty = in(dir, "empty"), *flat = in(dir, "flat"),
+         *holes = in(dir, "holes"), *text = in(dir, "text");
+    struct dataset *ds;
+    FAILS(images_open("/nonexistent/data", &ds, err), "there is no dataset at /nonexistent/data");
+    OK(file_mkdirs(empty, 0755, err));
+    FAILS(images_open(empty, &ds, err), "holds no dataset: expected a folder per class");
+    put(dir, "flat/a.png", png, sizeof(png));
+    FAILS(images_open(flat, &ds, err), "has images but no class folders");
+    put(dir, "holes/full/a.png", png, sizeof(png));
+    put(dir, "holes/void/readme.txt", "x", 1);
+    FAILS(images_open(holes, &ds, err), "holes/void has no images");
+    put(dir, "text/good/a.png", png, sizeof(png));
+    put(dir, "text/bad/a.jpg", "text", 4);
+    struct got got;
+    struct dataset_report r;
+    FAILS(cut(text, 1, 0, 10, &got, &r, err), "class 'bad'");
+    put(dir, "file.zip", "x", 1);
+    char *zip = in(dir, "file.zip");
+    FAILS(images_open(zip, &ds, err), "neither a folder nor a tar");
+    mem_free(zip);
+    mem_free(empty);
+    mem_free(flat);
+    mem_free(holes);
+    mem_free(text);
+    scratch_free(dir);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(folder_is_cut),
+        cmocka_unit_test(refuses_folders),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,115 @@
+/* WebDataset tars. */
+#include "tests/unit/common/data/dataset_test.h"
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(a, b);
+}
+
+static void tars_are_read(void **state)
+{
+    char *dir = scratch_new(), *range = in(dir, "p-{000..001}.tar"), *glob = in(dir, "p-*.tar");
+    make_tar(dir, "p-000.tar",
+             "a.cls=1;a.png=PNG;a.txt=a cat;x/b.png=PNG;x/b.cls= 0\n;x/b.width.txt=5;c.json={};"
+             "c.cls=2;c.bin=1");
+    make_tar(dir, "p-001.tar", "d.json={\"label\": 3, \"caption\": \"dog\"};d.png=PNG");
+    const char *const paths[] = {range, glob, dir};
+    for (size_t i = 0; i < COUNT(paths); i++) {
+        struct dataset *ds;
+        struct dataset_report r;
+        struct got got;
+        OK(images_open(paths[i], &ds, err));
+        assert_int_equal(dataset_samples(ds), 3);
+        assert_int_equal(dataset_classes(ds), 4);
+        assert_string_equal(dataset_class(ds, 3), "3");
+        dataset_close(ds);
+        OK(cut(paths[i], 1, 0, 0, &got, &r, err));
+        assert_int_equal(got.samples, 3);
+        qsort(got.names, 3, sizeof(got.names[0]), by_name);
+        assert_string_equal(got.names[0], "p-000_a png 1");
+        assert_string_equal(got.names[1], "p-000_x_b png 0");
+        assert_string_equal(got.names[2], "p-001_d png 3");
+        dataset_report_release(&r);
+    }
+    put(dir, "classes.txt", "zero\none\r\ntwo\nthree\n", 21);
+    struct dataset *ds;
+    OK(images_open(range, &ds, err));
+    assert_string_equal(dataset_class(ds, 1), "one");
+    dataset_close(ds);
+    put(dir, "classes.txt", "zero\n", 5);
+    FAILS(images_open(range, &ds, err), "classes.txt names 1 classes, but a sample has class 3");
+    mem_free(range);
+    mem_free(glob);
+    scratch_free(dir);
+}
+
+static void tars_with_text_classes_are_cut(void **state)
+{
+    char *dir = scratch_new(), *path = in(dir, "t.tar"), members[4096] = "";
+    for (int i = 0; i < 50; i++) {
+        size_t n = strlen(members);
+        snprintf(members + n, sizeof(members) - n, "%d.png=PNG;%d.cls=%s;", i, i,
+                 i % 5 ? "dog" : "cat");
+    }
+    make_tar(dir, "t.tar", members);
+    struct got a, b;
+    struct dataset_report r;
+    OK(cut(path, 9, 0.2, 0, &a, &r, err));
+    assert_int_equal(r.counts[0], 10); /* cat sorts first */
+    assert_int_equal(r.counts[1], 40);
+    assert_int_equal(a.samples, 50);
+    assert_true(a.holdout > 0);
+    dataset_report_release(&r);
+    OK(cut(path, 9, 0.2, 0, &b, &r, err));
+    dataset_report_release(&r);
+    assert_memory_equal(a.digest, b.digest, HASH_BYTES);
+    mem_free(path);
+    scratch_free(dir);
+}
+
+static void refuses_tars(void **state)
+{
+    static const struct {
+        const char *members, *says;
+    } cases[] = {
+        {"a.png=PNG;b.png=PNG", "sample 'a' has no class"},
+        {"a.png=PNG;a.cls=1;b.png=PNG;b.cls=cat", "numbers and texts are mixed"},
+        {"a.png=PNG;a.jpg=PNG;a.cls=1", "sample 'a' has two images"},
+        {"a.png=PNG;a.cls=99999", "class 99999, at most 4095"},
+        {"a.txt=hello", "has no images"},
+        {"a.json={;a.png=PNG", "a.json, line 1"},
+    };
+    char *dir = scratch_new(), *path = in(dir, "t.tar");
+    struct dataset *ds;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        make_tar(dir, "t.tar", cases[i].members);
+        FAILS(images_open(path, &ds, err), cases[i].says);
+    }
+    make_tar(dir, "t.tar", "a.png=PNG;a.cls=1;b.png=PNG;b.cls=1");
+    struct buf b;
+    OK(file_read(path, 1u << 20, &b, err));
+    put(dir, "t.tar", b.data, 2560 + 4);
+    FAILS(images_open(path, &ds, err), "t.tar is cut short");
+    buf_release(&b);
+    mem_free(path);
+    path = in(dir, "q-{00..zz}.tar");
+    FAILS(images_open(path, &ds, err), "expected a range such as {000..011}");
+    mem_free(path);
+    path = in(dir, "q-{00..02}.tar");
+    FAILS(images_open(path, &ds, err), "q-00.tar");
+    mem_free(path);
+    path = in(dir, "zzz*.tar");
+    FAILS(images_open(path, &ds, err), "no file matches");
+    mem_free(path);
+    scratch_free(dir);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tars_are_read),
+        cmocka_unit_test(tars_with_text_classes_are_cut),
+        cmocka_unit_test(refuses_tars),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
