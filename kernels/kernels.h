@@ -307,14 +307,9 @@ enum copy_kind {
 };
 
 struct kernel_ops {
-    /* Memory: 64-byte aligned at least.  alloc does not clear.  free(NULL) is fine.
-     * copy and zero are ordered on the stream; host memory of a copy must stay
-     * untouched until sync. */
+    /* Memory: 64-byte aligned at least.  alloc does not clear.  free(NULL) is fine. */
     int (*alloc)(struct device *dev, size_t bytes, void **ret, struct err *err);
     void (*free)(struct device *dev, void *p);
-    int (*copy)(struct device *dev, void *dst, const void *src, size_t bytes, enum copy_kind kind,
-                struct stream *s);
-    int (*zero)(struct device *dev, void *dst, size_t bytes, struct stream *s);
     /* Bytes that alloc could still give, about, and bytes of the device in all.  The CPU's
      * are the machine's (what Linux calls available), or those of the tightest control
      * group that this process is in.  Either may be NULL. */
@@ -349,119 +344,11 @@ struct kernel_ops {
     int (*graph_launch)(struct device *dev, struct graph *g, struct stream *s);
     void (*graph_free)(struct device *dev, struct graph *g); /* accepts NULL */
 
-    int (*matmul)(struct device *dev, const struct matmul *mm, struct stream *s);
-    int (*adaln_fwd)(struct device *dev, const struct adaln_fwd *p, struct stream *s);
-    int (*adaln_bwd)(struct device *dev, const struct adaln_bwd *p, struct stream *s);
-    int (*rmsnorm_fwd)(struct device *dev, const struct rmsnorm_fwd *p, struct stream *s);
-    int (*rmsnorm_bwd)(struct device *dev, const struct rmsnorm_bwd *p, struct stream *s);
-    int (*rope)(struct device *dev, const struct rope *p, struct stream *s);
-    int (*attention_fwd)(struct device *dev, const struct attention_fwd *p, struct stream *s);
-    int (*attention_bwd)(struct device *dev, const struct attention_bwd *p, struct stream *s);
-
-    /* db (n) += column sums of dy (m,n) (dt). */
-    int (*bias_grad)(struct device *dev, float *db, const void *dy, int64_t m, int64_t n,
-                     enum dtype dt, struct stream *s);
-
-    /* y (n) (dt) = x*sigmoid(x), x f32; dx (n) = or += (accumulate) dy (dt) * silu'(x). */
-    int (*silu_fwd)(struct device *dev, void *y, const float *x, int64_t n, enum dtype dt,
-                    struct stream *s);
-    int (*silu_bwd)(struct device *dev, float *dx, const void *dy, const float *x, int64_t n,
-                    enum dtype dt, bool accumulate, struct stream *s);
-
-    /* y = gelu_tanh(x); dx = dy * gelu_tanh'(x); all (n) (dt); may alias. */
-    int (*gelu_fwd)(struct device *dev, void *y, const void *x, int64_t n, enum dtype dt,
-                    struct stream *s);
-    int (*gelu_bwd)(struct device *dev, void *dx, const void *dy, const void *x, int64_t n,
-                    enum dtype dt, struct stream *s);
-
-    /* act (rows,M) (dt) = silu(gate) * up, gate|up packed in gu (rows,2M) (dt);
-     * dgu (rows,2M) (dt) = its backward, may alias gu. */
-    int (*swiglu_fwd)(struct device *dev, void *act, const void *gu, int64_t rows, int64_t M,
-                      enum dtype dt, struct stream *s);
-    int (*swiglu_bwd)(struct device *dev, void *dgu, const void *dact, const void *gu, int64_t rows,
-                      int64_t M, enum dtype dt, struct stream *s);
-
-    int (*cross_entropy)(struct device *dev, const struct cross_entropy *p, struct stream *s);
-
-    /* out (B,C) = or += (accumulate) table[ids[b]]; dtable[ids[b]] (rows,C) += dout (B,C), b
-     * ascending.  ids (B) lie in [0, rows). */
-    int (*embed_fwd)(struct device *dev, float *out, const float *table, const int32_t *ids, int B,
-                     int C, int rows, bool accumulate, struct stream *s);
-    int (*embed_bwd)(struct device *dev, float *dtable, const float *dout, const int32_t *ids,
-                     int B, int C, int rows, struct stream *s);
-
-    /* out (B,C) = mean over the tokens begin <= t < min(end, len[b]) of x (B,T,C) (dt), 0
-     * where there are none; len (B) or NULL for T.  Features. */
-    int (*mean_tokens)(struct device *dev, float *out, const void *x, int B, int T, int C,
-                       int begin, int end, const int32_t *len, enum dtype dt, struct stream *s);
-
-    /* out (B,dim) (dt) = [cos(t w_i) | sin(t w_i)], w_i = 10000^(-i/(dim/2)), an odd
-     * last column 0: timestep_embedding of DiT. */
-    int (*timestep_embed)(struct device *dev, void *out, const float *t, int B, int dim,
-                          enum dtype dt, struct stream *s);
-
-    /* out (B,T,P) (dt) = patches of img (B,Ch,S,S) f32; T = (S/p)² in row-major order,
-     * P = p*p*Ch in the given order; unpatchify is the inverse, img =.  Each is the
-     * other's backward. */
-    int (*patchify)(struct device *dev, void *out, const float *img, int B, int Ch, int S, int p,
-                    enum patch_order order, enum dtype dt, struct stream *s);
-    int (*unpatchify)(struct device *dev, float *img, const void *in, int B, int Ch, int S, int p,
-                      enum patch_order order, enum dtype dt, struct stream *s);
-
-    /* img (B,Ch,S,S) = pixel/127.5 - 1 of u8 (B,S,S,Ch); and back, clamped and rounded. */
-    int (*image_from_u8)(struct device *dev, float *img, const uint8_t *u8, int B, int Ch, int S,
-                         struct stream *s);
-    int (*image_to_u8)(struct device *dev, uint8_t *u8, const float *img, int B, int Ch, int S,
-                       struct stream *s);
-
-    /* Rectified flow: xt (B,n) = (1-t) x0 + t eps, target (B,n) = eps - x0; t (B). */
-    int (*flow_mix)(struct device *dev, float *xt, float *target, const float *x0, const float *eps,
-                    const float *t, int B, int64_t n, struct stream *s);
-
-    /* loss (B) = mean over n of (pred - target)²; dpred (B,n) = 2*grad_scale*w[b]/n *
-     * (pred - target), NULL when not wanted.  pred is f32; w (B) or NULL for 1 weighs
-     * only the gradient, the losses are plain. */
-    int (*mse)(struct device *dev, float *loss, float *dpred, const float *pred,
-               const float *target, const float *w, float grad_scale, int B, int64_t n,
-               struct stream *s);
-
-    int (*adamw)(struct device *dev, const struct adamw *p, struct stream *s);
-
-    /* *sum += sum of squares of x (n), in f64, blocks of 4096 in order (device scalar).
-     * clip_scale: *scale = min(1, max_norm / (sqrt(*sum) + 1e-6)); max_norm 0: 1.  NaN when
-     * *sum or *also is not finite; also may be NULL. */
-    int (*sumsq)(struct device *dev, double *sum, const float *x, int64_t n, struct stream *s);
-    int (*clip_scale)(struct device *dev, float *scale, const double *sum, const double *also,
-                      float max_norm, struct stream *s);
-
-    /* Elementwise on (n) f32: ema = d ema + (1-d) x;  y += a x;  out = a x + b y (may
-     * alias);  x *= a;  x = value. */
-    int (*ema)(struct device *dev, float *ema, const float *x, float decay, int64_t n,
-               struct stream *s);
-    int (*axpy)(struct device *dev, float *y, float a, const float *x, int64_t n, struct stream *s);
-    int (*axpby)(struct device *dev, float *out, float a, const float *x, float b, const float *y,
-                 int64_t n, struct stream *s);
-    int (*scale)(struct device *dev, float *x, float a, int64_t n, struct stream *s);
-    int (*fill)(struct device *dev, float *x, float value, int64_t n, struct stream *s);
-
-    /* dst (n) (dst_dt) = src (n) (src_dt). */
-    int (*cast)(struct device *dev, void *dst, enum dtype dst_dt, const void *src,
-                enum dtype src_dt, int64_t n, struct stream *s);
-
-    /* x (B,m) += row (m) for each b: positions onto tokens.  sum_rows is its backward:
-     * row (m) += sum over b of x (B,m), b ascending. */
-    int (*add_row)(struct device *dev, float *x, const float *row, int B, int64_t m,
-                   struct stream *s);
-    int (*sum_rows)(struct device *dev, float *row, const float *x, int B, int64_t m,
-                    struct stream *s);
-
-    /* out (B,n): row b holds elements 0..n-1 of rng_fill_normal(seed, streams[b]), to the
-     * bit; streams (B). */
-    int (*normal)(struct device *dev, float *out, uint64_t seed, const uint64_t *streams, int B,
-                  int64_t n, struct stream *s);
-
-    /* *sum = x[0] + .. + x[n-1] in f64 (device scalar): on the CPU in this order. */
-    int (*sum)(struct device *dev, double *sum, const float *x, int64_t n, struct stream *s);
+    /* The operations: ops.inc has their manual. */
+#define OP_PARAMS(...) __VA_ARGS__
+#define OP(name, params, ...) int (*name)(struct device * dev, OP_PARAMS params, struct stream * s);
+#include "kernels/ops.inc"
+#undef OP
 
     /* NULL on the CPU: contributions are coded by common/outer there. */
     int (*encode)(struct device *dev, const struct encode *p, struct stream *s);

@@ -2,9 +2,7 @@
  *
  *     struct profile prof = { 0 };
  *     dev->profile = &prof;  step();  dev->profile = NULL;
- *     profile_matmul_floor(&prof, dev->threads, &floor_s, err);
- *     matmul_share = floor_s / step_s
- *     profile_print(&prof, stdout);
+ *     attention_s = profile_seconds(&prof, "attention_fwd");
  *
  * One record per operation and shape; matmuls carry m, n, k so that their
  * isolated time can be measured afterwards.  Belongs to the caller, no
@@ -13,7 +11,6 @@
 #define KERNELS_PROFILE_H
 
 #include <stdint.h>
-#include <stdio.h>
 
 #include "kernels/kernels.h"
 
@@ -43,18 +40,5 @@ void profile_add(struct profile *p, const char *op, const int64_t dims[4], doubl
 
 /* Sum over all records; over the matmuls only when op is "matmul"; NULL: all. */
 double profile_seconds(const struct profile *p, const char *op);
-
-/* The arithmetic floor: each matmul shape of the profile is run alone through oneDNN
- * (plain and reordered layouts, the faster counts; caches warm; best of several), times
- * its calls.  Attention's own small products are not counted.  Takes a second or two. */
-int profile_matmul_floor(const struct profile *p, int threads, double *ret_seconds,
-                         struct err *err);
-
-/* Isolated time of one product on oneDNN, in seconds. */
-int profile_onednn_seconds(enum mm_layout layout, const int64_t mnk[3], enum dtype dt,
-                           enum dtype c_dt, int threads, double *ret_seconds, struct err *err);
-
-/* A table, slowest first. */
-void profile_print(const struct profile *p, FILE *f);
 
 #endif

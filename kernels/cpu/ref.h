@@ -10,9 +10,8 @@
 
 #include "kernels/kernels.h"
 
-#define REF_PARAMS(...) __VA_ARGS__
 #define OP(name, params, ...)                                                                      \
-    int ref_##name(struct device *dev, REF_PARAMS params, struct stream *s);
+    int ref_##name(struct device *dev, OP_PARAMS params, struct stream *s);
 #include "kernels/ops.inc"
 #undef OP
 

@@ -90,9 +90,8 @@ int cuda_wait(struct stream *s, struct err *err);
 int cuda_scratch(struct stream *s, size_t bytes, void **ret);
 
 /* The operations of the table, as cuda_matmul and so on. */
-#define CUDA_PARAMS(...) __VA_ARGS__
 #define OP(name, params, ...)                                                                      \
-    int cuda_##name(struct device *dev, CUDA_PARAMS params, struct stream *s);
+    int cuda_##name(struct device *dev, OP_PARAMS params, struct stream *s);
 #include "kernels/ops.inc"
 OP(encode, (const struct encode *p), (p))
 #undef OP

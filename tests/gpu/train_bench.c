@@ -24,6 +24,7 @@
 #include "common/base/rng.h"
 #include "kernels/device/device.h"
 #include "kernels/profile.h"
+#include "tests/bench/kernels/floor.h"
 #if HAVE_CUDA
 #include "kernels/cuda/sdpa.h"
 #endif

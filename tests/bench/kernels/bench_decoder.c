@@ -10,6 +10,7 @@
 #include "common/base/err.h"
 #include "kernels/device/device.h"
 #include "kernels/profile.h"
+#include "tests/bench/kernels/floor.h"
 
 enum { C = 256, H = 8, HKV = 4, D = C / H, QKV = (H + 2 * HKV) * D, M = 704, V = 257, BLOCKS = 6 };
 enum { STEPS = 5, DOCUMENT = 100 };

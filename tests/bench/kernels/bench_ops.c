@@ -10,6 +10,7 @@
 #include "common/base/err.h"
 #include "kernels/device/device.h"
 #include "kernels/profile.h"
+#include "tests/bench/kernels/floor.h"
 
 enum { T = 64, C = 384, H = 6, ROUNDS = 12 };
 

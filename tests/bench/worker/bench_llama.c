@@ -16,6 +16,7 @@
 #include "common/base/rng.h"
 #include "kernels/device/device.h"
 #include "kernels/profile.h"
+#include "tests/bench/kernels/floor.h"
 #include "worker/net/generate.h"
 #include "worker/net/llama.h"
 #include "worker/train/train.h"

@@ -18,6 +18,7 @@
 #include "common/base/rng.h"
 #include "kernels/device/device.h"
 #include "kernels/profile.h"
+#include "tests/bench/kernels/floor.h"
 #include "worker/train/train.h"
 
 enum { CLASSES = 10, SHARE_ROUNDS = 5, LINE_MAX_BYTES = 128 };

@@ -3,6 +3,7 @@
 
 #include "common/base/err.h"
 #include "kernels/profile.h"
+#include "tests/bench/kernels/floor.h"
 
 static void opens(void **state)
 {
