@@ -133,7 +133,7 @@ static int by_value(const void *a, const void *b)
 static int measure(struct bench *b, const struct options *o, struct err *err)
 {
     struct profile *p = mem_alloc(sizeof *p);
-    double shares[ROUNDS], step[ROUNDS], floor;
+    double shares[ROUNDS], step[ROUNDS], floor = 0;
     b->dev->profile = p;
     int rc = steps(b, 1, &step[0], err);
     b->dev->profile = NULL;
