@@ -103,7 +103,7 @@ static char *in_dir(const struct coordinator *co, const char *name)
     return file_join(co->opt.data_dir, name);
 }
 
-/* Without the database nobody would name the blobs: a day later the sweep would take them all. */
+/* Without the database nothing names the blobs: a day later the sweep would take them all. */
 static int check_database(const struct coordinator *co, const char *path, struct err *err)
 {
     struct stat st;
@@ -140,7 +140,7 @@ static void resume(struct coordinator *co)
         w->heard_ms = w->joined_ms = now;
         w->loss = w->grad_norm = 0;
         if (w->task_id != 0 && state_task(&co->state, w->task_id) == NULL)
-            w->task_id = 0;          /* of a job that cannot be read */
+            w->task_id = 0;          /* its job cannot be read */
         if (w->state == WORKER_HERE) /* silence counts from when it should be back */
             w->heard_ms = w->closed_ms = now + RESUME_MS;
     }
@@ -406,16 +406,6 @@ void coordinator_close(struct coordinator *co)
     keys_free(co->keys);
     mem_free(co->garbage);
     mem_free(co);
-}
-
-uint16_t coordinator_rpc_port(const struct coordinator *co)
-{
-    return rpc_server_port(co->rpc);
-}
-
-uint16_t coordinator_http_port(const struct coordinator *co)
-{
-    return http_server_port(co->http);
 }
 
 const char *coordinator_worker_token(const struct coordinator *co)

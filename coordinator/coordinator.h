@@ -28,13 +28,9 @@ int coordinator_open(struct loop *loop, const struct coordinator_options *o,
 /* Commits, answers what waits, closes all.  State is as after a crash. */
 void coordinator_close(struct coordinator *co); /* accepts NULL */
 
-/* What others reach it by: written to the data dir, too. */
-uint16_t coordinator_rpc_port(const struct coordinator *co);
-/* The same, of HTTP. */
-uint16_t coordinator_http_port(const struct coordinator *co);
 /* The join token of workers. */
 const char *coordinator_worker_token(const struct coordinator *co);
-/* The token of those who submit jobs. */
+/* The token that jobs are submitted with. */
 const char *coordinator_user_token(const struct coordinator *co);
 /* "https://host:port" of the dashboard. */
 const char *coordinator_http_url(const struct coordinator *co);

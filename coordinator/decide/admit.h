@@ -1,4 +1,4 @@
-/* Who may join, and who may be given work.  Pure deciders: they read no clock
+/* Which workers may join, and which may be given work.  Pure deciders: they read no clock
  * and no state but what is handed to them, and say why (invariant 2). */
 #ifndef COORDINATOR_ADMIT_H
 #define COORDINATOR_ADMIT_H

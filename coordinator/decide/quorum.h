@@ -16,8 +16,8 @@
 struct quorum_in {
     uint64_t now_ms;
     uint32_t expected, arrived;
-    uint32_t leased;    /* of the missing: being worked on */
-    double fraction;    /* of expected that makes a quorum */
+    uint32_t leased;    /* missing ones that are being worked on */
+    double fraction;    /* the share of expected that makes a quorum */
     uint64_t grace_ms;  /* 0: wait for all */
     uint64_t quorum_ms; /* when the quorum became complete; 0: not yet */
     uint64_t retry_ms;  /* a failed step is not repeated before; 0: none failed */

@@ -53,7 +53,7 @@ static bool before(uint64_t worker, const struct schedule_task *a, const struct 
     bool warm_a = a->owner == worker, warm_b = b->owner == worker;
     if (warm_a != warm_b)
         return warm_a;
-    /* A replica that nobody owns costs nobody its moments. */
+    /* A replica without an owner costs no worker its moments. */
     if ((a->owner == 0) != (b->owner == 0))
         return a->owner == 0;
     if (a->job_leases != b->job_leases)

@@ -18,7 +18,7 @@
 /* What a worker has said that it has no memory for. */
 struct schedule_small {
     uint64_t job_id;
-    int kind; /* of the task; only compared */
+    int kind; /* the task's; only compared */
     uint32_t network;
     uint64_t until_ms; /* then it is asked again: memory may have come free */
 };
@@ -26,13 +26,13 @@ struct schedule_small {
 struct schedule_task {
     uint64_t id, job_id;
     int kind;      /* only compared */
-    unsigned rank; /* of its kind: the lower goes first */
+    unsigned rank; /* its kind's: the lower goes first */
     uint32_t network;
-    uint64_t owner;         /* last owner of the replica; 0: nobody */
+    uint64_t owner;         /* last owner of the replica; 0: none */
     bool owner_here;        /* it is here and may be given work */
     bool owner_training;    /* it is in another phase: not waited for */
     uint32_t patience_ms;   /* how long the warm owner is waited for */
-    uint64_t failed_worker; /* who failed it last; 0: nobody */
+    uint64_t failed_worker; /* the worker that failed it last; 0: none */
     uint64_t ready_ms;      /* since when it may run */
     uint64_t not_before_ms; /* back-off after a failure; 0: none */
     uint32_t job_leases;    /* leases the job holds now */

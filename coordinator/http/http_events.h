@@ -1,6 +1,6 @@
 /* What happens, fanned out to the open event streams, and the newest sentences
  * of it for whoever comes later.  Each event is written as JSON once, and not
- * at all when nobody listens.  A stream that is too slow is cut by the server.
+ * at all when there is no listener.  A stream that is too slow is cut by the server.
  * Loop thread. */
 #ifndef COORDINATOR_HTTP_EVENTS_H
 #define COORDINATOR_HTTP_EVENTS_H

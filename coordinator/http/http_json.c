@@ -487,7 +487,7 @@ json_t *http_json_metric(const struct metric_rec *m)
                          : m->kind == METRIC_ROUND ? "round"
                                                    : "eval")));
     put(o, "path", count(m->path));
-    /* An evaluation is of what so many finished rounds have made. */
+    /* An evaluation looks at the version that the rounds before it made. */
     put(o, "round", count(m->kind == METRIC_EVAL ? m->round : m->round + 1u));
     if (m->kind == METRIC_EVAL) {
         put(o, "eval_loss", http_json_real(m->loss));

@@ -18,7 +18,7 @@
 struct writer {
     struct coordinator *co;
     struct buf *out;
-    int rc;                       /* of the first append that failed */
+    int rc;                       /* the first append that failed */
     const struct job_family *job; /* the family of the walk that runs */
     const struct worker_family *worker;
     const struct device_family *device;

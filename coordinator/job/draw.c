@@ -72,7 +72,8 @@ struct task *draw_eval(struct coordinator *co, struct job *j, uint32_t path, uin
     return make_eval(co, j, path, round, false);
 }
 
-struct task *draw_eval_mixture(struct coordinator *co, struct job *j, uint32_t round)
+/* All main paths with the router: the losses of every strategy. */
+static struct task *eval_mixture(struct coordinator *co, struct job *j, uint32_t round)
 {
     return make_eval(co, j, (uint32_t)j->comp.router_path, round, true);
 }
@@ -197,7 +198,7 @@ void draw_after_round(struct coordinator *co, struct job *j, uint32_t path)
     if (due(j->spec.eval.every, done)) {
         (void)draw_eval(co, j, path, done);
         if (j->comp.mixture && all)
-            (void)draw_eval_mixture(co, j, done);
+            (void)eval_mixture(co, j, done);
     }
     if (due(j->spec.sample.every, done) && (j->comp.mixture ? all : path == 0))
         (void)draw_sample(co, j, UINT32_MAX, done, NULL);
@@ -207,7 +208,7 @@ void draw_last(struct coordinator *co, struct job *j)
 {
     uint32_t rounds = (uint32_t)j->spec.outer.rounds;
     if (j->comp.mixture) {
-        (void)draw_eval_mixture(co, j, rounds);
+        (void)eval_mixture(co, j, rounds);
         (void)draw_sample(co, j, UINT32_MAX, rounds, NULL);
     }
     for (uint32_t p = 0; p < j->comp.n_paths; p++)

@@ -22,7 +22,7 @@ struct draw_request {
     uint32_t top;
     double nucleus, threshold;
     bool remote;   /* experts stay on their workers */
-    bool has_path; /* of this path alone */
+    bool has_path; /* one path is drawn from, not the mixture */
     uint32_t path;
     /* texts */
     const char *prompt; /* or NULL */
@@ -33,8 +33,6 @@ struct draw_request {
 
 /* The held-out loss of a path; as the others, NULL: there is nothing to look at, or no room. */
 struct task *draw_eval(struct coordinator *co, struct job *j, uint32_t path, uint32_t round);
-/* All main paths with the router: the losses of every strategy. */
-struct task *draw_eval_mixture(struct coordinator *co, struct job *j, uint32_t round);
 /* path UINT32_MAX: as the job is sampled, its mixture or path 0. */
 struct task *draw_sample(struct coordinator *co, struct job *j, uint32_t path, uint32_t round,
                          const struct draw_request *ask);

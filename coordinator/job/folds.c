@@ -313,7 +313,7 @@ static void put_blob(struct buf *b, const char *name, const struct outer_blob *o
                      hash_hex(o->sha256, 32, hex), (unsigned long long)o->bytes);
 }
 
-/* Who sent what went into the step: not always who ended the task. */
+/* The sender of the contribution: another worker may have ended the task. */
 static uint64_t sender_of(const struct task *t, const struct outer_step *s)
 {
     const struct contribution *c = t ? query_contribution(t, s->module_id, s->from) : NULL;

@@ -76,7 +76,7 @@ void member_lost(struct coordinator *co, struct worker *w, enum worker_state to,
     core_touch(co);
 }
 
-/* While nothing can be written no heartbeat is answered and nobody can join:
+/* While nothing can be written no heartbeat is answered and no worker can join:
  * the silence is ours. */
 static void excuse(struct coordinator *co, struct worker *w)
 {

@@ -1,5 +1,5 @@
-/* The workers: who is here, whether their leases hold, what they may be given, and what they have
- * to be told.  Called by the RPC room and by turns of the clock. */
+/* The workers: which are here, whether their leases hold, what they may be given, and what they
+ * have to be told.  Called by the RPC room and by turns of the clock. */
 #ifndef COORDINATOR_MEMBER_H
 #define COORDINATOR_MEMBER_H
 
@@ -25,7 +25,7 @@ void member_note_small(struct coordinator *co, struct worker *w, const struct ta
                        uint64_t until_ms);
 /* Has w said so, not long ago? */
 bool member_is_small(const struct coordinator *co, const struct worker *w, const struct task *t);
-/* Is somebody here, other than w, who has not? */
+/* Is another worker here that has not said so? */
 bool member_others_fit(const struct coordinator *co, const struct worker *w, const struct task *t);
 /* May w be given a task?  Else why not, and until when (0: not known). */
 bool member_may_work(struct coordinator *co, const struct worker *w, uint64_t *ret_until_ms,

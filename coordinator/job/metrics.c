@@ -144,7 +144,7 @@ static bool served_module(struct coordinator *co, struct job *j, const struct bl
             if (!same(&m->versions[v].full, id) && !same(&m->versions[v].delta, id))
                 continue;
             j->bytes_down += bytes;
-            if (same(&m->versions[v].delta, id)) /* whole ones are for who joins */
+            if (same(&m->versions[v].delta, id)) /* whole ones go to workers that join */
                 count_second(co, j, bytes);
             for (uint32_t p = 0; p < j->comp.n_paths; p++)
                 if (query_crosses(j, p, m)) {

@@ -83,9 +83,7 @@ static bool complete(const struct job *j, const struct task *t)
 /* Its worker was lost when all had been contributed: nothing is left to be done. */
 static void end_lost(struct coordinator *co, const struct job *j, struct task *t)
 {
-    uint64_t held = 0;
-    for (size_t i = 0; i < t->n_ranges; i++)
-        held += t->ranges[i].count;
+    uint64_t held = query_held(t);
     task_settle(co, t, held);
     t->samples = held;
     t->steps = (uint32_t)j->spec.outer.steps;
@@ -93,7 +91,7 @@ static void end_lost(struct coordinator *co, const struct job *j, struct task *t
     task_end(co, t, TASK_DONE, "");
 }
 
-/* Tells everybody who gave something what became of it: all of it is in a version,
+/* Tells each sender of a contribution what became of it: all of it is in a version,
  * or why not. */
 static void tell_senders(struct coordinator *co, const struct task *t, const char *reason)
 {

@@ -15,7 +15,7 @@ struct shards_sum {
 struct shards_sum shards_sum(const struct job *j, uint32_t partition, bool holdout);
 /* Shards of generation 0: they come first. */
 size_t shards_cut(const struct job *j);
-/* Samples that so many steps take from shards like these: images, or pieces of text. */
+/* How many samples the steps take from such shards: images, or pieces of text. */
 uint64_t shards_of_steps(const struct job_spec *spec, uint32_t batch, uint64_t steps,
                          const struct shards_sum *sum);
 /* Is the dataset as it was cut enough for the job?  One sentence if not. */

@@ -11,7 +11,7 @@
 struct coordinator;
 struct err;
 
-#define SUBMIT_SHARDS_MAX 32768 /* as DATASET_SHARDS_MAX, of those who cut them */
+#define SUBMIT_SHARDS_MAX 32768 /* as DATASET_SHARDS_MAX, where they are cut */
 
 struct submit_shard {
     uint8_t sha256[32];

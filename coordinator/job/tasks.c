@@ -14,7 +14,7 @@
 
 #define ATTEMPTS_MAX 100
 #define BACKOFF_MS 1000u
-#define FIRST_BATCHES 64 /* of a first phase bounded by time, when no speed is known */
+#define FIRST_BATCHES 64 /* a first phase bounded by time: no speed is known yet */
 
 struct task *task_make(struct coordinator *co, struct job *j, enum task_kind kind)
 {

@@ -17,7 +17,7 @@ void task_end(struct coordinator *co, struct task *t, enum task_state state, con
 void task_failed(struct coordinator *co, struct task *t, bool retryable, const char *reason);
 /* Settles what the task holds in its ledger: `done` samples are done. */
 void task_settle(struct coordinator *co, struct task *t, uint64_t done);
-#define RANGES_TAKEN_MAX 2048 /* of a TRAIN task: with tickets it must fit a frame of 1 MiB */
+#define RANGES_TAKEN_MAX 2048 /* a TRAIN task with its tickets must fit a frame of 1 MiB */
 /* Takes samples for a TRAIN task; false: none to be had. */
 bool task_take_samples(struct coordinator *co, struct job *j, struct task *t);
 /* Drops the oldest ended tasks of a job beyond TASKS_ENDED_MAX. */

@@ -12,7 +12,7 @@ struct kind {
      * NULL: a task of this kind is not reported. */
     int (*apply)(struct coordinator *co, struct job *j, struct task *t,
                  const Skerry__V1__ReportRequest *r, struct err *err);
-    /* The worker that has at hand what the task needs (0: none does); NULL: nobody ever has. */
+    /* The worker that has at hand what the task needs (0: none does); NULL: no worker ever has. */
     uint64_t (*owner)(const struct job *j, const struct task *t);
     bool in_parts; /* a report may bring a part of what goes on */
 };

@@ -141,8 +141,9 @@ static void add_best(struct message *b, const struct best_module *best, Skerry__
     ref->full = message_blob(b, &best->full);
 }
 
-Skerry__V1__ModuleRef **message_modules(struct message *b, const struct job *j, uint32_t path,
-                                        size_t *ret_n)
+/* How to get the modules of a path, by level; j may be another job than the task's. */
+static Skerry__V1__ModuleRef **path_modules(struct message *b, const struct job *j, uint32_t path,
+                                            size_t *ret_n)
 {
     const struct best_module *best = b->best || j != b->job ? j->paths[path].best : NULL;
     size_t n = composition_levels(&j->comp, path);
@@ -227,7 +228,7 @@ Skerry__V1__Expert **message_experts(struct message *b, const struct job *j, boo
         e->path = p;
         e->partition = j->comp.paths[p].partition;
         if (modules)
-            e->modules = message_modules(b, j, p, &e->n_modules);
+            e->modules = path_modules(b, j, p, &e->n_modules);
         list[n++] = e;
     }
     *ret_n = n;
@@ -246,7 +247,7 @@ static void add_mixture(struct message *b, Skerry__V1__Task *msg)
     skerry__v1__experts__init(all);
     all->expert = message_experts(b, j, !d->remote, &all->n_expert);
     m->experts = all;
-    m->router = message_modules(b, j, (uint32_t)j->comp.router_path, &m->n_router);
+    m->router = path_modules(b, j, (uint32_t)j->comp.router_path, &m->n_router);
     m->router_levels = levels(b, &j->comp.networks[1], &m->n_router_levels);
     m->strategy = d->strategy;
     m->top = d->top;
@@ -261,7 +262,7 @@ void message_networks(struct message *b, Skerry__V1__Task *msg)
     if (task_is_mixture(b->task))
         add_mixture(b, msg);
     else
-        msg->modules = message_modules(b, b->job, b->task->path, &msg->n_modules);
+        msg->modules = path_modules(b, b->job, b->task->path, &msg->n_modules);
 }
 
 /* ---- what all kinds have -------------------------------------------------- */

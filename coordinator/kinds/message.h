@@ -32,9 +32,6 @@ Skerry__V1__Blob *message_blob(struct message *b, const struct blob_ref *ref);
 Skerry__V1__Blob *message_blob_or_null(struct message *b, const struct blob_ref *ref);
 /* A module without weights. */
 Skerry__V1__ModuleRef *message_bare_module(struct message *b, const struct module_rec *m);
-/* How to get the modules of a path, by level; j may be another job than the task's. */
-Skerry__V1__ModuleRef **message_modules(struct message *b, const struct job *j, uint32_t path,
-                                        size_t *ret_n);
 /* All main paths of a job as experts; without modules when they stay elsewhere. */
 Skerry__V1__Expert **message_experts(struct message *b, const struct job *j, bool modules,
                                      size_t *ret_n);

@@ -173,10 +173,7 @@ static void split_message(struct message *b, Skerry__V1__Task *msg)
 static int check_count(const struct job *j, const struct task *t, uint64_t samples, bool holdout,
                        struct err *err)
 {
-    uint64_t in = 0;
-    for (size_t i = 0; i < t->n_ranges; i++)
-        in += t->ranges[i].count;
-    uint64_t want = in * (holdout ? 1 : (uint64_t)j->spec.recipe.top);
+    uint64_t want = query_held(t) * (holdout ? 1 : (uint64_t)j->spec.recipe.top);
     if (samples == want)
         return 0;
     return err_set(err, -EINVAL, "%llu samples were written, expected %llu",

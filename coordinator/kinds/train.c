@@ -92,10 +92,8 @@ static void add_moments(struct message *b, Skerry__V1__TrainTask *m)
 /* A tiny dataset does not fill the phase; rows of text are filled by repeating it. */
 static uint32_t steps_that_fit(const struct job *j, const struct task *t)
 {
-    uint64_t samples = 0, steps = (uint64_t)j->spec.outer.steps;
-    for (size_t i = 0; i < t->n_ranges; i++)
-        samples += t->ranges[i].count;
-    uint64_t fit = samples / j->comp.paths[t->path].batch;
+    uint64_t steps = (uint64_t)j->spec.outer.steps;
+    uint64_t fit = query_held(t) / j->comp.paths[t->path].batch;
     if (steps > fit && !job_is_text(&j->spec))
         steps = fit > 0 ? fit : 1;
     return (uint32_t)steps;
@@ -109,13 +107,10 @@ static void add_ahead(struct message *b, Skerry__V1__TrainTask *m)
     const struct task *t = b->task;
     const struct composition_path *cp = &j->comp.paths[t->path];
     uint32_t shards[AHEAD_MAX];
-    uint64_t samples = 0;
     if (t->train.round + 1 >= (uint64_t)j->spec.outer.rounds && !j->spec.outer.async)
         return;
-    for (size_t i = 0; i < t->n_ranges; i++)
-        samples += t->ranges[i].count;
-    size_t n = ledger_ahead(j->ledgers[job_ledger(j, cp->partition)], samples, t->train.replica,
-                            cp->replicas, shards, AHEAD_MAX);
+    size_t n = ledger_ahead(j->ledgers[job_ledger(j, cp->partition)], query_held(t),
+                            t->train.replica, cp->replicas, shards, AHEAD_MAX);
     m->ahead = message_need(b, n * sizeof(Skerry__V1__Blob *));
     for (size_t i = 0; i < n && !b->failed; i++) {
         bool now = false;
@@ -229,9 +224,7 @@ static int check_complete(const struct job *j, const struct task *t, struct err 
 static int train_apply(struct coordinator *co, struct job *j, struct task *t,
                        const Skerry__V1__ReportRequest *r, struct err *err)
 {
-    uint64_t held = 0;
-    for (size_t i = 0; i < t->n_ranges; i++)
-        held += t->ranges[i].count;
+    uint64_t held = query_held(t);
     if (r->n_contributions > CONTRIBUTIONS_MAX)
         return err_set(err, -EINVAL, "the phase brought %zu contributions, at most %d are possible",
                        r->n_contributions, CONTRIBUTIONS_MAX);
@@ -298,7 +291,7 @@ static bool answer_version(struct coordinator *co, struct poll *p, bool last)
         rpc_fail(p->req, -ERR_NOTFOUND, false, 0, "there is no such module");
         return true;
     }
-    task_memory(t)->progress_ms = core_now(co); /* who waits for others is not stuck */
+    task_memory(t)->progress_ms = core_now(co); /* waiting for others is not being stuck */
     if (m->version >= p->version) {
         send_version(co, p, t, w, m);
         return true;

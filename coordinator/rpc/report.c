@@ -119,7 +119,7 @@ static bool is_gone(const struct coordinator *co, const struct blob_ref *b)
     return blob_ref_is_set(b) && !blobstore_has(co->blobs, &id, NULL);
 }
 
-/* Is something that t needs no longer in our store?  Then nobody who tries it is to blame. */
+/* Is something that t needs no longer in our store?  Then its worker is not to blame. */
 static bool input_gone(const struct coordinator *co, const struct task *t, char reason[REASON_MAX])
 {
     static const char advice[] = "is gone from the coordinator's blobs: put its file back from a "

@@ -57,6 +57,17 @@ static struct worker *need_worker(struct coordinator *co, struct rpc_request *re
     return w;
 }
 
+/* The same, while what it brings can be written. */
+static struct worker *need_writer(struct coordinator *co, struct rpc_request *req)
+{
+    struct err err = {0};
+    struct worker *w = need_worker(co, req);
+    if (w == NULL || core_writable(co, &err) == 0)
+        return w;
+    refuse(req, &err);
+    return NULL;
+}
+
 /* ---- verdicts ------------------------------------------------------------ */
 
 /* ---- JOIN ---------------------------------------------------------------- */
@@ -331,14 +342,9 @@ static void on_assign(void *arg, struct rpc_request *req, const ProtobufCMessage
 {
     struct coordinator *co = arg;
     const Skerry__V1__AssignRequest *m = (const Skerry__V1__AssignRequest *)(const void *)msg;
-    struct err err = {0};
-    struct worker *w = need_worker(co, req);
+    struct worker *w = need_writer(co, req);
     if (w == NULL)
         return;
-    if (core_writable(co, &err) < 0) {
-        refuse(req, &err);
-        return;
-    }
     w->n_held = 0;
     for (size_t i = 0; i < m->n_held && i < 64; i++) {
         w->held[w->n_held].module_id = m->held[i]->module_id;
@@ -415,13 +421,9 @@ static void on_report(void *arg, struct rpc_request *req, const ProtobufCMessage
     struct coordinator *co = arg;
     const Skerry__V1__ReportRequest *m = (const Skerry__V1__ReportRequest *)(const void *)msg;
     struct err err = {0};
-    struct worker *w = need_worker(co, req);
+    struct worker *w = need_writer(co, req);
     if (w == NULL)
         return;
-    if (core_writable(co, &err) < 0) {
-        refuse(req, &err);
-        return;
-    }
     int rc = report_apply(co, w, m, &err);
     struct reply *r = core_reply(co, req, report_send);
     r->flag = rc == 0;
@@ -482,13 +484,8 @@ static void on_stream(void *arg, struct rpc_request *req, const ProtobufCMessage
 static void on_evaluate(void *arg, struct rpc_request *req, const ProtobufCMessage *msg)
 {
     struct coordinator *co = arg;
-    struct err err = {0};
-    struct worker *w = need_worker(co, req);
-    if (w == NULL)
-        return;
-    if (core_writable(co, &err) < 0)
-        refuse(req, &err);
-    else
+    struct worker *w = need_writer(co, req);
+    if (w != NULL)
         sample_evaluate(co, w, req, (const Skerry__V1__EvaluateRequest *)(const void *)msg);
 }
 

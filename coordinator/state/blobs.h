@@ -15,8 +15,8 @@ enum blob_role {
     BLOB_SCORES,
     BLOB_WARM_START,
     BLOB_ASSIGNMENT,
-    BLOB_MOMENTS,       /* of a replica */
-    BLOB_PHASE_MOMENTS, /* of a phase that is not settled */
+    BLOB_MOMENTS,       /* a replica's */
+    BLOB_PHASE_MOMENTS, /* an unsettled phase's */
     /* Needed as long as they are on record. */
     BLOB_CONTRIBUTION, /* folded into a kept version; while the job goes on, or to be folded */
     BLOB_TOKENIZER,
@@ -27,7 +27,7 @@ enum blob_role {
     BLOB_EMA,
     BLOB_BEST,
     BLOB_GRID,
-    BLOB_OUTPUT, /* of a task, where no other record has it */
+    BLOB_OUTPUT, /* a task's, where no other record has it */
     BLOB_INPUT,
     BLOB_ROLES
 };
@@ -38,7 +38,7 @@ static inline bool blob_role_stays(enum blob_role role)
     return role >= BLOB_CONTRIBUTION;
 }
 
-/* needed: it must not be deleted; else nobody will ask for it any more, by this name. */
+/* needed: it must not be deleted; else it will not be asked for any more by this name. */
 typedef void (*blob_fn)(void *arg, enum blob_role role, const struct blob_ref *b, bool needed);
 
 /* Calls fn for each name of a blob, of one job or (job_id 0) of all; a blob may have several. */

@@ -74,7 +74,7 @@ struct coordinator {
     struct loop_timer *tick, *retry, *sweep;
     struct list replies, durables, polls;
     unsigned n_replies;
-    void (*turn)(void *arg); /* of the program on top: what core_touch() asks for */
+    void (*turn)(void *arg); /* what core_touch() asks for: coordinator/turn.c */
     bool turn_scheduled, closing;
     bool store_ok;
     bool disk_full; /* an upload failed on it: no work until a tick finds room */

@@ -1,4 +1,4 @@
-/* What happens, as those hear of it who have subscribed. */
+/* What happens, as subscribers hear of it. */
 #ifndef COORDINATOR_EVENT_H
 #define COORDINATOR_EVENT_H
 
@@ -15,7 +15,7 @@ enum event_kind {
     EVENT_LOSS,
     EVENT_SAMPLE,
     EVENT_LOG,
-    EVENT_TEXT /* of a SAMPLE task that runs */
+    EVENT_TEXT /* a SAMPLE task that runs has written more */
 };
 
 /* Something happened; the subscriber looks the rest up. */

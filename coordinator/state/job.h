@@ -34,10 +34,10 @@ enum job_state {
     JOB_FAILED,
     JOB_CANCELLED,
     /* between INITIALISING and RUNNING, and again at each resharding */
-    JOB_FEATURES,   /* of every sample */
-    JOB_SCORING,    /* of the router's samples under every path */
-    JOB_CLUSTERING, /* samples to partitions */
-    JOB_SPLITTING,  /* shards to shards of one partition each */
+    JOB_FEATURES,   /* features of every sample are computed */
+    JOB_SCORING,    /* every path scores the samples kept for routers */
+    JOB_CLUSTERING, /* samples are assigned to partitions */
+    JOB_SPLITTING,  /* and copied to shards of one partition each */
     JOB_STATES
 };
 
@@ -47,13 +47,13 @@ const char *job_state_name(enum job_state s);
 struct shard_rec {
     struct blob_ref blob; /* size 0: of an old generation, gone */
     uint32_t samples;
-    uint64_t tokens;     /* of texts */
+    uint64_t tokens;     /* texts; images: 0 */
     uint32_t generation; /* 0: as the dataset was cut; g: made by the g-th splitting */
-    uint32_t partition;  /* of generation > 0; with a teacher job: the teacher's number */
+    uint32_t partition;  /* in generation > 0; with a teacher job: the teacher's number */
     uint32_t source;     /* number of the URL, or of the SPLIT task, that it was cut from */
     bool holdout;
     bool router;              /* kept for fitting routers, never trained on */
-    struct blob_ref features; /* of its samples; size 0: none */
+    struct blob_ref features; /* its samples'; size 0: none */
 };
 
 /* What a path scored on a shard. */
@@ -73,9 +73,9 @@ struct row_rec {
 };
 
 struct replica_rec {
-    uint64_t owner;          /* worker that did the last phase; 0: nobody */
+    uint64_t owner;          /* worker that did the last phase; 0: none */
     uint64_t step;           /* at which the current phase starts, or the next one */
-    uint64_t task_id;        /* of the current phase; 0: none */
+    uint64_t task_id;        /* the phase that runs; 0: none */
     uint64_t samples_last;   /* that its last phase used, or would have in its time */
     struct blob_ref moments; /* Adam's, as the owner left them; size 0: none */
     float loss;              /* (m) newest; NAN */
@@ -146,7 +146,7 @@ struct job {
     uint32_t vocab;                        /* token ids of the dataset; 0: images */
     struct blob_ref tokenizer, warm_start; /* size 0: bytes; from the seed */
     /* Partitioning. */
-    uint32_t generation; /* of shards that are trained on */
+    uint32_t generation; /* the shards' that are trained on */
     uint32_t resharded;  /* entries of recipe.reshard that are done */
     uint32_t finishing;  /* enum job_finishing */
     struct blob_ref partitioner, assignment;

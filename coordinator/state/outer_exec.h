@@ -52,7 +52,7 @@ struct outer_contribution {
     /* filled by the executor */
     bool refused;
     double norm;                   /* 0 when it could not be read */
-    double share;                  /* of the fold, 0 when refused */
+    double share;                  /* its part of the fold, 0 when refused */
     char reason[OUTER_REASON_MAX]; /* why it was refused */
 };
 
@@ -61,11 +61,11 @@ struct outer_contribution {
 struct outer_step {
     uint64_t job_id, module_id;
     uint64_t base;                  /* v */
-    char *state_dir;                /* of the module; made if missing */
-    struct outer_blob full, ema;    /* of v; ema.bytes 0: none yet (v = 0) */
+    char *state_dir;                /* the module's; made if missing */
+    struct outer_blob full, ema;    /* version v; ema.bytes 0: none yet (v = 0) */
     enum codec up, down;            /* the job's wire.up and wire.down */
-    double lr, momentum, ema_decay; /* of job outer; the young-average rule is applied inside */
-    double scale;                   /* of the weighted mean, > 0; with keep_norm the most */
+    double lr, momentum, ema_decay; /* keys of outer; the young-average rule is applied inside */
+    double scale;                   /* times the weighted mean, > 0; with keep_norm the most */
     bool keep_norm;                 /* fold.h */
     unsigned delay;                 /* contributions of a momentum step; 0 and 1: each step */
     /* Asynchronous: the older version that the contributions start from, and its full
@@ -79,7 +79,7 @@ struct outer_step {
 
     /* results */
     int rc; /* 0 or negative; verdicts are valid in both cases unless rc is a local fault */
-    char reason[1024];                              /* of a failure */
+    char reason[1024];                              /* why it failed */
     struct outer_blob new_full, new_delta, new_ema; /* in the blob store */
     double delta_norm, step_norm, residual_norm;
     uint64_t params;

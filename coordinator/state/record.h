@@ -26,7 +26,7 @@ struct round_rec {
     uint32_t path, round, contributions, expected;
     float loss, eval_loss;   /* mean weighted by samples; NAN */
     float seconds;           /* from ready to the new version */
-    uint64_t samples, steps; /* of all replicas together */
+    uint64_t samples, steps; /* all replicas together */
     uint64_t bytes_up, bytes_down;
     int64_t at_unix_ms;
     bool edited; /* in memory alone: its row is to be queued */
@@ -38,7 +38,7 @@ struct grid_rec {
     uint32_t round, count, columns;
     uint32_t path; /* UINT32_MAX: of the mixture */
     struct blob_ref blob;
-    char *text; /* of a text instead of a picture; NULL */
+    char *text; /* instead of a picture; NULL: it is one */
     int64_t at_unix_ms;
     bool saved; /* in memory alone: its row is queued */
 };

@@ -32,7 +32,7 @@ enum task_kind {
 /* What a kind of task is to all rooms; what is done with one stands in coordinator/kinds. */
 struct task_trait {
     const char *name;
-    unsigned rank; /* of tasks that wait for a worker: the lower is given first */
+    unsigned rank; /* a lower one is given to workers first */
     bool aside;    /* beside the training: it may fail without taking its job with it */
 };
 
@@ -54,7 +54,7 @@ struct contribution {
     struct blob_ref blob;
     bool refused;       /* by the check of the outer step, or it came too late */
     uint64_t samples;   /* behind it */
-    uint64_t worker_id; /* who sent it */
+    uint64_t worker_id; /* the sender */
     uint64_t version;   /* that it went into; 0: none yet */
 };
 
@@ -82,7 +82,7 @@ struct task_draw {
     float guidance;
     uint64_t seed;
     uint32_t *labels; /* count of them (SAMPLE) */
-    /* of all main paths together, with the router; the task's path is the router's */
+    /* mixture: all main paths together, with the router, whose path is the task's */
     bool mixture, remote;
     uint32_t strategy, top; /* enum job_strategy */
     float nucleus, threshold;
@@ -105,11 +105,11 @@ struct task_cluster {
 };
 
 struct task_split {
-    uint32_t group; /* of shards: its number */
+    uint32_t group; /* number of the group of shards */
 };
 
 struct task_score {
-    uint32_t version;   /* of the path's modules */
+    uint32_t version;   /* the path's modules' */
     bool ema, evaluate; /* evaluate: as in task_cluster */
 };
 
@@ -126,7 +126,7 @@ struct task {
     enum task_state state;
     uint32_t attempt, failures;
     uint32_t path;      /* whose modules it works on; INIT: one of the network it makes */
-    uint64_t worker_id; /* leased: the holder; ended: who did it */
+    uint64_t worker_id; /* leased: its holder; ended: the one that did it */
     char reason[REASON_MAX];
     struct ledger_range *ranges; /* TRAIN, EVAL, FEATURE, SPLIT, SCORE */
     size_t n_ranges;
@@ -149,7 +149,7 @@ struct task {
     /* (m) of the attempt that runs, and of those before it */
     uint64_t ready_ms; /* since when it may be leased */
     uint64_t leased_ms, progress_ms, ended_ms;
-    uint64_t failed_worker;           /* who failed it last: others first */
+    uint64_t failed_worker;           /* the last that failed it: others go first */
     uint64_t not_before_ms;           /* back-off of a failed one */
     uint32_t steps_done, steps_total; /* from heartbeats */
     uint64_t samples_done;

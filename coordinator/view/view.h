@@ -95,14 +95,14 @@ struct view_job {
     double images_per_s;
     int64_t eta_ms;                      /* -1 */
     uint32_t paths, replicas;            /* replicas per path */
-    uint64_t params;                     /* of a path; 0 before version 0 exists */
+    uint64_t params;                     /* one path's; 0 before version 0 exists */
     uint64_t bytes_up, bytes_down;       /* parameters over the wire, all workers */
     uint64_t data_bytes_down;            /* data shards */
     double per_param_up, per_param_down; /* bytes per parameter, worker and round; NAN */
     double ratio;                        /* to fp32 data-parallel of the same steps; NAN */
     uint32_t bad_samples, max_bad;
     uint32_t classes, shards;
-    uint64_t samples_total, samples_holdout; /* of the dataset */
+    uint64_t samples_total, samples_holdout; /* the dataset's */
     uint32_t sample_grids;                   /* drawn so far */
     uint32_t stage_done, stage_total;        /* tasks of the state it is in; total 0: no tasks */
     bool text, mixture;                      /* sampled as one, by a router */
@@ -111,11 +111,11 @@ struct view_job {
     uint32_t vocab;
     const uint8_t *tokenizer; /* texts: sha256 of the tokenizer.json; NULL: bytes */
     uint64_t tokenizer_size;
-    uint32_t modules, partitions; /* of all networks; 1: the data are in one piece */
-    uint32_t generation;          /* of shards: how often the data were partitioned */
+    uint32_t modules, partitions; /* all networks; 1 partition: the data are in one piece */
+    uint32_t generation;          /* how often the data were partitioned */
     uint32_t reshards_done, reshards;
     uint64_t waited_ms;         /* phases, for the network */
-    double waited_share;        /* of the time of all phases; NAN */
+    double waited_share;        /* as a share of the time of all phases; NAN */
     uint64_t peak_bytes_per_s;  /* contributions and deltas, all workers, in one second since the
                                    start of the coordinator */
     uint32_t teacher;           /* job that it learns from; 0: none */
@@ -159,7 +159,7 @@ void view_each_path(struct coordinator *co, uint64_t job_id, view_path_fn fn, vo
 struct view_partition {
     uint32_t partition, shards;
     uint64_t samples, tokens, holdout;
-    double share; /* of all training samples; NAN before it is known */
+    double share; /* its part of all training samples; NAN before it is known */
 };
 
 typedef void (*view_partition_fn)(void *arg, const struct view_partition *p);
@@ -169,7 +169,7 @@ void view_each_partition(struct coordinator *co, uint64_t job_id, view_partition
 /* A figure that a task found: balance of the partitions, losses of a mixture's strategies,
  * accuracy of the router, bits per byte routed once and again. */
 struct view_row {
-    const char *kind; /* of the task: EVAL CLUSTER */
+    const char *kind; /* the task's: EVAL CLUSTER */
     uint32_t path;    /* UINT32_MAX: of the whole job */
     uint32_t round;
     const char *name, *unit;
@@ -201,7 +201,7 @@ struct view_replica {
     uint64_t task_id, worker_id; /* 0: none */
     const char *worker_name;
     uint64_t step;                    /* inner steps since the job began */
-    uint32_t steps_done, steps_total; /* of the phase */
+    uint32_t steps_done, steps_total; /* the phase's */
     double loss, images_per_s;
 };
 
@@ -255,7 +255,7 @@ struct view_module {
     uint64_t id, job_id;
     uint32_t level, index;
     uint64_t version, params;
-    const uint8_t *sha256;   /* of the newest full file; NULL before version 0 */
+    const uint8_t *sha256;   /* the newest full file; NULL before version 0 */
     const char *outer_state; /* idle waiting running retrying */
     const char *outer_reason;
     uint64_t folded;  /* contributions, in all versions */
@@ -264,7 +264,7 @@ struct view_module {
     const char *network;        /* main router */
     uint32_t paths;             /* that cross it */
     uint64_t bytes_from_others; /* contributions of other paths than the first of them */
-    uint32_t fragment;          /* of its level */
+    uint32_t fragment;          /* its number in the level */
 };
 
 typedef void (*view_module_fn)(void *arg, const struct view_module *m);
@@ -323,7 +323,7 @@ struct view_worker {
     uint64_t id;
     const char *name, *device, *version, *address;
     const char *state;  /* idle busy late lost left draining quarantined */
-    const char *reason; /* of the state */
+    const char *reason; /* why it is in this state */
     uint64_t memory_bytes;
     uint32_t threads;
     uint64_t task_id; /* 0: none */

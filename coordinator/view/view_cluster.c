@@ -1,4 +1,4 @@
-/* The cluster's side of view.h: status, workers, tasks, and who is waited for. */
+/* The cluster's side of view.h: status, workers, tasks, and what is waited for. */
 #include "coordinator/job/member.h"
 #include "coordinator/state/core.h"
 #include "coordinator/view/view.h"
@@ -240,7 +240,7 @@ int view_task(struct coordinator *co, uint64_t task_id, struct view_task *ret, s
     return 0;
 }
 
-/* ---- who is waited for --------------------------------------------------- */
+/* ---- what is waited for --------------------------------------------------- */
 
 struct waiting {
     struct coordinator *co;
@@ -349,7 +349,7 @@ static void wait_for_stage(const struct waiting *ctx, const struct job *j)
     struct view_job v;
     char what[128], why[REASON_MAX];
     if (view_job(ctx->co, j->id, &v, NULL) < 0 || v.stage_total < 2)
-        return; /* of one task its own line says more */
+        return; /* the line of a single task says more */
     (void)snprintf(what, sizeof(what), "%s of job %llu (%.60s)", v.state, (unsigned long long)j->id,
                    j->spec.name);
     (void)snprintf(why, sizeof(why), "%u of %u tasks done%s%.160s", v.stage_done, v.stage_total,

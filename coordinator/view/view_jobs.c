@@ -241,7 +241,7 @@ void view_each_round(struct coordinator *co, uint64_t job_id, view_round_fn fn, 
         fn(arg, &j->rounds[i]);
 }
 
-#define EPOCHS_SHOWN 8 /* of each partition: the last closed ones, and the open ones */
+#define EPOCHS_SHOWN 8 /* per partition: the last closed ones, and the open ones */
 
 void view_each_epoch(struct coordinator *co, uint64_t job_id, view_epoch_fn fn, void *arg)
 {
