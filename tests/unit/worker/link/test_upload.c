@@ -1,0 +1,183 @@
+/* Sending results: what is asked first, what is tried again, and when it is given up. */
+#include "tests/unit/worker/link/fake_line.h"
+
+#include "common/net/token.h"
+#include "worker/link/session.h"
+#include "worker/link/upload.h"
+#include "worker/order/work.h"
+
+static struct token token = {.host = "coordinator", .http_port = 8443};
+static struct work_output outputs[2];
+static struct {
+    rpc_done_fn done;
+    void *arg;
+    unsigned n, cancelled;
+    int refuse; /* every call, while it is set */
+    bool waits;
+} asked;
+static struct {
+    unsigned calls;
+    int code;
+} told;
+
+int session_call(struct session *s, uint16_t method, const ProtobufCMessage *msg,
+                 const ProtobufCMessageDescriptor *reply, uint32_t deadline_ms, rpc_done_fn done,
+                 void *arg, uint64_t *ret_id)
+{
+    assert_int_equal(method, SKERRY__V1__METHOD__METHOD_TICKET);
+    assert_false(asked.waits);
+    if (asked.refuse < 0)
+        return asked.refuse;
+    asked.done = done;
+    asked.arg = arg;
+    asked.waits = true;
+    *ret_id = ++asked.n;
+    return 0;
+}
+
+static void answer(const struct rpc_result *r)
+{
+    assert_true(asked.waits);
+    asked.waits = false;
+    asked.done(asked.arg, r);
+}
+
+void session_cancel(struct session *s, uint64_t call_id)
+{
+    asked.cancelled++;
+    answer(&(struct rpc_result){.code = -ERR_CANCELLED, .detail = ""});
+}
+
+static void ticket(const char *url, bool have)
+{
+    Skerry__V1__TicketReply reply = SKERRY__V1__TICKET_REPLY__INIT;
+    reply.have = have;
+    reply.url = (char *)(uintptr_t)url;
+    answer(&(struct rpc_result){.reply = &reply.base, .detail = ""});
+}
+
+static void on_done(void *arg, int code, const char *detail)
+{
+    told.calls++;
+    told.code = code;
+}
+
+static struct upload *begin(size_t n)
+{
+    const struct fetch_env env = {.token = &token};
+    const struct upload_what what = {.task_id = 7, .attempt = 1, .outputs = outputs, .n = n};
+    return upload_start(&env, NULL, &what, on_done, NULL);
+}
+
+static void ends(int code)
+{
+    assert_int_equal(told.calls, 0); /* never from within */
+    turn();
+    assert_true(told.calls == 1 && told.code == code);
+}
+
+static void sends_what_is_not_there(void **state)
+{
+    (void)begin(2);
+    ticket("", true);
+    ticket("/v1/blobs/b", false);
+    assert_int_equal(line.n, 1);
+    assert_string_equal(line.at[0].path, "/tmp/second");
+    assert_ptr_equal(line.at[0].pin, token.pin);
+    end_with(0, 0, "");
+    ends(0);
+}
+
+static void nothing_to_send(void **state)
+{
+    (void)begin(0);
+    ends(0);
+}
+
+/* A ticket may expire while a slow line is at it. */
+static void a_new_ticket_for_a_new_try(void **state)
+{
+    struct upload *u = begin(1);
+    unsigned tries = 0;
+    for (; told.calls == 0 && tries < 10 && deferred.n == 0; tries++) {
+        ticket("/v1/blobs/a", false);
+        end_with(tries, -ECONNRESET, "cut");
+        upload_resume(u); /* as the timer would */
+    }
+    assert_int_equal(tries, 4);
+    ends(-ECONNRESET);
+}
+
+static void a_full_store_is_not_tried_again(void **state)
+{
+    (void)begin(1);
+    ticket("/v1/blobs/a", false);
+    end_with(0, -ENOSPC, "full");
+    ends(-ENOSPC);
+}
+
+static void waits_for_the_connection(void **state)
+{
+    asked.refuse = -ENOTCONN;
+    struct upload *u = begin(1);
+    upload_resume(u);
+    assert_int_equal(asked.n, 0);
+    asked.refuse = 0;
+    upload_resume(u);
+    upload_resume(u); /* one question at a time */
+    assert_int_equal(asked.n, 1);
+    answer(&(struct rpc_result){.code = -ECONNRESET, .detail = "lost"});
+    upload_resume(u);
+    ticket("", true);
+    ends(0);
+}
+
+static void refused_or_malformed(void **state)
+{
+    (void)begin(1);
+    answer(&(struct rpc_result){.code = -ERR_STALE, .detail = "no", .remote = true});
+    ends(-ERR_STALE);
+    told.calls = 0;
+    (void)begin(1);
+    ticket("file:///etc/passwd", false);
+    ends(-ERR_FORMAT);
+    assert_int_equal(line.n, 0);
+}
+
+static void cancelled_says_nothing(void **state)
+{
+    struct upload *u = begin(1);
+    upload_cancel(u);
+    assert_int_equal(asked.cancelled, 1);
+    turn();
+    u = begin(1);
+    ticket("/v1/blobs/a", false);
+    upload_cancel(u);
+    assert_int_equal(line.cancelled, 1);
+    turn();
+    assert_int_equal(told.calls, 0);
+    upload_cancel(NULL);
+}
+
+static int setup(void **state)
+{
+    memset(&line, 0, sizeof(line));
+    memset(&told, 0, sizeof(told));
+    memset(&asked, 0, sizeof(asked));
+    str_copy(outputs[0].path, sizeof(outputs[0].path), "/tmp/first");
+    str_copy(outputs[1].path, sizeof(outputs[1].path), "/tmp/second");
+    return 0;
+}
+
+#define TEST(f) cmocka_unit_test_setup(f, setup)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(sends_what_is_not_there),    TEST(nothing_to_send),
+        TEST(a_new_ticket_for_a_new_try), TEST(a_full_store_is_not_tried_again),
+        TEST(waits_for_the_connection),   TEST(refused_or_malformed),
+        TEST(cancelled_says_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
