@@ -257,24 +257,17 @@ int wire_read(const struct wire *w, size_t t, uint64_t first, size_t n, void *pa
 
 /* ---- writing ---- */
 
-static void writer_number(struct st_writer *w, const char *key, uint64_t value)
-{
-    char text[24];
-    (void)snprintf(text, sizeof text, "%" PRIu64, value); /* always fits */
-    st_writer_meta(w, key, text);
-}
-
 static void writer_info(struct st_writer *w, const struct wire_info *info)
 {
     st_writer_meta(w, "skerry.kind", kind_name(info->kind));
     st_writer_meta(w, "skerry.codec", codec_name(info->codec));
     st_writer_meta(w, "skerry.encoding", info->codec == CODEC_F32 ? "value" : "difference");
-    writer_number(w, "skerry.module", info->module_id);
-    writer_number(w, "skerry.base", info->base);
+    st_writer_number(w, "skerry.module", info->module_id);
+    st_writer_number(w, "skerry.base", info->base);
     if (info->kind == WIRE_DELTA)
-        writer_number(w, "skerry.version", info->version);
+        st_writer_number(w, "skerry.version", info->version);
     else
-        writer_number(w, "skerry.samples", info->samples);
+        st_writer_number(w, "skerry.samples", info->samples);
 }
 
 static int writer_tensors(struct st_writer *w, enum codec codec, const struct layout *layout,

@@ -2,7 +2,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <jansson.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -330,6 +332,21 @@ static void shape_text(struct buf *out, unsigned rank, const uint64_t *shape)
     (void)buf_append_str(out, "]");
 }
 
+int st_meta_number(const struct st *st, const char *path, const char *key, uint64_t *ret,
+                   struct err *err)
+{
+    const char *text = st_meta_get(st, key);
+    char *end = NULL;
+    errno = 0;
+    const unsigned long long value =
+        text && *text >= '0' && *text <= '9' ? strtoull(text, &end, 10) : 0;
+    if (!end || *end || errno)
+        return err_set(err, -ERR_FORMAT, "%s: metadata %s is %s, expected a number", path, key,
+                       text ? text : "missing");
+    *ret = value;
+    return 0;
+}
+
 int st_expect(const struct st *st, const char *name, enum st_dtype dtype, unsigned rank,
               const uint64_t *shape, const struct st_tensor **ret, struct err *err)
 {
@@ -403,6 +420,13 @@ void st_writer_meta(struct st_writer *w, const char *key, const char *value)
         return;
     }
     w->meta[w->n_meta++] = (struct st_meta){.key = str_dup(key), .value = str_dup(value)};
+}
+
+void st_writer_number(struct st_writer *w, const char *key, uint64_t value)
+{
+    char text[24];
+    (void)snprintf(text, sizeof text, "%" PRIu64, value); /* always fits */
+    st_writer_meta(w, key, text);
 }
 
 int st_writer_add(struct st_writer *w, const char *name, enum st_dtype dtype, unsigned rank,

@@ -82,6 +82,9 @@ void st_release(struct st *st); /* { 0 } and NULL are fine */
 
 const struct st_tensor *st_find(const struct st *st, const char *name); /* NULL if absent */
 const char *st_meta_get(const struct st *st, const char *key);          /* NULL if absent */
+/* A number in plain decimals; -ERR_FORMAT with a sentence that names path. */
+int st_meta_number(const struct st *st, const char *path, const char *key, uint64_t *ret,
+                   struct err *err);
 /* The tensor, which must exist with this dtype and shape; else a sentence. */
 int st_expect(const struct st *st, const char *name, enum st_dtype dtype, unsigned rank,
               const uint64_t *shape, const struct st_tensor **ret, struct err *err);
@@ -95,6 +98,7 @@ struct st_writer *st_writer_new(void);
 void st_writer_free(struct st_writer *w);
 /* An entry of __metadata__; one that cannot be is an error of open. */
 void st_writer_meta(struct st_writer *w, const char *key, const char *value);
+void st_writer_number(struct st_writer *w, const char *key, uint64_t value);
 /* shape is copied; -EINVAL with a sentence on a duplicate or impossible tensor. */
 int st_writer_add(struct st_writer *w, const char *name, enum st_dtype dtype, unsigned rank,
                   const uint64_t *shape, struct err *err);

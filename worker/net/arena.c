@@ -34,6 +34,14 @@ uint64_t arena_bytes(const struct arena *a)
     return a->high;
 }
 
+uint64_t arena_measure(struct arena *a)
+{
+    const uint64_t bytes = a->high;
+    mem_free(a->slots);
+    *a = (struct arena){0};
+    return bytes;
+}
+
 /* Targets are pointers of any type; a plain store through void ** would break the
  * aliasing rules. */
 static void put_pointer(void *target, void *value)

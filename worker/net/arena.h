@@ -40,6 +40,8 @@ void arena_add(struct arena *a, void *target, uint64_t bytes);
 uint64_t arena_mark(const struct arena *a);
 void arena_reset(struct arena *a, uint64_t mark);
 uint64_t arena_bytes(const struct arena *a);
+/* arena_bytes of a plan that will not be carried out; frees it. */
+uint64_t arena_measure(struct arena *a);
 
 /* Sets all pointers into memory that is the caller's. */
 void arena_place(struct arena *a, void *base);

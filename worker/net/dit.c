@@ -230,11 +230,10 @@ static int init_sizes(struct dit *d, const struct model *m, const struct net_opt
 uint64_t dit_bytes(const struct model *m, const struct net_options *opt, enum dtype dt)
 {
     struct dit d = {0};
-    uint64_t bytes = init_sizes(&d, m, opt, dt) == 0 ? arena_bytes(&d.arena) : 0;
+    int rc = init_sizes(&d, m, opt, dt);
     mem_free(d.slots);
     mem_free(d.blocks);
-    mem_free(d.arena.slots);
-    return bytes;
+    return rc == 0 ? arena_measure(&d.arena) : 0;
 }
 
 static int fill_constants(struct dit *d, struct err *err)
@@ -747,9 +746,7 @@ uint64_t dit_rows_bytes(const struct model *m, int batch)
 {
     struct dit_rows r = {0};
     plan_rows(&r, &m->spec, batch);
-    const uint64_t bytes = arena_bytes(&r.arena);
-    mem_free(r.arena.slots);
-    return bytes;
+    return arena_measure(&r.arena);
 }
 
 int dit_rows_open(struct dit_rows *r, struct dit *d, struct err *err)

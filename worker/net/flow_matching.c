@@ -66,10 +66,7 @@ uint64_t flow_matching_bytes(const struct model *m, const struct net_options *op
 {
     struct flow_matching f = sizes(m, opt);
     plan(&f);
-    uint64_t bytes = arena_bytes(&f.arena) + inputs_bytes(&f.inputs);
-    mem_free(f.arena.slots);
-    inputs_free(&f.inputs);
-    return bytes;
+    return arena_measure(&f.arena) + inputs_measure(&f.inputs);
 }
 
 static float draw_time(uint64_t seed, uint64_t key, bool uniform_t)

@@ -63,9 +63,7 @@ uint64_t image_net_bytes(const struct model *m, const struct net_options *opt, e
 {
     struct image_net n = {0};
     plan(&n, m, opt);
-    uint64_t bytes = arena_bytes(&n.arena);
-    mem_free(n.arena.slots);
-    return bytes + dit_bytes(m, opt, dt) + flow_matching_bytes(m, opt);
+    return arena_measure(&n.arena) + dit_bytes(m, opt, dt) + flow_matching_bytes(m, opt);
 }
 
 /* ---- passes ---- */

@@ -12,14 +12,15 @@ void inputs_add(struct inputs *in, void *host, void *device, uint64_t bytes)
     arena_add(&in->device, device, bytes);
 }
 
-uint64_t inputs_bytes(const struct inputs *in)
+uint64_t inputs_measure(struct inputs *in)
 {
-    return arena_bytes(&in->device);
+    (void)arena_measure(&in->host);
+    return arena_measure(&in->device);
 }
 
 int inputs_alloc(struct inputs *in, struct device *dev, struct err *err)
 {
-    const uint64_t bytes = inputs_bytes(in);
+    const uint64_t bytes = arena_bytes(&in->device);
     in->dev = dev;
     int rc = dev->ops->alloc_host(dev, bytes, &in->block, err);
     if (rc < 0) {
@@ -50,6 +51,6 @@ int inputs_send(struct inputs *in, struct stream *s)
 {
     if (in->dev->unified)
         return 0;
-    return in->dev->ops->copy(in->dev, in->device.base, in->block, inputs_bytes(in), COPY_TO_DEVICE,
-                              s);
+    return in->dev->ops->copy(in->dev, in->device.base, in->block, arena_bytes(&in->device),
+                              COPY_TO_DEVICE, s);
 }

@@ -26,7 +26,7 @@ struct inputs {
 
 /* host and device are the addresses of pointers; see arena_add. */
 void inputs_add(struct inputs *in, void *host, void *device, uint64_t bytes);
-uint64_t inputs_bytes(const struct inputs *in); /* on the device */
+uint64_t inputs_measure(struct inputs *in); /* as arena_measure, on the device */
 
 /* Starts as zeros on the host.  -ENOMEM.  free accepts { 0 } and what a failure left. */
 int inputs_alloc(struct inputs *in, struct device *dev, struct err *err);

@@ -238,13 +238,10 @@ static int init_sizes(struct llama *l, const struct model *m, const struct net_o
 static uint64_t llama_bytes(const struct model *m, const struct net_options *opt, enum dtype dt)
 {
     struct llama l = {0};
-    uint64_t bytes =
-        init_sizes(&l, m, opt, dt) == 0 ? arena_bytes(&l.arena) + inputs_bytes(&l.inputs) : 0;
+    int rc = init_sizes(&l, m, opt, dt);
     mem_free(l.slots);
     mem_free(l.blocks);
-    mem_free(l.arena.slots);
-    inputs_free(&l.inputs);
-    return bytes;
+    return rc == 0 ? arena_measure(&l.arena) + inputs_measure(&l.inputs) : 0;
 }
 
 /* ---- life ---- */

@@ -158,9 +158,7 @@ uint64_t mix_bytes(const struct mix_options *opt)
 {
     struct mix m = {.opt = *opt, .entries = opt->rows * opt->most};
     plan(&m);
-    uint64_t bytes = arena_bytes(&m.arena);
-    mem_free(m.arena.slots);
-    return bytes;
+    return arena_measure(&m.arena);
 }
 
 int mix_new(const struct mix_options *opt, const struct mix_experts *experts, struct mix **ret,

@@ -168,6 +168,14 @@ const struct model_tensor *model_find(const struct model *m, const char *name)
     return NULL;
 }
 
+uint64_t model_largest(const struct model *m)
+{
+    uint64_t most = 0;
+    for (size_t i = 0; i < m->n; i++)
+        most = m->tensors[i].count > most ? m->tensors[i].count : most;
+    return most;
+}
+
 float *model_flat_new(const struct model *m)
 {
     float *p = mem_try_aligned(64, m->flat * sizeof *p);

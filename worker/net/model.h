@@ -141,6 +141,8 @@ void model_free(struct model *m); /* accepts NULL */
 
 const struct model_tensor *model_find(const struct model *m, const char *name); /* or NULL */
 
+uint64_t model_largest(const struct model *m); /* elements of the largest tensor */
+
 /* A zeroed flat vector, 64-byte aligned; NULL when memory is out; mem_free. */
 float *model_flat_new(const struct model *m);
 
@@ -155,18 +157,15 @@ void model_init(const struct model *m, uint64_t seed, float *flat);
  * them; that of a classification token is zero. */
 void model_positions(const struct model_spec *s, float *out);
 
-/* Files: safetensors, F32, the tensors of one level (or of all: level -1) in
- * table order, metadata {"format":"pt"}; the same values give the same bytes.
- * save writes atomically; sha256 and ret_bytes may be NULL.  load (for tests and tools) wants
- * exactly these names and shapes and finite values; other levels of flat stay as they are. */
+/* Files: safetensors, F32, the tensors of one level (or of all: level -1) in table order,
+ * metadata {"format":"pt"}; the same values give the same bytes.  save writes atomically; sha256
+ * and ret_bytes may be NULL.  load reads n files however the model was cut into them: together
+ * they hold each tensor of the level once, finite, and nothing else; what is of other levels stays
+ * as it is. */
 int model_save(const struct model *m, int level, const float *flat, const char *path,
                uint8_t sha256[HASH_BYTES], uint64_t *ret_bytes, struct err *err);
-int model_load(const struct model *m, int level, const char *path, float *flat, struct err *err);
-
-/* The same from n files however the model was cut into them: together they hold each
- * tensor once and nothing else. */
-int model_load_parts(const struct model *m, const char *const *paths, size_t n, float *flat,
-                     struct err *err);
+int model_load(const struct model *m, int level, const char *const *paths, size_t n, float *flat,
+               struct err *err);
 
 /* Weights from elsewhere, whole, in F32, BF16 or F16.  -ERR_CONFIG with one sentence on
  * the first name or shape that is not this model's. */

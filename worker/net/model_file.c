@@ -58,36 +58,8 @@ static int load_tensor(int fd, const struct st *st, const struct model_tensor *t
     return 0;
 }
 
-int model_load(const struct model *m, int level, const char *path, float *flat, struct err *err)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return err_errno(err, "opening the model file %s", path);
-
-    struct st st = {0};
-    size_t expected = 0;
-    int rc = st_read(fd, path, &st, err);
-    for (size_t i = 0; i < m->n && rc == 0; i++) {
-        const struct model_tensor *t = &m->tensors[i];
-        if (!in_level(t, level))
-            continue;
-        rc = load_tensor(fd, &st, t, path, flat + t->offset, err);
-        expected++;
-    }
-    if (rc == 0 && st.n_tensors != expected)
-        rc = err_set(err, -ERR_FORMAT,
-                     "%s holds %zu tensors, this model has %zu: it is of "
-                     "another model",
-                     path, st.n_tensors, expected);
-    st_release(&st);
-    (void)close(fd); /* read only: nothing to lose */
-    if (rc < 0)
-        (void)err_wrap(err, "loading model weights");
-    return rc;
-}
-
 /* One file of several: each tensor in it is one of the model's, not seen before. */
-static int load_part(const struct model *m, const char *path, float *flat, bool *seen,
+static int load_part(const struct model *m, int level, const char *path, float *flat, bool *seen,
                      struct err *err)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -97,7 +69,7 @@ static int load_part(const struct model *m, const char *path, float *flat, bool 
     int rc = st_read(fd, path, &st, err);
     for (size_t i = 0; i < st.n_tensors && rc == 0; i++) {
         const struct model_tensor *t = model_find(m, st.tensors[i].name);
-        if (!t)
+        if (!t || !in_level(t, level))
             rc = err_set(err, -ERR_FORMAT, "%s holds %s, which this model has not", path,
                          st.tensors[i].name);
         else if (seen[t - m->tensors])
@@ -113,17 +85,17 @@ static int load_part(const struct model *m, const char *path, float *flat, bool 
     return rc;
 }
 
-int model_load_parts(const struct model *m, const char *const *paths, size_t n, float *flat,
-                     struct err *err)
+int model_load(const struct model *m, int level, const char *const *paths, size_t n, float *flat,
+               struct err *err)
 {
     bool *seen = mem_try_array(m->n, sizeof *seen);
     if (!seen)
         return err_set(err, -ENOMEM, "no memory for a table of %zu tensors", m->n);
     int rc = 0;
     for (size_t i = 0; i < n && rc == 0; i++)
-        rc = load_part(m, paths[i], flat, seen, err);
+        rc = load_part(m, level, paths[i], flat, seen, err);
     for (size_t i = 0; i < m->n && rc == 0; i++)
-        if (!seen[i])
+        if (!seen[i] && in_level(&m->tensors[i], level))
             rc = err_set(err, -ERR_FORMAT, "no file of the model holds %s", m->tensors[i].name);
     mem_free(seen);
     if (rc < 0)

@@ -103,7 +103,7 @@ int task_load(const struct work *w, const struct model *m, Skerry__V1__ModuleRef
         list[i] = paths[i];
     }
     if (rc == 0)
-        rc = model_load_parts(m, list, n, flat, err);
+        rc = model_load(m, -1, list, n, flat, err);
     mem_free(list);
     mem_free(paths);
     return rc;

@@ -57,13 +57,6 @@ static void config_digest(struct trainer *t, char hex[HASH_HEX_MAX])
     (void)hash_hex(hash, sizeof hash, hex);
 }
 
-static void add_number(struct st_writer *w, const char *key, uint64_t value)
-{
-    char text[24];
-    (void)snprintf(text, sizeof text, "%" PRIu64, value);
-    st_writer_meta(w, key, text);
-}
-
 static int declare(struct trainer *t, struct st_writer *w, const struct st_meta *pairs, size_t n,
                    struct err *err)
 {
@@ -72,9 +65,9 @@ static int declare(struct trainer *t, struct st_writer *w, const struct st_meta 
     config_digest(t, hex);
     st_writer_meta(w, "skerry.kind", "checkpoint");
     st_writer_meta(w, "skerry.config", hex);
-    add_number(w, "skerry.step", trainer_next_step(t));
-    add_number(w, "skerry.total_steps", trainer_total_steps(t));
-    add_number(w, "skerry.adam_step", trainer_adam_step(t));
+    st_writer_number(w, "skerry.step", trainer_next_step(t));
+    st_writer_number(w, "skerry.total_steps", trainer_total_steps(t));
+    st_writer_number(w, "skerry.adam_step", trainer_adam_step(t));
     for (size_t i = 0; i < n; i++) {
         (void)snprintf(name, sizeof name, "user.%s", pairs[i].key);
         st_writer_meta(w, name, pairs[i].value);
@@ -88,17 +81,6 @@ static int declare(struct trainer *t, struct st_writer *w, const struct st_meta 
         }
     }
     return 0;
-}
-
-/* Host memory for the largest tensor. */
-static float *tensor_buffer(const struct model *m)
-{
-    uint64_t most = 0;
-    for (size_t i = 0; i < m->n; i++) {
-        if (m->tensors[i].count > most)
-            most = m->tensors[i].count;
-    }
-    return mem_try_array(most, sizeof(float));
 }
 
 static int write_all(struct trainer *t, struct st_writer *w, float *buf, struct err *err)
@@ -122,7 +104,7 @@ int checkpoint_save(struct trainer *t, const char *path, const struct st_meta *p
     if (n > CHECKPOINT_PAIRS_MAX)
         return err_set(err, -ERR_LIMIT, "%zu pairs for a checkpoint; at most %d", n,
                        CHECKPOINT_PAIRS_MAX);
-    float *buf = tensor_buffer(trainer_model(t));
+    float *buf = mem_try_array(model_largest(trainer_model(t)), sizeof *buf);
     if (!buf)
         return err_set(err, -ENOMEM, "no memory to write the checkpoint %s", path);
     struct st_writer *w = st_writer_new();
@@ -138,20 +120,6 @@ int checkpoint_save(struct trainer *t, const char *path, const struct st_meta *p
     if (rc < 0)
         (void)err_wrap(err, "writing the checkpoint %s", path);
     return rc;
-}
-
-static int read_number(const struct st *st, const char *path, const char *key, uint64_t *ret,
-                       struct err *err)
-{
-    const char *text = st_meta_get(st, key);
-    char *end = NULL;
-    errno = 0;
-    unsigned long long value = text && *text >= '0' && *text <= '9' ? strtoull(text, &end, 10) : 0;
-    if (!end || *end || errno)
-        return err_set(err, -ERR_FORMAT, "%s: metadata %s is %s, expected a number", path, key,
-                       text ? text : "missing");
-    *ret = value;
-    return 0;
 }
 
 struct position {
@@ -171,11 +139,11 @@ static int check_header(struct trainer *t, const struct st *st, const char *path
         return err_set(err, -ERR_CONFIG, "%s belongs to another job, replica or precision", path);
 
     struct position p;
-    int rc = read_number(st, path, "skerry.step", &p.step, err);
+    int rc = st_meta_number(st, path, "skerry.step", &p.step, err);
     if (rc == 0)
-        rc = read_number(st, path, "skerry.total_steps", &p.total, err);
+        rc = st_meta_number(st, path, "skerry.total_steps", &p.total, err);
     if (rc == 0)
-        rc = read_number(st, path, "skerry.adam_step", &p.adam, err);
+        rc = st_meta_number(st, path, "skerry.adam_step", &p.adam, err);
     for (size_t v = 0; v < vector_count(t) && rc == 0; v++) {
         for (size_t i = 0; i < m->n && rc == 0; i++) {
             const struct st_tensor *src;
@@ -220,7 +188,7 @@ int checkpoint_load(struct trainer *t, const char *path, struct st *ret_meta, st
 
     struct st st = {0};
     struct position p = {0};
-    float *buf = tensor_buffer(trainer_model(t));
+    float *buf = mem_try_array(model_largest(trainer_model(t)), sizeof *buf);
     int rc = buf ? 0 : err_set(err, -ENOMEM, "no memory to read the checkpoint %s", path);
     if (rc == 0)
         rc = st_read(fd, path, &st, err);

@@ -5,7 +5,6 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -50,15 +49,12 @@ static void coded_release(struct coded *c)
 
 static int coded_init(struct coded *c, const struct model *m, struct err *err)
 {
-    uint64_t most = 0;
     *c = (struct coded){.params = m->params};
-    for (size_t i = 0; i < m->n; i++) {
+    for (size_t i = 0; i < m->n; i++)
         c->blocks += blocks_of(m->tensors[i].count);
-        most = m->tensors[i].count > most ? m->tensors[i].count : most;
-    }
     c->codes = mem_try_array(2 * c->params, sizeof *c->codes);
     c->scales = mem_try_array(2 * c->blocks, sizeof *c->scales);
-    c->values = mem_try_array(most, sizeof *c->values);
+    c->values = mem_try_array(model_largest(m), sizeof *c->values);
     if (!c->codes || !c->scales || !c->values)
         return err_set(err, -ENOMEM, "no memory for the moments of %" PRIu64 " parameters",
                        c->params);
@@ -124,10 +120,9 @@ static void name_of(char out[ST_NAME_MAX], const struct model_tensor *t, const c
 /* The scales of all tensors first, so that they are aligned. */
 static int declare(struct st_writer *w, const struct model *m, uint64_t adam_step, struct err *err)
 {
-    char name[ST_NAME_MAX], step[24];
-    (void)snprintf(step, sizeof step, "%" PRIu64, adam_step);
+    char name[ST_NAME_MAX];
     st_writer_meta(w, "format", FORMAT);
-    st_writer_meta(w, "adam_step", step);
+    st_writer_number(w, "adam_step", adam_step);
     int rc = 0;
     for (int codes = 0; codes < 2; codes++) {
         for (size_t v = 0; v < 2; v++) {
@@ -167,19 +162,18 @@ int moments_save(struct trainer *t, const char *path, uint8_t sha256[HASH_BYTES]
 
 static int read_step(const struct st *st, const char *path, uint64_t *ret, struct err *err)
 {
-    const char *format = st_meta_get(st, "format"), *text = st_meta_get(st, "adam_step");
-    char *end = NULL;
+    const char *format = st_meta_get(st, "format");
+    uint64_t n = 0;
     if (!format || strcmp(format, FORMAT) != 0)
         return err_set(err, -ERR_FORMAT, "%s: metadata format is %s, expected %s", path,
                        format ? format : "missing", FORMAT);
-    errno = 0;
-    const unsigned long long n =
-        text && *text >= '0' && *text <= '9' ? strtoull(text, &end, 10) : 0;
-    if (!end || *end || errno || n > INT64_MAX)
-        return err_set(err, -ERR_FORMAT, "%s: metadata adam_step is %s, expected a number", path,
-                       text ? text : "missing");
-    *ret = n;
-    return 0;
+    int rc = st_meta_number(st, path, "adam_step", &n, err);
+    if (rc == 0 && n > INT64_MAX)
+        rc = err_set(err, -ERR_FORMAT, "%s: metadata adam_step is %" PRIu64 ", expected a number",
+                     path, n);
+    if (rc == 0)
+        *ret = n;
+    return rc;
 }
 
 static int read_tensor(int fd, const struct st *st, const char *path, const struct model_tensor *t,

@@ -153,10 +153,7 @@ uint64_t trainer_bytes(const struct model *m, const struct train_options *opt, e
     const struct net_options nopt = train_net_options(opt);
     struct trainer t = {.m = m, .opt = *opt};
     plan(&t);
-    uint64_t bytes = arena_bytes(&t.arena) + inputs_bytes(&t.inputs);
-    mem_free(t.arena.slots);
-    inputs_free(&t.inputs);
-    return bytes + net_bytes(m, &nopt, dt);
+    return arena_measure(&t.arena) + inputs_measure(&t.inputs) + net_bytes(m, &nopt, dt);
 }
 
 /* Losses that a sample may have. */

@@ -52,7 +52,7 @@ static int open_model(struct probe *p, char **argv, struct err *err)
     if (rc == 0 && !flat)
         rc = err_set(err, -ERR_LIMIT, "no memory for the weights");
     if (rc == 0)
-        rc = model_load(p->m, -1, argv[9], flat, err);
+        rc = model_load(p->m, -1, &(const char *){argv[9]}, 1, flat, err);
     if (rc == 0)
         rc = weights_set(dit_weights(p->d), flat, err);
     mem_free(flat);

@@ -188,7 +188,7 @@ static void load(struct replica *r, struct work *w, struct fragments *f, bool ow
     for (unsigned l = 0; l < LEVELS && !own; l++) {
         char path[CACHE_PATH_MAX];
         work_blob_path(w, w->task->modules[l]->sha256.data, path);
-        OK(model_load(co.model, (int)l, path, r->weights, err));
+        OK(model_load(co.model, (int)l, &(const char *){path}, 1, r->weights, err));
     }
     OK(fragments_load(f, own, err));
 }
@@ -392,7 +392,7 @@ static void case_run(uint32_t delay, float mix)
     float *outer = model_flat_new(co.model);
     for (unsigned l = 0; l < LEVELS; l++) {
         char *path = blob_path(co.versions[l][ROUNDS].full);
-        OK(model_load(co.model, (int)l, path, outer, err));
+        OK(model_load(co.model, (int)l, &(const char *){path}, 1, outer, err));
         mem_free(path);
     }
     assert_memory_equal(outer, p.theta, bytes);
@@ -474,7 +474,7 @@ static void test_later(void **state)
     float *want = model_flat_new(co.model);
     for (unsigned l = 0; l < LEVELS; l++) {
         char *path = blob_path(co.versions[l][1].full);
-        OK(model_load(co.model, (int)l, path, want, err));
+        OK(model_load(co.model, (int)l, &(const char *){path}, 1, want, err));
         mem_free(path);
         assert_int_equal(r[0].met[l], 1);
     }

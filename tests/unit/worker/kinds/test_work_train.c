@@ -483,7 +483,7 @@ static void warm_start(void **state)
     init_modules(&h, &o);
     char path[CACHE_PATH_MAX];
     cache_path(h.cache, o.hash[0], path);
-    OK(model_load(m, -1, path, back, err));
+    OK(model_load(m, -1, &(const char *){path}, 1, back, err));
     assert_memory_equal(flat, back, m->flat * sizeof *flat);
 
     /* One row of the vocabulary more than the file has. */
