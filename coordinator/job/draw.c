@@ -1,4 +1,3 @@
-/* EVAL and SAMPLE tasks: what they look at, and when they are due. */
 #include "coordinator/job/draw.h"
 
 #include "coordinator/job/shards.h"

@@ -1,4 +1,5 @@
-/* EVAL and SAMPLE tasks: what they look at, and when they are due. */
+/* EVAL and SAMPLE tasks: what they look at, and when they are due.  Called at the end of rounds, by
+ * flow.c at the end of a job, and for a person; results come back to coordinator/kinds. */
 #ifndef COORDINATOR_DRAW_H
 #define COORDINATOR_DRAW_H
 

@@ -1,4 +1,4 @@
-/* A job's life, from PENDING to its end. */
+/* A job's life, from PENDING to its end; flow.c has the picture.  The only place that ends jobs. */
 #ifndef COORDINATOR_FLOW_H
 #define COORDINATOR_FLOW_H
 

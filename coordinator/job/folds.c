@@ -1,5 +1,3 @@
-/* Outer steps: which contributions a module's next version is made of, the step that
- * makes it, and what became of them. */
 #include "coordinator/job/folds.h"
 
 #include "coordinator/job/gc.h"

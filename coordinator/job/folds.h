@@ -1,5 +1,6 @@
 /* Outer steps: which contributions a module's next version is made of, the step that makes it, and
- * what became of them. */
+ * what became of them.  The arithmetic is the executor's (outer_exec.h), the decision quorum.h's.
+ */
 #ifndef COORDINATOR_FOLDS_H
 #define COORDINATOR_FOLDS_H
 

@@ -1,5 +1,3 @@
-/* Deletes the blobs that nothing in the state names as needed (coordinator/state/blobs.h): after
- * the commit that dropped the last name, on the disk pool. */
 #include "coordinator/job/gc.h"
 
 #include "coordinator/state/blobs.h"

@@ -1,4 +1,5 @@
-/* Deletes blobs that nothing in the state names as needed. */
+/* Deletes blobs that nothing in the state names as needed (coordinator/state/blobs.h): after the
+ * commit that dropped the last name, never before, and on the disk pool. */
 #ifndef COORDINATOR_GC_H
 #define COORDINATOR_GC_H
 

@@ -1,4 +1,5 @@
-/* Figures that are kept: losses, rounds and bytes. */
+/* Figures that are kept: losses, rounds and bytes.  Called where they come in; each is a row in the
+ * store and an event.  Nothing is decided by them. */
 #ifndef COORDINATOR_METRICS_H
 #define COORDINATOR_METRICS_H
 

@@ -1,5 +1,3 @@
-/* Phases: when a path's next one begins, what became of each replica's, when a round
- * is over. */
 #include "coordinator/job/rounds.h"
 
 #include "coordinator/job/draw.h"

@@ -1,4 +1,5 @@
-/* Phases: when a path's next one begins, what became of each replica's, when a round is over. */
+/* Phases: when a path's next one begins, what became of each replica's, when a round is over.
+ * Called by flow.c for jobs that run; a job that cannot go on is doomed, never ended here. */
 #ifndef COORDINATOR_ROUNDS_H
 #define COORDINATOR_ROUNDS_H
 

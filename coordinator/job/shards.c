@@ -1,4 +1,3 @@
-/* The samples of a job: whether they are enough, and the ledgers over them. */
 #include "coordinator/job/shards.h"
 
 #include "coordinator/job/gc.h"

@@ -1,4 +1,5 @@
-/* The samples of a job: how many there are, whether they are enough, and the ledgers over them. */
+/* The samples of a job: how many there are, whether they are enough, and the ledgers over them.
+ * Nothing here reads a shard: its numbers came with it. */
 #ifndef COORDINATOR_SHARDS_H
 #define COORDINATOR_SHARDS_H
 

@@ -1,4 +1,3 @@
-/* What a person may ask for: a job is refused with one sentence, or is on record. */
 #include "coordinator/job/submit.h"
 
 #include "coordinator/job/shards.h"

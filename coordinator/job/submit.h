@@ -1,4 +1,5 @@
-/* What a person may ask for: a job is refused with one sentence, or is on record. */
+/* What a person may ask for: a job is refused with one sentence, or is on record.  Nothing of it
+ * runs before flow.c takes it up in the next turn. */
 #ifndef COORDINATOR_SUBMIT_H
 #define COORDINATOR_SUBMIT_H
 

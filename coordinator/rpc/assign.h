@@ -1,4 +1,5 @@
-/* Tasks for workers that ask for them. */
+/* Tasks for workers that ask for them: the long poll is parked until the schedule (schedule.h) has
+ * one for it, and answered after the commit. */
 #ifndef COORDINATOR_ASSIGN_H
 #define COORDINATOR_ASSIGN_H
 

@@ -1,6 +1,3 @@
-/* Applies REPORT requests: whether a report fits its lease, what a failure means for the task and
- * its worker, and which samples could not be read.  What a result brings is the business of its
- * kind (coordinator/kinds). */
 #include "coordinator/rpc/report.h"
 
 #include "coordinator/job/member.h"

@@ -1,4 +1,6 @@
-/* REPORT requests of workers. */
+/* REPORT requests: whether a report fits its lease, what a failure means for the task and its
+ * worker, and which samples could not be read.  What a result brings is its kind's business
+ * (coordinator/kinds). */
 #ifndef COORDINATOR_REPORT_H
 #define COORDINATOR_REPORT_H
 
