@@ -57,7 +57,7 @@ struct agent {
     struct err fatal; /* why this process cannot go on; code 0: it can */
     char leave_reason[256];
 
-    /* Of the news at hand. */
+    /* What the news at hand are about. */
     const Skerry__V1__Task *given;
     int code; /* how it failed */
     const char *detail;
@@ -65,7 +65,7 @@ struct agent {
 
     struct progress_view view; /* what heartbeat and report point to */
     float throughput;
-    double flops, peak_flops; /* of the newest training phase */
+    double flops, peak_flops; /* the newest phase's */
     bool told_flops;
 };
 

@@ -52,7 +52,7 @@ enum agent_news {
     /* Answers to what was asked or reported. */
     AGENT_GIVEN,       /* a task */
     AGENT_NOTHING,     /* no task */
-    AGENT_NOTHING_YET, /* the same, without having waited for one: not again at once */
+    AGENT_NOTHING_YET, /* no task, and the answer came at once: do not ask at once */
     AGENT_ACCEPTED,    /* the report */
     AGENT_REJECTED,    /* the report: the result counts for nothing */
     AGENT_UNANSWERED,  /* again in a while */
@@ -109,7 +109,7 @@ enum agent_action {
 
 struct agent_decision {
     unsigned actions;   /* enum agent_action */
-    const char *reason; /* of leaving; NULL: that which broke this process */
+    const char *reason; /* why it leaves; NULL: what broke this process */
 };
 
 /* Moves the core on.  News that mean nothing in a state change nothing. */

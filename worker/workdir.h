@@ -1,7 +1,7 @@
 /* The directory that makes a worker the same worker after a restart.
  *
  *   DIR/lock              one process at a time
- *   DIR/identity          16 random bytes in hex: who this disk is to a coordinator
+ *   DIR/identity          16 random bytes in hex: what this disk is known by to a coordinator
  *   DIR/blobs/            the cache (worker/order/cache.h)
  *   DIR/state-CLUSTER/    residuals, local checkpoints, held versions, per coordinator
  *   DIR/tmp/              of running tasks; emptied at start
@@ -20,7 +20,7 @@ struct err;
 #define WORKDIR_DEFAULTS_MAX 256
 #define WORKDIR_STATE_DAYS 14 /* state files untouched for longer are removed */
 
-/* An open one: its paths, and who this disk is. */
+/* An open work dir: its paths and its identity. */
 struct workdir {
     char *dir, *blobs, *state, *tmp, *held;
     uint8_t identity[16];

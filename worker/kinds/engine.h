@@ -24,16 +24,16 @@ struct replicas;
 struct work;
 
 struct engine_options {
-    const char *device;      /* of island_open: "auto", "cpu", "cuda:N", "cuda:0,cuda:1" */
-    int threads;             /* of all devices together */
-    unsigned decode_threads; /* of the image pipeline */
-    uint64_t memory_bytes;   /* that replicas kept between phases may take */
+    const char *device;      /* as island_open takes it: "auto", "cpu", "cuda:N", "cuda:0,cuda:1" */
+    int threads;             /* all devices together */
+    unsigned decode_threads; /* for the image pipeline */
+    uint64_t memory_bytes;   /* most that replicas kept between phases take */
     size_t image_cache_bytes;
-    double throttle;         /* a training step takes so many times as long; 0 and 1: as it is */
+    double throttle;         /* stretches each training step by this factor; 0 and 1: not */
     const char *state_dir;   /* residuals, checkpoints; copied */
     struct cache *cache;     /* kept until close */
     struct modules *modules; /* kept until close */
-    uint64_t started_ns;     /* of the process, for "first step after" */
+    uint64_t started_ns;     /* when the process started, for "first step after" */
 };
 
 struct engine {

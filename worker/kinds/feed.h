@@ -16,13 +16,13 @@ struct feed;
 
 struct feed_options {
     unsigned batch;  /* images, or rows of model.context tokens */
-    unsigned side;   /* of images; 0: as the job says, and kept in the cache of images */
-    bool unlabelled; /* images: nobody looks at their classes */
+    unsigned side;   /* pixels of an image's side; 0: the job's, and images are cached */
+    bool unlabelled; /* images: any class will do */
     bool train;      /* shuffled and, as the job says, flipped; else in order */
     bool repeat;     /* start again when the ranges are used up */
     bool pieces;     /* texts: one piece per row; else packed */
     unsigned skip;   /* texts: first tokens of a piece that are no targets */
-    uint64_t seed;   /* of the order */
+    uint64_t seed;   /* of the order of samples */
     uint32_t window; /* as data_options.window */
 };
 

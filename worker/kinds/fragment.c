@@ -48,7 +48,7 @@ struct part {
     bool later;      /* nobody works on the version: do not wait */
     uint64_t asked_ns;
     struct work_output out;
-    struct uplink_job *job; /* of the stage; ASKS and later: the answer lies in it */
+    struct uplink_job *job; /* what the stage waits for; ASKS and later: holds the answer */
     struct uplink_job *ask; /* REPORTS: the question after the next version, sent behind it */
     struct uplink_job *blobs[BLOBS_MAX];
     size_t n_blobs;

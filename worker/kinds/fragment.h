@@ -41,7 +41,7 @@ struct fragments_options {
     const struct model *model;
     float *flat; /* host vector, scratch between the calls */
     struct weights
-        *weights;  /* of the replica where a card codes them (worker/kinds/contribute.h) */
+        *weights;  /* the replica's, where a card codes them (worker/kinds/contribute.h) */
     uint64_t *met; /* by level; updated */
     /* The weights of one level, from and to the replica. */
     int (*get)(void *arg, int level, float *flat, struct err *err);

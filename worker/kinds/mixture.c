@@ -21,7 +21,7 @@
 #include "worker/train/eval.h"
 
 #define STREAM_ORACLE 0x6f7261636c65ULL
-#define GROUPS_BYTES (256u << 20) /* of all groups of an evaluation */
+#define GROUPS_BYTES (256u << 20) /* all groups of an evaluation together */
 #define EXPERT_BATCH_MAX 64       /* rows of one forward: activations, not results, depend on it */
 #define EVALUATE_WAIT_MS 25000
 #define EVALUATE_DEADLINE_MS (EVALUATE_WAIT_MS + 10000)
@@ -34,10 +34,10 @@ struct mixture {
     struct mix_rule rule;
     struct task_experts experts;   /* remote: their order alone */
     struct forward forward;        /* the router */
-    struct dit *router;            /* of it */
-    struct dit_rows rows;          /* of it */
-    const struct model_spec *spec; /* of it */
-    int classes;                   /* of the router, at least as many as experts */
+    struct dit *router;            /* its network, */
+    struct dit_rows rows;          /* rows for it, */
+    const struct model_spec *spec; /* its model, */
+    int classes;                   /* and its classes, at least as many as experts */
     struct mix *mix;
 
     struct arena arena;
@@ -56,7 +56,7 @@ struct mixture {
 struct trip {
     const struct mix_call *call;
     const Skerry__V1__Expert *expert;
-    char path[CACHE_PATH_MAX]; /* of the points */
+    char path[CACHE_PATH_MAX]; /* the points */
     uint8_t sha256[32];
     uint64_t size;
     uint8_t result[32];

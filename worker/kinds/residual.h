@@ -1,7 +1,7 @@
 /* Error-feedback residuals on disk: what the codec did not send yet.
  *
  *   DIR/residual-JOB-MODULE-PATH-REPLICA                 applied
- *   DIR/residual-JOB-MODULE-PATH-REPLICA.pending-TASK    of a contribution whose fate is open
+ *   DIR/residual-JOB-MODULE-PATH-REPLICA.pending-TASK    not known yet whether it was applied
  *
  * The coordinator's word ("applied") names the task; it may come after a
  * restart, so the file names say everything.  Compute thread. */

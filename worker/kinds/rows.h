@@ -10,7 +10,7 @@
 
 struct rows {
     struct work *w;
-    Skerry__V1__Range *const *ranges; /* of the task */
+    Skerry__V1__Range *const *ranges; /* the task's */
     size_t n_ranges;
     uint64_t n, at; /* rows; the next one that a sample may be */
     uint64_t *ids;  /* (n) */

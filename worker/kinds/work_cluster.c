@@ -414,7 +414,7 @@ struct run {
     uint32_t *all, *fitted; /* indices of files */
     size_t n_fitted;
     struct features_rows all_rows, fit_rows;
-    uint64_t *ids; /* of all rows, or of those fitted on while fitting */
+    uint64_t *ids; /* all rows' ids; while fitting, those of the rows fitted on */
     struct partitioner *p;
     struct partition_report report;
 };

@@ -15,13 +15,13 @@
 #include "worker/order/task_check.h"
 
 #define EVAL_BATCH 64    /* images */
-#define EVAL_TOKENS 8192 /* of texts */
+#define EVAL_TOKENS 8192 /* texts */
 
 struct evaluation {
     struct work *w;
     struct forward forward;
     struct feed *feed;
-    struct tokenizer *tokenizer; /* of texts */
+    struct tokenizer *tokenizer; /* texts only */
     struct eval_sum sum;
     uint64_t samples, bytes;
 };

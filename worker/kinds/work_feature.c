@@ -40,7 +40,7 @@ struct run {
     float *x;      /* (n,d) */
     float *chunks; /* (n,columns,d) or NULL */
 
-    /* Of a batch, (count,d) and (count,columns,d). */
+    /* One batch's, (count,d) and (count,columns,d). */
     float *means, *chunk_means;
     struct forward net;
     struct tokenizer *tokenizer;

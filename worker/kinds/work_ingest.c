@@ -119,7 +119,7 @@ static int plan(struct engine *e, struct work *w, struct err *err)
 {
     char path[CACHE_PATH_MAX];
     work_temp_path(w, "source.tar", path);
-    mem_free(w->source_path); /* of a plan before this one */
+    mem_free(w->source_path); /* an earlier plan's */
     w->source_path = str_dup(path);
     return 0;
 }

@@ -25,8 +25,8 @@ struct run {
     int32_t *tokens; /* (n,columns) */
     int32_t *bytes;  /* (n) */
     struct forward net;
-    struct tokenizer *tokenizer; /* of texts */
-    float *losses;               /* of one batch */
+    struct tokenizer *tokenizer; /* texts only */
+    float *losses;               /* one batch's */
 };
 
 static int run_open(struct run *r, struct err *err)

@@ -54,9 +54,9 @@ struct phase {
     uint64_t window;   /* phase_window(); 0: bounded by steps */
     uint64_t begun_ns; /* minus what ran before a cut */
     uint64_t saved_ns, save_cost_ns;
-    double flops; /* of the model, in the steps since counted_ns */
+    double flops; /* the model's, in the steps since counted_ns */
     uint64_t counted_ns;
-    double peak_flops; /* of the devices; 0: not known */
+    double peak_flops; /* the devices'; 0: not known */
     struct prefetch ahead;
     struct fragments *fragments; /* NULL: all is contributed at the end */
 };
@@ -287,7 +287,7 @@ static bool over(const struct phase *p)
 static void slow_down(struct phase *p, uint64_t ns)
 {
     double factor = p->e->opt.throttle;
-    struct err ignored = {0}; /* who stops the task is heard by the next step */
+    struct err ignored = {0}; /* the next step sees it */
     uint64_t until = clock_now_ns() + (factor > 1 ? (uint64_t)((factor - 1) * (double)ns) : 0);
     for (uint64_t now; (now = clock_now_ns()) < until && !work_stopped(p->w, &ignored);) {
         uint64_t nap = until - now < NAP_NS ? until - now : NAP_NS;

@@ -16,8 +16,8 @@ uint64_t phase_window(uint64_t total, uint64_t batch);
 bool phase_time_over(uint64_t position, uint64_t total, uint64_t window, double middle,
                      double seconds);
 
-/* Of the seconds that a phase took those that it computed: what it waited in between is told
- * beside them (ReportRequest.waited_ms), and must not be counted twice. */
+/* Seconds that a phase computed: what it waited in between is reported beside them
+ * (ReportRequest.waited_ms), and must not be counted twice. */
 float phase_computed(double took, uint64_t waited_ms);
 
 #endif

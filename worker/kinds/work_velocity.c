@@ -22,8 +22,8 @@
 struct kept {
     struct experts *experts; /* one */
     struct model *model;
-    uint8_t key[HASH_BYTES]; /* of the job and the modules */
-    const struct work *w;    /* while it is loaded */
+    uint8_t key[HASH_BYTES]; /* names the job and the modules */
+    const struct work *w;    /* only while weights are loaded */
 };
 
 static void kept_free(void *arg)

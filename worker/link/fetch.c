@@ -21,7 +21,7 @@
 struct item {
     struct fetch *f;
     size_t need; /* index into the needs; SIZE_MAX: the archive */
-    uint64_t id; /* of the transfer; 0: none runs */
+    uint64_t id; /* the transfer's; 0: none runs */
     bool again;  /* its content was wrong once */
 };
 

@@ -22,7 +22,7 @@ struct fetch_env {
     struct loop *loop;
     struct xfer *xfer;
     struct cache *cache;
-    const struct token *token; /* whose coordinator's key is pinned */
+    const struct token *token; /* names the coordinator whose key is pinned */
 };
 
 /* code 0, or negative with one sentence. */

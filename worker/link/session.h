@@ -33,7 +33,7 @@ struct session_options {
     uint32_t threads;
     uint8_t instance[16], identity[16];
 
-    void *arg; /* of all callbacks */
+    void *arg; /* passed to every callback */
     void (*on_joined)(void *arg, bool again);
     void (*on_lost)(void *arg);
     void (*on_failed)(void *arg, const struct err *why);

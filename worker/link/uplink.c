@@ -28,13 +28,13 @@ struct uplink_job {
     uint32_t attempt;
     uint16_t method;
     uint32_t deadline_ms;
-    const ProtobufCMessageDescriptor *descriptor; /* of the answer */
+    const ProtobufCMessageDescriptor *descriptor; /* the answer's */
     const ProtobufCMessage *request;              /* in mem */
     struct work_output out;
     struct work_need need;
     struct pbmem mem; /* the loop thread's until done */
 
-    /* Of the loop thread. */
+    /* The loop thread's. */
     struct upload *upload;
     struct fetch *fetch;
     uint64_t call; /* in flight; 0: none */

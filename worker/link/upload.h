@@ -14,7 +14,7 @@ struct upload;
 struct work_output;
 
 struct upload_what {
-    uint64_t task_id; /* whose outputs they are */
+    uint64_t task_id; /* the task that made the outputs */
     uint32_t attempt;
     const struct work_output *outputs; /* and their files: as they are until done */
     size_t n;

@@ -24,7 +24,7 @@
 #define TASK_SIDE_MAX 16384u /* pixels of a sample grid's side */
 #define TASK_VOCAB_MAX (1u << 20)
 #define TASK_PROMPT_MAX 8192u
-#define TASK_TOKENS_MAX 4096u /* of a text to generate */
+#define TASK_TOKENS_MAX 4096u /* in a text to generate */
 #define TASK_TEXT_MAX 65536u  /* bytes of ReportRequest.text */
 #define TASK_STREAM_MAX 4096u /* bytes of StreamRequest.text */
 #define TASK_SCORES_MAX 65536

@@ -48,7 +48,7 @@ int work_new(const struct kind *const *kinds, const Skerry__V1__Task *task, stru
         rc = job_parse(w->task->spec, strlen(w->task->spec), "the job", &w->spec, err);
     if (rc == 0) {
         w->temp_dir = str_printf("%s/task-%" PRIu64, tmp_root, w->task->id);
-        (void)file_remove_tree(w->temp_dir, NULL); /* of an attempt before a crash */
+        (void)file_remove_tree(w->temp_dir, NULL); /* left by an attempt before a crash */
         rc = file_mkdirs(w->temp_dir, 0700, err);
     }
     if (rc < 0) {

@@ -101,7 +101,7 @@ struct work {
     const Skerry__V1__Task *task;
     const struct kind *kind;
     struct job_spec spec;
-    char *temp_dir;    /* of this task alone; removed by work_free */
+    char *temp_dir;    /* this task's own; removed by work_free */
     char *source_path; /* INGEST: where the archive was fetched to */
     struct cache *cache;
     struct uplink *uplink; /* to the coordinator while it runs; NULL without one */
