@@ -8,6 +8,7 @@
 #include "worker/data/data.h"
 #include "worker/kinds/engine.h"
 #include "worker/data/text.h"
+#include "worker/train/eval.h"
 
 struct feed {
     struct data *images; /* one of the two */
@@ -83,6 +84,45 @@ void feed_free(struct feed *f)
 int feed_next(struct feed *f, struct batch *ret, struct err *err)
 {
     return f->texts ? text_next(f->texts, 0, ret, err) : data_next(f->images, ret, err);
+}
+
+static int take_all(struct feed *f, struct work *w, uint64_t limit, feed_take_fn take, void *arg,
+                    uint64_t *ret_samples, struct err *err)
+{
+    const uint64_t seed = eval_seed(w->spec.seed);
+    for (uint64_t done = 0; done < limit; *ret_samples = done) {
+        struct batch b;
+        progress_units(&w->progress, (uint32_t)done, (uint32_t)limit);
+        int rc = work_stopped(w, err) ? -ERR_CANCELLED : feed_next(f, &b, err);
+        if (rc < 0 || b.count == 0)
+            return rc;
+        if (!b.tokens && b.count > limit - done)
+            b.samples = b.count = (unsigned)(limit - done);
+        b.seed = seed;
+        if ((rc = take(arg, &b, err)) < 0)
+            return rc;
+        done += b.samples;
+    }
+    progress_units(&w->progress, (uint32_t)limit, (uint32_t)limit);
+    return 0;
+}
+
+int feed_each(struct engine *e, struct work *w, Skerry__V1__Range *const *ranges, size_t n_ranges,
+              const struct feed_options *opt, feed_take_fn take, void *arg, uint64_t *ret_samples,
+              struct err *err)
+{
+    struct feed *f = NULL;
+    int rc = feed_open(e, w, ranges, n_ranges, opt, &f, err);
+    if (rc < 0)
+        return rc;
+    const uint64_t total = feed_total(f);
+    *ret_samples = 0;
+    rc = take_all(f, w, opt->most && opt->most < total ? opt->most : total, take, arg, ret_samples,
+                  err);
+    if (opt->tell_bad)
+        feed_take_bad(f, w);
+    feed_free(f);
+    return rc;
 }
 
 int feed_seek(struct feed *f, uint64_t position, struct err *err)

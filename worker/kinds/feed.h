@@ -24,6 +24,8 @@ struct feed_options {
     unsigned skip;   /* texts: first tokens of a piece that are no targets */
     uint64_t seed;   /* of the order of samples */
     uint32_t window; /* as data_options.window */
+    uint64_t most;   /* feed_each: samples, about; 0: all.  Images are cut, rows of texts not */
+    bool tell_bad;   /* feed_each: takes what was found bad into w's result */
 };
 
 /* Ranges of w's task whose shards are in the cache. */
@@ -33,6 +35,13 @@ void feed_free(struct feed *f); /* accepts NULL */
 
 /* Borrowed until the next call; count 0 at the end. */
 int feed_next(struct feed *f, struct batch *ret, struct err *err);
+
+/* Takes all batches in order, each with the seed of the job's evaluations, until take fails or the
+ * work is stopped; *ret_samples: how many samples there were. */
+typedef int (*feed_take_fn)(void *arg, struct batch *b, struct err *err);
+int feed_each(struct engine *e, struct work *w, Skerry__V1__Range *const *ranges, size_t n_ranges,
+              const struct feed_options *opt, feed_take_fn take, void *arg, uint64_t *ret_samples,
+              struct err *err);
 
 /* As data_seek, data_position, data_total. */
 int feed_seek(struct feed *f, uint64_t position, struct err *err);

@@ -18,7 +18,6 @@
 #include "worker/net/dit.h"
 #include "worker/net/flow_matching.h"
 #include "worker/net/image_net.h"
-#include "worker/train/eval.h"
 
 #define STREAM_ORACLE 0x6f7261636c65ULL
 #define GROUPS_BYTES (256u << 20) /* all groups of an evaluation together */
@@ -400,8 +399,6 @@ struct strategy {
 struct mixture_eval {
     struct mixture *m;
     struct flow_matching flow;
-    struct feed *feed;
-    uint64_t seed;
     struct strategy strategies[STRATEGIES];
     int n_strategies, own; /* own: which is the mixture's */
     uint64_t samples, hits, routed[MIX_EXPERTS_MAX];
@@ -446,7 +443,6 @@ static int open_eval(struct mixture_eval *v, int batch, struct err *err)
         .mode = NET_FORWARD, .batch = batch, .uniform_t = w->spec.train.t == JOB_T_UNIFORM};
     const size_t B = (size_t)batch, K = (size_t)m->experts.count;
     choose_strategies(v);
-    v->seed = eval_seed(w->spec.seed);
     int rc = flow_matching_init(&v->flow, dit_weights(m->router), &opt, err);
     if (rc < 0)
         return rc;
@@ -481,7 +477,6 @@ static int note_routing(struct mixture_eval *v, const struct batch *b, struct er
         v->routed[best]++;
         v->hits += best == b->partitions[i];
     }
-    v->samples += b->count;
     return 0;
 }
 
@@ -509,8 +504,9 @@ static int add_losses(struct mixture_eval *v, struct strategy *s, const struct b
     return rc;
 }
 
-static int add_batch(struct mixture_eval *v, const struct batch *b, struct err *err)
+static int add_batch(void *arg, struct batch *b, struct err *err)
 {
+    struct mixture_eval *v = arg;
     struct mixture *m = v->m;
     struct flow_matching *f = &v->flow;
     int rc = flow_matching_load(f, b, err);
@@ -527,30 +523,6 @@ static int add_batch(struct mixture_eval *v, const struct batch *b, struct err *
     for (int i = 0; i < v->n_strategies && rc == 0; i++)
         rc = add_losses(v, &v->strategies[i], b, err);
     return rc;
-}
-
-static int measure(struct mixture_eval *v, struct err *err)
-{
-    struct work *w = v->m->w;
-    const uint64_t total = feed_total(v->feed), asked = w->task->eval->samples;
-    const uint64_t limit = asked && asked < total ? asked : total;
-    while (v->samples < limit) {
-        struct batch b;
-        if (work_stopped(w, err))
-            return -ERR_CANCELLED;
-        int rc = feed_next(v->feed, &b, err);
-        if (rc < 0)
-            return rc;
-        if (b.count == 0)
-            break;
-        if (b.count > limit - v->samples)
-            b.count = (unsigned)(limit - v->samples);
-        b.seed = v->seed;
-        if ((rc = add_batch(v, &b, err)) < 0)
-            return rc;
-        progress_units(&w->progress, (uint32_t)v->samples, (uint32_t)limit);
-    }
-    return v->samples ? 0 : err_set(err, -ERR_FORMAT, "no held-out sample can be read");
 }
 
 static void tell(const struct mixture_eval *v)
@@ -571,7 +543,8 @@ int mixture_eval(struct engine *e, struct work *w, struct err *err)
 {
     const Skerry__V1__EvalTask *t = w->task->eval;
     const int batch = mixture_rows(w, EVAL_BATCH);
-    const struct feed_options feed = {.batch = (unsigned)batch};
+    const struct feed_options feed = {
+        .batch = (unsigned)batch, .most = t->samples, .tell_bad = true};
     const struct mixture_options opt = {
         .rows = batch, .most = MIX_EXPERTS_MAX, .doing = "evaluating"};
     struct mixture_eval v = {0};
@@ -581,14 +554,11 @@ int mixture_eval(struct engine *e, struct work *w, struct err *err)
         return rc;
     rc = open_eval(&v, batch, err);
     if (rc == 0)
-        rc = feed_open(e, w, t->ranges, t->n_ranges, &feed, &v.feed, err);
-    if (rc == 0)
-        rc = measure(&v, err);
+        rc = feed_each(e, w, t->ranges, t->n_ranges, &feed, add_batch, &v, &v.samples, err);
+    if (rc == 0 && v.samples == 0)
+        rc = err_set(err, -ERR_FORMAT, "no held-out sample can be read");
     if (rc == 0)
         tell(&v);
-    if (v.feed)
-        feed_take_bad(v.feed, w);
-    feed_free(v.feed);
     close_eval(&v);
     mixture_close(v.m);
     return rc;

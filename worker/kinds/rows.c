@@ -33,25 +33,14 @@ void rows_close(struct rows *r)
     *r = (struct rows){0};
 }
 
-static int next(struct rows *r, struct feed *feed, struct batch *ret, struct err *err)
-{
-    progress_units(&r->w->progress, (uint32_t)r->at, (uint32_t)r->n);
-    return work_stopped(r->w, err) ? -ERR_CANCELLED : feed_next(feed, ret, err);
-}
-
-int rows_each(struct rows *r, struct engine *e, const struct feed_options *opt, rows_take_fn take,
+int rows_each(struct rows *r, struct engine *e, const struct feed_options *opt, feed_take_fn take,
               void *arg, struct err *err)
 {
     struct feed_options o = *opt;
-    struct feed *feed = NULL;
-    struct batch b;
+    uint64_t samples;
     o.batch = rows_of_call(r->w);
     o.pieces = true;
-    int rc = feed_open(e, r->w, r->ranges, r->n_ranges, &o, &feed, err);
-    while (rc == 0 && (rc = next(r, feed, &b, err)) == 0 && b.count > 0)
-        rc = take(arg, &b, err);
-    feed_free(feed);
-    return rc;
+    return feed_each(e, r->w, r->ranges, r->n_ranges, &o, take, arg, &samples, err);
 }
 
 int rows_find(struct rows *r, uint64_t id, uint64_t *ret, struct err *err)

@@ -20,10 +20,8 @@ int rows_open(struct rows *r, struct work *w, Skerry__V1__Range *const *ranges, 
               struct err *err);
 void rows_close(struct rows *r); /* { 0 } is fine */
 
-/* b may be written to; of texts each row is one piece. */
-typedef int (*rows_take_fn)(void *arg, struct batch *b, struct err *err);
-/* Takes all samples, a batch at a time, until take fails or the work is stopped. */
-int rows_each(struct rows *r, struct engine *e, const struct feed_options *opt, rows_take_fn take,
+/* Takes all samples as feed_each does; of texts each row is one piece. */
+int rows_each(struct rows *r, struct engine *e, const struct feed_options *opt, feed_take_fn take,
               void *arg, struct err *err);
 /* The row of a sample of the batch.  Samples come in order, the bad ones are left out. */
 int rows_find(struct rows *r, uint64_t id, uint64_t *ret, struct err *err);

@@ -1,5 +1,4 @@
 /* EVAL: the held-out loss of a path, on fixed draws. */
-#include <errno.h>
 #include <math.h>
 
 #include "common/base/err.h"
@@ -20,7 +19,6 @@
 struct evaluation {
     struct work *w;
     struct forward forward;
-    struct feed *feed;
     struct tokenizer *tokenizer; /* texts only */
     struct eval_sum sum;
     uint64_t samples, bytes;
@@ -47,19 +45,6 @@ static int batch_of(const struct work *w)
     return rows > 1 ? rows : 1;
 }
 
-static int open_all(struct engine *e, struct evaluation *ev, struct err *err)
-{
-    const struct work *w = ev->w;
-    const Skerry__V1__EvalTask *t = w->task->eval;
-    const struct feed_options opt = {.batch = (unsigned)batch_of(w), .skip = t->skip};
-    int rc = forward_open(e, w, batch_of(w), &ev->forward, err);
-    if (rc == 0)
-        rc = feed_open(e, w, t->ranges, t->n_ranges, &opt, &ev->feed, err);
-    if (rc == 0 && rows_are_texts(w))
-        rc = work_tokenizer(w, &ev->tokenizer, err);
-    return rc;
-}
-
 /* Bytes that the predicted tokens stand for. */
 static uint64_t target_bytes(const struct tokenizer *t, const struct batch *b)
 {
@@ -69,34 +54,13 @@ static uint64_t target_bytes(const struct tokenizer *t, const struct batch *b)
     return n;
 }
 
-static int measure(struct evaluation *ev, struct err *err)
+static int take(void *arg, struct batch *b, struct err *err)
 {
-    struct work *w = ev->w;
-    const uint64_t total = feed_total(ev->feed), asked = w->task->eval->samples;
-    const uint64_t limit = asked && asked < total ? asked : total;
-    const uint64_t seed = eval_seed(w->spec.seed);
-    while (ev->samples < limit) {
-        struct batch b;
-        if (work_stopped(w, err))
-            return -ERR_CANCELLED;
-        int rc = feed_next(ev->feed, &b, err);
-        if (rc < 0)
-            return rc;
-        if (b.count == 0)
-            break;
-        b.seed = seed;
-        if (!b.tokens && b.count > limit - ev->samples)
-            b.samples = b.count = (unsigned)(limit - ev->samples);
-        if ((rc = eval_batch(ev->forward.net, &b, &ev->sum, err)) < 0)
-            return rc;
-        if (ev->tokenizer)
-            ev->bytes += target_bytes(ev->tokenizer, &b);
-        ev->samples += b.samples;
-        progress_units(&w->progress, (uint32_t)ev->samples, (uint32_t)limit);
-    }
-    if (ev->samples == 0)
-        return err_set(err, -ERR_FORMAT, "no held-out sample can be read");
-    return 0;
+    struct evaluation *ev = arg;
+    int rc = eval_batch(ev->forward.net, b, &ev->sum, err);
+    if (rc == 0 && ev->tokenizer)
+        ev->bytes += target_bytes(ev->tokenizer, b);
+    return rc;
 }
 
 static void report(const struct evaluation *ev)
@@ -115,17 +79,21 @@ static void report(const struct evaluation *ev)
 
 static int run_path(struct engine *e, struct work *w, struct err *err)
 {
+    const Skerry__V1__EvalTask *t = w->task->eval;
+    const struct feed_options opt = {
+        .batch = (unsigned)batch_of(w), .skip = t->skip, .most = t->samples, .tell_bad = true};
     struct evaluation ev = {.w = w};
     progress_activity(&w->progress, "evaluating");
-    int rc = open_all(e, &ev, err);
+    int rc = forward_open(e, w, (int)opt.batch, &ev.forward, err);
+    if (rc == 0 && rows_are_texts(w))
+        rc = work_tokenizer(w, &ev.tokenizer, err);
     if (rc == 0)
-        rc = measure(&ev, err);
+        rc = feed_each(e, w, t->ranges, t->n_ranges, &opt, take, &ev, &ev.samples, err);
+    if (rc == 0 && ev.samples == 0)
+        rc = err_set(err, -ERR_FORMAT, "no held-out sample can be read");
     if (rc == 0)
         report(&ev);
-    if (ev.feed)
-        feed_take_bad(ev.feed, w);
     tokenizer_free(ev.tokenizer);
-    feed_free(ev.feed);
     forward_close(&ev.forward);
     return rc;
 }

@@ -17,7 +17,6 @@
 #include "common/data/tokenizer.h"
 #include "worker/data/data_order.h"
 #include "worker/kinds/engine.h"
-#include "worker/train/eval.h"
 #include "worker/kinds/task_files.h"
 #include "worker/kinds/forward.h"
 #include "worker/net/means.h"
@@ -136,7 +135,6 @@ static int means(struct run *r, struct batch *b, struct err *err)
         .chunks = r->chunk_means,
     };
     b->labels = NULL;
-    b->seed = eval_seed(r->w->spec.seed);
     b->keys = b->ids;
     b->t = LOW_NOISE;
     return means_of(r->net.net, b, &m, err);

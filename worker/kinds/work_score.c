@@ -9,7 +9,6 @@
 #include "common/base/mem.h"
 #include "common/data/tokenizer.h"
 #include "worker/kinds/engine.h"
-#include "worker/train/eval.h"
 #include "worker/kinds/task_files.h"
 #include "worker/kinds/forward.h"
 #include "worker/kinds/rows.h"
@@ -94,10 +93,7 @@ static int take(void *arg, struct batch *b, struct err *err)
 {
     struct run *r = arg;
     struct net_result result = {.losses = r->losses};
-    if (!b->tokens) {
-        b->seed = eval_seed(r->w->spec.seed);
-        b->keys = b->ids;
-    }
+    b->keys = b->ids;
     int rc = net_loss(r->net.net, b, false, 0, false, &result, err);
     for (size_t i = 0; rc == 0 && i < b->count; i++) {
         uint64_t row = 0;
