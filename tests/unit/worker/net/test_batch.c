@@ -1,0 +1,68 @@
+/* Targets and slices of batches. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "worker/net/batch.h"
+
+enum { ROWS = 3, SEQ = 4, VALUES = 12 };
+
+static void test_images(void **state)
+{
+    const uint8_t images[ROWS * VALUES] = {0};
+    const int32_t labels[ROWS] = {0};
+    const uint64_t ids[ROWS] = {0}, keys[ROWS] = {0};
+    const struct batch all = {
+        .count = ROWS, .ids = ids, .keys = keys, .images = images, .labels = labels, .seed = 7};
+    struct batch part;
+    (void)state;
+    assert_int_equal(batch_units(&all), ROWS);
+    assert_int_equal(batch_losses(&all), 1);
+    batch_slice(&all, 1, 2, VALUES, &part);
+    assert_int_equal(part.count, 2);
+    assert_int_equal(part.seed, 7);
+    assert_ptr_equal(part.images, images + VALUES);
+    assert_ptr_equal(part.labels, labels + 1);
+    assert_ptr_equal(part.ids, ids + 1);
+    assert_ptr_equal(part.keys, keys + 1);
+    assert_null(part.partitions);
+}
+
+/* Rows of tokens have a column more than the other arrays. */
+static void test_texts(void **state)
+{
+    const int32_t tokens[ROWS * (SEQ + 1)] = {0}, start[ROWS * SEQ] = {0}, pos[ROWS * SEQ] = {0};
+    const int32_t target[ROWS * SEQ] = {1, 2, -1, 0, -1, -1, -1, -1, 5, -1, 6, 7};
+    const uint32_t lengths[ROWS] = {4, 1, 4};
+    const struct batch all = {.count = ROWS,
+                              .seq = SEQ,
+                              .tokens = tokens,
+                              .start = start,
+                              .target = target,
+                              .pos = pos,
+                              .lengths = lengths};
+    struct batch part;
+    (void)state;
+    assert_int_equal(batch_units(&all), 6);
+    assert_int_equal(batch_losses(&all), SEQ);
+    batch_slice(&all, 1, 2, 0, &part);
+    assert_ptr_equal(part.tokens, tokens + SEQ + 1);
+    assert_ptr_equal(part.start, start + SEQ);
+    assert_ptr_equal(part.target, target + SEQ);
+    assert_ptr_equal(part.pos, pos + SEQ);
+    assert_ptr_equal(part.lengths, lengths + 1);
+    assert_int_equal(batch_units(&part), 3);
+    batch_slice(&all, 1, 1, 0, &part);
+    assert_int_equal(batch_units(&part), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_images),
+        cmocka_unit_test(test_texts),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
