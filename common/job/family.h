@@ -23,7 +23,7 @@ struct job_family {
     const char *drawn;                       /* file of what was drawn last: "samples.png" */
     bool mixes;                              /* a router can mix networks of it */
     bool chunks;                             /* a sample's parts can be routed apart */
-    enum job_features features;              /* of the samples, without a model to take them from */
+    enum job_features features;              /* what samples are told apart by, without a model */
     const char *const *keys;                 /* that no other family has; NULL ends them */
     int (*tokens)(const struct job_spec *s); /* as job_tokens */
     /* Completes the sections model and router and checks them. */

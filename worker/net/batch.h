@@ -1,6 +1,6 @@
 /* A batch on its way from the data to the loss: images, or rows of texts (tokens not NULL).
  * The pipelines fill it (worker/data/), the networks read it (worker/net/net.h); what neither
- * knows (seed, t, the place in a step) is set by whoever trains or evaluates.
+ * knows (seed, t, the place in a step) is set by training and evaluation.
  *
  * Host memory, all borrowed: plain data, any thread. */
 #ifndef WORKER_BATCH_H

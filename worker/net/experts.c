@@ -29,7 +29,7 @@ struct experts {
     float *flat; /* host, on the way in */
     uint64_t clock;
     unsigned loads;
-    struct dit_rows rows; /* of the DiT */
+    struct dit_rows rows; /* runs the DiT */
 };
 
 static void use_place(struct experts *x, const struct place *p)

@@ -18,7 +18,7 @@
 struct model;
 struct batch;
 
-/* A forward of `samples` images, or of so many texts of `tokens` tokens (images: any number). */
+/* A forward of `samples` images, or texts of `tokens` tokens (images: any number). */
 double flops_forward(const struct model *m, uint64_t samples, uint64_t tokens);
 
 /* A training step on the batch: three forwards. */

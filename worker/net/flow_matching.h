@@ -28,9 +28,9 @@ struct flow_matching {
     struct net_options opt;
     int image, classes; /* labels 0..classes-1; classes is null; 0: there are none */
     int64_t n;          /* values of an image */
-    uint64_t seed;      /* of what was loaded */
+    uint64_t seed;      /* the loaded batch's */
 
-    /* Of what was loaded, N = net_load_most samples. */
+    /* What was loaded: N = net_load_most samples. */
     struct inputs inputs;
     float *t, *d_t;                     /* (N) in (0,1) */
     int32_t *labels, *d_labels;         /* (N) null label included */
@@ -38,7 +38,7 @@ struct flow_matching {
     uint64_t *noise, *d_noise;          /* (N) random streams */
     uint8_t *images, *d_images;         /* (N,S,S,3) */
 
-    /* Of what was mixed, B = opt.batch samples. */
+    /* What was mixed: B = opt.batch samples. */
     struct arena arena;
     float *d_x0, *d_eps, *d_xt, *d_target; /* (B,3,S,S) */
 };

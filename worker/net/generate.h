@@ -19,7 +19,7 @@ struct err;
 struct llama;
 
 struct generate_options {
-    unsigned tokens;   /* at most so many new ones */
+    unsigned tokens;   /* new ones, at most */
     float temperature; /* 0: greedy */
     float top_p;       /* (0, 1] */
     uint64_t seed;

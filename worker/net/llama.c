@@ -9,7 +9,7 @@
 #include "worker/net/inputs.h"
 #include "worker/net/model_index.h"
 
-#define SLICE_BYTES (64u << 20) /* of logits at a time */
+#define SLICE_BYTES (64u << 20) /* logits at a time */
 #define SLICE_LEAST 64
 
 /* R rows of tokens (B texts of T), C channels, H query heads, K key heads, D = C/H, M
@@ -40,7 +40,7 @@ struct llama_block {
 /* Arrays of rows, without the last column of the batch's tokens. */
 struct llama_rows {
     int32_t *tokens, *start, *pos, *target;
-    float *weight; /* of the gradient */
+    float *weight; /* factor of its gradient */
 };
 
 /* A micro-batch, and everything that it leaves for its backward. */

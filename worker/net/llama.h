@@ -37,7 +37,7 @@ struct llama *llama_of(struct net *net);
 const struct model *llama_model(const struct llama *l);
 
 /* Losses of a batch are net_loss (log-probabilities with the sign turned), states
- * net_hidden.  This one is for tests and for those who look: logits (rows, seq, vocab). */
+ * net_hidden.  For tests and tools: logits (rows, seq, vocab). */
 int llama_logits(struct llama *l, const struct batch *b, float *logits, struct err *err);
 
 /* ---- one text at a time, token by token ---- */

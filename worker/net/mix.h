@@ -76,7 +76,7 @@ struct mix_options {
     struct device *dev;
     struct stream *stream; /* that x and v live on; kept */
     int64_t values;        /* n: of a sample */
-    int rows;              /* of one batch, at most */
+    int rows;              /* largest batch */
     int most;              /* experts of a row, at most (mix_most) */
 };
 

@@ -12,7 +12,7 @@
 
 enum {
     ALIGN_ELEMENTS = 16, /* 64 bytes of f32 */
-    HEAD_DIM_MAX = 128,  /* of the attention kernels */
+    HEAD_DIM_MAX = 128,  /* limit of the attention kernels */
 };
 
 const struct model_family *model_family(const struct model_spec *s)

@@ -100,7 +100,7 @@ struct model {
     uint64_t decayed; /* flat[0..decayed) has weight decay */
 };
 
-/* Of its family: reads rows of tokens, else images; one can learn from others of its kind. */
+/* What its family can: reads rows of tokens, else images; learns from others of its kind. */
 bool model_is_text(const struct model_spec *s);
 bool model_teaches(const struct model_spec *s);
 
@@ -125,9 +125,9 @@ static inline uint64_t model_image_values(const struct model_spec *s)
 /* What the job file does not say about its networks: the data and the cut do. */
 struct model_facts {
     bool router;                 /* the job's second network, else the main one */
-    int classes;                 /* of the dataset; images */
-    int partitions;              /* of the data */
-    uint32_t vocab;              /* of the dataset; texts */
+    int classes;                 /* images: the dataset's */
+    int partitions;              /* the data are cut into */
+    uint32_t vocab;              /* texts: the dataset's */
     const struct model_cut *cut; /* NULL: one level */
 };
 

@@ -10,7 +10,7 @@
 #include "worker/net/model_index.h"
 #include "worker/net/model_table.h"
 
-#define TOKENS_MAX 4096 /* of the attention kernels */
+#define TOKENS_MAX 4096 /* limit of the attention kernels */
 
 static int tokens(const struct model_spec *s)
 {
@@ -164,7 +164,7 @@ static double dit_block(double C, double M)
     return C * 3 * C + C * C + 2 * C * M;
 }
 
-/* Of one image. */
+/* One image. */
 static double macs(const struct model_spec *s, double length)
 {
     (void)length; /* an image has its own */

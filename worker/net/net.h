@@ -95,7 +95,7 @@ struct net_part {
 /* Samples [from, from+count) of what was loaded; count <= opt.batch. */
 struct net_micro {
     unsigned from, count;
-    bool first;    /* of its step: gradients =, else += */
+    bool first;    /* its step's first: gradients =, else += */
     bool backward; /* a backward follows */
 };
 

@@ -36,7 +36,7 @@ struct sample_source {
     struct stream *stream; /* that velocity() works on */
     int image;             /* S */
     int classes;
-    int rows; /* of one call, at most; guidance needs 2 */
+    int rows; /* largest call; guidance needs 2 */
     void *arg;
     int (*velocity)(void *arg, const struct sample_call *call, struct err *err);
 };

@@ -19,7 +19,7 @@
 
 struct err;
 
-/* Who wants to know when gradients are final: see weights_ready. */
+/* Is told when gradients are final: see weights_ready. */
 struct weights_watch {
     void (*ready)(void *arg, uint64_t offset, uint64_t count);
     void *arg;
@@ -30,7 +30,7 @@ struct weights {
     const struct kernel_ops *ops;
     struct stream *stream;
     const struct model *m; /* borrowed */
-    enum dtype dt;         /* of the copy that computes */
+    enum dtype dt;         /* type of the copy that computes */
     float *w;              /* (flat) master values */
     bf16 *w16;             /* (flat) or NULL in f32 */
     float *g;              /* (flat) gradients, or NULL when made without */
@@ -100,7 +100,7 @@ struct weights_linear {
     int w;
     int64_t rows, in, out;
     bool no_bias;
-    enum mm_epilogue epilogue; /* of the forward, or of the input's gradient */
+    enum mm_epilogue epilogue; /* forward: MM_GELU; gradient of the input: MM_DGELU */
     void *aux;                 /* with it, of the result's shape */
 };
 /* y (rows,out) (y_dt) ld ldy = x (rows,in) (dt) ld ldx Wᵀ + bias; 0: dense. */

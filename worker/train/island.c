@@ -18,14 +18,14 @@ struct rank {
     struct island *is;
     int index;
     pthread_t thread;
-    int rc; /* of the last job */
+    int rc; /* the last job's */
     struct err err;
 };
 
 struct island {
     int n;
     struct device *devs[ISLAND_MAX];
-    struct comm *comms[ISLAND_MAX]; /* of an island of several */
+    struct comm *comms[ISLAND_MAX]; /* NULL in an island of one */
     struct rank ranks[ISLAND_MAX];
     int threads; /* ranks that have a thread; rank 0 is the caller */
 
@@ -92,7 +92,7 @@ static int renew_comms(struct island *is, struct err *err)
     return rc < 0 ? err_wrap(err, "joining the devices of this worker") : 0;
 }
 
-/* Who was only woken says so (-ECONNABORTED); the cause is another's. */
+/* A rank that was only woken says so (-ECONNABORTED); the cause is another's. */
 static int verdict(struct island *is, struct err *err)
 {
     int at = is->first;
@@ -205,7 +205,7 @@ static int cores(void)
     return n > 0 ? n : 1;
 }
 
-/* Of `threads` the share of one of n ranks, at least one. */
+/* One rank's share of `threads`, at least one. */
 static int share(int threads, int rank, int n)
 {
     if (n == 1)

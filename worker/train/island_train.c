@@ -13,7 +13,7 @@ struct island_trainer {
     struct train_options opt, share;
     int n;
     struct trainer *trainers[ISLAND_MAX];
-    struct reducer reducers[ISLAND_MAX]; /* of an island of several */
+    struct reducer reducers[ISLAND_MAX]; /* unused in an island of one */
 
     /* The shape of the last step: another of it needs no more memory than there is.  Teachers
      * may take some in any step. */
@@ -22,8 +22,8 @@ struct island_trainer {
     /* What the ranks do now. */
     struct batch batch; /* the whole step */
     struct step_result results[ISLAND_MAX];
-    int rcs[ISLAND_MAX]; /* of the step */
-    struct err err;      /* of rank 0's step */
+    int rcs[ISLAND_MAX]; /* the step's */
+    struct err err;      /* rank 0's in the step */
     enum island_what what;
 };
 
@@ -159,7 +159,7 @@ static unsigned part_at(unsigned count, int rank, int n)
     return (unsigned)((uint64_t)count * (uint64_t)rank / (uint64_t)n);
 }
 
-/* Who has no sample names no gradients on the way: then nobody does. */
+/* A rank without samples names no gradients on the way: then none does. */
 static enum reducer_how how_to_reduce(const struct island_trainer *t)
 {
     const struct batch *b = &t->batch;

@@ -25,7 +25,7 @@
 struct err;
 struct island_trainer;
 
-/* Gradients are summed in pieces of about so many bytes. */
+/* Gradients are summed in pieces of about this size. */
 #define ISLAND_BUCKET_BYTES (25u << 20)
 
 /* What a rank's trainer is made with: its share of the batch, in as many micro-batches. */
@@ -36,7 +36,7 @@ int island_trainer_new(struct island *is, const struct model *m, const struct tr
                        struct island_trainer **ret, struct err *err);
 void island_trainer_free(struct island_trainer *t); /* accepts NULL */
 
-/* Of the whole step. */
+/* The whole step's. */
 const struct train_options *island_trainer_options(const struct island_trainer *t);
 /* Rank 0's: position, reads and writes go through it. */
 struct trainer *island_trainer_first(const struct island_trainer *t);

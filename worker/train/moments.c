@@ -36,7 +36,7 @@ static uint64_t blocks_of(uint64_t count)
 struct coded {
     uint8_t *codes; /* (2, params): m of all tensors in table order, then v */
     float *scales;  /* (2, blocks) */
-    float *values;  /* of the largest tensor */
+    float *values;  /* room for the largest tensor */
     uint64_t params, blocks;
 };
 

@@ -21,7 +21,7 @@ enum { SIDE_MIN = 256, SIDE_MAX = 8192, GROUPS = 6, TEXT_MAX = 512 };
 struct bench {
     struct device *dev;
     enum dtype dt;
-    int64_t side; /* of the matrices now */
+    int64_t side; /* rows and columns of the matrices now */
     void *a, *b, *c;
 };
 
@@ -153,15 +153,15 @@ static int measure_rank(void *arg, int rank, struct err *err)
 }
 
 /* "cpu: CPU, 2 threads, AVX-512\n1.23e+11\n"; 0: nothing usable of these devices. */
-static double read_kept(const char *path, const char *who)
+static double read_kept(const char *path, const char *devices)
 {
     struct buf text;
     double rate = 0;
     if (file_read(path, TEXT_MAX, &text, NULL) < 0)
         return 0;
-    const size_t len = strlen(who);
+    const size_t len = strlen(devices);
     const char *s = buf_str(&text);
-    if (strncmp(s, who, len) == 0 && s[len] == '\n')
+    if (strncmp(s, devices, len) == 0 && s[len] == '\n')
         rate = strtod(s + len + 1, NULL);
     buf_release(&text);
     return isfinite(rate) && rate > 0 ? rate : 0;
@@ -169,18 +169,18 @@ static double read_kept(const char *path, const char *who)
 
 int peak_get(struct island *is, enum dtype dt, const char *state_dir, double *ret, struct err *err)
 {
-    char who[256], name[32], text[TEXT_MAX];
+    char devices[256], name[32], text[TEXT_MAX];
     struct together t = {.is = is, .dt = dt};
-    island_text(is, who, sizeof who);
+    island_text(is, devices, sizeof devices);
     snprintf(name, sizeof name, "peak-%s", dtype_name(dt));
     char *path = file_join(state_dir, name);
-    *ret = read_kept(path, who);
+    *ret = read_kept(path, devices);
     int rc = 0;
     if (*ret == 0) {
         rc = island_run(is, measure_rank, &t, err);
         for (int i = 0; rc == 0 && i < island_size(is); i++)
             *ret += t.each[i];
-        int n = snprintf(text, sizeof text, "%s\n%.6g\n", who, *ret);
+        int n = snprintf(text, sizeof text, "%s\n%.6g\n", devices, *ret);
         if (rc == 0) /* without it the next process measures again */
             (void)file_write_atomic(path, text, (size_t)n, 0644, NULL);
     }

@@ -16,8 +16,8 @@ struct island;
  * that time and the device's memory allow.  On the device's thread, which waits. */
 int peak_measure(struct device *dev, enum dtype dt, double seconds, double *ret, struct err *err);
 
-/* Of all devices of the island together.  Measured once, for a third of a second on cards and
- * a twentieth on CPUs, and kept in state_dir/peak-TYPE for the same devices. */
+/* The same for all devices of the island together.  Measured once, for a third of a second on cards
+ * and a twentieth on CPUs, and kept in state_dir/peak-TYPE for the same devices. */
 int peak_get(struct island *is, enum dtype dt, const char *state_dir, double *ret, struct err *err);
 
 #endif

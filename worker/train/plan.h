@@ -48,15 +48,15 @@ struct plan {
     uint64_t gradients;
     uint64_t optimiser;   /* moments, EMA */
     uint64_t activations; /* all else of the network: grows with the micro-batch */
-    uint64_t teachers;    /* of distillation: their network, with the weights of one loaded */
-    uint64_t workspace;   /* of the device's operations; on the host also the flat copies */
+    uint64_t teachers;    /* distillation: their network, with the weights of one loaded */
+    uint64_t workspace;   /* for the device's operations; on the host also the flat copies */
     uint64_t need;        /* their sum */
     uint64_t room;        /* what there is, after the reserve */
 };
 
 /* The room of the tightest of n devices (at least one). */
 void plan_room(struct device *const *devs, size_t n, struct plan_room *ret);
-/* Of free and kept, after the reserve. */
+/* Free and kept together, less the reserve. */
 uint64_t plan_room_bytes(const struct plan_room *room);
 
 /* opt->batch is that of one rank.  -ENOMEM: "training needs 12.3 GiB on cuda:0 (weights ...)

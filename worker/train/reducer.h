@@ -47,12 +47,12 @@ enum reducer_how {
 struct reducer {
     struct island *is;
     int rank;
-    struct weights *w;     /* of the trainer */
+    struct weights *w;     /* the trainer's */
     struct stream *stream; /* sums */
     uint64_t bucket;       /* elements */
     enum reducer_how how;
     struct ranges named;   /* in this step */
-    struct ranges waiting; /* of these, what no bucket has yet */
+    struct ranges waiting; /* those that no bucket has yet */
     uint64_t waiting_n;    /* elements of it */
     struct comm_piece *pieces;
     int rc; /* first failure of the step */

@@ -13,7 +13,7 @@
 
 /* What a step finds out on the device. */
 struct findings {
-    double squares; /* of the gradient */
+    double squares; /* the gradient's */
     double loss;    /* sum */
 };
 
@@ -31,7 +31,7 @@ struct trainer {
     struct device *dev;
     const struct kernel_ops *ops;
     struct net *net;
-    struct weights *w; /* of net */
+    struct weights *w; /* net's */
     bool has_weights;
     uint64_t step, total_steps, adam_step;
 

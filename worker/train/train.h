@@ -52,7 +52,7 @@ struct train_options {
     bool recompute;
     bool distill;           /* images: learn from teachers */
     int64_t moments_warmup; /* steps of linear warm-up where moments are younger than the replica */
-    uint64_t seed;          /* of the job */
+    uint64_t seed;          /* the job's */
     uint64_t replica;       /* which one: rng_mix(path, replica) */
 };
 /* router: of the job's second network.  batch 0: as the job says. */
@@ -105,7 +105,7 @@ struct train_peers {
     int (*join)(void *arg, float *losses, int64_t n, struct err *err);
     /* In place of ops->sync at the end of a step, which waits for ever when a peer has failed. */
     int (*wait)(void *arg, struct stream *s, struct err *err);
-    void *arg;   /* of join and wait */
+    void *arg;   /* goes to join and wait */
     bool graphs; /* watch and join may be called while a graph is recorded */
 };
 /* Before the first step; peers is copied.  -ENOMEM. */
