@@ -314,10 +314,10 @@ static void add_partition(void *arg, const struct view_partition *p)
     http_json_push(arg, o);
 }
 
-static void add_figure(void *arg, const struct view_row *r)
+static void add_figure(void *arg, const struct row_rec *r)
 {
     json_t *o = must(json_object());
-    put(o, "kind", http_json_word(r->kind));
+    put(o, "kind", http_json_word(task_kind_name(r->kind)));
     put(o, "path", number_or_null(r->path));
     put(o, "round", count(r->round));
     put(o, "name", http_json_text(r->name));
@@ -509,33 +509,33 @@ json_t *http_json_metric(const struct metric_rec *m)
 
 /* ---- tasks, workers, modules --------------------------------------------- */
 
-json_t *http_json_task(const struct view_task *t)
+json_t *http_json_task(const struct view_task *v)
 {
+    const struct task *t = v->task;
     json_t *o = must(json_object());
     put(o, "id", count(t->id));
     put(o, "job", count(t->job_id));
-    put(o, "kind", http_json_word(t->kind));
-    put(o, "state", http_json_word(t->state));
+    put(o, "kind", http_json_word(task_kind_name(t->kind)));
+    put(o, "state", http_json_word(task_state_name(t->state)));
     put(o, "reason", http_json_text(t->reason));
     put(o, "attempt", count(t->attempt));
     put(o, "failures", count(t->failures));
     put(o, "path", count(t->path));
-    put(o, "replica", count(t->replica));
-    bool train = strcmp(t->kind, "TRAIN") == 0;
-    put(o, "round", count(train ? t->round + 1u : t->round));
+    put(o, "replica", count(task_replica(t)));
+    put(o, "round", count(task_round(t) + (t->kind == TASK_TRAIN)));
     put(o, "worker", http_json_id(t->worker_id));
-    put(o, "worker_name", http_json_text(t->worker_name));
+    put(o, "worker_name", http_json_text(v->worker_name));
     put(o, "steps_done", count(t->steps_done));
     put(o, "steps_total", count(t->steps_total));
     put(o, "samples_done", count(t->samples_done));
-    put(o, "loss", http_json_real(t->loss));
-    put(o, "activity", http_json_text(t->activity));
-    put(o, "age_ms", count(t->age_ms));
-    put(o, "leased_ms", t->attempt ? count(t->leased_ms) : json_null());
-    put(o, "output", http_json_sha256(t->output));
-    put(o, "output_size", count(t->output_size));
-    put(o, "mixture", json_boolean(t->mixture));
-    put(o, "text", http_json_text(t->text));
+    put(o, "loss", http_json_real(v->loss));
+    put(o, "activity", http_json_text(t->state == TASK_LEASED ? t->activity : ""));
+    put(o, "age_ms", count(v->age_ms));
+    put(o, "leased_ms", t->attempt ? count(v->leased_ms) : json_null());
+    put(o, "output", http_json_sha256(blob_ref_is_set(&t->output) ? t->output.sha256 : NULL));
+    put(o, "output_size", count(t->output.size));
+    put(o, "mixture", json_boolean(task_is_mixture(t)));
+    put(o, "text", http_json_text(v->text));
     return o;
 }
 
@@ -549,7 +549,7 @@ struct newest {
 static void note_task(void *arg, const struct view_task *t)
 {
     struct newest *n = arg;
-    n->ids[n->seen++ % n->max] = t->id;
+    n->ids[n->seen++ % n->max] = t->task->id;
 }
 
 json_t *http_json_tasks(struct coordinator *co, uint64_t job_id, const char *state, size_t max)
@@ -593,37 +593,40 @@ static void put_devices(json_t *o, const struct devices *d)
     put(o, "mfu", http_json_real(devices_mfu(d)));
 }
 
-json_t *http_json_worker(const struct view_worker *w)
+json_t *http_json_worker(const struct view_worker *v)
 {
+    const struct worker *w = v->worker;
+    const struct task *t = v->task;
+    const struct traffic bytes = {w->bytes[0], w->bytes[1], w->bytes[2], w->bytes[3]};
     json_t *o = must(json_object());
     put(o, "id", count(w->id));
     put(o, "name", http_json_text(w->name));
-    put(o, "state", http_json_word(w->state));
-    put(o, "reason", http_json_text(w->reason));
+    put(o, "state", http_json_word(v->state));
+    put(o, "reason", http_json_text(v->reason));
     put(o, "device", http_json_text(w->device));
     put(o, "version", http_json_text(w->version));
     put(o, "address", http_json_text(w->address));
     put(o, "memory_bytes", count(w->memory_bytes));
     put(o, "threads", count(w->threads));
     put(o, "task", http_json_id(w->task_id));
-    put(o, "task_kind", http_json_word(w->task_kind));
+    put(o, "task_kind", http_json_word(t ? task_kind_name(t->kind) : ""));
     put(o, "activity", http_json_text(w->activity));
-    put(o, "steps_done", count(w->steps_done));
-    put(o, "steps_total", count(w->steps_total));
-    put(o, "path", count(w->path));
-    put(o, "replica", count(w->replica));
-    put(o, "images_per_s", http_json_real(w->images_per_s));
-    put(o, "loss", http_json_real(w->loss));
-    put(o, "grad_norm", http_json_real(w->grad_norm));
-    put_devices(o, w->devices);
-    put(o, "heartbeat_age_ms", count(w->heartbeat_age_ms));
-    put(o, "joined_age_ms", count(w->joined_age_ms));
+    put(o, "steps_done", count(t ? t->steps_done : 0));
+    put(o, "steps_total", count(t ? t->steps_total : 0));
+    put(o, "path", count(t ? t->path : 0));
+    put(o, "replica", count(t ? task_replica(t) : 0));
+    put(o, "images_per_s", http_json_real((double)w->throughput));
+    put(o, "loss", http_json_real(v->loss));
+    put(o, "grad_norm", http_json_real((double)w->grad_norm));
+    put_devices(o, &w->devices);
+    put(o, "heartbeat_age_ms", count(v->heartbeat_age_ms));
+    put(o, "joined_age_ms", count(v->joined_age_ms));
     put(o, "strikes", count(w->strikes));
     put(o, "tasks_done", count(w->tasks_done));
     put(o, "tasks_failed", count(w->tasks_failed));
     put(o, "device_failures", count(w->device_failures));
-    put(o, "quarantine_ms", w->quarantine_ms > 0 ? http_json_ms(w->quarantine_ms) : json_null());
-    put(o, "bytes", planes(&w->bytes));
+    put(o, "quarantine_ms", v->quarantine_ms > 0 ? http_json_ms(v->quarantine_ms) : json_null());
+    put(o, "bytes", planes(&bytes));
     return o;
 }
 
@@ -639,26 +642,26 @@ json_t *http_json_workers(struct coordinator *co)
     return a;
 }
 
-static json_t *blob_ref(const uint8_t *sha256, uint64_t size)
+static json_t *blob(const struct blob_ref *b)
 {
-    if (sha256 == NULL)
+    if (!blob_ref_is_set(b))
         return json_null();
     json_t *o = must(json_object());
-    put(o, "sha256", http_json_sha256(sha256));
-    put(o, "size", count(size));
+    put(o, "sha256", http_json_sha256(b->sha256));
+    put(o, "size", count(b->size));
     return o;
 }
 
-static void add_version(void *arg, const struct view_version *v)
+static void add_version(void *arg, const struct version_rec *v)
 {
     json_t *o = must(json_object());
     put(o, "version", count(v->version));
-    put(o, "sha256", http_json_sha256(v->full));
-    put(o, "full", blob_ref(v->full, v->full_size));
-    put(o, "ema", blob_ref(v->ema, v->ema_size));
-    put(o, "delta", blob_ref(v->delta, v->delta_size));
+    put(o, "sha256", http_json_sha256(blob_ref_is_set(&v->full) ? v->full.sha256 : NULL));
+    put(o, "full", blob(&v->full));
+    put(o, "ema", blob(&v->ema));
+    put(o, "delta", blob(&v->delta));
     put(o, "at", http_json_at(v->at_unix_ms));
-    json_t *provenance = json_loads(v->provenance, 0, NULL); /* our own text, "" for none */
+    json_t *provenance = json_loads(v->provenance ? v->provenance : "", 0, NULL); /* our own text */
     put(o, "provenance", json_is_object(provenance) ? json_incref(provenance) : json_null());
     json_decref(provenance);
     if (json_array_insert_new(arg, 0, o) < 0)

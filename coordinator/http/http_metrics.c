@@ -298,20 +298,20 @@ static double while_there(const struct view_worker *v, double rate)
 }
 
 GET_WORKER(worker_up, is_there(v))
-GET_WORKER(worker_busy, v->task_id != 0)
-GET_WORKER(worker_speed, v->images_per_s)
+GET_WORKER(worker_busy, v->worker->task_id != 0)
+GET_WORKER(worker_speed, v->worker->throughput)
 GET_WORKER(worker_loss, v->loss)
 GET_WORKER(worker_heartbeat, (double)v->heartbeat_age_ms / 1000)
-GET_WORKER(worker_strikes, v->strikes)
-GET_WORKER(worker_control_up, v->bytes.control_up)
-GET_WORKER(worker_control_down, v->bytes.control_down)
-GET_WORKER(worker_data_up, v->bytes.data_up)
-GET_WORKER(worker_data_down, v->bytes.data_down)
-GET_WORKER(worker_done, v->tasks_done)
-GET_WORKER(worker_failed, v->tasks_failed)
-GET_WORKER(worker_flops, while_there(v, v->devices->flops))
-GET_WORKER(worker_peak, while_there(v, v->devices->peak_flops))
-GET_WORKER(worker_mfu, while_there(v, devices_mfu(v->devices)))
+GET_WORKER(worker_strikes, v->worker->strikes)
+GET_WORKER(worker_control_up, v->worker->bytes[0])
+GET_WORKER(worker_control_down, v->worker->bytes[1])
+GET_WORKER(worker_data_up, v->worker->bytes[2])
+GET_WORKER(worker_data_down, v->worker->bytes[3])
+GET_WORKER(worker_done, v->worker->tasks_done)
+GET_WORKER(worker_failed, v->worker->tasks_failed)
+GET_WORKER(worker_flops, while_there(v, v->worker->devices.flops))
+GET_WORKER(worker_peak, while_there(v, v->worker->devices.peak_flops))
+GET_WORKER(worker_mfu, while_there(v, devices_mfu(&v->worker->devices)))
 
 static const struct worker_family worker_families[] = {
     {"worker_up", "gauge", "Whether the worker is there.", worker_up, NULL},
@@ -342,13 +342,13 @@ static void worker_line(void *arg, const struct view_worker *v)
     if (isnan(x))
         return;
     char id[24];
-    (void)snprintf(id, sizeof id, "%" PRIu64, v->id);
+    (void)snprintf(id, sizeof id, "%" PRIu64, v->worker->id);
     text(w, "skerry_");
     text(w, w->worker->name);
     text(w, "{");
     label(w, "worker", id);
     text(w, ",");
-    label(w, "name", v->name);
+    label(w, "name", v->worker->name);
     if (w->worker->more != NULL) {
         text(w, ",");
         text(w, w->worker->more);
@@ -389,9 +389,9 @@ static void device_lines(void *arg, const struct view_worker *v)
 {
     struct writer *w = arg;
     char id[24];
-    (void)snprintf(id, sizeof id, "%" PRIu64, v->id);
-    for (size_t i = 0; i < v->devices->n; i++) {
-        const struct device_state *d = &v->devices->list[i];
+    (void)snprintf(id, sizeof id, "%" PRIu64, v->worker->id);
+    for (size_t i = 0; i < v->worker->devices.n; i++) {
+        const struct device_state *d = &v->worker->devices.list[i];
         double x = w->device->get(d);
         if (isnan(x))
             continue;

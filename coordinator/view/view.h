@@ -27,9 +27,8 @@
 
 #include "coordinator/job/draw.h"
 #include "coordinator/job/submit.h"
-#include "coordinator/state/worker.h"
 #include "coordinator/state/event.h"
-#include "coordinator/state/record.h"
+#include "coordinator/state/state.h"
 
 struct coordinator;
 struct err;
@@ -166,18 +165,9 @@ typedef void (*view_partition_fn)(void *arg, const struct view_partition *p);
 /* The partitions of a job; none of data in one piece. */
 void view_each_partition(struct coordinator *co, uint64_t job_id, view_partition_fn fn, void *arg);
 
-/* A figure that a task found: balance of the partitions, losses of a mixture's strategies,
+/* Figures that tasks found: balance of the partitions, losses of a mixture's strategies,
  * accuracy of the router, bits per byte routed once and again. */
-struct view_row {
-    const char *kind; /* the task's: EVAL CLUSTER */
-    uint32_t path;    /* UINT32_MAX: of the whole job */
-    uint32_t round;
-    const char *name, *unit;
-    double value;
-    int64_t at_unix_ms;
-};
-
-typedef void (*view_row_fn)(void *arg, const struct view_row *r);
+typedef void (*view_row_fn)(void *arg, const struct row_rec *r);
 /* The figures of a job, in the order in which they were first found. */
 void view_each_row(struct coordinator *co, uint64_t job_id, view_row_fn fn, void *arg);
 
@@ -271,16 +261,8 @@ typedef void (*view_module_fn)(void *arg, const struct view_module *m);
 /* job_id 0: of all jobs. */
 void view_each_module(struct coordinator *co, uint64_t job_id, view_module_fn fn, void *arg);
 
-/* A version whose blobs are still kept. sha256s are NULL where there is none. */
-struct view_version {
-    uint64_t module_id, version;
-    const uint8_t *full, *delta, *ema;
-    uint64_t full_size, delta_size, ema_size;
-    const char *provenance; /* JSON text: contributions, weights, hyper-parameters, hashes */
-    int64_t at_unix_ms;
-};
-
-typedef void (*view_version_fn)(void *arg, const struct view_version *v);
+/* Versions that are still kept, oldest first. */
+typedef void (*view_version_fn)(void *arg, const struct version_rec *v);
 /* The versions that are kept, oldest first. */
 void view_each_version(struct coordinator *co, uint64_t module_id, view_version_fn fn, void *arg);
 
@@ -288,23 +270,11 @@ void view_each_version(struct coordinator *co, uint64_t module_id, view_version_
 
 /* A task, open or ended. */
 struct view_task {
-    uint64_t id, job_id, worker_id; /* worker 0: none */
-    /* INIT INGEST TRAIN EVAL SAMPLE OUTER FEATURE CLUSTER SPLIT SCORE VELOCITY */
-    const char *kind;
-    const char *state; /* pending leased done failed cancelled */
-    const char *reason;
+    const struct task *task;
     const char *worker_name;
-    uint32_t attempt, failures;
-    uint32_t path, replica, round;
-    uint32_t steps_done, steps_total;
-    uint64_t samples_done;
-    const char *activity;
+    const char *text; /* SAMPLE of texts: what has come so far */
     double loss;
     uint64_t age_ms, leased_ms; /* since made; since leased */
-    const uint8_t *output;      /* SAMPLE: sha256 of the PNG, or NULL */
-    uint64_t output_size;
-    const char *text; /* SAMPLE of texts: what has come so far */
-    bool mixture;     /* SAMPLE, EVAL: all main paths with the router */
 };
 
 typedef void (*view_task_fn)(void *arg, const struct view_task *t);
@@ -320,22 +290,13 @@ int view_task(struct coordinator *co, uint64_t task_id, struct view_task *ret, s
 
 /* A worker that has joined once. */
 struct view_worker {
-    uint64_t id;
-    const char *name, *device, *version, *address;
-    const char *state;  /* idle busy late lost left draining quarantined */
-    const char *reason; /* why it is in this state */
-    uint64_t memory_bytes;
-    uint32_t threads;
-    uint64_t task_id; /* 0: none */
-    const char *task_kind, *activity;
-    uint32_t steps_done, steps_total, path, replica;
-    double loss, images_per_s, grad_norm;
-    const struct devices *devices;
-    struct traffic bytes; /* since it first joined */
+    const struct worker *worker;
+    const char *state;       /* idle busy late lost left draining quarantined */
+    const char *reason;      /* why it is in this state */
+    const struct task *task; /* NULL: none */
+    double loss;
     uint64_t heartbeat_age_ms, joined_age_ms;
-    uint32_t strikes, tasks_done, tasks_failed;
-    uint32_t device_failures; /* since the coordinator started */
-    int64_t quarantine_ms;    /* left; 0: none */
+    int64_t quarantine_ms; /* left; 0: none */
 };
 
 typedef void (*view_worker_fn)(void *arg, const struct view_worker *w);

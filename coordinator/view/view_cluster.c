@@ -111,7 +111,6 @@ static void fill_worker(struct coordinator *co, const struct worker *w, struct v
 {
     static char reason[REASON_MAX]; /* loop thread only */
     struct lease_decision d;
-    const struct task *t = w->task_id ? state_task(&co->state, w->task_id) : NULL;
     uint64_t until = 0, now = core_now(co);
     member_lease(co, w, &d);
     (void)str_copy(reason, sizeof(reason), w->state_reason);
@@ -120,33 +119,13 @@ static void fill_worker(struct coordinator *co, const struct worker *w, struct v
     else if (w->state == WORKER_HERE && member_may_work(co, w, &until, reason))
         (void)str_copy(reason, sizeof(reason), w->task_id ? "" : w->waiting_for);
     *v = (struct view_worker){
-        .id = w->id,
-        .name = w->name,
-        .device = w->device,
-        .version = w->version,
-        .address = w->address,
+        .worker = w,
         .state = worker_state(co, w, &d),
         .reason = reason,
-        .memory_bytes = w->memory_bytes,
-        .threads = w->threads,
-        .task_id = w->task_id,
-        .task_kind = t ? task_kind_name(t->kind) : "",
-        .activity = w->activity,
-        .steps_done = t ? t->steps_done : 0,
-        .steps_total = t ? t->steps_total : 0,
-        .path = t ? t->path : 0,
-        .replica = t ? task_replica(t) : 0,
+        .task = state_task(&co->state, w->task_id),
         .loss = w->loss != 0.0f ? (double)w->loss : (double)NAN,
-        .images_per_s = (double)w->throughput,
-        .grad_norm = (double)w->grad_norm,
-        .devices = &w->devices,
-        .bytes = {w->bytes[0], w->bytes[1], w->bytes[2], w->bytes[3]},
         .heartbeat_age_ms = now > w->heard_ms ? now - w->heard_ms : 0,
         .joined_age_ms = now > w->joined_ms ? now - w->joined_ms : 0,
-        .strikes = w->strikes,
-        .tasks_done = w->tasks_done,
-        .tasks_failed = w->tasks_failed,
-        .device_failures = w->device_failures,
         .quarantine_ms =
             w->quarantined_until_ms > now ? (int64_t)(w->quarantined_until_ms - now) : 0,
     };
@@ -190,29 +169,12 @@ static void fill_task(struct coordinator *co, const struct task *t, struct view_
     const struct worker *w = t->worker_id ? state_worker(&co->state, t->worker_id) : NULL;
     uint64_t now = core_now(co);
     *v = (struct view_task){
-        .id = t->id,
-        .job_id = t->job_id,
-        .worker_id = t->worker_id,
-        .kind = task_kind_name(t->kind),
-        .state = task_state_name(t->state),
-        .reason = t->reason,
+        .task = t,
         .worker_name = w ? w->name : "",
-        .attempt = t->attempt,
-        .failures = t->failures,
-        .path = t->path,
-        .replica = task_replica(t),
-        .round = task_round(t),
-        .steps_done = t->steps_done,
-        .steps_total = t->steps_total,
-        .samples_done = t->samples_done,
-        .activity = t->state == TASK_LEASED ? t->activity : "",
+        .text = task_text(co, t),
         .loss = isnan(t->loss_mean) ? (double)t->loss : (double)t->loss_mean,
         .age_ms = now > t->ready_ms ? now - t->ready_ms : 0,
         .leased_ms = t->state == TASK_LEASED && now > t->leased_ms ? now - t->leased_ms : 0,
-        .output = blob_ref_is_set(&t->output) ? t->output.sha256 : NULL,
-        .output_size = t->output.size,
-        .text = task_text(co, t),
-        .mixture = task_is_mixture(t),
     };
 }
 

@@ -336,29 +336,10 @@ void view_each_module(struct coordinator *co, uint64_t job_id, view_module_fn fn
     }
 }
 
-static const uint8_t *hash_or_null(const struct blob_ref *b)
-{
-    return blob_ref_is_set(b) ? b->sha256 : NULL;
-}
-
 void view_each_version(struct coordinator *co, uint64_t module_id, view_version_fn fn, void *arg)
 {
     struct job *j = NULL;
     const struct module_rec *m = state_module(&co->state, module_id, &j);
-    for (unsigned i = 0; m != NULL && i < m->n_versions; i++) {
-        const struct version_rec *r = &m->versions[i];
-        const struct view_version v = {
-            .module_id = m->id,
-            .version = r->version,
-            .full = hash_or_null(&r->full),
-            .delta = hash_or_null(&r->delta),
-            .ema = hash_or_null(&r->ema),
-            .full_size = r->full.size,
-            .delta_size = r->delta.size,
-            .ema_size = r->ema.size,
-            .provenance = r->provenance ? r->provenance : "",
-            .at_unix_ms = r->at_unix_ms,
-        };
-        fn(arg, &v);
-    }
+    for (unsigned i = 0; m != NULL && i < m->n_versions; i++)
+        fn(arg, &m->versions[i]);
 }

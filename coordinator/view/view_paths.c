@@ -129,12 +129,8 @@ void view_each_partition(struct coordinator *co, uint64_t job_id, view_partition
 void view_each_row(struct coordinator *co, uint64_t job_id, view_row_fn fn, void *arg)
 {
     const struct job *j = state_job(&co->state, job_id);
-    for (size_t i = 0; j != NULL && i < j->n_rows; i++) {
-        const struct row_rec *r = &j->rows[i];
-        const struct view_row v = {
-            task_kind_name(r->kind), r->path, r->round, r->name, r->unit, r->value, r->at_unix_ms};
-        fn(arg, &v);
-    }
+    for (size_t i = 0; j != NULL && i < j->n_rows; i++)
+        fn(arg, &j->rows[i]);
 }
 
 void view_each_best(struct coordinator *co, uint64_t job_id, view_best_fn fn, void *arg)

@@ -3,7 +3,6 @@
 #ifndef TESTS_UNIT_COORDINATOR_FAKE_VIEW_H
 #define TESTS_UNIT_COORDINATOR_FAKE_VIEW_H
 
-#include "tests/unit/coordinator/fake_view.h"
 
 #include <math.h>
 #include <stddef.h>
@@ -63,25 +62,26 @@ static struct device_state worker_devices[] = {
      .throttled = "power cap"},
     {.name = "cuda:1", .utilization = -1, .ecc_errors = -1, .trouble = "GPU is lost"},
 };
-static const struct devices worker_has = {worker_devices, 2, 3e12, 4e12};
-static struct view_worker worker = {
+static const struct task worker_task = {.id = 5, .kind = TASK_TRAIN};
+static const struct worker worker_rec = {
     .id = 3,
     .name = "isle \xff",
     .device = "cpu",
     .version = "1",
-    .address = "",
+    .task_id = 5,
+    .activity = "training",
+    .throughput = 12.5f,
+    .grad_norm = NAN,
+    .strikes = 1,
+    .devices = {worker_devices, 2, 3e12, 4e12},
+};
+static struct view_worker worker = {
+    .worker = &worker_rec,
     .state = "busy",
     .reason = "",
-    .task_id = 5,
-    .task_kind = "TRAIN",
-    .activity = "training",
+    .task = &worker_task,
     .loss = NAN,
-    .images_per_s = 12.5,
-    .grad_norm = NAN,
-    .devices = &worker_has,
     .heartbeat_age_ms = 1500,
-    .quarantine_ms = 0,
-    .strikes = 1,
 };
 
 void view_status(struct coordinator *co, struct view_status *ret)
@@ -181,8 +181,8 @@ void view_each_partition(struct coordinator *co, uint64_t job_id, view_partition
 
 void view_each_row(struct coordinator *co, uint64_t job_id, view_row_fn fn, void *arg)
 {
-    struct view_row r = {
-        .kind = "EVAL", .path = UINT32_MAX, .name = "loss top1", .unit = "", .value = 0.75};
+    struct row_rec r = {
+        .kind = TASK_EVAL, .path = UINT32_MAX, .name = "loss top1", .unit = "", .value = 0.75};
     fn(arg, &r);
 }
 
@@ -205,26 +205,21 @@ void view_each_module(struct coordinator *co, uint64_t job_id, view_module_fn fn
 
 void view_each_version(struct coordinator *co, uint64_t module_id, view_version_fn fn, void *arg)
 {
-    struct view_version v = {.version = 0, .full = hash, .full_size = 8, .provenance = ""};
+    struct version_rec v = {.full = {{0xab, 0xcd}, 8}};
     fn(arg, &v);
     v.version = 1;
-    v.delta = hash;
-    v.provenance = "{\"lr\":0.7}";
+    v.delta = v.full;
+    v.provenance = (char *)"{\"lr\":0.7}";
     fn(arg, &v);
 }
 
-static void fill_task(struct view_task *t, uint64_t id)
+static void fill_task(struct view_task *v, uint64_t id)
 {
-    *t = (struct view_task){.id = id,
-                            .job_id = 7,
-                            .kind = id % 2 ? "TRAIN" : "EVAL",
-                            .round = 4,
-                            .state = "pending",
-                            .reason = "",
-                            .worker_name = "",
-                            .activity = "",
-                            .text = "",
-                            .loss = NAN};
+    static struct task t;
+    t = (struct task){
+        .id = id, .job_id = 7, .kind = id % 2 ? TASK_TRAIN : TASK_EVAL, .state = TASK_PENDING};
+    task_set_round(&t, 4);
+    *v = (struct view_task){.task = &t, .worker_name = "", .text = "", .loss = NAN};
 }
 
 void view_each_task(struct coordinator *co, uint64_t job_id, const char *state, view_task_fn fn,
@@ -263,7 +258,7 @@ int view_metrics(struct coordinator *co, uint64_t job_id, uint64_t after, size_t
 int view_worker(struct coordinator *co, uint64_t worker_id, struct view_worker *ret,
                 struct err *err)
 {
-    if (worker_id != worker.id)
+    if (worker_id != worker_rec.id)
         return err_set(err, -ERR_NOTFOUND, "there is no such worker");
     *ret = worker;
     return 0;

@@ -71,7 +71,7 @@ static void look_ddm(struct grid *g, const Skerry__V1__Task *t)
     assert_int_equal(t->n_modules, 0);
 }
 
-static void count_rows(void *arg, const struct view_row *r)
+static void count_rows(void *arg, const struct row_rec *r)
 {
     *(unsigned *)arg += r->path == UINT32_MAX && r->name[0] != '\0';
 }
