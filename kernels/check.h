@@ -8,6 +8,7 @@
 
 #include "kernels/kernels.h"
 
+/* A type that there is. */
 static inline bool dt_ok(enum dtype dt)
 {
     return dt == DT_F32 || dt == DT_BF16;

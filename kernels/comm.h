@@ -35,8 +35,9 @@ struct device;
 struct err;
 struct stream;
 
-enum { COMM_RANKS_MAX = 16 };
+enum { COMM_RANKS_MAX = 16 }; /* devices that train together */
 
+/* What is summed. */
 enum comm_type { COMM_F32, COMM_F64 };
 
 struct comm_piece {

@@ -11,6 +11,7 @@
 #include <stdint.h>
 #include <string.h>
 
+/* Numbers are those of a profile's kind. */
 enum dtype {
     DT_F32 = 0,
     DT_BF16 = 1,
@@ -19,6 +20,7 @@ enum dtype {
 /* Storage of one bf16 element. */
 typedef uint16_t bf16;
 
+/* Of one element. */
 static inline size_t dtype_bytes(enum dtype dt)
 {
     return dt == DT_BF16 ? 2 : 4;
@@ -29,6 +31,7 @@ static inline const char *dtype_name(enum dtype dt)
     return dt == DT_BF16 ? "bf16" : "f32";
 }
 
+/* Exact. */
 static inline float bf16_to_f32(bf16 h)
 {
     uint32_t u = (uint32_t)h << 16;
@@ -37,6 +40,7 @@ static inline float bf16_to_f32(bf16 h)
     return f;
 }
 
+/* To the nearest, ties to even. */
 static inline bf16 bf16_from_f32(float f)
 {
     uint32_t u;

@@ -300,6 +300,7 @@ enum patch_order {
     PATCH_PPC, /* (row, column, channel): the final layer's unpatchify */
 };
 
+/* Where a copy goes. */
 enum copy_kind {
     COPY_TO_DEVICE,
     COPY_FROM_DEVICE,

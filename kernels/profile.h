@@ -14,7 +14,7 @@
 
 #include "kernels/kernels.h"
 
-enum { PROFILE_MAX = 256 };
+enum { PROFILE_MAX = 256 }; /* records */
 
 struct profile_rec {
     const char *op;  /* name of the table entry: "matmul", "adaln_fwd", … */
@@ -38,7 +38,7 @@ static inline int matmul_kind(const struct matmul *mm)
 double profile_now(void);
 void profile_add(struct profile *p, const char *op, const int64_t dims[4], double seconds);
 
-/* Sum over all records; over the matmuls only when op is "matmul"; NULL: all. */
+/* For tests and benchmarks: the sum over the records of op; NULL: over all. */
 double profile_seconds(const struct profile *p, const char *op);
 
 #endif

@@ -22,10 +22,12 @@ struct blob_writer;
 
 #define BLOB_HEX_MAX 65 /* 64 digits and the terminator */
 
+/* The SHA-256 of a blob's bytes. */
 struct blob_id {
     uint8_t sha256[32];
 };
 
+/* As 64 hex digits. */
 void blob_id_hex(const struct blob_id *id, char ret_hex[BLOB_HEX_MAX]);
 /* 64 lower-case hex digits exactly; -ERR_FORMAT else. */
 int blob_id_parse(const char *hex, struct blob_id *ret);

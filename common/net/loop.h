@@ -41,6 +41,7 @@ void loop_turn(struct loop *loop, bool wait);
 /* Makes loop_run() return after the current turn. [any] */
 void loop_stop(struct loop *loop);
 
+/* For what is built on libuv itself. [loop] */
 uv_loop_t *loop_uv(struct loop *loop);
 
 /* Aborts when called off the loop thread (our own mistake, never a peer's). */
@@ -53,8 +54,8 @@ uint64_t loop_now_ms(const struct loop *loop);
 /* Runs fn(arg) on the loop thread in its next turn, in order. [loop] */
 void loop_defer(struct loop *loop, loop_fn fn, void *arg);
 
-/* Same from another thread.  -EAGAIN when LOOP_POST_MAX posts wait. [any] */
 #define LOOP_POST_MAX 4096
+/* Same from another thread.  -EAGAIN when LOOP_POST_MAX posts wait. [any] */
 int loop_post(struct loop *loop, loop_fn fn, void *arg);
 
 /* Calls fn for SIGINT and SIGTERM (and SIGHUP) instead of dying. [loop] */

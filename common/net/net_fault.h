@@ -13,6 +13,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* The knobs above; 0: off. */
 struct net_fault {
     unsigned write_max, delay_ms;
     unsigned drop_method, drop_every;

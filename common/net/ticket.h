@@ -17,6 +17,7 @@ struct err;
 #define TICKET_KEY_BYTES 32
 #define TICKET_PATH_MAX 256 /* longest path with query, with the terminator */
 
+/* What a ticket allows. */
 enum ticket_method { TICKET_GET = 1, TICKET_PUT = 2 };
 
 struct ticket {

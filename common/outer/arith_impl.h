@@ -19,6 +19,7 @@ static const double e3m0_value[16] = {
     0.0, -0x1p-6, -0x1p-5, -0x1p-4, -0x1p-3, -0x1p-2, -0x1p-1, -1.0,
 };
 
+/* The bits of a float, and back. */
 static inline uint32_t bits_of(float x)
 {
     uint32_t u;
@@ -220,6 +221,7 @@ static inline void encode_e3m0_block(size_t n, const float *x, uint32_t s, uint8
 static inline void encode_e3m0_own(size_t n, const float *x, uint32_t s, uint8_t *out, float *q);
 #endif
 
+/* As int8, with the codes of coding.h. */
 static bool encode_e3m0(size_t n, const float *x, void *payload, uint16_t *scales, float *q)
 {
     uint8_t *out = payload;
@@ -246,11 +248,13 @@ static bool encode_e3m0(size_t n, const float *x, void *payload, uint16_t *scale
     return true;
 }
 
+/* Code i of a payload. */
 static inline uint8_t e3m0_code(const uint8_t *in, size_t i)
 {
     return in[i / 2] >> (i % 2 * 4) & 15;
 }
 
+/* What the codes stand for. */
 static void decode_e3m0(size_t n, const void *payload, const uint16_t *scales, float *x)
 {
     for (size_t b = 0; b < n; b += CODEC_BLOCK) {

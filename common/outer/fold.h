@@ -94,6 +94,7 @@ struct fold_step {
     void *stop_arg;
 };
 
+/* A file that a step made. */
 struct fold_file {
     uint8_t sha256[HASH_BYTES];
     uint64_t bytes;

@@ -14,9 +14,9 @@ struct fold_norm {
 int fold_check(const char *path, const char *full_path, uint64_t module_id, uint64_t base,
                enum codec up, struct fold_norm *ret, struct err *err);
 
+#define FOLD_NORM_FACTOR 10.0
 /* The norm bound: with three or more, a norm above 10x the median of the peers
  * (the others) is out of bounds.  refused[i] is set accordingly; pure. */
-#define FOLD_NORM_FACTOR 10.0
 void fold_norm_bound(const double *norms, size_t n, bool *refused);
 
 #endif

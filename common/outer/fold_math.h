@@ -16,6 +16,7 @@
 
 #define FOLD_STRIP 1024 /* a multiple of CODEC_BLOCK */
 
+/* What is the same for all spans of a step. */
 struct fold_math {
     const struct arith *arith;
     enum codec up, down;

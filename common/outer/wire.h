@@ -30,6 +30,7 @@ struct err;
 struct layout;
 struct file_out;
 
+/* Up from a worker, or down from the executor. */
 enum wire_kind { WIRE_CONTRIBUTION, WIRE_DELTA };
 
 struct wire_info {

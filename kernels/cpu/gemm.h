@@ -18,6 +18,7 @@
 
 #include "kernels/cpu/state.h"
 
+/* Rows and columns of a tile. */
 enum { GEMM_MR = 12, GEMM_NR = 32 };
 
 /* tile[MR][NR] = A B over `units`; the first `mr` rows count.  A is packed, or lies
@@ -69,6 +70,7 @@ struct gemm_kernel {
 /* gemm_vec.c: f32, f32, and bf16. */
 extern const struct gemm_kernel gemm_kernel_avx2, gemm_kernel_avx512, gemm_kernel_avx512bf16;
 
+/* Units of k elements. */
 static inline int64_t gemm_units(enum dtype dt, int64_t k)
 {
     return dt == DT_BF16 ? (k + 1) / 2 : k;

@@ -22,77 +22,17 @@ int ref_zero(struct device *dev, void *dst, size_t bytes, struct stream *s)
     return 0;
 }
 
-/* ---- products ---- */
-
-static float a_at(const struct matmul *mm, int64_t i, int64_t p)
-{
-    int64_t lda = mm->lda ? mm->lda : (mm->layout == MM_TN ? mm->m : mm->k);
-    int64_t at = mm->layout == MM_TN ? p * lda + i : i * lda + p;
-    return dtype_get(mm->a, mm->dt, (size_t)at);
-}
-
-static float b_at(const struct matmul *mm, int64_t p, int64_t j)
-{
-    int64_t ldb = mm->ldb ? mm->ldb : (mm->layout == MM_NT ? mm->k : mm->n);
-    int64_t at = mm->layout == MM_NT ? j * ldb + p : p * ldb + j;
-    return dtype_get(mm->b, mm->dt, (size_t)at);
-}
-
-static void store(const struct matmul *mm, int64_t i, int64_t j, float v)
-{
-    size_t at = (size_t)(i * (mm->ldc ? mm->ldc : mm->n) + j);
-    switch (mm->epilogue) {
-    case MM_PLAIN:
-        if (mm->accumulate)
-            v += ((float *)mm->c)[at];
-        break;
-    case MM_GELU:
-        if (mm->aux)
-            dtype_set(mm->aux, mm->c_dt, at, v);
-        v = ref_gelu(v);
-        break;
-    case MM_DGELU:
-        v *= ref_gelu_grad(dtype_get(mm->aux, mm->c_dt, at));
-        break;
-    }
-    dtype_set(mm->c, mm->c_dt, at, v);
-}
-
-int ref_matmul(struct device *dev, const struct matmul *mm, struct stream *s)
-{
-    for (int64_t i = 0; i < mm->m; i++) {
-        for (int64_t j = 0; j < mm->n; j++) {
-            float v = 0;
-            for (int64_t p = 0; p < mm->k; p++)
-                v += a_at(mm, i, p) * b_at(mm, p, j);
-            store(mm, i, j, v + (mm->bias ? mm->bias[j] : 0));
-        }
-        for (int64_t p = 0; mm->a_colsum && p < mm->k; p++)
-            mm->a_colsum[i] += a_at(mm, i, p);
-    }
-    return 0;
-}
-
-int ref_bias_grad(struct device *dev, float *db, const void *dy, int64_t m, int64_t n,
-                  enum dtype dt, struct stream *s)
-{
-    for (int64_t i = 0; i < m; i++)
-        for (int64_t j = 0; j < n; j++)
-            db[j] += dtype_get(dy, dt, (size_t)(i * n + j));
-    return 0;
-}
-
 /* ---- activations and embeddings ---- */
 
 static const float gelu_a = 0.7978845608028654f; /* sqrt(2/pi) */
 static const float gelu_b = 0.044715f;
 
-float ref_gelu(float x)
+static float gelu(float x)
 {
     return 0.5f * x * (1.0f + tanhf(gelu_a * (x + gelu_b * x * x * x)));
 }
 
-float ref_gelu_grad(float x)
+static float gelu_grad(float x)
 {
     float t = tanhf(gelu_a * (x + gelu_b * x * x * x));
     return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * gelu_a * (1.0f + 3.0f * gelu_b * x * x);
@@ -102,7 +42,7 @@ int ref_gelu_fwd(struct device *dev, void *y, const void *x, int64_t n, enum dty
                  struct stream *s)
 {
     for (int64_t i = 0; i < n; i++)
-        dtype_set(y, dt, (size_t)i, ref_gelu(dtype_get(x, dt, (size_t)i)));
+        dtype_set(y, dt, (size_t)i, gelu(dtype_get(x, dt, (size_t)i)));
     return 0;
 }
 
@@ -111,7 +51,7 @@ int ref_gelu_bwd(struct device *dev, void *dx, const void *dy, const void *x, in
 {
     for (int64_t i = 0; i < n; i++)
         dtype_set(dx, dt, (size_t)i,
-                  dtype_get(dy, dt, (size_t)i) * ref_gelu_grad(dtype_get(x, dt, (size_t)i)));
+                  dtype_get(dy, dt, (size_t)i) * gelu_grad(dtype_get(x, dt, (size_t)i)));
     return 0;
 }
 
@@ -176,6 +116,66 @@ int ref_timestep_embed(struct device *dev, void *out, const float *t, int B, int
         if (dim % 2)
             dtype_set(out, dt, row + (size_t)(dim - 1), 0);
     }
+    return 0;
+}
+
+/* ---- products ---- */
+
+static float a_at(const struct matmul *mm, int64_t i, int64_t p)
+{
+    int64_t lda = mm->lda ? mm->lda : (mm->layout == MM_TN ? mm->m : mm->k);
+    int64_t at = mm->layout == MM_TN ? p * lda + i : i * lda + p;
+    return dtype_get(mm->a, mm->dt, (size_t)at);
+}
+
+static float b_at(const struct matmul *mm, int64_t p, int64_t j)
+{
+    int64_t ldb = mm->ldb ? mm->ldb : (mm->layout == MM_NT ? mm->k : mm->n);
+    int64_t at = mm->layout == MM_NT ? j * ldb + p : p * ldb + j;
+    return dtype_get(mm->b, mm->dt, (size_t)at);
+}
+
+static void store(const struct matmul *mm, int64_t i, int64_t j, float v)
+{
+    size_t at = (size_t)(i * (mm->ldc ? mm->ldc : mm->n) + j);
+    switch (mm->epilogue) {
+    case MM_PLAIN:
+        if (mm->accumulate)
+            v += ((float *)mm->c)[at];
+        break;
+    case MM_GELU:
+        if (mm->aux)
+            dtype_set(mm->aux, mm->c_dt, at, v);
+        v = gelu(v);
+        break;
+    case MM_DGELU:
+        v *= gelu_grad(dtype_get(mm->aux, mm->c_dt, at));
+        break;
+    }
+    dtype_set(mm->c, mm->c_dt, at, v);
+}
+
+int ref_matmul(struct device *dev, const struct matmul *mm, struct stream *s)
+{
+    for (int64_t i = 0; i < mm->m; i++) {
+        for (int64_t j = 0; j < mm->n; j++) {
+            float v = 0;
+            for (int64_t p = 0; p < mm->k; p++)
+                v += a_at(mm, i, p) * b_at(mm, p, j);
+            store(mm, i, j, v + (mm->bias ? mm->bias[j] : 0));
+        }
+        for (int64_t p = 0; mm->a_colsum && p < mm->k; p++)
+            mm->a_colsum[i] += a_at(mm, i, p);
+    }
+    return 0;
+}
+
+int ref_bias_grad(struct device *dev, float *db, const void *dy, int64_t m, int64_t n,
+                  enum dtype dt, struct stream *s)
+{
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < n; j++)
+            db[j] += dtype_get(dy, dt, (size_t)(i * n + j));
     return 0;
 }
 

@@ -17,8 +17,6 @@
 
 extern const struct kernel_ops cpu_ref_ops;
 
-float ref_gelu(float x);                        /* the tanh form */
-float ref_gelu_grad(float x);                   /* its derivative */
 float ref_rope_freq(float theta, int i, int D); /* theta^(-2i/D) */
 float ref_time_freq(int i, int half);           /* 10000^(-i/half) */
 

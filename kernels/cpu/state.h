@@ -26,6 +26,7 @@ struct cpu_state {
     size_t scratch_bytes[2];
 };
 
+/* The two that an operation may need at once. */
 enum cpu_scratch_use {
     SCRATCH_PACKED,
     SCRATCH_WIDE,

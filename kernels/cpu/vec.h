@@ -17,11 +17,12 @@
 #include "kernels/cpu/vec_avx2.h"
 #endif
 
-/* FOR_ISA(elem_install) is elem_install_avx2, and so on: one name per build. */
+/* FOR_ISA(name) is the name with that of the set behind it: one per build. */
 #define FOR_ISA(name) ISA_NAME(name, ISA)
 #define ISA_NAME(name, isa) ISA_JOIN(name, isa)
 #define ISA_JOIN(name, isa) name##_##isa
 
+/* Lane by lane, rounded once. */
 static inline vf v_add(vf a, vf b)
 {
     return a + b;

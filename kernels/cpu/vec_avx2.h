@@ -10,11 +10,12 @@
 /* Everything here is inlined, so no vector crosses a call whose convention could differ. */
 #pragma GCC diagnostic ignored "-Wpsabi"
 
-enum { VL = 8 };
+enum { VL = 8 }; /* lanes */
 typedef __m256 vf;
 
-/* The first n lanes (all when n >= VL, none when n <= 0). */
+/* All lanes when n >= VL, none when n <= 0. */
 typedef int vmask;
+/* Of the first n lanes; loads give 0 and stores leave memory as it is elsewhere. */
 static inline vmask v_mask(int64_t n)
 {
     return n >= VL ? VL : n > 0 ? (int)n : 0;
@@ -79,6 +80,7 @@ static inline void v_store_bf16(bf16 *p, vmask m, vf x)
         p[i] = part[i];
 }
 
+/* Lane by lane; min and max give the second operand on NaN. */
 static inline vf v_sqrt(vf a)
 {
     return _mm256_sqrt_ps(a);

@@ -11,11 +11,12 @@
 /* Everything here is inlined, so no vector crosses a call whose convention could differ. */
 #pragma GCC diagnostic ignored "-Wpsabi"
 
-enum { VL = 16 };
+enum { VL = 16 }; /* lanes */
 typedef __m512 vf;
 
-/* The first n lanes (all when n >= VL, none when n <= 0). */
+/* All lanes when n >= VL, none when n <= 0. */
 typedef __mmask16 vmask;
+/* Of the first n lanes; loads give 0 and stores leave memory as it is elsewhere. */
 static inline vmask v_mask(int64_t n)
 {
     return n >= VL ? (vmask)0xffff : n > 0 ? (vmask)((1u << n) - 1u) : (vmask)0;

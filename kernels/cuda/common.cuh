@@ -4,7 +4,7 @@
 
 #include "kernels/cuda/platform.cuh"
 
-enum { WARP = 32 };
+enum { WARP = 32 }; /* threads */
 
 #define FULL_WARP 0xffffffffu
 
@@ -47,6 +47,7 @@ template <typename T> static __device__ __forceinline__ T warp_sum(T v)
     return v;
 }
 
+/* Maximum over the warp, known to every thread. */
 static __device__ __forceinline__ float warp_max(float v)
 {
 #pragma unroll
@@ -73,6 +74,7 @@ template <typename T> static __device__ __forceinline__ T block_sum(T v, T *room
     return sum;
 }
 
+/* Maximum over the block; room as in block_sum. */
 static __device__ __forceinline__ float block_max(float v, float *room)
 {
     const int warps = (int)(blockDim.x / WARP);

@@ -28,6 +28,7 @@ extern "C" {
 struct lt;
 struct sdpa;
 
+/* Pinned memory that pageable copies go through. */
 enum { CUDA_STAGE_BYTES = 4 << 20, CUDA_STAGES = 2 };
 
 /* What a kernel found in device memory and did not follow. */
@@ -74,6 +75,7 @@ void cuda_device_close(struct device *dev);
 /* Devices that the driver shows; when there are none, *ret_why says what was found. */
 int cuda_device_count(const char **ret_why);
 
+/* The backend's state of a CUDA device. */
 static inline struct cuda_state *cuda_state(const struct device *dev)
 {
     return (struct cuda_state *)dev->impl;
@@ -81,9 +83,6 @@ static inline struct cuda_state *cuda_state(const struct device *dev)
 
 /* Remembers an error of the runtime: 0 or -ERR_DEVICE; while a graph is recorded -EBUSY. */
 int cuda_check(struct cuda_state *st, cudaError_t e);
-
-/* Waits for the stream.  0, -ERR_DEVICE, or -EINVAL for a fault. */
-int cuda_wait(struct stream *s, struct err *err);
 
 /* Working memory of the operation being started, 256-byte aligned: -ENOMEM; while a graph is
  * recorded it cannot grow: -EBUSY. */

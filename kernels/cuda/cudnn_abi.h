@@ -7,8 +7,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { DNN_SUCCESS = 0 };
+enum { DNN_SUCCESS = 0 }; /* the status; all others are failures */
 
+/* cudnnBackendDescriptorType_t */
 enum cudnn_kind {
     DNN_POINTWISE = 0,
     DNN_ENGINECFG = 3,
@@ -26,6 +27,7 @@ enum cudnn_kind {
     DNN_DEVICEPROP = 38,
 };
 
+/* cudnnBackendAttributeName_t, and cudnnBackendAttributeType_t at the end */
 enum cudnn_attribute {
     DNN_POINTWISE_MODE = 0,
     DNN_POINTWISE_MATH_PREC = 1,
@@ -84,8 +86,10 @@ enum cudnn_element {
     DNN_TYPE_CHAR = 24,
 };
 
+/* cudnnDataType_t */
 enum cudnn_data { DNN_FLOAT = 0, DNN_INT32 = 4, DNN_BFLOAT16 = 9, DNN_BOOLEAN = 11 };
 
+/* cudnnPointwiseMode_t */
 enum cudnn_pointwise {
     DNN_ADD = 0,
     DNN_MUL = 1,
@@ -99,8 +103,10 @@ enum cudnn_pointwise {
     DNN_SELECT = 601,
 };
 
+/* cudnnReduceTensorOp_t */
 enum cudnn_reduce { DNN_REDUCE_ADD = 0, DNN_REDUCE_MAX = 3 };
 
+/* cudnnBackendHeurMode_t */
 enum cudnn_heuristic { DNN_HEURISTIC_A = 3 };
 
 /* Enumerations pass as int; handles, streams and descriptors are pointers. */

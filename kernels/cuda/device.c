@@ -389,7 +389,8 @@ static const char *fault_text(int fault)
     return fault > 0 && fault <= CUDA_FAULT_START ? text[fault] : "unknown";
 }
 
-int cuda_wait(struct stream *s, struct err *err)
+/* Waits for the stream.  0, -ERR_DEVICE, or -EINVAL for a fault. */
+static int wait_for(struct stream *s, struct err *err)
 {
     struct cuda_state *st = s->st;
     cudaError_t e = cudaStreamSynchronize(s->handle);
@@ -409,7 +410,7 @@ int cuda_wait(struct stream *s, struct err *err)
 
 static int sync_stream(struct device *dev, struct stream *s, struct err *err)
 {
-    return cuda_wait(enter(dev, s), err);
+    return wait_for(enter(dev, s), err);
 }
 
 /* ---- graphs: what is queued between begin and end is captured, and launched as one ----
@@ -499,7 +500,7 @@ static int front_begin(struct device *dev, struct stream **s)
 
 static int front_finish(struct device *dev, struct stream *s)
 {
-    return cuda_wait(s, NULL);
+    return wait_for(s, NULL);
 }
 
 /* The kernels look at values themselves (enum cuda_fault). */

@@ -45,6 +45,7 @@ struct sdpa_use {
     int version;         /* cuDNN's: 91900 is 9.19.0; 0 when not opened */
     const char *why;
 };
+/* For tests. */
 void cuda_sdpa_use(const struct device *dev, struct sdpa_use *ret);
 
 #ifdef __cplusplus

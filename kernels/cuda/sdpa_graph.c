@@ -176,7 +176,7 @@ static void add_operation(struct builder *b, void *op, const char *what)
 struct pointwise {
     enum cudnn_pointwise mode;
     enum cudnn_data math;
-    int64_t axis;               /* of GEN_INDEX */
+    int64_t axis;               /* of DNN_GEN_INDEX */
     const struct tensor *b, *t; /* second operand and condition, or NULL */
 };
 

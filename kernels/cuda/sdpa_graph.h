@@ -69,6 +69,7 @@ int sdpa_plan_make(const struct sdpa_target *to, const struct sdpa_shape *shape,
 int sdpa_plan_run(const struct cudnn_api *api, void *handle, const struct sdpa_plan *plan,
                   void *const at[SDPA_IDS], void *work);
 
+/* Frees what making a plan left in it. */
 void sdpa_plan_drop(const struct cudnn_api *api, struct sdpa_plan *plan);
 
 #endif

@@ -3,7 +3,7 @@
     check_names.py [--root ROOT] [undocumented] [gone] [unused]      without a word: all three
 
 undocumented  A function, struct or enum that a header outside tests shows to others.  It counts as
-              documented when a comment ends on the line above it, stands beside it or within it; when it follows, without an empty line, one that is; when it is in the
+              documented when a comment ends on the line above it, or above its template or #define, stands beside it or within it; when it follows, without an empty line, one that is; when it is in the
               first block after a comment that stands alone; when the header's comments say its name; or
               when it is one of new, free, init, release, open and close, whose meaning is CONTRIBUTING's,
               of a header that opens with its manual.  Between functions with a body an empty line is none.
@@ -75,6 +75,8 @@ class Header:
         words = set(re.findall(r"\w+", " ".join(c for _, c in self.comments)))
         known = 0  # the last line of the block that a comment covers
         for first, last, kind, name in self.declared:
+            while first > 1 and re.match(r"template\b|#define|#if", self.raw[first - 2]):
+                first -= 1
             lone = first - 1
             while lone > 0 and not self.raw[lone - 1].strip():
                 lone -= 1

@@ -79,6 +79,7 @@ struct http_request {
     bool answered, suspended, queued, failed_body;
 };
 
+/* An answer without an end: what is queued for it, and who wants to know when it is over. */
 struct http_stream {
     struct list link;
     struct http_server *server;

@@ -6,7 +6,7 @@
  *         uint64_t id;
  *         if (http_request_param_u64(req, "id", &id) < 0)
  *             return;                              // answered with 400
- *         http_reply_json(req, 200, job_to_json(id));
+ *         http_reply_json(req, 200, json_pack("{s:I}", "id", id));
  *     }
  *     { "GET", "/v1/jobs/{id}", TOKEN_ROLE_USER, 0, get_job }
  *
@@ -77,6 +77,7 @@ struct http_server_options {
 
 int http_server_open(struct loop *loop, const struct http_server_options *o,
                      struct http_server **ret, struct err *err);
+/* The port it is bound to. */
 uint16_t http_server_port(const struct http_server *s);
 
 /* Adds routes (kept until close).  The first that matches wins. */

@@ -69,7 +69,8 @@ static void check_finished(struct xfer *x);
 static void act(struct xfer *x, curl_socket_t fd, int what)
 {
     int running;
-    (void)curl_multi_socket_action(x->multi, fd, what, &running); /* results come by info_read */
+    (void)curl_multi_socket_action(x->multi, fd, what,
+                                   &running); /* check_finished finds the results */
     check_finished(x);
 }
 
@@ -156,7 +157,7 @@ static void on_pace(void *arg)
         if (!t->paused || !t->easy)
             continue;
         t->paused = false;
-        (void)curl_easy_pause(t->easy, CURLPAUSE_CONT); /* a failure ends it by info_read */
+        (void)curl_easy_pause(t->easy, CURLPAUSE_CONT); /* a failure shows in check_finished */
     }
     act(x, CURL_SOCKET_TIMEOUT, 0);
 }

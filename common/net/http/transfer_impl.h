@@ -16,6 +16,7 @@
 struct loop_timer;
 struct transfer;
 
+/* What is moved, and where a transfer stands. */
 enum transfer_kind { TRANSFER_GET, TRANSFER_PUT, TRANSFER_CALL };
 enum transfer_state { TRANSFER_WAITING, TRANSFER_RUNNING, TRANSFER_BACKOFF, TRANSFER_VERIFYING };
 /* What to do after an attempt. */
