@@ -387,7 +387,7 @@ static void begin_block(struct dit *d, const struct dit_slot *s, int b, bool add
                  mod_at(d, b - add, 5), B);
 }
 
-/* Block b from n1.h up to y2 (with_y2) or up to act. */
+/* Block b from h of n1 up to y2 (with_y2) or up to act. */
 static void block_forward(struct dit *d, const struct dit_slot *s, int b, int B, bool with_y2)
 {
     const struct model_spec *spec = &d->m->spec;
@@ -560,7 +560,7 @@ static void end_part_backward(struct dit *d, const struct dit_slot *s, int b, in
     norm_backward(d, s, &none, 0, s->blocks[b - 1].y2, mod_at(d, b - 1, 5), false, B);
 }
 
-/* From dy = gradient of y2 (in s->dy) to dh = gradient of n2.h. */
+/* From dy = gradient of y2 (in s->dy) to dh = gradient of h of n2. */
 static void mlp_backward(struct dit *d, const struct dit_slot *s, int b, int B, bool first)
 {
     const struct dit_block *p = &s->blocks[b];
@@ -575,7 +575,7 @@ static void mlp_backward(struct dit *d, const struct dit_slot *s, int b, int B, 
     weights_input_grad(&d->w, &fc1, d->dh, d->dt, 0, d->dwide, 0, false);
 }
 
-/* From dy = gradient of y1 (in s->dy) to dh = gradient of n1.h. */
+/* From dy = gradient of y1 (in s->dy) to dh = gradient of h of n1. */
 static void attention_backward(struct dit *d, const struct dit_slot *s, int b, int B, bool first)
 {
     const struct model_spec *spec = &d->m->spec;
@@ -607,7 +607,7 @@ static void attention_backward(struct dit *d, const struct dit_slot *s, int b, i
 static void block_backward(struct dit *d, const struct dit_slot *s, int b, int B, bool first)
 {
     const struct dit_block *p = &s->blocks[b];
-    /* NET_RECOMPUTE has kept n1.x and y2. */
+    /* NET_RECOMPUTE has kept x of n1, and y2. */
     if (d->opt.mode == NET_RECOMPUTE) {
         begin_block(d, s, b, false, B);
         block_forward(d, s, b, B, false);

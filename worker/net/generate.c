@@ -77,14 +77,13 @@ struct run {
     uint32_t vocab;
     float *logits;                      /* (vocab) */
     struct generate_candidate *scratch; /* (vocab) */
+    struct mem_arrays memory;           /* the three */
 };
 
 static void release(struct run *r)
 {
     llama_cache_free(r->cache);
-    mem_free(r->ids);
-    mem_free(r->logits);
-    mem_free(r->scratch);
+    mem_arrays_free(&r->memory);
 }
 
 static int prepare(struct llama *l, struct run *r, struct err *err)
@@ -92,10 +91,10 @@ static int prepare(struct llama *l, struct run *r, struct err *err)
     const struct model_spec *s = &llama_model(l)->spec;
     r->most = (size_t)s->context;
     r->vocab = (uint32_t)s->vocab;
-    r->ids = mem_try_array(r->most, sizeof *r->ids);
-    r->logits = mem_try_array(r->vocab, sizeof *r->logits);
-    r->scratch = mem_try_array(r->vocab, sizeof *r->scratch);
-    if (!r->ids || !r->logits || !r->scratch)
+    r->ids = mem_arrays_add(&r->memory, r->most, sizeof *r->ids);
+    r->logits = mem_arrays_add(&r->memory, r->vocab, sizeof *r->logits);
+    r->scratch = mem_arrays_add(&r->memory, r->vocab, sizeof *r->scratch);
+    if (r->memory.failed)
         return err_set(err, -ENOMEM, "no memory to generate text");
     return llama_cache_new(l, &r->cache, err);
 }

@@ -623,7 +623,7 @@ static void norm_backward(struct llama *l, const struct llama_slot *s, const str
     op(l, l->ops->rmsnorm_bwd(l->dev, &p, l->stream), "rmsnorm_bwd");
 }
 
-/* From dy to dh = gradient of n2.h. */
+/* From dy to dh = gradient of h of n2. */
 static void mlp_backward(struct llama *l, const struct llama_slot *s, int b, bool first)
 {
     const int64_t rows = s->rows;
@@ -641,7 +641,7 @@ static void mlp_backward(struct llama *l, const struct llama_slot *s, int b, boo
     weights_input_grad(w, &gu, s->dh, l->dt, 0, l->dwide, 0, false);
 }
 
-/* From dy to dh = gradient of n1.h. */
+/* From dy to dh = gradient of h of n1. */
 static void attention_backward(struct llama *l, const struct llama_slot *s, int b, bool first)
 {
     const struct llama_block *p = &s->blocks[b];
@@ -676,7 +676,7 @@ static void attention_backward(struct llama *l, const struct llama_slot *s, int 
 static void block_backward(struct llama *l, const struct llama_slot *s, int b, bool first)
 {
     const struct llama_block *p = &s->blocks[b];
-    if (l->net.opt.mode == NET_RECOMPUTE) { /* which has kept n1.x */
+    if (l->net.opt.mode == NET_RECOMPUTE) { /* which has kept x of n1 */
         norm_forward(l, s, &p->n1, model_llama_block(b, L_NORM1), p->n1.x, NULL);
         block_forward(l, s, b, false);
     }

@@ -143,6 +143,8 @@ struct mix {
     float *t;        /* host, (entries) */
     int32_t *labels; /* host, (entries) */
 
+    struct mem_arrays memory; /* the three */
+
     struct arena arena;
     float *x, *v; /* (entries,n) */
 };
@@ -175,11 +177,11 @@ int mix_new(const struct mix_options *opt, const struct mix_experts *experts, st
     m->ops = opt->dev->ops;
     m->entries = opt->rows * opt->most;
     const size_t n = (size_t)m->entries;
-    m->row = mem_try_array(n, sizeof *m->row);
-    m->t = mem_try_array(n, sizeof *m->t);
-    m->labels = mem_try_array(n, sizeof *m->labels);
+    m->row = mem_arrays_add(&m->memory, n, sizeof *m->row);
+    m->t = mem_arrays_add(&m->memory, n, sizeof *m->t);
+    m->labels = mem_arrays_add(&m->memory, n, sizeof *m->labels);
     int rc = 0;
-    if (!m->row || !m->t || !m->labels)
+    if (m->memory.failed)
         rc = err_set(err, -ENOMEM, "no memory to group %d rows", m->entries);
     if (rc == 0) {
         plan(m);
@@ -198,9 +200,7 @@ void mix_free(struct mix *m)
     if (!m)
         return;
     arena_free(&m->arena, m->opt.dev);
-    mem_free(m->row);
-    mem_free(m->t);
-    mem_free(m->labels);
+    mem_arrays_free(&m->memory);
     mem_free(m);
 }
 

@@ -35,17 +35,16 @@ struct sampler {
     float *in, *out; /* (2B,n) of the source */
     uint8_t *u8;     /* (B,S,S,3) */
 
-    float *noise;    /* host, (B,n) */
-    float *t;        /* host, (2B) */
-    int32_t *labels; /* host, (2B) */
+    float *noise;             /* host, (B,n) */
+    float *t;                 /* host, (2B) */
+    int32_t *labels;          /* host, (2B) */
+    struct mem_arrays memory; /* the three */
 };
 
 static void sampler_release(struct sampler *s)
 {
     arena_free(&s->arena, s->dev);
-    mem_free(s->noise);
-    mem_free(s->t);
-    mem_free(s->labels);
+    mem_arrays_free(&s->memory);
 }
 
 static int sampler_init(struct sampler *s, const struct sample_source *src,
@@ -79,10 +78,10 @@ static int sampler_init(struct sampler *s, const struct sample_source *src,
         arena_add(&s->arena, &s->out, 2 * values * sizeof(float));
     }
     arena_add(&s->arena, &s->u8, values);
-    s->noise = mem_try_array(values, sizeof *s->noise);
-    s->t = mem_try_array(2 * B, sizeof *s->t);
-    s->labels = mem_try_array(2 * B, sizeof *s->labels);
-    if (!s->noise || !s->t || !s->labels)
+    s->noise = mem_arrays_add(&s->memory, values, sizeof *s->noise);
+    s->t = mem_arrays_add(&s->memory, 2 * B, sizeof *s->t);
+    s->labels = mem_arrays_add(&s->memory, 2 * B, sizeof *s->labels);
+    if (s->memory.failed)
         return err_set(err, -ENOMEM, "no memory for %d samples", s->most);
     return arena_alloc(&s->arena, s->dev, err);
 }

@@ -69,50 +69,37 @@ int weights_sync(struct weights *w, struct err *err)
 }
 
 /* Elements [at, at+n) of the flat vector. */
-static void copy_in(struct weights *w, const float *flat, uint64_t at, uint64_t n)
+static void copy(struct weights *w, void *dst, const void *src, uint64_t n, enum copy_kind kind)
 {
-    weights_note(
-        w, w->ops->copy(w->dev, w->w + at, flat + at, n * sizeof *flat, COPY_TO_DEVICE, w->stream),
-        "copying weights");
-}
-
-static void copy_out(struct weights *w, float *flat, uint64_t at, uint64_t n)
-{
-    weights_note(
-        w,
-        w->ops->copy(w->dev, flat + at, w->w + at, n * sizeof *flat, COPY_FROM_DEVICE, w->stream),
-        "copying weights");
+    weights_note(w, w->ops->copy(w->dev, dst, src, n * sizeof *w->w, kind, w->stream),
+                 "copying weights");
 }
 
 int weights_set(struct weights *w, const float *flat, struct err *err)
 {
-    copy_in(w, flat, 0, w->m->flat);
+    copy(w, w->w, flat, w->m->flat, COPY_TO_DEVICE);
     return weights_changed(w, err);
 }
 
 int weights_get(struct weights *w, float *flat, struct err *err)
 {
-    copy_out(w, flat, 0, w->m->flat);
+    copy(w, flat, w->w, w->m->flat, COPY_FROM_DEVICE);
     return weights_sync(w, err);
 }
 
 int weights_set_level(struct weights *w, int level, const float *flat, struct err *err)
 {
-    for (size_t i = 0; i < w->m->n; i++) {
-        const struct model_tensor *t = &w->m->tensors[i];
+    for (const struct model_tensor *t = w->m->tensors; t < w->m->tensors + w->m->n; t++)
         if (t->level == level)
-            copy_in(w, flat, t->offset, t->count);
-    }
+            copy(w, w->w + t->offset, flat + t->offset, t->count, COPY_TO_DEVICE);
     return weights_changed(w, err);
 }
 
 int weights_get_level(struct weights *w, int level, float *flat, struct err *err)
 {
-    for (size_t i = 0; i < w->m->n; i++) {
-        const struct model_tensor *t = &w->m->tensors[i];
+    for (const struct model_tensor *t = w->m->tensors; t < w->m->tensors + w->m->n; t++)
         if (t->level == level)
-            copy_out(w, flat, t->offset, t->count);
-    }
+            copy(w, flat + t->offset, w->w + t->offset, t->count, COPY_FROM_DEVICE);
     return weights_sync(w, err);
 }
 

@@ -38,24 +38,18 @@ struct coded {
     float *scales;  /* (2, blocks) */
     float *values;  /* room for the largest tensor */
     uint64_t params, blocks;
+    struct mem_arrays memory; /* the three */
 };
-
-static void coded_release(struct coded *c)
-{
-    mem_free(c->codes);
-    mem_free(c->scales);
-    mem_free(c->values);
-}
 
 static int coded_init(struct coded *c, const struct model *m, struct err *err)
 {
     *c = (struct coded){.params = m->params};
     for (size_t i = 0; i < m->n; i++)
         c->blocks += blocks_of(m->tensors[i].count);
-    c->codes = mem_try_array(2 * c->params, sizeof *c->codes);
-    c->scales = mem_try_array(2 * c->blocks, sizeof *c->scales);
-    c->values = mem_try_array(model_largest(m), sizeof *c->values);
-    if (!c->codes || !c->scales || !c->values)
+    c->codes = mem_arrays_add(&c->memory, 2 * c->params, sizeof *c->codes);
+    c->scales = mem_arrays_add(&c->memory, 2 * c->blocks, sizeof *c->scales);
+    c->values = mem_arrays_add(&c->memory, model_largest(m), sizeof *c->values);
+    if (c->memory.failed)
         return err_set(err, -ENOMEM, "no memory for the moments of %" PRIu64 " parameters",
                        c->params);
     return 0;
@@ -156,7 +150,7 @@ int moments_save(struct trainer *t, const char *path, uint8_t sha256[HASH_BYTES]
     if (rc == 0)
         rc = st_writer_commit(w, sha256, ret_bytes, err);
     st_writer_free(w);
-    coded_release(&c);
+    mem_arrays_free(&c.memory);
     return rc < 0 ? err_wrap(err, "writing the optimiser's moments") : 0;
 }
 
@@ -260,7 +254,7 @@ int moments_load(struct trainer *t, const char *path, struct err *err)
     if (rc == 0)
         trainer_set_adam_step(t, step);
     st_release(&st);
-    coded_release(&c);
+    mem_arrays_free(&c.memory);
     (void)close(fd); /* read only: nothing to lose */
     return rc < 0 ? err_wrap(err, "reading the optimiser's moments") : 0;
 }

@@ -548,14 +548,16 @@ static int copy_failed(struct trainer *t, int rc, struct err *err)
     return weights_sync(t->w, err);
 }
 
+static int copy(struct trainer *t, void *dst, const void *src, uint64_t n, enum copy_kind kind,
+                struct err *err)
+{
+    return copy_failed(t, t->ops->copy(t->dev, dst, src, n * sizeof(float), kind, t->w->stream),
+                       err);
+}
+
 static int ema_from_weights(struct trainer *t, struct err *err)
 {
-    if (!t->ema)
-        return 0;
-    return copy_failed(t,
-                       t->ops->copy(t->dev, t->ema, t->w->w, t->m->flat * sizeof(float),
-                                    COPY_DEVICE, t->w->stream),
-                       err);
+    return t->ema ? copy(t, t->ema, t->w->w, t->m->flat, COPY_DEVICE, err) : 0;
 }
 
 int trainer_set(struct trainer *t, const float *flat, struct err *err)
@@ -602,28 +604,28 @@ float *trainer_device(struct trainer *t, enum trainer_vector which)
     return NULL;
 }
 
+/* The vector at a tensor; NULL, with the reason, where it is off. */
+static float *vector_at(struct trainer *t, enum trainer_vector which,
+                        const struct model_tensor *tensor, struct err *err)
+{
+    float *v = trainer_device(t, which);
+    if (!v)
+        (void)err_set(err, -ENOENT, "the inner EMA is off (train.ema is 0)");
+    return v ? v + tensor->offset : NULL;
+}
+
 int trainer_read(struct trainer *t, enum trainer_vector which, const struct model_tensor *tensor,
                  float *values, struct err *err)
 {
-    float *from = trainer_device(t, which);
-    if (!from)
-        return err_set(err, -ENOENT, "the inner EMA is off (train.ema is 0)");
-    return copy_failed(t,
-                       t->ops->copy(t->dev, values, from + tensor->offset,
-                                    tensor->count * sizeof *values, COPY_FROM_DEVICE, t->w->stream),
-                       err);
+    const float *v = vector_at(t, which, tensor, err);
+    return v ? copy(t, values, v, tensor->count, COPY_FROM_DEVICE, err) : -ENOENT;
 }
 
 int trainer_write(struct trainer *t, enum trainer_vector which, const struct model_tensor *tensor,
                   const float *values, struct err *err)
 {
-    float *to = trainer_device(t, which);
-    if (!to)
-        return err_set(err, -ENOENT, "the inner EMA is off (train.ema is 0)");
-    return copy_failed(t,
-                       t->ops->copy(t->dev, to + tensor->offset, values,
-                                    tensor->count * sizeof *values, COPY_TO_DEVICE, t->w->stream),
-                       err);
+    float *v = vector_at(t, which, tensor, err);
+    return v ? copy(t, v, values, tensor->count, COPY_TO_DEVICE, err) : -ENOENT;
 }
 
 int trainer_written(struct trainer *t, struct err *err)
