@@ -2,438 +2,177 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <pthread.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "common/base/err.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "common/base/str.h"
-#include "common/data/image.h"
-#include "worker/data/data_order.h"
+#include "worker/data/data_samples.h"
 
-#define RING_BYTES_MAX (256u << 20)
-#define STREAM_FLIP 0x666c6970ULL
+#define STREAM_ORDER 0x6f72646572ULL
 
-/* ---- the cache: decoded images by sample id, open addressing, nothing is ever replaced ---- */
-
-struct entry {
-    uint64_t id;
-    int32_t label;
-    uint8_t *pixels; /* NULL: the place is free */
-};
-
-struct data_cache {
-    pthread_mutex_t lock;
-    size_t max_bytes, bytes;
-    size_t image_bytes; /* of every entry; 0: none yet */
-    struct entry *table;
-    size_t cap, used; /* cap is 0 or a power of two */
-};
-
-int data_cache_new(size_t max_bytes, struct data_cache **ret, struct err *err)
+uint64_t data_sample_id(const uint8_t sha256[32], uint32_t index)
 {
-    struct data_cache *c = mem_try_zero(sizeof(*c));
-    if (!c)
-        return err_set(err, -ENOMEM, "out of memory for the image cache");
-    c->max_bytes = max_bytes;
-    pthread_mutex_init(&c->lock, NULL);
-    *ret = c;
-    return 0;
+    uint64_t id = 0;
+    for (int i = 0; i < 6; i++)
+        id = id << 8 | sha256[i];
+    return id << 16 | (index & 0xffff);
 }
 
-static void cache_clear(struct data_cache *c)
+uint64_t data_content_key(const uint8_t *data, size_t len)
 {
-    for (size_t i = 0; i < c->cap; i++)
-        mem_free(c->table[i].pixels);
-    mem_free(c->table);
-    c->table = NULL;
-    c->cap = c->used = c->bytes = 0;
-}
-
-void data_cache_free(struct data_cache *c)
-{
-    if (!c)
-        return;
-    cache_clear(c);
-    pthread_mutex_destroy(&c->lock);
-    mem_free(c);
-}
-
-size_t data_cache_bytes(struct data_cache *c)
-{
-    pthread_mutex_lock(&c->lock);
-    size_t bytes = c->bytes;
-    pthread_mutex_unlock(&c->lock);
-    return bytes;
-}
-
-/* From now on images are of this size; those of another one are dropped. */
-static void cache_use(struct data_cache *c, size_t image_bytes)
-{
-    pthread_mutex_lock(&c->lock);
-    if (c->image_bytes != image_bytes)
-        cache_clear(c);
-    c->image_bytes = image_bytes;
-    pthread_mutex_unlock(&c->lock);
-}
-
-/* The entry of id, or the free place where it belongs.  cap > used. */
-static struct entry *find(const struct data_cache *c, uint64_t id)
-{
-    size_t i = (size_t)rng_mix(id, 0x5ca1ab1eULL) & (c->cap - 1);
-    while (c->table[i].pixels && c->table[i].id != id)
-        i = (i + 1) & (c->cap - 1);
-    return &c->table[i];
-}
-
-/* Copies the image of a sample; false when it is not there. */
-static bool cache_get(struct data_cache *c, uint64_t id, uint8_t *pixels, int32_t *ret_label)
-{
-    pthread_mutex_lock(&c->lock);
-    const struct entry *e = c->cap ? find(c, id) : NULL;
-    bool hit = e && e->pixels;
-    if (hit) {
-        memcpy(pixels, e->pixels, c->image_bytes);
-        *ret_label = e->label;
+    uint64_t key = rng_mix(len, 0x636f6e74656e74);
+    for (size_t at = 0; at < len; at += 8) {
+        uint64_t word = 0;
+        for (size_t i = 0; i < 8 && at + i < len; i++)
+            word |= (uint64_t)data[at + i] << 8 * i;
+        key = rng_mix(key, word);
     }
-    pthread_mutex_unlock(&c->lock);
-    return hit;
+    return key;
 }
 
-/* Keeps the table at most 3/4 full.  False without memory. */
-static bool grow(struct data_cache *c)
+/* The shard of a range: opened already, or now. */
+static int find_shard(struct data *d, const struct data_range *r, size_t *ret, struct err *err)
 {
-    if (c->cap && c->used < c->cap / 4 * 3)
-        return true;
-    size_t cap = c->cap ? c->cap * 2 : 1024;
-    struct entry *table = mem_try_array(cap, sizeof(*table));
-    if (!table)
-        return false;
-    struct data_cache next = {.table = table, .cap = cap};
-    for (size_t i = 0; i < c->cap; i++)
-        if (c->table[i].pixels)
-            *find(&next, c->table[i].id) = c->table[i];
-    mem_free(c->table);
-    c->table = table;
-    c->cap = cap;
-    return true;
-}
-
-/* Keeps a copy while there is room. */
-static void cache_put(struct data_cache *c, uint64_t id, const uint8_t *pixels, int32_t label)
-{
-    pthread_mutex_lock(&c->lock);
-    size_t cost = c->image_bytes + 2 * sizeof(struct entry);
-    if (c->bytes + cost <= c->max_bytes && grow(c)) {
-        struct entry *e = find(c, id);
-        uint8_t *copy = e->pixels ? NULL : mem_try(c->image_bytes);
-        if (copy) {
-            memcpy(copy, pixels, c->image_bytes);
-            *e = (struct entry){.id = id, .label = label, .pixels = copy};
-            c->used++;
-            c->bytes += cost;
-        }
-    }
-    pthread_mutex_unlock(&c->lock);
-}
-
-/* ---- the pipeline ---- */
-
-enum slot_state { SLOT_FREE, SLOT_TAKEN, SLOT_GOOD, SLOT_BAD };
-
-/* A sample on its way.  TAKEN: owned by a decode thread; GOOD and BAD: by the
- * consumer; FREE: by whoever holds the lock. */
-struct slot {
-    enum slot_state state;
-    struct data_place place;
-    uint64_t pass, id, key;
-    int32_t label;
-    uint8_t *pixels;
-    char reason[257];
-};
-
-struct data {
-    struct data_options opt;
-    size_t image_bytes;
-    struct mem_arrays arrays;
-
-    /* Under the lock. */
-    pthread_mutex_t lock;
-    pthread_cond_t ready, room;
-    struct data_order order;
-    uint64_t head, next; /* positions: next to be consumed, next to be decoded */
-    struct slot *ring;
-    uint64_t ring_size;
-    bool stop;
-
-    pthread_t threads[DATA_THREADS_MAX];
-    unsigned n_threads;
-
-    /* The consumer's. */
-    uint8_t *ring_pixels, *images;
-    int32_t *labels, *partitions;
-    uint64_t *ids, *keys;
-};
-
-/* ---- opening ---- */
-
-static int make_ring(struct data *d, struct err *err)
-{
-    uint64_t fits = RING_BYTES_MAX / d->image_bytes;
-    uint64_t size = 2ull * d->opt.batch;
-    if (size > fits)
-        size = fits;
-    if (size < d->opt.threads + 1)
-        size = d->opt.threads + 1;
-    d->ring_size = size;
-    d->ring = mem_arrays_add(&d->arrays, (size_t)size, sizeof(*d->ring));
-    d->ring_pixels = mem_arrays_add(&d->arrays, (size_t)size, d->image_bytes);
-    d->images = mem_arrays_add(&d->arrays, d->opt.batch, d->image_bytes);
-    d->labels = mem_arrays_add(&d->arrays, d->opt.batch, sizeof(*d->labels));
-    d->partitions = mem_arrays_add(&d->arrays, d->opt.batch, sizeof(*d->partitions));
-    d->ids = mem_arrays_add(&d->arrays, d->opt.batch, sizeof(*d->ids));
-    d->keys = mem_arrays_add(&d->arrays, d->opt.batch, sizeof(*d->keys));
-    if (d->arrays.failed)
-        return err_set(err, -ENOMEM, "out of memory for batches of %u images of %u x %u",
-                       d->opt.batch, d->opt.image_size, d->opt.image_size);
-    for (uint64_t i = 0; i < size; i++)
-        d->ring[i].pixels = d->ring_pixels + i * d->image_bytes;
-    return 0;
-}
-
-static int check_options(const struct data_options *o, struct err *err)
-{
-    if (o->image_size == 0 || o->image_size > 4096 || o->batch == 0 || o->batch > 65536)
-        return err_set(err, -ERR_LIMIT, "batches of %u images of side %u cannot be made", o->batch,
-                       o->image_size);
-    return 0;
-}
-
-int data_open(const struct data_options *opt, const struct data_range *ranges, size_t n_ranges,
-              struct data **ret, struct err *err)
-{
-    int rc = check_options(opt, err);
+    size_t s = 0;
+    while (s < d->n_shards && memcmp(d->hashes[s], r->sha256, 32) != 0)
+        s++;
+    *ret = s;
+    if (s < d->n_shards)
+        return 0;
+    int rc = shard_open(r->path, &d->shards[s], err);
     if (rc < 0)
         return rc;
-    struct data *d = mem_try_zero(sizeof(*d));
-    if (!d)
-        return err_set(err, -ENOMEM, "out of memory");
+    memcpy(d->hashes[s], r->sha256, 32);
+    d->n_shards++;
+    return 0;
+}
+
+int data_open(struct data *d, const struct data_ops *ops, const struct data_order *opt,
+              const struct data_range *ranges, size_t n_ranges, struct err *err)
+{
+    d->ops = ops;
     d->opt = *opt;
-    d->order.seed = opt->seed;
-    d->order.window = opt->window;
-    d->order.shuffle = opt->shuffle;
-    d->image_bytes = (size_t)opt->image_size * opt->image_size * DATA_CHANNELS;
-    if (d->opt.threads == 0)
-        d->opt.threads = 1;
-    if (d->opt.threads > DATA_THREADS_MAX)
-        d->opt.threads = DATA_THREADS_MAX;
-    pthread_mutex_init(&d->lock, NULL);
-    pthread_cond_init(&d->ready, NULL);
-    pthread_cond_init(&d->room, NULL);
-    if (opt->cache)
-        cache_use(opt->cache, d->image_bytes);
-    rc = data_order_open(&d->order, ranges, n_ranges, err);
-    if (rc == 0)
-        rc = make_ring(d, err);
-    if (rc < 0) {
-        data_free(d);
-        return rc;
-    }
-    *ret = d;
-    return 0;
-}
-
-void data_free(struct data *d)
-{
-    if (!d)
-        return;
-    pthread_mutex_lock(&d->lock);
-    d->stop = true;
-    pthread_cond_broadcast(&d->room);
-    pthread_mutex_unlock(&d->lock);
-    for (unsigned i = 0; i < d->n_threads; i++)
-        pthread_join(d->threads[i], NULL);
-    data_order_close(&d->order);
-    pthread_cond_destroy(&d->ready);
-    pthread_cond_destroy(&d->room);
-    pthread_mutex_destroy(&d->lock);
-    mem_arrays_free(&d->arrays);
-    mem_free(d);
-}
-
-/* ---- decode threads ---- */
-
-/* Waits for room and takes the next position.  NULL: nothing is left to do. */
-static struct slot *take(struct data *d)
-{
-    struct slot *s = NULL;
-    pthread_mutex_lock(&d->lock);
-    while (!d->stop && d->next - d->head >= d->ring_size)
-        pthread_cond_wait(&d->room, &d->lock);
-    if (!d->stop && (d->opt.repeat || d->next < d->order.total)) {
-        s = &d->ring[d->next % d->ring_size];
-        s->state = SLOT_TAKEN;
-        s->place = data_order_at(&d->order, d->next);
-        s->pass = d->next / d->order.total;
-        s->id = data_sample_id(d->order.hashes[s->place.shard], s->place.index);
-        d->next++;
-    }
-    pthread_mutex_unlock(&d->lock);
-    return s;
-}
-
-static void mirror(uint8_t *pixels, unsigned size)
-{
-    for (unsigned y = 0; y < size; y++) {
-        uint8_t *row = pixels + (size_t)y * size * DATA_CHANNELS;
-        for (unsigned a = 0, b = size - 1; a < b; a++, b--)
-            for (unsigned c = 0; c < DATA_CHANNELS; c++) {
-                uint8_t keep = row[a * DATA_CHANNELS + c];
-                row[a * DATA_CHANNELS + c] = row[b * DATA_CHANNELS + c];
-                row[b * DATA_CHANNELS + c] = keep;
-            }
-    }
-}
-
-static enum slot_state decode(const struct data *d, struct slot *s)
-{
-    const struct data_options *o = &d->opt;
-    const struct shard_sample *sample = &d->order.shards[s->place.shard].samples[s->place.index];
-    s->key = o->shuffle ? 0 : data_content_key(sample->data, sample->len);
-    if (!o->cache || !cache_get(o->cache, s->id, s->pixels, &s->label)) {
-        struct err err = {0};
-        if (sample->tokens) {
-            snprintf(s->reason, sizeof(s->reason), "a piece of text, not an image");
-            return SLOT_BAD;
-        }
-        if (o->classes && sample->cls >= o->classes) {
-            snprintf(s->reason, sizeof(s->reason), "class %u, but there are %u", sample->cls,
-                     o->classes);
-            return SLOT_BAD;
-        }
-        if (image_decode(sample->data, sample->len, (int)o->image_size, s->pixels, &err) < 0) {
-            str_copy(s->reason, sizeof(s->reason), err.msg);
-            return SLOT_BAD;
-        }
-        s->label = (int32_t)sample->cls;
-        if (o->cache)
-            cache_put(o->cache, s->id, s->pixels, s->label);
-    }
-    if (o->flip && (rng_at_u32(o->seed, rng_mix(STREAM_FLIP, s->pass), s->id) & 1))
-        mirror(s->pixels, o->image_size);
-    return SLOT_GOOD;
-}
-
-static void *decode_thread(void *arg)
-{
-    struct data *d = arg;
-    struct slot *s;
-    while ((s = take(d)) != NULL) {
-        enum slot_state state = decode(d, s);
-        pthread_mutex_lock(&d->lock);
-        s->state = state;
-        if (s == &d->ring[d->head % d->ring_size])
-            pthread_cond_signal(&d->ready);
-        pthread_mutex_unlock(&d->lock);
-    }
-    image_thread_exit();
-    return NULL;
-}
-
-/* ---- the consumer ---- */
-
-static int start(struct data *d, struct err *err)
-{
-    for (; d->n_threads < d->opt.threads; d->n_threads++) {
-        int rc = pthread_create(&d->threads[d->n_threads], NULL, decode_thread, d);
-        if (rc != 0 && d->n_threads == 0)
-            return err_set(err, -rc, "cannot start a thread to decode images: %s", err_text(-rc));
-        if (rc != 0) {
-            d->opt.threads = d->n_threads; /* fewer will do */
-            break;
-        }
-        pthread_setname_np(d->threads[d->n_threads], "decode");
+    for (size_t i = 0; i < n_ranges; i++)
+        d->total += ranges[i].count;
+    if (d->total == 0 || d->total > DATA_SAMPLES_MAX)
+        return err_set(err, -ERR_LIMIT, "the task names %" PRIu64 " samples, expected 1..%u",
+                       d->total, DATA_SAMPLES_MAX);
+    d->pass = UINT64_MAX;
+    d->shards = mem_try_array(n_ranges, sizeof(*d->shards));
+    d->hashes = mem_try_array(n_ranges, sizeof(*d->hashes));
+    d->places = mem_try_array((size_t)d->total, sizeof(*d->places));
+    d->order = mem_try_array((size_t)d->total, sizeof(*d->order));
+    if (!d->shards || !d->hashes || !d->places || !d->order)
+        return err_set(err, -ENOMEM, "out of memory for %" PRIu64 " samples", d->total);
+    uint64_t at = 0;
+    for (const struct data_range *r = ranges; r < ranges + n_ranges; r++) {
+        size_t s;
+        int rc = find_shard(d, r, &s, err);
+        if (rc < 0)
+            return rc;
+        if (r->start > d->shards[s].n || r->count > d->shards[s].n - r->start)
+            return err_set(err, -ERR_LIMIT,
+                           "the task wants samples %u to %" PRIu64 " of shard %s,"
+                           " which holds %zu",
+                           r->start, (uint64_t)r->start + r->count, r->path, d->shards[s].n);
+        for (uint32_t i = 0; i < r->count; i++)
+            d->places[at++] = (struct data_place){(uint32_t)s, r->start + i, r->partition};
     }
     return 0;
 }
 
-/* Waits for the sample at the head. */
-static struct slot *await(struct data *d)
+void data_close(struct data *d)
 {
-    pthread_mutex_lock(&d->lock);
-    struct slot *s = &d->ring[d->head % d->ring_size];
-    while (s->state != SLOT_GOOD && s->state != SLOT_BAD)
-        pthread_cond_wait(&d->ready, &d->lock);
-    pthread_mutex_unlock(&d->lock);
-    return s;
+    for (size_t i = 0; i < d->n_shards; i++)
+        shard_close(&d->shards[i]);
+    mem_free(d->shards);
+    mem_free(d->hashes);
+    mem_free(d->places);
+    mem_free(d->order);
+    *d = (struct data){0};
 }
 
-static void consume(struct data *d, struct slot *s)
+/* The order of a pass: a permutation inside every window. */
+static void make_order(struct data *d, uint64_t pass)
 {
-    pthread_mutex_lock(&d->lock);
-    s->state = SLOT_FREE;
-    d->head++;
-    pthread_cond_signal(&d->room);
-    pthread_mutex_unlock(&d->lock);
+    uint64_t window = d->opt.window ? d->opt.window : d->total;
+    uint64_t stream = rng_mix(STREAM_ORDER, pass);
+    for (uint64_t at = 0; at < d->total; at += window) {
+        uint64_t n = d->total - at < window ? d->total - at : window;
+        if (d->opt.shuffle)
+            rng_permutation(d->opt.seed, rng_mix(stream, at), d->order + at, (size_t)n);
+        else
+            for (uint64_t i = 0; i < n; i++)
+                d->order[at + i] = (uint32_t)i;
+        for (uint64_t i = 0; i < n; i++)
+            d->order[at + i] += (uint32_t)at;
+    }
+    d->pass = pass;
+}
+
+struct data_place data_at(struct data *d, uint64_t position)
+{
+    uint64_t pass = position / d->total;
+    if (pass != d->pass)
+        make_order(d, pass);
+    return d->places[d->order[position % d->total]];
+}
+
+int data_found_bad(struct data *d, const struct data_place *p, const char *what, const char *reason,
+                   struct err *err)
+{
+    d->bad_run++;
+    if (d->head < d->total) { /* counted in the first pass */
+        if (d->bad_named < DATA_BAD_MAX) {
+            struct data_bad *b = &d->bad[d->bad_named++];
+            memcpy(b->shard_sha256, d->hashes[p->shard], 32);
+            str_copy(b->key, sizeof(b->key), d->shards[p->shard].samples[p->index].key);
+            str_copy(b->reason, sizeof(b->reason), reason);
+        }
+        d->bad_count++;
+    }
+    if (d->bad_run < d->total)
+        return 0;
+    return err_set(err, -ERR_FORMAT, "none of the %" PRIu64 " %s, e.g. %s: %s", d->total, what,
+                   d->bad_named ? d->bad[0].key : "?", d->bad_named ? d->bad[0].reason : reason);
 }
 
 int data_next(struct data *d, struct batch *ret, struct err *err)
 {
-    int rc = start(d, err);
-    if (rc < 0)
-        return rc;
-    unsigned n = 0;
-    while (n < d->opt.batch && (d->opt.repeat || d->head < d->order.total)) {
-        struct slot *s = await(d);
-        if (s->state == SLOT_GOOD) {
-            memcpy(d->images + n * d->image_bytes, s->pixels, d->image_bytes);
-            d->labels[n] = s->label;
-            d->partitions[n] = s->place.partition;
-            d->ids[n] = s->id;
-            d->keys[n] = s->key;
-            d->order.bad_run = 0;
-            n++;
-        } else {
-            rc = data_order_bad(&d->order, d->head, &s->place, "images of the phase can be read",
-                                s->reason, err);
-        }
-        consume(d, s);
-        if (rc < 0)
-            return rc;
-    }
-    *ret = (struct batch){.count = n,
-                          .samples = n,
-                          .images = d->images,
-                          .labels = d->labels,
-                          .partitions = d->partitions,
-                          .ids = d->ids,
-                          .keys = d->opt.shuffle ? NULL : d->keys};
-    return 0;
+    d->started = true;
+    return d->ops->next(d, ret, err);
 }
 
 int data_seek(struct data *d, uint64_t position, struct err *err)
 {
-    int rc = data_order_check_seek(&d->order, d->n_threads > 0, d->opt.repeat, position, err);
-    if (rc == 0)
-        d->head = d->next = position;
-    return rc;
+    if (d->started || (!d->opt.repeat && position > d->total))
+        return err_set(err, -EINVAL, "cannot go to position %" PRIu64 " of %" PRIu64, position,
+                       d->total);
+    d->head = position;
+    return 0;
 }
 
 uint64_t data_position(const struct data *d)
 {
-    return d->head; /* written by this very thread only */
+    return d->head;
 }
 
 uint64_t data_total(const struct data *d)
 {
-    return d->order.total;
+    return d->total;
 }
 
 unsigned data_bad(const struct data *d, const struct data_bad **ret_list, unsigned *ret_named)
 {
-    *ret_list = d->order.bad;
-    *ret_named = d->order.bad_named;
-    return d->order.bad_count;
+    *ret_list = d->bad;
+    *ret_named = d->bad_named;
+    return d->bad_count;
+}
+
+void data_free(struct data *d)
+{
+    if (d)
+        d->ops->free(d);
 }

@@ -8,15 +8,13 @@
 #include "common/base/err.h"
 #include "common/base/mem.h"
 #include "common/base/str.h"
-#include "worker/data/data_order.h"
+#include "worker/data/data_samples.h"
 
 #define BATCH_BYTES_MAX (1u << 30)
 
 struct text {
+    struct data base;
     struct text_options opt;
-    struct data_order order;
-    uint64_t head;
-    bool started;
     uint32_t dim;
 
     /* The batch: `rows` of seq + 1 or seq. */
@@ -42,7 +40,7 @@ static int check_options(const struct text_options *o, struct err *err)
 /* All shards hold text; is there a column? */
 static int survey(struct text *t, const struct data_range *ranges, struct err *err)
 {
-    const struct data_order *o = &t->order;
+    const struct data *o = &t->base;
     t->dim = o->shards[0].dim;
     for (size_t i = 0; i < o->n_shards; i++) {
         if (o->shards[i].kind != SHARD_TEXT)
@@ -69,41 +67,6 @@ static int make_batch(struct text *t, struct err *err)
         return err_set(err, -ENOMEM, "out of memory for batches of %u rows of %u tokens",
                        t->opt.rows, t->opt.seq);
     return 0;
-}
-
-int text_open(const struct text_options *opt, const struct data_range *ranges, size_t n_ranges,
-              struct text **ret, struct err *err)
-{
-    int rc = check_options(opt, err);
-    if (rc < 0)
-        return rc;
-    struct text *t = mem_try_zero(sizeof(*t));
-    if (!t)
-        return err_set(err, -ENOMEM, "out of memory");
-    t->opt = *opt;
-    t->order.seed = opt->seed;
-    t->order.window = opt->window;
-    t->order.shuffle = opt->shuffle;
-    rc = data_order_open(&t->order, ranges, n_ranges, err);
-    if (rc == 0)
-        rc = survey(t, ranges, err);
-    if (rc == 0)
-        rc = make_batch(t, err);
-    if (rc < 0) {
-        text_free(t);
-        return rc;
-    }
-    *ret = t;
-    return 0;
-}
-
-void text_free(struct text *t)
-{
-    if (!t)
-        return;
-    data_order_close(&t->order);
-    mem_arrays_free(&t->arrays);
-    mem_free(t);
 }
 
 /* ---- pieces to rows ---- */
@@ -165,14 +128,14 @@ static bool is_good(const struct text *t, const struct shard_sample *s, char *re
 static int next_piece(struct text *t, struct data_place *ret, struct err *err)
 {
     char reason[128];
-    for (; t->opt.repeat || t->head < t->order.total; t->head++) {
-        *ret = data_order_at(&t->order, t->head);
-        if (is_good(t, &t->order.shards[ret->shard].samples[ret->index], reason, sizeof(reason))) {
-            t->order.bad_run = 0;
+    for (; data_has(&t->base, t->base.head); t->base.head++) {
+        *ret = data_at(&t->base, t->base.head);
+        if (is_good(t, &t->base.shards[ret->shard].samples[ret->index], reason, sizeof(reason))) {
+            t->base.bad_run = 0;
             return 1;
         }
-        int rc = data_order_bad(&t->order, t->head, ret, "pieces of text of the phase can be used",
-                                reason, err);
+        int rc =
+            data_found_bad(&t->base, ret, "pieces of text of the phase can be used", reason, err);
         if (rc < 0)
             return rc;
     }
@@ -186,16 +149,16 @@ static int fill_row(struct text *t, unsigned row, struct batch *b, struct err *e
     uint32_t at = 0;
     int rc;
     while ((rc = next_piece(t, &place, err)) > 0) {
-        const struct shard *shard = &t->order.shards[place.shard];
+        const struct shard *shard = &t->base.shards[place.shard];
         const struct shard_sample *s = &shard->samples[place.index];
         if (at + s->tokens > t->opt.seq + 1)
             break; /* it begins the next row */
         place_piece(t, s, row, at, b);
         at += s->tokens;
-        t->head++;
+        t->base.head++;
         if (t->opt.packed)
             continue;
-        t->ids[row] = data_sample_id(t->order.hashes[place.shard], place.index);
+        t->ids[row] = data_sample_id(t->base.hashes[place.shard], place.index);
         t->lengths[row] = s->tokens;
         if (t->dim)
             shard_feature(shard, s, t->features + (size_t)row * t->dim);
@@ -207,8 +170,9 @@ static int fill_row(struct text *t, unsigned row, struct batch *b, struct err *e
     return 1;
 }
 
-int text_next(struct text *t, unsigned rows, struct batch *ret, struct err *err)
+static int text_next(struct data *base, struct batch *ret, struct err *err)
 {
+    struct text *t = (struct text *)base;
     struct batch b = {
         .seq = t->opt.seq,
         .tokens = t->tokens,
@@ -216,47 +180,47 @@ int text_next(struct text *t, unsigned rows, struct batch *ret, struct err *err)
         .target = t->target,
         .pos = t->pos,
     };
-    if (rows == 0 || rows > t->opt.rows)
-        rows = t->opt.rows;
     if (!t->opt.packed) {
         b.ids = t->ids;
         b.lengths = t->lengths;
         b.features = t->features;
     }
-    t->started = true;
-    while (b.count < rows) {
-        int rc = fill_row(t, b.count, &b, err);
-        if (rc < 0)
-            return rc;
-        if (rc == 0)
-            break;
+    int rc = 1;
+    while (b.count < t->opt.rows && (rc = fill_row(t, b.count, &b, err)) > 0)
         b.count++;
-    }
+    if (rc < 0)
+        return rc;
     *ret = b;
     return 0;
 }
 
-int text_seek(struct text *t, uint64_t position, struct err *err)
+static void text_free(struct data *base)
 {
-    int rc = data_order_check_seek(&t->order, t->started, t->opt.repeat, position, err);
+    struct text *t = (struct text *)base;
+    data_close(base);
+    mem_arrays_free(&t->arrays);
+    mem_free(t);
+}
+
+int text_open(const struct text_options *opt, const struct data_range *ranges, size_t n_ranges,
+              struct data **ret, struct err *err)
+{
+    static const struct data_ops ops = {.next = text_next, .free = text_free};
+    int rc = check_options(opt, err);
+    if (rc < 0)
+        return rc;
+    struct text *t = mem_try_zero(sizeof(*t));
+    if (!t)
+        return err_set(err, -ENOMEM, "out of memory");
+    t->opt = *opt;
+    rc = data_open(&t->base, &ops, &opt->order, ranges, n_ranges, err);
     if (rc == 0)
-        t->head = position;
+        rc = survey(t, ranges, err);
+    if (rc == 0)
+        rc = make_batch(t, err);
+    if (rc < 0)
+        text_free(&t->base);
+    else
+        *ret = &t->base;
     return rc;
-}
-
-uint64_t text_position(const struct text *t)
-{
-    return t->head;
-}
-
-uint64_t text_total(const struct text *t)
-{
-    return t->order.total;
-}
-
-unsigned text_bad(const struct text *t, const struct data_bad **ret_list, unsigned *ret_named)
-{
-    *ret_list = t->order.bad;
-    *ret_named = t->order.bad_named;
-    return t->order.bad_count;
 }

@@ -3,7 +3,7 @@
 #include "common/base/clock.h"
 #include "common/base/mem.h"
 #include "common/base/str.h"
-#include "worker/data/data.h"
+#include "worker/data/images.h"
 #include "worker/kinds/replica.h"
 #include "worker/order/modules.h"
 #include "worker/order/work.h"
@@ -16,7 +16,7 @@ int engine_open(const struct engine_options *opt, struct engine **ret, struct er
     e->state_dir = str_dup(opt->state_dir);
     int rc = island_open(opt->device, opt->threads, &e->island, err);
     if (rc == 0)
-        rc = data_cache_new(opt->image_cache_bytes, &e->images, err);
+        rc = image_cache_new(opt->image_cache_bytes, &e->images, err);
     if (rc < 0) {
         engine_close(e);
         return rc;
@@ -33,7 +33,7 @@ void engine_close(struct engine *e)
         return;
     engine_keep(e, NULL, NULL);
     replicas_free(e->replicas);
-    data_cache_free(e->images);
+    image_cache_free(e->images);
     island_close(e->island);
     mem_free(e->state_dir);
     mem_free(e);

@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 struct cache;
-struct data_cache;
+struct image_cache;
 struct device;
 struct err;
 struct island;
@@ -41,7 +41,7 @@ struct engine {
     char *state_dir;
     struct island *island; /* what trains */
     struct device *dev;    /* its first: what does everything else */
-    struct data_cache *images;
+    struct image_cache *images;
     struct replicas *replicas;
     double peak[2]; /* by enum dtype, worker/train/peak.h; 0: not asked for yet */
     bool stepped;   /* the first training step of this process is done */

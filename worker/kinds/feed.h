@@ -1,6 +1,5 @@
-/* Where the batches of a network come from: the image pipeline (worker/data/data.h) or the text
- * pipeline (worker/data/text.h), as the job's data are; for training, evaluation and whatever
- * else reads samples in order.  Threads as in worker/data/data.h. */
+/* Opens the data of a task, by what the job says: images (worker/data/images.h) or text
+ * (worker/data/text.h); for training, evaluation and whatever else reads samples in order. */
 #ifndef WORKER_FEED_H
 #define WORKER_FEED_H
 
@@ -12,7 +11,7 @@
 
 struct engine;
 struct err;
-struct feed;
+struct data;
 
 struct feed_options {
     unsigned batch;  /* images, or rows of model.context tokens */
@@ -23,18 +22,14 @@ struct feed_options {
     bool pieces;     /* texts: one piece per row; else packed */
     unsigned skip;   /* texts: first tokens of a piece that are no targets */
     uint64_t seed;   /* of the order of samples */
-    uint32_t window; /* as data_options.window */
+    uint32_t window; /* as data_order.window */
     uint64_t most;   /* feed_each: samples, about; 0: all.  Images are cut, rows of texts not */
     bool tell_bad;   /* feed_each: takes what was found bad into w's result */
 };
 
-/* Ranges of w's task whose shards are in the cache. */
+/* Ranges of w's task whose shards are in the cache; the caller frees the data. */
 int feed_open(struct engine *e, const struct work *w, Skerry__V1__Range *const *ranges,
-              size_t n_ranges, const struct feed_options *opt, struct feed **ret, struct err *err);
-void feed_free(struct feed *f); /* accepts NULL */
-
-/* Borrowed until the next call; count 0 at the end. */
-int feed_next(struct feed *f, struct batch *ret, struct err *err);
+              size_t n_ranges, const struct feed_options *opt, struct data **ret, struct err *err);
 
 /* Takes all batches in order, each with the seed of the job's evaluations, until take fails or the
  * work is stopped; *ret_samples: how many samples there were. */
@@ -43,12 +38,7 @@ int feed_each(struct engine *e, struct work *w, Skerry__V1__Range *const *ranges
               const struct feed_options *opt, feed_take_fn take, void *arg, uint64_t *ret_samples,
               struct err *err);
 
-/* As data_seek, data_position, data_total. */
-int feed_seek(struct feed *f, uint64_t position, struct err *err);
-uint64_t feed_position(const struct feed *f);
-uint64_t feed_total(const struct feed *f);
-
 /* What was found bad, into w's result. */
-void feed_take_bad(const struct feed *f, struct work *w);
+void feed_take_bad(const struct data *d, struct work *w);
 
 #endif

@@ -15,7 +15,8 @@
 #include "common/base/err.h"
 #include "common/base/mem.h"
 #include "common/data/tokenizer.h"
-#include "worker/data/data_order.h"
+#include "worker/data/data_samples.h"
+#include "worker/data/images.h"
 #include "worker/kinds/engine.h"
 #include "worker/kinds/task_files.h"
 #include "worker/kinds/forward.h"
@@ -26,7 +27,7 @@
 #include "worker/order/task_check.h"
 
 #define PIXELS_SIDE 16
-#define PIXELS_DIM (PIXELS_SIDE * PIXELS_SIDE * DATA_CHANNELS)
+#define PIXELS_DIM (PIXELS_SIDE * PIXELS_SIDE * IMAGES_CHANNELS)
 #define PREFIX 32 /* first tokens of a text, by which it is routed */
 #define LOW_NOISE 0.1F
 #define NGRAM_BYTES_MAX (1u << 20)
@@ -179,19 +180,20 @@ static int column(struct run *r, struct err *err)
 {
     const Skerry__V1__FeatureTask *t = r->w->task->feature;
     struct data_range *ranges = NULL;
-    struct data_order o = {0};
+    const struct data_order as_listed = {0};
+    struct data d = {0};
     const char *name = r->w->spec.partition.column;
     int rc = work_ranges(r->w, t->ranges, t->n_ranges, &ranges, err);
     if (rc == 0)
-        rc = data_order_open(&o, ranges, t->n_ranges, err);
+        rc = data_open(&d, NULL, &as_listed, ranges, t->n_ranges, err);
     mem_free(ranges);
-    if (rc == 0 && o.shards[0].dim == 0)
+    if (rc == 0 && d.shards[0].dim == 0)
         rc = err_set(err, -ERR_CONFIG, "partition.column: the dataset has no column '%s'", name);
     if (rc == 0)
-        rc = room(r, o.shards[0].dim, 0, err);
+        rc = room(r, d.shards[0].dim, 0, err);
     for (uint64_t i = 0; rc == 0 && i < r->rows.n; i++) {
-        struct data_place p = data_order_at(&o, i);
-        const struct shard *shard = &o.shards[p.shard];
+        struct data_place p = data_at(&d, i);
+        const struct shard *shard = &d.shards[p.shard];
         const struct shard_sample *s = &shard->samples[p.index];
         float *x = r->x + i * r->d;
         if (shard->dim != r->d) {
@@ -206,7 +208,7 @@ static int column(struct run *r, struct err *err)
                          "partition.column: '%s' of %s holds a value that is not a number", name,
                          s->key);
     }
-    data_order_close(&o);
+    data_close(&d);
     return rc;
 }
 

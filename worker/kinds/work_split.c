@@ -8,7 +8,7 @@
 #include "common/base/err.h"
 #include "common/base/mem.h"
 #include "common/data/shard.h"
-#include "worker/data/data_order.h"
+#include "worker/data/data_samples.h"
 #include "worker/kinds/task_files.h"
 #include "worker/kinds/kinds.h"
 #include "worker/order/work.h"
@@ -16,7 +16,7 @@
 
 struct run {
     struct work *w;
-    struct data_order order;
+    struct data data; /* the samples of the ranges, as listed */
     uint32_t *assign; /* (total,top) */
     uint32_t top;     /* columns of it; `used` of them count */
     uint32_t used;
@@ -66,8 +66,8 @@ static int write_shard(struct run *r, uint32_t partition, uint32_t count, uint64
             rc = -ERR_CANCELLED;
             break;
         }
-        struct data_place p = data_order_at(&r->order, *row);
-        const struct shard *shard = &r->order.shards[p.shard];
+        struct data_place p = data_at(&r->data, *row);
+        const struct shard *shard = &r->data.shards[p.shard];
         rc = shard_writer_add(writer, &shard->samples[p.index], shard->dim, err);
         n++;
         r->done++;
@@ -84,13 +84,13 @@ static int write_partition(struct run *r, uint32_t partition, struct err *err)
     const uint64_t most = (uint64_t)r->w->spec.data.shard_samples;
     uint64_t n = 0, row = 0;
     int rc = 0;
-    for (uint64_t i = 0; i < r->order.total; i++)
+    for (uint64_t i = 0; i < r->data.total; i++)
         n += belongs(r, i, partition);
     const uint64_t shards = (n + most - 1) / most;
     for (uint64_t s = 0; rc == 0 && s < shards; s++) {
         uint64_t count = n * (s + 1) / shards - n * s / shards;
         rc = write_shard(r, partition, (uint32_t)count, &row, err);
-        progress_units(&r->w->progress, (uint32_t)r->done, (uint32_t)(r->order.total * r->used));
+        progress_units(&r->w->progress, (uint32_t)r->done, (uint32_t)(r->data.total * r->used));
     }
     return rc;
 }
@@ -102,13 +102,13 @@ static int run_open(struct run *r, struct err *err)
     char path[CACHE_PATH_MAX];
     int rc = work_ranges(r->w, t->ranges, t->n_ranges, &ranges, err);
     if (rc == 0)
-        rc = data_order_open(&r->order, ranges, t->n_ranges, err);
+        rc = data_open(&r->data, NULL, &(struct data_order){0}, ranges, t->n_ranges, err);
     mem_free(ranges);
     if (rc < 0)
         return rc;
     work_blob_path(r->w, t->assignment->sha256.data, path);
-    rc = assignment_read(path, t->first, r->order.total, r->w->task->partitions, &r->assign,
-                         &r->top, err);
+    rc = assignment_read(path, t->first, r->data.total, r->w->task->partitions, &r->assign, &r->top,
+                         err);
     r->used = t->holdout ? 1 : r->top;
     return rc;
 }
@@ -141,7 +141,7 @@ static int run(struct engine *e, struct work *w, struct err *err)
         rc = write_partition(&r, p, err);
     w->result.samples = r.done;
     mem_free(r.assign);
-    data_order_close(&r.order);
+    data_close(&r.data);
     return rc;
 }
 

@@ -20,6 +20,7 @@
 #include "common/base/str.h"
 #include "worker/kinds/contribute.h"
 #include "worker/kinds/engine.h"
+#include "worker/data/data.h"
 #include "worker/kinds/feed.h"
 #include "worker/kinds/prefetch.h"
 #include "worker/kinds/replica.h"
@@ -48,7 +49,7 @@ struct phase {
     struct replica *r;             /* r->trainer; weights by trainer_net(r->trainer)->weights */
     bool resumed;                  /* goes on in the middle: at says where */
     struct task_experts *teachers; /* distillation: of each rank; else NULL */
-    struct feed *feed;
+    struct data *feed;
     struct replica_cursor at;
     uint32_t first;    /* at.steps when this run of it began */
     uint64_t window;   /* phase_window(); 0: bounded by steps */
@@ -154,7 +155,7 @@ static int open_data(struct phase *p, struct err *err)
     };
     int rc = feed_open(p->e, p->w, p->t->ranges, p->t->n_ranges, &opt, &p->feed, err);
     if (rc == 0 && p->at.position > 0)
-        rc = feed_seek(p->feed, p->at.position, err);
+        rc = data_seek(p->feed, p->at.position, err);
     return rc;
 }
 
@@ -268,7 +269,7 @@ static void note_step(struct phase *p, const struct step_result *s, uint64_t sam
     p->at.loss_sum += s->loss;
     p->at.steps++;
     p->at.samples += samples;
-    p->at.position = feed_position(p->feed);
+    p->at.position = data_position(p->feed);
     struct progress_point point = {s->step, (float)s->loss, (float)s->lr};
     progress_step(&p->w->progress, &point, (float)s->grad_norm, p->at.samples);
 }
@@ -279,7 +280,7 @@ static bool over(const struct phase *p)
     if (p->t->steps)
         return p->at.steps >= p->t->steps;
     double spent = seconds_so_far(p);
-    return phase_time_over(p->at.position, feed_total(p->feed), p->window,
+    return phase_time_over(p->at.position, data_total(p->feed), p->window,
                            spent + spent / p->at.steps / 2, (double)p->t->seconds);
 }
 
@@ -300,7 +301,7 @@ static int step(struct phase *p, bool *ret_ended, struct err *err)
 {
     struct batch b;
     struct step_result s;
-    int rc = feed_next(p->feed, &b, err);
+    int rc = data_next(p->feed, &b, err);
     if (rc < 0)
         return rc;
     *ret_ended = b.count == 0;
@@ -313,7 +314,7 @@ static int step(struct phase *p, bool *ret_ended, struct err *err)
     slow_down(p, clock_now_ns() - begun);
     note_step(p, &s, b.samples);
     note_rate(p, &b);
-    uint64_t all = feed_total(p->feed); /* some may have been used twice */
+    uint64_t all = data_total(p->feed); /* some may have been used twice */
     uint64_t used = p->at.samples < all ? p->at.samples : all;
     return p->fragments ? fragments_step(p->fragments, p->at.steps, used, err) : 0;
 }
@@ -347,11 +348,11 @@ static uint64_t samples_used(const struct phase *p)
     uint64_t n = p->at.samples;
     if (!p->t->steps) {
         n = p->at.position;
-        if (n < feed_total(p->feed)) /* what was begun of another window is used once more */
+        if (n < data_total(p->feed)) /* what was begun of another window is used once more */
             n -= n % p->window;
     }
     /* Fewer than a batch: some were used twice. */
-    return n < feed_total(p->feed) ? n : feed_total(p->feed);
+    return n < data_total(p->feed) ? n : data_total(p->feed);
 }
 
 static int send_moments(struct phase *p, struct err *err)
@@ -478,7 +479,7 @@ static int run_once(struct phase *p, struct err *err)
     prefetch_end(&p->ahead);
     fragments_close(p->fragments);
     close_teachers(p);
-    feed_free(p->feed);
+    data_free(p->feed);
     return rc;
 }
 

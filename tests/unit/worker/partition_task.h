@@ -12,7 +12,7 @@
 #include "common/data/shard.h"
 #include "worker/kinds/kinds.h"
 #include "worker/order/work.h"
-#include "worker/data/data_order.h"
+#include "worker/data/data_samples.h"
 #include "worker/kinds/engine.h"
 #include "worker/kinds/task_files.h"
 #include "worker/order/modules.h"

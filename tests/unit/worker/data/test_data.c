@@ -1,264 +1,153 @@
-/* The image pipeline: the same batches whatever the threads, bad images, cache. */
+#include "worker/data/data_samples.h"
+
+#include <errno.h>
+
 #include "tests/unit/worker/shards.h"
 
-#include "common/base/hash.h"
-#include "worker/data/data.h"
+enum { SAMPLES = 20, SHARDS = 2 };
 
+static const struct data_order as_listed = {0};
 static char *dir;
-static struct test_shard shards[3];
-static struct data_range ranges[4];
+static struct test_shard shards[SHARDS];
 
 static int setup(void **state)
 {
-    (void)state;
-    OK(image_init(err));
     dir = scratch_new();
-    for (int i = 0; i < 3; i++)
-        shards[i] = shard_make(dir, i, 20, 5, i == 2 ? 7 : -1);
-    for (int i = 0; i < 3; i++) {
-        ranges[i] = (struct data_range){.path = shards[i].path, .start = 0, .count = 20};
-        memcpy(ranges[i].sha256, shards[i].sha256, 32);
-    }
-    return 0;
+    for (int i = 0; i < SHARDS; i++)
+        shards[i] = shard_make(dir, i, SAMPLES, 2, -1);
+    return image_init(NULL);
 }
 
 static int teardown(void **state)
 {
-    (void)state;
-    for (int i = 0; i < 3; i++)
-        free(shards[i].path);
+    for (int i = 0; i < SHARDS; i++)
+        mem_free(shards[i].path);
     scratch_free(dir);
     return 0;
 }
 
-static struct data_options defaults(void)
+static struct data_range range(int shard, uint32_t start, uint32_t count, int32_t partition)
 {
-    return (struct data_options){.image_size = 8,
-                                 .batch = 7,
-                                 .threads = 1,
-                                 .shuffle = true,
-                                 .flip = true,
-                                 .classes = 5,
-                                 .seed = 99};
+    struct data_range r = {
+        .path = shards[shard].path, .start = start, .count = count, .partition = partition};
+    memcpy(r.sha256, shards[shard].sha256, 32);
+    return r;
 }
 
-/* Hash of everything in the next n batches (all for n < 0); the ids too. */
-static void digest(struct data *d, int n, uint8_t out[32], uint64_t *ids, size_t *n_ids)
+/* Ranges of one shard share it; a place knows its shard, number and partition. */
+static void places_follow_the_ranges(void **state)
 {
-    struct hash h;
-    hash_init(&h);
-    size_t seen = 0;
-    for (int i = 0; i != n; i++) {
-        struct batch b;
-        OK(data_next(d, &b, err));
-        if (b.count == 0)
-            break;
-        hash_update(&h, b.images, (size_t)b.count * 8 * 8 * 3);
-        hash_update(&h, b.labels, b.count * sizeof(*b.labels));
-        hash_update(&h, b.ids, b.count * sizeof(*b.ids));
-        for (unsigned k = 0; k < b.count && ids; k++)
-            ids[seen + k] = b.ids[k];
-        seen += b.count;
+    const struct data_range ranges[] = {range(1, 5, 3, 7), range(0, 0, 2, 8), range(1, 19, 1, 9)};
+    struct data d = {0};
+    OK(data_open(&d, NULL, &as_listed, ranges, 3, err));
+    assert_int_equal(d.total, 6);
+    assert_int_equal(d.n_shards, 2);
+    static const struct data_place want[] = {{0, 5, 7}, {0, 6, 7}, {0, 7, 7},
+                                             {1, 0, 8}, {1, 1, 8}, {0, 19, 9}};
+    for (uint64_t i = 0; i < 12; i++) { /* two passes */
+        struct data_place p = data_at(&d, i);
+        assert_memory_equal(&p, &want[i % 6], sizeof(p));
     }
-    hash_final(&h, out);
-    if (n_ids)
-        *n_ids = seen;
+    data_close(&d);
+    data_close(&d);
 }
 
-static void run(const struct data_options *o, size_t n_ranges, int batches, uint8_t out[32])
+/* Each window of a pass is a permutation of its own places; seeds and passes differ. */
+static void windows_are_shuffled_apart(void **state)
 {
-    struct data *d;
-    OK(data_open(o, ranges, n_ranges, &d, err));
-    digest(d, batches, out, NULL, NULL);
-    data_free(d);
-}
-
-static void threads_and_cache_change_nothing(void **state)
-{
-    (void)state;
-    struct data_options o = defaults();
-    o.repeat = true;
-    uint8_t one[32], other[32];
-    run(&o, 3, 20, one); /* several passes */
-    struct data_cache *cache;
-    OK(data_cache_new(1 << 20, &cache, err));
-    for (unsigned threads = 1; threads <= 9; threads += 4) {
-        o.threads = threads;
-        o.cache = NULL;
-        run(&o, 3, 20, other);
-        assert_memory_equal(one, other, 32);
-        o.cache = cache;
-        run(&o, 3, 20, other);
-        assert_memory_equal(one, other, 32);
+    const struct data_range ranges[] = {range(0, 0, SAMPLES, 0), range(1, 0, SAMPLES, 0)};
+    const struct data_order shuffled = {.seed = 4, .window = 16, .shuffle = true};
+    struct data d = {0};
+    uint64_t moved = 0, again = 0;
+    OK(data_open(&d, NULL, &shuffled, ranges, 2, err));
+    for (uint64_t pass = 0; pass < 2; pass++) {
+        unsigned seen[40] = {0};
+        for (uint64_t i = 0; i < 40; i++) {
+            struct data_place p = data_at(&d, pass * 40 + i);
+            uint32_t at = p.shard * SAMPLES + p.index;
+            assert_int_equal(at / 16, i / 16);
+            seen[at]++;
+            moved += at != i;
+        }
+        for (int i = 0; i < 40; i++)
+            assert_int_equal(seen[i], 1);
     }
-    assert_true(data_cache_bytes(cache) > 58 * 8 * 8 * 3);
-    data_cache_free(cache);
-    o.cache = NULL;
-    o.seed = 100;
-    run(&o, 3, 20, other);
-    assert_memory_not_equal(one, other, 32);
+    assert_true(moved > 40);
+    for (uint64_t i = 0; i < 40; i++) {
+        struct data_place one = data_at(&d, i), two = data_at(&d, 40 + i);
+        again += one.index == two.index;
+    }
+    assert_true(again < 20);
+    data_close(&d);
 }
 
-static void small_cache_keeps_its_limit(void **state)
+static void names_the_bad(void **state)
 {
-    (void)state;
-    struct data_options o = defaults();
-    uint8_t one[32], other[32];
-    run(&o, 2, -1, one);
-    OK(data_cache_new(2000, &o.cache, err));
-    run(&o, 2, -1, other);
-    run(&o, 2, -1, other);
-    assert_memory_equal(one, other, 32);
-    assert_in_range(data_cache_bytes(o.cache), 1, 2000);
-    o.image_size = 4; /* another size empties it */
-    struct data *d;
-    OK(data_open(&o, ranges, 1, &d, err));
-    assert_int_equal(data_cache_bytes(o.cache), 0);
-    data_free(d);
-    data_cache_free(o.cache);
-}
-
-static void bad_image_is_named_and_replaced(void **state)
-{
-    (void)state;
-    struct data_options o = defaults();
-    struct data *d;
-    uint64_t ids[64];
-    size_t n;
-    uint8_t sum[32];
-    o.threads = 3;
-    OK(data_open(&o, ranges, 3, &d, err));
-    assert_int_equal(data_total(d), 60);
-    digest(d, -1, sum, ids, &n);
-    assert_int_equal(n, 59);
+    const struct data_range ranges[] = {range(0, 0, 3, 0)};
+    struct data d = {0};
+    struct err e = {0};
+    OK(data_open(&d, NULL, &as_listed, ranges, 1, err));
+    struct data_place p = data_at(&d, 1);
+    d.head = 1;
+    OK(data_found_bad(&d, &p, "things", "is odd", err));
     const struct data_bad *bad;
-    unsigned named;
-    assert_int_equal(data_bad(d, &bad, &named), 1);
-    assert_int_equal(named, 1);
-    assert_string_equal(bad[0].key, "s2-0007");
-    assert_true(bad[0].reason[0] != '\0');
-    assert_memory_equal(bad[0].shard_sha256, shards[2].sha256, 32);
-    for (size_t i = 0; i < n; i++) {
-        assert_true(ids[i] != data_sample_id(shards[2].sha256, 7));
-        for (size_t j = 0; j < i; j++)
-            assert_true(ids[i] != ids[j]);
-    }
-    assert_int_equal(data_position(d), 60);
-    data_free(d);
+    unsigned named = 0;
+    assert_int_equal(data_bad(&d, &bad, &named), 1);
+    assert_true(named == 1 && bad == d.bad);
+    assert_true(d.bad_count == 1 && d.bad_named == 1 && d.bad_run == 1);
+    assert_string_equal(d.bad[0].key, "s0-0001");
+    assert_string_equal(d.bad[0].reason, "is odd");
+    assert_memory_equal(d.bad[0].shard_sha256, shards[0].sha256, 32);
+    d.head = 4;
+    OK(data_found_bad(&d, &p, "things", "is odd", err)); /* in the second pass: known */
+    assert_int_equal(d.bad_count, 1);
+    assert_int_equal(data_found_bad(&d, &p, "things", "no", &e), -ERR_FORMAT);
+    assert_string_equal(e.msg, "none of the 3 things, e.g. s0-0001: is odd");
+    data_close(&d);
 }
 
-static void class_out_of_range_is_bad(void **state)
+static void refuses(void **state)
 {
-    (void)state;
-    struct data_options o = defaults();
-    o.classes = 4;
-    struct data *d;
-    uint8_t sum[32];
-    size_t n;
-    OK(data_open(&o, ranges, 1, &d, err));
-    digest(d, -1, sum, NULL, &n);
-    assert_int_equal(n, 16);
-    data_free(d);
+    struct data_range beyond = range(0, 18, 3, 0), empty = range(0, 0, 0, 0);
+    struct data d = {0};
+    FAILS(data_open(&d, NULL, &as_listed, &beyond, 1, err), "samples 18 to 21 of shard");
+    data_close(&d);
+    FAILS(data_open(&d, NULL, &as_listed, &empty, 1, err), "names 0 samples");
+    data_close(&d);
+    d.total = 5;
+    OK(data_seek(&d, 5, err));
+    assert_int_equal(data_position(&d), 5);
+    FAILS(data_seek(&d, 6, err), "cannot go to position 6 of 5");
+    d.opt.repeat = true;
+    OK(data_seek(&d, 6, err));
+    d.started = true;
+    FAILS(data_seek(&d, 0, err), "cannot go to position 0");
 }
 
-static void window_uses_a_prefix(void **state)
+/* Names of samples and contents stay what they are. */
+static void ids_are_fixed(void **state)
 {
-    (void)state;
-    struct data_options o = defaults();
-    o.window = 10;
-    o.batch = 10;
-    struct data *d;
-    uint64_t ids[64];
-    uint8_t sum[32];
-    size_t n;
-    OK(data_open(&o, ranges, 2, &d, err));
-    digest(d, 2, sum, ids, &n);
-    assert_int_equal(n, 20);
-    for (uint32_t i = 0; i < 20; i++) {
-        bool found = false;
-        for (size_t k = 0; k < n; k++)
-            found = found || ids[k] == data_sample_id(shards[0].sha256, i);
-        assert_true(found);
-    }
-    data_free(d);
-}
-
-static void unshuffled_keeps_the_order(void **state)
-{
-    (void)state;
-    struct data_options o = defaults();
-    o.shuffle = o.flip = false;
-    struct data_range r = ranges[1];
-    r.start = 3;
-    r.count = 5;
-    struct data *d;
-    uint64_t ids[64];
-    uint8_t sum[32];
-    size_t n;
-    OK(data_open(&o, &r, 1, &d, err));
-    digest(d, -1, sum, ids, &n);
-    assert_int_equal(n, 5);
-    for (uint32_t i = 0; i < 5; i++)
-        assert_true(ids[i] == data_sample_id(shards[1].sha256, 3 + i));
-    data_free(d);
-}
-
-static void seek_goes_on_where_it_was(void **state)
-{
-    (void)state;
-    struct data_options o = defaults();
-    o.repeat = true;
-    o.threads = 2;
-    struct data *d;
-    uint8_t sum[32], rest[32], again[32];
-    OK(data_open(&o, ranges, 3, &d, err));
-    digest(d, 11, sum, NULL, NULL);
-    uint64_t position = data_position(d);
-    digest(d, 6, rest, NULL, NULL);
-    data_free(d);
-    OK(data_open(&o, ranges, 3, &d, err));
-    OK(data_seek(d, position, err));
-    digest(d, 6, again, NULL, NULL);
-    data_free(d);
-    assert_memory_equal(rest, again, 32);
-}
-
-static void refuses_what_cannot_be(void **state)
-{
-    (void)state;
-    struct data_options o = defaults();
-    struct data *d;
-    struct data_range r = ranges[0];
-    r.start = 15;
-    r.count = 6;
-    FAILS(data_open(&o, &r, 1, &d, err), "which holds 20");
-    r.path = "/nonexistent";
-    FAILS(data_open(&o, &r, 1, &d, err), "/nonexistent");
-    o.batch = 0;
-    FAILS(data_open(&o, ranges, 1, &d, err), "batches of 0");
-    /* Nothing but bad images: an error, not an endless loop. */
-    o = defaults();
-    o.repeat = true;
-    r = ranges[2];
-    r.start = 7;
-    r.count = 1;
-    OK(data_open(&o, &r, 1, &d, err));
-    struct batch b;
-    FAILS(data_next(d, &b, err), "none of the 1 images");
-    data_free(d);
+    uint8_t sha[32];
+    for (int i = 0; i < 32; i++)
+        sha[i] = (uint8_t)(i + 1);
+    assert_true(data_sample_id(sha, 0x10203) == 0x0102030405060203ULL);
+    assert_true(data_content_key(sha, 9) != data_content_key(sha, 8));
+    assert_true(data_content_key(sha, 32) == data_content_key(sha, 32));
+    sha[31] ^= 1;
+    assert_true(data_sample_id(sha, 0x10203) == 0x0102030405060203ULL);
+    uint64_t key = data_content_key(sha, 32);
+    sha[31] ^= 1;
+    assert_true(data_content_key(sha, 32) != key);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(threads_and_cache_change_nothing),
-        cmocka_unit_test(small_cache_keeps_its_limit),
-        cmocka_unit_test(bad_image_is_named_and_replaced),
-        cmocka_unit_test(class_out_of_range_is_bad),
-        cmocka_unit_test(window_uses_a_prefix),
-        cmocka_unit_test(unshuffled_keeps_the_order),
-        cmocka_unit_test(seek_goes_on_where_it_was),
-        cmocka_unit_test(refuses_what_cannot_be),
+        cmocka_unit_test(places_follow_the_ranges),
+        cmocka_unit_test(windows_are_shuffled_apart),
+        cmocka_unit_test(names_the_bad),
+        cmocka_unit_test(refuses),
+        cmocka_unit_test(ids_are_fixed),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -63,12 +63,12 @@ static void packs_without_leaking(void **state)
     struct data_range r = range(&s, 0, COUNT(lengths));
     struct text_options opt = in_order;
     struct batch b;
-    struct text *t;
+    struct data *t;
     opt.seq = 8;
     opt.rows = 3;
     OK(text_open(&opt, &r, 1, &t, err));
-    assert_int_equal(text_total(t), 6);
-    OK(text_next(t, 0, &b, err));
+    assert_int_equal(data_total(t), 6);
+    OK(data_next(t, &b, err));
     assert_int_equal(b.count, 3); /* the piece of 17 is too long for 8 and is passed over */
     assert_int_equal(b.samples, 5);
     assert_int_equal(batch_units(&b), 15);
@@ -92,15 +92,15 @@ static void packs_without_leaking(void **state)
     assert_memory_equal(b.start, start, sizeof(start));
     assert_memory_equal(b.pos, pos, sizeof(pos));
     assert_memory_equal(b.target, target, sizeof(target));
-    OK(text_next(t, 0, &b, err));
+    OK(data_next(t, &b, err));
     assert_int_equal(b.count, 0);
-    assert_int_equal(text_position(t), 6);
+    assert_int_equal(data_position(t), 6);
     const struct data_bad *bad;
     unsigned named;
-    assert_int_equal(text_bad(t, &bad, &named), 1);
+    assert_int_equal(data_bad(t, &bad, &named), 1);
     assert_string_equal(bad[0].key, "000004-d4#0");
     assert_string_equal(bad[0].reason, "a piece of 17 tokens, expected 2 to 9");
-    text_free(t);
+    data_free(t);
     mem_free(s.path);
     scratch_free(dir);
 }
@@ -114,15 +114,15 @@ static void last_column_is_a_target(void **state)
     struct test_shard s = text_shard(dir, 1, lengths, COUNT(lengths), 0);
     struct data_range r = range(&s, 0, 3);
     struct batch b;
-    struct text *t;
+    struct data *t;
     OK(text_open(&in_order, &r, 1, &t, err));
-    OK(text_next(t, 0, &b, err));
+    OK(data_next(t, &b, err));
     assert_int_equal(b.count, 2);
     assert_int_equal(batch_units(&b), SEQ - 3 + 2 + SEQ);
     assert_int_equal(b.target[SEQ - 1], A(1, 2));
     assert_int_equal(b.tokens[SEQ], A(1, 2));
     assert_int_equal(b.target[2 * SEQ - 1], A(2, SEQ));
-    text_free(t);
+    data_free(t);
     mem_free(s.path);
     scratch_free(dir);
 }
@@ -136,11 +136,12 @@ static void one_piece_a_row(void **state)
     struct data_range r = range(&s, 1, 2);
     struct text_options opt = in_order;
     struct batch b;
-    struct text *t;
+    struct data *t;
     opt.packed = false;
+    opt.rows = 1;
     opt.skip = 5;
     OK(text_open(&opt, &r, 1, &t, err));
-    OK(text_next(t, 1, &b, err));
+    OK(data_next(t, &b, err));
     assert_int_equal(b.count, 1);
     assert_int_equal(b.lengths[0], 9);
     assert_int_equal(b.ids[0], data_sample_id(s.sha256, 1));
@@ -149,12 +150,12 @@ static void one_piece_a_row(void **state)
     assert_int_equal(batch_units(&b), 4);
     for (int i = 0; i < SEQ; i++)
         assert_int_equal(b.target[i], i >= 4 && i < 8 ? 301000 + i + 1 : -1);
-    OK(text_next(t, 0, &b, err));
+    OK(data_next(t, &b, err));
     assert_int_equal(b.count, 1);
     assert_int_equal(b.lengths[0], 2);
     assert_int_equal(batch_units(&b), 0);
     assert_int_equal(b.ids[0], data_sample_id(s.sha256, 2));
-    text_free(t);
+    data_free(t);
     mem_free(s.path);
     scratch_free(dir);
 }
@@ -174,17 +175,17 @@ static void note(const struct batch *b, unsigned seen[40], uint32_t *digest)
 static uint32_t run(const struct text_options *opt, const struct data_range *r, uint64_t from,
                     unsigned batches, unsigned seen[40], uint64_t *ret_position)
 {
-    struct text *t;
+    struct data *t;
     struct batch b;
     uint32_t digest = 7;
     OK(text_open(opt, r, 1, &t, err));
-    OK(text_seek(t, from, err));
+    OK(data_seek(t, from, err));
     for (unsigned i = 0; i < batches; i++) {
-        OK(text_next(t, 0, &b, err));
+        OK(data_next(t, &b, err));
         note(&b, seen, &digest);
     }
-    *ret_position = text_position(t);
-    text_free(t);
+    *ret_position = data_position(t);
+    data_free(t);
     return digest;
 }
 
@@ -200,35 +201,35 @@ static void every_pass_has_every_piece(void **state)
     struct text_options opt = in_order;
     struct batch b;
     uint64_t at, end;
-    opt.shuffle = true;
-    opt.seed = 5;
+    opt.order.shuffle = true;
+    opt.order.seed = 5;
     uint32_t one = run(&opt, &r, 0, 30, seen, &at);
     assert_int_equal(at, 40); /* the end; 30 batches were too many */
     for (int i = 0; i < 40; i++)
         assert_int_equal(seen[i], 1);
     assert_int_equal(run(&opt, &r, 0, 30, again, &at), one);
-    opt.seed = 6;
+    opt.order.seed = 6;
     assert_int_not_equal(run(&opt, &r, 0, 30, again, &at), one);
 
     /* Windows: after n of them, exactly the first n * window pieces. */
-    opt.window = 8;
+    opt.order.window = 8;
     memset(seen, 0, sizeof(seen));
-    struct text *t;
+    struct data *t;
     opt.rows = 1;
     opt.packed = false;
     OK(text_open(&opt, &r, 1, &t, err));
     uint32_t digest = 0;
     for (int i = 0; i < 16; i++) {
-        OK(text_next(t, 0, &b, err));
+        OK(data_next(t, &b, err));
         note(&b, seen, &digest);
     }
     for (int i = 0; i < 40; i++)
         assert_int_equal(seen[i], i < 16);
-    FAILS(text_seek(t, 3, err), "cannot go to position");
-    text_free(t);
+    FAILS(data_seek(t, 3, err), "cannot go to position");
+    data_free(t);
 
     /* Going on from a position gives what would have come. */
-    opt.packed = opt.repeat = true;
+    opt.packed = opt.order.repeat = true;
     opt.rows = 4;
     run(&opt, &r, 0, 9, again, &at);
     assert_true(at > 40); /* in a later pass */
@@ -236,14 +237,14 @@ static void every_pass_has_every_piece(void **state)
     OK(text_open(&opt, &r, 1, &t, err));
     digest = 7;
     for (int i = 0; i < 13; i++) {
-        OK(text_next(t, 0, &b, err));
+        OK(data_next(t, &b, err));
         if (i >= 9)
             note(&b, again, &digest);
         assert_int_equal(b.count, 4);
     }
     assert_int_equal(digest, rest);
-    assert_int_equal(text_position(t), end);
-    text_free(t);
+    assert_int_equal(data_position(t), end);
+    data_free(t);
     mem_free(s.path);
     scratch_free(dir);
 }
@@ -259,7 +260,7 @@ static void says_what_is_wrong(void **state)
                       pictures = range(&images, 0, 2);
     struct text_options opt = in_order;
     struct batch b;
-    struct text *t;
+    struct data *t;
     FAILS(text_open(&opt, &beyond, 1, &t, err), "which holds 2");
     FAILS(text_open(&opt, &pictures, 1, &t, err), "holds no text");
     FAILS(text_open(&opt, &r, 0, &t, err), "names 0 samples");
@@ -268,13 +269,13 @@ static void says_what_is_wrong(void **state)
     opt.rows = 1;
     opt.vocab = 2;
     OK(text_open(&opt, &r, 1, &t, err));
-    FAILS(text_next(t, 0, &b, err), "token 2, but there are 2");
-    text_free(t);
+    FAILS(data_next(t, &b, err), "token 2, but there are 2");
+    data_free(t);
     opt.vocab = 1005;
     OK(text_open(&opt, &r, 1, &t, err));
-    OK(text_next(t, 0, &b, err));
+    OK(data_next(t, &b, err));
     assert_int_equal(b.samples, 2);
-    text_free(t);
+    data_free(t);
     mem_free(s.path);
     mem_free(images.path);
     scratch_free(dir);

@@ -1,0 +1,410 @@
+#include "worker/data/images.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/err.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
+#include "common/base/str.h"
+#include "common/data/image.h"
+#include "worker/data/data_samples.h"
+
+#define RING_BYTES_MAX (256u << 20)
+#define STREAM_FLIP 0x666c6970ULL
+
+/* ---- the cache: decoded images by sample id, open addressing, nothing is ever replaced ---- */
+
+struct entry {
+    uint64_t id;
+    int32_t label;
+    uint8_t *pixels; /* NULL: the place is free */
+};
+
+struct image_cache {
+    pthread_mutex_t lock;
+    size_t max_bytes, bytes;
+    size_t image_bytes; /* of every entry; 0: none yet */
+    struct entry *table;
+    size_t cap, used; /* cap is 0 or a power of two */
+};
+
+int image_cache_new(size_t max_bytes, struct image_cache **ret, struct err *err)
+{
+    struct image_cache *c = mem_try_zero(sizeof(*c));
+    if (!c)
+        return err_set(err, -ENOMEM, "out of memory for the image cache");
+    c->max_bytes = max_bytes;
+    pthread_mutex_init(&c->lock, NULL);
+    *ret = c;
+    return 0;
+}
+
+static void cache_clear(struct image_cache *c)
+{
+    for (size_t i = 0; i < c->cap; i++)
+        mem_free(c->table[i].pixels);
+    mem_free(c->table);
+    c->table = NULL;
+    c->cap = c->used = c->bytes = 0;
+}
+
+void image_cache_free(struct image_cache *c)
+{
+    if (!c)
+        return;
+    cache_clear(c);
+    pthread_mutex_destroy(&c->lock);
+    mem_free(c);
+}
+
+size_t image_cache_bytes(struct image_cache *c)
+{
+    pthread_mutex_lock(&c->lock);
+    size_t bytes = c->bytes;
+    pthread_mutex_unlock(&c->lock);
+    return bytes;
+}
+
+/* From now on images are of this size; those of another one are dropped. */
+static void cache_use(struct image_cache *c, size_t image_bytes)
+{
+    pthread_mutex_lock(&c->lock);
+    if (c->image_bytes != image_bytes)
+        cache_clear(c);
+    c->image_bytes = image_bytes;
+    pthread_mutex_unlock(&c->lock);
+}
+
+/* The entry of id, or the free place where it belongs.  cap > used. */
+static struct entry *find(const struct image_cache *c, uint64_t id)
+{
+    size_t i = (size_t)rng_mix(id, 0x5ca1ab1eULL) & (c->cap - 1);
+    while (c->table[i].pixels && c->table[i].id != id)
+        i = (i + 1) & (c->cap - 1);
+    return &c->table[i];
+}
+
+/* Copies the image of a sample; false when it is not there. */
+static bool cache_get(struct image_cache *c, uint64_t id, uint8_t *pixels, int32_t *ret_label)
+{
+    pthread_mutex_lock(&c->lock);
+    const struct entry *e = c->cap ? find(c, id) : NULL;
+    bool hit = e && e->pixels;
+    if (hit) {
+        memcpy(pixels, e->pixels, c->image_bytes);
+        *ret_label = e->label;
+    }
+    pthread_mutex_unlock(&c->lock);
+    return hit;
+}
+
+/* Keeps the table at most 3/4 full.  False without memory. */
+static bool grow(struct image_cache *c)
+{
+    if (c->cap && c->used < c->cap / 4 * 3)
+        return true;
+    size_t cap = c->cap ? c->cap * 2 : 1024;
+    struct entry *table = mem_try_array(cap, sizeof(*table));
+    if (!table)
+        return false;
+    struct image_cache next = {.table = table, .cap = cap};
+    for (size_t i = 0; i < c->cap; i++)
+        if (c->table[i].pixels)
+            *find(&next, c->table[i].id) = c->table[i];
+    mem_free(c->table);
+    c->table = table;
+    c->cap = cap;
+    return true;
+}
+
+/* Keeps a copy while there is room. */
+static void cache_put(struct image_cache *c, uint64_t id, const uint8_t *pixels, int32_t label)
+{
+    pthread_mutex_lock(&c->lock);
+    size_t cost = c->image_bytes + 2 * sizeof(struct entry);
+    if (c->bytes + cost <= c->max_bytes && grow(c)) {
+        struct entry *e = find(c, id);
+        uint8_t *copy = e->pixels ? NULL : mem_try(c->image_bytes);
+        if (copy) {
+            memcpy(copy, pixels, c->image_bytes);
+            *e = (struct entry){.id = id, .label = label, .pixels = copy};
+            c->used++;
+            c->bytes += cost;
+        }
+    }
+    pthread_mutex_unlock(&c->lock);
+}
+
+/* ---- the pipeline ---- */
+
+enum slot_state { SLOT_FREE, SLOT_TAKEN, SLOT_GOOD, SLOT_BAD };
+
+/* A sample on its way.  TAKEN: owned by a decode thread; GOOD and BAD: by the
+ * consumer; FREE: by whoever holds the lock. */
+struct slot {
+    enum slot_state state;
+    struct data_place place;
+    uint64_t pass, id, key;
+    int32_t label;
+    uint8_t *pixels;
+    char reason[257];
+};
+
+struct images {
+    struct data base; /* head is under the lock, but for the consumer's own reading */
+    struct images_options opt;
+    size_t image_bytes;
+    struct mem_arrays arrays;
+
+    /* Under the lock. */
+    pthread_mutex_t lock;
+    pthread_cond_t ready, room;
+    uint64_t next; /* position to be decoded next; samples before base.head are consumed */
+    struct slot *ring;
+    uint64_t ring_size;
+    bool stop;
+
+    pthread_t threads[IMAGES_THREADS_MAX];
+    unsigned n_threads;
+
+    /* The consumer's. */
+    uint8_t *ring_pixels, *images;
+    int32_t *labels, *partitions;
+    uint64_t *ids, *keys;
+};
+
+/* ---- opening ---- */
+
+static int make_ring(struct images *d, struct err *err)
+{
+    uint64_t fits = RING_BYTES_MAX / d->image_bytes;
+    uint64_t size = 2ull * d->opt.batch;
+    if (size > fits)
+        size = fits;
+    if (size < d->opt.threads + 1)
+        size = d->opt.threads + 1;
+    d->ring_size = size;
+    d->ring = mem_arrays_add(&d->arrays, (size_t)size, sizeof(*d->ring));
+    d->ring_pixels = mem_arrays_add(&d->arrays, (size_t)size, d->image_bytes);
+    d->images = mem_arrays_add(&d->arrays, d->opt.batch, d->image_bytes);
+    d->labels = mem_arrays_add(&d->arrays, d->opt.batch, sizeof(*d->labels));
+    d->partitions = mem_arrays_add(&d->arrays, d->opt.batch, sizeof(*d->partitions));
+    d->ids = mem_arrays_add(&d->arrays, d->opt.batch, sizeof(*d->ids));
+    d->keys = mem_arrays_add(&d->arrays, d->opt.batch, sizeof(*d->keys));
+    if (d->arrays.failed)
+        return err_set(err, -ENOMEM, "out of memory for batches of %u images of %u x %u",
+                       d->opt.batch, d->opt.image_size, d->opt.image_size);
+    for (uint64_t i = 0; i < size; i++)
+        d->ring[i].pixels = d->ring_pixels + i * d->image_bytes;
+    return 0;
+}
+
+static int check_options(const struct images_options *o, struct err *err)
+{
+    if (o->image_size == 0 || o->image_size > 4096 || o->batch == 0 || o->batch > 65536)
+        return err_set(err, -ERR_LIMIT, "batches of %u images of side %u cannot be made", o->batch,
+                       o->image_size);
+    return 0;
+}
+
+static void images_free(struct data *base)
+{
+    struct images *d = (struct images *)base;
+    pthread_mutex_lock(&d->lock);
+    d->stop = true;
+    pthread_cond_broadcast(&d->room);
+    pthread_mutex_unlock(&d->lock);
+    for (unsigned i = 0; i < d->n_threads; i++)
+        pthread_join(d->threads[i], NULL);
+    data_close(base);
+    pthread_cond_destroy(&d->ready);
+    pthread_cond_destroy(&d->room);
+    pthread_mutex_destroy(&d->lock);
+    mem_arrays_free(&d->arrays);
+    mem_free(d);
+}
+
+/* ---- decode threads ---- */
+
+/* Waits for room and takes the next position.  NULL: nothing is left to do. */
+static struct slot *take(struct images *d)
+{
+    struct slot *s = NULL;
+    pthread_mutex_lock(&d->lock);
+    while (!d->stop && d->next - d->base.head >= d->ring_size)
+        pthread_cond_wait(&d->room, &d->lock);
+    if (!d->stop && data_has(&d->base, d->next)) {
+        s = &d->ring[d->next % d->ring_size];
+        s->state = SLOT_TAKEN;
+        s->place = data_at(&d->base, d->next);
+        s->pass = d->next / d->base.total;
+        s->id = data_sample_id(d->base.hashes[s->place.shard], s->place.index);
+        d->next++;
+    }
+    pthread_mutex_unlock(&d->lock);
+    return s;
+}
+
+static void mirror(uint8_t *pixels, unsigned size)
+{
+    for (unsigned y = 0; y < size; y++) {
+        uint8_t *row = pixels + (size_t)y * size * IMAGES_CHANNELS;
+        for (unsigned a = 0, b = size - 1; a < b; a++, b--)
+            for (unsigned c = 0; c < IMAGES_CHANNELS; c++) {
+                uint8_t keep = row[a * IMAGES_CHANNELS + c];
+                row[a * IMAGES_CHANNELS + c] = row[b * IMAGES_CHANNELS + c];
+                row[b * IMAGES_CHANNELS + c] = keep;
+            }
+    }
+}
+
+static enum slot_state decode(const struct images *d, struct slot *s)
+{
+    const struct images_options *o = &d->opt;
+    const struct shard_sample *sample = &d->base.shards[s->place.shard].samples[s->place.index];
+    s->key = o->order.shuffle ? 0 : data_content_key(sample->data, sample->len);
+    if (!o->cache || !cache_get(o->cache, s->id, s->pixels, &s->label)) {
+        struct err err = {0};
+        if (sample->tokens) {
+            snprintf(s->reason, sizeof(s->reason), "a piece of text, not an image");
+            return SLOT_BAD;
+        }
+        if (o->classes && sample->cls >= o->classes) {
+            snprintf(s->reason, sizeof(s->reason), "class %u, but there are %u", sample->cls,
+                     o->classes);
+            return SLOT_BAD;
+        }
+        if (image_decode(sample->data, sample->len, (int)o->image_size, s->pixels, &err) < 0) {
+            str_copy(s->reason, sizeof(s->reason), err.msg);
+            return SLOT_BAD;
+        }
+        s->label = (int32_t)sample->cls;
+        if (o->cache)
+            cache_put(o->cache, s->id, s->pixels, s->label);
+    }
+    if (o->flip && (rng_at_u32(o->order.seed, rng_mix(STREAM_FLIP, s->pass), s->id) & 1))
+        mirror(s->pixels, o->image_size);
+    return SLOT_GOOD;
+}
+
+static void *decode_thread(void *arg)
+{
+    struct images *d = arg;
+    struct slot *s;
+    while ((s = take(d)) != NULL) {
+        enum slot_state state = decode(d, s);
+        pthread_mutex_lock(&d->lock);
+        s->state = state;
+        if (s == &d->ring[d->base.head % d->ring_size])
+            pthread_cond_signal(&d->ready);
+        pthread_mutex_unlock(&d->lock);
+    }
+    image_thread_exit();
+    return NULL;
+}
+
+/* ---- the consumer ---- */
+
+static int start(struct images *d, struct err *err)
+{
+    if (d->n_threads == 0)
+        d->next = d->base.head;
+    for (; d->n_threads < d->opt.threads; d->n_threads++) {
+        int rc = pthread_create(&d->threads[d->n_threads], NULL, decode_thread, d);
+        if (rc != 0 && d->n_threads == 0)
+            return err_set(err, -rc, "cannot start a thread to decode images: %s", err_text(-rc));
+        if (rc != 0) {
+            d->opt.threads = d->n_threads; /* fewer will do */
+            break;
+        }
+        pthread_setname_np(d->threads[d->n_threads], "decode");
+    }
+    return 0;
+}
+
+/* Waits for the sample at the head. */
+static struct slot *await(struct images *d)
+{
+    pthread_mutex_lock(&d->lock);
+    struct slot *s = &d->ring[d->base.head % d->ring_size];
+    while (s->state != SLOT_GOOD && s->state != SLOT_BAD)
+        pthread_cond_wait(&d->ready, &d->lock);
+    pthread_mutex_unlock(&d->lock);
+    return s;
+}
+
+static void consume(struct images *d, struct slot *s)
+{
+    pthread_mutex_lock(&d->lock);
+    s->state = SLOT_FREE;
+    d->base.head++;
+    pthread_cond_signal(&d->room);
+    pthread_mutex_unlock(&d->lock);
+}
+
+static int images_next(struct data *base, struct batch *ret, struct err *err)
+{
+    struct images *d = (struct images *)base;
+    int rc = start(d, err);
+    unsigned n = 0;
+    while (rc == 0 && n < d->opt.batch && data_has(base, base->head)) {
+        struct slot *s = await(d);
+        if (s->state == SLOT_GOOD) {
+            memcpy(d->images + n * d->image_bytes, s->pixels, d->image_bytes);
+            d->labels[n] = s->label;
+            d->partitions[n] = s->place.partition;
+            d->ids[n] = s->id;
+            d->keys[n] = s->key;
+            base->bad_run = 0;
+            n++;
+        } else {
+            rc = data_found_bad(base, &s->place, "images of the phase can be read", s->reason, err);
+        }
+        consume(d, s);
+    }
+    if (rc < 0)
+        return rc;
+    *ret = (struct batch){.count = n,
+                          .samples = n,
+                          .images = d->images,
+                          .labels = d->labels,
+                          .partitions = d->partitions,
+                          .ids = d->ids,
+                          .keys = d->opt.order.shuffle ? NULL : d->keys};
+    return 0;
+}
+
+int images_open(const struct images_options *opt, const struct data_range *ranges, size_t n_ranges,
+                struct data **ret, struct err *err)
+{
+    static const struct data_ops ops = {.next = images_next, .free = images_free};
+    int rc = check_options(opt, err);
+    if (rc < 0)
+        return rc;
+    struct images *d = mem_try_zero(sizeof(*d));
+    if (!d)
+        return err_set(err, -ENOMEM, "out of memory");
+    d->opt = *opt;
+    d->image_bytes = (size_t)opt->image_size * opt->image_size * IMAGES_CHANNELS;
+    if (d->opt.threads == 0)
+        d->opt.threads = 1;
+    if (d->opt.threads > IMAGES_THREADS_MAX)
+        d->opt.threads = IMAGES_THREADS_MAX;
+    pthread_mutex_init(&d->lock, NULL);
+    pthread_cond_init(&d->ready, NULL);
+    pthread_cond_init(&d->room, NULL);
+    if (opt->cache)
+        cache_use(opt->cache, d->image_bytes);
+    rc = data_open(&d->base, &ops, &opt->order, ranges, n_ranges, err);
+    if (rc == 0)
+        rc = make_ring(d, err);
+    if (rc < 0)
+        images_free(&d->base);
+    else
+        *ret = &d->base;
+    return rc;
+}

@@ -1,0 +1,48 @@
+/* The image pipeline: samples are decoded ahead of the step by background threads.
+ *
+ *    order of the pass:  s7 s2 s9 s4 s1 ...        (positions)
+ *                        │  │  │  │
+ *     decode threads  ───┴──┴──┴──┘  each takes the next position
+ *                        ▼
+ *     ring of decoded samples (bounded), read in position order
+ *                        ▼
+ *     data_next() on the compute thread:  batch of the next `count` good samples
+ *
+ * A batch's keys are data_content_key()s, NULL when shuffled (training).
+ *
+ * image_cache keeps decoded images between phases, so that later epochs do not
+ * decode again.  It has a maximum and keeps what came first: the access
+ * pattern is cyclic, where replacing the oldest would never hit.  Any thread. */
+#ifndef WORKER_DATA_IMAGES_H
+#define WORKER_DATA_IMAGES_H
+
+#include "worker/data/data.h"
+
+struct image_cache;
+
+#define IMAGES_CHANNELS 3
+#define IMAGES_THREADS_MAX 64
+
+struct images_options {
+    unsigned image_size; /* pixels of a side; images are cropped and scaled to it */
+    unsigned batch;      /* samples of a batch */
+    unsigned threads;    /* decode threads, 0 = 1 */
+    unsigned classes;    /* a sample of a higher class is bad; 0: any is fine */
+    bool flip;           /* mirror half of the samples, by (seed, pass, sample id) */
+    struct data_order order;
+    /* May be NULL; must outlive the data.  A cache holds one image size at a
+     * time: images_open with another size empties it. */
+    struct image_cache *cache;
+};
+
+/* Opens the shards' indexes; data_free joins the threads.  Fails with a sentence when a shard
+ * cannot be read or a range lies outside of it. */
+int images_open(const struct images_options *opt, const struct data_range *ranges, size_t n_ranges,
+                struct data **ret, struct err *err);
+
+/* At most max_bytes of decoded pixels. */
+int image_cache_new(size_t max_bytes, struct image_cache **ret, struct err *err);
+void image_cache_free(struct image_cache *c);    /* accepts NULL */
+size_t image_cache_bytes(struct image_cache *c); /* held now; for tests */
+
+#endif
