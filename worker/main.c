@@ -293,8 +293,7 @@ static int start(struct daemon *d, struct err *err)
         return rc;
     char used[STR_HUMAN_MAX], limit[STR_HUMAN_MAX];
     log_info("workerd",
-             "workerd %s name=\"%s\" device=\"%s\" work_dir=%s cache=\"%s of %s\"; "
-             "joining %s:%u",
+             "workerd %s name=\"%s\" device=\"%s\" work_dir=%s cache=\"%s of %s\"; joining %s:%u",
              SKERRY_VERSION, d->name, d->device, d->dir.dir,
              str_human_bytes(cache_used_bytes(d->cache), used),
              str_human_bytes(cache_limit_bytes(d->cache), limit), d->token.host, d->token.rpc_port);

@@ -1,7 +1,6 @@
-/* What a phase gives to a module: the difference between the version that the phase
- * began with and the replica's weights, with the residual of earlier rounds, coded
- * (common/outer/contribution.h).  Weights on a card are coded there, others here: the same
- * bytes.  Compute thread. */
+/* What a phase gives to a module: the difference between the version that the phase began with and
+ * the replica's weights, with the residual of earlier rounds, coded (common/outer/contribution.h).
+ * Weights on a card are coded there, others here: the same bytes.  Compute thread. */
 #ifndef WORKER_CONTRIBUTE_H
 #define WORKER_CONTRIBUTE_H
 

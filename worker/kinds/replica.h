@@ -1,6 +1,5 @@
-/* Replicas whose training goes on here from phase to phase: a trainer (Adam's
- * moments and count) per (job, path, replica), in memory, with a local
- * checkpoint on disk.
+/* Replicas whose training goes on here from phase to phase: a trainer (Adam's moments and count)
+ * per (job, path, replica), in memory, with a local checkpoint on disk.
  *
  *   wanted at step s:  in memory and standing at s     ─► goes on
  *                      the phase itself was cut here   ─► DIR/replica-J-P-R.mid   (bit-exact)
@@ -8,8 +7,8 @@
  *                      moments came with the task      ─► those (worker/train/moments.h)
  *                      otherwise                       ─► fresh moments
  *
- * At most REPLICAS_MAX and a number of bytes stay in memory; the longest unused
- * goes first (its checkpoint stays).  Compute thread. */
+ * At most REPLICAS_MAX and a number of bytes stay in memory; the longest unused goes first (its
+ * checkpoint stays).  Compute thread. */
 #ifndef WORKER_REPLICA_H
 #define WORKER_REPLICA_H
 

@@ -19,8 +19,7 @@ static int on_shard(void *arg, const struct dataset_shard *shard, struct err *er
     struct work_output *o = work_output(w);
     if (!o)
         return err_set(err, -ERR_LIMIT,
-                       "the archive makes more than %d shards; raise "
-                       "data.shard_samples",
+                       "the archive makes more than %d shards; raise data.shard_samples",
                        WORK_OUTPUTS_MAX);
     o->role = WORK_SHARD;
     str_copy(o->path, sizeof(o->path), shard->path);
@@ -35,11 +34,10 @@ static int on_shard(void *arg, const struct dataset_shard *shard, struct err *er
 static int on_progress(void *arg, uint64_t done, uint64_t total)
 {
     struct work *w = arg;
-    struct err ignored;
     for (; total > UINT32_MAX; total >>= 10) /* bytes of texts */
         done >>= 10;
     progress_units(&w->progress, (uint32_t)done, (uint32_t)total);
-    return work_stopped(w, &ignored) ? -ERR_CANCELLED : 0;
+    return work_stopped(w, NULL) ? -ERR_CANCELLED : 0;
 }
 
 static int take_classes(struct work *w, const struct dataset *ds, struct err *err)

@@ -33,9 +33,8 @@
 static int on_progress(void *arg, unsigned done, unsigned total)
 {
     struct work *w = arg;
-    struct err ignored;
     progress_units(&w->progress, done, total);
-    return work_stopped(w, &ignored);
+    return work_stopped(w, NULL);
 }
 
 static int draw(struct work *w, const struct sample_source *src, uint8_t *images, struct err *err)
@@ -187,12 +186,11 @@ static int append(struct buf *out, const char *text, size_t len)
 static int on_text(void *arg, const char *text, size_t len, unsigned done)
 {
     struct speaker *s = arg;
-    struct err ignored;
     progress_units(&s->w->progress, done, s->w->task->sample->tokens);
     if (append(&s->text, text, len) == -ERR_LIMIT)
         return 1; /* as long as a report can be */
     stream(s);
-    return work_stopped(s->w, &ignored) ? -ERR_CANCELLED : 0;
+    return work_stopped(s->w, NULL) ? -ERR_CANCELLED : 0;
 }
 
 static int write_text(struct engine *e, struct work *w, struct err *err)
@@ -266,9 +264,8 @@ static int check(const Skerry__V1__Task *task, struct err *err)
     for (size_t i = 0; i < t->n_labels; i++)
         if (t->labels[i] >= n_classes)
             return err_set(err, -ERR_LIMIT,
-                           "task: sample.labels[%zu] is %u, but there are %zu "
-                           "classes",
-                           i, t->labels[i], n_classes);
+                           "task: sample.labels[%zu] is %u, but there are %zu classes", i,
+                           t->labels[i], n_classes);
     return 0;
 }
 

@@ -95,8 +95,7 @@ static int check(const Skerry__V1__Task *task, struct err *err)
         return err_set(err, -ERR_FORMAT, "task: train needs exactly one of steps and seconds");
     if (t->steps > TASK_STEPS_MAX || t->seconds > TASK_SECONDS_MAX)
         return err_set(err, -ERR_LIMIT,
-                       "task: train asks for %u steps or %u seconds, at most %u "
-                       "and %u are allowed",
+                       "task: train asks for %u steps or %u seconds, at most %u and %u are allowed",
                        t->steps, t->seconds, TASK_STEPS_MAX, TASK_SECONDS_MAX);
     if (t->batch > TASK_BATCH_MAX)
         return err_set(err, -ERR_LIMIT, "task: train.batch is %u, at most %u are allowed", t->batch,
@@ -288,9 +287,8 @@ static bool over(const struct phase *p)
 static void slow_down(struct phase *p, uint64_t ns)
 {
     double factor = p->e->opt.throttle;
-    struct err ignored = {0}; /* the next step sees it */
     uint64_t until = clock_now_ns() + (factor > 1 ? (uint64_t)((factor - 1) * (double)ns) : 0);
-    for (uint64_t now; (now = clock_now_ns()) < until && !work_stopped(p->w, &ignored);) {
+    for (uint64_t now; (now = clock_now_ns()) < until && !work_stopped(p->w, NULL);) {
         uint64_t nap = until - now < NAP_NS ? until - now : NAP_NS;
         (void)nanosleep(&(struct timespec){.tv_nsec = (long)nap}, NULL); /* shorter is fine */
     }

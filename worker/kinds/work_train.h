@@ -5,10 +5,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A phase bounded by time has its samples in `window`s: shuffled inside each, so that what
- * it has used when the time is over is a prefix of its ranges and at most one window
- * that it has begun.  A few batches, at most a sixteenth of what it was given, at least
- * one batch. */
+/* A phase bounded by time has its samples in `window`s: shuffled inside each, so that what it has
+ * used when the time is over is a prefix of its ranges and at most one window that it has begun.  A
+ * few batches, at most a sixteenth of what it was given, at least one batch. */
 uint64_t phase_window(uint64_t total, uint64_t batch);
 
 /* After any step: is such a phase over?  It uses up one window at least.  middle: when

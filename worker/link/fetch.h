@@ -1,6 +1,5 @@
-/* Getting blobs by ticket into the cache: several at once, resumed, verified;
- * a blob that arrives with wrong content is asked for once more, then it is an
- * error that names it.  Loop thread. */
+/* Getting blobs by ticket into the cache: several at once, resumed, verified; a blob that arrives
+ * with wrong content is asked for once more, then it is an error that names it.  Loop thread. */
 #ifndef WORKER_FETCH_H
 #define WORKER_FETCH_H
 

@@ -1,6 +1,5 @@
-/* The worker's one connection to its coordinator, and what flows on it by
- * itself: joining, joining again after a loss, heartbeats, and the news that
- * their answers carry.
+/* The worker's one connection to its coordinator, and what flows on it by itself: joining, joining
+ * again after a loss, heartbeats, and the news that their answers carry.
  *
  *   DOWN ──connected──► JOINING ──JoinReply──► JOINED ──────────┐
  *    ▲                     │  ▲                   │             │ "I do not know you"
@@ -8,8 +7,8 @@
  *                             └─────────────────────────────────┘
  *   wrong key, secret or version: on_failed, once, for ever
  *
- * It dials for ever with growing pauses and logs what it waits for when that
- * changes.  Everything here runs on the loop thread. */
+ * It dials for ever with growing pauses and logs what it waits for when that changes.  Everything
+ * here runs on the loop thread. */
 #ifndef WORKER_SESSION_H
 #define WORKER_SESSION_H
 

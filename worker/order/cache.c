@@ -285,9 +285,7 @@ int cache_check(struct cache *c, const uint8_t sha256[32], uint64_t size, struct
                        found_size, size);
     if (!good)
         return err_set(err, -ERR_HASH,
-                       "the cached blob %s is damaged: its content does not match "
-                       "its hash",
-                       path);
+                       "the cached blob %s is damaged: its content does not match its hash", path);
     if (size && found_size != size)
         return err_set(err, -ERR_FORMAT, "blob %s has %" PRIu64 " bytes, the task says %" PRIu64,
                        path, found_size, size);

@@ -4,12 +4,11 @@
  *   present at start, not yet verified ──check──► verified | removed (-ERR_HASH)
  *   verified, file changed behind our back (size, time) ──check──► hashed again
  *
- * The sum of sizes stays under a limit: reserve() removes what was used longest
- * ago and is not pinned.  A task pins what it reads.  Losing the whole
- * directory costs transfers, nothing else.
+ * The sum of sizes stays under a limit: reserve() removes what was used longest ago and is not
+ * pinned.  A task pins what it reads.  Losing the whole directory costs transfers, nothing else.
  *
- * Any thread; nothing but cache_check() takes long, and it does not hold the
- * lock while it reads. */
+ * Any thread; nothing but cache_check() takes long, and it does not hold the lock while it
+ * reads. */
 #ifndef WORKER_CACHE_H
 #define WORKER_CACHE_H
 
@@ -37,10 +36,9 @@ bool cache_has(struct cache *c, const uint8_t sha256[32]);
 void cache_pin(struct cache *c, const uint8_t sha256[32]);
 void cache_unpin(struct cache *c, const uint8_t sha256[32]);
 
-/* Is the blob there with the right content?  0, -ERR_NOTFOUND, or -ERR_HASH
- * with a sentence: it was cut short or has flipped bits, and is gone now.
- * size 0: any.  Reads the file unless it was verified before: not on the loop
- * thread. */
+/* Is the blob there with the right content?  0, -ERR_NOTFOUND, or -ERR_HASH with a sentence: it was
+ * cut short or has flipped bits, and is gone now.  size 0: any.  Reads the file unless it was
+ * verified before: not on the loop thread. */
 int cache_check(struct cache *c, const uint8_t sha256[32], uint64_t size, struct err *err);
 
 /* Makes room for `bytes` more.  -ENOSPC with a sentence when what is pinned

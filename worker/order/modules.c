@@ -291,8 +291,7 @@ int modules_needs(struct modules *m, const Skerry__V1__ModuleRef *ref, bool full
                        ref->module_id, ref->version);
     if (memcmp(ref->full->sha256.data, ref->sha256.data, 32) != 0)
         return err_set(err, -ERR_FORMAT,
-                       "module %" PRIu64 ": the full blob's hash is not the "
-                       "version's",
+                       "module %" PRIu64 ": the full blob's hash is not the version's",
                        ref->module_id);
     snprintf(what, sizeof(what), "version %" PRIu64 " of module %" PRIu64, ref->version,
              ref->module_id);

@@ -1,14 +1,13 @@
-/* Module versions on this machine: which are here, how to get the ones that a
- * task wants, and making them out of deltas.
+/* Module versions on this machine: which are here, how to get the ones that a task wants, and
+ * making them out of deltas.
  *
  *   wanted version in the cache?           ── yes ──► done
  *   else: an older one here, and deltas from it? ──► fetch the deltas, rebuild, compare hashes
  *   else: fetch the full file
  *
- * A version is a full safetensors file in the blob cache, named by the hash that
- * it has everywhere.  The newest of each module is pinned and remembered in a
- * small file, so that a restarted worker fetches deltas only; together they take
- * at most half of the cache, the longest unused are let go.
+ * A version is a full safetensors file in the blob cache, named by the hash that it has everywhere.
+ * The newest of each module is pinned and remembered in a small file, so that a restarted worker
+ * fetches deltas only; together they take at most half of the cache, the longest unused are let go.
  *
  * modules_held on any thread; the rest on the compute thread. */
 #ifndef WORKER_MODULES_H

@@ -69,9 +69,7 @@ int task_check_module(const Skerry__V1__ModuleRef *m, struct err *err)
         return rc;
     if (!m->full && m->n_deltas == 0)
         return err_set(err, -ERR_FORMAT,
-                       "task: module %" PRIu64 " has neither a full blob nor "
-                       "deltas",
-                       m->module_id);
+                       "task: module %" PRIu64 " has neither a full blob nor deltas", m->module_id);
     if (m->full && (rc = task_check_blob(m->full, "modules.full", err)) < 0)
         return rc;
     if ((rc = task_check_count(m->n_deltas, TASK_DELTAS_MAX, "modules.deltas", err)) < 0)
@@ -111,9 +109,8 @@ static int check_modules(const Skerry__V1__Task *t, bool makes, struct err *err)
                            i, m->level);
         if (m->level >= TASK_MODULES_MAX)
             return err_set(err, -ERR_LIMIT,
-                           "task: modules[%zu] is of level %u, at most %u levels "
-                           "are allowed",
-                           i, m->level, TASK_MODULES_MAX);
+                           "task: modules[%zu] is of level %u, at most %u levels are allowed", i,
+                           m->level, TASK_MODULES_MAX);
         int rc = makes ? 0 : task_check_module(m, err);
         if (rc < 0)
             return rc;
@@ -195,8 +192,7 @@ int task_check_ranges(Skerry__V1__Range *const *ranges, size_t n, const char *fi
         if (ranges[i]->count == 0 || ranges[i]->count > TASK_SHARD_SAMPLES_MAX ||
             ranges[i]->start > TASK_SHARD_SAMPLES_MAX - ranges[i]->count)
             return err_set(err, -ERR_LIMIT,
-                           "task: %s[%zu] covers %u samples from %u, a shard "
-                           "holds at most %u",
+                           "task: %s[%zu] covers %u samples from %u, a shard holds at most %u",
                            field, i, ranges[i]->count, ranges[i]->start, TASK_SHARD_SAMPLES_MAX);
     }
     return 0;
@@ -239,9 +235,7 @@ static int check_network(const Skerry__V1__Task *t, bool makes, struct err *err)
         (int)t->network > SKERRY__V1__NETWORK__NETWORK_ROUTER)
         return err_set(err, -ERR_FORMAT, "task: network %d is not known", (int)t->network);
     if (t->partitions > TASK_PARTITIONS_MAX)
-        return err_set(err, -ERR_LIMIT,
-                       "task: partitions is %" PRIu32 ", at most %d are "
-                       "allowed",
+        return err_set(err, -ERR_LIMIT, "task: partitions is %" PRIu32 ", at most %d are allowed",
                        t->partitions, TASK_PARTITIONS_MAX);
     int rc = task_check_count(t->n_levels, TASK_MODULES_MAX, "levels", err);
     for (size_t l = 0; l < t->n_levels && rc == 0; l++)

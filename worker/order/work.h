@@ -1,11 +1,10 @@
-/* A task in the hands of this worker, from the message that brought it to the
- * report that ends it.
+/* A task in the hands of this worker, from the message that brought it to the report that ends it.
  *
  *   loop thread:     work_new ─► plan ─► fetch ─► run ─► upload ─► report ─► work_free
  *   compute thread:              plan           run
  *
- * Between the hand-over to the compute thread and its answer the loop touches
- * nothing in here but `stop` and `progress`. */
+ * Between the hand-over to the compute thread and its answer the loop touches nothing in here but
+ * `stop` and `progress`. */
 #ifndef WORKER_WORK_H
 #define WORKER_WORK_H
 
@@ -122,7 +121,7 @@ int work_new(const struct kind *const *kinds, const Skerry__V1__Task *task, stru
 /* Unpins what was needed and removes temporary files.  Accepts NULL. */
 void work_free(struct work *w);
 
-/* True when the compute thread should stop; then `err` says -ERR_CANCELLED. */
+/* True when the compute thread should stop; then `err`, unless NULL, says -ERR_CANCELLED. */
 bool work_stopped(struct work *w, struct err *err);
 
 /* A blob to read: pinned until work_free; the same one twice is one. */
