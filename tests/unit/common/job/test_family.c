@@ -9,12 +9,16 @@
 #include "common/base/err.h"
 #include "common/job/family.h"
 
-#define IMAGES                                                                                     \
-    "name: a\ndata: {path: x, image_size: 32}\nmodel: {dim: 16, depth: 1, heads: 2}\n"             \
-    "train: {batch: 4}\nouter: {rounds: 1, steps: 2}\n"
-#define TEXTS                                                                                      \
-    "name: a\ndata: {path: x}\n"                                                                   \
-    "model: {type: llama, dim: 16, depth: 1, heads: 2, context: 24}\ntrain: {batch: 4}\nouter: {rounds: 1, steps: 2}\n"
+static const char images_job[] = "name: a\n"
+                                 "data: {path: x, image_size: 32}\n"
+                                 "model: {dim: 16, depth: 1, heads: 2}\n"
+                                 "train: {batch: 4}\n"
+                                 "outer: {rounds: 1, steps: 2}\n";
+static const char texts_job[] = "name: a\n"
+                                "data: {path: x}\n"
+                                "model: {type: llama, dim: 16, depth: 1, heads: 2, context: 24}\n"
+                                "train: {batch: 4}\n"
+                                "outer: {rounds: 1, steps: 2}\n";
 
 static struct job_spec parse(const char *text)
 {
@@ -28,7 +32,7 @@ static struct job_spec parse(const char *text)
 /* What the others ask a family. */
 static void test_rows(void **state)
 {
-    struct job_spec images = parse(IMAGES), texts = parse(TEXTS);
+    struct job_spec images = parse(images_job), texts = parse(texts_job);
     (void)state;
     assert_string_equal(job_family(&images)->name, "dit");
     assert_false(job_is_text(&images));
