@@ -1,13 +1,9 @@
-/* The agent: asks for work, carries a task through its stages, one at a time.
+/* The agent asks for work and carries a task from the message to its report, one at a time.  What
+ * it does next is decided by worker/decide_agent.h, which has the states; here are the calls, the
+ * timers and the jobs.
  *
- *   IDLE ─ask─► ASKING ─task─► PLANNING ─► FETCHING ─► RUNNING ─► UPLOADING ─► REPORTING ─► IDLE
- *                                 ▲            (other hash)│            any failure ──▲
- *                                 └────────────────────────┘
- *   revoked: whatever runs is stopped within one step; no report, IDLE
- *   leave:   a result that is being sent gets a few seconds; then good-bye
- *
- * Everything runs on the loop thread, except PLANNING and RUNNING, which are
- * jobs of the one compute thread (engine.h). */
+ * Everything runs on the loop thread, except what plans, runs and saves a task: jobs of the one
+ * compute thread (worker/kinds/engine.h). */
 #ifndef WORKER_AGENT_H
 #define WORKER_AGENT_H
 

@@ -1,8 +1,5 @@
-/* workerd: joins a coordinator and computes what it is asked to.
- *
- * Exit codes: 0 left on request (SIGTERM, SIGINT, drained) · 1 cannot run here
- * (work dir, disk, memory) · 2 wrong command line · 3 refused by the coordinator
- * (wrong token, key or version) · 4 the device is not there, or failed again and again.
+/* workerd: joins a coordinator and computes what it is asked to.  Opens the work dir, the devices
+ * and the connection, runs the loop, and says by its exit code why it ended (see --help).
  *
  * A device that fails is tried again by a new process in this one's place (restart.h). */
 #include <errno.h>

@@ -28,15 +28,14 @@ struct item {
 struct fetch {
     struct fetch_env env;
     struct fetch_what what;
-    fetch_done_fn done;
+    fetch_done_fn done; /* NULL: cancelled */
     void *arg;
     struct item *items;
     size_t n, started, finished;
     unsigned running;
     int code;
     char detail[1024];
-    bool ending;
-    bool cancelled; /* free in the deferred turn */
+    bool ending; /* the deferred turn frees it */
 };
 
 int fetch_resolve(const struct token *token, const char *url, char ret_url[FETCH_URL_MAX],
@@ -65,7 +64,7 @@ static void fetch_free(struct fetch *f)
 static void finish(void *arg)
 {
     struct fetch *f = arg;
-    fetch_done_fn done = f->cancelled ? NULL : f->done;
+    fetch_done_fn done = f->done;
     void *done_arg = f->arg;
     int code = f->code;
     char detail[sizeof(f->detail)];
@@ -109,9 +108,7 @@ static bool try_again(struct fetch *f, struct item *it, const char *what, const 
     it->again = true;
     log_warn("fetch", "%s arrived damaged: %s; fetching it again", what, detail);
     struct err err = {0};
-    if (launch(f, it, &err) == 0)
-        return true;
-    return false;
+    return launch(f, it, &err) == 0;
 }
 
 static const char *item_name(const struct fetch *f, const struct item *it)
@@ -232,6 +229,6 @@ void fetch_cancel(struct fetch *f)
 {
     if (!f)
         return;
-    f->cancelled = true;
+    f->done = NULL;
     fail(f, -ERR_CANCELLED, "cancelled");
 }

@@ -22,13 +22,13 @@ struct upload {
     struct fetch_env env;
     struct session *session;
     struct upload_what what;
-    fetch_done_fn done;
+    fetch_done_fn done; /* NULL: cancelled */
     void *arg;
     struct loop_timer *retry;
-    size_t at;        /* output in hand */
-    unsigned tickets; /* asked for it */
-    uint64_t call, put;
-    bool calling, putting, ending, cancelled;
+    size_t at;          /* output in hand */
+    unsigned tickets;   /* asked for it */
+    uint64_t call, put; /* in flight; 0: none */
+    bool ending;        /* the deferred turn frees it */
     int code;
     char detail[1024];
 };
@@ -36,7 +36,7 @@ struct upload {
 static void finish(void *arg)
 {
     struct upload *u = arg;
-    fetch_done_fn done = u->cancelled ? NULL : u->done;
+    fetch_done_fn done = u->done;
     void *done_arg = u->arg;
     int code = u->code;
     char detail[sizeof(u->detail)];
@@ -70,7 +70,7 @@ static void next(struct upload *u)
 static void on_put(void *arg, const struct xfer_result *r)
 {
     struct upload *u = arg;
-    u->putting = false;
+    u->put = 0;
     if (u->ending)
         return;
     if (r->code == 0) {
@@ -106,7 +106,6 @@ static void put(struct upload *u, const char *ticket)
     int rc = fetch_resolve(u->env.token, ticket, url, &p.pin, &err);
     if (rc == 0)
         rc = xfer_put(u->env.xfer, &p, &u->put, &err);
-    u->putting = rc == 0;
     if (rc < 0)
         end(u, rc, err.msg);
 }
@@ -114,7 +113,7 @@ static void put(struct upload *u, const char *ticket)
 static void on_ticket(void *arg, const struct rpc_result *r)
 {
     struct upload *u = arg;
-    u->calling = false;
+    u->call = 0;
     if (u->ending)
         return;
     if (r->code < 0) {
@@ -137,7 +136,7 @@ static void on_ticket(void *arg, const struct rpc_result *r)
 
 static void ask(struct upload *u)
 {
-    if (u->ending || u->calling || u->putting)
+    if (u->ending || u->call || u->put)
         return;
     if (u->at == u->what.n) {
         end(u, 0, "");
@@ -153,7 +152,6 @@ static void ask(struct upload *u)
         progress_activity(u->what.progress, "uploading %zu of %zu", u->at + 1, u->what.n);
     int rc = session_call(u->session, SKERRY__V1__METHOD__METHOD_TICKET, &req.base,
                           &skerry__v1__ticket_reply__descriptor, TICKET_MS, on_ticket, u, &u->call);
-    u->calling = rc == 0;
     if (rc == 0)
         u->tickets++;
     else
@@ -184,10 +182,10 @@ void upload_cancel(struct upload *u)
 {
     if (!u)
         return;
-    u->cancelled = true;
+    u->done = NULL;
     end(u, -ERR_CANCELLED, "cancelled");
-    if (u->calling)
+    if (u->call)
         session_cancel(u->session, u->call);
-    if (u->putting)
+    if (u->put)
         xfer_cancel(u->env.xfer, u->put);
 }
