@@ -1,0 +1,129 @@
+/* What is remembered of workers: failures, what they have no memory for, what they are to be told,
+ * and that they are gone.  A whole coordinator (rig.h). */
+#include "coordinator/decide/admit.h"
+#include "coordinator/job/member.h"
+#include "tests/unit/coordinator/rig.h"
+
+static struct worker *here(struct rig *r, int i)
+{
+    struct fake *w = &r->workers[i];
+    assert_int_equal(join(r, w, SKERRY_VERSION), 0);
+    return state_edit_worker(&r->co->state, state_worker(&r->co->state, w->id));
+}
+
+/* Failures in a row put it in quarantine; a success between them does not. */
+static void test_quarantine(void **state)
+{
+    struct rig *r = *state;
+    struct worker *w = here(r, 0);
+    char reason[REASON_MAX];
+    uint64_t until = 0;
+    for (int i = 1; i < ADMIT_FAILURES_ROW; i++)
+        member_failed(r->co, w);
+    member_succeeded(r->co, w);
+    for (int i = 1; i < ADMIT_FAILURES_ROW; i++)
+        member_failed(r->co, w);
+    assert_int_equal(w->strikes, 0);
+    assert_true(member_may_work(r->co, w, &until, reason));
+    member_failed(r->co, w);
+    assert_int_equal(w->strikes, 1);
+    assert_int_equal(w->failures_row, 0); /* they are counted anew */
+    assert_false(member_may_work(r->co, w, &until, reason));
+    assert_int_equal(until, w->quarantined_until_ms);
+    assert_non_null(strstr(reason, "in quarantine"));
+    assert_int_equal(w->tasks_done, 1);
+    assert_int_equal(w->tasks_failed, 2 * ADMIT_FAILURES_ROW - 1);
+}
+
+/* What one worker has no memory for another may have; that is known for a while. */
+static void test_small(void **state)
+{
+    struct rig *r = *state;
+    struct worker *a = here(r, 0), *b = here(r, 1);
+    const struct task train = {.job_id = 1, .kind = TASK_TRAIN};
+    const struct task eval = {.job_id = 1, .kind = TASK_EVAL},
+                      other = {.job_id = 2, .kind = TASK_TRAIN};
+    uint64_t until = core_now(r->co) + 60000;
+    assert_false(member_is_small(r->co, a, &train));
+    member_note_small(r->co, a, &train, until);
+    assert_true(member_is_small(r->co, a, &train));
+    assert_false(member_is_small(r->co, a, &eval));
+    assert_false(member_is_small(r->co, a, &other));
+    assert_true(member_others_fit(r->co, a, &train));
+    assert_false(member_others_fit(r->co, b, &train));
+    member_note_small(r->co, b, &train, until);
+    assert_false(member_others_fit(r->co, a, &train));
+    b->n_small = 0;
+    b->drain = true; /* it takes no more */
+    assert_false(member_others_fit(r->co, a, &train));
+    member_note_small(r->co, a, &other, core_now(r->co)); /* that time has passed */
+    assert_false(member_is_small(r->co, a, &other));
+    for (uint64_t job = 10; job < 10 + WORKER_SMALL_MAX; job++) {
+        const struct task t = {.job_id = job, .kind = TASK_TRAIN};
+        member_note_small(r->co, a, &t, until);
+    }
+    assert_false(member_is_small(r->co, a, &train)); /* the newest are kept */
+}
+
+static void test_verdicts(void **state)
+{
+    struct rig *r = *state;
+    struct worker *w = here(r, 0);
+    for (uint64_t task = 1; task <= APPLIED_MAX + 1; task++)
+        member_verdict(r->co, w->id, task, task % 2, "a reason");
+    assert_int_equal(w->n_verdicts, APPLIED_MAX);
+    assert_int_equal(w->verdicts[0].task_id, 2); /* the oldest made room */
+    assert_false(w->verdicts[0].accepted);
+    assert_true(w->verdicts[APPLIED_MAX - 1].accepted);
+    member_verdict(r->co, 999, 1, true, ""); /* a worker that is forgotten */
+}
+
+/* Its lease goes back at once, and its next poll is told to join again. */
+static void test_lost(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0];
+    struct worker *w = here(r, 0);
+    const struct job *j = state_job(&r->co->state, submit(r));
+    const struct task *t = state_task(&r->co->state, assign(r, a, TASK_INIT)->id);
+    assert_int_equal(w->task_id, t->id);
+    member_lost(r->co, w, WORKER_LEFT, "for a test");
+    assert_int_equal(w->state, WORKER_LEFT);
+    assert_string_equal(w->state_reason, "for a test");
+    assert_int_equal(w->task_id, 0);
+    assert_int_equal(t->state, TASK_PENDING);
+    assert_int_equal(t->attempt, 2);
+    assert_int_equal(t->worker_id, 0);
+    assert_non_null(strstr(t->reason, "left: for a test"));
+    assert_int_equal(j->state, JOB_INITIALISING);
+    ask(r, a, 15000);
+    wait_for(r, &a->done);
+    assert_int_equal(a->code, -ERR_STALE);
+}
+
+/* A worker without a lease is parked; one that is lost is answered. */
+static void test_unparked(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0];
+    struct worker *w = here(r, 0);
+    ask(r, a, 15000);
+    while (w->parked == NULL)
+        loop_turn(r->loop, true);
+    member_lost(r->co, w, WORKER_LOST, "for a test");
+    assert_null(w->parked);
+    wait_for(r, &a->done);
+    assert_int_equal(a->code, -ERR_CANCELLED);
+    assert_non_null(strstr(a->detail, "taken for lost"));
+}
+
+int main(void)
+{
+    log_set_level(LOG_LEVEL_ERROR);
+#define LIVE(f) cmocka_unit_test_setup_teardown(f, begin, end)
+    const struct CMUnitTest tests[] = {
+        LIVE(test_quarantine), LIVE(test_small),    LIVE(test_verdicts),
+        LIVE(test_lost),       LIVE(test_unparked),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
