@@ -44,11 +44,16 @@ static inline void turn(void)
         deferred.fn[i](deferred.arg[i]);
 }
 
+static struct loop_timer *timers[MOST]; /* in the order in which they were made */
+static unsigned n_timers;
+
 struct loop_timer *loop_timer_new(struct loop *loop, loop_fn fn, void *arg)
 {
     struct loop_timer *t = mem_alloc(sizeof(*t));
     t->fn = fn;
     t->arg = arg;
+    assert_true(n_timers < MOST);
+    timers[n_timers++] = t;
     return t;
 }
 

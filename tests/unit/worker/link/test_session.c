@@ -133,6 +133,9 @@ static void join_as(uint32_t heartbeat_ms)
     answer(JOIN, &(struct rpc_result){.reply = &reply.base, .detail = ""});
 }
 
+#define BEATS timers[0]
+#define RETRY timers[1]
+
 static int call(void)
 {
     return session_call(session, 40, NULL, NULL, 0, NULL, NULL, NULL);
@@ -197,7 +200,13 @@ static void tried_again_otherwise(void **state)
     becomes(RPC_CONNECTED);
     fails(JOIN, -EAGAIN, true);
     assert_true(told.failed == 0 && calls[JOIN].n == 1);
-    becomes(RPC_CONNECTED); /* as the timer would */
+    assert_int_equal(RETRY->after_ms, 1000);
+    fire(RETRY);
+    answer(JOIN, &(struct rpc_result){
+                     .code = -EAGAIN, .detail = "full", .remote = true, .retry_after_ms = 7000});
+    assert_int_equal(RETRY->after_ms, 7000); /* as it was told */
+    becomes(RPC_DISCONNECTED);
+    assert_false(RETRY->active); /* the next connection joins */
     assert_int_equal(calls[JOIN].n, 2);
 }
 
@@ -214,6 +223,19 @@ static void one_heartbeat_at_a_time(void **state)
     assert_true(session_joined(session)); /* the connection will tell */
     session_heartbeat(session);
     assert_int_equal(calls[BEAT].n, 2);
+}
+
+/* Whatever the coordinator says. */
+static void heartbeats_are_neither_too_fast_nor_too_slow(void **state)
+{
+    static const uint32_t said[] = {0, 1, 500, 1000000}, want[] = {2000, 50, 500, 60000};
+    becomes(RPC_CONNECTED);
+    for (size_t i = 0; i < COUNT(said); i++) {
+        join_as(said[i]);
+        assert_int_equal(BEATS->repeat_ms, want[i]);
+        session_rejoin(session);
+        assert_false(BEATS->active);
+    }
 }
 
 static void heartbeats_bring_news(void **state)
@@ -240,6 +262,7 @@ static void good_bye_is_said_once(void **state)
     session_leave(session, "done", 100, on_bye, NULL);
     assert_true(calls[LEAVE].n == 1 && byes == 0);
     fails(LEAVE, -ETIMEDOUT, false); /* heard or not: it was said */
+    assert_false(timers[2]->active);
     assert_int_equal(byes, 1);
     fails(LEAVE, -ERR_CANCELLED, false);
     becomes(RPC_DISCONNECTED);
@@ -253,7 +276,7 @@ static int setup(void **state)
     static struct token token = {.host = "coordinator"};
     memset(calls, 0, sizeof(calls));
     memset(&told, 0, sizeof(told));
-    byes = 0;
+    byes = n_timers = 0;
     const struct session_options opt = {.token = &token,
                                         .name = "w",
                                         .device = "cpu",
@@ -282,7 +305,8 @@ int main(void)
         TEST(joins_when_connected),       TEST(joins_again_after_a_loss),
         TEST(joins_again_when_forgotten), TEST(refused_for_ever),
         TEST(tried_again_otherwise),      TEST(one_heartbeat_at_a_time),
-        TEST(heartbeats_bring_news),      TEST(good_bye_is_said_once),
+        TEST(heartbeats_bring_news),      TEST(heartbeats_are_neither_too_fast_nor_too_slow),
+        TEST(good_bye_is_said_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,175 @@
+/* A task in the hands of a worker: its message, what it needs, what it leaves. */
+#include "tests/unit/common/base/util.h"
+
+#include <errno.h>
+
+#include "common/data/tokenizer.h"
+#include "worker/order/work.h"
+
+static char *top;
+static struct cache *cache;
+static unsigned checked;
+
+static int check(const Skerry__V1__Task *t, struct err *err)
+{
+    checked++;
+    return t->job_id == 13 ? err_set(err, -ERR_FORMAT, "task: job 13") : 0;
+}
+
+static const struct kind only = {
+    .id = SKERRY__V1__TASK_KIND__TASK_KIND_SPLIT, .name = "split", .check = check};
+static const struct kind *const kinds[] = {&only, NULL};
+
+static void task_init(Skerry__V1__Task *t)
+{
+    skerry__v1__task__init(t);
+    t->id = 5;
+    t->kind = only.id;
+    t->spec = (char *)"name: tiny\ndata: {path: x, image_size: 8}\n"
+                      "model: {type: dit, patch: 2, dim: 16, depth: 1, heads: 2}\n"
+                      "train: {batch: 4, lr: 1e-3}\nouter: {rounds: 3, steps: 6}\n";
+}
+
+static struct work *new (void)
+{
+    Skerry__V1__Task t;
+    struct work *w = NULL;
+    task_init(&t);
+    OK(work_new(kinds, &t, cache, top, &w, err));
+    return w;
+}
+
+static void the_list_says_what_is_known(void **state)
+{
+    Skerry__V1__Task t;
+    struct work *w = NULL;
+    task_init(&t);
+    OK(work_new(kinds, &t, cache, top, &w, err));
+    assert_ptr_equal(w->kind, &only);
+    assert_int_equal(checked, 1);
+    assert_true(w->task != &t && w->task->id == 5); /* its own copy */
+    assert_int_equal(w->spec.data.image_size, 8);
+    work_free(w);
+
+    w = NULL;
+    t.job_id = 13;
+    FAILS(work_new(kinds, &t, cache, top, &w, err), "job 13");
+    t.kind = SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN;
+    FAILS(work_new(kinds, &t, cache, top, &w, err), "not known");
+    task_init(&t);
+    t.spec = (char *)"no: job\n";
+    FAILS(work_new(kinds, &t, cache, top, &w, err), "the job");
+    assert_null(w);
+}
+
+static void temporary_files_go_with_it(void **state)
+{
+    char path[CACHE_PATH_MAX];
+    put(top, "task-5/left", "x", 1); /* by an attempt before a crash */
+    struct work *w = new ();
+    work_temp_path(w, "left", path);
+    assert_false(file_exists(path));
+    put(w->temp_dir, "made", "x", 1);
+    work_temp_path(w, "made", path);
+    assert_true(file_exists(path));
+    work_free(w);
+    assert_false(file_exists(path));
+}
+
+/* Needs are pinned, once each, as long as the work lives. */
+static void needs(void **state)
+{
+    static const uint8_t a[32] = {1}, b[32] = {2};
+    char path[CACHE_PATH_MAX];
+    struct work *w = new ();
+    OK(work_need(w, a, 4, "/v1/blobs/a", "a", err));
+    OK(work_need(w, b, 4, "/v1/blobs/b", "b", err));
+    OK(work_need(w, a, 4, "/v1/blobs/a", "a again", err));
+    assert_int_equal(w->n_needs, 2);
+    cache_path(cache, a, path);
+    OK(file_write_atomic(path, "blob", 4, 0600, err));
+    OK(cache_added(cache, a, err));
+    OK(cache_set_limit(cache, 1, err));
+    assert_true(cache_has(cache, a));
+    work_check_needs(w);
+    assert_true(!w->needs[0].missing && w->needs[1].missing);
+    work_free(w);
+    OK(cache_set_limit(cache, 1, err));
+    assert_false(cache_has(cache, a));
+}
+
+static void outputs_and_rows_have_a_maximum(void **state)
+{
+    struct work *w = new ();
+    struct work_output *o = NULL;
+    for (int i = 0; i < WORK_OUTPUTS_MAX; i++)
+        OK(work_output_new(w, WORK_SHARD, "shard", &o, err));
+    assert_true(o->role == WORK_SHARD && strstr(o->path, "task-5/shard"));
+    FAILS(work_output_new(w, WORK_SHARD, "shard", &o, err), "more than 4096");
+    assert_null(work_output(w));
+    for (int i = 0; i < WORK_ROWS_MAX + 3; i++)
+        work_row(w, i, "s", "row %d", i);
+    assert_int_equal(w->result.n_rows, WORK_ROWS_MAX);
+    assert_string_equal(w->result.rows[7].name, "row 7");
+    work_free(w);
+}
+
+static void stopped(void **state)
+{
+    struct work *w = new ();
+    struct err e = {0};
+    assert_false(work_stopped(w, &e));
+    assert_int_equal(e.code, 0);
+    atomic_store(&w->stop, WORK_REVOKED);
+    assert_true(work_stopped(w, &e) && work_stopped(w, NULL));
+    assert_int_equal(e.code, -ERR_CANCELLED);
+    work_free(w);
+}
+
+/* No worker will ever read a malformed file that the job brought. */
+static void files_of_the_job(void **state)
+{
+    struct err e = {.code = -ERR_FORMAT};
+    assert_int_equal(work_own_file(-ERR_FORMAT, &e), -ERR_CONFIG);
+    assert_int_equal(e.code, -ERR_CONFIG);
+    assert_int_equal(work_own_file(-EIO, &e), -EIO);
+    assert_int_equal(work_own_file(0, NULL), 0);
+    struct work *w = new ();
+    struct tokenizer *t = NULL;
+    OK(work_tokenizer(w, &t, err)); /* without a file: bytes */
+    assert_int_equal(tokenizer_token_bytes(t, 'x'), 1);
+    tokenizer_free(t);
+    work_free(w);
+}
+
+static int setup(void **state)
+{
+    top = scratch_new();
+    char *dir = in(top, "blobs");
+    OK(cache_open(dir, 0, &cache, err));
+    mem_free(dir);
+    checked = 0;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    cache_close(cache);
+    scratch_free(top);
+    return 0;
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(the_list_says_what_is_known),
+        TEST(temporary_files_go_with_it),
+        TEST(needs),
+        TEST(outputs_and_rows_have_a_maximum),
+        TEST(stopped),
+        TEST(files_of_the_job),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
