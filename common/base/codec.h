@@ -19,7 +19,7 @@ int codec_parse(const char *name, enum codec *ret); /* -EINVAL */
 
 bool codec_has_scale(enum codec c);                 /* one for each CODEC_BLOCK elements */
 bool codec_is_packed(enum codec c);                 /* elements share bytes */
-size_t codec_payload_bytes(enum codec c, size_t n); /* of n elements */
+size_t codec_payload_bytes(enum codec c, size_t n); /* what n elements take */
 size_t codec_scales(enum codec c, size_t n);        /* bf16 scales of n elements */
 
 #endif

@@ -379,7 +379,7 @@ const char *str_suggest(const char *word, const char *const *names, size_t n)
     unsigned best_distance = (unsigned)strlen(word) / 3 + 1;
     for (size_t i = 0; i < n; i++) {
         unsigned d = names[i] ? str_distance(word, names[i]) : UINT32_MAX;
-        /* Of short names a distance near their length would match anything. */
+        /* A distance near the length of a short name would match anything. */
         if (names[i] && d <= best_distance && d < strlen(names[i]) &&
             (!best || d < best_distance)) {
             best = names[i];

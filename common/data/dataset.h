@@ -46,7 +46,7 @@ struct err;
 #define DATASET_CLASSES_MAX 4096
 #define DATASET_SAMPLES_MAX (64u << 20)
 #define DATASET_IMAGE_MAX (64u << 20) /* bytes of one encoded image */
-#define DATASET_SHARDS_MAX 32768      /* of a job that brings its dataset */
+#define DATASET_SHARDS_MAX 32768      /* shards of a job that brings its dataset */
 #define DATASET_BAD_NAMED 64          /* bad images kept by name */
 
 #define DATASET_PIECE_MIN 33 /* tokens: a routing prefix of 32 and one to predict */
@@ -56,11 +56,11 @@ struct dataset;
 
 struct dataset_options {
     const char *path;
-    const char *name;         /* of the source, if path is a copy of it; NULL: path */
+    const char *name;         /* name of the source, if path is a copy of it; NULL: path */
     const char *column;       /* NULL: none */
     bool text;                /* else images; the rest is for text only */
     const char *holdout_path; /* a source of its own for the held-out documents; NULL: a fraction */
-    const char *text_field;   /* of jsonl */
+    const char *text_field;   /* field of a .jsonl that holds the text */
     const struct tokenizer *tokenizer; /* borrowed until close; NULL: bytes */
     uint32_t context;                  /* largest piece, in tokens */
 };

@@ -12,8 +12,8 @@
 
 #define WINDOW_SAMPLES 8192
 #define WINDOW_BYTES (256u << 20)
-#define STREAM_ORDER 0x736875666cULL /* of the seed: the shuffle */
-#define STREAM_HOLDOUT 0x686f6c64ULL /* which samples are held out */
+#define STREAM_ORDER 0x736875666cULL /* the seed's streams: the shuffle, */
+#define STREAM_HOLDOUT 0x686f6c64ULL /* and which samples are held out */
 
 static void shard_begin(struct cutter *c, struct output *o, bool holdout)
 {

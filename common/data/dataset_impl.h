@@ -23,7 +23,7 @@ struct shard_writer;
 
 #define DATASET_JSON_MAX (1u << 20)
 #define DATASET_NPY_MAX (1u << 20)
-#define DATASET_ENTRIES_MAX (16u << 20) /* of a directory */
+#define DATASET_ENTRIES_MAX (16u << 20) /* entries of a directory */
 #define DATASET_KEY_MAX 1200
 
 struct dataset {
@@ -124,7 +124,7 @@ bool cut_is_holdout(const struct cutter *c, const char *key);
 uint64_t cut_hash(const char *key);
 /* Every sample's column must be as long as the first's. */
 int cut_check_dim(struct cutter *c, const struct dataset *ds, const char *key, uint32_t dim);
-/* Tells how much is done; negative when it shall stop. */
+/* Tells how much is done; negative when the cut is to stop. */
 int cut_progress(struct cutter *c, uint64_t done);
 
 #endif

@@ -12,18 +12,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/data/dataset_impl.h"
 #include "common/base/err.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
-#include "common/data/shard.h"
 #include "common/base/str.h"
+#include "common/data/dataset_impl.h"
+#include "common/data/shard.h"
 #include "common/data/text_source.h"
 #include "common/data/tokenizer.h"
 
-#define STREAM_PIECES 0x706965636573ULL /* of the seed: the order of the pieces */
+#define STREAM_PIECES 0x706965636573ULL /* the seed's stream for the order of the pieces */
 #define BUCKETS_MAX 64
-#define BUCKET_SOURCE_BYTES (32u << 20) /* of the source, for each bucket */
+#define BUCKET_SOURCE_BYTES (32u << 20) /* bytes of the source for each bucket */
 #define PENDING_BYTES (256u << 10)
 #define RECORD_MAX (16u << 20)
 #define PROGRESS_EVERY 256
@@ -58,8 +58,8 @@ struct text_cut {
     const struct text_dataset *own; /* the dataset's */
     struct spool train, holdout;
     const struct tokenizer *tokenizer;
-    struct tokens tokens; /* of the document */
-    uint32_t *piece;      /* of a token file, one piece */
+    struct tokens tokens; /* the document */
+    uint32_t *piece;      /* one piece of a token file */
     struct buf payload;
 };
 

@@ -2,8 +2,8 @@
  * .npy (one array of f2, f4 or f8, little-endian, of shape (n), (1, n) or (n, 1)).
  * Strict and bounded: anything else is refused with a reason that completes
  * "the column of sample x ...".  One thread at a time. */
-#ifndef COMMON_BASE_FEATURE_H
-#define COMMON_BASE_FEATURE_H
+#ifndef COMMON_DATA_FEATURE_H
+#define COMMON_DATA_FEATURE_H
 
 #include <stdbool.h>
 #include <stddef.h>

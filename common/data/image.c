@@ -12,7 +12,7 @@
 #include "common/base/file.h"
 #include "common/base/mem.h"
 
-#define SIZE_MAX_PIXELS 4096 /* of a side we decode to */
+#define SIZE_MAX_PIXELS 4096 /* largest side that we decode to */
 
 #ifdef __SANITIZE_THREAD__
 /* The image libraries are not built with tsan and GLib's locks are futexes that

@@ -4,8 +4,8 @@
  * call (our threads are outside).  Functions may be called on any threads at once.
  *
  * Links to libvips: users pull it into their program. */
-#ifndef COMMON_BASE_IMAGE_H
-#define COMMON_BASE_IMAGE_H
+#ifndef COMMON_DATA_IMAGE_H
+#define COMMON_DATA_IMAGE_H
 
 #include <stddef.h>
 #include <stdint.h>

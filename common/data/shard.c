@@ -99,7 +99,7 @@ struct scan {
     const char *name;
     struct err *err;
     struct member ahead;
-    bool have; /* `ahead` holds a member that nobody took yet */
+    bool have; /* `ahead` holds a member that is still to be taken */
 };
 
 static int broken(const struct scan *s, const char *why)
@@ -403,7 +403,7 @@ void shard_feature(const struct shard *shard, const struct shard_sample *s, floa
 
 #define KEY_TAIL 80 /* bytes of a name that are kept */
 #define NUMBER_DIGITS 6
-#define MEMBER_BYTES 1024      /* of a member beside its content, at most */
+#define MEMBER_BYTES 1024      /* a member beside its content, at most */
 #define SPARE_BYTES (1u << 20) /* for a feature, and the end of the archive */
 
 struct shard_writer {

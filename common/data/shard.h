@@ -13,8 +13,8 @@
  * KEY is "NNNNNN-NAME" with the number in the shard.  Strict: anything else is
  * refused.  A pure parser over the bytes; the file variant maps it.  Read-only
  * after open: any number of threads. */
-#ifndef COMMON_BASE_SHARD_H
-#define COMMON_BASE_SHARD_H
+#ifndef COMMON_DATA_SHARD_H
+#define COMMON_DATA_SHARD_H
 
 #include <stddef.h>
 #include <stdint.h>
@@ -26,7 +26,7 @@ struct err;
 
 #define SHARD_SAMPLES_MAX 65536
 #define SHARD_KEY_MAX 100
-#define SHARD_TOKENS_MAX (1u << 20)   /* of a piece */
+#define SHARD_TOKENS_MAX (1u << 20)   /* tokens of a piece */
 #define SHARD_FEATURE_MAX 65536       /* numbers of a feature */
 #define SHARD_UNPACKED_MAX (1u << 30) /* bytes of what zstd makes a shard of */
 
@@ -36,16 +36,16 @@ enum shard_kind { SHARD_IMAGES, SHARD_TEXT };
 struct shard_sample {
     char key[SHARD_KEY_MAX]; /* unique in the shard: names a bad sample */
     char ext[8];             /* "jpg" "png" "webp" "tok" */
-    uint32_t cls;            /* of an image */
+    uint32_t cls;            /* class of an image */
     const uint8_t *data;     /* member KEY.ext, inside the mapping or what was unpacked */
     size_t len;
-    uint32_t tokens;        /* of a piece of text, 0 for an image */
+    uint32_t tokens;        /* tokens of a piece of text, 0 for an image */
     const uint8_t *feature; /* `dim` floats, little-endian, not aligned; NULL: none */
 };
 
 struct shard {
-    struct file_map map; /* of a plain one */
-    uint8_t *unpacked;   /* of a compressed one: the members' contents */
+    struct file_map map; /* a plain shard */
+    uint8_t *unpacked;   /* the members' contents of a compressed one */
     enum shard_kind kind;
     uint32_t dim; /* numbers of a feature, 0: none */
     uint64_t tokens;

@@ -156,7 +156,7 @@ struct tar_writer {
     struct archive *archive;
     struct file_out out;
     struct hash hash;
-    struct err failed; /* of the write callback */
+    struct err failed; /* what the write callback met */
 };
 
 /* Claims success even when the disk is full: an archive that libarchive calls

@@ -4,8 +4,8 @@
  * bounded; a cut archive is an error that names the file and the entry.
  *
  * Links to libarchive: users pull it into their program. */
-#ifndef COMMON_BASE_TAR_H
-#define COMMON_BASE_TAR_H
+#ifndef COMMON_DATA_TAR_H
+#define COMMON_DATA_TAR_H
 
 #include <stddef.h>
 #include <stdint.h>

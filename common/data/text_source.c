@@ -10,10 +10,10 @@
 
 #include "common/base/buf.h"
 #include "common/base/err.h"
-#include "common/data/feature.h"
 #include "common/base/file.h"
 #include "common/base/mem.h"
 #include "common/base/str.h"
+#include "common/data/feature.h"
 
 #define BLOCK_BYTES (64 * 1024)
 #define KEY_MAX 512
@@ -28,16 +28,16 @@ struct text_source {
     char *field, *column;
     char *alias; /* name of the only file, if its own says nothing */
     enum format format;
-    uint64_t bytes, before; /* of all files; of those that are done */
+    uint64_t bytes, before; /* size of all files, and of those that are done */
 
     /* The file that is being read. */
     size_t at;
     struct archive *archive;
     struct file_map map;
     struct buf data;      /* text that was read and not given out */
-    size_t used;          /* of data, given out */
+    size_t used;          /* bytes of data that were given out */
     uint64_t line;        /* from 0 */
-    size_t token, tokens; /* of a token file */
+    size_t token, tokens; /* next, and all, in a token file */
     bool ended, split;
 
     json_t *object; /* holds the document that was given out */
@@ -246,7 +246,7 @@ static void numbered_key(struct text_source *s, uint64_t number)
 /* The next line into *ret, without its end: 1, or 0 at the end of the file. */
 static int next_line(struct text_source *s, const char **ret, size_t *ret_len, struct err *err)
 {
-    size_t seen = 0; /* of the rest, without a line end */
+    size_t seen = 0; /* bytes of the rest that hold no line end */
     for (;;) {
         const char *from = buf_str(&s->data) + s->used;
         size_t rest = s->data.len - s->used;

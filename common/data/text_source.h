@@ -13,8 +13,8 @@
  * bytes.  Broken lines are errors that say file and line.  One thread at a time.
  *
  * Links to libarchive. */
-#ifndef COMMON_BASE_TEXT_SOURCE_H
-#define COMMON_BASE_TEXT_SOURCE_H
+#ifndef COMMON_DATA_TEXT_SOURCE_H
+#define COMMON_DATA_TEXT_SOURCE_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -29,8 +29,8 @@ struct text_source;
 struct text_source_options {
     const char *path;
     const char *name;   /* decides the format and names documents; NULL: path */
-    const char *field;  /* of jsonl: "text" */
-    const char *column; /* of jsonl: a field with an array of numbers; NULL: none */
+    const char *field;  /* field of a .jsonl; NULL: "text" */
+    const char *column; /* field of a .jsonl with an array of numbers; NULL: none */
 };
 
 /* Borrowed until the next call.  Either text or ids. */
@@ -38,9 +38,9 @@ struct text_document {
     const char *key; /* "train-00000/17": file and line from 0; unique in the source */
     const char *text;
     size_t len;          /* bytes */
-    const uint16_t *ids; /* of a token file; NULL for text */
+    const uint16_t *ids; /* the document of a token file; NULL for text */
     size_t n_ids;
-    const float *feature; /* of the column; NULL: none asked for */
+    const float *feature; /* the column; NULL: none asked for */
     size_t dim;
 };
 

@@ -12,8 +12,8 @@
  * are hostile input: everything in them is bounded and checked.
  *
  * A tokenizer is read-only once made: any number of threads. */
-#ifndef COMMON_BASE_TOKENIZER_H
-#define COMMON_BASE_TOKENIZER_H
+#ifndef COMMON_DATA_TOKENIZER_H
+#define COMMON_DATA_TOKENIZER_H
 
 #include <stdbool.h>
 #include <stddef.h>

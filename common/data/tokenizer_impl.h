@@ -1,7 +1,7 @@
 /* What the files of the tokenizer share: tokenizer.c encodes and decodes, tokenizer_json.c reads
  * a file, tokenizer_split.c finds the words. */
-#ifndef COMMON_BASE_TOKENIZER_IMPL_H
-#define COMMON_BASE_TOKENIZER_IMPL_H
+#ifndef COMMON_DATA_TOKENIZER_IMPL_H
+#define COMMON_DATA_TOKENIZER_IMPL_H
 
 #include "common/data/tokenizer.h"
 
@@ -39,7 +39,7 @@ struct tokenizer {
     struct buf pool;        /* the bytes of all tokens */
     uint32_t byte_ids[256]; /* UINT32_MAX: the vocabulary lacks it */
     struct merge *merges;
-    uint32_t merge_mask; /* of the table; 0: no merges */
+    uint32_t merge_mask; /* size of the table less one; 0: no merges */
     uint32_t n_merges;
     bool whole_words;  /* a word that is a token is not merged (ignore_merges) */
     uint32_t *by_text; /* hash table of ids, for whole words; UINT32_MAX: empty */

@@ -9,8 +9,8 @@
  *
  * Errors: "job.yaml:12: unknown key 'lerning_rate' in 'train'; did you mean 'lr'?",
  * "job.yaml:7: train.batch is 'x', expected a whole number from 1 to 65536". */
-#ifndef COMMON_BASE_CONF_H
-#define COMMON_BASE_CONF_H
+#ifndef COMMON_JOB_CONF_H
+#define COMMON_JOB_CONF_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -52,7 +52,7 @@ struct conf_key {
     const char *key;
     enum conf_type type;
     size_t offset;
-    double min, max;          /* of numbers, inclusive; both 0: any */
+    double min, max;          /* range of a number, inclusive; both 0: any */
     const char *const *names; /* CONF_ENUM: NULL-terminated */
     const char *def;          /* as one would type it; NULL: zero */
     const char *zero;         /* CONF_INT: the word that stands for 0, beside the range */

@@ -133,7 +133,7 @@ static const char *const shape_keys[] = {
 
 static const struct {
     int (*check)(const struct yaml_doc *doc, struct job_spec *s, struct err *err);
-    bool shape; /* of the shape, which a saved job must have, too */
+    bool shape; /* a saved job must pass it, too */
 } checks[] = {
     {check_name, true},      {check_data, false},      {check_model, true},
     {check_training, false}, {check_partition, false},

@@ -57,7 +57,7 @@ struct job_data {
     double holdout; /* fraction */
     int shard_samples;
     int max_bad;        /* samples that may be broken */
-    char *text_field;   /* of a JSON line */
+    char *text_field;   /* the field of a JSON line */
     char *tokenizer;    /* a tokenizer.json; NULL: bytes */
     char *holdout_path; /* a second source, all held out; NULL: none */
 };
@@ -92,7 +92,7 @@ struct job_train {
     double lr;
     int warmup;            /* steps */
     int schedule;          /* enum job_schedule */
-    double decay_fraction; /* of all steps, at the end; schedule decay */
+    double decay_fraction; /* share of all steps, at the end; schedule decay */
     double final_lr;       /* fraction of lr; schedule cosine */
     double weight_decay, beta1, beta2, eps;
     double clip;   /* global gradient norm; 0 off */
@@ -128,7 +128,7 @@ struct job_partition {
     int fine;               /* clusters of the first level; two_level */
     double balance;         /* largest partition over the mean; 0: as it comes */
     int chunk;              /* tokens between re-routings at evaluation; 0: once per sample */
-    double router_fraction; /* of the samples, kept for fitting routers */
+    double router_fraction; /* share of the samples that is kept for fitting routers */
 };
 
 struct job_outer {
@@ -137,10 +137,10 @@ struct job_outer {
     int seconds; /* 0 when bounded by steps */
     double lr, momentum;
     int warmup;         /* rounds over which the momentum grows from 0; 0: none */
-    double ema;         /* of the outer weights, per round */
+    double ema;         /* decay of the outer weights' average, per round */
     double quorum;      /* fraction of the expected contributions */
     double grace;       /* seconds after the quorum; 0: wait for all that make progress */
-    int fragments;      /* a module is cut into so many, synchronised one after the other */
+    int fragments;      /* parts of a module, synchronised one after the other */
     int delay;          /* inner steps between a fragment's contribution and its merge */
     double mix;         /* share of the local weights that a merge keeps */
     bool async;         /* fold each contribution when it comes */
@@ -205,7 +205,7 @@ void job_release(struct job_spec *spec); /* { 0 } is fine */
 int job_check_scope(const char *text, size_t len, const char *file, const struct job_spec *spec,
                     struct err *err);
 
-/* Tokens of a sample: (image_size/patch)^2, or model.context. */
+/* Tokens of a sample: (image_size/patch)^2, or model.context.  For tests. */
 int job_tokens(const struct job_spec *spec);
 
 /* The names of choices as a job file has them, "?" for other numbers; and back, -EINVAL. */

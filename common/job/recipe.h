@@ -17,8 +17,8 @@
  * contributes at an earlier step of the phase.
  *
  * Pure; any thread. */
-#ifndef COMMON_BASE_RECIPE_H
-#define COMMON_BASE_RECIPE_H
+#ifndef COMMON_JOB_RECIPE_H
+#define COMMON_JOB_RECIPE_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -26,16 +26,16 @@
 struct err;
 struct job_spec;
 
-#define COMPOSITION_LEVELS_MAX 64 /* of a network, fragments counted */
+#define COMPOSITION_LEVELS_MAX 64 /* levels of a network, fragments counted */
 #define COMPOSITION_DIGITS_MAX 16 /* levels of dipaco, as ClusterTask.levels */
 #define COMPOSITION_BLOCKS_MAX 256
 #define COMPOSITION_MODULES_MAX 4096
 #define COMPOSITION_PATHS_MAX 1024
-#define COMPOSITION_REPLICAS_MAX 1024 /* of all paths together */
+#define COMPOSITION_REPLICAS_MAX 1024 /* sum over all paths */
 #define COMPOSITION_FOLD_MAX 256      /* contributions of a round to one module */
 #define COMPOSITION_NETWORKS 2        /* main and router, as enum Network of skerry.proto */
 
-/* Of the data: all partitions together. */
+/* All partitions of the data together. */
 #define PARTITION_ALL UINT32_MAX
 
 struct composition_level {

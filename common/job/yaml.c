@@ -21,7 +21,7 @@ static int fail(const struct loader *l, int line, const char *what)
     return err_set(l->err, -ERR_CONFIG, "%s:%d: %s", l->file, line, what);
 }
 
-/* Of bytes that are no text libyaml tells the offset alone. */
+/* For bytes that are no text libyaml gives the offset alone. */
 static int problem_line(const struct loader *l)
 {
     const yaml_parser_t *p = &l->parser;
@@ -194,7 +194,7 @@ int yaml_parse(const char *text, size_t len, const char *file, struct yaml_doc *
         return err_set(err, -ERR_LIMIT, "%s has %zu bytes, at most %u are allowed", file, len,
                        YAML_BYTES_MAX);
     struct loader l = {.file = file, .text = text, .len = len, .err = err};
-    /* libyaml would read it, but nobody after it. */
+    /* libyaml would read it, but nothing after it could. */
     if (len >= 2 && (memcmp(text, "\xff\xfe", 2) == 0 || memcmp(text, "\xfe\xff", 2) == 0))
         return fail(&l, 1, "this is UTF-16; save it as UTF-8");
     if (!yaml_parser_initialize(&l.parser))

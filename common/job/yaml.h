@@ -2,8 +2,8 @@
  * column (from 1).  Bounded: bytes, nodes, depth.  Anchors and aliases, tags,
  * several documents and duplicate or non-scalar keys are refused with a line: a
  * job file needs none of them. */
-#ifndef COMMON_BASE_YAML_H
-#define COMMON_BASE_YAML_H
+#ifndef COMMON_JOB_YAML_H
+#define COMMON_JOB_YAML_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -8,8 +8,8 @@
  * The writer is deterministic: the same declarations and payload give the same
  * bytes.  Metadata first (in the order added), tensors in the order added, the
  * header padded with spaces to a multiple of 8. */
-#ifndef COMMON_BASE_ST_H
-#define COMMON_BASE_ST_H
+#ifndef COMMON_ST_ST_H
+#define COMMON_ST_ST_H
 
 #include <stddef.h>
 #include <stdint.h>
@@ -43,7 +43,7 @@ enum st_dtype {
     ST_F64,
 };
 const char *st_dtype_name(enum st_dtype dtype); /* "BF16" */
-size_t st_dtype_bytes(enum st_dtype dtype);     /* of one element */
+size_t st_dtype_bytes(enum st_dtype dtype);     /* what one element takes */
 
 struct st_tensor {
     char *name;
@@ -103,7 +103,7 @@ void st_writer_number(struct st_writer *w, const char *key, uint64_t value);
 int st_writer_add(struct st_writer *w, const char *name, enum st_dtype dtype, unsigned rank,
                   const uint64_t *shape, struct err *err);
 /* The header's bytes (with the length word) and the size of the whole file; for
- * those who write the file themselves.  out is appended to. */
+ * callers that write the file themselves.  out is appended to. */
 int st_writer_header(struct st_writer *w, struct buf *out, uint64_t *ret_file_bytes,
                      struct err *err);
 int st_writer_open(struct st_writer *w, const char *path, struct err *err);

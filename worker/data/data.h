@@ -26,7 +26,7 @@ struct data_range {
     const char *path; /* borrowed while opening */
     uint8_t sha256[32];
     uint32_t start, count;
-    int32_t partition; /* of the data: the label of a router */
+    int32_t partition; /* partition of the data: the label of a router */
 };
 
 /* The order of the samples. */

@@ -29,7 +29,7 @@ struct data {
     size_t n_shards;
     struct data_place *places; /* in the order of the ranges */
     uint64_t total;
-    uint32_t *order; /* of `pass` */
+    uint32_t *order; /* the order of `pass` */
     uint64_t pass;
 
     /* Bad samples: in a row, of the first pass, and which. */

@@ -27,7 +27,7 @@ struct entry {
 struct image_cache {
     pthread_mutex_t lock;
     size_t max_bytes, bytes;
-    size_t image_bytes; /* of every entry; 0: none yet */
+    size_t image_bytes; /* size of every entry; 0: none yet */
     struct entry *table;
     size_t cap, used; /* cap is 0 or a power of two */
 };

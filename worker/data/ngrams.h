@@ -1,7 +1,7 @@
 /* A feature of a text without any model: its bytes, byte pairs and byte triples, counted in
  * NGRAMS_DIM buckets by a hash, roots of the counts, length one.  The same on every machine. */
-#ifndef WORKER_NGRAMS_H
-#define WORKER_NGRAMS_H
+#ifndef WORKER_DATA_NGRAMS_H
+#define WORKER_DATA_NGRAMS_H
 
 #include <stddef.h>
 #include <stdint.h>
@@ -12,7 +12,7 @@ struct tokenizer;
 
 /* out (NGRAMS_DIM); zeros without bytes. */
 void ngrams(const uint8_t *bytes, size_t len, float *out);
-/* Of the bytes that ids stand for; those of special tokens do not count. */
+/* The same for the bytes that ids stand for; special tokens do not count. */
 struct buf;
 int ngrams_tokens(const struct tokenizer *t, const int32_t *ids, size_t n, struct buf *scratch,
                   float *out);

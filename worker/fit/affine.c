@@ -9,7 +9,7 @@
 #include "kernels/kernels.h"
 
 #define ROWS_MAX 4096
-#define BLOCK_VALUES (4u << 20) /* of x and of y: what a block may hold */
+#define BLOCK_VALUES (4u << 20) /* what a block of x or y may hold */
 
 struct affine {
     struct device *dev;

@@ -6,8 +6,8 @@
  * |x|² - 2 score.  Centre the data first: a large common mean costs digits.
  *
  * Blocks are cut by the shapes alone.  Ties go to the lower index.  One thread at a time. */
-#ifndef WORKER_AFFINE_H
-#define WORKER_AFFINE_H
+#ifndef WORKER_FIT_AFFINE_H
+#define WORKER_FIT_AFFINE_H
 
 #include <stdint.h>
 
@@ -35,7 +35,7 @@ int affine_block(struct affine *a, const float *x, uint32_t rows, const float **
  * 1 <= top <= k. */
 int affine_best(struct affine *a, const float *x, uint64_t n, uint32_t top, uint32_t *index,
                 float *value, struct err *err);
-/* Of one row y (k), for those who made it themselves. */
+/* The top best of one row y (k). */
 void affine_top(const float *y, uint32_t k, uint32_t top, uint32_t *index, float *value);
 
 #endif

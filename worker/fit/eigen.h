@@ -1,8 +1,8 @@
 /* Eigenvectors of a real symmetric matrix: Householder tridiagonalisation and implicit QL
  * (Bowdler, Martin, Reinsch, Wilkinson, "The QR and QL algorithms for symmetric matrices",
  * 1968), f64, one thread. */
-#ifndef WORKER_EIGEN_H
-#define WORKER_EIGEN_H
+#ifndef WORKER_FIT_EIGEN_H
+#define WORKER_FIT_EIGEN_H
 
 #include <stdint.h>
 

@@ -1,8 +1,9 @@
-/* What fitting on features shares: where the rows come from and who watches.
+/* What fitting on features shares: where the rows come from, and how progress is
+ * told.
  * Everything that is fitted (PCA, k-means, classifiers) is a function of the rows,
  * the options and the seed; the number of threads of the device changes no bit. */
-#ifndef WORKER_FIT_H
-#define WORKER_FIT_H
+#ifndef WORKER_FIT_FIT_H
+#define WORKER_FIT_FIT_H
 
 #include <stdint.h>
 
@@ -22,7 +23,7 @@ struct fit_source {
 void fit_source_memory(struct fit_source *ret, const float *x, uint64_t n, uint32_t d);
 
 /* Called between steps that take up to seconds, on the caller's thread.  A negative code
- * (with its sentence) ends the fit with that code.  NULL: nobody watches. */
+ * (with its sentence) ends the fit with that code.  NULL: no such calls. */
 struct fit_watch {
     int (*tick)(void *arg, const char *what, uint32_t done, uint32_t total, struct err *err);
     void *arg;

@@ -1,7 +1,7 @@
 /* sum over rows of aᵀ b, in blocks on a device, added up in f64: covariances and the
  * gradient of a linear classifier.  One thread at a time. */
-#ifndef WORKER_GRAM_H
-#define WORKER_GRAM_H
+#ifndef WORKER_FIT_GRAM_H
+#define WORKER_FIT_GRAM_H
 
 #include <stdint.h>
 

@@ -9,11 +9,11 @@
 #include "common/base/mem.h"
 
 #define ROUNDS 50
-#define SMOOTH_STEPS 120     /* of the smoothed fixed point; every third cools by a quarter */
-#define SMOOTH_SCORES 640000 /* of the rows that it looks at */
+#define SMOOTH_STEPS 120     /* steps of the smoothed fixed point; every third cools by a quarter */
+#define SMOOTH_SCORES 640000 /* scores of the rows that it looks at */
 #define WARS 4               /* steps of rivals in a round */
 #define WAR_CLASSES 1024     /* classes up to which their costs are looked at */
-#define FLOOR (-1e30f)       /* bias of a class that shall be empty */
+#define FLOOR (-1e30f)       /* bias of a class that is to be empty */
 
 /* Work of one fit.  own is the class of each row under the present bias, best and second the
  * two highest values of it, so that the margin of any class is at hand. */
@@ -275,7 +275,7 @@ static bool find_rivals(struct work *w, uint32_t from, bool full)
     }
 }
 
-/* Moves the bias of all rivals together until they hold what they shall in sum. */
+/* Moves the bias of all rivals together until they hold what is wanted in sum. */
 static void step_together(struct work *w, bool full)
 {
     const struct histogram *h = w->h;

@@ -8,8 +8,8 @@
  * then exact coordinate steps: given the other biases, each class takes the bias at which its
  * load is within bounds.  Rows with equal scores cannot be told apart by a bias, so the
  * result says how far it got. */
-#ifndef WORKER_HISTOGRAM_H
-#define WORKER_HISTOGRAM_H
+#ifndef WORKER_FIT_HISTOGRAM_H
+#define WORKER_FIT_HISTOGRAM_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -22,7 +22,7 @@ struct histogram {
     uint64_t n;
     uint32_t k;
     const double *lo, *hi; /* (k) load of each class, 0 <= lo <= hi; lo = hi: a target */
-    unsigned rounds;       /* of coordinate steps at most; 0: 50 */
+    unsigned rounds;       /* most rounds of coordinate steps; 0: 50 */
 };
 
 struct histogram_report {

@@ -13,19 +13,19 @@
 #include "worker/fit/histogram.h"
 
 #define ITERATIONS 100
-#define PASSES 5 /* of mini-batches */
+#define PASSES 5 /* over the rows, in mini-batches */
 #define TOLERANCE 1e-5
 #define EXTRA 10 /* steps beyond the last while empty clusters are being filled */
 #define STREAM_BATCH 0x6b6d626bULL
 #define STREAM_RESTART 0x6b6d7273ULL
 #define SAMPLE_ROWS 16384     /* rows looked at, and */
-#define SAMPLE_PER_CLUSTER 16 /* so many more per cluster */
+#define SAMPLE_PER_CLUSTER 16 /* more of them per cluster */
 #define TRIES_BELOW 256       /* clusters up to which several rows are tried */
 #define TRIES 4
 #define STREAM_START 0x6b2b2bULL
 #define TICK_EVERY 64
 #define BALANCE_ROUNDS 10
-#define BALANCE_SCORES (32u << 20) /* of the rows whose scores the prices are fitted to */
+#define BALANCE_SCORES (32u << 20) /* scores that the prices are fitted to */
 
 /* One fit under way. */
 struct run {
@@ -37,7 +37,7 @@ struct run {
     double total; /* weight of all rows */
     const struct kmeans_options *opt;
     const struct fit_watch *watch;
-    uint64_t seed; /* of this start */
+    uint64_t seed; /* the seed of this start */
 
     struct affine *near;
     float *centroids; /* (k,d) */

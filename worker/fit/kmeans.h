@@ -3,9 +3,9 @@
  * Start: k-means++ (Arthur, Vassilvitskii 2007), on a subsample when there are many rows;
  * then Lloyd on blocked distances, or mini-batches (Sculley 2010) followed by two full Lloyd
  * steps.  An empty cluster takes the farthest row of the largest cluster that has distinct
- * rows.  Rows may have weights: they count as so many. */
-#ifndef WORKER_KMEANS_H
-#define WORKER_KMEANS_H
+ * rows.  Rows may have weights: a row of weight 2 counts as two. */
+#ifndef WORKER_FIT_KMEANS_H
+#define WORKER_FIT_KMEANS_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -17,8 +17,8 @@ struct fit_watch;
 struct kmeans_options {
     uint32_t k;
     uint64_t seed;
-    unsigned iterations; /* of Lloyd, 0: 100; passes over the rows in mini-batches, 0: 5 */
-    unsigned restarts;   /* the best of so many starts by inertia; 0: 1 */
+    unsigned iterations; /* steps of Lloyd, 0: 100; passes over the rows in mini-batches, 0: 5 */
+    unsigned restarts;   /* starts, of which the best by inertia is taken; 0: 1 */
     uint32_t batch;      /* rows of a mini-batch; 0: full Lloyd */
     double tolerance;    /* stop when inertia falls by less than this share; 0: 1e-5 */
     double balance;      /* >= 1: no cluster above balance times the mean; 0: as they fall */

@@ -28,7 +28,7 @@ struct loss {
     struct gram *outer;
     float *narrow;   /* (k*d+k) the parameters in f32 */
     float *residual; /* (GRAM_ROWS,k) softmax - one-hot */
-    double entropy;  /* of the last evaluation, mean */
+    double entropy;  /* mean of the last evaluation */
     uint64_t right;
 };
 

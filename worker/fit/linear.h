@@ -1,8 +1,8 @@
 /* Multinomial logistic regression z -> K classes: full-batch L-BFGS with Armijo steps on
  *     mean_i w(-log softmax(W z_i + b)[y_i]) + l2/2 |W|²      from zero.
  * Inputs should be standardised.  The bias is not decayed. */
-#ifndef WORKER_LINEAR_H
-#define WORKER_LINEAR_H
+#ifndef WORKER_FIT_LINEAR_H
+#define WORKER_FIT_LINEAR_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -15,7 +15,7 @@ struct linear_options {
     uint32_t k;
     unsigned iterations; /* at most; 0: 200 */
     double l2;           /* 0: 1e-3 */
-    double tolerance;    /* of the gradient's norm over that of the first; 0: 1e-4 */
+    double tolerance;    /* norm of the gradient over that of the first; 0: 1e-4 */
 };
 
 struct linear {

@@ -15,7 +15,7 @@
 #include "worker/fit/fit.h"
 #include "worker/fit/partitioner_impl.h"
 
-#define BLOCK_SCORES (4u << 20) /* of one block */
+#define BLOCK_SCORES (4u << 20) /* scores of one block */
 #define CHUNK_ROWS 8192         /* projected at a time */
 #define STREAM_RANDOM 0x72616e64ULL
 #define FORMAT "skerry.partitioner.1"

@@ -15,8 +15,8 @@
  * what a fit reports is what assigning the same samples again gives.
  *
  * A file is a safetensors blob with the metadata "format" = "skerry.partitioner.1". */
-#ifndef WORKER_PARTITIONER_H
-#define WORKER_PARTITIONER_H
+#ifndef WORKER_FIT_PARTITIONER_H
+#define WORKER_FIT_PARTITIONER_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -79,7 +79,7 @@ struct partition_options {
     unsigned restarts;    /* 0: 4 */
     uint32_t batch;       /* mini-batch; 0: full Lloyd up to 2^20 rows, else 4096 */
     double balance;       /* 0, or >= 1: largest over mean at most this */
-    uint64_t min_samples; /* each partition has at least so many; 0: product cells may be empty */
+    uint64_t min_samples; /* least size of a partition; 0: product cells may be empty */
     const char *feature;  /* or NULL */
 };
 
@@ -103,7 +103,7 @@ struct partition_report {
     double inertia;   /* mean squared distance in z; product: summed over levels; linear: 0 */
     double explained; /* share of the variance that pca keeps; 1 without */
     unsigned iterations, repaired; /* repaired: empty clusters while fitting */
-    double gap;                    /* of the sizes to what was asked, share of all samples */
+    double gap;                    /* between the sizes and what was asked, share of all samples */
     bool met;                      /* balance, min_samples, histogram: as asked */
     double loss, accuracy;         /* linear */
 };

@@ -21,13 +21,13 @@
 #define FINE 1024
 #define FULL_ROWS (1u << 20) /* rows up to which Lloyd sees all of them */
 #define BATCH 4096
-#define FINE_ROUNDS 25 /* of Lloyd on fine centroids, which need not be at rest */
+#define FINE_ROUNDS 25 /* steps of Lloyd on fine centroids, which need not be at rest */
 #define STREAM_PCA 0x70636131ULL
 #define STREAM_FINE 0x66696e65ULL
 #define STREAM_LEVEL 0x6c766c31ULL
-#define FOLD 5                   /* every so many rows are kept to choose the penalty */
+#define FOLD 5                   /* a row in five is kept to choose the penalty */
 #define FOLD_ROWS_MIN 50         /* fewer rows choose nothing: the middle one */
-#define PRICE_SCORES (32u << 20) /* of the rows that prices are fitted to */
+#define PRICE_SCORES (32u << 20) /* scores of the rows that prices are fitted to */
 
 /* A fit under way. */
 struct fitting {
@@ -378,7 +378,7 @@ static int fit_two_level(struct fitting *f, struct err *err)
                        count, f->p->k, PARTITION_FINE_MAX);
     struct kmeans fine;
     struct kmeans_options o = kmeans_of(f, (uint32_t)count, STREAM_FINE);
-    o.restarts = 1; /* how so many fall hardly matters */
+    o.restarts = 1; /* of many, how they fall hardly matters */
     o.iterations = o.iterations ? o.iterations : o.batch ? 0 : FINE_ROUNDS;
     o.shrink = true;
     int rc = kmeans_fit(f->dev, f->z, NULL, f->n, f->p->input.r, &o, f->watch, &fine, err);

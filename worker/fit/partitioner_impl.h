@@ -1,6 +1,6 @@
 /* What partitioner.c lends to partitioner_fit.c. */
-#ifndef WORKER_PARTITIONER_IMPL_H
-#define WORKER_PARTITIONER_IMPL_H
+#ifndef WORKER_FIT_PARTITIONER_IMPL_H
+#define WORKER_FIT_PARTITIONER_IMPL_H
 
 #include "common/base/mem.h"
 #include "worker/fit/partitioner.h"
@@ -10,7 +10,7 @@ struct affine;
 /* Scores of rows that are already projected. */
 struct scorer {
     const struct partitioner *p;
-    uint32_t rows; /* of one block, at most */
+    uint32_t rows; /* at most, in a block */
     struct affine *level[PARTITION_LEVELS_MAX];
     float *piece; /* (rows,d) of one level */
     float *y;     /* (rows,K) */

@@ -15,7 +15,7 @@
 
 #define OVERSAMPLE 16 /* directions beyond those wanted, of the random start */
 #define STREAM_START 0x70636173ULL
-#define RIDGE 1e-6 /* of the largest variance, under the root of a whitening scale */
+#define RIDGE 1e-6 /* share of the largest variance, under the root of a whitening scale */
 
 /* A pass over centred rows. */
 struct pass {

@@ -6,8 +6,8 @@
  * random start and subspace iteration over PCA_PASSES passes (Halko, Martinsson, Tropp,
  * "Finding structure with randomness", 2011, algorithm 4.4 and 5.3).  Each basis row has its
  * largest entry (the first of equals) positive. */
-#ifndef WORKER_PCA_H
-#define WORKER_PCA_H
+#ifndef WORKER_FIT_PCA_H
+#define WORKER_FIT_PCA_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -19,8 +19,8 @@ struct fit_watch;
 
 #define PCA_EXACT 320
 #define PCA_PASSES 4
-#define PCA_DIM_MAX (1u << 20) /* of x */
-#define PCA_OUT_MAX 4096       /* of z */
+#define PCA_DIM_MAX (1u << 20) /* columns of x */
+#define PCA_OUT_MAX 4096       /* columns of z */
 
 struct pca {
     uint32_t d, r;
