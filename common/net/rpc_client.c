@@ -353,26 +353,19 @@ static void dial(void *arg)
 
 static void set_defaults(struct rpc_client_options *o)
 {
-    if (!o->build_id)
-        o->build_id = "unknown";
+    o->build_id = o->build_id ? o->build_id : "unknown";
     if (!o->max_version) {
         o->min_version = RPC_VERSION_MIN;
         o->max_version = RPC_VERSION_MAX;
     }
-    if (!o->connect_ms)
-        o->connect_ms = RPC_DEADLINE_MS;
-    if (!o->backoff_min_ms)
-        o->backoff_min_ms = 200;
-    if (!o->backoff_max_ms)
-        o->backoff_max_ms = 10000;
-    if (!o->max_in_flight)
-        o->max_in_flight = RPC_MAX_IN_FLIGHT;
-    if (!o->max_body_bytes)
-        o->max_body_bytes = FRAME_BODY_MAX_DEFAULT;
+    o->connect_ms = o->connect_ms ? o->connect_ms : RPC_DEADLINE_MS;
+    o->backoff_min_ms = o->backoff_min_ms ? o->backoff_min_ms : 200;
+    o->backoff_max_ms = o->backoff_max_ms ? o->backoff_max_ms : 10000;
+    o->max_in_flight = o->max_in_flight ? o->max_in_flight : RPC_MAX_IN_FLIGHT;
+    o->max_body_bytes = o->max_body_bytes ? o->max_body_bytes : FRAME_BODY_MAX_DEFAULT;
     if (o->max_body_bytes > FRAME_BODY_MAX)
         o->max_body_bytes = FRAME_BODY_MAX;
-    if (!o->max_queue_bytes)
-        o->max_queue_bytes = RPC_QUEUE_BYTES;
+    o->max_queue_bytes = o->max_queue_bytes ? o->max_queue_bytes : RPC_QUEUE_BYTES;
 }
 
 int rpc_client_open(struct loop *loop, const struct rpc_client_options *o, struct rpc_client **ret,

@@ -422,26 +422,19 @@ static void on_tick(void *arg)
 
 static void set_defaults(struct rpc_server_options *o)
 {
-    if (!o->host)
-        o->host = "0.0.0.0";
-    if (!o->build_id)
-        o->build_id = "unknown";
+    o->host = o->host ? o->host : "0.0.0.0";
+    o->build_id = o->build_id ? o->build_id : "unknown";
     if (!o->max_version) {
         o->min_version = RPC_VERSION_MIN;
         o->max_version = RPC_VERSION_MAX;
     }
-    if (!o->max_connections)
-        o->max_connections = 1024;
-    if (!o->max_in_flight)
-        o->max_in_flight = RPC_MAX_IN_FLIGHT;
-    if (!o->max_body_bytes)
-        o->max_body_bytes = FRAME_BODY_MAX_DEFAULT;
+    o->max_connections = o->max_connections ? o->max_connections : 1024;
+    o->max_in_flight = o->max_in_flight ? o->max_in_flight : RPC_MAX_IN_FLIGHT;
+    o->max_body_bytes = o->max_body_bytes ? o->max_body_bytes : FRAME_BODY_MAX_DEFAULT;
     if (o->max_body_bytes > FRAME_BODY_MAX)
         o->max_body_bytes = FRAME_BODY_MAX;
-    if (!o->max_queue_bytes)
-        o->max_queue_bytes = RPC_QUEUE_BYTES;
-    if (!o->handshake_ms)
-        o->handshake_ms = RPC_DEADLINE_MS;
+    o->max_queue_bytes = o->max_queue_bytes ? o->max_queue_bytes : RPC_QUEUE_BYTES;
+    o->handshake_ms = o->handshake_ms ? o->handshake_ms : RPC_DEADLINE_MS;
 }
 
 static int listen_on(struct rpc_server *s, struct err *err)

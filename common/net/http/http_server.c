@@ -306,20 +306,13 @@ static void on_log(void *cls, const char *fmt, va_list ap)
 
 static void set_defaults(struct http_server_options *o)
 {
-    if (!o->host)
-        o->host = "0.0.0.0";
-    if (!o->max_connections)
-        o->max_connections = 256;
-    if (!o->max_streams)
-        o->max_streams = 64;
-    if (!o->request_ms)
-        o->request_ms = 10000;
-    if (!o->idle_ms)
-        o->idle_ms = 30000;
-    if (!o->max_stream_bytes)
-        o->max_stream_bytes = 256 * 1024;
-    if (!o->ping_ms)
-        o->ping_ms = 10000;
+    o->host = o->host ? o->host : "0.0.0.0";
+    o->max_connections = o->max_connections ? o->max_connections : 256;
+    o->max_streams = o->max_streams ? o->max_streams : 64;
+    o->request_ms = o->request_ms ? o->request_ms : 10000;
+    o->idle_ms = o->idle_ms ? o->idle_ms : 30000;
+    o->max_stream_bytes = o->max_stream_bytes ? o->max_stream_bytes : 256 * 1024;
+    o->ping_ms = o->ping_ms ? o->ping_ms : 10000;
 }
 
 static int listen_on(struct http_server *s, int *ret_family, struct err *err)

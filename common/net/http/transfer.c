@@ -442,24 +442,15 @@ static void on_tick(void *arg)
 
 static void set_defaults(struct xfer_options *o)
 {
-    if (!o->max_parallel)
-        o->max_parallel = 8;
-    if (!o->max_queued)
-        o->max_queued = 4096;
-    if (!o->connect_ms)
-        o->connect_ms = 10000;
-    if (!o->min_bytes_per_s)
-        o->min_bytes_per_s = 1024;
-    if (!o->floor_s)
-        o->floor_s = 20;
-    if (!o->max_tries)
-        o->max_tries = 6;
-    if (!o->backoff_min_ms)
-        o->backoff_min_ms = 250;
-    if (!o->backoff_max_ms)
-        o->backoff_max_ms = 15000;
-    if (!o->user_agent)
-        o->user_agent = "skerry";
+    o->max_parallel = o->max_parallel ? o->max_parallel : 8;
+    o->max_queued = o->max_queued ? o->max_queued : 4096;
+    o->connect_ms = o->connect_ms ? o->connect_ms : 10000;
+    o->min_bytes_per_s = o->min_bytes_per_s ? o->min_bytes_per_s : 1024;
+    o->floor_s = o->floor_s ? o->floor_s : 20;
+    o->max_tries = o->max_tries ? o->max_tries : 6;
+    o->backoff_min_ms = o->backoff_min_ms ? o->backoff_min_ms : 250;
+    o->backoff_max_ms = o->backoff_max_ms ? o->backoff_max_ms : 15000;
+    o->user_agent = o->user_agent ? o->user_agent : "skerry";
 }
 
 int xfer_new(struct loop *loop, const struct xfer_options *o, struct xfer **ret, struct err *err)
