@@ -1,0 +1,101 @@
+/* Samples to shards: the split, the shuffle's bounds, what is told on the way. */
+#include "common/data/dataset_impl.h"
+#include "tests/unit/common/data/dataset_test.h"
+
+static struct cutter open_cut(const struct dataset_cut *opt)
+{
+    const struct dataset none = {0};
+    struct cutter c;
+    OK(cut_open(&c, &none, opt, err));
+    return c;
+}
+
+/* About the fraction asked for, by the name and the seed alone; none of 0. */
+static void holds_out_by_name(void **state)
+{
+    struct dataset_cut opt = {.seed = 3, .holdout = 0.25, .shard_samples = 16};
+    struct cutter c = open_cut(&opt), again = open_cut(&opt);
+    struct dataset_cut other = opt, zero = opt;
+    other.seed = 4;
+    zero.holdout = 0;
+    struct cutter d = open_cut(&other), z = open_cut(&zero);
+    unsigned held = 0, moved = 0;
+    for (int i = 0; i < 4000; i++) {
+        char key[32];
+        snprintf(key, sizeof(key), "cat/%d.png", i);
+        bool out = cut_is_holdout(&c, key);
+        assert_int_equal(out, cut_is_holdout(&again, key));
+        assert_false(cut_is_holdout(&z, key));
+        held += out;
+        moved += out != cut_is_holdout(&d, key);
+    }
+    assert_in_range(held, 900, 1100);
+    assert_in_range(moved, 1300, 1700); /* 2 * 0.25 * 0.75 of all */
+}
+
+/* The first 64 bits of a SHA-256: the split of a job on record must not move. */
+static void hashes_are_fixed(void **state)
+{
+    assert_true(cut_hash("abc") == 0xba7816bf8f01cfeaULL);
+}
+
+static void columns_are_of_one_length(void **state)
+{
+    struct dataset_cut opt = {.shard_samples = 16};
+    const struct dataset ds = {.path = (char *)"d", .column = (char *)"dino"};
+    struct cutter c = open_cut(&opt);
+    struct err e = {0};
+    c.err = &e;
+    assert_int_equal(cut_check_dim(&c, &ds, "a", 3), 0);
+    assert_int_equal(cut_check_dim(&c, &ds, "b", 3), 0);
+    assert_int_equal(cut_check_dim(&c, &ds, "c", 4), -ERR_FORMAT);
+    assert_string_equal(e.msg, "d: the column 'dino' of sample 'c' has 4 numbers, but the first "
+                               "sample's has 3; expected as many in each");
+}
+
+static int count_calls(void *ctx, uint64_t done, uint64_t total)
+{
+    struct got *g = ctx;
+    assert_int_equal(total, 130);
+    assert_true(done > g->holdout && (done % 64 == 0 || done == total));
+    g->holdout = (uint32_t)done; /* the last one told */
+    return ++g->shards == 3 && g->stop_after ? -ERR_CANCELLED : 0;
+}
+
+static int drop(void *ctx, const struct dataset_shard *shard, struct err *ret_err)
+{
+    (void)ctx;
+    return file_remove(shard->path, ret_err);
+}
+
+static void tells_how_far_it_is(void **state)
+{
+    char *dir = scratch_new(), *data = in(dir, "data");
+    struct dataset *ds;
+    struct dataset_report r;
+    struct got g = {0};
+    struct dataset_cut opt = {
+        .shard_samples = 50, .dir = dir, .on_shard = drop, .on_progress = count_calls, .ctx = &g};
+    fill_folder(data, "cat", 130, png);
+    OK(images_open(data, &ds, err));
+    OK(dataset_cut(ds, &opt, &r, err));
+    assert_int_equal(g.shards, 3); /* after 64, 128 and all */
+    assert_int_equal(r.samples, 130);
+    dataset_report_release(&r);
+    g = (struct got){.stop_after = 1};
+    FAILS(dataset_cut(ds, &opt, &r, err), "cutting the dataset was stopped");
+    dataset_close(ds);
+    mem_free(data);
+    scratch_free(dir);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(holds_out_by_name),
+        cmocka_unit_test(hashes_are_fixed),
+        cmocka_unit_test(columns_are_of_one_length),
+        cmocka_unit_test(tells_how_far_it_is),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
