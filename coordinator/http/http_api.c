@@ -29,82 +29,6 @@
 #define COOKIE_NAME "skerry" /* also in common/net/http/http_server */
 #define COOKIE_DAYS 365
 
-/* ---- answers that wait for the disk -------------------------------------- */
-
-struct pending {
-    struct list link;         /* in api->pending, alone once it was answered */
-    struct http_request *req; /* NULL: answered by close, the callback only frees */
-    unsigned status;
-    json_t *body;
-};
-
-static void durable(void *arg, int rc)
-{
-    struct pending *p = arg;
-    list_remove(&p->link);
-    if (p->req != NULL && rc == 0)
-        http_reply_json(p->req, p->status, json_incref(p->body));
-    else if (p->req != NULL)
-        http_reply_error(p->req, 503, "stopping",
-                         "The coordinator stops before this is on the disk: ask again later.");
-    json_decref(p->body);
-    mem_free(p);
-}
-
-void http_api_when_durable(struct http_api *api, struct http_request *r, unsigned status,
-                           json_t *body)
-{
-    struct pending *p = mem_alloc(sizeof *p);
-    *p = (struct pending){.req = r, .status = status, .body = body};
-    list_push(&api->pending, &p->link);
-    view_when_durable(api->o.co, durable, p);
-}
-
-void http_api_close(struct http_api *api)
-{
-    if (api == NULL)
-        return;
-    struct list *l;
-    while ((l = list_pop(&api->pending)) != NULL) {
-        struct pending *p = list_entry(l, struct pending, link);
-        http_reply_error(p->req, 503, "stopping",
-                         "The coordinator stops before this is on the disk: ask again later.");
-        p->req = NULL;
-    }
-    http_events_free(api->events);
-    mem_free(api->routes);
-    mem_free(api->worker_token);
-    mem_free(api);
-}
-
-/* ---- errors -------------------------------------------------------------- */
-
-void http_api_fail(struct http_request *r, const struct err *err)
-{
-    static const struct {
-        int code;
-        unsigned status;
-        const char *word;
-    } map[] = {
-        {-ERR_NOTFOUND, 404, "not_found"}, {-ENOENT, 404, "not_found"},
-        {-EEXIST, 409, "conflict"},        {-EBUSY, 409, "conflict"},
-        {-ERR_STALE, 409, "conflict"},     {-ERR_LIMIT, 429, "limit"},
-        {-ENOSPC, 507, "no_space"},        {-EIO, 503, "unavailable"},
-        {-EAGAIN, 503, "unavailable"},     {-ERR_CANCELLED, 503, "unavailable"},
-        {-EINVAL, 400, "invalid"},         {-ERR_CONFIG, 400, "invalid"},
-        {-ERR_FORMAT, 400, "invalid"},     {-ERR_HASH, 422, "hash_mismatch"},
-        {-ERANGE, 400, "invalid"},         {-ERR_UNIMPLEMENTED, 400, "invalid"},
-        {-ERR_VERSION, 400, "invalid"},    {-ENOMEM, 503, "unavailable"},
-    };
-    for (size_t i = 0; i < sizeof map / sizeof map[0]; i++) {
-        if (map[i].code == err->code) {
-            http_reply_error(r, map[i].status, map[i].word, "%s", err->msg);
-            return;
-        }
-    }
-    http_reply_error(r, 500, "internal", "%s", err->msg);
-}
-
 /* ---- reading -------------------------------------------------------------- */
 
 static void reply(struct http_request *r, json_t *takes)
@@ -138,7 +62,7 @@ static void get_job(void *arg, struct http_request *r)
         return;
     json_t *job = http_json_job(api->o.co, id, &err);
     if (job == NULL)
-        http_api_fail(r, &err);
+        http_answer_fail(r, &err);
     else
         reply(r, job);
 }
@@ -216,7 +140,7 @@ static void get_job_metrics(void *arg, struct http_request *r)
     buf_init(&l.out, LINES_BYTES_MAX);
     view_each_round(api->o.co, id, add_known_round, &l.rounds);
     if (view_metrics(api->o.co, id, after, METRICS_MAX, add_line, &l, &err) < 0) {
-        http_api_fail(r, &err);
+        http_answer_fail(r, &err);
     } else {
         http_reply_header(r, "Cache-Control", "no-store");
         http_reply_bytes(r, 200, "application/x-ndjson", buf_str(&l.out), l.out.len);
@@ -253,7 +177,7 @@ static void get_task(void *arg, struct http_request *r)
     if (http_request_param_u64(r, "id", &id) < 0)
         return;
     if (view_task(api->o.co, id, &t, &err) < 0)
-        http_api_fail(r, &err);
+        http_answer_fail(r, &err);
     else
         reply(r, http_json_task(&t));
 }
@@ -273,7 +197,7 @@ static void get_modules(void *arg, struct http_request *r)
     if (http_request_query_u64(r, "job", 0, INT64_MAX, &job) < 0)
         return;
     if (job != 0 && view_job(api->o.co, job, &j, &err) < 0)
-        http_api_fail(r, &err);
+        http_answer_fail(r, &err);
     else
         reply(r, http_json_items(http_json_modules(api->o.co, job)));
 }
@@ -493,12 +417,6 @@ static const struct http_route routes[] = {
 
 #define N_ROUTES (sizeof routes / sizeof routes[0])
 
-const struct http_route *http_api_routes(unsigned *ret_count)
-{
-    *ret_count = N_ROUTES;
-    return routes;
-}
-
 int http_api_open(const struct http_api_options *o, struct http_api **ret, struct err *err)
 {
     struct http_api *api = mem_alloc(sizeof *api);
@@ -518,4 +436,15 @@ int http_api_open(const struct http_api_options *o, struct http_api **ret, struc
     http_server_routes(o->server, api->routes, N_ROUTES);
     *ret = api;
     return 0;
+}
+
+void http_api_close(struct http_api *api)
+{
+    if (api == NULL)
+        return;
+    http_answer_stop(api);
+    http_events_free(api->events);
+    mem_free(api->routes);
+    mem_free(api->worker_token);
+    mem_free(api);
 }

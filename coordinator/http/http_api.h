@@ -21,7 +21,6 @@ struct blobstore;
 struct coordinator;
 struct err;
 struct http_api;
-struct http_route;
 struct http_server;
 
 /* All pointers are kept until close, strings are copied. */
@@ -43,8 +42,5 @@ int http_api_open(const struct http_api_options *o, struct http_api **ret, struc
 /* Answers what still waits with 503 and ends the event streams.  Call it while
  * the coordinator still lives and before http_server_close(). */
 void http_api_close(struct http_api *api); /* accepts NULL */
-
-/* The table, for the test that compares it with docs/openapi.yaml. */
-const struct http_route *http_api_routes(unsigned *ret_count);
 
 #endif

@@ -1,4 +1,5 @@
-/* What http_api.c and http_command.c share: the API's object, and how its handlers answer. */
+/* What the pieces of the API share: http_api.c (routes, reading, the page) on top, http_command.c
+ * and http_answer.c below it. */
 #ifndef COORDINATOR_HTTP_API_IMPL_H
 #define COORDINATOR_HTTP_API_IMPL_H
 
@@ -14,13 +15,18 @@ struct http_api {
     struct http_events *events;
 };
 
-/* Answers with the status that err's code has by coordinator/view/view.h. */
-void http_api_fail(struct http_request *r, const struct err *err);
-/* Answers (status, takes body) once all changes made so far are durable. */
-void http_api_when_durable(struct http_api *api, struct http_request *r, unsigned status,
-                           json_t *body);
+/* ---- http_answer.c ---- */
 
-/* Handlers of http_command.c; arg is the struct http_api. */
+/* Answers with the status that err's code has by coordinator/view/view.h. */
+void http_answer_fail(struct http_request *r, const struct err *err);
+/* Answers (status, takes body) once all changes made so far are durable. */
+void http_answer_when_durable(struct http_api *api, struct http_request *r, unsigned status,
+                              json_t *body);
+/* Answers all that wait, with 503. */
+void http_answer_stop(struct http_api *api);
+
+/* ---- http_command.c: handlers; arg is the struct http_api ---- */
+
 void http_post_job(void *arg, struct http_request *r);
 void http_post_cancel(void *arg, struct http_request *r);
 void http_post_task_cancel(void *arg, struct http_request *r);

@@ -38,7 +38,7 @@ static json_t *take_body(struct http_request *r, const struct http_field *fields
     if (http_body_check(body, "the body", fields, n, &err) == 0)
         return body;
     json_decref(body);
-    http_api_fail(r, &err);
+    http_answer_fail(r, &err);
     return NULL;
 }
 
@@ -213,14 +213,14 @@ void http_post_job(void *arg, struct http_request *r)
         take_file(body, "warm_start", &d.warm_start, &submit.warm_start, &err) < 0 ||
         take_dataset(json_object_get(body, "dataset"), &d, &submit, &err) < 0 ||
         view_job_submit(api->o.co, &submit, &id, &err) < 0) {
-        http_api_fail(r, &err);
+        http_answer_fail(r, &err);
     } else {
         char location[40];
         (void)snprintf(location, sizeof location, "/v1/jobs/%" PRIu64, id);
         http_reply_header(r, "Location", location);
         json_t *o = json_object();
         http_json_put(o, "id", http_json_id(id));
-        http_api_when_durable(api, r, 201, o);
+        http_answer_when_durable(api, r, 201, o);
     }
     dataset_release(&d);
     json_decref(body);
@@ -256,9 +256,9 @@ void http_post_cancel(void *arg, struct http_request *r)
     if (!take_id(r, &id))
         return;
     if (view_job_cancel(api->o.co, id, &err) < 0 || view_job(api->o.co, id, &j, &err) < 0)
-        http_api_fail(r, &err);
+        http_answer_fail(r, &err);
     else
-        http_api_when_durable(api, r, 200, id_state(id, j.state));
+        http_answer_when_durable(api, r, 200, id_state(id, j.state));
 }
 
 void http_post_task_cancel(void *arg, struct http_request *r)
@@ -269,9 +269,9 @@ void http_post_task_cancel(void *arg, struct http_request *r)
     if (!take_id(r, &id))
         return;
     if (view_task_cancel(api->o.co, id, &err) < 0)
-        http_api_fail(r, &err);
+        http_answer_fail(r, &err);
     else
-        http_api_when_durable(api, r, 200, id_state(id, "cancelled"));
+        http_answer_when_durable(api, r, 200, id_state(id, "cancelled"));
 }
 
 void http_post_drain(void *arg, struct http_request *r)
@@ -283,9 +283,9 @@ void http_post_drain(void *arg, struct http_request *r)
     if (!take_id(r, &id))
         return;
     if (view_worker_drain(api->o.co, id, &err) < 0 || view_worker(api->o.co, id, &w, &err) < 0)
-        http_api_fail(r, &err);
+        http_answer_fail(r, &err);
     else
-        http_api_when_durable(api, r, 200, id_state(id, w.state));
+        http_answer_when_durable(api, r, 200, id_state(id, w.state));
 }
 
 static int take_labels(const json_t *list, uint32_t *out, struct draw_request *s, struct err *err)
@@ -385,11 +385,11 @@ void http_post_sample(void *arg, struct http_request *r)
     if (take_sampler(b, &s, &err) < 0 ||
         take_labels(json_object_get(b, "labels"), labels, &s, &err) < 0 ||
         view_sample_request(api->o.co, id, &s, &task, &err) < 0) {
-        http_api_fail(r, &err);
+        http_answer_fail(r, &err);
     } else {
         json_t *o = json_object();
         http_json_put(o, "task", http_json_id(task));
-        http_api_when_durable(api, r, 202, o);
+        http_answer_when_durable(api, r, 202, o);
     }
     json_decref(b);
 }
@@ -418,7 +418,7 @@ void http_post_upload(void *arg, struct http_request *r)
     }
     /* Also when it is here: it must stay until the job names it. */
     if (view_upload_expect(api->o.co, id.sha256, size, &err) < 0) {
-        http_api_fail(r, &err);
+        http_answer_fail(r, &err);
         return;
     }
     char url[TICKET_PATH_MAX] = "";

@@ -67,12 +67,13 @@ json_t *http_json_id(uint64_t id)
     return id ? count(id) : json_null();
 }
 
-json_t *http_json_ms(int64_t ms)
+/* null when negative */
+static json_t *duration(int64_t ms)
 {
     return ms < 0 ? json_null() : count((uint64_t)ms);
 }
 
-json_t *http_json_sha256(const uint8_t *sha256)
+static json_t *sha256_or_null(const uint8_t *sha256)
 {
     char hex[HASH_HEX_MAX];
     return sha256 ? must(json_string(hash_hex(sha256, HASH_BYTES, hex))) : json_null();
@@ -128,7 +129,7 @@ static void add_waiting(void *arg, const struct view_waiting *w)
     put(o, "worker", http_json_id(w->worker_id));
     put(o, "what", http_json_text(w->what));
     put(o, "why", http_json_text(w->why));
-    put(o, "until_ms", http_json_ms(w->until_ms));
+    put(o, "until_ms", duration(w->until_ms));
     http_json_push(arg, o);
 }
 
@@ -197,7 +198,7 @@ json_t *http_json_job_summary(const struct view_job *j)
     put(o, "loss", http_json_real(j->loss));
     put(o, "eval_loss", http_json_real(j->eval_loss));
     put(o, "images_per_s", http_json_real(j->images_per_s));
-    put(o, "eta_ms", http_json_ms(j->eta_ms));
+    put(o, "eta_ms", duration(j->eta_ms));
     put(o, "paths", count(j->paths));
     put(o, "replicas", count(j->replicas));
     put(o, "parameters", count(j->params));
@@ -299,7 +300,7 @@ static void add_path(void *arg, const struct view_path *p)
 static void add_best(void *arg, const struct view_best *b)
 {
     json_t *path = json_array_get(arg, b->path);
-    http_json_push(json_object_get(path, "best_blobs"), http_json_sha256(b->blob));
+    http_json_push(json_object_get(path, "best_blobs"), sha256_or_null(b->blob));
 }
 
 static void add_partition(void *arg, const struct view_partition *p)
@@ -331,7 +332,7 @@ static void add_module(void *arg, const struct view_module *m)
 {
     json_t *o = must(json_object());
     put_place(o, m);
-    put(o, "sha256", http_json_sha256(m->sha256));
+    put(o, "sha256", sha256_or_null(m->sha256));
     put(o, "parameters", count(m->params));
     put(o, "outer", http_json_word(m->outer_state));
     put(o, "reason", http_json_text(m->outer_reason));
@@ -383,7 +384,7 @@ json_t *http_json_sample(const struct grid_rec *s)
     json_t *o = must(json_object());
     put(o, "round", count(s->round));
     put(o, "task", count(s->task_id));
-    put(o, "blob", http_json_sha256(s->blob.size ? s->blob.sha256 : NULL));
+    put(o, "blob", sha256_or_null(s->blob.size ? s->blob.sha256 : NULL));
     put(o, "size", count(s->blob.size));
     put(o, "text", s->blob.size ? json_null() : http_json_text(s->text ? s->text : ""));
     put(o, "count", count(s->count));
@@ -433,7 +434,7 @@ json_t *http_json_job(struct coordinator *co, uint64_t id, struct err *err)
     put(o, "vocab", j.text ? count(j.vocab) : json_null());
     json_t *tokenizer = j.tokenizer ? must(json_object()) : json_null();
     if (j.tokenizer) {
-        put(tokenizer, "sha256", http_json_sha256(j.tokenizer));
+        put(tokenizer, "sha256", sha256_or_null(j.tokenizer));
         put(tokenizer, "size", count(j.tokenizer_size));
     }
     put(o, "tokenizer", tokenizer);
@@ -532,7 +533,7 @@ json_t *http_json_task(const struct view_task *v)
     put(o, "activity", http_json_text(t->state == TASK_LEASED ? t->activity : ""));
     put(o, "age_ms", count(v->age_ms));
     put(o, "leased_ms", t->attempt ? count(v->leased_ms) : json_null());
-    put(o, "output", http_json_sha256(blob_ref_is_set(&t->output) ? t->output.sha256 : NULL));
+    put(o, "output", sha256_or_null(blob_ref_is_set(&t->output) ? t->output.sha256 : NULL));
     put(o, "output_size", count(t->output.size));
     put(o, "mixture", json_boolean(task_is_mixture(t)));
     put(o, "text", http_json_text(v->text));
@@ -573,10 +574,10 @@ static json_t *device(const struct device_state *d)
     put(o, "model", http_json_text(d->model));
     put(o, "memory_used", d->memory_total ? count(d->memory_used) : json_null());
     put(o, "memory_total", d->memory_total ? count(d->memory_total) : json_null());
-    put(o, "utilization", http_json_ms(d->utilization));
+    put(o, "utilization", duration(d->utilization));
     put(o, "temperature", http_json_id(d->temperature));
     put(o, "power", d->power > 0 ? http_json_real((double)d->power) : json_null());
-    put(o, "ecc_errors", http_json_ms(d->ecc_errors));
+    put(o, "ecc_errors", duration(d->ecc_errors));
     put(o, "throttled", http_json_text(d->throttled));
     put(o, "trouble", http_json_text(d->trouble));
     return o;
@@ -625,7 +626,7 @@ json_t *http_json_worker(const struct view_worker *v)
     put(o, "tasks_done", count(w->tasks_done));
     put(o, "tasks_failed", count(w->tasks_failed));
     put(o, "device_failures", count(w->device_failures));
-    put(o, "quarantine_ms", v->quarantine_ms > 0 ? http_json_ms(v->quarantine_ms) : json_null());
+    put(o, "quarantine_ms", v->quarantine_ms > 0 ? duration(v->quarantine_ms) : json_null());
     put(o, "bytes", planes(&bytes));
     return o;
 }
@@ -647,7 +648,7 @@ static json_t *blob(const struct blob_ref *b)
     if (!blob_ref_is_set(b))
         return json_null();
     json_t *o = must(json_object());
-    put(o, "sha256", http_json_sha256(b->sha256));
+    put(o, "sha256", sha256_or_null(b->sha256));
     put(o, "size", count(b->size));
     return o;
 }
@@ -656,7 +657,7 @@ static void add_version(void *arg, const struct version_rec *v)
 {
     json_t *o = must(json_object());
     put(o, "version", count(v->version));
-    put(o, "sha256", http_json_sha256(blob_ref_is_set(&v->full) ? v->full.sha256 : NULL));
+    put(o, "sha256", sha256_or_null(blob_ref_is_set(&v->full) ? v->full.sha256 : NULL));
     put(o, "full", blob(&v->full));
     put(o, "ema", blob(&v->ema));
     put(o, "delta", blob(&v->delta));

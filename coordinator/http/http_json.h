@@ -15,11 +15,9 @@
 
 /* Building blocks. */
 json_t *http_json_text(const char *s);
-json_t *http_json_real(double x);                /* null unless finite */
-json_t *http_json_id(uint64_t id);               /* null when 0 */
-json_t *http_json_ms(int64_t ms);                /* null when negative */
-json_t *http_json_sha256(const uint8_t *sha256); /* null when NULL */
-json_t *http_json_at(int64_t unix_ms);           /* ISO 8601 */
+json_t *http_json_real(double x);      /* null unless finite */
+json_t *http_json_id(uint64_t id);     /* null when 0 */
+json_t *http_json_at(int64_t unix_ms); /* ISO 8601 */
 /* Lower-cases a word of the state ("TRAIN"); null when empty. */
 json_t *http_json_word(const char *word);
 /* Takes value; aborts without memory, as all small allocations do. */

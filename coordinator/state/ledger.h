@@ -47,7 +47,7 @@ int ledger_new(uint64_t seed, const struct ledger_shard *shards, size_t n, struc
 void ledger_set_even(struct ledger *l); /* before the first take */
 void ledger_free(struct ledger *l);     /* accepts NULL */
 
-/* Samples of an epoch: all there are. */
+/* Samples of an epoch: all there are.  For tests. */
 uint64_t ledger_epoch_samples(const struct ledger *l);
 
 /* Takes up to n samples for task `holder` (not 0, not holding any yet), in at
