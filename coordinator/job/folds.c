@@ -359,26 +359,28 @@ static char *provenance(const struct coordinator *co, const struct outer_step *s
     return (char *)buf_take(&b, &len);
 }
 
-/* The task of a contribution that the check refused, or did not; NULL: it is another. */
-static struct task *task_of(struct coordinator *co, const struct outer_contribution *oc,
-                            bool refused)
+/* The n-th contribution to the step and its task, for writing; NULL: it is gone, or the check has
+ * decided otherwise. */
+static const struct contribution *checked(struct coordinator *co, const struct outer_step *step,
+                                          size_t n, bool refused, struct task **ret)
 {
-    return oc->refused == refused ? state_edit_task(&co->state, state_task(&co->state, oc->tag))
+    const struct outer_contribution *oc = &step->contributions[n];
+    *ret = oc->refused == refused ? state_edit_task(&co->state, state_task(&co->state, oc->tag))
                                   : NULL;
+    return *ret ? query_contribution(*ret, step->module_id, step->from) : NULL;
 }
 
 /* Notes what the check refused; its worker gets a strike. */
 static void note_refused(struct coordinator *co, const struct outer_step *step)
 {
     for (size_t i = 0; i < step->n_contributions; i++) {
-        const struct outer_contribution *oc = &step->contributions[i];
-        struct task *t = task_of(co, oc, true);
-        const struct contribution *c =
-            t ? query_contribution(t, step->module_id, step->from) : NULL;
+        struct task *t;
+        const struct contribution *c = checked(co, step, i, true, &t);
         if (c == NULL)
             continue;
         task_edit_contribution(t, c)->refused = true;
-        (void)snprintf(t->reason, sizeof(t->reason), "contribution refused: %.200s", oc->reason);
+        (void)snprintf(t->reason, sizeof(t->reason), "contribution refused: %.200s",
+                       step->contributions[i].reason);
         core_say(co, t->job_id, c->worker_id, "task %llu of worker %llu: %s",
                  (unsigned long long)t->id, (unsigned long long)c->worker_id, t->reason);
         struct worker *w = state_edit_worker(&co->state, state_worker(&co->state, c->worker_id));
@@ -392,10 +394,8 @@ static void note_folded(struct coordinator *co, struct module_rec *m, const stru
 {
     uint64_t stale = step->base - step->from;
     for (size_t i = 0; i < step->n_contributions; i++) {
-        const struct outer_contribution *oc = &step->contributions[i];
-        struct task *t = task_of(co, oc, false);
-        const struct contribution *c =
-            t ? query_contribution(t, step->module_id, step->from) : NULL;
+        struct task *t;
+        const struct contribution *c = checked(co, step, i, false, &t);
         if (c == NULL)
             continue;
         task_edit_contribution(t, c)->version = step->base + 1;
@@ -435,10 +435,8 @@ static void forget(struct coordinator *co, struct task *t, const struct contribu
 static void redo_refused(struct coordinator *co, struct job *j, const struct outer_step *step)
 {
     for (size_t i = 0; i < step->n_contributions; i++) {
-        const struct outer_contribution *oc = &step->contributions[i];
-        struct task *t = task_of(co, oc, true);
-        const struct contribution *c =
-            t ? query_contribution(t, step->module_id, step->from) : NULL;
+        struct task *t;
+        const struct contribution *c = checked(co, step, i, true, &t);
         if (c == NULL || j->doom != NULL)
             continue;
         forget(co, t, c);
@@ -474,46 +472,39 @@ static void adopt_step(struct coordinator *co, struct job *j, struct module_rec 
              (unsigned long long)step->elapsed_ms, step->accepted, step->delta_norm);
 }
 
-struct prune_arg {
-    char *dir;
-    uint64_t keep;
-};
-
-static int prune_work(void *arg)
-{
-    struct prune_arg *a = arg;
-    return outer_state_prune(a->dir, a->keep, NULL);
-}
-
-static void prune_free(void *arg, int rc)
-{
-    struct prune_arg *a = arg;
-    mem_free(a->dir);
-    mem_free(a);
-}
-
-struct prune_later {
+/* Files of the outer optimiser that go, on the disk pool. */
+struct removal {
     struct coordinator *co;
-    struct prune_arg *arg;
+    char *dir;
+    uint64_t keep; /* what makes this version stays; 0: nothing */
 };
 
-/* The old state goes after the new version is on record, never before. */
-static void prune_state(void *arg, int rc)
+static int removal_work(void *arg)
 {
-    struct prune_later *p = arg;
-    if (rc < 0 || pool_submit(p->co->disk, prune_work, prune_free, p->arg) < 0)
-        prune_free(p->arg, 0); /* the next step's pruning takes these files too */
-    mem_free(p);
+    const struct removal *r = arg;
+    return r->keep ? outer_state_prune(r->dir, r->keep, NULL) : file_remove_tree(r->dir, NULL);
 }
 
-static void prune_when_durable(struct coordinator *co, const struct outer_step *step)
+static void removal_free(void *arg, int rc)
 {
-    struct prune_later *p = mem_alloc(sizeof(*p));
-    p->co = co;
-    p->arg = mem_alloc(sizeof(*p->arg));
-    p->arg->dir = str_dup(step->state_dir);
-    p->arg->keep = step->base + 1;
-    core_when_durable(co, prune_state, p);
+    struct removal *r = arg;
+    mem_free(r->dir);
+    mem_free(r);
+}
+
+static void removal_begin(void *arg, int rc)
+{
+    struct removal *r = arg;
+    if (rc < 0 || pool_submit(r->co->disk, removal_work, removal_free, r) < 0)
+        removal_free(r, 0); /* nothing depends on it, and the next pruning takes these as well */
+}
+
+/* Takes dir. */
+static struct removal *removal_of(struct coordinator *co, char *dir, uint64_t keep)
+{
+    struct removal *r = mem_alloc(sizeof(*r));
+    *r = (struct removal){co, dir, keep};
+    return r;
 }
 
 static void apply_step(struct coordinator *co, struct job *j, struct module_rec *m,
@@ -526,7 +517,9 @@ static void apply_step(struct coordinator *co, struct job *j, struct module_rec 
         adopt_step(co, j, m, step);
         if (!j->spec.outer.async)
             note_late(co, j, m, step);
-        prune_when_durable(co, step);
+        /* The old files go after the new version is on record, never before. */
+        core_when_durable(co, removal_begin,
+                          removal_of(co, str_dup(step->state_dir), step->base + 1));
         return;
     }
     outer_failed(co, j, m, step->reason);
@@ -537,34 +530,13 @@ static void apply_step(struct coordinator *co, struct job *j, struct module_rec 
     }
 }
 
-/* ---- the files of an ended job ------------------------------------------- */
-
-struct remove_arg {
-    char *dir;
-};
-
-static int remove_work(void *arg)
-{
-    struct remove_arg *a = arg;
-    return file_remove_tree(a->dir, NULL);
-}
-
-static void remove_done(void *arg, int rc)
-{
-    struct remove_arg *a = arg;
-    mem_free(a->dir);
-    mem_free(a);
-}
-
 void folds_clean_up(struct coordinator *co, const struct job *j)
 {
     for (uint32_t i = 0; i < j->comp.n_modules; i++)
         if (j->modules[i].outer_task != 0)
             return; /* the end of the last step comes back here */
-    struct remove_arg *a = mem_alloc(sizeof(*a));
-    a->dir = str_printf("%s/outer/%llu", co->opt.data_dir, (unsigned long long)j->id);
-    if (pool_submit(co->disk, remove_work, remove_done, a) < 0)
-        remove_done(a, 0); /* the files stay: nothing depends on them */
+    char *dir = str_printf("%s/outer/%llu", co->opt.data_dir, (unsigned long long)j->id);
+    removal_begin(removal_of(co, dir, 0), 0);
 }
 
 static void step_done(struct outer_step *step)
