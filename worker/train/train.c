@@ -4,7 +4,6 @@
 #include <math.h>
 
 #include "common/base/err.h"
-#include "common/job/job.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
@@ -55,11 +54,6 @@ struct trainer {
 void train_options_from_job(const struct job_spec *job, bool router, int batch, uint64_t replica,
                             struct train_options *ret)
 {
-    static const enum train_schedule schedules[] = {
-        [JOB_SCHEDULE_CONSTANT] = TRAIN_CONSTANT,
-        [JOB_SCHEDULE_COSINE] = TRAIN_COSINE,
-        [JOB_SCHEDULE_DECAY] = TRAIN_DECAY,
-    };
     static const enum net_precision precisions[] = {
         [JOB_PRECISION_AUTO] = NET_AUTO,
         [JOB_PRECISION_BF16] = NET_BF16,
@@ -76,7 +70,7 @@ void train_options_from_job(const struct job_spec *job, bool router, int batch, 
         .accumulate_auto = t->accumulate == 0,
         .lr = router ? job->router.lr : t->lr,
         .warmup = t->warmup,
-        .schedule = schedules[t->schedule],
+        .schedule = (enum job_schedule)t->schedule,
         .decay_fraction = t->decay_fraction,
         .final_lr = t->final_lr,
         .weight_decay = t->weight_decay,
@@ -103,16 +97,16 @@ double train_lr(const struct train_options *o, uint64_t step, uint64_t total)
     if (total == 0)
         return o->lr;
     switch (o->schedule) {
-    case TRAIN_COSINE: {
+    case JOB_SCHEDULE_COSINE: {
         double done = n > warmup ? fmin(1.0, (s - warmup) / (n - warmup)) : 1.0;
         double shape = 0.5 * (1.0 + cos(acos(-1.0) * done));
         return o->lr * (o->final_lr + (1.0 - o->final_lr) * shape);
     }
-    case TRAIN_DECAY: {
+    case JOB_SCHEDULE_DECAY: {
         double tail = n * o->decay_fraction;
         return s < n - tail ? o->lr : o->lr * fmax(0.0, (n - s) / tail);
     }
-    case TRAIN_CONSTANT:
+    case JOB_SCHEDULE_CONSTANT:
         break;
     }
     return o->lr;

@@ -20,19 +20,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "common/job/job.h"
 #include "worker/net/model.h"
 #include "worker/net/net.h"
 #include "worker/net/weights.h"
 
 struct err;
-struct job_spec;
 struct trainer;
-
-enum train_schedule {
-    TRAIN_CONSTANT,
-    TRAIN_COSINE, /* to final_lr * lr */
-    TRAIN_DECAY,  /* constant, then linear to 0 over the last decay_fraction */
-};
 
 struct train_options {
     int batch;            /* images or rows of a step, at most */
@@ -40,8 +34,9 @@ struct train_options {
     bool accumulate_auto; /* more may be made of it (worker/train/plan.h); results are then those of
                            * `accumulate` but for the order of sums */
     double lr;
-    int64_t warmup; /* steps of linear warm-up */
-    enum train_schedule schedule;
+    int64_t warmup;             /* steps of linear warm-up */
+    enum job_schedule schedule; /* cosine ends at final_lr * lr; decay is constant, then linear to
+                                 * 0 over the last decay_fraction */
     double decay_fraction, final_lr;
     double weight_decay, beta1, beta2, eps;
     double clip; /* largest global gradient norm; 0 off */

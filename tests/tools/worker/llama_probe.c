@@ -173,7 +173,7 @@ static int open_trainer(struct probe *p, size_t steps, struct trainer **ret, str
         .accumulate = 2, /* micro-batches of 3 and 2 rows */
         .lr = 1e-3,
         .warmup = 3,
-        .schedule = TRAIN_COSINE,
+        .schedule = JOB_SCHEDULE_COSINE,
         .weight_decay = 0.05,
         .beta1 = 0.9,
         .beta2 = 0.98,

@@ -111,7 +111,7 @@ static int open_all(struct probe *p, char **argv, struct err *err)
         .accumulate = 1,
         .lr = 1e-3,
         .warmup = 3,
-        .schedule = TRAIN_COSINE,
+        .schedule = JOB_SCHEDULE_COSINE,
         .weight_decay = 0.05,
         .beta1 = 0.9,
         .beta2 = 0.98,

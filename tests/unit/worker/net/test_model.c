@@ -269,7 +269,7 @@ static void test_from_job(void **state)
     train_options_from_job(&job, false, 0, 42, &opt);
     assert_int_equal(opt.batch, 8);
     assert_int_equal(opt.accumulate, 1);
-    assert_int_equal(opt.schedule, TRAIN_COSINE);
+    assert_int_equal(opt.schedule, JOB_SCHEDULE_COSINE);
     assert_int_equal(opt.precision, NET_F32);
     assert_int_equal(opt.replica, 42);
     assert_true(opt.lr == 1e-4 && opt.label_dropout == 0.1 && !opt.uniform_t);

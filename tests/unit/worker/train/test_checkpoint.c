@@ -43,7 +43,7 @@ static struct train_options options(void)
     o.ema = 0.95;
     o.weight_decay = 0.01;
     o.warmup = 3;
-    o.schedule = TRAIN_COSINE;
+    o.schedule = JOB_SCHEDULE_COSINE;
     o.precision = NET_BF16;
     return o;
 }

@@ -251,17 +251,17 @@ static void test_lr(void **state)
 {
     struct train_options o = {.lr = 2.0, .warmup = 4, .decay_fraction = 0.25, .final_lr = 0.1};
     const struct {
-        enum train_schedule schedule;
+        enum job_schedule schedule;
         uint64_t step, total;
         double lr;
     } cases[] = {
-        {TRAIN_CONSTANT, 0, 100, 0.5},  {TRAIN_CONSTANT, 3, 100, 2.0},
-        {TRAIN_CONSTANT, 99, 100, 2.0}, {TRAIN_COSINE, 4, 104, 2.0},
-        {TRAIN_COSINE, 54, 104, 1.1},   {TRAIN_COSINE, 104, 104, 0.2},
-        {TRAIN_COSINE, 500, 104, 0.2},  {TRAIN_COSINE, 50, 0, 2.0},
-        {TRAIN_DECAY, 74, 100, 2.0},    {TRAIN_DECAY, 75, 100, 2.0},
-        {TRAIN_DECAY, 90, 100, 0.8},    {TRAIN_DECAY, 100, 100, 0.0},
-        {TRAIN_DECAY, 120, 100, 0.0},
+        {JOB_SCHEDULE_CONSTANT, 0, 100, 0.5},  {JOB_SCHEDULE_CONSTANT, 3, 100, 2.0},
+        {JOB_SCHEDULE_CONSTANT, 99, 100, 2.0}, {JOB_SCHEDULE_COSINE, 4, 104, 2.0},
+        {JOB_SCHEDULE_COSINE, 54, 104, 1.1},   {JOB_SCHEDULE_COSINE, 104, 104, 0.2},
+        {JOB_SCHEDULE_COSINE, 500, 104, 0.2},  {JOB_SCHEDULE_COSINE, 50, 0, 2.0},
+        {JOB_SCHEDULE_DECAY, 74, 100, 2.0},    {JOB_SCHEDULE_DECAY, 75, 100, 2.0},
+        {JOB_SCHEDULE_DECAY, 90, 100, 0.8},    {JOB_SCHEDULE_DECAY, 100, 100, 0.0},
+        {JOB_SCHEDULE_DECAY, 120, 100, 0.0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         o.schedule = cases[i].schedule;

@@ -160,7 +160,7 @@ static struct course course_of(struct model_spec spec)
 {
     struct course c = {.spec = spec, .opt = tiny_options()};
     c.opt.warmup = 13; /* the rate differs from step to step, then follows the cosine */
-    c.opt.schedule = TRAIN_COSINE;
+    c.opt.schedule = JOB_SCHEDULE_COSINE;
     c.opt.weight_decay = 0.1;
     c.opt.ema = 0.9;
     return c;
