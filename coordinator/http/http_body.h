@@ -24,9 +24,9 @@ enum http_field_type {
     HTTP_INT,  /* min..max */
     HTTP_REAL, /* min..max; a whole number will do */
     HTTP_BOOL,
-    HTTP_STRING, /* of min..max bytes */
+    HTTP_STRING, /* min..max bytes */
     HTTP_SHA256, /* 64 lower-case hex digits */
-    HTTP_ARRAY,  /* of min..max items */
+    HTTP_ARRAY,  /* min..max items */
     HTTP_OBJECT,
 };
 

@@ -1,6 +1,7 @@
+/* Walks all records that name a blob: the rules of what is needed stand here, once. */
 #include "coordinator/state/blobs.h"
 
-#define SHARDS_KEEP_MS (3600ll * 1000) /* of an ended job: perhaps it is submitted again */
+#define SHARDS_KEEP_MS (3600ll * 1000) /* after a job's end: perhaps it is submitted again */
 
 struct walk {
     blob_fn fn;

@@ -14,7 +14,7 @@
 /* A run of samples of one shard in one state.  Segments are sorted by (pos,
  * start) and tile the epoch. */
 struct seg {
-    uint32_t pos; /* of the shard in the epoch's order */
+    uint32_t pos; /* the shard's place in the epoch's order */
     uint32_t start, count;
     uint64_t holder; /* FREE, DONE or a task */
 };

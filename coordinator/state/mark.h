@@ -1,10 +1,10 @@
 /* State saves itself.
  *
- * A record that has a row is const to everybody, and who changes it gets it for writing from the
- * edit function of its table (state_edit_task, job_edit_path ...), which marks it.  At the end of
- * the turn persist_changes() looks at all that were marked and queues the rows that are not what
- * they were: a mark too many costs a look, one too few does not compile.  A job itself needs no
- * mark, its row is compared in every turn.  Fields marked (m) have no column: task_memory() and
+ * A record that has a row is const to all callers; a caller that changes it gets it for writing
+ * from the edit function of its table (state_edit_task, job_edit_path ...), which marks it.  At the
+ * end of the turn persist_changes() looks at all that were marked and queues the rows that are not
+ * what they were: a mark too many costs a look, one too few does not compile.  A job itself needs
+ * no mark, its row is compared in every turn.  Fields marked (m) have no column: task_memory() and
  * its like give a record for those alone, and mark nothing. */
 #ifndef COORDINATOR_MARK_H
 #define COORDINATOR_MARK_H

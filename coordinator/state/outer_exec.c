@@ -21,7 +21,7 @@ struct outer_exec {
     struct loop *loop;
     struct blobstore *store; /* any thread */
     struct pool *pool;
-    struct list running; /* of struct run; loop thread */
+    struct list running; /* struct run; loop thread */
 };
 
 /* One submitted step and what its thread needs. */

@@ -277,7 +277,7 @@ static int read_job(sqlite3 *db, struct job *j, struct err *err)
 /* In memory alone: in the store the job stays as the release that wrote it left it. */
 static void stand_in(struct job *j)
 {
-    job_edit_module(j, &j->modules[0])->id = 0; /* which is nobody's */
+    job_edit_module(j, &j->modules[0])->id = 0; /* no module has it */
     if (!job_is_ended(j)) {
         j->state = JOB_FAILED;
         j->ended_unix_ms = (int64_t)clock_wall_ms();
@@ -602,7 +602,7 @@ static int load_contribution(struct state *st, sqlite3_stmt *q, struct err *err)
                              .samples = u64(q, 7),
                              .worker_id = u64(q, 8),
                              .version = u64(q, 9)};
-    if (c.samples == 0) { /* of an older release, which had one per task */
+    if (c.samples == 0) { /* an older release had one per task */
         c.samples = t->samples;
         c.worker_id = t->worker_id;
     }

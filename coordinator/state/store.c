@@ -17,7 +17,7 @@
 
 struct value {
     char type;
-    size_t len; /* of t and b, which follow the row in memory; SIZE_MAX: NULL */
+    size_t len; /* t and b, which follow the row in memory; SIZE_MAX: NULL */
     union {
         int64_t i;
         double d;
@@ -178,9 +178,9 @@ void store_close(struct store *s)
 /* A row's parameters, before they are copied. */
 struct params {
     struct value v[PARAMS_MAX];
-    const void *data[PARAMS_MAX]; /* of t and b */
+    const void *data[PARAMS_MAX]; /* t and b */
     size_t n, bytes;              /* bytes of texts and blobs */
-    uint64_t hash;                /* of what stands before a '|' */
+    uint64_t hash;                /* what stands before a '|' */
 };
 
 static uint64_t mix(uint64_t h, const void *data, size_t len)
