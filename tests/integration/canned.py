@@ -1,4 +1,4 @@
-"""A made-up coordinator for the page: the real files of coordinator/web, and answers as
+"""A made-up coordinator for the page: the real files of coordinator/http/web, and answers as
 docs/openapi.yaml has them for jobs that would take long to train.
 
     with canned.Server(canned.experts()) as s: ...  s.url, s.job"""
@@ -14,7 +14,7 @@ import zlib
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.join(HERE, "..", "..")
-WEB = os.path.join(ROOT, "coordinator", "web")
+WEB = os.path.join(ROOT, "coordinator", "http", "web")
 AT = "2026-03-01T12:00:00.000Z"
 TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
