@@ -1,19 +1,11 @@
 #include "cli/artifacts.h"
 
-#include <errno.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "cli/cli.h"
 #include "cli/loss_svg.h"
 #include "cli/merge.h"
 #include "common/base/buf.h"
 #include "common/base/file.h"
 #include "common/base/hash.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
 #include "common/data/tokenizer.h"
 #include "common/job/job.h"
 #include "common/net/http/http_client.h"

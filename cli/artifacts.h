@@ -2,13 +2,11 @@
 #ifndef CLI_ARTIFACTS_H
 #define CLI_ARTIFACTS_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include <jansson.h>
 
+#include "common/base/base.h"
+
 struct cli;
-struct err;
 
 /* DIR/metrics.jsonl (every loss point and round) and DIR/loss.svg. */
 int artifacts_metrics(struct cli *cli, uint64_t job, const char *dir, struct err *err);

@@ -1,15 +1,9 @@
 #include "cli/cli.h"
 
-#include <errno.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #include "common/base/buf.h"
 #include "common/base/file.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
 #include "common/net/token.h"
 #include "common/net/http/http_client.h"
 

@@ -4,14 +4,11 @@
 #define CLI_CLI_H
 
 #include <signal.h>
-#include <stdbool.h>
-#include <stdint.h>
 
 #include <jansson.h>
 
+#include "common/base/base.h"
 #include "common/base/args.h"
-#include "common/base/err.h"
-#include "common/base/str.h"
 
 struct http_client;
 struct token;

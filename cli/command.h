@@ -4,8 +4,7 @@
 #ifndef CLI_COMMAND_H
 #define CLI_COMMAND_H
 
-#include <stddef.h>
-
+#include "common/base/base.h"
 #include "cli/cli.h"
 #include "common/base/args.h"
 

@@ -1,14 +1,11 @@
 #include "cli/follow.h"
 
-#include <stdio.h>
-#include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "cli/cli.h"
 #include "cli/show.h"
 #include "common/base/clock.h"
-#include "common/base/str.h"
 
 #define POLL_MS 400
 #define GONE_MS 60000 /* a coordinator that is away for longer ends the following */

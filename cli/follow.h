@@ -3,9 +3,9 @@
 #ifndef CLI_FOLLOW_H
 #define CLI_FOLLOW_H
 
-#include <stdint.h>
-
 #include <jansson.h>
+
+#include "common/base/base.h"
 
 struct cli;
 

@@ -1,9 +1,5 @@
 #include "cli/job_file.h"
 
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "cli/cli.h"
@@ -12,9 +8,7 @@
 #include "common/job/family.h"
 #include "common/base/clock.h"
 #include "common/base/file.h"
-#include "common/base/mem.h"
 #include "common/job/recipe.h"
-#include "common/base/str.h"
 #include "common/data/tokenizer.h"
 
 /* A path of the job file as the user means it: absolute, beside the job file, or from here. */

@@ -4,18 +4,14 @@
 #ifndef CLI_JOB_FILE_H
 #define CLI_JOB_FILE_H
 
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-
 #include <jansson.h>
 
+#include "common/base/base.h"
 #include "common/base/buf.h"
 #include "common/data/dataset.h"
 #include "common/job/job.h"
 
 struct cli;
-struct err;
 struct tokenizer;
 
 /* A job file that was read and found sound. */

@@ -1,8 +1,5 @@
 #include "cli/loss_svg.h"
 
-#include <math.h>
-#include <stdbool.h>
-
 #include "common/base/buf.h"
 
 enum {

@@ -3,7 +3,7 @@
 #ifndef CLI_LOSS_SVG_H
 #define CLI_LOSS_SVG_H
 
-#include <stddef.h>
+#include "common/base/base.h"
 
 struct buf;
 

@@ -1,9 +1,8 @@
 /* skerry: the command that a person types.  Finds the subcommand, parses its flags, connects it
  * where it needs that, and makes the exit status of what came of it. */
 #include <signal.h>
-#include <stdio.h>
-#include <string.h>
 
+#include "common/base/base.h"
 #include "cli/command.h"
 
 #define FLAGS_MAX 32

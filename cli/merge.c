@@ -3,9 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include "common/base/err.h"
 #include "common/base/file.h"
-#include "common/base/mem.h"
 #include "common/st/st.h"
 
 #define PIECE (1u << 20)

@@ -3,9 +3,7 @@
 #ifndef CLI_MERGE_H
 #define CLI_MERGE_H
 
-#include <stddef.h>
-
-struct err;
+#include "common/base/base.h"
 
 /* Streams; memory does not grow with the model. */
 int merge_safetensors(char *const *parts, size_t n, const char *path, struct err *err);

@@ -1,16 +1,9 @@
 #include "cli/model_folder.h"
 
-#include <errno.h>
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
-
 #include <jansson.h>
 
 #include "cli/cli.h"
-#include "common/base/err.h"
 #include "common/base/file.h"
-#include "common/base/mem.h"
 #include "common/st/st.h"
 #include "common/data/tokenizer.h"
 

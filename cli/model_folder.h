@@ -4,11 +4,9 @@
 #ifndef CLI_MODEL_FOLDER_H
 #define CLI_MODEL_FOLDER_H
 
-#include <stdint.h>
-
+#include "common/base/base.h"
 #include "common/job/job.h"
 
-struct err;
 struct tokenizer;
 
 /* What the data say of the model. */

@@ -1,9 +1,7 @@
 /* skerry run: a private swarm from start to results. */
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
+#include "common/base/base.h"
 #include "cli/artifacts.h"
 #include "cli/command.h"
 #include "cli/follow.h"
@@ -12,10 +10,8 @@
 #include "cli/swarm.h"
 #include "common/base/clock.h"
 #include "common/base/file.h"
-#include "common/base/mem.h"
 #include "common/job/recipe.h"
 #include "common/base/rng.h"
-#include "common/base/str.h"
 #include "common/job/family.h"
 
 #define DRILL_SEED 0x6472696c6cULL

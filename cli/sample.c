@@ -1,14 +1,10 @@
 /* skerry sample, export: what a model draws, and the model itself. */
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
+#include "common/base/base.h"
 #include "cli/artifacts.h"
 #include "cli/command.h"
 #include "cli/sample.h"
-#include "common/base/err.h"
-#include "common/base/str.h"
 
 struct sample_options {
     uint64_t count, steps, seed, columns;

@@ -1,11 +1,7 @@
 #include "cli/show.h"
 
-#include <math.h>
-#include <string.h>
-
 #include "cli/cli.h"
 #include "cli/table.h"
-#include "common/base/str.h"
 
 #define BAR 24
 #define FIGURES_MAX 200

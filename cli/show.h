@@ -3,11 +3,9 @@
 #ifndef CLI_SHOW_H
 #define CLI_SHOW_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdio.h>
-
 #include <jansson.h>
+
+#include "common/base/base.h"
 
 /* "rows" of a text job, else "images": what its speed counts. */
 const char *show_unit(const json_t *job);

@@ -1,15 +1,11 @@
 /* skerry status, workers, tasks, watch, cancel, drain, login: what a person asks of a running
  * coordinator, in one or two calls each.  Objects are put into words by show.c. */
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
 
+#include "common/base/base.h"
 #include "cli/command.h"
 #include "cli/follow.h"
 #include "cli/show.h"
 #include "common/base/file.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
 #include "common/net/token.h"
 
 #define ID(id) ((unsigned long long)(id))

@@ -1,7 +1,6 @@
 /* skerry submit, check, keys: from a job file to a job. */
-#include <stdio.h>
-#include <stdlib.h>
 
+#include "common/base/base.h"
 #include "cli/command.h"
 #include "cli/follow.h"
 #include "cli/job_file.h"

@@ -1,11 +1,7 @@
 #include "cli/swarm.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -14,8 +10,6 @@
 #include "cli/cli.h"
 #include "common/base/clock.h"
 #include "common/base/file.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
 
 #define START_MS 30000
 #define STOP_MS 4000

@@ -4,12 +4,10 @@
 #ifndef CLI_SWARM_H
 #define CLI_SWARM_H
 
-#include <stdbool.h>
 #include <sys/types.h>
 
+#include "common/base/base.h"
 #include "common/base/args.h"
-
-struct err;
 
 #define SWARM_WORKERS_MAX 64
 

@@ -1,13 +1,5 @@
 #include "cli/table.h"
 
-#include <math.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <string.h>
-
-#include "common/base/mem.h"
-#include "common/base/str.h"
-
 void table_init(struct table *t, const char *const *names, size_t columns)
 {
     *t = (struct table){.names = names, .columns = columns};

@@ -3,8 +3,7 @@
 #ifndef CLI_TABLE_H
 #define CLI_TABLE_H
 
-#include <stddef.h>
-#include <stdio.h>
+#include "common/base/base.h"
 
 #define TABLE_NONE "-" /* a cell without a value */
 

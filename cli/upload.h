@@ -2,14 +2,12 @@
 #ifndef CLI_UPLOAD_H
 #define CLI_UPLOAD_H
 
-#include <stdint.h>
-
 #include <jansson.h>
 
+#include "common/base/base.h"
 #include "common/base/hash.h"
 
 struct cli;
-struct err;
 
 /* Sends the file unless a blob with this hash is there already; *ret_sent (may be NULL)
  * is the bytes that travelled.  `what` ("a shard") is for messages. */

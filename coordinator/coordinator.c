@@ -1,11 +1,8 @@
 #include "coordinator/coordinator.h"
 
-#include "common/base/err.h"
 #include "common/base/file.h"
 #include "common/base/hash.h"
 #include "common/base/log.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
 #include "common/net/blob_dir.h"
 #include "common/net/http/blob_http.h"
 #include "common/net/blobstore.h"
@@ -22,9 +19,6 @@
 #include "coordinator/http/http_api.h"
 #include "coordinator/state/outer_exec.h"
 
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 

@@ -12,12 +12,10 @@
 #ifndef COORDINATOR_COORDINATOR_H
 #define COORDINATOR_COORDINATOR_H
 
+#include "common/base/base.h"
 #include "coordinator/state/options.h"
 
-#include <stdint.h>
-
 struct coordinator;
-struct err;
 struct loop;
 
 /* Loads the state, starts to listen, writes worker.token, user.token and

@@ -1,20 +1,15 @@
 /* coordinatord: decides what the workers do. */
+#include "common/base/base.h"
 #include "common/base/args.h"
 #include "common/job/conf.h"
-#include "common/base/err.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
 #include "common/job/yaml.h"
 #include "common/net/loop.h"
 #include "coordinator/coordinator.h"
 
-#include <errno.h>
 #include <malloc.h>
 #include <signal.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <unistd.h>

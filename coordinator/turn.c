@@ -7,18 +7,14 @@
  * While nothing can be committed nothing advances either: the retry comes back here. */
 #include "coordinator/turn.h"
 
-#include "common/base/err.h"
+#include "common/base/base.h"
 #include "common/base/log.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
 #include "coordinator/job/flow.h"
 #include "coordinator/job/gc.h"
 #include "coordinator/kinds/sample.h"
 #include "coordinator/rpc/assign.h"
 #include "coordinator/state/poll.h"
 #include "coordinator/state/core.h"
-
-#include <string.h>
 
 static void release_replies(struct coordinator *co)
 {

@@ -1,6 +1,5 @@
 #include "kernels/profile.h"
 
-#include <string.h>
 #include <time.h>
 
 double profile_now(void)

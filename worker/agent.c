@@ -1,14 +1,7 @@
 #include "worker/agent.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <string.h>
-
-#include "common/base/err.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
 #include "common/net/loop.h"
 #include "common/net/http/transfer.h"
 #include "worker/decide_agent.h"

@@ -7,15 +7,12 @@
 #ifndef WORKER_AGENT_H
 #define WORKER_AGENT_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
+#include "common/base/base.h"
 #include "worker/link/fetch.h"
 #include "worker/link/session.h"
 
 struct agent;
 struct engine;
-struct err;
 struct modules;
 
 struct agent_options {

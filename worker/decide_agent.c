@@ -1,7 +1,5 @@
 #include "worker/decide_agent.h"
 
-#include <stddef.h>
-
 #define IN(state) (1u << AGENT_##state)
 #define COMPUTES (IN(PLANNING) | IN(RUNNING) | IN(STOPPING))
 

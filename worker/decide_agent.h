@@ -12,7 +12,7 @@
 #ifndef WORKER_DECIDE_AGENT_H
 #define WORKER_DECIDE_AGENT_H
 
-#include <stdbool.h>
+#include "common/base/base.h"
 
 enum agent_state {
     AGENT_IDLE,     /* no task; asks when it has joined, or when the timer says so */

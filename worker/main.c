@@ -2,23 +2,18 @@
  * and the connection, runs the loop, and says by its exit code why it ended (see --help).
  *
  * A device that fails is tried again by a new process in this one's place (restart.h). */
-#include <errno.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
+#include "common/base/base.h"
 #include "common/base/args.h"
 #include "common/base/buf.h"
 #include "common/base/clock.h"
-#include "common/base/err.h"
 #include "common/base/file.h"
 #include "common/base/hash.h"
 #include "common/data/image.h"
 #include "common/base/log.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
 #include "common/net/loop.h"
 #include "common/net/http/rate.h"
 #include "common/net/token.h"

@@ -1,10 +1,5 @@
 #include "worker/outcome.h"
 
-#include <errno.h>
-#include <string.h>
-
-#include "common/base/err.h"
-#include "common/base/mem.h"
 #include "worker/order/work.h"
 
 /* Reads of protobuf-c structs need char pointers; nothing writes through them. */

@@ -3,9 +3,7 @@
 #ifndef WORKER_OUTCOME_H
 #define WORKER_OUTCOME_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
+#include "common/base/base.h"
 #include "proto/skerry.pb-c.h"
 
 struct progress_view;

@@ -1,16 +1,11 @@
 #include "worker/restart.h"
 
 #include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 #include "common/base/clock.h"
-#include "common/base/err.h"
 #include "common/base/log.h"
 
 #define VARIABLE "SKERRY_RESTARTS"

@@ -7,11 +7,7 @@
 #ifndef WORKER_RESTART_H
 #define WORKER_RESTART_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
-struct err;
+#include "common/base/base.h"
 
 #define RESTART_MAX 3
 #define RESTART_WINDOW_MS (UINT64_C(10) * 60 * 1000)

@@ -1,11 +1,5 @@
 #include "worker/vitals.h"
 
-#include <stdbool.h>
-#include <stdio.h>
-#include <string.h>
-
-#include "common/base/mem.h"
-#include "common/base/str.h"
 #include "common/net/loop.h"
 #include "kernels/device/watch.h"
 #include "worker/train/island.h"

@@ -9,11 +9,9 @@
 #ifndef WORKER_VITALS_H
 #define WORKER_VITALS_H
 
-#include <stdint.h>
-
+#include "common/base/base.h"
 #include "proto/skerry.pb-c.h"
 
-struct err;
 struct island;
 struct loop;
 struct vitals;

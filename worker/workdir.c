@@ -1,17 +1,11 @@
 #include "worker/workdir.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <time.h>
 
 #include "common/base/buf.h"
-#include "common/base/err.h"
 #include "common/base/hash.h"
 #include "common/base/log.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
 
 #define STATE_FILES_MAX 65536
 

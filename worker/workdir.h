@@ -11,11 +11,8 @@
 #ifndef WORKER_WORKDIR_H
 #define WORKER_WORKDIR_H
 
-#include <stdint.h>
-
+#include "common/base/base.h"
 #include "common/base/file.h"
-
-struct err;
 
 #define WORKDIR_DEFAULTS_MAX 256
 #define WORKDIR_STATE_DAYS 14 /* state files untouched for longer are removed */

@@ -1,12 +1,5 @@
 #include "common/base/args.h"
 
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
-
-#include "common/base/err.h"
-#include "common/base/str.h"
-
 #ifndef SKERRY_VERSION
 #define SKERRY_VERSION "unknown"
 #endif

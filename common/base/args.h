@@ -18,14 +18,7 @@
 #ifndef COMMON_BASE_ARGS_H
 #define COMMON_BASE_ARGS_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-
-#include "common/base/str.h"
-
-struct err;
+#include "common/base/base.h"
 
 #define ARGS_REST_MAX 64
 #define ARGS_LIST_MAX 64

@@ -1,13 +1,5 @@
 #include "common/base/buf.h"
 
-#include <errno.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
-
-#include "common/base/err.h"
-#include "common/base/mem.h"
-
 void buf_init(struct buf *b, size_t max)
 {
     *b = (struct buf){.max = max};

@@ -11,8 +11,7 @@
 #ifndef COMMON_BASE_BUF_H
 #define COMMON_BASE_BUF_H
 
-#include <stddef.h>
-#include <stdint.h>
+#include "common/base/base.h"
 
 struct buf {
     uint8_t *data; /* NULL until the first append */

@@ -1,7 +1,6 @@
 #include "common/base/clock.h"
 
 #include <stdatomic.h>
-#include <stdio.h>
 #include <time.h>
 
 static _Atomic uint64_t fake_ns; /* 0: the real clock */

@@ -3,7 +3,7 @@
 #ifndef COMMON_BASE_CLOCK_H
 #define COMMON_BASE_CLOCK_H
 
-#include <stdint.h>
+#include "common/base/base.h"
 
 #define CLOCK_NS_PER_US 1000ULL
 #define CLOCK_NS_PER_MS 1000000ULL

@@ -1,8 +1,5 @@
 #include "common/base/codec.h"
 
-#include <errno.h>
-#include <string.h>
-
 const char *const codec_names[CODEC_COUNT + 1] = {"f32", "bf16", "int8", "e3m0", NULL};
 
 static const struct {

@@ -4,8 +4,7 @@
 #ifndef COMMON_BASE_CODEC_H
 #define COMMON_BASE_CODEC_H
 
-#include <stdbool.h>
-#include <stddef.h>
+#include "common/base/base.h"
 
 /* By the numbers that blobs and databases hold. */
 enum codec { CODEC_F32, CODEC_BF16, CODEC_INT8, CODEC_E3M0 };

@@ -1,10 +1,4 @@
-#include "common/base/err.h"
-
-#include <errno.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <string.h>
+#include "common/base/base.h"
 
 /* Escapes control bytes, so that a hostile file name cannot forge log lines,
  * and cuts with "...". */

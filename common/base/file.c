@@ -1,23 +1,14 @@
 #include "common/base/file.h"
 
 #include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <glob.h>
 #include <stdatomic.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
-
-#include "common/base/err.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
 
 #ifdef SKERRY_FAULTS
 #define ENOSPC_OFF INT64_MAX

@@ -8,14 +8,10 @@
 #ifndef COMMON_BASE_FILE_H
 #define COMMON_BASE_FILE_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <sys/types.h>
 
+#include "common/base/base.h"
 #include "common/base/buf.h"
-
-struct err;
 
 /* Whole file into out (which file_read inits with this max; release it).
  * -ERR_LIMIT when larger; out is then empty. */

@@ -1,16 +1,9 @@
 #include "common/base/hash.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <gnutls/crypto.h>
 #include <gnutls/gnutls.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include "common/base/err.h"
-#include "common/base/mem.h"
 
 /* GnuTLS fails here only without memory or in a broken FIPS set-up: neither can
  * be handled better than by stopping. */

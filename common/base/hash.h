@@ -3,11 +3,7 @@
 #ifndef COMMON_BASE_HASH_H
 #define COMMON_BASE_HASH_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
-struct err;
+#include "common/base/base.h"
 
 #define HASH_BYTES 32
 #define HASH_HEX_MAX 65 /* with the terminator */

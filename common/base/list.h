@@ -11,8 +11,7 @@
 #ifndef COMMON_BASE_LIST_H
 #define COMMON_BASE_LIST_H
 
-#include <stdbool.h>
-#include <stddef.h>
+#include "common/base/base.h"
 
 struct list {
     struct list *next, *prev;

@@ -1,11 +1,6 @@
 #include "common/base/log.h"
 
-#include <errno.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 

@@ -13,8 +13,7 @@
 #ifndef COMMON_BASE_LOG_H
 #define COMMON_BASE_LOG_H
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "common/base/base.h"
 
 /* How grave a line is. */
 enum log_level {

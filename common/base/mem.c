@@ -1,10 +1,8 @@
-#include "common/base/mem.h"
 
 #include <stdatomic.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
+
+#include "common/base/base.h"
 
 #ifdef SKERRY_FAULTS
 static _Atomic long fault_in; /* calls until the failing one; 0 disarmed */

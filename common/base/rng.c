@@ -1,7 +1,5 @@
 #include "common/base/rng.h"
 
-#include <math.h>
-
 void rng_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4])
 {
     uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3];

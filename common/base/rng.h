@@ -8,8 +8,7 @@
 #ifndef COMMON_BASE_RNG_H
 #define COMMON_BASE_RNG_H
 
-#include <stddef.h>
-#include <stdint.h>
+#include "common/base/base.h"
 
 /* The raw function: ten rounds over a 128-bit counter with a 64-bit key. */
 void rng_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]);

@@ -1,16 +1,8 @@
-#include "common/base/str.h"
 
 #include <ctype.h>
-#include <errno.h>
-#include <limits.h>
-#include <math.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <strings.h>
 
-#include "common/base/mem.h"
+#include "common/base/base.h"
 
 char *str_ndup(const char *s, size_t n)
 {

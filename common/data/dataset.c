@@ -1,11 +1,5 @@
 #include "common/data/dataset.h"
 
-#include <errno.h>
-#include <string.h>
-
-#include "common/base/err.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
 #include "common/data/dataset_impl.h"
 #include "common/data/shard.h"
 

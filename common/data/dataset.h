@@ -35,13 +35,8 @@
 #ifndef COMMON_DATA_DATASET_H
 #define COMMON_DATA_DATASET_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
+#include "common/base/base.h"
 #include "common/base/hash.h"
-
-struct err;
 
 #define DATASET_CLASSES_MAX 4096
 #define DATASET_SAMPLES_MAX (64u << 20)

@@ -1,11 +1,8 @@
 /* What the sources of images share: how files are named, and the column that comes with an
  * image, in a tar or beside it in a folder. */
-#include <string.h>
 #include <strings.h>
 
-#include "common/base/err.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
+#include "common/base/base.h"
 #include "common/data/dataset_impl.h"
 
 bool dataset_is_image(const char *name)

@@ -1,12 +1,6 @@
 /* Samples to shards: the split, the shuffle of what does not come shuffled, the count. */
-#include <errno.h>
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
 
-#include "common/base/err.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
+#include "common/base/base.h"
 #include "common/data/dataset_impl.h"
 #include "common/data/shard.h"
 

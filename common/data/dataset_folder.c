@@ -1,11 +1,6 @@
 /* A folder of class folders with images. */
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
 
-#include "common/base/err.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
+#include "common/base/base.h"
 #include "common/data/dataset_impl.h"
 
 struct image_file {

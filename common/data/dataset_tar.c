@@ -1,13 +1,7 @@
 /* WebDataset tars: the members of a key make a sample. */
-#include <errno.h>
 #include <jansson.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "common/base/err.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
+#include "common/base/base.h"
 #include "common/data/dataset_impl.h"
 #include "common/data/tar.h"
 

@@ -6,16 +6,9 @@
  *
  * The order is that of the hashes, however many buckets there are.  Nothing is
  * handed out before all was read, so a fault in the data costs no upload. */
-#include <errno.h>
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "common/base/err.h"
-#include "common/base/mem.h"
+#include "common/base/base.h"
 #include "common/base/rng.h"
-#include "common/base/str.h"
 #include "common/data/dataset_impl.h"
 #include "common/data/shard.h"
 #include "common/data/text_source.h"

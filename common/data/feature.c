@@ -1,11 +1,5 @@
 #include "common/data/feature.h"
 
-#include <math.h>
-#include <string.h>
-
-#include "common/base/mem.h"
-#include "common/base/str.h"
-
 #define NPY_MAGIC "\x93NUMPY"
 #define NPY_HEADER_MAX 65536
 

@@ -5,11 +5,9 @@
 #ifndef COMMON_DATA_FEATURE_H
 #define COMMON_DATA_FEATURE_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
 #include <jansson.h>
+
+#include "common/base/base.h"
 
 #define FEATURE_MAX 65536 /* numbers */
 

@@ -1,16 +1,11 @@
 #include "common/data/image.h"
 
-#include <errno.h>
-#include <stdbool.h>
-#include <string.h>
 /* vector.h needs vips.h before it. */
 #include <vips/vips.h>
 
 #include <vips/vector.h>
 
-#include "common/base/err.h"
 #include "common/base/file.h"
-#include "common/base/mem.h"
 
 #define SIZE_MAX_PIXELS 4096 /* largest side that we decode to */
 

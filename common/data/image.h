@@ -7,12 +7,8 @@
 #ifndef COMMON_DATA_IMAGE_H
 #define COMMON_DATA_IMAGE_H
 
-#include <stddef.h>
-#include <stdint.h>
-
+#include "common/base/base.h"
 #include "common/base/buf.h"
-
-struct err;
 
 #define IMAGE_SIDE_MAX 16384
 #define IMAGE_PIXELS_MAX (64u << 20)

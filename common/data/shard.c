@@ -1,16 +1,9 @@
 #include "common/data/shard.h"
 
 #include <ctype.h>
-#include <errno.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <string.h>
 #include <zstd.h>
 
 #include "common/base/buf.h"
-#include "common/base/err.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
 #include "common/data/tar.h"
 
 #define BLOCK 512

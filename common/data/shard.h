@@ -16,13 +16,9 @@
 #ifndef COMMON_DATA_SHARD_H
 #define COMMON_DATA_SHARD_H
 
-#include <stddef.h>
-#include <stdint.h>
-
+#include "common/base/base.h"
 #include "common/base/file.h"
 #include "common/base/hash.h"
-
-struct err;
 
 #define SHARD_SAMPLES_MAX 65536
 #define SHARD_KEY_MAX 100

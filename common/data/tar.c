@@ -2,14 +2,8 @@
 
 #include <archive.h>
 #include <archive_entry.h>
-#include <errno.h>
-#include <stdbool.h>
-#include <string.h>
 
-#include "common/base/err.h"
 #include "common/base/file.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
 
 #define BLOCK_BYTES (64 * 1024)
 #define ZSTD_LEVEL "6"

@@ -7,13 +7,9 @@
 #ifndef COMMON_DATA_TAR_H
 #define COMMON_DATA_TAR_H
 
-#include <stddef.h>
-#include <stdint.h>
-
+#include "common/base/base.h"
 #include "common/base/buf.h"
 #include "common/base/hash.h"
-
-struct err;
 
 #define TAR_NAME_MAX 1024
 

@@ -2,17 +2,10 @@
 
 #include <archive.h>
 #include <archive_entry.h>
-#include <errno.h>
-#include <inttypes.h>
 #include <jansson.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "common/base/buf.h"
-#include "common/base/err.h"
 #include "common/base/file.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
 #include "common/data/feature.h"
 
 #define BLOCK_BYTES (64 * 1024)

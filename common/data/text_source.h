@@ -16,11 +16,8 @@
 #ifndef COMMON_DATA_TEXT_SOURCE_H
 #define COMMON_DATA_TEXT_SOURCE_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "common/base/base.h"
 
-struct err;
 struct text_source;
 
 #define TEXT_DOCUMENT_MAX (256u << 20)

@@ -1,10 +1,5 @@
 #include "common/data/tokenizer.h"
 
-#include <errno.h>
-#include <string.h>
-
-#include "common/base/err.h"
-#include "common/base/mem.h"
 #include "common/data/tokenizer_impl.h"
 
 #define NONE UINT32_MAX

@@ -15,13 +15,9 @@
 #ifndef COMMON_DATA_TOKENIZER_H
 #define COMMON_DATA_TOKENIZER_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
+#include "common/base/base.h"
 #include "common/base/buf.h"
 
-struct err;
 struct tokenizer;
 
 #define TOKENIZER_FILE_MAX (64u << 20) /* bytes of a tokenizer.json */

@@ -1,15 +1,8 @@
 /* Reading a Hugging Face tokenizer.json: byte-level BPE and nothing else. */
-#include <errno.h>
 #include <jansson.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "common/base/err.h"
+#include "common/base/base.h"
 #include "common/base/file.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
 #include "common/data/tokenizer_impl.h"
 
 #define NONE UINT32_MAX

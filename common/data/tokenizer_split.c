@@ -2,9 +2,7 @@
  * hand: a library would bring its own Unicode tables and its own pathologies.
  * Linear time; a byte that is no UTF-8 is a character of no class. */
 
-#include <stddef.h>
-#include <string.h>
-
+#include "common/base/base.h"
 #include "common/data/tokenizer_impl.h"
 
 /* Letters and numbers of Unicode 14.0.0: the general categories L and N, as ranges. */

@@ -1,14 +1,5 @@
 #include "common/job/conf.h"
 
-#include <errno.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
-
-#include "common/base/err.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
-
 #define PATH_MAX_BYTES 128
 #define KEYS_MAX 64
 #define STRS_MAX 4096

@@ -12,14 +12,9 @@
 #ifndef COMMON_JOB_CONF_H
 #define COMMON_JOB_CONF_H
 
-#include <stdbool.h>
-#include <stddef.h>
-
+#include "common/base/base.h"
 #include "common/base/buf.h"
-#include "common/base/str.h"
 #include "common/job/yaml.h"
-
-struct err;
 
 /* What a key fills; the first are those of str.h. */
 enum conf_type {

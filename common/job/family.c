@@ -1,10 +1,5 @@
 #include "common/job/family.h"
 
-#include <math.h>
-#include <string.h>
-
-#include "common/base/err.h"
-#include "common/base/str.h"
 #include "common/job/conf.h"
 
 #define TOKENS_MAX 4096

@@ -7,9 +7,9 @@
 #ifndef COMMON_JOB_FAMILY_H
 #define COMMON_JOB_FAMILY_H
 
+#include "common/base/base.h"
 #include "common/job/job.h"
 
-struct err;
 struct yaml_doc;
 
 struct job_family {

@@ -1,11 +1,5 @@
 #include "common/job/job.h"
 
-#include <errno.h>
-#include <string.h>
-
-#include "common/base/err.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
 #include "common/job/family.h"
 #include "common/job/job_keys.h"
 #include "common/job/recipe.h"

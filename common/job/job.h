@@ -5,15 +5,10 @@
 #ifndef COMMON_JOB_JOB_H
 #define COMMON_JOB_JOB_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
+#include "common/base/base.h"
 #include "common/base/buf.h"
 #include "common/base/codec.h"
 #include "common/job/conf.h"
-
-struct err;
 
 #define JOB_SPEC_MAX 32768 /* bytes of YAML; also the limit on the wire */
 #define JOB_CHANNELS 3     /* pixels scaled to [-1, 1] */

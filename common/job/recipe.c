@@ -1,12 +1,7 @@
 #include "common/job/recipe.h"
 
-#include "common/base/err.h"
-#include "common/base/mem.h"
 #include "common/job/family.h"
 #include "common/job/job.h"
-
-#include <errno.h>
-#include <string.h>
 
 /* ---- building blocks ----------------------------------------------------- */
 

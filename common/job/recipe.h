@@ -20,10 +20,8 @@
 #ifndef COMMON_JOB_RECIPE_H
 #define COMMON_JOB_RECIPE_H
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "common/base/base.h"
 
-struct err;
 struct job_spec;
 
 #define COMPOSITION_LEVELS_MAX 64 /* levels of a network, fragments counted */

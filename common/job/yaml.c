@@ -1,12 +1,6 @@
 #include "common/job/yaml.h"
 
-#include <errno.h>
-#include <string.h>
 #include <yaml.h>
-
-#include "common/base/err.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
 
 struct loader {
     yaml_parser_t parser;

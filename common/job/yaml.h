@@ -5,10 +5,7 @@
 #ifndef COMMON_JOB_YAML_H
 #define COMMON_JOB_YAML_H
 
-#include <stdbool.h>
-#include <stddef.h>
-
-struct err;
+#include "common/base/base.h"
 
 #define YAML_BYTES_MAX (1u << 20)
 #define YAML_NODES_MAX 5000

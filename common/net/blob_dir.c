@@ -1,21 +1,15 @@
 #include "common/net/blob_dir.h"
 
 #include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "common/base/err.h"
 #include "common/base/file.h"
 #include "common/base/hash.h"
 #include "common/base/list.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
 #include "common/net/blobstore.h"
 
 #define PART_KEEP_S (24 * 3600)

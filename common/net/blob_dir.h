@@ -8,10 +8,9 @@
 #ifndef COMMON_NET_BLOB_DIR_H
 #define COMMON_NET_BLOB_DIR_H
 
-#include <stdint.h>
+#include "common/base/base.h"
 
 struct blobstore;
-struct err;
 
 /* Opens or makes `dir`, counts what is there, removes uploads untouched for a day.
  * quota_bytes 0: no limit but the disk. */

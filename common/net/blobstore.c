@@ -1,8 +1,5 @@
 #include "common/net/blobstore.h"
 
-#include <string.h>
-
-#include "common/base/err.h"
 #include "common/base/hash.h"
 
 void blob_id_hex(const struct blob_id *id, char ret_hex[BLOB_HEX_MAX])

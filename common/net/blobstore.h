@@ -12,11 +12,9 @@
 #define COMMON_NET_BLOBSTORE_H
 
 #include <stdatomic.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 
-struct err;
+#include "common/base/base.h"
+
 struct blobstore;
 struct blob_writer;
 

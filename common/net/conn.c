@@ -1,22 +1,16 @@
 #include "common/net/conn.h"
 
 #include "common/base/buf.h"
-#include "common/base/err.h"
 #include "common/base/hash.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
 #include "common/net/keys.h"
 #include "common/net/loop.h"
 #include "common/net/net_fault.h"
 
-#include <errno.h>
 #include <gnutls/gnutls.h>
 #include <gnutls/x509.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/socket.h>
 
 #define READ_BYTES (64 * 1024)

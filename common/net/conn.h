@@ -11,14 +11,12 @@
 #ifndef COMMON_NET_CONN_H
 #define COMMON_NET_CONN_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <uv.h>
+
+#include "common/base/base.h"
 
 struct conn;
 struct conn_tls;
-struct err;
 struct keys;
 struct loop;
 

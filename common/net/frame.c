@@ -1,10 +1,6 @@
 #include "common/net/frame.h"
 
-#include "common/base/err.h"
-
 #include <assert.h>
-#include <errno.h>
-#include <string.h>
 
 /* The layout, for the compiler to check; bytes are moved by hand so that the
  * wire does not depend on the host's byte order. */

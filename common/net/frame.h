@@ -13,10 +13,7 @@
 #ifndef COMMON_NET_FRAME_H
 #define COMMON_NET_FRAME_H
 
-#include <stddef.h>
-#include <stdint.h>
-
-struct err;
+#include "common/base/base.h"
 
 #define FRAME_MAGIC 0x59524b53u /* "SKRY" in memory order */
 #define FRAME_MAJOR 1

@@ -1,16 +1,11 @@
 #include "common/net/keys.h"
 
 #include "common/base/buf.h"
-#include "common/base/err.h"
 #include "common/base/file.h"
 #include "common/base/hash.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
 
-#include <errno.h>
 #include <gnutls/gnutls.h>
 #include <gnutls/x509.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <time.h>
 

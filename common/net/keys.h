@@ -11,10 +11,8 @@
 #ifndef COMMON_NET_KEYS_H
 #define COMMON_NET_KEYS_H
 
-#include <stddef.h>
-#include <stdint.h>
+#include "common/base/base.h"
 
-struct err;
 struct keys;
 
 #define KEYS_PIN_BYTES 32

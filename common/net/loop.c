@@ -1,13 +1,10 @@
 #include "common/net/loop.h"
 
-#include "common/base/err.h"
 #include "common/base/list.h"
 #include "common/base/log.h"
-#include "common/base/mem.h"
 
 #include <pthread.h>
 #include <signal.h>
-#include <stdlib.h>
 
 #define SIGNALS 3
 

@@ -9,14 +9,11 @@
 #ifndef COMMON_NET_LOOP_H
 #define COMMON_NET_LOOP_H
 
+#include "common/base/base.h"
 #include "common/net/pool.h"
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <uv.h>
 
-struct err;
 struct loop;
 struct loop_timer;
 

@@ -1,9 +1,5 @@
 #include "common/net/net_fault.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #ifdef SKERRY_FAULTS
 
 static struct net_fault knobs;

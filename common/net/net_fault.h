@@ -10,8 +10,7 @@
 #ifndef COMMON_NET_NET_FAULT_H
 #define COMMON_NET_NET_FAULT_H
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "common/base/base.h"
 
 /* The knobs above; 0: off. */
 struct net_fault {

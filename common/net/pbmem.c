@@ -1,7 +1,5 @@
 #include "common/net/pbmem.h"
 
-#include "common/base/mem.h"
-
 #include <stdalign.h>
 
 #define CHUNK_BYTES 8192

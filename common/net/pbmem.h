@@ -16,8 +16,8 @@
 #define COMMON_NET_PBMEM_H
 
 #include <protobuf-c/protobuf-c.h>
-#include <stddef.h>
-#include <stdint.h>
+
+#include "common/base/base.h"
 
 struct pbmem_chunk;
 

@@ -1,15 +1,10 @@
 #include "common/net/pool.h"
 
-#include "common/base/err.h"
 #include "common/base/list.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
 #include "common/net/loop.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
 
 struct job {
     struct list link;

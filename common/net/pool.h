@@ -8,9 +8,8 @@
 #ifndef COMMON_NET_POOL_H
 #define COMMON_NET_POOL_H
 
-#include <stdbool.h>
+#include "common/base/base.h"
 
-struct err;
 struct loop;
 struct pool;
 

@@ -22,14 +22,11 @@
 #ifndef COMMON_NET_RPC_H
 #define COMMON_NET_RPC_H
 
+#include "common/base/base.h"
 #include "common/net/keys.h"
 
 #include <protobuf-c/protobuf-c.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 
-struct err;
 struct keys;
 struct loop;
 struct token;

@@ -1,20 +1,14 @@
 #include "common/net/rpc.h"
 
-#include "common/base/err.h"
+#include "common/base/base.h"
 #include "common/base/hash.h"
 #include "common/base/list.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
 #include "common/net/conn.h"
 #include "common/net/frame.h"
 #include "common/net/loop.h"
 #include "common/net/pbmem.h"
 #include "common/net/rpc_wire.h"
 #include "common/net/token.h"
-
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
 
 #define BUCKETS_MIN 64
 

@@ -1,22 +1,15 @@
 #include "common/net/rpc.h"
 
-#include "common/base/err.h"
+#include "common/base/base.h"
 #include "common/base/hash.h"
 #include "common/base/list.h"
 #include "common/base/log.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
 #include "common/net/conn.h"
 #include "common/net/frame.h"
 #include "common/net/loop.h"
 #include "common/net/net_fault.h"
 #include "common/net/pbmem.h"
 #include "common/net/rpc_wire.h"
-
-#include <errno.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
 
 #define BACKLOG 128
 #define SECRETS_MAX 4

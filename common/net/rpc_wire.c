@@ -1,15 +1,8 @@
 #include "common/net/rpc_wire.h"
 
-#include "common/base/err.h"
 #include "common/base/hash.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
 #include "common/net/conn.h"
 #include "common/net/frame.h"
-
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
 
 #define CODE(name) SKERRY__ENVELOPE__V1__ERROR_CODE__ERROR_CODE_##name
 

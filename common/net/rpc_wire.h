@@ -3,16 +3,14 @@
 #ifndef COMMON_NET_RPC_WIRE_H
 #define COMMON_NET_RPC_WIRE_H
 
+#include "common/base/base.h"
 #include "common/net/keys.h"
 #include "common/net/rpc.h"
 #include "proto/envelope.pb-c.h"
 
 #include <protobuf-c/protobuf-c.h>
-#include <stdbool.h>
-#include <stdint.h>
 
 struct conn;
-struct err;
 
 #define RPC_MAX_IN_FLIGHT 16384
 #define RPC_QUEUE_BYTES (1u << 20)

@@ -1,12 +1,6 @@
 #include "common/net/ticket.h"
 
-#include "common/base/err.h"
 #include "common/base/hash.h"
-#include "common/base/str.h"
-
-#include <stdbool.h>
-#include <stdio.h>
-#include <string.h>
 
 static const char *method_name(enum ticket_method m)
 {

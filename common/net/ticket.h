@@ -9,10 +9,7 @@
 #ifndef COMMON_NET_TICKET_H
 #define COMMON_NET_TICKET_H
 
-#include <stddef.h>
-#include <stdint.h>
-
-struct err;
+#include "common/base/base.h"
 
 #define TICKET_KEY_BYTES 32
 #define TICKET_PATH_MAX 256 /* longest path with query, with the terminator */

@@ -1,12 +1,8 @@
 #include "common/net/token.h"
 
-#include "common/base/err.h"
 #include "common/base/hash.h"
 
 #include <ctype.h>
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
 
 #define VERSION 1
 #define FLAG_HTTP_PLAIN 1

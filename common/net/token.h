@@ -9,13 +9,8 @@
 #ifndef COMMON_NET_TOKEN_H
 #define COMMON_NET_TOKEN_H
 
+#include "common/base/base.h"
 #include "common/net/keys.h"
-
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
-struct err;
 
 #define TOKEN_PREFIX "skerry1."
 #define TOKEN_HOST_MAX 255 /* bytes, without the terminator */

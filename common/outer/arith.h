@@ -11,10 +11,7 @@
 #ifndef COMMON_OUTER_ARITH_H
 #define COMMON_OUTER_ARITH_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
+#include "common/base/base.h"
 #include "common/outer/coding.h"
 
 #define ARITH_INPUTS_MAX 256

@@ -5,8 +5,7 @@
 #ifndef COMMON_OUTER_ARITH_IMPL_H
 #define COMMON_OUTER_ARITH_IMPL_H
 
-#include <string.h>
-
+#include "common/base/base.h"
 #include "common/outer/arith.h"
 
 #define ABS_MASK 0x7fffffffu

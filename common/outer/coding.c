@@ -1,6 +1,5 @@
 #include "common/outer/coding.h"
 
-#include "common/base/err.h"
 #include "common/outer/arith.h"
 
 int coding_encode(enum codec c, size_t n, const float *x, void *payload, uint16_t *scales, float *q)

@@ -30,10 +30,7 @@
 #ifndef COMMON_OUTER_CODING_H
 #define COMMON_OUTER_CODING_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
+#include "common/base/base.h"
 #include "common/base/codec.h"
 #include "common/st/st.h"
 

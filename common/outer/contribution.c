@@ -1,13 +1,9 @@
 #include "common/outer/contribution.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <string.h>
 #include <unistd.h>
 
-#include "common/base/err.h"
 #include "common/base/file.h"
-#include "common/base/mem.h"
 #include "common/outer/fold.h"
 #include "common/outer/arith.h"
 #include "common/outer/layout.h"

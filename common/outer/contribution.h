@@ -21,14 +21,10 @@
 #ifndef COMMON_OUTER_CONTRIBUTION_H
 #define COMMON_OUTER_CONTRIBUTION_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
+#include "common/base/base.h"
 #include "common/base/hash.h"
 #include "common/outer/coding.h"
 
-struct err;
 struct layout;
 
 /* Puts elements [first, first+n) of tensor t (index and name as in `layout`) of

@@ -1,15 +1,10 @@
 #include "common/outer/fold.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <math.h>
 #include <pthread.h>
-#include <string.h>
 #include <unistd.h>
 
-#include "common/base/err.h"
 #include "common/base/file.h"
-#include "common/base/mem.h"
 #include "common/outer/fold_math.h"
 #include "common/outer/layout.h"
 #include "common/outer/wire.h"

@@ -47,14 +47,9 @@
 #ifndef COMMON_OUTER_FOLD_H
 #define COMMON_OUTER_FOLD_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
+#include "common/base/base.h"
 #include "common/base/hash.h"
 #include "common/outer/coding.h"
-
-struct err;
 
 #define FOLD_CHUNK 65536    /* elements */
 #define FOLD_INPUTS_MAX 256 /* contributions of one step */

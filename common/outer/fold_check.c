@@ -1,15 +1,9 @@
 #include "common/outer/fold_check.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include "common/base/err.h"
 #include "common/base/file.h"
-#include "common/base/mem.h"
 #include "common/outer/arith.h"
 #include "common/outer/layout.h"
 #include "common/outer/wire.h"

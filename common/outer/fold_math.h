@@ -8,10 +8,7 @@
 #ifndef COMMON_OUTER_FOLD_MATH_H
 #define COMMON_OUTER_FOLD_MATH_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
+#include "common/base/base.h"
 #include "common/outer/arith.h"
 
 #define FOLD_STRIP 1024 /* a multiple of CODEC_BLOCK */

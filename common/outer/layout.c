@@ -1,13 +1,9 @@
 #include "common/outer/layout.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <string.h>
 #include <unistd.h>
 
-#include "common/base/err.h"
 #include "common/base/file.h"
-#include "common/base/mem.h"
 
 static int check_tensors(const struct st *st, const char *path, uint64_t *ret_count,
                          struct err *err)

@@ -15,13 +15,8 @@
 #ifndef COMMON_OUTER_LAYOUT_H
 #define COMMON_OUTER_LAYOUT_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
+#include "common/base/base.h"
 #include "common/st/st.h"
-
-struct err;
 
 struct layout {
     struct st st;    /* tensors by offset, all F32 */

@@ -8,12 +8,9 @@
 #ifndef COMMON_OUTER_VERSION_H
 #define COMMON_OUTER_VERSION_H
 
-#include <stdint.h>
-
+#include "common/base/base.h"
 #include "common/base/hash.h"
 #include "common/outer/coding.h"
-
-struct err;
 
 /* full file of `from` + delta blob -> full file of from+1 at out_path (atomic).
  * The delta's codec is taken from the blob, its module and versions are checked.

@@ -1,17 +1,9 @@
 #include "common/outer/wire.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include "common/base/err.h"
 #include "common/base/file.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
 #include "common/outer/layout.h"
 
 #define SCALE_SUFFIX ".scale"

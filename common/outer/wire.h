@@ -21,12 +21,9 @@
 #ifndef COMMON_OUTER_WIRE_H
 #define COMMON_OUTER_WIRE_H
 
-#include <stddef.h>
-#include <stdint.h>
-
+#include "common/base/base.h"
 #include "common/outer/coding.h"
 
-struct err;
 struct layout;
 struct file_out;
 

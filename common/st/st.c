@@ -1,19 +1,11 @@
 #include "common/st/st.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <jansson.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/base/err.h"
 #include "common/base/file.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
 
 static const struct {
     const char *name;

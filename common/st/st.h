@@ -11,13 +11,9 @@
 #ifndef COMMON_ST_ST_H
 #define COMMON_ST_ST_H
 
-#include <stddef.h>
-#include <stdint.h>
-
+#include "common/base/base.h"
 #include "common/base/buf.h"
 #include "common/base/hash.h"
-
-struct err;
 
 #define ST_RANK_MAX 8
 #define ST_NAME_MAX 255

@@ -1,11 +1,5 @@
 #include "coordinator/decide/admit.h"
 
-#include "common/base/err.h"
-
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
-
 #define QUARANTINE_MS 30000u
 #define QUARANTINE_MAX_MS (30u * 60 * 1000)
 

@@ -3,9 +3,7 @@
 #ifndef COORDINATOR_ADMIT_H
 #define COORDINATOR_ADMIT_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "common/base/base.h"
 
 #define ADMIT_REASON_MAX 256
 

@@ -1,9 +1,5 @@
 #include "coordinator/decide/lease.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 static uint64_t since(uint64_t now, uint64_t then)
 {
     return now > then ? now - then : 0;

@@ -9,8 +9,7 @@
 #ifndef COORDINATOR_LEASE_H
 #define COORDINATOR_LEASE_H
 
-#include <stddef.h>
-#include <stdint.h>
+#include "common/base/base.h"
 
 #define LEASE_REASON_MAX 256
 

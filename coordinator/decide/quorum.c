@@ -1,8 +1,5 @@
 #include "coordinator/decide/quorum.h"
 
-#include <math.h>
-#include <stdio.h>
-
 uint32_t quorum_need(uint32_t expected, double fraction)
 {
     double want = ceil(fraction * expected - 1e-9);

@@ -8,8 +8,7 @@
 #ifndef COORDINATOR_QUORUM_H
 #define COORDINATOR_QUORUM_H
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "common/base/base.h"
 
 #define QUORUM_REASON_MAX 256
 

@@ -1,7 +1,5 @@
 #include "coordinator/decide/schedule.h"
 
-#include <stdio.h>
-
 #define HELPER_MS 1000 /* until it is looked at again */
 
 uint64_t schedule_small_until(uint64_t now_ms, const struct schedule_task *t,

@@ -9,9 +9,7 @@
 #ifndef COORDINATOR_SCHEDULE_H
 #define COORDINATOR_SCHEDULE_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "common/base/base.h"
 
 #define SCHEDULE_REASON_MAX 256
 

@@ -1,10 +1,7 @@
 /* How the API answers: errors by their code, and changes when they are on the disk. */
 #include "coordinator/http/http_api_impl.h"
 
-#include <errno.h>
-
-#include "common/base/err.h"
-#include "common/base/mem.h"
+#include "common/base/base.h"
 #include "coordinator/view/view.h"
 
 /* ---- answers that wait for the disk -------------------------------------- */

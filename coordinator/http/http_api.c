@@ -1,13 +1,6 @@
 #include "coordinator/http/http_api.h"
 
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
-
 #include "common/base/buf.h"
-#include "common/base/err.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
 #include "common/net/token.h"
 #include "coordinator/http/http_api_impl.h"
 #include "coordinator/http/http_events.h"

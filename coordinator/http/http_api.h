@@ -14,12 +14,11 @@
 #ifndef COORDINATOR_HTTP_API_H
 #define COORDINATOR_HTTP_API_H
 
-#include <stdbool.h>
+#include "common/base/base.h"
 
 struct blob_http;
 struct blobstore;
 struct coordinator;
-struct err;
 struct http_api;
 struct http_server;
 

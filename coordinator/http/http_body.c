@@ -1,13 +1,6 @@
 #include "coordinator/http/http_body.h"
 
-#include <errno.h>
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
-
-#include "common/base/err.h"
 #include "common/base/hash.h"
-#include "common/base/str.h"
 
 static const char *expected(const struct http_field *f, char *out, size_t size)
 {

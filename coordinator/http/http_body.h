@@ -14,11 +14,8 @@
 #define COORDINATOR_HTTP_BODY_H
 
 #include <jansson.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 
-struct err;
+#include "common/base/base.h"
 
 enum http_field_type {
     HTTP_INT,  /* min..max */

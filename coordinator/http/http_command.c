@@ -2,16 +2,9 @@
  * commands of coordinator/view/view.h, and answered when the change is durable. */
 #include "coordinator/http/http_api_impl.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
-
-#include "common/base/err.h"
+#include "common/base/base.h"
 #include "common/base/hash.h"
 #include "common/job/job.h"
-#include "common/base/mem.h"
 #include "common/net/http/blob_http.h"
 #include "common/net/blobstore.h"
 #include "coordinator/http/http_body.h"

@@ -1,12 +1,7 @@
 #include "coordinator/http/http_events.h"
 
-#include <stdio.h>
-#include <string.h>
-
 #include "common/base/clock.h"
-#include "common/base/err.h"
 #include "common/base/list.h"
-#include "common/base/mem.h"
 #include "common/net/http/http_server.h"
 #include "coordinator/http/http_json.h"
 #include "coordinator/view/view.h"

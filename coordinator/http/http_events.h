@@ -7,8 +7,9 @@
 
 #include <jansson.h>
 
+#include "common/base/base.h"
+
 struct coordinator;
-struct err;
 struct http_events;
 struct http_request;
 

@@ -1,16 +1,10 @@
 #include "coordinator/http/http_json.h"
 
 #include <ctype.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "common/base/clock.h"
-#include "common/base/err.h"
 #include "common/base/hash.h"
 #include "common/base/log.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
 
 #define HISTORY_MAX 2000 /* rounds in a job's answer, the newest */
 #define BAD_MAX 64

@@ -8,9 +8,8 @@
 #define COORDINATOR_HTTP_JSON_H
 
 #include <jansson.h>
-#include <stddef.h>
-#include <stdint.h>
 
+#include "common/base/base.h"
 #include "coordinator/view/view.h"
 
 /* Building blocks. */

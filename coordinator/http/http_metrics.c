@@ -1,14 +1,7 @@
 #include "coordinator/http/http_metrics.h"
 
-#include <inttypes.h>
-#include <math.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <string.h>
-
+#include "common/base/base.h"
 #include "common/base/buf.h"
-#include "common/base/err.h"
-#include "common/base/str.h"
 #include "common/net/blobstore.h"
 #include "common/net/http/http_server.h"
 #include "coordinator/view/view.h"

@@ -3,7 +3,7 @@
 #ifndef COORDINATOR_WEB_ASSETS_H
 #define COORDINATOR_WEB_ASSETS_H
 
-#include <stddef.h>
+#include "common/base/base.h"
 
 struct web_asset {
     const char *name; /* "app.js" */

@@ -4,11 +4,7 @@
 #include "coordinator/job/tasks.h"
 #include "coordinator/state/core.h"
 
-#include "common/base/mem.h"
-#include "common/base/str.h"
 #include "common/job/family.h"
-
-#include <string.h>
 
 /* ---- evaluations --------------------------------------------------------- */
 

@@ -30,13 +30,7 @@
 #include "coordinator/job/tasks.h"
 
 #include "common/base/clock.h"
-#include "common/base/err.h"
 #include "common/base/log.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
-
-#include <stdarg.h>
-#include <stdio.h>
 
 /* ---- states -------------------------------------------------------------- */
 

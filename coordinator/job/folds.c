@@ -9,17 +9,10 @@
 
 #include "common/base/buf.h"
 #include "common/base/clock.h"
-#include "common/base/err.h"
 #include "common/base/file.h"
 #include "common/base/hash.h"
 #include "common/base/log.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
 #include "common/outer/fold.h"
-
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 #define RETRY_MS 1000u
 #define RETRY_MAX_MS 60000u

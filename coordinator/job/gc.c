@@ -4,10 +4,7 @@
 
 #include "common/net/blobstore.h"
 #include "common/base/clock.h"
-#include "common/base/mem.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #define GARBAGE_MAX 65536

@@ -5,12 +5,7 @@
 #include "coordinator/job/tasks.h"
 #include "coordinator/decide/lease.h"
 
-#include "common/base/err.h"
 #include "common/base/log.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
-
-#include <string.h>
 
 #define CLOSED_MS 2000 /* for a reconnect */
 #define PROGRESS_MIN_MS 60000

@@ -3,12 +3,7 @@
 #include "coordinator/job/query.h"
 
 #include "common/base/clock.h"
-#include "common/base/mem.h"
 #include "proto/skerry.pb-c.h"
-
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 /* The job's loss: the mean of its replicas' newest; a router's is of another kind. */
 static void refresh_loss(struct job *j)

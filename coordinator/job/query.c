@@ -1,9 +1,6 @@
 #include "coordinator/job/query.h"
 
-#include "common/base/mem.h"
 #include "coordinator/job/shards.h"
-
-#include <math.h>
 
 #define SPLIT_GROUP_MAX 64 /* shards that one SPLIT task reads */
 

@@ -3,11 +3,8 @@
 #ifndef COORDINATOR_QUERY_H
 #define COORDINATOR_QUERY_H
 
+#include "common/base/base.h"
 #include "coordinator/state/state.h"
-
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 
 /* ---- the composition ----------------------------------------------------- */
 

@@ -9,10 +9,6 @@
 #include "coordinator/job/tasks.h"
 
 #include "common/base/clock.h"
-#include "common/base/str.h"
-
-#include <math.h>
-#include <stdio.h>
 
 /* The grace of phases bounded by time, where the job names none: an eighth of a phase. */
 #define ASYNC_GRACE_SHARE 8

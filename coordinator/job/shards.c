@@ -3,12 +3,7 @@
 #include "coordinator/job/gc.h"
 #include "coordinator/job/tasks.h"
 
-#include "common/base/err.h"
-#include "common/base/mem.h"
 #include "common/job/family.h"
-
-#include <errno.h>
-#include <math.h>
 
 #define TEXT_SPARE 1.02 /* rows do not fill quite as the mean says */
 

@@ -4,15 +4,7 @@
 #include "coordinator/state/core.h"
 
 #include "common/base/clock.h"
-#include "common/base/err.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
 #include "common/job/family.h"
-
-#include <errno.h>
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 #define VOCAB_MAX 16777216
 #define VOCAB_BYTES 257 /* bytes and the end of a text */

@@ -3,14 +3,10 @@
 #ifndef COORDINATOR_SUBMIT_H
 #define COORDINATOR_SUBMIT_H
 
+#include "common/base/base.h"
 #include "coordinator/state/record.h"
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
 struct coordinator;
-struct err;
 
 #define SUBMIT_SHARDS_MAX 32768 /* as DATASET_SHARDS_MAX, where they are cut */
 

@@ -5,12 +5,7 @@
 #include "coordinator/job/shards.h"
 
 #include "common/base/clock.h"
-#include "common/base/err.h"
 #include "common/base/log.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
-
-#include <math.h>
 
 #define ATTEMPTS_MAX 100
 #define BACKOFF_MS 1000u

@@ -1,15 +1,10 @@
 /* EVAL: held-out loss of a path, or of the mixture. */
 #include "coordinator/kinds/eval.h"
 
-#include "common/base/err.h"
-#include "common/base/mem.h"
 #include "common/job/family.h"
 #include "coordinator/job/gc.h"
 #include "coordinator/job/metrics.h"
 #include "coordinator/kinds/result.h"
-
-#include <errno.h>
-#include <math.h>
 
 static void eval_message(struct message *b, Skerry__V1__Task *msg)
 {

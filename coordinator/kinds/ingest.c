@@ -1,14 +1,8 @@
 /* INGEST: an archive of the data into shards. */
 #include "coordinator/kinds/ingest.h"
 
-#include "common/base/err.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
 #include "common/job/family.h"
 #include "coordinator/kinds/result.h"
-
-#include <errno.h>
-#include <string.h>
 
 static void ingest_message(struct message *b, Skerry__V1__Task *msg)
 {

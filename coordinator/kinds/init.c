@@ -2,16 +2,10 @@
 #include "coordinator/kinds/init.h"
 
 #include "common/base/clock.h"
-#include "common/base/err.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
 #include "common/net/blobstore.h"
 #include "common/st/st.h"
 #include "coordinator/job/folds.h"
 #include "coordinator/kinds/result.h"
-
-#include <errno.h>
-#include <string.h>
 
 /* Of each level the module of index 0: the others begin as it does. */
 static void init_message(struct message *b, Skerry__V1__Task *msg)

@@ -1,14 +1,11 @@
 #include "coordinator/kinds/kinds.h"
 
-#include "common/base/err.h"
 #include "coordinator/kinds/eval.h"
 #include "coordinator/kinds/ingest.h"
 #include "coordinator/kinds/init.h"
 #include "coordinator/kinds/partition.h"
 #include "coordinator/kinds/sample.h"
 #include "coordinator/kinds/train.h"
-
-#include <errno.h>
 
 /* OUTER tasks run in here and have no row. */
 static const struct kind *const kinds[TASK_KINDS] = {

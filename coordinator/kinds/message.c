@@ -1,12 +1,7 @@
 #include "coordinator/kinds/message.h"
 
-#include "common/base/err.h"
 #include "common/net/http/blob_http.h"
 #include "coordinator/job/query.h"
-
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
 
 #define DELTAS_MAX 16 /* as ModuleRef.deltas */
 

@@ -1,16 +1,11 @@
 /* FEATURE, CLUSTER, SPLIT and SCORE: the data into partitions, each with a row of its own. */
 #include "coordinator/kinds/partition.h"
 
-#include "common/base/err.h"
-#include "common/base/mem.h"
 #include "common/job/family.h"
 #include "coordinator/job/gc.h"
 #include "coordinator/job/query.h"
 #include "coordinator/job/shards.h"
 #include "coordinator/kinds/result.h"
-
-#include <errno.h>
-#include <string.h>
 
 /* ---- FEATURE -------------------------------------------------------------- */
 

@@ -2,14 +2,7 @@
 #include "coordinator/kinds/result.h"
 
 #include "common/base/clock.h"
-#include "common/base/err.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
 #include "proto/skerry.pb-c.h"
-
-#include <errno.h>
-#include <math.h>
-#include <string.h>
 
 int result_blob(struct coordinator *co, const Skerry__V1__Blob *b, const char *what,
                 struct blob_ref *ret, struct err *err)

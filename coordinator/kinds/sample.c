@@ -6,17 +6,10 @@
 #include "coordinator/kinds/sample.h"
 
 #include "common/base/clock.h"
-#include "common/base/err.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
 #include "coordinator/job/gc.h"
 #include "coordinator/job/tasks.h"
 #include "coordinator/kinds/result.h"
 #include "coordinator/state/poll.h"
-
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
 
 /* ---- SAMPLE --------------------------------------------------------------- */
 

@@ -2,8 +2,6 @@
  * versions of modules that come while it goes on. */
 #include "coordinator/kinds/train.h"
 
-#include "common/base/err.h"
-#include "common/base/mem.h"
 #include "common/job/family.h"
 #include "coordinator/job/metrics.h"
 #include "coordinator/job/query.h"
@@ -11,11 +9,6 @@
 #include "coordinator/job/tasks.h"
 #include "coordinator/kinds/result.h"
 #include "coordinator/state/poll.h"
-
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define AHEAD_MAX 64 /* as TrainTask.ahead */
 #define CONTRIBUTIONS_MAX 64

@@ -7,12 +7,6 @@
 #include "coordinator/kinds/kinds.h"
 #include "coordinator/kinds/message.h"
 
-#include "common/base/err.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
-
-#include <string.h>
-
 #define FAILED_PATIENCE_MS 10000 /* a failed task goes to another worker first */
 #define OWNER_PATIENCE_MS 2000   /* a replica waits for the worker with its moments */
 #define BUSY_PATIENCE_MS 10000   /* and, while that evaluates or draws, half a round: */

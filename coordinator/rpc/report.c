@@ -4,14 +4,8 @@
 #include "coordinator/job/tasks.h"
 #include "coordinator/kinds/kinds.h"
 
-#include "common/base/err.h"
 #include "common/base/hash.h"
-#include "common/base/str.h"
 #include "proto/skerry.pb-c.h"
-
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 #define FULL_DISK_WAIT_MS 5000
 /* Until a worker is asked again for what it had no memory for: others could do it, or not. */

@@ -3,10 +3,7 @@
 #include "common/net/blobstore.h"
 #include "proto/skerry.pb-c.h"
 #include "common/base/clock.h"
-#include "common/base/err.h"
 #include "common/base/log.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
 #include "common/net/http/blob_http.h"
 #include "common/net/token.h"
 #include "coordinator/decide/admit.h"
@@ -18,11 +15,6 @@
 #include "coordinator/kinds/sample.h"
 #include "coordinator/kinds/train.h"
 #include "coordinator/state/core.h"
-
-#include <errno.h>
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 #define WAIT_MAX_MS 30000u
 #define BLOB_MAX_BYTES (1ull << 40)

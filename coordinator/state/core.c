@@ -1,15 +1,7 @@
 #include "coordinator/state/core.h"
 
-#include "common/base/err.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
-
-#include <errno.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
 
 #define REPLIES_MAX 65536
 #define FULL_DISK_BYTES (4u << 20) /* with less than this uploads are bound to fail */

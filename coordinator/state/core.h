@@ -3,6 +3,7 @@
 #ifndef COORDINATOR_CORE_H
 #define COORDINATOR_CORE_H
 
+#include "common/base/base.h"
 #include "common/base/list.h"
 #include "common/net/blobstore.h"
 #include "common/net/keys.h"
@@ -14,10 +15,6 @@
 #include "coordinator/state/persist.h"
 #include "coordinator/state/state.h"
 #include "coordinator/state/store.h"
-
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 
 struct blob_http;
 struct coordinator;

@@ -2,7 +2,7 @@
 #ifndef COORDINATOR_EVENT_H
 #define COORDINATOR_EVENT_H
 
-#include <stdint.h>
+#include "common/base/base.h"
 
 struct grid_rec;
 struct metric_rec;

@@ -1,15 +1,6 @@
 #include "coordinator/state/job.h"
 
-#include "common/base/err.h"
-#include "common/base/mem.h"
 #include "common/base/rng.h"
-#include "common/base/str.h"
-
-#include <errno.h>
-#include <math.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
 
 const char *job_state_name(enum job_state s)
 {

@@ -4,6 +4,7 @@
 #ifndef COORDINATOR_JOB_H
 #define COORDINATOR_JOB_H
 
+#include "common/base/base.h"
 #include "common/job/job.h"
 #include "common/job/recipe.h"
 #include "coordinator/state/ledger.h"
@@ -11,8 +12,6 @@
 #include "coordinator/state/mark.h"
 #include "coordinator/state/record.h"
 #include "coordinator/state/task.h"
-
-struct err;
 
 #define JOB_SHARDS_MAX 65536
 #define JOB_CLASSES_MAX 4096

@@ -1,12 +1,7 @@
 #include "coordinator/state/ledger.h"
 
 #include "common/base/buf.h"
-#include "common/base/err.h"
-#include "common/base/mem.h"
 #include "common/base/rng.h"
-
-#include <errno.h>
-#include <string.h>
 
 #define DONE UINT64_MAX
 #define FREE 0

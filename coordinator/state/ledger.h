@@ -20,11 +20,8 @@
 #ifndef COORDINATOR_LEDGER_H
 #define COORDINATOR_LEDGER_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "common/base/base.h"
 
-struct err;
 struct ledger;
 struct buf;
 

@@ -9,11 +9,7 @@
 #ifndef COORDINATOR_MARK_H
 #define COORDINATOR_MARK_H
 
-#include "common/base/mem.h"
-
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "common/base/base.h"
 
 /* (m) What a record's row was when it was last queued, and whether it may have changed. */
 struct row_mark {

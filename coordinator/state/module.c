@@ -1,9 +1,6 @@
 #include "coordinator/state/module.h"
 
-#include "common/base/mem.h"
 #include "coordinator/state/task.h"
-
-#include <string.h>
 
 const struct version_rec *module_version(const struct module_rec *m, uint64_t version)
 {

@@ -2,8 +2,7 @@
 #ifndef COORDINATOR_OPTIONS_H
 #define COORDINATOR_OPTIONS_H
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "common/base/base.h"
 
 struct coordinator_options {
     const char *data_dir;         /* exists, is locked by the caller */

@@ -1,17 +1,8 @@
 #include "coordinator/state/outer_exec.h"
 
-#include <errno.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "common/base/clock.h"
-#include "common/base/err.h"
 #include "common/base/file.h"
 #include "common/base/list.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
 #include "common/net/blobstore.h"
 #include "common/net/loop.h"
 #include "common/outer/fold_check.h"

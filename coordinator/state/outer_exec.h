@@ -24,14 +24,10 @@
 #ifndef COORDINATOR_OUTER_EXEC_H
 #define COORDINATOR_OUTER_EXEC_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
+#include "common/base/base.h"
 #include "common/outer/coding.h"
 
 struct blobstore;
-struct err;
 struct loop;
 struct outer_exec;
 

@@ -2,12 +2,7 @@
 #include "coordinator/state/persist.h"
 
 #include "common/base/buf.h"
-#include "common/base/err.h"
 #include "common/base/log.h"
-#include "common/base/mem.h"
-
-#include <stdio.h>
-#include <string.h>
 
 #define LEDGER_BYTES_MAX (32u << 20)
 

@@ -6,10 +6,9 @@
 #ifndef COORDINATOR_PERSIST_H
 #define COORDINATOR_PERSIST_H
 
+#include "common/base/base.h"
 #include "coordinator/state/state.h"
 #include "coordinator/state/store.h"
-
-struct err;
 
 #define METRIC_POINTS_MAX 20000 /* loss points of a job in the store */
 

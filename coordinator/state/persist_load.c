@@ -2,18 +2,12 @@
  * record, and nothing of theirs is lost. */
 #include "coordinator/state/persist.h"
 
+#include "common/base/base.h"
 #include "common/base/clock.h"
-#include "common/base/err.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
 #include "common/job/yaml.h"
 #include "coordinator/state/blobs.h"
 
 #include <assert.h>
-#include <errno.h>
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 /* One row; -ERR_FORMAT: it makes no sense (err may say more). */
 typedef int (*row_fn)(struct state *st, sqlite3_stmt *q, struct err *err);

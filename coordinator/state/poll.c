@@ -4,9 +4,6 @@
 
 #include "coordinator/state/core.h"
 
-#include "common/base/err.h"
-#include "common/base/mem.h"
-
 #define POLL_MAX_MS 30000u
 
 static void drop(struct poll *p)

@@ -3,10 +3,8 @@
 #ifndef COORDINATOR_POLL_H
 #define COORDINATOR_POLL_H
 
+#include "common/base/base.h"
 #include "common/base/list.h"
-
-#include <stdbool.h>
-#include <stdint.h>
 
 struct coordinator;
 struct poll;

@@ -3,8 +3,7 @@
 #ifndef COORDINATOR_RECORD_H
 #define COORDINATOR_RECORD_H
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "common/base/base.h"
 
 #define NAME_MAX_BYTES 65
 #define REASON_MAX 256

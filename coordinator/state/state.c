@@ -1,10 +1,5 @@
 #include "coordinator/state/state.h"
 
-#include "common/base/mem.h"
-
-#include <math.h>
-#include <string.h>
-
 void state_init(struct state *s)
 {
     memset(s, 0, sizeof(*s));

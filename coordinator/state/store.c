@@ -1,16 +1,8 @@
 #include "coordinator/state/store.h"
 
 #include "common/base/clock.h"
-#include "common/base/err.h"
 #include "common/base/list.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
 
-#include <errno.h>
-#include <math.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/stat.h>
 
 #define PARAMS_MAX 40

@@ -14,11 +14,9 @@
 #define COORDINATOR_STORE_H
 
 #include <sqlite3.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 
-struct err;
+#include "common/base/base.h"
+
 struct store;
 
 #define STORE_QUEUE_ROWS_MAX 262144

@@ -1,9 +1,5 @@
 #include "coordinator/state/task.h"
 
-#include "common/base/mem.h"
-
-#include <string.h>
-
 /* What a sampler elsewhere waits for goes first, then what a person looks at, then what the job
  * needs before it can train. */
 const struct task_trait task_traits[TASK_KINDS] = {

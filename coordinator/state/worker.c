@@ -1,11 +1,6 @@
 #include "coordinator/state/worker.h"
 
-#include "common/base/mem.h"
-#include "common/base/str.h"
 #include "proto/skerry.pb-c.h"
-
-#include <math.h>
-#include <string.h>
 
 void worker_free(struct worker *w)
 {

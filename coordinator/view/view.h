@@ -21,17 +21,13 @@
 #ifndef COORDINATOR_VIEW_H
 #define COORDINATOR_VIEW_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
+#include "common/base/base.h"
 #include "coordinator/job/draw.h"
 #include "coordinator/job/submit.h"
 #include "coordinator/state/event.h"
 #include "coordinator/state/state.h"
 
 struct coordinator;
-struct err;
 
 #define VIEW_SHA256_BYTES 32
 #define VIEW_LABELS_MAX 1024

@@ -1,18 +1,14 @@
 /* The cluster's side of view.h: status, workers, tasks, and what is waited for. */
+#include "common/base/base.h"
 #include "coordinator/job/member.h"
 #include "coordinator/state/core.h"
 #include "coordinator/view/view.h"
 
-#include "common/base/err.h"
-#include "common/base/str.h"
 #include "common/net/http/blob_http.h"
 #include "common/net/http/http_server.h"
 #include "coordinator/decide/lease.h"
 #include "coordinator/state/outer_exec.h"
 
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 /* ---- status -------------------------------------------------------------- */

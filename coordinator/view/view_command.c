@@ -1,4 +1,5 @@
 /* The commands of view.h. */
+#include "common/base/base.h"
 #include "coordinator/job/draw.h"
 #include "coordinator/job/flow.h"
 #include "coordinator/job/query.h"
@@ -8,13 +9,8 @@
 #include "coordinator/view/view.h"
 
 #include "common/net/blobstore.h"
-#include "common/base/err.h"
 #include "common/base/file.h"
 #include "common/job/family.h"
-
-#include <errno.h>
-#include <math.h>
-#include <string.h>
 
 #define PROMPT_MAX 8192           /* as SampleTask.prompt */
 #define SPARE_BYTES (64ull << 20) /* left on the disk for the database */

@@ -1,16 +1,13 @@
 /* The jobs' side of view.h. */
+#include "common/base/base.h"
 #include "coordinator/job/query.h"
 #include "coordinator/job/shards.h"
 #include "coordinator/state/core.h"
 #include "coordinator/view/view.h"
 
 #include "common/base/clock.h"
-#include "common/base/err.h"
 #include "common/base/hash.h"
 #include "common/job/family.h"
-
-#include <math.h>
-#include <string.h>
 
 static double wide(float x)
 {

@@ -1,9 +1,8 @@
 /* The side of view.h that shows the grid: paths, partitions, what was found. */
+#include "common/base/base.h"
 #include "coordinator/job/shards.h"
 #include "coordinator/state/core.h"
 #include "coordinator/view/view.h"
-
-#include <math.h>
 
 #define LN2 0.69314718055994530942
 

@@ -1,7 +1,6 @@
 /* adaLN, once per instruction set. */
-#include <errno.h>
-#include <math.h>
 
+#include "common/base/base.h"
 #include "kernels/cpu/state.h"
 #include "kernels/cpu/team.h"
 #include "kernels/cpu/vec.h"

@@ -6,9 +6,8 @@
  * which multiply V.  Backward: blocks of 64 query rows; scores and their gradients exist for
  * one block.
  * bf16 probabilities are rounded before they multiply, as the product takes bf16. */
-#include <errno.h>
-#include <math.h>
 
+#include "common/base/base.h"
 #include "kernels/cpu/state.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/team.h"

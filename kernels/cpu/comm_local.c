@@ -3,13 +3,9 @@
  * of them; they part when the last has finished. */
 #include "kernels/cpu/comm_local.h"
 
-#include <errno.h>
 #include <pthread.h>
-#include <stdbool.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "common/base/err.h"
+#include "common/base/base.h"
 #include "kernels/kernels.h"
 
 struct view {

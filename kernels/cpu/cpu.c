@@ -5,13 +5,9 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
-#include <errno.h>
 #include <sched.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "common/base/err.h"
+#include "common/base/base.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/matmul_onednn.h"
 #include "kernels/cpu/team.h"

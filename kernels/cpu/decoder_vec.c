@@ -1,7 +1,6 @@
 /* A decoder's operations besides attention, once per instruction set. */
-#include <errno.h>
-#include <math.h>
 
+#include "common/base/base.h"
 #include "kernels/cpu/state.h"
 #include "kernels/cpu/team.h"
 #include "kernels/cpu/ref.h"

@@ -1,6 +1,6 @@
 /* Elementwise operations, reductions and the optimiser, once per instruction set. */
-#include <math.h>
 
+#include "common/base/base.h"
 #include "kernels/cpu/state.h"
 #include "kernels/cpu/team.h"
 #include "kernels/cpu/ref.h"

@@ -1,10 +1,8 @@
 /* The table a CPU device shows: its memory, and entries that check the arguments, run the inner
  * entry and record its time.  The only place that validates, so that the reference and the fast
  * code refuse the same calls. */
-#include <errno.h>
-#include <stdlib.h>
 
-#include "common/base/err.h"
+#include "common/base/base.h"
 #include "kernels/check.h"
 #include "kernels/cpu/memory.h"
 #include "kernels/cpu/state.h"

@@ -1,8 +1,5 @@
 #include "kernels/cpu/gemm.h"
 
-#include <errno.h>
-#include <string.h>
-
 #include "kernels/cpu/team.h"
 #include "kernels/cpu/ref.h"
 

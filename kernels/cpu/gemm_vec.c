@@ -1,7 +1,7 @@
 /* The inner loops of gemm.h over units of four bytes, once per instruction set: f32 for AVX2
  * and AVX-512, bf16 where that has a product. */
-#include <string.h>
 
+#include "common/base/base.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/vec.h"
 

@@ -1,13 +1,9 @@
 #include "kernels/cpu/matmul_onednn.h"
 
 #include <dnnl.h>
-#include <errno.h>
 #include <omp.h>
 #include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "common/base/err.h"
 #include "kernels/cpu/state.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/team.h"

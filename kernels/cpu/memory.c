@@ -1,11 +1,6 @@
 #include "kernels/cpu/memory.h"
 
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "common/base/err.h"
+#include "common/base/base.h"
 #include "kernels/cpu/state.h"
 
 enum { LINE_MAX_BYTES = 512, PATH_BYTES = 4096 };

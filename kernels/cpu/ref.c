@@ -1,8 +1,5 @@
 #include "kernels/cpu/ref.h"
 
-#include <math.h>
-#include <string.h>
-
 #include "common/base/rng.h"
 #include "kernels/cpu/state.h"
 #include "kernels/cpu/team.h"

@@ -1,5 +1,5 @@
-#include <math.h>
 
+#include "common/base/base.h"
 #include "kernels/cpu/ref.h"
 
 static const float eps = 1e-6f;

@@ -1,7 +1,5 @@
-#include <errno.h>
-#include <math.h>
-#include <stdlib.h>
 
+#include "common/base/base.h"
 #include "kernels/cpu/ref.h"
 
 /* The shapes that forward and backward have in common. */

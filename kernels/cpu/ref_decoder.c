@@ -1,5 +1,5 @@
-#include <math.h>
 
+#include "common/base/base.h"
 #include "kernels/cpu/ref.h"
 
 int ref_rmsnorm_fwd(struct device *dev, const struct rmsnorm_fwd *p, struct stream *s)

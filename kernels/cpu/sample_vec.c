@@ -1,6 +1,6 @@
 /* Tables, features, time embeddings and the loss of a sample, once per instruction set. */
-#include <errno.h>
 
+#include "common/base/base.h"
 #include "kernels/cpu/state.h"
 #include "kernels/cpu/team.h"
 #include "kernels/cpu/ref.h"

@@ -2,10 +2,6 @@
 #include "kernels/cpu/state.h"
 
 #include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "common/base/err.h"
 
 void *cpu_scratch(struct cpu_state *st, enum cpu_scratch_use use, size_t bytes)
 {

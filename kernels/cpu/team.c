@@ -1,14 +1,10 @@
 #include "kernels/cpu/team.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
 
-#include "common/base/err.h"
+#include "common/base/base.h"
 
 /* Spins before sleeping: about 30 us, several times the gap between two
  * operations and less than the price of a sleep and a wake-up. */

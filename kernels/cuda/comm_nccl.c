@@ -8,16 +8,12 @@
  *
  * Declared here are the few entries that are used, as NCCL 2.18 has them, and not nccl.h:
  * a toolkit has no NCCL, and programs built with it should know how to use one. */
-#include <errno.h>
-#include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
+#include "common/base/base.h"
 #include "common/base/clock.h"
-#include "common/base/err.h"
 #include "kernels/cuda/comm_nccl.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/lib.h"

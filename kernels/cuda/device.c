@@ -1,11 +1,7 @@
 /* A card: opening, memory, copies, streams, graphs, errors, and the table it shows. */
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include "common/base/err.h"
+#include "common/base/base.h"
 #include "kernels/check.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/sdpa.h"

@@ -1,11 +1,8 @@
 #include "kernels/cuda/lib.h"
 
 #include <dlfcn.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "common/base/err.h"
+#include "common/base/base.h"
 
 static void *open_under(const char *root, const char *name)
 {

@@ -9,12 +9,8 @@
  * SKERRY_TUNE=0.  While a graph is recorded nothing is decided, since cuBLASLt of CUDA 13.3
  * has no guesses then: a new shape cannot be recorded. */
 #include <cublasLt.h>
-#include <errno.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "common/base/err.h"
+#include "common/base/base.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/lib.h"
 

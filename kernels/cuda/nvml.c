@@ -1,11 +1,6 @@
 #include "kernels/cuda/nvml.h"
 
-#include <stdbool.h>
-#include <stdio.h>
-#include <string.h>
-
-#include "common/base/mem.h"
-#include "common/base/str.h"
+#include "common/base/base.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/lib.h"
 #include "kernels/watch_state.h"

@@ -1,12 +1,5 @@
 #include "kernels/cuda/sdpa.h"
 
-#include <errno.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "common/base/err.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/sdpa_graph.h"
 

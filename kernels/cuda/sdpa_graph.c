@@ -1,12 +1,8 @@
 #include "kernels/cuda/sdpa_graph.h"
 
-#include <errno.h>
 #include <float.h>
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
 
-#include "common/base/err.h"
+#include "common/base/base.h"
 #include "kernels/cuda/lib.h"
 
 enum {

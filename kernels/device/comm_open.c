@@ -1,10 +1,6 @@
 #include "kernels/device/comm_open.h"
 
-#include <errno.h>
-#include <stdbool.h>
-#include <string.h>
-
-#include "common/base/err.h"
+#include "common/base/base.h"
 #include "kernels/cpu/comm_local.h"
 #include "kernels/kernels.h"
 

@@ -1,10 +1,5 @@
 #include "kernels/device/device.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "common/base/err.h"
 #include "kernels/cpu/cpu.h"
 
 #if HAVE_CUDA

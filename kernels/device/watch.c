@@ -1,12 +1,9 @@
 #include "kernels/device/watch.h"
 
-#include <stdio.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "common/base/mem.h"
-#include "common/base/str.h"
+#include "common/base/base.h"
 #include "kernels/cpu/memory.h"
 #include "kernels/kernels.h"
 

@@ -1,13 +1,6 @@
 #include "worker/data/data.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <string.h>
-
-#include "common/base/err.h"
-#include "common/base/mem.h"
 #include "common/base/rng.h"
-#include "common/base/str.h"
 #include "worker/data/data_samples.h"
 
 #define STREAM_ORDER 0x6f72646572ULL

@@ -9,13 +9,9 @@
 #ifndef WORKER_DATA_DATA_H
 #define WORKER_DATA_DATA_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
+#include "common/base/base.h"
 #include "worker/net/batch.h"
 
-struct err;
 struct data;
 
 #define DATA_BAD_MAX 64             /* bad samples that are named; more are only counted */

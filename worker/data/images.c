@@ -1,15 +1,8 @@
 #include "worker/data/images.h"
 
-#include <errno.h>
-#include <inttypes.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <string.h>
 
-#include "common/base/err.h"
-#include "common/base/mem.h"
 #include "common/base/rng.h"
-#include "common/base/str.h"
 #include "common/data/image.h"
 #include "worker/data/data_samples.h"
 

@@ -1,9 +1,5 @@
 #include "worker/data/ngrams.h"
 
-#include <errno.h>
-#include <math.h>
-#include <string.h>
-
 #include "common/base/buf.h"
 #include "common/base/rng.h"
 #include "common/data/tokenizer.h"

@@ -3,8 +3,7 @@
 #ifndef WORKER_DATA_NGRAMS_H
 #define WORKER_DATA_NGRAMS_H
 
-#include <stddef.h>
-#include <stdint.h>
+#include "common/base/base.h"
 
 #define NGRAMS_DIM 1024
 

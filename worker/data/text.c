@@ -1,13 +1,5 @@
 #include "worker/data/text.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <stdio.h>
-#include <string.h>
-
-#include "common/base/err.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
 #include "worker/data/data_samples.h"
 
 #define BATCH_BYTES_MAX (1u << 30)

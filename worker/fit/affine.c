@@ -1,11 +1,5 @@
 #include "worker/fit/affine.h"
 
-#include <errno.h>
-#include <math.h>
-#include <string.h>
-
-#include "common/base/err.h"
-#include "common/base/mem.h"
 #include "kernels/kernels.h"
 
 #define ROWS_MAX 4096

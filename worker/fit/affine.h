@@ -9,10 +9,9 @@
 #ifndef WORKER_FIT_AFFINE_H
 #define WORKER_FIT_AFFINE_H
 
-#include <stdint.h>
+#include "common/base/base.h"
 
 struct device;
-struct err;
 
 struct affine;
 

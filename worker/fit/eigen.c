@@ -1,11 +1,6 @@
 #include "worker/fit/eigen.h"
 
-#include <errno.h>
 #include <float.h>
-#include <math.h>
-#include <string.h>
-
-#include "common/base/mem.h"
 
 #define QL_MAX 60 /* steps for one eigenvalue; 2 are usual */
 

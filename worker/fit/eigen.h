@@ -4,7 +4,7 @@
 #ifndef WORKER_FIT_EIGEN_H
 #define WORKER_FIT_EIGEN_H
 
-#include <stdint.h>
+#include "common/base/base.h"
 
 /* a (n,n) symmetric in; out: row i is the unit eigenvector of values[i] (n), the largest
  * first.  -ENOMEM, or -EDOM when it does not converge (not finite). */

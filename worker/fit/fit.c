@@ -1,10 +1,5 @@
 #include "worker/fit/fit.h"
 
-#include <math.h>
-#include <string.h>
-
-#include "common/base/err.h"
-
 static int read_memory(const struct fit_source *s, uint64_t first, uint32_t count, float *out,
                        struct err *err)
 {

@@ -5,9 +5,7 @@
 #ifndef WORKER_FIT_FIT_H
 #define WORKER_FIT_FIT_H
 
-#include <stdint.h>
-
-struct err;
+#include "common/base/base.h"
 
 /* Rows of a feature matrix (n,d), readable again and again and in any order. */
 struct fit_source {

@@ -1,10 +1,5 @@
 #include "worker/fit/gram.h"
 
-#include <errno.h>
-#include <string.h>
-
-#include "common/base/err.h"
-#include "common/base/mem.h"
 #include "kernels/kernels.h"
 
 struct gram {

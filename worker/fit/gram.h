@@ -3,10 +3,9 @@
 #ifndef WORKER_FIT_GRAM_H
 #define WORKER_FIT_GRAM_H
 
-#include <stdint.h>
+#include "common/base/base.h"
 
 struct device;
-struct err;
 
 #define GRAM_ROWS 2048 /* rows of one block: f32 sums are this long, longer ones f64 */
 

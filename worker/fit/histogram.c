@@ -1,12 +1,6 @@
 #include "worker/fit/histogram.h"
 
-#include <errno.h>
 #include <float.h>
-#include <math.h>
-#include <string.h>
-
-#include "common/base/err.h"
-#include "common/base/mem.h"
 
 #define ROUNDS 50
 #define SMOOTH_STEPS 120     /* steps of the smoothed fixed point; every third cools by a quarter */

@@ -11,10 +11,7 @@
 #ifndef WORKER_FIT_HISTOGRAM_H
 #define WORKER_FIT_HISTOGRAM_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
-struct err;
+#include "common/base/base.h"
 
 struct histogram {
     const float *scores;  /* (n,k) */

@@ -1,12 +1,7 @@
 #include "worker/fit/kmeans.h"
 
-#include <errno.h>
 #include <float.h>
-#include <inttypes.h>
-#include <string.h>
 
-#include "common/base/err.h"
-#include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "worker/fit/affine.h"
 #include "worker/fit/fit.h"

@@ -7,11 +7,9 @@
 #ifndef WORKER_FIT_KMEANS_H
 #define WORKER_FIT_KMEANS_H
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "common/base/base.h"
 
 struct device;
-struct err;
 struct fit_watch;
 
 struct kmeans_options {

@@ -1,11 +1,5 @@
 #include "worker/fit/linear.h"
 
-#include <errno.h>
-#include <math.h>
-#include <string.h>
-
-#include "common/base/err.h"
-#include "common/base/mem.h"
 #include "worker/fit/affine.h"
 #include "worker/fit/fit.h"
 #include "worker/fit/gram.h"

@@ -4,11 +4,9 @@
 #ifndef WORKER_FIT_LINEAR_H
 #define WORKER_FIT_LINEAR_H
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "common/base/base.h"
 
 struct device;
-struct err;
 struct fit_watch;
 
 struct linear_options {

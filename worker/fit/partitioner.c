@@ -1,15 +1,7 @@
 #include "worker/fit/partitioner.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <stdio.h>
-#include <string.h>
-
-#include "common/base/err.h"
 #include "common/base/file.h"
-#include "common/base/mem.h"
 #include "common/base/rng.h"
-#include "common/base/str.h"
 #include "common/st/st.h"
 #include "worker/fit/affine.h"
 #include "worker/fit/fit.h"

@@ -18,15 +18,11 @@
 #ifndef WORKER_FIT_PARTITIONER_H
 #define WORKER_FIT_PARTITIONER_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
+#include "common/base/base.h"
 #include "common/base/hash.h"
 #include "worker/fit/pca.h"
 
 struct device;
-struct err;
 struct fit_source;
 struct fit_watch;
 

@@ -1,15 +1,8 @@
 /* Fitting: features to z, z to levels, levels to prices, prices to the report. */
 #include "worker/fit/partitioner.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <math.h>
-#include <string.h>
-
-#include "common/base/err.h"
-#include "common/base/mem.h"
+#include "common/base/base.h"
 #include "common/base/rng.h"
-#include "common/base/str.h"
 #include "worker/fit/affine.h"
 #include "worker/fit/fit.h"
 #include "worker/fit/histogram.h"

@@ -2,7 +2,7 @@
 #ifndef WORKER_FIT_PARTITIONER_IMPL_H
 #define WORKER_FIT_PARTITIONER_IMPL_H
 
-#include "common/base/mem.h"
+#include "common/base/base.h"
 #include "worker/fit/partitioner.h"
 
 struct affine;

@@ -1,12 +1,5 @@
 #include "worker/fit/pca.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <math.h>
-#include <string.h>
-
-#include "common/base/err.h"
-#include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "worker/fit/affine.h"
 #include "worker/fit/eigen.h"

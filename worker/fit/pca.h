@@ -9,11 +9,9 @@
 #ifndef WORKER_FIT_PCA_H
 #define WORKER_FIT_PCA_H
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "common/base/base.h"
 
 struct device;
-struct err;
 struct fit_source;
 struct fit_watch;
 

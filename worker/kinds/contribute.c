@@ -1,10 +1,5 @@
 #include "worker/kinds/contribute.h"
 
-#include <inttypes.h>
-#include <stdio.h>
-#include <string.h>
-
-#include "common/base/err.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/outer/contribution.h"

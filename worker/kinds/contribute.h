@@ -4,11 +4,9 @@
 #ifndef WORKER_CONTRIBUTE_H
 #define WORKER_CONTRIBUTE_H
 
-#include <stdint.h>
-
+#include "common/base/base.h"
 #include "proto/skerry.pb-c.h"
 
-struct err;
 struct model;
 struct net;
 struct weights;

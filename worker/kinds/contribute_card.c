@@ -1,9 +1,5 @@
 #include "worker/kinds/contribute_card.h"
 
-#include <errno.h>
-
-#include "common/base/err.h"
-#include "common/base/mem.h"
 #include "common/outer/layout.h"
 #include "worker/net/model.h"
 #include "worker/net/weights.h"

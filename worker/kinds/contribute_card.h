@@ -11,13 +11,10 @@
 #ifndef WORKER_CONTRIBUTE_CARD_H
 #define WORKER_CONTRIBUTE_CARD_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
+#include "common/base/base.h"
 #include "common/outer/contribution.h"
 
 struct card;
-struct err;
 struct weights;
 
 /* Chunks under way at a time, and their elements. */

@@ -1,8 +1,6 @@
 #include "worker/kinds/engine.h"
 
 #include "common/base/clock.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
 #include "worker/data/images.h"
 #include "worker/kinds/replica.h"
 #include "worker/order/modules.h"

@@ -10,14 +10,11 @@
 #ifndef WORKER_ENGINE_H
 #define WORKER_ENGINE_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "common/base/base.h"
 
 struct cache;
 struct image_cache;
 struct device;
-struct err;
 struct island;
 struct modules;
 struct replicas;

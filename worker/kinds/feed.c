@@ -1,10 +1,6 @@
 #include "worker/kinds/feed.h"
 
-#include <string.h>
-
 #include "common/job/family.h"
-#include "common/base/err.h"
-#include "common/base/mem.h"
 #include "worker/data/images.h"
 #include "worker/data/text.h"
 #include "worker/kinds/engine.h"

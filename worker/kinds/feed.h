@@ -3,14 +3,11 @@
 #ifndef WORKER_FEED_H
 #define WORKER_FEED_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
+#include "common/base/base.h"
 #include "worker/net/net.h"
 #include "worker/order/work.h"
 
 struct engine;
-struct err;
 struct data;
 
 struct feed_options {

@@ -1,10 +1,5 @@
 #include "worker/kinds/forward.h"
 
-#include <errno.h>
-#include <inttypes.h>
-
-#include "common/base/err.h"
-#include "common/base/mem.h"
 #include "worker/kinds/engine.h"
 #include "worker/order/task_model.h"
 #include "worker/train/train.h"

@@ -2,12 +2,12 @@
 #ifndef WORKER_FORWARD_H
 #define WORKER_FORWARD_H
 
+#include "common/base/base.h"
 #include "worker/net/model.h"
 #include "worker/net/net.h"
 #include "worker/order/work.h"
 
 struct engine;
-struct err;
 
 struct forward {
     struct model *model;

@@ -1,16 +1,11 @@
 #include "worker/kinds/fragment.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "common/base/clock.h"
-#include "common/base/err.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
-#include "common/base/mem.h"
 #include "common/outer/layout.h"
 #include "worker/kinds/contribute.h"
 #include "worker/net/model.h"

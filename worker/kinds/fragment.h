@@ -23,10 +23,8 @@
 #ifndef WORKER_FRAGMENT_H
 #define WORKER_FRAGMENT_H
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "common/base/base.h"
 
-struct err;
 struct fragments;
 struct model;
 struct modules;

@@ -1,12 +1,5 @@
 #include "worker/kinds/mixture.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <stdio.h>
-#include <string.h>
-
-#include "common/base/err.h"
-#include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "worker/kinds/engine.h"
 #include "worker/kinds/feed.h"

@@ -12,10 +12,10 @@
 #ifndef WORKER_MIXTURE_H
 #define WORKER_MIXTURE_H
 
+#include "common/base/base.h"
 #include "worker/net/sample.h"
 
 struct engine;
-struct err;
 struct mixture;
 struct work;
 

@@ -1,8 +1,5 @@
 #include "worker/kinds/prefetch.h"
 
-#include <inttypes.h>
-
-#include "common/base/err.h"
 #include "common/base/log.h"
 #include "worker/order/cache.h"
 #include "worker/link/uplink.h"

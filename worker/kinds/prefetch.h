@@ -6,7 +6,7 @@
 #ifndef WORKER_PREFETCH_H
 #define WORKER_PREFETCH_H
 
-#include <stddef.h>
+#include "common/base/base.h"
 
 struct uplink_job;
 struct work;

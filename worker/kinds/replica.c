@@ -1,19 +1,10 @@
 #include "worker/kinds/replica.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "common/base/err.h"
 #include "common/base/file.h"
 #include "common/base/hash.h"
 #include "common/base/log.h"
-#include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "common/st/st.h"
-#include "common/base/str.h"
 #include "worker/train/checkpoint.h"
 #include "worker/train/moments.h"
 #include "worker/train/plan.h"

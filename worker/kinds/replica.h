@@ -12,13 +12,10 @@
 #ifndef WORKER_REPLICA_H
 #define WORKER_REPLICA_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
+#include "common/base/base.h"
 #include "worker/train/island_train.h"
 #include "worker/order/work.h"
 
-struct err;
 struct replica;
 struct replicas;
 

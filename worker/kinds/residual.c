@@ -1,13 +1,6 @@
 #include "worker/kinds/residual.h"
 
-#include <inttypes.h>
-#include <stdio.h>
-#include <string.h>
-
-#include "common/base/err.h"
 #include "common/base/file.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
 #include "common/outer/contribution.h"
 
 #define STATE_FILES_MAX 65536

@@ -8,12 +8,8 @@
 #ifndef WORKER_RESIDUAL_H
 #define WORKER_RESIDUAL_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
+#include "common/base/base.h"
 #include "worker/order/cache.h"
-
-struct err;
 
 /* Whose residual it is. */
 struct residual_key {

@@ -1,10 +1,5 @@
 #include "worker/kinds/rows.h"
 
-#include <errno.h>
-#include <inttypes.h>
-
-#include "common/base/err.h"
-#include "common/base/mem.h"
 #include "common/job/family.h"
 
 #define IMAGES_OF_CALL 64

@@ -3,9 +3,7 @@
 #ifndef WORKER_ROWS_H
 #define WORKER_ROWS_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
+#include "common/base/base.h"
 #include "worker/kinds/feed.h"
 
 struct rows {

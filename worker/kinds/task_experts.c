@@ -1,9 +1,5 @@
 #include "worker/kinds/task_experts.h"
 
-#include <inttypes.h>
-#include <stdbool.h>
-
-#include "common/base/err.h"
 #include "worker/kinds/engine.h"
 #include "worker/order/task_model.h"
 #include "worker/train/train.h"

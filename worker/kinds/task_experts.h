@@ -3,11 +3,11 @@
 #ifndef WORKER_TASK_EXPERTS_H
 #define WORKER_TASK_EXPERTS_H
 
+#include "common/base/base.h"
 #include "proto/skerry.pb-c.h"
 #include "worker/net/experts.h"
 
 struct engine;
-struct err;
 struct work;
 
 /* Expert k of the set is the one of partition k: -ERR_FORMAT unless list has each of 0..n-1 once.

@@ -1,12 +1,5 @@
 #include "worker/kinds/task_files.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <math.h>
-#include <string.h>
-
-#include "common/base/err.h"
-#include "common/base/mem.h"
 #include "common/st/st.h"
 #include "worker/net/model.h"
 

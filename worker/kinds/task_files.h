@@ -20,13 +20,10 @@
 #ifndef WORKER_TASK_FILES_H
 #define WORKER_TASK_FILES_H
 
-#include <stdint.h>
-
+#include "common/base/base.h"
 #include "common/base/file.h"
 #include "common/base/hash.h"
 #include "worker/fit/fit.h"
-
-struct err;
 
 #define FEATURES_DIM_MAX 65536
 #define FEATURES_COLUMNS_MAX 4096 /* C */

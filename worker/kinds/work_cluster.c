@@ -6,13 +6,8 @@
  *   evaluate         nothing new: figures on routing held-out samples
  *
  * Fitted on samples that are not held out; all are assigned. */
-#include <errno.h>
-#include <inttypes.h>
-#include <math.h>
-#include <string.h>
 
-#include "common/base/err.h"
-#include "common/base/mem.h"
+#include "common/base/base.h"
 #include "worker/kinds/engine.h"
 #include "worker/kinds/task_files.h"
 #include "worker/fit/partitioner.h"

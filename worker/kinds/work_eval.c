@@ -1,8 +1,6 @@
 /* EVAL: the held-out loss of a path, on fixed draws. */
-#include <math.h>
 
-#include "common/base/err.h"
-#include "common/base/mem.h"
+#include "common/base/base.h"
 #include "common/data/tokenizer.h"
 #include "worker/kinds/engine.h"
 #include "worker/train/eval.h"

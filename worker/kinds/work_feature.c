@@ -7,13 +7,9 @@
  *   column   what the dataset has for the sample
  *
  * Texts also get one row per `chunk` tokens when the task asks for it. */
-#include <errno.h>
-#include <inttypes.h>
-#include <string.h>
 
+#include "common/base/base.h"
 #include "common/base/buf.h"
-#include "common/base/err.h"
-#include "common/base/mem.h"
 #include "common/data/tokenizer.h"
 #include "worker/data/data_samples.h"
 #include "worker/data/images.h"

@@ -1,13 +1,8 @@
 /* INGEST: one source archive, fetched already, cut into shards. */
-#include <errno.h>
-#include <inttypes.h>
-#include <string.h>
 
+#include "common/base/base.h"
 #include "common/job/family.h"
 #include "common/data/dataset.h"
-#include "common/base/err.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
 #include "common/data/tokenizer.h"
 #include "worker/kinds/kinds.h"
 #include "worker/order/work.h"

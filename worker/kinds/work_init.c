@@ -1,15 +1,10 @@
 /* INIT: version 0 of a module of each level of a network, from the seed or from weights that
  * the job came with.  The one from the seed is drawn anew by whoever needs it: that takes less
  * time than to fetch it, and its hash says whether it is the same. */
-#include <errno.h>
-#include <inttypes.h>
-#include <stdio.h>
-#include <string.h>
 
-#include "common/base/err.h"
+#include "common/base/base.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
-#include "common/base/mem.h"
 #include "worker/kinds/engine.h"
 #include "worker/order/task_model.h"
 #include "worker/kinds/kinds.h"

@@ -1,15 +1,10 @@
 /* SAMPLE: a grid of images drawn from a path's model or a mixture of paths, as a PNG; or, of a
  * language model, a prompt and the text that goes on from it, streamed while it is made
  * (METHOD_STREAM, shown but not acknowledged) and whole in the report. */
-#include <errno.h>
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
 
-#include "common/base/err.h"
+#include "common/base/base.h"
 #include "common/base/hash.h"
 #include "common/data/image.h"
-#include "common/base/mem.h"
 #include "worker/net/dit.h"
 #include "worker/kinds/engine.h"
 #include "worker/kinds/forward.h"

@@ -1,12 +1,8 @@
 /* SCORE: how well one path predicts each sample of the ranges, by which samples are routed to
  * paths (DiPaCo, discriminative routing): of texts the sum of the log-probabilities, in columns
  * of `chunk` tokens or in one; of images the loss on fixed draws, its sign turned. */
-#include <errno.h>
-#include <inttypes.h>
-#include <math.h>
 
-#include "common/base/err.h"
-#include "common/base/mem.h"
+#include "common/base/base.h"
 #include "common/data/tokenizer.h"
 #include "worker/kinds/engine.h"
 #include "worker/kinds/task_files.h"

@@ -1,12 +1,7 @@
 /* SPLIT: samples copied, as they are, into shards of one partition each, so that a worker
  * downloads only what its path sees. */
-#include <errno.h>
-#include <inttypes.h>
-#include <stdio.h>
-#include <string.h>
 
-#include "common/base/err.h"
-#include "common/base/mem.h"
+#include "common/base/base.h"
 #include "common/data/shard.h"
 #include "worker/data/data_samples.h"
 #include "worker/kinds/task_files.h"

@@ -7,17 +7,12 @@
  * The device has finished at each of these points. */
 #include "worker/kinds/work_train.h"
 
-#include <errno.h>
-#include <inttypes.h>
 #include <time.h>
 
 #include "common/base/clock.h"
-#include "common/base/err.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
-#include "common/base/mem.h"
 #include "common/base/rng.h"
-#include "common/base/str.h"
 #include "worker/kinds/contribute.h"
 #include "worker/kinds/engine.h"
 #include "worker/data/data.h"

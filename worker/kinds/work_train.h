@@ -2,8 +2,7 @@
 #ifndef WORKER_WORK_TRAIN_H
 #define WORKER_WORK_TRAIN_H
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "common/base/base.h"
 
 /* A phase bounded by time has its samples in `window`s: shuffled inside each, so that what it has
  * used when the time is over is a prefix of its ranges and at most one window that it has begun.  A

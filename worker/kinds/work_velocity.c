@@ -2,12 +2,9 @@
  *
  * A sampler asks once per step and expert: the model of the last task stays on the device
  * until a task wants something else. */
-#include <errno.h>
-#include <string.h>
 
-#include "common/base/err.h"
+#include "common/base/base.h"
 #include "common/base/hash.h"
-#include "common/base/mem.h"
 #include "worker/net/arena.h"
 #include "worker/kinds/engine.h"
 #include "worker/net/experts.h"

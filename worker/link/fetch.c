@@ -1,14 +1,6 @@
 #include "worker/link/fetch.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <stdio.h>
-#include <string.h>
-
-#include "common/base/err.h"
 #include "common/base/log.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
 #include "common/net/loop.h"
 #include "common/net/token.h"
 #include "common/net/http/transfer.h"

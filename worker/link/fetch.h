@@ -3,12 +3,9 @@
 #ifndef WORKER_FETCH_H
 #define WORKER_FETCH_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "common/base/base.h"
 
 struct cache;
-struct err;
 struct fetch;
 struct loop;
 struct progress;

@@ -1,12 +1,6 @@
 #include "worker/link/session.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <string.h>
-
-#include "common/base/err.h"
 #include "common/base/log.h"
-#include "common/base/mem.h"
 #include "common/net/frame.h"
 #include "common/net/loop.h"
 #include "common/net/token.h"

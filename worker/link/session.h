@@ -12,13 +12,10 @@
 #ifndef WORKER_SESSION_H
 #define WORKER_SESSION_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
+#include "common/base/base.h"
 #include "common/net/rpc.h"
 #include "proto/skerry.pb-c.h"
 
-struct err;
 struct loop;
 struct token;
 struct session;

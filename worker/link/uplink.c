@@ -1,13 +1,8 @@
 #include "worker/link/uplink.h"
 
-#include <errno.h>
 #include <pthread.h>
-#include <string.h>
 
-#include "common/base/err.h"
 #include "common/base/log.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
 #include "common/net/loop.h"
 #include "common/net/pbmem.h"
 #include "worker/link/session.h"

@@ -14,14 +14,11 @@
 #define WORKER_UPLINK_H
 
 #include <protobuf-c/protobuf-c.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 
+#include "common/base/base.h"
 #include "worker/order/cache.h"
 #include "worker/link/fetch.h"
 
-struct err;
 struct session;
 struct uplink;
 struct uplink_job;

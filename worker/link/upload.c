@@ -1,13 +1,6 @@
 #include "worker/link/upload.h"
 
-#include <errno.h>
-#include <stdint.h>
-#include <string.h>
-
-#include "common/base/err.h"
 #include "common/base/log.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
 #include "common/net/loop.h"
 #include "common/net/http/transfer.h"
 #include "worker/link/session.h"

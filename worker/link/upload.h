@@ -3,9 +3,7 @@
 #ifndef WORKER_UPLOAD_H
 #define WORKER_UPLOAD_H
 
-#include <stddef.h>
-#include <stdint.h>
-
+#include "common/base/base.h"
 #include "worker/link/fetch.h"
 
 struct session;

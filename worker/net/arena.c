@@ -1,10 +1,5 @@
 #include "worker/net/arena.h"
 
-#include <errno.h>
-#include <string.h>
-
-#include "common/base/err.h"
-#include "common/base/mem.h"
 #include "kernels/kernels.h"
 
 void arena_add(struct arena *a, void *target, uint64_t bytes)

@@ -14,11 +14,9 @@
 #ifndef WORKER_ARENA_H
 #define WORKER_ARENA_H
 
-#include <stddef.h>
-#include <stdint.h>
+#include "common/base/base.h"
 
 struct device;
-struct err;
 
 #define ARENA_ALIGN 64
 

@@ -1,7 +1,5 @@
 #include "worker/net/batch.h"
 
-#include <stddef.h>
-
 uint64_t batch_units(const struct batch *b)
 {
     if (!b->tokens)

@@ -6,7 +6,7 @@
 #ifndef WORKER_BATCH_H
 #define WORKER_BATCH_H
 
-#include <stdint.h>
+#include "common/base/base.h"
 
 struct batch {
     unsigned count;      /* images or rows; from a pipeline 0 at the end */

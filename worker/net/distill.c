@@ -1,10 +1,5 @@
 #include "worker/net/distill.h"
 
-#include <errno.h>
-#include <string.h>
-
-#include "common/base/err.h"
-#include "common/base/mem.h"
 #include "worker/net/image_net.h"
 
 struct distill {

@@ -11,10 +11,9 @@
 #ifndef WORKER_DISTILL_H
 #define WORKER_DISTILL_H
 
+#include "common/base/base.h"
 #include "worker/net/mix.h"
 #include "worker/net/net.h"
-
-struct err;
 
 extern const struct net_ops distill_net_ops;
 

@@ -1,10 +1,5 @@
 #include "worker/net/dit.h"
 
-#include <errno.h>
-#include <string.h>
-
-#include "common/base/err.h"
-#include "common/base/mem.h"
 #include "worker/net/model_index.h"
 
 /* B samples, T tokens, C channels, M hidden width of the MLP, P values of a patch; "(dt)" is

@@ -12,14 +12,10 @@
 #ifndef WORKER_DIT_H
 #define WORKER_DIT_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
+#include "common/base/base.h"
 #include "kernels/kernels.h"
 #include "worker/net/arena.h"
 #include "worker/net/net.h"
-
-struct err;
 
 struct dit;
 

@@ -1,11 +1,5 @@
 #include "worker/net/experts.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <stdbool.h>
-
-#include "common/base/err.h"
-#include "common/base/mem.h"
 #include "worker/net/dit.h"
 
 enum { NOBODY = -1 };

@@ -6,16 +6,12 @@
 #ifndef WORKER_EXPERTS_H
 #define WORKER_EXPERTS_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
+#include "common/base/base.h"
 #include "kernels/dtype.h"
 #include "worker/net/mix.h"
 #include "worker/net/model.h"
 #include "worker/net/net.h"
 
-struct err;
 struct experts;
 
 struct experts_options {

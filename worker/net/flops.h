@@ -13,7 +13,7 @@
 #ifndef WORKER_FLOPS_H
 #define WORKER_FLOPS_H
 
-#include <stdint.h>
+#include "common/base/base.h"
 
 struct model;
 struct batch;

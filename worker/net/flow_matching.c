@@ -1,11 +1,5 @@
 #include "worker/net/flow_matching.h"
 
-#include <errno.h>
-#include <math.h>
-#include <string.h>
-
-#include "common/base/err.h"
-#include "common/base/mem.h"
 #include "common/base/rng.h"
 
 enum {

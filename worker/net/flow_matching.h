@@ -13,14 +13,10 @@
 #ifndef WORKER_FLOW_MATCHING_H
 #define WORKER_FLOW_MATCHING_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
+#include "common/base/base.h"
 #include "worker/net/arena.h"
 #include "worker/net/inputs.h"
 #include "worker/net/net.h"
-
-struct err;
 
 struct flow_matching {
     struct device *dev;

@@ -1,12 +1,5 @@
 #include "worker/net/generate.h"
 
-#include <errno.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "common/base/err.h"
-#include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "worker/net/llama.h"
 

@@ -10,12 +10,9 @@
 #ifndef WORKER_GENERATE_H
 #define WORKER_GENERATE_H
 
-#include <stddef.h>
-#include <stdint.h>
-
+#include "common/base/base.h"
 #include "common/data/tokenizer.h"
 
-struct err;
 struct llama;
 
 struct generate_options {

@@ -1,10 +1,5 @@
 #include "worker/net/image_net.h"
 
-#include <errno.h>
-
-#include "common/base/err.h"
-#include "common/base/mem.h"
-
 static struct image_net *of(struct net *net)
 {
     return (struct image_net *)net;

@@ -1,9 +1,5 @@
 #include "worker/net/inputs.h"
 
-#include <string.h>
-
-#include "common/base/err.h"
-#include "common/base/mem.h"
 #include "kernels/kernels.h"
 
 void inputs_add(struct inputs *in, void *host, void *device, uint64_t bytes)

@@ -12,8 +12,7 @@
 #ifndef WORKER_INPUTS_H
 #define WORKER_INPUTS_H
 
-#include <stdint.h>
-
+#include "common/base/base.h"
 #include "worker/net/arena.h"
 
 struct stream;

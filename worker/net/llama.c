@@ -1,11 +1,5 @@
 #include "worker/net/llama.h"
 
-#include <errno.h>
-#include <limits.h>
-#include <string.h>
-
-#include "common/base/err.h"
-#include "common/base/mem.h"
 #include "worker/net/inputs.h"
 #include "worker/net/model_index.h"
 

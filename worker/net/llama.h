@@ -20,14 +20,11 @@
 #ifndef WORKER_LLAMA_H
 #define WORKER_LLAMA_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
+#include "common/base/base.h"
 #include "kernels/kernels.h"
 #include "worker/net/model.h"
 #include "worker/net/net.h"
 
-struct err;
 struct llama;
 
 extern const struct net_ops llama_net_ops;

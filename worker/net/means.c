@@ -1,10 +1,5 @@
 #include "worker/net/means.h"
 
-#include <errno.h>
-#include <string.h>
-
-#include "common/base/err.h"
-#include "common/base/mem.h"
 #include "worker/net/net.h"
 
 /* Device memory of a call. */

@@ -3,10 +3,9 @@
 #ifndef WORKER_MEANS_H
 #define WORKER_MEANS_H
 
-#include <stdint.h>
+#include "common/base/base.h"
 
 struct batch;
-struct err;
 struct net;
 
 struct means {

@@ -1,13 +1,7 @@
 #include "worker/net/mix.h"
 
 #include <assert.h>
-#include <errno.h>
-#include <math.h>
-#include <stdbool.h>
-#include <string.h>
 
-#include "common/base/err.h"
-#include "common/base/mem.h"
 #include "worker/net/arena.h"
 
 /* ---- weights ---- */

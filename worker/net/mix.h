@@ -20,13 +20,10 @@
 #ifndef WORKER_MIX_H
 #define WORKER_MIX_H
 
-#include <stddef.h>
-#include <stdint.h>
-
+#include "common/base/base.h"
 #include "common/job/job.h"
 #include "kernels/kernels.h"
 
-struct err;
 struct mix;
 
 #define MIX_EXPERTS_MAX 256

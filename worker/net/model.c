@@ -1,12 +1,6 @@
 #include "worker/net/model.h"
 
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
-
-#include "common/base/err.h"
 #include "common/job/job.h"
-#include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "worker/net/model_family.h"
 

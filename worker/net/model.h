@@ -28,13 +28,9 @@
 #ifndef WORKER_MODEL_H
 #define WORKER_MODEL_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
+#include "common/base/base.h"
 #include "common/base/hash.h"
 
-struct err;
 struct job_spec;
 
 #define MODEL_CHANNELS 3

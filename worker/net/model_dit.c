@@ -1,9 +1,6 @@
 /* The tensors of a DiT and of a router: names, shapes, initial values, arithmetic. */
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
 
-#include "common/base/err.h"
+#include "common/base/base.h"
 #include "common/base/rng.h"
 #include "common/job/job.h"
 #include "worker/net/model_family.h"

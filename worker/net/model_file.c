@@ -1,15 +1,10 @@
 #include "worker/net/model.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
-#include "common/base/err.h"
+#include "common/base/base.h"
 #include "common/base/file.h"
-#include "common/base/mem.h"
 #include "common/st/st.h"
 
 static bool in_level(const struct model_tensor *t, int level)

@@ -1,7 +1,5 @@
 #include "worker/net/model_table.h"
 
-#include <stdio.h>
-
 void model_table_add(struct model *m, int level, bool decay, unsigned rank, const int shape[4],
                      const char *name)
 {

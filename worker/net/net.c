@@ -1,8 +1,5 @@
 #include "worker/net/net.h"
 
-#include <errno.h>
-
-#include "common/base/err.h"
 #include "worker/net/distill.h"
 #include "worker/net/llama.h"
 

@@ -43,14 +43,11 @@
 #ifndef WORKER_NET_H
 #define WORKER_NET_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
+#include "common/base/base.h"
 #include "worker/net/batch.h"
 #include "worker/net/model.h"
 #include "worker/net/weights.h"
 
-struct err;
 struct net;
 
 #define NET_SLOTS_MAX 64

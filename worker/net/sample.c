@@ -1,9 +1,5 @@
 #include "worker/net/sample.h"
 
-#include <errno.h>
-
-#include "common/base/err.h"
-#include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "worker/net/arena.h"
 #include "worker/net/dit.h"

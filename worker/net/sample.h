@@ -11,13 +11,10 @@
 #ifndef WORKER_SAMPLE_H
 #define WORKER_SAMPLE_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
+#include "common/base/base.h"
 #include "kernels/kernels.h"
 
 struct dit_rows;
-struct err;
 
 /* One evaluation: `copies` rows for each of B samples.  With guidance copies is 2: row
  * B+i has the x and t of row i, and the null label. */

@@ -1,9 +1,5 @@
 #include "worker/net/weights.h"
 
-#include <errno.h>
-
-#include "common/base/err.h"
-
 uint64_t weights_bytes(const struct model *m, enum dtype dt, bool gradients)
 {
     return m->flat *

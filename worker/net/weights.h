@@ -11,13 +11,9 @@
 #ifndef WORKER_WEIGHTS_H
 #define WORKER_WEIGHTS_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
+#include "common/base/base.h"
 #include "kernels/kernels.h"
 #include "worker/net/model.h"
-
-struct err;
 
 /* Is told when gradients are final: see weights_ready. */
 struct weights_watch {

@@ -1,18 +1,10 @@
 #include "worker/order/cache.h"
 
-#include <errno.h>
-#include <inttypes.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 
-#include "common/base/err.h"
 #include "common/base/file.h"
 #include "common/base/hash.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
 
 /* What changes when somebody writes to a file. */
 struct stamp {

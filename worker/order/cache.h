@@ -12,11 +12,8 @@
 #ifndef WORKER_CACHE_H
 #define WORKER_CACHE_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "common/base/base.h"
 
-struct err;
 struct cache;
 
 #define CACHE_ENTRIES_MAX (1u << 20)

@@ -8,13 +8,10 @@
 #ifndef WORKER_KIND_H
 #define WORKER_KIND_H
 
-#include <stdbool.h>
-#include <stddef.h>
-
+#include "common/base/base.h"
 #include "proto/skerry.pb-c.h"
 
 struct engine;
-struct err;
 struct work;
 
 /* What Task.modules must be.  Those that are there are checked in any case. */

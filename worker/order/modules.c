@@ -1,18 +1,11 @@
 #include "worker/order/modules.h"
 
-#include <errno.h>
-#include <inttypes.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "common/base/buf.h"
-#include "common/base/err.h"
 #include "common/base/file.h"
 #include "common/base/hash.h"
 #include "common/base/log.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
 #include "common/outer/version.h"
 #include "worker/order/cache.h"
 #include "worker/order/task_model.h"

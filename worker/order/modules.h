@@ -13,14 +13,10 @@
 #ifndef WORKER_MODULES_H
 #define WORKER_MODULES_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
+#include "common/base/base.h"
 #include "proto/skerry.pb-c.h"
 
 struct cache;
-struct err;
 struct modules;
 struct work;
 

@@ -1,9 +1,5 @@
 #include "worker/order/progress.h"
 
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
-
 #include "common/base/clock.h"
 
 #define RATE_WINDOW_NS (CLOCK_NS_PER_S / 2)

@@ -5,9 +5,8 @@
 #define WORKER_PROGRESS_H
 
 #include <pthread.h>
-#include <stddef.h>
-#include <stdint.h>
 
+#include "common/base/base.h"
 #include "proto/skerry.pb-c.h"
 
 #define PROGRESS_POINTS_MAX 256

@@ -1,11 +1,5 @@
 #include "worker/order/task_check.h"
 
-#include <inttypes.h>
-#include <math.h>
-#include <stdbool.h>
-#include <string.h>
-
-#include "common/base/err.h"
 #include "common/job/job.h"
 #include "worker/net/mix.h"
 

@@ -1,11 +1,5 @@
 #include "worker/order/task_model.h"
 
-#include <errno.h>
-#include <inttypes.h>
-
-#include "common/base/err.h"
-#include "common/base/mem.h"
-
 static int cut_blocks(const Skerry__V1__Level *level, size_t l, int depth, bool *seen,
                       struct model_cut *cut, struct err *err)
 {

@@ -3,10 +3,9 @@
 #ifndef WORKER_TASK_MODEL_H
 #define WORKER_TASK_MODEL_H
 
+#include "common/base/base.h"
 #include "worker/net/model.h"
 #include "worker/order/work.h"
-
-struct err;
 
 /* The task's own network is cut as Task.levels says, the router of a mixture as
  * Mixture.router_levels says; another network is one level.  -ERR_FORMAT when levels do not hold

@@ -9,10 +9,8 @@
 #define WORKER_WORK_H
 
 #include <stdatomic.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 
+#include "common/base/base.h"
 #include "common/job/job.h"
 #include "common/net/pbmem.h"
 #include "proto/skerry.pb-c.h"
@@ -21,7 +19,6 @@
 #include "worker/order/kind.h"
 #include "worker/order/progress.h"
 
-struct err;
 struct tokenizer;
 struct uplink;
 

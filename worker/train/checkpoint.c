@@ -1,17 +1,9 @@
 #include "worker/train/checkpoint.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include "common/base/err.h"
 #include "common/base/file.h"
-#include "common/base/mem.h"
 
 /* The vectors of a checkpoint in file order; the EMA only when it is on. */
 static const struct {

@@ -11,12 +11,9 @@
 #ifndef WORKER_CHECKPOINT_H
 #define WORKER_CHECKPOINT_H
 
-#include <stddef.h>
-
+#include "common/base/base.h"
 #include "common/st/st.h"
 #include "worker/train/train.h"
-
-struct err;
 
 #define CHECKPOINT_PAIRS_MAX 64
 

@@ -1,9 +1,5 @@
 #include "worker/train/eval.h"
 
-#include <errno.h>
-
-#include "common/base/err.h"
-#include "common/base/mem.h"
 #include "common/base/rng.h"
 
 enum { STREAM_EVAL = 0x6576616c };

@@ -7,11 +7,8 @@
 #ifndef WORKER_EVAL_H
 #define WORKER_EVAL_H
 
-#include <stdint.h>
-
+#include "common/base/base.h"
 #include "worker/net/net.h"
-
-struct err;
 
 /* batch.seed of all evaluations of a job; keys are of the samples' contents. */
 uint64_t eval_seed(uint64_t job_seed);

@@ -1,14 +1,8 @@
 #include "worker/train/island.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <sched.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <string.h>
 
-#include "common/base/err.h"
-#include "common/base/mem.h"
 #include "kernels/device/comm_open.h"
 #include "kernels/device/device.h"
 

@@ -15,13 +15,10 @@
 #ifndef WORKER_ISLAND_H
 #define WORKER_ISLAND_H
 
-#include <stddef.h>
-#include <stdint.h>
-
+#include "common/base/base.h"
 #include "kernels/comm.h"
 #include "kernels/kernels.h"
 
-struct err;
 struct island;
 
 /* Devices of an island, at most. */

@@ -1,12 +1,5 @@
 #include "worker/train/island_train.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <string.h>
-
-#include "common/base/err.h"
-#include "common/base/mem.h"
-
 /* ---- the sum of the gradients ----
  *
  * Ranges gather until they are a bucket, which is then queued on a stream of its own behind what

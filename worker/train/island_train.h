@@ -17,12 +17,10 @@
 #ifndef WORKER_ISLAND_TRAIN_H
 #define WORKER_ISLAND_TRAIN_H
 
-#include <stdint.h>
-
+#include "common/base/base.h"
 #include "worker/train/island.h"
 #include "worker/train/train.h"
 
-struct err;
 struct island_trainer;
 
 /* Gradients are summed in pieces of about this size. */

@@ -1,16 +1,9 @@
 #include "worker/train/moments.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
-#include "common/base/err.h"
 #include "common/base/file.h"
-#include "common/base/mem.h"
 #include "common/st/st.h"
 #include "worker/train/train.h"
 

@@ -14,11 +14,9 @@
 #ifndef WORKER_MOMENTS_H
 #define WORKER_MOMENTS_H
 
-#include <stdint.h>
-
+#include "common/base/base.h"
 #include "common/base/hash.h"
 
-struct err;
 struct trainer;
 
 /* sha256 and ret_bytes may be NULL. */

@@ -1,15 +1,7 @@
 #include "worker/train/peak.h"
 
-#include <errno.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "common/base/clock.h"
-#include "common/base/err.h"
 #include "common/base/file.h"
-#include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "worker/train/island.h"
 

@@ -6,10 +6,10 @@
 #ifndef WORKER_PEAK_H
 #define WORKER_PEAK_H
 
+#include "common/base/base.h"
 #include "kernels/dtype.h"
 
 struct device;
-struct err;
 struct island;
 
 /* FLOP/s of products of dt with f32 sums: the best of about `seconds`, with matrices as large as

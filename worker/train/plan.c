@@ -1,12 +1,5 @@
 #include "worker/train/plan.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <stdio.h>
-#include <string.h>
-
-#include "common/base/err.h"
-#include "common/base/str.h"
 #include "kernels/kernels.h"
 #include "worker/net/experts.h"
 #include "worker/train/train.h"

@@ -20,14 +20,10 @@
 #ifndef WORKER_PLAN_H
 #define WORKER_PLAN_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
+#include "common/base/base.h"
 #include "kernels/dtype.h"
 
 struct device;
-struct err;
 struct model;
 struct train_options;
 

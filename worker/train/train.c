@@ -1,11 +1,6 @@
 #include "worker/train/train.h"
 
-#include <errno.h>
-#include <math.h>
-
-#include "common/base/err.h"
 #include "common/base/log.h"
-#include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "worker/net/arena.h"
 #include "worker/net/inputs.h"

@@ -17,15 +17,12 @@
 #ifndef WORKER_TRAIN_H
 #define WORKER_TRAIN_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
+#include "common/base/base.h"
 #include "common/job/job.h"
 #include "worker/net/model.h"
 #include "worker/net/net.h"
 #include "worker/net/weights.h"
 
-struct err;
 struct trainer;
 
 struct train_options {

@@ -1,17 +1,10 @@
 #include "common/net/http/blob_http.h"
 
-#include "common/base/err.h"
 #include "common/base/log.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
 #include "common/net/blobstore.h"
 #include "common/net/http/http_server.h"
 #include "common/net/pool.h"
 
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #define BODY_MAX ((size_t)1 << 40) /* the ticket sets the real limit */

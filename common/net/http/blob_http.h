@@ -13,11 +13,9 @@
 #ifndef COMMON_NET_HTTP_BLOB_HTTP_H
 #define COMMON_NET_HTTP_BLOB_HTTP_H
 
+#include "common/base/base.h"
 #include "common/net/ticket.h"
 
-#include <stdint.h>
-
-struct err;
 struct blob_http;
 struct blob_id;
 struct blobstore;

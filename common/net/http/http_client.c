@@ -1,14 +1,8 @@
 #include "common/net/http/http_client.h"
 
 #include "common/base/buf.h"
-#include "common/base/err.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
 #include "common/net/loop.h"
 #include "common/net/http/http_curl.h"
-
-#include <errno.h>
-#include <string.h>
 
 #define ANSWER_MAX ((size_t)64 << 20)
 #define CONNECT_MS 10000L

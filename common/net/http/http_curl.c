@@ -1,15 +1,9 @@
 #include "common/net/http/http_curl.h"
 
-#include <errno.h>
 #include <jansson.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <string.h>
 
-#include "common/base/err.h"
 #include "common/base/hash.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
 
 static void global_init(void)
 {

@@ -3,10 +3,8 @@
 #define COMMON_NET_HTTP_CURL_H
 
 #include <curl/curl.h>
-#include <stdbool.h>
-#include <stdint.h>
 
-struct err;
+#include "common/base/base.h"
 
 /* The options that every request has; pin NULL: the system's authorities. */
 void http_curl_tls(CURL *easy, const char *url, const uint8_t *pin);

@@ -6,13 +6,12 @@
 #ifndef COMMON_NET_HTTP_IMPL_H
 #define COMMON_NET_HTTP_IMPL_H
 
+#include "common/base/base.h"
 #include "common/base/buf.h"
 #include "common/base/list.h"
 #include "common/net/http/http_server.h"
 
 #include <microhttpd.h>
-#include <stdbool.h>
-#include <stdint.h>
 #include <uv.h>
 
 struct loop_timer;

@@ -1,17 +1,10 @@
 /* A request of the HTTP server: what was asked and by whom, its answer, and streams. */
 #include "common/net/http/http_impl.h"
 
-#include <errno.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "common/base/err.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
+#include "common/base/base.h"
 #include "common/net/loop.h"
 
 #define COOKIE "skerry"

@@ -23,11 +23,9 @@
 #define COMMON_NET_HTTP_SERVER_H
 
 #include <jansson.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 
-struct err;
+#include "common/base/base.h"
+
 struct keys;
 struct loop;
 struct http_server;

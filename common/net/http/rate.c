@@ -1,11 +1,6 @@
 #include "common/net/http/rate.h"
 
-#include <errno.h>
-#include <math.h>
-#include <stdlib.h>
 #include <strings.h>
-
-#include "common/base/err.h"
 
 #define BURST_S 0.05
 #define BURST_MIN 2048.0

@@ -4,9 +4,7 @@
 #ifndef COMMON_NET_HTTP_RATE_H
 #define COMMON_NET_HTTP_RATE_H
 
-#include <stdint.h>
-
-struct err;
+#include "common/base/base.h"
 
 struct rate {
     uint64_t bytes_per_s; /* 0: no limit */

@@ -2,7 +2,6 @@
 
 #include <linux/tcp.h> /* not netinet/tcp.h, whose tcp_info is older and shorter */
 #include <netinet/in.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 

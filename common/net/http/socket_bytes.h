@@ -5,9 +5,9 @@
 #ifndef COMMON_NET_HTTP_SOCKET_BYTES_H
 #define COMMON_NET_HTTP_SOCKET_BYTES_H
 
-#include <stdint.h>
-
 #include <curl/curl.h>
+
+#include "common/base/base.h"
 
 #define SOCKET_BYTES_OPEN_MAX 64 /* open at once; what is beyond is counted when it closes */
 

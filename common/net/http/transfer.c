@@ -2,16 +2,11 @@
 
 #include "common/base/file.h"
 #include "common/base/hash.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
 #include "common/net/loop.h"
 #include "common/net/http/socket_bytes.h"
 #include "common/net/http/http_curl.h"
 #include "common/net/http/transfer_impl.h"
 
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 #define TICK_MS 200

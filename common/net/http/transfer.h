@@ -18,11 +18,8 @@
 #ifndef COMMON_NET_HTTP_TRANSFER_H
 #define COMMON_NET_HTTP_TRANSFER_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "common/base/base.h"
 
-struct err;
 struct loop;
 struct xfer;
 

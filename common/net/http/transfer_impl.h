@@ -2,15 +2,13 @@
 #ifndef COMMON_NET_HTTP_TRANSFER_IMPL_H
 #define COMMON_NET_HTTP_TRANSFER_IMPL_H
 
+#include "common/base/base.h"
 #include "common/base/buf.h"
-#include "common/base/err.h"
 #include "common/base/list.h"
 #include "common/net/http/rate.h"
 #include "common/net/http/transfer.h"
 
 #include <curl/curl.h>
-#include <stdbool.h>
-#include <stdint.h>
 #include <sys/types.h>
 
 struct loop_timer;

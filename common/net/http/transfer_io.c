@@ -1,17 +1,12 @@
 /* One attempt of a transfer: what is asked, where the bytes go, how the outcome
  * is judged. */
+#include "common/base/base.h"
 #include "common/base/file.h"
-#include "common/base/mem.h"
-#include "common/base/str.h"
 #include "common/net/http/http_curl.h"
 #include "common/net/loop.h"
 #include "common/net/http/transfer_impl.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
