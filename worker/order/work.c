@@ -136,13 +136,16 @@ void work_blob_path(const struct work *w, const uint8_t sha256[32], char ret[CAC
 struct work_output *work_output(struct work *w)
 {
     struct work_result *r = &w->result;
-    struct work_output *grown =
-        r->n_outputs == WORK_OUTPUTS_MAX
-            ? NULL
-            : mem_try_realloc_array(r->outputs, r->n_outputs + 1, sizeof(*grown));
-    if (!grown)
+    if (r->n_outputs == WORK_OUTPUTS_MAX)
         return NULL;
-    r->outputs = grown;
+    if (r->n_outputs == r->cap) {
+        const size_t cap = r->cap ? r->cap * 2 : 4;
+        struct work_output *grown = mem_try_realloc_array(r->outputs, cap, sizeof(*grown));
+        if (!grown)
+            return NULL;
+        r->outputs = grown;
+        r->cap = cap;
+    }
     struct work_output *o = &r->outputs[r->n_outputs++];
     memset(o, 0, sizeof(*o));
     return o;

@@ -72,8 +72,8 @@ struct work_row {
 };
 
 struct work_result {
-    struct work_output *outputs;
-    size_t n_outputs;
+    struct work_output *outputs; /* room for cap */
+    size_t n_outputs, cap;
     uint32_t steps;
     uint64_t samples;
     float loss_first, loss_last, loss_mean;

@@ -30,7 +30,7 @@ static void task_init(Skerry__V1__Task *t)
                       "train: {batch: 4, lr: 1e-3}\nouter: {rounds: 3, steps: 6}\n";
 }
 
-static struct work *new (void)
+static struct work *make(void)
 {
     Skerry__V1__Task t;
     struct work *w = NULL;
@@ -66,7 +66,7 @@ static void temporary_files_go_with_it(void **state)
 {
     char path[CACHE_PATH_MAX];
     put(top, "task-5/left", "x", 1); /* by an attempt before a crash */
-    struct work *w = new ();
+    struct work *w = make();
     work_temp_path(w, "left", path);
     assert_false(file_exists(path));
     put(w->temp_dir, "made", "x", 1);
@@ -81,7 +81,7 @@ static void needs(void **state)
 {
     static const uint8_t a[32] = {1}, b[32] = {2};
     char path[CACHE_PATH_MAX];
-    struct work *w = new ();
+    struct work *w = make();
     OK(work_need(w, a, 4, "/v1/blobs/a", "a", err));
     OK(work_need(w, b, 4, "/v1/blobs/b", "b", err));
     OK(work_need(w, a, 4, "/v1/blobs/a", "a again", err));
@@ -100,7 +100,7 @@ static void needs(void **state)
 
 static void outputs_and_rows_have_a_maximum(void **state)
 {
-    struct work *w = new ();
+    struct work *w = make();
     struct work_output *o = NULL;
     for (int i = 0; i < WORK_OUTPUTS_MAX; i++)
         OK(work_output_new(w, WORK_SHARD, "shard", &o, err));
@@ -116,7 +116,7 @@ static void outputs_and_rows_have_a_maximum(void **state)
 
 static void stopped(void **state)
 {
-    struct work *w = new ();
+    struct work *w = make();
     struct err e = {0};
     assert_false(work_stopped(w, &e));
     assert_int_equal(e.code, 0);
@@ -134,7 +134,7 @@ static void files_of_the_job(void **state)
     assert_int_equal(e.code, -ERR_CONFIG);
     assert_int_equal(work_own_file(-EIO, &e), -EIO);
     assert_int_equal(work_own_file(0, NULL), 0);
-    struct work *w = new ();
+    struct work *w = make();
     struct tokenizer *t = NULL;
     OK(work_tokenizer(w, &t, err)); /* without a file: bytes */
     assert_int_equal(tokenizer_token_bytes(t, 'x'), 1);
