@@ -348,7 +348,8 @@ static json_t *byte_level(bool trim)
                      "trim_offsets", (int)trim, "use_regex", 1);
 }
 
-json_t *artifacts_byte_tokenizer(void)
+/* A tokenizer.json with ids 0..255 for the bytes and 256, <|endoftext|>, before a text. */
+static json_t *byte_tokenizer(void)
 {
     json_t *added = json_pack("[{s:i,s:s,s:b,s:b,s:b,s:b,s:b}]", "id", TOKENIZER_BYTES_END,
                               "content", END_OF_TEXT, "single_word", 0, "lstrip", 0, "rstrip", 0,
@@ -401,7 +402,7 @@ static int write_tokenizer(struct cli *cli, const json_t *job, const struct job_
         tokenizer_free(t);
         mem_free(path);
     } else {
-        json_t *bytes = artifacts_byte_tokenizer();
+        json_t *bytes = byte_tokenizer();
         *ret = (struct ends){TOKENIZER_BYTES_END, TOKENIZER_BYTES_END};
         bos = json_string(END_OF_TEXT);
         eos = json_string(END_OF_TEXT);

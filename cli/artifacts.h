@@ -37,9 +37,6 @@ int artifacts_model(struct cli *cli, uint64_t job, uint32_t path, bool ema, cons
 int artifacts_files(struct cli *cli, const json_t *about, const char *dir, bool ema,
                     struct err *err);
 
-/* A tokenizer.json with ids 0..255 for the bytes and 256, <|endoftext|>, before a text. */
-json_t *artifacts_byte_tokenizer(void);
-
 /* Downloads a blob, verified, to a file. */
 int artifacts_blob(struct cli *cli, const char *sha256_hex, const char *path, struct err *err);
 

@@ -1,7 +1,7 @@
 # Everything that is checked without running the code.
 ##@ Check without running
 .PHONY: lint layers calls names size lint-test headers format format-fix proto-check proto-baseline
-lint: layers size lint-test proto-check headers format docs-check ## layers, sizes, headers alone, schema rules, formatting
+lint: layers calls names size lint-test proto-check headers format docs-check ## layers, calls, names, sizes, headers alone, schema rules, formatting
 
 layers:
 	@$(PYTHON) tests/tools/check_layers.py

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* TESTS: TEST(name) for each file tests/unit/kernels/test_NAME.c, from tests/gpu.mk. */
+/* TESTS: TEST(name) for each test of the kernels in CHECK_NAMES of tests/gpu.mk. */
 #define TEST(name) int main_##name(void);
 TESTS
 #undef TEST

@@ -81,9 +81,6 @@ NO_SYSTEM = {  # folder: system headers it may not see
 RECIPE = re.compile(r'"(diloco|ddm|dipaco|distill)"')
 KNOWS_RECIPES = ("common/job/recipe.c", "common/job/job_keys.c")
 
-PENDING = {  # includes that are on their way out
-}
-
 bad = 0
 
 
@@ -108,7 +105,7 @@ def check(folder, path):
         if not m:
             continue
         if m.group(1) == '"':
-            if target_layer(m.group(2)) not in may and (path, m.group(2)) not in PENDING:
+            if target_layer(m.group(2)) not in may:
                 complain(path, n, f"{folder}/ may not include {m.group(2)}")
         elif program in NO_SYSTEM and re.match(NO_SYSTEM[program], m.group(1) + m.group(2)):
             complain(path, n, f"{folder}/ may not include <{m.group(2)}>")

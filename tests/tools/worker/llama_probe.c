@@ -4,7 +4,7 @@
  *    llama_probe train DEVICE DTYPE SIZES STEPS OUT.safetensors
  *    llama_probe read  DEVICE DTYPE SIZES MODEL.safetensors OUT.safetensors
  *
- * SIZES is DIM,DEPTH,HEADS,KV_HEADS,FFN,VOCAB,CONTEXT,TIED,THETA,EPS.
+ * SIZES is DIM,DEPTH,HEADS,KV-HEADS,FFN,VOCAB,CONTEXT,TIED,THETA,EPS.
  *
  * train: w0.NAME and wN.NAME (weights before and after), g0.NAME (gradients of the first
  * step, before clipping), logits (ROWS,CONTEXT,VOCAB) of the first step, and per step K the

@@ -3,7 +3,6 @@
 #ifndef TESTS_UNIT_COORDINATOR_FAKE_VIEW_H
 #define TESTS_UNIT_COORDINATOR_FAKE_VIEW_H
 
-
 #include <math.h>
 #include <stddef.h>
 

@@ -101,69 +101,70 @@ static void with(char *out, size_t size, const char *line)
         snprintf(out + n, size - n, "%s\n", line);
 }
 
+static const struct {
+    const char *line, *says;
+} refused[] = {
+    {"train: {batch: 64, lerning_rate: 1}",
+     "job.yaml:4: unknown key 'lerning_rate' in 'train'; did you mean 'lr'?"},
+    {"trian: {}", "job.yaml:6: unknown key 'trian'; did you mean 'train'?"},
+    {"wire: {sideways: 1}", "unknown key 'sideways' in 'wire'; known are up, down"},
+    {"train: {batch: many}",
+     "job.yaml:4: train.batch is 'many', expected a whole number from 1 to 65536"},
+    {"train: {batch: 0}", "train.batch is '0', expected a whole number from 1"},
+    {"train: {batch: 1.5}", "train.batch is '1.5'"},
+    {"train: {batch: \"64\"}", "train.batch is \"64\""},
+    {"train: {batch: [1]}", "train.batch is a list, expected a whole number"},
+    {"train: {batch: }", "train.batch has no value"},
+    {"train: {}", "job.yaml:4: train.batch is missing"},
+    {"train: 5", "train is '5', expected keys with values"},
+    {"train: {batch: 64, lr: nan}", "train.lr is 'nan', expected a number"},
+    {"train: {batch: 64, schedule: cosin}", "did you mean 'cosine'?"},
+    {"train: {batch: 64, accumulate: 3}", "does not divide train.batch (64); use auto or a"},
+    {"train: {batch: 64, accumulate: 0}",
+     "train.accumulate is '0', expected auto or a whole number from 1 to 4096"},
+    {"train: {batch: 64, accumulate: many}", "expected auto or a whole number from 1 to 4096"},
+    {"data: {path: x, image_size: 33}", "model.patch is 2, which does not divide"},
+    {"data: {path: x, image_size: 512}", "65536 tokens, at most 4096"},
+    {"data: {path: x}", "data.image_size is missing"},
+    {"data: {image_size: 32}", "data.path is missing"},
+    {"data: {path: x, url: [http://a], image_size: 32}", "leave out one"},
+    {"data: {url: [ftp://a], image_size: 32}", "starts with http://"},
+    {"data: {url: [], image_size: 32}", "data.path is missing"},
+    {"data: {url: [[x]], image_size: 32}", "data.url is a list"},
+    {"data: {path: \"\", image_size: 32}", "data.path is empty"},
+    {"data: {path: x, image_size: 32, flip: maybe}", "expected true or false"},
+    {"data: {path: x, image_size: 32, holdout: 0.6}", "a number from 0 to 0.5"},
+    {"model: {dim: 192, depth: 6, heads: 5}",
+     "job.yaml:3: model.heads is 5, which does not divide model.dim (192)"},
+    {"model: {dim: 6, depth: 6, heads: 1}", "expected a multiple of 4"},
+    {"model: {dim: 192, depth: 6, heads: 3, mlp_ratio: 0.3333}", "model.mlp_ratio"},
+    {"model: {depth: 6, heads: 3}", "model.dim is missing"},
+    {"model: {preset: DiT-XXL/2}", "did you mean 'DiT-XL/2'?"},
+    {"model: {preset: DiT-S/2, dim: 200}", "model.dim is 200, but preset DiT-S/2 says 384"},
+    {"model: {type: unet, dim: 192, depth: 6, heads: 3}", "expected one of dit"},
+    {"outer: {rounds: 20}", "outer.steps is missing"},
+    {"outer: {rounds: 20, steps: 5, seconds: 5}", "outer.seconds and outer.steps are both"},
+    {"outer: {rounds: 20, steps: 5, momentum: 1}", "outer.momentum is '1'"},
+    {"outer: {rounds: 20, seconds: 5, mix: 0.5}", "needs phases bounded by outer.steps"},
+    {"outer: {rounds: 20, steps: 5, async: true, mix: 0.5}", "leave out one"},
+    {"outer: {rounds: 20, steps: 5, async: true}\nrecipe: {early_stop: true}\n"
+     "eval: {every: 1}",
+     "recipe.early_stop keeps the best of the rounds"},
+    {"name: ../evil", "name is '../evil'"},
+    {"recipe: {replicas: 0}", "recipe.replicas is '0', expected a whole number from 1 to 256"},
+    {"recipe: {name: \"a b\"}", "recipe.name is 'a b'"},
+    {"eval: {every: 2}\ndata2: {}", "unknown key 'data2'"},
+    {"wire: {up: fp8}", "expected one of f32, bf16, int8, e3m0"},
+    {"seed: -1", "seed is '-1'"},
+};
+
 static void refuses_with_a_sentence(void **state)
 {
-    static const struct {
-        const char *line, *says;
-    } cases[] = {
-        {"train: {batch: 64, lerning_rate: 1}",
-         "job.yaml:4: unknown key 'lerning_rate' in 'train'; did you mean 'lr'?"},
-        {"trian: {}", "job.yaml:6: unknown key 'trian'; did you mean 'train'?"},
-        {"wire: {sideways: 1}", "unknown key 'sideways' in 'wire'; known are up, down"},
-        {"train: {batch: many}",
-         "job.yaml:4: train.batch is 'many', expected a whole number from 1 to 65536"},
-        {"train: {batch: 0}", "train.batch is '0', expected a whole number from 1"},
-        {"train: {batch: 1.5}", "train.batch is '1.5'"},
-        {"train: {batch: \"64\"}", "train.batch is \"64\""},
-        {"train: {batch: [1]}", "train.batch is a list, expected a whole number"},
-        {"train: {batch: }", "train.batch has no value"},
-        {"train: {}", "job.yaml:4: train.batch is missing"},
-        {"train: 5", "train is '5', expected keys with values"},
-        {"train: {batch: 64, lr: nan}", "train.lr is 'nan', expected a number"},
-        {"train: {batch: 64, schedule: cosin}", "did you mean 'cosine'?"},
-        {"train: {batch: 64, accumulate: 3}", "does not divide train.batch (64); use auto or a"},
-        {"train: {batch: 64, accumulate: 0}",
-         "train.accumulate is '0', expected auto or a whole number from 1 to 4096"},
-        {"train: {batch: 64, accumulate: many}", "expected auto or a whole number from 1 to 4096"},
-        {"data: {path: x, image_size: 33}", "model.patch is 2, which does not divide"},
-        {"data: {path: x, image_size: 512}", "65536 tokens, at most 4096"},
-        {"data: {path: x}", "data.image_size is missing"},
-        {"data: {image_size: 32}", "data.path is missing"},
-        {"data: {path: x, url: [http://a], image_size: 32}", "leave out one"},
-        {"data: {url: [ftp://a], image_size: 32}", "starts with http://"},
-        {"data: {url: [], image_size: 32}", "data.path is missing"},
-        {"data: {url: [[x]], image_size: 32}", "data.url is a list"},
-        {"data: {path: \"\", image_size: 32}", "data.path is empty"},
-        {"data: {path: x, image_size: 32, flip: maybe}", "expected true or false"},
-        {"data: {path: x, image_size: 32, holdout: 0.6}", "a number from 0 to 0.5"},
-        {"model: {dim: 192, depth: 6, heads: 5}",
-         "job.yaml:3: model.heads is 5, which does not divide model.dim (192)"},
-        {"model: {dim: 6, depth: 6, heads: 1}", "expected a multiple of 4"},
-        {"model: {dim: 192, depth: 6, heads: 3, mlp_ratio: 0.3333}", "model.mlp_ratio"},
-        {"model: {depth: 6, heads: 3}", "model.dim is missing"},
-        {"model: {preset: DiT-XXL/2}", "did you mean 'DiT-XL/2'?"},
-        {"model: {preset: DiT-S/2, dim: 200}", "model.dim is 200, but preset DiT-S/2 says 384"},
-        {"model: {type: unet, dim: 192, depth: 6, heads: 3}", "expected one of dit"},
-        {"outer: {rounds: 20}", "outer.steps is missing"},
-        {"outer: {rounds: 20, steps: 5, seconds: 5}", "outer.seconds and outer.steps are both"},
-        {"outer: {rounds: 20, steps: 5, momentum: 1}", "outer.momentum is '1'"},
-        {"outer: {rounds: 20, seconds: 5, mix: 0.5}", "needs phases bounded by outer.steps"},
-        {"outer: {rounds: 20, steps: 5, async: true, mix: 0.5}", "leave out one"},
-        {"outer: {rounds: 20, steps: 5, async: true}\nrecipe: {early_stop: true}\n"
-         "eval: {every: 1}",
-         "recipe.early_stop keeps the best of the rounds"},
-        {"name: ../evil", "name is '../evil'"},
-        {"recipe: {replicas: 0}", "recipe.replicas is '0', expected a whole number from 1 to 256"},
-        {"recipe: {name: \"a b\"}", "recipe.name is 'a b'"},
-        {"eval: {every: 2}\ndata2: {}", "unknown key 'data2'"},
-        {"wire: {up: fp8}", "expected one of f32, bf16, int8, e3m0"},
-        {"seed: -1", "seed is '-1'"},
-    };
-    for (size_t i = 0; i < COUNT(cases); i++) {
+    for (size_t i = 0; i < COUNT(refused); i++) {
         char text[4096];
         struct job_spec s;
-        with(text, sizeof(text), cases[i].line);
-        FAILS(parse(text, &s, err), cases[i].says);
+        with(text, sizeof(text), refused[i].line);
+        FAILS(parse(text, &s, err), refused[i].says);
         assert_null(s.name);
     }
     struct job_spec s;

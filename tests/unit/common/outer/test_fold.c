@@ -176,6 +176,19 @@ static void expect_file(const char *path, const float *want)
     free(got);
 }
 
+/* Where a phase of this delta ends, and the delta as bf16 brings it over the wire. */
+static void end_of_phase(const float *theta, float *delta, float *end)
+{
+    for (size_t i = 0; i < PARAMS; i++) {
+        uint32_t u;
+        end[i] = theta[i] - delta[i];
+        delta[i] = theta[i] - end[i];
+        memcpy(&u, &delta[i], 4);
+        u = (u + 0x7fff + (u >> 16 & 1)) & 0xffff0000u;
+        memcpy(&delta[i], &u, 4);
+    }
+}
+
 /* Two rounds of three contributions; returns through the arrays of p. */
 static void formula_case(const struct fixture *f, enum codec down)
 {
@@ -197,14 +210,7 @@ static void formula_case(const struct fixture *f, enum codec down)
             char *blob = str_printf("%s/c%zu", f->dir, c);
             delta[c] = fx_array();
             fx_normal(100 * round + c, 1e-3f, delta[c]);
-            for (size_t i = 0; i < PARAMS; i++) {
-                end[i] = p.theta[i] - delta[c][i];
-                delta[c][i] = p.theta[i] - end[i];
-                uint32_t u; /* bf16 on the wire */
-                memcpy(&u, &delta[c][i], 4);
-                u = (u + 0x7fff + (u >> 16 & 1)) & 0xffff0000u;
-                memcpy(&delta[c][i], &u, 4);
-            }
+            end_of_phase(p.theta, delta[c], end);
             fx_contribute(full, round, end, CODEC_BF16, (uint64_t)weight[c], blob);
             in[c] = (struct fold_input){.path = blob, .weight = weight[c]};
         }
