@@ -1,6 +1,7 @@
 /* Inside of the CUDA backend; not for other layers.
  *
- *   device.c     opening, memory, copies, streams, graphs, errors; the table
+ *   device.c     opening, memory, streams, graphs; the table
+ *   state.c      errors, working memory, copies
  *   lib.c        libraries opened on first use
  *   matmul.c     products through cuBLASLt
  *   sdpa*.c      attention through cuDNN, where it takes it
