@@ -1,0 +1,181 @@
+/* The noised image: what is drawn depends on seed and key alone, and which labels are refused. */
+#include "kernels/device/device.h"
+#include "tests/unit/worker/tiny.h"
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+#include "worker/net/flow_matching.h"
+
+enum { B = 6, VALUES = 108, CLASSES = 3 };
+
+static struct fixture {
+    struct device *dev;
+    struct model *m;
+    struct weights w;
+    struct flow_matching flow;
+    uint8_t images[B * VALUES];
+    int32_t labels[B];
+    uint64_t keys[B];
+    struct batch batch;
+} f;
+
+static int setup(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    const struct model_spec spec = tiny_spec();
+    f = (struct fixture){.keys = {50, 7, 1000, 3, 4, 5}};
+    OK(device_open("cpu-ref", 1, &f.dev, &err));
+    OK(model_new(&spec, &f.m, &err));
+    OK(weights_init(&f.w, f.dev, f.m, DT_F32, false, &err));
+    tiny_batch(&spec, 0, B, f.images, f.labels);
+    f.batch = (struct batch){
+        .count = B, .images = f.images, .labels = f.labels, .seed = 9, .keys = f.keys};
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    flow_matching_release(&f.flow);
+    flow_matching_release(&f.flow); /* { 0 } is fine */
+    weights_release(&f.w);
+    model_free(f.m);
+    device_close(f.dev);
+    return 0;
+}
+
+static void load(struct net_options opt)
+{
+    struct err err = {0};
+    flow_matching_release(&f.flow);
+    opt.batch = opt.batch ? opt.batch : B;
+    OK(flow_matching_init(&f.flow, &f.w, &opt, &err));
+    OK(flow_matching_load(&f.flow, &f.batch, &err));
+}
+
+static void mix(unsigned from, unsigned count)
+{
+    struct err err = {0};
+    OK(flow_matching_mix(&f.flow, from, count, &err));
+    OK(weights_sync(&f.w, &err));
+}
+
+/* x_t = (1-t) x0 + t eps, target = eps - x0, with pixels of -1 to 1. */
+static void test_definition(void **state)
+{
+    (void)state;
+    load((struct net_options){0});
+    mix(0, B);
+    for (int i = 0; i < B; i++) {
+        const double t = (double)f.flow.t[i];
+        assert_true(t > 0 && t < 1);
+        for (int j = 0; j < VALUES; j++) {
+            const int at = i * VALUES + j, plane = VALUES / 3;
+            const int pixel = i * VALUES + (j % plane) * 3 + j / plane; /* RGB beside each other */
+            const double x0 = f.images[pixel] / 127.5 - 1.0, eps = (double)f.flow.d_eps[at];
+            assert_true(fabs((double)f.flow.d_xt[at] - ((1 - t) * x0 + t * eps)) < 1e-5);
+            assert_true(fabs((double)f.flow.d_target[at] - (eps - x0)) < 1e-5);
+        }
+    }
+}
+
+/* Other places, batches and cuts: the same draws of the same key; another seed: others. */
+static void test_seed_and_key_alone(void **state)
+{
+    (void)state;
+    float t[B], xt[B * VALUES];
+    int32_t labels[B];
+    load((struct net_options){.label_dropout = 0.5});
+    mix(0, B);
+    memcpy(t, f.flow.t, sizeof t);
+    memcpy(labels, f.flow.labels, sizeof labels);
+    memcpy(xt, f.flow.d_xt, sizeof xt);
+    load((struct net_options){.label_dropout = 0.5, .batch = 2, .load = B});
+    assert_memory_equal(f.flow.t, t, sizeof t);
+    assert_memory_equal(f.flow.labels, labels, sizeof labels);
+    for (unsigned from = 0; from < B; from += 2) {
+        mix(from, 2);
+        assert_memory_equal(f.flow.d_xt, xt + (size_t)from * VALUES, 2 * VALUES * sizeof *xt);
+    }
+    f.batch.keys = f.keys + 2;
+    f.batch.images = f.images + 2 * VALUES;
+    f.batch.labels = f.labels + 2;
+    f.batch.count = 1;
+    load((struct net_options){.label_dropout = 0.5});
+    mix(0, 1);
+    assert_true(f.flow.t[0] == t[2] && f.flow.labels[0] == labels[2]);
+    assert_memory_equal(f.flow.d_xt, xt + (size_t)2 * VALUES, VALUES * sizeof *xt);
+    f.batch.seed++;
+    load((struct net_options){.label_dropout = 0.5});
+    assert_true(f.flow.t[0] != t[2]);
+}
+
+static void test_times(void **state)
+{
+    (void)state;
+    float t[B];
+    load((struct net_options){0});
+    memcpy(t, f.flow.t, sizeof t);
+    load((struct net_options){.uniform_t = true});
+    for (int i = 0; i < B; i++)
+        assert_true(f.flow.t[i] != t[i] && f.flow.t[i] > 0 && f.flow.t[i] < 1);
+    f.batch.t = 0.375f; /* the batch has the last word */
+    load((struct net_options){.uniform_t = true});
+    for (int i = 0; i < B; i++)
+        assert_true(f.flow.t[i] == 0.375f);
+}
+
+static void test_labels(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    load((struct net_options){.label_dropout = 0});
+    assert_memory_equal(f.flow.labels, f.labels, sizeof f.labels);
+    load((struct net_options){.label_dropout = 1});
+    for (int i = 0; i < B; i++)
+        assert_int_equal(f.flow.labels[i], CLASSES);
+    f.labels[4] = CLASSES; /* dropped or not: it is no label */
+    assert_int_equal(flow_matching_load(&f.flow, &f.batch, &err), -EINVAL);
+    assert_string_equal(err.msg, "label 3 of sample 4 is not below 3");
+    f.labels[4] = -1;
+    assert_int_equal(flow_matching_load(&f.flow, &f.batch, &err), -EINVAL);
+    assert_string_equal(err.msg, "label -1 of sample 4 is not below 3");
+    f.batch.labels = NULL;
+    load((struct net_options){.label_dropout = 0});
+    for (int i = 0; i < B; i++)
+        assert_int_equal(f.flow.labels[i], CLASSES);
+}
+
+/* Routers know no labels: none is refused. */
+static void test_labels_of_a_router(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    struct model *m;
+    struct weights w;
+    const struct model_spec spec = tiny_router();
+    OK(model_new(&spec, &m, &err));
+    OK(weights_init(&w, f.dev, m, DT_F32, false, &err));
+    OK(flow_matching_init(&f.flow, &w, &(struct net_options){.batch = B}, &err));
+    f.labels[0] = 100;
+    OK(flow_matching_load(&f.flow, &f.batch, &err));
+    for (int i = 0; i < B; i++)
+        assert_int_equal(f.flow.labels[i], 0);
+    flow_matching_release(&f.flow);
+    weights_release(&w);
+    model_free(m);
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(test_definition), TEST(test_seed_and_key_alone), TEST(test_times),
+        TEST(test_labels),     TEST(test_labels_of_a_router),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
