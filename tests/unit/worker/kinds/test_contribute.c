@@ -155,8 +155,11 @@ static void what_cannot_be_given(void **state)
     spec.kind = MODEL_ROUTER; /* has no label table */
     model_free(other);
     OK(model_new(&spec, &other, err));
+    float *flat = model_flat_new(other);
     o.c.model = other;
+    o.c.flat = flat;
     FAILS(contribute(&o.c, &out, err), "the model has no tensor ");
+    mem_free(flat);
     model_free(other);
 }
 
