@@ -1,0 +1,144 @@
+/* Losses and bytes as they add up.  A whole coordinator (rig.h), on whose state the figures come in
+ * without workers. */
+#include "coordinator/job/metrics.h"
+#include "tests/unit/coordinator/rig.h"
+
+static const char experts[] = "name: m\ndata: {path: x, image_size: 16}\n"
+                              "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
+                              "train: {batch: 4}\nrecipe: {name: ddm, experts: 2}\n"
+                              "outer: {rounds: 2, steps: 2}\n";
+
+/* A job that no turn has looked at. */
+static struct job *put(struct rig *r, const char *spec)
+{
+    return state_job(&r->co->state, submit_spec(r, spec));
+}
+
+static void points(struct rig *r, struct job *j, uint32_t path, uint32_t replica,
+                   const float *losses, size_t n)
+{
+    Skerry__V1__LossPoint p[4], *list[4];
+    const struct task t = {.kind = TASK_TRAIN, .path = path, .train = {.replica = replica}};
+    for (size_t i = 0; i < n; i++) {
+        skerry__v1__loss_point__init(&p[i]);
+        p[i].loss = losses[i];
+        list[i] = &p[i];
+    }
+    metrics_points(r->co, j, &t, list, n);
+}
+
+/* The mean of the replicas' newest; what is not a number is not taken. */
+static void test_points(void **state)
+{
+    struct rig *r = *state;
+    struct job *j = put(r, yaml);
+    points(r, j, 0, 0, (const float[]){NAN, INFINITY}, 2);
+    assert_true(isnan(j->loss));
+    assert_int_equal(j->metric_points, 0);
+    points(r, j, 0, 0, (const float[]){9, 2, NAN}, 3);
+    assert_true(j->loss == 2.0f);
+    points(r, j, 0, 1, (const float[]){4}, 1);
+    assert_true(j->loss == 3.0f);
+    assert_int_equal(j->metric_points, 3);
+    assert_int_equal(j->metric_n, 3);
+}
+
+/* A router's losses are of another kind. */
+static void test_router(void **state)
+{
+    struct rig *r = *state;
+    struct job *j = put(r, experts);
+    uint32_t router = (uint32_t)j->comp.router_path;
+    points(r, j, 0, 0, (const float[]){2}, 1);
+    points(r, j, router, 0, (const float[]){50}, 1);
+    assert_true(j->loss == 2.0f);
+    for (uint32_t p = 0; p < 3; p++) {
+        struct eval_rec *e = &job_edit_path(j, p)->eval;
+        *e = (struct eval_rec){.loss = 1, .loss_sum = p == router ? 900 : 10 * (p + 1)};
+        e->units = 10 + 20 * p;
+    }
+    const struct task t = {.kind = TASK_EVAL, .draw = {.version = 1}, .loss_mean = 1};
+    metrics_eval(r->co, j, &t);
+    assert_true(j->eval_loss == 30.0f / 40.0f); /* weighed by what was looked at */
+    job_edit_path(j, 1)->eval.loss = NAN;       /* never evaluated */
+    metrics_eval(r->co, j, &t);
+    assert_true(j->eval_loss == 1.0f);
+}
+
+/* An evaluation of version r + 1 belongs to round r of its path. */
+static void test_rounds(void **state)
+{
+    struct rig *r = *state;
+    struct job *j = put(r, experts);
+    for (uint32_t i = 0; i < 4; i++)
+        metrics_round(r->co, j,
+                      &(struct round_rec){.path = i % 2, .round = i / 2, .eval_loss = NAN});
+    struct task t = {.kind = TASK_EVAL, .path = 1, .draw = {.version = 1}, .loss_mean = 0.5f};
+    metrics_eval(r->co, j, &t);
+    for (size_t i = 0; i < 4; i++)
+        assert_true(i == 1 ? j->rounds[i].eval_loss == 0.5f : isnan(j->rounds[i].eval_loss));
+    t.draw.version = 0; /* no round made it */
+    metrics_eval(r->co, j, &t);
+    assert_true(isnan(j->rounds[0].eval_loss));
+    assert_int_equal(j->metric_n, 6);
+}
+
+static void serve(struct rig *r, uint8_t name, uint64_t bytes)
+{
+    struct blob_id id = {.sha256 = {name}};
+    metrics_served(r->co, &id, bytes);
+}
+
+static void test_served(void **state)
+{
+    struct rig *r = *state;
+    struct job *j = put(r, yaml);
+    struct version_rec v = {.full = {{1}, 9}, .delta = {{2}, 9}, .ema = {{3}, 9}};
+    module_add_version(job_edit_module(j, &j->modules[0]), &v);
+    job_edit_shard(j, 0)->blob = (struct blob_ref){{4}, 9};
+    uint64_t before = r->co->bytes_here.data_down;
+    serve(r, 1, 100);
+    assert_int_equal(j->peak_bytes, 0); /* whole ones go to workers that join */
+    serve(r, 2, 10);
+    assert_int_equal(j->peak_bytes, 10);
+    serve(r, 3, 1000); /* not asked for by replicas */
+    serve(r, 4, 5);
+    assert_int_equal(j->bytes_down, 110);
+    assert_int_equal(j->paths[0].bytes_down, 110);
+    assert_int_equal(j->shard_bytes_down, 5);
+    j->state = JOB_CANCELLED;
+    serve(r, 1, 100);
+    assert_int_equal(j->bytes_down, 110);
+    assert_int_equal(r->co->bytes_here.data_down - before, 1215); /* all of it went out */
+    j->state = JOB_PENDING;
+}
+
+static void test_uploaded(void **state)
+{
+    struct rig *r = *state;
+    struct job *j = put(r, experts);
+    struct contribution c = {.module_id = j->modules[1].id, .blob = {.size = 30}};
+    const struct task t = {.kind = TASK_TRAIN, .path = 1};
+    metrics_uploaded(r->co, j, &t, &c);
+    metrics_uploaded(r->co, j, &t, &c);
+    assert_int_equal(j->bytes_up, 60);
+    assert_int_equal(j->paths[1].bytes_up, 60);
+    assert_int_equal(j->paths[0].bytes_up, 0);
+    assert_int_equal(j->peak_bytes, 60); /* in one second */
+    assert_int_equal(j->modules[1].bytes_from_others, 0);
+    c.module_id = j->modules[0].id; /* another path is the first that crosses it */
+    metrics_uploaded(r->co, j, &t, &c);
+    assert_int_equal(j->modules[0].bytes_from_others, 30);
+}
+
+#define LIVE(test) cmocka_unit_test_setup_teardown(test, begin, end)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        LIVE(test_points), LIVE(test_router),   LIVE(test_rounds),
+        LIVE(test_served), LIVE(test_uploaded),
+    };
+    log_set_level(LOG_LEVEL_ERROR);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
