@@ -1,0 +1,84 @@
+/* Outer steps: when one is not taken, and what a new version lets go. */
+#include "coordinator/job/folds.h"
+#include "tests/unit/coordinator/bare.h"
+
+/* A job with its first version. */
+static struct job *begun(struct coordinator *co, const char *yaml)
+{
+    struct job *j = add(&co->state, yaml);
+    module_add_version(job_edit_module(j, &j->modules[0]), &(struct version_rec){.full = {{1}, 1}});
+    return j;
+}
+
+static void expect(struct coordinator *co, struct job *j, const char *why)
+{
+    struct module_rec *m = module_memory(&j->modules[0]);
+    m->outer_reason[0] = '\0';
+    folds_consider(co, j, m);
+    assert_string_equal(m->outer_reason, why);
+    assert_int_equal(co->state.n_open, co->state.n_tasks);
+}
+
+static void test_not_asked(void **state)
+{
+    struct coordinator *co = *state;
+    struct job *j = add(&co->state, diloco);
+    struct module_rec *m = module_memory(&j->modules[0]);
+    expect(co, j, ""); /* there is no version yet */
+    module_add_version(m, &(struct version_rec){.full = {{1}, 1}});
+    m->outer_task = 7;
+    expect(co, j, ""); /* one runs */
+    m->outer_task = 0;
+    expect(co, j, "0 of 2 contributions are in, 0 of the missing 2 are being worked on");
+    m->version = (uint64_t)j->spec.outer.rounds;
+    expect(co, j, ""); /* that was the last */
+    expect(co, begun(co, async), "no contribution waits");
+}
+
+/* The grace begins with the quorum, and anew when that is lost. */
+static void test_quorum(void **state)
+{
+    struct coordinator *co = *state;
+    struct job *j = begun(co, diloco);
+    struct module_rec *m = module_memory(&j->modules[0]);
+    struct task *t = state_add_task(&co->state, 0, j->id, TASK_TRAIN);
+    job_edit_replica(j, 0, 0)->task_id = t->id;
+    j->spec.outer.quorum = 0.5;
+    j->spec.outer.grace = 1000;
+    folds_consider(co, j, m);
+    assert_int_equal(m->quorum_ms, 0);
+    task_add_contribution(t, &(struct contribution){.module_id = m->id});
+    folds_consider(co, j, m);
+    assert_int_equal(m->quorum_ms, core_now(co));
+    task_edit_contribution(t, &t->train.contributions[0])->refused = true;
+    folds_consider(co, j, m);
+    assert_int_equal(m->quorum_ms, 0);
+}
+
+static void test_adopt(void **state)
+{
+    struct coordinator *co = *state;
+    struct job *j = begun(co, diloco);
+    struct module_rec *m = module_memory(&j->modules[0]);
+    struct task *t = state_add_task(&co->state, 0, j->id, TASK_TRAIN);
+    m->quorum_ms = m->retry_ms = m->outer_failures = 7;
+    for (uint64_t v = 1; v < m->kept; v++)
+        folds_adopt(co, j, m, &(struct version_rec){.version = v, .full = {{1}, 10 + v}});
+    assert_int_equal(m->quorum_ms + m->retry_ms + m->outer_failures, 0);
+    assert_int_equal(co->n_garbage, 0); /* there was room for all */
+    for (uint64_t v = 1; v <= 2; v++)
+        task_add_contribution(
+            t, &(struct contribution){.module_id = m->id, .version = v, .blob = {{2}, 20 + v}});
+    folds_adopt(co, j, m, &(struct version_rec){.version = m->kept, .full = {{1}, 10}});
+    assert_int_equal(co->n_garbage, 2);
+    assert_int_equal(co->garbage[0].size, 1); /* the oldest version, and what was folded on it */
+    assert_int_equal(co->garbage[1].size, 21);
+}
+
+int main(void)
+{
+#define CASE(f) cmocka_unit_test_setup_teardown(f, bare_begin, bare_end)
+    const struct CMUnitTest tests[] = {CASE(test_not_asked), CASE(test_quorum), CASE(test_adopt)};
+    log_set_level(LOG_LEVEL_ERROR);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
