@@ -1,0 +1,153 @@
+/* SAMPLE: the shape of the grid, texts that begin with their prompt, limits of the message. */
+#include "tests/unit/worker/partition_task.h"
+
+#define SAMPLE SKERRY__V1__TASK_KIND__TASK_KIND_SAMPLE
+
+static uint32_t labels[10] = {0, 1, 2, 3, 4, 0, 1, 2, 3, 4};
+
+static void sample_of_images(Skerry__V1__SampleTask *t, size_t n)
+{
+    skerry__v1__sample_task__init(t);
+    t->labels = labels;
+    t->n_labels = n;
+    t->steps = 1;
+    t->seed = 9;
+}
+
+static void sample_of_text(Skerry__V1__SampleTask *t, const char *prompt, uint32_t tokens)
+{
+    skerry__v1__sample_task__init(t);
+    t->prompt = (char *)(uintptr_t)prompt;
+    t->tokens = tokens;
+    t->temperature = 1;
+    t->top_p = 1;
+    t->seed = 9;
+}
+
+static struct work *sample(const char *spec, Skerry__V1__SampleTask *t)
+{
+    struct order o;
+    order_init(&o, SAMPLE, spec, images, 1);
+    o.task.sample = t;
+    o.task.n_modules = 1;
+    return run(&o);
+}
+
+/* Images of 8 pixels a side with one between and around them. */
+static void the_grid(void **state)
+{
+    (void)state;
+    static const struct {
+        size_t n;
+        uint32_t columns;
+        int wide, high;
+    } cases[] = {{1, 0, 1, 1}, {3, 0, 3, 1}, {10, 0, 8, 2}, {10, 4, 4, 3}, {2, 9, 2, 1}};
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        Skerry__V1__SampleTask t;
+        struct buf png;
+        int width, height;
+        sample_of_images(&t, cases[i].n);
+        t.columns = cases[i].columns;
+        struct work *w = sample(IMAGES, &t);
+        const struct work_output *out = output_of(w, WORK_RESULT);
+        assert_int_equal(w->result.samples, cases[i].n);
+        assert_null(w->result.text);
+        OK(file_read(out->path, 1 << 20, &png, err));
+        assert_int_equal(out->size, png.len);
+        OK(image_info(png.data, png.len, &width, &height, err));
+        assert_int_equal((width + 1) / 9, cases[i].wide);
+        assert_int_equal((height + 1) / 9, cases[i].high);
+        buf_release(&png);
+        work_free(w);
+    }
+}
+
+static void texts_go_on_from_the_prompt(void **state)
+{
+    (void)state;
+    Skerry__V1__SampleTask t;
+    sample_of_text(&t, "Once upon", 12);
+    struct work *w = sample(TEXTS, &t), *again = sample(TEXTS, &t);
+    assert_non_null(w->result.text);
+    assert_int_equal(strncmp(w->result.text, "Once upon", 9), 0);
+    assert_true(strlen(w->result.text) > 9);
+    assert_string_equal(w->result.text, again->result.text);
+    assert_int_equal(w->result.samples, 1);
+    assert_int_equal(w->result.n_outputs, 0);
+    work_free(again);
+    t.seed++;
+    again = sample(TEXTS, &t);
+    assert_string_not_equal(w->result.text, again->result.text);
+    work_free(again);
+    work_free(w);
+}
+
+/* ---- the message ---- */
+
+static int check(Skerry__V1__SampleTask *t, struct err *err)
+{
+    Skerry__V1__Task task = SKERRY__V1__TASK__INIT;
+    task.sample = t;
+    task.n_classes = 5;
+    return kind_find(kinds_all, SAMPLE)->check(&task, err);
+}
+
+static void limits_of_images(void **state)
+{
+    (void)state;
+    Skerry__V1__SampleTask t;
+    sample_of_images(&t, 10);
+    t.steps = 1000;
+    t.guidance = 100;
+    t.columns = 1024;
+    OK(check(&t, err));
+    t.columns = 1025;
+    FAILS(check(&t, err), "sample.columns is 1025, at most 1024 are allowed");
+    t.columns = 0;
+    t.guidance = 100.5f;
+    FAILS(check(&t, err), "sample.guidance is 100.5, expected 0..100");
+    t.guidance = -1;
+    FAILS(check(&t, err), "sample.guidance is -1, expected 0..100");
+    t.guidance = 0;
+    t.steps = 1001;
+    FAILS(check(&t, err), "sample.steps is 1001, expected 1..1000");
+    t.steps = 1;
+    labels[9] = 5;
+    FAILS(check(&t, err), "sample.labels[9] is 5, but there are 5 classes");
+    labels[9] = 4;
+    OK(check(&t, err));
+}
+
+static void limits_of_texts(void **state)
+{
+    (void)state;
+    Skerry__V1__SampleTask t;
+    sample_of_text(&t, "", 4096);
+    t.temperature = 10;
+    OK(check(&t, err)); /* labels and steps are not asked for */
+    t.tokens = 4097;
+    FAILS(check(&t, err), "sample.tokens is 4097, at most 4096 are allowed");
+    t.tokens = 1;
+    t.temperature = 10.5f;
+    FAILS(check(&t, err), "sample.temperature is 10.5, expected 0..10");
+    t.temperature = -1;
+    FAILS(check(&t, err), "sample.temperature is -1, expected 0..10");
+    t.temperature = 0;
+    t.top_p = 1.5f;
+    FAILS(check(&t, err), "sample.top_p is 1.5, expected above 0, at most 1");
+    t.top_p = NAN;
+    FAILS(check(&t, err), "expected above 0, at most 1");
+    t.top_p = 0.1f;
+    OK(check(&t, err));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_grid),
+        cmocka_unit_test(texts_go_on_from_the_prompt),
+        cmocka_unit_test(limits_of_images),
+        cmocka_unit_test(limits_of_texts),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
