@@ -25,7 +25,7 @@ headers: $(PB_H)
 	  $(CC) $(ALL_CPPFLAGS) -std=c11 -Wall -Wextra -Wno-unused-function -Wno-unused-parameter \
 	    -fsyntax-only -x c $$h || exit 1; done
 
-C_FILES = $(shell git ls-files '*.c' '*.h' '*.cu' '*.cuh' 2>/dev/null)
+C_FILES = $(shell git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.inc' 2>/dev/null)
 format:
 	@clang-format --dry-run -Werror $(C_FILES) 2>&1 | head -20; \
 	 clang-format --dry-run -Werror $(C_FILES) >/dev/null 2>&1 || { echo 'run `make format-fix`'; exit 1; }

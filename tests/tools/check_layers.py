@@ -81,6 +81,11 @@ NO_SYSTEM = {  # folder: system headers it may not see
 RECIPE = re.compile(r'"(diloco|ddm|dipaco|distill)"')
 KNOWS_RECIPES = ("common/job/recipe.c", "common/job/job_keys.c")
 
+# What common/base/base.h has, no file includes by itself; kernels' headers go to nvcc, too.
+HAS_BASE = re.compile(r'<(errno|inttypes|limits|math|stdarg|stdbool|stddef|stdint|stdio|stdlib|string)\.h$'
+                      r'|"common/base/(err|mem|str)\.h$')
+WITHOUT_BASE = re.compile(r"common/base/(base|err|mem|str)\.h$|kernels/.*\.(h|cu|cuh)$")
+
 bad = 0
 
 
@@ -104,6 +109,8 @@ def check(folder, path):
         m = re.match(r'\s*#\s*include\s+(["<])([^">]+)', line)
         if not m:
             continue
+        if HAS_BASE.match(m.group(1) + m.group(2)) and not WITHOUT_BASE.match(path):
+            complain(path, n, f"includes {m.group(2)}; common/base/base.h has it")
         if m.group(1) == '"':
             if target_layer(m.group(2)) not in may:
                 complain(path, n, f"{folder}/ may not include {m.group(2)}")

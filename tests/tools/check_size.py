@@ -6,7 +6,7 @@ A function is what stands between a `{` and a `}` in the first column."""
 import re
 import sys
 
-from sources import files, functions, read
+from sources import SUFFIXES, files, functions, read
 
 MAX_FUNCTION, MAX_FILE, MAX_COLUMNS = 60, 900, 100
 bad = 0
@@ -34,7 +34,7 @@ def check(root, path):
 
 def main():
     root = sys.argv[1] if len(sys.argv) > 1 else "."
-    for path in files(root):
+    for path in files(root, SUFFIXES + (".inc",)):
         check(root, path)
     return bad
 

@@ -87,6 +87,12 @@ class Lint(unittest.TestCase):
         self.change("worker/net/low.c", "\n\n", '\n#include "worker/kinds/high.h"\n\n')
         self.fails("layers", "worker/net/low.c:2: worker/net/ may not include worker/kinds/high.h")
 
+    def test_plain_include(self):
+        for header in ("<string.h>", '"common/base/err.h"'):
+            with self.subTest(header):
+                self.write({"worker/net/low.c": CLEAN["worker/net/low.c"] + f"#include {header}\n"})
+                self.fails("layers", "common/base/base.h has it")
+
     def test_call_up(self):
         self.change("worker/net/low.c", "\n\nint", "\n\nint high_next(int a);\n\nint")
         self.change("worker/net/low.c", "a + b", "b ? high_next(a) : a")
