@@ -125,7 +125,7 @@ static int complete_router(const struct yaml_doc *doc, struct job_spec *s, struc
         return conf_error(doc, "router.dim", err,
                           "is %d, expected a multiple of 4 and of router.heads (%d)", r->dim,
                           r->heads);
-    if (s->data.image_size % r->patch)
+    if (!job_has_latents(s) && s->data.image_size % r->patch)
         return conf_error(doc, "router.patch", err,
                           "is %d, which does not divide data.image_size (%d)", r->patch,
                           s->data.image_size);
@@ -137,10 +137,35 @@ static int complete_router(const struct yaml_doc *doc, struct job_spec *s, struc
     return 0;
 }
 
+/* Which keys of `encoders` go together, and with the model. */
+static int check_encoders(const struct yaml_doc *doc, const struct job_spec *s, struct err *err)
+{
+    const struct job_encoders *e = &s->encoders;
+    static const char *const parts[] = {"encoders.vae", "encoders.text", "encoders.tokenizer"};
+    for (size_t i = 0; e->path && i < 3; i++)
+        if (conf_find(doc, parts[i]))
+            return conf_error(doc, parts[i], err,
+                              "and encoders.path are both given; leave out one");
+    if (e->tokenizer && !e->text)
+        return conf_error(doc, "encoders.tokenizer", err,
+                          "is given without encoders.text; give the text encoder, too");
+    if (job_has_captions(s) && s->model.dim % 16)
+        return conf_error(doc, "model.dim", err,
+                          "is %d, expected a multiple of 16 for a model that is told captions",
+                          s->model.dim);
+    if (!job_has_latents(s) && (e->run == JOB_ENCODE_WORKER || e->run == JOB_ENCODE_JOB))
+        return conf_error(doc, "encoders.run", err,
+                          "keeps latents, but there is no encoders.vae to make them");
+    if (s->sample.prompts.n > 0 && !job_has_captions(s))
+        return conf_error(doc, "sample.prompts", err,
+                          "is given, but there is no encoders.text to read them");
+    return 0;
+}
+
 static int patches(const struct job_spec *s)
 {
     const int side = s->data.image_size / s->model.patch;
-    return side * side;
+    return job_has_latents(s) ? 0 : side * side;
 }
 
 static int check_dit(const struct yaml_doc *doc, struct job_spec *s, struct err *err)
@@ -163,7 +188,7 @@ static int check_dit(const struct yaml_doc *doc, struct job_spec *s, struct err 
         return conf_error(doc, "model.mlp_ratio", err,
                           "is %g, but %g x model.dim (%d) is not a whole number", m->mlp_ratio,
                           m->mlp_ratio, m->dim);
-    if (s->data.image_size % m->patch)
+    if (!job_has_latents(s) && s->data.image_size % m->patch)
         return conf_error(doc, "model.patch", err,
                           "is %d, which does not divide data.image_size (%d)", m->patch,
                           s->data.image_size);
@@ -172,7 +197,8 @@ static int check_dit(const struct yaml_doc *doc, struct job_spec *s, struct err 
                           "is %d, which cuts %d x %d pixels into %d tokens, at most %d are "
                           "possible; use a larger patch",
                           m->patch, s->data.image_size, s->data.image_size, patches(s), TOKENS_MAX);
-    return complete_router(doc, s, err);
+    rc = check_encoders(doc, s, err);
+    return rc < 0 ? rc : complete_router(doc, s, err);
 }
 
 static int context(const struct job_spec *s)
@@ -188,19 +214,9 @@ static const char *const llama_keys[] = {
     "sample.temperature", "sample.top_p", "data.text_field", NULL,
 };
 static const char *const dit_keys[] = {
-    "data.image_size",
-    "data.flip",
-    "model.patch",
-    "model.mlp_ratio",
-    "model.label_dropout",
-    "train.t",
-    "sample.steps",
-    "sample.sampler",
-    "sample.guidance",
-    "sample.columns",
-    "sample.strategy",
-    "sample.remote",
-    NULL,
+    "encoders",        "sample.prompts",      "data.image_size", "data.flip",     "model.patch",
+    "model.mlp_ratio", "model.label_dropout", "train.t",         "sample.steps",  "sample.sampler",
+    "sample.guidance", "sample.columns",      "sample.strategy", "sample.remote", NULL,
 };
 
 static const struct job_family families[] = {

@@ -21,6 +21,9 @@ static int check_partition(const struct yaml_doc *doc, struct job_spec *s, struc
     if (p->features == JOB_FEATURES_MODEL && s->model.warm_start == NULL)
         return conf_error(doc, "partition.features", err,
                           "is model, but there is no model.warm_start to take features from");
+    if (p->features == JOB_FEATURES_LATENTS && !job_has_latents(s))
+        return conf_error(doc, "partition.features", err,
+                          "is latents, but there is no encoders.vae to make them");
     if (p->features == (text ? JOB_FEATURES_PIXELS : JOB_FEATURES_NGRAMS))
         return conf_error(doc, "partition.features", err, "is %s, which %s do not have",
                           job_features_name(p->features), job_family(s)->what);

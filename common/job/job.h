@@ -20,11 +20,12 @@ enum job_t { JOB_T_LOGIT_NORMAL, JOB_T_UNIFORM };
 enum job_sampler { JOB_SAMPLER_EULER, JOB_SAMPLER_HEUN };
 enum job_moments { JOB_MOMENTS_RESTART, JOB_MOMENTS_TRAVEL };
 enum job_features {
-    JOB_FEATURES_AUTO, /* model with a warm start, else pixels or n-grams */
+    JOB_FEATURES_AUTO, /* model with a warm start, else latents, pixels or n-grams */
     JOB_FEATURES_PIXELS,
     JOB_FEATURES_NGRAMS,
     JOB_FEATURES_MODEL,
     JOB_FEATURES_COLUMN,
+    JOB_FEATURES_LATENTS,
 };
 enum job_method {
     JOB_METHOD_AUTO, /* product with more than one level, else two_level */
@@ -44,6 +45,14 @@ enum job_strategy {
     JOB_STRATEGY_ORACLE,
 };
 
+/* Where the frozen networks run; databases do not hold the numbers. */
+enum job_encode {
+    JOB_ENCODE_AUTO,   /* JOB or FLY, as the coordinator predicts */
+    JOB_ENCODE_FLY,    /* in each step */
+    JOB_ENCODE_WORKER, /* in each step, and latents are kept on the worker's disk */
+    JOB_ENCODE_JOB,    /* an ENCODE task per shard, before the training */
+};
+
 struct job_data {
     char *path;           /* exactly one of path and url; relative to the CLI's directory */
     struct conf_strs url; /* http(s) tars */
@@ -55,6 +64,19 @@ struct job_data {
     char *text_field;   /* the field of a JSON line */
     char *tokenizer;    /* a tokenizer.json; NULL: bytes */
     char *holdout_path; /* a second source, all held out; NULL: none */
+};
+
+/* Frozen networks in front of the model, as folders of diffusers and transformers; relative to
+ * the CLI's directory.  All NULL: the model sees pixels and classes. */
+struct job_encoders {
+    char *path; /* a pipeline with vae/, text_encoder/ and tokenizer/: in place of the others */
+    char *vae;  /* an AutoencoderKL: the model sees latents */
+    char *text; /* a CLIPTextModel or T5EncoderModel: the model is told captions */
+    char *tokenizer; /* NULL: beside text, or in it */
+    int tokens;      /* of a caption, at most; 0: as the tokenizer says, at most 120 */
+    int layer;       /* CLIP: -1, or -2 for the last but one */
+    int run;         /* enum job_encode */
+    int cache;       /* MiB of latents on a worker's disk; run: worker */
 };
 
 struct job_model {
@@ -153,13 +175,14 @@ struct job_sample {
     double guidance; /* 1: off */
     int columns;
     uint64_t seed;
-    int strategy;     /* enum job_strategy: mixtures */
-    int top;          /* strategy topk */
-    double nucleus;   /* strategy nucleus: smallest set with this much probability */
-    double threshold; /* strategy threshold: experts at least this probable */
-    bool remote;      /* experts stay on their workers, only x_t and v travel */
-    char *prompt;     /* llama */
-    int tokens;       /* llama: to generate */
+    int strategy;             /* enum job_strategy: mixtures */
+    int top;                  /* strategy topk */
+    double nucleus;           /* strategy nucleus: smallest set with this much probability */
+    double threshold;         /* strategy threshold: experts at least this probable */
+    bool remote;              /* experts stay on their workers, only x_t and v travel */
+    char *prompt;             /* llama */
+    struct conf_strs prompts; /* captions that are drawn, in turn; none: the empty one */
+    int tokens;               /* llama: to generate */
     double temperature;
     double top_p;
 };
@@ -174,6 +197,7 @@ struct job_spec {
     char *name;
     uint64_t seed;
     struct job_data data;
+    struct job_encoders encoders;
     struct job_model model;
     struct job_router router;
     struct job_train train;
@@ -200,7 +224,18 @@ void job_release(struct job_spec *spec); /* { 0 } is fine */
 int job_check_scope(const char *text, size_t len, const char *file, const struct job_spec *spec,
                     struct err *err);
 
-/* Tokens of a sample: (image_size/patch)^2, or model.context.  For tests. */
+/* Does the model see latents; is it told captions?  Else pixels; classes, or none. */
+static inline bool job_has_latents(const struct job_spec *s)
+{
+    return s->encoders.path != NULL || s->encoders.vae != NULL;
+}
+static inline bool job_has_captions(const struct job_spec *s)
+{
+    return s->encoders.path != NULL || s->encoders.text != NULL;
+}
+
+/* Tokens of a sample: (image_size/patch)^2, or model.context; 0 with latents, whose side the
+ * job file does not tell.  For tests. */
 int job_tokens(const struct job_spec *spec);
 
 /* The names of choices as a job file has them, "?" for other numbers; and back, -EINVAL. */

@@ -11,7 +11,9 @@ static const char *const precision_names[] = {"auto", "bf16", "f32", NULL};
 static const char *const t_names[] = {"logit_normal", "uniform", NULL};
 static const char *const sampler_names[] = {"euler", "heun", NULL};
 static const char *const moments_names[] = {"restart", "travel", NULL};
-static const char *const features_names[] = {"auto", "pixels", "ngrams", "model", "column", NULL};
+static const char *const features_names[] = {"auto",   "pixels",  "ngrams", "model",
+                                             "column", "latents", NULL};
+static const char *const encode_names[] = {"auto", "fly", "worker", "job", NULL};
 static const char *const method_names[] = {"auto",    "kmeans", "two_level",
                                            "product", "random", NULL};
 static const char *const strategy_names[] = {"top1",      "topk",   "full", "nucleus",
@@ -28,7 +30,7 @@ static const struct conf_key data_keys[] = {
     CONF(struct job_data, url, STRS, .doc = "http(s) URLs of WebDataset tars, read by the workers"),
     CONF(struct job_data, image_size, INT, .min = 8, .max = 1024,
          .doc = "pixels of a side; images are scaled and cropped to this square; required for "
-                "images"),
+                "images; a multiple of what the VAE shrinks by"),
     CONF(struct job_data, flip, BOOL, .def = "false",
          .doc = "mirror each image with probability one half"),
     CONF(struct job_data, holdout, DOUBLE, .def = "0.02", .min = 0, .max = 0.5,
@@ -43,6 +45,32 @@ static const struct conf_key data_keys[] = {
          .doc = "a Hugging Face tokenizer.json (byte-level BPE); without it tokens are bytes"),
     CONF(struct job_data, holdout_path, STR,
          .doc = "a second source that is held out as a whole, in place of data.holdout"),
+    CONF_END,
+};
+
+static const struct conf_key encoders_keys[] = {
+    CONF(struct job_encoders, path, STR,
+         .doc = "a folder of a diffusers pipeline (model_index.json): its vae, text_encoder and "
+                "tokenizer are used; in place of the three keys below"),
+    CONF(struct job_encoders, vae, STR,
+         .doc = "a folder with an AutoencoderKL: the model is trained on its latents"),
+    CONF(struct job_encoders, text, STR,
+         .doc = "a folder with a CLIPTextModel or a T5EncoderModel: the model is told captions"),
+    CONF(struct job_encoders, tokenizer, STR,
+         .doc = "the text encoder's tokenizer: a folder or a file; by default `tokenizer` beside "
+                "encoders.text, else in it"),
+    CONF(struct job_encoders, tokens, INT, .def = "auto", .zero = "auto", .min = 1, .max = 4096,
+         .doc = "most tokens of a caption, longer ones are cut; auto: as many as the tokenizer "
+                "says, at most 120"),
+    CONF(struct job_encoders, layer, INT, .def = "-1", .min = -2, .max = -1,
+         .doc = "CLIP: the hidden layer that is read, the last or the last but one"),
+    CONF(struct job_encoders, run, ENUM, .names = encode_names, .def = "auto",
+         .doc = "where the VAE runs: fly, in each step; worker, in each step, keeping latents on "
+                "the worker's disk; job, once for each picture before the training starts; auto: "
+                "job where pictures are seen more than twice, else fly. Captions are always "
+                "encoded in the step"),
+    CONF(struct job_encoders, cache, INT, .def = "4096", .min = 1, .max = 16777216,
+         .doc = "MiB of latents that a worker keeps (run: worker)"),
     CONF_END,
 };
 
@@ -172,9 +200,10 @@ static const struct conf_key recipe_keys[] = {
 
 static const struct conf_key partition_keys[] = {
     CONF(struct job_partition, features, ENUM, .names = features_names, .def = "auto",
-         .doc = "what is clustered: pixels; hashed n-grams of the first 32 tokens; the mean hidden "
+         .doc = "what is clustered: pixels, or latents; hashed n-grams of the first 32 tokens; the "
+                "mean hidden "
                 "state of model.warm_start; or a column of the dataset. auto: model with a warm "
-                "start, else pixels or ngrams"),
+                "start, else latents, pixels or ngrams"),
     CONF(struct job_partition, column, STR,
          .doc = "feature column: KEY.NAME.npy beside the image, or a list in the sample's JSON"),
     CONF(struct job_partition, dims, INT, .def = "64", .min = 0, .max = 4096,
@@ -259,6 +288,8 @@ static const struct conf_key sample_keys[] = {
     CONF(struct job_sample, remote, BOOL, .def = "false",
          .doc = "experts stay on their workers; only x_t and v travel"),
     CONF(struct job_sample, prompt, STR, .def = "", .doc = "llama: what the text starts with"),
+    CONF(struct job_sample, prompts, STRS,
+         .doc = "captioned: what is drawn, in turn; without any, what no caption says"),
     CONF(struct job_sample, tokens, INT, .def = "200", .min = 1, .max = 4096,
          .doc = "llama: tokens to generate"),
     CONF(struct job_sample, temperature, DOUBLE, .def = "0.8", .min = 0, .max = 10,
@@ -282,6 +313,9 @@ const struct conf_key job_spec_keys[] = {
     CONF(struct job_spec, seed, U64, .def = "0",
          .doc = "same seed, job and set of workers: same result"),
     CONF(struct job_spec, data, SECTION, .sub = data_keys, .doc = "What to learn from."),
+    CONF(struct job_spec, encoders, SECTION, .sub = encoders_keys,
+         .doc = "Frozen networks in front of the model, in the folders of diffusers and "
+                "transformers."),
     CONF(struct job_spec, model, SECTION, .sub = model_keys, .doc = "What to train."),
     CONF(struct job_spec, router, SECTION, .sub = router_keys,
          .doc = "The classifier that mixes experts (recipe ddm): a small DiT."),

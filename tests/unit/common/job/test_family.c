@@ -51,6 +51,52 @@ static void test_rows(void **state)
     job_release(&texts);
 }
 
+/* With a VAE the side of the network's input is the latents', which the file does not tell. */
+static void test_encoders(void **state)
+{
+    static const char head[] = "name: a\ndata: {path: x, image_size: 30}\ntrain: {batch: 4}\n"
+                               "outer: {rounds: 1, steps: 2}\n";
+    const struct {
+        const char *rest, *error; /* NULL: fine */
+        bool latents, captions;
+    } cases[] = {
+        {"model: {dim: 16, depth: 1, heads: 2, patch: 4}\nencoders: {vae: v}\n", NULL, true, false},
+        {"model: {dim: 16, depth: 1, heads: 2, patch: 4}\nencoders: {path: p}\n", NULL, true, true},
+        {"model: {dim: 16, depth: 1, heads: 2}\nencoders: {text: t, tokenizer: k}\n", NULL, false,
+         true},
+        {"model: {dim: 16, depth: 1, heads: 2, patch: 4}\n",
+         "job:5: model.patch is 4, which does not divide data.image_size (30)", false, false},
+        {"model: {dim: 16, depth: 1, heads: 2}\nencoders: {path: p, vae: v}\n",
+         "job:6: encoders.vae and encoders.path are both given; leave out one", false, false},
+        {"model: {dim: 16, depth: 1, heads: 2}\nencoders: {tokenizer: k}\n",
+         "job:6: encoders.tokenizer is given without encoders.text; give the text encoder, too",
+         false, false},
+        {"model: {dim: 20, depth: 1, heads: 2}\nencoders: {text: t}\n",
+         "job:5: model.dim is 20, expected a multiple of 16 for a model that is told captions",
+         false, false},
+        {"model: {dim: 16, depth: 1, heads: 2}\nencoders: {text: t, run: job}\n",
+         "job:6: encoders.run keeps latents, but there is no encoders.vae to make them", false,
+         false},
+        {"model: {dim: 16, depth: 1, heads: 2}\nsample: {prompts: [a]}\n",
+         "job:6: sample.prompts is given, but there is no encoders.text to read them", false,
+         false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct err err = {0};
+        struct job_spec s;
+        char *text = str_printf("%s%s", head, cases[i].rest);
+        int rc = job_parse(text, strlen(text), "job", &s, &err);
+        assert_string_equal(err.msg, cases[i].error ? cases[i].error : "");
+        assert_int_equal(rc < 0, cases[i].error != NULL);
+        if (rc == 0) {
+            assert_int_equal(job_has_latents(&s), cases[i].latents);
+            assert_int_equal(job_has_captions(&s), cases[i].captions);
+            job_release(&s);
+        }
+        mem_free(text);
+    }
+}
+
 /* Every row is full, and no key is of two families. */
 static void test_complete(void **state)
 {
@@ -72,6 +118,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_encoders),
         cmocka_unit_test(test_complete),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
