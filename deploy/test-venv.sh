@@ -1,0 +1,31 @@
+#!/bin/sh
+# Makes (or completes) a Python virtual environment with the references that
+# `make check-latents` compares with, from PyPI; what is compared with is pinned.
+#
+#   deploy/test-venv.sh DIR
+#
+# A few gigabytes, most of them torch's.  A second call with the same set does nothing.
+set -eu
+
+WANT="torch==2.15.0 transformers==5.23.0 diffusers==0.42.1 tokenizers==0.23.3 sentencepiece==0.2.3
+ protobuf numpy safetensors pillow pytest accelerate"
+# Of open-clip-torch only the file of CLIP's merges is read: without what it depends on.
+BARE="open-clip-torch==3.3.0"
+
+case ${1:-} in
+'' | -h | --help) sed -n '2,7p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
+esac
+dir=$1
+if [ "$(cat "$dir/.installed" 2>/dev/null)" = "$WANT $BARE" ]; then
+    echo "test-venv: $dir already has all packages"
+    exit 0
+fi
+[ -x "$dir/bin/python" ] || "${PYTHON:-python3}" -m venv "$dir"
+echo "test-venv: installing into $dir:" $WANT $BARE
+# Byte-compiling what is never imported takes longer than importing what is.
+# shellcheck disable=SC2086
+"$dir/bin/pip" install -q --no-compile --disable-pip-version-check $WANT
+# shellcheck disable=SC2086
+"$dir/bin/pip" install -q --no-compile --disable-pip-version-check --no-deps $BARE
+echo "$WANT $BARE" >"$dir/.installed"
+echo "test-venv: done"
