@@ -81,6 +81,7 @@ static int bench_open(struct bench *b, struct err *err)
 {
     const struct options *o = b->o;
     const struct model_spec spec = {
+        .channels = 3,
         .image = o->grid * o->patch,
         .patch = o->patch,
         .dim = o->dim,

@@ -76,7 +76,8 @@ static int send(struct mixture *m, struct trip *t, struct err *err)
         return err_set(err, -ENOMEM, "out of memory for %d points", c->rows);
     snprintf(name, sizeof name, "points-%d", c->expert);
     work_temp_path(m->w, name, t->path);
-    struct velocity_points p = {.rows = c->rows, .image = m->spec->image, .x = x};
+    struct velocity_points p = {
+        .rows = c->rows, .channels = m->spec->channels, .image = m->spec->image, .x = x};
     p.t = (float *)(uintptr_t)c->t; /* only read */
     p.labels = (int32_t *)(uintptr_t)c->labels;
     int rc = copy_points(m, c, x, err);
@@ -143,7 +144,7 @@ static int take_result(struct mixture *m, struct trip *t, struct err *err)
         rc = err_set(err, -ENOMEM, "out of memory for %d velocities", c->rows);
     if (rc == 0) {
         work_blob_path(m->w, t->result, path);
-        rc = velocity_read_result(path, v, c->rows, m->spec->image, err);
+        rc = velocity_read_result(path, v, c->rows, m->spec->channels, m->spec->image, err);
     }
     if (rc == 0) {
         rc = m->dev->ops->copy(m->dev, c->v, v, (size_t)c->rows * n * sizeof *v, COPY_TO_DEVICE,
@@ -198,7 +199,7 @@ static struct mix_experts remote(struct mixture *m)
 int mixture_rows(const struct work *w, int want)
 {
     const uint64_t side = (uint64_t)w->spec.data.image_size;
-    const uint64_t row = 2 * sizeof(float) * MODEL_CHANNELS * side * side; /* x and v */
+    const uint64_t row = 2 * sizeof(float) * MODEL_PIXEL_CHANNELS * side * side; /* x and v */
     const uint64_t fit = GROUPS_BYTES / (row * w->task->mixture->experts->n_expert);
     if (fit >= (uint64_t)want)
         return want;
@@ -373,6 +374,7 @@ struct sample_source mixture_source(struct mixture *m)
     return (struct sample_source){
         .dev = m->dev,
         .stream = dit_weights(m->router)->stream,
+        .channels = m->spec->channels,
         .image = m->spec->image,
         .classes = (int)m->w->task->n_classes,
         .rows = m->opt.rows,

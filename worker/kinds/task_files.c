@@ -71,10 +71,11 @@ int assignment_write(const char *path, const uint32_t *assign, uint64_t n, uint3
     return write_parts(path, parts, 1, sha256, ret_bytes, err);
 }
 
-static struct part images_part(const char *name, uint64_t rows, int image, const void *data)
+static struct part images_part(const char *name, uint64_t rows, int channels, int image,
+                               const void *data)
 {
     const uint64_t side = (uint64_t)image;
-    return (struct part){name, ST_F32, 4, {rows, MODEL_CHANNELS, side, side}, data};
+    return (struct part){name, ST_F32, 4, {rows, (uint64_t)channels, side, side}, data};
 }
 
 int velocity_write(const char *path, const struct velocity_points *p, uint8_t sha256[HASH_BYTES],
@@ -82,17 +83,17 @@ int velocity_write(const char *path, const struct velocity_points *p, uint8_t sh
 {
     const uint64_t rows = (uint64_t)p->rows;
     const struct part parts[] = {
-        images_part("x", rows, p->image, p->x),
+        images_part("x", rows, p->channels, p->image, p->x),
         {"t", ST_F32, 1, {rows}, p->t},
         {"labels", ST_I32, 1, {rows}, p->labels},
     };
     return write_parts(path, parts, 3, sha256, ret_bytes, err);
 }
 
-int velocity_write_result(const char *path, const float *v, int rows, int image,
+int velocity_write_result(const char *path, const float *v, int rows, int channels, int image,
                           uint8_t sha256[HASH_BYTES], uint64_t *ret_bytes, struct err *err)
 {
-    const struct part parts[] = {images_part("v", (uint64_t)rows, image, v)};
+    const struct part parts[] = {images_part("v", (uint64_t)rows, channels, image, v)};
     return write_parts(path, parts, 1, sha256, ret_bytes, err);
 }
 
@@ -354,7 +355,7 @@ static int check_finite(const float *v, uint64_t n, const char *what, struct err
 static int check_points(const struct velocity_points *p, int classes, struct err *err)
 {
     const uint64_t side = (uint64_t)p->image;
-    int rc = check_finite(p->x, (uint64_t)p->rows * MODEL_CHANNELS * side * side, "x", err);
+    int rc = check_finite(p->x, (uint64_t)p->rows * (uint64_t)p->channels * side * side, "x", err);
     for (int i = 0; i < p->rows && rc == 0; i++) {
         if (!(p->t[i] >= 0 && p->t[i] <= 1))
             rc = err_set(err, -ERR_FORMAT, "t of point %d is %g, expected 0 to 1", i,
@@ -366,10 +367,10 @@ static int check_points(const struct velocity_points *p, int classes, struct err
     return rc;
 }
 
-int velocity_read(const char *path, int image, int classes, struct velocity_points *ret,
-                  struct err *err)
+int velocity_read(const char *path, int channels, int image, int classes,
+                  struct velocity_points *ret, struct err *err)
 {
-    struct velocity_points p = {.image = image};
+    struct velocity_points p = {.channels = channels, .image = image};
     struct file_map map = {0};
     struct st st = {0};
     int rc = open_map(path, &map, &st, err);
@@ -380,7 +381,7 @@ int velocity_read(const char *path, int image, int classes, struct velocity_poin
                      VELOCITY_ROWS_MAX);
     p.rows = (int)rows;
     const struct part parts[] = {
-        images_part("x", rows, image, NULL),
+        images_part("x", rows, channels, image, NULL),
         {"t", ST_F32, 1, {rows}, NULL},
         {"labels", ST_I32, 1, {rows}, NULL},
     };
@@ -410,9 +411,10 @@ void velocity_points_release(struct velocity_points *p)
     *p = (struct velocity_points){0};
 }
 
-int velocity_read_result(const char *path, float *v, int rows, int image, struct err *err)
+int velocity_read_result(const char *path, float *v, int rows, int channels, int image,
+                         struct err *err)
 {
-    const struct part part = images_part("v", (uint64_t)rows, image, NULL);
+    const struct part part = images_part("v", (uint64_t)rows, channels, image, NULL);
     const uint8_t *from;
     struct file_map map = {0};
     struct st st = {0};

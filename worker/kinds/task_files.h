@@ -97,23 +97,24 @@ int assignment_read(const char *path, uint64_t first, uint64_t count, uint32_t p
 
 /* Where a velocity is asked for. */
 struct velocity_points {
-    int rows, image;
-    float *x;        /* (rows,3,S,S) */
-    float *t;        /* (rows) in [0,1] */
-    int32_t *labels; /* (rows) */
+    int rows, channels, image; /* Ch, S */
+    float *x;                  /* (rows,Ch,S,S) */
+    float *t;                  /* (rows) in [0,1] */
+    int32_t *labels;           /* (rows) */
 };
 
-/* The question and the answer, v (rows,3,S,S). */
+/* The question and the answer, v (rows,Ch,S,S). */
 int velocity_write(const char *path, const struct velocity_points *p, uint8_t sha256[HASH_BYTES],
                    uint64_t *ret_bytes, struct err *err);
-int velocity_write_result(const char *path, const float *v, int rows, int image,
+int velocity_write_result(const char *path, const float *v, int rows, int channels, int image,
                           uint8_t sha256[HASH_BYTES], uint64_t *ret_bytes, struct err *err);
 /* Allocates; velocity_points_release.  -ERR_FORMAT when the file is not such a blob, its
- * images are not `image` wide, values are not finite or labels not in [0, classes]. */
-int velocity_read(const char *path, int image, int classes, struct velocity_points *ret,
-                  struct err *err);
+ * images have other channels or sides, values are not finite or labels not in [0, classes]. */
+int velocity_read(const char *path, int channels, int image, int classes,
+                  struct velocity_points *ret, struct err *err);
 void velocity_points_release(struct velocity_points *p); /* { 0 } is fine */
-/* v (rows,3,S,S) = the values, all finite. */
-int velocity_read_result(const char *path, float *v, int rows, int image, struct err *err);
+/* v (rows,Ch,S,S) = the values, all finite. */
+int velocity_read_result(const char *path, float *v, int rows, int channels, int image,
+                         struct err *err);
 
 #endif

@@ -124,22 +124,23 @@ static int plan(struct engine *e, struct work *w, struct err *err)
 static int run(struct engine *e, struct work *w, struct err *err)
 {
     const Skerry__V1__VelocityTask *t = w->task->velocity;
-    const int image = w->spec.data.image_size;
     struct velocity_points p = {0};
     struct kept *kept = NULL;
     struct work_output *o = NULL;
     char path[CACHE_PATH_MAX];
     progress_activity(&w->progress, "computing velocities for a sampler");
     work_blob_path(w, t->input->sha256.data, path);
-    int rc = velocity_read(path, image, (int)w->task->n_classes, &p, err);
+    int rc = keep_model(e, w, &kept, err);
+    const struct model_spec *spec = rc == 0 ? &kept->model->spec : NULL;
     if (rc == 0)
-        rc = keep_model(e, w, &kept, err);
+        rc = velocity_read(path, spec->channels, spec->image, (int)w->task->n_classes, &p, err);
     if (rc == 0)
         rc = compute(e, kept, &p, err);
     if (rc == 0)
         rc = work_output_new(w, WORK_RESULT, "velocities", &o, err);
     if (rc == 0)
-        rc = velocity_write_result(o->path, p.x, p.rows, image, o->sha256, &o->size, err);
+        rc = velocity_write_result(o->path, p.x, p.rows, p.channels, p.image, o->sha256, &o->size,
+                                   err);
     w->result.samples = (uint64_t)p.rows;
     velocity_points_release(&p);
     return rc;

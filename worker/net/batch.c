@@ -10,8 +10,8 @@ uint64_t batch_units(const struct batch *b)
     return n;
 }
 
-void batch_slice(const struct batch *b, unsigned from, unsigned count, uint64_t image_values,
-                 struct batch *ret)
+void batch_slice(const struct batch *b, unsigned from, unsigned count,
+                 const struct batch_sizes *sizes, struct batch *ret)
 {
     *ret = *b;
     ret->count = count;
@@ -25,7 +25,10 @@ void batch_slice(const struct batch *b, unsigned from, unsigned count, uint64_t 
         ret->pos = b->pos + at;
         ret->lengths = b->lengths ? b->lengths + from : NULL;
     } else {
-        ret->images = b->images + from * image_values;
+        ret->images = b->images ? b->images + from * sizes->image : NULL;
+        ret->moments = b->moments ? b->moments + from * sizes->moments : NULL;
+        ret->captions = b->captions ? b->captions + (size_t)from * sizes->caption_tokens : NULL;
+        ret->caption_lengths = b->caption_lengths ? b->caption_lengths + from : NULL;
         ret->labels = b->labels ? b->labels + from : NULL;
         ret->partitions = b->partitions ? b->partitions + from : NULL;
     }

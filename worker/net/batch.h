@@ -16,11 +16,15 @@ struct batch {
     const uint64_t *keys; /* (count) names the random streams of each image */
 
     /* images */
-    const uint8_t *images;     /* (count,S,S,3) rows from the top, RGB */
+    const uint8_t *images;     /* (count,S,S,3) rows from the top, RGB; NULL with moments */
+    const uint16_t *moments;   /* (count,2,Ch,s,s) bf16: mean and logarithm of the variance of the
+                                * latents, where an encoder has run before; or NULL */
     const int32_t *labels;     /* (count) class of each; NULL: the null label for all */
     const int32_t *partitions; /* (count) of the data: a router's class, the teacher's number;
                                 * NULL where neither is meant */
-    float t;                   /* above 0: the time of all samples; 0: drawn */
+    const int32_t *captions;   /* (count,L) token ids of the caption drawn for each; or NULL */
+    const int32_t *caption_lengths; /* (count) tokens of each, 1..L */
+    float t;                        /* above 0: the time of all samples; 0: drawn */
 
     /* texts */
     unsigned seq;            /* inputs of a row, at most model.context */
@@ -45,8 +49,15 @@ static inline unsigned batch_losses(const struct batch *b)
     return b->tokens ? b->seq : 1;
 }
 
-/* Samples [from, from+count); image_values = 3*S*S, any number for texts. */
-void batch_slice(const struct batch *b, unsigned from, unsigned count, uint64_t image_values,
-                 struct batch *ret);
+/* What one sample of a batch of images takes in its arrays. */
+struct batch_sizes {
+    uint64_t image;          /* bytes: 3*S*S */
+    uint64_t moments;        /* values: 2*Ch*s*s; 0: none come */
+    unsigned caption_tokens; /* L; 0: none come */
+};
+
+/* Samples [from, from+count); sizes is not read for texts. */
+void batch_slice(const struct batch *b, unsigned from, unsigned count,
+                 const struct batch_sizes *sizes, struct batch *ret);
 
 #endif

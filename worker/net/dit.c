@@ -442,7 +442,7 @@ static void embed(struct dit *d, struct dit_slot *s, const float *x, int B)
     float *x1 = s->blocks[0].n1.x, *dense = is_router(d) ? s->nf.x : x1;
 
     op(d,
-       k->patchify(d->dev, s->patches, x, B, MODEL_CHANNELS, spec->image, spec->patch, PATCH_CPP,
+       k->patchify(d->dev, s->patches, x, B, spec->channels, spec->image, spec->patch, PATCH_CPP,
                    d->dt, d->stream),
        "patchify");
     weights_forward(&d->w, &(struct weights_linear){T_PATCH_W, B * n, d->P, C}, dense, DT_F32, 0,
@@ -475,7 +475,7 @@ static void head(struct dit *d, const struct dit_slot *s, float *pred, int B)
     weights_forward(&d->w, &l, is_router(d) ? pred : d->out, DT_F32, 0, s->nf.h, ld);
     if (!is_router(d))
         op(d,
-           d->ops->unpatchify(d->dev, pred, d->out, B, MODEL_CHANNELS, spec->image, spec->patch,
+           d->ops->unpatchify(d->dev, pred, d->out, B, spec->channels, spec->image, spec->patch,
                               PATCH_PPC, DT_F32, d->stream),
            "unpatchify");
 }
@@ -683,7 +683,7 @@ static void head_backward(struct dit *d, const struct dit_slot *s, const float *
         op(d, k->zero(d->dev, d->dh, (size_t)values * dtype_bytes(d->dt), d->stream), "zero");
     } else {
         op(d,
-           k->patchify(d->dev, d->dout, dpred, B, MODEL_CHANNELS, spec->image, spec->patch,
+           k->patchify(d->dev, d->dout, dpred, B, spec->channels, spec->image, spec->patch,
                        PATCH_PPC, d->dt, d->stream),
            "patchify");
     }

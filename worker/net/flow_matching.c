@@ -30,6 +30,7 @@ static struct flow_matching sizes(const struct model *m, const struct net_option
 {
     return (struct flow_matching){
         .opt = *opt,
+        .channels = m->spec.channels,
         .image = m->spec.image,
         .classes = m->spec.kind == MODEL_ROUTER ? 0 : m->spec.classes,
         .n = (int64_t)model_image_values(&m->spec),
@@ -124,7 +125,7 @@ int flow_matching_mix(struct flow_matching *f, unsigned from, unsigned count, st
     int rc = 0;
 
     note(&rc, k->normal(dev, f->d_eps, f->seed, f->d_noise + from, B, f->n, s));
-    note(&rc, k->image_from_u8(dev, f->d_x0, f->d_images + (int64_t)from * f->n, B, MODEL_CHANNELS,
+    note(&rc, k->image_from_u8(dev, f->d_x0, f->d_images + (int64_t)from * f->n, B, f->channels,
                                f->image, s));
     note(&rc, k->flow_mix(dev, f->d_xt, f->d_target, f->d_x0, f->d_eps, f->d_t + from, B, f->n, s));
     if (rc < 0)

@@ -22,9 +22,10 @@ struct flow_matching {
     struct device *dev;
     struct stream *stream;
     struct net_options opt;
-    int image, classes; /* labels 0..classes-1; classes is null; 0: there are none */
-    int64_t n;          /* values of an image */
-    uint64_t seed;      /* the loaded batch's */
+    int channels, image;
+    int classes;   /* labels 0..classes-1; classes is null; 0: there are none */
+    int64_t n;     /* values of an image */
+    uint64_t seed; /* the loaded batch's */
 
     /* What was loaded: N = net_load_most samples. */
     struct inputs inputs;

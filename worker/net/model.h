@@ -1,10 +1,15 @@
 /* What a model is, apart from any device: its sizes, its tensors by name, their
- * initial values and its files.  Three kinds:
+ * initial values and its files.  Three kinds; an image of theirs is what the network reads,
+ * (Ch,S,S): pixels, or the latents of a frozen encoder.
  *
  *   DIT     the diffusion transformer with adaLN-Zero (Peebles & Xie, "Scalable Diffusion
  *           Models with Transformers", 2023), without learned sigma: a noisy image
- *           (B,3,S,S), a time and a label to a velocity (B,3,S,S).  Names and shapes of
+ *           (B,Ch,S,S), a time and a label to a velocity (B,Ch,S,S).  Names and shapes of
  *           the tensors are those of the original code.
+ *           With captions (model_captioned) it is the transformer of PixArt-alpha (Chen et al.,
+ *           2023): the states of a frozen text encoder stand where the label was and each
+ *           block attends to them, and all blocks share one modulation (adaLN-single).  Names and
+ *           shapes are those of diffusers' PixArtTransformer2DModel.
  *   ROUTER  a DiT without labels and with a classification token in front (McAllister et
  *           al., "Decentralized Diffusion Models", 2025): a noisy image and a time to K
  *           logits.  `cls_token` (1,C) stands where a DiT has its label table, `head`
@@ -33,7 +38,10 @@
 
 struct job_spec;
 
-#define MODEL_CHANNELS 3
+#define MODEL_PIXEL_CHANNELS 3 /* of an image that is pixels */
+#define MODEL_CHANNELS_MAX 128
+#define MODEL_CAPTION_MAX 16384 /* channels of a caption's states */
+#define MODEL_CAPTION_TOKENS_MAX 4096
 #define MODEL_DIM_MAX 16384
 #define MODEL_FREQS 256 /* sines and cosines of the time */
 #define MODEL_NAME_MAX 80
@@ -60,10 +68,14 @@ struct model_spec {
     int heads;
     int mlp; /* hidden width of a block's MLP */
     /* images */
-    int image;   /* pixels of a side */
-    int patch;   /* divides image */
-    int classes; /* DIT: labels 0..classes-1; `classes` itself is the null label.
-                  * ROUTER: partitions */
+    int channels; /* Ch */
+    int image;    /* S, of what the network reads: pixels, or latents */
+    int patch;    /* divides image */
+    int classes;  /* DIT: labels 0..classes-1; `classes` itself is the null label.
+                   * ROUTER: partitions.  Captions: not read */
+    /* captions; a ROUTER has none */
+    int caption;        /* D: channels of the text encoder's states; 0: no captions */
+    int caption_tokens; /* L: most tokens of a caption */
     /* texts */
     int vocab;
     int context;  /* most tokens of a row */
@@ -109,19 +121,27 @@ static inline int model_patches(const struct model_spec *s)
 int model_tokens(const struct model_spec *s);
 static inline int model_patch_values(const struct model_spec *s)
 {
-    return s->patch * s->patch * MODEL_CHANNELS;
+    return s->patch * s->patch * s->channels;
 }
 
-/* 3*S*S, the values of an image; 0 for texts. */
+/* Ch*S*S, the values of an image; 0 for texts. */
 static inline uint64_t model_image_values(const struct model_spec *s)
 {
-    return (uint64_t)MODEL_CHANNELS * (uint64_t)s->image * (uint64_t)s->image;
+    return (uint64_t)s->channels * (uint64_t)s->image * (uint64_t)s->image;
+}
+
+/* Is it told by captions what to draw, in place of labels? */
+static inline bool model_captioned(const struct model_spec *s)
+{
+    return s->caption > 0;
 }
 
 /* What the job file does not say about its networks: the data and the cut do. */
 struct model_facts {
     bool router;                 /* the job's second network, else the main one */
     int classes;                 /* images: the dataset's */
+    int channels, side;          /* of latents; 0: pixels of data.image_size */
+    int caption, caption_tokens; /* the text encoder's; 0: no captions */
     int partitions;              /* the data are cut into */
     uint32_t vocab;              /* texts: the dataset's */
     const struct model_cut *cut; /* NULL: one level */

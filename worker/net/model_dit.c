@@ -14,10 +14,37 @@ static int tokens(const struct model_spec *s)
     return model_patches(s) + (s->kind == MODEL_ROUTER ? 1 : 0);
 }
 
+/* Of PixArt's transformer: an MLP has four times the width of the model, which no
+ * configuration says otherwise; and q, k, v are one product, so that a bias must fill whole units
+ * of the flat vector. */
+static int caption_check(const struct model_spec *s, struct err *err)
+{
+    if (s->caption > MODEL_CAPTION_MAX || s->caption_tokens < 1 ||
+        s->caption_tokens > MODEL_CAPTION_TOKENS_MAX)
+        return err_set(err, -ERR_CONFIG,
+                       "captions of %d tokens of %d channels; from 1 to %d tokens and at most %d "
+                       "channels are possible",
+                       s->caption_tokens, s->caption, MODEL_CAPTION_TOKENS_MAX, MODEL_CAPTION_MAX);
+    if (s->dim % 16 != 0)
+        return err_set(err, -ERR_CONFIG,
+                       "model.dim %d must be a multiple of 16 where captions are read", s->dim);
+    if (s->mlp != 4 * s->dim)
+        return err_set(err, -ERR_CONFIG,
+                       "an MLP of width %d in a model with captions, where it is 4 times model.dim "
+                       "%d: leave model.mlp_ratio at 4",
+                       s->mlp, s->dim);
+    return 0;
+}
+
 static int image_check(const struct model_spec *s, struct err *err)
 {
+    if (s->channels < 1 || s->channels > MODEL_CHANNELS_MAX)
+        return err_set(err, -ERR_CONFIG, "images of %d channels; from 1 to %d are possible",
+                       s->channels, MODEL_CHANNELS_MAX);
     if (s->patch < 1 || s->image < s->patch || s->image % s->patch != 0)
-        return err_set(err, -ERR_CONFIG, "data.image_size %d must be a multiple of model.patch %d",
+        return err_set(err, -ERR_CONFIG, "%s %d must be a multiple of model.patch %d",
+                       s->channels == MODEL_PIXEL_CHANNELS ? "data.image_size"
+                                                           : "the side of the latents",
                        s->image, s->patch);
     if (tokens(s) > TOKENS_MAX)
         return err_set(err, -ERR_CONFIG,
@@ -26,6 +53,8 @@ static int image_check(const struct model_spec *s, struct err *err)
     if (s->dim % 4 != 0)
         return err_set(err, -ERR_CONFIG, "model.dim %d must be a multiple of 4 from 4 to %d",
                        s->dim, MODEL_DIM_MAX);
+    if (model_captioned(s))
+        return caption_check(s, err);
     if (s->classes < 1 || s->classes > MODEL_CLASSES_MAX)
         return err_set(err, -ERR_CONFIG, "%s %d classes; from 1 to %d are possible",
                        s->kind == MODEL_ROUTER ? "the router has" : "the dataset has", s->classes,
@@ -33,11 +62,19 @@ static int image_check(const struct model_spec *s, struct err *err)
     return 0;
 }
 
+/* What the networks of a job read. */
+static void image_sizes(const struct job_spec *job, const struct model_facts *f,
+                        struct model_spec *s)
+{
+    s->channels = f->channels > 0 ? f->channels : MODEL_PIXEL_CHANNELS;
+    s->image = f->side > 0 ? f->side : job->data.image_size;
+}
+
 /* The sizes of the job's second network. */
 static void router_sizes(const struct job_spec *job, const struct model_facts *f,
                          struct model_spec *s)
 {
-    s->image = job->data.image_size;
+    image_sizes(job, f, s);
     s->patch = job->router.patch;
     s->dim = job->router.dim;
     s->depth = job->router.depth;
@@ -49,7 +86,9 @@ static void router_sizes(const struct job_spec *job, const struct model_facts *f
 static void dit_sizes(const struct job_spec *job, const struct model_facts *f, struct model_spec *s)
 {
     const struct job_model *m = &job->model;
-    s->image = job->data.image_size;
+    image_sizes(job, f, s);
+    s->caption = f->caption;
+    s->caption_tokens = f->caption_tokens;
     s->patch = m->patch;
     s->dim = m->dim;
     s->depth = m->depth;
@@ -69,7 +108,7 @@ static void fill(struct model *m)
     const int C = s->dim, in = s->cut.embed_level, end = s->cut.head_level;
     const bool router = s->kind == MODEL_ROUTER;
 
-    model_table_add(m, in, true, 4, (int[4]){C, MODEL_CHANNELS, s->patch, s->patch},
+    model_table_add(m, in, true, 4, (int[4]){C, s->channels, s->patch, s->patch},
                     "x_embedder.proj.weight");
     model_table_add(m, in, false, 1, (int[4]){C}, "x_embedder.proj.bias");
     model_table_linear(m, in, "t_embedder.mlp.0", C, MODEL_FREQS);

@@ -40,7 +40,17 @@ void net_free(struct net *n)
 
 uint64_t net_bytes(const struct model *m, const struct net_options *opt, enum dtype dt)
 {
-    return weights_bytes(m, dt, opt->mode != NET_FORWARD) + kind_of(m, opt)->ops->bytes(m, opt, dt);
+    return weights_bytes(m, dt, opt->mode != NET_FORWARD) +
+           kind_of(m, opt)->ops->bytes(m, opt, dt) + (opt->encoders ? opt->encoders->bytes : 0);
+}
+
+struct batch_sizes net_batch_sizes(const struct model *m, const struct net_options *opt)
+{
+    const struct net_encoders *e = opt->encoders;
+    const uint64_t side = e && e->shift ? e->pixels : (uint64_t)m->spec.image;
+    return (struct batch_sizes){.image = MODEL_PIXEL_CHANNELS * side * side,
+                                .moments = 2 * model_image_values(&m->spec),
+                                .caption_tokens = (unsigned)m->spec.caption_tokens};
 }
 
 int net_load(struct net *n, const struct batch *b, float grad_scale, struct err *err)

@@ -64,15 +64,43 @@ enum net_precision {
     NET_F32,
 };
 
+/* The frozen networks of a device that stand before a net of images: what turns pixels into the
+ * moments of latents and token ids into states.  Filled by whoever has them; borrowed until the
+ * last net made with it is freed.
+ *
+ * The functions are called by net_load, on the device's thread, with at most as many samples as
+ * are loaded; what they write is there when they return.  The states and moments of a sample
+ * must not depend on the samples beside it. */
+struct net_encoders {
+    void *arg;
+    /* d_moments (count,2,Ch,s,s) = of images (count,pixels,pixels,3), host.  NULL: the network
+     * reads pixels, or every batch brings its moments. */
+    int (*images)(void *arg, const uint8_t *images, unsigned count, bf16 *d_moments,
+                  struct err *err);
+    /* d_states (count,L,D) (dt) = of tokens (count,L) and lengths (count), host.  NULL: there are
+     * no captions. */
+    int (*captions)(void *arg, const int32_t *tokens, const int32_t *lengths, unsigned count,
+                    void *d_states, struct err *err);
+    unsigned pixels; /* side of the images that batches bring */
+    /* Latents: (Ch) each, the network's are (z - shift) * scale; NULL: it reads pixels. */
+    const float *shift, *scale;
+    /* The caption "", which stands for a dropped one: (null_length) ids, padded with null_pad. */
+    const int32_t *null_tokens;
+    int32_t null_length, null_pad;
+    enum dtype dt;  /* of the states: that of the network */
+    uint64_t bytes; /* that they take on the device */
+};
+
 struct net_options {
     enum net_mode mode;
     enum net_precision precision;
-    int batch;            /* images or rows of text of one micro-batch, at most */
-    int load;             /* those of one net_load, at most; 0: batch */
-    int slots;            /* micro-batches in flight; 0: 1 */
-    bool uniform_t;       /* images: else logit-normal */
-    double label_dropout; /* images: share of labels replaced by the null label */
-    bool distill;         /* images: learn from teachers (worker/net/distill.h) */
+    int batch;                           /* images or rows of text of one micro-batch, at most */
+    int load;                            /* those of one net_load, at most; 0: batch */
+    int slots;                           /* micro-batches in flight; 0: 1 */
+    bool uniform_t;                      /* images: else logit-normal */
+    double label_dropout;                /* images: share of labels replaced by the null label */
+    bool distill;                        /* images: learn from teachers (worker/net/distill.h) */
+    const struct net_encoders *encoders; /* images of latents, captions; else NULL */
 };
 
 static inline unsigned net_load_most(const struct net_options *opt)
@@ -152,7 +180,7 @@ static inline enum dtype net_dtype(const struct device *dev, enum net_precision 
 {
     return p == NET_BF16 || (p == NET_AUTO && dev->fast_bf16) ? DT_BF16 : DT_F32;
 }
-/* Device bytes in all. */
+/* Device bytes in all, encoders included. */
 uint64_t net_bytes(const struct model *m, const struct net_options *opt, enum dtype dt);
 
 /* count <= opt.batch.  Waits for the device.  An error leaves the weights as they were;
@@ -172,6 +200,9 @@ int net_backward(struct net *n, const struct net_part *part, int slot, struct er
 
 /* -ERR_UNIMPLEMENTED where the kind has no states. */
 int net_hidden(struct net *n, const struct batch *b, struct net_hidden *ret, struct err *err);
+
+/* What samples of a batch take for a net of m. */
+struct batch_sizes net_batch_sizes(const struct model *m, const struct net_options *opt);
 
 /* What the net was made from and works on. */
 static inline const struct model *net_model(const struct net *n)

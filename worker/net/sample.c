@@ -53,7 +53,7 @@ static int sampler_init(struct sampler *s, const struct sample_source *src,
         .stream = src->stream,
         .opt = opt,
         .copies = opt->guidance != 1.0f ? 2 : 1,
-        .n = (int64_t)MODEL_CHANNELS * src->image * src->image,
+        .n = (int64_t)src->channels * src->image * src->image,
     };
     s->most = src->rows / s->copies;
     if (opt->steps < 1 || opt->steps > STEPS_MAX)
@@ -192,7 +192,8 @@ static int finish(struct sampler *s, int B, uint8_t *u8, float *f32, struct err 
     if (f32) {
         rc = s->ops->copy(s->dev, f32, s->x, values * sizeof(float), COPY_FROM_DEVICE, s->stream);
     } else {
-        rc = s->ops->image_to_u8(s->dev, s->u8, s->x, B, MODEL_CHANNELS, s->src->image, s->stream);
+        rc =
+            s->ops->image_to_u8(s->dev, s->u8, s->x, B, s->src->channels, s->src->image, s->stream);
         if (rc == 0)
             rc = s->ops->copy(s->dev, u8, s->u8, values, COPY_FROM_DEVICE, s->stream);
     }
@@ -248,6 +249,7 @@ struct sample_source sample_of_dit(struct dit_rows *r)
     return (struct sample_source){
         .dev = dit_weights(r->dit)->dev,
         .stream = dit_weights(r->dit)->stream,
+        .channels = spec->channels,
         .image = spec->image,
         .classes = spec->classes,
         .rows = dit_batch(r->dit),

@@ -31,7 +31,7 @@ struct sample_call {
 struct sample_source {
     struct device *dev;
     struct stream *stream; /* that velocity() works on */
-    int image;             /* S */
+    int channels, image;   /* Ch, S */
     int classes;
     int rows; /* largest call; guidance needs 2 */
     void *arg;

@@ -23,6 +23,7 @@ static void add(const struct batch *b, const float *losses, const int32_t *best,
 int eval_batch(struct net *net, const struct batch *b, struct eval_sum *sum, struct err *err)
 {
     const struct model_spec *spec = &net_model(net)->spec;
+    const struct batch_sizes sizes = net_batch_sizes(net_model(net), &net->opt);
     const unsigned most = (unsigned)net->opt.batch;
     float *losses = mem_try_array((size_t)most * batch_losses(b), sizeof *losses);
     int32_t *best = mem_try_array(most, sizeof *best);
@@ -32,7 +33,7 @@ int eval_batch(struct net *net, const struct batch *b, struct eval_sum *sum, str
     for (unsigned start = 0; start < b->count && rc == 0; start += most) {
         const unsigned left = b->count - start;
         struct batch part;
-        batch_slice(b, start, left < most ? left : most, model_image_values(spec), &part);
+        batch_slice(b, start, left < most ? left : most, &sizes, &part);
         rc = net_loss(net, &part, false, 0.0f, false, &r, err);
         if (rc == 0)
             add(&part, losses, r.best, sum);

@@ -253,7 +253,9 @@ static int join_peers(struct island_trainer *t, int rank, struct err *err)
 static int make_job(void *arg, int rank, struct err *err)
 {
     struct island_trainer *t = arg;
-    int rc = trainer_make(island_device(t->is, rank), t->m, &t->share, &t->trainers[rank], err);
+    struct train_options opt = t->share;
+    opt.encoders = opt.encoders ? opt.encoders + rank : NULL;
+    int rc = trainer_make(island_device(t->is, rank), t->m, &opt, &t->trainers[rank], err);
     return rc < 0 || t->n == 1 ? rc : join_peers(t, rank, err);
 }
 
@@ -372,7 +374,9 @@ static int step_job(void *arg, int rank, struct err *err)
     const unsigned all = t->batch.count;
     const unsigned from = part_at(all, rank, t->n), to = part_at(all, rank + 1, t->n);
     struct batch mine;
-    batch_slice(&t->batch, from, to - from, model_image_values(&t->m->spec), &mine);
+    const struct net *net = trainer_net(t->trainers[rank]);
+    const struct batch_sizes sizes = net_batch_sizes(t->m, &net->opt);
+    batch_slice(&t->batch, from, to - from, &sizes, &mine);
     mine.first = from;
     reducer_begin(&t->reducers[rank], how_to_reduce(t));
     int rc = trainer_step(t->trainers[rank], &mine, &t->results[rank], err);

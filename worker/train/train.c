@@ -122,6 +122,7 @@ struct net_options train_net_options(const struct train_options *o)
         .uniform_t = o->uniform_t,
         .label_dropout = o->label_dropout,
         .distill = o->distill,
+        .encoders = o->encoders,
     };
 }
 

@@ -42,7 +42,9 @@ struct train_options {
     bool uniform_t; /* else logit-normal */
     double label_dropout;
     bool recompute;
-    bool distill;           /* images: learn from teachers */
+    bool distill; /* images: learn from teachers */
+    /* One for each device of an island, or NULL: see net_options. */
+    const struct net_encoders *encoders;
     int64_t moments_warmup; /* steps of linear warm-up where moments are younger than the replica */
     uint64_t seed;          /* the job's */
     uint64_t replica;       /* which one: rng_mix(path, replica) */

@@ -41,6 +41,7 @@ struct bench {
 static int bench_open(struct bench *b, const struct options *o, struct err *err)
 {
     const struct model_spec spec = {
+        .channels = 3,
         .image = o->grid * o->patch,
         .patch = o->patch,
         .dim = o->dim,

@@ -29,6 +29,7 @@ struct probe {
 static int open_model(struct probe *p, char **argv, struct err *err)
 {
     const struct model_spec spec = {
+        .channels = 3,
         .image = atoi(argv[2]),
         .patch = atoi(argv[3]),
         .dim = atoi(argv[4]),

@@ -100,6 +100,7 @@ static int open_all(struct probe *p, char **argv, struct err *err)
         .depth = atoi(argv[4]),
         .heads = atoi(argv[5]),
         .patch = atoi(argv[6]),
+        .channels = 3,
         .image = atoi(argv[7]),
         .mlp = 4 * atoi(argv[3]),
         .classes = 4,

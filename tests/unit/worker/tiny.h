@@ -24,6 +24,7 @@
 static inline struct model_spec tiny_spec(void)
 {
     return (struct model_spec){
+        .channels = 3,
         .image = 6,
         .patch = 2,
         .dim = 12,

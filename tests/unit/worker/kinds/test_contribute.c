@@ -26,7 +26,8 @@ static struct order {
 static struct model *model_of_depth(int depth)
 {
     struct model *m = NULL;
-    const struct model_spec spec = {.image = 6,
+    const struct model_spec spec = {.channels = 3,
+                                    .image = 6,
                                     .patch = 2,
                                     .dim = 12,
                                     .depth = depth,

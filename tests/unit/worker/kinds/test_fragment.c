@@ -344,6 +344,7 @@ static void world_end(void)
 static int setup(void **state)
 {
     struct model_spec spec = {
+        .channels = 3,
         .image = 6,
         .patch = 2,
         .dim = 12,

@@ -198,7 +198,7 @@ static void test_velocity(void **state)
     enum { ROWS = 70 }; /* more than one forward */
     static float x[ROWS * VALUES], v[ROWS * VALUES], one[VALUES], t[ROWS];
     static int32_t labels[ROWS];
-    struct velocity_points p = {ROWS, 8, x, t, labels};
+    struct velocity_points p = {ROWS, 3, 8, x, t, labels};
     struct file points, last;
     struct host h;
     host_new(&h, "velocity", 2);
@@ -211,14 +211,14 @@ static void test_velocity(void **state)
     OK(velocity_write(points.path, &p, points.sha256, &points.size, err));
     host_put(&h, points.path, points.sha256);
     last.path = in(top, "last point");
-    p = (struct velocity_points){1, 8, x + 69 * VALUES, t + 69, labels + 69};
+    p = (struct velocity_points){1, 3, 8, x + 69 * VALUES, t + 69, labels + 69};
     OK(velocity_write(last.path, &p, last.sha256, &last.size, err));
     host_put(&h, last.path, last.sha256);
 
     struct work *a = ask_velocity(&h, &points, 0), *other = ask_velocity(&h, &points, 1);
     struct work *b = ask_velocity(&h, &points, 0), *c = ask_velocity(&h, &last, 0);
-    OK(velocity_read_result(a->result.outputs[0].path, v, ROWS, 8, err));
-    OK(velocity_read_result(c->result.outputs[0].path, one, 1, 8, err));
+    OK(velocity_read_result(a->result.outputs[0].path, v, ROWS, 3, 8, err));
+    OK(velocity_read_result(c->result.outputs[0].path, one, 1, 3, 8, err));
     assert_memory_equal(a->result.outputs[0].sha256, b->result.outputs[0].sha256, 32);
     assert_memory_not_equal(a->result.outputs[0].sha256, other->result.outputs[0].sha256, 32);
     assert_memory_equal(v + 69 * VALUES, one, sizeof one);

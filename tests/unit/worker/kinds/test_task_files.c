@@ -38,7 +38,7 @@ static void fill(struct velocity_points *p, float *x, float *t, int32_t *labels)
         t[i] = (float)i / (ROWS - 1);
         labels[i] = i == 1 ? CLASSES : i; /* the null label is a label here */
     }
-    *p = (struct velocity_points){ROWS, IMAGE, x, t, labels};
+    *p = (struct velocity_points){ROWS, 3, IMAGE, x, t, labels};
 }
 
 static void test_points(void **state)
@@ -54,7 +54,7 @@ static void test_points(void **state)
     OK(velocity_write(path, &p, sha256, &size, &err));
     OK(file_size(path, &bytes, &err));
     assert_int_equal(size, bytes);
-    OK(velocity_read(path, IMAGE, CLASSES, &q, &err));
+    OK(velocity_read(path, 3, IMAGE, CLASSES, &q, &err));
     assert_int_equal(q.rows, ROWS);
     assert_memory_equal(q.x, x, sizeof x);
     assert_memory_equal(q.t, t, sizeof t);
@@ -71,7 +71,7 @@ static void refuse(const struct velocity_points *p, int image, int classes, cons
     uint8_t sha256[32];
     uint64_t size;
     OK(velocity_write(path, p, sha256, &size, &err));
-    assert_int_equal(velocity_read(path, image, classes, &q, &err), -ERR_FORMAT);
+    assert_int_equal(velocity_read(path, 3, image, classes, &q, &err), -ERR_FORMAT);
     if (!strstr(err.msg, says))
         fail_msg("\"%s\" does not say \"%s\"", err.msg, says);
 }
@@ -100,18 +100,18 @@ static void test_refusals(void **state)
     refuse(&p, IMAGE, CLASSES, "not finite");
     p.rows = 0;
     refuse(&p, IMAGE, CLASSES, "1 to 2048 values");
-    assert_true(velocity_read_result(path, v, ROWS, IMAGE, &err) < 0);
+    assert_true(velocity_read_result(path, v, ROWS, 3, IMAGE, &err) < 0);
 
-    OK(velocity_write_result(path, x, ROWS, IMAGE, sha256, &size, &err));
-    assert_int_equal(velocity_read_result(path, v, ROWS, IMAGE, &err), -ERR_FORMAT);
-    assert_int_equal(velocity_read_result(path, v, ROWS - 1, IMAGE, &err), -ERR_FORMAT);
+    OK(velocity_write_result(path, x, ROWS, 3, IMAGE, sha256, &size, &err));
+    assert_int_equal(velocity_read_result(path, v, ROWS, 3, IMAGE, &err), -ERR_FORMAT);
+    assert_int_equal(velocity_read_result(path, v, ROWS - 1, 3, IMAGE, &err), -ERR_FORMAT);
     x[7] = 0;
-    OK(velocity_write_result(path, x, ROWS, IMAGE, sha256, &size, &err));
-    OK(velocity_read_result(path, v, ROWS, IMAGE, &err));
+    OK(velocity_write_result(path, x, ROWS, 3, IMAGE, sha256, &size, &err));
+    OK(velocity_read_result(path, v, ROWS, 3, IMAGE, &err));
     assert_memory_equal(v, x, sizeof v);
     OK(file_write_atomic(path, "nonsense", 8, 0600, &err));
-    assert_true(velocity_read(path, IMAGE, CLASSES, &p, &err) < 0);
-    assert_true(velocity_read_result("/nowhere/at/all", v, ROWS, IMAGE, &err) < 0);
+    assert_true(velocity_read(path, 3, IMAGE, CLASSES, &p, &err) < 0);
+    assert_true(velocity_read_result("/nowhere/at/all", v, ROWS, 3, IMAGE, &err) < 0);
 }
 
 int main(void)

@@ -20,7 +20,7 @@ static void test_images(void **state)
     (void)state;
     assert_int_equal(batch_units(&all), ROWS);
     assert_int_equal(batch_losses(&all), 1);
-    batch_slice(&all, 1, 2, VALUES, &part);
+    batch_slice(&all, 1, 2, &(struct batch_sizes){.image = VALUES}, &part);
     assert_int_equal(part.count, 2);
     assert_int_equal(part.seed, 7);
     assert_ptr_equal(part.images, images + VALUES);
@@ -47,14 +47,14 @@ static void test_texts(void **state)
     (void)state;
     assert_int_equal(batch_units(&all), 6);
     assert_int_equal(batch_losses(&all), SEQ);
-    batch_slice(&all, 1, 2, 0, &part);
+    batch_slice(&all, 1, 2, NULL, &part);
     assert_ptr_equal(part.tokens, tokens + SEQ + 1);
     assert_ptr_equal(part.start, start + SEQ);
     assert_ptr_equal(part.target, target + SEQ);
     assert_ptr_equal(part.pos, pos + SEQ);
     assert_ptr_equal(part.lengths, lengths + 1);
     assert_int_equal(batch_units(&part), 3);
-    batch_slice(&all, 1, 1, 0, &part);
+    batch_slice(&all, 1, 1, NULL, &part);
     assert_int_equal(batch_units(&part), 0);
 }
 

@@ -152,7 +152,8 @@ static void in_print(void **state)
 {
     struct err err = {0};
     struct model *m;
-    const struct model_spec xl = {.image = 32,
+    const struct model_spec xl = {.channels = 3,
+                                  .image = 32,
                                   .patch = 2,
                                   .dim = 1152,
                                   .depth = 28,

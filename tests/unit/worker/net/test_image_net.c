@@ -242,7 +242,7 @@ static void test_hidden(void **state)
     assert_int_equal(h.dt, DT_F32);
     float all[B * 9 * 12];
     memcpy(all, h.x, sizeof all);
-    batch_slice(&b, 2, 1, VALUES, &b);
+    batch_slice(&b, 2, 1, &(struct batch_sizes){.image = VALUES}, &b);
     OK(net_hidden(n, &b, &h, &err));
     assert_memory_equal(h.x, all + 2 * 9 * 12, 9 * 12 * sizeof(float));
     net_free(n);

@@ -254,7 +254,7 @@ static void test_accumulation(void **state)
         double parts = 0;
         for (unsigned row = 0; row < ROWS; row++) {
             struct batch one;
-            batch_slice(&f->texts.batch, row, 1, 0, &one);
+            batch_slice(&f->texts.batch, row, 1, NULL, &one);
             parts += loss(n, &one, row == 0, true);
         }
         assert_true(fabs(parts - sum) < 1e-4);
@@ -297,7 +297,7 @@ static void test_slices(void **state)
     OK(net_loss(n, &b, true, 0.5f, true, &(struct net_result){.losses = losses}, &err));
     memcpy(whole, n->weights->g, m->flat * sizeof *whole);
     for (unsigned row = 0; row < 2; row++) {
-        batch_slice(&b, row, 1, 0, &one);
+        batch_slice(&b, row, 1, NULL, &one);
         OK(net_loss(n, &one, row == 0, 0.5f, true,
                     &(struct net_result){.losses = parts + row * SLICED}, &err));
     }
@@ -359,7 +359,7 @@ static void test_cache(void **state)
         assert_non_null(l);
         float want[SEQ * VOCAB], got[VOCAB];
         struct batch one;
-        batch_slice(&f->texts.batch, 0, 1, 0, &one);
+        batch_slice(&f->texts.batch, 0, 1, NULL, &one);
         OK(llama_logits(l, &one, want, &err));
         OK(llama_cache_new(l, &c, &err));
         for (int round = 0; round < 2; round++) {

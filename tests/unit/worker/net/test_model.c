@@ -45,7 +45,8 @@ static void test_known_sizes(void **state)
         uint64_t millions;
     } cases[] = {{1152, 28, 16, 674}, {384, 12, 6, 32}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct model *m = make((struct model_spec){.image = 32,
+        struct model *m = make((struct model_spec){.channels = 3,
+                                                   .image = 32,
                                                    .patch = 2,
                                                    .dim = cases[i].dim,
                                                    .depth = cases[i].depth,

@@ -38,7 +38,7 @@ static void test_eval(void **state)
             if (pass) { /* turned around */
                 for (unsigned i = B; i-- > 0;) {
                     struct batch one;
-                    batch_slice(&b, i, 1, VALUES, &one);
+                    batch_slice(&b, i, 1, &(struct batch_sizes){.image = VALUES}, &one);
                     OK(eval_batch(n, &one, &parts, &err));
                 }
             } else {
