@@ -103,6 +103,37 @@ static inline bool cross_entropy_ok(const struct cross_entropy *p)
            (!in_place || p->dt == p->grad_dt);
 }
 
+static inline bool layernorm_fwd_ok(const struct layernorm_fwd *p)
+{
+    return btc_ok(p->rows, 1, p->C) && dt_ok(p->dt) && p->eps >= 0 && (p->h || p->y) &&
+           (!p->h || (p->w && p->b)) && (!p->y || p->x);
+}
+
+/* Pads below k: no output sees zeros alone, as some libraries refuse. */
+static inline bool conv2d_ok(const struct conv2d *p)
+{
+    const int most = 65536; /* pixels of a side, channels */
+    if (p->B < 0 || p->H < 0 || p->W < 0 || p->Cin < 0 || p->Cout < 0 || p->H > most ||
+        p->W > most || p->Cin > most || p->Cout > most || (p->k != 1 && p->k != 3) ||
+        (p->stride != 1 && p->stride != 2) || !dt_ok(p->dt))
+        return false;
+    if (p->pad_low < 0 || p->pad_high < 0 || p->pad_low >= p->k || p->pad_high >= p->k)
+        return false;
+    return btc_ok(p->B, (int64_t)p->H * p->W, p->Cin) &&
+           btc_ok(p->B, (int64_t)conv2d_side(p, p->H) * conv2d_side(p, p->W), p->Cout);
+}
+
+static inline bool groupnorm_fwd_ok(const struct groupnorm_fwd *p)
+{
+    return btc_ok(p->B, p->N, p->C) && dt_ok(p->dt) && p->eps >= 0 && p->w && p->b &&
+           p->groups >= 1 && p->C % p->groups == 0;
+}
+
+static inline bool activation_ok(enum activation act)
+{
+    return (unsigned)act <= ACT_SILU;
+}
+
 static inline bool encode_ok(const struct encode *p)
 {
     if (p->n < 0 || (unsigned)p->codec >= CODEC_COUNT || !p->refused ||

@@ -157,6 +157,23 @@ struct rmsnorm_bwd {
     enum dtype dt;
 };
 
+/* ---- LayerNorm with weights and a residual before it, a block of CLIP ----------
+ *
+ *   x = x_in + y when y is given (else x = x_in)
+ *   h = (x - mean) / sqrt(var + eps) * w + b,   mean and var over the row */
+struct layernorm_fwd {
+    float *x;          /* (rows,C) = ; may alias x_in; not written when y is NULL (may be NULL) */
+    void *h;           /* (rows,C) (dt) = ; NULL: only the residual */
+    const float *x_in; /* (rows,C) */
+    const void *y;     /* (rows,C) (dt) or NULL */
+    const float *w;    /* (C), with h */
+    const float *b;    /* (C), with h */
+    float eps;
+    int64_t rows;
+    int C;
+    enum dtype dt;
+};
+
 /* ---- rotary positions (Su et al.), in place ---------------------------------
  *
  * Each of the first `heads` heads of a row is turned by the angles pos * theta^(-2i/D):
@@ -238,6 +255,57 @@ struct cross_entropy {
     int64_t rows;
     int V;
     enum dtype dt, grad_dt;
+};
+
+/* ---- convolution of images, channels last, forward only ------------------------
+ *
+ *   y[b,i,j,:] = bias + sum over u, v < k of w[:,u,v,:] x[b, i*stride + u - pad_low,
+ *                                                        j*stride + v - pad_low, :] [+ add]
+ *
+ * with zeros outside of x; w is torch's (Cout,Cin,k,k) with its channels moved last.  Ho and
+ * Wo are conv2d_side() of H and W.  A sample's result has the same bits in any batch. */
+struct conv2d {
+    void *y;           /* (B,Ho,Wo,Cout) (dt) = */
+    const void *x;     /* (B,H,W,Cin) (dt) */
+    const void *w;     /* (Cout,k,k,Cin) (dt) */
+    const float *bias; /* (Cout) or NULL */
+    const void *add;   /* (B,Ho,Wo,Cout) (dt) or NULL; may be y itself */
+    int B, H, W, Cin, Cout;
+    int k, stride;         /* 1 or 3; 1 or 2 */
+    int pad_low, pad_high; /* 0 to k-1 zeros before and behind each of both axes */
+    bool up2; /* x is read as if enlarged twice by its nearest neighbours; H, W: before */
+    enum dtype dt;
+};
+
+/* Pixels that come of `side` of them, 0 where the kernel does not fit. */
+static inline int conv2d_side(const struct conv2d *p, int side)
+{
+    int room = (p->up2 ? 2 * side : side) + p->pad_low + p->pad_high - p->k;
+    return room < 0 ? 0 : room / p->stride + 1;
+}
+
+/* ---- GroupNorm (Wu & He), channels last, with the activation behind it ----------
+ *
+ *   y = (x - mean) / sqrt(var + eps) * w + b, then with silu: y * sigmoid(y)
+ *
+ * mean and var over the N pixels and C/groups channels of each group of a sample. */
+struct groupnorm_fwd {
+    void *y;            /* (B,N,C) (dt) = ; may alias x */
+    const void *x;      /* (B,N,C) (dt) */
+    const float *w, *b; /* (C) */
+    float eps;
+    int64_t N;
+    int B, C, groups; /* groups divide C */
+    bool silu;
+    enum dtype dt;
+};
+
+/* What stands between two products of an encoder; gelu_tanh has an operation of its own. */
+enum activation {
+    ACT_GELU,       /* x * (1 + erf(x / sqrt(2))) / 2 */
+    ACT_QUICK_GELU, /* x * sigmoid(1.702 x) */
+    ACT_RELU,
+    ACT_SILU,
 };
 
 /* ---- AdamW (Loshchilov & Hutter), decoupled decay -------------------------

@@ -9,7 +9,7 @@ EMU_CC = $(call say,EMU)mkdir -p $(@D) && gcc -std=c11 $(EMU_CPPFLAGS)
 EMU_CXX = $(call say,EMU)mkdir -p $(@D) && g++ -std=c++17 $(EMU_CPPFLAGS) $(EMU_FLAGS)
 EMU_LD = $(call say,LD)g++ $(1) -o $@ $(filter %.o,$^) $(filter %.a,$^) \
          $(filter-out -lcudart_static,$(2)) $(LINK_common/base) $(TESTLINK) -lm -lpthread
-GPU_TEST_NAMES := adaln elementwise matmul decoder attention $(if $(filter 1,$(CUDA)),codec)
+GPU_TEST_NAMES := adaln elementwise matmul decoder frozen_ops attention $(if $(filter 1,$(CUDA)),codec)
 GPU_DEVICE := $(if $(filter 1,$(CUDA)),-DGUARD_DEVICE='"cuda:0"' -DCARD_DEVICE='"cuda:0"')
 
 ##@ CUDA

@@ -43,6 +43,19 @@ int ref_gelu_fwd(struct device *dev, void *y, const void *x, int64_t n, enum dty
     return 0;
 }
 
+int ref_geglu_fwd(struct device *dev, void *act, const void *gu, int64_t rows, int64_t M,
+                  enum dtype dt, struct stream *s)
+{
+    for (int64_t r = 0; r < rows; r++) {
+        for (int64_t i = 0; i < M; i++) {
+            float gate = dtype_get(gu, dt, (size_t)(2 * r * M + i));
+            float up = dtype_get(gu, dt, (size_t)((2 * r + 1) * M + i));
+            dtype_set(act, dt, (size_t)(r * M + i), gelu(gate) * up);
+        }
+    }
+    return 0;
+}
+
 int ref_gelu_bwd(struct device *dev, void *dx, const void *dy, const void *x, int64_t n,
                  enum dtype dt, struct stream *s)
 {

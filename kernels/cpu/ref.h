@@ -4,7 +4,8 @@
  *   ref.c            products, activations, images, vectors; the table
  *   ref_adaln.c      LayerNorm with modulation
  *   ref_attention.c
- *   ref_decoder.c    what a Llama decoder needs besides attention */
+ *   ref_decoder.c    what a Llama decoder needs besides attention
+ *   ref_frozen.c     what frozen encoders of images and texts need besides */
 #ifndef KERNELS_CPU_REF_H
 #define KERNELS_CPU_REF_H
 

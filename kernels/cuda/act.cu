@@ -129,7 +129,7 @@ template <typename T> struct swiglu_map {
     T *out;
     const T *dact, *gu;
     int64_t M, pieces;
-    bool wide;
+    bool wide, geglu; /* gelu instead of silu, without a backward */
 
     template <bool W> __device__ void run(int64_t r, int64_t c) const
     {
@@ -140,7 +140,7 @@ template <typename T> struct swiglu_map {
         if (!dact) {
 #pragma unroll
             for (int k = 0; k < 8; k++)
-                d[k] = gate[k] * sigmoid(gate[k]) * up[k];
+                d[k] = (geglu ? gelu(gate[k]) : gate[k] * sigmoid(gate[k])) * up[k];
             store<W, 8>(out + r * M + c, d, left);
             return;
         }
@@ -165,12 +165,12 @@ template <typename T> struct swiglu_map {
 };
 
 template <typename T>
-static int swiglu(void *out, const void *dact, const void *gu, int64_t rows, int64_t M,
+static int swiglu(void *out, const void *dact, const void *gu, int64_t rows, int64_t M, bool geglu,
                   struct stream *s)
 {
     struct swiglu_map<T> f = {
         (T *)out, (const T *)dact, (const T *)gu, M,
-            (M + 7) / 8, M % 8 == 0 && aligned16(out, dact, gu)
+            (M + 7) / 8, M % 8 == 0 && aligned16(out, dact, gu), geglu
     };
     return map(s, f, rows * f.pieces, false);
 }
@@ -178,14 +178,57 @@ static int swiglu(void *out, const void *dact, const void *gu, int64_t rows, int
 extern "C" int cuda_swiglu_bwd(struct device *dev, void *dgu, const void *dact, const void *gu,
                                int64_t rows, int64_t M, enum dtype dt, struct stream *s)
 {
-    return dt == DT_BF16 ? swiglu<bf16>(dgu, dact, gu, rows, M, s)
-                         : swiglu<float>(dgu, dact, gu, rows, M, s);
+    return dt == DT_BF16 ? swiglu<bf16>(dgu, dact, gu, rows, M, false, s)
+                         : swiglu<float>(dgu, dact, gu, rows, M, false, s);
 }
 
 extern "C" int cuda_swiglu_fwd(struct device *dev, void *act, const void *gu, int64_t rows,
                                int64_t M, enum dtype dt, struct stream *s)
 {
     return cuda_swiglu_bwd(dev, act, NULL, gu, rows, M, dt, s);
+}
+
+extern "C" int cuda_geglu_fwd(struct device *dev, void *act, const void *gu, int64_t rows,
+                              int64_t M, enum dtype dt, struct stream *s)
+{
+    return dt == DT_BF16 ? swiglu<bf16>(act, NULL, gu, rows, M, true, s)
+                         : swiglu<float>(act, NULL, gu, rows, M, true, s);
+}
+
+template <typename T> struct activation_map {
+    enum { STEP = 8 };
+    T *y;
+    const T *x;
+    enum activation act;
+
+    template <bool WIDE> __device__ void at(int64_t i, int64_t left) const
+    {
+        float v[8];
+        load<WIDE, 8>(v, x + i, left);
+#pragma unroll
+        for (int k = 0; k < 8; k++) {
+            if (act == ACT_GELU)
+                v[k] *= 0.5f * erfcf(-0.70710678f * v[k]);
+            else if (act == ACT_RELU)
+                v[k] = v[k] < 0 ? 0 : v[k];
+            else
+                v[k] *= sigmoid(act == ACT_SILU ? v[k] : 1.702f * v[k]);
+        }
+        store<WIDE, 8>(y + i, v, left);
+    }
+};
+
+extern "C" int cuda_activation(struct device *dev, void *y, const void *x, int64_t n,
+                               enum activation act, enum dtype dt, struct stream *s)
+{
+    struct activation_map<bf16> h = {
+        (bf16 *)y, (const bf16 *)x, act
+    };
+    struct activation_map<float> f = {
+        (float *)y, (const float *)x, act
+    };
+    bool wide = aligned16(y, x);
+    return dt == DT_BF16 ? map(s, h, n, wide) : map(s, f, n, wide);
 }
 
 /* Bias and epilogue of a product that lies in `from`. */

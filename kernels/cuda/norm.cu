@@ -375,6 +375,56 @@ extern "C" int cuda_rmsnorm_fwd(struct device *dev, const struct rmsnorm_fwd *p,
 }
 
 template <int P, bool WIDE, typename T>
+__global__ void __launch_bounds__(MOST_THREADS(P)) layernorm_fwd_kernel(struct layernorm_fwd p)
+{
+    __shared__ float room[32];
+    const int64_t r = blockIdx.x, row = r * p.C;
+    float x[PIECES][P], w[PIECES][P], b[PIECES][P], sum = 0;
+    load_columns<P, WIDE>(x, p.x_in + row, p.C);
+    if (p.y) {
+        float y[PIECES][P];
+        load_columns<P, WIDE>(y, (const T *)p.y + row, p.C);
+#pragma unroll
+        for (int j = 0; j < PIECES; j++)
+#pragma unroll
+            for (int k = 0; k < P; k++)
+                x[j][k] += y[j][k];
+        store_columns<P, WIDE>(p.x + row, x, p.C);
+    }
+    if (!p.h)
+        return;
+#pragma unroll
+    for (int j = 0; j < PIECES; j++)
+#pragma unroll
+        for (int k = 0; k < P; k++)
+            sum += x[j][k];
+    const float mean = block_sum(sum, room) / (float)p.C;
+    const float var = block_sum(spread<P>(x, mean, p.C), room) / (float)p.C;
+    const float rstd = 1.0f / sqrtf(var + p.eps);
+    load_columns<P, WIDE>(w, p.w, p.C);
+    load_columns<P, WIDE>(b, p.b, p.C);
+#pragma unroll
+    for (int j = 0; j < PIECES; j++)
+#pragma unroll
+        for (int k = 0; k < P; k++)
+            x[j][k] = (x[j][k] - mean) * rstd * w[j][k] + b[j][k];
+    store_columns<P, WIDE>((T *)p.h + row, x, p.C);
+}
+
+extern "C" int cuda_layernorm_fwd(struct device *dev, const struct layernorm_fwd *p,
+                                  struct stream *s)
+{
+    if (p->C > MOST_CHANNELS)
+        return -EINVAL;
+    const struct layout l = row_layout(p->C);
+    bool wide = p->C % l.columns == 0 && aligned16(p->x, p->h, p->x_in, p->y, p->w, p->b);
+    if (p->rows > INT32_MAX)
+        return -EINVAL;
+    return launch(s, PICK(layernorm_fwd_kernel, l, wide, p->dt), dim3((unsigned)p->rows), l.threads,
+                  0, *p);
+}
+
+template <int P, bool WIDE, typename T>
 __global__ void __launch_bounds__(MOST_THREADS(P))
     rmsnorm_bwd_kernel(struct rmsnorm_bwd p, struct walk w)
 {
