@@ -3,6 +3,7 @@
 #include "common/job/conf.h"
 
 #define TOKENS_MAX 4096
+#define PROMPTS_MAX 8192 /* bytes of all captions that are drawn, as SampleTask.prompt */
 
 /* Peebles & Xie, "Scalable diffusion models with transformers", table 1. */
 static const struct preset {
@@ -156,6 +157,16 @@ static int check_encoders(const struct yaml_doc *doc, const struct job_spec *s, 
     if (!job_has_latents(s) && (e->run == JOB_ENCODE_WORKER || e->run == JOB_ENCODE_JOB))
         return conf_error(doc, "encoders.run", err,
                           "keeps latents, but there is no encoders.vae to make them");
+    size_t prompts = 0;
+    for (size_t i = 0; i < s->sample.prompts.n; i++) {
+        prompts += strlen(s->sample.prompts.items[i]) + 1;
+        if (strchr(s->sample.prompts.items[i], '\n'))
+            return conf_error(doc, "sample.prompts", err,
+                              "holds a caption of two lines; write it in one");
+    }
+    if (prompts > PROMPTS_MAX)
+        return conf_error(doc, "sample.prompts", err, "has %zu bytes, at most %d are possible",
+                          prompts, PROMPTS_MAX);
     if (s->sample.prompts.n > 0 && !job_has_captions(s))
         return conf_error(doc, "sample.prompts", err,
                           "is given, but there is no encoders.text to read them");

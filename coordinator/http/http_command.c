@@ -44,6 +44,7 @@ struct dataset {
     struct submit_shard *shards;
     struct bad_sample *bad;
     struct blob_ref tokenizer, warm_start;
+    struct encoder_file *encoders;
 };
 
 static void dataset_release(struct dataset *d)
@@ -52,6 +53,7 @@ static void dataset_release(struct dataset *d)
     mem_free(d->counts);
     mem_free(d->shards);
     mem_free(d->bad);
+    mem_free(d->encoders);
 }
 
 static int take_classes(const json_t *dataset, struct dataset *d, struct submit *s, struct err *err)
@@ -182,6 +184,44 @@ static int take_file(const json_t *body, const char *name, struct blob_ref *room
     return 0;
 }
 
+/* The files of the frozen networks. */
+static int take_encoders(const json_t *list, struct dataset *d, struct submit *s, struct err *err)
+{
+    static const struct http_field fields[] = {
+        {"part", HTTP_INT, .required = true, .min = 0, .max = 2},
+        {"name", HTTP_STRING, .required = true, .min = 1, .max = ENCODER_NAME_MAX - 1},
+        {"sha256", HTTP_SHA256, .required = true},
+        {"size", HTTP_INT, .required = true, .min = 1, .max = UPLOAD_MAX_BYTES},
+    };
+    size_t n = json_array_size(list);
+    if (n == 0)
+        return 0;
+    d->encoders = mem_try_array(n, sizeof d->encoders[0]);
+    if (d->encoders == NULL)
+        return err_set(err, -ENOMEM, "out of memory for %zu files", n);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *item = json_array_get(list, i);
+        struct encoder_file *f = &d->encoders[i];
+        char where[32];
+        (void)snprintf(where, sizeof where, "encoders[%zu]", i);
+        if (http_body_check(item, where, fields, N(fields), err) < 0)
+            return err->code;
+        const char *name = json_string_value(json_object_get(item, "name"));
+        if (!str_is_name(name, ENCODER_NAME_MAX - 1))
+            return err_set(err, -EINVAL, "%s.name is '%.80s', expected the name of a file", where,
+                           name);
+        *f = (struct encoder_file){
+            .part = (uint32_t)json_integer_value(json_object_get(item, "part")),
+            .blob.size = (uint64_t)json_integer_value(json_object_get(item, "size"))};
+        (void)str_copy(f->name, sizeof f->name, name);
+        (void)hash_unhex(json_string_value(json_object_get(item, "sha256")), f->blob.sha256,
+                         HASH_BYTES); /* checked just now */
+    }
+    s->encoders = d->encoders;
+    s->n_encoders = n;
+    return 0;
+}
+
 void http_post_job(void *arg, struct http_request *r)
 {
     static const struct http_field fields[] = {
@@ -190,6 +230,7 @@ void http_post_job(void *arg, struct http_request *r)
         {"vocab", HTTP_INT, .min = 0, .max = 4294967295.0},
         {"tokenizer", HTTP_OBJECT},
         {"warm_start", HTTP_OBJECT},
+        {"encoders", HTTP_ARRAY, .min = 0, .max = ENCODER_FILES_MAX},
     };
     struct http_api *api = arg;
     struct err err = {0};
@@ -204,6 +245,7 @@ void http_post_job(void *arg, struct http_request *r)
     uint64_t id;
     if (take_file(body, "tokenizer", &d.tokenizer, &submit.tokenizer, &err) < 0 ||
         take_file(body, "warm_start", &d.warm_start, &submit.warm_start, &err) < 0 ||
+        take_encoders(json_object_get(body, "encoders"), &d, &submit, &err) < 0 ||
         take_dataset(json_object_get(body, "dataset"), &d, &submit, &err) < 0 ||
         view_job_submit(api->o.co, &submit, &id, &err) < 0) {
         http_answer_fail(r, &err);

@@ -90,6 +90,12 @@ static void fill_draw(const struct job *j, struct task_draw *d)
     d->nucleus = (float)s->nucleus;
     d->threshold = (float)s->threshold;
     d->remote = s->remote;
+    for (size_t i = 0; i < s->prompts.n; i++) { /* one a line */
+        char *more = i == 0 ? str_dup(s->prompts.items[0])
+                            : str_printf("%s\n%s", d->prompt, s->prompts.items[i]);
+        mem_free(d->prompt);
+        d->prompt = more;
+    }
     if (!job_is_text(&j->spec))
         return;
     d->prompt = s->prompt ? str_dup(s->prompt) : NULL;
@@ -129,12 +135,12 @@ static void fill_asked(const struct draw_request *ask, struct task_draw *d)
     if (ask->threshold > 0)
         d->threshold = (float)ask->threshold;
     d->remote |= ask->remote;
-    if (d->tokens == 0)
-        return;
     if (ask->prompt != NULL) {
         mem_free(d->prompt);
         d->prompt = str_dup(ask->prompt);
     }
+    if (d->tokens == 0)
+        return;
     if (ask->tokens > 0)
         d->tokens = ask->tokens;
     if (ask->temperature >= 0)
@@ -143,11 +149,22 @@ static void fill_asked(const struct draw_request *ask, struct task_draw *d)
         d->top_p = (float)ask->top_p;
 }
 
+/* What the labels of a grid number: the captions, or the classes. */
+static uint32_t drawable(const struct job *j, const struct task_draw *d)
+{
+    uint32_t n = 1;
+    if (!job_has_captions(&j->spec))
+        return (uint32_t)j->n_classes;
+    for (const char *p = d->prompt; p != NULL && (p = strchr(p, '\n')) != NULL; p++)
+        n++;
+    return n;
+}
+
 struct task *draw_sample(struct coordinator *co, struct job *j, uint32_t path, uint32_t round,
                          const struct draw_request *ask)
 {
     bool text = job_is_text(&j->spec);
-    if (!text && j->n_classes == 0)
+    if (!text && !job_has_captions(&j->spec) && j->n_classes == 0)
         return NULL;
     struct task *t = task_make(co, j, TASK_SAMPLE);
     if (t == NULL)
@@ -162,9 +179,10 @@ struct task *draw_sample(struct coordinator *co, struct job *j, uint32_t path, u
     t->draw.remote &= mixture;
     if (t->draw.count > 0)
         t->draw.labels = mem_alloc_array(t->draw.count, sizeof(*t->draw.labels));
+    const uint32_t n = drawable(j, &t->draw);
     for (uint32_t i = 0; i < t->draw.count; i++)
-        t->draw.labels[i] = ask != NULL && ask->n_labels > 0 ? ask->labels[i % ask->n_labels]
-                                                             : i % (uint32_t)j->n_classes;
+        t->draw.labels[i] =
+            ask != NULL && ask->n_labels > 0 ? ask->labels[i % ask->n_labels] : i % n;
     return t;
 }
 

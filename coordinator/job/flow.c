@@ -1,6 +1,7 @@
 /* A job's life: the states it goes through, the tasks of each, and its end.
  *
  *   PENDING -> INGESTING      one INGEST task per URL of the data, if there are any
+ *           -> ENCODING       one ENCODE task per shard, where pictures become latents once
  *           -> INITIALISING   one INIT task per network
  *           -> RUNNING        rounds.c
  *           -> FINISHING      the last evaluations and samples
@@ -21,6 +22,7 @@
  * record together or not at all. */
 #include "coordinator/job/flow.h"
 
+#include "coordinator/decide/encode.h"
 #include "coordinator/job/draw.h"
 #include "coordinator/job/folds.h"
 #include "coordinator/job/gc.h"
@@ -316,10 +318,46 @@ static void begin_init(struct coordinator *co, struct job *j)
     enter(co, j, JOB_INITIALISING, "");
 }
 
+/* Pictures that all phases together see; 0 where phases are bounded by time. */
+static uint64_t pictures_seen(const struct job *j)
+{
+    uint64_t sum = 0;
+    for (uint32_t p = 0; p < j->comp.n_paths; p++)
+        sum += (uint64_t)j->comp.paths[p].batch * j->comp.paths[p].replicas;
+    return sum * (uint64_t)j->spec.outer.steps * (uint64_t)j->spec.outer.rounds;
+}
+
+/* The shards are all there.  A teacher's are what its job left. */
+static void begin_encoding(struct coordinator *co, struct job *j)
+{
+    struct encode_decision d;
+    const int run = j->spec.encoders.run;
+    const struct encode_in in = {.asked_once = run == JOB_ENCODE_JOB,
+                                 .asked_step = run == JOB_ENCODE_FLY || run == JOB_ENCODE_WORKER,
+                                 .pictures = shards_sum(j, PARTITION_ALL, false).samples,
+                                 .seen = pictures_seen(j),
+                                 .flip = j->spec.data.flip};
+    if (!job_has_latents(&j->spec) || j->comp.teacher_job != 0) {
+        begin_init(co, j);
+        return;
+    }
+    encode_decide(&in, &d);
+    if (d.once && !has_room(co, j->n_shards))
+        return; /* tried again at the next turn */
+    core_say(co, j->id, 0, "%s", d.reason);
+    if (!d.once) {
+        begin_init(co, j);
+        return;
+    }
+    for (size_t i = 0; i < j->n_shards; i++)
+        add_range(task_make(co, j, TASK_ENCODE), j, i);
+    enter(co, j, JOB_ENCODING, d.reason);
+}
+
 static void begin(struct coordinator *co, struct job *j)
 {
     if (j->spec.data.path != NULL || j->comp.teacher_job != 0) {
-        begin_init(co, j);
+        begin_encoding(co, j);
         return;
     }
     for (size_t i = 0; i < j->spec.data.url.n; i++) {
@@ -391,6 +429,10 @@ static void step(struct coordinator *co, struct job *j)
         break;
     case JOB_INGESTING:
         if (query_open_tasks(&co->state, j, TASK_INGEST) == 0)
+            begin_encoding(co, j);
+        break;
+    case JOB_ENCODING:
+        if (query_open_tasks(&co->state, j, TASK_ENCODE) == 0)
             begin_init(co, j);
         break;
     case JOB_INITIALISING:

@@ -69,6 +69,9 @@ void query_progress(const struct state *s, const struct job *j, uint32_t *ret_do
     if (j->state == JOB_INGESTING) {
         kind = TASK_INGEST;
         total = j->spec.data.url.n;
+    } else if (j->state == JOB_ENCODING) {
+        kind = TASK_ENCODE;
+        total = j->n_shards;
     } else if (j->state == JOB_FEATURES) {
         kind = TASK_FEATURE;
         total = shards_cut(j);

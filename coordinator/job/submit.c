@@ -38,6 +38,33 @@ static int check_file(struct coordinator *co, const struct blob_ref *b, bool wan
     return b != NULL ? check_blob(co, b->sha256, b->size, what, err) : 0;
 }
 
+/* The files of each frozen network that the job names, and of no other. */
+static int check_encoders(struct coordinator *co, const struct job_spec *spec,
+                          const struct submit *s, struct err *err)
+{
+    static const char *const parts[] = {"VAE", "text encoder", "tokenizer"};
+    const bool wanted[] = {job_has_latents(spec), job_has_captions(spec), job_has_captions(spec)};
+    bool there[3] = {false};
+    int rc = 0;
+    for (size_t i = 0; i < s->n_encoders && rc == 0; i++) {
+        const struct encoder_file *f = &s->encoders[i];
+        if (f->part >= 3 || !wanted[f->part])
+            return err_set(err, -EINVAL,
+                           "%s was uploaded as the file of a network that the job "
+                           "file does not name",
+                           f->name);
+        there[f->part] = true;
+        rc = check_blob(co, f->blob.sha256, f->blob.size, f->name, err);
+    }
+    for (size_t p = 0; p < 3 && rc == 0; p++)
+        if (wanted[p] && !there[p])
+            rc = err_set(err, -EINVAL,
+                         "the job has a section encoders, but the files of its %s were not "
+                         "uploaded with it",
+                         parts[p]);
+    return rc;
+}
+
 static int check_text(const struct job_spec *spec, const struct submit *s, struct err *err)
 {
     if (!job_is_text(spec))
@@ -92,6 +119,8 @@ static int check_dataset(struct coordinator *co, const struct job_spec *spec,
     if (rc == 0)
         rc = check_file(co, s->warm_start, spec->model.warm_start != NULL, "the warm start",
                         "model.warm_start", err);
+    if (rc == 0)
+        rc = check_encoders(co, spec, s, err);
     if (rc < 0 || spec->recipe.teacher != 0)
         return rc;
     if (spec->data.path != NULL)
@@ -189,6 +218,8 @@ static void take_dataset(struct job *j, const struct submit *s)
         j->tokenizer = *s->tokenizer;
     if (s->warm_start != NULL)
         j->warm_start = *s->warm_start;
+    for (size_t i = 0; i < s->n_encoders; i++)
+        job_add_encoder(j, &s->encoders[i]);
     if (j->spec.recipe.teacher != 0)
         return;
     for (size_t i = 0; i < s->n_classes; i++)

@@ -7,6 +7,7 @@
 #include "coordinator/state/record.h"
 
 struct coordinator;
+struct encoder_file;
 
 #define SUBMIT_SHARDS_MAX 32768 /* as DATASET_SHARDS_MAX, where they are cut */
 
@@ -29,9 +30,11 @@ struct submit {
     size_t n_shards;
     const struct bad_sample *bad; /* found while cutting */
     size_t n_bad;
-    uint32_t vocab;                    /* texts: token ids; 0: images */
-    const struct blob_ref *tokenizer;  /* tokenizer.json, uploaded; NULL: bytes */
-    const struct blob_ref *warm_start; /* safetensors, uploaded; NULL: from the seed */
+    uint32_t vocab;                      /* texts: token ids; 0: images */
+    const struct blob_ref *tokenizer;    /* tokenizer.json, uploaded; NULL: bytes */
+    const struct blob_ref *warm_start;   /* safetensors, uploaded; NULL: from the seed */
+    const struct encoder_file *encoders; /* files of the frozen networks, uploaded */
+    size_t n_encoders;
 };
 
 /* 0 and its id: the job is complete in memory, and its rows are queued. */

@@ -287,6 +287,20 @@ Skerry__V1__Range **message_ranges(struct message *b, size_t *ret_n)
     return list;
 }
 
+static Skerry__V1__EncoderFile **encoders(struct message *b, size_t *ret_n)
+{
+    const struct job *j = b->job;
+    Skerry__V1__EncoderFile **list = message_need(b, j->n_encoders * sizeof(*list));
+    *ret_n = j->n_encoders;
+    for (size_t i = 0; i < j->n_encoders && !b->failed; i++) {
+        list[i] = message_new(b, &skerry__v1__encoder_file__descriptor);
+        list[i]->part = (Skerry__V1__EncoderPart)j->encoders[i].part;
+        list[i]->name = j->encoders[i].name;
+        list[i]->blob = message_blob(b, &j->encoders[i].blob);
+    }
+    return list;
+}
+
 /* The data's partitions are those of the teachers, where there are some. */
 static uint32_t partitions(const struct message *b)
 {
@@ -308,4 +322,5 @@ void message_job(struct message *b, Skerry__V1__Task *m)
     m->partitions = partitions(b);
     m->vocab = j->vocab;
     m->tokenizer = message_blob_or_null(b, &j->tokenizer);
+    m->encoders = encoders(b, &m->n_encoders);
 }

@@ -51,6 +51,8 @@ static void of_job(const struct walk *w, const struct job *j)
     const bool runs = !job_is_ended(j);
     tell(w, BLOB_TOKENIZER, &j->tokenizer, true);
     tell(w, BLOB_WARM_START, &j->warm_start, runs);
+    for (size_t i = 0; i < j->n_encoders; i++)
+        tell(w, BLOB_ENCODER, &j->encoders[i].blob, true);
     tell(w, BLOB_PARTITIONER, &j->partitioner, true);
     tell(w, BLOB_PARTITIONER_BEFORE, &j->partitioner_before, true);
     tell(w, BLOB_ASSIGNMENT, &j->assignment, runs);

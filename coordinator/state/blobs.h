@@ -20,6 +20,7 @@ enum blob_role {
     /* Needed as long as they are on record. */
     BLOB_CONTRIBUTION, /* folded into a kept version; while the job goes on, or to be folded */
     BLOB_TOKENIZER,
+    BLOB_ENCODER,
     BLOB_PARTITIONER,
     BLOB_PARTITIONER_BEFORE,
     BLOB_FULL,

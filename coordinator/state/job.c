@@ -6,7 +6,7 @@ const char *job_state_name(enum job_state s)
 {
     static const char *const names[JOB_STATES] = {
         "unknown", "pending",   "ingesting", "initialising", "running",    "finishing", "done",
-        "failed",  "cancelled", "features",  "scoring",      "clustering", "splitting"};
+        "failed",  "cancelled", "features",  "scoring",      "clustering", "splitting", "encoding"};
     return names[s < JOB_STATES ? s : JOB_UNSPECIFIED];
 }
 
@@ -76,6 +76,7 @@ void job_free(struct job *j)
     mem_free(j->classes);
     mem_free(j->counts);
     mem_free((void *)j->shards);
+    mem_free(j->encoders);
     for (size_t i = 0; i < j->n_bad; i++) {
         mem_free(j->bad[i].shard);
         mem_free(j->bad[i].key);
@@ -176,6 +177,12 @@ void job_add_class(struct job *j, const char *name, uint64_t samples)
     j->counts = mem_realloc(j->counts, (j->n_classes + 1) * sizeof(*j->counts));
     j->classes[j->n_classes] = str_ndup(name, 256);
     j->counts[j->n_classes++] = samples;
+}
+
+void job_add_encoder(struct job *j, const struct encoder_file *f)
+{
+    j->encoders = mem_realloc(j->encoders, (j->n_encoders + 1) * sizeof(*j->encoders));
+    j->encoders[j->n_encoders++] = *f;
 }
 
 bool job_add_bad(struct job *j, const char *shard, const char *key, const char *reason)

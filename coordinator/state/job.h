@@ -19,6 +19,8 @@
 #define JOB_SAMPLES_MAX 1024 /* grids kept per job */
 #define JOB_ROUNDS_MAX 4096  /* round records kept in memory; all are in the store */
 #define JOB_ROWS_MAX 1024
+#define ENCODER_FILES_MAX 256 /* as Task.encoders */
+#define ENCODER_NAME_MAX 129
 #define ROW_NAME_MAX 65
 #define ROW_UNIT_MAX 17
 
@@ -37,6 +39,7 @@ enum job_state {
     JOB_SCORING,    /* every path scores the samples kept for routers */
     JOB_CLUSTERING, /* samples are assigned to partitions */
     JOB_SPLITTING,  /* and copied to shards of one partition each */
+    JOB_ENCODING,   /* before INITIALISING: shards of images become shards of latents */
     JOB_STATES
 };
 
@@ -53,6 +56,13 @@ struct shard_rec {
     bool holdout;
     bool router;              /* kept for fitting routers, never trained on */
     struct blob_ref features; /* its samples'; size 0: none */
+};
+
+/* A file of a frozen network's folder. */
+struct encoder_file {
+    uint32_t part; /* EncoderPart of skerry.proto */
+    char name[ENCODER_NAME_MAX];
+    struct blob_ref blob;
 };
 
 /* What a path scored on a shard. */
@@ -144,6 +154,8 @@ struct job {
     uint32_t bad_unnamed;                  /* (m) in bad_count beside those */
     uint32_t vocab;                        /* token ids of the dataset; 0: images */
     struct blob_ref tokenizer, warm_start; /* size 0: bytes; from the seed */
+    struct encoder_file *encoders;         /* of the frozen networks */
+    size_t n_encoders;
     /* Partitioning. */
     uint32_t generation; /* the shards' that are trained on */
     uint32_t resharded;  /* entries of recipe.reshard that are done */
@@ -190,7 +202,8 @@ struct job {
     /* (m) What persist_changes() has to look at. */
     struct row_mark row;
     struct marks modules_edited, paths_edited, shards_edited, rows_edited, grids_gone;
-    size_t classes_saved, bad_saved, scores_saved; /* rows that are queued: the first ones */
+    size_t classes_saved, bad_saved, scores_saved,
+        encoders_saved; /* rows that are queued: the first ones */
     bool scores_dropped, rounds_edited;
 };
 
@@ -238,6 +251,7 @@ void job_order_shards(struct job *j, size_t first);
 struct shard_rec *job_add_shard(struct job *j);
 /* At the end of j->classes. */
 void job_add_class(struct job *j, const char *name, uint64_t samples);
+void job_add_encoder(struct job *j, const struct encoder_file *f);
 /* Keeps the name of a bad sample; false at JOB_BAD_MAX. */
 bool job_add_bad(struct job *j, const char *shard, const char *key, const char *reason);
 void job_add_score(struct job *j, const struct score_rec *r);

@@ -120,7 +120,12 @@ static const char schema_2[] =
 static const char schema_3[] = "ALTER TABLE jobs ADD COLUMN partitioner_before BLOB;"
                                "ALTER TABLE jobs ADD COLUMN partitioner_before_size INTEGER;";
 
-static const char *const migrations[] = {schema_1, schema_2, schema_3};
+/* Frozen networks in front of the model. */
+static const char schema_4[] =
+    "CREATE TABLE encoder_files(job INTEGER, n INTEGER, part INTEGER, name TEXT, sha256 BLOB,"
+    " size INTEGER, PRIMARY KEY(job, n)) STRICT, WITHOUT ROWID;";
+
+static const char *const migrations[] = {schema_1, schema_2, schema_3, schema_4};
 
 enum statement {
     PUT_COUNTER,
@@ -133,6 +138,7 @@ enum statement {
     PUT_CLASS,
     PUT_SHARD,
     PUT_BAD,
+    PUT_ENCODER_FILE,
     PUT_LEDGER,
     PUT_MODULE,
     PUT_VERSION,
@@ -151,7 +157,7 @@ enum statement {
     PUT_METRIC,
     THIN_METRICS,
     DEL_JOB_FIRST, /* one statement per table that has a job */
-    DEL_JOB_LAST = DEL_JOB_FIRST + 15,
+    DEL_JOB_LAST = DEL_JOB_FIRST + 16,
     STATEMENTS
 };
 
@@ -177,6 +183,7 @@ static const char *const statements[STATEMENTS] = {
     [PUT_CLASS] = "INSERT OR REPLACE INTO classes VALUES(?,?,?,?)",
     [PUT_SHARD] = "INSERT OR REPLACE INTO shards VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?)",
     [PUT_BAD] = "INSERT OR REPLACE INTO bad_samples VALUES(?,?,?,?,?)",
+    [PUT_ENCODER_FILE] = "INSERT OR REPLACE INTO encoder_files VALUES(?,?,?,?,?,?)",
     [PUT_LEDGER] = "INSERT OR REPLACE INTO ledgers VALUES(?,?,?)",
     [PUT_MODULE] = "INSERT OR REPLACE INTO modules(id, job, n, level, idx, version, params, folded,"
                    " stale_sum, stale_max, bytes_from_others) VALUES(?,?,?,?,?,?,?,?,?,?,?)",
@@ -216,6 +223,7 @@ static const char *const statements[STATEMENTS] = {
     [DEL_JOB_FIRST + 12] = "DELETE FROM metrics WHERE job=?",
     [DEL_JOB_FIRST + 13] = "DELETE FROM scores WHERE job=?",
     [DEL_JOB_FIRST + 14] = "DELETE FROM rows WHERE job=?",
+    [DEL_JOB_FIRST + 15] = "DELETE FROM encoder_files WHERE job=?",
     [DEL_JOB_LAST] = "DELETE FROM jobs WHERE id=?",
 };
 
@@ -317,6 +325,10 @@ static void put_classes(struct store *s, struct job *j)
         store_put(s, PUT_BAD, "iittt", I(j->id), I(i), j->bad[i].shard, j->bad[i].key,
                   j->bad[i].reason);
     j->bad_saved = j->n_bad;
+    for (size_t i = j->encoders_saved; i < j->n_encoders; i++)
+        store_put(s, PUT_ENCODER_FILE, "iiitbi", I(j->id), I(i), I(j->encoders[i].part),
+                  j->encoders[i].name, B(&j->encoders[i].blob));
+    j->encoders_saved = j->n_encoders;
 }
 
 static void put_shards(struct store *s, struct job *j)

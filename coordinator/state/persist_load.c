@@ -111,6 +111,7 @@ static const char *const named_sql[BLOB_ROLES] = {
     [BLOB_SHARD] = "SELECT sha256, size FROM shards WHERE job=?1",
     [BLOB_FEATURES] = "SELECT features, features_size FROM shards WHERE job=?1",
     [BLOB_SCORES] = "SELECT sha256, size FROM scores WHERE job=?1",
+    [BLOB_ENCODER] = "SELECT sha256, size FROM encoder_files WHERE job=?1",
     [BLOB_WARM_START] = "SELECT warm_start, warm_start_size FROM jobs WHERE id=?1",
     [BLOB_ASSIGNMENT] = "SELECT assignment, assignment_size FROM jobs WHERE id=?1",
     [BLOB_MOMENTS] = "SELECT moments, moments_size FROM replicas WHERE job=?1",
@@ -360,6 +361,18 @@ static int load_shard(struct state *st, sqlite3_stmt *q, struct err *err)
     r->tokens = u64(q, 10);
     if (r->partition >= COMPOSITION_PATHS_MAX)
         return bad_row(err, "its partition");
+    return 0;
+}
+
+static int load_encoder_file(struct state *st, sqlite3_stmt *q, struct err *err)
+{
+    struct job *j = state_job(st, u64(q, 0));
+    struct encoder_file f = {.part = u32(q, 2)};
+    if (j == NULL || u64(q, 1) != j->n_encoders || j->n_encoders >= ENCODER_FILES_MAX)
+        return bad_row(err, "its number");
+    if (!str_copy(f.name, sizeof(f.name), store_text(q, 3)) || !blob_ref(q, 4, &f.blob))
+        return bad_row(err, "its name or hash");
+    job_add_encoder(j, &f);
     return 0;
 }
 
@@ -680,6 +693,7 @@ static const struct loading {
     {"shards", "SELECT * FROM shards ORDER BY job, n", load_shard, 0},
     {"scores", "SELECT * FROM scores ORDER BY job, n", load_score, 0},
     {"rows", "SELECT * FROM rows ORDER BY job, n", load_row, 0},
+    {"encoder_files", "SELECT * FROM encoder_files ORDER BY job, n", load_encoder_file, 0},
     {"bad_samples", "SELECT * FROM bad_samples ORDER BY job, n", load_bad, 0},
     {"ledgers", "SELECT * FROM ledgers", load_ledger, 0},
     {"modules", "SELECT * FROM modules ORDER BY id", load_module, 1},

@@ -9,6 +9,7 @@ const struct task_trait task_traits[TASK_KINDS] = {
     [TASK_OUTER] = {"OUTER", 2, false},      [TASK_FEATURE] = {"FEATURE", 2, false},
     [TASK_CLUSTER] = {"CLUSTER", 2, false},  [TASK_SPLIT] = {"SPLIT", 2, false},
     [TASK_SCORE] = {"SCORE", 2, false},      [TASK_VELOCITY] = {"VELOCITY", 0, true},
+    [TASK_ENCODE] = {"ENCODE", 2, false},
 };
 
 const char *task_kind_name(enum task_kind k)

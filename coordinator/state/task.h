@@ -26,6 +26,7 @@ enum task_kind {
     TASK_SPLIT,
     TASK_SCORE,
     TASK_VELOCITY,
+    TASK_ENCODE,
     TASK_KINDS
 };
 
@@ -86,8 +87,8 @@ struct task_draw {
     bool mixture, remote;
     uint32_t strategy, top; /* enum job_strategy */
     float nucleus, threshold;
+    char *prompt; /* texts; captioned images: the captions, one a line; NULL: none */
     /* texts */
-    char *prompt;    /* NULL: none */
     uint32_t tokens; /* 0: images */
     float temperature, top_p;
     char *text;      /* (m) what came so far */
@@ -128,9 +129,9 @@ struct task {
     uint32_t path;      /* whose modules it works on; INIT: one of the network it makes */
     uint64_t worker_id; /* leased: its holder; ended: the one that did it */
     char reason[REASON_MAX];
-    struct ledger_range *ranges; /* TRAIN, EVAL, FEATURE, SPLIT, SCORE */
+    struct ledger_range *ranges; /* TRAIN, EVAL, FEATURE, SPLIT, SCORE, ENCODE */
     size_t n_ranges;
-    union { /* by kind; INIT and FEATURE have no part of their own */
+    union { /* by kind; INIT, FEATURE and ENCODE have no part of their own */
         struct task_ingest ingest;
         struct task_train train;
         struct task_draw draw; /* EVAL, SAMPLE */

@@ -101,11 +101,17 @@ static int check_ask(const struct job *j, const struct draw_request *r, struct e
     if (r->top > main_paths(j))
         return err_set(err, -EINVAL, "top is %u, the mixture has %u experts", r->top,
                        main_paths(j));
-    if (!job_is_text(&j->spec) &&
-        (r->prompt != NULL || r->tokens > 0 || !isnan(r->temperature) || r->top_p > 0))
+    const bool captions = job_has_captions(&j->spec);
+    if (captions && r->n_labels > 0)
         return err_set(err, -EINVAL,
-                       "job %llu draws images: prompt, tokens, temperature and top_p are for texts",
+                       "job %llu draws what captions say: give prompt, one caption a line, in "
+                       "place of labels",
                        (unsigned long long)j->id);
+    if (!job_is_text(&j->spec) && ((r->prompt != NULL && !captions) || r->tokens > 0 ||
+                                   !isnan(r->temperature) || r->top_p > 0))
+        return err_set(
+            err, -EINVAL, "job %llu draws images%s: %stokens, temperature and top_p are for texts",
+            (unsigned long long)j->id, captions ? "" : " of classes", captions ? "" : "prompt, ");
     if (job_is_text(&j->spec) && (r->count > 0 || r->steps > 0 || r->columns > 0 ||
                                   r->n_labels > 0 || r->sampler != NULL || !isnan(r->guidance)))
         return err_set(err, -EINVAL,

@@ -35,6 +35,7 @@ static void fill(struct state *s, struct job *j)
     job_add_score(j, &(struct score_rec){.blob = one});
     j->warm_start = j->assignment = j->tokenizer = one;
     j->partitioner = j->partitioner_before = one;
+    job_add_encoder(j, &(struct encoder_file){.name = "config.json", .blob = one});
     module_add_version(job_edit_module(j, &j->modules[0]),
                        &(struct version_rec){.full = one, .delta = one, .ema = one});
     job_edit_replica(j, 0, 0)->moments = one;

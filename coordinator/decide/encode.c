@@ -1,0 +1,35 @@
+#include "coordinator/decide/encode.h"
+
+static void say(struct encode_decision *d, bool once, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static void say(struct encode_decision *d, bool once, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    (void)vsnprintf(d->reason, sizeof d->reason, fmt, ap);
+    va_end(ap);
+    d->once = once;
+}
+
+void encode_decide(const struct encode_in *in, struct encode_decision *ret)
+{
+    const double passes = in->flip ? 2 : 1;
+    const double times = in->pictures ? (double)in->seen / (double)in->pictures : 0;
+    if (in->asked_once)
+        say(ret, true, "pictures are encoded before the training, as encoders.run says");
+    else if (in->asked_step)
+        say(ret, false, "pictures are encoded in each step, as encoders.run says");
+    else if (in->random_crop)
+        say(ret, false, "pictures are encoded in each step: data.crop random never shows the same "
+                        "one twice");
+    else if (in->seen == 0)
+        say(ret, true, "pictures are encoded before the training: phases are bounded by time, so "
+                       "each may be seen many times");
+    else if (times > 2 * passes)
+        say(ret, true, "pictures are encoded before the training: each is seen %.1f times, and "
+                       "%.0f passes of the encoder make its latents",
+            times, passes);
+    else
+        say(ret, false, "pictures are encoded in each step: each is seen only %.1f times", times);
+}

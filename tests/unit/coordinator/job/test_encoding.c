@@ -1,0 +1,118 @@
+/* A job whose pictures are encoded before it trains: what must come with it, its ENCODE tasks, the
+ * shards that take the place of the old ones, and the restart in the middle. */
+#include "coordinator/job/query.h"
+#include "coordinator/job/submit.h"
+#include "tests/unit/coordinator/rig.h"
+
+static const char spec_job[] = "name: fake\nseed: 3\n"
+                               "data: {path: x, image_size: 16}\n"
+                               "encoders: {vae: v, run: job}\n"
+                               "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
+                               "train: {batch: 4}\nrecipe: {name: diloco, replicas: 2}\n"
+                               "outer: {rounds: 2, steps: 2}\n"
+                               "sample: {count: 4}\n";
+
+static int submit_with(struct rig *r, const struct encoder_file *files, size_t n, uint64_t *ret,
+                       struct err *err)
+{
+    static const char *const classes[] = {"cat", "dog"};
+    static const uint64_t counts[] = {20, 20};
+    struct blob_ref a = put_text(r, "shard a"), b = put_text(r, "held out");
+    struct submit_shard shards[2] = {{.size = a.size, .samples = 40},
+                                     {.size = b.size, .samples = 4, .holdout = true}};
+    memcpy(shards[0].sha256, a.sha256, 32);
+    memcpy(shards[1].sha256, b.sha256, 32);
+    const struct submit s = {.spec = spec_job,
+                             .classes = classes,
+                             .counts = counts,
+                             .n_classes = 2,
+                             .shards = shards,
+                             .n_shards = 2,
+                             .encoders = files,
+                             .n_encoders = n};
+    return view_job_submit(r->co, &s, ret, err);
+}
+
+static struct encoder_file vae_file(struct rig *r)
+{
+    struct encoder_file f = {.part = 0, .name = "config.json", .blob = put_text(r, "{}")};
+    return f;
+}
+
+static void test_files(void **state)
+{
+    struct rig *r = *state;
+    struct err err = {0};
+    uint64_t id = 0;
+    struct encoder_file text = vae_file(r), gone = text;
+    text.part = 1;
+    gone.blob.sha256[0] ^= 1;
+    assert_true(submit_with(r, NULL, 0, &id, &err) < 0);
+    assert_non_null(strstr(err.msg, "the files of its VAE were not uploaded with it"));
+    assert_true(submit_with(r, &text, 1, &id, &err) < 0);
+    assert_non_null(strstr(err.msg, "config.json was uploaded as the file of a network"));
+    assert_true(submit_with(r, &gone, 1, &id, &err) < 0);
+    assert_non_null(strstr(err.msg, "config.json"));
+}
+
+/* Gives the ENCODE task of a worker back with a shard of `samples`. */
+static bool encode(struct rig *r, struct fake *w, const Skerry__V1__Task *t, const char *latents,
+                   uint32_t samples)
+{
+    struct result x;
+    struct blob_ref made = put_text(r, latents);
+    Skerry__V1__ShardInfo info = SKERRY__V1__SHARD_INFO__INIT, *list[1] = {&info};
+    begin_result(&x, t, &made);
+    x.m.n_contributions = 0;
+    info.blob = &x.blob;
+    info.samples = samples;
+    x.m.shards = list;
+    x.m.n_shards = 1;
+    return report(r, w, &x);
+}
+
+static void test_encoding(void **state)
+{
+    struct rig *r = *state;
+    struct fake *w = &r->workers[0];
+    struct err err = {0};
+    uint64_t id = 0;
+    uint32_t done, total;
+    struct encoder_file f = vae_file(r);
+    assert_int_equal(join(r, w, SKERRY_VERSION), 0);
+    assert_int_equal(submit_with(r, &f, 1, &id, &err), 0);
+    const struct job *j = state_job(&r->co->state, id);
+    const Skerry__V1__Task *t = assign(r, w, TASK_ENCODE);
+    assert_int_equal(j->state, JOB_ENCODING);
+    query_progress(&r->co->state, j, &done, &total);
+    assert_int_equal(done, 0);
+    assert_int_equal(total, 2);
+    assert_int_equal(t->n_encoders, 1);
+    assert_string_equal(t->encoders[0]->name, "config.json");
+    assert_int_equal(t->encode->range->count, 40);
+
+    const struct blob_ref before = j->shards[0].blob;
+    assert_false(encode(r, w, t, "latents", 39)); /* a sample is missing */
+    assert_memory_equal(j->shards[0].blob.sha256, before.sha256, 32);
+    t = assign(r, w, TASK_ENCODE);
+    assert_true(encode(r, w, t, "latents", t->encode->range->count));
+    t = assign(r, w, TASK_ENCODE);
+    assert_true(encode(r, w, t, "more latents", t->encode->range->count));
+    assert_memory_not_equal(j->shards[0].blob.sha256, before.sha256, 32);
+    assert_int_equal(j->shards[0].samples, 40);
+    (void)assign(r, w, TASK_INIT);
+    assert_int_equal(j->state, JOB_INITIALISING);
+    assert_int_equal(j->n_encoders, 1);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
+
+int main(void)
+{
+    log_set_level(LOG_LEVEL_ERROR);
+    const struct CMUnitTest tests[] = {
+        TEST(test_files),
+        TEST(test_encoding),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
