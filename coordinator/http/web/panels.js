@@ -5,7 +5,7 @@ import {spark} from './chart.js';
 export const OVER = new Set(['done', 'failed', 'cancelled']);
 
 const JOB_TONE = {running: 'sea', finishing: 'sea', done: 'ok', failed: 'bad', cancelled: 'warn', ingesting: 'sea', initialising: 'sea',
-  features: 'sand', scoring: 'sand', clustering: 'sand', splitting: 'sand'};
+  encoding: 'sand', features: 'sand', scoring: 'sand', clustering: 'sand', splitting: 'sand'};
 const WORKER_TONE = {busy: 'sea', idle: 'ok', late: 'warn', draining: 'warn', quarantined: 'bad', lost: 'bad'};
 const TASK_TONE = {leased: 'sea', reported: 'ok', done: 'ok', failed: 'bad'};
 
@@ -30,7 +30,8 @@ function stat(name, value) {
 
 // What a job goes through when its data are cut into partitions, in words.
 const STAGES = {
-  ingesting: ['Ingest', 'archives are read'], initialising: ['Version 0', ''],
+  ingesting: ['Ingest', 'archives are read'], encoding: ['Latents', 'shards are encoded'],
+  initialising: ['Version 0', ''],
   features: ['Features', 'shards have their features'], scoring: ['Scores', 'shards are scored by the paths'],
   clustering: ['Clusters', ''], splitting: ['Split', 'groups of shards are cut by partition'],
   running: ['Training', ''], finishing: ['Finish', ''],
@@ -40,7 +41,7 @@ function stages(job) {
   const cut = job.partitions.length > 0 || job.state === 'features';
   const again = job.state === 'scoring' || (job.generation > 0 && (job.state === 'clustering' || job.state === 'splitting'));
   const names = again ? ['scoring', 'clustering', 'splitting', 'running', 'finishing']
-    : [...(job.state === 'ingesting' ? ['ingesting'] : []), 'initialising', 'features', 'clustering', 'splitting', 'running', 'finishing'];
+    : [...(['ingesting', 'encoding'].includes(job.state) ? [job.state] : []), 'initialising', 'features', 'clustering', 'splitting', 'running', 'finishing'];
   const at = names.indexOf(job.state), {done, total} = job.stage;
   $('stage').hidden = OVER.has(job.state) || (!cut && total < 2);
   if ($('stage').hidden) return;
