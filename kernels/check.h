@@ -54,11 +54,13 @@ static inline bool rmsnorm_fwd_ok(const struct rmsnorm_fwd *p)
            (!p->h || p->w) && (!p->y || p->x);
 }
 
-static inline bool heads_ok(const int dims[4], int Hkv, int Tk, enum dtype dt)
+static inline bool heads_ok(const int dims[4], int Hkv, int Tk, int most_keys, int most_channels,
+                            enum dtype dt)
 {
-    return btc_ok(dims[0], Tk, 3 * (int64_t)dims[2] * dims[3]) && Tk <= 4096 && dims[1] >= 0 &&
-           dims[1] <= Tk && dims[3] >= 1 && dims[3] <= 128 && dims[2] <= 65536 && Hkv >= 0 &&
-           (Hkv == 0 || dims[2] % Hkv == 0) && dt_ok(dt);
+    const int T = dims[1], H = dims[2], D = dims[3], longest = T > Tk ? T : Tk;
+    return btc_ok(dims[0], longest, 3 * (int64_t)H * D) && longest <= most_keys && T >= 0 &&
+           Tk >= (T > 0) && D >= 1 && D <= most_channels && H <= 65536 && Hkv >= 0 &&
+           (Hkv == 0 || H % Hkv == 0) && dt_ok(dt);
 }
 
 static inline bool image_ok(int B, int Ch, int S, int p)
@@ -78,22 +80,39 @@ static inline bool rope_ok(const struct rope *p)
            p->theta > 0 && (!p->ld || p->ld >= (int64_t)p->heads * p->D);
 }
 
-static inline int attention_keys(const struct attention_fwd *p)
+static inline int attention_fwd_keys(const struct attention_fwd *p)
 {
     return p->kv && p->Tk ? p->Tk : p->T;
 }
 
+static inline int attention_bwd_keys(const struct attention_bwd *p)
+{
+    return p->q && p->Tk ? p->Tk : p->T;
+}
+
+/* Which masks go together, so that no query is without keys. */
+static inline bool attention_mask_ok(int T, int Tk, bool causal, const int32_t *start,
+                                     const int32_t *klen)
+{
+    return causal ? T <= Tk && !(start && klen) : !start;
+}
+
 static inline bool attention_fwd_ok(const struct attention_fwd *p)
 {
-    const int dims[4] = {p->B, p->T, p->H, p->D};
-    return heads_ok(dims, p->Hkv, attention_keys(p), p->dt) && (p->kv || !p->Tk || p->Tk == p->T) &&
-           p->kv_stride >= 0 && (p->causal || !p->start);
+    const int dims[4] = {p->B, p->T, p->H, p->D}, Tk = attention_fwd_keys(p);
+    return heads_ok(dims, p->Hkv, Tk, 16384, 512, p->dt) &&
+           attention_mask_ok(p->T, Tk, p->causal, p->start, p->klen) && (p->kv || !p->q) &&
+           (p->kv || !p->Tk || p->Tk == p->T) && p->kv_stride >= 0 && p->scale >= 0 &&
+           p->scale < INFINITY;
 }
 
 static inline bool attention_bwd_ok(const struct attention_bwd *p)
 {
-    const int dims[4] = {p->B, p->T, p->H, p->D};
-    return heads_ok(dims, p->Hkv, p->T, p->dt) && (p->causal || !p->start);
+    const int dims[4] = {p->B, p->T, p->H, p->D}, Tk = attention_bwd_keys(p);
+    return heads_ok(dims, p->Hkv, Tk, 4096, 128, p->dt) &&
+           attention_mask_ok(p->T, Tk, p->causal, p->start, p->klen) && !p->q == !p->kv &&
+           (!p->q || (p->dq && p->dkv && !p->start)) && (p->q || !p->Tk || p->Tk == p->T) &&
+           p->scale >= 0 && p->scale < INFINITY;
 }
 
 static inline bool cross_entropy_ok(const struct cross_entropy *p)
@@ -163,6 +182,15 @@ static inline bool start_ok(const int32_t *start, int B, int T, int Tk)
 {
     for (int64_t i = 0; start && i < (int64_t)B * T; i++)
         if (start[i] < 0 || start[i] > Tk - T + i % T)
+            return false;
+    return true;
+}
+
+/* A sample without keys has no mean of values, and one with too many reads foreign memory. */
+static inline bool klen_ok(const int32_t *klen, int B, int Tk)
+{
+    for (int b = 0; klen && b < B; b++)
+        if (klen[b] < 1 || klen[b] > Tk)
             return false;
     return true;
 }

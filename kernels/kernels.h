@@ -193,47 +193,64 @@ struct rope {
     enum dtype dt;
 };
 
-/* ---- attention: softmax(q kᵀ / sqrt(D)) v over the keys a query may see -----
+/* ---- attention: softmax(scale q kᵀ + bias) v over the keys a query may see ---
  *
  * H query heads share Hkv heads of keys and values (grouped-query attention): query
  * head h reads key head h / (H/Hkv).  Hkv 0 means H; H is a multiple of it.
  *
  * Without `causal` every query sees every key.  With it, query i of a sample is at
  * position p = Tk-T+i and sees the keys j with start[i] <= j <= p (start NULL: 0), so
- * that documents packed into one sequence stay apart.  Work outside of that is
- * skipped by blocks.
+ * that documents packed into one sequence stay apart.  Either way a sample has klen keys
+ * (NULL: Tk); keys and values behind them are not read, and change no bit.  Work outside
+ * of what is seen is skipped by blocks.
  *
- * Keys and values are those of qkv, or of a cache `kv` when given: then only q of
- * qkv is read.  The k and v of a row of qkv are one piece, as is a row of the cache:
- * one copy per token fills it (after rope).
+ * Three places of queries, keys and values:
+ *   self-attention         qkv has all three
+ *   a cache                q of qkv, keys and values of kv
+ *   cross-attention        q, and keys and values of kv; qkv is not read
+ * The k and v of a row of qkv are one piece, as is a row of kv: one copy per token fills a
+ * cache (after rope), one product of the other sequence gives kv.  T may exceed Tk there
+ * unless causal.
  *
  * Scores are streamed: no (T,Tk) matrix leaves the cache, the backward recomputes
- * them from the row statistic lse.  Tk up to 4096, D up to 128, any values. */
+ * them from the row statistic lse.  A sample's bits depend on nothing of other samples.
+ * Forward: T and Tk up to 16384, D up to 512; backward: 4096 and 128.  Any values. */
 struct attention_fwd {
     void *o;              /* (B,T,H,D) (dt) = */
-    float *lse;           /* (B,H,T) = log sum exp of each scaled score row; NULL: not wanted */
+    float *lse;           /* (B,H,T) = log sum exp of each row of scores; NULL: not wanted */
     const void *qkv;      /* (B,T,H+2Hkv,D) (dt): heads of q, then of k, then of v */
-    const void *kv;       /* (B,Tk,2Hkv,D) (dt) the cache, or NULL */
-    int64_t kv_stride;    /* elements from one sample's cache to the next; 0: Tk*2*Hkv*D */
-    const int32_t *start; /* (B,T) first key a query sees, 0 <= start <= its position; or NULL */
+    const void *q;        /* (B,T,H,D) (dt), with kv; or NULL: that of qkv */
+    const void *kv;       /* (B,Tk,2Hkv,D) (dt): heads of k, then of v; or NULL */
+    int64_t kv_stride;    /* elements from one sample's kv to the next; 0: Tk*2*Hkv*D */
+    const int32_t *start; /* (B,T) first key a query sees, 0 <= start <= its position; or NULL.
+                           * With causal, without klen */
+    const int32_t *klen;  /* (B) keys of each sample, 1 to Tk; or NULL */
+    const float *bias;    /* (H,T,Tk) added to the scaled scores of every sample; or NULL */
+    float scale;          /* above 0; 0: 1/sqrt(D) */
     int B, T, H, D;
     int Hkv; /* 0: H */
-    int Tk;  /* keys, >= T, with kv; 0: T */
+    int Tk;  /* keys, with kv; 0: T */
     bool causal;
     enum dtype dt;
 };
 
-/* Backward of the same without a cache.  Each key head's gradient sums over its query heads
- * in ascending order. */
+/* Backward of the same without a cache and without a bias.  Each key head's gradient sums over
+ * its query heads in ascending order.  Keys behind klen have the gradient 0. */
 struct attention_bwd {
-    void *dqkv;           /* (B,T,H+2Hkv,D) (dt) = */
+    void *dqkv;           /* (B,T,H+2Hkv,D) (dt) =, without q */
+    void *dq;             /* (B,T,H,D) (dt) =, with q */
+    void *dkv;            /* (B,Tk,2Hkv,D) (dt) =, with q */
     const void *d_o;      /* (B,T,H,D) (dt) */
     const void *o;        /* (B,T,H,D) (dt) of the forward */
     const float *lse;     /* (B,H,T) of the forward */
     const void *qkv;      /* (B,T,H+2Hkv,D) (dt) of the forward */
-    const int32_t *start; /* (B,T) of the forward, or NULL */
+    const void *q, *kv;   /* (B,T,H,D), (B,Tk,2Hkv,D) (dt) of the forward, or both NULL */
+    const int32_t *start; /* (B,T) of the forward, without q; or NULL */
+    const int32_t *klen;  /* (B) of the forward, or NULL */
+    float scale;          /* of the forward */
     int B, T, H, D;
     int Hkv; /* 0: H */
+    int Tk;  /* keys, with q; 0: T */
     bool causal;
     enum dtype dt;
 };

@@ -21,22 +21,32 @@ struct mat {
     int64_t ld; /* elements */
 };
 
-/* What a task needs of its shapes; the same for every task. */
+/* Queries, or keys with their values, of all samples: those of head 0 of sample b at
+ * p + first + b * stride, rows `ld` apart. */
+struct place {
+    const void *p;
+    int64_t first, stride, ld; /* elements */
+};
+
+/* What a task needs of its shapes; the same for every task, `keys` and what follows from it
+ * excepted. */
 struct plan {
     const struct gemm_kernel *kern;
     int B, T, Tk, H, D;
     int Hkv, share; /* heads of keys, and query heads that share one */
     bool causal;
-    const int32_t *start; /* (B,T) or NULL */
-    enum dtype dt;        /* of the tensors */
-    enum dtype work;      /* of the products: dt, or f32 after widening */
+    const int32_t *start, *klen; /* (B,T), (B), or NULL */
+    struct place q, kv;
+    enum dtype dt;   /* of the tensors */
+    enum dtype work; /* of the products: dt, or f32 after widening */
     bool widen;
-    int64_t key_panels, dim_panels; /* panels of NR over Tk and over D */
-    int64_t dim_units, key_units;   /* units of k over D and over Tk */
-    int64_t qkv_ld, o_ld;           /* elements of a row of qkv and of o */
-    float inv_sqrt;
-    int group;    /* heads of keys of a task */
-    size_t bytes; /* scratch of one thread */
+    int64_t dim_panels, dim_units; /* panels of NR and units of k over D */
+    int64_t o_ld;                  /* elements of a row of o */
+    float scale;                   /* of scores */
+    int group;                     /* heads of keys of a task */
+    size_t bytes;                  /* scratch of one thread */
+    int keys;                      /* of the sample; of all before there is one */
+    int64_t key_panels, key_units; /* panels and units over them */
 };
 
 /* Keys begin <= j < end: what a row sees, or whole panels that hold all that a block sees. */
@@ -58,6 +68,12 @@ static void *carve(struct carve *c, int64_t count, size_t size)
     return p;
 }
 
+/* Of a head that is widened: of keys or of queries. */
+static int64_t wide_elements(const struct plan *p, bool keys)
+{
+    return p->widen ? (int64_t)(keys ? p->Tk : p->T) * p->D : 0;
+}
+
 struct fwd_scratch {
     float *wide[3]; /* q, k, v of a head in f32 when widening */
     float *k_nt;    /* packed: columns are keys, k runs over D */
@@ -71,7 +87,7 @@ static size_t fwd_carve(struct fwd_scratch *s, const struct plan *p, char *base)
     struct carve c = {base, 0};
     int64_t keys = p->key_panels * NR, dims = p->dim_panels * NR;
     for (int i = 0; i < 3; i++)
-        s->wide[i] = carve(&c, p->widen ? (int64_t)p->Tk * p->D : 0, sizeof(float));
+        s->wide[i] = carve(&c, wide_elements(p, i == 1 || i == 2), sizeof(float));
     s->k_nt = carve(&c, keys * p->dim_units, sizeof(float));
     s->v_nn = carve(&c, dims * p->key_units, sizeof(float));
     s->strip = carve(&c, p->key_panels * TILE, sizeof(float));
@@ -86,7 +102,7 @@ struct bwd_scratch {
     float *strip, *dstrip; /* (key_panels, MR, NR): scores, gradient of probabilities */
     void *prob, *dscore;   /* (BLOCK, key_panels*NR) (work) */
     float *left, *right;   /* packed prob or dscore, and do or q, of a block */
-    float *dk, *dv;        /* (T, dim_panels*NR): sums over blocks and query heads */
+    float *dk, *dv;        /* (keys, dim_panels*NR): sums over blocks and query heads */
 };
 
 static size_t bwd_carve(struct bwd_scratch *s, const struct plan *p, char *base)
@@ -94,7 +110,7 @@ static size_t bwd_carve(struct bwd_scratch *s, const struct plan *p, char *base)
     struct carve c = {base, 0};
     int64_t keys = p->key_panels * NR, dims = p->dim_panels * NR;
     for (int i = 0; i < 5; i++)
-        s->wide[i] = carve(&c, p->widen ? (int64_t)p->T * p->D : 0, sizeof(float));
+        s->wide[i] = carve(&c, wide_elements(p, i == 1 || i == 2), sizeof(float));
     s->k_nt = carve(&c, keys * p->dim_units, sizeof(float));
     s->v_nt = carve(&c, keys * p->dim_units, sizeof(float));
     s->k_nn = carve(&c, dims * p->key_units, sizeof(float));
@@ -102,11 +118,39 @@ static size_t bwd_carve(struct bwd_scratch *s, const struct plan *p, char *base)
     s->dstrip = carve(&c, p->key_panels * TILE, sizeof(float));
     s->prob = carve(&c, BLOCK * keys, dtype_bytes(p->work));
     s->dscore = carve(&c, BLOCK * keys, dtype_bytes(p->work));
-    s->left = carve(&c, (int64_t)(p->T + MR) * BLOCK, sizeof(float));
+    s->left = carve(&c, (int64_t)(p->Tk + MR) * BLOCK, sizeof(float));
     s->right = carve(&c, dims * BLOCK, sizeof(float));
-    s->dk = carve(&c, p->T * dims, sizeof(float));
-    s->dv = carve(&c, p->T * dims, sizeof(float));
+    s->dk = carve(&c, p->Tk * dims, sizeof(float));
+    s->dv = carve(&c, p->Tk * dims, sizeof(float));
     return c.used;
+}
+
+/* A number of keys, and what follows from it. */
+static void set_keys(struct plan *p, int keys)
+{
+    p->keys = keys;
+    p->key_panels = (keys + NR - 1) / NR;
+    p->key_units = gemm_units(p->work, keys);
+}
+
+/* The plan for a sample. */
+static struct plan plan_of(const struct plan *all, int b)
+{
+    struct plan p = *all;
+    if (p.klen)
+        set_keys(&p, p.klen[b]);
+    return p;
+}
+
+/* Where queries, keys and values lie: in qkv, in q and kv, or in both. */
+static void set_places(struct plan *p, const void *qkv, const void *q, const void *kv,
+                       int64_t kv_stride)
+{
+    const int64_t width = (int64_t)p->H * p->D, pair = 2 * (int64_t)p->Hkv * p->D;
+    const int64_t q_ld = q ? width : width + pair, kv_ld = kv ? pair : width + pair;
+    p->q = (struct place){q ? q : qkv, 0, p->T * q_ld, q_ld};
+    p->kv =
+        (struct place){kv ? kv : qkv, kv ? 0 : width, kv_stride ? kv_stride : p->Tk * kv_ld, kv_ld};
 }
 
 /* The derived fields of a plan whose shapes are set. */
@@ -118,13 +162,11 @@ static void complete_plan(const struct cpu_state *st, struct plan *p)
     p->kern = st->gemm[p->work];
     p->Hkv = p->Hkv ? p->Hkv : p->H;
     p->share = p->H / (p->Hkv ? p->Hkv : 1);
-    p->key_panels = (p->Tk + NR - 1) / NR;
     p->dim_panels = (p->D + NR - 1) / NR;
     p->dim_units = gemm_units(p->work, p->D);
-    p->key_units = gemm_units(p->work, p->Tk);
-    p->qkv_ld = (int64_t)(p->H + 2 * p->Hkv) * p->D;
+    set_keys(p, p->Tk);
     p->o_ld = (int64_t)p->H * p->D;
-    p->inv_sqrt = 1.0f / sqrtf((float)p->D);
+    p->scale = p->scale > 0 ? p->scale : 1.0f / sqrtf((float)p->D);
     /* A whole sample to a task where that leaves enough tasks to even out: its heads share
      * pages and lines. */
     p->group = p->B >= 8 * cpu_team_threads(st->team) && p->Tk <= 256 ? p->Hkv : 1;
@@ -132,7 +174,7 @@ static void complete_plan(const struct cpu_state *st, struct plan *p)
 
 static int tasks_of(const struct plan *p)
 {
-    return p->T && p->group ? p->B * p->Hkv / p->group : 0;
+    return p->Tk && p->group ? p->B * p->Hkv / p->group : 0;
 }
 
 /* ---- pieces ---- */
@@ -147,7 +189,7 @@ static const char *mat_row(const struct plan *p, const struct mat *m, int64_t ro
     return (const char *)m->p + row * m->ld * (int64_t)dtype_bytes(p->work);
 }
 
-/* Rows of one head: as they lie, or widened. */
+/* Rows of one head, the first at element `at`: as they lie, or widened. */
 static struct mat load_head(const struct plan *p, const void *x, int64_t at, int64_t ld, int rows,
                             float *wide)
 {
@@ -161,24 +203,46 @@ static struct mat load_head(const struct plan *p, const void *x, int64_t at, int
     return (struct mat){wide, p->D};
 }
 
-/* Asks for rows of a head that will be needed while this one is computed: they lie too far
- * apart for the hardware to guess. */
-static void prefetch_heads(const struct plan *p, const void *x, int64_t at, int64_t ld, int heads)
+/* Asks for rows of heads that will be needed while others are computed: they lie too far apart
+ * for the hardware to guess. */
+static void prefetch_heads(const struct plan *p, const void *x, int64_t at, int64_t ld, int rows,
+                           int heads)
 {
     const int64_t size = (int64_t)dtype_bytes(p->dt), line = 64;
-    for (int64_t t = 0; t < p->T; t++) {
+    for (int64_t t = 0; t < rows; t++) {
         const char *row = (const char *)x + (at + t * ld) * size;
         for (int64_t i = 0; i < (int64_t)heads * p->D * size; i += line)
             __builtin_prefetch(row + i, 0, 2);
     }
 }
 
+/* Element of the first key of head hk of sample b, and from there to its value. */
+static int64_t key_at(const struct plan *p, int b, int hk)
+{
+    return p->kv.first + b * p->kv.stride + (int64_t)hk * p->D;
+}
+
+static int64_t value_step(const struct plan *p)
+{
+    return (int64_t)p->Hkv * p->D;
+}
+
+/* Asks for the query heads and keys that come after those of head hk. */
+static void prefetch_next(const struct plan *p, int b, int hk)
+{
+    const int64_t next = key_at(p, b, hk + 1), width = (int64_t)p->share * p->D;
+    prefetch_heads(p, p->q.p, b * p->q.stride + (hk + 1) * width, p->q.ld, p->T, p->share);
+    prefetch_heads(p, p->kv.p, next, p->kv.ld, p->keys, 1);
+    prefetch_heads(p, p->kv.p, next + value_step(p), p->kv.ld, p->keys, 1);
+}
+
 /* The keys that row `i` of sample b sees. */
 static struct span row_span(const struct plan *p, int b, int64_t i)
 {
     if (!p->causal)
-        return (struct span){0, p->Tk};
-    return (struct span){p->start ? p->start[(int64_t)b * p->T + i] : 0, p->Tk - p->T + i + 1};
+        return (struct span){0, p->keys};
+    return (struct span){p->start ? p->start[(int64_t)b * p->T + i] : 0,
+                         least(p->Tk - p->T + i + 1, p->keys)};
 }
 
 /* Whole panels with all keys that rows from `row` on see. */
@@ -188,7 +252,7 @@ static struct span block_span(const struct plan *p, int b, int64_t row, int rows
     for (int i = 1; i < rows; i++) {
         struct span one = row_span(p, b, row + i);
         all.begin = least(all.begin, one.begin);
-        all.end = one.end; /* rises with the row */
+        all.end = one.end; /* never falls */
     }
     return (struct span){all.begin / NR * NR, (all.end + NR - 1) / NR * NR};
 }
@@ -200,12 +264,12 @@ static int64_t span_units(const struct plan *p, struct span s, int64_t *ret_firs
     return least(gemm_units(p->work, s.end), p->key_units) - *ret_first;
 }
 
-/* Packs all rows of m as columns (k over D). */
+/* Packs all keys of m as columns (k over D). */
 static void pack_nt(const struct plan *p, float *dst, const struct mat *m)
 {
-    for (int64_t j = 0; j < p->Tk; j += NR)
-        p->kern->pack_b_nt(dst + j * p->dim_units, 0, mat_row(p, m, j), m->ld, least(NR, p->Tk - j),
-                           p->D);
+    for (int64_t j = 0; j < p->keys; j += NR)
+        p->kern->pack_b_nt(dst + j * p->dim_units, 0, mat_row(p, m, j), m->ld,
+                           least(NR, p->keys - j), p->D);
 }
 
 /* Packs `rows` rows of m from `row` on, columns are D (k over rows). */
@@ -259,16 +323,26 @@ static void store_scaled(void *out, enum dtype dt, int64_t at, int64_t ld, const
 struct fwd_job {
     struct plan plan;
     const struct attention_fwd *p;
-    int64_t kv_offset, kv_ld, kv_stride; /* of keys: of the first, to the next, to the sample's */
     char *scratch;
 };
 
-/* Row r of the strip becomes exp(s - max) in prob; returns the sum and, in ret_max, the
- * largest scaled score.  Columns of the panels that the row does not see become zero. */
-static float softmax_row(const struct plan *p, float *strip, void *prob, int r, struct span panels,
-                         struct span in, float *ret_max)
+/* Row r of the strip becomes its scores, with the bias of the row added, where it sees keys. */
+static void add_bias(const struct plan *p, float *strip, const float *bias, int r, struct span in)
 {
-    vf scale = v_set(p->inv_sqrt), low = v_set(-INFINITY), best = low, sum = v_zero();
+    vf scale = v_set(p->scale);
+    for (int64_t t = in.begin / VL * VL; t < in.end; t += VL) {
+        float *s = strip + t / NR * TILE + r * NR + t % NR;
+        v_store(s, v_mask(VL),
+                v_fma(v_load(s, v_mask(VL)), scale, v_load(bias + t, v_mask(in.end - t))));
+    }
+}
+
+/* Row r of the strip becomes exp(scale s - max) in prob; returns the sum and, in ret_max, the
+ * largest score.  Columns of the panels that the row does not see become zero. */
+static float softmax_row(const struct plan *p, float *strip, void *prob, int r, float scale_by,
+                         struct span panels, struct span in, float *ret_max)
+{
+    vf scale = v_set(scale_by), low = v_set(-INFINITY), best = low, sum = v_zero();
     int64_t begin = in.begin / VL * VL, end = (in.end + VL - 1) / VL * VL;
     int64_t at = r * p->key_panels * NR;
     for (int64_t t = begin; t < end; t += VL) {
@@ -276,7 +350,7 @@ static float softmax_row(const struct plan *p, float *strip, void *prob, int r, 
         best = v_max(best, only_in(in, t, v_load(s, v_mask(VL)), low));
     }
     float top = v_hmax(best);
-    vf shift = v_set(top * p->inv_sqrt);
+    vf shift = v_set(top * scale_by);
     zero_prob(p, prob, at, panels.begin, begin);
     for (int64_t t = begin; t < end; t += VL) {
         const float *s = strip + t / NR * TILE + r * NR + t % NR;
@@ -286,14 +360,13 @@ static float softmax_row(const struct plan *p, float *strip, void *prob, int r, 
         v_store_dt(prob, p->work, at + t, v_mask(VL), e);
     }
     zero_prob(p, prob, at, end, panels.end);
-    *ret_max = top * p->inv_sqrt;
+    *ret_max = top * scale_by;
     return v_sum(sum);
 }
 
-static void fwd_rows(const struct fwd_job *job, const struct fwd_scratch *s, const struct mat *q,
-                     int b, int h, int row)
+static void fwd_rows(const struct attention_fwd *f, const struct plan *p,
+                     const struct fwd_scratch *s, const struct mat *q, int b, int h, int row)
 {
-    const struct plan *p = &job->plan;
     int rows = (int)least(MR, p->T - row);
     struct span panels = block_span(p, b, row, rows);
     float factors[MR], tile[TILE];
@@ -301,44 +374,41 @@ static void fwd_rows(const struct fwd_job *job, const struct fwd_scratch *s, con
     strip_of(p, s->strip, q, row, rows, s->k_nt, panels);
     for (int r = 0; r < rows; r++) {
         struct span in = row_span(p, b, row + r);
-        float max, sum = softmax_row(p, s->strip, s->prob, r, panels, in, &max);
+        const int64_t at = (int64_t)h * p->T + row + r;
+        if (f->bias)
+            add_bias(p, s->strip, f->bias + at * p->Tk, r, in);
+        float max, scale = f->bias ? 1 : p->scale;
+        float sum = softmax_row(p, s->strip, s->prob, r, scale, panels, in, &max);
         factors[r] = 1.0f / sum;
-        if (job->p->lse)
-            job->p->lse[((int64_t)b * p->H + h) * p->T + row + r] = max + logf(sum);
+        if (f->lse)
+            f->lse[(int64_t)b * p->H * p->T + at] = max + logf(sum);
     }
     for (int64_t j = 0; j < p->dim_panels; j++) {
         int64_t at = ((int64_t)b * p->T + row) * p->o_ld + (int64_t)h * p->D + j * NR;
         p->kern->inplace[rows](tile, (const char *)s->prob + panels.begin * es,
                                p->key_panels * NR * es, s->v_nn + (j * p->key_units + first) * NR,
                                units);
-        store_scaled(job->p->o, p->dt, at, p->o_ld, tile, rows, (int)least(NR, p->D - j * NR),
-                     factors);
+        store_scaled(f->o, p->dt, at, p->o_ld, tile, rows, (int)least(NR, p->D - j * NR), factors);
     }
 }
 
 /* The query heads of one head of keys. */
 static void fwd_head(const struct fwd_job *job, struct fwd_scratch *s, int bh, bool more)
 {
-    const struct plan *p = &job->plan;
-    const int b = bh / p->Hkv, hk = bh % p->Hkv;
-    const int64_t kv_row = (int64_t)p->Hkv * p->D;
-    const void *kv = job->p->kv ? job->p->kv : job->p->qkv;
-    int64_t q_at = (int64_t)b * p->T * p->qkv_ld + (int64_t)hk * p->share * p->D;
-    int64_t kv_at = (int64_t)b * job->kv_stride + job->kv_offset + (int64_t)hk * p->D;
-    struct mat k = load_head(p, kv, kv_at, job->kv_ld, p->Tk, s->wide[1]);
-    struct mat v = load_head(p, kv, kv_at + kv_row, job->kv_ld, p->Tk, s->wide[2]);
-    if (more) {
-        prefetch_heads(p, job->p->qkv, q_at + (int64_t)p->share * p->D, p->qkv_ld, p->share);
-        prefetch_heads(p, kv, kv_at + p->D, job->kv_ld, 1);
-        prefetch_heads(p, kv, kv_at + kv_row + p->D, job->kv_ld, 1);
-    }
+    const int b = bh / job->plan.Hkv, hk = bh % job->plan.Hkv;
+    const struct plan sample = plan_of(&job->plan, b), *p = &sample;
+    const int64_t at = key_at(p, b, hk);
+    struct mat k = load_head(p, p->kv.p, at, p->kv.ld, p->keys, s->wide[1]);
+    struct mat v = load_head(p, p->kv.p, at + value_step(p), p->kv.ld, p->keys, s->wide[2]);
+    if (more)
+        prefetch_next(p, b, hk);
     pack_nt(p, s->k_nt, &k);
-    pack_nn(p, s->v_nn, &v, 0, p->Tk);
-    for (int i = 0; i < p->share; i++) {
+    pack_nn(p, s->v_nn, &v, 0, p->keys);
+    for (int h = hk * p->share; h < (hk + 1) * p->share; h++) {
         struct mat q =
-            load_head(p, job->p->qkv, q_at + (int64_t)i * p->D, p->qkv_ld, p->T, s->wide[0]);
+            load_head(p, p->q.p, b * p->q.stride + (int64_t)h * p->D, p->q.ld, p->T, s->wide[0]);
         for (int row = 0; row < p->T; row += MR)
-            fwd_rows(job, s, &q, b, hk * p->share + i, row);
+            fwd_rows(job->p, p, s, &q, b, h, row);
     }
 }
 
@@ -364,14 +434,14 @@ static int fwd(struct device *dev, const struct attention_fwd *p, struct stream 
                  .Hkv = p->Hkv,
                  .causal = p->causal,
                  .start = p->start,
+                 .klen = p->klen,
+                 .scale = p->scale,
                  .dt = p->dt},
         .p = p,
     };
     struct fwd_scratch s;
     complete_plan(st, &job.plan);
-    job.kv_ld = p->kv ? 2 * (int64_t)job.plan.Hkv * p->D : job.plan.qkv_ld;
-    job.kv_offset = p->kv ? 0 : job.plan.o_ld;
-    job.kv_stride = p->kv && p->kv_stride ? p->kv_stride : job.plan.Tk * job.kv_ld;
+    set_places(&job.plan, p->qkv, p->q, p->kv, p->kv_stride);
     job.plan.bytes = fwd_carve(&s, &job.plan, NULL);
     job.scratch = cpu_scratch(st, SCRATCH_PACKED, job.plan.bytes * (size_t)dev->threads);
     if (!job.scratch)
@@ -385,6 +455,7 @@ static int fwd(struct device *dev, const struct attention_fwd *p, struct stream 
 struct bwd_job {
     struct plan plan;
     const struct attention_bwd *p;
+    void *dq, *dkv; /* as queries and keys lie */
     char *scratch;
 };
 
@@ -392,9 +463,8 @@ struct bwd_job {
 struct head {
     struct mat q, o, d_o;
     const float *lse;
-    int64_t q_at; /* element of its first row in dqkv */
+    int64_t q_at; /* element of its first row in dq */
     int b;
-    bool first; /* of those that share keys: its blocks set the sums of dk and dv */
 };
 
 static float dot_row(const struct plan *p, const struct mat *a, const struct mat *b, int64_t row)
@@ -408,11 +478,11 @@ static float dot_row(const struct plan *p, const struct mat *a, const struct mat
     return v_sum(sum);
 }
 
-/* Row r of the strips to row `out` of prob and dscore = prob * (dprob - delta) / sqrt(D). */
+/* Row r of the strips to row `out` of prob and dscore = scale * prob * (dprob - delta). */
 static void grad_row(const struct plan *p, const struct bwd_scratch *s, int r, int out,
                      struct span panels, struct span in, float lse, float delta)
 {
-    vf scale = v_set(p->inv_sqrt), shift = v_set(lse), del = v_set(delta);
+    vf scale = v_set(p->scale), shift = v_set(lse), del = v_set(delta);
     int64_t begin = in.begin / VL * VL, end = (in.end + VL - 1) / VL * VL;
     int64_t to = out * p->key_panels * NR;
     zero_prob(p, s->prob, to, panels.begin, begin);
@@ -436,7 +506,7 @@ static void add_transposed(const struct plan *p, const struct bwd_scratch *s, fl
                            struct span keys, int64_t fresh)
 {
     int64_t units = gemm_units(p->work, rows), dims = p->dim_panels * NR;
-    int64_t end = least(keys.end, p->Tk);
+    int64_t end = least(keys.end, p->keys);
     float tile[TILE];
     p->kern->pack_a_tn(s->left, units * MR,
                        (const char *)left + keys.begin * (int64_t)dtype_bytes(p->work),
@@ -461,10 +531,9 @@ static void add_transposed(const struct plan *p, const struct bwd_scratch *s, fl
 }
 
 /* dq of MR query rows: dscore (rows, keys) times k. */
-static void store_dq(const struct bwd_job *job, const struct bwd_scratch *s, const struct head *hd,
-                     int64_t row, int in_block, int rows, struct span keys)
+static void store_dq(const struct plan *p, void *dq, const struct bwd_scratch *s,
+                     const struct head *hd, int64_t row, int in_block, int rows, struct span keys)
 {
-    const struct plan *p = &job->plan;
     static const float ones[MR] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
     float tile[TILE];
     int64_t es = (int64_t)dtype_bytes(p->work), bytes = p->key_panels * NR * es;
@@ -472,15 +541,16 @@ static void store_dq(const struct bwd_job *job, const struct bwd_scratch *s, con
     for (int64_t j = 0; j < p->dim_panels; j++) {
         p->kern->inplace[rows](tile, (const char *)s->dscore + in_block * bytes + keys.begin * es,
                                bytes, s->k_nn + (j * p->key_units + first) * NR, units);
-        store_scaled(job->p->dqkv, p->dt, hd->q_at + row * p->qkv_ld + j * NR, p->qkv_ld, tile,
-                     rows, (int)least(NR, p->D - j * NR), ones);
+        store_scaled(dq, p->dt, hd->q_at + row * p->q.ld + j * NR, p->q.ld, tile, rows,
+                     (int)least(NR, p->D - j * NR), ones);
     }
 }
 
-static void bwd_block(const struct bwd_job *job, const struct bwd_scratch *s, const struct head *hd,
-                      int64_t row)
+/* A block of queries.  The sums of keys below `fresh` are there; returns up to where they are
+ * then. */
+static int64_t bwd_block(const struct plan *p, void *dq, const struct bwd_scratch *s,
+                         const struct head *hd, int64_t row, int64_t fresh)
 {
-    const struct plan *p = &job->plan;
     int rows = (int)least(BLOCK, p->T - row);
     struct span panels = block_span(p, hd->b, row, rows);
     for (int i = 0; i < rows; i += MR) {
@@ -491,62 +561,59 @@ static void bwd_block(const struct bwd_job *job, const struct bwd_scratch *s, co
         for (int r = 0; r < n; r++)
             grad_row(p, s, r, i + r, panels, row_span(p, hd->b, row + i + r), hd->lse[row + i + r],
                      dot_row(p, &hd->d_o, &hd->o, row + i + r));
-        store_dq(job, s, hd, row + i, i, n, own);
+        store_dq(p, dq, s, hd, row + i, i, n, own);
     }
-    /* The first head's blocks go through the keys in order: all see back to their own first
-     * row at least, where the block before ended, unless each sees everything. */
-    int64_t fresh = !hd->first || (!p->causal && row > 0) ? p->Tk : row;
     add_transposed(p, s, s->dv, s->prob, &hd->d_o, row, rows, panels, fresh);
     add_transposed(p, s, s->dk, s->dscore, &hd->q, row, rows, panels, fresh);
+    return panels.end > fresh ? panels.end : fresh;
 }
 
-static void store_sum(const struct bwd_job *job, const float *sum, int64_t at)
+/* Rows of all keys: the sums of those below `summed`, and zeros. */
+static void store_sum(const struct plan *p, void *dkv, const float *sum, int64_t at, int64_t summed)
 {
-    const struct plan *p = &job->plan;
     int64_t dims = p->dim_panels * NR;
-    for (int t = 0; t < p->T; t++)
+    for (int t = 0; t < p->Tk; t++)
         for (int d = 0; d < p->D; d += VL)
-            v_store_dt(job->p->dqkv, p->dt, at + t * p->qkv_ld + d, v_mask(p->D - d),
-                       v_load(sum + t * dims + d, v_mask(VL)));
+            v_store_dt(dkv, p->dt, at + t * p->kv.ld + d, v_mask(p->D - d),
+                       t < summed ? v_load(sum + t * dims + d, v_mask(VL)) : v_zero());
 }
 
 /* The query heads of one head of keys. */
 static void bwd_head(const struct bwd_job *job, struct bwd_scratch *s, int bh, bool more)
 {
-    const struct plan *p = &job->plan;
-    const void *qkv = job->p->qkv;
-    const int b = bh / p->Hkv, hk = bh % p->Hkv;
-    const int64_t ld = p->qkv_ld, kv_row = (int64_t)p->Hkv * p->D, width = (int64_t)p->share * p->D;
-    int64_t q_at = (int64_t)b * p->T * ld + hk * width;
-    int64_t k_at = (int64_t)b * p->T * ld + p->o_ld + (int64_t)hk * p->D;
-    int64_t o_at = (int64_t)b * p->T * p->o_ld + hk * width;
-    struct mat k = load_head(p, qkv, k_at, ld, p->T, s->wide[1]);
-    struct mat v = load_head(p, qkv, k_at + kv_row, ld, p->T, s->wide[2]);
+    const int b = bh / job->plan.Hkv, hk = bh % job->plan.Hkv;
+    const struct plan sample = plan_of(&job->plan, b), *p = &sample;
+    const void *o = job->p->o, *d_o = job->p->d_o;
+    const int64_t k_at = key_at(p, b, hk), v_at = k_at + value_step(p);
+    const int64_t o_at = (int64_t)b * p->T * p->o_ld, next = (int64_t)(hk + 1) * p->share * p->D;
+    struct mat k = load_head(p, p->kv.p, k_at, p->kv.ld, p->keys, s->wide[1]);
+    struct mat v = load_head(p, p->kv.p, v_at, p->kv.ld, p->keys, s->wide[2]);
     if (more) {
-        prefetch_heads(p, qkv, q_at + width, ld, p->share);
-        prefetch_heads(p, qkv, k_at + p->D, ld, 1);
-        prefetch_heads(p, qkv, k_at + kv_row + p->D, ld, 1);
-        prefetch_heads(p, job->p->o, o_at + width, p->o_ld, p->share);
-        prefetch_heads(p, job->p->d_o, o_at + width, p->o_ld, p->share);
+        prefetch_next(p, b, hk);
+        prefetch_heads(p, o, o_at + next, p->o_ld, p->T, p->share);
+        prefetch_heads(p, d_o, o_at + next, p->o_ld, p->T, p->share);
     }
     pack_nt(p, s->k_nt, &k);
     pack_nt(p, s->v_nt, &v);
-    pack_nn(p, s->k_nn, &k, 0, p->T);
-    for (int i = 0; i < p->share; i++) {
-        struct head head = {
-            .q = load_head(p, qkv, q_at + (int64_t)i * p->D, ld, p->T, s->wide[0]),
-            .o = load_head(p, job->p->o, o_at + (int64_t)i * p->D, p->o_ld, p->T, s->wide[3]),
-            .d_o = load_head(p, job->p->d_o, o_at + (int64_t)i * p->D, p->o_ld, p->T, s->wide[4]),
-            .lse = job->p->lse + ((int64_t)b * p->H + hk * p->share + i) * p->T,
-            .q_at = q_at + (int64_t)i * p->D,
+    pack_nn(p, s->k_nn, &k, 0, p->keys);
+    /* The first head's blocks go through the keys in order, and none leaves a gap. */
+    int64_t fresh = 0;
+    for (int h = hk * p->share; h < (hk + 1) * p->share; h++) {
+        const int64_t q_at = b * p->q.stride + (int64_t)h * p->D, at = o_at + (int64_t)h * p->D;
+        const struct head head = {
+            .q = load_head(p, p->q.p, q_at, p->q.ld, p->T, s->wide[0]),
+            .o = load_head(p, o, at, p->o_ld, p->T, s->wide[3]),
+            .d_o = load_head(p, d_o, at, p->o_ld, p->T, s->wide[4]),
+            .lse = job->p->lse + ((int64_t)b * p->H + h) * p->T,
+            .q_at = q_at,
             .b = b,
-            .first = i == 0,
         };
         for (int64_t row = 0; row < p->T; row += BLOCK)
-            bwd_block(job, s, &head, row);
+            fresh = bwd_block(p, job->dq, s, &head, row, fresh);
     }
-    store_sum(job, s->dk, k_at);
-    store_sum(job, s->dv, k_at + kv_row);
+    fresh = least(fresh, p->keys);
+    store_sum(p, job->dkv, s->dk, k_at, fresh);
+    store_sum(p, job->dkv, s->dv, v_at, fresh);
 }
 
 static void bwd_task(void *arg, int task, int thread)
@@ -565,17 +632,22 @@ static int bwd(struct device *dev, const struct attention_bwd *p, struct stream 
     struct bwd_job job = {
         .plan = {.B = p->B,
                  .T = p->T,
-                 .Tk = p->T,
+                 .Tk = p->q && p->Tk ? p->Tk : p->T,
                  .H = p->H,
                  .D = p->D,
                  .Hkv = p->Hkv,
                  .causal = p->causal,
                  .start = p->start,
+                 .klen = p->klen,
+                 .scale = p->scale,
                  .dt = p->dt},
         .p = p,
+        .dq = p->q ? p->dq : p->dqkv,
+        .dkv = p->q ? p->dkv : p->dqkv,
     };
     struct bwd_scratch s;
     complete_plan(st, &job.plan);
+    set_places(&job.plan, p->qkv, p->q, p->kv, 0);
     job.plan.bytes = bwd_carve(&s, &job.plan, NULL);
     job.scratch = cpu_scratch(st, SCRATCH_PACKED, job.plan.bytes * (size_t)dev->threads);
     if (!job.scratch)

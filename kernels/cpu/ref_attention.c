@@ -2,33 +2,40 @@
 #include "common/base/base.h"
 #include "kernels/cpu/ref.h"
 
-/* The shapes that forward and backward have in common. */
+/* What forward and backward have in common. */
 struct shape {
     int T, Tk, H, Hkv, D;
     bool causal;
-    const int32_t *start;
+    const int32_t *start, *klen;
+    const float *bias;
+    float divisor; /* of the scores */
     enum dtype dt;
-    const void *q;  /* (B,T,H+2Hkv,D): queries */
+    const void *q;  /* queries, rows q_ld apart */
     const void *kv; /* keys: element 0 of head 0 of sample b at kv_first + b * kv_stride */
-    size_t kv_first, kv_stride, kv_ld;
+    size_t q_ld, kv_first, kv_stride, kv_ld;
 };
 
-static struct shape make_shape(const void *qkv, const int dims[4], int Hkv, enum dtype dt)
+/* Where the heads lie, of a shape whose other members are set: in qkv, in q and kv, or both. */
+static struct shape place(struct shape s, const void *qkv, const void *q, const void *kv,
+                          int64_t kv_stride, float scale)
 {
-    struct shape s = {.T = dims[1], .Tk = dims[1], .H = dims[2], .D = dims[3], .dt = dt};
-    s.Hkv = Hkv ? Hkv : s.H;
-    s.q = s.kv = qkv;
-    s.kv_first = (size_t)s.H * (size_t)s.D;
-    s.kv_ld = (size_t)(s.H + 2 * s.Hkv) * (size_t)s.D;
-    s.kv_stride = (size_t)s.T * s.kv_ld;
+    const size_t D = (size_t)s.D;
+    s.Hkv = s.Hkv ? s.Hkv : s.H;
+    const size_t packed = (size_t)(s.H + 2 * s.Hkv) * D;
+    s.q = q ? q : qkv;
+    s.q_ld = q ? (size_t)s.H * D : packed;
+    s.kv = kv ? kv : qkv;
+    s.kv_first = kv ? 0 : (size_t)s.H * D;
+    s.kv_ld = kv ? 2 * (size_t)s.Hkv * D : packed;
+    s.kv_stride = kv_stride ? (size_t)kv_stride : (size_t)s.Tk * s.kv_ld;
+    s.divisor = scale > 0 ? 1 / scale : sqrtf((float)s.D);
     return s;
 }
 
-/* Element of q in qkv. */
 static size_t q_at(const struct shape *s, int b, int t, int h, int d)
 {
-    size_t row = (size_t)b * (size_t)s->T + (size_t)t, D = (size_t)s->D;
-    return (row * (size_t)(s->H + 2 * s->Hkv) + (size_t)h) * D + (size_t)d;
+    size_t row = (size_t)b * (size_t)s->T + (size_t)t;
+    return row * s->q_ld + (size_t)h * (size_t)s->D + (size_t)d;
 }
 
 /* Element of the key (which 0) or value (1) that query head h reads. */
@@ -56,27 +63,30 @@ static int first_key(const struct shape *s, int b, int t)
     return s->start ? s->start[(size_t)b * (size_t)s->T + (size_t)t] : 0;
 }
 
-static int end_key(const struct shape *s, int t)
+static int end_key(const struct shape *s, int b, int t)
 {
-    return s->causal ? s->Tk - s->T + t + 1 : s->Tk;
+    int keys = s->klen ? s->klen[b] : s->Tk, end = s->Tk - s->T + t + 1;
+    return s->causal && end < keys ? end : keys;
 }
 
-/* Scaled scores of query t against the keys it sees. */
+/* Scores of query t against the keys it sees. */
 static void scores(const struct shape *s, float *row, int b, int h, int t)
 {
-    for (int u = first_key(s, b, t); u < end_key(s, t); u++) {
+    for (int u = first_key(s, b, t); u < end_key(s, b, t); u++) {
         float v = 0;
         for (int d = 0; d < s->D; d++)
             v += dtype_get(s->q, s->dt, q_at(s, b, t, h, d)) *
                  dtype_get(s->kv, s->dt, kv_at(s, 0, b, u, h, d));
-        row[u] = v / sqrtf((float)s->D);
+        row[u] = v / s->divisor;
+        if (s->bias)
+            row[u] += s->bias[((size_t)h * (size_t)s->T + (size_t)t) * (size_t)s->Tk + (size_t)u];
     }
 }
 
 static void forward_row(const struct attention_fwd *p, const struct shape *s, float *row, int b,
                         int h, int t)
 {
-    int first = first_key(s, b, t), end = end_key(s, t);
+    int first = first_key(s, b, t), end = end_key(s, b, t);
     float max = -INFINITY, sum = 0;
     scores(s, row, b, h, t);
     for (int u = first; u < end; u++)
@@ -95,17 +105,20 @@ static void forward_row(const struct attention_fwd *p, const struct shape *s, fl
 
 int ref_attention_fwd(struct device *dev, const struct attention_fwd *p, struct stream *stream)
 {
-    const int dims[4] = {p->B, p->T, p->H, p->D};
-    struct shape s = make_shape(p->qkv, dims, p->Hkv, p->dt);
-    s.causal = p->causal;
-    s.start = p->start;
-    if (p->kv) {
-        s.kv = p->kv;
-        s.Tk = p->Tk ? p->Tk : p->T;
-        s.kv_first = 0;
-        s.kv_ld = 2 * (size_t)s.Hkv * (size_t)s.D;
-        s.kv_stride = p->kv_stride ? (size_t)p->kv_stride : (size_t)s.Tk * s.kv_ld;
-    }
+    const struct shape s = place(
+        (struct shape){
+            .T = p->T,
+            .Tk = p->kv && p->Tk ? p->Tk : p->T,
+            .H = p->H,
+            .Hkv = p->Hkv,
+            .D = p->D,
+            .causal = p->causal,
+            .start = p->start,
+            .klen = p->klen,
+            .bias = p->bias,
+            .dt = p->dt,
+        },
+        p->qkv, p->q, p->kv, p->kv_stride, p->scale);
     float *row = malloc((size_t)s.Tk * sizeof *row);
     if (!row && s.Tk)
         return -ENOMEM;
@@ -117,7 +130,7 @@ int ref_attention_fwd(struct device *dev, const struct attention_fwd *p, struct 
     return 0;
 }
 
-/* Adds what query t of head h says: dq (T,D) of this head, dk and dv (T,D) of its keys. */
+/* Adds what query t of head h says: dq (T,D) of this head, dk and dv (Tk,D) of its keys. */
 static void backward_row(const struct attention_bwd *p, const struct shape *s, float *row,
                          float *const acc[3], int b, int h, int t)
 {
@@ -127,7 +140,7 @@ static void backward_row(const struct attention_bwd *p, const struct shape *s, f
     for (int d = 0; d < D; d++)
         delta += dtype_get(p->d_o, p->dt, o_at(s, b, t, h, d)) *
                  dtype_get(p->o, p->dt, o_at(s, b, t, h, d));
-    for (int u = first_key(s, b, t); u < end_key(s, t); u++) {
+    for (int u = first_key(s, b, t); u < end_key(s, b, t); u++) {
         float *dk = acc[1] + u * D, *dv = acc[2] + u * D;
         float prob = expf(row[u] - lse), dprob = 0;
         for (int d = 0; d < D; d++) {
@@ -135,7 +148,7 @@ static void backward_row(const struct attention_bwd *p, const struct shape *s, f
             dprob += g * dtype_get(s->kv, p->dt, kv_at(s, 1, b, u, h, d));
             dv[d] += prob * g;
         }
-        float ds = prob * (dprob - delta) / sqrtf((float)D);
+        float ds = prob * (dprob - delta) / s->divisor;
         for (int d = 0; d < D; d++) {
             dq[d] += ds * dtype_get(s->kv, p->dt, kv_at(s, 0, b, u, h, d));
             dk[d] += ds * dtype_get(s->q, p->dt, q_at(s, b, t, h, d));
@@ -153,37 +166,46 @@ static void clear(float *x, size_t n)
 static void backward_heads(const struct attention_bwd *p, const struct shape *s, float *row,
                            float *const acc[3], int b, int hk)
 {
-    const int T = s->T, D = s->D, share = s->H / s->Hkv;
-    size_t n = (size_t)T * (size_t)D;
-    clear(acc[1], n);
-    clear(acc[2], n);
+    const int T = s->T, Tk = s->Tk, D = s->D, share = s->H / s->Hkv;
+    void *dq = p->q ? p->dq : p->dqkv, *dkv = p->q ? p->dkv : p->dqkv;
+    clear(acc[1], (size_t)Tk * (size_t)D);
+    clear(acc[2], (size_t)Tk * (size_t)D);
     for (int h = hk * share; h < (hk + 1) * share; h++) {
-        clear(acc[0], n);
+        clear(acc[0], (size_t)T * (size_t)D);
         for (int t = 0; t < T; t++)
             backward_row(p, s, row, acc, b, h, t);
         for (int t = 0; t < T; t++)
             for (int d = 0; d < D; d++)
-                dtype_set(p->dqkv, p->dt, q_at(s, b, t, h, d), acc[0][t * D + d]);
+                dtype_set(dq, p->dt, q_at(s, b, t, h, d), acc[0][t * D + d]);
     }
     for (int which = 0; which < 2; which++)
-        for (int t = 0; t < T; t++)
+        for (int u = 0; u < Tk; u++)
             for (int d = 0; d < D; d++)
-                dtype_set(p->dqkv, p->dt, kv_at(s, which, b, t, hk * share, d),
-                          acc[1 + which][t * D + d]);
+                dtype_set(dkv, p->dt, kv_at(s, which, b, u, hk * share, d),
+                          acc[1 + which][u * D + d]);
 }
 
 int ref_attention_bwd(struct device *dev, const struct attention_bwd *p, struct stream *stream)
 {
-    const int dims[4] = {p->B, p->T, p->H, p->D};
-    struct shape s = make_shape(p->qkv, dims, p->Hkv, p->dt);
-    size_t n = (size_t)s.T * (size_t)s.D;
-    s.causal = p->causal;
-    s.start = p->start;
-    float *row = malloc(((size_t)s.T + 3 * n) * sizeof *row);
-    if (!row && s.T)
+    const struct shape s = place(
+        (struct shape){
+            .T = p->T,
+            .Tk = p->q && p->Tk ? p->Tk : p->T,
+            .H = p->H,
+            .Hkv = p->Hkv,
+            .D = p->D,
+            .causal = p->causal,
+            .start = p->start,
+            .klen = p->klen,
+            .dt = p->dt,
+        },
+        p->qkv, p->q, p->kv, 0, p->scale);
+    const size_t D = (size_t)s.D, n = (size_t)s.T * D, m = (size_t)s.Tk * D;
+    float *row = malloc(((size_t)s.Tk + n + 2 * m) * sizeof *row);
+    if (!row && s.Tk)
         return -ENOMEM;
     for (int b = 0; row && b < p->B; b++) {
-        float *const acc[3] = {row + s.T, row + s.T + n, row + s.T + 2 * n};
+        float *const acc[3] = {row + s.Tk, row + s.Tk + n, row + s.Tk + n + m};
         for (int hk = 0; hk < s.Hkv; hk++)
             backward_heads(p, &s, row, acc, b, hk);
     }

@@ -196,6 +196,8 @@ extern "C" int cuda_attention_bwd(struct device *dev, const struct attention_bwd
 {
     const int dims[4] = {p->B, p->T, p->H, p->D};
     void *delta;
+    if (p->q || p->klen || p->scale > 0)
+        return -ERR_DEVICE;
     if (p->dt == DT_F32)
         return cuda_attention_bwd_f32(p, s);
     int rc = sdpa_bwd(p, s);

@@ -133,6 +133,8 @@ extern "C" int cuda_attention_fwd(struct device *dev, const struct attention_fwd
                                   struct stream *s)
 {
     const int dims[4] = {p->B, p->T, p->H, p->D};
+    if (p->q || p->klen || p->scale > 0 || p->bias || p->T > 4096 || p->Tk > 4096 || p->D > 128)
+        return -ERR_DEVICE;
     if (p->dt == DT_F32)
         return cuda_attention_fwd_f32(p, s);
     int rc = sdpa_fwd(p, s);

@@ -161,6 +161,48 @@ static void attention(void **state)
     attention_gradients(ref_of(state), 1, true);
 }
 
+/* Queries apart from 7 keys, of which the first sample has 4. */
+static void attention_apart(void **state)
+{
+    enum { H = 4, HKV = 2, D = 3, TK = 7, N = B * T * H * D, KEYS = B * TK * 2 * HKV * D };
+    static const int32_t klen[B] = {4, TK};
+    struct attention_case c = {.dev = ref_of(state), .n = N};
+    float *q = guard_randn(N, DT_F32, 1), *kv = guard_randn(KEYS, DT_F32, 1);
+    c.w = guard_randn(N, DT_F32, 1);
+    c.f = (struct attention_fwd){.o = guard_new(N * 4),
+                                 .lse = guard_new(B * H * T * 4),
+                                 .q = q,
+                                 .kv = kv,
+                                 .klen = klen,
+                                 .scale = 0.8f,
+                                 .B = B,
+                                 .T = T,
+                                 .H = H,
+                                 .D = D,
+                                 .Hkv = HKV,
+                                 .Tk = TK};
+    attention_loss(&c);
+    struct attention_bwd b = {.dq = guard_new(N * 4),
+                              .dkv = guard_new(KEYS * 4),
+                              .d_o = c.w,
+                              .o = c.f.o,
+                              .lse = c.f.lse,
+                              .q = q,
+                              .kv = kv,
+                              .klen = klen,
+                              .scale = c.f.scale,
+                              .B = B,
+                              .T = T,
+                              .H = H,
+                              .D = D,
+                              .Hkv = HKV,
+                              .Tk = TK};
+    assert_int_equal(c.dev->ops->attention_bwd(c.dev, &b, NULL), 0);
+    check("attention q", attention_loss, &c, q, b.dq, N);
+    check("attention kv", attention_loss, &c, kv, b.dkv, KEYS);
+    guard_check_all();
+}
+
 /* ---- what a decoder adds ---- */
 
 struct norm_case {
@@ -443,9 +485,9 @@ static void mse(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(adaln),   cmocka_unit_test(attention),   cmocka_unit_test(mlp),
-        cmocka_unit_test(mse),     cmocka_unit_test(activations), cmocka_unit_test(rmsnorm),
-        cmocka_unit_test(decoder),
+        cmocka_unit_test(adaln),   cmocka_unit_test(attention), cmocka_unit_test(attention_apart),
+        cmocka_unit_test(mlp),     cmocka_unit_test(mse),       cmocka_unit_test(activations),
+        cmocka_unit_test(rmsnorm), cmocka_unit_test(decoder),
     };
     return cmocka_run_group_tests(tests, devices_setup, devices_teardown);
 }
