@@ -21,14 +21,17 @@ void encode_decide(const struct encode_in *in, struct encode_decision *ret)
     else if (in->asked_step)
         say(ret, false, "pictures are encoded in each step, as encoders.run says");
     else if (in->random_crop)
-        say(ret, false, "pictures are encoded in each step: data.crop random never shows the same "
-                        "one twice");
+        say(ret, false,
+            "pictures are encoded in each step: data.crop random never shows the same "
+            "one twice");
     else if (in->seen == 0)
-        say(ret, true, "pictures are encoded before the training: phases are bounded by time, so "
-                       "each may be seen many times");
+        say(ret, true,
+            "pictures are encoded before the training: phases are bounded by time, so "
+            "each may be seen many times");
     else if (times > 2 * passes)
-        say(ret, true, "pictures are encoded before the training: each is seen %.1f times, and "
-                       "%.0f passes of the encoder make its latents",
+        say(ret, true,
+            "pictures are encoded before the training: each is seen %.1f times, and "
+            "%.0f passes of the encoder make its latents",
             times, passes);
     else
         say(ret, false, "pictures are encoded in each step: each is seen only %.1f times", times);

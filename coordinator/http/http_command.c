@@ -45,6 +45,7 @@ struct dataset {
     struct bad_sample *bad;
     struct blob_ref tokenizer, warm_start;
     struct encoder_file *encoders;
+    struct network_input input;
 };
 
 static void dataset_release(struct dataset *d)
@@ -222,6 +223,26 @@ static int take_encoders(const json_t *list, struct dataset *d, struct submit *s
     return 0;
 }
 
+static int take_input(const json_t *input, struct dataset *d, struct submit *s, struct err *err)
+{
+    static const struct http_field fields[] = {
+        {"channels", HTTP_INT, .min = 0, .max = 1024},
+        {"side", HTTP_INT, .min = 0, .max = 4096},
+        {"caption", HTTP_INT, .min = 0, .max = 65536},
+        {"caption_tokens", HTTP_INT, .min = 0, .max = 4096},
+    };
+    uint32_t *const values[] = {&d->input.channels, &d->input.side, &d->input.caption,
+                                &d->input.caption_tokens};
+    if (input == NULL)
+        return 0;
+    if (http_body_check(input, "input", fields, N(fields), err) < 0)
+        return err->code;
+    for (size_t i = 0; i < N(fields); i++)
+        *values[i] = (uint32_t)json_integer_value(json_object_get(input, fields[i].name));
+    s->input = &d->input;
+    return 0;
+}
+
 void http_post_job(void *arg, struct http_request *r)
 {
     static const struct http_field fields[] = {
@@ -231,6 +252,7 @@ void http_post_job(void *arg, struct http_request *r)
         {"tokenizer", HTTP_OBJECT},
         {"warm_start", HTTP_OBJECT},
         {"encoders", HTTP_ARRAY, .min = 0, .max = ENCODER_FILES_MAX},
+        {"input", HTTP_OBJECT},
     };
     struct http_api *api = arg;
     struct err err = {0};
@@ -246,6 +268,7 @@ void http_post_job(void *arg, struct http_request *r)
     if (take_file(body, "tokenizer", &d.tokenizer, &submit.tokenizer, &err) < 0 ||
         take_file(body, "warm_start", &d.warm_start, &submit.warm_start, &err) < 0 ||
         take_encoders(json_object_get(body, "encoders"), &d, &submit, &err) < 0 ||
+        take_input(json_object_get(body, "input"), &d, &submit, &err) < 0 ||
         take_dataset(json_object_get(body, "dataset"), &d, &submit, &err) < 0 ||
         view_job_submit(api->o.co, &submit, &id, &err) < 0) {
         http_answer_fail(r, &err);

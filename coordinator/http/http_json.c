@@ -426,6 +426,12 @@ json_t *http_json_job(struct coordinator *co, uint64_t id, struct err *err)
     put(dataset, "shards", count(j.shards));
     put(o, "dataset", dataset);
     put(o, "vocab", j.text ? count(j.vocab) : json_null());
+    put(o, "input",
+        j.input.channels + j.input.caption == 0
+            ? json_null()
+            : json_pack("{s:I,s:I,s:I,s:I}", "channels", (json_int_t)j.input.channels, "side",
+                        (json_int_t)j.input.side, "caption", (json_int_t)j.input.caption,
+                        "caption_tokens", (json_int_t)j.input.caption_tokens));
     json_t *tokenizer = j.tokenizer ? must(json_object()) : json_null();
     if (j.tokenizer) {
         put(tokenizer, "sha256", sha256_or_null(j.tokenizer));

@@ -56,6 +56,13 @@ static int check_encoders(struct coordinator *co, const struct job_spec *spec,
         there[f->part] = true;
         rc = check_blob(co, f->blob.sha256, f->blob.size, f->name, err);
     }
+    const struct network_input none = {0}, *in = s->input ? s->input : &none;
+    if ((in->channels > 0 && in->side > 0) != wanted[0] ||
+        (in->caption > 0 && in->caption_tokens > 0) != wanted[1])
+        return err_set(err, -EINVAL,
+                       "the job's input has %u channels of side %u and captions of %u tokens, "
+                       "which is not what its section encoders names",
+                       in->channels, in->side, in->caption_tokens);
     for (size_t p = 0; p < 3 && rc == 0; p++)
         if (wanted[p] && !there[p])
             rc = err_set(err, -EINVAL,
@@ -220,6 +227,8 @@ static void take_dataset(struct job *j, const struct submit *s)
         j->warm_start = *s->warm_start;
     for (size_t i = 0; i < s->n_encoders; i++)
         job_add_encoder(j, &s->encoders[i]);
+    if (s->input != NULL)
+        j->input = *s->input;
     if (j->spec.recipe.teacher != 0)
         return;
     for (size_t i = 0; i < s->n_classes; i++)

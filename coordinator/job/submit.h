@@ -8,6 +8,7 @@
 
 struct coordinator;
 struct encoder_file;
+struct network_input;
 
 #define SUBMIT_SHARDS_MAX 32768 /* as DATASET_SHARDS_MAX, where they are cut */
 
@@ -35,6 +36,7 @@ struct submit {
     const struct blob_ref *warm_start;   /* safetensors, uploaded; NULL: from the seed */
     const struct encoder_file *encoders; /* files of the frozen networks, uploaded */
     size_t n_encoders;
+    const struct network_input *input; /* what those make; NULL: pixels and classes */
 };
 
 /* 0 and its id: the job is complete in memory, and its rows are queued. */

@@ -323,4 +323,11 @@ void message_job(struct message *b, Skerry__V1__Task *m)
     m->vocab = j->vocab;
     m->tokenizer = message_blob_or_null(b, &j->tokenizer);
     m->encoders = encoders(b, &m->n_encoders);
+    if (j->n_encoders == 0)
+        return;
+    m->input = message_new(b, &skerry__v1__network_input__descriptor);
+    m->input->channels = j->input.channels;
+    m->input->side = j->input.side;
+    m->input->caption = j->input.caption;
+    m->input->caption_tokens = j->input.caption_tokens;
 }

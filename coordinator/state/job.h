@@ -58,6 +58,13 @@ struct shard_rec {
     struct blob_ref features; /* its samples'; size 0: none */
 };
 
+/* What the frozen networks make the model see, as NetworkInput of skerry.proto; zeros: pixels and
+ * classes. */
+struct network_input {
+    uint32_t channels, side;
+    uint32_t caption, caption_tokens;
+};
+
 /* A file of a frozen network's folder. */
 struct encoder_file {
     uint32_t part; /* EncoderPart of skerry.proto */
@@ -156,6 +163,7 @@ struct job {
     struct blob_ref tokenizer, warm_start; /* size 0: bytes; from the seed */
     struct encoder_file *encoders;         /* of the frozen networks */
     size_t n_encoders;
+    struct network_input input;
     /* Partitioning. */
     uint32_t generation; /* the shards' that are trained on */
     uint32_t resharded;  /* entries of recipe.reshard that are done */

@@ -123,7 +123,8 @@ static const char schema_3[] = "ALTER TABLE jobs ADD COLUMN partitioner_before B
 /* Frozen networks in front of the model. */
 static const char schema_4[] =
     "CREATE TABLE encoder_files(job INTEGER, n INTEGER, part INTEGER, name TEXT, sha256 BLOB,"
-    " size INTEGER, PRIMARY KEY(job, n)) STRICT, WITHOUT ROWID;";
+    " size INTEGER, PRIMARY KEY(job, n)) STRICT, WITHOUT ROWID;"
+    "ALTER TABLE jobs ADD COLUMN input TEXT;";
 
 static const char *const migrations[] = {schema_1, schema_2, schema_3, schema_4};
 
@@ -179,7 +180,7 @@ static const char *const statements[STATEMENTS] = {
         " vocab=?17, tokenizer=?18, tokenizer_size=?19, warm_start=?20, warm_start_size=?21,"
         " partitioner=?22, partitioner_size=?23, assignment=?24, assignment_size=?25, sizes=?26,"
         " waited_ms=?27, trained_ms=?28, partitioner_before=?29, partitioner_before_size=?30,"
-        " bytes_up=?31, bytes_down=?32, shard_bytes_down=?33 WHERE id=?1",
+        " bytes_up=?31, bytes_down=?32, shard_bytes_down=?33, input=?34 WHERE id=?1",
     [PUT_CLASS] = "INSERT OR REPLACE INTO classes VALUES(?,?,?,?)",
     [PUT_SHARD] = "INSERT OR REPLACE INTO shards VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?)",
     [PUT_BAD] = "INSERT OR REPLACE INTO bad_samples VALUES(?,?,?,?,?)",
@@ -440,16 +441,19 @@ static void put_ledger(struct store *s, const struct job *j, uint32_t partition)
 /* The bytes go along: they change with every file that is served. */
 static void put_job(struct store *s, struct job *j)
 {
+    char input[64];
+    (void)snprintf(input, sizeof(input), "%u %u %u %u", j->input.channels, j->input.side,
+                   j->input.caption, j->input.caption_tokens);
     if (j->row.seen == 0)
         store_put(s, NEW_JOB, "it", I(j->id), j->yaml);
     (void)store_put_changed(
-        s, &j->row.seen, PUT_JOB, "iitiiiiiiiiddiiiibibibibibiibi|iii", I(j->id), I(j->state),
+        s, &j->row.seen, PUT_JOB, "iitiiiiiiiiddiiiibibibibibiibi|iiit", I(j->id), I(j->state),
         j->reason, I(j->made_unix_ms), I(j->started_unix_ms), I(j->ended_unix_ms), I(j->bad_count),
         I(j->metric_n), I(j->metric_points), I(j->steps_done), I(j->phases_done), (double)j->loss,
         (double)j->eval_loss, I(j->generation), I(j->resharded), I(j->finishing), I(j->vocab),
         B(&j->tokenizer), B(&j->warm_start), B(&j->partitioner), B(&j->assignment), j->sizes,
         j->comp.n_partitions * sizeof(*j->sizes), I(j->waited_ms), I(j->trained_ms),
-        B(&j->partitioner_before), I(j->bytes_up), I(j->bytes_down), I(j->shard_bytes_down));
+        B(&j->partitioner_before), I(j->bytes_up), I(j->bytes_down), I(j->shard_bytes_down), input);
 }
 
 static void put_all_of_job(struct store *s, struct job *j)

@@ -321,7 +321,9 @@ static int load_job(struct state *st, sqlite3_stmt *q, struct err *err)
         return bad_row(err, "the sizes of its partitions");
     j->waited_ms = u64(q, 30);
     j->trained_ms = u64(q, 31);
-    j->old_shards = true; /* looked through once */
+    (void)sscanf(store_text(q, 34), "%u %u %u %u", &j->input.channels, &j->input.side,
+                 &j->input.caption, &j->input.caption_tokens); /* else zeros: there was none */
+    j->old_shards = true;                                      /* looked through once */
     if (j->unread)
         stand_in(j);
     return 0;

@@ -104,6 +104,7 @@ struct view_job {
     double eval_bits_per_byte;               /* texts; NAN */
     uint64_t tokens_total;                   /* texts: to train on */
     uint32_t vocab;
+    struct network_input input;
     const uint8_t *tokenizer; /* texts: sha256 of the tokenizer.json; NULL: bytes */
     uint64_t tokenizer_size;
     uint32_t modules, partitions; /* all networks; 1 partition: the data are in one piece */

@@ -112,6 +112,7 @@ static void fill_grid(struct coordinator *co, const struct job *j, struct view_j
     v->mixture = j->comp.mixture;
     v->eval_bits_per_byte = view_job_bits_per_byte(j);
     v->vocab = j->vocab;
+    v->input = j->input;
     v->tokenizer = blob_ref_is_set(&j->tokenizer) ? j->tokenizer.sha256 : NULL;
     v->tokenizer_size = j->tokenizer.size;
     v->modules = j->comp.n_modules;

@@ -247,6 +247,30 @@ static int check_network(const Skerry__V1__Task *t, bool makes, struct err *err)
     return 0;
 }
 
+/* Files that lie in one folder of this worker's later: their names are names. */
+static int check_encoders(const Skerry__V1__Task *t, struct err *err)
+{
+    const Skerry__V1__NetworkInput *in = t->input;
+    int rc = task_check_count(t->n_encoders, TASK_ENCODERS_MAX, "encoders", err);
+    for (size_t i = 0; i < t->n_encoders && rc == 0; i++) {
+        const Skerry__V1__EncoderFile *f = t->encoders[i];
+        if (!str_is_name(f->name, TASK_FILE_NAME_MAX) ||
+            (unsigned)f->part > SKERRY__V1__ENCODER_PART__ENCODER_PART_TOKENIZER)
+            return err_set(err, -ERR_FORMAT,
+                           "task: encoders[%zu] is the file '%.80s' of part %d, expected the name "
+                           "of a file of part 0 to 2",
+                           i, f->name, (int)f->part);
+        rc = task_check_blob(f->blob, "encoders.blob", err);
+    }
+    if (rc == 0 && in &&
+        (in->channels > TASK_CHANNELS_MAX || in->side > TASK_INPUT_MAX ||
+         in->caption > TASK_CAPTION_MAX || in->caption_tokens > TASK_INPUT_MAX))
+        return err_set(err, -ERR_LIMIT,
+                       "task: input has %u channels of side %u and captions of %u x %u numbers",
+                       in->channels, in->side, in->caption_tokens, in->caption);
+    return rc;
+}
+
 /* What every task has. */
 static int check_head(const Skerry__V1__Task *t, struct err *err)
 {
@@ -268,7 +292,7 @@ static int check_head(const Skerry__V1__Task *t, struct err *err)
         rc = task_check_blob(t->tokenizer, "tokenizer", err);
     if (rc == 0 && t->warm_start)
         rc = task_check_blob(t->warm_start, "warm_start", err);
-    return rc;
+    return rc < 0 ? rc : check_encoders(t, err);
 }
 
 /* What the row of its kind asks for. */

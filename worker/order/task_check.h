@@ -9,6 +9,11 @@
 
 #include "worker/order/kind.h"
 
+#define TASK_ENCODERS_MAX 256
+#define TASK_FILE_NAME_MAX 128
+#define TASK_CHANNELS_MAX 1024
+#define TASK_INPUT_MAX 4096    /* side of latents, tokens of a caption */
+#define TASK_CAPTION_MAX 65536 /* numbers of a token's state */
 #define TASK_SPEC_MAX (32u << 10)
 #define TASK_MODULES_MAX 64
 #define TASK_DELTAS_MAX 16

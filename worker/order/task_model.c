@@ -68,7 +68,13 @@ static int spec_of(const struct work *w, Skerry__V1__Network network, struct mod
                  : cut_of(levels, n, depth, &cut, err);
     if (rc < 0)
         return rc;
+    const Skerry__V1__NetworkInput none = SKERRY__V1__NETWORK_INPUT__INIT;
+    const Skerry__V1__NetworkInput *in = t->input ? t->input : &none;
     const struct model_facts facts = {
+        .channels = (int)in->channels,
+        .side = (int)in->side,
+        .caption = router ? 0 : (int)in->caption,
+        .caption_tokens = router ? 0 : (int)in->caption_tokens,
         .router = router,
         .classes = (int)t->n_classes,
         .partitions = (int)t->partitions,

@@ -22,7 +22,9 @@ static int submit_with(struct rig *r, const struct encoder_file *files, size_t n
                                      {.size = b.size, .samples = 4, .holdout = true}};
     memcpy(shards[0].sha256, a.sha256, 32);
     memcpy(shards[1].sha256, b.sha256, 32);
+    static const struct network_input input = {.channels = 4, .side = 8};
     const struct submit s = {.spec = spec_job,
+                             .input = &input,
                              .classes = classes,
                              .counts = counts,
                              .n_classes = 2,
@@ -90,6 +92,8 @@ static void test_encoding(void **state)
     assert_int_equal(t->n_encoders, 1);
     assert_string_equal(t->encoders[0]->name, "config.json");
     assert_int_equal(t->encode->range->count, 40);
+    assert_int_equal(t->input->channels, 4);
+    assert_int_equal(t->input->side, 8);
 
     const struct blob_ref before = j->shards[0].blob;
     assert_false(encode(r, w, t, "latents", 39)); /* a sample is missing */
