@@ -60,6 +60,7 @@ ALL_LDLIBS   := -lm -lpthread $(LDLIBS)
 pkg = $(shell pkg-config --libs $(1) 2>/dev/null)
 LINK_common/base  := $(call pkg,gnutls)
 LINK_common/st    := $(LINK_common/base) $(call pkg,jansson)
+LINK_common/component := $(LINK_common/st)
 LINK_common/job   := $(LINK_common/base) $(call pkg,yaml-0.1 jansson)
 LINK_common/data  := $(LINK_common/base) $(call pkg,jansson vips libarchive libzstd)
 LINK_proto        := $(call pkg,libprotobuf-c)
@@ -86,10 +87,11 @@ endif
 
 # ---- layers: an archive each; DEPS say what a layer may link -----------
 # A layer is a folder, or a program with its rooms; tests/tools/check_layers.py knows the rooms.
-LAYERS := common/base common/st common/job common/data proto common/outer common/net \
+LAYERS := common/base common/st common/component common/job common/data proto common/outer common/net \
           kernels coordinator worker cli
 DEPS_common/base  :=
 DEPS_common/st    := common/base
+DEPS_common/component := common/st common/base
 DEPS_common/job   := common/base
 DEPS_common/data  := common/base
 DEPS_proto        :=
@@ -97,8 +99,8 @@ DEPS_common/outer := common/st common/base
 DEPS_common/net   := proto common/base
 DEPS_kernels      := common/base
 DEPS_coordinator  := common/outer common/net proto common/job common/st common/base
-DEPS_worker       := common/outer common/net proto kernels common/data common/job common/st common/base
-DEPS_cli          := common/net proto common/data common/job common/st common/base
+DEPS_worker       := common/outer common/net proto kernels common/data common/job common/component common/st common/base
+DEPS_cli          := common/net proto common/data common/job common/component common/st common/base
 
 DIRS_kernels      := kernels kernels/device kernels/cpu $(if $(filter 1,$(CUDA)),kernels/cuda)
 DIRS_common/net   := common/net common/net/http

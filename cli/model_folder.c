@@ -197,19 +197,6 @@ struct tensors {
     int rc; /* of the first that does not fit */
 };
 
-#define SHAPE_TEXT 192
-
-/* "(32, 64)" */
-static const char *shape_text(const uint64_t *shape, unsigned rank, char out[SHAPE_TEXT])
-{
-    int at = snprintf(out, SHAPE_TEXT, "(");
-    for (unsigned i = 0; i < rank; i++)
-        at += snprintf(out + at, SHAPE_TEXT - (size_t)at, "%s%llu", i ? ", " : "",
-                       (unsigned long long)shape[i]);
-    (void)snprintf(out + at, SHAPE_TEXT - (size_t)at, ")");
-    return out;
-}
-
 static void expect(struct tensors *t, const char *name, unsigned rank, const int64_t shape[4])
 {
     if (t->rc < 0)
@@ -224,13 +211,13 @@ static void expect(struct tensors *t, const char *name, unsigned rank, const int
     for (unsigned i = 0; fits && i < rank; i++)
         fits = found->shape[i] == (uint64_t)shape[i];
     if (!fits) {
-        char got[SHAPE_TEXT], want[SHAPE_TEXT];
+        char got[ST_SHAPE_TEXT], want[ST_SHAPE_TEXT];
         uint64_t wanted[ST_RANK_MAX] = {0};
         for (unsigned i = 0; i < rank; i++)
             wanted[i] = (uint64_t)shape[i];
         t->rc = err_set(t->err, -ERR_CONFIG, "%s: %s is %s, but the job's model wants %s", t->path,
-                        name, shape_text(found->shape, found->rank, got),
-                        shape_text(wanted, rank, want));
+                        name, st_shape_text(found->rank, found->shape, got),
+                        st_shape_text(rank, wanted, want));
     } else if (found->dtype != ST_F32 && found->dtype != ST_BF16 && found->dtype != ST_F16) {
         t->rc = err_set(t->err, -ERR_CONFIG, "%s: %s is %s; F32, BF16 and F16 are known", t->path,
                         name, st_dtype_name(found->dtype));

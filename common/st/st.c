@@ -314,14 +314,14 @@ const char *st_meta_get(const struct st *st, const char *key)
     return NULL;
 }
 
-static void shape_text(struct buf *out, unsigned rank, const uint64_t *shape)
+const char *st_shape_text(unsigned rank, const uint64_t *shape, char out[ST_SHAPE_TEXT])
 {
-    /* Bounded by rank: cannot fail for other reasons than memory, and then the
-     * message is only shorter. */
-    (void)buf_append_str(out, "[");
+    int at = snprintf(out, ST_SHAPE_TEXT, "(");
     for (unsigned i = 0; i < rank; i++)
-        (void)buf_printf(out, "%s%llu", i ? ", " : "", (unsigned long long)shape[i]);
-    (void)buf_append_str(out, "]");
+        at += snprintf(out + at, ST_SHAPE_TEXT - (size_t)at, "%s%llu", i ? ", " : "",
+                       (unsigned long long)shape[i]);
+    (void)snprintf(out + at, ST_SHAPE_TEXT - (size_t)at, ")");
+    return out;
 }
 
 int st_meta_number(const struct st *st, const char *path, const char *key, uint64_t *ret,
@@ -352,16 +352,62 @@ int st_expect(const struct st *st, const char *name, enum st_dtype dtype, unsign
         *ret = t;
         return 0;
     }
-    struct buf has, wants;
-    buf_init(&has, 256);
-    buf_init(&wants, 256);
-    shape_text(&has, t->rank, t->shape);
-    shape_text(&wants, rank, shape);
-    int rc = err_set(err, -ERR_FORMAT, "tensor '%s' is %s %s, expected %s %s", name,
-                     st_dtype_name(t->dtype), buf_str(&has), st_dtype_name(dtype), buf_str(&wants));
-    buf_release(&has);
-    buf_release(&wants);
-    return rc;
+    char has[ST_SHAPE_TEXT], wants[ST_SHAPE_TEXT];
+    return err_set(err, -ERR_FORMAT, "tensor '%s' is %s %s, expected %s %s", name,
+                   st_dtype_name(t->dtype), st_shape_text(t->rank, t->shape, has),
+                   st_dtype_name(dtype), st_shape_text(rank, shape, wants));
+}
+
+/* ---- values as f32 ---- */
+
+static float from_bits(uint32_t bits)
+{
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+static float from_f16(uint16_t h)
+{
+    const uint32_t sign = (uint32_t)(h & 0x8000u) << 16, exponent = (h >> 10) & 31u,
+                   man = h & 1023u;
+    if (exponent == 31)
+        return from_bits(sign | 0x7f800000u | man << 13);
+    if (exponent == 0) {
+        float f = ldexpf((float)man, -24);
+        return sign ? -f : f;
+    }
+    return from_bits(sign | (exponent + 112) << 23 | man << 13);
+}
+
+/* values holds count 16-bit words in its second half; widens them in place, front to back. */
+static void widen(float *values, uint64_t count, enum st_dtype dtype)
+{
+    const char *words = (const char *)values + count * 2;
+    for (uint64_t i = 0; i < count; i++) {
+        uint16_t h;
+        memcpy(&h, words + i * 2, sizeof h);
+        values[i] = dtype == ST_BF16 ? from_bits((uint32_t)h << 16) : from_f16(h);
+    }
+}
+
+int st_read_f32(int fd, const char *path, const struct st_tensor *t, float *out, struct err *err)
+{
+    const bool wide = t->dtype == ST_F32;
+    if (!wide && t->dtype != ST_BF16 && t->dtype != ST_F16)
+        return err_set(err, -ERR_CONFIG, "%s: %s is of type %s, expected F32, BF16 or F16", path,
+                       t->name, st_dtype_name(t->dtype));
+    int rc =
+        file_pread_all(fd, (char *)out + (wide ? 0 : t->count * 2), t->bytes, t->offset, path, err);
+    if (rc < 0)
+        return rc;
+    if (!wide)
+        widen(out, t->count, t->dtype);
+    for (uint64_t i = 0; i < t->count; i++)
+        if (!isfinite(out[i]))
+            return err_set(err, -ERR_CONFIG, "%s: %s holds a value that is not finite at %llu",
+                           path, t->name, (unsigned long long)i);
+    return 0;
 }
 
 /* ---- writing ---- */

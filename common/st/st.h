@@ -85,6 +85,14 @@ int st_meta_number(const struct st *st, const char *path, const char *key, uint6
 int st_expect(const struct st *st, const char *name, enum st_dtype dtype, unsigned rank,
               const uint64_t *shape, const struct st_tensor **ret, struct err *err);
 
+/* "(32, 64)"; returns out. */
+#define ST_SHAPE_TEXT 192
+const char *st_shape_text(unsigned rank, const uint64_t *shape, char out[ST_SHAPE_TEXT]);
+
+/* Values of a tensor as f32, whatever it is of F32, BF16 and F16: `count` of them.  Another type
+ * and a value that is not finite are -ERR_CONFIG; path is for messages. */
+int st_read_f32(int fd, const char *path, const struct st_tensor *t, float *out, struct err *err);
+
 /* Writing: new -> meta* -> add* -> open -> write* -> commit -> free.
  * Payload bytes come in order of the tensors, in pieces of any size.  Pieces may
  * cross tensors.  free before commit leaves no file.  Mixed element sizes are

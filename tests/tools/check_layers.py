@@ -26,19 +26,20 @@ ROOMS = [
      ["kernels/cpu", "kernels/cuda"],
      ["kernels"]],
 ]
-BASE, ST, JOB, DATA, NET, HTTP, OUTER = (
-    f"common/{name}" for name in "base st job data net net/http outer".split())
+BASE, ST, COMPONENT, JOB, DATA, NET, HTTP, OUTER = (
+    f"common/{name}" for name in "base st component job data net net/http outer".split())
 PROGRAMS = {  # a folder, with its rooms: the folders beside its own that it may include from
     BASE: set(),
     ST: {BASE},
+    COMPONENT: {ST, BASE},
     JOB: {BASE},
     DATA: {BASE},
     OUTER: {ST, BASE},
     NET: {"proto", BASE},
     "kernels": {BASE},
     "coordinator": {HTTP, NET, OUTER, "proto", JOB, ST, BASE},
-    "worker": {HTTP, NET, OUTER, "kernels/device", "kernels", "proto", DATA, JOB, ST, BASE},
-    "cli": {HTTP, NET, "proto", DATA, JOB, ST, BASE},
+    "worker": {HTTP, NET, OUTER, "kernels/device", "kernels", "proto", DATA, JOB, COMPONENT, ST, BASE},
+    "cli": {HTTP, NET, "proto", DATA, JOB, COMPONENT, ST, BASE},
 }
 
 
@@ -67,6 +68,7 @@ UV = r"<(uv|protobuf-c|curl|microhttpd)"
 NO_SYSTEM = {  # folder: system headers it may not see
     BASE: UV + r"|<cuda|<dnnl|<vips",
     ST: UV + r"|<cuda|<dnnl|<vips",
+    COMPONENT: UV + r"|<cuda|<dnnl|<vips",
     JOB: UV + r"|<cuda|<dnnl|<vips",
     DATA: UV + r"|<cuda|<dnnl",
     OUTER: UV + r"|<cuda|<dnnl",

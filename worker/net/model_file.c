@@ -100,48 +100,6 @@ int model_load(const struct model *m, int level, const char *const *paths, size_
 
 /* ---- weights that were not made here: other types, other people's files ---- */
 
-enum { SHAPE_TEXT = 96 };
-
-static float from_bits(uint32_t bits)
-{
-    float f;
-    memcpy(&f, &bits, sizeof f);
-    return f;
-}
-
-static float from_f16(uint16_t h)
-{
-    const uint32_t sign = (uint32_t)(h & 0x8000u) << 16, exponent = (h >> 10) & 31u,
-                   man = h & 1023u;
-    if (exponent == 31)
-        return from_bits(sign | 0x7f800000u | man << 13);
-    if (exponent == 0) {
-        float f = ldexpf((float)man, -24);
-        return sign ? -f : f;
-    }
-    return from_bits(sign | (exponent + 112) << 23 | man << 13);
-}
-
-/* values holds count 16-bit words in its second half; widens them in place, front to back. */
-static void widen(float *values, uint64_t count, enum st_dtype dtype)
-{
-    const char *words = (const char *)values + count * 2;
-    for (uint64_t i = 0; i < count; i++) {
-        uint16_t h;
-        memcpy(&h, words + i * 2, sizeof h);
-        values[i] = dtype == ST_BF16 ? from_bits((uint32_t)h << 16) : from_f16(h);
-    }
-}
-
-static void shape_text(unsigned rank, const uint64_t *shape, char out[SHAPE_TEXT])
-{
-    size_t at = 0;
-    out[0] = 0;
-    for (unsigned i = 0; i < rank && at < SHAPE_TEXT - 24; i++)
-        at += (size_t)snprintf(out + at, SHAPE_TEXT - at, "%s%llu", i ? "x" : "",
-                               (unsigned long long)shape[i]);
-}
-
 static int check_tensor(const struct st *st, const struct model_tensor *t, const char *path,
                         const struct st_tensor **ret, struct err *err)
 {
@@ -150,35 +108,14 @@ static int check_tensor(const struct st *st, const struct model_tensor *t, const
         return err_set(err, -ERR_CONFIG, "%s has no tensor %s, which this model needs", path,
                        t->name);
     if (src->rank != t->rank || memcmp(src->shape, t->shape, t->rank * sizeof *t->shape) != 0) {
-        char theirs[SHAPE_TEXT], ours[SHAPE_TEXT];
-        shape_text(src->rank, src->shape, theirs);
-        shape_text(t->rank, t->shape, ours);
+        char theirs[ST_SHAPE_TEXT], ours[ST_SHAPE_TEXT];
         return err_set(err, -ERR_CONFIG,
                        "%s: %s is %s, this model has %s: set the sizes under "
                        "model: to those of the file",
-                       path, t->name, theirs, ours);
+                       path, t->name, st_shape_text(src->rank, src->shape, theirs),
+                       st_shape_text(t->rank, t->shape, ours));
     }
-    if (src->dtype != ST_F32 && src->dtype != ST_BF16 && src->dtype != ST_F16)
-        return err_set(err, -ERR_CONFIG, "%s: %s is of type %s, expected F32, BF16 or F16", path,
-                       t->name, st_dtype_name(src->dtype));
     *ret = src;
-    return 0;
-}
-
-static int read_tensor(int fd, const struct st_tensor *src, const char *path, float *out,
-                       struct err *err)
-{
-    const bool wide = src->dtype == ST_F32;
-    int rc = file_pread_all(fd, (char *)out + (wide ? 0 : src->count * 2), src->bytes, src->offset,
-                            path, err);
-    if (rc < 0)
-        return rc;
-    if (!wide)
-        widen(out, src->count, src->dtype);
-    for (uint64_t i = 0; i < src->count; i++)
-        if (!isfinite(out[i]))
-            return err_set(err, -ERR_CONFIG, "%s: %s holds a value that is not finite at %llu",
-                           path, src->name, (unsigned long long)i);
     return 0;
 }
 
@@ -200,7 +137,7 @@ int model_load_foreign(const struct model *m, const char *path, float *flat, str
         const struct model_tensor *t = &m->tensors[i];
         rc = check_tensor(&st, t, path, &src, err);
         if (rc == 0)
-            rc = read_tensor(fd, src, path, flat + t->offset, err);
+            rc = st_read_f32(fd, path, src, flat + t->offset, err);
     }
     st_release(&st);
     (void)close(fd); /* read only: nothing to lose */

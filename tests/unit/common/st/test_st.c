@@ -41,7 +41,7 @@ static void parses_good_headers(void **state)
     uint64_t shape[] = {2, 3}, other[] = {3, 2};
     OK(st_expect(&st, "b", ST_F32, 2, shape, &t, err));
     assert_ptr_equal(t, b);
-    FAILS(st_expect(&st, "b", ST_F32, 2, other, &t, err), "is F32 [2, 3], expected F32 [3, 2]");
+    FAILS(st_expect(&st, "b", ST_F32, 2, other, &t, err), "is F32 (2, 3), expected F32 (3, 2)");
     FAILS(st_expect(&st, "q", ST_F32, 2, other, &t, err), "'q' is missing");
     st_release(&st);
     st_release(&st);

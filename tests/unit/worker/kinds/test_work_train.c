@@ -488,7 +488,8 @@ static void warm_start(void **state)
 
     /* One row of the vocabulary more than the file has. */
     o.task.vocab++;
-    assert_int_equal(run_fails(&h, &o, INIT, "model.embed_tokens.weight is 257x16"), -ERR_CONFIG);
+    assert_int_equal(run_fails(&h, &o, INIT, "model.embed_tokens.weight is (257, 16)"),
+                     -ERR_CONFIG);
     mem_free(flat);
     mem_free(back);
     model_free(m);

@@ -1,0 +1,127 @@
+#include "common/component/component.h"
+
+#include <fcntl.h>
+#include <jansson.h>
+#include <unistd.h>
+
+#include "common/base/file.h"
+#include "common/component/component_impl.h"
+
+#define JSON_MAX (1u << 20)
+
+const char *component_kind_name(enum component_kind kind)
+{
+    static const char *const names[] = {"any", "AutoencoderKL", "CLIPTextModel", "T5EncoderModel"};
+    return names[kind];
+}
+
+static int read_config(struct component *c, enum component_kind kind, struct err *err)
+{
+    char *path = file_join(c->folder, "config.json");
+    struct buf text = {0};
+    int rc;
+    if (!file_exists(path))
+        rc = err_set(err, -ERR_CONFIG,
+                     "%s has no config.json: name a folder that save_pretrained of diffusers or "
+                     "transformers wrote",
+                     c->folder);
+    else
+        rc = file_read(path, JSON_MAX, &text, err);
+    if (rc == 0)
+        rc = component_config(path, buf_str(&text), text.len, kind, c, err);
+    buf_release(&text);
+    mem_free(path);
+    return rc;
+}
+
+int component_open(const char *folder, enum component_kind kind, struct component **ret,
+                   struct err *err)
+{
+    struct component *c = mem_alloc(sizeof *c);
+    c->folder = str_dup(folder);
+    int rc = read_config(c, kind, err);
+    if (rc == 0)
+        rc = component_weights(c, err);
+    if (rc < 0) {
+        component_close(c);
+        return rc;
+    }
+    *ret = c;
+    return 0;
+}
+
+void component_close(struct component *c)
+{
+    if (!c)
+        return;
+    for (size_t i = 0; i < c->n_tensors; i++) {
+        mem_free(c->tensors[i].name);
+        mem_free(c->tensors[i].at.name);
+    }
+    for (size_t i = 0; i < c->n_files; i++)
+        mem_free(c->files[i]);
+    mem_free(c->tensors);
+    mem_free(c->files);
+    mem_free(c->folder);
+    mem_free(c);
+}
+
+const struct component_tensor *component_find(const struct component *c, const char *name)
+{
+    for (size_t i = 0; i < c->n_tensors; i++)
+        if (strcmp(c->tensors[i].name, name) == 0)
+            return &c->tensors[i];
+    return NULL;
+}
+
+int component_read(const struct component *c, const struct component_tensor *t, float *out,
+                   struct err *err)
+{
+    char *path = file_join(c->folder, c->files[t->file]);
+    int rc = 0, fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        rc = err_errno(err, "opening the weights %s", path);
+    if (rc == 0) {
+        rc = st_read_f32(fd, path, &t->at, out, err);
+        (void)close(fd); /* read only: nothing to lose */
+    }
+    mem_free(path);
+    return rc;
+}
+
+/* ---- pipelines ---- */
+
+static int part_listed(const char *path, const char *part, struct err *err)
+{
+    struct buf text = {0};
+    json_t *index = NULL;
+    json_error_t why = {0};
+    int rc = file_read(path, JSON_MAX, &text, err);
+    if (rc == 0) {
+        index = json_loadb(buf_str(&text), text.len, JSON_REJECT_DUPLICATES, &why);
+        const json_t *row = json_object_get(index, part);
+        if (!json_is_object(index))
+            rc = err_set(err, -ERR_CONFIG, "%s:%d: %s", path, why.line,
+                         index ? "not a JSON object" : why.text);
+        else if (json_array_size(row) != 2 || !json_is_string(json_array_get(row, 1)))
+            rc = err_set(err, -ERR_CONFIG, "%s lists no %s: this pipeline has none", path, part);
+    }
+    json_decref(index);
+    buf_release(&text);
+    return rc;
+}
+
+int component_root(const char *folder, const char *part, char **ret, struct err *err)
+{
+    char *path = file_join(folder, "model_index.json");
+    int rc = 0;
+    if (!file_exists(path)) {
+        *ret = str_dup(folder);
+    } else {
+        rc = part_listed(path, part, err);
+        if (rc == 0)
+            *ret = file_join(folder, part);
+    }
+    mem_free(path);
+    return rc;
+}
