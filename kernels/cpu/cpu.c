@@ -62,6 +62,7 @@ static void isa_detect(struct isa *isa)
         elem_install_##isa(&st->inner);                                                            \
         adaln_install_##isa(&st->inner);                                                           \
         decoder_install_##isa(&st->inner);                                                         \
+        conv_install_##isa(&st->inner);                                                            \
         sample_install_##isa(&st->inner);                                                          \
         attention_install_##isa(&st->inner);                                                       \
     } while (0)

@@ -46,6 +46,7 @@ uint64_t cpu_fault_memory(uint64_t free_bytes);
 #define CPU_INSTALLERS(isa)                                                                        \
     void adaln_install_##isa(struct kernel_ops *ops);                                              \
     void attention_install_##isa(struct kernel_ops *ops);                                          \
+    void conv_install_##isa(struct kernel_ops *ops);                                               \
     void decoder_install_##isa(struct kernel_ops *ops);                                            \
     void elem_install_##isa(struct kernel_ops *ops);                                               \
     void sample_install_##isa(struct kernel_ops *ops);

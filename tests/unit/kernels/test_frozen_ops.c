@@ -34,6 +34,10 @@ static const struct conv_case convs[] = {
     {1, 2, 2, 0, 4, 3, 1, 1, 1, false, true, true},  /* no channels: bias and add */
     {0, 2, 2, 3, 4, 3, 1, 1, 1, false, true, false}, /* no samples */
     {1, 130, 30, 8, 16, 3, 1, 1, 1, false, true, false},
+    /* tiles whose pixels lie a page apart */
+    {1, 5, 6, 512, 6, 3, 2, 0, 1, false, true, false},
+    {1, 3, 4, 1024, 3, 3, 1, 1, 1, true, false, false},
+    {1, 3, 2, 2048, 4, 1, 1, 0, 0, false, true, true},
 };
 
 static struct conv2d conv_of(const struct conv_case *t, enum dtype dt)
