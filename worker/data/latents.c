@@ -1,0 +1,201 @@
+#include "worker/data/latents.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/base/file.h"
+#include "common/base/log.h"
+#include "worker/data/data.h"
+
+#define FILES_MAX 65536
+#define SUFFIX ".lat"
+
+struct latents {
+    struct latents_options opt;
+    char *dir;
+    size_t record; /* bytes, the checksum among them */
+    pthread_mutex_t lock;
+    uint64_t bytes;                 /* of the files, as long as they may become */
+    uint8_t refused[HASH_BYTES];    /* the last shard without room */
+    uint8_t admitted[HASH_BYTES];   /* and the last with */
+    bool any_refused, any_admitted; /* the two are meant */
+    bool failed;                    /* was logged */
+};
+
+static uint64_t file_bytes(const struct latents *l, const struct latents_place *at)
+{
+    return (uint64_t)at->samples * (l->opt.mirrored ? 2 : 1) * l->record;
+}
+
+int latents_open(const struct latents_options *opt, struct latents **ret, struct err *err)
+{
+    struct file_names names;
+    int rc = file_mkdirs(opt->dir, 0700, err);
+    if (rc == 0)
+        rc = file_list(opt->dir, FILES_MAX, &names, err);
+    if (rc < 0)
+        return rc;
+    struct latents *l = mem_alloc(sizeof *l);
+    l->opt = *opt;
+    l->dir = str_dup(opt->dir);
+    l->record = sizeof(uint64_t) + opt->values * sizeof(uint16_t);
+    pthread_mutex_init(&l->lock, NULL);
+    for (size_t i = 0; i < names.n; i++) {
+        char *path = file_join(l->dir, names.items[i]);
+        uint64_t size = 0;
+        if (str_ends(names.items[i], SUFFIX) && file_size(path, &size, NULL) == 0)
+            l->bytes += size;
+        mem_free(path);
+    }
+    file_names_release(&names);
+    *ret = l;
+    return 0;
+}
+
+void latents_close(struct latents *l)
+{
+    if (!l)
+        return;
+    pthread_mutex_destroy(&l->lock);
+    mem_free(l->dir);
+    mem_free(l);
+}
+
+/* The file of a shard: its name tells all that its bytes depend on. */
+static char *path_of(const struct latents *l, const uint8_t shard[HASH_BYTES])
+{
+    uint8_t sum[HASH_BYTES];
+    char hex[HASH_HEX_MAX];
+    struct hash h;
+    hash_init(&h);
+    hash_update(&h, l->opt.encoder, HASH_BYTES);
+    hash_update(&h, shard, HASH_BYTES);
+    hash_update(&h, &(uint64_t){l->opt.values * 2 + l->opt.mirrored}, sizeof(uint64_t));
+    hash_final(&h, sum);
+    hash_hex(sum, 16, hex);
+    return str_printf("%s/%s" SUFFIX, l->dir, hex);
+}
+
+static uint64_t offset_of(const struct latents *l, const struct latents_place *at)
+{
+    const uint64_t n = l->opt.mirrored ? 2 * (uint64_t)at->index + at->mirror : at->index;
+    return n * l->record;
+}
+
+/* Never that of a hole, which is 0. */
+static uint64_t checksum(const struct latents *l, const struct latents_place *at,
+                         const uint16_t *values)
+{
+    const uint64_t key =
+        data_content_key((const uint8_t *)values, l->opt.values * sizeof *values);
+    return (key ^ (offset_of(l, at) + 1)) | 1;
+}
+
+bool latents_get(struct latents *l, const struct latents_place *at, uint16_t *out)
+{
+    if (at->mirror && !l->opt.mirrored)
+        return false;
+    char *path = path_of(l, at->shard_sha256);
+    uint64_t sum = 0, offset = offset_of(l, at);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    const bool found =
+        fd >= 0 && file_pread_all(fd, &sum, sizeof sum, offset, path, NULL) == 0 && sum != 0 &&
+        file_pread_all(fd, out, l->opt.values * sizeof *out, offset + sizeof sum, path, NULL) == 0;
+    if (fd >= 0)
+        (void)close(fd);
+    mem_free(path);
+    return found && sum == checksum(l, at, out);
+}
+
+/* The file that was written longest ago goes; false: there is none but `keep`. */
+static bool drop_oldest(struct latents *l, const char *keep)
+{
+    struct file_names names;
+    char *oldest = NULL;
+    struct timespec at = {0};
+    uint64_t bytes = 0;
+    if (file_list(l->dir, FILES_MAX, &names, NULL) < 0)
+        return false;
+    for (size_t i = 0; i < names.n; i++) {
+        char *path = file_join(l->dir, names.items[i]);
+        struct stat st;
+        const bool older = str_ends(names.items[i], SUFFIX) && strcmp(path, keep) != 0 &&
+                           stat(path, &st) == 0 &&
+                           (!oldest || st.st_mtim.tv_sec < at.tv_sec ||
+                            (st.st_mtim.tv_sec == at.tv_sec && st.st_mtim.tv_nsec < at.tv_nsec));
+        if (older) {
+            mem_free(oldest);
+            oldest = path;
+            at = st.st_mtim;
+            bytes = (uint64_t)st.st_size;
+        } else {
+            mem_free(path);
+        }
+    }
+    file_names_release(&names);
+    const bool gone = oldest && unlink(oldest) == 0;
+    if (gone)
+        l->bytes -= bytes < l->bytes ? bytes : l->bytes;
+    mem_free(oldest);
+    return gone;
+}
+
+/* Is there room for the shard's file, or is it there?  Under the lock. */
+static bool admit(struct latents *l, const struct latents_place *at, const char *path)
+{
+    const uint64_t bytes = file_bytes(l, at);
+    if (l->any_admitted && memcmp(l->admitted, at->shard_sha256, HASH_BYTES) == 0)
+        return true;
+    if (l->any_refused && memcmp(l->refused, at->shard_sha256, HASH_BYTES) == 0)
+        return false;
+    bool fits = bytes <= l->opt.max_bytes;
+    if (fits && !file_exists(path)) {
+        while (l->bytes + bytes > l->opt.max_bytes && (fits = drop_oldest(l, path)))
+            ;
+        if (fits)
+            l->bytes += bytes;
+    }
+    if (!fits)
+        log_warn("latents",
+                 "a shard of %u pictures takes %" PRIu64 " bytes of latents, encoders.cache holds "
+                 "%" PRIu64 ": they are not kept",
+                 at->samples, bytes, l->opt.max_bytes);
+    memcpy(fits ? l->admitted : l->refused, at->shard_sha256, HASH_BYTES);
+    l->any_admitted |= fits;
+    l->any_refused |= !fits;
+    return fits;
+}
+
+static int write_record(struct latents *l, const struct latents_place *at, const char *path,
+                        const uint16_t *values, struct err *err)
+{
+    const uint64_t sum = checksum(l, at, values), offset = offset_of(l, at);
+    const int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return err_errno(err, "opening %s", path);
+    int rc = ftruncate(fd, (off_t)file_bytes(l, at)) < 0 ? err_errno(err, "sizing %s", path) : 0;
+    if (rc == 0) /* the checksum comes last: what a crash leaves is a hole, or damaged */
+        rc = file_pwrite_all(fd, values, l->opt.values * sizeof *values, offset + sizeof sum, path,
+                             err);
+    if (rc == 0)
+        rc = file_pwrite_all(fd, &sum, sizeof sum, offset, path, err);
+    (void)close(fd);
+    return rc;
+}
+
+void latents_put(struct latents *l, const struct latents_place *at, const uint16_t *values)
+{
+    struct err err = {0};
+    if (at->mirror && !l->opt.mirrored)
+        return;
+    char *path = path_of(l, at->shard_sha256);
+    pthread_mutex_lock(&l->lock);
+    if (admit(l, at, path) && write_record(l, at, path, values, &err) < 0 && !l->failed) {
+        log_warn("latents", "latents are not kept: %s", err.msg);
+        l->failed = true;
+    }
+    pthread_mutex_unlock(&l->lock);
+    mem_free(path);
+}

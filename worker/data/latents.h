@@ -1,0 +1,45 @@
+/* Moments of pictures that a worker keeps on its disk, so that the VAE's encoder runs once for
+ * each picture that the worker sees (encoders.run: worker).
+ *
+ *     DIR/KEY.lat    one file per shard and encoder: a record for each sample, and for its mirror
+ *
+ * A record is a checksum and the moments' bytes; a file is as long as its last record and has holes
+ * where nothing was put yet.  What does not match its checksum is not there: it is computed
+ * again and put in its place.  Files together have a maximum; where another would not fit, those
+ * that were read longest ago go, and a shard that is larger than the maximum is not kept.
+ *
+ * latents_get may be called by any thread, also while another puts. */
+#ifndef WORKER_DATA_LATENTS_H
+#define WORKER_DATA_LATENTS_H
+
+#include "common/base/base.h"
+#include "common/base/hash.h"
+
+struct latents;
+
+struct latents_options {
+    const char *dir;             /* made if need be */
+    uint64_t max_bytes;          /* of all files in it */
+    uint8_t encoder[HASH_BYTES]; /* hash of all that moments depend on but the picture */
+    size_t values;               /* bf16 numbers of a record */
+    bool mirrored;               /* both sides of a picture are kept */
+};
+
+/* Several may share a directory one after the other, not at a time. */
+int latents_open(const struct latents_options *opt, struct latents **ret, struct err *err);
+void latents_close(struct latents *l); /* accepts NULL */
+
+/* Where the moments of a sample are. */
+struct latents_place {
+    const uint8_t *shard_sha256;
+    uint32_t samples; /* of the shard */
+    uint32_t index;   /* in the shard */
+    bool mirror;
+};
+
+/* Copies (values) numbers; false when they are not there, or damaged. */
+bool latents_get(struct latents *l, const struct latents_place *at, uint16_t *out);
+/* Keeps a copy where there is room.  A disk that cannot be written is logged once. */
+void latents_put(struct latents *l, const struct latents_place *at, const uint16_t *values);
+
+#endif
