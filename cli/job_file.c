@@ -9,6 +9,7 @@
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/job/recipe.h"
+#include "common/data/captions.h"
 #include "common/data/tokenizer.h"
 
 /* A path of the job file as the user means it: absolute, beside the job file, or from here. */
@@ -78,6 +79,7 @@ static int open_dataset(const char *job_path, struct job_file *job, struct err *
     struct dataset_options opt = {
         .path = path,
         .column = s->partition.column,
+        .captions = job_has_captions(s),
         .text = text,
         .holdout_path = holdout,
         .text_field = s->data.text_field,
@@ -253,6 +255,11 @@ static void say_size(FILE *out, const struct job_file *job, const struct dataset
 
 static void say_bad(const struct dataset_report *report)
 {
+    if (report->uncaptioned)
+        fprintf(stderr, "%llu images have no caption\n", (unsigned long long)report->uncaptioned);
+    if (report->captions_cut)
+        fprintf(stderr, "%llu images have captions of more than %u bytes, which were cut\n",
+                (unsigned long long)report->captions_cut, CAPTIONS_MAX);
     if (report->bad_count)
         fprintf(stderr, "%u files are no images we read and were left out, the first: %s\n",
                 report->bad_count, report->bad[0]);

@@ -31,7 +31,13 @@ int dataset_open(const struct dataset_options *opt, struct dataset **ret, struct
     ds->source = source;
     ds->path = str_dup(opt->path);
     ds->column = str_dup(opt->column);
+    ds->captions = opt->captions;
     rc = source->open(ds, opt, err);
+    if (rc == 0 && ds->captions && !ds->any_captions)
+        rc = err_set(err, -ERR_FORMAT,
+                     "%s has no captions: expected KEY.txt beside the images, \"caption\" in "
+                     "KEY.json of a tar, or metadata.jsonl in a folder",
+                     ds->path);
     if (rc < 0)
         dataset_close(ds);
     else

@@ -12,6 +12,15 @@
  * a number or a text likewise.  What belongs to a key must stand together, as
  * WebDataset has it.
  *
+ * Images may have captions, one or several each (captions.h), which are read only when they are
+ * asked for.  In tars: each line of KEY.txt, else "caption" or "captions" in KEY.json, a text or a
+ * list of texts.  In folders: each line of image.txt beside image.jpg; or, if there is a
+ * DIR/metadata.jsonl, what that says: "file_name", below DIR, and "text", a text or a list.  Images
+ * with captions need no classes: they may lie in DIR itself, and in tars without KEY.cls; all are
+ * then of one class, "all".  What goes beyond CAPTIONS_MAX is cut and counted.  A sample without
+ * a caption is counted, and more of them than of bad images are allowed are an error; so is a
+ * dataset without any.
+ *
  * Text: whatever text_source.h reads.  A sample is one piece: at most `context`
  * tokens of one document.  A longer document makes several, named "KEY#0",
  * "KEY#1" ..., each beginning with the last token of the one before, so that
@@ -53,6 +62,7 @@ struct dataset_options {
     const char *path;
     const char *name;         /* name of the source, if path is a copy of it; NULL: path */
     const char *column;       /* NULL: none */
+    bool captions;            /* of images: wanted, else read by nobody */
     bool text;                /* else images; the rest is for text only */
     const char *holdout_path; /* a source of its own for the held-out documents; NULL: a fraction */
     const char *text_field;   /* field of a .jsonl that holds the text */
@@ -86,7 +96,7 @@ struct dataset_cut {
      * > 0.  Not used when there is a holdout_path. */
     double holdout;
     uint32_t shard_samples; /* aimed at; shards differ by at most a few samples */
-    uint32_t max_bad;       /* more images that are none: an error */
+    uint32_t max_bad;       /* more images that are none, or without caption: an error */
     const char *dir;        /* where shards are written (exists) */
     dataset_shard_fn *on_shard;
     /* Called now and then with how much is done (images; of text bytes of the
@@ -106,6 +116,8 @@ struct dataset_report {
     uint32_t dim;     /* numbers of the column, 0: none */
     uint64_t *counts; /* per class, train + holdout */
     size_t classes;
+    uint64_t uncaptioned;  /* images without a caption, if captions were asked for */
+    uint64_t captions_cut; /* images whose captions were too long */
     uint32_t bad_count;
     char *bad[DATASET_BAD_NAMED]; /* names, NULL after the last */
 };

@@ -126,6 +126,8 @@ static int emit(struct cutter *c, const struct dataset_image *m)
         .data = m->data,
         .len = m->len,
         .feature = (const uint8_t *)m->feature,
+        .captions = m->captions,
+        .captions_len = m->captions_len,
     };
     (void)str_copy(s.key, sizeof(s.key), n < sizeof(s.key) ? m->key : m->key + n - 99);
     (void)str_copy(s.ext, sizeof(s.ext), sniff(m->data, m->len));
@@ -146,6 +148,25 @@ static int note_bad(struct cutter *c, const char *key)
     return 0;
 }
 
+static int note_captions(struct cutter *c, const struct dataset_image *m)
+{
+    struct dataset_report *r = &c->report;
+    r->captions_cut += m->captions_cut;
+    if (m->captions || ++r->uncaptioned <= c->opt->max_bad)
+        return 0;
+    return err_set(c->err, -ERR_FORMAT,
+                   "image '%s' has no caption, nor have %" PRIu64 " before it; at most %u may be "
+                   "without (data.max_bad)",
+                   m->key, r->uncaptioned - 1, c->opt->max_bad);
+}
+
+/* A good image on its way: it fits to the others, and is counted. */
+static int check_image(struct cutter *c, const struct dataset *ds, const struct dataset_image *m)
+{
+    int rc = cut_check_dim(c, ds, m->key, m->dim);
+    return rc == 0 && ds->captions ? note_captions(c, m) : rc;
+}
+
 /* Images that wait to be drawn. */
 struct window {
     struct dataset_image *items; /* copies */
@@ -154,7 +175,7 @@ struct window {
 
 static size_t image_bytes(const struct dataset_image *m)
 {
-    return m->len + m->dim * sizeof(*m->feature);
+    return m->len + m->dim * sizeof(*m->feature) + m->captions_len;
 }
 
 static void image_free(struct dataset_image *m)
@@ -162,6 +183,7 @@ static void image_free(struct dataset_image *m)
     mem_free(m->key);
     mem_free(m->data);
     mem_free(m->feature);
+    mem_free(m->captions);
 }
 
 static int emit_random(struct cutter *c, struct window *w)
@@ -187,6 +209,7 @@ static int hold(struct cutter *c, struct window *w, const struct dataset_image *
     copy.key = str_dup(m->key);
     copy.data = mem_try(m->len);
     copy.feature = m->dim ? mem_try_array(m->dim, sizeof(*m->feature)) : NULL;
+    copy.captions = m->captions ? str_ndup(m->captions, m->captions_len) : NULL;
     if (!copy.data || (m->dim && !copy.feature)) {
         image_free(&copy);
         return err_set(c->err, -ENOMEM, "out of memory while shuffling images");
@@ -209,7 +232,7 @@ int cut_images(struct cutter *c, struct dataset *ds, dataset_next_fn *next, bool
     while (rc == 0 && (rc = next(ds, &m, c->err)) > 0) {
         if (!sniff(m.data, m.len))
             rc = note_bad(c, m.key);
-        else if ((rc = cut_check_dim(c, ds, m.key, m.dim)) == 0)
+        else if ((rc = check_image(c, ds, &m)) == 0)
             rc = through_window ? hold(c, &w, &m) : emit(c, &m);
         c->seen++;
         if (rc == 0 && (c->seen % 64 == 0 || c->seen == c->total))

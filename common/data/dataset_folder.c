@@ -1,4 +1,4 @@
-/* A folder of class folders with images. */
+/* A folder of class folders with images, or of images with captions. */
 
 #include "common/base/base.h"
 #include "common/data/dataset_impl.h"
@@ -6,17 +6,22 @@
 struct image_file {
     char *name; /* inside the class folder */
     uint32_t cls;
+    const struct dataset_line *line; /* of metadata.jsonl; NULL: none */
 };
 
 struct folder {
     struct image_file *files;
     size_t n, cap;
+    bool flat;   /* the images lie in the folder itself */
+    bool listed; /* there is a metadata.jsonl */
+    struct dataset_metadata metadata;
 
     /* While it is cut. */
     uint32_t *order;
     size_t at;
     struct buf image;
     struct dataset_column column;
+    struct dataset_captions captions;
     char key[DATASET_KEY_MAX];
 };
 
@@ -85,6 +90,11 @@ static int add_classes(struct dataset *ds, const struct file_names *entries, str
         if (rc < 0)
             return rc;
     }
+    if (ds->classes.n == 0 && images && ds->captions) {
+        struct folder *f = ds->own;
+        f->flat = true;
+        return add_class(ds, ds->path, DATASET_ALL, err);
+    }
     if (ds->classes.n == 0 && images)
         return err_set(err, -ERR_FORMAT,
                        "%s has images but no class folders: put them into one folder per class, "
@@ -98,18 +108,45 @@ static int add_classes(struct dataset *ds, const struct file_names *entries, str
     return 0;
 }
 
+/* "cat/1.jpg", or "1.jpg"; mem_free. */
+static char *file_name(const struct dataset *ds, const struct image_file *file)
+{
+    const struct folder *f = ds->own;
+    return f->flat ? str_dup(file->name) : file_join(ds->classes.items[file->cls], file->name);
+}
+
+/* Images to the lines of metadata.jsonl; without it, whether any has a text beside it. */
+static int find_captions(struct dataset *ds, struct err *err)
+{
+    struct folder *f = ds->own;
+    int rc = dataset_metadata_open(&f->metadata, ds->path, err);
+    f->listed = f->metadata.n > 0;
+    for (size_t i = 0; rc == 0 && i < f->n && (f->listed || !ds->any_captions); i++) {
+        char *name = file_name(ds, &f->files[i]), *path = file_join(ds->path, name);
+        char *txt = dataset_captions_path(path);
+        f->files[i].line = dataset_metadata_use(&f->metadata, name);
+        if (f->listed ? f->files[i].line && f->files[i].line->captions : file_exists(txt))
+            ds->any_captions = true;
+        mem_free(txt);
+        mem_free(path);
+        mem_free(name);
+    }
+    return rc < 0 ? rc : dataset_metadata_check(&f->metadata, ds->path, err);
+}
+
 static int folder_open(struct dataset *ds, const struct dataset_options *opt, struct err *err)
 {
     struct folder *f = ds->own = mem_alloc(sizeof(*f));
     struct file_names entries;
     buf_init(&f->image, DATASET_IMAGE_MAX);
+    dataset_captions_init(&f->captions);
     int rc = file_list(ds->path, DATASET_ENTRIES_MAX, &entries, err);
     if (rc < 0)
         return rc;
     rc = add_classes(ds, &entries, err);
     file_names_release(&entries);
     ds->samples = f->n;
-    return rc;
+    return rc == 0 && ds->captions ? find_captions(ds, err) : rc;
 }
 
 static void folder_close(struct dataset *ds)
@@ -123,7 +160,28 @@ static void folder_close(struct dataset *ds)
     mem_free(f->order);
     buf_release(&f->image);
     feature_release(&f->column.feature);
+    buf_release(&f->captions.text);
+    dataset_metadata_release(&f->metadata);
     mem_free(f);
+}
+
+/* What an image is captioned with. */
+static int take_captions(struct dataset *ds, const struct image_file *file, const char *path,
+                         struct dataset_image *m, struct err *err)
+{
+    struct folder *f = ds->own;
+    const struct dataset_line *line = file->line;
+    int rc = ds->captions && !f->listed ? dataset_captions_beside(&f->captions, path, err) : 0;
+    if (line) {
+        m->captions = line->captions;
+        m->captions_len = line->len;
+        m->captions_cut = line->cut;
+    } else if (f->captions.text.len) {
+        m->captions = (char *)f->captions.text.data;
+        m->captions_len = f->captions.text.len;
+        m->captions_cut = f->captions.cut;
+    }
+    return rc;
 }
 
 static int next_file(struct dataset *ds, struct dataset_image *ret, struct err *err)
@@ -132,24 +190,23 @@ static int next_file(struct dataset *ds, struct dataset_image *ret, struct err *
     if (f->at == f->n)
         return 0;
     const struct image_file *file = &f->files[f->order[f->at++]];
-    const char *cls = ds->classes.items[file->cls];
-    char *path = str_printf("%s/%s/%s", ds->path, cls, file->name);
-    (void)snprintf(f->key, sizeof(f->key), "%s/%s", cls, file->name); /* for people */
+    char *name = file_name(ds, file), *path = file_join(ds->path, name);
+    *ret = (struct dataset_image){.key = f->key, .cls = file->cls};
+    (void)str_copy(f->key, sizeof(f->key), name); /* for people */
+    mem_free(name);
     buf_release(&f->image);
     int rc = dataset_column_beside(ds, &f->column, path, err);
+    if (rc == 0)
+        rc = take_captions(ds, file, path, ret, err);
     if (rc == 0)
         rc = file_read(path, DATASET_IMAGE_MAX, &f->image, err);
     mem_free(path);
     if (rc < 0 && rc != -ERR_LIMIT)
         return rc;
-    *ret = (struct dataset_image){
-        .key = f->key,
-        .cls = file->cls,
-        .data = f->image.data,
-        .len = f->image.len,
-        .feature = ds->column ? f->column.feature.v : NULL,
-        .dim = ds->column ? f->column.feature.n : 0,
-    };
+    ret->data = f->image.data;
+    ret->len = f->image.len;
+    ret->feature = ds->column ? f->column.feature.v : NULL;
+    ret->dim = ds->column ? f->column.feature.n : 0;
     return 1;
 }
 

@@ -6,6 +6,8 @@
  *   dataset_text.c       documents                     /
  *   dataset_cut.c        samples to shards: what sources call while they are cut
  *   dataset_column.c     names of images, and the column that comes with one
+ *   dataset_captions.c   the captions that come with one
+ *   dataset_metadata.c   metadata.jsonl: the captions of a folder
  *
  * Calls go down this list only. */
 #ifndef COMMON_DATA_DATASET_IMPL_H
@@ -30,6 +32,8 @@ struct dataset {
     const struct dataset_source *source;
     char *path;
     char *column;              /* NULL: none */
+    bool captions;             /* are wanted */
+    bool any_captions;         /* there is one at least, as far as names tell */
     struct file_names classes; /* text: none */
     uint64_t samples;          /* text: 0 */
     void *own;                 /* the source's */
@@ -73,6 +77,51 @@ int dataset_column_check(const struct dataset *ds, const struct dataset_column *
 int dataset_column_beside(const struct dataset *ds, struct dataset_column *c, const char *path,
                           struct err *err);
 
+/* The captions of one sample. */
+struct dataset_captions {
+    struct buf text; /* as captions.h has them */
+    bool cut;        /* some did not fit */
+    bool from_txt;   /* KEY.txt goes before KEY.json */
+};
+void dataset_captions_init(struct dataset_captions *c);
+void dataset_captions_clear(struct dataset_captions *c);
+/* Adds what a JSON value says: a text, a list of texts, null or NULL.  NULL, or why not. */
+const char *dataset_captions_value(struct dataset_captions *c, const json_t *value);
+/* Takes what the JSON of sample `key` says, unless there was a KEY.txt. */
+int dataset_captions_json(struct dataset_captions *c, const json_t *root, const char *key,
+                          struct err *err);
+/* Takes KEY.txt in place of what came before. */
+int dataset_captions_txt(struct dataset_captions *c, const struct buf *txt, const char *key,
+                         struct err *err);
+/* From KEY.txt beside the image file at `path`, if it is there. */
+int dataset_captions_beside(struct dataset_captions *c, const char *path, struct err *err);
+/* The name of that file; mem_free. */
+char *dataset_captions_path(const char *path);
+#define DATASET_ALL "all" /* the class of samples that have captions, but no class */
+
+/* The captions of a folder of images. */
+struct dataset_metadata {
+    struct dataset_line *lines; /* sorted by name */
+    size_t n, cap;
+};
+struct dataset_line {
+    char *name;     /* of the image, below the folder */
+    char *captions; /* NULL: none */
+    size_t len;
+    size_t number; /* of the line, from 1 */
+    bool cut, used;
+};
+/* DIR/metadata.jsonl if there is one; a metadata.csv in its place is an error. */
+int dataset_metadata_open(struct dataset_metadata *m, const char *dir, struct err *err);
+/* Lines of JSON with "file_name" and "text"; `name` is for messages.  m is { 0 }.  For tests. */
+int dataset_metadata_parse(struct dataset_metadata *m, const void *data, size_t len,
+                           const char *name, struct err *err);
+/* The line of an image, which counts as used from now on; NULL: none. */
+const struct dataset_line *dataset_metadata_use(struct dataset_metadata *m, const char *name);
+/* Whether all lines were used: else an error that names the first. */
+int dataset_metadata_check(const struct dataset_metadata *m, const char *dir, struct err *err);
+void dataset_metadata_release(struct dataset_metadata *m); /* { 0 } is fine */
+
 /* An image as its source has it. */
 struct dataset_image {
     char *key; /* "cat/0001.jpg" or "part-000/000123" */
@@ -81,6 +130,9 @@ struct dataset_image {
     size_t len;
     float *feature; /* the column; NULL: none asked for */
     uint32_t dim;
+    char *captions; /* NULL: none */
+    size_t captions_len;
+    bool captions_cut;
 };
 /* 1 with *ret (borrowed until the next call), 0 at the end. */
 typedef int dataset_next_fn(struct dataset *ds, struct dataset_image *ret, struct err *err);

@@ -9,7 +9,7 @@
 #define CLASS_NAME_MAX 256
 
 /* How tars say their class. */
-enum class_kind { CLASS_UNKNOWN, CLASS_NUMBER, CLASS_TEXT };
+enum class_kind { CLASS_UNKNOWN, CLASS_NUMBER, CLASS_TEXT, CLASS_NONE };
 
 /* What is gathered under one key. */
 struct gather {
@@ -19,6 +19,7 @@ struct gather {
     bool has_image;
     enum class_kind kind;
     struct dataset_column column;
+    struct dataset_captions captions;
 };
 
 struct tars {
@@ -47,12 +48,14 @@ static void gather_clear(struct gather *g)
     g->has_image = false;
     g->kind = CLASS_UNKNOWN;
     dataset_column_clear(&g->column);
+    dataset_captions_clear(&g->captions);
 }
 
 static void gather_release(struct gather *g)
 {
     buf_release(&g->image);
     feature_release(&g->column.feature);
+    buf_release(&g->captions.text);
 }
 
 /* A class as text: trimmed; a number if it reads as one. */
@@ -90,6 +93,8 @@ static int take_json(const struct dataset *ds, struct gather *g, const struct bu
         set_label(g, json_string_value(label));
     }
     int rc = dataset_column_json(ds, &g->column, root, g->key, err);
+    if (rc == 0 && ds->captions)
+        rc = dataset_captions_json(&g->captions, root, g->key, err);
     json_decref(root);
     return rc;
 }
@@ -107,15 +112,18 @@ static int take_member(struct dataset *ds, struct gather *g, const char *suffix,
         return tar_read(t->tar, &g->image, err);
     }
     bool json = strcmp(ext, ".json") == 0, npy = dataset_column_is_npy(ds, &g->column, suffix);
-    if (!json && !npy && strcmp(ext, ".cls") != 0)
+    bool txt = ds->captions && strcmp(suffix, ".txt") == 0;
+    if (!json && !npy && !txt && strcmp(ext, ".cls") != 0)
         return 0;
     struct buf text;
-    buf_init(&text, json ? DATASET_JSON_MAX : npy ? DATASET_NPY_MAX : CLASS_NAME_MAX);
+    buf_init(&text, json || txt ? DATASET_JSON_MAX : npy ? DATASET_NPY_MAX : CLASS_NAME_MAX);
     int rc = tar_read(t->tar, &text, err);
     if (rc == 0 && npy)
         rc = dataset_column_npy(ds, &g->column, &text, g->key, suffix, err);
     else if (rc == 0 && json)
         rc = take_json(ds, g, &text, err);
+    else if (rc == 0 && txt)
+        rc = dataset_captions_txt(&g->captions, &text, g->key, err);
     else if (rc == 0)
         set_label(g, buf_str(&text));
     buf_release(&text);
@@ -218,6 +226,8 @@ static long find_class(const struct dataset *ds, const struct gather *g)
 {
     const struct tars *t = ds->own;
     uint64_t number;
+    if (t->kind == CLASS_NONE)
+        return *g->label ? -1 : 0;
     if (t->kind == CLASS_NUMBER)
         return g->kind == CLASS_NUMBER && str_parse_u64(g->label, &number) == 0 &&
                        number < ds->classes.n
@@ -234,14 +244,19 @@ static long find_class(const struct dataset *ds, const struct gather *g)
 static int note_class(struct dataset *ds, const struct gather *g, struct err *err)
 {
     struct tars *t = ds->own;
+    if (!*g->label && ds->captions && (t->kind == CLASS_UNKNOWN || t->kind == CLASS_NONE)) {
+        t->kind = CLASS_NONE;
+        return ds->classes.n ? 0 : file_names_add(&ds->classes, 1, str_dup(DATASET_ALL), err);
+    }
     if (!*g->label)
         return err_set(err, -ERR_FORMAT,
                        "%s: sample '%s' has no class: expected %s.cls, or \"label\" in %s.json",
                        t->names.items[t->at], g->key, g->key, g->key);
     if (t->kind != CLASS_UNKNOWN && t->kind != g->kind)
-        return err_set(err, -ERR_FORMAT,
-                       "%s: sample '%s' has the class '%s'; numbers and texts are mixed",
-                       t->names.items[t->at], g->key, g->label);
+        return err_set(err, -ERR_FORMAT, "%s: sample '%s' has the class '%s'; %s",
+                       t->names.items[t->at], g->key, g->label,
+                       t->kind == CLASS_NONE ? "the samples before it have none"
+                                             : "numbers and texts are mixed");
     t->kind = g->kind;
     uint64_t number;
     if (g->kind == CLASS_NUMBER) {
@@ -313,6 +328,7 @@ static int scan_tars(struct dataset *ds, struct err *err)
             rc = dataset_column_check(ds, &t->now.column, t->names.items[t->at], t->now.key, err);
         if (rc < 0)
             break;
+        ds->any_captions = ds->any_captions || t->now.captions.text.len;
         if (++ds->samples > DATASET_SAMPLES_MAX)
             return err_set(err, -ERR_LIMIT, "%s has more than %u images", ds->path,
                            DATASET_SAMPLES_MAX);
@@ -361,6 +377,8 @@ static int tars_open(struct dataset *ds, const struct dataset_options *opt, stru
     struct tars *t = ds->own = mem_alloc(sizeof(*t));
     buf_init(&t->now.image, DATASET_IMAGE_MAX);
     buf_init(&t->next.image, DATASET_IMAGE_MAX);
+    dataset_captions_init(&t->now.captions);
+    dataset_captions_init(&t->next.captions);
     int rc = find_tars(ds, err);
     return rc < 0 ? rc : scan_tars(ds, err);
 }
@@ -407,6 +425,9 @@ static int next_image(struct dataset *ds, struct dataset_image *ret, struct err 
         .len = t->now.image.len,
         .feature = ds->column ? t->now.column.feature.v : NULL,
         .dim = ds->column ? t->now.column.feature.n : 0,
+        .captions = t->now.captions.text.len ? (char *)t->now.captions.text.data : NULL,
+        .captions_len = t->now.captions.text.len,
+        .captions_cut = t->now.captions.cut,
     };
     return 1;
 }

@@ -192,7 +192,19 @@ static int to_rgb(VipsImage **image)
     return rc;
 }
 
-int image_decode(const void *data, size_t len, int size, uint8_t *out, struct err *err)
+/* The square at `crop` of the way along what is there to move. */
+static int cut_square(VipsImage **image, int size, uint32_t crop)
+{
+    VipsImage *made = NULL;
+    const int x = (*image)->Xsize - size, y = (*image)->Ysize - size;
+    const int left = x > 0 ? (int)((uint64_t)crop * (uint64_t)(x + 1) >> 32) : 0;
+    const int top = y > 0 ? (int)((uint64_t)crop * (uint64_t)(y + 1) >> 32) : 0;
+    int rc = vips_extract_area(*image, &made, left, top, size, size, NULL);
+    return replace(image, made, rc);
+}
+
+int image_decode(const void *data, size_t len, int size, const uint32_t *crop, uint8_t *out,
+                 struct err *err)
 {
     if (size < 1 || size > SIZE_MAX_PIXELS)
         return err_set(err, -EINVAL, "cannot decode to %d pixels", size);
@@ -200,9 +212,12 @@ int image_decode(const void *data, size_t len, int size, uint8_t *out, struct er
     int rc = load_pixels(data, len, size, &full, err);
     if (rc < 0)
         return rc;
-    rc = vips_thumbnail_image(full, &image, size, "height", size, "crop", VIPS_INTERESTING_CENTRE,
-                              "size", VIPS_SIZE_BOTH, NULL);
+    rc = vips_thumbnail_image(full, &image, size, "height", size, "crop",
+                              crop ? VIPS_INTERESTING_ALL : VIPS_INTERESTING_CENTRE, "size",
+                              VIPS_SIZE_BOTH, NULL);
     g_object_unref(full);
+    if (rc == 0 && crop)
+        rc = cut_square(&image, size, *crop);
     if (rc == 0)
         rc = to_rgb(&image);
     if (rc != 0) {

@@ -19,11 +19,14 @@ void image_exit(void);
 /* A thread that decoded images calls this before it ends. */
 void image_thread_exit(void);
 
-/* Decodes to size x size: the short side is scaled, the centre square cut.  out holds
- * size*size*3 bytes, RGB, rows from the top.  Shrinks on load; alpha is flattened on white; grey,
- * palette, CMYK and 16 bit become sRGB; EXIF orientation is applied.  -ERR_FORMAT with a sentence
- * on anything broken or too large (out is then undefined). */
-int image_decode(const void *data, size_t len, int size, uint8_t *out, struct err *err);
+/* Decodes to size x size: the short side is scaled and a square cut, with `crop` NULL in the
+ * centre, else where *crop, a random number, says: all places along the long side are as likely. Of
+ * one image the same number gives the same square.  out holds size*size*3 bytes, RGB, rows from the
+ * top.  Shrinks on load; alpha is flattened on white; grey, palette, CMYK and 16 bit become sRGB;
+ * EXIF orientation is applied.  -ERR_FORMAT with a sentence on anything broken or too large (out is
+ * then undefined). */
+int image_decode(const void *data, size_t len, int size, const uint32_t *crop, uint8_t *out,
+                 struct err *err);
 
 /* Width and height from the header. */
 int image_info(const void *data, size_t len, int *ret_width, int *ret_height, struct err *err);

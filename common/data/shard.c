@@ -4,6 +4,7 @@
 #include <zstd.h>
 
 #include "common/base/buf.h"
+#include "common/data/captions.h"
 #include "common/data/tar.h"
 
 #define BLOCK 512
@@ -208,6 +209,19 @@ static int take_class(struct scan *s, struct shard_sample *out)
     return 0;
 }
 
+static int take_captions(struct scan *s, struct shard_sample *out)
+{
+    struct member m;
+    int rc = take(s, out->key, "txt", &m);
+    if (rc <= 0)
+        return rc;
+    if (!captions_are_valid((const char *)m.data, (size_t)m.len))
+        return broken(s, "captions are not lines of UTF-8");
+    out->captions = (const char *)m.data;
+    out->captions_len = (size_t)m.len;
+    return 0;
+}
+
 static int count_tokens(struct scan *s, struct shard_sample *out)
 {
     unsigned width = out->len ? out->data[0] : 0;
@@ -253,6 +267,8 @@ static int next_sample(struct scan *s, struct shard *shard, struct shard_sample 
     s->have = false;
     shard->kind = kind;
     rc = kind == SHARD_TEXT ? count_tokens(s, out) : take_class(s, out);
+    if (rc == 0 && kind == SHARD_IMAGES)
+        rc = take_captions(s, out);
     if (rc == 0)
         rc = take_feature(s, shard, out);
     return rc < 0 ? rc : 1;
@@ -296,7 +312,7 @@ static int parse(const void *data, size_t len, const char *name, struct shard *r
     return rc;
 }
 
-static const uint8_t *keep(uint8_t *kept, size_t *at, const uint8_t *data, size_t len)
+static const void *keep(uint8_t *kept, size_t *at, const void *data, size_t len)
 {
     uint8_t *to = kept + *at;
     memcpy(to, data, len);
@@ -310,7 +326,7 @@ static void keep_contents(struct shard *s, uint8_t *plain)
     const size_t floats = s->dim * sizeof(float);
     size_t size = 1, at = 0;
     for (size_t i = 0; i < s->n; i++)
-        size += s->samples[i].len + floats;
+        size += s->samples[i].len + s->samples[i].captions_len + floats;
     s->unpacked = mem_try(size);
     if (!s->unpacked) {
         s->unpacked = plain; /* more than is needed, but it is there */
@@ -319,6 +335,8 @@ static void keep_contents(struct shard *s, uint8_t *plain)
     for (size_t i = 0; i < s->n; i++) {
         struct shard_sample *x = &s->samples[i];
         x->data = keep(s->unpacked, &at, x->data, x->len);
+        if (x->captions)
+            x->captions = keep(s->unpacked, &at, x->captions, x->captions_len);
         if (x->feature)
             x->feature = keep(s->unpacked, &at, x->feature, floats);
     }
@@ -392,10 +410,25 @@ void shard_feature(const struct shard *shard, const struct shard_sample *s, floa
     }
 }
 
-/* ---- writing ---- */
+/* ---- names ---- */
 
 #define KEY_TAIL 80 /* bytes of a name that are kept */
 #define NUMBER_DIGITS 6
+
+/* A name without the number that a shard put before it. */
+static const char *bare_name(const char *key)
+{
+    size_t digits = strspn(key, "0123456789");
+    return digits >= NUMBER_DIGITS && key[digits] == '-' ? key + digits + 1 : key;
+}
+
+const char *shard_name(const struct shard_sample *s)
+{
+    return bare_name(s->key);
+}
+
+/* ---- writing ---- */
+
 #define MEMBER_BYTES 1024      /* a member beside its content, at most */
 #define SPARE_BYTES (1u << 20) /* for a feature, and the end of the archive */
 
@@ -426,13 +459,6 @@ void shard_writer_free(struct shard_writer *w)
 uint32_t shard_writer_samples(const struct shard_writer *w)
 {
     return w->samples;
-}
-
-/* A name without the number that another shard put before it. */
-static const char *bare_name(const char *key)
-{
-    size_t digits = strspn(key, "0123456789");
-    return digits >= NUMBER_DIGITS && key[digits] == '-' ? key + digits + 1 : key;
 }
 
 /* The key inside a shard: unique there, and a name a person recognises. */
@@ -471,6 +497,9 @@ static int check(const struct shard_writer *w, const struct shard_sample *s, uin
     if (dim > SHARD_FEATURE_MAX)
         return err_set(err, -ERR_LIMIT, "'%s': a feature has %u numbers, at most %d are possible",
                        s->key, dim, SHARD_FEATURE_MAX);
+    if (s->captions && (*ret != SHARD_IMAGES || !captions_are_valid(s->captions, s->captions_len)))
+        return err_set(err, -EINVAL, "'%s': captions are lines of UTF-8 that come with an image",
+                       s->key);
     if (w->samples == SHARD_SAMPLES_MAX)
         return err_set(err, -ERR_LIMIT, "shard %s would have more than %d samples", w->path,
                        SHARD_SAMPLES_MAX);
@@ -499,6 +528,8 @@ int shard_writer_add(struct shard_writer *w, const struct shard_sample *s, uint3
     int n = snprintf(cls, sizeof(cls), "%u", s->cls);
     if (rc == 0 && kind == SHARD_IMAGES)
         rc = add_member(w, key, "cls", cls, (size_t)n, err);
+    if (rc == 0 && s->captions)
+        rc = add_member(w, key, "txt", s->captions, s->captions_len, err);
     if (rc == 0 && dim)
         rc = add_member(w, key, "f32", s->feature, dim * sizeof(float), err);
     if (rc < 0)

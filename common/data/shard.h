@@ -5,6 +5,7 @@
  *
  *   images   KEY.jpg|png|webp   the file as it was
  *            KEY.cls            class index, decimal
+ *            KEY.txt            optional: the captions, a line each (captions.h)
  *   text     KEY.tok            a byte that says the width of an id (1, 2 or 4),
  *                               then the ids of one piece, little-endian
  *   both     KEY.f32            optional, all samples or none: a feature of the data
@@ -35,7 +36,9 @@ struct shard_sample {
     uint32_t cls;            /* class of an image */
     const uint8_t *data;     /* member KEY.ext, inside the mapping or what was unpacked */
     size_t len;
-    uint32_t tokens;        /* tokens of a piece of text, 0 for an image */
+    uint32_t tokens;      /* tokens of a piece of text, 0 for an image */
+    const char *captions; /* of an image, as captions.h has them; NULL: none */
+    size_t captions_len;
     const uint8_t *feature; /* `dim` floats, little-endian, not aligned; NULL: none */
 };
 
@@ -56,6 +59,9 @@ void shard_close(struct shard *s); /* { 0 } is fine */
 
 /* The ids of a piece: s->tokens of them. */
 void shard_tokens(const struct shard_sample *s, int32_t *out);
+/* The name that the sample had before it came into a shard (and has in every other one), inside
+ * s->key: without the number, with '_' for odd characters, the end of a long one. */
+const char *shard_name(const struct shard_sample *s);
 /* The feature of a sample: shard->dim floats. */
 void shard_feature(const struct shard *shard, const struct shard_sample *s, float *out);
 
@@ -74,7 +80,7 @@ struct shard_writer *shard_writer_new(const char *path);
 /* Adds a sample, of a shard or of a dataset.  The number before s->key is
  * replaced by the one in this shard; other characters than [A-Za-z0-9_#-] become
  * '_', long names keep their end.  `dim` numbers at s->feature (0: no feature).
- * -EINVAL when kinds or dims mix, -ERR_LIMIT when the shard is full. */
+ * -EINVAL when kinds or dims mix or captions are none, -ERR_LIMIT when the shard is full. */
 int shard_writer_add(struct shard_writer *w, const struct shard_sample *s, uint32_t dim,
                      struct err *err);
 uint32_t shard_writer_samples(const struct shard_writer *w);

@@ -225,9 +225,10 @@ static const char *const llama_keys[] = {
     "sample.temperature", "sample.top_p", "data.text_field", NULL,
 };
 static const char *const dit_keys[] = {
-    "encoders",        "sample.prompts",      "data.image_size", "data.flip",     "model.patch",
-    "model.mlp_ratio", "model.label_dropout", "train.t",         "sample.steps",  "sample.sampler",
-    "sample.guidance", "sample.columns",      "sample.strategy", "sample.remote", NULL,
+    "encoders",       "sample.prompts",  "data.image_size", "data.crop",
+    "data.flip",      "model.patch",     "model.mlp_ratio", "model.label_dropout",
+    "train.t",        "sample.steps",    "sample.sampler",  "sample.guidance",
+    "sample.columns", "sample.strategy", "sample.remote",   NULL,
 };
 
 static const struct job_family families[] = {

@@ -53,10 +53,13 @@ enum job_encode {
     JOB_ENCODE_JOB,    /* an ENCODE task per shard, before the training */
 };
 
+enum job_crop { JOB_CROP_CENTER, JOB_CROP_RANDOM };
+
 struct job_data {
     char *path;           /* exactly one of path and url; relative to the CLI's directory */
     struct conf_strs url; /* http(s) tars */
     int image_size;       /* pixels, square */
+    int crop;             /* enum job_crop: of what is not square */
     bool flip;
     double holdout; /* fraction */
     int shard_samples;

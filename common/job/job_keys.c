@@ -6,6 +6,7 @@
 
 /* In the order of the enums of job.h. */
 static const char *const model_names[] = {"dit", "llama", NULL};
+static const char *const crop_names[] = {"center", "random", NULL};
 static const char *const schedule_names[] = {"constant", "cosine", "decay", NULL};
 static const char *const precision_names[] = {"auto", "bf16", "f32", NULL};
 static const char *const t_names[] = {"logit_normal", "uniform", NULL};
@@ -31,6 +32,10 @@ static const struct conf_key data_keys[] = {
     CONF(struct job_data, image_size, INT, .min = 8, .max = 1024,
          .doc = "pixels of a side; images are scaled and cropped to this square; required for "
                 "images; a multiple of what the VAE shrinks by"),
+    CONF(struct job_data, crop, ENUM, .names = crop_names, .def = "center",
+         .doc =
+             "which square of an image is trained on; random: another one in each pass, anywhere "
+             "along the long side"),
     CONF(struct job_data, flip, BOOL, .def = "false",
          .doc = "mirror each image with probability one half"),
     CONF(struct job_data, holdout, DOUBLE, .def = "0.02", .min = 0, .max = 0.5,

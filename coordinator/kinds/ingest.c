@@ -8,6 +8,7 @@ static void ingest_message(struct message *b, Skerry__V1__Task *msg)
 {
     Skerry__V1__IngestTask *m = message_new(b, &skerry__v1__ingest_task__descriptor);
     m->url = b->job->spec.data.url.items[b->task->ingest.url];
+    m->captions = job_has_captions(&b->job->spec);
     msg->ingest = m;
 }
 

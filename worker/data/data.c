@@ -4,6 +4,7 @@
 #include "worker/data/data_samples.h"
 
 #define STREAM_ORDER 0x6f72646572ULL
+#define STREAM_CAPTION 0x63617074ULL
 
 uint64_t data_sample_id(const uint8_t sha256[32], uint32_t index)
 {
@@ -23,6 +24,14 @@ uint64_t data_content_key(const uint8_t *data, size_t len)
         key = rng_mix(key, word);
     }
     return key;
+}
+
+unsigned caption_draw(uint64_t seed, const char *name, uint64_t pass, unsigned n)
+{
+    const uint64_t key = data_content_key((const uint8_t *)name, strlen(name));
+    struct rng r;
+    rng_init(&r, seed, rng_mix(rng_mix(STREAM_CAPTION, pass), key));
+    return (unsigned)rng_below(&r, n);
 }
 
 /* The shard of a range: opened already, or now. */

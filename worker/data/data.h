@@ -70,4 +70,8 @@ uint64_t data_sample_id(const uint8_t shard_sha256[32], uint32_t index);
  * it before and after the data were split. */
 uint64_t data_content_key(const uint8_t *data, size_t len);
 
+/* Which of the n captions of a sample is taken: uniform over 0..n-1 (n > 0), by the seed, the
+ * sample's name in its dataset and the pass; the same on every machine and in whatever shard. */
+unsigned caption_draw(uint64_t seed, const char *name, uint64_t pass, unsigned n);
+
 #endif

@@ -3,11 +3,14 @@
 #include <pthread.h>
 
 #include "common/base/rng.h"
+#include "common/data/captions.h"
 #include "common/data/image.h"
 #include "worker/data/data_samples.h"
 
 #define RING_BYTES_MAX (256u << 20)
 #define STREAM_FLIP 0x666c6970ULL
+#define STREAM_CROP 0x63726f70ULL
+#define CAPTION_TOKENS_MAX 4096
 
 /* ---- the cache: decoded images by sample id, open addressing, nothing is ever replaced ---- */
 
@@ -144,6 +147,7 @@ struct slot {
     uint64_t pass, id, key;
     int32_t label;
     uint8_t *pixels;
+    int32_t *caption, caption_length;
     char reason[257];
 };
 
@@ -167,10 +171,20 @@ struct images {
     /* The consumer's. */
     uint8_t *ring_pixels, *images;
     int32_t *labels, *partitions;
+    int32_t *ring_captions, *captions, *caption_lengths;
     uint64_t *ids, *keys;
 };
 
 /* ---- opening ---- */
+
+/* Room for the captions of the ring and of a batch. */
+static void make_captions(struct images *d)
+{
+    const size_t row = d->opt.caption_tokens * sizeof(*d->captions);
+    d->ring_captions = mem_arrays_add(&d->arrays, (size_t)d->ring_size, row);
+    d->captions = mem_arrays_add(&d->arrays, d->opt.batch, row);
+    d->caption_lengths = mem_arrays_add(&d->arrays, d->opt.batch, sizeof(*d->caption_lengths));
+}
 
 static int make_ring(struct images *d, struct err *err)
 {
@@ -188,11 +202,16 @@ static int make_ring(struct images *d, struct err *err)
     d->partitions = mem_arrays_add(&d->arrays, d->opt.batch, sizeof(*d->partitions));
     d->ids = mem_arrays_add(&d->arrays, d->opt.batch, sizeof(*d->ids));
     d->keys = mem_arrays_add(&d->arrays, d->opt.batch, sizeof(*d->keys));
+    if (d->opt.caption)
+        make_captions(d);
     if (d->arrays.failed)
         return err_set(err, -ENOMEM, "out of memory for batches of %u images of %u x %u",
                        d->opt.batch, d->opt.image_size, d->opt.image_size);
-    for (uint64_t i = 0; i < size; i++)
+    for (uint64_t i = 0; i < size; i++) {
         d->ring[i].pixels = d->ring_pixels + i * d->image_bytes;
+        if (d->opt.caption)
+            d->ring[i].caption = d->ring_captions + i * d->opt.caption_tokens;
+    }
     return 0;
 }
 
@@ -201,6 +220,9 @@ static int check_options(const struct images_options *o, struct err *err)
     if (o->image_size == 0 || o->image_size > 4096 || o->batch == 0 || o->batch > 65536)
         return err_set(err, -ERR_LIMIT, "batches of %u images of side %u cannot be made", o->batch,
                        o->image_size);
+    if (o->caption && (o->caption_tokens == 0 || o->caption_tokens > CAPTION_TOKENS_MAX))
+        return err_set(err, -ERR_LIMIT, "captions have %u tokens, expected 1..%d",
+                       o->caption_tokens, CAPTION_TOKENS_MAX);
     return 0;
 }
 
@@ -255,11 +277,28 @@ static void mirror(uint8_t *pixels, unsigned size)
     }
 }
 
+/* The tokens of one of the sample's captions; false when there are none. */
+static bool take_caption(const struct images_options *o, struct slot *s,
+                         const struct shard_sample *sample)
+{
+    const unsigned n = captions_count(sample->captions, sample->captions_len);
+    const unsigned i = n > 1 ? caption_draw(o->order.seed, shard_name(sample), s->pass, n) : 0;
+    size_t len;
+    const char *text = captions_get(sample->captions, sample->captions_len, i, &len);
+    if (o->caption(o->caption_arg, text, len, s->caption, &s->caption_length) == 0)
+        return true;
+    snprintf(s->reason, sizeof(s->reason), "its caption has no tokens");
+    return false;
+}
+
 static enum slot_state decode(const struct images *d, struct slot *s)
 {
     const struct images_options *o = &d->opt;
     const struct shard_sample *sample = &d->base.shards[s->place.shard].samples[s->place.index];
+    const uint32_t crop = rng_at_u32(o->order.seed, rng_mix(STREAM_CROP, s->pass), s->id);
     s->key = o->order.shuffle ? 0 : data_content_key(sample->data, sample->len);
+    if (o->caption && !take_caption(o, s, sample))
+        return SLOT_BAD;
     if (!o->cache || !cache_get(o->cache, s->id, s->pixels, &s->label)) {
         struct err err = {0};
         if (sample->tokens) {
@@ -271,7 +310,8 @@ static enum slot_state decode(const struct images *d, struct slot *s)
                      o->classes);
             return SLOT_BAD;
         }
-        if (image_decode(sample->data, sample->len, (int)o->image_size, s->pixels, &err) < 0) {
+        if (image_decode(sample->data, sample->len, (int)o->image_size,
+                         o->random_crop ? &crop : NULL, s->pixels, &err) < 0) {
             str_copy(s->reason, sizeof(s->reason), err.msg);
             return SLOT_BAD;
         }
@@ -339,6 +379,15 @@ static void consume(struct images *d, struct slot *s)
     pthread_mutex_unlock(&d->lock);
 }
 
+static void take_caption_row(struct images *d, unsigned i, const struct slot *s)
+{
+    const unsigned tokens = d->opt.caption_tokens;
+    if (!d->opt.caption)
+        return;
+    memcpy(d->captions + (size_t)i * tokens, s->caption, tokens * sizeof(*s->caption));
+    d->caption_lengths[i] = s->caption_length;
+}
+
 static int images_next(struct data *base, struct batch *ret, struct err *err)
 {
     struct images *d = (struct images *)base;
@@ -352,6 +401,7 @@ static int images_next(struct data *base, struct batch *ret, struct err *err)
             d->partitions[n] = s->place.partition;
             d->ids[n] = s->id;
             d->keys[n] = s->key;
+            take_caption_row(d, n, s);
             base->bad_run = 0;
             n++;
         } else {
@@ -366,6 +416,8 @@ static int images_next(struct data *base, struct batch *ret, struct err *err)
                           .images = d->images,
                           .labels = d->labels,
                           .partitions = d->partitions,
+                          .captions = d->captions,
+                          .caption_lengths = d->caption_lengths,
                           .ids = d->ids,
                           .keys = d->opt.order.shuffle ? NULL : d->keys};
     return 0;
@@ -390,8 +442,10 @@ int images_open(const struct images_options *opt, const struct data_range *range
     pthread_mutex_init(&d->lock, NULL);
     pthread_cond_init(&d->ready, NULL);
     pthread_cond_init(&d->room, NULL);
-    if (opt->cache)
-        cache_use(opt->cache, d->image_bytes);
+    if (opt->random_crop)
+        d->opt.cache = NULL; /* no two passes see the same pixels */
+    if (d->opt.cache)
+        cache_use(d->opt.cache, d->image_bytes);
     rc = data_open(&d->base, &ops, &opt->order, ranges, n_ranges, err);
     if (rc == 0)
         rc = make_ring(d, err);

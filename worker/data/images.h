@@ -10,6 +10,8 @@
  *
  * A batch's keys are data_content_key()s, NULL when shuffled (training).
  *
+ * Of several captions caption_draw() takes one; a sample without has the null caption, "".
+ *
  * image_cache keeps decoded images between phases, so that later epochs do not
  * decode again.  It has a maximum and keeps what came first: the access
  * pattern is cyclic, where replacing the oldest would never hit.  Any thread. */
@@ -29,10 +31,17 @@ struct images_options {
     unsigned threads;    /* decode threads, 0 = 1 */
     unsigned classes;    /* a sample of a higher class is bad; 0: any is fine */
     bool flip;           /* mirror half of the samples, by (seed, pass, sample id) */
+    bool random_crop;    /* else the centre: a square by (seed, pass, sample id), never cached */
     struct data_order order;
     /* May be NULL; must outlive the data.  A cache holds one image size at a
      * time: images_open with another size empties it. */
     struct image_cache *cache;
+    /* Turns a caption into (caption_tokens) tokens, of which *ret_length count; on the decode
+     * threads, several at once.  A negative return makes the sample a bad one.  NULL: batches have
+     * no captions. */
+    int (*caption)(void *arg, const char *text, size_t len, int32_t *tokens, int32_t *ret_length);
+    void *caption_arg; /* must outlive the data */
+    unsigned caption_tokens;
 };
 
 /* Opens the shards' indexes; data_free joins the threads.  Fails with a sentence when a shard

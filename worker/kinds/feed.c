@@ -16,6 +16,7 @@ static int open_images(struct engine *e, const struct work *w, const struct data
         .threads = e->opt.decode_threads,
         .classes = o->unlabelled ? 0 : (unsigned)w->task->n_classes,
         .flip = o->train && w->spec.data.flip,
+        .random_crop = o->train && w->spec.data.crop == JOB_CROP_RANDOM,
         .order = *order,
         .cache = o->side ? NULL : e->images,
     };

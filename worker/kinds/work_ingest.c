@@ -127,6 +127,7 @@ static int run(struct engine *e, struct work *w, struct err *err)
         .path = w->source_path,
         .name = name,
         .column = w->spec.partition.column,
+        .captions = w->task->ingest->captions,
         .text = job_is_text(&w->spec),
         .text_field = w->spec.data.text_field,
         .tokenizer = tokenizer,

@@ -13,7 +13,8 @@ struct test_shard {
     uint8_t sha256[32];
 };
 
-/* n samples of n_classes classes; sample `bad` (or -1) is a text. */
+/* n samples of n_classes classes, every third with the caption "number I"; sample `bad` (or -1) is
+ * a text. */
 static inline struct test_shard shard_make(const char *dir, int number, int n, int n_classes,
                                            int bad)
 {
@@ -40,6 +41,12 @@ static inline struct test_shard shard_make(const char *dir, int number, int n, i
         char cls[16];
         snprintf(cls, sizeof(cls), "%d", i % n_classes);
         OK(tar_writer_add(w, name, cls, strlen(cls), err));
+        if (i % 3)
+            continue;
+        char caption[32];
+        snprintf(name, sizeof(name), "s%d-%04d.txt", number, i);
+        snprintf(caption, sizeof(caption), "number %d", i);
+        OK(tar_writer_add(w, name, caption, strlen(caption), err));
     }
     OK(tar_writer_commit(w, s.sha256, NULL, err));
     tar_writer_free(w);

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "common/base/err.h"
+#include "common/data/captions.h"
 #include "common/data/shard.h"
 #include "common/data/tar.h"
 
@@ -33,6 +34,10 @@ static void read_sample(const struct shard *s, const struct shard_sample *p, con
 {
     if (p->data < data || p->data + p->len > data + size ||
         (p->tokens > 0) != (s->kind == SHARD_TEXT))
+        abort();
+    const uint8_t *captions = (const uint8_t *)p->captions;
+    if (captions && (captions < data || captions + p->captions_len > data + size ||
+                     !captions_are_valid(p->captions, p->captions_len) || s->kind != SHARD_IMAGES))
         abort();
     int32_t *ids = malloc((p->tokens + 1) * sizeof(*ids));
     float *feature = malloc((s->dim + 1) * sizeof(*feature));

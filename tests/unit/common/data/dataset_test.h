@@ -8,9 +8,12 @@
 #include "common/data/tar.h"
 #include "tests/unit/common/base/util.h"
 
+static bool want_captions; /* of what is opened from now on */
+
 static inline int images_open(const char *path, struct dataset **ret, struct err *err)
 {
-    return dataset_open(&(struct dataset_options){.path = path}, ret, err);
+    return dataset_open(&(struct dataset_options){.path = path, .captions = want_captions}, ret,
+                        err);
 }
 
 static const char png[] = "\x89PNG\r\n\x1a\nrest";
@@ -30,7 +33,7 @@ struct got {
     char *dir;
     uint32_t shards, holdout_shards, samples, holdout;
     uint32_t counts[8];
-    char names[32][128];        /* name, kind and class of the first ones */
+    char names[32][128];        /* name, kind and class of the first ones, "=" and captions */
     uint8_t digest[HASH_BYTES]; /* of all shards' hashes */
     int stop_after;
 };
@@ -53,8 +56,10 @@ static int on_shard(void *ctx, const struct dataset_shard *shard, struct err *re
         g->counts[s.samples[i].cls]++;
         assert_memory_equal(s.samples[i].data, strcmp(s.samples[i].ext, "png") == 0 ? png : jpg, 3);
         if (g->samples + i < COUNT(g->names))
-            snprintf(g->names[g->samples + i], sizeof(g->names[0]), "%s %s %u",
-                     strchr(s.samples[i].key, '-') + 1, s.samples[i].ext, s.samples[i].cls);
+            snprintf(g->names[g->samples + i], sizeof(g->names[0]), "%s %s %u%s%.*s",
+                     strchr(s.samples[i].key, '-') + 1, s.samples[i].ext, s.samples[i].cls,
+                     s.samples[i].captions ? "=" : "", (int)s.samples[i].captions_len,
+                     s.samples[i].captions);
     }
     shard_close(&s);
     memcpy(both, g->digest, HASH_BYTES);
@@ -65,6 +70,15 @@ static int on_shard(void *ctx, const struct dataset_shard *shard, struct err *re
     g->samples += shard->samples;
     g->holdout += shard->holdout ? shard->samples : 0;
     return file_remove(shard->path, ret_err);
+}
+
+/* Whether a sample of that name, kind, class and captions came out. */
+static inline bool came_out(const struct got *g, const char *sample)
+{
+    for (size_t i = 0; i < COUNT(g->names); i++)
+        if (strcmp(g->names[i], sample) == 0)
+            return true;
+    return false;
 }
 
 static inline int cut(const char *path, uint64_t seed, double holdout, uint32_t max_bad,

@@ -138,6 +138,9 @@ static void refuses_mixtures(void **state)
     FAILS(shard_writer_add(w, &s, 2, err), "features of one length");
     str_copy(odd.ext, sizeof(odd.ext), "gif");
     FAILS(shard_writer_add(w, &odd, 0, err), "holds no .gif");
+    s.captions = "two\n\nlines";
+    s.captions_len = strlen(s.captions);
+    FAILS(shard_writer_add(w, &s, 0, err), "captions are lines of UTF-8");
     shard_writer_free(w);
     assert_false(file_exists(path));
     buf_release(&room);
@@ -238,6 +241,73 @@ static void texts_are_small(void **state)
     scratch_free(dir);
 }
 
+/* Some samples have captions, some none; they are copied, and a packed shard has them, too. */
+static void carries_captions(void **state)
+{
+    (void)state;
+    static const char *const captions[] = {"a red boot\nune botte \xc3\xa0 lacets", NULL, "b"};
+    char *dir = scratch_new(), *from = in(dir, "a"), *to = in(dir, "b");
+    struct shard_info info;
+    struct shard a, b;
+    float feature[2] = {1, 2};
+    struct shard_writer *w = shard_writer_new(from);
+    for (uint32_t i = 0; i < COUNT(captions); i++) {
+        struct shard_sample s = image("cat/1", i);
+        s.feature = (const uint8_t *)feature;
+        s.captions = captions[i];
+        s.captions_len = captions[i] ? strlen(captions[i]) : 0;
+        OK(shard_writer_add(w, &s, 2, err));
+    }
+    OK(shard_writer_finish(w, &info, err));
+    shard_writer_free(w);
+    OK(shard_open(from, &a, err));
+    w = shard_writer_new(to);
+    for (uint32_t i = 0; i < COUNT(captions); i++)
+        OK(shard_writer_add(w, &a.samples[i], a.dim, err));
+    OK(shard_writer_finish(w, &info, err));
+    shard_writer_free(w);
+    OK(shard_open(to, &b, err));
+    for (uint32_t i = 0; i < COUNT(captions); i++) {
+        assert_string_equal(shard_name(&b.samples[i]), "cat_1");
+        assert_int_equal(!captions[i], !b.samples[i].captions);
+        assert_int_equal(b.samples[i].captions_len, captions[i] ? strlen(captions[i]) : 0);
+        if (captions[i])
+            assert_memory_equal(b.samples[i].captions, captions[i], b.samples[i].captions_len);
+    }
+    shard_close(&a);
+    shard_close(&b);
+    mem_free(from);
+    mem_free(to);
+    scratch_free(dir);
+}
+
+/* A shard of one image with this member beside it, packed by zstd. */
+static void captions_of_others_are_read(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {"\xff", "", "two\n\nlines", "end\n", "tab\t"};
+    char *dir = scratch_new(), *path = in(dir, "a");
+    struct tar_writer *w;
+    struct shard s;
+    for (size_t i = 0; i <= COUNT(bad); i++) {
+        const char *text = i < COUNT(bad) ? bad[i] : "good";
+        OK(tar_writer_open_zstd(path, &w, err));
+        OK(tar_writer_add(w, "000000-a.png", "p", 1, err));
+        OK(tar_writer_add(w, "000000-a.cls", "0", 1, err));
+        OK(tar_writer_add(w, "000000-a.txt", text, strlen(text), err));
+        OK(tar_writer_commit(w, NULL, NULL, err));
+        tar_writer_free(w);
+        if (i < COUNT(bad))
+            FAILS(shard_open(path, &s, err), "captions are not lines of UTF-8");
+    }
+    OK(shard_open(path, &s, err));
+    assert_int_equal(s.samples[0].captions_len, 4);
+    assert_memory_equal(s.samples[0].captions, "good", 4);
+    shard_close(&s);
+    mem_free(path);
+    scratch_free(dir);
+}
+
 /* Any part of it, more than it, and other bytes. */
 static void a_broken_text_is_refused(void **state)
 {
@@ -265,6 +335,7 @@ int main(void)
         cmocka_unit_test(text_of_every_width), cmocka_unit_test(copies_samples),
         cmocka_unit_test(refuses_mixtures),    cmocka_unit_test(refuses_what_is_no_shard),
         cmocka_unit_test(texts_are_small),     cmocka_unit_test(a_broken_text_is_refused),
+        cmocka_unit_test(carries_captions),    cmocka_unit_test(captions_of_others_are_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

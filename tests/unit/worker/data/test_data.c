@@ -140,6 +140,30 @@ static void ids_are_fixed(void **state)
     assert_true(data_content_key(sha, 32) != key);
 }
 
+/* As often as chance has it, differently in every pass, and the same on every machine. */
+static void captions_are_drawn_evenly(void **state)
+{
+    enum { N = 5, DRAWS = 20000 };
+    unsigned counts[N] = {0}, changed = 0;
+    for (unsigned i = 0; i < DRAWS; i++) {
+        char name[16];
+        snprintf(name, sizeof(name), "cat_%u", i / 10);
+        const unsigned one = caption_draw(7, name, i % 10, N);
+        assert_true(one < N);
+        counts[one]++;
+        changed += one != caption_draw(8, name, i % 10, N);
+    }
+    double chi = 0;
+    for (unsigned k = 0; k < N; k++)
+        chi += (counts[k] - DRAWS / 5.0) * (counts[k] - DRAWS / 5.0) / (DRAWS / 5.0);
+    assert_true(chi < 18.5); /* 4 degrees of freedom: one seed of a thousand has more */
+    assert_in_range(changed, DRAWS * 4 / 5 - 400, DRAWS * 4 / 5 + 400);
+    assert_int_equal(caption_draw(7, "cat_1", 3, 1), 0);
+    static const unsigned fixed[] = {737, 450, 406, 30};
+    for (unsigned i = 0; i < COUNT(fixed); i++)
+        assert_int_equal(caption_draw(1, "dog_1", i, 1000), fixed[i]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -148,6 +172,7 @@ int main(void)
         cmocka_unit_test(names_the_bad),
         cmocka_unit_test(refuses),
         cmocka_unit_test(ids_are_fixed),
+        cmocka_unit_test(captions_are_drawn_evenly),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

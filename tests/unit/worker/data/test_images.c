@@ -2,6 +2,7 @@
 #include "tests/unit/worker/shards.h"
 
 #include "common/base/hash.h"
+#include "common/data/shard.h"
 #include "worker/data/images.h"
 
 static char *dir;
@@ -224,6 +225,166 @@ static void seek_goes_on_where_it_was(void **state)
     assert_memory_equal(rest, again, 32);
 }
 
+/* ---- captions and crops: a shard of wide images, of which every third has no caption ---- */
+
+#define WIDE 18
+
+static struct data_range wide_range(const char *name)
+{
+    static uint8_t rgb[24 * 12 * 3];
+    struct shard_info info;
+    struct buf png;
+    char *path = in(dir, name);
+    struct shard_writer *w = shard_writer_new(path);
+    for (unsigned i = 0; i < WIDE; i++) {
+        for (size_t p = 0; p < sizeof(rgb); p++)
+            rgb[p] = (uint8_t)(p / 3 % 24 * 10 + i);
+        buf_init(&png, 1 << 16);
+        OK(image_png(rgb, 24, 12, &png, err));
+        char text[32];
+        struct shard_sample s = {.ext = "png", .cls = i % 5, .data = png.data, .len = png.len};
+        snprintf(s.key, sizeof(s.key), "w%u", i);
+        snprintf(text, sizeof(text), "a%02u\nb%02u\nc%02u", i, i, i);
+        if (i % 3) {
+            s.captions = text;
+            s.captions_len = strlen(text);
+        }
+        OK(shard_writer_add(w, &s, 0, err));
+        buf_release(&png);
+    }
+    OK(shard_writer_finish(w, &info, err));
+    shard_writer_free(w);
+    struct data_range r = {.path = path, .count = WIDE};
+    memcpy(r.sha256, info.sha256, 32);
+    return r;
+}
+
+/* Tokens are bytes; `arg`: a text that has none. */
+static int bytes_of(void *arg, const char *text, size_t len, int32_t *tokens, int32_t *ret_length)
+{
+    if (arg && len == strlen(arg) && memcmp(text, arg, len) == 0)
+        return -ERR_LIMIT;
+    for (size_t i = 0; i < 4; i++)
+        tokens[i] = i < len ? text[i] : -1;
+    *ret_length = (int32_t)len + 1;
+    return 0;
+}
+
+/* Each image gets one of its own, another one in some later pass; without any it is "". */
+static void captions_come_with_the_images(void **state)
+{
+    (void)state;
+    struct data_range r = wide_range("wide");
+    struct images_options o = defaults();
+    bool seen[WIDE][3] = {{0}};
+    int32_t first[40 * 4], again[40 * 4];
+    uint64_t ids[40];
+    o.caption = bytes_of;
+    o.caption_tokens = 4;
+    o.batch = WIDE;
+    o.order.repeat = true;
+    for (unsigned run = 0; run < 2; run++) {
+        struct data *d;
+        o.threads = run ? 5 : 1;
+        OK(images_open(&o, &r, 1, &d, err));
+        for (unsigned pass = 0; pass < 20; pass++) {
+            struct batch b;
+            OK(data_next(d, &b, err));
+            assert_int_equal(b.count, WIDE);
+            for (unsigned i = 0; i < b.count; i++) {
+                const unsigned number = b.ids[i] & 0xffff;
+                const int32_t *c = b.captions + (size_t)i * 4;
+                assert_int_equal(b.caption_lengths[i], number % 3 ? 4 : 1);
+                if (number % 3 == 0) {
+                    assert_int_equal(c[0], -1);
+                    continue;
+                }
+                assert_in_range(c[0], 'a', 'c');
+                assert_int_equal((c[1] - '0') * 10 + c[2] - '0', number);
+                seen[number][c[0] - 'a'] = true;
+            }
+            if (pass == 3) {
+                memcpy(run ? again : first, b.captions, WIDE * 4 * sizeof(*first));
+                if (run)
+                    assert_memory_equal(ids, b.ids, WIDE * sizeof(*ids));
+                memcpy(ids, b.ids, WIDE * sizeof(*ids));
+            }
+        }
+        data_free(d);
+    }
+    assert_memory_equal(first, again, WIDE * 4 * sizeof(*first));
+    for (unsigned i = 0; i < WIDE; i++)
+        assert_true(i % 3 == 0 || (seen[i][0] && seen[i][1] && seen[i][2]));
+    free((char *)r.path);
+}
+
+static void a_caption_may_be_bad(void **state)
+{
+    (void)state;
+    struct data_range r = wide_range("bad");
+    struct images_options o = defaults();
+    struct data *d;
+    struct batch b;
+    const struct data_bad *bad;
+    unsigned named, n = 0;
+    char none[] = "";
+    o.caption = bytes_of;
+    o.caption_arg = none;
+    o.caption_tokens = 4;
+    o.batch = 5;
+    OK(images_open(&o, &r, 1, &d, err));
+    do {
+        OK(data_next(d, &b, err));
+        n += b.count;
+    } while (b.count);
+    assert_int_equal(n, WIDE - WIDE / 3);
+    assert_int_equal(data_bad(d, &bad, &named), WIDE / 3);
+    assert_string_equal(bad[0].reason, "its caption has no tokens");
+    data_free(d);
+    o.caption_tokens = 0;
+    FAILS(images_open(&o, &r, 1, &d, err), "captions have 0 tokens");
+    free((char *)r.path);
+}
+
+/* Other squares in other passes, the same with any threads; the cache keeps none of them. */
+static void random_crops_are_not_cached(void **state)
+{
+    (void)state;
+    struct data_range r = wide_range("crop");
+    struct images_options o = defaults();
+    struct data *d;
+    uint8_t one[32], other[32], centre[32];
+    bool seen[256] = {false};
+    o.flip = false;
+    o.order.repeat = true;
+    OK(image_cache_new(1 << 20, &o.cache, err));
+    for (unsigned run = 0; run < 3; run++) {
+        o.random_crop = run < 2;
+        o.threads = run ? 3 : 1;
+        OK(images_open(&o, &r, 1, &d, err));
+        digest(d, 30, run == 0 ? one : run == 1 ? other : centre, NULL, NULL);
+        data_free(d);
+        assert_int_equal(image_cache_bytes(o.cache) > 0, run == 2);
+    }
+    assert_memory_equal(one, other, 32);
+    assert_memory_not_equal(one, centre, 32);
+    o.random_crop = true;
+    o.batch = 1;
+    r.count = 1;
+    OK(images_open(&o, &r, 1, &d, err));
+    unsigned places = 0;
+    for (unsigned pass = 0; pass < 200; pass++) {
+        struct batch b;
+        OK(data_next(d, &b, err));
+        places += !seen[b.images[0]];
+        seen[b.images[0]] = true;
+    }
+    assert_int_equal(places, 16 - 8 + 1); /* 24 x 12 becomes 16 x 8 */
+    data_free(d);
+    image_cache_free(o.cache);
+    free((char *)r.path);
+}
+
 static void refuses_what_cannot_be(void **state)
 {
     (void)state;
@@ -259,6 +420,9 @@ int main(void)
         cmocka_unit_test(window_uses_a_prefix),
         cmocka_unit_test(unshuffled_keeps_the_order),
         cmocka_unit_test(seek_goes_on_where_it_was),
+        cmocka_unit_test(captions_come_with_the_images),
+        cmocka_unit_test(a_caption_may_be_bad),
+        cmocka_unit_test(random_crops_are_not_cached),
         cmocka_unit_test(refuses_what_cannot_be),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

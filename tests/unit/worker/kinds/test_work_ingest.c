@@ -1,9 +1,10 @@
-/* INGEST of texts that came by URL: with the tokenizer of the task, by the name in
- * the address. */
+/* INGEST of what came by URL: texts with the tokenizer of the task, by the name in the address;
+ * images with their captions, when the task wants them. */
 #include "tests/unit/common/base/util.h"
 
 #include "common/base/hash.h"
 #include "common/data/shard.h"
+#include "common/data/tar.h"
 #include "common/base/str.h"
 #include "worker/kinds/kinds.h"
 #include "worker/order/work.h"
@@ -102,8 +103,84 @@ static void cuts_texts(void **state)
     scratch_free(dir);
 }
 
+static void write_images(const char *path)
+{
+    struct tar_writer *w;
+    OK(tar_writer_open(path, &w, err));
+    for (int i = 0; i < 20; i++) {
+        char name[16], text[32];
+        snprintf(name, sizeof(name), "%02d.png", i);
+        OK(tar_writer_add(w, name, "\x89PNG\r\n\x1a\n", 8, err));
+        snprintf(name, sizeof(name), "%02d.txt", i);
+        int len = snprintf(text, sizeof(text), "number %d\nor %d", i, i);
+        OK(tar_writer_add(w, name, text, (size_t)len, err));
+    }
+    OK(tar_writer_commit(w, NULL, NULL, err));
+    tar_writer_free(w);
+}
+
+static void check_captions(const char *path)
+{
+    struct shard s;
+    OK(shard_open(path, &s, err));
+    for (size_t i = 0; i < s.n; i++) {
+        const struct shard_sample *x = &s.samples[i];
+        char want[32], caption[32] = "";
+        const int number = atoi(strchr(shard_name(x), '_') + 1);
+        snprintf(want, sizeof(want), "number %d\nor %d", number, number);
+        assert_in_range(x->captions_len, 1, sizeof(caption) - 1);
+        memcpy(caption, x->captions, x->captions_len);
+        assert_string_equal(caption, want);
+    }
+    shard_close(&s);
+}
+
+static void cuts_captioned_images(void **state)
+{
+    (void)state;
+    static char spec[] =
+        "name: tiny\ndata: {url: [\"http://example.org/x.tar\"], image_size: 8, holdout: 0.3, "
+        "shard_samples: 16}\nmodel: {dim: 16, depth: 1, heads: 2}\n"
+        "train: {batch: 2, lr: 1e-3}\nouter: {rounds: 3, steps: 24}\n";
+    char *dir = scratch_new(), *blobs = in(dir, "blobs");
+    Skerry__V1__Task task = SKERRY__V1__TASK__INIT;
+    Skerry__V1__IngestTask order = SKERRY__V1__INGEST_TASK__INIT;
+    struct cache *cache;
+    struct work *w;
+    OK(cache_open(blobs, 0, &cache, err));
+    order.url = (char *)"http://example.org/x.tar";
+    task.id = 5;
+    task.job_id = 1;
+    task.kind = SKERRY__V1__TASK_KIND__TASK_KIND_INGEST;
+    task.spec = spec;
+    task.ingest = &order;
+    for (int captions = 0; captions < 2; captions++) {
+        order.captions = captions;
+        OK(work_new(kinds_all, &task, cache, dir, &w, err));
+        w->source_path = file_join(w->temp_dir, "source.tar");
+        write_images(w->source_path);
+        if (!captions) {
+            FAILS(w->kind->run(NULL, w, err), "has no class: expected");
+        } else {
+            OK(w->kind->run(NULL, w, err));
+            assert_int_equal(w->result.samples, 20);
+            assert_int_equal(w->result.n_classes, 1);
+            assert_string_equal(w->result.classes[0], "all");
+            for (size_t i = 0; i < w->result.n_outputs; i++)
+                check_captions(w->result.outputs[i].path);
+        }
+        work_free(w);
+    }
+    cache_close(cache);
+    mem_free(blobs);
+    scratch_free(dir);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(cuts_texts)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(cuts_texts),
+        cmocka_unit_test(cuts_captioned_images),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

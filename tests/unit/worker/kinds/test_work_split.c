@@ -58,11 +58,30 @@ static void splits_follow_the_clusters(void **state)
     work_free(w);
 }
 
-/* data.shard_samples bounds what is written; shares are even. */
+/* The captions of the images of a shard, whose first one is number `first` of the two. */
+static void check_captions(const char *path, uint32_t first)
+{
+    struct shard shard;
+    OK(shard_open(path, &shard, err));
+    for (uint32_t i = 0; i < shard.n; i++) {
+        const struct shard_sample *s = &shard.samples[i];
+        char want[32];
+        int len = snprintf(want, sizeof(want), "number %u", (first + i) % N);
+        if ((first + i) % N % 3) {
+            assert_null(s->captions);
+            continue;
+        }
+        assert_int_equal(s->captions_len, len);
+        assert_memory_equal(s->captions, want, s->captions_len);
+    }
+    shard_close(&shard);
+}
+
+/* data.shard_samples bounds what is written; shares are even; captions come along. */
 static void splits_are_cut(void **state)
 {
     struct order o;
-    uint32_t assign[2 * N];
+    uint32_t assign[2 * N], first = 0;
     uint8_t sha[32];
     char *path = in(top, "assign");
     for (uint32_t i = 0; i < 2 * N; i++)
@@ -76,6 +95,8 @@ static void splits_are_cut(void **state)
     for (size_t i = 0; i < 4; i++) {
         assert_int_equal(w->result.outputs[i].samples, want[i]);
         assert_int_equal(w->result.outputs[i].partition, i == 3);
+        check_captions(w->result.outputs[i].path, first);
+        first += want[i];
     }
     work_free(w);
     o.split.first = 1; /* more samples than the assignment knows */
