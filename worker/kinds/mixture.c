@@ -8,7 +8,7 @@
 #include "worker/kinds/task_files.h"
 #include "worker/link/uplink.h"
 #include "worker/net/arena.h"
-#include "worker/net/dit.h"
+#include "worker/net/dit_rows.h"
 #include "worker/net/flow_matching.h"
 #include "worker/net/image_net.h"
 

@@ -5,7 +5,7 @@
 #include "common/base/base.h"
 #include "common/base/hash.h"
 #include "common/data/image.h"
-#include "worker/net/dit.h"
+#include "worker/net/dit_rows.h"
 #include "worker/kinds/engine.h"
 #include "worker/kinds/forward.h"
 #include "worker/net/image_net.h"

@@ -7,6 +7,7 @@ struct distill {
     struct mix *teachers;   /* NULL: none yet */
     int count;
     float *want; /* host, (B,count): 1 for the teacher of a row */
+    struct net_captions captions;
 };
 
 static void forget_teachers(struct distill *d)
@@ -57,6 +58,10 @@ static int ask_teachers(struct distill *d, unsigned from, int B, struct err *err
     memset(d->want, 0, (size_t)B * (size_t)K * sizeof *d->want);
     for (int i = 0; i < B; i++)
         d->want[(int64_t)i * K + f->partitions[from + (unsigned)i]] = 1;
+    if (f->d_states) {
+        d->captions = (struct net_captions){f->loaded, f->d_states, f->lengths};
+        mix_captions(d->teachers, &d->captions);
+    }
     int rc = mix_run(d->teachers, f->d_xt, f->t + from, f->labels + from, d->want, B, err);
     return rc < 0 ? rc : mix_combine(d->teachers, f->d_target, d->want, B, err);
 }

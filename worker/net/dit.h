@@ -21,12 +21,16 @@ struct dit;
 
 /* What a pass reads and writes of B samples, all device memory. */
 struct dit_io {
-    int B;                 /* at most batch */
-    const float *x;        /* (B,3,S,S); for the backward it need not live on */
-    const float *t;        /* (B) times in [0,1] */
-    const int32_t *labels; /* (B) in [0, classes], classes being the null label; NULL: a router */
-    float *pred;           /* = (B,3,S,S) the velocity at x; a router: (B,classes) logits */
-    const float *dpred;    /* for the backward: the loss's derivative by pred */
+    int B;                  /* at most batch */
+    const float *x;         /* (B,Ch,S,S); for the backward it need not live on */
+    const float *t;         /* (B) times in [0,1] */
+    const int32_t *labels;  /* (B) in [0, classes], classes being the null label; NULL: a router,
+                             * or there are captions: */
+    const void *states;     /* (B,L,D) (dt); for the backward too */
+    const int32_t *lengths; /* (B) tokens of each, 1..L; what lies behind them is not read, but must
+                             * be finite */
+    float *pred;            /* = (B,Ch,S,S) the velocity at x; a router: (B,classes) logits */
+    const float *dpred;     /* for the backward: the loss's derivative by pred */
 };
 
 /* Bytes that dit_new takes on the device beyond the weights and gradients. */
@@ -51,36 +55,5 @@ int dit_backward(struct dit *d, const struct net_part *part, int slot, const str
 
 /* The residual stream after the last block of the last forward in slot 0, (B,T,C) f32. */
 void dit_hidden(const struct dit *d, struct net_hidden *ret);
-
-/* ---- any number of rows, where only the answers matter ----
- *
- * Calls are cut to the DiT's batch, and a few rows are filled up to DIT_ROWS_MIN.  Products of
- * fewer rows may be summed in another order; with this an answer has the same bits whatever
- * rows stand beside it and wherever they are cut. */
-#define DIT_ROWS_MIN 4
-
-struct dit_rows {
-    struct dit *dit;
-    int64_t in, out; /* values of a row */
-    struct arena arena;
-    float *d_t;        /* (batch) */
-    int32_t *d_labels; /* (batch) */
-    float *x, *v;      /* (DIT_ROWS_MIN, in or out) */
-    float t[DIT_ROWS_MIN];
-    int32_t labels[DIT_ROWS_MIN];
-};
-
-/* Bytes on the device for a DiT or router of m and this batch. */
-uint64_t dit_rows_bytes(const struct model *m, int batch);
-
-/* d is borrowed; its batch should be DIT_ROWS_MIN at least, else few rows stay few.
- * *r must stay where it is.  close accepts what open left on failure, and { 0 }. */
-int dit_rows_open(struct dit_rows *r, struct dit *d, struct err *err);
-void dit_rows_close(struct dit_rows *r);
-
-/* v (rows,out) = of x (rows,3,S,S), both on the device; t (rows) and labels (rows; NULL for a
- * router) on the host.  Waits for the device. */
-int dit_rows_run(struct dit_rows *r, float *v, const float *x, const float *t,
-                 const int32_t *labels, int rows, struct err *err);
 
 #endif

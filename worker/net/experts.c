@@ -1,6 +1,6 @@
 #include "worker/net/experts.h"
 
-#include "worker/net/dit.h"
+#include "worker/net/dit_rows.h"
 
 enum { NOBODY = -1 };
 
@@ -69,7 +69,7 @@ uint64_t experts_bytes(const struct model *m, int batch, enum dtype dt)
 {
     const int rows = batch_of(batch);
     const struct net_options opt = {.mode = NET_FORWARD, .batch = rows};
-    return weights_bytes(m, dt, false) + dit_bytes(m, &opt, dt) + dit_rows_bytes(m, rows);
+    return weights_bytes(m, dt, false) + dit_bytes(m, &opt, dt) + dit_rows_bytes(m, rows, dt);
 }
 
 int experts_new(struct device *dev, const struct model *m, const struct experts_options *opt,
@@ -162,6 +162,8 @@ static int run_one(struct experts *x, const struct mix_call *c, struct err *err)
     int rc = x->opt.begin ? x->opt.begin(x->opt.arg, c->expert, err) : 0;
     if (rc == 0)
         rc = switch_to(x, c->expert, err);
+    if (rc == 0 && c->captions)
+        dit_rows_captions(&x->rows, c->captions);
     return rc < 0 ? rc : dit_rows_run(&x->rows, c->v, c->x, c->t, c->labels, c->rows, err);
 }
 

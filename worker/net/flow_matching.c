@@ -6,6 +6,7 @@ enum {
     STREAM_T = 1,
     STREAM_NOISE = 2,
     STREAM_DROPOUT = 3,
+    STREAM_POSTERIOR = 4,
 };
 
 static void plan(struct flow_matching *f)
@@ -19,32 +20,80 @@ static void plan(struct flow_matching *f)
     inputs_add(in, &f->labels, &f->d_labels, N * sizeof *f->labels);
     inputs_add(in, &f->partitions, &f->d_partitions, N * sizeof *f->partitions);
     inputs_add(in, &f->noise, &f->d_noise, N * sizeof *f->noise);
-    inputs_add(in, &f->images, &f->d_images, N * n);
+    if (f->latent) {
+        inputs_add(in, &f->posterior, &f->d_posterior, N * sizeof *f->posterior);
+        inputs_add(&f->cached, &f->moments, &f->d_moments, N * 2 * n * sizeof *f->moments);
+    } else {
+        inputs_add(in, &f->images, &f->d_images, N * n);
+    }
+    if (f->tokens > 0) {
+        inputs_add(in, &f->lengths, &f->d_lengths, N * sizeof *f->lengths);
+        arena_add(a, &f->d_states, N * f->caption_bytes);
+    }
     arena_add(a, &f->d_x0, bytes);
     arena_add(a, &f->d_eps, bytes);
     arena_add(a, &f->d_xt, bytes);
     arena_add(a, &f->d_target, bytes);
 }
 
-static struct flow_matching sizes(const struct model *m, const struct net_options *opt)
+static struct flow_matching sizes(const struct model *m, const struct net_options *opt,
+                                  enum dtype dt)
 {
+    const bool captioned = model_captioned(&m->spec);
     return (struct flow_matching){
         .opt = *opt,
         .channels = m->spec.channels,
         .image = m->spec.image,
-        .classes = m->spec.kind == MODEL_ROUTER ? 0 : m->spec.classes,
+        .classes = m->spec.kind == MODEL_ROUTER || captioned ? 0 : m->spec.classes,
+        .tokens = captioned ? m->spec.caption_tokens : 0,
+        .dt = dt,
+        .caption_bytes =
+            captioned ? (size_t)m->spec.caption_tokens * (size_t)m->spec.caption * dtype_bytes(dt)
+                      : 0,
+        .latent = opt->encoders && opt->encoders->shift,
         .n = (int64_t)model_image_values(&m->spec),
     };
+}
+
+/* Do they fit the network and each other? */
+static int check_encoders(const struct flow_matching *f, struct err *err)
+{
+    const struct net_encoders *e = f->opt.encoders;
+    if (f->tokens > 0) {
+        if (!e || !e->captions)
+            return err_set(err, -EINVAL, "a network with captions has no text encoder");
+        if (e->dt != f->dt)
+            return err_set(err, -EINVAL, "a text encoder in %s before a network in %s",
+                           e->dt == DT_BF16 ? "bf16" : "f32", f->dt == DT_BF16 ? "bf16" : "f32");
+        if (e->null_length < 1 || e->null_length > f->tokens)
+            return err_set(err, -EINVAL, "the empty caption is %d tokens of at most %d",
+                           (int)e->null_length, f->tokens);
+    }
+    for (int c = 1; f->latent && c < f->channels; c++)
+        if (e->shift[c] != e->shift[0] || e->scale[c] != e->scale[0])
+            return err_set(err, -ERR_UNIMPLEMENTED,
+                           "latents whose channels are shifted and scaled each in its own way");
+    return 0;
 }
 
 int flow_matching_init(struct flow_matching *f, const struct weights *w,
                        const struct net_options *opt, struct err *err)
 {
-    *f = sizes(w->m, opt);
+    *f = sizes(w->m, opt, w->dt);
     f->dev = w->dev;
     f->stream = w->stream;
+    int rc = check_encoders(f, err);
+    if (rc < 0)
+        return rc;
     plan(f);
-    int rc = inputs_alloc(&f->inputs, f->dev, err);
+    rc = inputs_alloc(&f->inputs, f->dev, err);
+    if (rc == 0 && f->latent)
+        rc = inputs_alloc(&f->cached, f->dev, err);
+    if (rc == 0 && f->tokens > 0) {
+        f->ids = mem_try_array((size_t)net_load_most(opt) * (size_t)f->tokens, sizeof *f->ids);
+        if (!f->ids)
+            rc = err_set(err, -ENOMEM, "no memory for the captions of a step");
+    }
     return rc < 0 ? rc : arena_alloc(&f->arena, f->dev, err);
 }
 
@@ -54,14 +103,16 @@ void flow_matching_release(struct flow_matching *f)
         return;
     arena_free(&f->arena, f->dev);
     inputs_free(&f->inputs);
+    inputs_free(&f->cached);
+    mem_free(f->ids);
     *f = (struct flow_matching){0};
 }
 
-uint64_t flow_matching_bytes(const struct model *m, const struct net_options *opt)
+uint64_t flow_matching_bytes(const struct model *m, const struct net_options *opt, enum dtype dt)
 {
-    struct flow_matching f = sizes(m, opt);
+    struct flow_matching f = sizes(m, opt, dt);
     plan(&f);
-    return arena_measure(&f.arena) + inputs_measure(&f.inputs);
+    return arena_measure(&f.arena) + inputs_measure(&f.inputs) + inputs_measure(&f.cached);
 }
 
 static float draw_time(uint64_t seed, uint64_t key, bool uniform_t)
@@ -71,20 +122,69 @@ static float draw_time(uint64_t seed, uint64_t key, bool uniform_t)
                      : 1.0f / (1.0f + expf(-rng_at_normal(seed, stream, 0)));
 }
 
+/* Is what sample i is told dropped? */
+static bool is_dropped(const struct flow_matching *f, const struct batch *b, unsigned i)
+{
+    const float u = rng_at_uniform(b->seed, rng_mix(b->keys[i], STREAM_DROPOUT), 0);
+    return u < (float)f->opt.label_dropout;
+}
+
 /* The label of sample i, or the null label in its place. */
 static int draw_label(const struct flow_matching *f, const struct batch *b, unsigned i,
                       int32_t *ret, struct err *err)
 {
-    *ret = f->classes;
+    *ret = f->tokens > 0 ? (int32_t)i : f->classes;
     if (!b->labels || f->classes == 0)
         return 0;
     const int32_t label = b->labels[i];
     if (label < 0 || label >= f->classes)
         return err_set(err, -EINVAL, "label %d of sample %u is not below %d", (int)label, i,
                        f->classes);
-    const float u = rng_at_uniform(b->seed, rng_mix(b->keys[i], STREAM_DROPOUT), 0);
-    if (u >= (float)f->opt.label_dropout)
+    if (!is_dropped(f, b, i))
         *ret = label;
+    return 0;
+}
+
+/* The token ids of sample i, or those of the empty caption in their place. */
+static int draw_caption(struct flow_matching *f, const struct batch *b, unsigned i, struct err *err)
+{
+    const struct net_encoders *e = f->opt.encoders;
+    const size_t L = (size_t)f->tokens, n = (size_t)e->null_length;
+    int32_t *ids = f->ids + i * L;
+    if (b->captions && (b->caption_lengths[i] < 1 || b->caption_lengths[i] > f->tokens))
+        return err_set(err, -EINVAL, "the caption of sample %u has %d tokens, expected 1 to %d", i,
+                       (int)b->caption_lengths[i], f->tokens);
+    if (b->captions && !is_dropped(f, b, i)) {
+        memcpy(ids, b->captions + i * L, L * sizeof *ids);
+        f->lengths[i] = b->caption_lengths[i];
+        return 0;
+    }
+    memcpy(ids, e->null_tokens, n * sizeof *ids);
+    for (size_t j = n; j < L; j++)
+        ids[j] = e->null_pad;
+    f->lengths[i] = e->null_length;
+    return 0;
+}
+
+/* What the network reads of the images. */
+static int load_images(struct flow_matching *f, const struct batch *b, struct err *err)
+{
+    const struct net_encoders *e = f->opt.encoders;
+    const size_t B = b->count, n = (size_t)f->n;
+    if (!f->latent && b->images) {
+        memcpy(f->images, b->images, B * n);
+    } else if (f->latent && b->moments) {
+        memcpy(f->moments, b->moments, B * 2 * n * sizeof *f->moments);
+        int rc = inputs_send(&f->cached, f->stream);
+        return rc < 0 ? err_set(err, rc, "the latents of %u images cannot be loaded on %s: %s",
+                                b->count, f->dev->name, err_text(rc))
+                      : 0;
+    } else if (f->latent && b->images && e->images) {
+        return e->images(e->arg, b->images, b->count, f->d_moments, err);
+    } else {
+        return err_set(err, -EINVAL, "a batch of images without %s",
+                       f->latent ? "latents, or an encoder that makes them" : "pixels");
+    }
     return 0;
 }
 
@@ -97,12 +197,24 @@ int flow_matching_load(struct flow_matching *f, const struct batch *b, struct er
             return rc;
         f->t[i] = b->t > 0 ? b->t : draw_time(b->seed, b->keys[i], f->opt.uniform_t);
         f->noise[i] = rng_mix(b->keys[i], STREAM_NOISE);
+        if (f->latent)
+            f->posterior[i] = rng_mix(b->keys[i], STREAM_POSTERIOR);
+        if (f->tokens > 0)
+            rc = draw_caption(f, b, i, err);
+        if (rc < 0)
+            return rc;
     }
     f->seed = b->seed;
-    memcpy(f->images, b->images, B * (size_t)f->n);
+    f->loaded = (int)b->count;
+    int rc = load_images(f, b, err);
+    if (rc == 0 && f->tokens > 0)
+        rc = f->opt.encoders->captions(f->opt.encoders->arg, f->ids, f->lengths, b->count,
+                                       f->d_states, err);
+    if (rc < 0)
+        return rc;
     if (b->partitions)
         memcpy(f->partitions, b->partitions, B * sizeof *f->partitions);
-    int rc = inputs_send(&f->inputs, f->stream);
+    rc = inputs_send(&f->inputs, f->stream);
     if (rc < 0)
         return err_set(err, rc, "a batch of %u images cannot be loaded on %s: %s", b->count,
                        f->dev->name, err_text(rc));
@@ -124,9 +236,17 @@ int flow_matching_mix(struct flow_matching *f, unsigned from, unsigned count, st
     const int B = (int)count;
     int rc = 0;
 
+    if (f->latent) {
+        /* d_target is free until the last. */
+        note(&rc, k->normal(dev, f->d_target, f->seed, f->d_posterior + from, B, f->n, s));
+        note(&rc, k->posterior(dev, f->d_x0, f->d_moments + (int64_t)from * 2 * f->n, f->d_target,
+                               f->opt.encoders->shift[0], f->opt.encoders->scale[0], B, f->n,
+                               DT_BF16, s));
+    }
     note(&rc, k->normal(dev, f->d_eps, f->seed, f->d_noise + from, B, f->n, s));
-    note(&rc, k->image_from_u8(dev, f->d_x0, f->d_images + (int64_t)from * f->n, B, f->channels,
-                               f->image, s));
+    if (!f->latent)
+        note(&rc, k->image_from_u8(dev, f->d_x0, f->d_images + (int64_t)from * f->n, B, f->channels,
+                                   f->image, s));
     note(&rc, k->flow_mix(dev, f->d_xt, f->d_target, f->d_x0, f->d_eps, f->d_t + from, B, f->n, s));
     if (rc < 0)
         return err_set(err, rc, "%u images cannot be noised on %s: %s", count, dev->name,

@@ -58,7 +58,7 @@ uint64_t image_net_bytes(const struct model *m, const struct net_options *opt, e
 {
     struct image_net n = {0};
     plan(&n, m, opt);
-    return arena_measure(&n.arena) + dit_bytes(m, opt, dt) + flow_matching_bytes(m, opt);
+    return arena_measure(&n.arena) + dit_bytes(m, opt, dt) + flow_matching_bytes(m, opt, dt);
 }
 
 /* ---- passes ---- */
@@ -76,6 +76,8 @@ static struct dit_io io_of(struct image_net *n, int slot, const struct net_micro
         .x = f->d_xt,
         .t = f->d_t + micro->from,
         .labels = f->classes ? f->d_labels + micro->from : NULL,
+        .states = f->d_states ? (const char *)f->d_states + micro->from * f->caption_bytes : NULL,
+        .lengths = f->d_states ? f->d_lengths + micro->from : NULL,
         .pred = n->d_pred,
         .dpred = dpred_of(n, slot),
     };

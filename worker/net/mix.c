@@ -130,6 +130,7 @@ void mix_select(const struct mix_rule *rule, float *selected, const float *weigh
 struct mix {
     struct mix_options opt;
     struct mix_experts experts;
+    const struct net_captions *captions;
     const struct kernel_ops *ops;
     int entries; /* at most */
     int start[MIX_EXPERTS_MAX + 1];
@@ -196,6 +197,11 @@ void mix_free(struct mix *m)
     arena_free(&m->arena, m->opt.dev);
     mem_arrays_free(&m->memory);
     mem_free(m);
+}
+
+void mix_captions(struct mix *m, const struct net_captions *captions)
+{
+    m->captions = captions;
 }
 
 static int failed(const struct mix *m, int rc, struct err *err)
@@ -266,6 +272,7 @@ int mix_run(struct mix *m, const float *x, const float *t, const int32_t *labels
                 .x = m->x + e * n,
                 .t = m->t + e,
                 .labels = m->labels + e,
+                .captions = m->captions,
                 .v = m->v + e * n,
             };
     }

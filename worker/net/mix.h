@@ -25,6 +25,7 @@
 #include "kernels/kernels.h"
 
 struct mix;
+struct net_captions;
 
 #define MIX_EXPERTS_MAX 256
 
@@ -55,10 +56,11 @@ void mix_select(const struct mix_rule *rule, float *selected, const float *weigh
 struct mix_call {
     int expert;
     int rows;
-    const float *x;        /* (rows,n) on the device */
-    const float *t;        /* (rows) on the host */
-    const int32_t *labels; /* (rows) on the host */
-    float *v;              /* (rows,n) = on the device */
+    const float *x;                      /* (rows,n) on the device */
+    const float *t;                      /* (rows) on the host */
+    const int32_t *labels;               /* (rows) on the host */
+    const struct net_captions *captions; /* that labels are numbers of; NULL: of classes */
+    float *v;                            /* (rows,n) = on the device */
 };
 
 struct mix_experts {
@@ -82,6 +84,9 @@ int mix_new(const struct mix_options *opt, const struct mix_experts *experts, st
             struct err *err);
 void mix_free(struct mix *m);                      /* accepts NULL */
 uint64_t mix_bytes(const struct mix_options *opt); /* on the device */
+
+/* What the labels of the next runs are numbers of (borrowed); NULL: of classes. */
+void mix_captions(struct mix *m, const struct net_captions *captions);
 
 /* Runs each expert on the rows of x (rows,n; device) where want (rows,K) is above 0. */
 int mix_run(struct mix *m, const float *x, const float *t, const int32_t *labels, const float *want,

@@ -162,11 +162,19 @@ uint64_t model_largest(const struct model *m); /* elements of the largest tensor
 /* A zeroed flat vector, 64-byte aligned; NULL when memory is out; mem_free. */
 float *model_flat_new(const struct model *m);
 
+/* What the positions of a model with captions are divided by, as diffusers has it. */
+static inline int model_interpolation(const struct model_spec *s)
+{
+    return model_captioned(s) && s->image >= 128 ? s->image / 64 : 1;
+}
+
 /* Initial values, a function of (seed, name).  DIT and ROUTER as the original code of
  * DiT draws them: Xavier uniform for linear layers and the patch embedding, normal(0.02)
  * for the label table, the time MLP, the classification token and the router's head, zero
- * for biases, adaLN and the final layer.  LLAMA: normal(0.02), the projections that end a
- * residual branch (o_proj, down_proj) normal(0.02 / sqrt(2 depth)), norms one. */
+ * for biases, adaLN and the final layer.  With captions as PixArt's: normal(0.02) also for the
+ * shared modulation and the captions' projection, normal(1 / sqrt(C)) for the tables, zero for what
+ * ends the cross-attention.  LLAMA: normal(0.02), the projections that end a residual branch
+ * (o_proj, down_proj) normal(0.02 / sqrt(2 depth)), norms one. */
 void model_init(const struct model *m, uint64_t seed, float *flat);
 
 /* Fixed 2-D sine-cosine positions of the patches, (T,C), as the original computes

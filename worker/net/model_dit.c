@@ -99,12 +99,62 @@ static void dit_sizes(const struct job_spec *job, const struct model_facts *f, s
 
 static size_t count(const struct model_spec *s)
 {
-    return (size_t)model_final_tensor(s, T_PER_FINAL);
+    return (size_t)model_final_tensor(s, model_captioned(s) ? (enum model_final_index)X_PER_FINAL
+                                                            : T_PER_FINAL);
+}
+
+struct layer {
+    const char *name;
+    int out, in;
+};
+
+static void add_block(struct model *m, const char *prefix, int block, const struct layer *layers,
+                      size_t n)
+{
+    for (size_t j = 0; j < n; j++) {
+        char name[48];
+        (void)snprintf(name, sizeof name, "%s.%d.%s", prefix, block, layers[j].name);
+        model_table_linear(m, m->spec.cut.block_level[block], name, layers[j].out, layers[j].in);
+    }
+}
+
+/* With captions: names of diffusers. */
+static void fill_captioned(struct model *m)
+{
+    const struct model_spec *s = &m->spec;
+    const int C = s->dim, in = s->cut.embed_level, end = s->cut.head_level;
+
+    model_table_add(m, in, true, 4, (int[4]){C, s->channels, s->patch, s->patch},
+                    "pos_embed.proj.weight");
+    model_table_add(m, in, false, 1, (int[4]){C}, "pos_embed.proj.bias");
+    model_table_linear(m, in, "adaln_single.emb.timestep_embedder.linear_1", C, MODEL_FREQS);
+    model_table_linear(m, in, "adaln_single.emb.timestep_embedder.linear_2", C, C);
+    model_table_linear(m, in, "adaln_single.linear", 6 * C, C);
+    model_table_linear(m, in, "caption_projection.linear_1", C, s->caption);
+    model_table_linear(m, in, "caption_projection.linear_2", C, C);
+    const struct layer layers[] = {
+        {"attn1.to_q", C, C},     {"attn1.to_k", C, C},         {"attn1.to_v", C, C},
+        {"attn1.to_out.0", C, C}, {"ff.net.0.proj", s->mlp, C}, {"ff.net.2", C, s->mlp},
+        {"attn2.to_q", C, C},     {"attn2.to_k", C, C},         {"attn2.to_v", C, C},
+        {"attn2.to_out.0", C, C},
+    };
+    for (int i = 0; i < s->depth; i++) {
+        char name[48];
+        add_block(m, "transformer_blocks", i, layers, sizeof layers / sizeof *layers);
+        (void)snprintf(name, sizeof name, "transformer_blocks.%d.scale_shift_table", i);
+        model_table_add(m, s->cut.block_level[i], false, 2, (int[4]){6, C}, name);
+    }
+    model_table_linear(m, end, "proj_out", model_patch_values(s), C);
+    model_table_add(m, end, false, 2, (int[4]){2, C}, "scale_shift_table");
 }
 
 static void fill(struct model *m)
 {
     const struct model_spec *s = &m->spec;
+    if (model_captioned(s)) {
+        fill_captioned(m);
+        return;
+    }
     const int C = s->dim, in = s->cut.embed_level, end = s->cut.head_level;
     const bool router = s->kind == MODEL_ROUTER;
 
@@ -119,21 +169,13 @@ static void fill(struct model *m)
         model_table_add(m, in, false, 2, (int[4]){s->classes + 1, C},
                         "y_embedder.embedding_table.weight");
 
-    for (int i = 0; i < s->depth; i++) {
-        const struct {
-            const char *name;
-            int out, in;
-        } layers[] = {
-            {"attn.qkv", 3 * C, C},           {"attn.proj", C, C},
-            {"mlp.fc1", s->mlp, C},           {"mlp.fc2", C, s->mlp},
-            {"adaLN_modulation.1", 6 * C, C},
-        };
-        for (size_t j = 0; j < sizeof layers / sizeof *layers; j++) {
-            char name[48];
-            (void)snprintf(name, sizeof name, "blocks.%d.%s", i, layers[j].name);
-            model_table_linear(m, s->cut.block_level[i], name, layers[j].out, layers[j].in);
-        }
-    }
+    const struct layer layers[] = {
+        {"attn.qkv", 3 * C, C},           {"attn.proj", C, C},
+        {"mlp.fc1", s->mlp, C},           {"mlp.fc2", C, s->mlp},
+        {"adaLN_modulation.1", 6 * C, C},
+    };
+    for (int i = 0; i < s->depth; i++)
+        add_block(m, "blocks", i, layers, sizeof layers / sizeof *layers);
     if (router)
         model_table_linear(m, end, "head", s->classes, C);
     else
@@ -155,12 +197,17 @@ static bool begins_with(const char *s, const char *head)
 static void init(const struct model_tensor *t, const struct model_spec *s, uint64_t seed,
                  uint64_t stream, float *p)
 {
-    (void)s; /* all is in the shape */
     if (ends_with(t->name, ".bias") || strstr(t->name, "adaLN_modulation") ||
-        begins_with(t->name, "final_layer."))
+        begins_with(t->name, "final_layer.") || begins_with(t->name, "proj_out.") ||
+        strstr(t->name, ".attn2.to_out."))
         return;
+    if (ends_with(t->name, "scale_shift_table")) {
+        rng_fill_normal(seed, stream, 0, p, t->count, 0.0f, 1.0f / sqrtf((float)s->dim));
+        return;
+    }
     if (begins_with(t->name, "t_embedder.") || begins_with(t->name, "y_embedder.") ||
-        begins_with(t->name, "head.") || begins_with(t->name, "cls_token")) {
+        begins_with(t->name, "head.") || begins_with(t->name, "cls_token") ||
+        begins_with(t->name, "adaln_single.") || begins_with(t->name, "caption_projection.")) {
         rng_fill_normal(seed, stream, 0, p, t->count, 0.0f, 0.02f);
         return;
     }
@@ -176,6 +223,7 @@ void model_positions(const struct model_spec *s, float *out)
     /* The original's meshgrid puts the column first: half of the channels
      * encode the column, the other half the row, each as sines then cosines. */
     const int side = s->image / s->patch, quarter = s->dim / 4;
+    const double unit = 1.0 / model_interpolation(s);
     if (s->kind == MODEL_ROUTER) {
         memset(out, 0, (size_t)s->dim * sizeof *out);
         out += s->dim;
@@ -185,10 +233,10 @@ void model_positions(const struct model_spec *s, float *out)
             float *p = out + (size_t)(row * side + col) * (size_t)s->dim;
             for (int i = 0; i < quarter; i++) {
                 double w = pow(10000.0, -(double)i / quarter);
-                p[i] = (float)sin(col * w);
-                p[quarter + i] = (float)cos(col * w);
-                p[2 * quarter + i] = (float)sin(row * w);
-                p[3 * quarter + i] = (float)cos(row * w);
+                p[i] = (float)sin(col * unit * w);
+                p[quarter + i] = (float)cos(col * unit * w);
+                p[2 * quarter + i] = (float)sin(row * unit * w);
+                p[3 * quarter + i] = (float)cos(row * unit * w);
             }
         }
     }
@@ -207,9 +255,14 @@ static double macs(const struct model_spec *s, double length)
     const double C = s->dim, T = tokens(s), N = model_patches(s);
     const double P = model_patch_values(s);
     const double time = MODEL_FREQS * C + C * C;
-    const double block = T * dit_block(C, s->mlp) + 2 * T * T * C + 6 * C * C;
+    const double block = T * dit_block(C, s->mlp) + 2 * T * T * C;
     const double head = s->kind == MODEL_ROUTER ? C * s->classes : N * C * P;
-    return N * P * C + time + s->depth * block + 2 * C * C + head;
+    const double ends = N * P * C + time + head;
+    if (model_captioned(s)) {
+        const double L = s->caption_tokens, cross = 2 * T * C * C + 2 * L * C * C + 2 * T * L * C;
+        return ends + 6 * C * C + L * (s->caption * C + C * C) + s->depth * (block + cross);
+    }
+    return ends + s->depth * (block + 6 * C * C) + 2 * C * C;
 }
 
 const struct model_family model_dit = {

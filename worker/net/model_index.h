@@ -6,7 +6,7 @@
 #include "worker/net/model.h"
 
 enum model_head_index {
-    T_PATCH_W, /* (C,3,p,p) */
+    T_PATCH_W, /* (C,Ch,p,p) */
     T_PATCH_B,
     T_TIME0_W, /* (C,256) */
     T_TIME0_B,
@@ -31,11 +31,53 @@ enum model_block_index {
 };
 
 enum model_final_index {
-    T_FINAL_W, /* (p*p*3,C); a router: head (K,C) */
+    T_FINAL_W, /* (p*p*Ch,C); a router: head (K,C) */
     T_FINAL_B,
     T_FINAL_MOD_W, /* (2C,C) */
     T_FINAL_MOD_B,
     T_PER_FINAL,
+};
+
+/* With captions there is one modulation for all blocks, each of which adds its own table to it;
+ * the enumerations above then name what both kinds have, through the functions below. */
+enum model_caption_head_index {
+    X_MOD_W = T_LABELS, /* (6C,C) */
+    X_MOD_B,
+    X_TEXT1_W, /* (C,D) */
+    X_TEXT1_B,
+    X_TEXT2_W, /* (C,C) */
+    X_TEXT2_B,
+    X_BLOCKS, /* the first of the blocks */
+};
+
+enum model_caption_block_index {
+    X_Q_W, /* (C,C): T_QKV_W, with those of k and v behind it, between which there is no gap */
+    X_Q_B,
+    X_K_W,
+    X_K_B,
+    X_V_W,
+    X_V_B,
+    X_PROJ_W,
+    X_PROJ_B,
+    X_FC1_W,
+    X_FC1_B,
+    X_FC2_W,
+    X_FC2_B,
+    X_CROSS_Q_W, /* (C,C) */
+    X_CROSS_Q_B,
+    X_CROSS_K_W, /* (C,C), and no gap before that of v */
+    X_CROSS_K_B,
+    X_CROSS_V_W,
+    X_CROSS_V_B,
+    X_CROSS_PROJ_W, /* (C,C) */
+    X_CROSS_PROJ_B,
+    X_TABLE, /* (6,C) */
+    X_PER_BLOCK,
+};
+
+enum model_caption_final_index {
+    X_FINAL_TABLE = T_FINAL_MOD_W, /* (2,C) */
+    X_PER_FINAL,
 };
 
 /* A decoder: embedding, blocks, norm, head. */
@@ -82,14 +124,25 @@ static inline int model_llama_head(const struct model_spec *s)
     return s->tied ? (int)L_EMBED : model_llama_final(s, L_HEAD);
 }
 
-static inline int model_block_tensor(int block, enum model_block_index i)
+static inline int model_caption_tensor(int block, enum model_caption_block_index i)
 {
-    return T_BLOCKS + block * T_PER_BLOCK + (int)i;
+    return X_BLOCKS + block * X_PER_BLOCK + (int)i;
+}
+
+static inline int model_block_tensor(const struct model_spec *s, int block,
+                                     enum model_block_index i)
+{
+    if (!model_captioned(s))
+        return T_BLOCKS + block * T_PER_BLOCK + (int)i;
+    return model_caption_tensor(block, (enum model_caption_block_index)(
+                                           i < T_PROJ_W ? (int)i : (int)i - T_PROJ_W + X_PROJ_W));
 }
 
 static inline int model_final_tensor(const struct model_spec *s, enum model_final_index i)
 {
-    return T_BLOCKS + s->depth * T_PER_BLOCK + (int)i;
+    return (model_captioned(s) ? X_BLOCKS + s->depth * X_PER_BLOCK
+                               : T_BLOCKS + s->depth * T_PER_BLOCK) +
+           (int)i;
 }
 
 #endif

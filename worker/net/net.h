@@ -91,6 +91,14 @@ struct net_encoders {
     uint64_t bytes; /* that they take on the device */
 };
 
+/* Encoded captions that labels are numbers of, where velocities are asked for by label (dit_rows,
+ * mixtures, samplers).  The last one stands for the null label. */
+struct net_captions {
+    int n;
+    const void *states;     /* (n,L,D) (dt) on the device */
+    const int32_t *lengths; /* (n) on the host */
+};
+
 struct net_options {
     enum net_mode mode;
     enum net_precision precision;

@@ -2,7 +2,7 @@
 
 #include "common/base/rng.h"
 #include "worker/net/arena.h"
-#include "worker/net/dit.h"
+#include "worker/net/dit_rows.h"
 
 enum {
     STREAM_SAMPLE = 0x736d706c,
@@ -20,6 +20,7 @@ struct sampler {
     int copies;           /* 2 with guidance */
     int most;             /* samples of one run */
     int64_t n;            /* values of an image */
+    size_t bytes;         /* of its pixels */
     unsigned done, total; /* evaluations */
     int first;            /* sample of the run */
     bool begun;           /* this run has had an evaluation */
@@ -29,7 +30,7 @@ struct sampler {
     float *mid;      /* (B,n) Heun's predictor */
     float *v, *v2;   /* (B,n) velocities */
     float *in, *out; /* (2B,n) of the source */
-    uint8_t *u8;     /* (B,S,S,3) */
+    uint8_t *u8;     /* (B,S,S,3), of pixels */
 
     float *noise;             /* host, (B,n) */
     float *t;                 /* host, (2B) */
@@ -56,6 +57,8 @@ static int sampler_init(struct sampler *s, const struct sample_source *src,
         .n = (int64_t)src->channels * src->image * src->image,
     };
     s->most = src->rows / s->copies;
+    s->bytes = opt->decode ? (size_t)opt->pixels * (size_t)opt->pixels * MODEL_PIXEL_CHANNELS
+                           : (size_t)s->n;
     if (opt->steps < 1 || opt->steps > STEPS_MAX)
         return err_set(err, -EINVAL, "%d sampling steps; from 1 to %d are possible", opt->steps,
                        STEPS_MAX);
@@ -73,7 +76,8 @@ static int sampler_init(struct sampler *s, const struct sample_source *src,
         arena_add(&s->arena, &s->in, 2 * values * sizeof(float));
         arena_add(&s->arena, &s->out, 2 * values * sizeof(float));
     }
-    arena_add(&s->arena, &s->u8, values);
+    if (!opt->decode)
+        arena_add(&s->arena, &s->u8, values);
     s->noise = mem_arrays_add(&s->memory, values, sizeof *s->noise);
     s->t = mem_arrays_add(&s->memory, 2 * B, sizeof *s->t);
     s->labels = mem_arrays_add(&s->memory, 2 * B, sizeof *s->labels);
@@ -191,6 +195,9 @@ static int finish(struct sampler *s, int B, uint8_t *u8, float *f32, struct err 
     int rc;
     if (f32) {
         rc = s->ops->copy(s->dev, f32, s->x, values * sizeof(float), COPY_FROM_DEVICE, s->stream);
+    } else if (s->opt->decode) {
+        rc = sync(s, err); /* the decoder may have another stream */
+        return rc < 0 ? rc : s->opt->decode(s->opt->decoder, s->x, B, u8, err);
     } else {
         rc =
             s->ops->image_to_u8(s->dev, s->u8, s->x, B, s->src->channels, s->src->image, s->stream);
@@ -218,7 +225,8 @@ static int run(const struct sample_source *src, const struct sample_options *opt
         for (int i = 0; i < opt->steps && rc == 0; i++)
             rc = ode_step(&s, (float)(opt->steps - i) * dt, dt, B, err);
         if (rc == 0)
-            rc = finish(&s, B, u8 ? u8 + first * s.n : NULL, f32 ? f32 + first * s.n : NULL, err);
+            rc = finish(&s, B, u8 ? u8 + (size_t)first * s.bytes : NULL,
+                        f32 ? f32 + first * s.n : NULL, err);
     }
     sampler_release(&s);
     return rc;
@@ -251,7 +259,7 @@ struct sample_source sample_of_dit(struct dit_rows *r)
         .stream = dit_weights(r->dit)->stream,
         .channels = spec->channels,
         .image = spec->image,
-        .classes = spec->classes,
+        .classes = dit_rows_null(r),
         .rows = dit_batch(r->dit),
         .arg = r,
         .velocity = dit_velocity,

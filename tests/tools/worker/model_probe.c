@@ -14,7 +14,7 @@
 #include "common/base/rng.h"
 #include "common/st/st.h"
 #include "kernels/device/device.h"
-#include "worker/net/dit.h"
+#include "worker/net/dit_rows.h"
 #include "worker/net/sample.h"
 
 enum { B = 4, STREAM_SAMPLE = 0x736d706c };

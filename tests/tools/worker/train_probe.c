@@ -17,7 +17,7 @@
 #include "common/base/rng.h"
 #include "common/st/st.h"
 #include "kernels/device/device.h"
-#include "worker/net/dit.h"
+#include "worker/net/dit_rows.h"
 #include "worker/net/flow_matching.h"
 #include "worker/net/sample.h"
 #include "worker/train/train.h"

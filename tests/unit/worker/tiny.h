@@ -36,6 +36,23 @@ static inline struct model_spec tiny_spec(void)
     };
 }
 
+/* Of latents, told by captions. */
+static inline struct model_spec tiny_captioned(void)
+{
+    return (struct model_spec){
+        .channels = 4,
+        .image = 6,
+        .patch = 2,
+        .dim = 16,
+        .depth = 3,
+        .heads = 2,
+        .mlp = 64,
+        .caption = 10,
+        .caption_tokens = 5,
+        .cut = {.n_levels = 1},
+    };
+}
+
 static inline struct model_spec tiny_router(void)
 {
     struct model_spec s = tiny_spec();

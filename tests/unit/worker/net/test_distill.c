@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "worker/net/distill.h"
-#include "worker/net/dit.h"
+#include "worker/net/dit_rows.h"
 #include "worker/net/experts.h"
 #include "worker/net/flow_matching.h"
 

@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "worker/net/dit.h"
+#include "worker/net/dit_rows.h"
 #include "worker/net/sample.h"
 
 enum { N = 5, VALUES = 108 };

@@ -1,0 +1,346 @@
+#include "worker/net/dit_impl.h"
+
+/* The sum that a residual branch ends in. */
+struct dit_branch {
+    const void *y; /* NULL: there is none */
+    const float *gate;
+    float *dgate;
+};
+
+static struct dit_branch branch(const struct dit *d, const struct dit_slot *s, const void *y, int b,
+                                int which)
+{
+    const int64_t at = dit_mod_at(d, b, which);
+    return (struct dit_branch){y, s->mod + at, s->dmod + at};
+}
+
+/* Through the same: from dh = gradient of n->h to dx, and where y is given to dy. */
+static void norm_backward(struct dit *d, const struct dit_slot *s, const struct dit_norm *n,
+                          struct dit_mod m, struct dit_branch br, bool set, int B)
+{
+    const struct adaln_bwd ln = {
+        .dx = s->dx,
+        .dshift = s->dmod + dit_mod_at(d, m.block, m.which),
+        .dscale = s->dmod + dit_mod_at(d, m.block, m.which + 1),
+        .dy = s->dy,
+        .dgate = br.dgate,
+        .dh = n->h ? d->dh : NULL,
+        .x = n->x,
+        .stats = n->stats,
+        .scale = s->mod + dit_mod_at(d, m.block, m.which + 1),
+        .y = br.y,
+        .gate = br.gate,
+        .mod_ld = dit_mod_ld(d, m.block),
+        .dx_set = set,
+        .B = B,
+        .T = d->T,
+        .C = d->C,
+        .dt = d->dt,
+    };
+    dit_op(d, d->ops->adaln_bwd(d->dev, &ln, d->stream), "adaln_bwd");
+}
+
+/* Through an addition alone. */
+static void sum_backward(struct dit *d, const struct dit_slot *s, const void *y, int b, int which,
+                         int B)
+{
+    norm_backward(d, s, &(struct dit_norm){0}, (struct dit_mod){b, 0}, branch(d, s, y, b, which),
+                  false, B);
+}
+
+static void end_part_backward(struct dit *d, const struct dit_slot *s, int b, int B)
+{
+    sum_backward(d, s, s->blocks[b - 1].y2, b - 1, 5, B);
+}
+
+static void begin_block_backward(struct dit *d, const struct dit_slot *s, int b, bool add, int B)
+{
+    const bool apart = dit_is_apart(d, b), fused = add && !apart;
+    norm_backward(d, s, dit_norm_of(d, s, b), (struct dit_mod){b, 0},
+                  fused ? branch(d, s, s->blocks[b - 1].y2, b - 1, 5) : (struct dit_branch){0},
+                  b == d->m->spec.depth, B);
+    if (add && apart)
+        end_part_backward(d, s, b, B);
+}
+
+/* From dy = gradient of y2 (in s->dy) to dh = gradient of h of n2. */
+static void mlp_backward(struct dit *d, const struct dit_slot *s, int b, int B, bool first)
+{
+    const struct dit_block *p = &s->blocks[b];
+    const int64_t rows = (int64_t)B * d->T, C = d->C, M = d->M;
+    const struct weights_linear fc1 = {model_block_tensor(&d->m->spec, b, T_FC1_W), rows, C, M};
+    const struct weights_linear fc2 = {model_block_tensor(&d->m->spec, b, T_FC2_W),
+                                       rows,
+                                       M,
+                                       C,
+                                       .epilogue = MM_DGELU,
+                                       .aux = p->pre};
+
+    weights_grad(&d->w, &fc2, s->dy, 0, p->act, 0, first);
+    weights_input_grad(&d->w, &fc2, d->dwide, d->dt, 0, s->dy, 0, false);
+    weights_grad(&d->w, &fc1, d->dwide, 0, p->n2.h, 0, first);
+    weights_input_grad(&d->w, &fc1, d->dh, d->dt, 0, d->dwide, 0, false);
+}
+
+/* From dy = gradient of y1 (in s->dy) to dh = gradient of h of n1. */
+static void attention_backward(struct dit *d, const struct dit_slot *s, int b, int B, bool first)
+{
+    const struct model_spec *spec = &d->m->spec;
+    const struct dit_block *p = &s->blocks[b];
+    const int64_t rows = (int64_t)B * d->T, C = d->C;
+    struct weights_linear qkv = {model_block_tensor(&d->m->spec, b, T_QKV_W), rows, C, 3 * C};
+    struct weights_linear proj = {model_block_tensor(&d->m->spec, b, T_PROJ_W), rows, C, C};
+
+    weights_grad(&d->w, &proj, s->dy, 0, p->o, 0, first);
+    /* dh holds the gradient of o */
+    weights_input_grad(&d->w, &proj, d->dh, d->dt, 0, s->dy, 0, false);
+    struct attention_bwd att = {
+        .dqkv = d->dwide,
+        .d_o = d->dh,
+        .o = p->o,
+        .lse = p->lse,
+        .qkv = p->qkv,
+        .B = B,
+        .T = d->T,
+        .H = spec->heads,
+        .D = d->C / spec->heads,
+        .dt = d->dt,
+    };
+    dit_op(d, d->ops->attention_bwd(d->dev, &att, d->stream), "attention_bwd");
+    weights_grad(&d->w, &qkv, d->dwide, 0, p->n1.h, 0, first);
+    weights_input_grad(&d->w, &qkv, d->dh, d->dt, 0, d->dwide, 0, false);
+}
+
+/* From dy = gradient of the branch's end (in s->dy) into dx, dtext; then to dy = gradient of y1. */
+static void cross_backward(struct dit *d, const struct dit_slot *s, int b, int B, bool first)
+{
+    const struct dit_block *p = &s->blocks[b];
+    const struct dit_cross *c = &p->cross;
+    const int64_t rows = (int64_t)B * d->T, C = d->C;
+    const struct weights_linear q = {model_caption_tensor(b, X_CROSS_Q_W), rows, C, C};
+    const struct weights_linear kv = {model_caption_tensor(b, X_CROSS_K_W), (int64_t)B * d->L, C,
+                                      2 * C};
+    const struct weights_linear proj = {model_caption_tensor(b, X_CROSS_PROJ_W), rows, C, C};
+
+    weights_grad(&d->w, &proj, s->dy, 0, c->o, 0, first);
+    weights_input_grad(&d->w, &proj, d->dh, d->dt, 0, s->dy, 0, false);
+    const struct attention_bwd att = {
+        .dq = d->dwide,
+        .dkv = d->dkv,
+        .d_o = d->dh,
+        .o = c->o,
+        .lse = c->lse,
+        .q = c->q,
+        .kv = c->kv,
+        .klen = s->io.lengths,
+        .B = B,
+        .T = d->T,
+        .H = d->m->spec.heads,
+        .D = d->C / d->m->spec.heads,
+        .Tk = d->L,
+        .dt = d->dt,
+    };
+    dit_op(d, d->ops->attention_bwd(d->dev, &att, d->stream), "attention_bwd");
+    weights_grad(&d->w, &q, d->dwide, 0, c->x, 0, first);
+    weights_input_grad(&d->w, &q, s->dx, DT_F32, 0, d->dwide, 0, true);
+    weights_grad(&d->w, &kv, d->dkv, 0, s->text, 0, first);
+    weights_input_grad(&d->w, &kv, s->dtext, DT_F32, 0, d->dkv, 0, b < d->m->spec.depth - 1);
+    sum_backward(d, s, p->y1, b, 2, B);
+}
+
+static void block_backward(struct dit *d, const struct dit_slot *s, int b, int B, bool first)
+{
+    const struct dit_block *p = &s->blocks[b];
+    /* NET_RECOMPUTE has kept x of n1, and y2. */
+    if (d->opt.mode == NET_RECOMPUTE)
+        dit_block_again(d, s, b, B);
+    mlp_backward(d, s, b, B, first);
+    if (d->L > 0) {
+        norm_backward(d, s, &p->n2, (struct dit_mod){b, 3},
+                      (struct dit_branch){p->cross.y, d->ones, d->dones}, false, B);
+        cross_backward(d, s, b, B, first);
+    } else {
+        norm_backward(d, s, &p->n2, (struct dit_mod){b, 3}, branch(d, s, p->y1, b, 2), false, B);
+    }
+    attention_backward(d, s, b, B, first);
+}
+
+/* The modulations of block b are complete: its table, and what all share, from the last block to
+ * the first. */
+static void table_backward(struct dit *d, const struct dit_slot *s, int b, int B)
+{
+    const struct kernel_ops *k = d->ops;
+    const int64_t n = 6 * (int64_t)d->C;
+    const float *dmod = s->dmod + dit_mod_at(d, b, 0);
+    dit_op(d,
+           k->sum_rows(d->dev, weights_g(&d->w, model_caption_tensor(b, X_TABLE)), dmod, B, n,
+                       d->stream),
+           "sum_rows");
+    if (b == d->m->spec.depth - 1)
+        dit_op(d,
+               k->copy(d->dev, s->dshared, dmod, (size_t)(B * n) * sizeof *dmod, COPY_DEVICE,
+                       d->stream),
+               "copying modulations");
+    else
+        dit_op(d, k->axpy(d->dev, s->dshared, 1.0f, dmod, B * n, d->stream), "axpy");
+}
+
+/* What condition_captioned made, and the final layer's table: dcond = of these. */
+static void condition_captioned_backward(struct dit *d, struct dit_slot *s, int B, bool first)
+{
+    const struct kernel_ops *k = d->ops;
+    const struct model_spec *spec = &d->m->spec;
+    const int64_t C = d->C, rows = (int64_t)B * d->L, n = rows * C;
+    const struct weights_linear mod = {X_MOD_W, B, C, 6 * C};
+    const struct weights_linear text1 = {X_TEXT1_W, rows, spec->caption, C};
+    const struct weights_linear text2 = {X_TEXT2_W,         rows, C, C, .epilogue = MM_DGELU,
+                                         .aux = s->text_pre};
+    const void *dmod = weights_as_dt(&d->w, s->dshared, d->dmod16, B * 6 * C);
+    /* dkv has room for two of these. */
+    const void *dtext = weights_as_dt(&d->w, s->dtext, d->dkv, n);
+    void *dpre = (char *)d->dkv + (size_t)n * dtype_bytes(d->dt);
+    float *table =
+        weights_g(&d->w, model_final_tensor(spec, (enum model_final_index)X_FINAL_TABLE));
+
+    weights_grad(&d->w, &text2, dtext, 0, s->text_act, 0, first);
+    weights_input_grad(&d->w, &text2, dpre, d->dt, 0, dtext, 0, false);
+    weights_grad(&d->w, &text1, dpre, 0, s->io.states, 0, first);
+
+    weights_grad(&d->w, &mod, dmod, 0, s->scond, 0, first);
+    weights_input_grad(&d->w, &mod, d->dscond, DT_F32, 0, dmod, 0, false);
+    dit_op(d, k->silu_bwd(d->dev, d->dcond, d->dscond, s->cond, B * C, DT_F32, false, d->stream),
+           "silu_bwd");
+    for (int i = 0; i < 2; i++) {
+        const float *dfinal = s->dmod + dit_mod_at(d, spec->depth, i);
+        dit_op(d, k->sum_rows(d->dev, table + i * C, dfinal, B, C, d->stream), "sum_rows");
+        dit_op(d, k->axpy(d->dev, d->dcond, 1.0f, dfinal, B * C, d->stream), "axpy");
+    }
+}
+
+/* All modulations: dcond = of these.  The sum over blocks runs from the first to the last, so it
+ * is made when all of them are done: by the first part. */
+static void modulate_backward(struct dit *d, struct dit_slot *s, int B, bool first)
+{
+    const struct kernel_ops *k = d->ops;
+    const struct model_spec *spec = &d->m->spec;
+    const int64_t C = d->C, n = B * C, ld = d->mod_ld;
+    const void *dmod = weights_as_dt(&d->w, s->dmod, d->dmod16, B * ld);
+    const size_t e = dtype_bytes(d->dt);
+
+    for (int b = 0; b <= spec->depth; b++) {
+        struct weights_linear l = {model_block_tensor(&d->m->spec, b, T_MOD_W), B, C, 6 * C};
+        if (b == spec->depth)
+            l = (struct weights_linear){model_final_tensor(spec, T_FINAL_MOD_W), B, C, 2 * C};
+        const void *dy = (const char *)dmod + (size_t)dit_mod_at(d, b, 0) * e;
+        weights_grad(&d->w, &l, dy, ld, s->scond, 0, first);
+        weights_input_grad(&d->w, &l, d->dscond, DT_F32, 0, dy, ld, b > 0);
+        weights_ready_matrices(&d->w, l.w, l.w);
+    }
+    dit_op(d, k->silu_bwd(d->dev, d->dcond, d->dscond, s->cond, n, DT_F32, false, d->stream),
+           "silu_bwd");
+}
+
+/* The modulations, then the label table and the time MLP. */
+static void condition_backward(struct dit *d, struct dit_slot *s, int B, bool first)
+{
+    const struct kernel_ops *k = d->ops;
+    const struct model_spec *spec = &d->m->spec;
+    const int64_t C = d->C, n = B * C;
+
+    if (d->L > 0)
+        condition_captioned_backward(d, s, B, first);
+    else
+        modulate_backward(d, s, B, first);
+    if (dit_has_labels(d))
+        dit_op(d,
+               k->embed_bwd(d->dev, weights_g(&d->w, T_LABELS), d->dcond, s->io.labels, B, d->C,
+                            spec->classes + 1, d->stream),
+               "embed_bwd");
+
+    struct weights_linear l2 = {T_TIME2_W, B, C, C};
+    const void *dy = weights_as_dt(&d->w, d->dcond, d->dcond16, n);
+    weights_grad(&d->w, &l2, dy, 0, s->act0, 0, first);
+    weights_input_grad(&d->w, &l2, d->dscond, DT_F32, 0, dy, 0, false);
+    dit_op(d, k->silu_bwd(d->dev, d->dcond, d->dscond, s->pre0, n, DT_F32, false, d->stream),
+           "silu_bwd");
+    struct weights_linear l0 = {T_TIME0_W, B, MODEL_FREQS, C};
+    weights_grad(&d->w, &l0, weights_as_dt(&d->w, d->dcond, d->dcond16, n), 0, s->freq, 0, first);
+}
+
+static void embed_backward(struct dit *d, struct dit_slot *s, int B, bool first)
+{
+    const int64_t n = model_patches(&d->m->spec), C = d->C;
+    const struct weights_linear patch = {T_PATCH_W, B * n, d->P, C};
+    float *dense = dit_is_router(d) ? s->nf.x : s->dx;
+
+    for (int b = 0; b < B && dit_is_router(d); b++) {
+        const float *row = s->dx + b * d->T * C;
+        dit_copy_rows(d, d->dscond + b * C, row, C);
+        dit_copy_rows(d, dense + b * n * C, row + C, n * C);
+    }
+    if (dit_is_router(d))
+        dit_op(d, d->ops->sum_rows(d->dev, weights_g(&d->w, T_LABELS), d->dscond, B, C, d->stream),
+               "sum_rows");
+    weights_grad(&d->w, &patch, weights_as_dt(&d->w, dense, d->dx16, B * n * C), 0, s->patches, 0,
+                 first);
+}
+
+static void head_backward(struct dit *d, const struct dit_slot *s, const float *dpred, int B,
+                          bool first)
+{
+    const struct kernel_ops *k = d->ops;
+    const struct model_spec *spec = &d->m->spec;
+    const int64_t values = (int64_t)B * d->T * d->C;
+    const void *dout = d->dout;
+    int64_t ld;
+    const struct weights_linear l = dit_head_of(d, B, &ld);
+
+    if (dit_is_router(d)) {
+        dout = weights_as_dt(&d->w, dpred, d->dout, (int64_t)B * spec->classes);
+        dit_op(d, k->zero(d->dev, d->dh, (size_t)values * dtype_bytes(d->dt), d->stream), "zero");
+    } else {
+        dit_op(d,
+               k->patchify(d->dev, d->dout, dpred, B, spec->channels, spec->image, spec->patch,
+                           PATCH_PPC, d->dt, d->stream),
+               "patchify");
+    }
+    weights_grad(&d->w, &l, dout, 0, s->nf.h, ld, first);
+    weights_input_grad(&d->w, &l, d->dh, d->dt, ld, dout, 0, false);
+}
+
+int dit_backward(struct dit *d, const struct net_part *part, int slot, const struct dit_io *io,
+                 bool first, struct err *err)
+{
+    const struct model_spec *spec = &d->m->spec;
+    const struct net_part all = {0, spec->depth}, *p = part ? part : &all;
+    const int B = io->B;
+    int rc = d->opt.mode == NET_FORWARD
+                 ? err_set(err, -EINVAL, "a backward in a model made for looking only")
+                 : dit_check_batch(d, B, err);
+    if (rc < 0)
+        return rc;
+    struct dit_slot *s = &d->slots[slot];
+    s->io = *io;
+    if (p->to == all.to) {
+        head_backward(d, s, io->dpred, B, first);
+        weights_ready_matrices(&d->w, model_final_tensor(spec, T_FINAL_W),
+                               model_final_tensor(spec, T_FINAL_B));
+        begin_block_backward(d, s, all.to, true, B);
+    } else {
+        end_part_backward(d, s, p->to, B);
+    }
+    for (int b = p->to - 1; b >= p->from; b--) {
+        block_backward(d, s, b, B, first);
+        weights_ready_matrices(&d->w, model_block_tensor(spec, b, T_QKV_W),
+                               d->L > 0 ? model_caption_tensor(b, X_CROSS_PROJ_B)
+                                        : model_block_tensor(spec, b, T_FC2_B));
+        begin_block_backward(d, s, b, b > p->from, B);
+        if (d->L > 0)
+            table_backward(d, s, b, B);
+    }
+    if (p->from == 0) {
+        embed_backward(d, s, B, first);
+        condition_backward(d, s, B, first);
+    }
+    return weights_check(&d->w, err);
+}

@@ -1,0 +1,190 @@
+/* What a DiT on a device is made of, for its own pieces: dit.c (memory), dit_forward.c,
+ * dit_backward.c.
+ *
+ * B samples, T tokens, C channels, M hidden width of the MLP, P values of a patch; "(dt)" is
+ * bf16 or f32.  One block, with what is kept for its backward:
+ *
+ *   x1 ─LN,mod─► h1 ─► qkv ─► o (attention) ─► y1
+ *    └────────────────────── + gate·y1 ──► x2 ─LN,mod─► h2 ─► pre ─gelu─► act ─► y2
+ *                                           └────────── + gate·y2 ──► x1 of the next
+ *
+ * The addition that ends a block is fused with the LayerNorm that begins the next one, but where
+ * a part ends: from there x1 crosses, and dx comes back (and scond, mod, dmod).
+ *
+ * With captions (L tokens) each block attends to them between the two; and where the modulation of
+ * all blocks is one, to which each adds a table, those of a block are dense:
+ *
+ *    x1 + gate·y1 ──► xc ─► q ──► co (attention to the captions) ─► cy
+ *                      └──────────── + cy ──► x2 ─LN,mod─► h2 ...
+ *    states ─MLP─► text ─► kv of each block */
+#ifndef WORKER_DIT_IMPL_H
+#define WORKER_DIT_IMPL_H
+
+#include "worker/net/dit.h"
+#include "worker/net/model_index.h"
+
+struct dit_norm {
+    float *x;     /* (B,T,C) residual stream at a LayerNorm */
+    float *stats; /* (B,T,2) */
+    void *h;      /* (B,T,C) (dt) */
+};
+
+struct dit_cross {
+    void *x;    /* (B,T,C) (dt) */
+    void *q;    /* (B,T,C) (dt) */
+    void *kv;   /* (B,L,2C) (dt) */
+    void *o;    /* (B,T,C) (dt) */
+    float *lse; /* (B,H,T); NULL in NET_FORWARD */
+    void *y;    /* (B,T,C) (dt) */
+};
+
+struct dit_block {
+    struct dit_norm n1, n2;
+    struct dit_cross cross; /* with captions */
+    void *qkv;              /* (B,T,3C) (dt) */
+    void *o;                /* (B,T,C) (dt) */
+    float *lse;             /* (B,H,T); NULL in NET_FORWARD */
+    void *y1;               /* (B,T,C) (dt) */
+    void *pre;              /* (B,T,M) (dt) before the GELU; NULL in NET_FORWARD */
+    void *act;              /* (B,T,M) (dt) */
+    void *y2;               /* (B,T,C) (dt) */
+};
+
+/* Everything that a micro-batch leaves for its backward, and what crosses between parts. */
+struct dit_slot {
+    struct dit_block *blocks; /* (depth) */
+
+    /* Embedders and conditioning. */
+    void *patches;    /* (B,T,P) (dt); a router's T without the token */
+    float *t1000;     /* (B) */
+    void *freq;       /* (B,256) (dt) */
+    float *pre0;      /* (B,C) first layer of the time MLP */
+    void *act0;       /* (B,C) (dt) */
+    float *cond;      /* (B,C) time + label */
+    void *scond;      /* (B,C) (dt) silu of it */
+    float *mod;       /* (B,mod_ld), or with captions (depth,B,6C) and then (2,B,C) */
+    struct dit_io io; /* of the last call */
+
+    /* With captions. */
+    float *shared;  /* (B,6C) the modulation that all blocks share */
+    void *text_pre; /* (B,L,C) (dt) before the GELU; NULL in NET_FORWARD */
+    void *text_act; /* (B,L,C) (dt) */
+    void *text;     /* (B,L,C) (dt) */
+
+    struct dit_norm nf; /* final layer */
+
+    /* Backward only. */
+    float *dx;      /* (B,T,C) */
+    void *dy;       /* (B,T,C) (dt) */
+    float *dmod;    /* as mod */
+    float *dshared; /* (B,6C) */
+    float *dtext;   /* (B,L,C) */
+};
+
+struct dit {
+    struct weights w;
+    const struct kernel_ops *ops; /* these four as in w */
+    struct device *dev;
+    struct stream *stream;
+    enum dtype dt;
+    const struct model *m;
+    struct net_options opt;
+    int T, C, M, P, L; /* L 0: no captions */
+    int64_t mod_ld;    /* 6*C*depth + 2*C: all modulations of a sample in one row */
+
+    struct arena arena;
+    struct dit_slot *slots;
+    struct dit_block *blocks; /* (slots,depth) */
+    float *pos;               /* (T,C) */
+    float *out;               /* (B,T,P) the final layer's; a router has none */
+    float *ones;              /* (B,6C) with captions: the gate of what has none, */
+    float *dones;             /* (B,6C) and its gradient */
+
+    /* Backward only. */
+    void *dout;    /* (B,T,P) (dt); a router: (B,classes) */
+    void *dx16;    /* (B,T,C) (dt), bf16 only */
+    void *dh;      /* (B,T,C) (dt) */
+    void *dwide;   /* (B,T,max(M,3C)) (dt) */
+    void *dmod16;  /* (B,mod_ld), or with captions (B,6C) (dt), bf16 only */
+    void *dkv;     /* (B,L,2C) (dt) with captions */
+    float *dscond; /* (B,C) */
+    float *dcond;  /* (B,C) */
+    void *dcond16; /* (B,C) (dt), bf16 only */
+};
+
+static inline void dit_op(struct dit *d, int rc, const char *what)
+{
+    weights_note(&d->w, rc, what);
+}
+
+static inline bool dit_is_router(const struct dit *d)
+{
+    return d->m->spec.kind == MODEL_ROUTER;
+}
+
+static inline bool dit_has_labels(const struct dit *d)
+{
+    return !dit_is_router(d) && d->L == 0;
+}
+
+/* Where modulations begin: shift, scale, gate of the attention (0..2) and the MLP (3..5) of a
+ * block; shift, scale (0..1) of the final layer. */
+static inline int64_t dit_mod_at(const struct dit *d, int block, int which)
+{
+    const int64_t C = d->C, rows = d->opt.batch;
+    if (d->L == 0)
+        return block * 6 * C + which * C;
+    return block * rows * 6 * C + which * (block == d->m->spec.depth ? rows * C : C);
+}
+
+/* From one sample's to the next. */
+static inline int64_t dit_mod_ld(const struct dit *d, int block)
+{
+    if (d->L == 0)
+        return d->mod_ld;
+    return block == d->m->spec.depth ? d->C : 6 * (int64_t)d->C;
+}
+
+/* A LayerNorm's shift and scale: the first is modulation `which` of the block. */
+struct dit_mod {
+    int block, which;
+};
+
+/* That of block b (or the final layer, b == depth). */
+static inline const struct dit_norm *dit_norm_of(const struct dit *d, const struct dit_slot *s,
+                                                 int b)
+{
+    return b == d->m->spec.depth ? &s->nf : &s->blocks[b].n1;
+}
+
+/* The final layer's modulations lie otherwise than the blocks', where these share one: then the
+ * addition before it is by itself. */
+static inline bool dit_is_apart(const struct dit *d, int b)
+{
+    return d->L > 0 && b == d->m->spec.depth;
+}
+
+/* The layer that makes the result: a DiT's on all tokens, a router's on the first of each
+ * sample, a row in T. */
+static inline struct weights_linear dit_head_of(const struct dit *d, int B, int64_t *ret_ld)
+{
+    const struct model_spec *spec = &d->m->spec;
+    const int w = model_final_tensor(spec, T_FINAL_W);
+    *ret_ld = dit_is_router(d) ? (int64_t)d->T * d->C : 0;
+    if (dit_is_router(d))
+        return (struct weights_linear){w, B, d->C, spec->classes};
+    return (struct weights_linear){w, (int64_t)B * d->T, d->C, d->P};
+}
+
+static inline void dit_copy_rows(struct dit *d, float *dst, const float *src, int64_t n)
+{
+    dit_op(d, d->ops->copy(d->dev, dst, src, (size_t)n * sizeof *dst, COPY_DEVICE, d->stream),
+           "copying tokens");
+}
+
+/* dit_forward.c, for the backward too: a batch that the DiT was made for; NET_RECOMPUTE's block b
+ * again from x of n1 up to what the backward needs. */
+int dit_check_batch(const struct dit *d, int B, struct err *err);
+void dit_block_again(struct dit *d, const struct dit_slot *s, int b, int B);
+
+#endif

@@ -1,0 +1,151 @@
+#include "worker/net/dit_rows.h"
+
+static size_t caption_bytes(const struct model_spec *spec, enum dtype dt)
+{
+    return (size_t)spec->caption_tokens * (size_t)spec->caption * dtype_bytes(dt);
+}
+
+static void plan_rows(struct dit_rows *r, const struct model_spec *spec, int rows, enum dtype dt)
+{
+    const uint64_t batch = (uint64_t)rows;
+    r->in = (int64_t)model_image_values(spec);
+    r->out = spec->kind == MODEL_ROUTER ? spec->classes : r->in;
+    arena_add(&r->arena, &r->d_t, batch * sizeof *r->d_t);
+    arena_add(&r->arena, &r->d_labels, batch * sizeof *r->d_labels);
+    if (model_captioned(spec))
+        arena_add(&r->arena, &r->states, batch * caption_bytes(spec, dt));
+    arena_add(&r->arena, &r->x, DIT_ROWS_MIN * (uint64_t)r->in * sizeof *r->x);
+    arena_add(&r->arena, &r->v, DIT_ROWS_MIN * (uint64_t)r->out * sizeof *r->v);
+}
+
+uint64_t dit_rows_bytes(const struct model *m, int batch, enum dtype dt)
+{
+    struct dit_rows r = {0};
+    plan_rows(&r, &m->spec, batch, dt);
+    return arena_measure(&r.arena);
+}
+
+int dit_rows_open(struct dit_rows *r, struct dit *d, struct err *err)
+{
+    *r = (struct dit_rows){.dit = d};
+    const struct weights *w = dit_weights(d);
+    plan_rows(r, &w->m->spec, dit_batch(d), w->dt);
+    r->lengths = mem_try_array((size_t)dit_batch(d), sizeof *r->lengths);
+    if (!r->lengths)
+        return err_set(err, -ENOMEM, "no memory for %d rows", dit_batch(d));
+    return arena_alloc(&r->arena, w->dev, err);
+}
+
+void dit_rows_close(struct dit_rows *r)
+{
+    if (r->dit)
+        arena_free(&r->arena, dit_weights(r->dit)->dev);
+    mem_free(r->lengths);
+    *r = (struct dit_rows){0};
+}
+
+static int failed(const struct dit_rows *r, int rc, struct err *err)
+{
+    const struct device *dev = dit_weights(r->dit)->dev;
+    return err_set(err, rc, "%d rows cannot be run on %s: %s", dit_batch(r->dit), dev->name,
+                   err_text(rc));
+}
+
+void dit_rows_captions(struct dit_rows *r, const struct net_captions *captions)
+{
+    r->captions = *captions;
+}
+
+int32_t dit_rows_null(const struct dit_rows *r)
+{
+    const struct model_spec *spec = &dit_weights(r->dit)->m->spec;
+    return model_captioned(spec) ? r->captions.n - 1 : spec->classes;
+}
+
+/* The captions of some rows side by side, neighbours in one copy; their lengths on the host. */
+static int gather(struct dit_rows *r, const int32_t *labels, int B, struct err *err)
+{
+    const struct weights *w = dit_weights(r->dit);
+    const struct net_captions *c = &r->captions;
+    const size_t bytes = caption_bytes(&w->m->spec, w->dt);
+    for (int i = 0; i < B; i++) {
+        if (labels[i] < 0 || labels[i] >= c->n)
+            return err_set(err, -EINVAL, "row %d asks for caption %d of %d", i, (int)labels[i],
+                           c->n);
+        r->lengths[i] = c->lengths[labels[i]];
+    }
+    int rc = 0;
+    for (int at = 0, run; at < B && rc == 0; at += run) {
+        for (run = 1; at + run < B && labels[at + run] == labels[at] + run;)
+            run++;
+        rc = w->ops->copy(w->dev, (char *)r->states + (size_t)at * bytes,
+                          (const char *)c->states + (size_t)labels[at] * bytes, (size_t)run * bytes,
+                          COPY_DEVICE, w->stream);
+    }
+    return rc < 0 ? failed(r, rc, err) : 0;
+}
+
+static int run_batch(struct dit_rows *r, float *v, const float *x, const float *t,
+                     const int32_t *labels, int B, struct err *err)
+{
+    struct device *dev = dit_weights(r->dit)->dev;
+    struct stream *s = dit_weights(r->dit)->stream;
+    const bool captioned = model_captioned(&dit_weights(r->dit)->m->spec);
+    const int32_t *from = captioned ? r->lengths : labels;
+    int rc = captioned ? gather(r, labels, B, err) : 0;
+    if (rc < 0)
+        return rc;
+    rc = dev->ops->copy(dev, r->d_t, t, (size_t)B * sizeof *t, COPY_TO_DEVICE, s);
+    if (rc == 0 && from)
+        rc = dev->ops->copy(dev, r->d_labels, from, (size_t)B * sizeof *from, COPY_TO_DEVICE, s);
+    if (rc < 0)
+        return failed(r, rc, err);
+    const struct dit_io io = {.B = B,
+                              .x = x,
+                              .t = r->d_t,
+                              .labels = labels && !captioned ? r->d_labels : NULL,
+                              .states = r->states,
+                              .lengths = captioned ? r->d_labels : NULL,
+                              .pred = v};
+    rc = dit_forward(r->dit, NULL, 0, &io, err);
+    return rc < 0 ? rc : weights_sync(dit_weights(r->dit), err);
+}
+
+/* Fewer than DIT_ROWS_MIN rows: the first one fills up. */
+static int run_few(struct dit_rows *r, float *v, const float *x, const float *t,
+                   const int32_t *labels, int B, struct err *err)
+{
+    struct device *dev = dit_weights(r->dit)->dev;
+    struct stream *s = dit_weights(r->dit)->stream;
+    int rc = 0;
+    for (int i = 0; i < DIT_ROWS_MIN && rc == 0; i++) {
+        const int from = i < B ? i : 0;
+        r->t[i] = t[from];
+        r->labels[i] = labels ? labels[from] : 0;
+        rc = dev->ops->copy(dev, r->x + i * r->in, x + from * r->in, (size_t)r->in * sizeof *x,
+                            COPY_DEVICE, s);
+    }
+    if (rc < 0)
+        return failed(r, rc, err);
+    rc = run_batch(r, r->v, r->x, r->t, labels ? r->labels : NULL, DIT_ROWS_MIN, err);
+    if (rc < 0)
+        return rc;
+    rc = dev->ops->copy(dev, v, r->v, (size_t)(B * r->out) * sizeof *v, COPY_DEVICE, s);
+    return rc < 0 ? failed(r, rc, err) : weights_sync(dit_weights(r->dit), err);
+}
+
+int dit_rows_run(struct dit_rows *r, float *v, const float *x, const float *t,
+                 const int32_t *labels, int rows, struct err *err)
+{
+    const int batch = dit_batch(r->dit);
+    int rc = 0;
+    for (int at = 0; at < rows && rc == 0; at += batch) {
+        const int B = rows - at < batch ? rows - at : batch;
+        const int32_t *y = labels ? labels + at : NULL;
+        if (B < DIT_ROWS_MIN && batch >= DIT_ROWS_MIN)
+            rc = run_few(r, v + at * r->out, x + at * r->in, t + at, y, B, err);
+        else
+            rc = run_batch(r, v + at * r->out, x + at * r->in, t + at, y, B, err);
+    }
+    return rc;
+}
