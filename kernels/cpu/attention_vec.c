@@ -337,12 +337,13 @@ static void add_bias(const struct plan *p, float *strip, const float *bias, int 
     }
 }
 
-/* Row r of the strip becomes exp(scale s - max) in prob; returns the sum and, in ret_max, the
- * largest score.  Columns of the panels that the row does not see become zero. */
+/* Row r of the strip becomes exp(scale s - max) in prob; returns the sum.  io_top is the
+ * largest s before the row and with it.  Columns of the panels that the row does not see become
+ * zero. */
 static float softmax_row(const struct plan *p, float *strip, void *prob, int r, float scale_by,
-                         struct span panels, struct span in, float *ret_max)
+                         struct span panels, struct span in, float *io_top)
 {
-    vf scale = v_set(scale_by), low = v_set(-INFINITY), best = low, sum = v_zero();
+    vf scale = v_set(scale_by), low = v_set(*io_top), best = low, sum = v_zero();
     int64_t begin = in.begin / VL * VL, end = (in.end + VL - 1) / VL * VL;
     int64_t at = r * p->key_panels * NR;
     for (int64_t t = begin; t < end; t += VL) {
@@ -360,7 +361,7 @@ static float softmax_row(const struct plan *p, float *strip, void *prob, int r, 
         v_store_dt(prob, p->work, at + t, v_mask(VL), e);
     }
     zero_prob(p, prob, at, end, panels.end);
-    *ret_max = top * scale_by;
+    *io_top = top;
     return v_sum(sum);
 }
 
@@ -377,11 +378,11 @@ static void fwd_rows(const struct attention_fwd *f, const struct plan *p,
         const int64_t at = (int64_t)h * p->T + row + r;
         if (f->bias)
             add_bias(p, s->strip, f->bias + at * p->Tk, r, in);
-        float max, scale = f->bias ? 1 : p->scale;
-        float sum = softmax_row(p, s->strip, s->prob, r, scale, panels, in, &max);
+        float top = -INFINITY, scale = f->bias ? 1 : p->scale;
+        float sum = softmax_row(p, s->strip, s->prob, r, scale, panels, in, &top);
         factors[r] = 1.0f / sum;
         if (f->lse)
-            f->lse[(int64_t)b * p->H * p->T + at] = max + logf(sum);
+            f->lse[(int64_t)b * p->H * p->T + at] = top * scale + logf(sum);
     }
     for (int64_t j = 0; j < p->dim_panels; j++) {
         int64_t at = ((int64_t)b * p->T + row) * p->o_ld + (int64_t)h * p->D + j * NR;
@@ -422,6 +423,8 @@ static void fwd_task(void *arg, int task, int thread)
         fwd_head(job, &s, task * p->group + i, i + 1 < p->group);
 }
 
+#include "kernels/cpu/attention_long.inc"
+
 static int fwd(struct device *dev, const struct attention_fwd *p, struct stream *stream)
 {
     struct cpu_state *st = cpu_state(dev);
@@ -442,6 +445,8 @@ static int fwd(struct device *dev, const struct attention_fwd *p, struct stream 
     struct fwd_scratch s;
     complete_plan(st, &job.plan);
     set_places(&job.plan, p->qkv, p->q, p->kv, p->kv_stride);
+    if (is_long(&job.plan) && tasks_of(&job.plan))
+        return fwd_long(dev, &job);
     job.plan.bytes = fwd_carve(&s, &job.plan, NULL);
     job.scratch = cpu_scratch(st, SCRATCH_PACKED, job.plan.bytes * (size_t)dev->threads);
     if (!job.scratch)

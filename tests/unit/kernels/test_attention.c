@@ -68,6 +68,8 @@ static const struct shape apart[] = {
     {2, 33, 2, 130, .cross = 45, .klen = true, .bias = true},
     {1, 300, 1, 257},
     {1, 20, 2, 160, 1, CAUSAL, .klen = true},
+    {1, 230, 4, 140, 2, CAUSAL, .klen = true},
+    {1, 210, 2, 136, 1, DOCUMENTS},
     {2, 3, 1, 8, .cross = 4500, .klen = true, .bias = true},
     {1, 5, 2, 512, .cross = 5000},
 };
@@ -343,6 +345,33 @@ static void batches_do_not_matter(void **state)
     }
 }
 
+/* A bias of -infinity hides a key, be it a whole block of them. */
+static void bias_hides_keys(void **state)
+{
+    struct devices *d = *state;
+    enum { T = 5, TK = 300, HIDDEN = 140 };
+    for (int D = 16; D <= 160; D += 144) {
+        const size_t n = (size_t)(T * D), pair = (size_t)(2 * D);
+        float *kv = guard_randn(TK * pair, DT_F32, 1), *bias = guard_new(T * TK * 4);
+        float *o0 = guard_new(n * 4), *o1 = guard_new(n * 4);
+        for (int i = 0; i < T * TK; i++)
+            bias[i] = i % TK < HIDDEN ? -INFINITY : 0;
+        struct attention_fwd f = {.o = o0, .q = guard_randn(n, DT_F32, 1), .kv = kv, .bias = bias};
+        f.B = f.H = 1;
+        f.T = T;
+        f.Tk = TK;
+        f.D = D;
+        assert_int_equal(d->fast->ops->attention_fwd(d->fast, &f, NULL), 0);
+        f.o = o1;
+        f.kv = kv + HIDDEN * pair;
+        f.Tk = TK - HIDDEN;
+        f.bias = NULL;
+        assert_int_equal(d->ref->ops->attention_fwd(d->ref, &f, NULL), 0);
+        guard_close("o", o0, o1, n, DT_F32, 2e-5f, 1e-5f);
+        guard_check_all();
+    }
+}
+
 /* What a query may not see changes nothing, to the bit: later keys, and other documents. */
 static void masked_keys_do_not_matter(void **state)
 {
@@ -512,6 +541,7 @@ int main(void)
         cmocka_unit_test(reference_is_the_definition),
         cmocka_unit_test(hidden_keys_have_no_gradient),
         cmocka_unit_test(batches_do_not_matter),
+        cmocka_unit_test(bias_hides_keys),
         cmocka_unit_test(masked_keys_do_not_matter),
         cmocka_unit_test(cache_continues),
         cmocka_unit_test(large_scores),
