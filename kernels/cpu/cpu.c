@@ -63,6 +63,7 @@ static void isa_detect(struct isa *isa)
         adaln_install_##isa(&st->inner);                                                           \
         decoder_install_##isa(&st->inner);                                                         \
         conv_install_##isa(&st->inner);                                                            \
+        norm_install_##isa(&st->inner);                                                            \
         sample_install_##isa(&st->inner);                                                          \
         attention_install_##isa(&st->inner);                                                       \
     } while (0)

@@ -211,7 +211,7 @@ static int rope(struct device *dev, const struct rope *p, struct stream *s)
     return 0;
 }
 
-/* ---- SwiGLU ---- */
+/* ---- SwiGLU, and GELU in SiLU's place ---- */
 
 /* Elements of one task, about. */
 enum { SWIGLU_CHUNK = 8192 };
@@ -221,6 +221,7 @@ struct swiglu_job {
     const void *dact, *gu;
     int64_t rows, M, block; /* rows of a task */
     enum dtype dt;
+    bool gelu;
 };
 
 static inline void swiglu_rows(const struct swiglu_job *j, int task, const enum dtype dt)
@@ -231,7 +232,8 @@ static inline void swiglu_rows(const struct swiglu_job *j, int task, const enum 
             vmask m = v_mask(M - i);
             vf gate = v_load_dt(j->gu, dt, 2 * r * M + i, m);
             vf up = v_load_dt(j->gu, dt, (2 * r + 1) * M + i, m);
-            v_store_dt(j->out, dt, r * M + i, m, v_mul(v_mul(gate, v_sigmoid(gate)), up));
+            vf act = j->gelu ? v_gelu(gate) : v_mul(gate, v_sigmoid(gate));
+            v_store_dt(j->out, dt, r * M + i, m, v_mul(act, up));
         }
     }
 }
@@ -278,6 +280,13 @@ static int swiglu_fwd(struct device *dev, void *act, const void *gu, int64_t row
 {
     return run_swiglu(dev,
                       &(struct swiglu_job){.out = act, .gu = gu, .rows = rows, .M = M, .dt = dt});
+}
+
+static int geglu_fwd(struct device *dev, void *act, const void *gu, int64_t rows, int64_t M,
+                     enum dtype dt, struct stream *s)
+{
+    return run_swiglu(dev, &(struct swiglu_job){
+                               .out = act, .gu = gu, .rows = rows, .M = M, .dt = dt, .gelu = true});
 }
 
 static int swiglu_bwd(struct device *dev, void *dgu, const void *dact, const void *gu, int64_t rows,
@@ -363,6 +372,7 @@ void FOR_ISA(decoder_install)(struct kernel_ops *ops)
     ops->rmsnorm_bwd = rmsnorm_bwd;
     ops->rope = rope;
     ops->swiglu_fwd = swiglu_fwd;
+    ops->geglu_fwd = geglu_fwd;
     ops->swiglu_bwd = swiglu_bwd;
     ops->cross_entropy = cross_entropy;
 }

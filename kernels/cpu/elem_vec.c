@@ -40,6 +40,7 @@ struct act {
     const void *x;
     enum dtype dt;
     bool accumulate;
+    enum activation kind;
 };
 
 #define BY_TYPE(name)                                                                              \
@@ -93,6 +94,38 @@ static inline void dsilu_range(const struct act *a, int64_t i, int64_t end, cons
     }
 }
 BY_TYPE(dsilu_range)
+
+static inline vf activated(vf x, enum activation kind)
+{
+    switch (kind) {
+    case ACT_GELU:
+        return v_gelu_erf(x);
+    case ACT_QUICK_GELU:
+        return v_mul(x, v_sigmoid(v_mul(x, v_set(1.702f))));
+    case ACT_RELU:
+        return v_max(v_zero(), x);
+    case ACT_SILU:
+        break;
+    }
+    return v_mul(x, v_sigmoid(x));
+}
+
+static inline void activation_range(const struct act *a, int64_t i, int64_t end,
+                                    const enum dtype dt)
+{
+    for (; i < end; i += VL) {
+        vmask m = v_mask(end - i);
+        v_store_dt(a->out, dt, i, m, activated(v_load_dt(a->x, dt, i, m), a->kind));
+    }
+}
+BY_TYPE(activation_range)
+
+static int activation(struct device *dev, void *y, const void *x, int64_t n, enum activation kind,
+                      enum dtype dt, struct stream *s)
+{
+    struct act a = {.out = y, .x = x, .kind = kind};
+    return for_range(dev, dt == DT_BF16 ? activation_range_bf16 : activation_range_f32, &a, n);
+}
 
 static int gelu_fwd(struct device *dev, void *y, const void *x, int64_t n, enum dtype dt,
                     struct stream *s)
@@ -394,8 +427,42 @@ static int flow_mix(struct device *dev, float *xt, float *target, const float *x
     return 0;
 }
 
+struct posterior_job {
+    float *x0;
+    const void *moments;
+    const float *noise;
+    float shift, mul;
+    int64_t n;
+    enum dtype dt;
+};
+
+static void posterior_task(void *arg, int b, int thread)
+{
+    const struct posterior_job *j = arg;
+    const vf shift = v_set(j->shift), mul = v_set(j->mul), half = v_set(0.5f);
+    const int64_t n = j->n, at = b * n;
+    for (int64_t i = 0; i < n; i += VL) {
+        vmask m = v_mask(n - i);
+        vf mean = v_load_dt(j->moments, j->dt, 2 * at + i, m);
+        vf logvar = v_load_dt(j->moments, j->dt, 2 * at + n + i, m);
+        vf sd = v_exp(v_mul(half, v_min(v_set(20), v_max(v_set(-30), logvar))));
+        vf x = v_fma(sd, v_load(j->noise + at + i, m), mean);
+        v_store(j->x0 + at + i, m, v_mul(v_sub(x, shift), mul));
+    }
+}
+
+static int posterior(struct device *dev, float *x0, const void *moments, const float *noise,
+                     float shift, float mul, int B, int64_t n, enum dtype dt, struct stream *s)
+{
+    struct posterior_job j = {x0, moments, noise, shift, mul, n, dt};
+    cpu_team_run(cpu_state(dev)->team, posterior_task, &j, B);
+    return 0;
+}
+
 void FOR_ISA(elem_install)(struct kernel_ops *ops)
 {
+    ops->activation = activation;
+    ops->posterior = posterior;
     ops->gelu_fwd = gelu_fwd;
     ops->gelu_bwd = gelu_bwd;
     ops->silu_fwd = silu_fwd;

@@ -49,6 +49,7 @@ uint64_t cpu_fault_memory(uint64_t free_bytes);
     void conv_install_##isa(struct kernel_ops *ops);                                               \
     void decoder_install_##isa(struct kernel_ops *ops);                                            \
     void elem_install_##isa(struct kernel_ops *ops);                                               \
+    void norm_install_##isa(struct kernel_ops *ops);                                               \
     void sample_install_##isa(struct kernel_ops *ops);
 CPU_INSTALLERS(avx2)
 CPU_INSTALLERS(avx512)

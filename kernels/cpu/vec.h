@@ -107,6 +107,21 @@ static inline vf v_gelu_grad(vf x)
     return v_fma(v_mul(v_mul(x, s), v_sub(v_set(1.0f), s)), du2, s);
 }
 
+/* x (1 + erf(x / sqrt 2)) / 2, for the error function by Abramowitz and Stegun's 7.1.26, below
+ * 2e-7 off: with z = |x| / sqrt 2 and t = 1 / (1 + 0.3275911 z), erfc(z) = poly(t) exp(-z²). */
+static inline vf v_gelu_erf(vf x)
+{
+    vf size = v_max(x, v_sub(v_zero(), x));
+    vf t = v_rcp(v_fma(size, v_set(0.3275911f * 0.70710678f), v_set(1)));
+    vf p = v_fma(v_set(0.5f * 1.061405429f), t, v_set(0.5f * -1.453152027f));
+    p = v_fma(p, t, v_set(0.5f * 1.421413741f));
+    p = v_fma(p, t, v_set(0.5f * -0.284496736f));
+    p = v_fma(p, t, v_set(0.5f * 0.254829592f));
+    vf tail = v_mul(v_mul(p, t), v_exp(v_mul(v_mul(x, x), v_set(-0.5f))));
+    /* x times 1 - tail from 0 on, times tail below: x⁺ - |x| tail. */
+    return v_fnma(size, tail, v_max(v_zero(), x));
+}
+
 /* Load and store of either type; dt is a constant where these are inlined. */
 static inline vf v_load_dt(const void *p, enum dtype dt, int64_t i, vmask m)
 {
