@@ -5,6 +5,7 @@
 
 #include "common/base/buf.h"
 #include "common/data/captions.h"
+#include "common/data/moments.h"
 #include "common/data/tar.h"
 
 #define BLOCK 512
@@ -12,9 +13,10 @@
 /* What a sample's first member holds, by its extension; false: none of ours. */
 static bool ext_kind(const char *ext, enum shard_kind *ret)
 {
-    bool text = strcmp(ext, "tok") == 0;
-    *ret = text ? SHARD_TEXT : SHARD_IMAGES;
-    return text || strcmp(ext, "jpg") == 0 || strcmp(ext, "png") == 0 || strcmp(ext, "webp") == 0;
+    bool text = strcmp(ext, "tok") == 0, latents = strcmp(ext, "lat") == 0;
+    *ret = text ? SHARD_TEXT : latents ? SHARD_LATENTS : SHARD_IMAGES;
+    return text || latents || strcmp(ext, "jpg") == 0 || strcmp(ext, "png") == 0 ||
+           strcmp(ext, "webp") == 0;
 }
 
 /* ---- unpacking ---- */
@@ -258,16 +260,20 @@ static int next_sample(struct scan *s, struct shard *shard, struct shard_sample 
     if (rc <= 0)
         return rc;
     const struct member *m = &s->ahead;
+    struct moments moments;
     enum shard_kind kind;
     if (!ext_kind(m->ext, &kind) || (shard->n && kind != shard->kind))
-        return broken(s, "expected all images (KEY.jpg .png .webp) or all text (KEY.tok)");
+        return broken(s, "expected all images (KEY.jpg .png .webp), all latents (KEY.lat) or all "
+                         "text (KEY.tok)");
     *out = (struct shard_sample){.data = m->data, .len = (size_t)m->len};
     (void)str_copy(out->key, sizeof(out->key), m->name);
     (void)str_copy(out->ext, sizeof(out->ext), m->ext);
     s->have = false;
     shard->kind = kind;
     rc = kind == SHARD_TEXT ? count_tokens(s, out) : take_class(s, out);
-    if (rc == 0 && kind == SHARD_IMAGES)
+    if (rc == 0 && kind == SHARD_LATENTS && !moments_parse(out->data, out->len, &moments))
+        rc = broken(s, "latents are damaged");
+    if (rc == 0 && kind != SHARD_TEXT)
         rc = take_captions(s, out);
     if (rc == 0)
         rc = take_feature(s, shard, out);
@@ -497,7 +503,7 @@ static int check(const struct shard_writer *w, const struct shard_sample *s, uin
     if (dim > SHARD_FEATURE_MAX)
         return err_set(err, -ERR_LIMIT, "'%s': a feature has %u numbers, at most %d are possible",
                        s->key, dim, SHARD_FEATURE_MAX);
-    if (s->captions && (*ret != SHARD_IMAGES || !captions_are_valid(s->captions, s->captions_len)))
+    if (s->captions && (*ret == SHARD_TEXT || !captions_are_valid(s->captions, s->captions_len)))
         return err_set(err, -EINVAL, "'%s': captions are lines of UTF-8 that come with an image",
                        s->key);
     if (w->samples == SHARD_SAMPLES_MAX)
@@ -526,7 +532,7 @@ int shard_writer_add(struct shard_writer *w, const struct shard_sample *s, uint3
     make_key(w->samples, s->key, key);
     rc = add_member(w, key, s->ext, s->data, s->len, err);
     int n = snprintf(cls, sizeof(cls), "%u", s->cls);
-    if (rc == 0 && kind == SHARD_IMAGES)
+    if (rc == 0 && kind != SHARD_TEXT)
         rc = add_member(w, key, "cls", cls, (size_t)n, err);
     if (rc == 0 && s->captions)
         rc = add_member(w, key, "txt", s->captions, s->captions_len, err);

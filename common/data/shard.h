@@ -6,9 +6,11 @@
  *   images   KEY.jpg|png|webp   the file as it was
  *            KEY.cls            class index, decimal
  *            KEY.txt            optional: the captions, a line each (captions.h)
+ *   latents  KEY.lat            what an encoder made of an image (moments.h)
+ *            KEY.cls, KEY.txt   as the image's
  *   text     KEY.tok            a byte that says the width of an id (1, 2 or 4),
  *                               then the ids of one piece, little-endian
- *   both     KEY.f32            optional, all samples or none: a feature of the data
+ *   all      KEY.f32            optional, all samples or none: a feature of the data
  *                               set, little-endian floats, the same number in each
  *
  * KEY is "NNNNNN-NAME" with the number in the shard.  Strict: anything else is
@@ -28,11 +30,11 @@
 #define SHARD_UNPACKED_MAX (1u << 30) /* bytes of what zstd makes a shard of */
 
 /* What all samples of a shard are. */
-enum shard_kind { SHARD_IMAGES, SHARD_TEXT };
+enum shard_kind { SHARD_IMAGES, SHARD_TEXT, SHARD_LATENTS };
 
 struct shard_sample {
     char key[SHARD_KEY_MAX]; /* unique in the shard: names a bad sample */
-    char ext[8];             /* "jpg" "png" "webp" "tok" */
+    char ext[8];             /* "jpg" "png" "webp" "tok" "lat" */
     uint32_t cls;            /* class of an image */
     const uint8_t *data;     /* member KEY.ext, inside the mapping or what was unpacked */
     size_t len;

@@ -5,7 +5,9 @@
 #include "common/base/rng.h"
 #include "common/data/captions.h"
 #include "common/data/image.h"
+#include "common/data/moments.h"
 #include "worker/data/data_samples.h"
+#include "worker/data/latents.h"
 
 #define RING_BYTES_MAX (256u << 20)
 #define STREAM_FLIP 0x666c6970ULL
@@ -146,7 +148,10 @@ struct slot {
     struct data_place place;
     uint64_t pass, id, key;
     int32_t label;
+    bool mirror;
     uint8_t *pixels;
+    uint16_t *moments;
+    bool encoded; /* moments are there, pixels are not */
     int32_t *caption, caption_length;
     char reason[257];
 };
@@ -173,9 +178,30 @@ struct images {
     int32_t *labels, *partitions;
     int32_t *ring_captions, *captions, *caption_lengths;
     uint64_t *ids, *keys;
+    uint16_t *ring_moments, *moments;
+    /* With latents, of a batch: samples that were not kept, their pixels first in `images`. */
+    uint16_t *fresh;
+    struct fresh {
+        unsigned row;
+        struct data_place place;
+        bool mirror;
+    } * fresh_of;
+    unsigned n_fresh;
 };
 
 /* ---- opening ---- */
+
+/* Room for moments, likewise. */
+static void make_moments(struct images *d)
+{
+    const size_t row = d->opt.moments * sizeof(*d->moments);
+    d->ring_moments = mem_arrays_add(&d->arrays, (size_t)d->ring_size, row);
+    d->moments = mem_arrays_add(&d->arrays, d->opt.batch, row);
+    if (!d->opt.latents)
+        return;
+    d->fresh = mem_arrays_add(&d->arrays, d->opt.batch, row);
+    d->fresh_of = mem_arrays_add(&d->arrays, d->opt.batch, sizeof(*d->fresh_of));
+}
 
 /* Room for the captions of the ring and of a batch. */
 static void make_captions(struct images *d)
@@ -204,6 +230,8 @@ static int make_ring(struct images *d, struct err *err)
     d->keys = mem_arrays_add(&d->arrays, d->opt.batch, sizeof(*d->keys));
     if (d->opt.caption)
         make_captions(d);
+    if (d->opt.moments)
+        make_moments(d);
     if (d->arrays.failed)
         return err_set(err, -ENOMEM, "out of memory for batches of %u images of %u x %u",
                        d->opt.batch, d->opt.image_size, d->opt.image_size);
@@ -211,6 +239,8 @@ static int make_ring(struct images *d, struct err *err)
         d->ring[i].pixels = d->ring_pixels + i * d->image_bytes;
         if (d->opt.caption)
             d->ring[i].caption = d->ring_captions + i * d->opt.caption_tokens;
+        if (d->opt.moments)
+            d->ring[i].moments = d->ring_moments + i * d->opt.moments;
     }
     return 0;
 }
@@ -291,37 +321,102 @@ static bool take_caption(const struct images_options *o, struct slot *s,
     return false;
 }
 
+/* Is the sample seen in the mirror? */
+static bool draw_mirror(const struct images_options *o, const struct slot *s,
+                        const struct shard_sample *sample)
+{
+    const char *name = shard_name(sample);
+    const uint64_t id = o->moments ? data_content_key((const uint8_t *)name, strlen(name)) : s->id;
+    return o->flip && (rng_at_u32(o->order.seed, rng_mix(STREAM_FLIP, s->pass), id) & 1);
+}
+
+static bool bad(struct slot *s, const char *reason)
+{
+    str_copy(s->reason, sizeof(s->reason), reason);
+    return false;
+}
+
+/* The moments of a sample of a shard of latents. */
+static bool take_latents(const struct images_options *o, struct slot *s,
+                         const struct shard_sample *sample)
+{
+    struct moments m;
+    if (!o->moments)
+        return bad(s, "latents, not an image");
+    if (!moments_parse(sample->data, sample->len, &m) || m.values != o->moments)
+        return bad(s, "latents of another size");
+    if (m.sides == 0)
+        return bad(s, "an image that could not be encoded");
+    if (s->mirror && m.sides < 2)
+        return bad(s, "latents without those of the mirrored image");
+    s->key = o->order.shuffle ? 0 : m.key;
+    s->label = (int32_t)sample->cls;
+    s->encoded = true;
+    return moments_decode(sample->data, &m, s->mirror, s->moments) || bad(s, "latents are damaged");
+}
+
+static bool take_pixels(const struct images_options *o, struct slot *s,
+                        const struct shard_sample *sample)
+{
+    const uint32_t crop = rng_at_u32(o->order.seed, rng_mix(STREAM_CROP, s->pass), s->id);
+    struct err err = {0};
+    s->key = o->order.shuffle ? 0 : data_content_key(sample->data, sample->len);
+    if (o->cache && cache_get(o->cache, s->id, s->pixels, &s->label))
+        return true;
+    if (image_decode(sample->data, sample->len, (int)o->image_size, o->random_crop ? &crop : NULL,
+                     s->pixels, &err) < 0)
+        return bad(s, err.msg);
+    s->label = (int32_t)sample->cls;
+    if (o->cache)
+        cache_put(o->cache, s->id, s->pixels, s->label);
+    return true;
+}
+
+static struct latents_place place_of(const struct images *d, const struct data_place *p,
+                                     bool mirrored)
+{
+    return (struct latents_place){.shard_sha256 = d->base.hashes[p->shard],
+                                  .samples = (uint32_t)d->base.shards[p->shard].n,
+                                  .index = p->index,
+                                  .mirror = mirrored};
+}
+
+/* Moments that this worker has kept of a shard of images. */
+static bool take_kept(const struct images *d, struct slot *s, const struct shard_sample *sample)
+{
+    const struct latents_place at = place_of(d, &s->place, s->mirror);
+    s->encoded = d->opt.latents && latents_get(d->opt.latents, &at, s->moments);
+    if (s->encoded) {
+        s->key = d->opt.order.shuffle ? 0 : data_content_key(sample->data, sample->len);
+        s->label = (int32_t)sample->cls;
+    }
+    return s->encoded;
+}
+
 static enum slot_state decode(const struct images *d, struct slot *s)
 {
     const struct images_options *o = &d->opt;
-    const struct shard_sample *sample = &d->base.shards[s->place.shard].samples[s->place.index];
-    const uint32_t crop = rng_at_u32(o->order.seed, rng_mix(STREAM_CROP, s->pass), s->id);
-    s->key = o->order.shuffle ? 0 : data_content_key(sample->data, sample->len);
-    if (o->caption && !take_caption(o, s, sample))
-        return SLOT_BAD;
-    if (!o->cache || !cache_get(o->cache, s->id, s->pixels, &s->label)) {
-        struct err err = {0};
-        if (sample->tokens) {
-            snprintf(s->reason, sizeof(s->reason), "a piece of text, not an image");
-            return SLOT_BAD;
-        }
-        if (o->classes && sample->cls >= o->classes) {
-            snprintf(s->reason, sizeof(s->reason), "class %u, but there are %u", sample->cls,
-                     o->classes);
-            return SLOT_BAD;
-        }
-        if (image_decode(sample->data, sample->len, (int)o->image_size,
-                         o->random_crop ? &crop : NULL, s->pixels, &err) < 0) {
-            str_copy(s->reason, sizeof(s->reason), err.msg);
-            return SLOT_BAD;
-        }
-        s->label = (int32_t)sample->cls;
-        if (o->cache)
-            cache_put(o->cache, s->id, s->pixels, s->label);
+    const struct shard *shard = &d->base.shards[s->place.shard];
+    const struct shard_sample *sample = &shard->samples[s->place.index];
+    bool good = true;
+    s->encoded = false;
+    s->mirror = draw_mirror(o, s, sample);
+    if (shard->kind == SHARD_TEXT)
+        good = bad(s, "a piece of text, not an image");
+    if (good && o->caption)
+        good = take_caption(o, s, sample);
+    if (good && o->classes && sample->cls >= o->classes) {
+        snprintf(s->reason, sizeof(s->reason), "class %u, but there are %u", sample->cls,
+                 o->classes);
+        good = false;
     }
-    if (o->flip && (rng_at_u32(o->order.seed, rng_mix(STREAM_FLIP, s->pass), s->id) & 1))
+    if (good && shard->kind == SHARD_LATENTS)
+        good = take_latents(o, s, sample);
+    else if (good && !take_kept(d, s, sample))
+        good = take_pixels(o, s, sample);
+    if (good && !s->encoded && s->mirror)
         mirror(s->pixels, o->image_size);
-    return SLOT_GOOD;
+    return good ? SLOT_GOOD : SLOT_BAD;
 }
 
 static void *decode_thread(void *arg)
@@ -388,32 +483,74 @@ static void take_caption_row(struct images *d, unsigned i, const struct slot *s)
     d->caption_lengths[i] = s->caption_length;
 }
 
+/* Pixels or moments of sample n of a batch. */
+static void take_picture(struct images *d, unsigned n, const struct slot *s)
+{
+    const unsigned row = d->opt.latents ? d->n_fresh : n;
+    if (s->encoded) {
+        memcpy(d->moments + (size_t)n * d->opt.moments, s->moments,
+               d->opt.moments * sizeof(*s->moments));
+        return;
+    }
+    memcpy(d->images + row * d->image_bytes, s->pixels, d->image_bytes);
+    if (d->opt.latents)
+        d->fresh_of[d->n_fresh++] = (struct fresh){n, s->place, s->mirror};
+}
+
+/* Encodes what was not kept, and keeps it. */
+static int encode_fresh(struct images *d, struct err *err)
+{
+    const size_t values = d->opt.moments;
+    int rc =
+        d->n_fresh ? d->opt.encode(d->opt.encode_arg, d->images, d->n_fresh, d->fresh, err) : 0;
+    for (unsigned i = 0; i < d->n_fresh && rc == 0; i++) {
+        const struct fresh *f = &d->fresh_of[i];
+        const struct latents_place at = place_of(d, &f->place, f->mirror);
+        memcpy(d->moments + f->row * values, d->fresh + i * values, values * sizeof(*d->moments));
+        latents_put(d->opt.latents, &at, d->fresh + i * values);
+    }
+    d->n_fresh = 0;
+    return rc;
+}
+
+/* Takes the good sample of a slot as number n of the batch. */
+static void take_good(struct images *d, unsigned n, const struct slot *s)
+{
+    take_picture(d, n, s);
+    d->labels[n] = s->label;
+    d->partitions[n] = s->place.partition;
+    d->ids[n] = s->id;
+    d->keys[n] = s->key;
+    take_caption_row(d, n, s);
+}
+
 static int images_next(struct data *base, struct batch *ret, struct err *err)
 {
     struct images *d = (struct images *)base;
     int rc = start(d, err);
-    unsigned n = 0;
+    unsigned n = 0, encoded = 0;
     while (rc == 0 && n < d->opt.batch && data_has(base, base->head)) {
         struct slot *s = await(d);
+        if (s->state == SLOT_GOOD && !d->opt.latents && n > 0 && s->encoded != (encoded > 0))
+            break; /* a batch has either; only where shards of both kinds meet */
         if (s->state == SLOT_GOOD) {
-            memcpy(d->images + n * d->image_bytes, s->pixels, d->image_bytes);
-            d->labels[n] = s->label;
-            d->partitions[n] = s->place.partition;
-            d->ids[n] = s->id;
-            d->keys[n] = s->key;
-            take_caption_row(d, n, s);
+            take_good(d, n++, s);
+            encoded += s->encoded;
             base->bad_run = 0;
-            n++;
         } else {
             rc = data_found_bad(base, &s->place, "images of the phase can be read", s->reason, err);
         }
         consume(d, s);
     }
+    if (rc == 0)
+        rc = encode_fresh(d, err);
     if (rc < 0)
         return rc;
+    const bool moments = d->opt.latents || encoded > 0;
     *ret = (struct batch){.count = n,
                           .samples = n,
-                          .images = d->images,
+                          .images = moments ? NULL : d->images,
+                          .moments = moments ? d->moments : NULL,
                           .labels = d->labels,
                           .partitions = d->partitions,
                           .captions = d->captions,

@@ -10,6 +10,10 @@
  *
  * A batch's keys are data_content_key()s, NULL when shuffled (training).
  *
+ * Where the model sees latents, a sample may come with its moments instead of pixels: from a shard
+ * of latents, or from those that this worker keeps (latents.h).  Batches have either; with
+ * `latents` they always have moments, since what is not kept yet is encoded by data_next and kept.
+ *
  * Of several captions caption_draw() takes one; a sample without has the null caption, "".
  *
  * image_cache keeps decoded images between phases, so that later epochs do not
@@ -21,6 +25,7 @@
 #include "worker/data/data.h"
 
 struct image_cache;
+struct latents;
 
 #define IMAGES_CHANNELS 3
 #define IMAGES_THREADS_MAX 64
@@ -36,6 +41,14 @@ struct images_options {
     /* May be NULL; must outlive the data.  A cache holds one image size at a
      * time: images_open with another size empties it. */
     struct image_cache *cache;
+    /* Of a model that sees latents: numbers of a side's moments; 0: it sees pixels.  Flips are then
+     * drawn by the name of a sample, which a shard of latents has kept, not by its number. */
+    unsigned moments;
+    struct latents *latents; /* kept moments, or NULL; must outlive the data */
+    /* With latents: moments (count,moments) of images (count,S,S,3), on the consumer's thread. */
+    int (*encode)(void *arg, const uint8_t *images, unsigned count, uint16_t *moments,
+                  struct err *err);
+    void *encode_arg;
     /* Turns a caption into (caption_tokens) tokens, of which *ret_length count; on the decode
      * threads, several at once.  A negative return makes the sample a bad one.  NULL: batches have
      * no captions. */

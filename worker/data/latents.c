@@ -88,8 +88,7 @@ static uint64_t offset_of(const struct latents *l, const struct latents_place *a
 static uint64_t checksum(const struct latents *l, const struct latents_place *at,
                          const uint16_t *values)
 {
-    const uint64_t key =
-        data_content_key((const uint8_t *)values, l->opt.values * sizeof *values);
+    const uint64_t key = data_content_key((const uint8_t *)values, l->opt.values * sizeof *values);
     return (key ^ (offset_of(l, at) + 1)) | 1;
 }
 

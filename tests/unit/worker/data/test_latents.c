@@ -52,7 +52,8 @@ static struct latents *open_it(const struct fixture *f)
     return l;
 }
 
-static const uint8_t shard_a[HASH_BYTES] = {1}, shard_b[HASH_BYTES] = {2}, shard_c[HASH_BYTES] = {3};
+static const uint8_t shard_a[HASH_BYTES] = {1}, shard_b[HASH_BYTES] = {2},
+                     shard_c[HASH_BYTES] = {3};
 
 static struct latents_place place(const uint8_t *shard, uint32_t index, bool mirror)
 {

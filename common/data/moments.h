@@ -1,0 +1,33 @@
+/* Moments of a picture as a shard of latents has them, member KEY.lat:
+ *
+ *     u64  key of the picture's bytes, which is what samples are told apart by (worker/data/data.h)
+ *     u32  numbers of one side
+ *     u32  sides: 2 with the mirrored picture, 0 where the picture could not be read
+ *     u32  bytes of each side's frame
+ *     ...  a zstd frame for each side: the high bytes of all its bf16 numbers, then the low ones
+ *
+ * little-endian all.  Apart, the high bytes (sign and exponent) pack to about half.
+ * Pure, any thread. */
+#ifndef COMMON_DATA_MOMENTS_H
+#define COMMON_DATA_MOMENTS_H
+
+#include "common/base/base.h"
+#include "common/base/buf.h"
+
+#define MOMENTS_VALUES_MAX (1u << 22) /* numbers of a side */
+
+struct moments {
+    uint64_t key;
+    uint32_t values, sides;
+    uint32_t bytes[2]; /* of the frames */
+};
+
+/* Appends moments of m->sides sides, (sides,values) bf16 bits; m->bytes is not read. */
+int moments_encode(const struct moments *m, const uint16_t *values, struct buf *out);
+
+/* What the bytes say they are; false when they are no such member. */
+bool moments_parse(const uint8_t *data, size_t len, struct moments *ret);
+/* out (values) = a side of what was parsed; false when its frame is damaged. */
+bool moments_decode(const uint8_t *data, const struct moments *m, uint32_t side, uint16_t *out);
+
+#endif
