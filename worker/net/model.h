@@ -191,7 +191,8 @@ int model_save(const struct model *m, int level, const float *flat, const char *
 int model_load(const struct model *m, int level, const char *const *paths, size_t n, float *flat,
                struct err *err);
 
-/* Weights from elsewhere, whole, in F32, BF16 or F16.  -ERR_CONFIG with one sentence on
+/* Weights from elsewhere, whole, in F32, BF16 or F16.  Of a model with captions that also predicts
+ * a variance only the other outputs are read.  -ERR_CONFIG with one sentence on
  * the first name or shape that is not this model's. */
 int model_load_foreign(const struct model *m, const char *path, float *flat, struct err *err);
 

@@ -100,13 +100,41 @@ int model_load(const struct model *m, int level, const char *const *paths, size_
 
 /* ---- weights that were not made here: other types, other people's files ---- */
 
-static int check_tensor(const struct st *st, const struct model_tensor *t, const char *path,
-                        const struct st_tensor **ret, struct err *err)
+/* PixArt's released models also predict a variance: of each pixel's outputs the second half. */
+static bool has_variance(const struct model *m, const struct model_tensor *t,
+                         const struct st_tensor *src)
+{
+    return model_captioned(&m->spec) && strncmp(t->name, "proj_out.", 9) == 0 &&
+           src->rank == t->rank && src->count == 2 * t->count && src->shape[0] == 2 * t->shape[0];
+}
+
+/* The outputs without the variance. */
+static int read_velocity(int fd, const char *path, const struct st_tensor *src,
+                         const struct model *m, const struct model_tensor *t, float *out,
+                         struct err *err)
+{
+    const uint64_t row = t->count / t->shape[0], run = (uint64_t)m->spec.channels * row;
+    float *both = mem_try_array(src->count, sizeof *both);
+    if (!both)
+        return err_set(err, -ENOMEM, "no memory for %s of %s", t->name, path);
+    int rc = st_read_f32(fd, path, src, both, err);
+    for (uint64_t i = 0; i < t->count && rc == 0; i += run)
+        memcpy(out + i, both + 2 * i, run * sizeof *out);
+    mem_free(both);
+    return rc;
+}
+
+static int check_tensor(const struct st *st, const struct model *m, const struct model_tensor *t,
+                        const char *path, const struct st_tensor **ret, struct err *err)
 {
     const struct st_tensor *src = st_find(st, t->name);
     if (!src)
         return err_set(err, -ERR_CONFIG, "%s has no tensor %s, which this model needs", path,
                        t->name);
+    if (has_variance(m, t, src)) {
+        *ret = src;
+        return 0;
+    }
     if (src->rank != t->rank || memcmp(src->shape, t->shape, t->rank * sizeof *t->shape) != 0) {
         char theirs[ST_SHAPE_TEXT], ours[ST_SHAPE_TEXT];
         return err_set(err, -ERR_CONFIG,
@@ -128,15 +156,17 @@ int model_load_foreign(const struct model *m, const char *path, float *flat, str
     const struct st_tensor *src;
     int rc = st_read(fd, path, &st, err);
     for (size_t i = 0; i < m->n && rc == 0; i++)
-        rc = check_tensor(&st, &m->tensors[i], path, &src, err);
+        rc = check_tensor(&st, m, &m->tensors[i], path, &src, err);
     for (size_t i = 0; i < st.n_tensors && rc == 0; i++)
         if (!model_find(m, st.tensors[i].name))
             rc = err_set(err, -ERR_CONFIG, "%s holds the tensor %s, which this model has not", path,
                          st.tensors[i].name);
     for (size_t i = 0; i < m->n && rc == 0; i++) {
         const struct model_tensor *t = &m->tensors[i];
-        rc = check_tensor(&st, t, path, &src, err);
-        if (rc == 0)
+        rc = check_tensor(&st, m, t, path, &src, err);
+        if (rc == 0 && has_variance(m, t, src))
+            rc = read_velocity(fd, path, src, m, t, flat + t->offset, err);
+        else if (rc == 0)
             rc = st_read_f32(fd, path, src, flat + t->offset, err);
     }
     st_release(&st);

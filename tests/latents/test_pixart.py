@@ -1,0 +1,114 @@
+"""The DiT with captions against diffusers' PixArtTransformer2DModel: 20 random configurations, drawn
+anew each run (their seed is printed), saved by save_pretrained and read as model.warm_start reads
+them; outputs and all gradients."""
+import os
+import pathlib
+import random
+import subprocess
+
+import pytest
+import torch
+from diffusers import PixArtTransformer2DModel
+from safetensors.torch import load_file, save_file
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PROBE = (pathlib.Path(os.environ.get("SKERRY_BUILD", ROOT / "build")).resolve()
+         / "release/tests/tools/worker/pixart_probe")
+DEVICE = os.environ.get("SKERRY_DEVICE", "cpu")
+SEED = int(os.environ.get("SKERRY_SEED", random.SystemRandom().randrange(1 << 31)))
+N = 20
+# Relative to the largest value.  f32: sums in another order.  bf16: 8 bits through every layer.
+BOUNDS = {"f32": (2e-5, 1e-4), "bf16": (0.04, 0.08)}
+
+
+def draw(i):
+    """A configuration that PixArt allows and we promise: dim a multiple of 16."""
+    r = random.Random(SEED * 1000 + i)
+    heads, head_dim = r.choice([(1, 16), (2, 16), (2, 24), (4, 16), (3, 32), (2, 72), (6, 64), (1, 128)])
+    patch = r.choice([1, 2, 2, 4])
+    side = patch * r.randint(2, 9)
+    if i == 0:  # positions that are scaled
+        patch, side = 8, 128
+    if (heads * head_dim) % 16:
+        heads *= 2
+    return dict(config=dict(num_attention_heads=heads, attention_head_dim=head_dim,
+                            in_channels=r.choice([3, 4, 16]), num_layers=r.randint(1, 4), patch_size=patch,
+                            sample_size=side, caption_channels=r.choice([8, 33, 64, 96])),
+                batch=r.randint(1, 5), tokens=r.choice([1, 5, 20, 77]))
+
+
+def make(config, learned_variance=False):
+    torch.manual_seed(SEED)
+    dim = config["num_attention_heads"] * config["attention_head_dim"]
+    out = config["in_channels"] * (2 if learned_variance else 1)
+    model = PixArtTransformer2DModel(**config, out_channels=out, cross_attention_dim=dim, attention_bias=True,
+                                     use_additional_conditions=False)
+    with torch.no_grad():  # nothing zero, no value so large that it hides the others
+        for name, p in model.named_parameters():
+            p.copy_(torch.randn_like(p) * (0.1 if p.ndim == 1 or "table" in name else 0.7 / p[0].numel() ** 0.5))
+    return model
+
+
+def draw_inputs(model, batch, tokens):
+    c = model.config
+    shape = (batch, c.in_channels, c.sample_size, c.sample_size)
+    lengths = torch.randint(1, tokens + 1, (batch,), dtype=torch.int32)
+    lengths[0] = tokens
+    states = torch.randn(batch, tokens, c.caption_channels)
+    states *= torch.arange(tokens)[None, :, None] < lengths[:, None, None]
+    return dict(x=torch.randn(shape), dpred=torch.randn(shape), t=torch.rand(batch), states=states, lengths=lengths)
+
+
+def forward(model, i):
+    mask = torch.arange(i["states"].shape[1])[None] < i["lengths"][:, None]
+    out = model(i["x"], encoder_hidden_states=i["states"], timestep=1000 * i["t"],
+                encoder_attention_mask=mask, return_dict=False)[0]
+    return out[:, :model.config.in_channels]
+
+
+def probe(model, weights, inputs, dtype, folder):
+    save_file(inputs, folder / "in.safetensors")
+    c = model.config
+    args = [DEVICE, dtype, c.num_attention_heads * c.attention_head_dim, c.num_layers, c.num_attention_heads,
+            c.patch_size, weights, folder / "in.safetensors", folder / "out.safetensors"]
+    subprocess.run([PROBE, *map(str, args)], check=True)
+    return load_file(folder / "out.safetensors")
+
+
+def difference(got, want):
+    return ((got - want).abs().max() / want.abs().max()).item()
+
+
+@pytest.mark.parametrize("i", range(N))
+def test_outputs_and_gradients(i, tmp_path):
+    case = draw(i)
+    model = make(case["config"])
+    model.save_pretrained(tmp_path)
+    inputs = draw_inputs(model, case["batch"], case["tokens"])
+    want = forward(model, inputs)
+    (want * inputs["dpred"]).sum().backward()
+    gradients = {name: p.grad for name, p in model.named_parameters()}
+    # Where none is to be expected (a shift of all keys, one key alone: no softmax changes) all is rounding.
+    top = max(g.abs().max() for g in gradients.values()).item()
+    for dtype, (forward_bound, gradient_bound) in BOUNDS.items():
+        got = probe(model, tmp_path / "diffusion_pytorch_model.safetensors", inputs, dtype, tmp_path)
+        off = difference(got["pred"], want.detach())
+        assert off < forward_bound, f"seed {SEED}, {case}, {dtype}: outputs {off:.2g} off"
+        assert {n[2:] for n in got if n.startswith("g.")} == gradients.keys()
+        for name, g in gradients.items():
+            if g.abs().max() < 1e-5 * top:
+                assert got["g." + name].abs().max() < gradient_bound * top
+                continue
+            off = difference(got["g." + name], g)
+            assert off < gradient_bound, f"seed {SEED}, {case}, {dtype}: gradient of {name} {off:.2g} off"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_reads_what_was_released(dtype, tmp_path):
+    """PixArt's own models predict a variance too and come in any type."""
+    make(draw(3)["config"], learned_variance=True).to(dtype).save_pretrained(tmp_path)
+    model = PixArtTransformer2DModel.from_pretrained(tmp_path, torch_dtype=torch.float32)
+    inputs = draw_inputs(model, 3, 7)
+    got = probe(model, tmp_path / "diffusion_pytorch_model.safetensors", inputs, "f32", tmp_path)
+    off = difference(got["pred"], forward(model, inputs).detach())
+    assert off < 2e-5, f"seed {SEED}: outputs {off:.2g} off"
