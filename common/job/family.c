@@ -154,9 +154,14 @@ static int check_encoders(const struct yaml_doc *doc, const struct job_spec *s, 
         return conf_error(doc, "model.dim", err,
                           "is %d, expected a multiple of 16 for a model that is told captions",
                           s->model.dim);
-    if (!job_has_latents(s) && (e->run == JOB_ENCODE_WORKER || e->run == JOB_ENCODE_JOB))
+    const bool keeps = e->run == JOB_ENCODE_WORKER || e->run == JOB_ENCODE_JOB;
+    if (keeps && !job_has_latents(s))
         return conf_error(doc, "encoders.run", err,
                           "keeps latents, but there is no encoders.vae to make them");
+    if (keeps && s->data.crop == JOB_CROP_RANDOM)
+        return conf_error(
+            doc, "encoders.run", err,
+            "keeps latents, but with data.crop: random no pass sees the same; use fly");
     size_t prompts = 0;
     for (size_t i = 0; i < s->sample.prompts.n; i++) {
         prompts += strlen(s->sample.prompts.items[i]) + 1;

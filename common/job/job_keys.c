@@ -43,7 +43,9 @@ static const struct conf_key data_keys[] = {
     CONF(struct job_data, shard_samples, INT, .def = "512", .min = 16, .max = 65536,
          .doc = "samples per shard"),
     CONF(struct job_data, max_bad, INT, .def = "100", .min = 0, .max = 1000000,
-         .doc = "broken samples skipped before the job is refused or fails"),
+         .doc =
+             "broken samples skipped, and images without a caption, before the job is refused or "
+             "fails"),
     CONF(struct job_data, text_field, STR, .def = "text",
          .doc = "field of a JSON line that holds the document"),
     CONF(struct job_data, tokenizer, STR,

@@ -336,7 +336,8 @@ static void begin_encoding(struct coordinator *co, struct job *j)
                                  .asked_step = run == JOB_ENCODE_FLY || run == JOB_ENCODE_WORKER,
                                  .pictures = shards_sum(j, PARTITION_ALL, false).samples,
                                  .seen = pictures_seen(j),
-                                 .flip = j->spec.data.flip};
+                                 .flip = j->spec.data.flip,
+                                 .random_crop = j->spec.data.crop == JOB_CROP_RANDOM};
     if (!job_has_latents(&j->spec) || j->comp.teacher_job != 0) {
         begin_init(co, j);
         return;

@@ -28,16 +28,18 @@ static void read_tar(const uint8_t *data, size_t size)
     tar_close(t);
 }
 
-/* Everything that a sample promises is inside the bytes. */
+/* Everything that a sample promises is inside the bytes, of a shard that was not unpacked. */
 static void read_sample(const struct shard *s, const struct shard_sample *p, const uint8_t *data,
                         size_t size)
 {
-    if (p->data < data || p->data + p->len > data + size ||
-        (p->tokens > 0) != (s->kind == SHARD_TEXT))
-        abort();
     const uint8_t *captions = (const uint8_t *)p->captions;
-    if (captions && (captions < data || captions + p->captions_len > data + size ||
-                     !captions_are_valid(p->captions, p->captions_len) || s->kind != SHARD_IMAGES))
+    if (!s->unpacked && (p->data < data || p->data + p->len > data + size))
+        abort();
+    if (!s->unpacked && captions && (captions < data || captions + p->captions_len > data + size))
+        abort();
+    if ((p->tokens > 0) != (s->kind == SHARD_TEXT))
+        abort();
+    if (captions && (s->kind == SHARD_TEXT || !captions_are_valid(p->captions, p->captions_len)))
         abort();
     int32_t *ids = malloc((p->tokens + 1) * sizeof(*ids));
     float *feature = malloc((s->dim + 1) * sizeof(*feature));

@@ -97,6 +97,39 @@ static void test_encoders(void **state)
     }
 }
 
+/* What is kept is of one square of each image. */
+static void test_crop(void **state)
+{
+    static const char format[] = "name: a\ndata: {path: x, image_size: 32, crop: %s}\n"
+                                 "train: {batch: 4}\nouter: {rounds: 1, steps: 2}\n"
+                                 "model: {dim: 16, depth: 1, heads: 2}\n"
+                                 "encoders: {vae: v, run: %s}\n";
+    static const struct {
+        const char *crop, *run, *error; /* NULL: fine */
+    } cases[] = {
+        {"center", "job", NULL},
+        {"random", "auto", NULL},
+        {"random", "fly", NULL},
+        {"random", "job", "job:6: encoders.run keeps latents, but with data.crop: random"},
+        {"random", "worker", "job:6: encoders.run keeps latents, but with data.crop: random"},
+        {"left", "fly", "job:2: data.crop"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct err err = {0};
+        struct job_spec s;
+        char *text = str_printf(format, cases[i].crop, cases[i].run);
+        int rc = job_parse(text, strlen(text), "job", &s, &err);
+        assert_int_equal(rc < 0, cases[i].error != NULL);
+        if (rc < 0) {
+            assert_non_null(strstr(err.msg, cases[i].error));
+        } else {
+            assert_int_equal(s.data.crop == JOB_CROP_RANDOM, strcmp(cases[i].crop, "random") == 0);
+            job_release(&s);
+        }
+        mem_free(text);
+    }
+}
+
 /* Every row is full, and no key is of two families. */
 static void test_complete(void **state)
 {
@@ -119,6 +152,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rows),
         cmocka_unit_test(test_encoders),
+        cmocka_unit_test(test_crop),
         cmocka_unit_test(test_complete),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
