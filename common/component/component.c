@@ -9,12 +9,6 @@
 
 #define JSON_MAX (1u << 20)
 
-const char *component_kind_name(enum component_kind kind)
-{
-    static const char *const names[] = {"any", "AutoencoderKL", "CLIPTextModel", "T5EncoderModel"};
-    return names[kind];
-}
-
 static int read_config(struct component *c, enum component_kind kind, struct err *err)
 {
     char *path = file_join(c->folder, "config.json");

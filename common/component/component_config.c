@@ -387,6 +387,12 @@ static void t5_config(struct config *c, struct component *out)
 
 /* ---- classes ---- */
 
+const char *component_kind_name(enum component_kind kind)
+{
+    static const char *const names[] = {"any", "AutoencoderKL", "CLIPTextModel", "T5EncoderModel"};
+    return names[kind];
+}
+
 static const struct {
     const char *name; /* _class_name, of architectures, or model_type */
     enum component_kind kind;

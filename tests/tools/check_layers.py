@@ -18,7 +18,7 @@ ROOMS = [
      ["worker/kinds"],
      ["worker/link"],
      ["worker/order"],
-     ["worker/train", "worker/fit", "worker/data"],
+     ["worker/train", "worker/fit", "worker/data", "worker/frozen"],
      ["worker/net"]],
     [["common/net/http"],
      ["common/net"]],

@@ -1,0 +1,265 @@
+#include "worker/frozen/frozen.h"
+
+#include "worker/frozen/frozen_impl.h"
+
+/* ---- planning ---- */
+
+static const struct {
+    int (*plan)(struct frozen *f, struct err *err);
+    const char *what;
+} parts[] = {
+    [FROZEN_ENCODE] = {frozen_plan_encode, "encoder"},
+    [FROZEN_DECODE] = {frozen_plan_decode, "decoder"},
+    [FROZEN_TEXT] = {frozen_plan_text, "text encoder"},
+};
+
+/* Layers of any part of the component, and a few. */
+static int most_layers(const struct component *c)
+{
+    return c->kind == COMPONENT_VAE ? c->vae.blocks * (c->vae.layers + 2) + 8 : c->text.layers + 2;
+}
+
+static int plan(struct frozen *f, const struct component *c, const struct frozen_options *opt,
+                struct err *err)
+{
+    f->c = c;
+    f->opt = *opt;
+    f->kind = c->kind;
+    if (c->kind == COMPONENT_VAE)
+        f->vae = c->vae;
+    else
+        f->text = c->text;
+    if ((c->kind == COMPONENT_VAE) != (opt->part != FROZEN_TEXT))
+        return err_set(err, -ERR_CONFIG, "%s is an %s, of which there is no %s", c->folder,
+                       component_kind_name(c->kind), parts[opt->part].what);
+    if (opt->group < 1 || opt->group > 4096)
+        return err_set(err, -EINVAL, "a group of %d samples, expected 1 to 4096", opt->group);
+    f->cap = most_layers(c);
+    f->layers = mem_try_array((size_t)f->cap, sizeof *f->layers);
+    if (!f->layers)
+        return err_set(err, -ENOMEM, "no memory for a chain of %d layers", f->cap);
+    int rc = parts[opt->part].plan(f, err);
+    if (rc < 0)
+        return rc;
+    for (int i = 0; i < FROZEN_BUFFERS; i++)
+        arena_add(&f->scratch, &f->scratch_base[i], f->buffers[i]);
+    return 0;
+}
+
+/* Inputs of a group, behind the scratch in its arena. */
+static void plan_inputs(struct frozen *f, bool unified)
+{
+    const uint64_t n = (uint64_t)f->opt.group;
+    if (!unified && f->opt.part != FROZEN_DECODE)
+        arena_add(&f->scratch, &f->in, n * f->in_bytes);
+    if (!unified && f->opt.part == FROZEN_TEXT)
+        arena_add(&f->scratch, &f->lengths, n * sizeof *f->lengths);
+}
+
+static void drop(struct frozen *f)
+{
+    if (f->dev) {
+        arena_free(&f->weights, f->dev);
+        arena_free(&f->scratch, f->dev);
+        if (f->stream)
+            f->dev->ops->stream_free(f->dev, f->stream);
+    }
+    mem_free(f->layers);
+    mem_free(f->loads);
+}
+
+int frozen_bytes(const struct component *c, const struct frozen_options *opt, uint64_t *ret,
+                 struct err *err)
+{
+    struct frozen f = {0};
+    int rc = plan(&f, c, opt, err);
+    if (rc == 0)
+        plan_inputs(&f, false);
+    const uint64_t bytes = arena_measure(&f.weights) + arena_measure(&f.scratch);
+    if (rc == 0)
+        *ret = bytes;
+    drop(&f);
+    return rc;
+}
+
+/* ---- life ---- */
+
+/* values (count) to their place on the device; `narrow` has room for them as bf16. */
+static int send(struct frozen *f, const struct frozen_load *l, const float *values, bf16 *narrow,
+                struct err *err)
+{
+    const void *from = values;
+    char *to = (char *)f->weights.base + l->at;
+    if (l->dt == DT_BF16) {
+        for (uint64_t i = 0; i < l->count; i++)
+            narrow[i] = bf16_from_f32(values[i]);
+        from = narrow;
+    }
+    int rc = f->dev->ops->copy(f->dev, to, from, l->count * dtype_bytes(l->dt), COPY_TO_DEVICE,
+                               f->stream);
+    return rc < 0 ? err_set(err, rc, "copying weights to %s failed: %s", f->dev->name, err_text(rc))
+                  : f->dev->ops->sync(f->dev, f->stream, err);
+}
+
+static int load(struct frozen *f, struct err *err)
+{
+    uint64_t most = 0;
+    for (size_t i = 0; i < f->n_loads; i++)
+        most = f->loads[i].count > most ? f->loads[i].count : most;
+    float *values = mem_try_array(most, sizeof *values);
+    bf16 *narrow = f->opt.dt == DT_BF16 ? mem_try_array(most, sizeof *narrow) : NULL;
+    int rc = 0;
+    if (!values || (f->opt.dt == DT_BF16 && !narrow))
+        rc = err_set(err, -ENOMEM, "no memory for a tensor of %llu values",
+                     (unsigned long long)most);
+    for (size_t i = 0; i < f->n_loads && rc == 0; i++) {
+        rc = f->loads[i].make(f, &f->loads[i], values, err);
+        if (rc == 0)
+            rc = send(f, &f->loads[i], values, narrow, err);
+    }
+    mem_free(narrow);
+    mem_free(values);
+    return rc;
+}
+
+static int allocate(struct frozen *f, struct err *err)
+{
+    struct arena *arenas[] = {&f->weights, &f->scratch};
+    int rc = f->dev->ops->stream_new(f->dev, &f->stream, err);
+    for (int i = 0; i < 2 && rc == 0; i++) {
+        rc = arena_alloc(arenas[i], f->dev, NULL);
+        if (rc < 0)
+            rc = err_set(err, rc, "no device memory on %s for %.1f MiB of a frozen %s's %s",
+                         f->dev->name, (double)arena_bytes(arenas[i]) / (1 << 20),
+                         component_kind_name(f->kind), i ? "working buffers" : "weights");
+    }
+    return rc;
+}
+
+int frozen_open(struct device *dev, const struct component *c, const struct frozen_options *opt,
+                struct frozen **ret, struct err *err)
+{
+    struct frozen *f = mem_alloc(sizeof *f);
+    f->dev = dev;
+    int rc = plan(f, c, opt, err);
+    if (rc == 0) {
+        plan_inputs(f, dev->unified);
+        rc = allocate(f, err);
+    }
+    if (rc == 0)
+        rc = load(f, err);
+    f->c = NULL;
+    if (rc < 0) {
+        frozen_close(f);
+        return rc;
+    }
+    *ret = f;
+    return 0;
+}
+
+void frozen_close(struct frozen *f)
+{
+    if (!f)
+        return;
+    drop(f);
+    mem_free(f);
+}
+
+uint64_t frozen_in_bytes(const struct frozen *f)
+{
+    return f->in_bytes;
+}
+
+uint64_t frozen_out_bytes(const struct frozen *f)
+{
+    return f->out_bytes;
+}
+
+int frozen_layers(const struct frozen *f)
+{
+    return f->n_layers;
+}
+
+uint64_t frozen_layer_cost(const struct frozen *f, int i)
+{
+    return f->layers[i].cost;
+}
+
+uint64_t frozen_layer_bytes(const struct frozen *f, int i)
+{
+    return f->layers[i].bytes;
+}
+
+uint64_t frozen_scratch_bytes(const struct frozen *f)
+{
+    uint64_t bytes = 0;
+    for (int i = 0; i < FROZEN_BUFFERS; i++)
+        bytes += (f->buffers[i] + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
+    return bytes;
+}
+
+/* ---- running ---- */
+
+static void place(struct frozen_pass *p, void *scratch)
+{
+    const struct frozen *f = p->f;
+    char *at = scratch;
+    for (int i = 0; i < FROZEN_BUFFERS; i++) {
+        p->buf[i] = scratch ? at : f->scratch_base[i];
+        at += scratch ? (f->buffers[i] + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN : 0;
+    }
+}
+
+int frozen_run_layers(struct frozen *f, const struct frozen_group *g, int from, int to,
+                      struct stream *s, struct err *err)
+{
+    struct frozen_pass p = {.f = f, .g = g, .s = s};
+    if (g->n < 0 || g->n > f->opt.group || from < 0 || to > f->n_layers)
+        return err_set(err, -EINVAL, "layers %d to %d of %d samples, expected up to %d of %d", from,
+                       to, g->n, f->n_layers, f->opt.group);
+    place(&p, g->scratch);
+    for (int i = from; i < to && p.rc == 0 && g->n > 0; i++)
+        f->layers[i].run(&p, &f->layers[i]);
+    if (p.rc < 0)
+        return err_set(err, p.rc, "%s failed on %s: %s", p.failed, f->dev->name, err_text(p.rc));
+    return 0;
+}
+
+/* An array of a group on the device; where that is the host's memory, itself. */
+static const void *sent(struct frozen_pass *p, void *to, const void *from, uint64_t bytes)
+{
+    struct device *dev = p->f->dev;
+    if (!to)
+        return from;
+    frozen_note(p, dev->ops->copy(dev, to, from, bytes, COPY_TO_DEVICE, p->s), "copy");
+    return to;
+}
+
+static int run_group(struct frozen *f, const struct frozen_io *io, int first, int n,
+                     struct err *err)
+{
+    const char *in = (const char *)io->in + (uint64_t)first * f->in_bytes;
+    struct frozen_pass p = {.f = f, .s = f->stream};
+    struct frozen_group g = {.n = n,
+                             .out = (char *)io->out + (uint64_t)first * f->out_bytes,
+                             .host_lengths = io->lengths ? io->lengths + first : NULL};
+    g.in = sent(&p, f->in, in, (uint64_t)n * f->in_bytes);
+    g.lengths = sent(&p, f->lengths, g.host_lengths, (uint64_t)n * sizeof *g.lengths);
+    if (p.rc < 0)
+        return err_set(err, p.rc, "copying inputs to %s failed: %s", f->dev->name, err_text(p.rc));
+    return frozen_run_layers(f, &g, 0, f->n_layers, f->stream, err);
+}
+
+int frozen_run(struct frozen *f, const struct frozen_io *io, int count, struct err *err)
+{
+    const int group = f->opt.group;
+    int rc = 0;
+    for (int i = 0; i < count && f->opt.part == FROZEN_TEXT; i++)
+        if (io->lengths[i] < 1 || io->lengths[i] > f->opt.tokens)
+            return err_set(err, -EINVAL, "text %d has %d tokens, expected 1 to %d", i,
+                           io->lengths[i], f->opt.tokens);
+    for (int i = 0; i < count && rc == 0; i += group)
+        rc = run_group(f, io, i, count - i < group ? count - i : group, err);
+    int done = f->dev->ops->sync(f->dev, f->stream, rc < 0 ? NULL : err);
+    return rc < 0 ? rc : done;
+}

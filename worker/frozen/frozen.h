@@ -1,0 +1,95 @@
+/* A frozen network on a device: a chain of layers without gradients, made of a component
+ * (common/component/component.h).
+ *
+ *     part            in, of a sample                   out, of a sample
+ *     FROZEN_ENCODE   pixels (S,S,3) u8                 moments (2,Ch,s,s): mean, then logarithm
+ *                                                       of the variance; s = S >> (blocks - 1)
+ *     FROZEN_DECODE   latents (Ch,s,s) f32, as a        pixels (S,S,3) u8, or (3,S,S) f32 with
+ *                     model trains on them              planar, not clamped
+ *     FROZEN_TEXT     token ids (L) i32 and how many    states (L,D) (dt), those behind the text's
+ *                     of them are the text's            end zero
+ *
+ * Pixels are seen as p / 127.5 - 1.  The decoder undoes (z - shift) * scale itself.  A CLIP's
+ * states are transformers' last_hidden_state (layer -1: after the last norm), or hidden_states[-2]
+ * (layer -2: what enters the last layer, without that norm); it sees no token behind another.  A
+ * T5's are its last_hidden_state; its texts see no token behind their end.
+ *
+ * Layers compute in (dt), bf16 or f32, and moments are rounded to bf16 unless `moments` says f32.
+ * On the CPU a sample's output has the same bits beside any other samples, in any group.
+ *
+ * All calls on the compute thread of the device. */
+#ifndef WORKER_FROZEN_H
+#define WORKER_FROZEN_H
+
+#include "common/base/base.h"
+#include "common/component/component.h"
+#include "kernels/kernels.h"
+
+enum frozen_part {
+    FROZEN_ENCODE, /* of a COMPONENT_VAE */
+    FROZEN_DECODE, /* of a COMPONENT_VAE */
+    FROZEN_TEXT,   /* a COMPONENT_CLIP or COMPONENT_T5 */
+};
+
+struct frozen_options {
+    enum frozen_part part;
+    enum dtype dt;      /* what it computes in, weights included */
+    enum dtype moments; /* of FROZEN_ENCODE's output */
+    int group;          /* samples that run at a time, at least 1: scratch grows with it */
+    int side;           /* S: a multiple of 2^(blocks - 1) */
+    bool planar;        /* FROZEN_DECODE */
+    int tokens;         /* L: at most the component's positions */
+    int layer;          /* CLIP: -1 or -2; T5: -1 */
+};
+
+struct frozen;
+
+/* What frozen_open would take on the device, in bytes.  Both refuse with a sentence what the
+ * component cannot be asked for (-ERR_CONFIG). */
+int frozen_bytes(const struct component *c, const struct frozen_options *opt, uint64_t *ret,
+                 struct err *err);
+/* Reads the weights: c is not needed afterwards.  Also -ENOMEM, or of reading.  close accepts
+ * NULL. */
+int frozen_open(struct device *dev, const struct component *c, const struct frozen_options *opt,
+                struct frozen **ret, struct err *err);
+void frozen_close(struct frozen *f);
+
+/* Bytes of a sample's input and output. */
+uint64_t frozen_in_bytes(const struct frozen *f);
+uint64_t frozen_out_bytes(const struct frozen *f);
+
+/* The whole chain over count samples.  What was written is there when it returns. */
+struct frozen_io {
+    const void *in;         /* host memory; latents: device memory */
+    const int32_t *lengths; /* FROZEN_TEXT: (count) 1 to L each, host memory */
+    void *out;              /* device memory */
+};
+int frozen_run(struct frozen *f, const struct frozen_io *io, int count, struct err *err);
+
+/* ---- layer by layer: for tests, and for whoever runs a chain in pieces ---- */
+
+/* For tests and pipelines. */
+int frozen_layers(const struct frozen *f);
+/* Multiplications and additions (each pair once) that layer i makes for a sample, and bytes of its
+ * weights.  For tests and pipelines. */
+uint64_t frozen_layer_cost(const struct frozen *f, int i);
+uint64_t frozen_layer_bytes(const struct frozen *f, int i);
+/* Bytes of scratch for the options' group.  For tests and pipelines. */
+uint64_t frozen_scratch_bytes(const struct frozen *f);
+
+/* A group of samples on its way: everything in device memory unless it says otherwise.  What
+ * layers leave for the next ones lies in the scratch; two groups with scratch of their own can
+ * be at different layers. */
+struct frozen_group {
+    const void *in;
+    const int32_t *lengths;      /* FROZEN_TEXT: (n) */
+    const int32_t *host_lengths; /* FROZEN_TEXT: the same in host memory */
+    void *out;
+    int n;         /* samples, at most the options' group */
+    void *scratch; /* NULL: that of f */
+};
+/* Queues layers from..to-1.  They run in order, each once.  For tests and pipelines. */
+int frozen_run_layers(struct frozen *f, const struct frozen_group *g, int from, int to,
+                      struct stream *s, struct err *err);
+
+#endif
