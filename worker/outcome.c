@@ -142,6 +142,7 @@ Skerry__V1__ReportRequest *outcome_new(uint64_t task_id, uint32_t attempt, struc
         r->text = text(res->text);
     r->classes = res->classes;
     r->n_classes = res->n_classes;
+    r->uncaptioned = res->uncaptioned;
     add_outputs(r, res);
     add_bad(r, res);
     add_rows(r, res);

@@ -1,6 +1,7 @@
 /* INGEST: an archive of the data into shards. */
 #include "coordinator/kinds/ingest.h"
 
+#include "common/base/clock.h"
 #include "common/job/family.h"
 #include "coordinator/kinds/result.h"
 
@@ -31,6 +32,27 @@ static int merge_classes(struct job *j, const Skerry__V1__ReportRequest *r, stru
     return 0;
 }
 
+/* Images without a caption in all archives so far: a figure of the job, which has a limit. */
+static void count_uncaptioned(struct job *j, uint64_t more)
+{
+    struct row_rec row = {
+        .kind = TASK_INGEST,
+        .path = UINT32_MAX,
+        .name = "images without a caption",
+        .value = (double)more,
+        .at_unix_ms = (int64_t)clock_wall_ms(),
+    };
+    if (more == 0)
+        return;
+    for (size_t i = 0; i < j->n_rows; i++)
+        if (j->rows[i].kind == TASK_INGEST && strcmp(j->rows[i].name, row.name) == 0)
+            row.value += j->rows[i].value;
+    (void)job_put_row(j, &row); /* the first ones of a job: there is room */
+    if (row.value > j->spec.data.max_bad)
+        job_doom(j, "%.0f images have no caption, data.max_bad allows %d", row.value,
+                 j->spec.data.max_bad);
+}
+
 static int ingest_apply(struct coordinator *co, struct job *j, struct task *t,
                         const Skerry__V1__ReportRequest *r, struct err *err)
 {
@@ -56,6 +78,8 @@ static int ingest_apply(struct coordinator *co, struct job *j, struct task *t,
         *job_add_shard(j) = made[i]; /* the number was checked */
     if (rc == 0)
         job_order_shards(j, 0); /* by URL: it must not matter which archive was cut first */
+    if (rc == 0)
+        count_uncaptioned(j, r->uncaptioned);
     mem_free(made);
     return rc;
 }

@@ -52,6 +52,7 @@ static void take_report(struct work *w, const struct dataset_report *report)
     struct work_result *r = &w->result;
     r->samples = report->samples;
     r->bad_count = report->bad_count;
+    r->uncaptioned = report->uncaptioned;
     for (size_t i = 0; i < DATASET_BAD_NAMED && i < DATA_BAD_MAX && report->bad[i]; i++) {
         struct data_bad *b = &r->bad[r->n_bad++];
         memset(b, 0, sizeof(*b));

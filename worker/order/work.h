@@ -86,10 +86,11 @@ struct work_result {
     unsigned n_bad, bad_count;
     char **classes; /* INGEST */
     size_t n_classes;
-    char *text;         /* SAMPLE of texts; NULL: none */
-    uint64_t *sizes;    /* CLUSTER: samples of each of n_sizes partitions; freed with the work */
-    size_t n_sizes;     /* at most TASK_PARTITIONS_MAX */
-    uint64_t waited_ms; /* for the network: before, in and after what was computed */
+    uint64_t uncaptioned; /* INGEST: images without a caption */
+    char *text;           /* SAMPLE of texts; NULL: none */
+    uint64_t *sizes;      /* CLUSTER: samples of each of n_sizes partitions; freed with the work */
+    size_t n_sizes;       /* at most TASK_PARTITIONS_MAX */
+    uint64_t waited_ms;   /* for the network: before, in and after what was computed */
 };
 
 struct work {

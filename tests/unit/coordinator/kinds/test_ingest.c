@@ -1,0 +1,78 @@
+/* INGEST: what archives say together. */
+#include "tests/unit/coordinator/rig.h"
+
+static const char by_url[] =
+    "name: fake\nseed: 3\n"
+    "data: {url: [\"http://a/1.tar\", \"http://a/2.tar\"], image_size: 16, max_bad: 5}\n"
+    "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
+    "train: {batch: 4}\nrecipe: {name: diloco, replicas: 2}\n"
+    "outer: {rounds: 2, steps: 2}\nsample: {count: 4}\n";
+
+static uint64_t submit_urls(struct rig *r)
+{
+    const struct submit s = {.spec = by_url};
+    struct err err = {0};
+    uint64_t id = 0;
+    if (view_job_submit(r->co, &s, &id, &err) < 0)
+        fail_msg("%s", err.msg);
+    return id;
+}
+
+/* Takes an archive and makes a shard of it. */
+static void ingest(struct rig *r, uint64_t uncaptioned)
+{
+    struct fake *w = &r->workers[0];
+    Skerry__V1__Task *t = assign(r, w, TASK_INGEST);
+    struct blob_ref ref = put_text(r, t->ingest->url);
+    Skerry__V1__ShardInfo shard = SKERRY__V1__SHARD_INFO__INIT, *shards[] = {&shard};
+    char *classes[] = {(char *)"all"};
+    struct result x;
+    assert_false(t->ingest->captions); /* the model is told none */
+    begin_result(&x, t, &ref);
+    shard.blob = &x.blob;
+    shard.samples = 40;
+    x.m.n_contributions = 0;
+    x.m.shards = shards;
+    x.m.n_shards = 1;
+    x.m.classes = classes;
+    x.m.n_classes = 1;
+    x.m.uncaptioned = uncaptioned;
+    if (!report(r, w, &x))
+        fail_msg("%s", w->detail);
+}
+
+static void uncaptioned_images_add_up(void **state)
+{
+    struct rig *r = *state;
+    assert_int_equal(join(r, &r->workers[0], SKERRY_VERSION), 0);
+    uint64_t id = submit_urls(r);
+    ingest(r, 2);
+    ingest(r, 3);
+    const struct job *j = state_job(&r->co->state, id);
+    assert_int_equal(j->n_rows, 1);
+    assert_string_equal(j->rows[0].name, "images without a caption");
+    assert_true(j->rows[0].value == 5);
+    assert_null(j->doom);
+}
+
+static void too_many_end_the_job(void **state)
+{
+    struct rig *r = *state;
+    struct view_job v;
+    assert_int_equal(join(r, &r->workers[0], SKERRY_VERSION), 0);
+    uint64_t id = submit_urls(r);
+    ingest(r, 3);
+    ingest(r, 3);
+    wait_state(r, id, JOB_FAILED);
+    assert_int_equal(view_job(r->co, id, &v, NULL), 0);
+    assert_string_equal(v.reason, "6 images have no caption, data.max_bad allows 5");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(uncaptioned_images_add_up, begin, end),
+        cmocka_unit_test_setup_teardown(too_many_end_the_job, begin, end),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
