@@ -3,6 +3,7 @@
 #include "cli/cli.h"
 #include "cli/loss_svg.h"
 #include "cli/merge.h"
+#include "cli/model_folder.h"
 #include "common/base/buf.h"
 #include "common/base/file.h"
 #include "common/base/hash.h"
@@ -14,6 +15,7 @@
 #define SVG_MAX (8u << 20)
 #define LEVELS_MAX 64
 #define END_OF_TEXT "<|endoftext|>"
+#define OBJECTIVE "rectified flow: the model predicts velocity eps - x0 at x_t = (1 - t) x0 + t eps"
 
 int artifacts_blob(struct cli *cli, const char *sha256_hex, const char *path, struct err *err)
 {
@@ -256,18 +258,40 @@ static json_t *class_names(const json_t *job)
     return names;
 }
 
+/* A diffusers folder. */
+static int write_captioned(const json_t *job, const struct job_spec *spec, const char *dir,
+                           bool ema, struct err *err)
+{
+    const json_t *input = json_object_get(job, "input");
+    const struct model_folder_facts facts = {
+        .channels = (uint32_t)cli_int(input, "channels", 0),
+        .side = (uint32_t)cli_int(input, "side", 0),
+        .caption = (uint32_t)cli_int(input, "caption", 0),
+        .caption_tokens = (uint32_t)cli_int(input, "caption_tokens", 0),
+    };
+    json_t *about =
+        json_pack("{s:s,s:s,s:s,s:i,s:b,s:I}", "job", spec->name, "objective", OBJECTIVE,
+                  "timestep", "1000 * t", "caption_tokens", (int)facts.caption_tokens, "ema",
+                  (int)ema, "round", cli_int(job, "round", 0));
+    json_t *config = model_folder_pixart(spec, &facts, about);
+    int rc = write_json(dir, "config.json", config, err);
+    json_decref(config);
+    return rc;
+}
+
 static int write_dit(struct cli *cli, const json_t *job, const struct job_spec *spec,
                      const char *dir, bool ema, struct err *err)
 {
     (void)cli; /* all is in the job */
+    if (job_has_captions(spec))
+        return write_captioned(job, spec, dir, ema, err);
     json_t *classes = class_names(job);
     json_t *config = json_pack(
         "{s:s,s:s,s:i,s:i,s:i,s:i,s:i,s:i,s:f,s:i,s:o,s:b,s:s,s:s,s:b,s:I}", "model_type", "DiT",
         "job", spec->name, "image_size", spec->data.image_size, "patch_size", spec->model.patch,
         "in_channels", JOB_CHANNELS, "hidden_size", spec->model.dim, "depth", spec->model.depth,
         "num_heads", spec->model.heads, "mlp_ratio", spec->model.mlp_ratio, "num_classes",
-        (int)json_array_size(classes), "classes", classes, "learn_sigma", 0, "objective",
-        "rectified flow: the model predicts velocity eps - x0 at x_t = (1 - t) x0 + t eps",
+        (int)json_array_size(classes), "classes", classes, "learn_sigma", 0, "objective", OBJECTIVE,
         "timestep", "1000 * t", "ema", (int)ema, "round", cli_int(job, "round", 0));
     int rc = write_json(dir, "config.json", config, err);
     json_decref(config);
@@ -540,7 +564,9 @@ static int download_levels(struct cli *cli, const json_t *job, const json_t *rou
 {
     const char *blobs[LEVELS_MAX];
     char *parts[LEVELS_MAX] = {0};
-    char *path = file_join(dir, "model.safetensors");
+    const bool captioned = cli_int(json_object_get(job, "input"), "caption", 0) > 0;
+    char *path =
+        file_join(dir, captioned ? "diffusion_pytorch_model.safetensors" : "model.safetensors");
     size_t n = 0;
 
     int rc = choose_blobs(job, route, modules, ema, blobs, &n, err);

@@ -385,7 +385,7 @@ static int upload_files(struct cli *cli, const struct job_file *job, json_t *bod
             json_object_set_new(body, "tokenizer", blob);
     }
     if (rc == 0 && job->warm_start) {
-        char *weights = model_folder_weights(job->warm_start);
+        char *weights = model_folder_weights(job->warm_start, &job->spec);
         rc = upload_file(cli, weights, "the warm start", &blob, err);
         if (rc == 0)
             json_object_set_new(body, "warm_start", blob);

@@ -1,7 +1,5 @@
 #include "cli/model_folder.h"
 
-#include <jansson.h>
-
 #include "cli/cli.h"
 #include "common/base/file.h"
 #include "common/st/st.h"
@@ -10,9 +8,33 @@
 #define CONFIG_MAX (1u << 20)
 #define FREQUENCIES 256 /* of a dit's time embedding */
 
-char *model_folder_weights(const char *dir)
+/* The folder that has config.json itself. */
+static char *folder_of(const char *dir, const struct job_spec *spec)
 {
-    return file_join(dir, "model.safetensors");
+    char *index = file_join(dir, "model_index.json");
+    char *ret = job_has_captions(spec) && file_exists(index) ? file_join(dir, "transformer")
+                                                             : str_printf("%s", dir);
+    mem_free(index);
+    return ret;
+}
+
+char *model_folder_weights(const char *dir, const struct job_spec *spec)
+{
+    char *folder = folder_of(dir, spec), *path;
+    if (!job_has_captions(spec)) {
+        path = file_join(folder, "model.safetensors");
+    } else {
+        path = file_join(folder, "diffusion_pytorch_model.safetensors");
+        char *half = file_join(folder, "diffusion_pytorch_model.fp16.safetensors");
+        if (!file_exists(path) && file_exists(half)) {
+            mem_free(path);
+            path = half;
+            half = NULL;
+        }
+        mem_free(half);
+    }
+    mem_free(folder);
+    return path;
 }
 
 /* ---- config.json ---- */
@@ -75,6 +97,110 @@ static int check_dit(const char *dir, const json_t *config, const struct job_spe
     size_t n = sizeof wanted / sizeof *wanted - (classes == 0);
     return rc == 0 ? check_numbers(dir, config, wanted, n, err) : rc;
 }
+
+/* ---- PixArtTransformer2DModel ---- */
+
+/* What positions are divided by where config.json does not say; as worker/net/model.h. */
+static int interpolation(uint32_t side)
+{
+    return side >= 128 ? (int)(side / 64) : 1;
+}
+
+static uint32_t pixart_channels(const struct model_folder_facts *facts)
+{
+    return facts->channels ? facts->channels : JOB_CHANNELS;
+}
+
+static uint32_t pixart_side(const struct job_spec *spec, const struct model_folder_facts *facts)
+{
+    return facts->channels ? facts->side : (uint32_t)spec->data.image_size;
+}
+
+/* What a PixArtTransformer2DModel may have and our DiT has not. */
+static int check_pixart_variants(const char *dir, const json_t *config, struct err *err)
+{
+    const struct {
+        const char *key, *known;
+    } words[] = {{"norm_type", "ada_norm_single"},
+                 {"activation_fn", "gelu-approximate"},
+                 {"attention_type", "default"}};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        const char *got = cli_str(config, words[i].key, words[i].known);
+        if (strcmp(got, words[i].known) != 0)
+            return err_set(err, -ERR_CONFIG, "%s/config.json has %s '%s'; only %s is known", dir,
+                           words[i].key, got, words[i].known);
+    }
+    const json_t *more = json_object_get(config, "use_additional_conditions");
+    if (json_is_true(more) || (!json_is_false(more) && cli_int(config, "sample_size", 128) == 128))
+        return err_set(err, -ERR_CONFIG,
+                       "%s/config.json has use_additional_conditions; a model that is told sizes "
+                       "beside the caption is not known",
+                       dir);
+    if (json_is_false(json_object_get(config, "attention_bias")) ||
+        json_is_true(json_object_get(config, "norm_elementwise_affine")))
+        return err_set(err, -ERR_CONFIG,
+                       "%s/config.json has no attention_bias or has norm_elementwise_affine; only "
+                       "attention with biases and norms without weights are known",
+                       dir);
+    return 0;
+}
+
+static int check_pixart(const char *dir, const json_t *config, const struct job_spec *spec,
+                        const struct model_folder_facts *facts, struct err *err)
+{
+    const struct job_model *m = &spec->model;
+    const uint32_t channels = pixart_channels(facts), side = pixart_side(spec, facts);
+    const bool known = facts->channels > 0 || !job_has_latents(spec);
+    const struct wanted wanted[] = {
+        {"patch_size", "model.patch", m->patch, 2},
+        {"num_attention_heads", "model.heads", m->heads, 16},
+        {"attention_head_dim", "model.dim / model.heads", m->dim / m->heads, 72},
+        {"cross_attention_dim", "model.dim", m->dim, 1152},
+        {"num_layers", "model.depth", m->depth, 28},
+        {"norm_eps", "norms' epsilon", 1e-6, 1e-6},
+    };
+    const struct wanted seen[] = {
+        {"in_channels", "number of channels that the model sees", channels, 4},
+        {"sample_size", "side of what the model sees", side, 128},
+        {"interpolation_scale", "scale of positions", interpolation(side), interpolation(side)},
+        {"caption_channels", "text encoder's width", facts->caption, NAN},
+    };
+    const char *kind = cli_str(config, "_class_name", "");
+    if (strcmp(kind, "PixArtTransformer2DModel") != 0 && strcmp(kind, "Transformer2DModel") != 0)
+        return err_set(err, -ERR_CONFIG,
+                       "%s/config.json is of a '%s'; the job's model needs a "
+                       "PixArtTransformer2DModel",
+                       dir, kind);
+    int rc = check_pixart_variants(dir, config, err);
+    if (rc == 0)
+        rc = check_numbers(dir, config, wanted, sizeof wanted / sizeof *wanted, err);
+    if (rc == 0 && known)
+        rc = check_numbers(dir, config, seen, sizeof seen / sizeof *seen - (facts->caption == 0),
+                           err);
+    return rc;
+}
+
+json_t *model_folder_pixart(const struct job_spec *spec, const struct model_folder_facts *facts,
+                            json_t *about)
+{
+    const struct job_model *m = &spec->model;
+    const int channels = (int)pixart_channels(facts), side = (int)pixart_side(spec, facts);
+    return json_pack("{s:s,s:s,s:s,s:b,s:i,s:s,s:i,s:i,s:f,s:i,s:i,s:b,s:f,s:s,s:i,s:i,s:i,s:i,s:i,"
+                     "s:i,s:i,s:b,s:b,"
+                     "s:o}",
+                     "_class_name", "PixArtTransformer2DModel", "_diffusers_version", "0.30.0",
+                     "activation_fn", "gelu-approximate", "attention_bias", 1, "attention_head_dim",
+                     m->dim / m->heads, "attention_type", "default", "caption_channels",
+                     (int)facts->caption, "cross_attention_dim", m->dim, "dropout", 0.0,
+                     "in_channels", channels, "interpolation_scale", interpolation((uint32_t)side),
+                     "norm_elementwise_affine", 0, "norm_eps", 1e-6, "norm_type", "ada_norm_single",
+                     "norm_num_groups", 32, "num_attention_heads", m->heads, "num_embeds_ada_norm",
+                     1000, "num_layers", m->depth, "out_channels", channels, "patch_size", m->patch,
+                     "sample_size", side, "upcast_attention", 0, "use_additional_conditions", 0,
+                     "_skerry", about);
+}
+
+/* ---- LlamaForCausalLM ---- */
 
 /* The base of the rotary positions, where old and new configurations have it. */
 static double rope_theta(const json_t *config)
@@ -187,10 +313,11 @@ static int check_llama(const char *dir, const json_t *config, const struct job_s
     return rc == 0 ? check_tokenizer(dir, facts->tokenizer, err) : rc;
 }
 
-/* ---- model.safetensors ---- */
+/* ---- tensors ---- */
 
 struct tensors {
     const char *path;
+    bool variance; /* PixArt's is predicted too, and passed over */
     const struct st *st;
     size_t seen;
     struct err *err;
@@ -291,21 +418,74 @@ static void expect_dit(struct tensors *t, const struct job_model *m,
     expect_linear(t, "final_layer.", "adaLN_modulation.1", true, 2 * C, C);
 }
 
-static const struct {
+/* Of channels that are not known yet, those of the file. */
+static void expect_pixart_ends(struct tensors *t, const struct job_model *m,
+                               const struct model_folder_facts *facts)
+{
+    const int64_t C = m->dim, pixels = (int64_t)m->patch * m->patch;
+    const struct st_tensor *patch = st_find(t->st, "pos_embed.proj.weight");
+    const struct st_tensor *text = st_find(t->st, "caption_projection.linear_1.weight");
+    const struct st_tensor *out = st_find(t->st, "proj_out.weight");
+    int64_t channels = facts->channels, caption = facts->caption;
+    if (!channels && patch && patch->rank == 4)
+        channels = (int64_t)patch->shape[1];
+    if (!caption && text && text->rank == 2)
+        caption = (int64_t)text->shape[1];
+    t->variance = out && out->rank == 2 && out->shape[0] == (uint64_t)(2 * pixels * channels);
+    expect(t, "pos_embed.proj.weight", 4, (int64_t[4]){C, channels, m->patch, m->patch});
+    expect(t, "pos_embed.proj.bias", 1, (int64_t[4]){C});
+    expect_linear(t, "caption_projection.", "linear_1", true, C, caption);
+    expect_linear(t, "caption_projection.", "linear_2", true, C, C);
+    expect_linear(t, "", "proj_out", true, pixels * channels * (t->variance ? 2 : 1), C);
+    expect(t, "scale_shift_table", 2, (int64_t[4]){2, C});
+}
+
+static void expect_pixart(struct tensors *t, const struct job_model *m,
+                          const struct model_folder_facts *facts)
+{
+    static const char *const square[] = {"attn1.to_q",     "attn1.to_k",    "attn1.to_v",
+                                         "attn1.to_out.0", "attn2.to_q",    "attn2.to_k",
+                                         "attn2.to_v",     "attn2.to_out.0"};
+    const int64_t C = m->dim;
+
+    expect_pixart_ends(t, m, facts);
+    expect_linear(t, "adaln_single.emb.timestep_embedder.", "linear_1", true, C, FREQUENCIES);
+    expect_linear(t, "adaln_single.emb.timestep_embedder.", "linear_2", true, C, C);
+    expect_linear(t, "adaln_single.", "linear", true, 6 * C, C);
+    for (int b = 0; b < m->depth; b++) {
+        char prefix[48], name[96];
+        (void)snprintf(prefix, sizeof prefix, "transformer_blocks.%d.", b);
+        (void)snprintf(name, sizeof name, "%sscale_shift_table", prefix);
+        expect(t, name, 2, (int64_t[4]){6, C});
+        for (size_t i = 0; i < sizeof square / sizeof *square; i++)
+            expect_linear(t, prefix, square[i], true, C, C);
+        expect_linear(t, prefix, "ff.net.0.proj", true, 4 * C, C);
+        expect_linear(t, prefix, "ff.net.2", true, C, 4 * C);
+    }
+}
+
+struct folder_family {
     int (*check)(const char *dir, const json_t *config, const struct job_spec *spec,
                  const struct model_folder_facts *facts, struct err *err);
     void (*expect)(struct tensors *t, const struct job_model *m,
                    const struct model_folder_facts *facts);
-} families[] = {
-    [JOB_MODEL_DIT] = {check_dit, expect_dit},
-    [JOB_MODEL_LLAMA] = {check_llama, expect_llama},
 };
+
+static const struct folder_family *family_of(const struct job_spec *spec)
+{
+    static const struct folder_family pixart = {check_pixart, expect_pixart},
+                                      families[] = {
+                                          [JOB_MODEL_DIT] = {check_dit, expect_dit},
+                                          [JOB_MODEL_LLAMA] = {check_llama, expect_llama},
+                                      };
+    return job_has_captions(spec) ? &pixart : &families[spec->model.type];
+}
 
 static int check_tensors(const char *dir, const struct job_spec *spec,
                          const struct model_folder_facts *facts, struct err *err)
 {
-    char *path = model_folder_weights(dir);
-    char *index = file_join(dir, "model.safetensors.index.json");
+    char *path = model_folder_weights(dir, spec);
+    char *index = str_printf("%s.index.json", path);
     struct st st = {0};
     int rc = 0;
 
@@ -317,10 +497,13 @@ static int check_tensors(const char *dir, const struct job_spec *spec,
     if (rc == 0)
         rc = st_open(path, &st, err);
     struct tensors t = {.path = path, .st = &st, .err = err, .rc = rc};
-    families[spec->model.type].expect(&t, &spec->model, facts);
+    family_of(spec)->expect(&t, &spec->model, facts);
     if (t.rc == 0 && t.seen != st.n_tensors)
         t.rc = err_set(err, -ERR_CONFIG, "%s has %zu tensors, but the job's model has %zu", path,
                        st.n_tensors, t.seen);
+    if (t.rc == 0 && t.variance)
+        fprintf(stderr, "skerry: %s also predicts a variance; that half of proj_out is left\n",
+                path);
     st_release(&st);
     mem_free(index);
     mem_free(path);
@@ -349,13 +532,15 @@ static int read_config(const char *dir, json_t **ret, struct err *err)
 int model_folder_check(const char *dir, const struct job_spec *spec,
                        const struct model_folder_facts *facts, struct err *err)
 {
+    char *folder = folder_of(dir, spec);
     json_t *config = NULL;
-    int rc = read_config(dir, &config, err);
+    int rc = read_config(folder, &config, err);
     if (rc == 0)
-        rc = families[spec->model.type].check(dir, config, spec, facts, err);
+        rc = family_of(spec)->check(folder, config, spec, facts, err);
     if (rc == 0)
         rc = check_tensors(dir, spec, facts, err);
     json_decref(config);
+    mem_free(folder);
     if (rc < 0) {
         (void)err_wrap(err, "model.warm_start");
         err->code = -ERR_CONFIG;

@@ -1,8 +1,10 @@
-/* model.warm_start: a folder with config.json and model.safetensors, as `skerry export`
- * or transformers' save_pretrained writes it, against the job that wants to start
- * from it. */
+/* Folders of models in the form in which everybody has them: a config.json and safetensors, as
+ * transformers' and diffusers' save_pretrained write them.  What `skerry export` writes, and
+ * model.warm_start against the job that wants to start from it. */
 #ifndef CLI_MODEL_FOLDER_H
 #define CLI_MODEL_FOLDER_H
+
+#include <jansson.h>
 
 #include "common/base/base.h"
 #include "common/job/job.h"
@@ -13,6 +15,9 @@ struct tokenizer;
 struct model_folder_facts {
     const struct tokenizer *tokenizer; /* texts */
     uint64_t classes;                  /* images; 0: not known yet */
+    /* What frozen networks make the model see, 0 where it is not known yet. */
+    uint32_t channels, side;          /* of latents */
+    uint32_t caption, caption_tokens; /* channels of a caption's states, and most of these */
 };
 
 /* -ERR_CONFIG with one sentence on the first thing that does not fit: a key of
@@ -20,7 +25,13 @@ struct model_folder_facts {
 int model_folder_check(const char *dir, const struct job_spec *spec,
                        const struct model_folder_facts *facts, struct err *err);
 
-/* DIR/model.safetensors; mem_free. */
-char *model_folder_weights(const char *dir);
+/* The file of weights in a folder that exists or is to be; mem_free.  A diffusers pipeline's root
+ * stands for its transformer/. */
+char *model_folder_weights(const char *dir, const struct job_spec *spec);
+
+/* config.json of a model with captions: of diffusers' PixArtTransformer2DModel, and under _skerry
+ * `about` (taken over), which is nobody's.  A new reference. */
+json_t *model_folder_pixart(const struct job_spec *spec, const struct model_folder_facts *facts,
+                            json_t *about);
 
 #endif

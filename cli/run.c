@@ -162,8 +162,9 @@ static int run_run(struct cli *cli, const struct args *args, struct err *err)
     }
     if (rc == CLI_OK && !cli->json)
         printf("samples   %s/%s\nloss      %s/loss.svg\nmetrics   %s/metrics.jsonl\n"
-               "model     %s/model/model.safetensors\n",
-               out_dir, job_family(&job.spec)->drawn, out_dir, out_dir, out_dir);
+               "model     %s/model/%s.safetensors\n",
+               out_dir, job_family(&job.spec)->drawn, out_dir, out_dir, out_dir,
+               job_has_captions(&job.spec) ? "diffusion_pytorch_model" : "model");
     else if (rc < 0)
         rc = cli_fail(err);
     if (rc == CLI_INTERRUPTED)

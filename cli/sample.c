@@ -291,8 +291,8 @@ const struct command command_export = {
     .what = "download the model as safetensors",
     .usage = "[JOB] [--path N] [--out DIR]",
     .about = "Downloads a job's model: model.safetensors and config.json with the names of the "
-             "original DiT code; of a language model with those of transformers, and its "
-             "tokenizer.",
+             "original DiT code; of one with captions a folder that diffusers opens; of a "
+             "language model with those of transformers, and its tokenizer.",
     .flags =
         (const struct args_flag[]){
             {"out", 'o', ARGS_STR, &export_dir, "DIR", "the folder"},

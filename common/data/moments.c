@@ -83,8 +83,7 @@ bool moments_decode(const uint8_t *data, const struct moments *m, uint32_t side,
 {
     const size_t n = m->values, at = HEAD + 4 * (size_t)m->sides + (side ? m->bytes[0] : 0);
     uint8_t *planes = side < m->sides ? mem_try(2 * n) : NULL;
-    const bool whole =
-        planes && ZSTD_decompress(planes, 2 * n, data + at, m->bytes[side]) == 2 * n;
+    const bool whole = planes && ZSTD_decompress(planes, 2 * n, data + at, m->bytes[side]) == 2 * n;
     for (size_t i = 0; i < n && whole; i++)
         out[i] = (uint16_t)(planes[i] << 8 | planes[n + i]);
     mem_free(planes);

@@ -1,6 +1,7 @@
 """The DiT with captions against diffusers' PixArtTransformer2DModel: 20 random configurations, drawn
 anew each run (their seed is printed), saved by save_pretrained and read as model.warm_start reads
-them; outputs and all gradients."""
+them; outputs and all gradients.  And folders that we write are opened by diffusers."""
+import json
 import os
 import pathlib
 import random
@@ -12,8 +13,8 @@ from diffusers import PixArtTransformer2DModel
 from safetensors.torch import load_file, save_file
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PROBE = (pathlib.Path(os.environ.get("SKERRY_BUILD", ROOT / "build")).resolve()
-         / "release/tests/tools/worker/pixart_probe")
+TOOLS = pathlib.Path(os.environ.get("SKERRY_BUILD", ROOT / "build")).resolve() / "release/tests/tools"
+PROBE, FOLDER = TOOLS / "worker/pixart_probe", TOOLS / "cli/pixart_folder"
 DEVICE = os.environ.get("SKERRY_DEVICE", "cpu")
 SEED = int(os.environ.get("SKERRY_SEED", random.SystemRandom().randrange(1 << 31)))
 N = 20
@@ -66,11 +67,11 @@ def forward(model, i):
     return out[:, :model.config.in_channels]
 
 
-def probe(model, weights, inputs, dtype, folder):
+def probe(model, weights, inputs, dtype, folder, *saved):
     save_file(inputs, folder / "in.safetensors")
     c = model.config
     args = [DEVICE, dtype, c.num_attention_heads * c.attention_head_dim, c.num_layers, c.num_attention_heads,
-            c.patch_size, weights, folder / "in.safetensors", folder / "out.safetensors"]
+            c.patch_size, weights, folder / "in.safetensors", folder / "out.safetensors", *saved]
     subprocess.run([PROBE, *map(str, args)], check=True)
     return load_file(folder / "out.safetensors")
 
@@ -112,3 +113,59 @@ def test_reads_what_was_released(dtype, tmp_path):
     got = probe(model, tmp_path / "diffusion_pytorch_model.safetensors", inputs, "f32", tmp_path)
     off = difference(got["pred"], forward(model, inputs).detach())
     assert off < 2e-5, f"seed {SEED}: outputs {off:.2g} off"
+
+
+def folder_tool(what, model, tokens, folder):
+    """write or check: None, or what it says."""
+    c = model.config
+    job = folder.parent / "job.yaml"
+    job.write_text(f"""name: drawn
+data: {{path: x, image_size: {8 * c.sample_size}}}
+encoders: {{vae: x, text: x}}
+model: {{dim: {c.num_attention_heads * c.attention_head_dim}, depth: {c.num_layers},
+        heads: {c.num_attention_heads}, patch: {c.patch_size}}}
+train: {{batch: 4}}
+outer: {{rounds: 1, steps: 1}}
+""")
+    args = [FOLDER, what, job, c.in_channels, c.sample_size, c.caption_channels, tokens, folder]
+    done = subprocess.run(list(map(str, args)), capture_output=True, text=True)
+    return done.stderr if done.returncode else None
+
+
+@pytest.mark.parametrize("i", range(0, N, 5))
+def test_export_opens(i, tmp_path):
+    case = draw(i)
+    model = make(case["config"])
+    model.save_pretrained(tmp_path / "theirs")
+    assert folder_tool("check", model, case["tokens"], tmp_path / "theirs") is None
+    ours = tmp_path / "ours"
+    ours.mkdir()
+    assert folder_tool("write", model, case["tokens"], ours) is None
+    inputs = draw_inputs(model, case["batch"], case["tokens"])
+    weights = "diffusion_pytorch_model.safetensors"
+    got = probe(model, tmp_path / "theirs" / weights, inputs, "f32", tmp_path, ours / weights)
+    assert folder_tool("check", model, case["tokens"], ours) is None
+    opened, report = PixArtTransformer2DModel.from_pretrained(ours, output_loading_info=True)
+    assert not any(report.values()), report
+    off = difference(got["pred"], forward(opened, inputs).detach())
+    assert off < 2e-5, f"seed {SEED}, {case}: outputs {off:.2g} off"
+
+
+def test_folders_that_do_not_fit(tmp_path):
+    model = make(draw(1)["config"])
+    config = dict(model.config)
+    model.save_pretrained(tmp_path / "model")
+    text = (tmp_path / "model/config.json").read_text()
+
+    def refused(word, **changes):
+        (tmp_path / "model/config.json").write_text(json.dumps({**json.loads(text), **changes}))
+        said = folder_tool("check", model, 5, tmp_path / "model")
+        assert said and word in said and said.count("\n") == 1, (word, said)
+
+    refused("FluxTransformer2DModel", _class_name="FluxTransformer2DModel")
+    refused("use_additional_conditions", use_additional_conditions=True)
+    refused("norm_type", norm_type="ada_norm_zero")
+    refused("num_layers", num_layers=config["num_layers"] + 1)
+    refused("in_channels", in_channels=config["in_channels"] + 1)
+    refused("caption_channels", caption_channels=config["caption_channels"] + 1)
+    refused("interpolation_scale", interpolation_scale=3)

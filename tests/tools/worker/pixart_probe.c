@@ -1,11 +1,11 @@
 /* Runs a model with captions on given inputs, for comparison with diffusers (tests/latents/
  * test_pixart.py):
  *
- *    pixart_probe DEVICE DTYPE DIM DEPTH HEADS PATCH WEIGHTS INPUTS OUT
+ *    pixart_probe DEVICE DTYPE DIM DEPTH HEADS PATCH WEIGHTS INPUTS OUT [SAVED]
  *
  * WEIGHTS is a diffusers' safetensors file, as model.warm_start takes it.  INPUTS: x and dpred
  * (B,Ch,S,S), t (B), states (B,L,D), lengths (B); OUT: pred and, per tensor, g.NAME, the gradient
- * of the sum of pred * dpred. */
+ * of the sum of pred * dpred.  SAVED: the weights again, as a job's model is written. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -82,6 +82,8 @@ static int open_model(struct probe *p, char **argv, struct err *err)
         rc = model_load_foreign(p->m, argv[7], flat, err);
     if (rc == 0)
         rc = weights_set(dit_weights(p->d), flat, err);
+    if (rc == 0 && argv[10])
+        rc = model_save(p->m, -1, flat, argv[10], NULL, NULL, err);
     mem_free(flat);
     return rc;
 }
@@ -196,10 +198,10 @@ int main(int argc, char **argv)
 {
     struct probe p = {.fd = -1};
     struct err err = {0};
-    if (argc != 10) {
+    if (argc != 10 && argc != 11) {
         (void)fprintf(stderr,
                       "usage: pixart_probe DEVICE DTYPE DIM DEPTH HEADS PATCH WEIGHTS INPUTS "
-                      "OUT\n");
+                      "OUT [SAVED]\n");
         return 2;
     }
     int rc = open_model(&p, argv, &err);

@@ -42,9 +42,11 @@
 static const char sound_llama[] =
     LLAMA("dim: 16, depth: 2, heads: 4, kv_heads: 2, ffn: 32, context: 64, rope_theta: 5000");
 static const char sound_dit[] = DIT("dim: 16, depth: 2, heads: 2, patch: 2");
+static const char sound_pixart[] =
+    DIT("dim: 16, depth: 2, heads: 2, patch: 2") "encoders: {vae: x, text: y}\n";
 
 struct fixture {
-    char llama[64], dit[64], root[48];
+    char llama[64], dit[64], pixart[64], root[48];
 };
 
 /* Zeros of the shapes that a model of the job has. */
@@ -60,11 +62,11 @@ static void put(struct weights *f, const char *name, enum st_dtype dtype, uint64
     f->bytes += a * (b ? b : 1) * st_dtype_bytes(dtype);
 }
 
-static void finish(struct weights *f, const char *dir)
+static void finish(struct weights *f, const char *dir, const char *file)
 {
     struct err err = {0};
     char path[96];
-    (void)snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    (void)snprintf(path, sizeof path, "%s/%s.safetensors", dir, file);
     void *zeros = mem_try_zero(f->bytes);
     OK(st_writer_open(f->w, path, &err));
     OK(st_writer_write(f->w, zeros, f->bytes, &err));
@@ -104,7 +106,7 @@ static void write_llama(const char *dir, int fault)
             put(&f, name, ST_F32, layers[i].out, layers[i].in);
         }
     }
-    finish(&f, dir);
+    finish(&f, dir, "model");
 }
 
 static void write_dit(const char *dir)
@@ -141,7 +143,50 @@ static void write_dit(const char *dir)
         (void)snprintf(name, sizeof name, "%s.bias", layers[i].name);
         put(&f, name, ST_F32, layers[i].out, 0);
     }
-    finish(&f, dir);
+    finish(&f, dir, "model");
+}
+
+/* variance: as PixArt was released. */
+static void write_pixart(const char *dir, bool variance)
+{
+    struct weights f = {.w = st_writer_new()};
+    struct err err = {0};
+    char name[96];
+    OK(st_writer_add(f.w, "pos_embed.proj.weight", ST_F16, 4, (uint64_t[]){16, 4, 2, 2}, &err));
+    f.bytes += sizeof(uint16_t) * 16 * 16;
+    put(&f, "pos_embed.proj.bias", ST_F16, 16, 0);
+    put(&f, "scale_shift_table", ST_F16, 2, 16);
+    const uint64_t out = variance ? 32 : 16;
+    const struct {
+        const char *name;
+        uint64_t out, in;
+    } ends[] = {{"adaln_single.emb.timestep_embedder.linear_1", 16, 256},
+                {"adaln_single.emb.timestep_embedder.linear_2", 16, 16},
+                {"adaln_single.linear", 96, 16},
+                {"caption_projection.linear_1", 16, 24},
+                {"caption_projection.linear_2", 16, 16},
+                {"proj_out", out, 16}},
+      layers[] = {{"attn1.to_q", 16, 16},     {"attn1.to_k", 16, 16},     {"attn1.to_v", 16, 16},
+                  {"attn1.to_out.0", 16, 16}, {"attn2.to_q", 16, 16},     {"attn2.to_k", 16, 16},
+                  {"attn2.to_v", 16, 16},     {"attn2.to_out.0", 16, 16}, {"ff.net.0.proj", 64, 16},
+                  {"ff.net.2", 16, 64}};
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        (void)snprintf(name, sizeof name, "%s.weight", ends[i].name);
+        put(&f, name, ST_F16, ends[i].out, ends[i].in);
+        (void)snprintf(name, sizeof name, "%s.bias", ends[i].name);
+        put(&f, name, ST_F16, ends[i].out, 0);
+    }
+    for (int b = 0; b < 2; b++) {
+        (void)snprintf(name, sizeof name, "transformer_blocks.%d.scale_shift_table", b);
+        put(&f, name, ST_F16, 6, 16);
+        for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
+            (void)snprintf(name, sizeof name, "transformer_blocks.%d.%s.weight", b, layers[i].name);
+            put(&f, name, ST_F16, layers[i].out, layers[i].in);
+            (void)snprintf(name, sizeof name, "transformer_blocks.%d.%s.bias", b, layers[i].name);
+            put(&f, name, ST_F16, layers[i].out, 0);
+        }
+    }
+    finish(&f, dir, "diffusion_pytorch_model");
 }
 
 static int setup(void **state)
@@ -154,6 +199,14 @@ static int setup(void **state)
     (void)snprintf(f.dit, sizeof f.dit, "%s/dit", f.root);
     OK(file_mkdirs(f.llama, 0700, &err));
     OK(file_mkdirs(f.dit, 0700, &err));
+    (void)snprintf(f.pixart, sizeof f.pixart, "%s/pixart", f.root);
+    OK(file_mkdirs(f.pixart, 0700, &err));
+    json_t *drawn = json_pack("{s:s,s:{s:i,s:i,s:i,s:i}}", "spec", sound_pixart, "input",
+                              "channels", 4, "side", 8, "caption", 24, "caption_tokens", 7);
+    assert_non_null(drawn);
+    OK(artifacts_files(NULL, drawn, f.pixart, true, &err));
+    json_decref(drawn);
+    write_pixart(f.pixart, false);
     json_t *text =
         json_pack("{s:s,s:i,s:i,s:[]}", "spec", sound_llama, "vocab", 257, "round", 3, "classes");
     json_t *images = json_pack("{s:s,s:i,s:[{s:s},{s:s},{s:s}]}", "spec", sound_dit, "round", 3,
@@ -176,11 +229,12 @@ static int teardown(void **state)
     return file_remove_tree(f->root, NULL);
 }
 
-static int check(const char *dir, const char *yaml, uint64_t classes, struct err *err)
+static int check_facts(const char *dir, const char *yaml, struct model_folder_facts facts,
+                       struct err *err)
 {
     struct job_spec spec;
     struct tokenizer *t = tokenizer_bytes();
-    const struct model_folder_facts facts = {.tokenizer = t, .classes = classes};
+    facts.tokenizer = t;
     int rc = job_parse(yaml, strlen(yaml), "job.yaml", &spec, err);
     if (rc < 0)
         fail_msg("%s", err->msg);
@@ -188,6 +242,32 @@ static int check(const char *dir, const char *yaml, uint64_t classes, struct err
     tokenizer_free(t);
     job_release(&spec);
     return rc;
+}
+
+static int check(const char *dir, const char *yaml, uint64_t classes, struct err *err)
+{
+    return check_facts(dir, yaml, (struct model_folder_facts){.classes = classes}, err);
+}
+
+static void captioned_folders_fit(void **state)
+{
+    struct fixture *f = *state;
+    struct err err = {0};
+    struct model_folder_facts facts = {
+        .channels = 4, .side = 8, .caption = 24, .caption_tokens = 7};
+    OK(check_facts(f->pixart, sound_pixart, facts, &err));
+    OK(check_facts(f->pixart, sound_pixart, (struct model_folder_facts){0}, &err)); /* unknown */
+    write_pixart(f->pixart, true);
+    OK(check_facts(f->pixart, sound_pixart, facts, &err));
+    write_pixart(f->pixart, false);
+    facts.caption = 32;
+    assert_int_equal(check_facts(f->pixart, sound_pixart, facts, &err), -ERR_CONFIG);
+    assert_non_null(strstr(err.msg, "caption_channels 24"));
+    facts.caption = 24;
+    facts.side = 16;
+    assert_int_equal(check_facts(f->pixart, sound_pixart, facts, &err), -ERR_CONFIG);
+    assert_non_null(strstr(err.msg, "sample_size 8"));
+    assert_int_equal(check(f->pixart, sound_dit, 3, &err), -ERR_CONFIG);
 }
 
 static void exported_folders_fit(void **state)
@@ -314,9 +394,9 @@ static void byte_tokens_are_ours(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(exported_folders_fit),    cmocka_unit_test(other_sizes_are_named),
-        cmocka_unit_test(other_tensors_are_named), cmocka_unit_test(variants_are_refused),
-        cmocka_unit_test(byte_tokens_are_ours),
+        cmocka_unit_test(captioned_folders_fit), cmocka_unit_test(exported_folders_fit),
+        cmocka_unit_test(other_sizes_are_named), cmocka_unit_test(other_tensors_are_named),
+        cmocka_unit_test(variants_are_refused),  cmocka_unit_test(byte_tokens_are_ours),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
