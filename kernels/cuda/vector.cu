@@ -204,3 +204,34 @@ extern "C" int cuda_flow_mix(struct device *dev, float *xt, float *target, const
     struct flow_map f = {xt, target, x0, eps, t, n};
     return map(s, f, B * n, n % 4 == 0 && aligned16(xt, target, x0, eps));
 }
+
+/* ---- the posterior of a VAE ---- */
+
+template <typename T> struct posterior_map {
+    enum { STEP = 1 };
+    float *x0;
+    const T *moments;
+    const float *noise;
+    float shift, mul;
+    int64_t n;
+
+    template <bool WIDE> __device__ void at(int64_t i, int64_t left) const
+    {
+        const T *mean = moments + i / n * 2 * n + i % n;
+        const float logvar = fminf(fmaxf(widen(mean[n]), -30.0f), 20.0f);
+        x0[i] = (widen(mean[0]) + expf(0.5f * logvar) * noise[i] - shift) * mul;
+    }
+};
+
+extern "C" int cuda_posterior(struct device *dev, float *x0, const void *moments,
+                              const float *noise, float shift, float mul, int B, int64_t n,
+                              enum dtype dt, struct stream *s)
+{
+    struct posterior_map<bf16> h = {
+        x0, (const bf16 *)moments, noise, shift, mul, n
+    };
+    struct posterior_map<float> f = {
+        x0, (const float *)moments, noise, shift, mul, n
+    };
+    return dt == DT_BF16 ? map(s, h, B * n, false) : map(s, f, B * n, false);
+}
