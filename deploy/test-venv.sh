@@ -18,6 +18,7 @@ esac
 dir=$1
 if [ "$(cat "$dir/.installed" 2>/dev/null)" = "$WANT $BARE" ]; then
     echo "test-venv: $dir already has all packages"
+    touch "$dir/.installed"
     exit 0
 fi
 [ -x "$dir/bin/python" ] || "${PYTHON:-python3}" -m venv "$dir"

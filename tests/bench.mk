@@ -1,6 +1,5 @@
 # Measurements.  They want a quiet machine; each prints what it compared.
 BENCH_BINS = $(patsubst tests/bench/%.c,$(O)/tests/bench/%,$(sort $(shell find tests/bench -name "bench_*.c")))
-VENV = $(BUILD_DIR)/venv
 CIFAR10 ?= $(firstword $(wildcard data/cifar10 ../shared/data/cifar10) data/cifar10)
 
 ##@ Measure

@@ -74,3 +74,13 @@ $(TRANSFORMERS)/.installed:
 	$(PYTHON) -m venv $(TRANSFORMERS)
 	$(TRANSFORMERS)/bin/pip -q install torch transformers safetensors numpy pillow
 	touch $@
+
+# Frozen encoders, their tokenizers and the text DiT against what everybody has, from PyPI, in a
+# virtual environment of its own (VENV=DIR: another one).
+VENV ?= $(BUILD_DIR)/venv
+$(VENV)/.installed: deploy/test-venv.sh
+	PYTHON=$(PYTHON) deploy/test-venv.sh $(VENV)
+
+.PHONY: check-latents
+check-latents: all $(TOOLS) $(VENV)/.installed ## tokenizers against transformers, tokenizers, sentencepiece (downloads gigabytes once; T=test_x.py: one)
+	SKERRY_BUILD=$(BUILD_DIR) $(VENV)/bin/python -m pytest -q -s -p no:cacheprovider $(if $(T),tests/latents/$(T),tests/latents)

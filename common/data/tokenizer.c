@@ -2,7 +2,7 @@
 
 #include "common/data/tokenizer_impl.h"
 
-#define NONE UINT32_MAX
+#define NONE TOKENIZER_NONE
 
 struct tokenizer *tokenizer_bytes(void)
 {
@@ -17,6 +17,7 @@ struct tokenizer *tokenizer_bytes(void)
     }
     t->tokens[TOKENIZER_BYTES_END] = (struct token){.used = true, .special = true};
     t->bos = t->eos = TOKENIZER_BYTES_END;
+    t->put_first = t->put_last = t->unk = -1;
     return t;
 }
 
@@ -25,6 +26,10 @@ void tokenizer_free(struct tokenizer *t)
     if (!t)
         return;
     buf_release(&t->pool);
+    buf_release(&t->charsmap);
+    mem_free(t->trie);
+    mem_free(t->scores);
+    mem_free(t->sorted);
     mem_free(t->tokens);
     mem_free(t->merges);
     mem_free(t->by_text);
@@ -71,7 +76,7 @@ void tokens_release(struct tokens *t)
     *t = (struct tokens){0};
 }
 
-static int tokens_room(struct tokens *t, size_t n, struct err *err)
+int tokens_room(struct tokens *t, size_t n, struct err *err)
 {
     if (t->cap - t->n >= n)
         return 0;
@@ -125,236 +130,20 @@ uint32_t tokenizer_pair_hash(uint32_t left, uint32_t right)
     return (uint32_t)(h >> 32);
 }
 
-static const struct merge *find_merge(const struct tokenizer *t, uint32_t left, uint32_t right)
+int tokenizer_unknown(const struct tokenizer *t, const uint8_t *text, size_t len,
+                      struct tokens *out, struct err *err)
 {
-    if (!t->merges)
-        return NULL;
-    for (uint32_t i = tokenizer_pair_hash(left, right);; i++) {
-        const struct merge *m = &t->merges[i & t->merge_mask];
-        if (m->id == NONE)
-            return NULL;
-        if (m->left == left && m->right == right)
-            return m;
-    }
-}
-
-/* ---- merging a word ---- */
-
-/* A symbol of the word, in a list; id NONE: it was merged into its neighbour. */
-struct symbol {
-    uint32_t id;
-    uint32_t before, after; /* NONE at the ends */
-};
-
-/* Two neighbours that could merge.  Stale when the symbols have changed. */
-struct candidate {
-    uint32_t rank, at, left, right, id;
-};
-
-struct word {
-    const struct tokenizer *t;
-    struct symbol *symbols;
-    struct candidate *heap; /* lowest rank first, then leftmost */
-    size_t cap, n_heap;
-};
-
-static bool goes_first(const struct candidate *a, const struct candidate *b)
-{
-    return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;
-}
-
-static void heap_push(struct word *w, struct candidate c)
-{
-    size_t i = w->n_heap++;
-    for (; i > 0 && goes_first(&c, &w->heap[(i - 1) / 2]); i = (i - 1) / 2)
-        w->heap[i] = w->heap[(i - 1) / 2];
-    w->heap[i] = c;
-}
-
-static struct candidate heap_pop(struct word *w)
-{
-    struct candidate top = w->heap[0], last = w->heap[--w->n_heap];
-    size_t i = 0;
-    for (;;) {
-        size_t child = 2 * i + 1;
-        if (child >= w->n_heap)
-            break;
-        if (child + 1 < w->n_heap && goes_first(&w->heap[child + 1], &w->heap[child]))
-            child++;
-        if (!goes_first(&w->heap[child], &last))
-            break;
-        w->heap[i] = w->heap[child];
-        i = child;
-    }
-    w->heap[i] = last;
-    return top;
-}
-
-/* The pair that starts at symbol i, if it can merge. */
-static void consider(struct word *w, uint32_t i)
-{
-    if (i == NONE || w->symbols[i].after == NONE)
-        return;
-    uint32_t left = w->symbols[i].id, right = w->symbols[w->symbols[i].after].id;
-    const struct merge *m = find_merge(w->t, left, right);
-    if (m)
-        heap_push(w, (struct candidate){m->rank, i, left, right, m->id});
-}
-
-static int word_room(struct word *w, size_t len, struct err *err)
-{
-    if (len <= w->cap)
-        return 0;
-    size_t cap = len < 64 ? 64 : len;
-    mem_free(w->symbols);
-    mem_free(w->heap);
-    w->cap = 0;
-    w->symbols = mem_try_array(cap, sizeof(*w->symbols));
-    /* One for each pair, and at most two for each of fewer than cap merges. */
-    w->heap = mem_try_array(3 * cap, sizeof(*w->heap));
-    if (!w->symbols || !w->heap)
-        return err_set(err, -ENOMEM, "out of memory for a word of %zu bytes", len);
-    w->cap = cap;
-    return 0;
-}
-
-static void merge_all(struct word *w)
-{
-    while (w->n_heap) {
-        struct candidate c = heap_pop(w);
-        struct symbol *s = &w->symbols[c.at];
-        if (s->id != c.left || s->after == NONE || w->symbols[s->after].id != c.right)
-            continue;
-        struct symbol *gone = &w->symbols[s->after];
-        gone->id = NONE;
-        s->id = c.id;
-        s->after = gone->after;
-        if (s->after != NONE)
-            w->symbols[s->after].before = c.at;
-        consider(w, s->before);
-        consider(w, c.at);
-    }
-}
-
-static int encode_word(struct word *w, const uint8_t *text, size_t len, struct tokens *out,
-                       struct err *err)
-{
-    const struct tokenizer *t = w->t;
-    int64_t whole = t->whole_words ? tokenizer_find(t, text, len) : -1;
-    if (whole >= 0)
-        return tokens_add(out, (uint32_t)whole, err);
-    int rc = word_room(w, len, err);
-    if (rc == 0)
-        rc = tokens_room(out, len, err);
-    if (rc < 0)
-        return rc;
-    for (size_t i = 0; i < len; i++) {
-        uint32_t id = t->byte_ids[text[i]], at = (uint32_t)i;
-        if (id == NONE)
-            return err_set(err, -ERR_FORMAT, "the tokenizer has no token for the byte 0x%02x",
-                           text[i]);
-        w->symbols[i] = (struct symbol){id, i ? at - 1 : NONE, i + 1 < len ? at + 1 : NONE};
-    }
-    w->n_heap = 0;
-    for (size_t i = 0; i + 1 < len; i++)
-        consider(w, (uint32_t)i);
-    merge_all(w);
-    for (uint32_t i = 0; i != NONE; i = w->symbols[i].after)
-        out->ids[out->n++] = w->symbols[i].id;
-    return 0;
-}
-
-/* ---- encoding ---- */
-
-/* An added token at the start of the text; NULL: none. */
-static const struct token *added_at(const struct tokenizer *t, const uint8_t *text, size_t len,
-                                    unsigned flags, uint32_t *ret_id)
-{
-    for (size_t i = 0; i < t->n_added; i++) {
-        const struct token *k = &t->tokens[t->added[i].id];
-        if ((!t->added[i].special || flags & TOKENIZER_SPECIAL) && k->len <= len &&
-            memcmp(t->pool.data + k->at, text, k->len) == 0) {
-            *ret_id = t->added[i].id;
-            return k;
-        }
-    }
-    return NULL;
-}
-
-/* Bytes before the next added token, or all. */
-static size_t until_added(const struct tokenizer *t, const uint8_t *text, size_t len,
-                          unsigned flags)
-{
-    bool starts[256] = {false};
-    bool any = false;
-    uint32_t id;
-    for (size_t i = 0; i < t->n_added; i++) {
-        if (t->added[i].special && !(flags & TOKENIZER_SPECIAL))
-            continue;
-        starts[t->pool.data[t->tokens[t->added[i].id].at]] = any = true;
-    }
-    for (size_t at = 0; any && at < len; at++)
-        if (starts[text[at]] && added_at(t, text + at, len - at, flags, &id))
-            return at;
-    return len;
-}
-
-static int encode_bytes(const struct tokenizer *t, const uint8_t *text, size_t len,
-                        struct tokens *out, struct err *err)
-{
-    int rc = tokens_room(out, len, err);
+    size_t known = 0;
+    int rc = 0;
+    while (t->byte_fallback && known < len && t->byte_ids[text[known]] != NONE)
+        known++;
+    if (known < len && t->unk >= 0)
+        return tokens_add(out, (uint32_t)t->unk, err);
+    if (known < len)
+        return err_set(err, -ERR_FORMAT, "the tokenizer has no token for the byte 0x%02x",
+                       text[known]);
     for (size_t i = 0; rc == 0 && i < len; i++)
-        out->ids[out->n++] = t->byte_ids[text[i]];
-    return rc;
-}
-
-static int encode_words(struct word *w, const uint8_t *text, size_t len, struct tokens *out,
-                        struct err *err)
-{
-    int rc = 0;
-    for (size_t n; rc == 0 && len > 0; text += n, len -= n) {
-        n = tokenizer_word(w->t->split, text, len);
-        rc = encode_word(w, text, n, out, err);
-    }
-    return rc;
-}
-
-static int encode_text(const struct tokenizer *t, const uint8_t *text, size_t len, unsigned flags,
-                       struct tokens *out, struct err *err)
-{
-    struct word w = {.t = t};
-    uint32_t id = 0;
-    int rc = 0;
-    while (rc == 0 && len > 0) {
-        size_t n = until_added(t, text, len, flags);
-        rc = encode_words(&w, text, n, out, err);
-        text += n;
-        len -= n;
-        const struct token *k = len ? added_at(t, text, len, flags, &id) : NULL;
-        if (rc == 0 && k)
-            rc = tokens_add(out, id, err);
-        text += k ? k->len : 0;
-        len -= k ? k->len : 0;
-    }
-    mem_free(w.symbols);
-    mem_free(w.heap);
-    return rc;
-}
-
-int tokenizer_encode(const struct tokenizer *t, const void *text, size_t len, unsigned flags,
-                     struct tokens *out, struct err *err)
-{
-    int rc = 0;
-    if (len > TOKENIZER_TEXT_MAX)
-        return err_set(err, -ERR_LIMIT, "a text of %zu bytes, at most %u are encoded at once", len,
-                       TOKENIZER_TEXT_MAX);
-    if (flags & TOKENIZER_ENDS && t->bos >= 0)
-        rc = tokens_add(out, (uint32_t)t->bos, err);
-    if (rc == 0)
-        rc = t->split == SPLIT_NONE ? encode_bytes(t, text, len, out, err)
-                                    : encode_text(t, text, len, flags, out, err);
-    if (rc == 0 && flags & TOKENIZER_ENDS && t->eos >= 0)
-        rc = tokens_add(out, (uint32_t)t->eos, err);
+        rc = tokens_add(out, t->byte_ids[text[i]], err);
     return rc;
 }
 
@@ -362,12 +151,18 @@ int tokenizer_encode(const struct tokenizer *t, const void *text, size_t len, un
 
 int tokenizer_decode(const struct tokenizer *t, const uint32_t *ids, size_t n, struct buf *out)
 {
+    bool prefix = t->prefix != PREFIX_NONE; /* the first space is not the text's */
     int rc = 0;
+    for (size_t i = 0; i < t->n_rewrites; i++)
+        prefix = prefix || t->rewrites[i] == REWRITE_PREPEND;
     for (size_t i = 0; rc == 0 && i < n; i++) {
         size_t len;
         const uint8_t *p = tokenizer_piece(t, ids[i], &len);
-        if (!tokenizer_is_special(t, ids[i]))
-            rc = buf_append(out, p, len);
+        if (tokenizer_is_special(t, ids[i]) || len == 0)
+            continue;
+        prefix = prefix && *p == ' ';
+        rc = buf_append(out, p + prefix, len - prefix);
+        prefix = false;
     }
     return rc;
 }

@@ -2,14 +2,19 @@
  *
  *   bytes            the default: ids 0..255 are the bytes, 256 stands at both ends
  *                    of a document (bos and eos are one); vocabulary 257
- *   tokenizer.json   Hugging Face byte-level BPE, as of GPT-2, GPT-4 and Llama 3:
- *                    model BPE, merges as "a b" or ["a", "b"], added tokens, the
- *                    split patterns of GPT-2 and of cl100k (also with single
- *                    digits, as Qwen 2 has it).  Anything else is refused with a
- *                    sentence that names it.
+ *   tokenizer.json   Hugging Face's: byte-level BPE, as of GPT-2, GPT-4, Llama 3 and CLIP
+ *                    (split patterns of GPT-2, of cl100k, also with single digits as Qwen 2
+ *                    has it, of CLIP); BPE over characters with U+2581 for spaces, as of
+ *                    Llama 2; Unigram, as of T5.  Normalizers NFC, Lowercase, Replace (of
+ *                    white space), Strip, Prepend, Precompiled; pre-tokenizers ByteLevel,
+ *                    Split, Metaspace, WhitespaceSplit; added tokens.  Anything else is
+ *                    refused with a sentence that names it.
+ *   tokenizer.model  SentencePiece's: BPE as it encodes itself, with its byte fallback and
+ *                    dummy prefix; Unigram as transformers' T5 encodes.
  *
- * Bytes survive: decode(encode(x)) == x for any bytes, valid UTF-8 or not.  Files
- * are hostile input: everything in them is bounded and checked.
+ * Without normalizers, unknown tokens and U+2581 bytes survive: decode(encode(x)) == x for any
+ * bytes, valid UTF-8 or not.  With U+2581 the first space of a text does not.  Files are hostile
+ * input: everything in them is bounded and checked.
  *
  * A tokenizer is read-only once made: any number of threads. */
 #ifndef COMMON_DATA_TOKENIZER_H
@@ -20,7 +25,7 @@
 
 struct tokenizer;
 
-#define TOKENIZER_FILE_MAX (64u << 20) /* bytes of a tokenizer.json */
+#define TOKENIZER_FILE_MAX (64u << 20) /* bytes of a file */
 #define TOKENIZER_VOCAB_MAX (1u << 20)
 #define TOKENIZER_PIECE_MAX 65536     /* bytes of one token */
 #define TOKENIZER_TEXT_MAX (1u << 30) /* bytes encoded at once */
@@ -29,8 +34,8 @@ struct tokenizer;
 
 /* Byte tokens.  Never fails. */
 struct tokenizer *tokenizer_bytes(void);
-/* A tokenizer.json; `name` is for messages. */
-int tokenizer_parse(const void *json, size_t len, const char *name, struct tokenizer **ret,
+/* A tokenizer.json or tokenizer.model, which its first bytes tell; `name` is for messages. */
+int tokenizer_parse(const void *data, size_t len, const char *name, struct tokenizer **ret,
                     struct err *err);
 int tokenizer_open(const char *path, struct tokenizer **ret, struct err *err);
 void tokenizer_free(struct tokenizer *t); /* NULL is fine */
@@ -38,8 +43,8 @@ void tokenizer_free(struct tokenizer *t); /* NULL is fine */
 /* Every id is below this; not every id below it need be a token. */
 uint32_t tokenizer_vocab(const struct tokenizer *t);
 /* The tokens before and after a document, -1: none.  Of a tokenizer.json: what
- * its post-processor puts first, else <|begin_of_text|>, <s> or <|endoftext|>;
- * and <|end_of_text|>, </s> or <|endoftext|>. */
+ * its post-processor puts first, else <|begin_of_text|>, <s>, <|startoftext|> or
+ * <|endoftext|>; and <|end_of_text|>, </s> or <|endoftext|>. */
 int32_t tokenizer_bos(const struct tokenizer *t);
 int32_t tokenizer_eos(const struct tokenizer *t);
 /* The bytes of a token, borrowed; *ret_len 0 for ids that are none.  Special

@@ -1,9 +1,15 @@
-/* What the files of the tokenizer share: tokenizer.c encodes and decodes, tokenizer_json.c reads
- * a file, tokenizer_split.c finds the words. */
+/* What the files of the tokenizer share: tokenizer.c has the tables and decodes,
+ * tokenizer_encode.c encodes; tokenizer_normal.c rewrites texts first, tokenizer_split.c finds the
+ * words, tokenizer_unigram.c the best pieces; tokenizer_build.h fills the tables.
+ *
+ * Where spaces are written as U+2581 (Metaspace, SentencePiece) both are ' ' here, in the tables
+ * and in the texts, so that a piece is the text that it stands for. */
 #ifndef COMMON_DATA_TOKENIZER_IMPL_H
 #define COMMON_DATA_TOKENIZER_IMPL_H
 
 #include "common/data/tokenizer.h"
+
+#define TOKENIZER_NONE UINT32_MAX
 
 /* How text is cut into words before merging. */
 enum split {
@@ -11,8 +17,32 @@ enum split {
     SPLIT_GPT2,   /* 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+ */
     SPLIT_CL100K, /* GPT-4, Llama 3: up to three digits */
     SPLIT_DIGIT,  /* Qwen 2: single digits */
+    SPLIT_CLIP,   /* <\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|\p{L}+|\p{N}|
+                     [^\s\p{L}\p{N}]+, spaces dropped; what it finds is cut as GPT-2 does */
     SPLIT_WHOLE,  /* no pattern: all of the text is one word */
+    SPLIT_SPACES, /* at white space, which is dropped */
 };
+
+/* Metaspace's space before a word that does not begin with one. */
+enum prefix {
+    PREFIX_NONE,
+    PREFIX_FIRST, /* of the text only */
+    PREFIX_ALL,
+};
+
+/* What is done to a text first, in this order. */
+enum rewrite {
+    REWRITE_NFC,
+    REWRITE_LOWER,
+    REWRITE_SPACES,      /* \s+ is ' ' */
+    REWRITE_RUNS,        /* " {2,}" is ' ' */
+    REWRITE_META,        /* U+2581 is ' ' */
+    REWRITE_PREPEND,     /* ' ' before a text that is not empty */
+    REWRITE_STRIP_LEFT,  /* white space */
+    REWRITE_STRIP_RIGHT, /* white space */
+    REWRITE_CHARSMAP,
+};
+#define TOKENIZER_REWRITES_MAX 8
 
 /* A token: bytes in the pool. */
 struct token {
@@ -28,8 +58,11 @@ struct merge {
 
 /* An added token: recognised in the text before splitting if asked for. */
 struct added {
-    uint32_t id, len;
+    uint32_t id, at, len; /* what is looked for: bytes in the pool */
     bool special;
+    bool normalized;     /* looked for after the text was rewritten */
+    bool single_word;    /* not within a word */
+    bool lstrip, rstrip; /* takes the white space beside it along */
 };
 
 struct tokenizer {
@@ -46,8 +79,35 @@ struct tokenizer {
     uint32_t text_mask;
     struct added *added; /* longest text first */
     size_t n_added;
+    uint8_t added_starts[2][256]; /* by `normalized` and first byte: 1 plain, 2 special ones */
     int32_t bos, eos;
+    int32_t put_first, put_last; /* what the post-processor puts around a text, -1: nothing */
+
+    enum rewrite rewrites[TOKENIZER_REWRITES_MAX];
+    size_t n_rewrites;
+    bool meta;      /* the vocabulary writes spaces as U+2581 */
+    bool metaspace; /* words are rewritten so, too, with a space before them ... */
+    enum prefix prefix;
+    bool cut_at_space; /* ... and cut again before each ' ' */
+
+    bool characters;    /* BPE begins with characters, not with bytes */
+    bool suffix;        /* the last symbol of a word ends in "</w>" */
+    bool byte_fallback; /* byte_ids are for characters that the vocabulary lacks */
+    bool fuse_unk;      /* a run of unknown characters is one token */
+    int32_t unk;        /* -1: none */
+
+    double *scores; /* Unigram, by id; NULL: BPE */
+    double unk_score;
+    uint32_t *sorted; /* ids of the pieces by their bytes */
+    uint32_t n_sorted;
+
+    uint32_t *trie; /* the charsmap: a double array, and texts that end in NUL */
+    uint32_t n_trie;
+    struct buf charsmap;
 };
+
+/* Room for n more ids. */
+int tokens_room(struct tokens *t, size_t n, struct err *err);
 
 /* Where a token's text, and a pair of tokens, begin in the tables. */
 uint32_t tokenizer_hash(const void *text, size_t len);
@@ -55,7 +115,24 @@ uint32_t tokenizer_pair_hash(uint32_t left, uint32_t right);
 /* Id of a token by its bytes; -1: none. */
 int64_t tokenizer_find(const struct tokenizer *t, const void *text, size_t len);
 
-/* Bytes of the first word of the text, at least 1 (len > 0). */
-size_t tokenizer_word(enum split split, const uint8_t *text, size_t len);
+/* Bytes of the first word of the text, at least 1 (len > 0); *ret_drop: it is no word. */
+size_t tokenizer_word(enum split split, const uint8_t *text, size_t len, bool *ret_drop);
+
+/* The text after all rewrites, in *out; `spare` is used in between.  The three are distinct. */
+int tokenizer_rewrite(const struct tokenizer *t, const uint8_t *text, size_t len, struct buf *out,
+                      struct buf *spare);
+/* Appends the text with ' ' for each U+2581. */
+int tokenizer_meta(const uint8_t *text, size_t len, struct buf *out);
+
+/* Appends the likeliest pieces of a word.  Without TOKENIZER_SPECIAL special ones are no pieces. */
+int tokenizer_unigram(const struct tokenizer *t, const uint8_t *text, size_t len, unsigned flags,
+                      struct tokens *out, struct err *err);
+/* Orders the pieces once all scores are there. */
+int tokenizer_unigram_sort(struct tokenizer *t);
+
+/* Appends what stands for a text that the vocabulary lacks: its bytes' tokens or the unknown one.
+ * -ERR_FORMAT when it has neither. */
+int tokenizer_unknown(const struct tokenizer *t, const uint8_t *text, size_t len,
+                      struct tokens *out, struct err *err);
 
 #endif

@@ -1,141 +1,27 @@
-/* Reading a Hugging Face tokenizer.json: byte-level BPE and nothing else. */
-#include <jansson.h>
-
-#include "common/base/base.h"
-#include "common/base/file.h"
-#include "common/data/tokenizer_impl.h"
-
-#define NONE UINT32_MAX
-#define ADDED_MAX 65536
-#define POOL_MAX (256u << 20)
-
-struct reader {
-    struct tokenizer *t;
-    const char *name;
-    struct buf scratch;
-    struct err *err;
-    int16_t byte_of[512]; /* code point of GPT-2's alphabet -> byte; -1: none */
-};
-
-__attribute__((format(printf, 2, 3))) static int refuse(const struct reader *r, const char *fmt,
-                                                        ...)
-{
-    char why[512];
-    va_list ap;
-    va_start(ap, fmt);
-    (void)vsnprintf(why, sizeof(why), fmt, ap);
-    va_end(ap);
-    return err_set(r->err, -ERR_FORMAT, "tokenizer %s: %s", r->name, why);
-}
-
-static int no_memory(const struct reader *r)
-{
-    return err_set(r->err, -ENOMEM, "out of memory for the tokenizer %s", r->name);
-}
-
-/* ---- GPT-2's alphabet: printable Latin-1 stands for itself, the other bytes for
- * U+0100 and on ---- */
-
-static void make_alphabet(struct reader *r)
-{
-    int next = 256;
-    memset(r->byte_of, 0xff, sizeof(r->byte_of));
-    for (int b = 0; b < 256; b++) {
-        bool itself = (b >= '!' && b <= '~') || (b >= 0xa1 && b <= 0xac) || b >= 0xae;
-        r->byte_of[itself ? b : next++] = (int16_t)b;
-    }
-}
-
-/* Text of the alphabet as bytes, into scratch.  Text with other characters (added
- * tokens) is what it is. */
-static int to_bytes(struct reader *r, const char *text, size_t len)
-{
-    const uint8_t *p = (const uint8_t *)text, *end = p + len;
-    buf_clear(&r->scratch);
-    while (p < end) {
-        uint32_t c = *p;
-        size_t n = c < 0x80 ? 1 : 2;
-        if (n == 2)
-            c = p + 1 < end ? (c & 0x1f) << 6 | (p[1] & 0x3f) : NONE;
-        if ((*p >= 0x80 && (*p & 0xe0) != 0xc0) || c >= 512 || r->byte_of[c] < 0) {
-            buf_clear(&r->scratch);
-            return buf_append(&r->scratch, text, len);
-        }
-        int rc = buf_append_byte(&r->scratch, (uint8_t)r->byte_of[c]);
-        if (rc < 0)
-            return rc;
-        p += n;
-    }
-    return 0;
-}
-
-/* ---- tables ---- */
-
-static uint32_t table_size(size_t n)
-{
-    uint32_t size = 16;
-    while (size < 2 * n)
-        size *= 2;
-    return size;
-}
-
-static int make_room(struct reader *r, size_t vocab, size_t merges)
-{
-    struct tokenizer *t = r->t;
-    uint32_t texts = table_size(vocab), pairs = table_size(merges);
-    t->tokens = mem_try_array(vocab, sizeof(*t->tokens));
-    t->by_text = mem_try_array(texts, sizeof(*t->by_text));
-    t->merges = mem_try_array(pairs, sizeof(*t->merges));
-    if (!t->tokens || !t->by_text || !t->merges)
-        return no_memory(r);
-    memset(t->by_text, 0xff, texts * sizeof(*t->by_text));
-    memset(t->merges, 0xff, pairs * sizeof(*t->merges));
-    t->vocab = (uint32_t)vocab;
-    t->text_mask = texts - 1;
-    t->merge_mask = pairs - 1;
-    return 0;
-}
-
-/* Bytes as the text of an id. */
-static int set_token(struct reader *r, uint32_t id, const void *bytes, size_t len)
-{
-    struct tokenizer *t = r->t;
-    if (len == 0 || len > TOKENIZER_PIECE_MAX)
-        return refuse(r, "the token %u is empty or longer than %d bytes", id, TOKENIZER_PIECE_MAX);
-    t->tokens[id] = (struct token){(uint32_t)t->pool.len, (uint32_t)len, true, false};
-    if (buf_append(&t->pool, bytes, len) < 0)
-        return refuse(r, "its tokens have more than %u bytes together", POOL_MAX);
-    if (tokenizer_find(t, bytes, len) >= 0)
-        return 0; /* another id with the same text: the first stays */
-    uint32_t i = tokenizer_hash(bytes, len);
-    while (t->by_text[i & t->text_mask] != NONE)
-        i++;
-    t->by_text[i & t->text_mask] = id;
-    return 0;
-}
+/* Reading a Hugging Face tokenizer.json: its model, vocabulary and added tokens. */
+#include "common/data/tokenizer_build.h"
 
 /* An id of the file. */
-static int read_id(const struct reader *r, const json_t *value, const char *what, uint32_t *ret)
+static int read_id(const struct build *b, const json_t *value, const char *what, uint32_t *ret)
 {
     json_int_t id = json_integer_value(value);
     if (!json_is_integer(value) || id < 0 || id >= TOKENIZER_VOCAB_MAX)
-        return refuse(r, "the id of '%.64s' is not a number below %u", what, TOKENIZER_VOCAB_MAX);
+        return build_refuse(b, "the id of '%.64s' is not a number below %u", what,
+                            TOKENIZER_VOCAB_MAX);
     *ret = (uint32_t)id;
     return 0;
 }
 
-/* ---- vocabulary, merges, added tokens ---- */
-
 /* One more than the highest id. */
-static int find_size(const struct reader *r, json_t *vocab, const json_t *added, size_t *ret)
+static int find_size(const struct build *b, json_t *vocab, const json_t *added, size_t *ret)
 {
     const char *text;
     json_t *value;
-    size_t size = 0, i;
+    size_t size = json_array_size(vocab), i;
     uint32_t id = 0;
     json_object_foreach(vocab, text, value)
     {
-        int rc = read_id(r, value, text, &id);
+        int rc = read_id(b, value, text, &id);
         if (rc < 0)
             return rc;
         size = id >= size ? (size_t)id + 1 : size;
@@ -143,7 +29,7 @@ static int find_size(const struct reader *r, json_t *vocab, const json_t *added,
     json_array_foreach(added, i, value)
     {
         const char *content = json_string_value(json_object_get(value, "content"));
-        int rc = read_id(r, json_object_get(value, "id"), content ? content : "?", &id);
+        int rc = read_id(b, json_object_get(value, "id"), content ? content : "?", &id);
         if (rc < 0)
             return rc;
         size = id >= size ? (size_t)id + 1 : size;
@@ -152,7 +38,7 @@ static int find_size(const struct reader *r, json_t *vocab, const json_t *added,
     return 0;
 }
 
-static int take_vocab(struct reader *r, json_t *vocab)
+static int take_vocab(struct build *b, json_t *vocab)
 {
     const char *text;
     size_t len;
@@ -160,20 +46,37 @@ static int take_vocab(struct reader *r, json_t *vocab)
     uint32_t id = 0;
     json_object_keylen_foreach(vocab, text, len, value)
     {
-        int rc = read_id(r, value, text, &id);
-        if (rc == 0 && r->t->tokens[id].used)
-            rc = refuse(r, "two tokens have the id %u, one of them '%.64s'", id, text);
-        if (rc == 0 && to_bytes(r, text, len) < 0)
-            rc = no_memory(r);
+        int rc = read_id(b, value, text, &id);
         if (rc == 0)
-            rc = set_token(r, id, r->scratch.data, r->scratch.len);
+            rc = build_token(b, id, text, len);
         if (rc < 0)
             return rc;
     }
-    for (int b = 0; b < 256; b++) {
-        uint8_t byte = (uint8_t)b;
-        int64_t hit = tokenizer_find(r->t, &byte, 1);
-        r->t->byte_ids[b] = hit < 0 ? NONE : (uint32_t)hit;
+    if (!b->t->characters)
+        build_bytes(b);
+    return 0;
+}
+
+/* [["piece", score], ...] of Unigram: ids are places. */
+static int take_pieces(struct build *b, const json_t *vocab)
+{
+    struct tokenizer *t = b->t;
+    const json_t *item;
+    size_t i;
+    t->scores = mem_try_array(t->vocab, sizeof(*t->scores));
+    if (!t->scores)
+        return build_no_memory(b);
+    for (i = 0; i < t->vocab; i++)
+        t->scores[i] = NAN; /* added tokens are no pieces */
+    json_array_foreach(vocab, i, item)
+    {
+        const json_t *text = json_array_get(item, 0), *score = json_array_get(item, 1);
+        if (!json_is_string(text) || !json_is_number(score))
+            return build_refuse(b, "token %zu is not a pair of a text and a score", i);
+        int rc = build_token(b, (uint32_t)i, json_string_value(text), json_string_length(text));
+        if (rc < 0)
+            return rc;
+        t->scores[i] = json_number_value(score);
     }
     return 0;
 }
@@ -201,240 +104,47 @@ static int merge_sides(const json_t *item, const char *side[2], size_t len[2])
     return 0;
 }
 
-static void add_merge(struct tokenizer *t, uint32_t left, uint32_t right, uint32_t rank,
-                      uint32_t id)
-{
-    uint32_t i = tokenizer_pair_hash(left, right);
-    for (; t->merges[i & t->merge_mask].id != NONE; i++) {
-        struct merge *m = &t->merges[i & t->merge_mask];
-        if (m->left == left && m->right == right) {
-            m->rank = rank; /* as a map that is filled in order has it */
-            m->id = id;
-            return;
-        }
-    }
-    t->merges[i & t->merge_mask] = (struct merge){left, right, rank, id};
-}
-
-static int take_merges(struct reader *r, const json_t *merges)
+static int take_merges(struct build *b, const json_t *merges)
 {
     const json_t *item;
     size_t i;
-    struct buf whole;
-    int rc = 0;
-    buf_init(&whole, 2 * TOKENIZER_PIECE_MAX);
     json_array_foreach(merges, i, item)
     {
-        const char *side[2];
-        size_t len[2];
-        int64_t ids[3] = {-1, -1, -1};
-        buf_clear(&whole);
-        rc = merge_sides(item, side, len);
-        for (int k = 0; rc == 0 && k < 2; k++) {
-            rc = to_bytes(r, side[k], len[k]);
-            ids[k] = rc < 0 ? -1 : tokenizer_find(r->t, r->scratch.data, r->scratch.len);
-            if (ids[k] >= 0)
-                rc = buf_append(&whole, r->scratch.data, r->scratch.len);
-        }
-        ids[2] = rc < 0 ? -1 : tokenizer_find(r->t, whole.data, whole.len);
-        if (rc < 0 || ids[0] < 0 || ids[1] < 0 || ids[2] < 0) {
-            rc = refuse(r, "merge %zu is not made of two tokens that together are a token", i);
-            break;
-        }
-        add_merge(r->t, (uint32_t)ids[0], (uint32_t)ids[1], (uint32_t)i, (uint32_t)ids[2]);
-    }
-    buf_release(&whole);
-    return rc;
-}
-
-static int longest_first(const void *a, const void *b)
-{
-    const struct added *x = a, *y = b;
-    if (x->len != y->len)
-        return x->len > y->len ? -1 : 1;
-    return x->id < y->id ? -1 : x->id > y->id;
-}
-
-static int take_added_token(struct reader *r, const json_t *item)
-{
-    static const char *const unknown[] = {"single_word", "lstrip", "rstrip"};
-    struct tokenizer *t = r->t;
-    const char *text = json_string_value(json_object_get(item, "content"));
-    size_t len = json_string_length(json_object_get(item, "content"));
-    bool special = json_is_true(json_object_get(item, "special"));
-    uint32_t id = 0;
-    if (!text || !*text)
-        return refuse(r, "an added token has no content");
-    for (size_t i = 0; i < 3; i++)
-        if (json_is_true(json_object_get(item, unknown[i])))
-            return refuse(r, "the added token '%.64s' has %s, which is not supported", text,
-                          unknown[i]);
-    int rc = read_id(r, json_object_get(item, "id"), text, &id);
-    if (rc < 0)
-        return rc;
-    const struct token *k = &t->tokens[id];
-    if (!k->used)
-        rc = set_token(r, id, text, len);
-    else if (k->len != len || memcmp(t->pool.data + k->at, text, len) != 0)
-        rc = refuse(r, "the added token '%.64s' has the id %u of another token", text, id);
-    if (rc < 0)
-        return rc;
-    t->tokens[id].special = special;
-    t->added[t->n_added++] = (struct added){id, (uint32_t)len, special};
-    return 0;
-}
-
-static int take_added(struct reader *r, const json_t *added)
-{
-    const json_t *item;
-    size_t i, n = json_array_size(added);
-    if (n == 0)
-        return 0;
-    if (n > ADDED_MAX)
-        return refuse(r, "it has %zu added tokens, at most %d are possible", n, ADDED_MAX);
-    r->t->added = mem_try_array(n, sizeof(*r->t->added));
-    if (!r->t->added)
-        return no_memory(r);
-    json_array_foreach(added, i, item)
-    {
-        int rc = take_added_token(r, item);
+        const char *side[2] = {"", ""};
+        size_t len[2] = {0, 0};
+        (void)merge_sides(item, side, len);
+        int rc = build_merge_text(b, side, len, (uint32_t)i);
         if (rc < 0)
             return rc;
     }
-    qsort(r->t->added, r->t->n_added, sizeof(*r->t->added), longest_first);
     return 0;
 }
 
-/* ---- how text is split ---- */
-
-static const char *type_of(const json_t *part)
+static int take_added(struct build *b, const json_t *added)
 {
-    const char *type = json_string_value(json_object_get(part, "type"));
-    return type ? type : "?";
-}
-
-static int take_pattern(struct reader *r, const char *pattern)
-{
-    static const struct {
-        const char *text;
-        enum split split;
-    } known[] = {
-        {"'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",
-         SPLIT_GPT2},
-        {"'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",
-         SPLIT_GPT2},
-        {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| "
-         "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
-         SPLIT_CL100K},
-        {"'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|\\p{N}{1,3}| "
-         "?[^\\s\\p{L}\\p{N}]++[\\r\\n]*|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+",
-         SPLIT_CL100K},
-        {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| "
-         "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
-         SPLIT_DIGIT},
-    };
-    for (size_t i = 0; pattern && i < sizeof(known) / sizeof(known[0]); i++) {
-        if (strcmp(pattern, known[i].text) == 0) {
-            r->t->split = known[i].split;
-            return 0;
-        }
-    }
-    return refuse(r,
-                  "it splits text by the pattern %.200s; only those of GPT-2 and cl100k are "
-                  "supported",
-                  pattern ? pattern : "(none)");
-}
-
-/* ByteLevel, the last step: alone it splits as GPT-2 does. */
-static int take_byte_level(struct reader *r, const json_t *part, bool first)
-{
-    const json_t *use_regex = json_object_get(part, "use_regex");
-    bool split = !use_regex || json_is_true(use_regex);
-    if (strcmp(type_of(part), "ByteLevel") != 0)
-        return refuse(r, "it has the pre-tokenizer '%.64s', expected ByteLevel", type_of(part));
-    if (json_is_true(json_object_get(part, "add_prefix_space")))
-        return refuse(r, "ByteLevel has add_prefix_space, which is not supported");
-    if (split && !first)
-        return refuse(r, "it splits text twice: by a pattern and by ByteLevel's use_regex");
-    if (first)
-        r->t->split = split ? SPLIT_GPT2 : SPLIT_WHOLE;
-    return 0;
-}
-
-static int take_split(struct reader *r, const json_t *part)
-{
-    const char *behavior = json_string_value(json_object_get(part, "behavior"));
-    bool invert = json_is_true(json_object_get(part, "invert"));
-    if (strcmp(type_of(part), "Split") != 0)
-        return refuse(r, "it has the pre-tokenizer '%.64s'; expected Split and ByteLevel",
-                      type_of(part));
-    /* The patterns match everything: to keep the matches, or to remove the rest. */
-    if (!behavior || strcmp(behavior, invert ? "Removed" : "Isolated") != 0)
-        return refuse(r, "it splits text with the behavior '%.64s', expected Isolated",
-                      behavior ? behavior : "?");
-    const json_t *pattern = json_object_get(part, "pattern");
-    return take_pattern(r, json_string_value(json_object_get(pattern, "Regex")));
-}
-
-static int take_pre_tokenizer(struct reader *r, const json_t *part)
-{
-    if (strcmp(type_of(part), "Sequence") != 0)
-        return take_byte_level(r, part, true);
-    const json_t *list = json_object_get(part, "pretokenizers");
-    size_t n = json_array_size(list);
-    if (n != 1 && n != 2)
-        return refuse(r, "it has %zu pre-tokenizers in a row; expected Split and ByteLevel", n);
-    int rc = n == 2 ? take_split(r, json_array_get(list, 0)) : 0;
-    return rc < 0 ? rc : take_byte_level(r, json_array_get(list, n - 1), n == 1);
-}
-
-/* ---- the ends of a document ---- */
-
-static int32_t find_special(const struct tokenizer *t, const char *const *names, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        int64_t id = tokenizer_find(t, names[i], strlen(names[i]));
-        if (id >= 0 && t->tokens[id].special)
-            return (int32_t)id;
-    }
-    return -1;
-}
-
-/* The template of a single text: what stands before and after it. */
-static void take_template(struct tokenizer *t, const json_t *post)
-{
-    const json_t *item, *text;
+    const json_t *item;
     size_t i;
-    bool after = false;
-    json_array_foreach(json_object_get(post, "processors"), i, item)
+    json_array_foreach(added, i, item)
     {
-        take_template(t, item);
+        const json_t *content = json_object_get(item, "content");
+        struct added flags = {
+            .special = json_is_true(json_object_get(item, "special")),
+            .normalized = json_is_true(json_object_get(item, "normalized")),
+            .single_word = json_is_true(json_object_get(item, "single_word")),
+            .lstrip = json_is_true(json_object_get(item, "lstrip")),
+            .rstrip = json_is_true(json_object_get(item, "rstrip")),
+        };
+        const char *text = json_is_string(content) ? json_string_value(content) : "";
+        int rc = read_id(b, json_object_get(item, "id"), text, &flags.id);
+        if (rc == 0)
+            rc = build_added(b, text, strlen(text), flags);
+        if (rc < 0)
+            return rc;
     }
-    json_array_foreach(json_object_get(post, "single"), i, item)
-    {
-        text = json_object_get(json_object_get(item, "SpecialToken"), "id");
-        after = after || json_object_get(item, "Sequence");
-        int64_t id = !json_is_string(text)
-                         ? -1
-                         : tokenizer_find(t, json_string_value(text), json_string_length(text));
-        if (id >= 0 && after)
-            t->eos = (int32_t)id;
-        else if (id >= 0)
-            t->bos = (int32_t)id;
-    }
+    return 0;
 }
 
-static void take_ends(struct reader *r, const json_t *post)
-{
-    static const char *const begins[] = {"<|begin_of_text|>", "<s>", "<|endoftext|>"};
-    static const char *const ends[] = {"<|end_of_text|>", "</s>", "<|endoftext|>"};
-    struct tokenizer *t = r->t;
-    t->bos = find_special(t, begins, 3);
-    t->eos = find_special(t, ends, 3);
-    take_template(t, post);
-}
-
-/* ---- the file ---- */
+/* ---- the model ---- */
 
 static bool is_set(const json_t *value)
 {
@@ -443,87 +153,118 @@ static bool is_set(const json_t *value)
 }
 
 /* What would change the ids in ways that we do not know. */
-static int check_model(const struct reader *r, const json_t *root, const json_t *model)
+static int check_model(const struct build *b, const json_t *model)
 {
-    static const char *const no[] = {"continuing_subword_prefix", "end_of_word_suffix"};
-    const json_t *type = json_object_get(model, "type");
-    if (!json_is_object(json_object_get(model, "vocab")) ||
-        !json_is_array(json_object_get(model, "merges")) || (type && !json_is_string(type)) ||
-        (type && strcmp(json_string_value(type), "BPE") != 0))
-        return refuse(r, "its model is '%.64s', expected BPE with vocab and merges",
-                      json_is_string(type) ? json_string_value(type) : "?");
-    for (size_t i = 0; i < 2; i++)
-        if (is_set(json_object_get(model, no[i])))
-            return refuse(r, "its model has %s, which is not supported", no[i]);
-    if (json_is_true(json_object_get(model, "byte_fallback")))
-        return refuse(r, "its model has byte_fallback; only byte-level BPE is supported");
-    const json_t *normalizer = json_object_get(root, "normalizer");
-    if (is_set(normalizer))
-        return refuse(r,
-                      "it has the normalizer '%.64s'; texts are taken as they are, expected none",
-                      type_of(normalizer));
+    const json_t *type = json_object_get(model, "type"), *vocab = json_object_get(model, "vocab");
+    const char *name = json_is_string(type) ? json_string_value(type) : type ? "?" : "BPE";
+    const bool unigram = strcmp(name, "Unigram") == 0;
+    if (strcmp(name, "BPE") == 0
+            ? !json_is_object(vocab) || !json_is_array(json_object_get(model, "merges"))
+            : !unigram || !json_is_array(vocab))
+        return build_refuse(
+            b, "its model is '%.64s', expected BPE with vocab and merges, or Unigram", name);
+    if (is_set(json_object_get(model, "continuing_subword_prefix")))
+        return build_refuse(b, "its model has continuing_subword_prefix, which is not supported");
+    if (b->t->characters && !b->t->meta)
+        return build_refuse(b, "its model neither has bytes for tokens (ByteLevel) nor U+2581 for "
+                               "spaces (Metaspace); other ones are not supported");
+    if (unigram && !b->t->characters)
+        return build_refuse(b, "its model is 'Unigram' over the pre-tokenizer ByteLevel");
     return 0;
 }
 
-static int read_root(struct reader *r, const json_t *root)
+static int take_options(struct build *b, const json_t *model)
+{
+    struct tokenizer *t = b->t;
+    const json_t *suffix = json_object_get(model, "end_of_word_suffix");
+    t->whole_words = json_is_true(json_object_get(model, "ignore_merges"));
+    t->byte_fallback = json_is_true(json_object_get(model, "byte_fallback"));
+    t->fuse_unk = json_is_array(json_object_get(model, "vocab")) ||
+                  json_is_true(json_object_get(model, "fuse_unk"));
+    t->suffix = is_set(suffix);
+    if (t->suffix && (!json_is_string(suffix) || strcmp(json_string_value(suffix), "</w>") != 0))
+        return build_refuse(b, "its model has an end_of_word_suffix other than </w>");
+    if (t->byte_fallback && (t->suffix || !t->characters))
+        return build_refuse(b, "its model has byte_fallback beside tokens for all bytes");
+    return 0;
+}
+
+/* The token for what the vocabulary lacks. */
+static int take_unknown(struct build *b, const json_t *model)
+{
+    const json_t *token = json_object_get(model, "unk_token"),
+                 *id = json_object_get(model, "unk_id");
+    int64_t unk = -1;
+    if (json_is_string(token)) {
+        if (build_text(b, json_string_value(token), json_string_length(token)) < 0)
+            return build_no_memory(b);
+        unk = tokenizer_find(b->t, b->scratch.data, b->scratch.len);
+    } else if (json_is_integer(id) && json_integer_value(id) >= 0 &&
+               json_integer_value(id) < b->t->vocab) {
+        unk = json_integer_value(id);
+    }
+    if (unk < 0 && (is_set(token) || is_set(id)))
+        return build_refuse(b, "its model's token for unknown text is no token");
+    b->t->unk = (int32_t)unk;
+    return 0;
+}
+
+static int read_root(struct build *b, const json_t *root)
 {
     const json_t *model = json_object_get(root, "model");
     const json_t *added = json_object_get(root, "added_tokens");
     json_t *vocab = json_object_get(model, "vocab");
     const json_t *merges = json_object_get(model, "merges");
     size_t size = 0;
-    int rc = check_model(r, root, model);
+    int rc = tokenizer_read_steps(b, json_object_get(root, "normalizer"),
+                                  json_object_get(root, "pre_tokenizer"));
     if (rc == 0)
-        rc = find_size(r, vocab, added, &size);
-    if (rc == 0 && size == 0)
-        rc = refuse(r, "its vocabulary is empty");
+        rc = check_model(b, model);
     if (rc == 0)
-        rc = make_room(r, size, json_array_size(merges));
+        rc = take_options(b, model);
     if (rc == 0)
-        rc = take_vocab(r, vocab);
+        rc = find_size(b, vocab, added, &size);
     if (rc == 0)
-        rc = take_merges(r, merges);
+        rc = build_room(b, size, json_array_size(merges));
     if (rc == 0)
-        rc = take_added(r, added);
+        rc = json_is_array(vocab) ? take_pieces(b, vocab) : take_vocab(b, vocab);
     if (rc == 0)
-        rc = take_pre_tokenizer(r, json_object_get(root, "pre_tokenizer"));
+        rc = take_merges(b, merges);
     if (rc == 0)
-        take_ends(r, json_object_get(root, "post_processor"));
-    r->t->whole_words = json_is_true(json_object_get(model, "ignore_merges"));
+        rc = take_added(b, added);
+    if (rc == 0)
+        rc = take_unknown(b, model);
+    if (rc == 0)
+        rc = tokenizer_read_ends(b, json_object_get(root, "post_processor"));
     return rc;
 }
 
-int tokenizer_parse(const void *json, size_t len, const char *name, struct tokenizer **ret,
-                    struct err *err)
+int tokenizer_read_json(struct build *b, const void *json, size_t len)
 {
     json_error_t fault;
-    if (len > TOKENIZER_FILE_MAX)
-        return err_set(err, -ERR_LIMIT, "tokenizer %s has %zu bytes, at most %u are possible", name,
-                       len, TOKENIZER_FILE_MAX);
     json_t *root = json_loadb(json, len, 0, &fault);
     if (!root)
-        return err_set(err, -ERR_FORMAT, "tokenizer %s, line %d: %s", name, fault.line, fault.text);
-    struct reader r = {.t = mem_alloc(sizeof(*r.t)), .name = name, .err = err};
-    buf_init(&r.t->pool, POOL_MAX);
-    buf_init(&r.scratch, TOKENIZER_FILE_MAX);
-    make_alphabet(&r);
-    int rc = read_root(&r, root);
+        return err_set(b->err, -ERR_FORMAT, "tokenizer %s, line %d: %s", b->name, fault.line,
+                       fault.text);
+    int rc = read_root(b, root);
     json_decref(root);
-    buf_release(&r.scratch);
-    if (rc < 0)
-        tokenizer_free(r.t);
-    else
-        *ret = r.t;
     return rc;
 }
 
-int tokenizer_open(const char *path, struct tokenizer **ret, struct err *err)
+int tokenizer_read_clip(struct build *b, json_t *vocab)
 {
-    struct buf text;
-    int rc = file_read(path, TOKENIZER_FILE_MAX, &text, err);
-    if (rc < 0)
-        return rc;
-    rc = tokenizer_parse(buf_str(&text), text.len, path, ret, err);
-    buf_release(&text);
-    return rc;
+    struct tokenizer *t = b->t;
+    size_t size = 0;
+    t->split = SPLIT_CLIP;
+    t->suffix = true;
+    int rc = find_size(b, vocab, NULL, &size);
+    if (rc == 0)
+        rc = build_room(b, size, 0);
+    if (rc == 0)
+        rc = take_vocab(b, vocab);
+    if (rc == 0)
+        rc = build_rewrite(b, REWRITE_NFC);
+    if (rc == 0)
+        rc = build_rewrite(b, REWRITE_SPACES);
+    return rc < 0 ? rc : build_rewrite(b, REWRITE_LOWER);
 }

@@ -49,7 +49,8 @@ static const struct conf_key data_keys[] = {
     CONF(struct job_data, text_field, STR, .def = "text",
          .doc = "field of a JSON line that holds the document"),
     CONF(struct job_data, tokenizer, STR,
-         .doc = "a Hugging Face tokenizer.json (byte-level BPE); without it tokens are bytes"),
+         .doc = "a Hugging Face tokenizer.json or a SentencePiece tokenizer.model; without it "
+                "tokens are bytes"),
     CONF(struct job_data, holdout_path, STR,
          .doc = "a second source that is held out as a whole, in place of data.holdout"),
     CONF_END,

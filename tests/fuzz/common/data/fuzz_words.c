@@ -11,10 +11,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static const enum split splits[] = {SPLIT_GPT2, SPLIT_CL100K, SPLIT_DIGIT, SPLIT_WHOLE};
+    static const enum split splits[] = {SPLIT_GPT2, SPLIT_CL100K, SPLIT_DIGIT,
+                                        SPLIT_CLIP, SPLIT_WHOLE,  SPLIT_SPACES};
+    bool drop;
     for (size_t i = 0; i < sizeof(splits) / sizeof(splits[0]); i++)
         for (size_t at = 0, n; at < size; at += n) {
-            n = tokenizer_word(splits[i], data + at, size - at);
+            n = tokenizer_word(splits[i], data + at, size - at, &drop);
             if (n == 0 || n > size - at)
                 abort();
         }

@@ -225,7 +225,8 @@ static void refuses_by_name(void **state)
     } cases[] = {
         {"", "line 1"},
         {"[]", "expected BPE with vocab and merges"},
-        {"{\"model\":{\"type\":\"Unigram\",\"vocab\":{},\"merges\":[]}}", "'Unigram'"},
+        {"{\"model\":{\"type\":\"WordPiece\",\"vocab\":{},\"merges\":[]}}", "'WordPiece'"},
+        {"{\"model\":{\"type\":\"Unigram\",\"vocab\":{}}}", "'Unigram'"},
         {HEAD "{\"vocab\":{},\"merges\":[]}}", "vocabulary is empty"},
         {HEAD "{\"vocab\":{\"a\":0,\"b\":0},\"merges\":[]}}", "two tokens have the id 0"},
         {HEAD "{\"vocab\":{\"a\":-1},\"merges\":[]}}", "the id of 'a' is not a number below"},
@@ -234,25 +235,37 @@ static void refuses_by_name(void **state)
         {HEAD "{\"vocab\":{\"a\":0},\"merges\":[\"aa\"]}}", "merge 0"},
         {HEAD "{\"vocab\":{\"a\":0},\"merges\":[[\"a\"]]}}", "merge 0"},
         {HEAD "{\"vocab\":{\"a\":0},\"merges\":[],\"byte_fallback\":true}}", "byte_fallback"},
-        {HEAD "{\"vocab\":{\"a\":0},\"merges\":[],\"end_of_word_suffix\":\"</w>\"}}",
-         "end_of_word_suffix"},
-        {"{\"normalizer\":{\"type\":\"NFC\"},\"model\":{\"vocab\":{\"a\":0},\"merges\":[]}}",
-         "the normalizer 'NFC'"},
-        {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[]}}", "the pre-tokenizer '?'"},
-        {"{\"pre_tokenizer\":{\"type\":\"Metaspace\"},\"model\":{\"vocab\":{\"a\":0},\"merges\":"
-         "[]}}",
-         "the pre-tokenizer 'Metaspace'"},
+        {HEAD "{\"vocab\":{\"a\":0},\"merges\":[],\"end_of_word_suffix\":\"#\"}}",
+         "end_of_word_suffix other than </w>"},
+        {HEAD "{\"vocab\":{\"a\":0},\"merges\":[],\"unk_token\":\"<unk>\"}}", "unknown text"},
+        {"{\"normalizer\":{\"type\":\"NFKD\"},\"model\":{\"vocab\":{\"a\":0},\"merges\":[]}}",
+         "the normalizer 'NFKD'"},
+        {"{\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"b\"},"
+         "\"model\":{\"vocab\":{\"a\":0},\"merges\":[]}}",
+         "it replaces 'a' by 'b'"},
+        {"{\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"AAA\"}}",
+         "not base64"},
+        {"{\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"CAAAAAAA\"}}",
+         "cut short"},
+        {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[]}}", "neither has bytes for tokens"},
+        {"{\"pre_tokenizer\":{\"type\":\"Digits\"},\"model\":{\"vocab\":{\"a\":0},\"merges\":[]}}",
+         "the pre-tokenizer 'Digits'"},
+        {"{\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"_\"}}",
+         "the replacement '_'"},
+        {HEAD "{\"vocab\":{\"a\":0},\"merges\":[]},\"post_processor\":{\"type\":\"Other\"}}",
+         "the post-processor 'Other'"},
+        {HEAD
+         "{\"vocab\":{\"a\":0},\"merges\":[]},\"post_processor\":{\"type\":\"TemplateProcessing\","
+         "\"single\":[{\"SpecialToken\":{\"id\":\"<s>\"}}]}}",
+         "puts '<s>', which is no token"},
         {"{\"pre_tokenizer\":" SPLIT("\\\\w+") ",\"model\":{\"vocab\":{\"a\":0},\"merges\":[]}}",
-         "by the pattern \\w+; only those of GPT-2 and cl100k"},
+         "by the pattern \\w+; only those of GPT-2, cl100k and CLIP"},
         {"{\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":true},\"model\":"
          "{\"vocab\":{\"a\":0},\"merges\":[]}}",
          "add_prefix_space"},
         {"{\"added_tokens\":[{\"id\":0,\"content\":\"b\"}],\"pre_tokenizer\":" GPT2
          ",\"model\":{\"vocab\":{\"a\":0},\"merges\":[]}}",
          "has the id 0 of another token"},
-        {"{\"added_tokens\":[{\"id\":1,\"content\":\"b\",\"lstrip\":true}],\"model\":"
-         "{\"vocab\":{\"a\":0},\"merges\":[]}}",
-         "'b' has lstrip"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         struct tokenizer *t;
