@@ -14,53 +14,58 @@
  * k or v + b kv_stride + u kv_ld + hk D. */
 template <typename T_> struct heads {
     const T_ *q, *k, *v;
-    const int32_t *start;
+    const int32_t *start, *klen;
     int *fault;
     int64_t q_ld, kv_ld, kv_stride;
     int B, T, Tk, H, Hkv, D;
     bool causal;
-    float scale; /* 1 / sqrt(D) */
+    float scale; /* of scores */
 };
 
-template <typename T_>
-static inline struct heads<T_> make_heads(const void *qkv, const int dims[4], int Hkv,
-                                          const int32_t *start, bool causal, int *fault) {
+/* Of a forward or a backward: in qkv, in q and kv, or both.  Tk and kv_stride may be 0. */
+template <typename T_, typename P_>
+static inline struct heads<T_> make_heads(const P_ *p, int Tk, int64_t kv_stride, int *fault) {
     struct heads<T_> a;
-    a.B = dims[0];
-    a.T = a.Tk = dims[1];
-    a.H = dims[2];
-    a.D = dims[3];
-    a.Hkv = Hkv ? Hkv : a.H;
-    a.q_ld = a.kv_ld = (int64_t)(a.H + 2 * a.Hkv) * a.D;
-    a.kv_stride = a.T * a.kv_ld;
-    a.q = (const T_ *)qkv;
-    a.k = a.q + (int64_t)a.H * a.D;
+    a.B = p->B;
+    a.T = p->T;
+    a.Tk = Tk ? Tk : p->T;
+    a.H = p->H;
+    a.D = p->D;
+    a.Hkv = p->Hkv ? p->Hkv : p->H;
+    const int64_t width = (int64_t)a.H * a.D, pair = 2 * (int64_t)a.Hkv * a.D;
+    a.q = (const T_ *)(p->q ? p->q : p->qkv);
+    a.q_ld = p->q ? width : width + pair;
+    a.k = p->kv ? (const T_ *)p->kv : (const T_ *)p->qkv + width;
     a.v = a.k + (int64_t)a.Hkv * a.D;
-    a.start = start;
+    a.kv_ld = p->kv ? pair : width + pair;
+    a.kv_stride = kv_stride ? kv_stride : a.Tk * a.kv_ld;
+    a.start = p->start;
+    a.klen = p->klen;
     a.fault = fault;
-    a.causal = causal;
-    a.scale = 1.0f / sqrtf((float)a.D);
+    a.causal = p->causal;
+    a.scale = p->scale > 0 ? p->scale : 1.0f / sqrtf((float)a.D);
     return a;
 }
 
-/* Keys and values from a cache instead, when there is one. */
+/* The keys of sample b. */
 template <typename T_>
-static inline void use_cache(struct heads<T_> *a, const struct attention_fwd *p)
+static __device__ __forceinline__ int keys_of(const struct heads<T_> &a, int b)
 {
-    if (!p->kv)
-        return;
-    a->Tk = p->Tk ? p->Tk : p->T;
-    a->kv_ld = 2 * (int64_t)a->Hkv * a->D;
-    a->kv_stride = p->kv_stride ? p->kv_stride : a->Tk * a->kv_ld;
-    a->k = (const T_ *)p->kv;
-    a->v = a->k + (int64_t)a->Hkv * a->D;
+    if (!a.klen)
+        return a.Tk;
+    const int keys = a.klen[b];
+    if (keys >= 1 && keys <= a.Tk)
+        return keys;
+    *a.fault = CUDA_FAULT_KLEN;
+    return 1;
 }
 
 /* The keys that query t of sample b sees: first <= u < end. */
 template <typename T_>
-static __device__ __forceinline__ int key_end(const struct heads<T_> &a, int t)
+static __device__ __forceinline__ int key_end(const struct heads<T_> &a, int b, int t)
 {
-    return a.causal ? min(a.Tk - a.T + t + 1, a.Tk) : a.Tk;
+    const int keys = keys_of(a, b);
+    return a.causal ? min(a.Tk - a.T + t + 1, keys) : keys;
 }
 
 template <typename T_>
@@ -69,7 +74,7 @@ static __device__ __forceinline__ int key_first(const struct heads<T_> &a, int b
     if (!a.start || t >= a.T)
         return 0;
     int first = a.start[(int64_t)b * a.T + t];
-    if (first < 0 || first >= key_end(a, t)) {
+    if (first < 0 || first >= key_end(a, b, t)) {
         *a.fault = CUDA_FAULT_START;
         first = 0;
     }
@@ -84,13 +89,20 @@ static __device__ __forceinline__ int key_ranges(const struct heads<T_> &a, int 
     __syncthreads();
     for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x) {
         first[i] = t0 + i < a.T ? key_first(a, b, t0 + i) : a.Tk;
-        end[i] = t0 + i < a.T ? key_end(a, t0 + i) : 0;
+        end[i] = t0 + i < a.T ? key_end(a, b, t0 + i) : 0;
     }
     __syncthreads();
     int least = a.Tk;
     for (int i = 0; i < n; i++)
         least = min(least, first[i]);
     return least;
+}
+
+/* The first query that sees key u, or one before it. */
+template <typename T_>
+static __device__ __forceinline__ int first_query(const struct heads<T_> &a, int u)
+{
+    return a.causal ? max(u - (a.Tk - a.T), 0) : 0;
 }
 
 /* tile (rows,LD) = src (rows,D) of stride ld, zero where there is none: rows from `valid`

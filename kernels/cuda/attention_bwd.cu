@@ -8,11 +8,11 @@ enum { ROWS = 64, THREADS = 128 };
 
 struct bwd {
     struct heads<bf16> a;
-    bf16 *dqkv;
+    bf16 *dq, *dk, *dv; /* as q, k and v lie */
     const bf16 *d_o, *o;
     const float *lse;
-    float *delta; /* (B,H,T) sum over D of d_o * o */
-    int blocks;
+    float *delta;           /* (B,H,T) sum over D of d_o * o */
+    int blocks, key_blocks; /* of queries, and of keys */
 };
 
 /* One warp to a row of d_o and o. */
@@ -58,7 +58,8 @@ __global__ void __launch_bounds__(THREADS) attention_dq_kernel(struct bwd p)
     const int b = (int)(head / a.H), h = (int)(head % a.H), hk = h / (a.H / a.Hkv);
     const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
     const int begin = key_ranges(a, b, t0, ROWS, firsts, ends) / KEYS * KEYS;
-    const int end = key_end(a, min(t0 + ROWS, a.T) - 1), row = warp * 16 + lane / 4;
+    const int end = key_end(a, b, min(t0 + ROWS, a.T) - 1), row = warp * 16 + lane / 4;
+    const int keys = keys_of(a, b);
     int row_first[2], row_end[2];
     float lse2[2], delta[2], dq[DP / 8][4];
 #pragma unroll
@@ -78,8 +79,8 @@ __global__ void __launch_bounds__(THREADS) attention_dq_kernel(struct bwd p)
         const int64_t at = b * a.kv_stride + u0 * a.kv_ld + (int64_t)hk * a.D;
         float s[KEYS / 8][4], dp[KEYS / 8][4];
         __syncthreads();
-        load_tile<DP, WIDE>(k, a.k + at, a.kv_ld, KEYS, a.Tk - u0, a.D);
-        load_tile<DP, WIDE>(v, a.v + at, a.kv_ld, KEYS, a.Tk - u0, a.D);
+        load_tile<DP, WIDE>(k, a.k + at, a.kv_ld, KEYS, keys - u0, a.D);
+        load_tile<DP, WIDE>(v, a.v + at, a.kv_ld, KEYS, keys - u0, a.D);
         __syncthreads();
         clear<KEYS / 8>(s);
         clear<KEYS / 8>(dp);
@@ -96,7 +97,7 @@ __global__ void __launch_bounds__(THREADS) attention_dq_kernel(struct bwd p)
         times_columns<DP, KEYS / 8>(dq, dp, k);
     }
     __syncwarp();
-    store_rows<DP, WIDE>(p.dqkv + (q_row + warp * 16) * a.q_ld + (int64_t)h * a.D, a.q_ld,
+    store_rows<DP, WIDE>(p.dq + (q_row + warp * 16) * a.q_ld + (int64_t)h * a.D, a.q_ld,
                          q + warp * 16 * LD, dq, a.T - t0 - warp * 16, a.D);
 }
 
@@ -134,17 +135,18 @@ __global__ void __launch_bounds__(THREADS) attention_dkv_kernel(struct bwd p)
     __shared__ float lse2[QUERIES], delta[QUERIES];
     bf16 *k = (bf16 *)shared, *v = k + ROWS * LD, *q = v + ROWS * LD, *d_o = q + QUERIES * LD;
     const struct heads<bf16> &a = p.a;
-    const int u0 = (int)(blockIdx.x % (unsigned)p.blocks) * ROWS;
-    const int64_t head = blockIdx.x / (unsigned)p.blocks;
+    const int u0 = (int)(blockIdx.x % (unsigned)p.key_blocks) * ROWS;
+    const int64_t head = blockIdx.x / (unsigned)p.key_blocks;
     const int b = (int)(head / a.Hkv), hk = (int)(head % a.Hkv), share = a.H / a.Hkv;
     const int warp = (int)threadIdx.x / WARP, row = warp * 16 + (int)threadIdx.x % WARP / 4;
     const int64_t at = b * a.kv_stride + u0 * a.kv_ld + (int64_t)hk * a.D;
     float dk[DP / 8][4], dv[DP / 8][4];
     clear<DP / 8>(dk);
     clear<DP / 8>(dv);
-    load_tile<DP, WIDE>(k, a.k + at, a.kv_ld, ROWS, a.Tk - u0, a.D);
-    load_tile<DP, WIDE>(v, a.v + at, a.kv_ld, ROWS, a.Tk - u0, a.D);
-    const int from = a.causal ? u0 / QUERIES * QUERIES : 0;
+    const int keys = keys_of(a, b);
+    load_tile<DP, WIDE>(k, a.k + at, a.kv_ld, ROWS, keys - u0, a.D);
+    load_tile<DP, WIDE>(v, a.v + at, a.kv_ld, ROWS, keys - u0, a.D);
+    const int from = u0 < keys ? first_query(a, u0) / QUERIES * QUERIES : a.T;
     for (int h = hk * share; h < (hk + 1) * share; h++)
         for (int t0 = from; t0 < a.T; t0 += QUERIES) {
             if (key_ranges(a, b, t0, QUERIES, firsts, ends) >= u0 + ROWS)
@@ -164,10 +166,10 @@ __global__ void __launch_bounds__(THREADS) attention_dkv_kernel(struct bwd p)
                                        u0 + row, firsts, ends, lse2, delta);
         }
     __syncthreads();
-    bf16 *out = p.dqkv + ((int64_t)b * a.T + u0 + warp * 16) * a.q_ld + (int64_t)(a.H + hk) * a.D;
+    const int64_t to = at + warp * 16 * a.kv_ld;
     const int valid = a.Tk - u0 - warp * 16;
-    store_rows<DP, WIDE>(out, a.q_ld, k + warp * 16 * LD, dk, valid, a.D);
-    store_rows<DP, WIDE>(out + (int64_t)a.Hkv * a.D, a.q_ld, v + warp * 16 * LD, dv, valid, a.D);
+    store_rows<DP, WIDE>(p.dk + to, a.kv_ld, k + warp * 16 * LD, dk, valid, a.D);
+    store_rows<DP, WIDE>(p.dv + to, a.kv_ld, v + warp * 16 * LD, dv, valid, a.D);
 }
 
 template <int DP, int QUERIES, bool WIDE> static int run(const struct bwd &p, struct stream *s)
@@ -181,7 +183,7 @@ template <int DP, int QUERIES, bool WIDE> static int run(const struct bwd &p, st
                     THREADS, 4 * ROWS * row, p);
     if (rc == 0)
         rc = launch(s, attention_dkv_kernel<DP, QUERIES, WIDE>,
-                    dim3((unsigned)(p.blocks * a.B * a.Hkv)), THREADS,
+                    dim3((unsigned)(p.key_blocks * a.B * a.Hkv)), THREADS,
                     (2 * ROWS + 2 * QUERIES) * row, p);
     return rc;
 }
@@ -194,10 +196,7 @@ template <int DP, int QUERIES> static int run(const struct bwd &p, bool wide, st
 extern "C" int cuda_attention_bwd(struct device *dev, const struct attention_bwd *p,
                                   struct stream *s)
 {
-    const int dims[4] = {p->B, p->T, p->H, p->D};
     void *delta;
-    if (p->q || p->klen || p->scale > 0)
-        return -ERR_DEVICE;
     if (p->dt == DT_F32)
         return cuda_attention_bwd_f32(p, s);
     int rc = sdpa_bwd(p, s);
@@ -207,14 +206,17 @@ extern "C" int cuda_attention_bwd(struct device *dev, const struct attention_bwd
     if (rc < 0)
         return rc;
     struct bwd w;
-    w.a = make_heads<bf16>(p->qkv, dims, p->Hkv, p->start, p->causal, s->st->fault);
-    w.dqkv = (bf16 *)p->dqkv;
+    w.a = make_heads<bf16>(p, p->q ? p->Tk : 0, 0, s->st->fault);
+    w.dq = (bf16 *)(p->q ? p->dq : p->dqkv);
+    w.dk = p->q ? (bf16 *)p->dkv : w.dq + (int64_t)w.a.H * w.a.D;
+    w.dv = w.dk + (int64_t)w.a.Hkv * w.a.D;
     w.d_o = (const bf16 *)p->d_o;
     w.o = (const bf16 *)p->o;
     w.lse = p->lse;
     w.delta = (float *)delta;
     w.blocks = (p->T + ROWS - 1) / ROWS;
-    const bool wide = wide_heads(w.a) && aligned16(p->dqkv, p->d_o, p->o);
+    w.key_blocks = (w.a.Tk + ROWS - 1) / ROWS;
+    const bool wide = wide_heads(w.a) && aligned16(w.dq, w.dk, p->d_o) && aligned16(p->o);
     return p->D <= 32   ? run<32, 64>(w, wide, s)
            : p->D <= 64 ? run<64, 64>(w, wide, s)
            : p->D <= 80 ? run<80, 64>(w, wide, s)

@@ -39,6 +39,7 @@ enum cuda_fault {
     CUDA_FAULT_TARGET,   /* cross entropy: a target outside of the row */
     CUDA_FAULT_POSITION, /* rope: a position outside of 0 to 2^20 */
     CUDA_FAULT_START,    /* attention: a first key that the query may not see */
+    CUDA_FAULT_KLEN,     /* attention: a sample of no keys, or of too many */
 };
 
 struct stream {

@@ -240,8 +240,9 @@ static const char *fault_text(int fault)
         [CUDA_FAULT_TARGET] = "a target lies outside of its row of logits",
         [CUDA_FAULT_POSITION] = "a position lies outside of 0 to 2^20",
         [CUDA_FAULT_START] = "a first key lies behind the query that should see it",
+        [CUDA_FAULT_KLEN] = "a sample's number of keys is below 1, or above those that there are",
     };
-    return fault > 0 && fault <= CUDA_FAULT_START ? text[fault] : "unknown";
+    return fault > 0 && fault <= CUDA_FAULT_KLEN ? text[fault] : "unknown";
 }
 
 /* Waits for the stream.  0, -ERR_DEVICE, or -EINVAL for a fault. */

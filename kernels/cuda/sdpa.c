@@ -90,6 +90,8 @@ static const char *unfit(const struct sdpa_shape *s)
         return "under 64 tokens, or heads of no multiple of 8 channels";
     if (s->backward && s->T % SDPA_BACKWARD_STEP)
         return "a backward of tokens that are no multiple of 128";
+    if (s->D > 128)
+        return "heads above 128 channels";
     if ((int64_t)s->B * s->H > MAX_HEADS)
         return "more than 65535 heads in a batch";
     return NULL;
@@ -162,7 +164,9 @@ static int run(struct cuda_state *st, const struct sdpa_shape *shape, bool plain
                void *at[SDPA_IDS], struct stream *s)
 {
     struct sdpa *a = st->sdpa ? st->sdpa : (st->sdpa = calloc(1, sizeof *a));
-    const char *why = plain ? unfit(shape) : "a cache, packed documents, or alignment";
+    const char *why = plain
+                          ? unfit(shape)
+                          : "keys apart, packed documents, lengths, a bias, a scale, or alignment";
     void *room = NULL;
     if (!a)
         return -ENOMEM;
@@ -194,7 +198,8 @@ int sdpa_fwd(const struct attention_fwd *p, struct stream *s)
 {
     const int Hkv = p->Hkv ? p->Hkv : p->H;
     const struct sdpa_shape shape = {p->B, p->T, p->H, Hkv, p->D, p->causal, 0, p->lse != NULL};
-    const bool plain = !p->kv && !p->start && aligned(p->qkv, p->o, p->lse, NULL, NULL);
+    const bool plain = !p->q && !p->kv && !p->start && !p->klen && !p->bias && !(p->scale > 0) &&
+                       aligned(p->qkv, p->o, p->lse, NULL, NULL);
     bf16 *q = (bf16 *)p->qkv;
     void *at[SDPA_IDS] = {
         [SDPA_Q] = q,
@@ -211,7 +216,8 @@ int sdpa_bwd(const struct attention_bwd *p, struct stream *s)
     const int Hkv = p->Hkv ? p->Hkv : p->H;
     const struct sdpa_shape shape = {p->B, p->T, p->H, Hkv, p->D, p->causal, 1, 1};
     const ptrdiff_t k = (ptrdiff_t)p->H * p->D, v = k + (ptrdiff_t)Hkv * p->D;
-    const bool plain = !p->start && aligned(p->qkv, p->dqkv, p->o, p->d_o, p->lse);
+    const bool plain = !p->q && !p->start && !p->klen && !(p->scale > 0) &&
+                       aligned(p->qkv, p->dqkv, p->o, p->d_o, p->lse);
     bf16 *q = (bf16 *)p->qkv, *dq = p->dqkv;
     void *at[SDPA_IDS] = {
         [SDPA_Q] = q,

@@ -1,12 +1,12 @@
 /* Attention by cuDNN 9: its fused forward and backward, through the backend API of
  * libcudnn.so.9, which is opened with the first attention that it could take.
  *
- * What it takes: bf16, D a multiple of 8, from SDPA_LEAST tokens on, no cache and no `start`,
- * causal or not, grouped heads; the backward for T in multiples of SDPA_BACKWARD_STEP alone.
- * All else, and all that cuDNN declines (its version, the shape, no engine, an execution that
- * it refuses), goes to our own kernels: a decline is no error.  SKERRY_SDPA=own keeps all of
- * it there, which also makes gradients the same bits every time: cuDNN adds dq in no fixed
- * order.
+ * What it takes: bf16, D a multiple of 8 up to 128, from SDPA_LEAST tokens on, causal or not,
+ * grouped heads, all in qkv with neither `start`, lengths, bias nor scale; the backward for T in
+ * multiples of SDPA_BACKWARD_STEP alone. All else, and all that cuDNN declines (its version, the
+ * shape, no engine, an execution that it refuses), goes to our own kernels: a decline is no error.
+ * SKERRY_SDPA=own keeps all of it there, which also makes gradients the same bits every time: cuDNN
+ * adds dq in no fixed order.
  *
  * Forward and backward may be by different hands: both mean the same lse. */
 #ifndef KERNELS_CUDA_SDPA_H

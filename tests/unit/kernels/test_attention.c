@@ -71,7 +71,7 @@ static const struct shape apart[] = {
     {1, 230, 4, 140, 2, CAUSAL, .klen = true},
     {1, 210, 2, 136, 1, DOCUMENTS},
     {2, 3, 1, 8, .cross = 4500, .klen = true, .bias = true},
-    {1, 5, 2, 512, .cross = 5000},
+    {1, 5, 2, 512, .cross = 390},
 };
 
 static float tolerance(enum dtype dt)
