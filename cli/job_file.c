@@ -108,6 +108,19 @@ static int check_warm_start(const char *job_path, struct job_file *job, struct e
     return rc < 0 ? err_wrap(err, "%s", job_path) : 0;
 }
 
+static char *find_beside(void *arg, const char *given)
+{
+    return find_path(arg, given);
+}
+
+static int open_encoders(const char *job_path, struct job_file *job, struct err *err)
+{
+    char *path = str_dup(job_path);
+    int rc = encoders_open(&job->spec, find_beside, path, &job->encoders, err);
+    mem_free(path);
+    return rc < 0 ? err_wrap(err, "%s", job_path) : 0;
+}
+
 static int check_recipe(const char *job_path, struct job_file *job, struct err *err)
 {
     struct composition comp;
@@ -136,6 +149,8 @@ int job_file_open(const char *path, struct job_file *ret, struct err *err)
     if (rc == 0)
         rc = open_tokenizer(path, &job, err);
     if (rc == 0)
+        rc = open_encoders(path, &job, err);
+    if (rc == 0)
         rc = open_dataset(path, &job, err);
     if (rc == 0)
         rc = check_warm_start(path, &job, err);
@@ -153,6 +168,7 @@ void job_file_close(struct job_file *job)
 {
     dataset_close(job->dataset);
     tokenizer_free(job->tokenizer);
+    encoders_close(&job->encoders);
     mem_free(job->tokenizer_path);
     mem_free(job->warm_start);
     job_release(&job->spec);
@@ -402,6 +418,8 @@ int job_file_submit(struct cli *cli, struct job_file *job, bool progress, uint64
     if (job->tokenizer)
         json_object_set_new(body, "vocab", json_integer(tokenizer_vocab(job->tokenizer)));
     int rc = upload_files(cli, job, body, err);
+    if (rc == 0)
+        rc = encoders_upload(cli, &job->encoders, body, err);
     if (rc == 0 && job->dataset)
         rc = upload_dataset(cli, job, progress, body, err);
     if (rc < 0) {

@@ -65,7 +65,7 @@ static const struct conf_key encoders_keys[] = {
     CONF(struct job_encoders, text, STR,
          .doc = "a folder with a CLIPTextModel or a T5EncoderModel: the model is told captions"),
     CONF(struct job_encoders, tokenizer, STR,
-         .doc = "the text encoder's tokenizer: a folder or a file; by default `tokenizer` beside "
+         .doc = "the text encoder's tokenizer: a folder; by default `tokenizer` beside "
                 "encoders.text, else in it"),
     CONF(struct job_encoders, tokens, INT, .def = "auto", .zero = "auto", .min = 1, .max = 4096,
          .doc = "most tokens of a caption, longer ones are cut; auto: as many as the tokenizer "

@@ -111,6 +111,9 @@ static void velocity_message(struct message *b, Skerry__V1__Task *msg)
     Skerry__V1__VelocityTask *m = message_new(b, &skerry__v1__velocity_task__descriptor);
     m->path = b->task->path;
     m->input = message_blob(b, &b->task->velocity.input);
+    const struct task *parent = state_task(&b->co->state, b->task->velocity.parent);
+    if (parent != NULL && parent->kind == TASK_SAMPLE && parent->draw.prompt != NULL)
+        m->prompt = parent->draw.prompt;
     msg->velocity = m;
     b->best = true;
     message_networks(b, msg);

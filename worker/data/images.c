@@ -294,7 +294,7 @@ static struct slot *take(struct images *d)
     return s;
 }
 
-static void mirror(uint8_t *pixels, unsigned size)
+void images_mirror(uint8_t *pixels, unsigned size)
 {
     for (unsigned y = 0; y < size; y++) {
         uint8_t *row = pixels + (size_t)y * size * IMAGES_CHANNELS;
@@ -415,7 +415,7 @@ static enum slot_state decode(const struct images *d, struct slot *s)
     else if (good && !take_kept(d, s, sample))
         good = take_pixels(o, s, sample);
     if (good && !s->encoded && s->mirror)
-        mirror(s->pixels, o->image_size);
+        images_mirror(s->pixels, o->image_size);
     return good ? SLOT_GOOD : SLOT_BAD;
 }
 

@@ -62,6 +62,9 @@ struct images_options {
 int images_open(const struct images_options *opt, const struct data_range *ranges, size_t n_ranges,
                 struct data **ret, struct err *err);
 
+/* Mirrors an image of side `size` in place. */
+void images_mirror(uint8_t *pixels, unsigned size);
+
 /* At most max_bytes of decoded pixels. */
 int image_cache_new(size_t max_bytes, struct image_cache **ret, struct err *err);
 void image_cache_free(struct image_cache *c);    /* accepts NULL */

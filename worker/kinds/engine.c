@@ -2,6 +2,7 @@
 
 #include "common/base/clock.h"
 #include "worker/data/images.h"
+#include "worker/kinds/encoders.h"
 #include "worker/kinds/replica.h"
 #include "worker/order/modules.h"
 #include "worker/order/work.h"
@@ -31,6 +32,7 @@ void engine_close(struct engine *e)
         return;
     engine_keep(e, NULL, NULL);
     replicas_free(e->replicas);
+    encoders_drop(e->encoders);
     image_cache_free(e->images);
     island_close(e->island);
     mem_free(e->state_dir);
@@ -56,6 +58,8 @@ int engine_plan(struct engine *e, struct work *w, struct err *err)
     int rc = modules_plan(e->opt.modules, w, err);
     if (rc == 0 && t->tokenizer)
         rc = work_need_blob(w, t->tokenizer, "the tokenizer", err);
+    if (rc == 0 && w->kind->encoders)
+        rc = encoders_plan(e, w, err);
     if (rc == 0 && w->kind->plan)
         rc = w->kind->plan(e, w, err);
     if (rc == 0)

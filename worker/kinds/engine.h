@@ -15,6 +15,7 @@
 struct cache;
 struct image_cache;
 struct device;
+struct encoders;
 struct island;
 struct modules;
 struct replicas;
@@ -40,8 +41,9 @@ struct engine {
     struct device *dev;    /* its first: what does everything else */
     struct image_cache *images;
     struct replicas *replicas;
-    double peak[2]; /* by enum dtype, worker/train/peak.h; 0: not asked for yet */
-    bool stepped;   /* the first training step of this process is done */
+    struct encoders *encoders; /* of the last job that had some (worker/kinds/encoders.h) */
+    double peak[2];            /* by enum dtype, worker/train/peak.h; 0: not asked for yet */
+    bool stepped;              /* the first training step of this process is done */
 
     /* What a kind keeps from one task to its next, such as a loaded model: engine_keep. */
     void *kept;

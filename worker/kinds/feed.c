@@ -3,13 +3,25 @@
 #include "common/job/family.h"
 #include "worker/data/images.h"
 #include "worker/data/text.h"
+#include "worker/kinds/encoders.h"
 #include "worker/kinds/engine.h"
 #include "worker/train/eval.h"
 
-static int open_images(struct engine *e, const struct work *w, const struct data_range *ranges,
-                       size_t n, const struct feed_options *o, const struct data_order *order,
+static int encode(void *arg, const uint8_t *images, unsigned count, uint16_t *moments,
+                  struct err *err)
+{
+    return encoders_images(arg, images, count, moments, err);
+}
+
+static int open_images(struct engine *e, struct work *w, const struct data_range *ranges, size_t n,
+                       const struct feed_options *o, const struct data_order *order,
                        struct data **ret, struct err *err)
 {
+    struct encoders *enc = NULL;
+    int rc = encoders_get(e, w, &enc, err);
+    if (rc < 0)
+        return rc;
+    const bool captions = enc && enc->text && !o->unlabelled;
     const struct images_options opt = {
         .image_size = o->side ? o->side : (unsigned)w->spec.data.image_size,
         .batch = o->batch,
@@ -19,6 +31,13 @@ static int open_images(struct engine *e, const struct work *w, const struct data
         .random_crop = o->train && w->spec.data.crop == JOB_CROP_RANDOM,
         .order = *order,
         .cache = o->side ? NULL : e->images,
+        .moments = encoders_moments(enc),
+        .latents = enc && !o->side ? enc->kept : NULL,
+        .encode = encode,
+        .encode_arg = enc,
+        .caption = captions ? encoders_caption : NULL,
+        .caption_arg = enc,
+        .caption_tokens = captions ? (unsigned)enc->caption_tokens : 0,
     };
     return images_open(&opt, ranges, n, ret, err);
 }
@@ -38,8 +57,8 @@ static int open_texts(const struct work *w, const struct data_range *ranges, siz
     return text_open(&opt, ranges, n, ret, err);
 }
 
-int feed_open(struct engine *e, const struct work *w, Skerry__V1__Range *const *ranges,
-              size_t n_ranges, const struct feed_options *opt, struct data **ret, struct err *err)
+int feed_open(struct engine *e, struct work *w, Skerry__V1__Range *const *ranges, size_t n_ranges,
+              const struct feed_options *opt, struct data **ret, struct err *err)
 {
     const struct data_order order = {
         .shuffle = opt->train,

@@ -25,8 +25,8 @@ struct feed_options {
 };
 
 /* Ranges of w's task whose shards are in the cache; the caller frees the data. */
-int feed_open(struct engine *e, const struct work *w, Skerry__V1__Range *const *ranges,
-              size_t n_ranges, const struct feed_options *opt, struct data **ret, struct err *err);
+int feed_open(struct engine *e, struct work *w, Skerry__V1__Range *const *ranges, size_t n_ranges,
+              const struct feed_options *opt, struct data **ret, struct err *err);
 
 /* Takes all batches in order, each with the seed of the job's evaluations, until take fails or the
  * work is stopped; *ret_samples: how many samples there were. */

@@ -1,16 +1,20 @@
 #include "worker/kinds/forward.h"
 
+#include "worker/kinds/encoders.h"
 #include "worker/kinds/engine.h"
 #include "worker/order/task_model.h"
 #include "worker/train/train.h"
 
-int forward_open_modules(struct engine *e, const struct work *w, Skerry__V1__Network network,
+int forward_open_modules(struct engine *e, struct work *w, Skerry__V1__Network network,
                          Skerry__V1__ModuleRef *const *refs, size_t n_refs, int batch,
                          struct forward *ret, struct err *err)
 {
     struct forward f = {0};
+    struct encoders *encoders = NULL;
     float *flat = NULL;
-    int rc = task_model(w, network, &f.model, err);
+    int rc = encoders_get(e, w, &encoders, err);
+    if (rc == 0)
+        rc = task_model(w, network, &f.model, err);
     if (rc == 0 && !(flat = model_flat_new(f.model)))
         rc = err_set(err, -ENOMEM, "out of memory for %" PRIu64 " parameters", f.model->params);
     if (rc == 0)
@@ -20,6 +24,7 @@ int forward_open_modules(struct engine *e, const struct work *w, Skerry__V1__Net
     const struct net_options opt = {.mode = NET_FORWARD,
                                     .precision = train.precision,
                                     .batch = batch,
+                                    .encoders = encoders ? &encoders->tables[0] : NULL,
                                     .uniform_t = train.uniform_t};
     if (rc == 0)
         rc = net_new(e->dev, f.model, &opt, &f.net, err);
@@ -34,8 +39,7 @@ int forward_open_modules(struct engine *e, const struct work *w, Skerry__V1__Net
     return 0;
 }
 
-int forward_open(struct engine *e, const struct work *w, int batch, struct forward *ret,
-                 struct err *err)
+int forward_open(struct engine *e, struct work *w, int batch, struct forward *ret, struct err *err)
 {
     const Skerry__V1__Task *t = w->task;
     return forward_open_modules(e, w, t->network, t->modules, t->n_modules, batch, ret, err);

@@ -15,11 +15,10 @@ struct forward {
 };
 
 /* The task's own modules on the device, for at most `batch` samples a call. */
-int forward_open(struct engine *e, const struct work *w, int batch, struct forward *ret,
-                 struct err *err);
+int forward_open(struct engine *e, struct work *w, int batch, struct forward *ret, struct err *err);
 
 /* Any modules of one of the job's networks, in any cut that is whole together. */
-int forward_open_modules(struct engine *e, const struct work *w, Skerry__V1__Network network,
+int forward_open_modules(struct engine *e, struct work *w, Skerry__V1__Network network,
                          Skerry__V1__ModuleRef *const *refs, size_t n_refs, int batch,
                          struct forward *ret, struct err *err);
 

@@ -2,5 +2,5 @@
 
 const struct kind *const kinds_all[] = {
     &kind_init,    &kind_ingest,  &kind_train, &kind_eval,  &kind_sample, &kind_velocity,
-    &kind_feature, &kind_cluster, &kind_split, &kind_score, NULL,
+    &kind_feature, &kind_cluster, &kind_split, &kind_score, &kind_encode, NULL,
 };

@@ -8,6 +8,6 @@
 extern const struct kind *const kinds_all[];
 
 extern const struct kind kind_init, kind_ingest, kind_train, kind_eval, kind_sample, kind_velocity,
-    kind_feature, kind_cluster, kind_split, kind_score;
+    kind_feature, kind_cluster, kind_split, kind_score, kind_encode;
 
 #endif

@@ -1,6 +1,7 @@
 #include "worker/kinds/mixture.h"
 
 #include "common/base/rng.h"
+#include "worker/kinds/encoders.h"
 #include "worker/kinds/engine.h"
 #include "worker/kinds/feed.h"
 #include "worker/kinds/forward.h"
@@ -30,6 +31,7 @@ struct mixture {
     struct dit_rows rows;          /* rows for it, */
     const struct model_spec *spec; /* its model, */
     int classes;                   /* and its classes, at least as many as experts */
+    int labels;                    /* that experts know beside the null label */
     struct mix *mix;
 
     struct arena arena;
@@ -198,8 +200,11 @@ static struct mix_experts remote(struct mixture *m)
 
 int mixture_rows(const struct work *w, int want)
 {
-    const uint64_t side = (uint64_t)w->spec.data.image_size;
-    const uint64_t row = 2 * sizeof(float) * MODEL_PIXEL_CHANNELS * side * side; /* x and v */
+    const Skerry__V1__NetworkInput *in = w->task->input;
+    const bool latents = in && in->channels > 0;
+    const uint64_t side = latents ? in->side : (uint64_t)w->spec.data.image_size;
+    const uint64_t channels = latents ? in->channels : MODEL_PIXEL_CHANNELS;
+    const uint64_t row = 2 * sizeof(float) * channels * side * side; /* x and v */
     const uint64_t fit = GROUPS_BYTES / (row * w->task->mixture->experts->n_expert);
     if (fit >= (uint64_t)want)
         return want;
@@ -272,6 +277,7 @@ int mixture_open(struct engine *e, struct work *w, const struct mixture_options 
     struct mixture *m = mem_alloc(sizeof *m);
     m->w = w;
     m->opt = *opt;
+    m->labels = (int)w->task->n_classes;
     m->dev = e->dev;
     const int batch = opt->rows < EXPERT_BATCH_MAX ? opt->rows : EXPERT_BATCH_MAX;
     read_rule(m);
@@ -369,6 +375,12 @@ static int velocity(void *arg, const struct sample_call *c, struct err *err)
     return rc < 0 ? rc : mix_combine(m->mix, c->v, m->selected, c->copies * c->B, err);
 }
 
+void mixture_captions(struct mixture *m, const struct net_captions *captions)
+{
+    m->labels = captions->n - 1;
+    mix_captions(m->mix, captions);
+}
+
 struct sample_source mixture_source(struct mixture *m)
 {
     return (struct sample_source){
@@ -376,7 +388,7 @@ struct sample_source mixture_source(struct mixture *m)
         .stream = dit_weights(m->router)->stream,
         .channels = m->spec->channels,
         .image = m->spec->image,
-        .classes = (int)m->w->task->n_classes,
+        .classes = m->labels,
         .rows = m->opt.rows,
         .arg = m,
         .velocity = velocity,
@@ -394,6 +406,7 @@ struct strategy {
 struct mixture_eval {
     struct mixture *m;
     struct flow_matching flow;
+    struct net_captions captions; /* of a batch */
     struct strategy strategies[STRATEGIES];
     int n_strategies, own; /* own: which is the mixture's */
     uint64_t samples, hits, routed[MIX_EXPERTS_MAX];
@@ -430,18 +443,25 @@ static void choose_strategies(struct mixture_eval *v)
     }
 }
 
-static int open_eval(struct mixture_eval *v, int batch, struct err *err)
+static int open_eval(struct mixture_eval *v, struct engine *e, int batch, struct err *err)
 {
     struct mixture *m = v->m;
-    const struct work *w = m->w;
-    const struct net_options opt = {
-        .mode = NET_FORWARD, .batch = batch, .uniform_t = w->spec.train.t == JOB_T_UNIFORM};
-    const size_t B = (size_t)batch, K = (size_t)m->experts.count;
-    choose_strategies(v);
-    int rc = flow_matching_init(&v->flow, dit_weights(m->router), &opt, err);
+    struct work *w = m->w;
+    struct encoders *enc = NULL;
+    int rc = encoders_get(e, w, &enc, err);
     if (rc < 0)
         return rc;
-    v->flow.classes = (int)w->task->n_classes; /* the experts have labels, the router none */
+    const struct net_options opt = {.mode = NET_FORWARD,
+                                    .batch = batch,
+                                    .uniform_t = w->spec.train.t == JOB_T_UNIFORM,
+                                    .encoders = enc ? &enc->tables[0] : NULL};
+    struct weights like_experts = *dit_weights(m->router); /* their input, on the same stream */
+    like_experts.m = m->experts.model;
+    const size_t B = (size_t)batch, K = (size_t)m->experts.count;
+    choose_strategies(v);
+    rc = flow_matching_init(&v->flow, &like_experts, &opt, err);
+    if (rc < 0)
+        return rc;
     arena_add(&v->arena, &v->d_v, B * (size_t)v->flow.n * sizeof *v->d_v);
     arena_add(&v->arena, &v->d_loss, B * sizeof *v->d_loss);
     v->all = mem_try_array(B * K, sizeof *v->all);
@@ -513,6 +533,10 @@ static int add_batch(void *arg, struct batch *b, struct err *err)
         rc = weigh(m, m->weights, f->d_xt, f->t, (int)b->count, err);
     if (rc == 0)
         rc = note_routing(v, b, err);
+    if (rc == 0 && f->d_states) {
+        v->captions = (struct net_captions){f->loaded, f->d_states, f->lengths};
+        mix_captions(m->mix, &v->captions);
+    }
     if (rc == 0)
         rc = mix_run(m->mix, f->d_xt, f->t, f->labels, v->all, (int)b->count, err);
     for (int i = 0; i < v->n_strategies && rc == 0; i++)
@@ -547,7 +571,7 @@ int mixture_eval(struct engine *e, struct work *w, struct err *err)
     int rc = mixture_open(e, w, &opt, &v.m, err);
     if (rc < 0)
         return rc;
-    rc = open_eval(&v, batch, err);
+    rc = open_eval(&v, e, batch, err);
     if (rc == 0)
         rc = feed_each(e, w, t->ranges, t->n_ranges, &feed, add_batch, &v, &v.samples, err);
     if (rc == 0 && v.samples == 0)

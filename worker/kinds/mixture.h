@@ -17,6 +17,7 @@
 
 struct engine;
 struct mixture;
+struct net_captions;
 struct work;
 
 struct mixture_options {
@@ -33,6 +34,9 @@ int mixture_rows(const struct work *w, int want);
 int mixture_open(struct engine *e, struct work *w, const struct mixture_options *opt,
                  struct mixture **ret, struct err *err);
 void mixture_close(struct mixture *m); /* accepts NULL */
+
+/* What labels are numbers of, where experts are told captions; must live as long. */
+void mixture_captions(struct mixture *m, const struct net_captions *captions);
 
 /* For sample_run.  The router sees x_t alone, so both branches of guidance have the
  * weights of their common point.  Without a reference image the oracle's partition of a

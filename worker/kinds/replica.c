@@ -5,6 +5,7 @@
 #include "common/base/log.h"
 #include "common/base/rng.h"
 #include "common/st/st.h"
+#include "worker/kinds/encoders.h"
 #include "worker/train/checkpoint.h"
 #include "worker/train/moments.h"
 #include "worker/train/plan.h"
@@ -41,6 +42,7 @@ static void replica_release(struct replica *r)
 {
     island_trainer_free(r->ranks);
     model_free(r->model);
+    encoders_drop(r->encoders);
     mem_free(r->flat);
     memset(r, 0, sizeof(*r));
 }
@@ -128,12 +130,14 @@ static struct replica *make_room(struct replicas *rs, uint64_t bytes, uint64_t n
 
 /* ---- making ---- */
 
-static void options_of(const struct replicas *rs, const struct work *w, struct train_options *ret)
+static void options_of(const struct replicas *rs, const struct work *w,
+                       const struct encoders *encoders, struct train_options *ret)
 {
     const Skerry__V1__TrainTask *t = w->task->train;
     train_options_from_job(&w->spec, w->task->network == SKERRY__V1__NETWORK__NETWORK_ROUTER,
                            (int)t->batch, rng_mix(t->path, t->replica), ret);
     ret->distill = t->n_teachers > 0;
+    ret->encoders = encoders ? encoders->tables : NULL;
     for (size_t i = 0; i < SMALLER_MAX && ret->accumulate_auto; i++) {
         const struct smaller *s = &rs->smaller[i];
         if (s->job_id == w->task->job_id && s->network == (uint32_t)w->task->network &&
@@ -166,7 +170,7 @@ int replica_plan(struct replicas *rs, const struct work *w, struct err *err)
     int rc = replica_peek(rs, w) ? 1 : task_model(w, w->task->network, &model, err);
     if (rc != 0)
         return rc < 0 ? rc : 0;
-    options_of(rs, w, &opt);
+    options_of(rs, w, NULL, &opt);
     rc = plan_phase(rs, model, &opt, &plan, err);
     model_free(model);
     return rc;
@@ -234,7 +238,8 @@ static uint64_t room_for_teachers(const struct replicas *rs, const struct model 
     return spare < UINT64_MAX - one ? spare + one : UINT64_MAX;
 }
 
-static int create(struct replicas *rs, const struct work *w, struct replica **ret, struct err *err)
+static int create(struct replicas *rs, const struct work *w, struct encoders *encoders,
+                  struct replica **ret, struct err *err)
 {
     const Skerry__V1__Task *task = w->task;
     struct train_options opt;
@@ -243,7 +248,7 @@ static int create(struct replicas *rs, const struct work *w, struct replica **re
     int rc = task_model(w, task->network, &model, err);
     if (rc < 0)
         return rc;
-    options_of(rs, w, &opt);
+    options_of(rs, w, encoders, &opt);
     rc = plan_phase(rs, model, &opt, &plan, err);
     if (rc < 0) {
         model_free(model);
@@ -256,6 +261,7 @@ static int create(struct replicas *rs, const struct work *w, struct replica **re
     *r = (struct replica){.job_id = task->job_id,
                           .path = task->train->path,
                           .index = task->train->replica,
+                          .encoders = encoders_take(encoders),
                           .model = model};
     if (opt.distill)
         r->room_for_teachers =
@@ -457,13 +463,18 @@ bool replica_stands(struct replicas *rs, const struct work *w)
     return r && r->whole && trainer_next_step(r->trainer) == w->task->train->first_step;
 }
 
-int replica_get(struct replicas *rs, const struct work *w, struct replica **ret, bool *ret_resumed,
-                struct replica_cursor *cursor, struct err *err)
+int replica_get(struct replicas *rs, const struct work *w, struct encoders *encoders,
+                struct replica **ret, bool *ret_resumed, struct replica_cursor *cursor,
+                struct err *err)
 {
     const Skerry__V1__TrainTask *t = w->task->train;
     const bool goes_on = replica_stands(rs, w);
     struct replica *r = replica_peek(rs, w);
-    int rc = r ? 0 : create(rs, w, &r, err);
+    if (r && r->encoders != encoders) { /* another precision, another folder: made anew */
+        replica_release(r);
+        r = NULL;
+    }
+    int rc = r ? 0 : create(rs, w, encoders, &r, err);
     if (rc < 0)
         return rc;
     r->used = ++rs->tick;

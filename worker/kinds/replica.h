@@ -26,6 +26,7 @@ struct replica {
     uint64_t job_id;
     uint32_t path, index;
     struct model *model;
+    struct encoders *encoders; /* in front of the networks; NULL: none */
     struct island_trainer *ranks;
     struct trainer *trainer; /* the first of them */
     float *flat;             /* host copy, scratch of a phase */
@@ -52,11 +53,12 @@ struct replica_cursor {
 struct replicas *replicas_new(struct island *is, const char *dir, uint64_t max_bytes);
 void replicas_free(struct replicas *rs); /* accepts NULL */
 
-/* The replica of a TRAIN task, made if need be, standing at the task's first
- * step; its weights are undefined unless they are its own.  With *ret_resumed it stands in the
- * middle of this very phase, weights and all, and *cursor says where. */
-int replica_get(struct replicas *rs, const struct work *w, struct replica **ret, bool *ret_resumed,
-                struct replica_cursor *cursor, struct err *err);
+/* The replica of a TRAIN task, made if need be (with the encoders, or NULL), standing at the task's
+ * first step; its weights are undefined unless they are its own.  With *ret_resumed it stands in
+ * the middle of this very phase, weights and all, and *cursor says where. */
+int replica_get(struct replicas *rs, const struct work *w, struct encoders *encoders,
+                struct replica **ret, bool *ret_resumed, struct replica_cursor *cursor,
+                struct err *err);
 
 /* Before anything is fetched: can the devices hold the task's replica?  -ENOMEM with one
  * sentence (worker/train/plan.h).  One that is in memory fits. */

@@ -73,5 +73,7 @@ int rows_features(const struct work *w)
         return s->partition.features;
     if (s->model.warm_start)
         return JOB_FEATURES_MODEL;
+    if (job_has_latents(s))
+        return JOB_FEATURES_LATENTS;
     return job_family(s)->features;
 }

@@ -105,6 +105,7 @@ const struct kind kind_eval = {
     .id = SKERRY__V1__TASK_KIND__TASK_KIND_EVAL,
     .name = "eval",
     .part = offsetof(Skerry__V1__Task, eval),
+    .encoders = true,
     .modules = KIND_MODULES_OR_MIXTURE,
     .labels = true,
     .check = check,

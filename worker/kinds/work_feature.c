@@ -1,6 +1,7 @@
 /* FEATURE: one row of numbers for each sample of the ranges, by which it is partitioned.
  *
  *   pixels   the image scaled to 16 x 16, in [-1,1]
+ *   latents  the mean latents of the image, averaged over squares to a side of at most 8
  *   ngrams   hashed byte n-grams of the first 32 tokens (worker/data/ngrams.h)
  *   model    texts: mean of the last hidden state over the first 32 tokens; images: over the
  *            patches of the image at t = 0.1, noise by sample id, no label
@@ -13,6 +14,7 @@
 #include "common/data/tokenizer.h"
 #include "worker/data/data_samples.h"
 #include "worker/data/images.h"
+#include "worker/kinds/encoders.h"
 #include "worker/kinds/engine.h"
 #include "worker/kinds/task_files.h"
 #include "worker/kinds/forward.h"
@@ -24,6 +26,7 @@
 
 #define PIXELS_SIDE 16
 #define PIXELS_DIM (PIXELS_SIDE * PIXELS_SIDE * IMAGES_CHANNELS)
+#define LATENTS_SIDE 8
 #define PREFIX 32 /* first tokens of a text, by which it is routed */
 #define LOW_NOISE 0.1F
 #define NGRAM_BYTES_MAX (1u << 20)
@@ -38,6 +41,9 @@ struct run {
 
     /* One batch's, (count,d) and (count,columns,d). */
     float *means, *chunk_means;
+    uint16_t *moments; /* latents: (rows_of_call,2,Ch,s,s) */
+    struct encoders *enc;
+    int side; /* latents: of a feature */
     struct forward net;
     struct tokenizer *tokenizer;
     struct buf bytes;
@@ -78,6 +84,54 @@ static int pixels(struct run *r, struct err *err)
     const struct feed_options opt = {.side = PIXELS_SIDE, .unlabelled = true};
     int rc = room(r, PIXELS_DIM, 0, err);
     return rc < 0 ? rc : rows_each(&r->rows, r->e, &opt, take_pixels, r, err);
+}
+
+/* ---- latents ------------------------------------------------------------------- */
+
+/* x (Ch,to,to) = means of squares of the means that moments (2,Ch,side,side) begin with. */
+static void shrink(float *x, const uint16_t *moments, int channels, int side, int to)
+{
+    const int by = side / to;
+    for (int c = 0; c < channels * to; c++)
+        for (int col = 0; col < to; col++) {
+            double sum = 0;
+            for (int p = 0; p < by * by; p++)
+                sum += (double)bf16_to_f32(moments[(c * by + p / by) * side + col * by + p % by]);
+            x[c * to + col] = (float)(sum / (by * by));
+        }
+}
+
+static int take_latents(void *arg, struct batch *b, struct err *err)
+{
+    struct run *r = arg;
+    const struct encoders *enc = r->enc;
+    const size_t values = encoders_moments(enc);
+    int rc = b->moments ? 0 : encoders_images(r->enc, b->images, b->count, r->moments, err);
+    const uint16_t *moments = b->moments ? b->moments : r->moments;
+    for (unsigned i = 0; i < b->count && rc == 0; i++) {
+        uint64_t row = 0;
+        if ((rc = rows_find(&r->rows, b->ids[i], &row, err)) == 0)
+            shrink(r->x + row * r->d, moments + i * values, enc->channels, enc->side, r->side);
+    }
+    return rc;
+}
+
+static int latents(struct run *r, struct err *err)
+{
+    const struct feed_options opt = {.unlabelled = true};
+    int rc = encoders_get(r->e, r->w, &r->enc, err);
+    if (rc == 0 && encoders_moments(r->enc) == 0)
+        rc = err_set(err, -ERR_CONFIG, "partition.features is latents, but the job has no VAE");
+    if (rc < 0)
+        return rc;
+    r->side = r->enc->side;
+    while (r->side > LATENTS_SIDE && r->side % 2 == 0)
+        r->side /= 2;
+    r->moments = mem_try_array(rows_of_call(r->w), encoders_moments(r->enc) * sizeof *r->moments);
+    if (!r->moments)
+        return err_set(err, -ENOMEM, "no memory for the latents of a batch");
+    rc = room(r, (uint32_t)(r->enc->channels * r->side * r->side), 0, err);
+    return rc < 0 ? rc : rows_each(&r->rows, r->e, &opt, take_latents, r, err);
 }
 
 /* ---- n-grams ------------------------------------------------------------------- */
@@ -132,7 +186,8 @@ static int means(struct run *r, struct batch *b, struct err *err)
         .chunks = r->chunk_means,
     };
     b->labels = NULL;
-    b->keys = b->ids;
+    if (r->w->task->n_encoders == 0) /* else those of the pictures, which latents keep */
+        b->keys = b->ids;
     b->t = LOW_NOISE;
     return means_of(r->net.net, b, &m, err);
 }
@@ -217,6 +272,8 @@ static int compute(struct run *r, struct err *err)
     switch (rows_features(r->w)) {
     case JOB_FEATURES_PIXELS:
         return pixels(r, err);
+    case JOB_FEATURES_LATENTS:
+        return latents(r, err);
     case JOB_FEATURES_NGRAMS:
         return grams(r, err);
     case JOB_FEATURES_COLUMN:
@@ -248,6 +305,7 @@ static void release(struct run *r)
     mem_free(r->chunks);
     mem_free(r->means);
     mem_free(r->chunk_means);
+    mem_free(r->moments);
 }
 
 static int run(struct engine *e, struct work *w, struct err *err)
@@ -280,6 +338,7 @@ const struct kind kind_feature = {
     .id = SKERRY__V1__TASK_KIND__TASK_KIND_FEATURE,
     .name = "feature",
     .part = offsetof(Skerry__V1__Task, feature),
+    .encoders = true,
     .check = check,
     .plan = plan,
     .run = run,

@@ -6,6 +6,7 @@
 #include "common/base/hash.h"
 #include "common/data/image.h"
 #include "worker/net/dit_rows.h"
+#include "worker/kinds/encoders.h"
 #include "worker/kinds/engine.h"
 #include "worker/kinds/forward.h"
 #include "worker/net/image_net.h"
@@ -32,13 +33,32 @@ static int on_progress(void *arg, unsigned done, unsigned total)
     return work_stopped(w, NULL);
 }
 
-static int draw(struct work *w, const struct sample_source *src, uint8_t *images, struct err *err)
+/* Latents into pictures. */
+static int decode(void *arg, const float *latents, int count, uint8_t *images, struct err *err)
+{
+    return encoders_decode(arg, latents, (unsigned)count, images, err);
+}
+
+/* The captions that are drawn, encoded; nothing where classes are. */
+static int read_prompts(struct encoders *enc, const struct work *w, struct encoder_prompts *ret,
+                        struct err *err)
+{
+    if (!enc || !enc->text)
+        return 0;
+    return encoders_prompts(enc, w->task->sample->prompt, TASK_LABELS_MAX, ret, err);
+}
+
+static int draw(struct work *w, struct encoders *enc, const struct sample_source *src,
+                uint8_t *images, struct err *err)
 {
     const Skerry__V1__SampleTask *t = w->task->sample;
     struct sample_options opt = {.steps = (int)t->steps,
                                  .heun = t->heun,
                                  .guidance = t->guidance,
                                  .seed = t->seed,
+                                 .decode = encoders_moments(enc) ? decode : NULL,
+                                 .decoder = enc,
+                                 .pixels = w->spec.data.image_size,
                                  .progress = on_progress,
                                  .arg = w};
     int32_t labels[TASK_LABELS_MAX];
@@ -51,15 +71,24 @@ static int draw_path(struct engine *e, struct work *w, int rows, uint8_t *images
 {
     struct forward f = {0};
     struct dit_rows dit = {0};
-    int rc = forward_open(e, w, rows, &f, err);
+    struct encoders *enc = NULL;
+    struct encoder_prompts prompts = {0};
+    int rc = encoders_get(e, w, &enc, err);
+    if (rc == 0)
+        rc = read_prompts(enc, w, &prompts, err);
+    if (rc == 0)
+        rc = forward_open(e, w, rows, &f, err);
     if (rc == 0)
         rc = dit_rows_open(&dit, net_dit(f.net), err);
     if (rc == 0) {
+        if (prompts.states)
+            dit_rows_captions(&dit, &prompts.captions);
         const struct sample_source src = sample_of_dit(&dit);
-        rc = draw(w, &src, images, err);
+        rc = draw(w, enc, &src, images, err);
     }
     dit_rows_close(&dit);
     forward_close(&f);
+    encoder_prompts_release(&prompts);
     return rc;
 }
 
@@ -70,12 +99,21 @@ static int draw_mixture(struct engine *e, struct work *w, int rows, uint8_t *ima
     snprintf(doing, sizeof doing, "drawing %zu samples", w->task->sample->n_labels);
     const struct mixture_options opt = {.rows = mixture_rows(w, rows), .doing = doing};
     struct mixture *m = NULL;
-    int rc = mixture_open(e, w, &opt, &m, err);
+    struct encoders *enc = NULL;
+    struct encoder_prompts prompts = {0};
+    int rc = encoders_get(e, w, &enc, err);
+    if (rc == 0)
+        rc = read_prompts(enc, w, &prompts, err);
+    if (rc == 0)
+        rc = mixture_open(e, w, &opt, &m, err);
     if (rc == 0) {
+        if (prompts.states)
+            mixture_captions(m, &prompts.captions);
         const struct sample_source src = mixture_source(m);
-        rc = draw(w, &src, images, err);
+        rc = draw(w, enc, &src, images, err);
     }
     mixture_close(m);
+    encoder_prompts_release(&prompts);
     return rc;
 }
 
@@ -237,13 +275,24 @@ static int check_text_sample(const Skerry__V1__SampleTask *t, struct err *err)
     return 0;
 }
 
+static size_t lines_of(const char *text)
+{
+    size_t n = 1;
+    for (; *text; text++)
+        n += *text == '\n';
+    return n;
+}
+
 static int check(const Skerry__V1__Task *task, struct err *err)
 {
     const Skerry__V1__SampleTask *t = task->sample;
-    const size_t n_classes = task->n_classes;
+    const bool captions = task->input && task->input->caption > 0;
     if (t->tokens > 0)
         return check_text_sample(t, err);
-    int rc = task_check_count(t->n_labels, TASK_LABELS_MAX, "sample.labels", err);
+    int rc = task_check_text(t->prompt, TASK_PROMPT_MAX, "sample.prompt", err);
+    const size_t n_labels = captions && rc == 0 ? lines_of(t->prompt) : task->n_classes;
+    if (rc == 0)
+        rc = task_check_count(t->n_labels, TASK_LABELS_MAX, "sample.labels", err);
     if (rc < 0)
         return rc;
     if (t->n_labels == 0)
@@ -257,10 +306,9 @@ static int check(const Skerry__V1__Task *task, struct err *err)
         return err_set(err, -ERR_LIMIT, "task: sample.columns is %u, at most %u are allowed",
                        t->columns, TASK_LABELS_MAX);
     for (size_t i = 0; i < t->n_labels; i++)
-        if (t->labels[i] >= n_classes)
-            return err_set(err, -ERR_LIMIT,
-                           "task: sample.labels[%zu] is %u, but there are %zu classes", i,
-                           t->labels[i], n_classes);
+        if (t->labels[i] >= n_labels)
+            return err_set(err, -ERR_LIMIT, "task: sample.labels[%zu] is %u, but there are %zu %s",
+                           i, t->labels[i], n_labels, captions ? "captions" : "classes");
     return 0;
 }
 
@@ -273,6 +321,7 @@ const struct kind kind_sample = {
     .id = SKERRY__V1__TASK_KIND__TASK_KIND_SAMPLE,
     .name = "sample",
     .part = offsetof(Skerry__V1__Task, sample),
+    .encoders = true,
     .modules = KIND_MODULES_OR_MIXTURE,
     .labels = true,
     .check = check,

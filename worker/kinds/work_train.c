@@ -14,6 +14,7 @@
 #include "common/base/log.h"
 #include "common/base/rng.h"
 #include "worker/kinds/contribute.h"
+#include "worker/kinds/encoders.h"
 #include "worker/kinds/engine.h"
 #include "worker/data/data.h"
 #include "worker/kinds/feed.h"
@@ -445,7 +446,10 @@ static int start(struct phase *p, struct err *err)
 {
     progress_total(&p->w->progress, p->t->steps);
     progress_activity(&p->w->progress, "loading the model");
-    int rc = replica_get(p->e->replicas, p->w, &p->r, &p->resumed, &p->at, err);
+    struct encoders *encoders = NULL;
+    int rc = encoders_get(p->e, p->w, &encoders, err);
+    if (rc == 0)
+        rc = replica_get(p->e->replicas, p->w, encoders, &p->r, &p->resumed, &p->at, err);
     if (rc == 0 && p->t->n_fragments > 0)
         open_fragments(p);
     if (rc == 0)
@@ -500,6 +504,7 @@ const struct kind kind_train = {
     .id = SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN,
     .name = "train",
     .part = offsetof(Skerry__V1__Task, train),
+    .encoders = true,
     .modules = KIND_MODULES_NEEDED,
     .labels = true,
     .check = check,

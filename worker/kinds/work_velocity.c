@@ -6,6 +6,7 @@
 #include "common/base/base.h"
 #include "common/base/hash.h"
 #include "worker/net/arena.h"
+#include "worker/kinds/encoders.h"
 #include "worker/kinds/engine.h"
 #include "worker/net/experts.h"
 #include "worker/order/task_model.h"
@@ -82,7 +83,8 @@ static int keep_model(struct engine *e, const struct work *w, struct kept **ret,
 }
 
 /* p->x becomes the velocities. */
-static int compute(struct engine *e, struct kept *kept, struct velocity_points *p, struct err *err)
+static int compute(struct engine *e, struct kept *kept, const struct encoder_prompts *prompts,
+                   struct velocity_points *p, struct err *err)
 {
     const struct kernel_ops *k = e->dev->ops;
     const struct mix_experts one = experts_mix(kept->experts);
@@ -98,8 +100,13 @@ static int compute(struct engine *e, struct kept *kept, struct velocity_points *
     rc = k->copy(e->dev, x, p->x, bytes, COPY_TO_DEVICE, NULL);
     rc = rc < 0 ? err_set(err, rc, "%s: %s", e->dev->name, err_text(rc))
                 : k->sync(e->dev, NULL, err);
-    const struct mix_call call = {
-        .expert = 0, .rows = p->rows, .x = x, .t = p->t, .labels = p->labels, .v = v};
+    const struct mix_call call = {.expert = 0,
+                                  .rows = p->rows,
+                                  .x = x,
+                                  .t = p->t,
+                                  .labels = p->labels,
+                                  .captions = prompts->states ? &prompts->captions : NULL,
+                                  .v = v};
     if (rc == 0)
         rc = one.run(one.arg, &call, 1, err);
     if (rc == 0) {
@@ -111,9 +118,21 @@ static int compute(struct engine *e, struct kept *kept, struct velocity_points *
     return rc;
 }
 
+/* What the labels are numbers of; nothing where they are classes. */
+static int read_prompts(struct engine *e, struct work *w, struct encoder_prompts *ret,
+                        struct err *err)
+{
+    struct encoders *enc = NULL;
+    int rc = encoders_get(e, w, &enc, err);
+    if (rc < 0 || !enc || !enc->text)
+        return rc;
+    return encoders_prompts(enc, w->task->velocity->prompt, TASK_LABELS_MAX, ret, err);
+}
+
 static int check(const Skerry__V1__Task *t, struct err *err)
 {
-    return task_check_blob(t->velocity->input, "velocity.input", err);
+    int rc = task_check_text(t->velocity->prompt, TASK_PROMPT_MAX, "velocity.prompt", err);
+    return rc < 0 ? rc : task_check_blob(t->velocity->input, "velocity.input", err);
 }
 
 static int plan(struct engine *e, struct work *w, struct err *err)
@@ -126,16 +145,21 @@ static int run(struct engine *e, struct work *w, struct err *err)
     const Skerry__V1__VelocityTask *t = w->task->velocity;
     struct velocity_points p = {0};
     struct kept *kept = NULL;
+    struct encoder_prompts prompts = {0};
     struct work_output *o = NULL;
     char path[CACHE_PATH_MAX];
     progress_activity(&w->progress, "computing velocities for a sampler");
     work_blob_path(w, t->input->sha256.data, path);
     int rc = keep_model(e, w, &kept, err);
+    if (rc == 0)
+        rc = read_prompts(e, w, &prompts, err);
     const struct model_spec *spec = rc == 0 ? &kept->model->spec : NULL;
+    const int labels = prompts.states ? prompts.captions.n - 1 : (int)w->task->n_classes;
     if (rc == 0)
-        rc = velocity_read(path, spec->channels, spec->image, (int)w->task->n_classes, &p, err);
+        rc = velocity_read(path, spec->channels, spec->image, labels, &p, err);
     if (rc == 0)
-        rc = compute(e, kept, &p, err);
+        rc = compute(e, kept, &prompts, &p, err);
+    encoder_prompts_release(&prompts);
     if (rc == 0)
         rc = work_output_new(w, WORK_RESULT, "velocities", &o, err);
     if (rc == 0)
@@ -150,6 +174,7 @@ const struct kind kind_velocity = {
     .id = SKERRY__V1__TASK_KIND__TASK_KIND_VELOCITY,
     .name = "velocity",
     .part = offsetof(Skerry__V1__Task, velocity),
+    .encoders = true,
     .modules = KIND_MODULES_NEEDED,
     .labels = true,
     .check = check,

@@ -27,7 +27,8 @@ struct kind {
     const char *name; /* "train": in logs, and the field of the message that is its own part */
     size_t part;      /* offsetof that field in Skerry__V1__Task; 0: it has none */
     enum kind_modules modules;
-    bool labels; /* makes or runs a network that knows labels, unless it is one of texts */
+    bool encoders; /* runs the job's frozen networks, or a network behind them */
+    bool labels;   /* makes or runs a network that knows labels, unless it is one of texts */
 
     /* The own part, beyond what task_check.h looks at for all; NULL: nothing. */
     int (*check)(const Skerry__V1__Task *t, struct err *err);

@@ -1,0 +1,452 @@
+#include "worker/kinds/encoders.h"
+
+#include <unistd.h>
+
+#include "common/base/file.h"
+#include "common/component/component.h"
+#include "common/data/caption_tokenizer.h"
+#include "worker/data/latents.h"
+#include "worker/frozen/frozen.h"
+#include "worker/kinds/engine.h"
+#include "worker/order/work.h"
+#include "worker/train/train.h"
+
+/* Samples that run at a time: on a card enough to fill it, on a CPU one, whose layers then stay in
+ * the caches. */
+#define CARD_IMAGES 8
+#define CARD_TEXTS 32
+#define HOST_TEXTS 4
+#define MIB (UINT64_C(1) << 20)
+
+/* ---- files ---- */
+
+int encoders_plan(struct engine *e, struct work *w, struct err *err)
+{
+    int rc = 0;
+    for (size_t i = 0; i < w->task->n_encoders && rc == 0; i++)
+        rc = work_need_blob(w, w->task->encoders[i]->blob, w->task->encoders[i]->name, err);
+    return rc;
+}
+
+/* The files of a part under their names, in a folder of the task: *ret NULL when it has none. */
+static int lay_out(const struct work *w, Skerry__V1__EncoderPart part, const char *name, char **ret,
+                   struct err *err)
+{
+    char folder[CACHE_PATH_MAX], blob[CACHE_PATH_MAX];
+    int rc = 0;
+    *ret = NULL;
+    work_temp_path(w, name, folder);
+    for (size_t i = 0; i < w->task->n_encoders && rc == 0; i++) {
+        const Skerry__V1__EncoderFile *f = w->task->encoders[i];
+        if (f->part != part)
+            continue;
+        if (!*ret) {
+            *ret = str_dup(folder);
+            rc = file_mkdirs(folder, 0700, err);
+        }
+        char *link = file_join(folder, f->name);
+        work_blob_path(w, f->blob->sha256.data, blob);
+        char *whole = realpath(blob, NULL); /* a link is read from where it lies */
+        if (rc == 0 && (!whole || (symlink(whole, link) < 0 && errno != EEXIST)))
+            rc = err_errno(err, "linking %s to %s", link, blob);
+        free(whole);
+        mem_free(link);
+    }
+    return rc;
+}
+
+static void digest(const struct work *w, enum dtype dt, uint8_t out[HASH_BYTES])
+{
+    const struct job_spec *s = &w->spec;
+    const int numbers[] = {s->data.image_size,
+                           s->encoders.layer,
+                           s->encoders.run,
+                           s->encoders.cache,
+                           s->data.flip,
+                           (int)dt,
+                           w->task->input ? (int)w->task->input->caption_tokens : 0};
+    struct hash h;
+    hash_init(&h);
+    hash_update(&h, numbers, sizeof numbers);
+    for (size_t i = 0; i < w->task->n_encoders; i++) {
+        const Skerry__V1__EncoderFile *f = w->task->encoders[i];
+        hash_update(&h, &(uint32_t){(uint32_t)f->part}, sizeof(uint32_t));
+        hash_update(&h, f->name, strlen(f->name) + 1);
+        hash_update(&h, f->blob->sha256.data, HASH_BYTES);
+    }
+    hash_final(&h, out);
+}
+
+/* ---- networks on devices ---- */
+
+static int open_part(struct encoder_rank *r, const char *folder, enum frozen_part part,
+                     struct frozen **f, struct err *err)
+{
+    const struct encoders *enc = r->set;
+    const bool host = r->dev->unified, text = part == FROZEN_TEXT;
+    const struct frozen_options opt = {
+        .part = part,
+        .dt = enc->tables[0].dt,
+        .moments = DT_BF16,
+        .group = host   ? (text ? HOST_TEXTS : 1)
+                 : text ? CARD_TEXTS
+                        : CARD_IMAGES,
+        .side = enc->pixels,
+        .tokens = enc->caption_tokens,
+        .layer = enc->layer,
+    };
+    struct component *c = NULL;
+    if (*f)
+        return 0;
+    int rc = component_open(folder, text ? COMPONENT_ANY : COMPONENT_VAE, &c, err);
+    if (rc == 0)
+        rc = frozen_open(r->dev, c, &opt, f, err);
+    component_close(c);
+    return work_own_file(rc, err);
+}
+
+static int run_images(void *arg, const uint8_t *images, unsigned count, bf16 *d_moments,
+                      struct err *err)
+{
+    struct encoder_rank *r = arg;
+    const struct frozen_io io = {.in = images, .out = d_moments};
+    int rc = open_part(r, r->set->vae_folder, FROZEN_ENCODE, &r->vae, err);
+    return rc < 0 ? rc : frozen_run(r->vae, &io, (int)count, err);
+}
+
+static int run_captions(void *arg, const int32_t *tokens, const int32_t *lengths, unsigned count,
+                        void *d_states, struct err *err)
+{
+    struct encoder_rank *r = arg;
+    const struct frozen_io io = {.in = tokens, .lengths = lengths, .out = d_states};
+    int rc = open_part(r, r->set->text_folder, FROZEN_TEXT, &r->text, err);
+    return rc < 0 ? rc : frozen_run(r->text, &io, (int)count, err);
+}
+
+/* Bytes of both encoders on a device. */
+static int add_bytes(const struct encoders *enc, const struct device *dev, uint64_t *ret,
+                     struct err *err)
+{
+    struct frozen_options opt = {.part = FROZEN_ENCODE,
+                                 .dt = enc->tables[0].dt,
+                                 .moments = DT_BF16,
+                                 .group = dev->unified ? 1 : CARD_IMAGES,
+                                 .side = enc->pixels,
+                                 .tokens = enc->caption_tokens,
+                                 .layer = enc->layer};
+    uint64_t vae = 0, text = 0;
+    int rc = enc->vae ? frozen_bytes(enc->vae, &opt, &vae, err) : 0;
+    opt.part = FROZEN_TEXT;
+    opt.group = dev->unified ? HOST_TEXTS : CARD_TEXTS;
+    if (rc == 0 && enc->text)
+        rc = frozen_bytes(enc->text, &opt, &text, err);
+    *ret = vae + text;
+    return rc;
+}
+
+/* ---- a set ---- */
+
+static int check_vae(const struct encoders *enc, const Skerry__V1__NetworkInput *in,
+                     struct err *err)
+{
+    const struct component_vae *v = &enc->vae->vae;
+    if (v->latent == (int)in->channels && enc->pixels >> (v->blocks - 1) == (int)in->side)
+        return 0;
+    return err_set(err, -ERR_CONFIG,
+                   "the job's latents have %u channels of side %u, but its VAE makes %d of side %d",
+                   in->channels, in->side, v->latent, enc->pixels >> (v->blocks - 1));
+}
+
+static int open_vae(struct encoders *enc, const struct work *w, struct err *err)
+{
+    int rc = lay_out(w, SKERRY__V1__ENCODER_PART__ENCODER_PART_VAE, "vae", &enc->vae_folder, err);
+    if (rc == 0 && !enc->vae_folder)
+        return 0;
+    if (rc == 0)
+        rc = component_open(enc->vae_folder, COMPONENT_VAE, &enc->vae, err);
+    return work_own_file(rc < 0 ? rc : check_vae(enc, w->task->input, err), err);
+}
+
+static int open_text(struct encoders *enc, const struct work *w, struct err *err)
+{
+    char *tokenizer = NULL;
+    int len = 0;
+    int rc =
+        lay_out(w, SKERRY__V1__ENCODER_PART__ENCODER_PART_TEXT, "text", &enc->text_folder, err);
+    if (rc == 0 && !enc->text_folder)
+        return 0;
+    if (rc == 0)
+        rc = lay_out(w, SKERRY__V1__ENCODER_PART__ENCODER_PART_TOKENIZER, "tokenizer", &tokenizer,
+                     err);
+    if (rc == 0)
+        rc = component_open(enc->text_folder, COMPONENT_ANY, &enc->text, err);
+    if (rc == 0)
+        rc = caption_tokenizer_open(tokenizer ? tokenizer : enc->text_folder, &enc->tokenizer, err);
+    mem_free(tokenizer);
+    if (rc == 0 && enc->text->text.dim != (int)w->task->input->caption)
+        rc = err_set(err, -ERR_CONFIG,
+                     "the job's captions have states of %u numbers, but its text encoder makes %d",
+                     w->task->input->caption, enc->text->text.dim);
+    if (rc == 0) {
+        enc->null_tokens = mem_alloc_array((size_t)enc->caption_tokens, sizeof *enc->null_tokens);
+        rc = caption_tokenizer_encode(enc->tokenizer, "", 0, enc->caption_tokens, enc->null_tokens,
+                                      &len, err);
+    }
+    enc->tables[0].null_length = len;
+    return work_own_file(rc, err);
+}
+
+/* Those of the job's VAE, on the disk that the engine's other state is on. */
+static int open_kept(struct encoders *enc, struct engine *e, const struct work *w, struct err *err)
+{
+    if (!enc->vae || w->spec.encoders.run != JOB_ENCODE_WORKER ||
+        w->spec.data.crop == JOB_CROP_RANDOM)
+        return 0;
+    char *dir = file_join(e->state_dir, "latents");
+    struct latents_options opt = {.dir = dir,
+                                  .max_bytes = (uint64_t)w->spec.encoders.cache * MIB,
+                                  .values = encoders_moments(enc),
+                                  .mirrored = w->spec.data.flip};
+    memcpy(opt.encoder, enc->hash, HASH_BYTES);
+    int rc = latents_open(&opt, &enc->kept, err);
+    mem_free(dir);
+    return rc;
+}
+
+static int fill_tables(struct encoders *enc, struct engine *e, struct err *err)
+{
+    const struct net_encoders first = enc->tables[0];
+    int rc = 0;
+    enc->ranks_n = island_size(e->island);
+    for (int i = 0; i < enc->ranks_n && rc == 0; i++) {
+        struct device *dev = island_device(e->island, i);
+        struct net_encoders *t = &enc->tables[i];
+        enc->ranks[i] = (struct encoder_rank){.set = enc, .dev = dev};
+        *t = (struct net_encoders){
+            .arg = &enc->ranks[i],
+            .images = enc->vae ? run_images : NULL,
+            .captions = enc->text ? run_captions : NULL,
+            .pixels = (unsigned)enc->pixels,
+            .shift = enc->vae ? enc->vae->vae.shift : NULL,
+            .scale = enc->vae ? enc->vae->vae.scale : NULL,
+            .null_tokens = enc->null_tokens,
+            .null_length = first.null_length,
+            .null_pad = enc->text ? caption_tokenizer_pad(enc->tokenizer) : 0,
+            .dt = first.dt,
+        };
+        rc = add_bytes(enc, dev, &t->bytes, err);
+    }
+    return rc;
+}
+
+static int open_set(struct engine *e, const struct work *w, const uint8_t hash[HASH_BYTES],
+                    enum dtype dt, struct encoders **ret, struct err *err)
+{
+    struct encoders *enc = mem_alloc(sizeof *enc);
+    enc->users = 1;
+    memcpy(enc->hash, hash, HASH_BYTES);
+    enc->pixels = w->spec.data.image_size;
+    enc->channels = (int)w->task->input->channels;
+    enc->side = (int)w->task->input->side;
+    enc->caption_tokens = (int)w->task->input->caption_tokens;
+    enc->layer = w->spec.encoders.layer;
+    enc->tables[0].dt = dt;
+    int rc = open_vae(enc, w, err);
+    if (rc == 0)
+        rc = open_text(enc, w, err);
+    if (rc == 0)
+        rc = open_kept(enc, e, w, err);
+    if (rc == 0)
+        rc = fill_tables(enc, e, err);
+    if (rc < 0) {
+        encoders_drop(enc);
+        return rc;
+    }
+    *ret = enc;
+    return 0;
+}
+
+/* The folders of an earlier task are gone. */
+static int follow(struct encoders *enc, const struct work *w, struct err *err)
+{
+    mem_free(enc->vae_folder);
+    mem_free(enc->text_folder);
+    enc->text_folder = NULL;
+    int rc = lay_out(w, SKERRY__V1__ENCODER_PART__ENCODER_PART_VAE, "vae", &enc->vae_folder, err);
+    return rc < 0 ? rc
+                  : lay_out(w, SKERRY__V1__ENCODER_PART__ENCODER_PART_TEXT, "text",
+                            &enc->text_folder, err);
+}
+
+int encoders_get(struct engine *e, struct work *w, struct encoders **ret, struct err *err)
+{
+    uint8_t hash[HASH_BYTES];
+    struct train_options train;
+    *ret = NULL;
+    if (w->task->n_encoders == 0 || !w->task->input)
+        return 0;
+    train_options_from_job(&w->spec, false, 0, 0, &train);
+    const enum dtype dt = net_dtype(e->dev, train.precision);
+    digest(w, dt, hash);
+    int rc = 0;
+    if (e->encoders && memcmp(e->encoders->hash, hash, HASH_BYTES) == 0) {
+        rc = follow(e->encoders, w, err);
+    } else {
+        progress_activity(&w->progress, "opening the frozen encoders");
+        encoders_drop(e->encoders);
+        e->encoders = NULL;
+        rc = open_set(e, w, hash, dt, &e->encoders, err);
+    }
+    if (rc == 0)
+        *ret = e->encoders;
+    return rc;
+}
+
+struct encoders *encoders_take(struct encoders *enc)
+{
+    if (enc)
+        enc->users++;
+    return enc;
+}
+
+void encoders_drop(struct encoders *enc)
+{
+    if (!enc || --enc->users > 0)
+        return;
+    for (int i = 0; i < enc->ranks_n; i++) {
+        frozen_close(enc->ranks[i].vae);
+        frozen_close(enc->ranks[i].text);
+        frozen_close(enc->ranks[i].decoder);
+    }
+    latents_close(enc->kept);
+    component_close(enc->vae);
+    component_close(enc->text);
+    caption_tokenizer_free(enc->tokenizer);
+    mem_free(enc->null_tokens);
+    mem_free(enc->vae_folder);
+    mem_free(enc->text_folder);
+    mem_free(enc);
+}
+
+unsigned encoders_moments(const struct encoders *enc)
+{
+    return enc && enc->vae ? 2u * (unsigned)(enc->channels * enc->side * enc->side) : 0;
+}
+
+/* ---- host to host ---- */
+
+/* Room on the first device for what a part makes of count samples. */
+static int room(struct encoders *enc, size_t bytes, void **ret, struct err *err)
+{
+    struct device *dev = enc->ranks[0].dev;
+    int rc = dev->ops->alloc(dev, bytes, ret, err);
+    return rc;
+}
+
+static int bring(struct encoders *enc, void *host, void *d, size_t bytes, struct err *err)
+{
+    struct device *dev = enc->ranks[0].dev;
+    int rc = dev->ops->copy(dev, host, d, bytes, COPY_FROM_DEVICE, NULL);
+    if (rc < 0)
+        return err_set(err, rc, "reading from %s failed: %s", dev->name, err_text(rc));
+    return dev->ops->sync(dev, NULL, err);
+}
+
+int encoders_images(struct encoders *enc, const uint8_t *images, unsigned count, uint16_t *moments,
+                    struct err *err)
+{
+    const size_t bytes = (size_t)count * encoders_moments(enc) * sizeof *moments;
+    void *d = NULL;
+    int rc = room(enc, bytes, &d, err);
+    if (rc == 0)
+        rc = run_images(&enc->ranks[0], images, count, d, err);
+    if (rc == 0)
+        rc = bring(enc, moments, d, bytes, err);
+    enc->ranks[0].dev->ops->free(enc->ranks[0].dev, d);
+    return rc;
+}
+
+int encoders_decode(struct encoders *enc, const float *d_latents, unsigned count, uint8_t *images,
+                    struct err *err)
+{
+    struct encoder_rank *r = &enc->ranks[0];
+    const size_t bytes = (size_t)count * (size_t)enc->pixels * (size_t)enc->pixels * 3;
+    struct frozen_io io = {.in = d_latents};
+    int rc = room(enc, bytes, &io.out, err);
+    if (rc == 0)
+        rc = open_part(r, enc->vae_folder, FROZEN_DECODE, &r->decoder, err);
+    if (rc == 0)
+        rc = frozen_run(r->decoder, &io, (int)count, err);
+    if (rc == 0)
+        rc = bring(enc, images, io.out, bytes, err);
+    r->dev->ops->free(r->dev, io.out);
+    return rc;
+}
+
+static int count_lines(const char *text)
+{
+    int n = 1;
+    for (const char *p = text; (p = strchr(p, '\n')) != NULL; p++)
+        n++;
+    return n;
+}
+
+/* ids (n,L) and lengths (n) of the lines, n - 1 of them, and of the null caption. */
+static int tokenize(struct encoders *enc, const char *lines, int n, int32_t *ids, int32_t *lengths,
+                    struct err *err)
+{
+    const int L = enc->caption_tokens;
+    int rc = 0;
+    for (int i = 0; i < n && rc == 0; i++) {
+        const size_t len = i + 1 < n ? strcspn(lines, "\n") : 0;
+        int used = 0;
+        rc = caption_tokenizer_encode(enc->tokenizer, i + 1 < n ? lines : "", len, L,
+                                      ids + (size_t)i * (size_t)L, &used, err);
+        lengths[i] = used;
+        lines += len + (lines[len] != '\0');
+    }
+    return rc;
+}
+
+int encoders_prompts(struct encoders *enc, const char *lines, int most, struct encoder_prompts *ret,
+                     struct err *err)
+{
+    const int n = count_lines(lines) + 1, L = enc->caption_tokens;
+    struct encoder_prompts p = {.dev = enc->ranks[0].dev};
+    if (n - 1 > most)
+        return err_set(err, -ERR_LIMIT, "%d captions, at most %d are possible", n - 1, most);
+    const size_t states = (size_t)n * (size_t)L * (size_t)enc->text->text.dim;
+    int32_t *ids = mem_try_array((size_t)n * (size_t)L, sizeof *ids);
+    p.lengths = mem_try_array((size_t)n, sizeof *p.lengths);
+    int rc = ids && p.lengths ? tokenize(enc, lines, n, ids, p.lengths, err)
+                              : err_set(err, -ENOMEM, "no memory for %d captions", n);
+    if (rc == 0)
+        rc = room(enc, states * dtype_bytes(enc->tables[0].dt), &p.states, err);
+    if (rc == 0)
+        rc = run_captions(&enc->ranks[0], ids, p.lengths, (unsigned)n, p.states, err);
+    mem_free(ids);
+    if (rc < 0) {
+        encoder_prompts_release(&p);
+        return rc;
+    }
+    p.captions = (struct net_captions){.n = n, .states = p.states, .lengths = p.lengths};
+    *ret = p;
+    return 0;
+}
+
+void encoder_prompts_release(struct encoder_prompts *p)
+{
+    if (p->dev)
+        p->dev->ops->free(p->dev, p->states);
+    mem_free(p->lengths);
+    *p = (struct encoder_prompts){0};
+}
+
+int encoders_caption(void *arg, const char *text, size_t len, int32_t *tokens, int32_t *ret_length)
+{
+    const struct encoders *enc = arg;
+    int n = 0, rc = caption_tokenizer_encode(enc->tokenizer, text, len, enc->caption_tokens, tokens,
+                                             &n, NULL);
+    *ret_length = n;
+    return rc;
+}

@@ -1,0 +1,82 @@
+/* The frozen networks of a job on this worker's devices: opened from the files that a task brings,
+ * kept from task to task, shared by the networks that are made with them.
+ *
+ *     encoders_plan(w, err)           before anything is fetched: the files that are needed
+ *     encoders_get(e, w, &enc, err)   with all files in the cache; the same set for the same files
+ *     enc->tables[rank]               for the networks of that rank (worker/net/net.h)
+ *
+ * A network is loaded onto a device when it is first asked for there: who trains on a shard of
+ * latents never loads the VAE.  Compute thread, but for the tables' functions, which run on
+ * their rank's thread, and encoders_caption. */
+#ifndef WORKER_ENCODERS_H
+#define WORKER_ENCODERS_H
+
+#include "common/base/base.h"
+#include "common/base/hash.h"
+#include "worker/net/net.h"
+#include "worker/train/island.h"
+
+struct caption_tokenizer;
+struct component;
+struct engine;
+struct frozen;
+struct latents;
+struct work;
+
+struct encoder_rank {
+    struct encoders *set;
+    struct device *dev;
+    struct frozen *vae, *text, *decoder; /* NULL: not loaded */
+};
+
+struct encoders {
+    unsigned users;
+    uint8_t hash[HASH_BYTES]; /* of the files and of what is made of them */
+    char *vae_folder, *text_folder;
+    struct component *vae, *text; /* what the folders say; NULL: the job has none */
+    struct caption_tokenizer *tokenizer;
+    int pixels, channels, side, caption_tokens;
+    int layer;
+    struct latents *kept; /* encoders.run: worker */
+    int32_t *null_tokens;
+    int ranks_n;
+    struct encoder_rank ranks[ISLAND_MAX];
+    struct net_encoders tables[ISLAND_MAX];
+};
+
+/* Needs the files, those that lie in the worker's own folder of models from there. */
+int encoders_plan(struct engine *e, struct work *w, struct err *err);
+
+/* *ret NULL: the job has none.  Borrowed from the engine until its next call; take keeps it.
+ * -ERR_CONFIG when the files are not what the job says. */
+int encoders_get(struct engine *e, struct work *w, struct encoders **ret, struct err *err);
+struct encoders *encoders_take(struct encoders *enc); /* accepts NULL */
+void encoders_drop(struct encoders *enc);             /* accepts NULL */
+
+/* Numbers of a side's moments; 0: the model sees pixels. */
+unsigned encoders_moments(const struct encoders *enc);
+
+/* moments (count,2,Ch,s,s) bf16 bits on the host, of images (count,S,S,3). */
+int encoders_images(struct encoders *enc, const uint8_t *images, unsigned count, uint16_t *moments,
+                    struct err *err);
+/* images (count,S,S,3) on the host, of latents (count,Ch,s,s) on the first device. */
+int encoders_decode(struct encoders *enc, const float *d_latents, unsigned count, uint8_t *images,
+                    struct err *err);
+
+/* Captions, one a line ("": the empty one), encoded on the first device, with the null caption
+ * behind them. */
+struct encoder_prompts {
+    struct net_captions captions; /* captions.n - 1 of them, and the null one */
+    struct device *dev;
+    void *states;
+    int32_t *lengths;
+};
+/* No more than `most` lines.  release accepts { 0 }. */
+int encoders_prompts(struct encoders *enc, const char *lines, int most, struct encoder_prompts *ret,
+                     struct err *err);
+void encoder_prompts_release(struct encoder_prompts *p);
+
+/* As images_options.caption; arg is the set.  Any thread. */
+int encoders_caption(void *arg, const char *text, size_t len, int32_t *tokens, int32_t *ret_length);
+
+#endif
