@@ -1,6 +1,6 @@
 /* A student of several teachers; the bound on their memory. */
 #include "kernels/device/device.h"
-#include "tests/unit/worker/tiny.h"
+#include "tests/unit/worker/tiny_encoders.h"
 
 #include <errno.h>
 #include <math.h>
@@ -192,6 +192,52 @@ static void test_at_the_goal(void **state)
     experts_free(x);
 }
 
+/* The teachers are told the captions of the student's batch: one with its weights says what it
+ * says, and one with others does not. */
+static void test_captions(void **state)
+{
+    static uint8_t images[N * 3 * TINY_PIXELS * TINY_PIXELS];
+    struct fixture g = *(struct fixture *)*state;
+    const struct model_spec spec = tiny_captioned();
+    struct tiny_encoders e;
+    struct err err = {0};
+    struct net *student = NULL;
+    int32_t ids[N * 5], lengths[N], partitions[N] = {0};
+    uint64_t keys[N] = {1, 2, 3, 4, 5, 6, 7, 8};
+    float losses[N];
+    OK(model_new(&spec, &g.m, &err));
+    for (int k = 0; k < K; k++)
+        g.flat[k] = tiny_weights(g.m, 20 + (uint64_t)k);
+    tiny_captions(&spec, 0, N, images, ids, lengths);
+    const struct batch b = {.count = N,
+                            .images = images,
+                            .captions = ids,
+                            .caption_lengths = lengths,
+                            .partitions = partitions,
+                            .keys = keys};
+    const struct net_options opt = {.mode = NET_TRAIN,
+                                    .precision = NET_F32,
+                                    .batch = N,
+                                    .label_dropout = 0.3,
+                                    .distill = true,
+                                    .encoders = tiny_encoders(&e, &spec, DT_F32)};
+    struct experts *x = make_experts(&g, 1, 5);
+    const struct mix_experts teachers = experts_mix(x);
+    OK(net_new(g.dev, g.m, &opt, &student, &err));
+    OK(distill_teach(student, &teachers, &err));
+    for (int k = 0; k < 2; k++) {
+        OK(weights_set(student->weights, g.flat[k], &err));
+        OK(net_loss(student, &b, true, 1, false, &(struct net_result){.losses = losses}, &err));
+        for (int i = 0; i < N; i++)
+            assert_true(k ? losses[i] > 0.01f : losses[i] < 1e-9f);
+    }
+    net_free(student);
+    experts_free(x);
+    for (int k = 0; k < K; k++)
+        mem_free(g.flat[k]);
+    model_free(g.m);
+}
+
 static double train(struct fixture *f, int room, int batch, float *end, double *ret_first)
 {
     struct err err = {0};
@@ -283,9 +329,8 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_by_hand),
-        cmocka_unit_test(test_at_the_goal),
-        cmocka_unit_test(test_training),
+        cmocka_unit_test(test_by_hand),  cmocka_unit_test(test_at_the_goal),
+        cmocka_unit_test(test_captions), cmocka_unit_test(test_training),
         cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "tests/unit/worker/tiny.h"
+#include "tests/unit/worker/tiny_encoders.h"
 
 #include "kernels/device/device.h"
 #include "worker/net/flops.h"
@@ -25,7 +25,8 @@ static int count_matmul(struct device *dev, const struct matmul *mm, struct stre
 
 static int count_attention(struct device *dev, const struct attention_fwd *p, struct stream *s)
 {
-    attention += 4.0 * p->B * p->H * p->T * p->T * p->D; /* scores, and their mean of values */
+    attention += 4.0 * p->B * p->H * p->T * (p->q ? p->Tk : p->T) *
+                 p->D; /* scores, and their mean of values */
     return counter.cpu->ops->attention_fwd(dev, p, s);
 }
 
@@ -52,6 +53,8 @@ struct input {
     int32_t labels[COUNT], tokens[COUNT * (SEQ + 1)];
     int32_t start[COUNT * SEQ], target[COUNT * SEQ], pos[COUNT * SEQ];
     uint64_t keys[COUNT];
+    uint8_t pixels[COUNT * 3 * TINY_PIXELS * TINY_PIXELS];
+    int32_t captions[COUNT * 5], lengths[COUNT];
     struct batch batch;
 };
 
@@ -59,6 +62,13 @@ static void fill(struct input *in, const struct model_spec *s)
 {
     memset(in, 0, sizeof *in);
     in->batch = (struct batch){.count = COUNT, .keys = in->keys};
+    if (model_captioned(s)) {
+        tiny_captions(s, 0, COUNT, in->pixels, in->captions, in->lengths);
+        in->batch.images = in->pixels;
+        in->batch.captions = in->captions;
+        in->batch.caption_lengths = in->lengths;
+        return;
+    }
     if (s->kind != MODEL_LLAMA) {
         tiny_batch(s, 0, COUNT, in->images, in->labels);
         in->batch.images = in->images;
@@ -79,8 +89,11 @@ static void fill(struct input *in, const struct model_spec *s)
 static void run(const struct model *m, const struct batch *b, bool backward)
 {
     struct err err = {0};
-    const struct net_options opt = {
+    struct tiny_encoders e;
+    struct net_options opt = {
         .mode = backward ? NET_TRAIN : NET_FORWARD, .precision = NET_F32, .batch = COUNT};
+    if (model_captioned(&m->spec))
+        opt.encoders = tiny_encoders(&e, &m->spec, DT_F32);
     struct net_result none = {0};
     struct net *n;
     float *flat = tiny_weights(m, 5);
@@ -115,6 +128,15 @@ static void dit(void **state)
 {
     const struct model_spec s = tiny_spec();
     as_computed(&s, 2.0 * COUNT * s.dim * (model_patches(&s) * model_patch_values(&s) + 256));
+}
+
+/* Nobody asks for the gradient of states either. */
+static void captions(void **state)
+{
+    const struct model_spec s = tiny_captioned();
+    as_computed(
+        &s, 2.0 * COUNT * s.dim *
+                (model_patches(&s) * model_patch_values(&s) + 256 + s.caption_tokens * s.caption));
 }
 
 static void router(void **state)
@@ -180,8 +202,8 @@ static void in_print(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(dit),    cmocka_unit_test(router),   cmocka_unit_test(llama),
-        cmocka_unit_test(packed), cmocka_unit_test(in_print),
+        cmocka_unit_test(dit),   cmocka_unit_test(captions), cmocka_unit_test(router),
+        cmocka_unit_test(llama), cmocka_unit_test(packed),   cmocka_unit_test(in_print),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -1,6 +1,6 @@
 /* The noised image: what is drawn depends on seed and key alone, and which labels are refused. */
 #include "kernels/device/device.h"
-#include "tests/unit/worker/tiny.h"
+#include "tests/unit/worker/tiny_encoders.h"
 
 #include <errno.h>
 #include <math.h>
@@ -169,13 +169,178 @@ static void test_labels_of_a_router(void **state)
     model_free(m);
 }
 
+/* ---- latents and captions ---- */
+
+enum { LATENTS = 4 * 6 * 6, PIXELS = 3 * TINY_PIXELS * TINY_PIXELS, TOKENS = 5, WIDTH = 10 };
+
+static struct captioned {
+    struct model *m;
+    struct weights w;
+    struct tiny_encoders e;
+    struct flow_matching flow;
+    uint8_t images[B * PIXELS];
+    int32_t ids[B * TOKENS], lengths[B];
+    uint16_t moments[B * 2 * LATENTS];
+    struct batch batch;
+} c;
+
+static int setup_captions(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    const struct model_spec spec = tiny_captioned();
+    (void)setup(state);
+    memset(&c, 0, sizeof c);
+    OK(model_new(&spec, &c.m, &err));
+    OK(weights_init(&c.w, f.dev, c.m, DT_F32, false, &err));
+    tiny_captions(&spec, 0, B, c.images, c.ids, c.lengths);
+    c.batch = (struct batch){.count = B,
+                             .images = c.images,
+                             .captions = c.ids,
+                             .caption_lengths = c.lengths,
+                             .seed = 9,
+                             .keys = f.keys};
+    return 0;
+}
+
+static int teardown_captions(void **state)
+{
+    flow_matching_release(&c.flow);
+    weights_release(&c.w);
+    model_free(c.m);
+    return teardown(state);
+}
+
+static void load_captions(double dropout)
+{
+    struct err err = {0};
+    const struct net_options opt = {
+        .batch = B, .label_dropout = dropout, .encoders = tiny_encoders(&c.e, &c.m->spec, DT_F32)};
+    flow_matching_release(&c.flow);
+    OK(flow_matching_init(&c.flow, &c.w, &opt, &err));
+    OK(flow_matching_load(&c.flow, &c.batch, &err));
+    OK(flow_matching_mix(&c.flow, 0, B, &err));
+    OK(weights_sync(&c.w, &err));
+}
+
+static float widened(uint16_t h)
+{
+    const uint32_t bits = (uint32_t)h << 16;
+    float v;
+    memcpy(&v, &bits, sizeof v);
+    return v;
+}
+
+/* x0 = (mean + std noise - shift) scale: the same of moments and of the pictures that they are of,
+ * and its noise is not the flow's. */
+static void test_posterior(void **state)
+{
+    (void)state;
+    float xt[B * LATENTS];
+    double sum = 0, square = 0, product = 0;
+    load_captions(0);
+    assert_int_equal(c.e.images, B);
+    for (int i = 0; i < B; i++) {
+        for (int j = 0; j < LATENTS; j++) {
+            const uint8_t *image = c.images + (size_t)i * PIXELS;
+            const double mean = (double)widened(tiny_moment(image, j));
+            const double std = exp(0.5 * (double)widened(tiny_moment(image, LATENTS + j)));
+            const double x0 = (double)c.flow.d_x0[i * LATENTS + j];
+            const double eps = (double)c.flow.d_eps[i * LATENTS + j];
+            const double z = (x0 / 0.5 + 0.25 - mean) / std;
+            sum += z;
+            square += z * z;
+            product += z * eps;
+            assert_true(fabs((double)c.flow.d_target[i * LATENTS + j] - (eps - x0)) < 1e-5);
+        }
+    }
+    const double n = B * LATENTS;
+    assert_true(fabs(sum / n) < 0.15 && fabs(square / n - 1) < 0.25 && fabs(product / n) < 0.15);
+
+    memcpy(xt, c.flow.d_xt, sizeof xt);
+    for (int i = 0; i < B * 2 * LATENTS; i++)
+        c.moments[i] = tiny_moment(c.images + i / (2 * LATENTS) * PIXELS, i % (2 * LATENTS));
+    c.batch.images = NULL;
+    c.batch.moments = c.moments;
+    load_captions(0);
+    assert_int_equal(c.e.images, 0);
+    assert_memory_equal(c.flow.d_xt, xt, sizeof xt);
+}
+
+/* A sample's states are those of its caption or, dropped, of the empty one. */
+static void expect_states(int i, const int32_t *ids, int length)
+{
+    const float *states = c.flow.d_states;
+    assert_int_equal(c.flow.lengths[i], length);
+    for (int j = 0; j < TOKENS * WIDTH; j++) {
+        const int at = j / WIDTH;
+        const float want = at < length ? tiny_state(ids[at], at, j % WIDTH) : 0;
+        assert_true(states[i * TOKENS * WIDTH + j] == want);
+    }
+}
+
+static void test_captions(void **state)
+{
+    (void)state;
+    const int32_t null[] = {90, 91};
+    int dropped = 0;
+    load_captions(0);
+    for (int i = 0; i < B; i++)
+        expect_states(i, c.ids + (size_t)i * TOKENS, c.lengths[i]);
+    load_captions(1);
+    for (int i = 0; i < B; i++)
+        expect_states(i, null, 2);
+    load_captions(0.3); /* of the same samples as labels are */
+    load((struct net_options){.label_dropout = 0.3});
+    for (int i = 0; i < B; i++) {
+        const bool drop = f.flow.labels[i] == CLASSES;
+        dropped += drop;
+        expect_states(i, drop ? null : c.ids + (size_t)i * TOKENS, drop ? 2 : c.lengths[i]);
+    }
+    assert_true(dropped > 0 && dropped < B);
+    c.batch.captions = NULL;
+    load_captions(0);
+    for (int i = 0; i < B; i++)
+        expect_states(i, null, 2);
+}
+
+static void test_refused_captions(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    struct net_options opt = {.batch = B};
+    assert_int_equal(flow_matching_init(&c.flow, &c.w, &opt, &err), -EINVAL);
+    assert_string_equal(err.msg, "a network with captions has no text encoder");
+    opt.encoders = tiny_encoders(&c.e, &c.m->spec, DT_BF16);
+    assert_int_equal(flow_matching_init(&c.flow, &c.w, &opt, &err), -EINVAL);
+    assert_string_equal(err.msg, "a text encoder in bf16 before a network in f32");
+    load_captions(0);
+    c.lengths[2] = TOKENS + 1;
+    assert_int_equal(flow_matching_load(&c.flow, &c.batch, &err), -EINVAL);
+    assert_string_equal(err.msg, "the caption of sample 2 has 6 tokens, expected 1 to 5");
+    c.lengths[2] = 0;
+    assert_int_equal(flow_matching_load(&c.flow, &c.batch, &err), -EINVAL);
+    c.lengths[2] = 1;
+    c.batch.images = NULL;
+    assert_int_equal(flow_matching_load(&c.flow, &c.batch, &err), -EINVAL);
+    assert_string_equal(err.msg,
+                        "a batch of images without latents, or an encoder that makes them");
+}
+
+#define TEST_CAPTIONS(f) cmocka_unit_test_setup_teardown(f, setup_captions, teardown_captions)
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_definition), TEST(test_seed_and_key_alone), TEST(test_times),
-        TEST(test_labels),     TEST(test_labels_of_a_router),
+        TEST(test_definition),
+        TEST(test_seed_and_key_alone),
+        TEST(test_times),
+        TEST(test_labels),
+        TEST(test_labels_of_a_router),
+        TEST_CAPTIONS(test_posterior),
+        TEST_CAPTIONS(test_captions),
+        TEST_CAPTIONS(test_refused_captions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -107,6 +107,75 @@ static void moments(const float *x, uint64_t n, double *ret_std, double *ret_max
     *ret_max = most;
 }
 
+/* What is one product lies together; the shared modulation is of the embedders' level, a block's
+ * table of the block's. */
+static void test_captioned_table(void **state)
+{
+    struct model_spec spec = tiny_captioned();
+    spec.cut = (struct model_cut){.n_levels = 3, .block_level = {0, 1, 2}, .head_level = 2};
+    struct model *m = make(spec);
+    const struct {
+        int tensor;
+        const char *name;
+        int level;
+    } known[] = {
+        {T_PATCH_W, "pos_embed.proj.weight", 0},
+        {T_TIME2_W, "adaln_single.emb.timestep_embedder.linear_2.weight", 0},
+        {X_MOD_W, "adaln_single.linear.weight", 0},
+        {X_TEXT2_B, "caption_projection.linear_2.bias", 0},
+        {model_block_tensor(&spec, 0, T_QKV_B), "transformer_blocks.0.attn1.to_q.bias", 0},
+        {model_block_tensor(&spec, 1, T_PROJ_W), "transformer_blocks.1.attn1.to_out.0.weight", 1},
+        {model_block_tensor(&spec, 2, T_FC1_W), "transformer_blocks.2.ff.net.0.proj.weight", 2},
+        {model_block_tensor(&spec, 2, T_FC2_B), "transformer_blocks.2.ff.net.2.bias", 2},
+        {model_caption_tensor(1, X_CROSS_PROJ_W), "transformer_blocks.1.attn2.to_out.0.weight", 1},
+        {model_caption_tensor(1, X_TABLE), "transformer_blocks.1.scale_shift_table", 1},
+        {model_final_tensor(&spec, T_FINAL_W), "proj_out.weight", 2},
+        {model_final_tensor(&spec, (enum model_final_index)X_FINAL_TABLE), "scale_shift_table", 2},
+    };
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        assert_string_equal(m->tensors[known[i].tensor].name, known[i].name);
+        assert_int_equal(m->tensors[known[i].tensor].level, known[i].level);
+    }
+    for (int i = X_Q_W; i < X_V_W; i++)
+        assert_int_equal(m->tensors[model_caption_tensor(1, X_Q_W) + i].offset +
+                             m->tensors[model_caption_tensor(1, X_Q_W) + i].count,
+                         m->tensors[model_caption_tensor(1, X_Q_W) + i + 2].offset);
+    for (int i = X_CROSS_K_W; i < X_CROSS_V_W; i++)
+        assert_int_equal(m->tensors[model_caption_tensor(2, X_Q_W) + i].offset +
+                             m->tensors[model_caption_tensor(2, X_Q_W) + i].count,
+                         m->tensors[model_caption_tensor(2, X_Q_W) + i + 2].offset);
+    assert_int_equal(m->n, (size_t)model_final_tensor(&spec, T_FINAL_W) + X_PER_FINAL);
+    assert_false(model_find(m, "scale_shift_table")->decay);
+    model_free(m);
+}
+
+/* What ends a branch or the model starts at zero, so that training starts as a DiT does. */
+static void test_captioned_init(void **state)
+{
+    struct model_spec spec = tiny_captioned();
+    spec.dim = 96;
+    spec.mlp = 384;
+    struct model *m = make(spec);
+    float *a = model_flat_new(m);
+    model_init(m, 1, a);
+    for (size_t i = 0; i < m->n; i++) {
+        const struct model_tensor *t = &m->tensors[i];
+        double std, most;
+        moments(a + t->offset, t->count, &std, &most);
+        const bool zero = strstr(t->name, ".bias") || strstr(t->name, "proj_out") ||
+                          strstr(t->name, "attn2.to_out");
+        double want = sqrt(2.0 / (double)(t->shape[0] + t->count / t->shape[0]));
+        if (strstr(t->name, "scale_shift_table"))
+            want = 1 / sqrt(96.0);
+        else if (strstr(t->name, "adaln_single") || strstr(t->name, "caption_projection"))
+            want = 0.02;
+        if (zero ? most != 0.0 : fabs(std / want - 1.0) > 0.15)
+            fail_msg("%s: std %g, expected %g", t->name, std, zero ? 0.0 : want);
+    }
+    mem_free(a);
+    model_free(m);
+}
+
 static void test_init(void **state)
 {
     struct model_spec spec = tiny_spec();
@@ -240,6 +309,13 @@ static void test_bad_specs(void **state)
     BAD(tiny_spec, cut.n_levels = 2, "level 1 of 2 holds nothing");
     BAD(tiny_spec, cut.block_level[1] = 1, "block 1");
     BAD(tiny_spec, cut.head_level = 1, "head");
+    BAD(tiny_spec, channels = 0, "channels");
+    BAD(tiny_captioned, channels = 129, "channels");
+    BAD(tiny_captioned, image = 7, "the side of the latents 7");
+    BAD(tiny_captioned, dim = 24, "multiple of 16");
+    BAD(tiny_captioned, mlp = 32, "model.mlp_ratio");
+    BAD(tiny_captioned, caption_tokens = 0, "captions of 0 tokens");
+    BAD(tiny_captioned, caption = 20000, "20000 channels");
     BAD(tiny_router, classes = 0, "router");
     BAD(tiny_llama, vocab = 1, "token ids");
     BAD(tiny_llama, context = 1, "context");
@@ -283,6 +359,15 @@ static void test_from_job(void **state)
     assert_int_equal(spec.classes, 5);
     assert_int_equal(spec.dim, job.router.dim);
     assert_int_equal(model_tokens(&spec), 16 * 16 / (spec.patch * spec.patch) + 1);
+    facts = (struct model_facts){.channels = 4, .side = 8, .caption = 24, .caption_tokens = 20};
+    OK(model_spec_from_job(&job, &facts, &spec, &err));
+    assert_true(model_captioned(&spec) && spec.caption_tokens == 20);
+    assert_int_equal(spec.channels, 4);
+    assert_int_equal(spec.image, 8);
+    facts.router = true;
+    facts.partitions = 5;
+    OK(model_spec_from_job(&job, &facts, &spec, &err));
+    assert_true(!model_captioned(&spec) && spec.channels == 4 && spec.image == 8);
     facts = (struct model_facts){.classes = 0};
     assert_int_equal(model_spec_from_job(&job, &facts, &spec, &err), -ERR_CONFIG);
     job_release(&job);
@@ -481,7 +566,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_known_sizes),    cmocka_unit_test(test_table),
-        cmocka_unit_test(test_init),           cmocka_unit_test(test_positions),
+        cmocka_unit_test(test_init),           cmocka_unit_test(test_captioned_table),
+        cmocka_unit_test(test_captioned_init), cmocka_unit_test(test_positions),
         cmocka_unit_test(test_files),          cmocka_unit_test(test_extra_tensor),
         cmocka_unit_test(test_bad_specs),      cmocka_unit_test(test_from_job),
         cmocka_unit_test(test_llama_from_job), cmocka_unit_test(test_router_table),

@@ -1,6 +1,6 @@
 /* Networks in two parts with two micro-batches in flight, by hand: the losses and gradients of
  * some steps are those of the whole network on one micro-batch after the other, to the bit. */
-#include "tests/unit/worker/tiny.h"
+#include "tests/unit/worker/tiny_encoders.h"
 
 #include <errno.h>
 #include <string.h>
@@ -20,11 +20,14 @@ struct samples {
     uint64_t keys[SAMPLES];
     int32_t tokens[SAMPLES * (SEQ + 1)], start[SAMPLES * SEQ], target[SAMPLES * SEQ];
     int32_t pos[SAMPLES * SEQ];
+    uint8_t pixels[SAMPLES * 3 * TINY_PIXELS * TINY_PIXELS];
+    int32_t captions[SAMPLES * 5], lengths[SAMPLES];
 };
 
-static struct batch draw(struct samples *s, bool text, uint64_t step)
+static struct batch draw(struct samples *s, const struct model_spec *of, uint64_t step)
 {
     const struct model_spec spec = tiny_spec();
+    const bool text = model_is_text(of);
     tiny_batch(&spec, step * SAMPLES, SAMPLES, s->images, s->labels);
     for (unsigned i = 0; i < SAMPLES; i++)
         s->keys[i] = rng_mix(step, i);
@@ -42,6 +45,15 @@ static struct batch draw(struct samples *s, bool text, uint64_t step)
                               .start = s->start,
                               .target = s->target,
                               .pos = s->pos};
+    if (model_captioned(of)) {
+        tiny_captions(of, step * SAMPLES, SAMPLES, s->pixels, s->captions, s->lengths);
+        return (struct batch){.count = SAMPLES,
+                              .images = s->pixels,
+                              .captions = s->captions,
+                              .caption_lengths = s->lengths,
+                              .seed = 9,
+                              .keys = s->keys};
+    }
     return (struct batch){.count = SAMPLES,
                           .images = s->images,
                           .labels = s->labels,
@@ -88,12 +100,14 @@ static struct trained train(struct device *dev, const struct model *m, struct ne
     struct net *n = NULL;
     struct samples s;
     struct trained r = {.g = model_flat_new(m), .w = tiny_weights(m, 5)};
-    const bool text = model_is_text(&m->spec);
+    struct tiny_encoders e;
+    if (model_captioned(&m->spec))
+        opt.encoders = tiny_encoders(&e, &m->spec, net_dtype(dev, opt.precision));
     opt.slots = schedule ? 2 : 0;
     OK(net_new(dev, m, &opt, &n, &err));
     OK(weights_set(n->weights, r.w, &err));
     for (uint64_t step = 0; step < STEPS; step++) {
-        const struct batch b = draw(&s, text, step);
+        const struct batch b = draw(&s, &m->spec, step);
         OK(net_load(n, &b, 0.1f, &err));
         if (schedule)
             in_parts(n, schedule);
@@ -155,6 +169,12 @@ static void test_dit(void **state)
     compare(tiny_spec());
 }
 
+static void test_captions(void **state)
+{
+    (void)state;
+    compare(tiny_captioned());
+}
+
 static void test_router(void **state)
 {
     (void)state;
@@ -178,7 +198,7 @@ static void test_refusals(void **state)
     struct net *n = NULL;
     struct samples s;
     const struct model_spec spec = tiny_spec();
-    const struct batch b = draw(&s, false, 0);
+    const struct batch b = draw(&s, &spec, 0);
     struct net_options opt = {NET_TRAIN, NET_F32, SAMPLES, .slots = 2};
     struct net_micro micro = {0, 1, true, false};
     (void)state;
@@ -205,9 +225,8 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_dit),
-        cmocka_unit_test(test_router),
-        cmocka_unit_test(test_llama),
+        cmocka_unit_test(test_dit),      cmocka_unit_test(test_captions),
+        cmocka_unit_test(test_router),   cmocka_unit_test(test_llama),
         cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,7 @@
 /* The sampler's order of convergence, guidance and independence from batches; the
  * held-out loss. */
 #include "kernels/device/device.h"
-#include "tests/unit/worker/tiny.h"
+#include "tests/unit/worker/tiny_encoders.h"
 
 #include <errno.h>
 #include <math.h>
@@ -179,12 +179,81 @@ static void test_progress_and_pixels(void **state)
     dit_free(d);
 }
 
+/* A decoder that says how it was called. */
+static int decode(void *arg, const float *latents, int count, uint8_t *images, struct err *err)
+{
+    int *calls = arg;
+    (void)err;
+    for (int i = 0; i < count * 3 * TINY_PIXELS * TINY_PIXELS; i++)
+        images[i] = (uint8_t)(*calls + 1);
+    images[0] = latents[0] > 0 ? 100 : 50;
+    (*calls)++;
+    return 0;
+}
+
+/* A label is the number of a caption, the last one the null: a sample's bits depend on its caption
+ * alone, not on where it stands in the table, nor on the batch. */
+static void test_captions(void **state)
+{
+    const struct model_spec spec = tiny_captioned();
+    const size_t L = (size_t)spec.caption_tokens, D = (size_t)spec.caption;
+    const int n = 4 * 6 * 6;
+    struct fixture f = *(struct fixture *)*state;
+    struct err err = {0};
+    int32_t ids[4 * 5], lengths[4], calls = 0;
+    static uint8_t pixels[N * 3 * TINY_PIXELS * TINY_PIXELS];
+    static float states[4 * 50], turned[4 * 50], out[2][N * 144];
+    struct tiny_encoders e;
+    OK(model_new(&spec, &f.m, &err));
+    f.flat = tiny_weights(f.m, 5);
+    (void)tiny_encoders(&e, &spec, DT_F32);
+    tiny_captions(&spec, 0, 4, pixels, ids, lengths);
+    OK(e.table.captions(e.table.arg, ids, lengths, 4, states, &err));
+    for (int pass = 0; pass < 2; pass++) {
+        /* Second: captions 0 and 2 change places, and so do the labels. */
+        const int32_t order[4] = {2, 1, 0, 3}, asked[N] = {2, 1, 0, 1, 2};
+        int32_t turned_lengths[4];
+        for (int i = 0; i < 4; i++) {
+            memcpy(turned + (size_t)i * L * D, states + (size_t)order[i] * L * D,
+                   L * D * sizeof *states);
+            turned_lengths[i] = lengths[order[i]];
+        }
+        const struct net_captions table = {4, pass ? turned : states,
+                                           pass ? turned_lengths : lengths};
+        struct dit *d = make(&f, pass ? 5 : 2 * N);
+        struct dit_rows rows;
+        OK(dit_rows_open(&rows, d, &err));
+        dit_rows_captions(&rows, &table);
+        assert_int_equal(dit_rows_null(&rows), 3);
+        const struct sample_source src = sample_of_dit(&rows);
+        struct sample_options opt = {.steps = 2, .guidance = 2.0f, .seed = 3};
+        OK(sample_run_f32(&src, &opt, pass ? asked : labels, N, out[pass], &err));
+        opt.decode = decode;
+        opt.decoder = &calls;
+        opt.pixels = TINY_PIXELS;
+        calls = 0;
+        OK(sample_run(&src, &opt, pass ? asked : labels, N, pixels, &err));
+        assert_int_equal(calls, pass ? 3 : 1);
+        assert_int_equal(pixels[0], out[0][0] > 0 ? 100 : 50);
+        assert_int_equal(pixels[N * 3 * TINY_PIXELS * TINY_PIXELS - 1], calls);
+        const int32_t bad = 3; /* the null caption is no label */
+        assert_int_equal(sample_run(&src, &opt, &bad, 1, pixels, &err), -EINVAL);
+        dit_rows_close(&rows);
+        dit_free(d);
+    }
+    assert_memory_equal(out[0], out[1], sizeof out[0]);
+    assert_memory_not_equal(out[0] + n, out[0] + 3 * n, (size_t)n * sizeof(float));
+    mem_free(f.flat);
+    model_free(f.m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_order),
         cmocka_unit_test(test_batches),
         cmocka_unit_test(test_guidance),
+        cmocka_unit_test(test_captions),
         cmocka_unit_test(test_progress_and_pixels),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
