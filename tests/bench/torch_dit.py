@@ -7,7 +7,8 @@
 Protocol, so that a driver can alternate this with another program in one run:
 prints `ready NAME VERSION` after warming up; then each line `go N` runs N steps and
 answers `SECONDS`; `quit` or end of input ends it.  --mode best warms up eager and
-torch.compile, times both and keeps the faster.
+torch.compile, times both and keeps the faster.  With --caption-tokens the model is diffusers'
+PixArtTransformer2DModel on latents of 4 channels, whose captions' states are there.
 """
 import argparse
 import math
@@ -82,6 +83,23 @@ class DiT(nn.Module):
         return torch.einsum("nhwpqc->nchpwq", h).reshape(b, self.channels, g * p, g * p)
 
 
+class Captioned(nn.Module):
+    """diffusers' PixArt, called as DiT is."""
+
+    def __init__(self, args):
+        super().__init__()
+        from diffusers import PixArtTransformer2DModel
+        self.net = PixArtTransformer2DModel(
+            num_attention_heads=args.heads, attention_head_dim=args.dim // args.heads, in_channels=4,
+            out_channels=4, num_layers=args.depth, cross_attention_dim=args.dim, sample_size=args.grid * args.patch,
+            patch_size=args.patch, use_additional_conditions=False, caption_channels=args.caption)
+
+    def forward(self, x, t, y):
+        states, mask = y
+        return self.net(x, encoder_hidden_states=states, timestep=1000 * t, encoder_attention_mask=mask,
+                        return_dict=False)[0]
+
+
 class Run:
     """One way of running the step; the loss is the rectified-flow objective."""
 
@@ -90,12 +108,17 @@ class Run:
         self.name = "compile" if compiled else "eager"
         self.bf16 = args.dtype == "bf16"
         size = args.grid * args.patch
-        self.model = DiT(size, args.patch, args.dim, args.depth, args.heads, args.classes)
+        captions, self.channels = args.caption_tokens, 4 if args.caption_tokens else 3
+        self.model = (Captioned(args) if captions else
+                      DiT(size, args.patch, args.dim, args.depth, args.heads, args.classes))
         for p in self.model.parameters():  # zero-initialised gates would skip no work, but be fair
             nn.init.normal_(p, std=0.02)
         self.opt = torch.optim.AdamW(self.model.parameters(), lr=1e-4, weight_decay=0.0, fused=True)
-        self.x = torch.randn(args.batch, 3, size, size)
+        self.x = torch.randn(args.batch, self.channels, size, size)
         self.y = torch.randint(0, args.classes, (args.batch,))
+        if captions:
+            self.y = (torch.randn(args.batch, captions, args.caption),
+                      torch.ones(args.batch, captions, dtype=torch.bool))
         self.net = torch.compile(self.model) if compiled else self.model
 
     def step(self):
@@ -161,6 +184,8 @@ def main():
     ap.add_argument("--grid", type=int, default=8, help="tokens per side")
     ap.add_argument("--patch", type=int, default=2)
     ap.add_argument("--classes", type=int, default=10)
+    ap.add_argument("--caption", type=int, default=768, help="channels of a caption's states")
+    ap.add_argument("--caption-tokens", type=int, default=0)
     ap.add_argument("--seconds", type=float, default=0, help="measure this long and exit")
     args = ap.parse_args()
     torch.set_num_threads(args.threads)

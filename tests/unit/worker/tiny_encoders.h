@@ -69,8 +69,8 @@ static inline int tiny_encode_images(void *arg, const uint8_t *images, unsigned 
 }
 
 /* e must stay where it is. */
-static inline const struct net_encoders *
-tiny_encoders(struct tiny_encoders *e, const struct model_spec *spec, enum dtype dt)
+static inline const struct net_encoders *tiny_encoders(struct tiny_encoders *e,
+                                                       const struct model_spec *spec, enum dtype dt)
 {
     static const int32_t null_tokens[2] = {90, 91};
     *e = (struct tiny_encoders){.spec = *spec};
