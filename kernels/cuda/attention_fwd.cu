@@ -225,25 +225,109 @@ static __device__ __forceinline__ void softmax_halves(struct softmax *st, float 
     __syncthreads();
 }
 
-/* MINE: chunks of channels of each half. */
+/* Where a warp of the eight is. */
+struct place {
+    bf16 *left, *right, *prob; /* shared memory: two tiles, and the probabilities */
+    int half, rows, row;       /* its first query of the block, and the lane's first */
+};
+
+/* s (16,HALF) = the warp's queries times its half of the keys; k: the tile's first. */
+template <bool WIDE>
+static __device__ __forceinline__ void large_scores(float s[HALF / 8][4], const struct place &w,
+                                                    const struct heads<bf16> &a, const bf16 *q,
+                                                    int queries, const bf16 *k, int keys)
+{
+    clear<HALF / 8>(s);
+    for (int c = 0; c < a.D; c += CHUNK) {
+        __syncthreads();
+        load_tile<CHUNK, WIDE>(w.left, q + c, a.q_ld, ROWS, queries, a.D - c);
+        load_tile<CHUNK, WIDE>(w.right, k + c, a.kv_ld, KEYS, keys, a.D - c);
+        __syncthreads();
+        times_rows<CHUNK, HALF / 8>(s, w.left + w.rows * CHUNK_LD,
+                                    w.right + w.half * HALF * CHUNK_LD);
+    }
+}
+
+/* o = o * keep + the probabilities times the warp's half of the channels of v.  MINE: chunks of
+ * channels of each half. */
+template <int MINE, bool WIDE>
+static __device__ __forceinline__ void
+large_values(float o[MINE][CHUNK / 8][4], const float keep[2], const struct place &w,
+             const struct heads<bf16> &a, const bf16 *v, int keys)
+{
+#pragma unroll
+    for (int c = 0; c < MINE; c++) {
+        if (c > 0)
+            __syncthreads();
+        for (int i = 0; i < 2; i++) {
+            const int from = (i * MINE + c) * CHUNK;
+            load_tile<CHUNK, WIDE>(i ? w.right : w.left, v + from, a.kv_ld, KEYS, keys, a.D - from);
+        }
+        __syncthreads();
+#pragma unroll
+        for (int n = 0; n < CHUNK / 8; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                o[c][n][i] *= keep[i / 2];
+        add_values(o[c], w.prob + w.rows * PROB_LD, w.half ? w.right : w.left);
+    }
+}
+
+/* Divides by the sums of both halves, and stores; lse: of the block's first query, or NULL. */
+template <int MINE, bool WIDE>
+static __device__ __forceinline__ void
+large_end(float o[MINE][CHUNK / 8][4], const struct softmax &st, float (*part)[ROWS],
+          const struct place &w, bf16 *out, float *lse, int64_t ld, int queries, int D)
+{
+    const int lane = (int)threadIdx.x % WARP;
+    bf16 *room = w.left + (int)threadIdx.x / WARP * 16 * CHUNK_LD;
+    float factor[2];
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        part[w.half][w.row + 8 * i] = quad_sum(st.sum[i]);
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const int t = w.row + 8 * i;
+        const float sum = part[0][t] + part[1][t];
+        factor[i] = sum > 0 ? 1.0f / sum : 0.0f;
+        if (lse && w.half == 0 && t < queries && lane % 4 == 0)
+            lse[t] = (st.max[i] + log2f(sum)) * LN2;
+    }
+#pragma unroll
+    for (int c = 0; c < MINE; c++) {
+        const int from = (w.half * MINE + c) * CHUNK;
+#pragma unroll
+        for (int n = 0; n < CHUNK / 8; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                o[c][n][i] *= factor[i / 2];
+        __syncwarp();
+        store_rows<CHUNK, WIDE>(out + w.rows * ld + from, ld, room, o[c], queries - w.rows,
+                                D - from);
+    }
+}
+
 template <int MINE, bool WIDE>
 __global__ void __launch_bounds__(MANY) attention_large_kernel(struct fwd p)
 {
     SHARED_DYNAMIC(shared);
     __shared__ int firsts[ROWS], ends[ROWS];
     __shared__ float part[2][ROWS];
-    bf16 *left = (bf16 *)shared, *right = left + TILE, *prob = right + TILE;
     const struct heads<bf16> &a = p.a;
     const int64_t head = blockIdx.x / (unsigned)p.blocks;
     const int t0 = (p.blocks - 1 - (int)(blockIdx.x % (unsigned)p.blocks)) * ROWS;
     const int b = (int)(head / a.H), h = (int)(head % a.H), hk = h / (a.H / a.Hkv);
-    const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
-    const int half = warp / 4, rows = warp % 4 * 16, row = rows + lane / 4;
+    const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP, rows = warp % 4 * 16;
+    bf16 *tiles = (bf16 *)shared;
+    const struct place w = {tiles, tiles + TILE, tiles + 2 * TILE, warp / 4, rows, rows + lane / 4};
     const int begin = key_ranges(a, b, t0, ROWS, firsts, ends) / KEYS * KEYS;
     const int end = key_end(a, b, min(t0 + ROWS, a.T) - 1), keys = keys_of(a, b);
-    const int row_first[2] = {firsts[row], firsts[row + 8]},
-              row_end[2] = {ends[row], ends[row + 8]};
+    const int row_first[2] = {firsts[w.row], firsts[w.row + 8]},
+              row_end[2] = {ends[w.row], ends[w.row + 8]};
     const bf16 *q = a.q + ((int64_t)b * a.T + t0) * a.q_ld + (int64_t)h * a.D;
+    bf16 *prob = w.prob + w.row * PROB_LD + w.half * HALF + lane % 4 * 2;
     struct softmax st = {{-INFINITY, -INFINITY}, {0, 0}};
     float o[MINE][CHUNK / 8][4];
 #pragma unroll
@@ -252,65 +336,16 @@ __global__ void __launch_bounds__(MANY) attention_large_kernel(struct fwd p)
     for (int u0 = begin; u0 < end; u0 += KEYS) {
         const int64_t at = b * a.kv_stride + u0 * a.kv_ld + (int64_t)hk * a.D;
         float s[HALF / 8][4], keep[2];
-        clear<HALF / 8>(s);
-        for (int c = 0; c < a.D; c += CHUNK) {
-            __syncthreads();
-            load_tile<CHUNK, WIDE>(left, q + c, a.q_ld, ROWS, a.T - t0, a.D - c);
-            load_tile<CHUNK, WIDE>(right, a.k + at + c, a.kv_ld, KEYS, keys - u0, a.D - c);
-            __syncthreads();
-            times_rows<CHUNK, HALF / 8>(s, left + rows * CHUNK_LD, right + half * HALF * CHUNK_LD);
-        }
-        mask<HALF / 8>(s, a.scale * LOG2E, u0 + half * HALF, row_first, row_end);
+        large_scores<WIDE>(s, w, a, q, a.T - t0, a.k + at, keys - u0);
+        mask<HALF / 8>(s, a.scale * LOG2E, u0 + w.half * HALF, row_first, row_end);
         if (p.bias)
-            add_bias<HALF / 8>(s, p, h, t0 + row, u0 + half * HALF);
-        softmax_halves(&st, s, part, half, row, prob + row * PROB_LD + half * HALF + lane % 4 * 2,
-                       keep);
-#pragma unroll
-        for (int c = 0; c < MINE; c++) {
-            if (c > 0)
-                __syncthreads();
-            for (int i = 0; i < 2; i++) {
-                const int from = (i * MINE + c) * CHUNK;
-                load_tile<CHUNK, WIDE>(left + i * TILE, a.v + at + from, a.kv_ld, KEYS, keys - u0,
-                                       a.D - from);
-            }
-            __syncthreads();
-#pragma unroll
-            for (int n = 0; n < CHUNK / 8; n++)
-#pragma unroll
-                for (int i = 0; i < 4; i++)
-                    o[c][n][i] *= keep[i / 2];
-            add_values(o[c], prob + rows * PROB_LD, left + half * TILE);
-        }
+            add_bias<HALF / 8>(s, p, h, t0 + w.row, u0 + w.half * HALF);
+        softmax_halves(&st, s, part, w.half, w.row, prob, keep);
+        large_values<MINE, WIDE>(o, keep, w, a, a.v + at, keys - u0);
     }
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < 2; i++)
-        part[half][row + 8 * i] = quad_sum(st.sum[i]);
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        const float sum = part[0][row + 8 * i] + part[1][row + 8 * i];
-        const float inverse = sum > 0 ? 1.0f / sum : 0.0f;
-        const int t = t0 + row + 8 * i;
-        st.sum[i] = inverse;
-        if (p.lse && half == 0 && t < a.T && lane % 4 == 0)
-            p.lse[head * a.T + t] = (st.max[i] + log2f(sum)) * LN2;
-    }
-    bf16 *room = left + warp * 16 * CHUNK_LD;
-    bf16 *out = p.o + (((int64_t)b * a.T + t0 + rows) * a.H + h) * a.D;
-#pragma unroll
-    for (int c = 0; c < MINE; c++) {
-        const int from = (half * MINE + c) * CHUNK;
-#pragma unroll
-        for (int n = 0; n < CHUNK / 8; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                o[c][n][i] *= st.sum[i / 2];
-        __syncwarp();
-        store_rows<CHUNK, WIDE>(out + from, (int64_t)a.H * a.D, room, o[c], a.T - t0 - rows,
-                                a.D - from);
-    }
+    large_end<MINE, WIDE>(o, st, part, w, p.o + (((int64_t)b * a.T + t0) * a.H + h) * a.D,
+                          p.lse ? p.lse + head * a.T + t0 : NULL, (int64_t)a.H * a.D, a.T - t0,
+                          a.D);
 }
 
 template <int MINE> static int run_large(const struct fwd &p, bool wide, struct stream *s)
