@@ -1,6 +1,6 @@
 /* Unigram: of all ways to cut a word into pieces the one with the largest sum of log
  * probabilities (Kudo, 2018), by Viterbi's algorithm.  Of equal sums the one found first stays:
- * shorter pieces before longer ones, from the left. */
+ * the one whose last piece begins earlier. */
 #include "common/base/base.h"
 #include "common/data/tokenizer_impl.h"
 #include "common/data/unicode.h"
