@@ -35,7 +35,7 @@ static int open_vae(const struct job_spec *spec, const char *folder, struct enco
     if (rc == 0)
         rc = check_values(e->vae, err);
     if (rc < 0)
-        return rc;
+        return err_wrap(err, "encoders.vae");
     const int factor = 1 << (e->vae->vae.blocks - 1);
     if (spec->data.image_size % factor)
         return err_set(err, -ERR_CONFIG,
@@ -83,10 +83,10 @@ static int open_text(const struct job_spec *spec, const char *folder, char *toke
         rc = err_set(err, -ERR_CONFIG, "%s is an AutoencoderKL, expected a text encoder", folder);
     if (rc == 0)
         rc = check_values(e->text, err);
-    if (rc == 0)
-        rc = caption_tokenizer_open(tokenizer, &e->tokenizer, err);
     if (rc < 0)
-        return rc;
+        return err_wrap(err, "encoders.text");
+    if ((rc = caption_tokenizer_open(tokenizer, &e->tokenizer, err)) < 0)
+        return err_wrap(err, "encoders.tokenizer");
     e->caption = e->text->text.dim;
     return check_tokens(spec, e, err);
 }
@@ -108,9 +108,11 @@ static char *tokenizer_of(const char *named, const char *text)
 static char *part_of(const char *root, const char *part, const char *own, int *rc, struct err *err)
 {
     char *path = NULL;
-    if (*rc == 0 && root)
-        *rc = component_root(root, part, &path, err);
-    else if (*rc == 0 && own)
+    if (*rc < 0)
+        return NULL;
+    if (root && (*rc = component_root(root, part, &path, err)) < 0)
+        (void)err_wrap(err, "encoders.path");
+    if (!root && own)
         path = str_dup(own);
     return path;
 }
@@ -131,10 +133,8 @@ int encoders_open(const struct job_spec *spec, char *(*find)(void *arg, const ch
         rc = open_vae(spec, at_vae, ret, err);
     if (rc == 0 && at_text)
         rc = open_text(spec, at_text, tokenizer_of(at_tokenizer, at_text), ret, err);
-    if (rc < 0) {
+    if (rc < 0)
         encoders_close(ret);
-        (void)err_wrap(err, "encoders");
-    }
     char *const paths[] = {root, vae, text, tokenizer, at_vae, at_text, at_tokenizer};
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
         mem_free(paths[i]);

@@ -36,6 +36,7 @@ struct options {
     const char *join, *device, *work_dir, *name, *log_level, *bandwidth;
     uint64_t threads, cache_limit, bytes_per_s;
     double throttle;
+    const char *models;
 };
 
 struct daemon {
@@ -76,6 +77,9 @@ static int parse(struct options *o, int argc, char **argv, struct err *err)
          "most bytes of blobs to keep (0: 90% of the free disk)"},
         {"max-bandwidth", 0, ARGS_STR, &o->bandwidth, "RATE",
          "of files, each way, such as 20Mbit (default: as fast as it goes)"},
+        {"models", 0, ARGS_STR, &o->models, "DIR",
+         "where this machine has weights already: a job's frozen encoders are looked for there "
+         "before they are fetched"},
         {"throttle", 0, ARGS_DOUBLE, &o->throttle, "N",
          "make each training step take N times as long, for others on the machine or to "
          "try a swarm of unlike workers",
@@ -104,6 +108,8 @@ static int parse(struct options *o, int argc, char **argv, struct err *err)
                      o->log_level);
     if (rc == 0 && o->bandwidth && (rc = rate_parse(o->bandwidth, &o->bytes_per_s, err)) < 0)
         (void)err_wrap(err, "--max-bandwidth");
+    if (rc == 0 && o->models && !file_is_dir(o->models))
+        rc = err_set(err, -EINVAL, "--models %s: expected a folder", o->models);
     log_set_level(level);
     return rc == 0 ? -1 : args_exit(&args, rc, err);
 }
@@ -194,6 +200,7 @@ static int open_engine(struct daemon *d, struct err *err)
         .memory_bytes = d->memory_bytes / 2,
         .image_cache_bytes = IMAGE_CACHE_BYTES,
         .throttle = d->opt.throttle,
+        .models = d->opt.models,
         .state_dir = d->dir.state,
         .cache = d->cache,
         .modules = d->modules,

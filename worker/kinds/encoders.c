@@ -3,11 +3,13 @@
 #include <unistd.h>
 
 #include "common/base/file.h"
+#include "common/base/log.h"
 #include "common/component/component.h"
 #include "common/data/caption_tokenizer.h"
 #include "worker/data/latents.h"
 #include "worker/frozen/frozen.h"
 #include "worker/kinds/engine.h"
+#include "worker/order/local_models.h"
 #include "worker/order/work.h"
 #include "worker/train/train.h"
 
@@ -20,11 +22,32 @@
 
 /* ---- files ---- */
 
+/* A file that lies in the owner's folder need not be fetched: a link to it goes into the cache. */
+static void take_local(const struct engine *e, struct work *w, const Skerry__V1__EncoderFile *f)
+{
+    char path[CACHE_PATH_MAX];
+    struct err err = {0};
+    const Skerry__V1__Blob *b = f->blob;
+    if (!e->opt.models || cache_has(w->cache, b->sha256.data))
+        return;
+    progress_activity(&w->progress, "looking for %s in %s", f->name, e->opt.models);
+    char *found = local_models_find(e->opt.models, b->size, b->sha256.data);
+    char *whole = found ? realpath(found, NULL) : NULL;
+    work_blob_path(w, b->sha256.data, path);
+    if (whole && (unlink(path) == 0 || errno == ENOENT) && symlink(whole, path) == 0 &&
+        cache_added(w->cache, b->sha256.data, &err) == 0)
+        log_info("encoders", "%s is %s: not fetched", f->name, found);
+    free(whole);
+    mem_free(found);
+}
+
 int encoders_plan(struct engine *e, struct work *w, struct err *err)
 {
     int rc = 0;
-    for (size_t i = 0; i < w->task->n_encoders && rc == 0; i++)
+    for (size_t i = 0; i < w->task->n_encoders && rc == 0; i++) {
         rc = work_need_blob(w, w->task->encoders[i]->blob, w->task->encoders[i]->name, err);
+        take_local(e, w, w->task->encoders[i]);
+    }
     return rc;
 }
 

@@ -28,6 +28,7 @@ struct engine_options {
     uint64_t memory_bytes;   /* most that replicas kept between phases take */
     size_t image_cache_bytes;
     double throttle;         /* stretches each training step by this factor; 0 and 1: not */
+    const char *models;      /* a folder with weights of frozen networks, or NULL; borrowed */
     const char *state_dir;   /* residuals, checkpoints; copied */
     struct cache *cache;     /* kept until close */
     struct modules *modules; /* kept until close */

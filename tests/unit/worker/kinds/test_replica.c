@@ -113,7 +113,7 @@ static int get(struct rig *r, uint32_t path, struct replica **ret, struct err *e
     struct replica_cursor at;
     r->train.path = path;
     int rc = replica_plan(r->rs, &r->work, err);
-    return rc < 0 ? rc : replica_get(r->rs, &r->work, ret, &resumed, &at, err);
+    return rc < 0 ? rc : replica_get(r->rs, &r->work, NULL, ret, &resumed, &at, err);
 }
 
 static int parts(struct rig *r, uint32_t path)

@@ -1,0 +1,229 @@
+"""Jobs whose model sees the latents of a frozen VAE and is told captions, through the whole system:
+the ways of running the VAE give the same bits, every recipe runs, what does not fit is refused."""
+import json
+import os
+import random
+import shutil
+
+import numpy as np
+import pytest
+
+from common import dataset, read_safetensors, skerry
+from swarm import running
+import frozen_models
+
+WORDS = ["a", "red", "blue", "disc", "square", "the"]
+JOB = """name: latents
+seed: 5
+data: {{path: data, image_size: 32, holdout: 0.1, shard_samples: 32{data}}}
+encoders: {{{encoders}}}
+model: {{patch: 4, dim: 32, depth: 2, heads: 2}}
+train: {{batch: 8, lr: 1e-3, precision: {precision}}}
+recipe: {{name: {recipe}}}
+outer: {{rounds: 2, steps: 4{outer}}}
+sample: {{count: 4, steps: 3, columns: 2{sample}}}
+eval: {{every: 1, samples: 8}}
+{more}"""
+PROMPTS = ", prompts: [a red disc, the square]"
+
+
+def captioned(folder, images=96):
+    """Pictures with one caption or two, but one that has none."""
+    dataset.make(os.path.join(folder, "data"), classes=2, images=images, size=32)
+    for name in sorted(os.listdir(os.path.join(folder, "data"))):
+        for file in sorted(os.listdir(os.path.join(folder, "data", name))):
+            n = int(file[:5])
+            colour = random.Random(n).choice(["red", "blue"])
+            text = f"a {colour} {name}\n" + (f"the {name}\n" if n % 2 else "")
+            if n:
+                with open(os.path.join(folder, "data", name, f"{n:05d}.txt"), "w", encoding="utf-8") as f:
+                    f.write(text)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = str(tmp_path_factory.mktemp("latents"))
+    frozen_models.pipeline(os.path.join(folder, "pipe"), WORDS)
+    captioned(folder)
+    return folder
+
+
+def write(place, name, **keys):
+    values = {"data": "", "encoders": "path: pipe", "precision": "f32", "recipe": "diloco, replicas: 2", "outer": "",
+              "sample": PROMPTS, "more": "", **keys}
+    path = os.path.join(place, name + ".yaml")
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(JOB.format(**values))
+    return path
+
+
+def run(place, name, workers=2, **keys):
+    out = os.path.join(place, "out-" + name)
+    done = skerry("run", write(place, name, **keys), "--workers", workers, "--out", out)
+    assert done.returncode == 0, done.stderr
+    with open(os.path.join(out, "report.json"), encoding="utf-8") as f:
+        return json.load(f), out
+
+
+def weights(out):
+    found = [f for f in os.listdir(os.path.join(out, "model")) if f.endswith(".safetensors")]
+    assert len(found) == 1
+    return read_safetensors(os.path.join(out, "model", found[0]))
+
+
+def equal(a, b):
+    assert sorted(a) == sorted(b)
+    return all(np.array_equal(a[k].view(np.uint8), b[k].view(np.uint8)) for k in a)
+
+
+@pytest.mark.parametrize("precision", ["f32", "bf16"])
+def test_cached_equals_computed(place, precision):
+    """Flips, several captions and dropout among them, weights and samples have the same bits."""
+    made = {}
+    for way in ("fly", "worker", "job"):
+        report, out = run(place, f"{way}-{precision}", encoders=f"path: pipe, run: {way}", data=", flip: true",
+                          precision=precision)
+        assert report["job"]["state"] == "done"
+        with open(os.path.join(out, "samples.png"), "rb") as f:
+            made[way] = weights(out), f.read()
+    for way in ("worker", "job"):
+        assert equal(made["fly"][0], made[way][0]), way
+        assert made["fly"][1] == made[way][1], way
+
+
+def test_experts_on_latents(place):
+    """Clusters and router read latents; captions reach every expert, also on another worker."""
+    keys = {"recipe": "ddm, experts: 2", "outer": ", ema: 0.5",
+            "more": "router: {dim: 16, depth: 1, heads: 1, patch: 4}\npartition: {dims: 8, fine: 16}\n"}
+    report, out = run(place, "ddm", encoders="path: pipe, run: job", sample=PROMPTS + ", strategy: full", **keys)
+    assert len(report["job"]["partitions"]) == 2
+    names = {f["name"] for f in report["job"]["figures"]}
+    assert {"loss full", "loss oracle"} <= names
+    assert os.path.exists(os.path.join(out, "samples.png"))
+
+
+def test_latents_with_classes(place):
+    """A VAE without a text encoder: a DiT with labels on latents."""
+    report, out = run(place, "classes", encoders="vae: pipe/vae, run: job", sample="")
+    assert report["job"]["input"] == {"channels": 4, "side": 16, "caption": 0, "caption_tokens": 0}
+    assert "y_embedder.embedding_table.weight" in weights(out)
+
+
+def test_captions_on_pixels(place):
+    report, out = run(place, "pixels", encoders="text: pipe/text_encoder, tokens: 8")
+    assert report["job"]["input"] == {"channels": 0, "side": 0, "caption": 32, "caption_tokens": 8}
+    assert "transformer_blocks.0.attn2.to_q.weight" in weights(out)
+
+
+def test_paths_fragments_and_async(place):
+    run(place, "dipaco", recipe="dipaco, levels: [2, 2]", more="partition: {dims: 8, fine: 16}\n")
+    run(place, "fragments", outer=", fragments: 2, delay: 1")
+    run(place, "async", outer=", async: true")
+
+
+def test_warm_start(place):
+    """An export of a model with captions is where the next job starts, to the bit."""
+    _, out = run(place, "first")
+    _, again = run(place, "second", outer=", lr: 0, momentum: 0, ema: 0",
+                   more="", encoders="path: pipe")
+    keys = {"encoders": "path: pipe", "outer": ", lr: 0, momentum: 0, ema: 0"}
+    path = write(place, "third", **keys)
+    with open(path, encoding="utf-8") as f:
+        text = f.read().replace("heads: 2}", "heads: 2, warm_start: out-first/model}")
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(text)
+    done = skerry("run", path, "--workers", 1, "--out", os.path.join(place, "out-third"))
+    assert done.returncode == 0, done.stderr
+    first, third = weights(out), weights(os.path.join(place, "out-third"))
+    assert equal(first, third)
+    assert not equal(first, weights(again))
+
+
+def test_drawing_a_prompt(place, tmp_path):
+    """On the worker that has the path, and from afar: what is asked for is drawn."""
+    keys = {"recipe": "ddm, experts: 2",
+            "more": "router: {dim: 16, depth: 1, heads: 1, patch: 4}\npartition: {dims: 8, fine: 16}\n"}
+    with running(tmp_path) as swarm:
+        for name in ("a", "b"):
+            swarm.worker(name)
+        job = swarm.submit(write(place, "prompt", **keys))
+        swarm.wait_job(job, "done")
+        grids = []
+        for i, flags in enumerate((["-p", "a blue square"], ["-p", "a blue square", "--remote"], ["-p", "the disc"])):
+            out = os.path.join(place, f"asked-{i}.png")
+            done = swarm.skerry("sample", job, "--out", out, "--strategy", "full", "--count", "5", *flags)
+            assert done.returncode == 0, done.stderr
+            with open(out, "rb") as f:
+                grids.append(f.read())
+        assert grids[0] == grids[1]
+        assert grids[0] != grids[2]
+        done = swarm.skerry("sample", job, "--labels", "0")
+        assert done.returncode != 0 and "prompt" in done.stderr
+
+
+def test_weights_that_are_there_are_not_fetched(place, tmp_path):
+    with running(tmp_path) as swarm:
+        swarm.worker("a", "--models", os.path.join(place, "pipe"))
+        job = swarm.submit(write(place, "local"))
+        swarm.wait_job(job, "done")
+        assert "not fetched" in swarm.log("a")
+        assert sum("not fetched" in line for line in swarm.log("a").splitlines()) == 8
+
+
+def changed(place, name, part, **config):
+    """The pipeline with another config.json of a part."""
+    folder = os.path.join(place, name)
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(os.path.join(place, "pipe"), folder)
+    path = os.path.join(folder, part, "config.json")
+    with open(path, encoding="utf-8") as f:
+        values = json.load(f)
+    with open(path, "w", encoding="utf-8") as f:
+        json.dump({**values, **config}, f)
+    return folder
+
+
+def refused(place, name, words, **keys):
+    done = skerry("check", write(place, name, **keys))
+    assert done.returncode != 0
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1, done.stderr
+    for word in words:
+        assert word in lines[0], lines[0]
+
+
+def test_what_does_not_fit_is_refused(place):
+    refused(place, "no-folder", ["nowhere"], encoders="vae: nowhere", sample="")
+    refused(place, "swapped", ["text_encoder", "AutoencoderKL"], encoders="vae: pipe/text_encoder", sample="")
+    changed(place, "zero", "vae", scaling_factor=0)
+    refused(place, "scale", ["scaling_factor is 0"], encoders="path: zero")
+    changed(place, "small", "text_encoder", vocab_size=100)
+    refused(place, "vocab", ["small/text_encoder"], encoders="path: small")
+    refused(place, "tokens", ["encoders.tokens is 99", "24 positions"], encoders="path: pipe, tokens: 99")
+    refused(place, "run", ["encoders.run"], encoders="text: pipe/text_encoder, run: job")
+    path = write(place, "patch")
+    with open(path, encoding="utf-8") as f:
+        text = f.read().replace("patch: 4", "patch: 5")
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(text)
+    done = skerry("check", path)
+    assert "model.patch is 5, which does not divide the 16 x 16 latents" in done.stderr
+
+
+def test_weights_that_are_not_numbers(place):
+    folder = os.path.join(place, "nan")
+    frozen_models.pipeline(folder, WORDS)
+    path = os.path.join(folder, "vae", "diffusion_pytorch_model.safetensors")
+    with open(path, "r+b") as f:
+        f.seek(-4, os.SEEK_END)
+        f.write(np.array([np.nan], np.float32).tobytes())
+    refused(place, "not-a-number", ["nan/vae", "decoder.conv_out.bias"], encoders="path: nan")
+
+
+def test_no_captions(place):
+    os.makedirs(os.path.join(place, "plain"), exist_ok=True)
+    dataset.make(os.path.join(place, "plain", "data"), classes=2, images=32, size=32)
+    path = write(os.path.join(place, "plain"), "job", encoders="path: ../pipe")
+    done = skerry("check", path)
+    assert done.returncode != 0
+    assert "caption" in done.stderr
