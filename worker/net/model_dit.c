@@ -112,7 +112,7 @@ static void add_block(struct model *m, const char *prefix, int block, const stru
                       size_t n)
 {
     for (size_t j = 0; j < n; j++) {
-        char name[48];
+        char name[MODEL_NAME_MAX];
         (void)snprintf(name, sizeof name, "%s.%d.%s", prefix, block, layers[j].name);
         model_table_linear(m, m->spec.cut.block_level[block], name, layers[j].out, layers[j].in);
     }
@@ -139,7 +139,7 @@ static void fill_captioned(struct model *m)
         {"attn2.to_out.0", C, C},
     };
     for (int i = 0; i < s->depth; i++) {
-        char name[48];
+        char name[MODEL_NAME_MAX];
         add_block(m, "transformer_blocks", i, layers, sizeof layers / sizeof *layers);
         (void)snprintf(name, sizeof name, "transformer_blocks.%d.scale_shift_table", i);
         model_table_add(m, s->cut.block_level[i], false, 2, (int[4]){6, C}, name);
