@@ -246,6 +246,48 @@ static void bench_attention(int B, enum dtype dt)
     dev->ops->free(dev, lse);
 }
 
+/* What cross-attention and encoders ask for, queries apart from keys: the first row is what the
+ * others compare with. */
+static const struct apart {
+    const char *what;
+    int B, T, Tk, H, D;
+    bool bias, backward;
+} apart[] = {
+    {"256 on 256 keys", 16, 256, 256, 6, 64, false, true},
+    {"256 on 300 keys", 16, 256, 300, 6, 64, false, true},
+    {"256 on 77 keys", 16, 256, 77, 6, 64, false, true},
+    {"256, bias", 16, 256, 256, 6, 64, true, false},
+    {"1024, D 512", 1, 1024, 1024, 1, 512, false, false},
+    {"4096, D 512", 1, 4096, 4096, 1, 512, false, false},
+};
+
+static void bench_attention_apart(const struct apart *a, enum dtype dt)
+{
+    const size_t es = dtype_bytes(dt), heads = (size_t)a->B * (size_t)a->H;
+    const size_t n = heads * (size_t)(a->T * a->D), keys = 2 * heads * (size_t)(a->Tk * a->D);
+    void *q = buffer(n * es), *kv = buffer(keys * es), *o = buffer(n * es), *dq = buffer(n * es);
+    void *dkv = buffer(keys * es);
+    float *lse = buffer(heads * (size_t)a->T * 4), *bias = NULL;
+    if (a->bias)
+        bias = buffer((size_t)a->H * (size_t)a->T * (size_t)a->Tk * 4);
+    struct attention_fwd f = {.o = o, .lse = lse, .q = q, .kv = kv, .bias = bias, .dt = dt};
+    struct attention_bwd b = {.dq = dq, .dkv = dkv, .d_o = o, .o = o, .lse = lse, .dt = dt};
+    b.q = q;
+    b.kv = kv;
+    f.B = b.B = a->B;
+    f.T = b.T = a->T;
+    f.Tk = b.Tk = a->Tk;
+    f.H = b.H = a->H;
+    f.D = b.D = a->D;
+    const double flop = 4.0 * a->Tk * (double)n, bytes = (double)((2 * n + keys) * es);
+    report(a->what, dt, run_attention_fwd, &f, bytes, flop);
+    if (a->backward)
+        report("    backward", dt, run_attention_bwd, &b, 2 * bytes, 2.5 * flop);
+    void *all[] = {q, kv, o, dq, dkv, lse, bias};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        dev->ops->free(dev, all[i]);
+}
+
 static void bench_optimiser(void)
 {
     size_t n = 8u << 20;
@@ -285,6 +327,8 @@ int main(int argc, char **argv)
         for (int dt = DT_BF16; dt >= DT_F32; dt--) {
             bench_adaln(batch, (enum dtype)dt);
             bench_attention(batch, (enum dtype)dt);
+            for (size_t i = 0; i < sizeof apart / sizeof *apart; i++)
+                bench_attention_apart(&apart[i], (enum dtype)dt);
         }
         bench_optimiser();
     }
