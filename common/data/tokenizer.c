@@ -124,12 +124,6 @@ int64_t tokenizer_find(const struct tokenizer *t, const void *text, size_t len)
     }
 }
 
-uint32_t tokenizer_pair_hash(uint32_t left, uint32_t right)
-{
-    uint64_t h = ((uint64_t)left << 32 | right) * 0x9e3779b97f4a7c15u;
-    return (uint32_t)(h >> 32);
-}
-
 int tokenizer_unknown(const struct tokenizer *t, const uint8_t *text, size_t len,
                       struct tokens *out, struct err *err)
 {

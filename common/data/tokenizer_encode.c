@@ -123,7 +123,7 @@ static void merge_all(struct word *w)
     }
 }
 
-/* The id of a word's symbol; -1: the vocabulary lacks it. */
+/* The id of a word's character; -1: the vocabulary lacks it. */
 static int64_t find_symbol(const struct tokenizer *t, const uint8_t *text, size_t len, bool last)
 {
     uint8_t ended[8] = {0};
@@ -132,9 +132,7 @@ static int64_t find_symbol(const struct tokenizer *t, const uint8_t *text, size_
         memcpy(ended + len, "</w>", 4);
         return tokenizer_find(t, ended, len + 4);
     }
-    if (t->characters)
-        return tokenizer_find(t, text, len);
-    return t->byte_ids[*text] == NONE ? -1 : (int64_t)t->byte_ids[*text];
+    return tokenizer_find(t, text, len);
 }
 
 /* The bytes or characters that merging begins with. */
@@ -145,6 +143,11 @@ static int first_ids(struct word *w, const uint8_t *text, size_t len)
     w->first.n = 0;
     int rc = tokens_room(&w->first, len, w->err);
     for (size_t n = 1; rc == 0 && len > 0; text += n, len -= n) {
+        if (!t->characters && (len > 1 || !t->suffix) && t->byte_ids[*text] != NONE) {
+            w->first.ids[w->first.n++] = t->byte_ids[*text];
+            unknown = false;
+            continue;
+        }
         if (t->characters)
             (void)unicode_decode(text, len, &n);
         int64_t id = find_symbol(t, text, n, n == len);
@@ -173,14 +176,14 @@ static int encode_word(struct word *w, const uint8_t *text, size_t len)
         rc = tokens_room(w->out, n, w->err);
     if (rc < 0 || n == 0)
         return rc;
+    w->n_heap = 0;
     for (size_t i = 0; i < n; i++) {
         uint32_t at = (uint32_t)i;
         w->symbols[i] =
             (struct symbol){w->first.ids[i], i ? at - 1 : NONE, i + 1 < n ? at + 1 : NONE};
+        if (i > 0)
+            consider(w, at - 1);
     }
-    w->n_heap = 0;
-    for (size_t i = 0; i + 1 < n; i++)
-        consider(w, (uint32_t)i);
     merge_all(w);
     for (uint32_t i = 0; i != NONE; i = w->symbols[i].after)
         w->out->ids[w->out->n++] = w->symbols[i].id;
@@ -280,13 +283,10 @@ static const struct added *added_at(const struct word *w, const uint8_t *text, s
                                     bool normalized)
 {
     const struct tokenizer *t = w->t;
-    const uint8_t wanted = w->flags & TOKENIZER_SPECIAL ? 3 : 1;
-    if (!(t->added_starts[normalized][*text] & wanted))
-        return NULL;
     for (size_t i = 0; i < t->n_added; i++) {
         const struct added *a = &t->added[i];
-        if (a->normalized == normalized && (!a->special || wanted & 2) && a->len > 0 &&
-            a->len <= len && memcmp(t->pool.data + a->at, text, a->len) == 0)
+        if (a->normalized == normalized && (!a->special || w->flags & TOKENIZER_SPECIAL) &&
+            a->len > 0 && a->len <= len && memcmp(t->pool.data + a->at, text, a->len) == 0)
             return a;
     }
     return NULL;
@@ -295,10 +295,12 @@ static const struct added *added_at(const struct word *w, const uint8_t *text, s
 static struct hit find_added(const struct word *w, const uint8_t *text, size_t len, size_t low,
                              bool normalized)
 {
+    const uint8_t *starts = w->t->added_starts[normalized];
+    const uint8_t wanted = w->flags & TOKENIZER_SPECIAL ? 3 : 1;
     struct hit hit = {len, SIZE_MAX, 0};
     const struct added *a;
-    for (size_t at = low; at < len; at += a ? a->len : 1) {
-        a = added_at(w, text + at, len - at, normalized);
+    for (size_t at = low; w->t->n_added && at < len; at += a ? a->len : 1) {
+        a = starts[text[at]] & wanted ? added_at(w, text + at, len - at, normalized) : NULL;
         if (!a || (a->single_word &&
                    (word_at(text, len, at, true) || word_at(text, len, at + a->len, false))))
             continue;

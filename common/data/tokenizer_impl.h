@@ -111,7 +111,10 @@ int tokens_room(struct tokens *t, size_t n, struct err *err);
 
 /* Where a token's text, and a pair of tokens, begin in the tables. */
 uint32_t tokenizer_hash(const void *text, size_t len);
-uint32_t tokenizer_pair_hash(uint32_t left, uint32_t right);
+static inline uint32_t tokenizer_pair_hash(uint32_t left, uint32_t right)
+{
+    return (uint32_t)(((uint64_t)left << 32 | right) * 0x9e3779b97f4a7c15u >> 32);
+}
 /* Id of a token by its bytes; -1: none. */
 int64_t tokenizer_find(const struct tokenizer *t, const void *text, size_t len);
 

@@ -15,11 +15,20 @@ struct glyph {
     size_t len;
 };
 
-static struct glyph glyph_at(const uint8_t *text, size_t len, size_t at)
+static enum class class_of_ascii(uint8_t c) {
+    return (c | 0x20) >= 'a' && (c | 0x20) <= 'z' ? LETTER
+           : c >= '0' && c <= '9'                 ? NUMBER
+           : c == ' ' || (c >= 0x09 && c <= 0x0d) ? SPACE
+                                                  : OTHER;
+}
+
+static inline struct glyph glyph_at(const uint8_t *text, size_t len, size_t at)
 {
     struct glyph g = {.class = END};
     if (at >= len)
         return g;
+    if (text[at] < 0x80) /* most of all texts */
+        return (struct glyph){class_of_ascii(text[at]), text[at], 1};
     g.code = unicode_decode(text + at, len - at, &g.len);
     g.class = unicode_is_letter(g.code)   ? LETTER
               : unicode_is_number(g.code) ? NUMBER
