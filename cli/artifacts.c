@@ -404,11 +404,21 @@ static json_t *token_text(const struct tokenizer *t, int32_t id)
     return len > 0 ? json_stringn((const char *)text, len) : json_null();
 }
 
-/* tokenizer.json: the job's blob, or byte tokens; what it says of the ends of a text. */
+/* A SentencePiece model goes under the name that its class looks for. */
+static int rename_model(const char *dir, const char *path, struct err *err)
+{
+    char *model = file_join(dir, "tokenizer.model");
+    int rc = file_rename(path, model, err);
+    mem_free(model);
+    return rc;
+}
+
+/* tokenizer.json or .model: the job's blob, or byte tokens; what it says of the ends of a text. */
 static int write_tokenizer(struct cli *cli, const json_t *job, const struct job_spec *spec,
                            const char *dir, struct ends *ret, struct err *err)
 {
     const json_t *blob = json_object_get(job, "tokenizer");
+    const char *class = "PreTrainedTokenizerFast";
     json_t *bos = NULL, *eos = NULL;
     int rc;
 
@@ -422,6 +432,10 @@ static int write_tokenizer(struct cli *cli, const json_t *job, const struct job_
             *ret = (struct ends){tokenizer_bos(t), tokenizer_eos(t)};
             bos = token_text(t, ret->bos);
             eos = token_text(t, ret->eos);
+            if (tokenizer_is_sentencepiece(t)) {
+                class = "LlamaTokenizer";
+                rc = rename_model(dir, path, err);
+            }
         }
         tokenizer_free(t);
         mem_free(path);
@@ -434,10 +448,9 @@ static int write_tokenizer(struct cli *cli, const json_t *job, const struct job_
         json_decref(bytes);
     }
     if (rc == 0) {
-        json_t *config =
-            json_pack("{s:s,s:O,s:O,s:i,s:b}", "tokenizer_class", "PreTrainedTokenizerFast",
-                      "bos_token", bos, "eos_token", eos, "model_max_length", spec->model.context,
-                      "clean_up_tokenization_spaces", 0);
+        json_t *config = json_pack("{s:s,s:O,s:O,s:i,s:b}", "tokenizer_class", class, "bos_token",
+                                   bos, "eos_token", eos, "model_max_length", spec->model.context,
+                                   "clean_up_tokenization_spaces", 0);
         rc = write_json(dir, "tokenizer_config.json", config, err);
         json_decref(config);
     }

@@ -23,8 +23,8 @@ int artifacts_report(struct cli *cli, uint64_t job, const char *dir, struct err 
  *
  *   dit     config.json with the names of the original code
  *   llama   config.json and generation_config.json as transformers reads them
- *           (LlamaForCausalLM), tokenizer.json and tokenizer_config.json: the job's own, or
- *           for byte tokens a byte-level BPE without merges that has our ids
+ *           (LlamaForCausalLM), tokenizer.json or .model and tokenizer_config.json: the
+ *           job's own, or for byte tokens a byte-level BPE without merges that has our ids
  *
  * `ema`: the average of the
  * outer weights, or what the path stopped at early; else the newest version.  DIR is made

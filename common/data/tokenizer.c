@@ -37,6 +37,11 @@ void tokenizer_free(struct tokenizer *t)
     mem_free(t);
 }
 
+bool tokenizer_is_sentencepiece(const struct tokenizer *t)
+{
+    return t->sentencepiece;
+}
+
 uint32_t tokenizer_vocab(const struct tokenizer *t)
 {
     return t->vocab;

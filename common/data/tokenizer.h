@@ -39,6 +39,8 @@ int tokenizer_parse(const void *data, size_t len, const char *name, struct token
                     struct err *err);
 int tokenizer_open(const char *path, struct tokenizer **ret, struct err *err);
 void tokenizer_free(struct tokenizer *t); /* NULL is fine */
+/* Whether it came from a SentencePiece model, which is no tokenizer.json. */
+bool tokenizer_is_sentencepiece(const struct tokenizer *t);
 
 /* Every id is below this; not every id below it need be a token. */
 uint32_t tokenizer_vocab(const struct tokenizer *t);

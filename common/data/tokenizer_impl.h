@@ -95,6 +95,7 @@ struct tokenizer {
     bool byte_fallback; /* byte_ids are for characters that the vocabulary lacks */
     bool fuse_unk;      /* a run of unknown characters is one token */
     int32_t unk;        /* -1: none */
+    bool sentencepiece; /* read from its model */
 
     double *scores; /* Unigram, by id; NULL: BPE */
     double unk_score;

@@ -172,7 +172,7 @@ static int take_steps(struct build *b, const struct spec *s)
     static const enum rewrite tidy[] = {REWRITE_RUNS, REWRITE_STRIP_LEFT, REWRITE_STRIP_RIGHT};
     struct tokenizer *t = b->t;
     int rc = 0;
-    t->meta = t->characters = t->fuse_unk = true;
+    t->meta = t->characters = t->fuse_unk = t->sentencepiece = true;
     t->byte_fallback = s->byte_fallback;
     if (s->charsmap.at < s->charsmap.end)
         rc = build_charsmap(b, s->charsmap.at, (size_t)(s->charsmap.end - s->charsmap.at));

@@ -133,6 +133,7 @@ static void bpe_with_bytes(void **state)
     put_specs(&b, &(struct model){.type = 2, .byte_fallback = true, .keep_spaces = true});
     OK(tokenizer_parse(b.data, b.len, "t.model", &t, err));
     assert_int_equal(tokenizer_vocab(t), 265);
+    assert_true(tokenizer_is_sentencepiece(t));
     assert_int_equal(tokenizer_bos(t), 1);
     assert_int_equal(tokenizer_eos(t), 2);
     encodes(t, "", "");
