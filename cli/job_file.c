@@ -102,6 +102,10 @@ static int check_warm_start(const char *job_path, struct job_file *job, struct e
     struct model_folder_facts facts = {
         .tokenizer = job->tokenizer,
         .classes = job->dataset ? dataset_classes(job->dataset) : 0,
+        .channels = (uint32_t)job->encoders.channels,
+        .side = (uint32_t)job->encoders.side,
+        .caption = (uint32_t)job->encoders.caption,
+        .caption_tokens = (uint32_t)job->encoders.caption_tokens,
     };
     job->warm_start = find_path(job_path, given);
     int rc = model_folder_check(job->warm_start, &job->spec, &facts, err);

@@ -79,13 +79,24 @@ static int check_kind(const char *dir, const json_t *config, const char *want, s
     return 0;
 }
 
+/* What the network reads: pixels, or latents. */
+static uint32_t channels_of(const struct model_folder_facts *facts)
+{
+    return facts->channels ? facts->channels : JOB_CHANNELS;
+}
+
+static uint32_t side_of(const struct job_spec *spec, const struct model_folder_facts *facts)
+{
+    return facts->channels ? facts->side : (uint32_t)spec->data.image_size;
+}
+
 static int check_dit(const char *dir, const json_t *config, const struct job_spec *spec,
                      const struct model_folder_facts *facts, struct err *err)
 {
     const uint64_t classes = facts->classes;
     const struct job_model *m = &spec->model;
     const struct wanted wanted[] = {
-        {"image_size", "data.image_size", spec->data.image_size, NAN},
+        {"image_size", "data.image_size", (int)side_of(spec, facts), NAN},
         {"patch_size", "model.patch", m->patch, NAN},
         {"hidden_size", "model.dim", m->dim, NAN},
         {"depth", "model.depth", m->depth, NAN},
@@ -104,16 +115,6 @@ static int check_dit(const char *dir, const json_t *config, const struct job_spe
 static int interpolation(uint32_t side)
 {
     return side >= 128 ? (int)(side / 64) : 1;
-}
-
-static uint32_t pixart_channels(const struct model_folder_facts *facts)
-{
-    return facts->channels ? facts->channels : JOB_CHANNELS;
-}
-
-static uint32_t pixart_side(const struct job_spec *spec, const struct model_folder_facts *facts)
-{
-    return facts->channels ? facts->side : (uint32_t)spec->data.image_size;
 }
 
 /* What a PixArtTransformer2DModel may have and our DiT has not. */
@@ -149,7 +150,7 @@ static int check_pixart(const char *dir, const json_t *config, const struct job_
                         const struct model_folder_facts *facts, struct err *err)
 {
     const struct job_model *m = &spec->model;
-    const uint32_t channels = pixart_channels(facts), side = pixart_side(spec, facts);
+    const uint32_t channels = channels_of(facts), side = side_of(spec, facts);
     const bool known = facts->channels > 0 || !job_has_latents(spec);
     const struct wanted wanted[] = {
         {"patch_size", "model.patch", m->patch, 2},
@@ -184,7 +185,7 @@ json_t *model_folder_pixart(const struct job_spec *spec, const struct model_fold
                             json_t *about)
 {
     const struct job_model *m = &spec->model;
-    const int channels = (int)pixart_channels(facts), side = (int)pixart_side(spec, facts);
+    const int channels = (int)channels_of(facts), side = (int)side_of(spec, facts);
     return json_pack("{s:s,s:s,s:s,s:b,s:i,s:s,s:i,s:i,s:f,s:i,s:i,s:b,s:f,s:s,s:i,s:i,s:i,s:i,s:i,"
                      "s:i,s:i,s:b,s:b,"
                      "s:o}",
@@ -396,7 +397,7 @@ static void expect_dit(struct tensors *t, const struct job_model *m,
     const uint64_t classes = facts->classes;
     const int64_t C = m->dim, M = (int64_t)(m->dim * m->mlp_ratio);
 
-    expect(t, "x_embedder.proj.weight", 4, (int64_t[4]){C, JOB_CHANNELS, m->patch, m->patch});
+    expect(t, "x_embedder.proj.weight", 4, (int64_t[4]){C, channels_of(facts), m->patch, m->patch});
     expect(t, "x_embedder.proj.bias", 1, (int64_t[4]){C});
     expect_linear(t, "t_embedder.mlp.", "0", true, C, FREQUENCIES);
     expect_linear(t, "t_embedder.mlp.", "2", true, C, C);
@@ -413,8 +414,8 @@ static void expect_dit(struct tensors *t, const struct job_model *m,
         expect_linear(t, prefix, "mlp.fc2", true, C, M);
         expect_linear(t, prefix, "adaLN_modulation.1", true, 6 * C, C);
     }
-    expect_linear(t, "final_layer.", "linear", true, (int64_t)m->patch * m->patch * JOB_CHANNELS,
-                  C);
+    expect_linear(t, "final_layer.", "linear", true,
+                  (int64_t)m->patch * m->patch * channels_of(facts), C);
     expect_linear(t, "final_layer.", "adaLN_modulation.1", true, 2 * C, C);
 }
 

@@ -430,21 +430,23 @@ static int flow_mix(struct device *dev, float *xt, float *target, const float *x
 struct posterior_job {
     float *x0;
     const void *moments;
-    const float *noise;
-    float shift, mul;
+    const float *noise, *shift, *mul;
+    int C;
     int64_t n;
     enum dtype dt;
 };
 
-static void posterior_task(void *arg, int b, int thread)
+/* A channel of a sample. */
+static void posterior_task(void *arg, int bc, int thread)
 {
     const struct posterior_job *j = arg;
-    const vf shift = v_set(j->shift), mul = v_set(j->mul), half = v_set(0.5f);
-    const int64_t n = j->n, at = b * n;
+    const int b = bc / j->C, c = bc % j->C;
+    const vf shift = v_set(j->shift[c]), mul = v_set(j->mul[c]), half = v_set(0.5f);
+    const int64_t n = j->n, at = bc * n, from = (2 * (int64_t)b * j->C + c) * n;
     for (int64_t i = 0; i < n; i += VL) {
         vmask m = v_mask(n - i);
-        vf mean = v_load_dt(j->moments, j->dt, 2 * at + i, m);
-        vf logvar = v_load_dt(j->moments, j->dt, 2 * at + n + i, m);
+        vf mean = v_load_dt(j->moments, j->dt, from + i, m);
+        vf logvar = v_load_dt(j->moments, j->dt, from + j->C * n + i, m);
         vf sd = v_exp(v_mul(half, v_min(v_set(20), v_max(v_set(-30), logvar))));
         vf x = v_fma(sd, v_load(j->noise + at + i, m), mean);
         v_store(j->x0 + at + i, m, v_mul(v_sub(x, shift), mul));
@@ -452,10 +454,11 @@ static void posterior_task(void *arg, int b, int thread)
 }
 
 static int posterior(struct device *dev, float *x0, const void *moments, const float *noise,
-                     float shift, float mul, int B, int64_t n, enum dtype dt, struct stream *s)
+                     const float *shift, const float *mul, int B, int C, int64_t n, enum dtype dt,
+                     struct stream *s)
 {
-    struct posterior_job j = {x0, moments, noise, shift, mul, n, dt};
-    cpu_team_run(cpu_state(dev)->team, posterior_task, &j, B);
+    struct posterior_job j = {x0, moments, noise, shift, mul, C, n, dt};
+    cpu_team_run(cpu_state(dev)->team, posterior_task, &j, B * C);
     return 0;
 }
 

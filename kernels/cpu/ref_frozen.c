@@ -132,15 +132,17 @@ int ref_activation(struct device *dev, void *y, const void *x, int64_t n, enum a
 }
 
 int ref_posterior(struct device *dev, float *x0, const void *moments, const float *noise,
-                  float shift, float mul, int B, int64_t n, enum dtype dt, struct stream *s)
+                  const float *shift, const float *mul, int B, int C, int64_t n, enum dtype dt,
+                  struct stream *s)
 {
+    const int64_t all = C * n;
     for (int64_t b = 0; b < B; b++) {
-        for (int64_t i = 0; i < n; i++) {
-            float mean = dtype_get(moments, dt, (size_t)(2 * b * n + i));
-            float logvar = dtype_get(moments, dt, (size_t)((2 * b + 1) * n + i));
+        for (int64_t i = 0; i < all; i++) {
+            float mean = dtype_get(moments, dt, (size_t)(2 * b * all + i));
+            float logvar = dtype_get(moments, dt, (size_t)((2 * b + 1) * all + i));
             logvar = logvar < -30.0f ? -30.0f : logvar > 20.0f ? 20.0f : logvar;
-            float x = mean + expf(0.5f * logvar) * noise[b * n + i];
-            x0[b * n + i] = (x - shift) * mul;
+            float x = mean + expf(0.5f * logvar) * noise[b * all + i];
+            x0[b * all + i] = (x - shift[i / n]) * mul[i / n];
         }
     }
     return 0;

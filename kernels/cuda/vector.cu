@@ -212,26 +212,28 @@ template <typename T> struct posterior_map {
     float *x0;
     const T *moments;
     const float *noise;
-    float shift, mul;
+    const float *shift, *mul;
+    int C;
     int64_t n;
 
     template <bool WIDE> __device__ void at(int64_t i, int64_t left) const
     {
-        const T *mean = moments + i / n * 2 * n + i % n;
-        const float logvar = fminf(fmaxf(widen(mean[n]), -30.0f), 20.0f);
-        x0[i] = (widen(mean[0]) + expf(0.5f * logvar) * noise[i] - shift) * mul;
+        const int64_t all = C * n, c = i % all / n;
+        const T *mean = moments + i / all * 2 * all + i % all;
+        const float logvar = fminf(fmaxf(widen(mean[all]), -30.0f), 20.0f);
+        x0[i] = (widen(mean[0]) + expf(0.5f * logvar) * noise[i] - shift[c]) * mul[c];
     }
 };
 
 extern "C" int cuda_posterior(struct device *dev, float *x0, const void *moments,
-                              const float *noise, float shift, float mul, int B, int64_t n,
-                              enum dtype dt, struct stream *s)
+                              const float *noise, const float *shift, const float *mul, int B,
+                              int C, int64_t n, enum dtype dt, struct stream *s)
 {
     struct posterior_map<bf16> h = {
-        x0, (const bf16 *)moments, noise, shift, mul, n
+        x0, (const bf16 *)moments, noise, shift, mul, C, n
     };
     struct posterior_map<float> f = {
-        x0, (const float *)moments, noise, shift, mul, n
+        x0, (const float *)moments, noise, shift, mul, C, n
     };
-    return dt == DT_BF16 ? map(s, h, B * n, false) : map(s, f, B * n, false);
+    return dt == DT_BF16 ? map(s, h, B * C * n, false) : map(s, f, B * C * n, false);
 }

@@ -121,12 +121,12 @@ def test_paths_fragments_and_async(place):
     run(place, "async", outer=", async: true")
 
 
-def test_warm_start(place):
-    """An export of a model with captions is where the next job starts, to the bit."""
-    _, out = run(place, "first")
-    _, again = run(place, "second", outer=", lr: 0, momentum: 0, ema: 0",
-                   more="", encoders="path: pipe")
-    keys = {"encoders": "path: pipe", "outer": ", lr: 0, momentum: 0, ema: 0"}
+@pytest.mark.parametrize("encoders, sample", [("path: pipe", PROMPTS), ("vae: pipe/vae", "")])
+def test_warm_start(place, encoders, sample):
+    """An export is where the next job starts, to the bit; with captions or classes."""
+    _, out = run(place, "first", encoders=encoders, sample=sample)
+    keys = {"encoders": encoders, "sample": sample, "outer": ", lr: 0, momentum: 0, ema: 0"}
+    _, again = run(place, "second", **keys)
     path = write(place, "third", **keys)
     with open(path, encoding="utf-8") as f:
         text = f.read().replace("heads: 2}", "heads: 2, warm_start: out-first/model}")

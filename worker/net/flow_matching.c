@@ -34,6 +34,10 @@ static void plan(struct flow_matching *f)
     arena_add(a, &f->d_eps, bytes);
     arena_add(a, &f->d_xt, bytes);
     arena_add(a, &f->d_target, bytes);
+    if (f->latent) {
+        arena_add(a, &f->d_shift, (uint64_t)f->channels * sizeof *f->d_shift);
+        arena_add(a, &f->d_scale, (uint64_t)f->channels * sizeof *f->d_scale);
+    }
 }
 
 static struct flow_matching sizes(const struct model *m, const struct net_options *opt,
@@ -69,11 +73,23 @@ static int check_encoders(const struct flow_matching *f, struct err *err)
             return err_set(err, -EINVAL, "the empty caption is %d tokens of at most %d",
                            (int)e->null_length, f->tokens);
     }
-    for (int c = 1; f->latent && c < f->channels; c++)
-        if (e->shift[c] != e->shift[0] || e->scale[c] != e->scale[0])
-            return err_set(err, -ERR_UNIMPLEMENTED,
-                           "latents whose channels are shifted and scaled each in its own way");
     return 0;
+}
+
+/* How the latents of each channel are moved and scaled, to the device. */
+static int send_scales(struct flow_matching *f, struct err *err)
+{
+    const struct net_encoders *e = f->opt.encoders;
+    const size_t bytes = (size_t)f->channels * sizeof *e->shift;
+    const struct kernel_ops *k = f->dev->ops;
+    int rc =
+        f->latent ? k->copy(f->dev, f->d_shift, e->shift, bytes, COPY_TO_DEVICE, f->stream) : 0;
+    if (rc == 0 && f->latent)
+        rc = k->copy(f->dev, f->d_scale, e->scale, bytes, COPY_TO_DEVICE, f->stream);
+    if (rc < 0)
+        return err_set(err, rc, "the scales of latents cannot be copied to %s: %s", f->dev->name,
+                       err_text(rc));
+    return f->latent ? k->sync(f->dev, f->stream, err) : 0;
 }
 
 int flow_matching_init(struct flow_matching *f, const struct weights *w,
@@ -94,7 +110,9 @@ int flow_matching_init(struct flow_matching *f, const struct weights *w,
         if (!f->ids)
             rc = err_set(err, -ENOMEM, "no memory for the captions of a step");
     }
-    return rc < 0 ? rc : arena_alloc(&f->arena, f->dev, err);
+    if (rc == 0)
+        rc = arena_alloc(&f->arena, f->dev, err);
+    return rc < 0 ? rc : send_scales(f, err);
 }
 
 void flow_matching_release(struct flow_matching *f)
@@ -239,9 +257,9 @@ int flow_matching_mix(struct flow_matching *f, unsigned from, unsigned count, st
     if (f->latent) {
         /* d_target is free until the last. */
         note(&rc, k->normal(dev, f->d_target, f->seed, f->d_posterior + from, B, f->n, s));
-        note(&rc, k->posterior(dev, f->d_x0, f->d_moments + (int64_t)from * 2 * f->n, f->d_target,
-                               f->opt.encoders->shift[0], f->opt.encoders->scale[0], B, f->n,
-                               DT_BF16, s));
+        note(&rc,
+             k->posterior(dev, f->d_x0, f->d_moments + (int64_t)from * 2 * f->n, f->d_target,
+                          f->d_shift, f->d_scale, B, f->channels, f->n / f->channels, DT_BF16, s));
     }
     note(&rc, k->normal(dev, f->d_eps, f->seed, f->d_noise + from, B, f->n, s));
     if (!f->latent)

@@ -54,6 +54,7 @@ struct flow_matching {
     struct arena arena;
     float *d_x0, *d_eps, *d_xt, *d_target; /* (B,Ch,S,S) */
     void *d_states;                        /* (N,L,D) (dt), of captions */
+    float *d_shift, *d_scale;              /* (Ch), of latents */
 };
 
 /* For opt->batch images of m at a time on the device and stream of w.  release accepts what

@@ -327,7 +327,8 @@ static void geglu(void **state)
 static void posterior(void **state)
 {
     struct devices *d = *state;
-    enum { B = 3, N = 37 };
+    enum { B = 3, C = 2, P = 19, N = C * P };
+    const float shift[C] = {0.25f, -1}, scale[C] = {0.5f, 2};
     for (int k = 0; k < 4; k++) {
         enum dtype dt = k & 1 ? DT_BF16 : DT_F32;
         struct device *dev = k & 2 ? d->fast : d->ref;
@@ -335,14 +336,15 @@ static void posterior(void **state)
         float *noise = guard_randn(B * N, DT_F32, 1), *out = guard_new(B * N * sizeof *out);
         dtype_set(moments, dt, N, 1000);          /* clamped to 20 */
         dtype_set(moments, dt, 3 * N + 5, -1000); /* to -30: the mean, about */
-        assert_int_equal(dev->ops->posterior(dev, out, moments, noise, 0.25f, 0.5f, B, N, dt, NULL),
-                         0);
+        assert_int_equal(
+            dev->ops->posterior(dev, out, moments, noise, shift, scale, B, C, P, dt, NULL), 0);
         for (int i = 0; i < B * N; i++) {
             size_t at = (size_t)(i / N * 2 * N + i % N);
             double logvar = (double)dtype_get(moments, dt, at + N);
             double sd = exp(fmin(fmax(logvar, -30), 20) / 2);
             double mean = (double)dtype_get(moments, dt, at);
-            double want = (mean + sd * (double)noise[i] - 0.25) * 0.5;
+            const int c = i % N / P;
+            double want = (mean + sd * (double)noise[i] - (double)shift[c]) * (double)scale[c];
             assert_true(fabs((double)out[i] - want) <= 1e-6 + 4e-6 * fabs(want));
         }
         guard_check_all();
@@ -439,7 +441,7 @@ static void refuses_impossible(void **state)
                          -EINVAL);
         assert_int_equal(dev->ops->activation(dev, x, x, -1, ACT_RELU, DT_F32, NULL), -EINVAL);
         assert_int_equal(dev->ops->geglu_fwd(dev, x, x, -1, 1, DT_F32, NULL), -EINVAL);
-        assert_int_equal(dev->ops->posterior(dev, x, x, x, 0, 1, -1, 1, DT_F32, NULL), -EINVAL);
+        assert_int_equal(dev->ops->posterior(dev, x, x, x, x, x, -1, 1, 1, DT_F32, NULL), -EINVAL);
     }
     guard_check_all();
 }
