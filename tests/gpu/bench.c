@@ -338,28 +338,40 @@ static void bench_products(struct run *r)
         r->dev->ops->free(r->dev, all[i]);
 }
 
-static void bench_attention(struct run *r, const char *name, const int dims[4], int Hkv,
-                            bool causal)
+struct heads {
+    int B, T, H, D, Hkv;
+    bool causal, forward_only;
+    int Tk; /* keys apart from the queries; 0: all in qkv */
+};
+
+static void bench_attention(struct run *r, const char *name, const struct heads h)
 {
-    const int B = dims[0], T = dims[1], H = dims[2], D = dims[3];
-    const size_t n = (size_t)B * (size_t)T * (size_t)D, heads = (size_t)(H + 2 * Hkv);
-    void *qkv = device_random(r, n * heads, DT_BF16), *dqkv = device_random(r, n * heads, DT_BF16);
-    void *o = device_random(r, n * (size_t)H, DT_BF16),
-         *d_o = device_random(r, n * (size_t)H, DT_BF16);
-    float *lse = device_random(r, (size_t)B * (size_t)H * (size_t)T, DT_F32);
-    struct attention_fwd f = {.o = o, .lse = lse, .qkv = qkv, .B = B, .T = T, .H = H, .D = D};
-    struct attention_bwd b = {.dqkv = dqkv, .d_o = d_o, .o = o, .lse = lse, .qkv = qkv};
-    f.Hkv = b.Hkv = Hkv;
-    f.causal = b.causal = causal;
+    const size_t n = (size_t)h.B * (size_t)h.T * (size_t)(h.H * h.D);
+    const int Tk = h.Tk ? h.Tk : h.T;
+    const size_t keys = (size_t)h.B * (size_t)Tk * (size_t)(2 * h.Hkv * h.D);
+    bf16 *in = device_random(r, n + keys, DT_BF16), *grad = device_random(r, n + keys, DT_BF16);
+    void *o = device_random(r, n, DT_BF16), *d_o = device_random(r, n, DT_BF16);
+    float *lse = device_random(r, n / (size_t)h.D, DT_F32);
+    struct attention_fwd f = {.o = o, .lse = lse, .qkv = in, .B = h.B, .T = h.T, .H = h.H};
+    struct attention_bwd b = {.dqkv = grad, .d_o = d_o, .o = o, .lse = lse, .qkv = in};
+    if (h.Tk) {
+        f.q = b.q = in;
+        f.kv = b.kv = in + n;
+        b.dq = grad;
+        b.dkv = grad + n;
+    }
+    f.D = h.D, f.Hkv = b.Hkv = h.Hkv, f.Tk = b.Tk = h.Tk;
+    f.causal = b.causal = h.causal;
     f.dt = b.dt = DT_BF16;
-    b.B = B, b.T = T, b.H = H, b.D = D;
-    const double flop = 4.0 * B * H * (double)T * T * D * (causal ? 0.5 : 1);
+    b.B = h.B, b.T = h.T, b.H = h.H, b.D = h.D;
+    const double flop = 4.0 * (double)n * Tk * (h.causal ? 0.5 : 1);
     char text[64];
     snprintf(text, sizeof text, "attention forward, %s", name);
     arithmetic(r, text, flop, seconds(r, call_attention_fwd, &f));
     snprintf(text, sizeof text, "attention backward, %s", name);
-    arithmetic(r, text, 2.5 * flop, seconds(r, call_attention_bwd, &b));
-    void *all[] = {qkv, dqkv, o, d_o, lse};
+    if (!h.forward_only)
+        arithmetic(r, text, 2.5 * flop, seconds(r, call_attention_bwd, &b));
+    void *all[] = {in, grad, o, d_o, lse};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         r->dev->ops->free(r->dev, all[i]);
 }
@@ -379,9 +391,11 @@ int bench(const char *path)
     bench_codec(&r);
     bench_norm(&r);
     bench_products(&r);
-    bench_attention(&r, "DiT-XL", (const int[]){64, 256, 16, 72}, 16, false);
-    bench_attention(&r, "DiT-S", (const int[]){256, 64, 6, 64}, 6, false);
-    bench_attention(&r, "Llama 2048", (const int[]){4, 2048, 32, 128}, 8, true);
+    bench_attention(&r, "DiT-XL", (struct heads){64, 256, 16, 72, 16});
+    bench_attention(&r, "DiT-S", (struct heads){256, 64, 6, 64, 6});
+    bench_attention(&r, "Llama 2048", (struct heads){4, 2048, 32, 128, 8, .causal = true});
+    bench_attention(&r, "256 on 120 keys", (struct heads){64, 256, 16, 72, 16, .Tk = 120});
+    bench_attention(&r, "VAE 4096", (struct heads){4, 4096, 1, 512, 1, .forward_only = true});
     fprintf(r.out, "\n]\n");
     fclose(r.out);
     device_close(r.dev);
