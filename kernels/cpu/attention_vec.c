@@ -445,7 +445,9 @@ static int fwd(struct device *dev, const struct attention_fwd *p, struct stream 
     struct fwd_scratch s;
     complete_plan(st, &job.plan);
     set_places(&job.plan, p->qkv, p->q, p->kv, p->kv_stride);
-    if (is_long(&job.plan) && tasks_of(&job.plan))
+    if (!tasks_of(&job.plan))
+        return 0;
+    if (is_long(&job.plan))
         return fwd_long(dev, &job);
     job.plan.bytes = fwd_carve(&s, &job.plan, NULL);
     job.scratch = cpu_scratch(st, SCRATCH_PACKED, job.plan.bytes * (size_t)dev->threads);
