@@ -280,7 +280,8 @@ struct cross_entropy {
  *                                                        j*stride + v - pad_low, :] [+ add]
  *
  * with zeros outside of x; w is torch's (Cout,Cin,k,k) with its channels moved last.  Ho and
- * Wo are conv2d_side() of H and W.  A sample's result has the same bits in any batch. */
+ * Wo are conv2d_side() of H and W.  A sample's result has the same bits in any batch, on a card
+ * if our own kernels compute it (SKERRY_CONV=own). */
 struct conv2d {
     void *y;           /* (B,Ho,Wo,Cout) (dt) = */
     const void *x;     /* (B,H,W,Cin) (dt) */

@@ -115,13 +115,13 @@ $(EMU)/driver_names.c: tests/gpu/emulate/cuda_driver.c $(STAMP)
 	  sed -nE 's/.* T (cu[A-Za-z0-9_]+)$$/__attribute__((weak)) int \1(void) { return 34; }/p' >$@
 $(EMU)/driver/libcuda.so.1: tests/gpu/emulate/cuda_driver.c $(EMU)/driver_names.c
 	$(call say,EMU)mkdir -p $(@D) && gcc -std=gnu11 -w -fPIC -shared -o $@ $^ -ldl
-$(EMU)/sdpa_plans: tests/gpu/emulate/sdpa_plans.c $(addprefix $(O)/kernels/cuda/,sdpa_graph.o lib.o) \
+$(EMU)/dnn_plans: tests/gpu/emulate/dnn_plans.c $(addprefix $(O)/kernels/cuda/,dnn_graph.o sdpa_graph.o conv_graph.o lib.o) \
   $(call lib,common/base)
 	$(call say,LD)gcc -std=c11 $(EMU_CPPFLAGS) $(EMU_FLAGS) -o $@ $^ $(LINK_common/base) -lm -ldl
 
-check-cudnn: $(if $(CUDNN),$(if $(DRIVER_STUB),$(EMU)/sdpa_plans $(EMU)/driver/libcuda.so.1)) ## the installed cuDNN plans our attention for a described H200 (needs nvcc, cuDNN, no card)
+check-cudnn: $(if $(CUDNN),$(if $(DRIVER_STUB),$(EMU)/dnn_plans $(EMU)/driver/libcuda.so.1)) ## the installed cuDNN plans our graphs for a described H200 (needs nvcc, cuDNN, no card)
 ifneq ($(and $(CUDNN),$(DRIVER_STUB)),)
-	@LD_LIBRARY_PATH=$(EMU)/driver:$(dir $(CUDNN)) $(EMU)/sdpa_plans
+	@LD_LIBRARY_PATH=$(EMU)/driver:$(dir $(CUDNN)) $(EMU)/dnn_plans
 else
 	@echo 'check-cudnn: nothing to do: no libcudnn.so.9 under $(CUDNN_HOME), or no driver stub in the toolkit'
 endif

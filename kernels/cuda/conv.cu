@@ -4,6 +4,7 @@
 #include <errno.h>
 
 #include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/conv_dnn.h"
 
 enum {
     ROWS = 128,    /* pixels, and output channels, of a block */
@@ -220,6 +221,11 @@ extern "C" int cuda_conv2d_fwd(struct device *dev, const struct conv2d *p, struc
     const bool wide = p->Cin % (16 / (int)dtype_bytes(p->dt)) == 0 && aligned16(p->x, p->w);
     if ((c.rows + ROWS - 1) / ROWS > INT32_MAX)
         return -EINVAL;
+    if (p->dt == DT_BF16 && c.rows && p->Cout && p->Cin) {
+        int rc = conv_dnn_fwd(p, s);
+        if (rc <= 0)
+            return rc;
+    }
     if (p->dt == DT_BF16)
         return wide ? launch(s, conv_kernel<true, bf16>, grid, THREADS, 0, c)
                     : launch(s, conv_kernel<false, bf16>, grid, THREADS, 0, c);

@@ -4,7 +4,8 @@
  *   state.c      errors, working memory, copies
  *   lib.c        libraries opened on first use
  *   matmul.c     products through cuBLASLt
- *   sdpa*.c      attention through cuDNN, where it takes it
+ *   dnn*.c       cuDNN: opening it, graphs, plans by shape
+ *   sdpa*.c, conv_*.c   what cuDNN takes of attention and convolution; its graphs
  *   *.cu         our kernels; each entry has the signature of its place in the table
  *
  * Entries below the table may assume valid arguments, the device current on this thread
@@ -27,7 +28,7 @@ extern "C" {
 #endif
 
 struct lt;
-struct sdpa;
+struct dnn;
 
 /* Pinned memory that pageable copies go through. */
 enum { CUDA_STAGE_BYTES = 4 << 20, CUDA_STAGES = 2 };
@@ -58,9 +59,9 @@ struct cuda_state {
     int multiprocessors;
     struct stream main; /* what NULL means */
     struct lt *lt;
-    struct sdpa *sdpa; /* made with the first attention that cuDNN may take */
-    int *fault;        /* pinned: kernels store an enum cuda_fault */
-    int broken;        /* cudaError_t of the first error, 0 while all is well */
+    struct dnn *dnn; /* made with the first operation that cuDNN may take */
+    int *fault;      /* pinned: kernels store an enum cuda_fault */
+    int broken;      /* cudaError_t of the first error, 0 while all is well */
 
     bool recording; /* a graph; errors then end it and are not sticky */
     int refused;    /* cudaError_t of the first of these */

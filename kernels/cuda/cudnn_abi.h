@@ -1,6 +1,6 @@
-/* The part of cuDNN 9's backend API that attention needs, as its binary interface has it, so
- * that a machine without cuDNN's headers builds the same program.  tests/gpu/emulate/test_sdpa.c
- * compares the numbers with the headers where they are installed. */
+/* The part of cuDNN 9's backend API that attention and convolution need, as its binary interface
+ * has it, so that a machine without cuDNN's headers builds the same program.
+ * tests/gpu/emulate/test_sdpa.c compares the numbers with the headers where they are installed. */
 #ifndef KERNELS_CUDA_CUDNN_ABI_H
 #define KERNELS_CUDA_CUDNN_ABI_H
 
@@ -12,9 +12,11 @@ enum { DNN_SUCCESS = 0 }; /* the status; all others are failures */
 /* cudnnBackendDescriptorType_t */
 enum cudnn_kind {
     DNN_POINTWISE = 0,
+    DNN_CONV = 1,
     DNN_ENGINECFG = 3,
     DNN_ENGINEHEUR = 4,
     DNN_PLAN = 5,
+    DNN_OP_CONV = 10,
     DNN_OP_POINTWISE = 13,
     DNN_GRAPH = 15,
     DNN_VARIANT_PACK = 16,
@@ -32,6 +34,13 @@ enum cudnn_attribute {
     DNN_POINTWISE_MODE = 0,
     DNN_POINTWISE_MATH_PREC = 1,
     DNN_POINTWISE_AXIS = 9,
+    DNN_CONV_TYPE = 100,
+    DNN_CONV_MODE = 101,
+    DNN_CONV_DILATIONS = 102,
+    DNN_CONV_STRIDES = 103,
+    DNN_CONV_HIGH = 104,
+    DNN_CONV_LOW = 105,
+    DNN_CONV_SIDES = 106,
     DNN_ENGINEHEUR_MODE = 200,
     DNN_ENGINEHEUR_GRAPH = 201,
     DNN_ENGINEHEUR_RESULTS = 202,
@@ -40,6 +49,12 @@ enum cudnn_attribute {
     DNN_PLAN_CONFIG = 401,
     DNN_PLAN_WORKSPACE_SIZE = 402,
     DNN_PLAN_DEVICEPROP = 407,
+    DNN_OP_CONV_ALPHA = 700,
+    DNN_OP_CONV_BETA = 701,
+    DNN_OP_CONV_DESC = 702,
+    DNN_OP_CONV_W = 703,
+    DNN_OP_CONV_X = 704,
+    DNN_OP_CONV_Y = 705,
     DNN_OP_POINTWISE_DESC = 750,
     DNN_OP_POINTWISE_X = 751,
     DNN_OP_POINTWISE_B = 752,
@@ -78,7 +93,9 @@ enum cudnn_element {
     DNN_TYPE_DATA_TYPE = 1,
     DNN_TYPE_BOOLEAN = 2,
     DNN_TYPE_INT64 = 3,
+    DNN_TYPE_FLOAT = 4,
     DNN_TYPE_VOID_PTR = 6,
+    DNN_TYPE_CONV_MODE = 7,
     DNN_TYPE_HEUR_MODE = 8,
     DNN_TYPE_POINTWISE_MODE = 14,
     DNN_TYPE_DESCRIPTOR = 15,
@@ -88,6 +105,9 @@ enum cudnn_element {
 
 /* cudnnDataType_t */
 enum cudnn_data { DNN_FLOAT = 0, DNN_INT32 = 4, DNN_BFLOAT16 = 9, DNN_BOOLEAN = 11 };
+
+/* cudnnConvolutionMode_t */
+enum cudnn_conv_mode { DNN_CROSS_CORRELATION = 1 };
 
 /* cudnnPointwiseMode_t */
 enum cudnn_pointwise {

@@ -5,7 +5,7 @@
 #include "common/base/base.h"
 #include "kernels/check.h"
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/sdpa.h"
+#include "kernels/cuda/dnn.h"
 #include "kernels/profile.h"
 
 /* Makes the device current on this thread; NULL is its main stream. */
@@ -127,7 +127,7 @@ void cuda_device_close(struct device *dev)
             cudaEventDestroy(st->stage_free[i]);
         cudaFreeHost(st->stage[i]);
     }
-    sdpa_free(st->sdpa);
+    dnn_free(st->dnn);
     lt_free(st->lt);
     stream_release(&st->main);
     cudaFreeHost(st->fault);

@@ -157,6 +157,7 @@ if group ops; then
         step "operations against the reference: $t" 120 "$gpu/check_ops" "$t"
     done
     step "operations against the reference: our own attention" 60 env SKERRY_SDPA=own "$gpu/check_ops" attention
+    step "operations against the reference: our own convolution" 60 env SKERRY_CONV=own "$gpu/check_ops" frozen_ops
 fi
 if group model; then
     for t in dit llama; do

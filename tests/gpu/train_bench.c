@@ -26,7 +26,7 @@
 #include "kernels/profile.h"
 #include "tests/bench/kernels/floor.h"
 #if HAVE_CUDA
-#include "kernels/cuda/sdpa.h"
+#include "kernels/cuda/dnn.h"
 #endif
 #include "worker/net/flops.h"
 #include "worker/train/peak.h"
@@ -231,10 +231,10 @@ static int one_batch(struct bench *b, int count, struct measured *m, struct err 
 static void say_attention(const struct bench *b)
 {
 #if HAVE_CUDA
-    struct sdpa_use use;
+    struct dnn_use use;
     if (strncmp(b->dev->name, "cuda", 4) != 0)
         return;
-    cuda_sdpa_use(b->dev, &use);
+    cuda_dnn_use(b->dev, &use);
     printf("  attention: %llu by cuDNN %d, %llu by our own%s%s\n", (unsigned long long)use.fused,
            use.version, (unsigned long long)use.own, *use.why ? ": " : "", use.why);
 #else

@@ -1,5 +1,5 @@
-/* cuDNN as far as kernels/cuda/sdpa*.c uses it: descriptors are held to what cuDNN demands of
- * them, and a plan is the graph itself, worked out by loops over f32.
+/* cuDNN as far as kernels/cuda/dnn*.c, sdpa*.c and conv_*.c use it: descriptors are held to what
+ * cuDNN demands of them, and a plan is the graph itself, worked out by loops over f32.
  *
  * SKERRY_EMULATE_SDPA: "none" has no engine, "unload" none that loads, "refuse" does not run,
  * "old" is a version of before 9.6.  SKERRY_EMULATE_SDPA_LOG names a file that each complaint
@@ -40,6 +40,19 @@ static const struct {
     {DNN_OP_MATMUL, DNN_OP_MATMUL_A, DNN_TYPE_DESCRIPTOR, 1, 1},
     {DNN_OP_MATMUL, DNN_OP_MATMUL_B, DNN_TYPE_DESCRIPTOR, 1, 1},
     {DNN_OP_MATMUL, DNN_OP_MATMUL_C, DNN_TYPE_DESCRIPTOR, 1, 1},
+    {DNN_CONV, DNN_CONV_TYPE, DNN_TYPE_DATA_TYPE, 1, 1},
+    {DNN_CONV, DNN_CONV_MODE, DNN_TYPE_CONV_MODE, 1, 1},
+    {DNN_CONV, DNN_CONV_SIDES, DNN_TYPE_INT64, 1, 1},
+    {DNN_CONV, DNN_CONV_DILATIONS, DNN_TYPE_INT64, 2, 2},
+    {DNN_CONV, DNN_CONV_STRIDES, DNN_TYPE_INT64, 2, 2},
+    {DNN_CONV, DNN_CONV_LOW, DNN_TYPE_INT64, 2, 2},
+    {DNN_CONV, DNN_CONV_HIGH, DNN_TYPE_INT64, 2, 2},
+    {DNN_OP_CONV, DNN_OP_CONV_ALPHA, DNN_TYPE_FLOAT, 1, 1},
+    {DNN_OP_CONV, DNN_OP_CONV_BETA, DNN_TYPE_FLOAT, 1, 1},
+    {DNN_OP_CONV, DNN_OP_CONV_DESC, DNN_TYPE_DESCRIPTOR, 1, 1},
+    {DNN_OP_CONV, DNN_OP_CONV_X, DNN_TYPE_DESCRIPTOR, 1, 1},
+    {DNN_OP_CONV, DNN_OP_CONV_W, DNN_TYPE_DESCRIPTOR, 1, 1},
+    {DNN_OP_CONV, DNN_OP_CONV_Y, DNN_TYPE_DESCRIPTOR, 1, 1},
     {DNN_REDUCTION, DNN_REDUCTION_TYPE, DNN_TYPE_DATA_TYPE, 1, 1},
     {DNN_REDUCTION, DNN_REDUCTION_OPERATOR, DNN_TYPE_REDUCTION, 1, 1},
     {DNN_OP_REDUCTION, DNN_OP_REDUCTION_DESC, DNN_TYPE_DESCRIPTOR, 1, 1},
@@ -284,6 +297,34 @@ static bool reshape_ok(const struct desc *op)
     return ok;
 }
 
+static const int64_t *pair(const struct desc *conv, int name)
+{
+    return find(conv, name)->v.integers;
+}
+
+/* Channels of both sides, and an output of the side that padding and strides give it. */
+static bool conv_ok(const struct desc *op)
+{
+    if (op->count < 6 || !has(op, DNN_OP_CONV_DESC, DNN_CONV) ||
+        !has(op, DNN_OP_CONV_X, DNN_TENSOR) || !has(op, DNN_OP_CONV_W, DNN_TENSOR) ||
+        !has(op, DNN_OP_CONV_Y, DNN_TENSOR))
+        return false;
+    const struct desc *how = child(op, DNN_OP_CONV_DESC);
+    const int64_t *x = dims(child(op, DNN_OP_CONV_X)), *w = dims(child(op, DNN_OP_CONV_W)),
+                  *y = dims(child(op, DNN_OP_CONV_Y));
+    if (how->count < 7 || pair(how, DNN_CONV_SIDES)[0] != 2 ||
+        number(how, DNN_CONV_MODE) != DNN_CROSS_CORRELATION)
+        return false;
+    bool ok = x[0] == y[0] && w[0] == y[1] && x[1] == w[1];
+    for (int i = 0; ok && i < 2; i++) {
+        int64_t room =
+            x[2 + i] + pair(how, DNN_CONV_LOW)[i] + pair(how, DNN_CONV_HIGH)[i] - w[2 + i];
+        ok = pair(how, DNN_CONV_DILATIONS)[i] == 1 &&
+             y[2 + i] == room / pair(how, DNN_CONV_STRIDES)[i] + 1;
+    }
+    return ok;
+}
+
 struct uses {
     const struct desc *in[3], *out;
 };
@@ -297,6 +338,9 @@ static struct uses uses(const struct desc *op)
     if (op->kind == DNN_OP_MATMUL)
         return (struct uses){{child(op, DNN_OP_MATMUL_A), child(op, DNN_OP_MATMUL_B)},
                              child(op, DNN_OP_MATMUL_C)};
+    if (op->kind == DNN_OP_CONV)
+        return (struct uses){{child(op, DNN_OP_CONV_X), child(op, DNN_OP_CONV_W)},
+                             child(op, DNN_OP_CONV_Y)};
     if (op->kind == DNN_OP_REDUCTION)
         return (struct uses){{child(op, DNN_OP_REDUCTION_X)}, child(op, DNN_OP_REDUCTION_Y)};
     return (struct uses){{child(op, DNN_OP_RESHAPE_X)}, child(op, DNN_OP_RESHAPE_Y)};
@@ -371,6 +415,9 @@ int cudnnBackendFinalize(void *desc)
         break;
     case DNN_OP_MATMUL:
         ok = matmul_ok(d);
+        break;
+    case DNN_OP_CONV:
+        ok = conv_ok(d);
         break;
     case DNN_OP_REDUCTION:
         ok = reduction_ok(d);
@@ -517,6 +564,29 @@ static void run_matmul(const struct uses *u, float *in[3], float *out)
     }
 }
 
+/* Values are in the order (B,C,H,W), whatever the strides. */
+static void run_conv(const struct desc *op, const struct uses *u, float *in[3], float *out)
+{
+    const struct desc *how = child(op, DNN_OP_CONV_DESC);
+    const int64_t *x = dims(u->in[0]), *w = dims(u->in[1]);
+    for (int64_t i = 0; i < elements(u->out); i++) {
+        int64_t at[4], tap[4];
+        float sum = 0;
+        index_of(u->out, i, at);
+        for (int64_t k = 0; k < w[1] * w[2] * w[3]; k++) {
+            index_of(u->in[1], at[1] * w[1] * w[2] * w[3] + k, tap);
+            int64_t r =
+                at[2] * pair(how, DNN_CONV_STRIDES)[0] + tap[2] - pair(how, DNN_CONV_LOW)[0];
+            int64_t c =
+                at[3] * pair(how, DNN_CONV_STRIDES)[1] + tap[3] - pair(how, DNN_CONV_LOW)[1];
+            if (r >= 0 && c >= 0 && r < x[2] && c < x[3])
+                sum += in[0][((at[0] * x[1] + tap[1]) * x[2] + r) * x[3] + c] *
+                       in[1][at[1] * w[1] * w[2] * w[3] + k];
+        }
+        out[i] = sum;
+    }
+}
+
 static void run_reduction(const struct desc *op, const struct uses *u, float *in[3], float *out)
 {
     bool max = number(child(op, DNN_OP_REDUCTION_DESC), DNN_REDUCTION_OPERATOR) == DNN_REDUCE_MAX;
@@ -583,6 +653,8 @@ static void run(struct table *t, const struct desc *op, const struct desc *pack)
         run_pointwise(op, &u, in, out);
     else if (op->kind == DNN_OP_MATMUL)
         run_matmul(&u, in, out);
+    else if (op->kind == DNN_OP_CONV)
+        run_conv(op, &u, in, out);
     else if (op->kind == DNN_OP_REDUCTION)
         run_reduction(op, &u, in, out);
     else

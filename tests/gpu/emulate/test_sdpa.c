@@ -1,8 +1,9 @@
-/* Attention through cuDNN, with a libcudnn.so.9 that works graphs out on the CPU: what the
- * graphs mean, what is declined, and that a refusal costs nothing but speed. */
+/* Attention and convolution through cuDNN, with a libcudnn.so.9 that works graphs out on the CPU:
+ * what the graphs mean, what is declined, and that a refusal costs nothing but speed. */
 #include "tests/unit/kernels/guard.h"
 
 #include "kernels/cuda/cudnn_abi.h"
+#include "kernels/cuda/dnn.h"
 #include "kernels/cuda/sdpa.h"
 
 #if __has_include(<cudnn_graph.h>)
@@ -85,6 +86,24 @@ SAME(DNN_GEN_INDEX, CUDNN_POINTWISE_GEN_INDEX);
 SAME(DNN_SELECT, CUDNN_POINTWISE_BINARY_SELECT);
 SAME(DNN_REDUCE_ADD, CUDNN_REDUCE_TENSOR_ADD);
 SAME(DNN_REDUCE_MAX, CUDNN_REDUCE_TENSOR_MAX);
+SAME(DNN_CROSS_CORRELATION, CUDNN_CROSS_CORRELATION);
+SAME(DNN_TYPE_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE);
+SAME(DNN_TYPE_FLOAT, CUDNN_TYPE_FLOAT);
+SAME(DNN_OP_CONV_Y, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y);
+SAME(DNN_OP_CONV_X, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X);
+SAME(DNN_OP_CONV_W, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W);
+SAME(DNN_OP_CONV_DESC, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC);
+SAME(DNN_OP_CONV_BETA, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA);
+SAME(DNN_OP_CONV_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA);
+SAME(DNN_CONV_SIDES, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS);
+SAME(DNN_CONV_LOW, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS);
+SAME(DNN_CONV_HIGH, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS);
+SAME(DNN_CONV_STRIDES, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES);
+SAME(DNN_CONV_DILATIONS, CUDNN_ATTR_CONVOLUTION_DILATIONS);
+SAME(DNN_CONV_MODE, CUDNN_ATTR_CONVOLUTION_CONV_MODE);
+SAME(DNN_CONV_TYPE, CUDNN_ATTR_CONVOLUTION_COMP_TYPE);
+SAME(DNN_OP_CONV, CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR);
+SAME(DNN_CONV, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
 SAME(DNN_HEURISTIC_A, CUDNN_HEUR_MODE_A);
 #if CUDNN_VERSION >= 90800
 SAME(DNN_DEVICEPROP, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
@@ -101,10 +120,10 @@ struct shape {
     bool causal;
 };
 
-static struct sdpa_use use_of(const struct devices *d)
+static struct dnn_use use_of(const struct devices *d)
 {
-    struct sdpa_use use;
-    cuda_sdpa_use(d->fast, &use);
+    struct dnn_use use;
+    cuda_dnn_use(d->fast, &use);
     return use;
 }
 
@@ -309,13 +328,59 @@ static void recorded(void **state)
     }
 }
 
+/* One 3x3 of stride 2 with all that a graph may have, against the reference. */
+static void convolve(struct devices *d, int channels, bool in_place)
+{
+    enum { B = 2, H = 9, W = 6, OUT = 24, N = B * 4 * 3 * OUT };
+    struct conv2d p = {.B = B, .H = H, .W = W, .Cin = channels, .Cout = OUT, .k = 3, .stride = 2};
+    void *add = guard_randn(N, DT_BF16, 1);
+    p.x = guard_randn((size_t)(B * H * W * channels), DT_BF16, 1);
+    p.w = guard_randn((size_t)(OUT * 9 * channels), DT_BF16, 0.1f);
+    p.bias = guard_randn(OUT, DT_F32, 1);
+    p.add = add;
+    p.pad_high = 1;
+    p.dt = DT_BF16;
+    void *want = p.y = guard_new(N * 2);
+    assert_int_equal(conv2d_side(&p, H) * conv2d_side(&p, W) * B * OUT, N);
+    assert_int_equal(d->ref->ops->conv2d_fwd(d->ref, &p, NULL), 0);
+    p.y = in_place ? add : guard_new(N * 2);
+    assert_int_equal(d->fast->ops->conv2d_fwd(d->fast, &p, NULL), 0);
+    guard_close("y", p.y, want, N, DT_BF16, 1e-5f, 1.0f / 128);
+    guard_check_all();
+}
+
+static void graphs_mean_convolution(void **state)
+{
+    struct devices d;
+    open_pair(&d, "");
+    convolve(&d, 16, false);
+    convolve(&d, 16, false);
+    assert_int_equal(use_of(&d).fused, 2);
+    convolve(&d, 16, true);
+    assert_non_null(strstr(use_of(&d).why, "a residual in its place"));
+    convolve(&d, 12, false);
+    assert_non_null(strstr(use_of(&d).why, "no multiple of 8"));
+    setenv("SKERRY_CONV", "own", 1);
+    convolve(&d, 16, false);
+    unsetenv("SKERRY_CONV");
+    assert_string_equal(use_of(&d).why, "SKERRY_CONV=own");
+    assert_int_equal(use_of(&d).fused, 2);
+    assert_int_equal(use_of(&d).own, 3);
+    close_pair(&d);
+    open_pair(&d, "refuse");
+    convolve(&d, 16, false);
+    assert_int_equal(use_of(&d).own, 1);
+    close_pair(&d);
+}
+
 int main(void)
 {
     setenv("SKERRY_EMULATE_SDPA_LOG", LOG_NAME, 1);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(graphs_mean_attention), cmocka_unit_test(some_are_declined),
-        cmocka_unit_test(masks_of_our_own),      cmocka_unit_test(refusals_fall_back),
-        cmocka_unit_test(own_on_request),        cmocka_unit_test(recorded),
+        cmocka_unit_test(graphs_mean_attention),   cmocka_unit_test(some_are_declined),
+        cmocka_unit_test(masks_of_our_own),        cmocka_unit_test(refusals_fall_back),
+        cmocka_unit_test(own_on_request),          cmocka_unit_test(recorded),
+        cmocka_unit_test(graphs_mean_convolution),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

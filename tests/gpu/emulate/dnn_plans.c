@@ -1,9 +1,11 @@
-/* Does the installed cuDNN know our graphs as attention?  It makes plans of them for an H200
- * that is only described (cuDNN 9.8 and newer), down to the machine code of the kernels. */
+/* Does the installed cuDNN know our graphs as attention and convolution?  It makes plans of them
+ * for an H200 that is only described (cuDNN 9.8 and newer), down to the machine code of the
+ * kernels. */
 #include <stdio.h>
 #include <string.h>
 
 #include "common/base/err.h"
+#include "kernels/cuda/conv_graph.h"
 #include "kernels/cuda/sdpa_graph.h"
 
 /* What cuDNN asks about a card; numbers of an H200. */
@@ -29,7 +31,18 @@ static const struct {
     {"decoder backward, grouped heads", {8, 1024, 12, 4, 128, 1, 1, 1}},
 };
 
-static int describe_card(struct sdpa_target *to)
+static const struct {
+    const char *name;
+    struct conv_shape shape; /* B, H, W, Cin, Cout, Ho, Wo, k, stride, low, high, bias, add */
+} convolutions[] = {
+    {"3x3 with a bias", {8, 64, 64, 128, 256, 64, 64, 3, 1, 1, 1, 1, 0}},
+    {"3x3 with a residual", {8, 32, 32, 512, 512, 32, 32, 3, 1, 1, 1, 1, 1}},
+    {"3x3 alone", {1, 32, 32, 512, 8, 32, 32, 3, 1, 1, 1, 0, 0}},
+    {"1x1 with a residual", {8, 32, 32, 256, 512, 32, 32, 1, 1, 0, 0, 1, 1}},
+    {"downwards, zeros behind", {8, 64, 64, 128, 128, 32, 32, 3, 2, 0, 1, 1, 0}},
+};
+
+static int describe_card(struct dnn_target *to)
 {
     int status = to->api->descriptor(DNN_DEVICEPROP, &to->properties);
     if (status == DNN_SUCCESS)
@@ -38,32 +51,43 @@ static int describe_card(struct sdpa_target *to)
     return status == DNN_SUCCESS ? to->api->finalize(to->properties) : status;
 }
 
+/* Prints what came of it and frees the plan; whether it failed. */
+static int told(const struct dnn_target *to, const char *name, int rc, struct dnn_plan *plan,
+                const struct err *err)
+{
+    printf("cuDNN %d: %-32s ", to->version, name);
+    if (rc == 0)
+        printf("planned, %lld bytes of working memory\n", (long long)plan->work_bytes);
+    else
+        printf("%s\n", err->msg);
+    dnn_plan_drop(to->api, plan);
+    return rc < 0;
+}
+
 int main(void)
 {
     struct cudnn_api api;
     struct err err = {0};
     int failed = 0;
-    if (cudnn_open(&api, &err) < 0) {
+    if (dnn_open(&api, &err) < 0) {
         printf("check-cudnn: %s\n", err.msg);
         return 1;
     }
-    struct sdpa_target to = {.api = &api, .version = (int)api.version()};
+    struct dnn_target to = {.api = &api, .version = (int)api.version()};
     int status = describe_card(&to);
     if (status != DNN_SUCCESS) {
         printf("check-cudnn: cuDNN %d cannot plan for a card that is not there (status %d)\n",
                to.version, status);
         return 1;
     }
+    struct dnn_plan plan;
     for (size_t i = 0; i < sizeof graphs / sizeof *graphs; i++) {
-        struct sdpa_plan plan;
         int rc = sdpa_plan_make(&to, &graphs[i].shape, &plan, &err);
-        printf("cuDNN %d: %-32s ", to.version, graphs[i].name);
-        if (rc == 0)
-            printf("planned, %lld bytes of working memory\n", (long long)plan.work_bytes);
-        else
-            printf("%s\n", err.msg);
-        failed += rc < 0;
-        sdpa_plan_drop(&api, &plan);
+        failed += told(&to, graphs[i].name, rc, &plan, &err);
+    }
+    for (size_t i = 0; i < sizeof convolutions / sizeof *convolutions; i++) {
+        int rc = conv_plan_make(&to, &convolutions[i].shape, &plan, &err);
+        failed += told(&to, convolutions[i].name, rc, &plan, &err);
     }
     api.drop(to.properties);
     return failed != 0;
