@@ -124,17 +124,18 @@ def test_paths_fragments_and_async(place):
 @pytest.mark.parametrize("encoders, sample", [("path: pipe", PROMPTS), ("vae: pipe/vae", "")])
 def test_warm_start(place, encoders, sample):
     """An export is where the next job starts, to the bit; with captions or classes."""
-    _, out = run(place, "first", encoders=encoders, sample=sample)
+    form = encoders[:4]
+    _, out = run(place, "first-" + form, encoders=encoders, sample=sample)
     keys = {"encoders": encoders, "sample": sample, "outer": ", lr: 0, momentum: 0, ema: 0"}
-    _, again = run(place, "second", **keys)
-    path = write(place, "third", **keys)
+    _, again = run(place, "second-" + form, **keys)
+    path = write(place, "third-" + form, **keys)
     with open(path, encoding="utf-8") as f:
-        text = f.read().replace("heads: 2}", "heads: 2, warm_start: out-first/model}")
+        text = f.read().replace("heads: 2}", f"heads: 2, warm_start: out-first-{form}/model}}")
     with open(path, "w", encoding="utf-8") as f:
         f.write(text)
-    done = skerry("run", path, "--workers", 1, "--out", os.path.join(place, "out-third"))
+    done = skerry("run", path, "--workers", 1, "--out", os.path.join(place, "out-third-" + form))
     assert done.returncode == 0, done.stderr
-    first, third = weights(out), weights(os.path.join(place, "out-third"))
+    first, third = weights(out), weights(os.path.join(place, "out-third-" + form))
     assert equal(first, third)
     assert not equal(first, weights(again))
 
