@@ -44,6 +44,13 @@ static int open_vae(const struct job_spec *spec, const char *folder, struct enco
                        spec->data.image_size, folder, factor);
     e->channels = e->vae->vae.latent;
     e->side = spec->data.image_size / factor;
+    const double shard = (spec->data.flip ? 4.0 : 2.0) * 2 * e->channels * e->side * e->side *
+                         spec->data.shard_samples / (1 << 20); /* MiB of bf16 moments */
+    if (spec->encoders.run == JOB_ENCODE_WORKER && shard > spec->encoders.cache)
+        return err_set(err, -ERR_CONFIG,
+                       "encoders.cache is %d MiB, but the latents of one shard of %d pictures take "
+                       "%.0f; raise it, or lower data.shard_samples",
+                       spec->encoders.cache, spec->data.shard_samples, ceil(shard));
     if (e->side % spec->model.patch)
         return err_set(err, -ERR_CONFIG,
                        "model.patch is %d, which does not divide the %d x %d latents of a picture "

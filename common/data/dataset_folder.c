@@ -98,7 +98,7 @@ static int add_classes(struct dataset *ds, const struct file_names *entries, str
     if (ds->classes.n == 0 && images)
         return err_set(err, -ERR_FORMAT,
                        "%s has images but no class folders: put them into one folder per class, "
-                       "such as %s/all",
+                       "such as %s/all, or give captions beside them and encoders.text",
                        ds->path, ds->path);
     if (ds->classes.n == 0)
         return err_set(err, -ERR_FORMAT,

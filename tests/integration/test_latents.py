@@ -15,7 +15,7 @@ import frozen_models
 WORDS = ["a", "red", "blue", "disc", "square", "the"]
 JOB = """name: latents
 seed: 5
-data: {{path: data, image_size: 32, holdout: 0.1, shard_samples: 32{data}}}
+data: {{path: data, image_size: 32, holdout: 0.1{data}}}
 encoders: {{{encoders}}}
 model: {{patch: 4, dim: 32, depth: 2, heads: 2}}
 train: {{batch: 8, lr: 1e-3, precision: {precision}}}
@@ -49,7 +49,7 @@ def place(tmp_path_factory):
 
 
 def write(place, name, **keys):
-    values = {"data": "", "encoders": "path: pipe", "precision": "f32", "recipe": "diloco, replicas: 2", "outer": "",
+    values = {"data": ", shard_samples: 32", "encoders": "path: pipe", "precision": "f32", "recipe": "diloco, replicas: 2", "outer": "",
               "sample": PROMPTS, "more": "", **keys}
     path = os.path.join(place, name + ".yaml")
     with open(path, "w", encoding="utf-8") as f:
@@ -81,7 +81,7 @@ def test_cached_equals_computed(place, precision):
     """Flips, several captions and dropout among them, weights and samples have the same bits."""
     made = {}
     for way in ("fly", "worker", "job"):
-        report, out = run(place, f"{way}-{precision}", encoders=f"path: pipe, run: {way}", data=", flip: true",
+        report, out = run(place, f"{way}-{precision}", encoders=f"path: pipe, run: {way}", data=", shard_samples: 32, flip: true",
                           precision=precision)
         assert report["job"]["state"] == "done"
         with open(os.path.join(out, "samples.png"), "rb") as f:
@@ -202,6 +202,8 @@ def test_what_does_not_fit_is_refused(place):
     refused(place, "vocab", ["small/text_encoder"], encoders="path: small")
     refused(place, "tokens", ["encoders.tokens is 99", "24 positions"], encoders="path: pipe, tokens: 99")
     refused(place, "run", ["encoders.run"], encoders="text: pipe/text_encoder, run: job")
+    refused(place, "cache", ["encoders.cache is 1 MiB", "shard of 60000 pictures", "235"],
+            encoders="path: pipe, run: worker, cache: 1", data=", shard_samples: 60000")
     path = write(place, "patch")
     with open(path, encoding="utf-8") as f:
         text = f.read().replace("patch: 4", "patch: 5")
