@@ -54,11 +54,12 @@ int frozen_open(struct device *dev, const struct component *c, const struct froz
                 struct frozen **ret, struct err *err);
 void frozen_close(struct frozen *f);
 
-/* Bytes of a sample's input and output. */
+/* Bytes of a sample's input and output.  For tests, and where shapes are not known. */
 uint64_t frozen_in_bytes(const struct frozen *f);
 uint64_t frozen_out_bytes(const struct frozen *f);
 
-/* The whole chain over count samples.  What was written is there when it returns. */
+/* The whole chain over count samples, on a stream of its own: nothing that is queued elsewhere may
+ * still write in or read out.  What was written is there when it returns. */
 struct frozen_io {
     const void *in;         /* host memory; latents: device memory */
     const int32_t *lengths; /* FROZEN_TEXT: (count) 1 to L each, host memory */

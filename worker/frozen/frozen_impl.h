@@ -6,6 +6,7 @@
 #include "worker/frozen/frozen.h"
 #include "worker/net/arena.h"
 
+/* Of scratch: as many as the part with most of them uses. */
 enum { FROZEN_BUFFERS = 5 };
 
 /* A matrix (out,in) or a convolution (out,k,k,in) (dt), with a bias (out) or NULL. */
@@ -103,6 +104,7 @@ void frozen_need(struct frozen *f, int i, uint64_t bytes);
 /* make() of a tensor as it is. */
 frozen_make_fn frozen_as_is;
 
+/* The component's tensor PREFIXleaf; NULL: it has none. */
 const struct component_tensor *frozen_tensor(const struct frozen *f, const char *prefix,
                                              const char *leaf);
 
