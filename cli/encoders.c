@@ -63,6 +63,12 @@ static int check_tokens(const struct job_spec *spec, struct encoders *e, struct 
 {
     const int positions = e->text->text.positions, asked = spec->encoders.tokens;
     const uint32_t vocab = caption_tokenizer_vocab(e->tokenizer);
+    const enum caption_kind kind = caption_tokenizer_kind(e->tokenizer);
+    if ((kind == CAPTION_CLIP) != (e->text->kind == COMPONENT_CLIP))
+        return err_set(err, -ERR_CONFIG,
+                       "the tokenizer in %s is that of a %s, but the text encoder in %s is a %s",
+                       e->tokenizer_path, caption_kind_name(kind), e->text->folder,
+                       component_kind_name(e->text->kind));
     if (vocab > (uint32_t)e->text->text.vocab)
         return err_set(err, -ERR_CONFIG,
                        "the tokenizer in %s has %u tokens, but the text encoder in %s knows %d: "

@@ -163,7 +163,8 @@ static int check_same_model(const struct job_model *a, const struct job_model *b
                    id, b->patch, b->dim, b->depth, b->heads);
 }
 
-static int check_teacher(struct coordinator *co, const struct job_spec *spec, struct err *err)
+static int check_teacher(struct coordinator *co, const struct job_spec *spec,
+                         const struct submit *s, struct err *err)
 {
     uint32_t id = (uint32_t)spec->recipe.teacher;
     const struct job *t = state_job(&co->state, id);
@@ -181,6 +182,12 @@ static int check_teacher(struct coordinator *co, const struct job_spec *spec, st
         return err_set(err, -ERR_CONFIG,
                        "data.image_size is %d, but the experts of job %u know images of %d",
                        spec->data.image_size, id, t->spec.data.image_size);
+    const struct network_input none = {0}, *in = s->input ? s->input : &none;
+    if (memcmp(&t->input, in, sizeof *in) != 0)
+        return err_set(err, -ERR_CONFIG,
+                       "encoders are not those of job %u, whose experts see %u channels and "
+                       "captions of %u numbers: give the same",
+                       id, t->input.channels, t->input.caption);
     if (!same_data(&t->spec.data, &spec->data))
         return err_set(err, -ERR_CONFIG,
                        "data is not that of job %u, whose shards are used again: give the same "
@@ -284,7 +291,7 @@ static int make_job(struct coordinator *co, const struct submit *s, struct job_s
     struct composition comp;
     int rc = recipe_check(spec, &comp, err);
     if (rc == 0 && (rc = check_dataset(co, spec, s, err)) == 0 && spec->recipe.teacher != 0)
-        rc = check_teacher(co, spec, err);
+        rc = check_teacher(co, spec, s, err);
     if (rc == 0)
         make_room(co, (uint64_t)spec->recipe.teacher);
     struct job *j = rc == 0 ? state_add_job(&co->state, 0) : NULL;

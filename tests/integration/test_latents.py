@@ -161,6 +161,13 @@ def test_drawing_a_prompt(place, tmp_path):
         done = swarm.skerry("sample", job, "--labels", "0")
         assert done.returncode != 0 and "prompt" in done.stderr
 
+        # One student learns from both experts, on the shards that they knew.
+        student = swarm.submit(write(place, "student", recipe=f"distill, teacher: {job}"))
+        swarm.wait_job(student, "done")
+        other = write(place, "other", recipe=f"distill, teacher: {job}", encoders="vae: pipe/vae", sample="")
+        done = swarm.skerry("submit", other)
+        assert done.returncode != 0 and "encoders" in done.stderr
+
 
 def test_weights_that_are_there_are_not_fetched(place, tmp_path):
     with running(tmp_path) as swarm:
