@@ -21,6 +21,12 @@ if [ "$(cat "$dir/.installed" 2>/dev/null)" = "$WANT $BARE" ]; then
     touch "$dir/.installed"
     exit 0
 fi
+mkdir -p "$dir"
+free=$(df -Pk "$dir" | awk 'NR == 2 {print int($4 / 1048576)}')
+if [ "$free" -lt 8 ]; then
+    echo "test-venv: $dir has $free GiB of free disk, the references take 6; name another folder with VENV=" >&2
+    exit 1
+fi
 [ -x "$dir/bin/python" ] || "${PYTHON:-python3}" -m venv "$dir"
 echo "test-venv: installing into $dir:" $WANT $BARE
 # Byte-compiling what is never imported takes longer than importing what is.
