@@ -1,9 +1,9 @@
 /* Convolution by cuDNN 9 (dnn.h).
  *
- * What it takes: bf16, channels in multiples of 8, an input as it is, a residual that is not the
- * output.  f32 stays with our kernels, as cuDNN's would round to TF32.  SKERRY_CONV=own keeps
- * all of it there, which also makes a sample's bits independent of the batch: cuDNN chooses an
- * engine for the whole shape. */
+ * What it takes: bf16, channels in multiples of 8, an input as it is; over its own residual it
+ * goes through working memory.  f32 stays with our kernels, as cuDNN's would round to TF32.
+ * SKERRY_CONV=own keeps all of it there, which also makes a sample's bits independent of the batch:
+ * cuDNN chooses an engine for the whole shape. */
 #ifndef KERNELS_CUDA_CONV_DNN_H
 #define KERNELS_CUDA_CONV_DNN_H
 
