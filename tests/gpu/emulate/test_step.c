@@ -1,7 +1,7 @@
 /* Whole training steps on the emulated card: near those of the reference, and of the same bits
  * whether they run operation by operation or as graphs. */
 #include "kernels/device/device.h"
-#include "tests/unit/worker/tiny.h"
+#include "tests/unit/worker/tiny_encoders.h"
 
 #include <errno.h>
 #include <math.h>
@@ -17,16 +17,20 @@ struct report {
     float *weights;
 };
 
-static struct report train(const char *device, const struct model *m, const struct train_options *o)
+static struct report train(const char *device, const struct model *m, struct train_options *o)
 {
+    static uint8_t pixels[MAX * 3 * TINY_PIXELS * TINY_PIXELS];
     struct err err = {0};
     struct device *dev;
     struct trainer *t;
     struct report r = {.weights = tiny_weights(m, 21)};
     uint8_t images[MAX * 3 * 6 * 6];
     int32_t labels[MAX], tokens[MAX * (SEQ + 1)], start[MAX * SEQ], target[MAX * SEQ];
-    int32_t pos[MAX * SEQ];
+    int32_t pos[MAX * SEQ], captions[MAX * 5], lengths[MAX];
+    struct tiny_encoders e;
     OK(device_open(device, 1, &dev, &err));
+    if (model_captioned(&m->spec))
+        o->encoders = tiny_encoders(&e, &m->spec, net_dtype(dev, o->precision));
     OK(trainer_make(dev, m, o, &t, &err));
     OK(trainer_set(t, r.weights, &err));
     for (unsigned step = 0; step < STEPS; step++) {
@@ -42,18 +46,23 @@ static struct report train(const char *device, const struct model *m, const stru
             pos[i] = (int)(i % SEQ) - start[i];
             target[i] = i % 5 == 0 ? -1 : tokens[i / SEQ + i + 1];
         }
-        const struct batch b = model_is_text(&m->spec) ? (struct batch){.count = MAX,
-                                                                        .seq = SEQ,
-                                                                        .tokens = tokens,
-                                                                        .start = start,
-                                                                        .target = target,
-                                                                        .pos = pos}
-                                                       : (struct batch){
-                                                             .count = MAX,
-                                                             .images = images,
-                                                             .labels = labels,
-                                                             .partitions = labels,
-                                                         };
+        struct batch b = model_is_text(&m->spec) ? (struct batch){.count = MAX,
+                                                                  .seq = SEQ,
+                                                                  .tokens = tokens,
+                                                                  .start = start,
+                                                                  .target = target,
+                                                                  .pos = pos}
+                                                 : (struct batch){
+                                                       .count = MAX,
+                                                       .images = images,
+                                                       .labels = labels,
+                                                       .partitions = labels,
+                                                   };
+        if (model_captioned(&m->spec)) {
+            tiny_captions(&m->spec, step * MAX, MAX, pixels, captions, lengths);
+            b = (struct batch){
+                .count = MAX, .images = pixels, .captions = captions, .caption_lengths = lengths};
+        }
         OK(trainer_step(t, &b, &got, &err));
         r.loss[step] = got.loss;
         r.norm[step] = got.grad_norm;
@@ -104,6 +113,12 @@ static void test_images(void **state)
     compare(tiny_spec(), 2, NET_BF16);
 }
 
+static void test_captions(void **state)
+{
+    compare(tiny_captioned(), 1, NET_F32);
+    compare(tiny_captioned(), 2, NET_BF16);
+}
+
 static void test_router(void **state)
 {
     compare(tiny_router(), 1, NET_F32);
@@ -144,9 +159,8 @@ static void test_new_product(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_new_product),
-        cmocka_unit_test(test_images),
-        cmocka_unit_test(test_router),
+        cmocka_unit_test(test_new_product), cmocka_unit_test(test_images),
+        cmocka_unit_test(test_captions),    cmocka_unit_test(test_router),
         cmocka_unit_test(test_texts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

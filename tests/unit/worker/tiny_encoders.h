@@ -75,8 +75,8 @@ static inline const struct net_encoders *tiny_encoders(struct tiny_encoders *e,
     static const int32_t null_tokens[2] = {90, 91};
     *e = (struct tiny_encoders){.spec = *spec};
     for (int i = 0; i < 16; i++) {
-        e->shift[i] = 0.25f;
-        e->scale[i] = 0.5f;
+        e->shift[i] = 0.25f * (float)i;
+        e->scale[i] = 0.5f + (float)i;
     }
     e->table = (struct net_encoders){
         .arg = e,
