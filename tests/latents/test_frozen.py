@@ -3,7 +3,6 @@
 Each is saved by save_pretrained, run by the probe (tests/tools/worker/frozen_probe.c) in f32 and in bf16, and compared
 with what the reference says in f32, relative to its largest value.
 """
-import json
 import os
 import pathlib
 import random
@@ -21,20 +20,6 @@ DEVICE = os.environ.get("SKERRY_DEVICE", "cpu")
 CASES = int(os.environ.get("SKERRY_FROZEN_CASES", "20"))
 BOUND = {"f32": 2e-5, "bf16": 0.04}
 torch.set_num_threads(2)
-
-
-@pytest.fixture(scope="module")
-def worst():
-    """The largest difference of each kind; a line of JSON each, into the file SKERRY_FIGURES if that is set."""
-    found = {}
-    yield found
-    rows = [{"name": name, "value": value, "unit": "relative", "bound": BOUND[name.rsplit("_", 1)[1]],
-             "holds": value <= BOUND[name.rsplit("_", 1)[1]]} for name, value in sorted(found.items())]
-    lines = "".join(json.dumps(row) + "\n" for row in rows)
-    print("\n" + lines)
-    if "SKERRY_FIGURES" in os.environ:
-        with open(os.environ["SKERRY_FIGURES"], "a", encoding="utf-8") as out:
-            out.write(lines)
 
 
 def shake(model, rng):
@@ -60,8 +45,7 @@ def compare(worst, name, folder, size, layer, inputs, want, what):
     for dtype, bound in BOUND.items():
         got = probe(part, dtype, folder, size, layer, 1 + n // 2, inputs, folder / f"{dtype}.safetensors")
         error = ((got - want.reshape(n, -1)).abs().max() / want.abs().max()).item()
-        key = f"{name}_{dtype}"
-        worst[key] = max(worst.get(key, 0), error)
+        worst(f"{name}_{dtype}", error, bound)
         assert error <= bound, f"{name} in {dtype} differs by {error:.2g}, allowed {bound}: {what}"
         if DEVICE.startswith("cpu"):
             alone = probe(part, dtype, folder, size, layer, 1, inputs, folder / "alone.safetensors")

@@ -30,8 +30,6 @@ def draw(i):
     side = patch * r.randint(2, 9)
     if i == 0:  # positions that are scaled
         patch, side = 8, 128
-    if (heads * head_dim) % 16:
-        heads *= 2
     return dict(config=dict(num_attention_heads=heads, attention_head_dim=head_dim,
                             in_channels=r.choice([3, 4, 16]), num_layers=r.randint(1, 4), patch_size=patch,
                             sample_size=side, caption_channels=r.choice([8, 33, 64, 96])),
@@ -81,7 +79,7 @@ def difference(got, want):
 
 
 @pytest.mark.parametrize("i", range(N))
-def test_outputs_and_gradients(i, tmp_path):
+def test_outputs_and_gradients(i, tmp_path, worst):
     case = draw(i)
     model = make(case["config"])
     model.save_pretrained(tmp_path)
@@ -94,6 +92,7 @@ def test_outputs_and_gradients(i, tmp_path):
     for dtype, (forward_bound, gradient_bound) in BOUNDS.items():
         got = probe(model, tmp_path / "diffusion_pytorch_model.safetensors", inputs, dtype, tmp_path)
         off = difference(got["pred"], want.detach())
+        worst(f"pixart_forward_{dtype}", off, forward_bound)
         assert off < forward_bound, f"seed {SEED}, {case}, {dtype}: outputs {off:.2g} off"
         assert {n[2:] for n in got if n.startswith("g.")} == gradients.keys()
         for name, g in gradients.items():
@@ -101,6 +100,7 @@ def test_outputs_and_gradients(i, tmp_path):
                 assert got["g." + name].abs().max() < gradient_bound * top
                 continue
             off = difference(got["g." + name], g)
+            worst(f"pixart_gradients_{dtype}", off, gradient_bound)
             assert off < gradient_bound, f"seed {SEED}, {case}, {dtype}: gradient of {name} {off:.2g} off"
 
 
@@ -133,7 +133,7 @@ outer: {{rounds: 1, steps: 1}}
 
 
 @pytest.mark.parametrize("i", range(0, N, 5))
-def test_export_opens(i, tmp_path):
+def test_export_opens(i, tmp_path, worst):
     case = draw(i)
     model = make(case["config"])
     model.save_pretrained(tmp_path / "theirs")
@@ -148,6 +148,7 @@ def test_export_opens(i, tmp_path):
     opened, report = PixArtTransformer2DModel.from_pretrained(ours, output_loading_info=True)
     assert not any(report.values()), report
     off = difference(got["pred"], forward(opened, inputs).detach())
+    worst("diffusers_opens", off, 2e-5)
     assert off < 2e-5, f"seed {SEED}, {case}: outputs {off:.2g} off"
 
 
