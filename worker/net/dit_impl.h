@@ -112,16 +112,19 @@ struct dit {
     void *dcond16; /* (B,C) (dt), bf16 only */
 };
 
+/* Keeps the first failure of an operation. */
 static inline void dit_op(struct dit *d, int rc, const char *what)
 {
     weights_note(&d->w, rc, what);
 }
 
+/* Has it a classification token, and logits in place of a velocity? */
 static inline bool dit_is_router(const struct dit *d)
 {
     return d->m->spec.kind == MODEL_ROUTER;
 }
 
+/* Is it told labels, rather than captions or nothing? */
 static inline bool dit_has_labels(const struct dit *d)
 {
     return !dit_is_router(d) && d->L == 0;
@@ -176,6 +179,7 @@ static inline struct weights_linear dit_head_of(const struct dit *d, int B, int6
     return (struct weights_linear){w, (int64_t)B * d->T, d->C, d->P};
 }
 
+/* dst (n) = src, both on the device. */
 static inline void dit_copy_rows(struct dit *d, float *dst, const float *src, int64_t n)
 {
     dit_op(d, d->ops->copy(d->dev, dst, src, (size_t)n * sizeof *dst, COPY_DEVICE, d->stream),
