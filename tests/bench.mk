@@ -4,15 +4,9 @@ CIFAR10 ?= $(firstword $(wildcard data/cifar10 ../shared/data/cifar10) data/cifa
 
 ##@ Measure
 .PHONY: bench quality
-bench: all $(BENCH_BINS) $(VENV)/.torch ## measure every figure, write build/figures/bench.json
+bench: all $(BENCH_BINS) $(VENV)/.installed ## measure every figure, write build/figures/bench.json
 	$(PYTHON) tests/bench/bench.py --build $(BUILD_DIR) --torch $(VENV)/bin/python \
 	  --out $(BUILD_DIR)/figures/bench.json $(addprefix --only ,$(FIGURE))
-
-# The newest PyTorch of PyPI, in a virtual environment of its own.
-$(VENV)/.torch:
-	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/pip -q install torch numpy
-	touch $@
 
 # Experiments that hold the papers' claims against us: hours, each resumable (what has
 # ended is not run again), figures in build/figures/quality.json, tables and plots in

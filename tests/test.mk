@@ -63,24 +63,15 @@ $(O)/tests/unit/kernels/libnvidia-ml.so.1: tests/unit/kernels/fake_nvml.c tests/
 	$(call say,CC)mkdir -p $(@D) && $(CC) -std=c11 -I. -fPIC -shared -Wall -Wextra -Wno-unused-parameter \
 	  $(if $(WERROR),-Werror) -o $@ $<
 
-# Exported folders in the real transformers, from PyPI, in a virtual environment of its own.
-TRANSFORMERS = $(BUILD_DIR)/venv-transformers
-
-.PHONY: check-transformers
-check-transformers: all $(TOOLS) $(TRANSFORMERS)/.installed ## exported language models against transformers (downloads it once)
-	SKERRY_BUILD=$(BUILD_DIR) $(TRANSFORMERS)/bin/python tests/reference/transformers_check.py
-
-$(TRANSFORMERS)/.installed:
-	$(PYTHON) -m venv $(TRANSFORMERS)
-	$(TRANSFORMERS)/bin/pip -q install torch transformers safetensors numpy pillow
-	touch $@
-
-# Frozen encoders, their tokenizers and the text DiT against what everybody has, from PyPI, in a
-# virtual environment of its own (VENV=DIR: another one).
-VENV ?= $(BUILD_DIR)/venv
+# What we compare with, from PyPI, in one virtual environment for all checkouts (VENV=DIR: another).
+VENV ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/skerry/references
 $(VENV)/.installed: deploy/test-venv.sh
 	PYTHON=$(PYTHON) deploy/test-venv.sh $(VENV)
 
+.PHONY: check-transformers
+check-transformers: all $(TOOLS) $(VENV)/.installed ## exported language models against transformers
+	SKERRY_BUILD=$(BUILD_DIR) $(VENV)/bin/python tests/reference/transformers_check.py
+
 .PHONY: check-latents
-check-latents: all $(TOOLS) $(VENV)/.installed ## tokenizers against transformers, tokenizers, sentencepiece (downloads gigabytes once; T=test_x.py: one)
+check-latents: all $(TOOLS) $(VENV)/.installed ## frozen networks, tokenizers, text DiT against transformers and diffusers (T=test_x.py: one)
 	SKERRY_BUILD=$(BUILD_DIR) $(VENV)/bin/python -m pytest -q -s -p no:cacheprovider $(if $(T),tests/latents/$(T),tests/latents)
