@@ -47,12 +47,12 @@ static int plan(struct frozen *f, const struct component *c, const struct frozen
 }
 
 /* Inputs of a group, behind the scratch in its arena. */
-static void plan_inputs(struct frozen *f, bool unified)
+static void plan_inputs(struct frozen *f)
 {
     const uint64_t n = (uint64_t)f->opt.group;
-    if (!unified && f->opt.part != FROZEN_DECODE)
+    if (f->opt.part != FROZEN_DECODE)
         arena_add(&f->scratch, &f->in, n * f->in_bytes);
-    if (!unified && f->opt.part == FROZEN_TEXT)
+    if (f->opt.part == FROZEN_TEXT)
         arena_add(&f->scratch, &f->lengths, n * sizeof *f->lengths);
 }
 
@@ -74,7 +74,7 @@ int frozen_bytes(const struct component *c, const struct frozen_options *opt, ui
     struct frozen f = {0};
     int rc = plan(&f, c, opt, err);
     if (rc == 0)
-        plan_inputs(&f, false);
+        plan_inputs(&f);
     const uint64_t bytes = arena_measure(&f.weights) + arena_measure(&f.scratch);
     if (rc == 0)
         *ret = bytes;
@@ -143,7 +143,7 @@ int frozen_open(struct device *dev, const struct component *c, const struct froz
     f->dev = dev;
     int rc = plan(f, c, opt, err);
     if (rc == 0) {
-        plan_inputs(f, dev->unified);
+        plan_inputs(f);
         rc = allocate(f, err);
     }
     if (rc == 0)
@@ -225,7 +225,7 @@ int frozen_run_layers(struct frozen *f, const struct frozen_group *g, int from, 
     return 0;
 }
 
-/* An array of a group on the device; where that is the host's memory, itself. */
+/* An array of a group on the device; without a buffer it is there already. */
 static const void *sent(struct frozen_pass *p, void *to, const void *from, uint64_t bytes)
 {
     struct device *dev = p->f->dev;

@@ -73,7 +73,7 @@ struct frozen {
     struct arena weights, scratch;
     uint64_t buffers[FROZEN_BUFFERS];   /* bytes that layers need, of a group */
     void *scratch_base[FROZEN_BUFFERS]; /* their places in f's own scratch */
-    void *in;                           /* of a group; NULL where device memory is the host's */
+    void *in;                           /* of a group; NULL: the caller's is on the device */
     int32_t *lengths;                   /* of a group */
     uint64_t in_bytes, out_bytes;       /* of a sample */
 

@@ -183,6 +183,50 @@ static void weights_in_pieces_and_variants(void **state)
     component_close(c);
 }
 
+/* config.json of networks that many people have. */
+static void known_networks_are_read(void **state)
+{
+    static const char clip[] =
+        "{\"_name_or_path\": \"openai/clip-vit-large-patch14\", \"architectures\": "
+        "[\"CLIPTextModel\"], \"attention_dropout\": 0.0, \"bos_token_id\": 0, \"dropout\": 0.0, "
+        "\"eos_token_id\": 2, \"hidden_act\": \"quick_gelu\", \"hidden_size\": 768, "
+        "\"initializer_factor\": 1.0, \"initializer_range\": 0.02, \"intermediate_size\": 3072, "
+        "\"layer_norm_eps\": 1e-05, \"max_position_embeddings\": 77, \"model_type\": "
+        "\"clip_text_model\", \"num_attention_heads\": 12, \"num_hidden_layers\": 12, "
+        "\"pad_token_id\": 1, \"projection_dim\": 768, \"torch_dtype\": \"float32\", "
+        "\"transformers_version\": \"4.22.0.dev0\", \"vocab_size\": 49408}";
+    static const char t5[] =
+        "{\"_name_or_path\": \"google/t5-v1_1-xxl\", \"architectures\": [\"T5EncoderModel\"], "
+        "\"classifier_dropout\": 0.0, \"d_ff\": 10240, \"d_kv\": 64, \"d_model\": 4096, "
+        "\"decoder_start_token_id\": 0, \"dense_act_fn\": \"gelu_new\", \"dropout_rate\": 0.1, "
+        "\"eos_token_id\": 1, \"feed_forward_proj\": \"gated-gelu\", \"initializer_factor\": 1.0, "
+        "\"is_encoder_decoder\": true, \"is_gated_act\": true, \"layer_norm_epsilon\": 1e-06, "
+        "\"model_type\": \"t5\", \"num_decoder_layers\": 24, \"num_heads\": 64, \"num_layers\": "
+        "24, "
+        "\"output_past\": true, \"pad_token_id\": 0, \"relative_attention_max_distance\": 128, "
+        "\"relative_attention_num_buckets\": 32, \"tie_word_embeddings\": false, \"torch_dtype\": "
+        "\"float32\", \"transformers_version\": \"4.21.1\", \"use_cache\": true, "
+        "\"vocab_size\": 32128}";
+    static const char vae[] =
+        "{\"_class_name\": \"AutoencoderKL\", \"_diffusers_version\": \"0.29.0.dev0\", \"act_fn\": "
+        "\"silu\", \"block_out_channels\": [128, 256, 512, 512], \"down_block_types\": "
+        "[\"DownEncoderBlock2D\", \"DownEncoderBlock2D\", \"DownEncoderBlock2D\", "
+        "\"DownEncoderBlock2D\"], \"force_upcast\": true, \"in_channels\": 3, \"latent_channels\": "
+        "16, "
+        "\"latents_mean\": null, \"latents_std\": null, \"layers_per_block\": 2, "
+        "\"norm_num_groups\": 32, \"out_channels\": 3, \"sample_size\": 1024, \"scaling_factor\": "
+        "1.5305, \"shift_factor\": 0.0609, \"up_block_types\": [\"UpDecoderBlock2D\", "
+        "\"UpDecoderBlock2D\", \"UpDecoderBlock2D\", \"UpDecoderBlock2D\"], "
+        "\"use_post_quant_conv\": false, \"use_quant_conv\": false}";
+    struct component c = {0};
+    OK(component_config("x", clip, strlen(clip), COMPONENT_CLIP, &c, err));
+    assert_true(c.text.act == COMPONENT_QUICK_GELU && c.text.head_dim == 64);
+    OK(component_config("x", t5, strlen(t5), COMPONENT_T5, &c, err));
+    assert_true(c.text.gated && c.text.heads * c.text.head_dim == 4096);
+    OK(component_config("x", vae, strlen(vae), COMPONENT_VAE, &c, err));
+    assert_true(c.vae.latent == 16 && !c.vae.quant && c.vae.shift[15] == 0.0609f);
+}
+
 /* ---- what is refused ---- */
 
 static void folders_are_refused(void **state)
@@ -297,6 +341,7 @@ int main(void)
         TEST(older_names_and_types_are_read),
         TEST(t5_is_read_gated_and_plain),
         TEST(weights_in_pieces_and_variants),
+        TEST(known_networks_are_read),
         TEST(folders_are_refused),
         TEST(configurations_are_refused),
         TEST(tensors_are_refused),
