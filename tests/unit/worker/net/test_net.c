@@ -45,12 +45,15 @@ static struct batch draw(struct samples *s, const struct model_spec *of, uint64_
                               .start = s->start,
                               .target = s->target,
                               .pos = s->pos};
-    if (model_captioned(of)) {
-        tiny_captions(of, step * SAMPLES, SAMPLES, s->pixels, s->captions, s->lengths);
+    if (of->channels == 4) { /* latents */
+        const struct model_spec captioned = tiny_captioned();
+        tiny_captions(&captioned, step * SAMPLES, SAMPLES, s->pixels, s->captions, s->lengths);
         return (struct batch){.count = SAMPLES,
                               .images = s->pixels,
                               .captions = s->captions,
                               .caption_lengths = s->lengths,
+                              .labels = s->labels,
+                              .partitions = s->labels,
                               .seed = 9,
                               .keys = s->keys};
     }
@@ -101,7 +104,7 @@ static struct trained train(struct device *dev, const struct model *m, struct ne
     struct samples s;
     struct trained r = {.g = model_flat_new(m), .w = tiny_weights(m, 5)};
     struct tiny_encoders e;
-    if (model_captioned(&m->spec))
+    if (m->spec.channels == 4)
         opt.encoders = tiny_encoders(&e, &m->spec, net_dtype(dev, opt.precision));
     opt.slots = schedule ? 2 : 0;
     OK(net_new(dev, m, &opt, &n, &err));
@@ -175,6 +178,16 @@ static void test_captions(void **state)
     compare(tiny_captioned());
 }
 
+/* A router that reads latents, and a DiT of latents that is told labels. */
+static void test_latents(void **state)
+{
+    struct model_spec dit = tiny_spec(), router = tiny_router();
+    (void)state;
+    dit.channels = router.channels = 4;
+    compare(dit);
+    compare(router);
+}
+
 static void test_router(void **state)
 {
     (void)state;
@@ -225,9 +238,9 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_dit),      cmocka_unit_test(test_captions),
-        cmocka_unit_test(test_router),   cmocka_unit_test(test_llama),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_dit),     cmocka_unit_test(test_captions),
+        cmocka_unit_test(test_latents), cmocka_unit_test(test_router),
+        cmocka_unit_test(test_llama),   cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
