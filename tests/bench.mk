@@ -3,10 +3,14 @@ BENCH_BINS = $(patsubst tests/bench/%.c,$(O)/tests/bench/%,$(sort $(shell find t
 CIFAR10 ?= $(firstword $(wildcard data/cifar10 ../shared/data/cifar10) data/cifar10)
 
 ##@ Measure
-.PHONY: bench quality
+.PHONY: bench bench-latents quality
 bench: all $(BENCH_BINS) $(VENV)/.installed ## measure every figure, write build/figures/bench.json
 	$(PYTHON) tests/bench/bench.py --build $(BUILD_DIR) --torch $(VENV)/bin/python \
 	  --out $(BUILD_DIR)/figures/bench.json $(addprefix --only ,$(FIGURE))
+
+bench-latents: all $(TOOLS) $(BENCH_BINS) $(VENV)/.installed ## latents and captions against diffusers and PyTorch, write build/figures/latents.json
+	$(PYTHON) tests/bench/bench.py --latents --build $(BUILD_DIR) --torch $(VENV)/bin/python \
+	  --out $(BUILD_DIR)/figures/latents.json $(addprefix --only ,$(FIGURE))
 
 # Experiments that hold the papers' claims against us: hours, each resumable (what has
 # ended is not run again), figures in build/figures/quality.json, tables and plots in

@@ -1,6 +1,7 @@
 """Measure every figure, print a table, write build/figures/bench.json.
 
     bench.py --build build --torch build/venv/bin/python [--only NAME ...]
+    bench.py --latents ...     the figures of latents and captions: build/figures/latents.json
 
 Each figure is measured in this run; comparisons alternate the two sides, so
 that a noisy machine is noisy for both.  A figure that could not be measured is
@@ -80,27 +81,55 @@ def json_lines(argv, timeout=300):
     return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
 
 
-def train_vs_torch(fig, args, dtype):
-    name = f"train_{dtype}_vs_torch"
+TEXT_DIT = ["--grid", "16", "--caption-tokens", "77"]  # 256 latent tokens
+
+
+def train_vs_torch(fig, args, dtype, what="train", batch=64, model=(), bound=">=1.4"):
+    name = f"{what}_{dtype}_vs_torch"
+    model = [*model, "--batch", str(batch), "--dtype", dtype, "--threads", "2"]
     ours = theirs = None
     try:
-        theirs = Peer([args.torch, os.path.join(HERE, "torch_dit.py"), "--dtype", dtype, "--mode", "best"])
-        ours = Peer([f"{args.build}/release/tests/bench/worker/bench_train", "--dtype", dtype,
-                     "--threads", "2"])
+        theirs = Peer([args.torch, os.path.join(HERE, "torch_dit.py"), "--mode", "best", *model])
+        ours = Peer([f"{args.build}/release/tests/bench/worker/bench_train", *model])
         ratios, rates = [], []
         for _ in range(ROUNDS):
             a, b = ours.go(3), theirs.go(3)
             ratios.append(b / a)
-            rates.append((3 * 64 / a, 3 * 64 / b))
-        fig.add(name, statistics.median(ratios), "x images/s", ">=1.4",
-                f"{statistics.median(r[0] for r in rates):.0f} against "
-                f"{statistics.median(r[1] for r in rates):.0f} images/s; {theirs.ready[6:]}")
+            rates.append((3 * batch / a, 3 * batch / b))
+        fig.add(name, statistics.median(ratios), "x images/s", bound,
+                f"{statistics.median(r[0] for r in rates):.1f} against "
+                f"{statistics.median(r[1] for r in rates):.1f} images/s; {theirs.ready[6:]}")
     except (OSError, RuntimeError, ValueError) as e:
-        fig.add(name, None, "x images/s", ">=1.4", str(e))
+        fig.add(name, None, "x images/s", bound, str(e))
     finally:
         for peer in (ours, theirs):
             if peer:
                 peer.close()
+
+
+def lines_of(argv, env=None, timeout=3600):
+    """The JSON lines of a Python program, in the environment with the references."""
+    out = subprocess.run(argv, stdout=subprocess.PIPE, text=True, timeout=timeout, env={**os.environ, **(env or {})})
+    return [json.loads(line) for line in out.stdout.splitlines() if line.startswith("{")]
+
+
+def references(fig, args):
+    """The largest differences from transformers and diffusers, over random configurations."""
+    tests = os.path.join(HERE, "..", "latents")
+    rows = lines_of([args.torch, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", tests],
+                    {"SKERRY_BUILD": args.build})
+    for row in rows:
+        fig.add(row["name"], row["value"], row["unit"], f"<={row['bound']}")
+    if not rows:
+        fig.add("references", None, "relative", "<=0", "the comparisons said nothing")
+
+
+def encode_vs_torch(fig, args):
+    rows = lines_of([args.torch, os.path.join(HERE, "..", "latents", "speed_frozen.py")], {"SKERRY_BUILD": args.build})
+    for row in rows:
+        fig.add(row["name"], row["value"], "x samples/s", ">=1.0")
+    if not rows:
+        fig.add("encode_vs_torch", None, "x samples/s", ">=1.0", "nothing was measured")
 
 
 def measured_by(fig, argv, bounds, timeout=600):
@@ -330,8 +359,10 @@ def main():
     p.add_argument("--build", default="build")
     p.add_argument("--torch", default="build/venv/bin/python")
     p.add_argument("--only", action="append", default=[])
-    p.add_argument("--out", default="build/figures/bench.json")
+    p.add_argument("--latents", action="store_true")
+    p.add_argument("--out")
     args = p.parse_args()
+    args.out = args.out or f"{args.build}/figures/{'latents' if args.latents else 'bench'}.json"
     bench = f"{args.build}/release/tests/bench"
     fig = Figures()
     parts = {
@@ -348,6 +379,13 @@ def main():
         "start_to_step_s": lambda: start_to_step(fig, args),
         "rpc_per_s": lambda: measured_by(fig, [f"{bench}/common/net/bench_rpc"], {"rpc_per_s": ("1/s", ">=30000")}),
     }
+    if args.latents:
+        parts = {
+            "references": lambda: references(fig, args),
+            "encode_vs_torch": lambda: encode_vs_torch(fig, args),
+            "train_text_dit_bf16_vs_torch": lambda: train_vs_torch(fig, args, "bf16", "train_text_dit", 8, TEXT_DIT, ">=1.3"),
+            "train_text_dit_f32_vs_torch": lambda: train_vs_torch(fig, args, "f32", "train_text_dit", 8, TEXT_DIT, ">=1.3"),
+        }
     unknown = [name for name in args.only if name not in parts]
     if unknown:
         sys.exit(f"bench: no figure '{unknown[0]}'; there are {', '.join(parts)}")
