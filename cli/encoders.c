@@ -165,26 +165,33 @@ void encoders_close(struct encoders *e)
 
 /* ---- files ---- */
 
-static int send(struct cli *cli, json_t *list, enum part part, const char *path, const char *name,
+/* Where files go, and the list that names them. */
+struct sending {
+    struct cli *cli;
+    bool progress;
+    json_t *list;
+};
+
+static int send(const struct sending *to, enum part part, const char *path, const char *name,
                 struct err *err)
 {
     json_t *blob = NULL;
-    int rc = upload_file(cli, path, name, &blob, err);
+    int rc = upload_file(to->cli, path, name, to->progress, &blob, err);
     if (rc < 0)
         return rc;
     json_object_set_new(blob, "part", json_integer(part));
     json_object_set_new(blob, "name", json_string(name));
-    json_array_append_new(list, blob);
+    json_array_append_new(to->list, blob);
     return 0;
 }
 
-static int send_component(struct cli *cli, json_t *list, enum part part, const struct component *c,
+static int send_component(const struct sending *to, enum part part, const struct component *c,
                           struct err *err)
 {
     int rc = 0;
     for (size_t i = 0; c && i < c->n_files && rc == 0; i++) {
         char *path = file_join(c->folder, c->files[i]);
-        rc = send(cli, list, part, path, c->files[i], err);
+        rc = send(to, part, path, c->files[i], err);
         mem_free(path);
     }
     return rc;
@@ -195,29 +202,30 @@ static const char *const tokenizer_files[] = {
     "tokenizer.json",          "vocab.json", "merges.txt", "spiece.model", "tokenizer_config.json",
     "special_tokens_map.json", NULL};
 
-static int send_tokenizer(struct cli *cli, json_t *list, const char *path, struct err *err)
+static int send_tokenizer(const struct sending *to, const char *path, struct err *err)
 {
     int rc = 0;
     for (const char *const *name = tokenizer_files; *name && rc == 0; name++) {
         char *file = file_join(path, *name);
         if (file_exists(file))
-            rc = send(cli, list, PART_TOKENIZER, file, *name, err);
+            rc = send(to, PART_TOKENIZER, file, *name, err);
         mem_free(file);
     }
     return rc;
 }
 
-int encoders_upload(struct cli *cli, const struct encoders *e, json_t *body, struct err *err)
+int encoders_upload(struct cli *cli, const struct encoders *e, bool progress, json_t *body,
+                    struct err *err)
 {
     if (!e->vae && !e->text)
         return 0;
-    json_t *list = json_array();
-    int rc = send_component(cli, list, PART_VAE, e->vae, err);
+    const struct sending to = {cli, progress, json_array()};
+    int rc = send_component(&to, PART_VAE, e->vae, err);
     if (rc == 0)
-        rc = send_component(cli, list, PART_TEXT, e->text, err);
+        rc = send_component(&to, PART_TEXT, e->text, err);
     if (rc == 0 && e->text)
-        rc = send_tokenizer(cli, list, e->tokenizer_path, err);
-    json_object_set_new(body, "encoders", list);
+        rc = send_tokenizer(&to, e->tokenizer_path, err);
+    json_object_set_new(body, "encoders", to.list);
     json_object_set_new(body, "input",
                         json_pack("{s:i,s:i,s:i,s:i}", "channels", e->channels, "side", e->side,
                                   "caption", e->caption, "caption_tokens", e->caption_tokens));

@@ -27,6 +27,7 @@ int encoders_open(const struct job_spec *spec, char *(*find)(void *arg, const ch
 void encoders_close(struct encoders *e); /* { 0 } is fine */
 
 /* Sends the files and puts "encoders" and "input" into the body of a submission. */
-int encoders_upload(struct cli *cli, const struct encoders *e, json_t *body, struct err *err);
+int encoders_upload(struct cli *cli, const struct encoders *e, bool progress, json_t *body,
+                    struct err *err);
 
 #endif

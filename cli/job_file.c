@@ -395,18 +395,19 @@ int job_file_read_all(struct job_file *job, FILE *out, struct err *err)
 }
 
 /* The tokenizer and the warm start, as blobs. */
-static int upload_files(struct cli *cli, const struct job_file *job, json_t *body, struct err *err)
+static int upload_files(struct cli *cli, const struct job_file *job, bool progress, json_t *body,
+                        struct err *err)
 {
     json_t *blob = NULL;
     int rc = 0;
     if (job->tokenizer_path) {
-        rc = upload_file(cli, job->tokenizer_path, "the tokenizer", &blob, err);
+        rc = upload_file(cli, job->tokenizer_path, "the tokenizer", progress, &blob, err);
         if (rc == 0)
             json_object_set_new(body, "tokenizer", blob);
     }
     if (rc == 0 && job->warm_start) {
         char *weights = model_folder_weights(job->warm_start, &job->spec);
-        rc = upload_file(cli, weights, "the warm start", &blob, err);
+        rc = upload_file(cli, weights, "the warm start", progress, &blob, err);
         if (rc == 0)
             json_object_set_new(body, "warm_start", blob);
         mem_free(weights);
@@ -421,9 +422,9 @@ int job_file_submit(struct cli *cli, struct job_file *job, bool progress, uint64
 
     if (job->tokenizer)
         json_object_set_new(body, "vocab", json_integer(tokenizer_vocab(job->tokenizer)));
-    int rc = upload_files(cli, job, body, err);
+    int rc = upload_files(cli, job, progress, body, err);
     if (rc == 0)
-        rc = encoders_upload(cli, &job->encoders, body, err);
+        rc = encoders_upload(cli, &job->encoders, progress, body, err);
     if (rc == 0 && job->dataset)
         rc = upload_dataset(cli, job, progress, body, err);
     if (rc < 0) {

@@ -14,7 +14,9 @@ struct cli;
 int upload_blob(struct cli *cli, const char *path, const uint8_t sha256[HASH_BYTES], uint64_t size,
                 const char *what, uint64_t *ret_sent, struct err *err);
 
-/* Hashes and sends a file; *ret = {"sha256", "size"}, owned by the caller. */
-int upload_file(struct cli *cli, const char *path, const char *what, json_t **ret, struct err *err);
+/* Hashes and sends a file; *ret = {"sha256", "size"}, owned by the caller.  With `progress` a
+ * large one says on stderr how far it is. */
+int upload_file(struct cli *cli, const char *path, const char *what, bool progress, json_t **ret,
+                struct err *err);
 
 #endif
