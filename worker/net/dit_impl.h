@@ -175,8 +175,8 @@ static inline struct weights_linear dit_head_of(const struct dit *d, int B, int6
     const int w = model_final_tensor(spec, T_FINAL_W);
     *ret_ld = dit_is_router(d) ? (int64_t)d->T * d->C : 0;
     if (dit_is_router(d))
-        return (struct weights_linear){w, B, d->C, spec->classes};
-    return (struct weights_linear){w, (int64_t)B * d->T, d->C, d->P};
+        return (struct weights_linear){.w = w, .rows = B, .in = d->C, .out = spec->classes};
+    return (struct weights_linear){.w = w, .rows = (int64_t)B * d->T, .in = d->C, .out = d->P};
 }
 
 /* dst (n) = src, both on the device. */
