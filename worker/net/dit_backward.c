@@ -199,8 +199,7 @@ static void condition_captioned_backward(struct dit *d, struct dit_slot *s, int 
     /* dkv has room for two of these. */
     const void *dtext = weights_as_dt(&d->w, s->dtext, d->dkv, n);
     void *dpre = (char *)d->dkv + (size_t)n * dtype_bytes(d->dt);
-    float *table =
-        weights_g(&d->w, model_final_tensor(spec, (enum model_final_index)X_FINAL_TABLE));
+    float *table = weights_g(&d->w, model_final_table(spec));
 
     weights_grad(&d->w, &text2, dtext, 0, s->text_act, 0, first);
     weights_input_grad(&d->w, &text2, dpre, d->dt, 0, dtext, 0, false);

@@ -56,8 +56,7 @@ static void modulate_captioned(struct dit *d, struct dit_slot *s, const struct n
     for (int b = part->from; b < part->to; b++)
         add_table(d, s->mod + dit_mod_at(d, b, 0), s->shared,
                   weights_f32(&d->w, model_caption_tensor(b, X_TABLE)), B, 6 * C);
-    const float *table =
-        weights_f32(&d->w, model_final_tensor(&d->m->spec, (enum model_final_index)X_FINAL_TABLE));
+    const float *table = weights_f32(&d->w, model_final_table(&d->m->spec));
     for (int i = 0; i < 2 && part->to == depth; i++)
         add_table(d, s->mod + dit_mod_at(d, depth, i), s->cond, table + i * C, B, C);
 }
@@ -83,7 +82,7 @@ static void modulate(struct dit *d, struct dit_slot *s, const struct net_part *p
 }
 
 /* The modulated LayerNorm of x_in + gate * y, or of x_in where y is NULL; n->h NULL: only the
- * addition, and the gate is one of m's block.  */
+ * addition.  The gate's rows are as far apart as those of m's block. */
 static void norm_forward(struct dit *d, const struct dit_slot *s, const struct dit_norm *n,
                          struct dit_mod m, const float *x_in, const void *y, const float *gate,
                          int B)

@@ -99,8 +99,8 @@ static void dit_sizes(const struct job_spec *job, const struct model_facts *f, s
 
 static size_t count(const struct model_spec *s)
 {
-    return (size_t)model_final_tensor(s, model_captioned(s) ? (enum model_final_index)X_PER_FINAL
-                                                            : T_PER_FINAL);
+    return (size_t)(model_captioned(s) ? model_final_table(s) + 1
+                                       : model_final_tensor(s, T_PER_FINAL));
 }
 
 struct layer {

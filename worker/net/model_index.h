@@ -75,11 +75,6 @@ enum model_caption_block_index {
     X_PER_BLOCK,
 };
 
-enum model_caption_final_index {
-    X_FINAL_TABLE = T_FINAL_MOD_W, /* (2,C) */
-    X_PER_FINAL,
-};
-
 /* A decoder: embedding, blocks, norm, head. */
 enum model_llama_head_index {
     L_EMBED, /* (V,C) */
@@ -143,6 +138,12 @@ static inline int model_final_tensor(const struct model_spec *s, enum model_fina
     return (model_captioned(s) ? X_BLOCKS + s->depth * X_PER_BLOCK
                                : T_BLOCKS + s->depth * T_PER_BLOCK) +
            (int)i;
+}
+
+/* With captions the last tensor is the final layer's table (2,C). */
+static inline int model_final_table(const struct model_spec *s)
+{
+    return model_final_tensor(s, T_FINAL_MOD_W);
 }
 
 #endif

@@ -130,7 +130,7 @@ static void test_captioned_table(void **state)
         {model_caption_tensor(1, X_CROSS_PROJ_W), "transformer_blocks.1.attn2.to_out.0.weight", 1},
         {model_caption_tensor(1, X_TABLE), "transformer_blocks.1.scale_shift_table", 1},
         {model_final_tensor(&spec, T_FINAL_W), "proj_out.weight", 2},
-        {model_final_tensor(&spec, (enum model_final_index)X_FINAL_TABLE), "scale_shift_table", 2},
+        {model_final_table(&spec), "scale_shift_table", 2},
     };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         assert_string_equal(m->tensors[known[i].tensor].name, known[i].name);
@@ -144,7 +144,7 @@ static void test_captioned_table(void **state)
         assert_int_equal(m->tensors[model_caption_tensor(2, X_Q_W) + i].offset +
                              m->tensors[model_caption_tensor(2, X_Q_W) + i].count,
                          m->tensors[model_caption_tensor(2, X_Q_W) + i + 2].offset);
-    assert_int_equal(m->n, (size_t)model_final_tensor(&spec, T_FINAL_W) + X_PER_FINAL);
+    assert_int_equal(m->n, (size_t)model_final_table(&spec) + 1);
     assert_false(model_find(m, "scale_shift_table")->decay);
     model_free(m);
 }
