@@ -8,9 +8,9 @@ bench: all $(BENCH_BINS) $(VENV)/.installed ## measure every figure, write build
 	$(PYTHON) tests/bench/bench.py --build $(BUILD_DIR) --torch $(VENV)/bin/python \
 	  --out $(BUILD_DIR)/figures/bench.json $(addprefix --only ,$(FIGURE))
 
-bench-latents: all $(TOOLS) $(BENCH_BINS) $(VENV)/.installed ## latents and captions against diffusers and PyTorch, write build/figures/latents.json
-	$(PYTHON) tests/bench/bench.py --latents --build $(BUILD_DIR) --torch $(VENV)/bin/python \
-	  --out $(BUILD_DIR)/figures/latents.json $(addprefix --only ,$(FIGURE))
+bench-latents: all $(TOOLS) $(BENCH_BINS) $(VENV)/.installed $(ENCODERS)/model_index.json ## latents and captions against diffusers and PyTorch, write build/figures/latents.json
+	$(VENV)/bin/python tests/bench/latents.py --build $(BUILD_DIR) --encoders $(ENCODERS) --pictures $(DEMO)/emoji \
+	  $(addprefix --only ,$(FIGURE))
 
 # Experiments that hold the papers' claims against us: hours, each resumable (what has
 # ended is not run again), figures in build/figures/quality.json, tables and plots in

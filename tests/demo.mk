@@ -18,7 +18,7 @@ $(BUILD_DIR)/bin/emoji-dataset: deploy/demo/emoji.c $(STAMP)
 # The examples, each from a clean clone to its results.
 EXAMPLES := $(BUILD_DIR)/examples
 
-.PHONY: example-diloco example-ddm example-dipaco
+.PHONY: example-diloco example-ddm example-dipaco example-latents
 example-diloco: all demo-data ## run examples/diloco-emoji.yaml
 	$(BUILD_DIR)/bin/skerry run examples/diloco-emoji.yaml --workers 2 --out $(EXAMPLES)/diloco
 
@@ -30,3 +30,11 @@ example-dipaco: all $(EXAMPLES)/text/train.jsonl ## run examples/dipaco-text.yam
 
 $(EXAMPLES)/text/train.jsonl: examples/text-data.py
 	$(PYTHON) examples/text-data.py $(@D)
+
+ENCODERS := $(EXAMPLES)/latents/encoders
+
+example-latents: all $(ENCODERS)/model_index.json ## run examples/latents-emoji.yaml
+	$(BUILD_DIR)/bin/skerry run examples/latents-emoji.yaml --workers 2 --out $(EXAMPLES)/latents
+
+$(ENCODERS)/model_index.json: examples/latents.py tests/tools/frozen_models.py | demo-data
+	$(PYTHON) examples/latents.py $(DEMO)/emoji $(@D)

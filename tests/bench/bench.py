@@ -1,7 +1,6 @@
 """Measure every figure, print a table, write build/figures/bench.json.
 
     bench.py --build build --torch build/venv/bin/python [--only NAME ...]
-    bench.py --latents ...     the figures of latents and captions: build/figures/latents.json
 
 Each figure is measured in this run; comparisons alternate the two sides, so
 that a noisy machine is noisy for both.  A figure that could not be measured is
@@ -35,6 +34,7 @@ class Figures:
             holds = value >= float(bound[2:])
         else:
             holds = value <= float(bound[2:])
+        self.rows = [r for r in self.rows if r["name"] != name]
         self.rows.append({"name": name, "value": value, "unit": unit, "bound": bound, "holds": holds})
         shown = "not measured" if value is None else f"{value:.4g}"
         print(f"{name:24} {shown:>14} {unit:14} {bound:>10}  {'holds' if holds else 'MISSED':7} {note}",
@@ -81,9 +81,6 @@ def json_lines(argv, timeout=300):
     return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
 
 
-TEXT_DIT = ["--grid", "16", "--caption-tokens", "77"]  # 256 latent tokens
-
-
 def train_vs_torch(fig, args, dtype, what="train", batch=64, model=(), bound=">=1.4"):
     name = f"{what}_{dtype}_vs_torch"
     model = [*model, "--batch", str(batch), "--dtype", dtype, "--threads", "2"]
@@ -105,31 +102,6 @@ def train_vs_torch(fig, args, dtype, what="train", batch=64, model=(), bound=">=
         for peer in (ours, theirs):
             if peer:
                 peer.close()
-
-
-def lines_of(argv, env=None, timeout=3600):
-    """The JSON lines of a Python program, in the environment with the references."""
-    out = subprocess.run(argv, stdout=subprocess.PIPE, text=True, timeout=timeout, env={**os.environ, **(env or {})})
-    return [json.loads(line) for line in out.stdout.splitlines() if line.startswith("{")]
-
-
-def references(fig, args):
-    """The largest differences from transformers and diffusers, over random configurations."""
-    tests = os.path.join(HERE, "..", "latents")
-    rows = lines_of([args.torch, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", tests],
-                    {"SKERRY_BUILD": args.build})
-    for row in rows:
-        fig.add(row["name"], row["value"], row["unit"], f"<={row['bound']}")
-    if not rows:
-        fig.add("references", None, "relative", "<=0", "the comparisons said nothing")
-
-
-def encode_vs_torch(fig, args):
-    rows = lines_of([args.torch, os.path.join(HERE, "..", "latents", "speed_frozen.py")], {"SKERRY_BUILD": args.build})
-    for row in rows:
-        fig.add(row["name"], row["value"], "x samples/s", ">=1.0")
-    if not rows:
-        fig.add("encode_vs_torch", None, "x samples/s", ">=1.0", "nothing was measured")
 
 
 def measured_by(fig, argv, bounds, timeout=600):
@@ -359,10 +331,8 @@ def main():
     p.add_argument("--build", default="build")
     p.add_argument("--torch", default="build/venv/bin/python")
     p.add_argument("--only", action="append", default=[])
-    p.add_argument("--latents", action="store_true")
-    p.add_argument("--out")
+    p.add_argument("--out", default="build/figures/bench.json")
     args = p.parse_args()
-    args.out = args.out or f"{args.build}/figures/{'latents' if args.latents else 'bench'}.json"
     bench = f"{args.build}/release/tests/bench"
     fig = Figures()
     parts = {
@@ -379,13 +349,6 @@ def main():
         "start_to_step_s": lambda: start_to_step(fig, args),
         "rpc_per_s": lambda: measured_by(fig, [f"{bench}/common/net/bench_rpc"], {"rpc_per_s": ("1/s", ">=30000")}),
     }
-    if args.latents:
-        parts = {
-            "references": lambda: references(fig, args),
-            "encode_vs_torch": lambda: encode_vs_torch(fig, args),
-            "train_text_dit_bf16_vs_torch": lambda: train_vs_torch(fig, args, "bf16", "train_text_dit", 8, TEXT_DIT, ">=1.3"),
-            "train_text_dit_f32_vs_torch": lambda: train_vs_torch(fig, args, "f32", "train_text_dit", 8, TEXT_DIT, ">=1.3"),
-        }
     unknown = [name for name in args.only if name not in parts]
     if unknown:
         sys.exit(f"bench: no figure '{unknown[0]}'; there are {', '.join(parts)}")
@@ -397,4 +360,5 @@ def main():
     print(f"\n{len(fig.rows) - len(missed)} of {len(fig.rows)} figures hold; {args.out}")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -156,6 +156,11 @@ def pipeline(folder, words=()):
     n = clip_tokenizer(os.path.join(folder, "tokenizer"), words)
     vae(os.path.join(folder, "vae"))
     clip(os.path.join(folder, "text_encoder"), n)
+    return index(folder)
+
+
+def index(folder):
+    """The file that makes a folder with all three a pipeline's root."""
     with open(os.path.join(folder, "model_index.json"), "w", encoding="utf-8") as f:
         json.dump({"_class_name": "StableDiffusionPipeline", "vae": ["diffusers", "AutoencoderKL"],
                    "text_encoder": ["transformers", "CLIPTextModel"],
