@@ -171,6 +171,8 @@ static void on_completed(void *cls, struct MHD_Connection *c, void **req_cls,
     http_request_maybe_free(r);
 }
 
+static void kick(struct http_server *s);
+
 static void on_connection(void *cls, struct MHD_Connection *c, void **socket_context,
                           enum MHD_ConnectionNotificationCode what)
 {
@@ -192,6 +194,7 @@ static void on_connection(void *cls, struct MHD_Connection *c, void **socket_con
         s->counters.connections--;
         mem_free(n);
         *socket_context = NULL;
+        kick(s); /* at its limit libmicrohttpd left the listener, and takes it up when it runs */
     }
 }
 

@@ -3,6 +3,8 @@
 
 #include <errno.h>
 
+#define SERVER_CONNECTIONS 256 /* the server's default */
+
 static void test_routes(void **state)
 {
     struct world *w = start(true);
@@ -188,6 +190,25 @@ static void test_slow_header(void **state)
     stop(w);
 }
 
+/* All places taken by connections without a byte, then free again. */
+static void test_full_of_silence(void **state)
+{
+    struct world *w = start(true);
+    int fds[SERVER_CONNECTIONS];
+    for (unsigned i = 0; i < SERVER_CONNECTIONS; i++) {
+        fds[i] = tcp(w);
+        WAIT_FOR(&w->t, http_server_counters(w->server).connections > i);
+    }
+    int late = tcp(w); /* in the kernel's queue: libmicrohttpd stops to listen */
+    for (int i = 0; i < SERVER_CONNECTIONS; i++)
+        assert_int_equal(close(fds[i]), 0);
+    WAIT_FOR(&w->t, http_server_counters(w->server).connections <= 1);
+    assert_int_equal(close(late), 0);
+    ask(w, "GET", "/healthz", NULL, NULL, NULL);
+    expect(w, 200, "ok");
+    stop(w);
+}
+
 static void test_plain_needs_loopback(void **state)
 {
     struct net_test t;
@@ -203,15 +224,11 @@ static void test_plain_needs_loopback(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_routes),
-        cmocka_unit_test(test_auth),
-        cmocka_unit_test(test_bodies),
-        cmocka_unit_test(test_deferred),
-        cmocka_unit_test(test_wrong_pin),
-        cmocka_unit_test(test_events),
-        cmocka_unit_test(test_slow_stream),
-        cmocka_unit_test(test_slow_header),
-        cmocka_unit_test(test_plain_needs_loopback),
+        cmocka_unit_test(test_routes),          cmocka_unit_test(test_auth),
+        cmocka_unit_test(test_bodies),          cmocka_unit_test(test_deferred),
+        cmocka_unit_test(test_wrong_pin),       cmocka_unit_test(test_events),
+        cmocka_unit_test(test_slow_stream),     cmocka_unit_test(test_slow_header),
+        cmocka_unit_test(test_full_of_silence), cmocka_unit_test(test_plain_needs_loopback),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
