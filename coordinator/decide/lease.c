@@ -56,6 +56,20 @@ void lease_decide(const struct lease_in *in, const struct lease_options *o,
     ret->reason[0] = '\0';
 }
 
+bool lease_progress(struct lease_reach *reached, const struct lease_reach *now)
+{
+    bool more = now->steps > reached->steps || now->samples > reached->samples ||
+                (now->bytes > reached->bytes && now->bytes - reached->bytes >= LEASE_FLOOR_BYTES);
+    if (!more)
+        return false;
+    if (reached->steps < now->steps)
+        reached->steps = now->steps;
+    if (reached->samples < now->samples)
+        reached->samples = now->samples;
+    reached->bytes = now->bytes;
+    return true;
+}
+
 static int compare_u64(const void *a, const void *b)
 {
     uint64_t x, y;

@@ -5,13 +5,23 @@
  *   connection     open ------ closed, not back within closed_ms: LOST
  *   progress       max(60 s, 5 x the median gap) without any: LOST
  *
- * Pure; the reason is shown always. */
+ * Progress is what only grows: steps, samples and bytes beyond what was reached.  What a worker
+ * says that it is doing is none, or one that hangs in a loop would keep its lease for ever. Pure;
+ * the reason is shown always. */
 #ifndef COORDINATOR_LEASE_H
 #define COORDINATOR_LEASE_H
 
 #include "common/base/base.h"
 
 #define LEASE_REASON_MAX 256
+
+#define LEASE_FLOOR_BYTES                                                                          \
+    16384 /* fewer are no progress: a transfer moves more in 20 s, or is cut */
+
+/* The most that an attempt was seen to have done. */
+struct lease_reach {
+    uint64_t steps, samples, bytes;
+};
 
 /* LATE is worth a sentence in the status, LOST costs the lease. */
 enum lease_verdict { LEASE_UNSPECIFIED, LEASE_ALIVE, LEASE_LATE, LEASE_LOST };
@@ -39,6 +49,9 @@ struct lease_decision {
 /* How the lease stands at now_ms. */
 void lease_decide(const struct lease_in *in, const struct lease_options *o,
                   struct lease_decision *ret);
+
+/* Whether `now` is progress beyond what was reached, which it then is. */
+bool lease_progress(struct lease_reach *reached, const struct lease_reach *now);
 
 /* Median of n gaps (n <= 64), 0 when n is 0. */
 uint64_t lease_median(const uint64_t *gaps, size_t n);

@@ -44,7 +44,7 @@ void task_lease(struct coordinator *co, struct task *t, struct worker *w)
     if (l != NULL)
         t->train.phase_s =
             query_phase_seconds(&co->state, core_now(co), state_job(&co->state, t->job_id), t);
-    t->progress_mark = 0;
+    t->reached = (struct lease_reach){.bytes = worker_data_bytes(w)};
     t->steps_done = t->steps_total = 0;
     t->samples_done = 0;
     t->loss = NAN;

@@ -216,21 +216,16 @@ static void count_bytes(struct worker *w, const Skerry__V1__HeartbeatRequest *m)
     }
 }
 
-/* Steps, samples, activity or bytes that moved count as progress. */
-static void note_progress(struct coordinator *co, struct task *t, struct worker *w,
+static void note_progress(struct coordinator *co, struct task *t, const struct worker *w,
                           const Skerry__V1__Progress *p)
 {
-    uint64_t mark = p->steps_done * 1000003ull + p->samples_done * 7919ull + w->bytes_seen[2] * 31 +
-                    w->bytes_seen[3] * 37;
-    for (const char *c = p->activity; *c != '\0'; c++)
-        mark = mark * 1099511628211ull + (unsigned char)*c;
-    if (mark == t->progress_mark)
-        return;
+    const struct lease_reach now = {p->steps_done, p->samples_done, worker_data_bytes(w)};
     struct job *j = state_job(&co->state, t->job_id);
-    uint64_t gap = core_now(co) - t->progress_ms;
-    if (t->progress_mark != 0 && j != NULL)
-        j->phase_gaps[j->n_phase_gaps++ % 32] = gap;
-    t->progress_mark = mark;
+    bool first = t->progress_ms == t->leased_ms;
+    if (!lease_progress(&t->reached, &now))
+        return;
+    if (!first && j != NULL)
+        j->phase_gaps[j->n_phase_gaps++ % 32] = core_now(co) - t->progress_ms;
     t->progress_ms = core_now(co);
 }
 
@@ -386,7 +381,6 @@ static void on_ticket(void *arg, struct rpc_request *req, const ProtobufCMessage
     char path[TICKET_PATH_MAX], url[TOKEN_URL_MAX + TICKET_PATH_MAX];
     uint64_t size = 0;
     memcpy(id.sha256, m->sha256.data, 32);
-    t->progress_ms = core_now(co);
     if (blobstore_has(co->blobs, &id, &size) && size == m->size) {
         (void)co->blobs->ops->touch(co->blobs, &id, NULL); /* only postpones the sweep */
         reply.have = true;

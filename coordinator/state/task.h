@@ -3,6 +3,7 @@
 #ifndef COORDINATOR_TASK_H
 #define COORDINATOR_TASK_H
 
+#include "coordinator/decide/lease.h"
 #include "coordinator/state/ledger.h"
 #include "coordinator/state/mark.h"
 #include "coordinator/state/record.h"
@@ -154,8 +155,8 @@ struct task {
     uint64_t not_before_ms;           /* back-off of a failed one */
     uint32_t steps_done, steps_total; /* from heartbeats */
     uint64_t samples_done;
-    uint64_t progress_mark;   /* hash of what counts as progress */
-    uint64_t progress_gap_ms; /* after which it was last taken for stuck */
+    struct lease_reach reached; /* what counted as progress last */
+    uint64_t progress_gap_ms;   /* after which it was last taken for stuck */
     char activity[129];
     float loss;
     struct row_mark row;

@@ -94,6 +94,12 @@ static inline struct worker *worker_memory(const struct worker *w)
     return (struct worker *)w;
 }
 
+/* Of the data plane, both ways: only grows. */
+static inline uint64_t worker_data_bytes(const struct worker *w)
+{
+    return w->bytes[2] + w->bytes[3];
+}
+
 void worker_free(struct worker *w);
 
 /* The oldest makes room at APPLIED_MAX. */

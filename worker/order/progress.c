@@ -37,8 +37,10 @@ void progress_total(struct progress *p, uint32_t steps_total)
 void progress_units(struct progress *p, uint32_t done, uint32_t total)
 {
     pthread_mutex_lock(&p->lock);
-    p->view.told.steps_done = done;
-    p->view.told.steps_total = total;
+    Skerry__V1__Progress *told = &p->view.told;
+    told->samples_done += done >= told->steps_done ? done - told->steps_done : done;
+    told->steps_done = done;
+    told->steps_total = total;
     pthread_mutex_unlock(&p->lock);
 }
 

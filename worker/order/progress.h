@@ -48,7 +48,8 @@ void progress_total(struct progress *p, uint32_t steps_total);
 void progress_step(struct progress *p, const struct progress_point *point, float grad_norm,
                    uint64_t samples);
 
-/* Other units: done of total. */
+/* Other units: done of total.  A task in several parts begins each at 0; the samples that are told
+ * are the units of all parts, which only grow: the coordinator takes that for progress. */
 void progress_units(struct progress *p, uint32_t done, uint32_t total);
 
 /* Model FLOP/s of the phase so far, and of products on the same devices (0: not known). */

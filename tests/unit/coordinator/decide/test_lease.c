@@ -45,6 +45,23 @@ static void test_lease(void **state)
     }
 }
 
+/* Steps, samples and bytes that only grow; a few bytes are none. */
+static void test_progress(void **state)
+{
+    struct lease_reach r = {0};
+    assert_false(lease_progress(&r, &(struct lease_reach){0}));
+    assert_true(lease_progress(&r, &(struct lease_reach){.steps = 5}));
+    assert_false(lease_progress(&r, &(struct lease_reach){.steps = 5}));
+    assert_false(lease_progress(&r, &(struct lease_reach){.steps = 4}));
+    assert_true(lease_progress(&r, &(struct lease_reach){.samples = 1}));
+    assert_int_equal(r.steps, 5);
+    struct lease_reach few = {.bytes = LEASE_FLOOR_BYTES - 1};
+    assert_false(lease_progress(&r, &few));
+    few.bytes++; /* they add up */
+    assert_true(lease_progress(&r, &few));
+    assert_false(lease_progress(&r, &few));
+}
+
 static void test_median(void **state)
 {
     const uint64_t gaps[] = {9, 1, 5, 7, 3};
@@ -57,6 +74,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_lease),
+        cmocka_unit_test(test_progress),
         cmocka_unit_test(test_median),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -64,7 +64,7 @@ static void test_lease(void **state)
     struct worker *w = state_add_worker(&co->state, 0);
     struct task *t = task_make(co, add(&co->state, diloco), TASK_SAMPLE);
     (void)str_copy(w->waiting_for, sizeof(w->waiting_for), "work");
-    t->progress_mark = t->samples_done = 7;
+    t->reached.steps = t->samples_done = 7;
     t->steps_done = t->steps_total = 7;
     t->loss = 1;
     t->reason[0] = t->activity[0] = 'x';
@@ -73,7 +73,7 @@ static void test_lease(void **state)
     assert_int_equal(t->worker_id, w->id);
     assert_int_equal(w->task_id, t->id);
     assert_int_equal(w->waiting_for[0], '\0');
-    assert_int_equal(t->progress_mark + t->samples_done + t->steps_done + t->steps_total, 0);
+    assert_int_equal(t->reached.steps + t->samples_done + t->steps_done + t->steps_total, 0);
     assert_true(isnan(t->loss));
     assert_int_equal(t->reason[0] + t->activity[0], 0);
 }

@@ -187,6 +187,41 @@ static void test_excused(void **state)
     assert_int_equal(w->state, WORKER_LOST);
 }
 
+/* A heartbeat of a's task; true: it counted as progress. */
+static bool beat(struct rig *r, struct fake *a, uint32_t steps, const char *activity)
+{
+    Skerry__V1__HeartbeatRequest m = SKERRY__V1__HEARTBEAT_REQUEST__INIT;
+    Skerry__V1__Progress p = SKERRY__V1__PROGRESS__INIT;
+    struct task *t = task_memory(state_task(&r->co->state, a->task->id));
+    uint64_t before = t->progress_ms = core_now(r->co) - 1000;
+    p.task_id = t->id;
+    p.attempt = a->task->attempt;
+    p.steps_done = steps;
+    p.activity = (char *)activity;
+    m.progress = &p;
+    assert_int_equal(CALL(r, a, HEARTBEAT, heartbeat, &m), 0);
+    return t->progress_ms != before;
+}
+
+/* Words are no progress: only steps beyond those that were reached keep the lease. */
+static void test_words_keep_no_lease(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0];
+    assert_int_equal(join(r, a, SKERRY_VERSION), 0);
+    (void)submit(r);
+    struct task *t = task_memory(state_task(&r->co->state, assign(r, a, TASK_INIT)->id));
+    assert_true(beat(r, a, 1, "at one"));
+    assert_true(beat(r, a, 2, "at two"));
+    assert_false(beat(r, a, 2, "other words"));
+    assert_false(beat(r, a, 1, "at one again"));
+    t->progress_ms = core_now(r->co) - 61000;
+    member_check(r->co);
+    assert_int_equal(t->state, TASK_PENDING);
+    assert_non_null(strstr(t->reason, "no progress for 61 s"));
+    assert_int_equal(state_worker(&r->co->state, a->id)->state, WORKER_HERE);
+}
+
 int main(void)
 {
     log_set_level(LOG_LEVEL_ERROR);
@@ -199,6 +234,7 @@ int main(void)
         LIVE(test_seconds),
         LIVE(test_two_workers_on_a_connection),
         LIVE(test_excused),
+        LIVE(test_words_keep_no_lease),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

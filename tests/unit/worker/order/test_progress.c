@@ -45,6 +45,13 @@ static void units_are_not_steps_of_training(void **state)
     assert_int_equal(view.told.steps_done, 3);
     assert_int_equal(view.told.steps_total, 9);
     assert_int_equal(view.told.n_points, 0);
+    /* Another part begins at 0: what is done of all parts goes on growing. */
+    uint64_t sum = view.told.samples_done;
+    progress_units(&p, 0, 4);
+    progress_units(&p, 2, 4);
+    progress_take(&p, &view);
+    assert_int_equal(view.told.steps_done, 2);
+    assert_int_equal(view.told.samples_done, sum + 2);
 }
 
 /* More points than there is room for: neighbours are averaged, none is dropped. */
