@@ -22,7 +22,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define TICK_MS 250
 #define RESUME_MS 15000 /* after our restart: workers dial again after up to 10 s */
 #define SWEEP_MS (10 * 60 * 1000)
 #define DISK_THREADS 2
@@ -318,7 +317,7 @@ static void start_timers(struct coordinator *co)
     co->tick = loop_timer_new(co->loop, on_tick, co);
     co->retry = loop_timer_new(co->loop, on_retry, co);
     co->sweep = loop_timer_new(co->loop, on_sweep, co);
-    loop_timer_start(co->tick, TICK_MS, TICK_MS);
+    loop_timer_start(co->tick, CORE_TICK_MS, CORE_TICK_MS);
     loop_timer_start(co->sweep, SWEEP_MS, SWEEP_MS);
 }
 
@@ -330,7 +329,7 @@ int coordinator_open(struct loop *loop, const struct coordinator_options *o,
     co->opt = *o;
     co->turn = turn;
     co->store_ok = true;
-    co->started_ms = loop_now_ms(loop);
+    co->started_ms = co->checked_ms = loop_now_ms(loop);
     list_init(&co->replies);
     list_init(&co->durables);
     list_init(&co->polls);

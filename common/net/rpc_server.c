@@ -28,6 +28,7 @@ struct rpc_server {
     struct pbmem mem;         /* of the message being handled */
     struct rpc_counters gone; /* of peers that are no more */
     struct loop_timer *tick;
+    uint64_t tick_ms; /* the last one */
     unsigned fault_seen;
     bool closing;
 };
@@ -401,6 +402,10 @@ static void on_tick(void *arg)
 {
     struct rpc_server *s = arg;
     uint64_t now = loop_now_ms(s->loop);
+    bool late = now - s->tick_ms > s->o.idle_ms / 2;
+    s->tick_ms = now;
+    if (late)
+        return; /* we were stopped and heard nobody: the next one judges */
     for (struct list *l = s->peers.next; l != &s->peers; l = l->next) {
         struct rpc_peer *p = list_entry(l, struct rpc_peer, link);
         if (p->ready && now - p->heard_ms > s->o.idle_ms) {
@@ -495,6 +500,7 @@ int rpc_server_open(struct loop *loop, const struct rpc_server_options *o, struc
     }
     if (s->o.idle_ms) {
         s->tick = loop_timer_new(loop, on_tick, s);
+        s->tick_ms = loop_now_ms(loop);
         loop_timer_start(s->tick, s->o.idle_ms / 4 + 1, s->o.idle_ms / 4 + 1);
     }
     *ret = s;

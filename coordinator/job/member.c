@@ -71,26 +71,37 @@ void member_lost(struct coordinator *co, struct worker *w, enum worker_state to,
     core_touch(co);
 }
 
-/* While nothing can be written no heartbeat is answered and no worker can join:
- * the silence is ours. */
-static void excuse(struct coordinator *co, struct worker *w)
+static void forward(uint64_t *then_ms, uint64_t by_ms, uint64_t now_ms)
 {
-    uint64_t now = core_now(co);
-    struct task *t = task_memory(state_task(&co->state, w->task_id));
-    if (w->heard_ms < now)
-        w->heard_ms = now;
-    if (w->closed_ms != 0 && w->closed_ms < now)
-        w->closed_ms = now;
-    if (t != NULL)
-        t->progress_ms = now;
+    if (*then_ms != 0 && *then_ms < now_ms)
+        *then_ms = now_ms - *then_ms < by_ms ? now_ms : *then_ms + by_ms;
+}
+
+/* The clock of the leases stands still while nobody is listened to: between two looks that are
+ * further apart than a tick the loop was stopped, or in a slow commit, and while nothing can be
+ * written no heartbeat is answered and no worker can join.  The silence is ours. */
+static void stand_still(struct coordinator *co)
+{
+    uint64_t now = core_now(co), ms = now - co->checked_ms;
+    co->checked_ms = now;
+    if (co->store_ok)
+        ms = ms > CORE_TICK_MS ? ms - CORE_TICK_MS : 0;
+    for (size_t i = 0; ms > 0 && i < co->state.n_workers; i++) {
+        struct worker *w = worker_memory(co->state.workers[i]);
+        struct task *t = task_memory(state_task(&co->state, w->task_id));
+        if (w->state != WORKER_HERE)
+            continue;
+        forward(&w->heard_ms, ms, now);
+        forward(&w->closed_ms, ms, now);
+        if (t != NULL)
+            forward(&t->progress_ms, ms, now);
+    }
 }
 
 void member_check(struct coordinator *co)
 {
-    for (size_t i = 0; !co->store_ok && i < co->state.n_workers; i++)
-        if (co->state.workers[i]->state == WORKER_HERE)
-            excuse(co, worker_memory(co->state.workers[i]));
-    for (size_t i = 0; i < co->state.n_workers; i++) {
+    stand_still(co);
+    for (size_t i = 0; co->store_ok && i < co->state.n_workers; i++) {
         struct lease_decision d;
         if (co->state.workers[i]->state != WORKER_HERE)
             continue;

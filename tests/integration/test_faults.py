@@ -2,9 +2,10 @@
 import os
 import signal
 import subprocess
+import time
 
 from common import BIN, skerry, wait_until
-from swarm import Swarm, swarm  # noqa: F401  (fixture)
+from swarm import Swarm, running, swarm  # noqa: F401  (fixture)
 
 
 # A phase that lasts about a second, so that there is something to interrupt.
@@ -56,6 +57,20 @@ def test_a_stopped_worker_loses_its_lease_and_is_told(swarm):
     swarm.kill("a", signal.SIGCONT)
     wait_until(lambda: worker_state(swarm, "a") == "idle", 30, "the zombie to come back idle")
     assert samples_seen(swarm.job(job)) == samples_seen(done), "a late result counts for nothing"
+
+
+def test_a_stopped_coordinator_takes_no_lease(tmp_path):
+    with running(tmp_path, "--lease", "1s", "--heartbeat", "200ms") as swarm:
+        swarm.worker("a")
+        job = swarm.submit(**{**SLOW, "rounds": 200, "replicas": 1})
+        swarm.wait_round(job, 1)
+        swarm.kill("coordinatord", signal.SIGSTOP)
+        since = time.monotonic()
+        wait_until(lambda: time.monotonic() > since + 4, 10, "four leases to pass")
+        swarm.kill("coordinatord", signal.SIGCONT)
+        before = swarm.job(job)["round"]
+        swarm.wait_round(job, before + 2)
+        assert "is lost" not in swarm.log("coordinatord"), "nobody could be heard"
 
 
 def test_sigterm_hands_the_lease_back_at_once(swarm):

@@ -506,6 +506,28 @@ static void test_server_restart(void **state)
     stop(w);
 }
 
+/* A server that did not run for longer than a peer may be silent: the silence was its own. */
+static void test_standstill(void **state)
+{
+    enum { IDLE_MS = 300 };
+    struct world *w = start(false);
+    struct rpc_secret secret;
+    struct rpc_server_options o = server_options(w, &secret);
+    rpc_server_close(w->server);
+    o.idle_ms = IDLE_MS;
+    open_server(w, &o);
+    open_client(w);
+    WAIT_FOR(&w->t, w->state == RPC_CONNECTED && w->peer);
+    assert_int_equal(call(w, METHOD_ECHO, 1, 5000, NULL), 0);
+    for (uint64_t until = clock_now_ms() + 2 * IDLE_MS; clock_now_ms() < until;)
+        ; /* as a slow disk holds the loop's thread */
+    WAIT_FOR(&w->t, w->replies + w->errors == 1);
+    assert_int_equal(w->last_code, 0);
+    assert_int_equal(w->disconnected, 0);
+    WAIT_FOR(&w->t, w->disconnected == 1); /* and this silence is the peer's */
+    stop(w);
+}
+
 static void test_port_in_use(void **state)
 {
     struct world *w = start(false);
@@ -554,6 +576,7 @@ int main(void)
         cmocka_unit_test(test_lost_connection),
         cmocka_unit_test(test_kick),
         cmocka_unit_test(test_server_restart),
+        cmocka_unit_test(test_standstill),
         cmocka_unit_test(test_port_in_use),
         cmocka_unit_test(test_faults),
     };

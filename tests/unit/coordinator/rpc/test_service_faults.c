@@ -187,6 +187,32 @@ static void test_excused(void **state)
     assert_int_equal(w->state, WORKER_LOST);
 }
 
+/* We were stopped, or sat in a commit, for far longer than a lease: nobody could be heard. */
+static void test_standstill(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0], *b = &r->workers[1];
+    assert_int_equal(join(r, a, SKERRY_VERSION), 0);
+    assert_int_equal(join(r, b, SKERRY_VERSION), 0);
+    (void)submit(r);
+    struct task *t = task_memory(state_task(&r->co->state, assign(r, a, TASK_INIT)->id));
+    struct worker *w = edit_worker(r, a->id), *cut = edit_worker(r, b->id);
+    uint64_t now = core_now(r->co);
+    r->co->checked_ms = now - 70000;
+    w->heard_ms = t->progress_ms = now - 70100;
+    cut->heard_ms = cut->closed_ms = now - 70200;
+    member_check(r->co);
+    assert_int_equal(t->state, TASK_LEASED);
+    assert_int_equal(w->state, WORKER_HERE);
+    assert_int_equal(cut->state, WORKER_HERE);
+    assert_int_equal(now - w->heard_ms, 100 + CORE_TICK_MS); /* as old as it was when we stopped */
+    assert_int_equal(now - t->progress_ms, 100 + CORE_TICK_MS);
+    assert_int_equal(now - cut->closed_ms, 200 + CORE_TICK_MS);
+    w->heard_ms = now - r->co->opt.lease_ms - 1;
+    member_check(r->co); /* and now we listen */
+    assert_int_equal(w->state, WORKER_LOST);
+}
+
 /* A heartbeat of a's task; true: it counted as progress. */
 static bool beat(struct rig *r, struct fake *a, uint32_t steps, const char *activity)
 {
@@ -234,6 +260,7 @@ int main(void)
         LIVE(test_seconds),
         LIVE(test_two_workers_on_a_connection),
         LIVE(test_excused),
+        LIVE(test_standstill),
         LIVE(test_words_keep_no_lease),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
