@@ -439,6 +439,9 @@ static void expect_pixart_ends(struct tensors *t, const struct job_model *m,
     expect_linear(t, "caption_projection.", "linear_2", true, C, C);
     expect_linear(t, "", "proj_out", true, pixels * channels * (t->variance ? 2 : 1), C);
     expect(t, "scale_shift_table", 2, (int64_t[4]){2, C});
+    /* What older releases saved beside the parameters. */
+    t->seen += st_find(t->st, "caption_projection.y_embedding") != NULL;
+    t->seen += st_find(t->st, "pos_embed.pos_embed") != NULL;
 }
 
 static void expect_pixart(struct tensors *t, const struct job_model *m,

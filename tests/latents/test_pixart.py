@@ -106,11 +106,14 @@ def test_outputs_and_gradients(i, tmp_path, worst):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_reads_what_was_released(dtype, tmp_path):
-    """PixArt's own models predict a variance too and come in any type."""
-    make(draw(3)["config"], learned_variance=True).to(dtype).save_pretrained(tmp_path)
-    model = PixArtTransformer2DModel.from_pretrained(tmp_path, torch_dtype=torch.float32)
+    """PixArt's own models predict a variance too, come in any type and hold the original's null caption."""
+    make(draw(3)["config"], learned_variance=True).to(dtype).save_pretrained(tmp_path / "model")
+    weights = tmp_path / "model/diffusion_pytorch_model.safetensors"
+    save_file({**load_file(weights), "caption_projection.y_embedding": torch.randn(7, 4).to(dtype)}, weights)
+    model = PixArtTransformer2DModel.from_pretrained(tmp_path / "model", torch_dtype=torch.float32)
+    assert folder_tool("check", model, 7, tmp_path / "model") is None
     inputs = draw_inputs(model, 3, 7)
-    got = probe(model, tmp_path / "diffusion_pytorch_model.safetensors", inputs, "f32", tmp_path)
+    got = probe(model, weights, inputs, "f32", tmp_path)
     off = difference(got["pred"], forward(model, inputs).detach())
     assert off < 2e-5, f"seed {SEED}: outputs {off:.2g} off"
 

@@ -192,8 +192,8 @@ int model_load(const struct model *m, int level, const char *const *paths, size_
                struct err *err);
 
 /* Weights from elsewhere, whole, in F32, BF16 or F16.  Of a model with captions that also predicts
- * a variance only the other outputs are read.  -ERR_CONFIG with one sentence on
- * the first name or shape that is not this model's. */
+ * a variance only the other outputs are read; what else older releases saved is passed over.
+ * -ERR_CONFIG with one sentence on the first name or shape that is not this model's. */
 int model_load_foreign(const struct model *m, const char *path, float *flat, struct err *err);
 
 #endif

@@ -100,6 +100,14 @@ int model_load(const struct model *m, int level, const char *const *paths, size_
 
 /* ---- weights that were not made here: other types, other people's files ---- */
 
+/* What older releases of diffusers saved beside the parameters of a PixArt: the original's null
+ * caption, which nothing reads, and the fixed positions. */
+static bool is_passed_over(const struct model *m, const char *name)
+{
+    return model_captioned(&m->spec) && (strcmp(name, "caption_projection.y_embedding") == 0 ||
+                                         strcmp(name, "pos_embed.pos_embed") == 0);
+}
+
 /* PixArt's released models also predict a variance: of each pixel's outputs the second half. */
 static bool has_variance(const struct model *m, const struct model_tensor *t,
                          const struct st_tensor *src)
@@ -158,7 +166,7 @@ int model_load_foreign(const struct model *m, const char *path, float *flat, str
     for (size_t i = 0; i < m->n && rc == 0; i++)
         rc = check_tensor(&st, m, &m->tensors[i], path, &src, err);
     for (size_t i = 0; i < st.n_tensors && rc == 0; i++)
-        if (!model_find(m, st.tensors[i].name))
+        if (!model_find(m, st.tensors[i].name) && !is_passed_over(m, st.tensors[i].name))
             rc = err_set(err, -ERR_CONFIG, "%s holds the tensor %s, which this model has not", path,
                          st.tensors[i].name);
     for (size_t i = 0; i < m->n && rc == 0; i++) {

@@ -1,6 +1,6 @@
 /* The island: several devices train as one does, stay equal to the bit, and fail together. */
 #include "kernels/device/device.h"
-#include "tests/unit/worker/tiny.h"
+#include "tests/unit/worker/tiny_encoders.h"
 
 #include <errno.h>
 #include <math.h>
@@ -85,11 +85,20 @@ struct samples {
     uint8_t images[BATCH * 3 * 6 * 6];
     int32_t labels[BATCH], partitions[BATCH];
     int32_t tokens[BATCH * (SEQ + 1)], target[BATCH * SEQ], start[BATCH * SEQ], pos[BATCH * SEQ];
+    uint8_t pixels[BATCH * 3 * TINY_PIXELS * TINY_PIXELS];
+    int32_t captions[BATCH * 5], lengths[BATCH];
 };
 
 static struct batch make_batch(const struct model_spec *spec, unsigned step, unsigned n,
                                struct samples *s)
 {
+    if (model_captioned(spec)) {
+        tiny_captions(spec, (uint64_t)step * BATCH, n, s->pixels, s->captions, s->lengths);
+        return (struct batch){.count = n,
+                              .images = s->pixels,
+                              .captions = s->captions,
+                              .caption_lengths = s->lengths};
+    }
     if (spec->kind != MODEL_LLAMA) {
         tiny_batch(spec, (uint64_t)step * BATCH, n, s->images, s->labels);
         memcpy(s->partitions, s->labels, sizeof s->labels);
@@ -187,6 +196,19 @@ static void test_curves(void **state)
     tied.tied = true;
     struct model *m = make_model(&tied);
     check_curve("cpu-ref,cpu-ref,cpu-ref", m, &o, 1000);
+    model_free(m);
+
+    /* Each device has its own encoders. */
+    struct tiny_encoders encoders[3];
+    struct net_encoders tables[3];
+    struct train_options captioned = o;
+    const struct model_spec told = tiny_captioned();
+    for (int i = 0; i < 3; i++)
+        tables[i] = *tiny_encoders(&encoders[i], &told, DT_F32);
+    captioned.encoders = tables;
+    m = make_model(&told);
+    check_curve("cpu,cpu,cpu", m, &captioned, 4);
+    assert_true(encoders[0].captions > encoders[2].captions && encoders[2].captions > 0);
     model_free(m);
 
     struct train_options student = o;
