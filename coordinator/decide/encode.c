@@ -15,6 +15,7 @@ static void say(struct encode_decision *d, bool once, const char *fmt, ...)
 void encode_decide(const struct encode_in *in, struct encode_decision *ret)
 {
     const double passes = in->flip ? 2 : 1;
+    char need[STR_HUMAN_MAX], room[STR_HUMAN_MAX];
     const double times = in->pictures ? (double)in->seen / (double)in->pictures : 0;
     if (in->asked_once)
         say(ret, true, "pictures are encoded before the training, as encoders.run says");
@@ -24,6 +25,11 @@ void encode_decide(const struct encode_in *in, struct encode_decision *ret)
         say(ret, false,
             "pictures are encoded in each step: data.crop random never shows the same "
             "one twice");
+    else if (in->latents_bytes > in->disk_free / 2)
+        say(ret, false,
+            "pictures are encoded in each step: their latents would take %s of the "
+            "coordinator's disk, of which %s are free",
+            str_human_bytes(in->latents_bytes, need), str_human_bytes(in->disk_free, room));
     else if (in->seen == 0)
         say(ret, true,
             "pictures are encoded before the training: phases are bounded by time, so "

@@ -2,7 +2,9 @@
  *
  * Once costs one pass of the encoder over all pictures (two with flips), and afterwards latents
  * travel in place of pictures, which are larger.  In each step costs a pass over every picture
- * that is seen.  So what counts is how often a picture is seen.  Pure. */
+ * that is seen.  A pass takes as long in either way, whatever the encoder's speed: what is left
+ * to compare is how often a picture is seen, and whether the coordinator's disk holds the latents.
+ * Pure. */
 #ifndef COORDINATOR_DECIDE_ENCODE_H
 #define COORDINATOR_DECIDE_ENCODE_H
 
@@ -15,6 +17,8 @@ struct encode_in {
     uint64_t pictures;           /* that are trained on */
     uint64_t seen;               /* by all phases together; 0: bounded by time, not known */
     bool flip;                   /* both sides of a picture are wanted */
+    uint64_t latents_bytes;      /* of all pictures, at most; 0: not known */
+    uint64_t disk_free;          /* bytes, where blobs are kept */
     bool random_crop;            /* no two passes see the same picture */
 };
 

@@ -32,6 +32,7 @@
 #include "coordinator/job/tasks.h"
 
 #include "common/base/clock.h"
+#include "common/base/file.h"
 #include "common/base/log.h"
 
 /* ---- states -------------------------------------------------------------- */
@@ -327,16 +328,30 @@ static uint64_t pictures_seen(const struct job *j)
     return sum * (uint64_t)j->spec.outer.steps * (uint64_t)j->spec.outer.rounds;
 }
 
+/* Moments in bf16 of all pictures; shards pack them a little. */
+static uint64_t latents_bytes(const struct job *j)
+{
+    uint64_t pictures = 0;
+    for (size_t i = 0; i < j->n_shards; i++)
+        pictures += j->shards[i].samples;
+    return pictures * (j->spec.data.flip ? 2 : 1) * 4 * j->input.channels * j->input.side *
+           j->input.side;
+}
+
 /* The shards are all there.  A teacher's are what its job left. */
 static void begin_encoding(struct coordinator *co, struct job *j)
 {
     struct encode_decision d;
     const int run = j->spec.encoders.run;
+    uint64_t disk_free = UINT64_MAX;
+    (void)file_disk_free(co->opt.data_dir, &disk_free, NULL); /* else it is not counted */
     const struct encode_in in = {.asked_once = run == JOB_ENCODE_JOB,
                                  .asked_step = run == JOB_ENCODE_FLY || run == JOB_ENCODE_WORKER,
                                  .pictures = shards_sum(j, PARTITION_ALL, false).samples,
                                  .seen = pictures_seen(j),
                                  .flip = j->spec.data.flip,
+                                 .latents_bytes = latents_bytes(j),
+                                 .disk_free = disk_free,
                                  .random_crop = j->spec.data.crop == JOB_CROP_RANDOM};
     if (!job_has_latents(&j->spec) || j->comp.teacher_job != 0) {
         begin_init(co, j);
