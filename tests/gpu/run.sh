@@ -31,7 +31,7 @@ done
 slower=${SLOWER:-1}
 end=$((begun + slower * ${SECONDS_MAX:-480}))
 figures=$build/figures
-pythons="${PYTHON:-} python3 /usr/bin/python3 $build/venv/bin/python"
+pythons="${PYTHON:-} python3 /usr/bin/python3 ${XDG_CACHE_HOME:-$HOME/.cache}/skerry/references/bin/python"
 [ -n "$bundle" ] && build=$build/bundle
 parts=$figures/gpu
 rm -rf "$parts" && mkdir -p "$parts" || exit 2
