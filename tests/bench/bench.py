@@ -1,6 +1,6 @@
 """Measure every figure, print a table, write build/figures/bench.json.
 
-    bench.py --build build --torch build/venv/bin/python [--only NAME ...]
+    bench.py --build build --torch PYTHON [--only NAME ...]
 
 Each figure is measured in this run; comparisons alternate the two sides, so
 that a noisy machine is noisy for both.  A figure that could not be measured is
@@ -329,7 +329,7 @@ def start_to_step(fig, args):
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("--build", default="build")
-    p.add_argument("--torch", default="build/venv/bin/python")
+    p.add_argument("--torch", default=os.path.expanduser("~/.cache/skerry/references/bin/python"))
     p.add_argument("--only", action="append", default=[])
     p.add_argument("--out", default="build/figures/bench.json")
     args = p.parse_args()

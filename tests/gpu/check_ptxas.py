@@ -73,7 +73,8 @@ def check_reports(folder):
 
 def disassembler():
     home = os.environ.get("CUDA_HOME", "/usr/local/cuda")
-    here = glob.glob("build/venv/lib/python3*/site-packages/triton/backends/nvidia/bin")
+    here = glob.glob(os.path.expanduser(
+        "~/.cache/skerry/references/lib/python3*/site-packages/triton/backends/nvidia/bin"))
     for folder in [f"{home}/bin"] + here:
         if os.access(f"{folder}/cuobjdump", os.X_OK):
             os.environ["PATH"] = folder + ":" + os.environ["PATH"]
