@@ -24,10 +24,15 @@ struct row {
     struct value values[];
 };
 
+/* What a database in WAL mode consists of; all are there from its first read on, and stay. */
+static const char *const file_ends[] = {"", "-wal", "-shm"};
+
+#define FILES ((int)(sizeof(file_ends) / sizeof(file_ends[0])))
+
 struct store {
     sqlite3 *db;
-    char *path;
-    struct stat file; /* as it was opened */
+    char *paths[FILES];
+    struct stat files[FILES]; /* as they were opened */
     const struct store_schema *schema;
     sqlite3_stmt **prepared;
     struct list queue;
@@ -114,6 +119,16 @@ static int prepare_all(struct store *s, struct err *err)
     return 0;
 }
 
+static int find_files(struct store *s, const char *path, struct err *err)
+{
+    for (int i = 0; i < FILES; i++) {
+        s->paths[i] = str_printf("%s%s", path, file_ends[i]);
+        if (stat(s->paths[i], &s->files[i]) < 0)
+            return err_errno(err, "cannot look at %s", s->paths[i]);
+    }
+    return 0;
+}
+
 int store_open(const char *path, const struct store_schema *schema, struct store **ret,
                struct err *err)
 {
@@ -136,9 +151,7 @@ int store_open(const char *path, const struct store_schema *schema, struct store
         store_close(s);
         return err_wrap(err, "%s", path);
     }
-    s->path = str_dup(path);
-    if (stat(path, &s->file) < 0) {
-        rc = err_errno(err, "cannot look at %s", path);
+    if ((rc = find_files(s, path, err)) < 0) {
         store_close(s);
         return rc;
     }
@@ -163,7 +176,8 @@ void store_close(struct store *s)
         sqlite3_finalize(s->prepared[i]);
     mem_free(s->prepared);
     sqlite3_close_v2(s->db);
-    mem_free(s->path);
+    for (int i = 0; i < FILES; i++)
+        mem_free(s->paths[i]);
     mem_free(s);
 }
 
@@ -318,16 +332,23 @@ static int write_row(struct store *s, const struct row *r, struct err *err)
     return rc;
 }
 
-/* SQLite would go on writing to a file that nobody will ever find. */
-static int check_place(const struct store *s, struct err *err)
+/* SQLite would go on writing to a file that nobody will ever find.  What was acknowledged may
+ * stand in a -wal that is gone: it goes into the database while that is where it was. */
+static int check_place(struct store *s, struct err *err)
 {
-    struct stat now;
-    if (stat(s->path, &now) == 0 && now.st_dev == s->file.st_dev && now.st_ino == s->file.st_ino)
-        return 0;
-    return err_set(err, -EIO,
-                   "%s was removed or replaced while it is in use: move it back, or stop the "
-                   "coordinator and start it on a copy",
-                   s->path);
+    for (int i = 0; i < FILES; i++) {
+        const struct stat *was = &s->files[i];
+        struct stat now;
+        if (stat(s->paths[i], &now) == 0 && now.st_dev == was->st_dev && now.st_ino == was->st_ino)
+            continue;
+        bool saved = i > 0 && run(s, "PRAGMA wal_checkpoint(FULL)", NULL) == 0;
+        return err_set(err, -EIO,
+                       "%s was removed or replaced while it is in use: move it back, or stop the "
+                       "coordinator and start it %s",
+                       s->paths[i],
+                       saved ? "again, the database has all that counts" : "on a copy");
+    }
+    return 0;
 }
 
 int store_commit(struct store *s, struct err *err)

@@ -48,8 +48,8 @@ bool store_full(const struct store *s);
 size_t store_queued(const struct store *s); /* rows */
 uint64_t store_commits(const struct store *s);
 
-/* Writes all that is queued.  0 also when nothing was.  -EIO while the file is not where it was
- * opened: what was written then nobody would find. */
+/* Writes all that is queued.  0 also when nothing was.  -EIO while the file, its -wal or its -shm
+ * is not where it was opened: what was written then nobody would find. */
 int store_commit(struct store *s, struct err *err);
 
 /* A statement for reading what is committed, to be finalised by the caller. */

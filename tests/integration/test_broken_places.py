@@ -69,6 +69,21 @@ def test_a_database_that_is_gone_or_cut(swarm):
     assert swarm.job(job)["state"] == "initialising", "nothing is lost"
 
 
+def test_a_wal_that_is_removed(swarm):
+    """Nothing is acknowledged from then on, and after a kill all is there that was."""
+    swarm.worker("a")
+    job = swarm.submit(rounds=1000, replicas=1)
+    swarm.wait_round(job, 2)
+    told = swarm.job(job)["round"]
+    os.remove(swarm.data + "/coordinator.db-wal")
+    status = wait_until(lambda: not (s := swarm.get("/v1/status").json())["store"]["ok"] and s, 20, "the store to be refused")
+    assert "coordinator.db-wal was removed or replaced" in status["store"]["error"]
+    swarm.kill("coordinatord")
+    swarm.coordinator()
+    assert swarm.job(job)["round"] >= told, "what was acknowledged is in the database"
+    swarm.wait_round(job, told + 2)
+
+
 def test_a_work_dir_that_goes_away(swarm):
     """Its worker ends with a sentence; the task is another's, uncounted."""
     a = swarm.worker("a")

@@ -153,6 +153,43 @@ static void test_moved_away(void **state)
     store_close(s);
 }
 
+/* Its -wal or -shm: likewise, and what was acknowledged is in the database even after a kill. */
+static void test_wal_removed(void **state)
+{
+    static const char *const ends[] = {"-wal", "-shm"};
+    for (int i = 0; i < 2; i++) {
+        struct err err = {0};
+        char name[160];
+        fresh();
+        struct store *s = open_schema(1);
+        (void)snprintf(name, sizeof(name), "%s%s", path, ends[i]);
+        store_put(s, 0, "idtb", (int64_t)1, 0.5, "x", NULL, (size_t)0);
+        assert_int_equal(store_commit(s, &err), 0);
+        assert_int_equal(unlink(name), 0);
+        store_put(s, 0, "idtb", (int64_t)2, 0.5, "x", NULL, (size_t)0);
+        for (int twice = 0; twice < 2; twice++) {
+            assert_int_equal(store_commit(s, &err), -EIO);
+            assert_non_null(strstr(err.msg, ends[i]));
+            assert_non_null(strstr(err.msg, "start it again"));
+            assert_int_equal(file_write_atomic(name, "", 0, 0600, NULL), 0);
+        }
+        assert_int_equal(store_queued(s), 1);
+        /* As after a kill: the database alone, read by another. */
+        char copy[160];
+        struct buf b;
+        assert_int_equal(file_read(path, 1 << 20, &b, NULL), 0);
+        (void)snprintf(copy, sizeof(copy), "%s.copy", path);
+        assert_int_equal(file_write_atomic(copy, b.data, b.len, 0600, NULL), 0);
+        buf_release(&b);
+        store_close(s);
+        assert_int_equal(rename(copy, path), 0);
+        (void)unlink(name); /* may be gone with the store */
+        s = open_schema(1);
+        assert_int_equal(count(s), 1);
+        store_close(s);
+    }
+}
+
 /* A full disk: a limit on the size of files does what ENOSPC does. */
 static void test_full_disk(void **state)
 {
@@ -264,8 +301,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_values),         cmocka_unit_test(test_migrates),
         cmocka_unit_test(test_not_a_database), cmocka_unit_test(test_full_disk),
-        cmocka_unit_test(test_moved_away),     cmocka_unit_test(test_kill),
-        cmocka_unit_test(test_changed),
+        cmocka_unit_test(test_moved_away),     cmocka_unit_test(test_wal_removed),
+        cmocka_unit_test(test_kill),           cmocka_unit_test(test_changed),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
