@@ -301,6 +301,11 @@ static int follow(struct encoders *enc, const struct work *w, struct err *err)
                             &enc->text_folder, err);
 }
 
+static bool is_set(const struct encoders *enc, const uint8_t hash[HASH_BYTES])
+{
+    return enc && memcmp(enc->hash, hash, HASH_BYTES) == 0;
+}
+
 int encoders_get(struct engine *e, struct work *w, struct encoders **ret, struct err *err)
 {
     uint8_t hash[HASH_BYTES];
@@ -311,17 +316,22 @@ int encoders_get(struct engine *e, struct work *w, struct encoders **ret, struct
     train_options_from_job(&w->spec, false, 0, 0, &train);
     const enum dtype dt = net_dtype(e->dev, train.precision);
     digest(w, dt, hash);
-    int rc = 0;
-    if (e->encoders && memcmp(e->encoders->hash, hash, HASH_BYTES) == 0) {
-        rc = follow(e->encoders, w, err);
+    int at = 0, rc;
+    while (at < ENGINE_ENCODERS - 1 && !is_set(e->encoders[at], hash))
+        at++;
+    struct encoders *enc = e->encoders[at]; /* it, or the oldest */
+    if (is_set(enc, hash)) {
+        rc = follow(enc, w, err);
     } else {
         progress_activity(&w->progress, "opening the frozen encoders");
-        encoders_drop(e->encoders);
-        e->encoders = NULL;
-        rc = open_set(e, w, hash, dt, &e->encoders, err);
+        encoders_drop(enc);
+        e->encoders[at] = enc = NULL;
+        rc = open_set(e, w, hash, dt, &enc, err);
     }
+    memmove(&e->encoders[1], &e->encoders[0], (size_t)at * sizeof *e->encoders);
+    e->encoders[0] = enc;
     if (rc == 0)
-        *ret = e->encoders;
+        *ret = enc;
     return rc;
 }
 

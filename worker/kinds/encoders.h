@@ -47,7 +47,8 @@ struct encoders {
 /* Needs the files, those that lie in the worker's own folder of models from there. */
 int encoders_plan(struct engine *e, struct work *w, struct err *err);
 
-/* *ret NULL: the job has none.  Borrowed from the engine until its next call; take keeps it.
+/* *ret NULL: the job has none.  Borrowed from the engine until it gets those of other jobs;
+ * take keeps it.
  * -ERR_CONFIG when the files are not what the job says. */
 int encoders_get(struct engine *e, struct work *w, struct encoders **ret, struct err *err);
 struct encoders *encoders_take(struct encoders *enc); /* accepts NULL */

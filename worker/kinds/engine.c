@@ -32,7 +32,8 @@ void engine_close(struct engine *e)
         return;
     engine_keep(e, NULL, NULL);
     replicas_free(e->replicas);
-    encoders_drop(e->encoders);
+    for (int i = 0; i < ENGINE_ENCODERS; i++)
+        encoders_drop(e->encoders[i]);
     image_cache_free(e->images);
     island_close(e->island);
     mem_free(e->state_dir);

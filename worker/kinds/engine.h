@@ -12,6 +12,8 @@
 
 #include "common/base/base.h"
 
+#define ENGINE_ENCODERS 2 /* jobs that take turns keep their frozen networks */
+
 struct cache;
 struct image_cache;
 struct device;
@@ -42,9 +44,9 @@ struct engine {
     struct device *dev;    /* its first: what does everything else */
     struct image_cache *images;
     struct replicas *replicas;
-    struct encoders *encoders; /* of the last job that had some (worker/kinds/encoders.h) */
-    double peak[2];            /* by enum dtype, worker/train/peak.h; 0: not asked for yet */
-    bool stepped;              /* the first training step of this process is done */
+    struct encoders *encoders[ENGINE_ENCODERS]; /* newest first (worker/kinds/encoders.h) */
+    double peak[2]; /* by enum dtype, worker/train/peak.h; 0: not asked for yet */
+    bool stepped;   /* the first training step of this process is done */
 
     /* What a kind keeps from one task to its next, such as a loaded model: engine_keep. */
     void *kept;
