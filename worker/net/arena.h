@@ -17,6 +17,7 @@
 #include "common/base/base.h"
 
 struct device;
+struct stream;
 
 #define ARENA_ALIGN 64
 
@@ -46,5 +47,34 @@ void arena_place(struct arena *a, void *base);
 /* -ENOMEM with a sentence that names the size. */
 int arena_alloc(struct arena *a, struct device *dev, struct err *err);
 void arena_free(struct arena *a, struct device *dev); /* { 0 } is fine */
+
+/* ---- inputs ----
+ *
+ * What the host gives a step: several arrays in one block, in memory that the device copies
+ * from without staging, and sent to it at once.
+ *
+ *     inputs_add(&in, &f->t, &f->d_t, bytes);   // an array on the host and on the device
+ *     inputs_add(&in, &f->labels, &f->d_labels, bytes);
+ *     inputs_alloc(&in, dev, err)               // sets all pointers
+ *     f->t[i] = ...;
+ *     inputs_send(&in, stream);                 // queued
+ *
+ * The host's arrays may be written again when the stream was waited for.  Where device memory
+ * is host memory both pointers of an array are the same and nothing is copied. */
+
+struct inputs {
+    struct device *dev;
+    struct arena host, device; /* the same plan twice */
+    void *block;               /* the host's */
+};
+
+/* host and device are the addresses of pointers; see arena_add. */
+void inputs_add(struct inputs *in, void *host, void *device, uint64_t bytes);
+uint64_t inputs_measure(struct inputs *in); /* as arena_measure, on the device */
+
+/* Starts as zeros on the host.  -ENOMEM.  free accepts { 0 } and what a failure left. */
+int inputs_alloc(struct inputs *in, struct device *dev, struct err *err);
+void inputs_free(struct inputs *in);
+int inputs_send(struct inputs *in, struct stream *s);
 
 #endif

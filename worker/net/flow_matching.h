@@ -20,7 +20,6 @@
 
 #include "common/base/base.h"
 #include "worker/net/arena.h"
-#include "worker/net/inputs.h"
 #include "worker/net/net.h"
 
 struct flow_matching {

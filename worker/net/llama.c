@@ -1,6 +1,6 @@
 #include "worker/net/llama.h"
 
-#include "worker/net/inputs.h"
+#include "worker/net/arena.h"
 #include "worker/net/model_index.h"
 
 #define SLICE_BYTES (64u << 20) /* logits at a time */

@@ -3,7 +3,6 @@
 #include "common/base/log.h"
 #include "common/base/rng.h"
 #include "worker/net/arena.h"
-#include "worker/net/inputs.h"
 
 /* What a step finds out on the device. */
 struct findings {
