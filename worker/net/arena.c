@@ -44,7 +44,8 @@ static void put_pointer(void *target, void *value)
     memcpy(target, &value, sizeof value);
 }
 
-void arena_place(struct arena *a, void *base)
+/* Sets all pointers into memory that is the caller's. */
+static void place(struct arena *a, void *base)
 {
     for (size_t i = 0; i < a->n; i++)
         put_pointer(a->slots[i].target, (char *)base + a->slots[i].offset);
@@ -60,7 +61,7 @@ int arena_alloc(struct arena *a, struct device *dev, struct err *err)
                        "smaller train.batch, more train.accumulate or train.recompute",
                        (double)a->high / (1 << 20), dev->name);
     }
-    arena_place(a, a->base);
+    place(a, a->base);
     return 0;
 }
 
@@ -96,10 +97,10 @@ int inputs_alloc(struct inputs *in, struct device *dev, struct err *err)
         return err_wrap(err, "no memory for the inputs of a step");
     }
     memset(in->block, 0, bytes);
-    arena_place(&in->host, in->block);
+    place(&in->host, in->block);
     if (!dev->unified)
         return arena_alloc(&in->device, dev, err);
-    arena_place(&in->device, in->block);
+    place(&in->device, in->block);
     return 0;
 }
 

@@ -42,8 +42,6 @@ uint64_t arena_bytes(const struct arena *a);
 /* arena_bytes of a plan that will not be carried out; frees it. */
 uint64_t arena_measure(struct arena *a);
 
-/* Sets all pointers into memory that is the caller's. */
-void arena_place(struct arena *a, void *base);
 /* -ENOMEM with a sentence that names the size. */
 int arena_alloc(struct arena *a, struct device *dev, struct err *err);
 void arena_free(struct arena *a, struct device *dev); /* { 0 } is fine */

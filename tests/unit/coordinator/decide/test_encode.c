@@ -12,117 +12,61 @@
 #include "coordinator/decide/encode.h"
 #include "tests/unit/coordinator/decide/expect.h"
 
+#define MIB (UINT64_C(1) << 20)
+
+/* 100 pictures; the disk has room unless a case says otherwise. */
+static const struct {
+    const char *name;
+    uint64_t seen, latents_mib, disk_mib;
+    bool asked_once, asked_step, flip, random_crop;
+    bool once;
+    const char *reason;
+} cases[] = {
+    {"asked once", 1, .asked_once = true, .random_crop = true, .once = true,
+     .reason = "as encoders.run says"},
+    {"asked step", 100000, .asked_step = true, .reason = "as encoders.run says"},
+    {"random", 100000, .random_crop = true, .reason = "data.crop random"},
+    {"seconds", 0, .once = true, .reason = "bounded by time"},
+    {"twice", 200, .reason = "only 2.0 times"},
+    {"more", 210, .once = true, .reason = "seen 2.1 times, and 1 passes"},
+    {"flip", 400, .flip = true, .reason = "only 4.0 times"},
+    {"flip more", 410, .flip = true, .once = true, .reason = "seen 4.1 times, and 2 passes"},
+    {"no disk", 1000, 6, 10,
+     .reason = "6.0 MiB of the coordinator's disk, of which 10.0 MiB are free"},
+    {"disk", 1000, 5, 10, .once = true, .reason = "each is seen 10.0 times"},
+};
+
 static void test_encode(void **state)
 {
-    const struct {
-        const char *name;
-        struct encode_in in;
-        bool once;
-        const char *reason;
-    } cases[] = {
-        {"asked once",
-         {.asked_once = true,
-          .asked_step = false,
-          .pictures = 100,
-          .seen = 1,
-          .flip = false,
-          .random_crop = true},
-         true,
-         "as encoders.run says"},
-        {"asked step",
-         {.asked_once = false,
-          .asked_step = true,
-          .pictures = 100,
-          .seen = 100000,
-          .flip = false,
-          .random_crop = false},
-         false,
-         "as encoders.run says"},
-        {"random",
-         {.asked_once = false,
-          .asked_step = false,
-          .pictures = 100,
-          .seen = 100000,
-          .flip = false,
-          .random_crop = true},
-         false,
-         "data.crop random"},
-        {"seconds",
-         {.asked_once = false,
-          .asked_step = false,
-          .pictures = 100,
-          .seen = 0,
-          .flip = false,
-          .random_crop = false},
-         true,
-         "bounded by time"},
-        {"twice",
-         {.asked_once = false,
-          .asked_step = false,
-          .pictures = 100,
-          .seen = 200,
-          .flip = false,
-          .random_crop = false},
-         false,
-         "only 2.0 times"},
-        {"more",
-         {.asked_once = false,
-          .asked_step = false,
-          .pictures = 100,
-          .seen = 210,
-          .flip = false,
-          .random_crop = false},
-         true,
-         "seen 2.1 times, and 1 passes"},
-        {"flip",
-         {.asked_once = false,
-          .asked_step = false,
-          .pictures = 100,
-          .seen = 400,
-          .flip = true,
-          .random_crop = false},
-         false,
-         "only 4.0 times"},
-        {"flip more",
-         {.asked_once = false,
-          .asked_step = false,
-          .pictures = 100,
-          .seen = 410,
-          .flip = true,
-          .random_crop = false},
-         true,
-         "seen 4.1 times, and 2 passes"},
-        {"no disk",
-         {.pictures = 100, .seen = 1000, .latents_bytes = 6 << 20, .disk_free = 10 << 20},
-         false,
-         "would take 6.0 MiB of the coordinator's disk, of which 10.0 MiB are free"},
-        {"disk",
-         {.pictures = 100, .seen = 1000, .latents_bytes = 5 << 20, .disk_free = 10 << 20},
-         true,
-         "each is seen 10.0 times"},
-        {"nothing",
-         {.asked_once = false,
-          .asked_step = false,
-          .pictures = 0,
-          .seen = 10,
-          .flip = false,
-          .random_crop = false},
-         false,
-         "only 0.0 times"},
-    };
     for (size_t i = 0; i < N(cases); i++) {
         struct encode_decision d;
-        encode_decide(&cases[i].in, &d);
+        const struct encode_in in = {.asked_once = cases[i].asked_once,
+                                     .asked_step = cases[i].asked_step,
+                                     .pictures = 100,
+                                     .seen = cases[i].seen,
+                                     .flip = cases[i].flip,
+                                     .latents_bytes = cases[i].latents_mib * MIB,
+                                     .disk_free = cases[i].disk_mib * MIB,
+                                     .random_crop = cases[i].random_crop};
+        encode_decide(&in, &d);
         if (d.once != cases[i].once)
             fail_msg("%s: once %d, '%s'", cases[i].name, d.once, d.reason);
         expect_text(cases[i].name, d.reason, cases[i].reason);
     }
 }
 
+static void test_no_pictures(void **state)
+{
+    struct encode_decision d;
+    encode_decide(&(struct encode_in){.seen = 10}, &d);
+    assert_false(d.once);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_encode),
+        cmocka_unit_test(test_no_pictures),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
