@@ -237,9 +237,11 @@ static const struct conf_key outer_keys[] = {
     CONF(struct job_outer, seconds, INT, .min = 1, .max = 86400,
          .doc = "length of a phase; each worker does what fits"),
     CONF(struct job_outer, lr, DOUBLE, .def = "0.7", .min = 0, .max = 10,
-         .doc = "outer learning rate"),
+         .doc = "outer learning rate; without the key 1 where each module has one replica, on one "
+                "path"),
     CONF(struct job_outer, momentum, DOUBLE, .def = "0.9", .min = 0, .max = 0.9999,
-         .doc = "outer Nesterov momentum"),
+         .doc = "outer Nesterov momentum; without the key 0 where each module has one replica, on "
+                "one path"),
     CONF(struct job_outer, warmup, INT, .def = "0", .min = 0, .max = 1000000,
          .doc = "rounds over which the momentum grows from 0: the first differences of a fresh "
                 "model all point the same way"),

@@ -38,7 +38,7 @@ static void fills_the_defaults(void **state)
     assert_int_equal(s.train.t, JOB_T_LOGIT_NORMAL);
     assert_string_equal(s.recipe.name, "diloco");
     assert_int_equal(s.recipe.replicas, 1);
-    assert_true(s.outer.lr == 0.7 && s.outer.momentum == 0.9 && s.outer.quorum == 0.5);
+    assert_true(s.outer.lr == 1 && s.outer.momentum == 0 && s.outer.quorum == 0.5);
     assert_int_equal(s.outer.seconds, 0);
     assert_int_equal(s.wire.up, CODEC_E3M0);
     assert_int_equal(s.sample.count, 64);
@@ -265,12 +265,44 @@ static void documents_itself(void **state)
     buf_release(&doc);
 }
 
+/* One replica a module trains plainly, several with Nesterov; what the file says stands. */
+static void plain_outer_steps_for_one_replica(void **state)
+{
+    static const char head[] =
+        "name: a\ndata: {path: x, image_size: 16}\n"
+        "model: {patch: 4, dim: 16, depth: 4, heads: 2}\ntrain: {batch: 8}\n";
+    const struct {
+        const char *rest;
+        double lr, momentum;
+    } cases[] = {
+        {"outer: {rounds: 2, steps: 2}\n", 1, 0},
+        {"outer: {rounds: 2, steps: 2, momentum: 0.5}\n", 1, 0.5},
+        {"outer: {rounds: 2, steps: 2}\nrecipe: {name: diloco, replicas: 2}\n", 0.7, 0.9},
+        {"outer: {rounds: 2, steps: 2}\nrecipe: {name: ddm, experts: 2}\n", 1, 0},
+        {"outer: {rounds: 2, steps: 2}\nrecipe: {name: ddm, experts: 2, replicas: 2}\n", 0.7, 0.9},
+        {"outer: {rounds: 2, steps: 2, lr: 0.3}\nrecipe: {name: ddm, experts: 2}\n", 0.3, 0},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct job_spec s;
+        char *text = str_printf("%s%s", head, cases[i].rest);
+        OK(job_parse(text, strlen(text), "job", &s, err));
+        assert_true(s.outer.lr == cases[i].lr);
+        assert_true(s.outer.momentum == cases[i].momentum);
+        job_release(&s);
+        mem_free(text);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(fills_the_defaults),      cmocka_unit_test(reads_every_kind),
-        cmocka_unit_test(refuses_with_a_sentence), cmocka_unit_test(keys_that_need_each_other),
-        cmocka_unit_test(keys_without_effect),     cmocka_unit_test(documents_itself),
+        cmocka_unit_test(plain_outer_steps_for_one_replica),
+        cmocka_unit_test(fills_the_defaults),
+        cmocka_unit_test(reads_every_kind),
+        cmocka_unit_test(refuses_with_a_sentence),
+        cmocka_unit_test(keys_that_need_each_other),
+        cmocka_unit_test(keys_without_effect),
+        cmocka_unit_test(documents_itself),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
