@@ -273,6 +273,8 @@ void show_job(const json_t *job, FILE *out)
     fputc('\n', out);
     if (*cli_str(job, "reason", ""))
         fprintf(out, "  %s\n", cli_str(job, "reason", ""));
+    if (*cli_str(job, "stalled", ""))
+        fprintf(out, "  stalled: %s\n", cli_str(job, "stalled", ""));
     print_numbers(job, out);
     print_data(job, out);
     print_wire(job, out);

@@ -41,6 +41,8 @@ static void print_job(const json_t *job)
            cli_num(job, "images_per_s", 0.0), show_unit(job), eta);
     if (*cli_str(job, "reason", ""))
         printf("      %s\n", cli_str(job, "reason", ""));
+    if (*cli_str(job, "stalled", ""))
+        printf("      stalled: %s\n", cli_str(job, "stalled", ""));
 }
 
 static void print_worker(const json_t *w)

@@ -105,6 +105,17 @@ static Skerry__V1__Failure fault_of(int code)
         return SKERRY__V1__FAILURE__FAILURE_DEVICE;
     case -ENOMEM:
         return SKERRY__V1__FAILURE__FAILURE_MEMORY;
+    case -EAGAIN:
+    case -ETIMEDOUT:
+    case -ECONNREFUSED:
+    case -ECONNRESET:
+    case -EPIPE:
+    case -EHOSTUNREACH:
+    case -ENETUNREACH:
+    case -ENOSPC:   /* the coordinator's: our own counts as memory */
+    case -ERR_AUTH: /* tickets expire */
+    case -ERR_REMOTE:
+        return SKERRY__V1__FAILURE__FAILURE_NETWORK;
     default:
         return SKERRY__V1__FAILURE__FAILURE_TASK;
     }

@@ -29,9 +29,9 @@ static uint64_t held_back(uint64_t now, uint64_t worker, const struct schedule_t
         *ret_why = "needs more memory than this worker has";
         return until;
     }
-    until = t->ready_ms + o->failed_patience_ms;
-    if (t->failed_worker == worker && o->other_workers && now < until) {
-        *ret_why = "was failed by this worker and is kept for another";
+    until = failure_until(t->failed, worker);
+    if (now < until) {
+        *ret_why = "was failed by this worker, which waits before it tries again";
         return until;
     }
     until = t->ready_ms + t->patience_ms;

@@ -3,13 +3,14 @@
  * Order: the rank of its kind; then the paths that are furthest behind, so that more paths than
  * workers advance together; then warm before cold (the replica's last owner has its moments and
  * error feedback at hand); then the job with the fewest leases; then age.  A replica whose last
- * owner is here is kept for it for a while.  A task that this worker failed last goes to another
- * one first, if there is any.  What the worker has no memory for is not offered to it for a while.
- * Pure; the reason says what the worker waits for. */
+ * owner is here is kept for it for a while.  A task that this worker failed waits for another
+ * one, or for its back-off (failure.h).  What the worker has no memory for is not offered to it for
+ * a while. Pure; the reason says what the worker waits for. */
 #ifndef COORDINATOR_SCHEDULE_H
 #define COORDINATOR_SCHEDULE_H
 
 #include "common/base/base.h"
+#include "coordinator/decide/failure.h"
 
 #define SCHEDULE_REASON_MAX 256
 
@@ -19,6 +20,7 @@ struct schedule_small {
     int kind; /* the task's; only compared */
     uint32_t network;
     uint64_t until_ms; /* then it is asked again: memory may have come free */
+    uint32_t times;    /* that it said so */
 };
 
 struct schedule_task {
@@ -26,22 +28,20 @@ struct schedule_task {
     int kind;      /* only compared */
     unsigned rank; /* its kind's: the lower goes first */
     uint32_t network;
-    uint64_t owner;         /* last owner of the replica; 0: none */
-    bool owner_here;        /* it is here and may be given work */
-    bool owner_training;    /* it is in another phase: not waited for */
-    uint32_t patience_ms;   /* how long the warm owner is waited for */
-    uint64_t failed_worker; /* the worker that failed it last; 0: none */
-    uint64_t ready_ms;      /* since when it may run */
-    uint64_t not_before_ms; /* back-off after a failure; 0: none */
-    uint32_t job_leases;    /* leases the job holds now */
-    uint32_t lag;           /* TRAIN: rounds that its path is ahead of the job's last one */
-    bool needs_helper;      /* another worker must have time for what it asks */
+    uint64_t owner;                    /* last owner of the replica; 0: none */
+    bool owner_here;                   /* it is here and may be given work */
+    bool owner_training;               /* it is in another phase: not waited for */
+    uint32_t patience_ms;              /* how long the warm owner is waited for */
+    const struct failure_list *failed; /* who failed it; NULL: nobody */
+    uint64_t ready_ms;                 /* since when it may run */
+    uint64_t not_before_ms;            /* back-off of all workers; 0: none */
+    uint32_t job_leases;               /* leases the job holds now */
+    uint32_t lag;      /* TRAIN: rounds that its path is ahead of the job's last one */
+    bool needs_helper; /* another worker must have time for what it asks */
 };
 
 struct schedule_options {
-    bool other_workers; /* somebody else could take a failed task */
-    bool helper;        /* somebody else is left to help those that ask */
-    uint32_t failed_patience_ms;
+    bool helper;                        /* somebody else is left to help those that ask */
     const struct schedule_small *small; /* the worker's */
     unsigned n_small;
 };

@@ -429,6 +429,7 @@ static void redo_refused(struct coordinator *co, struct job *j, const struct out
 {
     for (size_t i = 0; i < step->n_contributions; i++) {
         struct task *t;
+        char reason[REASON_MAX];
         const struct contribution *c = checked(co, step, i, true, &t);
         if (c == NULL || j->doom != NULL)
             continue;
@@ -439,7 +440,8 @@ static void redo_refused(struct coordinator *co, struct job *j, const struct out
             job_doom(j, "no samples are left to repeat task %llu", (unsigned long long)t->id);
             return;
         }
-        task_failed(co, t, true, t->reason);
+        (void)str_copy(reason, sizeof(reason), t->reason);
+        task_failed(co, t, FAULT_TASK, reason);
     }
 }
 

@@ -9,6 +9,8 @@
 
 #define CLOSED_MS 2000 /* for a reconnect */
 #define PROGRESS_MIN_MS 60000
+#define SMALL_MAX_MS (30u * 60 * 1000)
+#define SMALL_TIMES_MAX 16
 #define STUCK_MAX_MS (5u * 60 * 1000) /* patience with a slow step ends at five times that */
 
 void member_heard(struct coordinator *co, struct worker *w)
@@ -159,12 +161,22 @@ void member_failed(struct coordinator *co, struct worker *w)
 }
 
 void member_note_small(struct coordinator *co, struct worker *w, const struct task *t,
-                       uint64_t until_ms)
+                       uint64_t wait_ms)
 {
     const struct job *j = state_job(&co->state, t->job_id);
-    const struct schedule_small s = {t->job_id, (int)t->kind, j ? query_network(j, t) : 0,
-                                     until_ms};
-    w->small[w->n_small++ % WORKER_SMALL_MAX] = s;
+    struct schedule_small s = {.job_id = t->job_id, .kind = (int)t->kind};
+    unsigned at = 0, n = w->n_small < WORKER_SMALL_MAX ? w->n_small : WORKER_SMALL_MAX;
+    s.network = j ? query_network(j, t) : 0;
+    while (at < n && (w->small[at].job_id != s.job_id || w->small[at].kind != s.kind ||
+                      w->small[at].network != s.network))
+        at++;
+    if (at == n)
+        at = w->n_small++ % WORKER_SMALL_MAX;
+    else
+        s.times = w->small[at].times < SMALL_TIMES_MAX ? w->small[at].times + 1 : SMALL_TIMES_MAX;
+    wait_ms <<= s.times;
+    s.until_ms = core_now(co) + (wait_ms < SMALL_MAX_MS ? wait_ms : SMALL_MAX_MS);
+    w->small[at] = s;
 }
 
 bool member_is_small(const struct coordinator *co, const struct worker *w, const struct task *t)

@@ -20,9 +20,10 @@ void member_closed(struct coordinator *co, struct worker *w);
 void member_succeeded(struct coordinator *co, struct worker *w);
 /* Counts a failure; quarantines after several in a row. */
 void member_failed(struct coordinator *co, struct worker *w);
-/* w has no memory for tasks like t: until then it is offered none. */
+/* w has no memory for tasks like t: it is offered none for so long, and twice as long each time
+ * that it says so again, up to half an hour. */
 void member_note_small(struct coordinator *co, struct worker *w, const struct task *t,
-                       uint64_t until_ms);
+                       uint64_t wait_ms);
 /* Has w said so, not long ago? */
 bool member_is_small(const struct coordinator *co, const struct worker *w, const struct task *t);
 /* Is another worker here that has not said so? */

@@ -123,6 +123,29 @@ uint32_t query_barrier(const struct job *j)
                : UINT32_MAX;
 }
 
+bool query_stalled(const struct state *s, const struct job *j, char ret_reason[REASON_MAX])
+{
+    ret_reason[0] = '\0';
+    if (job_is_ended(j))
+        return false;
+    for (size_t i = 0; i < s->n_tasks; i++) {
+        const struct task *t = s->tasks[i];
+        if (t->job_id != j->id || t->state != TASK_PENDING || task_is_aside(t) ||
+            (t->failures < TASK_FAILURES_MAX && !failure_doubted(&t->failed)))
+            continue;
+        (void)snprintf(ret_reason, REASON_MAX, "%s task %llu failed %u times, at last: %.180s",
+                       task_kind_name(t->kind), (unsigned long long)t->id, t->failures, t->reason);
+        return true;
+    }
+    for (uint32_t m = 0; m < j->comp.n_modules; m++)
+        if (j->modules[m].outer_failures >= TASK_FAILURES_MAX) {
+            (void)snprintf(ret_reason, REASON_MAX, "module %llu: %.220s",
+                           (unsigned long long)j->modules[m].id, j->modules[m].outer_reason);
+            return true;
+        }
+    return false;
+}
+
 /* ---- partitioning -------------------------------------------------------- */
 
 size_t query_split_group(const struct job *j, size_t first, size_t n)

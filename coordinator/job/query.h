@@ -33,6 +33,10 @@ bool query_finished(const struct job *j);
 /* The round at which paths wait for their new shards; UINT32_MAX: none is to come. */
 uint32_t query_barrier(const struct job *j);
 
+/* Does the job not go on because its tasks, or the outer steps of a module, fail again and again?
+ * ret_reason says which.  It goes on by itself when somebody can do them. */
+bool query_stalled(const struct state *s, const struct job *j, char ret_reason[REASON_MAX]);
+
 /* ---- partitioning -------------------------------------------------------- */
 
 /* How many of the shards [first, n) one SPLIT task reads: neighbours, so that their rows of the

@@ -7,8 +7,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 
-#define ATTEMPTS_MAX 100
-#define BACKOFF_MS 1000u
+#define ATTEMPTS_MAX 100 /* of what is aside */
 #define FIRST_BATCHES 64 /* a first phase bounded by time: no speed is known yet */
 
 struct task *task_make(struct coordinator *co, struct job *j, enum task_kind kind)
@@ -68,12 +67,6 @@ static void release_holder(struct coordinator *co, const struct task *t)
     }
 }
 
-/* What is asked for beside the training may fail without taking the job with it. */
-static bool is_aside(const struct task *t)
-{
-    return task_traits[t->kind].aside || task_evaluates(t);
-}
-
 void task_requeue(struct coordinator *co, struct task *t, const char *reason)
 {
     uint32_t part;
@@ -91,12 +84,8 @@ void task_requeue(struct coordinator *co, struct task *t, const char *reason)
     (void)str_copy(t->reason, sizeof(t->reason), reason);
     state_set_task_state(&co->state, t, TASK_PENDING);
     core_touch(co);
-    struct job *j = state_job(&co->state, t->job_id);
-    if (t->attempt > ATTEMPTS_MAX && is_aside(t))
+    if (t->attempt > ATTEMPTS_MAX && task_is_aside(t))
         task_end(co, t, TASK_FAILED, reason);
-    else if (t->attempt > ATTEMPTS_MAX && j != NULL)
-        job_doom(j, "%s task %llu was tried %d times, at last: %s", task_kind_name(t->kind),
-                 (unsigned long long)t->id, ATTEMPTS_MAX, reason);
 }
 
 void task_settle(struct coordinator *co, struct task *t, uint64_t done)
@@ -152,23 +141,51 @@ void task_end(struct coordinator *co, struct task *t, enum task_state state, con
     co->velocities_old |= task_is_remote(t);
 }
 
-void task_failed(struct coordinator *co, struct task *t, bool retryable, const char *reason)
+/* Notes on the task that its holder could not do it. */
+static void note_failure(struct coordinator *co, struct task *t, bool lasting,
+                         struct failure_decision *ret)
 {
+    struct failure_in in = {.now_ms = core_now(co), .worker = t->worker_id, .lasting = lasting};
+    in.only = true;
+    for (size_t i = 0; i < co->state.n_workers; i++) {
+        const struct worker *w = co->state.workers[i];
+        in.only &= w->id == t->worker_id;
+        in.others |= w->id != t->worker_id && w->state == WORKER_HERE && !w->drain &&
+                     failure_until(&t->failed, w->id) <= in.now_ms;
+    }
+    failure_note(&t->failed, &in, ret);
+}
+
+void task_failed(struct coordinator *co, struct task *t, enum task_fault fault, const char *reason)
+{
+    const bool aside = task_is_aside(t), lasting = fault == FAULT_LASTING;
     struct job *j = state_job(&co->state, t->job_id);
+    struct failure_decision d;
+    char text[REASON_MAX];
+    note_failure(co, t, lasting, &d);
     t->failures++;
-    t->failed_worker = t->worker_id;
-    core_say(co, t->job_id, t->worker_id, "%s task %llu failed (%u of %d) on worker %llu: %s",
-             task_kind_name(t->kind), (unsigned long long)t->id, t->failures, TASK_FAILURES_MAX,
+    core_say(co, t->job_id, t->worker_id, "%s task %llu failed (%u times now) on worker %llu: %s",
+             task_kind_name(t->kind), (unsigned long long)t->id, t->failures,
              (unsigned long long)t->worker_id, reason);
-    if (retryable && t->failures < TASK_FAILURES_MAX) {
-        task_requeue(co, t, reason);
-        t->not_before_ms = core_now(co) + (BACKOFF_MS << (t->failures - 1));
+    if (aside ? lasting || (fault == FAULT_TASK && t->failures >= TASK_FAILURES_MAX)
+              : d.confirmed) {
+        task_end(co, t, TASK_FAILED, reason);
+        if (!aside)
+            job_doom(j, "%s task %llu failed: %s", task_kind_name(t->kind),
+                     (unsigned long long)t->id, reason);
         return;
     }
-    task_end(co, t, TASK_FAILED, reason);
-    if (!is_aside(t))
-        job_doom(j, "%s task %llu failed%s: %s", task_kind_name(t->kind), (unsigned long long)t->id,
-                 retryable ? " 5 times, at last" : "", reason);
+    (void)snprintf(text, sizeof(text), lasting ? "%.160s (a second worker is asked)" : "%s",
+                   reason);
+    task_requeue(co, t, text);
+    t->not_before_ms = d.all_ms;
+}
+
+void task_passed_on(struct coordinator *co, struct task *t, const char *reason)
+{
+    struct failure_decision d;
+    note_failure(co, t, false, &d);
+    task_requeue(co, t, reason);
 }
 
 static bool still_needed(const struct job *j, const struct task *t)

@@ -1,5 +1,6 @@
-/* One task's life: made, leased, given back, ended.  A task that fails for good dooms its job,
- * unless it is aside of the training; nothing here ends a job. */
+/* One task's life: made, leased, given back, ended.  A task that nobody can do dooms its job,
+ * unless it is aside of the training; one worker's word is not enough for that (decide/failure.h).
+ * Nothing here ends a job. */
 #ifndef COORDINATOR_TASKS_H
 #define COORDINATOR_TASKS_H
 
@@ -13,8 +14,15 @@ void task_lease(struct coordinator *co, struct task *t, struct worker *w);
 void task_requeue(struct coordinator *co, struct task *t, const char *reason);
 /* Ends it as DONE, FAILED or CANCELLED: samples that it has not settled are pending again. */
 void task_end(struct coordinator *co, struct task *t, enum task_state state, const char *reason);
-/* A worker reported failure. */
-void task_failed(struct coordinator *co, struct task *t, bool retryable, const char *reason);
+enum task_fault {
+    FAULT_PASSING, /* of the network, a disk, or ours: nobody's, and never the last */
+    FAULT_TASK,    /* it may go better, here or elsewhere */
+    FAULT_LASTING, /* its worker says that nobody can do it */
+};
+/* Its holder could not do it. */
+void task_failed(struct coordinator *co, struct task *t, enum task_fault fault, const char *reason);
+/* As FAULT_PASSING, and not counted; with other workers here one of them is first. */
+void task_passed_on(struct coordinator *co, struct task *t, const char *reason);
 /* Settles what the task holds in its ledger: `done` samples are done. */
 void task_settle(struct coordinator *co, struct task *t, uint64_t done);
 #define RANGES_TAKEN_MAX 2048 /* a TRAIN task with its tickets must fit a frame of 1 MiB */

@@ -33,7 +33,7 @@ static int merge_classes(struct job *j, const Skerry__V1__ReportRequest *r, stru
 }
 
 /* Images without a caption in all archives so far: a figure of the job, which has a limit. */
-static void count_uncaptioned(struct job *j, uint64_t more)
+static struct row_rec uncaptioned(const struct job *j, uint64_t more)
 {
     struct row_rec row = {
         .kind = TASK_INGEST,
@@ -42,21 +42,20 @@ static void count_uncaptioned(struct job *j, uint64_t more)
         .value = (double)more,
         .at_unix_ms = (int64_t)clock_wall_ms(),
     };
-    if (more == 0)
-        return;
     for (size_t i = 0; i < j->n_rows; i++)
         if (j->rows[i].kind == TASK_INGEST && strcmp(j->rows[i].name, row.name) == 0)
             row.value += j->rows[i].value;
-    (void)job_put_row(j, &row); /* the first ones of a job: there is room */
-    if (row.value > j->spec.data.max_bad)
-        job_doom(j, "%.0f images have no caption, data.max_bad allows %d", row.value,
-                 j->spec.data.max_bad);
+    return row;
 }
 
 static int ingest_apply(struct coordinator *co, struct job *j, struct task *t,
                         const Skerry__V1__ReportRequest *r, struct err *err)
 {
+    const struct row_rec row = uncaptioned(j, r->uncaptioned);
     int rc = 0;
+    if (r->uncaptioned > 0 && row.value > j->spec.data.max_bad)
+        return err_set(err, -ERR_CONFIG, "%.0f images have no caption, data.max_bad allows %d",
+                       row.value, j->spec.data.max_bad);
     if (r->n_shards == 0 || r->n_shards > 4096 || j->n_shards + r->n_shards > JOB_SHARDS_MAX)
         return err_set(err, -EINVAL,
                        "an archive made %zu shards, expected 1 to 4096 and at most "
@@ -78,8 +77,8 @@ static int ingest_apply(struct coordinator *co, struct job *j, struct task *t,
         *job_add_shard(j) = made[i]; /* the number was checked */
     if (rc == 0)
         job_order_shards(j, 0); /* by URL: it must not matter which archive was cut first */
-    if (rc == 0)
-        count_uncaptioned(j, r->uncaptioned);
+    if (rc == 0 && r->uncaptioned > 0)
+        (void)job_put_row(j, &row); /* the first ones of a job: there is room */
     mem_free(made);
     return rc;
 }

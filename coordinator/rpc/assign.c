@@ -7,9 +7,8 @@
 #include "coordinator/kinds/kinds.h"
 #include "coordinator/kinds/message.h"
 
-#define FAILED_PATIENCE_MS 10000 /* a failed task goes to another worker first */
-#define OWNER_PATIENCE_MS 2000   /* a replica waits for the worker with its moments */
-#define BUSY_PATIENCE_MS 10000   /* and, while that evaluates or draws, half a round: */
+#define OWNER_PATIENCE_MS 2000 /* a replica waits for the worker with its moments */
+#define BUSY_PATIENCE_MS 10000 /* and, while that evaluates or draws, half a round: */
 #define BUSY_PATIENCE_MAX_MS 300000
 
 static uint32_t job_leases(const struct state *s, uint64_t job_id)
@@ -76,7 +75,7 @@ static struct schedule_task *candidates(struct coordinator *co, size_t *ret_n)
             .job_id = t->job_id,
             .kind = (int)t->kind,
             .rank = task_traits[t->kind].rank,
-            .failed_worker = t->failed_worker,
+            .failed = &t->failed,
             .ready_ms = t->ready_ms,
             .not_before_ms = t->not_before_ms,
             .network = query_network(j, t),
@@ -90,20 +89,18 @@ static struct schedule_task *candidates(struct coordinator *co, size_t *ret_n)
     return list;
 }
 
-/* Workers that may be given something else than w, and of these the ones that do not
- * wait for others themselves. */
-static void count_others(const struct state *s, const struct worker *w, size_t *ret_others,
-                         size_t *ret_helpers)
+/* Does another worker than w not wait for others itself? */
+static bool has_helper(const struct state *s, const struct worker *w)
 {
-    *ret_others = *ret_helpers = 0;
     for (size_t i = 0; i < s->n_workers; i++) {
         const struct worker *o = s->workers[i];
         if (o == w || o->state != WORKER_HERE || o->drain)
             continue;
         const struct task *t = o->task_id ? state_task(s, o->task_id) : NULL;
-        ++*ret_others;
-        *ret_helpers += t == NULL || !task_is_remote(t);
+        if (t == NULL || !task_is_remote(t))
+            return true;
     }
+    return false;
 }
 
 /* Leases the picked task; the answer follows the commit. */
@@ -129,12 +126,8 @@ static bool serve(struct coordinator *co, struct worker *w, const struct schedul
         (void)str_copy(w->waiting_for, sizeof(w->waiting_for), reason);
         return false;
     }
-    size_t others, helpers;
-    count_others(&co->state, w, &others, &helpers);
     const struct schedule_options o = {
-        .other_workers = others > 0,
-        .helper = helpers > 0,
-        .failed_patience_ms = FAILED_PATIENCE_MS,
+        .helper = has_helper(&co->state, w),
         .small = w->small,
         .n_small = w->n_small < WORKER_SMALL_MAX ? w->n_small : WORKER_SMALL_MAX,
     };
@@ -206,7 +199,7 @@ void assign_send(struct coordinator *co, struct reply *r)
         t = NULL;
     if (t != NULL &&
         kinds_message(co, state_job(&co->state, t->job_id), t, w, &mem, &msg.task, &err) < 0)
-        task_failed(co, state_edit_task(&co->state, t), true, err.msg);
+        task_failed(co, state_edit_task(&co->state, t), FAULT_PASSING, err.msg);
     if (w != NULL) {
         msg.drain = w->drain;
         msg.waiting_for = msg.task ? (char *)"" : (char *)w->waiting_for;

@@ -1,6 +1,7 @@
 #include "coordinator/rpc/report.h"
 
 #include "coordinator/job/member.h"
+#include "coordinator/job/query.h"
 #include "coordinator/job/tasks.h"
 #include "coordinator/kinds/kinds.h"
 
@@ -27,6 +28,12 @@ static int apply_snapshot(struct coordinator *co, struct job *j, struct task *t,
 
 /* ---- bad samples --------------------------------------------------------- */
 
+static const char *shard_name(const Skerry__V1__BadSample *b, char out[HASH_HEX_MAX])
+{
+    out[0] = '\0';
+    return b->shard_sha256.len == 32 ? hash_hex(b->shard_sha256.data, 32, out) : out;
+}
+
 static bool already_named(const struct job *j, const char *shard, const char *key)
 {
     for (size_t i = 0; i < j->n_bad; i++)
@@ -35,38 +42,59 @@ static bool already_named(const struct job *j, const char *shard, const char *ke
     return false;
 }
 
-/* A broken image is met again in every epoch: what has a name counts once.  Of
- * those without one the most that one phase met count; archives are cut once. */
-static void take_bad(struct coordinator *co, struct job *j, const struct task *t,
-                     const Skerry__V1__ReportRequest *r)
+static uint64_t unnamed(const Skerry__V1__ReportRequest *r, uint64_t held)
 {
-    uint32_t extra = r->bad_count > r->n_bad ? r->bad_count - (uint32_t)r->n_bad : 0, fresh = 0;
+    const uint64_t n = r->bad_count > r->n_bad ? r->bad_count - r->n_bad : 0;
+    return n < held ? n : held;
+}
+
+/* How many more bad samples the job has with this report.  A broken image is met again in every
+ * epoch: what has a name counts once.  Of those without one the most that one phase met count;
+ * archives are cut once.  A task has no more bad samples than it has samples. */
+static uint32_t fresh_bad(const struct job *j, const struct task *t,
+                          const Skerry__V1__ReportRequest *r, uint64_t held)
+{
+    const uint64_t extra = unnamed(r, held);
+    uint64_t fresh = 0;
     for (size_t i = 0; i < r->n_bad; i++) {
-        char shard[HASH_HEX_MAX] = "";
-        if (r->bad[i]->shard_sha256.len == 32)
-            (void)hash_hex(r->bad[i]->shard_sha256.data, 32, shard);
-        if (already_named(j, shard, r->bad[i]->key))
-            continue;
-        if (job_add_bad(j, shard, r->bad[i]->key, r->bad[i]->reason))
-            fresh++;
-        else
-            extra++;
+        char shard[HASH_HEX_MAX];
+        fresh += !already_named(j, shard_name(r->bad[i], shard), r->bad[i]->key);
     }
-    if (t->kind == TASK_INGEST) {
-        fresh += extra;
-    } else if (extra > j->bad_unnamed) {
-        fresh += extra - j->bad_unnamed;
-        j->bad_unnamed = extra;
+    if (t->kind == TASK_INGEST)
+        return (uint32_t)(fresh + extra);
+    fresh += extra > j->bad_unnamed ? extra - j->bad_unnamed : 0;
+    return (uint32_t)(fresh < held ? fresh : held);
+}
+
+/* Are these more than the job takes?  Another worker has to say so, too. */
+static int check_bad(const struct job *j, const struct task *t, const Skerry__V1__ReportRequest *r,
+                     uint64_t held, struct err *err)
+{
+    const uint64_t all = (uint64_t)j->bad_count + fresh_bad(j, t, r, held);
+    const char *key = "not named", *why = "";
+    if (all <= (uint64_t)j->spec.data.max_bad)
+        return 0;
+    if (j->n_bad > 0 || r->n_bad > 0) {
+        key = j->n_bad > 0 ? j->bad[0].key : r->bad[0]->key;
+        why = j->n_bad > 0 ? j->bad[0].reason : r->bad[0]->reason;
     }
-    if (fresh == 0)
-        return;
-    j->bad_count += fresh;
-    if (j->bad_count > (uint32_t)j->spec.data.max_bad)
-        job_doom(j,
-                 "%u samples cannot be read, data.max_bad allows %d; the first is "
-                 "%s: %s",
-                 j->bad_count, j->spec.data.max_bad, j->n_bad ? j->bad[0].key : "not named",
-                 j->n_bad ? j->bad[0].reason : "");
+    return err_set(err, -ERR_CONFIG,
+                   "%llu samples cannot be read, data.max_bad allows %d; the first is %.60s: %.80s",
+                   (unsigned long long)all, j->spec.data.max_bad, key, why);
+}
+
+static void take_bad(struct job *j, const struct task *t, const Skerry__V1__ReportRequest *r,
+                     uint64_t held)
+{
+    const uint64_t extra = unnamed(r, held);
+    j->bad_count += fresh_bad(j, t, r, held);
+    if (t->kind != TASK_INGEST && extra > j->bad_unnamed)
+        j->bad_unnamed = (uint32_t)extra;
+    for (size_t i = 0; i < r->n_bad && i < held; i++) {
+        char shard[HASH_HEX_MAX];
+        if (!already_named(j, shard_name(r->bad[i], shard), r->bad[i]->key))
+            (void)job_add_bad(j, shard, r->bad[i]->key, r->bad[i]->reason);
+    }
 }
 
 /* ---- all ----------------------------------------------------------------- */
@@ -134,8 +162,8 @@ static bool input_gone(const struct coordinator *co, const struct task *t, char 
     return false;
 }
 
-/* Its worker has no memory for it: to others; counted as a failure when nobody here could
- * begin it and no phase of its path was ever done. */
+/* Its worker has no memory for it: to others.  Where no other worker is known and no phase of its
+ * path was ever done, nobody could begin it. */
 static void too_large(struct coordinator *co, struct task *t, const char *reason)
 {
     struct worker *w = state_edit_worker(&co->state, state_worker(&co->state, t->worker_id));
@@ -143,9 +171,9 @@ static void too_large(struct coordinator *co, struct task *t, const char *reason
     const bool others = member_others_fit(co, w, t);
     const bool begun = j != NULL && t->kind == TASK_TRAIN && j->paths[t->path].round > 0;
     if (w != NULL)
-        member_note_small(co, w, t, core_now(co) + (others ? SMALL_MS : SMALL_ALONE_MS));
-    if (!others && !begun) {
-        task_failed(co, t, true, reason);
+        member_note_small(co, w, t, others ? SMALL_MS : SMALL_ALONE_MS);
+    if (co->state.n_workers == 1 && !begun) {
+        task_failed(co, t, FAULT_LASTING, reason);
         return;
     }
     core_say(co, t->job_id, t->worker_id, "%s task %llu is too large for worker %llu: %s",
@@ -161,12 +189,11 @@ static void lost_device(struct coordinator *co, struct task *t, const char *reas
     core_say(co, t->job_id, t->worker_id, "the device of worker %llu failed in %s task %llu: %s",
              (unsigned long long)t->worker_id, task_kind_name(t->kind), (unsigned long long)t->id,
              reason);
-    t->failed_worker = t->worker_id;
     if (w != NULL) {
         w->device_failures++;
         w->tasks_failed++;
     }
-    task_requeue(co, t, reason);
+    task_passed_on(co, t, reason);
 }
 
 static void take_failure(struct coordinator *co, struct worker *w, struct task *t,
@@ -182,10 +209,11 @@ static void take_failure(struct coordinator *co, struct worker *w, struct task *
         /* Not the worker's fault, and not the task's. */
         task_requeue(co, t, "the disk of the coordinator is full");
         t->not_before_ms = core_now(co) + FULL_DISK_WAIT_MS;
+    } else if (r->failure == SKERRY__V1__FAILURE__FAILURE_NETWORK || input_gone(co, t, reason)) {
+        task_failed(co, t, FAULT_PASSING, reason);
     } else {
-        if (!input_gone(co, t, reason))
-            member_failed(co, w);
-        task_failed(co, t, r->retryable, reason);
+        member_failed(co, w);
+        task_failed(co, t, r->retryable ? FAULT_TASK : FAULT_LASTING, reason);
     }
 }
 
@@ -203,20 +231,22 @@ int report_apply(struct coordinator *co, struct worker *w, const Skerry__V1__Rep
         return apply_snapshot(co, j, t, r, err);
     if (r->failed) {
         take_failure(co, w, t, r);
-        take_bad(co, j, t, r);
         return 0;
     }
-    rc = kinds_apply(co, j, t, r, err);
+    const uint64_t held = t->kind == TASK_INGEST ? UINT32_MAX : query_held(t);
+    rc = check_bad(j, t, r, held, err);
+    if (rc == 0)
+        rc = kinds_apply(co, j, t, r, err);
     if (rc < 0) {
-        /* A result that does not fit is a failure of its maker. */
+        /* A result that does not fit is a failure of its maker, or tells of a fault of the data. */
         (void)snprintf(reason, sizeof(reason), "its result was refused: %.200s", err->msg);
         member_failed(co, w);
-        task_failed(co, t, true, reason);
+        task_failed(co, t, rc == -ERR_CONFIG ? FAULT_LASTING : FAULT_TASK, reason);
         return rc;
     }
     take_figures(t, r);
     task_end(co, t, TASK_DONE, "");
     member_succeeded(co, w);
-    take_bad(co, j, t, r);
+    take_bad(j, t, r, held);
     return 0;
 }

@@ -32,6 +32,11 @@ bool task_wants_ema(const struct task *t)
                            (t->kind == TASK_VELOCITY && t->velocity.ema);
 }
 
+bool task_is_aside(const struct task *t)
+{
+    return task_traits[t->kind].aside || task_evaluates(t);
+}
+
 bool task_evaluates(const struct task *t)
 {
     return (t->kind == TASK_CLUSTER && t->cluster.evaluate) ||

@@ -4,13 +4,14 @@
 #define COORDINATOR_TASK_H
 
 #include "coordinator/decide/lease.h"
+#include "coordinator/decide/failure.h"
 #include "coordinator/state/ledger.h"
 #include "coordinator/state/mark.h"
 #include "coordinator/state/record.h"
 
 #define TASK_RANGES_MAX 4096 /* as TrainTask.ranges */
 #define TASK_LABELS_MAX 1024
-#define TASK_FAILURES_MAX 5
+#define TASK_FAILURES_MAX 5 /* then what is aside has failed, and its job is stalled by others */
 #define TASK_TEXT_MAX 65536 /* bytes of a generated text, as ReportRequest.text */
 
 /* Same numbers as TaskKind of skerry.proto. */
@@ -151,8 +152,8 @@ struct task {
     /* (m) of the attempt that runs, and of those before it */
     uint64_t ready_ms; /* since when it may be leased */
     uint64_t leased_ms, progress_ms, ended_ms;
-    uint64_t failed_worker;           /* the last that failed it: others go first */
-    uint64_t not_before_ms;           /* back-off of a failed one */
+    struct failure_list failed;       /* the workers that failed it */
+    uint64_t not_before_ms;           /* back-off of all workers */
     uint32_t steps_done, steps_total; /* from heartbeats */
     uint64_t samples_done;
     struct lease_reach reached; /* what counted as progress last */
@@ -162,6 +163,8 @@ struct task {
     struct row_mark row;
 };
 
+/* Is it asked for beside the training?  Then it may fail without taking the job with it. */
+bool task_is_aside(const struct task *t);
 /* The part of an EVAL or SAMPLE task; of others NULL. */
 static inline const struct task_draw *task_drawing(const struct task *t)
 {

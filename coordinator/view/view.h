@@ -80,7 +80,8 @@ struct view_job {
      * done failed cancelled */
     const char *state;
     const char *reason;
-    const char *spec; /* YAML as submitted */
+    char stalled[256]; /* why it does not go on although workers try; "": it does */
+    const char *spec;  /* YAML as submitted */
     const char *recipe;
     int64_t created_unix_ms, ended_unix_ms; /* ended 0: not yet */
     uint64_t age_ms, elapsed_ms; /* since submit; since it began running, until its end */

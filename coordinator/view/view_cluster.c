@@ -255,18 +255,29 @@ static bool lacks_helper(const struct task *t, unsigned helpers)
 static void wait_for_taker(const struct waiting *ctx, const struct task *t)
 {
     char what[128], why[REASON_MAX];
-    unsigned here = 0, idle = 0, helpers = 0, small = 0;
+    unsigned here = 0, idle = 0, helpers = 0, small = 0, failed = 0;
+    const uint64_t present = core_now(ctx->co);
+    uint64_t again = 0; /* when the first of those that failed it tries again */
     for (size_t i = 0; i < ctx->co->state.n_workers; i++) {
         const struct worker *w = ctx->co->state.workers[i];
         const struct task *now = w->task_id ? state_task(&ctx->co->state, w->task_id) : NULL;
         here += w->state == WORKER_HERE;
         idle += w->state == WORKER_HERE && w->parked != NULL;
         small += w->state == WORKER_HERE && member_is_small(ctx->co, w, t);
+        const uint64_t until = failure_until(&t->failed, w->id);
+        if (w->state == WORKER_HERE && until > present) {
+            again = again == 0 || until < again ? until : again;
+            failed++;
+        }
         helpers += w->state == WORKER_HERE && !w->drain && (now == NULL || !task_is_remote(now));
     }
     (void)snprintf(what, sizeof(what), "%s task %llu", task_kind_name(t->kind),
                    (unsigned long long)t->id);
-    if (t->not_before_ms > core_now(ctx->co))
+    if (t->not_before_ms > present)
+        again = again > t->not_before_ms ? again : t->not_before_ms;
+    else if (failed == 0 || failed < here)
+        again = 0;
+    if (again != 0)
         (void)snprintf(why, sizeof(why), "it failed and is tried again: %.220s", t->reason);
     else if (here == 0)
         (void)snprintf(why, sizeof(why), "no worker is here; start one with workerd --join");
@@ -281,8 +292,7 @@ static void wait_for_taker(const struct waiting *ctx, const struct task *t)
         (void)snprintf(why, sizeof(why), "all %u workers are busy", here);
     else
         (void)snprintf(why, sizeof(why), "it is kept for the worker that did it last");
-    tell(ctx, t->job_id, t->id, 0, what, why,
-         t->not_before_ms > core_now(ctx->co) ? from_now(ctx->co, t->not_before_ms) : -1);
+    tell(ctx, t->job_id, t->id, 0, what, why, from_now(ctx->co, again));
 }
 
 static void wait_for_module(const struct waiting *ctx, const struct job *j,

@@ -149,6 +149,7 @@ static void fill_job(struct coordinator *co, const struct job *j, struct view_jo
     v->name = j->spec.name;
     v->state = job_state_name(j->state);
     v->reason = j->reason;
+    (void)query_stalled(&co->state, j, v->stalled);
     v->spec = j->yaml;
     v->recipe = j->spec.recipe.name;
     v->created_unix_ms = j->made_unix_ms;

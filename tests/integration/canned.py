@@ -56,7 +56,7 @@ class Job:
         if router:
             paths.append(self.path(self.n, [self.modules[-1]], total, network="router"))
         self.job = {
-            "id": 1, "name": name, "state": "running", "reason": "", "recipe": recipe, "created_at": AT, "elapsed_ms": 754000,
+            "id": 1, "name": name, "state": "running", "reason": "", "stalled": "", "recipe": recipe, "created_at": AT, "elapsed_ms": 754000,
             "round": round, "rounds": rounds, "step": round * 50, "total_steps": rounds * 50, "loss": 0.412, "eval_loss": 0.436,
             "images_per_s": 812.5, "eta_ms": 1130000, "paths": len(paths), "replicas": 1, "parameters": 4200000, "text": text,
             "spec": f"name: {name}\n", "classes": [], "dataset": {"samples": total, "holdout": total // 10, "shards": 40},
@@ -216,7 +216,7 @@ class Server:
         self.made, self.job, self.token, self.called = made, made.job, "x", []
 
     def status(self):
-        keys = ("id", "name", "state", "reason", "recipe", "created_at", "elapsed_ms", "round", "rounds", "step", "total_steps", "loss",
+        keys = ("id", "name", "state", "reason", "stalled", "recipe", "created_at", "elapsed_ms", "round", "rounds", "step", "total_steps", "loss",
                 "eval_loss", "images_per_s", "eta_ms", "paths", "replicas", "parameters", "text")
         both = {"up": 123456, "down": 654321}
         planes = {"control": both, "data": both}

@@ -115,7 +115,7 @@ def test_files_that_do_not_fit(swarm):
 
 
 def test_blobs_that_are_gone(swarm):
-    """Somebody has tidied up the coordinator's data dir: no worker is to blame."""
+    """Somebody has tidied up the coordinator's data dir: no worker is to blame, and the job waits for its files."""
     swarm.worker("a")
     job = swarm.submit(rounds=30, replicas=1)
     swarm.wait_round(job, 1)
@@ -124,7 +124,8 @@ def test_blobs_that_are_gone(swarm):
         for name in files:
             os.remove(os.path.join(folder, name))
     swarm.worker("b")
-    reason = swarm.wait_job(job, "failed", 90)["reason"]
+    reason = wait_until(lambda: swarm.job(job)["stalled"], 90, "the job to be stalled")
+    assert swarm.job(job)["state"] == "running"
     assert "is gone from the coordinator's blobs: put its file back from a copy, or submit the job anew" in reason
     assert "quarantine" not in swarm.log("coordinatord")
     got = swarm.skerry("export", job, "--out", swarm.folder + "/m")

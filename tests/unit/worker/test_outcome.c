@@ -62,6 +62,10 @@ static void failures(void **state)
     } cases[] = {
         {-ERR_DEVICE, SKERRY__V1__FAILURE__FAILURE_DEVICE},
         {-ENOMEM, SKERRY__V1__FAILURE__FAILURE_MEMORY},
+        {-EAGAIN, SKERRY__V1__FAILURE__FAILURE_NETWORK}, /* HTTP 503 */
+        {-ENOSPC, SKERRY__V1__FAILURE__FAILURE_NETWORK}, /* HTTP 507 */
+        {-ETIMEDOUT, SKERRY__V1__FAILURE__FAILURE_NETWORK},
+        {-ERR_AUTH, SKERRY__V1__FAILURE__FAILURE_NETWORK}, /* a ticket that has expired */
         {-EDOM, SKERRY__V1__FAILURE__FAILURE_TASK},
         {-ERR_FORMAT, SKERRY__V1__FAILURE__FAILURE_TASK},
     };

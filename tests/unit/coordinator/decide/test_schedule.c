@@ -34,7 +34,7 @@ static void become(struct schedule_task *t, enum task_kind kind)
 static long pick(uint64_t now, const struct schedule_task *tasks, size_t n, bool others,
                  struct schedule_decision *d)
 {
-    const struct schedule_options o = {others, others, 10000};
+    const struct schedule_options o = {.helper = others};
     schedule_pick(now, 7, tasks, n, &o, d);
     return d->index;
 }
@@ -100,13 +100,15 @@ static void test_schedule_failures(void **state)
 {
     struct schedule_decision d;
     struct schedule_task list[2] = {train(1, 0), train(2, 0)};
-    list[0].failed_worker = 7;
+    struct failure_list failed = {.at = {{.worker = 7, .until_ms = 11000}}, .n = 1};
+    list[0].failed = &failed;
     assert_int_equal(pick(1000, list, 2, true, &d), 1);
     assert_int_equal(pick(1000, list, 1, true, &d), -1);
     assert_int_equal(d.until_ms, 11000);
-    assert_int_equal(pick(1000, list, 1, false, &d), 0); /* nobody else could */
     assert_int_equal(pick(11000, list, 1, true, &d), 0);
-    list[0].failed_worker = 0;
+    failed.at[0].worker = 8;
+    assert_int_equal(pick(1000, list, 1, true, &d), 0);
+    list[0].failed = NULL;
     list[0].not_before_ms = 5000;
     assert_int_equal(pick(4999, list, 1, true, &d), -1);
     assert_int_equal(d.until_ms, 5000);
@@ -133,7 +135,7 @@ static void test_schedule_paths(void **state)
         }
         size_t at[2];
         for (uint64_t w = 0; w < 2; w++) {
-            const struct schedule_options o = {true, true, 10000};
+            const struct schedule_options o = {.helper = true};
             schedule_pick(1000, 7 + w, list, PATHS, &o, &d);
             at[w] = (size_t)d.index;
             list[at[w]].not_before_ms = 9999; /* taken */

@@ -43,24 +43,24 @@ static void test_small(void **state)
     const struct task train = {.job_id = 1, .kind = TASK_TRAIN};
     const struct task eval = {.job_id = 1, .kind = TASK_EVAL},
                       other = {.job_id = 2, .kind = TASK_TRAIN};
-    uint64_t until = core_now(r->co) + 60000;
+    const uint64_t wait = 60000;
     assert_false(member_is_small(r->co, a, &train));
-    member_note_small(r->co, a, &train, until);
+    member_note_small(r->co, a, &train, wait);
     assert_true(member_is_small(r->co, a, &train));
     assert_false(member_is_small(r->co, a, &eval));
     assert_false(member_is_small(r->co, a, &other));
     assert_true(member_others_fit(r->co, a, &train));
     assert_false(member_others_fit(r->co, b, &train));
-    member_note_small(r->co, b, &train, until);
+    member_note_small(r->co, b, &train, wait);
     assert_false(member_others_fit(r->co, a, &train));
     b->n_small = 0;
     b->drain = true; /* it takes no more */
     assert_false(member_others_fit(r->co, a, &train));
-    member_note_small(r->co, a, &other, core_now(r->co)); /* that time has passed */
+    member_note_small(r->co, a, &other, 0); /* that time has passed */
     assert_false(member_is_small(r->co, a, &other));
     for (uint64_t job = 10; job < 10 + WORKER_SMALL_MAX; job++) {
         const struct task t = {.job_id = job, .kind = TASK_TRAIN};
-        member_note_small(r->co, a, &t, until);
+        member_note_small(r->co, a, &t, wait);
     }
     assert_false(member_is_small(r->co, a, &train)); /* the newest are kept */
 }

@@ -90,7 +90,8 @@ static void test_begun_job_waits(void **state)
     expect_waiting(r, j->id, "no worker here has the memory: needs 3 GiB on cpu");
 }
 
-/* A job that nobody here could ever begin fails with the worker's sentence, not at once. */
+/* A job that the only worker there is could never begin fails with the worker's sentence, when it
+ * has said so twice; until then it is stalled. */
 static void test_nobody_fits(void **state)
 {
     struct rig *r = *state;
@@ -98,23 +99,48 @@ static void test_nobody_fits(void **state)
     assert_int_equal(join(r, a, SKERRY_VERSION), 0);
     struct job *j = state_job(&r->co->state, submit(r));
     do_init(r, a);
-    for (int i = 1; i <= TASK_FAILURES_MAX; i++) {
-        const struct task *t = state_task(&r->co->state, assign(r, a, TASK_TRAIN)->id);
-        fail_with(r, a, TOO_SMALL, "needs 3 GiB on cpu");
-        assert_int_equal(t->failures, i);
-        if (i == TASK_FAILURES_MAX)
-            break;
-        assert_int_equal(j->state, JOB_RUNNING);
-        expect_waiting(r, j->id, "needs 3 GiB on cpu");
-        edit_worker(r, a->id)->n_small = 0; /* as if its time had passed */
-        for (size_t k = 0; k < r->co->state.n_tasks; k++) {
-            struct task *other = edit_task(r, r->co->state.tasks[k]->id);
-            other->not_before_ms = other == t ? 0 : UINT64_MAX;
-        }
+    const struct task *t = state_task(&r->co->state, assign(r, a, TASK_TRAIN)->id);
+    fail_with(r, a, TOO_SMALL, "needs 3 GiB on cpu");
+    assert_int_equal(j->state, JOB_RUNNING);
+    expect_waiting(r, j->id, "needs 3 GiB on cpu");
+    edit_worker(r, a->id)->n_small = 0; /* as if its time had passed */
+    for (size_t k = 0; k < r->co->state.n_tasks; k++) {
+        struct task *other = edit_task(r, r->co->state.tasks[k]->id);
+        other->not_before_ms = other == t ? 0 : UINT64_MAX;
     }
+    edit_task(r, t->id)->failed.at[0].until_ms = 0;
+    edit_task(r, t->id)->failed.at[0].lasting_ms -= FAILURE_ALONE_MS;
+    assert_int_equal(assign(r, a, TASK_TRAIN)->id, t->id);
+    fail_with(r, a, TOO_SMALL, "needs 3 GiB on cpu");
     assert_int_equal(j->state, JOB_FAILED);
     assert_non_null(strstr(j->reason, "needs 3 GiB on cpu"));
     assert_int_equal(state_worker(&r->co->state, a->id)->strikes, 0);
+}
+
+/* Where others are known they may come back: too little memory never ends the job, and a worker is
+ * asked ever more seldom. */
+static void test_all_too_small(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0];
+    uint64_t last = 0;
+    assert_int_equal(join(r, a, SKERRY_VERSION), 0);
+    assert_int_equal(join(r, &r->workers[1], SKERRY_VERSION), 0);
+    struct job *j = state_job(&r->co->state, submit(r));
+    do_init(r, a);
+    edit_worker(r, r->workers[1].id)->state = WORKER_LEFT;
+    for (int i = 0; i < 20; i++) {
+        assign(r, a, TASK_TRAIN);
+        const uint64_t now = core_now(r->co);
+        fail_with(r, a, TOO_SMALL, "needs 3 GiB on cpu");
+        struct worker *w = edit_worker(r, a->id);
+        assert_int_equal(w->n_small, 1);
+        assert_true(w->small[0].until_ms - now >= last);
+        last = w->small[0].until_ms - core_now(r->co);
+        w->small[0].until_ms = 0;
+    }
+    assert_true(last > 25 * 60 * 1000 && last <= 30 * 60 * 1000);
+    assert_int_equal(j->state, JOB_RUNNING);
 }
 
 /* A device that broke costs its task nothing: another worker has it at once. */
@@ -128,12 +154,14 @@ static void test_broken_device(void **state)
     do_init(r, a);
     for (int i = 0; i < TASK_FAILURES_MAX + 1; i++) {
         struct fake *w = i % 2 ? b : a;
-        const struct task *t = state_task(&r->co->state, assign(r, w, TASK_TRAIN)->id);
+        struct task *t = edit_task(r, assign(r, w, TASK_TRAIN)->id);
         fail_with(r, w, BROKEN, "device cuda:0 failed: unspecified launch failure");
         assert_int_equal(t->failures, 0);
         assert_int_equal(t->not_before_ms, 0);
-        assert_int_equal(t->failed_worker, w->id);
+        assert_true(failure_until(&t->failed, w->id) > core_now(r->co));
         assert_non_null(strstr(t->reason, "launch failure"));
+        if (w == b) /* as if time had passed for the first */
+            t->failed = (struct failure_list){0};
     }
     assert_int_equal(j->state, JOB_RUNNING);
     assert_int_equal(state_worker(&r->co->state, a->id)->device_failures, 3);
@@ -149,6 +177,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_larger_worker, begin, end),
         cmocka_unit_test_setup_teardown(test_begun_job_waits, begin, end),
         cmocka_unit_test_setup_teardown(test_nobody_fits, begin, end),
+        cmocka_unit_test_setup_teardown(test_all_too_small, begin, end),
         cmocka_unit_test_setup_teardown(test_broken_device, begin, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -261,8 +261,10 @@ static void test_refused_results(void **state)
     assert_non_null(strstr(a->detail, "expected 1 to 8"));
     assert_int_equal(state_task(&r->co->state, x.m.task_id)->state, TASK_PENDING);
     assert_int_equal(state_task(&r->co->state, x.m.task_id)->failures, 1);
-    /* What cannot succeed fails the job, with its reason. */
+    /* What two workers say that nobody can do fails the job, with its reason. */
     assign(r, a, TASK_TRAIN);
+    struct failure_list *failed = &edit_task(r, a->task->id)->failed;
+    *failed = (struct failure_list){.at = {{.worker = 77, .lasting_ms = 1}}, .n = 1};
     begin_result(&x, a->task, NULL);
     x.m.failed = true;
     x.m.reason = (char *)"this model does not fit";

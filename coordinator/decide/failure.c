@@ -1,0 +1,68 @@
+#include "coordinator/decide/failure.h"
+
+#define FIRST_MS 1000u
+#define OTHERS_MS 10000u /* with others here the task is kept for them */
+#define WORKER_MAX_MS 300000u
+#define ALL_MAX_MS 30000u
+
+static unsigned held(const struct failure_list *l)
+{
+    return l->n < FAILURES_MAX ? l->n : FAILURES_MAX;
+}
+
+static struct failure *record_of(struct failure_list *l, uint64_t worker)
+{
+    for (unsigned i = 0; i < held(l); i++)
+        if (l->at[i].worker == worker)
+            return &l->at[i];
+    struct failure *f = &l->at[l->n++ % FAILURES_MAX];
+    *f = (struct failure){.worker = worker};
+    return f;
+}
+
+static uint64_t doubled(uint64_t first, uint32_t times, uint64_t most)
+{
+    uint64_t ms = first << (times < 20 ? times : 20);
+    return ms < most ? ms : most;
+}
+
+static bool is_confirmed(const struct failure_list *l, const struct failure *own,
+                         const struct failure_in *in)
+{
+    for (unsigned i = 0; i < held(l); i++)
+        if (l->at[i].worker != in->worker && l->at[i].lasting_ms != 0)
+            return true;
+    return in->only && own->lasting_ms != 0 && in->now_ms - own->lasting_ms >= FAILURE_ALONE_MS;
+}
+
+void failure_note(struct failure_list *l, const struct failure_in *in, struct failure_decision *ret)
+{
+    struct failure *f = record_of(l, in->worker);
+    uint64_t wait = doubled(FIRST_MS, f->count++, WORKER_MAX_MS);
+    *ret = (struct failure_decision){.confirmed = in->lasting && is_confirmed(l, f, in)};
+    if (in->others && wait < OTHERS_MS)
+        wait = OTHERS_MS;
+    if (in->lasting && wait < FAILURE_ALONE_MS)
+        wait = FAILURE_ALONE_MS;
+    if (in->lasting && f->lasting_ms == 0)
+        f->lasting_ms = in->now_ms;
+    f->until_ms = ret->worker_ms = in->now_ms + wait;
+    if (l->n >= FAILURES_MAX)
+        ret->all_ms = in->now_ms + doubled(FIRST_MS, l->n - FAILURES_MAX, ALL_MAX_MS);
+}
+
+uint64_t failure_until(const struct failure_list *l, uint64_t worker)
+{
+    for (unsigned i = 0; l != NULL && i < held(l); i++)
+        if (l->at[i].worker == worker)
+            return l->at[i].until_ms;
+    return 0;
+}
+
+bool failure_doubted(const struct failure_list *l)
+{
+    for (unsigned i = 0; i < held(l); i++)
+        if (l->at[i].lasting_ms != 0)
+            return true;
+    return false;
+}

@@ -1,0 +1,87 @@
+/* What becomes of a task that fails: whose back-off, and whose word ends it. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "coordinator/decide/failure.h"
+
+static struct failure_decision note(struct failure_list *l, uint64_t now, uint64_t worker,
+                                    bool lasting, bool others, bool only)
+{
+    struct failure_decision d;
+    failure_note(l, &(struct failure_in){now, worker, lasting, others, only}, &d);
+    return d;
+}
+
+/* Longer each time, without an end, and for its own worker alone. */
+static void test_back_off(void **state)
+{
+    static const uint64_t waits[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300};
+    struct failure_list l = {0};
+    for (size_t i = 0; i < sizeof(waits) / sizeof(*waits); i++) {
+        struct failure_decision d = note(&l, 1000, 7, false, false, true);
+        assert_int_equal(d.worker_ms, 1000 + waits[i] * 1000);
+        assert_int_equal(failure_until(&l, 7), d.worker_ms);
+        assert_int_equal(failure_until(&l, 8), 0);
+        assert_int_equal(d.all_ms, 0);
+        assert_false(d.confirmed);
+    }
+    for (int i = 0; i < 1000; i++)
+        assert_int_equal(note(&l, 5, 7, false, false, true).worker_ms, 5 + 300000);
+    assert_int_equal(failure_until(NULL, 7), 0);
+}
+
+/* Others are first for a while. */
+static void test_others(void **state)
+{
+    struct failure_list l = {0};
+    assert_int_equal(note(&l, 0, 7, false, true, false).worker_ms, 10000);
+    assert_int_equal(note(&l, 0, 8, false, false, false).worker_ms, 1000);
+}
+
+/* So many have failed it that it is the task: all wait, not for long. */
+static void test_all(void **state)
+{
+    struct failure_list l = {0};
+    for (uint64_t w = 1; w < FAILURES_MAX; w++)
+        assert_int_equal(note(&l, 0, w, false, true, false).all_ms, 0);
+    assert_int_equal(note(&l, 0, 90, false, true, false).all_ms, 1000);
+    for (uint64_t w = 100; w < 200; w++)
+        assert_true(note(&l, 0, w, false, true, false).all_ms <= 30000);
+}
+
+static void test_two_workers(void **state)
+{
+    struct failure_list l = {0};
+    for (uint64_t now = 0; now < 10 * FAILURE_ALONE_MS; now += FAILURE_ALONE_MS)
+        assert_false(note(&l, now, 7, true, true, false).confirmed); /* one is not enough */
+    assert_true(failure_doubted(&l));
+    assert_false(note(&l, 0, 8, false, true, false).confirmed); /* this is no such opinion */
+    assert_true(note(&l, 0, 9, true, true, false).confirmed);
+}
+
+/* The only worker that is known is asked again. */
+static void test_alone(void **state)
+{
+    struct failure_list l = {0};
+    struct failure_decision d = note(&l, 5000, 7, true, false, true);
+    assert_false(d.confirmed);
+    assert_int_equal(d.worker_ms, 5000 + FAILURE_ALONE_MS);
+    assert_false(note(&l, 5000 + FAILURE_ALONE_MS - 1, 7, true, false, true).confirmed);
+    assert_false(note(&l, 5000 + FAILURE_ALONE_MS, 7, true, false, false).confirmed);
+    assert_true(note(&l, 5000 + FAILURE_ALONE_MS, 7, true, false, true).confirmed);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_back_off),    cmocka_unit_test(test_others),
+        cmocka_unit_test(test_all),         cmocka_unit_test(test_two_workers),
+        cmocka_unit_test(test_alone),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,174 @@
+/* Reports of workers that fail, lie or give up: none of them ends a job.  A whole coordinator
+ * (rig.h). */
+#include "tests/unit/coordinator/rig.h"
+
+#include "coordinator/job/query.h"
+
+static struct job *begun(struct rig *r)
+{
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(join(r, &r->workers[i], SKERRY_VERSION), 0);
+    struct job *j = state_job(&r->co->state, submit(r));
+    do_init(r, &r->workers[0]);
+    return j;
+}
+
+static bool fail_task(struct rig *r, struct fake *w, bool retryable, Skerry__V1__Failure why)
+{
+    struct result x;
+    begin_result(&x, w->task, NULL);
+    x.m.failed = true;
+    x.m.retryable = retryable;
+    x.m.failure = why;
+    x.m.reason = (char *)(uintptr_t) "it is broken";
+    return report(r, w, &x);
+}
+
+static bool stalled(struct rig *r, const struct job *j, const char *why)
+{
+    struct view_job v;
+    assert_int_equal(view_job(r->co, j->id, &v, NULL), 0);
+    if (v.stalled[0] != '\0' && !strstr(v.stalled, why))
+        fail_msg("stalled: \"%s\", expected \"%s\"", v.stalled, why);
+    return v.stalled[0] != '\0';
+}
+
+/* As if time had passed for everybody who waits. */
+static void forgive(struct rig *r, uint64_t task)
+{
+    struct task *t = edit_task(r, task);
+    for (unsigned i = 0; i < FAILURES_MAX; i++)
+        t->failed.at[i].until_ms = 0;
+    t->not_before_ms = 0;
+    for (int i = 0; i < 3; i++)
+        edit_worker(r, r->workers[i].id)->quarantined_until_ms = 0;
+}
+
+/* Holds the tasks that w is not to get. */
+static uint64_t only_task(struct rig *r, struct fake *w)
+{
+    const uint64_t id = assign(r, w, TASK_TRAIN)->id;
+    for (size_t i = 0; i < r->co->state.n_tasks; i++)
+        if (r->co->state.tasks[i]->id != id)
+            edit_task(r, r->co->state.tasks[i]->id)->not_before_ms = UINT64_MAX;
+    return id;
+}
+
+/* "Nobody can do this", said by one, stalls the job; a healthy worker goes on with it. */
+static void test_one_word(void **state)
+{
+    struct rig *r = *state;
+    struct fake *evil = &r->workers[0], *good = &r->workers[1];
+    struct job *j = begun(r);
+    const uint64_t id = only_task(r, evil);
+    for (int i = 0; i < 20; i++) {
+        assert_true(fail_task(r, evil, false, SKERRY__V1__FAILURE__FAILURE_TASK));
+        assert_int_equal(j->state, JOB_RUNNING);
+        assert_null(j->doom);
+        assert_true(stalled(r, j, "it is broken"));
+        forgive(r, id);
+        edit_task(r, id)->failed.at[0].lasting_ms = 1; /* long ago */
+        assert_int_equal(assign(r, evil, TASK_TRAIN)->id, id);
+    }
+    assert_true(fail_task(r, evil, false, SKERRY__V1__FAILURE__FAILURE_TASK));
+    assert_int_equal(assign(r, good, TASK_TRAIN)->id, id); /* at once */
+    finish_train(r, good);
+    assert_int_equal(state_task(&r->co->state, id)->state, TASK_DONE);
+    assert_false(stalled(r, j, ""));
+}
+
+/* A second one confirms it. */
+static void test_two_words(void **state)
+{
+    struct rig *r = *state;
+    struct job *j = begun(r);
+    const uint64_t id = only_task(r, &r->workers[0]);
+    assert_true(fail_task(r, &r->workers[0], false, SKERRY__V1__FAILURE__FAILURE_TASK));
+    assert_int_equal(assign(r, &r->workers[1], TASK_TRAIN)->id, id);
+    assert_true(fail_task(r, &r->workers[1], false, SKERRY__V1__FAILURE__FAILURE_TASK));
+    wait_state(r, j->id, JOB_FAILED);
+    assert_non_null(strstr(j->reason, "it is broken"));
+}
+
+/* Failures of a task, however many and by whomever, end nothing. */
+static void test_many_failures(void **state)
+{
+    struct rig *r = *state;
+    struct job *j = begun(r);
+    const uint64_t id = only_task(r, &r->workers[0]);
+    for (int i = 0; i < 120; i++) {
+        struct fake *w = &r->workers[i % 3];
+        if (i > 0)
+            assert_int_equal(assign(r, w, TASK_TRAIN)->id, id);
+        assert_true(fail_task(r, w, true, SKERRY__V1__FAILURE__FAILURE_TASK));
+        assert_int_equal(j->state, JOB_RUNNING);
+        assert_int_equal(stalled(r, j, "it is broken"), i + 1 >= TASK_FAILURES_MAX);
+        forgive(r, id);
+    }
+    assert_int_equal(assign(r, &r->workers[1], TASK_TRAIN)->id, id);
+    assert_false(stalled(r, j, ""));
+    finish_train(r, &r->workers[1]);
+}
+
+/* What the network, or a full disk elsewhere, has done is nobody's failure. */
+static void test_network(void **state)
+{
+    struct rig *r = *state;
+    struct job *j = begun(r);
+    const uint64_t id = only_task(r, &r->workers[0]);
+    for (int i = 0; i < 10; i++) {
+        assert_true(fail_task(r, &r->workers[0], true, SKERRY__V1__FAILURE__FAILURE_NETWORK));
+        assert_int_equal(state_worker(&r->co->state, r->workers[0].id)->tasks_failed, 0);
+        forgive(r, id);
+        assert_int_equal(assign(r, &r->workers[0], TASK_TRAIN)->id, id);
+    }
+    assert_int_equal(state_worker(&r->co->state, r->workers[0].id)->strikes, 0);
+    assert_int_equal(j->state, JOB_RUNNING);
+}
+
+static bool report_bad(struct rig *r, struct fake *w, uint32_t count)
+{
+    struct result x;
+    struct blob_ref blob = contribute(r, w->task, w->task->id, 0.01f);
+    begin_result(&x, w->task, &blob);
+    x.m.bad_count = count;
+    return report(r, w, &x);
+}
+
+/* A count above data.max_bad is a claim like any other; below it a task has at most as many as it
+ * has samples. */
+static void test_bad_count(void **state)
+{
+    struct rig *r = *state;
+    struct job *j = begun(r);
+    j->spec.data.max_bad = 7;
+    const uint64_t id = only_task(r, &r->workers[0]);
+    assert_false(report_bad(r, &r->workers[0], 4000000000u)); /* held: 8 */
+    assert_non_null(strstr(r->workers[0].detail, "8 samples cannot be read, data.max_bad allows"));
+    assert_int_equal(j->state, JOB_RUNNING);
+    assert_int_equal(j->bad_count, 0);
+    assert_true(stalled(r, j, "data.max_bad"));
+    assert_int_equal(assign(r, &r->workers[1], TASK_TRAIN)->id, id);
+    assert_true(report_bad(r, &r->workers[1], 2));
+    assert_int_equal(j->bad_count, 2);
+    assert_false(stalled(r, j, ""));
+    j->spec.data.max_bad = 100;
+    for (size_t i = 0; i < r->co->state.n_tasks; i++)
+        edit_task(r, r->co->state.tasks[i]->id)->not_before_ms = 0;
+    assign(r, &r->workers[2], TASK_TRAIN);
+    assert_true(report_bad(r, &r->workers[2], 4000000000u));
+    assert_int_equal(j->bad_count, 8);
+}
+
+int main(void)
+{
+    log_set_level(LOG_LEVEL_ERROR);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_one_word, begin, end),
+        cmocka_unit_test_setup_teardown(test_two_words, begin, end),
+        cmocka_unit_test_setup_teardown(test_many_failures, begin, end),
+        cmocka_unit_test_setup_teardown(test_network, begin, end),
+        cmocka_unit_test_setup_teardown(test_bad_count, begin, end),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
