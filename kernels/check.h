@@ -63,10 +63,10 @@ static inline bool heads_ok(const int dims[4], int Hkv, int Tk, int most_keys, i
            (Hkv == 0 || H % Hkv == 0) && dt_ok(dt);
 }
 
-static inline bool image_ok(int B, int Ch, int S, int p)
+static inline bool image_ok(int B, int Ch, int H, int W, int p)
 {
-    return B >= 0 && Ch >= 0 && S >= 0 && p >= 1 && S % p == 0 && S <= 65536 &&
-           btc_ok(B, Ch, (int64_t)S * S);
+    return B >= 0 && Ch >= 0 && H >= 0 && W >= 0 && p >= 1 && H % p == 0 && W % p == 0 &&
+           H <= 65536 && W <= 65536 && btc_ok(B, Ch, (int64_t)H * W);
 }
 
 static inline bool rmsnorm_bwd_ok(const struct rmsnorm_bwd *p)

@@ -193,7 +193,7 @@ int ref_bias_grad(struct device *dev, float *db, const void *dy, int64_t m, int6
 
 /* The loops of patchify, with the value going out or in. */
 struct patches {
-    int B, Ch, S, p;
+    int B, Ch, H, W, p;
     enum patch_order order;
 };
 
@@ -208,45 +208,45 @@ static int64_t inside(const struct patches *g, int c, int i, int j)
 /* Index in the patch matrix of pixel (b, c, y, x). */
 static size_t patch_at(const struct patches *g, int b, int c, int y, int x)
 {
-    int64_t side = g->S / g->p, P = (int64_t)g->p * g->p * g->Ch;
-    int64_t token = (int64_t)b * side * side + y / g->p * side + x / g->p;
+    int64_t rows = g->H / g->p, columns = g->W / g->p, P = (int64_t)g->p * g->p * g->Ch;
+    int64_t token = (b * rows + y / g->p) * columns + x / g->p;
     return (size_t)(token * P + inside(g, c, y % g->p, x % g->p));
 }
 
 static size_t pixel_at(const struct patches *g, int b, int c, int y, int x)
 {
-    return (((size_t)b * (size_t)g->Ch + (size_t)c) * (size_t)g->S + (size_t)y) * (size_t)g->S +
+    return (((size_t)b * (size_t)g->Ch + (size_t)c) * (size_t)g->H + (size_t)y) * (size_t)g->W +
            (size_t)x;
 }
 
-int ref_patchify(struct device *dev, void *out, const float *img, int B, int Ch, int S, int p,
-                 enum patch_order order, enum dtype dt, struct stream *s)
+int ref_patchify(struct device *dev, void *out, const float *img, int B, int Ch, int H, int W,
+                 int p, enum patch_order order, enum dtype dt, struct stream *s)
 {
-    struct patches g = {B, Ch, S, p, order};
+    struct patches g = {B, Ch, H, W, p, order};
     for (int b = 0; b < B; b++)
         for (int c = 0; c < Ch; c++)
-            for (int y = 0; y < S; y++)
-                for (int x = 0; x < S; x++)
+            for (int y = 0; y < H; y++)
+                for (int x = 0; x < W; x++)
                     dtype_set(out, dt, patch_at(&g, b, c, y, x), img[pixel_at(&g, b, c, y, x)]);
     return 0;
 }
 
-int ref_unpatchify(struct device *dev, float *img, const void *in, int B, int Ch, int S, int p,
-                   enum patch_order order, enum dtype dt, struct stream *s)
+int ref_unpatchify(struct device *dev, float *img, const void *in, int B, int Ch, int H, int W,
+                   int p, enum patch_order order, enum dtype dt, struct stream *s)
 {
-    struct patches g = {B, Ch, S, p, order};
+    struct patches g = {B, Ch, H, W, p, order};
     for (int b = 0; b < B; b++)
         for (int c = 0; c < Ch; c++)
-            for (int y = 0; y < S; y++)
-                for (int x = 0; x < S; x++)
+            for (int y = 0; y < H; y++)
+                for (int x = 0; x < W; x++)
                     img[pixel_at(&g, b, c, y, x)] = dtype_get(in, dt, patch_at(&g, b, c, y, x));
     return 0;
 }
 
-int ref_image_from_u8(struct device *dev, float *img, const uint8_t *u8, int B, int Ch, int S,
-                      struct stream *s)
+int ref_image_from_u8(struct device *dev, float *img, const uint8_t *u8, int B, int Ch, int H,
+                      int W, struct stream *s)
 {
-    size_t n = (size_t)S * (size_t)S, ch = (size_t)Ch;
+    size_t n = (size_t)H * (size_t)W, ch = (size_t)Ch;
     for (size_t b = 0; b < (size_t)B; b++)
         for (size_t c = 0; c < ch; c++)
             for (size_t i = 0; i < n; i++)
@@ -261,10 +261,10 @@ static uint8_t to_u8(float v)
     return p > 0 ? (uint8_t)lrintf(p < 255.0f ? p : 255.0f) : 0;
 }
 
-int ref_image_to_u8(struct device *dev, uint8_t *u8, const float *img, int B, int Ch, int S,
+int ref_image_to_u8(struct device *dev, uint8_t *u8, const float *img, int B, int Ch, int H, int W,
                     struct stream *s)
 {
-    size_t n = (size_t)S * (size_t)S, ch = (size_t)Ch;
+    size_t n = (size_t)H * (size_t)W, ch = (size_t)Ch;
     for (size_t b = 0; b < (size_t)B; b++)
         for (size_t c = 0; c < ch; c++)
             for (size_t i = 0; i < n; i++)

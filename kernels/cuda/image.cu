@@ -7,14 +7,15 @@ template <typename T> struct patch_map {
     T *patches;
     const float *image;
     float *image_out;
-    int Ch, S, p;
+    int Ch, H, W, p;
     enum patch_order order;
 
     template <bool WIDE> __device__ void at(int64_t i, int64_t left) const
     {
-        const int P = p * p * Ch, side = S / p, inside = (int)(i % P);
-        const int64_t token = i / P, b = token / (side * side);
-        const int where = (int)(token % (side * side));
+        const int P = p * p * Ch, columns = W / p, inside = (int)(i % P);
+        const int tokens = H / p * columns;
+        const int64_t token = i / P, b = token / tokens;
+        const int where = (int)(token % tokens);
         int c, y, x;
         if (order == PATCH_CPP) {
             c = inside / (p * p);
@@ -25,9 +26,9 @@ template <typename T> struct patch_map {
             y = inside / Ch / p;
             x = inside / Ch % p;
         }
-        y += where / side * p;
-        x += where % side * p;
-        const int64_t pixel = ((b * Ch + c) * S + y) * S + x;
+        y += where / columns * p;
+        x += where % columns * p;
+        const int64_t pixel = ((b * Ch + c) * H + y) * W + x;
         if (image)
             narrow(patches + i, image[pixel]);
         else
@@ -36,27 +37,28 @@ template <typename T> struct patch_map {
 };
 
 template <typename T>
-static int patches(void *matrix, const float *image, float *image_out, const int dims[4],
+static int patches(void *matrix, const float *image, float *image_out, const int dims[5],
                    enum patch_order order, struct stream *s)
 {
     struct patch_map<T> f = {
-        (T *)matrix, image, image_out, dims[1], dims[2], dims[3], order
+        (T *)matrix, image, image_out, dims[1], dims[2], dims[3], dims[4], order
     };
-    return map(s, f, (int64_t)dims[0] * dims[1] * dims[2] * dims[2], false);
+    return map(s, f, (int64_t)dims[0] * dims[1] * dims[2] * dims[3], false);
 }
 
-extern "C" int cuda_patchify(struct device *dev, void *out, const float *img, int B, int Ch, int S,
-                             int p, enum patch_order order, enum dtype dt, struct stream *s)
+extern "C" int cuda_patchify(struct device *dev, void *out, const float *img, int B, int Ch, int H,
+                             int W, int p, enum patch_order order, enum dtype dt, struct stream *s)
 {
-    const int dims[4] = {B, Ch, S, p};
+    const int dims[5] = {B, Ch, H, W, p};
     return dt == DT_BF16 ? patches<bf16>(out, img, NULL, dims, order, s)
                          : patches<float>(out, img, NULL, dims, order, s);
 }
 
-extern "C" int cuda_unpatchify(struct device *dev, float *img, const void *in, int B, int Ch, int S,
-                               int p, enum patch_order order, enum dtype dt, struct stream *s)
+extern "C" int cuda_unpatchify(struct device *dev, float *img, const void *in, int B, int Ch, int H,
+                               int W, int p, enum patch_order order, enum dtype dt,
+                               struct stream *s)
 {
-    const int dims[4] = {B, Ch, S, p};
+    const int dims[5] = {B, Ch, H, W, p};
     return dt == DT_BF16 ? patches<bf16>((void *)in, NULL, img, dims, order, s)
                          : patches<float>((void *)in, NULL, img, dims, order, s);
 }
@@ -78,9 +80,9 @@ struct from_u8_map {
 };
 
 extern "C" int cuda_image_from_u8(struct device *dev, float *img, const uint8_t *u8, int B, int Ch,
-                                  int S, struct stream *s)
+                                  int H, int W, struct stream *s)
 {
-    struct from_u8_map f = {img, u8, (int64_t)S * S, Ch};
+    struct from_u8_map f = {img, u8, (int64_t)H * W, Ch};
     return map(s, f, B * f.n, false);
 }
 
@@ -103,9 +105,9 @@ struct to_u8_map {
 };
 
 extern "C" int cuda_image_to_u8(struct device *dev, uint8_t *u8, const float *img, int B, int Ch,
-                                int S, struct stream *s)
+                                int H, int W, struct stream *s)
 {
-    struct to_u8_map f = {u8, img, (int64_t)S * S, Ch};
+    struct to_u8_map f = {u8, img, (int64_t)H * W, Ch};
     return map(s, f, B * f.n, false);
 }
 

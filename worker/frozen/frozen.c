@@ -210,10 +210,39 @@ static void place(struct frozen_pass *p, void *scratch)
     }
 }
 
-int frozen_run_layers(struct frozen *f, const struct frozen_group *g, int from, int to,
+/* The shape that a run asks for: 0 stands for the options' side. */
+static int take_shape(const struct frozen *f, int *height, int *width, struct err *err)
+{
+    const int S = f->opt.side;
+    *height = *height ? *height : S;
+    *width = *width ? *width : S;
+    if (f->kind != COMPONENT_VAE)
+        return 0;
+    const int unit = 1 << (f->vae.blocks - 1);
+    if (*height < unit || *width < unit || *height % unit || *width % unit ||
+        (int64_t)*height * *width > (int64_t)S * S)
+        return err_set(err, -EINVAL,
+                       "pictures of %d x %d pixels, expected multiples of %d and no more pixels "
+                       "than %d x %d have",
+                       *width, *height, unit, S, S);
+    return 0;
+}
+
+/* Bytes of a sample of another shape, of those of one of the options' side. */
+static uint64_t shaped(const struct frozen *f, uint64_t bytes, int height, int width)
+{
+    const uint64_t S = (uint64_t)f->opt.side;
+    return f->kind == COMPONENT_VAE ? bytes * (uint64_t)height * (uint64_t)width / (S * S) : bytes;
+}
+
+int frozen_run_layers(struct frozen *f, const struct frozen_group *group, int from, int to,
                       struct stream *s, struct err *err)
 {
+    struct frozen_group own = *group, *g = &own;
     struct frozen_pass p = {.f = f, .g = g, .s = s};
+    int rc = take_shape(f, &own.height, &own.width, err);
+    if (rc < 0)
+        return rc;
     if (g->n < 0 || g->n > f->opt.group || from < 0 || to > f->n_layers)
         return err_set(err, -EINVAL, "layers %d to %d of %d samples, expected up to %d of %d", from,
                        to, g->n, f->n_layers, f->opt.group);
@@ -225,35 +254,51 @@ int frozen_run_layers(struct frozen *f, const struct frozen_group *g, int from, 
     return 0;
 }
 
-/* An array of a group on the device; without a buffer it is there already. */
-static const void *sent(struct frozen_pass *p, void *to, const void *from, uint64_t bytes)
+/* An array of a group on the device, (n) samples that lie `stride` bytes apart; without a buffer
+ * it is there already. */
+static const void *sent(struct frozen_pass *p, void *to, const void *from, int n, uint64_t bytes,
+                        uint64_t stride)
 {
     struct device *dev = p->f->dev;
+    const int copies = stride == bytes ? 1 : n;
     if (!to)
         return from;
-    frozen_note(p, dev->ops->copy(dev, to, from, bytes, COPY_TO_DEVICE, p->s), "copy");
+    for (int i = 0; i < copies; i++)
+        frozen_note(p,
+                    dev->ops->copy(dev, (char *)to + (uint64_t)i * bytes,
+                                   (const char *)from + (uint64_t)i * stride,
+                                   copies == 1 ? (uint64_t)n * bytes : bytes, COPY_TO_DEVICE, p->s),
+                    "copy");
     return to;
 }
 
 static int run_group(struct frozen *f, const struct frozen_io *io, int first, int n,
                      struct err *err)
 {
-    const char *in = (const char *)io->in + (uint64_t)first * f->in_bytes;
+    const uint64_t bytes = shaped(f, f->in_bytes, io->height, io->width);
+    const uint64_t stride = io->in_stride ? io->in_stride : bytes;
+    const uint64_t out = shaped(f, f->out_bytes, io->height, io->width);
     struct frozen_pass p = {.f = f, .s = f->stream};
     struct frozen_group g = {.n = n,
-                             .out = (char *)io->out + (uint64_t)first * f->out_bytes,
+                             .height = io->height,
+                             .width = io->width,
+                             .out = (char *)io->out + (uint64_t)first * out,
                              .host_lengths = io->lengths ? io->lengths + first : NULL};
-    g.in = sent(&p, f->in, in, (uint64_t)n * f->in_bytes);
-    g.lengths = sent(&p, f->lengths, g.host_lengths, (uint64_t)n * sizeof *g.lengths);
+    g.in = sent(&p, f->in, (const char *)io->in + (uint64_t)first * stride, n, bytes, stride);
+    g.lengths = sent(&p, f->lengths, g.host_lengths, n, sizeof *g.lengths, sizeof *g.lengths);
     if (p.rc < 0)
         return err_set(err, p.rc, "copying inputs to %s failed: %s", f->dev->name, err_text(p.rc));
     return frozen_run_layers(f, &g, 0, f->n_layers, f->stream, err);
 }
 
-int frozen_run(struct frozen *f, const struct frozen_io *io, int count, struct err *err)
+int frozen_run(struct frozen *f, const struct frozen_io *given, int count, struct err *err)
 {
+    struct frozen_io own = *given;
+    const struct frozen_io *io = &own;
     const int group = f->opt.group;
-    int rc = 0;
+    int rc = take_shape(f, &own.height, &own.width, err);
+    if (rc < 0)
+        return rc;
     for (int i = 0; i < count && f->opt.part == FROZEN_TEXT; i++)
         if (io->lengths[i] < 1 || io->lengths[i] > f->opt.tokens)
             return err_set(err, -EINVAL, "text %d has %d tokens, expected 1 to %d", i,

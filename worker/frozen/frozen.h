@@ -59,11 +59,15 @@ uint64_t frozen_in_bytes(const struct frozen *f);
 uint64_t frozen_out_bytes(const struct frozen *f);
 
 /* The whole chain over count samples, on a stream of its own: nothing that is queued elsewhere may
- * still write in or read out.  What was written is there when it returns. */
+ * still write in or read out.  What was written is there when it returns.  A VAE takes pictures of
+ * any shape that have no more pixels than S x S, both sides multiples of 2^(blocks - 1); those of
+ * one call have one shape, and lie one behind the other. */
 struct frozen_io {
     const void *in;         /* host memory; latents: device memory */
     const int32_t *lengths; /* FROZEN_TEXT: (count) 1 to L each, host memory */
     void *out;              /* device memory */
+    int height, width;      /* of the pictures, in pixels; 0: S */
+    uint64_t in_stride;     /* bytes from one input in host memory to the next; 0: dense */
 };
 int frozen_run(struct frozen *f, const struct frozen_io *io, int count, struct err *err);
 
@@ -86,8 +90,9 @@ struct frozen_group {
     const int32_t *lengths;      /* FROZEN_TEXT: (n) */
     const int32_t *host_lengths; /* FROZEN_TEXT: the same in host memory */
     void *out;
-    int n;         /* samples, at most the options' group */
-    void *scratch; /* NULL: that of f */
+    int n;             /* samples, at most the options' group */
+    int height, width; /* as in frozen_io */
+    void *scratch;     /* NULL: that of f */
 };
 /* Queues layers from..to-1.  They run in order, each once.  For tests and pipelines. */
 int frozen_run_layers(struct frozen *f, const struct frozen_group *g, int from, int to,

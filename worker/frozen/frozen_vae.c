@@ -59,6 +59,22 @@ static void add_norm(struct frozen *f, struct frozen_norm *n, const char *prefix
 
 /* ---- running ---- */
 
+/* What a layer's input is of this group's pictures: those of the options' shape are side x side. */
+static int height(const struct frozen_pass *p, int side)
+{
+    return (int)((int64_t)side * p->g->height / p->f->opt.side);
+}
+
+static int width(const struct frozen_pass *p, int side)
+{
+    return (int)((int64_t)side * p->g->width / p->f->opt.side);
+}
+
+static int64_t area(const struct frozen_pass *p, int side)
+{
+    return (int64_t)height(p, side) * width(p, side);
+}
+
 static void conv(struct frozen_pass *p, const struct frozen_product *c, void *y, const void *x,
                  int side, const struct how *how, const void *add)
 {
@@ -70,8 +86,8 @@ static void conv(struct frozen_pass *p, const struct frozen_product *c, void *y,
         .bias = c->b,
         .add = add,
         .B = p->g->n,
-        .H = side,
-        .W = side,
+        .H = height(p, side),
+        .W = width(p, side),
         .Cin = c->in,
         .Cout = c->out,
         .k = c->k,
@@ -94,7 +110,7 @@ static void norm(struct frozen_pass *p, const struct frozen_norm *n, void *y, co
         .w = n->w,
         .b = n->b,
         .eps = EPS,
-        .N = (int64_t)side * side,
+        .N = area(p, side),
         .B = p->g->n,
         .C = channels,
         .groups = p->f->vae.groups,
@@ -136,7 +152,7 @@ static void run_attention(struct frozen_pass *p, const struct frozen_layer *l)
         .o = h,
         .qkv = qkv,
         .B = p->g->n,
-        .T = l->side * l->side,
+        .T = (int)area(p, l->side),
         .H = 1,
         .D = l->in,
         .dt = p->f->opt.dt,
@@ -303,11 +319,12 @@ static void run_pixels(struct frozen_pass *p, const struct frozen_layer *l)
     struct device *dev = p->f->dev;
     void *h = p->buf[l->h], *t = p->buf[l->t];
     const bool narrow = p->f->opt.dt != DT_F32;
-    const int64_t n = (int64_t)p->g->n * l->side * l->side * 3;
+    const int64_t n = (int64_t)p->g->n * area(p, l->side) * 3;
     /* Channels stay last: to this operation they are images of one channel. */
-    frozen_note(
-        p, dev->ops->image_from_u8(dev, narrow ? t : h, p->g->in, 3 * p->g->n, 1, l->side, p->s),
-        "image_from_u8");
+    frozen_note(p,
+                dev->ops->image_from_u8(dev, narrow ? t : h, p->g->in, 3 * p->g->n, 1,
+                                        height(p, l->side), width(p, l->side), p->s),
+                "image_from_u8");
     if (narrow)
         frozen_cast(p, h, p->f->opt.dt, t, DT_F32, n);
     conv(p, &l->p[0], p->buf[l->x], h, l->side, &same, NULL);
@@ -326,11 +343,11 @@ static void run_moments(struct frozen_pass *p, const struct frozen_layer *l)
         t = h;
     }
     void *planes = opt->moments == DT_F32 ? p->g->out : x;
-    frozen_note(
-        p, dev->ops->unpatchify(dev, planes, t, n, channels, l->side, 1, PATCH_CPP, opt->dt, p->s),
-        "unpatchify");
-    frozen_cast(p, p->g->out, opt->moments, planes, DT_F32,
-                (int64_t)n * channels * l->side * l->side);
+    frozen_note(p,
+                dev->ops->unpatchify(dev, planes, t, n, channels, height(p, l->side),
+                                     width(p, l->side), 1, PATCH_CPP, opt->dt, p->s),
+                "unpatchify");
+    frozen_cast(p, p->g->out, opt->moments, planes, DT_F32, n * channels * area(p, l->side));
 }
 
 int frozen_plan_encode(struct frozen *f, struct err *err)
@@ -416,19 +433,20 @@ static void run_latents(struct frozen_pass *p, const struct frozen_layer *l)
                               .w = scale->w,
                               .bias = scale->b,
                               .B = n,
-                              .H = l->side,
-                              .W = l->side,
+                              .H = height(p, l->side),
+                              .W = width(p, l->side),
                               .Cin = channels,
                               .Cout = channels,
                               .k = 1,
                               .stride = 1,
                               .dt = DT_F32};
     frozen_note(
-        p, dev->ops->patchify(dev, h, p->g->in, n, channels, l->side, 1, PATCH_CPP, DT_F32, p->s),
+        p,
+        dev->ops->patchify(dev, h, p->g->in, n, channels, op.H, op.W, 1, PATCH_CPP, DT_F32, p->s),
         "patchify");
     frozen_note(p, dev->ops->conv2d_fwd(dev, &op, p->s), "conv2d");
     if (p->f->opt.dt != DT_F32) {
-        frozen_cast(p, h, p->f->opt.dt, t, DT_F32, (int64_t)n * channels * l->side * l->side);
+        frozen_cast(p, h, p->f->opt.dt, t, DT_F32, n * channels * area(p, l->side));
         t = h;
     }
     conv(p, &l->p[0], x, t, l->side, &same, NULL);
@@ -444,15 +462,18 @@ static void run_picture(struct frozen_pass *p, const struct frozen_layer *l)
     conv(p, &l->p[0], t, x, l->side, &same, NULL);
     if (p->f->opt.planar) {
         frozen_note(p,
-                    dev->ops->unpatchify(dev, p->g->out, t, n, 3, l->side, 1, PATCH_CPP, dt, p->s),
+                    dev->ops->unpatchify(dev, p->g->out, t, n, 3, height(p, l->side),
+                                         width(p, l->side), 1, PATCH_CPP, dt, p->s),
                     "unpatchify");
         return;
     }
     if (dt != DT_F32) {
-        frozen_cast(p, h, DT_F32, t, dt, (int64_t)n * 3 * l->side * l->side);
+        frozen_cast(p, h, DT_F32, t, dt, n * 3 * area(p, l->side));
         t = h;
     }
-    frozen_note(p, dev->ops->image_to_u8(dev, p->g->out, t, 3 * n, 1, l->side, p->s),
+    frozen_note(p,
+                dev->ops->image_to_u8(dev, p->g->out, t, 3 * n, 1, height(p, l->side),
+                                      width(p, l->side), p->s),
                 "image_to_u8");
 }
 

@@ -299,8 +299,8 @@ static void head_backward(struct dit *d, const struct dit_slot *s, const float *
         dit_op(d, k->zero(d->dev, d->dh, (size_t)values * dtype_bytes(d->dt), d->stream), "zero");
     } else {
         dit_op(d,
-               k->patchify(d->dev, d->dout, dpred, B, spec->channels, spec->image, spec->patch,
-                           PATCH_PPC, d->dt, d->stream),
+               k->patchify(d->dev, d->dout, dpred, B, spec->channels, spec->image, spec->image,
+                           spec->patch, PATCH_PPC, d->dt, d->stream),
                "patchify");
     }
     weights_grad(&d->w, &l, dout, 0, s->nf.h, ld, first);

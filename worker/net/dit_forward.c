@@ -227,8 +227,8 @@ static void embed(struct dit *d, struct dit_slot *s, const float *x, int B)
     float *x1 = s->blocks[0].n1.x, *dense = dit_is_router(d) ? s->nf.x : x1;
 
     dit_op(d,
-           k->patchify(d->dev, s->patches, x, B, spec->channels, spec->image, spec->patch,
-                       PATCH_CPP, d->dt, d->stream),
+           k->patchify(d->dev, s->patches, x, B, spec->channels, spec->image, spec->image,
+                       spec->patch, PATCH_CPP, d->dt, d->stream),
            "patchify");
     weights_forward(&d->w, &(struct weights_linear){T_PATCH_W, B * n, d->P, C}, dense, DT_F32, 0,
                     s->patches, 0);
@@ -248,8 +248,8 @@ static void head(struct dit *d, const struct dit_slot *s, float *pred, int B)
     weights_forward(&d->w, &l, dit_is_router(d) ? pred : d->out, DT_F32, 0, s->nf.h, ld);
     if (!dit_is_router(d))
         dit_op(d,
-               d->ops->unpatchify(d->dev, pred, d->out, B, spec->channels, spec->image, spec->patch,
-                                  PATCH_PPC, DT_F32, d->stream),
+               d->ops->unpatchify(d->dev, pred, d->out, B, spec->channels, spec->image, spec->image,
+                                  spec->patch, PATCH_PPC, DT_F32, d->stream),
                "unpatchify");
 }
 

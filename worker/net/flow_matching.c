@@ -264,7 +264,7 @@ int flow_matching_mix(struct flow_matching *f, unsigned from, unsigned count, st
     note(&rc, k->normal(dev, f->d_eps, f->seed, f->d_noise + from, B, f->n, s));
     if (!f->latent)
         note(&rc, k->image_from_u8(dev, f->d_x0, f->d_images + (int64_t)from * f->n, B, f->channels,
-                                   f->image, s));
+                                   f->image, f->image, s));
     note(&rc, k->flow_mix(dev, f->d_xt, f->d_target, f->d_x0, f->d_eps, f->d_t + from, B, f->n, s));
     if (rc < 0)
         return err_set(err, rc, "%u images cannot be noised on %s: %s", count, dev->name,

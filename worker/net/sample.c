@@ -199,8 +199,8 @@ static int finish(struct sampler *s, int B, uint8_t *u8, float *f32, struct err 
         rc = sync(s, err); /* the decoder may have another stream */
         return rc < 0 ? rc : s->opt->decode(s->opt->decoder, s->x, B, u8, err);
     } else {
-        rc =
-            s->ops->image_to_u8(s->dev, s->u8, s->x, B, s->src->channels, s->src->image, s->stream);
+        rc = s->ops->image_to_u8(s->dev, s->u8, s->x, B, s->src->channels, s->src->image,
+                                 s->src->image, s->stream);
         if (rc == 0)
             rc = s->ops->copy(s->dev, u8, s->u8, values, COPY_FROM_DEVICE, s->stream);
     }

@@ -289,26 +289,30 @@ static void timesteps(void **state)
 static void patches(void **state)
 {
     struct devices *d = *state;
-    const int shapes[][4] = {{1, 1, 1, 1}, {2, 3, 6, 2}, {1, 3, 9, 3}, {3, 4, 8, 1}, {2, 1, 4, 4}};
+    const int shapes[][5] = {{1, 1, 1, 1, 1}, {2, 3, 6, 6, 2}, {1, 3, 9, 9, 3}, {3, 4, 8, 8, 1},
+                             {2, 1, 4, 4, 4}, {2, 3, 4, 6, 2}, {3, 2, 9, 3, 3}, {2, 5, 1, 7, 1}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        int B = shapes[i][0], Ch = shapes[i][1], S = shapes[i][2], p = shapes[i][3];
-        size_t n = (size_t)(B * Ch * S * S);
+        int B = shapes[i][0], Ch = shapes[i][1], H = shapes[i][2], W = shapes[i][3];
+        int p = shapes[i][4];
+        size_t n = (size_t)(B * Ch * H * W);
         float *img = guard_randn(n, DT_F32, 1);
         for (int order = PATCH_CPP; order <= PATCH_PPC; order++) {
             float *a = guard_new(n * 4), *b = guard_new(n * 4), *back = guard_new(n * 4);
-            d->ref->ops->patchify(d->ref, a, img, B, Ch, S, p, (enum patch_order)order, DT_F32,
+            d->ref->ops->patchify(d->ref, a, img, B, Ch, H, W, p, (enum patch_order)order, DT_F32,
                                   NULL);
-            d->fast->ops->patchify(d->fast, b, img, B, Ch, S, p, (enum patch_order)order, DT_F32,
+            d->fast->ops->patchify(d->fast, b, img, B, Ch, H, W, p, (enum patch_order)order, DT_F32,
                                    NULL);
             assert_memory_equal(a, b, n * 4);
-            d->fast->ops->unpatchify(d->fast, back, b, B, Ch, S, p, (enum patch_order)order, DT_F32,
-                                     NULL);
+            d->fast->ops->unpatchify(d->fast, back, b, B, Ch, H, W, p, (enum patch_order)order,
+                                     DT_F32, NULL);
             assert_memory_equal(back, img, n * 4);
         }
         guard_check_all();
     }
     float x[1];
-    assert_int_equal(d->fast->ops->patchify(d->fast, x, x, 1, 1, 3, 2, PATCH_CPP, DT_F32, NULL),
+    assert_int_equal(d->fast->ops->patchify(d->fast, x, x, 1, 1, 3, 2, 2, PATCH_CPP, DT_F32, NULL),
+                     -22);
+    assert_int_equal(d->fast->ops->patchify(d->fast, x, x, 1, 1, 2, 3, 2, PATCH_CPP, DT_F32, NULL),
                      -22);
 }
 
@@ -320,31 +324,36 @@ static void patch_orders(void **state)
     const float *img = guard_of(float, 0, 1, 2, 3, 10, 11, 12, 13);
     float *out = guard_new(8 * sizeof *out);
     const float cpp[8] = {0, 1, 2, 3, 10, 11, 12, 13}, ppc[8] = {0, 10, 1, 11, 2, 12, 3, 13};
-    d->fast->ops->patchify(d->fast, out, img, 1, 2, 2, 2, PATCH_CPP, DT_F32, NULL);
+    d->fast->ops->patchify(d->fast, out, img, 1, 2, 2, 2, 2, PATCH_CPP, DT_F32, NULL);
     assert_memory_equal(out, cpp, sizeof cpp);
-    d->fast->ops->patchify(d->fast, out, img, 1, 2, 2, 2, PATCH_PPC, DT_F32, NULL);
+    d->fast->ops->patchify(d->fast, out, img, 1, 2, 2, 2, 2, PATCH_PPC, DT_F32, NULL);
     assert_memory_equal(out, ppc, sizeof ppc);
     const float *wide = guard_of(float, 0, 1, 2, 3); /* four 1x1 patches, row-major */
-    d->fast->ops->patchify(d->fast, out, wide, 1, 1, 2, 1, PATCH_CPP, DT_F32, NULL);
+    d->fast->ops->patchify(d->fast, out, wide, 1, 1, 2, 2, 1, PATCH_CPP, DT_F32, NULL);
     assert_memory_equal(out, wide, 4 * sizeof *wide);
+    /* a row of two patches: 2 x 4 pixels */
+    const float *row = guard_of(float, 0, 1, 2, 3, 4, 5, 6, 7);
+    const float parted[8] = {0, 1, 4, 5, 2, 3, 6, 7};
+    d->fast->ops->patchify(d->fast, out, row, 1, 1, 2, 4, 2, PATCH_CPP, DT_F32, NULL);
+    assert_memory_equal(out, parted, sizeof parted);
     guard_check_all();
 }
 
 static void pixels(void **state)
 {
     struct devices *d = *state;
-    enum { B = 2, Ch = 3, S = 16, N = B * Ch * S * S };
+    enum { B = 2, Ch = 3, H = 8, W = 24, N = B * Ch * H * W };
     uint8_t *u8 = guard_new(N), *back = guard_new(N);
     float *img = guard_new(N * 4);
     for (int i = 0; i < N; i++)
         u8[i] = (uint8_t)(i * 7);
-    assert_int_equal(d->fast->ops->image_from_u8(d->fast, img, u8, B, Ch, S, NULL), 0);
+    assert_int_equal(d->fast->ops->image_from_u8(d->fast, img, u8, B, Ch, H, W, NULL), 0);
     assert_true(img[0] == -1.0f && img[1] == (float)u8[3] / 127.5f - 1.0f);
-    assert_int_equal(d->fast->ops->image_to_u8(d->fast, back, img, B, Ch, S, NULL), 0);
+    assert_int_equal(d->fast->ops->image_to_u8(d->fast, back, img, B, Ch, H, W, NULL), 0);
     assert_memory_equal(back, u8, N);
     const float *wild = guard_of(float, 5, -5, NAN);
     uint8_t *got = guard_new(3);
-    assert_int_equal(d->fast->ops->image_to_u8(d->fast, got, wild, 1, 3, 1, NULL), 0);
+    assert_int_equal(d->fast->ops->image_to_u8(d->fast, got, wild, 1, 3, 1, 1, NULL), 0);
     assert_true(got[0] == 255 && got[1] == 0 && got[2] == 0);
     guard_check_all();
 }

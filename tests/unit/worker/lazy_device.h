@@ -123,6 +123,14 @@ static inline void lazy_note(int rc)
             B b; C c; D d; E e; F f; G g; H h;                                                     \
             , a COMMA b COMMA c COMMA d COMMA e COMMA f COMMA g COMMA h,                           \
             p->a COMMA p->b COMMA p->c COMMA p->d COMMA p->e COMMA p->f COMMA p->g COMMA p->h)
+#define LAZY9(op, A, B, C, D, E, F, G, H, I)                                                       \
+    LAZY_OP(op,                                                                                    \
+            A a COMMA B b COMMA C c COMMA D d COMMA E e COMMA F f COMMA G g COMMA H h COMMA I i,   \
+            A a;                                                                                   \
+            B b; C c; D d; E e; F f; G g; H h; I i;                                                \
+            , a COMMA b COMMA c COMMA d COMMA e COMMA f COMMA g COMMA h COMMA i,                   \
+            p->a COMMA p->b COMMA p->c COMMA p->d COMMA p->e COMMA p->f COMMA p->g COMMA           \
+                p->h COMMA p->i)
 
 LAZY_P(matmul)
 LAZY_P(adaln_fwd)
@@ -143,9 +151,9 @@ LAZY6(swiglu_bwd, void *, const void *, const void *, int64_t, int64_t, lazy_dty
 LAZY7(embed_fwd, float *, const float *, const int32_t *, int, int, int, bool)
 LAZY6(embed_bwd, float *, const float *, const int32_t *, int, int, int)
 LAZY5(timestep_embed, void *, const float *, int, int, lazy_dtype)
-LAZY8(patchify, void *, const float *, int, int, int, int, lazy_order, lazy_dtype)
-LAZY8(unpatchify, float *, const void *, int, int, int, int, lazy_order, lazy_dtype)
-LAZY5(image_from_u8, float *, const uint8_t *, int, int, int)
+LAZY9(patchify, void *, const float *, int, int, int, int, int, lazy_order, lazy_dtype)
+LAZY9(unpatchify, float *, const void *, int, int, int, int, int, lazy_order, lazy_dtype)
+LAZY6(image_from_u8, float *, const uint8_t *, int, int, int, int)
 LAZY7(flow_mix, float *, float *, const float *, const float *, const float *, int, int64_t)
 LAZY8(mse, float *, float *, const float *, const float *, const float *, float, int, int64_t)
 LAZY3(sumsq, double *, const float *, int64_t)
