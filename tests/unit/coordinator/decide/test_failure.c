@@ -79,8 +79,8 @@ static void test_alone(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_back_off),    cmocka_unit_test(test_others),
-        cmocka_unit_test(test_all),         cmocka_unit_test(test_two_workers),
+        cmocka_unit_test(test_back_off), cmocka_unit_test(test_others),
+        cmocka_unit_test(test_all),      cmocka_unit_test(test_two_workers),
         cmocka_unit_test(test_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
