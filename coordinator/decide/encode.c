@@ -37,8 +37,8 @@ void encode_decide(const struct encode_in *in, struct encode_decision *ret)
     else if (times > 2 * passes)
         say(ret, true,
             "pictures are encoded before the training: each is seen %.1f times, and "
-            "%.0f passes of the encoder make its latents",
-            times, passes);
+            "%s its latents",
+            times, in->flip ? "two passes of the encoder make" : "one pass of the encoder makes");
     else
         say(ret, false, "pictures are encoded in each step: each is seen only %.1f times", times);
 }
