@@ -4,7 +4,9 @@
  *                               |<------ grace ------>| -> fire with a quorum
  *
  * With grace 0 all are waited for: leases that run out are given to others, so
- * the wait ends.  What comes after the step is refused.  Pure. */
+ * the wait ends.  The grace stands still while a missing one is at a worker without a connection,
+ * whose lease still holds, and while the coordinator did not listen.  What comes after the step is
+ * refused.  Pure. */
 #ifndef COORDINATOR_QUORUM_H
 #define COORDINATOR_QUORUM_H
 

@@ -160,6 +160,11 @@ static void consider_sync(struct coordinator *co, struct job *j, struct module_r
     if (m->version >= (uint64_t)j->spec.outer.rounds)
         return;
     query_outer_count(&co->state, j, m, &count);
+    /* The grace stands still while nobody could have told us: a worker that lost its connection,
+     * to a coordinator that was started again, say, may have its contribution ready. */
+    if (count.away > 0 && m->quorum_ms != 0)
+        m->quorum_ms += core_now(co) - m->asked_ms;
+    m->asked_ms = core_now(co);
     struct quorum_in in = {
         .now_ms = core_now(co),
         .expected = count.expected,

@@ -79,9 +79,10 @@ static void forward(uint64_t *then_ms, uint64_t by_ms, uint64_t now_ms)
         *then_ms = now_ms - *then_ms < by_ms ? now_ms : *then_ms + by_ms;
 }
 
-/* The clock of the leases stands still while nobody is listened to: between two looks that are
- * further apart than a tick the loop was stopped, or in a slow commit, and while nothing can be
- * written no heartbeat is answered and no worker can join.  The silence is ours. */
+/* The clocks of the leases and of the grace of rounds stand still while nobody is listened to:
+ * between two looks that are further apart than a tick the loop was stopped, or in a slow commit,
+ * and while nothing can be written no heartbeat is answered and no worker can join.  The silence is
+ * ours. */
 static void stand_still(struct coordinator *co)
 {
     uint64_t now = core_now(co), ms = now - co->checked_ms;
@@ -98,6 +99,9 @@ static void stand_still(struct coordinator *co)
         if (t != NULL)
             forward(&t->progress_ms, ms, now);
     }
+    for (size_t i = 0; ms > 0 && i < co->state.n_jobs; i++)
+        for (uint32_t m = 0; m < co->state.jobs[i]->comp.n_modules; m++)
+            forward(&module_memory(&co->state.jobs[i]->modules[m])->quorum_ms, ms, now);
 }
 
 void member_check(struct coordinator *co)

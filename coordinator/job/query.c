@@ -241,7 +241,11 @@ void query_outer_count(const struct state *s, const struct job *j, const struct 
             bool arrived = query_given(t, m) != NULL;
             ret->expected++;
             ret->arrived += arrived;
-            ret->leased += t != NULL && t->state == TASK_LEASED && !arrived;
+            if (t == NULL || t->state != TASK_LEASED || arrived)
+                continue;
+            const struct worker *w = state_worker(s, t->worker_id);
+            ret->leased++;
+            ret->away += w != NULL && w->peer == NULL;
         }
     }
 }

@@ -66,6 +66,7 @@ const struct contribution *query_given(const struct task *t, const struct module
 
 struct outer_count {
     uint32_t expected, arrived, leased; /* leased: of the missing, being worked on */
+    uint32_t away; /* of these: by a worker that has no connection, and may come back with it */
 };
 
 /* The contributions to the module's next version. */

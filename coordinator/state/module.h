@@ -34,7 +34,8 @@ struct module_rec {
     uint64_t retry_ms;             /* (m) no outer step before it */
     uint32_t outer_failures;       /* (m) in a row */
     char outer_reason[REASON_MAX]; /* (m) of the quorum, or the last failure */
-    uint64_t quorum_ms;            /* (m) when the quorum was complete; 0: not yet */
+    uint64_t quorum_ms;            /* (m) since when the grace runs; 0: there is no quorum yet */
+    uint64_t asked_ms;             /* (m) when that was last looked at */
     struct row_mark row;
 };
 

@@ -1,5 +1,6 @@
 /* Outer steps: when one is not taken, and what a new version lets go. */
 #include "coordinator/job/folds.h"
+#include "coordinator/job/tasks.h"
 #include "tests/unit/coordinator/bare.h"
 
 /* A job with its first version. */
@@ -55,6 +56,38 @@ static void test_quorum(void **state)
     assert_int_equal(m->quorum_ms, 0);
 }
 
+/* Whose connection is cut may have its contribution ready: what passes until it is back, or its
+ * lease is gone, is not of the grace. */
+static void test_grace_of_those_away(void **state)
+{
+    struct coordinator *co = *state;
+    struct job *j = begun(co, diloco);
+    struct module_rec *m = module_memory(&j->modules[0]);
+    struct worker *w = state_add_worker(&co->state, 0);
+    const uint64_t now = core_now(co), begin = now - 1500;
+    j->spec.outer.quorum = 0.5;
+    j->spec.outer.grace = 2;
+    for (uint32_t r = 0; r < 2; r++) {
+        struct task *t = state_add_task(&co->state, 0, j->id, TASK_TRAIN);
+        job_edit_replica(j, 0, r)->task_id = t->id;
+        if (r == 0)
+            task_add_contribution(t, &(struct contribution){.module_id = m->id});
+        else
+            task_lease(co, t, w);
+    }
+    m->quorum_ms = begin;
+    m->asked_ms = now - 1000;
+    folds_consider(co, j, m);
+    assert_int_equal(m->quorum_ms, begin + 1000);
+    folds_consider(co, j, m);
+    assert_int_equal(m->quorum_ms, begin + 1000);
+    w->peer = (struct rpc_peer *)(uintptr_t)1; /* only whether it is there counts */
+    m->asked_ms = now - 500;
+    folds_consider(co, j, m);
+    assert_int_equal(m->quorum_ms, begin + 1000);
+    w->peer = NULL;
+}
+
 static void test_adopt(void **state)
 {
     struct coordinator *co = *state;
@@ -78,7 +111,8 @@ static void test_adopt(void **state)
 int main(void)
 {
 #define CASE(f) cmocka_unit_test_setup_teardown(f, bare_begin, bare_end)
-    const struct CMUnitTest tests[] = {CASE(test_not_asked), CASE(test_quorum), CASE(test_adopt)};
+    const struct CMUnitTest tests[] = {CASE(test_not_asked), CASE(test_quorum),
+                                       CASE(test_grace_of_those_away), CASE(test_adopt)};
     log_set_level(LOG_LEVEL_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
