@@ -163,6 +163,7 @@ struct conn {
     uint16_t port;
     char host[256];
     char address[CONN_ADDRESS_MAX];
+    struct sockaddr_storage sockaddr;
     struct err why;
 };
 
@@ -604,11 +605,11 @@ static int make(struct loop *loop, const struct conn_options *o, bool is_client,
 
 static void name_peer(struct conn *c)
 {
-    struct sockaddr_storage a;
-    int len = sizeof(a);
+    struct sockaddr *a = (struct sockaddr *)&c->sockaddr;
+    int len = sizeof(c->sockaddr);
     char host[NI_MAXHOST], port[NI_MAXSERV];
-    if (uv_tcp_getpeername(&c->tcp, (struct sockaddr *)&a, &len) < 0 ||
-        getnameinfo((struct sockaddr *)&a, (socklen_t)len, host, sizeof(host), port, sizeof(port),
+    if (uv_tcp_getpeername(&c->tcp, a, &len) < 0 ||
+        getnameinfo(a, (socklen_t)len, host, sizeof(host), port, sizeof(port),
                     NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
         (void)str_copy(c->address, sizeof(c->address), "unknown");
         return;
@@ -757,6 +758,11 @@ int conn_export(struct conn *c, uint8_t ret_bytes[CONN_EXPORT_BYTES], struct err
 const char *conn_address(const struct conn *c)
 {
     return c->address;
+}
+
+const struct sockaddr *conn_sockaddr(const struct conn *c)
+{
+    return (const struct sockaddr *)&c->sockaddr;
 }
 
 uint64_t conn_bytes_in(const struct conn *c)

@@ -77,6 +77,7 @@ void conn_discard(struct conn *c);
 
 /* Of the other side, "192.0.2.1:51234". */
 const char *conn_address(const struct conn *c);
+const struct sockaddr *conn_sockaddr(const struct conn *c); /* family 0: not known */
 uint64_t conn_bytes_in(const struct conn *c);
 uint64_t conn_bytes_out(const struct conn *c);
 

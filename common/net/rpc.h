@@ -78,13 +78,14 @@ struct rpc_server_options {
     const char *build_id; /* kept until close; shown in errors */
     uint8_t cluster_id[16];
     uint32_t min_version, max_version; /* [RPC_VERSION_MIN, RPC_VERSION_MAX] */
-    unsigned max_connections;          /* [1024]; more are closed on accept */
+    unsigned max_connections;          /* authenticated [1024]; more are told to come later */
+    unsigned max_strangers;            /* not authenticated yet [512], see strangers.h */
     unsigned max_in_flight;            /* requests per connection [16384] */
     uint32_t max_body_bytes;           /* [64 KiB] */
     /* Replies queued per connection [1 MiB]; above it reading stops, at 8 times
      * it the peer is cut. */
     size_t max_queue_bytes;
-    uint32_t handshake_ms;                             /* TLS and Hello together [10 s] */
+    uint32_t handshake_ms;                             /* TLS and Hello together [3 s] */
     uint32_t idle_ms;                                  /* silence that cuts a peer; 0: never */
     void *arg;                                         /* passed to all callbacks */
     void (*on_open)(void *arg, struct rpc_peer *peer); /* authenticated */

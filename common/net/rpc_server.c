@@ -10,9 +10,12 @@
 #include "common/net/net_fault.h"
 #include "common/net/pbmem.h"
 #include "common/net/rpc_wire.h"
+#include "common/net/strangers.h"
 
 #define BACKLOG 128
 #define SECRETS_MAX 4
+#define HANDSHAKE_MS 3000
+#define ADDRESS_SHARE 2 /* one address has at most this part of the strangers' places */
 
 typedef Skerry__Envelope__V1__Hello Hello;
 typedef Skerry__Envelope__V1__Error Error;
@@ -24,9 +27,10 @@ struct rpc_server {
     struct rpc_server_options o;
     struct rpc_secret secrets[SECRETS_MAX];
     struct list peers;
-    unsigned peer_count;
-    struct pbmem mem;         /* of the message being handled */
-    struct rpc_counters gone; /* of peers that are no more */
+    unsigned peer_count, ready_count;
+    struct strangers strangers; /* those that are not ready */
+    struct pbmem mem;           /* of the message being handled */
+    struct rpc_counters gone;   /* of peers that are no more */
     struct loop_timer *tick;
     uint64_t tick_ms; /* the last one */
     unsigned fault_seen;
@@ -37,6 +41,7 @@ struct rpc_peer {
     struct rpc_server *server;
     struct conn *conn;
     struct list link, requests;
+    struct stranger stranger;
     char build_id[RPC_BUILD_ID_MAX];
     uint64_t frames_in, frames_out;
     uint64_t heard_ms;
@@ -194,7 +199,13 @@ static void hello(struct rpc_peer *p, const struct frame *f)
                "the token's secret is not one of this server: get a new token from it");
         return;
     }
+    if (s->ready_count >= s->o.max_connections) {
+        refuse(p, f->request_id, -EAGAIN, "the server has as many connections as it can serve");
+        return;
+    }
     p->ready = true;
+    s->ready_count++;
+    strangers_drop(&s->strangers, &p->stranger);
     conn_no_deadline(p->conn);
     greet(p, f->request_id, version);
     if (s->o.on_open)
@@ -324,6 +335,8 @@ static void peer_free(struct rpc_peer *p, const struct err *why)
     struct rpc_server *s = p->server;
     list_remove(&p->link);
     s->peer_count--;
+    s->ready_count -= p->ready;
+    strangers_drop(&s->strangers, &p->stranger);
     struct rpc_counters n = peer_counters(p);
     s->gone.bytes_in += n.bytes_in;
     s->gone.bytes_out += n.bytes_out;
@@ -352,20 +365,12 @@ static void on_close(void *arg, const struct err *why)
 
 static const struct conn_events events = {on_open, on_data, on_drain, on_close};
 
-static void drop_handle(uv_handle_t *h)
+static void make_room(struct stranger *oldest)
 {
-    mem_free(h->data);
-}
-
-/* One that is over the limit must still be accepted, or it would be offered to
- * us for ever. */
-static void turn_away(struct rpc_server *s)
-{
-    uv_tcp_t *tcp = mem_alloc(sizeof(*tcp));
-    (void)uv_tcp_init(loop_uv(s->loop), tcp); /* cannot fail */
-    tcp->data = tcp;
-    (void)uv_accept((uv_stream_t *)&s->listener, (uv_stream_t *)tcp); /* closed anyway */
-    uv_close((uv_handle_t *)tcp, drop_handle);
+    struct rpc_peer *p = list_entry(oldest, struct rpc_peer, stranger);
+    struct err err = {0};
+    (void)err_set(&err, -ETIMEDOUT, "it made room for a newer one");
+    conn_close(p->conn, &err); /* its callback comes later */
 }
 
 static void on_connection(uv_stream_t *listener, int status)
@@ -373,11 +378,6 @@ static void on_connection(uv_stream_t *listener, int status)
     struct rpc_server *s = listener->data;
     if (status < 0 || s->closing)
         return; /* out of descriptors: the kernel keeps it waiting */
-    if (s->peer_count >= s->o.max_connections) {
-        log_debug("rpc", "a connection was turned away, limit=%u", s->o.max_connections);
-        turn_away(s);
-        return;
-    }
     struct rpc_peer *p = mem_alloc(sizeof(*p));
     struct conn_options o = {
         .tls = s->tls,
@@ -396,6 +396,9 @@ static void on_connection(uv_stream_t *listener, int status)
     }
     list_push(&s->peers, &p->link);
     s->peer_count++;
+    struct stranger *out = strangers_admit(&s->strangers, &p->stranger, conn_sockaddr(p->conn));
+    if (out)
+        make_room(out);
 }
 
 static void on_tick(void *arg)
@@ -432,7 +435,8 @@ static void set_defaults(struct rpc_server_options *o)
     if (o->max_body_bytes > FRAME_BODY_MAX)
         o->max_body_bytes = FRAME_BODY_MAX;
     o->max_queue_bytes = o->max_queue_bytes ? o->max_queue_bytes : RPC_QUEUE_BYTES;
-    o->handshake_ms = o->handshake_ms ? o->handshake_ms : RPC_DEADLINE_MS;
+    o->handshake_ms = o->handshake_ms ? o->handshake_ms : HANDSHAKE_MS;
+    o->max_strangers = o->max_strangers ? o->max_strangers : 512;
 }
 
 static int listen_on(struct rpc_server *s, struct err *err)
@@ -484,6 +488,8 @@ int rpc_server_open(struct loop *loop, const struct rpc_server_options *o, struc
     set_defaults(&s->o);
     memcpy(s->secrets, o->secrets, o->secret_count * sizeof(s->secrets[0]));
     list_init(&s->peers);
+    strangers_init(&s->strangers, s->o.max_strangers,
+                   (s->o.max_strangers + ADDRESS_SHARE - 1) / ADDRESS_SHARE);
     pbmem_init(&s->mem, (size_t)s->o.max_body_bytes * RPC_UNPACK_FACTOR);
     int rc = conn_tls_server(o->keys, &s->tls, err);
     if (rc < 0) {

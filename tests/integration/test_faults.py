@@ -1,6 +1,8 @@
 """Machines that vanish, hang and come back; disks that fill; blobs that rot; wrong keys."""
 import os
 import signal
+import socket
+import ssl
 import subprocess
 import time
 
@@ -71,6 +73,26 @@ def test_a_stopped_coordinator_takes_no_lease(tmp_path):
         before = swarm.job(job)["round"]
         swarm.wait_round(job, before + 2)
         assert "is lost" not in swarm.log("coordinatord"), "nobody could be heard"
+
+
+def test_strangers_keep_nobody_out(swarm):
+    """More connections of strangers than either port has places, some with a handshake, none with a word."""
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+    held = []
+    try:
+        for port in (swarm.ports["rpc_port"], swarm.ports["http_port"]):
+            for i in range(1200):
+                s = socket.create_connection(("127.0.0.1", port), 20)
+                held.append(tls.wrap_socket(s) if i % 8 == 0 else s)
+        since = time.monotonic()
+        assert swarm.get("/v1/status").status_code == 200
+        swarm.worker("a")
+        wait_until(lambda: swarm.get("/v1/workers").json()["items"], 3, "a worker to join")
+        print(f"served and joined after {time.monotonic() - since:.2f} s")
+    finally:
+        for s in held:
+            s.close()
 
 
 def test_sigterm_hands_the_lease_back_at_once(swarm):

@@ -64,7 +64,10 @@ static int check_ticket(const struct blob_http *b, struct http_request *r,
             break;
         len += (size_t)n;
     }
-    return ticket_check(b->o.key, method, id->sha256, query, (uint64_t)time(NULL), ret, err);
+    int rc = ticket_check(b->o.key, method, id->sha256, query, (uint64_t)time(NULL), ret, err);
+    if (rc == 0)
+        http_request_trust(r);
+    return rc;
 }
 
 static int read_id(struct http_request *r, struct blob_id *ret, struct err *err)

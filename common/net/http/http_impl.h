@@ -10,6 +10,7 @@
 #include "common/base/buf.h"
 #include "common/base/list.h"
 #include "common/net/http/http_server.h"
+#include "common/net/strangers.h"
 
 #include <microhttpd.h>
 #include <uv.h>
@@ -33,6 +34,7 @@ struct http_server {
     } groups[HTTP_GROUPS_MAX];
     unsigned group_count;
     struct list conns, requests, streams;
+    struct strangers strangers;
     struct http_counters counters;
     int listen_fd;
     uint16_t port;
@@ -43,6 +45,7 @@ struct http_server {
 
 struct http_conn {
     struct list link;
+    struct stranger stranger; /* until a request shows a token or a ticket */
     int fd;
     uint64_t waiting_since_ms; /* for a request's headers; 0: not waiting */
     unsigned requests;

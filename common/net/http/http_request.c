@@ -140,6 +140,8 @@ int http_request_route(struct http_request *r)
         return -ERR_NOTFOUND;
     }
     learn_role(r);
+    if (r->role)
+        http_request_trust(r);
     buf_init(&r->body, r->route->max_body);
     if (!r->route->roles || (r->role & r->route->roles))
         return 0;
@@ -192,6 +194,12 @@ const void *http_request_body(const struct http_request *r, size_t *ret_len)
 unsigned http_request_role(const struct http_request *r)
 {
     return r->role;
+}
+
+void http_request_trust(struct http_request *r)
+{
+    if (r->conn)
+        strangers_drop(&r->server->strangers, &r->conn->stranger);
 }
 
 void *http_request_sink(const struct http_request *r)

@@ -16,6 +16,7 @@
 #define CONNECTION_MEMORY (32 * 1024)
 #define BODY_FLOOR_MS 30000 /* after that a body must have come at ... */
 #define BODY_FLOOR_BYTES_PER_S 256
+#define ADDRESS_SHARE 2 /* one address has at most this part of the strangers' places */
 #define IDLE_RUN_MS 2
 #define SPINS_MAX 1000
 #define PRIORITIES "SECURE128:-VERS-ALL:+VERS-TLS1.3"
@@ -173,6 +174,16 @@ static void on_completed(void *cls, struct MHD_Connection *c, void **req_cls,
 
 static void kick(struct http_server *s);
 
+/* Whoever makes room for c is shut down: libmicrohttpd sees it and closes. */
+static void greet(struct http_server *s, struct MHD_Connection *c, struct http_conn *n)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(c, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+    struct stranger *out = strangers_admit(&s->strangers, &n->stranger, info->client_addr);
+    if (out)
+        (void)shutdown(list_entry(out, struct http_conn, stranger)->fd, SHUT_RDWR);
+}
+
 static void on_connection(void *cls, struct MHD_Connection *c, void **socket_context,
                           enum MHD_ConnectionNotificationCode what)
 {
@@ -184,6 +195,7 @@ static void on_connection(void *cls, struct MHD_Connection *c, void **socket_con
         int one = 1;
         n->fd = info->connect_fd;
         n->waiting_since_ms = loop_now_ms(s->loop);
+        greet(s, c, n);
         (void)setsockopt(n->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)); /* only a wish */
         list_push(&s->conns, &n->link);
         s->counters.connections++;
@@ -191,6 +203,7 @@ static void on_connection(void *cls, struct MHD_Connection *c, void **socket_con
     } else {
         struct http_conn *n = *socket_context;
         list_remove(&n->link);
+        strangers_drop(&s->strangers, &n->stranger);
         s->counters.connections--;
         mem_free(n);
         *socket_context = NULL;
@@ -305,6 +318,7 @@ static void set_defaults(struct http_server_options *o)
 {
     o->host = o->host ? o->host : "0.0.0.0";
     o->max_connections = o->max_connections ? o->max_connections : 256;
+    o->max_strangers = o->max_strangers ? o->max_strangers : (o->max_connections + 1) / 2;
     o->max_streams = o->max_streams ? o->max_streams : 64;
     o->request_ms = o->request_ms ? o->request_ms : 10000;
     o->idle_ms = o->idle_ms ? o->idle_ms : 30000;
@@ -395,6 +409,8 @@ int http_server_open(struct loop *loop, const struct http_server_options *o,
     s->listen_fd = -1;
     set_defaults(&s->o);
     list_init(&s->conns);
+    strangers_init(&s->strangers, s->o.max_strangers,
+                   (s->o.max_strangers + ADDRESS_SHARE - 1) / ADDRESS_SHARE);
     list_init(&s->requests);
     list_init(&s->streams);
     s->timer = loop_timer_new(loop, on_timer, s);
@@ -488,5 +504,7 @@ uint16_t http_server_port(const struct http_server *s)
 
 struct http_counters http_server_counters(const struct http_server *s)
 {
-    return s->counters;
+    struct http_counters n = s->counters;
+    n.strangers = s->strangers.count;
+    return n;
 }

@@ -62,6 +62,7 @@ struct http_server_options {
     uint16_t port;            /* 0: a free one */
     const struct keys *keys;  /* NULL: plain HTTP, then host must be a loopback address */
     unsigned max_connections; /* [256] */
+    unsigned max_strangers;   /* of them not known yet [half of them], see strangers.h */
     unsigned max_streams;     /* open http_stream_* [64] */
     uint32_t request_ms;      /* to send the request line and headers [10 s] */
     uint32_t idle_ms;         /* without a byte in or out [30 s] */
@@ -87,7 +88,7 @@ void http_server_close(struct http_server *s); /* accepts NULL */
 struct http_counters {
     uint64_t requests, errors_4xx, errors_5xx;
     uint64_t body_bytes_in, body_bytes_out; /* without headers and TLS */
-    unsigned connections, streams;
+    unsigned connections, strangers, streams;
     uint64_t streams_cut; /* slow clients */
 };
 struct http_counters http_server_counters(const struct http_server *s);
@@ -100,6 +101,10 @@ const char *http_request_header(const struct http_request *r, const char *name);
 const void *http_request_body(const struct http_request *r, size_t *ret_len);
 unsigned http_request_role(const struct http_request *r);
 void *http_request_sink(const struct http_request *r); /* of an upload, NULL else */
+
+/* The request was allowed by other means than a token (a ticket): its connection is no stranger's,
+ * and does not make room for others. */
+void http_request_trust(struct http_request *r);
 
 /* Whole-number parameter; answers 400 and returns negative when it is none.
  * The query variant returns `fallback` when absent. */

@@ -263,8 +263,7 @@ static void test_wrong_version(void **state)
     stop(w);
 }
 
-/* Sends raw bytes to the RPC port; true once the server has closed on them. */
-static void expect_cut(struct world *w, const void *bytes, size_t len)
+static int raw(struct world *w)
 {
     struct sockaddr_in a = {.sin_family = AF_INET,
                             .sin_port = htons(w->token.rpc_port),
@@ -272,6 +271,13 @@ static void expect_cut(struct world *w, const void *bytes, size_t len)
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     assert_true(fd >= 0);
     assert_int_equal(connect(fd, (struct sockaddr *)&a, sizeof(a)), 0);
+    return fd;
+}
+
+/* Sends raw bytes to the RPC port; true once the server has closed on them. */
+static void expect_cut(struct world *w, const void *bytes, size_t len)
+{
+    int fd = raw(w);
     assert_int_equal(write(fd, bytes, len), (ssize_t)len);
     assert_int_equal(fcntl(fd, F_SETFL, O_NONBLOCK), 0);
     char byte[256];
@@ -322,6 +328,36 @@ static void test_max_connections(void **state)
     open_client(&second);
     WAIT_FOR(&w->t, second.disconnected >= 1);
     assert_int_equal(w->opened, 1);
+    rpc_client_close(second.client);
+    stop(w);
+}
+
+/* Strangers, however many, keep nobody out: the oldest of them go. */
+static void test_strangers(void **state)
+{
+    enum { FLOOD = 64, PLACES = 8 };
+    struct world *w = mem_alloc(sizeof(*w));
+    struct rpc_secret secret;
+    int fds[FLOOD];
+    net_test_init(&w->t);
+    struct rpc_server_options o = server_options(w, &secret);
+    o.max_connections = o.max_strangers = PLACES;
+    open_server(w, &o);
+    open_client(w);
+    WAIT_FOR(&w->t, w->opened == 1);
+    struct world second = {.t = w->t, .token = w->token};
+    for (int i = 0; i < FLOOD; i++) {
+        unsigned was = rpc_server_connections(w->server);
+        fds[i] = raw(w);
+        WAIT_FOR(&w->t, rpc_server_connections(w->server) > was || i >= PLACES / 2);
+    }
+    open_client(&second);
+    WAIT_FOR(&w->t, second.state == RPC_CONNECTED);
+    assert_int_equal(second.disconnected, 0);
+    assert_int_equal(w->disconnected, 0); /* the one that was known was not asked to go */
+    WAIT_FOR(&w->t, rpc_server_connections(w->server) <= 2 + PLACES / 2);
+    for (int i = 0; i < FLOOD; i++)
+        close(fds[i]);
     rpc_client_close(second.client);
     stop(w);
 }
@@ -565,6 +601,7 @@ int main(void)
         cmocka_unit_test(test_garbage),
         cmocka_unit_test(test_handshake_deadline),
         cmocka_unit_test(test_max_connections),
+        cmocka_unit_test(test_strangers),
         cmocka_unit_test(test_unknown_and_forbidden),
         cmocka_unit_test(test_too_large),
         cmocka_unit_test(test_deadline_and_late_reply),

@@ -190,22 +190,60 @@ static void test_slow_header(void **state)
     stop(w);
 }
 
-/* All places taken by connections without a byte, then free again. */
-static void test_full_of_silence(void **state)
+/* A connection whose request has shown the user's token. */
+static int known(struct world *w)
 {
-    struct world *w = start(true);
+    int fd = tcp(w);
+    char *text = str_printf(
+        "GET /v1/jobs/1 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n\r\n", w->bearer);
+    uint64_t before = http_server_counters(w->server).requests;
+    send_text(fd, text);
+    mem_free(text);
+    WAIT_FOR(&w->t, http_server_counters(w->server).requests > before);
+    return fd;
+}
+
+/* All places taken, then free again: libmicrohttpd had stopped to listen. */
+static void test_full(void **state)
+{
+    struct world *w = start(false);
     int fds[SERVER_CONNECTIONS];
-    for (unsigned i = 0; i < SERVER_CONNECTIONS; i++) {
-        fds[i] = tcp(w);
-        WAIT_FOR(&w->t, http_server_counters(w->server).connections > i);
-    }
-    int late = tcp(w); /* in the kernel's queue: libmicrohttpd stops to listen */
+    for (unsigned i = 0; i < SERVER_CONNECTIONS; i++)
+        fds[i] = known(w);
+    assert_int_equal(http_server_counters(w->server).connections, SERVER_CONNECTIONS);
+    int late = tcp(w); /* in the kernel's queue */
     for (int i = 0; i < SERVER_CONNECTIONS; i++)
         assert_int_equal(close(fds[i]), 0);
     WAIT_FOR(&w->t, http_server_counters(w->server).connections <= 1);
     assert_int_equal(close(late), 0);
     ask(w, "GET", "/healthz", NULL, NULL, NULL);
     expect(w, 200, "ok");
+    stop(w);
+}
+
+/* Strangers take no place of those who are known, and the newest is served. */
+static void test_strangers(void **state)
+{
+    enum { SHARE = SERVER_CONNECTIONS / 4 };
+    struct world *w = start(false);
+    int friend = known(w), fds[SERVER_CONNECTIONS];
+    char byte;
+    for (unsigned i = 0; i < SERVER_CONNECTIONS; i++) {
+        fds[i] = tcp(w);
+        if (i < SHARE)
+            WAIT_FOR(&w->t, http_server_counters(w->server).strangers > i);
+        else
+            WAIT_FOR(&w->t, read(fds[i - SHARE], &byte, 1) == 0); /* the oldest is cut */
+    }
+    assert_int_equal(http_server_counters(w->server).strangers, SHARE);
+    ask(w, "GET", "/healthz", NULL, NULL, NULL);
+    expect(w, 200, "ok");
+    uint64_t before = http_server_counters(w->server).requests;
+    send_text(friend, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n");
+    WAIT_FOR(&w->t, http_server_counters(w->server).requests > before);
+    for (unsigned i = 0; i < SERVER_CONNECTIONS; i++)
+        assert_int_equal(close(fds[i]), 0);
+    assert_int_equal(close(friend), 0);
     stop(w);
 }
 
@@ -224,11 +262,17 @@ static void test_plain_needs_loopback(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_routes),          cmocka_unit_test(test_auth),
-        cmocka_unit_test(test_bodies),          cmocka_unit_test(test_deferred),
-        cmocka_unit_test(test_wrong_pin),       cmocka_unit_test(test_events),
-        cmocka_unit_test(test_slow_stream),     cmocka_unit_test(test_slow_header),
-        cmocka_unit_test(test_full_of_silence), cmocka_unit_test(test_plain_needs_loopback),
+        cmocka_unit_test(test_routes),
+        cmocka_unit_test(test_auth),
+        cmocka_unit_test(test_bodies),
+        cmocka_unit_test(test_deferred),
+        cmocka_unit_test(test_wrong_pin),
+        cmocka_unit_test(test_events),
+        cmocka_unit_test(test_slow_stream),
+        cmocka_unit_test(test_slow_header),
+        cmocka_unit_test(test_full),
+        cmocka_unit_test(test_strangers),
+        cmocka_unit_test(test_plain_needs_loopback),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
