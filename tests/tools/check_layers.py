@@ -19,7 +19,7 @@ ROOMS = [
      ["worker/link"],
      ["worker/order"],
      ["worker/train", "worker/fit", "worker/data", "worker/frozen"],
-     ["worker/net"]],
+     ["worker/net", "worker/pipe"]],
     [["common/net/http"],
      ["common/net"]],
     [["kernels/device"],

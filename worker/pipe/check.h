@@ -1,0 +1,27 @@
+/* That a schedule can run, does what the plan says, and fits: before anybody replays it. */
+#ifndef WORKER_CHECK_H
+#define WORKER_CHECK_H
+
+#include "worker/pipe/simulate.h"
+
+/* Every micro-batch's F, B and W once on each device of its stage, in ascending order, F before B
+ * before W; every SEND meets its RECV; no device waits for ever; one REDUCE a stage behind its
+ * last W, then CLIP, then STEP; frozen layers: none, or each sample of the step through each layer
+ * once, in order, on one device; at each point at most the stage's slots are in use, and the bytes
+ * are at most the device's.
+ *
+ * -EINVAL, -EDEADLK or -ENOMEM (of a device, or of the host), with a sentence that names the device
+ * and the instruction. */
+int schedule_check(const struct costs *p, const struct pipe_plan *plan,
+                   const struct pipe_schedule *schedule, struct err *err);
+
+/* Bytes of device d: what its stages keep, all their slots, the frozen networks that its list
+ * runs, and the most samples that are on their way through those. */
+uint64_t schedule_bytes(const struct costs *p, const struct pipe_plan *plan,
+                        const struct pipe_schedule *schedule, int d);
+/* Without the frozen part. */
+uint64_t plan_bytes(const struct costs *p, const struct pipe_plan *plan, int d);
+/* Weights of a frozen network, and its scratch for `samples` on their way. */
+uint64_t frozen_network_bytes(const struct costs *p, int frozen, int samples);
+
+#endif

@@ -1,0 +1,409 @@
+#include "worker/pipe/costs.h"
+
+#include <jansson.h>
+
+#include "common/base/buf.h"
+#include "common/base/file.h"
+
+#define FORMAT "skerry-pipeline-profile"
+#define SAMPLES_MAX (1 << 20)
+#define SECONDS_MAX 1e6
+#define BYTES_MAX 1e15
+#define WHERE_MAX 64
+
+/* What is being read, for the messages; rc is the first failure. */
+struct reader {
+    const char *name;
+    struct err *err;
+    int rc;
+};
+
+/* A JSON object of the file and where it stands in it. */
+struct object {
+    struct reader *r;
+    const json_t *json;
+    char where[WHERE_MAX];
+};
+
+/* ---- values ---- */
+
+static void refuse_unknown(const struct object *o, const char *const *known)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)o->json, key, value)
+    {
+        const char *const *k = known;
+        while (*k && strcmp(*k, key) != 0)
+            k++;
+        if (!*k && o->r->rc == 0)
+            o->r->rc =
+                err_set(o->r->err, -ERR_CONFIG, "%s: %s has the key '%s', which is not known",
+                        o->r->name, o->where, key);
+    }
+}
+
+/* A number from least to most; without the key `absent`, which must be given where it is negative.
+ */
+static double get_number(const struct object *o, const char *key, double least, double most,
+                         double absent)
+{
+    const json_t *value = json_object_get(o->json, key);
+    const double got = json_number_value(value);
+    if (o->r->rc < 0 || (!value && absent >= 0))
+        return absent >= 0 ? absent : least;
+    if (json_is_number(value) && got >= least && got <= most)
+        return got;
+    o->r->rc = err_set(o->r->err, -ERR_CONFIG, "%s: %s: %s must be a number from %g to %g",
+                       o->r->name, o->where, key, least, most);
+    return least;
+}
+
+static int get_int(const struct object *o, const char *key, int least, int most, int absent)
+{
+    const json_t *value = json_object_get(o->json, key);
+    if (o->r->rc == 0 && value && !json_is_integer(value))
+        o->r->rc = err_set(o->r->err, -ERR_CONFIG, "%s: %s: %s must be a whole number", o->r->name,
+                           o->where, key);
+    return (int)get_number(o, key, least, most, absent);
+}
+
+static uint64_t get_bytes(const struct object *o, const char *key)
+{
+    return (uint64_t)get_number(o, key, 0, BYTES_MAX, 0);
+}
+
+static void get_text(const struct object *o, const char *key, char out[COSTS_NAME_MAX + 1])
+{
+    const char *got = json_string_value(json_object_get(o->json, key));
+    if (o->r->rc == 0 && (!got || !*got || !str_copy(out, COSTS_NAME_MAX + 1, got)))
+        o->r->rc = err_set(o->r->err, -ERR_CONFIG, "%s: %s: %s must be a text of 1 to %d bytes",
+                           o->r->name, o->where, key, COSTS_NAME_MAX);
+}
+
+/* A list's length, from least to most; 0 where the key is missing and may be. */
+static int get_list(const struct object *o, const char *key, int least, int most,
+                    const json_t **ret)
+{
+    const json_t *list = *ret = json_object_get(o->json, key);
+    const size_t n = json_array_size(list);
+    if (o->r->rc == 0 && (list ? !json_is_array(list) || n > (size_t)most : least > 0))
+        o->r->rc = err_set(o->r->err, -ERR_CONFIG, "%s: %s: %s must be a list of %d to %d",
+                           o->r->name, o->where, key, least, most);
+    if (o->r->rc == 0 && n < (size_t)least)
+        o->r->rc =
+            err_set(o->r->err, -ERR_CONFIG, "%s: %s: %s is empty", o->r->name, o->where, key);
+    return o->r->rc < 0 ? 0 : (int)n;
+}
+
+static struct object item(const struct object *o, const char *key, const json_t *list, int i,
+                          const char *const *known)
+{
+    struct object it = {.r = o->r, .json = json_array_get(list, (size_t)i)};
+    snprintf(it.where, sizeof it.where, "%s %d", key, i);
+    if (o->r->rc == 0 && !json_is_object(it.json))
+        o->r->rc =
+            err_set(o->r->err, -ERR_CONFIG, "%s: %s must be an object", o->r->name, it.where);
+    refuse_unknown(&it, known);
+    return it;
+}
+
+static void get_points(const struct object *o, const char *key, int least, struct costs_points *out)
+{
+    const json_t *list;
+    out->n = get_list(o, key, least, COSTS_POINTS_MAX, &list);
+    for (int i = 0; i < out->n && o->r->rc == 0; i++) {
+        const json_t *one = json_array_get(list, (size_t)i);
+        const json_int_t got = json_integer_value(one), last = i > 0 ? out->samples[i - 1] : 0;
+        if (!json_is_integer(one) || got <= last || got > SAMPLES_MAX)
+            o->r->rc = err_set(o->r->err, -ERR_CONFIG,
+                               "%s: %s must be whole numbers from 1 to %d, ascending", o->r->name,
+                               key, SAMPLES_MAX);
+        out->samples[i] = (int)got;
+    }
+}
+
+static void get_time(const struct object *o, const char *key, const struct costs_points *points,
+                     struct costs_time *out)
+{
+    const json_t *list;
+    const int n = get_list(o, key, 1, COSTS_POINTS_MAX, &list);
+    if (o->r->rc == 0 && n != points->n)
+        o->r->rc = err_set(o->r->err, -ERR_CONFIG, "%s: %s: %s has %d times, expected %d",
+                           o->r->name, o->where, key, n, points->n);
+    for (int i = 0; i < n && o->r->rc == 0; i++) {
+        const json_t *one = json_array_get(list, (size_t)i);
+        out->s[i] = json_number_value(one);
+        if (!json_is_number(one) || !(out->s[i] >= 0 && out->s[i] <= SECONDS_MAX))
+            o->r->rc = err_set(o->r->err, -ERR_CONFIG, "%s: %s: %s must be seconds, 0 to %g",
+                               o->r->name, o->where, key, SECONDS_MAX);
+    }
+}
+
+/* ---- chains, devices ---- */
+
+/* Room for `count` further ones of (*items), n of them there, in all at most `most`. */
+static bool grow(const struct object *o, void *items, size_t size, int n, int count, int most)
+{
+    void **array = items;
+    void *more =
+        n + count <= most ? mem_try_realloc_array(*array, (size_t)(n + count), size) : NULL;
+    if (o->r->rc < 0)
+        more = NULL;
+    else if (n + count > most)
+        o->r->rc = err_set(o->r->err, -ERR_CONFIG, "%s: %s: more than %d in all", o->r->name,
+                           o->where, most);
+    else if (!more)
+        o->r->rc =
+            err_set(o->r->err, -ENOMEM, "%s: no memory for %d layers", o->r->name, n + count);
+    if (!more)
+        return false;
+    *array = more;
+    return true;
+}
+
+static void get_layers(const struct object *o, const struct costs_points *sizes,
+                       struct costs_chain *c)
+{
+    static const char *const known[] = {"f",
+                                        "b",
+                                        "w",
+                                        "step",
+                                        "out_bytes",
+                                        "slot_bytes",
+                                        "weight_bytes",
+                                        "state_bytes",
+                                        "gradient_bytes",
+                                        "count",
+                                        NULL};
+    const json_t *list;
+    const int n = get_list(o, "layers", 1, COSTS_LAYERS_MAX, &list);
+    for (int i = 0; i < n && o->r->rc == 0; i++) {
+        const struct object it = item(o, "layers", list, i, known);
+        struct costs_layer l = {.step = get_number(&it, "step", 0, SECONDS_MAX, 0),
+                                .out_bytes = get_bytes(&it, "out_bytes"),
+                                .slot_bytes = get_bytes(&it, "slot_bytes"),
+                                .weight_bytes = get_bytes(&it, "weight_bytes"),
+                                .state_bytes = get_bytes(&it, "state_bytes"),
+                                .gradient_bytes = get_bytes(&it, "gradient_bytes")};
+        int count = get_int(&it, "count", 1, COSTS_LAYERS_MAX, 1);
+        get_time(&it, "f", sizes, &l.f);
+        get_time(&it, "b", sizes, &l.b);
+        get_time(&it, "w", sizes, &l.w);
+        if (!grow(&it, &c->layers, sizeof l, c->n, count, COSTS_LAYERS_MAX))
+            return;
+        while (count-- > 0)
+            c->layers[c->n++] = l;
+    }
+}
+
+static void get_frozen_layers(const struct object *o, const struct costs_points *groups,
+                              struct costs_frozen *c)
+{
+    static const char *const known[] = {"t", "weight_bytes", "scratch_bytes", "count", NULL};
+    const json_t *list;
+    const int n = get_list(o, "layers", 1, COSTS_LAYERS_MAX, &list);
+    for (int i = 0; i < n && o->r->rc == 0; i++) {
+        const struct object it = item(o, "layers", list, i, known);
+        struct costs_frozen_layer l = {.weight_bytes = get_bytes(&it, "weight_bytes"),
+                                       .scratch_bytes = get_bytes(&it, "scratch_bytes")};
+        int count = get_int(&it, "count", 1, COSTS_LAYERS_MAX, 1);
+        get_time(&it, "t", groups, &l.t);
+        if (!grow(&it, &c->layers, sizeof l, c->n, count, COSTS_LAYERS_MAX))
+            return;
+        while (count-- > 0)
+            c->layers[c->n++] = l;
+    }
+}
+
+static void get_chains(const struct object *o, struct costs *p)
+{
+    static const char *const known[] = {"name", "layers", NULL};
+    const json_t *list;
+    const int n = get_list(o, "chains", 1, COSTS_CHAINS_MAX, &list);
+    for (int i = 0; i < n && o->r->rc == 0; i++) {
+        const struct object it = item(o, "chains", list, i, known);
+        get_text(&it, "name", p->chains[i].name);
+        p->n_chains = i + 1;
+        get_layers(&it, &p->sizes, &p->chains[i]);
+    }
+}
+
+static void get_frozen(const struct object *o, struct costs *p)
+{
+    static const char *const known[] = {"name", "out_bytes", "wanted", "layers", NULL};
+    const json_t *list;
+    const int n = get_list(o, "frozen", 0, COSTS_FROZEN_MAX, &list);
+    if (o->r->rc == 0 && n > 0 && p->groups.n == 0)
+        o->r->rc = err_set(o->r->err, -ERR_CONFIG,
+                           "%s: groups is missing, but there are frozen "
+                           "layers",
+                           o->r->name);
+    for (int i = 0; i < n && o->r->rc == 0; i++) {
+        const struct object it = item(o, "frozen", list, i, known);
+        char wanted[COSTS_NAME_MAX + 1] = "first";
+        get_text(&it, "name", p->frozen[i].name);
+        if (json_object_get(it.json, "wanted"))
+            get_text(&it, "wanted", wanted);
+        p->frozen[i].all = strcmp(wanted, "all") == 0;
+        if (o->r->rc == 0 && !p->frozen[i].all && strcmp(wanted, "first") != 0)
+            o->r->rc = err_set(o->r->err, -ERR_CONFIG,
+                               "%s: %s: wanted is '%s', expected first or "
+                               "all",
+                               o->r->name, it.where, wanted);
+        p->frozen[i].out_bytes = get_bytes(&it, "out_bytes");
+        p->n_frozen = i + 1;
+        get_frozen_layers(&it, &p->groups, &p->frozen[i]);
+    }
+}
+
+static void get_devices(const struct object *o, struct costs *p)
+{
+    static const char *const known[] = {"name", "speed", "memory", "count", NULL};
+    const json_t *list;
+    const int n = get_list(o, "devices", 1, COSTS_DEVICES_MAX, &list);
+    for (int i = 0; i < n && o->r->rc == 0; i++) {
+        const struct object it = item(o, "devices", list, i, known);
+        struct costs_device d = {.speed = get_number(&it, "speed", 1e-3, 1e6, 1),
+                                 .memory = (uint64_t)get_number(&it, "memory", 0, BYTES_MAX, -1)};
+        int count = get_int(&it, "count", 1, COSTS_DEVICES_MAX - p->n_devices, 1);
+        get_text(&it, "name", d.name);
+        while (o->r->rc == 0 && count-- > 0 && p->n_devices < COSTS_DEVICES_MAX)
+            p->devices[p->n_devices++] = d;
+    }
+}
+
+static void get_links(const struct object *o, struct costs *p)
+{
+    static const char *const known[] = {"alpha", "bytes_per_s", "count", NULL};
+    const json_t *list;
+    const int n = get_list(o, "links", 0, COSTS_DEVICES_MAX, &list);
+    int links = 0;
+    for (int i = 0; i < n && o->r->rc == 0; i++) {
+        const struct object it = item(o, "links", list, i, known);
+        const struct costs_link l = {get_number(&it, "alpha", 0, SECONDS_MAX, -1),
+                                     get_number(&it, "bytes_per_s", 1, 1e15, -1)};
+        for (int count = get_int(&it, "count", 1, COSTS_DEVICES_MAX, 1); count > 0; count--)
+            if (links++ < p->n_devices - 1)
+                p->links[links - 1] = l;
+    }
+    if (o->r->rc == 0 && links != 0 && links != p->n_devices - 1)
+        o->r->rc = err_set(o->r->err, -ERR_CONFIG,
+                           "%s: %d links between %d devices, expected one less than devices, or "
+                           "none",
+                           o->r->name, links, p->n_devices);
+    for (; links < p->n_devices - 1; links++)
+        p->links[links] = (struct costs_link){0, INFINITY};
+}
+
+/* ---- the file ---- */
+
+static void get_profile(struct reader *r, const json_t *json, struct costs *p)
+{
+    static const char *const known[] = {"format", "version", "model",   "sizes", "chains",
+                                        "groups", "frozen",  "devices", "links", NULL};
+    const struct object o = {.r = r, .json = json, .where = "the profile"};
+    char format[COSTS_NAME_MAX + 1] = "";
+    get_text(&o, "format", format);
+    if (r->rc < 0 || strcmp(format, FORMAT) != 0) {
+        r->rc = err_set(r->err, -ERR_CONFIG, "%s is no profile: format must be \"" FORMAT "\"",
+                        r->name);
+        return;
+    }
+    (void)get_int(&o, "version", 1, 1, -1);
+    refuse_unknown(&o, known);
+    get_text(&o, "model", p->model);
+    get_points(&o, "sizes", 1, &p->sizes);
+    get_points(&o, "groups", 0, &p->groups);
+    get_chains(&o, p);
+    get_frozen(&o, p);
+    get_devices(&o, p);
+    get_links(&o, p);
+}
+
+int costs_parse(const char *name, const char *text, size_t len, struct costs *ret, struct err *err)
+{
+    json_error_t why = {0};
+    json_t *json = json_loadb(text, len, JSON_REJECT_DUPLICATES, &why);
+    struct reader r = {.name = name, .err = err};
+    struct costs p = {0};
+    if (!json_is_object(json))
+        r.rc = err_set(err, -ERR_FORMAT, "%s:%d: %s", name, why.line,
+                       json ? "not a JSON object" : why.text);
+    else
+        get_profile(&r, json, &p);
+    json_decref(json);
+    if (r.rc < 0)
+        costs_release(&p);
+    else
+        *ret = p;
+    return r.rc;
+}
+
+int costs_read(const char *path, struct costs *ret, struct err *err)
+{
+    struct buf text;
+    int rc = file_read(path, COSTS_FILE_MAX, &text, err);
+    if (rc < 0)
+        return rc;
+    rc = costs_parse(path, buf_str(&text), text.len, ret, err);
+    buf_release(&text);
+    return rc;
+}
+
+void costs_release(struct costs *p)
+{
+    for (int i = 0; i < p->n_chains; i++)
+        mem_free(p->chains[i].layers);
+    for (int i = 0; i < p->n_frozen; i++)
+        mem_free(p->frozen[i].layers);
+    *p = (struct costs){0};
+}
+
+/* ---- what it says ---- */
+
+double costs_seconds(const struct costs_points *points, const struct costs_time *time, int samples)
+{
+    int i = 0;
+    while (i < points->n - 1 && points->samples[i] < samples)
+        i++;
+    const int at = points->samples[i];
+    if (i == 0 || at < samples)
+        return time->s[i] * samples / at;
+    const int below = points->samples[i - 1];
+    return time->s[i - 1] + (time->s[i] - time->s[i - 1]) * (samples - below) / (at - below);
+}
+
+static struct costs_link worse(struct costs_link a, struct costs_link b)
+{
+    return (struct costs_link){fmax(a.alpha, b.alpha), fmin(a.bytes_per_s, b.bytes_per_s)};
+}
+
+struct costs_link costs_link(const struct costs *p, int a, int b)
+{
+    struct costs_link l = {0, INFINITY};
+    for (int i = a < b ? a : b; i < (a < b ? b : a); i++)
+        l = worse(l, p->links[i]);
+    return l;
+}
+
+double costs_transfer(const struct costs_link *link, uint64_t bytes)
+{
+    return link->alpha + (double)bytes / link->bytes_per_s;
+}
+
+void costs_share(const struct costs *p, int copies, struct costs *ret)
+{
+    const int n = p->n_devices / copies;
+    *ret = *p;
+    ret->n_devices = n;
+    ret->across = costs_link(p, 0, p->n_devices - 1);
+    for (int i = n; i < p->n_devices; i++) {
+        struct costs_device *d = &ret->devices[i % n];
+        d->speed = fmin(d->speed, p->devices[i].speed);
+        d->memory = d->memory < p->devices[i].memory ? d->memory : p->devices[i].memory;
+    }
+    for (int i = n; i < p->n_devices - 1; i++)
+        if (i % n < n - 1)
+            ret->links[i % n] = worse(ret->links[i % n], p->links[i]);
+}
