@@ -1,0 +1,196 @@
+/* The planner: near the best of all cuts, the simplest of equals, and why others cannot be. */
+#include "tests/unit/worker/pipe/brute.h"
+#include "worker/pipe/planner.h"
+
+static struct planner_options options(int samples, int micros)
+{
+    return (struct planner_options){.samples = samples,
+                                    .n_micros = 1,
+                                    .micros = {micros},
+                                    .only = PIPE_ORDERS,
+                                    .shard = true,
+                                    .fill = true,
+                                    .scratch = 16,
+                                    .group = 8};
+}
+
+static void refused(const struct costs *p, const struct planner_options *opt, int code,
+                    const char *sentence)
+{
+    struct planner_result r;
+    struct err err = {0};
+    assert_int_equal(planner_search(p, opt, &r, &err), code);
+    if (!strstr(err.msg, sentence))
+        fail_msg("'%s' does not say '%s'", err.msg, sentence);
+}
+
+/* With free links, nothing beats data parallelism, and pipelines are not asked to. */
+static void test_simplest(void **state)
+{
+    struct costs p = pipes_profile(1, 8, 4, 8);
+    const struct planner_options opt = options(64, 8);
+    struct planner_result r;
+    (void)state;
+    OK(planner_search(&p, &opt, &r, err));
+    assert_int_equal(r.chosen, PIPE_DATA);
+    assert_true(fabs(r.of[PIPE_DATA].seconds - 48) < 1e-9);
+    assert_true(r.of[PIPE_1F1B].possible && r.of[PIPE_SPLIT].possible);
+    assert_string_equal(r.of[PIPE_BIDIRECTIONAL].why, "it is for two chains");
+    assert_string_equal(r.why, "data parallelism takes 48 s a step, and nothing takes less");
+    planner_release(&r);
+    costs_release(&p);
+}
+
+/* Where sums of gradients take long, a pipeline is faster; where little, it is said so. */
+static void test_links(void **state)
+{
+    struct costs p = pipes_profile(1, 8, 4, 8);
+    struct planner_options opt = options(64, 8);
+    struct planner_result r;
+    (void)state;
+    for (int l = 0; l < 8; l++)
+        p.chains[0].layers[l].gradient_bytes = 10000000;
+    for (int d = 0; d < 3; d++)
+        p.links[d] = (struct costs_link){0, 1e6};
+    OK(planner_search(&p, &opt, &r, err));
+    const struct planner_candidate *c = &r.of[r.chosen];
+    assert_true(c->plan.order == PIPE_SPLIT && c->plan.cuts[0].n == 4 && c->plan.copies == 1);
+    assert_true(c->seconds < r.of[PIPE_DATA].seconds * 0.7);
+    assert_non_null(strstr(r.why, "split with 4 stages takes"));
+    assert_true(c->idle_before > 0 && c->memory > 0);
+    planner_release(&r);
+
+    opt.only = PIPE_1F1B;
+    opt.stages = 2;
+    OK(planner_search(&p, &opt, &r, err));
+    assert_true(r.chosen == PIPE_1F1B && r.of[PIPE_1F1B].plan.cuts[0].n == 2);
+    assert_string_equal(r.of[PIPE_DATA].why, "not asked for");
+    planner_release(&r);
+    costs_release(&p);
+}
+
+/* A model that fits no device whole; then one whose moments must be shared out; then none. */
+static void test_memory(void **state)
+{
+    struct costs p = pipes_profile(1, 8, 4, 8);
+    struct planner_options opt = options(64, 8);
+    struct planner_result r;
+    (void)state;
+    for (int l = 0; l < 8; l++)
+        p.chains[0].layers[l].weight_bytes = 1000000;
+    for (int d = 0; d < 4; d++)
+        p.devices[d].memory = 3000000;
+    OK(planner_search(&p, &opt, &r, err));
+    assert_false(r.of[PIPE_DATA].possible);
+    assert_non_null(strstr(r.of[PIPE_DATA].why, "and device 0 (cpu:0) has 2.9 MiB"));
+    assert_true(r.chosen == PIPE_SPLIT || r.chosen == PIPE_1F1B);
+    assert_non_null(strstr(r.why, "data parallelism cannot be: the whole model"));
+    for (int s = 0; s < r.of[PIPE_1F1B].plan.cuts[0].n; s++) /* two layers each, with their slots */
+        assert_true(plan_bytes(&p, &r.of[PIPE_1F1B].plan, s) <= 3000000);
+    planner_release(&r);
+
+    for (int l = 0; l < 8; l++)
+        p.chains[0].layers[l].state_bytes = 1000000;
+    for (int d = 0; d < 4; d++)
+        p.devices[d].memory = 11000000;
+    OK(planner_search(&p, &opt, &r, err));
+    assert_true(r.of[PIPE_DATA].possible && r.of[PIPE_DATA].plan.shard);
+    assert_false(r.of[PIPE_1F1B].plan.shard && r.of[PIPE_1F1B].plan.copies == 1);
+    planner_release(&r);
+    opt.shard = false;
+    OK(planner_search(&p, &opt, &r, err));
+    assert_false(r.of[PIPE_DATA].possible);
+    planner_release(&r);
+
+    for (int d = 0; d < 4; d++)
+        p.devices[d].memory = 1000000;
+    refused(&p, &opt, -ENOMEM, "as a pipeline: no cut into stages fits on these devices");
+    costs_release(&p);
+}
+
+static void test_refusals(void **state)
+{
+    struct costs p = pipes_profile(1, 3, 4, 8), one = pipes_profile(1, 3, 1, 8);
+    struct planner_options opt = options(64, 8);
+    (void)state;
+    opt.stages = 5;
+    refused(&p, &opt, -ERR_CONFIG, "5 stages are more than 4 devices");
+    opt.stages = 4;
+    refused(&p, &opt, -ERR_CONFIG, "4 stages are more than the 3 layers of chain-0");
+    opt.stages = 2;
+    refused(&one, &opt, -ERR_CONFIG, "a pipeline needs two devices, and there is one");
+    opt = options(64, 8);
+    opt.only = PIPE_SPLIT;
+    refused(&one, &opt, -ERR_CONFIG, "a pipeline needs two devices");
+    opt = options(64, 5);
+    refused(&p, &opt, -ERR_CONFIG, "64 samples a step cannot be divided");
+    costs_release(&p);
+    costs_release(&one);
+}
+
+/* Frozen layers are counted in every order; split, filled, is never worse than 1F1B, filled. */
+static void test_frozen(void **state)
+{
+    (void)state;
+    for (int micros = 2; micros <= 16; micros *= 2) {
+        struct costs p = pipes_profile(1, 8, 4, 8);
+        const struct planner_options opt = options(8 * micros, micros);
+        struct planner_result r;
+        pipes_frozen(&p, 0.44 * 3 * 8 / 8);
+        OK(planner_search(&p, &opt, &r, err));
+        assert_true(r.of[PIPE_SPLIT].seconds <= r.of[PIPE_1F1B].seconds * (1 + 1e-9));
+        for (int o = PIPE_DATA; o <= PIPE_SPLIT; o++)
+            if (r.of[o].possible)
+                assert_true(r.of[o].seconds >= 6.0 * micros * 1.44 * (1 - 1e-9));
+        planner_release(&r);
+        costs_release(&p);
+    }
+}
+
+/* Two chains of a cascade, where little is sent at a time: from both ends is fastest. */
+static void test_cascade(void **state)
+{
+    struct costs p = pipes_profile(2, 4, 4, 8);
+    struct planner_options opt = options(16, 2);
+    struct planner_result r;
+    (void)state;
+    opt.stages = 4;
+    OK(planner_search(&p, &opt, &r, err));
+    assert_true(fabs(r.of[PIPE_1F1B].plain - 21) < 1e-9);
+    assert_true(fabs(r.of[PIPE_BIDIRECTIONAL].plain - 19) < 1e-9);
+    assert_int_equal(r.chosen, PIPE_BIDIRECTIONAL);
+    assert_string_equal(r.of[PIPE_SPLIT].why, "it is for one chain");
+    assert_string_equal(r.of[PIPE_DATA].why, "it has one stage");
+    planner_release(&r);
+    costs_release(&p);
+}
+
+/* Equal pipelines side by side, where one of all devices would have more stages than layers. */
+static void test_copies(void **state)
+{
+    struct costs p = pipes_profile(1, 2, 4, 8);
+    struct planner_options opt = options(32, 4);
+    struct planner_result r;
+    (void)state;
+    opt.only = PIPE_1F1B;
+    for (int l = 0; l < 2; l++)
+        p.chains[0].layers[l].weight_bytes = UINT64_C(1) << 39;
+    OK(planner_search(&p, &opt, &r, err));
+    const struct pipe_plan *plan = &r.of[PIPE_1F1B].plan;
+    assert_int_equal(plan->copies * plan->devices, 4);
+    assert_int_equal(r.of[PIPE_1F1B].schedule.n_devices, plan->devices);
+    assert_int_equal(plan->cuts[0].micros * plan->cuts[0].samples * plan->copies, 32);
+    planner_release(&r);
+    costs_release(&p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_simplest), cmocka_unit_test(test_links),
+        cmocka_unit_test(test_memory),   cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_frozen),   cmocka_unit_test(test_cascade),
+        cmocka_unit_test(test_copies),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

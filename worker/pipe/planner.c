@@ -1,0 +1,540 @@
+#include "worker/pipe/planner.h"
+
+#include "worker/pipe/cuts.h"
+
+#define BEST 8   /* plans of an order that are kept until they are filled */
+#define FILLED 4 /* and that are */
+
+/* A plan that was timed. */
+struct timed {
+    struct pipe_plan plan;
+    int variant;
+    double bound, plain;
+};
+
+/* The fastest of an order, fastest first. */
+struct best {
+    struct timed items[BEST];
+    int n;
+};
+
+struct planner {
+    const struct costs *p;
+    const struct planner_options *opt;
+    struct err *err;
+    struct costs share; /* of one copy */
+    struct best best[PIPE_ORDERS];
+    struct cuts_found *cuts;
+    int fits; /* numbers of copies and micro-batches that divide the samples */
+    char data_why[PLANNER_WHY_MAX];
+};
+
+static bool asked(const struct planner *s, enum pipe_order order)
+{
+    return s->opt->only == PIPE_ORDERS || s->opt->only == order;
+}
+
+/* ---- warm-ups ---- */
+
+/* Bytes of device d that are left for slots, and those of one slot of each of its stages. */
+static uint64_t slot_room(const struct planner *s, struct pipe_plan *plan, int d, uint64_t *slot)
+{
+    struct pipe_plan none = *plan;
+    *slot = 0;
+    for (int c = 0; c < plan->chains; c++)
+        for (int i = 0; i < plan->cuts[c].n; i++) {
+            const struct pipe_stage *st = &plan->cuts[c].stages[i];
+            none.cuts[c].stages[i].slots = 0;
+            if (d >= st->device && d < st->device + st->devices)
+                *slot += pipe_stage_cost(&s->share, plan, c, i).slot;
+        }
+    const uint64_t fixed = plan_bytes(&s->share, &none, d), all = s->share.devices[d].memory;
+    return fixed <= all ? all - fixed : 0;
+}
+
+/* So many slots fit on every device of a stage. */
+static int slots_of(const struct planner *s, struct pipe_plan *plan, const struct pipe_stage *st)
+{
+    int least = PIPE_MICROS_MAX;
+    for (int d = st->device; d < st->device + st->devices; d++) {
+        uint64_t slot;
+        const uint64_t room = slot_room(s, plan, d, &slot), n = slot > 0 ? room / slot : UINT64_MAX;
+        least = n < (uint64_t)least ? (int)n : least;
+    }
+    return least;
+}
+
+/* false: a stage has no slot. */
+static bool set_warm(const struct planner *s, struct pipe_plan *plan, bool many)
+{
+    const bool joined = plan->order != PIPE_BIDIRECTIONAL;
+    for (int c = 0; c < plan->chains; c++) {
+        struct pipe_cut *cut = &plan->cuts[c];
+        const int all = joined ? cut->micros * plan->chains : cut->micros;
+        for (int i = 0; i < cut->n; i++) {
+            struct pipe_stage *st = &cut->stages[i];
+            const int behind = cut->n - 1 - i, fit = slots_of(s, plan, st);
+            st->warm = many ? 2 * behind + 1 : behind + 1;
+            st->warm = st->warm < all ? st->warm : all;
+            if (fit < st->warm && fit < cut->micros)
+                st->warm = fit;
+            if (i > 0 && cut->stages[i - 1].warm < st->warm)
+                st->warm = cut->stages[i - 1].warm;
+            /* Split needs slots for W's, at the last stages, too: as many as 1F1B's first one. */
+            st->slots = plan->order == PIPE_SPLIT ? cut->stages[0].warm : st->warm;
+            st->slots = st->slots < cut->micros ? st->slots : cut->micros;
+            st->slots = st->slots < fit ? st->slots : fit;
+            if (st->warm < 1 || st->slots < 1)
+                return false;
+        }
+    }
+    return true;
+}
+
+/* ---- timing ---- */
+
+static void keep(struct best *b, const struct timed *t)
+{
+    int i = b->n < BEST ? b->n++ : BEST;
+    for (; i > 0 && t->plain < b->items[i - 1].plain; i--)
+        if (i < BEST)
+            b->items[i] = b->items[i - 1];
+    if (i < BEST)
+        b->items[i] = *t;
+}
+
+static int time_one(struct planner *s, struct timed *t)
+{
+    struct pipe_schedule schedule;
+    struct simulation run;
+    int rc = schedule_make(&s->share, &t->plan, t->variant, &schedule, s->err);
+    if (rc < 0)
+        return rc;
+    rc = simulate(&s->share, &t->plan, &schedule, &run, s->err);
+    schedule_release(&schedule);
+    if (rc < 0)
+        return rc;
+    t->plain = run.seconds;
+    simulation_release(&run);
+    return 0;
+}
+
+/* Times a plan's orders and warm-ups, and keeps the fastest of them if it is among the best. */
+static int time_plan(struct planner *s, const struct pipe_plan *plan, double bound)
+{
+    const bool sought = plan->order == PIPE_SPLIT || plan->order == PIPE_BIDIRECTIONAL;
+    struct timed t = {.plan = *plan, .bound = bound}, best = {.plain = INFINITY};
+    for (int many = 0; many < (plan->order == PIPE_DATA ? 1 : 2); many++) {
+        if (!set_warm(s, &t.plan, many))
+            continue;
+        for (t.variant = 0; t.variant < (sought ? SCHEDULE_VARIANTS : 1); t.variant++) {
+            const int rc = time_one(s, &t);
+            if (rc < 0)
+                return rc;
+            if (t.plain < best.plain)
+                best = t;
+        }
+    }
+    if (isfinite(best.plain))
+        keep(&s->best[plan->order], &best);
+    return 0;
+}
+
+/* ---- candidates ---- */
+
+static int by_flow(const void *a, const void *b)
+{
+    const struct cuts_found *x = a, *y = b;
+    return x->flow < y->flow ? -1 : x->flow > y->flow;
+}
+
+static int try_pipelines(struct planner *s, const struct pipe_plan *like, int micros, int samples)
+{
+    const struct cuts_problem problem = {.p = &s->share,
+                                         .micros = micros,
+                                         .samples = samples,
+                                         .copies = like->copies,
+                                         .shard = like->shard,
+                                         .stages = s->opt->stages};
+    struct pipe_plan plan = *like;
+    int n, rc = cuts_best(&problem, PLANNER_CUTS, s->cuts, &n, s->err);
+    qsort(s->cuts, (size_t)n * (rc == 0), sizeof *s->cuts, by_flow);
+    plan.order = PIPE_1F1B;
+    for (int i = 0, timed = 0; i < n && timed < PLANNER_TIMED && rc == 0; i++) {
+        if (s->cuts[i].cut.n == 1)
+            continue;
+        plan.cuts[0] = s->cuts[i].cut;
+        rc = time_plan(s, &plan, s->cuts[i].seconds);
+        timed++;
+    }
+    return rc;
+}
+
+static int try_pair(struct planner *s, const struct pipe_plan *like, int micros, int samples,
+                    bool reversed)
+{
+    struct cuts_problem problem[2];
+    struct pipe_plan plan = *like;
+    double t0;
+    bool found;
+    for (int c = 0; c < 2; c++)
+        problem[c] = (struct cuts_problem){.p = &s->share,
+                                           .chain = c,
+                                           .micros = micros,
+                                           .samples = samples,
+                                           .copies = like->copies,
+                                           .shard = like->shard};
+    if (s->opt->stages > 0 && s->opt->stages != s->share.n_devices)
+        return 0;
+    const int rc = cuts_pair(problem, reversed, plan.cuts, &t0, &found, s->err);
+    plan.order = reversed ? PIPE_BIDIRECTIONAL : PIPE_1F1B;
+    if (rc < 0 || !found)
+        return rc;
+    return time_plan(s, &plan, (2 * micros + 2 * s->share.n_devices - 2) * t0 / 2);
+}
+
+static int try_data(struct planner *s, const struct pipe_plan *like, int micros, int samples)
+{
+    struct pipe_plan plan = *like;
+    char need[STR_HUMAN_MAX], have[STR_HUMAN_MAX];
+    plan.order = PIPE_DATA;
+    double bound = 0;
+    for (int c = 0; c < plan.chains; c++) {
+        plan.cuts[c] = (struct pipe_cut){.n = 1, .micros = micros, .samples = samples};
+        plan.cuts[c].stages[0] = (struct pipe_stage){
+            .to = s->p->chains[c].n, .devices = plan.devices, .warm = 1, .slots = 1};
+        const struct pipe_cost cost = pipe_stage_cost(&s->share, &plan, c, 0);
+        bound += micros * (cost.f + cost.b + cost.w) / pipe_speed(&s->share, 0, plan.devices) +
+                 pipe_reduce_seconds(&s->share, 0, plan.devices, 1, cost.gradients);
+    }
+    for (int d = 0; d < plan.devices; d++) {
+        const uint64_t bytes = plan_bytes(&s->share, &plan, d);
+        if (bytes <= s->share.devices[d].memory)
+            continue;
+        snprintf(
+            s->data_why, sizeof s->data_why,
+            "the whole model%s with a micro-batch of %d needs %s on each device, and device %d "
+            "(%s) has %s",
+            plan.shard ? " (its optimiser's state shared out)" : "",
+            pipe_most(samples, plan.devices), str_human_bytes(bytes, need), d,
+            s->share.devices[d].name, str_human_bytes(s->share.devices[d].memory, have));
+        return 0;
+    }
+    return time_plan(s, &plan, bound);
+}
+
+/* All plans of so many copies and micro-batches. */
+static int try_all(struct planner *s, int copies, int micros, bool shard)
+{
+    const int own = s->opt->samples / copies, samples = own / micros;
+    const struct pipe_plan like = {.chains = s->p->n_chains,
+                                   .devices = s->p->n_devices / copies,
+                                   .copies = copies,
+                                   .shard = shard};
+    int rc = 0;
+    costs_share(s->p, copies, &s->share);
+    if (copies == 1 && samples >= like.devices && asked(s, PIPE_DATA) && s->opt->stages < 2)
+        rc = try_data(s, &like, micros, samples);
+    if (like.devices < 2 || rc < 0 || s->opt->only == PIPE_DATA)
+        return rc;
+    if (s->p->n_chains == 1)
+        return try_pipelines(s, &like, micros, samples);
+    rc = try_pair(s, &like, micros, samples, false);
+    return rc < 0 ? rc : try_pair(s, &like, micros, samples, true);
+}
+
+static int search(struct planner *s, bool shard)
+{
+    int rc = 0;
+    for (int copies = 1; copies <= s->p->n_devices && rc == 0; copies++) {
+        if (s->p->n_devices % copies != 0 || s->opt->samples % copies != 0)
+            continue;
+        for (int i = 0; i < s->opt->n_micros && rc == 0; i++) {
+            if (s->opt->samples / copies % s->opt->micros[i] != 0)
+                continue;
+            s->fits++;
+            rc = try_all(s, copies, s->opt->micros[i], shard);
+        }
+    }
+    return rc;
+}
+
+/* The fastest cuts of 1F1B with W split off. */
+static int search_split(struct planner *s)
+{
+    const struct best *from = &s->best[PIPE_1F1B];
+    int rc = 0;
+    for (int i = 0; i < from->n && s->p->n_chains == 1 && asked(s, PIPE_SPLIT) && rc == 0; i++) {
+        struct pipe_plan plan = from->items[i].plan;
+        plan.order = PIPE_SPLIT;
+        costs_share(s->p, plan.copies, &s->share);
+        rc = time_plan(s, &plan, from->items[i].bound);
+    }
+    return rc;
+}
+
+/* ---- filling ---- */
+
+static uint64_t most_bytes(const struct planner *s, const struct pipe_plan *plan,
+                           const struct pipe_schedule *schedule)
+{
+    uint64_t most = 0;
+    for (int d = 0; d < plan->devices; d++) {
+        const uint64_t bytes = schedule_bytes(&s->share, plan, schedule, d);
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
+/* The candidate's frozen work placed; *schedule is kept where it is the fastest. */
+static void offer(struct planner *s, const struct timed *t, struct pipe_schedule *schedule,
+                  const struct fill_report *report, struct planner_candidate *c)
+{
+    if (c->possible && c->seconds <= report->seconds) {
+        schedule_release(schedule);
+        return;
+    }
+    schedule_release(&c->schedule);
+    *c = (struct planner_candidate){.possible = true,
+                                    .plan = t->plan,
+                                    .bound = t->bound,
+                                    .plain = report->before,
+                                    .seconds = report->seconds,
+                                    .idle = report->idle,
+                                    .inside = report->inside,
+                                    .memory = most_bytes(s, &t->plan, schedule),
+                                    .schedule = *schedule};
+}
+
+static int fill_one(struct planner *s, const struct timed *t, struct planner_candidate *c)
+{
+    const struct pipe_plan *plan = &t->plan;
+    const struct fill_options opt = {.samples = plan->cuts[0].micros * plan->cuts[0].samples,
+                                     .scratch = s->opt->scratch,
+                                     .group = s->opt->group,
+                                     .share = s->opt->fill ? 1 : 0};
+    struct pipe_schedule schedule;
+    struct fill_report report;
+    struct err why = {0};
+    costs_share(s->p, plan->copies, &s->share);
+    int rc = schedule_make(&s->share, plan, t->variant, &schedule, s->err);
+    if (rc < 0)
+        return rc;
+    rc = fill_schedule(&s->share, plan, &opt, &schedule, &report, &why);
+    if (rc < 0) {
+        schedule_release(&schedule);
+        if (!c->possible)
+            str_copy(c->why, sizeof c->why, why.msg);
+        return rc == -ENOMEM ? 0 : err_set(s->err, rc, "%s", why.msg);
+    }
+    offer(s, t, &schedule, &report, c);
+    return 0;
+}
+
+/* A filled 1F1B whose gradients leave before W: no slower, and so no worse than it. */
+static int split_filled(struct planner *s, const struct planner_candidate *from,
+                        struct planner_candidate *c)
+{
+    struct timed t = {.plan = from->plan, .bound = from->bound};
+    struct pipe_schedule schedule;
+    struct simulation run;
+    if (!from->possible || s->p->n_chains > 1 || !asked(s, PIPE_SPLIT))
+        return 0;
+    t.plan.order = PIPE_SPLIT;
+    costs_share(s->p, t.plan.copies, &s->share);
+    if (schedule_copy(&from->schedule, &schedule) < 0)
+        return err_set(s->err, -ENOMEM, "no memory for a schedule");
+    schedule_send_early(&schedule);
+    const int rc = simulate(&s->share, &t.plan, &schedule, &run, s->err);
+    if (rc < 0) {
+        schedule_release(&schedule);
+        return rc;
+    }
+    const struct fill_report report = {
+        .before = from->plain, .seconds = run.seconds, .idle = run.idle, .inside = from->inside};
+    simulation_release(&run);
+    offer(s, &t, &schedule, &report, c);
+    return 0;
+}
+
+static int idle_before(struct planner *s, struct planner_candidate *c)
+{
+    double work = 0;
+    for (int k = 0; k < c->plan.chains; k++)
+        for (int i = 0; i < c->plan.cuts[k].n; i++) {
+            const struct pipe_cut *cut = &c->plan.cuts[k];
+            const struct pipe_cost cost = pipe_stage_cost(&s->share, &c->plan, k, i);
+            for (int d = cut->stages[i].device; d < cut->stages[i].device + cut->stages[i].devices;
+                 d++)
+                work += cut->micros * (cost.f + cost.b + cost.w) / s->share.devices[d].speed;
+        }
+    c->idle_before = c->plain > 0 ? fmax(0, 1 - work / (c->plain * c->plan.devices)) : 0;
+    return schedule_check(&s->share, &c->plan, &c->schedule, s->err);
+}
+
+static int fill_all(struct planner *s, struct planner_result *r)
+{
+    int rc = 0;
+    for (enum pipe_order o = 0; o < PIPE_ORDERS && rc == 0; o++) {
+        struct planner_candidate *c = &r->of[o];
+        for (int i = 0; i < s->best[o].n && i < FILLED && rc == 0; i++)
+            rc = fill_one(s, &s->best[o].items[i], c);
+        if (rc == 0 && o == PIPE_SPLIT)
+            rc = split_filled(s, &r->of[PIPE_1F1B], c);
+        costs_share(s->p, c->possible ? c->plan.copies : 1, &s->share);
+        if (rc == 0 && c->possible)
+            rc = idle_before(s, c);
+    }
+    if (!asked(s, PIPE_1F1B)) { /* was needed for split's */
+        schedule_release(&r->of[PIPE_1F1B].schedule);
+        r->of[PIPE_1F1B] = (struct planner_candidate){0};
+    }
+    return rc;
+}
+
+/* ---- the choice ---- */
+
+static void why_not(const struct planner *s, enum pipe_order o, struct planner_candidate *c)
+{
+    const int devices = s->p->n_devices;
+    char *out = c->why;
+    if (c->possible || *out)
+        return;
+    if (!asked(s, o))
+        snprintf(out, PLANNER_WHY_MAX, "not asked for");
+    else if (o == PIPE_DATA && s->opt->stages > 1)
+        snprintf(out, PLANNER_WHY_MAX, "it has one stage");
+    else if (o == PIPE_DATA && s->data_why[0] != '\0')
+        snprintf(out, PLANNER_WHY_MAX, "%s", s->data_why);
+    else if (o == PIPE_DATA)
+        snprintf(out, PLANNER_WHY_MAX, "a micro-batch has fewer samples than there are devices");
+    else if (devices == 1)
+        snprintf(out, PLANNER_WHY_MAX, "one device has one stage");
+    else if (o == PIPE_BIDIRECTIONAL && s->p->n_chains == 1)
+        snprintf(out, PLANNER_WHY_MAX, "it is for two chains");
+    else if (o == PIPE_SPLIT && s->p->n_chains == 2)
+        snprintf(out, PLANNER_WHY_MAX, "it is for one chain");
+    else
+        snprintf(out, PLANNER_WHY_MAX, "no cut into stages fits on these devices");
+}
+
+static void describe(const struct planner_candidate *c, char out[64])
+{
+    const int n = c->plan.cuts[0].n;
+    if (c->plan.order == PIPE_DATA)
+        snprintf(out, 64, "data parallelism");
+    else
+        snprintf(out, 64, "%s with %d stages%s", pipe_order_name(c->plan.order), n,
+                 c->plan.copies > 1 ? " in copies" : "");
+}
+
+static int choose(struct planner_result *r, struct err *err)
+{
+    double least = INFINITY;
+    int fastest = 0, chosen = -1;
+    for (int o = 0; o < PIPE_ORDERS; o++)
+        if (r->of[o].possible && r->of[o].seconds < least) {
+            least = r->of[o].seconds;
+            fastest = o;
+        }
+    for (int o = PIPE_ORDERS - 1; o >= 0; o--)
+        if (r->of[o].possible && r->of[o].seconds <= least * (1 + PLANNER_SAME))
+            chosen = o;
+    if (chosen < 0) {
+        const struct planner_candidate *data = &r->of[PIPE_DATA], *pipe = &r->of[PIPE_1F1B];
+        return err_set(err, -ENOMEM, "no plan: %s; as a pipeline: %s", data->why, pipe->why);
+    }
+    char name[64], other[64];
+    const struct planner_candidate *c = &r->of[chosen], *f = &r->of[fastest];
+    describe(c, name);
+    describe(f, other);
+    r->chosen = (enum pipe_order)chosen;
+    if (chosen != fastest)
+        snprintf(
+            r->why, sizeof r->why,
+            "%s takes %.4g s a step; %s would take %.4g s, which is within %.0f %%, and is less "
+            "simple",
+            name, c->seconds, other, f->seconds, 100 * PLANNER_SAME);
+    else if (chosen == PIPE_DATA)
+        snprintf(r->why, sizeof r->why, "%s takes %.4g s a step, and nothing takes less", name,
+                 c->seconds);
+    else if (r->of[PIPE_DATA].possible)
+        snprintf(r->why, sizeof r->why, "%s takes %.4g s a step, data parallelism %.4g s", name,
+                 c->seconds, r->of[PIPE_DATA].seconds);
+    else
+        snprintf(r->why, sizeof r->why,
+                 "%s takes %.4g s a step; data parallelism cannot be: %.180s", name, c->seconds,
+                 r->of[PIPE_DATA].why);
+    return 0;
+}
+
+static int check_options(const struct planner *s)
+{
+    const struct planner_options *o = s->opt;
+    const int devices = s->p->n_devices;
+    if (devices == 1 && (o->stages > 1 || (o->only != PIPE_ORDERS && o->only != PIPE_DATA)))
+        return err_set(s->err, -ERR_CONFIG, "a pipeline needs two devices, and there is one");
+    if (o->stages > devices)
+        return err_set(s->err, -ERR_CONFIG, "%d stages are more than %d devices: ask for fewer",
+                       o->stages, devices);
+    for (int c = 0; c < s->p->n_chains; c++)
+        if (o->stages > s->p->chains[c].n)
+            return err_set(s->err, -ERR_CONFIG, "%d stages are more than the %d layers of %s",
+                           o->stages, s->p->chains[c].n, s->p->chains[c].name);
+    return 0;
+}
+
+static int plan_all(struct planner *s, struct planner_result *r)
+{
+    int rc = check_options(s);
+    if (rc == 0)
+        rc = search(s, false);
+    if (rc == 0 && s->fits == 0)
+        rc = err_set(s->err, -ERR_CONFIG,
+                     "%d samples a step cannot be divided into any of the numbers of micro-batches",
+                     s->opt->samples);
+    bool none = true;
+    for (enum pipe_order o = 0; o < PIPE_ORDERS; o++)
+        none &= s->best[o].n == 0;
+    if (rc == 0 && s->opt->shard && (none || (s->best[PIPE_DATA].n == 0 && asked(s, PIPE_DATA))))
+        rc = search(s, true);
+    if (rc == 0)
+        rc = search_split(s);
+    if (rc == 0)
+        rc = fill_all(s, r);
+    for (enum pipe_order o = 0; o < PIPE_ORDERS; o++)
+        why_not(s, o, &r->of[o]);
+    return rc < 0 ? rc : choose(r, s->err);
+}
+
+int planner_search(const struct costs *p, const struct planner_options *opt,
+                   struct planner_result *ret, struct err *err)
+{
+    struct planner *s = mem_try_zero(sizeof *s);
+    struct planner_result *r = mem_try_zero(sizeof *r);
+    int rc = -ENOMEM;
+    if (s && r) {
+        *s = (struct planner){.p = p, .opt = opt, .err = err};
+        s->cuts = mem_try_array((size_t)p->n_devices * PLANNER_CUTS, sizeof *s->cuts);
+    }
+    if (!s || !r || !s->cuts)
+        (void)err_set(err, -ENOMEM, "no memory to plan");
+    else
+        rc = plan_all(s, r);
+    if (rc < 0 && r)
+        planner_release(r);
+    else if (rc == 0)
+        *ret = *r;
+    if (s)
+        mem_free(s->cuts);
+    mem_free(s);
+    mem_free(r);
+    return rc;
+}
+
+void planner_release(struct planner_result *r)
+{
+    for (int o = 0; o < PIPE_ORDERS; o++)
+        schedule_release(&r->of[o].schedule);
+    *r = (struct planner_result){0};
+}
