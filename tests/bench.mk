@@ -12,6 +12,10 @@ bench-latents: all $(TOOLS) $(BENCH_BINS) $(VENV)/.installed $(ENCODERS)/model_i
 	$(VENV)/bin/python tests/bench/latents.py --build $(BUILD_DIR) --encoders $(ENCODERS) --pictures $(DEMO)/emoji \
 	  $(addprefix --only ,$(FIGURE))
 
+.PHONY: bench-pipeline
+bench-pipeline: $(O)/tests/bench/worker/pipe/bench_pipeline ## what plans of pipelines are worth, simulated: build/figures/pipeline.json
+	@$(PYTHON) tests/bench/pipeline.py --build $(BUILD_DIR) --out $(BUILD_DIR)/figures/pipeline.json
+
 # Experiments that hold the papers' claims against us: hours, each resumable (what has
 # ended is not run again), figures in build/figures/quality.json, tables and plots in
 # build/quality/NAME.  SCALE=0.1 makes every run a tenth as long.

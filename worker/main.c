@@ -24,6 +24,7 @@
 #include "worker/order/cache.h"
 #include "worker/order/modules.h"
 #include "worker/restart.h"
+#include "worker/show_plan.h"
 #include "worker/workdir.h"
 
 #define THREADS_MAX 1024
@@ -37,6 +38,7 @@ struct options {
     uint64_t threads, cache_limit, bytes_per_s;
     double throttle;
     const char *models;
+    const char *plan, *profile;
 };
 
 struct daemon {
@@ -66,7 +68,7 @@ static int parse(struct options *o, int argc, char **argv, struct err *err)
     *o = (struct options){.device = "auto", .log_level = "info", .throttle = 1};
     const struct args_flag flags[] = {
         {"join", 'j', ARGS_STR, &o->join, "TOKEN",
-         "the coordinator's worker token, or @FILE that holds it", .required = true},
+         "the coordinator's worker token, or @FILE that holds it"},
         {"device", 'd', ARGS_STR, &o->device, "auto|cpu|cuda:N,...",
          "where to compute; several cards: cuda:0,cuda:1 or cuda:all"},
         {"threads", 't', ARGS_U64, &o->threads, "N",
@@ -85,12 +87,17 @@ static int parse(struct options *o, int argc, char **argv, struct err *err)
          "try a swarm of unlike workers",
          .min = 1, .max = 1000},
         {"name", 'n', ARGS_STR, &o->name, "NAME", "shown to people (default: the host's name)"},
+        {"plan", 0, ARGS_STR, &o->plan, "JOB",
+         "print how an island would train this job file, and leave; needs --profile"},
+        {"profile", 0, ARGS_STR, &o->profile, "FILE",
+         "with --plan: what the model's layers cost on the island's devices"},
         {"log-level", 0, ARGS_STR, &o->log_level, "LEVEL", "debug, info, warn or error"},
         {0},
     };
     struct args args = {
         .program = "workerd",
-        .usage = "--join TOKEN [--device auto|cpu|cuda:N,...] [--threads N] [--work-dir DIR]",
+        .usage = "--join TOKEN | --plan JOB --profile FILE [--device auto|cpu|cuda:N,...] "
+                 "[--threads N] [--work-dir DIR]",
         .about = "Joins a coordinator and trains what it is given, until it is stopped.",
         .after = "Exit codes:\n"
                  "  0  left on request (SIGTERM, SIGINT, drained)\n"
@@ -103,6 +110,10 @@ static int parse(struct options *o, int argc, char **argv, struct err *err)
     };
     enum log_level level = LOG_LEVEL_INFO;
     int rc = args_parse(&args, argc, argv, err);
+    if (rc == 0 && !o->join && !o->plan)
+        rc = err_set(err, -EINVAL, "--join is missing: the coordinator's worker token");
+    if (rc == 0 && o->plan && !o->profile)
+        rc = err_set(err, -EINVAL, "--plan needs --profile: what the layers cost is not measured");
     if (rc == 0 && log_level_parse(o->log_level, &level) < 0)
         rc = err_set(err, -EINVAL, "--log-level %s: expected debug, info, warn or error",
                      o->log_level);
@@ -324,6 +335,12 @@ int main(int argc, char **argv)
     int code = parse(&d.opt, argc, argv, &err);
     if (code >= 0)
         return code;
+    if (d.opt.plan) {
+        if (show_plan(d.opt.plan, d.opt.profile, stdout, &err) == 0)
+            return EXIT_LEFT;
+        log_error("workerd", "%s", err.msg);
+        return EXIT_HERE;
+    }
     if (start(&d, &err) < 0)
         log_error("workerd", "%s", err.msg);
     else

@@ -1,0 +1,33 @@
+"""Figures of pipelines, all of them simulated: print a table, write build/figures/pipeline.json.
+
+    pipeline.py --build build --out build/figures/pipeline.json"""
+import argparse
+import sys
+
+from bench import Figures, measured_by
+
+BOUNDS = {
+    "pipeline_planner_wrong": ("instances", "<=0"),
+    "pipeline_plan_vs_best": ("x, simulated", "<=1.02"),
+    "pipeline_planner_time": ("s of CPU", "<=2"),
+    "pipeline_fill_vs_limit": ("x, simulated", ">=0.95"),
+    "pipeline_bubbles_left": ("%, simulated", "<=3"),
+    "pipeline_split_vs_1f1b": ("x, simulated", ">=1.17"),
+    "pipeline_split_filled": ("x, simulated", ">=1"),
+    "pipeline_bidirectional": ("x, simulated", ">=1.10"),
+}
+
+
+def main():
+    args = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    args.add_argument("--build", default="build")
+    args.add_argument("--out", default="build/figures/pipeline.json")
+    a = args.parse_args()
+    fig = Figures()
+    measured_by(fig, [f"{a.build}/release/tests/bench/worker/pipe/bench_pipeline"], BOUNDS)
+    fig.write(a.out)
+    return 0 if all(row["holds"] for row in fig.rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

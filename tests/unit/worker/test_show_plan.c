@@ -1,0 +1,94 @@
+/* workerd --plan: what it prints of a job and a profile, and of files that are not there. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <unistd.h>
+
+#include "common/base/file.h"
+#include "worker/show_plan.h"
+
+static const char job[] = "name: t\nseed: 1\ndata: {path: /nowhere, image_size: 16}\n"
+                          "model: {patch: 4, dim: 64, depth: 2, heads: 2}\n"
+                          "train: {batch: 32, accumulate: 4, lr: 1e-3}\n"
+                          "recipe: {name: diloco, replicas: 1}\nouter: {rounds: 1, steps: 1}\n";
+static const char profile[] =
+    "{\"format\": \"skerry-pipeline-profile\", \"version\": 1, \"model\": \"toy\","
+    " \"sizes\": [8], \"chains\": [{\"name\": \"dit\", \"layers\": [{\"f\": [1], \"b\": [1],"
+    " \"w\": [1], \"gradient_bytes\": 1000000, \"count\": 4}]}],"
+    " \"devices\": [{\"name\": \"card\", \"memory\": 1000, \"count\": 2}],"
+    " \"links\": [{\"alpha\": 0, \"bytes_per_s\": 20000}]}";
+
+struct folder {
+    char dir[64], *job, *profile;
+};
+
+static int open_folder(void **state)
+{
+    struct folder *f = mem_alloc(sizeof *f);
+    str_copy(f->dir, sizeof f->dir, "/tmp/skerry-plan-XXXXXX");
+    assert_non_null(mkdtemp(f->dir));
+    f->job = file_join(f->dir, "job.yaml");
+    f->profile = file_join(f->dir, "profile.json");
+    assert_int_equal(file_write_atomic(f->job, job, strlen(job), 0600, NULL), 0);
+    assert_int_equal(file_write_atomic(f->profile, profile, strlen(profile), 0600, NULL), 0);
+    *state = f;
+    return 0;
+}
+
+static int close_folder(void **state)
+{
+    struct folder *f = *state;
+    (void)file_remove_tree(f->dir, NULL);
+    mem_free(f->job);
+    mem_free(f->profile);
+    mem_free(f);
+    return 0;
+}
+
+static void test_text(void **state)
+{
+    const struct folder *f = *state;
+    struct err err = {0};
+    char *text = NULL;
+    size_t len = 0;
+    FILE *out = open_memstream(&text, &len);
+    if (show_plan(f->job, f->profile, out, &err) < 0)
+        fail_msg("%s", err.msg);
+    assert_int_equal(fclose(out), 0);
+    assert_non_null(strstr(text, "toy: 32 samples a step on 2 devices; simulated"));
+    assert_non_null(strstr(text, "\ndata                1      1      4 "));
+    assert_non_null(strstr(text, "\n1f1b                2      1      4         30         30"));
+    assert_non_null(strstr(text, "\nbidirectional  it is for two chains\n"));
+    assert_non_null(strstr(text, "split with 2 stages takes"));
+    assert_non_null(strstr(text, "  dit layers 2 to 3 on card: 4 micro-batches of 8,"));
+    free(text);
+}
+
+static void refused(const char *job_path, const char *profile_path, const char *sentence)
+{
+    struct err err = {0};
+    assert_true(show_plan(job_path, profile_path, stdout, &err) < 0);
+    if (!strstr(err.msg, sentence))
+        fail_msg("'%s' does not say '%s'", err.msg, sentence);
+}
+
+static void test_refusals(void **state)
+{
+    const struct folder *f = *state;
+    refused("/nowhere/job.yaml", f->profile, "reading the job file: ");
+    refused(f->job, "/nowhere/profile.json", "/nowhere/profile.json");
+    refused(f->job, f->job, "job.yaml:1: ");
+    refused(f->profile, f->profile, "profile.json");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_text),
+        cmocka_unit_test(test_refusals),
+    };
+    return cmocka_run_group_tests(tests, open_folder, close_folder);
+}

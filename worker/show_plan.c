@@ -1,0 +1,100 @@
+#include "worker/show_plan.h"
+
+#include "common/base/buf.h"
+#include "common/base/file.h"
+#include "common/job/job.h"
+#include "worker/pipe/planner.h"
+
+/* Samples of a frozen network that a device has on their way, and that run at once. */
+#define SCRATCH 16
+#define GROUP 8
+
+static int read_train(const char *path, struct job_train *ret, struct err *err)
+{
+    struct job_spec spec;
+    struct buf text;
+    int rc = file_read(path, JOB_SPEC_MAX, &text, err);
+    if (rc < 0)
+        return err_wrap(err, "reading the job file");
+    rc = job_parse(buf_str(&text), text.len, path, &spec, err);
+    buf_release(&text);
+    if (rc < 0)
+        return rc;
+    *ret = spec.train;
+    job_release(&spec);
+    return 0;
+}
+
+/* train.accumulate, or what may be tried where that is automatic. */
+static struct planner_options options(const struct job_train *t)
+{
+    struct planner_options o = {.samples = t->batch,
+                                .only = PIPE_ORDERS,
+                                .shard = true,
+                                .fill = true,
+                                .scratch = SCRATCH,
+                                .group = GROUP};
+    if (t->accumulate > 0)
+        o.micros[o.n_micros++] = t->accumulate;
+    for (int m = 1; t->accumulate == 0 && m <= t->batch && m <= 64; m *= 2)
+        o.micros[o.n_micros++] = m;
+    return o;
+}
+
+static void show_candidate(const struct planner_candidate *c, enum pipe_order o, FILE *out)
+{
+    char memory[STR_HUMAN_MAX];
+    if (!c->possible) {
+        (void)fprintf(out, "%-14s %s\n", pipe_order_name(o), c->why);
+        return;
+    }
+    (void)fprintf(out, "%-14s %6d %6d %6d %10.4g %10.4g %6.1f %% %6.1f %% %6.0f %% %10s%s\n",
+                  pipe_order_name(o), c->plan.cuts[0].n, c->plan.copies, c->plan.cuts[0].micros,
+                  c->plain, c->seconds, 100 * c->idle_before, 100 * c->idle, 100 * c->inside,
+                  str_human_bytes(c->memory, memory), c->plan.shard ? "  shared state" : "");
+}
+
+static void show_stages(const struct costs *p, const struct planner_candidate *c, FILE *out)
+{
+    for (int k = 0; k < c->plan.chains; k++)
+        for (int i = 0; i < c->plan.cuts[k].n; i++) {
+            const struct pipe_stage *s = &c->plan.cuts[k].stages[i];
+            (void)fprintf(out, "  %s layers %d to %d on %s", p->chains[k].name, s->from, s->to - 1,
+                          p->devices[s->device].name);
+            if (s->devices > 1)
+                (void)fprintf(out, " and %d more", s->devices - 1);
+            (void)fprintf(out, ": %d micro-batches of %d, %d in flight\n", c->plan.cuts[k].micros,
+                          c->plan.cuts[k].samples, s->slots);
+        }
+}
+
+static void show(const struct costs *p, const struct planner_options *opt,
+                 const struct planner_result *r, FILE *out)
+{
+    (void)fprintf(out, "%s: %d samples a step on %d devices; simulated from the profile\n\n",
+                  p->model, opt->samples, p->n_devices);
+    (void)fprintf(out, "%-14s %6s %6s %6s %10s %10s %8s %8s %8s %10s\n", "", "stages", "copies",
+                  "micro", "s trained", "s a step", "bubbles", "left", "filled", "memory");
+    for (enum pipe_order o = 0; o < PIPE_ORDERS; o++)
+        show_candidate(&r->of[o], o, out);
+    (void)fprintf(out, "\n%s\n", r->why);
+    show_stages(p, &r->of[r->chosen], out);
+}
+
+int show_plan(const char *job_path, const char *profile_path, FILE *out, struct err *err)
+{
+    struct job_train train = {0};
+    struct costs p;
+    struct planner_result result;
+    int rc = read_train(job_path, &train, err);
+    if (rc < 0 || (rc = costs_read(profile_path, &p, err)) < 0)
+        return rc;
+    const struct planner_options opt = options(&train);
+    rc = planner_search(&p, &opt, &result, err);
+    if (rc == 0) {
+        show(&p, &opt, &result, out);
+        planner_release(&result);
+    }
+    costs_release(&p);
+    return rc;
+}
