@@ -20,7 +20,7 @@ encoders: {{{encoders}}}
 model: {{patch: 4, dim: 32, depth: 2, heads: 2}}
 train: {{batch: 8, lr: 1e-3, precision: {precision}}}
 recipe: {{name: {recipe}}}
-outer: {{rounds: 2, steps: 4{outer}}}
+outer: {{rounds: {rounds}, steps: 4{outer}}}
 sample: {{count: 4, steps: 3, columns: 2{sample}}}
 eval: {{every: 1, samples: 8}}
 {more}"""
@@ -50,7 +50,7 @@ def place(tmp_path_factory):
 
 def write(place, name, **keys):
     values = {"data": ", shard_samples: 32", "encoders": "path: pipe", "precision": "f32", "recipe": "diloco, replicas: 2", "outer": "",
-              "sample": PROMPTS, "more": "", **keys}
+              "sample": PROMPTS, "more": "", "rounds": 2, **keys}
     path = os.path.join(place, name + ".yaml")
     with open(path, "w", encoding="utf-8") as f:
         f.write(JOB.format(**values))
@@ -176,6 +176,26 @@ def test_weights_that_are_there_are_not_fetched(place, tmp_path):
         swarm.wait_job(job, "done")
         assert "not fetched" in swarm.log("a")
         assert sum("not fetched" in line for line in swarm.log("a").splitlines()) == 8
+
+
+def test_jobs_in_turn(place, tmp_path):
+    """A worker that goes from one job to others and back trains each as if it were alone, also
+    where the frozen networks of all do not stay."""
+    keys = {"recipe": "diloco, replicas: 1", "outer": ", fragments: 2, delay: 1", "rounds": 6}
+    jobs = [write(place, "one", **keys), write(place, "two", encoders="text: pipe/text_encoder", **keys),
+            write(place, "three", encoders="vae: pipe/vae", **{**keys, "sample": ""})]
+    made = []
+    for n in (1, 3):
+        with running(tmp_path / str(n)) as swarm:
+            ids = [swarm.submit(job) for job in jobs[:n]]
+            swarm.worker("a")
+            for job in ids:
+                swarm.wait_job(job, "done")
+            out = os.path.join(place, f"turn-{n}")
+            done = swarm.skerry("export", ids[0], "--out", out)
+            assert done.returncode == 0, done.stderr
+            made.append(read_safetensors(os.path.join(out, "diffusion_pytorch_model.safetensors")))
+    assert equal(*made)
 
 
 def changed(place, name, part, **config):

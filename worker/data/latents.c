@@ -17,7 +17,6 @@ struct latents {
     char *dir;
     size_t record; /* bytes, the checksum among them */
     pthread_mutex_t lock;
-    uint64_t bytes;                 /* of the files, as long as they may become */
     uint8_t refused[HASH_BYTES];    /* the last shard without room */
     uint8_t admitted[HASH_BYTES];   /* and the last with */
     bool any_refused, any_admitted; /* the two are meant */
@@ -31,10 +30,7 @@ static uint64_t file_bytes(const struct latents *l, const struct latents_place *
 
 int latents_open(const struct latents_options *opt, struct latents **ret, struct err *err)
 {
-    struct file_names names;
     int rc = file_mkdirs(opt->dir, 0700, err);
-    if (rc == 0)
-        rc = file_list(opt->dir, FILES_MAX, &names, err);
     if (rc < 0)
         return rc;
     struct latents *l = mem_alloc(sizeof *l);
@@ -42,14 +38,6 @@ int latents_open(const struct latents_options *opt, struct latents **ret, struct
     l->dir = str_dup(opt->dir);
     l->record = sizeof(uint64_t) + opt->values * sizeof(uint16_t);
     pthread_mutex_init(&l->lock, NULL);
-    for (size_t i = 0; i < names.n; i++) {
-        char *path = file_join(l->dir, names.items[i]);
-        uint64_t size = 0;
-        if (str_ends(names.items[i], SUFFIX) && file_size(path, &size, NULL) == 0)
-            l->bytes += size;
-        mem_free(path);
-    }
-    file_names_release(&names);
     *ret = l;
     return 0;
 }
@@ -108,37 +96,46 @@ bool latents_get(struct latents *l, const struct latents_place *at, uint16_t *ou
     return found && sum == checksum(l, at, out);
 }
 
-/* The file that was written longest ago goes; false: there is none but `keep`. */
-static bool drop_oldest(struct latents *l, const char *keep)
+/* Bytes of all files, as long as they may become, and in *oldest the path of the one that was
+ * written longest ago, or NULL where there is none. */
+static uint64_t bytes_held(const struct latents *l, char **oldest)
 {
     struct file_names names;
-    char *oldest = NULL;
     struct timespec at = {0};
     uint64_t bytes = 0;
+    *oldest = NULL;
     if (file_list(l->dir, FILES_MAX, &names, NULL) < 0)
-        return false;
+        return 0;
     for (size_t i = 0; i < names.n; i++) {
         char *path = file_join(l->dir, names.items[i]);
         struct stat st;
-        const bool older = str_ends(names.items[i], SUFFIX) && strcmp(path, keep) != 0 &&
-                           stat(path, &st) == 0 &&
-                           (!oldest || st.st_mtim.tv_sec < at.tv_sec ||
-                            (st.st_mtim.tv_sec == at.tv_sec && st.st_mtim.tv_nsec < at.tv_nsec));
-        if (older) {
-            mem_free(oldest);
-            oldest = path;
+        const bool ours = str_ends(names.items[i], SUFFIX) && stat(path, &st) == 0;
+        bytes += ours ? (uint64_t)st.st_size : 0;
+        if (ours && (!*oldest || st.st_mtim.tv_sec < at.tv_sec ||
+                     (st.st_mtim.tv_sec == at.tv_sec && st.st_mtim.tv_nsec < at.tv_nsec))) {
+            mem_free(*oldest);
+            *oldest = path;
             at = st.st_mtim;
-            bytes = (uint64_t)st.st_size;
         } else {
             mem_free(path);
         }
     }
     file_names_release(&names);
-    const bool gone = oldest && unlink(oldest) == 0;
-    if (gone)
-        l->bytes -= bytes < l->bytes ? bytes : l->bytes;
-    mem_free(oldest);
-    return gone;
+    return bytes;
+}
+
+/* Makes room for a new file, by dropping others.  Counted anew each time: other sets of encoders
+ * have their files in the same place. */
+static bool make_room(const struct latents *l, uint64_t bytes)
+{
+    bool fits = true;
+    for (bool full = true; full && fits;) {
+        char *oldest;
+        full = bytes_held(l, &oldest) + bytes > l->opt.max_bytes;
+        fits = !full || (oldest && unlink(oldest) == 0);
+        mem_free(oldest);
+    }
+    return fits;
 }
 
 /* Is there room for the shard's file, or is it there?  Under the lock. */
@@ -149,13 +146,7 @@ static bool admit(struct latents *l, const struct latents_place *at, const char 
         return true;
     if (l->any_refused && memcmp(l->refused, at->shard_sha256, HASH_BYTES) == 0)
         return false;
-    bool fits = bytes <= l->opt.max_bytes;
-    if (fits && !file_exists(path)) {
-        while (l->bytes + bytes > l->opt.max_bytes && (fits = drop_oldest(l, path)))
-            ;
-        if (fits)
-            l->bytes += bytes;
-    }
+    const bool fits = bytes <= l->opt.max_bytes && (file_exists(path) || make_room(l, bytes));
     if (!fits)
         log_warn("latents",
                  "a shard of %u pictures takes %" PRIu64 " bytes of latents, encoders.cache holds "

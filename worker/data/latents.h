@@ -6,7 +6,7 @@
  * A record is a checksum and the moments' bytes; a file is as long as its last record and has holes
  * where nothing was put yet.  What does not match its checksum is not there: it is computed
  * again and put in its place.  Files together have a maximum; where another would not fit, those
- * that were read longest ago go, and a shard that is larger than the maximum is not kept.
+ * that were written longest ago go, and a shard that is larger than the maximum is not kept.
  *
  * latents_get may be called by any thread, also while another puts. */
 #ifndef WORKER_DATA_LATENTS_H
@@ -25,7 +25,7 @@ struct latents_options {
     bool mirrored;               /* both sides of a picture are kept */
 };
 
-/* Several may share a directory one after the other, not at a time. */
+/* Several may share a directory, as long as they put one after the other. */
 int latents_open(const struct latents_options *opt, struct latents **ret, struct err *err);
 void latents_close(struct latents *l); /* accepts NULL */
 

@@ -468,12 +468,12 @@ int replica_get(struct replicas *rs, const struct work *w, struct encoders *enco
                 struct err *err)
 {
     const Skerry__V1__TrainTask *t = w->task->train;
-    const bool goes_on = replica_stands(rs, w);
     struct replica *r = replica_peek(rs, w);
-    if (r && r->encoders != encoders) { /* another precision, another folder: made anew */
+    if (r && r->encoders != encoders) { /* its own were let go meanwhile: made anew */
         replica_release(r);
         r = NULL;
     }
+    const bool goes_on = replica_stands(rs, w);
     int rc = r ? 0 : create(rs, w, encoders, &r, err);
     if (rc < 0)
         return rc;

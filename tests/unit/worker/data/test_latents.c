@@ -154,6 +154,26 @@ static void test_room(void **state)
     latents_close(l);
 }
 
+/* Two sets of encoders, used in turn, have their files in one place and keep to one maximum. */
+static void test_shared_room(void **state)
+{
+    struct fixture *f = *state;
+    f->opt.max_bytes = 2 * 2 * SAMPLES * RECORD;
+    struct latents *l = open_it(f);
+    f->opt.encoder[0] = 1;
+    struct latents *other = open_it(f);
+    put(l, shard_a, 0, false, 1);
+    put(other, shard_a, 0, false, 2);
+    put(other, shard_b, 0, false, 3);
+    assert_int_equal(get(l, shard_a, 0, false), -1);
+    put(l, shard_c, 0, false, 4);
+    assert_int_equal(get(other, shard_a, 0, false), -1);
+    assert_int_equal(get(other, shard_b, 0, false), 3);
+    assert_int_equal(get(l, shard_c, 0, false), 4);
+    latents_close(l);
+    latents_close(other);
+}
+
 static void test_one_side(void **state)
 {
     struct fixture *f = *state;
@@ -172,10 +192,8 @@ int main(void)
 {
     log_set_level(LOG_LEVEL_ERROR);
     const struct CMUnitTest tests[] = {
-        TEST(test_comes_back),
-        TEST(test_damaged),
-        TEST(test_room),
-        TEST(test_one_side),
+        TEST(test_comes_back),  TEST(test_damaged),  TEST(test_room),
+        TEST(test_shared_room), TEST(test_one_side),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

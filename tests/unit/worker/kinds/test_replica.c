@@ -9,6 +9,7 @@
 #include "kernels/kernels.h"
 #include "worker/net/experts.h"
 #include "worker/train/island.h"
+#include "worker/kinds/encoders.h"
 #include "worker/kinds/replica.h"
 
 #define JOB(train)                                                                                 \
@@ -313,6 +314,29 @@ static void teachers_are_planned(void **state)
     end(&r);
 }
 
+/* One whose encoders were let go is made anew: what it was does not go on in it. */
+static void other_encoders(void **state)
+{
+    struct rig r;
+    struct replica *replica = NULL;
+    bool resumed;
+    struct replica_cursor at;
+    struct encoders *first = mem_alloc(sizeof *first), *second = mem_alloc(sizeof *second);
+    first->users = second->users = 1;
+    begin(&r, JOB("batch: 16"), PLENTY);
+    OK(replica_get(r.rs, &r.work, first, &replica, &resumed, &at, err));
+    replica->whole = true;
+    OK(replica_get(r.rs, &r.work, first, &replica, &resumed, &at, err));
+    assert_true(replica->own);
+    replica->whole = true;
+    OK(replica_get(r.rs, &r.work, second, &replica, &resumed, &at, err));
+    assert_false(replica->own);
+    assert_int_equal(first->users, 1);
+    end(&r);
+    encoders_drop(first);
+    encoders_drop(second);
+}
+
 int main(void)
 {
     log_set_level(LOG_LEVEL_ERROR);
@@ -321,6 +345,7 @@ int main(void)
         cmocka_unit_test(parts_are_planned),  cmocka_unit_test(parts_are_found),
         cmocka_unit_test(asked_is_refused),   cmocka_unit_test(kept_replicas_go),
         cmocka_unit_test(smaller_steps),      cmocka_unit_test(teachers_are_planned),
+        cmocka_unit_test(other_encoders),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
