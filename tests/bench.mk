@@ -23,9 +23,9 @@ TEXT ?= $(firstword $(wildcard data/text ../shared/data/text) data/text)
 SCALE ?= 1
 LAB = $(PYTHON) tests/quality/$(1).py --build $(BUILD_DIR) --scale $(SCALE) $(addprefix --only ,$(RUN)) --data
 
-quality: quality-diloco quality-ddm quality-dipaco quality-streaming quality-hetero ## all experiments (CIFAR10=DIR TEXT=DIR SCALE=1 RUN=name), hours
+quality: quality-diloco quality-ddm quality-dipaco quality-streaming quality-hetero quality-latents ## all experiments (CIFAR10=DIR TEXT=DIR SCALE=1 RUN=name), hours
 
-.PHONY: quality-diloco quality-ddm quality-ddm-cifar10 quality-dipaco quality-streaming quality-hetero
+.PHONY: quality-diloco quality-ddm quality-ddm-cifar10 quality-dipaco quality-streaming quality-hetero quality-latents
 quality-diloco: all ## held-out loss of DiLoCo against one big-batch worker
 	$(call LAB,diloco) $(CIFAR10)
 quality-ddm: all demo-data ## experts against a monolith of equal FLOPs, on emoji
@@ -38,3 +38,5 @@ quality-streaming: all ## fragments and overlap against plain DiLoCo
 	$(call LAB,streaming) $(TEXT)
 quality-hetero: all ## workers of unlike speed
 	$(call LAB,hetero) $(TEXT)
+quality-latents: all demo-data $(ENCODERS)/model_index.json ## experts against a monolith of equal FLOPs, on latents of emoji, told their names
+	$(call LAB,latents) $(DEMO)/emoji --encoders $(ENCODERS)

@@ -36,5 +36,5 @@ ENCODERS := $(EXAMPLES)/latents/encoders
 example-latents: all $(ENCODERS)/model_index.json ## run examples/latents-emoji.yaml
 	$(BUILD_DIR)/bin/skerry run examples/latents-emoji.yaml --workers 2 --out $(EXAMPLES)/latents
 
-$(ENCODERS)/model_index.json: examples/latents.py tests/tools/frozen_models.py | demo-data
-	$(PYTHON) examples/latents.py $(DEMO)/emoji $(@D)
+$(ENCODERS)/model_index.json: examples/latents_data.py tests/tools/frozen_models.py | demo-data
+	$(PYTHON) examples/latents_data.py $(DEMO)/emoji $(@D)

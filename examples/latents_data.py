@@ -1,6 +1,6 @@
 """Frozen networks for a captioned job, trained or drawn from what a Debian machine has.
 
-    latents.py PICTURES OUT [--side 32] [--steps 900]
+    latents_data.py PICTURES OUT [--side 32] [--steps 900]
 
 PICTURES has class folders of .png, each with its caption in a .txt beside it.  OUT becomes the
 folder of a pipeline: a small AutoencoderKL trained here on the pictures (shrinks by 4 to 4
@@ -170,7 +170,8 @@ def make(pictures_folder, out, side, steps):
     save(train(pictures, steps), pictures, os.path.join(out, "vae"))
     words = sorted({w for c in captions for w in re.findall(r"[a-z]+", c.lower())})
     tokens = frozen_models.clip_tokenizer(os.path.join(out, "tokenizer"), words)
-    frozen_models.clip(os.path.join(out, "text_encoder"), tokens, dim=128, heads=4)
+    frozen_models.clip(os.path.join(out, "text_encoder"), tokens, dim=128, heads=4, bos_token_id=tokens - 2,
+                       eos_token_id=tokens - 1, pad_token_id=tokens - 1)
     frozen_models.index(out)
 
 
