@@ -146,18 +146,17 @@ static void get_time(const struct object *o, const char *key, const struct costs
 static bool grow(const struct object *o, void *items, size_t size, int n, int count, int most)
 {
     void **array = items;
-    void *more =
-        n + count <= most ? mem_try_realloc_array(*array, (size_t)(n + count), size) : NULL;
-    if (o->r->rc < 0)
-        more = NULL;
-    else if (n + count > most)
+    if (o->r->rc == 0 && n + count > most)
         o->r->rc = err_set(o->r->err, -ERR_CONFIG, "%s: %s: more than %d in all", o->r->name,
                            o->where, most);
-    else if (!more)
+    if (o->r->rc < 0)
+        return false;
+    void *more = mem_try_realloc_array(*array, (size_t)(n + count), size);
+    if (!more) {
         o->r->rc =
             err_set(o->r->err, -ENOMEM, "%s: no memory for %d layers", o->r->name, n + count);
-    if (!more)
         return false;
+    }
     *array = more;
     return true;
 }
