@@ -108,14 +108,15 @@ static int part_listed(const char *path, const char *part, struct err *err)
 int component_root(const char *folder, const char *part, char **ret, struct err *err)
 {
     char *path = file_join(folder, "model_index.json");
-    int rc = 0;
-    if (!file_exists(path)) {
-        *ret = str_dup(folder);
-    } else {
-        rc = part_listed(path, part, err);
-        if (rc == 0)
-            *ret = file_join(folder, part);
-    }
+    int rc =
+        file_exists(path)
+            ? part_listed(path, part, err)
+            : err_set(err, -ERR_CONFIG,
+                      "%s has no model_index.json: name the folder of a diffusers pipeline, or "
+                      "its parts one by one",
+                      folder);
+    if (rc == 0)
+        *ret = file_join(folder, part);
     mem_free(path);
     return rc;
 }

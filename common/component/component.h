@@ -112,8 +112,8 @@ const struct component_tensor *component_find(const struct component *c, const c
 int component_read(const struct component *c, const struct component_tensor *t, float *out,
                    struct err *err);
 
-/* Where a part ("vae", "text_encoder", "tokenizer") of what a person named is: below it where that
- * is a pipeline (with a model_index.json, which must list the part), else itself.  mem_free. */
+/* Where a part ("vae", "text_encoder", "tokenizer") of a pipeline is: below its folder, which has a
+ * model_index.json that lists the part.  mem_free. */
 int component_root(const char *folder, const char *part, char **ret, struct err *err);
 
 #endif

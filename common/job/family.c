@@ -3,7 +3,8 @@
 #include "common/job/conf.h"
 
 #define TOKENS_MAX 4096
-#define PROMPTS_MAX 8192 /* bytes of all captions that are drawn, as SampleTask.prompt */
+#define PROMPTS_MAX 8192  /* bytes of all captions that are drawn, as SampleTask.prompt */
+#define CAPTIONS_MAX 1024 /* of a grid, as of its samples */
 
 /* Peebles & Xie, "Scalable diffusion models with transformers", table 1. */
 static const struct preset {
@@ -169,6 +170,9 @@ static int check_encoders(const struct yaml_doc *doc, const struct job_spec *s, 
             return conf_error(doc, "sample.prompts", err,
                               "holds a caption of two lines; write it in one");
     }
+    if (s->sample.prompts.n > CAPTIONS_MAX)
+        return conf_error(doc, "sample.prompts", err, "has %zu captions, at most %d are possible",
+                          s->sample.prompts.n, CAPTIONS_MAX);
     if (prompts > PROMPTS_MAX)
         return conf_error(doc, "sample.prompts", err, "has %zu bytes, at most %d are possible",
                           prompts, PROMPTS_MAX);

@@ -17,7 +17,14 @@ void encode_decide(const struct encode_in *in, struct encode_decision *ret)
     const double passes = in->flip ? 2 : 1;
     char need[STR_HUMAN_MAX], room[STR_HUMAN_MAX];
     const double times = in->pictures ? (double)in->seen / (double)in->pictures : 0;
-    if (in->asked_once)
+    const bool many = in->shards > ENCODE_SHARDS_MAX;
+    ret->impossible = in->asked_once && many;
+    if (ret->impossible)
+        say(ret, false,
+            "the dataset has %" PRIu64 " shards, at most %d can be encoded before the training; "
+            "raise data.shard_samples, or set encoders.run to fly or worker",
+            in->shards, ENCODE_SHARDS_MAX);
+    else if (in->asked_once)
         say(ret, true, "pictures are encoded before the training, as encoders.run says");
     else if (in->asked_step)
         say(ret, false, "pictures are encoded in each step, as encoders.run says");
@@ -25,6 +32,11 @@ void encode_decide(const struct encode_in *in, struct encode_decision *ret)
         say(ret, false,
             "pictures are encoded in each step: data.crop random never shows the same "
             "one twice");
+    else if (many)
+        say(ret, false,
+            "pictures are encoded in each step: of the %" PRIu64 " shards at most %d can be "
+            "encoded before the training",
+            in->shards, ENCODE_SHARDS_MAX);
     else if (in->latents_bytes > in->disk_free / 2)
         say(ret, false,
             "pictures are encoded in each step: their latents would take %s of the "

@@ -11,10 +11,11 @@
 #include "common/base/base.h"
 
 #define ENCODE_REASON_MAX 256
+#define ENCODE_SHARDS_MAX 8192 /* that are encoded once: a task each, all open together */
 
 struct encode_in {
     bool asked_once, asked_step; /* the job file says so; neither: decide */
-    uint64_t pictures;           /* that are trained on */
+    uint64_t pictures, shards;   /* that are trained on; all that there are */
     uint64_t seen;               /* by all phases together; 0: bounded by time, not known */
     bool flip;                   /* both sides of a picture are wanted */
     uint64_t latents_bytes;      /* of all pictures, at most; 0: not known */
@@ -24,6 +25,7 @@ struct encode_in {
 
 /* Where, with a sentence for the job's log. */
 struct encode_decision {
+    bool impossible; /* the job asks for what cannot be done */
     bool once;
     char reason[ENCODE_REASON_MAX];
 };

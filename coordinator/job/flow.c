@@ -348,6 +348,7 @@ static void begin_encoding(struct coordinator *co, struct job *j)
     const struct encode_in in = {.asked_once = run == JOB_ENCODE_JOB,
                                  .asked_step = run == JOB_ENCODE_FLY || run == JOB_ENCODE_WORKER,
                                  .pictures = shards_sum(j, PARTITION_ALL, false).samples,
+                                 .shards = j->n_shards,
                                  .seen = pictures_seen(j),
                                  .flip = j->spec.data.flip,
                                  .latents_bytes = latents_bytes(j),
@@ -358,6 +359,10 @@ static void begin_encoding(struct coordinator *co, struct job *j)
         return;
     }
     encode_decide(&in, &d);
+    if (d.impossible) {
+        flow_end(co, j, JOB_FAILED, "%s", d.reason);
+        return;
+    }
     if (d.once && !has_room(co, j->n_shards))
         return; /* tried again at the next turn */
     core_say(co, j->id, 0, "%s", d.reason);

@@ -67,7 +67,8 @@ struct view_waiting {
 };
 
 typedef void (*view_waiting_fn)(void *arg, const struct view_waiting *w);
-/* Everything that something waits for; job_id 0: of all jobs. */
+/* Everything that something waits for; job_id 0: of all jobs.  Tasks that nobody has taken for one
+ * reason are one, the first, whose `what` tells how many more there are. */
 void view_each_waiting(struct coordinator *co, uint64_t job_id, view_waiting_fn fn, void *arg);
 
 /* ---- jobs ---------------------------------------------------------------- */

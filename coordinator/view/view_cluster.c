@@ -252,9 +252,10 @@ static bool lacks_helper(const struct task *t, unsigned helpers)
     return (t->kind == TASK_VELOCITY && helpers == 0) || (task_is_remote(t) && helpers < 2);
 }
 
-static void wait_for_taker(const struct waiting *ctx, const struct task *t)
+/* Why nobody has taken a task, and in *ret_again when it is tried again, or 0. */
+static void why_untaken(const struct waiting *ctx, const struct task *t, char why[REASON_MAX],
+                        uint64_t *ret_again)
 {
-    char what[128], why[REASON_MAX];
     unsigned here = 0, idle = 0, helpers = 0, small = 0, failed = 0;
     const uint64_t present = core_now(ctx->co);
     uint64_t again = 0; /* when the first of those that failed it tries again */
@@ -271,28 +272,61 @@ static void wait_for_taker(const struct waiting *ctx, const struct task *t)
         }
         helpers += w->state == WORKER_HERE && !w->drain && (now == NULL || !task_is_remote(now));
     }
-    (void)snprintf(what, sizeof(what), "%s task %llu", task_kind_name(t->kind),
-                   (unsigned long long)t->id);
     if (t->not_before_ms > present)
         again = again > t->not_before_ms ? again : t->not_before_ms;
     else if (failed == 0 || failed < here)
         again = 0;
     if (again != 0)
-        (void)snprintf(why, sizeof(why), "it failed and is tried again: %.220s", t->reason);
+        (void)snprintf(why, REASON_MAX, "it failed and is tried again: %.220s", t->reason);
     else if (here == 0)
-        (void)snprintf(why, sizeof(why), "no worker is here; start one with workerd --join");
+        (void)snprintf(why, REASON_MAX, "no worker is here; start one with workerd --join");
     else if (lacks_helper(t, helpers))
-        (void)snprintf(why, sizeof(why),
+        (void)snprintf(why, REASON_MAX,
                        "sampling with remote experts takes one more worker than the %u that %s "
                        "here; start it, or sample without --remote",
                        here, here == 1 ? "is" : "are");
     else if (small == here)
-        (void)snprintf(why, sizeof(why), "no worker here has the memory: %.220s", t->reason);
+        (void)snprintf(why, REASON_MAX, "no worker here has the memory: %.220s", t->reason);
     else if (idle == 0)
-        (void)snprintf(why, sizeof(why), "all %u workers are busy", here);
+        (void)snprintf(why, REASON_MAX, "%s",
+                       here == 1 ? "the only worker is busy" : "all workers are busy");
     else
-        (void)snprintf(why, sizeof(why), "it is kept for the worker that did it last");
-    tell(ctx, t->job_id, t->id, 0, what, why, from_now(ctx->co, again));
+        (void)snprintf(why, REASON_MAX, "it is kept for the worker that did it last");
+    *ret_again = again;
+}
+
+/* Tasks of one job and kind that wait for the same are one line: a stage may have thousands. */
+struct untaken {
+    const struct task *first; /* NULL: none */
+    unsigned n;
+    char why[REASON_MAX];
+    uint64_t again;
+};
+
+static void tell_untaken(const struct waiting *ctx, struct untaken *u)
+{
+    char what[128], more[32] = "";
+    if (u->first == NULL)
+        return;
+    if (u->n > 1)
+        (void)snprintf(more, sizeof(more), " and %u more", u->n - 1);
+    (void)snprintf(what, sizeof(what), "%s task %llu%s", task_kind_name(u->first->kind),
+                   (unsigned long long)u->first->id, more);
+    tell(ctx, u->first->job_id, u->first->id, 0, what, u->why, from_now(ctx->co, u->again));
+    u->first = NULL;
+}
+
+static void wait_for_taker(const struct waiting *ctx, const struct task *t, struct untaken *u)
+{
+    struct untaken now = {.first = t, .n = 1};
+    why_untaken(ctx, t, now.why, &now.again);
+    if (u->first != NULL && u->first->job_id == t->job_id && u->first->kind == t->kind &&
+        u->again == now.again && strcmp(u->why, now.why) == 0) {
+        u->n++;
+        return;
+    }
+    tell_untaken(ctx, u);
+    *u = now;
 }
 
 static void wait_for_module(const struct waiting *ctx, const struct job *j,
@@ -338,6 +372,7 @@ void view_each_waiting(struct coordinator *co, uint64_t job_id, view_waiting_fn 
             if ((job_id == 0 || j->id == job_id) && !job_is_ended(j))
                 wait_for_module(&ctx, j, &j->modules[m]);
     }
+    struct untaken untaken = {0};
     for (size_t i = 0; i < co->state.n_tasks; i++) {
         const struct task *t = co->state.tasks[i];
         if ((job_id != 0 && t->job_id != job_id) || t->kind == TASK_OUTER)
@@ -345,6 +380,7 @@ void view_each_waiting(struct coordinator *co, uint64_t job_id, view_waiting_fn 
         if (t->state == TASK_LEASED)
             wait_for_worker(&ctx, t);
         else if (t->state == TASK_PENDING)
-            wait_for_taker(&ctx, t);
+            wait_for_taker(&ctx, t, &untaken);
     }
+    tell_untaken(&ctx, &untaken);
 }

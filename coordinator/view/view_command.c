@@ -125,6 +125,12 @@ static int check_ask(const struct job *j, const struct draw_request *r, struct e
     if (r->prompt != NULL && strlen(r->prompt) > PROMPT_MAX)
         return err_set(err, -EINVAL, "prompt has %zu bytes, at most %d are possible",
                        strlen(r->prompt), PROMPT_MAX);
+    size_t lines = 1;
+    for (const char *p = captions ? r->prompt : NULL; p && (p = strchr(p, '\n')) != NULL; p++)
+        lines++;
+    if (lines > TASK_LABELS_MAX)
+        return err_set(err, -EINVAL, "prompt has %zu captions, at most %d are possible", lines,
+                       TASK_LABELS_MAX);
     for (size_t i = 0; i < r->n_labels; i++)
         if (r->labels[i] >= j->n_classes)
             return err_set(err, -EINVAL, "label %u does not exist, the job has %zu classes",

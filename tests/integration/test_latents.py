@@ -160,6 +160,8 @@ def test_drawing_a_prompt(place, tmp_path):
         assert grids[0] != grids[2]
         done = swarm.skerry("sample", job, "--labels", "0")
         assert done.returncode != 0 and "prompt" in done.stderr
+        done = swarm.skerry("sample", job, "-p", "\n".join(["a"] * 1025))
+        assert done.returncode != 0 and "1025 captions, at most 1024" in done.stderr
 
         # One student learns from both experts, on the shards that they knew.
         student = swarm.submit(write(place, "student", recipe=f"distill, teacher: {job}"))
@@ -222,6 +224,7 @@ def refused(place, name, words, **keys):
 
 def test_what_does_not_fit_is_refused(place):
     refused(place, "no-folder", ["nowhere"], encoders="vae: nowhere", sample="")
+    refused(place, "no-pipeline", ["encoders.path", "pipe/vae has no model_index.json"], encoders="path: pipe/vae")
     refused(place, "swapped", ["text_encoder", "AutoencoderKL"], encoders="vae: pipe/text_encoder", sample="")
     changed(place, "zero", "vae", scaling_factor=0)
     refused(place, "scale", ["scaling_factor is 0"], encoders="path: zero")

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "common/base/buf.h"
 #include "common/base/err.h"
 #include "common/job/family.h"
 
@@ -97,6 +98,27 @@ static void test_encoders(void **state)
     }
 }
 
+/* A grid has room for so many captions. */
+static void test_prompts(void **state)
+{
+    struct err err = {0};
+    struct job_spec s;
+    struct buf b;
+    buf_init(&b, 1 << 20);
+    assert_int_equal(buf_append_str(&b, "name: a\ndata: {path: x, image_size: 32}\n"
+                                        "train: {batch: 4}\nouter: {rounds: 1, steps: 2}\n"
+                                        "model: {dim: 16, depth: 1, heads: 2}\n"
+                                        "encoders: {text: t}\nsample: {prompts: [a"),
+                     0);
+    for (int i = 1; i <= 1024; i++)
+        assert_int_equal(buf_append_str(&b, ", a"), 0);
+    assert_int_equal(buf_append_str(&b, "]}\n"), 0);
+    assert_true(job_parse(buf_str(&b), b.len, "job", &s, &err) < 0);
+    assert_string_equal(err.msg,
+                        "job:7: sample.prompts has 1025 captions, at most 1024 are possible");
+    buf_release(&b);
+}
+
 /* What is kept is of one square of each image. */
 static void test_crop(void **state)
 {
@@ -150,10 +172,9 @@ static void test_complete(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rows),
-        cmocka_unit_test(test_encoders),
-        cmocka_unit_test(test_crop),
-        cmocka_unit_test(test_complete),
+        cmocka_unit_test(test_rows),    cmocka_unit_test(test_encoders),
+        cmocka_unit_test(test_prompts), cmocka_unit_test(test_prompts),
+        cmocka_unit_test(test_crop),    cmocka_unit_test(test_complete),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

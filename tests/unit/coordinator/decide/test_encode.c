@@ -17,9 +17,9 @@
 /* 100 pictures; the disk has room unless a case says otherwise. */
 static const struct {
     const char *name;
-    uint64_t seen, latents_mib, disk_mib;
+    uint64_t seen, latents_mib, disk_mib, shards;
     bool asked_once, asked_step, flip, random_crop;
-    bool once;
+    bool once, impossible;
     const char *reason;
 } cases[] = {
     {"asked once", 1, .asked_once = true, .random_crop = true, .once = true,
@@ -34,6 +34,10 @@ static const struct {
      .reason = "seen 4.1 times, and two passes of the encoder make"},
     {"no disk", 1000, 6, 10,
      .reason = "6.0 MiB of the coordinator's disk, of which 10.0 MiB are free"},
+    {"many", 1000, .shards = 8193, .reason = "of the 8193 shards at most 8192"},
+    {"not too many", 1000, .shards = 8192, .once = true, .reason = "seen 10.0 times"},
+    {"asked once, many", 1000, .shards = 8193, .asked_once = true, .impossible = true,
+     .reason = "raise data.shard_samples"},
     {"disk", 1000, 5, 10, .once = true, .reason = "each is seen 10.0 times"},
 };
 
@@ -44,14 +48,16 @@ static void test_encode(void **state)
         const struct encode_in in = {.asked_once = cases[i].asked_once,
                                      .asked_step = cases[i].asked_step,
                                      .pictures = 100,
+                                     .shards = cases[i].shards,
                                      .seen = cases[i].seen,
                                      .flip = cases[i].flip,
                                      .latents_bytes = cases[i].latents_mib * MIB,
                                      .disk_free = cases[i].disk_mib * MIB,
                                      .random_crop = cases[i].random_crop};
         encode_decide(&in, &d);
-        if (d.once != cases[i].once)
-            fail_msg("%s: once %d, '%s'", cases[i].name, d.once, d.reason);
+        if (d.once != cases[i].once || d.impossible != cases[i].impossible)
+            fail_msg("%s: once %d, impossible %d, '%s'", cases[i].name, d.once, d.impossible,
+                     d.reason);
         expect_text(cases[i].name, d.reason, cases[i].reason);
     }
 }

@@ -109,6 +109,34 @@ static void test_encoding(void **state)
     assert_int_equal(j->n_encoders, 1);
 }
 
+static void see(void *arg, const struct view_waiting *v)
+{
+    char *text = arg;
+    const size_t at = strlen(text);
+    (void)snprintf(text + at, 1024 - at, "%s: %s\n", v->what, v->why);
+}
+
+/* A stage's tasks that wait for the same are told of in one line. */
+static void test_waiting(void **state)
+{
+    struct rig *r = *state;
+    struct err err = {0};
+    uint64_t id = 0;
+    char text[1024] = "", expect[128];
+    struct encoder_file f = vae_file(r);
+    assert_int_equal(submit_with(r, &f, 1, &id, &err), 0);
+    loop_turn(r->loop, true);
+    const struct task *first = NULL;
+    for (size_t i = 0; i < r->co->state.n_tasks && first == NULL; i++)
+        if (r->co->state.tasks[i]->kind == TASK_ENCODE)
+            first = r->co->state.tasks[i];
+    assert_non_null(first);
+    view_each_waiting(r->co, id, see, text);
+    (void)snprintf(expect, sizeof expect, "ENCODE task %llu and 1 more: no worker is here",
+                   (unsigned long long)first->id);
+    assert_non_null(strstr(text, expect));
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
 
 int main(void)
@@ -117,6 +145,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_files),
         TEST(test_encoding),
+        TEST(test_waiting),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
