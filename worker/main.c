@@ -39,6 +39,8 @@ struct options {
     double throttle;
     const char *models;
     const char *plan, *profile;
+    uint64_t max_source;
+    bool private_sources;
 };
 
 struct daemon {
@@ -65,7 +67,8 @@ struct daemon {
 
 static int parse(struct options *o, int argc, char **argv, struct err *err)
 {
-    *o = (struct options){.device = "auto", .log_level = "info", .throttle = 1};
+    *o = (struct options){
+        .device = "auto", .log_level = "info", .throttle = 1, .max_source = 64000000000};
     const struct args_flag flags[] = {
         {"join", 'j', ARGS_STR, &o->join, "TOKEN",
          "the coordinator's worker token, or @FILE that holds it"},
@@ -82,6 +85,12 @@ static int parse(struct options *o, int argc, char **argv, struct err *err)
         {"models", 0, ARGS_STR, &o->models, "DIR",
          "where this machine has weights already: a job's frozen encoders are looked for there "
          "before they are fetched"},
+        {"max-source", 0, ARGS_BYTES, &o->max_source, "SIZE",
+         "largest archive to fetch for a job's data.url (default: 64GB)", .min = 1,
+         .max = 1ull << 50},
+        {"allow-private-sources", 0, ARGS_BOOL, &o->private_sources, NULL,
+         "fetch a job's data.url also from private and local addresses: whoever may submit jobs "
+         "then reaches what this machine reaches"},
         {"throttle", 0, ARGS_DOUBLE, &o->throttle, "N",
          "make each training step take N times as long, for others on the machine or to "
          "try a swarm of unlike workers",
@@ -262,7 +271,12 @@ static int open_agent(struct daemon *d, struct err *err)
     if (rc < 0)
         return rc;
     struct agent_options opt = {
-        .env = {.loop = d->loop, .xfer = d->xfer, .cache = d->cache, .token = &d->token},
+        .env = {.loop = d->loop,
+                .xfer = d->xfer,
+                .cache = d->cache,
+                .token = &d->token,
+                .private_sources = d->opt.private_sources,
+                .source_max_bytes = d->opt.max_source},
         .engine = d->engine,
         .modules = d->modules,
         .tmp_dir = d->dir.tmp,

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from common import make_dataset, write_job
+from common import make_dataset, wait_until, write_job
 from swarm import swarm  # noqa: F401  (fixture)
 
 
@@ -36,6 +36,10 @@ def site(tmp_path):
         server.shutdown()
 
 
+def worker(swarm, name):
+    swarm.worker(name, "--allow-private-sources")
+
+
 def url_job(swarm, urls):
     path = write_job(swarm.folder, data=False, rounds=2, steps=4)
     text = open(path).read().replace("path: data", "url: [" + ", ".join(f'"{u}"' for u in urls) + "]")
@@ -46,8 +50,8 @@ def url_job(swarm, urls):
 
 def test_workers_ingest_archives_by_url(swarm, site):
     base, _ = site
-    swarm.worker("a")
-    swarm.worker("b")
+    worker(swarm, "a")
+    worker(swarm, "b")
     job = swarm.wait_job(url_job(swarm, [f"{base}/part-0.tar", f"{base}/part-1.tar"]), "done")
     assert job["epochs"][0]["total"] > 70, "96 images less the held-out ones"
     assert [r["round"] for r in job["history"]] == [1, 2]
@@ -60,7 +64,22 @@ def test_a_bad_archive_fails_the_job_with_its_name(swarm, site, damage):
         whole = (folder / "part-0.tar").read_bytes()
         (folder / "part-0.tar").write_bytes(whole[:len(whole) // 2 - 700])
     name = "part-0.tar" if damage == "truncated" else "part-9.tar"
-    swarm.worker("a")
+    worker(swarm, "a")
     job = url_job(swarm, [f"{base}/{name}"])
     failed = swarm.wait_job(job, "failed", 170)
     assert name in failed["reason"], failed["reason"]
+
+
+def refused(swarm, url, words, *flags):
+    swarm.worker("a", *flags)
+    url_job(swarm, [url])
+    wait_until(lambda: words in swarm.log("coordinatord"), 60, f"the task to fail with {words!r}")
+
+
+def test_a_private_source_is_not_fetched(swarm, site):
+    """A name, or a redirect, may lead into the worker's own network: its cloud's secrets, its neighbours."""
+    refused(swarm, f"{site[0]}/part-0.tar", "127.0.0.1 is no public address")
+
+
+def test_a_source_has_a_limit(swarm, site):
+    refused(swarm, f"{site[0]}/part-0.tar", "more than the 10000 bytes allowed", "--allow-private-sources", "--max-source", "10KB")

@@ -157,6 +157,8 @@ static int launch(struct fetch *f, struct item *it, struct err *err)
     if (it->need == SIZE_MAX) {
         source = f->what.source_url;
         str_copy(path, sizeof(path), f->what.source_path);
+        get.public_only = !f->env.private_sources;
+        get.max_bytes = f->env.source_max_bytes;
     } else {
         const struct work_need *n = &f->what.needs[it->need];
         source = n->url;

@@ -19,6 +19,9 @@ struct fetch_env {
     struct xfer *xfer;
     struct cache *cache;
     const struct token *token; /* names the coordinator whose key is pinned */
+    /* Archives that a job names by URL. */
+    bool private_sources;      /* they may come from addresses that are not public */
+    uint64_t source_max_bytes; /* larger ones are refused; 0: 1 TiB */
 };
 
 /* code 0, or negative with one sentence. */

@@ -17,13 +17,17 @@ static void add(curl_socket_t fd, uint64_t *in, uint64_t *out)
     }
 }
 
-static curl_socket_t open_socket(void *arg, curlsocktype purpose, struct curl_sockaddr *address)
+curl_socket_t socket_bytes_open(struct socket_bytes *b, const struct curl_sockaddr *address)
 {
-    struct socket_bytes *b = arg;
     int fd = socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
     if (fd >= 0 && b->n_open < SOCKET_BYTES_OPEN_MAX)
         b->open[b->n_open++] = fd;
     return fd < 0 ? CURL_SOCKET_BAD : fd;
+}
+
+static curl_socket_t open_socket(void *arg, curlsocktype purpose, struct curl_sockaddr *address)
+{
+    return socket_bytes_open(arg, address);
 }
 
 static int close_socket(void *arg, curl_socket_t fd)

@@ -20,6 +20,9 @@ struct socket_bytes {
 /* Makes this handle's connections count here. */
 void socket_bytes_attach(struct socket_bytes *b, CURL *easy);
 
+/* Opens a socket that counts: for a handle whose own callback opens them. */
+curl_socket_t socket_bytes_open(struct socket_bytes *b, const struct curl_sockaddr *address);
+
 /* Up to now: closed and open sockets. */
 void socket_bytes_read(const struct socket_bytes *b, uint64_t *ret_in, uint64_t *ret_out);
 

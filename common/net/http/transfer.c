@@ -3,7 +3,6 @@
 #include "common/base/file.h"
 #include "common/base/hash.h"
 #include "common/net/loop.h"
-#include "common/net/http/socket_bytes.h"
 #include "common/net/http/http_curl.h"
 #include "common/net/http/transfer_impl.h"
 
@@ -24,7 +23,6 @@ struct xfer {
     unsigned waiting_count, active_count, running;
     uint64_t next_id;
     struct xfer_counters counters;
-    struct socket_bytes bytes;
     bool closed;
 };
 
@@ -346,7 +344,6 @@ static void run(struct transfer *t)
         start_verify(t); /* all of it came before we were stopped */
         return;
     }
-    socket_bytes_attach(&x->bytes, t->easy);
     curl_easy_setopt(t->easy, CURLOPT_USERAGENT, x->o.user_agent);
     curl_easy_setopt(t->easy, CURLOPT_CONNECTTIMEOUT_MS, (long)x->o.connect_ms);
     curl_easy_setopt(t->easy, CURLOPT_LOW_SPEED_LIMIT, (long)x->o.min_bytes_per_s);
@@ -545,6 +542,7 @@ int xfer_get(struct xfer *x, const struct xfer_get *g, uint64_t *ret_id, struct 
     t->part = str_printf("%s.part", g->path);
     t->size = g->size;
     t->max_bytes = g->max_bytes ? g->max_bytes : g->size ? g->size : SIZE_MAX_DEFAULT;
+    t->public_only = g->public_only;
     t->progress = g->progress;
     t->has_sha256 = g->sha256 != NULL;
     if (g->sha256)
@@ -605,7 +603,7 @@ void xfer_cancel(struct xfer *x, uint64_t id)
 struct xfer_counters xfer_counters(const struct xfer *x)
 {
     struct xfer_counters c = x->counters;
-    socket_bytes_read(&x->bytes, &c.bytes_in, &c.bytes_out);
+    socket_bytes_read(&x->link.bytes, &c.bytes_in, &c.bytes_out);
     c.running = x->running;
     c.waiting = x->waiting_count + x->active_count - x->running;
     return c;

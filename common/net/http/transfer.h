@@ -58,13 +58,16 @@ int xfer_new(struct loop *loop, const struct xfer_options *o, struct xfer **ret,
 void xfer_free(struct xfer *x); /* accepts NULL */
 
 struct xfer_get {
-    const char *url;           /* strings and bytes are copied */
-    const uint8_t *pin;        /* 32 bytes or NULL */
-    const char *bearer;        /* Authorization, or NULL (tickets need none) */
-    const char *path;          /* where the file shall appear */
-    const uint8_t *sha256;     /* 32 bytes the content must hash to, or NULL */
-    uint64_t size;             /* exact size, or 0: unknown */
-    uint64_t max_bytes;        /* refuse more; 0: `size`, or 1 TiB */
+    const char *url;       /* strings and bytes are copied */
+    const uint8_t *pin;    /* 32 bytes or NULL */
+    const char *bearer;    /* Authorization, or NULL (tickets need none) */
+    const char *path;      /* where the file shall appear */
+    const uint8_t *sha256; /* 32 bytes the content must hash to, or NULL */
+    uint64_t size;         /* exact size, or 0: unknown */
+    uint64_t max_bytes;    /* refuse more; 0: `size`, or 1 TiB */
+    /* Connect to public addresses only (address.h), whatever the name resolves to and wherever a
+     * redirect leads; -EACCES names the one that was refused. */
+    bool public_only;
     xfer_progress_fn progress; /* may be NULL */
     xfer_done_fn done;
     void *arg;

@@ -6,6 +6,7 @@
 #include "common/base/buf.h"
 #include "common/base/list.h"
 #include "common/net/http/rate.h"
+#include "common/net/http/socket_bytes.h"
 #include "common/net/http/transfer.h"
 
 #include <curl/curl.h>
@@ -30,6 +31,7 @@ enum transfer_next {
 struct transfer_link {
     struct loop *loop;
     struct rate up, down;
+    struct socket_bytes bytes;
     struct loop_timer *pace; /* runs while one is paused */
 };
 
@@ -58,6 +60,8 @@ struct transfer {
     int fd;             /* of part or path; -1: closed */
     uint64_t offset;    /* get: of the file, so far; put: next byte to send */
     uint64_t sent_from; /* put: start of this attempt */
+    bool public_only;
+    char refused[64]; /* the address that public_only kept us from; "": none */
     bool asking, existed, resumed, refetched, over_limit;
     bool paused;       /* until the link has room again; transfer.c goes on then */
     int io_error;      /* errno of our own disk */

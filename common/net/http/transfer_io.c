@@ -3,10 +3,13 @@
 #include "common/base/base.h"
 #include "common/base/file.h"
 #include "common/net/http/http_curl.h"
+#include "common/net/address.h"
 #include "common/net/loop.h"
 #include "common/net/http/transfer_impl.h"
 
 #include <fcntl.h>
+#include <netdb.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -134,6 +137,44 @@ static int on_seek(void *arg, curl_off_t offset, int origin)
     return CURL_SEEKFUNC_OK;
 }
 
+/* ---- where to ---- */
+
+/* libcurl is about to connect, to what a name resolved to or a redirect named. */
+static curl_socket_t on_socket(void *arg, curlsocktype purpose, struct curl_sockaddr *a)
+{
+    struct transfer *t = arg;
+    if (!address_is_public(&a->addr)) {
+        if (getnameinfo(&a->addr, a->addrlen, t->refused, sizeof(t->refused), NULL, 0,
+                        NI_NUMERICHOST) != 0)
+            (void)str_copy(t->refused, sizeof(t->refused), "an unknown address");
+        return CURL_SOCKET_BAD;
+    }
+    return socket_bytes_open(&t->shared->bytes, a);
+}
+
+/* And this is a request on a connection that another transfer may have opened. */
+static int on_request(void *arg, char *to, char *from, int to_port, int from_port)
+{
+    struct transfer *t = arg;
+    struct addrinfo hints = {.ai_flags = AI_NUMERICHOST}, *list = NULL;
+    bool may = getaddrinfo(to, NULL, &hints, &list) == 0 && address_is_public(list->ai_addr);
+    if (list)
+        freeaddrinfo(list);
+    if (may)
+        return CURL_PREREQFUNC_OK;
+    (void)str_copy(t->refused, sizeof(t->refused), to);
+    return CURL_PREREQFUNC_ABORT;
+}
+
+static void stay_public(struct transfer *t)
+{
+    t->refused[0] = '\0';
+    curl_easy_setopt(t->easy, CURLOPT_OPENSOCKETFUNCTION, on_socket);
+    curl_easy_setopt(t->easy, CURLOPT_OPENSOCKETDATA, t);
+    curl_easy_setopt(t->easy, CURLOPT_PREREQFUNCTION, on_request);
+    curl_easy_setopt(t->easy, CURLOPT_PREREQDATA, t);
+}
+
 /* ---- an attempt ---- */
 
 static int prepare_get(struct transfer *t, struct err *err)
@@ -155,6 +196,9 @@ static int prepare_get(struct transfer *t, struct err *err)
         snprintf(range, sizeof(range), "%llu-", (unsigned long long)t->offset);
         curl_easy_setopt(t->easy, CURLOPT_RANGE, range);
     }
+    curl_easy_setopt(t->easy, CURLOPT_MAXFILESIZE_LARGE, (curl_off_t)t->max_bytes);
+    if (t->public_only)
+        stay_public(t);
     if (!t->has_pin) {
         curl_easy_setopt(t->easy, CURLOPT_FOLLOWLOCATION, 1L);
         curl_easy_setopt(t->easy, CURLOPT_MAXREDIRS, 5L);
@@ -224,6 +268,7 @@ int transfer_prepare(struct transfer *t, struct err *err)
     curl_easy_setopt(t->easy, CURLOPT_HEADERFUNCTION, on_header);
     curl_easy_setopt(t->easy, CURLOPT_HEADERDATA, t);
     curl_easy_setopt(t->easy, CURLOPT_TCP_KEEPALIVE, 1L);
+    socket_bytes_attach(&t->shared->bytes, t->easy);
     http_curl_tls(t->easy, t->url, t->has_pin ? t->pin : NULL);
     int rc = 0;
     if (t->kind == TRANSFER_GET) {
@@ -285,7 +330,14 @@ enum transfer_next transfer_judge(struct transfer *t, CURLcode rc, struct err *e
                       strerror(t->io_error));
         return TRANSFER_FAILED;
     }
-    if (t->over_limit) {
+    if (rc != CURLE_OK && t->refused[0]) {
+        (void)err_set(err, -EACCES,
+                      "%s is no public address: the source is there, or leads there, and this "
+                      "worker fetches from public ones only (workerd --allow-private-sources)",
+                      t->refused);
+        return TRANSFER_FAILED;
+    }
+    if (t->over_limit || rc == CURLE_FILESIZE_EXCEEDED) {
         (void)err_set(err, -ERR_LIMIT, "the server sends more than the %llu bytes allowed",
                       (unsigned long long)t->max_bytes);
         return TRANSFER_FAILED;

@@ -88,7 +88,8 @@ struct transfer {
     const uint8_t *pin;
     xfer_done_fn done;
     void *arg;
-    bool running;
+    bool running, public_only;
+    uint64_t max_bytes;
 };
 
 static struct {
@@ -117,7 +118,12 @@ static int start(const char *url, const char *path, const uint8_t *pin, xfer_don
 
 int xfer_get(struct xfer *x, const struct xfer_get *g, uint64_t *ret_id, struct err *err)
 {
-    return start(g->url, g->path, g->pin, g->done, g->arg, ret_id);
+    const int rc = start(g->url, g->path, g->pin, g->done, g->arg, ret_id);
+    if (rc == 0) {
+        line.at[line.n - 1].public_only = g->public_only;
+        line.at[line.n - 1].max_bytes = g->max_bytes;
+    }
+    return rc;
 }
 
 int xfer_put(struct xfer *x, const struct xfer_put *p, uint64_t *ret_id, struct err *err)

@@ -28,7 +28,7 @@ static void on_done(void *arg, int code, const char *detail)
 
 static struct fetch *begin(size_t n, const char *source)
 {
-    const struct fetch_env env = {.cache = cache, .token = &token};
+    const struct fetch_env env = {.cache = cache, .token = &token, .source_max_bytes = 99};
     const struct fetch_what what = {
         .needs = needs, .n = n, .source_url = source, .source_path = "/tmp/source"};
     return fetch_start(&env, &what, on_done, NULL);
@@ -152,9 +152,14 @@ static void an_archive_from_outside(void **state)
     assert_string_equal(line.at[0].url, "https://example.org/x.tar");
     assert_string_equal(line.at[0].path, "/tmp/source");
     assert_null(line.at[0].pin);
+    assert_true(line.at[0].public_only && line.at[0].max_bytes == 99);
     end_with(0, -ERR_NOTFOUND, "404");
     turn();
     assert_string_equal(told.detail, "fetching the source archive: 404");
+    (void)begin(1, NULL);
+    assert_false(line.at[1].public_only); /* the coordinator may be anywhere */
+    arrive(1);
+    turn();
 }
 
 static void a_cache_that_is_full(void **state)

@@ -63,6 +63,8 @@ static void fetch(struct world *w, CURL *easy, const char *path)
     long status;
     char *url = str_printf("%s%s", w->url, path);
     curl_easy_setopt(easy, CURLOPT_URL, url);
+    curl_easy_setopt(easy, CURLOPT_HTTPAUTH, CURLAUTH_BEARER); /* or it is a stranger's */
+    curl_easy_setopt(easy, CURLOPT_XOAUTH2_BEARER, w->bearer);
     CURLcode rc = curl_easy_perform(easy);
     if (rc != CURLE_OK)
         fail_msg("%s: %s", url, curl_easy_strerror(rc));

@@ -3,6 +3,22 @@
 #include "tests/unit/common/net/http/http_test.h"
 
 #include "common/base/clock.h"
+#include "common/net/address.h"
+
+#include <netdb.h>
+
+/* In place of common/net's: tests have loopback alone, and one of its addresses stands for the
+ * public ones. */
+static const char *public_host = "127.0.0.1";
+
+bool address_is_public(const struct sockaddr *a)
+{
+    char host[64];
+    socklen_t len =
+        a->sa_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
+    return getnameinfo(a, len, host, sizeof(host), NULL, 0, NI_NUMERICHOST) == 0 &&
+           strcmp(host, public_host) == 0;
+}
 
 /* ---- blobs ---- */
 
@@ -354,6 +370,71 @@ static void test_scripted(void **state)
     stop(w);
 }
 
+/* Gets what the script serves under this name of the host, from public addresses only. */
+static void public_get(struct world *w, const struct script *s, const char *host)
+{
+    char *url = str_printf("http://%s:%u/x", host, s->port), *path = path_in(w, "public");
+    struct xfer_get g = {.url = url, .path = path, .public_only = true, .done = on_done, .arg = w};
+    unsigned before = w->done;
+    assert_int_equal(xfer_get(w->xfer, &g, NULL, NULL), 0);
+    WAIT_FOR(&w->t, w->done > before);
+    mem_free(url);
+    mem_free(path);
+}
+
+/* Neither a name, nor a redirect, nor a connection that is there already leads elsewhere. */
+static void test_public_only(void **state)
+{
+    struct world *w = start(true);
+    static const char *const moved[] = {
+        "HTTP/1.1 302 Found\r\nLocation: /y\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok",
+        "HTTP/1.1 302 Found\r\nLocation: http://127.0.0.2:9/latest/meta-data\r\n"
+        "Content-Length: 0\r\nConnection: close\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nno",
+    };
+    struct script s = {.texts = moved, .count = 4};
+    script_start(&s, w);
+    public_get(w, &s, "127.0.0.1");
+    assert_int_equal(w->code, 0);
+    assert_int_equal(w->size, 2);
+    public_get(w, &s, "127.0.0.1");
+    assert_int_equal(w->code, -EACCES);
+    assert_non_null(strstr(w->detail, "127.0.0.2 is no public address"));
+    assert_int_equal(s.next, 3); /* and not tried again */
+    public_get(w, &s, "127.0.0.2");
+    assert_int_equal(w->code, -EACCES);
+    public_host = "192.0.2.1";
+    public_get(w, &s, "localhost");
+    assert_int_equal(w->code, -EACCES);
+    assert_int_equal(s.next, 3); /* nobody was asked */
+    uv_close((uv_handle_t *)&s.listener, NULL);
+    /* A connection that a transfer without the limit has opened, and left open. */
+    struct blob_id id = make_file(w, "a", 100);
+    assert_int_equal(http_server_counters(w->server).requests, 0);
+    ask(w, "GET", "/healthz", NULL, NULL, NULL);
+    expect(w, 200, "ok");
+    put_file(w, "a", &id, 100);
+    char *url = ticket_url(w, TICKET_GET, &id, 0), *path = path_in(w, "b");
+    struct xfer_get g = {.url = url,
+                         .pin = w->user.pin,
+                         .path = path,
+                         .public_only = true,
+                         .done = on_done,
+                         .arg = w};
+    unsigned before = w->done, connections = http_server_counters(w->server).connections;
+    uint64_t requests = http_server_counters(w->server).requests;
+    assert_true(connections > 0);
+    assert_int_equal(xfer_get(w->xfer, &g, NULL, NULL), 0);
+    WAIT_FOR(&w->t, w->done > before);
+    assert_int_equal(w->code, -EACCES);
+    assert_int_equal(http_server_counters(w->server).requests, requests);
+    public_host = "127.0.0.1";
+    mem_free(url);
+    mem_free(path);
+    stop(w);
+}
+
 /* Slower than the floor for its whole window: cut, tried again, given up. */
 static void test_slow_floor(void **state)
 {
@@ -439,7 +520,7 @@ int main(void)
         cmocka_unit_test(test_get_resumes), cmocka_unit_test(test_get_wrong_hash),
         cmocka_unit_test(test_scripted),    cmocka_unit_test(test_slow_floor),
         cmocka_unit_test(test_cancel),      cmocka_unit_test(test_nobody_there),
-        cmocka_unit_test(test_limited),
+        cmocka_unit_test(test_limited),     cmocka_unit_test(test_public_only),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
