@@ -65,6 +65,25 @@ struct daemon {
 
 /* ---- command line ---- */
 
+static int check_options(struct options *o, struct err *err)
+{
+    enum log_level level;
+    if (!o->join && !o->plan)
+        return err_set(err, -EINVAL, "--join is missing: the coordinator's worker token");
+    if (o->plan && !o->profile)
+        return err_set(err, -EINVAL,
+                       "--plan needs --profile: what the layers cost is not measured");
+    if (log_level_parse(o->log_level, &level) < 0)
+        return err_set(err, -EINVAL, "--log-level %s: expected debug, info, warn or error",
+                       o->log_level);
+    if (o->bandwidth && rate_parse(o->bandwidth, &o->bytes_per_s, err) < 0)
+        return err_wrap(err, "--max-bandwidth");
+    if (o->models && !file_is_dir(o->models))
+        return err_set(err, -EINVAL, "--models %s: expected a folder", o->models);
+    log_set_level(level);
+    return 0;
+}
+
 static int parse(struct options *o, int argc, char **argv, struct err *err)
 {
     *o = (struct options){
@@ -117,20 +136,9 @@ static int parse(struct options *o, int argc, char **argv, struct err *err)
                  "     starting anew, which is tried 3 times in 10 minutes\n",
         .flags = flags,
     };
-    enum log_level level = LOG_LEVEL_INFO;
     int rc = args_parse(&args, argc, argv, err);
-    if (rc == 0 && !o->join && !o->plan)
-        rc = err_set(err, -EINVAL, "--join is missing: the coordinator's worker token");
-    if (rc == 0 && o->plan && !o->profile)
-        rc = err_set(err, -EINVAL, "--plan needs --profile: what the layers cost is not measured");
-    if (rc == 0 && log_level_parse(o->log_level, &level) < 0)
-        rc = err_set(err, -EINVAL, "--log-level %s: expected debug, info, warn or error",
-                     o->log_level);
-    if (rc == 0 && o->bandwidth && (rc = rate_parse(o->bandwidth, &o->bytes_per_s, err)) < 0)
-        (void)err_wrap(err, "--max-bandwidth");
-    if (rc == 0 && o->models && !file_is_dir(o->models))
-        rc = err_set(err, -EINVAL, "--models %s: expected a folder", o->models);
-    log_set_level(level);
+    if (rc == 0)
+        rc = check_options(o, err);
     return rc == 0 ? -1 : args_exit(&args, rc, err);
 }
 
