@@ -115,17 +115,22 @@ static void table_close(struct table *t)
 
 /* ---- P ---- */
 
-/* Keeps those that no other beats in both. */
+/* Keeps those that no other beats in both, by ascending t0 and so by descending y. */
 static void keep(struct table *t, struct points *s, struct point p)
 {
-    int n = 0;
-    for (int i = 0; i < s->n; i++)
-        if (s->items[i].t0 <= p.t0 && s->items[i].y <= p.y)
-            return;
-    for (int i = 0; i < s->n; i++)
-        if (s->items[i].t0 < p.t0 || s->items[i].y < p.y)
-            s->items[n++] = s->items[i];
-    s->n = n;
+    int low = 0, high = s->n;
+    while (low < high) { /* the first behind p */
+        const int mid = (low + high) / 2;
+        if (s->items[mid].t0 <= p.t0)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    if (low > 0 && s->items[low - 1].y <= p.y)
+        return;
+    low -= low > 0 && s->items[low - 1].t0 == p.t0;
+    for (high = low; high < s->n && s->items[high].y >= p.y;)
+        high++;
     if (s->n == s->room) {
         const int room = s->room > 0 ? 2 * s->room : 4;
         void *more = mem_try_realloc_array(s->items, (size_t)room, sizeof *s->items);
@@ -136,7 +141,25 @@ static void keep(struct table *t, struct points *s, struct point p)
         s->items = more;
         s->room = room;
     }
-    s->items[s->n++] = p;
+    memmove(s->items + low + 1, s->items + high, (size_t)(s->n - high) * sizeof *s->items);
+    s->items[low] = p;
+    s->n += 1 - (high - low);
+}
+
+/* A stage before all points of what is behind it.  Of those that it is slower than, only the last
+ * counts, which has the least y; of those that its sum takes longer than, only the first. */
+static void put_before(struct table *t, const struct stage_time *s, const struct points *rest,
+                       struct points *here)
+{
+    const double slow = fmax(s->c, s->x);
+    int i = 0;
+    while (i + 1 < rest->n && rest->items[i + 1].t0 <= slow)
+        i++;
+    for (; i < rest->n; i++) {
+        keep(t, here, (struct point){fmax(slow, rest->items[i].t0), fmax(s->y, rest->items[i].y)});
+        if (rest->items[i].y <= s->y)
+            return;
+    }
 }
 
 static void solve_state(struct table *t, int behind, int layer, int d)
@@ -151,14 +174,8 @@ static void solve_state(struct table *t, int behind, int layer, int d)
     for (int r = 1; r <= d - behind; r++)
         for (int k = layer + 1; k <= t->layers - behind; k++) {
             const struct points *rest = at(t, behind - 1, k, d - r);
-            if (rest->n == 0)
-                continue;
-            if (!stage_time(t, layer, k, t->devices - d, r, behind, &s))
-                continue;
-            for (int i = 0; i < rest->n; i++)
-                keep(t, here,
-                     (struct point){fmax(fmax(s.c, s.x), rest->items[i].t0),
-                                    fmax(s.y, rest->items[i].y)});
+            if (rest->n > 0 && stage_time(t, layer, k, t->devices - d, r, behind, &s))
+                put_before(t, &s, rest, here);
         }
 }
 

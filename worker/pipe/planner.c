@@ -331,29 +331,43 @@ static int fill_one(struct planner *s, const struct timed *t, struct planner_can
     return 0;
 }
 
+/* Lets gradients leave before W, and times that. */
+static int early(struct planner *s, const struct pipe_plan *plan, struct pipe_schedule *schedule,
+                 double *seconds, double *idle)
+{
+    struct simulation run;
+    schedule_send_early(schedule);
+    const int rc = simulate(&s->share, plan, schedule, &run, s->err);
+    if (rc < 0) {
+        schedule_release(schedule);
+        return rc;
+    }
+    *seconds = run.seconds;
+    *idle = run.idle;
+    simulation_release(&run);
+    return 0;
+}
+
 /* A filled 1F1B whose gradients leave before W: no slower, and so no worse than it. */
 static int split_filled(struct planner *s, const struct planner_candidate *from,
                         struct planner_candidate *c)
 {
     struct timed t = {.plan = from->plan, .bound = from->bound};
-    struct pipe_schedule schedule;
-    struct simulation run;
+    struct pipe_schedule plain, filled;
+    struct fill_report report = {.inside = from->inside};
     if (!from->possible || s->p->n_chains > 1 || !asked(s, PIPE_SPLIT))
         return 0;
     t.plan.order = PIPE_SPLIT;
     costs_share(s->p, t.plan.copies, &s->share);
-    if (schedule_copy(&from->schedule, &schedule) < 0)
-        return err_set(s->err, -ENOMEM, "no memory for a schedule");
-    schedule_send_early(&schedule);
-    const int rc = simulate(&s->share, &t.plan, &schedule, &run, s->err);
-    if (rc < 0) {
-        schedule_release(&schedule);
+    int rc = schedule_make(&s->share, &from->plan, 0, &plain, s->err);
+    if (rc < 0 || (rc = early(s, &t.plan, &plain, &report.before, &report.idle)) < 0)
         return rc;
-    }
-    const struct fill_report report = {
-        .before = from->plain, .seconds = run.seconds, .idle = run.idle, .inside = from->inside};
-    simulation_release(&run);
-    offer(s, &t, &schedule, &report, c);
+    schedule_release(&plain);
+    if (schedule_copy(&from->schedule, &filled) < 0)
+        return err_set(s->err, -ENOMEM, "no memory for a schedule");
+    if ((rc = early(s, &t.plan, &filled, &report.seconds, &report.idle)) < 0)
+        return rc;
+    offer(s, &t, &filled, &report, c);
     return 0;
 }
 

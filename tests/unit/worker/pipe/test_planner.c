@@ -184,13 +184,61 @@ static void test_copies(void **state)
     costs_release(&p);
 }
 
+/* Random islands, one chain or two, with frozen layers and memory that decides: whatever is found
+ * passes the checker (the planner asks it), keeps to the devices' memory, and is as fast as it
+ * says. */
+static void test_random(void **state)
+{
+    struct rng r;
+    int found[PIPE_ORDERS] = {0}, none = 0;
+    (void)state;
+    rng_init(&r, 5, 5);
+    for (int i = 0; i < 150; i++) {
+        struct costs p = brute_profile(&r, 7, 5);
+        struct planner_options opt = options(p.n_devices * 16, 1 << rng_below(&r, 4));
+        struct planner_result got;
+        struct err err = {0};
+        if (rng_below(&r, 2) == 0)
+            pipes_frozen(&p, 0.2 * (double)p.chains[0].n);
+        if (rng_below(&r, 3) == 0) { /* the same chain twice */
+            p.n_chains = 2;
+            p.chains[1] = p.chains[0];
+            p.chains[1].layers = mem_alloc_array((size_t)p.chains[0].n, sizeof(struct costs_layer));
+            memcpy(p.chains[1].layers, p.chains[0].layers,
+                   (size_t)p.chains[0].n * sizeof(struct costs_layer));
+        }
+        const int rc = planner_search(&p, &opt, &got, &err);
+        if (rc < 0 && rc != -ENOMEM)
+            fail_msg("%s", err.msg);
+        none += rc < 0;
+        for (int o = 0; o < PIPE_ORDERS && rc == 0; o++) {
+            const struct planner_candidate *c = &got.of[o];
+            if (!c->possible) {
+                assert_true(c->why[0] != '\0');
+                continue;
+            }
+            found[o]++;
+            assert_true(c->seconds >= c->plain * (1 - 1e-9) && c->idle >= 0 && c->idle < 1);
+            assert_true(c->seconds >= got.of[got.chosen].seconds / (1 + PLANNER_SAME) - 1e-9);
+            if (p.n_chains == 1 && c->plan.copies == 1 && o == PIPE_DATA)
+                assert_true(c->plain <= c->bound + 1);
+        }
+        if (rc == 0)
+            planner_release(&got);
+        costs_release(&p);
+    }
+    for (int o = 0; o < PIPE_ORDERS; o++)
+        assert_true(found[o] > 10);
+    assert_in_range(none, 1, 75);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_simplest), cmocka_unit_test(test_links),
         cmocka_unit_test(test_memory),   cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_frozen),   cmocka_unit_test(test_cascade),
-        cmocka_unit_test(test_copies),
+        cmocka_unit_test(test_copies),   cmocka_unit_test(test_random),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
