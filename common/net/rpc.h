@@ -138,15 +138,16 @@ enum rpc_state {
 typedef void (*rpc_state_fn)(void *arg, enum rpc_state state, const struct err *why);
 
 struct rpc_client_options {
-    const struct token *token;               /* address, pin and secret; copied */
-    const char *build_id;                    /* kept until close */
-    uint32_t min_version, max_version;       /* [RPC_VERSION_MIN, RPC_VERSION_MAX] */
-    uint32_t connect_ms;                     /* TCP, TLS and Hello together [10 s] */
-    uint32_t backoff_min_ms, backoff_max_ms; /* [200, 10000] */
-    unsigned max_in_flight;                  /* calls [16384] */
-    uint32_t max_body_bytes;                 /* [64 KiB] */
-    size_t max_queue_bytes;                  /* requests queued unsent [1 MiB] */
-    rpc_state_fn on_state;                   /* may be NULL */
+    const struct token *token;         /* address, pin and secret; copied */
+    const char *build_id;              /* kept until close */
+    uint32_t min_version, max_version; /* [RPC_VERSION_MIN, RPC_VERSION_MAX] */
+    uint32_t connect_ms;               /* TCP, TLS and Hello together [10 s] */
+    /* Between dials: a sixteenth of the time without a server, within [200, 10000]. */
+    uint32_t backoff_min_ms, backoff_max_ms;
+    unsigned max_in_flight;  /* calls [16384] */
+    uint32_t max_body_bytes; /* [64 KiB] */
+    size_t max_queue_bytes;  /* requests queued unsent [1 MiB] */
+    rpc_state_fn on_state;   /* may be NULL */
     void *arg;
 };
 

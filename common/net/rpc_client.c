@@ -41,6 +41,7 @@ struct rpc_client {
     struct call **buckets; /* by id */
     unsigned bucket_count, in_flight;
     unsigned attempt;         /* dials since the last success */
+    uint64_t lost_ms;         /* when the first of them failed */
     struct pbmem mem;         /* of the message being handled */
     struct rpc_counters gone; /* of earlier connections, frames of all */
     bool permanent, closed;
@@ -152,18 +153,17 @@ static void report(struct rpc_client *c, enum rpc_state state, const struct err 
         c->o.on_state(c->o.arg, state, why);
 }
 
-/* Doubles up to the maximum, each somewhere between half and whole: a swarm
- * that lost its server must not come back as one. */
-static uint32_t backoff_ms(const struct rpc_client *c)
+/* A dial has failed, or the connection is gone: the next one. */
+static void dial_later(struct rpc_client *c)
 {
-    uint64_t ms = c->o.backoff_min_ms;
-    for (unsigned i = 1; i < c->attempt && ms < c->o.backoff_max_ms; i++)
-        ms *= 2;
-    if (ms > c->o.backoff_max_ms)
-        ms = c->o.backoff_max_ms;
-    uint32_t r;
-    hash_random(&r, sizeof(r));
-    return (uint32_t)(ms / 2 + (ms - ms / 2) * (r >> 16) / 65536);
+    uint64_t now = loop_now_ms(c->loop);
+    uint16_t random;
+    hash_random(&random, sizeof(random));
+    if (c->attempt++ == 0)
+        c->lost_ms = now;
+    uint32_t ms =
+        rpc_backoff_ms(now - c->lost_ms, c->o.backoff_min_ms, c->o.backoff_max_ms, random);
+    loop_timer_start(c->redial, ms, 0);
 }
 
 static void lost(struct rpc_client *c, const struct err *why)
@@ -182,8 +182,7 @@ static void lost(struct rpc_client *c, const struct err *why)
         report(c, RPC_FAILED, &copy);
         return;
     }
-    c->attempt++;
-    loop_timer_start(c->redial, backoff_ms(c), 0);
+    dial_later(c);
     report(c, RPC_DISCONNECTED, &copy);
     if (!c->closed && c->state == RPC_DISCONNECTED)
         c->state = RPC_CONNECTING;
@@ -338,8 +337,7 @@ static void dial(void *arg)
     if (conn_connect(c->loop, c->token.host, c->token.rpc_port, c->attempt, c->token.pin, &o,
                      &c->conn, &err) < 0) {
         c->conn = NULL;
-        c->attempt++;
-        loop_timer_start(c->redial, backoff_ms(c), 0);
+        dial_later(c);
     }
 }
 

@@ -4,6 +4,8 @@
 #include "common/net/conn.h"
 #include "common/net/frame.h"
 
+#define BACKOFF_PART 16
+
 #define CODE(name) SKERRY__ENVELOPE__V1__ERROR_CODE__ERROR_CODE_##name
 
 static const struct {
@@ -36,6 +38,14 @@ int rpc_code_from_wire(uint32_t wire)
         if (codes[i].wire == wire)
             return codes[i].code;
     return -ERR_REMOTE;
+}
+
+uint32_t rpc_backoff_ms(uint64_t outage_ms, uint32_t min_ms, uint32_t max_ms, uint16_t random)
+{
+    uint64_t ms = outage_ms / BACKOFF_PART;
+    ms = ms < min_ms ? min_ms : ms;
+    ms = ms > max_ms ? max_ms : ms;
+    return (uint32_t)(ms / 2 + (ms - ms / 2) * random / 65536);
 }
 
 bool rpc_code_is_retryable(int code)

@@ -31,6 +31,12 @@ int rpc_proof(struct conn *c, const uint8_t secret[KEYS_SECRET_BYTES], uint8_t r
 int rpc_send(struct conn *c, uint8_t flags, uint16_t method, uint64_t id,
              const ProtobufCMessage *msg, uint32_t max_body, bool force);
 
+/* How long to wait before dialling again after so long without a server: a sixteenth of that,
+ * within the bounds, and by `random` somewhere between half and whole.  So whoever was away for
+ * seconds is found again in a fraction of one, and a swarm that lost its server does not come back
+ * as one. */
+uint32_t rpc_backoff_ms(uint64_t outage_ms, uint32_t min_ms, uint32_t max_ms, uint16_t random);
+
 /* Whether the same request may succeed later. */
 bool rpc_code_is_retryable(int code);
 

@@ -564,6 +564,25 @@ static void test_standstill(void **state)
     stop(w);
 }
 
+/* With the back-off of a worker: a server that is away for seconds is looked for all the time. */
+static void test_dials_on(void **state)
+{
+    struct world *w = start(true);
+    WAIT_FOR(&w->t, w->state == RPC_CONNECTED && w->peer);
+    rpc_client_close(w->client);
+    struct rpc_client_options o = {
+        .token = &w->token, .build_id = "test-client", .on_state = on_state, .arg = w};
+    assert_int_equal(rpc_client_open(w->t.loop, &o, &w->client, NULL), 0);
+    WAIT_FOR(&w->t, w->connected == 2);
+    rpc_server_close(w->server);
+    w->server = NULL;
+    w->disconnected = 0;
+    uint64_t begun = clock_now_ms();
+    WAIT_FOR(&w->t, w->disconnected == 12); /* with a back-off that doubles: 36 s at least */
+    assert_true(clock_now_ms() - begun < 15000);
+    stop(w);
+}
+
 static void test_port_in_use(void **state)
 {
     struct world *w = start(false);
@@ -613,6 +632,7 @@ int main(void)
         cmocka_unit_test(test_lost_connection),
         cmocka_unit_test(test_kick),
         cmocka_unit_test(test_server_restart),
+        cmocka_unit_test(test_dials_on),
         cmocka_unit_test(test_standstill),
         cmocka_unit_test(test_port_in_use),
         cmocka_unit_test(test_faults),

@@ -66,6 +66,20 @@ static void a_message_above_its_limit_is_not_queued(void **state)
     assert_int_equal(rpc_send(NULL, 0, 16, 1, &m.base, 0, true), -ERR_LIMIT);
 }
 
+/* 5 s without a server are followed by at most a third of one. */
+static void dials_follow_the_outage(void **state)
+{
+    assert_int_equal(rpc_backoff_ms(0, 200, 10000, 0), 100);
+    assert_int_equal(rpc_backoff_ms(0, 200, 10000, UINT16_MAX), 199);
+    assert_int_equal(rpc_backoff_ms(3200, 200, 10000, 0), 100);
+    assert_int_equal(rpc_backoff_ms(5000, 200, 10000, 0), 156);
+    assert_int_equal(rpc_backoff_ms(5000, 200, 10000, UINT16_MAX), 311);
+    assert_int_equal(rpc_backoff_ms(60000, 200, 10000, 32768), 2812);
+    assert_int_equal(rpc_backoff_ms(UINT64_MAX, 200, 10000, 0), 5000);
+    assert_int_equal(rpc_backoff_ms(UINT64_MAX, 200, 10000, UINT16_MAX), 9999);
+    assert_int_equal(rpc_backoff_ms(0, 1, 1, UINT16_MAX), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -73,6 +87,7 @@ int main(void)
         cmocka_unit_test(only_what_may_pass_is_tried_again),
         cmocka_unit_test(a_build_is_named_in_print),
         cmocka_unit_test(a_message_above_its_limit_is_not_queued),
+        cmocka_unit_test(dials_follow_the_outage),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
