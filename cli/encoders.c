@@ -84,6 +84,12 @@ static int check_tokens(const struct job_spec *spec, struct encoders *e, struct 
         e->caption_tokens = (int)says;
     if (asked == 0 && positions > 0 && positions < e->caption_tokens)
         e->caption_tokens = positions;
+    if (e->caption_tokens < 2) /* what begins and ends a caption */
+        return err_set(
+            err, -ERR_CONFIG,
+            "captions would have %d token by the tokenizer in %s and the text encoder in "
+            "%s, at least 2 are needed",
+            e->caption_tokens, e->tokenizer_path, e->text->folder);
     return 0;
 }
 

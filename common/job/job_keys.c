@@ -67,7 +67,7 @@ static const struct conf_key encoders_keys[] = {
     CONF(struct job_encoders, tokenizer, STR,
          .doc = "the text encoder's tokenizer: a folder; by default `tokenizer` beside "
                 "encoders.text, else in it"),
-    CONF(struct job_encoders, tokens, INT, .def = "auto", .zero = "auto", .min = 1, .max = 4096,
+    CONF(struct job_encoders, tokens, INT, .def = "auto", .zero = "auto", .min = 2, .max = 4096,
          .doc = "most tokens of a caption, longer ones are cut; auto: as many as the tokenizer "
                 "says, at most 120"),
     CONF(struct job_encoders, layer, INT, .def = "-1", .min = -2, .max = -1,

@@ -200,12 +200,12 @@ def test_jobs_in_turn(place, tmp_path):
     assert equal(*made)
 
 
-def changed(place, name, part, **config):
-    """The pipeline with another config.json of a part."""
+def changed(place, name, part, file="config.json", **config):
+    """The pipeline with another config.json of a part, or another such file."""
     folder = os.path.join(place, name)
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(os.path.join(place, "pipe"), folder)
-    path = os.path.join(folder, part, "config.json")
+    path = os.path.join(folder, part, file)
     with open(path, encoding="utf-8") as f:
         values = json.load(f)
     with open(path, "w", encoding="utf-8") as f:
@@ -231,6 +231,9 @@ def test_what_does_not_fit_is_refused(place):
     changed(place, "small", "text_encoder", vocab_size=100)
     refused(place, "vocab", ["small/text_encoder"], encoders="path: small")
     refused(place, "tokens", ["encoders.tokens is 99", "24 positions"], encoders="path: pipe, tokens: 99")
+    refused(place, "one-token", ["encoders.tokens is '1'", "from 2 to 4096"], encoders="path: pipe, tokens: 1")
+    changed(place, "short", "tokenizer", "tokenizer_config.json", model_max_length=1)
+    refused(place, "length", ["1 token", "short/tokenizer", "at least 2"], encoders="path: short")
     refused(place, "run", ["encoders.run"], encoders="text: pipe/text_encoder, run: job")
     refused(place, "cache", ["encoders.cache is 1 MiB", "shard of 60000 pictures", "235"],
             encoders="path: pipe, run: worker, cache: 1", data=", shard_samples: 60000")
