@@ -299,7 +299,8 @@ static int open_inputs(struct fold *f, struct err *err)
         int rc = wire_open(s->inputs[i].path, &want, &f->layout, &f->inputs[i], err);
         if (rc < 0)
             return rc;
-        f->weight[i] = s->inputs[i].weight;
+        const double shrink = s->inputs[i].shrink;
+        f->weight[i] = s->inputs[i].weight * (shrink > 0 ? shrink : 1);
         f->math.nesterov.total += s->inputs[i].weight;
     }
     return 0;
@@ -431,8 +432,7 @@ static int fold_chunk(struct fold *f, size_t t, uint64_t first, size_t n, struct
         .delta_scales = f->delta_scales,
     };
     if (!fold_math_span(&f->math, &span, &f->squares))
-        return err_set(err, -ERR_FORMAT,
-                       "module %llu: tensor %s is not finite after the outer step",
+        return err_set(err, -ERANGE, "module %llu: tensor %s is not finite after the outer step",
                        (unsigned long long)f->step->module_id, f->layout.st.tensors[t].name);
     rc = write_chunk(f, t, first, n, err);
     if (rc == 0)

@@ -58,6 +58,7 @@ struct fold_input {
     const char *path; /* contribution blob */
     double weight;    /* > 0; only the ratio to the others matters */
     double norm;      /* of its Delta, see fold_check.h; for keep_norm */
+    double shrink;    /* its Delta is made so much shorter; 0 and 1: not, no bit changes */
 };
 
 struct fold_step {
@@ -104,7 +105,8 @@ struct fold_result {
     uint64_t params;
 };
 
-/* Blocking, two threads: the caller folds, a helper hashes and writes.  On any
+/* -ERANGE: the inputs are finite, and what they add up to is not.
+ * Blocking, two threads: the caller folds, a helper hashes and writes.  On any
  * failure nothing under the _out names has changed, except that a failure of the
  * last renames may leave some of them: all belong to v+1, a redo replaces them
  * by the same bytes, and the files of v are never touched. */

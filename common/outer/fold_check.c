@@ -95,6 +95,7 @@ static int check_alloc(struct check *c, struct err *err)
     return 0;
 }
 
+/* path NULL: only the layout of the full file, and memory. */
 static int check_open(struct check *c, const char *path, const struct wire_info *want,
                       struct err *err)
 {
@@ -104,9 +105,21 @@ static int check_open(struct check *c, const char *path, const struct wire_info 
     int rc = layout_read(c->full_fd, c->full_path, &c->layout, err);
     if (rc == 0)
         rc = check_alloc(c, err);
-    if (rc == 0)
+    if (rc == 0 && path != NULL)
         rc = wire_open(path, want, &c->layout, &c->wire, err);
     return rc;
+}
+
+static void check_close(struct check *c)
+{
+    wire_close(&c->wire);
+    layout_release(&c->layout);
+    if (c->full_fd >= 0)
+        (void)close(c->full_fd); /* read only: nothing to lose */
+    mem_free(c->payload);
+    mem_free(c->scales);
+    mem_free(c->x);
+    mem_free(c->theta);
 }
 
 static int check_all(struct check *c, struct err *err)
@@ -136,39 +149,71 @@ int fold_check(const char *path, const char *full_path, uint64_t module_id, uint
     if (rc == 0)
         rc = check_all(&c, err);
     if (rc == 0)
-        *ret = (struct fold_norm){.norm = sqrt(c.square), .samples = c.wire.info.samples};
-    wire_close(&c.wire);
-    layout_release(&c.layout);
-    if (c.full_fd >= 0)
-        (void)close(c.full_fd); /* read only: nothing to lose */
-    mem_free(c.payload);
-    mem_free(c.scales);
-    mem_free(c.x);
-    mem_free(c.theta);
+        *ret = (struct fold_norm){
+            .norm = sqrt(c.square), .samples = c.wire.info.samples, .params = c.layout.count};
+    check_close(&c);
     return rc;
 }
 
-/* ---- the norm bound ---- */
+/* ---- the direction ---- */
 
-static int by_value(const void *a, const void *b)
+/* What a file says of n elements, as floats: a contribution's differences, or those of a flat file.
+ */
+static int dot_read(struct check *c, size_t t, uint64_t first, size_t n, bool flat, struct err *err)
 {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
+    const struct st_tensor *tensor = &c->layout.st.tensors[t];
+    const uint64_t at = tensor->offset + first * sizeof(float);
+    if (flat)
+        return file_pread_all(c->full_fd, c->x, n * sizeof(float), at, c->full_path, err);
+    int rc = wire_read(&c->wire, t, first, n, c->payload, c->scales, err);
+    if (rc < 0)
+        return rc;
+    coding_decode(c->wire.info.codec, n, c->payload, c->scales, c->x);
+    if (c->wire.info.codec != CODEC_F32)
+        return 0;
+    rc = file_pread_all(c->full_fd, c->theta, n * sizeof(float), at, c->full_path, err);
+    if (rc == 0)
+        c->arith->sub(n, c->theta, c->x, c->x);
+    return rc;
 }
 
-void fold_norm_bound(const double *norms, size_t n, bool *refused)
+static int dot_all(struct check *a, struct check *b, bool flat, double *ret, struct err *err)
 {
-    double peers[FOLD_INPUTS_MAX];
-    for (size_t i = 0; i < n; i++) {
-        refused[i] = false;
-        if (n < 3 || n > FOLD_INPUTS_MAX)
-            continue;
-        size_t m = 0;
-        for (size_t j = 0; j < n; j++)
-            if (j != i)
-                peers[m++] = norms[j];
-        qsort(peers, m, sizeof *peers, by_value);
-        double median = m % 2 ? peers[m / 2] : (peers[m / 2 - 1] + peers[m / 2]) / 2;
-        refused[i] = norms[i] > FOLD_NORM_FACTOR * median;
+    double sum = 0;
+    for (size_t t = 0; t < a->layout.st.n_tensors; t++) {
+        uint64_t count = a->layout.st.tensors[t].count;
+        for (uint64_t first = 0; first < count; first += FOLD_CHUNK) {
+            size_t n = count - first < FOLD_CHUNK ? (size_t)(count - first) : FOLD_CHUNK;
+            int rc = dot_read(a, t, first, n, false, err);
+            if (rc == 0)
+                rc = dot_read(b, t, first, n, flat, err);
+            if (rc < 0)
+                return rc;
+            for (size_t i = 0; i < n; i++)
+                sum += (double)a->x[i] * (double)b->x[i];
+        }
     }
+    *ret = sum;
+    return 0;
+}
+
+int fold_dot(const char *path, const char *other, bool flat, const char *full_path,
+             uint64_t module_id, uint64_t base, enum codec up, double *ret, struct err *err)
+{
+    const struct wire_info want = {
+        .kind = WIRE_CONTRIBUTION, .codec = up, .module_id = module_id, .base = base};
+    struct check a = {.arith = arith_best(), .full_fd = -1, .full_path = full_path};
+    struct check b = a;
+    a.wire.fd = b.wire.fd = -1;
+    b.full_path = flat ? other : full_path;
+    int rc = check_open(&a, path, &want, err);
+    if (rc == 0)
+        rc = check_open(&b, flat ? NULL : other, &want, err);
+    if (rc == 0 && b.layout.count != a.layout.count)
+        rc = err_set(err, -ERR_FORMAT, "%s is of another module", other);
+    if (rc == 0)
+        rc = dot_all(&a, &b, flat, ret, err);
+    check_close(&a);
+    check_close(&b);
+    return rc;
 }

@@ -6,7 +6,7 @@
 
 struct fold_norm {
     double norm; /* of its Delta_i */
-    uint64_t samples;
+    uint64_t samples, params;
 };
 /* Streams one contribution: header against the layout of full_path, every scale
  * and value finite.  -ERR_FORMAT (or another code) with a sentence if it must be
@@ -14,9 +14,9 @@ struct fold_norm {
 int fold_check(const char *path, const char *full_path, uint64_t module_id, uint64_t base,
                enum codec up, struct fold_norm *ret, struct err *err);
 
-#define FOLD_NORM_FACTOR 10.0
-/* The norm bound: with three or more, a norm above 10x the median of the peers
- * (the others) is out of bounds.  refused[i] is set accordingly; pure. */
-void fold_norm_bound(const double *norms, size_t n, bool *refused);
+/* The scalar product of two contributions to one version or, with `flat`, of one with a file like
+ * a full version (a momentum).  Both must have passed the check. */
+int fold_dot(const char *path, const char *other, bool flat, const char *full_path,
+             uint64_t module_id, uint64_t base, enum codec up, double *ret, struct err *err);
 
 #endif

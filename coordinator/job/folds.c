@@ -1,5 +1,7 @@
 #include "coordinator/job/folds.h"
 
+#include <jansson.h>
+
 #include "coordinator/job/gc.h"
 #include "coordinator/job/member.h"
 #include "coordinator/job/query.h"
@@ -17,6 +19,7 @@
 #define RETRY_MS 1000u
 #define RETRY_MAX_MS 60000u
 #define PROVENANCE_MAX (256u << 10)
+#define LENIENT_AFTER 3 /* steps that failed in a row */
 
 /* ---- making a step ------------------------------------------------------- */
 
@@ -58,6 +61,16 @@ static double weight_of(const struct job *j, uint32_t path, const struct contrib
     return size ? (double)size / j->comp.paths[path].replicas : (double)c->samples;
 }
 
+/* The norm that the steps of a phase can have, per root of a parameter. */
+static double most_of(const struct job *j, uint32_t path, const struct contribution *c)
+{
+    const struct job_train *o = &j->spec.train;
+    const double lr = j->spec.router.lr > o->lr ? j->spec.router.lr : o->lr;
+    const double batches = (double)c->samples / j->comp.paths[path].batch + 1;
+    const double steps = j->spec.outer.steps > 0 ? j->spec.outer.steps : batches;
+    return fold_norm_most(lr, o->beta1, o->beta2, steps, 1);
+}
+
 static void add_contribution(struct outer_step *step, const struct job *j, const struct task *t,
                              const struct contribution *c)
 {
@@ -66,6 +79,7 @@ static void add_contribution(struct outer_step *step, const struct job *j, const
     oc->blob = to_outer(&c->blob);
     oc->samples = c->samples;
     oc->weight = weight_of(j, t->path, c);
+    oc->most = most_of(j, t->path, c);
 }
 
 /* Contributions in order of (path, replica): the sum does not depend on when
@@ -84,6 +98,45 @@ static void gather(struct coordinator *co, const struct job *j, const struct mod
                 add_contribution(step, j, t, c);
         }
     }
+}
+
+static uint32_t replicas_through(const struct job *j, const struct module_rec *m)
+{
+    uint32_t n = 0;
+    for (uint32_t p = 0; p < j->comp.n_paths; p++)
+        n += query_crosses(j, p, m) ? j->comp.paths[p].replicas : 0;
+    return n;
+}
+
+static void add_past(struct outer_step *s, const json_t *list)
+{
+    size_t i;
+    const json_t *c;
+    json_array_foreach(list, i, c)
+    {
+        if (s->n_past == FOLD_HISTORY_MAX || json_is_true(json_object_get(c, "refused")))
+            continue;
+        s->past[s->n_past++] =
+            (struct fold_past){.norm = json_number_value(json_object_get(c, "norm")),
+                               .samples = json_number_value(json_object_get(c, "samples"))};
+    }
+}
+
+/* Norms of what the last versions were made of.  While the learning rate warms up they grow as they
+ * should, and say nothing yet. */
+static void look_back(const struct job *j, const struct module_rec *m, struct outer_step *s)
+{
+    const uint64_t each = j->spec.outer.async ? replicas_through(j, m) : 1;
+    const uint64_t steps = j->spec.outer.steps > 0 ? (uint64_t)j->spec.outer.steps : 1;
+    const uint64_t warm = ((uint64_t)j->spec.train.warmup + steps - 1) / steps;
+    const uint64_t young = each * (warm + query_streams(j)); /* first fragments: fewer steps */
+    for (unsigned i = m->n_versions; i-- > 0 && m->versions[i].version > young;) {
+        json_t *doc =
+            m->versions[i].provenance ? json_loads(m->versions[i].provenance, 0, NULL) : NULL;
+        add_past(s, json_object_get(doc, "contributions"));
+        json_decref(doc);
+    }
+    s->lenient = m->outer_failures >= LENIENT_AFTER;
 }
 
 static struct outer_step *make_step(struct coordinator *co, const struct job *j,
@@ -106,6 +159,7 @@ static struct outer_step *make_step(struct coordinator *co, const struct job *j,
     s->scale = j->comp.root_rescale ? sqrt(j->comp.modules[m - j->modules].paths) : 1;
     s->keep_norm = s->scale > 1 && !j->spec.outer.async; /* one by one there is no mean */
     s->delay = s->min_accepted = 1;
+    look_back(j, m, s);
     return s;
 }
 
@@ -212,21 +266,14 @@ static const struct contribution *first_waiting(struct coordinator *co, const st
     return found;
 }
 
-/* What the mean would have weighed this contribution with, times their number; and
- * the number. */
+/* What the mean would have weighed this contribution with, times their number. */
 static double relative_weight(const struct job *j, const struct module_rec *m, const struct task *t,
-                              const struct contribution *c, uint32_t *ret_n)
+                              const struct contribution *c)
 {
     double total = 0;
-    *ret_n = 0;
-    for (uint32_t p = 0; p < j->comp.n_paths; p++) {
-        if (!query_crosses(j, p, m))
-            continue;
-        uint32_t k = j->comp.paths[p].replicas;
-        total += k * weight_of(j, p, c);
-        *ret_n += k;
-    }
-    return weight_of(j, t->path, c) * *ret_n / total;
+    for (uint32_t p = 0; p < j->comp.n_paths; p++)
+        total += query_crosses(j, p, m) ? j->comp.paths[p].replicas * weight_of(j, p, c) : 0;
+    return weight_of(j, t->path, c) * replicas_through(j, m) / total;
 }
 
 /* Each contribution is folded when it comes, by itself (Liu et al. 2024). */
@@ -234,7 +281,7 @@ static void consider_async(struct coordinator *co, struct job *j, struct module_
 {
     const struct task *t = NULL;
     const struct contribution *c = first_waiting(co, j, m, &t);
-    uint32_t n;
+    const uint32_t n = replicas_through(j, m);
     if (c == NULL) {
         (void)str_copy(m->outer_reason, sizeof(m->outer_reason), "no contribution waits");
         return;
@@ -248,7 +295,7 @@ static void consider_async(struct coordinator *co, struct job *j, struct module_
     step->from = c->base_version;
     if (from != NULL)
         step->from_full = to_outer(&from->full);
-    step->scale *= relative_weight(j, m, t, c, &n);
+    step->scale *= relative_weight(j, m, t, c);
     step->delay = j->spec.outer.nesterov_delay ? (unsigned)j->spec.outer.nesterov_delay : n;
     /* Keys that count rounds: a round is as many versions as there are replicas. */
     step->momentum =
@@ -346,12 +393,12 @@ static char *provenance(const struct coordinator *co, const struct outer_step *s
         (void)buf_printf(&b,
                          "%s{\"task\":%llu,\"worker\":%llu,\"path\":%u,\"replica\":%u,"
                          "\"sha256\":\"%s\",\"size\":%llu,\"samples\":%llu,\"weight\":%.17g,"
-                         "\"share\":%.17g,\"norm\":%.9g,\"refused\":%s}",
+                         "\"share\":%.17g,\"norm\":%.9g,\"shrink\":%.9g,\"refused\":%s}",
                          i ? "," : "", (unsigned long long)c->tag,
                          (unsigned long long)sender_of(t, s), t ? t->path : 0,
                          t ? t->train.replica : 0, hash_hex(c->blob.sha256, 32, hex),
                          (unsigned long long)c->blob.bytes, (unsigned long long)c->samples,
-                         c->weight, c->share, c->norm, c->refused ? "true" : "false");
+                         c->weight, c->share, c->norm, c->shrink, c->refused ? "true" : "false");
     }
     (void)buf_append_str(&b, "]}");
     return (char *)buf_take(&b, &len);
@@ -396,6 +443,9 @@ static void note_folded(struct coordinator *co, struct module_rec *m, const stru
         const struct contribution *c = checked(co, step, i, false, &t);
         if (c == NULL)
             continue;
+        struct worker *w = state_edit_worker(&co->state, state_worker(&co->state, c->worker_id));
+        if (w != NULL && step->contributions[i].shrink == 1)
+            member_proved(w);
         task_edit_contribution(t, c)->version = step->base + 1;
         m->folded++;
         m->stale_sum += stale;

@@ -143,10 +143,16 @@ void member_closed(struct coordinator *co, struct worker *w)
         log_debug("member", "connection of worker %llu is gone", (unsigned long long)w->id);
 }
 
-void member_succeeded(struct coordinator *co, struct worker *w)
+void member_succeeded(struct coordinator *co, struct worker *w, bool judged)
+{
+    if (!judged)
+        member_proved(w);
+    w->tasks_done++;
+}
+
+void member_proved(struct worker *w)
 {
     w->failures_row = 0;
-    w->tasks_done++;
 }
 
 void member_failed(struct coordinator *co, struct worker *w)

@@ -16,8 +16,11 @@ void member_lost(struct coordinator *co, struct worker *w, enum worker_state to,
                  const char *reason);
 /* The connection of w is gone (it keeps its lease for a while). */
 void member_closed(struct coordinator *co, struct worker *w);
-/* Counts a task that w has done. */
-void member_succeeded(struct coordinator *co, struct worker *w);
+/* Counts a task that w has done.  `judged`: what it brought will be looked at, and only
+ * member_proved() ends a row of failures. */
+void member_succeeded(struct coordinator *co, struct worker *w, bool judged);
+/* What w brought was good. */
+void member_proved(struct worker *w);
 /* Counts a failure; quarantines after several in a row. */
 void member_failed(struct coordinator *co, struct worker *w);
 /* w has no memory for tasks like t: it is offered none for so long, and twice as long each time

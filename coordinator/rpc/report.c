@@ -246,7 +246,7 @@ int report_apply(struct coordinator *co, struct worker *w, const Skerry__V1__Rep
     }
     take_figures(t, r);
     task_end(co, t, TASK_DONE, "");
-    member_succeeded(co, w);
+    member_succeeded(co, w, t->kind == TASK_TRAIN);
     take_bad(j, t, r, held);
     return 0;
 }

@@ -25,6 +25,7 @@ struct run {
     char *full, *ema, *target, *mom, *buf, *from; /* inputs; NULL: none */
     char *full_out, *delta_out, *ema_out, *target_out, *mom_out, *buf_out;
     char *blobs[OUTER_CONTRIBUTIONS_MAX]; /* paths; NULL: not in the store */
+    uint64_t params;                      /* of the module */
 };
 
 /* ---- paths ---- */
@@ -128,6 +129,7 @@ static int check_one(struct run *r, size_t i, struct err *err)
     int rc = fold_check(r->blobs[i], start_of(r), s->module_id, s->from, s->up, &norm, &why);
     if (rc == 0) {
         c->norm = norm.norm;
+        r->params = norm.params;
         return 0; /* what weighs is the caller's business, not what the blob says */
     }
     if (!senders_fault(rc))
@@ -141,28 +143,79 @@ static int check_one(struct run *r, size_t i, struct err *err)
     return 0;
 }
 
-static void bound_norms(struct outer_step *s)
+/* Does a large contribution point against what the others say: the sum of this step's peers, or the
+ * momentum? */
+static int find_opposed(struct run *r, const struct fold_judged *judged, size_t i, bool *ret,
+                        struct err *err)
 {
-    double norms[OUTER_CONTRIBUTIONS_MAX];
-    bool out[OUTER_CONTRIBUTIONS_MAX];
+    const struct outer_step *s = r->step;
+    double sum = 0, dot = 0;
+    int rc = 0;
+    bool peers = false;
+    for (size_t k = 0; k < s->n_contributions && rc == 0; k++) {
+        if (k == i || s->contributions[k].refused || judged[k].refused || judged[k].large)
+            continue;
+        rc = fold_dot(r->blobs[i], r->blobs[k], false, start_of(r), s->module_id, s->from, s->up,
+                      &dot, err);
+        sum += s->contributions[k].weight * dot;
+        peers = true;
+    }
+    if (rc == 0 && !peers && r->mom != NULL)
+        rc = fold_dot(r->blobs[i], r->mom, true, start_of(r), s->module_id, s->from, s->up, &sum,
+                      err);
+    *ret = sum < 0;
+    return rc;
+}
+
+static int apply_verdict(struct run *r, const struct fold_judged *judged, size_t i, struct err *err)
+{
+    struct outer_contribution *c = &r->step->contributions[i];
+    const struct fold_judged *j = &judged[i];
+    char text[128];
+    bool opposed = false;
+    int rc = j->large && !j->refused ? find_opposed(r, judged, i, &opposed, err) : 0;
+    if (rc < 0)
+        return rc;
+    c->shrink = j->shrink;
+    if (j->refused && j->large)
+        (void)snprintf(text, sizeof text, "its norm %.4g is more than %g times the usual %.4g",
+                       j->norm, FOLD_NORM_REFUSE, j->usual);
+    else if (j->refused)
+        (void)snprintf(text, sizeof text, "its norm %.4g is more than %.4g, the most of its steps",
+                       j->norm, j->most);
+    else if (opposed)
+        (void)snprintf(text, sizeof text,
+                       "its norm %.4g is more than %g times the usual %.4g, and it points against "
+                       "the others",
+                       j->norm, FOLD_NORM_CLIP, j->usual);
+    if (j->refused || opposed)
+        refuse(c, text);
+    return 0;
+}
+
+static int judge_all(struct run *r, struct err *err)
+{
+    struct outer_step *s = r->step;
+    struct fold_judged good[OUTER_CONTRIBUTIONS_MAX], all[OUTER_CONTRIBUTIONS_MAX] = {0};
     size_t index[OUTER_CONTRIBUTIONS_MAX], n = 0;
     for (size_t i = 0; i < s->n_contributions; i++) {
-        if (!s->contributions[i].refused) {
-            index[n] = i;
-            norms[n++] = s->contributions[i].norm;
-        }
-    }
-    fold_norm_bound(norms, n, out);
-    for (size_t j = 0; j < n; j++) {
-        char text[128];
-        if (!out[j])
+        const struct outer_contribution *c = &s->contributions[i];
+        if (c->refused)
             continue;
-        (void)snprintf(text, sizeof text,
-                       "its norm %.4g is more than %g times the median of its "
-                       "peers",
-                       norms[j], FOLD_NORM_FACTOR);
-        refuse(&s->contributions[index[j]], text);
+        index[n] = i;
+        good[n++] = (struct fold_judged){
+            .norm = c->norm,
+            .samples = (double)c->samples,
+            .most = c->most * sqrt((double)r->params),
+        };
     }
+    fold_judge(s->past, s->n_past, s->lenient, good, n);
+    for (size_t k = 0; k < n; k++)
+        all[index[k]] = good[k];
+    int rc = 0;
+    for (size_t k = 0; k < n && rc == 0; k++)
+        rc = apply_verdict(r, all, index[k], err);
+    return rc;
 }
 
 /* A version of ours that cannot be read is nobody else's fault. */
@@ -174,10 +227,30 @@ static int check_base(const struct run *r, struct err *err)
     return rc < 0 ? err_wrap(err, "the version to start from") : 0;
 }
 
+/* The parts of those that are not refused. */
+static int share_out(struct outer_step *s, struct err *err)
+{
+    double total = 0.0;
+    s->accepted = 0;
+    for (size_t i = 0; i < s->n_contributions; i++) {
+        if (!s->contributions[i].refused) {
+            total += s->contributions[i].weight;
+            s->accepted++;
+        }
+    }
+    for (size_t i = 0; i < s->n_contributions; i++) {
+        struct outer_contribution *c = &s->contributions[i];
+        c->share = c->refused ? 0 : c->weight / total;
+    }
+    if (s->accepted >= s->min_accepted)
+        return 0;
+    return err_set(err, -ERR_LIMIT, "%u of %zu contributions are good, at least %u are needed",
+                   s->accepted, s->n_contributions, s->min_accepted);
+}
+
 static int check_all(struct run *r, struct err *err)
 {
     struct outer_step *s = r->step;
-    double total = 0.0;
     int base = check_base(r, err);
     if (base < 0)
         return base;
@@ -188,20 +261,8 @@ static int check_all(struct run *r, struct err *err)
         if (rc < 0)
             return rc;
     }
-    bound_norms(s);
-    for (size_t i = 0; i < s->n_contributions; i++) {
-        if (!s->contributions[i].refused) {
-            total += s->contributions[i].weight;
-            s->accepted++;
-        }
-    }
-    for (size_t i = 0; i < s->n_contributions; i++)
-        if (!s->contributions[i].refused)
-            s->contributions[i].share = s->contributions[i].weight / total;
-    if (s->accepted >= s->min_accepted)
-        return 0;
-    return err_set(err, -ERR_LIMIT, "%u of %zu contributions are good, at least %u are needed",
-                   s->accepted, s->n_contributions, s->min_accepted);
+    base = judge_all(r, err);
+    return base < 0 ? base : share_out(s, err);
 }
 
 /* ---- the fold (executor thread) ---- */
@@ -233,9 +294,11 @@ static int fold(struct run *r, struct fold_result *result, struct err *err)
     size_t n = 0;
     for (size_t i = 0; i < s->n_contributions; i++)
         if (!s->contributions[i].refused)
-            inputs[n++] = (struct fold_input){.path = r->blobs[i],
-                                              .weight = s->contributions[i].weight,
-                                              .norm = s->contributions[i].norm};
+            inputs[n++] =
+                (struct fold_input){.path = r->blobs[i],
+                                    .weight = s->contributions[i].weight,
+                                    .norm = s->contributions[i].norm * s->contributions[i].shrink,
+                                    .shrink = s->contributions[i].shrink};
     s->used_ema_decay = fold_ema_decay(s->ema_decay, s->base);
     struct fold_step step = {
         .module_id = s->module_id,
@@ -269,6 +332,27 @@ static int fold(struct run *r, struct fold_result *result, struct err *err)
     return fold_run(&step, result, err);
 }
 
+/* Finite contributions may add up to what is not: then the largest is to blame, and the others are
+ * folded without it. */
+static int fold_finite(struct run *r, struct fold_result *result, struct err *err)
+{
+    struct outer_step *s = r->step;
+    int rc = fold(r, result, err);
+    while (rc == -ERANGE) {
+        struct outer_contribution *worst = NULL;
+        for (size_t i = 0; i < s->n_contributions; i++) {
+            struct outer_contribution *c = &s->contributions[i];
+            if (!c->refused && (worst == NULL || c->norm > worst->norm))
+                worst = c;
+        }
+        refuse(worst, "the outer step is not finite with it, the largest");
+        rc = share_out(s, err);
+        if (rc == 0)
+            rc = fold(r, result, err);
+    }
+    return rc;
+}
+
 static int run_step(struct run *r, struct err *err)
 {
     struct outer_step *s = r->step;
@@ -279,7 +363,7 @@ static int run_step(struct run *r, struct err *err)
         rc = check_all(r, err);
     if (rc < 0)
         return rc;
-    rc = fold(r, &f, err);
+    rc = fold_finite(r, &f, err);
     if (rc == 0)
         rc = adopt(r, r->ema_out, &f.ema, &ema, err);
     if (rc == 0)
@@ -397,6 +481,7 @@ static void clear_results(struct outer_step *s)
         struct outer_contribution *c = &s->contributions[i];
         c->refused = false;
         c->norm = c->share = 0.0;
+        c->shrink = 1.0;
         c->reason[0] = '\0';
     }
 }

@@ -26,6 +26,7 @@
 
 #include "common/base/base.h"
 #include "common/outer/coding.h"
+#include "common/outer/fold_judge.h"
 
 struct blobstore;
 struct loop;
@@ -45,9 +46,11 @@ struct outer_contribution {
     struct outer_blob blob;
     uint64_t samples; /* behind it; for the record */
     double weight;    /* > 0; only the ratio to the others matters */
+    double most;      /* norm of what its steps can do, per root of a parameter; 0: unknown */
     /* filled by the executor */
     bool refused;
     double norm;                   /* 0 when it could not be read */
+    double shrink;                 /* what it was multiplied by: 1 but for large ones */
     double share;                  /* its part of the fold, 0 when refused */
     char reason[OUTER_REASON_MAX]; /* why it was refused */
 };
@@ -71,7 +74,10 @@ struct outer_step {
     unsigned min_accepted;                    /* fewer good ones fail the step; at least 1 */
     struct outer_contribution *contributions; /* in the order they are summed: sort them */
     size_t n_contributions;
-    void *arg; /* the caller's */
+    struct fold_past past[FOLD_HISTORY_MAX]; /* the module's last contributions */
+    size_t n_past;
+    bool lenient; /* fold_judge.h */
+    void *arg;    /* the caller's */
 
     /* results */
     int rc; /* 0 or negative; verdicts are valid in both cases unless rc is a local fault */

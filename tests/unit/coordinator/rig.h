@@ -333,7 +333,7 @@ static inline void finish_train(struct rig *r, struct fake *w)
 static const char yaml[] = "name: fake\nseed: 3\n"
                            "data: {path: x, image_size: 16}\n"
                            "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
-                           "train: {batch: 4}\nrecipe: {name: diloco, replicas: 2}\n"
+                           "train: {batch: 4, lr: 0.1}\nrecipe: {name: diloco, replicas: 2}\n"
                            "outer: {rounds: 2, steps: 2}\n"
                            "sample: {count: 4}\n";
 

@@ -346,24 +346,6 @@ static void test_layout_refuses(void **state)
     fx_end(&f);
 }
 
-static void test_norm_bound(void **state)
-{
-    (void)state;
-    bool out[6];
-    const double two[] = {1, 1e9};
-    fold_norm_bound(two, 2, out);
-    assert_false(out[0] || out[1]);
-    const double three[] = {1, 1e9, 1.2};
-    fold_norm_bound(three, 3, out);
-    assert_true(!out[0] && out[1] && !out[2]);
-    const double at[] = {10, 1, 1};
-    fold_norm_bound(at, 3, out);
-    assert_false(out[0]);
-    const double six[] = {1, 2, 3, 30, 31, 2.5};
-    fold_norm_bound(six, 6, out);
-    assert_true(!out[0] && !out[1] && !out[2] && out[3] == (30 > 25) && out[4] && !out[5]);
-}
-
 /* Every allocation that a size from outside asks for may fail. */
 static void test_no_memory(void **state)
 {
@@ -405,7 +387,6 @@ int main(void)
         cmocka_unit_test(test_bad_scale),
         cmocka_unit_test(test_other_shape),
         cmocka_unit_test(test_layout_refuses),
-        cmocka_unit_test(test_norm_bound),
         cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -418,7 +418,7 @@ static void test_not_finite(void **state)
         struct fx_out out;
         fx_out_begin(&f, "v1", &step, &out);
         step.lr = 8;
-        assert_int_equal(fold_run(&step, &r, &err), -ERR_FORMAT);
+        assert_int_equal(fold_run(&step, &r, &err), -ERANGE);
         assert_non_null(strstr(err.msg, "y.table"));
         assert_false(file_exists(out.path[0]));
         fx_out_end(&out);

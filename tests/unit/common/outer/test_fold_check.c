@@ -1,5 +1,5 @@
 /* The check before a fold: the norm of a contribution in every codec, what is refused, and
- * which norms are out of bounds among their peers. */
+ * the direction of one against others. */
 #include "tests/unit/common/outer/fixture.h"
 
 #include <errno.h>
@@ -11,7 +11,7 @@ static char *contribute(const struct fixture *f, enum codec codec, float step)
     float *end = fx_array();
     for (size_t i = 0; i < PARAMS; i++)
         end[i] = f->theta[i] - (i % 2 ? step : -step);
-    char *blob = fx_path(f, codec_name(codec));
+    char *blob = fx_path(f, step < 0 ? "against" : codec_name(codec));
     fx_contribute(f->full, 0, end, codec, 77, blob);
     free(end);
     return blob;
@@ -120,29 +120,29 @@ static void a_value_that_is_not_finite_is_refused(void **state)
     fx_end(&f);
 }
 
-static void the_bound_is_ten_times_the_median_of_the_peers(void **state)
+/* Of two contributions, and of one with a momentum, in every codec. */
+static void the_product_has_the_sign_of_the_directions(void **state)
 {
-    static const struct {
-        double norms[5];
-        size_t n;
-        unsigned refused; /* bit by bit */
-    } cases[] = {
-        {{1, 1000}, 2, 0}, /* two say nothing about each other */
-        {{1, 1, 10}, 3, 0},        {{1, 1, 10.001}, 3, 4},
-        {{100, 1, 1}, 3, 1},       {{1, 3, 21}, 3, 4},    /* the median of two is their mean: 2 */
-        {{1, 3, 20}, 3, 0},        {{1, 2, 3, 21}, 4, 8}, /* of three, the middle one */
-        {{0, 0, 1e-9}, 3, 4},      {{0, 0, 0}, 3, 0},
-        {{50, 50, 1, 1, 1}, 5, 3}, {{5, (double)INFINITY, 5}, 3, 2},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        bool refused[5] = {true, true, true, true, true};
-        fold_norm_bound(cases[i].norms, cases[i].n, refused);
-        for (size_t j = 0; j < cases[i].n; j++)
-            if (refused[j] != (bool)(cases[i].refused >> j & 1))
-                fail_msg("case %zu: norm %zu is %srefused", i, j, refused[j] ? "" : "not ");
-        for (size_t j = cases[i].n; j < 5; j++)
-            assert_true(refused[j]); /* untouched */
+    struct fixture f;
+    fx_begin(&f);
+    for (unsigned c = 0; c < CODEC_COUNT; c++) {
+        struct err err = {0};
+        struct fold_norm norm;
+        double dot = 0;
+        char *up = contribute(&f, (enum codec)c, 0.5f), *down = contribute(&f, (enum codec)c, -1);
+        assert_int_equal(fold_check(up, f.full, MODULE, 0, (enum codec)c, &norm, &err), 0);
+        assert_int_equal(fold_dot(up, up, false, f.full, MODULE, 0, (enum codec)c, &dot, &err), 0);
+        assert_float_equal(dot, norm.norm * norm.norm, 1e-5 * dot);
+        assert_int_equal(fold_dot(up, down, false, f.full, MODULE, 0, (enum codec)c, &dot, &err),
+                         0);
+        assert_true(dot < -1.5 * norm.norm * norm.norm);
+        assert_int_equal(fold_dot(up, f.full, true, f.full, MODULE, 0, (enum codec)c, &dot, &err),
+                         0);
+        assert_true(isfinite(dot));
+        mem_free(up);
+        mem_free(down);
     }
+    fx_end(&f);
 }
 
 int main(void)
@@ -151,7 +151,7 @@ int main(void)
         cmocka_unit_test(the_norm_is_that_of_the_difference),
         cmocka_unit_test(what_does_not_fit_is_refused),
         cmocka_unit_test(a_value_that_is_not_finite_is_refused),
-        cmocka_unit_test(the_bound_is_ten_times_the_median_of_the_peers),
+        cmocka_unit_test(the_product_has_the_sign_of_the_directions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

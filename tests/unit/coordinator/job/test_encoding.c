@@ -8,7 +8,7 @@ static const char spec_job[] = "name: fake\nseed: 3\n"
                                "data: {path: x, image_size: 16}\n"
                                "encoders: {vae: v, run: job}\n"
                                "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
-                               "train: {batch: 4}\nrecipe: {name: diloco, replicas: 2}\n"
+                               "train: {batch: 4, lr: 0.1}\nrecipe: {name: diloco, replicas: 2}\n"
                                "outer: {rounds: 2, steps: 2}\n"
                                "sample: {count: 4}\n";
 

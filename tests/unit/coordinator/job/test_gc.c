@@ -11,7 +11,7 @@
 static const char running[] = "name: fake\nseed: 3\n"
                               "data: {path: x, image_size: 16}\n"
                               "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
-                              "train: {batch: 4}\n"
+                              "train: {batch: 4, lr: 0.1}\n"
                               "recipe: {name: diloco, replicas: 2, moments: travel}\n"
                               "outer: {rounds: 2, steps: 2}\nsample: {count: 4}\n";
 static const char unread[] = "name: fake\nrecipe: {name: gone}\n";

@@ -7,7 +7,7 @@ static const char ddm[] = "name: ddm\nseed: 3\n"
                           "data: {path: x, image_size: 16, holdout: 0.2}\n"
                           "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
                           "router: {patch: 4, dim: 32, depth: 1, heads: 2, batch: 3}\n"
-                          "train: {batch: 4}\nrecipe: {name: ddm, experts: 2}\n"
+                          "train: {batch: 4, lr: 0.1}\nrecipe: {name: ddm, experts: 2}\n"
                           "outer: {rounds: 2, steps: 2}\n"
                           "eval: {every: 1, samples: 8}\n"
                           "sample: {count: 4, every: 1, strategy: top1}\n";
@@ -16,7 +16,7 @@ static const char dipaco[] =
     "name: dipaco\nseed: 3\n"
     "data: {path: x, holdout: 0.2}\n"
     "model: {type: llama, dim: 32, depth: 4, heads: 2, context: 32}\n"
-    "train: {batch: 1}\n"
+    "train: {batch: 1, lr: 0.1}\n"
     "recipe: {name: dipaco, levels: [2, 2], private_blocks: [3], reshard: [1],\n"
     "         early_stop: true, moments: travel}\n"
     "partition: {chunk: 16, router_fraction: 0.25}\n"
@@ -612,10 +612,11 @@ static void test_refusals(void **state)
     refused(r, ddm, 4, 20, 2, true, "is for images");
     refused(r, dipaco, 4, 20, 0, true, "nothing is held out");
     refused(r, dipaco, 1, 20, 2, true, "lower data.shard_samples");
-    static const char distill[] = "name: d\ndata: {path: x, image_size: 16}\n"
-                                  "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
-                                  "train: {batch: 4}\nrecipe: {name: distill, teacher: 1}\n"
-                                  "outer: {rounds: 1, steps: 2}\n";
+    static const char distill[] =
+        "name: d\ndata: {path: x, image_size: 16}\n"
+        "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
+        "train: {batch: 4, lr: 0.1}\nrecipe: {name: distill, teacher: 1}\n"
+        "outer: {rounds: 1, steps: 2}\n";
     refused(r, distill, 0, 0, 0, false, "there is no such job");
     uint64_t job = submit(r); /* plain DiLoCo */
     refused(r, distill, 0, 0, 0, false, "expected a ddm job");
@@ -645,7 +646,7 @@ static void test_distill(void **state)
     struct err err = {0};
     static const char spec[] = "name: d\nseed: 1\ndata: {path: x, image_size: 16}\n"
                                "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
-                               "train: {batch: 4}\nrecipe: {name: distill, teacher: 1}\n"
+                               "train: {batch: 4, lr: 0.1}\nrecipe: {name: distill, teacher: 1}\n"
                                "outer: {rounds: 2, steps: 2}\nsample: {count: 4}\n";
     grid_begin(&g, r, ddm, false);
     run_until(&g, JOB_RUNNING);

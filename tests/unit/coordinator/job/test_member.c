@@ -20,7 +20,9 @@ static void test_quarantine(void **state)
     uint64_t until = 0;
     for (int i = 1; i < ADMIT_FAILURES_ROW; i++)
         member_failed(r->co, w);
-    member_succeeded(r->co, w);
+    member_succeeded(r->co, w, true);
+    assert_int_equal(w->failures_row, ADMIT_FAILURES_ROW - 1); /* what it brought is judged later */
+    member_proved(w);
     for (int i = 1; i < ADMIT_FAILURES_ROW; i++)
         member_failed(r->co, w);
     assert_int_equal(w->strikes, 0);

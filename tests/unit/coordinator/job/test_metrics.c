@@ -5,7 +5,7 @@
 
 static const char experts[] = "name: m\ndata: {path: x, image_size: 16}\n"
                               "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
-                              "train: {batch: 4}\nrecipe: {name: ddm, experts: 2}\n"
+                              "train: {batch: 4, lr: 0.1}\nrecipe: {name: ddm, experts: 2}\n"
                               "outer: {rounds: 2, steps: 2}\n";
 
 /* A job that no turn has looked at. */

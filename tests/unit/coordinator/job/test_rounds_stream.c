@@ -6,21 +6,21 @@
 static const char stream[] = "name: fake\nseed: 3\n"
                              "data: {path: x, image_size: 16}\n"
                              "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
-                             "train: {batch: 4}\nrecipe: {name: diloco, replicas: 2}\n"
+                             "train: {batch: 4, lr: 0.1}\nrecipe: {name: diloco, replicas: 2}\n"
                              "outer: {rounds: 2, steps: 2, delay: 1, mix: 0.5}\n"
                              "sample: {count: 4}\n";
 
 static const char async[] = "name: fake\nseed: 3\n"
                             "data: {path: x, image_size: 16}\n"
                             "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
-                            "train: {batch: 4}\nrecipe: {name: diloco, replicas: 2}\n"
+                            "train: {batch: 4, lr: 0.1}\nrecipe: {name: diloco, replicas: 2}\n"
                             "outer: {rounds: 2, steps: 2, async: true, warmup: 2}\n"
                             "sample: {count: 4}\n";
 
 static const char timed[] = "name: fake\nseed: 3\n"
                             "data: {path: x, image_size: 16}\n"
                             "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
-                            "train: {batch: 4}\nrecipe: {name: diloco, replicas: 2}\n"
+                            "train: {batch: 4, lr: 0.1}\nrecipe: {name: diloco, replicas: 2}\n"
                             "outer: {rounds: 2, seconds: %d, async: true, grace: 8}\n"
                             "sample: {count: 4}\n";
 

@@ -5,7 +5,7 @@ static const char by_url[] =
     "name: fake\nseed: 3\n"
     "data: {url: [\"http://a/1.tar\", \"http://a/2.tar\"], image_size: 16, max_bad: 5}\n"
     "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
-    "train: {batch: 4}\nrecipe: {name: diloco, replicas: 2}\n"
+    "train: {batch: 4, lr: 0.1}\nrecipe: {name: diloco, replicas: 2}\n"
     "outer: {rounds: 2, steps: 2}\nsample: {count: 4}\n";
 
 static uint64_t submit_urls(struct rig *r)
