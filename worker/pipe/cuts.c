@@ -471,12 +471,13 @@ int cuts_pair(const struct cuts_problem c[2], bool reversed, struct pipe_cut ret
 {
     struct pair q = {.reversed = reversed};
     const int devices = c[0].p->n_devices;
-    const bool opened = table_open(&q.t[0], &c[0]) & table_open(&q.t[1], &c[1]);
+    bool good = table_open(&q.t[0], &c[0]);
+    good = table_open(&q.t[1], &c[1]) && good;
     const int na = q.t[0].layers, nb = q.t[1].layers;
     const size_t states = pair_at(&q, devices, 0, 0);
     q.q = mem_try_array(states, sizeof *q.q);
     q.way = mem_try_array(2 * states, sizeof *q.way);
-    const bool good = opened && q.q && q.way;
+    good = good && q.q && q.way;
     *found_any = false;
     for (int d = 0; d < devices && good; d++)
         for (int la = d == devices - 1 ? na : 0; la <= na; la++)

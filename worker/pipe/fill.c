@@ -300,7 +300,7 @@ static int no_room(const struct filler *f, struct err *err)
         const uint64_t all = f->p->devices[d].memory, own = plan_bytes(f->p, f->plan, d);
         most = all > own && all - own > most ? all - own : most;
     }
-    return err_set(err, -ENOMEM,
+    return err_set(err, -ENOSPC,
                    "the frozen networks need %s on a device, and no device has more than %s left",
                    str_human_bytes(bytes, need), str_human_bytes(most, have));
 }

@@ -40,8 +40,8 @@ struct fill_report {
 
 /* schedule: of plan, without frozen work; becomes the filled one (p without frozen networks: it
  * stays).  Measured by the simulator: a pipeline that becomes slower than FILL_DELAY_MAX allows is
- * filled again with a smaller share.  -ENOMEM: no device has room for the frozen weights (the
- * sentence says how much they need), or of the host; the schedule is then as it was. */
+ * filled again with a smaller share.  -ENOSPC: no device has room for the frozen weights; the
+ * sentence says how much they need.  -ENOMEM: the host.  The schedule is then as it was. */
 int fill_schedule(const struct costs *p, const struct pipe_plan *plan,
                   const struct fill_options *opt, struct pipe_schedule *schedule,
                   struct fill_report *ret, struct err *err);

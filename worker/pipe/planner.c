@@ -325,7 +325,7 @@ static int fill_one(struct planner *s, const struct timed *t, struct planner_can
         schedule_release(&schedule);
         if (!c->possible)
             str_copy(c->why, sizeof c->why, why.msg);
-        return rc == -ENOMEM ? 0 : err_set(s->err, rc, "%s", why.msg);
+        return rc == -ENOSPC ? 0 : err_set(s->err, rc, "%s", why.msg);
     }
     offer(s, t, &schedule, &report, c);
     return 0;

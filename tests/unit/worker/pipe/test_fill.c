@@ -131,7 +131,7 @@ static void test_devices(void **state)
     make(&b, 2, 2);
     b.p.frozen[0].layers[3].weight_bytes = UINT64_C(2) << 40;
     const int items = b.s.lists[0].n;
-    assert_int_equal(fill_schedule(&b.p, &b.plan, &b.opt, &b.s, &b.report, &no), -ENOMEM);
+    assert_int_equal(fill_schedule(&b.p, &b.plan, &b.opt, &b.s, &b.report, &no), -ENOSPC);
     assert_non_null(strstr(no.msg, "the frozen networks need 2.0 TiB on a device"));
     assert_int_equal(b.s.lists[0].n, items);
     drop(&b);
