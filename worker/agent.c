@@ -586,7 +586,8 @@ static void on_retry(void *arg)
 static void on_joined(void *arg, bool again)
 {
     struct agent *a = arg;
-    (void)again; /* the heartbeat carries the lease that is still held */
+    if (again) /* the heartbeat carries the lease that is still held */
+        xfer_hurry(a->opt.env.xfer);
     uplink_resume(a->uplink);
     news(a, AGENT_JOINED);
 }

@@ -584,6 +584,16 @@ int xfer_call(struct xfer *x, const struct xfer_call *c, uint64_t *ret_id, struc
     return enqueue(x, t, c->url, ret_id, err);
 }
 
+void xfer_hurry(struct xfer *x)
+{
+    ASSERT_LOOP_THREAD(x->loop);
+    for (struct list *l = x->active.next; l != &x->active; l = l->next) {
+        struct transfer *t = list_entry(l, struct transfer, link);
+        if (t->state == TRANSFER_BACKOFF)
+            loop_timer_start(t->retry, 0, 0);
+    }
+}
+
 void xfer_cancel(struct xfer *x, uint64_t id)
 {
     ASSERT_LOOP_THREAD(x->loop);

@@ -101,6 +101,9 @@ int xfer_call(struct xfer *x, const struct xfer_call *c, uint64_t *ret_id, struc
 /* Completes with -ERR_CANCELLED from within; unknown ids are ignored. */
 void xfer_cancel(struct xfer *x, uint64_t id);
 
+/* The server is known to be back: what waits for another try has it now. */
+void xfer_hurry(struct xfer *x);
+
 struct xfer_counters {
     uint64_t bytes_in, bytes_out; /* at the sockets: with TLS and retransmissions */
     unsigned running, waiting;

@@ -370,6 +370,33 @@ static void test_scripted(void **state)
     stop(w);
 }
 
+/* Told that the server is back, nobody waits for the end of a long pause. */
+static void test_hurry(void **state)
+{
+    struct world *w = start(true);
+    const struct xfer_options o = {.backoff_min_ms = 600000, .backoff_max_ms = 600000};
+    static const char *const texts[] = {
+        "HTTP/1.1 503 Busy\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok",
+    };
+    struct script s = {.texts = texts, .count = 2};
+    script_start(&s, w);
+    xfer_free(w->xfer);
+    assert_int_equal(xfer_new(w->t.loop, &o, &w->xfer, NULL), 0);
+    char *url = str_printf("http://127.0.0.1:%u/x", s.port), *path = path_in(w, "s");
+    struct xfer_get g = {.url = url, .path = path, .done = on_done, .arg = w};
+    assert_int_equal(xfer_get(w->xfer, &g, NULL, NULL), 0);
+    WAIT_FOR(&w->t, xfer_counters(w->xfer).retries == 1);
+    assert_int_equal(w->done, 0);
+    xfer_hurry(w->xfer);
+    WAIT_FOR(&w->t, w->done == 1);
+    assert_int_equal(w->code, 0);
+    uv_close((uv_handle_t *)&s.listener, NULL);
+    mem_free(url);
+    mem_free(path);
+    stop(w);
+}
+
 /* Gets what the script serves under this name of the host, from public addresses only. */
 static void public_get(struct world *w, const struct script *s, const char *host)
 {
@@ -521,6 +548,7 @@ int main(void)
         cmocka_unit_test(test_scripted),    cmocka_unit_test(test_slow_floor),
         cmocka_unit_test(test_cancel),      cmocka_unit_test(test_nobody_there),
         cmocka_unit_test(test_limited),     cmocka_unit_test(test_public_only),
+        cmocka_unit_test(test_hurry),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
