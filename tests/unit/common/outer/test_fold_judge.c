@@ -22,8 +22,8 @@ static void judge(const double *past, size_t n_past, bool lenient, const struct 
     for (size_t i = 0; i < n_past; i++)
         list[i] = (struct fold_past){past[i], 8};
     for (size_t i = 0; i < n; i++)
-        out[i] = (struct fold_judged){
-            .norm = in[i].norm, .samples = in[i].samples, .most = in[i].most};
+        out[i] =
+            (struct fold_judged){.norm = in[i].norm, .samples = in[i].samples, .most = in[i].most};
     fold_judge(list, n_past, lenient, out, n);
 }
 
