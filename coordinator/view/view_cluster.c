@@ -256,7 +256,7 @@ static bool lacks_helper(const struct task *t, unsigned helpers)
 static void why_untaken(const struct waiting *ctx, const struct task *t, char why[REASON_MAX],
                         uint64_t *ret_again)
 {
-    unsigned here = 0, idle = 0, helpers = 0, small = 0, failed = 0;
+    unsigned here = 0, idle = 0, helpers = 0, small = 0, failed = 0, quarantined = 0;
     const uint64_t present = core_now(ctx->co);
     uint64_t again = 0; /* when the first of those that failed it tries again */
     for (size_t i = 0; i < ctx->co->state.n_workers; i++) {
@@ -265,6 +265,7 @@ static void why_untaken(const struct waiting *ctx, const struct task *t, char wh
         here += w->state == WORKER_HERE;
         idle += w->state == WORKER_HERE && w->parked != NULL;
         small += w->state == WORKER_HERE && member_is_small(ctx->co, w, t);
+        quarantined += w->state == WORKER_HERE && w->quarantined_until_ms > present;
         const uint64_t until = failure_until(&t->failed, w->id);
         if (w->state == WORKER_HERE && until > present) {
             again = again == 0 || until < again ? until : again;
@@ -287,6 +288,10 @@ static void why_untaken(const struct waiting *ctx, const struct task *t, char wh
                        here, here == 1 ? "is" : "are");
     else if (small == here)
         (void)snprintf(why, REASON_MAX, "no worker here has the memory: %.220s", t->reason);
+    else if (quarantined == here)
+        (void)snprintf(why, REASON_MAX, "%s in quarantine after failures%s%.190s",
+                       here == 1 ? "the only worker is" : "all workers are",
+                       t->reason[0] ? "; here it was: " : "", t->reason);
     else if (idle == 0)
         (void)snprintf(why, REASON_MAX, "%s",
                        here == 1 ? "the only worker is busy" : "all workers are busy");

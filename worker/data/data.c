@@ -135,7 +135,7 @@ int data_found_bad(struct data *d, const struct data_place *p, const char *what,
         }
         d->bad_count++;
     }
-    if (d->bad_run < d->total)
+    if (d->bad_run < d->total || (d->opt.may_be_empty && !d->opt.repeat))
         return 0;
     return err_set(err, -ERR_FORMAT, "none of the %" PRIu64 " %s, e.g. %s: %s", d->total, what,
                    d->bad_named ? d->bad[0].key : "?", d->bad_named ? d->bad[0].reason : reason);

@@ -27,8 +27,9 @@ struct data_range {
 
 /* The order of the samples. */
 struct data_order {
-    bool shuffle; /* else in the order of the ranges (evaluation) */
-    bool repeat;  /* start a new pass, with another order, when one ends */
+    bool shuffle;      /* else in the order of the ranges (evaluation) */
+    bool repeat;       /* start a new pass, with another order, when one ends */
+    bool may_be_empty; /* a single pass in which all samples are bad is no error */
     uint64_t seed;
     /* Shuffle within runs of this many positions, so that after n windows
      * exactly the first n * window samples of the ranges were used.

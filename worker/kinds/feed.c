@@ -63,6 +63,7 @@ int feed_open(struct engine *e, struct work *w, Skerry__V1__Range *const *ranges
     const struct data_order order = {
         .shuffle = opt->train,
         .repeat = opt->repeat,
+        .may_be_empty = opt->may_be_empty,
         .seed = opt->seed,
         .window = opt->window,
     };

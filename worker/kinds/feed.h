@@ -11,17 +11,18 @@ struct engine;
 struct data;
 
 struct feed_options {
-    unsigned batch;  /* images, or rows of model.context tokens */
-    unsigned side;   /* pixels of an image's side; 0: the job's, and images are cached */
-    bool unlabelled; /* images: any class will do */
-    bool train;      /* shuffled and, as the job says, flipped; else in order */
-    bool repeat;     /* start again when the ranges are used up */
-    bool pieces;     /* texts: one piece per row; else packed */
-    unsigned skip;   /* texts: first tokens of a piece that are no targets */
-    uint64_t seed;   /* of the order of samples */
-    uint32_t window; /* as data_order.window */
-    uint64_t most;   /* feed_each: samples, about; 0: all.  Images are cut, rows of texts not */
-    bool tell_bad;   /* feed_each: takes what was found bad into w's result */
+    unsigned batch;    /* images, or rows of model.context tokens */
+    unsigned side;     /* pixels of an image's side; 0: the job's, and images are cached */
+    bool unlabelled;   /* images: any class will do */
+    bool train;        /* shuffled and, as the job says, flipped; else in order */
+    bool repeat;       /* start again when the ranges are used up */
+    bool pieces;       /* texts: one piece per row; else packed */
+    unsigned skip;     /* texts: first tokens of a piece that are no targets */
+    bool may_be_empty; /* as data_order.may_be_empty */
+    uint64_t seed;     /* of the order of samples */
+    uint32_t window;   /* as data_order.window */
+    uint64_t most;     /* feed_each: samples, about; 0: all.  Images are cut, rows of texts not */
+    bool tell_bad;     /* feed_each: takes what was found bad into w's result */
 };
 
 /* Ranges of w's task whose shards are in the cache; the caller frees the data. */

@@ -136,7 +136,7 @@ static int run(struct engine *e, struct work *w, struct err *err)
     struct run r = {.w = w};
     struct work_output *o = NULL;
     Skerry__V1__Range *range = w->task->encode->range;
-    const struct feed_options opt = {.batch = BATCH, .unlabelled = true};
+    const struct feed_options opt = {.batch = BATCH, .unlabelled = true, .may_be_empty = true};
     int rc = open_run(&r, e, &o, err);
     progress_activity(&w->progress, "encoding pictures");
     if (rc == 0)

@@ -135,6 +135,13 @@ static void test_waiting(void **state)
     (void)snprintf(expect, sizeof expect, "ENCODE task %llu and 1 more: no worker is here",
                    (unsigned long long)first->id);
     assert_non_null(strstr(text, expect));
+
+    struct fake *w = &r->workers[0];
+    assert_int_equal(join(r, w, SKERRY_VERSION), 0);
+    edit_worker(r, w->id)->quarantined_until_ms = UINT64_MAX;
+    text[0] = '\0';
+    view_each_waiting(r->co, id, see, text);
+    assert_non_null(strstr(text, "and 1 more: the only worker is in quarantine after failures"));
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)

@@ -408,6 +408,13 @@ static void refuses_what_cannot_be(void **state)
     struct batch b;
     FAILS(data_next(d, &b, err), "none of the 1 images");
     data_free(d);
+    /* Fine in a single pass whose reader keeps a place for each. */
+    o.order.repeat = false;
+    o.order.may_be_empty = true;
+    OK(images_open(&o, &r, 1, &d, err));
+    OK(data_next(d, &b, err));
+    assert_int_equal(b.count, 0);
+    data_free(d);
 }
 
 int main(void)
