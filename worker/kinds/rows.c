@@ -35,6 +35,7 @@ int rows_each(struct rows *r, struct engine *e, const struct feed_options *opt, 
     uint64_t samples;
     o.batch = rows_of_call(r->w);
     o.pieces = true;
+    o.may_be_empty = true; /* the rows of bad samples stay as they are */
     return feed_each(e, r->w, r->ranges, r->n_ranges, &o, take, arg, &samples, err);
 }
 

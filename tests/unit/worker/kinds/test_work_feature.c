@@ -31,6 +31,23 @@ static void pixels_of_images(void **state)
     work_free(w);
 }
 
+/* Not one of a shard's samples is an image: each has a row, all the same. */
+static void pixels_of_no_image(void **state)
+{
+    struct features f;
+    float a[768];
+    struct work *w = features_of(IMAGES, &texts[0], 0, false, &f);
+    (void)state;
+    assert_int_equal(f.d, 768);
+    for (uint32_t i = 0; i < N; i++) {
+        row(&f, i, a);
+        for (int j = 0; j < 768; j++)
+            assert_true(a[j] == 0);
+    }
+    features_close(&f);
+    work_free(w);
+}
+
 static void states_of_images(void **state)
 {
     struct features f, g;
@@ -123,9 +140,9 @@ static void columns_of_the_dataset(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pixels_of_images),       cmocka_unit_test(states_of_images),
-        cmocka_unit_test(ngrams_of_texts),        cmocka_unit_test(states_of_texts),
-        cmocka_unit_test(columns_of_the_dataset),
+        cmocka_unit_test(pixels_of_images), cmocka_unit_test(pixels_of_no_image),
+        cmocka_unit_test(states_of_images), cmocka_unit_test(ngrams_of_texts),
+        cmocka_unit_test(states_of_texts),  cmocka_unit_test(columns_of_the_dataset),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
