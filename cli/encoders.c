@@ -5,6 +5,7 @@
 #include "common/base/file.h"
 #include "common/component/component.h"
 #include "common/data/caption_tokenizer.h"
+#include "common/job/recipe.h"
 
 #define TOKENS_AUTO_MAX 120 /* as PixArt has it */
 
@@ -26,6 +27,28 @@ static int check_values(const struct component *c, struct err *err)
         rc = component_read(c, &c->tensors[i], values, err);
     mem_free(values);
     return rc;
+}
+
+/* Shapes other than the square: whole latents, and whole patches of them. */
+static int check_buckets(const struct job_spec *spec, const char *folder, int factor,
+                         struct err *err)
+{
+    const int router = recipe_mixes(spec->recipe.name) ? spec->router.patch : 1;
+    for (size_t i = 0; i < spec->data.buckets.n; i++) {
+        const struct job_shape b = job_bucket(spec, i);
+        const int patch =
+            b.width % (factor * spec->model.patch) || b.height % (factor * spec->model.patch)
+                ? spec->model.patch
+                : router;
+        if (b.width % (factor * patch) || b.height % (factor * patch))
+            return err_set(err, -ERR_CONFIG,
+                           "data.buckets holds %s, but the VAE in %s shrinks pictures by %d and "
+                           "%s cuts latents into patches of %d: give multiples of %d",
+                           spec->data.buckets.items[i], folder, factor,
+                           patch == spec->model.patch ? "the model" : "the router", patch,
+                           factor * patch);
+    }
+    return 0;
 }
 
 static int open_vae(const struct job_spec *spec, const char *folder, struct encoders *e,
@@ -56,7 +79,7 @@ static int open_vae(const struct job_spec *spec, const char *folder, struct enco
                        "model.patch is %d, which does not divide the %d x %d latents of a picture "
                        "of %d: change model.patch or data.image_size",
                        spec->model.patch, e->side, e->side, spec->data.image_size);
-    return 0;
+    return check_buckets(spec, folder, factor, err);
 }
 
 static int check_tokens(const struct job_spec *spec, struct encoders *e, struct err *err)

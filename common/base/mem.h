@@ -25,7 +25,7 @@ void mem_free(void *p); /* NULL is fine */
 
 /* Arrays that live and die together: add all, look at `failed` once, free all.  { 0 } at the start.
  */
-#define MEM_ARRAYS_MAX 16
+#define MEM_ARRAYS_MAX 24
 struct mem_arrays {
     void *items[MEM_ARRAYS_MAX];
     unsigned n;

@@ -125,19 +125,21 @@ int image_info(const void *data, size_t len, int *ret_width, int *ret_height, st
     int rc = load(data, len, 1, &image, err);
     if (rc < 0)
         return rc;
+    const bool turned = vips_image_get_orientation_swap(image);
     int width = vips_image_get_width(image), height = vips_image_get_height(image);
     g_object_unref(image);
     if (width > IMAGE_SIDE_MAX || height > IMAGE_SIDE_MAX ||
         (int64_t)width * height > IMAGE_PIXELS_MAX)
         return err_set(err, -ERR_LIMIT, "image of %d x %d pixels is too large", width, height);
-    *ret_width = width;
-    *ret_height = height;
+    *ret_width = turned ? height : width;
+    *ret_height = turned ? width : height;
     return 0;
 }
 
 /* All pixels in memory.  vips_thumbnail_buffer would be shorter, but its cache
  * paints the rows of a cut file black and calls that a success. */
-static int load_pixels(const void *data, size_t len, int size, VipsImage **ret, struct err *err)
+static int load_pixels(const void *data, size_t len, struct image_shape to, VipsImage **ret,
+                       struct err *err)
 {
     int width = 0, height = 0, shrink = 1;
     VipsImage *image = NULL;
@@ -145,8 +147,7 @@ static int load_pixels(const void *data, size_t len, int size, VipsImage **ret, 
     if (rc < 0)
         return rc;
     /* A factor of two is left to the better filter that follows. */
-    int side = width < height ? width : height;
-    while (shrink < 8 && side / (shrink * 4) >= size)
+    while (shrink < 8 && width / (shrink * 4) >= to.width && height / (shrink * 4) >= to.height)
         shrink *= 2;
     rc = load(data, len, shrink, &image, err);
     if (rc < 0)
@@ -192,32 +193,32 @@ static int to_rgb(VipsImage **image)
     return rc;
 }
 
-/* The square at `crop` of the way along what is there to move. */
-static int cut_square(VipsImage **image, int size, uint32_t crop)
+/* The part at `crop` of the way along what is there to move. */
+static int cut(VipsImage **image, struct image_shape to, uint32_t crop)
 {
     VipsImage *made = NULL;
-    const int x = (*image)->Xsize - size, y = (*image)->Ysize - size;
+    const int x = (*image)->Xsize - to.width, y = (*image)->Ysize - to.height;
     const int left = x > 0 ? (int)((uint64_t)crop * (uint64_t)(x + 1) >> 32) : 0;
     const int top = y > 0 ? (int)((uint64_t)crop * (uint64_t)(y + 1) >> 32) : 0;
-    int rc = vips_extract_area(*image, &made, left, top, size, size, NULL);
+    int rc = vips_extract_area(*image, &made, left, top, to.width, to.height, NULL);
     return replace(image, made, rc);
 }
 
-int image_decode(const void *data, size_t len, int size, const uint32_t *crop, uint8_t *out,
-                 struct err *err)
+int image_decode(const void *data, size_t len, struct image_shape to, const uint32_t *crop,
+                 uint8_t *out, struct err *err)
 {
-    if (size < 1 || size > SIZE_MAX_PIXELS)
-        return err_set(err, -EINVAL, "cannot decode to %d pixels", size);
+    if (to.width < 1 || to.height < 1 || to.width > SIZE_MAX_PIXELS || to.height > SIZE_MAX_PIXELS)
+        return err_set(err, -EINVAL, "cannot decode to %d x %d pixels", to.width, to.height);
     VipsImage *full = NULL, *image = NULL;
-    int rc = load_pixels(data, len, size, &full, err);
+    int rc = load_pixels(data, len, to, &full, err);
     if (rc < 0)
         return rc;
-    rc = vips_thumbnail_image(full, &image, size, "height", size, "crop",
+    rc = vips_thumbnail_image(full, &image, to.width, "height", to.height, "crop",
                               crop ? VIPS_INTERESTING_ALL : VIPS_INTERESTING_CENTRE, "size",
                               VIPS_SIZE_BOTH, NULL);
     g_object_unref(full);
     if (rc == 0 && crop)
-        rc = cut_square(&image, size, *crop);
+        rc = cut(&image, to, *crop);
     if (rc == 0)
         rc = to_rgb(&image);
     if (rc != 0) {
@@ -227,9 +228,9 @@ int image_decode(const void *data, size_t len, int size, const uint32_t *crop, u
     }
     size_t bytes = 0;
     void *pixels = NULL;
-    if (image->Xsize == size && image->Ysize == size && image->Bands == 3)
+    if (image->Xsize == to.width && image->Ysize == to.height && image->Bands == 3)
         pixels = vips_image_write_to_memory(image, &bytes);
-    rc = pixels && bytes == (size_t)size * (size_t)size * 3 ? 0 : fail(err);
+    rc = pixels && bytes == (size_t)to.width * (size_t)to.height * 3 ? 0 : fail(err);
     if (rc == 0)
         memcpy(out, pixels, bytes);
     g_free(pixels);

@@ -19,16 +19,27 @@ void image_exit(void);
 /* A thread that decoded images calls this before it ends. */
 void image_thread_exit(void);
 
-/* Decodes to size x size: the short side is scaled and a square cut, with `crop` NULL in the
- * centre, else where *crop, a random number, says: all places along the long side are as likely. Of
- * one image the same number gives the same square.  out holds size*size*3 bytes, RGB, rows from the
- * top.  Shrinks on load; alpha is flattened on white; grey, palette, CMYK and 16 bit become sRGB;
- * EXIF orientation is applied.  -ERR_FORMAT with a sentence on anything broken or too large (out is
- * then undefined). */
-int image_decode(const void *data, size_t len, int size, const uint32_t *crop, uint8_t *out,
-                 struct err *err);
+/* Pixels. */
+struct image_shape {
+    int width, height;
+};
 
-/* Width and height from the header. */
+/* Decodes to a shape: the image is scaled to cover it and cut, with `crop` NULL in the centre, else
+ * where *crop, a random number, says: all places along the side that is too long are as likely. Of
+ * one image the same number gives the same part.  out holds height*width*3 bytes, RGB, rows from
+ * the top.  Shrinks on load; alpha is flattened on white; grey, palette, CMYK and 16 bit become
+ * sRGB; EXIF orientation is applied.  -ERR_FORMAT with a sentence on anything broken or too large
+ * (out is then undefined). */
+int image_decode(const void *data, size_t len, struct image_shape to, const uint32_t *crop,
+                 uint8_t *out, struct err *err);
+
+/* A square. */
+static inline struct image_shape image_square(int side)
+{
+    return (struct image_shape){side, side};
+}
+
+/* Width and height as it is shown, from the header. */
 int image_info(const void *data, size_t len, int *ret_width, int *ret_height, struct err *err);
 
 /* rgb: (height, width, 3).  To memory (appended to out) or to a file, atomically. */

@@ -2,7 +2,7 @@
 
 #include <zstd.h>
 
-#define HEAD 16
+#define HEAD 20
 #define LEVEL 1 /* what is left is noise: higher ones find nothing more */
 
 static void put_u32(uint8_t *p, uint32_t v)
@@ -49,7 +49,8 @@ int moments_encode(const struct moments *m, const uint16_t *values, struct buf *
     put_u32(p, (uint32_t)m->key);
     put_u32(p + 4, (uint32_t)(m->key >> 32));
     put_u32(p + 8, m->values);
-    put_u32(p + 12, m->sides);
+    put_u32(p + 12, m->height | (uint32_t)m->width << 16);
+    put_u32(p + 16, m->sides);
     buf_commit(out, head);
     for (uint32_t s = 0; s < m->sides && rc == 0; s++) {
         uint32_t bytes = 0;
@@ -66,9 +67,12 @@ bool moments_parse(const uint8_t *data, size_t len, struct moments *ret)
         return false;
     m.key = get_u32(data) | (uint64_t)get_u32(data + 4) << 32;
     m.values = get_u32(data + 8);
-    m.sides = get_u32(data + 12);
-    if (m.sides > 2 || m.values == 0 || m.values > MOMENTS_VALUES_MAX ||
-        len < HEAD + 4 * (size_t)m.sides)
+    m.height = (uint16_t)get_u32(data + 12);
+    m.width = (uint16_t)(get_u32(data + 12) >> 16);
+    m.sides = get_u32(data + 16);
+    const uint32_t places = (uint32_t)m.height * m.width;
+    if (m.sides > 2 || m.values == 0 || m.values > MOMENTS_VALUES_MAX || places == 0 ||
+        m.values % places != 0 || len < HEAD + 4 * (size_t)m.sides)
         return false;
     size_t all = HEAD + 4 * (size_t)m.sides;
     for (uint32_t s = 0; s < m.sides; s++)

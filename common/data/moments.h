@@ -2,6 +2,8 @@
  *
  *     u64  key of the picture's bytes, which is what samples are told apart by (worker/data/data.h)
  *     u32  numbers of one side
+ *     u16  height and
+ *     u16  width of the latents
  *     u32  sides: 2 with the mirrored picture, 0 where the picture could not be read
  *     u32  bytes of each side's frame
  *     ...  a zstd frame for each side: the high bytes of all its bf16 numbers, then the low ones
@@ -19,6 +21,7 @@
 struct moments {
     uint64_t key;
     uint32_t values, sides;
+    uint16_t height, width;
     uint32_t bytes[2]; /* of the frames */
 };
 

@@ -102,6 +102,17 @@ static int check_llama(const struct yaml_doc *doc, struct job_spec *s, struct er
     return 0;
 }
 
+/* Sides of all shapes. */
+static bool divides_all(const struct job_spec *s, int patch)
+{
+    bool all = s->data.image_size % patch == 0;
+    for (size_t i = 0; i < s->data.buckets.n; i++) {
+        const struct job_shape h = job_bucket(s, i);
+        all = all && h.width % patch == 0 && h.height % patch == 0;
+    }
+    return all;
+}
+
 /* The router is as the model, but smaller. */
 static int complete_router(const struct yaml_doc *doc, struct job_spec *s, struct err *err)
 {
@@ -109,8 +120,7 @@ static int complete_router(const struct yaml_doc *doc, struct job_spec *s, struc
     struct job_router *r = &s->router;
     int twice = 2 * m->patch;
     if (r->patch == 0)
-        r->patch =
-            s->data.image_size % twice == 0 && s->data.image_size / twice >= 4 ? twice : m->patch;
+        r->patch = divides_all(s, twice) && s->data.image_size / twice >= 4 ? twice : m->patch;
     if (r->depth == 0)
         r->depth = (m->depth + 1) / 2;
     if (r->heads == 0)
@@ -127,10 +137,10 @@ static int complete_router(const struct yaml_doc *doc, struct job_spec *s, struc
         return conf_error(doc, "router.dim", err,
                           "is %d, expected a multiple of 4 and of router.heads (%d)", r->dim,
                           r->heads);
-    if (!job_has_latents(s) && s->data.image_size % r->patch)
+    if (!job_has_latents(s) && !divides_all(s, r->patch))
         return conf_error(doc, "router.patch", err,
-                          "is %d, which does not divide data.image_size (%d)", r->patch,
-                          s->data.image_size);
+                          "is %d, which does not divide data.image_size (%d)%s", r->patch,
+                          s->data.image_size, s->data.buckets.n ? " and all of data.buckets" : "");
     double hidden = r->dim * r->mlp_ratio;
     if (hidden != floor(hidden))
         return conf_error(doc, "router.mlp_ratio", err,
@@ -182,6 +192,38 @@ static int check_encoders(const struct yaml_doc *doc, const struct job_spec *s, 
     return 0;
 }
 
+/* What can be said of shapes without the VAE. */
+static int check_buckets(const struct yaml_doc *doc, const struct job_spec *s, struct err *err)
+{
+    const int patch = s->model.patch, size = s->data.image_size;
+    const struct conf_strs *b = &s->data.buckets;
+    if (b->n > JOB_BUCKETS_MAX)
+        return conf_error(doc, "data.buckets", err, "has %zu shapes, at most %d are possible", b->n,
+                          JOB_BUCKETS_MAX);
+    for (size_t i = 0; i < b->n; i++) {
+        const struct job_shape h = job_bucket(s, i);
+        if (h.width == 0)
+            return conf_error(doc, "data.buckets", err,
+                              "holds '%s', expected WIDTHxHEIGHT in pixels, as 320x192",
+                              b->items[i]);
+        if (h.width % patch || h.height % patch)
+            return conf_error(doc, "data.buckets", err,
+                              "holds %s, expected sides that are multiples of model.patch (%d)",
+                              b->items[i], patch);
+        if ((int64_t)h.width * h.height > (int64_t)size * size)
+            return conf_error(doc, "data.buckets", err,
+                              "holds %s, which has more pixels than data.image_size %d squared; "
+                              "raise it, or give a smaller shape",
+                              b->items[i], size);
+        for (size_t k = 0; k < i; k++) {
+            const struct job_shape o = job_bucket(s, k);
+            if (o.width == h.width && o.height == h.height)
+                return conf_error(doc, "data.buckets", err, "holds %s twice", b->items[i]);
+        }
+    }
+    return 0;
+}
+
 static int patches(const struct job_spec *s)
 {
     const int side = s->data.image_size / s->model.patch;
@@ -218,6 +260,8 @@ static int check_dit(const struct yaml_doc *doc, struct job_spec *s, struct err 
                           "possible; use a larger patch",
                           m->patch, s->data.image_size, s->data.image_size, patches(s), TOKENS_MAX);
     rc = check_encoders(doc, s, err);
+    if (rc == 0)
+        rc = check_buckets(doc, s, err);
     return rc < 0 ? rc : complete_router(doc, s, err);
 }
 
@@ -234,10 +278,23 @@ static const char *const llama_keys[] = {
     "sample.temperature", "sample.top_p", "data.text_field", NULL,
 };
 static const char *const dit_keys[] = {
-    "encoders",       "sample.prompts",  "data.image_size", "data.crop",
-    "data.flip",      "model.patch",     "model.mlp_ratio", "model.label_dropout",
-    "train.t",        "sample.steps",    "sample.sampler",  "sample.guidance",
-    "sample.columns", "sample.strategy", "sample.remote",   NULL,
+    "encoders",
+    "sample.prompts",
+    "data.image_size",
+    "data.crop",
+    "data.buckets",
+    "data.flip",
+    "model.patch",
+    "model.mlp_ratio",
+    "model.label_dropout",
+    "train.t",
+    "sample.steps",
+    "sample.sampler",
+    "sample.guidance",
+    "sample.columns",
+    "sample.strategy",
+    "sample.remote",
+    NULL,
 };
 
 static const struct job_family families[] = {

@@ -53,13 +53,21 @@ enum job_encode {
     JOB_ENCODE_JOB,    /* an ENCODE task per shard, before the training */
 };
 
+/* Pixels. */
+struct job_shape {
+    int width, height;
+};
+
+#define JOB_BUCKETS_MAX 16
+
 enum job_crop { JOB_CROP_CENTER, JOB_CROP_RANDOM };
 
 struct job_data {
-    char *path;           /* exactly one of path and url; relative to the CLI's directory */
-    struct conf_strs url; /* http(s) tars */
-    int image_size;       /* pixels, square */
-    int crop;             /* enum job_crop: of what is not square */
+    char *path;               /* exactly one of path and url; relative to the CLI's directory */
+    struct conf_strs url;     /* http(s) tars */
+    int image_size;           /* pixels, square */
+    struct conf_strs buckets; /* "WIDTHxHEIGHT" each; none: all are image_size square */
+    int crop;                 /* enum job_crop: of what is not as wide and high as it shall be */
     bool flip;
     double holdout; /* fraction */
     int shard_samples;
@@ -236,6 +244,9 @@ static inline bool job_has_captions(const struct job_spec *s)
 {
     return s->encoders.path != NULL || s->encoders.text != NULL;
 }
+
+/* Shape i of data.buckets; width 0: it is not written as one. */
+struct job_shape job_bucket(const struct job_spec *s, size_t i);
 
 /* Tokens of a sample: (image_size/patch)^2, or model.context; 0 with latents, whose side the
  * job file does not tell.  For tests. */

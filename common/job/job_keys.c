@@ -4,6 +4,8 @@
 
 #include "common/job/job.h"
 
+#define SIDE_MAX 4096 /* of a shape */
+
 /* In the order of the enums of job.h. */
 static const char *const model_names[] = {"dit", "llama", NULL};
 static const char *const crop_names[] = {"center", "random", NULL};
@@ -32,10 +34,14 @@ static const struct conf_key data_keys[] = {
     CONF(struct job_data, image_size, INT, .min = 8, .max = 1024,
          .doc = "pixels of a side; images are scaled and cropped to this square; required for "
                 "images; a multiple of what the VAE shrinks by"),
+    CONF(struct job_data, buckets, STRS,
+         .doc = "shapes that images are trained in, `WIDTHxHEIGHT` in pixels, at most 16: each "
+                "image goes to the one of its aspect; none: all are squares of image_size. Sides "
+                "are multiples of the patch (times what the VAE shrinks by), and no shape has "
+                "more pixels than image_size squared"),
     CONF(struct job_data, crop, ENUM, .names = crop_names, .def = "center",
-         .doc =
-             "which square of an image is trained on; random: another one in each pass, anywhere "
-             "along the long side"),
+         .doc = "which part of an image is trained on; random: another one in each pass, anywhere "
+                "along the side that is too long"),
     CONF(struct job_data, flip, BOOL, .def = "false",
          .doc = "mirror each image with probability one half"),
     CONF(struct job_data, holdout, DOUBLE, .def = "0.02", .min = 0, .max = 0.5,
@@ -361,4 +367,24 @@ int job_strategy_parse(const char *name, int *ret)
 int job_document(enum conf_format format, struct buf *out)
 {
     return conf_document(job_spec_keys, format, out);
+}
+
+/* ---- values that are a form of their own ---- */
+
+/* The number that p begins with, 0: none, or out of range; *ret_end: behind it. */
+static int read_side(const char *p, const char **ret_end)
+{
+    int n = 0;
+    for (; *p >= '0' && *p <= '9' && n <= SIDE_MAX; p++)
+        n = 10 * n + (*p - '0');
+    *ret_end = p;
+    return n <= SIDE_MAX ? n : 0;
+}
+
+struct job_shape job_bucket(const struct job_spec *s, size_t i)
+{
+    const char *p = s->data.buckets.items[i];
+    const int width = read_side(p, &p);
+    const int height = width > 0 && *p == 'x' ? read_side(p + 1, &p) : 0;
+    return height > 0 && *p == '\0' ? (struct job_shape){width, height} : (struct job_shape){0};
 }

@@ -6,6 +6,7 @@ import random
 import shutil
 
 import numpy as np
+from PIL import Image
 import pytest
 
 from common import dataset, read_safetensors, skerry
@@ -89,6 +90,59 @@ def test_cached_equals_computed(place, precision):
     for way in ("worker", "job"):
         assert equal(made["fly"][0], made[way][0]), way
         assert made["fly"][1] == made[way][1], way
+
+
+BUCKETS = ', buckets: ["32x32", "48x16", "16x48"]'
+
+
+@pytest.fixture(scope="module")
+def unlike(tmp_path_factory):
+    """Pictures of unlike shapes: some wide, some high."""
+    folder = str(tmp_path_factory.mktemp("unlike"))
+    frozen_models.pipeline(os.path.join(folder, "pipe"), WORDS)
+    captioned(folder)
+    for name in sorted(os.listdir(os.path.join(folder, "data"))):
+        for file in sorted(os.listdir(os.path.join(folder, "data", name))):
+            path = os.path.join(folder, "data", name, file)
+            if file.endswith(".png"):
+                n = int(file[:5])
+                with Image.open(path) as image:
+                    wide = image.resize([(40, 40), (100, 40), (30, 80), (32, 35)][n % 4])
+                wide.save(path)
+    return folder
+
+
+def test_buckets_have_the_same_bits(unlike):
+    """Pictures in several shapes, flipped: all ways of running the VAE, and other shapes than squares."""
+    made = {}
+    for way in ("fly", "worker", "job"):
+        report, out = run(unlike, f"bucket-{way}", encoders=f"path: pipe, run: {way}",
+                          data=", shard_samples: 32, flip: true" + BUCKETS)
+        assert report["job"]["state"] == "done"
+        made[way] = weights(out)
+    assert equal(made["fly"], made["worker"])
+    assert equal(made["fly"], made["job"])
+    _, out = run(unlike, "no-bucket", encoders="path: pipe, run: fly", data=", shard_samples: 32, flip: true")
+    assert not equal(made["fly"], weights(out))
+
+
+def test_buckets_of_every_kind(unlike):
+    """Classes on pixels; experts and their router, on latents and on pixels; a random crop."""
+    _, out = run(unlike, "bucket-pixels", encoders="", sample="", data=", shard_samples: 32, crop: random" + BUCKETS)
+    assert "y_embedder.embedding_table.weight" in weights(out)
+    more = "router: {dim: 16, depth: 1, heads: 1, patch: 4}\npartition: {dims: 8, fine: 16}\n"
+    for name, encoders, sample in (("latents", "path: pipe, run: job", PROMPTS), ("pixels", "", "")):
+        report, _ = run(unlike, "bucket-ddm-" + name, recipe="ddm, experts: 2", encoders=encoders, sample=sample,
+                        data=", shard_samples: 32" + BUCKETS, more=more)
+        assert {"loss full", "loss oracle"} <= {f["name"] for f in report["job"]["figures"]}
+
+
+def test_buckets_that_do_not_fit_are_refused(unlike):
+    for shape, words in (("48x48", ["data.buckets", "more pixels than data.image_size 32"]),
+                         ("48by16", ["expected WIDTHxHEIGHT"]), ("30x16", ["multiples of model.patch (4)"]),
+                         ("36x16", ["shrinks pictures by 2", "patches of 4: give multiples of 8"])):
+        refused(unlike, "bucket-" + shape, words, data=f', buckets: ["{shape}"]')
+    refused(unlike, "bucket-twice", ["holds 48x16 twice"], data=', buckets: ["48x16", "48x16"]')
 
 
 def test_experts_on_latents(place):

@@ -48,9 +48,9 @@ def make(config, learned_variance=False):
     return model
 
 
-def draw_inputs(model, batch, tokens):
+def draw_inputs(model, batch, tokens, height=None, width=None):
     c = model.config
-    shape = (batch, c.in_channels, c.sample_size, c.sample_size)
+    shape = (batch, c.in_channels, height or c.sample_size, width or c.sample_size)
     lengths = torch.randint(1, tokens + 1, (batch,), dtype=torch.int32)
     lengths[0] = tokens
     states = torch.randn(batch, tokens, c.caption_channels)
@@ -102,6 +102,27 @@ def test_outputs_and_gradients(i, tmp_path, worst):
             off = difference(got["g." + name], g)
             worst(f"pixart_gradients_{dtype}", off, gradient_bound)
             assert off < gradient_bound, f"seed {SEED}, {case}, {dtype}: gradient of {name} {off:.2g} off"
+
+
+@pytest.mark.parametrize("i", range(N // 4))
+def test_rectangles(i, tmp_path, worst):
+    """Images of another shape than the sample size, no larger; positions follow, scaled ones too."""
+    case = draw(i)
+    c = case["config"]
+    patch, side = c["patch_size"], c["sample_size"] // c["patch_size"]
+    high = random.Random(SEED + i).randint(1, side)
+    height, width = high * patch, (side * side // high) * patch
+    if high > side // 2 and i % 2:
+        height, width = width, height
+    model = make(c)
+    model.save_pretrained(tmp_path)
+    inputs = draw_inputs(model, case["batch"], case["tokens"], height, width)
+    want = forward(model, inputs)
+    got = probe(model, tmp_path / "diffusion_pytorch_model.safetensors",
+                dict(inputs, square=torch.zeros(c["sample_size"])), "f32", tmp_path)
+    off = difference(got["pred"], want.detach())
+    worst("pixart_rectangles", off, BOUNDS["f32"][0])
+    assert off < BOUNDS["f32"][0], f"seed {SEED}, {case}, {width} x {height}: outputs {off:.2g} off"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])

@@ -4,7 +4,6 @@
 
 #include "common/base/rng.h"
 #include "common/data/captions.h"
-#include "common/data/image.h"
 #include "common/data/moments.h"
 #include "worker/data/data_samples.h"
 #include "worker/data/latents.h"
@@ -26,6 +25,7 @@ struct image_cache {
     pthread_mutex_t lock;
     size_t max_bytes, bytes;
     size_t image_bytes; /* size of every entry; 0: none yet */
+    uint64_t shapes;    /* that images have, as one number */
     struct entry *table;
     size_t cap, used; /* cap is 0 or a power of two */
 };
@@ -67,13 +67,14 @@ size_t image_cache_bytes(struct image_cache *c)
     return bytes;
 }
 
-/* From now on images are of this size; those of another one are dropped. */
-static void cache_use(struct image_cache *c, size_t image_bytes)
+/* From now on images are of this size and these shapes; those of others are dropped. */
+static void cache_use(struct image_cache *c, size_t image_bytes, uint64_t shapes)
 {
     pthread_mutex_lock(&c->lock);
-    if (c->image_bytes != image_bytes)
+    if (c->image_bytes != image_bytes || c->shapes != shapes)
         cache_clear(c);
     c->image_bytes = image_bytes;
+    c->shapes = shapes;
     pthread_mutex_unlock(&c->lock);
 }
 
@@ -149,6 +150,7 @@ struct slot {
     uint64_t pass, id, key;
     int32_t label;
     bool mirror;
+    uint8_t shape; /* its number */
     uint8_t *pixels;
     uint16_t *moments;
     bool encoded; /* moments are there, pixels are not */
@@ -159,7 +161,8 @@ struct slot {
 struct images {
     struct data base; /* head is under the lock, but for the consumer's own reading */
     struct images_options opt;
-    size_t image_bytes;
+    struct image_shape shapes[1 + IMAGES_SHAPES_MAX]; /* by number: the square, the options' */
+    size_t image_bytes;                               /* of the square */
     struct mem_arrays arrays;
 
     /* Under the lock. */
@@ -179,8 +182,13 @@ struct images {
     int32_t *ring_captions, *captions, *caption_lengths;
     uint64_t *ids, *keys;
     uint16_t *ring_moments, *moments;
+    uint8_t *batch_shapes;
+    /* With shapes, to put a batch in their order. */
+    unsigned *order, *left;
+    uint8_t *row;
     /* With latents, of a batch: samples that were not kept, their pixels first in `images`. */
     uint16_t *fresh;
+    uint8_t *fresh_shapes;
     struct fresh {
         unsigned row;
         struct data_place place;
@@ -191,15 +199,21 @@ struct images {
 
 /* ---- opening ---- */
 
+static size_t moments_bytes(const struct images *d)
+{
+    return d->opt.moments * sizeof(*d->moments);
+}
+
 /* Room for moments, likewise. */
 static void make_moments(struct images *d)
 {
-    const size_t row = d->opt.moments * sizeof(*d->moments);
+    const size_t row = moments_bytes(d);
     d->ring_moments = mem_arrays_add(&d->arrays, (size_t)d->ring_size, row);
     d->moments = mem_arrays_add(&d->arrays, d->opt.batch, row);
     if (!d->opt.latents)
         return;
     d->fresh = mem_arrays_add(&d->arrays, d->opt.batch, row);
+    d->fresh_shapes = mem_arrays_add(&d->arrays, d->opt.batch, 1);
     d->fresh_of = mem_arrays_add(&d->arrays, d->opt.batch, sizeof(*d->fresh_of));
 }
 
@@ -210,6 +224,19 @@ static void make_captions(struct images *d)
     d->ring_captions = mem_arrays_add(&d->arrays, (size_t)d->ring_size, row);
     d->captions = mem_arrays_add(&d->arrays, d->opt.batch, row);
     d->caption_lengths = mem_arrays_add(&d->arrays, d->opt.batch, sizeof(*d->caption_lengths));
+}
+
+/* Room to put batches in the order of their shapes. */
+static void make_order(struct images *d)
+{
+    const size_t captions = d->opt.caption_tokens * sizeof(*d->captions);
+    size_t row = d->image_bytes > captions ? d->image_bytes : captions;
+    row = row > moments_bytes(d) ? row : moments_bytes(d);
+    row = row > sizeof(uint64_t) ? row : sizeof(uint64_t);
+    d->batch_shapes = mem_arrays_add(&d->arrays, d->opt.batch, 1);
+    d->order = mem_arrays_add(&d->arrays, d->opt.batch, sizeof(*d->order));
+    d->left = mem_arrays_add(&d->arrays, d->opt.batch, sizeof(*d->left));
+    d->row = mem_arrays_add(&d->arrays, 1, row);
 }
 
 static int make_ring(struct images *d, struct err *err)
@@ -232,6 +259,8 @@ static int make_ring(struct images *d, struct err *err)
         make_captions(d);
     if (d->opt.moments)
         make_moments(d);
+    if (d->opt.n_shapes)
+        make_order(d);
     if (d->arrays.failed)
         return err_set(err, -ENOMEM, "out of memory for batches of %u images of %u x %u",
                        d->opt.batch, d->opt.image_size, d->opt.image_size);
@@ -250,6 +279,15 @@ static int check_options(const struct images_options *o, struct err *err)
     if (o->image_size == 0 || o->image_size > 4096 || o->batch == 0 || o->batch > 65536)
         return err_set(err, -ERR_LIMIT, "batches of %u images of side %u cannot be made", o->batch,
                        o->image_size);
+    if (o->n_shapes > IMAGES_SHAPES_MAX)
+        return err_set(err, -ERR_LIMIT, "images of %u shapes; at most %d are possible", o->n_shapes,
+                       IMAGES_SHAPES_MAX);
+    for (unsigned i = 0; i < o->n_shapes; i++)
+        if (o->shapes[i].width < 1 || o->shapes[i].height < 1 ||
+            (uint64_t)o->shapes[i].width * (uint64_t)o->shapes[i].height >
+                (uint64_t)o->image_size * o->image_size)
+            return err_set(err, -ERR_LIMIT, "images of %d x %d in places for %u x %u",
+                           o->shapes[i].width, o->shapes[i].height, o->image_size, o->image_size);
     if (o->caption && (o->caption_tokens == 0 || o->caption_tokens > CAPTION_TOKENS_MAX))
         return err_set(err, -ERR_LIMIT, "captions have %u tokens, expected 1..%d",
                        o->caption_tokens, CAPTION_TOKENS_MAX);
@@ -294,11 +332,12 @@ static struct slot *take(struct images *d)
     return s;
 }
 
-void images_mirror(uint8_t *pixels, unsigned size)
+void images_mirror(uint8_t *pixels, struct image_shape shape)
 {
-    for (unsigned y = 0; y < size; y++) {
-        uint8_t *row = pixels + (size_t)y * size * IMAGES_CHANNELS;
-        for (unsigned a = 0, b = size - 1; a < b; a++, b--)
+    const unsigned width = (unsigned)shape.width;
+    for (unsigned y = 0; y < (unsigned)shape.height; y++) {
+        uint8_t *row = pixels + (size_t)y * width * IMAGES_CHANNELS;
+        for (unsigned a = 0, b = width - 1; a < b; a++, b--)
             for (unsigned c = 0; c < IMAGES_CHANNELS; c++) {
                 uint8_t keep = row[a * IMAGES_CHANNELS + c];
                 row[a * IMAGES_CHANNELS + c] = row[b * IMAGES_CHANNELS + c];
@@ -336,15 +375,31 @@ static bool bad(struct slot *s, const char *reason)
     return false;
 }
 
-/* The moments of a sample of a shard of latents. */
-static bool take_latents(const struct images_options *o, struct slot *s,
-                         const struct shard_sample *sample)
+/* The number of the shape that latents have; -1: of none. */
+static int find_shape(const struct images *d, const struct moments *m)
 {
+    const struct images_options *o = &d->opt;
+    const uint64_t S = o->image_size, side = o->latent_side;
+    for (unsigned i = o->n_shapes > 0; i <= o->n_shapes; i++) {
+        const uint64_t height = (uint64_t)d->shapes[i].height, width = (uint64_t)d->shapes[i].width;
+        if (m->height == height * side / S && m->width == width * side / S &&
+            m->values == o->moments * height * width / (S * S))
+            return (int)i;
+    }
+    return -1;
+}
+
+/* The moments of a sample of a shard of latents. */
+static bool take_latents(const struct images *d, struct slot *s, const struct shard_sample *sample)
+{
+    const struct images_options *o = &d->opt;
     struct moments m;
     if (!o->moments)
         return bad(s, "latents, not an image");
-    if (!moments_parse(sample->data, sample->len, &m) || m.values != o->moments)
+    const int shape = moments_parse(sample->data, sample->len, &m) ? find_shape(d, &m) : -1;
+    if (shape < 0)
         return bad(s, "latents of another size");
+    s->shape = (uint8_t)shape;
     if (m.sides == 0)
         return bad(s, "an image that could not be encoded");
     if (s->mirror && m.sides < 2)
@@ -355,15 +410,39 @@ static bool take_latents(const struct images_options *o, struct slot *s,
     return moments_decode(sample->data, &m, s->mirror, s->moments) || bad(s, "latents are damaged");
 }
 
-static bool take_pixels(const struct images_options *o, struct slot *s,
-                        const struct shard_sample *sample)
+/* How far apart the aspects of two shapes are: 1 where they are the same.  A quotient of whole
+ * numbers, which every machine rounds alike. */
+static double unlikeness(struct image_shape a, struct image_shape b)
 {
+    const double p = (double)a.width * b.height, q = (double)a.height * b.width;
+    return p > q ? p / q : q / p;
+}
+
+/* The number of the shape whose aspect is nearest to that of the image, of equal ones the first. */
+static bool choose_shape(const struct images *d, struct slot *s, const struct shard_sample *sample)
+{
+    struct image_shape is;
+    struct err err = {0};
+    if (d->opt.n_shapes == 0)
+        return true;
+    if (image_info(sample->data, sample->len, &is.width, &is.height, &err) < 0)
+        return bad(s, err.msg);
+    s->shape = 1;
+    for (unsigned i = 2; i <= d->opt.n_shapes; i++)
+        if (unlikeness(d->shapes[i], is) < unlikeness(d->shapes[s->shape], is))
+            s->shape = (uint8_t)i;
+    return true;
+}
+
+static bool take_pixels(const struct images *d, struct slot *s, const struct shard_sample *sample)
+{
+    const struct images_options *o = &d->opt;
     const uint32_t crop = rng_at_u32(o->order.seed, rng_mix(STREAM_CROP, s->pass), s->id);
     struct err err = {0};
     s->key = o->order.shuffle ? 0 : data_content_key(sample->data, sample->len);
     if (o->cache && cache_get(o->cache, s->id, s->pixels, &s->label))
         return true;
-    if (image_decode(sample->data, sample->len, (int)o->image_size, o->random_crop ? &crop : NULL,
+    if (image_decode(sample->data, sample->len, d->shapes[s->shape], o->random_crop ? &crop : NULL,
                      s->pixels, &err) < 0)
         return bad(s, err.msg);
     s->label = (int32_t)sample->cls;
@@ -400,6 +479,7 @@ static enum slot_state decode(const struct images *d, struct slot *s)
     const struct shard_sample *sample = &shard->samples[s->place.index];
     bool good = true;
     s->encoded = false;
+    s->shape = 0;
     s->mirror = draw_mirror(o, s, sample);
     if (shard->kind == SHARD_TEXT)
         good = bad(s, "a piece of text, not an image");
@@ -411,11 +491,11 @@ static enum slot_state decode(const struct images *d, struct slot *s)
         good = false;
     }
     if (good && shard->kind == SHARD_LATENTS)
-        good = take_latents(o, s, sample);
-    else if (good && !take_kept(d, s, sample))
-        good = take_pixels(o, s, sample);
+        good = take_latents(d, s, sample);
+    else if (good && (good = choose_shape(d, s, sample)) && !take_kept(d, s, sample))
+        good = take_pixels(d, s, sample);
     if (good && !s->encoded && s->mirror)
-        images_mirror(s->pixels, o->image_size);
+        images_mirror(s->pixels, d->shapes[s->shape]);
     return good ? SLOT_GOOD : SLOT_BAD;
 }
 
@@ -493,16 +573,19 @@ static void take_picture(struct images *d, unsigned n, const struct slot *s)
         return;
     }
     memcpy(d->images + row * d->image_bytes, s->pixels, d->image_bytes);
-    if (d->opt.latents)
+    if (d->opt.latents) {
+        d->fresh_shapes[d->n_fresh] = s->shape;
         d->fresh_of[d->n_fresh++] = (struct fresh){n, s->place, s->mirror};
+    }
 }
 
 /* Encodes what was not kept, and keeps it. */
 static int encode_fresh(struct images *d, struct err *err)
 {
     const size_t values = d->opt.moments;
-    int rc =
-        d->n_fresh ? d->opt.encode(d->opt.encode_arg, d->images, d->n_fresh, d->fresh, err) : 0;
+    int rc = d->n_fresh ? d->opt.encode(d->opt.encode_arg, d->images, d->fresh_shapes, d->n_fresh,
+                                        d->fresh, err)
+                        : 0;
     for (unsigned i = 0; i < d->n_fresh && rc == 0; i++) {
         const struct fresh *f = &d->fresh_of[i];
         const struct latents_place at = place_of(d, &f->place, f->mirror);
@@ -521,7 +604,51 @@ static void take_good(struct images *d, unsigned n, const struct slot *s)
     d->partitions[n] = s->place.partition;
     d->ids[n] = s->id;
     d->keys[n] = s->key;
+    if (d->batch_shapes)
+        d->batch_shapes[n] = s->shape;
     take_caption_row(d, n, s);
+}
+
+/* rows (n) of `bytes`: the i-th becomes that which was the order[i]-th. */
+static void move_rows(struct images *d, void *rows, size_t bytes, unsigned n)
+{
+    uint8_t *p = rows;
+    if (!rows)
+        return;
+    memcpy(d->left, d->order, n * sizeof(*d->left));
+    for (unsigned i = 0; i < n; i++) {
+        unsigned at = i;
+        if (d->left[i] == i)
+            continue;
+        memcpy(d->row, p + i * bytes, bytes);
+        while (d->left[at] != i) {
+            const unsigned from = d->left[at];
+            memcpy(p + at * bytes, p + from * bytes, bytes);
+            d->left[at] = at;
+            at = from;
+        }
+        memcpy(p + at * bytes, d->row, bytes);
+        d->left[at] = at;
+    }
+}
+
+/* Puts the batch in the order of its shapes, those of one shape as they came. */
+static void sort_batch(struct images *d, unsigned n, bool moments)
+{
+    unsigned k = 0;
+    for (unsigned shape = 0; shape <= d->opt.n_shapes; shape++)
+        for (unsigned i = 0; i < n; i++)
+            if (d->batch_shapes[i] == shape)
+                d->order[k++] = i;
+    move_rows(d, moments ? NULL : d->images, d->image_bytes, n);
+    move_rows(d, moments ? d->moments : NULL, moments_bytes(d), n);
+    move_rows(d, d->captions, d->opt.caption_tokens * sizeof(*d->captions), n);
+    move_rows(d, d->caption_lengths, sizeof(*d->caption_lengths), n);
+    move_rows(d, d->labels, sizeof(*d->labels), n);
+    move_rows(d, d->partitions, sizeof(*d->partitions), n);
+    move_rows(d, d->ids, sizeof(*d->ids), n);
+    move_rows(d, d->keys, sizeof(*d->keys), n);
+    move_rows(d, d->batch_shapes, sizeof(*d->batch_shapes), n);
 }
 
 static int images_next(struct data *base, struct batch *ret, struct err *err)
@@ -547,10 +674,13 @@ static int images_next(struct data *base, struct batch *ret, struct err *err)
     if (rc < 0)
         return rc;
     const bool moments = d->opt.latents || encoded > 0;
+    if (d->batch_shapes)
+        sort_batch(d, n, moments);
     *ret = (struct batch){.count = n,
                           .samples = n,
                           .images = moments ? NULL : d->images,
                           .moments = moments ? d->moments : NULL,
+                          .shapes = d->batch_shapes,
                           .labels = d->labels,
                           .partitions = d->partitions,
                           .captions = d->captions,
@@ -581,8 +711,15 @@ int images_open(const struct images_options *opt, const struct data_range *range
     pthread_cond_init(&d->room, NULL);
     if (opt->random_crop)
         d->opt.cache = NULL; /* no two passes see the same pixels */
+    d->shapes[0] = image_square((int)opt->image_size);
+    uint64_t shapes = 0;
+    for (unsigned i = 0; i < opt->n_shapes; i++) {
+        d->shapes[i + 1] = opt->shapes[i];
+        shapes = rng_mix(rng_mix(shapes, (uint64_t)opt->shapes[i].width),
+                         (uint64_t)opt->shapes[i].height);
+    }
     if (d->opt.cache)
-        cache_use(d->opt.cache, d->image_bytes);
+        cache_use(d->opt.cache, d->image_bytes, shapes);
     rc = data_open(&d->base, &ops, &opt->order, ranges, n_ranges, err);
     if (rc == 0)
         rc = make_ring(d, err);

@@ -22,6 +22,7 @@
 #ifndef WORKER_DATA_IMAGES_H
 #define WORKER_DATA_IMAGES_H
 
+#include "common/data/image.h"
 #include "worker/data/data.h"
 
 struct image_cache;
@@ -29,25 +30,32 @@ struct latents;
 
 #define IMAGES_CHANNELS 3
 #define IMAGES_THREADS_MAX 64
+#define IMAGES_SHAPES_MAX 16
 
 struct images_options {
-    unsigned image_size; /* pixels of a side; images are cropped and scaled to it */
-    unsigned batch;      /* samples of a batch */
-    unsigned threads;    /* decode threads, 0 = 1 */
-    unsigned classes;    /* a sample of a higher class is bad; 0: any is fine */
-    bool flip;           /* mirror half of the samples, by (seed, pass, sample id) */
-    bool random_crop;    /* else the centre: a square by (seed, pass, sample id), never cached */
+    unsigned image_size; /* S, pixels of a side; images are scaled to cover it and cropped */
+    /* Shapes in place of the square, none with more pixels, or NULL: an image goes to that of the
+     * nearest aspect, and a batch is in their order.  Number i is i + 1 in a batch's shapes. */
+    const struct image_shape *shapes; /* copied */
+    unsigned n_shapes;
+    unsigned batch;   /* samples of a batch */
+    unsigned threads; /* decode threads, 0 = 1 */
+    unsigned classes; /* a sample of a higher class is bad; 0: any is fine */
+    bool flip;        /* mirror half of the samples, by (seed, pass, sample id) */
+    bool random_crop; /* else the centre: by (seed, pass, sample id), never cached */
     struct data_order order;
     /* May be NULL; must outlive the data.  A cache holds one image size at a
      * time: images_open with another size empties it. */
     struct image_cache *cache;
-    /* Of a model that sees latents: numbers of a side's moments; 0: it sees pixels.  Flips are then
-     * drawn by the name of a sample, which a shard of latents has kept, not by its number. */
-    unsigned moments;
+    /* Of a model that sees latents: numbers of an S x S side's moments, and the latents' side; 0:
+     * it sees pixels.  Flips are then drawn by the name of a sample, which a shard of latents has
+     * kept, not by its number. */
+    unsigned moments, latent_side;
     struct latents *latents; /* kept moments, or NULL; must outlive the data */
-    /* With latents: moments (count,moments) of images (count,S,S,3), on the consumer's thread. */
-    int (*encode)(void *arg, const uint8_t *images, unsigned count, uint16_t *moments,
-                  struct err *err);
+    /* With latents: moments (count,moments) of images (count,S,S,3) of these shapes, in places as
+     * in a batch, on the consumer's thread. */
+    int (*encode)(void *arg, const uint8_t *images, const uint8_t *shapes, unsigned count,
+                  uint16_t *moments, struct err *err);
     void *encode_arg;
     /* Turns a caption into (caption_tokens) tokens, of which *ret_length count; on the decode
      * threads, several at once.  A negative return makes the sample a bad one.  NULL: batches have
@@ -62,8 +70,8 @@ struct images_options {
 int images_open(const struct images_options *opt, const struct data_range *ranges, size_t n_ranges,
                 struct data **ret, struct err *err);
 
-/* Mirrors an image of side `size` in place. */
-void images_mirror(uint8_t *pixels, unsigned size);
+/* Mirrors an image in place. */
+void images_mirror(uint8_t *pixels, struct image_shape shape);
 
 /* At most max_bytes of decoded pixels. */
 int image_cache_new(size_t max_bytes, struct image_cache **ret, struct err *err);

@@ -91,6 +91,8 @@ static void digest(const struct work *w, enum dtype dt, uint8_t out[HASH_BYTES])
     struct hash h;
     hash_init(&h);
     hash_update(&h, numbers, sizeof numbers);
+    for (size_t i = 0; i < s->data.buckets.n; i++)
+        hash_update(&h, s->data.buckets.items[i], strlen(s->data.buckets.items[i]) + 1);
     for (size_t i = 0; i < w->task->n_encoders; i++) {
         const Skerry__V1__EncoderFile *f = w->task->encoders[i];
         hash_update(&h, &(uint32_t){(uint32_t)f->part}, sizeof(uint32_t));
@@ -128,13 +130,24 @@ static int open_part(struct encoder_rank *r, const char *folder, enum frozen_par
     return work_own_file(rc, err);
 }
 
-static int run_images(void *arg, const uint8_t *images, unsigned count, bf16 *d_moments,
-                      struct err *err)
+static int run_images(void *arg, const uint8_t *images, const uint8_t *shapes, unsigned count,
+                      bf16 *d_moments, struct err *err)
 {
     struct encoder_rank *r = arg;
-    const struct frozen_io io = {.in = images, .out = d_moments};
+    const size_t values = encoders_moments(r->set), side = (size_t)r->set->pixels;
+    const struct batch b = {.count = count, .shapes = shapes};
     int rc = open_part(r, r->set->vae_folder, FROZEN_ENCODE, &r->vae, err);
-    return rc < 0 ? rc : frozen_run(r->vae, &io, (int)count, err);
+    for (unsigned i = 0, n; i < count && rc == 0; i += n) {
+        const struct image_shape shape = r->set->shapes[batch_shape(&b, i)];
+        const struct frozen_io io = {.in = images + i * side * side * IMAGES_CHANNELS,
+                                     .in_stride = side * side * IMAGES_CHANNELS,
+                                     .out = d_moments + i * values,
+                                     .height = shape.height,
+                                     .width = shape.width};
+        n = batch_run(&b, i, count);
+        rc = frozen_run(r->vae, &io, (int)n, err);
+    }
+    return rc;
 }
 
 static int run_captions(void *arg, const int32_t *tokens, const int32_t *lengths, unsigned count,
@@ -269,6 +282,8 @@ static int open_set(struct engine *e, const struct work *w, const uint8_t hash[H
     enc->users = 1;
     memcpy(enc->hash, hash, HASH_BYTES);
     enc->pixels = w->spec.data.image_size;
+    enc->shapes[0] = image_square(enc->pixels);
+    (void)encoders_shapes(&w->spec, enc->shapes + 1);
     enc->channels = (int)w->task->input->channels;
     enc->side = (int)w->task->input->side;
     enc->caption_tokens = (int)w->task->input->caption_tokens;
@@ -361,6 +376,24 @@ void encoders_drop(struct encoders *enc)
     mem_free(enc);
 }
 
+unsigned encoders_shapes(const struct job_spec *job, struct image_shape ret[IMAGES_SHAPES_MAX])
+{
+    const size_t n = job->data.buckets.n;
+    _Static_assert(JOB_BUCKETS_MAX <= IMAGES_SHAPES_MAX, "all shapes of a job");
+    for (size_t i = 0; i < n && i < JOB_BUCKETS_MAX; i++) {
+        const struct job_shape b = job_bucket(job, i);
+        ret[i] = (struct image_shape){b.width, b.height};
+    }
+    return (unsigned)(n < JOB_BUCKETS_MAX ? n : JOB_BUCKETS_MAX);
+}
+
+unsigned encoders_values(const struct encoders *enc, int shape)
+{
+    const uint64_t S = (uint64_t)enc->pixels, width = (uint64_t)enc->shapes[shape].width;
+    const uint64_t height = (uint64_t)enc->shapes[shape].height;
+    return (unsigned)(encoders_moments(enc) * height * width / (S * S));
+}
+
 unsigned encoders_moments(const struct encoders *enc)
 {
     return enc && enc->vae ? 2u * (unsigned)(enc->channels * enc->side * enc->side) : 0;
@@ -385,16 +418,31 @@ static int bring(struct encoders *enc, void *host, void *d, size_t bytes, struct
     return dev->ops->sync(dev, NULL, err);
 }
 
-int encoders_images(struct encoders *enc, const uint8_t *images, unsigned count, uint16_t *moments,
-                    struct err *err)
+/* Moments that lie densely in runs, each to its own place. */
+static void spread(const struct encoders *enc, const struct batch *b, uint16_t *moments)
+{
+    const size_t most = encoders_moments(enc);
+    for (unsigned i = 0, n; i < b->count; i += n) {
+        const size_t values = encoders_values(enc, batch_shape(b, i));
+        n = batch_run(b, i, b->count);
+        for (unsigned k = n - 1; k > 0; k--)
+            memmove(moments + (i + k) * most, moments + i * most + k * values,
+                    values * sizeof *moments);
+    }
+}
+
+int encoders_images(struct encoders *enc, const uint8_t *images, const uint8_t *shapes,
+                    unsigned count, uint16_t *moments, struct err *err)
 {
     const size_t bytes = (size_t)count * encoders_moments(enc) * sizeof *moments;
     void *d = NULL;
     int rc = room(enc, bytes, &d, err);
     if (rc == 0)
-        rc = run_images(&enc->ranks[0], images, count, d, err);
+        rc = run_images(&enc->ranks[0], images, shapes, count, d, err);
     if (rc == 0)
         rc = bring(enc, moments, d, bytes, err);
+    if (rc == 0)
+        spread(enc, &(struct batch){.count = count, .shapes = shapes}, moments);
     enc->ranks[0].dev->ops->free(enc->ranks[0].dev, d);
     return rc;
 }

@@ -13,6 +13,7 @@
 
 #include "common/base/base.h"
 #include "common/base/hash.h"
+#include "worker/data/images.h"
 #include "worker/net/net.h"
 #include "worker/train/island.h"
 
@@ -36,6 +37,7 @@ struct encoders {
     struct component *vae, *text; /* what the folders say; NULL: the job has none */
     struct caption_tokenizer *tokenizer;
     int pixels, channels, side, caption_tokens;
+    struct image_shape shapes[1 + IMAGES_SHAPES_MAX]; /* by number: the square, data.buckets */
     int layer;
     struct latents *kept; /* encoders.run: worker */
     int32_t *null_tokens;
@@ -54,12 +56,18 @@ int encoders_get(struct engine *e, struct work *w, struct encoders **ret, struct
 struct encoders *encoders_take(struct encoders *enc); /* accepts NULL */
 void encoders_drop(struct encoders *enc);             /* accepts NULL */
 
-/* Numbers of a side's moments; 0: the model sees pixels. */
+/* The shapes of data.buckets; how many. */
+unsigned encoders_shapes(const struct job_spec *job, struct image_shape ret[IMAGES_SHAPES_MAX]);
+
+/* Numbers of the moments of an S x S side; 0: the model sees pixels. */
 unsigned encoders_moments(const struct encoders *enc);
 
-/* moments (count,2,Ch,s,s) bf16 bits on the host, of images (count,S,S,3). */
-int encoders_images(struct encoders *enc, const uint8_t *images, unsigned count, uint16_t *moments,
-                    struct err *err);
+/* moments (count,2,Ch,s,s) bf16 bits on the host, of images (count,S,S,3) of these shapes, NULL:
+ * squares; places as in a batch. */
+int encoders_images(struct encoders *enc, const uint8_t *images, const uint8_t *shapes,
+                    unsigned count, uint16_t *moments, struct err *err);
+/* Numbers of the moments of a side of a shape. */
+unsigned encoders_values(const struct encoders *enc, int shape);
 /* images (count,S,S,3) on the host, of latents (count,Ch,s,s) on the first device. */
 int encoders_decode(struct encoders *enc, const float *d_latents, unsigned count, uint8_t *images,
                     struct err *err);

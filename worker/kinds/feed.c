@@ -7,10 +7,10 @@
 #include "worker/kinds/engine.h"
 #include "worker/train/eval.h"
 
-static int encode(void *arg, const uint8_t *images, unsigned count, uint16_t *moments,
-                  struct err *err)
+static int encode(void *arg, const uint8_t *images, const uint8_t *shapes, unsigned count,
+                  uint16_t *moments, struct err *err)
 {
-    return encoders_images(arg, images, count, moments, err);
+    return encoders_images(arg, images, shapes, count, moments, err);
 }
 
 static int open_images(struct engine *e, struct work *w, const struct data_range *ranges, size_t n,
@@ -22,8 +22,12 @@ static int open_images(struct engine *e, struct work *w, const struct data_range
     if (rc < 0)
         return rc;
     const bool captions = enc && enc->text && !o->unlabelled;
+    struct image_shape shapes[IMAGES_SHAPES_MAX];
+    const unsigned n_shapes = encoders_shapes(&w->spec, shapes);
     const struct images_options opt = {
         .image_size = o->side ? o->side : (unsigned)w->spec.data.image_size,
+        .shapes = shapes,
+        .n_shapes = o->side ? 0 : n_shapes,
         .batch = o->batch,
         .threads = e->opt.decode_threads,
         .classes = o->unlabelled ? 0 : (unsigned)w->task->n_classes,
@@ -32,6 +36,7 @@ static int open_images(struct engine *e, struct work *w, const struct data_range
         .order = *order,
         .cache = o->side ? NULL : e->images,
         .moments = encoders_moments(enc),
+        .latent_side = enc ? (unsigned)enc->side : 0,
         .latents = enc && !o->side ? enc->kept : NULL,
         .encode = encode,
         .encode_arg = enc,

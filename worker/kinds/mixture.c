@@ -165,6 +165,9 @@ static int take_result(struct mixture *m, struct trip *t, struct err *err)
 static int run_remote(void *arg, const struct mix_call *calls, int n, struct err *err)
 {
     struct mixture *m = arg;
+    for (int i = 0; i < n; i++)
+        if (calls[i].shape != 0)
+            return err_set(err, -ERR_UNIMPLEMENTED, "remote experts see squares only");
     if (!m->w->uplink)
         return err_set(err, -ENOTCONN, "remote experts need a coordinator");
     struct trip *trips = mem_try_zero((size_t)n * sizeof *trips);
@@ -462,7 +465,7 @@ static int open_eval(struct mixture_eval *v, struct engine *e, int batch, struct
     rc = flow_matching_init(&v->flow, &like_experts, &opt, err);
     if (rc < 0)
         return rc;
-    arena_add(&v->arena, &v->d_v, B * (size_t)v->flow.n * sizeof *v->d_v);
+    arena_add(&v->arena, &v->d_v, B * (size_t)v->flow.most * sizeof *v->d_v);
     arena_add(&v->arena, &v->d_loss, B * sizeof *v->d_loss);
     v->all = mem_try_array(B * K, sizeof *v->all);
     v->loss = mem_try_array(B, sizeof *v->loss);
@@ -519,9 +522,9 @@ static int add_losses(struct mixture_eval *v, struct strategy *s, const struct b
     return rc;
 }
 
-static int add_batch(void *arg, struct batch *b, struct err *err)
+/* A batch of one shape. */
+static int add_run(struct mixture_eval *v, const struct batch *b, struct err *err)
 {
-    struct mixture_eval *v = arg;
     struct mixture *m = v->m;
     struct flow_matching *f = &v->flow;
     int rc = flow_matching_load(f, b, err);
@@ -529,8 +532,11 @@ static int add_batch(void *arg, struct batch *b, struct err *err)
         rc = flow_matching_mix(f, 0, b->count, err);
     if (rc == 0)
         rc = m->dev->ops->sync(m->dev, f->stream, err);
-    if (rc == 0)
+    if (rc == 0) {
+        dit_rows_shape(&m->rows, batch_shape(b, 0));
+        mix_shape(m->mix, batch_shape(b, 0), f->n);
         rc = weigh(m, m->weights, f->d_xt, f->t, (int)b->count, err);
+    }
     if (rc == 0)
         rc = note_routing(v, b, err);
     if (rc == 0 && f->d_states) {
@@ -541,6 +547,20 @@ static int add_batch(void *arg, struct batch *b, struct err *err)
         rc = mix_run(m->mix, f->d_xt, f->t, f->labels, v->all, (int)b->count, err);
     for (int i = 0; i < v->n_strategies && rc == 0; i++)
         rc = add_losses(v, &v->strategies[i], b, err);
+    return rc;
+}
+
+static int add_batch(void *arg, struct batch *b, struct err *err)
+{
+    struct mixture_eval *v = arg;
+    const struct batch_sizes sizes = net_batch_sizes(v->m->experts.model, &v->flow.opt);
+    int rc = 0;
+    for (unsigned i = 0, n; i < b->count && rc == 0; i += n) {
+        struct batch part;
+        n = batch_run(b, i, b->count);
+        batch_slice(b, i, n, &sizes, &part);
+        rc = add_run(v, &part, err);
+    }
     return rc;
 }
 

@@ -5,6 +5,7 @@
 #define IMAGES_OF_CALL 64
 #define TOKENS_OF_CALL 8192
 #define TEXTS_MAX 64
+#define FIND_BACK 1024 /* rows: more than a batch goes back */
 
 int rows_open(struct rows *r, struct work *w, Skerry__V1__Range *const *ranges, size_t n_ranges,
               struct err *err)
@@ -13,7 +14,8 @@ int rows_open(struct rows *r, struct work *w, Skerry__V1__Range *const *ranges, 
     for (size_t i = 0; i < n_ranges; i++)
         r->n += ranges[i]->count;
     r->ids = mem_try_array(r->n, sizeof(*r->ids));
-    if (!r->ids)
+    r->taken = mem_try_array(r->n, sizeof(*r->taken));
+    if (!r->ids || !r->taken)
         return err_set(err, -ENOMEM, "no memory for %" PRIu64 " samples", r->n);
     uint64_t at = 0;
     for (size_t i = 0; i < n_ranges; i++)
@@ -25,6 +27,7 @@ int rows_open(struct rows *r, struct work *w, Skerry__V1__Range *const *ranges, 
 void rows_close(struct rows *r)
 {
     mem_free(r->ids);
+    mem_free(r->taken);
     *r = (struct rows){0};
 }
 
@@ -39,13 +42,28 @@ int rows_each(struct rows *r, struct engine *e, const struct feed_options *opt, 
     return feed_each(e, r->w, r->ranges, r->n_ranges, &o, take, arg, &samples, err);
 }
 
+/* The row of id among [from, to); r->n: none. */
+static uint64_t seek(const struct rows *r, uint64_t from, uint64_t to, uint64_t id)
+{
+    while (from < to && (r->ids[from] != id || r->taken[from]))
+        from++;
+    return from < to ? from : r->n;
+}
+
 int rows_find(struct rows *r, uint64_t id, uint64_t *ret, struct err *err)
 {
-    while (r->at < r->n && r->ids[r->at] != id)
-        r->at++;
-    if (r->at == r->n)
+    /* The next one, else of the same batch, which may be in another order, else of a later one. */
+    const uint64_t back = r->at > FIND_BACK ? r->at - FIND_BACK : 0;
+    uint64_t row = seek(r, r->at, r->at < r->n ? r->at + 1 : r->n, id);
+    if (row == r->n)
+        row = seek(r, back, r->at, id);
+    if (row == r->n)
+        row = seek(r, r->at, r->n, id);
+    if (row == r->n)
         return err_set(err, -EINVAL, "a sample that the task does not name");
-    *ret = r->at++;
+    r->taken[row] = true;
+    r->at = row + 1;
+    *ret = row;
     return 0;
 }
 

@@ -12,6 +12,7 @@ struct rows {
     size_t n_ranges;
     uint64_t n, at; /* rows; the next one that a sample may be */
     uint64_t *ids;  /* (n) */
+    bool *taken;    /* (n) */
 };
 
 int rows_open(struct rows *r, struct work *w, Skerry__V1__Range *const *ranges, size_t n_ranges,
@@ -21,7 +22,8 @@ void rows_close(struct rows *r); /* { 0 } is fine */
 /* Takes all samples as feed_each does; of texts each row is one piece. */
 int rows_each(struct rows *r, struct engine *e, const struct feed_options *opt, feed_take_fn take,
               void *arg, struct err *err);
-/* The row of a sample of the batch.  Samples come in order, the bad ones are left out. */
+/* The row of a sample of the batch, each once.  Batches come in order, the bad samples are left
+ * out. */
 int rows_find(struct rows *r, uint64_t id, uint64_t *ret, struct err *err);
 
 /* Is it a job of texts? */

@@ -20,20 +20,27 @@ struct run {
     struct encoders *enc;
     struct shard from;
     struct shard_writer *to;
-    uint32_t values, sides, next; /* numbers of a side; sides; first sample that is not written */
+    uint32_t values, sides, next; /* numbers of a square; sides; first sample that is not written */
     uint8_t *mirrored;            /* (BATCH,S,S,3) */
     uint16_t *moments;            /* (sides,BATCH,values) */
     uint16_t *sample;             /* (sides,values) */
     struct buf bytes;
 };
 
-/* The next sample with these moments; NULL: none, its picture cannot be read. */
-static int write_sample(struct run *r, const uint16_t *values, struct err *err)
+static int latent_side(const struct run *r, int pixels)
+{
+    return (int)((int64_t)pixels * r->enc->side / r->enc->pixels);
+}
+
+/* The next sample with these moments of a shape; NULL: none, its picture cannot be read. */
+static int write_sample(struct run *r, const uint16_t *values, int shape, struct err *err)
 {
     const struct shard_sample *from = &r->from.samples[r->next];
     struct shard_sample s = *from;
     const struct moments m = {.key = data_content_key(from->data, from->len),
-                              .values = r->values,
+                              .values = encoders_values(r->enc, shape),
+                              .height = (uint16_t)latent_side(r, r->enc->shapes[shape].height),
+                              .width = (uint16_t)latent_side(r, r->enc->shapes[shape].width),
                               .sides = values ? r->sides : 0};
     buf_clear(&r->bytes);
     int rc = moments_encode(&m, values, &r->bytes);
@@ -51,21 +58,37 @@ static int write_bad(struct run *r, uint32_t end, struct err *err)
 {
     int rc = 0;
     while (rc == 0 && r->next < end)
-        rc = write_sample(r, NULL, err);
+        rc = write_sample(r, NULL, 0, err);
     return rc;
 }
 
 static int encode(struct run *r, const struct batch *b, struct err *err)
 {
     const size_t image = (size_t)r->enc->pixels * (size_t)r->enc->pixels * IMAGES_CHANNELS;
-    int rc = encoders_images(r->enc, b->images, b->count, r->moments, err);
+    int rc = encoders_images(r->enc, b->images, b->shapes, b->count, r->moments, err);
     if (rc < 0 || r->sides == 1)
         return rc;
     memcpy(r->mirrored, b->images, b->count * image);
     for (unsigned i = 0; i < b->count; i++)
-        images_mirror(r->mirrored + i * image, (unsigned)r->enc->pixels);
-    return encoders_images(r->enc, r->mirrored, b->count, r->moments + (size_t)BATCH * r->values,
-                           err);
+        images_mirror(r->mirrored + i * image, r->enc->shapes[batch_shape(b, i)]);
+    return encoders_images(r->enc, r->mirrored, b->shapes, b->count,
+                           r->moments + (size_t)BATCH * r->values, err);
+}
+
+/* The place of sample i in its shard. */
+static uint32_t index_of(const struct batch *b, unsigned i)
+{
+    return (uint32_t)(b->ids[i] & 0xffff);
+}
+
+/* A batch is in the order of shapes, the shard as it was: that which comes first from `next` on. */
+static unsigned earliest(const struct batch *b, uint32_t next)
+{
+    unsigned best = b->count;
+    for (unsigned i = 0; i < b->count; i++)
+        if (index_of(b, i) >= next && (best == b->count || index_of(b, i) < index_of(b, best)))
+            best = i;
+    return best;
 }
 
 static int take(void *arg, struct batch *b, struct err *err)
@@ -74,14 +97,15 @@ static int take(void *arg, struct batch *b, struct err *err)
     if (!b->images)
         return err_set(err, -ERR_FORMAT, "task: encode.range is of latents already");
     int rc = encode(r, b, err);
-    for (unsigned i = 0; i < b->count && rc == 0; i++) {
+    for (unsigned n = 0; n < b->count && rc == 0; n++) {
+        const unsigned i = earliest(b, r->next);
+        const uint32_t values = encoders_values(r->enc, batch_shape(b, i));
         for (uint32_t side = 0; side < r->sides; side++)
-            memcpy(r->sample + (size_t)side * r->values,
-                   r->moments + ((size_t)side * BATCH + i) * r->values,
-                   r->values * sizeof *r->sample);
-        rc = write_bad(r, (uint32_t)(b->ids[i] & 0xffff), err);
+            memcpy(r->sample + (size_t)side * values,
+                   r->moments + ((size_t)side * BATCH + i) * r->values, values * sizeof *r->sample);
+        rc = write_bad(r, index_of(b, i), err);
         if (rc == 0)
-            rc = write_sample(r, r->sample, err);
+            rc = write_sample(r, r->sample, batch_shape(b, i), err);
     }
     return rc;
 }

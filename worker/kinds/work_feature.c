@@ -1,7 +1,8 @@
 /* FEATURE: one row of numbers for each sample of the ranges, by which it is partitioned.
  *
  *   pixels   the image scaled to 16 x 16, in [-1,1]
- *   latents  the mean latents of the image, averaged over squares to a side of at most 8
+ *   latents  the mean latents of the image, averaged over squares to a side of at most 8 (over
+ *            rectangles, of an image of another shape)
  *   ngrams   hashed byte n-grams of the first 32 tokens (worker/data/ngrams.h)
  *   model    texts: mean of the last hidden state over the first 32 tokens; images: over the
  *            patches of the image at t = 0.1, noise by sample id, no label
@@ -88,17 +89,29 @@ static int pixels(struct run *r, struct err *err)
 
 /* ---- latents ------------------------------------------------------------------- */
 
-/* x (Ch,to,to) = means of squares of the means that moments (2,Ch,side,side) begin with. */
-static void shrink(float *x, const uint16_t *moments, int channels, int side, int to)
+/* The places that cell i of `to` covers, of `all`: at least one. */
+struct span {
+    int from, to;
+};
+static struct span span_of(int i, int all, int to)
 {
-    const int by = side / to;
-    for (int c = 0; c < channels * to; c++)
+    return (struct span){i * all / to, ((i + 1) * all + to - 1) / to};
+}
+
+/* x (Ch,to,to) = means over rectangles of the means that moments (2,Ch,h,w) begin with. */
+static void shrink(float *x, const uint16_t *moments, int channels, int h, int w, int to)
+{
+    for (int c = 0; c < channels * to; c++) {
+        const struct span rows = span_of(c % to, h, to);
         for (int col = 0; col < to; col++) {
+            const struct span columns = span_of(col, w, to);
             double sum = 0;
-            for (int p = 0; p < by * by; p++)
-                sum += (double)bf16_to_f32(moments[(c * by + p / by) * side + col * by + p % by]);
-            x[c * to + col] = (float)(sum / (by * by));
+            for (int r = rows.from; r < rows.to; r++)
+                for (int k = columns.from; k < columns.to; k++)
+                    sum += (double)bf16_to_f32(moments[(c / to * h + r) * w + k]);
+            x[c * to + col] = (float)(sum / ((rows.to - rows.from) * (columns.to - columns.from)));
         }
+    }
 }
 
 static int take_latents(void *arg, struct batch *b, struct err *err)
@@ -106,12 +119,16 @@ static int take_latents(void *arg, struct batch *b, struct err *err)
     struct run *r = arg;
     const struct encoders *enc = r->enc;
     const size_t values = encoders_moments(enc);
-    int rc = b->moments ? 0 : encoders_images(r->enc, b->images, b->count, r->moments, err);
+    int rc =
+        b->moments ? 0 : encoders_images(r->enc, b->images, b->shapes, b->count, r->moments, err);
     const uint16_t *moments = b->moments ? b->moments : r->moments;
     for (unsigned i = 0; i < b->count && rc == 0; i++) {
         uint64_t row = 0;
+        const struct image_shape shape = enc->shapes[batch_shape(b, i)];
         if ((rc = rows_find(&r->rows, b->ids[i], &row, err)) == 0)
-            shrink(r->x + row * r->d, moments + i * values, enc->channels, enc->side, r->side);
+            shrink(r->x + row * r->d, moments + i * values, enc->channels,
+                   shape.height * enc->side / enc->pixels, shape.width * enc->side / enc->pixels,
+                   r->side);
     }
     return rc;
 }
@@ -192,9 +209,8 @@ static int means(struct run *r, struct batch *b, struct err *err)
     return means_of(r->net.net, b, &m, err);
 }
 
-static int take_states(void *arg, struct batch *b, struct err *err)
+static int take_states_of(struct run *r, struct batch *b, struct err *err)
 {
-    struct run *r = arg;
     const size_t wide = (size_t)r->columns * r->d;
     int rc = means(r, b, err);
     for (unsigned i = 0; rc == 0 && i < b->count; i++) {
@@ -204,6 +220,24 @@ static int take_states(void *arg, struct batch *b, struct err *err)
         memcpy(r->x + row * r->d, r->means + (size_t)i * r->d, r->d * sizeof(float));
         if (r->chunks)
             memcpy(r->chunks + row * wide, r->chunk_means + i * wide, wide * sizeof(float));
+    }
+    return rc;
+}
+
+/* Those of images of one shape at a time. */
+static int take_states(void *arg, struct batch *b, struct err *err)
+{
+    struct run *r = arg;
+    if (!b->shapes)
+        return take_states_of(r, b, err);
+    const struct net *net = r->net.net;
+    const struct batch_sizes sizes = net_batch_sizes(net_model(net), &net->opt);
+    int rc = 0;
+    for (unsigned i = 0, n; i < b->count && rc == 0; i += n) {
+        struct batch part;
+        n = batch_run(b, i, b->count);
+        batch_slice(b, i, n, &sizes, &part);
+        rc = take_states_of(r, &part, err);
     }
     return rc;
 }

@@ -10,6 +10,16 @@ uint64_t batch_units(const struct batch *b)
     return n;
 }
 
+unsigned batch_run(const struct batch *b, unsigned from, unsigned most)
+{
+    unsigned n = from < b->count ? b->count - from : 0;
+    n = n < most ? n : most;
+    for (unsigned i = 1; i < n; i++)
+        if (batch_shape(b, from + i) != batch_shape(b, from))
+            return i;
+    return n;
+}
+
 void batch_slice(const struct batch *b, unsigned from, unsigned count,
                  const struct batch_sizes *sizes, struct batch *ret)
 {
@@ -29,6 +39,7 @@ void batch_slice(const struct batch *b, unsigned from, unsigned count,
         ret->moments = b->moments ? b->moments + from * sizes->moments : NULL;
         ret->captions = b->captions ? b->captions + (size_t)from * sizes->caption_tokens : NULL;
         ret->caption_lengths = b->caption_lengths ? b->caption_lengths + from : NULL;
+        ret->shapes = b->shapes ? b->shapes + from : NULL;
         ret->labels = b->labels ? b->labels + from : NULL;
         ret->partitions = b->partitions ? b->partitions + from : NULL;
     }

@@ -19,6 +19,8 @@ struct batch {
     const uint8_t *images;     /* (count,S,S,3) rows from the top, RGB; NULL with moments */
     const uint16_t *moments;   /* (count,2,Ch,s,s) bf16: mean and logarithm of the variance of the
                                 * latents, where an encoder has run before; or NULL */
+    const uint8_t *shapes;     /* (count) the number of each one's shape (model_shape), which it
+                                * fills its place from the beginning with; NULL: all S x S */
     const int32_t *labels;     /* (count) class of each; NULL: the null label for all */
     const int32_t *partitions; /* (count) of the data: a router's class, the teacher's number;
                                 * NULL where neither is meant */
@@ -55,6 +57,14 @@ struct batch_sizes {
     uint64_t moments;        /* values: 2*Ch*s*s; 0: none come */
     unsigned caption_tokens; /* L; 0: none come */
 };
+
+/* The shape of sample i; from it on, how many samples of one shape there are, at most `most`: what
+ * a network can take at a time. */
+static inline int batch_shape(const struct batch *b, unsigned i)
+{
+    return b->shapes ? b->shapes[i] : 0;
+}
+unsigned batch_run(const struct batch *b, unsigned from, unsigned most);
 
 /* Samples [from, from+count); sizes is not read for texts. */
 void batch_slice(const struct batch *b, unsigned from, unsigned count,

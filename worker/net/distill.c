@@ -29,7 +29,7 @@ int distill_teach(struct net *net, const struct mix_experts *teachers, struct er
         return 0;
     const struct flow_matching *f = &d->image.flow;
     const struct mix_options opt = {
-        .dev = f->dev, .stream = f->stream, .values = f->n, .rows = net->opt.batch, .most = 1};
+        .dev = f->dev, .stream = f->stream, .values = f->most, .rows = net->opt.batch, .most = 1};
     d->want = mem_try_array((size_t)net->opt.batch * (size_t)teachers->count, sizeof *d->want);
     if (!d->want)
         return err_set(err, -ENOMEM, "no memory for %d teachers", teachers->count);
@@ -62,6 +62,7 @@ static int ask_teachers(struct distill *d, unsigned from, int B, struct err *err
         d->captions = (struct net_captions){f->loaded, f->d_states, f->lengths};
         mix_captions(d->teachers, &d->captions);
     }
+    mix_shape(d->teachers, f->shapes[from], f->n);
     int rc = mix_run(d->teachers, f->d_xt, f->t + from, f->labels + from, d->want, B, err);
     return rc < 0 ? rc : mix_combine(d->teachers, f->d_target, d->want, B, err);
 }

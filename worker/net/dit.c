@@ -133,7 +133,9 @@ static void plan(struct dit *d)
     const uint64_t B = (uint64_t)d->opt.batch, rows = B * (uint64_t)d->T;
     struct arena *a = &d->arena;
 
-    arena_add(a, &d->pos, (uint64_t)d->T * (uint64_t)d->C * sizeof(float));
+    arena_add(a, &d->pos,
+              (uint64_t)(1 + d->m->spec.n_shapes) * (uint64_t)d->T * (uint64_t)d->C *
+                  sizeof(float));
     for (int i = 0; i < net_slots(&d->opt); i++)
         plan_slot(d, &d->slots[i], B, rows);
     if (d->L > 0)
@@ -179,11 +181,13 @@ uint64_t dit_bytes(const struct model *m, const struct net_options *opt, enum dt
 
 static int fill_constants(struct dit *d, struct err *err)
 {
-    size_t n = (size_t)d->T * (size_t)d->C;
+    const size_t one = (size_t)d->T * (size_t)d->C, n = one * (size_t)(1 + d->m->spec.n_shapes);
     float *pos = mem_try_array(n, sizeof *pos);
     if (!pos)
         return err_set(err, -ENOMEM, "no memory for the positions");
-    model_positions(&d->m->spec, pos);
+    memset(pos, 0, n * sizeof *pos);
+    for (int i = 0; i <= d->m->spec.n_shapes; i++)
+        model_positions(&d->m->spec, i, pos + (size_t)i * one);
     dit_op(d, d->ops->copy(d->dev, d->pos, pos, n * sizeof *pos, COPY_TO_DEVICE, d->stream),
            "copying the positions");
     if (d->L > 0)
@@ -249,5 +253,5 @@ int dit_batch(const struct dit *d)
 
 void dit_hidden(const struct dit *d, struct net_hidden *ret)
 {
-    *ret = (struct net_hidden){.x = d->slots[0].nf.x, .dt = DT_F32, .T = d->T, .C = d->C};
+    *ret = (struct net_hidden){.x = d->slots[0].nf.x, .dt = DT_F32, .T = d->slots[0].T, .C = d->C};
 }

@@ -22,6 +22,7 @@ struct dit;
 /* What a pass reads and writes of B samples, all device memory. */
 struct dit_io {
     int B;                  /* at most batch */
+    int shape;              /* of all (model_shape): S x S below stands for it */
     const float *x;         /* (B,Ch,S,S); for the backward it need not live on */
     const float *t;         /* (B) times in [0,1] */
     const int32_t *labels;  /* (B) in [0, classes], classes being the null label; NULL: a router,
@@ -53,7 +54,8 @@ int dit_forward(struct dit *d, const struct net_part *part, int slot, const stru
 int dit_backward(struct dit *d, const struct net_part *part, int slot, const struct dit_io *io,
                  bool first, struct err *err);
 
-/* The residual stream after the last block of the last forward in slot 0, (B,T,C) f32. */
+/* The residual stream after the last block of the last forward in slot 0, (B,T,C) f32, T of its
+ * shape. */
 void dit_hidden(const struct dit *d, struct net_hidden *ret);
 
 #endif

@@ -33,7 +33,7 @@ static void norm_backward(struct dit *d, const struct dit_slot *s, const struct 
         .mod_ld = dit_mod_ld(d, m.block),
         .dx_set = set,
         .B = B,
-        .T = d->T,
+        .T = s->T,
         .C = d->C,
         .dt = d->dt,
     };
@@ -67,7 +67,7 @@ static void begin_block_backward(struct dit *d, const struct dit_slot *s, int b,
 static void mlp_backward(struct dit *d, const struct dit_slot *s, int b, int B, bool first)
 {
     const struct dit_block *p = &s->blocks[b];
-    const int64_t rows = (int64_t)B * d->T, C = d->C, M = d->M;
+    const int64_t rows = (int64_t)B * s->T, C = d->C, M = d->M;
     const struct weights_linear fc1 = {model_block_tensor(&d->m->spec, b, T_FC1_W), rows, C, M};
     const struct weights_linear fc2 = {model_block_tensor(&d->m->spec, b, T_FC2_W),
                                        rows,
@@ -87,7 +87,7 @@ static void attention_backward(struct dit *d, const struct dit_slot *s, int b, i
 {
     const struct model_spec *spec = &d->m->spec;
     const struct dit_block *p = &s->blocks[b];
-    const int64_t rows = (int64_t)B * d->T, C = d->C;
+    const int64_t rows = (int64_t)B * s->T, C = d->C;
     struct weights_linear qkv = {model_block_tensor(&d->m->spec, b, T_QKV_W), rows, C, 3 * C};
     struct weights_linear proj = {model_block_tensor(&d->m->spec, b, T_PROJ_W), rows, C, C};
 
@@ -101,7 +101,7 @@ static void attention_backward(struct dit *d, const struct dit_slot *s, int b, i
         .lse = p->lse,
         .qkv = p->qkv,
         .B = B,
-        .T = d->T,
+        .T = s->T,
         .H = spec->heads,
         .D = d->C / spec->heads,
         .dt = d->dt,
@@ -116,7 +116,7 @@ static void cross_backward(struct dit *d, const struct dit_slot *s, int b, int B
 {
     const struct dit_block *p = &s->blocks[b];
     const struct dit_cross *c = &p->cross;
-    const int64_t rows = (int64_t)B * d->T, C = d->C;
+    const int64_t rows = (int64_t)B * s->T, C = d->C;
     const struct weights_linear q = {model_caption_tensor(b, X_CROSS_Q_W), rows, C, C};
     const struct weights_linear kv = {model_caption_tensor(b, X_CROSS_K_W), (int64_t)B * d->L, C,
                                       2 * C};
@@ -134,7 +134,7 @@ static void cross_backward(struct dit *d, const struct dit_slot *s, int b, int B
         .kv = c->kv,
         .klen = s->io.lengths,
         .B = B,
-        .T = d->T,
+        .T = s->T,
         .H = d->m->spec.heads,
         .D = d->C / d->m->spec.heads,
         .Tk = d->L,
@@ -268,12 +268,12 @@ static void condition_backward(struct dit *d, struct dit_slot *s, int B, bool fi
 
 static void embed_backward(struct dit *d, struct dit_slot *s, int B, bool first)
 {
-    const int64_t n = model_patches(&d->m->spec), C = d->C;
+    const int64_t n = model_shape_patches(&d->m->spec, s->io.shape), C = d->C;
     const struct weights_linear patch = {T_PATCH_W, B * n, d->P, C};
     float *dense = dit_is_router(d) ? s->nf.x : s->dx;
 
     for (int b = 0; b < B && dit_is_router(d); b++) {
-        const float *row = s->dx + b * d->T * C;
+        const float *row = s->dx + b * s->T * C;
         dit_copy_rows(d, d->dscond + b * C, row, C);
         dit_copy_rows(d, dense + b * n * C, row + C, n * C);
     }
@@ -289,18 +289,18 @@ static void head_backward(struct dit *d, const struct dit_slot *s, const float *
 {
     const struct kernel_ops *k = d->ops;
     const struct model_spec *spec = &d->m->spec;
-    const int64_t values = (int64_t)B * d->T * d->C;
+    const int64_t values = (int64_t)B * s->T * d->C;
     const void *dout = d->dout;
     int64_t ld;
-    const struct weights_linear l = dit_head_of(d, B, &ld);
+    const struct weights_linear l = dit_head_of(d, s, B, &ld);
 
     if (dit_is_router(d)) {
         dout = weights_as_dt(&d->w, dpred, d->dout, (int64_t)B * spec->classes);
         dit_op(d, k->zero(d->dev, d->dh, (size_t)values * dtype_bytes(d->dt), d->stream), "zero");
     } else {
         dit_op(d,
-               k->patchify(d->dev, d->dout, dpred, B, spec->channels, spec->image, spec->image,
-                           spec->patch, PATCH_PPC, d->dt, d->stream),
+               k->patchify(d->dev, d->dout, dpred, B, spec->channels, s->shape.height,
+                           s->shape.width, spec->patch, PATCH_PPC, d->dt, d->stream),
                "patchify");
     }
     weights_grad(&d->w, &l, dout, 0, s->nf.h, ld, first);
@@ -315,11 +315,11 @@ int dit_backward(struct dit *d, const struct net_part *part, int slot, const str
     const int B = io->B;
     int rc = d->opt.mode == NET_FORWARD
                  ? err_set(err, -EINVAL, "a backward in a model made for looking only")
-                 : dit_check_batch(d, B, err);
+                 : dit_check_batch(d, io, err);
     if (rc < 0)
         return rc;
     struct dit_slot *s = &d->slots[slot];
-    s->io = *io;
+    dit_take_io(d, s, io);
     if (p->to == all.to) {
         head_backward(d, s, io->dpred, B, first);
         weights_ready_matrices(&d->w, model_final_tensor(spec, T_FINAL_W),

@@ -98,7 +98,7 @@ static void norm_forward(struct dit *d, const struct dit_slot *s, const struct d
         .scale = s->mod + dit_mod_at(d, m.block, m.which + 1),
         .mod_ld = dit_mod_ld(d, m.block),
         .B = B,
-        .T = d->T,
+        .T = s->T,
         .C = d->C,
         .dt = d->dt,
     };
@@ -138,7 +138,7 @@ static void cross_forward(struct dit *d, const struct dit_slot *s, int b, int B)
 {
     const struct dit_block *p = &s->blocks[b];
     const struct dit_cross *c = &p->cross;
-    const int64_t rows = (int64_t)B * d->T, C = d->C;
+    const int64_t rows = (int64_t)B * s->T, C = d->C;
     const struct weights_linear q = {model_caption_tensor(b, X_CROSS_Q_W), rows, C, C};
     const struct weights_linear kv = {model_caption_tensor(b, X_CROSS_K_W), (int64_t)B * d->L, C,
                                       2 * C};
@@ -157,7 +157,7 @@ static void cross_forward(struct dit *d, const struct dit_slot *s, int b, int B)
         .kv = c->kv,
         .klen = s->io.lengths,
         .B = B,
-        .T = d->T,
+        .T = s->T,
         .H = d->m->spec.heads,
         .D = d->C / d->m->spec.heads,
         .Tk = d->L,
@@ -173,7 +173,7 @@ static void block_forward(struct dit *d, const struct dit_slot *s, int b, int B,
 {
     const struct model_spec *spec = &d->m->spec;
     const struct dit_block *p = &s->blocks[b];
-    const int64_t rows = (int64_t)B * d->T, C = d->C, M = d->M;
+    const int64_t rows = (int64_t)B * s->T, C = d->C, M = d->M;
     const struct weights_linear qkv = {model_block_tensor(&d->m->spec, b, T_QKV_W), rows, C, 3 * C};
     const struct weights_linear proj = {model_block_tensor(&d->m->spec, b, T_PROJ_W), rows, C, C};
     const struct weights_linear fc1 = {model_block_tensor(&d->m->spec, b, T_FC1_W),
@@ -190,7 +190,7 @@ static void block_forward(struct dit *d, const struct dit_slot *s, int b, int B,
         .lse = p->lse,
         .qkv = p->qkv,
         .B = B,
-        .T = d->T,
+        .T = s->T,
         .H = spec->heads,
         .D = d->C / spec->heads,
         .dt = d->dt,
@@ -223,42 +223,48 @@ static void embed(struct dit *d, struct dit_slot *s, const float *x, int B)
 {
     const struct kernel_ops *k = d->ops;
     const struct model_spec *spec = &d->m->spec;
-    const int64_t n = model_patches(spec), C = d->C;
+    const int64_t n = model_shape_patches(spec, s->io.shape), C = d->C;
     float *x1 = s->blocks[0].n1.x, *dense = dit_is_router(d) ? s->nf.x : x1;
 
     dit_op(d,
-           k->patchify(d->dev, s->patches, x, B, spec->channels, spec->image, spec->image,
+           k->patchify(d->dev, s->patches, x, B, spec->channels, s->shape.height, s->shape.width,
                        spec->patch, PATCH_CPP, d->dt, d->stream),
            "patchify");
     weights_forward(&d->w, &(struct weights_linear){T_PATCH_W, B * n, d->P, C}, dense, DT_F32, 0,
                     s->patches, 0);
     for (int b = 0; b < B && dit_is_router(d); b++) {
-        float *row = x1 + b * d->T * C;
+        float *row = x1 + b * s->T * C;
         dit_copy_rows(d, row, weights_f32(&d->w, T_LABELS), C);
         dit_copy_rows(d, row + C, dense + b * n * C, n * C);
     }
-    dit_op(d, k->add_row(d->dev, x1, d->pos, B, (int64_t)d->T * C, d->stream), "add_row");
+    dit_op(d,
+           k->add_row(d->dev, x1, d->pos + (int64_t)s->io.shape * d->T * C, B, (int64_t)s->T * C,
+                      d->stream),
+           "add_row");
 }
 
 static void head(struct dit *d, const struct dit_slot *s, float *pred, int B)
 {
     const struct model_spec *spec = &d->m->spec;
     int64_t ld;
-    const struct weights_linear l = dit_head_of(d, B, &ld);
+    const struct weights_linear l = dit_head_of(d, s, B, &ld);
     weights_forward(&d->w, &l, dit_is_router(d) ? pred : d->out, DT_F32, 0, s->nf.h, ld);
     if (!dit_is_router(d))
         dit_op(d,
-               d->ops->unpatchify(d->dev, pred, d->out, B, spec->channels, spec->image, spec->image,
-                                  spec->patch, PATCH_PPC, DT_F32, d->stream),
+               d->ops->unpatchify(d->dev, pred, d->out, B, spec->channels, s->shape.height,
+                                  s->shape.width, spec->patch, PATCH_PPC, DT_F32, d->stream),
                "unpatchify");
 }
 
-int dit_check_batch(const struct dit *d, int B, struct err *err)
+int dit_check_batch(const struct dit *d, const struct dit_io *io, struct err *err)
 {
-    return B < 1 || B > d->opt.batch
-               ? err_set(err, -EINVAL, "a batch of %d samples in a model made for %d", B,
-                         d->opt.batch)
-               : 0;
+    if (io->B < 1 || io->B > d->opt.batch)
+        return err_set(err, -EINVAL, "a batch of %d samples in a model made for %d", io->B,
+                       d->opt.batch);
+    if (io->shape < 0 || io->shape > d->m->spec.n_shapes)
+        return err_set(err, -EINVAL, "shape %d in a model that knows %d beside the square",
+                       io->shape, d->m->spec.n_shapes);
+    return 0;
 }
 
 int dit_forward(struct dit *d, const struct net_part *part, int slot, const struct dit_io *io,
@@ -266,11 +272,11 @@ int dit_forward(struct dit *d, const struct net_part *part, int slot, const stru
 {
     const struct net_part all = {0, d->m->spec.depth}, *p = part ? part : &all;
     const int B = io->B;
-    int rc = dit_check_batch(d, B, err);
+    int rc = dit_check_batch(d, io, err);
     if (rc < 0)
         return rc;
     struct dit_slot *s = &d->slots[slot];
-    s->io = *io;
+    dit_take_io(d, s, io);
     if (p->from == 0)
         condition(d, s, io);
     modulate(d, s, p, B);

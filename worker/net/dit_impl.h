@@ -55,15 +55,17 @@ struct dit_slot {
     struct dit_block *blocks; /* (depth) */
 
     /* Embedders and conditioning. */
-    void *patches;    /* (B,T,P) (dt); a router's T without the token */
-    float *t1000;     /* (B) */
-    void *freq;       /* (B,256) (dt) */
-    float *pre0;      /* (B,C) first layer of the time MLP */
-    void *act0;       /* (B,C) (dt) */
-    float *cond;      /* (B,C) time + label */
-    void *scond;      /* (B,C) (dt) silu of it */
-    float *mod;       /* (B,mod_ld), or with captions (depth,B,6C) and then (2,B,C) */
-    struct dit_io io; /* of the last call */
+    void *patches;            /* (B,T,P) (dt); a router's T without the token */
+    float *t1000;             /* (B) */
+    void *freq;               /* (B,256) (dt) */
+    float *pre0;              /* (B,C) first layer of the time MLP */
+    void *act0;               /* (B,C) (dt) */
+    float *cond;              /* (B,C) time + label */
+    void *scond;              /* (B,C) (dt) silu of it */
+    float *mod;               /* (B,mod_ld), or with captions (depth,B,6C) and then (2,B,C) */
+    struct dit_io io;         /* of the last call, */
+    int T;                    /* its tokens, */
+    struct model_shape shape; /* and its shape */
 
     /* With captions. */
     float *shared;  /* (B,6C) the modulation that all blocks share */
@@ -89,13 +91,13 @@ struct dit {
     enum dtype dt;
     const struct model *m;
     struct net_options opt;
-    int T, C, M, P, L; /* L 0: no captions */
+    int T, C, M, P, L; /* T: most tokens of a sample; L 0: no captions */
     int64_t mod_ld;    /* 6*C*depth + 2*C: all modulations of a sample in one row */
 
     struct arena arena;
     struct dit_slot *slots;
     struct dit_block *blocks; /* (slots,depth) */
-    float *pos;               /* (T,C) */
+    float *pos;               /* (shapes,T,C), each with its own T from the beginning */
     float *out;               /* (B,T,P) the final layer's; a router has none */
     float *ones;              /* (B,6C) with captions: the gate of what has none, */
     float *dones;             /* (B,6C) and its gradient */
@@ -169,14 +171,22 @@ static inline bool dit_is_apart(const struct dit *d, int b)
 
 /* The layer that makes the result: a DiT's on all tokens, a router's on the first of each
  * sample, a row in T. */
-static inline struct weights_linear dit_head_of(const struct dit *d, int B, int64_t *ret_ld)
+static inline struct weights_linear dit_head_of(const struct dit *d, const struct dit_slot *s,
+                                                int B, int64_t *ret_ld)
 {
     const struct model_spec *spec = &d->m->spec;
     const int w = model_final_tensor(spec, T_FINAL_W);
-    *ret_ld = dit_is_router(d) ? (int64_t)d->T * d->C : 0;
+    *ret_ld = dit_is_router(d) ? (int64_t)s->T * d->C : 0;
     if (dit_is_router(d))
         return (struct weights_linear){.w = w, .rows = B, .in = d->C, .out = spec->classes};
-    return (struct weights_linear){.w = w, .rows = (int64_t)B * d->T, .in = d->C, .out = d->P};
+    return (struct weights_linear){.w = w, .rows = (int64_t)B * s->T, .in = d->C, .out = d->P};
+}
+
+static inline void dit_take_io(const struct dit *d, struct dit_slot *s, const struct dit_io *io)
+{
+    s->io = *io;
+    s->T = model_shape_tokens(&d->m->spec, io->shape);
+    s->shape = model_shape(&d->m->spec, io->shape);
 }
 
 /* dst (n) = src, both on the device. */
@@ -186,9 +196,9 @@ static inline void dit_copy_rows(struct dit *d, float *dst, const float *src, in
            "copying tokens");
 }
 
-/* dit_forward.c, for the backward too: a batch that the DiT was made for; NET_RECOMPUTE's block b
- * again from x of n1 up to what the backward needs. */
-int dit_check_batch(const struct dit *d, int B, struct err *err);
+/* dit_forward.c, for the backward too: a batch that the DiT was made for; its shape;
+ * NET_RECOMPUTE's block b again from x of n1 up to what the backward needs. */
+int dit_check_batch(const struct dit *d, const struct dit_io *io, struct err *err);
 void dit_block_again(struct dit *d, const struct dit_slot *s, int b, int B);
 
 #endif

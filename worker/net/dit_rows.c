@@ -5,11 +5,17 @@ static size_t caption_bytes(const struct model_spec *spec, enum dtype dt)
     return (size_t)spec->caption_tokens * (size_t)spec->caption * dtype_bytes(dt);
 }
 
+static void take_shape(struct dit_rows *r, const struct model_spec *spec, int shape)
+{
+    r->shape = shape;
+    r->in = model_shape_values(spec, shape);
+    r->out = spec->kind == MODEL_ROUTER ? spec->classes : r->in;
+}
+
 static void plan_rows(struct dit_rows *r, const struct model_spec *spec, int rows, enum dtype dt)
 {
     const uint64_t batch = (uint64_t)rows;
-    r->in = (int64_t)model_image_values(spec);
-    r->out = spec->kind == MODEL_ROUTER ? spec->classes : r->in;
+    take_shape(r, spec, 0);
     arena_add(&r->arena, &r->d_t, batch * sizeof *r->d_t);
     arena_add(&r->arena, &r->d_labels, batch * sizeof *r->d_labels);
     if (model_captioned(spec))
@@ -54,6 +60,11 @@ static int failed(const struct dit_rows *r, int rc, struct err *err)
 void dit_rows_captions(struct dit_rows *r, const struct net_captions *captions)
 {
     r->captions = *captions;
+}
+
+void dit_rows_shape(struct dit_rows *r, int shape)
+{
+    take_shape(r, &dit_weights(r->dit)->m->spec, shape);
 }
 
 int32_t dit_rows_null(const struct dit_rows *r)
@@ -101,6 +112,7 @@ static int run_batch(struct dit_rows *r, float *v, const float *x, const float *
     if (rc < 0)
         return failed(r, rc, err);
     const struct dit_io io = {.B = B,
+                              .shape = r->shape,
                               .x = x,
                               .t = r->d_t,
                               .labels = labels && !captioned ? r->d_labels : NULL,

@@ -18,7 +18,8 @@
 
 struct dit_rows {
     struct dit *dit;
-    int64_t in, out; /* values of a row */
+    int shape;       /* of the rows (model_shape) */
+    int64_t in, out; /* values of one */
     struct net_captions captions;
     struct arena arena;
     float *d_t;        /* (batch) */
@@ -40,6 +41,9 @@ void dit_rows_close(struct dit_rows *r);
 
 /* What labels are numbers of from now on; what it points to must live as long. */
 void dit_rows_captions(struct dit_rows *r, const struct net_captions *captions);
+
+/* Of what shape rows are from now on; before: S x S. */
+void dit_rows_shape(struct dit_rows *r, int shape);
 
 /* The number that stands for no label: of what it is told. */
 int32_t dit_rows_null(const struct dit_rows *r);

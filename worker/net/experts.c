@@ -164,6 +164,7 @@ static int run_one(struct experts *x, const struct mix_call *c, struct err *err)
         rc = switch_to(x, c->expert, err);
     if (rc == 0 && c->captions)
         dit_rows_captions(&x->rows, c->captions);
+    dit_rows_shape(&x->rows, c->shape);
     return rc < 0 ? rc : dit_rows_run(&x->rows, c->v, c->x, c->t, c->labels, c->rows, err);
 }
 

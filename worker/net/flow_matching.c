@@ -11,7 +11,7 @@ enum {
 
 static void plan(struct flow_matching *f)
 {
-    const uint64_t N = net_load_most(&f->opt), n = (uint64_t)f->n;
+    const uint64_t N = net_load_most(&f->opt), n = (uint64_t)f->most;
     const uint64_t bytes = (uint64_t)f->opt.batch * n * sizeof(float);
     struct inputs *in = &f->inputs;
     struct arena *a = &f->arena;
@@ -47,7 +47,7 @@ static struct flow_matching sizes(const struct model *m, const struct net_option
     return (struct flow_matching){
         .opt = *opt,
         .channels = m->spec.channels,
-        .image = m->spec.image,
+        .spec = &m->spec,
         .classes = m->spec.kind == MODEL_ROUTER || captioned ? 0 : m->spec.classes,
         .tokens = captioned ? m->spec.caption_tokens : 0,
         .dt = dt,
@@ -55,7 +55,7 @@ static struct flow_matching sizes(const struct model *m, const struct net_option
             captioned ? (size_t)m->spec.caption_tokens * (size_t)m->spec.caption * dtype_bytes(dt)
                       : 0,
         .latent = opt->encoders && opt->encoders->shift,
-        .n = (int64_t)model_image_values(&m->spec),
+        .most = (int64_t)model_image_values(&m->spec),
     };
 }
 
@@ -102,7 +102,9 @@ int flow_matching_init(struct flow_matching *f, const struct weights *w,
     if (rc < 0)
         return rc;
     plan(f);
-    rc = inputs_alloc(&f->inputs, f->dev, err);
+    f->shapes = mem_try_array(net_load_most(opt), sizeof *f->shapes);
+    rc = f->shapes ? inputs_alloc(&f->inputs, f->dev, err)
+                   : err_set(err, -ENOMEM, "no memory for a step of %u images", net_load_most(opt));
     if (rc == 0 && f->latent)
         rc = inputs_alloc(&f->cached, f->dev, err);
     if (rc == 0 && f->tokens > 0) {
@@ -123,6 +125,7 @@ void flow_matching_release(struct flow_matching *f)
     inputs_free(&f->inputs);
     inputs_free(&f->cached);
     mem_free(f->ids);
+    mem_free(f->shapes);
     *f = (struct flow_matching){0};
 }
 
@@ -184,21 +187,50 @@ static int draw_caption(struct flow_matching *f, const struct batch *b, unsigned
     return 0;
 }
 
+/* Where sample i of the run that begins at `first` lies, in values of an image. */
+static int64_t place_of(const struct flow_matching *f, unsigned first, unsigned i)
+{
+    return first * f->most + (i - first) * model_shape_values(f->spec, f->shapes[i]);
+}
+
+/* The places of samples in a batch are all as large: those of a run move together. */
+static void pack(struct flow_matching *f, void *to, const void *from, unsigned count, size_t bytes)
+{
+    for (unsigned i = 0, first = 0; i < count; i++) {
+        first = i > 0 && f->shapes[i] != f->shapes[i - 1] ? i : first;
+        memcpy((char *)to + (size_t)place_of(f, first, i) * bytes,
+               (const char *)from + i * (size_t)f->most * bytes,
+               (size_t)model_shape_values(f->spec, f->shapes[i]) * bytes);
+    }
+}
+
+static int take_shapes(struct flow_matching *f, const struct batch *b, struct err *err)
+{
+    for (unsigned i = 0; i < b->count; i++) {
+        const int shape = batch_shape(b, i);
+        if (shape > f->spec->n_shapes)
+            return err_set(err, -EINVAL,
+                           "sample %u is of shape %d in a model that knows %d beside the square", i,
+                           shape, f->spec->n_shapes);
+        f->shapes[i] = (uint8_t)shape;
+    }
+    return 0;
+}
+
 /* What the network reads of the images. */
 static int load_images(struct flow_matching *f, const struct batch *b, struct err *err)
 {
     const struct net_encoders *e = f->opt.encoders;
-    const size_t B = b->count, n = (size_t)f->n;
     if (!f->latent && b->images) {
-        memcpy(f->images, b->images, B * n);
+        pack(f, f->images, b->images, b->count, 1);
     } else if (f->latent && b->moments) {
-        memcpy(f->moments, b->moments, B * 2 * n * sizeof *f->moments);
+        pack(f, f->moments, b->moments, b->count, 2 * sizeof *f->moments);
         int rc = inputs_send(&f->cached, f->stream);
         return rc < 0 ? err_set(err, rc, "the latents of %u images cannot be loaded on %s: %s",
                                 b->count, f->dev->name, err_text(rc))
                       : 0;
     } else if (f->latent && b->images && e->images) {
-        return e->images(e->arg, b->images, b->count, f->d_moments, err);
+        return e->images(e->arg, b->images, b->shapes, b->count, f->d_moments, err);
     } else {
         return err_set(err, -EINVAL, "a batch of images without %s",
                        f->latent ? "latents, or an encoder that makes them" : "pixels");
@@ -209,8 +241,11 @@ static int load_images(struct flow_matching *f, const struct batch *b, struct er
 int flow_matching_load(struct flow_matching *f, const struct batch *b, struct err *err)
 {
     const size_t B = b->count;
+    int rc = take_shapes(f, b, err);
+    if (rc < 0)
+        return rc;
     for (unsigned i = 0; i < b->count; i++) {
-        int rc = draw_label(f, b, i, &f->labels[i], err);
+        rc = draw_label(f, b, i, &f->labels[i], err);
         if (rc < 0)
             return rc;
         f->t[i] = b->t > 0 ? b->t : draw_time(b->seed, b->keys[i], f->opt.uniform_t);
@@ -224,7 +259,7 @@ int flow_matching_load(struct flow_matching *f, const struct batch *b, struct er
     }
     f->seed = b->seed;
     f->loaded = (int)b->count;
-    int rc = load_images(f, b, err);
+    rc = load_images(f, b, err);
     if (rc == 0 && f->tokens > 0)
         rc = f->opt.encoders->captions(f->opt.encoders->arg, f->ids, f->lengths, b->count,
                                        f->d_states, err);
@@ -251,20 +286,29 @@ int flow_matching_mix(struct flow_matching *f, unsigned from, unsigned count, st
     struct device *dev = f->dev;
     struct stream *s = f->stream;
     const struct kernel_ops *k = dev->ops;
+    const struct model_shape shape = model_shape(f->spec, f->shapes[from]);
     const int B = (int)count;
     int rc = 0;
+    unsigned first = from;
 
+    for (unsigned i = from; i < from + count; i++)
+        if (f->shapes[i] != f->shapes[from])
+            return err_set(err, -EINVAL, "samples %u and %u of a micro-batch have unlike shapes",
+                           from, i);
+    while (first > 0 && f->shapes[first - 1] == f->shapes[from])
+        first--;
+    const int64_t at = place_of(f, first, from);
+    f->n = model_shape_values(f->spec, f->shapes[from]);
     if (f->latent) {
         /* d_target is free until the last. */
         note(&rc, k->normal(dev, f->d_target, f->seed, f->d_posterior + from, B, f->n, s));
-        note(&rc,
-             k->posterior(dev, f->d_x0, f->d_moments + (int64_t)from * 2 * f->n, f->d_target,
-                          f->d_shift, f->d_scale, B, f->channels, f->n / f->channels, DT_BF16, s));
+        note(&rc, k->posterior(dev, f->d_x0, f->d_moments + 2 * at, f->d_target, f->d_shift,
+                               f->d_scale, B, f->channels, f->n / f->channels, DT_BF16, s));
     }
     note(&rc, k->normal(dev, f->d_eps, f->seed, f->d_noise + from, B, f->n, s));
     if (!f->latent)
-        note(&rc, k->image_from_u8(dev, f->d_x0, f->d_images + (int64_t)from * f->n, B, f->channels,
-                                   f->image, f->image, s));
+        note(&rc, k->image_from_u8(dev, f->d_x0, f->d_images + at, B, f->channels, shape.height,
+                                   shape.width, s));
     note(&rc, k->flow_mix(dev, f->d_xt, f->d_target, f->d_x0, f->d_eps, f->d_t + from, B, f->n, s));
     if (rc < 0)
         return err_set(err, rc, "%u images cannot be noised on %s: %s", count, dev->name,

@@ -26,13 +26,15 @@ struct flow_matching {
     struct device *dev;
     struct stream *stream;
     struct net_options opt;
-    int channels, image;
+    const struct model_spec *spec;
+    int channels;
     int classes;   /* labels 0..classes-1; classes is null; 0: there are none */
     int tokens;    /* L of captions; 0: there are none */
     enum dtype dt; /* of states */
     bool latent;
     size_t caption_bytes; /* of one */
-    int64_t n;            /* values of an image */
+    int64_t most;         /* values of an image of S x S */
+    int64_t n;            /* those of each image that was mixed last */
     uint64_t seed;        /* the loaded batch's */
     int loaded;           /* samples of it */
                           /* What was loaded: N = net_load_most samples. */
@@ -41,17 +43,18 @@ struct flow_matching {
     int32_t *labels, *d_labels;         /* (N) null label included; with captions 0..N-1 */
     int32_t *partitions, *d_partitions; /* (N) where the batch has them */
     uint64_t *noise, *d_noise;          /* (N) random streams */
-    uint8_t *images, *d_images;         /* (N,S,S,3), of pixels */
+    uint8_t *images, *d_images;         /* (N,S,S,3), of pixels; see flow_matching_load */
     uint64_t *posterior, *d_posterior;  /* (N) random streams, of latents */
     int32_t *lengths, *d_lengths;       /* (N) of captions */
     struct inputs cached;               /* sent when the batch has moments: */
     uint16_t *moments;                  /* (N,2n) bf16, of latents */
     bf16 *d_moments;
-    int32_t *ids; /* (N,L) host */
+    int32_t *ids;    /* (N,L) host */
+    uint8_t *shapes; /* (N) host */
 
     /* What was mixed: B = opt.batch samples. */
     struct arena arena;
-    float *d_x0, *d_eps, *d_xt, *d_target; /* (B,Ch,S,S) */
+    float *d_x0, *d_eps, *d_xt, *d_target; /* (B,n) */
     void *d_states;                        /* (N,L,D) (dt), of captions */
     float *d_shift, *d_scale;              /* (Ch), of latents */
 };
@@ -64,7 +67,9 @@ void flow_matching_release(struct flow_matching *f);
 /* On the device, for a network that computes in dt. */
 uint64_t flow_matching_bytes(const struct model *m, const struct net_options *opt, enum dtype dt);
 
-/* Both only queue work on the stream, but that a load waits where encoders run; before the next
+/* On the device, images and moments of a run of samples of one shape lie densely behind each other
+ * from the place of its first sample; what is mixed at once is of one shape.
+ * Both only queue work on the stream, but that a load waits where encoders run; before the next
  * load it must have been waited for.
  * -EINVAL for a label that is not below classes, a caption's length out of range, a batch without
  * what the network reads. */

@@ -73,6 +73,7 @@ static struct dit_io io_of(struct image_net *n, int slot, const struct net_micro
     const struct flow_matching *f = &n->flow;
     return (struct dit_io){
         .B = (int)micro->count,
+        .shape = f->shapes[micro->from],
         .x = f->d_xt,
         .t = f->d_t + micro->from,
         .labels = f->classes ? f->d_labels + micro->from : NULL,
@@ -120,10 +121,10 @@ int image_net_hidden(struct net *net, const struct batch *b, struct net_hidden *
 {
     struct image_net *n = of(net);
     const struct net_micro micro = {.count = b->count};
-    const struct dit_io io = io_of(n, 0, &micro);
     int rc = flow_matching_load(&n->flow, b, err);
     if (rc == 0)
         rc = flow_matching_mix(&n->flow, 0, b->count, err);
+    const struct dit_io io = io_of(n, 0, &micro);
     if (rc == 0)
         rc = dit_forward(n->dit, NULL, 0, &io, err);
     if (rc == 0)

@@ -14,7 +14,7 @@ struct image_net {
     struct dit *dit;
     struct flow_matching flow; /* the current batch */
     struct arena arena;
-    int64_t values; /* a sample's result: 3*S*S, or the router's classes */
+    int64_t values; /* a sample's result at most: 3*S*S, or the router's classes */
     float *d_pred;  /* (B,values) */
     float *d_dpred; /* (slots,B,values), NULL in NET_FORWARD */
     float *logits;  /* a router: (B,classes) host */

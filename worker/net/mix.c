@@ -131,6 +131,8 @@ struct mix {
     struct mix_options opt;
     struct mix_experts experts;
     const struct net_captions *captions;
+    int shape;
+    int64_t n; /* values of a sample of it */
     const struct kernel_ops *ops;
     int entries; /* at most */
     int start[MIX_EXPERTS_MAX + 1];
@@ -169,6 +171,7 @@ int mix_new(const struct mix_options *opt, const struct mix_experts *experts, st
     struct mix *m = mem_alloc(sizeof *m);
     m->opt = *opt;
     m->experts = *experts;
+    m->n = opt->values;
     m->ops = opt->dev->ops;
     m->entries = opt->rows * opt->most;
     const size_t n = (size_t)m->entries;
@@ -202,6 +205,13 @@ void mix_free(struct mix *m)
 void mix_captions(struct mix *m, const struct net_captions *captions)
 {
     m->captions = captions;
+}
+
+void mix_shape(struct mix *m, int shape, int64_t n)
+{
+    assert(n > 0 && n <= m->opt.values);
+    m->shape = shape;
+    m->n = n;
 }
 
 static int failed(const struct mix *m, int rc, struct err *err)
@@ -238,7 +248,7 @@ static int group(struct mix *m, const float *t, const int32_t *labels, const flo
 static int gather(struct mix *m, const float *x, struct err *err)
 {
     const int total = m->start[m->experts.count];
-    const int64_t n = m->opt.values;
+    const int64_t n = m->n;
     for (int e = 0, run; e < total; e += run) {
         for (run = 1; e + run < total && m->row[e + run] == m->row[e] + run;)
             run++;
@@ -254,7 +264,7 @@ int mix_run(struct mix *m, const float *x, const float *t, const int32_t *labels
             int rows, struct err *err)
 {
     struct mix_call calls[MIX_EXPERTS_MAX];
-    const int64_t n = m->opt.values;
+    const int64_t n = m->n;
     int n_calls = 0;
     int rc = group(m, t, labels, want, rows, err);
     if (rc == 0)
@@ -269,6 +279,7 @@ int mix_run(struct mix *m, const float *x, const float *t, const int32_t *labels
             calls[n_calls++] = (struct mix_call){
                 .expert = k,
                 .rows = count,
+                .shape = m->shape,
                 .x = m->x + e * n,
                 .t = m->t + e,
                 .labels = m->labels + e,
@@ -296,7 +307,7 @@ static int run_length(const struct mix *m, int k, int e, const float *selected)
 int mix_combine(struct mix *m, float *v, const float *selected, int rows, struct err *err)
 {
     const int K = m->experts.count;
-    const int64_t n = m->opt.values;
+    const int64_t n = m->n;
     int rc = m->ops->zero(m->opt.dev, v, (size_t)(rows * n) * sizeof(float), m->opt.stream);
     for (int k = 0; k < K; k++) {
         for (int e = m->start[k], run; e < m->start[k + 1] && rc == 0; e += run) {

@@ -56,6 +56,7 @@ void mix_select(const struct mix_rule *rule, float *selected, const float *weigh
 struct mix_call {
     int expert;
     int rows;
+    int shape;                           /* of all rows (model_shape) */
     const float *x;                      /* (rows,n) on the device */
     const float *t;                      /* (rows) on the host */
     const int32_t *labels;               /* (rows) on the host */
@@ -74,7 +75,7 @@ struct mix_experts {
 struct mix_options {
     struct device *dev;
     struct stream *stream; /* that x and v live on; kept */
-    int64_t values;        /* n: of a sample */
+    int64_t values;        /* n: of a sample, at most */
     int rows;              /* largest batch */
     int most;              /* experts of a row, at most (mix_most) */
 };
@@ -87,6 +88,10 @@ uint64_t mix_bytes(const struct mix_options *opt); /* on the device */
 
 /* What the labels of the next runs are numbers of (borrowed); NULL: of classes. */
 void mix_captions(struct mix *m, const struct net_captions *captions);
+
+/* Of what shape (model_shape) the samples of the next runs are, and their n; 0 and values before.
+ */
+void mix_shape(struct mix *m, int shape, int64_t n);
 
 /* Runs each expert on the rows of x (rows,n; device) where want (rows,K) is above 0. */
 int mix_run(struct mix *m, const float *x, const float *t, const int32_t *labels, const float *want,

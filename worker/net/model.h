@@ -50,6 +50,7 @@ struct job_spec;
 #define MODEL_CLASSES_MAX 65536
 #define MODEL_VOCAB_MAX (1 << 20)
 #define MODEL_CONTEXT_MAX 4096
+#define MODEL_SHAPES_MAX 16
 
 /* In the header above; numbers of checkpoints. */
 enum model_kind { MODEL_DIT, MODEL_ROUTER, MODEL_LLAMA };
@@ -59,6 +60,11 @@ struct model_cut {
     int n_levels;
     uint8_t block_level[MODEL_BLOCKS_MAX];
     uint8_t embed_level, head_level;
+};
+
+/* Sides of an image, of what the network reads. */
+struct model_shape {
+    int height, width;
 };
 
 struct model_spec {
@@ -71,8 +77,11 @@ struct model_spec {
     int channels; /* Ch */
     int image;    /* S, of what the network reads: pixels, or latents */
     int patch;    /* divides image */
-    int classes;  /* DIT: labels 0..classes-1; `classes` itself is the null label.
-                   * ROUTER: partitions.  Captions: not read */
+    /* Shapes that images may have beside S x S, with no more patches. */
+    int n_shapes;
+    struct model_shape shapes[MODEL_SHAPES_MAX];
+    int classes; /* DIT: labels 0..classes-1; `classes` itself is the null label.
+                  * ROUTER: partitions.  Captions: not read */
     /* captions; a ROUTER has none */
     int caption;        /* D: channels of the text encoder's states; 0: no captions */
     int caption_tokens; /* L: most tokens of a caption */
@@ -119,6 +128,26 @@ static inline int model_patches(const struct model_spec *s)
     return (s->image / s->patch) * (s->image / s->patch);
 }
 int model_tokens(const struct model_spec *s);
+
+/* Shape number i: 0 is S x S, the others are those of shapes; its patches, tokens and values. */
+static inline struct model_shape model_shape(const struct model_spec *s, int i)
+{
+    return i > 0 ? s->shapes[i - 1] : (struct model_shape){s->image, s->image};
+}
+static inline int model_shape_patches(const struct model_spec *s, int i)
+{
+    const struct model_shape h = model_shape(s, i);
+    return (h.height / s->patch) * (h.width / s->patch);
+}
+static inline int model_shape_tokens(const struct model_spec *s, int i)
+{
+    return model_shape_patches(s, i) + (model_tokens(s) - model_patches(s));
+}
+static inline int64_t model_shape_values(const struct model_spec *s, int i)
+{
+    const struct model_shape h = model_shape(s, i);
+    return (int64_t)s->channels * h.height * h.width;
+}
 static inline int model_patch_values(const struct model_spec *s)
 {
     return s->patch * s->patch * s->channels;
@@ -177,9 +206,10 @@ static inline int model_interpolation(const struct model_spec *s)
  * (o_proj, down_proj) normal(0.02 / sqrt(2 depth)), norms one. */
 void model_init(const struct model *m, uint64_t seed, float *flat);
 
-/* Fixed 2-D sine-cosine positions of the patches, (T,C), as the original computes
- * them; that of a classification token is zero. */
-void model_positions(const struct model_spec *s, float *out);
+/* Fixed 2-D sine-cosine positions of the patches of a shape, (T,C), as the original computes
+ * them; that of a classification token is zero.  Those of other shapes count rows and columns as
+ * the square's do; with captions each axis is scaled to the square's, as diffusers has it. */
+void model_positions(const struct model_spec *s, int shape, float *out);
 
 /* Files: safetensors, F32, the tensors of one level (or of all: level -1) in table order,
  * metadata {"format":"pt"}; the same values give the same bytes.  save writes atomically; sha256

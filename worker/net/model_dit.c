@@ -50,6 +50,15 @@ static int image_check(const struct model_spec *s, struct err *err)
         return err_set(err, -ERR_CONFIG,
                        "an image of %d pixels in patches of %d is %d tokens; at most %d", s->image,
                        s->patch, tokens(s), TOKENS_MAX);
+    for (int i = 1; i <= s->n_shapes; i++) {
+        const struct model_shape h = model_shape(s, i);
+        if (h.height < s->patch || h.width < s->patch || h.height % s->patch ||
+            h.width % s->patch || model_shape_patches(s, i) > model_patches(s))
+            return err_set(err, -ERR_CONFIG,
+                           "images of %d x %d in patches of %d: expected multiples of it and no "
+                           "more patches than %d x %d has",
+                           h.width, h.height, s->patch, s->image, s->image);
+    }
     if (s->dim % 4 != 0)
         return err_set(err, -ERR_CONFIG, "model.dim %d must be a multiple of 4 from 4 to %d",
                        s->dim, MODEL_DIM_MAX);
@@ -68,6 +77,14 @@ static void image_sizes(const struct job_spec *job, const struct model_facts *f,
 {
     s->channels = f->channels > 0 ? f->channels : MODEL_PIXEL_CHANNELS;
     s->image = f->side > 0 ? f->side : job->data.image_size;
+    const int n = (int)job->data.buckets.n;
+    s->n_shapes = n < MODEL_SHAPES_MAX ? n : MODEL_SHAPES_MAX;
+    for (int i = 0; i < s->n_shapes; i++) {
+        const struct job_shape b = job_bucket(job, (size_t)i);
+        /* Sides of latents are those of pixels over the same factor. */
+        s->shapes[i].height = (int)((int64_t)b.height * s->image / job->data.image_size);
+        s->shapes[i].width = (int)((int64_t)b.width * s->image / job->data.image_size);
+    }
 }
 
 /* The sizes of the job's second network. */
@@ -218,25 +235,29 @@ static void init(const struct model_tensor *t, const struct model_spec *s, uint6
         p[j] = (2.0f * p[j] - 1.0f) * bound;
 }
 
-void model_positions(const struct model_spec *s, float *out)
+void model_positions(const struct model_spec *s, int shape, float *out)
 {
     /* The original's meshgrid puts the column first: half of the channels
      * encode the column, the other half the row, each as sines then cosines. */
-    const int side = s->image / s->patch, quarter = s->dim / 4;
-    const double unit = 1.0 / model_interpolation(s);
+    const struct model_shape h = model_shape(s, shape);
+    const int rows = h.height / s->patch, columns = h.width / s->patch, quarter = s->dim / 4;
+    const double side = s->image / s->patch, unit = 1.0 / model_interpolation(s);
+    const bool scaled = model_captioned(s);
+    const double down = scaled ? unit * (side / rows) : unit;
+    const double right = scaled ? unit * (side / columns) : unit;
     if (s->kind == MODEL_ROUTER) {
         memset(out, 0, (size_t)s->dim * sizeof *out);
         out += s->dim;
     }
-    for (int row = 0; row < side; row++) {
-        for (int col = 0; col < side; col++) {
-            float *p = out + (size_t)(row * side + col) * (size_t)s->dim;
+    for (int row = 0; row < rows; row++) {
+        for (int col = 0; col < columns; col++) {
+            float *p = out + (size_t)(row * columns + col) * (size_t)s->dim;
             for (int i = 0; i < quarter; i++) {
                 double w = pow(10000.0, -(double)i / quarter);
-                p[i] = (float)sin(col * unit * w);
-                p[quarter + i] = (float)cos(col * unit * w);
-                p[2 * quarter + i] = (float)sin(row * unit * w);
-                p[3 * quarter + i] = (float)cos(row * unit * w);
+                p[i] = (float)sin(col * right * w);
+                p[quarter + i] = (float)cos(col * right * w);
+                p[2 * quarter + i] = (float)sin(row * down * w);
+                p[3 * quarter + i] = (float)cos(row * down * w);
             }
         }
     }

@@ -73,10 +73,11 @@ enum net_precision {
  * must not depend on the samples beside it. */
 struct net_encoders {
     void *arg;
-    /* d_moments (count,2,Ch,s,s) = of images (count,pixels,pixels,3), host.  NULL: the network
-     * reads pixels, or every batch brings its moments. */
-    int (*images)(void *arg, const uint8_t *images, unsigned count, bf16 *d_moments,
-                  struct err *err);
+    /* d_moments (count,2,Ch,s,s) = of images (count,pixels,pixels,3), host, of these shapes as in a
+     * batch; those of a run of one shape densely behind each other (flow_matching.h).  NULL: the
+     * network reads pixels, or every batch brings its moments. */
+    int (*images)(void *arg, const uint8_t *images, const uint8_t *shapes, unsigned count,
+                  bf16 *d_moments, struct err *err);
     /* d_states (count,L,D) (dt) = of tokens (count,L) and lengths (count), host.  NULL: there are
      * no captions. */
     int (*captions)(void *arg, const int32_t *tokens, const int32_t *lengths, unsigned count,
@@ -125,7 +126,8 @@ struct net_part {
     int from, to;
 };
 
-/* Samples [from, from+count) of what was loaded; count <= opt.batch. */
+/* Samples [from, from+count) of what was loaded; count <= opt.batch; all of one shape (batch_run).
+ */
 struct net_micro {
     unsigned from, count;
     bool first;    /* its step's first: gradients =, else += */
@@ -191,8 +193,8 @@ static inline enum dtype net_dtype(const struct device *dev, enum net_precision 
 /* Device bytes in all, encoders included. */
 uint64_t net_bytes(const struct model *m, const struct net_options *opt, enum dtype dt);
 
-/* count <= opt.batch.  Waits for the device.  An error leaves the weights as they were;
- * gradients are then undefined. */
+/* count <= opt.batch, of one shape.  Waits for the device.  An error leaves the weights as they
+ * were; gradients are then undefined. */
 int net_loss(struct net *n, const struct batch *b, bool first, float grad_scale, bool backward,
              struct net_result *ret, struct err *err);
 
@@ -206,7 +208,7 @@ int net_forward(struct net *n, const struct net_part *part, int slot, const stru
 /* After the same part's forward in this slot, and the later parts' backward. */
 int net_backward(struct net *n, const struct net_part *part, int slot, struct err *err);
 
-/* -ERR_UNIMPLEMENTED where the kind has no states. */
+/* A batch of one shape.  -ERR_UNIMPLEMENTED where the kind has no states. */
 int net_hidden(struct net *n, const struct batch *b, struct net_hidden *ret, struct err *err);
 
 /* What samples of a batch take for a net of m. */

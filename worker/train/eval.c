@@ -30,10 +30,10 @@ int eval_batch(struct net *net, const struct batch *b, struct eval_sum *sum, str
     int rc = losses && best ? 0 : err_set(err, -ENOMEM, "no memory for %u losses", most);
     struct net_result r = {.losses = losses, .best = spec->kind == MODEL_ROUTER ? best : NULL};
 
-    for (unsigned start = 0; start < b->count && rc == 0; start += most) {
-        const unsigned left = b->count - start;
+    for (unsigned start = 0, n; start < b->count && rc == 0; start += n) {
         struct batch part;
-        batch_slice(b, start, left < most ? left : most, &sizes, &part);
+        n = batch_run(b, start, most);
+        batch_slice(b, start, n, &sizes, &part);
         rc = net_loss(net, &part, false, 0.0f, false, &r, err);
         if (rc == 0)
             add(&part, losses, r.best, sum);

@@ -213,8 +213,8 @@ struct island_trainer {
     struct trainer *trainers[ISLAND_MAX];
     struct reducer reducers[ISLAND_MAX]; /* unused in an island of one */
 
-    /* The shape of the last step: another of it needs no more memory than there is.  Teachers
-     * may take some in any step. */
+    /* The size of the last step: another of it needs no more memory than there is.  Teachers and
+     * pictures of several shapes may take some in any step. */
     unsigned settled_count, settled_seq;
 
     /* What the ranks do now. */
@@ -363,7 +363,8 @@ static unsigned part_at(unsigned count, int rank, int n)
 static enum reducer_how how_to_reduce(const struct island_trainer *t)
 {
     const struct batch *b = &t->batch;
-    if (t->opt.distill || t->settled_count != b->count || t->settled_seq != b->seq)
+    if (t->opt.distill || t->m->spec.n_shapes > 0 || t->settled_count != b->count ||
+        t->settled_seq != b->seq)
         return REDUCER_MEETS;
     return b->count >= (unsigned)t->n ? REDUCER_OVERLAPS : REDUCER_WAITS;
 }

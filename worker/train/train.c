@@ -241,17 +241,18 @@ int trainer_set_peers(struct trainer *t, const struct train_peers *peers, struct
 
 /* ---- a step, queued ---- */
 
-/* Forward and backward of the trainer's own samples. */
-static int queue_gradients(struct trainer *t, unsigned count, struct err *err)
+/* Forward and backward of the trainer's own samples; a micro-batch is of one shape. */
+static int queue_gradients(struct trainer *t, const struct batch *b, struct err *err)
 {
+    const unsigned count = b->count;
     struct weights *w = t->w;
     const unsigned micro = (unsigned)micro_batch(&t->opt);
     const struct weights_watch *watch = t->with_peers ? &t->peers.watch : NULL;
     int rc = 0;
-    for (unsigned from = 0; from < count && rc == 0; from += micro) {
-        const unsigned left = count - from;
-        const struct net_micro m = {from, left < micro ? left : micro, from == 0, true};
-        w->watch = left <= micro ? watch : NULL;
+    for (unsigned from = 0, n; from < count && rc == 0; from += n) {
+        n = batch_run(b, from, micro);
+        const struct net_micro m = {from, n, from == 0, true};
+        w->watch = from + n == count ? watch : NULL;
         rc = net_forward(t->net, NULL, 0, &m, err);
         if (rc == 0)
             rc = net_backward(t->net, NULL, 0, err);
@@ -337,7 +338,7 @@ static int queue_step(struct trainer *t, const struct batch *b, struct err *err)
 {
     const float *losses = NULL;
     int64_t n = 0;
-    int rc = queue_gradients(t, b->count, err);
+    int rc = queue_gradients(t, b, err);
     if (rc == 0)
         rc = queue_losses(t, b, &losses, &n, err);
     return rc < 0 ? rc : queue_update(t, losses, n, err);
@@ -352,10 +353,11 @@ static void forget_graph(struct trainer *t)
     t->rec.graph = NULL;
 }
 
+/* Steps of several shapes are all different. */
 static bool can_record(const struct trainer *t)
 {
     return t->dev->graphs && t->net->ops->graphs && !t->dev->profile && !t->rec.off &&
-           (!t->with_peers || t->peers.graphs);
+           (!t->with_peers || t->peers.graphs) && t->m->spec.n_shapes == 0;
 }
 
 /* Whether this step is the last one over again; remembers it.  The loss's scale is an

@@ -27,7 +27,7 @@ struct trainer;
 
 struct train_options {
     int batch;            /* images or rows of a step, at most */
-    int accumulate;       /* micro-batches that a step is cut into */
+    int accumulate;       /* micro-batches that a step is cut into, those of several shapes apart */
     bool accumulate_auto; /* more may be made of it (worker/train/plan.h); results are then those of
                            * `accumulate` but for the order of sums */
     double lr;

@@ -31,7 +31,8 @@ struct probe {
     void *states;
     int32_t *lengths;
     size_t n; /* values of all images */
-    int B;
+    int B, shape;
+    uint64_t dims[4]; /* of x */
 };
 
 static int open_inputs(struct probe *p, char **argv, struct model_spec *spec, struct err *err)
@@ -47,9 +48,15 @@ static int open_inputs(struct probe *p, char **argv, struct model_spec *spec, st
         return err_set(err, -ERR_FORMAT, "%s has no x or no states", p->path);
     p->B = (int)x->shape[0];
     p->n = x->count;
+    memcpy(p->dims, x->shape, sizeof p->dims);
+    /* Of rectangles `square` says with its length which square the model is made for. */
+    const struct st_tensor *square = st_find(&p->in, "square");
+    p->shape = square != NULL;
     *spec = (struct model_spec){
         .channels = (int)x->shape[1],
-        .image = (int)x->shape[2],
+        .image = (int)(square ? square->shape[0] : x->shape[2]),
+        .n_shapes = p->shape,
+        .shapes = {{(int)x->shape[2], (int)x->shape[3]}},
         .caption_tokens = (int)states->shape[1],
         .caption = (int)states->shape[2],
         .dim = atoi(argv[3]),
@@ -140,6 +147,7 @@ static int run(struct probe *p, struct err *err)
 {
     const struct dit_io io = {
         .B = p->B,
+        .shape = p->shape,
         .x = p->x,
         .t = p->t,
         .states = p->states,
@@ -170,11 +178,8 @@ static int write_device(struct probe *p, struct st_writer *out, const float *d, 
 
 static int write_results(struct probe *p, const char *path, struct err *err)
 {
-    const struct model_spec *s = &p->m->spec;
-    const uint64_t S = (uint64_t)s->image;
-    const uint64_t shape[] = {(uint64_t)p->B, (uint64_t)s->channels, S, S};
     struct st_writer *out = st_writer_new();
-    int rc = st_writer_add(out, "pred", ST_F32, 4, shape, err);
+    int rc = st_writer_add(out, "pred", ST_F32, 4, p->dims, err);
     for (size_t i = 0; i < p->m->n && rc == 0; i++) {
         const struct model_tensor *t = &p->m->tensors[i];
         char name[MODEL_NAME_MAX + 2];

@@ -56,12 +56,13 @@ static inline bf16 tiny_moment(const uint8_t *image, int j)
     return tiny_bf16((float)image[(j * 5) % (3 * TINY_PIXELS * TINY_PIXELS)] / 64.0f - 2.0f);
 }
 
-static inline int tiny_encode_images(void *arg, const uint8_t *images, unsigned count,
-                                     bf16 *d_moments, struct err *err)
+static inline int tiny_encode_images(void *arg, const uint8_t *images, const uint8_t *shapes,
+                                     unsigned count, bf16 *d_moments, struct err *err)
 {
     struct tiny_encoders *e = arg;
     const int n = 2 * (int)model_image_values(&e->spec);
     (void)err;
+    assert_null(shapes);
     for (int i = 0; i < (int)count * n; i++)
         d_moments[i] = tiny_moment(images + i / n * 3 * TINY_PIXELS * TINY_PIXELS, i % n);
     e->images += count;

@@ -26,7 +26,7 @@ static VipsImage *picture(void)
 static void check_halves(const void *data, size_t len)
 {
     uint8_t out[16 * 16 * 3];
-    OK(image_decode(data, len, 16, NULL, out, err));
+    OK(image_decode(data, len, image_square(16), NULL, out, err));
     for (int y = 0; y < 16; y += 15) {
         const uint8_t *left = out + (y * 16 + 2) * 3, *right = out + (y * 16 + 13) * 3;
         assert_true(left[0] > 200 && left[1] < 60 && left[2] < 60);
@@ -63,7 +63,7 @@ static void decodes_every_format(void **state)
     assert_int_equal(vips_colourspace(image, &cmyk, VIPS_INTERPRETATION_CMYK, NULL), 0);
     assert_int_equal(vips_jpegsave_buffer(cmyk, &bytes, &n, "Q", 95, NULL), 0);
     uint8_t out[8 * 8 * 3];
-    OK(image_decode(bytes, n, 8, NULL, out, err));
+    OK(image_decode(bytes, n, image_square(8), NULL, out, err));
     assert_true(out[0] > out[2]);
     g_free(bytes);
     g_object_unref(cmyk);
@@ -90,19 +90,19 @@ static void crops_anywhere(void **state)
     for (uint32_t k = 0; k < 17; k++) {
         const uint32_t first = (uint32_t)(((uint64_t)k << 32) / 17) + (k > 0),
                        last = first + 0xf0f0f0e;
-        OK(image_decode(bytes, n, 16, &first, out, err));
+        OK(image_decode(bytes, n, image_square(16), &first, out, err));
         assert_int_equal(red_columns(out), 16 - k);
-        OK(image_decode(bytes, n, 16, &last, out, err));
+        OK(image_decode(bytes, n, image_square(16), &last, out, err));
         assert_int_equal(red_columns(out), 16 - k);
     }
     const uint32_t middle = 1u << 31, end = UINT32_MAX;
-    OK(image_decode(bytes, n, 16, NULL, centre, err));
-    OK(image_decode(bytes, n, 16, &middle, out, err));
+    OK(image_decode(bytes, n, image_square(16), NULL, centre, err));
+    OK(image_decode(bytes, n, image_square(16), &middle, out, err));
     assert_memory_equal(out, centre, sizeof(out));
     g_free(bytes);
     assert_int_equal(vips_rot90(image, &tall, NULL), 0); /* red above */
     assert_int_equal(vips_pngsave_buffer(tall, &bytes, &n, NULL), 0);
-    OK(image_decode(bytes, n, 16, &end, out, err));
+    OK(image_decode(bytes, n, image_square(16), &end, out, err));
     assert_int_equal(red_columns(out), 0);
     g_free(bytes);
     g_object_unref(tall);
@@ -123,7 +123,7 @@ static void *decode_many(void *arg)
     uint8_t out[16 * 16 * 3];
     uintptr_t good = 0;
     for (int i = 0; i < IMAGES; i++)
-        good += image_decode(png->bytes, png->n, 16, NULL, out, NULL) == 0;
+        good += image_decode(png->bytes, png->n, image_square(16), NULL, out, NULL) == 0;
     image_thread_exit();
     return (void *)good;
 }
@@ -161,7 +161,7 @@ static void flattens_on_white(void **state)
         void *bytes;
         size_t n;
         assert_int_equal(vips_pngsave_buffer(image, &bytes, &n, NULL), 0);
-        OK(image_decode(bytes, n, 8, NULL, out, err));
+        OK(image_decode(bytes, n, image_square(8), NULL, out, err));
         for (size_t b = 0; b < sizeof(out); b++)
             assert_int_equal(out[b], 255);
         g_free(bytes);
@@ -174,7 +174,7 @@ static void flattens_on_white(void **state)
     void *bytes;
     size_t n;
     assert_int_equal(vips_pngsave_buffer(image, &bytes, &n, NULL), 0);
-    OK(image_decode(bytes, n, 4, NULL, out, err));
+    OK(image_decode(bytes, n, image_square(4), NULL, out, err));
     for (size_t b = 0; b < sizeof(out); b++)
         assert_in_range(out[b], 75, 79);
     g_free(bytes);
@@ -189,20 +189,23 @@ static void refuses_broken_images(void **state)
     size_t png_n, jpg_n;
     assert_int_equal(vips_pngsave_buffer(image, &png, &png_n, NULL), 0);
     assert_int_equal(vips_jpegsave_buffer(image, &jpg, &jpg_n, NULL), 0);
-    FAILS(image_decode("hello", 5, 16, NULL, out, err), "not a JPEG, PNG or WebP image");
-    FAILS(image_decode("", 0, 16, NULL, out, err), "not a JPEG, PNG or WebP image");
-    FAILS(image_decode(png, png_n / 2, 16, NULL, out, err), "broken image");
-    FAILS(image_decode(jpg, jpg_n / 2, 16, NULL, out, err), "broken image");
-    FAILS(image_decode(png, 20, 16, NULL, out, err), "broken image");
-    FAILS(image_decode("\xff\xd8\xff\xe0 nothing follows", 20, 16, NULL, out, err), "broken image");
-    FAILS(image_decode("RIFF\x10\0\0\0WEBPVP8 xxxxxxxx", 24, 16, NULL, out, err), "broken image");
-    FAILS(image_decode(png, png_n, 0, NULL, out, err), "cannot decode to 0");
+    FAILS(image_decode("hello", 5, image_square(16), NULL, out, err),
+          "not a JPEG, PNG or WebP image");
+    FAILS(image_decode("", 0, image_square(16), NULL, out, err), "not a JPEG, PNG or WebP image");
+    FAILS(image_decode(png, png_n / 2, image_square(16), NULL, out, err), "broken image");
+    FAILS(image_decode(jpg, jpg_n / 2, image_square(16), NULL, out, err), "broken image");
+    FAILS(image_decode(png, 20, image_square(16), NULL, out, err), "broken image");
+    FAILS(image_decode("\xff\xd8\xff\xe0 nothing follows", 20, image_square(16), NULL, out, err),
+          "broken image");
+    FAILS(image_decode("RIFF\x10\0\0\0WEBPVP8 xxxxxxxx", 24, image_square(16), NULL, out, err),
+          "broken image");
+    FAILS(image_decode(png, png_n, image_square(0), NULL, out, err), "cannot decode to 0");
     /* A header that promises 30000 x 30000 pixels, its checksum mended. */
     uint8_t bomb[] = {0x89, 'P',  'N', 'G', '\r', '\n', 0x1a, '\n', 0,    0,    0,
                       13,   'I',  'H', 'D', 'R',  0,    0,    0x75, 0x30, 0,    0,
                       0x75, 0x30, 8,   2,   0,    0,    0,    0x4d, 0xc4, 0x44, 0x56};
     struct err e = {0};
-    assert_true(image_decode(bomb, sizeof(bomb), 16, NULL, out, &e) < 0);
+    assert_true(image_decode(bomb, sizeof(bomb), image_square(16), NULL, out, &e) < 0);
     assert_non_null(strstr(e.msg, "image"));
     g_free(png);
     g_free(jpg);
@@ -211,7 +214,8 @@ static void refuses_broken_images(void **state)
     uint8_t *row = mem_alloc(20000 * 3);
     VipsImage *wide = vips_image_new_from_memory(row, 60000, 20000, 1, 3, VIPS_FORMAT_UCHAR);
     assert_int_equal(vips_pngsave_buffer(wide, &png, &png_n, NULL), 0);
-    FAILS(image_decode(png, png_n, 16, NULL, out, err), "20000 x 1 pixels is too large");
+    FAILS(image_decode(png, png_n, image_square(16), NULL, out, err),
+          "20000 x 1 pixels is too large");
     g_free(png);
     g_object_unref(wide);
     mem_free(row);
@@ -226,7 +230,7 @@ static void writes_png(void **state)
     OK(image_write_png(path, rgb, 4, 4, err));
     struct buf b;
     OK(file_read(path, 1u << 20, &b, err));
-    OK(image_decode(b.data, b.len, 4, NULL, back, err));
+    OK(image_decode(b.data, b.len, image_square(4), NULL, back, err));
     assert_memory_equal(rgb, back, sizeof(rgb));
     buf_release(&b);
     FAILS(image_png(rgb, 0, 4, &b, err), "cannot write a PNG");

@@ -27,7 +27,8 @@ static void fill(uint16_t *out, size_t n)
 static void test_comes_back(void **state)
 {
     static uint16_t in[2 * VALUES], out[VALUES];
-    const struct moments m = {.key = 0x123456789abcdef0, .values = VALUES, .sides = 2};
+    const struct moments m = {
+        .key = 0x123456789abcdef0, .values = VALUES, .height = 8, .width = 16, .sides = 2};
     struct moments got;
     struct buf b;
     buf_init(&b, 1 << 20);
@@ -38,6 +39,8 @@ static void test_comes_back(void **state)
     assert_true(got.key == m.key);
     assert_int_equal(got.values, VALUES);
     assert_int_equal(got.sides, 2);
+    assert_int_equal(got.height, 8);
+    assert_int_equal(got.width, 16);
     for (uint32_t side = 0; side < 2; side++) {
         assert_true(moments_decode(b.data, &got, side, out));
         assert_memory_equal(out, in + side * VALUES, sizeof out);
@@ -48,7 +51,7 @@ static void test_comes_back(void **state)
 
 static void test_none(void **state)
 {
-    const struct moments m = {.key = 5, .values = VALUES};
+    const struct moments m = {.key = 5, .values = VALUES, .height = 4, .width = 4};
     struct moments got;
     struct buf b;
     buf_init(&b, 1 << 20);
@@ -62,7 +65,7 @@ static void test_none(void **state)
 static void test_refused(void **state)
 {
     static uint16_t in[64], out[64];
-    const struct moments m = {.key = 5, .values = 64, .sides = 1};
+    const struct moments m = {.key = 5, .values = 64, .height = 2, .width = 4, .sides = 1};
     struct moments got, three = {.values = 64, .sides = 3};
     struct buf b;
     buf_init(&b, 1 << 20);
@@ -72,7 +75,11 @@ static void test_refused(void **state)
     for (size_t n = 0; n < b.len; n++)
         assert_false(moments_parse(b.data, n, &got));
     assert_true(moments_parse(b.data, b.len, &got));
-    b.data[20] ^= 0xff; /* the frame's magic */
+    b.data[12] = 3; /* a height that does not fit the values */
+    assert_false(moments_parse(b.data, b.len, &got));
+    b.data[12] = 2;
+    assert_true(moments_parse(b.data, b.len, &got));
+    b.data[24] ^= 0xff; /* the frame's magic */
     assert_false(moments_decode(b.data, &got, 0, out));
     buf_release(&b);
 }

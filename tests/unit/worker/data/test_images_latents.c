@@ -24,8 +24,8 @@ static void encode_one(const uint8_t *image, uint16_t *out)
     }
 }
 
-static int encode(void *arg, const uint8_t *images, unsigned count, uint16_t *moments,
-                  struct err *e)
+static int encode(void *arg, const uint8_t *images, const uint8_t *shapes, unsigned count,
+                  uint16_t *moments, struct err *e)
 {
     for (unsigned i = 0; i < count; i++)
         encode_one(images + (size_t)i * SIDE * SIDE * 3, moments + (size_t)i * VALUES);
@@ -42,6 +42,7 @@ static struct images_options options(bool shuffle)
                                    .flip = shuffle,
                                    .classes = 5,
                                    .moments = VALUES,
+                                   .latent_side = 1,
                                    .encode = encode};
 }
 
@@ -92,9 +93,10 @@ static struct test_shard latents_of(bool sides)
         uint8_t pixels[SIDE * SIDE * 3], mirrored[sizeof pixels];
         uint16_t values[2 * VALUES];
         struct buf out;
-        struct moments m = {.key = data_content_key(s.data, s.len), .values = VALUES};
+        struct moments m = {
+            .key = data_content_key(s.data, s.len), .values = VALUES, .height = 1, .width = 1};
         buf_init(&out, 1 << 16);
-        if (image_decode(s.data, s.len, SIDE, NULL, pixels, NULL) == 0) {
+        if (image_decode(s.data, s.len, image_square(SIDE), NULL, pixels, NULL) == 0) {
             m.sides = sides ? 2 : 1;
             for (int y = 0; y < SIDE; y++)
                 for (int x = 0; x < SIDE; x++)

@@ -54,6 +54,16 @@ static void in_the_order_of_the_ranges(void **state)
     rows_close(&r);
     rows_close(&r);
 
+    /* A batch may be in another order. */
+    OK(rows_open(&r, NULL, ranges, 3, err));
+    static const uint32_t shard[] = {1, 0, 1, 0}, index[] = {0, 6, 1, 5}, row[] = {3, 1, 4, 0};
+    for (int i = 0; i < 4; i++) {
+        OK(rows_find(&r, data_sample_id(sha256[shard[i]], index[i]), &at, err));
+        assert_int_equal(at, row[i]);
+    }
+    rows_close(&r);
+
+    at = 4;
     OK(rows_open(&r, NULL, ranges, 3, err));
     struct err e = {0};
     assert_int_equal(rows_find(&r, data_sample_id(sha256[0], 4), &at, &e), -EINVAL);

@@ -210,7 +210,7 @@ static void test_positions(void **state)
 {
     struct model_spec spec = tiny_spec(); /* 3x3 tokens, dim 12 */
     float pos[9 * 12];
-    model_positions(&spec, pos);
+    model_positions(&spec, 0, pos);
     const float *p = pos + 5 * 12; /* row 1, column 2 */
     for (int i = 0; i < 3; i++) {
         double w = pow(10000.0, -i / 3.0);
@@ -418,8 +418,8 @@ static void test_router_table(void **state)
     assert_true(std > 0.01 && std < 0.03);
     float pos[10 * 12], dit[9 * 12];
     const struct model_spec spec = tiny_spec();
-    model_positions(&m->spec, pos);
-    model_positions(&spec, dit);
+    model_positions(&m->spec, 0, pos);
+    model_positions(&spec, 0, dit);
     for (int i = 0; i < 12; i++)
         assert_true(pos[i] == 0.0f);
     assert_memory_equal(pos + 12, dit, sizeof dit);
