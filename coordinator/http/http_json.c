@@ -32,17 +32,29 @@ void http_json_push(json_t *array, json_t *value)
         must(NULL);
 }
 
+/* Bytes of the control character at p, which a terminal would obey; 0: it is none, or ends a line,
+ * or is a tab. */
+static size_t command(const char *p)
+{
+    const unsigned char c = (unsigned char)p[0], next = (unsigned char)p[1];
+    if ((c < 0x20 && c != '\n' && c != '\r' && c != '\t') || c == 0x7f)
+        return 1;
+    return c == 0xc2 && next >= 0x80 && next < 0xa0 ? 2 : 0;
+}
+
 json_t *http_json_text(const char *s)
 {
-    size_t len = strlen(s);
-    if (str_is_utf8(s, len))
-        return must(json_stringn(s, len));
-    char *ascii = str_dup(s);
-    for (char *p = ascii; *p; p++)
-        if ((unsigned char)*p >= 0x80)
+    const bool utf8 = str_is_utf8(s, strlen(s));
+    char *plain = str_dup(s);
+    for (char *p = plain; *p; p++) {
+        const size_t n = command(p);
+        memset(p, '?', n);
+        p += n > 1;
+        if (!utf8 && (unsigned char)*p >= 0x80)
             *p = '?';
-    json_t *text = must(json_string(ascii));
-    mem_free(ascii);
+    }
+    json_t *text = must(json_string(plain));
+    mem_free(plain);
     return text;
 }
 

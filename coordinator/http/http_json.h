@@ -13,6 +13,8 @@
 #include "coordinator/view/view.h"
 
 /* Building blocks. */
+/* UTF-8 without control characters but ends of lines and tabs: texts of strangers reach terminals.
+ */
 json_t *http_json_text(const char *s);
 json_t *http_json_real(double x);      /* null unless finite */
 json_t *http_json_id(uint64_t id);     /* null when 0 */

@@ -74,6 +74,29 @@ static void test_text_is_utf8(void **state)
     json_decref(o);
 }
 
+/* A worker's name may not give orders to the terminal that shows it. */
+static void test_text_gives_no_orders(void **state)
+{
+    static const struct {
+        const char *text, *shown;
+    } cases[] = {
+        {"\033]0;x\007\033[2J", "?]0;x??[2J"},
+        {"a\nb\tc\r", "a\nb\tc\r"},
+        {"\x7f", "?"},
+        {"\xc2\x9b"
+         "2J",
+         "??2J"},
+        {"caf\xc3\xa9 \xc2\xa0", "caf\xc3\xa9 \xc2\xa0"},
+        {"", ""},
+        {"caf\xe9\033", "caf??"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        json_t *o = http_json_text(cases[i].text);
+        assert_string_equal(json_string_value(o), cases[i].shown);
+        json_decref(o);
+    }
+}
+
 static void test_lists_are_bounded(void **state)
 {
     struct err err = {0};
@@ -166,10 +189,15 @@ static void test_metric_records(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_paths_and_partitions), cmocka_unit_test(test_unknown_is_null),
-        cmocka_unit_test(test_text_is_utf8),         cmocka_unit_test(test_lists_are_bounded),
-        cmocka_unit_test(test_tasks_newest_first),   cmocka_unit_test(test_versions_newest_first),
-        cmocka_unit_test(test_metric_records),       cmocka_unit_test(test_devices),
+        cmocka_unit_test(test_paths_and_partitions),
+        cmocka_unit_test(test_unknown_is_null),
+        cmocka_unit_test(test_text_is_utf8),
+        cmocka_unit_test(test_text_gives_no_orders),
+        cmocka_unit_test(test_lists_are_bounded),
+        cmocka_unit_test(test_tasks_newest_first),
+        cmocka_unit_test(test_versions_newest_first),
+        cmocka_unit_test(test_metric_records),
+        cmocka_unit_test(test_devices),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
