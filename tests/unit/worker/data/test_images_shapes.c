@@ -36,7 +36,7 @@ static void add_picture(struct tar_writer *w, int i)
     snprintf(name, sizeof name, "s-%04d.png", i);
     OK(tar_writer_add(w, name, png.data, png.len, err));
     snprintf(name, sizeof name, "s-%04d.cls", i);
-    char cls[8];
+    char cls[16];
     snprintf(cls, sizeof cls, "%d", i);
     OK(tar_writer_add(w, name, cls, strlen(cls), err));
     snprintf(name, sizeof name, "s-%04d.txt", i);
