@@ -128,7 +128,11 @@ static void look_back(const struct job *j, const struct module_rec *m, struct ou
 {
     const uint64_t each = j->spec.outer.async ? replicas_through(j, m) : 1;
     const uint64_t steps = j->spec.outer.steps > 0 ? (uint64_t)j->spec.outer.steps : 1;
-    const uint64_t warm = ((uint64_t)j->spec.train.warmup + steps - 1) / steps;
+    const int most = j->spec.train.warmup > j->spec.recipe.moments_warmup
+                         ? j->spec.train.warmup
+                         : j->spec.recipe.moments_warmup;
+    /* In a phase of twice the warm-up the norm is at most a third short. */
+    const uint64_t warm = steps < 2 * (uint64_t)most ? ((uint64_t)most + steps - 1) / steps : 0;
     const uint64_t young = each * (warm + query_streams(j)); /* first fragments: fewer steps */
     for (unsigned i = m->n_versions; i-- > 0 && m->versions[i].version > young;) {
         json_t *doc =

@@ -5,13 +5,13 @@
 static const char sync_yaml[] = "name: fake\nseed: 3\ndata: {path: x, image_size: 16}\n"
                                 "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
                                 "train: {batch: 4, lr: 0.1}\n"
-                                "recipe: {name: diloco, replicas: 2}\n"
+                                "recipe: {name: diloco, replicas: 2, moments_warmup: 0}\n"
                                 "outer: {rounds: 14, steps: 2, lr: 0.7, momentum: 0.3}\n"
                                 "sample: {count: 4}\n";
 static const char async_yaml[] =
     "name: fake\nseed: 3\ndata: {path: x, image_size: 16}\n"
     "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
-    "train: {batch: 4, lr: 0.1}\nrecipe: {name: diloco, replicas: 2}\n"
+    "train: {batch: 4, lr: 0.1}\nrecipe: {name: diloco, replicas: 2, moments_warmup: 0}\n"
     "outer: {rounds: 14, steps: 2, lr: 0.7, momentum: 0.3, async: true}\n"
     "sample: {count: 4}\n";
 
