@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "common/base/file.h"
@@ -20,8 +21,14 @@ struct latents {
     uint8_t refused[HASH_BYTES];    /* the last shard without room */
     uint8_t admitted[HASH_BYTES];   /* and the last with */
     bool any_refused, any_admitted; /* the two are meant */
-    bool failed;                    /* was logged */
+    bool failed, full;              /* were logged */
+    struct timespec since;          /* opened: files written from then on stay */
 };
+
+static bool before(const struct timespec *a, const struct timespec *b)
+{
+    return a->tv_sec < b->tv_sec || (a->tv_sec == b->tv_sec && a->tv_nsec < b->tv_nsec);
+}
 
 static uint64_t file_bytes(const struct latents *l, const struct latents_place *at)
 {
@@ -37,6 +44,7 @@ int latents_open(const struct latents_options *opt, struct latents **ret, struct
     l->opt = *opt;
     l->dir = str_dup(opt->dir);
     l->record = sizeof(uint64_t) + opt->values * sizeof(uint16_t);
+    (void)clock_gettime(CLOCK_REALTIME_COARSE, &l->since); /* the clock of files */
     pthread_mutex_init(&l->lock, NULL);
     *ret = l;
     return 0;
@@ -97,7 +105,8 @@ bool latents_get(struct latents *l, const struct latents_place *at, uint16_t *ou
 }
 
 /* Bytes of all files, as long as they may become, and in *oldest the path of the one that was
- * written longest ago, or NULL where there is none. */
+ * written longest ago, or NULL where none is from before this set: shards come round in turn, and
+ * one that drove another out would be driven out before it is read again. */
 static uint64_t bytes_held(const struct latents *l, char **oldest)
 {
     struct file_names names;
@@ -111,8 +120,7 @@ static uint64_t bytes_held(const struct latents *l, char **oldest)
         struct stat st;
         const bool ours = str_ends(names.items[i], SUFFIX) && stat(path, &st) == 0;
         bytes += ours ? (uint64_t)st.st_size : 0;
-        if (ours && (!*oldest || st.st_mtim.tv_sec < at.tv_sec ||
-                     (st.st_mtim.tv_sec == at.tv_sec && st.st_mtim.tv_nsec < at.tv_nsec))) {
+        if (ours && before(&st.st_mtim, *oldest ? &at : &l->since)) {
             mem_free(*oldest);
             *oldest = path;
             at = st.st_mtim;
@@ -147,11 +155,12 @@ static bool admit(struct latents *l, const struct latents_place *at, const char 
     if (l->any_refused && memcmp(l->refused, at->shard_sha256, HASH_BYTES) == 0)
         return false;
     const bool fits = bytes <= l->opt.max_bytes && (file_exists(path) || make_room(l, bytes));
-    if (!fits)
+    if (!fits && !l->full)
         log_warn("latents",
-                 "a shard of %u pictures takes %" PRIu64 " bytes of latents, encoders.cache holds "
-                 "%" PRIu64 ": they are not kept",
-                 at->samples, bytes, l->opt.max_bytes);
+                 "encoders.cache (%" PRIu64 " bytes) has no room for the %" PRIu64 " of a shard of "
+                 "%u pictures: what does not fit is encoded anew each time",
+                 l->opt.max_bytes, bytes, at->samples);
+    l->full |= !fits;
     memcpy(fits ? l->admitted : l->refused, at->shard_sha256, HASH_BYTES);
     l->any_admitted |= fits;
     l->any_refused |= !fits;

@@ -6,7 +6,8 @@
  * A record is a checksum and the moments' bytes; a file is as long as its last record and has holes
  * where nothing was put yet.  What does not match its checksum is not there: it is computed
  * again and put in its place.  Files together have a maximum; where another would not fit, those
- * that were written longest ago go, and a shard that is larger than the maximum is not kept.
+ * of earlier sets, written longest ago, go, and a shard that is larger than the maximum is not
+ * kept.
  *
  * latents_get may be called by any thread, also while another puts. */
 #ifndef WORKER_DATA_LATENTS_H

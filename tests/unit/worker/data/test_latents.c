@@ -11,6 +11,7 @@
 
 #include <fcntl.h>
 #include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "common/base/file.h"
@@ -132,7 +133,19 @@ static void test_damaged(void **state)
     latents_close(l);
 }
 
-/* Room for two shards: the third drives the oldest out; one that is too large is not kept. */
+/* A set that is opened after the files' clock has gone on. */
+static struct latents *open_later(const struct fixture *f)
+{
+    struct timespec begun, now;
+    (void)clock_gettime(CLOCK_REALTIME_COARSE, &begun);
+    do
+        (void)clock_gettime(CLOCK_REALTIME_COARSE, &now);
+    while (now.tv_sec == begun.tv_sec && now.tv_nsec == begun.tv_nsec);
+    return open_it(f);
+}
+
+/* Room for two shards: a third is not kept, but drives out what an earlier set has left; one that
+ * is too large is not kept. */
 static void test_room(void **state)
 {
     struct fixture *f = *state;
@@ -141,7 +154,13 @@ static void test_room(void **state)
     put(l, shard_a, 0, false, 1);
     put(l, shard_b, 0, false, 2);
     assert_int_equal(get(l, shard_a, 0, false), 1);
-    put(l, shard_c, 0, false, 3);
+    put(l, shard_c, 0, false, 3); /* they come round in turn: the first ones stay */
+    assert_int_equal(get(l, shard_a, 0, false), 1);
+    assert_int_equal(get(l, shard_b, 0, false), 2);
+    assert_int_equal(get(l, shard_c, 0, false), -1);
+    latents_close(l);
+    l = open_later(f);
+    put(l, shard_c, 0, false, 3); /* those of an earlier set go */
     assert_int_equal(get(l, shard_a, 0, false), -1);
     assert_int_equal(get(l, shard_b, 0, false), 2);
     assert_int_equal(get(l, shard_c, 0, false), 3);
@@ -161,15 +180,15 @@ static void test_shared_room(void **state)
     f->opt.max_bytes = 2 * 2 * SAMPLES * RECORD;
     struct latents *l = open_it(f);
     f->opt.encoder[0] = 1;
-    struct latents *other = open_it(f);
     put(l, shard_a, 0, false, 1);
+    struct latents *other = open_later(f);
     put(other, shard_a, 0, false, 2);
     put(other, shard_b, 0, false, 3);
     assert_int_equal(get(l, shard_a, 0, false), -1);
-    put(l, shard_c, 0, false, 4);
-    assert_int_equal(get(other, shard_a, 0, false), -1);
+    put(l, shard_c, 0, false, 4); /* the newer set's stay */
+    assert_int_equal(get(other, shard_a, 0, false), 2);
     assert_int_equal(get(other, shard_b, 0, false), 3);
-    assert_int_equal(get(l, shard_c, 0, false), 4);
+    assert_int_equal(get(l, shard_c, 0, false), -1);
     latents_close(l);
     latents_close(other);
 }
