@@ -175,8 +175,7 @@ void task_failed(struct coordinator *co, struct task *t, enum task_fault fault, 
                      (unsigned long long)t->id, reason);
         return;
     }
-    (void)snprintf(text, sizeof(text), lasting ? "%.160s (a second worker is asked)" : "%s",
-                   reason);
+    (void)snprintf(text, sizeof(text), lasting ? "%.200s (another worker is asked)" : "%s", reason);
     task_requeue(co, t, text);
     t->not_before_ms = d.all_ms;
 }

@@ -278,7 +278,7 @@ static void why_untaken(const struct waiting *ctx, const struct task *t, char wh
     else if (failed == 0 || failed < here)
         again = 0;
     if (again != 0)
-        (void)snprintf(why, REASON_MAX, "it failed and is tried again: %.220s", t->reason);
+        (void)snprintf(why, REASON_MAX, "it failed and is tried again: %.225s", t->reason);
     else if (here == 0)
         (void)snprintf(why, REASON_MAX, "no worker is here; start one with workerd --join");
     else if (lacks_helper(t, helpers))

@@ -35,16 +35,37 @@ static uint64_t file_bytes(const struct latents *l, const struct latents_place *
     return (uint64_t)at->samples * (l->opt.mirrored ? 2 : 1) * l->record;
 }
 
+/* What the clock of the directory's files says now, which need not be any of ours. */
+static int file_clock(const char *dir, struct timespec *ret, struct err *err)
+{
+    char *path = file_join(dir, "clock");
+    struct stat st;
+    const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    int rc = fd < 0 || write(fd, "", 1) != 1 || fstat(fd, &st) < 0
+                 ? err_errno(err, "writing %s", path)
+                 : 0;
+    if (rc == 0)
+        *ret = st.st_mtim;
+    if (fd >= 0)
+        (void)close(fd);
+    (void)unlink(path);
+    mem_free(path);
+    return rc;
+}
+
 int latents_open(const struct latents_options *opt, struct latents **ret, struct err *err)
 {
+    struct timespec since;
     int rc = file_mkdirs(opt->dir, 0700, err);
+    if (rc == 0)
+        rc = file_clock(opt->dir, &since, err);
     if (rc < 0)
         return rc;
     struct latents *l = mem_alloc(sizeof *l);
     l->opt = *opt;
+    l->since = since;
     l->dir = str_dup(opt->dir);
     l->record = sizeof(uint64_t) + opt->values * sizeof(uint16_t);
-    (void)clock_gettime(CLOCK_REALTIME_COARSE, &l->since); /* the clock of files */
     pthread_mutex_init(&l->lock, NULL);
     *ret = l;
     return 0;

