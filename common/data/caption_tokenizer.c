@@ -241,8 +241,9 @@ static int read_file(const struct folder *f, struct build *b, const char *name)
     mem_free(path);
     if (rc < 0)
         return rc;
-    rc = strcmp(name, "spiece.model") == 0 ? tokenizer_read_spm(b, text.data, text.len)
-                                           : tokenizer_read_json(b, text.data, text.len);
+    rc = text.len == 0                       ? build_refuse(b, "%s is empty", name)
+         : strcmp(name, "spiece.model") == 0 ? tokenizer_read_spm(b, text.data, text.len)
+                                             : tokenizer_read_json(b, text.data, text.len);
     buf_release(&text);
     return rc;
 }

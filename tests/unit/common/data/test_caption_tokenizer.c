@@ -138,7 +138,7 @@ static void refuses_by_name(void **state)
 {
     (void)state;
     static const struct {
-        const char *config, *map, *vocab, *merges, *json, *says;
+        const char *config, *map, *vocab, *merges, *json, *spiece, *says;
     } cases[] = {
         {.says = "there is no tokenizer in"},
         {.vocab = vocab, .says = "there is no tokenizer in"},
@@ -171,12 +171,18 @@ static void refuses_by_name(void **state)
         {.json = "{\"pre_tokenizer\":{\"type\":\"ByteLevel\"},\"model\":{\"vocab\":{\"a\":0},"
                  "\"merges\":[]}}",
          .says = "neither CLIP's"},
+        {.spiece = "", .says = "spiece.model is empty"},
+        {.json = "", .says = "tokenizer.json is empty"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
-        const char *texts[] = {cases[i].config, cases[i].map, cases[i].vocab, cases[i].merges,
-                               cases[i].json};
-        static const char *const names[] = {"tokenizer_config.json", "special_tokens_map.json",
-                                            "vocab.json", "merges.txt", "tokenizer.json"};
+        const char *texts[] = {cases[i].config, cases[i].map,  cases[i].vocab,
+                               cases[i].merges, cases[i].json, cases[i].spiece};
+        static const char *const names[] = {"tokenizer_config.json",
+                                            "special_tokens_map.json",
+                                            "vocab.json",
+                                            "merges.txt",
+                                            "tokenizer.json",
+                                            "spiece.model"};
         struct caption_tokenizer *c;
         char *dir = scratch_new();
         for (size_t k = 0; k < COUNT(names); k++)
