@@ -234,6 +234,19 @@ def test_weights_that_are_there_are_not_fetched(place, tmp_path):
         assert sum("not fetched" in line for line in swarm.log("a").splitlines()) == 8
 
 
+def test_kept_latents_are_those_of_the_vae(place, tmp_path):
+    """A job with another text encoder's settings, or another bound, finds what the last one kept."""
+    with running(tmp_path) as swarm:
+        swarm.worker("a")
+        kept = []
+        for name, encoders in (("first", "cache: 64"), ("second", "cache: 96, tokens: 8, layer: -2")):
+            job = swarm.submit(write(place, f"kept-{name}", encoders=f"path: pipe, run: worker, {encoders}"))
+            swarm.wait_job(job, "done")
+            kept.append(sorted(f for _, _, files in os.walk(tmp_path) for f in files if f.endswith(".lat")))
+        assert kept[0]
+        assert kept[0] == kept[1]
+
+
 def test_jobs_in_turn(place, tmp_path):
     """A worker that goes from one job to others and back trains each as if it were alone, also
     where the frozen networks of all do not stay."""

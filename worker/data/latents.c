@@ -18,11 +18,10 @@ struct latents {
     char *dir;
     size_t record; /* bytes, the checksum among them */
     pthread_mutex_t lock;
-    uint8_t refused[HASH_BYTES];    /* the last shard without room */
-    uint8_t admitted[HASH_BYTES];   /* and the last with */
-    bool any_refused, any_admitted; /* the two are meant */
-    bool failed, full;              /* were logged */
-    struct timespec since;          /* opened: files written from then on stay */
+    uint8_t refused[HASH_BYTES]; /* the last shard without room, if there was one */
+    bool any_refused;
+    bool failed, full;     /* were logged */
+    struct timespec since; /* opened: files written from then on stay */
 };
 
 static bool before(const struct timespec *a, const struct timespec *b)
@@ -171,21 +170,18 @@ static bool make_room(const struct latents *l, uint64_t bytes)
 static bool admit(struct latents *l, const struct latents_place *at, const char *path)
 {
     const uint64_t bytes = file_bytes(l, at);
-    if (l->any_admitted && memcmp(l->admitted, at->shard_sha256, HASH_BYTES) == 0)
-        return true;
     if (l->any_refused && memcmp(l->refused, at->shard_sha256, HASH_BYTES) == 0)
         return false;
-    const bool fits = bytes <= l->opt.max_bytes && (file_exists(path) || make_room(l, bytes));
-    if (!fits && !l->full)
+    if (bytes <= l->opt.max_bytes && (file_exists(path) || make_room(l, bytes)))
+        return true;
+    if (!l->full)
         log_warn("latents",
                  "encoders.cache (%" PRIu64 " bytes) has no room for the %" PRIu64 " of a shard of "
                  "%u pictures: what does not fit is encoded anew each time",
                  l->opt.max_bytes, bytes, at->samples);
-    l->full |= !fits;
-    memcpy(fits ? l->admitted : l->refused, at->shard_sha256, HASH_BYTES);
-    l->any_admitted |= fits;
-    l->any_refused |= !fits;
-    return fits;
+    l->full = l->any_refused = true;
+    memcpy(l->refused, at->shard_sha256, HASH_BYTES);
+    return false;
 }
 
 static int write_record(struct latents *l, const struct latents_place *at, const char *path,

@@ -78,27 +78,44 @@ static int lay_out(const struct work *w, Skerry__V1__EncoderPart part, const cha
     return rc;
 }
 
-static void digest(const struct work *w, enum dtype dt, uint8_t out[HASH_BYTES])
+static void hash_files(struct hash *h, const struct work *w, bool vae)
 {
-    const struct job_spec *s = &w->spec;
-    const int numbers[] = {s->data.image_size,
-                           s->encoders.layer,
-                           s->encoders.run,
-                           s->encoders.cache,
-                           s->data.flip,
-                           (int)dt,
-                           w->task->input ? (int)w->task->input->caption_tokens : 0};
+    for (size_t i = 0; i < w->task->n_encoders; i++) {
+        const Skerry__V1__EncoderFile *f = w->task->encoders[i];
+        if ((f->part == SKERRY__V1__ENCODER_PART__ENCODER_PART_VAE) != vae)
+            continue;
+        hash_update(h, &(uint32_t){(uint32_t)f->part}, sizeof(uint32_t));
+        hash_update(h, f->name, strlen(f->name) + 1);
+        hash_update(h, f->blob->sha256.data, HASH_BYTES);
+    }
+}
+
+/* Of all that a picture's moments depend on but the picture. */
+static void vae_digest(const struct work *w, enum dtype dt, uint8_t out[HASH_BYTES])
+{
+    const struct job_data *data = &w->spec.data;
+    const int numbers[] = {data->image_size, (int)dt};
     struct hash h;
     hash_init(&h);
     hash_update(&h, numbers, sizeof numbers);
-    for (size_t i = 0; i < s->data.buckets.n; i++)
-        hash_update(&h, s->data.buckets.items[i], strlen(s->data.buckets.items[i]) + 1);
-    for (size_t i = 0; i < w->task->n_encoders; i++) {
-        const Skerry__V1__EncoderFile *f = w->task->encoders[i];
-        hash_update(&h, &(uint32_t){(uint32_t)f->part}, sizeof(uint32_t));
-        hash_update(&h, f->name, strlen(f->name) + 1);
-        hash_update(&h, f->blob->sha256.data, HASH_BYTES);
-    }
+    for (size_t i = 0; i < data->buckets.n; i++)
+        hash_update(&h, data->buckets.items[i], strlen(data->buckets.items[i]) + 1);
+    hash_files(&h, w, true);
+    hash_final(&h, out);
+}
+
+/* Of all that a set is made of. */
+static void set_digest(const struct work *w, enum dtype dt, uint8_t out[HASH_BYTES])
+{
+    const struct job_spec *s = &w->spec;
+    const int numbers[] = {s->encoders.layer, s->encoders.run, s->encoders.cache, s->data.flip,
+                           w->task->input ? (int)w->task->input->caption_tokens : 0};
+    struct hash h;
+    vae_digest(w, dt, out);
+    hash_init(&h);
+    hash_update(&h, out, HASH_BYTES);
+    hash_update(&h, numbers, sizeof numbers);
+    hash_files(&h, w, false);
     hash_final(&h, out);
 }
 
@@ -243,7 +260,7 @@ static int open_kept(struct encoders *enc, struct engine *e, const struct work *
                                   .max_bytes = (uint64_t)w->spec.encoders.cache * MIB,
                                   .values = encoders_moments(enc),
                                   .mirrored = w->spec.data.flip};
-    memcpy(opt.encoder, enc->hash, HASH_BYTES);
+    vae_digest(w, enc->tables[0].dt, opt.encoder);
     int rc = latents_open(&opt, &enc->kept, err);
     mem_free(dir);
     return rc;
@@ -330,7 +347,7 @@ int encoders_get(struct engine *e, struct work *w, struct encoders **ret, struct
         return 0;
     train_options_from_job(&w->spec, false, 0, 0, &train);
     const enum dtype dt = net_dtype(e->dev, train.precision);
-    digest(w, dt, hash);
+    set_digest(w, dt, hash);
     int at = 0, rc;
     while (at < ENGINE_ENCODERS - 1 && !is_set(e->encoders[at], hash))
         at++;
@@ -405,8 +422,7 @@ unsigned encoders_moments(const struct encoders *enc)
 static int room(struct encoders *enc, size_t bytes, void **ret, struct err *err)
 {
     struct device *dev = enc->ranks[0].dev;
-    int rc = dev->ops->alloc(dev, bytes, ret, err);
-    return rc;
+    return dev->ops->alloc(dev, bytes, ret, err);
 }
 
 static int bring(struct encoders *enc, void *host, void *d, size_t bytes, struct err *err)

@@ -48,72 +48,65 @@ static int read_prompts(struct encoders *enc, const struct work *w, struct encod
     return encoders_prompts(enc, w->task->sample->prompt, TASK_LABELS_MAX, ret, err);
 }
 
-static int draw(struct work *w, struct encoders *enc, const struct sample_source *src,
-                uint8_t *images, struct err *err)
+/* What a grid is drawn with, besides a model. */
+struct drawing {
+    struct encoders *enc; /* NULL where pixels are drawn of classes */
+    struct encoder_prompts prompts;
+    int rows;        /* points of one evaluation */
+    uint8_t *images; /* (n_labels,S,S,3) */
+};
+
+static int draw(struct work *w, const struct drawing *d, const struct sample_source *src,
+                struct err *err)
 {
     const Skerry__V1__SampleTask *t = w->task->sample;
     struct sample_options opt = {.steps = (int)t->steps,
                                  .heun = t->heun,
                                  .guidance = t->guidance,
                                  .seed = t->seed,
-                                 .decode = encoders_moments(enc) ? decode : NULL,
-                                 .decoder = enc,
+                                 .decode = encoders_moments(d->enc) ? decode : NULL,
+                                 .decoder = d->enc,
                                  .pixels = w->spec.data.image_size,
                                  .progress = on_progress,
                                  .arg = w};
     int32_t labels[TASK_LABELS_MAX];
     for (size_t i = 0; i < t->n_labels; i++)
         labels[i] = (int32_t)t->labels[i];
-    return sample_run(src, &opt, labels, (int)t->n_labels, images, err);
+    return sample_run(src, &opt, labels, (int)t->n_labels, d->images, err);
 }
 
-static int draw_path(struct engine *e, struct work *w, int rows, uint8_t *images, struct err *err)
+static int draw_path(struct engine *e, struct work *w, const struct drawing *d, struct err *err)
 {
     struct forward f = {0};
     struct dit_rows dit = {0};
-    struct encoders *enc = NULL;
-    struct encoder_prompts prompts = {0};
-    int rc = encoders_get(e, w, &enc, err);
-    if (rc == 0)
-        rc = read_prompts(enc, w, &prompts, err);
-    if (rc == 0)
-        rc = forward_open(e, w, rows, &f, err);
+    int rc = forward_open(e, w, d->rows, &f, err);
     if (rc == 0)
         rc = dit_rows_open(&dit, net_dit(f.net), err);
     if (rc == 0) {
-        if (prompts.states)
-            dit_rows_captions(&dit, &prompts.captions);
+        if (d->prompts.states)
+            dit_rows_captions(&dit, &d->prompts.captions);
         const struct sample_source src = sample_of_dit(&dit);
-        rc = draw(w, enc, &src, images, err);
+        rc = draw(w, d, &src, err);
     }
     dit_rows_close(&dit);
     forward_close(&f);
-    encoder_prompts_release(&prompts);
     return rc;
 }
 
-static int draw_mixture(struct engine *e, struct work *w, int rows, uint8_t *images,
-                        struct err *err)
+static int draw_mixture(struct engine *e, struct work *w, const struct drawing *d, struct err *err)
 {
     char doing[64];
     snprintf(doing, sizeof doing, "drawing %zu samples", w->task->sample->n_labels);
-    const struct mixture_options opt = {.rows = mixture_rows(w, rows), .doing = doing};
+    const struct mixture_options opt = {.rows = mixture_rows(w, d->rows), .doing = doing};
     struct mixture *m = NULL;
-    struct encoders *enc = NULL;
-    struct encoder_prompts prompts = {0};
-    int rc = encoders_get(e, w, &enc, err);
-    if (rc == 0)
-        rc = read_prompts(enc, w, &prompts, err);
-    if (rc == 0)
-        rc = mixture_open(e, w, &opt, &m, err);
+    int rc = mixture_open(e, w, &opt, &m, err);
     if (rc == 0) {
-        if (prompts.states)
-            mixture_captions(m, &prompts.captions);
+        if (d->prompts.states)
+            mixture_captions(m, &d->prompts.captions);
         const struct sample_source src = mixture_source(m);
-        rc = draw(w, enc, &src, images, err);
+        rc = draw(w, d, &src, err);
     }
     mixture_close(m);
-    encoder_prompts_release(&prompts);
     return rc;
 }
 
@@ -140,20 +133,23 @@ static int write_grid(struct work *w, const uint8_t *images, struct err *err)
 
 static int draw_images(struct engine *e, struct work *w, struct err *err)
 {
-    size_t n = w->task->sample->n_labels;
-    size_t side = (size_t)w->spec.data.image_size;
+    const size_t n = w->task->sample->n_labels, side = (size_t)w->spec.data.image_size;
+    const int rows = 2 * n < SAMPLE_ROWS_MAX ? (int)(2 * n) : SAMPLE_ROWS_MAX;
+    struct drawing d = {.rows = rows < DIT_ROWS_MIN ? DIT_ROWS_MIN : rows,
+                        .images = mem_try_array(n, side * side * 3)};
     progress_activity(&w->progress, "drawing %zu samples", n);
-    uint8_t *images = mem_try_array(n, side * side * 3);
-    int rows = 2 * n < SAMPLE_ROWS_MAX ? (int)(2 * n) : SAMPLE_ROWS_MAX;
-    rows = rows < DIT_ROWS_MIN ? DIT_ROWS_MIN : rows;
-    int rc = images ? 0 : err_set(err, -ENOMEM, "out of memory for %zu samples", n);
+    int rc = d.images ? 0 : err_set(err, -ENOMEM, "out of memory for %zu samples", n);
     if (rc == 0)
-        rc = w->task->mixture ? draw_mixture(e, w, rows, images, err)
-                              : draw_path(e, w, rows, images, err);
+        rc = encoders_get(e, w, &d.enc, err);
     if (rc == 0)
-        rc = write_grid(w, images, err);
+        rc = read_prompts(d.enc, w, &d.prompts, err);
+    if (rc == 0)
+        rc = w->task->mixture ? draw_mixture(e, w, &d, err) : draw_path(e, w, &d, err);
+    if (rc == 0)
+        rc = write_grid(w, d.images, err);
     w->result.samples = n;
-    mem_free(images);
+    encoder_prompts_release(&d.prompts);
+    mem_free(d.images);
     return rc;
 }
 
