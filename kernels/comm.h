@@ -12,9 +12,9 @@
  * (cpu/comm_local.c) the threads sum each other's memory; between cards NCCL does
  * (cuda/comm_nccl.c), opened on first use.
  *
- * Every rank makes the same calls in the same order with the same sizes.  A call is queued
- * on the stream and ordered with the work there; on the CPU it has finished, on all ranks,
- * when it returns.
+ * Every rank makes the same calls in the same order with the same sizes, but for send and recv,
+ * which two make.  A call is queued on the stream and ordered with the work there; on the CPU it
+ * has finished, on all ranks, when it returns.
  *
  * Sums have the same bits on every rank.  Between CPU devices they are taken in the order
  * of the ranks, so that they are the same in every run too; NCCL chooses its order by the
@@ -42,7 +42,7 @@ enum comm_type { COMM_F32, COMM_F64 };
 
 struct comm_piece {
     void *x;
-    uint64_t n; /* elements */
+    uint64_t n; /* elements; bytes, where pieces are sent */
 };
 
 struct comm_ops {
@@ -51,6 +51,14 @@ struct comm_ops {
                       enum comm_type type, struct stream *s);
     /* x (bytes) of every rank = that of rank root; device memory. */
     int (*broadcast)(struct comm *c, void *x, uint64_t bytes, int root, struct stream *s);
+    /* Pieces, of which n is bytes here, to rank `to`, which takes them with a recv of as many bytes
+     * from this one; those of two ranks meet in their order, and in groups of the same sizes.  On
+     * the CPU a send does not wait for its recv; of cards' calls each waits for those before it,
+     * whatever their streams: ways that must not wait for each other need comms of their own. */
+    int (*send)(struct comm *c, const struct comm_piece *pieces, size_t n, int to,
+                struct stream *s);
+    int (*recv)(struct comm *c, const struct comm_piece *pieces, size_t n, int from,
+                struct stream *s);
     /* Waits for the stream as kernel_ops.sync does, but ends with the comm's failure where
      * that comes first. */
     int (*wait)(struct comm *c, struct stream *s, struct err *err);

@@ -93,8 +93,28 @@ static int check_data(const struct yaml_doc *doc, struct job_spec *s, struct err
     return 0;
 }
 
+static int check_parallel(const struct yaml_doc *doc, const struct job_spec *s, struct err *err)
+{
+    const struct job_train *t = &s->train;
+    if (t->stages > 0 && t->parallel == JOB_PARALLEL_DATA)
+        return conf_error(doc, "train.stages", err,
+                          "is given, but train.parallel is data; leave out one");
+    if (t->stages > s->model.depth)
+        return conf_error(doc, "train.stages", err, "is %d, but the model has %d block%s",
+                          t->stages, s->model.depth, s->model.depth == 1 ? "" : "s");
+    if ((t->stages > 0 || t->parallel == JOB_PARALLEL_PIPELINE) && s->model.tied)
+        return conf_error(
+            doc, t->stages > 0 ? "train.stages" : "train.parallel", err,
+            "asks for a pipeline, but with model.tied the head is the embedding: such "
+            "a model is not cut");
+    return 0;
+}
+
 static int check_training(const struct yaml_doc *doc, struct job_spec *s, struct err *err)
 {
+    int rc = check_parallel(doc, s, err);
+    if (rc < 0)
+        return rc;
     if (s->train.accumulate && s->train.batch % s->train.accumulate)
         return conf_error(doc, "train.accumulate", err,
                           "is %d, which does not divide train.batch (%d); use auto or a divisor",

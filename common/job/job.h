@@ -60,6 +60,8 @@ struct job_shape {
 
 #define JOB_BUCKETS_MAX 16
 
+/* How the devices of a worker divide a step. */
+enum job_parallel { JOB_PARALLEL_AUTO, JOB_PARALLEL_DATA, JOB_PARALLEL_PIPELINE };
 enum job_crop { JOB_CROP_CENTER, JOB_CROP_RANDOM };
 
 struct job_data {
@@ -128,6 +130,8 @@ struct job_train {
     int precision; /* enum job_precision */
     int t;         /* enum job_t */
     bool recompute;
+    int parallel; /* enum job_parallel */
+    int stages;   /* of a pipeline; 0: the fewest that fit */
 };
 
 /* What the name means is common/job/recipe.c's business alone. */

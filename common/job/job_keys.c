@@ -8,6 +8,7 @@
 
 /* In the order of the enums of job.h. */
 static const char *const model_names[] = {"dit", "llama", NULL};
+static const char *const parallel_names[] = {"auto", "data", "pipeline", NULL};
 static const char *const crop_names[] = {"center", "random", NULL};
 static const char *const schedule_names[] = {"constant", "cosine", "decay", NULL};
 static const char *const precision_names[] = {"auto", "bf16", "f32", NULL};
@@ -178,6 +179,12 @@ static const struct conf_key train_keys[] = {
          .doc = "how times are drawn in training"),
     CONF(struct job_train, recompute, BOOL, .def = "false",
          .doc = "recompute activations in the backward pass, to save memory"),
+    CONF(struct job_train, parallel, ENUM, .names = parallel_names, .def = "auto",
+         .doc = "how the devices of one worker divide a step: its samples (data), or the model's "
+                "blocks (pipeline). auto: data, or the fewest stages that fit"),
+    CONF(struct job_train, stages, INT, .def = "auto", .zero = "auto", .min = 2, .max = 16,
+         .doc = "of a pipeline; divides a worker's devices, which are several pipelines where "
+                "there are more. auto: the fewest that fit"),
     CONF_END,
 };
 

@@ -1,6 +1,8 @@
 /* Sums over the memory of threads.  All ranks come together, each shows its pieces, then
  * each sums its share of every piece over the ranks, rank 0 first, and stores the sum at all
- * of them; they part when the last has finished. */
+ * of them; they part when the last has finished.
+ *
+ * What one rank sends to another is copied into a letter, and from there when it is taken. */
 #include "kernels/cpu/comm_local.h"
 
 #include <pthread.h>
@@ -13,6 +15,18 @@ struct view {
     size_t n;
 };
 
+struct letter {
+    struct letter *next;
+    uint64_t bytes, room;
+    unsigned char data[];
+};
+
+/* From one rank to another. */
+struct box {
+    struct letter *first, *last;
+    struct letter *spare; /* one to use again */
+};
+
 struct hall {
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -21,6 +35,7 @@ struct hall {
     unsigned round;
     bool failed;
     struct view views[COMM_RANKS_MAX];
+    struct box boxes[COMM_RANKS_MAX][COMM_RANKS_MAX]; /* from, to */
 };
 
 struct local {
@@ -147,6 +162,88 @@ static int broadcast(struct comm *c, void *x, uint64_t bytes, int root, struct s
     return rc < 0 ? rc : same ? 0 : -EINVAL;
 }
 
+/* A letter with room for it, used before or new; NULL: no memory. */
+static struct letter *letter_for(struct hall *h, struct box *b, uint64_t bytes)
+{
+    pthread_mutex_lock(&h->lock);
+    struct letter *l = b->spare;
+    if (l && l->room >= bytes)
+        b->spare = NULL;
+    else
+        l = NULL;
+    pthread_mutex_unlock(&h->lock);
+    if (!l) {
+        l = malloc(sizeof *l + bytes);
+        if (l)
+            l->room = bytes;
+    }
+    return l;
+}
+
+static uint64_t bytes_of(const struct comm_piece *pieces, size_t n)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < n; i++)
+        bytes += pieces[i].n;
+    return bytes;
+}
+
+static int send(struct comm *c, const struct comm_piece *pieces, size_t n, int to, struct stream *s)
+{
+    struct hall *h = hall_of(c);
+    if (to < 0 || to >= c->size)
+        return -EINVAL;
+    struct box *b = &h->boxes[c->rank][to];
+    struct letter *l = letter_for(h, b, bytes_of(pieces, n));
+    if (!l)
+        return -ENOMEM;
+    l->next = NULL;
+    l->bytes = 0;
+    for (size_t i = 0; i < n; i++) {
+        memcpy(l->data + l->bytes, pieces[i].x, pieces[i].n);
+        l->bytes += pieces[i].n;
+    }
+    pthread_mutex_lock(&h->lock);
+    if (b->first)
+        b->last->next = l;
+    else
+        b->first = l;
+    b->last = l;
+    pthread_cond_broadcast(&h->changed);
+    int rc = h->failed ? -ECONNABORTED : 0;
+    pthread_mutex_unlock(&h->lock);
+    return rc;
+}
+
+static int recv(struct comm *c, const struct comm_piece *pieces, size_t n, int from,
+                struct stream *s)
+{
+    struct hall *h = hall_of(c);
+    if (from < 0 || from >= c->size)
+        return -EINVAL;
+    struct box *b = &h->boxes[from][c->rank];
+    pthread_mutex_lock(&h->lock);
+    while (!h->failed && !b->first)
+        pthread_cond_wait(&h->changed, &h->lock);
+    struct letter *l = h->failed ? NULL : b->first;
+    if (l)
+        b->first = l->next;
+    pthread_mutex_unlock(&h->lock);
+    if (!l)
+        return -ECONNABORTED;
+    const bool same = l->bytes == bytes_of(pieces, n);
+    for (uint64_t i = 0, at = 0; same && i < n; i++) {
+        memcpy(pieces[i].x, l->data + at, pieces[i].n);
+        at += pieces[i].n;
+    }
+    pthread_mutex_lock(&h->lock);
+    struct letter *old = b->spare;
+    b->spare = l;
+    pthread_mutex_unlock(&h->lock);
+    free(old);
+    return same ? 0 : -EINVAL;
+}
+
 static int wait(struct comm *c, struct stream *s, struct err *err)
 {
     int rc = failed(c);
@@ -164,6 +261,13 @@ static void release(struct comm *c)
     pthread_mutex_unlock(&h->lock);
     if (!last)
         return;
+    for (struct box *b = h->boxes[0]; b < h->boxes[COMM_RANKS_MAX]; b++) {
+        for (struct letter *l = b->first, *next; l; l = next) {
+            next = l->next;
+            free(l);
+        }
+        free(b->spare);
+    }
     pthread_cond_destroy(&h->changed);
     pthread_mutex_destroy(&h->lock);
     free(h);
@@ -172,6 +276,8 @@ static void release(struct comm *c)
 static const struct comm_ops local_ops = {
     .all_reduce = all_reduce,
     .broadcast = broadcast,
+    .send = send,
+    .recv = recv,
     .wait = wait,
     .abort = fail,
     .failed = failed,

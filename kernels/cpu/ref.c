@@ -418,6 +418,14 @@ int ref_sum(struct device *dev, double *sum, const float *x, int64_t n, struct s
     return 0;
 }
 
+int ref_sum_f64(struct device *dev, double *sum, const double *x, int64_t n, struct stream *s)
+{
+    *sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        *sum += x[i];
+    return 0;
+}
+
 /* ---- noise: pieces of rows, over the threads where there are some ---- */
 
 enum { NORMAL_PIECE = 4096 };

@@ -49,6 +49,8 @@ struct nccl_api {
                       cudaStream_t s);
     int (*broadcast)(const void *from, void *to, size_t n, int type, int root, struct ncclComm *c,
                      cudaStream_t s);
+    int (*send)(const void *from, size_t n, int type, int to, struct ncclComm *c, cudaStream_t s);
+    int (*recv)(void *to, size_t n, int type, int from, struct ncclComm *c, cudaStream_t s);
     int (*group_start)(void);
     int (*group_end)(void);
     const char *(*text)(int result);
@@ -63,6 +65,8 @@ static const char *const api_symbols[] = {
     "ncclCommGetAsyncError",
     "ncclAllReduce",
     "ncclBroadcast",
+    "ncclSend",
+    "ncclRecv",
     "ncclGroupStart",
     "ncclGroupEnd",
     "ncclGetErrorString",
@@ -157,12 +161,15 @@ static int started(struct nccl_rank *r, bool aborted, int result)
     return settle(r, NULL);
 }
 
-static int all_reduce(struct comm *c, const struct comm_piece *pieces, size_t n,
-                      enum comm_type type, struct stream *s)
+/* One call for each piece, queued together. */
+typedef int one_call(const struct nccl_rank *r, const struct comm_piece *p, int arg,
+                     cudaStream_t s);
+
+static int grouped(struct comm *c, const struct comm_piece *pieces, size_t n, one_call *call,
+                   int arg, struct stream *s)
 {
     struct nccl_rank *r = rank_of(c);
     const struct nccl_api *api = &r->set->api;
-    const int t = type == COMM_F32 ? NCCL_F32 : NCCL_F64;
     cudaStream_t handle = stream_of(c, s);
     int rc = NCCL_OK;
     pthread_mutex_lock(&r->lock);
@@ -170,13 +177,45 @@ static int all_reduce(struct comm *c, const struct comm_piece *pieces, size_t n,
     if (!aborted) {
         rc = api->group_start();
         for (size_t i = 0; i < n && (rc == NCCL_OK || rc == NCCL_IN_PROGRESS); i++)
-            rc = api->all_reduce(pieces[i].x, pieces[i].x, pieces[i].n, t, NCCL_SUM, r->handle,
-                                 handle);
+            rc = call(r, &pieces[i], arg, handle);
         int end = api->group_end();
         rc = rc == NCCL_OK || rc == NCCL_IN_PROGRESS ? end : rc;
     }
     pthread_mutex_unlock(&r->lock);
     return started(r, aborted, rc);
+}
+
+static int reduce_one(const struct nccl_rank *r, const struct comm_piece *p, int type,
+                      cudaStream_t s)
+{
+    return r->set->api.all_reduce(p->x, p->x, p->n, type, NCCL_SUM, r->handle, s);
+}
+
+static int all_reduce(struct comm *c, const struct comm_piece *pieces, size_t n,
+                      enum comm_type type, struct stream *s)
+{
+    return grouped(c, pieces, n, reduce_one, type == COMM_F32 ? NCCL_F32 : NCCL_F64, s);
+}
+
+static int send_one(const struct nccl_rank *r, const struct comm_piece *p, int to, cudaStream_t s)
+{
+    return r->set->api.send(p->x, p->n, NCCL_INT8, to, r->handle, s);
+}
+
+static int send(struct comm *c, const struct comm_piece *pieces, size_t n, int to, struct stream *s)
+{
+    return to < 0 || to >= c->size ? -EINVAL : grouped(c, pieces, n, send_one, to, s);
+}
+
+static int recv_one(const struct nccl_rank *r, const struct comm_piece *p, int from, cudaStream_t s)
+{
+    return r->set->api.recv(p->x, p->n, NCCL_INT8, from, r->handle, s);
+}
+
+static int recv(struct comm *c, const struct comm_piece *pieces, size_t n, int from,
+                struct stream *s)
+{
+    return from < 0 || from >= c->size ? -EINVAL : grouped(c, pieces, n, recv_one, from, s);
 }
 
 static int broadcast(struct comm *c, void *x, uint64_t bytes, int root, struct stream *s)
@@ -243,6 +282,8 @@ static void release(struct comm *c)
 static const struct comm_ops nccl_ops = {
     .all_reduce = all_reduce,
     .broadcast = broadcast,
+    .send = send,
+    .recv = recv,
     .wait = wait,
     .abort = fail,
     .failed = failed,

@@ -2,7 +2,7 @@
 import os
 
 import numpy as np
-from common import make_dataset, read_safetensors, write_job
+from common import make_dataset, read_safetensors, wait_until, write_job
 from swarm import swarm  # noqa: F401  (fixture)
 
 JOB = dict(rounds=2, steps=6, replicas=1, lr=1, momentum=0, ema=0, up="f32", down="f32", holdout=0, images=48)
@@ -34,6 +34,60 @@ def test_an_island_trains_as_one_device(swarm, tmp_path):
         assert np.array_equal(isle[name], again[name]), f"{name}: another run has other bits"
         moved = moved or not np.array_equal(values, isle[name])
     assert moved, "sums over two devices have an order of their own"
+
+
+def test_a_pipeline_has_the_bits_of_one_device(swarm, tmp_path):
+    """Two stages on two devices against one device, with the same micro-batches; in fragments too."""
+    make_dataset(os.path.join(tmp_path, "job", "data"), images=JOB["images"])
+
+    def job(**more):
+        path = write_job(tmp_path / "job", data=False, **JOB)
+        with open(path, encoding="utf-8") as f:
+            text = f.read()
+        for section, keys in more.items():
+            text = text.replace(section + ": {", f"{section}: {{{keys}, ", 1)
+        with open(path, "w", encoding="utf-8") as f:
+            f.write(text)
+        return path
+
+    found = {}
+    for device in ("cpu", "cpu,cpu"):
+        swarm.worker(device, device=device, threads=2)
+        for name, more in {"rounds": {}, "fragments": {"outer": "fragments: 2, delay: 2"}}.items():
+            done = swarm.submit(job(train="parallel: pipeline, accumulate: 4", **more))
+            swarm.wait_job(done, "done")
+            out = tmp_path / f"{device}-{name}"
+            exported = swarm.skerry("export", done, "--out", out, "--raw")
+            assert exported.returncode == 0, exported.stderr
+            found[device, name] = read_safetensors(out / "model.safetensors")
+        swarm.kill(device)
+    for name in ("rounds", "fragments"):
+        one, two = found["cpu", name], found["cpu,cpu", name]
+        assert one.keys() == two.keys()
+        for tensor, values in one.items():
+            assert np.array_equal(values, two[tensor]), (name, tensor)
+    assert "over 1 pipeline of 2 stages in 4 micro-batches" in swarm.log("cpu,cpu")
+
+
+def test_stages_that_no_worker_has(swarm, tmp_path):
+    """A worker whose devices do not divide says so; one that fits takes the job."""
+    path = write_job(tmp_path / "job", **JOB)
+    with open(path, encoding="utf-8") as f:
+        text = f.read().replace("train: {", "train: {stages: 2, ", 1)
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(text)
+    swarm.worker("three", device="cpu,cpu,cpu", threads=3)
+    job = swarm.submit(path)
+    wait_until(lambda: "train.stages is 2, which does not divide the 3 devices of this worker" in swarm.log("three"), 20,
+               "the worker's refusal")
+    swarm.worker("two", device="cpu,cpu", threads=2)
+    swarm.wait_job(job, "done")
+
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(text.replace("stages: 2", "stages: 3"))
+    refused = swarm.skerry("check", path)
+    assert refused.returncode != 0
+    assert "train.stages is 3, but the model has 2 blocks" in refused.stderr
 
 
 def test_an_island_beside_a_plain_worker(swarm, tmp_path):

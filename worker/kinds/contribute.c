@@ -25,7 +25,8 @@ static int read_end(void *arg, const struct layout *layout, size_t t, uint64_t f
 
 struct weights *contribute_there(struct net *net)
 {
-    return card_codes(net->weights) ? net->weights : NULL;
+    const bool whole = net_model(net)->part.to == 0;
+    return whole && card_codes(net->weights) ? net->weights : NULL;
 }
 
 static int write_blob(const struct contribute *c, struct contribution_job *job,

@@ -146,17 +146,88 @@ static void options_of(const struct replicas *rs, const struct work *w,
     }
 }
 
-/* Can the devices hold it, when everything kept is let go?  Sets opt->accumulate where that is
- * for us to choose. */
-static int plan_phase(const struct replicas *rs, const struct model *m, struct train_options *opt,
-                      struct plan *ret, struct err *err)
+/* How the devices share a phase, and what the one that needs most needs. */
+struct phase_plan {
+    struct pipe_plan pipe;
+    struct plan memory;
+    int accumulate;
+};
+
+/* Micro-batches of a pipeline, where it is for us to choose: so many that at most a fifth of the
+ * time is bubbles. */
+#define MICROS_PER_STAGE 4
+
+/* Can the devices hold their parts of it? */
+static int plan_stages(const struct replicas *rs, const struct model *m,
+                       const struct train_options *opt, int stages, struct phase_plan *ret,
+                       struct err *err)
 {
-    struct plan_room room;
+    const int n = island_size(rs->is);
     struct train_options share;
-    const struct device *dev = island_device(rs->is, 0);
+    struct plan_room room;
     room_of(rs, bytes_kept(rs), &room);
-    island_share_options(opt, island_size(rs->is), &share);
-    int rc = plan_train(m, &share, net_dtype(dev, opt->precision), &room, ret, err);
+    island_share_options(opt, n % stages == 0 ? n / stages : 1, &share);
+    if (stages > 1 && opt->accumulate_auto && share.accumulate < MICROS_PER_STAGE * stages)
+        share.accumulate =
+            share.batch < MICROS_PER_STAGE * stages ? share.batch : MICROS_PER_STAGE * stages;
+    ret->accumulate = share.accumulate;
+    ret->memory = (struct plan){0};
+    int rc = island_even_plan(rs->is, m, stages, share.accumulate, &ret->pipe, err);
+    for (int i = 0; i < stages && rc == 0; i++) {
+        const struct pipe_stage *s = &ret->pipe.cuts[0].stages[i];
+        struct model *part = NULL;
+        struct plan plan;
+        if (stages > 1)
+            rc = model_part_new(m, (struct model_part){s->from, s->to}, &part, err);
+        share.slots = s->slots;
+        share.accumulate = ret->accumulate;
+        if (rc == 0)
+            rc = plan_train(part ? part : m, &share,
+                            net_dtype(island_device(rs->is, 0), opt->precision), &room, &plan, err);
+        model_free(part);
+        if (rc == 0 && plan.accumulate > ret->accumulate) { /* of all stages alike: once more */
+            ret->accumulate = plan.accumulate;
+            i = -1;
+        } else if (rc == 0 && plan.need > ret->memory.need) {
+            ret->memory = plan;
+        }
+    }
+    return rc;
+}
+
+/* Can its network be cut, and is it to be? */
+static bool may_cut(const struct model *m, const struct train_options *opt)
+{
+    return opt->parallel != JOB_PARALLEL_DATA && !opt->distill && m->spec.kind != MODEL_ROUTER &&
+           !m->spec.tied;
+}
+
+/* Data parallelism where it fits and nothing else is asked for, else the fewest stages that do.
+ * Sets opt->accumulate where that is for us to choose. */
+static int plan_phase(const struct replicas *rs, const struct model *m, struct train_options *opt,
+                      struct phase_plan *ret, struct err *err)
+{
+    const int n = island_size(rs->is);
+    const bool cut = n > 1 && may_cut(m, opt);
+    const bool asked = opt->parallel == JOB_PARALLEL_PIPELINE || opt->stages > 0;
+    const int from = !cut ? 1 : opt->stages > 0 ? opt->stages : asked ? 2 : 1;
+    const int to = !cut ? 1 : opt->stages > 0 ? opt->stages : n;
+    struct err first = {0};
+    int rc = 0, tried = 0;
+    for (int s = from; s <= to; s++) {
+        struct err why = {0};
+        if (from < to && (n % s != 0 || s > m->spec.depth))
+            continue;
+        rc = plan_stages(rs, m, opt, s, ret, &why);
+        if (tried++ == 0)
+            first = why;
+        if (rc != -ENOMEM)
+            break;
+    }
+    if (tried == 0)
+        return plan_stages(rs, m, opt, 1, ret, err);
+    if (rc < 0 && err)
+        *err = first;
     if (opt->accumulate_auto)
         opt->accumulate = ret->accumulate;
     return rc;
@@ -166,7 +237,7 @@ int replica_plan(struct replicas *rs, const struct work *w, struct err *err)
 {
     struct train_options opt;
     struct model *model = NULL;
-    struct plan plan;
+    struct phase_plan plan;
     int rc = replica_peek(rs, w) ? 1 : task_model(w, w->task->network, &model, err);
     if (rc != 0)
         return rc < 0 ? rc : 0;
@@ -177,12 +248,12 @@ int replica_plan(struct replicas *rs, const struct work *w, struct err *err)
 }
 
 static int try_trainer(struct replicas *rs, struct replica *r, const struct train_options *opt,
-                       struct err *err)
+                       const struct pipe_plan *pipe, struct err *err)
 {
     r->flat = model_flat_new(r->model);
     if (!r->flat)
         return err_set(err, -ENOMEM, "out of memory for %" PRIu64 " parameters", r->model->params);
-    int rc = island_trainer_new(rs->is, r->model, opt, &r->ranks, err);
+    int rc = island_trainer_new(rs->is, r->model, opt, pipe, &r->ranks, err);
     if (rc == 0) {
         r->trainer = island_trainer_first(r->ranks);
         return 0;
@@ -194,10 +265,10 @@ static int try_trainer(struct replicas *rs, struct replica *r, const struct trai
 
 /* What the plan says is tried; memory may be in pieces, or taken by others meanwhile. */
 static int make_trainer(struct replicas *rs, struct replica *r, struct train_options *opt,
-                        struct err *err)
+                        const struct pipe_plan *pipe, struct err *err)
 {
     for (;;) {
-        int rc = try_trainer(rs, r, opt, err);
+        int rc = try_trainer(rs, r, opt, pipe, err);
         struct replica *oldest = rc == -ENOMEM ? longest_unused(rs) : NULL;
         if (oldest)
             replica_release(oldest);
@@ -208,16 +279,21 @@ static int make_trainer(struct replicas *rs, struct replica *r, struct train_opt
     }
 }
 
-static void say(const struct plan *p, const struct train_options *opt, int ranks)
+static void say(const struct phase_plan *plan, const struct train_options *opt)
 {
     char need[STR_HUMAN_MAX], fixed[STR_HUMAN_MAX], grows[STR_HUMAN_MAX], room[STR_HUMAN_MAX];
-    char each[40] = "", over[40] = "";
+    char each[40] = "", over[80] = "";
+    const struct plan *p = &plan->memory;
+    const int copies = plan->pipe.copies, stages = plan->pipe.cuts[0].n;
     struct train_options share;
-    island_share_options(opt, ranks, &share);
-    if (ranks > 1) {
-        snprintf(each, sizeof each, " on each of %d devices", ranks);
-        snprintf(over, sizeof over, " over %d devices", ranks);
-    }
+    island_share_options(opt, copies, &share);
+    if (copies * stages > 1)
+        snprintf(each, sizeof each, " on each of %d devices", copies * stages);
+    if (stages > 1)
+        snprintf(over, sizeof over, " over %d pipeline%s of %d stages", copies,
+                 copies == 1 ? "" : "s", stages);
+    else if (copies > 1)
+        snprintf(over, sizeof over, " over %d devices", copies);
     log_info("replica",
              "training needs %s%s (%s of model and optimiser, %s of a micro-batch), %s are free; "
              "batch %d%s in %d micro-batch%s",
@@ -225,6 +301,12 @@ static void say(const struct plan *p, const struct train_options *opt, int ranks
              str_human_bytes(p->weights + p->gradients + p->optimiser, fixed),
              str_human_bytes(p->activations + p->workspace, grows), str_human_bytes(p->room, room),
              opt->batch, over, share.accumulate, share.accumulate == 1 ? "" : "es");
+    if (share.accumulate < stages)
+        log_warn("replica",
+                 "train.accumulate is %d with %d stages: %d %% of the devices' time is idle; %d "
+                 "would leave a fifth",
+                 share.accumulate, stages, 100 * (stages - 1) / (share.accumulate + stages - 1),
+                 MICROS_PER_STAGE * stages);
 }
 
 /* What the plan leaves free, with the replicas that stay, and the one teacher that it counts. */
@@ -244,17 +326,18 @@ static int create(struct replicas *rs, const struct work *w, struct encoders *en
     const Skerry__V1__Task *task = w->task;
     struct train_options opt;
     struct model *model = NULL;
-    struct plan plan;
+    struct phase_plan phase;
     int rc = task_model(w, task->network, &model, err);
     if (rc < 0)
         return rc;
     options_of(rs, w, encoders, &opt);
-    rc = plan_phase(rs, model, &opt, &plan, err);
+    rc = plan_phase(rs, model, &opt, &phase, err);
     if (rc < 0) {
         model_free(model);
         return rc;
     }
-    say(&plan, &opt, island_size(rs->is));
+    say(&phase, &opt);
+    const struct plan plan = phase.memory;
     const uint64_t flat = island_device(rs->is, 0)->unified ? model->flat * sizeof(float) : 0;
     const uint64_t bytes = (plan.need - plan.workspace - plan.teachers) * sharers(rs) + flat;
     struct replica *r = make_room(rs, bytes, plan.need);
@@ -266,7 +349,7 @@ static int create(struct replicas *rs, const struct work *w, struct encoders *en
     if (opt.distill)
         r->room_for_teachers =
             room_for_teachers(rs, model, &plan, net_dtype(island_device(rs->is, 0), opt.precision));
-    rc = make_trainer(rs, r, &opt, err);
+    rc = make_trainer(rs, r, &opt, &phase.pipe, err);
     r->bytes = bytes;
     if (rc < 0) {
         replica_release(r);

@@ -164,13 +164,13 @@ static int load_modules(struct phase *p, struct err *err)
 static int get_level(void *arg, int level, float *flat, struct err *err)
 {
     const struct replica *r = arg;
-    return weights_get_level(trainer_net(r->trainer)->weights, level, flat, err);
+    return trainer_get_level(r->trainer, level, flat, err);
 }
 
 static int set_level(void *arg, int level, const float *flat, struct err *err)
 {
     const struct replica *r = arg;
-    int rc = weights_set_level(trainer_net(r->trainer)->weights, level, flat, err);
+    int rc = trainer_set_level(r->trainer, level, flat, err);
     return rc < 0 ? rc : island_trainer_follow(r->ranks, ISLAND_WEIGHTS, err);
 }
 
@@ -465,7 +465,11 @@ static int run_once(struct phase *p, struct err *err)
     p->first = p->at.steps;
     if (rc == 0) {
         measure_peak(p);
-        progress_activity(&p->w->progress, "training");
+        const int stages = island_trainer_stages(p->r->ranks);
+        if (stages > 1)
+            progress_activity(&p->w->progress, "training in %d stages", stages);
+        else
+            progress_activity(&p->w->progress, "training");
         if (p->resumed)
             log_info("phase", "going on at step %u of a phase that was cut task=%" PRIu64,
                      p->at.steps, p->w->task->id);

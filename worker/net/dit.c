@@ -49,18 +49,20 @@ static void plan_blocks(struct dit *d, const struct dit_slot *s, uint64_t rows)
     const uint64_t start = arena_mark(a);
 
     /* Shared scratch first, laid over itself for each block. */
-    for (int i = 0; i < d->m->spec.depth; i++) {
+    for (int i = d->part.from; i < d->part.to; i++) {
         if (d->opt.mode != NET_TRAIN)
             arena_reset(a, start);
         plan_scratch(d, &s->blocks[i], rows);
     }
     const uint64_t shared = arena_mark(a);
-    for (int i = 0; i < d->m->spec.depth; i++) {
+    for (int i = d->part.from; i < d->part.to; i++) {
         if (d->opt.mode == NET_FORWARD)
             arena_reset(a, shared);
         arena_add(a, &s->blocks[i].n1.x, rows * C * sizeof(float));
         arena_add(a, &s->blocks[i].y2, rows * C * e);
     }
+    if (!dit_is_last(d))
+        arena_add(a, &s->blocks[d->part.to].n1.x, rows * C * sizeof(float));
 }
 
 static void plan_text(struct dit *d, struct dit_slot *s, uint64_t B)
@@ -69,9 +71,10 @@ static void plan_text(struct dit *d, struct dit_slot *s, uint64_t B)
     const bool train = d->opt.mode != NET_FORWARD;
     struct arena *a = &d->arena;
     arena_add(a, &s->shared, B * 6 * C * sizeof(float));
-    if (train)
+    if (train && dit_is_first(d))
         arena_add(a, &s->text_pre, values * e);
-    arena_add(a, &s->text_act, values * e);
+    if (dit_is_first(d))
+        arena_add(a, &s->text_act, values * e);
     arena_add(a, &s->text, values * e);
     if (!train)
         return;
@@ -84,25 +87,31 @@ static void plan_slot(struct dit *d, struct dit_slot *s, uint64_t B, uint64_t ro
     const uint64_t C = (uint64_t)d->C, e = dtype_bytes(d->dt), ld = (uint64_t)d->mod_ld;
     struct arena *a = &d->arena;
 
-    arena_add(a, &s->patches, B * (uint64_t)model_patches(&d->m->spec) * (uint64_t)d->P * e);
-    arena_add(a, &s->t1000, B * sizeof(float));
-    arena_add(a, &s->freq, B * MODEL_FREQS * e);
-    arena_add(a, &s->pre0, B * C * sizeof(float));
-    arena_add(a, &s->act0, B * C * e);
+    if (dit_is_first(d)) {
+        arena_add(a, &s->patches, B * (uint64_t)model_patches(&d->m->spec) * (uint64_t)d->P * e);
+        arena_add(a, &s->t1000, B * sizeof(float));
+        arena_add(a, &s->freq, B * MODEL_FREQS * e);
+        arena_add(a, &s->pre0, B * C * sizeof(float));
+        arena_add(a, &s->act0, B * C * e);
+    }
     arena_add(a, &s->cond, B * C * sizeof(float));
     arena_add(a, &s->scond, B * C * e);
     arena_add(a, &s->mod, B * ld * sizeof(float));
     if (d->L > 0)
         plan_text(d, s, B);
     plan_blocks(d, s, rows);
-    arena_add(a, &s->nf.x, rows * C * sizeof(float));
-    arena_add(a, &s->nf.stats, rows * 2 * sizeof(float));
-    arena_add(a, &s->nf.h, rows * C * e);
+    if (dit_is_last(d)) {
+        arena_add(a, &s->nf.x, rows * C * sizeof(float));
+        arena_add(a, &s->nf.stats, rows * 2 * sizeof(float));
+        arena_add(a, &s->nf.h, rows * C * e);
+    }
     if (d->opt.mode == NET_FORWARD)
         return;
     arena_add(a, &s->dx, rows * C * sizeof(float));
     arena_add(a, &s->dy, rows * C * e);
     arena_add(a, &s->dmod, B * ld * sizeof(float));
+    arena_add(a, &s->dscond, B * C * sizeof(float));
+    arena_add(a, &s->dcond, B * C * sizeof(float));
 }
 
 static void plan_backward(struct dit *d, uint64_t B, uint64_t rows)
@@ -111,12 +120,12 @@ static void plan_backward(struct dit *d, uint64_t B, uint64_t rows)
     const uint64_t wide = M > 3 * C ? M : 3 * C;
     struct arena *a = &d->arena;
 
-    arena_add(a, &d->dout,
-              e * (dit_is_router(d) ? B * (uint64_t)d->m->spec.classes : rows * (uint64_t)d->P));
+    if (dit_is_last(d))
+        arena_add(
+            a, &d->dout,
+            e * (dit_is_router(d) ? B * (uint64_t)d->m->spec.classes : rows * (uint64_t)d->P));
     arena_add(a, &d->dh, rows * C * e);
     arena_add(a, &d->dwide, rows * wide * e);
-    arena_add(a, &d->dscond, B * C * sizeof(float));
-    arena_add(a, &d->dcond, B * C * sizeof(float));
     if (d->L > 0) {
         arena_add(a, &d->dkv, B * (uint64_t)d->L * 2 * C * e);
         arena_add(a, &d->dones, B * 6 * C * sizeof(float));
@@ -133,14 +142,15 @@ static void plan(struct dit *d)
     const uint64_t B = (uint64_t)d->opt.batch, rows = B * (uint64_t)d->T;
     struct arena *a = &d->arena;
 
-    arena_add(a, &d->pos,
-              (uint64_t)(1 + d->m->spec.n_shapes) * (uint64_t)d->T * (uint64_t)d->C *
-                  sizeof(float));
+    if (dit_is_first(d))
+        arena_add(a, &d->pos,
+                  (uint64_t)(1 + d->m->spec.n_shapes) * (uint64_t)d->T * (uint64_t)d->C *
+                      sizeof(float));
     for (int i = 0; i < net_slots(&d->opt); i++)
         plan_slot(d, &d->slots[i], B, rows);
     if (d->L > 0)
         arena_add(a, &d->ones, B * 6 * (uint64_t)d->C * sizeof(float));
-    if (!dit_is_router(d))
+    if (!dit_is_router(d) && dit_is_last(d))
         arena_add(a, &d->out, rows * (uint64_t)d->P * sizeof(float));
     if (d->opt.mode != NET_FORWARD)
         plan_backward(d, B, rows);
@@ -159,7 +169,8 @@ static int init_sizes(struct dit *d, const struct model *m, const struct net_opt
     d->M = m->spec.mlp;
     d->P = model_patch_values(&m->spec);
     d->L = model_captioned(&m->spec) ? m->spec.caption_tokens : 0;
-    d->mod_ld = (int64_t)d->C * (6 * m->spec.depth + 2);
+    d->part = net_part_of(m);
+    d->mod_ld = (int64_t)d->C * (6 * (d->part.to - d->part.from) + (dit_is_last(d) ? 2 : 0));
     d->slots = mem_try_array(slots, sizeof *d->slots);
     d->blocks = mem_try_array(slots * depth, sizeof *d->blocks);
     if (!d->slots || !d->blocks)
@@ -182,14 +193,16 @@ uint64_t dit_bytes(const struct model *m, const struct net_options *opt, enum dt
 static int fill_constants(struct dit *d, struct err *err)
 {
     const size_t one = (size_t)d->T * (size_t)d->C, n = one * (size_t)(1 + d->m->spec.n_shapes);
-    float *pos = mem_try_array(n, sizeof *pos);
-    if (!pos)
+    float *pos = dit_is_first(d) ? mem_try_array(n, sizeof *pos) : NULL;
+    if (!pos && dit_is_first(d))
         return err_set(err, -ENOMEM, "no memory for the positions");
-    memset(pos, 0, n * sizeof *pos);
-    for (int i = 0; i <= d->m->spec.n_shapes; i++)
-        model_positions(&d->m->spec, i, pos + (size_t)i * one);
-    dit_op(d, d->ops->copy(d->dev, d->pos, pos, n * sizeof *pos, COPY_TO_DEVICE, d->stream),
-           "copying the positions");
+    if (pos) {
+        memset(pos, 0, n * sizeof *pos);
+        for (int i = 0; i <= d->m->spec.n_shapes; i++)
+            model_positions(&d->m->spec, i, pos + (size_t)i * one);
+        dit_op(d, d->ops->copy(d->dev, d->pos, pos, n * sizeof *pos, COPY_TO_DEVICE, d->stream),
+               "copying the positions");
+    }
     if (d->L > 0)
         dit_op(d, d->ops->fill(d->dev, d->ones, 1.0f, 6 * (int64_t)d->opt.batch * d->C, d->stream),
                "fill");
@@ -249,6 +262,27 @@ struct weights *dit_weights(struct dit *d)
 int dit_batch(const struct dit *d)
 {
     return d->opt.batch;
+}
+
+int dit_crossing(const struct dit *d, enum net_way way, int block, int slot,
+                 const struct dit_io *io, struct net_piece ret[NET_PIECES_MAX])
+{
+    const struct dit_slot *s = &d->slots[slot];
+    const size_t B = (size_t)io->B, C = (size_t)d->C, f = sizeof(float), e = dtype_bytes(d->dt);
+    const size_t rows = B * (size_t)model_shape_tokens(&d->m->spec, io->shape);
+    const size_t texts = B * (size_t)d->L;
+    const bool up = way == NET_UP;
+    ret[0] = (struct net_piece){up ? s->blocks[block].n1.x : s->dx, rows * C * f};
+    if (d->L == 0) {
+        ret[1] =
+            up ? (struct net_piece){s->scond, B * C * e} : (struct net_piece){s->dscond, B * C * f};
+        return 2;
+    }
+    ret[1] = (struct net_piece){up ? s->cond : s->dcond, B * C * f};
+    ret[2] = (struct net_piece){up ? s->shared : s->dshared, B * 6 * C * f};
+    ret[3] = up ? (struct net_piece){s->text, texts * C * e}
+                : (struct net_piece){s->dtext, texts * C * f};
+    return 4;
 }
 
 void dit_hidden(const struct dit *d, struct net_hidden *ret)

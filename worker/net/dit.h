@@ -46,13 +46,17 @@ void dit_free(struct dit *d); /* accepts NULL */
 struct weights *dit_weights(struct dit *d);
 int dit_batch(const struct dit *d);
 
-/* One part (NULL: all) of the micro-batch in a slot.  Only the first part reads x, t and
- * labels and only the last one writes pred.  Backward: labels and dpred, after the same part's
+/* One part (NULL: all that there is) of the micro-batch in a slot.  Only the first part reads x, t
+ * and labels and only the last one writes pred.  Backward: labels and dpred, after the same part's
  * forward; first: gradients of matrices =, else += (weights_zero_grads for the others). */
-int dit_forward(struct dit *d, const struct net_part *part, int slot, const struct dit_io *io,
+int dit_forward(struct dit *d, const struct model_part *part, int slot, const struct dit_io *io,
                 struct err *err);
-int dit_backward(struct dit *d, const struct net_part *part, int slot, const struct dit_io *io,
+int dit_backward(struct dit *d, const struct model_part *part, int slot, const struct dit_io *io,
                  bool first, struct err *err);
+
+/* As net_crossing, of a micro-batch of io's size and shape. */
+int dit_crossing(const struct dit *d, enum net_way way, int block, int slot,
+                 const struct dit_io *io, struct net_piece ret[NET_PIECES_MAX]);
 
 /* The residual stream after the last block of the last forward in slot 0, (B,T,C) f32, T of its
  * shape. */

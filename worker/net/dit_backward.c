@@ -185,7 +185,24 @@ static void table_backward(struct dit *d, const struct dit_slot *s, int b, int B
         dit_op(d, k->axpy(d->dev, s->dshared, 1.0f, dmod, B * n, d->stream), "axpy");
 }
 
-/* What condition_captioned made, and the final layer's table: dcond = of these. */
+/* The final layer's table, and what it was added to. */
+static void final_table_backward(struct dit *d, const struct dit_slot *s, int B)
+{
+    const struct kernel_ops *k = d->ops;
+    const int depth = d->m->spec.depth;
+    const int64_t C = d->C;
+    float *table = weights_g(&d->w, model_final_table(&d->m->spec));
+    for (int i = 0; i < 2; i++) {
+        const float *dfinal = s->dmod + dit_mod_at(d, depth, i);
+        dit_op(d, k->sum_rows(d->dev, table + i * C, dfinal, B, C, d->stream), "sum_rows");
+        if (i == 0)
+            dit_copy_rows(d, s->dcond, dfinal, B * C);
+        else
+            dit_op(d, k->axpy(d->dev, s->dcond, 1.0f, dfinal, B * C, d->stream), "axpy");
+    }
+}
+
+/* What condition_captioned made: its share of dcond, which has the final layer's. */
 static void condition_captioned_backward(struct dit *d, struct dit_slot *s, int B, bool first)
 {
     const struct kernel_ops *k = d->ops;
@@ -199,47 +216,39 @@ static void condition_captioned_backward(struct dit *d, struct dit_slot *s, int 
     /* dkv has room for two of these. */
     const void *dtext = weights_as_dt(&d->w, s->dtext, d->dkv, n);
     void *dpre = (char *)d->dkv + (size_t)n * dtype_bytes(d->dt);
-    float *table = weights_g(&d->w, model_final_table(spec));
 
     weights_grad(&d->w, &text2, dtext, 0, s->text_act, 0, first);
     weights_input_grad(&d->w, &text2, dpre, d->dt, 0, dtext, 0, false);
     weights_grad(&d->w, &text1, dpre, 0, s->io.states, 0, first);
 
     weights_grad(&d->w, &mod, dmod, 0, s->scond, 0, first);
-    weights_input_grad(&d->w, &mod, d->dscond, DT_F32, 0, dmod, 0, false);
-    dit_op(d, k->silu_bwd(d->dev, d->dcond, d->dscond, s->cond, B * C, DT_F32, false, d->stream),
+    weights_input_grad(&d->w, &mod, s->dscond, DT_F32, 0, dmod, 0, false);
+    dit_op(d, k->silu_bwd(d->dev, s->dcond, s->dscond, s->cond, B * C, DT_F32, true, d->stream),
            "silu_bwd");
-    for (int i = 0; i < 2; i++) {
-        const float *dfinal = s->dmod + dit_mod_at(d, spec->depth, i);
-        dit_op(d, k->sum_rows(d->dev, table + i * C, dfinal, B, C, d->stream), "sum_rows");
-        dit_op(d, k->axpy(d->dev, d->dcond, 1.0f, dfinal, B * C, d->stream), "axpy");
-    }
 }
 
-/* All modulations: dcond = of these.  The sum over blocks runs from the first to the last, so it
- * is made when all of them are done: by the first part. */
-static void modulate_backward(struct dit *d, struct dit_slot *s, int B, bool first)
+/* The modulations of a part, when all of them are done: dscond is summed from the last block to
+ * the first. */
+static void modulate_backward(struct dit *d, const struct dit_slot *s,
+                              const struct model_part *part, int B, bool first)
 {
-    const struct kernel_ops *k = d->ops;
     const struct model_spec *spec = &d->m->spec;
-    const int64_t C = d->C, n = B * C, ld = d->mod_ld;
+    const int64_t C = d->C, ld = d->mod_ld;
     const void *dmod = weights_as_dt(&d->w, s->dmod, d->dmod16, B * ld);
     const size_t e = dtype_bytes(d->dt);
 
-    for (int b = 0; b <= spec->depth; b++) {
+    for (int b = part->to < spec->depth ? part->to - 1 : part->to; b >= part->from; b--) {
         struct weights_linear l = {model_block_tensor(&d->m->spec, b, T_MOD_W), B, C, 6 * C};
         if (b == spec->depth)
             l = (struct weights_linear){model_final_tensor(spec, T_FINAL_MOD_W), B, C, 2 * C};
         const void *dy = (const char *)dmod + (size_t)dit_mod_at(d, b, 0) * e;
         weights_grad(&d->w, &l, dy, ld, s->scond, 0, first);
-        weights_input_grad(&d->w, &l, d->dscond, DT_F32, 0, dy, ld, b > 0);
+        weights_input_grad(&d->w, &l, s->dscond, DT_F32, 0, dy, ld, b < spec->depth);
         weights_ready_matrices(&d->w, l.w, l.w);
     }
-    dit_op(d, k->silu_bwd(d->dev, d->dcond, d->dscond, s->cond, n, DT_F32, false, d->stream),
-           "silu_bwd");
 }
 
-/* The modulations, then the label table and the time MLP. */
+/* What the blocks are conditioned by: the captions, the label table and the time MLP. */
 static void condition_backward(struct dit *d, struct dit_slot *s, int B, bool first)
 {
     const struct kernel_ops *k = d->ops;
@@ -249,21 +258,22 @@ static void condition_backward(struct dit *d, struct dit_slot *s, int B, bool fi
     if (d->L > 0)
         condition_captioned_backward(d, s, B, first);
     else
-        modulate_backward(d, s, B, first);
+        dit_op(d, k->silu_bwd(d->dev, s->dcond, s->dscond, s->cond, n, DT_F32, false, d->stream),
+               "silu_bwd");
     if (dit_has_labels(d))
         dit_op(d,
-               k->embed_bwd(d->dev, weights_g(&d->w, T_LABELS), d->dcond, s->io.labels, B, d->C,
+               k->embed_bwd(d->dev, weights_g(&d->w, T_LABELS), s->dcond, s->io.labels, B, d->C,
                             spec->classes + 1, d->stream),
                "embed_bwd");
 
     struct weights_linear l2 = {T_TIME2_W, B, C, C};
-    const void *dy = weights_as_dt(&d->w, d->dcond, d->dcond16, n);
+    const void *dy = weights_as_dt(&d->w, s->dcond, d->dcond16, n);
     weights_grad(&d->w, &l2, dy, 0, s->act0, 0, first);
-    weights_input_grad(&d->w, &l2, d->dscond, DT_F32, 0, dy, 0, false);
-    dit_op(d, k->silu_bwd(d->dev, d->dcond, d->dscond, s->pre0, n, DT_F32, false, d->stream),
+    weights_input_grad(&d->w, &l2, s->dscond, DT_F32, 0, dy, 0, false);
+    dit_op(d, k->silu_bwd(d->dev, s->dcond, s->dscond, s->pre0, n, DT_F32, false, d->stream),
            "silu_bwd");
     struct weights_linear l0 = {T_TIME0_W, B, MODEL_FREQS, C};
-    weights_grad(&d->w, &l0, weights_as_dt(&d->w, d->dcond, d->dcond16, n), 0, s->freq, 0, first);
+    weights_grad(&d->w, &l0, weights_as_dt(&d->w, s->dcond, d->dcond16, n), 0, s->freq, 0, first);
 }
 
 static void embed_backward(struct dit *d, struct dit_slot *s, int B, bool first)
@@ -274,11 +284,11 @@ static void embed_backward(struct dit *d, struct dit_slot *s, int B, bool first)
 
     for (int b = 0; b < B && dit_is_router(d); b++) {
         const float *row = s->dx + b * s->T * C;
-        dit_copy_rows(d, d->dscond + b * C, row, C);
+        dit_copy_rows(d, s->dcond + b * C, row, C);
         dit_copy_rows(d, dense + b * n * C, row + C, n * C);
     }
     if (dit_is_router(d))
-        dit_op(d, d->ops->sum_rows(d->dev, weights_g(&d->w, T_LABELS), d->dscond, B, C, d->stream),
+        dit_op(d, d->ops->sum_rows(d->dev, weights_g(&d->w, T_LABELS), s->dcond, B, C, d->stream),
                "sum_rows");
     weights_grad(&d->w, &patch, weights_as_dt(&d->w, dense, d->dx16, B * n * C), 0, s->patches, 0,
                  first);
@@ -307,11 +317,11 @@ static void head_backward(struct dit *d, const struct dit_slot *s, const float *
     weights_input_grad(&d->w, &l, d->dh, d->dt, ld, dout, 0, false);
 }
 
-int dit_backward(struct dit *d, const struct net_part *part, int slot, const struct dit_io *io,
+int dit_backward(struct dit *d, const struct model_part *part, int slot, const struct dit_io *io,
                  bool first, struct err *err)
 {
     const struct model_spec *spec = &d->m->spec;
-    const struct net_part all = {0, spec->depth}, *p = part ? part : &all;
+    const struct model_part *p = part ? part : &d->part;
     const int B = io->B;
     int rc = d->opt.mode == NET_FORWARD
                  ? err_set(err, -EINVAL, "a backward in a model made for looking only")
@@ -320,11 +330,13 @@ int dit_backward(struct dit *d, const struct net_part *part, int slot, const str
         return rc;
     struct dit_slot *s = &d->slots[slot];
     dit_take_io(d, s, io);
-    if (p->to == all.to) {
+    if (p->to == spec->depth) {
         head_backward(d, s, io->dpred, B, first);
         weights_ready_matrices(&d->w, model_final_tensor(spec, T_FINAL_W),
                                model_final_tensor(spec, T_FINAL_B));
-        begin_block_backward(d, s, all.to, true, B);
+        begin_block_backward(d, s, spec->depth, true, B);
+        if (d->L > 0)
+            final_table_backward(d, s, B);
     } else {
         end_part_backward(d, s, p->to, B);
     }
@@ -337,6 +349,8 @@ int dit_backward(struct dit *d, const struct net_part *part, int slot, const str
         if (d->L > 0)
             table_backward(d, s, b, B);
     }
+    if (d->L == 0)
+        modulate_backward(d, s, p, B, first);
     if (p->from == 0) {
         embed_backward(d, s, B, first);
         condition_backward(d, s, B, first);

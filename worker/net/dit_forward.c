@@ -48,7 +48,7 @@ static void add_table(struct dit *d, float *mod, const float *base, const float 
     dit_op(d, d->ops->add_row(d->dev, mod, table, B, n, d->stream), "add_row");
 }
 
-static void modulate_captioned(struct dit *d, struct dit_slot *s, const struct net_part *part,
+static void modulate_captioned(struct dit *d, struct dit_slot *s, const struct model_part *part,
                                int B)
 {
     const int depth = d->m->spec.depth;
@@ -62,7 +62,7 @@ static void modulate_captioned(struct dit *d, struct dit_slot *s, const struct n
 }
 
 /* The modulations of blocks [from, to), and with the last also the final layer's. */
-static void modulate(struct dit *d, struct dit_slot *s, const struct net_part *part, int B)
+static void modulate(struct dit *d, struct dit_slot *s, const struct model_part *part, int B)
 {
     const struct model_spec *spec = &d->m->spec;
     const int64_t C = d->C;
@@ -267,11 +267,11 @@ int dit_check_batch(const struct dit *d, const struct dit_io *io, struct err *er
     return 0;
 }
 
-int dit_forward(struct dit *d, const struct net_part *part, int slot, const struct dit_io *io,
+int dit_forward(struct dit *d, const struct model_part *part, int slot, const struct dit_io *io,
                 struct err *err)
 {
-    const struct net_part all = {0, d->m->spec.depth}, *p = part ? part : &all;
-    const int B = io->B;
+    const struct model_part *p = part ? part : &d->part;
+    const int depth = d->m->spec.depth, B = io->B;
     int rc = dit_check_batch(d, io, err);
     if (rc < 0)
         return rc;
@@ -286,10 +286,10 @@ int dit_forward(struct dit *d, const struct net_part *part, int slot, const stru
         begin_block(d, s, b, b > p->from, B);
         block_forward(d, s, b, B, true);
     }
-    if (p->to < all.to) {
+    if (p->to < depth) {
         end_part(d, s, p->to, B);
     } else {
-        begin_block(d, s, all.to, true, B);
+        begin_block(d, s, depth, true, B);
         head(d, s, io->pred, B);
     }
     return weights_check(&d->w, err);

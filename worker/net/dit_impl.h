@@ -9,7 +9,8 @@
  *                                           └────────── + gate·y2 ──► x1 of the next
  *
  * The addition that ends a block is fused with the LayerNorm that begins the next one, but where
- * a part ends: from there x1 crosses, and dx comes back (and scond, mod, dmod).
+ * a part ends: from there x1 crosses, with what conditions the blocks, and the gradients of these
+ * come back (dit_crossing).
  *
  * With captions (L tokens) each block attends to them between the two; and where the modulation of
  * all blocks is one, to which each adds a table, those of a block are dense:
@@ -62,7 +63,7 @@ struct dit_slot {
     void *act0;               /* (B,C) (dt) */
     float *cond;              /* (B,C) time + label */
     void *scond;              /* (B,C) (dt) silu of it */
-    float *mod;               /* (B,mod_ld), or with captions (depth,B,6C) and then (2,B,C) */
+    float *mod;               /* (B,mod_ld), or with captions (blocks,B,6C) and then (2,B,C) */
     struct dit_io io;         /* of the last call, */
     int T;                    /* its tokens, */
     struct model_shape shape; /* and its shape */
@@ -79,6 +80,8 @@ struct dit_slot {
     float *dx;      /* (B,T,C) */
     void *dy;       /* (B,T,C) (dt) */
     float *dmod;    /* as mod */
+    float *dscond;  /* (B,C) of what modulates: sums over blocks, from the last to the first */
+    float *dcond;   /* (B,C) */
     float *dshared; /* (B,6C) */
     float *dtext;   /* (B,L,C) */
 };
@@ -91,8 +94,9 @@ struct dit {
     enum dtype dt;
     const struct model *m;
     struct net_options opt;
-    int T, C, M, P, L; /* T: most tokens of a sample; L 0: no captions */
-    int64_t mod_ld;    /* 6*C*depth + 2*C: all modulations of a sample in one row */
+    struct model_part part; /* that it is: it has no memory for other blocks */
+    int T, C, M, P, L;      /* T: most tokens of a sample; L 0: no captions */
+    int64_t mod_ld; /* 6*C for each block, 2*C for the final layer: a sample's modulations */
 
     struct arena arena;
     struct dit_slot *slots;
@@ -109,8 +113,6 @@ struct dit {
     void *dwide;   /* (B,T,max(M,3C)) (dt) */
     void *dmod16;  /* (B,mod_ld), or with captions (B,6C) (dt), bf16 only */
     void *dkv;     /* (B,L,2C) (dt) with captions */
-    float *dscond; /* (B,C) */
-    float *dcond;  /* (B,C) */
     void *dcond16; /* (B,C) (dt), bf16 only */
 };
 
@@ -126,6 +128,16 @@ static inline bool dit_is_router(const struct dit *d)
     return d->m->spec.kind == MODEL_ROUTER;
 }
 
+/* Has it the embedders, and the final layer? */
+static inline bool dit_is_first(const struct dit *d)
+{
+    return d->part.from == 0;
+}
+static inline bool dit_is_last(const struct dit *d)
+{
+    return d->part.to == d->m->spec.depth;
+}
+
 /* Is it told labels, rather than captions or nothing? */
 static inline bool dit_has_labels(const struct dit *d)
 {
@@ -137,9 +149,10 @@ static inline bool dit_has_labels(const struct dit *d)
 static inline int64_t dit_mod_at(const struct dit *d, int block, int which)
 {
     const int64_t C = d->C, rows = d->opt.batch;
+    const int64_t at = block - d->part.from;
     if (d->L == 0)
-        return block * 6 * C + which * C;
-    return block * rows * 6 * C + which * (block == d->m->spec.depth ? rows * C : C);
+        return at * 6 * C + which * C;
+    return at * rows * 6 * C + which * (block == d->m->spec.depth ? rows * C : C);
 }
 
 /* From one sample's to the next. */

@@ -10,8 +10,10 @@ static void plan(struct image_net *n, const struct model *m, const struct net_op
     const bool router = m->spec.kind == MODEL_ROUTER;
     n->values = router ? m->spec.classes : (int64_t)model_image_values(&m->spec);
     const uint64_t bytes = (uint64_t)opt->batch * (uint64_t)n->values * sizeof(float);
-    arena_add(&n->arena, &n->d_pred, bytes);
-    if (opt->mode != NET_FORWARD)
+    const bool last = net_part_of(m).to == m->spec.depth;
+    if (last)
+        arena_add(&n->arena, &n->d_pred, bytes);
+    if (last && opt->mode != NET_FORWARD)
         arena_add(&n->arena, &n->d_dpred, (uint64_t)net_slots(opt) * bytes);
     arena_add(&n->arena, &n->net.d_losses, net_load_most(opt) * sizeof(float));
 }
@@ -78,7 +80,7 @@ static struct dit_io io_of(struct image_net *n, int slot, const struct net_micro
         .t = f->d_t + micro->from,
         .labels = f->classes ? f->d_labels + micro->from : NULL,
         .states = f->d_states ? (const char *)f->d_states + micro->from * f->caption_bytes : NULL,
-        .lengths = f->d_states ? f->d_lengths + micro->from : NULL,
+        .lengths = f->tokens > 0 ? f->d_lengths + micro->from : NULL,
         .pred = n->d_pred,
         .dpred = dpred_of(n, slot),
     };
@@ -93,7 +95,7 @@ int image_net_load(struct net *net, const struct batch *b, struct err *err)
 
 /* Noises the samples, which the first part needs for its input and the last for its target,
  * and runs the network on them. */
-int image_net_forward(struct net *net, const struct net_part *part, int slot,
+int image_net_forward(struct net *net, const struct model_part *part, int slot,
                       const struct net_micro *micro, struct err *err)
 {
     struct image_net *n = of(net);
@@ -108,12 +110,20 @@ int image_net_forward(struct net *net, const struct net_part *part, int slot,
     return rc;
 }
 
-int image_net_backward(struct net *net, const struct net_part *part, int slot,
+int image_net_backward(struct net *net, const struct model_part *part, int slot,
                        const struct net_micro *micro, struct err *err)
 {
     struct image_net *n = of(net);
     const struct dit_io io = io_of(n, slot, micro);
     return dit_backward(n->dit, part, slot, &io, micro->first, err);
+}
+
+static int crossing(struct net *net, enum net_way way, int block, int slot,
+                    const struct net_micro *micro, struct net_piece *ret)
+{
+    struct image_net *n = of(net);
+    const struct dit_io io = io_of(n, slot, micro);
+    return dit_crossing(n->dit, way, block, slot, &io, ret);
 }
 
 int image_net_hidden(struct net *net, const struct batch *b, struct net_hidden *ret,
@@ -174,6 +184,7 @@ const struct net_ops dit_net_ops = {
     .load = image_net_load,
     .forward = image_net_forward,
     .backward = image_net_backward,
+    .crossing = crossing,
     .graphs = true,
     .hidden = image_net_hidden,
 };

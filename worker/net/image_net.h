@@ -35,9 +35,9 @@ int image_net_make(struct image_net *n, struct device *dev, const struct model *
 /* For tables of net_ops. */
 uint64_t image_net_bytes(const struct model *m, const struct net_options *opt, enum dtype dt);
 int image_net_load(struct net *net, const struct batch *b, struct err *err);
-int image_net_forward(struct net *net, const struct net_part *part, int slot,
+int image_net_forward(struct net *net, const struct model_part *part, int slot,
                       const struct net_micro *micro, struct err *err);
-int image_net_backward(struct net *net, const struct net_part *part, int slot,
+int image_net_backward(struct net *net, const struct model_part *part, int slot,
                        const struct net_micro *micro, struct err *err);
 int image_net_hidden(struct net *net, const struct batch *b, struct net_hidden *ret,
                      struct err *err);

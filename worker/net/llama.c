@@ -61,6 +61,7 @@ struct llama {
     struct device *dev;
     struct stream *stream;
     enum dtype dt;
+    struct model_part part; /* that it is: it has no memory for other blocks */
     int depth, C, H, K, D, M, V;
     int64_t slice; /* rows of the head at a time */
     int head;      /* tensor that makes logits */
@@ -127,21 +128,22 @@ static void plan_scratch(struct llama *l, struct llama_block *b, uint64_t rows)
 
 static void plan_blocks(struct llama *l, const struct llama_slot *s, uint64_t rows)
 {
-    const int depth = l->depth;
     struct arena *a = &l->arena;
     const uint64_t start = arena_mark(a);
 
-    for (int i = 0; i < depth; i++) {
+    for (int i = l->part.from; i < l->part.to; i++) {
         if (l->net.opt.mode != NET_TRAIN)
             arena_reset(a, start);
         plan_scratch(l, &s->blocks[i], rows);
     }
     const uint64_t shared = arena_mark(a);
-    for (int i = 0; i < depth; i++) {
+    for (int i = l->part.from; i < l->part.to; i++) {
         if (l->net.opt.mode == NET_FORWARD)
             arena_reset(a, shared);
         arena_add(a, &s->blocks[i].n1.x, rows * (uint64_t)l->C * sizeof(float));
     }
+    if (l->part.to < l->depth)
+        arena_add(a, &s->blocks[l->part.to].n1.x, rows * (uint64_t)l->C * sizeof(float));
 }
 
 static void plan_slot(struct llama *l, struct llama_slot *s, uint64_t rows)
@@ -151,9 +153,11 @@ static void plan_slot(struct llama *l, struct llama_slot *s, uint64_t rows)
 
     plan_blocks(l, s, rows);
     arena_add(a, &s->y, rows * C * e);
-    arena_add(a, &s->nf.x, rows * C * sizeof(float));
-    arena_add(a, &s->nf.rstd, rows * sizeof(float));
-    arena_add(a, &s->nf.h, rows * C * e);
+    if (l->part.to == l->depth) {
+        arena_add(a, &s->nf.x, rows * C * sizeof(float));
+        arena_add(a, &s->nf.rstd, rows * sizeof(float));
+        arena_add(a, &s->nf.h, rows * C * e);
+    }
     if (l->net.opt.mode == NET_FORWARD)
         return;
     arena_add(a, &s->dx, rows * C * sizeof(float));
@@ -167,7 +171,7 @@ static void plan_backward(struct llama *l, uint64_t rows)
     const uint64_t qkv = (uint64_t)qkv_width(l), wide = 2 * M > qkv ? 2 * M : qkv;
     struct arena *a = &l->arena;
 
-    if (l->dt != DT_F32)
+    if (l->dt != DT_F32 && l->part.to == l->depth)
         arena_add(a, &l->dlogits, (uint64_t)l->slice * (uint64_t)l->V * e);
     arena_add(a, &l->dwide, rows * wide * e);
     arena_add(a, &l->dact, rows * M * e);
@@ -211,6 +215,7 @@ static int init_sizes(struct llama *l, const struct model *m, const struct net_o
     l->head = model_llama_head(s);
     l->slice = slice_rows((int64_t)rows, s->vocab);
     l->depth = s->depth;
+    l->part = net_part_of(m);
     l->slots = mem_try_array(slots, sizeof *l->slots);
     l->blocks = mem_try_array(slots * (size_t)s->depth, sizeof *l->blocks);
     if (!l->slots || !l->blocks)
@@ -222,7 +227,8 @@ static int init_sizes(struct llama *l, const struct model *m, const struct net_o
         l->slots[i].blocks = l->blocks + i * (size_t)s->depth;
         plan_slot(l, &l->slots[i], rows);
     }
-    arena_add(a, &l->logits, (uint64_t)l->slice * (uint64_t)l->V * sizeof(float));
+    if (l->part.to == l->depth)
+        arena_add(a, &l->logits, (uint64_t)l->slice * (uint64_t)l->V * sizeof(float));
     arena_add(a, &l->net.d_losses, all * sizeof(float));
     if (opt->mode != NET_FORWARD)
         plan_backward(l, rows);
@@ -473,7 +479,7 @@ static void block_forward(struct llama *l, const struct llama_slot *s, int b, bo
 }
 
 /* From the tokens, or what the part before left, to y, or with the last part to hf. */
-static void run(struct llama *l, const struct llama_slot *s, const struct net_part *part)
+static void run(struct llama *l, const struct llama_slot *s, const struct model_part *part)
 {
     const struct model_spec *spec = &l->weights.m->spec;
     if (part->from == 0)
@@ -536,7 +542,7 @@ static void head(struct llama *l, const struct llama_slot *s, bool backward, boo
     }
 }
 
-static int llama_forward(struct net *n, const struct net_part *part, int slot,
+static int llama_forward(struct net *n, const struct model_part *part, int slot,
                          const struct net_micro *micro, struct err *err)
 {
     struct llama *l = of(n);
@@ -557,7 +563,7 @@ static int run_all(struct llama *l, const struct batch *b, struct err *err)
     if (rc < 0)
         return rc;
     take(l, l->slots, 0, b->count, b->seq);
-    run(l, l->slots, &(struct net_part){0, l->depth});
+    run(l, l->slots, &(struct model_part){0, l->depth});
     return 0;
 }
 
@@ -679,7 +685,7 @@ static void block_backward(struct llama *l, const struct llama_slot *s, int b, b
     attention_backward(l, s, b, first);
 }
 
-static int llama_backward(struct net *n, const struct net_part *part, int slot,
+static int llama_backward(struct net *n, const struct model_part *part, int slot,
                           const struct net_micro *micro, struct err *err)
 {
     struct llama *l = of(n);
@@ -706,6 +712,17 @@ static int llama_backward(struct net *n, const struct net_part *part, int slot,
     return weights_check(&l->weights, err);
 }
 
+static int llama_crossing(struct net *n, enum net_way way, int block, int slot,
+                          const struct net_micro *micro, struct net_piece *ret)
+{
+    const struct llama *l = of(n);
+    const struct llama_slot *s = &l->slots[slot];
+    const size_t rows = (size_t)micro->count * n->loaded.seq;
+    ret[0] = (struct net_piece){way == NET_UP ? s->blocks[block].n1.x : s->dx,
+                                rows * (size_t)l->C * sizeof(float)};
+    return 1;
+}
+
 const struct net_ops llama_net_ops = {
     .bytes = llama_bytes,
     .make = llama_make,
@@ -713,6 +730,7 @@ const struct net_ops llama_net_ops = {
     .load = llama_load,
     .forward = llama_forward,
     .backward = llama_backward,
+    .crossing = llama_crossing,
     .graphs = true,
     .hidden = llama_hidden,
 };
@@ -770,7 +788,7 @@ int llama_read(struct llama_cache *c, const uint32_t *ids, int n, float *logits,
     struct llama_slot *s = l->slots;
     take(l, s, 0, 1, (unsigned)n);
     s->cache = c;
-    run(l, s, &(struct net_part){0, l->depth});
+    run(l, s, &(struct model_part){0, l->depth});
     head_logits(l, s, n - 1, 1);
     op(l,
        l->ops->copy(l->dev, logits, l->logits, (size_t)l->V * sizeof *logits, COPY_FROM_DEVICE,

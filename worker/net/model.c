@@ -145,6 +145,51 @@ int model_new(const struct model_spec *spec, struct model **ret, struct err *err
     return 0;
 }
 
+/* The block that tensor i is of; -1: the embedders, depth: the head. */
+static int block_of(const struct model *m, size_t i)
+{
+    int first, each;
+    model_family(&m->spec)->blocks(&m->spec, &first, &each);
+    const int at = (int)i < first ? -1 : ((int)i - first) / each;
+    return at < m->spec.depth ? at : m->spec.depth;
+}
+
+static bool in_part(const struct model *m, struct model_part part, size_t i)
+{
+    const int block = block_of(m, i);
+    if (block < 0 || block == m->spec.depth)
+        return block < 0 ? part.from == 0 : part.to == block;
+    return block >= part.from && block < part.to;
+}
+
+int model_part_new(const struct model *m, struct model_part part, struct model **ret,
+                   struct err *err)
+{
+    if (part.from < 0 || part.from >= part.to || part.to > m->spec.depth)
+        return err_set(err, -EINVAL, "blocks %d to %d of %d", part.from, part.to, m->spec.depth);
+    if (m->spec.tied && (part.from > 0 || part.to < m->spec.depth))
+        return err_set(err, -EINVAL, "a network whose head is its embedding cannot be cut");
+    struct model *p = mem_try_zero(sizeof *p);
+    if (p)
+        p->tensors = mem_try_array(m->n, sizeof *p->tensors);
+    if (!p || !p->tensors) {
+        model_free(p);
+        return err_set(err, -ENOMEM, "no memory for the table of a part");
+    }
+    p->spec = m->spec;
+    p->part = part;
+    p->n = m->n;
+    memcpy(p->tensors, m->tensors, m->n * sizeof *p->tensors);
+    for (size_t i = 0; i < p->n; i++) {
+        if (!in_part(m, part, i))
+            p->tensors[i].count = 0;
+        p->params += p->tensors[i].count;
+    }
+    place(p);
+    *ret = p;
+    return 0;
+}
+
 void model_free(struct model *m)
 {
     if (!m)

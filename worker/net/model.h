@@ -105,11 +105,18 @@ struct model_tensor {
     bool decay; /* weight decay applies */
 };
 
+/* A run of blocks [from, to); the first one has the embedders too, the last one the head.  {0, 0}:
+ * the whole network. */
+struct model_part {
+    int from, to;
+};
+
 /* Where the next one begins in the flat vector. */
 uint64_t model_tensor_end(const struct model_tensor *t);
 
 struct model {
     struct model_spec spec;
+    struct model_part part;       /* that the flat vector has */
     struct model_tensor *tensors; /* in the order of the files, see model_index.h */
     size_t n;
     uint64_t params;  /* sum of the counts */
@@ -182,6 +189,10 @@ int model_spec_from_job(const struct job_spec *job, const struct model_facts *fa
 
 /* The tensor table. */
 int model_new(const struct model_spec *spec, struct model **ret, struct err *err);
+/* The same table for what one device of a pipeline has of m: tensors of other parts have no
+ * elements.  -EINVAL: there is no such part, or the head is the embedding. */
+int model_part_new(const struct model *m, struct model_part part, struct model **ret,
+                   struct err *err);
 void model_free(struct model *m); /* accepts NULL */
 
 const struct model_tensor *model_find(const struct model *m, const char *name); /* or NULL */

@@ -286,6 +286,12 @@ static double macs(const struct model_spec *s, double length)
     return ends + s->depth * (block + 6 * C * C) + 2 * C * C;
 }
 
+static void blocks(const struct model_spec *s, int *first, int *each)
+{
+    *first = model_captioned(s) ? (int)X_BLOCKS : (int)T_BLOCKS;
+    *each = model_captioned(s) ? (int)X_PER_BLOCK : (int)T_PER_BLOCK;
+}
+
 const struct model_family model_dit = {
     .teaches = true,
     .check = image_check,
@@ -293,6 +299,7 @@ const struct model_family model_dit = {
     .tokens = tokens,
     .tensors = count,
     .fill = fill,
+    .blocks = blocks,
     .init = init,
     .macs = macs,
 };
@@ -303,6 +310,7 @@ const struct model_family model_router = {
     .tokens = tokens,
     .tensors = count,
     .fill = fill,
+    .blocks = blocks,
     .init = init,
     .macs = macs,
 };

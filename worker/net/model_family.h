@@ -17,6 +17,8 @@ struct model_family {
     /* Tensors in the table, and these, put there through model_table.h. */
     size_t (*tensors)(const struct model_spec *s);
     void (*fill)(struct model *m);
+    /* Where the first block's stand in the table, and how many each block has. */
+    void (*blocks)(const struct model_spec *s, int *first, int *each);
     /* p: zeros, or initial values drawn from the tensor's stream. */
     void (*init)(const struct model_tensor *t, const struct model_spec *s, uint64_t seed,
                  uint64_t stream, float *p);

@@ -113,6 +113,12 @@ static double macs(const struct model_spec *s, double T)
     return T * (s->depth * block + C * s->vocab);
 }
 
+static void blocks(const struct model_spec *s, int *first, int *each)
+{
+    *first = L_BLOCKS;
+    *each = L_PER_BLOCK;
+}
+
 const struct model_family model_llama = {
     .text = true,
     .check = text_check,
@@ -120,6 +126,7 @@ const struct model_family model_llama = {
     .tokens = tokens,
     .tensors = count,
     .fill = fill,
+    .blocks = blocks,
     .init = init,
     .macs = macs,
 };

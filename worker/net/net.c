@@ -26,6 +26,8 @@ int net_new(struct device *dev, const struct model *m, const struct net_options 
     if (opt->slots > NET_SLOTS_MAX)
         return err_set(err, -EINVAL, "a network with %d slots; at most %d are possible", opt->slots,
                        NET_SLOTS_MAX);
+    if (m->part.to > 0 && !k->ops->crossing)
+        return err_set(err, -EINVAL, "a %s network cannot be cut", k->name);
     int rc = k->ops->make(dev, m, opt, ret, err);
     if (rc == 0)
         (*ret)->name = k->name;
@@ -66,26 +68,27 @@ int net_load(struct net *n, const struct batch *b, float grad_scale, struct err 
     return n->ops->load(n, b, err);
 }
 
-static int check_part(const struct net_part *part, int depth, int slot,
-                      const struct net_options *opt, struct err *err)
+static int check_part(const struct model_part *part, const struct net *n, int slot, struct err *err)
 {
-    if (part->from < 0 || part->from >= part->to || part->to > depth)
-        return err_set(err, -EINVAL, "blocks %d to %d of %d", part->from, part->to, depth);
-    if (slot < 0 || slot >= net_slots(opt))
-        return err_set(err, -EINVAL, "slot %d in a network made for %d", slot, net_slots(opt));
+    const struct model_part own = net_part_of(net_model(n));
+    if (part->from < own.from || part->from >= part->to || part->to > own.to)
+        return err_set(err, -EINVAL, "blocks %d to %d of a network of blocks %d to %d", part->from,
+                       part->to, own.from, own.to);
+    if (slot < 0 || slot >= net_slots(&n->opt))
+        return err_set(err, -EINVAL, "slot %d in a network made for %d", slot, net_slots(&n->opt));
     return 0;
 }
 
-static struct net_part part_of(const struct net *n, const struct net_part *part)
+static struct model_part part_of(const struct net *n, const struct model_part *part)
 {
-    return part ? *part : (struct net_part){0, net_model(n)->spec.depth};
+    return part ? *part : net_part_of(net_model(n));
 }
 
-int net_forward(struct net *n, const struct net_part *part, int slot, const struct net_micro *micro,
-                struct err *err)
+int net_forward(struct net *n, const struct model_part *part, int slot,
+                const struct net_micro *micro, struct err *err)
 {
-    const struct net_part p = part_of(n, part);
-    int rc = check_part(&p, net_model(n)->spec.depth, slot, &n->opt, err);
+    const struct model_part p = part_of(n, part);
+    int rc = check_part(&p, n, slot, err);
     if (rc < 0)
         return rc;
     if (micro->count < 1 || micro->count > (unsigned)n->opt.batch ||
@@ -95,20 +98,26 @@ int net_forward(struct net *n, const struct net_part *part, int slot, const stru
     if (micro->backward && n->opt.mode == NET_FORWARD)
         return err_set(err, -EINVAL, "a backward in a network made for looking only");
     n->micro[slot] = *micro;
-    if (micro->backward && micro->first && p.from == 0)
+    if (micro->backward && micro->first && p.from == net_part_of(net_model(n)).from)
         weights_zero_grads(n->weights);
     return n->ops->forward(n, &p, slot, micro, err);
 }
 
-int net_backward(struct net *n, const struct net_part *part, int slot, struct err *err)
+int net_backward(struct net *n, const struct model_part *part, int slot, struct err *err)
 {
-    const struct net_part p = part_of(n, part);
-    int rc = check_part(&p, net_model(n)->spec.depth, slot, &n->opt, err);
+    const struct model_part p = part_of(n, part);
+    int rc = check_part(&p, n, slot, err);
     if (rc < 0)
         return rc;
     if (!n->micro[slot].backward)
         return err_set(err, -EINVAL, "a backward of a micro-batch that was not said to have one");
     return n->ops->backward(n, &p, slot, &n->micro[slot], err);
+}
+
+int net_crossing(struct net *n, enum net_way way, int block, int slot,
+                 const struct net_micro *micro, struct net_piece ret[NET_PIECES_MAX])
+{
+    return n->ops->crossing(n, way, block, slot, micro, ret);
 }
 
 int net_loss(struct net *n, const struct batch *b, bool first, float grad_scale, bool backward,

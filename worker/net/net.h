@@ -35,6 +35,11 @@
  * order (but for tied heads, whose gradients the first part and the last add to).  A network on
  * one device is one part (NULL) with one slot (0).
  *
+ * PIPELINES.  A network made of one part of a model (model_part_new) has memory and weights for
+ * that part alone.  Several such, on devices of their own, are one network: each loads the same
+ * batch, and what net_crossing names goes from one to the next after a forward, and back after a
+ * backward.
+ *
  * RANDOMNESS.  All that is drawn for sample i (time, noise, label dropout) is a
  * function of (batch.seed, batch.keys[i]): of no thread, batch size or order.
  *
@@ -121,17 +126,22 @@ static inline int net_slots(const struct net_options *opt)
     return opt->slots > 1 ? opt->slots : 1;
 }
 
-/* Blocks [from, to). */
-struct net_part {
-    int from, to;
-};
-
 /* Samples [from, from+count) of what was loaded; count <= opt.batch; all of one shape (batch_run).
  */
 struct net_micro {
     unsigned from, count;
     bool first;    /* its step's first: gradients =, else += */
     bool backward; /* a backward follows */
+};
+
+/* What crosses between parts: after a forward; gradients, after a backward. */
+enum net_way { NET_UP, NET_DOWN };
+#define NET_PIECES_MAX 4
+
+/* A run of device memory. */
+struct net_piece {
+    void *x;
+    size_t bytes;
 };
 
 /* Where results go, host memory of the caller; NULL: not wanted. */
@@ -156,10 +166,13 @@ struct net_ops {
     void (*free)(struct net *n);
     int (*load)(struct net *n, const struct batch *b, struct err *err);
     /* Both only queue; part is never NULL. */
-    int (*forward)(struct net *n, const struct net_part *part, int slot,
+    int (*forward)(struct net *n, const struct model_part *part, int slot,
                    const struct net_micro *micro, struct err *err);
-    int (*backward)(struct net *n, const struct net_part *part, int slot,
+    int (*backward)(struct net *n, const struct model_part *part, int slot,
                     const struct net_micro *micro, struct err *err);
+    /* NULL: the kind cannot be cut. */
+    int (*crossing)(struct net *n, enum net_way way, int block, int slot,
+                    const struct net_micro *micro, struct net_piece *ret);
     /* The two queue nothing but work whose arguments follow from their own, from the loaded
      * batch's numbers and from device memory: it can be recorded. */
     bool graphs;
@@ -203,16 +216,29 @@ int net_loss(struct net *n, const struct batch *b, bool first, float grad_scale,
 int net_load(struct net *n, const struct batch *b, float grad_scale, struct err *err);
 /* The last part's forward makes the losses and, where a backward follows, begins it as far as
  * what it needs is not kept. */
-int net_forward(struct net *n, const struct net_part *part, int slot, const struct net_micro *micro,
-                struct err *err);
+int net_forward(struct net *n, const struct model_part *part, int slot,
+                const struct net_micro *micro, struct err *err);
 /* After the same part's forward in this slot, and the later parts' backward. */
-int net_backward(struct net *n, const struct net_part *part, int slot, struct err *err);
+int net_backward(struct net *n, const struct model_part *part, int slot, struct err *err);
+
+/* What crosses between the part that ends before a block and the part that begins with it, of the
+ * micro-batch in a slot: device memory of this network, written to by what comes before it and
+ * read by what comes after.  The number of pieces, at most NET_PIECES_MAX, of equal sizes on both
+ * sides. */
+int net_crossing(struct net *n, enum net_way way, int block, int slot,
+                 const struct net_micro *micro, struct net_piece ret[NET_PIECES_MAX]);
 
 /* A batch of one shape.  -ERR_UNIMPLEMENTED where the kind has no states. */
 int net_hidden(struct net *n, const struct batch *b, struct net_hidden *ret, struct err *err);
 
 /* What samples of a batch take for a net of m. */
 struct batch_sizes net_batch_sizes(const struct model *m, const struct net_options *opt);
+
+/* The part of the model that a network made of m is. */
+static inline struct model_part net_part_of(const struct model *m)
+{
+    return m->part.to > 0 ? m->part : (struct model_part){0, m->spec.depth};
+}
 
 /* What the net was made from and works on. */
 static inline const struct model *net_model(const struct net *n)

@@ -30,7 +30,8 @@ int weights_init(struct weights *w, struct device *dev, const struct model *m, e
     if (rc < 0)
         return err_set(err, rc, "no memory on %s for a model of %.1f M parameters", dev->name,
                        (double)m->params / 1e6);
-    /* What lies between the gradients of two tensors is never written again. */
+    /* What lies between two tensors is never written again. */
+    weights_note(w, w->ops->zero(dev, w->w, m->flat * sizeof *w->w, w->stream), "zero");
     if (w->g)
         weights_note(w, w->ops->zero(dev, w->g, m->flat * sizeof *w->g, w->stream), "zero");
     return weights_sync(w, err);
@@ -75,28 +76,6 @@ int weights_set(struct weights *w, const float *flat, struct err *err)
 {
     copy(w, w->w, flat, w->m->flat, COPY_TO_DEVICE);
     return weights_changed(w, err);
-}
-
-int weights_get(struct weights *w, float *flat, struct err *err)
-{
-    copy(w, flat, w->w, w->m->flat, COPY_FROM_DEVICE);
-    return weights_sync(w, err);
-}
-
-int weights_set_level(struct weights *w, int level, const float *flat, struct err *err)
-{
-    for (const struct model_tensor *t = w->m->tensors; t < w->m->tensors + w->m->n; t++)
-        if (t->level == level)
-            copy(w, w->w + t->offset, flat + t->offset, t->count, COPY_TO_DEVICE);
-    return weights_changed(w, err);
-}
-
-int weights_get_level(struct weights *w, int level, float *flat, struct err *err)
-{
-    for (const struct model_tensor *t = w->m->tensors; t < w->m->tensors + w->m->n; t++)
-        if (t->level == level)
-            copy(w, flat + t->offset, w->w + t->offset, t->count, COPY_FROM_DEVICE);
-    return weights_sync(w, err);
 }
 
 int weights_changed(struct weights *w, struct err *err)

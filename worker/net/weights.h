@@ -44,12 +44,8 @@ void weights_release(struct weights *w);
 /* Bytes that weights_init takes on the device. */
 uint64_t weights_bytes(const struct model *m, enum dtype dt, bool gradients);
 
-/* All values, from or to a host flat vector. */
+/* All values, from a host flat vector. */
 int weights_set(struct weights *w, const float *flat, struct err *err);
-int weights_get(struct weights *w, float *flat, struct err *err);
-/* Those of one level, the rest stays: what a merged fragment brings. */
-int weights_set_level(struct weights *w, int level, const float *flat, struct err *err);
-int weights_get_level(struct weights *w, int level, float *flat, struct err *err);
 /* After writing w->w on the device: refresh the copy that computes. */
 int weights_changed(struct weights *w, struct err *err);
 

@@ -11,15 +11,26 @@ enum { NOBODY = -1, NAMES_MAX = 256 };
 struct rank {
     struct island *is;
     int index;
+    struct comm *stage, *pipe, *links[ISLAND_WAYS]; /* in the island's circles, or NULL */
     pthread_t thread;
     int rc; /* the last job's */
     struct err err;
 };
 
-struct island {
+/* Ranks that speak to each other. */
+struct circle {
     int n;
+    struct comm *comms[ISLAND_MAX];
+};
+
+/* Those of all stages, of all copies, and two for each pair of neighbours. */
+enum { CIRCLES_MAX = 4 * ISLAND_MAX };
+
+struct island {
+    int n, stages;
     struct device *devs[ISLAND_MAX];
-    struct comm *comms[ISLAND_MAX]; /* NULL in an island of one */
+    struct circle circles[CIRCLES_MAX];
+    int n_circles;
     struct rank ranks[ISLAND_MAX];
     int threads; /* ranks that have a thread; rank 0 is the caller */
 
@@ -51,7 +62,8 @@ static void do_job(struct rank *r)
         is->first = r->index;
     pthread_cond_broadcast(&is->met);
     pthread_mutex_unlock(&is->lock);
-    is->comms[r->index]->ops->abort(is->comms[r->index]);
+    for (int i = 0; i < is->n_circles; i++)
+        is->circles[i].comms[0]->ops->abort(is->circles[i].comms[0]);
 }
 
 static void *rank_main(void *arg)
@@ -76,14 +88,95 @@ static void *rank_main(void *arg)
     return NULL;
 }
 
+static void close_circles(struct island *is)
+{
+    for (int i = 0; i < is->n_circles; i++)
+        comm_close(is->circles[i].comms, is->circles[i].n);
+    is->n_circles = 0;
+    for (int i = 0; i < is->n; i++) {
+        struct rank *r = &is->ranks[i];
+        r->stage = r->pipe = NULL;
+        memset(r->links, 0, sizeof r->links);
+    }
+}
+
+/* n ranks, `step` apart. */
+static int open_circle(struct island *is, int first, int step, int n, struct comm *const **ret,
+                       struct err *err)
+{
+    struct circle *c = &is->circles[is->n_circles];
+    struct device *devs[ISLAND_MAX];
+    for (int i = 0; i < n; i++)
+        devs[i] = is->devs[first + i * step];
+    int rc = comm_open(devs, n, c->comms, err);
+    if (rc < 0)
+        return rc;
+    c->n = n;
+    is->n_circles++;
+    *ret = c->comms;
+    return 0;
+}
+
+static int open_links(struct island *is, int lower, struct err *err)
+{
+    struct rank *r = &is->ranks[lower];
+    struct comm *const *up = NULL, *const *down = NULL;
+    int rc = open_circle(is, lower, 1, 2, &up, err);
+    if (rc == 0)
+        rc = open_circle(is, lower, 1, 2, &down, err);
+    if (rc < 0)
+        return rc;
+    r[0].links[ISLAND_TO_ABOVE] = up[0];
+    r[1].links[ISLAND_FROM_BELOW] = up[1];
+    r[0].links[ISLAND_FROM_ABOVE] = down[0];
+    r[1].links[ISLAND_TO_BELOW] = down[1];
+    return 0;
+}
+
+static int open_circles(struct island *is, struct err *err)
+{
+    const int stages = is->stages, copies = is->n / stages;
+    struct comm *const *c = NULL;
+    int rc = 0;
+    for (int s = 0; s < stages && copies > 1 && rc == 0; s++) {
+        rc = open_circle(is, s, stages, copies, &c, err);
+        for (int k = 0; k < copies && rc == 0; k++)
+            is->ranks[k * stages + s].stage = c[k];
+    }
+    for (int k = 0; k < copies && stages > 1 && rc == 0; k++) {
+        rc = open_circle(is, k * stages, 1, stages, &c, err);
+        for (int s = 0; s < stages && rc == 0; s++)
+            is->ranks[k * stages + s].pipe = c[s];
+        for (int s = 0; s + 1 < stages && rc == 0; s++)
+            rc = open_links(is, k * stages + s, err);
+    }
+    return rc;
+}
+
 /* Communicators that have failed are of no more use. */
 static int renew_comms(struct island *is, struct err *err)
 {
-    if (is->comms[0] && is->comms[0]->ops->failed(is->comms[0]) == 0)
+    bool failed = is->n_circles == 0;
+    for (int i = 0; i < is->n_circles && !failed; i++)
+        failed = is->circles[i].comms[0]->ops->failed(is->circles[i].comms[0]) < 0;
+    if (!failed)
         return 0;
-    comm_close(is->comms, is->n);
-    int rc = comm_open(is->devs, is->n, is->comms, err);
+    close_circles(is);
+    int rc = open_circles(is, err);
+    if (rc < 0)
+        close_circles(is);
     return rc < 0 ? err_wrap(err, "joining the devices of this worker") : 0;
+}
+
+int island_cut(struct island *is, int stages, struct err *err)
+{
+    if (stages < 1 || is->n % stages != 0)
+        return err_set(err, -EINVAL, "%d devices in pipelines of %d", is->n, stages);
+    if (stages == is->stages)
+        return 0;
+    close_circles(is);
+    is->stages = stages;
+    return 0;
 }
 
 /* A rank that was only woken says so (-ECONNABORTED); the cause is another's. */
@@ -256,6 +349,7 @@ int island_open(const char *names, int threads, struct island **ret, struct err 
 {
     struct island *is = mem_alloc(sizeof *is);
     pthread_mutex_init(&is->lock, NULL);
+    is->stages = 1;
     pthread_cond_init(&is->begin, NULL);
     pthread_cond_init(&is->end, NULL);
     pthread_cond_init(&is->met, NULL);
@@ -284,7 +378,7 @@ void island_close(struct island *is)
     pthread_mutex_unlock(&is->lock);
     for (int i = 1; i <= is->threads; i++)
         pthread_join(is->ranks[i].thread, NULL);
-    comm_close(is->comms, is->n);
+    close_circles(is);
     for (int i = 0; i < is->n; i++)
         device_close(is->devs[i]);
     pthread_cond_destroy(&is->met);
@@ -311,7 +405,17 @@ struct device *const *island_devices(const struct island *is)
 
 struct comm *island_comm(const struct island *is, int rank)
 {
-    return is->comms[rank];
+    return is->ranks[rank].stage;
+}
+
+struct comm *island_pipe(const struct island *is, int rank)
+{
+    return is->ranks[rank].pipe;
+}
+
+struct comm *island_link(const struct island *is, int rank, enum island_way way)
+{
+    return is->ranks[rank].links[way];
 }
 
 static bool all_alike(const struct island *is)

@@ -5,7 +5,7 @@
  *     island_close(is);
  *
  * An island of one is just its device: no thread, no communicator.  In a larger one every
- * rank has a device and a communicator (kernels/comm.h), rank 0 works on the caller's
+ * rank has a device and communicators (kernels/comm.h), rank 0 works on the caller's
  * thread and each of the others on a thread of its own.  What the coordinator sees is one
  * worker; all work but training uses the device of rank 0.
  *
@@ -35,8 +35,27 @@ void island_close(struct island *is); /* accepts NULL */
 int island_size(const struct island *is);
 struct device *island_device(const struct island *is, int rank);
 struct device *const *island_devices(const struct island *is);
-/* NULL in an island of one.  Another one after a failure: ask again in each job. */
+
+/* PIPELINES.  Ranks [k*stages, (k+1)*stages) are copy k of a pipeline, each of them a stage; with
+ * one stage every rank is a copy, which is how an island is opened.  stages divides the size.
+ * Whoever trains says before each island_run how the island is cut; a cut that it has costs
+ * nothing. */
+int island_cut(struct island *is, int stages, struct err *err);
+
+/* A rank's communicators, NULL where it would be alone: the ranks of its stage, and those of its
+ * copy.  Others after a failure, or a cut: ask again in each job. */
 struct comm *island_comm(const struct island *is, int rank);
+struct comm *island_pipe(const struct island *is, int rank);
+/* Those of a stage and the next one, which are rank 0 and 1 there: one for what it gets and one
+ * for what it sends, each way.  NULL at the ends. */
+enum island_way {
+    ISLAND_FROM_BELOW,
+    ISLAND_TO_ABOVE,
+    ISLAND_FROM_ABOVE,
+    ISLAND_TO_BELOW,
+    ISLAND_WAYS
+};
+struct comm *island_link(const struct island *is, int rank, enum island_way way);
 
 /* "cuda:0: NVIDIA H200, ...", "cuda:0,cuda:1: 2 x NVIDIA H200, ..." */
 void island_text(const struct island *is, char *out, size_t size);

@@ -140,6 +140,8 @@ static void flush(struct reducer *r, float *losses, int64_t n)
         r->pieces[pieces++] = (struct comm_piece){losses, (uint64_t)n};
     r->waiting.n = 0;
     r->waiting_n = 0;
+    if (!c)
+        return;
     if (r->rc == 0)
         note(r, w->ops->stream_follow(w->dev, r->stream, w->stream), "waiting for the gradients");
     if (r->rc == 0)
@@ -196,22 +198,152 @@ static int reducer_join(void *arg, float *losses, int64_t n, struct err *err)
     return 0;
 }
 
-static int reducer_wait(void *arg, struct stream *s, struct err *err)
+/* ---- what crosses between stages ----
+ *
+ * SEND is queued on a stream behind what is queued on the trainer's.  A RECV waits in a list: of
+ * the micro-batch that is computed next it is queued when that one asks for it, which makes the
+ * trainer's stream follow; those of later ones then, so that they come while it is computed.  Where
+ * a recv is over when it returns they stay in the list. */
+
+enum { HELD_MAX = 4 };
+
+struct held {
+    struct comm_piece pieces[NET_PIECES_MAX];
+    int n, micro;
+};
+
+struct way {
+    struct stream *in, *out;
+    struct held held[HELD_MAX];
+    int n_held;
+};
+
+struct courier {
+    struct island *is;
+    int rank;
+    struct weights *w;                   /* the trainer's */
+    struct way ways[PIPE_GRADIENTS + 1]; /* states, gradients */
+};
+
+static int courier_init(struct courier *c, struct island *is, int rank, struct weights *w,
+                        struct err *err)
 {
-    struct reducer *r = arg;
-    struct comm *c = island_comm(r->is, r->rank);
-    return c->ops->wait(c, s, err);
+    int rc = 0;
+    *c = (struct courier){.is = is, .rank = rank, .w = w};
+    for (int i = 0; i <= PIPE_GRADIENTS && rc == 0; i++) {
+        rc = w->ops->stream_new(w->dev, &c->ways[i].in, err);
+        if (rc == 0)
+            rc = w->ops->stream_new(w->dev, &c->ways[i].out, err);
+    }
+    return rc;
+}
+
+static void courier_release(struct courier *c)
+{
+    for (int i = 0; c->w && i <= PIPE_GRADIENTS; i++) {
+        if (c->ways[i].in)
+            c->w->ops->stream_free(c->w->dev, c->ways[i].in);
+        if (c->ways[i].out)
+            c->w->ops->stream_free(c->w->dev, c->ways[i].out);
+    }
+    *c = (struct courier){0};
+}
+
+/* Forgets what a failed step has left. */
+static void courier_begin(struct courier *c)
+{
+    for (int i = 0; i <= PIPE_GRADIENTS; i++)
+        c->ways[i].n_held = 0;
+}
+
+/* Queues the oldest that is held. */
+static int take_one(struct courier *c, enum pipe_what what)
+{
+    struct way *way = &c->ways[what];
+    struct weights *w = c->w;
+    struct comm *comm =
+        island_link(c->is, c->rank, what == PIPE_STATES ? ISLAND_FROM_BELOW : ISLAND_FROM_ABOVE);
+    int rc = w->ops->stream_follow(w->dev, way->in, w->stream);
+    if (rc == 0)
+        rc = comm->ops->recv(comm, way->held[0].pieces, (size_t)way->held[0].n, 1 - comm->rank,
+                             way->in);
+    way->n_held--;
+    memmove(way->held, way->held + 1, (size_t)way->n_held * sizeof *way->held);
+    return rc;
+}
+
+static int courier_cross(void *arg, const struct pipe_instr *in, const struct net_piece *pieces,
+                         int n)
+{
+    struct courier *c = arg;
+    struct weights *w = c->w;
+    struct way *way = &c->ways[in->what];
+    struct held h = {.n = n, .micro = in->micro};
+    for (int i = 0; i < n; i++)
+        h.pieces[i] = (struct comm_piece){pieces[i].x, pieces[i].bytes};
+    if (in->op == PIPE_RECV) {
+        if (way->n_held == HELD_MAX)
+            return -EINVAL;
+        way->held[way->n_held++] = h;
+        return 0;
+    }
+    struct comm *comm =
+        island_link(c->is, c->rank, in->what == PIPE_STATES ? ISLAND_TO_ABOVE : ISLAND_TO_BELOW);
+    int rc = w->ops->stream_follow(w->dev, way->out, w->stream);
+    return rc < 0 ? rc : comm->ops->send(comm, h.pieces, (size_t)n, 1 - comm->rank, way->out);
+}
+
+static int courier_arrive(void *arg, enum pipe_what what, int micro)
+{
+    struct courier *c = arg;
+    struct way *way = &c->ways[what];
+    const bool ahead = !c->w->dev->unified;
+    int rc = 0;
+    while (way->n_held > 0 && way->held[0].micro <= micro && rc == 0)
+        rc = take_one(c, what);
+    if (rc == 0)
+        rc = c->w->ops->stream_follow(c->w->dev, c->w->stream, way->in);
+    while (ahead && way->n_held > 0 && rc == 0)
+        rc = take_one(c, what);
+    return rc;
+}
+
+static int courier_sent(void *arg)
+{
+    struct courier *c = arg;
+    int rc = 0;
+    for (int i = 0; i <= PIPE_GRADIENTS && rc == 0; i++)
+        rc = c->w->ops->stream_follow(c->w->dev, c->w->stream, c->ways[i].out);
+    return rc;
+}
+
+/* Each value is one stage's; the others have 0. */
+static int courier_gather(void *arg, double *found, int64_t n)
+{
+    struct courier *c = arg;
+    struct comm *pipe = island_pipe(c->is, c->rank);
+    const struct comm_piece piece = {found, (uint64_t)n};
+    return pipe->ops->all_reduce(pipe, &piece, 1, COMM_F64, c->w->stream);
 }
 
 /* ---- the trainers ---- */
 
+/* What a trainer calls its peers by. */
+struct peers {
+    struct reducer reducer;
+    struct courier courier;
+};
+
 struct island_trainer {
     struct island *is;
     const struct model *m;
+    struct pipe_plan plan;
+    int stages;
+    struct model *parts[ISLAND_MAX]; /* of each stage; none where there is one */
     struct train_options opt, share;
     int n;
     struct trainer *trainers[ISLAND_MAX];
-    struct reducer reducers[ISLAND_MAX]; /* unused in an island of one */
+    struct peers peers[ISLAND_MAX]; /* unused in an island of one */
 
     /* The size of the last step: another of it needs no more memory than there is.  Teachers and
      * pictures of several shapes may take some in any step. */
@@ -225,54 +357,166 @@ struct island_trainer {
     enum island_what what;
 };
 
-void island_share_options(const struct train_options *opt, int ranks, struct train_options *ret)
+static int reducer_now(void *arg, float *losses, int64_t n, struct err *err)
+{
+    struct peers *p = arg;
+    return reducer_join(&p->reducer, losses, n, err);
+}
+
+static int cross(void *arg, const struct pipe_instr *in, const struct net_piece *pieces, int n)
+{
+    struct peers *p = arg;
+    return courier_cross(&p->courier, in, pieces, n);
+}
+
+static int arrive(void *arg, enum pipe_what what, int micro)
+{
+    struct peers *p = arg;
+    return courier_arrive(&p->courier, what, micro);
+}
+
+static int sent(void *arg)
+{
+    struct peers *p = arg;
+    return courier_sent(&p->courier);
+}
+
+static int gather(void *arg, double *found, int64_t n)
+{
+    struct peers *p = arg;
+    return courier_gather(&p->courier, found, n);
+}
+
+/* Ends with any communicator's failure: a failure of one is one of all. */
+static int wait_peers(void *arg, struct stream *s, struct err *err)
+{
+    struct peers *p = arg;
+    struct comm *c = island_comm(p->reducer.is, p->reducer.rank);
+    if (!c)
+        c = island_pipe(p->reducer.is, p->reducer.rank);
+    return c->ops->wait(c, s, err);
+}
+
+void island_share_options(const struct train_options *opt, int copies, struct train_options *ret)
 {
     *ret = *opt;
-    ret->batch = (opt->batch + ranks - 1) / ranks;
+    ret->batch = (opt->batch + copies - 1) / copies;
     if (ret->accumulate > ret->batch)
         ret->accumulate = ret->batch;
+}
+
+int island_even_plan(const struct island *is, const struct model *m, int stages, int micros,
+                     struct pipe_plan *ret, struct err *err)
+{
+    const int n = island_size(is), depth = m->spec.depth;
+    if (stages < 1 || stages > n || n % stages != 0)
+        return err_set(err, -ENOMEM,
+                       "train.stages is %d, which does not divide the %d device%s of this worker",
+                       stages, n, n == 1 ? "" : "s");
+    if (stages > depth)
+        return err_set(err, -ENOMEM, "train.stages is %d, but the model has %d block%s", stages,
+                       depth, depth == 1 ? "" : "s");
+    *ret = (struct pipe_plan){.order = stages > 1 ? PIPE_1F1B : PIPE_DATA,
+                              .chains = 1,
+                              .devices = stages,
+                              .copies = n / stages};
+    struct pipe_cut *cut = &ret->cuts[0];
+    cut->n = stages;
+    cut->samples = 1; /* what a stage has of a micro-batch is all of it */
+    for (int i = 0; i < stages; i++) {
+        const int left = stages - i, warm = left < micros ? left : micros;
+        cut->stages[i] = (struct pipe_stage){.from = depth * i / stages,
+                                             .to = depth * (i + 1) / stages,
+                                             .device = i,
+                                             .devices = 1,
+                                             .warm = warm,
+                                             .slots = warm};
+    }
+    return 0;
+}
+
+static int copies_of(const struct island_trainer *t)
+{
+    return t->n / t->stages;
 }
 
 static int join_peers(struct island_trainer *t, int rank, struct err *err)
 {
     struct trainer *tr = t->trainers[rank];
-    struct reducer *r = &t->reducers[rank];
-    int rc = reducer_init(r, t->is, rank, trainer_net(tr)->weights, ISLAND_BUCKET_BYTES, err);
+    struct peers *p = &t->peers[rank];
+    struct weights *w = trainer_net(tr)->weights;
+    int rc = reducer_init(&p->reducer, t->is, rank, w, ISLAND_BUCKET_BYTES, err);
+    if (rc == 0 && t->stages > 1)
+        rc = courier_init(&p->courier, t->is, rank, w, err);
     const struct train_peers peers = {
         .batch = (unsigned)t->opt.batch,
-        .watch = {reducer_ready, r},
-        .join = reducer_join,
-        .wait = reducer_wait,
-        .arg = r,
+        .watch = {reducer_ready, &p->reducer},
+        .join = reducer_now,
+        .cross = cross,
+        .arrive = arrive,
+        .sent = sent,
+        .gather = gather,
+        .wait = wait_peers,
+        .arg = p,
         /* NCCL: several cards of one process that launch graphs with its calls may lock. */
         .graphs = false,
+        .plan = &t->plan,
+        .device = rank % t->stages,
     };
     return rc < 0 ? rc : trainer_set_peers(tr, &peers, err);
 }
 
+/* Of a card one slot more: what comes for the next micro-batch is put there meanwhile. */
 static int make_job(void *arg, int rank, struct err *err)
 {
     struct island_trainer *t = arg;
+    const int stage = rank % t->stages;
+    const struct model *m = t->stages > 1 ? t->parts[stage] : t->m;
     struct train_options opt = t->share;
     opt.encoders = opt.encoders ? opt.encoders + rank : NULL;
-    int rc = trainer_make(island_device(t->is, rank), t->m, &opt, &t->trainers[rank], err);
+    opt.slots = t->plan.cuts[0].stages[stage].slots +
+                (t->stages > 1 && !island_device(t->is, rank)->unified);
+    int rc = trainer_make(island_device(t->is, rank), m, &opt, &t->trainers[rank], err);
     return rc < 0 || t->n == 1 ? rc : join_peers(t, rank, err);
 }
 
+static int make_parts(struct island_trainer *t, struct err *err)
+{
+    int rc = 0;
+    for (int i = 0; i < t->stages && t->stages > 1 && rc == 0; i++) {
+        const struct pipe_stage *s = &t->plan.cuts[0].stages[i];
+        rc = model_part_new(t->m, (struct model_part){s->from, s->to}, &t->parts[i], err);
+    }
+    return rc;
+}
+
 int island_trainer_new(struct island *is, const struct model *m, const struct train_options *opt,
-                       struct island_trainer **ret, struct err *err)
+                       const struct pipe_plan *plan, struct island_trainer **ret, struct err *err)
 {
     struct island_trainer *t = mem_alloc(sizeof *t);
     t->is = is;
     t->m = m;
     t->opt = *opt;
     t->n = island_size(is);
-    island_share_options(opt, t->n, &t->share);
-    int rc = island_run(is, make_job, t, err);
+    int rc = 0;
+    if (plan)
+        t->plan = *plan;
+    else
+        rc = island_even_plan(is, m, 1, opt->accumulate, &t->plan, err);
+    t->stages = t->plan.cuts[0].n;
+    island_share_options(opt, copies_of(t), &t->share);
+    if (rc == 0)
+        rc = make_parts(t, err);
+    if (rc == 0)
+        rc = island_cut(is, t->stages, err);
+    if (rc == 0)
+        rc = island_run(is, make_job, t, err);
     if (rc < 0) {
         island_trainer_free(t);
         return rc;
     }
+    if (t->stages > 1)
+        trainer_stand_for(t->trainers[0], m, t->trainers, t->stages);
     *ret = t;
     return 0;
 }
@@ -282,15 +526,23 @@ void island_trainer_free(struct island_trainer *t)
     if (!t)
         return;
     for (int i = 0; i < t->n; i++) {
-        reducer_release(&t->reducers[i]);
+        reducer_release(&t->peers[i].reducer);
+        courier_release(&t->peers[i].courier);
         trainer_free(t->trainers[i]);
     }
+    for (int i = 0; i < t->stages; i++)
+        model_free(t->parts[i]);
     mem_free(t);
 }
 
 const struct train_options *island_trainer_options(const struct island_trainer *t)
 {
     return &t->opt;
+}
+
+int island_trainer_stages(const struct island_trainer *t)
+{
+    return t->stages;
 }
 
 struct trainer *island_trainer_first(const struct island_trainer *t)
@@ -306,20 +558,20 @@ struct trainer *island_trainer_rank(const struct island_trainer *t, int rank)
 void island_trainer_set_bucket(struct island_trainer *t, uint64_t bytes)
 {
     for (int i = 0; i < t->n; i++)
-        t->reducers[i].bucket = bytes / sizeof(float);
+        t->peers[i].reducer.bucket = bytes / sizeof(float);
 }
 
-/* ---- rank 0 is followed ---- */
+/* ---- the first copy is followed ---- */
 
 static int take_over(struct island_trainer *t, int rank, enum trainer_vector which, struct err *err)
 {
     struct comm *c = island_comm(t->is, rank);
     struct trainer *tr = t->trainers[rank];
+    struct weights *w = trainer_net(tr)->weights;
     float *x = trainer_device(tr, which);
-    int rc =
-        x ? c->ops->broadcast(c, x, t->m->flat * sizeof *x, 0, trainer_net(tr)->weights->stream)
-          : 0;
-    return rc < 0 ? err_set(err, rc, "taking over from rank 0 failed: %s", err_text(rc)) : 0;
+    int rc = c && x ? c->ops->broadcast(c, x, w->m->flat * sizeof *x, 0, w->stream) : 0;
+    return rc < 0 ? err_set(err, rc, "taking over from the first copy failed: %s", err_text(rc))
+                  : 0;
 }
 
 static int follow_job(void *arg, int rank, struct err *err)
@@ -333,14 +585,14 @@ static int follow_job(void *arg, int rank, struct err *err)
     for (size_t i = 0; i < n && rc == 0; i++)
         rc = take_over(t, rank, all[i], err);
     if (rc == 0)
-        rc = reducer_wait(&t->reducers[rank], trainer_net(tr)->weights->stream, err);
+        rc = wait_peers(&t->peers[rank], trainer_net(tr)->weights->stream, err);
     if (rc < 0 || rank == 0)
         return rc;
     if (t->what == ISLAND_ALL) {
         trainer_set_adam_step(tr, trainer_adam_step(first));
         trainer_position(tr, trainer_next_step(first), trainer_total_steps(first));
     }
-    return trainer_written(tr, err);
+    return rank < t->stages ? 0 : trainer_written(tr, err);
 }
 
 int island_trainer_follow(struct island_trainer *t, enum island_what what, struct err *err)
@@ -348,38 +600,41 @@ int island_trainer_follow(struct island_trainer *t, enum island_what what, struc
     if (t->n == 1)
         return 0;
     t->what = what;
-    return island_run(t->is, follow_job, t, err);
+    int rc = island_cut(t->is, t->stages, err);
+    return rc < 0 ? rc : island_run(t->is, follow_job, t, err);
 }
 
 /* ---- steps ---- */
 
-/* Where rank's part of `count` samples begins: the parts differ by one sample at most. */
-static unsigned part_at(unsigned count, int rank, int n)
+/* Where a copy's part of `count` samples begins: the parts differ by one sample at most. */
+static unsigned part_at(unsigned count, int copy, int n)
 {
-    return (unsigned)((uint64_t)count * (uint64_t)rank / (uint64_t)n);
+    return (unsigned)((uint64_t)count * (uint64_t)copy / (uint64_t)n);
 }
 
-/* A rank without samples names no gradients on the way: then none does. */
+/* A copy without samples names no gradients on the way: then none does. */
 static enum reducer_how how_to_reduce(const struct island_trainer *t)
 {
     const struct batch *b = &t->batch;
     if (t->opt.distill || t->m->spec.n_shapes > 0 || t->settled_count != b->count ||
         t->settled_seq != b->seq)
         return REDUCER_MEETS;
-    return b->count >= (unsigned)t->n ? REDUCER_OVERLAPS : REDUCER_WAITS;
+    return b->count >= (unsigned)copies_of(t) ? REDUCER_OVERLAPS : REDUCER_WAITS;
 }
 
 static int step_job(void *arg, int rank, struct err *err)
 {
     struct island_trainer *t = arg;
     const unsigned all = t->batch.count;
-    const unsigned from = part_at(all, rank, t->n), to = part_at(all, rank + 1, t->n);
+    const int copy = rank / t->stages, copies = copies_of(t);
+    const unsigned from = part_at(all, copy, copies), to = part_at(all, copy + 1, copies);
     struct batch mine;
     const struct net *net = trainer_net(t->trainers[rank]);
     const struct batch_sizes sizes = net_batch_sizes(t->m, &net->opt);
     batch_slice(&t->batch, from, to - from, &sizes, &mine);
     mine.first = from;
-    reducer_begin(&t->reducers[rank], how_to_reduce(t));
+    reducer_begin(&t->peers[rank].reducer, how_to_reduce(t));
+    courier_begin(&t->peers[rank].courier);
     int rc = trainer_step(t->trainers[rank], &mine, &t->results[rank], err);
     t->rcs[rank] = rc;
     if (rc != -EDOM)
@@ -401,7 +656,9 @@ int island_trainer_step(struct island_trainer *t, const struct batch *b, struct 
     t->batch = *b;
     t->batch.whole = b->count;
     t->batch.units = batch_units(b);
-    int rc = island_run(t->is, step_job, t, err);
+    int rc = island_cut(t->is, t->stages, err);
+    if (rc == 0)
+        rc = island_run(t->is, step_job, t, err);
     if (rc < 0)
         return rc;
     t->settled_count = b->count;

@@ -6,12 +6,15 @@
  *     island_trainer_step(t, &batch, &r, err);
  *     trainer_get(island_trainer_first(t), flat, err);
  *
- * Every rank has a whole trainer: weights, moments, EMA, gradients.  A step cuts the batch
- * over the ranks by position; the sample at position i draws what it draws on one device.
- * The gradients of the ranks are summed in buckets while the backward still runs, then
- * every rank makes the same update, so the ranks' weights stay equal to the bit.
+ * A plan (worker/pipe/schedule.h) says which rank has what: copies of a pipeline of stages, each
+ * stage a trainer of its part of the model, with its weights, moments, EMA and gradients.  Data
+ * parallelism is the plan of one stage: every rank is a copy.  A step cuts the batch over the
+ * copies by position; the sample at position i draws what it draws on one device.  The gradients of
+ * a stage's ranks are summed in buckets while the backward still runs, then all of them make
+ * the same update, so their weights stay equal to the bit.
  *
- * On an island of one this is the trainer itself: same calls, same bits.
+ * On CPUs a pipeline has the bits of one device with the same micro-batches, and copies of it
+ * those of as many ranks of data parallelism.  On an island of one this is the trainer itself.
  *
  * All calls on the compute thread. */
 #ifndef WORKER_ISLAND_TRAIN_H
@@ -26,22 +29,30 @@ struct island_trainer;
 /* Gradients are summed in pieces of about this size. */
 #define ISLAND_BUCKET_BYTES (25u << 20)
 
-/* What a rank's trainer is made with: its share of the batch, in as many micro-batches. */
-void island_share_options(const struct train_options *opt, int ranks, struct train_options *ret);
+/* What a rank's trainer is made with: its copy's share of the batch, in as many micro-batches. */
+void island_share_options(const struct train_options *opt, int copies, struct train_options *ret);
 
-/* As trainer_make, on every rank; m is borrowed.  follow comes before the first step. */
+/* R = size / stages copies of a pipeline whose stages have about as many blocks each; the warm-ups
+ * and slots of 1F1B for `micros` micro-batches.  -ENOMEM: it cannot have so many
+ * stages, with the reason. */
+int island_even_plan(const struct island *is, const struct model *m, int stages, int micros,
+                     struct pipe_plan *ret, struct err *err);
+
+/* As trainer_make, on every rank; m is borrowed; plan NULL: one stage.  follow comes before the
+ * first step. */
 int island_trainer_new(struct island *is, const struct model *m, const struct train_options *opt,
-                       struct island_trainer **ret, struct err *err);
+                       const struct pipe_plan *plan, struct island_trainer **ret, struct err *err);
 void island_trainer_free(struct island_trainer *t); /* accepts NULL */
 
 /* The whole step's. */
 const struct train_options *island_trainer_options(const struct island_trainer *t);
-/* Rank 0's: position, reads and writes go through it. */
+int island_trainer_stages(const struct island_trainer *t); /* 1: data parallelism */
+/* Rank 0's, which stands for the whole model: position, reads and writes go through it. */
 struct trainer *island_trainer_first(const struct island_trainer *t);
 struct trainer *island_trainer_rank(const struct island_trainer *t, int rank);
 
-/* After rank 0 was written to: the other ranks take over its weights, or all of its state
- * (weights, moments, EMA, Adam's count, position). */
+/* After rank 0 was written to: the other copies take over the weights of the first, or all of its
+ * state (weights, moments, EMA, Adam's count, position). */
 enum island_what { ISLAND_WEIGHTS, ISLAND_ALL };
 int island_trainer_follow(struct island_trainer *t, enum island_what what, struct err *err);
 

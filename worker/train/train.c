@@ -4,10 +4,11 @@
 #include "common/base/rng.h"
 #include "worker/net/arena.h"
 
-/* What a step finds out on the device. */
-struct findings {
-    double squares; /* the gradient's */
-    double loss;    /* sum */
+/* What a step finds out on the device, and of which the host reads the first two. */
+enum {
+    FOUND_SQUARES, /* the gradient's: the sum of all below */
+    FOUND_LOSS,    /* sum */
+    FOUND_TENSORS, /* squares of each tensor's gradient, in table order */
 };
 
 /* The step as one graph.  The first step of a shape runs operation by operation, which settles
@@ -30,19 +31,28 @@ struct trainer {
 
     bool with_peers;
     struct train_peers peers;
-    void *losses; /* (peers.batch, losses of a sample) device: of the whole step */
+    void *losses;                 /* (peers.batch, losses of a sample) device: of the whole step */
+    struct trainer *const *parts; /* of a pipeline that it stands for: */
+    int n_parts;                  /* 0: of itself */
+    const struct model *whole;    /* m, or that of the pipeline */
+
+    struct pipe_plan plan; /* its micro-batches are those that the schedule was made for */
+    struct pipe_schedule schedule;
+    int device; /* which of the plan it is */
+    struct model_part part;
+    struct net_micro *micros; /* (batch) of the step */
 
     uint64_t *keys; /* (batch) host: of the step's samples */
     struct recording rec;
 
     struct inputs inputs;
     struct adamw_now *now, *d_now;
-    void *found; /* host, struct findings */
+    void *found; /* host, (FOUND_TENSORS) doubles */
 
     struct arena arena;           /* device memory of the fields below */
     float *adam_m, *adam_v, *ema; /* flat; ema NULL when off */
-    struct findings *d_found;
-    float *clip; /* scale of the gradient; NaN: it must not be used */
+    double *d_found;              /* (FOUND_TENSORS + tensors) */
+    float *clip;                  /* scale of the gradient; NaN: it must not be used */
 };
 
 void train_options_from_job(const struct job_spec *job, bool router, int batch, uint64_t replica,
@@ -77,6 +87,8 @@ void train_options_from_job(const struct job_spec *job, bool router, int batch, 
         .uniform_t = t->t == JOB_T_UNIFORM,
         .label_dropout = job->model.label_dropout,
         .recompute = t->recompute,
+        .parallel = (enum job_parallel)t->parallel,
+        .stages = t->stages,
         .moments_warmup = job->recipe.moments_warmup,
         .seed = job->seed,
         .replica = replica,
@@ -118,6 +130,7 @@ struct net_options train_net_options(const struct train_options *o)
         .precision = o->precision,
         .batch = micro_batch(o),
         .load = o->batch,
+        .slots = o->slots,
         .uniform_t = o->uniform_t,
         .label_dropout = o->label_dropout,
         .distill = o->distill,
@@ -132,7 +145,7 @@ static void plan(struct trainer *t)
     arena_add(&t->arena, &t->adam_v, bytes);
     if (t->opt.ema > 0)
         arena_add(&t->arena, &t->ema, bytes);
-    arena_add(&t->arena, &t->d_found, sizeof *t->d_found);
+    arena_add(&t->arena, &t->d_found, (FOUND_TENSORS + t->m->n) * sizeof *t->d_found);
     arena_add(&t->arena, &t->clip, sizeof *t->clip);
     inputs_add(&t->inputs, &t->now, &t->d_now, sizeof *t->now);
 }
@@ -168,12 +181,13 @@ static int check_options(const struct train_options *opt, const struct net *net,
 static int alloc_step(struct trainer *t, struct err *err)
 {
     t->keys = mem_try_array((size_t)t->opt.batch, sizeof *t->keys);
-    if (!t->keys)
+    t->micros = mem_try_array((size_t)t->opt.batch, sizeof *t->micros);
+    if (!t->keys || !t->micros)
         return err_set(err, -ENOMEM, "no memory for a batch of %d samples", t->opt.batch);
     plan(t);
     int rc = inputs_alloc(&t->inputs, t->dev, err);
     if (rc == 0)
-        rc = t->ops->alloc_host(t->dev, sizeof(struct findings), &t->found, err);
+        rc = t->ops->alloc_host(t->dev, FOUND_TENSORS * sizeof(double), &t->found, err);
     return rc < 0 ? rc : arena_alloc(&t->arena, t->dev, err);
 }
 
@@ -184,7 +198,17 @@ int trainer_new(struct net *net, const struct train_options *opt, struct trainer
     t->opt = *opt;
     t->net = net;
     t->w = net->weights;
-    t->m = net_model(net);
+    t->m = t->whole = net_model(net);
+    t->part = net_part_of(t->m);
+    t->plan = (struct pipe_plan){
+        .order = PIPE_DATA,
+        .chains = 1,
+        .devices = 1,
+        .copies = 1,
+        .cuts[0] = {.n = 1,
+                    .samples = 1,
+                    .stages[0] = {.to = t->m->spec.depth, .devices = 1, .warm = 1, .slots = 1}},
+    };
     t->dev = net_device(net);
     t->ops = t->dev->ops;
     int rc = check_options(opt, net, err);
@@ -225,6 +249,8 @@ void trainer_free(struct trainer *t)
     inputs_free(&t->inputs);
     t->ops->free_host(t->dev, t->found);
     net_free(t->net);
+    schedule_release(&t->schedule);
+    mem_free(t->micros);
     mem_free(t->keys);
     mem_free(t);
 }
@@ -236,55 +262,140 @@ int trainer_set_peers(struct trainer *t, const struct train_peers *peers, struct
     t->losses = NULL;
     t->with_peers = true;
     t->peers = *peers;
+    if (peers->plan) {
+        t->plan = *peers->plan;
+        t->device = peers->device;
+    }
     return t->ops->alloc(t->dev, bytes, &t->losses, err);
 }
 
 /* ---- a step, queued ---- */
 
-/* Forward and backward of the trainer's own samples; a micro-batch is of one shape. */
-static int queue_gradients(struct trainer *t, const struct batch *b, struct err *err)
+/* Cuts the trainer's samples into micro-batches, each of one shape, and makes the list of so many.
+ * Without samples the list is that of one, of which nothing is computed. */
+static int make_list(struct trainer *t, const struct batch *b, struct err *err)
 {
-    const unsigned count = b->count;
-    struct weights *w = t->w;
-    const unsigned micro = (unsigned)micro_batch(&t->opt);
-    const struct weights_watch *watch = t->with_peers ? &t->peers.watch : NULL;
+    const unsigned most = (unsigned)micro_batch(&t->opt);
+    int n = 0;
+    for (unsigned from = 0; from < b->count; from += t->micros[n++].count)
+        t->micros[n] = (struct net_micro){from, batch_run(b, from, most), from == 0, true};
+    n = n > 0 ? n : 1;
+    if (t->schedule.n_devices > 0 && t->plan.cuts[0].micros == n)
+        return 0;
+    schedule_release(&t->schedule);
+    t->plan.cuts[0].micros = n;
+    return schedule_make(NULL, &t->plan, 0, &t->schedule, err);
+}
+
+static int slot_of(const struct trainer *t, int micro)
+{
+    return micro % net_slots(&t->net->opt);
+}
+
+static int crossing_failed(const struct trainer *t, int rc, struct err *err)
+{
+    return rc < 0 ? err_set(err, rc, "what crosses to or from %s did not: %s", t->dev->name,
+                            err_text(rc))
+                  : 0;
+}
+
+static int forward(struct trainer *t, int micro, struct err *err)
+{
     int rc = 0;
-    for (unsigned from = 0, n; from < count && rc == 0; from += n) {
-        n = batch_run(b, from, micro);
-        const struct net_micro m = {from, n, from == 0, true};
-        w->watch = from + n == count ? watch : NULL;
-        rc = net_forward(t->net, NULL, 0, &m, err);
-        if (rc == 0)
-            rc = net_backward(t->net, NULL, 0, err);
-    }
-    if (count == 0) {
-        w->watch = watch;
-        weights_note(w, t->ops->zero(t->dev, w->g, t->m->flat * sizeof *w->g, w->stream), "zero");
-        weights_ready(w, 0, t->m->flat);
-        rc = weights_check(w, err);
-    }
-    w->watch = NULL;
+    if (t->part.from > 0)
+        rc = t->peers.arrive(t->peers.arg, PIPE_STATES, micro);
+    if (rc == 0 && t->plan.cuts[0].n > 1 && micro >= net_slots(&t->net->opt))
+        rc = t->peers.sent(t->peers.arg);
+    rc = crossing_failed(t, rc, err);
+    return rc < 0 ? rc : net_forward(t->net, NULL, slot_of(t, micro), &t->micros[micro], err);
+}
+
+static int backward(struct trainer *t, int micro, struct err *err)
+{
+    int rc = 0;
+    if (t->part.to < t->m->spec.depth)
+        rc = t->peers.arrive(t->peers.arg, PIPE_GRADIENTS, micro);
+    rc = crossing_failed(t, rc, err);
+    if (rc < 0)
+        return rc;
+    if (t->with_peers && micro == t->plan.cuts[0].micros - 1)
+        t->w->watch = &t->peers.watch;
+    rc = net_backward(t->net, NULL, slot_of(t, micro), err);
+    t->w->watch = NULL;
     return rc;
 }
 
-/* The losses of the whole step, in its order. */
-static int queue_losses(struct trainer *t, const struct batch *b, const float **ret, int64_t *ret_n,
-                        struct err *err)
+/* States go over a part's upper end and come over its lower one, gradients the other way. */
+static int cross(struct trainer *t, const struct pipe_instr *in, struct err *err)
+{
+    struct net_piece pieces[NET_PIECES_MAX];
+    const enum net_way way = in->what == PIPE_STATES ? NET_UP : NET_DOWN;
+    const bool upper = (way == NET_UP) == (in->op == PIPE_SEND);
+    const int n = net_crossing(t->net, way, upper ? t->part.to : t->part.from,
+                               slot_of(t, in->micro), &t->micros[in->micro], pieces);
+    return crossing_failed(t, t->peers.cross(t->peers.arg, in, pieces, n), err);
+}
+
+static int no_gradients(struct trainer *t, struct err *err)
+{
+    struct weights *w = t->w;
+    w->watch = &t->peers.watch;
+    weights_note(w, t->ops->zero(t->dev, w->g, t->m->flat * sizeof *w->g, w->stream), "zero");
+    weights_ready(w, 0, t->m->flat);
+    w->watch = NULL;
+    return weights_check(w, err);
+}
+
+/* The losses of the whole step, in its order; gradients and losses are summed over the peers. */
+static int queue_losses(struct trainer *t, const struct batch *b, struct err *err)
 {
     const size_t each = b->seq ? b->seq : 1;
-    *ret = t->net->d_losses;
-    *ret_n = (int64_t)(b->whole * each);
-    if (!t->with_peers)
-        return 0;
-    float *all = t->losses;
-    int rc = t->ops->zero(t->dev, all, (size_t)*ret_n * sizeof *all, t->w->stream);
-    if (rc == 0 && b->count)
-        rc = t->ops->copy(t->dev, all + b->first * each, *ret, b->count * each * sizeof *all,
-                          COPY_DEVICE, t->w->stream);
-    if (rc < 0)
-        return err_set(err, rc, "the losses failed on %s: %s", t->dev->name, err_text(rc));
-    *ret = all;
-    return t->peers.join(t->peers.arg, all, *ret_n, err);
+    const int64_t n = (int64_t)(b->whole * each);
+    const float *losses = t->net->d_losses;
+    int rc = 0;
+    if (t->with_peers) {
+        float *all = t->losses;
+        rc = t->ops->zero(t->dev, all, (size_t)n * sizeof *all, t->w->stream);
+        if (rc == 0 && b->count && t->part.to == t->m->spec.depth)
+            rc = t->ops->copy(t->dev, all + b->first * each, losses, b->count * each * sizeof *all,
+                              COPY_DEVICE, t->w->stream);
+        losses = all;
+    }
+    if (rc == 0 && b->count == 0)
+        rc = no_gradients(t, err);
+    if (rc == 0 && t->with_peers)
+        rc = t->peers.join(t->peers.arg, t->losses, n, err);
+    if (rc == 0)
+        rc = t->ops->zero(t->dev, t->d_found, (FOUND_TENSORS + t->m->n) * sizeof(double),
+                          t->w->stream);
+    if (rc == 0)
+        rc = t->ops->sum(t->dev, t->d_found + FOUND_LOSS, losses, n, t->w->stream);
+    return rc < 0 ? err_set(err, rc, "the losses failed on %s: %s", t->dev->name, err_text(rc)) : 0;
+}
+
+/* The gradient's norm, of the whole model: tensor by tensor, so that it does not show which device
+ * has which. */
+static int queue_norm(struct trainer *t, struct err *err)
+{
+    const struct kernel_ops *k = t->ops;
+    const struct model *m = t->m;
+    struct stream *s = t->w->stream;
+    double *f = t->d_found;
+    int rc = 0;
+    for (size_t i = 0; i < m->n && rc == 0; i++)
+        if (m->tensors[i].count > 0)
+            rc = k->sumsq(t->dev, f + FOUND_TENSORS + i, weights_g(t->w, (int)i),
+                          (int64_t)m->tensors[i].count, s);
+    if (rc == 0 && t->plan.cuts[0].n > 1)
+        rc = t->peers.gather(t->peers.arg, f + FOUND_LOSS, (int64_t)(m->n + 1));
+    if (rc == 0)
+        rc = k->sum_f64(t->dev, f + FOUND_SQUARES, f + FOUND_TENSORS, (int64_t)m->n, s);
+    if (rc == 0)
+        rc = k->clip_scale(t->dev, t->clip, f + FOUND_SQUARES, f + FOUND_LOSS, (float)t->opt.clip,
+                           s);
+    return rc < 0 ? err_set(err, rc, "the gradient's norm failed on %s: %s", t->dev->name,
+                            err_text(rc))
+                  : 0;
 }
 
 static int update_range(struct trainer *t, uint64_t from, uint64_t to, double decay)
@@ -309,23 +420,12 @@ static int update_range(struct trainer *t, uint64_t from, uint64_t to, double de
     return t->ops->adamw(t->dev, &p, t->w->stream);
 }
 
-/* What is found, and the update, which does nothing where that is not finite. */
-static int queue_update(struct trainer *t, const float *losses, int64_t n, struct err *err)
+/* Does nothing where what was found is not finite. */
+static int queue_update(struct trainer *t, struct err *err)
 {
-    const struct kernel_ops *k = t->ops;
     const struct model *m = t->m;
-    struct findings *f = t->d_found;
-    struct stream *s = t->w->stream;
-    int rc = k->zero(t->dev, f, sizeof *f, s);
-    if (rc == 0)
-        rc = k->sumsq(t->dev, &f->squares, t->w->g, (int64_t)m->flat, s);
-    if (rc == 0)
-        rc = k->sum(t->dev, &f->loss, losses, n, s);
-    if (rc == 0)
-        rc = k->clip_scale(t->dev, t->clip, &f->squares, &f->loss, (float)t->opt.clip, s);
     const uint64_t decayed = t->opt.weight_decay > 0 ? m->decayed : 0;
-    if (rc == 0 && decayed > 0)
-        rc = update_range(t, 0, decayed, t->opt.weight_decay);
+    int rc = decayed > 0 ? update_range(t, 0, decayed, t->opt.weight_decay) : 0;
     if (rc == 0)
         rc = update_range(t, decayed, m->flat, 0.0);
     if (rc < 0)
@@ -333,15 +433,40 @@ static int queue_update(struct trainer *t, const float *losses, int64_t n, struc
     return 0;
 }
 
+static int queue_instr(struct trainer *t, const struct batch *b, const struct pipe_instr *in,
+                       struct err *err)
+{
+    switch (in->op) {
+    case PIPE_F:
+        return b->count ? forward(t, in->micro, err) : 0;
+    case PIPE_B: /* with W */
+        return b->count ? backward(t, in->micro, err) : 0;
+    case PIPE_SEND:
+    case PIPE_RECV:
+        return b->count ? cross(t, in, err) : 0;
+    case PIPE_REDUCE:
+        return queue_losses(t, b, err);
+    case PIPE_CLIP:
+        return queue_norm(t, err);
+    case PIPE_STEP:
+        return queue_update(t, err);
+    case PIPE_LOAD: /* is behind us: it is not recorded */
+    case PIPE_W:
+    case PIPE_FROZEN: /* is in no list yet */
+    case PIPE_OPS:
+        break;
+    }
+    return 0;
+}
+
 /* All that can be recorded: what varies is in device memory or a number of the batch. */
 static int queue_step(struct trainer *t, const struct batch *b, struct err *err)
 {
-    const float *losses = NULL;
-    int64_t n = 0;
-    int rc = queue_gradients(t, b, err);
-    if (rc == 0)
-        rc = queue_losses(t, b, &losses, &n, err);
-    return rc < 0 ? rc : queue_update(t, losses, n, err);
+    const struct pipe_list *list = &t->schedule.lists[t->device];
+    int rc = 0;
+    for (int i = 0; i < list->n && rc == 0; i++)
+        rc = queue_instr(t, b, &list->items[i], err);
+    return rc;
 }
 
 /* ---- the step as a graph ---- */
@@ -440,17 +565,17 @@ static int send(struct trainer *t, struct batch *b, double lr, struct err *err)
 }
 
 /* Waits for the step. */
-static int receive(struct trainer *t, struct findings *ret, struct err *err)
+static int receive(struct trainer *t, double ret[FOUND_TENSORS], struct err *err)
 {
-    int rc = t->ops->copy(t->dev, t->found, t->d_found, sizeof *t->d_found, COPY_FROM_DEVICE,
-                          t->w->stream);
+    const size_t bytes = FOUND_TENSORS * sizeof *ret;
+    int rc = t->ops->copy(t->dev, t->found, t->d_found, bytes, COPY_FROM_DEVICE, t->w->stream);
     if (rc < 0)
         return err_set(err, rc, "a step cannot be read from %s: %s", t->dev->name, err_text(rc));
     if (t->with_peers)
         rc = t->peers.wait(t->peers.arg, t->w->stream, err);
     if (rc == 0)
         rc = weights_sync(t->w, err);
-    *ret = *(const struct findings *)t->found;
+    memcpy(ret, t->found, bytes);
     return rc;
 }
 
@@ -483,18 +608,20 @@ int trainer_step(struct trainer *t, const struct batch *part, struct step_result
         .step = t->step,
         .lr = train_lr(&t->opt, t->step, t->total_steps) * young(t),
     };
-    struct findings found = {0};
+    double found[FOUND_TENSORS] = {0};
     int rc = check_step(t, &b, err);
+    if (rc == 0)
+        rc = make_list(t, &b, err);
     if (rc == 0)
         rc = send(t, &b, r.lr, err);
     if (rc == 0)
         rc = run_step(t, &b, err);
     if (rc == 0)
-        rc = receive(t, &found, err);
+        rc = receive(t, found, err);
     if (rc < 0)
         return rc;
-    r.loss = found.loss / (double)b.units;
-    r.grad_norm = sqrt(found.squares);
+    r.loss = found[FOUND_LOSS] / (double)b.units;
+    r.grad_norm = sqrt(found[FOUND_SQUARES]);
     if (!isfinite(r.loss) || !isfinite(r.grad_norm))
         return err_set(err, -EDOM,
                        "step %llu diverged: loss %g, gradient norm %g; lower train.lr "
@@ -532,6 +659,27 @@ void trainer_set_adam_step(struct trainer *t, uint64_t step)
     t->adam_step = step;
 }
 
+/* ---- what others read and write ---- */
+
+void trainer_stand_for(struct trainer *t, const struct model *m, struct trainer *const *parts,
+                       int n)
+{
+    for (int i = 0; i < n; i++)
+        parts[i]->whole = m;
+    t->parts = parts;
+    t->n_parts = n;
+}
+
+static int n_parts(const struct trainer *t)
+{
+    return t->n_parts > 0 ? t->n_parts : 1;
+}
+
+static struct trainer *part(struct trainer *t, int i)
+{
+    return t->n_parts > 0 ? t->parts[i] : t;
+}
+
 static int copy_failed(struct trainer *t, int rc, struct err *err)
 {
     if (rc < 0)
@@ -551,22 +699,60 @@ static int ema_from_weights(struct trainer *t, struct err *err)
     return t->ema ? copy(t, t->ema, t->w->w, t->m->flat, COPY_DEVICE, err) : 0;
 }
 
+/* Weights of one level, or of all (-1), from or to a flat vector of the whole model. */
+static int copy_weights(struct trainer *t, int level, float *flat, enum copy_kind kind,
+                        struct err *err)
+{
+    int rc = 0;
+    for (size_t i = 0; i < t->m->n && rc == 0; i++) {
+        const struct model_tensor *own = &t->m->tensors[i];
+        float *host = flat + t->whole->tensors[i].offset, *w = t->w->w + own->offset;
+        const bool in = kind == COPY_TO_DEVICE;
+        if (own->count > 0 && (level < 0 || own->level == level))
+            rc = t->ops->copy(t->dev, in ? w : host, in ? host : w, own->count * sizeof *w, kind,
+                              t->w->stream);
+    }
+    return copy_failed(t, rc, err);
+}
+
+static int set_part(struct trainer *t, int level, const float *flat, struct err *err)
+{
+    int rc = copy_weights(t, level, (float *)(uintptr_t)flat, COPY_TO_DEVICE, err);
+    if (rc == 0)
+        rc = weights_changed(t->w, err);
+    if (rc == 0 && level < 0 && !t->has_weights)
+        rc = ema_from_weights(t, err);
+    t->has_weights |= rc == 0 && level < 0;
+    return rc;
+}
+
+int trainer_set_level(struct trainer *t, int level, const float *flat, struct err *err)
+{
+    int rc = 0;
+    for (int i = 0; i < n_parts(t) && rc == 0; i++)
+        rc = set_part(part(t, i), level, flat, err);
+    return rc;
+}
+
+int trainer_get_level(struct trainer *t, int level, float *flat, struct err *err)
+{
+    int rc = 0;
+    for (int i = 0; i < n_parts(t) && rc == 0; i++)
+        rc = copy_weights(part(t, i), level, flat, COPY_FROM_DEVICE, err);
+    return rc;
+}
+
 int trainer_set(struct trainer *t, const float *flat, struct err *err)
 {
-    int rc = weights_set(t->w, flat, err);
-    if (rc == 0 && !t->has_weights)
-        rc = ema_from_weights(t, err);
-    if (rc == 0)
-        t->has_weights = true;
-    return rc;
+    return trainer_set_level(t, -1, flat, err);
 }
 
 int trainer_get(struct trainer *t, float *flat, struct err *err)
 {
-    return weights_get(t->w, flat, err);
+    return trainer_get_level(t, -1, flat, err);
 }
 
-int trainer_reset_moments(struct trainer *t, struct err *err)
+static int reset_part(struct trainer *t, struct err *err)
 {
     const size_t bytes = t->m->flat * sizeof(float);
     struct stream *s = t->w->stream;
@@ -576,6 +762,14 @@ int trainer_reset_moments(struct trainer *t, struct err *err)
     t->adam_step = 0;
     rc = copy_failed(t, rc, err);
     return rc == 0 && t->has_weights ? ema_from_weights(t, err) : rc;
+}
+
+int trainer_reset_moments(struct trainer *t, struct err *err)
+{
+    int rc = 0;
+    for (int i = 0; i < n_parts(t) && rc == 0; i++)
+        rc = reset_part(part(t, i), err);
+    return rc;
 }
 
 float *trainer_device(struct trainer *t, enum trainer_vector which)
@@ -595,39 +789,55 @@ float *trainer_device(struct trainer *t, enum trainer_vector which)
     return NULL;
 }
 
-/* The vector at a tensor; NULL, with the reason, where it is off. */
-static float *vector_at(struct trainer *t, enum trainer_vector which,
-                        const struct model_tensor *tensor, struct err *err)
+/* The trainer that has a tensor of the whole model. */
+static struct trainer *owner(struct trainer *t, const struct model_tensor *tensor)
 {
-    float *v = trainer_device(t, which);
+    const size_t at = (size_t)(tensor - t->whole->tensors);
+    for (int i = 0; i < n_parts(t); i++)
+        if (part(t, i)->m->tensors[at].count > 0)
+            return part(t, i);
+    return t;
+}
+
+/* Its vector there; NULL, with the reason, where it is off. */
+static float *vector_at(struct trainer *has, enum trainer_vector which, size_t tensor,
+                        struct err *err)
+{
+    float *v = trainer_device(has, which);
     if (!v)
         (void)err_set(err, -ENOENT, "the inner EMA is off (train.ema is 0)");
-    return v ? v + tensor->offset : NULL;
+    return v ? v + has->m->tensors[tensor].offset : NULL;
 }
 
 int trainer_read(struct trainer *t, enum trainer_vector which, const struct model_tensor *tensor,
                  float *values, struct err *err)
 {
-    const float *v = vector_at(t, which, tensor, err);
-    return v ? copy(t, values, v, tensor->count, COPY_FROM_DEVICE, err) : -ENOENT;
+    struct trainer *has = owner(t, tensor);
+    const float *v = vector_at(has, which, (size_t)(tensor - t->whole->tensors), err);
+    return v ? copy(has, values, v, tensor->count, COPY_FROM_DEVICE, err) : -ENOENT;
 }
 
 int trainer_write(struct trainer *t, enum trainer_vector which, const struct model_tensor *tensor,
                   const float *values, struct err *err)
 {
-    float *v = vector_at(t, which, tensor, err);
-    return v ? copy(t, v, values, tensor->count, COPY_TO_DEVICE, err) : -ENOENT;
+    struct trainer *has = owner(t, tensor);
+    float *v = vector_at(has, which, (size_t)(tensor - t->whole->tensors), err);
+    return v ? copy(has, v, values, tensor->count, COPY_TO_DEVICE, err) : -ENOENT;
 }
 
 int trainer_written(struct trainer *t, struct err *err)
 {
-    t->has_weights = true;
-    return weights_changed(t->w, err);
+    int rc = 0;
+    for (int i = 0; i < n_parts(t) && rc == 0; i++) {
+        part(t, i)->has_weights = true;
+        rc = weights_changed(part(t, i)->w, err);
+    }
+    return rc;
 }
 
 const struct model *trainer_model(const struct trainer *t)
 {
-    return t->m;
+    return t->whole;
 }
 
 const struct train_options *trainer_options(const struct trainer *t)

@@ -22,12 +22,14 @@
 #include "worker/net/model.h"
 #include "worker/net/net.h"
 #include "worker/net/weights.h"
+#include "worker/pipe/schedule.h"
 
 struct trainer;
 
 struct train_options {
     int batch;            /* images or rows of a step, at most */
     int accumulate;       /* micro-batches that a step is cut into, those of several shapes apart */
+    int slots;            /* micro-batches in flight, where a pipeline's plan says so; 0: 1 */
     bool accumulate_auto; /* more may be made of it (worker/train/plan.h); results are then those of
                            * `accumulate` but for the order of sums */
     double lr;
@@ -42,7 +44,9 @@ struct train_options {
     bool uniform_t; /* else logit-normal */
     double label_dropout;
     bool recompute;
-    bool distill; /* images: learn from teachers */
+    enum job_parallel parallel; /* of the devices of an island */
+    int stages;                 /* of a pipeline; 0: the fewest that fit */
+    bool distill;               /* images: learn from teachers */
     /* One for each device of an island, or NULL: see net_options. */
     const struct net_encoders *encoders;
     int64_t moments_warmup; /* steps of linear warm-up where moments are younger than the replica */
@@ -86,8 +90,11 @@ struct step_result {
 int trainer_step(struct trainer *t, const struct batch *b, struct step_result *ret,
                  struct err *err);
 
-/* A trainer that is one of several, each with its part of every step (worker/train/island.h).
- * All make the same update. */
+/* THE STEP is a static list of instructions (worker/pipe/schedule.h) for the device of a plan that
+ * the trainer is; by itself it is the one stage of a plan of one device.  In a pipeline its model
+ * is a part (model_part_new), and F and B of a micro-batch wait for what a neighbour sends.
+ *
+ * A trainer that is one of several, each with its part of every step (worker/train/island.h). */
 struct train_peers {
     unsigned batch; /* samples of a whole step, at most */
     /* Called while the last micro-batch is queued; all values were named once when join is
@@ -97,13 +104,31 @@ struct train_peers {
      * summed over the peers.  Each has its own losses at their places of the whole step
      * and 0 elsewhere. */
     int (*join)(void *arg, float *losses, int64_t n, struct err *err);
+    /* A pipeline's; NULL where there is one stage.  SEND and RECV of an instruction, queued behind
+     * the trainer's work; and that what follows on the trainer's stream sees what was received
+     * for a micro-batch. */
+    int (*cross)(void *arg, const struct pipe_instr *in, const struct net_piece *pieces, int n);
+    int (*arrive)(void *arg, enum pipe_what what, int micro);
+    /* Before a micro-batch takes a slot again: what was sent from there has gone. */
+    int (*sent)(void *arg);
+    /* found (n) (device) becomes the sum over the stages. */
+    int (*gather)(void *arg, double *found, int64_t n);
     /* In place of ops->sync at the end of a step, which waits for ever when a peer has failed. */
     int (*wait)(void *arg, struct stream *s, struct err *err);
-    void *arg;   /* goes to join and wait */
-    bool graphs; /* watch and join may be called while a graph is recorded */
+    void *arg;   /* goes to all of these */
+    bool graphs; /* they may be called while a graph is recorded */
+    /* The plan, of which the trainer is this device of a copy; NULL: one stage. */
+    const struct pipe_plan *plan;
+    int device;
 };
-/* Before the first step; peers is copied.  -ENOMEM. */
+/* Before the first step; peers and its plan are copied.  -ENOMEM. */
 int trainer_set_peers(struct trainer *t, const struct train_peers *peers, struct err *err);
+
+/* t, the first of a pipeline's trainers, stands for the whole model m from now on: what is read and
+ * written below by tensor, level or as a flat vector is that of the trainer which has it.  All are
+ * borrowed. */
+void trainer_stand_for(struct trainer *t, const struct model *m, struct trainer *const *parts,
+                       int n);
 
 /* Where the schedule and the random streams stand: the next step's number and the
  * job's total (0: not known).  Adam's own count is not changed by it. */
@@ -114,6 +139,10 @@ uint64_t trainer_total_steps(const struct trainer *t);
 /* Master weights, from or to a host flat vector. */
 int trainer_set(struct trainer *t, const float *flat, struct err *err);
 int trainer_get(struct trainer *t, float *flat, struct err *err);
+
+/* Those of one level, the rest stays: what a merged fragment brings. */
+int trainer_set_level(struct trainer *t, int level, const float *flat, struct err *err);
+int trainer_get_level(struct trainer *t, int level, float *flat, struct err *err);
 
 /* Moments to zero, Adam's count to 0, EMA to the weights: as a new replica starts. */
 int trainer_reset_moments(struct trainer *t, struct err *err);
@@ -132,14 +161,14 @@ int trainer_read(struct trainer *t, enum trainer_vector which, const struct mode
 int trainer_write(struct trainer *t, enum trainer_vector which, const struct model_tensor *tensor,
                   const float *values, struct err *err);
 int trainer_written(struct trainer *t, struct err *err);
-/* The same vectors whole, in device memory; NULL: an EMA that is off. */
+/* The same vectors whole, as this trainer's device has them; NULL: an EMA that is off. */
 float *trainer_device(struct trainer *t, enum trainer_vector which);
 
 /* Updates behind the moments: what the bias correction counts. */
 uint64_t trainer_adam_step(const struct trainer *t);
 void trainer_set_adam_step(struct trainer *t, uint64_t step);
 
-/* What the trainer was made from, and its network. */
+/* What the trainer was made from, or stands for, and its network. */
 const struct model *trainer_model(const struct trainer *t);
 const struct train_options *trainer_options(const struct trainer *t);
 struct net *trainer_net(const struct trainer *t);

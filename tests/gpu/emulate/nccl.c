@@ -6,15 +6,18 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { OK = 0, INVALID = 4, IN_PROGRESS = 7, F32 = 7, F64 = 8, RANKS = 16, QUEUE = 64, SLOW = 3 };
 
+enum { SUM = -1, SEND = -2, RECV = -3 }; /* instead of a root */
+
 struct op {
     void *x;
     size_t n;
-    int type, root; /* root -1: sum */
+    int type, root, peer; /* peer: of SEND and RECV */
     atomic_int *stream;
 };
 
@@ -25,6 +28,7 @@ struct world {
     unsigned round;
     bool over;
     struct op *ops[RANKS];
+    struct op *sent[RANKS][RANKS]; /* from, to: waits to be taken */
 };
 
 struct ncclComm {
@@ -54,6 +58,8 @@ int ncclAllReduce(const void *from, void *to, size_t n, int type, int op, struct
                   void *stream);
 int ncclBroadcast(const void *from, void *to, size_t n, int type, int root, struct ncclComm *c,
                   void *stream);
+int ncclSend(const void *from, size_t n, int type, int to, struct ncclComm *c, void *stream);
+int ncclRecv(void *to, size_t n, int type, int from, struct ncclComm *c, void *stream);
 int ncclGroupStart(void);
 int ncclGroupEnd(void);
 const char *ncclGetErrorString(int result);
@@ -100,13 +106,36 @@ static void together(struct ncclComm *c, struct op *op)
         return;
     for (int r = 0; r < w->ranks; r++)
         c->wrong = c->wrong || w->ops[r]->n != op->n;
-    if (c->rank == 0 && !c->wrong && op->root < 0)
+    if (c->rank == 0 && !c->wrong && op->root == SUM)
         for (size_t i = 0; i < op->n; i++)
             sum(w, i);
     if (c->rank == 0 && !c->wrong && op->root >= 0)
         for (int r = 0; r < w->ranks; r++)
             memmove(w->ops[r]->x, w->ops[op->root]->x, op->n);
     (void)meet(w);
+}
+
+/* Two ranks meet; with the lock. */
+static void apart(struct ncclComm *c, struct op *op)
+{
+    struct world *w = c->world;
+    struct op **box = op->root == SEND ? &w->sent[c->rank][op->peer] : &w->sent[op->peer][c->rank];
+    if (op->root == SEND) {
+        *box = op;
+        pthread_cond_broadcast(&w->changed);
+        while (!w->over && *box)
+            pthread_cond_wait(&w->changed, &w->lock);
+        return;
+    }
+    while (!w->over && !*box)
+        pthread_cond_wait(&w->changed, &w->lock);
+    if (w->over)
+        return;
+    c->wrong = c->wrong || (*box)->n != op->n;
+    if (!c->wrong)
+        memcpy(op->x, (*box)->x, op->n);
+    *box = NULL;
+    pthread_cond_broadcast(&w->changed);
 }
 
 static void *comm_main(void *arg)
@@ -120,7 +149,9 @@ static void *comm_main(void *arg)
         if (c->head == c->tail)
             break;
         struct op *op = &c->queue[c->head % QUEUE];
-        if (!w->over)
+        if (!w->over && op->root <= SEND)
+            apart(c, op);
+        else if (!w->over)
             together(c, op);
         atomic_fetch_sub(op->stream, 1);
         c->head++;
@@ -216,7 +247,7 @@ int ncclAllReduce(const void *from, void *to, size_t n, int type, int op, struct
 {
     if (from != to || op != 0 || (type != F32 && type != F64))
         return INVALID;
-    return queue(c, (struct op){to, n, type, -1, stream});
+    return queue(c, (struct op){to, n, type, SUM, 0, stream});
 }
 
 int ncclBroadcast(const void *from, void *to, size_t n, int type, int root, struct ncclComm *c,
@@ -224,7 +255,18 @@ int ncclBroadcast(const void *from, void *to, size_t n, int type, int root, stru
 {
     if (from != to || type != 0)
         return INVALID;
-    return queue(c, (struct op){to, n, type, root, stream});
+    return queue(c, (struct op){to, n, type, root, 0, stream});
+}
+
+int ncclSend(const void *from, size_t n, int type, int to, struct ncclComm *c, void *stream)
+{
+    return type != 0 ? INVALID
+                     : queue(c, (struct op){(void *)(uintptr_t)from, n, type, SEND, to, stream});
+}
+
+int ncclRecv(void *to, size_t n, int type, int from, struct ncclComm *c, void *stream)
+{
+    return type != 0 ? INVALID : queue(c, (struct op){to, n, type, RECV, from, stream});
 }
 
 int ncclGroupStart(void)

@@ -229,6 +229,61 @@ static void test_broadcast(void **state)
     world_close(&w);
 }
 
+/* What the first rank has goes round, and comes back to it; each round more of it. */
+static void *pass_body(void *arg)
+{
+    struct rank *r = arg;
+    const struct comm_ops *ops = r->comm->ops;
+    const int last = r->comm->size - 1;
+    send(r, r->comm->rank);
+    for (int round = 0; round < ROUNDS && r->rc == 0; round++) {
+        if (round == r->stop_at) {
+            ops->abort(r->comm);
+            return NULL;
+        }
+        const struct comm_piece pieces[] = {
+            {r->a, 40}, {r->a + 10, 0}, {r->a + 11, (uint64_t)(round + 1) * 8}};
+        const int from = r->comm->rank > 0 ? r->comm->rank - 1 : last;
+        if (r->comm->rank > 0)
+            r->rc = ops->recv(r->comm, pieces, 3, from, r->stream);
+        if (r->rc == 0)
+            r->rc = ops->send(r->comm, pieces, 3, r->comm->rank == last ? 0 : r->comm->rank + 1,
+                              r->stream);
+        if (r->rc == 0 && r->comm->rank == 0)
+            r->rc = ops->recv(r->comm, pieces, 3, from, r->stream);
+        if (r->rc == 0)
+            r->rc = ops->wait(r->comm, r->stream, NULL);
+        r->rounds += r->rc == 0;
+    }
+    if (r->rc == 0)
+        receive(r);
+    return NULL;
+}
+
+static void test_passing(void **state)
+{
+    struct world w;
+    if (ranks < 2)
+        return; /* a card alone sends nothing */
+    world_open(&w);
+    run(&w, pass_body);
+    for (int n = 0; n < ranks; n++) {
+        const struct rank *r = &w.ranks[n];
+        assert_int_equal(r->rc, 0);
+        for (int i = 0; i < LONG; i++) {
+            const bool passed = i < 10 || (i > 10 && i < 11 + 2 * ROUNDS);
+            assert_true(r->host[i] == value(passed ? 0 : n, passed ? 0 : n, i));
+        }
+    }
+    world_close(&w);
+    world_open(&w);
+    w.ranks[1].stop_at = 4;
+    run(&w, pass_body);
+    for (int n = 0; n < ranks; n++)
+        assert_int_equal(w.ranks[n].rc, n == 1 ? 0 : -ECONNABORTED);
+    world_close(&w);
+}
+
 /* One leaves; the others are woken, wherever they wait, and stay out. */
 static void test_abort(void **state)
 {
@@ -299,8 +354,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sums),    cmocka_unit_test(test_broadcast),
-        cmocka_unit_test(test_abort),   cmocka_unit_test(test_unequal),
-        cmocka_unit_test(test_devices),
+        cmocka_unit_test(test_passing), cmocka_unit_test(test_abort),
+        cmocka_unit_test(test_unequal), cmocka_unit_test(test_devices),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

@@ -164,6 +164,7 @@ LAZY4(add_row, float *, const float *, int, int64_t)
 LAZY4(sum_rows, float *, const float *, int, int64_t)
 LAZY5(normal, float *, uint64_t, const uint64_t *, int, int64_t)
 LAZY3(sum, double *, const float *, int64_t)
+LAZY3(sum_f64, double *, const double *, int64_t)
 
 struct args_copy {
     void *dst;
@@ -327,6 +328,7 @@ static const struct kernel_ops lazy_ops = {
     .sum_rows = lazy_sum_rows,
     .normal = lazy_normal,
     .sum = lazy_sum,
+    .sum_f64 = lazy_sum_f64,
 };
 
 static inline struct device *lazy_open(struct device *cpu)

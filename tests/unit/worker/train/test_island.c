@@ -1,6 +1,6 @@
 /* The island: several devices train as one does, stay equal to the bit, and fail together. */
 #include "kernels/device/device.h"
-#include "tests/unit/worker/tiny_encoders.h"
+#include "tests/unit/worker/train/sides.h"
 
 #include <errno.h>
 #include <math.h>
@@ -11,33 +11,7 @@
 
 #include "worker/train/checkpoint.h"
 #include "worker/net/distill.h"
-#include "worker/train/island_train.h"
 #include "worker/net/llama.h"
-
-enum { STEPS = 8, BATCH = 7, SEQ = 8 };
-
-struct side {
-    struct island *is;
-    struct island_trainer *t;
-};
-
-static struct model *make_model(const struct model_spec *spec)
-{
-    struct err err = {0};
-    struct model *m = NULL;
-    OK(model_new(spec, &m, &err));
-    return m;
-}
-
-static struct train_options options(void)
-{
-    struct train_options o = tiny_options();
-    o.batch = BATCH;
-    o.accumulate = 2;
-    o.weight_decay = 0.01;
-    o.ema = 0.9;
-    return o;
-}
 
 /* Teachers of a formula, on memory that the test can reach. */
 static int formula(void *arg, const struct mix_call *calls, int n, struct err *err)
@@ -60,83 +34,7 @@ static int teach(void *arg, int rank, struct err *err)
 static struct side open_side(const char *devices, const struct model *m,
                              const struct train_options *o)
 {
-    struct err err = {0};
-    struct side s = {0};
-    float *flat = tiny_weights(m, 21);
-    OK(island_open(devices, 3, &s.is, &err));
-    OK(island_trainer_new(s.is, m, o, &s.t, &err));
-    if (o->distill)
-        OK(island_run(s.is, teach, s.t, &err));
-    OK(trainer_set(island_trainer_first(s.t), flat, &err));
-    trainer_position(island_trainer_first(s.t), 100, 200);
-    OK(island_trainer_follow(s.t, ISLAND_ALL, &err));
-    mem_free(flat);
-    return s;
-}
-
-static void close_side(struct side *s)
-{
-    island_trainer_free(s->t);
-    island_close(s->is);
-}
-
-/* A step's samples; what they are follows from the step alone. */
-struct samples {
-    uint8_t images[BATCH * 3 * 6 * 6];
-    int32_t labels[BATCH], partitions[BATCH];
-    int32_t tokens[BATCH * (SEQ + 1)], target[BATCH * SEQ], start[BATCH * SEQ], pos[BATCH * SEQ];
-    uint8_t pixels[BATCH * 3 * TINY_PIXELS * TINY_PIXELS];
-    int32_t captions[BATCH * 5], lengths[BATCH];
-};
-
-static struct batch make_batch(const struct model_spec *spec, unsigned step, unsigned n,
-                               struct samples *s)
-{
-    if (model_captioned(spec)) {
-        tiny_captions(spec, (uint64_t)step * BATCH, n, s->pixels, s->captions, s->lengths);
-        return (struct batch){.count = n,
-                              .images = s->pixels,
-                              .captions = s->captions,
-                              .caption_lengths = s->lengths};
-    }
-    if (spec->kind != MODEL_LLAMA) {
-        tiny_batch(spec, (uint64_t)step * BATCH, n, s->images, s->labels);
-        memcpy(s->partitions, s->labels, sizeof s->labels);
-        return (struct batch){
-            .count = n,
-            .images = s->images,
-            .labels = spec->kind == MODEL_ROUTER ? NULL : s->labels,
-            .partitions = s->partitions,
-        };
-    }
-    for (unsigned i = 0; i < n * (SEQ + 1); i++)
-        s->tokens[i] = (int32_t)(rng_at_u32(3, step, i) % (uint32_t)spec->vocab);
-    for (unsigned r = 0; r < n; r++)
-        for (unsigned j = 0; j < SEQ; j++) {
-            const unsigned at = r * SEQ + j;
-            /* rows of which less and less is to be learnt, so that parts weigh differently */
-            s->target[at] = j + r < SEQ ? s->tokens[r * (SEQ + 1) + j + 1] : -1;
-            s->start[at] = 0;
-            s->pos[at] = (int32_t)j;
-        }
-    return (struct batch){
-        .count = n,
-        .seq = SEQ,
-        .tokens = s->tokens,
-        .target = s->target,
-        .start = s->start,
-        .pos = s->pos,
-    };
-}
-
-static int step(struct side *s, const struct model *m, unsigned i, unsigned n,
-                struct step_result *ret, struct err *err)
-{
-    struct samples *x = mem_alloc(sizeof *x);
-    const struct batch b = make_batch(&m->spec, i, n, x);
-    int rc = island_trainer_step(s->t, &b, ret, err);
-    mem_free(x);
-    return rc;
+    return side_open(devices, m, o, NULL, o->distill ? teach : NULL);
 }
 
 /* Weights, moments and average of every rank are those of the first. */
@@ -153,13 +51,6 @@ static void assert_ranks_equal(const struct side *s, const struct model *m)
         assert_int_equal(trainer_next_step(t), trainer_next_step(first));
         assert_int_equal(trainer_adam_step(t), trainer_adam_step(first));
     }
-}
-
-/* Batches whole, cut short, and of fewer samples than there are ranks. */
-static unsigned count_of(unsigned i)
-{
-    static const unsigned counts[STEPS] = {7, 7, 4, 1, 2, 7, 3, 6};
-    return counts[i % STEPS];
 }
 
 static void check_curve(const char *devices, const struct model *m, const struct train_options *o,
@@ -361,7 +252,7 @@ static void check_failure(const struct model *m, const struct train_options *o, 
     faulty.matmul = failing_matmul;
     faulty.adamw = failing_adamw;
     dev->ops = &faulty;
-    OK(island_trainer_new(s.is, m, o, &s.t, &err));
+    OK(island_trainer_new(s.is, m, o, NULL, &s.t, &err));
     OK(trainer_set(island_trainer_first(s.t), flat, &err));
     OK(island_trainer_follow(s.t, ISLAND_ALL, &err));
     matmuls_left = adamws_left = 1 << 30;

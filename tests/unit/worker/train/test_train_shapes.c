@@ -176,7 +176,7 @@ static void all_at_once(struct bench *b, struct net *n, bool parts, float losses
 {
     struct err err = {0};
     const int depth = b->m->spec.depth;
-    const struct net_part cut[2] = {{0, 1}, {1, depth}}, all = {0, depth};
+    const struct model_part cut[2] = {{0, 1}, {1, depth}}, all = {0, depth};
     struct net_micro m[B] = {0};
     int runs = 0;
     OK(net_load(n, &b->batch, 1.0f, &err));

@@ -1,0 +1,284 @@
+/* An island that is cut into pipelines has the bits of one that is not: weights, moments, averages,
+ * losses and norms, in every cut, with every number of micro-batches, alone and in copies. */
+#include "tests/unit/worker/train/sides.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "kernels/device/device.h"
+#include "worker/train/checkpoint.h"
+
+enum { ROUNDS = 20 };
+
+static const char *const cpus[] = {NULL, "cpu", "cpu,cpu", "cpu,cpu,cpu", "cpu,cpu,cpu,cpu"};
+
+static void assert_same(const struct side *a, const struct side *b, const struct model *m)
+{
+    static const enum trainer_vector all[] = {TRAINER_WEIGHTS, TRAINER_ADAM_M, TRAINER_ADAM_V,
+                                              TRAINER_EMA};
+    struct err err = {0};
+    float *x = model_flat_new(m), *y = model_flat_new(m);
+    for (size_t v = 0; v < sizeof all / sizeof *all; v++)
+        for (size_t i = 0; i < m->n; i++) {
+            const struct model_tensor *t = &m->tensors[i];
+            OK(trainer_read(island_trainer_first(a->t), all[v], t, x, &err));
+            OK(trainer_read(island_trainer_first(b->t), all[v], t, y, &err));
+            if (memcmp(x, y, t->count * sizeof *x) != 0)
+                fail_msg("vector %zu differs at %s", v, t->name);
+        }
+    mem_free(x);
+    mem_free(y);
+}
+
+/* Every rank of a stage has what the first copy's has. */
+static void assert_copies_equal(const struct side *s, int stages)
+{
+    for (int r = stages; r < island_size(s->is); r++) {
+        struct trainer *first = island_trainer_rank(s->t, r % stages);
+        struct trainer *t = island_trainer_rank(s->t, r);
+        const size_t bytes = trainer_net(t)->weights->m->flat * sizeof(float);
+        assert_memory_equal(trainer_device(first, TRAINER_EMA), trainer_device(t, TRAINER_EMA),
+                            bytes);
+        assert_int_equal(trainer_next_step(t), trainer_next_step(first));
+    }
+}
+
+/* Blocks of the stages are said by where each ends. */
+static struct pipe_plan plan_of(const struct side *shape, const struct model *m, int stages,
+                                int accumulate, const int *ends)
+{
+    struct err err = {0};
+    struct pipe_plan plan;
+    OK(island_even_plan(shape->is, m, stages, accumulate, &plan, &err));
+    for (int i = 0; i < stages && ends; i++) {
+        plan.cuts[0].stages[i].from = i > 0 ? ends[i - 1] : 0;
+        plan.cuts[0].stages[i].to = ends[i];
+    }
+    return plan;
+}
+
+static void check(const struct model_spec *spec, const struct train_options *o, int stages,
+                  int copies, const int *ends)
+{
+    struct err err = {0};
+    struct side shape = {0};
+    struct model *m = make_model(spec);
+    OK(island_open(cpus[stages * copies], stages * copies, &shape.is, &err));
+    const struct pipe_plan plan = plan_of(&shape, m, stages, o->accumulate, ends);
+    island_close(shape.is);
+    struct side whole = side_open(cpus[copies], m, o, NULL, NULL);
+    struct side cut = side_open(cpus[stages * copies], m, o, &plan, NULL);
+    for (unsigned i = 0; i < ROUNDS; i++) {
+        struct step_result a, b;
+        OK(step(&whole, m, i, count_of(i), &a, &err));
+        OK(step(&cut, m, i, count_of(i), &b, &err));
+        if (!(a.loss == b.loss && a.grad_norm == b.grad_norm))
+            fail_msg("kind %d, %d stages, %d copies, step %u: loss %.17g, %.17g; norm %.17g, %.17g",
+                     spec->kind, stages, copies, i, a.loss, b.loss, a.grad_norm, b.grad_norm);
+        assert_true(a.lr == b.lr && a.step == b.step);
+    }
+    assert_same(&whole, &cut, m);
+    assert_copies_equal(&cut, stages);
+    close_side(&whole);
+    close_side(&cut);
+    model_free(m);
+}
+
+static void test_bits(void **state)
+{
+    struct model_spec specs[] = {tiny_spec(), tiny_llama(), tiny_captioned()};
+    struct tiny_encoders encoders[4];
+    struct net_encoders tables[4];
+    for (size_t i = 0; i < 3; i++) {
+        specs[i].depth = 4;
+        for (int accumulate = 1; accumulate <= 4; accumulate += 3) {
+            struct train_options o = options();
+            o.accumulate = accumulate;
+            for (int k = 0; k < 4 && model_captioned(&specs[i]); k++) {
+                tables[k] = *tiny_encoders(&encoders[k], &specs[i], DT_F32);
+                o.encoders = tables;
+            }
+            for (int stages = 2; stages <= 4; stages++)
+                check(&specs[i], &o, stages, 1, NULL);
+            check(&specs[i], &o, 2, 2, (int[]){1, 4});
+            check(&specs[i], &o, 3, 1, (int[]){1, 3, 4});
+        }
+    }
+}
+
+static void test_precisions(void **state)
+{
+    struct model_spec spec = tiny_spec(), llama = tiny_llama();
+    struct train_options o = options();
+    spec.depth = llama.depth = 4;
+    o.precision = NET_BF16;
+    o.accumulate = 3;
+    check(&spec, &o, 2, 2, NULL);
+    check(&llama, &o, 3, 1, (int[]){1, 2, 4});
+    o.recompute = true;
+    check(&spec, &o, 4, 1, NULL);
+    check(&llama, &o, 2, 2, NULL);
+}
+
+/* The device has its part of the weights only. */
+static void test_memory(void **state)
+{
+    struct err err = {0};
+    struct model_spec spec = tiny_spec();
+    struct train_options o = options();
+    spec.depth = 4;
+    struct model *m = make_model(&spec);
+    struct side shape = {0};
+    OK(island_open("cpu,cpu", 2, &shape.is, &err));
+    const struct pipe_plan plan = plan_of(&shape, m, 2, 2, NULL);
+    island_close(shape.is);
+    struct side s = side_open("cpu,cpu", m, &o, &plan, NULL);
+    uint64_t sum = 0;
+    for (int r = 0; r < 2; r++) {
+        const struct model *part = trainer_net(island_trainer_rank(s.t, r))->weights->m;
+        assert_true(part->flat < m->flat * 8 / 10);
+        sum += part->params;
+    }
+    assert_int_equal(sum, m->params);
+    close_side(&s);
+    model_free(m);
+}
+
+/* A level is read and written through the first trainer, whoever has its blocks; a checkpoint goes
+ * on with any plan. */
+static void test_reading(void **state)
+{
+    struct err err = {0};
+    struct model_spec spec = tiny_spec();
+    const struct train_options o = options();
+    struct step_result a, b;
+    spec.depth = 4;
+    spec.cut = (struct model_cut){.n_levels = 2, .block_level = {0, 1, 1, 0}};
+    struct model *m = make_model(&spec);
+    struct side shape = {0};
+    OK(island_open("cpu,cpu", 2, &shape.is, &err));
+    const struct pipe_plan plan = plan_of(&shape, m, 2, 2, NULL);
+    island_close(shape.is);
+    struct side s = side_open("cpu,cpu", m, &o, &plan, NULL),
+                one = side_open("cpu", m, &o, NULL, NULL);
+    struct trainer *first = island_trainer_first(s.t);
+    float *old = tiny_weights(m, 21), *new = tiny_weights(m, 5), *got = model_flat_new(m);
+    OK(trainer_set_level(first, 1, new, &err));
+    OK(trainer_get(first, got, &err));
+    for (size_t i = 0; i < m->n; i++) {
+        const struct model_tensor *t = &m->tensors[i];
+        assert_memory_equal(got + t->offset, (t->level == 1 ? new : old) + t->offset,
+                            t->count * sizeof *got);
+    }
+    memset(got, 0, m->flat * sizeof *got);
+    OK(trainer_get_level(first, 1, got, &err));
+    for (size_t i = 0; i < m->n; i++) {
+        const struct model_tensor *t = &m->tensors[i];
+        for (uint64_t k = 0; k < t->count; k++)
+            assert_true(got[t->offset + k] == (t->level == 1 ? new[t->offset + k] : 0));
+    }
+    OK(step(&s, m, 0, BATCH, &a, &err));
+
+    char path[] = "/tmp/skerry-pipeline-XXXXXX";
+    const int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    (void)close(fd);
+    OK(checkpoint_save(first, path, NULL, 0, &err));
+    OK(checkpoint_load(island_trainer_first(one.t), path, NULL, &err));
+    OK(island_trainer_follow(one.t, ISLAND_ALL, &err));
+    assert_same(&s, &one, m);
+    OK(step(&s, m, 1, BATCH, &a, &err));
+    OK(step(&one, m, 1, BATCH, &b, &err));
+    assert_true(a.loss == b.loss && a.grad_norm == b.grad_norm);
+    (void)unlink(path);
+    mem_free(old);
+    mem_free(new);
+    mem_free(got);
+    close_side(&s);
+    close_side(&one);
+    model_free(m);
+}
+
+static const struct kernel_ops *plain;
+static int adaln_left;
+
+static int failing_adaln(struct device *dev, const struct adaln_bwd *p, struct stream *s)
+{
+    return adaln_left-- > 0 ? plain->adaln_bwd(dev, p, s) : -ERR_DEVICE;
+}
+
+/* A stage that fails wakes the others, wherever they wait; the next task begins anew. */
+static void test_failure(void **state)
+{
+    struct model_spec spec = tiny_spec();
+    const struct train_options o = options();
+    for (int left = 0; left < 20; left += 3) {
+        struct err err = {0};
+        struct step_result r, again;
+        struct side s = {0};
+        struct model *m = make_model(&spec);
+        float *flat = tiny_weights(m, 21);
+        OK(island_open("cpu,cpu,cpu", 3, &s.is, &err));
+        const struct pipe_plan plan = plan_of(&s, m, 3, 2, NULL);
+        struct device *dev = island_device(s.is, 1);
+        plain = dev->ops;
+        struct kernel_ops faulty = *plain;
+        faulty.adaln_bwd = failing_adaln;
+        dev->ops = &faulty;
+        OK(island_trainer_new(s.is, m, &o, &plan, &s.t, &err));
+        OK(trainer_set(island_trainer_first(s.t), flat, &err));
+        OK(island_trainer_follow(s.t, ISLAND_ALL, &err));
+        adaln_left = left;
+        while (step(&s, m, 0, BATCH, &r, &err) == 0)
+            ;
+        assert_non_null(strstr(err.msg, "rank 1 of 3 (cpu): "));
+        adaln_left = 1 << 30;
+        OK(trainer_set(island_trainer_first(s.t), flat, &err));
+        OK(trainer_reset_moments(island_trainer_first(s.t), &err));
+        trainer_position(island_trainer_first(s.t), 100, 200);
+        OK(island_trainer_follow(s.t, ISLAND_ALL, &err));
+        OK(step(&s, m, 0, BATCH, &r, &err));
+        struct side one = side_open("cpu", m, &o, NULL, NULL);
+        OK(step(&one, m, 0, BATCH, &again, &err));
+        assert_true(r.loss == again.loss && r.grad_norm == again.grad_norm);
+        close_side(&one);
+        island_trainer_free(s.t);
+        dev->ops = plain;
+        island_close(s.is);
+        mem_free(flat);
+        model_free(m);
+    }
+}
+
+static void test_refused(void **state)
+{
+    struct err err = {0};
+    struct model_spec spec = tiny_spec(), llama = tiny_llama();
+    struct pipe_plan plan;
+    struct island *is = NULL;
+    struct island_trainer *t = NULL;
+    const struct train_options o = options();
+    OK(island_open("cpu,cpu,cpu,cpu", 4, &is, &err));
+    llama.tied = true;
+    struct model *m = make_model(&spec), *tied = make_model(&llama);
+    assert_int_equal(island_even_plan(is, m, 3, 4, &plan, &err), -ENOMEM);
+    assert_non_null(strstr(err.msg, "train.stages is 3, which does not divide the 4 devices"));
+    assert_int_equal(island_even_plan(is, m, 4, 4, &plan, &err), -ENOMEM);
+    assert_non_null(strstr(err.msg, "train.stages is 4, but the model has 3 blocks"));
+    OK(island_even_plan(is, tied, 2, 4, &plan, &err));
+    assert_int_equal(island_trainer_new(is, tied, &o, &plan, &t, &err), -EINVAL);
+    model_free(m);
+    model_free(tied);
+    island_close(is);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bits),    cmocka_unit_test(test_precisions),
+        cmocka_unit_test(test_memory),  cmocka_unit_test(test_reading),
+        cmocka_unit_test(test_failure), cmocka_unit_test(test_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
