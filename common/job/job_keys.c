@@ -181,10 +181,10 @@ static const struct conf_key train_keys[] = {
          .doc = "recompute activations in the backward pass, to save memory"),
     CONF(struct job_train, parallel, ENUM, .names = parallel_names, .def = "auto",
          .doc = "how the devices of one worker divide a step: its samples (data), or the model's "
-                "blocks (pipeline). auto: data, or the fewest stages that fit"),
+                "blocks (pipeline). auto: what is predicted to be faster there, and fits"),
     CONF(struct job_train, stages, INT, .def = "auto", .zero = "auto", .min = 2, .max = 16,
          .doc = "of a pipeline; divides a worker's devices, which are several pipelines where "
-                "there are more. auto: the fewest that fit"),
+                "there are more. auto: as many as are predicted to be fastest"),
     CONF_END,
 };
 

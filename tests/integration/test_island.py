@@ -1,5 +1,6 @@
 """A worker of two devices: one worker to the coordinator, and the same training but for the order of sums."""
 import os
+import re
 
 import numpy as np
 from common import make_dataset, read_safetensors, wait_until, write_job
@@ -34,6 +35,8 @@ def test_an_island_trains_as_one_device(swarm, tmp_path):
         assert np.array_equal(isle[name], again[name]), f"{name}: another run has other bits"
         moved = moved or not np.array_equal(values, isle[name])
     assert moved, "sums over two devices have an order of their own"
+    assert re.search("predicted: 2 stages in [0-9]+ micro-batches .* s a step, data parallelism", swarm.log("isle"))
+    assert re.search("a step took .* times what was predicted", swarm.log("isle"))
 
 
 def test_a_pipeline_has_the_bits_of_one_device(swarm, tmp_path):

@@ -8,7 +8,9 @@
 #include "worker/kinds/encoders.h"
 #include "worker/train/checkpoint.h"
 #include "worker/train/moments.h"
+#include "worker/pipe/planner.h"
 #include "worker/train/plan.h"
+#include "worker/train/profile.h"
 #include "worker/order/task_model.h"
 
 #define SMALLER_MAX 16
@@ -151,35 +153,33 @@ struct phase_plan {
     struct pipe_plan pipe;
     struct plan memory;
     int accumulate;
+    double seconds; /* of a step, predicted; 0: nothing was measured */
 };
 
 /* Micro-batches of a pipeline, where it is for us to choose: so many that at most a fifth of the
  * time is bubbles. */
 #define MICROS_PER_STAGE 4
+/* A profile that is off by more is measured again. */
+#define PREDICTED_OFF 0.1
 
-/* Can the devices hold their parts of it? */
-static int plan_stages(const struct replicas *rs, const struct model *m,
-                       const struct train_options *opt, int stages, struct phase_plan *ret,
-                       struct err *err)
+/* Can the devices hold their parts of ret->pipe? */
+static int plan_parts(const struct replicas *rs, const struct model *m,
+                      const struct train_options *opt, struct phase_plan *ret, struct err *err)
 {
-    const int n = island_size(rs->is);
+    const struct pipe_cut *cut = &ret->pipe.cuts[0];
     struct train_options share;
     struct plan_room room;
+    int rc = 0;
     room_of(rs, bytes_kept(rs), &room);
-    island_share_options(opt, n % stages == 0 ? n / stages : 1, &share);
-    if (stages > 1 && opt->accumulate_auto && share.accumulate < MICROS_PER_STAGE * stages)
-        share.accumulate =
-            share.batch < MICROS_PER_STAGE * stages ? share.batch : MICROS_PER_STAGE * stages;
-    ret->accumulate = share.accumulate;
+    island_share_options(opt, ret->pipe.copies, &share);
     ret->memory = (struct plan){0};
-    int rc = island_even_plan(rs->is, m, stages, share.accumulate, &ret->pipe, err);
-    for (int i = 0; i < stages && rc == 0; i++) {
-        const struct pipe_stage *s = &ret->pipe.cuts[0].stages[i];
+    for (int i = 0; i < cut->n && rc == 0; i++) {
         struct model *part = NULL;
         struct plan plan;
-        if (stages > 1)
-            rc = model_part_new(m, (struct model_part){s->from, s->to}, &part, err);
-        share.slots = s->slots;
+        if (cut->n > 1)
+            rc = model_part_new(m, (struct model_part){cut->stages[i].from, cut->stages[i].to},
+                                &part, err);
+        share.slots = cut->stages[i].slots;
         share.accumulate = ret->accumulate;
         if (rc == 0)
             rc = plan_train(part ? part : m, &share,
@@ -193,6 +193,20 @@ static int plan_stages(const struct replicas *rs, const struct model *m,
         }
     }
     return rc;
+}
+
+static int plan_stages(const struct replicas *rs, const struct model *m,
+                       const struct train_options *opt, int stages, struct phase_plan *ret,
+                       struct err *err)
+{
+    const int n = island_size(rs->is), micros = MICROS_PER_STAGE * stages;
+    struct train_options share;
+    island_share_options(opt, n % stages == 0 ? n / stages : 1, &share);
+    if (stages > 1 && opt->accumulate_auto && share.accumulate < micros)
+        share.accumulate = share.batch < micros ? share.batch : micros;
+    *ret = (struct phase_plan){.accumulate = share.accumulate};
+    int rc = island_even_plan(rs->is, m, stages, share.accumulate, &ret->pipe, err);
+    return rc < 0 ? rc : plan_parts(rs, m, opt, ret, err);
 }
 
 /* Can its network be cut, and is it to be? */
@@ -231,6 +245,68 @@ static int plan_phase(const struct replicas *rs, const struct model *m, struct t
     if (opt->accumulate_auto)
         opt->accumulate = ret->accumulate;
     return rc;
+}
+
+/* The fastest plan of an order, by what blocks cost here. */
+static int fastest(const struct costs *costs, const struct train_options *opt,
+                   enum pipe_order order, struct planner_candidate *ret, struct err *err)
+{
+    struct planner_options o = {
+        .samples = opt->batch, .stages = opt->stages, .width = 1, .only = order};
+    struct planner_result found;
+    if (!opt->accumulate_auto)
+        o.micros[o.n_micros++] = opt->accumulate;
+    for (int i = 1; opt->accumulate_auto && i <= opt->batch && o.n_micros < PLANNER_MICROS_MAX;
+         i *= 2)
+        if (i >= opt->accumulate)
+            o.micros[o.n_micros++] = i;
+    o.stages = order == PIPE_DATA ? 0 : o.stages;
+    int rc = planner_search(costs, &o, &found, err);
+    if (rc < 0)
+        return rc;
+    *ret = found.of[order];
+    ret->schedule = (struct pipe_schedule){0};
+    planner_release(&found);
+    return ret->possible ? 0 : -ENOMEM;
+}
+
+/* With what was measured: a pipeline where it is faster, or cut so that it is as fast as it can be.
+ * Whatever fails here leaves the plan that there is. */
+static void plan_by_profile(const struct replicas *rs, const struct model *m,
+                            struct train_options *opt, struct phase_plan *ret)
+{
+    const bool asked = opt->parallel == JOB_PARALLEL_PIPELINE || opt->stages > 0;
+    struct planner_candidate data = {.seconds = INFINITY}, pipe;
+    struct plan_room room;
+    struct costs costs;
+    struct err err = {0};
+    if (island_size(rs->is) == 1 || !may_cut(m, opt) || m->spec.depth < 2)
+        return;
+    room_of(rs, bytes_kept(rs), &room);
+    int rc = profile_get(rs->is, m, opt, plan_room_bytes(&room), rs->dir, &costs, &err);
+    if (rc < 0) {
+        log_warn("replica", "what a block costs here is not known: %s", err.msg);
+        return;
+    }
+    if (!asked && ret->pipe.cuts[0].n == 1 && fastest(&costs, opt, PIPE_DATA, &data, NULL) == 0)
+        ret->seconds = data.seconds;
+    struct phase_plan other = {0};
+    rc = fastest(&costs, opt, PIPE_1F1B, &pipe, &err);
+    if (rc == 0) {
+        other = (struct phase_plan){
+            .pipe = pipe.plan, .accumulate = pipe.plan.cuts[0].micros, .seconds = pipe.seconds};
+        rc = plan_parts(rs, m, opt, &other, &err);
+        char alone[64] = "";
+        if (isfinite(data.seconds))
+            (void)snprintf(alone, sizeof alone, ", data parallelism %.3g s", data.seconds);
+        log_info("replica", "predicted: %d stages in %d micro-batches %.3g s a step%s",
+                 pipe.plan.cuts[0].n, pipe.plan.cuts[0].micros, pipe.seconds, alone);
+    }
+    if (rc == 0 && pipe.seconds < (1 - PLANNER_SAME) * data.seconds)
+        *ret = other;
+    if (opt->accumulate_auto)
+        opt->accumulate = ret->accumulate;
+    costs_release(&costs);
 }
 
 int replica_plan(struct replicas *rs, const struct work *w, struct err *err)
@@ -336,6 +412,7 @@ static int create(struct replicas *rs, const struct work *w, struct encoders *en
         model_free(model);
         return rc;
     }
+    plan_by_profile(rs, model, &opt, &phase);
     say(&phase, &opt);
     const struct plan plan = phase.memory;
     const uint64_t flat = island_device(rs->is, 0)->unified ? model->flat * sizeof(float) : 0;
@@ -350,6 +427,7 @@ static int create(struct replicas *rs, const struct work *w, struct encoders *en
         r->room_for_teachers =
             room_for_teachers(rs, model, &plan, net_dtype(island_device(rs->is, 0), opt.precision));
     rc = make_trainer(rs, r, &opt, &phase.pipe, err);
+    r->predicted = phase.seconds;
     r->bytes = bytes;
     if (rc < 0) {
         replica_release(r);
@@ -371,6 +449,17 @@ bool replica_smaller(struct replicas *rs, const struct work *w)
         (struct smaller){w->task->job_id, (uint32_t)w->task->network, accumulate};
     replica_release(r);
     return true;
+}
+
+void replica_stepped(struct replicas *rs, struct replica *r, double seconds)
+{
+    const double off = r->predicted > 0 ? seconds / r->predicted : 1;
+    if (r->predicted == 0)
+        return;
+    log_info("replica", "a step took %.3g s, %.2f times what was predicted", seconds, off);
+    if (off > 1 + PREDICTED_OFF || off < 1 - PREDICTED_OFF)
+        profile_forget(rs->is, r->model, island_trainer_options(r->ranks), rs->dir);
+    r->predicted = 0; /* said once */
 }
 
 /* ---- checkpoints ---- */

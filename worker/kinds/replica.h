@@ -39,6 +39,7 @@ struct replica {
     uint64_t room_for_teachers;
     uint64_t used; /* tick */
     uint64_t bytes;
+    double predicted; /* seconds of a step; 0: not, or it was compared */
 };
 
 /* Where a phase that was cut goes on. */
@@ -66,6 +67,10 @@ int replica_plan(struct replicas *rs, const struct work *w, struct err *err);
 /* A step found no memory although it was planned.  True: the replica has been let go and will
  * be made with smaller micro-batches; false: there are none, or it is not for us to choose. */
 bool replica_smaller(struct replicas *rs, const struct work *w);
+
+/* What a step of the phase took at least: says how good the prediction was, and has the
+ * next replica's measured again where it was not. */
+void replica_stepped(struct replicas *rs, struct replica *r, double seconds);
 
 /* Is it in memory at the task's first step, at the end of a phase? */
 bool replica_stands(struct replicas *rs, const struct work *w);

@@ -53,6 +53,7 @@ struct phase {
     uint64_t saved_ns, save_cost_ns;
     double flops; /* the model's, in the steps since counted_ns */
     uint64_t counted_ns;
+    uint64_t least_ns; /* that a step took */
     double peak_flops; /* the devices'; 0: not known */
     struct prefetch ahead;
     struct fragments *fragments; /* NULL: all is contributed at the end */
@@ -305,7 +306,9 @@ static int step(struct phase *p, bool *ret_ended, struct err *err)
     rc = island_trainer_step(p->r->ranks, &b, &s, err);
     if (rc < 0)
         return err_wrap(err, "step %" PRIu64, trainer_next_step(p->r->trainer));
-    slow_down(p, clock_now_ns() - begun);
+    const uint64_t took = clock_now_ns() - begun;
+    p->least_ns = p->least_ns == 0 || took < p->least_ns ? took : p->least_ns;
+    slow_down(p, took);
     note_step(p, &s, b.samples);
     note_rate(p, &b);
     uint64_t all = data_total(p->feed); /* some may have been used twice */
@@ -400,6 +403,8 @@ static int finish(struct phase *p, struct err *err)
     res->loss_mean = (float)(p->at.loss_sum / p->at.steps);
     res->waited_ms += waited_ms;
     feed_take_bad(p->feed, p->w);
+    if (p->at.steps - p->first > 2)
+        replica_stepped(p->e->replicas, p->r, (double)p->least_ns / 1e9);
     int rc = contribute_all(p, err);
     if (rc == 0)
         p->r->whole = true;

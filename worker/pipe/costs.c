@@ -350,6 +350,67 @@ int costs_read(const char *path, struct costs *ret, struct err *err)
     return rc;
 }
 
+static json_t *put_numbers(const double *values, int n)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < n; i++)
+        (void)json_array_append_new(list, json_real(values[i]));
+    return list;
+}
+
+static json_t *put_layer(const struct costs_layer *l, int points, int count)
+{
+    return json_pack(
+        "{s:o, s:o, s:o, s:f, s:I, s:I, s:I, s:I, s:I, s:i}", "f", put_numbers(l->f.s, points), "b",
+        put_numbers(l->b.s, points), "w", put_numbers(l->w.s, points), "step", l->step, "out_bytes",
+        (json_int_t)l->out_bytes, "slot_bytes", (json_int_t)l->slot_bytes, "weight_bytes",
+        (json_int_t)l->weight_bytes, "state_bytes", (json_int_t)l->state_bytes, "gradient_bytes",
+        (json_int_t)l->gradient_bytes, "count", count);
+}
+
+static json_t *put_chains(const struct costs *p)
+{
+    json_t *chains = json_array();
+    for (int c = 0; c < p->n_chains; c++) {
+        const struct costs_chain *chain = &p->chains[c];
+        json_t *layers = json_array();
+        for (int i = 0, n; i < chain->n; i += n) {
+            const struct costs_layer *l = &chain->layers[i];
+            n = 1;
+            while (i + n < chain->n && memcmp(l, l + n, sizeof *l) == 0)
+                n++;
+            (void)json_array_append_new(layers, put_layer(l, p->sizes.n, n));
+        }
+        (void)json_array_append_new(chains,
+                                    json_pack("{s:s, s:o}", "name", chain->name, "layers", layers));
+    }
+    return chains;
+}
+
+int costs_write(const char *path, const struct costs *p, struct err *err)
+{
+    json_t *sizes = json_array(), *devices = json_array(), *links = json_array();
+    for (int i = 0; i < p->sizes.n; i++)
+        (void)json_array_append_new(sizes, json_integer(p->sizes.samples[i]));
+    for (int i = 0; i < p->n_devices; i++) {
+        const struct costs_device *d = &p->devices[i];
+        (void)json_array_append_new(devices, json_pack("{s:s, s:f, s:f}", "name", d->name, "speed",
+                                                       d->speed, "memory", (double)d->memory));
+        if (i + 1 < p->n_devices)
+            (void)json_array_append_new(links, json_pack("{s:f, s:f}", "alpha", p->links[i].alpha,
+                                                         "bytes_per_s", p->links[i].bytes_per_s));
+    }
+    json_t *json = json_pack("{s:s, s:i, s:s, s:o, s:o, s:o, s:o}", "format", FORMAT, "version", 1,
+                             "model", p->model, "sizes", sizes, "chains", put_chains(p), "devices",
+                             devices, "links", links);
+    char *text = json ? json_dumps(json, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) : NULL;
+    int rc = text ? file_write_atomic(path, text, strlen(text), 0644, err)
+                  : err_set(err, -ENOMEM, "no memory to write %s", path);
+    free(text);
+    json_decref(json);
+    return rc;
+}
+
 void costs_release(struct costs *p)
 {
     for (int i = 0; i < p->n_chains; i++)

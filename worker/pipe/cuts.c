@@ -162,16 +162,23 @@ static void put_before(struct table *t, const struct stage_time *s, const struct
     }
 }
 
+/* Most of `left` devices that a stage may have. */
+static int widest(const struct table *t, int left)
+{
+    const int width = t->c->width;
+    return width > 0 && width < left ? width : left;
+}
+
 static void solve_state(struct table *t, int behind, int layer, int d)
 {
     struct points *here = at(t, behind, layer, d);
     struct stage_time s;
     if (behind == 0) {
-        if (stage_time(t, layer, t->layers, t->devices - d, d, 0, &s))
+        if (widest(t, d) == d && stage_time(t, layer, t->layers, t->devices - d, d, 0, &s))
             keep(t, here, (struct point){s.c, s.y});
         return;
     }
-    for (int r = 1; r <= d - behind; r++)
+    for (int r = 1; r <= widest(t, d - behind); r++)
         for (int k = layer + 1; k <= t->layers - behind; k++) {
             const struct points *rest = at(t, behind - 1, k, d - r);
             if (rest->n > 0 && stage_time(t, layer, k, t->devices - d, r, behind, &s))
@@ -281,7 +288,7 @@ static void grow(struct tree *q, int from)
     const struct table *t = q->t;
     const struct node n = q->nodes[from];
     const int behind = n.behind - 1, d = t->devices - n.devices;
-    for (int r = behind == 0 ? n.devices : 1; r <= n.devices - behind; r++)
+    for (int r = behind == 0 ? n.devices : 1; r <= widest(t, n.devices - behind); r++)
         for (int k = behind == 0 ? t->layers : n.layer + 1; k <= t->layers - behind; k++) {
             struct stage_time s;
             if (behind > 0 && at(t, behind - 1, k, n.devices - r)->n == 0)

@@ -34,6 +34,7 @@ struct cuts_problem {
     int copies;
     bool shard;
     int stages; /* so many only; 0: any */
+    int width;  /* most devices of a stage; 0: any */
 };
 
 struct cuts_found {

@@ -155,7 +155,8 @@ static int try_pipelines(struct planner *s, const struct pipe_plan *like, int mi
                                          .samples = samples,
                                          .copies = like->copies,
                                          .shard = like->shard,
-                                         .stages = s->opt->stages};
+                                         .stages = s->opt->stages,
+                                         .width = s->opt->width};
     struct pipe_plan plan = *like;
     int n, rc = cuts_best(&problem, PLANNER_CUTS, s->cuts, &n, s->err);
     qsort(s->cuts, (size_t)n * (rc == 0), sizeof *s->cuts, by_flow);

@@ -33,6 +33,7 @@ struct planner_options {
     int samples;                              /* of a step, of all copies together */
     int n_micros, micros[PLANNER_MICROS_MAX]; /* of a copy's step: tried, where they divide it */
     int stages;                               /* so many only; 0: any */
+    int width;                                /* most devices of a pipeline's stage; 0: any */
     enum pipe_order only;                     /* PIPE_ORDERS: any */
     bool shard;         /* moments and master weights may be shared out, where they would not fit */
     bool fill;          /* else frozen layers run behind STEP */

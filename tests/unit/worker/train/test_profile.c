@@ -1,0 +1,116 @@
+/* A profile is measured on the devices of an island, kept, and what plans are made of. */
+#include "tests/unit/worker/train/sides.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "common/base/file.h"
+#include "worker/pipe/planner.h"
+#include "worker/train/profile.h"
+
+static void check_costs(const struct costs *p, const struct model *m, int devices)
+{
+    uint64_t gradients = 0;
+    assert_int_equal(p->n_devices, devices);
+    assert_int_equal(p->chains[0].n, m->spec.depth);
+    for (int i = 0; i < p->chains[0].n; i++) {
+        const struct costs_layer *l = &p->chains[0].layers[i];
+        for (int k = 0; k < p->sizes.n; k++)
+            assert_true(l->f.s[k] > 0 && l->f.s[k] < 10 && l->b.s[k] > 0 && l->b.s[k] < 10);
+        assert_true(l->step > 0 && l->out_bytes > 0 && l->slot_bytes > 0 && l->state_bytes > 0);
+        gradients += l->gradient_bytes;
+    }
+    assert_true(gradients >= m->params * sizeof(float));
+    for (int i = 0; i < devices; i++)
+        assert_true(p->devices[i].speed > 0.01 && p->devices[i].speed < 100);
+    for (int i = 0; i + 1 < devices; i++)
+        assert_true(p->links[i].alpha > 0 && p->links[i].bytes_per_s > 1e6);
+}
+
+static void check(const struct model_spec *spec, const struct train_options *o, const char *devices,
+                  int n)
+{
+    char folder[] = "/tmp/skerry-profile-XXXXXX";
+    struct err err = {0};
+    struct model *m = make_model(spec);
+    struct island *is = NULL;
+    struct costs p, again;
+    assert_non_null(mkdtemp(folder));
+    OK(island_open(devices, n, &is, &err));
+    OK(profile_get(is, m, o, UINT64_MAX, folder, &p, &err));
+    check_costs(&p, m, n);
+    /* The second one is read: a measurement would have other times. */
+    OK(profile_get(is, m, o, 1 << 20, folder, &again, &err));
+    assert_float_equal(again.chains[0].layers[0].f.s[0] / p.chains[0].layers[0].f.s[0], 1, 1e-6);
+    assert_int_equal(again.chains[0].layers[0].slot_bytes, p.chains[0].layers[0].slot_bytes);
+    assert_int_equal(again.devices[0].memory, 1 << 20);
+    costs_release(&again);
+
+    const struct planner_options opt = {
+        .samples = 8, .n_micros = 2, .micros = {2, 4}, .width = 1, .only = PIPE_1F1B};
+    struct planner_result r;
+    OK(planner_search(&p, &opt, &r, &err));
+    const struct pipe_plan *plan = &r.of[PIPE_1F1B].plan;
+    assert_true(plan->cuts[0].n > 1 && plan->cuts[0].n * plan->copies == n);
+    for (int i = 0; i < plan->cuts[0].n; i++)
+        assert_int_equal(plan->cuts[0].stages[i].devices, 1);
+    planner_release(&r);
+    costs_release(&p);
+
+    struct file_names names;
+    OK(file_list(folder, 8, &names, &err));
+    assert_int_equal(names.n, 1);
+    file_names_release(&names);
+    profile_forget(is, m, o, folder);
+    OK(file_list(folder, 8, &names, &err));
+    assert_int_equal(names.n, 0);
+    file_names_release(&names);
+    assert_int_equal(rmdir(folder), 0);
+    island_close(is);
+    model_free(m);
+}
+
+static void test_measured(void **state)
+{
+    struct model_spec dit = tiny_spec(), llama = tiny_llama(), told = tiny_captioned();
+    struct train_options o = options();
+    struct tiny_encoders encoders[2];
+    struct net_encoders tables[2];
+    dit.depth = 4;
+    check(&dit, &o, "cpu,cpu", 2);
+    check(&llama, &o, "cpu,cpu", 2); /* two blocks: there is none between the ends */
+    o.precision = NET_BF16;
+    llama.depth = 5;
+    check(&llama, &o, "cpu,cpu,cpu,cpu", 4);
+    o.precision = NET_F32;
+    for (int k = 0; k < 2; k++)
+        tables[k] = *tiny_encoders(&encoders[k], &told, DT_F32);
+    o.encoders = tables;
+    check(&told, &o, "cpu,cpu", 2);
+    assert_int_equal(encoders[0].captions, 0); /* none of its own was asked */
+}
+
+static void test_refused(void **state)
+{
+    struct model_spec spec = tiny_spec();
+    const struct train_options o = options();
+    struct err err = {0};
+    struct island *is = NULL;
+    struct costs p;
+    spec.depth = 1;
+    struct model *m = make_model(&spec);
+    OK(island_open("cpu,cpu", 2, &is, &err));
+    assert_int_equal(profile_get(is, m, &o, 1 << 30, "/tmp", &p, &err), -EINVAL);
+    island_close(is);
+    model_free(m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_measured),
+        cmocka_unit_test(test_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,416 @@
+#include "worker/train/profile.h"
+
+#include "common/base/clock.h"
+#include "common/base/file.h"
+#include "common/base/hash.h"
+#include "common/base/log.h"
+
+enum { REPEATS = 3, SIZES = 2, SIZE_MOST = 4, MESSAGES = 8, ELEMENTS = 1 << 20 };
+#define LARGE (4u << 20) /* bytes of a large message */
+#define MEMORY_MAX 1e15  /* of a profile */
+
+/* Of a part of one block, on one device. */
+struct part_times {
+    double f[SIZES], b[SIZES]; /* seconds; b: of both backwards */
+};
+
+enum { FIRST, MIDDLE, LAST, PARTS };
+
+struct rank_times {
+    struct part_times parts[PARTS];
+    double step;              /* seconds of an element's update */
+    double small, large;      /* seconds of a message to the next rank */
+    struct net_encoders stub; /* in place of the encoders */
+};
+
+struct measuring {
+    struct island *is;
+    const struct model *m;
+    const struct train_options *opt;
+    struct costs_points sizes;
+    struct rank_times ranks[ISLAND_MAX];
+};
+
+static double seconds_since(uint64_t begun)
+{
+    return (double)(clock_now_ns() - begun) / 1e9;
+}
+
+/* ---- parts ---- */
+
+static int no_captions(void *arg, const int32_t *tokens, const int32_t *lengths, unsigned count,
+                       void *d_states, struct err *err)
+{
+    return 0; /* what lies there does for timing */
+}
+
+/* Rows of zeros; of texts each token is to be predicted. */
+struct zeros {
+    struct batch batch;
+    uint64_t *keys;
+    uint16_t *moments;
+    uint8_t *images;
+    int32_t *ints, *target, *pos;
+};
+
+static void zeros_release(struct zeros *z)
+{
+    mem_free(z->keys);
+    mem_free(z->moments);
+    mem_free(z->images);
+    mem_free(z->ints);
+    mem_free(z->target);
+    mem_free(z->pos);
+}
+
+static void zeros_make(struct zeros *z, const struct model *m, const struct net *net, unsigned n)
+{
+    const struct batch_sizes sizes = net_batch_sizes(m, &net->opt);
+    const size_t rows = (size_t)n * (size_t)(m->spec.context + 1);
+    *z = (struct zeros){.keys = mem_alloc_array(n, sizeof *z->keys), .batch.count = n};
+    z->batch.keys = z->keys;
+    if (!model_is_text(&m->spec)) {
+        const bool latent = net->opt.encoders && net->opt.encoders->shift;
+        if (latent)
+            z->batch.moments = z->moments = mem_alloc_array(n * sizes.moments, sizeof *z->moments);
+        else
+            z->batch.images = z->images = mem_alloc_array(n, sizes.image);
+        return;
+    }
+    z->ints = mem_alloc_array(rows, sizeof *z->ints);
+    z->target = mem_alloc_array(rows, sizeof *z->target);
+    z->pos = mem_alloc_array(rows, sizeof *z->pos);
+    for (size_t i = 0; i < rows; i++)
+        z->pos[i] = (int32_t)(i % (size_t)m->spec.context);
+    z->batch.seq = (unsigned)m->spec.context;
+    z->batch.tokens = z->batch.start = z->ints;
+    z->batch.target = z->target;
+    z->batch.pos = z->pos;
+}
+
+/* The least of some times, as others may have the machine meanwhile. */
+static int time_size(struct net *net, const struct model *m, int samples, double *f, double *b,
+                     struct err *err)
+{
+    const struct net_micro micro = {0, (unsigned)samples, true, true};
+    struct zeros z;
+    zeros_make(&z, m, net, (unsigned)samples);
+    *f = *b = INFINITY;
+    int rc = net_load(net, &z.batch, 1, err);
+    for (int i = 0; i <= REPEATS && rc == 0; i++) { /* the first one warms up */
+        const uint64_t begun = clock_now_ns();
+        rc = net_forward(net, NULL, 0, &micro, err);
+        if (rc == 0)
+            rc = weights_sync(net->weights, err);
+        const double forward = seconds_since(begun);
+        if (rc == 0)
+            rc = net_backward(net, NULL, 0, err);
+        if (rc == 0)
+            rc = weights_sync(net->weights, err);
+        *f = i > 0 ? fmin(*f, forward) : *f;
+        *b = i > 0 ? fmin(*b, seconds_since(begun) - forward) : *b;
+    }
+    zeros_release(&z);
+    return rc;
+}
+
+static int time_part(const struct measuring *t, int rank, int which, struct err *err)
+{
+    struct rank_times *mine = (struct rank_times *)(uintptr_t)&t->ranks[rank];
+    const int depth = t->m->spec.depth, from = which == FIRST ? 0 : which == LAST ? depth - 1 : 1;
+    struct part_times *times = &mine->parts[which];
+    struct model *part = NULL;
+    struct net *net = NULL;
+    int rc = model_part_new(t->m, (struct model_part){from, from + 1}, &part, err);
+    struct net_options opt = train_net_options(t->opt);
+    opt.batch = opt.load = t->sizes.samples[t->sizes.n - 1];
+    opt.slots = 1;
+    opt.encoders = t->opt->encoders ? &mine->stub : NULL;
+    if (rc == 0)
+        rc = net_new(island_device(t->is, rank), part, &opt, &net, err);
+    if (rc == 0)
+        rc = weights_changed(net->weights, err);
+    for (int i = 0; i < t->sizes.n && rc == 0; i++)
+        rc = time_size(net, t->m, t->sizes.samples[i], &times->f[i], &times->b[i], err);
+    net_free(net);
+    model_free(part);
+    return rc;
+}
+
+/* ---- the update, and links ---- */
+
+static int time_update(struct device *dev, double *ret, struct err *err)
+{
+    const struct kernel_ops *k = dev->ops;
+    struct adamw_now *now = NULL;
+    float *x = NULL;
+    void *d = NULL;
+    int rc = k->alloc(dev, 4 * ELEMENTS * sizeof *x, &d, err);
+    x = d;
+    if (rc == 0)
+        rc = k->alloc(dev, sizeof *now, (void **)&now, err);
+    if (rc == 0)
+        rc = k->zero(dev, x, 4 * ELEMENTS * sizeof *x, NULL);
+    if (rc == 0)
+        rc = k->zero(dev, now, sizeof *now, NULL);
+    const struct adamw p = {.p = x,
+                            .m = x + ELEMENTS,
+                            .v = x + 2 * ELEMENTS,
+                            .grad = x + 3 * ELEMENTS,
+                            .now = now,
+                            .beta1 = 0.9f,
+                            .beta2 = 0.999f,
+                            .eps = 1,
+                            .n = ELEMENTS};
+    *ret = INFINITY;
+    for (int i = 0; i < REPEATS && rc == 0; i++) {
+        const uint64_t begun = clock_now_ns();
+        rc = k->adamw(dev, &p, NULL);
+        if (rc == 0)
+            rc = k->sync(dev, NULL, err);
+        *ret = fmin(*ret, seconds_since(begun) / ELEMENTS);
+    }
+    k->free(dev, now);
+    k->free(dev, d);
+    return rc < 0 ? err_set(err, rc, "timing an update on %s failed: %s", dev->name, err_text(rc))
+                  : 0;
+}
+
+/* Seconds of a message, from some there and back. */
+static int bounce(struct measuring *t, int rank, void *x, uint64_t bytes, double *ret,
+                  struct err *err)
+{
+    struct comm *up = island_link(t->is, rank, ISLAND_TO_ABOVE);
+    struct comm *down = island_link(t->is, rank, ISLAND_FROM_ABOVE);
+    const struct comm_piece piece = {x, bytes};
+    int rc = 0;
+    *ret = INFINITY;
+    for (int i = 0; i < MESSAGES && rc == 0; i++) {
+        const uint64_t begun = clock_now_ns();
+        rc = up->ops->send(up, &piece, 1, 1, NULL);
+        if (rc == 0)
+            rc = down->ops->recv(down, &piece, 1, 1, NULL);
+        if (rc == 0)
+            rc = down->ops->wait(down, NULL, err);
+        *ret = fmin(*ret, seconds_since(begun) / 2);
+    }
+    return rc;
+}
+
+static int give_back(struct measuring *t, int rank, void *x, uint64_t bytes)
+{
+    struct comm *up = island_link(t->is, rank, ISLAND_FROM_BELOW);
+    struct comm *down = island_link(t->is, rank, ISLAND_TO_BELOW);
+    const struct comm_piece piece = {x, bytes};
+    int rc = 0;
+    for (int i = 0; i < MESSAGES && rc == 0; i++) {
+        rc = up->ops->recv(up, &piece, 1, 0, NULL);
+        if (rc == 0)
+            rc = down->ops->send(down, &piece, 1, 0, NULL);
+    }
+    return rc;
+}
+
+/* One pair after the other. */
+static int time_links(void *arg, int rank, struct err *err)
+{
+    struct measuring *t = arg;
+    struct device *dev = island_device(t->is, rank);
+    struct rank_times *mine = &t->ranks[rank];
+    void *x = NULL;
+    int rc = dev->ops->alloc(dev, LARGE, &x, err);
+    if (rc == 0)
+        rc = dev->ops->zero(dev, x, LARGE, NULL);
+    for (int lower = 0; lower + 1 < island_size(t->is) && rc == 0; lower++) {
+        if (rank == lower)
+            rc = bounce(t, rank, x, 64, &mine->small, err);
+        if (rc == 0 && rank == lower)
+            rc = bounce(t, rank, x, LARGE, &mine->large, err);
+        if (rank == lower + 1)
+            rc = give_back(t, rank, x, 64);
+        if (rc == 0 && rank == lower + 1)
+            rc = give_back(t, rank, x, LARGE);
+        if (rc == 0)
+            rc = island_meet(t->is);
+    }
+    if (rc == 0)
+        rc = dev->ops->sync(dev, NULL, err);
+    dev->ops->free(dev, x);
+    return rc;
+}
+
+static int time_rank(void *arg, int rank, struct err *err)
+{
+    struct measuring *t = arg;
+    const int parts = t->m->spec.depth > 2 ? PARTS : 0;
+    int rc = 0;
+    for (int i = 0; i < PARTS && rc == 0; i++)
+        if (i != MIDDLE || parts)
+            rc = time_part(t, rank, i, err);
+    return rc < 0 ? rc : time_update(island_device(t->is, rank), &t->ranks[rank].step, err);
+}
+
+/* ---- as costs ---- */
+
+/* What a sample takes in a slot of the part, and what it sends upwards. */
+static void part_bytes(const struct measuring *t, const struct model *part, struct costs_layer *l)
+{
+    struct train_options opt = *t->opt;
+    const enum dtype dt = net_dtype(island_device(t->is, 0), opt.precision);
+    const int B = t->sizes.samples[t->sizes.n - 1];
+    opt.batch = B;
+    opt.accumulate = 1;
+    opt.encoders = t->opt->encoders ? &t->ranks[0].stub : NULL;
+    const uint64_t one = trainer_bytes(part, &opt, dt);
+    opt.slots = 2;
+    l->slot_bytes = (trainer_bytes(part, &opt, dt) - one) / (uint64_t)B;
+    l->weight_bytes = weights_bytes(part, dt, true);
+    l->gradient_bytes = part->flat * sizeof(float);
+    l->state_bytes = part->flat * sizeof(float) * (opt.ema > 0 ? 3 : 2);
+    const struct model_spec *s = &part->spec;
+    const uint64_t rows = (uint64_t)model_tokens(s), C = (uint64_t)s->dim;
+    l->out_bytes = rows * C * sizeof(float);
+    if (!model_is_text(s))
+        l->out_bytes += model_captioned(s) ? 7 * C * sizeof(float) +
+                                                 (uint64_t)s->caption_tokens * C * dtype_bytes(dt)
+                                           : C * dtype_bytes(dt);
+}
+
+static int fill_layers(const struct measuring *t, struct costs_chain *c, struct err *err)
+{
+    const int depth = t->m->spec.depth;
+    c->layers = mem_try_array((size_t)depth, sizeof *c->layers);
+    if (!c->layers)
+        return err_set(err, -ENOMEM, "no memory for a profile of %d layers", depth);
+    c->n = depth;
+    for (int i = 0; i < depth; i++) {
+        const int which = i == 0 ? FIRST : i == depth - 1 ? LAST : MIDDLE;
+        const struct part_times *times = &t->ranks[0].parts[which];
+        struct costs_layer *l = &c->layers[i];
+        struct model *part = NULL;
+        int rc = model_part_new(t->m, (struct model_part){i, i + 1}, &part, err);
+        if (rc < 0)
+            return rc;
+        part_bytes(t, part, l);
+        for (int k = 0; k < t->sizes.n; k++) {
+            l->f.s[k] = times->f[k];
+            l->b.s[k] = times->b[k]; /* and w: they are one here */
+        }
+        l->step = t->ranks[0].step * (double)part->flat;
+        model_free(part);
+    }
+    return 0;
+}
+
+/* How fast a device is against the first, by what all of them timed at once. */
+static double speed_of(const struct measuring *t, int rank)
+{
+    const int last = t->sizes.n - 1;
+    const struct part_times *a = &t->ranks[0].parts[LAST], *b = &t->ranks[rank].parts[LAST];
+    return (a->f[last] + a->b[last]) / (b->f[last] + b->b[last]);
+}
+
+static int fill(const struct measuring *t, uint64_t memory, struct costs *p, struct err *err)
+{
+    *p = (struct costs){.sizes = t->sizes, .n_chains = 1, .n_devices = island_size(t->is)};
+    (void)snprintf(p->model, sizeof p->model, "%.1f M parameters", (double)t->m->params / 1e6);
+    (void)snprintf(p->chains[0].name, sizeof p->chains[0].name, "model");
+    for (int i = 0; i < p->n_devices; i++) {
+        struct costs_device *d = &p->devices[i];
+        (void)snprintf(d->name, sizeof d->name, "%s", island_device(t->is, i)->name);
+        d->speed = speed_of(t, i);
+        d->memory = memory;
+        if (i + 1 == p->n_devices)
+            break;
+        const struct rank_times *r = &t->ranks[i];
+        p->links[i].alpha = r->small;
+        p->links[i].bytes_per_s = (double)LARGE / fmax(r->large - r->small, 1e-9);
+    }
+    return fill_layers(t, &p->chains[0], err);
+}
+
+static int measure(struct measuring *t, struct err *err)
+{
+    int rc = island_cut(t->is, 1, err);
+    if (rc == 0)
+        rc = island_run(t->is, time_rank, t, err);
+    if (rc == 0)
+        rc = island_cut(t->is, island_size(t->is), err);
+    return rc < 0 ? rc : island_run(t->is, time_links, t, err);
+}
+
+/* ---- the file ---- */
+
+static char *path_of(const struct island *is, const struct model *m,
+                     const struct train_options *opt, const char *state_dir)
+{
+    const int numbers[] = {(int)opt->precision, opt->recompute, opt->ema > 0,
+                           opt->encoders != NULL};
+    char devices[256], hex[HASH_HEX_MAX];
+    uint8_t sum[HASH_BYTES];
+    struct hash h;
+    island_text(is, devices, sizeof devices);
+    hash_init(&h);
+    hash_update(&h, numbers, sizeof numbers);
+    hash_update(&h, devices, strlen(devices));
+    for (size_t i = 0; i < m->n; i++) {
+        hash_update(&h, m->tensors[i].name, strlen(m->tensors[i].name) + 1);
+        hash_update(&h, m->tensors[i].shape, sizeof m->tensors[i].shape);
+    }
+    const int tokens = model_tokens(&m->spec);
+    hash_update(&h, &tokens, sizeof tokens);
+    hash_final(&h, sum);
+    hash_hex(sum, 8, hex);
+    return str_printf("%s/profile-%s.json", state_dir, hex);
+}
+
+void profile_forget(const struct island *is, const struct model *m, const struct train_options *opt,
+                    const char *state_dir)
+{
+    char *path = path_of(is, m, opt, state_dir);
+    (void)file_remove(path, NULL);
+    mem_free(path);
+}
+
+int profile_get(struct island *is, const struct model *m, const struct train_options *opt,
+                uint64_t memory, const char *state_dir, struct costs *ret, struct err *err)
+{
+    const int most = opt->batch < SIZE_MOST ? opt->batch : SIZE_MOST;
+    struct err why = {0};
+    memory = memory < (uint64_t)MEMORY_MAX ? memory : (uint64_t)MEMORY_MAX;
+    if (m->spec.depth < 2)
+        return err_set(err, -EINVAL, "a model of one block is not cut");
+    char *path = path_of(is, m, opt, state_dir);
+    int rc = file_exists(path) ? costs_read(path, ret, &why) : -ENOENT;
+    if (rc == 0) {
+        for (int i = 0; i < ret->n_devices; i++)
+            ret->devices[i].memory = memory;
+        mem_free(path);
+        return 0;
+    }
+    struct measuring *t = mem_alloc(sizeof *t);
+    *t = (struct measuring){.is = is, .m = m, .opt = opt};
+    t->sizes.samples[t->sizes.n++] = 1;
+    if (most > 1)
+        t->sizes.samples[t->sizes.n++] = most;
+    for (int i = 0; i < island_size(is) && opt->encoders; i++) {
+        t->ranks[i].stub = opt->encoders[i];
+        t->ranks[i].stub.captions = no_captions;
+    }
+    const uint64_t begun = clock_now_ns();
+    rc = measure(t, err);
+    if (rc == 0)
+        rc = fill(t, memory, ret, err);
+    if (rc == 0)
+        log_info("profile", "measured in %.1f s what a block costs here: %.3g s for %d samples",
+                 seconds_since(begun),
+                 ret->chains[0].layers[0].f.s[t->sizes.n - 1] +
+                     ret->chains[0].layers[0].b.s[t->sizes.n - 1],
+                 most);
+    if (rc == 0 &&
+        costs_write(path, ret, &why) < 0) /* without it the next process measures again */
+        log_warn("profile", "not kept: %s", why.msg);
+    mem_free(t);
+    mem_free(path);
+    return rc;
+}

@@ -1,0 +1,29 @@
+/* What a model costs on an island, measured: what the plan of its training is made of
+ * (worker/pipe/costs.h).
+ *
+ *     profile_get(is, model, &opt, state_dir, &costs, err);
+ *     planner_search(&costs, ...);
+ *     costs_release(&costs);
+ *
+ * Three parts of one block each are made on every device at once: the first with the embedders,
+ * one from the middle, the last with the head; their forward and backward are timed at two sizes of
+ * micro-batch, on inputs of zeros and without encoders.  Blocks between have the middle one's
+ * times. The optimiser's update is timed by the element, a link by messages there and back.
+ *
+ * Kept as a file of the state directory, by model, options and devices; people may read it, and
+ * `workerd --plan` does.  All calls on the compute thread; the island is cut anew. */
+#ifndef WORKER_TRAIN_PROFILE_H
+#define WORKER_TRAIN_PROFILE_H
+
+#include "worker/pipe/costs.h"
+#include "worker/train/island_train.h"
+
+/* opt: of the whole step.  memory: bytes of each device that training may take.  From the file if
+ * there is one.  -EINVAL: a model of one block, or one that cannot be cut. */
+int profile_get(struct island *is, const struct model *m, const struct train_options *opt,
+                uint64_t memory, const char *state_dir, struct costs *ret, struct err *err);
+/* The next profile_get measures again. */
+void profile_forget(const struct island *is, const struct model *m, const struct train_options *opt,
+                    const char *state_dir);
+
+#endif
