@@ -1,4 +1,4 @@
-"""Figures of pipelines, all of them simulated: print a table, write build/figures/pipeline.json.
+"""Figures of pipelines, simulated and on two CPU devices: print a table, write build/figures/pipeline.json.
 
     pipeline.py --build build --out build/figures/pipeline.json"""
 import argparse
@@ -16,6 +16,10 @@ BOUNDS = {
     "pipeline_split_filled": ("x, simulated", ">=1"),
     "pipeline_bidirectional": ("x, simulated", ">=1.10"),
 }
+MEASURED = {
+    "pipeline_predicted": ("x measured over predicted, either way", "<=1.15"),
+    "pipeline_auto": ("x, chosen over the faster", "<=1.03"),
+}
 
 
 def main():
@@ -25,6 +29,7 @@ def main():
     a = args.parse_args()
     fig = Figures()
     measured_by(fig, [f"{a.build}/release/tests/bench/worker/pipe/bench_pipeline"], BOUNDS)
+    measured_by(fig, [f"{a.build}/release/tests/bench/worker/bench_island"], MEASURED)
     fig.write(a.out)
     return 0 if all(row["holds"] for row in fig.rows) else 1
 

@@ -18,8 +18,9 @@ enum { FIRST, MIDDLE, LAST, PARTS };
 
 struct rank_times {
     struct part_times parts[PARTS];
-    double step;              /* seconds of an element's update */
+    double step;              /* seconds of an element's norm and update */
     double small, large;      /* seconds of a message to the next rank */
+    double sum;               /* seconds of a sum over all ranks, of LARGE bytes */
     struct net_encoders stub; /* in place of the encoders */
 };
 
@@ -142,22 +143,25 @@ static int time_part(const struct measuring *t, int rank, int which, struct err 
 static int time_update(struct device *dev, double *ret, struct err *err)
 {
     const struct kernel_ops *k = dev->ops;
-    struct adamw_now *now = NULL;
+    struct {
+        double sum;
+        struct adamw_now now;
+    } *scalars = NULL;
     float *x = NULL;
     void *d = NULL;
     int rc = k->alloc(dev, 4 * ELEMENTS * sizeof *x, &d, err);
     x = d;
     if (rc == 0)
-        rc = k->alloc(dev, sizeof *now, (void **)&now, err);
+        rc = k->alloc(dev, sizeof *scalars, (void **)&scalars, err);
     if (rc == 0)
         rc = k->zero(dev, x, 4 * ELEMENTS * sizeof *x, NULL);
     if (rc == 0)
-        rc = k->zero(dev, now, sizeof *now, NULL);
+        rc = k->zero(dev, scalars, sizeof *scalars, NULL);
     const struct adamw p = {.p = x,
                             .m = x + ELEMENTS,
                             .v = x + 2 * ELEMENTS,
                             .grad = x + 3 * ELEMENTS,
-                            .now = now,
+                            .now = &scalars->now,
                             .beta1 = 0.9f,
                             .beta2 = 0.999f,
                             .eps = 1,
@@ -165,12 +169,14 @@ static int time_update(struct device *dev, double *ret, struct err *err)
     *ret = INFINITY;
     for (int i = 0; i < REPEATS && rc == 0; i++) {
         const uint64_t begun = clock_now_ns();
-        rc = k->adamw(dev, &p, NULL);
+        rc = k->sumsq(dev, &scalars->sum, p.grad, ELEMENTS, NULL);
+        if (rc == 0)
+            rc = k->adamw(dev, &p, NULL);
         if (rc == 0)
             rc = k->sync(dev, NULL, err);
         *ret = fmin(*ret, seconds_since(begun) / ELEMENTS);
     }
-    k->free(dev, now);
+    k->free(dev, scalars);
     k->free(dev, d);
     return rc < 0 ? err_set(err, rc, "timing an update on %s failed: %s", dev->name, err_text(rc))
                   : 0;
@@ -211,6 +217,22 @@ static int give_back(struct measuring *t, int rank, void *x, uint64_t bytes)
     return rc;
 }
 
+static int time_sum(struct measuring *t, int rank, void *x, double *ret, struct err *err)
+{
+    struct comm *all = island_pipe(t->is, rank);
+    const struct comm_piece piece = {x, LARGE / sizeof(float)};
+    int rc = 0;
+    *ret = INFINITY;
+    for (int i = 0; i < MESSAGES && rc == 0; i++) {
+        const uint64_t begun = clock_now_ns();
+        rc = all->ops->all_reduce(all, &piece, 1, COMM_F32, NULL);
+        if (rc == 0)
+            rc = all->ops->wait(all, NULL, err);
+        *ret = fmin(*ret, seconds_since(begun));
+    }
+    return rc;
+}
+
 /* One pair after the other. */
 static int time_links(void *arg, int rank, struct err *err)
 {
@@ -233,6 +255,8 @@ static int time_links(void *arg, int rank, struct err *err)
         if (rc == 0)
             rc = island_meet(t->is);
     }
+    if (rc == 0)
+        rc = time_sum(t, rank, x, &mine->sum, err);
     if (rc == 0)
         rc = dev->ops->sync(dev, NULL, err);
     dev->ops->free(dev, x);
@@ -323,8 +347,11 @@ static int fill(const struct measuring *t, uint64_t memory, struct costs *p, str
         if (i + 1 == p->n_devices)
             break;
         const struct rank_times *r = &t->ranks[i];
+        const int n = p->n_devices;
         p->links[i].alpha = r->small;
-        p->links[i].bytes_per_s = (double)LARGE / fmax(r->large - r->small, 1e-9);
+        /* Of a message, or as a sum by a ring would have it: the slower of the two. */
+        p->links[i].bytes_per_s = fmin((double)LARGE / fmax(r->large - r->small, 1e-9),
+                                       2.0 * (n - 1) / n * LARGE / fmax(r->sum, 1e-9));
     }
     return fill_layers(t, &p->chains[0], err);
 }
