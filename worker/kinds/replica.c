@@ -179,7 +179,7 @@ static int plan_parts(const struct replicas *rs, const struct model *m,
         if (cut->n > 1)
             rc = model_part_new(m, (struct model_part){cut->stages[i].from, cut->stages[i].to},
                                 &part, err);
-        share.slots = cut->stages[i].slots;
+        share.slots = island_slots(rs->is, &ret->pipe, i);
         share.accumulate = ret->accumulate;
         if (rc == 0)
             rc = plan_train(part ? part : m, &share,
@@ -251,16 +251,17 @@ static int plan_phase(const struct replicas *rs, const struct model *m, struct t
 static int fastest(const struct costs *costs, const struct train_options *opt,
                    enum pipe_order order, struct planner_candidate *ret, struct err *err)
 {
-    struct planner_options o = {
-        .samples = opt->batch, .stages = opt->stages, .width = 1, .only = order};
+    struct planner_options o = {.samples = opt->batch,
+                                .stages = order == PIPE_DATA ? 0 : opt->stages,
+                                .width = 1,
+                                .only = order};
     struct planner_result found;
-    if (!opt->accumulate_auto)
+    const bool any = opt->accumulate_auto && order != PIPE_DATA;
+    if (!any)
         o.micros[o.n_micros++] = opt->accumulate;
-    for (int i = 1; opt->accumulate_auto && i <= opt->batch && o.n_micros < PLANNER_MICROS_MAX;
-         i *= 2)
+    for (int i = 1; any && i <= opt->batch && o.n_micros < PLANNER_MICROS_MAX; i *= 2)
         if (i >= opt->accumulate)
             o.micros[o.n_micros++] = i;
-    o.stages = order == PIPE_DATA ? 0 : o.stages;
     int rc = planner_search(costs, &o, &found, err);
     if (rc < 0)
         return rc;

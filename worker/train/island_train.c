@@ -466,7 +466,12 @@ static int join_peers(struct island_trainer *t, int rank, struct err *err)
     return rc < 0 ? rc : trainer_set_peers(tr, &peers, err);
 }
 
-/* Of a card one slot more: what comes for the next micro-batch is put there meanwhile. */
+int island_slots(const struct island *is, const struct pipe_plan *plan, int stage)
+{
+    const bool ahead = plan->cuts[0].n > 1 && !island_device(is, 0)->unified;
+    return plan->cuts[0].stages[stage].slots + ahead;
+}
+
 static int make_job(void *arg, int rank, struct err *err)
 {
     struct island_trainer *t = arg;
@@ -474,8 +479,7 @@ static int make_job(void *arg, int rank, struct err *err)
     const struct model *m = t->stages > 1 ? t->parts[stage] : t->m;
     struct train_options opt = t->share;
     opt.encoders = opt.encoders ? opt.encoders + rank : NULL;
-    opt.slots = t->plan.cuts[0].stages[stage].slots +
-                (t->stages > 1 && !island_device(t->is, rank)->unified);
+    opt.slots = island_slots(t->is, &t->plan, stage);
     int rc = trainer_make(island_device(t->is, rank), m, &opt, &t->trainers[rank], err);
     return rc < 0 || t->n == 1 ? rc : join_peers(t, rank, err);
 }

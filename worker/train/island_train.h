@@ -38,6 +38,10 @@ void island_share_options(const struct train_options *opt, int copies, struct tr
 int island_even_plan(const struct island *is, const struct model *m, int stages, int micros,
                      struct pipe_plan *ret, struct err *err);
 
+/* Micro-batches that a stage's network has room for: those in flight, and on a card one more, which
+ * comes while another is computed. */
+int island_slots(const struct island *is, const struct pipe_plan *plan, int stage);
+
 /* As trainer_make, on every rank; m is borrowed; plan NULL: one stage.  follow comes before the
  * first step. */
 int island_trainer_new(struct island *is, const struct model *m, const struct train_options *opt,
