@@ -265,7 +265,7 @@ int dit_batch(const struct dit *d)
 }
 
 int dit_crossing(const struct dit *d, enum net_way way, int block, int slot,
-                 const struct dit_io *io, struct net_piece ret[NET_PIECES_MAX])
+                 const struct dit_io *io, struct net_piece ret[DIT_PIECES_MAX])
 {
     const struct dit_slot *s = &d->slots[slot];
     const size_t B = (size_t)io->B, C = (size_t)d->C, f = sizeof(float), e = dtype_bytes(d->dt);

@@ -55,8 +55,9 @@ int dit_backward(struct dit *d, const struct model_part *part, int slot, const s
                  bool first, struct err *err);
 
 /* As net_crossing, of a micro-batch of io's size and shape. */
+#define DIT_PIECES_MAX 4
 int dit_crossing(const struct dit *d, enum net_way way, int block, int slot,
-                 const struct dit_io *io, struct net_piece ret[NET_PIECES_MAX]);
+                 const struct dit_io *io, struct net_piece ret[DIT_PIECES_MAX]);
 
 /* The residual stream after the last block of the last forward in slot 0, (B,T,C) f32, T of its
  * shape. */

@@ -22,10 +22,10 @@ static void plan(struct flow_matching *f)
     inputs_add(in, &f->noise, &f->d_noise, N * sizeof *f->noise);
     if (f->tokens > 0)
         inputs_add(in, &f->lengths, &f->d_lengths, N * sizeof *f->lengths);
-    if (f->reads_captions)
-        arena_add(a, &f->d_states, N * f->caption_bytes);
-    if (!f->reads_images)
+    if (!f->reads)
         return;
+    if (f->tokens > 0)
+        arena_add(a, &f->d_states, N * f->caption_bytes);
     if (f->latent) {
         inputs_add(in, &f->posterior, &f->d_posterior, N * sizeof *f->posterior);
         inputs_add(&f->cached, &f->moments, &f->d_moments, N * 2 * n * sizeof *f->moments);
@@ -46,7 +46,6 @@ static struct flow_matching sizes(const struct model *m, const struct net_option
                                   enum dtype dt)
 {
     const bool captioned = model_captioned(&m->spec);
-    const struct model_part part = net_part_of(m);
     return (struct flow_matching){
         .opt = *opt,
         .channels = m->spec.channels,
@@ -58,8 +57,7 @@ static struct flow_matching sizes(const struct model *m, const struct net_option
             captioned ? (size_t)m->spec.caption_tokens * (size_t)m->spec.caption * dtype_bytes(dt)
                       : 0,
         .latent = opt->encoders && opt->encoders->shift,
-        .reads_images = part.from == 0 || part.to == m->spec.depth,
-        .reads_captions = part.from == 0 && captioned,
+        .reads = net_part_of(m).from == 0,
         .most = (int64_t)model_image_values(&m->spec),
     };
 }
@@ -87,7 +85,7 @@ static int send_scales(struct flow_matching *f, struct err *err)
     const struct net_encoders *e = f->opt.encoders;
     const size_t bytes = (size_t)f->channels * sizeof *e->shift;
     const struct kernel_ops *k = f->dev->ops;
-    if (!f->latent || !f->reads_images)
+    if (!f->latent || !f->reads)
         return 0;
     int rc = k->copy(f->dev, f->d_shift, e->shift, bytes, COPY_TO_DEVICE, f->stream);
     if (rc == 0)
@@ -110,7 +108,7 @@ int flow_matching_init(struct flow_matching *f, const struct weights *w,
     f->shapes = mem_try_array(net_load_most(opt), sizeof *f->shapes);
     rc = f->shapes ? inputs_alloc(&f->inputs, f->dev, err)
                    : err_set(err, -ENOMEM, "no memory for a step of %u images", net_load_most(opt));
-    if (rc == 0 && f->latent && f->reads_images)
+    if (rc == 0 && f->latent && f->reads)
         rc = inputs_alloc(&f->cached, f->dev, err);
     if (rc == 0 && f->tokens > 0) {
         f->ids = mem_try_array((size_t)net_load_most(opt) * (size_t)f->tokens, sizeof *f->ids);
@@ -255,7 +253,7 @@ int flow_matching_load(struct flow_matching *f, const struct batch *b, struct er
             return rc;
         f->t[i] = b->t > 0 ? b->t : draw_time(b->seed, b->keys[i], f->opt.uniform_t);
         f->noise[i] = rng_mix(b->keys[i], STREAM_NOISE);
-        if (f->latent && f->reads_images)
+        if (f->latent && f->reads)
             f->posterior[i] = rng_mix(b->keys[i], STREAM_POSTERIOR);
         if (f->tokens > 0)
             rc = draw_caption(f, b, i, err);
@@ -264,8 +262,8 @@ int flow_matching_load(struct flow_matching *f, const struct batch *b, struct er
     }
     f->seed = b->seed;
     f->loaded = (int)b->count;
-    rc = f->reads_images ? load_images(f, b, err) : 0;
-    if (rc == 0 && f->reads_captions)
+    rc = f->reads ? load_images(f, b, err) : 0;
+    if (rc == 0 && f->reads && f->tokens > 0)
         rc = f->opt.encoders->captions(f->opt.encoders->arg, f->ids, f->lengths, b->count,
                                        f->d_states, err);
     if (rc < 0)

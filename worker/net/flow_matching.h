@@ -12,8 +12,7 @@
  * moments come with the batch or are made of its images by net_options.encoders; and captions are
  * encoded there, a dropped one as the caption "".
  *
- * Of a network in several parts (net.h) the first reads images and captions, and the last, which
- * needs the target, images.
+ * Of a network in several parts (net.h) the first one reads images and captions.
  *
  * Time, noise, the posterior's noise and label dropout of a sample are functions of (seed, key)
  * alone: networks that share a seed and keys see the same task.  Fields without d_ are host memory.
@@ -35,13 +34,13 @@ struct flow_matching {
     int tokens;    /* L of captions; 0: there are none */
     enum dtype dt; /* of states */
     bool latent;
-    bool reads_images, reads_captions; /* a part in the middle of a network reads neither */
-    size_t caption_bytes;              /* of one */
-    int64_t most;                      /* values of an image of S x S */
-    int64_t n;                         /* those of each image that was mixed last */
-    uint64_t seed;                     /* the loaded batch's */
-    int loaded;                        /* samples of it */
-                                       /* What was loaded: N = net_load_most samples. */
+    bool reads;           /* images and captions: of a network in parts, the first one */
+    size_t caption_bytes; /* of one */
+    int64_t most;         /* values of an image of S x S */
+    int64_t n;            /* those of each image that was mixed last */
+    uint64_t seed;        /* the loaded batch's */
+    int loaded;           /* samples of it */
+                          /* What was loaded: N = net_load_most samples. */
     struct inputs inputs;
     float *t, *d_t;                     /* (N) in (0,1) */
     int32_t *labels, *d_labels;         /* (N) null label included; with captions 0..N-1 */

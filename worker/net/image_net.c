@@ -15,6 +15,10 @@ static void plan(struct image_net *n, const struct model *m, const struct net_op
         arena_add(&n->arena, &n->d_pred, bytes);
     if (last && opt->mode != NET_FORWARD)
         arena_add(&n->arena, &n->d_dpred, (uint64_t)net_slots(opt) * bytes);
+    if (m->part.to > 0 || net_slots(opt) > 1)
+        arena_add(&n->arena, &n->d_targets,
+                  (uint64_t)net_slots(opt) * (uint64_t)opt->batch * model_image_values(&m->spec) *
+                      sizeof(float));
     arena_add(&n->arena, &n->net.d_losses, net_load_most(opt) * sizeof(float));
 }
 
@@ -93,16 +97,41 @@ int image_net_load(struct net *net, const struct batch *b, struct err *err)
     return rc < 0 ? rc : flow_matching_load(&n->flow, b, err);
 }
 
-/* Noises the samples, which the first part needs for its input and the last for its target,
- * and runs the network on them. */
+/* Values of an image of the micro-batch. */
+static int64_t values_of(const struct image_net *n, const struct net_micro *micro)
+{
+    return model_shape_values(n->flow.spec, n->flow.shapes[micro->from]);
+}
+
+static float *targets_of(const struct image_net *n, int slot)
+{
+    const int64_t most = (int64_t)model_image_values(n->flow.spec);
+    return n->d_targets ? n->d_targets + slot * n->net.opt.batch * most : NULL;
+}
+
+/* Noises the samples, and where there are further parts keeps the target for the last one. */
+static int mix(struct image_net *n, int slot, const struct net_micro *micro, struct err *err)
+{
+    struct flow_matching *f = &n->flow;
+    const size_t bytes = micro->count * (size_t)values_of(n, micro) * sizeof(float);
+    int rc = flow_matching_mix(f, micro->from, micro->count, err);
+    if (rc < 0 || !n->d_targets)
+        return rc;
+    rc = f->dev->ops->copy(f->dev, targets_of(n, slot), f->d_target, bytes, COPY_DEVICE, f->stream);
+    return rc < 0
+               ? err_set(err, rc, "the target cannot be kept on %s: %s", f->dev->name, err_text(rc))
+               : 0;
+}
+
+/* The first part noises the samples; the last one has the objective. */
 int image_net_forward(struct net *net, const struct model_part *part, int slot,
                       const struct net_micro *micro, struct err *err)
 {
     struct image_net *n = of(net);
     const bool last = part->to == net_model(net)->spec.depth;
     const struct dit_io io = io_of(n, slot, micro);
-    int rc =
-        part->from == 0 || last ? flow_matching_mix(&n->flow, micro->from, micro->count, err) : 0;
+    int rc = part->from == 0 ? mix(n, slot, micro, err) : 0;
+    n->target = n->d_targets ? targets_of(n, slot) : n->flow.d_target;
     if (rc == 0)
         rc = dit_forward(n->dit, part, slot, &io, err);
     if (rc == 0 && last)
@@ -123,7 +152,13 @@ static int crossing(struct net *net, enum net_way way, int block, int slot,
 {
     struct image_net *n = of(net);
     const struct dit_io io = io_of(n, slot, micro);
-    return dit_crossing(n->dit, way, block, slot, &io, ret);
+    const int pieces = dit_crossing(n->dit, way, block, slot, &io, ret);
+    _Static_assert(NET_PIECES_MAX > DIT_PIECES_MAX, "the target crosses, too");
+    if (way == NET_DOWN)
+        return pieces;
+    ret[pieces] = (struct net_piece){targets_of(n, slot),
+                                     micro->count * (size_t)values_of(n, micro) * sizeof(float)};
+    return pieces + 1;
 }
 
 int image_net_hidden(struct net *net, const struct batch *b, struct net_hidden *ret,
@@ -163,8 +198,8 @@ int image_net_error(struct image_net *n, const struct net_micro *micro, float *d
     const struct flow_matching *f = &n->flow;
     return check_loss(n,
                       f->dev->ops->mse(f->dev, n->net.d_losses + micro->from, dpred, n->d_pred,
-                                       f->d_target, NULL, n->net.grad_scale, (int)micro->count,
-                                       f->n, f->stream),
+                                       n->target, NULL, n->net.grad_scale, (int)micro->count,
+                                       values_of(n, micro), f->stream),
                       err);
 }
 

@@ -17,7 +17,11 @@ struct image_net {
     int64_t values; /* a sample's result at most: 3*S*S, or the router's classes */
     float *d_pred;  /* (B,values) */
     float *d_dpred; /* (slots,B,values), NULL in NET_FORWARD */
-    float *logits;  /* a router: (B,classes) host */
+    /* Where there are several slots, or parts: (slots,B,3*S*S) of each micro-batch, which crosses
+     * to the last part. */
+    float *d_targets;
+    const float *target; /* (B,3*S*S) of the micro-batch that has its objective now */
+    float *logits;       /* a router: (B,classes) host */
 
     /* NULL, or refuses a batch that the objective cannot use. */
     int (*admit)(const struct image_net *n, const struct batch *b, struct err *err);
@@ -43,7 +47,7 @@ int image_net_hidden(struct net *net, const struct batch *b, struct net_hidden *
                      struct err *err);
 void image_net_free(struct net *net);
 
-/* The objective of flow matching: the mean square between d_pred and flow.d_target. */
+/* The objective of flow matching: the mean square between d_pred and the target. */
 int image_net_error(struct image_net *n, const struct net_micro *micro, float *dpred,
                     struct err *err);
 

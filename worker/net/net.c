@@ -42,8 +42,9 @@ void net_free(struct net *n)
 
 uint64_t net_bytes(const struct model *m, const struct net_options *opt, enum dtype dt)
 {
+    const bool encodes = opt->encoders && net_part_of(m).from == 0;
     return weights_bytes(m, dt, opt->mode != NET_FORWARD) +
-           kind_of(m, opt)->ops->bytes(m, opt, dt) + (opt->encoders ? opt->encoders->bytes : 0);
+           kind_of(m, opt)->ops->bytes(m, opt, dt) + (encodes ? opt->encoders->bytes : 0);
 }
 
 struct batch_sizes net_batch_sizes(const struct model *m, const struct net_options *opt)

@@ -136,7 +136,7 @@ struct net_micro {
 
 /* What crosses between parts: after a forward; gradients, after a backward. */
 enum net_way { NET_UP, NET_DOWN };
-#define NET_PIECES_MAX 4
+#define NET_PIECES_MAX 5
 
 /* A run of device memory. */
 struct net_piece {

@@ -295,9 +295,10 @@ static void part_bytes(const struct measuring *t, const struct model *part, stru
     const uint64_t rows = (uint64_t)model_tokens(s), C = (uint64_t)s->dim;
     l->out_bytes = rows * C * sizeof(float);
     if (!model_is_text(s))
-        l->out_bytes += model_captioned(s) ? 7 * C * sizeof(float) +
-                                                 (uint64_t)s->caption_tokens * C * dtype_bytes(dt)
-                                           : C * dtype_bytes(dt);
+        l->out_bytes += model_image_values(s) * sizeof(float) +
+                        (model_captioned(s) ? 7 * C * sizeof(float) +
+                                                  (uint64_t)s->caption_tokens * C * dtype_bytes(dt)
+                                            : C * dtype_bytes(dt));
 }
 
 static int fill_layers(const struct measuring *t, struct costs_chain *c, struct err *err)

@@ -145,6 +145,32 @@ static void test_memory(void **state)
     model_free(m);
 }
 
+/* The first stage alone runs the encoders. */
+static void test_encoders(void **state)
+{
+    struct err err = {0};
+    const struct model_spec spec = tiny_captioned();
+    struct train_options o = options();
+    struct tiny_encoders encoders[3];
+    struct net_encoders tables[3];
+    struct model *m = make_model(&spec);
+    struct side shape = {0};
+    struct step_result r;
+    for (int k = 0; k < 3; k++)
+        tables[k] = *tiny_encoders(&encoders[k], &spec, DT_F32);
+    o.encoders = tables;
+    OK(island_open("cpu,cpu,cpu", 3, &shape.is, &err));
+    const struct pipe_plan plan = plan_of(&shape, m, 3, 2, NULL);
+    island_close(shape.is);
+    struct side s = side_open("cpu,cpu,cpu", m, &o, &plan, NULL);
+    OK(step(&s, m, 0, BATCH, &r, &err));
+    assert_int_equal(encoders[0].captions, BATCH);
+    for (int k = 1; k < 3; k++)
+        assert_int_equal(encoders[k].captions + encoders[k].images, 0);
+    close_side(&s);
+    model_free(m);
+}
+
 /* A level is read and written through the first trainer, whoever has its blocks; a checkpoint goes
  * on with any plan. */
 static void test_reading(void **state)
@@ -277,8 +303,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bits),    cmocka_unit_test(test_precisions),
-        cmocka_unit_test(test_memory),  cmocka_unit_test(test_reading),
-        cmocka_unit_test(test_failure), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_memory),  cmocka_unit_test(test_encoders),
+        cmocka_unit_test(test_reading), cmocka_unit_test(test_failure),
+        cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
