@@ -7,7 +7,17 @@
 static const struct arith arith_scalar = ARITH_TABLE("scalar");
 
 static const struct arith *variants[4]; /* NULL behind the last */
+static const struct arith *best;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+/* SKERRY_CPU_ISA, as kernels have it: generic and avx2 allow so many. */
+static size_t most_allowed(void)
+{
+    const char *max = getenv("SKERRY_CPU_ISA");
+    if (max && strcmp(max, "generic") == 0)
+        return 1;
+    return max && strcmp(max, "avx2") == 0 ? 2 : SIZE_MAX;
+}
 
 static void find_variants(void)
 {
@@ -21,6 +31,7 @@ static void find_variants(void)
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
         variants[n++] = &arith_avx512;
 #endif
+    best = variants[(n < most_allowed() ? n : most_allowed()) - 1];
 }
 
 const struct arith *arith_variant(size_t i)
@@ -31,8 +42,6 @@ const struct arith *arith_variant(size_t i)
 
 const struct arith *arith_best(void)
 {
-    const struct arith *best = arith_variant(0);
-    for (size_t i = 1; arith_variant(i); i++)
-        best = arith_variant(i);
+    (void)pthread_once(&once, find_variants);
     return best;
 }

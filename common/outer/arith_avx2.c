@@ -7,45 +7,81 @@
 #define ARITH_OWN_E3M0
 #include "common/outer/arith_impl.h"
 
-/* Eight elements of four bytes: each byte goes to a 64-bit lane, its high nibble
- * to the upper half of the lane.  The table look-up reads the low three bits. */
-static inline __m256 e3m0_unpack(const uint8_t *in)
+/* 16 bytes hold 32 elements: even ones in the low nibbles, odd ones in the high. */
+#define GROUP 32
+
+/* The values of the codes 0..7 times w s, as doubles cut into their halves: a look-up of 32-bit
+ * lanes reads the low three bits of a code.  The fourth is the sign, and comes to the top with all
+ * four, the lower three of which the upper halves have been turned by beforehand. */
+struct values {
+    __m256i high, low;
+};
+
+static inline struct values values_of(double ws)
 {
-    const __m256 magnitude =
-        _mm256_setr_ps(0.0f, 0x1p-6f, 0x1p-5f, 0x1p-4f, 0x1p-3f, 0x1p-2f, 0x1p-1f, 1.0f);
-    int32_t four;
-    memcpy(&four, in, sizeof four);
-    __m256i t = _mm256_cvtepu8_epi64(_mm_cvtsi32_si128(four));
-    t = _mm256_or_si256(t, _mm256_slli_epi64(t, 28));
-    __m256i sign = _mm256_and_si256(_mm256_slli_epi32(t, 28), _mm256_set1_epi32(INT32_MIN));
-    return _mm256_xor_ps(_mm256_permutevar8x32_ps(magnitude, t), _mm256_castsi256_ps(sign));
+    const __m256d w = _mm256_set1_pd(ws);
+    const __m256 a = _mm256_castpd_ps(_mm256_mul_pd(w, _mm256_loadu_pd(e3m0_value)));
+    const __m256 b = _mm256_castpd_ps(_mm256_mul_pd(w, _mm256_loadu_pd(e3m0_value + 4)));
+    const __m256i high = _mm256_castps_si256(_mm256_shuffle_ps(a, b, _MM_SHUFFLE(3, 1, 3, 1)));
+    const __m256i low = _mm256_castps_si256(_mm256_shuffle_ps(a, b, _MM_SHUFFLE(2, 0, 2, 0)));
+    const __m256i turned =
+        _mm256_setr_epi32(0, 1 << 28, 2 << 28, 3 << 28, 4 << 28, 5 << 28, 6 << 28, 7 << 28);
+    return (struct values){
+        _mm256_xor_si256(_mm256_permute4x64_epi64(high, _MM_SHUFFLE(3, 1, 2, 0)), turned),
+        _mm256_permute4x64_epi64(low, _MM_SHUFFLE(3, 1, 2, 0))};
 }
 
-static inline void accumulate_e3m0_eight(const struct arith_inputs *in, const double *ws, size_t i,
-                                         double *acc)
+/* Adds the values of eight codes, in the low bits of 32-bit lanes: those of lanes 0, 1, 4, 5 to
+ * sums[0], those of 2, 3, 6, 7 to sums[1]. */
+static inline void add_eight(const struct values *v, __m256i codes, __m256d sums[2])
 {
-    __m256d lo = _mm256_setzero_pd(), hi = _mm256_setzero_pd();
-    for (size_t c = 0; c < in->k; c++) {
-        __m256 v = e3m0_unpack((const uint8_t *)in->payload[c] + i / 2);
-        __m256d w = _mm256_set1_pd(ws[c]);
-        lo = _mm256_add_pd(lo, _mm256_mul_pd(w, _mm256_cvtps_pd(_mm256_castps256_ps128(v))));
-        hi = _mm256_add_pd(hi, _mm256_mul_pd(w, _mm256_cvtps_pd(_mm256_extractf128_ps(v, 1))));
+    const __m256i low = _mm256_permutevar8x32_epi32(v->low, codes);
+    const __m256i high =
+        _mm256_xor_si256(_mm256_permutevar8x32_epi32(v->high, codes), _mm256_slli_epi32(codes, 28));
+    sums[0] = _mm256_add_pd(sums[0], _mm256_castsi256_pd(_mm256_unpacklo_epi32(low, high)));
+    sums[1] = _mm256_add_pd(sums[1], _mm256_castsi256_pd(_mm256_unpackhi_epi32(low, high)));
+}
+
+/* Even and odd elements, as add_eight leaves them, in their order. */
+static inline void store_sixteen(const __m256d even[2], const __m256d odd[2], double *out)
+{
+    for (int k = 0; k < 2; k++) {
+        const __m256d a = _mm256_unpacklo_pd(even[k], odd[k]);
+        const __m256d b = _mm256_unpackhi_pd(even[k], odd[k]);
+        _mm256_storeu_pd(out + 4 * k, _mm256_permute2f128_pd(a, b, 0x20));
+        _mm256_storeu_pd(out + 4 * k + 8, _mm256_permute2f128_pd(a, b, 0x31));
     }
-    _mm256_storeu_pd(acc + i, lo);
-    _mm256_storeu_pd(acc + i + 4, hi);
+}
+
+static inline void accumulate_e3m0_group(const struct arith_inputs *in, const struct values *values,
+                                         size_t i, double *acc)
+{
+    __m256d even[2][2], odd[2][2];
+    for (int j = 0; j < 4; j++)
+        even[j / 2][j % 2] = odd[j / 2][j % 2] = _mm256_setzero_pd();
+    for (size_t c = 0; c < in->k; c++) {
+        const uint8_t *p = (const uint8_t *)in->payload[c] + i / 2;
+        for (int j = 0; j < 2; j++) {
+            const __m256i t = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(p + 8 * j)));
+            add_eight(&values[c], t, even[j]);
+            add_eight(&values[c], _mm256_srli_epi32(t, 4), odd[j]);
+        }
+    }
+    for (int j = 0; j < 2; j++)
+        store_sixteen(even[j], odd[j], acc + i + 16 * j);
 }
 
 static void accumulate_e3m0(size_t n, const struct arith_inputs *in, const float *theta,
                             double *acc)
 {
-    double ws[ARITH_INPUTS_MAX];
+    struct values values[ARITH_INPUTS_MAX];
     (void)theta;
     for (size_t b = 0; b < n; b += CODEC_BLOCK) {
         size_t block = b / CODEC_BLOCK, end = b + block_len(n, b), i = b;
         for (size_t c = 0; c < in->k; c++)
-            ws[c] = e3m0_weight(in, c, block);
-        for (; i + 8 <= end; i += 8)
-            accumulate_e3m0_eight(in, ws, i, acc);
+            values[c] = values_of(e3m0_weight(in, c, block));
+        for (; i + GROUP <= end; i += GROUP)
+            accumulate_e3m0_group(in, values, i, acc);
         accumulate_e3m0_block(in, block, i, end, acc);
     }
 }
