@@ -86,6 +86,32 @@ static bool add(struct ranges *rs, uint64_t at, uint64_t n)
     return true;
 }
 
+enum { HELD_MAX = 4 };
+
+struct held {
+    struct comm_piece pieces[NET_PIECES_MAX];
+    int n, micro;
+};
+
+struct way {
+    struct stream *in, *out;
+    struct held held[HELD_MAX];
+    int n_held;
+};
+
+struct courier {
+    struct island *is;
+    int rank;
+    struct weights *w;                   /* the trainer's */
+    struct way ways[PIPE_GRADIENTS + 1]; /* states, gradients */
+};
+
+/* What a trainer calls its peers by. */
+struct peers {
+    struct reducer reducer;
+    struct courier courier;
+};
+
 static int reducer_init(struct reducer *r, struct island *is, int rank, struct weights *w,
                         uint64_t bucket_bytes, struct err *err)
 {
@@ -185,7 +211,7 @@ static void meet(struct reducer *r)
 
 static int reducer_join(void *arg, float *losses, int64_t n, struct err *err)
 {
-    struct reducer *r = arg;
+    struct reducer *r = &((struct peers *)arg)->reducer;
     struct weights *w = r->w;
     add_rest(r);
     meet(r);
@@ -204,26 +230,6 @@ static int reducer_join(void *arg, float *losses, int64_t n, struct err *err)
  * the micro-batch that is computed next it is queued when that one asks for it, which makes the
  * trainer's stream follow; those of later ones then, so that they come while it is computed.  Where
  * a recv is over when it returns they stay in the list. */
-
-enum { HELD_MAX = 4 };
-
-struct held {
-    struct comm_piece pieces[NET_PIECES_MAX];
-    int n, micro;
-};
-
-struct way {
-    struct stream *in, *out;
-    struct held held[HELD_MAX];
-    int n_held;
-};
-
-struct courier {
-    struct island *is;
-    int rank;
-    struct weights *w;                   /* the trainer's */
-    struct way ways[PIPE_GRADIENTS + 1]; /* states, gradients */
-};
 
 static int courier_init(struct courier *c, struct island *is, int rank, struct weights *w,
                         struct err *err)
@@ -275,7 +281,7 @@ static int take_one(struct courier *c, enum pipe_what what)
 static int courier_cross(void *arg, const struct pipe_instr *in, const struct net_piece *pieces,
                          int n)
 {
-    struct courier *c = arg;
+    struct courier *c = &((struct peers *)arg)->courier;
     struct weights *w = c->w;
     struct way *way = &c->ways[in->what];
     struct held h = {.n = n, .micro = in->micro};
@@ -295,7 +301,7 @@ static int courier_cross(void *arg, const struct pipe_instr *in, const struct ne
 
 static int courier_arrive(void *arg, enum pipe_what what, int micro)
 {
-    struct courier *c = arg;
+    struct courier *c = &((struct peers *)arg)->courier;
     struct way *way = &c->ways[what];
     const bool ahead = !c->w->dev->unified;
     int rc = 0;
@@ -310,7 +316,7 @@ static int courier_arrive(void *arg, enum pipe_what what, int micro)
 
 static int courier_sent(void *arg)
 {
-    struct courier *c = arg;
+    struct courier *c = &((struct peers *)arg)->courier;
     int rc = 0;
     for (int i = 0; i <= PIPE_GRADIENTS && rc == 0; i++)
         rc = c->w->ops->stream_follow(c->w->dev, c->w->stream, c->ways[i].out);
@@ -320,19 +326,13 @@ static int courier_sent(void *arg)
 /* Each value is one stage's; the others have 0. */
 static int courier_gather(void *arg, double *found, int64_t n)
 {
-    struct courier *c = arg;
+    struct courier *c = &((struct peers *)arg)->courier;
     struct comm *pipe = island_pipe(c->is, c->rank);
     const struct comm_piece piece = {found, (uint64_t)n};
     return pipe->ops->all_reduce(pipe, &piece, 1, COMM_F64, c->w->stream);
 }
 
 /* ---- the trainers ---- */
-
-/* What a trainer calls its peers by. */
-struct peers {
-    struct reducer reducer;
-    struct courier courier;
-};
 
 struct island_trainer {
     struct island *is;
@@ -356,36 +356,6 @@ struct island_trainer {
     struct err err;      /* rank 0's in the step */
     enum island_what what;
 };
-
-static int reducer_now(void *arg, float *losses, int64_t n, struct err *err)
-{
-    struct peers *p = arg;
-    return reducer_join(&p->reducer, losses, n, err);
-}
-
-static int cross(void *arg, const struct pipe_instr *in, const struct net_piece *pieces, int n)
-{
-    struct peers *p = arg;
-    return courier_cross(&p->courier, in, pieces, n);
-}
-
-static int arrive(void *arg, enum pipe_what what, int micro)
-{
-    struct peers *p = arg;
-    return courier_arrive(&p->courier, what, micro);
-}
-
-static int sent(void *arg)
-{
-    struct peers *p = arg;
-    return courier_sent(&p->courier);
-}
-
-static int gather(void *arg, double *found, int64_t n)
-{
-    struct peers *p = arg;
-    return courier_gather(&p->courier, found, n);
-}
 
 /* Ends with any communicator's failure: a failure of one is one of all. */
 static int wait_peers(void *arg, struct stream *s, struct err *err)
@@ -451,11 +421,11 @@ static int join_peers(struct island_trainer *t, int rank, struct err *err)
     const struct train_peers peers = {
         .batch = (unsigned)t->opt.batch,
         .watch = {reducer_ready, &p->reducer},
-        .join = reducer_now,
-        .cross = cross,
-        .arrive = arrive,
-        .sent = sent,
-        .gather = gather,
+        .join = reducer_join,
+        .cross = courier_cross,
+        .arrive = courier_arrive,
+        .sent = courier_sent,
+        .gather = courier_gather,
         .wait = wait_peers,
         .arg = p,
         /* NCCL: several cards of one process that launch graphs with its calls may lock. */
