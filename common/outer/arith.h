@@ -71,7 +71,7 @@ struct arith {
 
 const struct arith *arith_best(void);
 
-/* All variants this CPU can run, the specification first; NULL behind the last. */
+/* For tests: all variants this CPU can run, the specification first; NULL behind the last. */
 const struct arith *arith_variant(size_t i);
 
 #ifdef __x86_64__

@@ -21,6 +21,10 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "tools"))
 import dataset  # noqa: E402  (tests/tools/dataset.py: synthetic image folders)
 
+# Who narrows Skerry narrows PyTorch, too.
+if os.environ.get("SKERRY_CPU_ISA") == "avx2":
+    os.environ.update(ONEDNN_MAX_CPU_ISA="AVX2", ATEN_CPU_CAPABILITY="avx2", MKL_ENABLE_INSTRUCTIONS="AVX2")
+
 ROUNDS = 8  # alternations of a comparison
 READY_S, GO_S = 240, 120  # a program that takes longer, until it is ready or for its steps, is ended
 
