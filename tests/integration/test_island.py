@@ -70,6 +70,7 @@ def test_a_pipeline_has_the_bits_of_one_device(swarm, tmp_path):
         for tensor, values in one.items():
             assert np.array_equal(values, two[tensor]), (name, tensor)
     assert "over 1 pipeline of 2 stages in 4 micro-batches" in swarm.log("cpu,cpu")
+    assert "the job asks for a pipeline, but this worker has one device" in swarm.log("cpu")
 
 
 def test_stages_that_no_worker_has(swarm, tmp_path):

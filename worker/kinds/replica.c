@@ -216,6 +216,11 @@ static bool may_cut(const struct model *m, const struct train_options *opt)
            !m->spec.tied;
 }
 
+static bool wants_pipeline(const struct train_options *opt)
+{
+    return opt->parallel == JOB_PARALLEL_PIPELINE || opt->stages > 0;
+}
+
 /* Data parallelism where it fits and nothing else is asked for, else the fewest stages that do.
  * Sets opt->accumulate where that is for us to choose. */
 static int plan_phase(const struct replicas *rs, const struct model *m, struct train_options *opt,
@@ -223,7 +228,7 @@ static int plan_phase(const struct replicas *rs, const struct model *m, struct t
 {
     const int n = island_size(rs->is);
     const bool cut = n > 1 && may_cut(m, opt);
-    const bool asked = opt->parallel == JOB_PARALLEL_PIPELINE || opt->stages > 0;
+    const bool asked = wants_pipeline(opt);
     const int from = !cut ? 1 : opt->stages > 0 ? opt->stages : asked ? 2 : 1;
     const int to = !cut ? 1 : opt->stages > 0 ? opt->stages : n;
     struct err first = {0};
@@ -276,7 +281,7 @@ static int fastest(const struct costs *costs, const struct train_options *opt,
 static void plan_by_profile(const struct replicas *rs, const struct model *m,
                             struct train_options *opt, struct phase_plan *ret)
 {
-    const bool asked = opt->parallel == JOB_PARALLEL_PIPELINE || opt->stages > 0;
+    const bool asked = wants_pipeline(opt);
     struct planner_candidate data = {.seconds = INFINITY}, pipe;
     struct plan_room room;
     struct costs costs;
@@ -378,6 +383,10 @@ static void say(const struct phase_plan *plan, const struct train_options *opt)
              str_human_bytes(p->weights + p->gradients + p->optimiser, fixed),
              str_human_bytes(p->activations + p->workspace, grows), str_human_bytes(p->room, room),
              opt->batch, over, share.accumulate, share.accumulate == 1 ? "" : "es");
+    if (wants_pipeline(opt) && stages == 1)
+        log_warn("replica",
+                 "the job asks for a pipeline, but %s: the whole model trains on each device",
+                 copies == 1 ? "this worker has one device" : "this network is not cut");
     if (share.accumulate < stages)
         log_warn("replica",
                  "train.accumulate is %d with %d stages: %d %% of the devices' time is idle; %d "
