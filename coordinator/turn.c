@@ -2,14 +2,16 @@
  * order, and committed once.
  *
  *   jobs advance (and those that are doomed end) -> what samplers left behind goes ->
- *   parked workers get tasks -> long polls are answered -> ONE commit -> replies leave
+ *   parked workers get tasks -> ONE commit -> replies leave -> long polls are answered
  *
- * While nothing can be committed nothing advances either: the retry comes back here. */
+ * Nobody is told what no commit has.  While nothing can be committed nothing advances either: the
+ * retry comes back here. */
 #include "coordinator/turn.h"
 
 #include "common/base/base.h"
 #include "common/base/log.h"
 #include "coordinator/job/flow.h"
+#include "coordinator/job/folds.h"
 #include "coordinator/job/gc.h"
 #include "coordinator/kinds/sample.h"
 #include "coordinator/rpc/assign.h"
@@ -53,7 +55,9 @@ static void commit(struct coordinator *co)
         log_info("store", "the state can be written again, going on");
     co->store_ok = true;
     co->store_error[0] = '\0';
+    folds_told(co);
     release_replies(co);
+    poll_turn(co);
     gc_after_commit(co);
 }
 
@@ -67,7 +71,6 @@ void turn(void *arg)
         flow_advance(co);
         sample_turn(co);
         assign_parked(co);
-        poll_turn(co);
     }
     commit(co);
 }

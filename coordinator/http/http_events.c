@@ -11,10 +11,20 @@ struct listener {
     struct http_stream *stream;
 };
 
+/* What the next commit has and is told after it. */
+struct news {
+    struct list link;
+    const char *event;
+    json_t *json;
+};
+
 struct http_events {
     struct coordinator *co;
     int handle;
     struct list listeners;
+    struct list waiting; /* news; the oldest make room */
+    size_t n_waiting;
+    bool asked;                       /* the commit comes back here */
     uint64_t n;                       /* sentences so far */
     json_t *log[HTTP_EVENTS_LOG_MAX]; /* ring: sentence n lies at (n - 1) % max */
 };
@@ -27,6 +37,55 @@ static void send_all(struct http_events *ev, const char *event, json_t *takes)
         (void)http_stream_event(list_entry(l, struct listener, link)->stream, event, text);
     mem_free(text);
     json_decref(takes);
+}
+
+static struct news *take_first(struct http_events *ev)
+{
+    struct list *l = list_pop(&ev->waiting);
+    ev->n_waiting -= l != NULL;
+    return l ? list_entry(l, struct news, link) : NULL;
+}
+
+static void news_free(struct news *n)
+{
+    json_decref(n->json);
+    mem_free(n);
+}
+
+static void keep(struct http_events *ev, json_t *sentence)
+{
+    http_json_put(sentence, "n", json_integer((json_int_t)++ev->n));
+    json_t **slot = &ev->log[(ev->n - 1) % HTTP_EVENTS_LOG_MAX];
+    json_decref(*slot);
+    *slot = json_incref(sentence);
+}
+
+static void tell_news(void *arg, int rc)
+{
+    struct http_events *ev = arg;
+    struct news *n;
+    ev->asked = false;
+    while ((n = take_first(ev)) != NULL) {
+        if (rc == 0 && strcmp(n->event, "log") == 0)
+            keep(ev, n->json);
+        if (rc == 0 && !list_empty(&ev->listeners))
+            send_all(ev, n->event, json_incref(n->json));
+        news_free(n);
+    }
+}
+
+/* Tells it after the next commit: nobody hears of what a crash could take back. */
+static void tell_later(struct http_events *ev, const char *event, json_t *takes)
+{
+    struct news *n = mem_alloc(sizeof *n);
+    if (ev->n_waiting == HTTP_EVENTS_WAITING_MAX)
+        news_free(take_first(ev));
+    *n = (struct news){.event = event, .json = takes};
+    list_push(&ev->waiting, &n->link);
+    ev->n_waiting++;
+    if (!ev->asked)
+        view_when_durable(ev->co, tell_news, ev);
+    ev->asked = true;
 }
 
 /* " of path 3" in a job with several, else nothing. */
@@ -86,17 +145,12 @@ static void keep_sentence(struct http_events *ev, const struct event *e)
     if (!sentence(ev, e, text, sizeof text))
         return;
     json_t *o = json_object();
-    http_json_put(o, "n", json_integer((json_int_t)++ev->n));
     http_json_put(o, "at", http_json_at((int64_t)clock_wall_ms()));
     http_json_put(o, "job", http_json_id(e->job_id));
     http_json_put(o, "task", http_json_id(e->task_id));
     http_json_put(o, "worker", http_json_id(e->worker_id));
     http_json_put(o, "text", http_json_text(text));
-    json_t **slot = &ev->log[(ev->n - 1) % HTTP_EVENTS_LOG_MAX];
-    json_decref(*slot);
-    *slot = o;
-    if (!list_empty(&ev->listeners))
-        send_all(ev, "log", json_incref(o));
+    tell_later(ev, "log", o);
 }
 
 static json_t *with_job(json_t *o, uint64_t job_id)
@@ -126,15 +180,15 @@ static void on_event(void *arg, const struct event *e)
     switch (e->kind) {
     case EVENT_JOB:
         if (view_job(ev->co, e->job_id, &job, NULL) == 0)
-            send_all(ev, "job", http_json_job_summary(&job));
+            tell_later(ev, "job", http_json_job_summary(&job));
         break;
     case EVENT_WORKER:
         if (view_worker(ev->co, e->worker_id, &worker, NULL) == 0)
-            send_all(ev, "worker", http_json_worker(&worker));
+            tell_later(ev, "worker", http_json_worker(&worker));
         break;
     case EVENT_ROUND:
         if (e->round)
-            send_all(ev, "round", with_job(http_json_round(e->round), e->job_id));
+            tell_later(ev, "round", with_job(http_json_round(e->round), e->job_id));
         break;
     case EVENT_LOSS:
         if (e->metric)
@@ -142,7 +196,7 @@ static void on_event(void *arg, const struct event *e)
         break;
     case EVENT_SAMPLE:
         if (e->sample)
-            send_all(ev, "sample", with_job(http_json_sample(e->sample), e->job_id));
+            tell_later(ev, "sample", with_job(http_json_sample(e->sample), e->job_id));
         break;
     case EVENT_TEXT:
         send_all(ev, "text", text_event(e));
@@ -157,6 +211,7 @@ int http_events_new(struct coordinator *co, struct http_events **ret, struct err
     struct http_events *ev = mem_alloc(sizeof *ev);
     ev->co = co;
     list_init(&ev->listeners);
+    list_init(&ev->waiting);
     ev->handle = view_subscribe(co, on_event, ev);
     if (ev->handle < 0) {
         int rc = ev->handle;
@@ -173,6 +228,8 @@ void http_events_free(struct http_events *ev)
         return;
     view_unsubscribe(ev->co, ev->handle);
     struct list *l;
+    for (struct news *n; (n = take_first(ev)) != NULL;)
+        news_free(n);
     while ((l = list_pop(&ev->listeners)) != NULL)
         http_stream_close(list_entry(l, struct listener, link)->stream);
     for (size_t i = 0; i < HTTP_EVENTS_LOG_MAX; i++)

@@ -1,5 +1,6 @@
 /* What happens, fanned out to the open event streams, and the newest sentences
- * of it for whoever comes later.  Each event is written as JSON once, and not
+ * of it for whoever comes later: losses and pieces of texts at once, all else after the commit
+ * that has it.  Each event is written as JSON once, and not
  * at all when there is no listener.  A stream that is too slow is cut by the server.
  * Loop thread. */
 #ifndef COORDINATOR_HTTP_EVENTS_H
@@ -13,7 +14,8 @@ struct coordinator;
 struct http_events;
 struct http_request;
 
-#define HTTP_EVENTS_LOG_MAX 200 /* sentences kept */
+#define HTTP_EVENTS_LOG_MAX 200      /* sentences kept */
+#define HTTP_EVENTS_WAITING_MAX 1024 /* told after the next commit; the oldest make room */
 
 int http_events_new(struct coordinator *co, struct http_events **ret, struct err *err);
 /* Ends the streams. */

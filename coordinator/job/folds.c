@@ -347,10 +347,19 @@ void folds_adopt(struct coordinator *co, struct job *j, struct module_rec *m,
         gc_drop(co, &old->ema);
     }
     module_add_version(m, v);
+    co->untold = true;
     m->quorum_ms = m->retry_ms = 0;
     m->outer_failures = 0;
     drop_contributions(co, j, m);
     core_touch(co);
+}
+
+void folds_told(struct coordinator *co)
+{
+    for (size_t i = 0; co->untold && i < co->state.n_jobs; i++)
+        for (uint32_t m = 0; m < co->state.jobs[i]->comp.n_modules; m++)
+            module_memory(&co->state.jobs[i]->modules[m])->untold = 0;
+    co->untold = false;
 }
 
 static void put_blob(struct buf *b, const char *name, const struct outer_blob *o)

@@ -85,6 +85,7 @@ struct coordinator {
     size_t n_garbage, cap_garbage;
     bool sweeping;
     bool velocities_old; /* some have no sampler any more */
+    bool untold;         /* some modules have versions that no commit has */
     struct traffic bytes_here;
 };
 

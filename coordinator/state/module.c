@@ -24,6 +24,12 @@ void module_add_version(struct module_rec *m, const struct version_rec *v)
     }
     m->versions[m->n_versions++] = *v;
     m->version = v->version;
+    m->untold++;
+}
+
+unsigned module_told(const struct module_rec *m)
+{
+    return m->n_versions > m->untold ? m->n_versions - m->untold : 0;
 }
 
 bool module_keeps(const struct module_rec *m, const struct contribution *c)

@@ -26,7 +26,8 @@ struct module_rec {
     uint64_t params;
     struct version_rec versions[VERSIONS_KEPT_MAX]; /* oldest first */
     unsigned n_versions;
-    unsigned kept; /* at most: from the composition */
+    unsigned kept;   /* at most: from the composition */
+    unsigned untold; /* (m) of the newest versions: no commit has them yet, nobody is shown them */
     /* Contributions folded, and how many versions older than the newest they began. */
     uint64_t folded, stale_sum, stale_max;
     uint64_t bytes_from_others;    /* contributions of other paths than the first that crosses it */
@@ -48,7 +49,9 @@ static inline struct module_rec *module_memory(const struct module_rec *m)
 const struct version_rec *module_version(const struct module_rec *m, uint64_t version);
 /* The oldest version, when there is no room for one more; NULL: there is. */
 const struct version_rec *module_oldest(const struct module_rec *m);
-/* Takes v->provenance; the oldest makes room. */
+/* How many versions a commit has, from the oldest on. */
+unsigned module_told(const struct module_rec *m);
+/* Takes v->provenance; the oldest makes room.  It is untold. */
 void module_add_version(struct module_rec *m, const struct version_rec *v);
 /* May the contribution still go into a version, or did it go into one that is kept? */
 bool module_keeps(const struct module_rec *m, const struct contribution *c);

@@ -1,5 +1,3 @@
-/* Long polls of workers within a task: looked at by every turn, answered when there is
- * something, when the lease is gone, or when the time is up. */
 #include "coordinator/state/poll.h"
 
 #include "coordinator/state/core.h"

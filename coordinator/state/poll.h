@@ -1,5 +1,5 @@
-/* Requests of workers that wait within a task: looked at by every turn, answered when there is
- * something, when the lease is gone, or when the time is up. */
+/* Requests of workers that wait within a task: looked at after the commit of every turn, answered
+ * when there is something, when the lease is gone, or when the time is up. */
 #ifndef COORDINATOR_POLL_H
 #define COORDINATOR_POLL_H
 
@@ -28,7 +28,7 @@ struct poll {
 /* Parks req for at most wait_ms (30 s): answer is called at every turn. */
 struct poll *poll_add(struct coordinator *co, struct rpc_request *req, uint32_t wait_ms,
                       poll_fn answer);
-/* Answers what can be answered.  Once in each turn. */
+/* Answers what can be answered.  After each commit, so that nothing is told before it. */
 void poll_turn(struct coordinator *co);
 void poll_stop(struct coordinator *co); /* answers all */
 /* The task's lease as (worker, attempt) still stands. */

@@ -310,14 +310,14 @@ void view_each_module(struct coordinator *co, uint64_t job_id, view_module_fn fn
             continue;
         for (uint32_t n = 0; n < j->comp.n_modules; n++) {
             const struct module_rec *m = &j->modules[n];
-            const struct version_rec *newest =
-                m->n_versions ? &m->versions[m->n_versions - 1] : NULL;
+            const unsigned told = module_told(m);
+            const struct version_rec *newest = told ? &m->versions[told - 1] : NULL;
             const struct view_module v = {
                 .id = m->id,
                 .job_id = j->id,
                 .level = m->level,
                 .index = m->index,
-                .version = m->version,
+                .version = newest ? newest->version : 0,
                 .params = m->params,
                 .sha256 = newest ? newest->full.sha256 : NULL,
                 .outer_state = outer_state(co, j, m),
@@ -339,6 +339,6 @@ void view_each_version(struct coordinator *co, uint64_t module_id, view_version_
 {
     struct job *j = NULL;
     const struct module_rec *m = state_module(&co->state, module_id, &j);
-    for (unsigned i = 0; m != NULL && i < m->n_versions; i++)
+    for (unsigned i = 0; m != NULL && i < module_told(m); i++)
         fn(arg, &m->versions[i]);
 }

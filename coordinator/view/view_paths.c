@@ -84,7 +84,7 @@ static void fill_path(const struct job *j, uint32_t n, uint64_t *modules, uint64
     for (uint32_t l = 0; l < v->n_modules; l++) {
         const struct module_rec *m = &j->modules[c->modules[l]];
         modules[l] = m->id;
-        versions[l] = m->version;
+        versions[l] = module_told(m) ? m->versions[module_told(m) - 1].version : 0;
     }
 }
 

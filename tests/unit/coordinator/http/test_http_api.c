@@ -228,6 +228,14 @@ static void fire(enum event_kind kind, const char *text, const struct round_rec 
     fake.subscriber(fake.subscriber_arg, &e);
 }
 
+static void commit(void)
+{
+    durable_fn fn = fake.durable;
+    fake.durable = NULL;
+    assert_non_null(fn);
+    fn(fake.durable_arg, 0);
+}
+
 static void test_events(void **state)
 {
     static struct answer one, two, log;
@@ -241,6 +249,10 @@ static void test_events(void **state)
     fire(EVENT_ROUND, "round 5 is over", &round);
     fire(EVENT_WORKER, "has joined", NULL);
     fire(EVENT_JOB, "all is well", NULL);
+    for (int i = 0; i < 50; i++)
+        loop_turn(loop, false);
+    assert_null(strstr(one.text, "happened")); /* a crash could take it back */
+    commit();
     struct answer *both[] = {&one, &two};
     for (size_t i = 0; i < 2; i++) {
         wait_for(both[i], "something \\\"happened\\\"");
@@ -258,6 +270,7 @@ static void test_events(void **state)
         (void)snprintf(text, sizeof text, "sentence %d.", i);
         fire(EVENT_LOG, text, NULL);
     }
+    commit();
     ask(&log, "GET", "/v1/log", BEARER, "");
     expect(&log, 200, "sentence 299.");
     assert_non_null(strstr(log.text, "sentence 100."));

@@ -1,6 +1,7 @@
 /* Contributions within a phase, versions told to a phase that goes on, and phases without
  * rounds: on a whole coordinator (rig.h).  One module, so one fragment: it contributes
  * after the first of two steps and is merged after the second. */
+#include "coordinator/rpc/report.h"
 #include "tests/unit/coordinator/rig.h"
 
 static const char stream[] = "name: fake\nseed: 3\n"
@@ -91,6 +92,58 @@ static int verdict_on(const struct fake *w, uint64_t task)
         if (w->assigned->applied[i]->task_id == task)
             return w->assigned->applied[i]->accepted;
     return -1;
+}
+
+static void newest(void *arg, const struct view_module *m)
+{
+    *(uint64_t *)arg = m->version;
+}
+
+static void count(void *arg, const struct version_rec *v)
+{
+    ++*(unsigned *)arg;
+}
+
+/* The new version is made, its commit fails: neither the worker that waits for it nor anybody who
+ * looks is told before another commit has it. */
+static void test_told_after_the_commit(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0], *b = &r->workers[1];
+    const struct module_rec *m = &begin_job(r, stream, 2)->modules[0];
+    char *wal = str_printf("%s/coordinator.db-wal", r->f.dir), *away = str_printf("%s.away", wal);
+    uint64_t version = 7, until = clock_now_ms() + DEADLINE_MS;
+    unsigned shown = 0;
+    assert_true(send_part(r, a));
+    ask_version(r, a, 1);
+    struct blob_ref blob = contribute(r, b->task, b->task->id, 0.01f);
+    struct result x;
+    begin_result(&x, b->task, &blob);
+    x.m.snapshot = true;
+    x.m.samples = 4;
+    assert_int_equal(report_apply(r->co, edit_worker(r, b->id), &x.m, NULL), 0);
+    while (m->outer_task == 0)
+        loop_turn(r->loop, false);
+    assert_int_equal(m->version, 0);
+    assert_int_equal(rename(wal, away), 0);
+    while (r->co->store_ok || m->version == 0) {
+        assert_true(clock_now_ms() < until);
+        loop_turn(r->loop, true);
+    }
+    for (int i = 0; i < 100; i++)
+        loop_turn(r->loop, false);
+    assert_false(a->done);
+    view_each_module(r->co, 0, newest, &version);
+    view_each_version(r->co, m->id, count, &shown);
+    assert_int_equal(version, 0);
+    assert_int_equal(shown, 1);
+    assert_int_equal(rename(away, wal), 0);
+    skerry__v1__version_reply__free_unpacked(got_version(r, a), NULL);
+    assert_true(r->co->store_ok);
+    view_each_module(r->co, 0, newest, &version);
+    assert_int_equal(version, 1);
+    mem_free(wal);
+    mem_free(away);
 }
 
 static void test_within_a_phase(void **state)
@@ -399,10 +452,10 @@ int main(void)
 {
     log_set_level(LOG_LEVEL_ERROR);
     const struct CMUnitTest tests[] = {
-        TEST(test_within_a_phase), TEST(test_new_attempt),    TEST(test_lost_at_the_end),
-        TEST(test_later),          TEST(test_refused_parts),  TEST(test_nothing_contributed),
-        TEST(test_async),          TEST(test_async_together), TEST(test_async_apart),
-        TEST(test_async_aligned),
+        TEST(test_told_after_the_commit), TEST(test_within_a_phase), TEST(test_new_attempt),
+        TEST(test_lost_at_the_end),       TEST(test_later),          TEST(test_refused_parts),
+        TEST(test_nothing_contributed),   TEST(test_async),          TEST(test_async_together),
+        TEST(test_async_apart),           TEST(test_async_aligned),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
