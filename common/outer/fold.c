@@ -229,6 +229,7 @@ struct fold {
     /* outputs */
     const char *out_path[OUTS]; /* NULL: not made */
     struct file_out out[OUTS];
+    struct hash hash[OUTS]; /* of the state's files */
     struct wire_out delta;
     struct sink *sink;
     struct fold_squares squares;
@@ -343,6 +344,14 @@ static int alloc_buffers(struct fold *f, struct err *err)
     return all ? 0 : err_set(err, -ENOMEM, "no memory for the outer step");
 }
 
+/* Appends to a file of the state. */
+static int write_state(struct fold *f, int out, const void *data, size_t bytes, uint64_t at,
+                       struct err *err)
+{
+    hash_update(&f->hash[out], data, bytes);
+    return file_out_pwrite(&f->out[out], data, bytes, at, err);
+}
+
 static int open_outputs(struct fold *f, struct err *err)
 {
     const struct fold_step *s = f->step;
@@ -357,8 +366,10 @@ static int open_outputs(struct fold *f, struct err *err)
         const bool state = i == MOM_OUT || i == BUF_OUT || i == TARGET_OUT;
         if (f->out_path[i])
             rc = file_out_open(&f->out[i], f->out_path[i], 0600, err);
-        if (rc == 0 && f->out_path[i] && state) /* begins with the module's header */
-            rc = file_out_pwrite(&f->out[i], l->header, (size_t)l->st.payload, 0, err);
+        if (rc < 0 || f->out_path[i] == NULL || !state)
+            continue;
+        hash_init(&f->hash[i]); /* begins with the module's header */
+        rc = write_state(f, i, l->header, (size_t)l->st.payload, 0, err);
     }
     if (rc == 0)
         rc = wire_out_open(&f->delta, &f->out[DELTA_OUT], &info, l, err);
@@ -397,11 +408,11 @@ static int read_chunk(struct fold *f, size_t t, uint64_t first, size_t n, float 
 static int write_chunk(struct fold *f, size_t t, uint64_t first, size_t n, struct err *err)
 {
     uint64_t at = f->layout.st.payload + (layout_first(&f->layout, t) + first) * sizeof(float);
-    int rc = file_out_pwrite(&f->out[TARGET_OUT], f->buf[TARGET], n * sizeof(float), at, err);
+    int rc = write_state(f, TARGET_OUT, f->buf[TARGET], n * sizeof(float), at, err);
     if (rc == 0)
-        rc = file_out_pwrite(&f->out[MOM_OUT], f->buf[MOM], n * sizeof(float), at, err);
+        rc = write_state(f, MOM_OUT, f->buf[MOM], n * sizeof(float), at, err);
     if (rc == 0 && f->buf[BUF])
-        rc = file_out_pwrite(&f->out[BUF_OUT], f->buf[BUF], n * sizeof(float), at, err);
+        rc = write_state(f, BUF_OUT, f->buf[BUF], n * sizeof(float), at, err);
     if (rc == 0)
         rc = wire_out_write(&f->delta, t, first, n, f->delta_payload, f->delta_scales, err);
     return rc;
@@ -509,6 +520,12 @@ static int finish(struct fold *f, struct fold_result *r, struct err *err)
     r->params = f->layout.count;
     r->full.bytes = f->layout.st.payload + f->layout.count * sizeof(float);
     r->ema.bytes = f->step->ema_out ? r->full.bytes : 0;
+    r->target.bytes = r->mom.bytes = r->full.bytes;
+    r->buf.bytes = f->out_path[BUF_OUT] ? r->full.bytes : 0;
+    hash_final(&f->hash[TARGET_OUT], r->target.sha256);
+    hash_final(&f->hash[MOM_OUT], r->mom.sha256);
+    if (f->out_path[BUF_OUT])
+        hash_final(&f->hash[BUF_OUT], r->buf.sha256);
     r->delta_norm = sqrt(f->squares.delta) / f->math.nesterov.total * f->math.nesterov.scale;
     r->scale = f->math.nesterov.scale;
     r->step_norm = sqrt(f->squares.step);
@@ -549,8 +566,10 @@ static void fold_free(struct fold *f)
 {
     sink_free(f->sink); /* before the files it writes */
     wire_out_release(&f->delta);
-    for (int i = 0; i < OUTS; i++)
+    for (int i = 0; i < OUTS; i++) {
         file_out_abort(&f->out[i]);
+        hash_release(&f->hash[i]);
+    }
     for (size_t i = 0; i < FOLD_INPUTS_MAX; i++)
         wire_close(&f->inputs[i]);
     for (int i = 0; i < INS; i++) {

@@ -98,6 +98,7 @@ struct fold_file {
 
 struct fold_result {
     struct fold_file full, delta, ema; /* ema all zero when none was asked for */
+    struct fold_file target, mom, buf; /* the state at v+1; buf all zero without a delay */
     double scale;                      /* as it was used */
     double delta_norm;                 /* |Delta| */
     double step_norm;                  /* |theta' - theta| */

@@ -143,6 +143,35 @@ static void look_back(const struct job *j, const struct module_rec *m, struct ou
     s->lenient = m->outer_failures >= LENIENT_AFTER;
 }
 
+static struct outer_blob recorded(const json_t *state, const char *name)
+{
+    struct outer_blob o = {0};
+    const json_t *file = json_object_get(state, name);
+    const char *hex = json_string_value(json_object_get(file, "sha256"));
+    if (hex != NULL && hash_unhex(hex, o.sha256, sizeof(o.sha256)) == 0)
+        o.bytes = (uint64_t)json_integer_value(json_object_get(file, "size"));
+    return o;
+}
+
+/* What the files that the step reads must be: of versions of older releases the state has no
+ * hashes. */
+static void set_inputs(const struct module_rec *m, const struct version_rec *v,
+                       struct outer_step *s)
+{
+    const struct version_rec *before = v->version > 0 ? module_version(m, v->version - 1) : NULL;
+    json_t *doc = v->provenance ? json_loads(v->provenance, 0, NULL) : NULL;
+    const json_t *state = json_object_get(doc, "state");
+    s->full = to_outer(&v->full);
+    s->ema = to_outer(&v->ema);
+    s->delta = to_outer(&v->delta);
+    if (before != NULL)
+        s->before = to_outer(&before->full);
+    s->target = recorded(state, "target");
+    s->mom = recorded(state, "momentum");
+    s->buf = recorded(state, "buffer");
+    json_decref(doc);
+}
+
 static struct outer_step *make_step(struct coordinator *co, const struct job *j,
                                     const struct module_rec *m)
 {
@@ -153,8 +182,7 @@ static struct outer_step *make_step(struct coordinator *co, const struct job *j,
     s->base = s->from = m->version;
     s->state_dir = str_printf("%s/outer/%llu/%llu", co->opt.data_dir, (unsigned long long)j->id,
                               (unsigned long long)m->id);
-    s->full = to_outer(&v->full);
-    s->ema = to_outer(&v->ema);
+    set_inputs(m, v, s);
     s->up = (enum codec)j->spec.wire.up;
     s->down = (enum codec)j->spec.wire.down;
     s->lr = j->spec.outer.lr;
@@ -173,6 +201,7 @@ static void outer_failed(struct coordinator *co, struct job *j, struct module_re
     uint64_t wait = (uint64_t)RETRY_MS << (m->outer_failures < 6 ? m->outer_failures : 6);
     m->outer_failures++;
     m->retry_ms = core_now(co) + (wait < RETRY_MAX_MS ? wait : RETRY_MAX_MS);
+    (void)snprintf(m->outer_error, sizeof(m->outer_error), "%.255s", why);
     (void)snprintf(m->outer_reason, sizeof(m->outer_reason), "the outer step failed: %.200s", why);
     core_say(co, j->id, 0, "outer step of module %llu to version %llu failed, nothing changed: %s",
              (unsigned long long)m->id, (unsigned long long)m->version + 1, why);
@@ -350,6 +379,8 @@ void folds_adopt(struct coordinator *co, struct job *j, struct module_rec *m,
     co->untold = true;
     m->quorum_ms = m->retry_ms = 0;
     m->outer_failures = 0;
+    m->outer_broken = false;
+    m->outer_error[0] = '\0';
     drop_contributions(co, j, m);
     core_touch(co);
 }
@@ -390,6 +421,13 @@ static char *provenance(const struct coordinator *co, const struct outer_step *s
     put_blob(&b, "delta", &s->new_delta);
     (void)buf_append_str(&b, ",");
     put_blob(&b, "ema", &s->new_ema);
+    (void)buf_append_str(&b, ",\"state\":{");
+    put_blob(&b, "target", &s->new_target);
+    (void)buf_append_str(&b, ",");
+    put_blob(&b, "momentum", &s->new_mom);
+    (void)buf_append_str(&b, ",");
+    put_blob(&b, "buffer", &s->new_buf); /* size 0: the momentum is not delayed */
+    (void)buf_append_str(&b, "}");
     (void)buf_printf(&b,
                      ",\"lr\":%.17g,\"momentum\":%.17g,\"ema_decay\":%.17g,\"up\":\"%s\","
                      "\"down\":\"%s\",\"delta_norm\":%.9g,\"step_norm\":%.9g,"
@@ -428,7 +466,7 @@ static const struct contribution *checked(struct coordinator *co, const struct o
     return *ret ? query_contribution(*ret, step->module_id, step->from) : NULL;
 }
 
-/* Notes what the check refused; its worker gets a strike. */
+/* Notes what the check refused; its worker gets a strike, unless our disk has lost it. */
 static void note_refused(struct coordinator *co, const struct outer_step *step)
 {
     for (size_t i = 0; i < step->n_contributions; i++) {
@@ -442,7 +480,7 @@ static void note_refused(struct coordinator *co, const struct outer_step *step)
         core_say(co, t->job_id, c->worker_id, "task %llu of worker %llu: %s",
                  (unsigned long long)t->id, (unsigned long long)c->worker_id, t->reason);
         struct worker *w = state_edit_worker(&co->state, state_worker(&co->state, c->worker_id));
-        if (w != NULL)
+        if (w != NULL && !step->contributions[i].damaged)
             member_failed(co, w);
     }
 }
@@ -509,7 +547,7 @@ static void redo_refused(struct coordinator *co, struct job *j, const struct out
             return;
         }
         (void)str_copy(reason, sizeof(reason), t->reason);
-        task_failed(co, t, FAULT_TASK, reason);
+        task_failed(co, t, step->contributions[i].damaged ? FAULT_PASSING : FAULT_TASK, reason);
     }
 }
 
@@ -586,6 +624,7 @@ static void apply_step(struct coordinator *co, struct job *j, struct module_rec 
         return;
     }
     outer_failed(co, j, m, step->reason);
+    m->outer_broken = step->rc == -ERR_HASH;
     if (step->rc == -ERR_LIMIT && step->accepted < step->n_contributions) {
         m->retry_ms = 0;          /* new contributions decide, not time */
         if (!j->spec.outer.async) /* there the replica's next phase makes up for it */

@@ -138,9 +138,8 @@ bool query_stalled(const struct state *s, const struct job *j, char ret_reason[R
         return true;
     }
     for (uint32_t m = 0; m < j->comp.n_modules; m++)
-        if (j->modules[m].outer_failures >= TASK_FAILURES_MAX) {
-            (void)snprintf(ret_reason, REASON_MAX, "module %llu: %.220s",
-                           (unsigned long long)j->modules[m].id, j->modules[m].outer_reason);
+        if (j->modules[m].outer_failures >= TASK_FAILURES_MAX || j->modules[m].outer_broken) {
+            (void)str_copy(ret_reason, REASON_MAX, j->modules[m].outer_error);
             return true;
         }
     return false;

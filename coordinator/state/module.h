@@ -30,10 +30,12 @@ struct module_rec {
     unsigned untold; /* (m) of the newest versions: no commit has them yet, nobody is shown them */
     /* Contributions folded, and how many versions older than the newest they began. */
     uint64_t folded, stale_sum, stale_max;
-    uint64_t bytes_from_others;    /* contributions of other paths than the first that crosses it */
-    uint64_t outer_task;           /* (m) the OUTER task that runs now; 0: none */
-    uint64_t retry_ms;             /* (m) no outer step before it */
-    uint32_t outer_failures;       /* (m) in a row */
+    uint64_t bytes_from_others; /* contributions of other paths than the first that crosses it */
+    uint64_t outer_task;        /* (m) the OUTER task that runs now; 0: none */
+    uint64_t retry_ms;          /* (m) no outer step before it */
+    uint32_t outer_failures;    /* (m) in a row */
+    bool outer_broken; /* (m) the last one found something of ours damaged: a person is needed */
+    char outer_error[REASON_MAX];  /* (m) why the last one failed; "": it did not */
     char outer_reason[REASON_MAX]; /* (m) of the quorum, or the last failure */
     uint64_t quorum_ms;            /* (m) since when the grace runs; 0: there is no quorum yet */
     uint64_t asked_ms;             /* (m) when that was last looked at */

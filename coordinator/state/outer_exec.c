@@ -7,6 +7,7 @@
 #include "common/net/loop.h"
 #include "common/outer/fold_check.h"
 #include "common/outer/layout.h"
+#include "coordinator/state/outer_verify.h"
 
 struct outer_exec {
     struct loop *loop;
@@ -60,11 +61,8 @@ static int make_paths(struct run *r, struct err *err)
         return missing(err, "the version to start from", &s->full);
     if (s->ema.bytes && !(r->ema = blob_path(r->exec, &s->ema)))
         return missing(err, "the EMA to start from", &s->ema);
-    for (size_t i = 0; i < s->n_contributions; i++) {
+    for (size_t i = 0; i < s->n_contributions; i++)
         r->blobs[i] = blob_path(r->exec, &s->contributions[i].blob);
-        if (!r->blobs[i])
-            return missing(err, "a contribution", &s->contributions[i].blob);
-    }
     if (s->from != s->base && !(r->from = blob_path(r->exec, &s->from_full)) && s->up == CODEC_F32)
         return missing(err, "the version that the contribution starts from", &s->from_full);
     if (s->base > 0) {
@@ -120,13 +118,36 @@ static const char *start_of(const struct run *r)
     return r->from ? r->from : r->full;
 }
 
+/* Our disk has lost it, or the version that its values are subtracted from.  It is removed: the
+ * same bytes may come once more. */
+static int check_intact(struct run *r, size_t i, struct err *err)
+{
+    struct outer_step *s = r->step;
+    struct outer_contribution *c = &s->contributions[i];
+    struct blob_id id;
+    int rc = -ERR_HASH;
+    if (r->blobs[i])
+        rc = outer_verify(r->blobs[i], &c->blob, "it", err);
+    if (rc == 0 && r->from && s->up == CODEC_F32)
+        rc = outer_verify(r->from, &s->from_full, "it", err);
+    if (rc != -ERR_HASH)
+        return rc;
+    memcpy(id.sha256, c->blob.sha256, sizeof id.sha256);
+    c->damaged = true;
+    refuse(c, "it was damaged on the coordinator's disk");
+    return r->exec->store->ops->remove(r->exec->store, &id, err);
+}
+
 static int check_one(struct run *r, size_t i, struct err *err)
 {
     struct outer_step *s = r->step;
     struct outer_contribution *c = &s->contributions[i];
     struct fold_norm norm;
     struct err why = {0};
-    int rc = fold_check(r->blobs[i], start_of(r), s->module_id, s->from, s->up, &norm, &why);
+    int rc = check_intact(r, i, err);
+    if (rc < 0 || c->refused)
+        return rc;
+    rc = fold_check(r->blobs[i], start_of(r), s->module_id, s->from, s->up, &norm, &why);
     if (rc == 0) {
         c->norm = norm.norm;
         r->params = norm.params;
@@ -218,11 +239,23 @@ static int judge_all(struct run *r, struct err *err)
     return rc;
 }
 
-/* A version of ours that cannot be read is nobody else's fault. */
-static int check_base(const struct run *r, struct err *err)
+/* A version or a state of ours that cannot be read is nobody else's fault. */
+static int check_ours(const struct run *r, struct err *err)
 {
+    const struct outer_step *s = r->step;
     struct layout layout = {0};
-    int rc = layout_open(r->full, &layout, err);
+    int rc = outer_verify_base(r->exec->store, s, r->full, err);
+    if (rc == 0 && r->ema)
+        rc = outer_verify(r->ema, &s->ema, "the EMA to start from", err);
+    if (rc == 0 && r->target)
+        rc = outer_verify(r->target, &s->target, "the outer optimiser's target", err);
+    if (rc == 0 && r->mom)
+        rc = outer_verify(r->mom, &s->mom, "the outer optimiser's momentum", err);
+    if (rc == 0 && r->buf)
+        rc = outer_verify(r->buf, &s->buf, "the outer optimiser's buffer", err);
+    if (rc < 0)
+        return rc;
+    rc = layout_open(r->full, &layout, err);
     layout_release(&layout);
     return rc < 0 ? err_wrap(err, "the version to start from") : 0;
 }
@@ -231,8 +264,10 @@ static int check_base(const struct run *r, struct err *err)
 static int share_out(struct outer_step *s, struct err *err)
 {
     double total = 0.0;
+    bool damaged = false;
     s->accepted = 0;
     for (size_t i = 0; i < s->n_contributions; i++) {
+        damaged |= s->contributions[i].damaged;
         if (!s->contributions[i].refused) {
             total += s->contributions[i].weight;
             s->accepted++;
@@ -242,6 +277,9 @@ static int share_out(struct outer_step *s, struct err *err)
         struct outer_contribution *c = &s->contributions[i];
         c->share = c->refused ? 0 : c->weight / total;
     }
+    if (damaged)
+        return err_set(err, -ERR_LIMIT, "the coordinator's disk has lost %zu of %zu contributions",
+                       s->n_contributions - s->accepted, s->n_contributions);
     if (s->accepted >= s->min_accepted)
         return 0;
     return err_set(err, -ERR_LIMIT, "%u of %zu contributions are good, at least %u are needed",
@@ -251,9 +289,9 @@ static int share_out(struct outer_step *s, struct err *err)
 static int check_all(struct run *r, struct err *err)
 {
     struct outer_step *s = r->step;
-    int base = check_base(r, err);
-    if (base < 0)
-        return base;
+    int ours = check_ours(r, err);
+    if (ours < 0)
+        return ours;
     for (size_t i = 0; i < s->n_contributions; i++) {
         if (pool_stopping(r->exec->pool))
             return err_set(err, -ERR_CANCELLED, "the coordinator is stopping");
@@ -261,8 +299,8 @@ static int check_all(struct run *r, struct err *err)
         if (rc < 0)
             return rc;
     }
-    base = judge_all(r, err);
-    return base < 0 ? base : share_out(s, err);
+    ours = judge_all(r, err);
+    return ours < 0 ? ours : share_out(s, err);
 }
 
 /* ---- the fold (executor thread) ---- */
@@ -353,6 +391,13 @@ static int fold_finite(struct run *r, struct fold_result *result, struct err *er
     return rc;
 }
 
+static struct outer_blob on_record(const struct fold_file *f)
+{
+    struct outer_blob b = {.bytes = f->bytes};
+    memcpy(b.sha256, f->sha256, sizeof b.sha256);
+    return b;
+}
+
 static int run_step(struct run *r, struct err *err)
 {
     struct outer_step *s = r->step;
@@ -379,6 +424,9 @@ static int run_step(struct run *r, struct err *err)
     s->new_full = full;
     s->new_delta = delta;
     s->new_ema = ema;
+    s->new_target = on_record(&f.target);
+    s->new_mom = on_record(&f.mom);
+    s->new_buf = on_record(&f.buf);
     s->used_scale = f.scale;
     s->delta_norm = f.delta_norm;
     s->step_norm = f.step_norm;
@@ -476,10 +524,11 @@ static void clear_results(struct outer_step *s)
     s->rc = 0;
     s->reason[0] = '\0';
     s->new_full = s->new_delta = s->new_ema = (struct outer_blob){0};
+    s->new_target = s->new_mom = s->new_buf = (struct outer_blob){0};
     s->accepted = 0;
     for (size_t i = 0; i < s->n_contributions; i++) {
         struct outer_contribution *c = &s->contributions[i];
-        c->refused = false;
+        c->refused = c->damaged = false;
         c->norm = c->share = 0.0;
         c->shrink = 1.0;
         c->reason[0] = '\0';

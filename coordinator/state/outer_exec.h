@@ -20,6 +20,10 @@
  *   buffer.V.safetensors     of a delayed momentum (absent at V = 0: zeros)
  * A version the caller did not record leaves files there that the redo replaces.
  *
+ * Whatever a step reads is hashed before it (outer_verify.h).  A damaged contribution is removed
+ * and refused, and the step fails, so that its phase is done again; a damaged version is made again
+ * from the one before it; anything else that is damaged ends the step with -ERR_HASH.
+ *
  * Memory is fixed per running step (under 10 MiB), whatever the module's size. */
 #ifndef COORDINATOR_OUTER_EXEC_H
 #define COORDINATOR_OUTER_EXEC_H
@@ -49,9 +53,10 @@ struct outer_contribution {
     double most;      /* norm of what its steps can do, per root of a parameter; 0: unknown */
     /* filled by the executor */
     bool refused;
-    double norm;                   /* 0 when it could not be read */
-    double shrink;                 /* what it was multiplied by: 1 but for large ones */
-    double share;                  /* its part of the fold, 0 when refused */
+    bool damaged;  /* refused because our disk has lost it: its sender is not to blame */
+    double norm;   /* 0 when it could not be read */
+    double shrink; /* what it was multiplied by: 1 but for large ones */
+    double share;  /* its part of the fold, 0 when refused */
     char reason[OUTER_REASON_MAX]; /* why it was refused */
 };
 
@@ -59,10 +64,12 @@ struct outer_contribution {
  * belong to the executor between outer_submit and done. */
 struct outer_step {
     uint64_t job_id, module_id;
-    uint64_t base;                  /* v */
-    char *state_dir;                /* the module's; made if missing */
-    struct outer_blob full, ema;    /* version v; ema.bytes 0: none yet (v = 0) */
-    enum codec up, down;            /* the job's wire.up and wire.down */
+    uint64_t base;                      /* v */
+    char *state_dir;                    /* the module's; made if missing */
+    struct outer_blob full, ema;        /* version v; ema.bytes 0: none yet (v = 0) */
+    struct outer_blob before, delta;    /* v - 1, and from it to v; bytes 0: not kept */
+    struct outer_blob target, mom, buf; /* the state at v; bytes 0: no hash is on record */
+    enum codec up, down;                /* the job's wire.up and wire.down */
     double lr, momentum, ema_decay; /* keys of outer; the young-average rule is applied inside */
     double scale;                   /* times the weighted mean, > 0; with keep_norm the most */
     bool keep_norm;                 /* fold.h */
@@ -83,6 +90,7 @@ struct outer_step {
     int rc; /* 0 or negative; verdicts are valid in both cases unless rc is a local fault */
     char reason[1024];                              /* why it failed */
     struct outer_blob new_full, new_delta, new_ema; /* in the blob store */
+    struct outer_blob new_target, new_mom, new_buf; /* in state_dir */
     double delta_norm, step_norm, residual_norm;
     uint64_t params;
     unsigned accepted;
@@ -91,8 +99,9 @@ struct outer_step {
 };
 
 /* On the loop thread, exactly once per accepted step; the step is the caller's
- * again.  rc: 0; -ERR_LIMIT when fewer than min_accepted are good; -ERR_CANCELLED
- * at shutdown; else a fault of ours (disk full, I/O, memory): try again later. */
+ * again.  rc: 0; -ERR_LIMIT when fewer than min_accepted are good, or one is damaged;
+ * -ERR_CANCELLED at shutdown; else a fault of ours (disk full, I/O, memory; -ERR_HASH: a file is
+ * damaged): try again later. */
 typedef void (*outer_done_fn)(struct outer_step *step);
 
 /* threads steps run at once. [loop] */

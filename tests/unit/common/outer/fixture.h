@@ -52,6 +52,20 @@ static inline char *fx_path(const struct fixture *f, const char *name)
     return file_join(f->dir, name);
 }
 
+/* A disk loses a bit in the middle of a file; once more, and it is back. */
+static inline void fx_flip(const char *path)
+{
+    FILE *f = fopen(path, "r+b");
+    assert_non_null(f);
+    assert_int_equal(fseek(f, 0, SEEK_END), 0);
+    const long at = ftell(f) / 2;
+    assert_int_equal(fseek(f, at, SEEK_SET), 0);
+    const int c = fgetc(f);
+    assert_int_equal(fseek(f, at, SEEK_SET), 0);
+    assert_int_equal(fputc(c ^ 1, f), c ^ 1);
+    assert_int_equal(fclose(f), 0);
+}
+
 static inline void fx_normal(uint64_t seed, float scale, float *out)
 {
     rng_fill_normal(seed, 99, 0, out, PARAMS, 0.0f, scale);

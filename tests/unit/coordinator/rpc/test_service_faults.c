@@ -1,5 +1,6 @@
 /* What comes late, fails on our side, or is told twice: on a whole coordinator (rig.h). */
 #include "coordinator/job/member.h"
+#include "coordinator/job/query.h"
 #include "coordinator/rpc/report.h"
 #include "tests/unit/coordinator/rig.h"
 
@@ -66,6 +67,71 @@ static void test_fault_of_ours(void **state)
     }
     assert_int_equal(m->version, 1);
     assert_int_equal(j->rounds[0].contributions, 1);
+}
+
+static char *file_of(struct rig *r, const struct blob_ref *b)
+{
+    struct blob_id id;
+    char *path = NULL;
+    memcpy(id.sha256, b->sha256, 32);
+    assert_int_equal(r->co->blobs->ops->local(r->co->blobs, &id, &path, NULL), 0);
+    return path;
+}
+
+static void until_round(struct rig *r, const struct job *j, uint32_t n)
+{
+    uint64_t until = clock_now_ms() + DEADLINE_MS;
+    while (j->n_rounds < n) {
+        assert_true(clock_now_ms() < until);
+        loop_turn(r->loop, true);
+    }
+}
+
+/* Our disk loses a bit of what was acknowledged: of a contribution, whose phase is done again, and
+ * of the outer optimiser, which waits for a person. */
+static void test_lost_bits(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0];
+    struct result x;
+    char why[REASON_MAX];
+    assert_int_equal(join(r, a, SKERRY_VERSION), 0);
+    struct job *j = state_job(&r->co->state, submit(r));
+    do_init(r, a);
+    assign(r, a, TASK_TRAIN);
+    uint64_t first = a->task->id;
+    struct blob_ref blob = contribute(r, a->task, 7, 0.01f);
+    begin_result(&x, a->task, &blob);
+    assert_true(report(r, a, &x));
+    char *path = file_of(r, &blob);
+    fx_flip(path);
+    mem_free(path);
+    assign(r, a, TASK_TRAIN);
+    finish_train(r, a);
+    assign(r, a, TASK_TRAIN);
+    assert_int_equal(a->task->id, first);
+    assert_int_equal(a->task->attempt, 2);
+    assert_int_equal(edit_worker(r, a->id)->tasks_failed, 0);
+    finish_train(r, a);
+    until_round(r, j, 1);
+    assert_int_equal(j->rounds[0].contributions, 2);
+    const struct module_rec *m = &j->modules[0];
+    path = str_printf("%s/outer/%llu/%llu/target.1.safetensors", r->f.dir,
+                      (unsigned long long)j->id, (unsigned long long)m->id);
+    fx_flip(path);
+    for (int i = 0; i < 2; i++) {
+        assign(r, a, TASK_TRAIN);
+        finish_train(r, a);
+    }
+    while (!query_stalled(&r->co->state, j, why))
+        loop_turn(r->loop, true);
+    assert_int_equal(m->version, 1);
+    assert_non_null(strstr(why, "the outer optimiser's target is damaged"));
+    fx_flip(path);
+    mem_free(path);
+    until_round(r, j, 2);
+    assert_false(query_stalled(&r->co->state, j, why));
+    assert_int_equal(m->version, 2);
 }
 
 static void test_cancelled_in_a_step(void **state)
@@ -253,14 +319,9 @@ int main(void)
     log_set_level(LOG_LEVEL_ERROR);
 #define LIVE(f) cmocka_unit_test_setup_teardown(f, begin, end)
     const struct CMUnitTest tests[] = {
-        LIVE(test_late_contribution),
-        LIVE(test_fault_of_ours),
-        LIVE(test_cancelled_in_a_step),
-        LIVE(test_bad_samples),
-        LIVE(test_seconds),
-        LIVE(test_two_workers_on_a_connection),
-        LIVE(test_excused),
-        LIVE(test_standstill),
+        LIVE(test_late_contribution),           LIVE(test_fault_of_ours), LIVE(test_lost_bits),
+        LIVE(test_cancelled_in_a_step),         LIVE(test_bad_samples),   LIVE(test_seconds),
+        LIVE(test_two_workers_on_a_connection), LIVE(test_excused),       LIVE(test_standstill),
         LIVE(test_words_keep_no_lease),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -18,7 +18,7 @@ struct rig {
     struct blobstore *store;
     struct outer_exec *exec;
     char *state_dir;
-    struct outer_blob full, ema;
+    struct outer_blob full, ema, before, delta, target, mom;
     uint64_t version;
     unsigned done;
 };
@@ -84,6 +84,10 @@ static struct outer_step *make_step(struct rig *r, const float *sizes)
                              .state_dir = str_dup(r->state_dir),
                              .full = r->full,
                              .ema = r->ema,
+                             .before = r->before,
+                             .delta = r->delta,
+                             .target = r->target,
+                             .mom = r->mom,
                              .up = CODEC_E3M0,
                              .down = CODEC_E3M0,
                              .lr = 0.7,
@@ -138,7 +142,11 @@ static void record(struct rig *r, const struct outer_step *s)
     if (s->rc < 0)
         fail_msg("%s", s->reason);
     r->version++;
+    r->before = r->full;
     r->full = s->new_full;
+    r->delta = s->new_delta;
+    r->target = s->new_target;
+    r->mom = s->new_mom;
     r->ema = s->new_ema;
     assert_int_equal(outer_state_prune(r->state_dir, r->version, &err), 0);
 }
@@ -320,13 +328,96 @@ static void test_missing(void **state)
     struct outer_step *s = make_step(&r, alike);
     memset(s->contributions[0].blob.sha256, 9, 32);
     run(&r, s);
-    assert_int_equal(s->rc, -ERR_NOTFOUND);
-    assert_false(s->contributions[0].refused);
+    assert_int_equal(s->rc, -ERR_LIMIT); /* it can be made again */
+    assert_true(s->contributions[0].refused && s->contributions[0].damaged);
     step_free(s);
     s = make_step(&r, alike);
     memset(s->full.sha256, 9, 32);
     run(&r, s);
     assert_int_equal(s->rc, -ERR_NOTFOUND);
+    step_free(s);
+    rig_end(&r);
+}
+
+/* A bit of a contribution is lost after it came: its sender may bring it once more. */
+static void test_damaged_contribution(void **state)
+{
+    struct rig r;
+    char path[4096];
+    struct blob_id id;
+    rig_begin(&r);
+    struct outer_step *s = make_step(&r, alike);
+    get_path(&r, &s->contributions[1].blob, path);
+    fx_flip(path);
+    run(&r, s);
+    assert_int_equal(s->rc, -ERR_LIMIT);
+    for (size_t c = 0; c < K; c++)
+        assert_true(s->contributions[c].refused == (c == 1) &&
+                    s->contributions[c].damaged == (c == 1));
+    memcpy(id.sha256, s->contributions[1].blob.sha256, 32);
+    assert_false(blobstore_has(r.store, &id, NULL));
+    step_free(s);
+    s = make_step(&r, alike);
+    run(&r, s);
+    record(&r, s);
+    step_free(s);
+    rig_end(&r);
+}
+
+/* Nothing is folded into an optimiser that has lost a bit, and it goes on with a copy. */
+static void test_damaged_state(void **state)
+{
+    static const char *const files[] = {"target", "momentum"};
+    struct rig r;
+    rig_begin(&r);
+    struct outer_step *s = make_step(&r, alike);
+    run(&r, s);
+    record(&r, s);
+    step_free(s);
+    for (size_t i = 0; i < 2; i++) {
+        char *path = str_printf("%s/%s.1.safetensors", r.state_dir, files[i]);
+        fx_flip(path);
+        s = make_step(&r, alike);
+        run(&r, s);
+        assert_int_equal(s->rc, -ERR_HASH);
+        assert_non_null(strstr(s->reason, files[i]));
+        assert_non_null(strstr(s->reason, path));
+        for (size_t c = 0; c < K; c++)
+            assert_false(s->contributions[c].refused);
+        step_free(s);
+        fx_flip(path);
+        mem_free(path);
+    }
+    s = make_step(&r, alike);
+    run(&r, s);
+    record(&r, s);
+    step_free(s);
+    rig_end(&r);
+}
+
+/* A version that is damaged is made again from the one before it, where that is kept. */
+static void test_damaged_base(void **state)
+{
+    struct rig r;
+    char path[4096];
+    uint8_t hash[HASH_BYTES];
+    rig_begin(&r);
+    struct outer_step *s = make_step(&r, alike);
+    run(&r, s);
+    record(&r, s);
+    step_free(s);
+    get_path(&r, &r.full, path);
+    s = make_step(&r, alike);
+    s->before.bytes = 0;
+    fx_flip(path);
+    run(&r, s);
+    assert_int_equal(s->rc, -ERR_HASH);
+    assert_non_null(strstr(s->reason, "the version to start from is damaged"));
+    s->before = r.before;
+    run(&r, s);
+    record(&r, s);
+    assert_int_equal(hash_file(path, hash, NULL, NULL), 0);
+    assert_memory_equal(hash, r.before.sha256, HASH_BYTES);
     step_free(s);
     rig_end(&r);
 }
@@ -426,11 +517,19 @@ static void test_prune(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rounds),          cmocka_unit_test(test_redo),
-        cmocka_unit_test(test_refuses_outlier), cmocka_unit_test(test_refuses_garbage),
-        cmocka_unit_test(test_weights),         cmocka_unit_test(test_disk_full),
-        cmocka_unit_test(test_missing),         cmocka_unit_test(test_bad_base),
-        cmocka_unit_test(test_bad_steps),       cmocka_unit_test(test_shutdown),
+        cmocka_unit_test(test_rounds),
+        cmocka_unit_test(test_redo),
+        cmocka_unit_test(test_refuses_outlier),
+        cmocka_unit_test(test_refuses_garbage),
+        cmocka_unit_test(test_weights),
+        cmocka_unit_test(test_disk_full),
+        cmocka_unit_test(test_missing),
+        cmocka_unit_test(test_bad_base),
+        cmocka_unit_test(test_damaged_contribution),
+        cmocka_unit_test(test_damaged_state),
+        cmocka_unit_test(test_damaged_base),
+        cmocka_unit_test(test_bad_steps),
+        cmocka_unit_test(test_shutdown),
         cmocka_unit_test(test_prune),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

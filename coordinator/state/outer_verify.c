@@ -1,0 +1,68 @@
+#include "coordinator/state/outer_verify.h"
+
+#include "common/base/file.h"
+#include "common/base/hash.h"
+#include "common/base/log.h"
+#include "common/net/blobstore.h"
+#include "common/outer/version.h"
+
+int outer_verify(const char *path, const struct outer_blob *want, const char *what, struct err *err)
+{
+    uint8_t got[HASH_BYTES];
+    uint64_t bytes = 0;
+    if (want->bytes == 0)
+        return 0;
+    int rc = hash_file(path, got, &bytes, err);
+    if (rc < 0 && rc != -ENOENT)
+        return rc;
+    if (rc == 0 && bytes == want->bytes && hash_equal(got, want->sha256, HASH_BYTES))
+        return 0;
+    return err_set(err, -ERR_HASH,
+                   "%s is %s on the coordinator's disk, put it back from a copy: %s", what,
+                   rc == 0 ? "damaged" : "gone", path);
+}
+
+static int local(struct blobstore *store, const struct outer_blob *blob, char **ret,
+                 struct err *err)
+{
+    struct blob_id id;
+    memcpy(id.sha256, blob->sha256, sizeof id.sha256);
+    return store->ops->local(store, &id, ret, err);
+}
+
+/* Version v once more, from v - 1 and the delta; the hash says whether they are what they were. */
+static int make_again(struct blobstore *store, const struct outer_step *s, struct err *err)
+{
+    struct blob_id id;
+    char *before = NULL, *delta = NULL;
+    char *made = str_printf("%s/full.%llu.safetensors", s->state_dir, (unsigned long long)s->base);
+    memcpy(id.sha256, s->full.sha256, sizeof id.sha256);
+    int rc = local(store, &s->before, &before, err);
+    if (rc == 0)
+        rc = local(store, &s->delta, &delta, err);
+    if (rc == 0)
+        rc = version_apply_delta(before, delta, s->module_id, s->base - 1, made, s->full.sha256,
+                                 NULL, err);
+    if (rc == 0)
+        rc = store->ops->remove(store, &id, err);
+    if (rc == 0)
+        rc = store->ops->adopt(store, made, &id, s->full.bytes, err);
+    mem_free(before);
+    mem_free(delta);
+    mem_free(made);
+    return rc;
+}
+
+int outer_verify_base(struct blobstore *store, const struct outer_step *s, const char *path,
+                      struct err *err)
+{
+    struct err why = {0};
+    int rc = outer_verify(path, &s->full, "the version to start from", err);
+    if (rc != -ERR_HASH || s->before.bytes == 0 || s->delta.bytes == 0)
+        return rc;
+    if (make_again(store, s, &why) < 0)
+        return rc;
+    log_warn("outer", "version %llu of module %llu was damaged on the disk and is made again",
+             (unsigned long long)s->base, (unsigned long long)s->module_id);
+    return 0;
+}
