@@ -1,5 +1,6 @@
 #include "coordinator/coordinator.h"
 
+#include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/hash.h"
 #include "common/base/log.h"
@@ -330,6 +331,7 @@ int coordinator_open(struct loop *loop, const struct coordinator_options *o,
     co->turn = turn;
     co->store_ok = true;
     co->started_ms = co->checked_ms = loop_now_ms(loop);
+    co->started_unix_ms = (int64_t)clock_wall_ms();
     list_init(&co->replies);
     list_init(&co->durables);
     list_init(&co->polls);

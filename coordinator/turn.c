@@ -56,9 +56,9 @@ static void commit(struct coordinator *co)
     co->store_ok = true;
     co->store_error[0] = '\0';
     folds_told(co);
+    gc_after_commit(co); /* before the replies: they may drop what only the next commit drops */
     release_replies(co);
     poll_turn(co);
-    gc_after_commit(co);
 }
 
 void turn(void *arg)

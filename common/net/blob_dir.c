@@ -12,8 +12,6 @@
 #include "common/base/list.h"
 #include "common/net/blobstore.h"
 
-#define PART_KEEP_S (24 * 3600)
-
 struct dir {
     struct blobstore base; /* first */
     char *path;
@@ -148,6 +146,27 @@ static int dir_remove(struct blobstore *s, const struct blob_id *id, struct err 
         rc = err_errno(err, "cannot remove %s", path);
     }
     mem_free(path);
+    return rc;
+}
+
+static int dir_hide(struct blobstore *s, const struct blob_id *id, struct err *err)
+{
+    struct dir *d = dir_of(s);
+    struct blob_stat st;
+    char hex[BLOB_HEX_MAX];
+    int rc = dir_stat(s, id, &st, err);
+    if (rc < 0)
+        return rc;
+    blob_id_hex(id, hex);
+    char *path = file_of(d, id), *away = str_printf("%s/tmp/%s.gone", d->path, hex);
+    if (rename(path, away) == 0) {
+        credit(d, st.size);
+        atomic_fetch_sub(&s->count, 1);
+    } else {
+        rc = err_errno(err, "cannot move %s away", path);
+    }
+    mem_free(path);
+    mem_free(away);
     return rc;
 }
 
@@ -366,30 +385,63 @@ static int count_one(void *arg, const struct blob_id *id, const struct blob_stat
     return 0;
 }
 
-/* Uploads count against the quota too; those that will not be continued go. */
-static int sweep_tmp(struct dir *dir, struct err *err)
+typedef void tmp_fn(struct dir *d, const char *name, const char *path, int64_t before_s);
+
+static int each_tmp(struct dir *dir, tmp_fn *fn, int64_t before_s, struct err *err)
 {
     char *tmp = file_join(dir->path, "tmp");
     DIR *d = opendir(tmp);
     int rc = d ? 0 : err_errno(err, "cannot read %s", tmp);
     for (struct dirent *e; d && (e = readdir(d));) {
-        struct stat st;
-        if (e->d_name[0] == '.')
-            continue;
         char *path = file_join(tmp, e->d_name);
-        if (stat(path, &st) == 0 && S_ISREG(st.st_mode)) {
-            bool part = str_ends(e->d_name, ".part") && st.st_mtime + PART_KEEP_S > time(NULL);
-            if (part)
-                atomic_fetch_add(&dir->base.used_bytes, (uint64_t)st.st_size);
-            else
-                (void)unlink(path); /* a leftover harms nobody */
-        }
+        if (e->d_name[0] != '.')
+            fn(dir, e->d_name, path, before_s);
         mem_free(path);
     }
     if (d)
         closedir(d);
     mem_free(tmp);
     return rc;
+}
+
+/* Uploads may be continued, and count against the quota; the rest are leftovers. */
+static void count_tmp(struct dir *d, const char *name, const char *path, int64_t before_s)
+{
+    struct stat st;
+    if (stat(path, &st) < 0 || !S_ISREG(st.st_mode))
+        return;
+    if (str_ends(name, ".part"))
+        atomic_fetch_add(&d->base.used_bytes, (uint64_t)st.st_size);
+    else
+        (void)unlink(path); /* a leftover harms nobody */
+}
+
+/* Under the lock: no writer opens the file meanwhile. */
+static bool has_writer(const struct dir *d, const char *path)
+{
+    for (struct list *l = d->uploads.next; l != &d->uploads; l = l->next)
+        if (strcmp(list_entry(l, struct writer, link)->path, path) == 0)
+            return true;
+    return false;
+}
+
+static void tidy_tmp(struct dir *d, const char *name, const char *path, int64_t before_s)
+{
+    struct stat st;
+    if (str_ends(name, ".gone")) {
+        (void)unlink(path); /* or the next time */
+    } else if (str_ends(name, ".part")) {
+        pthread_mutex_lock(&d->lock);
+        if (!has_writer(d, path) && stat(path, &st) == 0 && st.st_mtime < before_s &&
+            unlink(path) == 0)
+            credit(d, (uint64_t)st.st_size);
+        pthread_mutex_unlock(&d->lock);
+    }
+}
+
+static int dir_tidy(struct blobstore *s, int64_t before_s, struct err *err)
+{
+    return each_tmp(dir_of(s), tidy_tmp, before_s, err);
 }
 
 static void dir_close(struct blobstore *s)
@@ -408,6 +460,8 @@ int blob_dir_open(const char *path, uint64_t quota_bytes, struct blobstore **ret
         .get = dir_get,
         .local = dir_local,
         .remove = dir_remove,
+        .hide = dir_hide,
+        .tidy = dir_tidy,
         .list = dir_list,
         .put = dir_put,
         .adopt = dir_adopt,
@@ -423,7 +477,7 @@ int blob_dir_open(const char *path, uint64_t quota_bytes, struct blobstore **ret
     int rc = file_mkdirs(tmp, 0700, err);
     mem_free(tmp);
     if (rc == 0)
-        rc = sweep_tmp(d, err);
+        rc = each_tmp(d, count_tmp, 0, err);
     if (rc == 0)
         rc = dir_list(&d->base, count_one, &d->base, err);
     if (rc < 0) {

@@ -54,6 +54,11 @@ struct blobstore_ops {
     int (*local)(struct blobstore *s, const struct blob_id *id, char **ret_path, struct err *err);
     /* Absent is fine.  Readers that hold a descriptor keep reading. */
     int (*remove)(struct blobstore *s, const struct blob_id *id, struct err *err);
+    /* The same at once, whatever its size: its bytes are freed by the next tidy. -ERR_NOTFOUND. */
+    int (*hide)(struct blobstore *s, const struct blob_id *id, struct err *err);
+    /* Frees what was hidden, and uploads without a writer that nobody has touched since before_s
+     * (wall clock). */
+    int (*tidy)(struct blobstore *s, int64_t before_s, struct err *err);
     /* What fn returned. */
     int (*list)(struct blobstore *s, blob_list_fn *fn, void *arg, struct err *err);
 

@@ -75,6 +75,10 @@ int ticket_check(const uint8_t key[TICKET_KEY_BYTES], enum ticket_method method,
     if (now_s >= t.expires_s)
         return err_set(err, -ERR_AUTH, "the ticket expired %llu s ago: ask for a new one",
                        (unsigned long long)(now_s - t.expires_s));
+    if (t.expires_s - now_s > TICKET_LIFE_S)
+        return err_set(
+            err, -ERR_AUTH,
+            "the ticket expired when its server's machine was started: ask for a new one");
     if (t.method != method || strcmp(m, method_name(method)) != 0)
         return err_set(err, -ERR_AUTH, "the ticket allows %s, not %s", method_name(t.method),
                        method_name(method));

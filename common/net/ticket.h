@@ -1,17 +1,19 @@
 /* Tickets: short-lived signed URLs for one blob and one method.
  *
- *     /v1/blobs/<sha256>?m=PUT&max=1048576&exp=1764069999&sig=<hmac, 64 hex>
+ *     /v1/blobs/<sha256>?m=PUT&max=1048576&exp=70321&sig=<hmac, 64 hex>
  *
  * sig = HMAC-SHA256(key, method, sha256, max, exp).  Only the server that made
- * a ticket checks it, so only its own clock matters.  A PUT ticket also allows
- * to ask how much has arrived; a GET ticket also allows HEAD.
- * Pure functions, any thread. */
+ * a ticket checks it, so only its own clock matters: the monotonic one of its machine, which no
+ * step of the time moves.  A ticket from before a start of the machine has expired.  A PUT ticket
+ * also allows to ask how much has arrived; a GET ticket also allows HEAD. Pure functions, any
+ * thread. */
 #ifndef COMMON_NET_TICKET_H
 #define COMMON_NET_TICKET_H
 
 #include "common/base/base.h"
 
 #define TICKET_KEY_BYTES 32
+#define TICKET_LIFE_S 3600  /* no ticket has longer */
 #define TICKET_PATH_MAX 256 /* longest path with query, with the terminator */
 
 /* What a ticket allows. */
@@ -21,7 +23,7 @@ struct ticket {
     enum ticket_method method;
     uint8_t sha256[32];
     uint64_t max_bytes; /* of the blob; for PUT its exact or highest size */
-    uint64_t expires_s; /* unix seconds of the server's clock */
+    uint64_t expires_s; /* of the server's monotonic clock */
 };
 
 /* Writes "/v1/blobs/<hex>?m=...". */

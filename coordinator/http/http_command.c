@@ -14,7 +14,6 @@
 #define CLASSES_MAX 4096
 #define BAD_MAX 1024
 #define UPLOAD_MAX_BYTES 1099511627776.0 /* 1 TiB */
-#define UPLOAD_TICKET_S 3600
 #define N(a) (sizeof(a) / sizeof((a)[0]))
 
 /* The body as an object; an absent one counts as {}.  NULL: answered. */
@@ -481,7 +480,7 @@ void http_post_upload(void *arg, struct http_request *r)
     }
     char url[TICKET_PATH_MAX] = "";
     if (!have)
-        blob_http_ticket(api->o.blobs, TICKET_PUT, &id, size, UPLOAD_TICKET_S, url);
+        blob_http_ticket(api->o.blobs, TICKET_PUT, &id, size, url);
     json_t *o = json_object();
     http_json_put(o, "have", json_boolean(have));
     http_json_put(o, "url", http_json_text(url));

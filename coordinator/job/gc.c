@@ -5,9 +5,8 @@
 #include "common/net/blobstore.h"
 #include "common/base/clock.h"
 
-#include <time.h>
-
 #define GARBAGE_MAX 65536
+#define GARBAGE_TURN 1024    /* leave in one turn: each is a rename */
 #define ORPHAN_S (24 * 3600) /* a dataset is named only when the last of its shards is up */
 
 struct names {
@@ -37,11 +36,25 @@ static void name_needed(void *arg, enum blob_role role, const struct blob_ref *b
         name(arg, b);
 }
 
+/* Against ages of files and ends of jobs, in ms since 1970.  A step of the clock makes nothing
+ * older: forward, the time that has passed since our start counts; back, the clock does. */
+static int64_t now_ms(const struct coordinator *co)
+{
+    int64_t wall = (int64_t)clock_wall_ms();
+    int64_t steady = co->started_unix_ms + (int64_t)(core_now(co) - co->started_ms);
+    return wall < steady ? wall : steady;
+}
+
+static bool is_orphan(const struct blob_stat *st, int64_t now_s)
+{
+    return now_s - st->touched_s >= ORPHAN_S;
+}
+
 /* All names, sorted. */
 static void collect(const struct coordinator *co, struct names *s)
 {
     memset(s, 0, sizeof(*s));
-    each_blob(&co->state, 0, (int64_t)clock_wall_ms(), name_needed, s);
+    each_blob(&co->state, 0, now_ms(co), name_needed, s);
     if (s->n > 0)
         qsort(s->ids, s->n, sizeof(*s->ids), order);
 }
@@ -62,6 +75,13 @@ void gc_drop(struct coordinator *co, const struct blob_ref *b)
     co->garbage[co->n_garbage++] = *b;
 }
 
+void gc_keep(struct coordinator *co, const uint8_t sha256[32])
+{
+    for (size_t i = co->n_garbage; i-- > 0;)
+        if (memcmp(co->garbage[i].sha256, sha256, 32) == 0)
+            co->garbage[i] = co->garbage[--co->n_garbage];
+}
+
 static void drop_unneeded(void *arg, enum blob_role role, const struct blob_ref *b, bool needed)
 {
     if (!needed)
@@ -70,72 +90,90 @@ static void drop_unneeded(void *arg, enum blob_role role, const struct blob_ref 
 
 void gc_job_ended(struct coordinator *co, const struct job *j)
 {
-    each_blob(&co->state, j->id, (int64_t)clock_wall_ms(), drop_unneeded, co);
+    each_blob(&co->state, j->id, now_ms(co), drop_unneeded, co);
 }
 
 /* ---- on the disk pool ---- */
 
-struct removal {
+struct sweep {
     struct coordinator *co;
     struct blobstore *store;
-    struct names names; /* what must stay (sweep), or what must go */
-    bool sweep;
+    struct names keep, found; /* found: old, and without a name when the sweep began */
+    int64_t now_s;
+    bool all; /* else only what was hidden */
 };
 
-static int remove_orphan(void *arg, const struct blob_id *id, const struct blob_stat *st)
+static int find_orphan(void *arg, const struct blob_id *id, const struct blob_stat *st)
 {
-    struct removal *r = arg;
-    if (!named(&r->names, id) && time(NULL) - st->touched_s >= ORPHAN_S)
-        (void)r->store->ops->remove(r->store, id, NULL); /* tried again at the next sweep */
-    return 0;
+    struct sweep *w = arg;
+    struct blob_ref b = {.size = 1};
+    memcpy(b.sha256, id->sha256, 32);
+    if (!named(&w->keep, id) && is_orphan(st, w->now_s))
+        name(&w->found, &b);
+    return w->found.n == GARBAGE_MAX; /* the rest at the next sweep */
 }
 
-static int removal_work(void *arg)
+static int sweep_work(void *arg)
 {
-    struct removal *r = arg;
-    if (r->sweep)
-        return r->store->ops->list(r->store, remove_orphan, r, NULL);
-    for (size_t i = 0; i < r->names.n; i++)
-        (void)r->store->ops->remove(r->store, &r->names.ids[i], NULL); /* or the next sweep */
-    return 0;
+    struct sweep *w = arg;
+    if (w->all)
+        (void)w->store->ops->list(w->store, find_orphan, w, NULL); /* or the next sweep */
+    return w->store->ops->tidy(w->store, w->now_s - ORPHAN_S, NULL);
 }
 
-static void removal_done(void *arg, int rc)
+/* Meanwhile an orphan may have been promised to somebody, who touched it, or have got a name: it
+ * is looked at again here, and once more after the next commit. */
+static void sweep_done(void *arg, int rc)
 {
-    struct removal *r = arg;
-    if (r->sweep)
-        r->co->sweeping = false;
-    mem_free(r->names.ids);
-    mem_free(r);
+    struct sweep *w = arg;
+    struct coordinator *co = w->co;
+    for (size_t i = 0; i < w->found.n && !co->closing; i++) {
+        struct blob_stat st;
+        struct blob_ref b;
+        if (w->store->ops->stat(w->store, &w->found.ids[i], &st, NULL) < 0 ||
+            !is_orphan(&st, w->now_s))
+            continue;
+        b.size = st.size;
+        memcpy(b.sha256, w->found.ids[i].sha256, 32);
+        gc_drop(co, &b);
+        core_touch(co);
+    }
+    if (w->all)
+        co->sweeping = false;
+    mem_free(w->keep.ids);
+    mem_free(w->found.ids);
+    mem_free(w);
 }
 
-static void submit(struct coordinator *co, const struct names *names, bool sweep)
+/* Takes keep. */
+static void submit(struct coordinator *co, const struct names *keep, bool all)
 {
-    struct removal *r = mem_alloc(sizeof(*r));
-    *r = (struct removal){co, co->blobs, *names, sweep};
-    co->sweeping |= sweep;
-    if (pool_submit(co->disk, removal_work, removal_done, r) < 0)
-        removal_done(r, 0); /* later */
+    struct sweep *w = mem_alloc(sizeof(*w));
+    *w = (struct sweep){co, co->blobs, *keep, {0}, now_ms(co) / 1000, all};
+    co->sweeping |= all;
+    if (pool_submit(co->disk, sweep_work, sweep_done, w) < 0)
+        sweep_done(w, 0); /* later */
 }
 
+/* The decision and its effect are one: what is hidden here nobody can be told to be here. */
 void gc_after_commit(struct coordinator *co)
 {
-    struct names keep, go = {0};
+    struct names keep;
+    size_t hidden = 0;
     if (co->n_garbage == 0)
         return;
     collect(co, &keep);
-    for (size_t i = 0; i < co->n_garbage; i++) {
+    for (int n = 0; n < GARBAGE_TURN && co->n_garbage > 0; n++) {
         struct blob_id id;
-        memcpy(id.sha256, co->garbage[i].sha256, 32);
+        memcpy(id.sha256, co->garbage[--co->n_garbage].sha256, 32);
         if (!named(&keep, &id))
-            name(&go, &co->garbage[i]);
+            hidden += co->blobs->ops->hide(co->blobs, &id, NULL) == 0; /* or the next sweep */
     }
-    co->n_garbage = 0;
     mem_free(keep.ids);
-    if (go.n > 0)
-        submit(co, &go, false);
-    else
-        mem_free(go.ids);
+    if (hidden > 0)
+        submit(co, &(struct names){0}, false);
+    if (co->n_garbage > 0)
+        core_touch(co);
 }
 
 void gc_sweep(struct coordinator *co)

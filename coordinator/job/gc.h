@@ -1,5 +1,6 @@
 /* Deletes blobs that nothing in the state names as needed (coordinator/state/blobs.h): after the
- * commit that dropped the last name, never before, and on the disk pool. */
+ * commit that dropped the last name, never before.  The loop looks and hides them in one go, the
+ * disk pool frees their bytes: nothing that gets a name, or is promised, meanwhile is lost. */
 #ifndef COORDINATOR_GC_H
 #define COORDINATOR_GC_H
 
@@ -7,11 +8,13 @@
 
 /* A blob lost a reference: it is deleted after the commit unless another one keeps it. */
 void gc_drop(struct coordinator *co, const struct blob_ref *b);
+/* Somebody is told that the blob is here: it is not deleted before a sweep finds it old. */
+void gc_keep(struct coordinator *co, const uint8_t sha256[32]);
 /* Drops what only a running job needs. */
 void gc_job_ended(struct coordinator *co, const struct job *j);
 /* Deletes what was dropped.  After each commit. */
 void gc_after_commit(struct coordinator *co);
-/* Deletes blobs without a name that are older than a day. */
+/* Deletes blobs without a name and uploads that were given up, both untouched for a day. */
 void gc_sweep(struct coordinator *co);
 
 #endif

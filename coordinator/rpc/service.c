@@ -7,6 +7,7 @@
 #include "common/net/http/blob_http.h"
 #include "common/net/token.h"
 #include "coordinator/decide/admit.h"
+#include "coordinator/job/gc.h"
 #include "coordinator/job/member.h"
 #include "coordinator/job/metrics.h"
 #include "coordinator/rpc/report.h"
@@ -382,10 +383,11 @@ static void on_ticket(void *arg, struct rpc_request *req, const ProtobufCMessage
     uint64_t size = 0;
     memcpy(id.sha256, m->sha256.data, 32);
     if (blobstore_has(co->blobs, &id, &size) && size == m->size) {
+        gc_keep(co, id.sha256);
         (void)co->blobs->ops->touch(co->blobs, &id, NULL); /* only postpones the sweep */
         reply.have = true;
     } else {
-        blob_http_ticket(co->blob_http, TICKET_PUT, &id, m->size, CORE_TICKET_S, path);
+        blob_http_ticket(co->blob_http, TICKET_PUT, &id, m->size, path);
         (void)snprintf(url, sizeof(url), "%s%s", co->http_url, path);
         reply.url = url;
     }

@@ -25,7 +25,6 @@ struct outer_exec;
 #define TEXT_SKIP 32 /* tokens that a text is routed by: they do not count in losses */
 #define CORE_COMMIT_RETRY_MS 1000
 #define CORE_TICK_MS 250 /* between looks at the leases */
-#define CORE_TICKET_S 3600
 
 /* An answer that waits for the commit.  send() answers req. */
 struct reply {
@@ -78,6 +77,7 @@ struct coordinator {
     bool disk_full; /* an upload failed on it: no work until a tick finds room */
     char store_error[512];
     uint64_t started_ms;
+    int64_t started_unix_ms;
     uint64_t checked_ms; /* when the leases were looked at last */
     struct subscriber subscribers[EVENT_SUBSCRIBERS_MAX];
     int next_handle;

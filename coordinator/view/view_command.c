@@ -2,6 +2,7 @@
 #include "common/base/base.h"
 #include "coordinator/job/draw.h"
 #include "coordinator/job/flow.h"
+#include "coordinator/job/gc.h"
 #include "coordinator/job/query.h"
 #include "coordinator/job/submit.h"
 #include "coordinator/job/tasks.h"
@@ -194,6 +195,7 @@ int view_upload_expect(struct coordinator *co, const uint8_t sha256[VIEW_SHA256_
         return rc;
     memcpy(id.sha256, sha256, 32);
     /* The sweep takes orphans by their age: what is there becomes young again. */
+    gc_keep(co, sha256);
     if (blobstore_has(co->blobs, &id, NULL))
         return co->blobs->ops->touch(co->blobs, &id, err);
     if ((rc = file_disk_free(co->opt.data_dir, &room, err)) < 0)

@@ -1,11 +1,10 @@
 #include "common/net/http/blob_http.h"
 
+#include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/net/blobstore.h"
 #include "common/net/http/http_server.h"
 #include "common/net/pool.h"
-
-#include <time.h>
 
 #define BODY_MAX ((size_t)1 << 40) /* the ticket sets the real limit */
 
@@ -35,14 +34,18 @@ static void reject(struct blob_http *b, struct http_request *r, const struct err
 
 /* ---- tickets ---- */
 
+static uint64_t now_s(void)
+{
+    return clock_now_ns() / CLOCK_NS_PER_S;
+}
+
 void blob_http_ticket(const struct blob_http *b, enum ticket_method method,
-                      const struct blob_id *id, uint64_t max_bytes, uint32_t ttl_s,
-                      char ret_path[TICKET_PATH_MAX])
+                      const struct blob_id *id, uint64_t max_bytes, char ret_path[TICKET_PATH_MAX])
 {
     struct ticket t = {
         .method = method,
         .max_bytes = max_bytes,
-        .expires_s = (uint64_t)time(NULL) + ttl_s,
+        .expires_s = now_s() + TICKET_LIFE_S,
     };
     memcpy(t.sha256, id->sha256, sizeof(t.sha256));
     ticket_path(b->o.key, &t, ret_path);
@@ -64,7 +67,7 @@ static int check_ticket(const struct blob_http *b, struct http_request *r,
             break;
         len += (size_t)n;
     }
-    int rc = ticket_check(b->o.key, method, id->sha256, query, (uint64_t)time(NULL), ret, err);
+    int rc = ticket_check(b->o.key, method, id->sha256, query, now_s(), ret, err);
     if (rc == 0)
         http_request_trust(r);
     return rc;

@@ -41,10 +41,10 @@ int blob_http_open(struct http_server *server, const struct blob_http_options *o
 /* After http_server_close() and pool_free(). */
 void blob_http_close(struct blob_http *b); /* accepts NULL */
 
-/* Path with query (append it to token_http_url()) of a ticket valid for ttl_s. */
+/* Path with query (append it to token_http_url()) of a ticket valid for
+ * TICKET_LIFE_S. */
 void blob_http_ticket(const struct blob_http *b, enum ticket_method method,
-                      const struct blob_id *id, uint64_t max_bytes, uint32_t ttl_s,
-                      char ret_path[TICKET_PATH_MAX]);
+                      const struct blob_id *id, uint64_t max_bytes, char ret_path[TICKET_PATH_MAX]);
 
 struct blob_http_counters {
     uint64_t bytes_in, bytes_out; /* blob bytes; requests served for GET count whole */

@@ -135,13 +135,47 @@ static void test_old_uploads_go(void **state)
     char *part = str_printf("%s/tmp/%s.part", r.dir, hex);
     age(part, 23 * 3600);
     reopen(&r);
+    assert_int_equal(r.s->ops->tidy(r.s, time(NULL) - 24 * 3600, &r.err), 0);
     assert_true(file_exists(part));
     assert_int_equal(r.s->used_bytes, 4);
     age(part, 25 * 3600);
-    reopen(&r);
+    assert_int_equal(r.s->ops->put(r.s, &id, 100, &w, &r.err), 0);
+    assert_int_equal(r.s->ops->tidy(r.s, time(NULL) - 24 * 3600, &r.err), 0);
+    assert_true(file_exists(part)); /* somebody goes on with it */
+    w->ops->abort(w, true);
+    age(part, 25 * 3600);
+    assert_int_equal(r.s->ops->tidy(r.s, time(NULL) - 24 * 3600, &r.err), 0);
     assert_false(file_exists(part));
     assert_int_equal(r.s->used_bytes, 0);
     mem_free(part);
+    end(&r);
+}
+
+/* Gone at once, also for the quota; the same bytes may come again before they are freed. */
+static void test_hide(void **state)
+{
+    struct rig r;
+    char hex[BLOB_HEX_MAX], byte;
+    begin(&r);
+    struct blob_id id = hello(&r);
+    uint64_t size;
+    int fd;
+    blob_id_hex(&id, hex);
+    char *away = str_printf("%s/tmp/%s.gone", r.dir, hex);
+    assert_int_equal(r.s->ops->get(r.s, &id, &fd, &size, &r.err), 0);
+    assert_int_equal(r.s->ops->hide(r.s, &id, &r.err), 0);
+    assert_int_equal(r.s->ops->hide(r.s, &id, &r.err), -ERR_NOTFOUND);
+    assert_false(blobstore_has(r.s, &id, NULL));
+    assert_int_equal(r.s->used_bytes, 0);
+    assert_int_equal(r.s->count, 0);
+    (void)hello(&r);
+    assert_true(file_exists(away));
+    assert_int_equal(r.s->ops->tidy(r.s, 0, &r.err), 0);
+    assert_false(file_exists(away));
+    assert_true(blobstore_has(r.s, &id, NULL));
+    assert_int_equal(pread(fd, &byte, 1, 0), 1); /* readers go on */
+    close(fd);
+    mem_free(away);
     end(&r);
 }
 
@@ -197,9 +231,10 @@ static void test_adopt(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_put_and_get),    cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_resume),         cmocka_unit_test(test_old_uploads_go),
-        cmocka_unit_test(test_list_and_touch), cmocka_unit_test(test_adopt),
+        cmocka_unit_test(test_put_and_get), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_resume),      cmocka_unit_test(test_old_uploads_go),
+        cmocka_unit_test(test_hide),        cmocka_unit_test(test_list_and_touch),
+        cmocka_unit_test(test_adopt),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,6 +20,11 @@ static void test_ticket(void **state)
     assert_int_equal(ticket_check(key, TICKET_GET, t.sha256, query, 1, &got, &err), -ERR_AUTH);
     assert_int_equal(ticket_check(other_key, TICKET_PUT, t.sha256, query, 1, &got, &err),
                      -ERR_AUTH);
+    t.expires_s = 1 + TICKET_LIFE_S;
+    ticket_path(key, &t, path);
+    assert_int_equal(ticket_check(key, TICKET_PUT, t.sha256, query, 1, &got, &err), 0);
+    assert_int_equal(ticket_check(key, TICKET_PUT, t.sha256, query, 0, &got, &err), -ERR_AUTH);
+    assert_non_null(strstr(err.msg, "started")); /* the clock begins anew */
     uint8_t other[32] = {0};
     assert_int_equal(ticket_check(key, TICKET_PUT, other, query, 1, &got, &err), -ERR_AUTH);
     assert_int_equal(ticket_check(key, TICKET_PUT, t.sha256, NULL, 1, &got, &err), -ERR_AUTH);

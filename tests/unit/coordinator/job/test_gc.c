@@ -136,6 +136,13 @@ static bool has(struct rig *r, const struct blob_ref *b)
     return blobstore_has(r->co->blobs, &id, NULL);
 }
 
+static void swept(struct rig *r)
+{
+    uint64_t until = clock_now_ms() + DEADLINE_MS;
+    for (; r->co->sweeping || r->co->turn_scheduled; loop_turn(r->loop, true))
+        assert_true(clock_now_ms() < until);
+}
+
 /* Sweeps, and says in kept[] which columns' blobs are still there. */
 static void sweep(struct rig *r, const char *text, bool done, bool kept[COLUMNS])
 {
@@ -147,8 +154,7 @@ static void sweep(struct rig *r, const char *text, bool done, bool kept[COLUMNS]
     grow_old(r, &best);
     grow_old(r, &orphan);
     gc_sweep(r->co);
-    for (uint64_t until = clock_now_ms() + DEADLINE_MS; r->co->sweeping; loop_turn(r->loop, true))
-        assert_true(clock_now_ms() < until);
+    swept(r);
     for (size_t i = 0; i < COLUMNS; i++)
         kept[i] = has(r, &refs[i]);
     assert_true(has(r, &best));
@@ -209,13 +215,76 @@ static void test_cancelled(void **state)
     assert_true(has(r, &best));
 }
 
+/* An orphan that gets a name, or that somebody is told is here, while the sweep is on its way. */
+static void test_looks_again(void **state)
+{
+    struct rig *r = *state;
+    struct job *j = state_job(&r->co->state, submit(r));
+    struct blob_ref weights = put_text(r, "weights"), other = put_text(r, "nobody's");
+    grow_old(r, &weights);
+    grow_old(r, &other);
+    gc_sweep(r->co);
+    j->warm_start = weights;
+    swept(r);
+    assert_true(has(r, &weights));
+    assert_false(has(r, &other));
+    other = put_text(r, "nobody's");
+    gc_drop(r->co, &other);
+    assert_int_equal(view_upload_expect(r->co, other.sha256, other.size, NULL), 0);
+    core_touch(r->co);
+    swept(r);
+    assert_true(has(r, &other));
+    gc_drop(r->co, &other);
+    core_touch(r->co);
+    swept(r);
+    assert_false(has(r, &other));
+}
+
+/* The clock steps by two days: what came a moment ago is no older for that. */
+static void test_clock_steps(void **state)
+{
+    struct rig *r = *state;
+    struct blob_ref b = put_text(r, "on its way");
+    grow_old(r, &b);
+    r->co->started_unix_ms -= 2 * 86400 * 1000ll; /* it came at our start, then the step */
+    gc_sweep(r->co);
+    swept(r);
+    assert_true(has(r, &b));
+    r->co->started_unix_ms += 4 * 86400 * 1000ll; /* back by two days: the clock counts */
+    gc_sweep(r->co);
+    swept(r);
+    assert_false(has(r, &b));
+}
+
+/* An upload that was given up goes without a restart. */
+static void test_uploads_given_up(void **state)
+{
+    struct rig *r = *state;
+    struct blob_id id = {{7}};
+    struct blob_writer *w;
+    char hex[BLOB_HEX_MAX];
+    const struct timespec old[2] = {{.tv_nsec = UTIME_OMIT}, {.tv_sec = time(NULL) - 2 * 86400}};
+    assert_int_equal(r->co->blobs->ops->put(r->co->blobs, &id, 100, &w, NULL), 0);
+    assert_int_equal(w->ops->write(w, "part", 4, NULL), 0);
+    w->ops->abort(w, true);
+    blob_id_hex(&id, hex);
+    char *part = str_printf("%s/blobs/tmp/%s.part", r->f.dir, hex);
+    assert_int_equal(utimensat(AT_FDCWD, part, old, 0), 0);
+    gc_sweep(r->co);
+    swept(r);
+    assert_false(file_exists(part));
+    mem_free(part);
+}
+
 #define LIVE(test) cmocka_unit_test_setup_teardown(test, begin, end)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        LIVE(test_running),      LIVE(test_ended),     LIVE(test_running_unread),
-        LIVE(test_ended_unread), LIVE(test_cancelled),
+        LIVE(test_running),        LIVE(test_ended),
+        LIVE(test_running_unread), LIVE(test_ended_unread),
+        LIVE(test_cancelled),      LIVE(test_looks_again),
+        LIVE(test_clock_steps),    LIVE(test_uploads_given_up),
     };
     log_set_level(LOG_LEVEL_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -67,7 +67,7 @@ static void on_ticket(void *arg, struct rpc_request *req, const ProtobufCMessage
     assert_int_equal(m->task_id, 11);
     memcpy(id.sha256, m->sha256.data, 32);
     reply.have = blobstore_has(w->store, &id, NULL);
-    blob_http_ticket(w->blobs, TICKET_PUT, &id, m->size, 60, path);
+    blob_http_ticket(w->blobs, TICKET_PUT, &id, m->size, path);
     if (!reply.have)
         reply.url = path;
     rpc_reply(req, &reply.base);
@@ -131,7 +131,7 @@ static void on_evaluate(void *arg, struct rpc_request *req, const ProtobufCMessa
         reply.waiting_for = (char *)"a worker";
     } else {
         compute(w, m->path, &input, m->input->size, &output, &blob.size);
-        blob_http_ticket(w->blobs, TICKET_GET, &output, blob.size, 60, path);
+        blob_http_ticket(w->blobs, TICKET_GET, &output, blob.size, path);
         blob.sha256 = (ProtobufCBinaryData){32, output.sha256};
         blob.url = path;
         reply.output = &blob;

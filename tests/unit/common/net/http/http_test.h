@@ -269,7 +269,7 @@ static inline char *ticket_url(struct world *w, enum ticket_method m, const stru
                                uint64_t max)
 {
     char path[TICKET_PATH_MAX];
-    blob_http_ticket(w->blobs, m, id, max, 60, path);
+    blob_http_ticket(w->blobs, m, id, max, path);
     return str_printf("%s%s", w->url, path);
 }
 
