@@ -18,6 +18,7 @@
 #include "coordinator/turn.h"
 #include "coordinator/state/core.h"
 #include "coordinator/http/http_api.h"
+#include "coordinator/http/http_session.h"
 #include "coordinator/state/outer_exec.h"
 
 #include <sys/stat.h>
@@ -77,6 +78,12 @@ static unsigned authenticate(void *arg, const char *presented)
     if (token_bearer_matches(co->user_token.secret, presented))
         return TOKEN_ROLE_USER;
     return 0;
+}
+
+static unsigned session(void *arg, const char *cookie)
+{
+    const struct coordinator *co = arg;
+    return http_session_role(co->sessions, cookie);
 }
 
 static void on_stored(void *arg, const struct blob_id *id, uint64_t size)
@@ -221,11 +228,15 @@ static int open_rpc(struct coordinator *co, struct err *err)
 
 static int open_http(struct coordinator *co, struct err *err)
 {
+    char *path = in_dir(co, "sessions");
+    co->sessions = http_sessions_new(path);
+    mem_free(path);
     const struct http_server_options o = {
         .host = co->opt.listen,
         .port = co->opt.http_port,
         .keys = co->opt.plain_http ? NULL : co->keys,
         .authenticate = authenticate,
+        .session = session,
         .arg = co,
     };
     int rc = http_server_open(co->loop, &o, &co->http, err);
@@ -306,6 +317,7 @@ static int open_api(struct coordinator *co, struct err *err)
         .blobs = co->blob_http,
         .store = co->blobs,
         .worker_token = co->worker_text,
+        .sessions = co->sessions,
         .plain = co->opt.plain_http,
         .authenticate = authenticate,
         .auth_arg = co,
@@ -398,6 +410,7 @@ void coordinator_close(struct coordinator *co)
     loop_timer_free(co->retry);
     loop_timer_free(co->sweep);
     state_release(&co->state);
+    http_sessions_free(co->sessions);
     keys_free(co->keys);
     mem_free(co->garbage);
     mem_free(co);

@@ -6,6 +6,7 @@
 #include "coordinator/http/http_events.h"
 #include "coordinator/http/http_json.h"
 #include "coordinator/http/http_metrics.h"
+#include "coordinator/http/http_session.h"
 #include "coordinator/http/web_assets.h"
 #include "coordinator/view/view.h"
 
@@ -19,8 +20,7 @@
 #define LINES_BYTES_MAX (4u << 20)
 #define PROMETHEUS_BYTES_MAX (8u << 20)
 #define SECRET_MAX 512
-#define COOKIE_NAME "skerry" /* also in common/net/http/http_server */
-#define COOKIE_DAYS 365
+#define COOKIE_NAME "skerry" /* also in common/net/http/http_request.c */
 
 /* ---- reading -------------------------------------------------------------- */
 
@@ -288,20 +288,14 @@ static void get_web_file(void *arg, struct http_request *r)
 
 static bool is_secret(const struct http_api *api, const char *secret)
 {
-    static const char alphabet[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-                                   "0123456789-_.";
-    size_t len = strlen(secret);
-    /* It becomes part of a header: no byte that could end one. */
-    if (len == 0 || len > SECRET_MAX || strspn(secret, alphabet) != len)
-        return false;
     return (api->o.authenticate(api->o.auth_arg, secret) & TOKEN_ROLE_USER) != 0;
 }
 
-static void set_cookie(const struct http_api *api, struct http_request *r, const char *secret,
-                       long max_age_s)
+static void set_cookie(const struct http_api *api, struct http_request *r, const char *id,
+                       uint64_t max_age_s)
 {
-    char *cookie = str_printf(COOKIE_NAME "=%s; Path=/; HttpOnly; SameSite=Strict; Max-Age=%ld%s",
-                              secret, max_age_s, api->o.plain ? "" : "; Secure");
+    char *cookie = str_printf(COOKIE_NAME "=%s; Path=/; HttpOnly; SameSite=Strict; Max-Age=%llu%s",
+                              id, (unsigned long long)max_age_s, api->o.plain ? "" : "; Secure");
     http_reply_header(r, "Set-Cookie", cookie);
     mem_free(cookie);
 }
@@ -315,8 +309,10 @@ static void redirect_home(struct http_request *r)
 
 static void log_in(const struct http_api *api, struct http_request *r, const char *secret)
 {
+    char id[SESSION_ID_MAX];
     if (is_secret(api, secret)) {
-        set_cookie(api, r, secret, COOKIE_DAYS * 24L * 3600L);
+        http_session_open(api->o.sessions, TOKEN_ROLE_USER, id);
+        set_cookie(api, r, id, SESSION_LIFE_MS / 1000);
         redirect_home(r);
     } else {
         reply_asset(r, 401, "denied.html");
@@ -375,7 +371,11 @@ static void post_login(void *arg, struct http_request *r)
 
 static void post_logout(void *arg, struct http_request *r)
 {
-    set_cookie(arg, r, "", 0);
+    struct http_api *api = arg;
+    const char *cookie = http_request_cookie(r);
+    if (cookie != NULL)
+        http_session_close(api->o.sessions, cookie);
+    set_cookie(api, r, "", 0);
     redirect_home(r);
 }
 

@@ -21,15 +21,17 @@ struct blobstore;
 struct coordinator;
 struct http_api;
 struct http_server;
+struct http_sessions;
 
 /* All pointers are kept until close, strings are copied. */
 struct http_api_options {
     struct coordinator *co;
     struct http_server *server;
-    struct blob_http *blobs;  /* signs upload tickets */
-    struct blobstore *store;  /* answers "have you got it?" */
-    const char *worker_token; /* "skerry1...", shown with the join command */
-    bool plain;               /* http://: the cookie is not marked Secure */
+    struct blob_http *blobs;        /* signs upload tickets */
+    struct blobstore *store;        /* answers "have you got it?" */
+    const char *worker_token;       /* "skerry1...", shown with the join command */
+    struct http_sessions *sessions; /* of browsers that have logged in */
+    bool plain;                     /* http://: the cookie is not marked Secure */
     /* Same as the server's: role mask of a presented secret. */
     unsigned (*authenticate)(void *arg, const char *presented);
     void *auth_arg;

@@ -20,6 +20,7 @@ struct blob_http;
 struct coordinator;
 struct http_api;
 struct http_server;
+struct http_sessions;
 struct outer_exec;
 
 #define TEXT_SKIP 32 /* tokens that a text is routed by: they do not count in losses */
@@ -60,6 +61,7 @@ struct coordinator {
     struct blob_http *blob_http;
     struct http_server *http;
     struct http_api *api;
+    struct http_sessions *sessions;
     struct rpc_server *rpc;
     struct outer_exec *outer;
     struct pool *disk;

@@ -193,7 +193,13 @@ def test_login_sets_a_cookie_that_scripts_cannot_read(quiet):
     policy = page.headers["Content-Security-Policy"]
     assert "default-src 'none'" in policy and "unsafe" not in policy
     assert browser.get(quiet.swarm.url + "/v1/status", timeout=20).status_code == 200
-    browser.post(quiet.swarm.url + "/logout", timeout=20)
+    assert quiet.swarm.token.split(".")[-1] not in cookie, "the cookie is the secret"
+    foreign = {"Origin": "https://localhost:1"}
+    for path in ("/v1/workers/1/drain", "/logout"):
+        assert browser.post(quiet.swarm.url + path, headers=foreign, timeout=20).status_code == 403
+    ours = {"Origin": quiet.swarm.url}
+    assert browser.post(quiet.swarm.url + "/v1/workers/1/drain", headers=ours, timeout=20).status_code == 404
+    browser.post(quiet.swarm.url + "/logout", headers=ours, timeout=20)
     assert browser.get(quiet.swarm.url + "/v1/status", timeout=20).status_code == 401
     bad = browser.post(quiet.swarm.url + "/login", data={"token": "a\r\nSet-Cookie: x=y"}, timeout=20, allow_redirects=False)
     assert bad.status_code == 401 and "Set-Cookie" not in bad.headers

@@ -65,6 +65,7 @@ struct http_request {
     } params[HTTP_PARAMS_MAX];
     unsigned param_count;
     unsigned role;
+    bool by_cookie; /* the role is a session's */
     struct buf body;
     void *sink;
     bool sink_open;

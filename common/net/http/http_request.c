@@ -7,7 +7,7 @@
 #include "common/base/base.h"
 #include "common/net/loop.h"
 
-#define COOKIE "skerry"
+#define COOKIE "skerry" /* also in coordinator/http/http_api.c */
 #define STREAM_BLOCK_BYTES 8192
 
 struct http_request *http_request_new(struct http_server *s, struct MHD_Connection *c,
@@ -96,26 +96,35 @@ static void learn_role(struct http_request *r)
 {
     const struct http_server_options *o = &r->server->o;
     const char *header = http_request_header(r, "Authorization");
+    const char *query = http_request_query(r, "token"), *cookie = http_request_cookie(r);
     if (!o->authenticate)
         return;
     if (header && strncasecmp(header, "Bearer ", 7) == 0) {
         r->role = o->authenticate(o->arg, header + 7);
-        return;
-    }
-    const char *cookie = MHD_lookup_connection_value(r->connection, MHD_COOKIE_KIND, COOKIE);
-    const char *query = http_request_query(r, "token");
-    if (query) {
+    } else if (query) {
         r->role = o->authenticate(o->arg, query);
-        if (r->role && strlen(query) < 1024 && !strpbrk(query, ";, \r\n\"")) {
-            /* So that a page opened with ?token= can load what it refers to. */
-            char *value = str_printf(COOKIE "=%s; Path=/; HttpOnly; SameSite=Strict%s", query,
-                                     o->keys ? "; Secure" : "");
-            http_reply_header(r, "Set-Cookie", value);
-            mem_free(value);
-        }
-    } else if (cookie) {
-        r->role = o->authenticate(o->arg, cookie);
+    } else if (cookie && o->session) {
+        r->role = o->session(o->arg, cookie);
+        r->by_cookie = r->role != 0;
     }
+}
+
+/* Did a page of ours ask?  A browser sends the cookie for pages of other ports of this host, too:
+ * it says so itself, or names the page's origin. */
+static bool is_from_us(const struct http_request *r)
+{
+    const char *site = http_request_header(r, "Sec-Fetch-Site");
+    const char *origin = http_request_header(r, "Origin"), *host = http_request_header(r, "Host");
+    const char *scheme = r->server->o.keys ? "https://" : "http://";
+    if (site)
+        return strcmp(site, "same-origin") == 0;
+    return origin && host && str_starts(origin, scheme) &&
+           strcasecmp(origin + strlen(scheme), host) == 0;
+}
+
+static bool only_reads(const struct http_request *r)
+{
+    return strcmp(r->method, "GET") == 0 || strcmp(r->method, "HEAD") == 0;
 }
 
 int http_request_route(struct http_request *r)
@@ -143,6 +152,12 @@ int http_request_route(struct http_request *r)
     if (r->role)
         http_request_trust(r);
     buf_init(&r->body, r->route->max_body);
+    if (r->by_cookie && !only_reads(r) && !is_from_us(r)) {
+        http_reply_error(r, 403, "forbidden",
+                         "this was not asked by a page of ours: a cookie changes nothing for "
+                         "others, use Authorization: Bearer ...");
+        return -ERR_AUTH;
+    }
     if (!r->route->roles || (r->role & r->route->roles))
         return 0;
     if (r->role) {
@@ -183,6 +198,13 @@ const char *http_request_header(const struct http_request *r, const char *name)
     if (!r->connection)
         return NULL;
     return MHD_lookup_connection_value(r->connection, MHD_HEADER_KIND, name);
+}
+
+const char *http_request_cookie(const struct http_request *r)
+{
+    if (!r->connection)
+        return NULL;
+    return MHD_lookup_connection_value(r->connection, MHD_COOKIE_KIND, COOKIE);
 }
 
 const void *http_request_body(const struct http_request *r, size_t *ret_len)

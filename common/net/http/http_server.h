@@ -71,6 +71,9 @@ struct http_server_options {
     /* Role mask of a presented bearer text; 0: nobody.  See
      * token_bearer_matches().  NULL: every route with roles is refused. */
     unsigned (*authenticate)(void *arg, const char *presented);
+    /* The same of the cookie `skerry`.  What changes anything is refused with 403 unless a page of
+     * this server asks (Sec-Fetch-Site, else Origin).  NULL: cookies count for nothing. */
+    unsigned (*session)(void *arg, const char *cookie);
     void *arg;
 };
 
@@ -98,6 +101,7 @@ const char *http_request_method(const struct http_request *r);
 const char *http_request_param(const struct http_request *r, const char *name); /* of the pattern */
 const char *http_request_query(const struct http_request *r, const char *name); /* NULL: absent */
 const char *http_request_header(const struct http_request *r, const char *name);
+const char *http_request_cookie(const struct http_request *r); /* `skerry`; NULL: absent */
 const void *http_request_body(const struct http_request *r, size_t *ret_len);
 unsigned http_request_role(const struct http_request *r);
 void *http_request_sink(const struct http_request *r); /* of an upload, NULL else */

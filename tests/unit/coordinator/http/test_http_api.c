@@ -14,6 +14,7 @@
 #include "common/data/dataset.h"
 #include "common/net/token.h"
 #include "coordinator/http/http_api.h"
+#include "coordinator/http/http_session.h"
 #include "tests/unit/coordinator/fake_view.h"
 #include "tests/unit/coordinator/http/client.h"
 
@@ -28,15 +29,27 @@ static unsigned authenticate(void *arg, const char *presented)
     return strcmp(presented, "worker") == 0 ? TOKEN_ROLE_WORKER : 0;
 }
 
+static struct http_sessions *sessions;
+
+static unsigned session(void *arg, const char *cookie)
+{
+    return http_session_role(sessions, cookie);
+}
+
 static int open_all(void **state)
 {
     struct err err = {0};
-    const struct http_server_options so = {.host = "127.0.0.1", .authenticate = authenticate};
+    const struct http_server_options so = {
+        .host = "127.0.0.1", .authenticate = authenticate, .session = session};
     memset(&fake, 0, sizeof fake);
     if (loop_new(&loop, &err) < 0 || http_server_open(loop, &so, &server, &err) < 0)
         return -1;
-    const struct http_api_options ao = {
-        .server = server, .worker_token = "skerry1.w", .plain = true, .authenticate = authenticate};
+    sessions = http_sessions_new("/nowhere/sessions"); /* memory must do */
+    const struct http_api_options ao = {.server = server,
+                                        .sessions = sessions,
+                                        .worker_token = "skerry1.w",
+                                        .plain = true,
+                                        .authenticate = authenticate};
     return http_api_open(&ao, &api, &err);
 }
 
@@ -45,6 +58,7 @@ static int close_all(void **state)
     http_api_close(api);
     http_server_close(server);
     loop_free(loop);
+    http_sessions_free(sessions);
     api = NULL;
     return 0;
 }
@@ -63,22 +77,34 @@ static void test_health_and_secrets(void **state)
     ask(&a, "GET", "/v1/status", BEARER, "");
     expect(&a, 200, "\"cluster\":\"c0\"");
     ask(&a, "GET", "/v1/status", "Cookie: skerry=right\r\n", "");
-    expect(&a, 200, "\"cluster\":\"c0\"");
+    expect(&a, 401, "\"error\""); /* the secret is no session */
     ask(&a, "GET", "/v1/join", BEARER, "");
     expect(&a, 200, "workerd --join skerry1.w");
+}
+
+/* The header that a browser sends from now on. */
+static void take_cookie(const struct answer *a, char out[128])
+{
+    const char *at = strstr(a->text, "Set-Cookie: skerry=");
+    assert_non_null(at);
+    at += strlen("Set-Cookie: ");
+    (void)snprintf(out, 128, "Cookie: %.*s\r\n", (int)strcspn(at, ";"), at);
+    assert_int_equal(strcspn(at, ";"), strlen("skerry=") + SESSION_ID_MAX - 1);
 }
 
 static void test_login(void **state)
 {
     static struct answer a;
+    char cookie[128], ours[256];
     ask(&a, "GET", "/", "", "");
     expect(&a, 200, "name=\"token\"");
-    ask(&a, "GET", "/", "Cookie: skerry=right\r\n", "");
-    expect(&a, 200, "id=\"loss-title\"");
-    expect(&a, 200, "Content-Security-Policy: default-src 'none'");
     ask(&a, "GET", "/?token=right", "", "");
     expect(&a, 303, "Location: /\r\n");
-    expect(&a, 303, "Set-Cookie: skerry=right; Path=/; HttpOnly; SameSite=Strict; Max-Age=");
+    expect(&a, 303, "; Path=/; HttpOnly; SameSite=Strict; Max-Age=604800");
+    take_cookie(&a, cookie);
+    ask(&a, "GET", "/", cookie, "");
+    expect(&a, 200, "id=\"loss-title\"");
+    expect(&a, 200, "Content-Security-Policy: default-src 'none'");
     static const char *const wrong[] = {"/?token=", "/?token=wrong", "/?token=worker",
                                         "/?token=right%0d%0aX:1", "/?token=right%20"};
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
@@ -87,13 +113,26 @@ static void test_login(void **state)
         assert_null(strstr(a.text, "X:1"));
     }
     ask(&a, "POST", "/login", "", "token=+%72ight%0A");
-    expect(&a, 303, "skerry=right;");
+    assert_null(strstr(a.text, "right"));
+    take_cookie(&a, cookie);
+    ask(&a, "GET", "/v1/status", cookie, "");
+    expect(&a, 200, "\"cluster\":\"c0\"");
     static const char *const forms[] = {"",          "token",   "token=",    "token=%",
                                         "token=%zz", "x=right", "tokenright"};
     for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
         ask(&a, "POST", "/login", "", forms[i]);
         expect(&a, 401, "not the right one");
     }
+    (void)snprintf(ours, sizeof ours, "%sOrigin: http://x:8080\r\n", cookie);
+    ask(&a, "POST", "/v1/workers/3/drain", ours, "");
+    expect(&a, 403, "not asked by a page of ours");
+    ask(&a, "POST", "/logout", ours, "");
+    expect(&a, 403, NULL);
+    (void)snprintf(ours, sizeof ours, "%sOrigin: http://x\r\n", cookie);
+    ask(&a, "POST", "/logout", ours, "");
+    expect(&a, 303, "skerry=; ");
+    ask(&a, "GET", "/v1/status", cookie, "");
+    expect(&a, 401, NULL);
     ask(&a, "POST", "/logout", "", "");
     expect(&a, 303, "skerry=; Path=/; HttpOnly; SameSite=Strict; Max-Age=0");
 }

@@ -98,6 +98,11 @@ static inline unsigned authenticate(void *arg, const char *presented)
     return token_bearer_matches(w->user.secret, presented) ? TOKEN_ROLE_USER : 0;
 }
 
+static inline unsigned session(void *arg, const char *cookie)
+{
+    return strcmp(cookie, "inside") == 0 ? TOKEN_ROLE_USER : 0;
+}
+
 static inline void on_stored(void *arg, const struct blob_id *id, uint64_t size)
 {
     ((struct world *)arg)->stored++;
@@ -116,6 +121,7 @@ static inline struct world *start(bool tls)
         .request_ms = 1000,
         .max_stream_bytes = 20000,
         .authenticate = authenticate,
+        .session = session,
         .arg = w,
     };
     if (http_server_open(w->t.loop, &o, &w->server, &err) < 0)

@@ -44,10 +44,66 @@ static void test_auth(void **state)
     ask(w, "GET", path, NULL, NULL, NULL);
     expect(w, 200, "\"id\":2");
     mem_free(path);
+    ask(w, "GET", "/v1/jobs/3", NULL, NULL, "Cookie: skerry=inside");
+    expect(w, 200, "\"id\":3");
     char *cookie = str_printf("Cookie: skerry=%s", w->bearer);
     ask(w, "GET", "/v1/jobs/3", NULL, NULL, cookie);
-    expect(w, 200, "\"id\":3");
+    expect(w, 401, "unauthorized"); /* the secret is no session */
     mem_free(cookie);
+    stop(w);
+}
+
+/* Appends what comes until `words` are in it. */
+static void expect_text(struct world *w, int fd, char *got, size_t cap, const char *words)
+{
+    size_t len = strlen(got);
+    uint64_t until = clock_now_ms() + TEST_DEADLINE_MS;
+    while (!strstr(got, words)) {
+        loop_turn(w->t.loop, true);
+        ssize_t n = read(fd, got + len, cap - len - 1);
+        if (n > 0)
+            len += (size_t)n;
+        got[len] = '\0';
+        if (clock_now_ms() > until)
+            fail_msg("\"%s\" does not come; got: %s", words, got);
+    }
+}
+
+/* Sends a POST by hand; returns the status line. */
+static int post(struct world *w, const char *headers)
+{
+    char request[600], got[4096] = "";
+    int fd = tcp(w), status = 0;
+    (void)snprintf(request, sizeof(request),
+                   "POST /v1/jobs HTTP/1.1\r\nHost: localhost:7711\r\nConnection: close\r\n"
+                   "Content-Length: 2\r\n%s\r\n{}",
+                   headers);
+    send_text(fd, request);
+    expect_text(w, fd, got, sizeof(got), "\r\n\r\n");
+    assert_int_equal(sscanf(got, "HTTP/1.1 %d", &status), 1);
+    close(fd);
+    return status;
+}
+
+/* A cookie changes something only for our own pages, not for those of another port of our host. */
+static void test_origin(void **state)
+{
+#define INSIDE "Cookie: skerry=inside\r\n"
+    struct world *w = start(false);
+    char bearer[300];
+    assert_int_equal(post(w, INSIDE), 403);
+    assert_int_equal(post(w, INSIDE "Origin: http://localhost:8080\r\n"), 403);
+    assert_int_equal(post(w, INSIDE "Origin: https://localhost:7711\r\n"), 403);
+    assert_int_equal(post(w, INSIDE "Origin: null\r\n"), 403);
+    assert_int_equal(post(w, INSIDE "Origin: http://localhost:7711\r\n"), 201);
+    assert_int_equal(post(w, INSIDE "Sec-Fetch-Site: same-site\r\n"), 403);
+    assert_int_equal(post(w, INSIDE "Sec-Fetch-Site: cross-site\r\n"
+                                    "Origin: http://localhost:7711\r\n"),
+                     403);
+    assert_int_equal(post(w, INSIDE "Sec-Fetch-Site: same-origin\r\nOrigin: null\r\n"), 201);
+    (void)snprintf(bearer, sizeof(bearer), "Authorization: Bearer %s\r\nOrigin: http://x\r\n",
+                   w->bearer);
+    assert_int_equal(post(w, bearer), 201); /* who knows the secret may come from anywhere */
     stop(w);
 }
 
@@ -110,22 +166,6 @@ static void test_wrong_pin(void **state)
     stop(w);
 }
 
-/* Appends what comes until `words` are in it. */
-static void expect_text(struct world *w, int fd, char *got, size_t cap, const char *words)
-{
-    size_t len = strlen(got);
-    uint64_t until = clock_now_ms() + TEST_DEADLINE_MS;
-    while (!strstr(got, words)) {
-        loop_turn(w->t.loop, true);
-        ssize_t n = read(fd, got + len, cap - len - 1);
-        if (n > 0)
-            len += (size_t)n;
-        got[len] = '\0';
-        if (clock_now_ms() > until)
-            fail_msg("\"%s\" does not come; got: %s", words, got);
-    }
-}
-
 static void test_events(void **state)
 {
     struct world *w = start(false);
@@ -135,7 +175,7 @@ static void test_events(void **state)
              w->bearer);
     send_text(fd, request);
     expect_text(w, fd, got, sizeof(got), "event: hello\ndata: one\ndata: two\n\n");
-    assert_non_null(strstr(got, "Set-Cookie: skerry="));
+    assert_null(strstr(got, "Set-Cookie"));
     assert_non_null(strstr(got, "text/event-stream"));
     assert_int_equal(http_stream_event(w->stream, NULL, "later"), 0);
     expect_text(w, fd, got, sizeof(got), "data: later\n\n");
@@ -262,17 +302,12 @@ static void test_plain_needs_loopback(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_routes),
-        cmocka_unit_test(test_auth),
-        cmocka_unit_test(test_bodies),
-        cmocka_unit_test(test_deferred),
-        cmocka_unit_test(test_wrong_pin),
-        cmocka_unit_test(test_events),
-        cmocka_unit_test(test_slow_stream),
-        cmocka_unit_test(test_slow_header),
-        cmocka_unit_test(test_full),
-        cmocka_unit_test(test_strangers),
-        cmocka_unit_test(test_plain_needs_loopback),
+        cmocka_unit_test(test_routes),      cmocka_unit_test(test_auth),
+        cmocka_unit_test(test_origin),      cmocka_unit_test(test_bodies),
+        cmocka_unit_test(test_deferred),    cmocka_unit_test(test_wrong_pin),
+        cmocka_unit_test(test_events),      cmocka_unit_test(test_slow_stream),
+        cmocka_unit_test(test_slow_header), cmocka_unit_test(test_full),
+        cmocka_unit_test(test_strangers),   cmocka_unit_test(test_plain_needs_loopback),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
