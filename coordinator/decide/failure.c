@@ -30,7 +30,8 @@ static bool is_confirmed(const struct failure_list *l, const struct failure *own
                          const struct failure_in *in)
 {
     for (unsigned i = 0; i < held(l); i++)
-        if (l->at[i].worker != in->worker && l->at[i].lasting_ms != 0)
+        if (l->at[i].worker != in->worker && l->at[i].lasting_ms != 0 &&
+            in->worker <= l->at[i].newest)
             return true;
     return in->only && own->lasting_ms != 0 && in->now_ms - own->lasting_ms >= FAILURE_ALONE_MS;
 }
@@ -44,8 +45,10 @@ void failure_note(struct failure_list *l, const struct failure_in *in, struct fa
         wait = OTHERS_MS;
     if (in->lasting && wait < FAILURE_ALONE_MS)
         wait = FAILURE_ALONE_MS;
-    if (in->lasting && f->lasting_ms == 0)
+    if (in->lasting && f->lasting_ms == 0) {
         f->lasting_ms = in->now_ms;
+        f->newest = in->newest;
+    }
     f->until_ms = ret->worker_ms = in->now_ms + wait;
     if (l->n >= FAILURES_MAX)
         ret->all_ms = in->now_ms + doubled(FIRST_MS, l->n - FAILURES_MAX, ALL_MAX_MS);

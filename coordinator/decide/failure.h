@@ -2,7 +2,8 @@
  * worker: that worker waits before it is offered the task again, longer each time and without an
  * end; all others may have it at once.  One worker's word ends no task.  That nobody can do it
  * counts when
- *   - another worker says so too, or
+ *   - another worker says so too that was known when the first one said it: a machine that comes
+ *     back under another name confirms nothing, or
  *   - the coordinator knows no other worker, and the only one says so again FAILURE_ALONE_MS later.
  * When FAILURES_MAX workers have failed a task, all of them wait.  Pure. */
 #ifndef COORDINATOR_FAILURE_H
@@ -18,6 +19,7 @@ struct failure {
     uint64_t worker, until_ms; /* it is not offered the task before */
     uint32_t count;
     uint64_t lasting_ms; /* since when it says that nobody can do the task; 0: it does not */
+    uint64_t newest;     /* the last worker that was known then */
 };
 
 /* Zeroed: none. */
@@ -28,9 +30,10 @@ struct failure_list {
 
 struct failure_in {
     uint64_t now_ms, worker;
-    bool lasting; /* it says that nobody can do the task */
-    bool others;  /* other workers are here that may have the task now */
-    bool only;    /* no other worker is known, here or gone */
+    bool lasting;    /* it says that nobody can do the task */
+    bool others;     /* other workers are here that may have the task now */
+    bool only;       /* no other worker is known, here or gone */
+    uint64_t newest; /* the last worker that has become known: ids grow */
 };
 
 struct failure_decision {

@@ -36,8 +36,7 @@ static void load(struct http_sessions *s)
     for (size_t i = 0; i < SESSIONS_MAX && sscanf(at, LINE, hex, &roles, &opened_s, &end) == 3;
          i++, at += end) {
         const uint64_t age_ms = wall_s > opened_s ? (wall_s - opened_s) * 1000 : 0;
-        struct session e = {
-            .opened_ms = (int64_t)(now - age_ms), .used_ms = now, .roles = roles};
+        struct session e = {.opened_ms = (int64_t)(now - age_ms), .used_ms = now, .roles = roles};
         if (age_ms < SESSION_LIFE_MS && hash_unhex(hex, e.hash, HASH_BYTES) == 0)
             s->at[i] = e;
     }

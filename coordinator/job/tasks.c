@@ -141,8 +141,9 @@ void task_end(struct coordinator *co, struct task *t, enum task_state state, con
     co->velocities_old |= task_is_remote(t);
 }
 
-/* Notes on the task that its holder could not do it. */
-static void note_failure(struct coordinator *co, struct task *t, bool lasting,
+/* Notes on the task that its holder could not do it.  True: others are here that may have it now.
+ */
+static bool note_failure(struct coordinator *co, struct task *t, bool lasting,
                          struct failure_decision *ret)
 {
     struct failure_in in = {.now_ms = core_now(co), .worker = t->worker_id, .lasting = lasting};
@@ -150,10 +151,20 @@ static void note_failure(struct coordinator *co, struct task *t, bool lasting,
     for (size_t i = 0; i < co->state.n_workers; i++) {
         const struct worker *w = co->state.workers[i];
         in.only &= w->id == t->worker_id;
+        in.newest = w->id > in.newest ? w->id : in.newest;
         in.others |= w->id != t->worker_id && w->state == WORKER_HERE && !w->drain &&
                      failure_until(&t->failed, w->id) <= in.now_ms;
     }
     failure_note(&t->failed, &in, ret);
+    return in.others;
+}
+
+/* Without another worker here a task that is aside ends: the rest of the job does not wait for it
+ * for ever. */
+static bool ends_aside(const struct task *t, enum task_fault fault, bool others)
+{
+    return !others &&
+           (fault == FAULT_LASTING || (fault == FAULT_TASK && t->failures >= TASK_FAILURES_MAX));
 }
 
 void task_failed(struct coordinator *co, struct task *t, enum task_fault fault, const char *reason)
@@ -162,13 +173,12 @@ void task_failed(struct coordinator *co, struct task *t, enum task_fault fault, 
     struct job *j = state_job(&co->state, t->job_id);
     struct failure_decision d;
     char text[REASON_MAX];
-    note_failure(co, t, lasting, &d);
+    const bool others = note_failure(co, t, lasting, &d);
     t->failures++;
     core_say(co, t->job_id, t->worker_id, "%s task %llu failed (%u times now) on worker %llu: %s",
              task_kind_name(t->kind), (unsigned long long)t->id, t->failures,
              (unsigned long long)t->worker_id, reason);
-    if (aside ? lasting || (fault == FAULT_TASK && t->failures >= TASK_FAILURES_MAX)
-              : d.confirmed) {
+    if (d.confirmed || (aside && ends_aside(t, fault, others))) {
         task_end(co, t, TASK_FAILED, reason);
         if (!aside)
             job_doom(j, "%s task %llu failed: %s", task_kind_name(t->kind),
@@ -183,7 +193,7 @@ void task_failed(struct coordinator *co, struct task *t, enum task_fault fault, 
 void task_passed_on(struct coordinator *co, struct task *t, const char *reason)
 {
     struct failure_decision d;
-    note_failure(co, t, false, &d);
+    (void)note_failure(co, t, false, &d);
     task_requeue(co, t, reason);
 }
 

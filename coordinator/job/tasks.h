@@ -1,6 +1,6 @@
 /* One task's life: made, leased, given back, ended.  A task that nobody can do dooms its job,
- * unless it is aside of the training; one worker's word is not enough for that (decide/failure.h).
- * Nothing here ends a job. */
+ * unless it is aside of the training; one worker's word is not enough for that (decide/failure.h),
+ * nor for the end of what is aside while others are here.  Nothing here ends a job. */
 #ifndef COORDINATOR_TASKS_H
 #define COORDINATOR_TASKS_H
 

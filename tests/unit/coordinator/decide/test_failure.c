@@ -9,11 +9,13 @@
 
 #include "coordinator/decide/failure.h"
 
+static uint64_t known = 1000; /* the last worker */
+
 static struct failure_decision note(struct failure_list *l, uint64_t now, uint64_t worker,
                                     bool lasting, bool others, bool only)
 {
     struct failure_decision d;
-    failure_note(l, &(struct failure_in){now, worker, lasting, others, only}, &d);
+    failure_note(l, &(struct failure_in){now, worker, lasting, others, only, known}, &d);
     return d;
 }
 
@@ -64,6 +66,21 @@ static void test_two_workers(void **state)
     assert_true(note(&l, 0, 9, true, true, false).confirmed);
 }
 
+/* Whoever came after the first word does not confirm it, the other way round it counts. */
+static void test_other_names(void **state)
+{
+    struct failure_list l = {0};
+    known = 7;
+    assert_false(note(&l, 0, 7, true, true, false).confirmed);
+    for (uint64_t w = 8; w < 20; w++) {
+        known = w;
+        assert_false(note(&l, 0, w, true, true, false).confirmed);
+        assert_false(note(&l, FAILURE_ALONE_MS, w, true, true, false).confirmed);
+    }
+    assert_true(note(&l, 0, 7, true, true, false).confirmed);
+    known = 1000;
+}
+
 /* The only worker that is known is asked again. */
 static void test_alone(void **state)
 {
@@ -81,7 +98,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_back_off), cmocka_unit_test(test_others),
         cmocka_unit_test(test_all),      cmocka_unit_test(test_two_workers),
-        cmocka_unit_test(test_alone),
+        cmocka_unit_test(test_alone),    cmocka_unit_test(test_other_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -58,7 +58,7 @@ static void test_mark(void **state)
 static void doubt(struct rig *r, uint64_t task)
 {
     edit_task(r, task)->failed =
-        (struct failure_list){.at = {{.worker = 77, .lasting_ms = 1}}, .n = 1};
+        (struct failure_list){.at = {{.worker = 77, .lasting_ms = 1, .newest = 77}}, .n = 1};
 }
 
 /* Within the loop over the workers: both lose their leases, for the hundredth time.  The job goes

@@ -150,6 +150,32 @@ static void test_failures(void **state)
     assert_null(j->doom);
 }
 
+/* One worker's word, or its five failures, do not end what is aside while others are here. */
+static void test_aside_with_others(void **state)
+{
+    struct coordinator *co = *state;
+    struct worker *evil = state_add_worker(&co->state, 0), *good = state_add_worker(&co->state, 0);
+    struct job *j = add(&co->state, ddm);
+    evil->state = good->state = WORKER_HERE;
+    struct task *t = leased(co, j, TASK_SAMPLE, evil);
+    task_failed(co, t, FAULT_LASTING, "no such thing");
+    assert_int_equal(t->state, TASK_PENDING);
+    assert_int_equal(failure_until(&t->failed, good->id), 0); /* at once */
+    task_lease(co, t, good);
+    task_failed(co, t, FAULT_LASTING, "no such thing");
+    assert_int_equal(t->state, TASK_FAILED);
+    t = leased(co, j, TASK_EVAL, evil);
+    for (unsigned i = 0; i < 3 * TASK_FAILURES_MAX; i++) {
+        task_failed(co, t, FAULT_TASK, "no luck");
+        assert_int_equal(t->state, TASK_PENDING);
+        task_lease(co, t, evil);
+    }
+    good->state = WORKER_LEFT;
+    task_failed(co, t, FAULT_TASK, "no luck");
+    assert_int_equal(t->state, TASK_FAILED);
+    assert_null(j->doom);
+}
+
 static void test_hopeless(void **state)
 {
     struct coordinator *co = *state;
@@ -255,9 +281,10 @@ int main(void)
 {
 #define CASE(f) cmocka_unit_test_setup_teardown(f, bare_begin, bare_end)
     const struct CMUnitTest tests[] = {
-        CASE(test_make),     CASE(test_lease),        CASE(test_requeue),
-        CASE(test_attempts), CASE(test_failures),     CASE(test_hopeless),
-        CASE(test_end),      CASE(test_take_samples), CASE(test_prune),
+        CASE(test_make),     CASE(test_lease),    CASE(test_requeue),
+        CASE(test_attempts), CASE(test_failures), CASE(test_aside_with_others),
+        CASE(test_hopeless), CASE(test_end),      CASE(test_take_samples),
+        CASE(test_prune),
     };
     log_set_level(LOG_LEVEL_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);

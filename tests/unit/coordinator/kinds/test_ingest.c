@@ -60,13 +60,13 @@ static void too_many_end_the_job(void **state)
     struct rig *r = *state;
     struct view_job v;
     assert_int_equal(join(r, &r->workers[0], SKERRY_VERSION), 0);
+    assert_int_equal(join(r, &r->workers[1], SKERRY_VERSION), 0);
     uint64_t id = submit_urls(r);
     assert_true(ingest(r, 3));
     assert_false(ingest(r, 3));
     const struct job *j = state_job(&r->co->state, id);
     assert_int_equal(j->state, JOB_INGESTING);
     assert_true(j->rows[0].value == 3);
-    assert_int_equal(join(r, &r->workers[1], SKERRY_VERSION), 0);
     struct fake first = r->workers[0];
     r->workers[0] = r->workers[1];
     r->workers[1] = first;

@@ -77,6 +77,25 @@ static void test_one_word(void **state)
     assert_false(stalled(r, j, ""));
 }
 
+/* The last loss is not lost by one who says that nobody can have it. */
+static void test_aside(void **state)
+{
+    struct rig *r = *state;
+    struct fake *evil = &r->workers[0], *good = &r->workers[1];
+    struct job *j = begun(r);
+    for (int i = 0; i < 4; i++) {
+        assign(r, good, TASK_TRAIN);
+        finish_train(r, good);
+    }
+    wait_state(r, j->id, JOB_FINISHING);
+    const uint64_t id = assign(r, evil, TASK_EVAL)->id;
+    assert_true(fail_task(r, evil, false, SKERRY__V1__FAILURE__FAILURE_TASK));
+    assert_int_equal(j->state, JOB_FINISHING);
+    finish_job(r, good);
+    wait_state(r, j->id, JOB_DONE);
+    assert_int_equal(state_task(&r->co->state, id)->state, TASK_DONE);
+}
+
 /* A second one confirms it. */
 static void test_two_words(void **state)
 {
@@ -88,6 +107,25 @@ static void test_two_words(void **state)
     assert_true(fail_task(r, &r->workers[1], false, SKERRY__V1__FAILURE__FAILURE_TASK));
     wait_state(r, j->id, JOB_FAILED);
     assert_non_null(strstr(j->reason, "it is broken"));
+}
+
+/* A machine that comes back under other names does not confirm itself. */
+static void test_other_names(void **state)
+{
+    struct rig *r = *state;
+    struct fake *evil = &r->workers[0];
+    struct job *j = begun(r);
+    const uint64_t id = only_task(r, evil);
+    for (uint8_t i = 0; i < 6; i++) {
+        assert_true(fail_task(r, evil, false, SKERRY__V1__FAILURE__FAILURE_TASK));
+        evil->identity[0] = evil->instance[0] = (uint8_t)(70 + i);
+        assert_int_equal(join(r, evil, SKERRY_VERSION), 0);
+        forgive(r, id);
+        assert_int_equal(assign(r, evil, TASK_TRAIN)->id, id);
+        assert_int_equal(j->state, JOB_RUNNING);
+    }
+    finish_train(r, evil);
+    assert_int_equal(state_task(&r->co->state, id)->state, TASK_DONE);
 }
 
 /* Failures of a task, however many and by whomever, end nothing. */
@@ -165,7 +203,9 @@ int main(void)
     log_set_level(LOG_LEVEL_ERROR);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_one_word, begin, end),
+        cmocka_unit_test_setup_teardown(test_aside, begin, end),
         cmocka_unit_test_setup_teardown(test_two_words, begin, end),
+        cmocka_unit_test_setup_teardown(test_other_names, begin, end),
         cmocka_unit_test_setup_teardown(test_many_failures, begin, end),
         cmocka_unit_test_setup_teardown(test_network, begin, end),
         cmocka_unit_test_setup_teardown(test_bad_count, begin, end),

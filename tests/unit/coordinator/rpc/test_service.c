@@ -264,7 +264,7 @@ static void test_refused_results(void **state)
     /* What two workers say that nobody can do fails the job, with its reason. */
     assign(r, a, TASK_TRAIN);
     struct failure_list *failed = &edit_task(r, a->task->id)->failed;
-    *failed = (struct failure_list){.at = {{.worker = 77, .lasting_ms = 1}}, .n = 1};
+    *failed = (struct failure_list){.at = {{.worker = 77, .lasting_ms = 1, .newest = 77}}, .n = 1};
     begin_result(&x, a->task, NULL);
     x.m.failed = true;
     x.m.reason = (char *)"this model does not fit";
