@@ -16,7 +16,7 @@
  * write), as STREAM counts.  memcpy and fold alternate; each counts with its
  * best of ROUNDS (interference only ever slows one down), in time of the thread.
  *
- * outer_fold_s: fold_run() on files, whole: reads, arithmetic, SHA-256 of three
+ * outer_fold_s: fold_run() on files, whole: reads, arithmetic, SHA-256 of five
  * files, writes, fsync.  outer_check_s: fold_check() of K contributions.
  * fold_rss_mib: peak resident memory of a process that does both and nothing
  * else, above what it had before.
