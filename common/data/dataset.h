@@ -26,7 +26,8 @@
  * "KEY#1" ..., each beginning with the last token of the one before, so that
  * every token but a document's first is predicted exactly once.  Pieces of less
  * than DATASET_PIECE_MIN tokens are dropped, unless the document has no other
- * and it is at least 2.
+ * and it is at least 2.  Short documents are held out as a whole; of long ones spans
+ * are, runs of pieces, so that a few books can be held out by any fraction.
  *
  * Either may have a column: numbers that come with each sample (an embedding, to
  * partition by), as many for each.  Of images: the array of that name in
@@ -53,7 +54,9 @@
 #define DATASET_SHARDS_MAX 32768      /* shards of a job that brings its dataset */
 #define DATASET_BAD_NAMED 64          /* bad images kept by name */
 
-#define DATASET_PIECE_MIN 33 /* tokens: a routing prefix of 32 and one to predict */
+#define DATASET_PIECE_MIN 33  /* tokens: a routing prefix of 32 and one to predict */
+#define DATASET_SPAN 4096     /* tokens: about what is held out together of a long document */
+#define DATASET_WHOLE_SPANS 4 /* a document of more spans than these is long */
 
 struct tokenizer;
 struct dataset;
@@ -92,8 +95,9 @@ typedef int dataset_shard_fn(void *ctx, const struct dataset_shard *shard, struc
 
 struct dataset_cut {
     uint64_t seed;
-    /* Fraction of the images or documents, by hash of (seed, key); at least one if
-     * > 0.  Not used when there is a holdout_path. */
+    /* Fraction of the images or documents, by hash of (seed, key), and of the spans of long
+     * documents, at equal distances through all of these in their order; at least one image,
+     * document or span if > 0.  Not used when there is a holdout_path. */
     double holdout;
     uint32_t shard_samples; /* aimed at; shards differ by at most a few samples */
     uint32_t max_bad;       /* more images that are none, or without caption: an error */
@@ -107,7 +111,7 @@ struct dataset_cut {
 
 struct dataset_report {
     uint64_t samples, holdout_samples;     /* train + holdout written; holdout of them */
-    uint64_t documents, holdout_documents; /* text: with at least one piece */
+    uint64_t documents, holdout_documents; /* text: with a piece; held out as a whole */
     uint64_t tokens, holdout_tokens;       /* text: of all pieces written */
     uint64_t text_bytes;                   /* text: of all documents read */
     /* Text: ids are below.  The tokenizer's; of token files without one what they

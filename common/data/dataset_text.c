@@ -14,7 +14,8 @@
 #include "common/data/text_source.h"
 #include "common/data/tokenizer.h"
 
-#define STREAM_PIECES 0x706965636573ULL /* the seed's stream for the order of the pieces */
+#define STREAM_PIECES 0x706965636573ULL /* the seed's streams: the order of the pieces, */
+#define STREAM_SPANS 0x7370616e73ULL    /* and which spans are held out */
 #define BUCKETS_MAX 64
 #define BUCKET_SOURCE_BYTES (32u << 20) /* bytes of the source for each bucket */
 #define PENDING_BYTES (256u << 10)
@@ -45,11 +46,19 @@ struct text_dataset {
     uint32_t context;
 };
 
+/* Spans are counted through all long documents, and one in 1/holdout is held out. */
+struct spans {
+    uint32_t pieces; /* of a span */
+    uint64_t n;      /* pieces of long documents so far */
+    uint64_t first;  /* span that is held out, in the first long document */
+};
+
 struct text_cut {
     struct cutter *c;
     const struct dataset *ds;
     const struct text_dataset *own; /* the dataset's */
     struct spool train, holdout;
+    struct spans spans;
     const struct tokenizer *tokenizer;
     struct tokens tokens; /* the document */
     uint32_t *piece;      /* one piece of a token file */
@@ -215,11 +224,38 @@ static const uint32_t *ids_at(struct text_cut *t, const struct text_document *do
     return t->piece;
 }
 
-static int cut_document(struct text_cut *t, const struct text_document *doc, bool holdout)
+/* Which way a document goes. */
+enum split { SPLIT_TRAIN, SPLIT_HOLDOUT, SPLIT_SPANS };
+
+static enum split split_of(const struct text_cut *t, const struct text_document *doc, size_t total)
+{
+    const struct cutter *c = t->c;
+    if (t->own->held_out || c->opt->holdout == 0)
+        return SPLIT_TRAIN;
+    if (total > (size_t)DATASET_WHOLE_SPANS * t->spans.pieces * t->own->context)
+        return SPLIT_SPANS;
+    return c->report.documents == 0 || cut_is_holdout(c, doc->key) ? SPLIT_HOLDOUT : SPLIT_TRAIN;
+}
+
+/* Is the next piece of a long document of `total` tokens held out? */
+static bool in_held_span(struct text_cut *t, const struct text_document *doc, size_t total)
+{
+    struct spans *s = &t->spans;
+    const double share = t->c->opt->holdout;
+    if (s->n == 0) { /* as far into the text as the seed says */
+        uint64_t every = (uint64_t)(1 / share), there = total / t->own->context / s->pieces;
+        s->first = rng_mix(rng_mix(t->c->opt->seed, STREAM_SPANS), cut_hash(doc->key)) %
+                   (every < there ? every : there);
+    }
+    const double after = (double)(s->n++ / s->pieces) - (double)s->first;
+    return floor(after * share) > floor((after - 1) * share);
+}
+
+static int cut_document(struct text_cut *t, const struct text_document *doc, size_t total,
+                        enum split split)
 {
     uint32_t context = t->own->context;
     size_t least = context < DATASET_PIECE_MIN ? context : DATASET_PIECE_MIN;
-    size_t total = doc->ids ? doc->n_ids : t->tokens.n;
     uint64_t number = 0;
     int rc = 0;
     /* Each piece begins with the last token of the one before. */
@@ -228,20 +264,19 @@ static int cut_document(struct text_cut *t, const struct text_document *doc, boo
         if (at > 0 && n < least)
             break;
         const uint32_t *ids = ids_at(t, doc, at, n);
+        bool holdout = split == SPLIT_SPANS ? in_held_span(t, doc, total) : split == SPLIT_HOLDOUT;
         rc = check_vocab(t, doc->key, ids, n);
         if (rc == 0)
             rc = add_piece(t, doc, holdout, number++, ids, n);
     }
     t->c->report.documents += number > 0;
-    t->c->report.holdout_documents += number > 0 && holdout;
+    t->c->report.holdout_documents += number > 0 && split == SPLIT_HOLDOUT;
     return rc;
 }
 
 static int take_document(struct text_cut *t, const struct text_document *doc, bool only_holdout)
 {
     struct cutter *c = t->c;
-    bool first = c->report.documents == 0 && c->opt->holdout > 0;
-    bool holdout = only_holdout || (!t->own->held_out && (first || cut_is_holdout(c, doc->key)));
     int rc = cut_check_dim(c, t->ds, doc->key, (uint32_t)doc->dim);
     t->tokens.n = 0;
     if (rc == 0 && !doc->ids) {
@@ -249,7 +284,9 @@ static int take_document(struct text_cut *t, const struct text_document *doc, bo
             tokenizer_encode(t->tokenizer, doc->text, doc->len, TOKENIZER_ENDS, &t->tokens, c->err);
         c->report.text_bytes += doc->len;
     }
-    return rc < 0 ? rc : cut_document(t, doc, holdout);
+    size_t total = doc->ids ? doc->n_ids : t->tokens.n;
+    enum split split = only_holdout ? SPLIT_HOLDOUT : split_of(t, doc, total);
+    return rc < 0 ? rc : cut_document(t, doc, total, split);
 }
 
 static int take_source(struct text_cut *t, struct text_source *source, bool holdout)
@@ -365,6 +402,7 @@ static int text_cut(struct cutter *c, struct dataset *ds)
     c->total = bytes + held;
     t.tokenizer = own->tokenizer ? own->tokenizer : bytes_only;
     c->report.vocab = tokenizer_vocab(t.tokenizer);
+    t.spans.pieces = own->context < DATASET_SPAN ? DATASET_SPAN / own->context : 1;
     spool_init(&t.train, bytes, false);
     spool_init(&t.holdout, own->held_out ? held : bytes, true);
     buf_init(&t.payload, RECORD_MAX);

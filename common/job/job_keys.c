@@ -46,7 +46,9 @@ static const struct conf_key data_keys[] = {
     CONF(struct job_data, flip, BOOL, .def = "false",
          .doc = "mirror each image with probability one half"),
     CONF(struct job_data, holdout, DOUBLE, .def = "0.02", .min = 0, .max = 0.5,
-         .doc = "fraction of the samples kept for the held-out loss"),
+         .doc =
+             "fraction of the samples kept for the held-out loss; of long texts spans are kept, of "
+             "the others whole documents"),
     CONF(struct job_data, shard_samples, INT, .def = "512", .min = 16, .max = 65536,
          .doc = "samples per shard"),
     CONF(struct job_data, max_bad, INT, .def = "100", .min = 0, .max = 1000000,

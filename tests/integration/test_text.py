@@ -2,6 +2,7 @@
 import json
 import os
 import random
+import re
 
 import pytest
 
@@ -81,6 +82,23 @@ def test_texts_repeat_with_their_seed(told):
 
 def test_greedy_needs_no_luck(told):
     assert ask(told, prompt="of", tokens=40, temperature=0, seed=1)[0] == ask(told, prompt="of", tokens=40, temperature=0, seed=2)[0]
+
+
+def test_of_one_long_text_spans_are_held_out(told, tmp_path):
+    rng = random.Random(4)
+    (tmp_path / "book.txt").write_text(" ".join(rng.choice(WORDS) for _ in range(80000)))
+    (tmp_path / "job.yaml").write_text(JOB.replace("tales.jsonl, holdout: 0.1", "book.txt, holdout: 0.05"))
+    done = told.skerry("check", tmp_path / "job.yaml")
+    assert done.returncode == 0, done.stderr
+    documents, pieces, tokens, held = map(int, re.search(r"(\d+) documents, (\d+) pieces, (\d+) tokens \((\d+) held", done.stdout).groups())
+    assert documents == 1 and abs(held - 0.05 * tokens) <= 4096 * 1.05, "a span more or less"
+    job = told.wait_job(told.submit(tmp_path / "job.yaml"), "done")
+    assert job["dataset"]["samples"] == pieces and 0 < job["dataset"]["holdout"] < pieces / 10
+    assert job["eval_loss"] > 0
+    for epoch in job["epochs"]:
+        assert epoch["total"] == pieces - job["dataset"]["holdout"]
+        assert epoch["done"] + epoch["leased"] + epoch["pending"] == epoch["total"]
+    assert sum(epoch["done"] for epoch in job["epochs"]) == sum(r["samples"] for r in job["history"]) > 0
 
 
 def test_exported(told, tmp_path):

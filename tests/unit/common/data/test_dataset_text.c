@@ -178,6 +178,110 @@ static void documents_become_pieces(void **state)
     scratch_free(dir);
 }
 
+/* Who predicts each token of three long documents: nobody 0, training 't', the held-out loss 'h'.
+ */
+#define BOOK_MAX 60000
+struct whose {
+    char by[3][BOOK_MAX];
+    uint64_t held; /* tokens predicted */
+};
+
+static int on_long_shard(void *ctx, const struct dataset_shard *shard, struct err *ret_err)
+{
+    (void)ret_err;
+    struct whose *w = ctx;
+    struct shard s;
+    OK(shard_open(shard->path, &s, err));
+    for (size_t i = 0; i < s.n; i++) {
+        unsigned doc, piece;
+        const char *name = strchr(s.samples[i].key, '-') + 1;
+        assert_int_equal(sscanf(name, "%u_%*[^#]#%u", &doc, &piece), 2);
+        for (uint32_t k = 1; k < s.samples[i].tokens; k++) { /* the first token is not predicted */
+            char *by = &w->by[doc][piece * (CONTEXT - 1) + k];
+            assert_int_equal(*by, 0);
+            *by = shard->holdout ? 'h' : 't';
+            w->held += shard->holdout;
+        }
+    }
+    shard_close(&s);
+    return 0;
+}
+
+static void cut_long(const char *path, uint64_t seed, double holdout, struct whose *w,
+                     struct dataset_report *r)
+{
+    struct dataset *ds;
+    char *dir = scratch_new();
+    struct dataset_options opt = {.path = path, .text = true, .context = CONTEXT};
+    struct dataset_cut c = {
+        .seed = seed,
+        .holdout = holdout,
+        .shard_samples = 64,
+        .dir = dir,
+        .on_shard = on_long_shard,
+        .ctx = w,
+    };
+    memset(w, 0, sizeof(*w));
+    OK(dataset_open(&opt, &ds, err));
+    OK(dataset_cut(ds, &c, r, err));
+    dataset_close(ds);
+    scratch_free(dir);
+}
+
+/* Each token but the first is predicted once, and what is held out lies in spans: *ret says how
+ * many.  `n` is the tokens of the document. */
+static void check_whose(const char *by, size_t n, unsigned *ret)
+{
+    assert_int_equal(by[0], 0);
+    for (size_t i = 1; i < n; i++) {
+        assert_true(by[i] || n - i < DATASET_PIECE_MIN); /* the rest was too short for a piece */
+        *ret += by[i] == 'h' && by[i - 1] != 'h';
+    }
+}
+
+static void long_documents_are_held_out_by_spans(void **state)
+{
+    (void)state;
+    static const size_t lengths[] = {20000, 50000, 31000};
+    static const double shares[] = {0.001, 0.02, 0.05, 0.3, 0.5};
+    const uint64_t span = DATASET_SPAN / CONTEXT * (CONTEXT - 1), all = 20000 + 50000 + 31000;
+    char *dir = scratch_new(), name[16], *text = mem_alloc(BOOK_MAX);
+    struct whose *w = mem_alloc(sizeof(*w)), *again = mem_alloc(sizeof(*w));
+    struct dataset_report r;
+    unsigned other = 0;
+    memset(text, 'x', BOOK_MAX);
+    for (unsigned i = 0; i < COUNT(lengths); i++) {
+        (void)snprintf(name, sizeof(name), "%u_book.txt", i);
+        put(dir, name, text, lengths[i]);
+    }
+    for (size_t k = 0; k < COUNT(shares); k++)
+        for (uint64_t seed = 1; seed < 4; seed++) {
+            unsigned spans = 0;
+            cut_long(dir, seed, shares[k], w, &r);
+            for (unsigned i = 0; i < COUNT(lengths); i++)
+                check_whose(w->by[i], lengths[i] + 2, &spans);
+            assert_in_range(w->held, 1, (uint64_t)((double)all * shares[k]) + span);
+            assert_true((double)(w->held + span * 3 / 2) >= (double)all * shares[k]);
+            assert_in_range(spans, 1, w->held / span + 3); /* runs; documents may cut some */
+            assert_int_equal(r.documents, 3);
+            assert_int_equal(r.holdout_documents, 0);
+            /* Pieces count their first token, too. */
+            assert_int_equal(r.holdout_tokens, w->held + r.holdout_samples);
+            dataset_report_release(&r);
+            cut_long(dir, seed + (seed == 3), shares[k], again, &r);
+            dataset_report_release(&r);
+            if (seed < 3)
+                assert_memory_equal(w->by, again->by, sizeof(w->by));
+            else
+                other += memcmp(w->by, again->by, sizeof(w->by)) != 0;
+        }
+    assert_true(other > 0); /* another seed holds out something else */
+    mem_free(w);
+    mem_free(again);
+    mem_free(text);
+    scratch_free(dir);
+}
+
 static void same_seed_same_bytes(void **state)
 {
     (void)state;
@@ -349,6 +453,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(documents_become_pieces),
+        cmocka_unit_test(long_documents_are_held_out_by_spans),
         cmocka_unit_test(same_seed_same_bytes),
         cmocka_unit_test(holdout_of_its_own),
         cmocka_unit_test(pieces_have_the_column),
