@@ -10,135 +10,149 @@
 #define POLL_MS 400
 #define GONE_MS 60000 /* a coordinator that is away for longer ends the following */
 #define BAR 20
+#define SPEED_POLLS 32 /* speeds are averaged over about so many looks */
 
 struct follow {
     struct cli *cli;
     bool terminal;
-    int64_t round;     /* last one printed where there is no terminal */
-    char state[32];    /* last seen */
-    char waiting[256]; /* last printed where there is no terminal */
-    uint64_t printed_ms;
+    int64_t round;  /* last one printed where there is no terminal */
+    char state[32]; /* last seen */
+    char late[128]; /* who was late when the last line was printed; "": nobody */
+    double speed;   /* averaged, as workers report theirs one after the other; 0: not known */
 };
 
-/* The first thing that the job waits for, as a sentence; "" when nothing. */
-static void waiting_text(const json_t *job, char *out, size_t cap)
-{
-    const json_t *list = json_object_get(job, "waiting_for");
-    const json_t *first = json_array_get(list, 0);
-    char until[STR_HUMAN_MAX];
+/* Progress in words, and how much is done; no bar where that is not known. */
+struct progress {
+    char words[512];
+    double share; /* negative: not known */
+};
 
-    out[0] = '\0';
-    if (!first)
-        return;
-    long long ms = cli_int(first, "until_ms", -1);
-    int n = snprintf(out, cap, "%s: %s", cli_str(first, "what", "?"), cli_str(first, "why", ""));
-    if (ms >= 0 && n > 0 && (size_t)n < cap)
-        n += snprintf(out + n, cap - (size_t)n, " (at most %s more)",
-                      str_human_duration((uint64_t)ms, until));
-    if (json_array_size(list) > 1 && n > 0 && (size_t)n < cap)
-        snprintf(out + n, cap - (size_t)n, ", and %zu more", json_array_size(list) - 1);
+/* Who is late, or keeps the job from going on; NULL: nobody. */
+static const json_t *late_one(const json_t *job)
+{
+    const json_t *item;
+    size_t i;
+    json_array_foreach(json_object_get(job, "waiting_for"), i, item)
+    {
+        if (json_is_true(json_object_get(item, "late")))
+            return item;
+    }
+    return NULL;
 }
 
-static const char *fill_bar(double share, char bar[BAR + 1])
+static void add_late(const json_t *job, struct progress *p)
 {
-    for (int i = 0; i < BAR; i++)
-        bar[i] = (double)i < share * BAR ? '#' : '.';
-    bar[BAR] = '\0';
-    return bar;
+    const json_t *late = late_one(job);
+    size_t n = strlen(p->words), room = sizeof p->words - n;
+    if (late && cli_has(late, "worker"))
+        snprintf(p->words + n, room, "  waits for %s: %s", cli_str(late, "what", "?"),
+                 cli_str(late, "why", ""));
+    else if (late)
+        snprintf(p->words + n, room, "  waits: %s", cli_str(late, "why", ""));
 }
 
-/* A state before or between the rounds: its tasks are the progress. */
-static int describe_stage(const json_t *job, char *out, size_t cap)
+static void describe_round(const struct follow *f, const json_t *job, struct progress *p)
 {
-    const json_t *stage = json_object_get(job, "stage");
-    long long total = cli_int(stage, "total", 0), round = cli_int(job, "round", 0);
-    char name[96], bar[BAR + 1], begun[64] = "";
-    (void)show_stage(job, name, sizeof name);
-    if (round > 0) /* the data are cut anew in mid-run */
-        snprintf(begun, sizeof begun, "  round %lld/%lld", round, cli_int(job, "rounds", 0));
-    if (total > 1)
-        return snprintf(out, cap, "[%s] %s%s",
-                        fill_bar((double)cli_int(stage, "done", 0) / (double)total, bar), name,
-                        begun);
-    return snprintf(out, cap, "%s%s%s%s", cli_str(job, "state", "?"), begun,
-                    *cli_str(job, "reason", "") ? ": " : "", cli_str(job, "reason", ""));
-}
-
-static int describe(const json_t *job, char *out, size_t cap)
-{
-    char bar[BAR + 1], eta[STR_HUMAN_MAX], loss[32] = "", speed[48] = "", left[64] = "";
-    char of[32] = "";
+    char eta[STR_HUMAN_MAX], loss[32] = "", speed[48] = "", left[64] = "";
     long long round = cli_int(job, "round", 0), rounds = cli_int(job, "rounds", 0);
-    long long step = cli_int(job, "step", 0), steps = cli_int(job, "total_steps", 0);
-    double share =
-        steps ? (double)step / (double)steps : (rounds ? (double)round / (double)rounds : 0.0);
+    long long steps = cli_int(job, "total_steps", 0);
     if (cli_has(job, "loss"))
         snprintf(loss, sizeof loss, "  loss %.4f", cli_num(job, "loss", 0.0));
-    if (cli_num(job, "images_per_s", 0.0) > 0.0)
-        snprintf(speed, sizeof speed, "  %.0f %s/s", cli_num(job, "images_per_s", 0.0),
+    if (f->speed > 0)
+        snprintf(speed, sizeof speed, "  %.*f %s/s", f->speed < 10 ? 1 : 0, f->speed,
                  show_unit(job));
     if (cli_has(job, "eta_ms"))
         snprintf(left, sizeof left, "  ETA %s", cli_duration(job, "eta_ms", eta));
-    const char *state = cli_str(job, "state", "?");
-    if (steps)
-        snprintf(of, sizeof of, "/%lld", steps);
+    snprintf(p->words, sizeof p->words, "round %lld/%lld%s%s%s", round, rounds, loss, speed, left);
+    p->share = steps    ? cli_num(job, "step", 0.0) / (double)steps
+               : rounds ? (double)round / (double)rounds
+                        : 0.0;
+}
+
+/* A state before or between the rounds: its tasks are the progress. */
+static void describe_stage(const json_t *job, struct progress *p)
+{
+    const json_t *stage = json_object_get(job, "stage");
+    long long total = cli_int(stage, "total", 0), round = cli_int(job, "round", 0);
+    const char *reason = cli_str(job, "reason", "");
+    char name[96], begun[64] = "";
+    (void)show_stage(job, name, sizeof name);
+    if (round > 0) /* the data are cut anew in mid-run */
+        snprintf(begun, sizeof begun, "  round %lld/%lld", round, cli_int(job, "rounds", 0));
+    if (total > 1) {
+        p->share = (double)cli_int(stage, "done", 0) / (double)total;
+        snprintf(p->words, sizeof p->words, "%s%s", name, begun);
+    } else {
+        snprintf(p->words, sizeof p->words, "%s%s%s%s", cli_str(job, "state", "?"), begun,
+                 *reason ? ": " : "", reason);
+    }
+}
+
+static void describe(const struct follow *f, const json_t *job, struct progress *p)
+{
+    const char *state = cli_str(job, "state", "?"), *reason = cli_str(job, "reason", "");
+    char loss[32] = "";
+    *p = (struct progress){.share = -1};
+    if (cli_job_ended(state)) {
+        if (cli_has(job, "loss"))
+            snprintf(loss, sizeof loss, "  loss %.4f", cli_num(job, "loss", 0.0));
+        snprintf(p->words, sizeof p->words, "%s after round %lld/%lld%s%s%s", state,
+                 cli_int(job, "round", 0), cli_int(job, "rounds", 0), loss, *reason ? ": " : "",
+                 reason);
+        return;
+    }
     if (!strcmp(state, "running"))
-        return snprintf(out, cap, "[%s] round %lld/%lld  step %lld%s%s%s%s", fill_bar(share, bar),
-                        round, rounds, step, of, loss, speed, left);
-    if (cli_job_ended(state))
-        return snprintf(out, cap, "%s after round %lld/%lld%s%s%s", state, round, rounds, loss,
-                        *cli_str(job, "reason", "") ? ": " : "", cli_str(job, "reason", ""));
-    return describe_stage(job, out, cap);
+        describe_round(f, job, p);
+    else
+        describe_stage(job, p);
+    add_late(job, p);
 }
 
 static unsigned columns(void)
 {
     struct winsize size;
-    return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 20 ? size.ws_col : 100;
+    return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 20 ? size.ws_col : 80;
 }
 
-/* Redraws two lines in place: progress, and what is waited for. */
-static void draw(struct follow *f, const json_t *job)
+/* Redraws the line in place: the bar where there is room beside the words, which are cut. */
+static void draw(const struct progress *p)
 {
-    char line[512], waiting[256];
-    unsigned width = columns() - 1;
+    const unsigned width = columns() - 1;
+    const size_t full = strlen("[] ") + BAR + strlen(p->words);
 
-    describe(job, line, sizeof line);
-    waiting_text(job, waiting, sizeof waiting);
-    if (f->printed_ms)
-        fputs("\033[1A", stderr);
-    fprintf(stderr, "\r\033[K%.*s\n\033[K%s%.*s\r", (int)width, line,
-            waiting[0] ? "waits for " : "", waiting[0] ? (int)(width > 10 ? width - 10 : 0) : 0,
-            waiting);
+    fputs("\r\033[K", stderr);
+    if (p->share >= 0 && full <= width) {
+        char bar[BAR + 1] = "";
+        for (int i = 0; i < BAR; i++)
+            bar[i] = i < p->share * BAR ? '#' : '.';
+        fprintf(stderr, "[%s] ", bar);
+    }
+    fprintf(stderr, "%.*s", (int)width, p->words);
     fflush(stderr);
-    f->printed_ms = clock_now_ms();
 }
 
-/* Without a terminal: a line a round, a change of state, a new reason to wait. */
-static void print(struct follow *f, const json_t *job)
+/* Without a terminal: a line a round, a change of state, and when somebody else is late. */
+static void print(struct follow *f, const json_t *job, const struct progress *p)
 {
-    char line[512], waiting[256];
+    const json_t *late = late_one(job);
+    const char *who = late ? cli_str(late, "what", "") : "";
     long long round = cli_int(job, "round", 0);
-    const char *state = cli_str(job, "state", "");
-    bool ended = cli_job_ended(state);
-    uint64_t now = clock_now_ms();
-
-    waiting_text(job, waiting, sizeof waiting);
-    bool news = round != f->round || strcmp(state, f->state);
-    /* Reasons change with every heartbeat: at most one line in ten seconds. */
-    bool stuck = now - f->printed_ms > 10000;
-    if (!news && !stuck)
+    bool news = round != f->round || strcmp(cli_str(job, "state", ""), f->state) ||
+                (*who && strcmp(who, f->late));
+    if (!news)
         return;
-    describe(job, line, sizeof line);
-    fprintf(stderr, "%s%s%s\n", line, !ended && waiting[0] ? "  waits for " : "",
-            ended ? "" : waiting);
+    fprintf(stderr, "%s\n", p->words);
     f->round = round;
-    str_copy(f->waiting, sizeof f->waiting, waiting);
-    f->printed_ms = now;
+    str_copy(f->late, sizeof f->late, who);
 }
 
 static void show(struct follow *f, const json_t *job)
 {
+    const double speed = cli_num(job, "images_per_s", 0.0);
+    struct progress p;
+    if (speed > 0)
+        f->speed += f->speed > 0 ? (speed - f->speed) / SPEED_POLLS : speed;
+    describe(f, job, &p);
     if (f->cli->json) {
         if (cli_int(job, "round", 0) != f->round || strcmp(cli_str(job, "state", ""), f->state)) {
             cli_print_json(job);
@@ -146,9 +160,9 @@ static void show(struct follow *f, const json_t *job)
             f->round = cli_int(job, "round", 0);
         }
     } else if (f->terminal) {
-        draw(f, job);
+        draw(&p);
     } else {
-        print(f, job);
+        print(f, job, &p);
     }
     str_copy(f->state, sizeof f->state, cli_str(job, "state", ""));
 }

@@ -1,5 +1,5 @@
-/* Following a job: a line that is redrawn on a terminal, a line per change
- * elsewhere. */
+/* Following a job: round, loss, speed, ETA, and who is late, in one line that is redrawn on a
+ * terminal; elsewhere a line a round. */
 #ifndef CLI_FOLLOW_H
 #define CLI_FOLLOW_H
 

@@ -192,6 +192,12 @@ int swarm_add_worker(struct swarm *s, struct err *err)
     return add_worker(s, s->n_workers, err);
 }
 
+/* What takes the place of the progress that stands on a terminal. */
+static const char *line_start(void)
+{
+    return isatty(STDERR_FILENO) ? "\r\033[K" : "";
+}
+
 static int replace_worker(struct swarm *s, int i, int wait_status, struct err *err)
 {
     char why[600], name[32];
@@ -207,7 +213,7 @@ static int replace_worker(struct swarm *s, int i, int wait_status, struct err *e
         return err_set(err, -ECHILD, "%s ended by itself: %s", name, why);
     int rc = add_worker(s, place, err);
     if (rc == 0)
-        fprintf(stderr, "\r\033[K%s died (%s); worker-%d takes its place\n\n", name,
+        fprintf(stderr, "%s%s died (%s); worker-%d takes its place\n", line_start(), name,
                 strsignal(WTERMSIG(wait_status)), s->next_name);
     return rc;
 }
@@ -219,7 +225,7 @@ int swarm_kill_worker(struct swarm *s, unsigned i, struct err *err)
     if (s->n_workers == 0)
         return 0;
     i %= (unsigned)s->n_workers;
-    fprintf(stderr, "\r\033[Kdrill: SIGKILL for worker-%d\n\n", s->names[i]);
+    fprintf(stderr, "%sdrill: SIGKILL for worker-%d\n", line_start(), s->names[i]);
     kill(s->workers[i], SIGKILL);
     while (waitpid(s->workers[i], &wait_status, 0) < 0 && errno == EINTR)
         ;

@@ -136,6 +136,7 @@ static void add_waiting(void *arg, const struct view_waiting *w)
     put(o, "what", http_json_text(w->what));
     put(o, "why", http_json_text(w->why));
     put(o, "until_ms", duration(w->until_ms));
+    put(o, "late", json_boolean(w->late));
     http_json_push(arg, o);
 }
 

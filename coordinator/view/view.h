@@ -64,6 +64,7 @@ struct view_waiting {
     const char *what;                    /* "worker 3 (isle-c)", "round 4 of demo" */
     const char *why;
     int64_t until_ms; /* from now; -1: no limit known */
+    bool late;        /* longer than is usual, or nothing will come by itself */
 };
 
 typedef void (*view_waiting_fn)(void *arg, const struct view_waiting *w);

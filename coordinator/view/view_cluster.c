@@ -11,6 +11,12 @@
 
 #include <unistd.h>
 
+/* A round is late when it lasts this many times as long as the mean of the last ones, and some
+ * seconds more. */
+#define LATE_FACTOR 1.5
+#define LATE_ROUNDS 8
+#define LATE_LEAST_S 2.0
+
 /* ---- status -------------------------------------------------------------- */
 
 static uint64_t resident_bytes(void)
@@ -215,9 +221,26 @@ static int64_t from_now(const struct coordinator *co, uint64_t until_ms)
 }
 
 static void tell(const struct waiting *w, uint64_t job, uint64_t task, uint64_t worker,
-                 const char *what, const char *why, int64_t until_ms)
+                 const char *what, const char *why, int64_t until_ms, bool late)
 {
-    w->fn(w->arg, &(struct view_waiting){job, task, worker, what, why, until_ms});
+    w->fn(w->arg, &(struct view_waiting){job, task, worker, what, why, until_ms, late});
+}
+
+/* Does the phase's round last much longer than the last ones did? */
+static bool round_is_late(const struct coordinator *co, const struct task *t)
+{
+    const struct job *j = state_job(&co->state, t->job_id);
+    double seconds = 0;
+    unsigned n = 0;
+    if (t->kind != TASK_TRAIN || j == NULL || !j->paths[t->path].ready)
+        return false;
+    for (size_t i = j->n_rounds; i-- > 0 && n < LATE_ROUNDS;)
+        if (j->rounds[i].path == t->path) {
+            seconds += (double)j->rounds[i].seconds;
+            n++;
+        }
+    const double passed = (double)(core_now(co) - j->paths[t->path].ready_ms) / 1e3;
+    return n > 0 && passed > LATE_FACTOR * seconds / n + LATE_LEAST_S;
 }
 
 static void wait_for_worker(const struct waiting *ctx, const struct task *t)
@@ -229,21 +252,18 @@ static void wait_for_worker(const struct waiting *ctx, const struct task *t)
         return;
     member_lease(ctx->co, w, &d);
     (void)snprintf(what, sizeof(what), "worker %llu (%s)", (unsigned long long)w->id, w->name);
+    const char *doing = t->activity[0] ? t->activity : "working";
     if (d.verdict == LEASE_ALIVE && t->steps_total > 0)
-        (void)snprintf(why, sizeof(why), "%s task %llu: %.100s, step %u of %u",
-                       task_kind_name(t->kind), (unsigned long long)t->id,
-                       t->activity[0] ? t->activity : "working", t->steps_done, t->steps_total);
+        (void)snprintf(why, sizeof(why), "%.150s, step %u of %u", doing, t->steps_done,
+                       t->steps_total);
     else
-        (void)snprintf(why, sizeof(why), "%s task %llu: %.150s", task_kind_name(t->kind),
-                       (unsigned long long)t->id,
-                       d.verdict != LEASE_ALIVE ? d.reason
-                       : t->activity[0]         ? t->activity
-                                                : "working");
+        (void)str_copy(why, sizeof(why), d.verdict != LEASE_ALIVE ? d.reason : doing);
     int64_t until = from_now(ctx->co, d.until_ms);
     uint64_t spent = core_now(ctx->co) - t->leased_ms;
     if (d.verdict == LEASE_ALIVE && t->steps_done > 0 && t->steps_total >= t->steps_done)
         until = (int64_t)(spent * (t->steps_total - t->steps_done) / t->steps_done);
-    tell(ctx, t->job_id, t->id, w->id, what, why, until);
+    tell(ctx, t->job_id, t->id, w->id, what, why, until,
+         d.verdict != LEASE_ALIVE || round_is_late(ctx->co, t));
 }
 
 /* A grid whose experts are elsewhere takes a worker that draws and one that evaluates. */
@@ -252,10 +272,21 @@ static bool lacks_helper(const struct task *t, unsigned helpers)
     return (t->kind == TASK_VELOCITY && helpers == 0) || (task_is_remote(t) && helpers < 2);
 }
 
-/* Why nobody has taken a task, and in *ret_again when it is tried again, or 0. */
-static void why_untaken(const struct waiting *ctx, const struct task *t, char why[REASON_MAX],
-                        uint64_t *ret_again)
+/* Tasks of one job and kind that wait for the same are one line: a stage may have thousands. */
+struct untaken {
+    const struct task *first; /* NULL: none */
+    unsigned n;
+    char why[REASON_MAX];
+    uint64_t again; /* when it is tried again; 0: it did not fail */
+    bool late;
+};
+
+/* Why nobody has taken u->first. */
+static void why_untaken(const struct waiting *ctx, struct untaken *u)
 {
+    const struct task *t = u->first;
+    char *why = u->why;
+    bool blocked = true; /* it is not just that everybody has something to do */
     unsigned here = 0, idle = 0, helpers = 0, small = 0, failed = 0, quarantined = 0;
     const uint64_t present = core_now(ctx->co);
     uint64_t again = 0; /* when the first of those that failed it tries again */
@@ -292,21 +323,16 @@ static void why_untaken(const struct waiting *ctx, const struct task *t, char wh
         (void)snprintf(why, REASON_MAX, "%s in quarantine after failures%s%.190s",
                        here == 1 ? "the only worker is" : "all workers are",
                        t->reason[0] ? "; here it was: " : "", t->reason);
-    else if (idle == 0)
-        (void)snprintf(why, REASON_MAX, "%s",
-                       here == 1 ? "the only worker is busy" : "all workers are busy");
     else
-        (void)snprintf(why, REASON_MAX, "it is kept for the worker that did it last");
-    *ret_again = again;
+        blocked = false;
+    if (!blocked)
+        (void)snprintf(why, REASON_MAX, "%s",
+                       idle > 0    ? "it is kept for the worker that did it last"
+                       : here == 1 ? "the only worker is busy"
+                                   : "all workers are busy");
+    u->again = again;
+    u->late = blocked;
 }
-
-/* Tasks of one job and kind that wait for the same are one line: a stage may have thousands. */
-struct untaken {
-    const struct task *first; /* NULL: none */
-    unsigned n;
-    char why[REASON_MAX];
-    uint64_t again;
-};
 
 static void tell_untaken(const struct waiting *ctx, struct untaken *u)
 {
@@ -317,14 +343,15 @@ static void tell_untaken(const struct waiting *ctx, struct untaken *u)
         (void)snprintf(more, sizeof(more), " and %u more", u->n - 1);
     (void)snprintf(what, sizeof(what), "%s task %llu%s", task_kind_name(u->first->kind),
                    (unsigned long long)u->first->id, more);
-    tell(ctx, u->first->job_id, u->first->id, 0, what, u->why, from_now(ctx->co, u->again));
+    tell(ctx, u->first->job_id, u->first->id, 0, what, u->why, from_now(ctx->co, u->again),
+         u->late);
     u->first = NULL;
 }
 
 static void wait_for_taker(const struct waiting *ctx, const struct task *t, struct untaken *u)
 {
     struct untaken now = {.first = t, .n = 1};
-    why_untaken(ctx, t, now.why, &now.again);
+    why_untaken(ctx, &now);
     if (u->first != NULL && u->first->job_id == t->job_id && u->first->kind == t->kind &&
         u->again == now.again && strcmp(u->why, now.why) == 0) {
         u->n++;
@@ -347,7 +374,7 @@ static void wait_for_module(const struct waiting *ctx, const struct job *j,
         until = m->quorum_ms + (uint64_t)(j->spec.outer.grace * 1e3);
     tell(ctx, j->id, m->outer_task, 0, what,
          m->outer_task != 0 ? "the outer step is running" : m->outer_reason,
-         from_now(ctx->co, until));
+         from_now(ctx->co, until), m->retry_ms != 0);
 }
 
 /* "k of n done" of a stage whose tasks the job waits for. */
@@ -361,14 +388,15 @@ static void wait_for_stage(const struct waiting *ctx, const struct job *j)
                    j->spec.name);
     (void)snprintf(why, sizeof(why), "%u of %u tasks done%s%.160s", v.stage_done, v.stage_total,
                    j->reason[0] ? ": " : "", j->reason);
-    tell(ctx, j->id, 0, 0, what, why, -1);
+    tell(ctx, j->id, 0, 0, what, why, -1, false);
 }
 
 void view_each_waiting(struct coordinator *co, uint64_t job_id, view_waiting_fn fn, void *arg)
 {
     const struct waiting ctx = {co, fn, arg};
     if (!co->store_ok)
-        tell(&ctx, 0, 0, 0, "the disk of the data dir", co->store_error, CORE_COMMIT_RETRY_MS);
+        tell(&ctx, 0, 0, 0, "the disk of the data dir", co->store_error, CORE_COMMIT_RETRY_MS,
+             true);
     for (size_t i = 0; i < co->state.n_jobs; i++) {
         const struct job *j = co->state.jobs[i];
         if ((job_id == 0 || j->id == job_id) && !job_is_ended(j))

@@ -123,6 +123,7 @@ def test_a_killed_worker_is_replaced_and_the_job_ends(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "SIGKILL for worker-1" in done.stderr
     assert "worker-3 takes its place" in done.stderr
+    assert "\033" not in done.stderr, "what redraws a line is for terminals"
     rounds = [json.loads(line) for line in open(tmp_path / "out" / "metrics.jsonl")]
     assert [r["round"] for r in rounds if r["kind"] == "round"] == [1, 2, 3, 4, 5, 6]
 

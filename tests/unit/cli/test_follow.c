@@ -1,7 +1,8 @@
-/* Following a job: a line for each change, the exit status of how it ended, and what ends the
+/* Following a job: a line for each round, the exit status of how it ended, and what ends the
  * following sooner.  A thread answers with one canned answer after the other. */
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -11,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -88,13 +90,12 @@ static void connect_to(struct script *s, struct cli *cli, const char *const *ans
     assert_int_equal(pthread_create(&s->thread, NULL, play, s), 0);
 }
 
-/* Follows job 7 through the answers; what was said on stderr comes into `said`. */
-static int follow(struct cli *cli, const char *const *answers, const struct follow_hook *hook,
-                  char said[4096], char asked[256])
+/* Follows job 7 through the answers, with stderr as given. */
+static int follow_into(int file, struct cli *cli, const char *const *answers,
+                       const struct follow_hook *hook, char asked[256])
 {
     struct script s;
-    char path[] = "/tmp/skerry-follow.XXXXXX";
-    int file = mkstemp(path), kept = dup(STDERR_FILENO);
+    int kept = dup(STDERR_FILENO);
     assert_true(file >= 0 && kept >= 0);
     connect_to(&s, cli, answers);
     fflush(stderr);
@@ -103,17 +104,45 @@ static int follow(struct cli *cli, const char *const *answers, const struct foll
     fflush(stderr);
     assert_true(dup2(kept, STDERR_FILENO) >= 0);
     close(kept);
-    ssize_t n = pread(file, said, 4095, 0);
-    assert_true(n >= 0);
-    said[n] = '\0';
-    close(file);
-    assert_int_equal(unlink(path), 0);
     cli_close(cli);
     (void)shutdown(s.listener, SHUT_RDWR); /* ends a thread whose answers nobody asked for */
     assert_int_equal(pthread_join(s.thread, NULL), 0);
     close(s.listener);
     (void)snprintf(asked, 256, "%s", s.asked);
     return status;
+}
+
+/* The same; what was said comes into `said`. */
+static int follow(struct cli *cli, const char *const *answers, const struct follow_hook *hook,
+                  char said[4096], char asked[256])
+{
+    char path[] = "/tmp/skerry-follow.XXXXXX";
+    int file = mkstemp(path), status = follow_into(file, cli, answers, hook, asked);
+    ssize_t n = pread(file, said, 4095, 0);
+    assert_true(n >= 0);
+    said[n] = '\0';
+    close(file);
+    assert_int_equal(unlink(path), 0);
+    return status;
+}
+
+/* The same on a terminal that is so many columns wide. */
+static void follow_on_terminal(unsigned short width, const char *const *answers, char said[4096])
+{
+    struct winsize size = {.ws_row = 24, .ws_col = width};
+    struct cli cli = {0};
+    char asked[256];
+    int master = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+    assert_true(master >= 0 && grantpt(master) == 0 && unlockpt(master) == 0);
+    int slave = open(ptsname(master), O_RDWR | O_NOCTTY | O_CLOEXEC);
+    assert_int_equal(ioctl(slave, TIOCSWINSZ, &size), 0);
+    (void)follow_into(slave, &cli, answers, NULL, asked);
+    close(slave);
+    size_t len = 0;
+    for (ssize_t n; len < 4095 && (n = read(master, said + len, 4095 - len)) > 0;)
+        len += (size_t)n;
+    said[len] = '\0';
+    close(master);
 }
 
 static void the_end_of_a_job_is_the_status(void **state)
@@ -141,23 +170,60 @@ static void the_end_of_a_job_is_the_status(void **state)
     }
 }
 
-static void a_line_is_said_for_each_change(void **state)
+#define RUNNING(round, waiting)                                                                    \
+    "{\"state\":\"running\",\"round\":" round ",\"rounds\":4,\"step\":50,\"total_steps\":200,"     \
+    "\"loss\":0.5,\"images_per_s\":80,\"eta_ms\":61000,\"waiting_for\":[" waiting "]}"
+#define TRAINS(late)                                                                               \
+    "{\"worker\":3,\"what\":\"isle-b\",\"why\":\"training, step 9 of 50\",\"late\":" late "}"
+#define NOBODY                                                                                     \
+    "{\"worker\":null,\"what\":\"TRAIN task 4\",\"why\":\"no worker is here\",\"late\":true}"
+#define DONE "{\"state\":\"done\",\"round\":4,\"rounds\":4}"
+
+static void a_line_is_said_for_each_round(void **state)
 {
-    static const char running[] =
-        "{\"state\":\"running\",\"round\":1,\"rounds\":4,\"step\":50,\"total_steps\":200,"
-        "\"loss\":0.5,\"eta_ms\":61000,\"waiting_for\":[{\"what\":\"isle-b\",\"why\":\"trains\","
-        "\"until_ms\":2000},{\"what\":\"isle-c\",\"why\":\"trains\"}]}";
-    static const char *const answers[] = {running, running,
-                                          "{\"state\":\"done\",\"round\":4,\"rounds\":4}", NULL};
+    static const char *const answers[] = {
+        RUNNING("1", TRAINS("false")), /* who does what is expected is not named */
+        RUNNING("1", TRAINS("false")), /* and nothing new is not said */
+        RUNNING("2", TRAINS("false")),
+        RUNNING("2", TRAINS("true")), /* somebody is late: said once */
+        RUNNING("2", TRAINS("true")),
+        RUNNING("2", TRAINS("false") "," NOBODY),
+        RUNNING("3", ""),
+        DONE,
+        NULL,
+    };
     struct cli cli = {0};
-    char said[4096], asked[256], until[STR_HUMAN_MAX], expected[512];
+    char said[4096], asked[256];
     assert_int_equal(follow(&cli, answers, NULL, said, asked), CLI_OK);
-    (void)snprintf(expected, sizeof expected,
-                   "[#####...............] round 1/4  step 50/200  loss 0.5000  ETA 1m01s"
-                   "  waits for isle-b: trains (at most %s more), and 1 more\n"
-                   "done after round 4/4\n",
-                   str_human_duration(2000, until));
-    assert_string_equal(said, expected);
+    assert_string_equal(said, "round 1/4  loss 0.5000  80 images/s  ETA 1m01s\n"
+                              "round 2/4  loss 0.5000  80 images/s  ETA 1m01s\n"
+                              "round 2/4  loss 0.5000  80 images/s  ETA 1m01s"
+                              "  waits for isle-b: training, step 9 of 50\n"
+                              "round 2/4  loss 0.5000  80 images/s  ETA 1m01s"
+                              "  waits: no worker is here\n"
+                              "round 3/4  loss 0.5000  80 images/s  ETA 1m01s\n"
+                              "done after round 4/4\n");
+}
+
+/* The line is redrawn in place and never wider than the terminal: the bar goes first. */
+static void a_terminal_has_one_line(void **state)
+{
+    static const char *const answers[] = {RUNNING("1", ""), RUNNING("1", TRAINS("true")), DONE,
+                                          NULL};
+    char said[4096];
+    follow_on_terminal(80, answers, said);
+    assert_string_equal(said, "\r\033[K[#####...............] round 1/4  loss 0.5000  80 images/s"
+                              "  ETA 1m01s"
+                              "\r\033[Kround 1/4  loss 0.5000  80 images/s  ETA 1m01s"
+                              "  waits for isle-b: training, ste"
+                              "\r\033[Kdone after round 4/4\r\n");
+    follow_on_terminal(160, answers, said);
+    assert_non_null(strstr(said, "[#####...............] round 1/4  loss 0.5000  80 images/s"
+                                 "  ETA 1m01s  waits for isle-b: training, step 9 of 50\r"));
+    follow_on_terminal(30, answers, said);
+    assert_string_equal(said, "\r\033[Kround 1/4  loss 0.5000  80 im"
+                              "\r\033[Kround 1/4  loss 0.5000  80 im"
+                              "\r\033[Kdone after round 4/4\r\n");
 }
 
 static void a_job_that_is_not_there_is_not_waited_for(void **state)
@@ -186,7 +252,7 @@ static void a_hook_ends_the_following(void **state)
     char said[4096], asked[256];
     assert_int_equal(follow(&cli, answers, &hook, said, asked), CLI_FAILED);
     assert_int_equal(polled, 1);
-    assert_string_equal(said, "[##########..........] round 1/2  step 0\n");
+    assert_string_equal(said, "round 1/2\n");
 }
 
 static void an_interrupted_job_goes_on(void **state)
@@ -207,7 +273,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_end_of_a_job_is_the_status),
-        cmocka_unit_test(a_line_is_said_for_each_change),
+        cmocka_unit_test(a_line_is_said_for_each_round),
+        cmocka_unit_test(a_terminal_has_one_line),
         cmocka_unit_test(a_job_that_is_not_there_is_not_waited_for),
         cmocka_unit_test(a_hook_ends_the_following),
         cmocka_unit_test(an_interrupted_job_goes_on),
