@@ -12,6 +12,8 @@
 #include "common/data/captions.h"
 #include "common/data/tokenizer.h"
 
+#define GAIN_MAX 2 /* times that an outer step of one replica may be as long as its training */
+
 /* A path of the job file as the user means it: absolute, beside the job file, or from here. */
 static char *find_path(const char *job_path, const char *given)
 {
@@ -125,12 +127,26 @@ static int open_encoders(const char *job_path, struct job_file *job, struct err 
     return rc < 0 ? err_wrap(err, "%s", job_path) : 0;
 }
 
+/* Momentum adds up what one replica alone finds, as nothing that others found stands against it. */
+static void warn_of_momentum(const char *job_path, const struct job_outer *o)
+{
+    const double gain = o->lr / (1 - o->momentum);
+    if (gain > GAIN_MAX && o->warmup == 0)
+        fprintf(stderr,
+                "warning: %s: with one replica of each module, outer.lr %g and outer.momentum %g "
+                "make steps up to %.1f times as long as what was trained, and the loss jumps after "
+                "the first rounds; leave both out to train plainly\n",
+                job_path, o->lr, o->momentum, gain);
+}
+
 static int check_recipe(const char *job_path, struct job_file *job, struct err *err)
 {
     struct composition comp;
     int rc = recipe_check(&job->spec, &comp, err);
     if (rc < 0)
         return err_wrap(err, "%s", job_path);
+    if (!composition_shares(&comp))
+        warn_of_momentum(job_path, &job->spec.outer);
     job->partitions = comp.n_partitions;
     composition_release(&comp);
     return 0;

@@ -145,20 +145,6 @@ static int check_training(const struct yaml_doc *doc, struct job_spec *s, struct
     return 0;
 }
 
-/* Does a module get more than one contribution a round? */
-static bool is_shared(const struct composition *c)
-{
-    for (uint32_t m = 0; m < c->n_modules; m++) {
-        uint32_t n = 0;
-        for (uint32_t p = 0; p < c->n_paths; p++)
-            for (uint32_t l = 0; l < composition_levels(c, p); l++)
-                n += c->paths[p].modules[l] == m ? c->paths[p].replicas : 0;
-        if (n > 1)
-            return true;
-    }
-    return false;
-}
-
 /* Nesterov's momentum averages what several replicas found.  On the contributions of one alone it
  * makes the loss jump after the first rounds: such a job trains plainly unless it says otherwise.
  */
@@ -167,7 +153,7 @@ static int complete_outer(const struct yaml_doc *doc, struct job_spec *s, struct
     struct composition c;
     if (recipe_compose(s, &c, NULL) < 0)
         return 0; /* recipe_check says why, where the job is taken */
-    const bool alone = !is_shared(&c);
+    const bool alone = !composition_shares(&c);
     composition_release(&c);
     if (alone && !conf_find(doc, "outer.lr"))
         s->outer.lr = 1;

@@ -437,6 +437,19 @@ bool recipe_mixes(const char *name)
     return recipe != NULL && recipe->experts;
 }
 
+bool composition_shares(const struct composition *c)
+{
+    for (uint32_t m = 0; m < c->n_modules; m++) {
+        uint32_t n = 0;
+        for (uint32_t p = 0; p < c->n_paths; p++)
+            for (uint32_t l = 0; l < composition_levels(c, p); l++)
+                n += c->paths[p].modules[l] == m ? c->paths[p].replicas : 0;
+        if (n > 1)
+            return true;
+    }
+    return false;
+}
+
 void composition_release(struct composition *c)
 {
     for (uint32_t w = 0; w < COMPOSITION_NETWORKS; w++)

@@ -96,6 +96,9 @@ bool recipe_mixes(const char *name);
 
 void composition_release(struct composition *c); /* { 0 } is fine */
 
+/* Does a module get more than one contribution a round? */
+bool composition_shares(const struct composition *c);
+
 /* Levels of a path's network. */
 static inline uint32_t composition_levels(const struct composition *c, uint32_t path)
 {

@@ -49,6 +49,16 @@ def test_job_file(tmp_path, change, words):
         assert word in lines[0], lines[0]
 
 
+@pytest.mark.parametrize("replicas, momentum, warns", [(1, 0.9, True), (1, 0.5, False), (2, 0.9, False)])
+def test_momentum_of_a_single_replica_is_warned_of(tmp_path, replicas, momentum, warns):
+    done = skerry("check", write_job(tmp_path, replicas=replicas, momentum=momentum))
+    assert done.returncode == 0, done.stderr
+    if warns:
+        one_sentence(done, "warning: ", "outer.momentum 0.9", "up to 7.0 times")
+    else:
+        assert done.stderr == ""
+
+
 def test_empty_class(tmp_path):
     job = write_job(tmp_path)
     os.makedirs(tmp_path / "data" / "nothing")
