@@ -23,16 +23,31 @@ struct run {
     int drill_every; /* seconds between kills; 0: never */
     uint64_t drilled_ms;
     unsigned drills;
+    long long drawn; /* task of the newest sample in out_dir; 0: none */
     const char *strategies;
 };
 
-/* Every poll: children alive?  The drill's moment? */
+static const char *out_dir = "out";
+
+/* A new sample is there to be looked at while the job goes on.  Whatever fails is tried again with
+ * the next one, and at the end. */
+static void take_new_samples(struct run *run, const json_t *job)
+{
+    const json_t *list = json_object_get(job, "samples");
+    long long newest = cli_int(json_array_get(list, json_array_size(list) - 1), "task", 0);
+    if (newest != run->drawn)
+        (void)artifacts_samples(run->cli, (uint64_t)cli_int(job, "id", 0), out_dir, NULL);
+    run->drawn = newest;
+}
+
+/* Every poll: new samples?  Children alive?  The drill's moment? */
 static int on_poll(void *arg, const json_t *job)
 {
     struct run *run = arg;
     struct err err = {0};
 
     int rc = 0;
+    take_new_samples(run, job);
     if (run->drill && cli_int(job, "round", 0) >= run->drill) {
         rc = swarm_kill_worker(&run->swarm, 0, &err);
         run->drill = 0;
@@ -137,7 +152,6 @@ static int run_job(struct run *run, struct job_file *job, int workers, const cha
 }
 
 static struct run options;
-static const char *out_dir = "out";
 static int n_workers = 2, n_threads;
 
 static int run_run(struct cli *cli, const struct args *args, struct err *err)
@@ -178,9 +192,9 @@ const struct command command_run = {
     .what = "launch a private swarm on this machine, run a job, leave the results in a folder",
     .usage = "job.yaml [--workers N] [--out DIR]",
     .about = "Launches a coordinator and workers on free loopback ports, runs the job to its end, "
-             "leaves samples.png (or sample.txt), loss.svg, metrics.jsonl, report.json and model/ "
-             "in DIR and cleans up after itself, also on Ctrl-C and on errors (the logs stay in "
-             "DIR/logs).",
+             "leaves samples.png (or sample.txt; the newest is there on the way, too), loss.svg, "
+             "metrics.jsonl, report.json and model/ in DIR and cleans up after itself, also on "
+             "Ctrl-C and on errors (the logs stay in DIR/logs).",
     .flags =
         (const struct args_flag[]){
             {"workers", 'w', ARGS_INT, &n_workers, "N", "workers to start", .min = 1,

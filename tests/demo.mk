@@ -6,7 +6,7 @@ DEMO := $(BUILD_DIR)/demo
 demo: ## set up, build, train on emoji with three workers (one is killed midway), show samples
 	@deploy/install-deps.sh demo
 	@$(MAKE) --no-print-directory all demo-data
-	@$(BUILD_DIR)/bin/skerry run deploy/demo/emoji.yaml --workers 3 --drill 16 --out $(DEMO)/out
+	@$(BUILD_DIR)/bin/skerry run deploy/demo/emoji.yaml --workers 3 --drill 12 --out $(DEMO)/out
 
 demo-data: $(BUILD_DIR)/bin/emoji-dataset
 	@test -f $(DEMO)/emoji/.complete || { rm -rf $(DEMO)/emoji && mkdir -p $(DEMO) && \

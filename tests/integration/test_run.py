@@ -74,8 +74,8 @@ def test_strategies_are_checked_before_anything_is_trained(tmp_path, recipe, str
     assert words in done.stderr and not os.path.exists(tmp_path / "out")
 
 
-def start_long_run(tmp_path):
-    job = write_job(tmp_path, rounds=100000, steps=20)
+def start_long_run(tmp_path, **keys):
+    job = write_job(tmp_path, rounds=100000, steps=20, **keys)
     run = subprocess.Popen([f"{BIN}/skerry", "run", str(job), "--workers", "2", "--out", str(tmp_path / "out")],
                            stderr=open(tmp_path / "err", "w"), stdout=subprocess.DEVNULL)
     wait_until(lambda: re.search(r"round [1-9]", open(tmp_path / "err").read()) or run.poll() is not None, 60,
@@ -84,6 +84,18 @@ def start_long_run(tmp_path):
     kids = children_of(run.pid)
     assert len(kids) == 3
     return run, kids
+
+
+def test_the_newest_samples_are_there_while_it_trains(tmp_path):
+    run, _ = start_long_run(tmp_path, sample_every=1)
+    grid = tmp_path / "out" / "samples.png"
+    wait_until(lambda: grid.exists() or run.poll() is not None, 60, "the first grid")
+    first = grid.read_bytes()
+    wait_until(lambda: grid.read_bytes() != first or run.poll() is not None, 60, "another grid in its place")
+    assert run.poll() is None, open(tmp_path / "err").read()
+    assert png_size(grid)[0] >= 32
+    run.send_signal(signal.SIGINT)
+    assert run.wait(20) == 130
 
 
 def gone(pids):
