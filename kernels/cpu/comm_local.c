@@ -261,7 +261,8 @@ static void release(struct comm *c)
     pthread_mutex_unlock(&h->lock);
     if (!last)
         return;
-    for (struct box *b = h->boxes[0]; b < h->boxes[COMM_RANKS_MAX]; b++) {
+    for (int i = 0; i < COMM_RANKS_MAX * COMM_RANKS_MAX; i++) {
+        struct box *b = &h->boxes[i / COMM_RANKS_MAX][i % COMM_RANKS_MAX];
         for (struct letter *l = b->first, *next; l; l = next) {
             next = l->next;
             free(l);
