@@ -1,4 +1,5 @@
 """A worker of two devices: one worker to the coordinator, and the same training but for the order of sums."""
+import json
 import os
 import re
 
@@ -70,6 +71,10 @@ def test_a_pipeline_has_the_bits_of_one_device(swarm, tmp_path):
         for tensor, values in one.items():
             assert np.array_equal(values, two[tensor]), (name, tensor)
     assert "over 1 pipeline of 2 stages in 4 micro-batches" in swarm.log("cpu,cpu")
+    trace = re.search("when each device did what in a step: (.*)", swarm.log("cpu,cpu")).group(1)
+    with open(trace, encoding="utf-8") as f:
+        bars = [(e["tid"], e["name"]) for e in json.load(f)["traceEvents"] if e["ph"] == "X"]
+    assert {(0, "F 3"), (1, "B 0"), (0, "SEND states 2"), (1, "STEP")} <= set(bars)
     assert "the job asks for a pipeline, but this worker has one device" in swarm.log("cpu")
 
 

@@ -36,6 +36,7 @@
 #define STREAM_DATA 0x7068617365ULL
 #define WINDOW_BATCHES 4
 #define WINDOW_SHARE 16
+#define TRACED_STEP 2   /* of each phase: the first ones settle what is made at first use */
 #define NAP_NS 20000000 /* between looks at whether the task is stopped */
 
 struct phase {
@@ -291,6 +292,14 @@ static void slow_down(struct phase *p, uint64_t ns)
     }
 }
 
+static void trace_next(const struct phase *p)
+{
+    char *path =
+        str_printf("%s/trace-%" PRIu64 "-%u.json", p->e->state_dir, p->w->task->job_id, p->t->path);
+    island_trainer_trace(p->r->ranks, path);
+    mem_free(path);
+}
+
 /* One step; *ret_ended: there was nothing left to make it of. */
 static int step(struct phase *p, bool *ret_ended, struct err *err)
 {
@@ -302,6 +311,8 @@ static int step(struct phase *p, bool *ret_ended, struct err *err)
     *ret_ended = b.count == 0;
     if (*ret_ended)
         return 0; /* bounded by time, and the samples are used up */
+    if (p->at.steps == TRACED_STEP && island_size(p->e->island) > 1)
+        trace_next(p);
     uint64_t begun = clock_now_ns();
     rc = island_trainer_step(p->r->ranks, &b, &s, err);
     if (rc < 0)

@@ -1,5 +1,9 @@
 #include "worker/train/island_train.h"
 
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "worker/pipe/trace.h"
+
 /* ---- the sum of the gradients ----
  *
  * Ranges gather until they are a bucket, which is then queued on a stream of its own behind what
@@ -355,6 +359,7 @@ struct island_trainer {
     int rcs[ISLAND_MAX]; /* the step's */
     struct err err;      /* rank 0's in the step */
     enum island_what what;
+    char *trace; /* where the next step's goes; NULL: it has none */
 };
 
 /* Ends with any communicator's failure: a failure of one is one of all. */
@@ -506,6 +511,7 @@ void island_trainer_free(struct island_trainer *t)
     }
     for (int i = 0; i < t->stages; i++)
         model_free(t->parts[i]);
+    mem_free(t->trace);
     mem_free(t);
 }
 
@@ -619,6 +625,31 @@ static int step_job(void *arg, int rank, struct err *err)
     return 0;
 }
 
+void island_trainer_trace(struct island_trainer *t, const char *path)
+{
+    mem_free(t->trace);
+    t->trace = str_dup(path);
+}
+
+static void write_trace(struct island_trainer *t)
+{
+    struct trace_device devices[ISLAND_MAX];
+    char names[ISLAND_MAX][80];
+    struct err err = {0};
+    for (int i = 0; i < t->n; i++) {
+        (void)snprintf(names[i], sizeof names[i], "%s, copy %d, stage %d",
+                       island_device(t->is, i)->name, i / t->stages, i % t->stages);
+        devices[i].name = names[i];
+        trainer_traced(t->trainers[i], &devices[i].trace, &devices[i].list);
+    }
+    if (trace_write(t->trace, devices, t->n, &err) < 0)
+        log_warn("island", "no trace of a step: %s", err.msg);
+    else
+        log_info("island", "when each device did what in a step: %s", t->trace);
+    mem_free(t->trace);
+    t->trace = NULL;
+}
+
 int island_trainer_step(struct island_trainer *t, const struct batch *b, struct step_result *ret,
                         struct err *err)
 {
@@ -630,11 +661,16 @@ int island_trainer_step(struct island_trainer *t, const struct batch *b, struct 
     t->batch = *b;
     t->batch.whole = b->count;
     t->batch.units = batch_units(b);
+    const uint64_t begun = clock_now_ns();
+    for (int i = 0; i < t->n && t->trace; i++)
+        trainer_trace(t->trainers[i], begun);
     int rc = island_cut(t->is, t->stages, err);
     if (rc == 0)
         rc = island_run(t->is, step_job, t, err);
     if (rc < 0)
         return rc;
+    if (t->trace)
+        write_trace(t);
     t->settled_count = b->count;
     t->settled_seq = b->seq;
     for (int i = 1; i < t->n; i++)

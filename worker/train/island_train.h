@@ -66,6 +66,10 @@ int island_trainer_follow(struct island_trainer *t, enum island_what what, struc
 int island_trainer_step(struct island_trainer *t, const struct batch *b, struct step_result *ret,
                         struct err *err);
 
+/* The next step, which must be of an island of several, leaves a file of Chrome's trace events at
+ * path (worker/pipe/trace.h). */
+void island_trainer_trace(struct island_trainer *t, const char *path);
+
 /* For tests: another size of the buckets. */
 void island_trainer_set_bucket(struct island_trainer *t, uint64_t bytes);
 

@@ -5,9 +5,11 @@
 #include "common/base/hash.h"
 #include "common/base/log.h"
 
-enum { REPEATS = 3, SIZES = 2, SIZE_MOST = 4, MESSAGES = 8, ELEMENTS = 1 << 20 };
-#define LARGE (4u << 20) /* bytes of a large message */
-#define MEMORY_MAX 1e15  /* of a profile */
+enum { REPEATS = 5, SIZES = 2, SIZE_MOST = 4, MESSAGES = 8 };
+#define ELEMENTS_MAX (8u << 20) /* of a vector that is updated or summed: more than caches hold */
+#define COLD (64u << 20)        /* bytes that are written between timings */
+#define LARGE (4u << 20)        /* bytes of a large message */
+#define MEMORY_MAX 1e15         /* of a profile */
 
 /* Of a part of one block, on one device. */
 struct part_times {
@@ -20,7 +22,7 @@ struct rank_times {
     struct part_times parts[PARTS];
     double step;              /* seconds of an element's norm and update */
     double small, large;      /* seconds of a message to the next rank */
-    double sum;               /* seconds of a sum over all ranks, of LARGE bytes */
+    double sum;               /* seconds of an element's sum over all ranks */
     struct net_encoders stub; /* in place of the encoders */
 };
 
@@ -89,9 +91,17 @@ static void zeros_make(struct zeros *z, const struct model *m, const struct net 
     z->batch.pos = z->pos;
 }
 
+/* In a step other blocks are computed in between: weights come from memory, not from a cache. */
+static int forget_caches(struct net *net, void *cold, struct err *err)
+{
+    struct weights *w = net->weights;
+    weights_note(w, w->ops->zero(w->dev, cold, COLD, w->stream), "zero");
+    return weights_sync(w, err);
+}
+
 /* The least of some times, as others may have the machine meanwhile. */
-static int time_size(struct net *net, const struct model *m, int samples, double *f, double *b,
-                     struct err *err)
+static int time_size(struct net *net, const struct model *m, int samples, void *cold, double *f,
+                     double *b, struct err *err)
 {
     const struct net_micro micro = {0, (unsigned)samples, true, true};
     struct zeros z;
@@ -99,17 +109,21 @@ static int time_size(struct net *net, const struct model *m, int samples, double
     *f = *b = INFINITY;
     int rc = net_load(net, &z.batch, 1, err);
     for (int i = 0; i <= REPEATS && rc == 0; i++) { /* the first one warms up */
-        const uint64_t begun = clock_now_ns();
-        rc = net_forward(net, NULL, 0, &micro, err);
+        rc = forget_caches(net, cold, err);
+        uint64_t begun = clock_now_ns();
+        if (rc == 0)
+            rc = net_forward(net, NULL, 0, &micro, err);
         if (rc == 0)
             rc = weights_sync(net->weights, err);
-        const double forward = seconds_since(begun);
+        *f = i > 0 ? fmin(*f, seconds_since(begun)) : *f;
+        if (rc == 0)
+            rc = forget_caches(net, cold, err);
+        begun = clock_now_ns();
         if (rc == 0)
             rc = net_backward(net, NULL, 0, err);
         if (rc == 0)
             rc = weights_sync(net->weights, err);
-        *f = i > 0 ? fmin(*f, forward) : *f;
-        *b = i > 0 ? fmin(*b, seconds_since(begun) - forward) : *b;
+        *b = i > 0 ? fmin(*b, seconds_since(begun)) : *b;
     }
     zeros_release(&z);
     return rc;
@@ -120,19 +134,24 @@ static int time_part(const struct measuring *t, int rank, int which, struct err 
     struct rank_times *mine = (struct rank_times *)(uintptr_t)&t->ranks[rank];
     const int depth = t->m->spec.depth, from = which == FIRST ? 0 : which == LAST ? depth - 1 : 1;
     struct part_times *times = &mine->parts[which];
+    struct device *dev = island_device(t->is, rank);
     struct model *part = NULL;
     struct net *net = NULL;
+    void *cold = NULL;
     int rc = model_part_new(t->m, (struct model_part){from, from + 1}, &part, err);
     struct net_options opt = train_net_options(t->opt);
     opt.batch = opt.load = t->sizes.samples[t->sizes.n - 1];
     opt.slots = 1;
     opt.encoders = t->opt->encoders ? &mine->stub : NULL;
     if (rc == 0)
-        rc = net_new(island_device(t->is, rank), part, &opt, &net, err);
+        rc = net_new(dev, part, &opt, &net, err);
     if (rc == 0)
         rc = weights_changed(net->weights, err);
+    if (rc == 0)
+        rc = dev->ops->alloc(dev, COLD, &cold, err);
     for (int i = 0; i < t->sizes.n && rc == 0; i++)
-        rc = time_size(net, t->m, t->sizes.samples[i], &times->f[i], &times->b[i], err);
+        rc = time_size(net, t->m, t->sizes.samples[i], cold, &times->f[i], &times->b[i], err);
+    dev->ops->free(dev, cold);
     net_free(net);
     model_free(part);
     return rc;
@@ -140,41 +159,47 @@ static int time_part(const struct measuring *t, int rank, int which, struct err 
 
 /* ---- the update, and links ---- */
 
-static int time_update(struct device *dev, double *ret, struct err *err)
+static uint64_t elements_of(const struct measuring *t)
+{
+    return t->m->flat < ELEMENTS_MAX ? t->m->flat : ELEMENTS_MAX;
+}
+
+static int time_update(const struct measuring *t, struct device *dev, double *ret, struct err *err)
 {
     const struct kernel_ops *k = dev->ops;
+    const uint64_t n = elements_of(t);
     struct {
         double sum;
         struct adamw_now now;
     } *scalars = NULL;
     float *x = NULL;
     void *d = NULL;
-    int rc = k->alloc(dev, 4 * ELEMENTS * sizeof *x, &d, err);
+    int rc = k->alloc(dev, 4 * n * sizeof *x, &d, err);
     x = d;
     if (rc == 0)
         rc = k->alloc(dev, sizeof *scalars, (void **)&scalars, err);
     if (rc == 0)
-        rc = k->zero(dev, x, 4 * ELEMENTS * sizeof *x, NULL);
+        rc = k->zero(dev, x, 4 * n * sizeof *x, NULL);
     if (rc == 0)
         rc = k->zero(dev, scalars, sizeof *scalars, NULL);
     const struct adamw p = {.p = x,
-                            .m = x + ELEMENTS,
-                            .v = x + 2 * ELEMENTS,
-                            .grad = x + 3 * ELEMENTS,
+                            .m = x + n,
+                            .v = x + 2 * n,
+                            .grad = x + 3 * n,
                             .now = &scalars->now,
                             .beta1 = 0.9f,
                             .beta2 = 0.999f,
                             .eps = 1,
-                            .n = ELEMENTS};
+                            .n = (int64_t)n};
     *ret = INFINITY;
     for (int i = 0; i < REPEATS && rc == 0; i++) {
         const uint64_t begun = clock_now_ns();
-        rc = k->sumsq(dev, &scalars->sum, p.grad, ELEMENTS, NULL);
+        rc = k->sumsq(dev, &scalars->sum, p.grad, p.n, NULL);
         if (rc == 0)
             rc = k->adamw(dev, &p, NULL);
         if (rc == 0)
             rc = k->sync(dev, NULL, err);
-        *ret = fmin(*ret, seconds_since(begun) / ELEMENTS);
+        *ret = fmin(*ret, seconds_since(begun) / (double)n);
     }
     k->free(dev, scalars);
     k->free(dev, d);
@@ -220,7 +245,7 @@ static int give_back(struct measuring *t, int rank, void *x, uint64_t bytes)
 static int time_sum(struct measuring *t, int rank, void *x, double *ret, struct err *err)
 {
     struct comm *all = island_pipe(t->is, rank);
-    const struct comm_piece piece = {x, LARGE / sizeof(float)};
+    const struct comm_piece piece = {x, elements_of(t)};
     int rc = 0;
     *ret = INFINITY;
     for (int i = 0; i < MESSAGES && rc == 0; i++) {
@@ -228,7 +253,7 @@ static int time_sum(struct measuring *t, int rank, void *x, double *ret, struct 
         rc = all->ops->all_reduce(all, &piece, 1, COMM_F32, NULL);
         if (rc == 0)
             rc = all->ops->wait(all, NULL, err);
-        *ret = fmin(*ret, seconds_since(begun));
+        *ret = fmin(*ret, seconds_since(begun) / (double)piece.n);
     }
     return rc;
 }
@@ -239,10 +264,11 @@ static int time_links(void *arg, int rank, struct err *err)
     struct measuring *t = arg;
     struct device *dev = island_device(t->is, rank);
     struct rank_times *mine = &t->ranks[rank];
+    const uint64_t sum = elements_of(t) * sizeof(float), bytes = sum > LARGE ? sum : LARGE;
     void *x = NULL;
-    int rc = dev->ops->alloc(dev, LARGE, &x, err);
+    int rc = dev->ops->alloc(dev, bytes, &x, err);
     if (rc == 0)
-        rc = dev->ops->zero(dev, x, LARGE, NULL);
+        rc = dev->ops->zero(dev, x, bytes, NULL);
     for (int lower = 0; lower + 1 < island_size(t->is) && rc == 0; lower++) {
         if (rank == lower)
             rc = bounce(t, rank, x, 64, &mine->small, err);
@@ -271,7 +297,7 @@ static int time_rank(void *arg, int rank, struct err *err)
     for (int i = 0; i < PARTS && rc == 0; i++)
         if (i != MIDDLE || parts)
             rc = time_part(t, rank, i, err);
-    return rc < 0 ? rc : time_update(island_device(t->is, rank), &t->ranks[rank].step, err);
+    return rc < 0 ? rc : time_update(t, island_device(t->is, rank), &t->ranks[rank].step, err);
 }
 
 /* ---- as costs ---- */
@@ -352,7 +378,7 @@ static int fill(const struct measuring *t, uint64_t memory, struct costs *p, str
         p->links[i].alpha = r->small;
         /* Of a message, or as a sum by a ring would have it: the slower of the two. */
         p->links[i].bytes_per_s = fmin((double)LARGE / fmax(r->large - r->small, 1e-9),
-                                       2.0 * (n - 1) / n * LARGE / fmax(r->sum, 1e-9));
+                                       2.0 * (n - 1) / n * sizeof(float) / fmax(r->sum, 1e-15));
     }
     return fill_layers(t, &p->chains[0], err);
 }

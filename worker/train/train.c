@@ -1,5 +1,6 @@
 #include "worker/train/train.h"
 
+#include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/rng.h"
 #include "worker/net/arena.h"
@@ -41,6 +42,9 @@ struct trainer {
     int device; /* which of the plan it is */
     struct model_part part;
     struct net_micro *micros; /* (batch) of the step */
+    struct trace trace;       /* of the last step that had one */
+    bool tracing;             /* the next step has one */
+    uint64_t traced_from;     /* ns */
 
     uint64_t *keys; /* (batch) host: of the step's samples */
     struct recording rec;
@@ -250,6 +254,7 @@ void trainer_free(struct trainer *t)
     t->ops->free_host(t->dev, t->found);
     net_free(t->net);
     schedule_release(&t->schedule);
+    mem_free(t->trace.rows);
     mem_free(t->micros);
     mem_free(t->keys);
     mem_free(t);
@@ -459,13 +464,40 @@ static int queue_instr(struct trainer *t, const struct batch *b, const struct pi
     return 0;
 }
 
+static double since(const struct trainer *t)
+{
+    return (double)(clock_now_ns() - t->traced_from) / 1e9;
+}
+
+/* One instruction, and when it ran. */
+static int trace_instr(struct trainer *t, const struct batch *b, int i, struct err *err)
+{
+    struct trace_row *row = &t->trace.rows[i];
+    row->start = since(t);
+    int rc = queue_instr(t, b, &t->schedule.lists[t->device].items[i], err);
+    if (rc == 0 && !t->dev->unified)
+        rc = t->with_peers ? t->peers.wait(t->peers.arg, t->w->stream, err)
+                           : weights_sync(t->w, err);
+    row->end = since(t);
+    return rc;
+}
+
+static int begin_trace(struct trainer *t, int n, struct err *err)
+{
+    mem_free(t->trace.rows);
+    t->trace = (struct trace){.rows = mem_try_array((size_t)n, sizeof *t->trace.rows), .n = n};
+    t->tracing = false;
+    return t->trace.rows ? 0 : err_set(err, -ENOMEM, "no memory to trace a step");
+}
+
 /* All that can be recorded: what varies is in device memory or a number of the batch. */
 static int queue_step(struct trainer *t, const struct batch *b, struct err *err)
 {
     const struct pipe_list *list = &t->schedule.lists[t->device];
-    int rc = 0;
+    const bool trace = t->tracing;
+    int rc = trace ? begin_trace(t, list->n, err) : 0;
     for (int i = 0; i < list->n && rc == 0; i++)
-        rc = queue_instr(t, b, &list->items[i], err);
+        rc = trace ? trace_instr(t, b, i, err) : queue_instr(t, b, &list->items[i], err);
     return rc;
 }
 
@@ -482,7 +514,7 @@ static void forget_graph(struct trainer *t)
 static bool can_record(const struct trainer *t)
 {
     return t->dev->graphs && t->net->ops->graphs && !t->dev->profile && !t->rec.off &&
-           (!t->with_peers || t->peers.graphs) && t->m->spec.n_shapes == 0;
+           !t->tracing && (!t->with_peers || t->peers.graphs) && t->m->spec.n_shapes == 0;
 }
 
 /* Whether this step is the last one over again; remembers it.  The loss's scale is an
@@ -631,6 +663,19 @@ int trainer_step(struct trainer *t, const struct batch *part, struct step_result
     t->adam_step++;
     *ret = r;
     return 0;
+}
+
+void trainer_trace(struct trainer *t, uint64_t begun_ns)
+{
+    t->tracing = true;
+    t->traced_from = begun_ns;
+}
+
+void trainer_traced(const struct trainer *t, const struct trace **ret,
+                    const struct pipe_list **list)
+{
+    *ret = &t->trace;
+    *list = &t->schedule.lists[t->device];
 }
 
 void trainer_position(struct trainer *t, uint64_t step, uint64_t total_steps)

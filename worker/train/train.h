@@ -22,7 +22,7 @@
 #include "worker/net/model.h"
 #include "worker/net/net.h"
 #include "worker/net/weights.h"
-#include "worker/pipe/schedule.h"
+#include "worker/pipe/simulate.h"
 
 struct trainer;
 
@@ -129,6 +129,13 @@ int trainer_set_peers(struct trainer *t, const struct train_peers *peers, struct
  * borrowed. */
 void trainer_stand_for(struct trainer *t, const struct model *m, struct trainer *const *parts,
                        int n);
+
+/* The next step notes when each instruction of its list begins and ends, in seconds since begun_ns;
+ * a card is waited for after each.  The row of an F or a B has its waiting for what it receives. */
+void trainer_trace(struct trainer *t, uint64_t begun_ns);
+/* The last one's, with its list: valid until the next step. */
+void trainer_traced(const struct trainer *t, const struct trace **ret,
+                    const struct pipe_list **list);
 
 /* Where the schedule and the random streams stand: the next step's number and the
  * job's total (0: not known).  Adam's own count is not changed by it. */

@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "common/base/buf.h"
+#include "common/base/file.h"
 #include "kernels/device/device.h"
 #include "worker/train/checkpoint.h"
 
@@ -171,6 +173,49 @@ static void test_encoders(void **state)
     model_free(m);
 }
 
+/* A step's trace is a file with a bar for each instruction, in their order and within the step. */
+static void test_trace(void **state)
+{
+    struct err err = {0};
+    const struct model_spec spec = tiny_spec();
+    const struct train_options o = options();
+    struct model *m = make_model(&spec);
+    struct side shape = {0};
+    struct step_result r;
+    char path[] = "/tmp/skerry-trace-XXXXXX";
+    const int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    (void)close(fd);
+    OK(island_open("cpu,cpu", 2, &shape.is, &err));
+    const struct pipe_plan plan = plan_of(&shape, m, 2, 2, NULL);
+    island_close(shape.is);
+    struct side s = side_open("cpu,cpu", m, &o, &plan, NULL);
+    OK(step(&s, m, 0, BATCH, &r, &err));
+    island_trainer_trace(s.t, path);
+    OK(step(&s, m, 1, BATCH, &r, &err));
+    for (int rank = 0; rank < 2; rank++) {
+        const struct trace *trace;
+        const struct pipe_list *list;
+        trainer_traced(island_trainer_rank(s.t, rank), &trace, &list);
+        assert_int_equal(trace->n, list->n);
+        for (int i = 0; i < trace->n; i++) {
+            assert_true(trace->rows[i].start >= (i > 0 ? trace->rows[i - 1].end : 0));
+            assert_true(trace->rows[i].end >= trace->rows[i].start && trace->rows[i].end < 60);
+        }
+    }
+    struct buf text;
+    OK(file_read(path, 1 << 20, &text, &err));
+    static const char *const words[] = {"cpu, copy 0, stage 1", "\"F 1\"",  "\"RECV states 1\"",
+                                        "\"SEND gradients 0\"", "\"STEP\"", "\"dur\""};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        assert_non_null(strstr(buf_str(&text), words[i]));
+    buf_release(&text);
+    OK(step(&s, m, 2, BATCH, &r, &err)); /* the next one has none */
+    (void)unlink(path);
+    close_side(&s);
+    model_free(m);
+}
+
 /* A level is read and written through the first trainer, whoever has its blocks; a checkpoint goes
  * on with any plan. */
 static void test_reading(void **state)
@@ -304,8 +349,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bits),    cmocka_unit_test(test_precisions),
         cmocka_unit_test(test_memory),  cmocka_unit_test(test_encoders),
-        cmocka_unit_test(test_reading), cmocka_unit_test(test_failure),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_trace),   cmocka_unit_test(test_reading),
+        cmocka_unit_test(test_failure), cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

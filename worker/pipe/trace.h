@@ -1,0 +1,20 @@
+/* A step of an island as a file of Chrome's trace events, which Perfetto and chrome://tracing open:
+ * a row for each device, a bar for each instruction of its list.
+ *
+ * A trace is measured or simulated (simulate.h); which, the names of its devices should say. */
+#ifndef WORKER_TRACE_H
+#define WORKER_TRACE_H
+
+#include "worker/pipe/simulate.h"
+
+/* A device's list, and when each instruction of it ran. */
+struct trace_device {
+    const char *name;
+    const struct pipe_list *list;
+    const struct trace *trace;
+};
+
+/* Bars are named "F 3", "SEND states 3", "STEP".  An error leaves no file, or the old one. */
+int trace_write(const char *path, const struct trace_device *devices, int n, struct err *err);
+
+#endif
