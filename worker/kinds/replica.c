@@ -212,8 +212,8 @@ static int plan_stages(const struct replicas *rs, const struct model *m,
 /* Can its network be cut, and is it to be? */
 static bool may_cut(const struct model *m, const struct train_options *opt)
 {
-    return opt->parallel != JOB_PARALLEL_DATA && !opt->distill && m->spec.kind != MODEL_ROUTER &&
-           !m->spec.tied;
+    const struct net_options net = train_net_options(opt);
+    return opt->parallel != JOB_PARALLEL_DATA && net_has_parts(m, &net);
 }
 
 static bool wants_pipeline(const struct train_options *opt)

@@ -294,8 +294,7 @@ static void slow_down(struct phase *p, uint64_t ns)
 
 static void trace_next(const struct phase *p)
 {
-    char *path =
-        str_printf("%s/trace-%" PRIu64 "-%u.json", p->e->state_dir, p->w->task->job_id, p->t->path);
+    char *path = file_join(p->e->state_dir, "trace.json"); /* the newest one stays */
     island_trainer_trace(p->r->ranks, path);
     mem_free(path);
 }

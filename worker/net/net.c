@@ -26,7 +26,7 @@ int net_new(struct device *dev, const struct model *m, const struct net_options 
     if (opt->slots > NET_SLOTS_MAX)
         return err_set(err, -EINVAL, "a network with %d slots; at most %d are possible", opt->slots,
                        NET_SLOTS_MAX);
-    if (m->part.to > 0 && !k->ops->crossing)
+    if (m->part.to > 0 && !net_has_parts(m, opt))
         return err_set(err, -EINVAL, "a %s network cannot be cut", k->name);
     int rc = k->ops->make(dev, m, opt, ret, err);
     if (rc == 0)
@@ -113,6 +113,11 @@ int net_backward(struct net *n, const struct model_part *part, int slot, struct 
     if (!n->micro[slot].backward)
         return err_set(err, -EINVAL, "a backward of a micro-batch that was not said to have one");
     return n->ops->backward(n, &p, slot, &n->micro[slot], err);
+}
+
+bool net_has_parts(const struct model *m, const struct net_options *opt)
+{
+    return kind_of(m, opt)->ops->crossing && !m->spec.tied;
 }
 
 int net_crossing(struct net *n, enum net_way way, int block, int slot,

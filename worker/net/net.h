@@ -221,6 +221,9 @@ int net_forward(struct net *n, const struct model_part *part, int slot,
 /* After the same part's forward in this slot, and the later parts' backward. */
 int net_backward(struct net *n, const struct model_part *part, int slot, struct err *err);
 
+/* Can it be made of parts? */
+bool net_has_parts(const struct model *m, const struct net_options *opt);
+
 /* What crosses between the part that ends before a block and the part that begins with it, of the
  * micro-batch in a slot: device memory of this network, written to by what comes before it and
  * read by what comes after.  The number of pieces, at most NET_PIECES_MAX, of equal sizes on both

@@ -436,7 +436,11 @@ int profile_get(struct island *is, const struct model *m, const struct train_opt
         return err_set(err, -EINVAL, "a model of one block is not cut");
     char *path = path_of(is, m, opt, state_dir);
     int rc = file_exists(path) ? costs_read(path, ret, &why) : -ENOENT;
-    if (rc == 0) {
+    const bool ours = rc == 0 && ret->n_chains == 1 && ret->chains[0].n == m->spec.depth &&
+                      ret->n_devices == island_size(is);
+    if (rc == 0 && !ours)
+        costs_release(ret);
+    if (ours) {
         for (int i = 0; i < ret->n_devices; i++)
             ret->devices[i].memory = memory;
         mem_free(path);

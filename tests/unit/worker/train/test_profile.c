@@ -47,6 +47,20 @@ static void check(const struct model_spec *spec, const struct train_options *o, 
     assert_int_equal(again.devices[0].memory, 1 << 20);
     costs_release(&again);
 
+    /* One of another island in its place is not believed. */
+    struct file_names names;
+    OK(file_list(folder, 8, &names, &err));
+    assert_int_equal(names.n, 1);
+    char *path = file_join(folder, names.items[0]);
+    again = p;
+    again.n_devices = 1;
+    OK(costs_write(path, &again, &err));
+    OK(profile_get(is, m, o, UINT64_MAX, folder, &again, &err));
+    check_costs(&again, m, n);
+    costs_release(&again);
+    mem_free(path);
+    file_names_release(&names);
+
     const struct planner_options opt = {
         .samples = 8, .n_micros = 2, .micros = {2, 4}, .width = 1, .only = PIPE_1F1B};
     struct planner_result r;
@@ -58,10 +72,6 @@ static void check(const struct model_spec *spec, const struct train_options *o, 
     planner_release(&r);
     costs_release(&p);
 
-    struct file_names names;
-    OK(file_list(folder, 8, &names, &err));
-    assert_int_equal(names.n, 1);
-    file_names_release(&names);
     profile_forget(is, m, o, folder);
     OK(file_list(folder, 8, &names, &err));
     assert_int_equal(names.n, 0);
