@@ -5,10 +5,6 @@
 #include "common/job/job.h"
 #include "worker/pipe/planner.h"
 
-/* Samples of a frozen network that a device has on their way, and that run at once. */
-#define SCRATCH 16
-#define GROUP 8
-
 static int read_train(const char *path, struct job_train *ret, struct err *err)
 {
     struct job_spec spec;
@@ -32,8 +28,8 @@ static struct planner_options options(const struct job_train *t)
                                 .only = PIPE_ORDERS,
                                 .shard = true,
                                 .fill = true,
-                                .scratch = SCRATCH,
-                                .group = GROUP};
+                                .scratch = FILL_UNDERWAY,
+                                .group = FILL_GROUP};
     if (t->accumulate > 0)
         o.micros[o.n_micros++] = t->accumulate;
     for (int m = 1; t->accumulate == 0 && m <= t->batch && m <= 64; m *= 2)

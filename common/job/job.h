@@ -129,7 +129,7 @@ struct job_train {
     double ema;    /* inner EMA decay per step; 0 off */
     int precision; /* enum job_precision */
     int t;         /* enum job_t */
-    bool recompute;
+    bool recompute, fill;
     int parallel; /* enum job_parallel */
     int stages;   /* of a pipeline; 0: the fewest that fit */
 };

@@ -179,6 +179,8 @@ static const struct conf_key train_keys[] = {
          .doc = "of the computation; auto: bf16 where the device has it"),
     CONF(struct job_train, t, ENUM, .names = t_names, .def = "logit_normal",
          .doc = "how times are drawn in training"),
+    CONF(struct job_train, fill, BOOL, .def = "true",
+         .doc = "of a pipeline: frozen encoders run where its devices would wait"),
     CONF(struct job_train, recompute, BOOL, .def = "false",
          .doc = "recompute activations in the backward pass, to save memory"),
     CONF(struct job_train, parallel, ENUM, .names = parallel_names, .def = "auto",

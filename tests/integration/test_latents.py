@@ -3,6 +3,7 @@ the ways of running the VAE give the same bits, every recipe runs, what does not
 import json
 import os
 import random
+import re
 import shutil
 
 import numpy as np
@@ -19,7 +20,7 @@ seed: 5
 data: {{path: data, image_size: 32, holdout: 0.1{data}}}
 encoders: {{{encoders}}}
 model: {{patch: 4, dim: 32, depth: 2, heads: 2}}
-train: {{batch: 8, lr: 1e-3, precision: {precision}}}
+train: {{batch: 8, lr: 1e-3, precision: {precision}{train}}}
 recipe: {{name: {recipe}}}
 outer: {{rounds: {rounds}, steps: 4{outer}}}
 sample: {{count: 4, steps: 3, columns: 2{sample}}}
@@ -51,7 +52,7 @@ def place(tmp_path_factory):
 
 def write(place, name, **keys):
     values = {"data": ", shard_samples: 32", "encoders": "path: pipe", "precision": "f32", "recipe": "diloco, replicas: 2", "outer": "",
-              "sample": PROMPTS, "more": "", "rounds": 2, **keys}
+              "sample": PROMPTS, "more": "", "rounds": 2, "train": "", **keys}
     path = os.path.join(place, name + ".yaml")
     with open(path, "w", encoding="utf-8") as f:
         f.write(JOB.format(**values))
@@ -66,10 +67,14 @@ def run(place, name, workers=2, **keys):
         return json.load(f), out
 
 
-def weights(out):
-    found = [f for f in os.listdir(os.path.join(out, "model")) if f.endswith(".safetensors")]
+def only_weights(folder):
+    found = [f for f in os.listdir(folder) if f.endswith(".safetensors")]
     assert len(found) == 1
-    return read_safetensors(os.path.join(out, "model", found[0]))
+    return read_safetensors(os.path.join(folder, found[0]))
+
+
+def weights(out):
+    return only_weights(os.path.join(out, "model"))
 
 
 def equal(a, b):
@@ -245,6 +250,32 @@ def test_kept_latents_are_those_of_the_vae(place, tmp_path):
             kept.append(sorted(f for _, _, files in os.walk(tmp_path) for f in files if f.endswith(".lat")))
         assert kept[0]
         assert kept[0] == kept[1]
+
+
+def test_encoders_run_in_bubbles(place, tmp_path):
+    """In a pipeline's bubbles, or before each step: the same bits; the log and the trace say which."""
+    keys = {"recipe": "diloco, replicas: 1", "encoders": "path: pipe, run: fly", "data": ", shard_samples: 32, flip: true",
+            "outer": ", fragments: 2, delay: 1"}
+    ways = {"one": ("cpu", ""), "filled": ("cpu,cpu", ", stages: 2"), "empty": ("cpu,cpu", ", stages: 2, fill: false")}
+    found = {}
+    with running(tmp_path) as swarm:
+        for name, (device, more) in ways.items():
+            swarm.worker(name, device=device, threads=2)
+            job = swarm.submit(write(place, "bubbles", **keys, train=", accumulate: 4" + more))
+            swarm.wait_job(job, "done")
+            swarm.kill(name)
+            out = tmp_path / f"out-{name}"
+            exported = swarm.skerry("export", job, "--out", out, "--raw")
+            assert exported.returncode == 0, exported.stderr
+            found[name] = only_weights(out)
+            assert ("of the frozen encoders' work in bubbles" in swarm.log(name)) == (name == "filled")
+            if device == "cpu,cpu":
+                trace = re.search("when each device did what in a step: (.*)", swarm.log(name)).group(1)
+                with open(trace, encoding="utf-8") as f:
+                    bars = {e["name"].split()[0] for e in json.load(f)["traceEvents"] if e["ph"] == "X"}
+                assert ("FROZEN" in bars) == (name == "filled") and "F" in bars
+    assert equal(found["one"], found["filled"])
+    assert equal(found["one"], found["empty"])
 
 
 def test_jobs_in_turn(place, tmp_path):

@@ -68,16 +68,33 @@ static void drop(struct frozen *f)
     mem_free(f->loads);
 }
 
-int frozen_bytes(const struct component *c, const struct frozen_options *opt, uint64_t *ret,
-                 struct err *err)
+uint64_t frozen_hold(const struct frozen *f)
+{
+    uint64_t most = 0;
+    for (int i = 0; i < f->n_layers; i++) {
+        uint64_t sum = 0;
+        for (int k = 0; k < FROZEN_LEFT; k++)
+            sum += f->layers[i].left[k].bytes;
+        most = sum > most ? sum : most;
+    }
+    return most;
+}
+
+int frozen_bytes(const struct component *c, const struct frozen_options *opt,
+                 struct frozen_sizes *ret, struct err *err)
 {
     struct frozen f = {0};
     int rc = plan(&f, c, opt, err);
     if (rc == 0)
         plan_inputs(&f);
-    const uint64_t bytes = arena_measure(&f.weights) + arena_measure(&f.scratch);
+    const struct frozen_sizes sizes = {
+        .weights = arena_measure(&f.weights),
+        .scratch = arena_measure(&f.scratch),
+        .hold = frozen_hold(&f),
+        .out = f.out_bytes,
+    };
     if (rc == 0)
-        *ret = bytes;
+        *ret = sizes;
     drop(&f);
     return rc;
 }
@@ -190,25 +207,7 @@ uint64_t frozen_layer_bytes(const struct frozen *f, int i)
     return f->layers[i].bytes;
 }
 
-uint64_t frozen_scratch_bytes(const struct frozen *f)
-{
-    uint64_t bytes = 0;
-    for (int i = 0; i < FROZEN_BUFFERS; i++)
-        bytes += (f->buffers[i] + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
-    return bytes;
-}
-
 /* ---- running ---- */
-
-static void place(struct frozen_pass *p, void *scratch)
-{
-    const struct frozen *f = p->f;
-    char *at = scratch;
-    for (int i = 0; i < FROZEN_BUFFERS; i++) {
-        p->buf[i] = scratch ? at : f->scratch_base[i];
-        at += scratch ? (f->buffers[i] + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN : 0;
-    }
-}
 
 /* The shape that a run asks for: 0 stands for the options' side. */
 static int take_shape(const struct frozen *f, int *height, int *width, struct err *err)
@@ -235,18 +234,15 @@ static uint64_t shaped(const struct frozen *f, uint64_t bytes, int height, int w
     return f->kind == COMPONENT_VAE ? bytes * (uint64_t)height * (uint64_t)width / (S * S) : bytes;
 }
 
-int frozen_run_layers(struct frozen *f, const struct frozen_group *group, int from, int to,
+int frozen_run_layers(struct frozen *f, const struct frozen_group *g, int from, int to,
                       struct stream *s, struct err *err)
 {
-    struct frozen_group own = *group, *g = &own;
     struct frozen_pass p = {.f = f, .g = g, .s = s};
-    int rc = take_shape(f, &own.height, &own.width, err);
-    if (rc < 0)
-        return rc;
     if (g->n < 0 || g->n > f->opt.group || from < 0 || to > f->n_layers)
         return err_set(err, -EINVAL, "layers %d to %d of %d samples, expected up to %d of %d", from,
                        to, g->n, f->n_layers, f->opt.group);
-    place(&p, g->scratch);
+    for (int i = 0; i < FROZEN_BUFFERS; i++)
+        p.buf[i] = f->scratch_base[i];
     for (int i = from; i < to && p.rc == 0 && g->n > 0; i++)
         f->layers[i].run(&p, &f->layers[i]);
     if (p.rc < 0)
@@ -272,39 +268,54 @@ static const void *sent(struct frozen_pass *p, void *to, const void *from, int n
     return to;
 }
 
-static int run_group(struct frozen *f, const struct frozen_io *io, int first, int n,
-                     struct err *err)
+int frozen_group_of(struct frozen *f, const struct frozen_io *io, int first, int n, bool inputs,
+                    struct stream *s, struct frozen_group *ret, struct err *err)
 {
-    const uint64_t bytes = shaped(f, f->in_bytes, io->height, io->width);
+    struct frozen_pass p = {.f = f, .s = s};
+    struct frozen_group g = {.n = n, .height = io->height, .width = io->width};
+    int rc = take_shape(f, &g.height, &g.width, err);
+    if (rc < 0)
+        return rc;
+    const uint64_t bytes = shaped(f, f->in_bytes, g.height, g.width);
     const uint64_t stride = io->in_stride ? io->in_stride : bytes;
-    const uint64_t out = shaped(f, f->out_bytes, io->height, io->width);
-    struct frozen_pass p = {.f = f, .s = f->stream};
-    struct frozen_group g = {.n = n,
-                             .height = io->height,
-                             .width = io->width,
-                             .out = (char *)io->out + (uint64_t)first * out,
-                             .host_lengths = io->lengths ? io->lengths + first : NULL};
-    g.in = sent(&p, f->in, (const char *)io->in + (uint64_t)first * stride, n, bytes, stride);
+    g.out = (char *)io->out + (uint64_t)first * shaped(f, f->out_bytes, g.height, g.width);
+    g.host_lengths = io->lengths ? io->lengths + first : NULL;
+    if (inputs)
+        g.in = sent(&p, f->in, (const char *)io->in + (uint64_t)first * stride, n, bytes, stride);
     g.lengths = sent(&p, f->lengths, g.host_lengths, n, sizeof *g.lengths, sizeof *g.lengths);
     if (p.rc < 0)
         return err_set(err, p.rc, "copying inputs to %s failed: %s", f->dev->name, err_text(p.rc));
-    return frozen_run_layers(f, &g, 0, f->n_layers, f->stream, err);
+    *ret = g;
+    return 0;
 }
 
-int frozen_run(struct frozen *f, const struct frozen_io *given, int count, struct err *err)
+uint64_t frozen_left(const struct frozen *f, const struct frozen_group *g, int i, int k)
 {
-    struct frozen_io own = *given;
-    const struct frozen_io *io = &own;
-    const int group = f->opt.group;
-    int rc = take_shape(f, &own.height, &own.width, err);
-    if (rc < 0)
-        return rc;
+    return shaped(f, f->layers[i].left[k].bytes, g->height, g->width);
+}
+
+int frozen_check(const struct frozen *f, const struct frozen_io *io, int count, struct err *err)
+{
     for (int i = 0; i < count && f->opt.part == FROZEN_TEXT; i++)
         if (io->lengths[i] < 1 || io->lengths[i] > f->opt.tokens)
             return err_set(err, -EINVAL, "text %d has %d tokens, expected 1 to %d", i,
                            io->lengths[i], f->opt.tokens);
-    for (int i = 0; i < count && rc == 0; i += group)
-        rc = run_group(f, io, i, count - i < group ? count - i : group, err);
+    return 0;
+}
+
+int frozen_run(struct frozen *f, const struct frozen_io *io, int count, struct err *err)
+{
+    const int group = f->opt.group;
+    int rc = frozen_check(f, io, count, err);
+    if (rc < 0)
+        return rc;
+    for (int i = 0; i < count && rc == 0; i += group) {
+        struct frozen_group g;
+        rc = frozen_group_of(f, io, i, count - i < group ? count - i : group, true, f->stream, &g,
+                             err);
+        if (rc == 0)
+            rc = frozen_run_layers(f, &g, 0, f->n_layers, f->stream, err);
+    }
     int done = f->dev->ops->sync(f->dev, f->stream, rc < 0 ? NULL : err);
     return rc < 0 ? rc : done;
 }

@@ -44,10 +44,14 @@ struct frozen_options {
 
 struct frozen;
 
-/* What frozen_open would take on the device, in bytes.  Both refuse with a sentence what the
- * component cannot be asked for (-ERR_CONFIG). */
-int frozen_bytes(const struct component *c, const struct frozen_options *opt, uint64_t *ret,
-                 struct err *err);
+/* What frozen_open would take on the device, in bytes; and of a sample: what it takes between two
+ * layers, and its output. */
+struct frozen_sizes {
+    uint64_t weights, scratch, hold, out;
+};
+/* Both refuse with a sentence what the component cannot be asked for (-ERR_CONFIG). */
+int frozen_bytes(const struct component *c, const struct frozen_options *opt,
+                 struct frozen_sizes *ret, struct err *err);
 /* Reads the weights: c is not needed afterwards.  Also -ENOMEM, or of reading.  close accepts
  * NULL. */
 int frozen_open(struct device *dev, const struct component *c, const struct frozen_options *opt,
@@ -71,31 +75,13 @@ struct frozen_io {
 };
 int frozen_run(struct frozen *f, const struct frozen_io *io, int count, struct err *err);
 
-/* ---- layer by layer: for tests, and for whoever runs a chain in pieces ---- */
+/* ---- its layers: for whoever runs the chain in pieces (frozen_walk.h), and for tests ---- */
 
-/* For tests and pipelines. */
 int frozen_layers(const struct frozen *f);
-/* Multiplications and additions (each pair once) that layer i makes for a sample, and bytes of its
- * weights.  For tests and pipelines. */
+/* Multiplications and additions (each pair once) that layer i makes for a sample; for tests, as
+ * whoever plans measures them. */
 uint64_t frozen_layer_cost(const struct frozen *f, int i);
+/* Bytes of its weights. */
 uint64_t frozen_layer_bytes(const struct frozen *f, int i);
-/* Bytes of scratch for the options' group.  For tests and pipelines. */
-uint64_t frozen_scratch_bytes(const struct frozen *f);
-
-/* A group of samples on its way: everything in device memory unless it says otherwise.  What
- * layers leave for the next ones lies in the scratch; two groups with scratch of their own can
- * be at different layers. */
-struct frozen_group {
-    const void *in;
-    const int32_t *lengths;      /* FROZEN_TEXT: (n) */
-    const int32_t *host_lengths; /* FROZEN_TEXT: the same in host memory */
-    void *out;
-    int n;             /* samples, at most the options' group */
-    int height, width; /* as in frozen_io */
-    void *scratch;     /* NULL: that of f */
-};
-/* Queues layers from..to-1.  They run in order, each once.  For tests and pipelines. */
-int frozen_run_layers(struct frozen *f, const struct frozen_group *g, int from, int to,
-                      struct stream *s, struct err *err);
 
 #endif

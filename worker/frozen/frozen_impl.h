@@ -8,6 +8,8 @@
 
 /* Of scratch: as many as the part with most of them uses. */
 enum { FROZEN_BUFFERS = 5 };
+/* Those of them that a layer may leave for the next one. */
+enum { FROZEN_LEFT = 2 };
 
 /* A matrix (out,in) or a convolution (out,k,k,in) (dt), with a bias (out) or NULL. */
 struct frozen_product {
@@ -19,6 +21,16 @@ struct frozen_product {
 /* Of a norm, (C) each; b may be NULL. */
 struct frozen_norm {
     const float *w, *b;
+};
+
+/* A group of samples in f's scratch: everything in device memory unless it says otherwise. */
+struct frozen_group {
+    const void *in;
+    const int32_t *lengths;      /* FROZEN_TEXT: (n) */
+    const int32_t *host_lengths; /* FROZEN_TEXT: the same in host memory */
+    void *out;
+    int n;             /* samples, at most the options' group */
+    int height, width; /* as in frozen_io */
 };
 
 /* A group in the middle of its way. */
@@ -41,6 +53,10 @@ struct frozen_layer {
     int in, out; /* VAE: channels */
     int x, h, t; /* VAE: buffers of input, and of what is on the way */
     bool first;  /* text: nothing is to be added to x yet */
+    struct {
+        int buffer;
+        uint64_t bytes;  /* of a sample; 0: nothing */
+    } left[FROZEN_LEFT]; /* what the next layer reads; of the last one nothing */
     struct frozen_norm norm[2];
     struct frozen_product p[4];
 };
@@ -110,6 +126,21 @@ const struct component_tensor *frozen_tensor(const struct frozen *f, const char 
 
 /* ---- running ---- */
 
+/* Samples [first, first+n) of io as a group of f's own scratch; with `inputs` they are queued to be
+ * sent there, too. */
+int frozen_group_of(struct frozen *f, const struct frozen_io *io, int first, int n, bool inputs,
+                    struct stream *s, struct frozen_group *ret, struct err *err);
+/* Queues layers from..to-1 of a group.  They run in order, each once. */
+int frozen_run_layers(struct frozen *f, const struct frozen_group *g, int from, int to,
+                      struct stream *s, struct err *err);
+/* -EINVAL: a text of count is too long, or empty. */
+int frozen_check(const struct frozen *f, const struct frozen_io *io, int count, struct err *err);
+/* The most that a sample takes between two layers; what layer i leaves of it in buffer k, in bytes.
+ */
+uint64_t frozen_hold(const struct frozen *f);
+uint64_t frozen_left(const struct frozen *f, const struct frozen_group *g, int i, int k);
+
+/* Notes the first failure of a pass. */
 static inline void frozen_note(struct frozen_pass *p, int rc, const char *what)
 {
     if (rc < 0 && p->rc == 0) {

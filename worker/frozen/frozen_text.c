@@ -322,12 +322,22 @@ static void plan_buffers(struct frozen *f)
     frozen_need(f, ACT, t->gated ? rows * mlp * e : 0);
 }
 
+/* What a layer leaves of a text: the stream, and of a block what is still to be added to it. */
+static void leave(const struct frozen *f, struct frozen_layer *l, bool block)
+{
+    const uint64_t values = (uint64_t)f->opt.tokens * (uint64_t)f->text.dim;
+    l->left[0].buffer = X;
+    l->left[0].bytes = values * sizeof(float);
+    l->left[1].buffer = Y;
+    l->left[1].bytes = block ? values * dtype_bytes(f->opt.dt) : 0;
+}
+
 static void plan_embedding(struct frozen *f)
 {
     const struct component_text *t = &f->text;
     const bool clip = is_clip(f);
     const uint64_t dim = (uint64_t)t->dim;
-    (void)frozen_layer_add(f, run_embedding);
+    leave(f, frozen_layer_add(f, run_embedding), false);
     frozen_weight(
         f, &f->table, frozen_as_is,
         component_find(f->c, clip ? "embeddings.token_embedding.weight" : "shared.weight"),
@@ -353,6 +363,7 @@ int frozen_plan_text(struct frozen *f, struct err *err)
     for (int i = 0; i < t->layers + 1 + f->opt.layer; i++) {
         struct frozen_layer *l = frozen_layer_add(f, run_block);
         l->first = i == 0;
+        leave(f, l, true);
         if (clip)
             plan_clip_block(f, l, i);
         else

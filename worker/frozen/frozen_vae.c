@@ -186,6 +186,10 @@ static void need(struct image *m, int buffer, int channels)
 static struct frozen_layer *add(struct image *m, frozen_layer_fn *run)
 {
     struct frozen_layer *l = frozen_layer_add(m->f, run);
+    if (l > m->f->layers) { /* what the one before has left */
+        l[-1].left[0].buffer = m->x;
+        l[-1].left[0].bytes = pixels(m) * (uint64_t)m->channels * dtype_bytes(m->f->opt.dt);
+    }
     l->side = m->side;
     l->in = l->out = m->channels;
     l->x = m->x;

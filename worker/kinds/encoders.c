@@ -6,6 +6,7 @@
 #include "common/base/log.h"
 #include "common/component/component.h"
 #include "common/data/caption_tokenizer.h"
+#include "common/data/shard.h"
 #include "worker/data/latents.h"
 #include "worker/frozen/frozen.h"
 #include "worker/kinds/engine.h"
@@ -176,8 +177,20 @@ static int run_captions(void *arg, const int32_t *tokens, const int32_t *lengths
     return rc < 0 ? rc : frozen_run(r->text, &io, (int)count, err);
 }
 
+static int open_network(void *arg, enum net_encoder which, struct frozen **ret, struct err *err)
+{
+    struct encoder_rank *r = arg;
+    const bool text = which == NET_CAPTIONS;
+    struct frozen **f = text ? &r->text : &r->vae;
+    int rc = text ? open_part(r, r->set->text_folder, FROZEN_TEXT, f, err)
+                  : open_part(r, r->set->vae_folder, FROZEN_ENCODE, f, err);
+    if (rc == 0)
+        *ret = *f;
+    return rc;
+}
+
 /* Bytes of both encoders on a device. */
-static int add_bytes(const struct encoders *enc, const struct device *dev, uint64_t *ret,
+static int add_bytes(const struct encoders *enc, const struct device *dev, struct net_encoders *ret,
                      struct err *err)
 {
     struct frozen_options opt = {.part = FROZEN_ENCODE,
@@ -187,13 +200,14 @@ static int add_bytes(const struct encoders *enc, const struct device *dev, uint6
                                  .side = enc->pixels,
                                  .tokens = enc->caption_tokens,
                                  .layer = enc->layer};
-    uint64_t vae = 0, text = 0;
+    struct frozen_sizes vae = {0}, text = {0};
     int rc = enc->vae ? frozen_bytes(enc->vae, &opt, &vae, err) : 0;
     opt.part = FROZEN_TEXT;
     opt.group = dev->unified ? HOST_TEXTS : CARD_TEXTS;
     if (rc == 0 && enc->text)
         rc = frozen_bytes(enc->text, &opt, &text, err);
-    *ret = vae + text;
+    ret->bytes = vae.weights + vae.scratch + text.weights + text.scratch;
+    ret->hold_bytes = vae.hold + text.hold;
     return rc;
 }
 
@@ -286,8 +300,9 @@ static int fill_tables(struct encoders *enc, struct engine *e, struct err *err)
             .null_length = first.null_length,
             .null_pad = enc->text ? caption_tokenizer_pad(enc->tokenizer) : 0,
             .dt = first.dt,
+            .open = open_network,
         };
-        rc = add_bytes(enc, dev, &t->bytes, err);
+        rc = add_bytes(enc, dev, t, err);
     }
     return rc;
 }
@@ -364,6 +379,24 @@ int encoders_get(struct engine *e, struct work *w, struct encoders **ret, struct
     e->encoders[0] = enc;
     if (rc == 0)
         *ret = enc;
+    return rc;
+}
+
+int encoders_look(struct encoders *enc, const struct work *w, struct err *err)
+{
+    const Skerry__V1__TrainTask *t = w->task->train;
+    char path[CACHE_PATH_MAX];
+    struct shard shard = {0};
+    int rc = 0;
+    bool fly = enc->vae && !enc->kept && t->n_ranges > 0;
+    if (fly) {
+        work_blob_path(w, t->ranges[0]->shard->sha256.data, path);
+        rc = shard_open(path, &shard, err);
+        fly = rc == 0 && shard.kind == SHARD_IMAGES;
+        shard_close(&shard);
+    }
+    for (int i = 0; i < enc->ranks_n; i++)
+        enc->tables[i].fly = fly;
     return rc;
 }
 

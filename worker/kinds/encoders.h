@@ -53,6 +53,9 @@ int encoders_plan(struct engine *e, struct work *w, struct err *err);
  * take keeps it.
  * -ERR_CONFIG when the files are not what the job says. */
 int encoders_get(struct engine *e, struct work *w, struct encoders **ret, struct err *err);
+/* Looks whether a TRAIN task, whose shards are in the cache, is on pictures, which are then encoded
+ * in each step, or on latents. */
+int encoders_look(struct encoders *enc, const struct work *w, struct err *err);
 struct encoders *encoders_take(struct encoders *enc); /* accepts NULL */
 void encoders_drop(struct encoders *enc);             /* accepts NULL */
 

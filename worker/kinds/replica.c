@@ -40,11 +40,19 @@ struct replicas *replicas_new(struct island *is, const char *dir, uint64_t max_b
     return rs;
 }
 
+static void costs_free(struct costs *costs)
+{
+    if (costs)
+        costs_release(costs);
+    mem_free(costs);
+}
+
 static void replica_release(struct replica *r)
 {
     island_trainer_free(r->ranks);
     model_free(r->model);
     encoders_drop(r->encoders);
+    costs_free(r->costs);
     mem_free(r->flat);
     memset(r, 0, sizeof(*r));
 }
@@ -153,7 +161,8 @@ struct phase_plan {
     struct pipe_plan pipe;
     struct plan memory;
     int accumulate;
-    double seconds; /* of a step, predicted; 0: nothing was measured */
+    double seconds;      /* of a step, predicted; 0: nothing was measured */
+    struct costs *costs; /* what the pipeline is filled by; NULL: it is not */
 };
 
 /* Micro-batches of a pipeline, where it is for us to choose: so many that at most a fifth of the
@@ -181,6 +190,7 @@ static int plan_parts(const struct replicas *rs, const struct model *m,
                                 &part, err);
         share.slots = island_slots(rs->is, &ret->pipe, i);
         share.accumulate = ret->accumulate;
+        share.fill = ret->costs != NULL;
         if (rc == 0)
             rc = plan_train(part ? part : m, &share,
                             net_dtype(island_device(rs->is, 0), opt->precision), &room, &plan, err);
@@ -259,7 +269,10 @@ static int fastest(const struct costs *costs, const struct train_options *opt,
     struct planner_options o = {.samples = opt->batch,
                                 .stages = order == PIPE_DATA ? 0 : opt->stages,
                                 .width = 1,
-                                .only = order};
+                                .only = order,
+                                .fill = true,
+                                .scratch = FILL_UNDERWAY,
+                                .group = FILL_GROUP};
     struct planner_result found;
     const bool any = opt->accumulate_auto && order != PIPE_DATA;
     if (!any)
@@ -276,6 +289,20 @@ static int fastest(const struct costs *costs, const struct train_options *opt,
     return ret->possible ? 0 : -ENOMEM;
 }
 
+static void say_predicted(const struct planner_candidate *pipe,
+                          const struct planner_candidate *data, bool filled)
+{
+    char alone[64] = "", inside[96] = "";
+    if (isfinite(data->seconds))
+        (void)snprintf(alone, sizeof alone, ", data parallelism %.3g s", data->seconds);
+    if (filled)
+        (void)snprintf(inside, sizeof inside,
+                       ", %.0f %% of the frozen encoders' work in bubbles, %.0f %% idle of %.0f",
+                       100 * pipe->inside, 100 * pipe->idle, 100 * pipe->idle_before);
+    log_info("replica", "predicted: %d stages in %d micro-batches %.3g s a step%s%s",
+             pipe->plan.cuts[0].n, pipe->plan.cuts[0].micros, pipe->seconds, inside, alone);
+}
+
 /* With what was measured: a pipeline where it is faster, or cut so that it is as fast as it can be.
  * Whatever fails here leaves the plan that there is. */
 static void plan_by_profile(const struct replicas *rs, const struct model *m,
@@ -284,35 +311,40 @@ static void plan_by_profile(const struct replicas *rs, const struct model *m,
     const bool asked = wants_pipeline(opt);
     struct planner_candidate data = {.seconds = INFINITY}, pipe;
     struct plan_room room;
-    struct costs costs;
     struct err err = {0};
     if (island_size(rs->is) == 1 || !may_cut(m, opt) || m->spec.depth < 2)
         return;
     room_of(rs, bytes_kept(rs), &room);
-    int rc = profile_get(rs->is, m, opt, plan_room_bytes(&room), rs->dir, &costs, &err);
+    struct costs *costs = mem_alloc(sizeof *costs);
+    int rc = profile_get(rs->is, m, opt, plan_room_bytes(&room), rs->dir, costs, &err);
     if (rc < 0) {
         log_warn("replica", "what a block costs here is not known: %s", err.msg);
+        mem_free(costs);
         return;
     }
-    if (!asked && ret->pipe.cuts[0].n == 1 && fastest(&costs, opt, PIPE_DATA, &data, NULL) == 0)
+    if (!asked && ret->pipe.cuts[0].n == 1 && fastest(costs, opt, PIPE_DATA, &data, NULL) == 0)
         ret->seconds = data.seconds;
     struct phase_plan other = {0};
-    rc = fastest(&costs, opt, PIPE_1F1B, &pipe, &err);
+    rc = fastest(costs, opt, PIPE_1F1B, &pipe, &err);
     if (rc == 0) {
-        other = (struct phase_plan){
-            .pipe = pipe.plan, .accumulate = pipe.plan.cuts[0].micros, .seconds = pipe.seconds};
+        other = (struct phase_plan){.pipe = pipe.plan,
+                                    .accumulate = pipe.plan.cuts[0].micros,
+                                    .seconds = pipe.seconds,
+                                    .costs = costs->n_frozen > 0 ? costs : NULL};
         rc = plan_parts(rs, m, opt, &other, &err);
-        char alone[64] = "";
-        if (isfinite(data.seconds))
-            (void)snprintf(alone, sizeof alone, ", data parallelism %.3g s", data.seconds);
-        log_info("replica", "predicted: %d stages in %d micro-batches %.3g s a step%s",
-                 pipe.plan.cuts[0].n, pipe.plan.cuts[0].micros, pipe.seconds, alone);
+        say_predicted(&pipe, &data, costs->n_frozen > 0);
     }
     if (rc == 0 && pipe.seconds < (1 - PLANNER_SAME) * data.seconds)
         *ret = other;
     if (opt->accumulate_auto)
         opt->accumulate = ret->accumulate;
-    costs_release(&costs);
+    if (ret->costs != costs)
+        costs_free(costs);
+    if (rc == -ENOMEM && opt->fill && other.costs) { /* with frozen networks everywhere, perhaps */
+        log_info("replica", "frozen encoders do not fit beside each stage: bubbles stay empty");
+        opt->fill = false;
+        plan_by_profile(rs, m, opt, ret);
+    }
 }
 
 int replica_plan(struct replicas *rs, const struct work *w, struct err *err)
@@ -335,7 +367,7 @@ static int try_trainer(struct replicas *rs, struct replica *r, const struct trai
     r->flat = model_flat_new(r->model);
     if (!r->flat)
         return err_set(err, -ENOMEM, "out of memory for %" PRIu64 " parameters", r->model->params);
-    int rc = island_trainer_new(rs->is, r->model, opt, pipe, &r->ranks, err);
+    int rc = island_trainer_new(rs->is, r->model, opt, pipe, r->costs, &r->ranks, err);
     if (rc == 0) {
         r->trainer = island_trainer_first(r->ranks);
         return 0;
@@ -417,7 +449,10 @@ static int create(struct replicas *rs, const struct work *w, struct encoders *en
     if (rc < 0)
         return rc;
     options_of(rs, w, encoders, &opt);
-    rc = plan_phase(rs, model, &opt, &phase, err);
+    opt.fill &= encoders && model->spec.n_shapes == 0;
+    rc = encoders ? encoders_look(encoders, w, err) : 0;
+    if (rc == 0)
+        rc = plan_phase(rs, model, &opt, &phase, err);
     if (rc < 0) {
         model_free(model);
         return rc;
@@ -432,7 +467,8 @@ static int create(struct replicas *rs, const struct work *w, struct encoders *en
                           .path = task->train->path,
                           .index = task->train->replica,
                           .encoders = encoders_take(encoders),
-                          .model = model};
+                          .model = model,
+                          .costs = phase.costs};
     if (opt.distill)
         r->room_for_teachers =
             room_for_teachers(rs, model, &plan, net_dtype(island_device(rs->is, 0), opt.precision));

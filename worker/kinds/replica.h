@@ -39,7 +39,8 @@ struct replica {
     uint64_t room_for_teachers;
     uint64_t used; /* tick */
     uint64_t bytes;
-    double predicted; /* seconds of a step; 0: not, or it was compared */
+    struct costs *costs; /* what its pipeline is filled by; NULL: it is not */
+    double predicted;    /* seconds of a step; 0: not, or it was compared */
 };
 
 /* Where a phase that was cut goes on. */

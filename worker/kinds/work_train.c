@@ -39,6 +39,14 @@
 #define TRACED_STEP 2   /* of each phase: the first ones settle what is made at first use */
 #define NAP_NS 20000000 /* between looks at whether the task is stopped */
 
+/* Where frozen encoders run a step ahead: the batch that was looked at beyond the one in hand. */
+struct upcoming {
+    bool known;
+    struct batch batch; /* of count 0: there is none */
+    uint64_t position;
+    struct batch_held held; /* the one in hand */
+};
+
 struct phase {
     struct engine *e;
     struct work *w;
@@ -47,6 +55,8 @@ struct phase {
     bool resumed;                  /* goes on in the middle: at says where */
     struct task_experts *teachers; /* distillation: of each rank; else NULL */
     struct data *feed;
+    struct upcoming upcoming;
+    uint64_t position; /* of the data behind the batch in hand */
     struct replica_cursor at;
     uint32_t first;    /* at.steps when this run of it began */
     uint64_t window;   /* phase_window(); 0: bounded by steps */
@@ -266,7 +276,7 @@ static void note_step(struct phase *p, const struct step_result *s, uint64_t sam
     p->at.loss_sum += s->loss;
     p->at.steps++;
     p->at.samples += samples;
-    p->at.position = data_position(p->feed);
+    p->at.position = p->position;
     struct progress_point point = {s->step, (float)s->loss, (float)s->lr};
     progress_step(&p->w->progress, &point, (float)s->grad_norm, p->at.samples);
 }
@@ -299,12 +309,42 @@ static void trace_next(const struct phase *p)
     mem_free(path);
 }
 
+/* The next batch; *ret_next: the one after it, where somebody wants to know. */
+static int take_batch(struct phase *p, struct batch *ret, const struct batch **ret_next,
+                      struct err *err)
+{
+    struct upcoming *u = &p->upcoming;
+    const bool last = p->t->steps && p->at.steps + 1 == p->t->steps;
+    int rc = 0;
+    *ret = u->batch;
+    *ret_next = NULL;
+    if (!u->known)
+        rc = data_next(p->feed, ret, err);
+    p->position = u->known ? u->position : data_position(p->feed);
+    u->known = false;
+    if (rc < 0 || ret->count == 0 || last || !island_trainer_fills(p->r->ranks))
+        return rc;
+    const struct net *net = trainer_net(p->r->trainer);
+    const struct batch_sizes sizes = net_batch_sizes(p->r->model, &net->opt);
+    rc = batch_hold(&u->held, ret, &sizes, err);
+    if (rc == 0)
+        rc = data_next(p->feed, &u->batch, err);
+    if (rc < 0)
+        return rc;
+    u->known = true;
+    u->position = data_position(p->feed);
+    *ret = u->held.batch;
+    *ret_next = u->batch.count > 0 ? &u->batch : NULL;
+    return 0;
+}
+
 /* One step; *ret_ended: there was nothing left to make it of. */
 static int step(struct phase *p, bool *ret_ended, struct err *err)
 {
     struct batch b;
+    const struct batch *next;
     struct step_result s;
-    int rc = data_next(p->feed, &b, err);
+    int rc = take_batch(p, &b, &next, err);
     if (rc < 0)
         return rc;
     *ret_ended = b.count == 0;
@@ -313,11 +353,12 @@ static int step(struct phase *p, bool *ret_ended, struct err *err)
     if (p->at.steps == TRACED_STEP && island_size(p->e->island) > 1)
         trace_next(p);
     uint64_t begun = clock_now_ns();
-    rc = island_trainer_step(p->r->ranks, &b, &s, err);
+    rc = island_trainer_step(p->r->ranks, &b, next, &s, err);
     if (rc < 0)
         return err_wrap(err, "step %" PRIu64, trainer_next_step(p->r->trainer));
     const uint64_t took = clock_now_ns() - begun;
-    p->least_ns = p->least_ns == 0 || took < p->least_ns ? took : p->least_ns;
+    if (next || !island_trainer_fills(p->r->ranks)) /* else it had less to do */
+        p->least_ns = p->least_ns == 0 || took < p->least_ns ? took : p->least_ns;
     slow_down(p, took);
     note_step(p, &s, b.samples);
     note_rate(p, &b);
@@ -495,6 +536,7 @@ static int run_once(struct phase *p, struct err *err)
     prefetch_end(&p->ahead);
     fragments_close(p->fragments);
     close_teachers(p);
+    batch_release(&p->upcoming.held);
     data_free(p->feed);
     return rc;
 }

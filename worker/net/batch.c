@@ -44,3 +44,54 @@ void batch_slice(const struct batch *b, unsigned from, unsigned count,
         ret->partitions = b->partitions ? b->partitions + from : NULL;
     }
 }
+
+/* What a sample has in each array of a batch of images. */
+struct column {
+    size_t field, bytes;
+};
+
+int batch_hold(struct batch_held *held, const struct batch *b, const struct batch_sizes *sizes,
+               struct err *err)
+{
+    const struct column columns[] = {
+        {offsetof(struct batch, ids), sizeof *b->ids},
+        {offsetof(struct batch, keys), sizeof *b->keys},
+        {offsetof(struct batch, labels), sizeof *b->labels},
+        {offsetof(struct batch, partitions), sizeof *b->partitions},
+        {offsetof(struct batch, caption_lengths), sizeof *b->caption_lengths},
+        {offsetof(struct batch, captions), sizes->caption_tokens * sizeof *b->captions},
+        {offsetof(struct batch, moments), sizes->moments * sizeof *b->moments},
+        {offsetof(struct batch, images), sizes->image},
+        {offsetof(struct batch, shapes), sizeof *b->shapes},
+    };
+    const size_t n = sizeof columns / sizeof *columns;
+    struct batch out = *b;
+    size_t bytes = 0;
+    for (size_t i = 0; i < n; i++)
+        bytes += b->count * columns[i].bytes;
+    if (bytes > held->bytes) {
+        mem_free(held->memory);
+        held->memory = mem_try(bytes);
+        held->bytes = held->memory ? bytes : 0;
+        if (!held->memory)
+            return err_set(err, -ENOMEM, "no memory to keep a batch of %u images", b->count);
+    }
+    char *to = held->memory;
+    for (size_t i = 0; i < n; i++) { /* wide values first: all of them are aligned */
+        const void *from;
+        memcpy(&from, (const char *)b + columns[i].field, sizeof from);
+        if (!from)
+            continue;
+        memcpy(to, from, b->count * columns[i].bytes);
+        memcpy((char *)&out + columns[i].field, &to, sizeof to);
+        to += b->count * columns[i].bytes;
+    }
+    held->batch = out;
+    return 0;
+}
+
+void batch_release(struct batch_held *held)
+{
+    mem_free(held->memory);
+    *held = (struct batch_held){0};
+}

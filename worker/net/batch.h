@@ -40,6 +40,8 @@ struct batch {
     /* The step that it is a part of; whole 0: it is a step of its own. */
     unsigned first, whole; /* position of its first sample; samples of the step */
     uint64_t units;        /* batch_units of the step */
+    unsigned next;         /* samples of this part of the step after it, whose frozen layers are to
+                            * run in the bubbles of this one; 0: not known yet, or nobody's */
 };
 
 /* Targets: images, or entries of target >= 0. */
@@ -65,6 +67,17 @@ static inline int batch_shape(const struct batch *b, unsigned i)
     return b->shapes ? b->shapes[i] : 0;
 }
 unsigned batch_run(const struct batch *b, unsigned from, unsigned most);
+
+/* A batch of images in memory of its own, while its pipeline makes the next one. */
+struct batch_held {
+    struct batch batch;
+    void *memory;
+    size_t bytes;
+};
+/* Copies b, which is not held's own.  -ENOMEM.  release accepts { 0 }. */
+int batch_hold(struct batch_held *held, const struct batch *b, const struct batch_sizes *sizes,
+               struct err *err);
+void batch_release(struct batch_held *held);
 
 /* Samples [from, from+count); sizes is not read for texts. */
 void batch_slice(const struct batch *b, unsigned from, unsigned count,

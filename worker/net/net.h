@@ -69,6 +69,11 @@ enum net_precision {
     NET_F32,
 };
 
+struct frozen;
+
+/* What the frozen networks before a net of images encode. */
+enum net_encoder { NET_IMAGES, NET_CAPTIONS, NET_ENCODERS };
+
 /* The frozen networks of a device that stand before a net of images: what turns pixels into the
  * moments of latents and token ids into states.  Filled by whoever has them; borrowed until the
  * last net made with it is freed.
@@ -95,6 +100,11 @@ struct net_encoders {
     int32_t null_length, null_pad;
     enum dtype dt;  /* of the states: that of the network */
     uint64_t bytes; /* that they take on the device */
+    /* For whoever runs them in pieces (worker/frozen/frozen_walk.h): the network itself, for as
+     * long as the table is there; NULL: nobody does. */
+    int (*open)(void *arg, enum net_encoder which, struct frozen **ret, struct err *err);
+    bool fly;            /* images come as pixels, and are encoded in each step */
+    uint64_t hold_bytes; /* that a sample takes between two layers of both */
 };
 
 /* Encoded captions that labels are numbers of, where velocities are asked for by label (dit_rows,

@@ -387,11 +387,38 @@ static json_t *put_chains(const struct costs *p)
     return chains;
 }
 
+static json_t *put_frozen(const struct costs *p)
+{
+    json_t *networks = json_array();
+    for (int k = 0; k < p->n_frozen; k++) {
+        const struct costs_frozen *f = &p->frozen[k];
+        json_t *layers = json_array();
+        for (int i = 0; i < f->n; i++) {
+            const struct costs_frozen_layer *l = &f->layers[i];
+            (void)json_array_append_new(
+                layers, json_pack("{s:o, s:I, s:I}", "t", put_numbers(l->t.s, p->groups.n),
+                                  "weight_bytes", (json_int_t)l->weight_bytes, "scratch_bytes",
+                                  (json_int_t)l->scratch_bytes));
+        }
+        (void)json_array_append_new(networks,
+                                    json_pack("{s:s, s:I, s:s, s:o}", "name", f->name, "out_bytes",
+                                              (json_int_t)f->out_bytes, "wanted",
+                                              f->all ? "all" : "first", "layers", layers));
+    }
+    return networks;
+}
+
+static json_t *put_points(const struct costs_points *points)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < points->n; i++)
+        (void)json_array_append_new(list, json_integer(points->samples[i]));
+    return list;
+}
+
 int costs_write(const char *path, const struct costs *p, struct err *err)
 {
-    json_t *sizes = json_array(), *devices = json_array(), *links = json_array();
-    for (int i = 0; i < p->sizes.n; i++)
-        (void)json_array_append_new(sizes, json_integer(p->sizes.samples[i]));
+    json_t *devices = json_array(), *links = json_array();
     for (int i = 0; i < p->n_devices; i++) {
         const struct costs_device *d = &p->devices[i];
         (void)json_array_append_new(devices, json_pack("{s:s, s:f, s:f}", "name", d->name, "speed",
@@ -400,9 +427,10 @@ int costs_write(const char *path, const struct costs *p, struct err *err)
             (void)json_array_append_new(links, json_pack("{s:f, s:f}", "alpha", p->links[i].alpha,
                                                          "bytes_per_s", p->links[i].bytes_per_s));
     }
-    json_t *json = json_pack("{s:s, s:i, s:s, s:o, s:o, s:o, s:o}", "format", FORMAT, "version", 1,
-                             "model", p->model, "sizes", sizes, "chains", put_chains(p), "devices",
-                             devices, "links", links);
+    json_t *json = json_pack("{s:s, s:i, s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "format", FORMAT,
+                             "version", 1, "model", p->model, "sizes", put_points(&p->sizes),
+                             "chains", put_chains(p), "groups", put_points(&p->groups), "frozen",
+                             put_frozen(p), "devices", devices, "links", links);
     char *text = json ? json_dumps(json, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) : NULL;
     int rc = text ? file_write_atomic(path, text, strlen(text), 0644, err)
                   : err_set(err, -ENOMEM, "no memory to write %s", path);

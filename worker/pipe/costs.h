@@ -100,7 +100,7 @@ struct costs {
 /* name is for messages.  -ERR_FORMAT: no JSON; -ERR_CONFIG: a rule is broken; -ENOMEM. */
 int costs_parse(const char *name, const char *text, size_t len, struct costs *ret, struct err *err);
 int costs_read(const char *path, struct costs *ret, struct err *err);
-/* A file that costs_read reads, of costs without frozen networks. */
+/* A file that costs_read reads. */
 int costs_write(const char *path, const struct costs *p, struct err *err);
 void costs_release(struct costs *p);
 

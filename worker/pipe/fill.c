@@ -186,14 +186,9 @@ static bool wants(const struct filler *f, int d, int frozen)
     return first;
 }
 
-/* What device d made, to whoever wants it: behind its last frozen layer, at the other list's end.
- */
+/* What device d made, to whoever wants it: at the ends of both lists. */
 static void hand_over(struct filler *f, int d, int frozen)
 {
-    struct pipe_list *l = &f->out->lists[d];
-    int at = l->n;
-    while (at > 0 && (l->items[at - 1].op != PIPE_FROZEN || l->items[at - 1].chain != frozen))
-        at--;
     for (int w = 0; w < f->n_devices && f->devices[d].quota > 0; w++) {
         struct pipe_instr in = {.op = PIPE_SEND,
                                 .what = PIPE_ENCODED,
@@ -203,7 +198,7 @@ static void hand_over(struct filler *f, int d, int frozen)
                                 .count = f->devices[d].quota};
         if (w == d || !wants(f, w, frozen))
             continue;
-        f->failed |= schedule_insert(f->out, d, at++, &in) < 0;
+        f->failed |= schedule_insert(f->out, d, f->out->lists[d].n, &in) < 0;
         in.op = PIPE_RECV;
         in.peer = d;
         f->failed |= schedule_insert(f->out, w, f->out->lists[w].n, &in) < 0;

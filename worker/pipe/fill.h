@@ -10,8 +10,9 @@
  * on their way at a time.  What does not fit in bubbles runs behind STEP.
  *
  * Samples are divided by what each device gets through until a common end, and the end is the
- * earliest at which all are through: so what runs behind STEP is balanced.  When a device has done
- * its samples, it sends what they became to the stages that want it.
+ * earliest at which all are through: so what runs behind STEP is balanced.  Behind
+ * all of that, and so behind CLIP, which goes over the same links, it sends what its samples became
+ * to the stages that want it.
  *
  * All of it fits in the bubbles if rho M <= S - 1, where rho is the frozen over the trained time;
  * with more the devices are never idle but for what is left of bubbles.  A device without the
@@ -23,6 +24,10 @@
 
 /* A pipeline may become slower by this share. */
 #define FILL_DELAY_MAX 0.02
+
+/* What an island fills with: samples that a device has on their way, and of one instruction. */
+#define FILL_UNDERWAY 16
+#define FILL_GROUP 8
 
 struct fill_options {
     int samples;  /* of the next step, of this copy */

@@ -4,11 +4,11 @@
 
 #include "common/base/file.h"
 
-#define NAME_MAX_BYTES 32
+#define NAME_MAX_BYTES 64
 
 static void name_bar(const struct pipe_instr *in, char out[NAME_MAX_BYTES])
 {
-    static const char *const what[] = {"states", "gradients", "encoded"};
+    static const char *const what[] = {"states", "gradients"};
     const char *op = pipe_op_name(in->op);
     switch (in->op) {
     case PIPE_F:
@@ -18,10 +18,17 @@ static void name_bar(const struct pipe_instr *in, char out[NAME_MAX_BYTES])
         break;
     case PIPE_SEND:
     case PIPE_RECV:
-        (void)snprintf(out, NAME_MAX_BYTES, "%s %s %d", op, what[in->what], in->micro);
+        if (in->what == PIPE_ENCODED)
+            (void)snprintf(out, NAME_MAX_BYTES, "%s encoded, samples %d-%d", op, in->first,
+                           in->first + in->count - 1);
+        else
+            (void)snprintf(out, NAME_MAX_BYTES, "%s %s %d", op, what[in->what], in->micro);
+        break;
+    case PIPE_FROZEN:
+        (void)snprintf(out, NAME_MAX_BYTES, "%s %d, layers %d-%d, samples %d-%d", op, in->chain,
+                       in->from, in->to - 1, in->first, in->first + in->count - 1);
         break;
     case PIPE_LOAD:
-    case PIPE_FROZEN:
     case PIPE_REDUCE:
     case PIPE_CLIP:
     case PIPE_STEP:

@@ -14,7 +14,8 @@ struct trace_device {
     const struct trace *trace;
 };
 
-/* Bars are named "F 3", "SEND states 3", "STEP".  An error leaves no file, or the old one. */
+/* Bars are named "F 3", "SEND states 3", "FROZEN 0, layers 2-4, samples
+ * 0-3", "STEP".  An error leaves no file, or the old one. */
 int trace_write(const char *path, const struct trace_device *devices, int n, struct err *err);
 
 #endif

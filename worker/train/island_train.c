@@ -3,6 +3,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "worker/pipe/trace.h"
+#include "worker/train/ahead.h"
 
 /* ---- the sum of the gradients ----
  *
@@ -114,6 +115,8 @@ struct courier {
 struct peers {
     struct reducer reducer;
     struct courier courier;
+    struct ahead *ahead; /* NULL: nothing is filled */
+    struct batch next;   /* what it looks ahead to: this copy's part */
 };
 
 static int reducer_init(struct reducer *r, struct island *is, int rank, struct weights *w,
@@ -336,6 +339,30 @@ static int courier_gather(void *arg, double *found, int64_t n)
     return pipe->ops->all_reduce(pipe, &piece, 1, COMM_F64, c->w->stream);
 }
 
+/* ---- what is encoded ahead ---- */
+
+static int look_ahead(void *arg, struct err *err)
+{
+    struct peers *p = arg;
+    return ahead_begin(p->ahead, &p->next, err);
+}
+
+/* FROZEN; and what it left, over what connects all stages of a copy: on every rank in one order. */
+static int encode(void *arg, const struct pipe_instr *in, struct err *err)
+{
+    struct peers *p = arg;
+    struct weights *w = p->reducer.w;
+    struct comm *pipe = island_pipe(p->reducer.is, p->reducer.rank);
+    if (in->op == PIPE_FROZEN)
+        return ahead_run(p->ahead, in, w->stream, err);
+    const struct comm_piece piece = ahead_piece(p->ahead, in);
+    int rc = in->op == PIPE_SEND ? pipe->ops->send(pipe, &piece, 1, in->peer, w->stream)
+                                 : pipe->ops->recv(pipe, &piece, 1, in->peer, w->stream);
+    return rc < 0 ? err_set(err, rc, "what was encoded for %s did not come there: %s", w->dev->name,
+                            err_text(rc))
+                  : 0;
+}
+
 /* ---- the trainers ---- */
 
 struct island_trainer {
@@ -345,6 +372,9 @@ struct island_trainer {
     int stages;
     struct model *parts[ISLAND_MAX]; /* of each stage; none where there is one */
     struct train_options opt, share;
+    bool fills;
+    struct costs costs; /* of one copy, where it fills */
+    bool encoded;       /* the next step's samples have been, if they are what was said */
     int n;
     struct trainer *trainers[ISLAND_MAX];
     struct peers peers[ISLAND_MAX]; /* unused in an island of one */
@@ -354,7 +384,7 @@ struct island_trainer {
     unsigned settled_count, settled_seq;
 
     /* What the ranks do now. */
-    struct batch batch; /* the whole step */
+    struct batch batch, next; /* the whole step; the one after it, of count 0: not known */
     struct step_result results[ISLAND_MAX];
     int rcs[ISLAND_MAX]; /* the step's */
     struct err err;      /* rank 0's in the step */
@@ -432,11 +462,14 @@ static int join_peers(struct island_trainer *t, int rank, struct err *err)
         .sent = courier_sent,
         .gather = courier_gather,
         .wait = wait_peers,
+        .look_ahead = look_ahead,
+        .encode = encode,
         .arg = p,
         /* NCCL: several cards of one process that launch graphs with its calls may lock. */
         .graphs = false,
         .plan = &t->plan,
         .device = rank % t->stages,
+        .costs = t->fills ? &t->costs : NULL,
     };
     return rc < 0 ? rc : trainer_set_peers(tr, &peers, err);
 }
@@ -447,6 +480,18 @@ int island_slots(const struct island *is, const struct pipe_plan *plan, int stag
     return plan->cuts[0].stages[stage].slots + ahead;
 }
 
+/* On the first stage it stands before the network. */
+static int make_ahead(struct island_trainer *t, int rank, const struct model *m,
+                      struct train_options *opt, struct err *err)
+{
+    const struct ahead_options o = {
+        .encoders = opt->encoders, .m = m, .batch = opt->batch, .first = rank % t->stages == 0};
+    int rc = ahead_new(island_device(t->is, rank), &o, &t->peers[rank].ahead, err);
+    if (rc == 0 && o.first)
+        opt->encoders = ahead_table(t->peers[rank].ahead);
+    return rc;
+}
+
 static int make_job(void *arg, int rank, struct err *err)
 {
     struct island_trainer *t = arg;
@@ -455,7 +500,9 @@ static int make_job(void *arg, int rank, struct err *err)
     struct train_options opt = t->share;
     opt.encoders = opt.encoders ? opt.encoders + rank : NULL;
     opt.slots = island_slots(t->is, &t->plan, stage);
-    int rc = trainer_make(island_device(t->is, rank), m, &opt, &t->trainers[rank], err);
+    int rc = t->fills ? make_ahead(t, rank, m, &opt, err) : 0;
+    if (rc == 0)
+        rc = trainer_make(island_device(t->is, rank), m, &opt, &t->trainers[rank], err);
     return rc < 0 || t->n == 1 ? rc : join_peers(t, rank, err);
 }
 
@@ -470,8 +517,10 @@ static int make_parts(struct island_trainer *t, struct err *err)
 }
 
 int island_trainer_new(struct island *is, const struct model *m, const struct train_options *opt,
-                       const struct pipe_plan *plan, struct island_trainer **ret, struct err *err)
+                       const struct pipe_plan *plan, const struct costs *costs,
+                       struct island_trainer **ret, struct err *err)
 {
+    enum net_encoder which[NET_ENCODERS];
     struct island_trainer *t = mem_alloc(sizeof *t);
     t->is = is;
     t->m = m;
@@ -484,6 +533,10 @@ int island_trainer_new(struct island *is, const struct model *m, const struct tr
         rc = island_even_plan(is, m, 1, opt->accumulate, &t->plan, err);
     t->stages = t->plan.cuts[0].n;
     island_share_options(opt, copies_of(t), &t->share);
+    t->fills = costs && costs->n_frozen > 0 && t->stages > 1 &&
+               ahead_networks(opt->encoders, which) == costs->n_frozen;
+    if (t->fills)
+        costs_share(costs, copies_of(t), &t->costs);
     if (rc == 0)
         rc = make_parts(t, err);
     if (rc == 0)
@@ -508,6 +561,7 @@ void island_trainer_free(struct island_trainer *t)
         reducer_release(&t->peers[i].reducer);
         courier_release(&t->peers[i].courier);
         trainer_free(t->trainers[i]);
+        ahead_free(t->peers[i].ahead);
     }
     for (int i = 0; i < t->stages; i++)
         model_free(t->parts[i]);
@@ -523,6 +577,11 @@ const struct train_options *island_trainer_options(const struct island_trainer *
 int island_trainer_stages(const struct island_trainer *t)
 {
     return t->stages;
+}
+
+bool island_trainer_fills(const struct island_trainer *t)
+{
+    return t->fills;
 }
 
 struct trainer *island_trainer_first(const struct island_trainer *t)
@@ -602,21 +661,49 @@ static enum reducer_how how_to_reduce(const struct island_trainer *t)
     return b->count >= (unsigned)copies_of(t) ? REDUCER_OVERLAPS : REDUCER_WAITS;
 }
 
+/* What a rank's copy has of a batch. */
+static void slice(const struct island_trainer *t, int rank, const struct batch *b,
+                  struct batch *ret)
+{
+    const int copy = rank / t->stages, copies = copies_of(t);
+    const unsigned from = part_at(b->count, copy, copies);
+    const struct net *net = trainer_net(t->trainers[rank]);
+    const struct batch_sizes sizes = net_batch_sizes(t->m, &net->opt);
+    batch_slice(b, from, part_at(b->count, copy + 1, copies) - from, &sizes, ret);
+    ret->first = from;
+}
+
+/* Of a step of which nobody knew in the one before. */
+static int encode_now(struct island_trainer *t, int rank, const struct batch *mine, struct err *err)
+{
+    struct peers *p = &t->peers[rank];
+    p->next = *mine;
+    int rc = mine->count > 0 ? trainer_encode(t->trainers[rank], mine->count, err) : 0;
+    if (rc == 0)
+        ahead_end(p->ahead);
+    return rc;
+}
+
 static int step_job(void *arg, int rank, struct err *err)
 {
     struct island_trainer *t = arg;
-    const unsigned all = t->batch.count;
-    const int copy = rank / t->stages, copies = copies_of(t);
-    const unsigned from = part_at(all, copy, copies), to = part_at(all, copy + 1, copies);
+    struct peers *p = &t->peers[rank];
     struct batch mine;
-    const struct net *net = trainer_net(t->trainers[rank]);
-    const struct batch_sizes sizes = net_batch_sizes(t->m, &net->opt);
-    batch_slice(&t->batch, from, to - from, &sizes, &mine);
-    mine.first = from;
-    reducer_begin(&t->peers[rank].reducer, how_to_reduce(t));
-    courier_begin(&t->peers[rank].courier);
-    int rc = trainer_step(t->trainers[rank], &mine, &t->results[rank], err);
+    int rc = 0;
+    slice(t, rank, &t->batch, &mine);
+    if (t->fills && !t->encoded)
+        rc = encode_now(t, rank, &mine, err);
+    if (t->fills && t->next.count > 0) {
+        slice(t, rank, &t->next, &p->next);
+        mine.next = p->next.count;
+    }
+    reducer_begin(&p->reducer, how_to_reduce(t));
+    courier_begin(&p->courier);
+    if (rc == 0)
+        rc = trainer_step(t->trainers[rank], &mine, &t->results[rank], err);
     t->rcs[rank] = rc;
+    if (rc == 0 && mine.next > 0)
+        ahead_end(p->ahead);
     if (rc != -EDOM)
         return rc;
     /* All ranks see it alike, and are as before: no failure of one of them. */
@@ -650,8 +737,8 @@ static void write_trace(struct island_trainer *t)
     t->trace = NULL;
 }
 
-int island_trainer_step(struct island_trainer *t, const struct batch *b, struct step_result *ret,
-                        struct err *err)
+int island_trainer_step(struct island_trainer *t, const struct batch *b, const struct batch *next,
+                        struct step_result *ret, struct err *err)
 {
     if (t->n == 1)
         return trainer_step(t->trainers[0], b, ret, err);
@@ -661,12 +748,14 @@ int island_trainer_step(struct island_trainer *t, const struct batch *b, struct 
     t->batch = *b;
     t->batch.whole = b->count;
     t->batch.units = batch_units(b);
+    t->next = next ? *next : (struct batch){0};
     const uint64_t begun = clock_now_ns();
     for (int i = 0; i < t->n && t->trace; i++)
         trainer_trace(t->trainers[i], begun);
     int rc = island_cut(t->is, t->stages, err);
     if (rc == 0)
         rc = island_run(t->is, step_job, t, err);
+    t->encoded = rc == 0 && t->rcs[0] == 0 && t->next.count > 0;
     if (rc < 0)
         return rc;
     if (t->trace)

@@ -16,6 +16,10 @@
  * On CPUs a pipeline has the bits of one device with the same micro-batches, and copies of it
  * those of as many ranks of data parallelism.  On an island of one this is the trainer itself.
  *
+ * FILLED.  Where costs with frozen networks are given, a pipeline's ranks run those over the
+ * samples of the next step in the bubbles of this one; of a phase's first step alone, before it.
+ * Results do not depend on it.
+ *
  * All calls on the compute thread. */
 #ifndef WORKER_ISLAND_TRAIN_H
 #define WORKER_ISLAND_TRAIN_H
@@ -42,15 +46,18 @@ int island_even_plan(const struct island *is, const struct model *m, int stages,
  * comes while another is computed. */
 int island_slots(const struct island *is, const struct pipe_plan *plan, int stage);
 
-/* As trainer_make, on every rank; m is borrowed; plan NULL: one stage.  follow comes before the
- * first step. */
+/* As trainer_make, on every rank; m is borrowed; plan NULL: one stage.  costs: of the island, read
+ * in the call alone but for their layers; NULL: nothing is filled.  follow comes before the first
+ * step. */
 int island_trainer_new(struct island *is, const struct model *m, const struct train_options *opt,
-                       const struct pipe_plan *plan, struct island_trainer **ret, struct err *err);
+                       const struct pipe_plan *plan, const struct costs *costs,
+                       struct island_trainer **ret, struct err *err);
 void island_trainer_free(struct island_trainer *t); /* accepts NULL */
 
 /* The whole step's. */
 const struct train_options *island_trainer_options(const struct island_trainer *t);
 int island_trainer_stages(const struct island_trainer *t); /* 1: data parallelism */
+bool island_trainer_fills(const struct island_trainer *t); /* asks for the next step's batch */
 /* Rank 0's, which stands for the whole model: position, reads and writes go through it. */
 struct trainer *island_trainer_first(const struct island_trainer *t);
 struct trainer *island_trainer_rank(const struct island_trainer *t, int rank);
@@ -60,11 +67,11 @@ struct trainer *island_trainer_rank(const struct island_trainer *t, int rank);
 enum island_what { ISLAND_WEIGHTS, ISLAND_ALL };
 int island_trainer_follow(struct island_trainer *t, enum island_what what, struct err *err);
 
-/* As trainer_step.  -EDOM leaves every rank as it was; after any other failure of an
- * island of several, weights and moments are undefined until rank 0 is written to and
- * followed. */
-int island_trainer_step(struct island_trainer *t, const struct batch *b, struct step_result *ret,
-                        struct err *err);
+/* As trainer_step.  next: the batch of the step after this one, where that is known; else NULL.
+ * -EDOM leaves every rank as it was; after any other failure of an island of several, weights and
+ * moments are undefined until rank 0 is written to and followed. */
+int island_trainer_step(struct island_trainer *t, const struct batch *b, const struct batch *next,
+                        struct step_result *ret, struct err *err);
 
 /* The next step, which must be of an island of several, leaves a file of Chrome's trace events at
  * path (worker/pipe/trace.h). */

@@ -4,8 +4,10 @@
 #include "common/base/file.h"
 #include "common/base/hash.h"
 #include "common/base/log.h"
+#include "worker/frozen/frozen_walk.h"
+#include "worker/train/ahead.h"
 
-enum { REPEATS = 5, SIZES = 2, SIZE_MOST = 4, MESSAGES = 8 };
+enum { REPEATS = 5, SIZES = 2, SIZE_MOST = 4, MESSAGES = 8, FROZEN_REPEATS = 2 };
 #define ELEMENTS_MAX (8u << 20) /* of a vector that is updated or summed: more than caches hold */
 #define COLD (64u << 20)        /* bytes that are written between timings */
 #define LARGE (4u << 20)        /* bytes of a large message */
@@ -24,13 +26,16 @@ struct rank_times {
     double small, large;      /* seconds of a message to the next rank */
     double sum;               /* seconds of an element's sum over all ranks */
     struct net_encoders stub; /* in place of the encoders */
+    struct costs_frozen frozen[NET_ENCODERS];
 };
 
 struct measuring {
     struct island *is;
     const struct model *m;
     const struct train_options *opt;
-    struct costs_points sizes;
+    struct costs_points sizes, groups;
+    enum net_encoder frozen[NET_ENCODERS];
+    int n_frozen;
     struct rank_times ranks[ISLAND_MAX];
 };
 
@@ -154,6 +159,81 @@ static int time_part(const struct measuring *t, int rank, int which, struct err 
     dev->ops->free(dev, cold);
     net_free(net);
     model_free(part);
+    return rc;
+}
+
+/* ---- frozen networks ---- */
+
+/* All layers of a network over `n` samples of zeros, one after the other. */
+static int time_layers(struct device *dev, struct frozen_walk *walk, const struct frozen_io *io,
+                       int n, int point, struct costs_frozen *ret, struct err *err)
+{
+    int rc = 0;
+    for (int k = 0; k < FROZEN_REPEATS && rc == 0; k++) {
+        rc = frozen_walk_begin(walk, io, n, err);
+        for (int i = 0; i < ret->n && rc == 0; i++) {
+            double *t = &ret->layers[i].t.s[point];
+            const uint64_t begun = clock_now_ns();
+            rc = frozen_walk_run(walk, 0, n, i, i + 1, NULL, err);
+            if (rc == 0)
+                rc = dev->ops->sync(dev, NULL, err);
+            *t = k > 0 ? fmin(*t, seconds_since(begun)) : seconds_since(begun);
+        }
+    }
+    return rc;
+}
+
+/* What lies in `io.out` afterwards is nothing. */
+static int time_network(const struct measuring *t, struct device *dev, struct frozen *f,
+                        uint64_t out_bytes, struct costs_frozen *ret, struct err *err)
+{
+    const size_t most = (size_t)t->groups.samples[t->groups.n - 1];
+    uint8_t *in = mem_alloc_array(most, frozen_in_bytes(f));
+    int32_t *lengths = mem_alloc_array(most, sizeof *lengths);
+    struct frozen_io io = {.in = in, .lengths = lengths};
+    struct frozen_walk *walk = NULL;
+    for (size_t i = 0; i < most; i++)
+        lengths[i] = 1;
+    int rc = dev->ops->alloc(dev, most * out_bytes, &io.out, err);
+    if (rc == 0)
+        rc = frozen_walk_new(f, (int)most, &walk, err);
+    for (int i = 0; i < t->groups.n && rc == 0; i++)
+        rc = time_layers(dev, walk, &io, t->groups.samples[i], i, ret, err);
+    frozen_walk_free(walk);
+    dev->ops->free(dev, io.out);
+    mem_free(lengths);
+    mem_free(in);
+    return rc;
+}
+
+static int time_frozen(const struct measuring *t, int rank, struct err *err)
+{
+    struct rank_times *mine = (struct rank_times *)(uintptr_t)&t->ranks[rank];
+    const struct net_encoders *e = &t->opt->encoders[rank];
+    const struct ahead_options opt = {.encoders = e, .m = t->m};
+    uint64_t rest = e->bytes;
+    int rc = 0;
+    for (int k = 0; k < t->n_frozen && rc == 0; k++) {
+        struct costs_frozen *c = &mine->frozen[k];
+        struct frozen *f = NULL;
+        rc = e->open(e->arg, t->frozen[k], &f, err);
+        if (rc < 0)
+            break;
+        (void)snprintf(c->name, sizeof c->name, "%s",
+                       t->frozen[k] == NET_IMAGES ? "images" : "captions");
+        c->n = frozen_layers(f);
+        c->out_bytes = ahead_out_bytes(&opt, t->frozen[k]);
+        c->layers = mem_alloc_array((size_t)c->n, sizeof *c->layers);
+        for (int i = 0; i < c->n; i++) {
+            const uint64_t bytes = frozen_layer_bytes(f, i);
+            c->layers[i].weight_bytes = bytes;
+            c->layers[i].scratch_bytes = e->hold_bytes / (uint64_t)t->n_frozen;
+            rest -= bytes < rest ? bytes : rest;
+        }
+        rc = time_network(t, island_device(t->is, rank), f, c->out_bytes, c, err);
+    }
+    if (rc == 0) /* working buffers */
+        mine->frozen[0].layers[0].weight_bytes += rest;
     return rc;
 }
 
@@ -297,6 +377,8 @@ static int time_rank(void *arg, int rank, struct err *err)
     for (int i = 0; i < PARTS && rc == 0; i++)
         if (i != MIDDLE || parts)
             rc = time_part(t, rank, i, err);
+    if (rc == 0 && t->n_frozen > 0)
+        rc = time_frozen(t, rank, err);
     return rc < 0 ? rc : time_update(t, island_device(t->is, rank), &t->ranks[rank].step, err);
 }
 
@@ -310,6 +392,7 @@ static void part_bytes(const struct measuring *t, const struct model *part, stru
     const int B = t->sizes.samples[t->sizes.n - 1];
     opt.batch = B;
     opt.accumulate = 1;
+    opt.fill = false;
     opt.encoders = t->opt->encoders ? &t->ranks[0].stub : NULL;
     const uint64_t one = trainer_bytes(part, &opt, dt);
     opt.slots = 2;
@@ -361,9 +444,14 @@ static double speed_of(const struct measuring *t, int rank)
     return (a->f[last] + a->b[last]) / (b->f[last] + b->b[last]);
 }
 
-static int fill(const struct measuring *t, uint64_t memory, struct costs *p, struct err *err)
+static int fill(struct measuring *t, uint64_t memory, struct costs *p, struct err *err)
 {
     *p = (struct costs){.sizes = t->sizes, .n_chains = 1, .n_devices = island_size(t->is)};
+    p->groups = t->groups;
+    for (; p->n_frozen < t->n_frozen; p->n_frozen++) { /* the first rank's are moved */
+        p->frozen[p->n_frozen] = t->ranks[0].frozen[p->n_frozen];
+        t->ranks[0].frozen[p->n_frozen].layers = NULL;
+    }
     (void)snprintf(p->model, sizeof p->model, "%.1f M parameters", (double)t->m->params / 1e6);
     (void)snprintf(p->chains[0].name, sizeof p->chains[0].name, "model");
     for (int i = 0; i < p->n_devices; i++) {
@@ -398,8 +486,14 @@ static int measure(struct measuring *t, struct err *err)
 static char *path_of(const struct island *is, const struct model *m,
                      const struct train_options *opt, const char *state_dir)
 {
-    const int numbers[] = {(int)opt->precision, opt->recompute, opt->ema > 0,
-                           opt->encoders != NULL};
+    enum net_encoder which[NET_ENCODERS];
+    const struct net_encoders *e = opt->encoders;
+    const int numbers[] = {(int)opt->precision,
+                           opt->recompute,
+                           opt->ema > 0,
+                           e != NULL,
+                           opt->fill ? ahead_networks(e, which) : 0,
+                           e ? (int)(e->bytes >> 10) : 0};
     char devices[256], hex[HASH_HEX_MAX];
     uint8_t sum[HASH_BYTES];
     struct hash h;
@@ -436,21 +530,25 @@ int profile_get(struct island *is, const struct model *m, const struct train_opt
         return err_set(err, -EINVAL, "a model of one block is not cut");
     char *path = path_of(is, m, opt, state_dir);
     int rc = file_exists(path) ? costs_read(path, ret, &why) : -ENOENT;
+    struct measuring *t = mem_alloc(sizeof *t);
+    *t = (struct measuring){.is = is, .m = m, .opt = opt};
+    t->n_frozen = opt->fill ? ahead_networks(opt->encoders, t->frozen) : 0;
     const bool ours = rc == 0 && ret->n_chains == 1 && ret->chains[0].n == m->spec.depth &&
-                      ret->n_devices == island_size(is);
+                      ret->n_devices == island_size(is) && ret->n_frozen == t->n_frozen;
     if (rc == 0 && !ours)
         costs_release(ret);
     if (ours) {
         for (int i = 0; i < ret->n_devices; i++)
             ret->devices[i].memory = memory;
+        mem_free(t);
         mem_free(path);
         return 0;
     }
-    struct measuring *t = mem_alloc(sizeof *t);
-    *t = (struct measuring){.is = is, .m = m, .opt = opt};
     t->sizes.samples[t->sizes.n++] = 1;
     if (most > 1)
         t->sizes.samples[t->sizes.n++] = most;
+    if (t->n_frozen > 0)
+        t->groups = (struct costs_points){2, {1, FILL_GROUP}};
     for (int i = 0; i < island_size(is) && opt->encoders; i++) {
         t->ranks[i].stub = opt->encoders[i];
         t->ranks[i].stub.captions = no_captions;
@@ -468,6 +566,9 @@ int profile_get(struct island *is, const struct model *m, const struct train_opt
     if (rc == 0 &&
         costs_write(path, ret, &why) < 0) /* without it the next process measures again */
         log_warn("profile", "not kept: %s", why.msg);
+    for (int i = 0; i < island_size(is); i++)
+        for (int k = 0; k < t->n_frozen; k++)
+            mem_free(t->ranks[i].frozen[k].layers);
     mem_free(t);
     mem_free(path);
     return rc;

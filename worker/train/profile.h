@@ -18,7 +18,10 @@
 #include "worker/pipe/costs.h"
 #include "worker/train/island_train.h"
 
-/* opt: of the whole step.  memory: bytes of each device that training may take.  From the file if
+/* Frozen networks that could run in the bubbles of a pipeline (opt->fill) are opened and timed,
+ * layer by layer, on all devices at once, too.
+ *
+ * opt: of the whole step.  memory: bytes of each device that training may take.  From the file if
  * there is one.  -EINVAL: a model of one block, or one that cannot be cut. */
 int profile_get(struct island *is, const struct model *m, const struct train_options *opt,
                 uint64_t memory, const char *state_dir, struct costs *ret, struct err *err);

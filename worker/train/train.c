@@ -4,6 +4,7 @@
 #include "common/base/log.h"
 #include "common/base/rng.h"
 #include "worker/net/arena.h"
+#include "worker/train/ahead.h"
 
 /* What a step finds out on the device, and of which the host reads the first two. */
 enum {
@@ -39,7 +40,8 @@ struct trainer {
 
     struct pipe_plan plan; /* its micro-batches are those that the schedule was made for */
     struct pipe_schedule schedule;
-    int device; /* which of the plan it is */
+    unsigned filled; /* with the frozen work of so many samples of the next step */
+    int device;      /* which of the plan it is */
     struct model_part part;
     struct net_micro *micros; /* (batch) of the step */
     struct trace trace;       /* of the last step that had one */
@@ -59,89 +61,6 @@ struct trainer {
     float *clip;                  /* scale of the gradient; NaN: it must not be used */
 };
 
-void train_options_from_job(const struct job_spec *job, bool router, int batch, uint64_t replica,
-                            struct train_options *ret)
-{
-    static const enum net_precision precisions[] = {
-        [JOB_PRECISION_AUTO] = NET_AUTO,
-        [JOB_PRECISION_BF16] = NET_BF16,
-        [JOB_PRECISION_F32] = NET_F32,
-    };
-    const struct job_train *t = &job->train;
-    if (batch == 0)
-        batch = router ? job->router.batch : t->batch;
-    *ret = (struct train_options){
-        .batch = batch,
-        .accumulate = t->accumulate == 0      ? 1
-                      : t->accumulate < batch ? t->accumulate
-                                              : batch,
-        .accumulate_auto = t->accumulate == 0,
-        .lr = router ? job->router.lr : t->lr,
-        .warmup = t->warmup,
-        .schedule = (enum job_schedule)t->schedule,
-        .decay_fraction = t->decay_fraction,
-        .final_lr = t->final_lr,
-        .weight_decay = t->weight_decay,
-        .beta1 = t->beta1,
-        .beta2 = t->beta2,
-        .eps = t->eps,
-        .clip = t->clip,
-        .ema = t->ema,
-        .precision = precisions[t->precision],
-        .uniform_t = t->t == JOB_T_UNIFORM,
-        .label_dropout = job->model.label_dropout,
-        .recompute = t->recompute,
-        .parallel = (enum job_parallel)t->parallel,
-        .stages = t->stages,
-        .moments_warmup = job->recipe.moments_warmup,
-        .seed = job->seed,
-        .replica = replica,
-    };
-}
-
-double train_lr(const struct train_options *o, uint64_t step, uint64_t total)
-{
-    const double s = (double)step, n = (double)total, warmup = (double)o->warmup;
-    if (s < warmup)
-        return o->lr * (s + 1) / warmup;
-    if (total == 0)
-        return o->lr;
-    switch (o->schedule) {
-    case JOB_SCHEDULE_COSINE: {
-        double done = n > warmup ? fmin(1.0, (s - warmup) / (n - warmup)) : 1.0;
-        double shape = 0.5 * (1.0 + cos(acos(-1.0) * done));
-        return o->lr * (o->final_lr + (1.0 - o->final_lr) * shape);
-    }
-    case JOB_SCHEDULE_DECAY: {
-        double tail = n * o->decay_fraction;
-        return s < n - tail ? o->lr : o->lr * fmax(0.0, (n - s) / tail);
-    }
-    case JOB_SCHEDULE_CONSTANT:
-        break;
-    }
-    return o->lr;
-}
-
-static int micro_batch(const struct train_options *o)
-{
-    return (o->batch + o->accumulate - 1) / o->accumulate;
-}
-
-struct net_options train_net_options(const struct train_options *o)
-{
-    return (struct net_options){
-        .mode = o->recompute ? NET_RECOMPUTE : NET_TRAIN,
-        .precision = o->precision,
-        .batch = micro_batch(o),
-        .load = o->batch,
-        .slots = o->slots,
-        .uniform_t = o->uniform_t,
-        .label_dropout = o->label_dropout,
-        .distill = o->distill,
-        .encoders = o->encoders,
-    };
-}
-
 static void plan(struct trainer *t)
 {
     const uint64_t bytes = t->m->flat * sizeof(float);
@@ -158,8 +77,11 @@ uint64_t trainer_bytes(const struct model *m, const struct train_options *opt, e
 {
     const struct net_options nopt = train_net_options(opt);
     struct trainer t = {.m = m, .opt = *opt};
+    const struct ahead_options ahead = {
+        .encoders = opt->encoders, .m = m, .batch = opt->batch, .first = net_part_of(m).from == 0};
     plan(&t);
-    return arena_measure(&t.arena) + inputs_measure(&t.inputs) + net_bytes(m, &nopt, dt);
+    return arena_measure(&t.arena) + inputs_measure(&t.inputs) + net_bytes(m, &nopt, dt) +
+           (opt->fill && opt->encoders ? ahead_bytes(&ahead) : 0);
 }
 
 /* Losses that a sample may have. */
@@ -173,9 +95,9 @@ static int check_options(const struct train_options *opt, const struct net *net,
     if (opt->batch < 1 || opt->accumulate < 1 || opt->accumulate > opt->batch)
         return err_set(err, -EINVAL, "a batch of %d in %d micro-batches", opt->batch,
                        opt->accumulate);
-    if (net->opt.batch < micro_batch(opt))
+    if (net->opt.batch < train_micro_batch(opt))
         return err_set(err, -EINVAL, "micro-batches of %d in a network made for %d",
-                       micro_batch(opt), net->opt.batch);
+                       train_micro_batch(opt), net->opt.batch);
     if (net_load_most(&net->opt) < (unsigned)opt->batch)
         return err_set(err, -EINVAL, "steps of %d samples in a network made to load %u", opt->batch,
                        net_load_most(&net->opt));
@@ -276,20 +198,39 @@ int trainer_set_peers(struct trainer *t, const struct train_peers *peers, struct
 
 /* ---- a step, queued ---- */
 
+/* The lists of a plan of so many micro-batches, filled with the frozen work of so many samples of
+ * the next step. */
+static int make_schedule(const struct trainer *t, struct pipe_plan *plan, int micros, unsigned next,
+                         struct pipe_schedule *ret, struct err *err)
+{
+    const struct costs *costs = t->with_peers ? t->peers.costs : NULL;
+    const struct fill_options fill = {
+        .samples = (int)next, .scratch = FILL_UNDERWAY, .group = FILL_GROUP, .share = 1};
+    struct fill_report report;
+    plan->cuts[0].micros = micros;
+    int rc = schedule_make(costs, plan, 0, ret, err);
+    if (rc < 0 || !costs || next == 0)
+        return rc;
+    rc = fill_schedule(costs, plan, &fill, ret, &report, err);
+    if (rc < 0)
+        schedule_release(ret);
+    return rc;
+}
+
 /* Cuts the trainer's samples into micro-batches, each of one shape, and makes the list of so many.
  * Without samples the list is that of one, of which nothing is computed. */
 static int make_list(struct trainer *t, const struct batch *b, struct err *err)
 {
-    const unsigned most = (unsigned)micro_batch(&t->opt);
+    const unsigned most = (unsigned)train_micro_batch(&t->opt);
     int n = 0;
     for (unsigned from = 0; from < b->count; from += t->micros[n++].count)
         t->micros[n] = (struct net_micro){from, batch_run(b, from, most), from == 0, true};
     n = n > 0 ? n : 1;
-    if (t->schedule.n_devices > 0 && t->plan.cuts[0].micros == n)
+    if (t->schedule.n_devices > 0 && t->plan.cuts[0].micros == n && t->filled == b->next)
         return 0;
     schedule_release(&t->schedule);
-    t->plan.cuts[0].micros = n;
-    return schedule_make(NULL, &t->plan, 0, &t->schedule, err);
+    t->filled = b->next;
+    return make_schedule(t, &t->plan, n, b->next, &t->schedule, err);
 }
 
 static int slot_of(const struct trainer *t, int micro)
@@ -448,7 +389,11 @@ static int queue_instr(struct trainer *t, const struct batch *b, const struct pi
         return b->count ? backward(t, in->micro, err) : 0;
     case PIPE_SEND:
     case PIPE_RECV:
+        if (in->what == PIPE_ENCODED)
+            return t->peers.encode(t->peers.arg, in, err);
         return b->count ? cross(t, in, err) : 0;
+    case PIPE_FROZEN:
+        return t->peers.encode(t->peers.arg, in, err);
     case PIPE_REDUCE:
         return queue_losses(t, b, err);
     case PIPE_CLIP:
@@ -456,8 +401,7 @@ static int queue_instr(struct trainer *t, const struct batch *b, const struct pi
     case PIPE_STEP:
         return queue_update(t, err);
     case PIPE_LOAD: /* is behind us: it is not recorded */
-    case PIPE_W:
-    case PIPE_FROZEN: /* is in no list yet */
+    case PIPE_W:    /* is in no list yet */
     case PIPE_OPS:
         break;
     }
@@ -646,6 +590,8 @@ int trainer_step(struct trainer *t, const struct batch *part, struct step_result
         rc = make_list(t, &b, err);
     if (rc == 0)
         rc = send(t, &b, r.lr, err);
+    if (rc == 0 && b.next > 0)
+        rc = t->peers.look_ahead(t->peers.arg, err);
     if (rc == 0)
         rc = run_step(t, &b, err);
     if (rc == 0)
@@ -663,6 +609,28 @@ int trainer_step(struct trainer *t, const struct batch *part, struct step_result
     t->adam_step++;
     *ret = r;
     return 0;
+}
+
+int trainer_encode(struct trainer *t, unsigned count, struct err *err)
+{
+    const unsigned most = (unsigned)train_micro_batch(&t->opt);
+    const int micros = (int)((count + most - 1) / most);
+    struct pipe_plan plan = t->plan;
+    struct pipe_schedule filled, alone = {0};
+    int rc = make_schedule(t, &plan, micros, count, &filled, err);
+    if (rc < 0)
+        return rc;
+    rc = fill_prologue(&filled, &alone, err);
+    if (rc == 0)
+        rc = t->peers.look_ahead(t->peers.arg, err);
+    const struct pipe_list *list = &alone.lists[t->device];
+    for (int i = 0; rc == 0 && i < list->n; i++)
+        rc = t->peers.encode(t->peers.arg, &list->items[i], err);
+    if (rc == 0)
+        rc = t->peers.wait(t->peers.arg, t->w->stream, err);
+    schedule_release(&alone);
+    schedule_release(&filled);
+    return rc;
 }
 
 void trainer_trace(struct trainer *t, uint64_t begun_ns)

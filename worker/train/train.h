@@ -18,51 +18,13 @@
 #define WORKER_TRAIN_H
 
 #include "common/base/base.h"
-#include "common/job/job.h"
 #include "worker/net/model.h"
 #include "worker/net/net.h"
 #include "worker/net/weights.h"
 #include "worker/pipe/simulate.h"
+#include "worker/train/train_options.h"
 
 struct trainer;
-
-struct train_options {
-    int batch;            /* images or rows of a step, at most */
-    int accumulate;       /* micro-batches that a step is cut into, those of several shapes apart */
-    int slots;            /* micro-batches in flight, where a pipeline's plan says so; 0: 1 */
-    bool accumulate_auto; /* more may be made of it (worker/train/plan.h); results are then those of
-                           * `accumulate` but for the order of sums */
-    double lr;
-    int64_t warmup;             /* steps of linear warm-up */
-    enum job_schedule schedule; /* cosine ends at final_lr * lr; decay is constant, then linear to
-                                 * 0 over the last decay_fraction */
-    double decay_fraction, final_lr;
-    double weight_decay, beta1, beta2, eps;
-    double clip; /* largest global gradient norm; 0 off */
-    double ema;  /* decay of the inner EMA; 0 off */
-    enum net_precision precision;
-    bool uniform_t; /* else logit-normal */
-    double label_dropout;
-    bool recompute;
-    enum job_parallel parallel; /* of the devices of an island */
-    int stages;                 /* of a pipeline; 0: the fewest that fit */
-    bool distill;               /* images: learn from teachers */
-    /* One for each device of an island, or NULL: see net_options. */
-    const struct net_encoders *encoders;
-    int64_t moments_warmup; /* steps of linear warm-up where moments are younger than the replica */
-    uint64_t seed;          /* the job's */
-    uint64_t replica;       /* which one: rng_mix(path, replica) */
-};
-/* router: of the job's second network.  batch 0: as the job says. */
-void train_options_from_job(const struct job_spec *job, bool router, int batch, uint64_t replica,
-                            struct train_options *ret);
-
-/* How the network must be made: for micro-batches. */
-struct net_options train_net_options(const struct train_options *o);
-
-/* Learning rate of step `step` (0 is the first) of `total` (0: not known, then
- * constant after the warm-up). */
-double train_lr(const struct train_options *o, uint64_t step, uint64_t total);
 
 /* Takes the net over, also on failure.  Fresh moments; weights undefined until trainer_set.
  * -ENOMEM with the sizes when the device is too small. */
@@ -115,14 +77,25 @@ struct train_peers {
     int (*gather)(void *arg, double *found, int64_t n);
     /* In place of ops->sync at the end of a step, which waits for ever when a peer has failed. */
     int (*wait)(void *arg, struct stream *s, struct err *err);
+    /* A filled pipeline's.  The step's samples are loaded: what the next ones are may be taken. */
+    int (*look_ahead)(void *arg, struct err *err);
+    /* FROZEN, and SEND and RECV of what was encoded, queued on the trainer's stream. */
+    int (*encode)(void *arg, const struct pipe_instr *in, struct err *err);
     void *arg;   /* goes to all of these */
     bool graphs; /* they may be called while a graph is recorded */
     /* The plan, of which the trainer is this device of a copy; NULL: one stage. */
     const struct pipe_plan *plan;
     int device;
+    /* Of one copy, with frozen networks: the plan's bubbles are filled with them
+     * (worker/pipe/fill.h). NULL: they are not. */
+    const struct costs *costs;
 };
-/* Before the first step; peers and its plan are copied.  -ENOMEM. */
+/* Before the first step; peers and its plan are copied, costs are borrowed.  -ENOMEM. */
 int trainer_set_peers(struct trainer *t, const struct train_peers *peers, struct err *err);
+
+/* In a filled pipeline: encodes the trainer's share of a step's samples, of which its copy has
+ * `count`, before that step, as nobody did in the step before.  Waits. */
+int trainer_encode(struct trainer *t, unsigned count, struct err *err);
 
 /* t, the first of a pipeline's trainers, stands for the whole model m from now on: what is read and
  * written below by tensor, level or as a flat vector is that of the trainer which has it.  All are

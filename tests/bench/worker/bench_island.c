@@ -105,7 +105,7 @@ static void make(struct island *is, const struct model *m, struct way *w, bool d
     struct err err = {0};
     float *flat = model_flat_new(m);
     model_init(m, 1, flat);
-    OK(island_trainer_new(is, m, &w->opt, data ? NULL : &w->plan.plan, &w->t, &err));
+    OK(island_trainer_new(is, m, &w->opt, data ? NULL : &w->plan.plan, NULL, &w->t, &err));
     OK(trainer_set(island_trainer_first(w->t), flat, &err));
     OK(island_trainer_follow(w->t, ISLAND_ALL, &err));
     w->seconds = INFINITY;
@@ -118,9 +118,10 @@ static void take_turns(struct way ways[WAYS], const struct batch *b)
     struct step_result r;
     for (int i = 0; i < TURNS; i++)
         for (int k = 0; k < WAYS; k++) {
-            OK(island_trainer_step(ways[k].t, b, &r, &err)); /* the caches are its own again */
+            OK(island_trainer_step(ways[k].t, b, NULL, &r,
+                                   &err)); /* the caches are its own again */
             const uint64_t begun = clock_now_ns();
-            OK(island_trainer_step(ways[k].t, b, &r, &err));
+            OK(island_trainer_step(ways[k].t, b, NULL, &r, &err));
             ways[k].seconds = fmin(ways[k].seconds, (double)(clock_now_ns() - begun) / 1e9);
         }
 }

@@ -30,6 +30,43 @@ static void test_images(void **state)
     assert_null(part.partitions);
 }
 
+/* What was held stays as it was; arrays that are not there are not made up. */
+static void test_hold(void **state)
+{
+    uint8_t images[ROWS * VALUES], shapes[ROWS] = {1, 2, 3};
+    uint64_t ids[ROWS] = {10, 11, 12};
+    int32_t captions[ROWS * 2] = {1, 2, 3, 4, 5, 6}, lengths[ROWS] = {2, 1, 2};
+    const struct batch b = {.count = ROWS,
+                            .ids = ids,
+                            .images = images,
+                            .shapes = shapes,
+                            .captions = captions,
+                            .caption_lengths = lengths,
+                            .seed = 5};
+    const struct batch_sizes sizes = {.image = VALUES, .moments = 9, .caption_tokens = 2};
+    struct batch_held held = {0};
+    struct err err = {0};
+    (void)state;
+    for (int turn = 0; turn < 2; turn++) {
+        for (size_t i = 0; i < sizeof images; i++)
+            images[i] = (uint8_t)(i + turn);
+        assert_int_equal(batch_hold(&held, &b, &sizes, &err), 0);
+        memset(images, 0xee, sizeof images);
+        for (size_t i = 0; i < sizeof images; i++)
+            assert_int_equal(held.batch.images[i], (uint8_t)(i + turn));
+        assert_memory_equal(held.batch.ids, ids, sizeof ids);
+        assert_memory_equal(held.batch.captions, captions, sizeof captions);
+        assert_memory_equal(held.batch.caption_lengths, lengths, sizeof lengths);
+        assert_memory_equal(held.batch.shapes, shapes, sizeof shapes);
+        assert_true(held.batch.ids != ids && held.batch.captions != captions);
+        assert_null(held.batch.moments);
+        assert_null(held.batch.labels);
+        assert_int_equal(held.batch.count, ROWS);
+        assert_int_equal(held.batch.seed, 5);
+    }
+    batch_release(&held);
+}
+
 /* Rows of tokens have a column more than the other arrays. */
 static void test_texts(void **state)
 {
@@ -62,6 +99,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_images),
+        cmocka_unit_test(test_hold),
         cmocka_unit_test(test_texts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -42,7 +42,7 @@ static inline struct side side_open(const char *devices, const struct model *m,
     struct side s = {0};
     float *flat = tiny_weights(m, 21);
     OK(island_open(devices, 3, &s.is, &err));
-    OK(island_trainer_new(s.is, m, o, plan, &s.t, &err));
+    OK(island_trainer_new(s.is, m, o, plan, NULL, &s.t, &err));
     if (teach)
         OK(island_run(s.is, teach, s.t, &err));
     OK(trainer_set(island_trainer_first(s.t), flat, &err));
@@ -112,7 +112,7 @@ static inline int step(struct side *s, const struct model *m, unsigned i, unsign
 {
     struct samples *x = mem_alloc(sizeof *x);
     const struct batch b = make_batch(&m->spec, i, n, x);
-    int rc = island_trainer_step(s->t, &b, ret, err);
+    int rc = island_trainer_step(s->t, &b, NULL, ret, err);
     mem_free(x);
     return rc;
 }

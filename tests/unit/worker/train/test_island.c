@@ -252,7 +252,7 @@ static void check_failure(const struct model *m, const struct train_options *o, 
     faulty.matmul = failing_matmul;
     faulty.adamw = failing_adamw;
     dev->ops = &faulty;
-    OK(island_trainer_new(s.is, m, o, NULL, &s.t, &err));
+    OK(island_trainer_new(s.is, m, o, NULL, NULL, &s.t, &err));
     OK(trainer_set(island_trainer_first(s.t), flat, &err));
     OK(island_trainer_follow(s.t, ISLAND_ALL, &err));
     matmuls_left = adamws_left = 1 << 30;

@@ -1,6 +1,6 @@
 /* An island that is cut into pipelines has the bits of one that is not: weights, moments, averages,
  * losses and norms, in every cut, with every number of micro-batches, alone and in copies. */
-#include "tests/unit/worker/train/sides.h"
+#include "tests/unit/worker/train/real_encoders.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -173,6 +173,102 @@ static void test_encoders(void **state)
     model_free(m);
 }
 
+/* Costs of a captioned model's blocks and of its frozen networks, of which all layers take so long
+ * against a block's forward. */
+static void made_costs(struct costs *p, const struct model *m, const struct real_encoders *e,
+                       int devices, double frozen)
+{
+    const enum net_encoder which[] = {NET_IMAGES, NET_CAPTIONS};
+    *p = (struct costs){.sizes = {2, {1, 4}}, .groups = {2, {1, 4}}, .n_chains = 1, .n_frozen = 2};
+    p->n_devices = devices;
+    for (int d = 0; d < devices; d++)
+        p->devices[d] = (struct costs_device){.speed = 1, .memory = 1 << 30};
+    for (int d = 0; d + 1 < devices; d++)
+        p->links[d] = (struct costs_link){1e-5, 1e9};
+    p->chains[0].n = m->spec.depth;
+    p->chains[0].layers = mem_alloc_array((size_t)m->spec.depth, sizeof *p->chains[0].layers);
+    for (int i = 0; i < m->spec.depth; i++)
+        p->chains[0].layers[i] = (struct costs_layer){
+            .f = {{1e-3, 4e-3}}, .b = {{2e-3, 8e-3}}, .step = 1e-4, .out_bytes = 100};
+    for (int k = 0; k < 2; k++) {
+        struct costs_frozen *f = &p->frozen[k];
+        f->n = frozen_layers(e->ranks[0].of[which[k]]);
+        f->layers = mem_alloc_array((size_t)f->n, sizeof *f->layers);
+        for (int i = 0; i < f->n; i++)
+            f->layers[i].t = (struct costs_time){{frozen, 3 * frozen}};
+    }
+}
+
+/* Steps of which the next one is known, and of which it is not. */
+static bool is_told(unsigned i)
+{
+    return i % 7 != 3 && i + 1 < ROUNDS;
+}
+
+static void check_filled(int stages, int copies, int accumulate, double frozen)
+{
+    struct err err = {0};
+    const int n = stages * copies;
+    struct model_spec spec = tiny_captioned();
+    struct real_encoders encoders[2] = {0};
+    struct side sides[2] = {0};
+    struct costs costs;
+    spec.depth = 4;
+    struct model *m = make_model(&spec);
+    float *flat = tiny_weights(m, 21);
+    for (int k = 0; k < 2; k++) {
+        struct train_options o = options();
+        struct side *s = &sides[k];
+        o.accumulate = accumulate;
+        OK(island_open(cpus[k ? n : copies], n, &s->is, &err));
+        real_encoders_open(&encoders[k], s->is);
+        o.encoders = encoders[k].tables;
+        if (k == 1)
+            made_costs(&costs, m, &encoders[1], n, frozen);
+        const struct pipe_plan plan = plan_of(s, m, k ? stages : 1, accumulate, NULL);
+        OK(island_trainer_new(s->is, m, &o, &plan, k ? &costs : NULL, &s->t, &err));
+        assert_true(island_trainer_fills(s->t) == (k == 1));
+        OK(trainer_set(island_trainer_first(s->t), flat, &err));
+        OK(island_trainer_follow(s->t, ISLAND_ALL, &err));
+    }
+    for (unsigned i = 0; i < ROUNDS; i++) {
+        struct samples *x = mem_alloc(2 * sizeof *x);
+        struct step_result a, b;
+        const struct batch now = make_batch(&spec, i, count_of(i), x);
+        const struct batch next = make_batch(&spec, i + 1, count_of(i + 1), x + 1);
+        OK(island_trainer_step(sides[0].t, &now, NULL, &a, &err));
+        OK(island_trainer_step(sides[1].t, &now, is_told(i) ? &next : NULL, &b, &err));
+        if (!(a.loss == b.loss && a.grad_norm == b.grad_norm))
+            fail_msg("%d stages, %d copies, frozen %g, step %u: loss %.17g, %.17g", stages, copies,
+                     frozen, i, a.loss, b.loss);
+        mem_free(x);
+    }
+    assert_same(&sides[0], &sides[1], m);
+    assert_copies_equal(&sides[1], stages);
+    /* Of one copy: the empty caption, once. */
+    for (int k = 0; k < n; k++)
+        assert_int_equal(encoders[1].ranks[k].asked, k % stages == 0);
+    for (int k = 0; k < 2; k++) {
+        island_trainer_free(sides[k].t);
+        real_encoders_close(&encoders[k]);
+        island_close(sides[k].is);
+    }
+    costs_release(&costs);
+    mem_free(flat);
+    model_free(m);
+}
+
+/* Frozen encoders in the bubbles change nothing, however much of them fits there. */
+static void test_filled(void **state)
+{
+    static const double frozen[] = {1e-5, 3e-4, 2e-3, 5e-2};
+    for (size_t i = 0; i < sizeof frozen / sizeof *frozen; i++) {
+        check_filled(2, 1, 2, frozen[i]);
+        check_filled(4, 1, 4, frozen[i]);
+        check_filled(2, 2, 3, frozen[i]);
+    }
+}
+
 /* A step's trace is a file with a bar for each instruction, in their order and within the step. */
 static void test_trace(void **state)
 {
@@ -297,7 +393,7 @@ static void test_failure(void **state)
         struct kernel_ops faulty = *plain;
         faulty.adaln_bwd = failing_adaln;
         dev->ops = &faulty;
-        OK(island_trainer_new(s.is, m, &o, &plan, &s.t, &err));
+        OK(island_trainer_new(s.is, m, &o, &plan, NULL, &s.t, &err));
         OK(trainer_set(island_trainer_first(s.t), flat, &err));
         OK(island_trainer_follow(s.t, ISLAND_ALL, &err));
         adaln_left = left;
@@ -338,7 +434,7 @@ static void test_refused(void **state)
     assert_int_equal(island_even_plan(is, m, 4, 4, &plan, &err), -ENOMEM);
     assert_non_null(strstr(err.msg, "train.stages is 4, but the model has 3 blocks"));
     OK(island_even_plan(is, tied, 2, 4, &plan, &err));
-    assert_int_equal(island_trainer_new(is, tied, &o, &plan, &t, &err), -EINVAL);
+    assert_int_equal(island_trainer_new(is, tied, &o, &plan, NULL, &t, &err), -EINVAL);
     model_free(m);
     model_free(tied);
     island_close(is);
@@ -349,8 +445,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bits),    cmocka_unit_test(test_precisions),
         cmocka_unit_test(test_memory),  cmocka_unit_test(test_encoders),
-        cmocka_unit_test(test_trace),   cmocka_unit_test(test_reading),
-        cmocka_unit_test(test_failure), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_filled),  cmocka_unit_test(test_trace),
+        cmocka_unit_test(test_reading), cmocka_unit_test(test_failure),
+        cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* A profile is measured on the devices of an island, kept, and what plans are made of. */
-#include "tests/unit/worker/train/sides.h"
+#include "tests/unit/worker/train/real_encoders.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -101,6 +101,51 @@ static void test_measured(void **state)
     assert_int_equal(encoders[0].captions, 0); /* none of its own was asked */
 }
 
+/* Frozen networks that could fill bubbles are timed layer by layer, and come back from the file. */
+static void test_frozen(void **state)
+{
+    char folder[] = "/tmp/skerry-profile-XXXXXX";
+    const struct model_spec spec = tiny_captioned();
+    struct train_options o = options();
+    struct real_encoders encoders = {0};
+    struct island *is = NULL;
+    struct err err = {0};
+    struct costs p, again;
+    struct model *m = make_model(&spec);
+    assert_non_null(mkdtemp(folder));
+    OK(island_open("cpu,cpu", 2, &is, &err));
+    real_encoders_open(&encoders, is);
+    o.encoders = encoders.tables;
+    for (int fill = 0; fill < 2; fill++) {
+        o.fill = fill;
+        OK(profile_get(is, m, &o, 1 << 30, folder, &p, &err));
+        assert_int_equal(p.n_frozen, 2 * fill);
+        OK(profile_get(is, m, &o, 1 << 30, folder, &again, &err));
+        assert_int_equal(again.n_frozen, p.n_frozen);
+        for (int k = 0; k < p.n_frozen; k++) {
+            const struct costs_frozen *a = &p.frozen[k], *b = &again.frozen[k];
+            const enum net_encoder which = k == 0 ? NET_IMAGES : NET_CAPTIONS;
+            assert_int_equal(a->n, frozen_layers(encoders.ranks[0].of[which]));
+            assert_int_equal(b->n, a->n);
+            assert_string_equal(b->name, k == 0 ? "images" : "captions");
+            assert_int_equal(b->out_bytes, a->out_bytes);
+            assert_int_equal(a->out_bytes, frozen_out_bytes(encoders.ranks[0].of[which]));
+            for (int i = 0; i < a->n; i++) {
+                assert_true(a->layers[i].t.s[0] > 0 && a->layers[i].t.s[1] < 10);
+                assert_int_equal(b->layers[i].weight_bytes, a->layers[i].weight_bytes);
+                assert_int_equal(b->layers[i].scratch_bytes, a->layers[i].scratch_bytes);
+            }
+        }
+        costs_release(&again);
+        costs_release(&p);
+        profile_forget(is, m, &o, folder);
+    }
+    assert_int_equal(rmdir(folder), 0);
+    real_encoders_close(&encoders);
+    island_close(is);
+    model_free(m);
+}
+
 static void test_refused(void **state)
 {
     struct model_spec spec = tiny_spec();
@@ -120,6 +165,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_measured),
+        cmocka_unit_test(test_frozen),
         cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

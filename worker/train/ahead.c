@@ -1,0 +1,283 @@
+#include "worker/train/ahead.h"
+
+#include "worker/frozen/frozen_walk.h"
+#include "worker/net/arena.h"
+
+/* A frozen network, and what it makes of the next step's samples. */
+struct network {
+    struct frozen_walk *walk;
+    char *out;      /* (batch) of `bytes` each, on the device */
+    uint64_t bytes; /* of a sample */
+    bool runs;      /* the batch brings its inputs */
+};
+
+struct ahead {
+    struct ahead_options opt;
+    const struct net_encoders *e;
+    struct device *dev;
+    struct net_encoders table;
+    struct arena arena;
+    enum net_encoder which[NET_ENCODERS]; /* of each number */
+    int n;
+    struct network networks[NET_ENCODERS]; /* by number */
+    unsigned begun, ready;                 /* samples that are being encoded, that were */
+
+    /* First stage: the inputs of what was encoded, on the host. */
+    uint8_t *images;            /* (batch,S,S,3) */
+    int32_t *tokens, *lengths;  /* (batch,L), (batch) */
+    char *null_states;          /* of the empty caption, on the device */
+    int32_t *null_tokens;       /* (L) */
+    bool has_null;
+};
+
+int ahead_networks(const struct net_encoders *e, enum net_encoder ret[NET_ENCODERS])
+{
+    int n = 0;
+    if (!e || !e->open)
+        return 0;
+    if (e->images && e->fly)
+        ret[n++] = NET_IMAGES;
+    if (e->captions)
+        ret[n++] = NET_CAPTIONS;
+    return n;
+}
+
+uint64_t ahead_out_bytes(const struct ahead_options *opt, enum net_encoder which)
+{
+    const struct model_spec *s = &opt->m->spec;
+    return which == NET_IMAGES ? 2 * model_image_values(s) * sizeof(bf16)
+                               : (uint64_t)s->caption_tokens * (uint64_t)s->caption *
+                                     dtype_bytes(opt->encoders->dt);
+}
+
+static uint64_t image_bytes(const struct ahead_options *opt)
+{
+    const uint64_t side = opt->encoders->pixels;
+    return MODEL_PIXEL_CHANNELS * side * side;
+}
+
+static void plan(struct ahead *a)
+{
+    a->n = ahead_networks(a->opt.encoders, a->which);
+    for (int k = 0; k < a->n; k++) {
+        struct network *n = &a->networks[k];
+        n->bytes = ahead_out_bytes(&a->opt, a->which[k]);
+        arena_add(&a->arena, &n->out, (uint64_t)a->opt.batch * n->bytes);
+        if (a->opt.first && a->which[k] == NET_CAPTIONS)
+            arena_add(&a->arena, &a->null_states, n->bytes);
+    }
+}
+
+uint64_t ahead_bytes(const struct ahead_options *opt)
+{
+    const struct net_encoders *e = opt->encoders;
+    struct ahead a = {.opt = *opt};
+    plan(&a);
+    return arena_measure(&a.arena) + FILL_UNDERWAY * e->hold_bytes + (opt->first ? 0 : e->bytes);
+}
+
+/* ---- in place of the encoders ---- */
+
+/* Waits, as the table's functions must. */
+static int copied(struct ahead *a, void *to, const void *from, uint64_t bytes, struct err *err)
+{
+    int rc = a->dev->ops->copy(a->dev, to, from, bytes, COPY_DEVICE, NULL);
+    return rc < 0 ? err_set(err, rc, "taking what was encoded ahead failed on %s: %s", a->dev->name,
+                            err_text(rc))
+                  : a->dev->ops->sync(a->dev, NULL, err);
+}
+
+static const struct network *network_of(const struct ahead *a, enum net_encoder which)
+{
+    for (int k = 0; k < a->n; k++)
+        if (a->which[k] == which && a->networks[k].runs)
+            return &a->networks[k];
+    return NULL;
+}
+
+/* Samples from i on, of which all were encoded ahead, or none. */
+static unsigned run_of(const bool *known, unsigned i, unsigned count)
+{
+    unsigned n = 1;
+    while (i + n < count && known[i + n] == known[i])
+        n++;
+    return n;
+}
+
+static int take_images(void *arg, const uint8_t *images, const uint8_t *shapes, unsigned count,
+                       bf16 *d_moments, struct err *err)
+{
+    struct ahead *a = arg;
+    const struct network *n = network_of(a, NET_IMAGES);
+    const uint64_t bytes = image_bytes(&a->opt);
+    if (!n || shapes || count > a->ready || memcmp(images, a->images, count * bytes) != 0)
+        return a->e->images(a->e->arg, images, shapes, count, d_moments, err);
+    return copied(a, d_moments, n->out, count * n->bytes, err);
+}
+
+/* The states of the empty caption. */
+static int take_null(struct ahead *a, void *to, uint64_t bytes, struct err *err)
+{
+    int rc = 0;
+    if (!a->has_null)
+        rc = a->e->captions(a->e->arg, a->null_tokens, &a->e->null_length, 1, a->null_states, err);
+    a->has_null = rc == 0;
+    return rc < 0 ? rc : copied(a, to, a->null_states, bytes, err);
+}
+
+static int take_captions(void *arg, const int32_t *tokens, const int32_t *lengths, unsigned count,
+                         void *d_states, struct err *err)
+{
+    struct ahead *a = arg;
+    const struct network *n = network_of(a, NET_CAPTIONS);
+    const size_t L = (size_t)a->opt.m->spec.caption_tokens, row = L * sizeof *tokens;
+    const int32_t null_length = a->e->null_length;
+    bool *known = mem_try_array(count, sizeof *known);
+    int rc = known ? 0 : err_set(err, -ENOMEM, "no memory for %u captions", count);
+    for (unsigned i = 0; i < count && rc == 0; i++)
+        known[i] = n && i < a->ready && a->lengths[i] == lengths[i] &&
+                   memcmp(a->tokens + i * L, tokens + i * L, row) == 0;
+    for (unsigned i = 0, m; i < count && rc == 0; i += m) {
+        const uint64_t bytes = ahead_out_bytes(&a->opt, NET_CAPTIONS);
+        char *to = (char *)d_states + i * bytes;
+        m = run_of(known, i, count);
+        if (known[i]) {
+            rc = copied(a, to, n->out + i * bytes, m * bytes, err);
+            continue;
+        }
+        m = 1;
+        rc = lengths[i] == null_length && memcmp(tokens + i * L, a->null_tokens, row) == 0
+                 ? take_null(a, to, bytes, err)
+                 : a->e->captions(a->e->arg, tokens + i * L, lengths + i, 1, to, err);
+    }
+    mem_free(known);
+    return rc;
+}
+
+const struct net_encoders *ahead_table(const struct ahead *a)
+{
+    return &a->table;
+}
+
+/* ---- life ---- */
+
+static int keep_inputs(struct ahead *a, struct err *err)
+{
+    const size_t B = (size_t)a->opt.batch, L = (size_t)a->opt.m->spec.caption_tokens;
+    const bool images = a->e->images && a->e->fly, captions = a->e->captions != NULL;
+    a->table = *a->e;
+    a->table.arg = a;
+    a->table.images = a->e->images ? take_images : NULL;
+    a->table.captions = captions ? take_captions : NULL;
+    if (images)
+        a->images = mem_try_array(B, image_bytes(&a->opt));
+    if (captions) {
+        a->tokens = mem_try_array(B * L, sizeof *a->tokens);
+        a->lengths = mem_try_array(B, sizeof *a->lengths);
+        a->null_tokens = mem_try_array(L, sizeof *a->null_tokens);
+    }
+    if ((images && !a->images) || (captions && (!a->tokens || !a->lengths || !a->null_tokens)))
+        return err_set(err, -ENOMEM, "no memory for the inputs of %zu samples", B);
+    for (size_t i = 0; i < L && captions; i++)
+        a->null_tokens[i] =
+            i < (size_t)a->e->null_length ? a->e->null_tokens[i] : a->e->null_pad;
+    return 0;
+}
+
+static int open_networks(struct ahead *a, struct err *err)
+{
+    int rc = 0;
+    for (int k = 0; k < a->n && rc == 0; k++) {
+        struct frozen *f = NULL;
+        rc = a->e->open(a->e->arg, a->which[k], &f, err);
+        if (rc == 0)
+            rc = frozen_walk_new(f, FILL_UNDERWAY, &a->networks[k].walk, err);
+    }
+    return rc;
+}
+
+int ahead_new(struct device *dev, const struct ahead_options *opt, struct ahead **ret,
+              struct err *err)
+{
+    struct ahead *a = mem_alloc(sizeof *a);
+    *a = (struct ahead){.opt = *opt, .e = opt->encoders, .dev = dev};
+    plan(a);
+    int rc = arena_alloc(&a->arena, dev, err);
+    if (rc == 0 && opt->first)
+        rc = keep_inputs(a, err);
+    if (rc == 0)
+        rc = open_networks(a, err);
+    if (rc < 0) {
+        ahead_free(a);
+        return rc;
+    }
+    *ret = a;
+    return 0;
+}
+
+void ahead_free(struct ahead *a)
+{
+    if (!a)
+        return;
+    for (int k = 0; k < a->n; k++)
+        frozen_walk_free(a->networks[k].walk);
+    arena_free(&a->arena, a->dev);
+    mem_free(a->images);
+    mem_free(a->tokens);
+    mem_free(a->lengths);
+    mem_free(a->null_tokens);
+    mem_free(a);
+}
+
+/* ---- ahead ---- */
+
+static void take_inputs(struct ahead *a, const struct batch *b)
+{
+    const size_t L = (size_t)a->opt.m->spec.caption_tokens;
+    if (a->images && network_of(a, NET_IMAGES))
+        memcpy(a->images, b->images, b->count * image_bytes(&a->opt));
+    if (a->tokens && network_of(a, NET_CAPTIONS)) {
+        memcpy(a->tokens, b->captions, b->count * L * sizeof *a->tokens);
+        memcpy(a->lengths, b->caption_lengths, b->count * sizeof *a->lengths);
+    }
+}
+
+int ahead_begin(struct ahead *a, const struct batch *b, struct err *err)
+{
+    int rc = 0;
+    a->ready = 0;
+    a->begun = b->count;
+    if (b->count > (unsigned)a->opt.batch)
+        return err_set(err, -EINVAL, "%u samples ahead of steps of %d", b->count, a->opt.batch);
+    for (int k = 0; k < a->n && rc == 0; k++) {
+        struct network *n = &a->networks[k];
+        const bool images = a->which[k] == NET_IMAGES;
+        const struct frozen_io io = {.in = images ? (const void *)b->images : b->captions,
+                                     .lengths = images ? NULL : b->caption_lengths,
+                                     .out = n->out};
+        n->runs = io.in && !(images && b->shapes);
+        if (n->runs)
+            rc = frozen_walk_begin(n->walk, &io, (int)b->count, err);
+    }
+    if (rc == 0)
+        take_inputs(a, b);
+    return rc;
+}
+
+int ahead_run(struct ahead *a, const struct pipe_instr *in, struct stream *s, struct err *err)
+{
+    struct network *n = &a->networks[in->chain];
+    return n->runs ? frozen_walk_run(n->walk, in->first, in->count, in->from, in->to, s, err) : 0;
+}
+
+struct comm_piece ahead_piece(const struct ahead *a, const struct pipe_instr *in)
+{
+    const struct network *n = &a->networks[in->chain];
+    return (struct comm_piece){n->out + (uint64_t)in->first * n->bytes,
+                               (uint64_t)in->count * n->bytes};
+}
+
+void ahead_end(struct ahead *a)
+{
+    a->ready = a->begun;
+}

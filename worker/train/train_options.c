@@ -1,0 +1,85 @@
+#include "worker/train/train_options.h"
+
+void train_options_from_job(const struct job_spec *job, bool router, int batch, uint64_t replica,
+                            struct train_options *ret)
+{
+    static const enum net_precision precisions[] = {
+        [JOB_PRECISION_AUTO] = NET_AUTO,
+        [JOB_PRECISION_BF16] = NET_BF16,
+        [JOB_PRECISION_F32] = NET_F32,
+    };
+    const struct job_train *t = &job->train;
+    if (batch == 0)
+        batch = router ? job->router.batch : t->batch;
+    *ret = (struct train_options){
+        .batch = batch,
+        .accumulate = t->accumulate == 0      ? 1
+                      : t->accumulate < batch ? t->accumulate
+                                              : batch,
+        .accumulate_auto = t->accumulate == 0,
+        .lr = router ? job->router.lr : t->lr,
+        .warmup = t->warmup,
+        .schedule = (enum job_schedule)t->schedule,
+        .decay_fraction = t->decay_fraction,
+        .final_lr = t->final_lr,
+        .weight_decay = t->weight_decay,
+        .beta1 = t->beta1,
+        .beta2 = t->beta2,
+        .eps = t->eps,
+        .clip = t->clip,
+        .ema = t->ema,
+        .precision = precisions[t->precision],
+        .uniform_t = t->t == JOB_T_UNIFORM,
+        .label_dropout = job->model.label_dropout,
+        .recompute = t->recompute,
+        .fill = t->fill,
+        .parallel = (enum job_parallel)t->parallel,
+        .stages = t->stages,
+        .moments_warmup = job->recipe.moments_warmup,
+        .seed = job->seed,
+        .replica = replica,
+    };
+}
+
+double train_lr(const struct train_options *o, uint64_t step, uint64_t total)
+{
+    const double s = (double)step, n = (double)total, warmup = (double)o->warmup;
+    if (s < warmup)
+        return o->lr * (s + 1) / warmup;
+    if (total == 0)
+        return o->lr;
+    switch (o->schedule) {
+    case JOB_SCHEDULE_COSINE: {
+        double done = n > warmup ? fmin(1.0, (s - warmup) / (n - warmup)) : 1.0;
+        double shape = 0.5 * (1.0 + cos(acos(-1.0) * done));
+        return o->lr * (o->final_lr + (1.0 - o->final_lr) * shape);
+    }
+    case JOB_SCHEDULE_DECAY: {
+        double tail = n * o->decay_fraction;
+        return s < n - tail ? o->lr : o->lr * fmax(0.0, (n - s) / tail);
+    }
+    case JOB_SCHEDULE_CONSTANT:
+        break;
+    }
+    return o->lr;
+}
+
+int train_micro_batch(const struct train_options *o)
+{
+    return (o->batch + o->accumulate - 1) / o->accumulate;
+}
+
+struct net_options train_net_options(const struct train_options *o)
+{
+    return (struct net_options){
+        .mode = o->recompute ? NET_RECOMPUTE : NET_TRAIN,
+        .precision = o->precision,
+        .batch = train_micro_batch(o),
+        .load = o->batch,
+        .slots = o->slots,
+        .uniform_t = o->uniform_t,
+        .label_dropout = o->label_dropout,
+        .distill = o->distill,
+        .encoders = o->encoders,
+    };
+}
