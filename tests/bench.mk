@@ -13,7 +13,7 @@ bench-latents: all $(TOOLS) $(BENCH_BINS) $(VENV)/.installed $(ENCODERS)/model_i
 	  $(addprefix --only ,$(FIGURE))
 
 .PHONY: bench-pipeline
-bench-pipeline: $(O)/tests/bench/worker/pipe/bench_pipeline $(O)/tests/bench/worker/bench_island ## what pipelines are worth, simulated and on two CPU devices: build/figures/pipeline.json
+bench-pipeline: $(addprefix $(O)/tests/bench/worker/,pipe/bench_pipeline bench_timed bench_island) ## what pipelines are worth, simulated and on two CPU devices: build/figures/pipeline.json
 	@$(PYTHON) tests/bench/pipeline.py --build $(BUILD_DIR) --out $(BUILD_DIR)/figures/pipeline.json
 
 # Experiments that hold the papers' claims against us: hours, each resumable (what has

@@ -1,4 +1,4 @@
-"""Figures of pipelines, simulated and on two CPU devices: print a table, write build/figures/pipeline.json.
+"""Figures of pipelines, simulated, on timed devices and on two CPU devices: print a table, write build/figures/pipeline.json.
 
     pipeline.py --build build --out build/figures/pipeline.json"""
 import argparse
@@ -16,6 +16,10 @@ BOUNDS = {
     "pipeline_split_filled": ("x, simulated", ">=1"),
     "pipeline_bidirectional": ("x, simulated", ">=1.10"),
 }
+TIMED = {
+    "pipeline_timed_filled": ("x, timed devices", ">=1.30"),
+    "pipeline_timed_predicted": ("x measured over predicted, either way, timed devices", "<=1.05"),
+}
 MEASURED = {
     "pipeline_predicted": ("x measured over predicted, either way", "<=1.15"),
     "pipeline_auto": ("x, chosen over the faster", "<=1.03"),
@@ -29,6 +33,7 @@ def main():
     a = args.parse_args()
     fig = Figures()
     measured_by(fig, [f"{a.build}/release/tests/bench/worker/pipe/bench_pipeline"], BOUNDS)
+    measured_by(fig, [f"{a.build}/release/tests/bench/worker/bench_timed"], TIMED)
     measured_by(fig, [f"{a.build}/release/tests/bench/worker/bench_island"], MEASURED)
     fig.write(a.out)
     return 0 if all(row["holds"] for row in fig.rows) else 1

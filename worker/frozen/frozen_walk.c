@@ -90,8 +90,8 @@ static int run_group(struct frozen_walk *w, int first, int n, int from, int to, 
     if (rc == 0 && from > 0 && !there) {
         rc = move(w, &g, first, from, false, s);
         if (rc < 0)
-            rc = err_set(err, rc, "going on with a frozen layer failed on %s: %s",
-                         w->f->dev->name, err_text(rc));
+            rc = err_set(err, rc, "going on with a frozen layer failed on %s: %s", w->f->dev->name,
+                         err_text(rc));
     }
     w->n = 0;
     if (rc == 0)
@@ -104,8 +104,8 @@ static int run_group(struct frozen_walk *w, int first, int n, int from, int to, 
     return rc;
 }
 
-int frozen_walk_run(struct frozen_walk *w, int first, int count, int from, int to,
-                    struct stream *s, struct err *err)
+int frozen_walk_run(struct frozen_walk *w, int first, int count, int from, int to, struct stream *s,
+                    struct err *err)
 {
     const int group = w->f->opt.group;
     int rc = 0;

@@ -31,7 +31,7 @@ void frozen_walk_free(struct frozen_walk *w);
 int frozen_walk_begin(struct frozen_walk *w, const struct frozen_io *io, int count,
                       struct err *err);
 /* Queues samples [first, first+count) through layers [from, to). */
-int frozen_walk_run(struct frozen_walk *w, int first, int count, int from, int to,
-                    struct stream *s, struct err *err);
+int frozen_walk_run(struct frozen_walk *w, int first, int count, int from, int to, struct stream *s,
+                    struct err *err);
 
 #endif

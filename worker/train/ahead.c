@@ -23,10 +23,10 @@ struct ahead {
     unsigned begun, ready;                 /* samples that are being encoded, that were */
 
     /* First stage: the inputs of what was encoded, on the host. */
-    uint8_t *images;            /* (batch,S,S,3) */
-    int32_t *tokens, *lengths;  /* (batch,L), (batch) */
-    char *null_states;          /* of the empty caption, on the device */
-    int32_t *null_tokens;       /* (L) */
+    uint8_t *images;           /* (batch,S,S,3) */
+    int32_t *tokens, *lengths; /* (batch,L), (batch) */
+    char *null_states;         /* of the empty caption, on the device */
+    int32_t *null_tokens;      /* (L) */
     bool has_null;
 };
 
@@ -179,8 +179,7 @@ static int keep_inputs(struct ahead *a, struct err *err)
     if ((images && !a->images) || (captions && (!a->tokens || !a->lengths || !a->null_tokens)))
         return err_set(err, -ENOMEM, "no memory for the inputs of %zu samples", B);
     for (size_t i = 0; i < L && captions; i++)
-        a->null_tokens[i] =
-            i < (size_t)a->e->null_length ? a->e->null_tokens[i] : a->e->null_pad;
+        a->null_tokens[i] = i < (size_t)a->e->null_length ? a->e->null_tokens[i] : a->e->null_pad;
     return 0;
 }
 

@@ -47,6 +47,9 @@ struct trainer {
     struct trace trace;       /* of the last step that had one */
     bool tracing;             /* the next step has one */
     uint64_t traced_from;     /* ns */
+    trainer_pace_fn *pace;    /* NULL: none */
+    void *pace_arg;
+    uint64_t ready_ns; /* while there is one: what the instruction waited for was there */
 
     uint64_t *keys; /* (batch) host: of the step's samples */
     struct recording rec;
@@ -245,6 +248,13 @@ static int crossing_failed(const struct trainer *t, int rc, struct err *err)
                   : 0;
 }
 
+/* What an instruction waited for is there. */
+static void note_ready(struct trainer *t)
+{
+    if (t->pace)
+        t->ready_ns = clock_now_ns();
+}
+
 static int forward(struct trainer *t, int micro, struct err *err)
 {
     int rc = 0;
@@ -253,6 +263,7 @@ static int forward(struct trainer *t, int micro, struct err *err)
     if (rc == 0 && t->plan.cuts[0].n > 1 && micro >= net_slots(&t->net->opt))
         rc = t->peers.sent(t->peers.arg);
     rc = crossing_failed(t, rc, err);
+    note_ready(t);
     return rc < 0 ? rc : net_forward(t->net, NULL, slot_of(t, micro), &t->micros[micro], err);
 }
 
@@ -264,6 +275,7 @@ static int backward(struct trainer *t, int micro, struct err *err)
     rc = crossing_failed(t, rc, err);
     if (rc < 0)
         return rc;
+    note_ready(t);
     if (t->with_peers && micro == t->plan.cuts[0].micros - 1)
         t->w->watch = &t->peers.watch;
     rc = net_backward(t->net, NULL, slot_of(t, micro), err);
@@ -379,8 +391,8 @@ static int queue_update(struct trainer *t, struct err *err)
     return 0;
 }
 
-static int queue_instr(struct trainer *t, const struct batch *b, const struct pipe_instr *in,
-                       struct err *err)
+static int queue_one(struct trainer *t, const struct batch *b, const struct pipe_instr *in,
+                     struct err *err)
 {
     switch (in->op) {
     case PIPE_F:
@@ -406,6 +418,16 @@ static int queue_instr(struct trainer *t, const struct batch *b, const struct pi
         break;
     }
     return 0;
+}
+
+static int queue_instr(struct trainer *t, const struct batch *b, const struct pipe_instr *in,
+                       struct err *err)
+{
+    note_ready(t);
+    int rc = queue_one(t, b, in, err);
+    if (t->pace && rc == 0)
+        t->pace(t->pace_arg, in, t->ready_ns);
+    return rc;
 }
 
 static double since(const struct trainer *t)
@@ -624,8 +646,9 @@ int trainer_encode(struct trainer *t, unsigned count, struct err *err)
     if (rc == 0)
         rc = t->peers.look_ahead(t->peers.arg, err);
     const struct pipe_list *list = &alone.lists[t->device];
+    const struct batch none = {0};
     for (int i = 0; rc == 0 && i < list->n; i++)
-        rc = t->peers.encode(t->peers.arg, &list->items[i], err);
+        rc = queue_instr(t, &none, &list->items[i], err);
     if (rc == 0)
         rc = t->peers.wait(t->peers.arg, t->w->stream, err);
     schedule_release(&alone);
@@ -644,6 +667,12 @@ void trainer_traced(const struct trainer *t, const struct trace **ret,
 {
     *ret = &t->trace;
     *list = &t->schedule.lists[t->device];
+}
+
+void trainer_set_pace(struct trainer *t, trainer_pace_fn *pace, void *arg)
+{
+    t->pace = pace;
+    t->pace_arg = arg;
 }
 
 void trainer_position(struct trainer *t, uint64_t step, uint64_t total_steps)

@@ -110,6 +110,11 @@ void trainer_trace(struct trainer *t, uint64_t begun_ns);
 void trainer_traced(const struct trainer *t, const struct trace **ret,
                     const struct pipe_list **list);
 
+/* For tests: called after each instruction of a step, with when what it waited for was there. NULL:
+ * none. */
+typedef void trainer_pace_fn(void *arg, const struct pipe_instr *in, uint64_t ready_ns);
+void trainer_set_pace(struct trainer *t, trainer_pace_fn *pace, void *arg);
+
 /* Where the schedule and the random streams stand: the next step's number and the
  * job's total (0: not known).  Adam's own count is not changed by it. */
 void trainer_position(struct trainer *t, uint64_t step, uint64_t total_steps);

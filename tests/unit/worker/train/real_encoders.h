@@ -19,7 +19,7 @@
     " \"num_hidden_layers\": 3, \"num_attention_heads\": 2, \"intermediate_size\": 40,"            \
     " \"max_position_embeddings\": 9}"
 
-enum { REAL_RANKS = 4 };
+enum { REAL_RANKS = 8 };
 
 struct real_rank {
     struct device *dev;
