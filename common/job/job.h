@@ -61,6 +61,9 @@ struct job_shape {
 #define JOB_BUCKETS_MAX 16
 
 /* How the devices of a worker divide a step. */
+/* What an island's devices share out of a model's state: nothing; the optimiser's; AUTO: that where
+ * it would not fit otherwise. */
+enum job_shard { JOB_SHARD_AUTO, JOB_SHARD_NONE, JOB_SHARD_OPTIMIZER };
 enum job_parallel { JOB_PARALLEL_AUTO, JOB_PARALLEL_DATA, JOB_PARALLEL_PIPELINE };
 enum job_crop { JOB_CROP_CENTER, JOB_CROP_RANDOM };
 
@@ -131,6 +134,7 @@ struct job_train {
     int t;         /* enum job_t */
     bool recompute, fill;
     int parallel; /* enum job_parallel */
+    int shard;    /* enum job_shard */
     int stages;   /* of a pipeline; 0: the fewest that fit */
 };
 

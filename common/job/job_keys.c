@@ -9,6 +9,7 @@
 /* In the order of the enums of job.h. */
 static const char *const model_names[] = {"dit", "llama", NULL};
 static const char *const parallel_names[] = {"auto", "data", "pipeline", NULL};
+static const char *const shard_names[] = {"auto", "none", "optimizer", NULL};
 static const char *const crop_names[] = {"center", "random", NULL};
 static const char *const schedule_names[] = {"constant", "cosine", "decay", NULL};
 static const char *const precision_names[] = {"auto", "bf16", "f32", NULL};
@@ -186,6 +187,9 @@ static const struct conf_key train_keys[] = {
     CONF(struct job_train, parallel, ENUM, .names = parallel_names, .def = "auto",
          .doc = "how the devices of one worker divide a step: its samples (data), or the model's "
                 "blocks (pipeline). auto: what is predicted to be faster there, and fits"),
+    CONF(struct job_train, shard, ENUM, .names = shard_names, .def = "auto",
+         .doc = "optimizer: each of a worker's devices has the moments and averages of a share of "
+                "the weights alone. auto: where they would not fit otherwise"),
     CONF(struct job_train, stages, INT, .def = "auto", .zero = "auto", .min = 2, .max = 16,
          .doc = "of a pipeline; divides a worker's devices, which are several pipelines where "
                 "there are more. auto: as many as are predicted to be fastest"),

@@ -10,10 +10,10 @@ from swarm import swarm  # noqa: F401  (fixture)
 JOB = dict(rounds=2, steps=6, replicas=1, lr=1, momentum=0, ema=0, up="f32", down="f32", holdout=0, images=48)
 
 
-def train(swarm, tmp_path, name):
+def train(swarm, tmp_path, name, more=""):
     path = write_job(tmp_path / "job", data=False, **JOB)
     with open(path, encoding="utf-8") as f:
-        text = f.read().replace("train: {", "train: {parallel: data, ", 1)
+        text = f.read().replace("train: {", "train: {parallel: data, " + more, 1)
     with open(path, "w", encoding="utf-8") as f:
         f.write(text)
     job = swarm.submit(path)
@@ -33,12 +33,16 @@ def test_an_island_trains_as_one_device(swarm, tmp_path):
     swarm.worker("isle", device="cpu,cpu", threads=2)
     isle = train(swarm, tmp_path, "isle")
     again = train(swarm, tmp_path, "again")
+    assert "state shared out" not in swarm.log("isle")
+    shared = train(swarm, tmp_path, "shared", "shard: optimizer, ")
+    assert "over 2 devices, the optimiser's state shared out" in swarm.log("isle")
 
     assert plain.keys() == isle.keys()
     moved = False
     for name, values in plain.items():
         assert np.allclose(values, isle[name], rtol=0, atol=2e-4), name
         assert np.array_equal(isle[name], again[name]), f"{name}: another run has other bits"
+        assert np.array_equal(isle[name], shared[name]), f"{name}: shared out it has other bits"
         moved = moved or not np.array_equal(values, isle[name])
     assert moved, "sums over two devices have an order of their own"
 

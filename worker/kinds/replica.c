@@ -191,6 +191,7 @@ static int plan_parts(const struct replicas *rs, const struct model *m,
         share.slots = island_slots(rs->is, &ret->pipe, i);
         share.accumulate = ret->accumulate;
         share.fill = ret->costs != NULL;
+        share.sharers = ret->pipe.shard ? ret->pipe.copies : 1;
         if (rc == 0)
             rc = plan_train(part ? part : m, &share,
                             net_dtype(island_device(rs->is, 0), opt->precision), &room, &plan, err);
@@ -206,8 +207,8 @@ static int plan_parts(const struct replicas *rs, const struct model *m,
 }
 
 static int plan_stages(const struct replicas *rs, const struct model *m,
-                       const struct train_options *opt, int stages, struct phase_plan *ret,
-                       struct err *err)
+                       const struct train_options *opt, int stages, bool shard,
+                       struct phase_plan *ret, struct err *err)
 {
     const int n = island_size(rs->is), micros = MICROS_PER_STAGE * stages;
     struct train_options share;
@@ -216,7 +217,21 @@ static int plan_stages(const struct replicas *rs, const struct model *m,
         share.accumulate = share.batch < micros ? share.batch : micros;
     *ret = (struct phase_plan){.accumulate = share.accumulate};
     int rc = island_even_plan(rs->is, m, stages, share.accumulate, &ret->pipe, err);
+    ret->pipe.shard = shard && ret->pipe.copies > 1;
     return rc < 0 ? rc : plan_parts(rs, m, opt, ret, err);
+}
+
+/* With the optimiser's state shared out where that is asked for, or nothing fits otherwise. */
+static int plan_shared(const struct replicas *rs, const struct model *m,
+                       const struct train_options *opt, int stages, struct phase_plan *ret,
+                       struct err *err)
+{
+    const bool asked = opt->shard == JOB_SHARD_OPTIMIZER;
+    struct err why = {0};
+    int rc = plan_stages(rs, m, opt, stages, asked, ret, err);
+    if (rc != -ENOMEM || opt->shard != JOB_SHARD_AUTO || ret->pipe.copies < 2)
+        return rc;
+    return plan_stages(rs, m, opt, stages, true, ret, &why) < 0 ? rc : 0;
 }
 
 /* Can its network be cut, and is it to be? */
@@ -247,14 +262,14 @@ static int plan_phase(const struct replicas *rs, const struct model *m, struct t
         struct err why = {0};
         if (from < to && (n % s != 0 || s > m->spec.depth))
             continue;
-        rc = plan_stages(rs, m, opt, s, ret, &why);
+        rc = plan_shared(rs, m, opt, s, ret, &why);
         if (tried++ == 0)
             first = why;
         if (rc != -ENOMEM)
             break;
     }
     if (tried == 0)
-        return plan_stages(rs, m, opt, 1, ret, err);
+        return plan_shared(rs, m, opt, 1, ret, err);
     if (rc < 0 && err)
         *err = first;
     if (opt->accumulate_auto)
@@ -270,6 +285,7 @@ static int fastest(const struct costs *costs, const struct train_options *opt,
                                 .stages = order == PIPE_DATA ? 0 : opt->stages,
                                 .width = 1,
                                 .only = order,
+                                .shard = opt->shard != JOB_SHARD_NONE,
                                 .fill = true,
                                 .scratch = FILL_UNDERWAY,
                                 .group = FILL_GROUP};
@@ -286,6 +302,7 @@ static int fastest(const struct costs *costs, const struct train_options *opt,
     *ret = found.of[order];
     ret->schedule = (struct pipe_schedule){0};
     planner_release(&found);
+    ret->plan.shard |= opt->shard == JOB_SHARD_OPTIMIZER && ret->plan.copies > 1;
     return ret->possible ? 0 : -ENOMEM;
 }
 
@@ -396,7 +413,7 @@ static int make_trainer(struct replicas *rs, struct replica *r, struct train_opt
 static void say(const struct phase_plan *plan, const struct train_options *opt)
 {
     char need[STR_HUMAN_MAX], fixed[STR_HUMAN_MAX], grows[STR_HUMAN_MAX], room[STR_HUMAN_MAX];
-    char each[40] = "", over[80] = "";
+    char each[40] = "", over[120] = "";
     const struct plan *p = &plan->memory;
     const int copies = plan->pipe.copies, stages = plan->pipe.cuts[0].n;
     struct train_options share;
@@ -408,6 +425,9 @@ static void say(const struct phase_plan *plan, const struct train_options *opt)
                  copies == 1 ? "" : "s", stages);
     else if (copies > 1)
         snprintf(over, sizeof over, " over %d devices", copies);
+    if (plan->pipe.shard)
+        str_copy(over + strlen(over), sizeof over - strlen(over),
+                 ", the optimiser's state shared out,");
     log_info("replica",
              "training needs %s%s (%s of model and optimiser, %s of a micro-batch), %s are free; "
              "batch %d%s in %d micro-batch%s",

@@ -330,6 +330,22 @@ static int courier_sent(void *arg)
     return rc;
 }
 
+/* Each copy has updated its share of the weights. */
+static int spread(void *arg)
+{
+    const struct reducer *r = &((struct peers *)arg)->reducer;
+    struct weights *w = r->w;
+    struct comm *c = island_comm(r->is, r->rank);
+    int rc = 0;
+    for (int k = 0; k < c->size && rc == 0; k++) {
+        const struct train_share share = train_share_of(w->m->flat, c->size, k);
+        if (share.to > share.from)
+            rc = c->ops->broadcast(c, w->w + share.from, (share.to - share.from) * sizeof *w->w, k,
+                                   w->stream);
+    }
+    return rc;
+}
+
 /* Each value is one stage's; the others have 0. */
 static int courier_gather(void *arg, double *found, int64_t n)
 {
@@ -461,6 +477,7 @@ static int join_peers(struct island_trainer *t, int rank, struct err *err)
         .arrive = courier_arrive,
         .sent = courier_sent,
         .gather = courier_gather,
+        .spread = spread,
         .wait = wait_peers,
         .look_ahead = look_ahead,
         .encode = encode,
@@ -500,6 +517,8 @@ static int make_job(void *arg, int rank, struct err *err)
     struct train_options opt = t->share;
     opt.encoders = opt.encoders ? opt.encoders + rank : NULL;
     opt.slots = island_slots(t->is, &t->plan, stage);
+    opt.sharers = t->plan.shard ? copies_of(t) : 1;
+    opt.sharer = t->plan.shard ? rank / t->stages : 0;
     int rc = t->fills ? make_ahead(t, rank, m, &opt, err) : 0;
     if (rc == 0)
         rc = trainer_make(island_device(t->is, rank), m, &opt, &t->trainers[rank], err);
@@ -532,6 +551,7 @@ int island_trainer_new(struct island *is, const struct model *m, const struct tr
     else
         rc = island_even_plan(is, m, 1, opt->accumulate, &t->plan, err);
     t->stages = t->plan.cuts[0].n;
+    t->plan.shard &= copies_of(t) > 1;
     island_share_options(opt, copies_of(t), &t->share);
     t->fills = costs && costs->n_frozen > 0 && t->stages > 1 &&
                ahead_networks(opt->encoders, which) == costs->n_frozen;
@@ -547,8 +567,9 @@ int island_trainer_new(struct island *is, const struct model *m, const struct tr
         island_trainer_free(t);
         return rc;
     }
-    if (t->stages > 1)
-        trainer_stand_for(t->trainers[0], m, t->trainers, t->stages);
+    if (t->stages > 1 || t->plan.shard)
+        trainer_stand_for(t->trainers[0], m, t->trainers, t->stages,
+                          t->plan.shard ? copies_of(t) : 1);
     *ret = t;
     return 0;
 }
@@ -619,7 +640,7 @@ static int follow_job(void *arg, int rank, struct err *err)
     struct trainer *tr = t->trainers[rank], *first = t->trainers[0];
     static const enum trainer_vector all[] = {TRAINER_WEIGHTS, TRAINER_ADAM_M, TRAINER_ADAM_V,
                                               TRAINER_EMA};
-    const size_t n = t->what == ISLAND_ALL ? sizeof all / sizeof *all : 1;
+    const size_t n = t->what == ISLAND_ALL && !t->plan.shard ? sizeof all / sizeof *all : 1;
     int rc = 0;
     for (size_t i = 0; i < n && rc == 0; i++)
         rc = take_over(t, rank, all[i], err);

@@ -16,6 +16,9 @@
  * On CPUs a pipeline has the bits of one device with the same micro-batches, and copies of it
  * those of as many ranks of data parallelism.  On an island of one this is the trainer itself.
  *
+ * SHARED OUT.  With plan.shard each copy has the moments and the average of a share of its stage's
+ * values alone, updates that share, and gives it to the others: the same bits.
+ *
  * FILLED.  Where costs with frozen networks are given, a pipeline's ranks run those over the
  * samples of the next step in the bubbles of this one; of a phase's first step alone, before it.
  * Results do not depend on it.

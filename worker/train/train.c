@@ -1,72 +1,14 @@
-#include "worker/train/train.h"
+#include "worker/train/train_impl.h"
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/rng.h"
-#include "worker/net/arena.h"
 #include "worker/train/ahead.h"
-
-/* What a step finds out on the device, and of which the host reads the first two. */
-enum {
-    FOUND_SQUARES, /* the gradient's: the sum of all below */
-    FOUND_LOSS,    /* sum */
-    FOUND_TENSORS, /* squares of each tensor's gradient, in table order */
-};
-
-/* The step as one graph.  The first step of a shape runs operation by operation, which settles
- * everything that is made at first use; the second is recorded; later ones are launches. */
-struct recording {
-    struct graph *graph;
-    bool known, off;   /* last is there; nothing can be recorded */
-    struct batch last; /* step's; what it points to may be gone */
-};
-
-struct trainer {
-    struct train_options opt;
-    const struct model *m;
-    struct device *dev;
-    const struct kernel_ops *ops;
-    struct net *net;
-    struct weights *w; /* net's */
-    bool has_weights;
-    uint64_t step, total_steps, adam_step;
-
-    bool with_peers;
-    struct train_peers peers;
-    void *losses;                 /* (peers.batch, losses of a sample) device: of the whole step */
-    struct trainer *const *parts; /* of a pipeline that it stands for: */
-    int n_parts;                  /* 0: of itself */
-    const struct model *whole;    /* m, or that of the pipeline */
-
-    struct pipe_plan plan; /* its micro-batches are those that the schedule was made for */
-    struct pipe_schedule schedule;
-    unsigned filled; /* with the frozen work of so many samples of the next step */
-    int device;      /* which of the plan it is */
-    struct model_part part;
-    struct net_micro *micros; /* (batch) of the step */
-    struct trace trace;       /* of the last step that had one */
-    bool tracing;             /* the next step has one */
-    uint64_t traced_from;     /* ns */
-    trainer_pace_fn *pace;    /* NULL: none */
-    void *pace_arg;
-    uint64_t ready_ns; /* while there is one: what the instruction waited for was there */
-
-    uint64_t *keys; /* (batch) host: of the step's samples */
-    struct recording rec;
-
-    struct inputs inputs;
-    struct adamw_now *now, *d_now;
-    void *found; /* host, (FOUND_TENSORS) doubles */
-
-    struct arena arena;           /* device memory of the fields below */
-    float *adam_m, *adam_v, *ema; /* flat; ema NULL when off */
-    double *d_found;              /* (FOUND_TENSORS + tensors) */
-    float *clip;                  /* scale of the gradient; NaN: it must not be used */
-};
 
 static void plan(struct trainer *t)
 {
-    const uint64_t bytes = t->m->flat * sizeof(float);
+    t->share = train_share_of(t->m->flat, t->opt.sharers, t->opt.sharer);
+    const uint64_t bytes = (t->share.to - t->share.from) * sizeof(float);
     arena_add(&t->arena, &t->adam_m, bytes);
     arena_add(&t->arena, &t->adam_v, bytes);
     if (t->opt.ema > 0)
@@ -356,15 +298,21 @@ static int queue_norm(struct trainer *t, struct err *err)
                   : 0;
 }
 
+/* Of the trainer's share. */
 static int update_range(struct trainer *t, uint64_t from, uint64_t to, double decay)
 {
     bf16 *w16 = t->w->w16;
+    from = from > t->share.from ? from : t->share.from;
+    to = to < t->share.to ? to : t->share.to;
+    if (from >= to)
+        return 0;
+    const uint64_t at = from - t->share.from;
     struct adamw p = {
         .p = t->w->w + from,
         .p_bf16 = w16 ? w16 + from : NULL,
-        .m = t->adam_m + from,
-        .v = t->adam_v + from,
-        .ema = t->ema ? t->ema + from : NULL,
+        .m = t->adam_m + at,
+        .v = t->adam_v + at,
+        .ema = t->ema ? t->ema + at : NULL,
         .grad = t->w->g + from,
         .grad_scale = t->clip,
         .now = t->d_now,
@@ -386,6 +334,10 @@ static int queue_update(struct trainer *t, struct err *err)
     int rc = decayed > 0 ? update_range(t, 0, decayed, t->opt.weight_decay) : 0;
     if (rc == 0)
         rc = update_range(t, decayed, m->flat, 0.0);
+    if (rc == 0 && t->opt.sharers > 1)
+        rc = t->peers.spread(t->peers.arg);
+    if (rc == 0 && t->opt.sharers > 1)
+        return weights_changed(t->w, err);
     if (rc < 0)
         return err_set(err, rc, "the optimiser failed on %s: %s", t->dev->name, err_text(rc));
     return 0;
@@ -699,182 +651,6 @@ uint64_t trainer_adam_step(const struct trainer *t)
 void trainer_set_adam_step(struct trainer *t, uint64_t step)
 {
     t->adam_step = step;
-}
-
-/* ---- what others read and write ---- */
-
-void trainer_stand_for(struct trainer *t, const struct model *m, struct trainer *const *parts,
-                       int n)
-{
-    for (int i = 0; i < n; i++)
-        parts[i]->whole = m;
-    t->parts = parts;
-    t->n_parts = n;
-}
-
-static int n_parts(const struct trainer *t)
-{
-    return t->n_parts > 0 ? t->n_parts : 1;
-}
-
-static struct trainer *part(struct trainer *t, int i)
-{
-    return t->n_parts > 0 ? t->parts[i] : t;
-}
-
-static int copy_failed(struct trainer *t, int rc, struct err *err)
-{
-    if (rc < 0)
-        return err_set(err, rc, "copying a vector on %s failed: %s", t->dev->name, err_text(rc));
-    return weights_sync(t->w, err);
-}
-
-static int copy(struct trainer *t, void *dst, const void *src, uint64_t n, enum copy_kind kind,
-                struct err *err)
-{
-    return copy_failed(t, t->ops->copy(t->dev, dst, src, n * sizeof(float), kind, t->w->stream),
-                       err);
-}
-
-static int ema_from_weights(struct trainer *t, struct err *err)
-{
-    return t->ema ? copy(t, t->ema, t->w->w, t->m->flat, COPY_DEVICE, err) : 0;
-}
-
-/* Weights of one level, or of all (-1), from or to a flat vector of the whole model. */
-static int copy_weights(struct trainer *t, int level, float *flat, enum copy_kind kind,
-                        struct err *err)
-{
-    int rc = 0;
-    for (size_t i = 0; i < t->m->n && rc == 0; i++) {
-        const struct model_tensor *own = &t->m->tensors[i];
-        float *host = flat + t->whole->tensors[i].offset, *w = t->w->w + own->offset;
-        const bool in = kind == COPY_TO_DEVICE;
-        if (own->count > 0 && (level < 0 || own->level == level))
-            rc = t->ops->copy(t->dev, in ? w : host, in ? host : w, own->count * sizeof *w, kind,
-                              t->w->stream);
-    }
-    return copy_failed(t, rc, err);
-}
-
-static int set_part(struct trainer *t, int level, const float *flat, struct err *err)
-{
-    int rc = copy_weights(t, level, (float *)(uintptr_t)flat, COPY_TO_DEVICE, err);
-    if (rc == 0)
-        rc = weights_changed(t->w, err);
-    if (rc == 0 && level < 0 && !t->has_weights)
-        rc = ema_from_weights(t, err);
-    t->has_weights |= rc == 0 && level < 0;
-    return rc;
-}
-
-int trainer_set_level(struct trainer *t, int level, const float *flat, struct err *err)
-{
-    int rc = 0;
-    for (int i = 0; i < n_parts(t) && rc == 0; i++)
-        rc = set_part(part(t, i), level, flat, err);
-    return rc;
-}
-
-int trainer_get_level(struct trainer *t, int level, float *flat, struct err *err)
-{
-    int rc = 0;
-    for (int i = 0; i < n_parts(t) && rc == 0; i++)
-        rc = copy_weights(part(t, i), level, flat, COPY_FROM_DEVICE, err);
-    return rc;
-}
-
-int trainer_set(struct trainer *t, const float *flat, struct err *err)
-{
-    return trainer_set_level(t, -1, flat, err);
-}
-
-int trainer_get(struct trainer *t, float *flat, struct err *err)
-{
-    return trainer_get_level(t, -1, flat, err);
-}
-
-static int reset_part(struct trainer *t, struct err *err)
-{
-    const size_t bytes = t->m->flat * sizeof(float);
-    struct stream *s = t->w->stream;
-    int rc = t->ops->zero(t->dev, t->adam_m, bytes, s);
-    if (rc == 0)
-        rc = t->ops->zero(t->dev, t->adam_v, bytes, s);
-    t->adam_step = 0;
-    rc = copy_failed(t, rc, err);
-    return rc == 0 && t->has_weights ? ema_from_weights(t, err) : rc;
-}
-
-int trainer_reset_moments(struct trainer *t, struct err *err)
-{
-    int rc = 0;
-    for (int i = 0; i < n_parts(t) && rc == 0; i++)
-        rc = reset_part(part(t, i), err);
-    return rc;
-}
-
-float *trainer_device(struct trainer *t, enum trainer_vector which)
-{
-    switch (which) {
-    case TRAINER_WEIGHTS:
-        return t->w->w;
-    case TRAINER_ADAM_M:
-        return t->adam_m;
-    case TRAINER_ADAM_V:
-        return t->adam_v;
-    case TRAINER_EMA:
-        return t->ema;
-    case TRAINER_GRADIENT:
-        return t->w->g;
-    }
-    return NULL;
-}
-
-/* The trainer that has a tensor of the whole model. */
-static struct trainer *owner(struct trainer *t, const struct model_tensor *tensor)
-{
-    const size_t at = (size_t)(tensor - t->whole->tensors);
-    for (int i = 0; i < n_parts(t); i++)
-        if (part(t, i)->m->tensors[at].count > 0)
-            return part(t, i);
-    return t;
-}
-
-/* Its vector there; NULL, with the reason, where it is off. */
-static float *vector_at(struct trainer *has, enum trainer_vector which, size_t tensor,
-                        struct err *err)
-{
-    float *v = trainer_device(has, which);
-    if (!v)
-        (void)err_set(err, -ENOENT, "the inner EMA is off (train.ema is 0)");
-    return v ? v + has->m->tensors[tensor].offset : NULL;
-}
-
-int trainer_read(struct trainer *t, enum trainer_vector which, const struct model_tensor *tensor,
-                 float *values, struct err *err)
-{
-    struct trainer *has = owner(t, tensor);
-    const float *v = vector_at(has, which, (size_t)(tensor - t->whole->tensors), err);
-    return v ? copy(has, values, v, tensor->count, COPY_FROM_DEVICE, err) : -ENOENT;
-}
-
-int trainer_write(struct trainer *t, enum trainer_vector which, const struct model_tensor *tensor,
-                  const float *values, struct err *err)
-{
-    struct trainer *has = owner(t, tensor);
-    float *v = vector_at(has, which, (size_t)(tensor - t->whole->tensors), err);
-    return v ? copy(has, v, values, tensor->count, COPY_TO_DEVICE, err) : -ENOENT;
-}
-
-int trainer_written(struct trainer *t, struct err *err)
-{
-    int rc = 0;
-    for (int i = 0; i < n_parts(t) && rc == 0; i++) {
-        part(t, i)->has_weights = true;
-        rc = weights_changed(part(t, i)->w, err);
-    }
-    return rc;
 }
 
 const struct model *trainer_model(const struct trainer *t)

@@ -75,6 +75,9 @@ struct train_peers {
     int (*sent)(void *arg);
     /* found (n) (device) becomes the sum over the stages. */
     int (*gather)(void *arg, double *found, int64_t n);
+    /* Of trainers that share their state out: each one's share of the updated weights goes to the
+     * others. */
+    int (*spread)(void *arg);
     /* In place of ops->sync at the end of a step, which waits for ever when a peer has failed. */
     int (*wait)(void *arg, struct stream *s, struct err *err);
     /* A filled pipeline's.  The step's samples are loaded: what the next ones are may be taken. */
@@ -97,11 +100,12 @@ int trainer_set_peers(struct trainer *t, const struct train_peers *peers, struct
  * `count`, before that step, as nobody did in the step before.  Waits. */
 int trainer_encode(struct trainer *t, unsigned count, struct err *err);
 
-/* t, the first of a pipeline's trainers, stands for the whole model m from now on: what is read and
- * written below by tensor, level or as a flat vector is that of the trainer which has it.  All are
- * borrowed. */
+/* t, the first of an island's trainers, stands for the whole model m from now on: what is read and
+ * written below by tensor, level or as a flat vector is that of the trainer which has it: of n
+ * parts of a pipeline, and of `sharers` copies of each, which share moments and averages out. parts
+ * (sharers,n).  All are borrowed. */
 void trainer_stand_for(struct trainer *t, const struct model *m, struct trainer *const *parts,
-                       int n);
+                       int n, int sharers);
 
 /* The next step notes when each instruction of its list begins and ends, in seconds since begun_ns;
  * a card is waited for after each.  The row of an F or a B has its waiting for what it receives. */
@@ -110,9 +114,9 @@ void trainer_trace(struct trainer *t, uint64_t begun_ns);
 void trainer_traced(const struct trainer *t, const struct trace **ret,
                     const struct pipe_list **list);
 
-/* For tests: called after each instruction of a step, with when what it waited for was there. NULL:
- * none. */
+/* After an instruction of a step, with when what it waited for was there. */
 typedef void trainer_pace_fn(void *arg, const struct pipe_instr *in, uint64_t ready_ns);
+/* For tests.  NULL: none. */
 void trainer_set_pace(struct trainer *t, trainer_pace_fn *pace, void *arg);
 
 /* Where the schedule and the random streams stand: the next step's number and the
@@ -146,7 +150,8 @@ int trainer_read(struct trainer *t, enum trainer_vector which, const struct mode
 int trainer_write(struct trainer *t, enum trainer_vector which, const struct model_tensor *tensor,
                   const float *values, struct err *err);
 int trainer_written(struct trainer *t, struct err *err);
-/* The same vectors whole, as this trainer's device has them; NULL: an EMA that is off. */
+/* The same vectors, as this trainer's device has them, moments and EMA of its share; NULL: an EMA
+ * that is off. */
 float *trainer_device(struct trainer *t, enum trainer_vector which);
 
 /* Updates behind the moments: what the bias correction counts. */

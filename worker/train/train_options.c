@@ -34,6 +34,7 @@ void train_options_from_job(const struct job_spec *job, bool router, int batch, 
         .recompute = t->recompute,
         .fill = t->fill,
         .parallel = (enum job_parallel)t->parallel,
+        .shard = (enum job_shard)t->shard,
         .stages = t->stages,
         .moments_warmup = job->recipe.moments_warmup,
         .seed = job->seed,
@@ -62,6 +63,16 @@ double train_lr(const struct train_options *o, uint64_t step, uint64_t total)
         break;
     }
     return o->lr;
+}
+
+#define SHARE_VALUES 64 /* a share begins at a multiple of these */
+
+struct train_share train_share_of(uint64_t flat, int sharers, int sharer)
+{
+    const uint64_t n = sharers > 1 ? (uint64_t)sharers : 1, i = (uint64_t)sharer;
+    const uint64_t each = ((flat + n - 1) / n + SHARE_VALUES - 1) / SHARE_VALUES * SHARE_VALUES;
+    const uint64_t from = i * each < flat ? i * each : flat;
+    return (struct train_share){from, flat - from < each ? flat : from + each};
 }
 
 int train_micro_batch(const struct train_options *o)

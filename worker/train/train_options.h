@@ -26,9 +26,11 @@ struct train_options {
     double label_dropout;
     bool recompute;
     bool fill; /* frozen encoders run in a pipeline's bubbles: of the trainers of one that is */
+    int sharers, sharer; /* trainers that share one state out, and which of them; 0: it is alone */
     enum job_parallel parallel; /* of the devices of an island */
-    int stages;                 /* of a pipeline; 0: the fewest that fit */
-    bool distill;               /* images: learn from teachers */
+    enum job_shard shard;
+    int stages;   /* of a pipeline; 0: the fewest that fit */
+    bool distill; /* images: learn from teachers */
     /* One for each device of an island, or NULL: see net_options. */
     const struct net_encoders *encoders;
     int64_t moments_warmup; /* steps of linear warm-up where moments are younger than the replica */
@@ -38,6 +40,12 @@ struct train_options {
 /* router: of the job's second network.  batch 0: as the job says. */
 void train_options_from_job(const struct job_spec *job, bool router, int batch, uint64_t replica,
                             struct train_options *ret);
+
+/* The values of a flat vector whose moments and average a trainer has. */
+struct train_share {
+    uint64_t from, to;
+};
+struct train_share train_share_of(uint64_t flat, int sharers, int sharer);
 
 /* Samples of a micro-batch, at most. */
 int train_micro_batch(const struct train_options *o);

@@ -1,6 +1,7 @@
 /* Pipelines on timed devices: CPU devices that compute a tiny model and then sleep until each
- * instruction has taken what a made-up profile says.  So threads, transfers, waiting and the filling
- * of bubbles are the real ones, on as many devices as one likes; their figures are simulated ones.
+ * instruction has taken what a made-up profile says.  So threads, transfers, waiting and the
+ * filling of bubbles are the real ones, on as many devices as one likes; their figures are
+ * simulated ones.
  *
  * Prints figures as JSON lines, cases on stderr. */
 #include "tests/unit/worker/train/real_encoders.h"
@@ -27,9 +28,8 @@ static const struct timed_case cases[] = {
     {"4 stages, 4 micro-batches, nothing frozen", 4, 1, 4, 0},
 };
 
-static const char *const islands[] = {[2] = "cpu,cpu",
-                                      [4] = "cpu,cpu,cpu,cpu",
-                                      [8] = "cpu,cpu,cpu,cpu,cpu,cpu,cpu,cpu"};
+static const char *const islands[] = {
+    [2] = "cpu,cpu", [4] = "cpu,cpu,cpu,cpu", [8] = "cpu,cpu,cpu,cpu,cpu,cpu,cpu,cpu"};
 
 #define LAYER_S 6e-3 /* of a layer's forward over a micro-batch; a backward takes twice as long */
 

@@ -24,6 +24,8 @@ static void assert_same(const struct side *a, const struct side *b, const struct
     for (size_t v = 0; v < sizeof all / sizeof *all; v++)
         for (size_t i = 0; i < m->n; i++) {
             const struct model_tensor *t = &m->tensors[i];
+            if (all[v] == TRAINER_EMA && island_trainer_options(a->t)->ema == 0)
+                continue;
             OK(trainer_read(island_trainer_first(a->t), all[v], t, x, &err));
             OK(trainer_read(island_trainer_first(b->t), all[v], t, y, &err));
             if (memcmp(x, y, t->count * sizeof *x) != 0)
@@ -258,6 +260,88 @@ static void check_filled(int stages, int copies, int accumulate, double frozen)
     model_free(m);
 }
 
+static uint64_t moments_of(const struct side *s, int rank)
+{
+    const struct trainer *t = island_trainer_rank(s->t, rank);
+    const struct train_options *o = trainer_options(t);
+    const struct train_share share =
+        train_share_of(trainer_net(t)->weights->m->flat, o->sharers, o->sharer);
+    return share.to - share.from;
+}
+
+/* Copies that share moments and averages out have the bits of those that do not; a checkpoint of
+ * theirs goes on anywhere. */
+static void check_shared(const struct model_spec *spec, const struct train_options *o, int stages,
+                         int copies)
+{
+    struct err err = {0};
+    struct model *m = make_model(spec);
+    struct side sides[2] = {0};
+    float *flat = tiny_weights(m, 21);
+    uint64_t sum = 0;
+    for (int k = 0; k < 2; k++) {
+        OK(island_open(cpus[stages * copies], stages * copies, &sides[k].is, &err));
+        struct pipe_plan plan = plan_of(&sides[k], m, stages, o->accumulate, NULL);
+        plan.shard = k == 1;
+        OK(island_trainer_new(sides[k].is, m, o, &plan, NULL, &sides[k].t, &err));
+        struct trainer *first = island_trainer_first(sides[k].t);
+        OK(trainer_set(first, flat, &err));
+        OK(trainer_reset_moments(first, &err));
+        trainer_position(first, 100, 200);
+        OK(island_trainer_follow(sides[k].t, ISLAND_ALL, &err));
+    }
+    for (int r = 0; r < copies; r++)
+        sum += moments_of(&sides[1], r * stages);
+    assert_int_equal(sum, moments_of(&sides[0], 0));
+    assert_true(moments_of(&sides[1], 0) < moments_of(&sides[0], 0));
+    for (unsigned i = 0; i < ROUNDS; i++) {
+        struct step_result a, b;
+        OK(step(&sides[0], m, i, count_of(i), &a, &err));
+        OK(step(&sides[1], m, i, count_of(i), &b, &err));
+        assert_true(a.loss == b.loss && a.grad_norm == b.grad_norm);
+        if (i == ROUNDS / 2) { /* moments of the one go on in the other */
+            char path[] = "/tmp/skerry-shared-XXXXXX";
+            const int fd = mkstemp(path);
+            assert_true(fd >= 0);
+            (void)close(fd);
+            OK(checkpoint_save(island_trainer_first(sides[1].t), path, NULL, 0, &err));
+            for (int k = 0; k < 2; k++) {
+                OK(trainer_reset_moments(island_trainer_first(sides[k].t), &err));
+                OK(checkpoint_load(island_trainer_first(sides[k].t), path, NULL, &err));
+                OK(island_trainer_follow(sides[k].t, ISLAND_ALL, &err));
+            }
+            (void)unlink(path);
+        }
+    }
+    assert_same(&sides[0], &sides[1], m);
+    for (int r = stages; r < stages * copies; r++) { /* and weights those of the first copy */
+        struct trainer *t = island_trainer_rank(sides[1].t, r);
+        assert_memory_equal(
+            trainer_device(t, TRAINER_WEIGHTS),
+            trainer_device(island_trainer_rank(sides[1].t, r % stages), TRAINER_WEIGHTS),
+            trainer_net(t)->weights->m->flat * sizeof(float));
+    }
+    mem_free(flat);
+    close_side(&sides[0]);
+    close_side(&sides[1]);
+    model_free(m);
+}
+
+static void test_shared(void **state)
+{
+    struct model_spec spec = tiny_spec(), llama = tiny_llama();
+    struct train_options o = options();
+    spec.depth = llama.depth = 4;
+    check_shared(&spec, &o, 1, 2);
+    check_shared(&spec, &o, 1, 4);
+    check_shared(&llama, &o, 2, 2);
+    o.precision = NET_BF16;
+    check_shared(&spec, &o, 1, 3);
+    o.ema = 0;
+    o.weight_decay = 0;
+    check_shared(&llama, &o, 1, 4);
+}
+
 /* Frozen encoders in the bubbles change nothing, however much of them fits there. */
 static void test_filled(void **state)
 {
@@ -445,9 +529,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bits),    cmocka_unit_test(test_precisions),
         cmocka_unit_test(test_memory),  cmocka_unit_test(test_encoders),
-        cmocka_unit_test(test_filled),  cmocka_unit_test(test_trace),
-        cmocka_unit_test(test_reading), cmocka_unit_test(test_failure),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_shared),  cmocka_unit_test(test_filled),
+        cmocka_unit_test(test_trace),   cmocka_unit_test(test_reading),
+        cmocka_unit_test(test_failure), cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

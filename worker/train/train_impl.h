@@ -1,0 +1,68 @@
+/* A trainer, between the two files of it: train.c makes its steps, train_vectors.c reads and writes
+ * its vectors. */
+#ifndef WORKER_TRAIN_IMPL_H
+#define WORKER_TRAIN_IMPL_H
+
+#include "worker/net/arena.h"
+#include "worker/train/train.h"
+
+/* What a step finds out on the device, and of which the host reads the first two. */
+enum {
+    FOUND_SQUARES, /* the gradient's: the sum of all below */
+    FOUND_LOSS,    /* sum */
+    FOUND_TENSORS, /* squares of each tensor's gradient, in table order */
+};
+
+/* The step as one graph.  The first step of a shape runs operation by operation, which settles
+ * everything that is made at first use; the second is recorded; later ones are launches. */
+struct recording {
+    struct graph *graph;
+    bool known, off;   /* last is there; nothing can be recorded */
+    struct batch last; /* step's; what it points to may be gone */
+};
+
+struct trainer {
+    struct train_options opt;
+    const struct model *m;
+    struct device *dev;
+    const struct kernel_ops *ops;
+    struct net *net;
+    struct weights *w; /* net's */
+    bool has_weights;
+    uint64_t step, total_steps, adam_step;
+
+    bool with_peers;
+    struct train_peers peers;
+    void *losses;                 /* (peers.batch, losses of a sample) device: of the whole step */
+    struct trainer *const *parts; /* that it stands for: (n_sharers,n_parts) */
+    int n_parts, n_sharers;       /* 0: itself alone */
+    const struct model *whole;    /* m, or that of the pipeline */
+    struct train_share share;     /* of m's flat vector: adam_m, adam_v, ema */
+
+    struct pipe_plan plan; /* its micro-batches are those that the schedule was made for */
+    struct pipe_schedule schedule;
+    unsigned filled; /* with the frozen work of so many samples of the next step */
+    int device;      /* which of the plan it is */
+    struct model_part part;
+    struct net_micro *micros; /* (batch) of the step */
+    struct trace trace;       /* of the last step that had one */
+    bool tracing;             /* the next step has one */
+    uint64_t traced_from;     /* ns */
+    trainer_pace_fn *pace;    /* NULL: none */
+    void *pace_arg;
+    uint64_t ready_ns; /* while there is one: what the instruction waited for was there */
+
+    uint64_t *keys; /* (batch) host: of the step's samples */
+    struct recording rec;
+
+    struct inputs inputs;
+    struct adamw_now *now, *d_now;
+    void *found; /* host, (FOUND_TENSORS) doubles */
+
+    struct arena arena;           /* device memory of the fields below */
+    float *adam_m, *adam_v, *ema; /* of the share; ema NULL when off */
+    double *d_found;              /* (FOUND_TENSORS + tensors) */
+    float *clip;                  /* scale of the gradient; NaN: it must not be used */
+};
+
+#endif
