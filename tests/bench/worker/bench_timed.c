@@ -187,6 +187,58 @@ static void measure(const struct timed_case *c, double ret[3])
     mem_free(e);
 }
 
+/* Bytes of the device that needs most, of a DiT so deep on so many stages, of whose copies each has
+ * a share of the optimiser's state. */
+static uint64_t need(int depth, int stages, int copies)
+{
+    struct model_spec spec = {.channels = 4,
+                              .image = 16,
+                              .patch = 2,
+                              .dim = 384,
+                              .depth = depth,
+                              .heads = 6,
+                              .mlp = 1536,
+                              .classes = 10,
+                              .cut = {.n_levels = 1}};
+    struct train_options o = options();
+    struct err err = {0};
+    uint64_t most = 0;
+    o.batch = 4;
+    o.accumulate = 4;
+    o.sharers = copies;
+    struct model *m = make_model(&spec);
+    for (int s = 0; s < stages; s++) {
+        const struct model_part run = {depth * s / stages, depth * (s + 1) / stages};
+        struct model *part;
+        OK(model_part_new(m, run, &part, &err));
+        o.slots = stages - s;
+        const uint64_t bytes = trainer_bytes(part, &o, DT_F32);
+        most = bytes > most ? bytes : most;
+        model_free(part);
+    }
+    model_free(m);
+    return most;
+}
+
+/* The deepest that a device of 1 GiB holds its part of. */
+static int deepest(int stages, int copies)
+{
+    int depth = stages;
+    while (need(depth + 1, stages, copies) <= (uint64_t)1 << 30)
+        depth++;
+    return depth;
+}
+
+static void print_largest(void)
+{
+    const int one = deepest(1, 1), data = deepest(1, 8), half = deepest(2, 4), cut = deepest(8, 1);
+    printf(
+        "{\"name\": \"pipeline_largest_model\", \"value\": %.3g, \"note\": \"blocks of 2.7 M "
+        "parameters: %d on one device; on 8: %d by data parallelism, %d in 4 pipelines of 2, both "
+        "with shared state, %d in a pipeline of 8\"}\n",
+        (double)half / one, one, data, half, cut);
+}
+
 int main(void)
 {
     double worst = 0, filled = 0;
@@ -207,5 +259,6 @@ int main(void)
     printf("{\"name\": \"pipeline_timed_predicted\", \"value\": %.4g, \"note\": \"worst of %zu: "
            "%s\"}\n",
            worst, COUNT(cases), which);
+    print_largest();
     return 0;
 }
