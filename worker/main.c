@@ -223,6 +223,7 @@ static int open_engine(struct daemon *d, struct err *err)
 {
     struct engine_options opt = {
         .device = d->opt.device,
+        .again = restart_happened(),
         .threads = (int)d->threads,
         .decode_threads = d->threads >= 8 ? d->threads / 4 : 1,
         .memory_bytes = d->memory_bytes / 2,

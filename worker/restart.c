@@ -36,6 +36,11 @@ bool restart_allowed(const char *times, uint64_t now_ms, char ret_times[RESTART_
     return true;
 }
 
+bool restart_happened(void)
+{
+    return getenv(VARIABLE) != NULL;
+}
+
 /* A driver's file that stays open would keep the broken context alive. */
 static void close_on_exec(void)
 {

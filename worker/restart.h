@@ -19,6 +19,9 @@
 bool restart_allowed(const char *times, uint64_t now_ms, char ret_times[RESTART_TIMES_MAX],
                      unsigned *ret_n);
 
+/* Has this process taken the place of one whose device broke? */
+bool restart_happened(void);
+
 /* Takes the place of this process with the same program, or says why not: -EBUSY when it was
  * done too often.  What must be closed in order has been; other threads end here. */
 int restart_self(char **argv, struct err *err);

@@ -131,6 +131,9 @@ int cpu_device_open(bool reference, int threads, struct device **ret_dev, struct
     if (threads < 0)
         return err_set(err, -EINVAL, "%d compute threads asked for, expected 0 (all cores) or more",
                        threads);
+    int faulty = cpu_fault_open(err);
+    if (faulty < 0)
+        return faulty;
     struct device *dev = calloc(1, sizeof *dev);
     struct cpu_state *st = calloc(1, sizeof *st);
     if (!dev || !st) {
@@ -139,7 +142,6 @@ int cpu_device_open(bool reference, int threads, struct device **ret_dev, struct
         return err_set(err, -ENOMEM, "no memory for a CPU device");
     }
     struct isa isa;
-    cpu_fault_load();
     isa_detect(&isa);
     dev->impl = st;
     dev->ops = &cpu_front_ops;

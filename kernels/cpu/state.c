@@ -25,24 +25,37 @@ void *cpu_scratch(struct cpu_state *st, enum cpu_scratch_use use, size_t bytes)
  * are sticky.  A process takes the first number off the list, so the next one, started by
  * execve, breaks at its 7th wait, and one after that not at all.
  *
+ * "lost" in place of a number: of the next process's CPUs the second one is not there.
+ *
  *     SKERRY_FAULT_MEMORY=20000000       at most so many bytes are said to be free */
 #ifdef SKERRY_FAULTS
 
 static atomic_long left; /* waits until it breaks; 0: never */
-static bool loaded;
+static int opened;       /* CPUs */
+static bool loaded, lost;
 
-void cpu_fault_load(void)
+static void load(void)
 {
     const char *text = getenv("SKERRY_FAULT_DEVICE");
     if (loaded || !text)
         return;
     loaded = true;
+    lost = strncmp(text, "lost", 4) == 0;
     char *rest = NULL;
-    atomic_store(&left, strtol(text, &rest, 10));
+    atomic_store(&left, strtol(text + (lost ? 4 : 0), &rest, 10));
     char *next = strdup(*rest == ',' ? rest + 1 : "");
     if (next)
         (void)setenv("SKERRY_FAULT_DEVICE", next, 1);
     free(next);
+}
+
+int cpu_fault_open(struct err *err)
+{
+    load();
+    if (++opened == 2 && lost)
+        return err_set(err, -ERR_DEVICE,
+                       "device cpu is not there on purpose (SKERRY_FAULT_DEVICE)");
+    return 0;
 }
 
 int cpu_fault(struct device *dev, struct err *err)
@@ -73,8 +86,9 @@ uint64_t cpu_fault_memory(uint64_t free_bytes)
     return free_bytes;
 }
 
-void cpu_fault_load(void)
+int cpu_fault_open(struct err *err)
 {
+    return 0;
 }
 
 int cpu_fault(struct device *dev, struct err *err)

@@ -36,7 +36,7 @@ enum cpu_scratch_use {
 void *cpu_scratch(struct cpu_state *st, enum cpu_scratch_use use, size_t bytes);
 
 /* Reads what is to fail, before there are threads. */
-void cpu_fault_load(void);
+int cpu_fault_open(struct err *err);
 /* 0, or -ERR_DEVICE where a test lets a wait for the device fail. */
 int cpu_fault(struct device *dev, struct err *err);
 /* The free memory that a test lets us see. */

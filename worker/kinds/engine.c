@@ -13,7 +13,7 @@ int engine_open(const struct engine_options *opt, struct engine **ret, struct er
     struct engine *e = mem_alloc(sizeof(*e));
     e->opt = *opt;
     e->state_dir = str_dup(opt->state_dir);
-    int rc = island_open(opt->device, opt->threads, &e->island, err);
+    int rc = (opt->again ? island_reopen : island_open)(opt->device, opt->threads, &e->island, err);
     if (rc == 0)
         rc = image_cache_new(opt->image_cache_bytes, &e->images, err);
     if (rc < 0) {

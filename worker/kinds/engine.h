@@ -26,6 +26,7 @@ struct work;
 struct engine_options {
     const char *device;      /* as island_open takes it: "auto", "cpu", "cuda:N", "cuda:0,cuda:1" */
     int threads;             /* all devices together */
+    bool again;              /* after a restart: devices may be missing */
     unsigned decode_threads; /* for the image pipeline */
     uint64_t memory_bytes;   /* most that replicas kept between phases take */
     size_t image_cache_bytes;

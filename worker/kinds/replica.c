@@ -161,7 +161,9 @@ struct phase_plan {
     struct pipe_plan pipe;
     struct plan memory;
     int accumulate;
-    double seconds;      /* of a step, predicted; 0: nothing was measured */
+    double seconds; /* of a step, predicted; 0: nothing was measured */
+    double idle_before,
+        idle;            /* shares of the devices' time: without frozen layers in it and with */
     struct costs *costs; /* what the pipeline is filled by; NULL: it is not */
 };
 
@@ -347,6 +349,8 @@ static void plan_by_profile(const struct replicas *rs, const struct model *m,
         other = (struct phase_plan){.pipe = pipe.plan,
                                     .accumulate = pipe.plan.cuts[0].micros,
                                     .seconds = pipe.seconds,
+                                    .idle_before = pipe.idle_before,
+                                    .idle = pipe.idle,
                                     .costs = costs->n_frozen > 0 ? costs : NULL};
         rc = plan_parts(rs, m, opt, &other, &err);
         say_predicted(&pipe, &data, costs->n_frozen > 0);
@@ -447,6 +451,25 @@ static void say(const struct phase_plan *plan, const struct train_options *opt)
                  MICROS_PER_STAGE * stages);
 }
 
+/* For the status. */
+static void write_way(const struct phase_plan *plan, char *out, size_t size)
+{
+    const int copies = plan->pipe.copies, stages = plan->pipe.cuts[0].n;
+    int n = 0;
+    if (stages > 1 && copies > 1)
+        n = snprintf(out, size, " in %d x %d stages", copies, stages);
+    else if (stages > 1)
+        n = snprintf(out, size, " in %d stages", stages);
+    else if (copies > 1)
+        n = snprintf(out, size, " on %d devices", copies);
+    if (stages > 1)
+        n += snprintf(out + n, size - (size_t)n, ", %d micro-batches", plan->accumulate);
+    if (stages > 1 && plan->seconds > 0)
+        n += snprintf(out + n, size - (size_t)n, ", idle %.0f %%", 100 * plan->idle_before);
+    if (stages > 1 && plan->costs)
+        (void)snprintf(out + n, size - (size_t)n, ", filled %.0f %%", 100 * plan->idle);
+}
+
 /* What the plan leaves free, with the replicas that stay, and the one teacher that it counts. */
 static uint64_t room_for_teachers(const struct replicas *rs, const struct model *m,
                                   const struct plan *p, enum dtype dt)
@@ -494,6 +517,7 @@ static int create(struct replicas *rs, const struct work *w, struct encoders *en
             room_for_teachers(rs, model, &plan, net_dtype(island_device(rs->is, 0), opt.precision));
     rc = make_trainer(rs, r, &opt, &phase.pipe, err);
     r->predicted = phase.seconds;
+    write_way(&phase, r->way, sizeof r->way);
     r->bytes = bytes;
     if (rc < 0) {
         replica_release(r);
@@ -519,13 +543,13 @@ bool replica_smaller(struct replicas *rs, const struct work *w)
 
 void replica_stepped(struct replicas *rs, struct replica *r, double seconds)
 {
-    const double off = r->predicted > 0 ? seconds / r->predicted : 1;
-    if (r->predicted == 0)
+    if (r->predicted == 0 || r->compared)
         return;
+    const double off = seconds / r->predicted;
+    r->compared = true;
     log_info("replica", "a step took %.3g s, %.2f times what was predicted", seconds, off);
     if (off > 1 + PREDICTED_OFF || off < 1 - PREDICTED_OFF)
         profile_forget(rs->is, r->model, island_trainer_options(r->ranks), rs->dir);
-    r->predicted = 0; /* said once */
 }
 
 /* ---- checkpoints ---- */

@@ -40,7 +40,9 @@ struct replica {
     uint64_t used; /* tick */
     uint64_t bytes;
     struct costs *costs; /* what its pipeline is filled by; NULL: it is not */
-    double predicted;    /* seconds of a step; 0: not, or it was compared */
+    char way[96];        /* how several devices share a step: " in 2 stages, 4 micro-batches" */
+    double predicted;    /* seconds of a step; 0: nothing was measured */
+    bool compared;       /* with what a step took */
 };
 
 /* Where a phase that was cut goes on. */

@@ -36,6 +36,7 @@
 #define STREAM_DATA 0x7068617365ULL
 #define WINDOW_BATCHES 4
 #define WINDOW_SHARE 16
+#define SETTLED_STEPS 3 /* a step's time is told after so many */
 #define TRACED_STEP 2   /* of each phase: the first ones settle what is made at first use */
 #define NAP_NS 20000000 /* between looks at whether the task is stopped */
 
@@ -338,6 +339,17 @@ static int take_batch(struct phase *p, struct batch *ret, const struct batch **r
     return 0;
 }
 
+/* How the devices share a step, and how long one takes. */
+static void say_training(struct phase *p)
+{
+    char took[48] = "", predicted[48] = "";
+    if (p->least_ns > 0 && *p->r->way)
+        (void)snprintf(took, sizeof took, ": %.3g s a step", (double)p->least_ns / 1e9);
+    if (*took && p->r->predicted > 0)
+        (void)snprintf(predicted, sizeof predicted, ", %.3g predicted", p->r->predicted);
+    progress_activity(&p->w->progress, "training%s%s%s", p->r->way, took, predicted);
+}
+
 /* One step; *ret_ended: there was nothing left to make it of. */
 static int step(struct phase *p, bool *ret_ended, struct err *err)
 {
@@ -359,6 +371,8 @@ static int step(struct phase *p, bool *ret_ended, struct err *err)
     const uint64_t took = clock_now_ns() - begun;
     if (next || !island_trainer_fills(p->r->ranks)) /* else it had less to do */
         p->least_ns = p->least_ns == 0 || took < p->least_ns ? took : p->least_ns;
+    if (p->at.steps == p->first + SETTLED_STEPS)
+        say_training(p);
     slow_down(p, took);
     note_step(p, &s, b.samples);
     note_rate(p, &b);
@@ -521,11 +535,7 @@ static int run_once(struct phase *p, struct err *err)
     p->first = p->at.steps;
     if (rc == 0) {
         measure_peak(p);
-        const int stages = island_trainer_stages(p->r->ranks);
-        if (stages > 1)
-            progress_activity(&p->w->progress, "training in %d stages", stages);
-        else
-            progress_activity(&p->w->progress, "training");
+        say_training(p);
         if (p->resumed)
             log_info("phase", "going on at step %u of a phase that was cut task=%" PRIu64,
                      p->at.steps, p->w->task->id);

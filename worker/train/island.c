@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include "common/base/log.h"
 #include "kernels/device/comm_open.h"
 #include "kernels/device/device.h"
 
@@ -318,15 +319,23 @@ static int check_kinds(const struct island *is, const char *names, struct err *e
     return 0;
 }
 
-static int open_devices(struct island *is, const char *names, int threads, struct err *err)
+static int open_devices(struct island *is, const char *names, int threads, bool again,
+                        struct err *err)
 {
     char text[NAMES_MAX], *each[ISLAND_MAX];
     int n, rc;
     spell(names, text);
     rc = split(text, names, each, &n, err);
     for (int i = 0; i < n && rc == 0; i++) {
-        rc = device_open(each[i], share(threads, i, n), &is->devs[i], err);
+        struct err why = {0};
+        rc = device_open(each[i], share(threads, i, n), &is->devs[is->n], &why);
         is->n += rc == 0;
+        if (rc < 0 && again && (is->n > 0 || i + 1 < n)) {
+            log_warn("island", "%s did not come back and is left out: %s", each[i], why.msg);
+            rc = 0;
+        } else if (rc < 0 && err) {
+            *err = why;
+        }
     }
     return rc < 0 ? rc : check_kinds(is, names, err);
 }
@@ -345,7 +354,8 @@ static int start_ranks(struct island *is, struct err *err)
     return 0;
 }
 
-int island_open(const char *names, int threads, struct island **ret, struct err *err)
+static int open_island(const char *names, int threads, bool again, struct island **ret,
+                       struct err *err)
 {
     struct island *is = mem_alloc(sizeof *is);
     pthread_mutex_init(&is->lock, NULL);
@@ -355,7 +365,7 @@ int island_open(const char *names, int threads, struct island **ret, struct err 
     pthread_cond_init(&is->met, NULL);
     for (int i = 0; i < ISLAND_MAX; i++)
         is->ranks[i] = (struct rank){.is = is, .index = i};
-    int rc = open_devices(is, names, threads, err);
+    int rc = open_devices(is, names, threads, again, err);
     if (rc == 0 && is->n > 1)
         rc = renew_comms(is, err);
     if (rc == 0)
@@ -366,6 +376,16 @@ int island_open(const char *names, int threads, struct island **ret, struct err 
     }
     *ret = is;
     return 0;
+}
+
+int island_open(const char *names, int threads, struct island **ret, struct err *err)
+{
+    return open_island(names, threads, false, ret, err);
+}
+
+int island_reopen(const char *names, int threads, struct island **ret, struct err *err)
+{
+    return open_island(names, threads, true, ret, err);
 }
 
 void island_close(struct island *is)

@@ -29,6 +29,8 @@ enum { ISLAND_MAX = COMM_RANKS_MAX };
  * cards different ones. threads: of all CPU ranks together, 0 for one per core; each gets its
  * share, at least one. */
 int island_open(const char *names, int threads, struct island **ret, struct err *err);
+/* The same after a restart: what does not come back is left out, if anything does. */
+int island_reopen(const char *names, int threads, struct island **ret, struct err *err);
 void island_close(struct island *is); /* accepts NULL */
 
 /* Its devices: how many, one, all of them. */

@@ -595,11 +595,6 @@ const struct train_options *island_trainer_options(const struct island_trainer *
     return &t->opt;
 }
 
-int island_trainer_stages(const struct island_trainer *t)
-{
-    return t->stages;
-}
-
 bool island_trainer_fills(const struct island_trainer *t)
 {
     return t->fills;

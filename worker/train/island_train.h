@@ -59,7 +59,6 @@ void island_trainer_free(struct island_trainer *t); /* accepts NULL */
 
 /* The whole step's. */
 const struct train_options *island_trainer_options(const struct island_trainer *t);
-int island_trainer_stages(const struct island_trainer *t); /* 1: data parallelism */
 bool island_trainer_fills(const struct island_trainer *t); /* asks for the next step's batch */
 /* Rank 0's, which stands for the whole model: position, reads and writes go through it. */
 struct trainer *island_trainer_first(const struct island_trainer *t);
