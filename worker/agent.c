@@ -20,8 +20,8 @@
 #define ASK_AGAIN_MS 250 /* after an answer that came without waiting */
 #define RETRY_MS 1000
 #define REPORT_MS 30000
-#define LEAVE_SEND_MS 5000 /* for a result that is on its way when we must go */
 #define LEAVE_BYE_MS 1500
+#define NOTICE_KEEP_MS 30000 /* of the time that is left: for saving, sending, leaving */
 #define JOBS_MAX 256
 
 struct agent {
@@ -45,10 +45,12 @@ struct agent {
     uint64_t call; /* ASSIGN or REPORT in flight; 0: none */
     uint64_t asked_ms;
     uint32_t retry_ms; /* the next AGENT_DO_TIMER's */
-    struct loop_timer *retry, *late;
+    struct loop_timer *retry, *late, *notice;
     struct log_change waiting;
     struct err fatal; /* why this process cannot go on; code 0: it can */
-    char leave_reason[256];
+    char leave_reason[256], notice_reason[256];
+    uint32_t send_ms;  /* for what is sent when we leave */
+    uint64_t leave_ms; /* by when we must be gone, as far as a notice said; 0: none came */
 
     /* What the news at hand are about. */
     const Skerry__V1__Task *given;
@@ -465,7 +467,7 @@ static void do_settle(struct agent *a)
 
 static void stop_work(struct agent *a, enum work_stop why)
 {
-    if (!a->w)
+    if (!a->w || atomic_load(&a->w->stop) >= (int)why)
         return;
     atomic_store(&a->w->stop, why);
     uplink_interrupt(a->uplink);
@@ -509,18 +511,19 @@ static void on_bye(void *arg)
 
 static void on_late(void *arg)
 {
+    stop_work(arg, WORK_LEAVING); /* what is not sent by now stays here */
     news(arg, AGENT_LATE);
 }
 
 static void do_leave(struct agent *a)
 {
     log_info("agent", "leaving: %s", a->leave_reason);
-    stop_work(a, WORK_LEAVING);
+    stop_work(a, a->core.leave == AGENT_SENDS ? WORK_SAVING : WORK_LEAVING);
 }
 
 static void do_late(struct agent *a)
 {
-    loop_timer_start(a->late, LEAVE_SEND_MS, 0);
+    loop_timer_start(a->late, a->send_ms, 0);
 }
 
 static void do_bye(struct agent *a)
@@ -581,6 +584,14 @@ static void happened(struct agent *a, const struct agent_event *ev)
 static void on_retry(void *arg)
 {
     news(arg, AGENT_TIMER);
+}
+
+static void on_notice(void *arg)
+{
+    struct agent *a = arg;
+    const uint64_t now = loop_now_ms(a->loop);
+    const uint64_t left = a->leave_ms > now ? a->leave_ms - now : 0;
+    agent_leave(a, a->notice_reason, left > LEAVE_BYE_MS ? (uint32_t)left - LEAVE_BYE_MS : 0);
 }
 
 static void on_joined(void *arg, bool again)
@@ -661,6 +672,7 @@ int agent_new(const struct agent_options *o, struct agent **ret, struct err *err
     a->loop = o->env.loop;
     a->retry = loop_timer_new(a->loop, on_retry, a);
     a->late = loop_timer_new(a->loop, on_late, a);
+    a->notice = loop_timer_new(a->loop, on_notice, a);
     struct session_options s = o->session;
     s.arg = a;
     s.on_joined = on_joined;
@@ -698,11 +710,38 @@ void agent_free(struct agent *a)
     vitals_close(a->vitals);
     loop_timer_free(a->retry);
     loop_timer_free(a->late);
+    loop_timer_free(a->notice);
     work_free(a->w);
     mem_free(a);
 }
 
-void agent_leave(struct agent *a, const char *reason)
+void agent_leave(struct agent *a, const char *reason, uint32_t send_ms)
 {
-    happened(a, &(struct agent_event){.news = AGENT_LEAVE, .reason = reason});
+    a->send_ms = send_ms;
+    happened(a, &(struct agent_event){
+                    .news = AGENT_LEAVE,
+                    .reason = reason,
+                    .saves = a->w && a->w->kind->saves && session_joined(a->session),
+                });
+}
+
+void agent_save(struct agent *a, const char *reason)
+{
+    log_info("agent", "%s", reason);
+    if (a->w)
+        atomic_store(&a->w->save, true);
+}
+
+void agent_notice(struct agent *a, const char *reason, uint32_t ms)
+{
+    if (a->core.leave != AGENT_STAYS)
+        return;
+    const uint32_t wait = ms > NOTICE_KEEP_MS ? ms - NOTICE_KEEP_MS : 0;
+    log_warn("agent", "%s in %.0f s", reason, ms / 1e3);
+    str_copy(a->notice_reason, sizeof(a->notice_reason), reason);
+    a->leave_ms = loop_now_ms(a->loop) + ms;
+    session_notice(a->session, reason, ms);
+    news(a, AGENT_DRAIN);
+    if (a->core.leave == AGENT_STAYS)
+        loop_timer_start(a->notice, wait, 0);
 }

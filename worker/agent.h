@@ -31,7 +31,15 @@ int agent_new(const struct agent_options *o, struct agent **ret, struct err *err
 /* Waits for the compute thread.  Accepts NULL. */
 void agent_free(struct agent *a);
 
-/* Leaves: on_end follows. */
-void agent_leave(struct agent *a, const char *reason);
+/* Leaves: on_end follows.  A result that is on its way, and what others can go on with, is sent
+ * first, if that takes no longer than send_ms. */
+void agent_leave(struct agent *a, const char *reason, uint32_t send_ms);
+
+/* The machine may go soon: what others can go on with is sent now. */
+void agent_save(struct agent *a, const char *reason);
+
+/* The machine goes in so many ms: no other task is taken, the one in hand goes on for as long as
+ * leaves time to save it, and then the agent leaves. */
+void agent_notice(struct agent *a, const char *reason, uint32_t ms);
 
 #endif

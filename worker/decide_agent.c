@@ -107,23 +107,24 @@ static void go(struct agent_core *c, struct agent_decision *d, int to)
 /* One that leaves begins nothing: what is not a result on its way ends here. */
 static void move(struct agent_core *c, const struct move *m, struct agent_decision *d)
 {
+    const bool result = c->leave == AGENT_SENDS && m->news == AGENT_RAN;
     const bool ends = c->leave != AGENT_STAYS && c->state < AGENT_STOPPING &&
-                      m->news != AGENT_REVOKED && m->to != FREE;
+                      m->news != AGENT_REVOKED && m->to != FREE && !result;
     d->actions |= ends ? 0 : m->actions;
     c->cut &= m->to == AGENT_FETCHING;
     c->saving |= (d->actions & AGENT_DO_SAVE) != 0;
     go(c, d, !ends ? m->to : c->state == AGENT_ASKING ? AGENT_IDLE : OVER);
 }
 
-static void on_leave(struct agent_core *c, const char *reason, struct agent_decision *d)
+static void on_leave(struct agent_core *c, const struct agent_event *ev, struct agent_decision *d)
 {
-    if (c->state > AGENT_STOPPING) {
+    if (c->state > AGENT_STOPPING || (c->state == AGENT_RUNNING && ev->saves)) {
         c->leave = AGENT_SENDS;
-        d->reason = reason;
+        d->reason = ev->reason;
         d->actions |= AGENT_DO_LEAVE | AGENT_DO_LATE;
         return;
     }
-    leave_now(c, d, reason);
+    leave_now(c, d, ev->reason);
     if (!is_in(c, IN(FETCHING) | IN(AWAITING)))
         return;
     d->actions |= AGENT_DO_DROP;
@@ -149,7 +150,7 @@ static void on_any(struct agent_core *c, const struct agent_event *ev, struct ag
         break;
     case AGENT_LEAVE:
         if (stays)
-            on_leave(c, ev->reason, d);
+            on_leave(c, ev, d);
         break;
     case AGENT_LATE:
         if (c->leave != AGENT_SENDS)

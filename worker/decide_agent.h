@@ -7,8 +7,9 @@
  *                                 ├─ AWAITING ◄┘            │                          ▼
  *                                 └────────────────────────┘                        SAVING
  *   revoked: a task on the compute thread is STOPPING until that answers, any other is over
- *   leaving: a result on its way gets a few seconds (SENDS); then good-bye (BYE), and when that
- *            was heard (HEARD) and the compute thread is through, the end (ENDED) */
+ *   leaving: a result on its way, and what a phase can still save, get the time that there is
+ *            (SENDS); then good-bye (BYE), and when that was heard (HEARD) and the compute thread
+ *            is through, the end (ENDED) */
 #ifndef WORKER_DECIDE_AGENT_H
 #define WORKER_DECIDE_AGENT_H
 
@@ -68,7 +69,7 @@ enum agent_news {
     AGENT_SAVED,
     /* Leaving. */
     AGENT_LEAVE,
-    AGENT_LATE, /* the seconds for sending a result are over */
+    AGENT_LATE, /* the time for sending a result is over */
     AGENT_GOODBYE,
     AGENT_NEWS,
 };
@@ -79,6 +80,7 @@ struct agent_event {
     bool joined;        /* UNFETCHED: is the coordinator there? */
     bool drain;         /* with an answer: no other task after this */
     const char *reason; /* LEAVE */
+    bool saves;         /* LEAVE: the task that runs sends what others can go on with */
 };
 
 /* To be done in this order. */

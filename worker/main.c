@@ -25,11 +25,13 @@
 #include "worker/order/modules.h"
 #include "worker/restart.h"
 #include "worker/show_plan.h"
+#include "worker/spot.h"
 #include "worker/workdir.h"
 
 #define THREADS_MAX 1024
 #define IMAGE_CACHE_BYTES (256u << 20)
 #define CACHE_MIN_BYTES (256u << 20)
+#define LEAVE_SEND_MS 8000 /* before others lose their patience with us and kill */
 
 enum exit_code { EXIT_LEFT = 0, EXIT_HERE = 1, EXIT_REFUSED = 3, EXIT_DEVICE = 4 };
 
@@ -39,6 +41,7 @@ struct options {
     double throttle;
     const char *models;
     const char *plan, *profile;
+    const char *spot, *spot_at;
     uint64_t max_source;
     bool private_sources;
 };
@@ -53,6 +56,7 @@ struct daemon {
     struct loop *loop;
     struct xfer *xfer;
     struct agent *agent;
+    struct spot *spot;
     uint64_t started_ns, memory_bytes;
     unsigned threads;
     char name[65], device[129];
@@ -84,10 +88,22 @@ static int check_options(struct options *o, struct err *err)
     return 0;
 }
 
+static const char exit_codes[] =
+    "Exit codes:\n"
+    "  0  left on request (SIGTERM, SIGINT, drained, a notice of --spot)\n"
+    "  1  cannot run here (work dir, disk, memory)\n"
+    "  2  wrong command line\n"
+    "  3  refused by the coordinator (wrong token, key or version)\n"
+    "  4  the device is not there, or failed and could not be had again by\n"
+    "     starting anew, which is tried 3 times in 10 minutes\n";
+
 static int parse(struct options *o, int argc, char **argv, struct err *err)
 {
-    *o = (struct options){
-        .device = "auto", .log_level = "info", .throttle = 1, .max_source = 64000000000};
+    *o = (struct options){.device = "auto",
+                          .log_level = "info",
+                          .throttle = 1,
+                          .max_source = 64000000000,
+                          .spot_at = SPOT_METADATA};
     const struct args_flag flags[] = {
         {"join", 'j', ARGS_STR, &o->join, "TOKEN",
          "the coordinator's worker token, or @FILE that holds it"},
@@ -110,6 +126,11 @@ static int parse(struct options *o, int argc, char **argv, struct err *err)
         {"allow-private-sources", 0, ARGS_BOOL, &o->private_sources, NULL,
          "fetch a job's data.url also from private and local addresses: whoever may submit jobs "
          "then reaches what this machine reaches"},
+        {"spot", 0, ARGS_STR, &o->spot, "auto|aws|gcp|azure|PATH",
+         "save the phase and leave when this machine is about to be taken back: asks the cloud's "
+         "metadata service, runs a program until it ends with status 0, or waits for a file"},
+        {"spot-metadata", 0, ARGS_STR, &o->spot_at, "URL",
+         "where --spot asks (default: " SPOT_METADATA ")"},
         {"throttle", 0, ARGS_DOUBLE, &o->throttle, "N",
          "make each training step take N times as long, for others on the machine or to "
          "try a swarm of unlike workers",
@@ -127,13 +148,7 @@ static int parse(struct options *o, int argc, char **argv, struct err *err)
         .usage = "--join TOKEN | --plan JOB --profile FILE [--device auto|cpu|cuda:N,...] "
                  "[--threads N] [--work-dir DIR]",
         .about = "Joins a coordinator and trains what it is given, until it is stopped.",
-        .after = "Exit codes:\n"
-                 "  0  left on request (SIGTERM, SIGINT, drained)\n"
-                 "  1  cannot run here (work dir, disk, memory)\n"
-                 "  2  wrong command line\n"
-                 "  3  refused by the coordinator (wrong token, key or version)\n"
-                 "  4  the device is not there, or failed and could not be had again by\n"
-                 "     starting anew, which is tried 3 times in 10 minutes\n",
+        .after = exit_codes,
         .flags = flags,
     };
     int rc = args_parse(&args, argc, argv, err);
@@ -264,7 +279,16 @@ static void on_signal(void *arg, int signo)
         return;
     }
     d->asked = true;
-    agent_leave(d->agent, signo == SIGTERM ? "terminated" : "interrupted");
+    agent_leave(d->agent, signo == SIGTERM ? "terminated" : "interrupted", LEAVE_SEND_MS);
+}
+
+static void on_spot(void *arg, const struct spot_notice *n)
+{
+    struct daemon *d = arg;
+    if (n->leave)
+        agent_notice(d->agent, n->reason, n->ms);
+    else
+        agent_save(d->agent, n->reason);
 }
 
 static int open_agent(struct daemon *d, struct err *err)
@@ -324,6 +348,11 @@ static int start(struct daemon *d, struct err *err)
     }
     if ((rc = open_agent(d, err)) < 0)
         return rc;
+    if (d->opt.spot &&
+        (rc = spot_open(d->loop, d->opt.spot, d->opt.spot_at, on_spot, d, &d->spot, err)) < 0) {
+        d->exit_code = rc == -EINVAL ? ARGS_EXIT_USAGE : EXIT_HERE;
+        return rc;
+    }
     char used[STR_HUMAN_MAX], limit[STR_HUMAN_MAX];
     log_info("workerd",
              "workerd %s name=\"%s\" device=\"%s\" work_dir=%s cache=\"%s of %s\"; joining %s:%u",
@@ -336,6 +365,7 @@ static int start(struct daemon *d, struct err *err)
 
 static void stop(struct daemon *d)
 {
+    spot_close(d->spot);
     agent_free(d->agent);
     xfer_free(d->xfer);
     if (d->loop)

@@ -64,6 +64,7 @@ void member_lost(struct coordinator *co, struct worker *w, enum worker_state to,
     take_lease(co, w, text);
     member_unpark(co, w, "this worker was taken for lost");
     w->state = to;
+    w->drain = w->drain && to != WORKER_LEFT;
     (void)str_copy(w->state_reason, sizeof(w->state_reason), reason);
     w->activity[0] = w->waiting_for[0] = '\0';
     w->throughput = 0;
@@ -202,7 +203,7 @@ bool member_others_fit(const struct coordinator *co, const struct worker *w, con
 {
     for (size_t i = 0; i < co->state.n_workers; i++) {
         const struct worker *o = co->state.workers[i];
-        if (o != w && o->state == WORKER_HERE && !o->drain && !member_is_small(co, o, t))
+        if (o != w && o->state == WORKER_HERE && !worker_goes(o) && !member_is_small(co, o, t))
             return true;
     }
     return false;
@@ -211,7 +212,7 @@ bool member_others_fit(const struct coordinator *co, const struct worker *w, con
 bool member_may_work(struct coordinator *co, const struct worker *w, uint64_t *ret_until_ms,
                      char reason[REASON_MAX])
 {
-    const struct admit_work in = {core_now(co), w->quarantined_until_ms, w->drain,
+    const struct admit_work in = {core_now(co), w->quarantined_until_ms, worker_goes(w),
                                   co->store_ok && !co->disk_full, w->strikes};
     return admit_work(&in, ret_until_ms, reason);
 }

@@ -152,7 +152,7 @@ static bool note_failure(struct coordinator *co, struct task *t, bool lasting,
         const struct worker *w = co->state.workers[i];
         in.only &= w->id == t->worker_id;
         in.newest = w->id > in.newest ? w->id : in.newest;
-        in.others |= w->id != t->worker_id && w->state == WORKER_HERE && !w->drain &&
+        in.others |= w->id != t->worker_id && w->state == WORKER_HERE && !worker_goes(w) &&
                      failure_until(&t->failed, w->id) <= in.now_ms;
     }
     failure_note(&t->failed, &in, ret);

@@ -94,7 +94,7 @@ static bool has_helper(const struct state *s, const struct worker *w)
 {
     for (size_t i = 0; i < s->n_workers; i++) {
         const struct worker *o = s->workers[i];
-        if (o == w || o->state != WORKER_HERE || o->drain)
+        if (o == w || o->state != WORKER_HERE || worker_goes(o))
             continue;
         const struct task *t = o->task_id ? state_task(s, o->task_id) : NULL;
         if (t == NULL || !task_is_remote(t))
@@ -201,7 +201,7 @@ void assign_send(struct coordinator *co, struct reply *r)
         kinds_message(co, state_job(&co->state, t->job_id), t, w, &mem, &msg.task, &err) < 0)
         task_failed(co, state_edit_task(&co->state, t), FAULT_PASSING, err.msg);
     if (w != NULL) {
-        msg.drain = w->drain;
+        msg.drain = worker_goes(w);
         msg.waiting_for = msg.task ? (char *)"" : (char *)w->waiting_for;
         msg.applied = assign_verdicts(w, &msg.n_applied);
     }

@@ -117,7 +117,7 @@ static void new_instance(struct coordinator *co, struct worker *w, const Skerry_
     w->task_id = 0;
     memcpy(w->instance, m->instance.data, 16);
     memset(w->bytes_seen, 0, sizeof(w->bytes_seen));
-    w->drain = false;
+    w->leaving = false; /* a person's drain stays until it has left */
     w->n_held = 0;
     w->n_small = 0; /* on another device, perhaps */
 }
@@ -262,7 +262,7 @@ static void heartbeat_send(struct coordinator *co, struct reply *r)
         rpc_reply(r->req, &msg.base);
         return;
     }
-    msg.drain = w->drain;
+    msg.drain = worker_goes(w);
     if (r->flag) {
         msg.revoked_task_id = r->task_id;
         msg.revoked_attempt = r->attempt;
@@ -436,7 +436,10 @@ static void on_leave(void *arg, struct rpc_request *req, const ProtobufCMessage 
     if (w == NULL)
         return;
     if (m->notice_ms > 0) {
-        w->drain = true;
+        if (!w->leaving)
+            core_say(co, 0, w->id, "worker %llu (%s) leaves in %.0f s: %.150s",
+                     (unsigned long long)w->id, w->name, m->notice_ms / 1e3, m->reason);
+        w->leaving = true;
         (void)str_copy(w->state_reason, sizeof(w->state_reason), m->reason);
     } else {
         member_lost(co, w, WORKER_LEFT, m->reason[0] ? m->reason : "it said good-bye");

@@ -57,7 +57,7 @@ struct worker {
     uint32_t threads;
     enum worker_state state;
     char state_reason[REASON_MAX];
-    bool drain;
+    bool drain; /* a person's wish: it ends when the worker has left */
     uint32_t strikes, failures_row, tasks_done, tasks_failed;
     uint64_t bytes[4];      /* control up, down, data up, down: since it first joined */
     uint64_t bytes_seen[4]; /* (m) last counters of this process */
@@ -68,6 +68,7 @@ struct worker {
     struct row_mark row;
     bool verdicts_edited; /* (m) */
     /* (m) */
+    bool leaving; /* it has said so: its machine is about to be taken back */
     uint64_t joined_ms;
     uint64_t quarantined_until_ms; /* 0: not */
     uint64_t heard_ms;
@@ -92,6 +93,12 @@ struct worker {
 static inline struct worker *worker_memory(const struct worker *w)
 {
     return (struct worker *)w;
+}
+
+/* Takes it no other task? */
+static inline bool worker_goes(const struct worker *w)
+{
+    return w->drain || w->leaving;
 }
 
 /* Of the data plane, both ways: only grows. */

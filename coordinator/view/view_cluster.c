@@ -103,7 +103,7 @@ static const char *worker_state(const struct coordinator *co, const struct worke
         return "late";
     if (w->quarantined_until_ms > core_now(co))
         return "quarantined";
-    if (w->drain)
+    if (worker_goes(w))
         return "draining";
     return w->task_id ? "busy" : "idle";
 }
@@ -302,7 +302,8 @@ static void why_untaken(const struct waiting *ctx, struct untaken *u)
             again = again == 0 || until < again ? until : again;
             failed++;
         }
-        helpers += w->state == WORKER_HERE && !w->drain && (now == NULL || !task_is_remote(now));
+        helpers +=
+            w->state == WORKER_HERE && !worker_goes(w) && (now == NULL || !task_is_remote(now));
     }
     if (t->not_before_ms > present)
         again = again > t->not_before_ms ? again : t->not_before_ms;

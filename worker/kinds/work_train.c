@@ -390,7 +390,7 @@ static int train(struct phase *p, struct err *err)
     while (!ended && (!p->t->steps || p->at.steps < p->t->steps)) {
         prefetch_step(&p->ahead);
         int rc = work_stopped(p->w, err) ? -ERR_CANCELLED : step(p, &ended, err);
-        if (rc == -ERR_CANCELLED && atomic_load(&p->w->stop) == WORK_LEAVING)
+        if (rc == -ERR_CANCELLED && atomic_load(&p->w->stop) != WORK_REVOKED)
             save_mid(p);
         if (rc < 0)
             return rc;
@@ -576,6 +576,7 @@ const struct kind kind_train = {
     .name = "train",
     .part = offsetof(Skerry__V1__Task, train),
     .encoders = true,
+    .saves = true,
     .modules = KIND_MODULES_NEEDED,
     .labels = true,
     .check = check,

@@ -236,6 +236,21 @@ static void say_bye(struct session *s)
         done(s->bye_arg);
 }
 
+static void on_notice_reply(void *arg, const struct rpc_result *r)
+{
+    if (r->code < 0 && r->code != -ERR_CANCELLED)
+        log_debug("session", "notice: %s", r->detail);
+}
+
+void session_notice(struct session *s, const char *reason, uint32_t ms)
+{
+    Skerry__V1__LeaveRequest req = SKERRY__V1__LEAVE_REQUEST__INIT;
+    req.reason = (char *)(uintptr_t)reason;
+    req.notice_ms = ms ? ms : 1; /* 0 is a good-bye */
+    (void)session_call(s, SKERRY__V1__METHOD__METHOD_LEAVE, &req.base,
+                       &skerry__v1__leave_reply__descriptor, CALL_MS, on_notice_reply, s, NULL);
+}
+
 static void on_leave_reply(void *arg, const struct rpc_result *r)
 {
     if (r->code != -ERR_CANCELLED)

@@ -60,6 +60,9 @@ void session_rejoin(struct session *s);
 /* Sends a heartbeat now, e.g. when the activity changed. */
 void session_heartbeat(struct session *s);
 
+/* Says that this worker will leave within that time; nothing is waited for. */
+void session_notice(struct session *s, const char *reason, uint32_t ms);
+
 /* Says good-bye; done(arg) follows when it was heard, or after wait_ms. */
 void session_leave(struct session *s, const char *reason, uint32_t wait_ms, void (*done)(void *arg),
                    void *arg);

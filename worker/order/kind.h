@@ -28,6 +28,7 @@ struct kind {
     size_t part;      /* offsetof that field in Skerry__V1__Task; 0: it has none */
     enum kind_modules modules;
     bool encoders; /* runs the job's frozen networks, or a network behind them */
+    bool saves;    /* a run that is stopped by WORK_SAVING sends what others can go on with */
     bool labels;   /* makes or runs a network that knows labels, unless it is one of texts */
 
     /* The own part, beyond what task_check.h looks at for all; NULL: nothing. */

@@ -29,6 +29,7 @@ struct uplink;
 /* Why the compute thread should stop, if it should. */
 enum work_stop {
     WORK_GO,
+    WORK_SAVING,  /* the process ends in a while: send what others can go on with */
     WORK_REVOKED, /* nobody wants the result */
     WORK_LEAVING, /* the process ends: keep what a restart can go on with */
 };
@@ -107,7 +108,8 @@ struct work {
     size_t n_needs;
     bool full_only; /* deltas failed: take the full blobs */
 
-    atomic_int stop; /* enum work_stop */
+    atomic_int stop;  /* enum work_stop */
+    atomic_bool save; /* send what others can go on with, soon */
     struct progress progress;
     struct work_result result;
 };

@@ -250,6 +250,27 @@ static void leaving_sends_the_result(void **state)
     assert_int_equal(tell(&c, AGENT_SAVED).actions, DO(END));
 }
 
+/* A phase that can be saved gets the time, and a result that is ready just then goes as well. */
+static void leaving_saves_the_phase(void **state)
+{
+    (void)state;
+    const struct agent_event leave = {.news = AGENT_LEAVE, .reason = "asked", .saves = true};
+    struct agent_core c = {.state = AGENT_RUNNING}, ready, late;
+    assert_int_equal(decide_agent(&c, &leave).actions, DO(LEAVE) | DO(LATE));
+    assert_int_equal(decide_agent(&c, &leave).actions, 0);
+    assert_int_equal(c.leave, AGENT_SENDS);
+    ready = late = c;
+    assert_int_equal(tell(&c, AGENT_FAILED).actions, DO(FINISH) | DO(BYE)); /* stopped: saved */
+    assert_int_equal(tell(&c, AGENT_GOODBYE).actions, DO(END));
+    assert_int_equal(tell(&ready, AGENT_RAN).actions, DO(SAVE) | DO(UPLOAD));
+    assert_int_equal(tell(&ready, AGENT_UPLOADED).actions, DO(REPORT));
+    assert_int_equal(tell(&late, AGENT_LATE).actions, DO(DROP) | DO(BYE));
+    assert_int_equal(tell(&late, AGENT_GOODBYE).actions, 0); /* the compute thread is at it */
+    assert_int_equal(tell(&late, AGENT_FAILED).actions, DO(FINISH) | DO(END));
+    c = (struct agent_core){.state = AGENT_PLANNING};
+    assert_int_equal(decide_agent(&c, &leave).actions, GO_NOW); /* there is nothing yet */
+}
+
 /* An answer that comes while it leaves is not taken up. */
 static void leaving_takes_no_task(void **state)
 {
@@ -340,6 +361,7 @@ int main(void)
         cmocka_unit_test(checkpoint_is_waited_for),
         cmocka_unit_test(leaving_waits_for_the_compute_thread),
         cmocka_unit_test(leaving_sends_the_result),
+        cmocka_unit_test(leaving_saves_the_phase),
         cmocka_unit_test(leaving_takes_no_task),
         cmocka_unit_test(broken_leaves_after_its_report),
         cmocka_unit_test(rules_hold_everywhere),

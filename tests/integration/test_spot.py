@@ -1,0 +1,84 @@
+"""A machine that is about to be taken back leaves in time, whoever says so."""
+import os
+import stat
+import time
+
+import pytest
+
+from common import wait_until
+from metadata import Aws, Azure, Gcp, serving
+from swarm import swarm  # noqa: F401  (fixture)
+from test_faults import SLOW, task_of, worker_state
+
+
+def leaves(swarm, name, seconds):
+    """The worker's exit status, within so many seconds, and what the coordinator then knows of it."""
+    status = swarm.processes[name].wait(seconds)
+    return status, worker_state(swarm, name)
+
+
+@pytest.mark.parametrize("name, service", [("aws", Aws), ("gcp", Gcp), ("azure", Azure), ("auto", Aws), ("auto", Gcp), ("auto", Azure)])
+def test_a_notice_of_the_cloud(swarm, name, service):
+    with serving(service()) as cloud:
+        swarm.worker("a", "--spot", name, "--spot-metadata", cloud.url)
+        job = swarm.submit(**{**SLOW, "rounds": 200, "replicas": 1})
+        swarm.wait_round(job, 1)
+        wait_until(lambda: len(cloud.asked) >= 4, 30, "the metadata service to be asked")
+        assert swarm.processes["a"].poll() is None, "nobody has said that it goes"
+        cloud.take_back(seconds=20)
+        since = time.monotonic()
+        assert leaves(swarm, "a", 20) == (0, "left")
+        print(f"left after {time.monotonic() - since:.2f} s")
+    assert "leaves in" in swarm.log("coordinatord"), "the notice itself was told"
+    swarm.worker("b")
+    swarm.wait_round(job, swarm.job(job)["round"] + 1)
+
+
+def test_long_before_its_end_a_machine_goes_on(swarm):
+    """Only the last half minute is kept for leaving: two minutes before, the phase goes on, and no other is taken."""
+    with serving(Aws()) as cloud:
+        swarm.worker("a", "--spot", "aws", "--spot-metadata", cloud.url)
+        job = swarm.submit(**{**SLOW, "rounds": 200, "replicas": 1})
+        wait_until(lambda: task_of(swarm, "a"), 30, "worker a to hold a lease")
+        swarm.wait_round(job, 1)
+        cloud.take_back(seconds=120)
+        assert leaves(swarm, "a", 60) == (0, "left")
+    assert "leaving: drained" in swarm.log("a")
+
+
+def test_a_file_and_a_program(swarm):
+    flag, program = swarm.folder + "/preempted", swarm.folder + "/asks"
+    open(program, "w", encoding="utf-8").write(f"#!/bin/sh\ntest -e {flag}\n")
+    os.chmod(program, stat.S_IRWXU)
+    swarm.worker("a", "--spot", flag)
+    swarm.worker("b", "--spot", program)
+    wait_until(lambda: len(swarm.get("/v1/workers").json()["items"]) == 2, 30, "both to join")
+    open(flag, "w", encoding="utf-8").write("5\n")
+    assert leaves(swarm, "a", 10) == (0, "left")
+    assert leaves(swarm, "b", 10) == (0, "left")
+
+
+def test_wrong_names_and_no_cloud(swarm):
+    worker = swarm.worker("a", "--spot", "amazon")
+    assert worker.wait(20) == 2 and "expected auto, aws" in swarm.log("a")
+    with serving(Aws()) as cloud:
+        nobody = cloud.url
+    swarm.worker("b", "--spot", "auto", "--spot-metadata", nobody)
+    wait_until(lambda: "no cloud's metadata service answers" in swarm.log("b"), 20, "the search to end")
+    wait_until(lambda: swarm.get("/v1/workers").json()["items"], 20, "it to join all the same")
+
+
+def test_a_drain_survives_restarts(swarm):
+    """Of the worker and of the coordinator; it ends when the worker has left."""
+    swarm.worker("a")
+    job = swarm.submit(**{**SLOW, "rounds": 200, "replicas": 1, "steps": 600})
+    wait_until(lambda: task_of(swarm, "a"), 30, "worker a to hold a lease")
+    assert swarm.skerry("drain", 1).returncode == 0
+    swarm.kill("coordinatord")
+    swarm.kill("a")
+    swarm.coordinator()
+    swarm.worker("a")
+    assert leaves(swarm, "a", 30) == (0, "left")
+    assert swarm.job(job)["round"] == 0 and "task=" not in swarm.log("a").split("workerd ")[-1], "it took no other"
+    swarm.worker("a")
+    wait_until(lambda: task_of(swarm, "a"), 30, "who comes back after a drain to work")
