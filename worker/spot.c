@@ -14,8 +14,8 @@
 #include "common/net/http/http_curl.h"
 #include "common/net/loop.h"
 
-#define PAUSE_MS 2000  /* between two rounds of questions */
-#define LOOK_MS 1000   /* at a file, or with a program */
+#define PAUSE_MS 2000 /* between two rounds of questions */
+#define LOOK_MS 1000  /* at a file, or with a program */
 #define ANSWER_MAX (256u << 10)
 #define CONNECT_MS 2000L
 #define ANSWER_MS 10000L
@@ -256,8 +256,7 @@ static int gcp_preempted(struct spot *s, struct spot_notice *ret, struct err *er
 
 static int watch_gcp(struct spot *s, struct spot_notice *ret, struct err *err)
 {
-    struct asked a = {
-        .method = "GET", .path = GCP "maintenance-event", .headers = {GCP_HEADER}};
+    struct asked a = {.method = "GET", .path = GCP "maintenance-event", .headers = {GCP_HEADER}};
     const char *text;
     int rc = gcp_preempted(s, ret, err);
     if (rc != 0)

@@ -176,6 +176,7 @@ struct job_outer {
     double ema;         /* decay of the outer weights' average, per round */
     double quorum;      /* fraction of the expected contributions */
     double grace;       /* seconds after the quorum; 0: wait for all that make progress */
+    double snapshot;    /* least seconds between two snapshots of a phase; 0: none */
     int fragments;      /* parts of a module, synchronised one after the other */
     int delay;          /* inner steps between a fragment's contribution and its merge */
     double mix;         /* share of the local weights that a merge keeps */

@@ -274,6 +274,10 @@ static const struct conf_key outer_keys[] = {
          .doc = "seconds to wait for the rest after the quorum; 0: for all that make progress. "
                 "async: seconds that an ended phase waits for others that are about to end, where "
                 "seconds bounds phases; 0: an eighth of them"),
+    CONF(struct job_outer, snapshot, DOUBLE, .def = "60", .min = 0, .max = 86400,
+         .doc = "least seconds between two snapshots of a phase, from which another worker goes on "
+                "when its worker is lost; longer where they would take more than a fiftieth of the "
+                "time or a quarter of the link. 0: none. With fragments there are none"),
     CONF(struct job_outer, fragments, INT, .def = "1", .min = 1, .max = 32,
          .doc = "parts that a module is cut into (strided blocks), synchronised one after the "
                 "other in a round"),

@@ -13,7 +13,7 @@ struct apply {
     int fd; /* of theta_v */
     const char *full_path;
     struct layout layout;
-    struct wire delta;
+    struct wire diff; /* a delta or a contribution */
     struct file_out out;
     struct hash hash;
     const struct arith *arith;
@@ -22,21 +22,19 @@ struct apply {
     float *theta, *q;
 };
 
-static int apply_open(struct apply *a, const char *delta_path, uint64_t module_id, uint64_t from,
-                      struct err *err)
+static int apply_open(struct apply *a, const char *path, struct wire_info want, struct err *err)
 {
-    struct wire_info want = {.kind = WIRE_DELTA, .module_id = module_id, .base = from};
     struct wire_info got;
     a->fd = open(a->full_path, O_RDONLY | O_CLOEXEC);
     if (a->fd < 0)
         return err_errno(err, "opening %s", a->full_path);
     int rc = layout_read(a->fd, a->full_path, &a->layout, err);
     if (rc == 0)
-        rc = wire_info_read(delta_path, &got, err);
+        rc = wire_info_read(path, &got, err);
     if (rc < 0)
         return rc;
     want.codec = got.codec;
-    return wire_open(delta_path, &want, &a->layout, &a->delta, err);
+    return wire_open(path, &want, &a->layout, &a->diff, err);
 }
 
 static int apply_alloc(struct apply *a, struct err *err)
@@ -53,22 +51,25 @@ static int apply_alloc(struct apply *a, struct err *err)
 static int apply_chunk(struct apply *a, size_t t, uint64_t first, size_t n, struct err *err)
 {
     const struct st_tensor *tensor = &a->layout.st.tensors[t];
-    enum codec codec = a->delta.info.codec;
+    enum codec codec = a->diff.info.codec;
     uint64_t at = tensor->offset + first * sizeof(float);
-    int rc = wire_read(&a->delta, t, first, n, a->payload, a->scales, err);
+    int rc = wire_read(&a->diff, t, first, n, a->payload, a->scales, err);
     if (rc < 0)
         return rc;
     if (!coding_check(codec, n, a->payload, a->scales))
         return err_set(err, -ERR_FORMAT,
                        "%s: tensor %s holds a value that is not finite or out "
                        "of range",
-                       a->delta.path, tensor->name);
+                       a->diff.path, tensor->name);
     coding_decode(codec, n, a->payload, a->scales, a->q);
     if (codec != CODEC_F32) {
         rc = file_pread_all(a->fd, a->theta, n * sizeof(float), at, a->full_path, err);
         if (rc < 0)
             return rc;
-        a->arith->add(n, a->theta, a->q, a->q);
+        if (a->diff.info.kind == WIRE_DELTA)
+            a->arith->add(n, a->theta, a->q, a->q);
+        else
+            a->arith->sub(n, a->theta, a->q, a->q);
     }
     hash_update(&a->hash, a->q, n * sizeof(float));
     return file_out_pwrite(&a->out, a->q, n * sizeof(float), at, err);
@@ -92,7 +93,7 @@ static int apply_all(struct apply *a, struct err *err)
 static void apply_release(struct apply *a)
 {
     file_out_abort(&a->out);
-    wire_close(&a->delta);
+    wire_close(&a->diff);
     layout_release(&a->layout);
     hash_release(&a->hash);
     if (a->fd >= 0)
@@ -103,18 +104,19 @@ static void apply_release(struct apply *a)
     mem_free(a->q);
 }
 
-int version_apply_delta(const char *full_path, const char *delta_path, uint64_t module_id,
-                        uint64_t from, const char *out_path, const uint8_t sha256[HASH_BYTES],
-                        uint8_t ret_sha256[HASH_BYTES], struct err *err)
+/* What the full file at full_path becomes by the blob at path. */
+static int apply(const char *full_path, const char *path, struct wire_info want,
+                 const char *out_path, const uint8_t sha256[HASH_BYTES],
+                 uint8_t ret_sha256[HASH_BYTES], struct err *err)
 {
     struct apply a = {.fd = -1,
                       .full_path = full_path,
-                      .delta = {.fd = -1},
+                      .diff = {.fd = -1},
                       .out = {.fd = -1},
                       .arith = arith_best()};
     uint8_t got[HASH_BYTES];
     hash_init(&a.hash);
-    int rc = apply_open(&a, delta_path, module_id, from, err);
+    int rc = apply_open(&a, path, want, err);
     if (rc == 0)
         rc = apply_alloc(&a, err);
     if (rc == 0)
@@ -125,7 +127,7 @@ int version_apply_delta(const char *full_path, const char *delta_path, uint64_t 
         hash_final(&a.hash, got);
         if (sha256 && !hash_equal(got, sha256, HASH_BYTES))
             rc = err_set(err, -ERR_HASH, "%s with %s does not give version %llu: the hash differs",
-                         full_path, delta_path, (unsigned long long)from + 1);
+                         full_path, path, (unsigned long long)want.base + 1);
     }
     if (rc == 0)
         rc = file_out_commit(&a.out, err);
@@ -133,4 +135,20 @@ int version_apply_delta(const char *full_path, const char *delta_path, uint64_t 
         memcpy(ret_sha256, got, HASH_BYTES);
     apply_release(&a);
     return rc;
+}
+
+int version_apply_delta(const char *full_path, const char *delta_path, uint64_t module_id,
+                        uint64_t from, const char *out_path, const uint8_t sha256[HASH_BYTES],
+                        uint8_t ret_sha256[HASH_BYTES], struct err *err)
+{
+    const struct wire_info want = {.kind = WIRE_DELTA, .module_id = module_id, .base = from};
+    return apply(full_path, delta_path, want, out_path, sha256, ret_sha256, err);
+}
+
+int version_apply_contribution(const char *full_path, const char *contribution_path,
+                               uint64_t module_id, uint64_t base, const char *out_path,
+                               struct err *err)
+{
+    const struct wire_info want = {.kind = WIRE_CONTRIBUTION, .module_id = module_id, .base = base};
+    return apply(full_path, contribution_path, want, out_path, NULL, NULL, err);
 }

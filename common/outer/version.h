@@ -3,6 +3,9 @@
  *   theta_{v+1} = theta_v + decoded(delta)     one f32 addition per element
  *   theta_{v+1} = value                        codec f32
  *
+ *   theta_now   = theta_v - decoded(contribution)    the weights that it was made of
+ *   theta_now   = value                              codec f32
+ *
  * The executor makes the full file by the same two lines, so the bits and the
  * SHA-256 of the file agree at every holder. */
 #ifndef COMMON_OUTER_VERSION_H
@@ -19,5 +22,11 @@
 int version_apply_delta(const char *full_path, const char *delta_path, uint64_t module_id,
                         uint64_t from, const char *out_path, const uint8_t sha256[HASH_BYTES],
                         uint8_t ret_sha256[HASH_BYTES], struct err *err);
+
+/* The same for a contribution, which may be of any codec: the weights of the worker that made it,
+ * up to what its codec left out and the residual that went with it. */
+int version_apply_contribution(const char *full_path, const char *contribution_path,
+                               uint64_t module_id, uint64_t base, const char *out_path,
+                               struct err *err);
 
 #endif

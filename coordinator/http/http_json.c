@@ -543,6 +543,7 @@ json_t *http_json_task(const struct view_task *v)
     put(o, "steps_done", count(t->steps_done));
     put(o, "steps_total", count(t->steps_total));
     put(o, "samples_done", count(t->samples_done));
+    put(o, "saved_steps", count(task_saved_steps(t)));
     put(o, "loss", http_json_real(v->loss));
     put(o, "activity", http_json_text(t->state == TASK_LEASED ? t->activity : ""));
     put(o, "age_ms", count(v->age_ms));

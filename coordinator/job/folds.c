@@ -466,7 +466,8 @@ static const struct contribution *checked(struct coordinator *co, const struct o
     return *ret ? query_contribution(*ret, step->module_id, step->from) : NULL;
 }
 
-/* Notes what the check refused; its worker gets a strike, unless our disk has lost it. */
+/* Notes what the check refused; its worker gets a strike, unless our disk has lost it or another
+ * worker had begun the phase. */
 static void note_refused(struct coordinator *co, const struct outer_step *step)
 {
     for (size_t i = 0; i < step->n_contributions; i++) {
@@ -480,7 +481,7 @@ static void note_refused(struct coordinator *co, const struct outer_step *step)
         core_say(co, t->job_id, c->worker_id, "task %llu of worker %llu: %s",
                  (unsigned long long)t->id, (unsigned long long)c->worker_id, t->reason);
         struct worker *w = state_edit_worker(&co->state, state_worker(&co->state, c->worker_id));
-        if (w != NULL && !step->contributions[i].damaged)
+        if (w != NULL && !step->contributions[i].damaged && !c->resumed)
             member_failed(co, w);
     }
 }

@@ -31,6 +31,28 @@ static struct ledger *ledger_of(struct coordinator *co, const struct task *t, ui
     return j->ledgers[*ret_part];
 }
 
+void task_keep_snapshot(struct coordinator *co, struct task *t, struct snapshot *s)
+{
+    const struct snapshot *had = t->kind == TASK_TRAIN ? t->train.snapshot : NULL;
+    for (size_t i = 0; had != NULL && i < had->n; i++)
+        gc_drop(co, &had->modules[i].blob);
+    if (t->kind == TASK_TRAIN)
+        task_set_snapshot(t, s);
+}
+
+/* Can a phase go on from its snapshot?  Without rounds the version that it began with may be gone
+ * meanwhile. */
+static bool snapshot_holds(const struct job *j, const struct task *t)
+{
+    const struct snapshot *s = t->train.snapshot;
+    for (size_t i = 0; i < s->n; i++) {
+        const struct module_rec *m = job_module(j, s->modules[i].module_id);
+        if (m == NULL || module_version(m, s->modules[i].base_version) == NULL)
+            return false;
+    }
+    return true;
+}
+
 void task_lease(struct coordinator *co, struct task *t, struct worker *w)
 {
     uint32_t part;
@@ -40,6 +62,9 @@ void task_lease(struct coordinator *co, struct task *t, struct worker *w)
     state_set_task_state(&co->state, t, TASK_LEASED);
     t->worker_id = w->id;
     t->leased_ms = t->progress_ms = core_now(co);
+    if (l != NULL && t->train.snapshot != NULL &&
+        !snapshot_holds(state_job(&co->state, t->job_id), t))
+        task_keep_snapshot(co, t, NULL);
     if (l != NULL)
         t->train.phase_s =
             query_phase_seconds(&co->state, core_now(co), state_job(&co->state, t->job_id), t);
@@ -130,6 +155,7 @@ void task_end(struct coordinator *co, struct task *t, enum task_state state, con
 {
     if (state != TASK_DONE)
         task_settle(co, t, 0);
+    task_keep_snapshot(co, t, NULL);
     release_holder(co, t);
     if (state != TASK_DONE && t->state == TASK_PENDING)
         t->worker_id = 0;

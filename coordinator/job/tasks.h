@@ -10,7 +10,10 @@
 struct task *task_make(struct coordinator *co, struct job *j, enum task_kind kind);
 /* To w. */
 void task_lease(struct coordinator *co, struct task *t, struct worker *w);
-/* Back to pending with the next attempt. */
+/* What a phase has saved, in place of what it had; takes s, or NULL: it begins anew.  Tasks of
+ * other kinds have none. */
+void task_keep_snapshot(struct coordinator *co, struct task *t, struct snapshot *s);
+/* Back to pending with the next attempt; a phase goes on from its snapshot. */
 void task_requeue(struct coordinator *co, struct task *t, const char *reason);
 /* Ends it as DONE, FAILED or CANCELLED: samples that it has not settled are pending again. */
 void task_end(struct coordinator *co, struct task *t, enum task_state state, const char *reason);

@@ -110,6 +110,10 @@ static void add_weights(struct message *b, const struct module_rec *m, const str
  * newest.  Where versions are no rounds, or come within them, all begin at the newest. */
 static const struct version_rec *wanted_version(const struct message *b, const struct module_rec *m)
 {
+    const struct snapshot *s = b->phase ? b->task->train.snapshot : NULL;
+    for (size_t i = 0; s != NULL && i < s->n; i++) /* what is gone on with has begun with this */
+        if (s->modules[i].module_id == m->id)
+            return module_version(m, s->modules[i].base_version);
     if (b->job->spec.outer.async || (b->phase && query_streams(b->job)))
         return module_version(m, m->version);
     const struct version_rec *v = module_version(m, task_round(b->task));

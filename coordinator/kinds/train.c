@@ -8,6 +8,7 @@
 #include "coordinator/job/shards.h"
 #include "coordinator/job/tasks.h"
 #include "coordinator/kinds/result.h"
+#include "coordinator/kinds/snapshot.h"
 #include "coordinator/state/poll.h"
 
 #define AHEAD_MAX 64 /* as TrainTask.ahead */
@@ -133,6 +134,7 @@ static void train_message(struct message *b, Skerry__V1__Task *msg)
         m->teachers = message_experts(b, teacher, true, &m->n_teachers);
     add_moments(b, m);
     add_ahead(b, m);
+    snapshot_message(b, m);
     if (query_streams(b->job))
         add_fragments(b, m);
     msg->train = m;
@@ -169,6 +171,7 @@ static int take_contributions(struct coordinator *co, struct job *j, struct task
                               const Skerry__V1__ReportRequest *r, struct err *err)
 {
     struct contribution made[CONTRIBUTIONS_MAX];
+    const struct snapshot *s = t->train.snapshot;
     size_t n = 0;
     for (size_t i = 0; i < r->n_contributions; i++) {
         const Skerry__V1__Contribution *c = r->contributions[i];
@@ -187,6 +190,7 @@ static int take_contributions(struct coordinator *co, struct job *j, struct task
                                      .base_version = c->base_version,
                                      .refused = late,
                                      .samples = r->samples,
+                                     .resumed = s != NULL && s->worker_id != t->worker_id,
                                      .worker_id = t->worker_id};
         if ((rc = result_blob(co, c->blob, "the contribution", &new->blob, err)) < 0)
             return rc;
@@ -218,6 +222,8 @@ static int train_apply(struct coordinator *co, struct job *j, struct task *t,
                        const Skerry__V1__ReportRequest *r, struct err *err)
 {
     uint64_t held = query_held(t);
+    if (r->snapshot && r->saved != NULL)
+        return snapshot_take(co, j, t, r->saved, err);
     if (r->n_contributions > CONTRIBUTIONS_MAX)
         return err_set(err, -EINVAL, "the phase brought %zu contributions, at most %d are possible",
                        r->n_contributions, CONTRIBUTIONS_MAX);

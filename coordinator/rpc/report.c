@@ -162,6 +162,22 @@ static bool input_gone(const struct coordinator *co, const struct task *t, char 
     return false;
 }
 
+/* A phase that fails begins anew: who knows what its snapshot is worth. */
+static void distrust(struct coordinator *co, struct task *t)
+{
+    if (t->kind == TASK_TRAIN)
+        task_keep_snapshot(co, t, NULL);
+}
+
+static bool snapshot_gone(const struct coordinator *co, const struct task *t)
+{
+    const struct snapshot *s = t->kind == TASK_TRAIN ? t->train.snapshot : NULL;
+    for (size_t i = 0; s != NULL && i < s->n; i++)
+        if (is_gone(co, &s->modules[i].blob))
+            return true;
+    return false;
+}
+
 /* Its worker has no memory for it: to others.  Where no other worker is known and no phase of its
  * path was ever done, nobody could begin it. */
 static void too_large(struct coordinator *co, struct task *t, const char *reason)
@@ -209,10 +225,14 @@ static void take_failure(struct coordinator *co, struct worker *w, struct task *
         /* Not the worker's fault, and not the task's. */
         task_requeue(co, t, "the disk of the coordinator is full");
         t->not_before_ms = core_now(co) + FULL_DISK_WAIT_MS;
+    } else if (snapshot_gone(co, t)) {
+        distrust(co, t);
+        task_requeue(co, t, "its snapshot is gone from the coordinator's blobs");
     } else if (r->failure == SKERRY__V1__FAILURE__FAILURE_NETWORK || input_gone(co, t, reason)) {
         task_failed(co, t, FAULT_PASSING, reason);
     } else {
         member_failed(co, w);
+        distrust(co, t);
         task_failed(co, t, r->retryable ? FAULT_TASK : FAULT_LASTING, reason);
     }
 }
@@ -241,6 +261,7 @@ int report_apply(struct coordinator *co, struct worker *w, const Skerry__V1__Rep
         /* A result that does not fit is a failure of its maker, or tells of a fault of the data. */
         (void)snprintf(reason, sizeof(reason), "its result was refused: %.200s", err->msg);
         member_failed(co, w);
+        distrust(co, t);
         task_failed(co, t, rc == -ERR_CONFIG ? FAULT_LASTING : FAULT_TASK, reason);
         return rc;
     }

@@ -76,6 +76,8 @@ static void of_task(const struct walk *w, const struct job *j, const struct task
     if (t->kind != TASK_TRAIN)
         return;
     tell(w, BLOB_PHASE_MOMENTS, &t->train.moments, runs);
+    for (size_t i = 0; t->train.snapshot != NULL && i < t->train.snapshot->n; i++)
+        tell(w, BLOB_SNAPSHOT, &t->train.snapshot->modules[i].blob, runs);
     for (size_t i = 0; i < t->train.n_contributions; i++) {
         const struct contribution *c = &t->train.contributions[i];
         const struct module_rec *m = j != NULL ? job_module(j, c->module_id) : NULL;

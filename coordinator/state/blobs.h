@@ -17,6 +17,7 @@ enum blob_role {
     BLOB_ASSIGNMENT,
     BLOB_MOMENTS,       /* a replica's */
     BLOB_PHASE_MOMENTS, /* an unsettled phase's */
+    BLOB_SNAPSHOT,      /* an open phase's */
     /* Needed as long as they are on record. */
     BLOB_CONTRIBUTION, /* folded into a kept version; while the job goes on, or to be folded */
     BLOB_TOKENIZER,

@@ -5,6 +5,7 @@
 #include "common/base/log.h"
 
 #define LEDGER_BYTES_MAX (32u << 20)
+#define CURSOR_FORMAT "%u %" PRIu64 " %" PRIu64 " %a %a %a %a"
 
 static const char schema_1[] =
     "CREATE TABLE counters(name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT;"
@@ -126,7 +127,12 @@ static const char schema_4[] =
     " size INTEGER, PRIMARY KEY(job, n)) STRICT, WITHOUT ROWID;"
     "ALTER TABLE jobs ADD COLUMN input TEXT;";
 
-static const char *const migrations[] = {schema_1, schema_2, schema_3, schema_4};
+/* Phases that another worker can go on with; the cursor is the same in each row of a task. */
+static const char schema_5[] =
+    "CREATE TABLE snapshots(task INTEGER, n INTEGER, module INTEGER, base INTEGER, sha256 BLOB,"
+    " size INTEGER, worker INTEGER, cursor TEXT, PRIMARY KEY(task, n)) STRICT, WITHOUT ROWID;";
+
+static const char *const migrations[] = {schema_1, schema_2, schema_3, schema_4, schema_5};
 
 enum statement {
     PUT_COUNTER,
@@ -149,6 +155,8 @@ enum statement {
     DEL_TASK,
     PUT_CONTRIBUTION,
     DEL_CONTRIBUTIONS,
+    PUT_SNAPSHOT,
+    DEL_SNAPSHOT,
     PUT_ROUND,
     PUT_GRID,
     DEL_GRID,
@@ -158,7 +166,7 @@ enum statement {
     PUT_METRIC,
     THIN_METRICS,
     DEL_JOB_FIRST, /* one statement per table that has a job */
-    DEL_JOB_LAST = DEL_JOB_FIRST + 16,
+    DEL_JOB_LAST = DEL_JOB_FIRST + 17,
     STATEMENTS
 };
 
@@ -199,6 +207,8 @@ static const char *const statements[STATEMENTS] = {
     [DEL_TASK] = "DELETE FROM tasks WHERE id=?",
     [PUT_CONTRIBUTION] = "INSERT OR REPLACE INTO contributions VALUES(?,?,?,?,?,?,?,?,?,?)",
     [DEL_CONTRIBUTIONS] = "DELETE FROM contributions WHERE task=?",
+    [PUT_SNAPSHOT] = "INSERT OR REPLACE INTO snapshots VALUES(?,?,?,?,?,?,?,?)",
+    [DEL_SNAPSHOT] = "DELETE FROM snapshots WHERE task=?",
     [PUT_ROUND] = "INSERT OR REPLACE INTO rounds VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?)",
     [PUT_GRID] = "INSERT OR REPLACE INTO grids VALUES(?,?,?,?,?,?,?,?,?,?)",
     [DEL_GRID] = "DELETE FROM grids WHERE task=?",
@@ -211,20 +221,21 @@ static const char *const statements[STATEMENTS] = {
     [DEL_JOB_FIRST] = "DELETE FROM versions WHERE module IN (SELECT id FROM modules WHERE job=?)",
     [DEL_JOB_FIRST + 1] =
         "DELETE FROM contributions WHERE task IN (SELECT id FROM tasks WHERE job=?)",
-    [DEL_JOB_FIRST + 2] = "DELETE FROM modules WHERE job=?",
-    [DEL_JOB_FIRST + 3] = "DELETE FROM tasks WHERE job=?",
-    [DEL_JOB_FIRST + 4] = "DELETE FROM classes WHERE job=?",
-    [DEL_JOB_FIRST + 5] = "DELETE FROM shards WHERE job=?",
-    [DEL_JOB_FIRST + 6] = "DELETE FROM bad_samples WHERE job=?",
-    [DEL_JOB_FIRST + 7] = "DELETE FROM ledgers WHERE job=?",
-    [DEL_JOB_FIRST + 8] = "DELETE FROM paths WHERE job=?",
-    [DEL_JOB_FIRST + 9] = "DELETE FROM replicas WHERE job=?",
-    [DEL_JOB_FIRST + 10] = "DELETE FROM rounds WHERE job=?",
-    [DEL_JOB_FIRST + 11] = "DELETE FROM grids WHERE job=?",
-    [DEL_JOB_FIRST + 12] = "DELETE FROM metrics WHERE job=?",
-    [DEL_JOB_FIRST + 13] = "DELETE FROM scores WHERE job=?",
-    [DEL_JOB_FIRST + 14] = "DELETE FROM rows WHERE job=?",
-    [DEL_JOB_FIRST + 15] = "DELETE FROM encoder_files WHERE job=?",
+    [DEL_JOB_FIRST + 2] = "DELETE FROM snapshots WHERE task IN (SELECT id FROM tasks WHERE job=?)",
+    [DEL_JOB_FIRST + 3] = "DELETE FROM modules WHERE job=?",
+    [DEL_JOB_FIRST + 4] = "DELETE FROM tasks WHERE job=?",
+    [DEL_JOB_FIRST + 5] = "DELETE FROM classes WHERE job=?",
+    [DEL_JOB_FIRST + 6] = "DELETE FROM shards WHERE job=?",
+    [DEL_JOB_FIRST + 7] = "DELETE FROM bad_samples WHERE job=?",
+    [DEL_JOB_FIRST + 8] = "DELETE FROM ledgers WHERE job=?",
+    [DEL_JOB_FIRST + 9] = "DELETE FROM paths WHERE job=?",
+    [DEL_JOB_FIRST + 10] = "DELETE FROM replicas WHERE job=?",
+    [DEL_JOB_FIRST + 11] = "DELETE FROM rounds WHERE job=?",
+    [DEL_JOB_FIRST + 12] = "DELETE FROM grids WHERE job=?",
+    [DEL_JOB_FIRST + 13] = "DELETE FROM metrics WHERE job=?",
+    [DEL_JOB_FIRST + 14] = "DELETE FROM scores WHERE job=?",
+    [DEL_JOB_FIRST + 15] = "DELETE FROM rows WHERE job=?",
+    [DEL_JOB_FIRST + 16] = "DELETE FROM encoder_files WHERE job=?",
     [DEL_JOB_LAST] = "DELETE FROM jobs WHERE id=?",
 };
 
@@ -284,6 +295,20 @@ static void put_contributions(struct store *s, struct task *t)
     t->train.edited = false;
 }
 
+static void put_snapshot(struct store *s, struct task *t)
+{
+    const struct snapshot *p = t->train.snapshot;
+    char cursor[192];
+    store_put(s, DEL_SNAPSHOT, "i", I(t->id));
+    for (size_t i = 0; p != NULL && i < p->n; i++) {
+        (void)snprintf(cursor, sizeof(cursor), CURSOR_FORMAT, p->steps, p->samples, p->position,
+                       p->loss_sum, p->loss_first, p->loss_last, p->seconds);
+        store_put(s, PUT_SNAPSHOT, "iiiibiit", I(t->id), I(i), I(p->modules[i].module_id),
+                  I(p->modules[i].base_version), B(&p->modules[i].blob), I(p->worker_id), cursor);
+    }
+    t->train.snapshot_edited = false;
+}
+
 static void put_task(struct store *s, struct task *t)
 {
     char draw[160], mixing[160];
@@ -313,6 +338,8 @@ static void put_task(struct store *s, struct task *t)
         B(train ? &t->train.moments : &none), mixing, d->prompt, I(train ? t->train.waited_ms : 0));
     if (train && t->train.edited)
         put_contributions(s, t);
+    if (train && t->train.snapshot_edited)
+        put_snapshot(s, t);
 }
 
 /* ---- jobs ---------------------------------------------------------------- */
@@ -486,6 +513,7 @@ static void put_gone(struct store *s, struct state *st)
     for (size_t i = 0; i < st->tasks_gone.n; i++) {
         store_put(s, DEL_TASK, "i", I(st->tasks_gone.at[i]));
         store_put(s, DEL_CONTRIBUTIONS, "i", I(st->tasks_gone.at[i]));
+        store_put(s, DEL_SNAPSHOT, "i", I(st->tasks_gone.at[i]));
     }
     for (size_t i = 0; i < st->jobs_gone.n; i++)
         for (int k = DEL_JOB_FIRST; k <= DEL_JOB_LAST; k++)

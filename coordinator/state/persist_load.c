@@ -116,6 +116,8 @@ static const char *const named_sql[BLOB_ROLES] = {
     [BLOB_ASSIGNMENT] = "SELECT assignment, assignment_size FROM jobs WHERE id=?1",
     [BLOB_MOMENTS] = "SELECT moments, moments_size FROM replicas WHERE job=?1",
     [BLOB_PHASE_MOMENTS] = "SELECT moments, moments_size FROM tasks WHERE job=?1",
+    [BLOB_SNAPSHOT] = "SELECT sha256, size FROM snapshots"
+                      " WHERE task IN (SELECT id FROM tasks WHERE job=?1)",
     [BLOB_CONTRIBUTION] = "SELECT sha256, size FROM contributions"
                           " WHERE task IN (SELECT id FROM tasks WHERE job=?1)",
     [BLOB_FULL] = "SELECT full, full_size" OF_MODULES,
@@ -621,6 +623,31 @@ static int load_contribution(struct state *st, sqlite3_stmt *q, struct err *err)
     return 0;
 }
 
+/* A task's rows come together, in the order of its levels. */
+static int load_snapshot(struct state *st, sqlite3_stmt *q, struct err *err)
+{
+    struct task *t = state_edit_task(st, state_task(st, u64(q, 0)));
+    if (t == NULL ? any_unread(st) : t->kind != TASK_TRAIN)
+        return 0;
+    const struct snapshot *had = t ? t->train.snapshot : NULL;
+    const size_t n = had != NULL ? had->n : 0;
+    if (t == NULL || u64(q, 1) != n)
+        return bad_row(err, "its task");
+    struct snapshot *s = snapshot_new(n + 1);
+    for (size_t i = 0; i < n; i++)
+        s->modules[i] = had->modules[i];
+    struct snapshot_module *m = &s->modules[n];
+    m->module_id = u64(q, 2);
+    m->base_version = u64(q, 3);
+    s->worker_id = u64(q, 6);
+    const bool read = blob_ref(q, 4, &m->blob) &&
+                      sscanf(store_text(q, 7), "%u %" SCNu64 " %" SCNu64 " %la %la %la %la",
+                             &s->steps, &s->samples, &s->position, &s->loss_sum, &s->loss_first,
+                             &s->loss_last, &s->seconds) == 7;
+    task_set_snapshot(t, s);
+    return read ? 0 : bad_row(err, "its hash or cursor");
+}
+
 static int load_round(struct state *st, sqlite3_stmt *q, struct err *err)
 {
     struct job *j = state_job(st, u64(q, 0));
@@ -704,6 +731,7 @@ static const struct loading {
     {"replicas", "SELECT * FROM replicas", load_replica, 0},
     {"tasks", "SELECT * FROM tasks ORDER BY id", load_task, 1},
     {"contributions", "SELECT * FROM contributions ORDER BY task, n", load_contribution, -1},
+    {"snapshots", "SELECT * FROM snapshots ORDER BY task, n", load_snapshot, -1},
     {"rounds", "SELECT * FROM rounds ORDER BY job, round, path", load_round, 0},
     {"grids", "SELECT * FROM grids ORDER BY task", load_grid, -1},
 };

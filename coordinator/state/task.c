@@ -87,6 +87,11 @@ uint32_t task_replica(const struct task *t)
     return t->kind == TASK_TRAIN ? t->train.replica : 0;
 }
 
+uint32_t task_saved_steps(const struct task *t)
+{
+    return t->kind == TASK_TRAIN && t->train.snapshot != NULL ? t->train.snapshot->steps : 0;
+}
+
 struct contribution *task_edit_contribution(struct task *t, const struct contribution *c)
 {
     t->train.edited = true;
@@ -111,11 +116,29 @@ void task_drop_contribution(struct task *t, const struct contribution *c)
     t->train.n_contributions--;
 }
 
+struct snapshot *snapshot_new(size_t n)
+{
+    struct snapshot *s = mem_alloc(sizeof(*s) + n * sizeof(s->modules[0]));
+    s->n = n;
+    return s;
+}
+
+void task_set_snapshot(struct task *t, struct snapshot *s)
+{
+    if (s == NULL && t->train.snapshot == NULL)
+        return;
+    mem_free((void *)t->train.snapshot);
+    t->train.snapshot = s;
+    t->train.snapshot_edited = true;
+}
+
 void task_free(struct task *t)
 {
     mem_free(t->ranges);
-    if (t->kind == TASK_TRAIN)
+    if (t->kind == TASK_TRAIN) {
         mem_free((void *)t->train.contributions);
+        mem_free((void *)t->train.snapshot);
+    }
     if (task_drawing(t) != NULL) {
         mem_free(t->draw.labels);
         mem_free(t->draw.prompt);

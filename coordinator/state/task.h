@@ -59,6 +59,20 @@ struct contribution {
     uint64_t samples;   /* behind it */
     uint64_t worker_id; /* the sender */
     uint64_t version;   /* that it went into; 0: none yet */
+    bool resumed;       /* (m) its phase was begun by another worker: the fault may be that one's */
+};
+
+/* How far a phase came at a worker, so that another one can go on (Snapshot of skerry.proto). */
+struct snapshot {
+    uint64_t worker_id; /* the sender */
+    uint32_t steps;
+    uint64_t samples, position;
+    double loss_sum, loss_first, loss_last, seconds;
+    size_t n;
+    struct snapshot_module {
+        uint64_t module_id, base_version;
+        struct blob_ref blob;
+    } modules[]; /* by level */
 };
 
 struct task_ingest {
@@ -71,10 +85,12 @@ struct task_train {
     uint64_t first_step;
     const struct contribution *contributions;
     size_t n_contributions;
-    bool edited;             /* (m) the contributions are to be written */
-    struct blob_ref moments; /* Adam's, after the phase; size 0: none came */
-    uint64_t waited_ms;      /* for the network, of the phase's seconds */
-    uint32_t phase_s;        /* (m) bounded by time: how long the phase is */
+    bool edited;                     /* (m) the contributions are to be written */
+    const struct snapshot *snapshot; /* the newest of an open phase; NULL: none */
+    bool snapshot_edited;            /* (m) it is to be written */
+    struct blob_ref moments;         /* Adam's, after the phase; size 0: none came */
+    uint64_t waited_ms;              /* for the network, of the phase's seconds */
+    uint32_t phase_s;                /* (m) bounded by time: how long the phase is */
 };
 
 /* EVAL and SAMPLE. */
@@ -199,6 +215,9 @@ static inline bool task_is_open(const struct task *t)
     return t->state == TASK_PENDING || t->state == TASK_LEASED;
 }
 
+/* Steps of the phase in its newest snapshot; 0: none, or no phase. */
+uint32_t task_saved_steps(const struct task *t);
+
 /* As persons and the API know it: "TRAIN". */
 const char *task_kind_name(enum task_kind k);
 /* "pending". */
@@ -208,6 +227,11 @@ const char *task_state_name(enum task_state s);
 struct contribution *task_edit_contribution(struct task *t, const struct contribution *c);
 void task_add_contribution(struct task *t, const struct contribution *c);
 void task_drop_contribution(struct task *t, const struct contribution *c);
+
+/* Room for a snapshot of n modules, zeroed. */
+struct snapshot *snapshot_new(size_t n);
+/* In place of the one that the TRAIN task had; takes s, which may be NULL. */
+void task_set_snapshot(struct task *t, struct snapshot *s);
 
 /* For fields marked (m), and no others: nothing is marked as edited. */
 static inline struct task *task_memory(const struct task *t)

@@ -38,7 +38,7 @@ static int write_blob(const struct contribute *c, struct contribution_job *job,
         return rc;
     job->coder = card ? card_coder(card) : NULL;
     rc = contribution_write(job, ret, err);
-    if (rc == -ERR_FORMAT && file_exists(job->residual_path) &&
+    if (rc == -ERR_FORMAT && job->residual_path && file_exists(job->residual_path) &&
         file_remove(job->residual_path, NULL) == 0) {
         log_warn("contribute", "%s; once more without the residual of earlier rounds", err->msg);
         rc = contribution_write(job, ret, err);
@@ -47,28 +47,38 @@ static int write_blob(const struct contribute *c, struct contribution_job *job,
     return rc;
 }
 
+/* Half a byte a parameter is enough for a mean of many with error feedback, and too coarse to go on
+ * from. */
+static enum codec codec_of(const struct contribute *c)
+{
+    const enum codec up = (enum codec)c->w->spec.wire.up;
+    return c->snapshot && up == CODEC_E3M0 ? CODEC_INT8 : up;
+}
+
 int contribute(const struct contribute *c, struct work_output *ret, struct err *err)
 {
     const Skerry__V1__Task *task = c->w->task;
     char base[CACHE_PATH_MAX], current[CACHE_PATH_MAX], pending[CACHE_PATH_MAX], name[64];
     struct residual_key key = {task->job_id, c->base->module_id, task->train->path,
                                task->train->replica};
-    int rc = residual_prepare(c->state_dir, &key, task->id, current, pending, err);
+    int rc =
+        c->snapshot ? 0 : residual_prepare(c->state_dir, &key, task->id, current, pending, err);
     if (rc < 0)
         return rc;
-    snprintf(name, sizeof(name), "contribution-%" PRIu64, c->base->module_id);
+    snprintf(name, sizeof(name), "%s-%" PRIu64, c->snapshot ? "snapshot" : "contribution",
+             c->base->module_id);
     work_temp_path(c->w, name, ret->path);
     work_blob_path(c->w, c->base->sha256.data, base);
     struct contribution_job job = {
         .base_path = base,
         .read = read_end,
         .read_arg = (void *)(uintptr_t)c, /* only read */
-        .codec = (enum codec)c->w->spec.wire.up,
+        .codec = codec_of(c),
         .module_id = c->base->module_id,
         .base = c->base->version,
         .samples = c->samples,
-        .residual_path = current,
-        .residual_pending = pending,
+        .residual_path = c->snapshot ? NULL : current,
+        .residual_pending = c->snapshot ? NULL : pending,
         .out_path = ret->path,
     };
     struct contribution_result result;

@@ -21,6 +21,7 @@ struct contribute {
     struct weights *weights; /* the replica's on a card, see contribute_there; or NULL: */
     const float *flat;       /* its weights; those of the module's level are read */
     uint64_t samples;        /* behind them */
+    bool snapshot;           /* of a phase that goes on: finer, and without the residual */
 };
 
 /* The weights of a network that need not come to the host for it: those on a card; else NULL. */

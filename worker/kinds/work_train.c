@@ -1,7 +1,8 @@
 /* TRAIN: one phase of one replica, from module versions to contributions.
  *
- *    start    replica_get ─► the weights of the modules ─► data
- *    step     trainer_step; at.steps and at.samples count it ─► fragments contribute and merge
+ *    start    replica_get ─► the weights of the modules, or of a snapshot ─► data
+ *    step     trainer_step; at.steps and at.samples count it ─► fragments contribute and merge,
+ *             snapshots are sent
  *    finish   every module's contribution, the moments
  *
  * The device has finished at each of these points. */
@@ -20,6 +21,7 @@
 #include "worker/kinds/feed.h"
 #include "worker/kinds/prefetch.h"
 #include "worker/kinds/replica.h"
+#include "worker/kinds/snapshot.h"
 #include "worker/kinds/task_experts.h"
 #include "worker/net/distill.h"
 #include "worker/net/flops.h"
@@ -69,6 +71,7 @@ struct phase {
     double peak_flops; /* the devices'; 0: not known */
     struct prefetch ahead;
     struct fragments *fragments; /* NULL: all is contributed at the end */
+    struct snapshots *snapshots; /* NULL: none are wanted */
 };
 
 static int check_fragments(const Skerry__V1__TrainTask *t, size_t n_modules, struct err *err)
@@ -116,6 +119,8 @@ static int check(const Skerry__V1__Task *task, struct err *err)
         rc = task_check_experts(t->teachers, t->n_teachers, false, "train.teachers", err);
     if (rc == 0)
         rc = task_check_count(t->n_ahead, TASK_AHEAD_MAX, "train.ahead", err);
+    if (rc == 0 && t->resume)
+        rc = snapshot_check(task, err);
     for (size_t i = 0; i < t->n_ahead && rc == 0; i++)
         rc = task_check_blob(t->ahead[i], "train.ahead", err);
     return rc < 0 ? rc : task_check_ranges(t->ranges, t->n_ranges, "train.ranges", err);
@@ -130,7 +135,7 @@ static int plan(struct engine *e, struct work *w, struct err *err)
         rc = work_need_ranges(w, t->ranges, t->n_ranges, err);
     if (rc == 0 && t->moments && !replica_stands(e->replicas, w))
         rc = work_need_blob(w, t->moments, "the optimiser's moments", err);
-    return rc;
+    return rc < 0 ? rc : snapshot_need(w, err);
 }
 
 uint64_t phase_window(uint64_t total, uint64_t batch)
@@ -229,6 +234,15 @@ static void save_mid(struct phase *p)
         log_warn("phase", "no local checkpoint: %s", err.msg);
     p->saved_ns = clock_now_ns();
     p->save_cost_ns = p->saved_ns - begun;
+}
+
+/* Stopped, but not for nothing. */
+static void save_for_others(struct phase *p)
+{
+    p->at.seconds = seconds_so_far(p);
+    if (p->at.steps > 0)
+        snapshots_last(p->snapshots, &p->at);
+    save_mid(p);
 }
 
 static bool save_is_due(const struct phase *p)
@@ -391,11 +405,13 @@ static int train(struct phase *p, struct err *err)
         prefetch_step(&p->ahead);
         int rc = work_stopped(p->w, err) ? -ERR_CANCELLED : step(p, &ended, err);
         if (rc == -ERR_CANCELLED && atomic_load(&p->w->stop) != WORK_REVOKED)
-            save_mid(p);
+            save_for_others(p);
         if (rc < 0)
             return rc;
         if (ended || over(p))
             break;
+        p->at.seconds = seconds_so_far(p);
+        snapshots_step(p->snapshots, &p->at);
         if (save_is_due(p))
             save_mid(p);
     }
@@ -512,6 +528,29 @@ static void close_teachers(struct phase *p)
     mem_free(p->teachers);
 }
 
+/* Goes on where an earlier attempt was saved, if we do not know better.  A snapshot that cannot be
+ * used costs what it has saved. */
+static int go_on(struct phase *p, struct err *err)
+{
+    const Skerry__V1__Snapshot *s = p->t->resume;
+    struct replica_cursor at;
+    if (s == NULL || (p->resumed && p->at.steps >= s->steps))
+        return 0;
+    int rc = snapshot_load(p->w, p->r->model, p->r->flat, &at, err);
+    if (rc == -ERR_FORMAT) {
+        log_warn("phase", "%s; the phase begins anew", err->msg);
+        return 0;
+    }
+    if (rc == 0)
+        rc = trainer_set(p->r->trainer, p->r->flat, err);
+    if (rc < 0)
+        return rc;
+    trainer_position(p->r->trainer, p->t->first_step + at.steps, p->t->total_steps);
+    p->at = at;
+    p->resumed = true;
+    return 0;
+}
+
 static int start(struct phase *p, struct err *err)
 {
     progress_total(&p->w->progress, p->t->steps);
@@ -520,12 +559,16 @@ static int start(struct phase *p, struct err *err)
     int rc = encoders_get(p->e, p->w, &encoders, err);
     if (rc == 0)
         rc = replica_get(p->e->replicas, p->w, encoders, &p->r, &p->resumed, &p->at, err);
+    if (rc == 0)
+        rc = go_on(p, err);
     if (rc == 0 && p->t->n_fragments > 0)
         open_fragments(p);
     if (rc == 0)
         rc = load_weights(p, err);
     if (rc == 0 && p->t->n_teachers > 0)
         rc = open_teachers(p, err);
+    if (rc == 0)
+        p->snapshots = snapshots_open(p->w, p->r);
     return rc < 0 ? rc : open_data(p, err);
 }
 
@@ -544,6 +587,7 @@ static int run_once(struct phase *p, struct err *err)
     if (rc == 0)
         rc = finish(p, err);
     prefetch_end(&p->ahead);
+    snapshots_close(p->snapshots);
     fragments_close(p->fragments);
     close_teachers(p);
     batch_release(&p->upcoming.held);

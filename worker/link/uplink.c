@@ -373,16 +373,33 @@ bool uplink_done(struct uplink_job *j)
     return done;
 }
 
-int uplink_wait(struct uplink_job *j, struct err *err)
+static bool gives_up(const struct uplink_job *j, bool saving, struct err *err)
+{
+    if (saving && atomic_load(&j->w->stop) == WORK_SAVING)
+        return false;
+    return work_stopped(j->w, err);
+}
+
+static int wait_for(struct uplink_job *j, bool saving, struct err *err)
 {
     bool stopped = false;
     pthread_mutex_lock(&j->u->lock);
-    while (!j->done && !(stopped = work_stopped(j->w, err)))
+    while (!j->done && !(stopped = gives_up(j, saving, err)))
         pthread_cond_wait(&j->u->changed, &j->u->lock);
     pthread_mutex_unlock(&j->u->lock);
     if (stopped)
         return -ERR_CANCELLED;
     return j->code < 0 ? err_set(err, j->code, "%s", j->detail) : 0;
+}
+
+int uplink_wait(struct uplink_job *j, struct err *err)
+{
+    return wait_for(j, false, err);
+}
+
+int uplink_wait_saving(struct uplink_job *j, struct err *err)
+{
+    return wait_for(j, true, err);
 }
 
 const ProtobufCMessage *uplink_reply(const struct uplink_job *j)

@@ -54,6 +54,8 @@ struct uplink_job *uplink_get(struct uplink *u, struct work *w, const uint8_t sh
 bool uplink_done(struct uplink_job *j);
 /* 0, or how it failed, or -ERR_CANCELLED. */
 int uplink_wait(struct uplink_job *j, struct err *err);
+/* The same, also while the task is being saved (WORK_SAVING). */
+int uplink_wait_saving(struct uplink_job *j, struct err *err);
 /* The answer of a call that is done with 0; owned by the job. */
 const ProtobufCMessage *uplink_reply(const struct uplink_job *j);
 /* Cancels what still runs.  Accepts NULL. */

@@ -311,6 +311,11 @@ int uplink_wait(struct uplink_job *j, struct err *err)
     return j->rc < 0 ? err_set(err, j->rc, "as told") : 0;
 }
 
+int uplink_wait_saving(struct uplink_job *j, struct err *err)
+{
+    return uplink_wait(j, err);
+}
+
 const ProtobufCMessage *uplink_reply(const struct uplink_job *j)
 {
     return j->answer;

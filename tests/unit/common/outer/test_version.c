@@ -121,6 +121,40 @@ static void a_value_that_is_not_finite_is_refused(void **state)
     stepped_end(&s);
 }
 
+/* From a contribution the weights of the worker that made it: exact, or as fine as its codec. */
+static void a_contribution_gives_the_weights_behind_it(void **state)
+{
+    static const double most[CODEC_COUNT] = {0, 4e-6, 1e-4, 0.05}; /* of the energy */
+    for (int c = 0; c < CODEC_COUNT; c++) {
+        struct fixture f;
+        struct err err = {0};
+        double off = 0, all = 0;
+        fx_begin(&f);
+        float *end = fx_array(), *got = fx_array();
+        char *blob = fx_path(&f, "c"), *made = fx_path(&f, "made");
+        fx_normal(3, 0.05f, end);
+        for (size_t i = 0; i < PARAMS; i++)
+            end[i] += f.theta[i];
+        fx_contribute(f.full, 4, end, (enum codec)c, 10, blob);
+        if (version_apply_contribution(f.full, blob, MODULE, 4, made, &err) < 0)
+            fail_msg("%s", err.msg);
+        fx_read_flat(made, got);
+        for (size_t i = 0; i < PARAMS; i++) {
+            off += pow((double)got[i] - (double)end[i], 2);
+            all += pow((double)end[i] - (double)f.theta[i], 2);
+        }
+        if (off > most[c] * all)
+            fail_msg("%s: %g of the energy is lost", codec_name((enum codec)c), off / all);
+        assert_true(version_apply_contribution(f.full, blob, MODULE, 5, made, NULL) < 0);
+        assert_true(version_apply_contribution(f.full, blob, MODULE + 1, 4, made, NULL) < 0);
+        mem_free(blob);
+        mem_free(made);
+        free(end);
+        free(got);
+        fx_end(&f);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -128,6 +162,7 @@ int main(void)
         cmocka_unit_test(a_delta_of_something_else_is_refused),
         cmocka_unit_test(a_result_with_another_hash_is_not_kept),
         cmocka_unit_test(a_value_that_is_not_finite_is_refused),
+        cmocka_unit_test(a_contribution_gives_the_weights_behind_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

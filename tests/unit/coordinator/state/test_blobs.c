@@ -45,6 +45,8 @@ static void fill(struct state *s, struct job *j)
     (void)job_add_grid(j, &(struct grid_rec){.blob = one});
     struct task *t = state_add_task(s, 0, j->id, TASK_TRAIN);
     t->output = t->train.moments = one;
+    task_set_snapshot(t, snapshot_new(1));
+    ((struct snapshot *)t->train.snapshot)->modules[0].blob = one;
     task_add_contribution(
         t, &(struct contribution){.module_id = j->modules[0].id, .blob = one, .version = 1});
     state_add_task(s, 0, j->id, TASK_VELOCITY)->velocity.input = one;

@@ -1,0 +1,103 @@
+"""A phase goes on where its lost worker was saved: another worker trains what is left of it."""
+import re
+import signal
+
+import pytest
+
+from common import wait_until, write_job
+from swarm import running, swarm  # noqa: F401  (fixture)
+from test_faults import SLOW, epochs_add_up, samples_seen, task_of, worker_state
+
+STEPS = 300  # some seconds, so that there is something to lose
+LONG = dict(SLOW, steps=STEPS, images=2700, replicas=1)
+
+
+def submit(swarm, snapshot, more="", **keys):
+    """A job whose snapshots may come so many seconds after each other."""
+    path = write_job(swarm.folder, **{**LONG, "rounds": 1, **keys})
+    text = open(path, encoding="utf-8").read().replace("outer: {", f"outer: {{snapshot: {snapshot}, ")
+    open(path, "w", encoding="utf-8").write(text + more)
+    return swarm.submit(path)
+
+
+def phase(swarm):
+    """The training task, once it has one."""
+    tasks = [t for t in swarm.get("/v1/tasks").json()["items"] if t["kind"] == "train"]
+    return tasks[0] if tasks else None
+
+
+def resumed_at(swarm, name):
+    found = re.findall(r"going on at step (\d+) of a phase", swarm.log(name))
+    return int(found[-1]) if found else None
+
+
+@pytest.mark.parametrize("signo", [signal.SIGKILL, signal.SIGTERM])
+def test_another_worker_goes_on(swarm, signo):
+    swarm.worker("a")
+    job = submit(swarm, 0.3)
+    saved = wait_until(lambda: (phase(swarm) or {}).get("saved_steps"), 60, "a first snapshot")
+    wait_until(lambda: phase(swarm)["saved_steps"] > saved, 60, "a second one")
+    done = phase(swarm)["steps_done"]
+    swarm.kill("a", signo)
+    kept = phase(swarm)["saved_steps"]
+    swarm.worker("b")
+    swarm.wait_job(job, "done")
+    at = resumed_at(swarm, "b")
+    assert at == kept >= saved
+    if signo == signal.SIGTERM:
+        assert at >= done, "what was done is sent before it leaves"
+    assert f"train steps={STEPS} samples={STEPS * 8} " in swarm.log("b"), "a whole phase in the end"
+    epochs_add_up(swarm.job(job))
+    assert samples_seen(swarm.job(job)) == STEPS * 8, "each sample is counted once"
+
+
+def test_snapshots_outlive_the_coordinator(tmp_path):
+    with running(tmp_path, "--lease", "2s", "--heartbeat", "500ms") as swarm:
+        outlive(swarm)
+
+
+def outlive(swarm):
+    swarm.worker("a")
+    job = submit(swarm, 0.3)
+    wait_until(lambda: (phase(swarm) or {}).get("saved_steps"), 60, "a snapshot")
+    swarm.kill("a")
+    kept = phase(swarm)["saved_steps"]
+    swarm.kill("coordinatord")
+    swarm.coordinator("--lease", "2s", "--heartbeat", "500ms")
+    assert phase(swarm)["saved_steps"] == kept > 0
+    swarm.worker("b")
+    swarm.wait_job(job, "done")
+    assert resumed_at(swarm, "b") == kept
+    assert not [t for t in swarm.get("/v1/tasks").json()["items"] if t["saved_steps"]], "an ended phase has none"
+
+
+@pytest.mark.parametrize("how", ["snapshot: 0, ", "fragments: 2, delay: 5, "])
+def test_without_snapshots_a_phase_begins_anew(swarm, how):
+    swarm.worker("a")
+    path = write_job(swarm.folder, **{**LONG, "rounds": 1, "steps": 200})
+    text = open(path, encoding="utf-8").read().replace("outer: {", "outer: {" + how)
+    open(path, "w", encoding="utf-8").write(text)
+    job = swarm.submit(path)
+    wait_until(lambda: (phase(swarm) or {}).get("steps_done", 0) > 20, 60, "some steps")
+    assert swarm.kill("a", signal.SIGTERM) == 0
+    assert worker_state(swarm, "a") == "left" and phase(swarm)["saved_steps"] == 0
+    swarm.worker("b")
+    swarm.wait_job(job, "done")
+    assert resumed_at(swarm, "b") is None
+
+
+def test_without_rounds_a_phase_goes_on_from_its_own_version(swarm):
+    """Others make versions meanwhile: the successor begins with the one that the snapshot is a difference to."""
+    swarm.worker("a")
+    swarm.worker("b")
+    path = write_job(swarm.folder, **{**LONG, "rounds": 3, "steps": 100, "replicas": 2})
+    text = open(path, encoding="utf-8").read().replace("outer: {", "outer: {async: true, snapshot: 0.2, ")
+    open(path, "w", encoding="utf-8").write(text)
+    job = swarm.submit(path)
+    wait_until(lambda: task_of(swarm, "a") and task_of(swarm, "b") and swarm.job(job)["round"] >= 1, 60, "versions to come")
+    task = task_of(swarm, "b")
+    wait_until(lambda: swarm.get(f"/v1/tasks/{task}").json()["saved_steps"], 60, "a snapshot")
+    swarm.kill("b")
+    swarm.worker("c")
+    swarm.wait_job(job, "done")
+    assert samples_seen(swarm.job(job)) == 3 * 2 * 100 * 8
