@@ -7,7 +7,9 @@
 
 #include "common/base/log.h"
 
-#define CLOSED_MS 2000 /* for a reconnect */
+/* For a reconnect: a process that was killed is not back.  One that comes later gets its task again
+ * if nobody has it by then. */
+#define CLOSED_MS 700
 #define PROGRESS_MIN_MS 60000
 #define SMALL_MAX_MS (30u * 60 * 1000)
 #define SMALL_TIMES_MAX 16
@@ -61,7 +63,10 @@ void member_lost(struct coordinator *co, struct worker *w, enum worker_state to,
     char text[REASON_MAX];
     (void)snprintf(text, sizeof(text), "worker %llu (%s) %s: %.150s", (unsigned long long)w->id,
                    w->name, to == WORKER_LEFT ? "left" : "is lost", reason);
+    struct task *t = task_memory(state_task(&co->state, w->task_id));
     take_lease(co, w, text);
+    if (t != NULL && t->state == TASK_PENDING)
+        t->lost_by = to == WORKER_LOST ? w->id : 0;
     member_unpark(co, w, "this worker was taken for lost");
     w->state = to;
     w->drain = w->drain && to != WORKER_LEFT;

@@ -61,6 +61,7 @@ void task_lease(struct coordinator *co, struct task *t, struct worker *w)
         ledger_set_leased(l, t->id, true);
     state_set_task_state(&co->state, t, TASK_LEASED);
     t->worker_id = w->id;
+    t->lost_by = 0;
     t->leased_ms = t->progress_ms = core_now(co);
     if (l != NULL && t->train.snapshot != NULL &&
         !snapshot_holds(state_job(&co->state, t->job_id), t))
@@ -80,6 +81,18 @@ void task_lease(struct coordinator *co, struct task *t, struct worker *w)
              "round=%u",
              task_kind_name(t->kind), (unsigned long long)t->id, (unsigned long long)t->job_id,
              (unsigned long long)w->id, t->attempt, t->path, task_replica(t), task_round(t));
+}
+
+void task_lease_again(struct coordinator *co, const struct task *t, struct worker *w,
+                      uint32_t attempt)
+{
+    if (t->state != TASK_PENDING || t->lost_by != w->id || t->attempt != attempt + 1 ||
+        w->task_id != 0)
+        return;
+    struct task *mine = state_edit_task(&co->state, t);
+    mine->attempt = attempt; /* the next one was nobody's */
+    task_lease(co, mine, state_edit_worker(&co->state, w));
+    core_touch(co);
 }
 
 /* The holder, if it still holds t, holds nothing. */

@@ -10,6 +10,10 @@
 struct task *task_make(struct coordinator *co, struct job *j, enum task_kind kind);
 /* To w. */
 void task_lease(struct coordinator *co, struct task *t, struct worker *w);
+/* A worker that was taken for lost is back, at work on this attempt of t: it has it again if nobody
+ * else has got it. */
+void task_lease_again(struct coordinator *co, const struct task *t, struct worker *w,
+                      uint32_t attempt);
 /* What a phase has saved, in place of what it had; takes s, or NULL: it begins anew.  Tasks of
  * other kinds have none. */
 void task_keep_snapshot(struct coordinator *co, struct task *t, struct snapshot *s);

@@ -111,6 +111,7 @@ static int find_lease(struct coordinator *co, const struct worker *w,
         *ret_repeated = true;
         return 0;
     }
+    task_lease_again(co, t, worker_memory(w), r->attempt);
     if (t->state != TASK_LEASED || t->attempt != r->attempt || t->worker_id != w->id)
         return err_set(err, -ERR_STALE, "attempt %u of task %llu has lost its lease%s%s",
                        r->attempt, (unsigned long long)t->id, t->reason[0] ? ": " : "", t->reason);

@@ -294,6 +294,8 @@ static void on_heartbeat(void *arg, struct rpc_request *req, const ProtobufCMess
     devices_take(&w->devices, m);
     const Skerry__V1__Progress *p = m->progress;
     struct task *t = p ? task_memory(state_task(&co->state, p->task_id)) : NULL;
+    if (t != NULL)
+        task_lease_again(co, t, w, p->attempt);
     bool mine =
         t != NULL && t->state == TASK_LEASED && t->worker_id == w->id && t->attempt == p->attempt;
     if (mine)
@@ -366,6 +368,8 @@ static void on_ticket(void *arg, struct rpc_request *req, const ProtobufCMessage
     if (w == NULL)
         return;
     struct task *t = task_memory(state_task(&co->state, m->task_id));
+    if (t != NULL)
+        task_lease_again(co, t, w, m->attempt);
     if (t == NULL || t->state != TASK_LEASED || t->worker_id != w->id || t->attempt != m->attempt) {
         rpc_fail(req, -ERR_STALE, false, 0, "attempt %u of task %llu is not leased to this worker",
                  m->attempt, (unsigned long long)m->task_id);

@@ -43,11 +43,8 @@ struct snapshots *snapshots_open(struct work *w, struct replica *r)
         w->task->n_modules > MODEL_LEVELS_MAX)
         return NULL;
     struct snapshots *s = mem_alloc(sizeof(*s));
-    *s = (struct snapshots){.w = w,
-                            .r = r,
-                            .t = w->task->train,
-                            .n = w->task->n_modules,
-                            .begun_ns = clock_now_ns()};
+    *s = (struct snapshots){
+        .w = w, .r = r, .t = w->task->train, .n = w->task->n_modules, .begun_ns = clock_now_ns()};
     return s;
 }
 
@@ -112,8 +109,8 @@ static void begin(struct snapshots *s, const struct replica_cursor *at)
         return;
     }
     for (size_t i = 0; i < s->n; i++)
-        s->puts[i] = uplink_put(s->w->uplink, s->w, s->outs[i].path, s->outs[i].sha256,
-                                s->outs[i].size);
+        s->puts[i] =
+            uplink_put(s->w->uplink, s->w, s->outs[i].path, s->outs[i].sha256, s->outs[i].size);
     s->stage = SENDS;
 }
 
@@ -189,8 +186,7 @@ static int next(struct snapshots *s, struct err *err)
 static void pump(struct snapshots *s, bool wait)
 {
     struct err err = {0};
-    while (s->stage != IDLE &&
-           (wait || (s->stage == SENDS ? all_sent(s) : uplink_done(s->call))))
+    while (s->stage != IDLE && (wait || (s->stage == SENDS ? all_sent(s) : uplink_done(s->call))))
         if (next(s, &err) < 0)
             give_up(s, &err);
 }

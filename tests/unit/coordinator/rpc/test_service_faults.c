@@ -314,6 +314,40 @@ static void test_words_keep_no_lease(void **state)
     assert_int_equal(state_worker(&r->co->state, a->id)->state, WORKER_HERE);
 }
 
+/* Taken for lost, and back before anybody else had the task: it goes on with its attempt, by a
+ * heartbeat or by what it has finished meanwhile. */
+static void test_back_in_time(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0], *b = &r->workers[1];
+    assert_int_equal(join(r, a, SKERRY_VERSION), 0);
+    (void)submit(r);
+    do_init(r, a);
+    struct task *t = task_memory(state_task(&r->co->state, assign(r, a, TASK_TRAIN)->id));
+    for (int i = 0; i < 2; i++) {
+        edit_worker(r, a->id)->closed_ms = core_now(r->co) - 1000;
+        member_check(r->co);
+        assert_true(t->state == TASK_PENDING && t->attempt == 2);
+        assert_int_equal(state_worker(&r->co->state, a->id)->state, WORKER_LOST);
+        assert_int_equal(join(r, a, SKERRY_VERSION), 0);
+        if (i == 0)
+            assert_true(beat(r, a, 1, "training"));
+        else
+            finish_train(r, a);
+        assert_int_equal(t->attempt, 1);
+        assert_int_equal(t->state, i == 0 ? TASK_LEASED : TASK_DONE);
+    }
+    t = task_memory(state_task(&r->co->state, assign(r, a, TASK_TRAIN)->id));
+    edit_worker(r, a->id)->closed_ms = core_now(r->co) - 1000;
+    member_check(r->co);
+    assert_int_equal(join(r, b, SKERRY_VERSION), 0);
+    t->ready_ms = 0;
+    assert_int_equal(assign(r, b, TASK_TRAIN)->id, t->id);
+    assert_int_equal(join(r, a, SKERRY_VERSION), 0);
+    (void)beat(r, a, 1, "training");
+    assert_true(t->worker_id == b->id && t->attempt == 2); /* too late */
+}
+
 int main(void)
 {
     log_set_level(LOG_LEVEL_ERROR);
@@ -322,7 +356,7 @@ int main(void)
         LIVE(test_late_contribution),           LIVE(test_fault_of_ours), LIVE(test_lost_bits),
         LIVE(test_cancelled_in_a_step),         LIVE(test_bad_samples),   LIVE(test_seconds),
         LIVE(test_two_workers_on_a_connection), LIVE(test_excused),       LIVE(test_standstill),
-        LIVE(test_words_keep_no_lease),
+        LIVE(test_words_keep_no_lease),         LIVE(test_back_in_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

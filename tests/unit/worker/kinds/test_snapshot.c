@@ -169,8 +169,7 @@ static void train(struct rig *r)
     buf_release(&b);
     for (size_t i = 0; i < m->n; i++)
         for (size_t k = 0; k < m->tensors[i].count; k++)
-            r->r->flat[m->tensors[i].offset + k] +=
-                0.01f * (float)((i + k * k) % 17) / 17 - 0.005f;
+            r->r->flat[m->tensors[i].offset + k] += 0.01f * (float)((i + k * k) % 17) / 17 - 0.005f;
     OK(trainer_set(r->r->trainer, r->r->flat, err));
     mem_free(path);
 }
