@@ -16,6 +16,10 @@ bench-latents: all $(TOOLS) $(BENCH_BINS) $(VENV)/.installed $(ENCODERS)/model_i
 bench-pipeline: $(addprefix $(O)/tests/bench/worker/,pipe/bench_pipeline bench_timed bench_island) ## what pipelines are worth, simulated and on two CPU devices: build/figures/pipeline.json
 	@$(PYTHON) tests/bench/pipeline.py --build $(BUILD_DIR) --out $(BUILD_DIR)/figures/pipeline.json
 
+.PHONY: bench-fault
+bench-fault: all ## what machines that vanish cost, real daemons on loopback: build/figures/fault.json (KILLS=50, FIGURE=name: one)
+	@$(PYTHON) tests/bench/fault.py --build $(BUILD_DIR) --kills $(or $(KILLS),50) $(addprefix --only ,$(FIGURE))
+
 # Experiments that hold the papers' claims against us: hours, each resumable (what has
 # ended is not run again), figures in build/figures/quality.json, tables and plots in
 # build/quality/NAME.  SCALE=0.1 makes every run a tenth as long.

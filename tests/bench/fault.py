@@ -1,0 +1,229 @@
+"""What machines that vanish cost, with real daemons on loopback: prints a table, writes build/figures/fault.json.
+
+    fault.py --build build [--only NAME ...] [--kills 50]
+
+Workers are throttled, so that the phases of several fit two cores and a step takes as long in every run."""
+import argparse
+import contextlib
+import os
+import random
+import re
+import signal
+import statistics
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, HERE)
+from bench import Figures  # noqa: E402
+
+TINY = dict(dim=64, depth=2, batch=8, images=4000, rounds=1000, replicas=1, steps=100)
+BEAT = ("--heartbeat", "100ms")
+
+
+def job(swarm, common, outer="", **keys):
+    path = common.write_job(swarm.folder, **{**TINY, **keys})
+    text = open(path, encoding="utf-8").read().replace("outer: {", "outer: {" + outer)
+    open(path, "w", encoding="utf-8").write(text)
+    return swarm.submit(path)
+
+
+def training(swarm):
+    """The phases that somebody is at."""
+    return [t for t in swarm.get("/v1/tasks?state=leased").json()["items"] if t["kind"] == "train"]
+
+
+class Watched:
+    """A phase as it is seen from outside: where it was, and how fast."""
+
+    def __init__(self, swarm):
+        self.swarm, self.seen, self.saved, self.task = swarm, [], [], None
+
+    def look(self):
+        for t in training(self.swarm):
+            if t["id"] != self.task:
+                self.task, self.seen, self.saved = t["id"], [], []
+            if not self.seen or self.seen[-1][1] != t["steps_done"]:
+                self.seen.append((time.monotonic(), t["steps_done"]))
+            if t["saved_steps"] and t["saved_steps"] not in self.saved:
+                self.saved.append(t["saved_steps"])
+            return t
+        return None
+
+    def rate(self):
+        """Steps per second."""
+        (t0, s0), (t1, s1) = self.seen[0], self.seen[-1]
+        return (s1 - s0) / (t1 - t0) if s1 > s0 else None
+
+    def now(self, steps):
+        t, s = self.seen[-1]
+        return min(steps, s + (self.rate() or 0) * (time.monotonic() - t))
+
+
+def lost_work(fig, swarm_of, common, kills):
+    """SIGKILL at a random moment: what its worker had done since its last snapshot, in intervals of snapshots."""
+    rng, interval, steps = random.Random(7), 0.5, 100
+    lost, broken, gaps = [], 0, []
+    with swarm_of(*BEAT) as swarm:
+        name = "w0"
+        swarm.worker(name, "--throttle", "9")
+        number = job(swarm, common, f"snapshot: {interval}, ", steps=steps)
+        swarm.wait_round(number, 1, 60)
+        watch = Watched(swarm)
+        for i in range(kills):
+            until = time.monotonic() + rng.uniform(2.5, 5.5)
+            while time.monotonic() < until:
+                watch.look()
+                time.sleep(0.02)
+            held = watch.look()
+            at = watch.now(steps) if held and watch.rate() else 0
+            saved = held["saved_steps"] if held else 0
+            gaps += [b - a for a, b in zip(watch.saved, watch.saved[1:])]
+            swarm.kill(name)
+            name = f"w{i + 1}"
+            swarm.worker(name, "--throttle", "9")
+
+            def goes_on():
+                found = re.search(r"going on at step (\d+) of a phase that was cut task=(\d+)", swarm.log(name))
+                if found:
+                    return int(found.group(1)), int(found.group(2))
+                begun = [t for t in training(swarm) if t["worker_name"] == name and t["steps_done"] > 0]
+                return (0, begun[0]["id"]) if begun else None
+            step, task = common.wait_until(goes_on, 60, "another worker to go on")
+            if held and task == held["id"]:
+                lost.append(max(at - step, 0))
+                broken += step < saved
+            else:
+                lost.append(0)  # all of it was reported
+        steps_of_interval = statistics.median(gaps)
+    mean = statistics.mean(lost) / steps_of_interval
+    fig.add("lost_by_sigkill", mean, "intervals", "<=0.5",
+            f"mean of {kills}; a snapshot every {steps_of_interval:.0f} of {steps} steps")
+    fig.add("acknowledged_lost", broken, "kills", "<=0", f"of {kills}")
+
+
+def released(fig, swarm_of, common):
+    """SIGKILL to the next lease, and the round in which it happened over the calm ones."""
+    free, calm, cut = [], [], []
+    with swarm_of(*BEAT) as swarm:
+        for name in ("w0", "w1", "w2"):
+            swarm.worker(name, "--throttle", "9")
+        number = job(swarm, common, "snapshot: 1, ", steps=400, replicas=2)
+        swarm.wait_round(number, 1, 120)
+        names, spare = ["w0", "w1", "w2"], 3
+        for i in range(10):
+            before = swarm.job(number)["round"]
+            begun = time.monotonic()
+            if i % 2:
+                common.wait_until(lambda: len([t for t in training(swarm) if t["steps_done"] > 40 + 30 * i]) == 2, 60, "a phase")
+                victim = training(swarm)[0]
+                since = time.monotonic()
+                swarm.kill(victim["worker_name"])
+                common.wait_until(lambda: any(t["id"] == victim["id"] and t["attempt"] > victim["attempt"] for t in training(swarm)),
+                                  30, "the task to be leased again")
+                free.append(time.monotonic() - since)
+                names.remove(victim["worker_name"])
+                names.append(f"w{spare}")
+                swarm.worker(f"w{spare}", "--throttle", "9")
+                spare += 1
+            swarm.wait_round(number, before + 1, 120)
+            (cut if i % 2 else calm).append(time.monotonic() - begun)
+    fig.add("kill_to_lease", max(free), "s", "<=1", f"the longest of {len(free)}, median {statistics.median(free):.2f}")
+    fig.add("round_with_kill", statistics.median(cut) / statistics.median(calm), "x", "<=1.15",
+            f"{statistics.median(cut):.1f} s over {statistics.median(calm):.1f} s, snapshots every second")
+
+
+def notice(fig, swarm_of, common):
+    """A notice of 30 s on a link of 20 Mbit/s, 10 M parameters: steps that are made twice."""
+    with swarm_of(*BEAT) as swarm:
+        flag = swarm.folder + "/preempted"
+        swarm.worker("a", "--spot", flag, "--max-bandwidth", "20Mbit")
+        job(swarm, common, "snapshot: 600, ", dim=256, depth=9, steps=4000, images=800)
+        common.wait_until(lambda: any(t["steps_done"] >= 20 for t in training(swarm)), 240, "20 steps")
+        task = training(swarm)[0]
+        open(flag, "w", encoding="utf-8").write("30\n")
+        since = time.monotonic()
+        swarm.processes["a"].wait(40)
+        left = time.monotonic() - since
+        found = re.search(r"is saved at step (\d+) of (\d+) steps made", swarm.log("a"))
+        kept = swarm.get(f"/v1/tasks/{task['id']}").json()["saved_steps"]
+        params = swarm.job(task["job"])["parameters"]
+    fig.add("lost_with_notice", int(found.group(2)) - kept if found else None, "steps", "<=0",
+            f"{params / 1e6:.1f} M parameters, gone {left:.1f} s after a notice of 30 s, at step {kept}")
+
+
+def coordinator(fig, swarm_of, common):
+    """Killed and back after 5 s: how much later the round ends."""
+    calm, cut = [], []
+    with swarm_of(*BEAT) as swarm:
+        for name in ("w0", "w1"):
+            swarm.worker(name, "--throttle", "9")
+        number = job(swarm, common, steps=300, replicas=2)
+        swarm.wait_round(number, 1, 120)
+        for i in range(6):
+            before, begun = swarm.job(number)["round"], time.monotonic()
+            if i % 2:
+                common.wait_until(lambda: any(t["steps_done"] > 150 for t in training(swarm)), 60, "a phase")
+                swarm.kill("coordinatord")
+                time.sleep(5)
+                swarm.coordinator(*BEAT)
+            swarm.wait_round(number, before + 1, 120)
+            (cut if i % 2 else calm).append(time.monotonic() - begun)
+    fig.add("coordinator_back_after_5s", max(cut) - statistics.median(calm), "s", "<=5.5", "delay of the round, the longest of 3")
+
+
+def paused(fig, swarm_of, common):
+    """The coordinator stands still for a minute: leases lost."""
+    with swarm_of("--lease", "5s", *BEAT) as swarm:
+        for name in ("w0", "w1"):
+            swarm.worker(name, "--throttle", "9")
+        number = job(swarm, common, steps=300, replicas=2)
+        swarm.wait_round(number, 1, 120)
+        swarm.kill("coordinatord", signal.SIGSTOP)
+        time.sleep(60)
+        swarm.kill("coordinatord", signal.SIGCONT)
+        swarm.wait_round(number, swarm.job(number)["round"] + 2, 120)
+        lost = swarm.log("coordinatord").count("is lost") + swarm.log("coordinatord").count("lost its lease")
+    fig.add("leases_lost_in_pause", lost, "leases", "<=0", "60 s, lease 5 s, two workers")
+
+
+FIGURES = {"lost_by_sigkill": lost_work, "kill_to_lease": released, "lost_with_notice": notice,
+           "coordinator_back_after_5s": coordinator, "leases_lost_in_pause": paused}
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--build", default="build")
+    p.add_argument("--kills", type=int, default=50)
+    p.add_argument("--only", action="append", default=[], choices=list(FIGURES))
+    args = p.parse_args()
+    os.environ["SKERRY_BIN"] = os.path.abspath(f"{args.build}/bin")
+    sys.path.insert(0, os.path.join(HERE, "..", "integration"))
+    import common
+    from swarm import Swarm
+
+    @contextlib.contextmanager
+    def swarm_of(*flags):
+        with tempfile.TemporaryDirectory(prefix="skerry-fault-") as folder:
+            s = Swarm(folder)
+            try:
+                s.coordinator(*flags)
+                yield s
+            finally:
+                s.stop()
+
+    fig = Figures()
+    for name, measure in FIGURES.items():
+        if args.only and name not in args.only:
+            continue
+        try:
+            measure(fig, swarm_of, common, *([args.kills] if measure is lost_work else []))
+        except Exception as e:  # pylint: disable=broad-except
+            fig.add(name, None, "", "<=0", f"{type(e).__name__}: {e}"[-300:])
+    fig.write(f"{args.build}/figures/fault.json")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
