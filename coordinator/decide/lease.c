@@ -39,6 +39,14 @@ void lease_decide(const struct lease_in *in, const struct lease_options *o,
                        (double)stuck / 1e3, (double)allowed / 1e3);
         return;
     }
+    if (in->idle && in->usual_ms != 0 && in->held_ms > 2 * in->usual_ms) {
+        conclude(ret, LEASE_LOST, 0);
+        (void)snprintf(ret->reason, sizeof(ret->reason),
+                       "it has been at work for %.0f s on what takes %.0f s, and another worker "
+                       "idles",
+                       (double)in->held_ms / 1e3, (double)in->usual_ms / 1e3);
+        return;
+    }
     uint64_t until = in->heard_ms + o->lease_ms + 1;
     if (in->closed_ms != 0 && in->closed_ms + o->closed_ms + 1 < until)
         until = in->closed_ms + o->closed_ms + 1;
@@ -88,4 +96,23 @@ uint64_t lease_median(const uint64_t *gaps, size_t n)
     memcpy(sorted, gaps, n * sizeof(*gaps));
     qsort(sorted, n, sizeof(*sorted), compare_u64);
     return sorted[n / 2];
+}
+
+uint64_t lease_usual(const uint64_t *took, size_t n)
+{
+    uint64_t off[64];
+    if (n < 3)
+        return 0;
+    if (n > 64)
+        n = 64;
+    const uint64_t median = lease_median(took, n);
+    for (size_t i = 0; i < n; i++)
+        off[i] = took[i] > median ? took[i] - median : median - took[i];
+    return median + 3 * lease_median(off, n);
+}
+
+bool lease_holds(size_t silent, size_t here, uint64_t since_ms, uint64_t now_ms)
+{
+    return silent > LEASE_HOLD_MIN && 3 * silent > here &&
+           (since_ms == 0 || since(now_ms, since_ms) < LEASE_HOLD_MS);
 }

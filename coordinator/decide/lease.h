@@ -4,6 +4,7 @@
  *   heartbeats     ....x..x..x......         |  LATE   |  LOST
  *   connection     open ------ closed, not back within closed_ms: LOST
  *   progress       max(60 s, 5 x the median gap) without any: LOST
+ *   crawling       twice what such a task took others and itself, while another worker idles: LOST
  *
  * Progress is what only grows: steps, samples and bytes beyond what was reached.  What a worker
  * says that it is doing is none, or one that hangs in a loop would keep its lease for ever. Pure;
@@ -32,6 +33,9 @@ struct lease_in {
     uint64_t closed_ms;     /* its connection is gone since; 0: open */
     uint64_t progress_ms;   /* last progress of its task; 0: it has none */
     uint64_t median_gap_ms; /* between progress of such tasks; 0: unknown */
+    uint64_t held_ms;       /* since it has the task */
+    uint64_t usual_ms;      /* that such a task takes, lease_usual(); 0: unknown */
+    bool idle;              /* another worker could have it at once */
 };
 
 struct lease_options {
@@ -55,5 +59,17 @@ bool lease_progress(struct lease_reach *reached, const struct lease_reach *now);
 
 /* Median of n gaps (n <= 64), 0 when n is 0. */
 uint64_t lease_median(const uint64_t *gaps, size_t n);
+
+/* What a task takes that took n workers so long (n <= 64): the median and three times the median
+ * distance from it.  0 for fewer than three: they say nothing. */
+uint64_t lease_usual(const uint64_t *took, size_t n);
+
+#define LEASE_HOLD_MIN 3     /* so few may well be lost together */
+#define LEASE_HOLD_MS 60000u /* then it was no outage of ours */
+
+/* More than LEASE_HOLD_MIN workers, and more than a third of those here, are silent together: then
+ * we are cut off, or they all are, and no lease is taken for a while.  since_ms: when that began;
+ * 0: it has not. */
+bool lease_holds(size_t silent, size_t here, uint64_t since_ms, uint64_t now_ms);
 
 #endif

@@ -20,6 +20,25 @@ void member_heard(struct coordinator *co, struct worker *w)
     w->heard_ms = core_now(co);
 }
 
+/* Could another worker have it at once? */
+static bool others_idle(const struct coordinator *co, const struct worker *w, const struct task *t)
+{
+    for (size_t i = 0; i < co->state.n_workers; i++) {
+        const struct worker *o = co->state.workers[i];
+        if (o != w && o->parked != NULL && o->task_id == 0 && !worker_goes(o) &&
+            !member_is_small(co, o, t))
+            return true;
+    }
+    return false;
+}
+
+/* How long a phase takes: by what was seen of the others, and of the worker itself. */
+static uint64_t usual_ms(const struct job *j, const struct worker *w)
+{
+    const uint64_t seen = lease_usual(j->phase_ms, j->n_phase_ms < 32 ? j->n_phase_ms : 32);
+    return seen != 0 && seen < w->phase_ms ? w->phase_ms : seen;
+}
+
 void member_lease(const struct coordinator *co, const struct worker *w, struct lease_decision *ret)
 {
     const struct task *t = w->task_id ? state_task(&co->state, w->task_id) : NULL;
@@ -34,6 +53,11 @@ void member_lease(const struct coordinator *co, const struct worker *w, struct l
     };
     if (t != NULL && t->progress_gap_ms > in.median_gap_ms)
         in.median_gap_ms = t->progress_gap_ms;
+    if (t != NULL && t->kind == TASK_TRAIN && j != NULL) {
+        in.held_ms = core_now(co) - t->leased_ms;
+        in.usual_ms = usual_ms(j, w);
+        in.idle = in.usual_ms != 0 && others_idle(co, w, t);
+    }
     const struct lease_options o = {co->opt.heartbeat_ms, co->opt.lease_ms, CLOSED_MS,
                                     PROGRESS_MIN_MS};
     lease_decide(&in, &o, ret);
@@ -110,34 +134,69 @@ static void stand_still(struct coordinator *co)
             forward(&module_memory(&co->state.jobs[i]->modules[m])->quorum_ms, ms, now);
 }
 
+static bool is_silent(const struct coordinator *co, const struct worker *w)
+{
+    return w->state == WORKER_HERE && w->closed_ms == 0 &&
+           core_now(co) - w->heard_ms > co->opt.lease_ms && core_now(co) >= w->heard_ms;
+}
+
+/* Are so many silent at once that it is more likely us?  Says so once. */
+static bool hold(struct coordinator *co)
+{
+    size_t silent = 0, here = 0;
+    for (size_t i = 0; i < co->state.n_workers; i++) {
+        here += co->state.workers[i]->state == WORKER_HERE;
+        silent += is_silent(co, co->state.workers[i]);
+    }
+    const bool holds = lease_holds(silent, here, co->held_ms, core_now(co));
+    if (holds && co->held_ms == 0) {
+        core_say(co, 0, 0,
+                 "%zu of %zu workers are silent at once: their leases are held for %u s, as if we "
+                 "were cut off",
+                 silent, here, LEASE_HOLD_MS / 1000);
+        co->held_ms = core_now(co);
+    }
+    if (silent <= LEASE_HOLD_MIN)
+        co->held_ms = 0;
+    return holds;
+}
+
+/* It answers, and does not get on: only its task goes. */
+static void take_from(struct coordinator *co, struct worker *w, const char *why)
+{
+    struct task *t = task_memory(state_task(&co->state, w->task_id));
+    char text[REASON_MAX];
+    (void)snprintf(text, sizeof(text), "worker %llu (%s) lost its lease: %.150s",
+                   (unsigned long long)w->id, w->name, why);
+    core_say(co, 0, w->id, "%s", text);
+    const uint64_t gap = t != NULL ? core_now(co) - t->progress_ms : 0;
+    const bool stuck = gap > PROGRESS_MIN_MS;
+    /* It may be slow, not stuck: the next attempt gets five times as long. */
+    if (t != NULL && stuck)
+        t->progress_gap_ms = gap < STUCK_MAX_MS ? gap : STUCK_MAX_MS;
+    take_lease(co, w, text);
+    if (stuck)
+        member_failed(co, w);
+    core_touch(co);
+}
+
 void member_check(struct coordinator *co)
 {
     stand_still(co);
+    const bool holds = co->store_ok && hold(co);
     for (size_t i = 0; co->store_ok && i < co->state.n_workers; i++) {
         struct lease_decision d;
         if (co->state.workers[i]->state != WORKER_HERE)
             continue;
         member_lease(co, co->state.workers[i], &d);
-        if (d.verdict != LEASE_LOST)
+        const bool silent = is_silent(co, co->state.workers[i]);
+        if (d.verdict != LEASE_LOST || (silent && holds))
             continue;
         struct worker *w = state_edit_worker(&co->state, co->state.workers[i]);
-        if (w->closed_ms == 0 && core_now(co) - w->heard_ms <= co->opt.lease_ms) { /* stuck */
-            char text[REASON_MAX];
-            (void)snprintf(text, sizeof(text), "worker %llu (%s) lost its lease: %.150s",
-                           (unsigned long long)w->id, w->name, d.reason);
-            core_say(co, 0, w->id, "%s", text);
-            /* It may be slow, not stuck: the next attempt gets five times as long. */
-            struct task *t = task_memory(state_task(&co->state, w->task_id));
-            if (t != NULL)
-                t->progress_gap_ms = core_now(co) - t->progress_ms;
-            if (t != NULL && t->progress_gap_ms > STUCK_MAX_MS)
-                t->progress_gap_ms = STUCK_MAX_MS;
-            take_lease(co, w, text);
-            member_failed(co, w);
-            core_touch(co);
-        } else {
+        if (w->closed_ms == 0 && !silent)
+            take_from(co, w, d.reason);
+        else
             member_lost(co, w, WORKER_LOST, d.reason);
-        }
     }
 }
 

@@ -218,6 +218,18 @@ static int check_complete(const struct job *j, const struct task *t, struct err 
     return 0;
 }
 
+/* How long it took, for the leases of others; one that was only gone on with says nothing. */
+static void note_took(struct coordinator *co, struct job *j, const struct task *t)
+{
+    struct worker *w = worker_memory(state_worker(&co->state, t->worker_id));
+    const uint64_t ms = core_now(co) - t->leased_ms;
+    if (t->train.snapshot != NULL && t->train.snapshot->worker_id != t->worker_id)
+        return;
+    j->phase_ms[j->n_phase_ms++ % 32] = ms;
+    if (w != NULL)
+        w->phase_ms = ms;
+}
+
 static int train_apply(struct coordinator *co, struct job *j, struct task *t,
                        const Skerry__V1__ReportRequest *r, struct err *err)
 {
@@ -240,8 +252,10 @@ static int train_apply(struct coordinator *co, struct job *j, struct task *t,
         return rc;
     t->train.waited_ms = r->waited_ms;
     metrics_points(co, j, t, r->points, r->n_points);
-    if (!r->snapshot)
+    if (!r->snapshot) {
+        note_took(co, j, t);
         task_settle(co, t, r->samples);
+    }
     return 0;
 }
 

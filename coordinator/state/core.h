@@ -81,6 +81,7 @@ struct coordinator {
     uint64_t started_ms;
     int64_t started_unix_ms;
     uint64_t checked_ms; /* when the leases were looked at last */
+    uint64_t held_ms;    /* since when the leases of silent workers are held; 0: they are not */
     struct subscriber subscribers[EVENT_SUBSCRIBERS_MAX];
     int next_handle;
     struct blob_ref *garbage; /* deleted after the next commit unless still named */

@@ -207,6 +207,8 @@ struct job {
     float loss, eval_loss;   /* newest; NAN */
     uint64_t phase_gaps[32]; /* (m) ms between progress of phases, ring */
     unsigned n_phase_gaps;
+    uint64_t phase_ms[32]; /* (m) that phases took, from lease to report, ring */
+    unsigned n_phase_ms;
     /* (m) What persist_changes() has to look at. */
     struct row_mark row;
     struct marks modules_edited, paths_edited, shards_edited, rows_edited, grids_gone;

@@ -72,6 +72,7 @@ struct worker {
     uint64_t joined_ms;
     uint64_t quarantined_until_ms; /* 0: not */
     uint64_t heard_ms;
+    uint64_t phase_ms;          /* that its last phase took; 0: it has done none */
     uint64_t closed_ms;         /* connection gone since; 0: open */
     struct rpc_peer *peer;      /* NULL: no connection */
     struct rpc_request *parked; /* its ASSIGN that waits */

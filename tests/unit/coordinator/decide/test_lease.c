@@ -33,6 +33,18 @@ static void test_lease(void **state)
         {"stuck", {100000, 99500, 0, 39999, 0}, LEASE_LOST, 0, "no progress"},
         {"long steps", {100000, 99500, 0, 10000, 20000}, LEASE_ALIVE, 107501, ""},
         {"longer than five", {200000, 199500, 0, 99999, 20000}, LEASE_LOST, 0, "100 s"},
+        {"crawling",
+         {100000, 99500, 0, 99000, 0, 20001, 10000, true},
+         LEASE_LOST,
+         0,
+         "at work for 20 s on what takes 10 s"},
+        {"twice is fine",
+         {100000, 99500, 0, 99000, 0, 20000, 10000, true},
+         LEASE_ALIVE,
+         107501,
+         ""},
+        {"nobody else", {100000, 99500, 0, 99000, 0, 90000, 10000, false}, LEASE_ALIVE, 107501, ""},
+        {"nothing seen", {100000, 99500, 0, 99000, 0, 90000, 0, true}, LEASE_ALIVE, 107501, ""},
     };
     for (size_t i = 0; i < N(cases); i++) {
         struct lease_decision d;
@@ -70,12 +82,33 @@ static void test_median(void **state)
     assert_int_equal(lease_median(NULL, 0), 0);
 }
 
+static void test_usual(void **state)
+{
+    const uint64_t alike[] = {10, 11, 9, 10, 10}, unlike[] = {10, 40, 10, 40, 10};
+    assert_int_equal(lease_usual(alike, 2), 0);
+    assert_int_equal(lease_usual(alike, 5), 10);
+    assert_int_equal(lease_usual(unlike, 5), 10);
+    assert_int_equal(lease_usual(unlike, 4), 40 + 3 * 30); /* two kinds of workers */
+    assert_int_equal(lease_usual(unlike + 1, 3), 40 + 0);
+}
+
+static void test_holds(void **state)
+{
+    assert_false(lease_holds(3, 3, 0, 1000)); /* few may go together */
+    assert_true(lease_holds(4, 4, 0, 1000));
+    assert_true(lease_holds(4, 11, 0, 1000));
+    assert_false(lease_holds(4, 12, 0, 1000)); /* a third, and no more */
+    assert_true(lease_holds(400, 1000, 1000, 60999));
+    assert_false(lease_holds(400, 1000, 1000, 61000)); /* it is not us */
+    assert_false(lease_holds(0, 0, 0, 0));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lease),
-        cmocka_unit_test(test_progress),
-        cmocka_unit_test(test_median),
+        cmocka_unit_test(test_lease),  cmocka_unit_test(test_progress),
+        cmocka_unit_test(test_median), cmocka_unit_test(test_usual),
+        cmocka_unit_test(test_holds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -119,13 +119,79 @@ static void test_unparked(void **state)
     assert_non_null(strstr(a->detail, "taken for lost"));
 }
 
+static size_t of_state(struct rig *r, enum worker_state s)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < r->co->state.n_workers; i++)
+        n += r->co->state.workers[i]->state == s;
+    return n;
+}
+
+/* Half of a fleet is silent at once: that is an outage, for a minute. */
+static void test_silent_together(void **state)
+{
+    struct rig *r = *state;
+    struct coordinator *co = r->co;
+    for (int i = 0; i < 8; i++) {
+        struct worker *w = state_add_worker(&co->state, 0);
+        w->state = WORKER_HERE;
+        w->heard_ms = core_now(co) - (i % 2 ? 0 : co->opt.lease_ms + 1000);
+    }
+    co->checked_ms = core_now(co);
+    member_check(co);
+    assert_int_equal(of_state(r, WORKER_LOST), 0);
+    assert_true(co->held_ms != 0);
+    struct worker *w = edit_worker(r, co->state.workers[1]->id);
+    w->closed_ms = core_now(co) - 60000; /* who hangs up is no outage */
+    member_check(co);
+    assert_int_equal(of_state(r, WORKER_LOST), 1);
+    co->held_ms = core_now(co) - LEASE_HOLD_MS;
+    member_check(co);
+    assert_int_equal(of_state(r, WORKER_LOST), 5);
+    assert_int_equal(co->held_ms == 0 || of_state(r, WORKER_HERE) == 3, true);
+    member_check(co);
+    assert_int_equal(co->held_ms, 0);
+}
+
+/* Who takes far longer than the others gives way when one of them idles. */
+static void test_crawling(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0], *b = &r->workers[1];
+    struct worker *slow = here(r, 0);
+    struct job *j = state_job(&r->co->state, submit(r));
+    do_init(r, a);
+    const uint64_t id = assign(r, a, TASK_TRAIN)->id;
+    struct task *t = task_memory(state_task(&r->co->state, id));
+    for (int i = 0; i < 4; i++)
+        j->phase_ms[j->n_phase_ms++] = 1000;
+    t->leased_ms = core_now(r->co) - 2500;
+    member_check(r->co);
+    assert_int_equal(t->state, TASK_LEASED); /* there is nobody else */
+    (void)here(r, 1);
+    assert_int_not_equal(assign(r, b, TASK_TRAIN)->id, id); /* the other replica's */
+    finish_train(r, b);
+    ask(r, b, 15000);
+    while (state_worker(&r->co->state, b->id)->parked == NULL)
+        loop_turn(r->loop, true);
+    slow->phase_ms = 2000; /* it is known to be slow */
+    member_check(r->co);
+    assert_int_equal(t->state, TASK_LEASED);
+    slow->phase_ms = 1000;
+    member_check(r->co);
+    assert_int_equal(t->state, TASK_PENDING);
+    assert_non_null(strstr(t->reason, "another worker idles"));
+    assert_int_equal(slow->failures_row + slow->tasks_failed, 0); /* no fault of it */
+    assert_int_equal(got(r, b)->id, id);
+}
+
 int main(void)
 {
     log_set_level(LOG_LEVEL_ERROR);
 #define LIVE(f) cmocka_unit_test_setup_teardown(f, begin, end)
     const struct CMUnitTest tests[] = {
-        LIVE(test_quarantine), LIVE(test_small),    LIVE(test_verdicts),
-        LIVE(test_lost),       LIVE(test_unparked),
+        LIVE(test_quarantine), LIVE(test_small),           LIVE(test_verdicts), LIVE(test_lost),
+        LIVE(test_unparked),   LIVE(test_silent_together), LIVE(test_crawling),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
