@@ -245,7 +245,7 @@ static void plan_blocks(struct conv_job *job, int threads)
     }
     job->blocks = (int)div_up(job->pixels, job->block);
     const int64_t panels = div_up(p->Cout, GEMM_NR), tasks = (int64_t)p->B * job->blocks;
-    const int64_t want = threads > 1 ? div_up(8 * (int64_t)threads, tasks) : 1;
+    const int64_t want = threads > 1 ? div_up(24 * (int64_t)threads, tasks) : 1;
     job->cols = div_up(panels, min64(want, panels)) * GEMM_NR;
     job->col_tasks = (int)div_up(p->Cout, job->cols);
 }

@@ -161,7 +161,7 @@ static bool readable_in_place(const struct matmul *mm, int64_t lda)
 static void plan_columns(struct job *job, int threads)
 {
     int64_t row_tasks = div_up(job->mm->m, ROWS), panels = div_up(job->mm->n, GEMM_NR);
-    int64_t want = threads > 1 ? div_up(8 * (int64_t)threads, row_tasks) : 1;
+    int64_t want = threads > 1 ? div_up(24 * (int64_t)threads, row_tasks) : 1;
     int64_t per_task = div_up(panels, min64(want, panels));
     if (job->mm->layout == MM_TN)
         per_task = min64(per_task, 12);
