@@ -5,6 +5,7 @@
 #include <immintrin.h>
 
 #define ARITH_OWN_E3M0
+#define ARITH_OWN_ENCODE
 #include "common/outer/arith_impl.h"
 
 /* 16 bytes hold 32 elements: even ones in the low nibbles, odd ones in the high. */
@@ -84,6 +85,45 @@ static void accumulate_e3m0(size_t n, const struct arith_inputs *in, const float
             accumulate_e3m0_group(in, values, i, acc);
         accumulate_e3m0_block(in, block, i, end, acc);
     }
+}
+
+/* Eight elements by the arithmetic of encode_e3m0_block(); returns their codes. */
+static inline __m256i encode_eight(const float *x, __m256i lowest, __m256i half, float *q)
+{
+    const __m256i u = _mm256_castps_si256(_mm256_loadu_ps(x));
+    const __m256i a = _mm256_and_si256(u, _mm256_set1_epi32(INT32_MAX));
+    const __m256i sign = _mm256_and_si256(u, _mm256_set1_epi32(INT32_MIN));
+    const __m256i less = _mm256_cmpgt_epi32(half, a); /* than half of the lowest value: 0 */
+    __m256i m = _mm256_srai_epi32(_mm256_sub_epi32(a, lowest), 23);
+    m = _mm256_max_epi32(m, _mm256_set1_epi32(1));
+    m = _mm256_min_epi32(m, _mm256_set1_epi32(7));
+    const __m256i value = _mm256_add_epi32(half, _mm256_slli_epi32(m, 23));
+    _mm256_storeu_ps(q,
+                     _mm256_castsi256_ps(_mm256_andnot_si256(less, _mm256_or_si256(value, sign))));
+    return _mm256_andnot_si256(less, _mm256_or_si256(m, _mm256_srli_epi32(sign, 28)));
+}
+
+/* Thirty-two at a time.  Packing goes by halves of vectors, so the bytes of both halves are
+ * shuffled into each other by pairs at the end. */
+static inline void encode_e3m0_own(size_t n, const float *x, uint32_t s, uint8_t *out, float *q)
+{
+    const __m256i lowest = _mm256_set1_epi32((int)(bits_of(0.75f * float_of(s)) - 7 * EXP_ONE));
+    const __m256i half = _mm256_set1_epi32((int)(s - 7 * EXP_ONE));
+    const __m256i neighbours = _mm256_set1_epi32(16 << 16 | 1); /* times (even, odd) */
+    size_t i = 0;
+    for (; i + GROUP <= n; i += GROUP) {
+        __m256i code[4];
+        for (size_t j = 0; j < 4; j++)
+            code[j] = encode_eight(x + i + 8 * j, lowest, half, q + i + 8 * j);
+        const __m256i a = _mm256_madd_epi16(_mm256_packs_epi32(code[0], code[1]), neighbours);
+        const __m256i b = _mm256_madd_epi16(_mm256_packs_epi32(code[2], code[3]), neighbours);
+        const __m256i c = _mm256_packus_epi32(a, b), bytes = _mm256_packus_epi16(c, c);
+        const __m128i low = _mm256_castsi256_si128(bytes),
+                      high = _mm256_extracti128_si256(bytes, 1);
+        _mm_storeu_si128((__m128i *)(void *)(out + i / 2), _mm_unpacklo_epi16(low, high));
+    }
+    if (i < n)
+        encode_e3m0_block(n - i, x + i, s, out + i / 2, q + i);
 }
 
 const struct arith arith_avx2 = ARITH_TABLE("avx2");
