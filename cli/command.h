@@ -31,6 +31,7 @@ extern const struct command command_run;                                    /* r
 extern const struct command command_submit, command_check, command_keys;    /* submit.c */
 extern const struct command command_sample, command_export;                 /* sample.c */
 extern const struct command command_status, command_workers, command_tasks; /* status.c */
+extern const struct command command_trace;                                  /* trace.c */
 extern const struct command command_watch, command_cancel, command_drain, command_login;
 
 #endif

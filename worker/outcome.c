@@ -151,6 +151,7 @@ Skerry__V1__ReportRequest *outcome_new(uint64_t task_id, uint32_t attempt, struc
     r->n_sizes = res->n_sizes;
     if (res->text)
         r->text = text(res->text);
+    r->trace = (ProtobufCBinaryData){res->trace.len, (uint8_t *)(uintptr_t)buf_str(&res->trace)};
     r->classes = res->classes;
     r->n_classes = res->n_classes;
     r->uncaptioned = res->uncaptioned;

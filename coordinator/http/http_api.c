@@ -142,6 +142,30 @@ static void get_job_metrics(void *arg, struct http_request *r)
     mem_free(l.rounds.items);
 }
 
+static void get_job_trace(void *arg, struct http_request *r)
+{
+    struct http_api *api = arg;
+    struct err err = {0};
+    const char *text;
+    uint64_t id;
+    size_t len;
+    if (http_request_param_u64(r, "id", &id) < 0)
+        return;
+    if (view_trace(api->o.co, id, &text, &len, &err) < 0) {
+        http_answer_fail(r, &err);
+        return;
+    }
+    json_t *json = json_loadb(text, len, 0, NULL); /* a worker may send anything */
+    if (json) {
+        http_reply_header(r, "Cache-Control", "no-store");
+        http_reply_bytes(r, 200, "application/json", text, len);
+    } else {
+        http_reply_error(r, 404, "not_found",
+                         "what a worker sent as the trace of a step is no JSON");
+    }
+    json_decref(json);
+}
+
 static void get_tasks(void *arg, struct http_request *r)
 {
     static const char *const states[] = {"pending", "leased", "done", "failed", "cancelled"};
@@ -395,6 +419,7 @@ static const struct http_route routes[] = {
     {"GET", "/v1/jobs/{id}", USER, 0, get_job, NULL, NULL},
     {"POST", "/v1/jobs/{id}/cancel", USER, BODY_SMALL, http_post_cancel, NULL, NULL},
     {"GET", "/v1/jobs/{id}/metrics", USER, 0, get_job_metrics, NULL, NULL},
+    {"GET", "/v1/jobs/{id}/trace", USER, 0, get_job_trace, NULL, NULL},
     {"POST", "/v1/jobs/{id}/sample", USER, BODY_SMALL, http_post_sample, NULL, NULL},
     {"GET", "/v1/tasks", USER, 0, get_tasks, NULL, NULL},
     {"GET", "/v1/tasks/{id}", USER, 0, get_task, NULL, NULL},

@@ -19,6 +19,7 @@
 #define JOB_SAMPLES_MAX 1024 /* grids kept per job */
 #define JOB_ROUNDS_MAX 4096  /* round records kept in memory; all are in the store */
 #define JOB_ROWS_MAX 1024
+#define JOB_TRACE_MAX 131072  /* bytes, as in ReportRequest */
 #define ENCODER_FILES_MAX 256 /* as Task.encoders */
 #define ENCODER_NAME_MAX 129
 #define ROW_NAME_MAX 65
@@ -195,6 +196,8 @@ struct job {
     size_t n_rounds;
     const struct grid_rec *grids;
     size_t n_grids;
+    char *trace; /* (m) of a step on several devices, the newest, as its worker sent it; or NULL */
+    size_t trace_len;
     uint64_t metric_n;      /* last n of the metrics */
     uint64_t metric_points; /* loss points in the store */
     uint64_t bytes_up, bytes_down, shard_bytes_down;

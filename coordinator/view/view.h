@@ -67,6 +67,11 @@ struct view_waiting {
     bool late;        /* longer than is usual, or nothing will come by itself */
 };
 
+/* A step of a job on several devices of a worker, as it sent it (docs/pipeline.md); borrowed until
+ * the next event.  -ERR_NOTFOUND: no such job, or none was sent since the coordinator started. */
+int view_trace(struct coordinator *co, uint64_t job_id, const char **ret, size_t *ret_len,
+               struct err *err);
+
 typedef void (*view_waiting_fn)(void *arg, const struct view_waiting *w);
 /* Everything that something waits for; job_id 0: of all jobs.  Tasks that nobody has taken for one
  * reason are one, the first, whose `what` tells how many more there are. */

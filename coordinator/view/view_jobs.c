@@ -288,6 +288,23 @@ int view_metrics(struct coordinator *co, uint64_t job_id, uint64_t after, size_t
     return rc < 0 ? rc : persist_metrics(co->store, job_id, after, limit, fn, arg, err);
 }
 
+int view_trace(struct coordinator *co, uint64_t job_id, const char **ret, size_t *ret_len,
+               struct err *err)
+{
+    struct job *j;
+    int rc = need_job(co, job_id, &j, err);
+    if (rc < 0)
+        return rc;
+    if (!j->trace)
+        return err_set(err, -ERR_NOTFOUND,
+                       "job %" PRIu64 " has no trace: none of its phases on a worker of several "
+                       "devices has ended since the coordinator started",
+                       job_id);
+    *ret = j->trace;
+    *ret_len = j->trace_len;
+    return 0;
+}
+
 /* ---- modules ------------------------------------------------------------- */
 
 static const char *outer_state(const struct coordinator *co, const struct job *j,

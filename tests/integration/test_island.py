@@ -78,7 +78,12 @@ def test_a_pipeline_has_the_bits_of_one_device(swarm, tmp_path):
         for tensor, values in one.items():
             assert np.array_equal(values, two[tensor]), (name, tensor)
     assert "over 1 pipeline of 2 stages in 4 micro-batches" in swarm.log("cpu,cpu")
-    trace = re.search("when each device did what in a step: (.*)", swarm.log("cpu,cpu")).group(1)
+    none = swarm.skerry("trace", "1")
+    assert none.returncode != 0 and "job 1 has no trace: none of its phases on a worker of several devices" in none.stderr
+    trace, picture = tmp_path / "trace.json", tmp_path / "trace.svg"
+    drawn = swarm.skerry("trace", "--out", trace, "--svg", picture)
+    assert drawn.returncode == 0, drawn.stderr
+    assert "<title>F 3: " in picture.read_text() and "cpu, copy 0, stage 1</text>" in picture.read_text()
     with open(trace, encoding="utf-8") as f:
         bars = [(e["tid"], e["name"]) for e in json.load(f)["traceEvents"] if e["ph"] == "X"]
     assert {(0, "F 3"), (1, "B 0"), (0, "SEND states 2"), (1, "STEP")} <= set(bars)

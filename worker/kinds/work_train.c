@@ -68,6 +68,7 @@ struct phase {
     double flops; /* the model's, in the steps since counted_ns */
     uint64_t counted_ns;
     uint64_t least_ns; /* that a step took */
+    bool traced;       /* a step of it left its trace */
     double peak_flops; /* the devices'; 0: not known */
     struct prefetch ahead;
     struct fragments *fragments; /* NULL: all is contributed at the end */
@@ -317,10 +318,27 @@ static void slow_down(struct phase *p, uint64_t ns)
     }
 }
 
-static void trace_next(const struct phase *p)
+/* The newest one stays. */
+static char *trace_path(const struct phase *p)
 {
-    char *path = file_join(p->e->state_dir, "trace.json"); /* the newest one stays */
+    return file_join(p->e->state_dir, "trace.json");
+}
+
+static void trace_next(struct phase *p)
+{
+    char *path = trace_path(p);
     island_trainer_trace(p->r->ranks, path);
+    p->traced = true;
+    mem_free(path);
+}
+
+/* Into the report; one that is too large stays here. */
+static void send_trace(const struct phase *p)
+{
+    struct err err = {0};
+    char *path = trace_path(p);
+    if (p->traced && file_read(path, TASK_TRACE_MAX, &p->w->result.trace, &err) < 0)
+        log_info("phase", "the trace of a step stays here: %s", err.msg);
     mem_free(path);
 }
 
@@ -486,6 +504,7 @@ static int finish(struct phase *p, struct err *err)
     feed_take_bad(p->feed, p->w);
     if (p->at.steps - p->first > 2)
         replica_stepped(p->e->replicas, p->r, (double)p->least_ns / 1e9);
+    send_trace(p);
     int rc = contribute_all(p, err);
     if (rc == 0)
         p->r->whole = true;

@@ -9,6 +9,7 @@
 
 #include "worker/order/kind.h"
 
+#define TASK_TRACE_MAX 131072 /* bytes of ReportRequest.trace */
 #define TASK_ENCODERS_MAX 256
 #define TASK_FILE_NAME_MAX 128
 #define TASK_CHANNELS_MAX 1024

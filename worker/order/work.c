@@ -63,6 +63,7 @@ void work_free(struct work *w)
         mem_free(w->result.classes[i]);
     mem_free(w->result.classes);
     mem_free(w->result.text);
+    buf_release(&w->result.trace);
     mem_free(w->result.sizes);
     struct err err = {0};
     if (w->temp_dir && file_remove_tree(w->temp_dir, &err) < 0)

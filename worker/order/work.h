@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 
 #include "common/base/base.h"
+#include "common/base/buf.h"
 #include "common/job/job.h"
 #include "common/net/pbmem.h"
 #include "proto/skerry.pb-c.h"
@@ -89,6 +90,7 @@ struct work_result {
     size_t n_classes;
     uint64_t uncaptioned; /* INGEST: images without a caption */
     char *text;           /* SAMPLE of texts; NULL: none */
+    struct buf trace;     /* TRAIN on several devices: a step's, or empty */
     uint64_t *sizes;      /* CLUSTER: samples of each of n_sizes partitions; freed with the work */
     size_t n_sizes;       /* at most TASK_PARTITIONS_MAX */
     uint64_t waited_ms;   /* for the network: before, in and after what was computed */
