@@ -26,8 +26,8 @@ static struct planner_options options(const struct job_train *t)
 {
     struct planner_options o = {.samples = t->batch,
                                 .only = PIPE_ORDERS,
-                                .shard = true,
-                                .fill = true,
+                                .shard = t->shard != JOB_SHARD_NONE,
+                                .fill = t->fill,
                                 .scratch = FILL_UNDERWAY,
                                 .group = FILL_GROUP};
     if (t->accumulate > 0)
