@@ -14,6 +14,14 @@
 #include "worker/order/task_model.h"
 
 #define SMALLER_MAX 16
+#define TRIED_MAX 16
+
+/* Seconds of a step, by plans that were tried since their predictions were close. */
+struct tried {
+    uint64_t job_id; /* 0: none */
+    uint32_t network;
+    double data, pipe;
+};
 
 /* A network whose steps turned out to need more memory than was planned. */
 struct smaller {
@@ -29,6 +37,8 @@ struct replicas {
     struct replica slots[REPLICAS_MAX];  /* trainer NULL: free */
     struct smaller smaller[SMALLER_MAX]; /* ring */
     unsigned n_smaller;
+    struct tried tried[TRIED_MAX]; /* ring */
+    unsigned n_tried;
 };
 
 struct replicas *replicas_new(struct island *is, const char *dir, uint64_t max_bytes)
@@ -322,9 +332,49 @@ static void say_predicted(const struct planner_candidate *pipe,
              pipe->plan.cuts[0].n, pipe->plan.cuts[0].micros, pipe->seconds, inside, alone);
 }
 
+static bool are_close(double a, double b)
+{
+    return isfinite(a) && a < PROFILE_CLOSE * b && b < PROFILE_CLOSE * a;
+}
+
+static int try_plan(struct replicas *rs, const struct model *m, const struct train_options *opt,
+                    const struct phase_plan *plan, double *ret)
+{
+    struct train_options o = *opt;
+    struct err err = {0};
+    o.accumulate = plan->accumulate;
+    int rc = profile_try(rs->is, m, &o, &plan->pipe, plan->costs, ret, &err);
+    if (rc < 0)
+        log_info("replica", "a plan cannot be tried: %s", err.msg);
+    return rc;
+}
+
+/* Both plans, once a job: their seconds become what is expected. */
+static void try_both(struct replicas *rs, const struct work *w, const struct model *m,
+                     const struct train_options *opt, struct phase_plan *data,
+                     struct phase_plan *pipe)
+{
+    struct tried *t = NULL;
+    for (size_t i = 0; i < TRIED_MAX; i++)
+        if (rs->tried[i].job_id == w->task->job_id &&
+            rs->tried[i].network == (uint32_t)w->task->network)
+            t = &rs->tried[i];
+    if (!t) {
+        struct tried new = {.job_id = w->task->job_id, .network = (uint32_t)w->task->network};
+        if (try_plan(rs, m, opt, data, &new.data) < 0 || try_plan(rs, m, opt, pipe, &new.pipe) < 0)
+            return;
+        log_info("replica", "tried: data parallelism %.3g s a step, %d stages %.3g s", new.data,
+                 pipe->pipe.cuts[0].n, new.pipe);
+        t = &rs->tried[rs->n_tried++ % TRIED_MAX];
+        *t = new;
+    }
+    data->seconds = t->data;
+    pipe->seconds = t->pipe;
+}
+
 /* With what was measured: a pipeline where it is faster, or cut so that it is as fast as it can be.
  * Whatever fails here leaves the plan that there is. */
-static void plan_by_profile(const struct replicas *rs, const struct model *m,
+static void plan_by_profile(struct replicas *rs, const struct work *w, const struct model *m,
                             struct train_options *opt, struct phase_plan *ret)
 {
     const bool asked = wants_pipeline(opt);
@@ -355,7 +405,12 @@ static void plan_by_profile(const struct replicas *rs, const struct model *m,
         rc = plan_parts(rs, m, opt, &other, &err);
         say_predicted(&pipe, &data, costs->n_frozen > 0);
     }
-    if (rc == 0 && pipe.seconds < (1 - PLANNER_SAME) * data.seconds)
+    double beaten = data.seconds;
+    if (rc == 0 && are_close(data.seconds, pipe.seconds)) {
+        try_both(rs, w, m, opt, ret, &other);
+        beaten = ret->seconds;
+    }
+    if (rc == 0 && other.seconds < (1 - PLANNER_SAME) * beaten)
         *ret = other;
     if (opt->accumulate_auto)
         opt->accumulate = ret->accumulate;
@@ -364,7 +419,7 @@ static void plan_by_profile(const struct replicas *rs, const struct model *m,
     if (rc == -ENOMEM && opt->fill && other.costs) { /* with frozen networks everywhere, perhaps */
         log_info("replica", "frozen encoders do not fit beside each stage: bubbles stay empty");
         opt->fill = false;
-        plan_by_profile(rs, m, opt, ret);
+        plan_by_profile(rs, w, m, opt, ret);
     }
 }
 
@@ -500,7 +555,7 @@ static int create(struct replicas *rs, const struct work *w, struct encoders *en
         model_free(model);
         return rc;
     }
-    plan_by_profile(rs, model, &opt, &phase);
+    plan_by_profile(rs, w, model, &opt, &phase);
     say(&phase, &opt);
     const struct plan plan = phase.memory;
     const uint64_t flat = island_device(rs->is, 0)->unified ? model->flat * sizeof(float) : 0;

@@ -7,7 +7,7 @@
 #include "worker/frozen/frozen_walk.h"
 #include "worker/train/ahead.h"
 
-enum { REPEATS = 5, SIZES = 2, SIZE_MOST = 4, MESSAGES = 8, FROZEN_REPEATS = 2 };
+enum { TRIES = 4, REPEATS = 5, SIZES = 2, SIZE_MOST = 4, MESSAGES = 8, FROZEN_REPEATS = 2 };
 #define ELEMENTS_MAX (8u << 20) /* of a vector that is updated or summed: more than caches hold */
 #define COLD (64u << 20)        /* bytes that are written between timings */
 #define LARGE (4u << 20)        /* bytes of a large message */
@@ -71,18 +71,25 @@ static void zeros_release(struct zeros *z)
     mem_free(z->pos);
 }
 
-static void zeros_make(struct zeros *z, const struct model *m, const struct net *net, unsigned n)
+static void zeros_make(struct zeros *z, const struct model *m, const struct net_options *opt,
+                       unsigned n)
 {
-    const struct batch_sizes sizes = net_batch_sizes(m, &net->opt);
+    const struct batch_sizes sizes = net_batch_sizes(m, opt);
     const size_t rows = (size_t)n * (size_t)(m->spec.context + 1);
     *z = (struct zeros){.keys = mem_alloc_array(n, sizeof *z->keys), .batch.count = n};
     z->batch.keys = z->keys;
     if (!model_is_text(&m->spec)) {
-        const bool latent = net->opt.encoders && net->opt.encoders->shift;
-        if (latent)
+        const struct net_encoders *e = opt->encoders;
+        if (e && e->shift && !e->fly)
             z->batch.moments = z->moments = mem_alloc_array(n * sizes.moments, sizeof *z->moments);
         else
             z->batch.images = z->images = mem_alloc_array(n, sizes.image);
+        if (sizes.caption_tokens > 0) {
+            z->batch.captions = z->ints = mem_alloc_array((size_t)n * sizes.caption_tokens, 4);
+            z->batch.caption_lengths = z->pos = mem_alloc_array(n, sizeof *z->pos);
+        }
+        for (unsigned i = 0; i < n && z->pos; i++)
+            z->pos[i] = 1;
         return;
     }
     z->ints = mem_alloc_array(rows, sizeof *z->ints);
@@ -110,7 +117,7 @@ static int time_size(struct net *net, const struct model *m, int samples, void *
 {
     const struct net_micro micro = {0, (unsigned)samples, true, true};
     struct zeros z;
-    zeros_make(&z, m, net, (unsigned)samples);
+    zeros_make(&z, m, &net->opt, (unsigned)samples);
     *f = *b = INFINITY;
     int rc = net_load(net, &z.batch, 1, err);
     for (int i = 0; i <= REPEATS && rc == 0; i++) { /* the first one warms up */
@@ -382,6 +389,44 @@ static int time_rank(void *arg, int rank, struct err *err)
     return rc < 0 ? rc : time_update(t, island_device(t->is, rank), &t->ranks[rank].step, err);
 }
 
+/* ---- a plan, tried ---- */
+
+static int take_steps(struct island_trainer *t, const struct batch *b, double *ret, struct err *err)
+{
+    struct step_result r;
+    int rc = 0;
+    *ret = INFINITY;
+    for (int i = 0; i <= TRIES && rc == 0; i++) { /* the first one warms up */
+        const uint64_t begun = clock_now_ns();
+        rc = island_trainer_step(t, b, b, &r, err);
+        *ret = i > 0 ? fmin(*ret, seconds_since(begun)) : *ret;
+    }
+    return rc;
+}
+
+int profile_try(struct island *is, const struct model *m, const struct train_options *opt,
+                const struct pipe_plan *plan, const struct costs *costs, double *ret,
+                struct err *err)
+{
+    const struct net_options net = train_net_options(opt);
+    struct island_trainer *t = NULL;
+    struct zeros z;
+    float *flat = model_flat_new(m);
+    int rc = flat ? island_trainer_new(is, m, opt, plan, costs, &t, err)
+                  : err_set(err, -ENOMEM, "no memory to try a plan");
+    zeros_make(&z, m, &net, (unsigned)opt->batch);
+    if (rc == 0)
+        rc = trainer_set(island_trainer_first(t), flat, err);
+    if (rc == 0)
+        rc = island_trainer_follow(t, ISLAND_ALL, err);
+    if (rc == 0)
+        rc = take_steps(t, &z.batch, ret, err);
+    zeros_release(&z);
+    island_trainer_free(t);
+    mem_free(flat);
+    return rc;
+}
+
 /* ---- as costs ---- */
 
 /* What a sample takes in a slot of the part, and what it sends upwards. */
@@ -552,6 +597,7 @@ int profile_get(struct island *is, const struct model *m, const struct train_opt
     for (int i = 0; i < island_size(is) && opt->encoders; i++) {
         t->ranks[i].stub = opt->encoders[i];
         t->ranks[i].stub.captions = no_captions;
+        t->ranks[i].stub.fly = false;
     }
     const uint64_t begun = clock_now_ns();
     rc = measure(t, err);

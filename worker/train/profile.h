@@ -25,6 +25,13 @@
  * there is one.  -EINVAL: a model of one block, or one that cannot be cut. */
 int profile_get(struct island *is, const struct model *m, const struct train_options *opt,
                 uint64_t memory, const char *state_dir, struct costs *ret, struct err *err);
+/* Plans whose predictions lie closer than this are tried. */
+#define PROFILE_CLOSE 1.35
+/* Seconds of a step of a plan, tried: a trainer is made, takes a few steps on zeros, and is freed.
+ * opt, plan and costs as island_trainer_new takes them.  -ENOMEM where it does not fit just now. */
+int profile_try(struct island *is, const struct model *m, const struct train_options *opt,
+                const struct pipe_plan *plan, const struct costs *costs, double *ret,
+                struct err *err);
 /* The next profile_get measures again. */
 void profile_forget(const struct island *is, const struct model *m, const struct train_options *opt,
                     const char *state_dir);
