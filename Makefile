@@ -67,6 +67,7 @@ LINK_proto        := $(call pkg,libprotobuf-c)
 LINK_kernels      := -ldnnl -lgomp
 LINK_common/outer := $(LINK_common/st)
 LINK_common/net   := $(call pkg,libuv libprotobuf-c libcurl gnutls libmicrohttpd jansson) $(LINK_common/base)
+LINK_common/trainer := $(call pkg,libprotobuf-c) $(LINK_common/base)
 LINK_coordinator  := $(LINK_common/net) $(LINK_common/job) $(call pkg,sqlite3)
 LINK_worker        = $(LINK_common/net) $(LINK_common/data) $(LINK_common/job) $(LINK_kernels)
 LINK_cli          := $(LINK_common/net) $(LINK_common/data) $(LINK_common/job)
@@ -87,7 +88,7 @@ endif
 
 # ---- layers: an archive each; DEPS say what a layer may link -----------
 # A layer is a folder, or a program with its rooms; tests/tools/check_layers.py knows the rooms.
-LAYERS := common/base common/st common/component common/job common/data proto common/outer common/net \
+LAYERS := common/base common/st common/component common/job common/data proto common/outer common/net common/trainer \
           kernels coordinator worker cli
 DEPS_common/base  :=
 DEPS_common/st    := common/base
@@ -98,8 +99,9 @@ DEPS_proto        :=
 DEPS_common/outer := common/st common/base
 DEPS_common/net   := proto common/base
 DEPS_kernels      := common/base
+DEPS_common/trainer := proto common/base
 DEPS_coordinator  := common/outer common/net proto common/job common/st common/base
-DEPS_worker       := common/outer common/net proto kernels common/data common/job common/component common/st common/base
+DEPS_worker       := common/outer common/trainer common/net proto kernels common/data common/job common/component common/st common/base
 DEPS_cli          := common/net proto common/data common/job common/component common/st common/base
 
 DIRS_kernels      := kernels kernels/device kernels/cpu $(if $(filter 1,$(CUDA)),kernels/cuda)
@@ -207,6 +209,31 @@ $$(BIN)/$(1): $$(O)/$(MAIN_$(1))/main.o $$(LIBS_$(MAIN_$(1)))
 	$$(call say,LD)mkdir -p $$(@D) && $$(CC) $$(ALL_LDFLAGS) -o $$@ $$^ $$(LINK_$(MAIN_$(1))) $$(ALL_LDLIBS)
 endef
 $(foreach p,$(PROGRAMS),$(eval $(call program,$(p))))
+
+# ---- libskerry: what a trainer links, without anything else of ours -----
+# Position-independent objects of a tree of their own; only what skerry.h names is to be seen.
+SKERRY_SRC := libskerry/skerry.c common/trainer/channel.c common/base/err.c common/base/mem.c common/base/str.c
+SKERRY_OBJ := $(SKERRY_SRC:%.c=$(O)/pic/%.o) $(O)/pic/gen/proto/trainer.pb-c.o
+SKERRY_LIBS := $(O)/libskerry.a $(O)/libskerry.so
+PIC := -fPIC -fvisibility=hidden
+
+$(O)/pic/%.o: %.c $(STAMP) | $(PB_H)
+	$(call say,CC)$(COMPILE) $(PIC) -MMD -MP -c -o $@ $<
+$(O)/pic/gen/%.o: $(GEN)/%.c $(STAMP)
+	$(call say,CC)mkdir -p $(@D) && $(CC) $(ALL_CPPFLAGS) -std=c11 $(OPT) $(PIC) -w -MMD -MP -c -o $@ $<
+$(O)/libskerry.a: $(SKERRY_OBJ)
+	$(call say,AR)rm -f $@ && $(AR) rcsD $@ $^
+$(O)/libskerry.so: $(SKERRY_OBJ)
+	$(call say,LD)$(CC) -shared $(filter-out -pie,$(ALL_LDFLAGS)) -Wl,-soname,libskerry.so.1 -o $@ $^ $(LINK_proto) $(ALL_LDLIBS)
+
+# The example of a trainer in C, as a user would build it.
+$(BIN)/../examples/trainer-c: examples/trainer-c/trainer.c $(O)/libskerry.a libskerry/skerry.h
+	$(call say,LD)mkdir -p $(@D) && $(CC) -I. $(CFLAGS) -O2 $(WARN) -o $@ $< $(O)/libskerry.a \
+	  $(LINK_proto) -lm
+
+.PHONY: libskerry
+libskerry: $(SKERRY_LIBS) ## the library of trainers, static and shared
+all: libskerry
 
 .PHONY: deps install clean
 deps: ## install what building, the demo and the tests need (Debian 12)

@@ -4,11 +4,13 @@
 
 #include "cli/cli.h"
 #include "cli/model_folder.h"
+#include "cli/trainer_files.h"
 #include "cli/upload.h"
 #include "common/job/family.h"
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/job/recipe.h"
+#include "common/st/st.h"
 #include "common/data/captions.h"
 #include "common/data/tokenizer.h"
 
@@ -34,9 +36,9 @@ static int open_tokenizer(const char *job_path, struct job_file *job, struct err
     const char *given = job->spec.data.tokenizer;
     if (!job_is_text(&job->spec))
         return given ? err_set(err, -ERR_CONFIG,
-                               "%s: data.tokenizer is given, but model.type dit "
-                               "is for images",
-                               job_path)
+                               "%s: data.tokenizer is given, but model.type %s "
+                               "is for %s",
+                               job_path, job_family(&job->spec)->name, job_family(&job->spec)->what)
                      : 0;
     if (!given) {
         job->tokenizer = tokenizer_bytes();
@@ -96,6 +98,29 @@ static int open_dataset(const char *job_path, struct job_file *job, struct err *
     return rc < 0 || text ? rc : check_images(job_path, job, err);
 }
 
+static int check_trainer(const char *job_path, struct job_file *job, struct err *err)
+{
+    if (!job->spec.trainer.files)
+        return 0;
+    job->trainer_files = find_path(job_path, job->spec.trainer.files);
+    int rc = trainer_files_check(job->trainer_files, err);
+    return rc < 0 ? err_wrap(err, "%s", job_path) : 0;
+}
+
+/* A safetensors file, or a folder with one: what it must hold, the trainer says. */
+static int check_users_weights(const char *job_path, struct job_file *job, struct err *err)
+{
+    if (file_is_dir(job->warm_start)) {
+        char *inside = file_join(job->warm_start, "model.safetensors");
+        mem_free(job->warm_start);
+        job->warm_start = inside;
+    }
+    struct st st = {0};
+    int rc = st_open(job->warm_start, &st, err);
+    st_release(&st);
+    return rc < 0 ? err_wrap(err, "%s: model.warm_start", job_path) : 0;
+}
+
 static int check_warm_start(const char *job_path, struct job_file *job, struct err *err)
 {
     const char *given = job->spec.model.warm_start;
@@ -110,6 +135,8 @@ static int check_warm_start(const char *job_path, struct job_file *job, struct e
         .caption_tokens = (uint32_t)job->encoders.caption_tokens,
     };
     job->warm_start = find_path(job_path, given);
+    if (job_family(&job->spec)->external)
+        return check_users_weights(job_path, job, err);
     int rc = model_folder_check(job->warm_start, &job->spec, &facts, err);
     return rc < 0 ? err_wrap(err, "%s", job_path) : 0;
 }
@@ -174,6 +201,8 @@ int job_file_open(const char *path, struct job_file *ret, struct err *err)
         rc = open_dataset(path, &job, err);
     if (rc == 0)
         rc = check_warm_start(path, &job, err);
+    if (rc == 0)
+        rc = check_trainer(path, &job, err);
     if (rc < 0)
         goto refused;
     *ret = job;
@@ -191,6 +220,7 @@ void job_file_close(struct job_file *job)
     encoders_close(&job->encoders);
     mem_free(job->tokenizer_path);
     mem_free(job->warm_start);
+    mem_free(job->trainer_files);
     job_release(&job->spec);
     buf_release(&job->text);
     memset(job, 0, sizeof *job);
@@ -422,7 +452,9 @@ static int upload_files(struct cli *cli, const struct job_file *job, bool progre
             json_object_set_new(body, "tokenizer", blob);
     }
     if (rc == 0 && job->warm_start) {
-        char *weights = model_folder_weights(job->warm_start, &job->spec);
+        char *weights = job_family(&job->spec)->external
+                            ? str_dup(job->warm_start)
+                            : model_folder_weights(job->warm_start, &job->spec);
         rc = upload_file(cli, weights, "the warm start", progress, &blob, err);
         if (rc == 0)
             json_object_set_new(body, "warm_start", blob);
@@ -441,6 +473,8 @@ int job_file_submit(struct cli *cli, struct job_file *job, bool progress, uint64
     int rc = upload_files(cli, job, progress, body, err);
     if (rc == 0)
         rc = encoders_upload(cli, &job->encoders, progress, body, err);
+    if (rc == 0 && job->trainer_files)
+        rc = trainer_files_upload(cli, job->trainer_files, progress, body, err);
     if (rc == 0 && job->dataset)
         rc = upload_dataset(cli, job, progress, body, err);
     if (rc < 0) {

@@ -22,6 +22,7 @@ struct job_file {
     char *tokenizer_path;        /* NULL: none is given */
     struct tokenizer *tokenizer; /* of text: that file, else bytes; NULL for images */
     char *warm_start;            /* the folder, NULL: none */
+    char *trainer_files;         /* the folder, NULL: none */
     struct encoders encoders;    /* frozen networks in front of the model */
     uint32_t partitions;         /* that the recipe makes of the data */
     struct dataset *dataset;     /* NULL for data.url, and for the data of a teacher */

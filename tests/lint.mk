@@ -19,7 +19,7 @@ proto-baseline: ## record additions to the wire schema in proto/baseline.txt
 	@$(PYTHON) tests/tools/check_proto.py --update
 
 # Each header compiles alone.
-HEADERS = $(sort $(shell find common kernels coordinator worker cli -name '*.h' ! -path 'kernels/cuda/*'))
+HEADERS = $(sort $(shell find common kernels libskerry coordinator worker cli -name '*.h' ! -path 'kernels/cuda/*'))
 headers: $(PB_H)
 	@for h in $(HEADERS); do \
 	  $(CC) $(ALL_CPPFLAGS) -std=c11 -Wall -Wextra -Wno-unused-function -Wno-unused-parameter \

@@ -40,6 +40,8 @@ struct options {
     uint64_t threads, cache_limit, bytes_per_s;
     double throttle;
     const char *models;
+    bool allow_trainers;
+    uint64_t trainer_memory;
     const char *plan, *profile;
     const char *spot, *spot_at;
     uint64_t max_source;
@@ -131,6 +133,11 @@ static int parse(struct options *o, int argc, char **argv, struct err *err)
          "metadata service, runs a program until it ends with status 0, or waits for a file"},
         {"spot-metadata", 0, ARGS_STR, &o->spot_at, "URL",
          "where --spot asks (default: " SPOT_METADATA ")"},
+        {"allow-trainers", 0, ARGS_BOOL, &o->allow_trainers, NULL,
+         "run the programs that come with jobs (model.type external): whoever may submit jobs then "
+         "runs commands on this machine as this user"},
+        {"trainer-memory", 0, ARGS_BYTES, &o->trainer_memory, "SIZE",
+         "most memory that such a program takes (default: as much as there is)"},
         {"throttle", 0, ARGS_DOUBLE, &o->throttle, "N",
          "make each training step take N times as long, for others on the machine or to "
          "try a swarm of unlike workers",
@@ -245,6 +252,8 @@ static int open_engine(struct daemon *d, struct err *err)
         .image_cache_bytes = IMAGE_CACHE_BYTES,
         .throttle = d->opt.throttle,
         .models = d->opt.models,
+        .allow_trainers = d->opt.allow_trainers,
+        .trainer_memory = d->opt.trainer_memory,
         .state_dir = d->dir.state,
         .cache = d->cache,
         .modules = d->modules,
@@ -318,6 +327,7 @@ static int open_agent(struct daemon *d, struct err *err)
                     .name = d->name,
                     .device = d->device,
                     .memory_bytes = d->memory_bytes,
+                    .allows_trainers = d->opt.allow_trainers,
                     .threads = d->threads},
         .arg = d,
         .on_end = on_end,

@@ -103,6 +103,8 @@ static Skerry__V1__Failure fault_of(int code)
     switch (code) {
     case -ERR_DEVICE:
         return SKERRY__V1__FAILURE__FAILURE_DEVICE;
+    case -ERR_TRAINER:
+        return SKERRY__V1__FAILURE__FAILURE_TRAINER;
     case -ENOMEM:
         return SKERRY__V1__FAILURE__FAILURE_MEMORY;
     case -EAGAIN:

@@ -24,7 +24,8 @@
     X(1009, CONFIG, "invalid configuration")                                                       \
     X(1010, DEVICE, "device failure")                                                              \
     X(1011, NOTFOUND, "not found")                                                                 \
-    X(1012, UNIMPLEMENTED, "not known to this version")
+    X(1012, UNIMPLEMENTED, "not known to this version")                                            \
+    X(1013, TRAINER, "the job's own trainer failed")
 
 /* ERR_FORMAT and so on; code is their negative. */
 enum err_code {

@@ -1,6 +1,7 @@
 #include "common/job/family.h"
 
 #include "common/job/conf.h"
+#include "common/job/recipe.h"
 
 #define TOKENS_MAX 4096
 #define PROMPTS_MAX 8192  /* bytes of all captions that are drawn, as SampleTask.prompt */
@@ -270,6 +271,66 @@ static int context(const struct job_spec *s)
     return s->model.context;
 }
 
+static int no_tokens(const struct job_spec *s)
+{
+    return 0;
+}
+
+/* "NAME=VALUE", and not a name by which the worker speaks. */
+static int check_env(const struct yaml_doc *doc, const struct conf_strs *env, struct err *err)
+{
+    for (size_t i = 0; i < env->n; i++) {
+        const char *item = env->items[i], *end = strchr(item, '=');
+        if (!end || end == item || strcspn(item, " \t") < (size_t)(end - item))
+            return conf_error(doc, "trainer.env", err, "holds '%.80s', expected NAME=VALUE", item);
+        if (str_starts(item, "SKERRY_"))
+            return conf_error(doc, "trainer.env", err,
+                              "holds '%.80s': names that begin with SKERRY_ are the worker's",
+                              item);
+    }
+    return 0;
+}
+
+static int check_patterns(const struct yaml_doc *doc, const char *key, const struct conf_strs *list,
+                          struct err *err)
+{
+    for (size_t i = 0; i < list->n; i++)
+        if (list->items[i][strspn(list->items[i], " ")] == '\0')
+            return conf_error(doc, key, err, "holds an empty pattern; leave it out");
+    return 0;
+}
+
+/* The blocks are those of trainer.levels, or one without a name. */
+static int check_external(const struct yaml_doc *doc, struct job_spec *s, struct err *err)
+{
+    const struct job_trainer *t = &s->trainer;
+    const struct job_family *f = job_family(s);
+    if (!t->command || !*t->command)
+        return conf_error(doc, "trainer.command", err,
+                          "is missing; give the command that starts the trainer, such as "
+                          "`python3 train.py`");
+    if (s->data.kind == JOB_KIND_AUTO)
+        return conf_error(doc, "data.kind", err,
+                          "is missing; a trainer learns from images, texts or none, which is data "
+                          "of its own");
+    if (!f->data && (s->data.path || s->data.url.n))
+        return conf_error(doc, "data.kind", err,
+                          "is none, but data.path or data.url is given; leave out one");
+    if (t->levels.n > COMPOSITION_BLOCKS_MAX)
+        return conf_error(doc, "trainer.levels", err, "has %zu blocks, at most %d are possible",
+                          t->levels.n, COMPOSITION_BLOCKS_MAX);
+    int rc = check_env(doc, &t->env, err);
+    if (rc == 0)
+        rc = check_patterns(doc, "trainer.tensors", &t->tensors, err);
+    if (rc == 0)
+        rc = check_patterns(doc, "trainer.levels", &t->levels, err);
+    s->model.depth = t->levels.n > 0 ? (int)t->levels.n : 1;
+    s->model.tied = false;
+    if (t->levels.n > 0 && !conf_find(doc, "recipe.private_embeddings") && s->recipe.levels.n > 0)
+        s->recipe.private_embeddings = true; /* what is in no block */
+    return rc;
+}
+
 /* ---- rows ---- */
 
 static const char *const llama_keys[] = {
@@ -297,11 +358,45 @@ static const char *const dit_keys[] = {
     NULL,
 };
 
+/* What a trainer decides itself. */
+static const char *const external_without[] = {
+    "encoders",
+    "router",
+    "model.preset",
+    "model.dim",
+    "model.depth",
+    "model.heads",
+    "train.beta1",
+    "train.beta2",
+    "train.eps",
+    "train.clip",
+    "train.ema",
+    "train.recompute",
+    "train.stages",
+    "train.parallel",
+    "train.accumulate",
+    "train.weight_decay",
+    "partition.features",
+    "recipe.reshard",
+    "recipe.private_blocks",
+    "outer.fragments",
+    "outer.delay",
+    "outer.mix",
+    NULL,
+};
+#define EXTERNAL_KEYS "data.kind", "trainer"
+static const char *const external_keys[] = {EXTERNAL_KEYS, NULL};
+static const char *const external_text_keys[] = {
+    EXTERNAL_KEYS,   "model.context",      "data.text_field", "sample.prompt",
+    "sample.tokens", "sample.temperature", "sample.top_p",    NULL,
+};
+
 static const struct job_family families[] = {
     [JOB_MODEL_DIT] = {.name = "dit",
                        .what = "images",
                        .samples = "images",
                        .drawn = "samples.png",
+                       .data = true,
                        .mixes = true,
                        .features = JOB_FEATURES_PIXELS,
                        .keys = dit_keys,
@@ -309,6 +404,8 @@ static const struct job_family families[] = {
                        .complete = check_dit},
     [JOB_MODEL_LLAMA] = {.name = "llama",
                          .texts = true,
+                         .data = true,
+                         .packs = true,
                          .what = "texts",
                          .samples = "pieces of text",
                          .drawn = "sample.txt",
@@ -317,15 +414,49 @@ static const struct job_family families[] = {
                          .keys = llama_keys,
                          .tokens = context,
                          .complete = check_llama},
+    /* By data.kind. */
+    [JOB_MODEL_EXTERNAL] = {.name = "external",
+                            .external = true,
+                            .data = true,
+                            .what = "images",
+                            .samples = "images",
+                            .drawn = "samples.png",
+                            .features = JOB_FEATURES_PIXELS,
+                            .keys = external_keys,
+                            .without = external_without,
+                            .tokens = no_tokens,
+                            .complete = check_external},
+    {.name = "external",
+     .texts = true,
+     .external = true,
+     .data = true,
+     .what = "texts",
+     .samples = "pieces of text",
+     .drawn = "sample.txt",
+     .features = JOB_FEATURES_NGRAMS,
+     .keys = external_text_keys,
+     .without = external_without,
+     .tokens = context,
+     .complete = check_external},
+    {.name = "external",
+     .external = true,
+     .what = "data of its own",
+     .samples = "samples",
+     .drawn = "samples.png",
+     .keys = external_keys,
+     .without = external_without,
+     .tokens = no_tokens,
+     .complete = check_external},
 };
 enum { N_FAMILIES = sizeof families / sizeof *families };
 
-const struct job_family *job_family_at(int type)
+const struct job_family *job_family_at(int i)
 {
-    return type >= 0 && type < N_FAMILIES ? &families[type] : NULL;
+    return i >= 0 && i < N_FAMILIES ? &families[i] : NULL;
 }
 
 const struct job_family *job_family(const struct job_spec *spec)
 {
-    return &families[spec->model.type];
+    const bool other = spec->model.type == JOB_MODEL_EXTERNAL && spec->data.kind > JOB_KIND_IMAGES;
+    return &families[spec->model.type + (other ? spec->data.kind - JOB_KIND_IMAGES : 0)];
 }

@@ -18,23 +18,27 @@ struct job_family {
      * loss is nats a token (also bits per byte), what is drawn goes on from a prompt.  Else images
      * with classes: the loss is of an image, what is drawn is of classes. */
     bool texts;
-    const char *what;                        /* "images", "texts" */
-    const char *samples;                     /* what a shard holds: "images", "pieces of text" */
-    const char *drawn;                       /* file of what was drawn last: "samples.png" */
-    bool mixes;                              /* a router can mix networks of it */
-    bool chunks;                             /* a sample's parts can be routed apart */
+    bool external;       /* trained by a program of the user's */
+    bool data;           /* it learns from data that the job has; else its trainer reads its own */
+    bool packs;          /* pieces of text fill rows of model.context */
+    const char *what;    /* "images", "texts" */
+    const char *samples; /* what a shard holds: "images", "pieces of text" */
+    const char *drawn;   /* file of what was drawn last: "samples.png" */
+    bool mixes;          /* a router can mix networks of it */
+    bool chunks;         /* a sample's parts can be routed apart */
     enum job_features features;              /* what samples are told apart by, without a model */
-    const char *const *keys;                 /* that no other family has; NULL ends them */
+    const char *const *keys;                 /* that not all families have; NULL ends them */
+    const char *const *without;              /* that all the others have */
     int (*tokens)(const struct job_spec *s); /* as job_tokens */
     /* Completes the sections model and router and checks them. */
     int (*complete)(const struct yaml_doc *doc, struct job_spec *s, struct err *err);
 };
 
-/* That of model.type. */
+/* That of model.type, and of data.kind where that says more. */
 const struct job_family *job_family(const struct job_spec *spec);
 
-/* The families one by one, by enum job_model_type; NULL after the last. */
-const struct job_family *job_family_at(int type);
+/* The families one by one; NULL after the last. */
+const struct job_family *job_family_at(int i);
 
 /* Are the samples texts?  Else images. */
 static inline bool job_is_text(const struct job_spec *spec)

@@ -72,6 +72,8 @@ static int check_name(const struct yaml_doc *doc, struct job_spec *s, struct err
 static int check_data(const struct yaml_doc *doc, struct job_spec *s, struct err *err)
 {
     const struct job_data *d = &s->data;
+    if (!job_family(s)->data)
+        return 0;
     if (d->path && !*d->path)
         return conf_error(doc, "data.path", err, "is empty, expected a folder or a tar");
     if (!d->path && d->url.n == 0)
@@ -130,6 +132,10 @@ static int check_training(const struct yaml_doc *doc, struct job_spec *s, struct
     if (!str_is_name(s->recipe.name, 64))
         return conf_error(doc, "recipe.name", err, "is '%.80s', expected a name such as diloco",
                           s->recipe.name);
+    if (s->eval.every && !job_family(s)->data)
+        return conf_error(doc, "eval.every", err,
+                          "is %d, but data.kind is none: there is nothing to evaluate on",
+                          s->eval.every);
     if (s->eval.every && s->data.holdout == 0 && !s->data.holdout_path)
         return conf_error(doc, "eval.every", err,
                           "is %d, but data.holdout is 0: there is nothing to evaluate on",
@@ -163,11 +169,11 @@ static int complete_outer(const struct yaml_doc *doc, struct job_spec *s, struct
 }
 
 /* What says which model it is, and how it is composed. */
-static const char *const shape_keys[] = {
-    "name",        "model",        "router",          "recipe",
-    "data.path",   "data.url",     "data.tokenizer",  "data.image_size",
-    "train.batch", "outer.rounds", "outer.fragments", "outer.async",
-    NULL};
+static const char *const shape_keys[] = {"name",           "model",           "router",
+                                         "recipe",         "data.path",       "data.url",
+                                         "data.tokenizer", "data.image_size", "train.batch",
+                                         "outer.rounds",   "outer.fragments", "outer.async",
+                                         "data.kind",      "trainer",         NULL};
 
 static const struct {
     int (*check)(const struct yaml_doc *doc, struct job_spec *s, struct err *err);
@@ -232,16 +238,29 @@ int job_tokens(const struct job_spec *spec)
 static const char *const mixture_keys[] = {"sample.strategy", "sample.remote",
                                            "recipe.divide_batch"};
 
+static bool is_among(const char *key, const char *const *keys)
+{
+    while (*keys && strcmp(*keys, key) != 0)
+        keys++;
+    return *keys != NULL;
+}
+
 static int check_families(const struct yaml_doc *doc, const struct job_spec *s, struct err *err)
 {
     const struct job_family *own = job_family(s), *f;
-    for (int type = 0; (f = job_family_at(type)) != NULL; type++)
+    for (int n = 0; (f = job_family_at(n)) != NULL; n++)
         for (size_t i = 0; f != own && f->keys[i]; i++)
-            if (conf_find(doc, f->keys[i]))
+            if (conf_find(doc, f->keys[i]) && !is_among(f->keys[i], own->keys))
                 return conf_error(doc, f->keys[i], err,
                                   "is of %s alone, but model.type is %s: it would do nothing; "
                                   "leave it out",
-                                  f->what, own->name);
+                                  f->external ? "model.type external" : f->what, own->name);
+    for (size_t i = 0; own->without && own->without[i]; i++)
+        if (conf_find(doc, own->without[i]))
+            return conf_error(doc, own->without[i], err,
+                              "would do nothing: model.type is %s, whose trainer sees to that "
+                              "itself; leave it out",
+                              own->name);
     return 0;
 }
 

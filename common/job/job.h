@@ -13,7 +13,9 @@
 #define JOB_SPEC_MAX 32768 /* bytes of YAML; also the limit on the wire */
 #define JOB_CHANNELS 3     /* pixels scaled to [-1, 1] */
 
-enum job_model_type { JOB_MODEL_DIT, JOB_MODEL_LLAMA };
+enum job_model_type { JOB_MODEL_DIT, JOB_MODEL_LLAMA, JOB_MODEL_EXTERNAL };
+/* What the samples are; AUTO: what the model's family has. */
+enum job_data_kind { JOB_KIND_AUTO, JOB_KIND_IMAGES, JOB_KIND_TEXTS, JOB_KIND_NONE };
 enum job_schedule { JOB_SCHEDULE_CONSTANT, JOB_SCHEDULE_COSINE, JOB_SCHEDULE_DECAY };
 enum job_precision { JOB_PRECISION_AUTO, JOB_PRECISION_BF16, JOB_PRECISION_F32 };
 enum job_t { JOB_T_LOGIT_NORMAL, JOB_T_UNIFORM };
@@ -68,6 +70,7 @@ enum job_parallel { JOB_PARALLEL_AUTO, JOB_PARALLEL_DATA, JOB_PARALLEL_PIPELINE 
 enum job_crop { JOB_CROP_CENTER, JOB_CROP_RANDOM };
 
 struct job_data {
+    int kind;                 /* enum job_data_kind; external */
     char *path;               /* exactly one of path and url; relative to the CLI's directory */
     struct conf_strs url;     /* http(s) tars */
     int image_size;           /* pixels, square */
@@ -107,6 +110,16 @@ struct job_model {
     double rope_theta, norm_eps;
     bool tied;        /* the head shares the embedding */
     char *warm_start; /* a folder with model.safetensors and config.json; NULL: from the seed */
+};
+
+/* A program of the user's that trains in place of our own networks (docs/trainers.md). */
+struct job_trainer {
+    char *command; /* as a shell reads it; in the folder of files */
+    char *files;   /* a folder, relative to the CLI's directory; NULL: none */
+    struct conf_strs env;
+    char *setup;              /* run once per state of files and setup; NULL: nothing */
+    struct conf_strs tensors; /* patterns of names; none: all */
+    struct conf_strs levels;  /* of each the patterns, apart by blanks: a block of the model */
 };
 
 /* The classifier that mixes experts: a small DiT.  Zeros in the file: as the model
@@ -219,6 +232,7 @@ struct job_spec {
     struct job_data data;
     struct job_encoders encoders;
     struct job_model model;
+    struct job_trainer trainer;
     struct job_router router;
     struct job_train train;
     struct job_recipe recipe;

@@ -7,7 +7,8 @@
 #define SIDE_MAX 4096 /* of a shape */
 
 /* In the order of the enums of job.h. */
-static const char *const model_names[] = {"dit", "llama", NULL};
+static const char *const model_names[] = {"dit", "llama", "external", NULL};
+static const char *const kind_names[] = {"auto", "images", "texts", "none", NULL};
 static const char *const parallel_names[] = {"auto", "data", "pipeline", NULL};
 static const char *const shard_names[] = {"auto", "none", "optimizer", NULL};
 static const char *const crop_names[] = {"center", "random", NULL};
@@ -28,6 +29,9 @@ _Static_assert(JOB_STRATEGY_TOP1 == 0 && JOB_STRATEGY_ORACLE == 5,
                "strategies travel and are kept by their numbers");
 
 static const struct conf_key data_keys[] = {
+    CONF(struct job_data, kind, ENUM, .names = kind_names, .def = "auto",
+         .doc = "external: what the samples are; none: the trainer reads data of its own, and is "
+                "told its replica, of how many, and a seed. auto: what the model's type has"),
     CONF(struct job_data, path, STR,
          .doc = "images: folder of class folders, a WebDataset tar, a folder of tars, or a range "
                 "such as `part-{000..011}.tar`; text: .jsonl, .jsonl.zst, .txt, .bin, or a folder "
@@ -124,6 +128,26 @@ static const struct conf_key model_keys[] = {
     CONF(struct job_model, warm_start, STR,
          .doc = "a folder with model.safetensors and config.json, as `skerry export` writes it: "
                 "version 0 of every module comes from there"),
+    CONF_END,
+};
+
+static const struct conf_key trainer_keys[] = {
+    CONF(struct job_trainer, command, STR,
+         .doc = "what a worker starts, as a shell reads it, in a copy of the folder of files; "
+                "required for model.type external"),
+    CONF(struct job_trainer, files, STR,
+         .doc = "a folder with the trainer's program; it travels once, at most 64 MiB"),
+    CONF(struct job_trainer, env, STRS, .doc = "its environment, `NAME=VALUE`"),
+    CONF(struct job_trainer, setup, STR,
+         .doc = "a command that is run once on each worker before the trainer, such as "
+                "`pip install -t lib -r requirements.txt`"),
+    CONF(struct job_trainer, tensors, STRS,
+         .doc = "which tensors are synchronised: patterns over their names, such as `*lora_*`; the "
+                "others stay as the trainer begins with them; none: all that are trained"),
+    CONF(struct job_trainer, levels, STRS,
+         .doc = "the model's blocks in their order, each as patterns apart by blanks, such as "
+                "`layers.0.* layers.1.*`; recipe.levels divides them, and tensors that are in none "
+                "are what recipe.private_embeddings speaks of"),
     CONF_END,
 };
 
@@ -352,6 +376,8 @@ const struct conf_key job_spec_keys[] = {
          .doc = "Frozen networks in front of the model, in the folders of diffusers and "
                 "transformers."),
     CONF(struct job_spec, model, SECTION, .sub = model_keys, .doc = "What to train."),
+    CONF(struct job_spec, trainer, SECTION, .sub = trainer_keys,
+         .doc = "The program that trains (model.type external)."),
     CONF(struct job_spec, router, SECTION, .sub = router_keys,
          .doc = "The classifier that mixes experts (recipe ddm): a small DiT."),
     CONF(struct job_spec, train, SECTION, .sub = train_keys,

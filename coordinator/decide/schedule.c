@@ -20,6 +20,10 @@ static uint64_t held_back(uint64_t now, uint64_t worker, const struct schedule_t
         *ret_why = "waits after a failure";
         return t->not_before_ms;
     }
+    if (t->needs_trainers && !o->trainers) {
+        *ret_why = "needs a worker that was started with --allow-trainers";
+        return UINT64_MAX;
+    }
     if (t->needs_helper && !o->helper) {
         *ret_why = "needs another worker that evaluates its experts";
         return now + HELPER_MS;

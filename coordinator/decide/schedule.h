@@ -36,11 +36,13 @@ struct schedule_task {
     uint64_t ready_ms;                 /* since when it may run */
     uint64_t not_before_ms;            /* back-off of all workers; 0: none */
     uint32_t job_leases;               /* leases the job holds now */
-    uint32_t lag;      /* TRAIN: rounds that its path is ahead of the job's last one */
-    bool needs_helper; /* another worker must have time for what it asks */
+    uint32_t lag;        /* TRAIN: rounds that its path is ahead of the job's last one */
+    bool needs_trainers; /* a program of the user's computes it */
+    bool needs_helper;   /* another worker must have time for what it asks */
 };
 
 struct schedule_options {
+    bool trainers;                      /* the worker runs such programs */
     bool helper;                        /* somebody else is left to help those that ask */
     const struct schedule_small *small; /* the worker's */
     unsigned n_small;

@@ -1,5 +1,6 @@
 #include "coordinator/job/draw.h"
 
+#include "coordinator/job/query.h"
 #include "coordinator/job/shards.h"
 #include "coordinator/job/tasks.h"
 #include "coordinator/state/core.h"
@@ -49,7 +50,8 @@ static struct task *make_eval(struct coordinator *co, struct job *j, uint32_t pa
                               bool mixture)
 {
     uint32_t partition = mixture ? PARTITION_ALL : j->comp.paths[path].partition;
-    if (shards_sum(j, partition, true).samples == 0 || j->spec.eval.samples <= 0)
+    if (shards_sum(j, partition, true).samples == 0 || j->spec.eval.samples <= 0 ||
+        !query_can(j, "evaluates"))
         return NULL;
     struct task *t = task_make(co, j, TASK_EVAL);
     if (t == NULL)
@@ -164,7 +166,7 @@ struct task *draw_sample(struct coordinator *co, struct job *j, uint32_t path, u
                          const struct draw_request *ask)
 {
     bool text = job_is_text(&j->spec);
-    if (!text && !job_has_captions(&j->spec) && j->n_classes == 0)
+    if ((!text && !job_has_captions(&j->spec) && j->n_classes == 0) || !query_can(j, "draws"))
         return NULL;
     struct task *t = task_make(co, j, TASK_SAMPLE);
     if (t == NULL)

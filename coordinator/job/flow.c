@@ -34,6 +34,7 @@
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
+#include "common/job/family.h"
 
 /* ---- states -------------------------------------------------------------- */
 
@@ -377,7 +378,7 @@ static void begin_encoding(struct coordinator *co, struct job *j)
 
 static void begin(struct coordinator *co, struct job *j)
 {
-    if (j->spec.data.path != NULL || j->comp.teacher_job != 0) {
+    if (j->spec.data.path != NULL || j->comp.teacher_job != 0 || !job_family(&j->spec)->data) {
         begin_encoding(co, j);
         return;
     }

@@ -14,6 +14,7 @@
 #include "common/base/file.h"
 #include "common/base/hash.h"
 #include "common/base/log.h"
+#include "common/job/family.h"
 #include "common/outer/fold.h"
 
 #define RETRY_MS 1000u
@@ -65,6 +66,8 @@ static double weight_of(const struct job *j, uint32_t path, const struct contrib
 static double most_of(const struct job *j, uint32_t path, const struct contribution *c)
 {
     const struct job_train *o = &j->spec.train;
+    if (job_family(&j->spec)->external)
+        return 0; /* its optimiser is the trainer's affair */
     const double lr = j->spec.router.lr > o->lr ? j->spec.router.lr : o->lr;
     const double batches = (double)c->samples / j->comp.paths[path].batch + 1;
     const double steps = j->spec.outer.steps > 0 ? j->spec.outer.steps : batches;

@@ -2,6 +2,8 @@
 
 #include "coordinator/job/shards.h"
 
+#include "common/job/family.h"
+
 #define SPLIT_GROUP_MAX 64 /* shards that one SPLIT task reads */
 
 /* ---- the composition ----------------------------------------------------- */
@@ -17,6 +19,23 @@ uint32_t query_main_paths(const struct job *j)
 uint32_t query_network(const struct job *j, const struct task *t)
 {
     return t->path < j->comp.n_paths ? j->comp.paths[t->path].network : 0;
+}
+
+bool query_can(const struct job *j, const char *what)
+{
+    char name[ROW_NAME_MAX];
+    (void)snprintf(name, sizeof(name), "trainer %s", what);
+    for (size_t i = 0; i < j->n_rows; i++)
+        if (j->rows[i].kind == TASK_INIT && strcmp(j->rows[i].name, name) == 0)
+            return j->rows[i].value != 0;
+    return !job_family(&j->spec)->external;
+}
+
+bool query_needs_trainers(const struct job *j, const struct task *t)
+{
+    const bool computes = t->kind == TASK_INIT || t->kind == TASK_TRAIN || t->kind == TASK_EVAL ||
+                          t->kind == TASK_SAMPLE;
+    return computes && job_family(&j->spec)->external;
 }
 
 bool query_crosses(const struct job *j, uint32_t path, const struct module_rec *m)

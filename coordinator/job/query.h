@@ -12,6 +12,11 @@
 uint32_t query_main_paths(const struct job *j);
 /* The network that a task is about. */
 uint32_t query_network(const struct job *j, const struct task *t);
+/* Can what trains the job's networks also do this, "evaluates" or "draws"?  Our own can; a trainer
+ * has said so with version 0. */
+bool query_can(const struct job *j, const char *what);
+/* Does a program of the user's compute the task, which only some workers run? */
+bool query_needs_trainers(const struct job *j, const struct task *t);
 bool query_crosses(const struct job *j, uint32_t path, const struct module_rec *m);
 bool query_share_module(const struct job *j, uint32_t p, uint32_t q);
 /* Do contributions come while their phase goes on, and replicas keep their weights? */

@@ -33,7 +33,7 @@ uint64_t shards_of_steps(const struct job_spec *spec, uint32_t batch, uint64_t s
                          const struct shards_sum *sum)
 {
     uint64_t rows = steps * batch;
-    if (!job_is_text(spec) || sum->tokens == 0)
+    if (!job_family(spec)->packs || sum->tokens == 0)
         return rows;
     /* Pieces of documents are packed into rows. */
     double mean = (double)sum->tokens / (double)sum->samples;
@@ -112,6 +112,8 @@ int shards_check(const struct job *j, struct err *err)
     const struct job_spec *spec = &j->spec;
     struct shards_sum all = shards_sum(j, PARTITION_ALL, false);
     int rc = 0;
+    if (!job_family(spec)->data)
+        return 0;
     if (all.samples == 0)
         return err_set(err, -EINVAL, "the dataset has no samples to train on, all are held out");
     if ((spec->recipe.early_stop || (spec->partition.chunk > 0 && j->comp.partitioned)) &&
@@ -169,6 +171,8 @@ static int check_partition(const struct job *j, uint32_t p, struct err *err)
 int shards_make_ledgers(struct job *j, struct err *err)
 {
     int rc = 0;
+    if (!job_family(&j->spec)->data)
+        return 0;
     for (uint32_t p = 0; p < j->comp.n_paths && rc == 0; p++)
         rc = first_of_partition(j, p) ? check_partition(j, p, err) : 0;
     for (uint32_t p = 0; p < j->comp.n_paths && rc == 0; p++)

@@ -6,6 +6,7 @@
 #include "common/base/clock.h"
 #include "common/job/family.h"
 
+#define N(a) (sizeof(a) / sizeof(*(a)))
 #define VOCAB_MAX 16777216
 #define VOCAB_BYTES 257 /* bytes and the end of a text */
 
@@ -42,16 +43,17 @@ static int check_file(struct coordinator *co, const struct blob_ref *b, bool wan
 static int check_encoders(struct coordinator *co, const struct job_spec *spec,
                           const struct submit *s, struct err *err)
 {
-    static const char *const parts[] = {"VAE", "text encoder", "tokenizer"};
-    const bool wanted[] = {job_has_latents(spec), job_has_captions(spec), job_has_captions(spec)};
-    bool there[3] = {false};
+    static const char *const parts[] = {"VAE", "text encoder", "tokenizer", "trainer"};
+    const bool wanted[] = {job_has_latents(spec), job_has_captions(spec), job_has_captions(spec),
+                           spec->trainer.files != NULL};
+    bool there[N(parts)] = {false};
     int rc = 0;
     for (size_t i = 0; i < s->n_encoders && rc == 0; i++) {
         const struct encoder_file *f = &s->encoders[i];
-        if (f->part >= 3 || !wanted[f->part])
+        if (f->part >= N(parts) || !wanted[f->part])
             return err_set(err, -EINVAL,
-                           "%s was uploaded as the file of a network that the job "
-                           "file does not name",
+                           "%s was uploaded as the file of a part that the job file does not "
+                           "name",
                            f->name);
         there[f->part] = true;
         rc = check_blob(co, f->blob.sha256, f->blob.size, f->name, err);
@@ -63,27 +65,26 @@ static int check_encoders(struct coordinator *co, const struct job_spec *spec,
                        "the job's input has %u channels of side %u and captions of %u tokens, "
                        "which is not what its section encoders names",
                        in->channels, in->side, in->caption_tokens);
-    for (size_t p = 0; p < 3 && rc == 0; p++)
+    for (size_t p = 0; p < N(parts) && rc == 0; p++)
         if (wanted[p] && !there[p])
             rc = err_set(err, -EINVAL,
-                         "the job has a section encoders, but the files of its %s were not "
-                         "uploaded with it",
-                         parts[p]);
+                         "the job names a %s, but its files were not uploaded with it", parts[p]);
     return rc;
 }
 
 static int check_text(const struct job_spec *spec, const struct submit *s, struct err *err)
 {
     if (!job_is_text(spec))
-        return s->vocab == 0 ? 0
-                             : err_set(err, -EINVAL,
-                                       "the dataset is text (vocab %u), but model.type dit is for "
-                                       "images",
-                                       s->vocab);
+        return s->vocab == 0
+                   ? 0
+                   : err_set(err, -EINVAL,
+                             "the dataset is text (vocab %u), but model.type %s is for %s",
+                             s->vocab, job_family(spec)->name, job_family(spec)->what);
     if (s->vocab == 0 && (spec->data.path != NULL || spec->data.tokenizer != NULL))
         return err_set(err, -EINVAL,
-                       "model.type llama is for text, but the dataset has no vocab: expected 257 "
-                       "(bytes), or the number of tokens of data.tokenizer");
+                       "model.type %s is for text, but the dataset has no vocab: expected 257 "
+                       "(bytes), or the number of tokens of data.tokenizer",
+                       job_family(spec)->name);
     if (s->vocab > VOCAB_MAX)
         return err_set(err, -ERR_LIMIT, "vocab is %u, at most %d is possible", s->vocab, VOCAB_MAX);
     return 0;

@@ -6,6 +6,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/job/family.h"
 
 #define ATTEMPTS_MAX 100 /* of what is aside */
 #define FIRST_BATCHES 64 /* a first phase bounded by time: no speed is known yet */
@@ -144,6 +145,8 @@ bool task_take_samples(struct coordinator *co, struct job *j, struct task *t)
 {
     const struct composition_path *cp = &j->comp.paths[t->path];
     struct ledger *l = j->ledgers[job_ledger(j, cp->partition)];
+    if (!job_family(&j->spec)->data)
+        return true;
     struct shards_sum sum = shards_sum(j, cp->partition, false);
     uint64_t want = shards_of_steps(&j->spec, cp->batch, (uint64_t)j->spec.outer.steps, &sum);
     if (want == 0) { /* bounded by time: half as much again as it would need */

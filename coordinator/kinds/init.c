@@ -92,6 +92,8 @@ static int init_apply(struct coordinator *co, struct job *j, struct task *t,
         if (rc == 0)
             rc = check_full(co, &made[m->level], &params[m->level], err);
     }
+    if (rc == 0)
+        result_rows(co, j, t, r);
     for (uint32_t l = 0; l < n && rc == 0; l++)
         adopt_level(co, j, t, of[l], &made[l], params[l]);
     return rc;

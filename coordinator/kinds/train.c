@@ -88,7 +88,9 @@ static uint32_t steps_that_fit(const struct job *j, const struct task *t)
 {
     uint64_t steps = (uint64_t)j->spec.outer.steps;
     uint64_t fit = query_held(t) / j->comp.paths[t->path].batch;
-    if (steps > fit && !job_is_text(&j->spec))
+    if (!job_family(&j->spec)->data)
+        return (uint32_t)steps;
+    if (steps > fit && !job_family(&j->spec)->packs)
         steps = fit > 0 ? fit : 1;
     return (uint32_t)steps;
 }
@@ -101,6 +103,8 @@ static void add_ahead(struct message *b, Skerry__V1__TrainTask *m)
     const struct task *t = b->task;
     const struct composition_path *cp = &j->comp.paths[t->path];
     uint32_t shards[AHEAD_MAX];
+    if (!job_family(&j->spec)->data)
+        return;
     if (t->train.round + 1 >= (uint64_t)j->spec.outer.rounds && !j->spec.outer.async)
         return;
     size_t n = ledger_ahead(j->ledgers[job_ledger(j, cp->partition)], query_held(t),
@@ -230,10 +234,17 @@ static void note_took(struct coordinator *co, struct job *j, const struct task *
         w->phase_ms = ms;
 }
 
+/* That a phase may count.  What a trainer reads by itself is as much as the job asks for. */
+static uint64_t most_samples(const struct job *j, const struct task *t)
+{
+    const uint64_t steps = j->spec.outer.steps > 0 ? (uint64_t)j->spec.outer.steps : UINT32_MAX;
+    return job_family(&j->spec)->data ? query_held(t) : steps * j->comp.paths[t->path].batch;
+}
+
 static int train_apply(struct coordinator *co, struct job *j, struct task *t,
                        const Skerry__V1__ReportRequest *r, struct err *err)
 {
-    uint64_t held = query_held(t);
+    uint64_t held = most_samples(j, t);
     if (r->snapshot && r->saved != NULL)
         return snapshot_take(co, j, t, r->saved, err);
     if (r->n_contributions > CONTRIBUTIONS_MAX)

@@ -82,6 +82,7 @@ static struct schedule_task *candidates(struct coordinator *co, size_t *ret_n)
             .job_leases = leases,
             .lag = t->kind == TASK_TRAIN && t->train.round > last ? t->train.round - last : 0,
             .needs_helper = task_is_remote(t),
+            .needs_trainers = query_needs_trainers(j, t),
         };
         fill_owner(co, j, t, &list[n++]);
     }
@@ -128,6 +129,7 @@ static bool serve(struct coordinator *co, struct worker *w, const struct schedul
     }
     const struct schedule_options o = {
         .helper = has_helper(&co->state, w),
+        .trainers = w->allows_trainers,
         .small = w->small,
         .n_small = w->n_small < WORKER_SMALL_MAX ? w->n_small : WORKER_SMALL_MAX,
     };

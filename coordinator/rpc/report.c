@@ -242,7 +242,8 @@ static void take_failure(struct coordinator *co, struct worker *w, struct task *
     } else if (r->failure == SKERRY__V1__FAILURE__FAILURE_NETWORK || input_gone(co, t, reason)) {
         task_failed(co, t, FAULT_PASSING, reason);
     } else {
-        member_failed(co, w);
+        if (r->failure != SKERRY__V1__FAILURE__FAILURE_TRAINER)
+            member_failed(co, w);
         distrust(co, t);
         task_failed(co, t, r->retryable ? FAULT_TASK : FAULT_LASTING, reason);
     }

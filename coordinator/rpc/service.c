@@ -132,6 +132,7 @@ static void fill_worker(struct coordinator *co, struct worker *w, const Skerry__
     (void)str_copy(w->address, sizeof(w->address), rpc_peer_address(peer));
     w->memory_bytes = m->memory_bytes;
     w->threads = m->threads;
+    w->allows_trainers = m->allows_trainers;
     w->state_reason[0] = '\0';
     w->state = WORKER_HERE;
     w->closed_ms = 0;

@@ -302,7 +302,7 @@ size_t ledger_ahead(const struct ledger *l, uint64_t n, uint32_t replica, uint32
 
 void ledger_set_leased(struct ledger *l, uint64_t holder, bool leased)
 {
-    struct holder *h = find_holder(l, holder);
+    struct holder *h = l != NULL ? find_holder(l, holder) : NULL;
     if (h != NULL)
         h->leased = leased;
 }

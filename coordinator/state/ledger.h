@@ -58,7 +58,7 @@ size_t ledger_take(struct ledger *l, uint64_t holder, uint64_t n, uint32_t repli
 size_t ledger_ahead(const struct ledger *l, uint64_t n, uint32_t replica, uint32_t k,
                     uint32_t *shards, size_t max);
 
-/* Whether what `holder` holds is shown as leased. */
+/* Whether what `holder` holds is shown as leased.  Accepts NULL. */
 void ledger_set_leased(struct ledger *l, uint64_t holder, bool leased);
 
 /* Ends the holding: the first `done` samples of these ranges (as take gave

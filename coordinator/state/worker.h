@@ -70,6 +70,7 @@ struct worker {
     /* (m) */
     bool leaving; /* it has said so: its machine is about to be taken back */
     uint64_t joined_ms;
+    bool allows_trainers;          /* programs that come with jobs may be run there */
     uint64_t quarantined_until_ms; /* 0: not */
     uint64_t heard_ms;
     uint64_t phase_ms;          /* that its last phase took; 0: it has done none */

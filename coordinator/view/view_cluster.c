@@ -1,6 +1,7 @@
 /* The cluster's side of view.h: status, workers, tasks, and what is waited for. */
 #include "common/base/base.h"
 #include "coordinator/job/member.h"
+#include "coordinator/job/query.h"
 #include "coordinator/state/core.h"
 #include "coordinator/view/view.h"
 
@@ -287,13 +288,16 @@ static void why_untaken(const struct waiting *ctx, struct untaken *u)
     const struct task *t = u->first;
     char *why = u->why;
     bool blocked = true; /* it is not just that everybody has something to do */
-    unsigned here = 0, idle = 0, helpers = 0, small = 0, failed = 0, quarantined = 0;
+    unsigned here = 0, idle = 0, helpers = 0, small = 0, failed = 0, quarantined = 0, able = 0;
+    const struct job *j = state_job(&ctx->co->state, t->job_id);
+    const bool external = j != NULL && query_needs_trainers(j, t);
     const uint64_t present = core_now(ctx->co);
     uint64_t again = 0; /* when the first of those that failed it tries again */
     for (size_t i = 0; i < ctx->co->state.n_workers; i++) {
         const struct worker *w = ctx->co->state.workers[i];
         const struct task *now = w->task_id ? state_task(&ctx->co->state, w->task_id) : NULL;
         here += w->state == WORKER_HERE;
+        able += w->state == WORKER_HERE && (!external || w->allows_trainers);
         idle += w->state == WORKER_HERE && w->parked != NULL;
         small += w->state == WORKER_HERE && member_is_small(ctx->co, w, t);
         quarantined += w->state == WORKER_HERE && w->quarantined_until_ms > present;
@@ -313,6 +317,9 @@ static void why_untaken(const struct waiting *ctx, struct untaken *u)
         (void)snprintf(why, REASON_MAX, "it failed and is tried again: %.225s", t->reason);
     else if (here == 0)
         (void)snprintf(why, REASON_MAX, "no worker is here; start one with workerd --join");
+    else if (able == 0)
+        (void)snprintf(why, REASON_MAX,
+                       "no worker here runs trainers; start one with --allow-trainers");
     else if (lacks_helper(t, helpers))
         (void)snprintf(why, REASON_MAX,
                        "sampling with remote experts takes one more worker than the %u that %s "

@@ -154,6 +154,9 @@ int view_sample_request(struct coordinator *co, uint64_t job_id, const struct dr
     if (!has_model(j))
         return err_set(err, -ERR_STALE, "job %llu has no model yet to draw from",
                        (unsigned long long)job_id);
+    if (!query_can(j, "draws"))
+        return err_set(err, -EINVAL, "the trainer of job %llu has not said that it can draw",
+                       (unsigned long long)job_id);
     if ((rc = check_ask(j, r, err)) < 0)
         return rc;
     tasks_prune(co, j);

@@ -20,15 +20,15 @@ ROOMS = [
      ["worker/order"],
      ["worker/train", "worker/fit", "worker/data"],
      ["worker/frozen"],
-     ["worker/net", "worker/pipe"]],
+     ["worker/net", "worker/pipe", "worker/external"]],
     [["common/net/http"],
      ["common/net"]],
     [["kernels/device"],
      ["kernels/cpu", "kernels/cuda"],
      ["kernels"]],
 ]
-BASE, ST, COMPONENT, JOB, DATA, NET, HTTP, OUTER = (
-    f"common/{name}" for name in "base st component job data net net/http outer".split())
+BASE, ST, COMPONENT, JOB, DATA, NET, HTTP, OUTER, TRAINER = (
+    f"common/{name}" for name in "base st component job data net net/http outer trainer".split())
 PROGRAMS = {  # a folder, with its rooms: the folders beside its own that it may include from
     BASE: set(),
     ST: {BASE},
@@ -37,9 +37,11 @@ PROGRAMS = {  # a folder, with its rooms: the folders beside its own that it may
     DATA: {BASE},
     OUTER: {ST, BASE},
     NET: {"proto", BASE},
+    TRAINER: {"proto", BASE},
+    "libskerry": {TRAINER, "proto", BASE},
     "kernels": {BASE},
     "coordinator": {HTTP, NET, OUTER, "proto", JOB, ST, BASE},
-    "worker": {HTTP, NET, OUTER, "kernels/device", "kernels", "proto", DATA, JOB, COMPONENT, ST, BASE},
+    "worker": {HTTP, NET, OUTER, TRAINER, "kernels/device", "kernels", "proto", DATA, JOB, COMPONENT, ST, BASE},
     "cli": {HTTP, NET, "proto", DATA, JOB, COMPONENT, ST, BASE},
 }
 
@@ -87,7 +89,7 @@ KNOWS_RECIPES = ("common/job/recipe.c", "common/job/job_keys.c")
 # What common/base/base.h has, no file includes by itself; kernels' headers go to nvcc, too.
 HAS_BASE = re.compile(r'<(errno|inttypes|limits|math|stdarg|stdbool|stddef|stdint|stdio|stdlib|string)\.h$'
                       r'|"common/base/(err|mem|str)\.h$')
-WITHOUT_BASE = re.compile(r"common/base/(base|err|mem|str)\.h$|kernels/.*\.(h|cu|cuh)$")
+WITHOUT_BASE = re.compile(r"libskerry/skerry\.h$|common/base/(base|err|mem|str)\.h$|kernels/.*\.(h|cu|cuh)$")
 
 bad = 0
 

@@ -71,8 +71,8 @@ int contribute(const struct contribute *c, struct work_output *ret, struct err *
     work_blob_path(c->w, c->base->sha256.data, base);
     struct contribution_job job = {
         .base_path = base,
-        .read = read_end,
-        .read_arg = (void *)(uintptr_t)c, /* only read */
+        .read = c->read ? c->read : read_end,
+        .read_arg = c->read ? c->read_arg : (void *)(uintptr_t)c, /* only read */
         .codec = codec_of(c),
         .module_id = c->base->module_id,
         .base = c->base->version,

@@ -5,6 +5,7 @@
 #define WORKER_CONTRIBUTE_H
 
 #include "common/base/base.h"
+#include "common/outer/contribution.h"
 #include "proto/skerry.pb-c.h"
 
 struct model;
@@ -18,10 +19,12 @@ struct contribute {
     const char *state_dir;             /* residuals */
     const Skerry__V1__ModuleRef *base; /* its file is in the cache */
     const struct model *model;
-    struct weights *weights; /* the replica's on a card, see contribute_there; or NULL: */
-    const float *flat;       /* its weights; those of the module's level are read */
-    uint64_t samples;        /* behind them */
-    bool snapshot;           /* of a phase that goes on: finer, and without the residual */
+    struct weights *weights;   /* the replica's on a card, see contribute_there; or NULL: */
+    const float *flat;         /* its weights; those of the module's level are read */
+    contribution_read_fn read; /* in place of model and flat, of weights that lie elsewhere */
+    void *read_arg;
+    uint64_t samples;          /* behind them */
+    bool snapshot; /* of a phase that goes on: finer, and without the residual */
 };
 
 /* The weights of a network that need not come to the host for it: those on a card; else NULL. */

@@ -4,6 +4,7 @@
 #include "worker/data/images.h"
 #include "worker/kinds/encoders.h"
 #include "worker/kinds/replica.h"
+#include "worker/kinds/trainers.h"
 #include "worker/order/modules.h"
 #include "worker/order/work.h"
 #include "worker/train/island.h"
@@ -31,6 +32,7 @@ void engine_close(struct engine *e)
     if (!e)
         return;
     engine_keep(e, NULL, NULL);
+    trainers_free(e->trainers);
     replicas_free(e->replicas);
     for (int i = 0; i < ENGINE_ENCODERS; i++)
         encoders_drop(e->encoders[i]);

@@ -21,6 +21,7 @@ struct encoders;
 struct island;
 struct modules;
 struct replicas;
+struct trainers;
 struct work;
 
 struct engine_options {
@@ -31,6 +32,8 @@ struct engine_options {
     uint64_t memory_bytes;   /* most that replicas kept between phases take */
     size_t image_cache_bytes;
     double throttle;         /* stretches each training step by this factor; 0 and 1: not */
+    bool allow_trainers;     /* programs of users may be run (docs/trainers.md) */
+    uint64_t trainer_memory; /* most that one takes, bytes; 0: no limit */
     const char *models;      /* a folder with weights of frozen networks, or NULL; borrowed */
     const char *state_dir;   /* residuals, checkpoints; copied */
     struct cache *cache;     /* kept until close */
@@ -45,6 +48,7 @@ struct engine {
     struct device *dev;    /* its first: what does everything else */
     struct image_cache *images;
     struct replicas *replicas;
+    struct trainers *trainers; /* NULL: none was asked for (worker/kinds/trainers.h) */
     struct encoders *encoders[ENGINE_ENCODERS]; /* newest first (worker/kinds/encoders.h) */
     double peak[2]; /* by enum dtype, worker/train/peak.h; 0: not asked for yet */
     bool stepped;   /* the first training step of this process is done */

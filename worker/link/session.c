@@ -74,6 +74,7 @@ static void join(struct session *s)
     req.identity = (ProtobufCBinaryData){16, s->opt.identity};
     req.memory_bytes = s->opt.memory_bytes;
     req.threads = s->opt.threads;
+    req.allows_trainers = s->opt.allows_trainers;
     req.version = (char *)(uintptr_t)SKERRY_VERSION;
     int rc = rpc_client_call(s->rpc, SKERRY__V1__METHOD__METHOD_JOIN, &req.base,
                              &skerry__v1__join_reply__descriptor, CALL_MS, on_join_reply, s, NULL);

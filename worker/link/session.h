@@ -26,6 +26,7 @@ struct session_options {
     const char *name;          /* strings are kept until close */
     const char *device;
     uint64_t memory_bytes;
+    bool allows_trainers;
     uint32_t threads;
     uint8_t instance[16], identity[16];
 

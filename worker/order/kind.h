@@ -27,6 +27,7 @@ struct kind {
     const char *name; /* "train": in logs, and the field of the message that is its own part */
     size_t part;      /* offsetof that field in Skerry__V1__Task; 0: it has none */
     enum kind_modules modules;
+    bool external; /* of jobs that a program of the user's trains, in place of the row before */
     bool encoders; /* runs the job's frozen networks, or a network behind them */
     bool saves;    /* a run that is stopped by WORK_SAVING sends what others can go on with */
     bool labels;   /* makes or runs a network that knows labels, unless it is one of texts */
@@ -44,9 +45,19 @@ struct kind {
 /* The row of an id in a list that ends with NULL; NULL: not known. */
 static inline const struct kind *kind_find(const struct kind *const *kinds, Skerry__V1__TaskKind id)
 {
-    while (*kinds && (*kinds)->id != id)
+    while (*kinds && ((*kinds)->id != id || (*kinds)->external))
         kinds++;
     return *kinds;
+}
+
+/* The row that does the task of `kind` for jobs with a trainer of the user's: another or the same.
+ */
+static inline const struct kind *kind_external(const struct kind *const *kinds,
+                                               const struct kind *kind)
+{
+    while (*kinds && ((*kinds)->id != kind->id || !(*kinds)->external))
+        kinds++;
+    return *kinds ? *kinds : kind;
 }
 
 #endif

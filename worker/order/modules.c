@@ -6,6 +6,7 @@
 #include "common/base/file.h"
 #include "common/base/hash.h"
 #include "common/base/log.h"
+#include "common/job/family.h"
 #include "common/outer/version.h"
 #include "worker/order/cache.h"
 #include "worker/order/task_model.h"
@@ -214,7 +215,8 @@ static void draw(struct work *w)
     struct err err = {0};
     size_t missing = 0;
     int rc = 0;
-    if (w->kind->modules == KIND_MODULES_MADE || (w->spec.model.warm_start && !router))
+    if (w->kind->modules == KIND_MODULES_MADE || job_family(&w->spec)->external ||
+        (w->spec.model.warm_start && !router))
         return;
     for (size_t i = 0; i < t->n_modules; i++)
         missing += to_be_drawn(w, t->modules[i]);

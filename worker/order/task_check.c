@@ -255,10 +255,10 @@ static int check_encoders(const Skerry__V1__Task *t, struct err *err)
     for (size_t i = 0; i < t->n_encoders && rc == 0; i++) {
         const Skerry__V1__EncoderFile *f = t->encoders[i];
         if (!str_is_name(f->name, TASK_FILE_NAME_MAX) ||
-            (unsigned)f->part > SKERRY__V1__ENCODER_PART__ENCODER_PART_TOKENIZER)
+            (unsigned)f->part > SKERRY__V1__ENCODER_PART__ENCODER_PART_TRAINER)
             return err_set(err, -ERR_FORMAT,
                            "task: encoders[%zu] is the file '%.80s' of part %d, expected the name "
-                           "of a file of part 0 to 2",
+                           "of a file of part 0 to 3",
                            i, f->name, (int)f->part);
         rc = task_check_blob(f->blob, "encoders.blob", err);
     }
@@ -300,8 +300,6 @@ static int check_kind(const struct kind *k, const Skerry__V1__Task *t, struct er
 {
     const bool makes = k->modules == KIND_MODULES_MADE;
     const bool instead = k->modules == KIND_MODULES_OR_MIXTURE && t->mixture;
-    if (k->labels && t->vocab == 0 && t->n_classes == 0)
-        return err_set(err, -ERR_FORMAT, "task: classes is empty");
     int rc = check_network(t, makes, err);
     if (rc == 0 && t->mixture)
         rc = check_mixture(t->mixture, err);

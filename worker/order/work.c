@@ -3,6 +3,7 @@
 #include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/data/tokenizer.h"
+#include "common/job/family.h"
 #include "worker/order/task_check.h"
 
 /* The message belongs to the connection's arena: pack it and unpack it into ours. */
@@ -18,6 +19,13 @@ static int copy_task(struct work *w, const Skerry__V1__Task *task, struct err *e
     if (!w->task)
         return err_set(err, -ERR_LIMIT, "the task takes more than %u bytes of memory",
                        WORK_MESSAGE_MAX);
+    return 0;
+}
+
+static int check_labels(const struct work *w, struct err *err)
+{
+    if (w->kind->labels && w->task->vocab == 0 && w->task->n_classes == 0)
+        return err_set(err, -ERR_FORMAT, "task: classes is empty");
     return 0;
 }
 
@@ -37,6 +45,10 @@ int work_new(const struct kind *const *kinds, const Skerry__V1__Task *task, stru
     rc = copy_task(w, task, err);
     if (rc == 0)
         rc = job_parse(w->task->spec, strlen(w->task->spec), "the job", &w->spec, err);
+    if (rc == 0 && job_family(&w->spec)->external)
+        w->kind = kind_external(kinds, kind);
+    if (rc == 0)
+        rc = check_labels(w, err);
     if (rc == 0) {
         w->temp_dir = str_printf("%s/task-%" PRIu64, tmp_root, w->task->id);
         (void)file_remove_tree(w->temp_dir, NULL); /* left by an attempt before a crash */

@@ -1,0 +1,75 @@
+/* A trainer that runs: its process, its tensors, and the conversation with it (docs/trainers.md).
+ *
+ *     external_open            starts it, waits for its hello, shares the memory of the weights
+ *     external_ask             one order, until it says that it is done
+ *     external_close
+ *
+ * While it works it is listened to; what it does wrong ends the order with one sentence that has
+ * its last lines: it dies, says something that is no message, does not answer a stop, takes more
+ * memory than it may.  After a failure it is of no further use: close it.  That it makes no
+ * progress is the coordinator's to see, which takes the lease.
+ *
+ * Compute thread. */
+#ifndef WORKER_EXTERNAL_EXTERNAL_H
+#define WORKER_EXTERNAL_EXTERNAL_H
+
+#include "common/base/base.h"
+#include "proto/trainer.pb-c.h"
+#include "worker/external/tensors.h"
+
+struct external;
+
+struct external_options {
+    const struct job_trainer *job;
+    const struct tensors_cut *cut;
+    const char *folder; /* with its files */
+    uint64_t memory_bytes;
+    int threads;
+    int hello_ms; /* to wait for its hello */
+    /* Asked while waiting: is the task to be left?  And what the trainer writes, in bytes. */
+    bool (*stopped)(void *arg);
+    void (*wrote)(void *arg, size_t bytes);
+    void *arg;
+};
+
+int external_open(const struct external_options *opt, struct external **ret, struct err *err);
+void external_close(struct external *x); /* accepts NULL */
+
+/* Runs a command to its end, as a trainer is run but without a conversation: trainer.setup. */
+int external_setup(const struct external_options *opt, const char *command, struct err *err);
+
+const struct tensors *external_tensors(const struct external *x);
+/* What it can do. */
+bool external_evaluates(const struct external *x);
+bool external_draws(const struct external *x);
+bool external_keeps_state(const struct external *x);
+/* The shared memory, a safetensors file of external_tensors()->bytes. */
+uint8_t *external_shared(struct external *x);
+
+/* What the trainer asks for and tells while it works; a negative return ends the order. */
+struct external_events {
+    int (*progress)(void *arg, const Skerry__Trainer__V1__Progress *p, struct err *err);
+    /* Fills the message, and *ret_fd with a descriptor that is closed afterwards (-1: none). */
+    int (*samples)(void *arg, Skerry__Trainer__V1__Samples *m, int *ret_fd, struct err *err);
+    bool (*stopped)(void *arg);
+    void *arg;
+};
+
+/* What it is done with: the figures of Done, and the descriptor that came along (-1: none; the
+ * caller's). */
+struct external_done {
+    double loss_sum;
+    uint64_t units;
+    char *text; /* mem_free */
+    int passed;
+};
+
+void external_done_release(struct external_done *d); /* { .passed = -1 } is fine */
+
+/* passed: a descriptor that goes along, -1: none.  -ERR_CANCELLED when `stopped` says so; the
+ * trainer may then be asked again if *ret_alive.  ret_alive is set on every return. */
+int external_ask(struct external *x, const Skerry__Trainer__V1__FromWorker *order, int passed,
+                 const struct external_events *ev, struct external_done *ret, bool *ret_alive,
+                 struct err *err);
+
+#endif

@@ -1,0 +1,240 @@
+#include "worker/external/process.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/base/log.h"
+
+#define INHERITED 3 /* the number that the passed descriptor has there */
+#define LINE_MAX_BYTES 1024
+#define FILES_MAX 4096
+#define FILE_BYTES_MAX (1ull << 40)
+#define ENV_MAX 256
+
+struct process {
+    pid_t pid;
+    int out; /* what it writes */
+    char what[32];
+    char line[LINE_MAX_BYTES];
+    size_t line_len;
+    char tail[PROCESS_TAIL_MAX];
+    bool over;
+    int status;
+};
+
+/* ---- starting ---- */
+
+/* Room in `env` is for ENV_MAX texts; they are mem_free'd by the caller. */
+static size_t make_env(const struct process_options *opt, char **env)
+{
+    const char *path = getenv("PATH"), *cuda = getenv("CUDA_VISIBLE_DEVICES");
+    size_t n = 0;
+    env[n++] = str_printf("PATH=%s", path ? path : "/usr/local/bin:/usr/bin:/bin");
+    env[n++] = str_printf("HOME=%s", opt->folder);
+    env[n++] = str_printf("TMPDIR=%s", opt->folder);
+    env[n++] = str_dup("LANG=C.UTF-8");
+    env[n++] = str_dup("PYTHONUNBUFFERED=1"); /* its last lines are wanted when it dies */
+    if (cuda)
+        env[n++] = str_printf("CUDA_VISIBLE_DEVICES=%s", cuda);
+    if (opt->threads > 0)
+        env[n++] = str_printf("OMP_NUM_THREADS=%d", opt->threads);
+    if (opt->passed >= 0)
+        env[n++] = str_printf("SKERRY_TRAINER_FD=%d", INHERITED);
+    for (size_t i = 0; i < opt->n_env && n < ENV_MAX - 1; i++)
+        env[n++] = str_dup(opt->env[i]);
+    env[n] = NULL;
+    return n;
+}
+
+static void limit(int what, uint64_t most)
+{
+    const struct rlimit r = {(rlim_t)most, (rlim_t)most};
+    (void)setrlimit((__rlimit_resource_t)what, &r); /* a lower one of the machine's stays */
+}
+
+/* In the child: nothing but what is safe between fork and exec. */
+static void become(const struct process_options *opt, char **env, int out)
+{
+    static const char easy_prey[] = "1000";
+    (void)setsid();
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    const int prey = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+    if (prey >= 0 && write(prey, easy_prey, sizeof(easy_prey) - 1) < 0)
+        (void)close(prey); /* then it is the kernel's choice whom it ends */
+    const int nothing = open("/dev/null", O_RDWR);
+    int passed = opt->passed;
+    if (passed >= 0 && passed <= INHERITED)
+        passed = fcntl(passed, F_DUPFD, INHERITED + 1);
+    if (nothing < 0 || dup2(nothing, 0) < 0 || dup2(out, 1) < 0 || dup2(out, 2) < 0 ||
+        (passed >= 0 && dup2(passed, INHERITED) < 0) || chdir(opt->folder) < 0)
+        _exit(126);
+    (void)close_range((unsigned)(passed >= 0 ? INHERITED + 1 : INHERITED), ~0u, 0);
+    limit(RLIMIT_CORE, 0);
+    limit(RLIMIT_NOFILE, FILES_MAX);
+    limit(RLIMIT_FSIZE, FILE_BYTES_MAX);
+    if (opt->memory_bytes)
+        limit(RLIMIT_DATA, opt->memory_bytes);
+    sigset_t none;
+    sigemptyset(&none);
+    (void)sigprocmask(SIG_SETMASK, &none, NULL);
+    for (int s = 1; s < NSIG; s++)
+        (void)signal(s, SIG_DFL);
+    char *argv[] = {(char *)(uintptr_t) "sh", (char *)(uintptr_t) "-c",
+                    (char *)(uintptr_t)opt->command, NULL};
+    (void)execve("/bin/sh", argv, env);
+    _exit(127);
+}
+
+int process_start(const struct process_options *opt, struct process **ret, struct err *err)
+{
+    int pipes[2];
+    char *env[ENV_MAX];
+    if (pipe2(pipes, O_CLOEXEC) < 0)
+        return err_errno(err, "making a pipe for the %s", opt->what);
+    const size_t n = make_env(opt, env);
+    const pid_t pid = fork();
+    if (pid == 0)
+        become(opt, env, pipes[1]);
+    const int rc = pid < 0 ? err_errno(err, "starting the %s", opt->what) : 0;
+    for (size_t i = 0; i < n; i++)
+        mem_free(env[i]);
+    (void)close(pipes[1]);
+    if (rc < 0) {
+        (void)close(pipes[0]);
+        return rc;
+    }
+    struct process *p = mem_alloc(sizeof(*p));
+    p->pid = pid;
+    p->out = pipes[0];
+    (void)fcntl(p->out, F_SETFL, O_NONBLOCK);
+    str_copy(p->what, sizeof(p->what), opt->what);
+    *ret = p;
+    return 0;
+}
+
+void process_end(struct process *p)
+{
+    if (!p)
+        return;
+    (void)kill(-p->pid, SIGKILL);
+    if (!p->over)
+        while (waitpid(p->pid, &p->status, 0) < 0 && errno == EINTR)
+            ;
+    (void)close(p->out);
+    mem_free(p);
+}
+
+/* ---- what it writes ---- */
+
+static void add_tail(struct process *p)
+{
+    const size_t have = strlen(p->tail), len = strlen(p->line) + (have ? 3 : 0);
+    if (have + len >= sizeof(p->tail)) { /* the oldest bytes go */
+        size_t drop = have + len + 1 - sizeof(p->tail);
+        drop = drop < have ? drop : have;
+        while (drop < have && ((unsigned char)p->tail[drop] & 0xc0) == 0x80)
+            drop++;
+        memmove(p->tail, p->tail + drop, have - drop + 1);
+    }
+    const size_t at = strlen(p->tail);
+    (void)snprintf(p->tail + at, sizeof(p->tail) - at, "%s%s", at ? " | " : "", p->line);
+}
+
+static void end_line(struct process *p)
+{
+    p->line[p->line_len] = '\0';
+    p->line_len = 0;
+    if (p->line[0] == '\0')
+        return;
+    log_info(p->what, "%s", p->line);
+    add_tail(p);
+}
+
+static void take_byte(struct process *p, char c)
+{
+    if (c == '\n' || c == '\r' || p->line_len == sizeof(p->line) - 1)
+        end_line(p);
+    if (c != '\n' && c != '\r')
+        p->line[p->line_len++] = (unsigned char)c < ' ' && c != '\t' ? '?' : c;
+}
+
+int process_output_fd(const struct process *p)
+{
+    return p->out;
+}
+
+size_t process_take_output(struct process *p)
+{
+    char data[4096];
+    const ssize_t n = read(p->out, data, sizeof(data));
+    for (ssize_t i = 0; i < n; i++)
+        take_byte(p, data[i]);
+    if (n == 0 && p->line_len > 0)
+        end_line(p);
+    return n > 0 ? (size_t)n : 0;
+}
+
+const char *process_tail(const struct process *p)
+{
+    return p->tail;
+}
+
+bool process_is_over(struct process *p, char *ret_how, size_t size)
+{
+    if (!p->over)
+        p->over = waitpid(p->pid, &p->status, WNOHANG) == p->pid;
+    if (!p->over)
+        return false;
+    while (process_take_output(p) > 0)
+        ;
+    if (p->line_len > 0)
+        end_line(p);
+    if (WIFSIGNALED(p->status))
+        (void)snprintf(ret_how, size, "was ended by signal %d (%s)", WTERMSIG(p->status),
+                       strsignal(WTERMSIG(p->status)));
+    else
+        (void)snprintf(ret_how, size, "ended with exit status %d", WEXITSTATUS(p->status));
+    return true;
+}
+
+/* ---- memory ---- */
+
+/* Resident pages of a process of this session; 0: it is of another. */
+static uint64_t pages_of(const char *pid, pid_t session)
+{
+    char path[64], text[1024];
+    (void)snprintf(path, sizeof(path), "/proc/%.20s/stat", pid);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    const ssize_t n = fd < 0 ? 0 : read(fd, text, sizeof(text) - 1);
+    if (fd >= 0)
+        (void)close(fd);
+    text[n > 0 ? n : 0] = '\0';
+    const char *p = strrchr(text, ')'); /* behind the name */
+    long sid = 0, rss = 0;
+    /* state ppid pgrp session, and rss is the 22nd from the state on */
+    if (!p || sscanf(p + 1, " %*c %*d %*d %ld", &sid) != 1 || sid != session ||
+        sscanf(p + 1,
+               " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %*u "
+               "%*u %ld",
+               &rss) != 1)
+        return 0;
+    return rss > 0 ? (uint64_t)rss : 0;
+}
+
+uint64_t process_memory(const struct process *p)
+{
+    uint64_t pages = 0;
+    DIR *dir = opendir("/proc");
+    for (struct dirent *d; dir && (d = readdir(dir));)
+        if (d->d_name[0] >= '1' && d->d_name[0] <= '9')
+            pages += pages_of(d->d_name, p->pid);
+    if (dir)
+        (void)closedir(dir);
+    return pages * (uint64_t)sysconf(_SC_PAGESIZE);
+}

@@ -1,0 +1,452 @@
+#include "worker/external/tensors.h"
+
+#include <fcntl.h>
+#include <fnmatch.h>
+#include <unistd.h>
+
+#include "common/base/file.h"
+#include "kernels/dtype.h"
+
+#define CHUNK 65536 /* elements that are converted at a time */
+#define ELEMENTS_MAX (1ull << 40)
+#define PATTERN_MAX 256
+
+/* ---- hello ---- */
+
+static enum st_dtype dtype_of(Skerry__Trainer__V1__Dtype d)
+{
+    switch (d) {
+    case SKERRY__TRAINER__V1__DTYPE__DTYPE_F32:
+        return ST_F32;
+    case SKERRY__TRAINER__V1__DTYPE__DTYPE_BF16:
+        return ST_BF16;
+    case SKERRY__TRAINER__V1__DTYPE__DTYPE_F16:
+        return ST_F16;
+    case SKERRY__TRAINER__V1__DTYPE__DTYPE_I64:
+        return ST_I64;
+    case SKERRY__TRAINER__V1__DTYPE__DTYPE_I32:
+        return ST_I32;
+    default:
+        return ST_UNSPECIFIED;
+    }
+}
+
+static bool is_real(enum st_dtype d)
+{
+    return d == ST_F32 || d == ST_BF16 || d == ST_F16;
+}
+
+static int take_tensor(const Skerry__Trainer__V1__Tensor *from, size_t i, struct tensors_item *to,
+                       struct err *err)
+{
+    const size_t len = strlen(from->name);
+    if (len == 0 || len > ST_NAME_MAX || !str_is_utf8(from->name, len))
+        return err_set(err, -ERR_FORMAT,
+                       "the trainer's tensor %zu has the name '%.80s', expected 1 to %d bytes of "
+                       "UTF-8",
+                       i, from->name, ST_NAME_MAX);
+    *to = (struct tensors_item){.dtype = dtype_of(from->dtype),
+                                .rank = (unsigned)from->n_shape,
+                                .count = 1,
+                                .buffer = from->buffer,
+                                .level = -1};
+    if (to->dtype == ST_UNSPECIFIED || from->n_shape > ST_RANK_MAX)
+        return err_set(err, -ERR_FORMAT,
+                       "the trainer's tensor %s has dtype %d and rank %zu, expected F32, BF16, "
+                       "F16, I64 or I32 and at most %d",
+                       from->name, (int)from->dtype, from->n_shape, ST_RANK_MAX);
+    for (size_t d = 0; d < from->n_shape; d++) {
+        if (from->shape[d] == 0 || from->shape[d] > ELEMENTS_MAX / to->count)
+            return err_set(err, -ERR_LIMIT, "the trainer's tensor %s has a side of %" PRIu64,
+                           from->name, from->shape[d]);
+        to->shape[d] = from->shape[d];
+        to->count *= from->shape[d];
+    }
+    to->name = str_dup(from->name);
+    return 0;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    const struct tensors_item *const *x = a, *const *y = b;
+    return strcmp((*x)->name, (*y)->name);
+}
+
+static int sort(struct tensors *t, struct err *err)
+{
+    for (size_t i = 0; i < t->n; i++)
+        t->by_name[i] = &t->items[i];
+    qsort(t->by_name, t->n, sizeof(*t->by_name), by_name);
+    for (size_t i = 1; i < t->n; i++)
+        if (strcmp(t->by_name[i - 1]->name, t->by_name[i]->name) == 0)
+            return err_set(err, -ERR_FORMAT, "the trainer's tensor %s is there twice",
+                           t->by_name[i]->name);
+    return 0;
+}
+
+int tensors_from_hello(const Skerry__Trainer__V1__Hello *hello, struct tensors *ret,
+                       struct err *err)
+{
+    struct tensors t = {0};
+    if (hello->n_tensors == 0 || hello->n_tensors > ST_TENSORS_MAX)
+        return err_set(err, -ERR_LIMIT, "the trainer has %zu tensors, expected 1 to %d",
+                       hello->n_tensors, ST_TENSORS_MAX);
+    t.items = mem_try_array(hello->n_tensors, sizeof(*t.items));
+    t.by_name = mem_try_array(hello->n_tensors, sizeof(*t.by_name));
+    int rc = t.items && t.by_name ? 0 : err_set(err, -ENOMEM, "no memory for the list of tensors");
+    for (size_t i = 0; i < hello->n_tensors && rc == 0; i++)
+        if ((rc = take_tensor(hello->tensors[i], i, &t.items[i], err)) == 0)
+            t.n++;
+    if (rc == 0)
+        rc = sort(&t, err);
+    if (rc < 0) {
+        tensors_release(&t);
+        return rc;
+    }
+    buf_init(&t.header, ST_HEADER_MAX + 64);
+    *ret = t;
+    return 0;
+}
+
+void tensors_release(struct tensors *t)
+{
+    for (size_t i = 0; i < t->n; i++)
+        mem_free(t->items[i].name);
+    mem_free(t->items);
+    mem_free(t->by_name);
+    buf_release(&t->header);
+    *t = (struct tensors){0};
+}
+
+const struct tensors_item *tensors_find(const struct tensors *t, const char *name)
+{
+    const struct tensors_item key = {.name = (char *)(uintptr_t)name}, *k = &key;
+    const struct tensors_item **found =
+        t->n ? bsearch(&k, t->by_name, t->n, sizeof(*t->by_name), by_name) : NULL;
+    return found ? *found : NULL;
+}
+
+/* ---- which are synchronised ---- */
+
+/* Does the name match one of the patterns, which stand apart by blanks? */
+static bool matches(const char *patterns, const char *name)
+{
+    while (*(patterns += strspn(patterns, " "))) {
+        const size_t len = strcspn(patterns, " ");
+        char one[PATTERN_MAX];
+        if (len < sizeof(one)) {
+            memcpy(one, patterns, len);
+            one[len] = '\0';
+            if (fnmatch(one, name, 0) == 0)
+                return true;
+        }
+        patterns += len;
+    }
+    return false;
+}
+
+static bool is_wanted(const struct job_trainer *job, const struct tensors_item *item)
+{
+    bool named = false;
+    for (size_t i = 0; i < job->tensors.n && !named; i++)
+        named = matches(job->tensors.items[i], item->name);
+    return !item->buffer && (named || job->tensors.n == 0);
+}
+
+/* Each pattern is there for something: one that is not was misspelt. */
+static int check_patterns(const struct tensors *t, const char *key, const struct conf_strs *list,
+                          struct err *err)
+{
+    for (size_t i = 0; i < list->n; i++) {
+        size_t found = 0;
+        for (size_t k = 0; k < t->n; k++)
+            found += matches(list->items[i], t->items[k].name);
+        if (found == 0)
+            return err_set(err, -ERR_CONFIG,
+                           "%s holds '%.80s', which matches none of the trainer's %zu tensors, "
+                           "such as %s",
+                           key, list->items[i], t->n, t->items[0].name);
+    }
+    return 0;
+}
+
+static int find_level(const struct job_trainer *job, const struct tensors_cut *cut,
+                      struct tensors_item *item, struct err *err)
+{
+    int block = -1;
+    for (size_t i = 0; i < job->levels.n && i < TENSORS_BLOCKS_MAX; i++) {
+        if (!matches(job->levels.items[i], item->name))
+            continue;
+        if (block >= 0)
+            return err_set(err, -ERR_CONFIG,
+                           "trainer.levels has the tensor %s in entry %d and in entry %zu",
+                           item->name, block, i);
+        block = (int)i;
+    }
+    item->level = block >= 0 ? cut->block_level[block] : cut->rest_level;
+    return 0;
+}
+
+/* The header of the shared file, and with it where everything lies. */
+static int place(struct tensors *t, struct err *err)
+{
+    struct st_writer *w = st_writer_new();
+    struct st st = {0};
+    int rc = 0;
+    st_writer_meta(w, "format", "pt");
+    for (size_t i = 0; i < 2 * t->n && rc == 0; i++) { /* the wide ones first: all are aligned */
+        const struct tensors_item *item = &t->items[i % t->n];
+        if (item->level >= 0 && (item->dtype == ST_F32) == (i < t->n))
+            rc = st_writer_add(w, item->name, item->dtype, item->rank, item->shape, err);
+    }
+    if (rc == 0)
+        rc = st_writer_header(w, &t->header, &t->bytes, err);
+    if (rc == 0)
+        rc = st_parse(t->header.data, t->header.len, t->bytes, "the shared weights", &st, err);
+    for (size_t i = 0; i < st.n_tensors && rc == 0; i++) {
+        const struct tensors_item *found = tensors_find(t, st.tensors[i].name);
+        t->items[found - t->items].offset = st.tensors[i].offset;
+    }
+    st_release(&st);
+    st_writer_free(w);
+    return rc;
+}
+
+int tensors_choose(struct tensors *t, const struct job_trainer *job, const struct tensors_cut *cut,
+                   struct err *err)
+{
+    int rc = check_patterns(t, "trainer.tensors", &job->tensors, err);
+    if (rc == 0)
+        rc = check_patterns(t, "trainer.levels", &job->levels, err);
+    for (size_t i = 0; i < t->n && rc == 0; i++) {
+        struct tensors_item *item = &t->items[i];
+        if (!is_wanted(job, item))
+            continue;
+        if (!is_real(item->dtype))
+            rc = err_set(err, -ERR_CONFIG,
+                         "the trainer's tensor %s is %s, which cannot be averaged: declare it as a "
+                         "buffer, or leave it out by trainer.tensors",
+                         item->name, st_dtype_name(item->dtype));
+        else
+            rc = find_level(job, cut, item, err);
+    }
+    t->n_levels = cut->n_levels;
+    for (int l = 0; l < cut->n_levels && rc == 0; l++)
+        if (tensors_chosen(t, l) == 0)
+            rc =
+                err_set(err, -ERR_CONFIG,
+                        "level %d of %d has none of the trainer's tensors: change trainer.tensors, "
+                        "trainer.levels or recipe.private_embeddings",
+                        l, cut->n_levels);
+    return rc < 0 ? rc : place(t, err);
+}
+
+size_t tensors_chosen(const struct tensors *t, int level)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < t->n; i++)
+        n += level < 0 ? t->items[i].level >= 0 : t->items[i].level == level;
+    return n;
+}
+
+/* ---- values ---- */
+
+__extension__ typedef _Float16 half;
+
+static float from_f16(uint16_t h)
+{
+    half v;
+    memcpy(&v, &h, sizeof(v));
+    return (float)v;
+}
+
+static uint16_t to_f16(float f)
+{
+    const half v = (half)f;
+    uint16_t h;
+    memcpy(&h, &v, sizeof(h));
+    return h;
+}
+
+static void read_values(const struct tensors_item *item, const uint8_t *shared, uint64_t first,
+                        size_t n, float *out)
+{
+    const uint8_t *at = shared + item->offset + first * st_dtype_bytes(item->dtype);
+    if (item->dtype == ST_F32) {
+        memcpy(out, at, n * sizeof(*out));
+        return;
+    }
+    for (size_t i = 0; i < n; i++) {
+        uint16_t h;
+        memcpy(&h, at + 2 * i, sizeof(h));
+        out[i] = item->dtype == ST_BF16 ? bf16_to_f32(h) : from_f16(h);
+    }
+}
+
+static void write_values(const struct tensors_item *item, uint8_t *shared, uint64_t first, size_t n,
+                         const float *in)
+{
+    uint8_t *at = shared + item->offset + first * st_dtype_bytes(item->dtype);
+    if (item->dtype == ST_F32) {
+        memcpy(at, in, n * sizeof(*in));
+        return;
+    }
+    for (size_t i = 0; i < n; i++) {
+        const uint16_t h = item->dtype == ST_BF16 ? bf16_from_f32(in[i]) : to_f16(in[i]);
+        memcpy(at + 2 * i, &h, sizeof(h));
+    }
+}
+
+static float rounded(enum st_dtype dtype, float v)
+{
+    return dtype == ST_BF16 ? bf16_to_f32(bf16_from_f32(v)) : from_f16(to_f16(v));
+}
+
+int tensors_read_end(const struct tensors_item *item, const uint8_t *shared, uint64_t first,
+                     size_t n, int base, const struct st_tensor *from, float *out, struct err *err)
+{
+    float began[1024];
+    read_values(item, shared, first, n, out);
+    for (size_t at = 0; item->dtype != ST_F32 && at < n; at += 1024) {
+        const size_t some = n - at < 1024 ? n - at : 1024;
+        const int rc =
+            file_pread_all(base, began, some * sizeof(*began),
+                           from->offset + (first + at) * sizeof(*began), "a version", err);
+        if (rc < 0)
+            return rc;
+        for (size_t i = 0; i < some; i++)
+            out[at + i] = began[i] + (out[at + i] - rounded(item->dtype, began[i]));
+    }
+    return 0;
+}
+
+uint64_t tensors_sum(const struct tensors *t, const uint8_t *shared)
+{
+    uint64_t lanes[4] = {1, 2, 3, 4}, word[4];
+    size_t at = t->header.len;
+    for (; at + sizeof(word) <= t->bytes; at += sizeof(word)) {
+        memcpy(word, shared + at, sizeof(word));
+        for (int i = 0; i < 4; i++)
+            lanes[i] = (lanes[i] ^ word[i]) * 0x9e3779b97f4a7c15ULL;
+    }
+    for (; at < t->bytes; at++)
+        lanes[0] = (lanes[0] ^ shared[at]) * 0x9e3779b97f4a7c15ULL;
+    return lanes[0] ^ lanes[1] << 1 ^ lanes[2] << 2 ^ lanes[3] << 3;
+}
+
+/* One tensor of a file, a chunk at a time; f32 straight to its place. */
+static int load_one(int fd, const char *path, const struct st_tensor *from,
+                    const struct tensors_item *to, uint8_t *shared, float *chunk, struct err *err)
+{
+    int rc = 0;
+    for (uint64_t at = 0; at < to->count && rc == 0; at += CHUNK) {
+        const uint64_t n = to->count - at < CHUNK ? to->count - at : CHUNK;
+        struct st_tensor part = *from;
+        part.count = n;
+        part.offset = from->offset + at * st_dtype_bytes(from->dtype);
+        part.bytes = n * st_dtype_bytes(from->dtype);
+        rc = st_read_f32(fd, path, &part, chunk, err);
+        if (rc == 0)
+            write_values(to, shared, at, n, chunk);
+    }
+    return rc;
+}
+
+static int expect(const struct st_tensor *from, const struct tensors_item *to, struct err *err)
+{
+    char theirs[ST_SHAPE_TEXT], ours[ST_SHAPE_TEXT];
+    if (!to || to->level < 0)
+        return err_set(err, -ERR_CONFIG, "version 0 has the tensor %s, which the trainer %s",
+                       from->name, to ? "has, but the job does not synchronise" : "does not have");
+    if (to->rank != from->rank || memcmp(to->shape, from->shape, to->rank * sizeof(*to->shape)))
+        return err_set(err, -ERR_CONFIG, "the trainer's tensor %s is %s, but in version 0 it is %s",
+                       from->name, st_shape_text(to->rank, to->shape, ours),
+                       st_shape_text(from->rank, from->shape, theirs));
+    return 0;
+}
+
+int tensors_load(const struct tensors *t, const char *path, uint8_t *shared, bool users,
+                 size_t *count, struct err *err)
+{
+    struct st st = {0};
+    float *chunk = mem_try_array(CHUNK, sizeof(*chunk));
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int rc = fd < 0 ? err_errno(err, "opening %s", path) : st_read(fd, path, &st, err);
+    if (rc == 0 && !chunk)
+        rc = err_set(err, -ENOMEM, "no memory to read weights");
+    for (size_t i = 0; i < st.n_tensors && rc == 0; i++) {
+        const struct tensors_item *to = tensors_find(t, st.tensors[i].name);
+        if (users && (!to || to->level < 0))
+            continue;
+        rc = expect(&st.tensors[i], to, err);
+        if (rc == 0)
+            rc = load_one(fd, path, &st.tensors[i], to, shared, chunk, err);
+        ++*count;
+    }
+    if (fd >= 0)
+        (void)close(fd);
+    st_release(&st);
+    mem_free(chunk);
+    return rc;
+}
+
+/* "skerry.BF16": the names of a dtype, a line each, so that an export can give them back. */
+static int note_dtypes(struct st_writer *w, const struct tensors *t, int level, enum st_dtype dtype)
+{
+    struct buf names;
+    char key[32];
+    int rc = 0;
+    buf_init(&names, ST_HEADER_MAX);
+    for (size_t i = 0; i < t->n && rc == 0; i++)
+        if (t->items[i].level == level && t->items[i].dtype == dtype)
+            rc = buf_printf(&names, "%s\n", t->items[i].name);
+    (void)snprintf(key, sizeof(key), "skerry.%s", st_dtype_name(dtype));
+    if (rc == 0 && names.len > 0)
+        st_writer_meta(w, key, buf_str(&names));
+    buf_release(&names);
+    return rc;
+}
+
+static int write_tensor(struct st_writer *w, const struct tensors_item *item, const uint8_t *shared,
+                        float *chunk, struct err *err)
+{
+    int rc = 0;
+    for (uint64_t at = 0; at < item->count && rc == 0; at += CHUNK) {
+        const size_t n = item->count - at < CHUNK ? (size_t)(item->count - at) : CHUNK;
+        bool finite = true;
+        read_values(item, shared, at, n, chunk);
+        for (size_t i = 0; i < n; i++)
+            finite &= isfinite(chunk[i]) != 0;
+        rc = finite ? st_writer_write(w, chunk, n * sizeof(*chunk), err)
+                    : err_set(err, -ERR_FORMAT,
+                              "the trainer's tensor %s has a value that is no "
+                              "finite number",
+                              item->name);
+    }
+    return rc;
+}
+
+int tensors_save(const struct tensors *t, int level, const uint8_t *shared, const char *path,
+                 uint8_t sha256[HASH_BYTES], uint64_t *ret_bytes, struct err *err)
+{
+    struct st_writer *w = st_writer_new();
+    float *chunk = mem_try_array(CHUNK, sizeof(*chunk));
+    int rc = chunk ? 0 : err_set(err, -ENOMEM, "no memory to write weights");
+    st_writer_meta(w, "format", "pt");
+    if (rc == 0 && (note_dtypes(w, t, level, ST_BF16) < 0 || note_dtypes(w, t, level, ST_F16) < 0))
+        rc = err_set(err, -ERR_LIMIT, "the names of the trainer's tensors are too long");
+    for (size_t i = 0; i < t->n && rc == 0; i++)
+        if (t->items[i].level == level)
+            rc = st_writer_add(w, t->items[i].name, ST_F32, t->items[i].rank, t->items[i].shape,
+                               err);
+    if (rc == 0)
+        rc = st_writer_open(w, path, err);
+    for (size_t i = 0; i < t->n && rc == 0; i++)
+        if (t->items[i].level == level)
+            rc = write_tensor(w, &t->items[i], shared, chunk, err);
+    if (rc == 0)
+        rc = st_writer_commit(w, sha256, ret_bytes, err);
+    mem_free(chunk);
+    st_writer_free(w);
+    return rc;
+}

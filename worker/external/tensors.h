@@ -1,0 +1,88 @@
+/* The tensors of a trainer: what it says that its model has, which of them the job synchronises,
+ * and where those lie in the memory that worker and trainer share.
+ *
+ *     hello ──patterns──► chosen, each with its level ──► a safetensors file in shared memory:
+ *
+ *     | u64 length | JSON header | tensor | tensor | ...       each in the trainer's own dtype
+ *
+ * The rest of a swarm sees f32: modules are read into the shared memory (tensors_load), and out
+ * of it (tensors_read_end, tensors_save), with the values rounded to nearest on their way to bf16
+ * and f16.
+ *
+ * BLOCKS.  Entry i of trainer.levels is block i of the model, as a recipe cuts it into levels;
+ * what is in no block goes with the embedders.
+ *
+ * Read-only after tensors_choose; any thread. */
+#ifndef WORKER_EXTERNAL_TENSORS_H
+#define WORKER_EXTERNAL_TENSORS_H
+
+#include "common/base/base.h"
+#include "common/base/buf.h"
+#include "common/base/hash.h"
+#include "common/job/job.h"
+#include "common/st/st.h"
+#include "proto/trainer.pb-c.h"
+
+#define TENSORS_LEVELS_MAX 64
+#define TENSORS_BLOCKS_MAX 256
+
+struct tensors_item {
+    char *name;
+    enum st_dtype dtype;
+    unsigned rank;
+    uint64_t shape[ST_RANK_MAX];
+    uint64_t count, offset; /* elements; in the shared file */
+    bool buffer;
+    int level; /* -1: not synchronised */
+};
+
+struct tensors {
+    struct tensors_item *items; /* in the order of the hello */
+    size_t n;
+    const struct tensors_item **by_name; /* sorted */
+    struct buf header;                   /* of the shared file */
+    uint64_t bytes;                      /* of the whole of it */
+    int n_levels;
+};
+
+/* The level of each block, and of what is in none. */
+struct tensors_cut {
+    int n_levels;
+    uint8_t block_level[TENSORS_BLOCKS_MAX], rest_level;
+};
+
+/* What a trainer says.  -ERR_FORMAT with a sentence: a name that is no UTF-8, that is there twice
+ * or too long, a dtype or shape that is impossible. */
+int tensors_from_hello(const Skerry__Trainer__V1__Hello *hello, struct tensors *ret,
+                       struct err *err);
+/* Which are synchronised.  -ERR_CONFIG with a sentence: a pattern that matches nothing, a tensor
+ * in two levels or of integers, a level without any. */
+int tensors_choose(struct tensors *t, const struct job_trainer *job, const struct tensors_cut *cut,
+                   struct err *err);
+void tensors_release(struct tensors *t); /* { 0 } is fine */
+
+const struct tensors_item *tensors_find(const struct tensors *t, const char *name); /* or NULL */
+
+/* Elements [first, first+n) of a tensor of the shared memory as f32: what a phase ended with.  Of
+ * 16 bits only what has changed counts, since what a value lost on its way into them is not what
+ * training found: base + (end - rounded base), where tensor `from` of the file `base` has what the
+ * phase began with. */
+int tensors_read_end(const struct tensors_item *item, const uint8_t *shared, uint64_t first,
+                     size_t n, int base, const struct st_tensor *from, float *out, struct err *err);
+
+/* A number for all that is synchronised: another one when a bit of it changes. */
+uint64_t tensors_sum(const struct tensors *t, const uint8_t *shared);
+
+/* A module file, of any level, into the shared memory.  Each tensor of the file must be there with
+ * its shape, and finite; *count grows by how many there were.  users: a file of the user's, which
+ * may hold others, too. */
+int tensors_load(const struct tensors *t, const char *path, uint8_t *shared, bool users,
+                 size_t *count, struct err *err);
+/* How many are synchronised, of a level or (-1) of all. */
+size_t tensors_chosen(const struct tensors *t, int level);
+/* The module of a level out of the shared memory: f32, with the trainer's dtypes in the
+ * metadata.  -ERR_FORMAT names the first tensor with a value that is not finite. */
+int tensors_save(const struct tensors *t, int level, const uint8_t *shared, const char *path,
+                 uint8_t sha256[HASH_BYTES], uint64_t *ret_bytes, struct err *err);
+
+#endif

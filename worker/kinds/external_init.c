@@ -1,0 +1,86 @@
+/* INIT of a model that a trainer of the user's has: version 0 is what the trainer begins with, or
+ * the weights that the job came with, which the trainer must have room for. */
+
+#include "common/base/base.h"
+#include "worker/kinds/engine.h"
+#include "worker/kinds/kinds.h"
+#include "worker/kinds/trainers.h"
+
+static int plan(struct engine *e, struct work *w, struct err *err)
+{
+    const Skerry__V1__Blob *warm = w->task->warm_start;
+    engine_keep(e, NULL, NULL); /* a trainer may need the room */
+    int rc = trainers_need(w, err);
+    return rc == 0 && warm ? work_need_blob(w, warm, "the weights to start from", err) : rc;
+}
+
+/* Every tensor that is synchronised is in the user's file. */
+static int load_users(struct work *w, struct external *x, struct err *err)
+{
+    char path[CACHE_PATH_MAX];
+    size_t loaded = 0;
+    const size_t wanted = tensors_chosen(external_tensors(x), -1);
+    work_blob_path(w, w->task->warm_start->sha256.data, path);
+    int rc = tensors_load(external_tensors(x), path, external_shared(x), true, &loaded, err);
+    if (rc == 0 && loaded != wanted)
+        rc = err_set(err, -ERR_CONFIG,
+                     "it has %zu of the %zu tensors of the trainer that are synchronised", loaded,
+                     wanted);
+    return rc < 0 ? err_wrap(err, "the warm start %s", w->spec.model.warm_start) : 0;
+}
+
+static int ask_begin(struct engine *e, struct work *w, struct err *err)
+{
+    const struct external_events ev = {.stopped = trainers_stopped, .arg = w};
+    Skerry__Trainer__V1__FromWorker m = SKERRY__TRAINER__V1__FROM_WORKER__INIT;
+    Skerry__Trainer__V1__Begin begin = SKERRY__TRAINER__V1__BEGIN__INIT;
+    struct external_done done;
+    m.what_case = SKERRY__TRAINER__V1__FROM_WORKER__WHAT_BEGIN;
+    m.begin = &begin;
+    progress_activity(&w->progress, "taking the trainer's initial values");
+    int rc = trainers_ask(e, w, &m, -1, &ev, &done, err);
+    if (rc == 0)
+        external_done_release(&done);
+    return rc;
+}
+
+static int save(struct work *w, struct external *x, const Skerry__V1__ModuleRef *ref,
+                struct err *err)
+{
+    struct work_output *o;
+    char name[64];
+    snprintf(name, sizeof(name), "module-%" PRIu64, ref->module_id);
+    int rc = work_output_new(w, WORK_CONTRIBUTION, name, &o, err);
+    if (rc < 0)
+        return rc;
+    o->module_id = ref->module_id;
+    return tensors_save(external_tensors(x), (int)ref->level, external_shared(x), o->path,
+                        o->sha256, &o->size, err);
+}
+
+static int run(struct engine *e, struct work *w, struct err *err)
+{
+    const Skerry__V1__Task *t = w->task;
+    struct external *x = NULL;
+    int rc = trainers_get(e, w, &x, err);
+    if (rc == 0)
+        rc = t->warm_start ? load_users(w, x, err) : ask_begin(e, w, err);
+    if (rc == 0) { /* the coordinator asks it for nothing else */
+        work_row(w, external_evaluates(x), "", "trainer evaluates");
+        work_row(w, external_draws(x), "", "trainer draws");
+    }
+    for (size_t i = 0; rc == 0 && i < t->n_modules; i++) {
+        rc = work_stopped(w, err) ? -ERR_CANCELLED : save(w, x, t->modules[i], err);
+        progress_units(&w->progress, (uint32_t)i + 1, (uint32_t)t->n_modules);
+    }
+    return rc;
+}
+
+const struct kind kind_external_init = {
+    .id = SKERRY__V1__TASK_KIND__TASK_KIND_INIT,
+    .name = "init",
+    .external = true,
+    .modules = KIND_MODULES_MADE,
+    .plan = plan,
+    .run = run,
+};

@@ -1,0 +1,360 @@
+/* TRAIN by a trainer of the user's: one phase of one replica, from module versions to
+ * contributions, which are made as those of our own networks are.
+ *
+ *    start    the trainer ─► the modules into the memory that it shares ─► its samples
+ *    train    it works; what it tells is progress
+ *    finish   every module's contribution out of the shared memory, the optimiser's state */
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/base/clock.h"
+#include "common/base/file.h"
+#include "common/base/hash.h"
+#include "common/base/rng.h"
+#include "common/outer/layout.h"
+#include "worker/kinds/contribute.h"
+#include "worker/kinds/engine.h"
+#include "worker/kinds/external_feed.h"
+#include "worker/kinds/kinds.h"
+#include "worker/kinds/prefetch.h"
+#include "worker/kinds/trainers.h"
+#include "worker/kinds/work_train.h"
+#include "worker/train/train.h"
+
+#define STREAM_PHASE 0x65787465726eULL
+#define STATE_MAX (1ull << 40) /* bytes of an optimiser's state */
+#define CHUNK (1u << 20)
+
+struct phase {
+    struct engine *e;
+    struct work *w;
+    const Skerry__V1__TrainTask *t;
+    struct external *x;
+    struct external_feed *feed; /* NULL: the trainer reads its own data */
+    struct prefetch ahead;
+    uint64_t begun_ns, window;
+    uint32_t steps;
+    uint64_t samples;
+    double loss_sum, seconds;
+    float loss_first, loss_last;
+};
+
+static int plan(struct engine *e, struct work *w, struct err *err)
+{
+    const Skerry__V1__TrainTask *t = w->task->train;
+    engine_keep(e, NULL, NULL); /* a trainer may need the room */
+    int rc = trainers_need(w, err);
+    if (rc == 0)
+        rc = work_need_ranges(w, t->ranges, t->n_ranges, err);
+    if (rc == 0 && t->moments)
+        rc = work_need_blob(w, t->moments, "the optimiser's state", err);
+    return rc;
+}
+
+/* ---- while it trains ---- */
+
+static int on_progress(void *arg, const Skerry__Trainer__V1__Progress *m, struct err *err)
+{
+    struct phase *p = arg;
+    if (!isfinite(m->loss))
+        return err_set(err, -ERR_TRAINER, "the trainer's loss is no finite number after %u steps",
+                       p->steps + 1);
+    p->loss_first = p->steps == 0 ? m->loss : p->loss_first;
+    p->loss_last = m->loss;
+    p->loss_sum += (double)m->loss;
+    p->steps++;
+    p->samples += m->samples;
+    const struct progress_point point = {p->t->first_step + p->steps, m->loss, m->lr};
+    progress_step(&p->w->progress, &point, m->grad_norm, p->samples);
+    prefetch_step(&p->ahead);
+    return 0;
+}
+
+static int on_samples(void *arg, Skerry__Trainer__V1__Samples *m, int *ret_fd, struct err *err)
+{
+    struct phase *p = arg;
+    if (!p->feed) {
+        m->last = true;
+        return 0;
+    }
+    return external_feed_next(p->feed, m, ret_fd, err);
+}
+
+static bool stopped(void *arg)
+{
+    const struct phase *p = arg;
+    return work_stopped(p->w, NULL);
+}
+
+/* ---- the order ---- */
+
+static uint64_t seed_of(const struct phase *p)
+{
+    return rng_mix(rng_mix(p->w->spec.seed, STREAM_PHASE),
+                   rng_mix(rng_mix(p->t->path, p->t->replica), p->t->first_step));
+}
+
+static int open_feed(struct phase *p, struct err *err)
+{
+    uint64_t total = 0;
+    if (p->t->n_ranges == 0)
+        return 0;
+    for (size_t i = 0; i < p->t->n_ranges; i++)
+        total += p->t->ranges[i]->count;
+    p->window = p->t->seconds ? phase_window(total, p->t->batch) : 0;
+    const struct data_order order = {
+        .shuffle = true, .seed = seed_of(p), .window = (uint32_t)p->window};
+    /* Of a phase bounded by steps: as many as its steps take. */
+    const uint64_t most = (uint64_t)p->t->steps * p->t->batch;
+    return external_feed_open(p->w, p->t->ranges, p->t->n_ranges, &order, p->t->batch, most,
+                              &p->feed, err);
+}
+
+/* The optimiser's state of this replica at the phase's first step; empty name: none was kept. */
+static void state_path(const struct phase *p, char out[CACHE_PATH_MAX])
+{
+    (void)snprintf(out, CACHE_PATH_MAX, "%s/external-%" PRIu64 "-%u-%u.state", p->e->state_dir,
+                   p->w->task->job_id, p->t->path, p->t->replica);
+}
+
+static bool stands(const struct phase *p, const struct trainer_stand *s)
+{
+    return s && s->job_id == p->w->task->job_id && s->path == p->t->path &&
+           s->replica == p->t->replica && s->step == p->t->first_step;
+}
+
+/* What came with the task, or was kept here: a descriptor, -1: nothing. */
+static int open_state(const struct phase *p)
+{
+    char path[CACHE_PATH_MAX];
+    if (!external_keeps_state(p->x) || p->t->first_step == 0)
+        return -1;
+    if (p->t->moments)
+        work_blob_path(p->w, p->t->moments->sha256.data, path);
+    else
+        state_path(p, path);
+    return open(path, O_RDONLY | O_CLOEXEC);
+}
+
+static double lr_scale(const struct phase *p, uint64_t step)
+{
+    struct train_options o;
+    train_options_from_job(&p->w->spec, false, (int)p->t->batch, 0, &o);
+    return o.lr > 0 ? train_lr(&o, step, p->t->total_steps) / o.lr : 1;
+}
+
+static void fill_order(const struct phase *p, Skerry__Trainer__V1__Phase *m)
+{
+    static const char *const precisions[] = {"auto", "bf16", "f32"};
+    const Skerry__V1__TrainTask *t = p->t;
+    m->round = t->round;
+    m->path = t->path;
+    m->replica = t->replica;
+    m->replicas = (uint32_t)p->w->spec.recipe.replicas;
+    m->steps = t->steps;
+    m->seconds = t->seconds;
+    m->first_step = t->first_step;
+    m->total_steps = t->total_steps;
+    m->batch = t->batch;
+    m->seed = seed_of(p);
+    m->goes_on = stands(p, trainers_stand(p->e));
+    m->wants_state = t->send_moments && external_keeps_state(p->x);
+    m->kind = external_feed_kind(p->w);
+    m->samples = p->feed ? external_feed_total(p->feed) : 0;
+    m->lr_first = (float)lr_scale(p, t->first_step);
+    m->lr_last = (float)lr_scale(p, t->first_step + (t->steps ? t->steps - 1 : 0));
+    m->precision = (char *)(uintptr_t)precisions[p->w->spec.train.precision];
+}
+
+/* ---- contributions ---- */
+
+/* theta_end of a module, out of the shared memory. */
+struct end {
+    const struct external *x;
+    const uint8_t *shared;
+    int base; /* the version's file */
+};
+
+static int read_end(void *arg, const struct layout *layout, size_t t, uint64_t first, size_t n,
+                    float *out, struct err *err)
+{
+    const struct end *e = arg;
+    const struct st_tensor *from = &layout->st.tensors[t];
+    const struct tensors_item *item = tensors_find(external_tensors(e->x), from->name);
+    if (!item || item->level < 0 || first > item->count || n > item->count - first)
+        return err_set(err, -ERR_FORMAT, "the trainer has no tensor %s of this size", from->name);
+    return tensors_read_end(item, e->shared, first, n, e->base, from, out, err);
+}
+
+static int contribute_one(struct phase *p, const Skerry__V1__ModuleRef *base, struct err *err)
+{
+    char path[CACHE_PATH_MAX];
+    work_blob_path(p->w, base->sha256.data, path);
+    struct end end = {.x = p->x, .shared = external_shared(p->x)};
+    const struct contribute c = {.w = p->w,
+                                 .state_dir = p->e->state_dir,
+                                 .base = base,
+                                 .read = read_end,
+                                 .read_arg = &end,
+                                 .samples = p->samples};
+    struct work_output *o = work_output(p->w);
+    if (!o)
+        return err_set(err, -ENOMEM, "out of memory");
+    if ((end.base = open(path, O_RDONLY | O_CLOEXEC)) < 0)
+        return err_errno(err, "opening %s", path);
+    const int rc = contribute(&c, o, err);
+    (void)close(end.base);
+    return rc;
+}
+
+/* Every module's; what is taken must be what was handed over. */
+static int contribute_all(struct phase *p, struct err *err)
+{
+    const Skerry__V1__Task *task = p->w->task;
+    const uint64_t sum = tensors_sum(external_tensors(p->x), external_shared(p->x));
+    int rc = 0;
+    progress_activity(&p->w->progress, "encoding the contribution");
+    for (size_t i = 0; rc == 0 && i < task->n_modules; i++)
+        rc = contribute_one(p, task->modules[i], err);
+    if (rc == 0 && tensors_sum(external_tensors(p->x), external_shared(p->x)) != sum)
+        rc = err_set(err, -ERR_TRAINER,
+                     "the trainer wrote its weights after it had handed them over");
+    return rc;
+}
+
+/* ---- the optimiser's state ---- */
+
+static int copy_state(int from, const char *path, uint64_t size, struct err *err)
+{
+    struct file_out out;
+    uint8_t *data = mem_try(CHUNK);
+    int rc = data ? file_out_open(&out, path, 0600, err)
+                  : err_set(err, -ENOMEM, "no memory for the optimiser's state");
+    if (rc < 0) {
+        mem_free(data);
+        return rc;
+    }
+    for (uint64_t at = 0; at < size && rc == 0; at += CHUNK) {
+        const size_t n = size - at < CHUNK ? (size_t)(size - at) : CHUNK;
+        rc = file_pread_all(from, data, n, at, "the optimiser's state", err);
+        if (rc == 0)
+            rc = file_out_write(&out, data, n, err);
+    }
+    if (rc == 0)
+        rc = file_out_commit(&out, err);
+    file_out_abort(&out);
+    mem_free(data);
+    return rc;
+}
+
+/* Kept here, and sent along. */
+static int take_state(struct phase *p, int fd, struct err *err)
+{
+    char path[CACHE_PATH_MAX];
+    struct stat st;
+    struct work_output *o;
+    if (fd < 0 || !p->t->send_moments)
+        return 0;
+    if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || st.st_size == 0 ||
+        (uint64_t)st.st_size > STATE_MAX)
+        return err_set(err, -ERR_TRAINER, "the trainer's state is no file of 1 to %llu bytes",
+                       STATE_MAX);
+    int rc = work_output_new(p->w, WORK_MOMENTS, "moments", &o, err);
+    if (rc == 0)
+        rc = copy_state(fd, o->path, (uint64_t)st.st_size, err);
+    if (rc == 0)
+        rc = hash_file(o->path, o->sha256, &o->size, err);
+    state_path(p, path);
+    return rc < 0 ? rc : copy_state(fd, path, (uint64_t)st.st_size, err);
+}
+
+/* ---- a phase ---- */
+
+/* Samples used, as the coordinator counts them: in the order of the ranges. */
+static uint64_t samples_used(const struct phase *p)
+{
+    if (!p->feed || p->t->steps)
+        return p->samples;
+    const uint64_t n = p->samples, total = external_feed_total(p->feed);
+    return n < total ? n - n % p->window : total; /* a window that was begun is used once more */
+}
+
+static int finish(struct phase *p, const struct external_done *done, struct err *err)
+{
+    struct work_result *res = &p->w->result;
+    if (p->steps == 0 || p->samples == 0)
+        return err_set(err, -ERR_TRAINER, "the trainer ended a phase without a step");
+    if (p->feed && p->samples > external_feed_position(p->feed))
+        return err_set(err, -ERR_TRAINER,
+                       "the trainer counts %" PRIu64 " samples, but was given %" PRIu64, p->samples,
+                       external_feed_position(p->feed));
+    res->seconds = (float)p->seconds;
+    res->steps = p->steps;
+    res->samples = samples_used(p);
+    res->loss_first = p->loss_first;
+    res->loss_last = p->loss_last;
+    res->loss_mean = (float)(p->loss_sum / p->steps);
+    int rc = contribute_all(p, err);
+    if (rc == 0)
+        rc = take_state(p, done->passed, err);
+    if (rc < 0) {
+        trainers_drop(p->e);
+        return rc;
+    }
+    const struct trainer_stand stand = {p->w->task->job_id, p->t->path, p->t->replica,
+                                        p->t->first_step + p->steps};
+    trainers_set_stand(p->e, &stand);
+    return 0;
+}
+
+static int train(struct phase *p, struct external_done *done, struct err *err)
+{
+    const struct external_events ev = {
+        .progress = on_progress, .samples = on_samples, .stopped = stopped, .arg = p};
+    Skerry__Trainer__V1__FromWorker m = SKERRY__TRAINER__V1__FROM_WORKER__INIT;
+    Skerry__Trainer__V1__Phase order = SKERRY__TRAINER__V1__PHASE__INIT;
+    fill_order(p, &order);
+    m.what_case = SKERRY__TRAINER__V1__FROM_WORKER__WHAT_PHASE;
+    m.phase = &order;
+    const int state = order.goes_on ? -1 : open_state(p);
+    order.has_state = state >= 0;
+    progress_total(&p->w->progress, p->t->steps);
+    progress_activity(&p->w->progress, "training");
+    p->begun_ns = clock_now_ns();
+    const int rc = trainers_ask(p->e, p->w, &m, state, &ev, done, err);
+    p->seconds = (double)(clock_now_ns() - p->begun_ns) / 1e9;
+    if (state >= 0)
+        (void)close(state);
+    return rc;
+}
+
+static int run(struct engine *e, struct work *w, struct err *err)
+{
+    struct phase p = {.e = e, .w = w, .t = w->task->train, .ahead = {.w = w}};
+    struct external_done done = {.passed = -1};
+    int rc = trainers_get(e, w, &p.x, err);
+    if (rc == 0)
+        rc = trainers_load(p.x, w, err);
+    if (rc == 0)
+        rc = open_feed(&p, err);
+    if (rc == 0)
+        rc = train(&p, &done, err);
+    if (rc == 0)
+        rc = finish(&p, &done, err);
+    prefetch_end(&p.ahead);
+    external_done_release(&done);
+    external_feed_close(p.feed);
+    return rc;
+}
+
+const struct kind kind_external_train = {
+    .id = SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN,
+    .name = "train",
+    .external = true,
+    .part = offsetof(Skerry__V1__Task, train),
+    .modules = KIND_MODULES_NEEDED,
+    .plan = plan,
+    .run = run,
+};
