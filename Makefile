@@ -224,12 +224,21 @@ $(O)/pic/gen/%.o: $(GEN)/%.c $(STAMP)
 $(O)/libskerry.a: $(SKERRY_OBJ)
 	$(call say,AR)rm -f $@ && $(AR) rcsD $@ $^
 $(O)/libskerry.so: $(SKERRY_OBJ)
-	$(call say,LD)$(CC) -shared $(filter-out -pie,$(ALL_LDFLAGS)) -Wl,-soname,libskerry.so.1 -o $@ $^ $(LINK_proto) $(ALL_LDLIBS)
+	$(call say,LD)$(CC) -shared $(filter-out -pie,$(ALL_LDFLAGS)) -Wl,-soname,libskerry.so.1 -o $@ $^ \
+	  -Wl,-Bstatic $(LINK_proto) -Wl,-Bdynamic -Wl,--exclude-libs,ALL $(ALL_LDLIBS)
 
 # The example of a trainer in C, as a user would build it.
-$(BIN)/../examples/trainer-c: examples/trainer-c/trainer.c $(O)/libskerry.a libskerry/skerry.h
+$(BUILD_DIR)/examples/trainer-c: examples/trainer-c/trainer.c $(O)/libskerry.a libskerry/skerry.h
 	$(call say,LD)mkdir -p $(@D) && $(CC) -I. $(CFLAGS) -O2 $(WARN) -o $@ $< $(O)/libskerry.a \
 	  $(LINK_proto) -lm
+
+# The Python package with the library in it, to be imported from build/python or installed as a wheel.
+PYTHON_FILES := $(wildcard python/skerry/*)
+$(BUILD_DIR)/python/.made: $(PYTHON_FILES) $(O)/libskerry.so python/wheel.py
+	$(call say,PYTHON)rm -rf $(@D) && mkdir -p $(@D)/skerry && cp $(PYTHON_FILES) $(O)/libskerry.so $(@D)/skerry/ && \
+	  $(PYTHON) python/wheel.py $(@D) $(VERSION) $(@D) && touch $@
+.PHONY: python
+python: $(BUILD_DIR)/python/.made ## the Python package of trainers, as a wheel in build/python
 
 .PHONY: libskerry
 libskerry: $(SKERRY_LIBS) ## the library of trainers, static and shared

@@ -45,7 +45,7 @@ FAULTY := $(BUILD_DIR)/clang/debug/bin/workerd
 .PHONY: faulty
 faulty: ## workerd that can fail on purpose, for the integration tests
 	@$(MAKE) --no-print-directory CC=clang CUDA=0 BUILD=debug BUILD_DIR=$(BUILD_DIR)/clang $(FAULTY)
-check-int: faulty
+check-int: faulty $(BUILD_DIR)/python/.made $(BUILD_DIR)/examples/trainer-c
 
 # The kernels' tests once per instruction set that this machine can narrow itself to.
 KERNEL_TESTS := $(filter $(O)/tests/unit/kernels/%,$(UNIT))

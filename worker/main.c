@@ -4,6 +4,7 @@
  * A device that fails is tried again by a new process in this one's place (restart.h). */
 #include <sched.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include "common/base/base.h"
@@ -389,6 +390,22 @@ static void stop(struct daemon *d)
         image_exit();
 }
 
+/* Trainers run as the same user: they neither trace this process nor read its memory, environment
+ * and command line, which may have the token.  Returns a copy of the arguments. */
+static char **hide_secrets(int argc, char **argv)
+{
+    char **copy = mem_alloc_array((size_t)argc + 1, sizeof(*copy));
+    for (int i = 0; i < argc; i++)
+        copy[i] = str_dup(argv[i]);
+    (void)prctl(PR_SET_DUMPABLE, 0);
+    for (int i = 1; i < argc; i++) {
+        char *token = strstr(argv[i], TOKEN_PREFIX);
+        if (token)
+            memset(token + strlen(TOKEN_PREFIX), '*', strlen(token) - strlen(TOKEN_PREFIX));
+    }
+    return copy;
+}
+
 int main(int argc, char **argv)
 {
     static struct daemon d;
@@ -404,12 +421,14 @@ int main(int argc, char **argv)
         log_error("workerd", "%s", err.msg);
         return EXIT_HERE;
     }
-    if (start(&d, &err) < 0)
+    int rc = start(&d, &err);
+    char **again = d.opt.allow_trainers ? hide_secrets(argc, argv) : argv;
+    if (rc < 0)
         log_error("workerd", "%s", err.msg);
     else
         loop_run(d.loop);
     stop(&d);
     if (d.broken && !d.asked)
-        start_again(&d, argc, argv);
+        start_again(&d, argc, again);
     return d.exit_code;
 }

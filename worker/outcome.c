@@ -135,6 +135,8 @@ Skerry__V1__ReportRequest *outcome_new(uint64_t task_id, uint32_t attempt, struc
     if (r->failed) {
         r->retryable = failure->retryable;
         r->failure = fault_of(failure->code);
+        if (r->failure == SKERRY__V1__FAILURE__FAILURE_TASK && w && w->kind->external)
+            r->failure = SKERRY__V1__FAILURE__FAILURE_TRAINER; /* what is wrong is the job's own */
         r->reason = text(failure->reason);
         return r;
     }

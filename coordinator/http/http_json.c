@@ -624,6 +624,7 @@ json_t *http_json_worker(const struct view_worker *v)
     put(o, "address", http_json_text(w->address));
     put(o, "memory_bytes", count(w->memory_bytes));
     put(o, "threads", count(w->threads));
+    put(o, "allows_trainers", json_boolean(w->allows_trainers));
     put(o, "task", http_json_id(w->task_id));
     put(o, "task_kind", http_json_word(t ? task_kind_name(t->kind) : ""));
     put(o, "activity", http_json_text(w->activity));

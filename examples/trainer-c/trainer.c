@@ -2,7 +2,7 @@
  *
  *     cc -O2 -o trainer trainer.c -lskerry -lprotobuf-c -lm
  *
- * One weight matrix of 256 x 256 and a bias, plain gradient descent: small enough to read, and a
+ * One weight matrix of 257 x 257 and a bias, plain gradient descent: small enough to read, and a
  * model all the same.  examples/trainer-c.yaml runs it on a swarm. */
 #include <err.h>
 #include <math.h>
@@ -11,7 +11,7 @@
 
 #include "libskerry/skerry.h"
 
-#define BYTES 256
+#define BYTES 257 /* and the end of a text */
 #define BATCH 64
 #define RATE 0.5f
 

@@ -3,7 +3,7 @@ import json
 import os
 import random
 import shutil
-import subprocess
+import sys
 
 import pytest
 
@@ -52,3 +52,46 @@ def test_c_trainer(tmp_path):
         assert done["eval_loss"] < 2.5, done["eval_loss"]
         workers = s.get("/v1/status").json()["workers"]
         assert all(w["tasks_failed"] == 0 for w in workers), workers
+
+
+PACKAGE = f"{BUILD}/python"
+NUMPY = """name: numpy
+seed: 5
+data: {{kind: texts, path: tales.jsonl, holdout: 0.1, shard_samples: 32}}
+model: {{type: external, context: 64}}
+trainer: {{command: {python} train.py, files: program, env: [PYTHONPATH={package}]}}
+train: {{batch: 8}}
+recipe: {{name: diloco, replicas: 2}}
+outer: {{rounds: 3, steps: 10}}
+sample: {{tokens: 20, prompt: "the "}}
+"""
+FAULTY = """name: faulty
+data: {{kind: texts, path: tales.jsonl, shard_samples: 32}}
+model: {{type: external, context: 64}}
+trainer: {{command: "{command}", files: program, env: [PYTHONPATH={package}, MODE={mode}, ONCE={once}]{more}}}
+train: {{batch: 4}}
+recipe: {{replicas: 1}}
+outer: {{rounds: 2, steps: 4}}
+wire: {{up: f32, down: f32}}
+"""
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def write_program(folder, source, text, **keys):
+    write_tales(folder)
+    (folder / "program").mkdir()
+    shutil.copy(source, folder / "program" / "train.py")
+    (folder / "job.yaml").write_text(text.format(package=PACKAGE, python=sys.executable, **{k: v.replace("PYTHON", sys.executable) if isinstance(v, str) else v for k, v in keys.items()}))
+    return folder / "job.yaml"
+
+
+def test_numpy_trainer(tmp_path):
+    """The Python package without PyTorch: it trains, evaluates and writes; one worker has two replicas in turn."""
+    job = write_program(tmp_path, f"{HERE}/../../examples/trainer-numpy/train.py", NUMPY)
+    with running(tmp_path / "swarm") as s:
+        s.worker("one", "--allow-trainers")
+        told = s.submit(job)
+        done = s.wait_job(told, "done")
+        assert done["history"][-1]["loss"] < done["history"][0]["loss"] - 0.3
+        assert done["eval_loss"] < 2
+        assert done["samples"][-1]["text"].startswith("the ")

@@ -16,6 +16,7 @@
 #define FILES_MAX 4096
 #define FILE_BYTES_MAX (1ull << 40)
 #define ENV_MAX 256
+#define SHELL_SIGNALS 128 /* a shell tells by this and more that its command died of a signal */
 
 struct process {
     pid_t pid;
@@ -59,7 +60,7 @@ static void limit(int what, uint64_t most)
 }
 
 /* In the child: nothing but what is safe between fork and exec. */
-static void become(const struct process_options *opt, char **env, int out)
+static void become(const struct process_options *opt, char *command, char **env, int out)
 {
     static const char easy_prey[] = "1000";
     (void)setsid();
@@ -85,10 +86,18 @@ static void become(const struct process_options *opt, char **env, int out)
     (void)sigprocmask(SIG_SETMASK, &none, NULL);
     for (int s = 1; s < NSIG; s++)
         (void)signal(s, SIG_DFL);
-    char *argv[] = {(char *)(uintptr_t) "sh", (char *)(uintptr_t) "-c",
-                    (char *)(uintptr_t)opt->command, NULL};
+    char *argv[] = {(char *)(uintptr_t) "sh", (char *)(uintptr_t) "-c", command, NULL};
     (void)execve("/bin/sh", argv, env);
     _exit(127);
+}
+
+/* A plain command takes the shell's place, so that its end and its death are seen at once. */
+static char *shell_text(const char *command)
+{
+    const char *word = command + strspn(command, " ");
+    const bool plain = !strpbrk(command, ";&|()<>`\n{}!#") &&
+                       !memchr(word, '=', strcspn(word, " ")) && !str_starts(word, "cd ");
+    return str_printf("%s%s", plain ? "exec " : "", command);
 }
 
 int process_start(const struct process_options *opt, struct process **ret, struct err *err)
@@ -98,12 +107,14 @@ int process_start(const struct process_options *opt, struct process **ret, struc
     if (pipe2(pipes, O_CLOEXEC) < 0)
         return err_errno(err, "making a pipe for the %s", opt->what);
     const size_t n = make_env(opt, env);
+    char *command = shell_text(opt->command);
     const pid_t pid = fork();
     if (pid == 0)
-        become(opt, env, pipes[1]);
+        become(opt, command, env, pipes[1]);
     const int rc = pid < 0 ? err_errno(err, "starting the %s", opt->what) : 0;
     for (size_t i = 0; i < n; i++)
         mem_free(env[i]);
+    mem_free(command);
     (void)close(pipes[1]);
     if (rc < 0) {
         (void)close(pipes[0]);
@@ -195,11 +206,14 @@ bool process_is_over(struct process *p, char *ret_how, size_t size)
         ;
     if (p->line_len > 0)
         end_line(p);
-    if (WIFSIGNALED(p->status))
-        (void)snprintf(ret_how, size, "was ended by signal %d (%s)", WTERMSIG(p->status),
-                       strsignal(WTERMSIG(p->status)));
+    const int code = WIFEXITED(p->status) ? WEXITSTATUS(p->status) : 0;
+    const int signo = WIFSIGNALED(p->status)                                ? WTERMSIG(p->status)
+                      : code > SHELL_SIGNALS && code < SHELL_SIGNALS + NSIG ? code - SHELL_SIGNALS
+                                                                            : 0;
+    if (signo)
+        (void)snprintf(ret_how, size, "was ended by signal %d (%s)", signo, strsignal(signo));
     else
-        (void)snprintf(ret_how, size, "ended with exit status %d", WEXITSTATUS(p->status));
+        (void)snprintf(ret_how, size, "ended with exit status %d", code);
     return true;
 }
 

@@ -27,7 +27,7 @@ static int plan(struct engine *e, struct work *w, struct err *err)
 static int open_trainer(struct engine *e, struct work *w, struct external **ret, struct err *err)
 {
     int rc = trainers_get(e, w, ret, err);
-    return rc < 0 ? rc : trainers_load(*ret, w, err);
+    return rc < 0 ? rc : trainers_load(e, *ret, w, err);
 }
 
 /* ---- EVAL ---- */

@@ -221,6 +221,7 @@ static int contribute_all(struct phase *p, struct err *err)
     if (rc == 0 && tensors_sum(external_tensors(p->x), external_shared(p->x)) != sum)
         rc = err_set(err, -ERR_TRAINER,
                      "the trainer wrote its weights after it had handed them over");
+    trainers_handed(p->e, sum);
     return rc;
 }
 
@@ -336,7 +337,7 @@ static int run(struct engine *e, struct work *w, struct err *err)
     struct external_done done = {.passed = -1};
     int rc = trainers_get(e, w, &p.x, err);
     if (rc == 0)
-        rc = trainers_load(p.x, w, err);
+        rc = trainers_load(e, p.x, w, err);
     if (rc == 0)
         rc = open_feed(&p, err);
     if (rc == 0)

@@ -18,6 +18,7 @@ struct trainers {
     uint8_t digest[HASH_BYTES]; /* of all that it was started with */
     struct trainer_stand stand;
     bool stands;
+    uint64_t handed; /* tensors_sum() of the weights that it handed over; 0: none are there */
 };
 
 /* ---- what it is made of ---- */
@@ -318,11 +319,30 @@ int trainers_ask(struct engine *e, struct work *w, const Skerry__Trainer__V1__Fr
     return rc;
 }
 
-int trainers_load(struct external *x, const struct work *w, struct err *err)
+void trainers_handed(struct engine *e, uint64_t sum)
+{
+    e->trainers->handed = sum;
+}
+
+/* From its hand-over to the next order the memory is the worker's alone. */
+static int check_handed(struct engine *e, struct external *x, struct err *err)
+{
+    const uint64_t handed = e->trainers->handed;
+    e->trainers->handed = 0;
+    if (handed == 0 || tensors_sum(external_tensors(x), external_shared(x)) == handed)
+        return 0;
+    trainers_drop(e);
+    return err_set(err, -ERR_TRAINER,
+                   "the trainer wrote its weights after it had handed them over");
+}
+
+int trainers_load(struct engine *e, struct external *x, const struct work *w, struct err *err)
 {
     const Skerry__V1__Task *t = w->task;
     size_t loaded = 0;
-    int rc = 0;
+    int rc = check_handed(e, x, err);
+    if (rc < 0)
+        return rc;
     for (size_t i = 0; i < t->n_modules && rc == 0; i++) {
         char path[CACHE_PATH_MAX];
         work_blob_path(w, t->modules[i]->sha256.data, path);

@@ -41,8 +41,11 @@ int trainers_ask(struct engine *e, struct work *w, const Skerry__Trainer__V1__Fr
 /* Is the task to be left?  arg: the work; for events. */
 bool trainers_stopped(void *arg);
 
-/* Loads the task's modules into the memory that the trainer shares. */
-int trainers_load(struct external *x, const struct work *w, struct err *err);
+/* The trainer has handed weights over, of which this is tensors_sum(). */
+void trainers_handed(struct engine *e, uint64_t sum);
+/* Loads the task's modules into the memory that the trainer shares, which it must not have written
+ * since then. */
+int trainers_load(struct engine *e, struct external *x, const struct work *w, struct err *err);
 
 /* Where the running trainer's optimiser stands; NULL: nowhere. */
 const struct trainer_stand *trainers_stand(const struct engine *e);

@@ -1,0 +1,338 @@
+"""The island: a model with its optimiser that does what a worker asks for."""
+from __future__ import annotations
+
+import ctypes
+import io
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from . import _lib, _model
+from ._lib import check, lib
+
+
+class Sample:
+    """One sample: the tokens of a text, or the file of an image and its class."""
+
+    __slots__ = ("data", "cls", "text")
+
+    def __init__(self, data: bytes, cls: int = 0, text: bool = False):
+        self.data, self.cls, self.text = data, cls, text
+
+    @property
+    def tokens(self) -> np.ndarray:
+        """Of a text: int32."""
+        return np.frombuffer(self.data, "<i4")
+
+
+def read_texts(path: str, context: int = 256, field: str = "text") -> list[Sample]:
+    """The documents of a .jsonl or .txt as samples of bytes, as a job without a tokenizer has them; for Alone."""
+    with open(path, encoding="utf-8") as f:
+        texts = [json.loads(line)[field] for line in f if line.strip()] if path.endswith(".jsonl") else [f.read()]
+    raw = [text.encode() for text in texts]
+    return [Sample(np.frombuffer(r[i:i + context], np.uint8).astype("<i4").tobytes(), text=True)
+            for r in raw for i in range(0, len(r), context) if len(r[i:i + context]) > 1]
+
+
+class Alone:
+    """What a script that no worker has started trains on: samples over and over, for so many steps."""
+
+    def __init__(self, samples: Sequence[Sample] = (), steps: int = 100, batch: int = 8, seed: int = 0):
+        self.samples, self.steps, self.batch, self.seed = samples, steps, batch, seed
+
+
+class _Order:
+    """What phases and evaluations have in common: samples."""
+
+    def __init__(self, island: "Island", order: _lib.Order):
+        self._island = island
+        self.kind = {_lib.TEXTS: "texts", _lib.IMAGES: "images"}.get(order.samples_kind, "none")
+        self.samples: int = order.samples  # that there are
+        self.batch: int = order.batch
+
+    def _take(self, most: int) -> list[Sample]:
+        got = (_lib.Sample * most)()
+        n = check(lib.skerry_samples(self._island._handle, got, most))
+        text = self.kind == "texts"
+        return [Sample(ctypes.string_at(s.data, s.bytes) if s.bytes else b"", s.cls, text) for s in got[:n]]
+
+    def batches(self, collate: Callable[[list[Sample]], Any] | None = None, batch: int | None = None) -> Iterator[Any]:
+        """All samples, each once, in batches of the job's size; collate makes one of a list of samples."""
+        while True:
+            samples = self._next(batch or self.batch or 1)
+            if not samples:
+                return
+            yield collate(samples) if collate else samples
+
+    def _next(self, most: int) -> list[Sample]:
+        return self._take(most)
+
+
+class Phase(_Order):
+    """So many steps, or seconds, of one replica."""
+
+    def __init__(self, island: "Island", order: _lib.Order):
+        super().__init__(island, order)
+        self.round: int = order.round
+        self.path: int = order.path
+        self.replica: int = order.replica
+        self.replicas: int = order.replicas
+        self.steps: int = order.steps  # its length; 0: bounded by seconds
+        self.seconds: int = order.seconds
+        self.first_step: int = order.first_step  # of this replica, since the job began
+        self.total_steps: int = order.total_steps
+        self.seed: int = order.seed
+        self.goes_on: bool = order.goes_on  # the optimiser's state is that of this replica
+        self.precision: str = (order.precision or b"auto").decode()
+        self.done_steps = 0
+        self.alone = island.alone
+        if self.alone:
+            self.steps, self.batch, self.seed = island._solo.steps, island._solo.batch, island._solo.seed
+            self.kind, self.samples = "texts", len(island._solo.samples)
+            self.total_steps = self.steps
+
+    @property
+    def more(self) -> bool:
+        """Is another step to be made?"""
+        return self.done_steps < self.steps if self.alone else lib.skerry_more(self._island._handle)
+
+    @property
+    def lr_scale(self) -> float:
+        """What the job's schedule makes of the learning rate at the next step."""
+        return lib.skerry_lr_scale(self._island._handle)
+
+    @property
+    def fraction(self) -> float:
+        """How far the job is, 0 to 1; 0 where its length is not known."""
+        return min(1.0, (self.first_step + self.done_steps) / self.total_steps) if self.total_steps else 0.0
+
+    def _next(self, most: int) -> list[Sample]:
+        if not self.more:
+            return []
+        if not self.alone:
+            return self._take(most)
+        samples = self._island._solo.samples
+        if not samples:
+            raise _lib.Error("no worker has started this script, and join() got no samples to train on alone: give "
+                             "alone=skerry.Alone(samples)")
+        order = np.random.default_rng(self.seed).permutation(len(samples))
+        at = self.done_steps * most
+        return [samples[order[(at + i) % len(samples)]] for i in range(most)]
+
+    def limit(self, loader: Iterable[Any]) -> Iterator[Any]:
+        """The batches of a loader of one's own (data: {kind: none}), over and over until the phase is over."""
+        while self.more:
+            empty = True
+            for batch in loader:
+                if not self.more:
+                    return
+                empty = False
+                yield batch
+            if empty:
+                raise _lib.Error("the loader has no batches")
+
+    def step(self, loss: Any, samples: int, lr: float = 0.0, grad_norm: float = 0.0, **numbers: float) -> None:
+        """One step is done.  numbers: figures of one's own, by name."""
+        handle = self._island._handle
+        for name, value in numbers.items():
+            check(lib.skerry_number(handle, name.encode(), float(value)))
+        progress = _lib.Progress(float(loss), samples, lr, grad_norm)
+        check(lib.skerry_step(handle, ctypes.byref(progress)))
+        self.done_steps += 1
+        if self.alone and (self.done_steps % 10 == 0 or self.done_steps == self.steps):
+            print(f"step {self.done_steps} of {self.steps}: loss {float(loss):.4f}", file=sys.stderr)
+
+
+class Evaluation(_Order):
+    """Held-out samples whose loss is wanted."""
+
+    def __init__(self, island: "Island", order: _lib.Order):
+        super().__init__(island, order)
+        self._loss, self._units = 0.0, 0
+
+    def add(self, loss: Any, units: int, samples: int) -> None:
+        """The sum of the losses of a batch, over so many units: samples, or tokens."""
+        self._loss += float(loss)
+        self._units += units
+        progress = _lib.Progress(float(loss) / max(units, 1), samples, 0, 0)
+        check(lib.skerry_step(self._island._handle, ctypes.byref(progress)))
+
+
+class Drawing:
+    """What is to be drawn: a text that goes on from a prompt, or a grid of pictures of classes."""
+
+    def __init__(self, order: _lib.Order):
+        self.prompt = (order.prompt or b"").decode("utf-8", "replace")
+        self.tokens: int = order.tokens  # of a text; 0: pictures
+        self.temperature: float = order.temperature
+        self.top_p: float = order.top_p
+        self.seed: int = order.seed
+        self.labels = [order.labels[i] for i in range(order.n_labels)]
+        self.columns: int = order.columns
+
+
+def _memory(data: bytes) -> int:
+    fd = os.memfd_create("skerry", os.MFD_CLOEXEC)
+    with os.fdopen(os.dup(fd), "wb") as f:
+        f.write(data)
+    return fd
+
+
+def _png(picture: Any) -> bytes:
+    if isinstance(picture, (bytes, bytearray)):
+        return bytes(picture)
+    out = io.BytesIO()  # a picture of Pillow's
+    picture.save(out, format="PNG")
+    return out.getvalue()
+
+
+class Island:
+    """Made by join()."""
+
+    def __init__(self, model: Any, optimizer: Any, alone: Alone | None):
+        self._items = _model.items_of(model)
+        self._handle = ctypes.c_void_p()
+        self._solo = alone or Alone()
+        self._evaluate: Callable[[Evaluation], Any] | None = None
+        self._sample: Callable[[Drawing], Any] | None = None
+        self._save: Callable[[], bytes] | None = None
+        self._load: Callable[[bytes | None], None] | None = None
+        self.alone = "SKERRY_TRAINER_FD" not in os.environ
+        if optimizer is not None:
+            self._take_optimizer(optimizer)
+
+    def _take_optimizer(self, optimizer: Any) -> None:
+        torch = sys.modules["torch"]
+
+        def save() -> bytes:
+            out = io.BytesIO()
+            torch.save(optimizer.state_dict()["state"], out)
+            return out.getvalue()
+
+        def load(data: bytes | None) -> None:
+            optimizer.state.clear()
+            if data is not None:
+                state = torch.load(io.BytesIO(data), weights_only=True)
+                optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+        self._save, self._load = save, load
+
+    # ---- what else it can do ----
+
+    def evaluate(self, function: Callable[[Evaluation], Any]) -> Callable[[Evaluation], Any]:
+        """Decorator: computes held-out losses; calls evaluation.add() for each batch."""
+        self._evaluate = function
+        return function
+
+    def sample(self, function: Callable[[Drawing], Any]) -> Callable[[Drawing], Any]:
+        """Decorator: draws; returns a text, or a picture (PNG bytes, or one of Pillow's)."""
+        self._sample = function
+        return function
+
+    def state(self, save: Callable[[], bytes], load: Callable[[bytes | None], None]) -> None:
+        """How the optimiser's state is kept: save() gives it, load() takes it back, or None to start afresh."""
+        self._save, self._load = save, load
+
+    # ---- the conversation ----
+
+    def _join(self) -> None:
+        tensors = (_lib.Tensor * len(self._items))()
+        names = [item.name.encode() for item in self._items]
+        for tensor, item, name in zip(tensors, self._items, names):
+            shape = tuple(item.value.shape)
+            if len(shape) > _lib.RANK_MAX:
+                raise _lib.Error(f"{item.name} has {len(shape)} dimensions, at most {_lib.RANK_MAX} are possible")
+            tensor.name, tensor.dtype, tensor.rank, tensor.buffer = name, item.dtype, len(shape), item.buffer
+            tensor.shape[:len(shape)] = shape
+        options = _lib.Options(b"skerry-python 0.1.0", self._evaluate is not None, self._sample is not None,
+                               self._save is not None and self._load is not None)
+        check(lib.skerry_join(ctypes.byref(options), tensors, len(tensors), ctypes.byref(self._handle)))
+        if self.alone:
+            return
+        for i, item in enumerate(self._items):
+            address = lib.skerry_weights(self._handle, i)
+            if address:
+                _model.share(item, address)
+
+    def _done(self, **fields: Any) -> None:
+        result = _lib.Result(-1, 0.0, 0, None, -1)
+        for name, value in fields.items():
+            setattr(result, name, value)
+        try:
+            check(lib.skerry_done(self._handle, ctypes.byref(result)))
+        finally:
+            for fd in (result.state_fd, result.picture_fd):
+                if fd >= 0:
+                    os.close(fd)
+
+    def _restore(self, order: _lib.Order) -> None:
+        if order.goes_on or self._load is None or self.alone:
+            return
+        data = None
+        if order.state_fd >= 0:
+            with os.fdopen(os.dup(order.state_fd), "rb") as f:
+                f.seek(0)
+                data = f.read()
+        self._load(data)
+
+    def _serve(self, order: _lib.Order) -> None:
+        """Anything but a phase."""
+        if order.kind == _lib.BEGIN:
+            _model.store(self._items)
+            self._done()
+            return
+        _model.load(self._items)
+        if order.kind == _lib.EVALUATE and self._evaluate:
+            evaluation = Evaluation(self, order)
+            self._evaluate(evaluation)
+            self._done(loss_sum=evaluation._loss, units=evaluation._units)
+        elif order.kind == _lib.DRAW and self._sample:
+            drawn = self._sample(Drawing(order))
+            if isinstance(drawn, str):
+                self._done(text=drawn.encode())
+            else:
+                self._done(picture_fd=_memory(_png(drawn)))
+        else:
+            raise _lib.Error(f"the worker asked for something (order {order.kind}) that this script cannot do")
+
+    def phases(self) -> Iterator[Phase]:
+        """Waits for work, and yields a phase with its weights loaded; what the model is when the body of the loop
+        has ended is handed over."""
+        if not self._handle:
+            self._join()
+        if self.alone:
+            print("skerry: no worker has started this script; it trains alone", file=sys.stderr)
+        while True:
+            order = _lib.Order()
+            if check(lib.skerry_next(self._handle, ctypes.byref(order))) == _lib.END:
+                return
+            if order.kind != _lib.PHASE:
+                self._serve(order)
+                continue
+            _model.load(self._items)
+            self._restore(order)
+            yield Phase(self, order)
+            _model.store(self._items)
+            wants = order.wants_state and self._save is not None
+            self._done(state_fd=_memory(self._save()) if wants and self._save else -1)
+
+    def __enter__(self) -> "Island":
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if self._handle and error is not None:
+            reason = f"{kind.__name__}: {error}"
+            lib.skerry_fail(self._handle, reason.encode()[:500])
+        for item in self._items:
+            item.shared = None
+        lib.skerry_leave(self._handle)
+        self._handle = ctypes.c_void_p()
+
+
+def join(model: Any, optimizer: Any = None, alone: Alone | None = None) -> Island:
+    """An island of this model: a PyTorch module, or a dict of NumPy arrays.  With an optimizer of PyTorch's its state
+    is kept from phase to phase, and travels where the job says so.  alone: for a run without a worker."""
+    return Island(model, optimizer, alone)

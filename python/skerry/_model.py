@@ -1,0 +1,99 @@
+"""A model as the library sees it: names, shapes, dtypes, and values that come and go in place.
+
+Either a mapping of names to NumPy arrays, or a module of PyTorch (whatever has state_dict() and
+named_parameters()).  PyTorch is only imported when the model is of it."""
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from . import _lib
+
+_NUMPY = {np.dtype(np.float32): _lib.F32, np.dtype(np.float16): _lib.F16, np.dtype(np.int64): _lib.I64,
+          np.dtype(np.int32): _lib.I32}
+
+
+class Item:
+    """One tensor: `value` is the model's own, which is written in place."""
+
+    def __init__(self, name: str, value: Any, dtype: int, buffer: bool):
+        self.name, self.value, self.dtype, self.buffer = name, value, dtype, buffer
+        self.shared: Any = None  # the same tensor in the memory shared with the worker; None: not synchronised
+
+
+def _numpy_items(model: Mapping[str, np.ndarray]) -> list[Item]:
+    items = []
+    for name, value in model.items():
+        if not isinstance(value, np.ndarray) or value.dtype not in _NUMPY:
+            raise _lib.Error(f"{name} is {getattr(value, 'dtype', type(value).__name__)}, expected a NumPy array of "
+                             "float32, float16, int64 or int32")
+        items.append(Item(name, value, _NUMPY[value.dtype], value.dtype.kind != "f"))
+    return items
+
+
+def _torch_items(model: Any) -> list[Item]:
+    import torch
+    kinds = {torch.float32: _lib.F32, torch.bfloat16: _lib.BF16, torch.float16: _lib.F16, torch.int64: _lib.I64,
+             torch.int32: _lib.I32}
+    trained = {name for name, p in model.named_parameters(remove_duplicate=False) if p.requires_grad}
+    items, seen = [], set()
+    for name, value in model.state_dict(keep_vars=True).items():
+        if not isinstance(value, torch.Tensor) or value.numel() == 0:
+            continue
+        if value.dtype not in kinds:
+            if name in trained:
+                raise _lib.Error(f"{name} is {value.dtype}, expected float32, bfloat16 or float16")
+            continue  # masks and the like stay where they are
+        place = (value.data_ptr(), tuple(value.shape), value.dtype)
+        if place in seen:
+            continue  # tied to one that is there already
+        seen.add(place)
+        items.append(Item(name, value, kinds[value.dtype], name not in trained))
+    return items
+
+
+def items_of(model: Any) -> list[Item]:
+    """The tensors of a model, tied ones once."""
+    if isinstance(model, Mapping):
+        return _numpy_items(model)
+    if hasattr(model, "state_dict") and hasattr(model, "named_parameters"):
+        return _torch_items(model)
+    raise _lib.Error(f"a {type(model).__name__} is no model: expected a PyTorch module, or a dict of NumPy arrays")
+
+
+def share(item: Item, address: int) -> None:
+    """Lays the item's shared tensor over memory of the library."""
+    value = item.value
+    if isinstance(value, np.ndarray):
+        memory = (ctypes.c_char * value.nbytes).from_address(address)
+        item.shared = np.frombuffer(memory, value.dtype).reshape(value.shape)
+        return
+    torch = sys.modules["torch"]
+    memory = (ctypes.c_char * (value.numel() * value.element_size())).from_address(address)
+    item.shared = torch.frombuffer(memory, dtype=value.dtype).view(value.shape)
+
+
+def load(items: list[Item]) -> None:
+    """The worker's weights into the model, in place."""
+    for item in items:
+        if item.shared is None:
+            continue
+        if isinstance(item.value, np.ndarray):
+            item.value[...] = item.shared
+        else:
+            item.value.data.copy_(item.shared)
+
+
+def store(items: list[Item]) -> None:
+    """The model's weights to where the worker takes them."""
+    for item in items:
+        if item.shared is None:
+            continue
+        if isinstance(item.value, np.ndarray):
+            item.shared[...] = item.value
+        else:
+            item.shared.copy_(item.value.data)

@@ -1,0 +1,50 @@
+"""One line for the Trainer of Hugging Face's transformers:
+
+    trainer = transformers.Trainer(model, args, train_dataset=..., callbacks=[skerry.hf.Callback(model)])
+    trainer.train()
+
+It reads data of its own (`data: {kind: none}` in the job file).  At the end of each phase the weights are handed
+over, and the next ones loaded in place; the Trainer's optimiser goes on.  When the worker wants nothing more, the
+training stops.  Losses are those that the Trainer logs, so it is made to log every step."""
+from __future__ import annotations
+
+from typing import Any
+
+import transformers
+
+from ._island import Island, Phase, join
+
+
+class Callback(transformers.TrainerCallback):
+    """Serves phases from within Trainer.train()."""
+
+    def __init__(self, model: Any):
+        self.island: Island = join(model)
+        self._phases: Any = None
+        self._phase: Phase | None = None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kw: Any) -> None:
+        """Waits for the first phase."""
+        args.logging_steps, args.logging_strategy = 1, "steps"
+        state.logging_steps = 1
+        self._phases = self.island.phases()
+        self._next(control)
+
+    def _next(self, control: Any) -> None:
+        self._phase = next(self._phases, None)
+        if self._phase is None:
+            control.should_training_stop = True
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kw: Any) -> None:
+        """A step is done when its loss is logged."""
+        if self._phase is None or not logs or "loss" not in logs:
+            return
+        samples = args.per_device_train_batch_size * args.gradient_accumulation_steps
+        self._phase.step(loss=logs["loss"], samples=samples, lr=float(logs.get("learning_rate", 0)),
+                         grad_norm=float(logs.get("grad_norm", 0)))
+        if not self._phase.more:
+            self._next(control)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kw: Any) -> None:
+        """Leaves the island."""
+        self.island.__exit__(None, None, None)

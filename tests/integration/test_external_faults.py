@@ -1,0 +1,81 @@
+"""What trainers do wrong costs their lease, with the reason in the status, and never the worker."""
+import pytest
+
+from common import wait_until
+from swarm import running
+from test_external import FAULTY, HERE, write_program
+
+FAULTY_PY = f"{HERE}/trainers/faulty.py"
+
+
+@pytest.fixture(scope="module")
+def lair(tmp_path_factory):
+    """A swarm with one worker, which outlives everything that its trainers do."""
+    with running(tmp_path_factory.mktemp("lair") / "swarm") as s:
+        process = s.worker("one", "--allow-trainers", "--trainer-memory", "512MiB")
+        s.one = process
+        yield s
+        assert process.poll() is None, "a trainer has cost the worker"
+
+
+def reasons(s, told):
+    """What the status of a job says."""
+    job = s.job(told)
+    tasks = s.get(f"/v1/tasks?job={told}").json()["items"]
+    return " ".join([job["reason"], *(w["why"] for w in job["waiting_for"]), *(t["reason"] for t in tasks)])
+
+
+@pytest.mark.parametrize("mode, said", [
+    ("dies", "was ended by signal 9 (Killed); its last lines: about to die"),
+    ("raises", "the trainer gave up: ValueError: this model cannot be trained"),
+    ("nan", "the trainer's loss is no finite number after 1 steps"),
+    ("weights", "layers.1.weight"),
+    ("counts", "samples, but was given"),
+    ("writes", "wrote its weights after it had handed them over"),
+    ("babbles", "that are no message"),
+    ("memory", "of memory, more than the 512.0 MiB"),
+])
+def test_goes_wrong_once(lair, tmp_path, mode, said):
+    """The next attempt, with a new process, does it."""
+    job = write_program(tmp_path, FAULTY_PY, FAULTY, mode=mode, once=1, command="PYTHON train.py", more="")
+    told = lair.submit(job)
+    wait_until(lambda: said in reasons(lair, told), 15, said)
+    lair.wait_job(told, "done", 20)
+
+
+@pytest.mark.parametrize("mode, command, more, said", [
+    ("", "./not-there", "", "exit status 127"),
+    ("silent", "PYTHON train.py", "", "ended with exit status 3; its last lines: I say nothing"),
+    ("names", "PYTHON train.py", "", "expected 1 to 255 bytes of UTF-8"),
+    ("integers", "PYTHON train.py", "", "cannot be averaged"),
+    ("", "PYTHON train.py", ", tensors: ['lora_*']", "matches none of the trainer's 2 tensors"),
+    ("", "PYTHON train.py", ", levels: ['layers.0.*', 'layers.*']", "in entry 0 and in entry 1"),
+    ("", "PYTHON train.py", ", setup: 'echo no such package; exit 7'", "trainer.setup ended with exit status 7"),
+])
+def test_cannot_begin(lair, tmp_path, mode, command, more, said):
+    """What can never work is told in a sentence."""
+    job = write_program(tmp_path, FAULTY_PY, FAULTY, mode=mode, once="", command=command, more=more)
+    told = lair.submit(job)
+    wait_until(lambda: said in reasons(lair, told), 15, said)
+    lair.skerry("cancel", told)
+
+
+def test_needs_a_worker_that_allows_it(tmp_path):
+    job = write_program(tmp_path, FAULTY_PY, FAULTY, mode="", once="", command="PYTHON train.py", more="")
+    with running(tmp_path / "swarm") as s:
+        s.worker("shy")
+        told = s.submit(job)
+        said = "no worker here runs trainers; start one with --allow-trainers"
+        wait_until(lambda: said in reasons(s, told), 30, said)
+        s.worker("bold", "--allow-trainers")
+        s.wait_job(told, "done", 20)
+        assert [w["allows_trainers"] for w in sorted(s.get("/v1/status").json()["workers"], key=lambda w: w["name"])] \
+            == [True, False]
+
+
+def test_the_token_is_out_of_reach(lair, tmp_path):
+    """Neither in the trainer's environment nor in what it can read of the worker's process; a session of its own."""
+    job = write_program(tmp_path, f"{HERE}/trainers/spy.py", FAULTY, mode="", once="", command="PYTHON train.py", more="")
+    told = lair.submit(job)
+    wait_until(lambda: "found [] of" in reasons(lair, told) and "in session True" in reasons(lair, told), 15, "the spy")
+    lair.skerry("cancel", told)

@@ -1,0 +1,62 @@
+"""A trainer that goes wrong as MODE says, on its first attempt (a file marks it) or always."""
+import mmap
+import os
+import signal
+import sys
+import time
+
+import numpy as np
+
+import skerry
+
+mode, once = os.environ["MODE"], os.environ.get("ONCE")
+first = not os.path.exists("went-wrong")
+
+
+def goes_wrong(what):
+    global first
+    if mode != what or (once and not first):
+        return False
+    first = False
+    open("went-wrong", "w").close()
+    return True
+
+
+if goes_wrong("silent"):
+    print("I say nothing", flush=True)
+    sys.exit(3)
+model = {"layers.0.weight": np.zeros((4, 8), np.float32), "layers.1.weight": np.ones((8,), np.float32)}
+if goes_wrong("names"):
+    model = {b"\xff\xfe".decode("latin-1") * 200: np.zeros(3, np.float32)}
+if goes_wrong("integers"):
+    model["count"] = np.zeros(3, np.int64)
+with skerry.join(model) as island:
+    if mode == "integers":
+        for item in island._items:
+            item.buffer = False
+    for phase in island.phases():
+        for batch in phase.batches():
+            if goes_wrong("dies"):
+                print("about to die", flush=True)
+                os.kill(os.getpid(), signal.SIGKILL)
+            if goes_wrong("raises"):
+                raise ValueError("this model cannot be trained")
+            if goes_wrong("memory"):
+                eaten = mmap.mmap(-1, 2 << 30)  # shared memory is no "data" of a process
+                for at in range(0, len(eaten), 4096):
+                    eaten[at] = 1
+                time.sleep(60)
+            model["layers.0.weight"] += 0.01
+            if goes_wrong("weights"):
+                model["layers.1.weight"][3] = np.nan
+            loss = np.nan if goes_wrong("nan") else 1.0
+            phase.step(loss=loss, samples=len(batch) * (1000 if goes_wrong("counts") else 1))
+        if goes_wrong("writes"):
+            shared = island._items[0].shared  # it goes on writing what it has handed over
+            if os.fork() == 0:
+                until = time.monotonic() + 5
+                while time.monotonic() < until:
+                    shared += 1
+                os._exit(0)
+        if goes_wrong("babbles"):
+            os.write(int(os.environ["SKERRY_TRAINER_FD"]), b"\x05\x00\x00\x00hello")
