@@ -251,21 +251,38 @@ size_t tensors_chosen(const struct tensors *t, int level)
 
 /* ---- values ---- */
 
-__extension__ typedef _Float16 half;
-
-static float from_f16(uint16_t h)
+static float from_bits(uint32_t u)
 {
-    half v;
-    memcpy(&v, &h, sizeof(v));
-    return (float)v;
+    float f;
+    memcpy(&f, &u, sizeof(f));
+    return f;
 }
 
+/* Exact: half precision is sign, 5 bits of exponent, 10 of fraction. */
+static float from_f16(uint16_t h)
+{
+    const uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = h & 0x7fff;
+    if (rest >= 0x7c00) /* infinite, or no number */
+        return from_bits(sign | 0x7f800000u | (rest & 0x3ff) << 13);
+    if (rest < 0x400) /* below the normal ones */
+        return (float)rest * from_bits(sign | 0x33800000u); /* 2^-24 */
+    return from_bits(sign | ((rest << 13) + 0x38000000u));
+}
+
+/* To the nearest, ties to even; what is too large becomes infinite. */
 static uint16_t to_f16(float f)
 {
-    const half v = (half)f;
-    uint16_t h;
-    memcpy(&h, &v, sizeof(h));
-    return h;
+    uint32_t u;
+    memcpy(&u, &f, sizeof(u));
+    const uint16_t sign = (uint16_t)(u >> 16 & 0x8000);
+    u &= 0x7fffffffu;
+    if (u > 0x7f800000u)
+        return (uint16_t)(sign | 0x7e00);
+    if (u >= 0x477ff000u)
+        return (uint16_t)(sign | 0x7c00);
+    if (u < 0x38800000u) /* below the normal ones: multiples of 2^-24 */
+        return (uint16_t)(sign | (uint16_t)lrintf(from_bits(u) * 16777216.0f));
+    return (uint16_t)(sign | (u - 0x38000000u + 0xfff + (u >> 13 & 1)) >> 13);
 }
 
 static void read_values(const struct tensors_item *item, const uint8_t *shared, uint64_t first,

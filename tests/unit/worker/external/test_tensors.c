@@ -1,0 +1,241 @@
+#include "worker/external/tensors.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "tests/unit/common/base/util.h"
+
+typedef Skerry__Trainer__V1__Tensor tensor_message;
+
+/* A hello of up to 8 tensors. */
+struct greeting {
+    Skerry__Trainer__V1__Hello hello;
+    tensor_message items[8], *list[8];
+    uint64_t shapes[8][2];
+};
+
+static void greet(struct greeting *g)
+{
+    skerry__trainer__v1__hello__init(&g->hello);
+    g->hello.tensors = g->list;
+    g->hello.n_tensors = 0;
+}
+
+static tensor_message *add(struct greeting *g, const char *name, int dtype,
+                           uint64_t rows, uint64_t columns)
+{
+    const size_t i = g->hello.n_tensors++;
+    g->list[i] = &g->items[i];
+    skerry__trainer__v1__tensor__init(g->list[i]);
+    g->items[i].name = (char *)(uintptr_t)name;
+    g->items[i].dtype = (Skerry__Trainer__V1__Dtype)dtype;
+    g->items[i].shape = g->shapes[i];
+    g->items[i].n_shape = 2;
+    g->shapes[i][0] = rows;
+    g->shapes[i][1] = columns;
+    return &g->items[i];
+}
+
+enum { F32 = SKERRY__TRAINER__V1__DTYPE__DTYPE_F32, BF16, F16, I64 };
+
+static const struct tensors_cut one = {.n_levels = 1};
+
+/* Two blocks of 16 bits and 32, a buffer. */
+static void model(struct greeting *g, struct tensors *ret)
+{
+    greet(g);
+    (void)add(g, "a.weight", BF16, 3, 1);
+    (void)add(g, "b.weight", F32, 2, 5);
+    (void)add(g, "b.bias", F16, 1, 5);
+    add(g, "b.count", I64, 1, 1)->buffer = true;
+    OK(tensors_from_hello(&g->hello, ret, err));
+}
+
+static void places_what_is_synchronised(void **state)
+{
+    struct greeting g;
+    struct tensors t;
+    model(&g, &t);
+    OK(tensors_choose(&t, &(struct job_trainer){0}, &one, err));
+    assert_int_equal(tensors_chosen(&t, -1), 3);
+    assert_int_equal(t.items[3].level, -1);
+    assert_int_equal(t.items[1].offset % 4, 0);
+    assert_true(t.items[0].offset > t.items[1].offset); /* the wide ones first */
+    assert_int_equal(t.bytes, t.header.len + 40 + 6 + 10);
+    assert_ptr_equal(tensors_find(&t, "b.bias"), &t.items[2]);
+    assert_null(tensors_find(&t, "c"));
+    tensors_release(&t);
+}
+
+static void cuts_levels(void **state)
+{
+    char *levels[] = {(char *)(uintptr_t) "a.*", (char *)(uintptr_t) "x.* b.w*"};
+    const struct tensors_cut cut = {.n_levels = 3, .block_level = {0, 1}, .rest_level = 2};
+    const struct job_trainer job = {.levels = {levels, 2}};
+    struct greeting g;
+    struct tensors t;
+    model(&g, &t);
+    OK(tensors_choose(&t, &job, &cut, err));
+    assert_int_equal(tensors_find(&t, "a.weight")->level, 0);
+    assert_int_equal(tensors_find(&t, "b.weight")->level, 1);
+    assert_int_equal(tensors_find(&t, "b.bias")->level, 2);
+    tensors_release(&t);
+}
+
+static void refuse(const struct job_trainer *job, const struct tensors_cut *cut, const char *said)
+{
+    struct greeting g;
+    struct tensors t;
+    model(&g, &t);
+    FAILS(tensors_choose(&t, job, cut, err), said);
+    tensors_release(&t);
+}
+
+static void refuses_choices(void **state)
+{
+    char *lora[] = {(char *)(uintptr_t) "*lora*"}, *twice[] = {(char *)(uintptr_t) "b.*",
+                                                               (char *)(uintptr_t) "*.bias"};
+    char *all[] = {(char *)(uintptr_t) "*"};
+    const struct tensors_cut two = {.n_levels = 2, .block_level = {0}, .rest_level = 1};
+    refuse(&(struct job_trainer){.tensors = {lora, 1}}, &one, "matches none of the trainer's 4");
+    refuse(&(struct job_trainer){.levels = {twice, 2}}, &one, "b.bias in entry 0 and in entry 1");
+    refuse(&(struct job_trainer){.levels = {all, 1}}, &two, "level 1 of 2 has none");
+}
+
+static void refuses_hellos(void **state)
+{
+    static const struct {
+        const char *name, *said;
+        int dtype;
+        uint64_t rows;
+    } cases[] = {
+        {"", "expected 1 to 255 bytes", F32, 1},     {"a\xff", "of UTF-8", F32, 1},
+        {"x", "there twice", F32, 1},                {"y", "has dtype 9", 9, 1},
+        {"z", "has a side of 0", F32, 0},            {"z", "has a side of", F32, 1ull << 41},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct greeting g;
+        struct tensors t;
+        greet(&g);
+        (void)add(&g, "x", F32, 1, 1);
+        (void)add(&g, cases[i].name, cases[i].dtype, cases[i].rows, 1);
+        FAILS(tensors_from_hello(&g.hello, &t, err), cases[i].said);
+    }
+    struct greeting g;
+    struct tensors t;
+    greet(&g);
+    FAILS(tensors_from_hello(&g.hello, &t, err), "0 tensors");
+    (void)add(&g, "n", I64, 2, 2);
+    OK(tensors_from_hello(&g.hello, &t, err));
+    FAILS(tensors_choose(&t, &(struct job_trainer){0}, &one, err), "cannot be averaged");
+    tensors_release(&t);
+}
+
+/* Every half-precision number comes back from a module file as it was; and what did not change is
+ * no contribution. */
+static void keeps_values(void **state)
+{
+    char *dir = scratch_new(), *path = in(dir, "m");
+    struct greeting g;
+    struct tensors t;
+    greet(&g);
+    (void)add(&g, "h", F16, 1, 63488); /* all finite ones: 2 x 31 x 1024 */
+    (void)add(&g, "b", BF16, 1, 4);
+    OK(tensors_from_hello(&g.hello, &t, err));
+    OK(tensors_choose(&t, &(struct job_trainer){0}, &one, err));
+    uint8_t *shared = mem_alloc(t.bytes), *again = mem_alloc(t.bytes), sha256[HASH_BYTES];
+    uint16_t *h = (uint16_t *)(void *)(shared + t.items[0].offset);
+    for (unsigned i = 0; i < 63488; i++)
+        h[i] = (uint16_t)(i < 31744 ? i : 0x8000 + i - 31744);
+    uint64_t bytes = 0;
+    size_t count = 0;
+    OK(tensors_save(&t, 0, shared, path, sha256, &bytes, err));
+    OK(tensors_load(&t, path, again, false, &count, err));
+    assert_int_equal(count, 2);
+    assert_memory_equal(shared + t.header.len, again + t.header.len, t.bytes - t.header.len);
+    const uint64_t sum = tensors_sum(&t, shared);
+    assert_true(sum == tensors_sum(&t, again));
+    again[t.bytes - 1] ^= 1;
+    assert_true(sum != tensors_sum(&t, again));
+    h[5] = 0x7e00;
+    FAILS(tensors_save(&t, 0, shared, path, sha256, &bytes, err), "no finite number");
+    mem_free(shared);
+    mem_free(again);
+    tensors_release(&t);
+    free(path);
+    scratch_free(dir);
+}
+
+static void only_changes_count(void **state)
+{
+    static const float began[3] = {1.00390625f, -2, 0.1f}; /* between two numbers of 8 bits */
+    char *dir = scratch_new(), *path = in(dir, "m");
+    struct greeting g;
+    struct tensors t;
+    greet(&g);
+    (void)add(&g, "b", BF16, 1, 3);
+    OK(tensors_from_hello(&g.hello, &t, err));
+    OK(tensors_choose(&t, &(struct job_trainer){0}, &one, err));
+    struct st_writer *w = st_writer_new();
+    OK(st_writer_add(w, "b", ST_F32, 2, (uint64_t[]){1, 3}, err));
+    OK(st_writer_open(w, path, err));
+    OK(st_writer_write(w, began, sizeof(began), err));
+    OK(st_writer_commit(w, NULL, NULL, err));
+    st_writer_free(w);
+    uint8_t *shared = mem_alloc(t.bytes);
+    size_t count = 0;
+    struct st st;
+    float end[3];
+    OK(tensors_load(&t, path, shared, false, &count, err));
+    OK(st_open(path, &st, err));
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    OK(tensors_read_end(&t.items[0], shared, 0, 3, fd, &st.tensors[0], end, err));
+    assert_memory_equal(end, began, sizeof(began));
+    shared[t.items[0].offset + 2] += 1; /* the next number after -2: -2.015625 */
+    OK(tensors_read_end(&t.items[0], shared, 1, 1, fd, &st.tensors[0], end, err));
+    assert_true(end[0] == -2.015625f);
+    (void)close(fd);
+    st_release(&st);
+    mem_free(shared);
+    tensors_release(&t);
+    free(path);
+    scratch_free(dir);
+}
+
+static void refuses_files(void **state)
+{
+    char *dir = scratch_new(), *path = in(dir, "m");
+    struct greeting g, other;
+    struct tensors t, wider;
+    model(&g, &t);
+    greet(&other);
+    (void)add(&other, "a.weight", BF16, 3, 2);
+    (void)add(&other, "new", F32, 1, 1);
+    OK(tensors_from_hello(&other.hello, &wider, err));
+    OK(tensors_choose(&t, &(struct job_trainer){0}, &one, err));
+    OK(tensors_choose(&wider, &(struct job_trainer){0}, &one, err));
+    uint8_t *shared = mem_alloc(wider.bytes), *ours = mem_alloc(t.bytes);
+    size_t count = 0;
+    OK(tensors_save(&wider, 0, shared, path, NULL, NULL, err));
+    FAILS(tensors_load(&t, path, ours, false, &count, err), "a.weight is (3, 1), but in version 0 it");
+    FAILS(tensors_load(&t, path, ours, true, &count, err), "a.weight is (3, 1)");
+    OK(tensors_save(&t, 0, ours, path, NULL, NULL, err));
+    FAILS(tensors_load(&wider, path, shared, false, &count, err), "does not have");
+    mem_free(shared);
+    mem_free(ours);
+    tensors_release(&t);
+    tensors_release(&wider);
+    free(path);
+    scratch_free(dir);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(places_what_is_synchronised), cmocka_unit_test(cuts_levels),
+        cmocka_unit_test(refuses_choices),             cmocka_unit_test(refuses_hellos),
+        cmocka_unit_test(keeps_values),                cmocka_unit_test(only_changes_count),
+        cmocka_unit_test(refuses_files),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
