@@ -479,10 +479,18 @@ static int write_llama(struct cli *cli, const json_t *job, const struct job_spec
     return rc;
 }
 
+/* What goes with the weights is the user's. */
+static int write_nothing(struct cli *cli, const json_t *job, const struct job_spec *spec,
+                         const char *dir, bool ema, struct err *err)
+{
+    return 0;
+}
+
 static int (*const writers[])(struct cli *cli, const json_t *job, const struct job_spec *spec,
                               const char *dir, bool ema, struct err *err) = {
     [JOB_MODEL_DIT] = write_dit,
     [JOB_MODEL_LLAMA] = write_llama,
+    [JOB_MODEL_EXTERNAL] = write_nothing,
 };
 
 int artifacts_files(struct cli *cli, const json_t *job, const char *dir, bool ema, struct err *err)
@@ -594,10 +602,10 @@ static int download_levels(struct cli *cli, const json_t *job, const json_t *rou
         rc = artifacts_blob(cli, blobs[i], parts[i], err);
     }
     if (rc == 0)
-        rc = n == 1 ? file_rename(parts[0], path, err) : merge_safetensors(parts, n, path, err);
+        rc = merge_safetensors(parts, n, path, err);
     for (size_t i = 0; i < n; i++) {
         if (parts[i])
-            (void)file_remove(parts[i], NULL); /* the single one was renamed */
+            (void)file_remove(parts[i], NULL);
         mem_free(parts[i]);
     }
     mem_free(path);

@@ -16,9 +16,27 @@ static int declare(struct st_writer *w, const char *part, struct err *err)
     if (rc < 0)
         return rc;
     for (size_t t = 0; rc == 0 && t < st.n_tensors; t++)
-        rc = st_writer_add(w, st.tensors[t].name, st.tensors[t].dtype, st.tensors[t].rank,
-                           st.tensors[t].shape, err);
+        rc = st_writer_add(w, st.tensors[t].name, st_dtype_at_home(&st, &st.tensors[t]),
+                           st.tensors[t].rank, st.tensors[t].shape, err);
     st_release(&st);
+    return rc;
+}
+
+/* A tensor as it is, or as the type that it has at home. */
+static int copy_tensor(struct st_writer *w, const struct st *st, const struct st_tensor *t, int fd,
+                       const char *part, void *piece, struct err *err)
+{
+    const enum st_dtype to = st_dtype_at_home(st, t);
+    int rc = 0;
+    for (uint64_t at = 0; at < t->bytes && rc == 0; at += PIECE) {
+        const size_t len = t->bytes - at < PIECE ? (size_t)(t->bytes - at) : PIECE;
+        rc = file_pread_all(fd, piece, len, t->offset + at, part, err);
+        if (rc == 0 && to != t->dtype) /* in place: what is written is behind what is read */
+            st_from_f32(to, piece, len / sizeof(float), piece);
+        if (rc == 0)
+            rc =
+                st_writer_write(w, piece, len / st_dtype_bytes(t->dtype) * st_dtype_bytes(to), err);
+    }
     return rc;
 }
 
@@ -31,13 +49,8 @@ static int copy_payload(struct st_writer *w, const char *part, void *piece, stru
         return err_errno(err, "opening %s", part);
     int rc = st_read(fd, part, &st, err);
     if (rc == 0) {
-        for (uint64_t at = st.payload; rc == 0 && at < st.file_bytes;) {
-            size_t len = st.file_bytes - at < PIECE ? (size_t)(st.file_bytes - at) : PIECE;
-            rc = file_pread_all(fd, piece, len, at, part, err);
-            if (rc == 0)
-                rc = st_writer_write(w, piece, len, err);
-            at += len;
-        }
+        for (size_t t = 0; rc == 0 && t < st.n_tensors; t++)
+            rc = copy_tensor(w, &st, &st.tensors[t], fd, part, piece, err);
         st_release(&st);
     }
     close(fd);

@@ -1,5 +1,6 @@
 /* One model out of the modules of its levels: a safetensors file with the
- * tensors of several, whose names are distinct. */
+ * tensors of several, whose names are distinct, each as the type that it has at home
+ * (st_dtype_at_home). */
 #ifndef CLI_MERGE_H
 #define CLI_MERGE_H
 

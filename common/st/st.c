@@ -391,6 +391,80 @@ static void widen(float *values, uint64_t count, enum st_dtype dtype)
     }
 }
 
+void st_to_f32(enum st_dtype dtype, const void *in, size_t n, float *out)
+{
+    const uint8_t *at = in;
+    if (dtype == ST_F32) {
+        memcpy(out, in, n * sizeof(*out));
+        return;
+    }
+    for (size_t i = 0; i < n; i++) {
+        uint16_t h;
+        memcpy(&h, at + 2 * i, sizeof(h));
+        out[i] = dtype == ST_BF16 ? from_bits((uint32_t)h << 16) : from_f16(h);
+    }
+}
+
+/* To the nearest, ties to even; what is too large becomes infinite. */
+static uint16_t to_f16(float f)
+{
+    uint32_t u;
+    memcpy(&u, &f, sizeof(u));
+    const uint16_t sign = (uint16_t)(u >> 16 & 0x8000);
+    u &= 0x7fffffffu;
+    if (u > 0x7f800000u)
+        return (uint16_t)(sign | 0x7e00);
+    if (u >= 0x477ff000u)
+        return (uint16_t)(sign | 0x7c00);
+    if (u < 0x38800000u) /* below the normal ones: multiples of 2^-24 */
+        return (uint16_t)(sign | (uint16_t)lrintf(from_bits(u) * 16777216.0f));
+    return (uint16_t)(sign | (u - 0x38000000u + 0xfff + (u >> 13 & 1)) >> 13);
+}
+
+static uint16_t to_bf16(float f)
+{
+    uint32_t u;
+    memcpy(&u, &f, sizeof(u));
+    if ((u & 0x7fffffffu) > 0x7f800000u)
+        return (uint16_t)(u >> 16 | 0x40);
+    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
+}
+
+void st_from_f32(enum st_dtype dtype, const float *in, size_t n, void *out)
+{
+    uint8_t *at = out;
+    if (dtype == ST_F32) {
+        memcpy(out, in, n * sizeof(*in));
+        return;
+    }
+    for (size_t i = 0; i < n; i++) {
+        const uint16_t h = dtype == ST_BF16 ? to_bf16(in[i]) : to_f16(in[i]);
+        memcpy(at + 2 * i, &h, sizeof(h));
+    }
+}
+
+/* Is the name a line of the text? */
+static bool has_line(const char *text, const char *name)
+{
+    const size_t len = strlen(name);
+    for (const char *p = text; p && *p; p = strchr(p, '\n') ? strchr(p, '\n') + 1 : NULL)
+        if (strncmp(p, name, len) == 0 && (p[len] == '\n' || p[len] == '\0'))
+            return true;
+    return false;
+}
+
+enum st_dtype st_dtype_at_home(const struct st *st, const struct st_tensor *t)
+{
+    static const enum st_dtype others[] = {ST_BF16, ST_F16};
+    for (size_t i = 0; t->dtype == ST_F32 && i < sizeof(others) / sizeof(*others); i++) {
+        char key[32];
+        (void)snprintf(key, sizeof(key), "skerry.%s", st_dtype_name(others[i]));
+        if (has_line(st_meta_get(st, key), t->name))
+            return others[i];
+    }
+    return t->dtype;
+}
+
 int st_read_f32(int fd, const char *path, const struct st_tensor *t, float *out, struct err *err)
 {
     const bool wide = t->dtype == ST_F32;

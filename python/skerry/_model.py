@@ -39,20 +39,20 @@ def _torch_items(model: Any) -> list[Item]:
     import torch
     kinds = {torch.float32: _lib.F32, torch.bfloat16: _lib.BF16, torch.float16: _lib.F16, torch.int64: _lib.I64,
              torch.int32: _lib.I32}
-    trained = {name for name, p in model.named_parameters(remove_duplicate=False) if p.requires_grad}
     items, seen = [], set()
     for name, value in model.state_dict(keep_vars=True).items():
+        trained = isinstance(value, torch.nn.Parameter) and value.requires_grad
         if not isinstance(value, torch.Tensor) or value.numel() == 0:
             continue
         if value.dtype not in kinds:
-            if name in trained:
+            if trained:
                 raise _lib.Error(f"{name} is {value.dtype}, expected float32, bfloat16 or float16")
             continue  # masks and the like stay where they are
         place = (value.data_ptr(), tuple(value.shape), value.dtype)
         if place in seen:
             continue  # tied to one that is there already
         seen.add(place)
-        items.append(Item(name, value, kinds[value.dtype], name not in trained))
+        items.append(Item(name, value, kinds[value.dtype], not trained))
     return items
 
 

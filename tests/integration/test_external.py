@@ -46,7 +46,7 @@ def test_c_trainer(tmp_path):
         s.worker("one", "--allow-trainers")
         s.worker("two", "--allow-trainers")
         told = s.submit(job)
-        done = s.wait_job(told, "done")
+        done = s.wait_job(told, "done", 40)
         losses = [r["loss"] for r in done["history"]]
         assert losses[-1] < losses[0] - 0.3, losses
         assert done["eval_loss"] < 2.5, done["eval_loss"]
@@ -91,7 +91,32 @@ def test_numpy_trainer(tmp_path):
     with running(tmp_path / "swarm") as s:
         s.worker("one", "--allow-trainers")
         told = s.submit(job)
-        done = s.wait_job(told, "done")
+        done = s.wait_job(told, "done", 40)
         assert done["history"][-1]["loss"] < done["history"][0]["loss"] - 0.3
         assert done["eval_loss"] < 2
         assert done["samples"][-1]["text"].startswith("the ")
+
+
+GPT = """name: gpt
+seed: 5
+data: {{kind: texts, path: tales.jsonl, holdout: 0.1, shard_samples: 32}}
+model: {{type: external, context: 64}}
+trainer: {{command: {python} train.py, files: program, env: [PYTHONPATH={package}]{more}}}
+train: {{batch: 8}}
+recipe: {{replicas: 2, moments: travel}}
+outer: {{rounds: 2, steps: 5}}
+"""
+
+
+def test_pytorch_trainer(tmp_path):
+    """A GPT: the optimiser's state goes with its replica, and the exported weights have the model's own names."""
+    job = write_program(tmp_path, f"{HERE}/../../examples/trainer-gpt/train.py", GPT, more="")
+    with running(tmp_path / "swarm") as s:
+        s.worker("one", "--allow-trainers")
+        told = s.submit(job)
+        done = s.wait_job(told, "done", 40)
+        assert done["history"][-1]["loss"] < done["history"][0]["loss"]
+        assert done["eval_loss"] < 4.5
+        assert s.skerry("export", told, "--out", str(tmp_path / "model")).returncode == 0
+        weights = read_safetensors(tmp_path / "model" / "model.safetensors")
+        assert weights["blocks.1.mlp.2.weight"].shape == (64, 256)

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include "common/base/file.h"
-#include "kernels/dtype.h"
 
 #define CHUNK 65536 /* elements that are converted at a time */
 #define ELEMENTS_MAX (1ull << 40)
@@ -251,78 +250,23 @@ size_t tensors_chosen(const struct tensors *t, int level)
 
 /* ---- values ---- */
 
-static float from_bits(uint32_t u)
-{
-    float f;
-    memcpy(&f, &u, sizeof(f));
-    return f;
-}
-
-/* Exact: half precision is sign, 5 bits of exponent, 10 of fraction. */
-static float from_f16(uint16_t h)
-{
-    const uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = h & 0x7fff;
-    if (rest >= 0x7c00) /* infinite, or no number */
-        return from_bits(sign | 0x7f800000u | (rest & 0x3ff) << 13);
-    if (rest < 0x400) /* below the normal ones */
-        return (float)rest * from_bits(sign | 0x33800000u); /* 2^-24 */
-    return from_bits(sign | ((rest << 13) + 0x38000000u));
-}
-
-/* To the nearest, ties to even; what is too large becomes infinite. */
-static uint16_t to_f16(float f)
-{
-    uint32_t u;
-    memcpy(&u, &f, sizeof(u));
-    const uint16_t sign = (uint16_t)(u >> 16 & 0x8000);
-    u &= 0x7fffffffu;
-    if (u > 0x7f800000u)
-        return (uint16_t)(sign | 0x7e00);
-    if (u >= 0x477ff000u)
-        return (uint16_t)(sign | 0x7c00);
-    if (u < 0x38800000u) /* below the normal ones: multiples of 2^-24 */
-        return (uint16_t)(sign | (uint16_t)lrintf(from_bits(u) * 16777216.0f));
-    return (uint16_t)(sign | (u - 0x38000000u + 0xfff + (u >> 13 & 1)) >> 13);
-}
-
 static void read_values(const struct tensors_item *item, const uint8_t *shared, uint64_t first,
                         size_t n, float *out)
 {
-    const uint8_t *at = shared + item->offset + first * st_dtype_bytes(item->dtype);
-    if (item->dtype == ST_F32) {
-        memcpy(out, at, n * sizeof(*out));
-        return;
-    }
-    for (size_t i = 0; i < n; i++) {
-        uint16_t h;
-        memcpy(&h, at + 2 * i, sizeof(h));
-        out[i] = item->dtype == ST_BF16 ? bf16_to_f32(h) : from_f16(h);
-    }
+    st_to_f32(item->dtype, shared + item->offset + first * st_dtype_bytes(item->dtype), n, out);
 }
 
 static void write_values(const struct tensors_item *item, uint8_t *shared, uint64_t first, size_t n,
                          const float *in)
 {
-    uint8_t *at = shared + item->offset + first * st_dtype_bytes(item->dtype);
-    if (item->dtype == ST_F32) {
-        memcpy(at, in, n * sizeof(*in));
-        return;
-    }
-    for (size_t i = 0; i < n; i++) {
-        const uint16_t h = item->dtype == ST_BF16 ? bf16_from_f32(in[i]) : to_f16(in[i]);
-        memcpy(at + 2 * i, &h, sizeof(h));
-    }
-}
-
-static float rounded(enum st_dtype dtype, float v)
-{
-    return dtype == ST_BF16 ? bf16_to_f32(bf16_from_f32(v)) : from_f16(to_f16(v));
+    st_from_f32(item->dtype, in, n, shared + item->offset + first * st_dtype_bytes(item->dtype));
 }
 
 int tensors_read_end(const struct tensors_item *item, const uint8_t *shared, uint64_t first,
                      size_t n, int base, const struct st_tensor *from, float *out, struct err *err)
 {
-    float began[1024];
+    float began[1024], rounded[1024];
+    uint16_t half[1024];
     read_values(item, shared, first, n, out);
     for (size_t at = 0; item->dtype != ST_F32 && at < n; at += 1024) {
         const size_t some = n - at < 1024 ? n - at : 1024;
@@ -331,8 +275,10 @@ int tensors_read_end(const struct tensors_item *item, const uint8_t *shared, uin
                            from->offset + (first + at) * sizeof(*began), "a version", err);
         if (rc < 0)
             return rc;
+        st_from_f32(item->dtype, began, some, half);
+        st_to_f32(item->dtype, half, some, rounded);
         for (size_t i = 0; i < some; i++)
-            out[at + i] = began[i] + (out[at + i] - rounded(item->dtype, began[i]));
+            out[at + i] = began[i] + (out[at + i] - rounded[i]);
     }
     return 0;
 }

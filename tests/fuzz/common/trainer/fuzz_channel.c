@@ -1,5 +1,5 @@
-/* Any bytes on a trainer's socket: whole frames, a wait that ends, or a sentence; what is in a frame
- * is a message or is not. */
+/* Any bytes on a trainer's socket: whole frames, a wait that ends, or a sentence; what is in a
+ * frame is a message or is not. */
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>

@@ -8,7 +8,8 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* The first message is the library's own answer to Hello, with memory: what comes behind is fuzzed. */
+/* The first message is the library's own answer to Hello, with memory: what comes behind is fuzzed.
+ */
 static int join_here(int fd, struct skerry **ret)
 {
     const struct skerry_tensor tensor = {.name = "w", .dtype = SKERRY_F32, .rank = 1, .shape = {4}};

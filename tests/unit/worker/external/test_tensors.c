@@ -21,8 +21,8 @@ static void greet(struct greeting *g)
     g->hello.n_tensors = 0;
 }
 
-static tensor_message *add(struct greeting *g, const char *name, int dtype,
-                           uint64_t rows, uint64_t columns)
+static tensor_message *add(struct greeting *g, const char *name, int dtype, uint64_t rows,
+                           uint64_t columns)
 {
     const size_t i = g->hello.n_tensors++;
     g->list[i] = &g->items[i];
@@ -93,8 +93,8 @@ static void refuse(const struct job_trainer *job, const struct tensors_cut *cut,
 
 static void refuses_choices(void **state)
 {
-    char *lora[] = {(char *)(uintptr_t) "*lora*"}, *twice[] = {(char *)(uintptr_t) "b.*",
-                                                               (char *)(uintptr_t) "*.bias"};
+    char *lora[] = {(char *)(uintptr_t) "*lora*"},
+         *twice[] = {(char *)(uintptr_t) "b.*", (char *)(uintptr_t) "*.bias"};
     char *all[] = {(char *)(uintptr_t) "*"};
     const struct tensors_cut two = {.n_levels = 2, .block_level = {0}, .rest_level = 1};
     refuse(&(struct job_trainer){.tensors = {lora, 1}}, &one, "matches none of the trainer's 4");
@@ -109,9 +109,12 @@ static void refuses_hellos(void **state)
         int dtype;
         uint64_t rows;
     } cases[] = {
-        {"", "expected 1 to 255 bytes", F32, 1},     {"a\xff", "of UTF-8", F32, 1},
-        {"x", "there twice", F32, 1},                {"y", "has dtype 9", 9, 1},
-        {"z", "has a side of 0", F32, 0},            {"z", "has a side of", F32, 1ull << 41},
+        {"", "expected 1 to 255 bytes", F32, 1},
+        {"a\xff", "of UTF-8", F32, 1},
+        {"x", "there twice", F32, 1},
+        {"y", "has dtype 9", 9, 1},
+        {"z", "has a side of 0", F32, 0},
+        {"z", "has a side of", F32, 1ull << 41},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         struct greeting g;
@@ -205,9 +208,13 @@ static void only_changes_count(void **state)
 static void refuses_files(void **state)
 {
     char *dir = scratch_new(), *path = in(dir, "m");
-    struct greeting g, other;
-    struct tensors t, wider;
+    struct greeting g, other, third;
+    struct tensors t, wider, foreign;
     model(&g, &t);
+    greet(&third);
+    (void)add(&third, "q", F32, 1, 1);
+    OK(tensors_from_hello(&third.hello, &foreign, err));
+    OK(tensors_choose(&foreign, &(struct job_trainer){0}, &one, err));
     greet(&other);
     (void)add(&other, "a.weight", BF16, 3, 2);
     (void)add(&other, "new", F32, 1, 1);
@@ -217,14 +224,19 @@ static void refuses_files(void **state)
     uint8_t *shared = mem_alloc(wider.bytes), *ours = mem_alloc(t.bytes);
     size_t count = 0;
     OK(tensors_save(&wider, 0, shared, path, NULL, NULL, err));
-    FAILS(tensors_load(&t, path, ours, false, &count, err), "a.weight is (3, 1), but in version 0 it");
+    FAILS(tensors_load(&t, path, ours, false, &count, err),
+          "a.weight is (3, 1), but in version 0 it");
     FAILS(tensors_load(&t, path, ours, true, &count, err), "a.weight is (3, 1)");
-    OK(tensors_save(&t, 0, ours, path, NULL, NULL, err));
-    FAILS(tensors_load(&wider, path, shared, false, &count, err), "does not have");
+    OK(tensors_save(&foreign, 0, shared, path, NULL, NULL, err));
+    FAILS(tensors_load(&t, path, ours, false, &count, err), "does not have");
+    count = 0;
+    OK(tensors_load(&t, path, ours, true, &count, err)); /* a user's file may hold more */
+    assert_int_equal(count, 0);
     mem_free(shared);
     mem_free(ours);
     tensors_release(&t);
     tensors_release(&wider);
+    tensors_release(&foreign);
     free(path);
     scratch_free(dir);
 }
@@ -232,9 +244,12 @@ static void refuses_files(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(places_what_is_synchronised), cmocka_unit_test(cuts_levels),
-        cmocka_unit_test(refuses_choices),             cmocka_unit_test(refuses_hellos),
-        cmocka_unit_test(keeps_values),                cmocka_unit_test(only_changes_count),
+        cmocka_unit_test(places_what_is_synchronised),
+        cmocka_unit_test(cuts_levels),
+        cmocka_unit_test(refuses_choices),
+        cmocka_unit_test(refuses_hellos),
+        cmocka_unit_test(keeps_values),
+        cmocka_unit_test(only_changes_count),
         cmocka_unit_test(refuses_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
