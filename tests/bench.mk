@@ -19,6 +19,9 @@ bench-pipeline: $(addprefix $(O)/tests/bench/worker/,pipe/bench_pipeline bench_t
 .PHONY: bench-fault
 bench-fault: all ## what machines that vanish cost, real daemons on loopback: build/figures/fault.json (KILLS=50, FIGURE=name: one)
 	@$(PYTHON) tests/bench/fault.py --build $(BUILD_DIR) --kills $(or $(KILLS),50) $(addprefix --only ,$(FIGURE))
+.PHONY: bench-trainers
+bench-trainers: all $(BUILD_DIR)/python/.made $(BUILD_DIR)/examples/trainer-c $(O)/tests/bench/worker/external/bench_external ## what trainers of the user's cost, and that they are exact: build/figures/trainers.json
+	@$(PYTHON) tests/bench/trainers.py --build $(BUILD_DIR) --out $(BUILD_DIR)/figures/trainers.json
 
 # Experiments that hold the papers' claims against us: hours, each resumable (what has
 # ended is not run again), figures in build/figures/quality.json, tables and plots in

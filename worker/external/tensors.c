@@ -308,8 +308,10 @@ static int load_one(int fd, const char *path, const struct st_tensor *from,
         part.count = n;
         part.offset = from->offset + at * st_dtype_bytes(from->dtype);
         part.bytes = n * st_dtype_bytes(from->dtype);
-        rc = st_read_f32(fd, path, &part, chunk, err);
-        if (rc == 0)
+        const bool straight = to->dtype == ST_F32;
+        float *place = (float *)(void *)(shared + to->offset) + at; /* aligned: they come first */
+        rc = st_read_f32(fd, path, &part, straight ? place : chunk, err);
+        if (rc == 0 && !straight)
             write_values(to, shared, at, n, chunk);
     }
     return rc;
