@@ -160,6 +160,8 @@ static int complete_outer(const struct yaml_doc *doc, struct job_spec *s, struct
     if (recipe_compose(s, &c, NULL) < 0)
         return 0; /* recipe_check says why, where the job is taken */
     const bool alone = !composition_shares(&c);
+    s->outer.plain_alone =
+        c.elastic && !conf_find(doc, "outer.lr") && !conf_find(doc, "outer.momentum");
     composition_release(&c);
     if (alone && !conf_find(doc, "outer.lr"))
         s->outer.lr = 1;

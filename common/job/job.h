@@ -154,7 +154,7 @@ struct job_train {
 /* What the name means is common/job/recipe.c's business alone. */
 struct job_recipe {
     char *name;
-    int replicas;
+    int replicas; /* 0: auto, composition.elastic */
     int experts;
     struct conf_ints levels;         /* modules of each level */
     struct conf_ints private_blocks; /* blocks that each path has for itself */
@@ -194,6 +194,7 @@ struct job_outer {
     int delay;          /* inner steps between a fragment's contribution and its merge */
     double mix;         /* share of the local weights that a merge keeps */
     bool async;         /* fold each contribution when it comes */
+    bool plain_alone;   /* no key: lr 1 and momentum 0 in a round with one contribution */
     int nesterov_delay; /* contributions between two momentum steps; async */
 };
 

@@ -222,8 +222,9 @@ static const struct conf_key train_keys[] = {
 
 static const struct conf_key recipe_keys[] = {
     CONF(struct job_recipe, name, STR, .def = "diloco", .doc = "the way of composing the swarm"),
-    CONF(struct job_recipe, replicas, INT, .def = "1", .min = 1, .max = 256,
-         .doc = "copies of each path that train at the same time"),
+    CONF(struct job_recipe, replicas, INT, .def = "1", .zero = "auto", .min = 1, .max = 256,
+         .doc = "copies of each path that train at the same time. auto: in each round as many as "
+                "there are workers for them, at most 32 for all paths together"),
     CONF(struct job_recipe, experts, INT, .def = "8", .min = 1, .max = 256,
          .doc = "ddm: experts, one per partition of the data"),
     CONF(struct job_recipe, levels, INTS, .min = 1, .max = 256,

@@ -99,6 +99,8 @@ static int add_paths(struct composition *c, const struct job_spec *spec, uint64_
                      struct err *err)
 {
     uint64_t k = (uint64_t)spec->recipe.replicas;
+    if (c->elastic)
+        k = n < COMPOSITION_ELASTIC_MAX ? COMPOSITION_ELASTIC_MAX / n : 1;
     if (n > COMPOSITION_PATHS_MAX || n * k > COMPOSITION_REPLICAS_MAX)
         return err_set(err, -ERR_CONFIG,
                        "the recipe makes %llu paths of %llu replicas, at most %d paths and %d "
@@ -369,7 +371,8 @@ int recipe_compose(const struct job_spec *spec, struct composition *ret, struct 
         return err_set(err, -ERR_CONFIG,
                        "recipe.name is '%s', expected diloco, ddm, dipaco or distill",
                        spec->recipe.name);
-    if (spec->recipe.replicas < 1 || spec->recipe.replicas > COMPOSITION_REPLICAS_MAX)
+    ret->elastic = spec->recipe.replicas == 0;
+    if (spec->recipe.replicas < 0 || spec->recipe.replicas > COMPOSITION_REPLICAS_MAX)
         return err_set(err, -ERR_CONFIG, "recipe.replicas is %d, expected 1 to %d",
                        spec->recipe.replicas, COMPOSITION_REPLICAS_MAX);
     int rc = recipe->compose(spec, ret, err);
@@ -385,6 +388,12 @@ int recipe_limits(const struct job_spec *spec, const struct composition *c, stru
         return err_set(err, -ERR_CONFIG,
                        "outer.fragments is %d, more than the %d blocks of model.depth",
                        spec->outer.fragments, spec->model.depth);
+    if (c->elastic && (spec->outer.async || spec->outer.fragments > 1 || spec->outer.delay > 0 ||
+                       spec->outer.mix > 0))
+        return err_set(
+            err, -ERR_CONFIG,
+            "recipe.replicas is auto, which goes with whole rounds alone; give a number, "
+            "or leave out outer.async, fragments, delay and mix");
     int rc = recipe->limit ? recipe->limit(spec, c, err) : 0;
     return rc < 0 ? rc : limit_folds(spec, c, err);
 }

@@ -30,6 +30,7 @@ struct job_spec;
 #define COMPOSITION_MODULES_MAX 4096
 #define COMPOSITION_PATHS_MAX 1024
 #define COMPOSITION_REPLICAS_MAX 1024 /* sum over all paths */
+#define COMPOSITION_ELASTIC_MAX 32    /* replicas of all paths, where workers decide */
 #define COMPOSITION_FOLD_MAX 256      /* contributions of a round to one module */
 #define COMPOSITION_NETWORKS 2        /* main and router, as enum Network of skerry.proto */
 
@@ -58,9 +59,9 @@ struct composition_module {
 struct composition_path {
     uint32_t network;
     uint32_t modules[COMPOSITION_LEVELS_MAX]; /* number in composition.modules, by level */
-    uint32_t replicas;
-    uint32_t partition; /* or PARTITION_ALL */
-    uint32_t batch;     /* samples of an inner step */
+    uint32_t replicas;                        /* elastic: at most */
+    uint32_t partition;                       /* or PARTITION_ALL */
+    uint32_t batch;                           /* samples of an inner step */
 };
 
 struct composition {
@@ -69,6 +70,7 @@ struct composition {
     uint32_t n_partitions;                             /* 1: the data stay as they were cut */
     uint32_t digits[COMPOSITION_DIGITS_MAX], n_digits; /* product of them: n_partitions */
     uint32_t fragments;
+    bool elastic; /* each round has as many replicas as there are workers for them */
     struct composition_module *modules;
     struct composition_path *paths;
     /* Partitions are learned: FEATURE, CLUSTER and SPLIT tasks make them. */

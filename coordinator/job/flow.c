@@ -325,7 +325,7 @@ static uint64_t pictures_seen(const struct job *j)
 {
     uint64_t sum = 0;
     for (uint32_t p = 0; p < j->comp.n_paths; p++)
-        sum += (uint64_t)j->comp.paths[p].batch * j->comp.paths[p].replicas;
+        sum += (uint64_t)j->comp.paths[p].batch * (j->comp.elastic ? 1 : j->comp.paths[p].replicas);
     return sum * (uint64_t)j->spec.outer.steps * (uint64_t)j->spec.outer.rounds;
 }
 

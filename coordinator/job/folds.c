@@ -56,10 +56,11 @@ static uint64_t partition_size(const struct job *j, uint32_t path)
 }
 
 /* DiPaCo weighs a path by its share of the data, DiLoCo by the samples used. */
-static double weight_of(const struct job *j, uint32_t path, const struct contribution *c)
+static double weight_of(const struct state *s, const struct job *j, uint32_t path,
+                        const struct contribution *c)
 {
     uint64_t size = j->comp.weigh_partitions ? partition_size(j, path) : 0;
-    return size ? (double)size / j->comp.paths[path].replicas : (double)c->samples;
+    return size ? (double)size / query_replicas(s, j, path) : (double)c->samples;
 }
 
 /* The norm that the steps of a phase can have, per root of a parameter. */
@@ -74,14 +75,14 @@ static double most_of(const struct job *j, uint32_t path, const struct contribut
     return fold_norm_most(lr, o->beta1, o->beta2, steps, 1);
 }
 
-static void add_contribution(struct outer_step *step, const struct job *j, const struct task *t,
-                             const struct contribution *c)
+static void add_contribution(const struct state *s, struct outer_step *step, const struct job *j,
+                             const struct task *t, const struct contribution *c)
 {
     struct outer_contribution *oc = &step->contributions[step->n_contributions++];
     oc->tag = t->id;
     oc->blob = to_outer(&c->blob);
     oc->samples = c->samples;
-    oc->weight = weight_of(j, t->path, c);
+    oc->weight = weight_of(s, j, t->path, c);
     oc->most = most_of(j, t->path, c);
 }
 
@@ -98,7 +99,7 @@ static void gather(struct coordinator *co, const struct job *j, const struct mod
             const struct task *t = query_phase(&co->state, j, p, r);
             const struct contribution *c = query_given(t, m);
             if (c != NULL && step->n_contributions < room)
-                add_contribution(step, j, t, c);
+                add_contribution(&co->state, step, j, t, c);
         }
     }
 }
@@ -276,6 +277,10 @@ static void consider_sync(struct coordinator *co, struct job *j, struct module_r
     struct outer_step *step = make_step(co, j, m);
     step->min_accepted = quorum_need(count.expected, j->spec.outer.quorum);
     gather(co, j, m, step, count.arrived);
+    if (j->spec.outer.plain_alone && step->n_contributions == 1) {
+        step->lr = 1; /* momentum averages what several have found */
+        step->momentum = 0;
+    }
     fire(co, j, m, step);
 }
 
@@ -303,13 +308,14 @@ static const struct contribution *first_waiting(struct coordinator *co, const st
 }
 
 /* What the mean would have weighed this contribution with, times their number. */
-static double relative_weight(const struct job *j, const struct module_rec *m, const struct task *t,
+static double relative_weight(const struct state *s, const struct job *j,
+                              const struct module_rec *m, const struct task *t,
                               const struct contribution *c)
 {
     double total = 0;
     for (uint32_t p = 0; p < j->comp.n_paths; p++)
-        total += query_crosses(j, p, m) ? j->comp.paths[p].replicas * weight_of(j, p, c) : 0;
-    return weight_of(j, t->path, c) * replicas_through(j, m) / total;
+        total += query_crosses(j, p, m) ? j->comp.paths[p].replicas * weight_of(s, j, p, c) : 0;
+    return weight_of(s, j, t->path, c) * replicas_through(j, m) / total;
 }
 
 /* Each contribution is folded when it comes, by itself (Liu et al. 2024). */
@@ -327,11 +333,11 @@ static void consider_async(struct coordinator *co, struct job *j, struct module_
     struct outer_step *step = make_step(co, j, m);
     const struct version_rec *from = module_version(m, c->base_version);
     step->contributions = mem_alloc_array(1, sizeof(*step->contributions));
-    add_contribution(step, j, t, c);
+    add_contribution(&co->state, step, j, t, c);
     step->from = c->base_version;
     if (from != NULL)
         step->from_full = to_outer(&from->full);
-    step->scale *= relative_weight(j, m, t, c);
+    step->scale *= relative_weight(&co->state, j, m, t, c);
     step->delay = j->spec.outer.nesterov_delay ? (unsigned)j->spec.outer.nesterov_delay : n;
     /* Keys that count rounds: a round is as many versions as there are replicas. */
     step->momentum =

@@ -209,6 +209,22 @@ const struct task *query_phase(const struct state *s, const struct job *j, uint3
     return t != NULL && t->kind == TASK_TRAIN ? t : NULL;
 }
 
+uint32_t query_replicas(const struct state *s, const struct job *j, uint32_t path)
+{
+    const uint32_t most = j->comp.paths[path].replicas;
+    uint32_t n = 0;
+    for (uint32_t r = 0; r < most && j->comp.elastic; r++)
+        n += query_phase(s, j, path, r) != NULL;
+    return !j->comp.elastic ? most : n > 0 ? n : 1;
+}
+
+bool query_rests(const struct state *s, const struct job *j, uint32_t path, uint32_t replica)
+{
+    if (!j->comp.elastic || query_phase(s, j, path, replica) != NULL)
+        return false;
+    return j->paths[path].ready || replica > 0; /* before a round there is one to be waited for */
+}
+
 double query_phase_end(const struct task *t)
 {
     return (double)t->leased_ms + 1e3 * t->train.phase_s;
@@ -255,6 +271,8 @@ void query_outer_count(const struct state *s, const struct job *j, const struct 
         if (!query_crosses(j, p, m) || j->paths[p].round > m->version)
             continue;
         for (uint32_t r = 0; r < j->comp.paths[p].replicas; r++) {
+            if (query_rests(s, j, p, r))
+                continue;
             const struct task *t = query_phase(s, j, p, r);
             bool arrived = query_given(t, m) != NULL;
             ret->expected++;

@@ -58,6 +58,10 @@ uint64_t query_held(const struct task *t);
 /* The task of a replica's phase; NULL: none runs. */
 const struct task *query_phase(const struct state *s, const struct job *j, uint32_t path,
                                uint32_t replica);
+/* Replicas of the path's round: those that have a phase where workers decide, at least one. */
+uint32_t query_replicas(const struct state *s, const struct job *j, uint32_t path);
+/* Is the replica out of the path's round, for want of a worker when it began? */
+bool query_rests(const struct state *s, const struct job *j, uint32_t path, uint32_t replica);
 /* How long a phase bounded by time is that begins now, in s: outer.seconds.  Asynchronous ones
  * that share modules end together: half of that to half as much again. */
 uint32_t query_phase_seconds(const struct state *s, uint64_t now_ms, const struct job *j,

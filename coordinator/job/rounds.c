@@ -44,15 +44,71 @@ static void begin_round(struct coordinator *co, struct job *j, uint32_t p)
     core_touch(co);
 }
 
+/* Does a worker that takes tasks have the replica's moments? */
+static bool owner_here(const struct coordinator *co, const struct job *j, uint32_t p, uint32_t r)
+{
+    const uint64_t id = j->paths[p].replicas[r].owner;
+    const struct worker *w = id ? state_worker(&co->state, id) : NULL;
+    return w != NULL && w->state == WORKER_HERE && !worker_goes(w);
+}
+
+/* Jobs and paths share the workers that are here; what is left over goes to the first paths. */
+static uint32_t workers_for(const struct coordinator *co, const struct job *j, uint32_t p)
+{
+    uint32_t workers = 0, jobs = 0;
+    for (size_t i = 0; i < co->state.n_workers; i++)
+        workers += co->state.workers[i]->state == WORKER_HERE &&
+                   !worker_goes(co->state.workers[i]) &&
+                   co->state.workers[i]->quarantined_until_ms <= core_now(co);
+    for (size_t i = 0; i < co->state.n_jobs; i++)
+        jobs += co->state.jobs[i]->state == JOB_RUNNING;
+    workers = jobs > 0 ? workers / jobs : workers;
+    const uint32_t n = (workers + j->comp.n_paths - 1 - p) / j->comp.n_paths;
+    const uint32_t most = j->comp.paths[p].replicas;
+    return n < 1 ? 1 : n < most ? n : most;
+}
+
+/* Which replicas have a phase in the round that begins?  Where workers decide: as many as there are
+ * workers, first those whose moments are somewhere here. */
+static uint32_t choose(const struct coordinator *co, const struct job *j, uint32_t p, bool *ret_on)
+{
+    const uint32_t most = j->comp.paths[p].replicas;
+    const uint32_t k = j->comp.elastic ? workers_for(co, j, p) : most;
+    uint32_t n = 0;
+    for (int owned = 1; owned >= 0; owned--)
+        for (uint32_t r = 0; r < most && n < k; r++) {
+            const bool take = !ret_on[r] && (!owned || owner_here(co, j, p, r));
+            ret_on[r] |= take;
+            n += take;
+        }
+    return n;
+}
+
+/* A replica that has rested goes on where the path is: the schedule is the job's. */
+static void catch_up(struct job *j, uint32_t p, uint32_t r)
+{
+    uint64_t step = 0;
+    for (uint32_t i = 0; i < j->comp.paths[p].replicas; i++)
+        step = j->paths[p].replicas[i].step > step ? j->paths[p].replicas[i].step : step;
+    if (j->paths[p].replicas[r].step < step)
+        job_edit_replica(j, p, r)->step = step;
+}
+
 /* Makes the tasks of the path's phase, in the order of replicas. */
 static void make_phase(struct coordinator *co, struct job *j, uint32_t p)
 {
-    uint32_t k = j->comp.paths[p].replicas;
-    if (co->state.n_open + k > TASKS_OPEN_MAX)
+    const uint32_t most = j->comp.paths[p].replicas;
+    bool *on = mem_alloc_array(most, sizeof(*on));
+    const uint32_t k = choose(co, j, p, on);
+    bool made = co->state.n_open + k <= TASKS_OPEN_MAX;
+    for (uint32_t r = 0; r < most && made; r++) {
+        if (on[r] && j->comp.elastic)
+            catch_up(j, p, r);
+        made = !on[r] || make_task(co, j, p, r);
+    }
+    mem_free(on);
+    if (!made)
         return;
-    for (uint32_t r = 0; r < k; r++)
-        if (!make_task(co, j, p, r))
-            return;
     for (uint32_t l = 0; l < composition_levels(&j->comp, p); l++) {
         struct module_rec *m = module_memory(&j->modules[j->comp.paths[p].modules[l]]);
         if (m->version == j->paths[p].round)

@@ -53,11 +53,12 @@ static int check_phase(const struct job_spec *spec, const struct composition_pat
                        "outer.steps",
                        (unsigned long long)want, what, RANGES_TAKEN_MAX,
                        (unsigned long long)(sum->samples / sum->shards));
-    if (want * path->replicas > sum->samples * LEDGER_EPOCHS_OPEN_MAX)
+    const uint32_t replicas = spec->recipe.replicas == 0 ? 1 : path->replicas;
+    if (want * replicas > sum->samples * LEDGER_EPOCHS_OPEN_MAX)
         return err_set(err, -ERR_CONFIG,
                        "a round takes %llu %s from each of %u replicas, more than %d times "
                        "the dataset of %llu; lower outer.steps",
-                       (unsigned long long)want, what, path->replicas, LEDGER_EPOCHS_OPEN_MAX,
+                       (unsigned long long)want, what, replicas, LEDGER_EPOCHS_OPEN_MAX,
                        (unsigned long long)sum->samples);
     return 0;
 }

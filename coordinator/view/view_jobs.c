@@ -166,7 +166,7 @@ static void fill_job(struct coordinator *co, const struct job *j, struct view_jo
     v->images_per_s = images_per_s(co, j);
     v->eta_ms = eta_ms(co, j, v->round);
     v->paths = j->comp.n_paths;
-    v->replicas = j->comp.paths[0].replicas;
+    v->replicas = query_replicas(&co->state, j, 0);
     v->params = path_params(j, 0);
     v->bytes_up = j->bytes_up;
     v->bytes_down = j->bytes_down;
@@ -210,6 +210,8 @@ void view_each_replica(struct coordinator *co, uint64_t job_id, view_replica_fn 
     for (uint32_t p = 0; j != NULL && p < j->comp.n_paths; p++)
         for (uint32_t r = 0; r < j->comp.paths[p].replicas; r++) {
             const struct replica_rec *rr = &j->paths[p].replicas[r];
+            if (query_rests(&co->state, j, p, r))
+                continue;
             uint32_t last = (uint32_t)j->spec.outer.rounds - 1, round = j->paths[p].round;
             const struct task *t = rr->task_id ? state_task(&co->state, rr->task_id) : NULL;
             uint64_t id = t ? t->worker_id : rr->owner;

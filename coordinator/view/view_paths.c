@@ -1,5 +1,6 @@
 /* The side of view.h that shows the grid: paths, partitions, what was found. */
 #include "common/base/base.h"
+#include "coordinator/job/query.h"
 #include "coordinator/job/shards.h"
 #include "coordinator/state/core.h"
 #include "coordinator/view/view.h"
@@ -66,7 +67,6 @@ static void fill_path(const struct job *j, uint32_t n, uint64_t *modules, uint64
         .tokens = known ? train.tokens : 0,
         .holdout = known ? shards_sum(j, c->partition, true).samples : 0,
         .batch = c->batch,
-        .replicas = c->replicas,
         .round = p->round,
         .rounds = (uint32_t)j->spec.outer.rounds,
         .n_modules = composition_levels(&j->comp, n),
@@ -95,6 +95,7 @@ void view_each_path(struct coordinator *co, uint64_t job_id, view_path_fn fn, vo
     for (uint32_t p = 0; j != NULL && p < j->comp.n_paths; p++) {
         struct view_path v;
         fill_path(j, p, modules, versions, &v);
+        v.replicas = query_replicas(&co->state, j, p);
         fn(arg, &v);
     }
 }

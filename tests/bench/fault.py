@@ -183,6 +183,9 @@ def paused(fig, swarm_of, common):
         swarm.kill("coordinatord", signal.SIGSTOP)
         time.sleep(60)
         swarm.kill("coordinatord", signal.SIGCONT)
+        again = swarm.stranger()  # the connection of before may be closed
+        again.headers.update(swarm.session.headers)
+        swarm.session = again
         swarm.wait_round(number, swarm.job(number)["round"] + 2, 120)
         lost = swarm.log("coordinatord").count("is lost") + swarm.log("coordinatord").count("lost its lease")
     fig.add("leases_lost_in_pause", lost, "leases", "<=0", "60 s, lease 5 s, two workers")

@@ -1,0 +1,25 @@
+"""Rounds have as many phases as there are workers, whoever comes and goes (recipe.replicas: auto)."""
+from common import wait_until, write_job
+from swarm import swarm  # noqa: F401  (fixture)
+from test_faults import SLOW, epochs_add_up, samples_seen, task_of
+
+
+def test_workers_come_and_go(swarm):
+    swarm.worker("a")
+    swarm.worker("b")
+    wait_until(lambda: len(swarm.get("/v1/workers").json()["items"]) == 2, 30, "both to join")
+    path = write_job(swarm.folder, **{**SLOW, "steps": 30, "rounds": 12})
+    text = open(path, encoding="utf-8").read().replace("replicas: 2", "replicas: auto").replace("outer: {", "outer: {snapshot: 0.2, ")
+    open(path, "w", encoding="utf-8").write(text)
+    job = swarm.submit(path)
+    swarm.wait_round(job, 2)
+    assert swarm.job(job)["replicas"] == 2
+    swarm.worker("c")
+    wait_until(lambda: swarm.job(job)["replicas"] == 3, 60, "the third to be counted in")
+    wait_until(lambda: task_of(swarm, "a"), 30, "worker a to hold a lease")
+    swarm.kill("a")
+    wait_until(lambda: swarm.job(job)["replicas"] == 2, 60, "the rounds to go on with two")
+    done = swarm.wait_job(job, "done")
+    epochs_add_up(done)
+    assert samples_seen(done) % (30 * 8) == 0, "whole phases"
+    assert samples_seen(done) >= 12 * 2 * 30 * 8

@@ -1,0 +1,132 @@
+/* Rounds with as many phases as there are workers (recipe.replicas: auto).  A whole coordinator
+ * (rig.h). */
+#include "tests/unit/coordinator/rig.h"
+
+#include "coordinator/job/query.h"
+
+#define SPEC(recipe, outer)                                                                        \
+    "name: fake\nseed: 3\ndata: {path: x, image_size: 16}\n"                                       \
+    "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"                                  \
+    "train: {batch: 4, lr: 0.1}\nrecipe: {" recipe "}\n"                                           \
+    "outer: {rounds: 4, steps: 2" outer "}\nsample: {count: 4}\n"
+
+static uint32_t phases(struct rig *r, const struct job *j)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < j->comp.paths[0].replicas; i++)
+        n += query_phase(&r->co->state, j, 0, i) != NULL;
+    return n;
+}
+
+static void wait_version(struct rig *r, const struct job *j, uint64_t version)
+{
+    const uint64_t until = clock_now_ms() + DEADLINE_MS;
+    while (j->modules[0].version < version || j->paths[0].round < version) {
+        assert_true(clock_now_ms() < until);
+        loop_turn(r->loop, true);
+    }
+}
+
+/* All workers below n get a phase each, and there are no others. */
+static void begin_round(struct rig *r, const struct job *j, int n)
+{
+    for (int i = 0; i < n; i++)
+        (void)assign(r, &r->workers[i], TASK_TRAIN);
+    assert_int_equal(phases(r, j), n);
+    assert_int_equal(query_replicas(&r->co->state, j, 0), n);
+    for (uint32_t i = 0; i < j->comp.paths[0].replicas; i++) {
+        const struct task *t = query_phase(&r->co->state, j, 0, i);
+        assert_true(t == NULL || t->train.first_step == (uint64_t)t->train.round * 2);
+    }
+}
+
+static void round_of(struct rig *r, const struct job *j, int n)
+{
+    const uint64_t before = j->modules[0].version;
+    begin_round(r, j, n);
+    for (int i = 0; i < n; i++)
+        finish_train(r, &r->workers[i]);
+    wait_version(r, j, before + 1);
+}
+
+static void leave(struct rig *r, struct fake *w)
+{
+    Skerry__V1__LeaveRequest m = SKERRY__V1__LEAVE_REQUEST__INIT;
+    assert_int_equal(CALL(r, w, LEAVE, leave, &m), 0);
+}
+
+/* Those whose moments are somewhere here are chosen, and who comes goes on where the path is. */
+static void as_many_as_there_are_workers(void **state)
+{
+    struct rig *r = *state;
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(join(r, &r->workers[i], SKERRY_VERSION), 0);
+    const struct job *j = state_job(&r->co->state, submit_spec(r, SPEC("replicas: auto", "")));
+    assert_true(j->comp.elastic && j->spec.outer.plain_alone);
+    do_init(r, &r->workers[0]);
+    (void)assign(r, &r->workers[2], TASK_TRAIN); /* replica 0 */
+    (void)assign(r, &r->workers[0], TASK_TRAIN);
+    (void)assign(r, &r->workers[1], TASK_TRAIN);
+    finish_train(r, &r->workers[2]);
+    leave(r, &r->workers[2]);
+    finish_train(r, &r->workers[0]);
+    finish_train(r, &r->workers[1]);
+    wait_version(r, j, 1);
+    assert_int_equal(j->rounds[0].expected, 3);
+    const uint64_t gone = r->workers[2].id;
+    begin_round(r, j, 2);
+    for (uint32_t i = 0; i < j->comp.paths[0].replicas; i++) {
+        const struct replica_rec *rr = &j->paths[0].replicas[i];
+        assert_true(rr->task_id == 0 || rr->owner != gone); /* who is here has the moments */
+    }
+    r->workers[2].instance[0] ^= 1;
+    assert_int_equal(join(r, &r->workers[2], SKERRY_VERSION), 0);
+    finish_train(r, &r->workers[0]);
+    finish_train(r, &r->workers[1]);
+    wait_version(r, j, 2);
+    assert_int_equal(j->rounds[1].expected, 2);
+    round_of(r, j, 3);
+}
+
+static void alone_it_trains_plainly(void **state)
+{
+    struct rig *r = *state;
+    assert_int_equal(join(r, &r->workers[0], SKERRY_VERSION), 0);
+    const struct job *j = state_job(&r->co->state, submit_spec(r, SPEC("replicas: auto", "")));
+    do_init(r, &r->workers[0]);
+    round_of(r, j, 1);
+    const char *plain = j->modules[0].versions[1].provenance;
+    assert_non_null(strstr(plain, "\"lr\":1,\"momentum\":0,"));
+    assert_int_equal(join(r, &r->workers[1], SKERRY_VERSION), 0);
+    (void)assign(r, &r->workers[0], TASK_TRAIN); /* the round had begun */
+    assert_int_equal(phases(r, j), 1);
+    finish_train(r, &r->workers[0]);
+    wait_version(r, j, 2);
+    round_of(r, j, 2);
+    const struct version_rec *v = module_version(&j->modules[0], 3);
+    assert_non_null(strstr(v->provenance, "\"momentum\":0.9"));
+}
+
+static void what_does_not_go_together(void **state)
+{
+    struct rig *r = *state;
+    struct err err = {0};
+    uint64_t id;
+    assert_true(try_submit(r, SPEC("replicas: auto", ", async: true"), &id, &err) < 0);
+    assert_non_null(strstr(err.msg, "recipe.replicas is auto, which goes with whole rounds alone"));
+    const struct job *j =
+        state_job(&r->co->state, submit_spec(r, SPEC("replicas: auto", ", lr: 0.5")));
+    assert_false(j->spec.outer.plain_alone);
+    assert_true(j->spec.outer.lr == 0.5 && j->spec.outer.momentum == 0.9);
+}
+
+int main(void)
+{
+    log_set_level(LOG_LEVEL_ERROR);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(as_many_as_there_are_workers, begin, end),
+        cmocka_unit_test_setup_teardown(alone_it_trains_plainly, begin, end),
+        cmocka_unit_test_setup_teardown(what_does_not_go_together, begin, end),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
