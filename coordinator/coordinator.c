@@ -24,7 +24,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define RESUME_MS 15000 /* after our restart: workers dial again after up to 10 s */
 #define SWEEP_MS (10 * 60 * 1000)
 #define DISK_THREADS 2
 #define DISK_JOBS 1024
@@ -143,7 +142,7 @@ static void resume(struct coordinator *co)
         if (w->task_id != 0 && state_task(&co->state, w->task_id) == NULL)
             w->task_id = 0;          /* its job cannot be read */
         if (w->state == WORKER_HERE) /* silence counts from when it should be back */
-            w->heard_ms = w->closed_ms = now + RESUME_MS;
+            w->heard_ms = w->closed_ms = now + CORE_REDIAL_MS;
     }
     for (size_t i = 0; i < co->state.n_tasks; i++) {
         struct task *t = state_edit_task(&co->state, co->state.tasks[i]);

@@ -39,12 +39,12 @@ void lease_decide(const struct lease_in *in, const struct lease_options *o,
                        (double)stuck / 1e3, (double)allowed / 1e3);
         return;
     }
-    if (in->idle && in->usual_ms != 0 && in->held_ms > 2 * in->usual_ms) {
+    if (in->idle && in->limit_ms != 0 && in->held_ms > in->limit_ms) {
         conclude(ret, LEASE_LOST, 0);
         (void)snprintf(ret->reason, sizeof(ret->reason),
-                       "it has been at work for %.0f s on what takes %.0f s, and another worker "
+                       "it has been at work for %.1f s on what may take %.1f s, and another worker "
                        "idles",
-                       (double)in->held_ms / 1e3, (double)in->usual_ms / 1e3);
+                       (double)in->held_ms / 1e3, (double)in->limit_ms / 1e3);
         return;
     }
     uint64_t until = in->heard_ms + o->lease_ms + 1;
@@ -98,7 +98,7 @@ uint64_t lease_median(const uint64_t *gaps, size_t n)
     return sorted[n / 2];
 }
 
-uint64_t lease_usual(const uint64_t *took, size_t n)
+uint64_t lease_limit(const uint64_t *took, size_t n)
 {
     uint64_t off[64];
     if (n < 3)
@@ -108,7 +108,8 @@ uint64_t lease_usual(const uint64_t *took, size_t n)
     const uint64_t median = lease_median(took, n);
     for (size_t i = 0; i < n; i++)
         off[i] = took[i] > median ? took[i] - median : median - took[i];
-    return median + 3 * lease_median(off, n);
+    const uint64_t spread = 6 * lease_median(off, n);
+    return median + (spread > median ? spread : median);
 }
 
 bool lease_holds(size_t silent, size_t here, uint64_t since_ms, uint64_t now_ms)

@@ -4,7 +4,7 @@
  *   heartbeats     ....x..x..x......         |  LATE   |  LOST
  *   connection     open ------ closed, not back within closed_ms: LOST
  *   progress       max(60 s, 5 x the median gap) without any: LOST
- *   crawling       twice what such a task took others and itself, while another worker idles: LOST
+ *   crawling       longer than such a task may take, while another worker idles: LOST
  *
  * Progress is what only grows: steps, samples and bytes beyond what was reached.  What a worker
  * says that it is doing is none, or one that hangs in a loop would keep its lease for ever. Pure;
@@ -34,7 +34,7 @@ struct lease_in {
     uint64_t progress_ms;   /* last progress of its task; 0: it has none */
     uint64_t median_gap_ms; /* between progress of such tasks; 0: unknown */
     uint64_t held_ms;       /* since it has the task */
-    uint64_t usual_ms;      /* that such a task takes, lease_usual(); 0: unknown */
+    uint64_t limit_ms;      /* that such a task may take, lease_limit(); 0: unknown */
     bool idle;              /* another worker could have it at once */
 };
 
@@ -60,9 +60,10 @@ bool lease_progress(struct lease_reach *reached, const struct lease_reach *now);
 /* Median of n gaps (n <= 64), 0 when n is 0. */
 uint64_t lease_median(const uint64_t *gaps, size_t n);
 
-/* What a task takes that took n workers so long (n <= 64): the median and three times the median
- * distance from it.  0 for fewer than three: they say nothing. */
-uint64_t lease_usual(const uint64_t *took, size_t n);
+/* What a task may take that took others so long (n <= 64): twice the median, or the median and six
+ * times the median distance from it where workers are unlike.  0 for fewer than three: they say
+ * nothing. */
+uint64_t lease_limit(const uint64_t *took, size_t n);
 
 #define LEASE_HOLD_MIN 3     /* so few may well be lost together */
 #define LEASE_HOLD_MS 60000u /* then it was no outage of ours */

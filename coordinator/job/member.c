@@ -32,11 +32,11 @@ static bool others_idle(const struct coordinator *co, const struct worker *w, co
     return false;
 }
 
-/* How long a phase takes: by what was seen of the others, and of the worker itself. */
-static uint64_t usual_ms(const struct job *j, const struct worker *w)
+/* How long a phase may take: by what was seen of all, and of the worker itself. */
+static uint64_t limit_ms(const struct job *j, const struct worker *w)
 {
-    const uint64_t seen = lease_usual(j->phase_ms, j->n_phase_ms < 32 ? j->n_phase_ms : 32);
-    return seen != 0 && seen < w->phase_ms ? w->phase_ms : seen;
+    const uint64_t seen = lease_limit(j->phase_ms, j->n_phase_ms < 32 ? j->n_phase_ms : 32);
+    return seen != 0 && seen < 2 * w->phase_ms ? 2 * w->phase_ms : seen;
 }
 
 void member_lease(const struct coordinator *co, const struct worker *w, struct lease_decision *ret)
@@ -55,8 +55,8 @@ void member_lease(const struct coordinator *co, const struct worker *w, struct l
         in.median_gap_ms = t->progress_gap_ms;
     if (t != NULL && t->kind == TASK_TRAIN && j != NULL) {
         in.held_ms = core_now(co) - t->leased_ms;
-        in.usual_ms = usual_ms(j, w);
-        in.idle = in.usual_ms != 0 && others_idle(co, w, t);
+        in.limit_ms = limit_ms(j, w);
+        in.idle = in.limit_ms != 0 && others_idle(co, w, t);
     }
     const struct lease_options o = {co->opt.heartbeat_ms, co->opt.lease_ms, CLOSED_MS,
                                     PROGRESS_MIN_MS};
@@ -119,6 +119,8 @@ static void stand_still(struct coordinator *co)
     co->checked_ms = now;
     if (co->store_ok)
         ms = ms > CORE_TICK_MS ? ms - CORE_TICK_MS : 0;
+    if (ms > CLOSED_MS) /* they may have hung up meanwhile, and dial again when they do */
+        co->awaited_ms = now + CORE_REDIAL_MS;
     for (size_t i = 0; ms > 0 && i < co->state.n_workers; i++) {
         struct worker *w = worker_memory(co->state.workers[i]);
         struct task *t = task_memory(state_task(&co->state, w->task_id));
@@ -204,6 +206,8 @@ void member_closed(struct coordinator *co, struct worker *w)
 {
     w->peer = NULL;
     w->closed_ms = core_now(co);
+    if (w->closed_ms < co->awaited_ms) /* silence counts from when it should be back */
+        w->heard_ms = w->closed_ms = co->awaited_ms;
     if (w->state == WORKER_HERE && w->task_id == 0)
         log_debug("member", "connection of worker %llu is gone", (unsigned long long)w->id);
 }

@@ -26,6 +26,8 @@ struct outer_exec;
 #define TEXT_SKIP 32 /* tokens that a text is routed by: they do not count in losses */
 #define CORE_COMMIT_RETRY_MS 1000
 #define CORE_TICK_MS 250 /* between looks at the leases */
+/* After our restart, or when we did not listen: workers dial again after up to 10 s. */
+#define CORE_REDIAL_MS 15000
 
 /* An answer that waits for the commit.  send() answers req. */
 struct reply {
@@ -81,6 +83,7 @@ struct coordinator {
     uint64_t started_ms;
     int64_t started_unix_ms;
     uint64_t checked_ms; /* when the leases were looked at last */
+    uint64_t awaited_ms; /* until then who hung up while we did not listen may dial again */
     uint64_t held_ms;    /* since when the leases of silent workers are held; 0: they are not */
     struct subscriber subscribers[EVENT_SUBSCRIBERS_MAX];
     int next_handle;

@@ -153,6 +153,35 @@ def notice(fig, swarm_of, common):
             f"{params / 1e6:.1f} M parameters, gone {left:.1f} s after a notice of 30 s, at step {kept}")
 
 
+def stopped(fig, swarm_of, common):
+    """SIGSTOP with a lease of 5 s, and a worker that crawls: until another one has the task."""
+    with swarm_of("--lease", "5s", *BEAT) as swarm:
+        for name in ("w0", "w1", "w2"):
+            swarm.worker(name, "--throttle", "9")
+        number = job(swarm, common, "snapshot: 1, ", steps=150, replicas=2)
+        swarm.wait_round(number, 3, 120)
+
+        def taken_from(name, act):
+            common.wait_until(lambda: any(t["worker_name"] == name and t["steps_done"] > 0 for t in training(swarm)), 60, f"{name} to train")
+            victim = next(t for t in training(swarm) if t["worker_name"] == name)
+            since = time.monotonic() - (0 if act else victim["leased_ms"] / 1e3)
+            if act:
+                act()
+            common.wait_until(lambda: any(t["id"] == victim["id"] and t["attempt"] > victim["attempt"] for t in training(swarm)), 60, "another lease")
+            return time.monotonic() - since
+        victim = training(swarm)[0]["worker_name"]
+        took = taken_from(victim, lambda: swarm.kill(victim, signal.SIGSTOP))
+        fig.add("stopped_to_lease", took, "s", "<=6", "lease 5 s")
+        swarm.kill(victim)
+        begun, before = time.monotonic(), swarm.job(number)["round"]
+        swarm.wait_round(number, before + 3, 120)
+        phase = (time.monotonic() - begun) / 3
+        swarm.kill(next(n for n in ("w0", "w1", "w2") if n != victim))
+        swarm.worker("crawls", "--throttle", "200")
+        took = taken_from("crawls", None)
+        fig.add("crawling_to_lease", took / phase, "phases", "<=2.2", f"twice the observed phase, and a look; {phase:.1f} s")
+
+
 def coordinator(fig, swarm_of, common):
     """Killed and back after 5 s: how much later the round ends."""
     calm, cut = [], []
@@ -191,7 +220,7 @@ def paused(fig, swarm_of, common):
     fig.add("leases_lost_in_pause", lost, "leases", "<=0", "60 s, lease 5 s, two workers")
 
 
-FIGURES = {"lost_by_sigkill": lost_work, "kill_to_lease": released, "lost_with_notice": notice,
+FIGURES = {"lost_by_sigkill": lost_work, "kill_to_lease": released, "lost_with_notice": notice, "stopped_to_lease": stopped,
            "coordinator_back_after_5s": coordinator, "leases_lost_in_pause": paused}
 
 

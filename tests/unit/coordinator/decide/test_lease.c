@@ -34,12 +34,12 @@ static void test_lease(void **state)
         {"long steps", {100000, 99500, 0, 10000, 20000}, LEASE_ALIVE, 107501, ""},
         {"longer than five", {200000, 199500, 0, 99999, 20000}, LEASE_LOST, 0, "100 s"},
         {"crawling",
-         {100000, 99500, 0, 99000, 0, 20001, 10000, true},
+         {100000, 99500, 0, 99000, 0, 20001, 20000, true},
          LEASE_LOST,
          0,
-         "at work for 20 s on what takes 10 s"},
+         "at work for 20.0 s on what may take 20.0 s"},
         {"twice is fine",
-         {100000, 99500, 0, 99000, 0, 20000, 10000, true},
+         {100000, 99500, 0, 99000, 0, 20000, 20000, true},
          LEASE_ALIVE,
          107501,
          ""},
@@ -82,14 +82,14 @@ static void test_median(void **state)
     assert_int_equal(lease_median(NULL, 0), 0);
 }
 
-static void test_usual(void **state)
+static void test_limit(void **state)
 {
     const uint64_t alike[] = {10, 11, 9, 10, 10}, unlike[] = {10, 40, 10, 40, 10};
-    assert_int_equal(lease_usual(alike, 2), 0);
-    assert_int_equal(lease_usual(alike, 5), 10);
-    assert_int_equal(lease_usual(unlike, 5), 10);
-    assert_int_equal(lease_usual(unlike, 4), 40 + 3 * 30); /* two kinds of workers */
-    assert_int_equal(lease_usual(unlike + 1, 3), 40 + 0);
+    assert_int_equal(lease_limit(alike, 2), 0);
+    assert_int_equal(lease_limit(alike, 5), 20);
+    assert_int_equal(lease_limit(unlike, 5), 20);
+    assert_int_equal(lease_limit(unlike, 4), 40 + 6 * 30); /* two kinds of workers */
+    assert_int_equal(lease_limit(unlike + 1, 3), 80);
 }
 
 static void test_holds(void **state)
@@ -107,7 +107,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_lease),  cmocka_unit_test(test_progress),
-        cmocka_unit_test(test_median), cmocka_unit_test(test_usual),
+        cmocka_unit_test(test_median), cmocka_unit_test(test_limit),
         cmocka_unit_test(test_holds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -274,6 +274,12 @@ static void test_standstill(void **state)
     assert_int_equal(now - w->heard_ms, 100 + CORE_TICK_MS); /* as old as it was when we stopped */
     assert_int_equal(now - t->progress_ms, 100 + CORE_TICK_MS);
     assert_int_equal(now - cut->closed_ms, 200 + CORE_TICK_MS);
+    rpc_client_close(b->rpc); /* it had hung up, which we hear only now */
+    b->rpc = NULL;
+    cut->closed_ms = 0;
+    while (cut->closed_ms == 0)
+        loop_turn(r->loop, true);
+    assert_true(cut->closed_ms > now + 10000 && cut->heard_ms == cut->closed_ms);
     w->heard_ms = now - r->co->opt.lease_ms - 1;
     member_check(r->co); /* and now we listen */
     assert_int_equal(w->state, WORKER_LOST);
