@@ -178,6 +178,15 @@ static int ask_text(struct spot *s, struct asked *a, const char **ret, struct er
     return err_set(err, -ERR_REMOTE, "%s%s answered HTTP %ld", s->at, a->path, a->status);
 }
 
+/* A question that has an answer: 404 is another service's. */
+static int need_text(struct spot *s, struct asked *a, const char **ret, struct err *err)
+{
+    int rc = ask_text(s, a, ret, err);
+    if (rc == 0 && *ret == NULL)
+        rc = err_set(err, -ERR_NOTFOUND, "%s does not know %s", s->at, a->path);
+    return rc;
+}
+
 static int64_t now_s(void)
 {
     return (int64_t)time(NULL);
@@ -191,8 +200,8 @@ static int aws_token(struct spot *s, struct err *err)
                       .path = "/latest/api/token",
                       .headers = {"X-aws-ec2-metadata-token-ttl-seconds: 21600"}};
     const char *text;
-    int rc = ask_text(s, &a, &text, err);
-    if (rc == 0 && (text == NULL || strlen(text) >= sizeof(s->token) || strpbrk(text, "\r\n")))
+    int rc = need_text(s, &a, &text, err);
+    if (rc == 0 && (strlen(text) >= sizeof(s->token) || strpbrk(text, "\r\n")))
         rc = err_set(err, -ERR_FORMAT, "%s has no token for us", s->at);
     if (rc == 0) {
         str_copy(s->token, sizeof(s->token), text);
@@ -245,8 +254,8 @@ static int gcp_preempted(struct spot *s, struct spot_notice *ret, struct err *er
         (void)snprintf(path, sizeof(path),
                        GCP "preempted?wait_for_change=true&timeout_sec=%d&last_etag=%s", WAIT_S,
                        s->etag);
-    int rc = ask_text(s, &a, &text, err);
-    if (text != NULL)
+    int rc = need_text(s, &a, &text, err);
+    if (rc == 0)
         rc = spot_gcp_preempted(text, ret, err);
     const bool plain = a.etag[strspn(a.etag, "0123456789abcdefABCDEF")] == '\0';
     str_copy(s->etag, sizeof(s->etag), rc == 0 && plain ? a.etag : "");
@@ -261,8 +270,8 @@ static int watch_gcp(struct spot *s, struct spot_notice *ret, struct err *err)
     int rc = gcp_preempted(s, ret, err);
     if (rc != 0)
         return rc;
-    rc = ask_text(s, &a, &text, err);
-    if (text != NULL)
+    rc = need_text(s, &a, &text, err);
+    if (rc == 0)
         rc = spot_gcp_maintenance(text, ret, err);
     buf_release(&a.body);
     return rc;
@@ -278,8 +287,8 @@ static int azure_name(struct spot *s, struct err *err)
                       .path = "/metadata/instance/compute/name?api-version=2021-02-01&format=text",
                       .headers = {AZURE_HEADER}};
     const char *text;
-    int rc = ask_text(s, &a, &text, err);
-    if (rc == 0 && (text == NULL || text[0] == '\0' || strlen(text) >= sizeof(s->vm)))
+    int rc = need_text(s, &a, &text, err);
+    if (rc == 0 && (text[0] == '\0' || strlen(text) >= sizeof(s->vm)))
         rc = err_set(err, -ERR_FORMAT, "%s does not say how this machine is called", s->at);
     if (rc == 0)
         str_copy(s->vm, sizeof(s->vm), text);
@@ -297,8 +306,8 @@ static int watch_azure(struct spot *s, struct spot_notice *ret, struct err *err)
     int rc = s->vm[0] ? 0 : azure_name(s, err);
     if (rc < 0)
         return rc;
-    rc = ask_text(s, &a, &text, err);
-    if (text != NULL)
+    rc = need_text(s, &a, &text, err);
+    if (rc == 0)
         rc = spot_azure_events(text, s->vm, now_s(), ret, err);
     buf_release(&a.body);
     return rc;

@@ -28,7 +28,7 @@ class Service:
 
 
 class Aws(Service):
-    """IMDSv2: nothing without a token, 404 as long as there is nothing to say."""
+    """IMDSv2: what there is only with a token, 404 as long as there is nothing to say, and for what other clouds have."""
 
     def __init__(self):
         super().__init__()
@@ -40,6 +40,8 @@ class Aws(Service):
             seconds = headers.get("X-aws-ec2-metadata-token-ttl-seconds", "")
             ok = method == "PUT" and seconds.isdigit() and 1 <= int(seconds) <= 21600
             return (200, self.token, {}) if ok else (400, "", {})
+        if not path.startswith("/latest/"):
+            return 404, "<html>not found</html>", {}
         if method != "GET" or headers.get("X-aws-ec2-metadata-token") != self.token:
             return 401, "", {}
         if path == "/latest/meta-data/spot/instance-action" and self.at:
