@@ -219,3 +219,14 @@ int cli_job_id(struct cli *cli, const struct args *args, uint64_t *ret, struct e
     return n > 0 ? 0
                  : err_set(err, -ERR_NOTFOUND, "there is no job yet; `skerry submit` starts one");
 }
+
+char *cli_own_folder(void)
+{
+    char path[4096];
+    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
+    if (n <= 0)
+        return str_dup("/usr/local/bin");
+    path[n] = '\0';
+    *strrchr(path, '/') = '\0';
+    return str_dup(path);
+}

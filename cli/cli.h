@@ -37,6 +37,8 @@ int cli_connect(struct cli *cli, struct err *err);
 void cli_close(struct cli *cli);
 /* Out of what may be a token, or the name of a file with one ("FILE", "@FILE"). */
 int cli_token(const char *given, struct token *ret, struct err *err);
+/* The folder of this program, where the others are, too (mem_free). */
+char *cli_own_folder(void);
 /* Where `skerry login` saves the token (mem_free). */
 char *cli_token_path(void);
 

@@ -426,7 +426,7 @@ static int upload_dataset(struct cli *cli, struct job_file *job, bool progress, 
     return rc;
 }
 
-int job_file_read_all(struct job_file *job, FILE *out, struct err *err)
+int job_file_read_all(struct job_file *job, FILE *out, struct job_file_size *ret, struct err *err)
 {
     struct dataset_report report = {0};
     struct upload up = {.shards = json_array(), .text = job_is_text(&job->spec)};
@@ -435,6 +435,9 @@ int job_file_read_all(struct job_file *job, FILE *out, struct err *err)
         say_size(out, job, &report);
         say_bad(&report);
     }
+    *ret = (struct job_file_size){.samples = report.samples - report.holdout_samples,
+                                  .tokens = report.tokens - report.holdout_tokens,
+                                  .vocab = report.vocab};
     dataset_report_release(&report);
     json_decref(up.shards);
     return rc;

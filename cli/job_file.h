@@ -33,10 +33,17 @@ struct job_file {
 int job_file_open(const char *path, struct job_file *ret, struct err *err);
 void job_file_close(struct job_file *job);
 
+/* What there is to train on, where it is read here. */
+struct job_file_size {
+    uint64_t samples; /* images or pieces of text; 0: not read here */
+    uint64_t tokens;  /* of texts */
+    uint32_t vocab;   /* of texts */
+};
+
 /* Reads all the data as job_file_submit would, keeps nothing, and says on `out` how much
  * there is (without an end of line; nothing where the data are not read here).  Once for a
  * job file, and instead of submitting it.  -ERR_CONFIG when the data are no good. */
-int job_file_read_all(struct job_file *job, FILE *out, struct err *err);
+int job_file_read_all(struct job_file *job, FILE *out, struct job_file_size *ret, struct err *err);
 
 /* Cuts, uploads and posts the job, once.  -ERR_CONFIG when the data are no good or the
  * coordinator refuses the job.  With `progress`, says on stderr how far it is. */

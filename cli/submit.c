@@ -4,6 +4,8 @@
 #include "cli/command.h"
 #include "cli/follow.h"
 #include "cli/job_file.h"
+#include "cli/predict.h"
+#include "common/net/http/rate.h"
 
 static bool submit_watch;
 
@@ -45,35 +47,100 @@ const struct command command_submit = {
     .run = run_submit,
 };
 
+static const char *check_link;
+static int check_workers;
+
+static json_t *prediction_json(const struct measured *at, const struct prediction *p)
+{
+    json_t *o = json_pack("{s:s,s:I,s:I,s:I}", "device", at->device, "parameters",
+                          (json_int_t)at->networks[0].parameters, "memory_bytes",
+                          (json_int_t)at->networks[0].memory_bytes, "room_bytes",
+                          (json_int_t)at->room_bytes);
+    if (at->refused[0])
+        json_object_set_new(o, "refused", json_string(at->refused));
+    else
+        json_object_update_new(
+            o, json_pack("{s:f,s:f,s:f,s:f,s:I,s:I,s:I}", "step_s", at->networks[0].step_s,
+                         "round_s", p->train_s + p->link_s, "link_s", p->link_s, "seconds",
+                         p->total_s, "up_bytes", (json_int_t)p->up_bytes, "down_bytes",
+                         (json_int_t)p->down_bytes, "seen", (json_int_t)p->seen));
+    return o;
+}
+
+/* A job that is fine stays so when nothing can be predicted here. */
+static int say_prediction(const struct cli *cli, const struct job_file *job,
+                          const struct job_file_size *size, uint64_t bytes_per_s, struct err *err)
+{
+    struct predict_options opt = {.workers = check_workers, .bytes_per_s = bytes_per_s};
+    struct composition c;
+    struct measured at;
+    struct prediction p = {0};
+    struct err why = {0};
+    int rc = recipe_compose(&job->spec, &c, err);
+    if (rc < 0)
+        return rc;
+    for (uint32_t i = 0; check_workers == 0 && i < c.n_paths; i++)
+        opt.workers += (int)c.paths[i].replicas;
+    if (predict_measure(job, &c, size->vocab, &at, &why) < 0) {
+        (void)fprintf(stderr, "nothing is predicted: %s\n", why.msg);
+    } else {
+        if (!at.refused[0])
+            predict(&job->spec, &c, &at, &opt, &p);
+        if (cli->json)
+            cli_print_taken(prediction_json(&at, &p));
+        else
+            predict_show(&job->spec, &at, &opt, &p, size->samples, stdout);
+    }
+    composition_release(&c);
+    return 0;
+}
+
 static int run_check(struct cli *cli, const struct args *args, struct err *err)
 {
     struct job_file job;
-    char *size = NULL;
+    struct job_file_size size = {0};
+    uint64_t bytes_per_s = 0;
+    char *text = NULL;
     size_t len = 0;
 
+    if (check_link && rate_parse(check_link, &bytes_per_s, err) < 0)
+        return args_exit(args, err_wrap(err, "--link"), err);
     int rc = job_file_open(args->rest[0], &job, err);
     if (rc < 0)
         return rc;
-    FILE *out = open_memstream(&size, &len);
-    rc = out ? job_file_read_all(&job, out, err) : err_errno(err, "no memory");
+    FILE *out = open_memstream(&text, &len);
+    rc = out ? job_file_read_all(&job, out, &size, err) : err_errno(err, "no memory");
     if (out)
         fclose(out);
+    if (rc == 0 && !cli->json)
+        printf("%s: fine%s%s\n", args->rest[0], len ? "; " : "", text);
+    free(text);
     if (rc == 0)
-        printf("%s: fine%s%s\n", args->rest[0], len ? "; " : "", size);
-    free(size);
+        rc = say_prediction(cli, &job, &size, bytes_per_s, err);
     job_file_close(&job);
     return rc;
 }
 
 const struct command command_check = {
     .name = "check",
-    .what = "check a job file and its data without submitting",
-    .usage = "job.yaml",
-    .about = "Says whether `skerry submit` would accept this job file and its data; reads all of "
-             "them and sends nothing.",
+    .what = "check a job file and its data, and predict what the job takes",
+    .usage = "job.yaml [--workers N] [--link RATE]",
+    .about = "Says whether `skerry submit` would accept this job file and its data: reads all of "
+             "them and sends nothing.  Then it measures some steps on this machine and predicts "
+             "time, memory, and bytes up and down.  Not counted are frozen encoders, generated "
+             "texts, and what partitions cost to learn.",
+    .flags =
+        (const struct args_flag[]){
+            {"workers", 'w', ARGS_INT, &check_workers, "N",
+             "as many machines like this one (default: one for each phase of a round)", .min = 1,
+             .max = 1024},
+            {"link", 0, ARGS_STR, &check_link, "RATE",
+             "of every link, the coordinator's too, such as 20Mbit (default: links cost nothing)"},
+            {0},
+        },
     .rest_min = 1,
     .rest_max = 1,
-    .needs = COMMAND_SIGNALS,
+    .needs = COMMAND_JSON | COMMAND_SIGNALS,
     .run = run_check,
 };
 

@@ -101,20 +101,9 @@ static int wait_for_token(struct swarm *s, struct err *err)
     return rc;
 }
 
-static char *own_folder(void)
-{
-    char path[4096];
-    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
-    if (n <= 0)
-        return str_dup("/usr/local/bin");
-    path[n] = '\0';
-    *strrchr(path, '/') = '\0';
-    return str_dup(path);
-}
-
 int swarm_start(struct swarm *s, const char *dir, struct err *err)
 {
-    s->bin = own_folder();
+    s->bin = cli_own_folder();
     s->state = file_join(dir, ".swarm");
     s->logs = file_join(dir, "logs");
     s->user_token = file_join(s->state, "coordinator/user.token");

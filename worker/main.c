@@ -22,6 +22,7 @@
 #include "kernels/kernels.h"
 #include "worker/agent.h"
 #include "worker/kinds/engine.h"
+#include "worker/measure.h"
 #include "worker/order/cache.h"
 #include "worker/order/modules.h"
 #include "worker/restart.h"
@@ -153,8 +154,9 @@ static int parse(struct options *o, int argc, char **argv, struct err *err)
     };
     struct args args = {
         .program = "workerd",
-        .usage = "--join TOKEN | --plan JOB --profile FILE [--device auto|cpu|cuda:N,...] "
-                 "[--threads N] [--work-dir DIR]",
+        .usage =
+            "--join TOKEN | measure JOB | --plan JOB --profile FILE [--device auto|cpu|cuda:N,...] "
+            "[--threads N] [--work-dir DIR]",
         .about = "Joins a coordinator and trains what it is given, until it is stopped.",
         .after = exit_codes,
         .flags = flags,
@@ -410,6 +412,8 @@ int main(int argc, char **argv)
 {
     static struct daemon d;
     struct err err = {0};
+    if (argc > 1 && strcmp(argv[1], "measure") == 0)
+        return measure_main(argc - 1, argv + 1);
     d.started_ns = clock_now_ns();
     (void)signal(SIGXFSZ, SIG_IGN); /* a write beyond `ulimit -f` fails, as on a full disk */
     int code = parse(&d.opt, argc, argv, &err);

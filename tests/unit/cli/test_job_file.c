@@ -88,11 +88,13 @@ static void a_text_beside_the_job_file_is_read(void **state)
     assert_null(job.tokenizer_path);
     assert_int_equal(job.partitions, 1);
     char *text = NULL;
-    size_t size;
-    FILE *out = open_memstream(&text, &size);
-    assert_int_equal(job_file_read_all(&job, out, &err), 0);
+    size_t len;
+    struct job_file_size size;
+    FILE *out = open_memstream(&text, &len);
+    assert_int_equal(job_file_read_all(&job, out, &size, &err), 0);
     fclose(out);
     assert_int_equal(strncmp(text, "12 documents, ", 14), 0);
+    assert_true(size.samples >= 12 && size.tokens > 12 * 2 && size.vocab == 257);
     assert_non_null(strstr(text, "(0 held out)"));
     free(text);
     job_file_close(&job);
@@ -102,6 +104,7 @@ static void a_text_beside_the_job_file_is_read(void **state)
 static void too_little_text_for_a_batch_is_refused(void **state)
 {
     struct job_file job;
+    struct job_file_size size;
     struct err err;
     write_documents("t.jsonl", 1, 4);
     assert_int_equal(open_job("name: a\ndata: {path: t.jsonl, holdout: 0}\n" TEXT_MODEL
@@ -109,7 +112,7 @@ static void too_little_text_for_a_batch_is_refused(void **state)
                               "outer: {rounds: 1, steps: 1}\n",
                               &job, &err),
                      0);
-    assert_int_equal(job_file_read_all(&job, stderr, &err), -ERR_CONFIG);
+    assert_int_equal(job_file_read_all(&job, stderr, &size, &err), -ERR_CONFIG);
     assert_non_null(strstr(err.msg, "train.batch is 50 but the text has only "));
     assert_non_null(strstr(err.msg, "pieces of at most 16 tokens; lower the batch or add text"));
     job_file_close(&job);
@@ -118,6 +121,7 @@ static void too_little_text_for_a_batch_is_refused(void **state)
 static void an_interrupted_reading_is_no_fault_of_the_data(void **state)
 {
     struct job_file job;
+    struct job_file_size size;
     struct err err;
     write_documents("t.jsonl", 12, 20);
     assert_int_equal(open_job("name: a\ndata: {path: t.jsonl, holdout: 0}\n" TEXT_MODEL
@@ -126,7 +130,7 @@ static void an_interrupted_reading_is_no_fault_of_the_data(void **state)
                               &job, &err),
                      0);
     cli_interrupted = SIGINT;
-    int rc = job_file_read_all(&job, stderr, &err);
+    int rc = job_file_read_all(&job, stderr, &size, &err);
     cli_interrupted = 0;
     assert_int_equal(rc, -ERR_CANCELLED);
     assert_string_equal(err.msg, "interrupted; nothing was submitted");

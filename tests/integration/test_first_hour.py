@@ -1,0 +1,64 @@
+"""What a new user meets first: what a job will take, said before it runs."""
+import json
+import os
+import shutil
+import subprocess
+
+from common import BIN, make_dataset, skerry, write_job
+
+
+def test_check_predicts(tmp_path):
+    job = write_job(tmp_path, replicas=3)
+    done = skerry("check", job, "--link", "8Mbit", "--workers", "2")
+    assert done.returncode == 0, done.stderr
+    lines = dict(line.split("  ", 1) for line in done.stdout.splitlines()[1:])
+    assert done.stdout.splitlines()[0] == f"{job}: fine; 96 images in 2 classes"
+    assert set(lines) == {"model", "memory", "a step", "a round", "network", "the job"}, done.stdout
+    assert "3 phases on 2 workers" in lines["a round"]
+    assert "8 Mbit/s" in lines["network"] and "e3m0" in lines["network"]
+    said = json.loads(skerry("check", job, "--json", "--link", "8Mbit").stdout)
+    assert said["up_bytes"] == said["down_bytes"] > said["parameters"] / 2
+    # three phases, both ways, a million bytes a second
+    assert abs(said["link_s"] - 6 * said["up_bytes"] / 1e6) < 1e-6
+    assert said["seen"] == 3 * 8 * 4 * 2 and 0 < said["step_s"] < said["seconds"]
+
+
+def test_check_measures_texts_and_routers(tmp_path):
+    text = tmp_path / "t.txt"
+    text.write_text("a line of a book\n" * 3000, encoding="utf-8")
+    job = tmp_path / "text.yaml"
+    job.write_text("name: t\ndata: {path: t.txt}\nmodel: {type: llama, dim: 32, depth: 2, heads: 2, context: 64}\n"
+                   "train: {batch: 4}\nouter: {rounds: 2, steps: 3}\n", encoding="utf-8")
+    said = json.loads(skerry("check", job, "--json").stdout)
+    assert said["seen"] == 4 * 3 * 2 and said["step_s"] > 0
+    path = write_job(tmp_path)
+    with open(path, encoding="utf-8") as f:
+        changed = f.read().replace("recipe: {name: diloco, replicas: 2}", "recipe: {name: ddm, experts: 2}")
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(changed)
+    done = skerry("check", path)
+    assert done.returncode == 0 and "its router" in done.stdout and "3 phases on 3 workers" in done.stdout, done.stdout
+
+
+def test_check_without_workerd_still_checks(tmp_path):
+    alone = tmp_path / "bin"
+    alone.mkdir()
+    shutil.copy(os.path.join(BIN, "skerry"), alone)
+    job = write_job(tmp_path)
+    done = subprocess.run([alone / "skerry", "check", job], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0 and done.stdout == f"{job}: fine; 96 images in 2 classes\n", done.stderr
+    assert done.stderr.startswith("nothing is predicted: ") and len(done.stderr.splitlines()) == 1
+
+
+def test_a_wrong_link_is_a_wrong_command_line(tmp_path):
+    done = skerry("check", write_job(tmp_path), "--link", "fast")
+    assert done.returncode == 2 and "--link" in done.stderr, done.stderr
+
+
+def test_measure_refuses_what_does_not_fit(tmp_path):
+    make_dataset(tmp_path / "data")
+    job = tmp_path / "job.yaml"
+    job.write_text("name: huge\ndata: {path: data, image_size: 64}\nmodel: {patch: 2, dim: 8192, depth: 64, heads: 64}\n"
+                   "train: {batch: 8}\nouter: {rounds: 2, steps: 3}\n", encoding="utf-8")
+    done = skerry("check", job)
+    assert done.returncode == 0 and "time      not known, as it does not fit here: " in done.stdout, done.stdout + done.stderr

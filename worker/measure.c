@@ -1,0 +1,295 @@
+#include "worker/measure.h"
+
+#include <jansson.h>
+
+#include "common/base/args.h"
+#include "common/base/base.h"
+#include "common/base/buf.h"
+#include "common/base/clock.h"
+#include "common/base/file.h"
+#include "common/job/job.h"
+#include "common/job/recipe.h"
+#include "worker/train/island_train.h"
+#include "worker/train/plan.h"
+
+#define STEPS_MAX 20
+#define ENOUGH_S 3.0 /* of steps, after the one that warms up */
+
+struct measure {
+    const char *device;
+    int threads, classes, vocab, channels, side, caption, caption_tokens;
+    bool router;
+
+    struct job_spec spec;
+    struct island *island;
+    struct model *model;
+    struct train_options opt;
+    struct net_encoders encoders[ISLAND_MAX]; /* stubs */
+    float *zeros;                             /* shift and scale of latents */
+    int32_t null_tokens[MODEL_CAPTION_TOKENS_MAX];
+    struct plan plan;
+    bool refused;
+    double step_s;
+};
+
+static int read_job(const char *path, struct job_spec *ret, struct err *err)
+{
+    struct buf text;
+    int rc = file_read(path, JOB_SPEC_MAX, &text, err);
+    if (rc < 0)
+        return err_wrap(err, "reading the job file");
+    rc = job_parse(buf_str(&text), text.len, path, ret, err);
+    buf_release(&text);
+    return rc;
+}
+
+/* Samples of a step of the first path of this network. */
+static int batch_of(const struct measure *m, int *ret, struct err *err)
+{
+    struct composition c;
+    int rc = recipe_compose(&m->spec, &c, err);
+    for (uint32_t p = 0; rc == 0 && p < c.n_paths; p++)
+        if (c.paths[p].network == (m->router ? 1 : 0)) {
+            *ret = (int)c.paths[p].batch;
+            break;
+        }
+    if (rc == 0)
+        composition_release(&c);
+    return rc;
+}
+
+static int make_model(struct measure *m, struct err *err)
+{
+    struct composition c;
+    struct model_spec spec;
+    struct model_cut cut = {.n_levels = 1};
+    int rc = recipe_compose(&m->spec, &c, err);
+    if (rc < 0)
+        return rc;
+    const struct model_facts facts = {
+        .router = m->router,
+        .classes = m->classes,
+        .channels = m->channels,
+        .side = m->side,
+        .caption = m->caption,
+        .caption_tokens = m->caption_tokens,
+        .partitions = (int)c.n_partitions,
+        .vocab = (uint32_t)m->vocab,
+        .cut = &cut,
+    };
+    composition_release(&c);
+    rc = model_spec_from_job(&m->spec, &facts, &spec, err);
+    return rc < 0 ? rc : model_new(&spec, &m->model, err);
+}
+
+/* ---- what stands for encoders and data ---- */
+
+static int no_captions(void *arg, const int32_t *tokens, const int32_t *lengths, unsigned count,
+                       void *d_states, struct err *err)
+{
+    return 0; /* what lies there does for timing */
+}
+
+static void stub_encoders(struct measure *m)
+{
+    const struct model_spec *s = &m->model->spec;
+    if (!m->channels && !model_captioned(s))
+        return;
+    m->zeros = mem_alloc_array((size_t)(m->channels + 1), sizeof *m->zeros);
+    for (int i = 0; i < island_size(m->island); i++)
+        m->encoders[i] = (struct net_encoders){
+            .captions = model_captioned(s) ? no_captions : NULL,
+            .shift = m->channels ? m->zeros : NULL,
+            .scale = m->channels ? m->zeros : NULL,
+            .null_tokens = m->null_tokens,
+            .null_length = s->caption_tokens,
+            .dt = net_dtype(island_device(m->island, i), m->opt.precision),
+        };
+    m->opt.encoders = m->encoders;
+}
+
+/* Rows of zeros; of texts each token is to be predicted. */
+static struct batch zero_batch(const struct measure *m, void *zeros, int32_t *pos)
+{
+    const struct model_spec *s = &m->model->spec;
+    const unsigned n = (unsigned)m->opt.batch;
+    if (!model_is_text(s))
+        return (struct batch){.count = n,
+                              .images = m->channels ? NULL : zeros,
+                              .moments = m->channels ? zeros : NULL,
+                              .labels = model_captioned(s) ? NULL : zeros,
+                              .partitions = m->router ? zeros : NULL,
+                              .captions = model_captioned(s) ? zeros : NULL,
+                              .caption_lengths = model_captioned(s) ? pos : NULL};
+    return (struct batch){.count = n,
+                          .seq = (unsigned)s->context,
+                          .tokens = zeros,
+                          .start = zeros,
+                          .target = zeros,
+                          .pos = pos};
+}
+
+/* Bytes of the largest array of a batch. */
+static size_t zero_bytes(const struct measure *m)
+{
+    const struct model_spec *s = &m->model->spec;
+    const size_t image = 4 * (size_t)model_image_values(s) + sizeof(int32_t);
+    const size_t ints = (size_t)(s->context + s->caption_tokens + 1) * sizeof(int32_t);
+    return (size_t)m->opt.batch * (image > ints ? image : ints);
+}
+
+/* Positions in a text, or lengths of captions. */
+static int32_t *counting(const struct measure *m)
+{
+    const struct model_spec *s = &m->model->spec;
+    const int n = m->opt.batch * (s->context + 1);
+    int32_t *pos = mem_alloc_array((size_t)n, sizeof *pos);
+    for (int i = 0; i < n; i++)
+        pos[i] = model_is_text(s) ? i % s->context : s->caption_tokens;
+    return pos;
+}
+
+/* ---- steps ---- */
+
+/* The least of some steps, as others may have the machine meanwhile. */
+static int time_steps(struct measure *m, struct island_trainer *t, struct err *err)
+{
+    double spent = 0;
+    void *zeros = mem_alloc(zero_bytes(m));
+    int32_t *pos = counting(m);
+    const struct batch b = zero_batch(m, zeros, pos);
+    struct step_result r;
+    int n = 0, rc = island_trainer_step(t, &b, NULL, &r, err);
+    m->step_s = INFINITY;
+    for (; rc == 0 && n < STEPS_MAX && (n == 0 || spent < ENOUGH_S); n++) {
+        const uint64_t begun = clock_now_ns();
+        rc = island_trainer_step(t, &b, NULL, &r, err);
+        const double s = (double)(clock_now_ns() - begun) / 1e9;
+        m->step_s = fmin(m->step_s, s);
+        spent += s;
+    }
+    mem_free(zeros);
+    mem_free(pos);
+    return rc;
+}
+
+static int train(struct measure *m, struct err *err)
+{
+    struct island_trainer *t = NULL;
+    float *flat = model_flat_new(m->model);
+    if (!flat)
+        return err_set(err, -ENOMEM, "no memory for %.1f M parameters",
+                       (double)m->model->params / 1e6);
+    model_init(m->model, m->spec.seed, flat);
+    int rc = island_trainer_new(m->island, m->model, &m->opt, NULL, NULL, &t, err);
+    if (rc == 0)
+        rc = trainer_set(island_trainer_first(t), flat, err);
+    if (rc == 0)
+        rc = island_trainer_follow(t, ISLAND_ALL, err);
+    mem_free(flat);
+    if (rc == 0)
+        rc = time_steps(m, t, err);
+    island_trainer_free(t);
+    return rc;
+}
+
+/* As many micro-batches as memory asks for. */
+static int plan(struct measure *m, struct err *err)
+{
+    struct train_options share;
+    struct plan_room room;
+    const int n = island_size(m->island);
+    island_share_options(&m->opt, n, &share);
+    plan_room(island_devices(m->island), (size_t)n, &room);
+    int rc =
+        plan_train(m->model, &share, net_dtype(island_device(m->island, 0), m->opt.precision),
+                   &room, &m->plan, err);
+    m->opt.accumulate = m->plan.accumulate;
+    return rc;
+}
+
+static int measure(struct measure *m, const char *path, struct err *err)
+{
+    int batch = 0, rc = read_job(path, &m->spec, err);
+    if (rc == 0)
+        rc = batch_of(m, &batch, err);
+    if (rc == 0)
+        rc = make_model(m, err);
+    if (rc == 0)
+        rc = island_open(m->device, m->threads, &m->island, err);
+    if (rc < 0)
+        return rc;
+    train_options_from_job(&m->spec, m->router, batch, 0, &m->opt);
+    stub_encoders(m);
+    rc = plan(m, err);
+    if (rc == 0)
+        rc = train(m, err);
+    m->refused = rc == -ENOMEM;
+    return m->refused ? 0 : rc;
+}
+
+static void say(const struct measure *m, const struct err *err)
+{
+    char device[256];
+    island_text(m->island, device, sizeof device);
+    json_t *o = json_pack("{s:s,s:I,s:i,s:i,s:I,s:I}", "device", device, "parameters",
+                          (json_int_t)m->model->params, "batch", m->opt.batch, "micro_batches",
+                          m->opt.accumulate, "memory_bytes", (json_int_t)m->plan.need, "room_bytes",
+                          (json_int_t)m->plan.room);
+    if (m->refused)
+        json_object_set_new(o, "refused", json_string(err->msg));
+    else
+        json_object_set_new(o, "step_s", json_real(m->step_s));
+    (void)json_dumpf(o, stdout, JSON_COMPACT);
+    (void)putchar('\n');
+    json_decref(o);
+}
+
+static void release(struct measure *m)
+{
+    island_close(m->island);
+    model_free(m->model);
+    mem_free(m->zeros);
+    job_release(&m->spec);
+}
+
+int measure_main(int argc, char **argv)
+{
+    static struct measure m = {.device = "auto", .vocab = 257};
+    const struct args_flag flags[] = {
+        {"device", 'd', ARGS_STR, &m.device, "auto|cpu|cuda:N,...", "where to compute"},
+        {"threads", 't', ARGS_INT, &m.threads, "N", "CPU threads (0: all)", .max = 1024},
+        {"router", 0, ARGS_BOOL, &m.router, NULL, "the job's router, in place of its model"},
+        {"classes", 0, ARGS_INT, &m.classes, "N", "of the data", .max = MODEL_CLASSES_MAX},
+        {"vocab", 0, ARGS_INT, &m.vocab, "N", "of the data", .min = 2, .max = MODEL_VOCAB_MAX},
+        {"channels", 0, ARGS_INT, &m.channels, "N", "of latents (0: pixels)",
+         .max = MODEL_CHANNELS_MAX},
+        {"side", 0, ARGS_INT, &m.side, "N", "of latents", .max = 1024},
+        {"caption", 0, ARGS_INT, &m.caption, "N", "channels of a caption (0: there are none)",
+         .max = MODEL_CAPTION_MAX},
+        {"caption-tokens", 0, ARGS_INT, &m.caption_tokens, "N", "of a caption",
+         .max = MODEL_CAPTION_TOKENS_MAX},
+        {0},
+    };
+    struct args args = {
+        .program = "workerd measure",
+        .usage = "JOB [--device auto|cpu|cuda:N,...] [--threads N]",
+        .about = "Prints what this machine does with a job file, as JSON: parameters, memory, and "
+                 "the seconds of a step, measured without the job's data and encoders, whose "
+                 "figures the flags give.",
+        .flags = flags,
+        .rest_min = 1,
+        .rest_max = 1,
+    };
+    struct err err = {0};
+    int rc = args_parse(&args, argc, argv, &err);
+    if (rc)
+        return args_exit(&args, rc, &err);
+    rc = measure(&m, args.rest[0], &err);
+    if (rc == 0)
+        say(&m, &err);
+    else
+        (void)fprintf(stderr, "workerd: %s\n", err.msg);
+    release(&m);
+    return rc < 0;
+}

@@ -1,0 +1,16 @@
+/* workerd measure JOB: what this machine does with a job file, measured here and now.  `skerry
+ * check` asks, and predicts from what it says.  Needs neither a coordinator nor data. */
+#ifndef WORKER_MEASURE_H
+#define WORKER_MEASURE_H
+
+/* argv[0] is "measure".  Prints one line of JSON:
+ *
+ *     {"device": "cpu: CPU, 2 threads, AVX2", "parameters": 944556, "batch": 16,
+ *      "micro_batches": 1, "memory_bytes": 31457280, "room_bytes": 3221225472,
+ *      "step_s": 0.081}
+ *
+ * step_s is that of the fastest of some steps on zeros, without encoders.  It is missing, and
+ * "refused" is a sentence, where training does not fit the device.  The exit status. */
+int measure_main(int argc, char **argv);
+
+#endif
