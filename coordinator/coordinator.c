@@ -148,6 +148,7 @@ static void resume(struct coordinator *co)
         struct task *t = state_edit_task(&co->state, co->state.tasks[i]);
         const struct worker *w = state_worker(&co->state, t->worker_id);
         t->ready_ms = t->leased_ms = t->progress_ms = now;
+        t->older = true;
         struct job *j = state_job(&co->state, t->job_id);
         if (t->kind == TASK_TRAIN && j != NULL)
             t->train.phase_s = (uint32_t)j->spec.outer.seconds;

@@ -13,6 +13,7 @@
 #define PROGRESS_MIN_MS 60000
 #define SMALL_MAX_MS (30u * 60 * 1000)
 #define SMALL_TIMES_MAX 16
+#define SLOW_MAX 16
 #define STUCK_MAX_MS (5u * 60 * 1000) /* patience with a slow step ends at five times that */
 
 void member_heard(struct coordinator *co, struct worker *w)
@@ -32,11 +33,14 @@ static bool others_idle(const struct coordinator *co, const struct worker *w, co
     return false;
 }
 
-/* How long a phase may take: by what was seen of all, and of the worker itself. */
-static uint64_t limit_ms(const struct job *j, const struct worker *w)
+/* How long a phase may take: by what was seen of all, and of the worker itself.  Twice as long each
+ * time that it was taken from somebody, so that two who are slow do not take it from each other for
+ * ever. */
+static uint64_t limit_ms(const struct job *j, const struct worker *w, const struct task *t)
 {
     const uint64_t seen = lease_limit(j->phase_ms, j->n_phase_ms < 32 ? j->n_phase_ms : 32);
-    return seen != 0 && seen < 2 * w->phase_ms ? 2 * w->phase_ms : seen;
+    const uint64_t most = seen != 0 && seen < 2 * w->phase_ms ? 2 * w->phase_ms : seen;
+    return most << (t->slow < SLOW_MAX ? t->slow : SLOW_MAX);
 }
 
 void member_lease(const struct coordinator *co, const struct worker *w, struct lease_decision *ret)
@@ -55,7 +59,7 @@ void member_lease(const struct coordinator *co, const struct worker *w, struct l
         in.median_gap_ms = t->progress_gap_ms;
     if (t != NULL && t->kind == TASK_TRAIN && j != NULL) {
         in.held_ms = core_now(co) - t->leased_ms;
-        in.limit_ms = limit_ms(j, w);
+        in.limit_ms = limit_ms(j, w, t);
         in.idle = in.limit_ms != 0 && others_idle(co, w, t);
     }
     const struct lease_options o = {co->opt.heartbeat_ms, co->opt.lease_ms, CLOSED_MS,
@@ -176,6 +180,8 @@ static void take_from(struct coordinator *co, struct worker *w, const char *why)
     /* It may be slow, not stuck: the next attempt gets five times as long. */
     if (t != NULL && stuck)
         t->progress_gap_ms = gap < STUCK_MAX_MS ? gap : STUCK_MAX_MS;
+    if (t != NULL && !stuck)
+        t->slow++;
     take_lease(co, w, text);
     if (stuck)
         member_failed(co, w);

@@ -63,6 +63,7 @@ void task_lease(struct coordinator *co, struct task *t, struct worker *w)
     state_set_task_state(&co->state, t, TASK_LEASED);
     t->worker_id = w->id;
     t->lost_by = 0;
+    t->older = false;
     t->leased_ms = t->progress_ms = core_now(co);
     if (l != NULL && t->train.snapshot != NULL &&
         !snapshot_holds(state_job(&co->state, t->job_id), t))
@@ -93,6 +94,7 @@ void task_lease_again(struct coordinator *co, const struct task *t, struct worke
     struct task *mine = state_edit_task(&co->state, t);
     mine->attempt = attempt; /* the next one was nobody's */
     task_lease(co, mine, state_edit_worker(&co->state, w));
+    mine->older = true;
     core_touch(co);
 }
 

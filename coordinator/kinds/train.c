@@ -222,12 +222,13 @@ static int check_complete(const struct job *j, const struct task *t, struct err 
     return 0;
 }
 
-/* How long it took, for the leases of others; one that was only gone on with says nothing. */
+/* How long it took, for the leases of others; one that was only gone on with says nothing, nor does
+ * one whose beginning we have not seen: short times would have all others taken for slow. */
 static void note_took(struct coordinator *co, struct job *j, const struct task *t)
 {
     struct worker *w = worker_memory(state_worker(&co->state, t->worker_id));
     const uint64_t ms = core_now(co) - t->leased_ms;
-    if (t->train.snapshot != NULL && t->train.snapshot->worker_id != t->worker_id)
+    if (t->older || (t->train.snapshot != NULL && t->train.snapshot->worker_id != t->worker_id))
         return;
     j->phase_ms[j->n_phase_ms++ % 32] = ms;
     if (w != NULL)

@@ -183,6 +183,37 @@ static void test_crawling(void **state)
     assert_non_null(strstr(t->reason, "another worker idles"));
     assert_int_equal(slow->failures_row + slow->tasks_failed, 0); /* no fault of it */
     assert_int_equal(got(r, b)->id, id);
+    /* The next one has twice as long: they do not take it from each other for ever. */
+    ask(r, a, 15000);
+    while (state_worker(&r->co->state, a->id)->parked == NULL)
+        loop_turn(r->loop, true);
+    edit_worker(r, b->id)->phase_ms = 0;
+    t->leased_ms = core_now(r->co) - 3500;
+    member_check(r->co);
+    assert_int_equal(t->worker_id, b->id);
+    t->leased_ms = core_now(r->co) - 4500;
+    member_check(r->co);
+    assert_int_equal(t->state, TASK_PENDING);
+    assert_int_equal(got(r, a)->id, id);
+}
+
+/* A phase that we have not seen begin says nothing of how long phases take. */
+static void test_older(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0];
+    (void)here(r, 0);
+    const uint64_t job = submit(r);
+    do_init(r, a);
+    (void)assign(r, a, TASK_TRAIN);
+    stop(r);
+    start(r);
+    (void)here(r, 0);
+    finish_train(r, a);
+    assert_int_equal(state_job(&r->co->state, job)->n_phase_ms, 0);
+    (void)assign(r, a, TASK_TRAIN);
+    finish_train(r, a);
+    assert_int_equal(state_job(&r->co->state, job)->n_phase_ms, 1);
 }
 
 int main(void)
@@ -191,7 +222,7 @@ int main(void)
 #define LIVE(f) cmocka_unit_test_setup_teardown(f, begin, end)
     const struct CMUnitTest tests[] = {
         LIVE(test_quarantine), LIVE(test_small),           LIVE(test_verdicts), LIVE(test_lost),
-        LIVE(test_unparked),   LIVE(test_silent_together), LIVE(test_crawling),
+        LIVE(test_unparked),   LIVE(test_silent_together), LIVE(test_crawling), LIVE(test_older),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
