@@ -101,13 +101,15 @@ static const char exit_codes[] =
     "  4  the device is not there, or failed and could not be had again by\n"
     "     starting anew, which is tried 3 times in 10 minutes\n";
 
+static const struct options defaults = {.device = "auto",
+                                        .log_level = "info",
+                                        .throttle = 1,
+                                        .max_source = 64000000000,
+                                        .spot_at = SPOT_METADATA};
+
 static int parse(struct options *o, int argc, char **argv, struct err *err)
 {
-    *o = (struct options){.device = "auto",
-                          .log_level = "info",
-                          .throttle = 1,
-                          .max_source = 64000000000,
-                          .spot_at = SPOT_METADATA};
+    *o = defaults;
     const struct args_flag flags[] = {
         {"join", 'j', ARGS_STR, &o->join, "TOKEN",
          "the coordinator's worker token, or @FILE that holds it"},

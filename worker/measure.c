@@ -201,9 +201,8 @@ static int plan(struct measure *m, struct err *err)
     const int n = island_size(m->island);
     island_share_options(&m->opt, n, &share);
     plan_room(island_devices(m->island), (size_t)n, &room);
-    int rc =
-        plan_train(m->model, &share, net_dtype(island_device(m->island, 0), m->opt.precision),
-                   &room, &m->plan, err);
+    int rc = plan_train(m->model, &share, net_dtype(island_device(m->island, 0), m->opt.precision),
+                        &room, &m->plan, err);
     m->opt.accumulate = m->plan.accumulate;
     return rc;
 }

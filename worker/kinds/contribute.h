@@ -23,8 +23,8 @@ struct contribute {
     const float *flat;         /* its weights; those of the module's level are read */
     contribution_read_fn read; /* in place of model and flat, of weights that lie elsewhere */
     void *read_arg;
-    uint64_t samples;          /* behind them */
-    bool snapshot; /* of a phase that goes on: finer, and without the residual */
+    uint64_t samples; /* behind them */
+    bool snapshot;    /* of a phase that goes on: finer, and without the residual */
 };
 
 /* The weights of a network that need not come to the host for it: those on a card; else NULL. */

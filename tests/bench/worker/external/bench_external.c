@@ -68,8 +68,12 @@ static double hand_over(const struct tensors *t, uint8_t *shared, const char *ba
 {
     struct err err = {0};
     struct end end = {t, shared, open(base, O_RDONLY | O_CLOEXEC)};
-    struct contribution_job job = {.base_path = base, .read = read_end, .read_arg = &end,
-                                   .codec = codec, .samples = 1, .out_path = out};
+    struct contribution_job job = {.base_path = base,
+                                   .read = read_end,
+                                   .read_arg = &end,
+                                   .codec = codec,
+                                   .samples = 1,
+                                   .out_path = out};
     struct contribution_result result;
     size_t count = 0;
     const uint64_t begun = clock_now_ns();
