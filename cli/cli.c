@@ -2,12 +2,10 @@
 
 #include <time.h>
 
-#include "common/base/buf.h"
 #include "common/base/file.h"
-#include "common/net/token.h"
+#include "common/net/token_source.h"
 #include "common/net/http/http_client.h"
 
-#define TOKEN_FILE_MAX 4096
 #define PATH_BYTES 256 /* of a call: ours are short */
 
 volatile sig_atomic_t cli_interrupted;
@@ -18,20 +16,6 @@ char *cli_token_path(void)
     if (config && config[0])
         return str_printf("%s/skerry/token", config);
     return str_printf("%s/.config/skerry/token", home && home[0] ? home : ".");
-}
-
-int cli_token(const char *given, struct token *ret, struct err *err)
-{
-    struct buf text;
-
-    given += given[0] == '@'; /* as `workerd --join` has it */
-    if (str_starts(given, TOKEN_PREFIX) && !file_exists(given))
-        return token_parse(given, ret, err);
-    if (file_read(given, TOKEN_FILE_MAX, &text, err) < 0)
-        return err_wrap(err, "reading the token");
-    int rc = token_parse(buf_str(&text), ret, err);
-    buf_release(&text);
-    return rc < 0 ? err_wrap(err, "%s", given) : 0;
 }
 
 int cli_connect(struct cli *cli, struct err *err)
@@ -45,21 +29,23 @@ int cli_connect(struct cli *cli, struct err *err)
         saved = cli_token_path();
         if (!file_exists(saved)) {
             mem_free(saved);
-            return err_set(err, -ERR_AUTH,
-                           "no coordinator is known here; run `skerry login TOKEN` with the user "
-                           "token that coordinatord printed, or give --server");
+            return err_set(
+                err, -ERR_AUTH,
+                "no coordinator is known here; run `skerry login @FILE` with the user.token "
+                "of a coordinator's data directory, or give --server");
         }
         given = saved;
     }
-    int rc = cli_token(given, &token, err);
+    int rc = token_source_read(given, &token, err);
     mem_free(saved);
     if (rc < 0)
         return rc;
-    if (token.role != TOKEN_ROLE_USER)
+    token_source_wipe(cli->token);
+    if (token.role == TOKEN_ROLE_WORKER)
         return err_set(
             err, -ERR_AUTH,
-            "this is a worker's token; `skerry` needs the user token, which coordinatord "
-            "writes to user.token in its data directory");
+            "this is a worker's token; `skerry` needs an operator's or a viewer's, such as the "
+            "one that coordinatord writes to user.token in its data directory");
     token_http_url(&token, url);
     token_bearer(token.secret, bearer);
     rc = http_client_new(url, token.pin, bearer, &cli->http, err);

@@ -11,7 +11,6 @@
 #include "common/base/args.h"
 
 struct http_client;
-struct token;
 
 /* Documented in `skerry --help`. */
 enum cli_exit {
@@ -27,16 +26,15 @@ enum cli_exit {
 
 /* The flags that every command with a connection has, and what came of them. */
 struct cli {
-    const char *token; /* --server TOKEN; else $SKERRY_TOKEN, else the saved one */
-    bool json;         /* --json: data for programs on stdout, nothing else there */
+    const char
+        *token; /* --server, as token_source.h has it; else $SKERRY_TOKEN, else the saved one */
+    bool json;  /* --json: data for programs on stdout, nothing else there */
     struct http_client *http;
 };
 
 /* Finds the token and opens a client with the pinned key; no byte is sent yet. */
 int cli_connect(struct cli *cli, struct err *err);
 void cli_close(struct cli *cli);
-/* Out of what may be a token, or the name of a file with one ("FILE", "@FILE"). */
-int cli_token(const char *given, struct token *ret, struct err *err);
 /* The folder of this program, where the others are, too (mem_free). */
 char *cli_own_folder(void);
 /* Where `skerry login` saves the token (mem_free). */

@@ -10,7 +10,8 @@
 static const struct command *const commands[] = {
     &command_run,    &command_submit,  &command_check, &command_keys,   &command_watch,
     &command_status, &command_workers, &command_tasks, &command_sample, &command_export,
-    &command_trace,  &command_cancel,  &command_drain, &command_login,
+    &command_trace,  &command_cancel,  &command_drain, &command_login, &command_tokens,
+    &command_revoke,
 };
 #define N_COMMANDS (sizeof commands / sizeof commands[0])
 
@@ -39,8 +40,8 @@ static void collect_flags(const struct command *c, struct cli *cli, struct args_
             's',
             ARGS_STR,
             &cli->token,
-            "TOKEN|FILE",
-            "user token of the coordinator, or a file that holds it (default: $SKERRY_TOKEN, "
+            "FILE|-|TOKEN",
+            "an operator's or viewer's token: a file that holds it, or - (default: $SKERRY_TOKEN, "
             "then the one saved by `skerry login`)"};
     if (c->needs & COMMAND_JSON)
         out[n++] =

@@ -6,7 +6,7 @@
 #include "cli/follow.h"
 #include "cli/show.h"
 #include "common/base/file.h"
-#include "common/net/token.h"
+#include "common/net/token_source.h"
 
 #define ID(id) ((unsigned long long)(id))
 
@@ -92,7 +92,7 @@ static void print_all(const json_t *s)
     print_list(json_object_get(s, "jobs"), "jobs", "none; `skerry submit job.yaml` starts one",
                print_job);
     print_list(json_object_get(s, "workers"), "workers",
-               "none; run `workerd --join TOKEN` with the worker token of the coordinator",
+               "none; run `workerd --join @FILE` with a worker token of the coordinator",
                print_worker);
     print_list(json_object_get(s, "waiting_for"), "waiting for", "nothing", print_waiting);
 }
@@ -295,20 +295,12 @@ const struct command command_drain = {
 };
 
 /* Saves the token where cli_connect() looks for it, readable by the user only. */
-static int save_token(const char *given, struct err *err)
+static int save_token(const char *text, struct err *err)
 {
-    struct token token;
-    char text[TOKEN_STRING_MAX];
-    int rc = cli_token(given, &token, err);
-    if (rc == 0)
-        rc = token_format(&token, text, err);
-    if (rc < 0)
-        return rc;
     char *path = cli_token_path();
     char *dir = str_ndup(path, (size_t)(strrchr(path, '/') - path));
     char *line = str_printf("%s\n", text);
-
-    rc = file_mkdirs(dir, 0700, err);
+    int rc = file_mkdirs(dir, 0700, err);
     if (rc == 0)
         rc = file_write_atomic(path, line, strlen(line), 0600, err);
     if (rc == 0)
@@ -321,19 +313,29 @@ static int save_token(const char *given, struct err *err)
 
 static int run_login(struct cli *cli, const struct args *args, struct err *err)
 {
-    cli->token = args->rest[0];
-    int rc = cli_connect(cli, err);
+    char text[TOKEN_STRING_MAX];
+    struct token token;
+    int rc = token_source_read(args->rest[0], &token, err);
+    if (rc == 0)
+        rc = token_format(&token, text, err);
+    if (rc < 0)
+        return rc;
+    token_source_wipe(args->rest[0]);
+    char *given = str_dup(text); /* connecting wipes it */
+    cli->token = given;
+    rc = cli_connect(cli, err);
+    mem_free(given);
     if (rc == 0)
         rc = cli_call(cli, "GET", NULL, NULL, err, "/v1/status");
-    return rc < 0 ? rc : save_token(args->rest[0], err);
+    return rc < 0 ? rc : save_token(text, err);
 }
 
 const struct command command_login = {
     .name = "login",
     .what = "save the token of a coordinator",
-    .usage = "TOKEN|@FILE",
-    .about = "Checks a user token, or the one in a file, against its coordinator and saves it, so "
-             "that the other commands need no --server.",
+    .usage = "@FILE|-|TOKEN",
+    .about = "Checks the token in a file, or on standard input, against its coordinator and saves "
+             "it, so that the other commands need no --server.",
     .rest_min = 1,
     .rest_max = 1,
     .run = run_login,

@@ -13,7 +13,9 @@
 #include "coordinator/job/member.h"
 #include "coordinator/job/metrics.h"
 #include "coordinator/job/tasks.h"
+#include "coordinator/job/tokens.h"
 #include "coordinator/state/poll.h"
+#include "coordinator/rpc/claim.h"
 #include "coordinator/rpc/service.h"
 #include "coordinator/turn.h"
 #include "coordinator/state/core.h"
@@ -46,6 +48,7 @@ static void on_tick(void *arg)
 {
     struct coordinator *co = arg;
     member_check(co);
+    tokens_check(co);
     if (co->disk_full)
         (void)core_disk_full(co);
     if (anything_to_do(co))
@@ -71,18 +74,26 @@ static void on_close(void *arg, struct rpc_peer *peer, const struct err *why)
         service_peer_closed(co, peer);
 }
 
-static unsigned authenticate(void *arg, const char *presented)
+static unsigned authenticate(void *arg, const char *presented, uint64_t *ret_holder)
 {
-    const struct coordinator *co = arg;
-    if (token_bearer_matches(co->user_token.secret, presented))
-        return TOKEN_ROLE_USER;
-    return 0;
+    return tokens_role(arg, presented, ret_holder);
 }
 
-static unsigned session(void *arg, const char *cookie)
+static unsigned session(void *arg, const char *cookie, uint64_t *ret_holder)
 {
     const struct coordinator *co = arg;
-    return http_session_role(co->sessions, cookie);
+    return tokens_role_of(co, *ret_holder = http_session_holder(co->sessions, cookie));
+}
+
+static bool may_get(void *arg, unsigned role, const struct blob_id *id)
+{
+    return tokens_may_get(arg, role, id->sha256);
+}
+
+static bool holds(void *arg, uint64_t holder)
+{
+    const struct coordinator *co = arg;
+    return access_holds(&co->state, holder, (int64_t)clock_wall_ms());
 }
 
 static void on_stored(void *arg, const struct blob_id *id, uint64_t size)
@@ -191,20 +202,17 @@ static int open_keys(struct coordinator *co, struct err *err)
     memcpy(u->pin, keys_pin(co->keys), KEYS_PIN_BYTES);
     (void)hash_hex(cluster, 16, co->cluster);
     w->role = TOKEN_ROLE_WORKER;
-    u->role = TOKEN_ROLE_USER;
+    u->role = TOKEN_ROLE_OPERATOR;
     return 0;
 }
 
 static int open_rpc(struct coordinator *co, struct err *err)
 {
-    struct rpc_secret secret = {TOKEN_ROLE_WORKER, {0}};
-    memcpy(secret.secret, co->worker_token.secret, KEYS_SECRET_BYTES);
     struct rpc_server_options o = {
         .host = co->opt.listen,
         .port = co->opt.rpc_port,
         .keys = co->keys,
-        .secrets = &secret,
-        .secret_count = 1,
+        .authenticate = claim_check,
         .methods = service_methods,
         .method_count = service_method_count,
         .build_id = SKERRY_VERSION,
@@ -249,7 +257,8 @@ static int open_http(struct coordinator *co, struct err *err)
         return rc;
     struct blob_http_options b = {.store = co->blobs,
                                   .pool = co->disk,
-                                  .roles = TOKEN_ROLE_USER,
+                                  .may_get = may_get,
+                                  .holds = holds,
                                   .on_stored = on_stored,
                                   .on_served = on_served,
                                   .arg = co};
@@ -283,12 +292,13 @@ static int write_text(const struct coordinator *co, const char *name, const char
 static int write_token(struct coordinator *co, struct token *t, const char *name,
                        char text[TOKEN_STRING_MAX], struct err *err)
 {
+    const struct token_rec *rec = access_by_secret(&co->state, t->role, t->secret);
     fill_host(co, t->host);
     t->rpc_port = rpc_server_port(co->rpc);
     t->http_port = http_server_port(co->http);
     t->http_plain = co->opt.plain_http;
     int rc = token_format(t, text, err);
-    if (rc < 0)
+    if (rc < 0 || (rec != NULL && rec->revoked_unix_ms != 0))
         return rc;
     char line[TOKEN_STRING_MAX + 1];
     (void)snprintf(line, sizeof(line), "%s\n", text);
@@ -298,7 +308,8 @@ static int write_token(struct coordinator *co, struct token *t, const char *name
 static int write_files(struct coordinator *co, struct err *err)
 {
     char json[512];
-    int rc = write_token(co, &co->worker_token, "worker.token", co->worker_text, err);
+    char text[TOKEN_STRING_MAX];
+    int rc = write_token(co, &co->worker_token, "worker.token", text, err);
     if (rc < 0 || (rc = write_token(co, &co->user_token, "user.token", co->user_text, err)) < 0)
         return rc;
     token_http_url(&co->user_token, co->http_url);
@@ -316,7 +327,6 @@ static int open_api(struct coordinator *co, struct err *err)
         .server = co->http,
         .blobs = co->blob_http,
         .store = co->blobs,
-        .worker_token = co->worker_text,
         .sessions = co->sessions,
         .plain = co->opt.plain_http,
         .authenticate = authenticate,
@@ -350,8 +360,9 @@ int coordinator_open(struct loop *loop, const struct coordinator_options *o,
     state_init(&co->state);
     start_timers(co);
     int rc = open_keys(co, err);
-    if (rc < 0 || (rc = open_store(co, err)) < 0 ||
-        (rc = outer_exec_new(loop, co->blobs, o->outer_threads, &co->outer, err)) < 0 ||
+    if (rc == 0 && (rc = open_store(co, err)) == 0)
+        tokens_of_files(co);
+    if (rc < 0 || (rc = outer_exec_new(loop, co->blobs, o->outer_threads, &co->outer, err)) < 0 ||
         (rc = open_rpc(co, err)) < 0 || (rc = open_http(co, err)) < 0 ||
         (rc = write_files(co, err)) < 0 || (rc = open_api(co, err)) < 0) {
         coordinator_close(co);
@@ -414,11 +425,6 @@ void coordinator_close(struct coordinator *co)
     keys_free(co->keys);
     mem_free(co->garbage);
     mem_free(co);
-}
-
-const char *coordinator_worker_token(const struct coordinator *co)
-{
-    return co->worker_text;
 }
 
 const char *coordinator_user_token(const struct coordinator *co)

@@ -26,9 +26,7 @@ int coordinator_open(struct loop *loop, const struct coordinator_options *o,
 /* Commits, answers what waits, closes all.  State is as after a crash. */
 void coordinator_close(struct coordinator *co); /* accepts NULL */
 
-/* The join token of workers. */
-const char *coordinator_worker_token(const struct coordinator *co);
-/* The token that jobs are submitted with. */
+/* The first operator's token. */
 const char *coordinator_user_token(const struct coordinator *co);
 /* "https://host:port" of the dashboard. */
 const char *coordinator_http_url(const struct coordinator *co);

@@ -164,12 +164,14 @@ static void greet(const struct coordinator *co, const char *dir)
 {
     if (isatty(STDOUT_FILENO))
         (void)printf("coordinatord %s is ready. State: %s\n\n"
-                     "On each worker:\n    workerd --join %s\n\n"
-                     "On your machine:\n    skerry login %s\n\n"
+                     "On each worker, with a copy of %s/worker.token:\n"
+                     "    workerd --join @worker.token\n\n"
+                     "On your machine, with a copy of %s/user.token:\n"
+                     "    skerry login @user.token\n\n"
                      "Dashboard:\n    %s/?token=%s\n\n"
-                     "The tokens are passwords; they are also in %s/worker.token and user.token.\n",
-                     SKERRY_VERSION, dir, coordinator_worker_token(co), coordinator_user_token(co),
-                     coordinator_http_url(co), coordinator_user_token(co), dir);
+                     "Tokens are passwords. `skerry tokens --help` makes others, with an end.\n",
+                     SKERRY_VERSION, dir, dir, dir, coordinator_http_url(co),
+                     coordinator_user_token(co));
     else
         (void)printf("coordinatord %s is ready at %s. State: %s; tokens: worker.token and "
                      "user.token there\n",

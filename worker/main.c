@@ -9,7 +9,6 @@
 
 #include "common/base/base.h"
 #include "common/base/args.h"
-#include "common/base/buf.h"
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/hash.h"
@@ -17,7 +16,7 @@
 #include "common/base/log.h"
 #include "common/net/loop.h"
 #include "common/net/http/rate.h"
-#include "common/net/token.h"
+#include "common/net/token_source.h"
 #include "common/net/http/transfer.h"
 #include "kernels/kernels.h"
 #include "worker/agent.h"
@@ -77,7 +76,8 @@ static int check_options(struct options *o, struct err *err)
 {
     enum log_level level;
     if (!o->join && !o->plan)
-        return err_set(err, -EINVAL, "--join is missing: the coordinator's worker token");
+        return err_set(err, -EINVAL,
+                       "--join is missing: @FILE with a worker token of the coordinator");
     if (o->plan && !o->profile)
         return err_set(err, -EINVAL,
                        "--plan needs --profile: what the layers cost is not measured");
@@ -97,7 +97,7 @@ static const char exit_codes[] =
     "  0  left on request (SIGTERM, SIGINT, drained, a notice of --spot)\n"
     "  1  cannot run here (work dir, disk, memory)\n"
     "  2  wrong command line\n"
-    "  3  refused by the coordinator (wrong token, key or version)\n"
+    "  3  refused by the coordinator (wrong or revoked token or key)\n"
     "  4  the device is not there, or failed and could not be had again by\n"
     "     starting anew, which is tried 3 times in 10 minutes\n";
 
@@ -111,8 +111,8 @@ static int parse(struct options *o, int argc, char **argv, struct err *err)
 {
     *o = defaults;
     const struct args_flag flags[] = {
-        {"join", 'j', ARGS_STR, &o->join, "TOKEN",
-         "the coordinator's worker token, or @FILE that holds it"},
+        {"join", 'j', ARGS_STR, &o->join, "@FILE|-|TOKEN",
+         "a worker token of the coordinator: in a file, or on standard input"},
         {"device", 'd', ARGS_STR, &o->device, "auto|cpu|cuda:N,...",
          "where to compute; several cards: cuda:0,cuda:1 or cuda:all"},
         {"threads", 't', ARGS_U64, &o->threads, "N",
@@ -157,7 +157,7 @@ static int parse(struct options *o, int argc, char **argv, struct err *err)
     struct args args = {
         .program = "workerd",
         .usage =
-            "--join TOKEN | measure JOB | --plan JOB --profile FILE [--device auto|cpu|cuda:N,...] "
+            "--join @FILE | measure JOB | --plan JOB --profile FILE [--device auto|cpu|cuda:N,...] "
             "[--threads N] [--work-dir DIR]",
         .about = "Joins a coordinator and trains what it is given, until it is stopped.",
         .after = exit_codes,
@@ -171,23 +171,43 @@ static int parse(struct options *o, int argc, char **argv, struct err *err)
 
 static int read_token(struct daemon *d, struct err *err)
 {
-    struct buf text;
-    int rc;
-    if (d->opt.join[0] == '@') {
-        rc = file_read(d->opt.join + 1, TOKEN_STRING_MAX + 16, &text, err);
-        if (rc < 0)
-            return rc;
-        rc = token_parse(buf_str(&text), &d->token, err);
-        buf_release(&text);
-    } else {
-        rc = token_parse(d->opt.join, &d->token, err);
-    }
+    int rc = token_source_read(d->opt.join, &d->token, err);
     if (rc < 0)
         return err_wrap(err, "--join");
+    token_source_wipe(d->opt.join);
     if (d->token.role != TOKEN_ROLE_WORKER)
         return err_set(err, -ERR_AUTH,
-                       "--join: this is a user's token; a worker needs the one in "
-                       "worker.token of the coordinator's data directory");
+                       "--join: this is the token of a user, in the role '%s'; a worker needs "
+                       "one of workers, such as worker.token in the coordinator's data directory",
+                       token_role_name(d->token.role));
+    return 0;
+}
+
+/* What has been read or wiped is not there a second time: the next process finds the token on its
+ * standard input.  A file it reads again. */
+static int pass_token(const struct daemon *d, char **args, int argc, struct err *err)
+{
+    char text[TOKEN_STRING_MAX];
+    int fds[2];
+    const char *given = d->opt.join;
+    if (given[0] == '@' || file_exists(given))
+        return 0;
+    int rc = token_format(&d->token, text, err);
+    if (rc < 0)
+        return rc;
+    if (pipe(fds) < 0 || write(fds[1], text, strlen(text)) != (ssize_t)strlen(text) ||
+        dup2(fds[0], STDIN_FILENO) < 0)
+        return err_errno(err, "the token cannot be handed on");
+    (void)close(fds[0]);
+    (void)close(fds[1]);
+    for (int i = 1; i < argc; i++) {
+        if (args[i] == given)
+            args[i] = (char *)(uintptr_t) "-";
+        else if (str_starts(args[i], "--join=") && args[i] + strlen("--join=") == given)
+            args[i] = (char *)(uintptr_t) "--join=-";
+        else if (str_starts(args[i], "-j") && args[i] + strlen("-j") == given)
+            args[i] = (char *)(uintptr_t) "-j-";
+    }
     return 0;
 }
 
@@ -202,7 +222,8 @@ static void start_again(const struct daemon *d, int argc, char **argv)
         args[argc] = (char *)(uintptr_t) "--device";
         args[argc + 1] = (char *)(uintptr_t)d->opened;
     }
-    (void)restart_self(args, &err);
+    if (pass_token(d, args, argc, &err) == 0)
+        (void)restart_self(args, &err);
     log_error("workerd", "%s", err.msg);
     mem_free(args);
 }
@@ -329,6 +350,7 @@ static int open_agent(struct daemon *d, struct err *err)
         .tmp_dir = d->dir.tmp,
         .session = {.loop = d->loop,
                     .token = &d->token,
+                    .keys = d->dir.keys,
                     .name = d->name,
                     .device = d->device,
                     .memory_bytes = d->memory_bytes,

@@ -6,6 +6,7 @@
 #include "common/base/buf.h"
 #include "common/base/hash.h"
 #include "common/base/log.h"
+#include "common/net/keys.h"
 
 #define STATE_FILES_MAX 65536
 
@@ -95,7 +96,8 @@ int workdir_open(const char *dir, const uint8_t cluster_id[16], struct workdir *
     w.held = file_join(w.state, "held");
     (void)file_remove_tree(w.tmp, NULL); /* what is left makes the next line fail, with a reason */
     if ((rc = file_mkdirs(w.tmp, 0700, err)) < 0 || (rc = file_mkdirs(w.state, 0700, err)) < 0 ||
-        (rc = file_mkdirs(w.blobs, 0700, err)) < 0 || (rc = read_identity(&w, err)) < 0) {
+        (rc = file_mkdirs(w.blobs, 0700, err)) < 0 || (rc = read_identity(&w, err)) < 0 ||
+        (rc = keys_open(w.dir, &w.keys, err)) < 0) {
         workdir_close(&w);
         return rc;
     }
@@ -109,6 +111,7 @@ void workdir_close(struct workdir *w)
     if (!w->dir)
         return;
     file_unlock(&w->lock);
+    keys_free(w->keys);
     mem_free(w->dir);
     mem_free(w->blobs);
     mem_free(w->state);

@@ -2,6 +2,7 @@
  *
  *   DIR/lock              one process at a time
  *   DIR/identity          16 random bytes in hex: what this disk is known by to a coordinator
+ *   DIR/tls-key.pem       its key, which proves that, and the certificate (common/net/keys.h)
  *   DIR/blobs/            the cache (worker/order/cache.h)
  *   DIR/state-CLUSTER/    residuals, local checkpoints, held versions, per coordinator
  *   DIR/tmp/              of running tasks; emptied at start
@@ -21,6 +22,7 @@
 struct workdir {
     char *dir, *blobs, *state, *tmp, *held;
     uint8_t identity[16];
+    struct keys *keys;
     struct file_lock lock;
 };
 

@@ -15,7 +15,8 @@
 
 #define READ_BYTES (64 * 1024)
 #define RECORD_BYTES (16 * 1024)
-#define FLUSH_BYTES (256 * 1024) /* encrypted at most at once */
+#define HANDSHAKE_BYTES (16 * 1024) /* a certificate of ours has half a KiB */
+#define FLUSH_BYTES (256 * 1024)    /* encrypted at most at once */
 #define CUT_FACTOR 8
 #define FINISH_MS 5000
 #define KEEPALIVE_S 15
@@ -50,28 +51,37 @@ static int tls_make(unsigned flags, struct conn_tls **ret, struct err *err)
     return 0;
 }
 
-int conn_tls_server(const struct keys *keys, struct conn_tls **ret, struct err *err)
+static int tls_use(struct conn_tls *tls, const struct keys *keys, struct err *err)
 {
-    struct conn_tls *tls;
-    int rc = tls_make(GNUTLS_SERVER, &tls, err);
-    if (rc < 0)
-        return rc;
     const char *key = keys_key_pem(keys), *cert = keys_cert_pem(keys);
     gnutls_datum_t key_text = {(unsigned char *)key, (unsigned)strlen(key)};
     gnutls_datum_t cert_text = {(unsigned char *)cert, (unsigned)strlen(cert)};
-    rc = gnutls_certificate_set_x509_key_mem(tls->credentials, &cert_text, &key_text,
-                                             GNUTLS_X509_FMT_PEM);
-    if (rc < 0) {
-        conn_tls_free(tls);
-        return err_set(err, -ERR_CONFIG, "cannot use the server's key: %s", gnutls_strerror(rc));
-    }
-    *ret = tls;
-    return 0;
+    int rc = gnutls_certificate_set_x509_key_mem(tls->credentials, &cert_text, &key_text,
+                                                 GNUTLS_X509_FMT_PEM);
+    return rc < 0 ? err_set(err, -ERR_CONFIG, "cannot use the key for TLS: %s", gnutls_strerror(rc))
+                  : 0;
 }
 
-int conn_tls_client(struct conn_tls **ret, struct err *err)
+static int tls_with(unsigned flags, const struct keys *keys, struct conn_tls **ret, struct err *err)
 {
-    return tls_make(GNUTLS_CLIENT, ret, err);
+    struct conn_tls *tls = NULL;
+    int rc = tls_make(flags, &tls, err);
+    if (rc == 0 && keys && (rc = tls_use(tls, keys, err)) < 0)
+        conn_tls_free(tls);
+    if (rc == 0)
+        *ret = tls;
+    return rc;
+}
+
+int conn_tls_server(const struct keys *keys, struct conn_tls **ret, struct err *err)
+{
+    return tls_with(GNUTLS_SERVER, keys, ret, err);
+}
+
+int conn_tls_client(const struct keys *keys, struct conn_tls **ret, struct err *err)
+{
+    /* The server names no authorities, for it knows none: ours is sent all the same. */
+    return tls_with(GNUTLS_CLIENT | GNUTLS_FORCE_CLIENT_CERT, keys, ret, err);
 }
 
 void conn_tls_free(struct conn_tls *tls)
@@ -99,37 +109,48 @@ static int tls_session(const struct conn_tls *tls, gnutls_session_t *ret, struct
             gnutls_deinit(s);
         return err_set(err, -ENOMEM, "cannot make a TLS session: %s", gnutls_strerror(rc));
     }
+    gnutls_handshake_set_max_packet_length(s, HANDSHAKE_BYTES);
+    if (tls->flags & GNUTLS_SERVER) /* a client without a key is one of an older release */
+        gnutls_certificate_server_set_request(s, GNUTLS_CERT_REQUEST);
     /* Our own deadline guards the handshake; GnuTLS's would need a clock. */
     gnutls_handshake_set_timeout(s, GNUTLS_INDEFINITE_TIMEOUT);
     *ret = s;
     return 0;
 }
 
-/* After the handshake: -ERR_AUTH unless the peer's public key hashes to pin. */
-static int tls_check_pin(gnutls_session_t session, const uint8_t pin[32], struct err *err)
+/* The fingerprint of the key that the other side has proved to have: 1, or 0: it has shown none. */
+static int tls_peer_key(gnutls_session_t session, uint8_t ret[32], struct err *err)
 {
-    static const char wrong[] =
-        "the server's key is not the one this token was made for: wrong address, a reinstalled "
-        "server (get a new token), or somebody in between";
     unsigned count = 0;
     const gnutls_datum_t *chain = gnutls_certificate_get_peers(session, &count);
     if (!chain || count == 0)
-        return err_set(err, -ERR_AUTH, "the server showed no certificate");
+        return 0;
     gnutls_x509_crt_t crt;
-    uint8_t got[HASH_BYTES];
-    size_t n = sizeof(got);
+    size_t n = 32;
     int rc = gnutls_x509_crt_init(&crt);
     if (rc < 0)
-        return err_set(err, -ENOMEM, "cannot read the server's certificate");
+        return err_set(err, -ENOMEM, "cannot read a certificate");
     rc = gnutls_x509_crt_import(crt, &chain[0], GNUTLS_X509_FMT_DER);
     if (rc >= 0)
-        rc = gnutls_x509_crt_get_key_id(crt, GNUTLS_KEYID_USE_SHA256, got, &n);
+        rc = gnutls_x509_crt_get_key_id(crt, GNUTLS_KEYID_USE_SHA256, ret, &n);
     gnutls_x509_crt_deinit(crt);
     if (rc < 0)
-        return err_set(err, -ERR_AUTH, "the server's certificate is unreadable: %s",
+        return err_set(err, -ERR_AUTH, "the other side's certificate is unreadable: %s",
                        gnutls_strerror(rc));
-    if (n != sizeof(got) || !hash_equal(got, pin, sizeof(got)))
-        return err_set(err, -ERR_AUTH, "%s", wrong);
+    return 1;
+}
+
+/* After the handshake: -ERR_AUTH unless the server's public key hashes to pin. */
+static int tls_check_pin(gnutls_session_t session, const uint8_t pin[32], struct err *err)
+{
+    uint8_t got[HASH_BYTES];
+    int rc = tls_peer_key(session, got, err);
+    if (rc < 0)
+        return rc;
+    if (rc == 0 || !hash_equal(got, pin, sizeof(got)))
+        return err_set(err, -ERR_AUTH,
+                       "the server's key is not the one this token was made for: wrong address, a "
+                       "reinstalled server (get a new token), or somebody in between");
     return 0;
 }
 
@@ -151,6 +172,8 @@ struct conn {
     unsigned refs; /* the socket, a look-up, a deferred flush */
     bool is_client, in_read, wire_busy, flush_due, was_full, paused;
     uint8_t pin[32];
+    uint8_t peer_key[32]; /* of a client */
+    bool has_peer_key;
     const uint8_t *raw; /* received, not yet pulled by GnuTLS; only during on_read */
     size_t raw_len;
     struct buf in;   /* decrypted, not yet consumed */
@@ -515,10 +538,13 @@ static void handshake(struct conn *c)
         return;
     }
     struct err err = {0};
-    if (c->is_client && tls_check_pin(c->session, c->pin, &err) < 0) {
+    rc = c->is_client ? tls_check_pin(c->session, c->pin, &err)
+                      : tls_peer_key(c->session, c->peer_key, &err);
+    if (rc < 0) {
         conn_close(c, &err);
         return;
     }
+    c->has_peer_key = rc == 1;
     c->state = OPEN;
     if (c->events)
         c->events->on_open(c->arg);
@@ -743,6 +769,11 @@ void conn_no_deadline(struct conn *c)
         return;
     loop_timer_free(c->deadline);
     c->deadline = NULL;
+}
+
+const uint8_t *conn_peer_key(const struct conn *c)
+{
+    return c->has_peer_key ? c->peer_key : NULL;
 }
 
 int conn_export(struct conn *c, uint8_t ret_bytes[CONN_EXPORT_BYTES], struct err *err)

@@ -25,7 +25,8 @@ struct loop;
 
 /* Credentials, shared by connections; outlive them. */
 int conn_tls_server(const struct keys *keys, struct conn_tls **ret, struct err *err);
-int conn_tls_client(struct conn_tls **ret, struct err *err);
+/* keys: what a client shows when it is asked; NULL: nothing. */
+int conn_tls_client(const struct keys *keys, struct conn_tls **ret, struct err *err);
 void conn_tls_free(struct conn_tls *tls); /* accepts NULL */
 
 struct conn_events {
@@ -66,6 +67,9 @@ bool conn_is_full(const struct conn *c);
 void conn_pause(struct conn *c, bool pause);
 
 void conn_no_deadline(struct conn *c);
+/* Fingerprint of the key that the client has shown and proved to have, as keys_pin(); NULL: none.
+ */
+const uint8_t *conn_peer_key(const struct conn *c);
 /* Keying material of this session (RFC 5705), equal at both ends. */
 int conn_export(struct conn *c, uint8_t ret_bytes[CONN_EXPORT_BYTES], struct err *err);
 

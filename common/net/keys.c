@@ -97,8 +97,9 @@ static int make(const char *key_path, const char *cert_path, gnutls_x509_privkey
 }
 
 #define RESTORE                                                                                    \
-    "restore tls-key.pem and tls-cert.pem as a pair, or remove both for a new identity (old "      \
-    "tokens stop working)"
+    "restore tls-key.pem and tls-cert.pem as a pair, or remove both for a new key (a "             \
+    "coordinator's "                                                                               \
+    "old tokens stop working, a worker is known as a new one)"
 
 static int load(const char *key_path, const char *cert_path, gnutls_x509_privkey_t key,
                 gnutls_x509_crt_t crt, struct keys *k, struct err *err)
@@ -177,7 +178,7 @@ int keys_open(const char *dir, struct keys **ret, struct err *err)
     mem_free(cert_path);
     if (rc < 0) {
         keys_free(k);
-        return err_wrap(err, "the server's identity");
+        return err_wrap(err, "the key in %s", dir);
     }
     *ret = k;
     return 0;

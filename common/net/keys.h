@@ -1,13 +1,13 @@
-/* The identity of a server and its secrets, made on first start.
+/* The key of a daemon, and the secrets of a server, made on first start.
  *
  *   DIR/tls-key.pem    ECDSA P-256 private key, mode 0600
  *   DIR/tls-cert.pem   self-signed certificate of that key
  *   DIR/NAME.secret    32 random bytes in hex, mode 0600
  *
- * Clients pin the SHA-256 of the public key (SubjectPublicKeyInfo, DER), so no
- * certificate authority is needed and the certificate's dates and names do not
- * matter.  P-256 because browsers accept no Ed25519 certificate.
- * Losing the files makes every token that was handed out useless. */
+ * Clients pin the SHA-256 of the server's public key (SubjectPublicKeyInfo, DER), and a server
+ * knows workers by the same of theirs, so no certificate authority is needed and the certificate's
+ * dates and names do not matter.  P-256 because browsers accept no Ed25519 certificate. Losing the
+ * files makes every token that was handed out useless. */
 #ifndef COMMON_NET_KEYS_H
 #define COMMON_NET_KEYS_H
 

@@ -12,6 +12,7 @@
  * the TLS handshake is over; before the proof only one frame of at most 4 KiB
  * is read.  The proof is HMAC-SHA256(secret, material exported from this TLS
  * session): the secret itself never travels and a recorded proof is useless.
+ * A client may also have a key, which it proves in the handshake.
  * Many frames written in one turn of the loop leave as one TLS record.
  *
  * Lost connections: calls in flight complete with -ECONNRESET, and the client
@@ -57,22 +58,28 @@ struct rpc_method {
     uint16_t method; /* RPC_METHOD_FIRST or more */
     const char *name;
     const ProtobufCMessageDescriptor *request;
-    unsigned roles; /* mask of rpc_secret.role that may call it */
+    unsigned roles; /* mask of those that may call it, as rpc_authenticate_fn gives them */
     rpc_handler handle;
 };
 
-struct rpc_secret {
-    unsigned role; /* one bit, as enum token_role */
-    uint8_t secret[KEYS_SECRET_BYTES];
-};
+/* What a client has proved to be. */
+struct rpc_claim;
+/* The fingerprint of its key, as keys_pin(); NULL: it has shown none. */
+const uint8_t *rpc_claim_key(const struct rpc_claim *c);
+/* Does it know the secret? */
+bool rpc_claim_proves(const struct rpc_claim *c, const uint8_t secret[KEYS_SECRET_BYTES]);
+
+/* The role of whoever claims this, one bit as enum token_role, and which of the caller's tokens
+ * says so; 0: nobody, and err has the code and the sentence that the client is told. */
+typedef unsigned (*rpc_authenticate_fn)(void *arg, const struct rpc_claim *c, uint64_t *ret_token,
+                                        struct err *err);
 
 /* Zero means the default in brackets. */
 struct rpc_server_options {
-    const char *host;                 /* address to bind ["0.0.0.0"] */
-    uint16_t port;                    /* 0: a free one */
-    const struct keys *keys;          /* kept until close */
-    const struct rpc_secret *secrets; /* copied */
-    unsigned secret_count;            /* at most 4 */
+    const char *host;        /* address to bind ["0.0.0.0"] */
+    uint16_t port;           /* 0: a free one */
+    const struct keys *keys; /* kept until close */
+    rpc_authenticate_fn authenticate;
     const struct rpc_method *methods; /* kept until close */
     unsigned method_count;
     const char *build_id; /* kept until close; shown in errors */
@@ -119,6 +126,8 @@ void rpc_request_on_gone(struct rpc_request *req, void (*fn)(void *arg, struct r
 
 const char *rpc_peer_address(const struct rpc_peer *p);  /* "192.0.2.1:51234" */
 unsigned rpc_peer_role(const struct rpc_peer *p);        /* for tests */
+const uint8_t *rpc_peer_key(const struct rpc_peer *p);   /* as rpc_claim_key() */
+uint64_t rpc_peer_token(const struct rpc_peer *p);       /* as rpc_authenticate_fn gave it */
 const char *rpc_peer_build_id(const struct rpc_peer *p); /* for tests */
 /* A pointer of the server's user. */
 void rpc_peer_set_user(struct rpc_peer *p, void *user);
@@ -139,6 +148,7 @@ typedef void (*rpc_state_fn)(void *arg, enum rpc_state state, const struct err *
 
 struct rpc_client_options {
     const struct token *token;         /* address, pin and secret; copied */
+    const struct keys *keys;           /* its own key, only read here; NULL: none */
     const char *build_id;              /* kept until close */
     uint32_t min_version, max_version; /* [RPC_VERSION_MIN, RPC_VERSION_MAX] */
     uint32_t connect_ms;               /* TCP, TLS and Hello together [10 s] */

@@ -365,7 +365,7 @@ int rpc_client_open(struct loop *loop, const struct rpc_client_options *o, struc
 {
     ASSERT_LOOP_THREAD(loop);
     struct rpc_client *c = mem_alloc(sizeof(*c));
-    int rc = conn_tls_client(&c->tls, err);
+    int rc = conn_tls_client(o->keys, &c->tls, err);
     if (rc < 0) {
         mem_free(c);
         return rc;

@@ -13,7 +13,6 @@
 #include "common/net/strangers.h"
 
 #define BACKLOG 128
-#define SECRETS_MAX 4
 #define HANDSHAKE_MS 3000
 #define ADDRESS_SHARE 2 /* one address has at most this part of the strangers' places */
 
@@ -25,7 +24,6 @@ struct rpc_server {
     uv_tcp_t listener;
     struct conn_tls *tls;
     struct rpc_server_options o;
-    struct rpc_secret secrets[SECRETS_MAX];
     struct list peers;
     unsigned peer_count, ready_count;
     struct strangers strangers; /* those that are not ready */
@@ -46,6 +44,7 @@ struct rpc_peer {
     uint64_t frames_in, frames_out;
     uint64_t heard_ms;
     unsigned role, in_flight;
+    uint64_t token;
     bool ready; /* authenticated */
     bool kicked;
     void *user;
@@ -58,6 +57,12 @@ struct rpc_request {
     uint16_t method;
     void (*on_gone)(void *arg, struct rpc_request *req);
     void *gone_arg;
+};
+
+struct rpc_claim {
+    const uint8_t *key;
+    const ProtobufCBinaryData *proof;
+    uint8_t material[CONN_EXPORT_BYTES]; /* of this TLS session */
 };
 
 /* ---- answers ---- */
@@ -141,17 +146,26 @@ static void refuse(struct rpc_peer *p, uint64_t id, int code, const char *detail
     conn_finish(p->conn, &err);
 }
 
-static unsigned authenticate(struct rpc_peer *p, const Hello *h)
+const uint8_t *rpc_claim_key(const struct rpc_claim *c)
 {
-    struct rpc_server *s = p->server;
-    unsigned role = 0;
-    for (unsigned i = 0; i < s->o.secret_count; i++) {
-        uint8_t want[HASH_BYTES];
-        if (rpc_proof(p->conn, s->secrets[i].secret, want, NULL) == 0 &&
-            h->proof.len == sizeof(want) && hash_equal(want, h->proof.data, sizeof(want)))
-            role |= s->secrets[i].role;
-    }
-    return role;
+    return c->key;
+}
+
+bool rpc_claim_proves(const struct rpc_claim *c, const uint8_t secret[KEYS_SECRET_BYTES])
+{
+    uint8_t want[HASH_BYTES];
+    hash_hmac(secret, KEYS_SECRET_BYTES, c->material, sizeof(c->material), want);
+    return c->proof->len == sizeof(want) && hash_equal(want, c->proof->data, sizeof(want));
+}
+
+static int authenticate(struct rpc_peer *p, const Hello *h, struct err *err)
+{
+    const struct rpc_server_options *o = &p->server->o;
+    struct rpc_claim claim = {.key = conn_peer_key(p->conn), .proof = &h->proof};
+    int rc = conn_export(p->conn, claim.material, err);
+    if (rc == 0)
+        p->role = o->authenticate(o->arg, &claim, &p->token, err);
+    return p->role ? 0 : err->code;
 }
 
 static void greet(struct rpc_peer *p, uint64_t id, uint32_t version)
@@ -193,10 +207,9 @@ static void hello(struct rpc_peer *p, const struct frame *f)
         mem_free(detail);
         return;
     }
-    p->role = authenticate(p, h);
-    if (!p->role) {
-        refuse(p, f->request_id, -ERR_AUTH,
-               "the token's secret is not one of this server: get a new token from it");
+    struct err err = {0};
+    if (authenticate(p, h, &err) < 0) {
+        refuse(p, f->request_id, err.code, err.msg);
         return;
     }
     if (s->ready_count >= s->o.max_connections) {
@@ -480,13 +493,10 @@ int rpc_server_open(struct loop *loop, const struct rpc_server_options *o, struc
                     struct err *err)
 {
     ASSERT_LOOP_THREAD(loop);
-    if (o->secret_count > SECRETS_MAX)
-        return err_set(err, -EINVAL, "an RPC server has at most %d secrets", SECRETS_MAX);
     struct rpc_server *s = mem_alloc(sizeof(*s));
     s->loop = loop;
     s->o = *o;
     set_defaults(&s->o);
-    memcpy(s->secrets, o->secrets, o->secret_count * sizeof(s->secrets[0]));
     list_init(&s->peers);
     strangers_init(&s->strangers, s->o.max_strangers,
                    (s->o.max_strangers + ADDRESS_SHARE - 1) / ADDRESS_SHARE);
@@ -561,6 +571,16 @@ struct rpc_counters rpc_server_counters(const struct rpc_server *s)
 unsigned rpc_peer_role(const struct rpc_peer *p)
 {
     return p->role;
+}
+
+const uint8_t *rpc_peer_key(const struct rpc_peer *p)
+{
+    return conn_peer_key(p->conn);
+}
+
+uint64_t rpc_peer_token(const struct rpc_peer *p)
+{
+    return p->token;
 }
 
 const char *rpc_peer_address(const struct rpc_peer *p)

@@ -10,9 +10,10 @@ static const char *method_name(enum ticket_method m)
 static void sign(const uint8_t *key, const struct ticket *t, uint8_t out[HASH_BYTES])
 {
     char hex[HASH_HEX_MAX], text[192];
-    int n = snprintf(text, sizeof(text), "skerry ticket 1\n%s\n%s\n%llu\n%llu\n",
+    int n = snprintf(text, sizeof(text), "skerry ticket 2\n%s\n%s\n%llu\n%llu\n%llu\n",
                      method_name(t->method), hash_hex(t->sha256, 32, hex),
-                     (unsigned long long)t->max_bytes, (unsigned long long)t->expires_s);
+                     (unsigned long long)t->max_bytes, (unsigned long long)t->expires_s,
+                     (unsigned long long)t->holder);
     hash_hmac(key, TICKET_KEY_BYTES, text, (size_t)n, out);
 }
 
@@ -22,10 +23,10 @@ void ticket_path(const uint8_t key[TICKET_KEY_BYTES], const struct ticket *t,
     uint8_t sig[HASH_BYTES];
     char id_hex[HASH_HEX_MAX], sig_hex[HASH_HEX_MAX];
     sign(key, t, sig);
-    snprintf(ret_path, TICKET_PATH_MAX, "/v1/blobs/%s?m=%s&max=%llu&exp=%llu&sig=%s",
+    snprintf(ret_path, TICKET_PATH_MAX, "/v1/blobs/%s?m=%s&max=%llu&exp=%llu&by=%llu&sig=%s",
              hash_hex(t->sha256, 32, id_hex), method_name(t->method),
              (unsigned long long)t->max_bytes, (unsigned long long)t->expires_s,
-             hash_hex(sig, sizeof(sig), sig_hex));
+             (unsigned long long)t->holder, hash_hex(sig, sizeof(sig), sig_hex));
 }
 
 /* Value of `name` in the query, copied to out; false when absent, twice there
@@ -55,16 +56,17 @@ int ticket_check(const uint8_t key[TICKET_KEY_BYTES], enum ticket_method method,
                  const uint8_t sha256[32], const char *query, uint64_t now_s, struct ticket *ret,
                  struct err *err)
 {
-    char m[8], max[24], exp[24], sig_hex[HASH_HEX_MAX];
+    char m[8], max[24], exp[24], by[24], sig_hex[HASH_HEX_MAX];
     if (!query || !query_value(query, "m", m, sizeof(m)) ||
         !query_value(query, "max", max, sizeof(max)) ||
-        !query_value(query, "exp", exp, sizeof(exp)) ||
+        !query_value(query, "exp", exp, sizeof(exp)) || !query_value(query, "by", by, sizeof(by)) ||
         !query_value(query, "sig", sig_hex, sizeof(sig_hex)))
-        return err_set(err, -ERR_AUTH, "the URL carries no complete ticket (m, max, exp, sig)");
+        return err_set(err, -ERR_AUTH, "the URL carries no complete ticket (m, max, exp, by, sig)");
     struct ticket t = {.method = strcmp(m, "PUT") == 0 ? TICKET_PUT : TICKET_GET};
     uint8_t want[HASH_BYTES], got[HASH_BYTES];
     if (str_parse_u64(max, &t.max_bytes) < 0 || str_parse_u64(exp, &t.expires_s) < 0 ||
-        strlen(sig_hex) != 64 || hash_unhex(sig_hex, got, sizeof(got)) < 0)
+        str_parse_u64(by, &t.holder) < 0 || strlen(sig_hex) != 64 ||
+        hash_unhex(sig_hex, got, sizeof(got)) < 0)
         return err_set(err, -ERR_AUTH, "the ticket is malformed");
     memcpy(t.sha256, sha256, 32);
     sign(key, &t, want);

@@ -1,8 +1,8 @@
-/* Tickets: short-lived signed URLs for one blob and one method.
+/* Tickets: short-lived signed URLs for one blob, one method and one holder.
  *
- *     /v1/blobs/<sha256>?m=PUT&max=1048576&exp=70321&sig=<hmac, 64 hex>
+ *     /v1/blobs/<sha256>?m=PUT&max=1048576&exp=70321&by=5&sig=<hmac, 64 hex>
  *
- * sig = HMAC-SHA256(key, method, sha256, max, exp).  Only the server that made
+ * sig = HMAC-SHA256(key, method, sha256, max, exp, by).  Only the server that made
  * a ticket checks it, so only its own clock matters: the monotonic one of its machine, which no
  * step of the time moves.  A ticket from before a start of the machine has expired.  A PUT ticket
  * also allows to ask how much has arrived; a GET ticket also allows HEAD. Pure functions, any
@@ -24,6 +24,7 @@ struct ticket {
     uint8_t sha256[32];
     uint64_t max_bytes; /* of the blob; for PUT its exact or highest size */
     uint64_t expires_s; /* of the server's monotonic clock */
+    uint64_t holder;    /* whom it was given to: a number of its maker's */
 };
 
 /* Writes "/v1/blobs/<hex>?m=...". */

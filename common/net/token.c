@@ -15,6 +15,38 @@
 _Static_assert(sizeof(TOKEN_PREFIX) + HASH_B64_MAX(BYTES_MAX) <= TOKEN_STRING_MAX, "token size");
 _Static_assert(HASH_B64_MAX(KEYS_SECRET_BYTES) <= TOKEN_BEARER_MAX, "bearer size");
 
+static const struct {
+    enum token_role role;
+    const char *name;
+} roles[] = {
+    {TOKEN_ROLE_WORKER, "worker"},
+    {TOKEN_ROLE_OPERATOR, "operator"},
+    {TOKEN_ROLE_VIEWER, "viewer"},
+};
+
+#define N_ROLES (sizeof(roles) / sizeof(roles[0]))
+
+const char *token_role_name(enum token_role role)
+{
+    for (size_t i = 0; i < N_ROLES; i++)
+        if (roles[i].role == role)
+            return roles[i].name;
+    return "";
+}
+
+enum token_role token_role_parse(const char *name)
+{
+    for (size_t i = 0; i < N_ROLES; i++)
+        if (strcmp(roles[i].name, name) == 0)
+            return roles[i].role;
+    return TOKEN_ROLE_NONE;
+}
+
+static bool role_known(unsigned role)
+{
+    return *token_role_name(role) != '\0';
+}
+
 static bool host_ok(const char *host, size_t len)
 {
     if (len == 0 || len > TOKEN_HOST_MAX)
@@ -43,7 +75,7 @@ int token_format(const struct token *t, char ret_text[TOKEN_STRING_MAX], struct 
     if (!host_ok(t->host, host_len))
         return err_set(err, -EINVAL, "a token needs a host name or address, not \"%.80s\"",
                        t->host);
-    if (t->role != TOKEN_ROLE_WORKER && t->role != TOKEN_ROLE_USER)
+    if (!role_known(t->role))
         return err_set(err, -EINVAL, "a token cannot have the role %d", (int)t->role);
     uint8_t bytes[BYTES_MAX], *p = bytes, sum[HASH_BYTES];
     *p++ = VERSION;
@@ -128,7 +160,7 @@ int token_parse(const char *text, struct token *ret, struct err *err)
     if (FIXED_BYTES + host_len != n || !host_ok((const char *)p, host_len))
         return err_set(err, -ERR_FORMAT, "the token names no valid host");
     memcpy(t.host, p, host_len);
-    if (role != TOKEN_ROLE_WORKER && role != TOKEN_ROLE_USER)
+    if (!role_known(role))
         return err_set(err, -ERR_FORMAT, "the token has an unknown role %u", role);
     t.role = role;
     *ret = t;
@@ -147,18 +179,19 @@ void token_bearer(const uint8_t secret[KEYS_SECRET_BYTES], char ret_text[TOKEN_B
     hash_b64url(secret, KEYS_SECRET_BYTES, ret_text);
 }
 
-bool token_bearer_matches(const uint8_t secret[KEYS_SECRET_BYTES], const char *presented)
+int token_bearer_read(const char *presented, uint8_t ret_secret[KEYS_SECRET_BYTES])
 {
-    uint8_t bytes[KEYS_SECRET_BYTES] = {0};
+    uint8_t bytes[KEYS_SECRET_BYTES];
     struct token t;
     size_t n = 0;
     if (strncmp(presented, TOKEN_PREFIX, strlen(TOKEN_PREFIX)) == 0) {
         if (token_parse(presented, &t, NULL) < 0)
-            return false;
-        memcpy(bytes, t.secret, sizeof(bytes));
-        n = sizeof(bytes);
-    } else if (hash_unb64url(presented, bytes, sizeof(bytes), &n) < 0) {
-        return false;
+            return -ERR_FORMAT;
+        memcpy(ret_secret, t.secret, KEYS_SECRET_BYTES);
+        return 0;
     }
-    return hash_equal(bytes, secret, KEYS_SECRET_BYTES) && n == KEYS_SECRET_BYTES;
+    if (hash_unb64url(presented, bytes, sizeof(bytes), &n) < 0 || n != sizeof(bytes))
+        return -ERR_FORMAT;
+    memcpy(ret_secret, bytes, sizeof(bytes));
+    return 0;
 }

@@ -20,7 +20,16 @@
 #define TOKEN_URL_MAX 300
 
 /* Values are bits, so that they also serve as masks of allowed roles. */
-enum token_role { TOKEN_ROLE_NONE = 0, TOKEN_ROLE_WORKER = 1, TOKEN_ROLE_USER = 2 };
+enum token_role {
+    TOKEN_ROLE_NONE = 0,
+    TOKEN_ROLE_WORKER = 1,   /* joins */
+    TOKEN_ROLE_OPERATOR = 2, /* asks and changes over HTTP */
+    TOKEN_ROLE_VIEWER = 4,   /* asks over HTTP */
+};
+
+/* "worker", "operator" or "viewer", and back: TOKEN_ROLE_NONE is none of them. */
+const char *token_role_name(enum token_role role);
+enum token_role token_role_parse(const char *name);
 
 struct token {
     char host[TOKEN_HOST_MAX + 1]; /* name or address, IPv6 without brackets */
@@ -45,8 +54,8 @@ void token_http_url(const struct token *t, char ret_url[TOKEN_URL_MAX]);
 /* The secret as it is presented over HTTP (Authorization: Bearer ...). */
 void token_bearer(const uint8_t secret[KEYS_SECRET_BYTES], char ret_text[TOKEN_BEARER_MAX]);
 
-/* True when `presented` is the bearer text of `secret`, or a whole token that
- * carries it.  Takes the same time whatever the content. */
-bool token_bearer_matches(const uint8_t secret[KEYS_SECRET_BYTES], const char *presented);
+/* The secret that `presented` is the bearer text of, or that a whole token carries; -ERR_FORMAT
+ * when it is neither. */
+int token_bearer_read(const char *presented, uint8_t ret_secret[KEYS_SECRET_BYTES]);
 
 #endif

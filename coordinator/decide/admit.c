@@ -9,6 +9,53 @@ static int refuse(char reason[ADMIT_REASON_MAX], int code, const char *text)
     return code;
 }
 
+int admit_token(const struct admit_token *in, char ret_reason[ADMIT_REASON_MAX])
+{
+    ret_reason[0] = '\0';
+    if (in->revoked)
+        return (void)snprintf(ret_reason, ADMIT_REASON_MAX,
+                              "the token '%.64s' was revoked: ask an operator for another",
+                              in->name),
+               -ERR_AUTH;
+    if (in->is_new && in->ends_unix_ms != 0 && in->now_unix_ms >= in->ends_unix_ms)
+        return (void)snprintf(ret_reason, ADMIT_REASON_MAX,
+                              "the token '%.64s' ended %lld s ago: ask an operator for another",
+                              in->name, (long long)(in->now_unix_ms - in->ends_unix_ms) / 1000),
+               -ERR_AUTH;
+    if (in->is_new && in->uses_max != 0 && in->uses >= in->uses_max)
+        return (void)snprintf(ret_reason, ADMIT_REASON_MAX,
+                              "the token '%.64s' is used up, by %u workers: ask an operator for "
+                              "another",
+                              in->name, in->uses),
+               -ERR_AUTH;
+    if (in->workers_max != 0 && in->workers_here >= in->workers_max)
+        return (void)snprintf(ret_reason, ADMIT_REASON_MAX,
+                              "%u workers of the token '%.64s' are here, it allows %u at once",
+                              in->workers_here, in->name, in->workers_max),
+               -EAGAIN;
+    return 0;
+}
+
+/* The first two numbers of "1.2.3-x". */
+static bool release_of(const char *version, unsigned *ret_major, unsigned *ret_minor)
+{
+    return sscanf(version, "%9u.%9u", ret_major, ret_minor) == 2;
+}
+
+/* How many releases a worker is ahead of us, within [-2, 2]; 2: no release at all. */
+static int releases_ahead(const char *version, const char *ours)
+{
+    unsigned a[2], b[2];
+    if (strcmp(version, ours) == 0)
+        return 0;
+    if (!release_of(version, &a[0], &a[1]) || !release_of(ours, &b[0], &b[1]))
+        return 2;
+    if (a[0] != b[0])
+        return a[0] < b[0] ? -2 : 2;
+    long long d = (long long)a[1] - b[1];
+    return d < -2 ? -2 : d > 2 ? 2 : (int)d;
+}
+
 int admit_join(const struct admit_join *in, char ret_reason[ADMIT_REASON_MAX])
 {
     ret_reason[0] = '\0';
@@ -16,13 +63,19 @@ int admit_join(const struct admit_join *in, char ret_reason[ADMIT_REASON_MAX])
         return refuse(ret_reason, -EINVAL, "instance and identity must be 16 bytes each");
     if (in->name_len > 64)
         return refuse(ret_reason, -EINVAL, "a worker's name has at most 64 bytes");
-    if (strcmp(in->version, in->our_version) != 0) {
+    const int ahead = releases_ahead(in->version, in->our_version);
+    if (ahead < -1 || ahead > 1) {
         (void)snprintf(ret_reason, ADMIT_REASON_MAX,
-                       "this worker is version '%.40s', the coordinator is '%.40s': install the "
-                       "same release on both",
-                       in->version, in->our_version);
-        return -ERR_VERSION;
+                       "this worker is version '%.40s', the coordinator is '%.40s': a release "
+                       "works with the one before and the one after; upgrade the %s",
+                       in->version, in->our_version, ahead < 0 ? "worker" : "coordinator");
+        return -EAGAIN;
     }
+    if (in->other_key)
+        return refuse(ret_reason, -ERR_AUTH,
+                      "the identity of this work dir is known by another key: put tls-key.pem and "
+                      "tls-cert.pem back there, or remove its file `identity` to join as a new "
+                      "worker");
     if (in->twin_here && !in->same_instance)
         return refuse(ret_reason, -EBUSY,
                       "a worker with the same work dir is connected: give each its own "

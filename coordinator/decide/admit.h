@@ -1,5 +1,5 @@
-/* Which workers may join, and which may be given work.  Pure deciders: they read no clock
- * and no state but what is handed to them, and say why (invariant 2). */
+/* Who may come in by a token, which workers may join, and which may be given work.  Pure deciders:
+ * they read no clock and no state but what is handed to them, and say why (invariant 2). */
 #ifndef COORDINATOR_ADMIT_H
 #define COORDINATOR_ADMIT_H
 
@@ -7,16 +7,31 @@
 
 #define ADMIT_REASON_MAX 256
 
+/* A token that somebody shows. */
+struct admit_token {
+    const char *name;
+    int64_t now_unix_ms, ends_unix_ms; /* ends: 0: never */
+    bool revoked;
+    bool is_new;                        /* a worker whose key is not on record: a use */
+    uint32_t uses, uses_max;            /* max 0: any number */
+    uint32_t workers_here, workers_max; /* without the one that asks */
+};
+
+/* 0, or a negative code: -ERR_AUTH for good, -EAGAIN for as long as others are here. */
+int admit_token(const struct admit_token *in, char ret_reason[ADMIT_REASON_MAX]);
+
 struct admit_join {
     size_t workers, workers_max; /* here now, and the limit */
     bool known;                  /* the identity has joined before */
     bool same_instance;          /* the very same process */
     bool twin_here;              /* another process with this identity is connected */
+    bool other_key;              /* the identity is known by a key that this one has not shown */
     const char *version, *our_version;
     size_t instance_len, identity_len, name_len;
 };
 
-/* 0, or a negative code that the join is refused with. */
+/* 0, or a negative code that the join is refused with; -EAGAIN: it may wait.  A release works with
+ * the one before and the one after, by the first two numbers of a version. */
 int admit_join(const struct admit_join *in, char ret_reason[ADMIT_REASON_MAX]);
 
 /* What is asked of a worker that wants work. */

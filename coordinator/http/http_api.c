@@ -10,7 +10,8 @@
 #include "coordinator/http/web_assets.h"
 #include "coordinator/view/view.h"
 
-#define USER TOKEN_ROLE_USER
+#define OPERATOR TOKEN_ROLE_OPERATOR
+#define VIEWER (TOKEN_ROLE_VIEWER | TOKEN_ROLE_OPERATOR)
 #define ANYBODY TOKEN_ROLE_NONE
 
 #define BODY_SMALL (16u << 10)
@@ -225,17 +226,6 @@ static void get_log(void *arg, struct http_request *r)
     reply(r, http_json_items(http_events_log(api->events)));
 }
 
-static void get_join(void *arg, struct http_request *r)
-{
-    struct http_api *api = arg;
-    char *command = str_printf("workerd --join %s", api->worker_token);
-    json_t *o = json_object();
-    http_json_put(o, "command", http_json_text(command));
-    http_json_put(o, "token", http_json_text(api->worker_token));
-    mem_free(command);
-    reply(r, o);
-}
-
 static void get_events(void *arg, struct http_request *r)
 {
     struct http_api *api = arg;
@@ -310,11 +300,6 @@ static void get_web_file(void *arg, struct http_request *r)
 
 /* ---- login --------------------------------------------------------------- */
 
-static bool is_secret(const struct http_api *api, const char *secret)
-{
-    return (api->o.authenticate(api->o.auth_arg, secret) & TOKEN_ROLE_USER) != 0;
-}
-
 static void set_cookie(const struct http_api *api, struct http_request *r, const char *id,
                        uint64_t max_age_s)
 {
@@ -334,8 +319,9 @@ static void redirect_home(struct http_request *r)
 static void log_in(const struct http_api *api, struct http_request *r, const char *secret)
 {
     char id[SESSION_ID_MAX];
-    if (is_secret(api, secret)) {
-        http_session_open(api->o.sessions, TOKEN_ROLE_USER, id);
+    uint64_t holder = 0;
+    if (api->o.authenticate(api->o.auth_arg, secret, &holder) & VIEWER) {
+        http_session_open(api->o.sessions, holder, id);
         set_cookie(api, r, id, SESSION_LIFE_MS / 1000);
         redirect_home(r);
     } else {
@@ -349,7 +335,7 @@ static void get_page(void *arg, struct http_request *r)
     const char *secret = http_request_query(r, "token");
     if (secret != NULL)
         log_in(api, r, secret); /* and out of the address bar */
-    else if (http_request_role(r) & TOKEN_ROLE_USER)
+    else if (http_request_role(r) & VIEWER)
         reply_asset(r, 200, "index.html");
     else
         reply_asset(r, 200, "login.html");
@@ -408,29 +394,32 @@ static void post_logout(void *arg, struct http_request *r)
 /* The blob routes are common/net/http/blob_http's. */
 static const struct http_route routes[] = {
     {"GET", "/healthz", ANYBODY, 0, get_health, NULL, NULL},
-    {"GET", "/metrics", USER, 0, get_prometheus, NULL, NULL},
+    {"GET", "/metrics", VIEWER, 0, get_prometheus, NULL, NULL},
     {"GET", "/", ANYBODY, 0, get_page, NULL, NULL},
     {"GET", "/web/{name}", ANYBODY, 0, get_web_file, NULL, NULL},
     {"POST", "/login", ANYBODY, 4096, post_login, NULL, NULL},
     {"POST", "/logout", ANYBODY, 4096, post_logout, NULL, NULL},
-    {"GET", "/v1/status", USER, 0, get_status, NULL, NULL},
-    {"GET", "/v1/jobs", USER, 0, get_jobs, NULL, NULL},
-    {"POST", "/v1/jobs", USER, BODY_SUBMIT, http_post_job, NULL, NULL},
-    {"GET", "/v1/jobs/{id}", USER, 0, get_job, NULL, NULL},
-    {"POST", "/v1/jobs/{id}/cancel", USER, BODY_SMALL, http_post_cancel, NULL, NULL},
-    {"GET", "/v1/jobs/{id}/metrics", USER, 0, get_job_metrics, NULL, NULL},
-    {"GET", "/v1/jobs/{id}/trace", USER, 0, get_job_trace, NULL, NULL},
-    {"POST", "/v1/jobs/{id}/sample", USER, BODY_SMALL, http_post_sample, NULL, NULL},
-    {"GET", "/v1/tasks", USER, 0, get_tasks, NULL, NULL},
-    {"GET", "/v1/tasks/{id}", USER, 0, get_task, NULL, NULL},
-    {"POST", "/v1/tasks/{id}/cancel", USER, BODY_SMALL, http_post_task_cancel, NULL, NULL},
-    {"GET", "/v1/workers", USER, 0, get_workers, NULL, NULL},
-    {"POST", "/v1/workers/{id}/drain", USER, BODY_SMALL, http_post_drain, NULL, NULL},
-    {"GET", "/v1/modules", USER, 0, get_modules, NULL, NULL},
-    {"POST", "/v1/uploads", USER, BODY_SMALL, http_post_upload, NULL, NULL},
-    {"GET", "/v1/log", USER, 0, get_log, NULL, NULL},
-    {"GET", "/v1/join", USER, 0, get_join, NULL, NULL},
-    {"GET", "/v1/events", USER, 0, get_events, NULL, NULL},
+    {"GET", "/v1/status", VIEWER, 0, get_status, NULL, NULL},
+    {"GET", "/v1/jobs", VIEWER, 0, get_jobs, NULL, NULL},
+    {"POST", "/v1/jobs", OPERATOR, BODY_SUBMIT, http_post_job, NULL, NULL},
+    {"GET", "/v1/jobs/{id}", VIEWER, 0, get_job, NULL, NULL},
+    {"POST", "/v1/jobs/{id}/cancel", OPERATOR, BODY_SMALL, http_post_cancel, NULL, NULL},
+    {"GET", "/v1/jobs/{id}/metrics", VIEWER, 0, get_job_metrics, NULL, NULL},
+    {"GET", "/v1/jobs/{id}/trace", VIEWER, 0, get_job_trace, NULL, NULL},
+    {"POST", "/v1/jobs/{id}/sample", OPERATOR, BODY_SMALL, http_post_sample, NULL, NULL},
+    {"GET", "/v1/tasks", VIEWER, 0, get_tasks, NULL, NULL},
+    {"GET", "/v1/tasks/{id}", VIEWER, 0, get_task, NULL, NULL},
+    {"POST", "/v1/tasks/{id}/cancel", OPERATOR, BODY_SMALL, http_post_task_cancel, NULL, NULL},
+    {"GET", "/v1/workers", VIEWER, 0, get_workers, NULL, NULL},
+    {"POST", "/v1/workers/{id}/drain", OPERATOR, BODY_SMALL, http_post_drain, NULL, NULL},
+    {"GET", "/v1/modules", VIEWER, 0, get_modules, NULL, NULL},
+    {"POST", "/v1/uploads", OPERATOR, BODY_SMALL, http_post_upload, NULL, NULL},
+    {"GET", "/v1/log", VIEWER, 0, get_log, NULL, NULL},
+    {"POST", "/v1/workers/{id}/revoke", OPERATOR, BODY_SMALL, http_post_worker_revoke, NULL, NULL},
+    {"GET", "/v1/tokens", OPERATOR, 0, http_get_tokens, NULL, NULL},
+    {"POST", "/v1/tokens", OPERATOR, BODY_SMALL, http_post_token, NULL, NULL},
+    {"POST", "/v1/tokens/{id}/revoke", OPERATOR, BODY_SMALL, http_post_token_revoke, NULL, NULL},
+    {"GET", "/v1/events", VIEWER, 0, get_events, NULL, NULL},
 };
 
 #define N_ROUTES (sizeof routes / sizeof routes[0])
@@ -439,11 +428,9 @@ int http_api_open(const struct http_api_options *o, struct http_api **ret, struc
 {
     struct http_api *api = mem_alloc(sizeof *api);
     api->o = *o;
-    api->worker_token = str_dup(o->worker_token ? o->worker_token : "");
     list_init(&api->pending);
     int rc = http_events_new(o->co, &api->events, err);
     if (rc < 0) {
-        mem_free(api->worker_token);
         mem_free(api);
         return rc;
     }
@@ -463,6 +450,5 @@ void http_api_close(struct http_api *api)
     http_answer_stop(api);
     http_events_free(api->events);
     mem_free(api->routes);
-    mem_free(api->worker_token);
     mem_free(api);
 }

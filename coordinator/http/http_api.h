@@ -29,11 +29,10 @@ struct http_api_options {
     struct http_server *server;
     struct blob_http *blobs;        /* signs upload tickets */
     struct blobstore *store;        /* answers "have you got it?" */
-    const char *worker_token;       /* "skerry1...", shown with the join command */
     struct http_sessions *sessions; /* of browsers that have logged in */
     bool plain;                     /* http://: the cookie is not marked Secure */
-    /* Same as the server's: role mask of a presented secret. */
-    unsigned (*authenticate)(void *arg, const char *presented);
+    /* Same as the server's. */
+    unsigned (*authenticate)(void *arg, const char *presented, uint64_t *ret_holder);
     void *auth_arg;
 };
 

@@ -6,10 +6,10 @@
 #include "common/base/list.h"
 #include "common/net/http/http_server.h"
 #include "coordinator/http/http_api.h"
+#include "coordinator/http/http_body.h"
 
 struct http_api {
     struct http_api_options o;
-    char *worker_token;
     struct http_route *routes; /* the table with arg = this */
     struct list pending;       /* answers that wait until their change is durable */
     struct http_events *events;
@@ -33,5 +33,16 @@ void http_post_task_cancel(void *arg, struct http_request *r);
 void http_post_sample(void *arg, struct http_request *r);
 void http_post_drain(void *arg, struct http_request *r);
 void http_post_upload(void *arg, struct http_request *r);
+/* The body as an object, an absent one as {}; NULL: answered. */
+json_t *http_take_body(struct http_request *r, const struct http_field *fields, size_t n);
+/* The {id} of a command without a body; false: answered. */
+bool http_take_id(struct http_request *r, uint64_t *ret);
+
+/* ---- http_access.c: the same, of tokens ---- */
+
+void http_get_tokens(void *arg, struct http_request *r);
+void http_post_token(void *arg, struct http_request *r);
+void http_post_token_revoke(void *arg, struct http_request *r);
+void http_post_worker_revoke(void *arg, struct http_request *r);
 
 #endif

@@ -7,7 +7,6 @@
 #include "common/job/job.h"
 #include "common/net/http/blob_http.h"
 #include "common/net/blobstore.h"
-#include "coordinator/http/http_body.h"
 #include "coordinator/http/http_json.h"
 #include "coordinator/view/view.h"
 
@@ -16,8 +15,7 @@
 #define UPLOAD_MAX_BYTES 1099511627776.0 /* 1 TiB */
 #define N(a) (sizeof(a) / sizeof((a)[0]))
 
-/* The body as an object; an absent one counts as {}.  NULL: answered. */
-static json_t *take_body(struct http_request *r, const struct http_field *fields, size_t n)
+json_t *http_take_body(struct http_request *r, const struct http_field *fields, size_t n)
 {
     size_t len;
     struct err err = {0};
@@ -255,7 +253,7 @@ void http_post_job(void *arg, struct http_request *r)
     };
     struct http_api *api = arg;
     struct err err = {0};
-    json_t *body = take_body(r, fields, N(fields));
+    json_t *body = http_take_body(r, fields, N(fields));
     if (body == NULL)
         return;
     struct dataset d = {0};
@@ -294,12 +292,11 @@ static json_t *id_state(uint64_t id, const char *state)
     return o;
 }
 
-/* The {id} of a command without a body; false: answered. */
-static bool take_id(struct http_request *r, uint64_t *ret)
+bool http_take_id(struct http_request *r, uint64_t *ret)
 {
     if (http_request_param_u64(r, "id", ret) < 0)
         return false;
-    json_t *body = take_body(r, NULL, 0);
+    json_t *body = http_take_body(r, NULL, 0);
     json_decref(body);
     return body != NULL;
 }
@@ -310,7 +307,7 @@ void http_post_cancel(void *arg, struct http_request *r)
     struct err err = {0};
     struct view_job j;
     uint64_t id;
-    if (!take_id(r, &id))
+    if (!http_take_id(r, &id))
         return;
     if (view_job_cancel(api->o.co, id, &err) < 0 || view_job(api->o.co, id, &j, &err) < 0)
         http_answer_fail(r, &err);
@@ -323,7 +320,7 @@ void http_post_task_cancel(void *arg, struct http_request *r)
     struct http_api *api = arg;
     struct err err = {0};
     uint64_t id;
-    if (!take_id(r, &id))
+    if (!http_take_id(r, &id))
         return;
     if (view_task_cancel(api->o.co, id, &err) < 0)
         http_answer_fail(r, &err);
@@ -337,7 +334,7 @@ void http_post_drain(void *arg, struct http_request *r)
     struct err err = {0};
     struct view_worker w;
     uint64_t id;
-    if (!take_id(r, &id))
+    if (!http_take_id(r, &id))
         return;
     if (view_worker_drain(api->o.co, id, &err) < 0 || view_worker(api->o.co, id, &w, &err) < 0)
         http_answer_fail(r, &err);
@@ -422,7 +419,7 @@ void http_post_sample(void *arg, struct http_request *r)
     uint64_t id, task;
     if (http_request_param_u64(r, "id", &id) < 0)
         return;
-    json_t *b = take_body(r, fields, N(fields));
+    json_t *b = http_take_body(r, fields, N(fields));
     if (b == NULL)
         return;
     const json_t *seed = json_object_get(b, "seed"), *ema = json_object_get(b, "ema");
@@ -459,7 +456,7 @@ void http_post_upload(void *arg, struct http_request *r)
     };
     struct http_api *api = arg;
     struct err err = {0};
-    json_t *body = take_body(r, fields, N(fields));
+    json_t *body = http_take_body(r, fields, N(fields));
     if (body == NULL)
         return;
     struct blob_id id;
@@ -480,7 +477,7 @@ void http_post_upload(void *arg, struct http_request *r)
     }
     char url[TICKET_PATH_MAX] = "";
     if (!have)
-        blob_http_ticket(api->o.blobs, TICKET_PUT, &id, size, url);
+        blob_http_ticket(api->o.blobs, TICKET_PUT, &id, size, http_request_holder(r), url);
     json_t *o = json_object();
     http_json_put(o, "have", json_boolean(have));
     http_json_put(o, "url", http_json_text(url));

@@ -621,6 +621,9 @@ json_t *http_json_worker(const struct view_worker *v)
     put(o, "reason", http_json_text(v->reason));
     put(o, "device", http_json_text(w->device));
     put(o, "version", http_json_text(w->version));
+    put(o, "token", http_json_id(w->token_id));
+    put(o, "has_key", json_boolean(w->has_key));
+    put(o, "revoked", json_boolean(w->revoked_unix_ms != 0));
     put(o, "address", http_json_text(w->address));
     put(o, "memory_bytes", count(w->memory_bytes));
     put(o, "threads", count(w->threads));

@@ -10,7 +10,7 @@ struct session {
     uint8_t hash[HASH_BYTES]; /* of its id */
     uint64_t used_ms;
     int64_t opened_ms; /* before 0: earlier than the machine was started */
-    unsigned roles;    /* 0: free */
+    uint64_t holder;   /* 0: free */
 };
 
 struct http_sessions {
@@ -18,25 +18,24 @@ struct http_sessions {
     char *path;
 };
 
-/* A line of the file: the hash, the roles, and the seconds of the wall clock at the login. */
-#define LINE "%64[0-9a-f] %u %llu %n"
+/* A line of the file: the hash, the holder, and the seconds of the wall clock at the login. */
+#define LINE "%64[0-9a-f] t%llu %llu %n"
 #define FILE_BYTES_MAX (SESSIONS_MAX * 128)
 
 static void load(struct http_sessions *s)
 {
     struct buf text;
     char hex[HASH_HEX_MAX];
-    unsigned roles;
-    unsigned long long opened_s;
+    unsigned long long holder, opened_s;
     int end = 0;
     const uint64_t now = clock_now_ms(), wall_s = clock_wall_ms() / 1000;
     if (file_read(s->path, FILE_BYTES_MAX, &text, NULL) < 0)
         return;
     const char *at = buf_str(&text);
-    for (size_t i = 0; i < SESSIONS_MAX && sscanf(at, LINE, hex, &roles, &opened_s, &end) == 3;
+    for (size_t i = 0; i < SESSIONS_MAX && sscanf(at, LINE, hex, &holder, &opened_s, &end) == 3;
          i++, at += end) {
         const uint64_t age_ms = wall_s > opened_s ? (wall_s - opened_s) * 1000 : 0;
-        struct session e = {.opened_ms = (int64_t)(now - age_ms), .used_ms = now, .roles = roles};
+        struct session e = {.opened_ms = (int64_t)(now - age_ms), .used_ms = now, .holder = holder};
         if (age_ms < SESSION_LIFE_MS && hash_unhex(hex, e.hash, HASH_BYTES) == 0)
             s->at[i] = e;
     }
@@ -52,9 +51,9 @@ static void save(const struct http_sessions *s)
     for (size_t i = 0; i < SESSIONS_MAX; i++) {
         const struct session *e = &s->at[i];
         const uint64_t opened_ms = clock_wall_ms() - (clock_now_ms() - (uint64_t)e->opened_ms);
-        if (e->roles != 0)
-            (void)buf_printf(&text, "%s %u %llu\n", hash_hex(e->hash, HASH_BYTES, hex), e->roles,
-                             (unsigned long long)(opened_ms / 1000));
+        if (e->holder != 0)
+            (void)buf_printf(&text, "%s t%llu %llu\n", hash_hex(e->hash, HASH_BYTES, hex),
+                             (unsigned long long)e->holder, (unsigned long long)(opened_ms / 1000));
     }
     if (file_write_atomic(s->path, buf_str(&text), text.len, 0600, &err) < 0)
         log_warn("http", "logins of browsers end with this process: %s", err.msg);
@@ -78,21 +77,21 @@ void http_sessions_free(struct http_sessions *s)
 
 static bool is_alive(const struct session *e, uint64_t now_ms)
 {
-    return e->roles != 0 && now_ms - e->used_ms < SESSION_IDLE_MS &&
+    return e->holder != 0 && now_ms - e->used_ms < SESSION_IDLE_MS &&
            (int64_t)now_ms - e->opened_ms < (int64_t)SESSION_LIFE_MS;
 }
 
-void http_session_open(struct http_sessions *s, unsigned roles, char ret_id[SESSION_ID_MAX])
+void http_session_open(struct http_sessions *s, uint64_t holder, char ret_id[SESSION_ID_MAX])
 {
     uint8_t random[HASH_BYTES];
     const uint64_t now = clock_now_ms();
     struct session *e = &s->at[0];
     for (size_t i = 1; i < SESSIONS_MAX; i++) /* a free one, else the one that was used first */
-        if (e->roles != 0 && (s->at[i].roles == 0 || s->at[i].used_ms < e->used_ms))
+        if (e->holder != 0 && (s->at[i].holder == 0 || s->at[i].used_ms < e->used_ms))
             e = &s->at[i];
     hash_random(random, sizeof(random));
     (void)hash_b64url(random, sizeof(random), ret_id);
-    *e = (struct session){.opened_ms = (int64_t)now, .used_ms = now, .roles = roles};
+    *e = (struct session){.opened_ms = (int64_t)now, .used_ms = now, .holder = holder};
     hash_sha256(ret_id, strlen(ret_id), e->hash);
     save(s);
 }
@@ -107,13 +106,13 @@ static struct session *find(struct http_sessions *s, const char *id)
     return NULL;
 }
 
-unsigned http_session_role(struct http_sessions *s, const char *id)
+uint64_t http_session_holder(struct http_sessions *s, const char *id)
 {
     struct session *e = find(s, id);
     if (e == NULL)
         return 0;
     e->used_ms = clock_now_ms();
-    return e->roles;
+    return e->holder;
 }
 
 void http_session_close(struct http_sessions *s, const char *id)
@@ -121,6 +120,6 @@ void http_session_close(struct http_sessions *s, const char *id)
     struct session *e = find(s, id);
     if (e == NULL)
         return;
-    e->roles = 0;
+    e->holder = 0;
     save(s);
 }

@@ -1,7 +1,7 @@
 /* Logins of browsers: what a cookie carries instead of the secret.
  *
- *     http_session_open(s, TOKEN_ROLE_USER, id);     the cookie's value, made at random
- *     http_session_role(s, cookie);                  0: unknown, or too old
+ *     http_session_open(s, holder, id);     the cookie's value, made at random
+ *     http_session_holder(s, cookie);       0: unknown, or too old
  *
  * A session ends at its logout, SESSION_IDLE_MS after its last request, SESSION_LIFE_MS after its
  * login, or when SESSIONS_MAX others were used since.  Only hashes are kept: in a file, so that
@@ -22,10 +22,10 @@ struct http_sessions;
 struct http_sessions *http_sessions_new(const char *path);
 void http_sessions_free(struct http_sessions *s); /* accepts NULL */
 
-/* A session with these roles. */
-void http_session_open(struct http_sessions *s, unsigned roles, char ret_id[SESSION_ID_MAX]);
-/* The roles of whoever presents id, from now on young again. */
-unsigned http_session_role(struct http_sessions *s, const char *id);
+/* A session of this holder (coordinator/state/access.h). */
+void http_session_open(struct http_sessions *s, uint64_t holder, char ret_id[SESSION_ID_MAX]);
+/* The holder behind whoever presents id, from now on young again. */
+uint64_t http_session_holder(struct http_sessions *s, const char *id);
 void http_session_close(struct http_sessions *s, const char *id); /* an unknown one is fine */
 
 #endif

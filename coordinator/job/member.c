@@ -5,7 +5,9 @@
 #include "coordinator/job/tasks.h"
 #include "coordinator/decide/lease.h"
 
+#include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/net/http/http_server.h"
 
 /* For a reconnect: a process that was killed is not back.  One that comes later gets its task again
  * if nobody has it by then. */
@@ -105,6 +107,23 @@ void member_lost(struct coordinator *co, struct worker *w, enum worker_state to,
     core_say(co, 0, w->id, "%s", text);
     core_event(co, &(struct event){.kind = EVENT_WORKER, .worker_id = w->id, .text = text});
     core_touch(co);
+}
+
+void member_revoke(struct coordinator *co, struct worker *w, const char *reason)
+{
+    if (w->revoked_unix_ms != 0)
+        return;
+    w->revoked_unix_ms = (int64_t)clock_wall_ms();
+    if (w->state == WORKER_HERE)
+        member_lost(co, w, WORKER_LEFT, reason);
+    else
+        (void)str_copy(w->state_reason, sizeof(w->state_reason), reason);
+    if (w->peer != NULL) {
+        rpc_peer_set_user(w->peer, NULL);
+        rpc_peer_kick(w->peer, reason);
+    }
+    w->peer = NULL;
+    http_server_cut(co->http, access_holder_worker(w->id));
 }
 
 static void forward(uint64_t *then_ms, uint64_t by_ms, uint64_t now_ms)

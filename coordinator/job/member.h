@@ -14,6 +14,8 @@ void member_check(struct coordinator *co);
 /* w is gone, for good (WORKER_LEFT) or not: its lease goes back. */
 void member_lost(struct coordinator *co, struct worker *w, enum worker_state to,
                  const char *reason);
+/* w is shut out for good, at once: its key counts for nothing from now on, nor do its tickets. */
+void member_revoke(struct coordinator *co, struct worker *w, const char *reason);
 /* The connection of w is gone (it keeps its lease for a while). */
 void member_closed(struct coordinator *co, struct worker *w);
 /* Counts a task that w has done.  `judged`: what it brought will be looked at, and only

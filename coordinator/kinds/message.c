@@ -29,7 +29,8 @@ Skerry__V1__Blob *message_blob(struct message *b, const struct blob_ref *ref)
     char path[TICKET_PATH_MAX];
     struct blob_id id;
     memcpy(id.sha256, ref->sha256, 32);
-    blob_http_ticket(b->co->blob_http, TICKET_GET, &id, ref->size, path);
+    blob_http_ticket(b->co->blob_http, TICKET_GET, &id, ref->size,
+                     access_holder_worker(b->worker->id), path);
     size_t len = strlen(b->co->http_url) + strlen(path) + 1;
     char *url = message_need(b, len);
     if (b->failed)

@@ -181,9 +181,10 @@ static void send_velocity(struct coordinator *co, const struct poll *p, const st
     Skerry__V1__EvaluateReply reply = SKERRY__V1__EVALUATE_REPLY__INIT;
     char why[REASON_MAX];
     struct pbmem mem;
-    struct message b = {.co = co, .mem = &mem};
+    const struct worker *w = state_worker(&co->state, p->worker_id);
+    struct message b = {.co = co, .worker = w, .mem = &mem};
     pbmem_init(&mem, MESSAGE_BYTES_MAX);
-    if (t != NULL && t->state == TASK_DONE) {
+    if (w != NULL && t != NULL && t->state == TASK_DONE) {
         reply.output = message_blob(&b, &t->output);
     } else {
         (void)snprintf(why, sizeof(why), "VELOCITY task %llu of path %u is %s",

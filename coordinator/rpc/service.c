@@ -13,6 +13,7 @@
 #include "coordinator/rpc/report.h"
 #include "coordinator/job/tasks.h"
 #include "coordinator/rpc/assign.h"
+#include "coordinator/rpc/claim.h"
 #include "coordinator/kinds/sample.h"
 #include "coordinator/kinds/train.h"
 #include "coordinator/state/core.h"
@@ -20,13 +21,16 @@
 #define WAIT_MAX_MS 30000u
 #define BLOB_MAX_BYTES (1ull << 40)
 #define RETRY_AFTER_MS 1000
+#define JOIN_AGAIN_MS 10000 /* others have the places, or a release is too far from ours */
+
+static bool may_pass(int code)
+{
+    return code == -ENOSPC || code == -EIO || code == -EBUSY;
+}
 
 static void refuse(struct rpc_request *req, const struct err *err)
 {
-    rpc_fail(req, err->code,
-             err->code == -ENOSPC || err->code == -EIO || err->code == -EAGAIN ||
-                 err->code == -EBUSY,
-             RETRY_AFTER_MS, "%s", err->msg);
+    rpc_fail(req, err->code, may_pass(err->code), RETRY_AFTER_MS, "%s", err->msg);
 }
 
 /* The worker that joined on this connection. */
@@ -60,8 +64,6 @@ static struct worker *need_writer(struct coordinator *co, struct rpc_request *re
     refuse(req, &err);
     return NULL;
 }
-
-/* ---- verdicts ------------------------------------------------------------ */
 
 /* ---- JOIN ---------------------------------------------------------------- */
 
@@ -98,6 +100,9 @@ static int admit(struct coordinator *co, const Skerry__V1__JoinRequest *m,
         .same_instance = same,
         .twin_here = known != NULL && known->state == WORKER_HERE && known->peer != NULL &&
                      known->peer != peer,
+        .other_key = known != NULL && known->has_key &&
+                     (rpc_peer_key(peer) == NULL ||
+                      memcmp(known->key, rpc_peer_key(peer), sizeof(known->key)) != 0),
         .version = m->version,
         .our_version = SKERRY_VERSION,
         .instance_len = m->instance.len,
@@ -105,7 +110,35 @@ static int admit(struct coordinator *co, const Skerry__V1__JoinRequest *m,
         .name_len = strlen(m->name),
     };
     int rc = admit_join(&in, reason);
-    return rc < 0 ? err_set(err, rc, "%s", reason) : 0;
+    return rc < 0 ? err_set(err, rc, "%s", reason) : claim_join(co, peer, known, err);
+}
+
+/* Known by its key, or by its identity while it has none on record. */
+static const struct worker *find_worker(const struct coordinator *co, const struct rpc_peer *peer,
+                                        const Skerry__V1__JoinRequest *m)
+{
+    const uint8_t *key = peer ? rpc_peer_key(peer) : NULL;
+    const struct worker *w = key ? access_worker_by_key(&co->state, key) : NULL;
+    if (w == NULL && m->identity.len == 16)
+        w = state_worker_by_identity(&co->state, m->identity.data);
+    return w;
+}
+
+/* Puts a newcomer's token and key on record. */
+static void enrol(struct coordinator *co, struct worker *w, const struct rpc_peer *peer,
+                  bool is_new)
+{
+    const uint8_t *key = rpc_peer_key(peer);
+    if (is_new) {
+        struct token_rec *t = access_edit(&co->state, rpc_peer_token(peer));
+        w->token_id = rpc_peer_token(peer);
+        if (t != NULL)
+            t->uses++;
+    }
+    if (key == NULL || w->has_key)
+        return;
+    memcpy(w->key, key, sizeof(w->key));
+    w->has_key = true;
 }
 
 /* A process that is new has nothing of what the old one held. */
@@ -175,22 +208,23 @@ static void on_join(void *arg, struct rpc_request *req, const ProtobufCMessage *
     const Skerry__V1__JoinRequest *m = (const Skerry__V1__JoinRequest *)(const void *)msg;
     struct rpc_peer *peer = rpc_request_peer(req);
     struct err err = {0};
-    struct worker *w = NULL;
-    if (m->identity.len == 16)
-        w = state_edit_worker(&co->state, state_worker_by_identity(&co->state, m->identity.data));
+    struct worker *w = state_edit_worker(&co->state, find_worker(co, peer, m));
     if (core_writable(co, &err) < 0 || peer == NULL || admit(co, m, w, peer, &err) < 0) {
         log_warn("member", "a worker was not admitted: %s address=%s", err.msg,
                  peer ? rpc_peer_address(peer) : "gone");
-        refuse(req, &err);
+        rpc_fail(req, err.code, err.code == -EAGAIN || may_pass(err.code),
+                 err.code == -EAGAIN ? JOIN_AGAIN_MS : RETRY_AFTER_MS, "%s", err.msg);
         return;
     }
     if (w == NULL && co->state.n_workers >= WORKERS_KNOWN_MAX)
         forget_one(co);
-    bool again = w != NULL && memcmp(w->instance, m->instance.data, 16) == 0;
+    const bool again = w != NULL && memcmp(w->instance, m->instance.data, 16) == 0;
+    const bool is_new = w == NULL;
     if (w == NULL && (w = state_add_worker(&co->state, 0)) == NULL) {
         rpc_fail(req, -EAGAIN, true, RETRY_AFTER_MS, "no place is left for workers");
         return;
     }
+    enrol(co, w, peer, is_new);
     member_unpark(co, w, "the worker has joined anew");
     if (!again)
         new_instance(co, w, m);
@@ -392,7 +426,8 @@ static void on_ticket(void *arg, struct rpc_request *req, const ProtobufCMessage
         (void)co->blobs->ops->touch(co->blobs, &id, NULL); /* only postpones the sweep */
         reply.have = true;
     } else {
-        blob_http_ticket(co->blob_http, TICKET_PUT, &id, m->size, path);
+        blob_http_ticket(co->blob_http, TICKET_PUT, &id, m->size, access_holder_worker(w->id),
+                         path);
         (void)snprintf(url, sizeof(url), "%s%s", co->http_url, path);
         reply.url = url;
     }

@@ -69,7 +69,7 @@ struct coordinator {
     struct pool *disk;
     struct keys *keys;
     struct token worker_token, user_token;
-    char worker_text[TOKEN_STRING_MAX], user_text[TOKEN_STRING_MAX];
+    char user_text[TOKEN_STRING_MAX];
     char http_url[TOKEN_URL_MAX], cluster[33];
     uint8_t ticket_key[KEYS_SECRET_BYTES];
     struct loop_timer *tick, *retry, *sweep;

@@ -132,10 +132,22 @@ static const char schema_5[] =
     "CREATE TABLE snapshots(task INTEGER, n INTEGER, module INTEGER, base INTEGER, sha256 BLOB,"
     " size INTEGER, worker INTEGER, cursor TEXT, PRIMARY KEY(task, n)) STRICT, WITHOUT ROWID;";
 
-static const char *const migrations[] = {schema_1, schema_2, schema_3, schema_4, schema_5};
+/* Tokens, and workers' own keys. */
+static const char schema_6[] =
+    "CREATE TABLE tokens(id INTEGER PRIMARY KEY, name TEXT, role INTEGER, verifier BLOB,"
+    " made_unix_ms INTEGER, ends_unix_ms INTEGER, revoked_unix_ms INTEGER, uses INTEGER,"
+    " uses_max INTEGER, workers_max INTEGER) STRICT;"
+    "ALTER TABLE workers ADD COLUMN key BLOB;"
+    "ALTER TABLE workers ADD COLUMN token INTEGER;"
+    "ALTER TABLE workers ADD COLUMN revoked_unix_ms INTEGER;";
+
+static const char *const migrations[] = {schema_1, schema_2, schema_3,
+                                         schema_4, schema_5, schema_6};
 
 enum statement {
     PUT_COUNTER,
+    PUT_TOKEN,
+    DEL_TOKEN,
     PUT_WORKER,
     DEL_WORKER,
     DEL_WORKER_VERDICTS,
@@ -172,11 +184,13 @@ enum statement {
 
 static const char *const statements[STATEMENTS] = {
     [PUT_COUNTER] = "INSERT OR REPLACE INTO counters VALUES(?,?)",
+    [PUT_TOKEN] = "INSERT OR REPLACE INTO tokens VALUES(?,?,?,?,?,?,?,?,?,?)",
+    [DEL_TOKEN] = "DELETE FROM tokens WHERE id=?",
     [PUT_WORKER] =
         "INSERT OR REPLACE INTO workers(id, identity, instance, name, device, version, address,"
         " memory, threads, state, reason, drain, strikes, failures_row, done, failed,"
-        " joined_unix_ms, task, control_up, control_down, data_up, data_down)"
-        " VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+        " joined_unix_ms, task, key, token, revoked_unix_ms, control_up, control_down, data_up,"
+        " data_down) VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
     [DEL_WORKER] = "DELETE FROM workers WHERE id=?",
     [DEL_WORKER_VERDICTS] = "DELETE FROM verdicts WHERE worker=?",
     [PUT_VERDICT] = "INSERT OR REPLACE INTO verdicts VALUES(?,?,?,?)",
@@ -252,27 +266,40 @@ const struct store_schema persist_schema = {
 
 static void put_counters(struct store *s, struct state *st)
 {
-    static const char *const names[] = {"worker", "job", "task", "module"};
-    const uint64_t next[] = {st->next_worker, st->next_job, st->next_task, st->next_module};
+    static const char *const names[] = {"worker", "job", "task", "module", "token"};
+    const uint64_t next[] = {st->next_worker, st->next_job, st->next_task, st->next_module,
+                             st->next_token};
+    const int n = sizeof(next) / sizeof(next[0]);
     uint64_t sum = 1;
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < n; i++)
         sum = sum * 0x9e3779b97f4a7c15ull + next[i];
     if (sum == st->counters.seen)
         return;
     st->counters.seen = sum;
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < n; i++)
         store_put(s, PUT_COUNTER, "ti", names[i], I(next[i]));
+}
+
+static void put_token(struct store *s, struct token_rec *t)
+{
+    if (t->edited)
+        store_put(s, PUT_TOKEN, "itibiiiiii", I(t->id), t->name, I(t->role), t->verifier,
+                  sizeof(t->verifier), I(t->made_unix_ms), I(t->ends_unix_ms),
+                  I(t->revoked_unix_ms), I(t->uses), I(t->uses_max), I(t->workers_max));
+    t->edited = false;
 }
 
 /* The bytes go along: they change with every heartbeat. */
 static void put_worker(struct store *s, struct worker *w)
 {
     (void)store_put_changed(
-        s, &w->row.seen, PUT_WORKER, "ibbttttiiitiiiiiii|iiii", I(w->id), w->identity, (size_t)16,
-        w->instance, (size_t)16, w->name, w->device, w->version, w->address, I(w->memory_bytes),
-        I(w->threads), I(w->state), w->state_reason, I(w->drain), I(w->strikes), I(w->failures_row),
-        I(w->tasks_done), I(w->tasks_failed), I(w->joined_unix_ms), I(w->task_id), I(w->bytes[0]),
-        I(w->bytes[1]), I(w->bytes[2]), I(w->bytes[3]));
+        s, &w->row.seen, PUT_WORKER, "ibbttttiiitiiiiiiibii|iiii", I(w->id), w->identity,
+        (size_t)16, w->instance, (size_t)16, w->name, w->device, w->version, w->address,
+        I(w->memory_bytes), I(w->threads), I(w->state), w->state_reason, I(w->drain), I(w->strikes),
+        I(w->failures_row), I(w->tasks_done), I(w->tasks_failed), I(w->joined_unix_ms),
+        I(w->task_id), w->has_key ? w->key : NULL, w->has_key ? sizeof(w->key) : (size_t)0,
+        I(w->token_id), I(w->revoked_unix_ms), I(w->bytes[0]), I(w->bytes[1]), I(w->bytes[2]),
+        I(w->bytes[3]));
     if (!w->verdicts_edited)
         return;
     store_put(s, DEL_WORKER_VERDICTS, "i", I(w->id));
@@ -506,6 +533,9 @@ static void put_all_of_job(struct store *s, struct job *j)
 
 static void put_gone(struct store *s, struct state *st)
 {
+    for (size_t i = 0; i < st->tokens_gone.n; i++)
+        store_put(s, DEL_TOKEN, "i", I(st->tokens_gone.at[i]));
+    st->tokens_gone.n = 0;
     for (size_t i = 0; i < st->workers_gone.n; i++) {
         store_put(s, DEL_WORKER, "i", I(st->workers_gone.at[i]));
         store_put(s, DEL_WORKER_VERDICTS, "i", I(st->workers_gone.at[i]));
@@ -525,6 +555,8 @@ void persist_changes(struct store *s, struct state *st)
 {
     put_gone(s, st);
     put_counters(s, st);
+    for (size_t i = 0; i < st->n_tokens; i++)
+        put_token(s, &st->tokens[i]);
     for (size_t i = 0; i < st->workers_edited.n; i++) {
         struct worker *w = (struct worker *)state_worker(st, st->workers_edited.at[i]);
         if (w != NULL) {

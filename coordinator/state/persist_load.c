@@ -59,6 +59,28 @@ static int load_counter(struct state *st, sqlite3_stmt *q, struct err *err)
         st->next_task = v;
     else if (strcmp(name, "module") == 0)
         st->next_module = v;
+    else if (strcmp(name, "token") == 0)
+        st->next_token = v;
+    return 0;
+}
+
+static int load_token(struct state *st, sqlite3_stmt *q, struct err *err)
+{
+    uint8_t verifier[32];
+    const enum token_role role = (enum token_role)u32(q, 2);
+    if (!fixed(q, 3, verifier, sizeof(verifier)) || *token_role_name(role) == '\0')
+        return bad_row(err, "its role");
+    struct token_rec *t = access_add(st, u64(q, 0), role, verifier);
+    if (t == NULL)
+        return bad_row(err, "its number");
+    memcpy(t->verifier, verifier, sizeof(verifier));
+    (void)str_copy(t->name, sizeof(t->name), store_text(q, 1));
+    t->made_unix_ms = (int64_t)u64(q, 4);
+    t->ends_unix_ms = (int64_t)u64(q, 5);
+    t->revoked_unix_ms = (int64_t)u64(q, 6);
+    t->uses = u32(q, 7);
+    t->uses_max = u32(q, 8);
+    t->workers_max = u32(q, 9);
     return 0;
 }
 
@@ -86,6 +108,9 @@ static int load_worker(struct state *st, sqlite3_stmt *q, struct err *err)
         w->bytes[i] = u64(q, 16 + i);
     w->joined_unix_ms = (int64_t)u64(q, 20);
     w->task_id = u64(q, 21);
+    w->has_key = fixed(q, 22, w->key, sizeof(w->key));
+    w->token_id = u64(q, 23);
+    w->revoked_unix_ms = (int64_t)u64(q, 24);
     return 0;
 }
 
@@ -715,6 +740,7 @@ static const struct loading {
     int job; /* column; -1: none, or as said above */
 } loadings[] = {
     {"counters", "SELECT * FROM counters", load_counter, -1},
+    {"tokens", "SELECT * FROM tokens ORDER BY id", load_token, -1},
     {"workers", "SELECT * FROM workers ORDER BY id", load_worker, -1},
     {"verdicts", "SELECT * FROM verdicts ORDER BY worker, task", load_verdict, -1},
     {"jobs", "SELECT * FROM jobs ORDER BY id", load_job, -1},

@@ -3,7 +3,7 @@
 void state_init(struct state *s)
 {
     memset(s, 0, sizeof(*s));
-    s->next_worker = s->next_job = s->next_task = s->next_module = 1;
+    s->next_worker = s->next_job = s->next_task = s->next_module = s->next_token = 1;
 }
 
 void state_release(struct state *s)
@@ -17,6 +17,8 @@ void state_release(struct state *s)
     mem_free((void *)s->workers);
     mem_free((void *)s->tasks);
     mem_free(s->jobs);
+    mem_free(s->tokens);
+    mem_free(s->tokens_gone.at);
     mem_free(s->workers_edited.at);
     mem_free(s->tasks_edited.at);
     mem_free(s->workers_gone.at);

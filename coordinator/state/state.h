@@ -1,6 +1,7 @@
 /* Everything the coordinator knows, in memory.
  *
- *   state ─┬─ worker  (joins, leaves, lost; holds at most one task)      worker.h
+ *   state ─┬─ token   (who may come in)                                  access.h
+ *          ├─ worker  (joins, leaves, lost; holds at most one task)      worker.h
  *          ├─ task ── contribution                                       task.h
  *          └─ job ─┬─ shard, class        the dataset                    job.h
  *                  ├─ score, row          what partitioning and evaluation found
@@ -16,6 +17,7 @@
 #ifndef COORDINATOR_STATE_H
 #define COORDINATOR_STATE_H
 
+#include "coordinator/state/access.h"
 #include "coordinator/state/job.h"
 #include "coordinator/state/task.h"
 #include "coordinator/state/worker.h"
@@ -35,10 +37,13 @@ struct state {
     size_t n_jobs, cap_jobs;
     const struct task **tasks;
     size_t n_tasks, cap_tasks;
-    size_t n_open;                                          /* tasks that are open */
-    uint64_t next_worker, next_job, next_task, next_module; /* saved with the rows */
+    struct token_rec *tokens;
+    size_t n_tokens;
+    size_t n_open; /* tasks that are open */
+    /* Saved with the rows. */
+    uint64_t next_worker, next_job, next_task, next_module, next_token;
     /* (m) What persist_changes() has to look at. */
-    struct marks workers_edited, tasks_edited, workers_gone, tasks_gone, jobs_gone;
+    struct marks workers_edited, tasks_edited, workers_gone, tasks_gone, jobs_gone, tokens_gone;
     struct row_mark counters;
 };
 

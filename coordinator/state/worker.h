@@ -62,6 +62,10 @@ struct worker {
     uint64_t bytes[4];      /* control up, down, data up, down: since it first joined */
     uint64_t bytes_seen[4]; /* (m) last counters of this process */
     int64_t joined_unix_ms;
+    bool has_key;             /* else it has come with releases before keys only */
+    uint8_t key[32];          /* fingerprint of its own */
+    uint64_t token_id;        /* that it first came with */
+    int64_t revoked_unix_ms;  /* 0: not */
     uint64_t task_id;         /* the lease it holds; 0: none */
     struct verdict *verdicts; /* to be told; up to APPLIED_MAX */
     unsigned n_verdicts;

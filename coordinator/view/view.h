@@ -24,6 +24,7 @@
 #include "common/base/base.h"
 #include "coordinator/job/draw.h"
 #include "coordinator/job/submit.h"
+#include "coordinator/job/tokens.h"
 #include "coordinator/state/event.h"
 #include "coordinator/state/state.h"
 
@@ -310,6 +311,26 @@ void view_each_worker(struct coordinator *co, view_worker_fn fn, void *arg);
 /* One worker; -ERR_NOTFOUND. */
 int view_worker(struct coordinator *co, uint64_t worker_id, struct view_worker *ret,
                 struct err *err);
+
+/* ---- who may come in ----------------------------------------------------- */
+
+struct view_token {
+    const struct token_rec *token;
+    const char *state; /* live ended revoked */
+    int64_t left_ms;   /* until its end; -1: it has none */
+    uint32_t workers_here;
+};
+
+typedef void (*view_token_fn)(void *arg, const struct view_token *t);
+/* In order of id. */
+void view_each_token(struct coordinator *co, view_token_fn fn, void *arg);
+/* See job/tokens.h. */
+int view_token_make(struct coordinator *co, const struct token_order *o, uint64_t *ret_id,
+                    char ret_text[TOKEN_STRING_MAX], struct err *err);
+/* holder: who asks. */
+int view_token_revoke(struct coordinator *co, uint64_t id, uint64_t holder, struct err *err);
+/* Cuts a worker for good. */
+int view_worker_revoke(struct coordinator *co, uint64_t worker_id, struct err *err);
 
 /* ---- commands ------------------------------------------------------------ */
 

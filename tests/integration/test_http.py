@@ -107,7 +107,13 @@ def test_every_documented_operation_answers_as_documented(api):
     modules = api.call("listModules").json()["items"]
     assert modules[0]["versions"][0]["version"] == 3
     api.call("recentLog")
-    api.call("joinCommand")
+    made = api.call("makeToken", 201, json={"role": "viewer", "name": "eye", "life_s": 60}).json()
+    tokens = api.call("listTokens").json()["items"]
+    assert [t["name"] for t in tokens] == ["worker.token", "user.token", "eye"]
+    api.call("makeToken", 409, json={"role": "viewer", "name": "eye"})
+    api.call("revokeToken", params={"id": made["id"]})
+    api.call("revokeToken", 409, params={"id": made["id"]})
+    assert "locked out" in error(api.call("revokeToken", 409, params={"id": tokens[1]["id"]}))
     blob = got["samples"][-1]["blob"]
     png = api.call("getBlob", params={"sha256": blob}).content
     assert png[:4] == b"\x89PNG" and hashlib.sha256(png).hexdigest() == blob
@@ -133,6 +139,7 @@ def test_every_documented_operation_answers_as_documented(api):
     assert api.call("cancelTask", params={"id": wanted}).json() == {"id": wanted, "state": "cancelled"}
     assert "already" in error(api.call("cancelTask", 409, params={"id": wanted}))
     assert api.call("getTask", params={"id": wanted}).json()["state"] == "cancelled"
+    api.call("revokeWorker", params={"id": status["workers"][0]["id"]})
     with api.swarm.get("/v1/events", stream=True) as stream:
         assert stream.headers["Content-Type"].startswith("text/event-stream")
         api.called.add(("events", 200))

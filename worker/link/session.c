@@ -182,6 +182,7 @@ int session_open(const struct session_options *o, struct session **ret, struct e
     s->retry = loop_timer_new(o->loop, on_retry, s);
     struct rpc_client_options rpc = {
         .token = &s->token,
+        .keys = o->keys,
         .build_id = SKERRY_VERSION,
         .max_body_bytes = FRAME_BODY_MAX, /* thousands of ranges with their tickets */
         .on_state = on_state,

@@ -23,6 +23,7 @@ struct session;
 struct session_options {
     struct loop *loop;
     const struct token *token; /* copied */
+    const struct keys *keys;   /* the worker's own, kept until close; NULL: none */
     const char *name;          /* strings are kept until close */
     const char *device;
     uint64_t memory_bytes;

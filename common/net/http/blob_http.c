@@ -40,12 +40,14 @@ static uint64_t now_s(void)
 }
 
 void blob_http_ticket(const struct blob_http *b, enum ticket_method method,
-                      const struct blob_id *id, uint64_t max_bytes, char ret_path[TICKET_PATH_MAX])
+                      const struct blob_id *id, uint64_t max_bytes, uint64_t holder,
+                      char ret_path[TICKET_PATH_MAX])
 {
     struct ticket t = {
         .method = method,
         .max_bytes = max_bytes,
         .expires_s = now_s() + TICKET_LIFE_S,
+        .holder = holder,
     };
     memcpy(t.sha256, id->sha256, sizeof(t.sha256));
     ticket_path(b->o.key, &t, ret_path);
@@ -55,7 +57,7 @@ static int check_ticket(const struct blob_http *b, struct http_request *r,
                         enum ticket_method method, const struct blob_id *id, struct ticket *ret,
                         struct err *err)
 {
-    static const char *const names[] = {"m", "max", "exp", "sig"};
+    static const char *const names[] = {"m", "max", "exp", "by", "sig"};
     char query[TICKET_PATH_MAX] = "";
     size_t len = 0;
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
@@ -68,8 +70,10 @@ static int check_ticket(const struct blob_http *b, struct http_request *r,
         len += (size_t)n;
     }
     int rc = ticket_check(b->o.key, method, id->sha256, query, now_s(), ret, err);
+    if (rc == 0 && b->o.holds && !b->o.holds(b->o.arg, ret->holder))
+        rc = err_set(err, -ERR_AUTH, "whom this ticket was given to has been revoked");
     if (rc == 0)
-        http_request_trust(r);
+        http_request_trust(r, ret->holder);
     return rc;
 }
 
@@ -92,7 +96,8 @@ static void get(void *arg, struct http_request *r)
     int fd;
     uint64_t size;
     int rc = read_id(r, &id, &err);
-    if (rc == 0 && !(http_request_role(r) & b->o.roles))
+    const unsigned role = http_request_role(r);
+    if (rc == 0 && !(role && b->o.may_get && b->o.may_get(b->o.arg, role, &id)))
         rc = check_ticket(b, r, TICKET_GET, &id, &t, &err);
     if (rc == 0)
         rc = b->o.store->ops->get(b->o.store, &id, &fd, &size, &err);

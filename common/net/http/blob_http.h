@@ -27,7 +27,10 @@ struct blob_http_options {
     struct blobstore *store;       /* kept until close */
     struct pool *pool;             /* commits run here; kept until close */
     uint8_t key[TICKET_KEY_BYTES]; /* signs tickets */
-    unsigned roles;                /* that may GET any blob without a ticket */
+    /* May this role GET this blob without a ticket?  NULL: nobody. */
+    bool (*may_get)(void *arg, unsigned role, const struct blob_id *id);
+    /* Does the holder of a ticket still count?  NULL: for as long as the ticket. */
+    bool (*holds)(void *arg, uint64_t holder);
     /* After a PUT became durable (may be NULL). */
     void (*on_stored)(void *arg, const struct blob_id *id, uint64_t size);
     /* When a GET begins to be answered, ranges count whole (may be NULL). */
@@ -42,9 +45,10 @@ int blob_http_open(struct http_server *server, const struct blob_http_options *o
 void blob_http_close(struct blob_http *b); /* accepts NULL */
 
 /* Path with query (append it to token_http_url()) of a ticket valid for
- * TICKET_LIFE_S. */
+ * TICKET_LIFE_S, as long as its holder counts. */
 void blob_http_ticket(const struct blob_http *b, enum ticket_method method,
-                      const struct blob_id *id, uint64_t max_bytes, char ret_path[TICKET_PATH_MAX]);
+                      const struct blob_id *id, uint64_t max_bytes, uint64_t holder,
+                      char ret_path[TICKET_PATH_MAX]);
 
 struct blob_http_counters {
     uint64_t bytes_in, bytes_out; /* blob bytes; requests served for GET count whole */

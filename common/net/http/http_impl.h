@@ -49,6 +49,7 @@ struct http_conn {
     int fd;
     uint64_t waiting_since_ms; /* for a request's headers; 0: not waiting */
     unsigned requests;
+    uint64_t holder; /* who has asked last; 0: nobody that is known */
 };
 
 struct http_request {
@@ -65,7 +66,8 @@ struct http_request {
     } params[HTTP_PARAMS_MAX];
     unsigned param_count;
     unsigned role;
-    bool by_cookie; /* the role is a session's */
+    uint64_t holder; /* of the role */
+    bool by_cookie;  /* the role is a session's */
     struct buf body;
     void *sink;
     bool sink_open;

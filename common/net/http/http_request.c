@@ -100,11 +100,11 @@ static void learn_role(struct http_request *r)
     if (!o->authenticate)
         return;
     if (header && strncasecmp(header, "Bearer ", 7) == 0) {
-        r->role = o->authenticate(o->arg, header + 7);
+        r->role = o->authenticate(o->arg, header + 7, &r->holder);
     } else if (query) {
-        r->role = o->authenticate(o->arg, query);
+        r->role = o->authenticate(o->arg, query, &r->holder);
     } else if (cookie && o->session) {
-        r->role = o->session(o->arg, cookie);
+        r->role = o->session(o->arg, cookie, &r->holder);
         r->by_cookie = r->role != 0;
     }
 }
@@ -150,7 +150,7 @@ int http_request_route(struct http_request *r)
     }
     learn_role(r);
     if (r->role)
-        http_request_trust(r);
+        http_request_trust(r, r->holder);
     buf_init(&r->body, r->route->max_body);
     if (r->by_cookie && !only_reads(r) && !is_from_us(r)) {
         http_reply_error(r, 403, "forbidden",
@@ -218,10 +218,17 @@ unsigned http_request_role(const struct http_request *r)
     return r->role;
 }
 
-void http_request_trust(struct http_request *r)
+uint64_t http_request_holder(const struct http_request *r)
 {
-    if (r->conn)
-        strangers_drop(&r->server->strangers, &r->conn->stranger);
+    return r->holder;
+}
+
+void http_request_trust(struct http_request *r, uint64_t holder)
+{
+    if (!r->conn)
+        return;
+    r->conn->holder = holder;
+    strangers_drop(&r->server->strangers, &r->conn->stranger);
 }
 
 void *http_request_sink(const struct http_request *r)

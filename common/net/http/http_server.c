@@ -473,6 +473,15 @@ static void wake_all(struct http_server *s)
     }
 }
 
+void http_server_cut(struct http_server *s, uint64_t holder)
+{
+    for (struct list *l = s->conns.next; l != &s->conns; l = l->next) {
+        const struct http_conn *n = list_entry(l, struct http_conn, link);
+        if (n->holder == holder)
+            (void)shutdown(n->fd, SHUT_RDWR); /* libmicrohttpd sees it and closes */
+    }
+}
+
 void http_server_close(struct http_server *s)
 {
     if (!s)

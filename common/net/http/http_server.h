@@ -8,7 +8,7 @@
  *             return;                              // answered with 400
  *         http_reply_json(req, 200, json_pack("{s:I}", "id", id));
  *     }
- *     { "GET", "/v1/jobs/{id}", TOKEN_ROLE_USER, 0, get_job }
+ *     { "GET", "/v1/jobs/{id}", TOKEN_ROLE_OPERATOR, 0, get_job }
  *
  * Everything runs on the loop thread.  A handler is called when the whole body
  * is there (at most max_body) and must end the request by exactly one
@@ -68,12 +68,12 @@ struct http_server_options {
     uint32_t idle_ms;         /* without a byte in or out [30 s] */
     size_t max_stream_bytes;  /* queued per stream before it is cut [256 KiB] */
     uint32_t ping_ms;         /* comment line to silent event streams [10 s] */
-    /* Role mask of a presented bearer text; 0: nobody.  See
-     * token_bearer_matches().  NULL: every route with roles is refused. */
-    unsigned (*authenticate)(void *arg, const char *presented);
+    /* Role of a presented bearer text, and a number for its holder; 0: nobody.  See
+     * token_bearer_read().  NULL: every route with roles is refused. */
+    unsigned (*authenticate)(void *arg, const char *presented, uint64_t *ret_holder);
     /* The same of the cookie `skerry`.  What changes anything is refused with 403 unless a page of
      * this server asks (Sec-Fetch-Site, else Origin).  NULL: cookies count for nothing. */
-    unsigned (*session)(void *arg, const char *cookie);
+    unsigned (*session)(void *arg, const char *cookie, uint64_t *ret_holder);
     void *arg;
 };
 
@@ -84,6 +84,9 @@ uint16_t http_server_port(const struct http_server *s);
 
 /* Adds routes (kept until close).  The first that matches wins. */
 void http_server_routes(struct http_server *s, const struct http_route *routes, unsigned count);
+
+/* Cuts the connections that a holder has asked on last, with what is under way on them. */
+void http_server_cut(struct http_server *s, uint64_t holder);
 
 /* Cuts all connections.  Deferred requests must have been answered before. */
 void http_server_close(struct http_server *s); /* accepts NULL */
@@ -104,11 +107,12 @@ const char *http_request_header(const struct http_request *r, const char *name);
 const char *http_request_cookie(const struct http_request *r); /* `skerry`; NULL: absent */
 const void *http_request_body(const struct http_request *r, size_t *ret_len);
 unsigned http_request_role(const struct http_request *r);
-void *http_request_sink(const struct http_request *r); /* of an upload, NULL else */
+uint64_t http_request_holder(const struct http_request *r); /* of the role; 0: none */
+void *http_request_sink(const struct http_request *r);      /* of an upload, NULL else */
 
 /* The request was allowed by other means than a token (a ticket): its connection is no stranger's,
- * and does not make room for others. */
-void http_request_trust(struct http_request *r);
+ * and does not make room for others.  It is its holder's. */
+void http_request_trust(struct http_request *r, uint64_t holder);
 
 /* Whole-number parameter; answers 400 and returns negative when it is none.
  * The query variant returns `fallback` when absent. */

@@ -32,8 +32,12 @@ async function get(path) {
 
 const getJson = async (path) => (await get(path)).json();
 
+// Each has a token of its own, for newcomers of one day.
 async function joinCommand() {
-  return (await getJson('/v1/join')).command;
+  const answer = await fetch('/v1/tokens', {method: 'POST', headers: {'Content-Type': 'application/json'},
+    body: JSON.stringify({role: 'worker', life_s: 24 * 3600})});
+  if (!answer.ok) throw new Error((await answer.json()).error.message);
+  return `echo ${(await answer.json()).token} | workerd --join -`;
 }
 
 // ---- reading ----

@@ -339,7 +339,7 @@ export function welcome(status, joinCommand) {
   card.hidden = status.jobs.length > 0;
   if (card.hidden || $('welcome-steps').firstChild) return;
   $('welcome-steps').append(
-    el('li', {}, el('div', {}, el('strong', {}, 'Add workers'), ' on every machine that shall compute. The command holds a secret.',
+    el('li', {}, el('div', {}, el('strong', {}, 'Add workers'), ' on every machine that shall compute. The command holds a secret; newcomers may use it for a day.',
       command('workerd --join …', joinCommand))),
     el('li', {}, el('div', {}, el('strong', {}, 'Write a job file'), ': what to train, on which images, for how many rounds.',
       command('skerry submit --help'))),

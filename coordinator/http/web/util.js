@@ -125,13 +125,21 @@ export function clock(iso) {
 export function command(shown, text) {
   const button = el('button', {type: 'button', onclick: copy}, 'Copy');
   async function copy() {
+    const code = button.previousSibling;
+    let line = text || shown;
     try {
-      await navigator.clipboard.writeText(typeof text === 'function' ? await text() : text || shown);
+      if (typeof text === 'function') line = await text();
+    } catch (error) {
+      code.textContent = error.message;
+      button.hidden = true;
+      return;
+    }
+    try {
+      await navigator.clipboard.writeText(line);
       button.textContent = 'Copied';
     } catch {
       // No clipboard on plain HTTP: show it, selected, to be copied by hand.
-      const code = button.previousSibling;
-      code.textContent = typeof text === 'function' ? await text() : text || shown;
+      code.textContent = line;
       getSelection().selectAllChildren(code);
       button.textContent = 'Select';
     }

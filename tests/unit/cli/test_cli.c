@@ -13,7 +13,7 @@
 
 #include "cli/cli.h"
 #include "common/base/file.h"
-#include "common/net/token.h"
+#include "common/net/token_source.h"
 
 static char dir[64];
 
@@ -138,26 +138,26 @@ static void a_token_is_a_word_or_a_file(void **state)
     char text[TOKEN_STRING_MAX], at[TOKEN_STRING_MAX + 1];
     struct token t;
     struct err err = {0};
-    make_token(TOKEN_ROLE_USER, text);
-    assert_int_equal(cli_token(text, &t, &err), 0);
+    make_token(TOKEN_ROLE_OPERATOR, text);
+    assert_int_equal(token_source_read(text, &t, &err), 0);
     assert_int_equal(t.http_port, 7001);
     char *path = write_text("mine", text);
     t = (struct token){0};
-    assert_int_equal(cli_token(path, &t, &err), 0);
-    assert_int_equal(t.role, TOKEN_ROLE_USER);
+    assert_int_equal(token_source_read(path, &t, &err), 0);
+    assert_int_equal(t.role, TOKEN_ROLE_OPERATOR);
     (void)snprintf(at, sizeof at, "@%s", path);
     t = (struct token){0};
-    assert_int_equal(cli_token(at, &t, &err), 0);
+    assert_int_equal(token_source_read(at, &t, &err), 0);
     assert_int_equal(t.http_port, 7001);
     mem_free(path);
 
     path = file_join(dir, "absent");
-    assert_int_equal(cli_token(path, &t, &err), -ENOENT);
+    assert_int_equal(token_source_read(path, &t, &err), -ENOENT);
     assert_non_null(strstr(err.msg, "reading the token"));
     mem_free(path);
     path = write_text("bad", "not a token at all");
     err = (struct err){0};
-    assert_true(cli_token(path, &t, &err) < 0);
+    assert_true(token_source_read(path, &t, &err) < 0);
     assert_int_equal(strncmp(err.msg, path, strlen(path)), 0); /* the file is named */
     mem_free(path);
 }
@@ -168,22 +168,25 @@ static void only_a_users_token_connects(void **state)
     struct err err = {0};
     struct cli cli = {0};
     assert_int_equal(cli_connect(&cli, &err), -ERR_AUTH);
-    assert_non_null(strstr(err.msg, "no coordinator is known here; run `skerry login TOKEN`"));
+    assert_non_null(strstr(err.msg, "no coordinator is known here; run `skerry login @FILE`"));
     make_token(TOKEN_ROLE_WORKER, text);
     cli.token = text;
     assert_int_equal(cli_connect(&cli, &err), -ERR_AUTH);
     assert_non_null(strstr(err.msg, "this is a worker's token"));
     assert_null(cli.http);
+    assert_int_equal(strspn(text, "x"), strlen(text)); /* it stood in argv, where others read it */
+    make_token(TOKEN_ROLE_WORKER, text);
     /* What is given stands before what the environment says. */
     setenv("SKERRY_TOKEN", text, 1);
     char user[TOKEN_STRING_MAX];
-    make_token(TOKEN_ROLE_USER, user);
+    make_token(TOKEN_ROLE_OPERATOR, user);
     cli.token = user;
     assert_int_equal(cli_connect(&cli, &err), 0);
     cli_close(&cli);
     assert_null(cli.http);
     cli.token = NULL;
     assert_int_equal(cli_connect(&cli, &err), -ERR_AUTH);
+    make_token(TOKEN_ROLE_OPERATOR, user);
     setenv("SKERRY_TOKEN", user, 1);
     assert_int_equal(cli_connect(&cli, &err), 0);
     cli_close(&cli);

@@ -80,7 +80,7 @@ static void connect_to(struct script *s, struct cli *cli, const char *const *ans
                       .rpc_port = 1,
                       .http_port = ntohs(a.sin_port),
                       .http_plain = true,
-                      .role = TOKEN_ROLE_USER};
+                      .role = TOKEN_ROLE_OPERATOR};
     if (token_format(&t, text, &err) < 0)
         fail_msg("%s", err.msg);
     cli->token = text;

@@ -23,6 +23,8 @@ static struct {
     uint32_t last_label;
     double guidance;
     int ema;
+    struct token_order order; /* its name is gone by now */
+    uint64_t revoked, holder;
     int fail; /* commands return this, if negative */
 } fake;
 
@@ -300,6 +302,40 @@ int view_sample_request(struct coordinator *co, uint64_t job_id, const struct dr
     fake.ema = r->ema;
     *ret_task = 4;
     return command(err);
+}
+
+static const struct token_rec tokens[] = {
+    {.id = 1, .name = "worker.token", .role = TOKEN_ROLE_WORKER, .uses = 3},
+    {.id = 2, .name = "spot", .role = TOKEN_ROLE_WORKER, .uses_max = 9, .workers_max = 4},
+};
+
+void view_each_token(struct coordinator *co, view_token_fn fn, void *arg)
+{
+    struct view_token v = {&tokens[0], "live", -1, 2};
+    fn(arg, &v);
+    v = (struct view_token){&tokens[1], "ended", 0, 0};
+    fn(arg, &v);
+}
+
+int view_token_make(struct coordinator *co, const struct token_order *o, uint64_t *ret_id,
+                    char ret_text[TOKEN_STRING_MAX], struct err *err)
+{
+    fake.order = *o;
+    *ret_id = 3;
+    (void)str_copy(ret_text, TOKEN_STRING_MAX, "skerry1.new");
+    return fake.fail < 0 ? err_set(err, fake.fail, "the token was refused") : 0;
+}
+
+int view_token_revoke(struct coordinator *co, uint64_t id, uint64_t holder, struct err *err)
+{
+    fake.revoked = id;
+    fake.holder = holder;
+    return id > 2 ? err_set(err, -ERR_NOTFOUND, "no such token") : 0;
+}
+
+int view_worker_revoke(struct coordinator *co, uint64_t worker_id, struct err *err)
+{
+    return worker_id != 3 ? err_set(err, -ERR_NOTFOUND, "no such worker") : 0;
 }
 
 int view_worker_drain(struct coordinator *co, uint64_t worker_id, struct err *err)

@@ -24,10 +24,13 @@
 
 struct fake {
     struct rpc_client *rpc;
+    const struct token *token; /* NULL: the coordinator's first */
+    const struct keys *keys;   /* NULL: of a release before keys */
     uint8_t instance[16], identity[16];
     uint64_t id;
     Skerry__V1__AssignReply *assigned; /* holds the task below */
     Skerry__V1__Task *task;
+    char refused[512]; /* for good, and why */
     /* of the call in flight */
     bool done;
     int code;
@@ -162,17 +165,36 @@ static inline int call(struct rig *r, struct fake *w, uint16_t method, const voi
 #define CALL(r, w, NAME, name, msg)                                                                \
     call(r, w, SKERRY__V1__METHOD__METHOD_##NAME, msg, &skerry__v1__##name##_reply__descriptor)
 
+static inline void on_state(void *arg, enum rpc_state state, const struct err *why)
+{
+    struct fake *w = arg;
+    if (state == RPC_FAILED)
+        (void)str_copy(w->refused, sizeof(w->refused), why->msg);
+}
+
 static inline void dial(struct rig *r, struct fake *w)
 {
     struct err err = {0};
-    const struct rpc_client_options o = {
-        .token = &r->co->worker_token, .build_id = SKERRY_VERSION, .max_body_bytes = 1u << 20};
+    const struct rpc_client_options o = {.token = w->token ? w->token : &r->co->worker_token,
+                                         .keys = w->keys,
+                                         .build_id = SKERRY_VERSION,
+                                         .max_body_bytes = 1u << 20,
+                                         .on_state = on_state,
+                                         .arg = w};
     uint64_t until = clock_now_ms() + DEADLINE_MS;
+    w->refused[0] = '\0';
     assert_int_equal(rpc_client_open(r->loop, &o, &w->rpc, &err), 0);
-    while (rpc_client_state(w->rpc) != RPC_CONNECTED) {
+    while (rpc_client_state(w->rpc) != RPC_CONNECTED && w->refused[0] == '\0') {
         assert_true(clock_now_ms() < until);
         loop_turn(r->loop, true);
     }
+}
+
+/* A new connection: as after a restart of the worker. */
+static inline void hang_up(struct fake *w)
+{
+    rpc_client_close(w->rpc);
+    w->rpc = NULL;
 }
 
 static inline int join(struct rig *r, struct fake *w, const char *version)

@@ -89,7 +89,7 @@ static int begin(void **state)
     p.deadline_ms = TEST_DEADLINE_MS;
     p.server.reads = p.client.reads = true;
     if (conn_tls_server(p.t.keys, &p.server_tls, &err) < 0 ||
-        conn_tls_client(&p.client_tls, &err) < 0)
+        conn_tls_client(NULL, &p.client_tls, &err) < 0)
         return -1;
     (void)uv_tcp_init(loop_uv(p.t.loop), &p.listener);
     if (uv_tcp_bind(&p.listener, (struct sockaddr *)&a, 0) < 0 ||

@@ -23,6 +23,7 @@ typedef Skerry__Envelope__V1__Error Message;
 
 struct world {
     struct net_test t;
+    struct keys *client_keys; /* NULL: it has none */
     struct rpc_server *server;
     struct rpc_client *client;
     struct token token;
@@ -75,7 +76,7 @@ static const struct rpc_method methods[] = {
     {METHOD_ECHO, "echo", MESSAGE, TOKEN_ROLE_WORKER, on_echo},
     {METHOD_LATER, "later", MESSAGE, TOKEN_ROLE_WORKER, on_later},
     {METHOD_BIG, "big", MESSAGE, TOKEN_ROLE_WORKER, on_big},
-    {METHOD_FORBIDDEN, "user only", MESSAGE, TOKEN_ROLE_USER, on_echo},
+    {METHOD_FORBIDDEN, "user only", MESSAGE, TOKEN_ROLE_OPERATOR, on_echo},
 };
 
 static void on_open(void *arg, struct rpc_peer *peer)
@@ -128,15 +129,25 @@ static int call(struct world *w, uint16_t method, uint32_t number, uint32_t dead
 
 /* ---- set-up ---- */
 
-static struct rpc_server_options server_options(struct world *w, struct rpc_secret *secret)
+static unsigned authenticate(void *arg, const struct rpc_claim *c, uint64_t *ret_token,
+                             struct err *err)
 {
-    *secret = (struct rpc_secret){.role = TOKEN_ROLE_WORKER};
-    memset(secret->secret, 7, sizeof(secret->secret));
+    uint8_t secret[KEYS_SECRET_BYTES];
+    memset(secret, 7, sizeof(secret));
+    if (rpc_claim_proves(c, secret)) {
+        *ret_token = 11;
+        return TOKEN_ROLE_WORKER;
+    }
+    (void)err_set(err, -ERR_AUTH, "the token's secret is not one of this server");
+    return TOKEN_ROLE_NONE;
+}
+
+static struct rpc_server_options server_options(struct world *w)
+{
     return (struct rpc_server_options){
         .host = "127.0.0.1",
         .keys = w->t.keys,
-        .secrets = secret,
-        .secret_count = 1,
+        .authenticate = authenticate,
         .methods = methods,
         .method_count = sizeof(methods) / sizeof(methods[0]),
         .build_id = "test-server",
@@ -161,6 +172,7 @@ static void open_server(struct world *w, const struct rpc_server_options *o)
 static void open_client(struct world *w)
 {
     struct rpc_client_options o = {.token = &w->token,
+                                   .keys = w->client_keys,
                                    .build_id = "test-client",
                                    .backoff_min_ms = 1,
                                    .backoff_max_ms = 20,
@@ -172,9 +184,8 @@ static void open_client(struct world *w)
 static struct world *start(bool connect)
 {
     struct world *w = mem_alloc(sizeof(*w));
-    struct rpc_secret secret;
     net_test_init(&w->t);
-    struct rpc_server_options o = server_options(w, &secret);
+    struct rpc_server_options o = server_options(w);
     open_server(w, &o);
     if (connect) {
         open_client(w);
@@ -210,6 +221,28 @@ static void test_handshake(void **state)
     struct rpc_counters at_server = rpc_server_counters(w->server);
     assert_true(at_client.bytes_out > 0 && at_client.bytes_out == at_server.bytes_in);
     assert_int_equal(at_client.bytes_in, at_server.bytes_out);
+    stop(w);
+}
+
+/* A client's key is known to the server when it has one, and proved by TLS. */
+static void test_key(void **state)
+{
+    struct world *w = start(true);
+    struct err err = {0};
+    WAIT_FOR(&w->t, w->opened == 1);
+    assert_null(rpc_peer_key(w->peer));
+    assert_int_equal(rpc_peer_token(w->peer), 11);
+    stop(w);
+
+    w = start(false);
+    char *dir = file_join(w->t.dir, "client");
+    assert_int_equal(file_mkdirs(dir, 0700, &err), 0);
+    assert_int_equal(keys_open(dir, &w->client_keys, &err), 0);
+    open_client(w);
+    WAIT_FOR(&w->t, w->opened == 1);
+    assert_memory_equal(rpc_peer_key(w->peer), keys_pin(w->client_keys), KEYS_PIN_BYTES);
+    keys_free(w->client_keys);
+    mem_free(dir);
     stop(w);
 }
 
@@ -253,9 +286,8 @@ static void test_wrong_cluster(void **state)
 static void test_wrong_version(void **state)
 {
     struct world *w = mem_alloc(sizeof(*w));
-    struct rpc_secret secret;
     net_test_init(&w->t);
-    struct rpc_server_options o = server_options(w, &secret);
+    struct rpc_server_options o = server_options(w);
     o.min_version = 7;
     o.max_version = 9;
     open_server(w, &o);
@@ -305,9 +337,8 @@ static void test_garbage(void **state)
 static void test_handshake_deadline(void **state)
 {
     struct world *w = mem_alloc(sizeof(*w));
-    struct rpc_secret secret;
     net_test_init(&w->t);
-    struct rpc_server_options o = server_options(w, &secret);
+    struct rpc_server_options o = server_options(w);
     o.handshake_ms = 30;
     open_server(w, &o);
     expect_cut(w, "", 0); /* connects and says nothing */
@@ -317,9 +348,8 @@ static void test_handshake_deadline(void **state)
 static void test_max_connections(void **state)
 {
     struct world *w = mem_alloc(sizeof(*w));
-    struct rpc_secret secret;
     net_test_init(&w->t);
-    struct rpc_server_options o = server_options(w, &secret);
+    struct rpc_server_options o = server_options(w);
     o.max_connections = 1;
     open_server(w, &o);
     open_client(w);
@@ -337,10 +367,9 @@ static void test_strangers(void **state)
 {
     enum { FLOOD = 64, PLACES = 8 };
     struct world *w = mem_alloc(sizeof(*w));
-    struct rpc_secret secret;
     int fds[FLOOD];
     net_test_init(&w->t);
-    struct rpc_server_options o = server_options(w, &secret);
+    struct rpc_server_options o = server_options(w);
     o.max_connections = o.max_strangers = PLACES;
     open_server(w, &o);
     open_client(w);
@@ -531,8 +560,7 @@ static void test_server_restart(void **state)
 {
     struct world *w = start(true);
     WAIT_FOR(&w->t, w->opened == 1);
-    struct rpc_secret secret;
-    struct rpc_server_options o = server_options(w, &secret);
+    struct rpc_server_options o = server_options(w);
     o.port = rpc_server_port(w->server);
     rpc_server_close(w->server);
     assert_int_equal(w->closed, 1);
@@ -547,8 +575,7 @@ static void test_standstill(void **state)
 {
     enum { IDLE_MS = 300 };
     struct world *w = start(false);
-    struct rpc_secret secret;
-    struct rpc_server_options o = server_options(w, &secret);
+    struct rpc_server_options o = server_options(w);
     rpc_server_close(w->server);
     o.idle_ms = IDLE_MS;
     open_server(w, &o);
@@ -586,10 +613,9 @@ static void test_dials_on(void **state)
 static void test_port_in_use(void **state)
 {
     struct world *w = start(false);
-    struct rpc_secret secret;
     struct err err = {0};
     struct rpc_server *other = NULL;
-    struct rpc_server_options o = server_options(w, &secret);
+    struct rpc_server_options o = server_options(w);
     o.port = rpc_server_port(w->server);
     assert_int_equal(rpc_server_open(w->t.loop, &o, &other, &err), -EADDRINUSE);
     assert_non_null(strstr(err.msg, "in use"));
@@ -613,6 +639,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_handshake),
+        cmocka_unit_test(test_key),
         cmocka_unit_test(test_wrong_pin),
         cmocka_unit_test(test_wrong_secret),
         cmocka_unit_test(test_wrong_cluster),

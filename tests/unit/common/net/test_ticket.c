@@ -6,7 +6,8 @@
 static void test_ticket(void **state)
 {
     uint8_t key[TICKET_KEY_BYTES] = {1}, other_key[TICKET_KEY_BYTES] = {2};
-    struct ticket t = {.method = TICKET_PUT, .max_bytes = 12345, .expires_s = 1000}, got;
+    struct ticket t = {.method = TICKET_PUT, .max_bytes = 12345, .expires_s = 1000, .holder = 77},
+                  got;
     char path[TICKET_PATH_MAX];
     struct err err = {0};
     memset(t.sha256, 0xab, 32);
@@ -15,6 +16,7 @@ static void test_ticket(void **state)
     char *query = strchr(path, '?') + 1;
     assert_int_equal(ticket_check(key, TICKET_PUT, t.sha256, query, 999, &got, &err), 0);
     assert_int_equal(got.max_bytes, 12345);
+    assert_int_equal(got.holder, 77);
     assert_int_equal(ticket_check(key, TICKET_PUT, t.sha256, query, 1000, &got, &err), -ERR_AUTH);
     assert_non_null(strstr(err.msg, "expired"));
     assert_int_equal(ticket_check(key, TICKET_GET, t.sha256, query, 1, &got, &err), -ERR_AUTH);

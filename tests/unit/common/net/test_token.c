@@ -87,12 +87,35 @@ static void test_bearer(void **state)
     char text[TOKEN_STRING_MAX], bearer[TOKEN_BEARER_MAX];
     token_bearer(t.secret, bearer);
     assert_int_equal(token_format(&t, text, NULL), 0);
-    assert_true(token_bearer_matches(t.secret, bearer));
-    assert_true(token_bearer_matches(t.secret, text));
-    assert_false(token_bearer_matches(t.pin, bearer));
-    assert_false(token_bearer_matches(t.secret, ""));
+    for (int whole = 0; whole < 2; whole++) {
+        uint8_t secret[KEYS_SECRET_BYTES] = {0};
+        assert_int_equal(token_bearer_read(whole ? text : bearer, secret), 0);
+        assert_memory_equal(secret, t.secret, sizeof(secret));
+    }
+    uint8_t kept[KEYS_SECRET_BYTES] = {42}, as_was[KEYS_SECRET_BYTES] = {42};
+    assert_int_equal(token_bearer_read("", kept), -ERR_FORMAT);
     bearer[42] = '\0';
-    assert_false(token_bearer_matches(t.secret, bearer));
+    assert_int_equal(token_bearer_read(bearer, kept), -ERR_FORMAT);
+    text[20] = '\0';
+    assert_int_equal(token_bearer_read(text, kept), -ERR_FORMAT);
+    assert_memory_equal(kept, as_was, sizeof(kept));
+}
+
+static void test_roles(void **state)
+{
+    static const enum token_role roles[] = {TOKEN_ROLE_WORKER, TOKEN_ROLE_OPERATOR,
+                                            TOKEN_ROLE_VIEWER};
+    for (size_t i = 0; i < 3; i++) {
+        struct token t = sample_token(), got;
+        char text[TOKEN_STRING_MAX];
+        t.role = roles[i];
+        assert_int_equal(token_format(&t, text, NULL), 0);
+        assert_int_equal(token_parse(text, &got, NULL), 0);
+        assert_int_equal(got.role, roles[i]);
+        assert_int_equal(token_role_parse(token_role_name(roles[i])), roles[i]);
+    }
+    assert_int_equal(token_role_parse("root"), TOKEN_ROLE_NONE);
+    assert_string_equal(token_role_name(TOKEN_ROLE_NONE), "");
 }
 
 int main(void)
@@ -101,6 +124,7 @@ int main(void)
         cmocka_unit_test(test_token),
         cmocka_unit_test(test_bad_tokens),
         cmocka_unit_test(test_bearer),
+        cmocka_unit_test(test_roles),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

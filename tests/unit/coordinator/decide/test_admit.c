@@ -15,7 +15,13 @@
 
 static void test_admit_join(void **state)
 {
-    const struct admit_join good = {3, 1024, false, false, false, "1.0", "1.0", 16, 16, 5};
+    const struct admit_join good = {.workers = 3,
+                                    .workers_max = 1024,
+                                    .version = "1.4.2",
+                                    .our_version = "1.5.0",
+                                    .instance_len = 16,
+                                    .identity_len = 16,
+                                    .name_len = 5};
     struct {
         const char *name;
         struct admit_join in;
@@ -25,15 +31,25 @@ static void test_admit_join(void **state)
         {"good", good, 0, ""},
         {"short identity", good, -EINVAL, "16 bytes"},
         {"long name", good, -EINVAL, "64 bytes"},
-        {"version", good, -ERR_VERSION, "'0.9'"},
+        {"two releases ago", good, -EAGAIN, "'1.3.9', the coordinator is '1.5.0'"},
         {"twin", good, -EBUSY, "--work-dir"},
         {"reconnect", good, 0, ""},
         {"full", good, -EAGAIN, "1024 places"},
         {"full but known", good, 0, ""},
+        {"the next release", good, 0, ""},
+        {"two releases ahead", good, -EAGAIN, "upgrade the coordinator"},
+        {"another age", good, -EAGAIN, "upgrade the worker"},
+        {"no release", good, -EAGAIN, "'main'"},
+        {"another's identity", good, -ERR_AUTH, "another key"},
     };
     cases[1].in.identity_len = 15;
     cases[2].in.name_len = 65;
-    cases[3].in.version = "0.9";
+    cases[3].in.version = "1.3.9";
+    cases[8].in.version = "1.6";
+    cases[9].in.version = "1.7.0";
+    cases[10].in.version = "0.5.0";
+    cases[11].in.version = "main";
+    cases[12].in.other_key = true;
     cases[4].in.twin_here = true;
     cases[5].in.twin_here = cases[5].in.same_instance = true;
     cases[6].in.workers = cases[7].in.workers = 1024;
@@ -41,6 +57,51 @@ static void test_admit_join(void **state)
     for (size_t i = 0; i < N(cases); i++) {
         char reason[ADMIT_REASON_MAX];
         if (admit_join(&cases[i].in, reason) != cases[i].rc)
+            fail_msg("%s: wrong code, reason '%s'", cases[i].name, reason);
+        expect_text(cases[i].name, reason, cases[i].reason);
+    }
+}
+
+static void test_admit_token(void **state)
+{
+    const struct admit_token good = {.name = "spot",
+                                     .now_unix_ms = 5000,
+                                     .ends_unix_ms = 5001,
+                                     .is_new = true,
+                                     .uses = 3,
+                                     .uses_max = 4,
+                                     .workers_here = 1,
+                                     .workers_max = 2};
+    struct {
+        const char *name;
+        struct admit_token in;
+        int rc;
+        const char *reason;
+    } cases[] = {
+        {"good", good, 0, ""},
+        {"revoked", good, -ERR_AUTH, "'spot' was revoked"},
+        {"revoked and known", good, -ERR_AUTH, "'spot' was revoked"},
+        {"at its end", good, -ERR_AUTH, "'spot' ended 0 s ago"},
+        {"past its end, known", good, 0, ""},
+        {"without an end", good, 0, ""},
+        {"used up", good, -ERR_AUTH, "used up, by 4 workers"},
+        {"used up, known", good, 0, ""},
+        {"any number of uses", good, 0, ""},
+        {"too many here", good, -EAGAIN, "2 workers of the token 'spot' are here, it allows 2"},
+        {"too many here, known", good, -EAGAIN, "allows 2"},
+        {"any number here", good, 0, ""},
+    };
+    cases[1].in.revoked = cases[2].in.revoked = true;
+    cases[3].in.now_unix_ms = cases[4].in.now_unix_ms = 5001;
+    cases[5].in.ends_unix_ms = 0;
+    cases[6].in.uses = cases[7].in.uses = cases[8].in.uses = 4;
+    cases[8].in.uses_max = 0;
+    cases[9].in.workers_here = cases[10].in.workers_here = cases[11].in.workers_here = 2;
+    cases[11].in.workers_max = 0;
+    cases[2].in.is_new = cases[4].in.is_new = cases[7].in.is_new = cases[10].in.is_new = false;
+    for (size_t i = 0; i < N(cases); i++) {
+        char reason[ADMIT_REASON_MAX];
+        if (admit_token(&cases[i].in, reason) != cases[i].rc)
             fail_msg("%s: wrong code, reason '%s'", cases[i].name, reason);
         expect_text(cases[i].name, reason, cases[i].reason);
     }
@@ -81,6 +142,7 @@ static void test_quarantine_grows(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_admit_token),
         cmocka_unit_test(test_admit_join),
         cmocka_unit_test(test_admit_work),
         cmocka_unit_test(test_quarantine_grows),

@@ -20,20 +20,26 @@
 
 _Static_assert(SUBMIT_SHARDS_MAX == DATASET_SHARDS_MAX, "what is cut can be submitted");
 
+#define HOLDER 5
+
 static struct http_api *api;
 
-static unsigned authenticate(void *arg, const char *presented)
+static unsigned authenticate(void *arg, const char *presented, uint64_t *ret_holder)
 {
+    *ret_holder = HOLDER;
     if (strcmp(presented, "right") == 0)
-        return TOKEN_ROLE_USER;
+        return TOKEN_ROLE_OPERATOR;
+    if (strcmp(presented, "viewer") == 0)
+        return TOKEN_ROLE_VIEWER;
     return strcmp(presented, "worker") == 0 ? TOKEN_ROLE_WORKER : 0;
 }
 
 static struct http_sessions *sessions;
 
-static unsigned session(void *arg, const char *cookie)
+static unsigned session(void *arg, const char *cookie, uint64_t *ret_holder)
 {
-    return http_session_role(sessions, cookie);
+    *ret_holder = http_session_holder(sessions, cookie);
+    return *ret_holder ? TOKEN_ROLE_OPERATOR : 0;
 }
 
 static int open_all(void **state)
@@ -45,11 +51,8 @@ static int open_all(void **state)
     if (loop_new(&loop, &err) < 0 || http_server_open(loop, &so, &server, &err) < 0)
         return -1;
     sessions = http_sessions_new("/nowhere/sessions"); /* memory must do */
-    const struct http_api_options ao = {.server = server,
-                                        .sessions = sessions,
-                                        .worker_token = "skerry1.w",
-                                        .plain = true,
-                                        .authenticate = authenticate};
+    const struct http_api_options ao = {
+        .server = server, .sessions = sessions, .plain = true, .authenticate = authenticate};
     return http_api_open(&ao, &api, &err);
 }
 
@@ -78,8 +81,53 @@ static void test_health_and_secrets(void **state)
     expect(&a, 200, "\"cluster\":\"c0\"");
     ask(&a, "GET", "/v1/status", "Cookie: skerry=right\r\n", "");
     expect(&a, 401, "\"error\""); /* the secret is no session */
-    ask(&a, "GET", "/v1/join", BEARER, "");
-    expect(&a, 200, "workerd --join skerry1.w");
+}
+
+#define VIEWER_BEARER "Authorization: Bearer viewer\r\n"
+
+static void test_a_viewer_only_looks(void **state)
+{
+    static struct answer a;
+    static const char *const sees[] = {"/v1/status", "/v1/jobs", "/v1/workers", "/v1/log"};
+    static const char *const does[] = {"/v1/jobs/7/cancel",    "/v1/workers/3/drain",
+                                       "/v1/tokens",           "/v1/tokens/1/revoke",
+                                       "/v1/workers/3/revoke", "/v1/uploads"};
+    for (size_t i = 0; i < sizeof sees / sizeof sees[0]; i++) {
+        ask(&a, "GET", sees[i], VIEWER_BEARER, "");
+        expect(&a, 200, "{");
+    }
+    for (size_t i = 0; i < sizeof does / sizeof does[0]; i++) {
+        ask(&a, "POST", does[i], VIEWER_BEARER, "");
+        expect(&a, 403, "role");
+    }
+    ask(&a, "GET", "/v1/tokens", VIEWER_BEARER, "");
+    expect(&a, 403, "role");
+    assert_int_equal(fake.revoked, 0);
+}
+
+static void test_tokens(void **state)
+{
+    static struct answer a;
+    ask(&a, "GET", "/v1/tokens", BEARER, "");
+    expect(&a, 200, "\"name\":\"spot\",\"role\":\"worker\",\"state\":\"ended\"");
+    expect(&a, 200, "\"uses\":3,\"uses_max\":null");
+    send_request(&a, "POST", "/v1/tokens", BEARER,
+                 "{\"role\":\"worker\",\"name\":\"spot-2\",\"life_s\":60,\"uses\":2,"
+                 "\"workers\":1}");
+    while (fake.durable == NULL)
+        pump(&a);
+    assert_int_equal(a.len, 0);
+    fake.durable(fake.durable_arg, 0);
+    wait_for(&a, NULL);
+    expect(&a, 201, "\"token\":\"skerry1.new\"");
+    assert_int_equal(fake.order.role, TOKEN_ROLE_WORKER);
+    assert_int_equal(fake.order.life_ms, 60000);
+    assert_int_equal(fake.order.uses_max, 2);
+    assert_int_equal(fake.order.workers_max, 1);
+    ask(&a, "POST", "/v1/tokens/9/revoke", BEARER, "");
+    expect(&a, 404, "no such token");
+    assert_int_equal(fake.revoked, 9);
+    assert_int_equal(fake.holder, HOLDER); /* who must not cut himself off */
 }
 
 /* The header that a browser sends from now on. */
@@ -340,6 +388,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(test_health_and_secrets),
+        TEST(test_a_viewer_only_looks),
+        TEST(test_tokens),
         TEST(test_login),
         TEST(test_files_of_the_page),
         TEST(test_submit_answers_when_durable),

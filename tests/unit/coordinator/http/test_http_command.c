@@ -38,10 +38,13 @@ static int stat_blob(struct blobstore *s, const struct blob_id *id, struct blob_
 static const struct blobstore_ops ops = {.stat = stat_blob};
 static struct blobstore store = {.ops = &ops};
 
-static unsigned authenticate(void *arg, const char *presented)
+static unsigned authenticate(void *arg, const char *presented, uint64_t *ret_holder)
 {
+    *ret_holder = 1;
     if (strcmp(presented, "right") == 0)
-        return TOKEN_ROLE_USER;
+        return TOKEN_ROLE_OPERATOR;
+    if (strcmp(presented, "viewer") == 0)
+        return TOKEN_ROLE_VIEWER;
     return strcmp(presented, "worker") == 0 ? TOKEN_ROLE_WORKER : 0;
 }
 
@@ -89,6 +92,21 @@ static void refuse_all(const char *path, const struct body *bodies, size_t n)
 #define DATASET(classes, counts, shards)                                                           \
     "{\"spec\":\"x\",\"dataset\":{\"classes\":[" classes "],\"counts\":[" counts                   \
     "],\"shards\":[" shards "]}}"
+
+static void test_tokens_are_refused(void **state)
+{
+    static const struct body bodies[] = {
+        {"", "role"},
+        {"{\"role\":\"root\"}", "expected worker, operator or viewer"},
+        {"{\"role\":\"viewer\",\"uses\":3}", "limit a worker's token, not a viewer"},
+        {"{\"role\":\"operator\",\"workers\":3}", "not an operator"},
+        {"{\"role\":\"worker\",\"name\":\"a/b\"}", "name is 'a/b'"},
+        {"{\"role\":\"worker\",\"life_s\":0}", "life_s"},
+        {"{\"role\":\"worker\",\"life_s\":31622400000}", "life_s"},
+        {"{\"role\":\"worker\",\"uses\":4294967296}", "uses"},
+    };
+    refuse_all("/v1/tokens", bodies, sizeof bodies / sizeof bodies[0]);
+}
 
 static void test_submissions_are_refused(void **state)
 {
@@ -196,6 +214,7 @@ static void test_uploads_are_compared_with_the_store(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        TEST(test_tokens_are_refused),
         TEST(test_submissions_are_refused),
         TEST(test_a_submission_at_its_bounds_is_taken),
         TEST(test_sample_requests_are_refused),

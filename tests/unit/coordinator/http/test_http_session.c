@@ -47,13 +47,13 @@ static void test_logins(void **state)
     http_session_open(s, ROLES, b);
     assert_int_equal(strlen(a), SESSION_ID_MAX - 1);
     assert_string_not_equal(a, b);
-    assert_int_equal(http_session_role(s, a), ROLES);
-    assert_int_equal(http_session_role(s, ""), 0);
-    assert_int_equal(http_session_role(s, "x"), 0);
+    assert_int_equal(http_session_holder(s, a), ROLES);
+    assert_int_equal(http_session_holder(s, ""), 0);
+    assert_int_equal(http_session_holder(s, "x"), 0);
     http_session_close(s, "x");
     http_session_close(s, a);
-    assert_int_equal(http_session_role(s, a), 0);
-    assert_int_equal(http_session_role(s, b), ROLES);
+    assert_int_equal(http_session_holder(s, a), 0);
+    assert_int_equal(http_session_holder(s, b), ROLES);
 }
 
 static void test_time(void **state)
@@ -63,14 +63,14 @@ static void test_time(void **state)
     http_session_open(s, ROLES, idle);
     http_session_open(s, ROLES, busy);
     later(SESSION_IDLE_MS - 1);
-    assert_int_equal(http_session_role(s, busy), ROLES);
+    assert_int_equal(http_session_holder(s, busy), ROLES);
     later(1);
-    assert_int_equal(http_session_role(s, idle), 0);
+    assert_int_equal(http_session_holder(s, idle), 0);
     for (uint64_t ms = SESSION_IDLE_MS; ms < SESSION_LIFE_MS; ms += SESSION_IDLE_MS / 2) {
-        assert_int_equal(http_session_role(s, busy), ROLES);
+        assert_int_equal(http_session_holder(s, busy), ROLES);
         later(SESSION_IDLE_MS / 2);
     }
-    assert_int_equal(http_session_role(s, busy), 0);
+    assert_int_equal(http_session_holder(s, busy), 0);
 }
 
 /* The one that was used longest ago makes room. */
@@ -82,14 +82,14 @@ static void test_many(void **state)
     later(1);
     http_session_open(s, ROLES, second);
     later(1);
-    assert_int_equal(http_session_role(s, first), ROLES);
+    assert_int_equal(http_session_holder(s, first), ROLES);
     for (int i = 2; i <= SESSIONS_MAX; i++) {
         later(1);
         http_session_open(s, ROLES, id);
     }
-    assert_int_equal(http_session_role(s, second), 0);
-    assert_int_equal(http_session_role(s, first), ROLES);
-    assert_int_equal(http_session_role(s, id), ROLES);
+    assert_int_equal(http_session_holder(s, second), 0);
+    assert_int_equal(http_session_holder(s, first), ROLES);
+    assert_int_equal(http_session_holder(s, id), ROLES);
 }
 
 /* The coordinator is started again: logins go on, and end as they would have. */
@@ -106,14 +106,14 @@ static void test_restart(void **state)
     for (int days = 0; days < 8; days++) {
         http_sessions_free(s);
         s = http_sessions_new(path);
-        assert_int_equal(http_session_role(s, in), days < 7 ? ROLES : 0);
-        assert_int_equal(http_session_role(s, out), 0);
+        assert_int_equal(http_session_holder(s, in), days < 7 ? ROLES : 0);
+        assert_int_equal(http_session_holder(s, out), 0);
         later(24 * 3600 * 1000);
     }
     http_sessions_free(s);
     assert_int_equal(file_write_atomic(path, "no sessions", 11, 0600, NULL), 0);
     *state = s = http_sessions_new(path);
-    assert_int_equal(http_session_role(s, in), 0);
+    assert_int_equal(http_session_holder(s, in), 0);
 }
 
 int main(void)

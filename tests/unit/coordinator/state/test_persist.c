@@ -13,6 +13,7 @@
 
 #include "common/base/err.h"
 #include "common/base/file.h"
+#include "common/base/hash.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "common/base/str.h"
@@ -120,6 +121,23 @@ static void make_state(struct state *st)
     w->state = WORKER_HERE;
     w->bytes[2] = 1ull << 40;
     worker_add_verdict(w, 4, true, "");
+    static const uint8_t secret[KEYS_SECRET_BYTES] = {8, 1};
+    struct token_rec *t = access_add(st, 0, TOKEN_ROLE_VIEWER, secret);
+    *t = (struct token_rec){.id = t->id,
+                            .role = t->role,
+                            .made_unix_ms = 1,
+                            .ends_unix_ms = 2,
+                            .revoked_unix_ms = 3,
+                            .uses = 4,
+                            .uses_max = 5,
+                            .workers_max = 6,
+                            .edited = true};
+    hash_sha256(secret, sizeof(secret), t->verifier);
+    (void)str_copy(t->name, sizeof(t->name), "eye");
+    memset(w->key, 6, sizeof(w->key));
+    w->has_key = true;
+    w->token_id = t->id;
+    w->revoked_unix_ms = 99;
     struct job *j = fill_job(st);
     w->task_id = fill_task(st, j)->id;
 }
@@ -137,6 +155,18 @@ static void check_state(const struct state *a, const struct state *b)
     assert_int_equal(w->bytes[2], 1ull << 40);
     assert_int_equal(w->n_verdicts, 1);
     assert_int_equal(w->task_id, a->workers[0]->task_id);
+    assert_true(w->has_key);
+    assert_memory_equal(w->key, a->workers[0]->key, sizeof(w->key));
+    assert_int_equal(w->token_id, a->tokens[0].id);
+    assert_int_equal(w->revoked_unix_ms, 99);
+    assert_int_equal(b->n_tokens, 1);
+    assert_int_equal(b->next_token, a->next_token);
+    const struct token_rec *t = &b->tokens[0];
+    assert_int_equal(t->role, TOKEN_ROLE_VIEWER);
+    assert_string_equal(t->name, "eye");
+    assert_memory_equal(t->verifier, a->tokens[0].verifier, sizeof(t->verifier));
+    assert_int_equal(t->made_unix_ms + 10 * t->ends_unix_ms + 100 * t->revoked_unix_ms, 321);
+    assert_int_equal(t->uses + 10 * t->uses_max + 100 * t->workers_max, 654);
     const struct job *j = b->jobs[0];
     assert_string_equal(j->reason, "a 'reason'");
     assert_true(isnan(j->loss));

@@ -67,7 +67,7 @@ static void on_ticket(void *arg, struct rpc_request *req, const ProtobufCMessage
     assert_int_equal(m->task_id, 11);
     memcpy(id.sha256, m->sha256.data, 32);
     reply.have = blobstore_has(w->store, &id, NULL);
-    blob_http_ticket(w->blobs, TICKET_PUT, &id, m->size, path);
+    blob_http_ticket(w->blobs, TICKET_PUT, &id, m->size, 1, path);
     if (!reply.have)
         reply.url = path;
     rpc_reply(req, &reply.base);
@@ -131,7 +131,7 @@ static void on_evaluate(void *arg, struct rpc_request *req, const ProtobufCMessa
         reply.waiting_for = (char *)"a worker";
     } else {
         compute(w, m->path, &input, m->input->size, &output, &blob.size);
-        blob_http_ticket(w->blobs, TICKET_GET, &output, blob.size, path);
+        blob_http_ticket(w->blobs, TICKET_GET, &output, blob.size, 1, path);
         blob.sha256 = (ProtobufCBinaryData){32, output.sha256};
         blob.url = path;
         reply.output = &blob;
@@ -160,15 +160,17 @@ static void on_close(void *arg, struct rpc_peer *peer, const struct err *why)
     ((struct world *)arg)->peer = NULL;
 }
 
+static unsigned anybody(void *arg, const struct rpc_claim *c, uint64_t *ret_token, struct err *err)
+{
+    return TOKEN_ROLE_WORKER;
+}
+
 static void open_coordinator(struct world *w)
 {
-    struct rpc_secret secret = {.role = TOKEN_ROLE_WORKER};
-    memset(secret.secret, 7, sizeof secret.secret);
     const struct rpc_server_options ro = {
         .host = "127.0.0.1",
         .keys = w->t.keys,
-        .secrets = &secret,
-        .secret_count = 1,
+        .authenticate = anybody,
         .methods = methods,
         .method_count = COUNT(methods),
         .build_id = "test",
@@ -191,7 +193,6 @@ static void open_coordinator(struct world *w)
                               .rpc_port = rpc_server_port(w->rpc),
                               .http_port = http_server_port(w->http)};
     memcpy(w->token.pin, keys_pin(w->t.keys), sizeof w->token.pin);
-    memcpy(w->token.secret, secret.secret, sizeof w->token.secret);
 }
 
 /* ---- the worker ---- */

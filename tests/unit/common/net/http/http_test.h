@@ -16,6 +16,8 @@
 #include <stdio.h>
 #include <sys/socket.h>
 
+#define TICKET_HOLDER 9
+
 struct world {
     struct net_test t;
     struct http_server *server;
@@ -26,6 +28,7 @@ struct world {
     struct token user;
     char url[TOKEN_URL_MAX], bearer[TOKEN_BEARER_MAX];
     struct http_request *held;
+    uint64_t revoked; /* its tickets count for nothing */
     struct http_stream *stream;
     unsigned stream_closed, stored;
     pthread_t thread;
@@ -85,22 +88,39 @@ static inline void on_health(void *arg, struct http_request *r)
 
 static const struct http_route routes[] = {
     {"GET", "/healthz", 0, 0, on_health, NULL, NULL},
-    {"GET", "/v1/jobs/{id}", TOKEN_ROLE_USER, 0, on_job, NULL, NULL},
-    {"POST", "/v1/jobs", TOKEN_ROLE_USER, 1000, on_post, NULL, NULL},
-    {"GET", "/v1/hold", TOKEN_ROLE_USER, 0, on_hold, NULL, NULL},
-    {"GET", "/v1/events", TOKEN_ROLE_USER, 0, on_events, NULL, NULL},
+    {"GET", "/v1/jobs/{id}", TOKEN_ROLE_OPERATOR, 0, on_job, NULL, NULL},
+    {"POST", "/v1/jobs", TOKEN_ROLE_OPERATOR, 1000, on_post, NULL, NULL},
+    {"GET", "/v1/hold", TOKEN_ROLE_OPERATOR, 0, on_hold, NULL, NULL},
+    {"GET", "/v1/events", TOKEN_ROLE_OPERATOR, 0, on_events, NULL, NULL},
     {"GET", "/v1/admin", TOKEN_ROLE_WORKER, 0, on_health, NULL, NULL},
 };
 
-static inline unsigned authenticate(void *arg, const char *presented)
+#define USER_HOLDER 5
+
+static inline unsigned authenticate(void *arg, const char *presented, uint64_t *ret_holder)
 {
     struct world *w = arg;
-    return token_bearer_matches(w->user.secret, presented) ? TOKEN_ROLE_USER : 0;
+    uint8_t secret[KEYS_SECRET_BYTES];
+    *ret_holder = USER_HOLDER;
+    return token_bearer_read(presented, secret) == 0 &&
+                   hash_equal(secret, w->user.secret, sizeof(secret))
+               ? TOKEN_ROLE_OPERATOR
+               : 0;
 }
 
-static inline unsigned session(void *arg, const char *cookie)
+static inline unsigned session(void *arg, const char *cookie, uint64_t *ret_holder)
 {
-    return strcmp(cookie, "inside") == 0 ? TOKEN_ROLE_USER : 0;
+    return strcmp(cookie, "inside") == 0 ? TOKEN_ROLE_OPERATOR : 0;
+}
+
+static inline bool may_get(void *arg, unsigned role, const struct blob_id *id)
+{
+    return role == TOKEN_ROLE_OPERATOR;
+}
+
+static inline bool holds(void *arg, uint64_t holder)
+{
+    return holder != ((struct world *)arg)->revoked;
 }
 
 static inline void on_stored(void *arg, const struct blob_id *id, uint64_t size)
@@ -133,7 +153,8 @@ static inline struct world *start(bool tls)
     assert_int_equal(pool_new(w->t.loop, "disk", 1, 16, &w->pool, &err), 0);
     struct blob_http_options bo = {.store = w->store,
                                    .pool = w->pool,
-                                   .roles = TOKEN_ROLE_USER,
+                                   .may_get = may_get,
+                                   .holds = holds,
                                    .on_stored = on_stored,
                                    .arg = w};
     assert_int_equal(blob_http_open(w->server, &bo, &w->blobs, &err), 0);
@@ -143,7 +164,7 @@ static inline struct world *start(bool tls)
                               .floor_s = 1,
                               .min_bytes_per_s = 1000};
     assert_int_equal(xfer_new(w->t.loop, &xo, &w->xfer, &err), 0);
-    w->user = (struct token){.host = "127.0.0.1", .role = TOKEN_ROLE_USER, .http_plain = !tls};
+    w->user = (struct token){.host = "127.0.0.1", .role = TOKEN_ROLE_OPERATOR, .http_plain = !tls};
     w->user.http_port = http_server_port(w->server);
     memset(w->user.secret, 9, sizeof(w->user.secret));
     memcpy(w->user.pin, keys_pin(w->t.keys), sizeof(w->user.pin));
@@ -275,7 +296,7 @@ static inline char *ticket_url(struct world *w, enum ticket_method m, const stru
                                uint64_t max)
 {
     char path[TICKET_PATH_MAX];
-    blob_http_ticket(w->blobs, m, id, max, path);
+    blob_http_ticket(w->blobs, m, id, max, TICKET_HOLDER, path);
     return str_printf("%s%s", w->url, path);
 }
 

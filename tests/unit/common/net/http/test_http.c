@@ -185,6 +185,27 @@ static void test_events(void **state)
     stop(w);
 }
 
+/* Whoever is shut out loses what is under way, and nobody else does. */
+static void test_cut(void **state)
+{
+    struct world *w = start(false);
+    char got[4096] = "", request[300], byte;
+    int fd = tcp(w);
+    snprintf(request, sizeof(request), "GET /v1/events?token=%s HTTP/1.1\r\nHost: x\r\n\r\n",
+             w->bearer);
+    send_text(fd, request);
+    expect_text(w, fd, got, sizeof(got), "event: hello\n");
+    http_server_cut(w->server, USER_HOLDER + 1);
+    assert_int_equal(http_stream_event(w->stream, NULL, "still here"), 0);
+    expect_text(w, fd, got, sizeof(got), "data: still here\n\n");
+    assert_int_equal(w->stream_closed, 0);
+    http_server_cut(w->server, USER_HOLDER);
+    WAIT_FOR(&w->t, w->stream_closed == 1);
+    WAIT_FOR(&w->t, recv(fd, &byte, 1, MSG_DONTWAIT) <= 0 && errno != EAGAIN);
+    close(fd);
+    stop(w);
+}
+
 /* A client that does not read is cut when its queue is full, and nobody else
  * suffers. */
 static void test_slow_stream(void **state)
@@ -302,12 +323,19 @@ static void test_plain_needs_loopback(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_routes),      cmocka_unit_test(test_auth),
-        cmocka_unit_test(test_origin),      cmocka_unit_test(test_bodies),
-        cmocka_unit_test(test_deferred),    cmocka_unit_test(test_wrong_pin),
-        cmocka_unit_test(test_events),      cmocka_unit_test(test_slow_stream),
-        cmocka_unit_test(test_slow_header), cmocka_unit_test(test_full),
-        cmocka_unit_test(test_strangers),   cmocka_unit_test(test_plain_needs_loopback),
+        cmocka_unit_test(test_routes),
+        cmocka_unit_test(test_auth),
+        cmocka_unit_test(test_origin),
+        cmocka_unit_test(test_bodies),
+        cmocka_unit_test(test_deferred),
+        cmocka_unit_test(test_wrong_pin),
+        cmocka_unit_test(test_events),
+        cmocka_unit_test(test_slow_stream),
+        cmocka_unit_test(test_cut),
+        cmocka_unit_test(test_slow_header),
+        cmocka_unit_test(test_full),
+        cmocka_unit_test(test_strangers),
+        cmocka_unit_test(test_plain_needs_loopback),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

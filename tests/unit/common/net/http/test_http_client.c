@@ -61,8 +61,8 @@ static void on_largest(void *arg, struct http_request *r)
 }
 
 static const struct http_route client_routes[] = {
-    {"GET", "/t/half", TOKEN_ROLE_USER, 0, on_half, NULL, NULL},
-    {"GET", "/t/nth", TOKEN_ROLE_USER, 0, on_nth, NULL, NULL},
+    {"GET", "/t/half", TOKEN_ROLE_OPERATOR, 0, on_half, NULL, NULL},
+    {"GET", "/t/nth", TOKEN_ROLE_OPERATOR, 0, on_nth, NULL, NULL},
     {"GET", "/t/huge", 0, 0, on_huge, NULL, NULL},
     {"GET", "/t/largest", 0, 0, on_largest, NULL, NULL},
 };

@@ -125,6 +125,12 @@ static void test_put_refused(void **state)
     assert_int_equal(w->store->used_bytes, 0);
     put_file(w, "a", &id, 99999);
     assert_int_equal(w->code, -ERR_LIMIT);
+    w->revoked = TICKET_HOLDER;
+    put_file(w, "a", &id, 100000);
+    assert_int_equal(w->code, -ERR_AUTH);
+    assert_non_null(strstr(w->detail, "has been revoked"));
+    assert_false(blobstore_has(w->store, &id, NULL));
+    w->revoked = 0;
     char *url = ticket_url(w, TICKET_GET, &id, 0), *path = path_in(w, "a");
     struct xfer_put p = {.url = url, .pin = w->user.pin, .path = path, .done = on_done, .arg = w};
     unsigned before = w->done;

@@ -1,0 +1,184 @@
+/* skerry tokens, revoke: who may come in. */
+
+#include "cli/command.h"
+#include "cli/table.h"
+#include "common/net/token.h"
+
+static const char *role, *name;
+static uint64_t life_ms, uses, workers;
+
+static void put_limit(struct table *t, const json_t *token, const char *used, const char *max)
+{
+    if (strcmp(cli_str(token, "role", ""), token_role_name(TOKEN_ROLE_WORKER)) != 0)
+        table_cell(t, TABLE_NONE);
+    else if (cli_has(token, max))
+        table_cell(t, "%lld of %lld", cli_int(token, used, 0), cli_int(token, max, 0));
+    else
+        table_cell(t, "%lld", cli_int(token, used, 0));
+}
+
+static void print_tokens(const json_t *items)
+{
+    static const char *const names[] = {"name",  "role",    ">id",         "state",
+                                        ">ends", ">joined", ">workers here"};
+    struct table t;
+    const json_t *token;
+    size_t i;
+    table_init(&t, names, sizeof names / sizeof names[0]);
+    json_array_foreach(items, i, token)
+    {
+        char left[STR_HUMAN_MAX];
+        table_cell(&t, "%s", cli_str(token, "name", ""));
+        table_cell(&t, "%s", cli_str(token, "role", ""));
+        table_cell(&t, "%lld", cli_int(token, "id", 0));
+        table_cell(&t, "%s", cli_str(token, "state", ""));
+        if (cli_has(token, "left_ms"))
+            table_cell(&t, "in %s", cli_duration(token, "left_ms", left));
+        else
+            table_cell(&t, TABLE_NONE);
+        put_limit(&t, token, "uses", "uses_max");
+        put_limit(&t, token, "workers_here", "workers_max");
+    }
+    table_print(&t, stdout);
+    table_release(&t);
+}
+
+static int list(struct cli *cli, struct err *err)
+{
+    json_t *answer = NULL;
+    int rc = cli_call(cli, "GET", NULL, &answer, err, "/v1/tokens");
+    if (rc == 0 && cli->json)
+        cli_print_json(answer);
+    else if (rc == 0)
+        print_tokens(json_object_get(answer, "items"));
+    json_decref(answer);
+    return rc;
+}
+
+static void put_count(json_t *order, const char *key, uint64_t n)
+{
+    if (n > 0)
+        json_object_set_new(order, key, json_integer((json_int_t)n));
+}
+
+static int make(struct cli *cli, struct err *err)
+{
+    json_t *order = json_object(), *answer = NULL;
+    json_object_set_new(order, "role", json_string(role));
+    if (name)
+        json_object_set_new(order, "name", json_string(name));
+    put_count(order, "life_s", (life_ms + 999) / 1000);
+    put_count(order, "uses", uses);
+    put_count(order, "workers", workers);
+    int rc = cli_call(cli, "POST", order, &answer, err, "/v1/tokens");
+    json_decref(order);
+    if (rc == 0 && cli->json)
+        cli_print_json(answer);
+    else if (rc == 0)
+        puts(cli_str(answer, "token", "")); /* alone: it goes into a file */
+    json_decref(answer);
+    return rc;
+}
+
+static int run_tokens(struct cli *cli, const struct args *args, struct err *err)
+{
+    if (role)
+        return make(cli, err);
+    if (name || life_ms || uses || workers)
+        return err_set(err, -EINVAL,
+                       "--name, --expires, --uses and --workers are of a new token: give --new "
+                       "worker, operator or viewer");
+    return list(cli, err);
+}
+
+static const struct args_flag tokens_flags[] = {
+    {"new", 0, ARGS_STR, &role, "ROLE",
+     "make a token and print it: worker (joins), viewer (looks), operator (may do everything)"},
+    {"name", 0, ARGS_STR, &name, "NAME", "what it is called (default: its role and number)"},
+    {"expires", 0, ARGS_DURATION_MS, &life_ms, "TIME",
+     "how long it is good for, such as 24h or 30d (default: for ever)"},
+    {"uses", 0, ARGS_U64, &uses, "N", "how many workers may first join with it (default: any)",
+     .min = 1, .max = UINT32_MAX},
+    {"workers", 0, ARGS_U64, &workers, "N",
+     "how many of its workers may be here at once (default: any)", .min = 1, .max = UINT32_MAX},
+    {0},
+};
+
+const struct command command_tokens = {
+    .name = "tokens",
+    .what = "list the tokens, or make one",
+    .usage = "[--new worker|viewer|operator]",
+    .about = "Lists who may come in, or makes a token, which is printed once. Workers need theirs "
+             "for the first join only: after it they are known by keys of their own.",
+    .flags = tokens_flags,
+    .needs = COMMAND_CONNECT | COMMAND_JSON,
+    .run = run_tokens,
+};
+
+/* ---- revoke -------------------------------------------------------------- */
+
+/* By name, else by id; of live ones first, for a name may have had others. */
+static int find_token(struct cli *cli, const char *given, uint64_t *ret, struct err *err)
+{
+    json_t *answer = NULL;
+    const json_t *token;
+    size_t i;
+    uint64_t id = 0, wanted = 0;
+    int rc = cli_call(cli, "GET", NULL, &answer, err, "/v1/tokens");
+    if (rc < 0)
+        return rc;
+    (void)str_parse_u64(given, &wanted); /* a name */
+    json_array_foreach(json_object_get(answer, "items"), i, token)
+    {
+        const uint64_t its = (uint64_t)cli_int(token, "id", 0);
+        const bool revoked = strcmp(cli_str(token, "state", ""), "revoked") == 0;
+        if ((strcmp(cli_str(token, "name", ""), given) == 0 && !revoked) ||
+            (id == 0 && its == wanted))
+            id = its;
+    }
+    json_decref(answer);
+    if (id == 0)
+        return err_set(err, -ERR_NOTFOUND,
+                       "there is no token '%s'; `skerry tokens` lists them, and a worker is named "
+                       "worker:ID",
+                       given);
+    *ret = id;
+    return 0;
+}
+
+static int run_revoke(struct cli *cli, const struct args *args, struct err *err)
+{
+    static const char worker[] = "worker:";
+    const char *given = args->rest[0], *what = "tokens";
+    json_t *answer = NULL;
+    uint64_t id;
+    int rc;
+    if (str_starts(given, worker)) {
+        what = "workers";
+        if (str_parse_u64(given + strlen(worker), &id) < 0)
+            return err_set(err, -EINVAL, "'%s' is not a worker's id; `skerry workers` lists them",
+                           given + strlen(worker));
+    } else if ((rc = find_token(cli, given, &id, err)) < 0) {
+        return rc;
+    }
+    rc = cli_call(cli, "POST", NULL, &answer, err, "/v1/%s/%" PRIu64 "/revoke", what, id);
+    if (rc == 0 && cli->json)
+        cli_print_json(answer);
+    else if (rc == 0)
+        printf("%s is revoked\n", given);
+    json_decref(answer);
+    return rc;
+}
+
+const struct command command_revoke = {
+    .name = "revoke",
+    .what = "shut out a token with all who came by it, or a worker",
+    .usage = "NAME|ID|worker:ID",
+    .about = "Cuts at once and for good: a token with the connections of whoever uses it and all "
+             "workers that joined with it, or one worker, which a token that is still good can "
+             "let in again under a new key.",
+    .rest_min = 1,
+    .rest_max = 1,
+    .needs = COMMAND_CONNECT | COMMAND_JSON,
+    .run = run_revoke,
+};

@@ -1,0 +1,51 @@
+#include "common/net/token_source.h"
+
+#include <termios.h>
+#include <unistd.h>
+
+#include "common/base/buf.h"
+#include "common/base/file.h"
+
+#define FILE_MAX 4096
+
+static int read_line(char line[TOKEN_STRING_MAX + 2], struct err *err)
+{
+    struct termios was, quiet;
+    const bool tty = isatty(STDIN_FILENO) && tcgetattr(STDIN_FILENO, &was) == 0;
+    if (tty) {
+        (void)fputs("token: ", stderr);
+        quiet = was;
+        quiet.c_lflag &= ~(tcflag_t)ECHO;
+        (void)tcsetattr(STDIN_FILENO, TCSAFLUSH, &quiet); /* else it is seen, that is all */
+    }
+    const bool got = fgets(line, TOKEN_STRING_MAX + 2, stdin) != NULL;
+    if (tty) {
+        (void)tcsetattr(STDIN_FILENO, TCSAFLUSH, &was);
+        (void)fputc('\n', stderr);
+    }
+    return got ? 0 : err_set(err, -ERR_FORMAT, "no token came from standard input");
+}
+
+int token_source_read(const char *given, struct token *ret, struct err *err)
+{
+    char line[TOKEN_STRING_MAX + 2];
+    struct buf text;
+    if (strcmp(given, "-") == 0) {
+        int rc = read_line(line, err);
+        return rc < 0 ? rc : token_parse(line, ret, err);
+    }
+    given += given[0] == '@';
+    if (str_starts(given, TOKEN_PREFIX) && !file_exists(given))
+        return token_parse(given, ret, err);
+    if (file_read(given, FILE_MAX, &text, err) < 0)
+        return err_wrap(err, "reading the token");
+    int rc = token_parse(buf_str(&text), ret, err);
+    buf_release(&text);
+    return rc < 0 ? err_wrap(err, "%s", given) : 0;
+}
+
+void token_source_wipe(const char *given)
+{
+    if (given != NULL && str_starts(given, TOKEN_PREFIX))
+        memset((char *)(uintptr_t)given, 'x', strlen(given));
+}

@@ -1,0 +1,124 @@
+/* Tokens over HTTP. */
+#include "coordinator/http/http_api_impl.h"
+
+#include "common/base/base.h"
+#include "coordinator/http/http_json.h"
+#include "coordinator/view/view.h"
+
+#define LIFE_MAX_S (100.0 * 366 * 24 * 3600)
+#define COUNT_MAX 4294967295.0
+#define N(a) (sizeof(a) / sizeof((a)[0]))
+
+static json_t *limit(uint32_t n)
+{
+    return n ? json_integer(n) : json_null();
+}
+
+static void add_token(void *arg, const struct view_token *v)
+{
+    const struct token_rec *t = v->token;
+    json_t *o = json_object();
+    http_json_put(o, "id", http_json_id(t->id));
+    http_json_put(o, "name", http_json_text(t->name));
+    http_json_put(o, "role", http_json_text(token_role_name(t->role)));
+    http_json_put(o, "state", http_json_text(v->state));
+    http_json_put(o, "made_at", http_json_at(t->made_unix_ms));
+    http_json_put(o, "left_ms", v->left_ms < 0 ? json_null() : json_integer(v->left_ms));
+    http_json_put(o, "uses", json_integer(t->uses));
+    http_json_put(o, "uses_max", limit(t->uses_max));
+    http_json_put(o, "workers_here", json_integer(v->workers_here));
+    http_json_put(o, "workers_max", limit(t->workers_max));
+    http_json_push(arg, o);
+}
+
+void http_get_tokens(void *arg, struct http_request *r)
+{
+    struct http_api *api = arg;
+    json_t *list = json_array();
+    view_each_token(api->o.co, add_token, list);
+    http_reply_json(r, 200, http_json_items(list));
+}
+
+static int take_order(const json_t *body, struct token_order *o, struct err *err)
+{
+    const char *role = json_string_value(json_object_get(body, "role"));
+    o->name = json_string_value(json_object_get(body, "name"));
+    o->role = token_role_parse(role);
+    o->life_ms = 1000 * (uint64_t)json_integer_value(json_object_get(body, "life_s"));
+    o->uses_max = (uint32_t)json_integer_value(json_object_get(body, "uses"));
+    o->workers_max = (uint32_t)json_integer_value(json_object_get(body, "workers"));
+    if (o->role == TOKEN_ROLE_NONE)
+        return err_set(err, -EINVAL, "role is '%.20s', expected worker, operator or viewer", role);
+    if (o->role != TOKEN_ROLE_WORKER && (o->uses_max || o->workers_max))
+        return err_set(err, -EINVAL, "uses and workers limit a worker's token, not %s %s",
+                       o->role == TOKEN_ROLE_OPERATOR ? "an" : "a", role);
+    if (o->name != NULL && !str_is_name(o->name, NAME_MAX_BYTES - 1))
+        return err_set(err, -EINVAL,
+                       "name is '%.80s', expected up to %d letters, digits, '.', '_' or '-'",
+                       o->name, NAME_MAX_BYTES - 1);
+    return 0;
+}
+
+void http_post_token(void *arg, struct http_request *r)
+{
+    static const struct http_field fields[] = {
+        {"role", HTTP_STRING, .required = true, .min = 1, .max = 16},
+        {"name", HTTP_STRING, .min = 1, .max = NAME_MAX_BYTES - 1},
+        {"life_s", HTTP_INT, .min = 1, .max = LIFE_MAX_S},
+        {"uses", HTTP_INT, .min = 1, .max = COUNT_MAX},
+        {"workers", HTTP_INT, .min = 1, .max = COUNT_MAX},
+    };
+    struct http_api *api = arg;
+    struct err err = {0};
+    struct token_order order;
+    char text[TOKEN_STRING_MAX];
+    uint64_t id;
+    json_t *body = http_take_body(r, fields, N(fields));
+    if (body == NULL)
+        return;
+    if (take_order(body, &order, &err) < 0 ||
+        view_token_make(api->o.co, &order, &id, text, &err) < 0) {
+        http_answer_fail(r, &err);
+    } else {
+        json_t *o = json_object();
+        http_json_put(o, "id", http_json_id(id));
+        http_json_put(o, "token", http_json_text(text));
+        http_reply_header(r, "Cache-Control", "no-store");
+        http_answer_when_durable(api, r, 201, o);
+    }
+    json_decref(body);
+}
+
+static void answer_revoked(struct http_api *api, struct http_request *r, int rc, uint64_t id,
+                           const struct err *err)
+{
+    if (rc < 0) {
+        http_answer_fail(r, err);
+        return;
+    }
+    json_t *o = json_object();
+    http_json_put(o, "id", http_json_id(id));
+    http_answer_when_durable(api, r, 200, o);
+}
+
+void http_post_token_revoke(void *arg, struct http_request *r)
+{
+    struct http_api *api = arg;
+    struct err err = {0};
+    uint64_t id;
+    if (!http_take_id(r, &id))
+        return;
+    int rc = view_token_revoke(api->o.co, id, http_request_holder(r), &err);
+    answer_revoked(api, r, rc, id, &err);
+}
+
+void http_post_worker_revoke(void *arg, struct http_request *r)
+{
+    struct http_api *api = arg;
+    struct err err = {0};
+    uint64_t id;
+    if (!http_take_id(r, &id))
+        return;
+    int rc = view_worker_revoke(api->o.co, id, &err);
+    answer_revoked(api, r, rc, id, &err);
+}

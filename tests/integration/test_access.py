@@ -1,0 +1,202 @@
+"""Who may come in: tokens with their ends and limits, workers' own keys, and what revoking cuts, with real daemons."""
+import os
+import shutil
+import subprocess
+
+import pytest
+import requests
+
+from common import BIN, skerry, wait_until
+from swarm import swarm  # noqa: F401  (fixture)
+
+REFUSED = 3  # exit status of workerd
+
+
+def tokens(swarm):
+    return {t["name"]: t for t in swarm.get("/v1/tokens").json()["items"]}
+
+
+def workers(swarm):
+    return {w["name"]: w for w in swarm.get("/v1/workers").json()["items"]}
+
+
+def here(swarm, *names):
+    wait_until(lambda: {n for n, w in workers(swarm).items() if w["state"] not in ("lost", "left")} == set(names), 20, names)
+
+
+def make(swarm, role, *flags):
+    done = swarm.skerry("tokens", "--new", role, *flags)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def join(swarm, name, token):
+    swarm.worker_token = token
+    return swarm.worker(name)
+
+
+def test_a_token_that_is_used_up_still_holds_its_workers(swarm):
+    token = make(swarm, "worker", "--name", "spot", "--uses", "1", "--expires", "1h")
+    join(swarm, "first", token)
+    here(swarm, "first")
+    assert workers(swarm)["first"]["has_key"]
+    assert tokens(swarm)["spot"]["uses"] == 1 and 0 < tokens(swarm)["spot"]["left_ms"] <= 3600e3
+    late = join(swarm, "late", token)
+    assert late.wait(20) == REFUSED
+    assert "'spot' is used up" in swarm.log("late")
+    before = workers(swarm)["first"]["id"]
+    swarm.kill("first")
+    swarm.kill("coordinatord")
+    swarm.coordinator()
+    join(swarm, "first", token)
+    here(swarm, "first")
+    assert workers(swarm)["first"]["id"] == before, "its key is known after both were started anew"
+    # Whoever copies the identity alone is somebody else, and is told so.
+    copy = os.path.join(swarm.folder, "work-copy")
+    os.makedirs(copy, 0o700)
+    shutil.copy(os.path.join(swarm.folder, "work-first", "identity"), copy)
+    thief = join(swarm, "copy", swarm.read("worker.token"))
+    assert thief.wait(20) == REFUSED
+    assert "another key" in swarm.log("copy")
+    here(swarm, "first")
+
+
+def test_revoking_a_token_cuts_its_workers_at_once_and_nobody_else(swarm):
+    mine = swarm.worker_token
+    spot = make(swarm, "worker", "--name", "spot")
+    swarm.worker("stays")
+    job = swarm.submit(rounds=400, steps=4, replicas=2)
+    cut = join(swarm, "goes", spot)
+    swarm.worker_token = mine
+    wait_until(lambda: workers(swarm).get("goes", {}).get("task_kind") == "train", 60, "the worker to train")
+    listed = swarm.skerry("tokens").stdout
+    assert "spot" in listed and spot not in listed
+    done = swarm.skerry("revoke", "spot")
+    assert done.returncode == 0, done.stderr
+    assert cut.wait(20) == REFUSED
+    assert "was revoked" in swarm.log("goes")
+    gone = workers(swarm)["goes"]
+    assert gone["state"] == "left" and gone["revoked"] and gone["task"] is None
+    assert join(swarm, "goes", spot).wait(20) == REFUSED
+    assert join(swarm, "goes", mine).wait(20) == REFUSED, "its key counts for nothing, whatever token it brings"
+    assert join(swarm, "other", spot).wait(20) == REFUSED
+    at = swarm.job(job)["round"]
+    swarm.wait_round(job, at + 2)
+    swarm.kill("coordinatord")
+    swarm.coordinator()
+    assert join(swarm, "goes", mine).wait(20) == REFUSED, "after a restart, too"
+    here(swarm, "stays")
+
+
+def test_a_revoked_worker_is_cut_and_its_urls_with_it(swarm):
+    cut = swarm.worker("one")
+    here(swarm, "one")
+    assert swarm.skerry("revoke", "worker:77").returncode == 1
+    done = swarm.skerry("revoke", f"worker:{workers(swarm)['one']['id']}", "--json")
+    assert done.returncode == 0, done.stderr
+    assert cut.wait(20) == REFUSED
+    assert "revoked by an operator" in swarm.log("one")
+    assert workers(swarm)["one"]["revoked"]
+
+
+def test_workers_at_once(swarm):
+    token = make(swarm, "worker", "--name", "few", "--workers", "1")
+    join(swarm, "a", token)
+    here(swarm, "a")
+    waits = join(swarm, "b", token)
+    wait_until(lambda: "allows 1 at once" in swarm.log("b"), 20, "the second to be told")
+    assert waits.poll() is None, "it waits"
+    here(swarm, "a")
+
+
+def viewer(swarm, token):
+    session = swarm.stranger()
+    session.headers["Authorization"] = f"Bearer {token}"
+    return session
+
+
+def test_a_viewer_looks_and_does_nothing_until_it_is_revoked(swarm):
+    token = make(swarm, "viewer", "--name", "prometheus")
+    swarm.worker("one")
+    job = swarm.submit(rounds=2, sample_every=1)
+    done = swarm.wait_job(job, "done")
+    eye = viewer(swarm, token)
+    for path in ("/metrics", "/v1/status", f"/v1/jobs/{job}", "/v1/workers", f"/v1/jobs/{job}/metrics"):
+        assert eye.get(swarm.url + path, timeout=20).status_code == 200, path
+    picture, weights = done["samples"][0]["blob"], done["modules"][0]["sha256"]
+    assert eye.get(f"{swarm.url}/v1/blobs/{picture}", timeout=20).status_code == 200
+    assert eye.get(f"{swarm.url}/v1/blobs/{weights}", timeout=20).status_code in (401, 403)
+    assert swarm.get(f"/v1/blobs/{weights}").status_code == 200
+    for path in (f"/v1/jobs/{job}/sample", "/v1/tokens", "/v1/workers/1/drain", "/v1/uploads", "/v1/tokens/1/revoke"):
+        assert eye.post(swarm.url + path, json={}, timeout=20).status_code == 403, path
+    assert eye.get(swarm.url + "/v1/tokens", timeout=20).status_code == 403
+    asked = skerry("status", env={"SKERRY_TOKEN": token})
+    assert asked.returncode == 0, asked.stderr
+    # A page that is open, and a stream under way.
+    page = swarm.stranger()
+    page.get(swarm.url + "/", params={"token": token}, timeout=20)
+    assert page.get(swarm.url + "/v1/status", timeout=20).status_code == 200
+    with eye.get(swarm.url + "/v1/events", stream=True, timeout=60) as stream:
+        assert swarm.skerry("revoke", "prometheus").returncode == 0
+        with pytest.raises((requests.RequestException, StopIteration)):
+            lines = stream.iter_lines(chunk_size=1)
+            while True:
+                next(lines)
+    assert viewer(swarm, token).get(swarm.url + "/metrics", timeout=20).status_code == 401
+    assert page.get(swarm.url + "/v1/status", timeout=20).status_code == 401
+    assert skerry("status", env={"SKERRY_TOKEN": token}).returncode == 3
+
+
+def test_a_viewers_token_ends(swarm):
+    token = make(swarm, "viewer", "--name", "short", "--expires", "2s")
+    eye = viewer(swarm, token)
+    assert eye.get(swarm.url + "/v1/status", timeout=20).status_code == 200
+    wait_until(lambda: eye.get(swarm.url + "/v1/status", timeout=20).status_code == 401, 20, "its end")
+    assert tokens(swarm)["short"]["state"] == "ended"
+
+
+def test_the_first_tokens_are_revoked_like_any_other(swarm):
+    second = make(swarm, "operator", "--name", "second")
+    assert swarm.skerry("revoke", "user.token").returncode == 1, "nobody shuts himself out"
+    swarm.session.headers["Authorization"] = f"Bearer {second}"
+    first, swarm.token = swarm.token, second
+    assert swarm.skerry("revoke", "user.token").returncode == 0
+    assert swarm.skerry("revoke", "worker.token").returncode == 0
+    for name in ("user.token", "worker.token"):
+        assert not os.path.exists(os.path.join(swarm.data, name))
+    assert skerry("status", env={"SKERRY_TOKEN": first}).returncode == 3
+    assert swarm.worker("one").wait(20) == REFUSED
+    assert viewer(swarm, second).get(swarm.url + "/v1/status", timeout=20).status_code == 200
+
+
+def arguments(pid):
+    return open(f"/proc/{pid}/cmdline", "rb").read().decode().split("\0")
+
+
+def test_tokens_do_not_stay_on_command_lines(swarm, tmp_path):
+    worker = swarm.worker("argv")
+    here(swarm, "argv")
+    assert swarm.worker_token not in arguments(worker.pid)
+    piped = subprocess.Popen([f"{BIN}/workerd", "--join", "-", "--name", "piped", "--device", "cpu", "--threads", "1",
+                              "--work-dir", str(tmp_path / "piped")], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    swarm.processes["piped"] = piped
+    open(os.path.join(swarm.logs, "piped.log"), "w").close()
+    piped.stdin.write(swarm.worker_token.encode() + b"\n")
+    piped.stdin.close()
+    here(swarm, "argv", "piped")
+    env = {"XDG_CONFIG_HOME": str(tmp_path), "SKERRY_TOKEN": ""}
+    assert skerry("login", "-", env=env, input=swarm.token).returncode == 0
+    assert skerry("status", env=env).returncode == 0
+
+
+@pytest.mark.parametrize("args, words", [
+    (["tokens", "--uses", "3"], "give --new"),
+    (["tokens", "--new", "root"], "expected worker, operator or viewer"),
+    (["tokens", "--new", "viewer", "--uses", "3"], "limit a worker's token"),
+    (["tokens", "--new", "worker", "--name", "a b"], "expected up to"),
+    (["revoke", "nobody"], "there is no token 'nobody'"),
+    (["revoke", "worker:x"], "not a worker's id"),
+])
+def test_wrong_orders_are_explained(swarm, args, words):
+    done = swarm.skerry(*args)
+    assert done.returncode == 1 and words in done.stderr, done.stderr
