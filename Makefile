@@ -244,12 +244,18 @@ python: $(BUILD_DIR)/python/.made ## the Python package of trainers, as a wheel 
 libskerry: $(SKERRY_LIBS) ## the library of trainers, static and shared
 all: libskerry
 
-.PHONY: deps install clean
+.PHONY: deps install deb check-deb clean
 deps: ## install what building, the demo and the tests need (Debian 12)
 	deploy/install-deps.sh test
 
 install: $(BINS) ## install the programs under PREFIX (default /usr/local)
 	install -D -t $(DESTDIR)$(PREFIX)/bin $(BINS)
+
+deb: $(BINS) ## a Debian package of the three programs and their units, in build/
+	deploy/make-deb.sh $(BIN) $(BUILD_DIR)
+
+check-deb: deb ## install the package in a fresh Debian (root, debootstrap, network) and train there
+	deploy/check-deb.sh $(BUILD_DIR)/skerry_$(VERSION)_$$(dpkg --print-architecture).deb $(BUILD_DIR)/debian-system
 
 clean: ## remove build/
 	rm -rf $(BUILD_DIR)

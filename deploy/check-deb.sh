@@ -1,0 +1,68 @@
+#!/bin/sh
+# Installs the package in a fresh Debian and trains with it there.  Needs root, debootstrap and a
+# mirror of Debian.
+#
+#   deploy/check-deb.sh PACKAGE.deb FOLDER [MIRROR]      (make check-deb)
+#
+# FOLDER is made, holds the system, and is reused by the next run when it is complete.
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+deb=$1
+system=$2
+mirror=${3:-http://deb.debian.org/debian}
+inside() { chroot "$system" "$@"; }
+
+if [ ! -e "$system/.complete" ]; then
+    rm -rf "$system"
+    debootstrap --variant=minbase bookworm "$system" "$mirror" >/dev/null
+    touch "$system/.complete"
+fi
+cp /etc/resolv.conf "$system/etc/resolv.conf"
+cp "$deb" "$system/root/skerry.deb"
+inside apt-get -qq update
+inside apt-get -qq --yes purge skerry >/dev/null 2>&1 || true
+inside apt-get -qq --yes --no-install-recommends install /root/skerry.deb >/dev/null
+inside dpkg -s skerry | grep -E '^(Status|Version)'
+mountpoint -q "$system/proc" || mount -t proc proc "$system/proc"
+trap 'umount "$system/proc"' EXIT
+
+rm -rf "$system/srv/skerry"
+mkdir -p "$system/srv/skerry"
+/usr/bin/python3 -c "
+import sys
+sys.path.insert(0, '$here/../tests/tools')
+import dataset
+dataset.make('$system/srv/skerry/data', classes=2, images=64, size=16, fmt='png')"
+cat >"$system/srv/skerry/job.yaml" <<'JOB'
+name: packaged
+data: {path: data, image_size: 16, holdout: 0.1, shard_samples: 32}
+model: {patch: 4, dim: 32, depth: 2, heads: 2}
+train: {batch: 8}
+recipe: {name: diloco, replicas: 1}
+outer: {rounds: 2, steps: 4}
+JOB
+chown -R nobody "$system/srv/skerry"
+# As the units start them, but for systemd.
+cat >"$system/srv/skerry/go" <<'GO'
+set -eu
+umask 077
+cd /srv/skerry
+export HOME=/srv/skerry
+coordinatord --config /etc/skerry/coordinator.yaml --listen 127.0.0.1 --data-dir state >coordinatord.log 2>&1 &
+c=$!
+for i in $(seq 100); do [ -e state/worker.token ] && [ -e state/user.token ] && break; sleep 0.1; done
+workerd --join @state/worker.token --work-dir work --device cpu --threads 1 >workerd.log 2>&1 &
+w=$!
+skerry login @state/user.token
+skerry submit job.yaml
+skerry watch
+skerry status
+skerry export --out model
+ls -l model
+kill $w; wait $w
+kill $c; wait $c
+GO
+inside setpriv --reuid=nobody --regid=nogroup --clear-groups sh /srv/skerry/go ||
+    { tail -5 "$system"/srv/skerry/*.log; exit 1; }
+inside apt-get -qq --yes purge skerry >/dev/null
+[ ! -e "$system/usr/bin/skerry" ] && echo "check-deb: installed, trained and removed in $system"

@@ -1,0 +1,99 @@
+"""What is deployed: the units' sandboxes, the package, the user data of virtual machines."""
+import glob
+import os
+import re
+import subprocess
+
+import pytest
+import yaml
+
+from common import BIN, wait_until
+from swarm import swarm  # noqa: F401  (fixture)
+
+DEPLOY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "deploy")
+EXPOSURE_MAX = 20  # tenths of systemd-analyze's score
+
+
+def run(*argv, **kw):
+    done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120, **kw)
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+@pytest.mark.parametrize("unit", ["coordinatord", "workerd"])
+def test_units_are_sandboxed(unit):
+    told = run("systemd-analyze", "security", "--no-pager", "--offline=true", f"--threshold={EXPOSURE_MAX}",
+               f"{DEPLOY}/systemd/{unit}.service")
+    score = float(re.search(r"Overall exposure level for \S+: ([0-9.]+)", told).group(1))
+    assert 0 < score <= EXPOSURE_MAX / 10
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory):
+    """The package's file, and a folder with what is in it."""
+    out = tmp_path_factory.mktemp("deb")
+    deb = run(f"{DEPLOY}/make-deb.sh", BIN, str(out)).splitlines()[-1]
+    run("dpkg-deb", "-R", deb, str(out / "tree"))
+    return deb, str(out / "tree")
+
+
+def test_the_package_has_all_of_it(package):
+    deb, tree = package
+    control = open(f"{tree}/DEBIAN/control", encoding="utf-8").read()
+    version = open(os.path.join(DEPLOY, "..", "VERSION"), encoding="utf-8").read().strip()
+    assert f"Version: {version}\n" in control and "@" not in control.replace("skerry@localhost", "")
+    assert "libgnutls30" in control and "libsqlite3-0" in control
+    for name in ("coordinatord", "workerd", "skerry"):
+        assert run(f"{tree}/usr/bin/{name}", "--version").strip() == f"{name} {version}"
+    for unit in ("coordinatord", "workerd"):
+        text = open(f"{tree}/lib/systemd/system/{unit}.service", encoding="utf-8").read()
+        program = re.search(r"^ExecStart=(\S+)", text, re.M).group(1)
+        assert os.access(tree + program, os.X_OK)
+    for conffile in open(f"{tree}/DEBIAN/conffiles", encoding="utf-8").read().split():
+        assert os.path.isfile(tree + conffile), conffile
+    for script in ("postinst", "prerm", "postrm"):
+        run("sh", "-n", f"{tree}/DEBIAN/{script}")
+    assert not glob.glob(f"{tree}/**/*.token", recursive=True)
+
+
+def test_the_same_programs_make_the_same_package(package, tmp_path):
+    again = run(f"{DEPLOY}/make-deb.sh", BIN, str(tmp_path)).splitlines()[-1]
+    assert open(package[0], "rb").read() == open(again, "rb").read()
+
+
+def test_the_packaged_settings_are_understood(package, swarm):
+    swarm.kill("coordinatord")
+    swarm.coordinator("--config", f"{package[1]}/etc/skerry/coordinator.yaml")
+    assert swarm.get("/v1/status").status_code == 200
+
+
+def commands_of(config):
+    return [" ".join(c) for c in config["runcmd"]]
+
+
+@pytest.mark.parametrize("name, unit", [("coordinator", "coordinatord"), ("worker", "workerd")])
+def test_user_data_starts_the_daemon(name, unit):
+    text = open(f"{DEPLOY}/cloud-init/{name}.yaml", encoding="utf-8").read()
+    assert text.startswith("#cloud-config\n")
+    config = yaml.safe_load(text)
+    assert commands_of(config)[-1] == f"systemctl enable --now {unit}.service"
+    for command in commands_of(config):
+        assert "TOKEN" not in command, "command lines are logged"
+    secret = [f for f in config["write_files"] if "TOKEN" in f["content"]]
+    assert all(f["permissions"] == "0600" for f in secret)
+    paths = {f["path"] for f in config["write_files"]}
+    unit_text = open(f"{DEPLOY}/systemd/{unit}.service", encoding="utf-8").read()
+    assert all(path in unit_text for path in paths), "the unit reads what is written"
+
+
+def test_a_worker_of_user_data_joins(swarm, tmp_path):
+    """The unit's command line with the file that user data writes."""
+    config = yaml.safe_load(open(f"{DEPLOY}/cloud-init/worker.yaml", encoding="utf-8").read().replace("TOKEN", swarm.worker_token))
+    written = {f["path"]: f["content"] for f in config["write_files"]}
+    (tmp_path / "join.token").write_text(written["/etc/skerry/join.token"])
+    unit = open(f"{DEPLOY}/systemd/workerd.service", encoding="utf-8").read()
+    line = re.search(r"^ExecStart=(.*)$", unit, re.M).group(1)
+    line = line.replace("/usr/bin/", BIN + "/").replace("${CREDENTIALS_DIRECTORY}", str(tmp_path)).replace(
+        "${STATE_DIRECTORY}", str(tmp_path / "state")).replace("$WORKERD_FLAGS", "--device cpu --threads 1")
+    swarm._launch("unit", line.split())
+    wait_until(lambda: [w for w in swarm.get("/v1/workers").json()["items"] if w["state"] == "idle" and w["has_key"]], 20, "it to join")
