@@ -19,7 +19,7 @@ static void put_limit(struct table *t, const json_t *token, const char *used, co
 
 static void print_tokens(const json_t *items)
 {
-    static const char *const names[] = {"name",  "role",    ">id",         "state",
+    static const char *const names[] = {"name",  "role",    ">id",          "state",
                                         ">ends", ">joined", ">workers here"};
     struct table t;
     const json_t *token;

@@ -7,6 +7,7 @@
 #include "common/job/yaml.h"
 #include "common/net/loop.h"
 #include "coordinator/coordinator.h"
+#include "coordinator/state/backup.h"
 
 #include <malloc.h>
 #include <signal.h>
@@ -50,6 +51,8 @@ struct flags {
     bool plain_http;
     bool has_rpc, has_http, has_plain, has_heartbeat, has_lease, has_quota, has_threads;
     bool die_with_parent;
+    const char *backup, *restore, *from;
+    uint64_t keep;
 };
 
 static int parse_flags(int argc, char **argv, struct flags *f, struct err *err, int *ret_status)
@@ -79,6 +82,13 @@ static int parse_flags(int argc, char **argv, struct flags *f, struct err *err, 
         {"log", 0, ARGS_STR, &f->log, "LEVEL", "debug, info, warn or error [info]"},
         {"die-with-parent", 0, ARGS_BOOL, &f->die_with_parent, NULL,
          "stop when the process that started this one ends"},
+        {"backup", 0, ARGS_STR, &f->backup, "FOLDER",
+         "back the data dir up to a folder and leave, also while a coordinator runs on it"},
+        {"keep", 0, ARGS_U64, &f->keep, "N", "with --backup: how many backups stay, 0: all [0]",
+         .max = 4096},
+        {"restore", 0, ARGS_STR, &f->restore, "FOLDER",
+         "make the data dir from the newest backup of a folder and leave"},
+        {"from", 0, ARGS_STR, &f->from, "NAME", "with --restore: this backup instead"},
         {0},
     };
     struct args args = {
@@ -234,6 +244,27 @@ static int start(const struct flags *f, struct settings *s, struct err *err)
     return rc;
 }
 
+/* ---- backups ------------------------------------------------------------- */
+
+static int back_up(const struct flags *f, struct err *err)
+{
+    struct backup_result r;
+    char all[STR_HUMAN_MAX], fresh[STR_HUMAN_MAX];
+    int rc = f->backup ? backup_make(f->data_dir, f->backup, (unsigned)f->keep, &r, err)
+                       : backup_restore(f->restore, f->from, f->data_dir, &r, err);
+    if (rc < 0)
+        return rc;
+    str_human_bytes(r.bytes, all);
+    if (f->backup)
+        (void)printf("backup %s: %llu files, %s; %llu of them new, %s; %u older backups dropped\n",
+                     r.name, (unsigned long long)r.files, all, (unsigned long long)r.new_files,
+                     str_human_bytes(r.new_bytes, fresh), r.dropped);
+    else
+        (void)printf("%s is as in the backup %s: %llu files, %s\n", f->data_dir, r.name,
+                     (unsigned long long)r.files, all);
+    return 0;
+}
+
 /* A thousand workers are a thousand connections, and an outer step opens a file
  * for each contribution. */
 static void allow_many_files(void)
@@ -260,7 +291,7 @@ int main(int argc, char **argv)
     pid_t parent = getppid();
     if (f.die_with_parent && (prctl(PR_SET_PDEATHSIG, SIGTERM) != 0 || getppid() != parent))
         return EXIT_FAULT;
-    int rc = start(&f, &s, &err);
+    int rc = f.backup || f.restore ? back_up(&f, &err) : start(&f, &s, &err);
     conf_release(keys, &s);
     if (rc < 0) {
         (void)fprintf(stderr, "coordinatord: %s\n", err.msg);

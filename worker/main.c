@@ -183,6 +183,11 @@ static int read_token(struct daemon *d, struct err *err)
     return 0;
 }
 
+static bool is_file(const char *join)
+{
+    return join[0] == '@' || file_exists(join);
+}
+
 /* What has been read or wiped is not there a second time: the next process finds the token on its
  * standard input.  A file it reads again. */
 static int pass_token(const struct daemon *d, char **args, int argc, struct err *err)
@@ -190,7 +195,7 @@ static int pass_token(const struct daemon *d, char **args, int argc, struct err 
     char text[TOKEN_STRING_MAX];
     int fds[2];
     const char *given = d->opt.join;
-    if (given[0] == '@' || file_exists(given))
+    if (is_file(given))
         return 0;
     int rc = token_format(&d->token, text, err);
     if (rc < 0)
@@ -350,6 +355,7 @@ static int open_agent(struct daemon *d, struct err *err)
         .tmp_dir = d->dir.tmp,
         .session = {.loop = d->loop,
                     .token = &d->token,
+                    .token_file = is_file(d->opt.join) ? d->opt.join : NULL,
                     .keys = d->dir.keys,
                     .name = d->name,
                     .device = d->device,

@@ -198,7 +198,9 @@ enum rpc_state rpc_client_state(const struct rpc_client *c);         /* as last 
 unsigned rpc_client_in_flight(const struct rpc_client *c);           /* for tests */
 struct rpc_counters rpc_client_counters(const struct rpc_client *c); /* all connections */
 const char *rpc_client_server_build_id(const struct rpc_client *c); /* for tests; "" before Hello */
-/* Drops the connection and dials again now (tests, address changes). */
+/* Dials this host and these ports of the same server from the next time on. */
+void rpc_client_move(struct rpc_client *c, const struct token *token);
+/* Drops the connection and dials again now (tests). */
 void rpc_client_reconnect(struct rpc_client *c);
 
 /* Code of an envelope Error for a negative code of err.h, and back. */

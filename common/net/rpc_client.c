@@ -415,6 +415,12 @@ void rpc_client_close(struct rpc_client *c)
     loop_defer(c->loop, client_free, c);
 }
 
+void rpc_client_move(struct rpc_client *c, const struct token *token)
+{
+    memcpy(c->token.host, token->host, sizeof(c->token.host));
+    c->token.rpc_port = token->rpc_port;
+}
+
 int rpc_client_call(struct rpc_client *c, uint16_t method, const ProtobufCMessage *msg,
                     const ProtobufCMessageDescriptor *reply, uint32_t deadline_ms, rpc_done_fn done,
                     void *arg, uint64_t *ret_id)

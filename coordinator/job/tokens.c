@@ -42,8 +42,10 @@ int tokens_make(struct coordinator *co, const struct token_order *o, uint64_t *r
 {
     struct token text = co->user_token; /* where we are, and our key */
     if (o->name != NULL && access_by_name(&co->state, o->name) != NULL)
-        return err_set(err, -EEXIST, "there is a token '%s' already: revoke it, or take another "
-                                     "name", o->name);
+        return err_set(err, -EEXIST,
+                       "there is a token '%s' already: revoke it, or take another "
+                       "name",
+                       o->name);
     text.role = o->role;
     hash_random(text.secret, sizeof(text.secret));
     int rc = token_format(&text, ret_text, err);

@@ -48,7 +48,7 @@ unsigned claim_check(void *arg, const struct rpc_claim *c, uint64_t *ret_token, 
         *ret_token = t->id;
         /* One without a key may be known by its identity: its join tells. */
         return check_token(s, t, NULL, key != NULL, 0, err) == 0 ? TOKEN_ROLE_WORKER
-                                                                : TOKEN_ROLE_NONE;
+                                                                 : TOKEN_ROLE_NONE;
     }
     (void)err_set(err, -ERR_AUTH,
                   "the token's secret is not one of this server: get a new token from it");

@@ -21,11 +21,11 @@ struct token_rec {
     uint64_t id;
     char name[NAME_MAX_BYTES]; /* one live token has it */
     enum token_role role;
-    uint8_t verifier[32];                              /* the secret, or its SHA-256 */
-    int64_t made_unix_ms, ends_unix_ms;                /* ends: 0: never */
-    int64_t revoked_unix_ms;                           /* 0: not */
-    uint32_t uses, uses_max, workers_max;              /* of a worker's; max 0: any number */
-    bool edited, told; /* (m) its row is to be queued; its end was acted upon */
+    uint8_t verifier[32];                 /* the secret, or its SHA-256 */
+    int64_t made_unix_ms, ends_unix_ms;   /* ends: 0: never */
+    int64_t revoked_unix_ms;              /* 0: not */
+    uint32_t uses, uses_max, workers_max; /* of a worker's; max 0: any number */
+    bool edited, told;                    /* (m) its row is to be queued; its end was acted upon */
 };
 
 /* NULL when there is none. */

@@ -381,6 +381,31 @@ int store_select(struct store *s, const char *sql, sqlite3_stmt **ret, struct er
     return 0;
 }
 
+int store_snapshot(const char *path, const char *to, struct err *err)
+{
+    struct store from = {0}, copy = {0};
+    sqlite3_backup *b = NULL;
+    int rc = 0;
+    if (sqlite3_open_v2(path, &from.db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL) !=
+        SQLITE_OK)
+        rc = from.db ? store_error(&from, err, "opening the database") : -ENOMEM;
+    if (rc == 0 && sqlite3_open_v2(to, &copy.db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE,
+                                   NULL) != SQLITE_OK)
+        rc = copy.db ? store_error(&copy, err, "opening the copy") : -ENOMEM;
+    if (rc == 0)
+        rc = run(&from, "PRAGMA busy_timeout=5000", err);
+    if (rc == 0 && (b = sqlite3_backup_init(copy.db, "main", from.db, "main")) == NULL)
+        rc = store_error(&copy, err, "copying the database");
+    if (b != NULL) {
+        (void)sqlite3_backup_step(b, -1); /* all at once: writers go on beside it */
+        if (sqlite3_backup_finish(b) != SQLITE_OK)
+            rc = store_error(&copy, err, "copying the database");
+    }
+    sqlite3_close_v2(copy.db);
+    sqlite3_close_v2(from.db);
+    return rc < 0 ? err_wrap(err, "%s", path) : 0;
+}
+
 const char *store_text(sqlite3_stmt *q, int column)
 {
     const char *t = (const char *)sqlite3_column_text(q, column);

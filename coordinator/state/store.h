@@ -55,6 +55,9 @@ int store_commit(struct store *s, struct err *err);
 /* A statement for reading what is committed, to be finalised by the caller. */
 int store_select(struct store *s, const char *sql, sqlite3_stmt **ret, struct err *err);
 
+/* Copies the database at `path`, which another process may be writing, to the new file `to`. */
+int store_snapshot(const char *path, const char *to, struct err *err);
+
 /* Column as text, "" for NULL. */
 const char *store_text(sqlite3_stmt *q, int column);
 

@@ -3,7 +3,7 @@
 #include "common/base/log.h"
 #include "common/net/frame.h"
 #include "common/net/loop.h"
-#include "common/net/token.h"
+#include "common/net/token_source.h"
 
 #define HEARTBEAT_MS_DEFAULT 2000
 #define HEARTBEAT_MS_MIN 50
@@ -95,6 +95,20 @@ void session_rejoin(struct session *s)
     join(s);
 }
 
+/* The same coordinator, elsewhere. */
+static void look_for_new_address(struct session *s)
+{
+    struct token t;
+    if (s->opt.token_file == NULL || token_source_read(s->opt.token_file, &t, NULL) < 0 ||
+        memcmp(t.pin, s->token.pin, sizeof(t.pin)) != 0 ||
+        (strcmp(t.host, s->token.host) == 0 && t.rpc_port == s->token.rpc_port))
+        return;
+    log_info("session", "the coordinator is at %s:%u now, as %s says", t.host, t.rpc_port,
+             s->opt.token_file);
+    s->token = t;
+    rpc_client_move(s->rpc, &t);
+}
+
 static void on_state(void *arg, enum rpc_state state, const struct err *why)
 {
     struct session *s = arg;
@@ -111,6 +125,7 @@ static void on_state(void *arg, enum rpc_state state, const struct err *why)
             log_on_change(&s->waiting, LOG_LEVEL_WARN, "session",
                           "waiting for the coordinator at %s:%u: %s; dialling again", s->token.host,
                           s->token.rpc_port, why ? why->msg : "connection lost");
+        look_for_new_address(s);
         if (was_joined)
             s->opt.on_lost(s->opt.arg);
         break;

@@ -5,10 +5,11 @@
  *    ▲                     │  ▲                   │             │ "I do not know you"
  *    └──── connection lost ┴──┼───────────────────┘             │
  *                             └─────────────────────────────────┘
- *   wrong key, secret or version: on_failed, once, for ever
+ *   wrong or revoked key or secret: on_failed, once, for ever
  *
- * It dials for ever with growing pauses and logs what it waits for when that changes.  Everything
- * here runs on the loop thread. */
+ * It dials for ever with growing pauses and logs what it waits for when that changes.  A
+ * coordinator that has moved is followed by its name, or by a token file that says where it is now.
+ * Everything here runs on the loop thread. */
 #ifndef WORKER_SESSION_H
 #define WORKER_SESSION_H
 
@@ -23,6 +24,7 @@ struct session;
 struct session_options {
     struct loop *loop;
     const struct token *token; /* copied */
+    const char *token_file;    /* looked at again while nobody answers; NULL: there is none */
     const struct keys *keys;   /* the worker's own, kept until close; NULL: none */
     const char *name;          /* strings are kept until close */
     const char *device;

@@ -1,0 +1,84 @@
+/* skerry backup, restore: on the coordinator's machine.  coordinatord knows its data, so it does
+ * the work; this finds it and names what a person means. */
+
+#include <unistd.h>
+
+#include "cli/command.h"
+
+static const char *data_dir = "/var/lib/skerry-coordinator", *from;
+static uint64_t keep = 7;
+
+/* Beside this program, else where the system looks. */
+static int run_coordinatord(const char *const argv[], struct err *err)
+{
+    char path[4096];
+    ssize_t n = readlink("/proc/self/exe", path, sizeof path - sizeof "coordinatord");
+    if (n > 0) {
+        path[n] = '\0';
+        (void)strcpy(strrchr(path, '/') + 1, "coordinatord");
+        (void)execv(path, (char *const *)(uintptr_t)argv);
+    }
+    (void)execvp(argv[0], (char *const *)(uintptr_t)argv);
+    return err_errno(err, "coordinatord cannot be started");
+}
+
+static int run_backup(struct cli *cli, const struct args *args, struct err *err)
+{
+    char number[24];
+    (void)snprintf(number, sizeof number, "%" PRIu64, keep);
+    const char *const argv[] = {"coordinatord", "--data-dir", data_dir, "--backup",
+                                args->rest[0],  "--keep",     number,   NULL};
+    return run_coordinatord(argv, err);
+}
+
+static int run_restore(struct cli *cli, const struct args *args, struct err *err)
+{
+    const char *const argv[] = {"coordinatord", "--data-dir",          data_dir, "--restore",
+                                args->rest[0],  from ? "--from" : NULL, from,     NULL};
+    return run_coordinatord(argv, err);
+}
+
+#define DATA_DIR                                                                                   \
+    {                                                                                              \
+        "data-dir", 'd', ARGS_STR, &data_dir, "DIR",                                               \
+            "of the coordinator [/var/lib/skerry-coordinator]"                                     \
+    }
+
+static const struct args_flag backup_flags[] = {
+    DATA_DIR,
+    {"keep", 0, ARGS_U64, &keep, "N", "how many backups stay in the folder, 0: all [7]",
+     .max = 4096},
+    {0},
+};
+
+const struct command command_backup = {
+    .name = "backup",
+    .what = "back a coordinator up to a folder, while it runs",
+    .usage = "FOLDER [--data-dir DIR] [--keep N]",
+    .about = "Copies what a coordinator needs to begin again elsewhere: its database, its key and "
+             "secrets, and the blobs that are not in the folder yet. It runs on the coordinator's "
+             "machine, as its user or root; the folder is as secret as the data dir.",
+    .flags = backup_flags,
+    .rest_min = 1,
+    .rest_max = 1,
+    .run = run_backup,
+};
+
+static const struct args_flag restore_flags[] = {
+    DATA_DIR,
+    {"from", 0, ARGS_STR, &from, "NAME", "this backup, such as 20261122T212400Z [the newest]"},
+    {0},
+};
+
+const struct command command_restore = {
+    .name = "restore",
+    .what = "make a coordinator's data dir from a backup",
+    .usage = "FOLDER [--data-dir DIR] [--from NAME]",
+    .about = "Makes an empty data dir what it was at a backup, on this or another machine; every "
+             "byte is checked. Start coordinatord on it afterwards, never beside the old one. "
+             "Workers and people find it by its name, or by their token files made new.",
+    .flags = restore_flags,
+    .rest_min = 1,
+    .rest_max = 1,
+    .run = run_restore,
+};

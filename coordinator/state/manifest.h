@@ -1,0 +1,47 @@
+/* What a backup consists of: a text that names each file of a data directory by its content.
+ *
+ *     skerry-backup 1
+ *     release 0.1.0
+ *     at 1790000000000                     ms since 1970
+ *     <sha256, 64 hex> <bytes> blobs/ab/ab12…
+ *     ...
+ *     end 17                               that many files: nothing is cut off
+ *
+ * Paths are relative, of letters, digits, '.', '_', '-' and '/', without a component that begins
+ * with '.'.  Pure functions. */
+#ifndef COORDINATOR_MANIFEST_H
+#define COORDINATOR_MANIFEST_H
+
+#include "common/base/base.h"
+#include "common/base/buf.h"
+
+#define MANIFEST_FILES_MAX (1u << 20)
+#define MANIFEST_PATH_MAX 256 /* with the terminator */
+#define MANIFEST_BYTES_MAX ((size_t)512 << 20)
+
+/* A file of the data directory as it was at the backup. */
+struct manifest_file {
+    uint8_t sha256[32];
+    uint64_t size;
+    char *path;
+};
+
+/* Zeroed: no file. */
+struct manifest {
+    char release[65];
+    int64_t at_unix_ms;
+    struct manifest_file *files;
+    size_t n, cap;
+};
+
+/* Copies path.  -EINVAL: no path for a manifest; -ERR_LIMIT. */
+int manifest_add(struct manifest *m, const uint8_t sha256[32], uint64_t size, const char *path,
+                 struct err *err);
+/* Appends the text to out. */
+int manifest_format(const struct manifest *m, struct buf *out, struct err *err);
+/* text is terminated; *ret is released by the caller, also after a failure. -ERR_FORMAT with the
+ * line. */
+int manifest_parse(const char *text, struct manifest *ret, struct err *err);
+void manifest_release(struct manifest *m);
+
+#endif

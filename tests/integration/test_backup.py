@@ -1,0 +1,148 @@
+"""Backups of a coordinator at work, and the way back on another machine: real daemons, real files."""
+import glob
+import hashlib
+import os
+import shutil
+import signal
+
+import pytest
+
+from common import skerry, wait_until
+from swarm import Swarm, swarm  # noqa: F401  (fixture)
+
+
+def back_up(swarm, folder, *flags):
+    done = skerry("backup", folder, "--data-dir", swarm.data, *flags)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def restore(folder, data, *flags):
+    return skerry("restore", folder, "--data-dir", data, *flags)
+
+
+def manifests(folder):
+    return sorted(glob.glob(f"{folder}/*.manifest"))
+
+
+def objects(folder):
+    return {os.path.basename(p) for p in glob.glob(f"{folder}/objects/*/*")}
+
+
+def join_by_file(swarm, name, path):
+    token, swarm.worker_token = swarm.worker_token, f"@{path}"
+    swarm.worker(name)
+    swarm.worker_token = token
+
+
+@pytest.fixture
+def other(tmp_path):
+    """A second machine."""
+    s = Swarm(tmp_path / "other")
+    try:
+        yield s
+    finally:
+        s.stop()
+        for name in s.processes:
+            print(f"---- other {name}.log ----\n{s.tail(name)}")
+
+
+def test_a_coordinator_goes_on_elsewhere_and_its_workers_follow(swarm, other, tmp_path):
+    folder, token_file = tmp_path / "backup", tmp_path / "worker.token"
+    shutil.copy(os.path.join(swarm.data, "worker.token"), token_file)
+    join_by_file(swarm, "a", token_file)
+    swarm.worker("b")
+    job = swarm.submit(rounds=60, steps=6, replicas=2, up="f32", down="f32")
+    swarm.wait_round(job, 3)
+    before = {w["name"]: w["id"] for w in swarm.get("/v1/workers").json()["items"]}
+    # While it trains: versions come and go under the backup's hands.
+    for _ in range(4):
+        at = swarm.job(job)["round"]
+        back_up(swarm, folder, "--keep", "0")
+        swarm.wait_round(job, at + 1)
+    here = swarm.job(job)["round"]
+    swarm.kill("coordinatord")
+    shutil.rmtree(swarm.data)  # with the machine
+    done = restore(folder, other.data)
+    assert done.returncode == 0, done.stderr
+    other.coordinator()
+    assert other.ports != swarm.ports
+    token_file.write_text(other.worker_token)
+    names = lambda: {w["name"]: w for w in other.get("/v1/workers").json()["items"]}  # noqa: E731
+    wait_until(lambda: names()["a"]["state"] in ("busy", "idle"), 60, "the worker with a token file to follow")
+    assert names()["a"]["id"] == before["a"], "its key is known"
+    assert other.job(job)["round"] <= here
+    swarm.kill("b", signal.SIGKILL)
+    other.worker("c")
+    done = other.wait_job(job, "done", 180)
+    assert done["round"] == 60 and done["modules"][0]["version"] == 60
+    out = tmp_path / "model"
+    exported = other.skerry("export", job, "--out", out)
+    assert exported.returncode == 0, exported.stderr
+
+
+def test_only_what_is_new_is_copied_and_older_backups_go(swarm, tmp_path):
+    folder = tmp_path / "backup"
+    swarm.worker("a")
+    job = swarm.submit(rounds=2)
+    swarm.wait_job(job, "done")
+    back_up(swarm, folder)
+    first, had = manifests(folder)[0], objects(folder)
+    for name in had:
+        path = f"{folder}/objects/{name[:2]}/{name}"
+        assert hashlib.sha256(open(path, "rb").read()).hexdigest() == name
+        assert os.stat(path).st_mode & 0o077 == 0
+    wait_until(lambda: back_up(swarm, folder) and len(manifests(folder)) > 1, 20, "another second")
+    told = back_up(swarm, folder, "--keep", "1")
+    assert "older backups dropped" in told
+    assert len(manifests(folder)) == 1 and not os.path.exists(first)
+    named = {line.split()[0] for line in open(manifests(folder)[0], encoding="utf-8") if len(line.split()) == 3}
+    assert objects(folder) == named, "what no backup names is gone, what one names is there"
+    assert len(objects(folder) - had) <= 2, "only the database can have changed"
+
+
+def test_restoring_refuses_what_is_damaged_and_what_is_in_use(swarm, tmp_path):
+    folder = tmp_path / "backup"
+    swarm.worker("a")
+    job = swarm.submit(rounds=1)
+    swarm.wait_job(job, "done")
+    back_up(swarm, folder)
+    there = restore(folder, swarm.data)
+    assert there.returncode == 1 and "is not empty" in there.stderr
+    gone = restore(folder, tmp_path / "x", "--from", "20010101T000000Z")
+    assert gone.returncode == 1 and "20010101T000000Z" in gone.stderr
+    assert restore(tmp_path / "nowhere", tmp_path / "y").returncode == 1
+    victim = max(glob.glob(f"{folder}/objects/*/*"), key=os.path.getsize)
+    raw = bytearray(open(victim, "rb").read())
+    raw[len(raw) // 2] ^= 1
+    open(victim, "wb").write(raw)
+    bad = restore(folder, tmp_path / "z")
+    assert bad.returncode == 1 and "damaged" in bad.stderr
+    cut = open(manifests(folder)[0], encoding="utf-8").read().splitlines()[:-3]
+    open(manifests(folder)[0], "w", encoding="utf-8").write("\n".join(cut) + "\n")
+    short = restore(folder, tmp_path / "w")
+    assert short.returncode == 1 and "cut off" in short.stderr
+
+
+def test_a_damaged_blob_is_found_by_the_backup(swarm, tmp_path):
+    swarm.worker("a")
+    job = swarm.submit(rounds=1)
+    name = swarm.wait_job(job, "done")["modules"][0]["sha256"]
+    path = os.path.join(swarm.data, "blobs", name[:2], name)
+    raw = bytearray(open(path, "rb").read())
+    raw[-1] ^= 1
+    os.chmod(path, 0o600)
+    open(path, "wb").write(raw)
+    done = skerry("backup", tmp_path / "backup", "--data-dir", swarm.data)
+    assert done.returncode == 1 and name in done.stderr and "damaged" in done.stderr
+    assert not manifests(tmp_path / "backup")
+
+
+def test_ids_of_the_lost_time_are_not_given_out_again(swarm, other, tmp_path):
+    job = swarm.submit(rounds=1)
+    back_up(swarm, tmp_path / "backup")
+    later = swarm.submit(rounds=1)
+    assert restore(tmp_path / "backup", other.data).returncode == 0
+    other.coordinator()
+    assert [j["id"] for j in other.get("/v1/jobs").json()["items"]] == [job]
+    assert other.submit(rounds=1) > later + 1000
