@@ -33,7 +33,7 @@ static int run_backup(struct cli *cli, const struct args *args, struct err *err)
 
 static int run_restore(struct cli *cli, const struct args *args, struct err *err)
 {
-    const char *const argv[] = {"coordinatord", "--data-dir",          data_dir, "--restore",
+    const char *const argv[] = {"coordinatord", "--data-dir",           data_dir, "--restore",
                                 args->rest[0],  from ? "--from" : NULL, from,     NULL};
     return run_coordinatord(argv, err);
 }

@@ -3,11 +3,11 @@
  *     FOLDER/20261122T212400Z.manifest   one backup: manifest.h
  *     FOLDER/objects/ab/ab12…            contents, by SHA-256, of all backups together
  *
- * What is there already is not copied again.  A backup is a snapshot of the database (SQLite's online
- * backup), the blobs that it needs, the outer optimiser's state, the key and the secrets.  The files
- * are pinned by hard links first, so that what the coordinator deletes meanwhile is still copied;
- * what it has deleted before calls for another snapshot.  Everything is hashed on its way, so a
- * damaged file is found here.
+ * What is there already is not copied again.  A backup is a snapshot of the database (SQLite's
+ * online backup), the blobs that it needs, the outer optimiser's state, the key and the secrets.
+ * They are pinned by hard links first, so that what the coordinator deletes meanwhile is still
+ * copied; what it has deleted before calls for another snapshot.  Everything is hashed on its way,
+ * so a damaged file is found here.
  *
  * A backup holds the coordinator's secrets: its folder is as private as the data directory.
  *
@@ -22,15 +22,15 @@
 #define BACKUPS_MAX 4096
 
 struct backup_result {
-    char name[BACKUP_NAME_MAX]; /* "20261122T212400Z" */
-    uint64_t files, bytes;      /* of the backup */
+    char name[BACKUP_NAME_MAX];    /* "20261122T212400Z" */
+    uint64_t files, bytes;         /* of the backup */
     uint64_t new_files, new_bytes; /* that were copied */
-    unsigned dropped;           /* older backups */
+    unsigned dropped;              /* older backups */
 };
 
 /* Makes folder.  keep: how many backups stay, with this one; 0: all. */
-int backup_make(const char *data_dir, const char *folder, unsigned keep,
-                struct backup_result *ret, struct err *err);
+int backup_make(const char *data_dir, const char *folder, unsigned keep, struct backup_result *ret,
+                struct err *err);
 /* Into data_dir, which is made, or is empty.  name NULL: the newest.  The database comes last: what
  * is cut off does not start. */
 int backup_restore(const char *folder, const char *name, const char *data_dir,

@@ -21,7 +21,7 @@ static void test_round_trip(void **state)
     buf_init(&text, MANIFEST_BYTES_MAX);
     for (uint64_t i = 0; i < 100; i++) {
         char path[40];
-        (void)snprintf(path, sizeof(path), "outer/1/%llu/target.safetensors", (unsigned long long)i);
+        (void)snprintf(path, sizeof(path), "outer/1/%d/target.safetensors", (int)i);
         assert_int_equal(manifest_add(&m, sha256, i * 1000, path, &err), 0);
     }
     assert_int_equal(manifest_format(&m, &text, &err), 0);
@@ -48,7 +48,7 @@ static void test_round_trip(void **state)
 static void test_paths(void **state)
 {
     static const char *const good[] = {"a", "coordinator.db", "blobs/ab/ab_1-2", "a..b"};
-    static const char *const bad[] = {"",    "/a",   "a/",    "..", "a/../b", "./a",
+    static const char *const bad[] = {"",     "/a",  "a/",   "..", "a/../b", "./a",
                                       "a//b", "a b", "a\nb", ".x", "a/.x",   "\xc3\xa9"};
     static const uint8_t sha256[32];
     struct manifest m = {0};

@@ -1,6 +1,7 @@
 /* Joining, joining again, heartbeats and good-bye, on a connection that the test plays. */
 #include "tests/unit/worker/link/fake_line.h"
 
+#include "common/base/file.h"
 #include "common/net/token.h"
 #include "worker/link/session.h"
 
@@ -33,6 +34,13 @@ int rpc_client_open(struct loop *loop, const struct rpc_client_options *o, struc
 
 void rpc_client_close(struct rpc_client *c)
 {
+}
+
+static struct token moved; /* where the session says that the coordinator is now */
+
+void rpc_client_move(struct rpc_client *c, const struct token *token)
+{
+    moved = *token;
 }
 void rpc_client_cancel(struct rpc_client *c, uint64_t id)
 {
@@ -166,6 +174,42 @@ static void joins_again_after_a_loss(void **state)
     assert_true(told.joined == 2 && told.again == 1);
 }
 
+static void open_session(const char *token_file);
+
+static void says(const char *path, const char *host, uint8_t pin)
+{
+    char text[TOKEN_STRING_MAX];
+    struct token t = {.role = TOKEN_ROLE_WORKER, .rpc_port = 7};
+    (void)str_copy(t.host, sizeof t.host, host);
+    t.pin[0] = pin;
+    OK(token_format(&t, text, err));
+    OK(file_write_atomic(path, text, strlen(text), 0600, err));
+}
+
+/* A coordinator that has moved is followed where the token file leads, and no other is. */
+static void follows_a_token_file(void **state)
+{
+    char dir[] = "/tmp/skerry-session-XXXXXX";
+    assert_non_null(mkdtemp(dir));
+    char *path = file_join(dir, "token");
+    session_close(session);
+    open_session(path);
+    says(path, "there", 9);
+    becomes(RPC_DISCONNECTED);
+    assert_string_equal(moved.host, ""); /* its key is another */
+    says(path, "there", 0);
+    becomes(RPC_DISCONNECTED);
+    assert_string_equal(moved.host, "there");
+    assert_int_equal(moved.rpc_port, 7);
+    moved.host[0] = '\0';
+    becomes(RPC_DISCONNECTED); /* it is there already */
+    assert_string_equal(moved.host, "");
+    OK(file_remove_tree(dir, err));
+    becomes(RPC_DISCONNECTED); /* nothing to read: it stays */
+    assert_string_equal(moved.host, "");
+    mem_free(path);
+}
+
 /* It does not know us any more: JOIN again, on the same connection. */
 static void joins_again_when_forgotten(void **state)
 {
@@ -271,7 +315,7 @@ static void good_bye_is_said_once(void **state)
     assert_int_equal(byes, 1);
 }
 
-static int setup(void **state)
+static void open_session(const char *token_file)
 {
     static struct token token = {.host = "coordinator"};
     memset(calls, 0, sizeof(calls));
@@ -286,8 +330,14 @@ static int setup(void **state)
                                         .fill_heartbeat = fill_heartbeat,
                                         .on_applied = on_applied,
                                         .on_revoked = on_revoked,
-                                        .on_drain = on_drain};
+                                        .on_drain = on_drain,
+                                        .token_file = token_file};
     OK(session_open(&opt, &session, err));
+}
+
+static int setup(void **state)
+{
+    open_session(NULL);
     return 0;
 }
 
@@ -306,7 +356,7 @@ int main(void)
         TEST(joins_again_when_forgotten), TEST(refused_for_ever),
         TEST(tried_again_otherwise),      TEST(one_heartbeat_at_a_time),
         TEST(heartbeats_bring_news),      TEST(heartbeats_are_neither_too_fast_nor_too_slow),
-        TEST(good_bye_is_said_once),
+        TEST(good_bye_is_said_once),      TEST(follows_a_token_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
