@@ -1,5 +1,5 @@
-/* skerry backup, restore: on the coordinator's machine.  coordinatord knows its data, so it does
- * the work; this finds it and names what a person means. */
+/* skerry backup, restore, audit: on the coordinator's machine.  coordinatord knows its data, so it
+ * does the work; this finds it and names what a person means. */
 
 #include <unistd.h>
 
@@ -81,4 +81,31 @@ const struct command command_restore = {
     .rest_min = 1,
     .rest_max = 1,
     .run = run_restore,
+};
+
+static int run_audit(struct cli *cli, const struct args *args, struct err *err)
+{
+    uint64_t id;
+    if (str_parse_u64(args->rest[0], &id) < 0 || id == 0)
+        return err_set(err, -EINVAL, "'%s' is not a job's id; `skerry status` lists the jobs",
+                       args->rest[0]);
+    const char *const argv[] = {"coordinatord", "--data-dir",  data_dir,
+                                "--audit",      args->rest[0], NULL};
+    return run_coordinatord(argv, err);
+}
+
+static const struct args_flag audit_flags[] = {DATA_DIR, {0}};
+
+const struct command command_audit = {
+    .name = "audit",
+    .what = "make a job's versions again and compare them with the record",
+    .usage = "JOB [--data-dir DIR]",
+    .about = "Looks over what a coordinator keeps of a job, on its machine, while it runs: hashes "
+             "every file, makes each kept version again from the one before and its delta, folds "
+             "the newest outer step again from its contributions, and prints the balance of "
+             "samples. Exit status 1 when anything is not as recorded.",
+    .flags = audit_flags,
+    .rest_min = 1,
+    .rest_max = 1,
+    .run = run_audit,
 };

@@ -33,7 +33,7 @@ extern const struct command command_sample, command_export;                 /* s
 extern const struct command command_status, command_workers, command_tasks; /* status.c */
 extern const struct command command_trace;                                  /* trace.c */
 extern const struct command command_watch, command_cancel, command_drain, command_login;
-extern const struct command command_tokens, command_revoke;  /* tokens.c */
-extern const struct command command_backup, command_restore; /* backup.c */
+extern const struct command command_tokens, command_revoke;                 /* tokens.c */
+extern const struct command command_backup, command_restore, command_audit; /* backup.c */
 
 #endif

@@ -7,6 +7,7 @@
 #include "common/job/yaml.h"
 #include "common/net/loop.h"
 #include "coordinator/coordinator.h"
+#include "coordinator/state/audit.h"
 #include "coordinator/state/backup.h"
 
 #include <malloc.h>
@@ -52,7 +53,7 @@ struct flags {
     bool has_rpc, has_http, has_plain, has_heartbeat, has_lease, has_quota, has_threads;
     bool die_with_parent;
     const char *backup, *restore, *from;
-    uint64_t keep;
+    uint64_t keep, audit;
 };
 
 static int parse_flags(int argc, char **argv, struct flags *f, struct err *err, int *ret_status)
@@ -89,6 +90,9 @@ static int parse_flags(int argc, char **argv, struct flags *f, struct err *err, 
         {"restore", 0, ARGS_STR, &f->restore, "FOLDER",
          "make the data dir from the newest backup of a folder and leave"},
         {"from", 0, ARGS_STR, &f->from, "NAME", "with --restore: this backup instead"},
+        {"audit", 0, ARGS_U64, &f->audit, "JOB",
+         "look a job's versions over and leave, also while a coordinator runs on the data dir",
+         .min = 1, .max = 9e15},
         {0},
     };
     struct args args = {
@@ -265,6 +269,29 @@ static int back_up(const struct flags *f, struct err *err)
     return 0;
 }
 
+static int audit(const struct flags *f, struct err *err)
+{
+    struct audit_result r;
+    char bytes[STR_HUMAN_MAX];
+    int rc = audit_job(f->data_dir, f->audit, stdout, &r, err);
+    if (rc < 0)
+        return rc;
+    (void)printf("%s: %llu files of %s, %u versions, %u of them made again from deltas, %u outer "
+                 "steps folded again, %u faults\n",
+                 r.faults ? "FAULTY" : "good", (unsigned long long)r.files,
+                 str_human_bytes(r.bytes, bytes), r.versions, r.deltas, r.steps, r.faults);
+    return r.faults ? err_set(err, -ERR_HASH, "job %llu has %u faults",
+                              (unsigned long long)f->audit, r.faults)
+                    : 0;
+}
+
+static int run(const struct flags *f, struct settings *s, struct err *err)
+{
+    if (f->audit)
+        return audit(f, err);
+    return f->backup || f->restore ? back_up(f, err) : start(f, s, err);
+}
+
 /* A thousand workers are a thousand connections, and an outer step opens a file
  * for each contribution. */
 static void allow_many_files(void)
@@ -291,7 +318,7 @@ int main(int argc, char **argv)
     pid_t parent = getppid();
     if (f.die_with_parent && (prctl(PR_SET_PDEATHSIG, SIGTERM) != 0 || getppid() != parent))
         return EXIT_FAULT;
-    int rc = f.backup || f.restore ? back_up(&f, &err) : start(&f, &s, &err);
+    int rc = run(&f, &s, &err);
     conf_release(keys, &s);
     if (rc < 0) {
         (void)fprintf(stderr, "coordinatord: %s\n", err.msg);

@@ -453,7 +453,7 @@ static char *provenance(const struct coordinator *co, const struct outer_step *s
         (void)buf_printf(&b,
                          "%s{\"task\":%llu,\"worker\":%llu,\"path\":%u,\"replica\":%u,"
                          "\"sha256\":\"%s\",\"size\":%llu,\"samples\":%llu,\"weight\":%.17g,"
-                         "\"share\":%.17g,\"norm\":%.9g,\"shrink\":%.9g,\"refused\":%s}",
+                         "\"share\":%.17g,\"norm\":%.9g,\"shrink\":%.17g,\"refused\":%s}",
                          i ? "," : "", (unsigned long long)c->tag,
                          (unsigned long long)sender_of(t, s), t ? t->path : 0,
                          t ? t->train.replica : 0, hash_hex(c->blob.sha256, 32, hex),
@@ -628,9 +628,11 @@ static void apply_step(struct coordinator *co, struct job *j, struct module_rec 
         adopt_step(co, j, m, step);
         if (!j->spec.outer.async)
             note_late(co, j, m, step);
-        /* The old files go after the new version is on record, never before. */
-        core_when_durable(co, removal_begin,
-                          removal_of(co, str_dup(step->state_dir), step->base + 1));
+        /* The old files go after the new version is on record, never before.  Those that the step
+         * began with stay, so that it can be made again (audit.h). */
+        if (step->base > 0)
+            core_when_durable(co, removal_begin,
+                              removal_of(co, str_dup(step->state_dir), step->base));
         return;
     }
     outer_failed(co, j, m, step->reason);

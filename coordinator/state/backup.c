@@ -1,41 +1,24 @@
 #include "coordinator/state/backup.h"
 
 #include <fcntl.h>
-#include <jansson.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/hash.h"
-#include "common/net/blobstore.h"
-#include "coordinator/state/blobs.h"
-#include "coordinator/state/manifest.h"
 #include "coordinator/state/persist.h"
+#include "coordinator/state/snapshot.h"
 #include "coordinator/state/store.h"
 
-#define TRIES 8
 #define COPY_BYTES ((size_t)1 << 20)
-#define STAGE ".backup" /* in the data directory, on its file system */
-#define DATABASE "coordinator.db"
 #define ENDING ".manifest"
 #define ID_GAP 1000000u
 
-/* What is given out by the coordinator's own start only. */
-static const char *const identity[] = {"tls-key.pem",   "tls-cert.pem", "cluster.secret",
-                                       "worker.secret", "user.secret",  "ticket.secret"};
-static const char *const outer_files[] = {"target", "momentum", "buffer"};
-
 struct backup {
-    const char *data_dir, *folder;
-    char *stage;
-    struct manifest manifest;
-    uint8_t (*known)[32]; /* of each file: its hash on record; zeros: none is */
-    size_t cap_known;
+    const char *folder;
+    struct snapshot snapshot;
     struct backup_result *result;
-    bool again; /* something was gone: a newer snapshot */
-    struct err err;
 };
 
 /* ---- copying ------------------------------------------------------------- */
@@ -102,111 +85,9 @@ static int make_parent(const char *path, struct err *err)
     return rc;
 }
 
-/* ---- what belongs to it -------------------------------------------------- */
-
-static char *staged(const struct backup *b, size_t n)
-{
-    return str_printf("%s/%zu", b->stage, n);
-}
-
-/* path: relative to the data directory.  sha256 NULL: none is on record. */
-static void pin(struct backup *b, const char *path, const uint8_t *sha256, uint64_t size,
-                bool optional)
-{
-    static const uint8_t none[32];
-    char *from = file_join(b->data_dir, path), *to = staged(b, b->manifest.n);
-    if (link(from, to) < 0 && errno != EEXIST) {
-        b->again |= errno == ENOENT && !optional;
-        if (errno != ENOENT || !optional)
-            (void)err_errno(&b->err, "cannot take %s into the backup", from);
-    } else if (manifest_add(&b->manifest, sha256 ? sha256 : none, size, path, &b->err) == 0) {
-        if (b->manifest.n > b->cap_known) {
-            b->cap_known = b->manifest.cap;
-            b->known = mem_realloc(b->known, b->cap_known * sizeof(b->known[0]));
-        }
-        memcpy(b->known[b->manifest.n - 1], sha256 ? sha256 : none, 32);
-    }
-    mem_free(from);
-    mem_free(to);
-}
-
-static void pin_blob(void *arg, enum blob_role role, const struct blob_ref *ref, bool needed)
-{
-    struct backup *b = arg;
-    char hex[HASH_HEX_MAX], path[MANIFEST_PATH_MAX];
-    if (!needed || b->err.code != 0)
-        return;
-    hash_hex(ref->sha256, 32, hex);
-    (void)snprintf(path, sizeof(path), "blobs/%.2s/%s", hex, hex);
-    pin(b, path, ref->sha256, ref->size, false);
-}
-
-static void pin_outer(struct backup *b, const struct job *j, const struct module_rec *m)
-{
-    const struct version_rec *v = module_version(m, m->version);
-    json_t *doc = v && v->provenance ? json_loads(v->provenance, 0, NULL) : NULL;
-    const json_t *state = json_object_get(doc, "state");
-    for (size_t i = 0; v != NULL && i < sizeof(outer_files) / sizeof(outer_files[0]); i++) {
-        const json_t *record = json_object_get(state, outer_files[i]);
-        const char *hex = json_string_value(json_object_get(record, "sha256"));
-        const json_int_t size = json_integer_value(json_object_get(record, "size"));
-        char path[MANIFEST_PATH_MAX];
-        uint8_t sha256[32];
-        const bool known = hex && size > 0 && strlen(hex) == 64 && hash_unhex(hex, sha256, 32) == 0;
-        (void)snprintf(path, sizeof(path), "outer/%llu/%llu/%s.%llu.safetensors",
-                       (unsigned long long)j->id, (unsigned long long)m->id, outer_files[i],
-                       (unsigned long long)v->version);
-        pin(b, path, known ? sha256 : NULL, known ? (uint64_t)size : 0, !known);
-    }
-    json_decref(doc);
-}
-
 static int by_hash(const void *a, const void *b)
 {
     return memcmp(a, b, 32);
-}
-
-/* One snapshot with all that it needs, pinned; b->again: something had gone meanwhile. */
-static int take_snapshot(struct backup *b, struct err *err)
-{
-    struct store *s = NULL;
-    struct state st;
-    char *live = file_join(b->data_dir, DATABASE), *db = staged(b, 0);
-    state_init(&st);
-    b->again = false;
-    b->err = (struct err){0};
-    manifest_release(&b->manifest);
-    int rc = file_remove_tree(b->stage, err);
-    if (rc == 0)
-        rc = file_mkdirs(b->stage, 0700, err);
-    if (rc == 0)
-        rc = store_snapshot(live, db, err);
-    if (rc == 0)
-        rc = store_open(db, &persist_schema, &s, err);
-    if (rc == 0)
-        rc = persist_load(s, &st, err);
-    store_close(s); /* it has no -wal from here on */
-    if (rc == 0) {
-        static const uint8_t none[32];
-        (void)manifest_add(&b->manifest, none, 0, DATABASE, &b->err);
-        b->cap_known = b->manifest.cap;
-        b->known = mem_realloc(b->known, b->cap_known * sizeof(b->known[0]));
-        memset(b->known[0], 0, 32);
-        for (size_t i = 0; i < sizeof(identity) / sizeof(identity[0]); i++)
-            pin(b, identity[i], NULL, 0, false);
-        each_blob(&st, 0, (int64_t)clock_wall_ms(), pin_blob, b);
-        for (size_t i = 0; i < st.n_jobs && b->err.code == 0; i++)
-            for (uint32_t m = 0; m < st.jobs[i]->comp.n_modules; m++)
-                if (!job_is_ended(st.jobs[i]) && b->err.code == 0)
-                    pin_outer(b, st.jobs[i], &st.jobs[i]->modules[m]);
-        rc = b->err.code;
-        if (rc < 0 && err)
-            *err = b->err;
-    }
-    state_release(&st);
-    mem_free(live);
-    mem_free(db);
-    return rc;
 }
 
 /* ---- making -------------------------------------------------------------- */
@@ -219,10 +100,10 @@ static bool is_zero(const uint8_t sha256[32])
 
 static int keep_file(struct backup *b, size_t i, struct err *err)
 {
-    struct manifest_file *f = &b->manifest.files[i];
-    char *from = staged(b, i), *to = NULL;
+    struct manifest_file *f = &b->snapshot.manifest.files[i];
+    char *from = file_join(b->snapshot.dir, f->path), *to = NULL;
     uint64_t have = 0;
-    int rc = is_zero(b->known[i]) ? hash_file(from, f->sha256, &f->size, err) : 0;
+    int rc = is_zero(f->sha256) ? hash_file(from, f->sha256, &f->size, err) : 0;
     if (rc == 0) {
         to = object_path(b->folder, f->sha256);
         b->result->files++;
@@ -246,12 +127,13 @@ static int write_manifest(struct backup *b, struct err *err)
 {
     struct buf text;
     struct tm at;
-    const time_t s = (time_t)(b->manifest.at_unix_ms / 1000);
-    (void)str_copy(b->manifest.release, sizeof(b->manifest.release), SKERRY_VERSION);
+    const time_t s = (time_t)(b->snapshot.manifest.at_unix_ms / 1000);
+    (void)str_copy(b->snapshot.manifest.release, sizeof(b->snapshot.manifest.release),
+                   SKERRY_VERSION);
     (void)strftime(b->result->name, BACKUP_NAME_MAX, "%Y%m%dT%H%M%SZ", gmtime_r(&s, &at));
     char *path = str_printf("%s/%s" ENDING, b->folder, b->result->name);
     buf_init(&text, MANIFEST_BYTES_MAX);
-    int rc = manifest_format(&b->manifest, &text, err);
+    int rc = manifest_format(&b->snapshot.manifest, &text, err);
     if (rc == 0)
         rc = file_write_atomic(path, buf_str(&text), text.len, 0600, err);
     buf_release(&text);
@@ -364,7 +246,7 @@ static int drop_older(const char *folder, unsigned keep, unsigned *ret_dropped, 
 int backup_make(const char *data_dir, const char *folder, unsigned keep, struct backup_result *ret,
                 struct err *err)
 {
-    struct backup b = {.data_dir = data_dir, .folder = folder, .result = ret};
+    struct backup b = {.folder = folder, .result = ret};
     struct file_lock lock;
     *ret = (struct backup_result){0};
     int rc = file_mkdirs(folder, 0700, err);
@@ -372,21 +254,16 @@ int backup_make(const char *data_dir, const char *folder, unsigned keep, struct 
         rc = file_lock_dir(folder, "lock", &lock, err);
     if (rc < 0)
         return rc;
-    b.stage = file_join(data_dir, STAGE);
-    rc = take_snapshot(&b, err);
-    for (int i = 1; rc < 0 && b.again && i < TRIES; i++)
-        rc = take_snapshot(&b, err);
-    b.manifest.at_unix_ms = (int64_t)clock_wall_ms();
-    for (size_t i = 0; rc == 0 && i < b.manifest.n; i++)
-        rc = keep_file(&b, i, err);
-    if (rc == 0)
-        rc = write_manifest(&b, err);
+    if ((rc = snapshot_take(data_dir, 0, &b.snapshot, err)) == 0) {
+        b.snapshot.manifest.at_unix_ms = (int64_t)clock_wall_ms();
+        for (size_t i = 0; rc == 0 && i < b.snapshot.manifest.n; i++)
+            rc = keep_file(&b, i, err);
+        if (rc == 0)
+            rc = write_manifest(&b, err);
+        snapshot_release(&b.snapshot);
+    }
     if (rc == 0)
         rc = drop_older(folder, keep, &ret->dropped, err);
-    (void)file_remove_tree(b.stage, NULL); /* or the next one does */
-    manifest_release(&b.manifest);
-    mem_free(b.known);
-    mem_free(b.stage);
     file_unlock(&lock);
     return rc;
 }
@@ -432,7 +309,7 @@ static int skip_ids(const char *db, struct err *err)
 static int put_back(const char *folder, const char *data_dir, const struct manifest_file *f,
                     struct err *err)
 {
-    const bool database = strcmp(f->path, DATABASE) == 0;
+    const bool database = strcmp(f->path, SNAPSHOT_DATABASE) == 0;
     char *from = object_path(folder, f->sha256), *to = file_join(data_dir, f->path);
     char *first = database ? str_printf("%s.restored", to) : str_dup(to);
     int rc = make_parent(to, err);

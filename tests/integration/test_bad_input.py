@@ -142,7 +142,7 @@ def test_help_and_unknown_flags(program):
 
 @pytest.mark.parametrize("command", ["run", "submit", "check", "keys", "watch", "status", "workers", "tasks",
                                      "sample", "export", "cancel", "drain", "login", "tokens", "revoke", "backup",
-                                     "restore"])
+                                     "restore", "audit"])
 def test_every_subcommand_has_help(command):
     done = skerry(command, "--help")
     assert done.returncode == 0 and f"skerry {command} " in done.stdout and "(null)" not in done.stdout

@@ -1,0 +1,347 @@
+#include "coordinator/state/audit.h"
+
+#include <jansson.h>
+
+#include "common/base/hash.h"
+#include "common/outer/fold.h"
+#include "common/outer/version.h"
+#include "coordinator/state/ledger.h"
+#include "coordinator/state/snapshot.h"
+
+struct audit {
+    struct snapshot s;
+    const struct job *job;
+    FILE *out;
+    struct audit_result *r;
+};
+
+__attribute__((format(printf, 2, 3))) static void fault(struct audit *a, const char *fmt, ...)
+{
+    va_list ap;
+    a->r->faults++;
+    (void)fputs("FAULT  ", a->out);
+    va_start(ap, fmt);
+    (void)vfprintf(a->out, fmt, ap);
+    va_end(ap);
+    (void)fputc('\n', a->out);
+}
+
+/* ---- files --------------------------------------------------------------- */
+
+static char *blob_path(const struct audit *a, const uint8_t sha256[32])
+{
+    char path[MANIFEST_PATH_MAX];
+    snapshot_blob_path(sha256, path);
+    return file_join(a->s.dir, path);
+}
+
+static void check_files(struct audit *a)
+{
+    for (size_t i = 1; i < a->s.manifest.n; i++) { /* the first is the database */
+        const struct manifest_file *f = &a->s.manifest.files[i];
+        char *path = file_join(a->s.dir, f->path);
+        uint8_t got[HASH_BYTES];
+        uint64_t size = 0;
+        struct err err = {0};
+        if (f->size > 0 && hash_file(path, got, &size, &err) < 0)
+            fault(a, "%s: %s", f->path, err.msg);
+        else if (f->size > 0 && (size != f->size || !hash_equal(got, f->sha256, sizeof(got))))
+            fault(a, "%s is damaged: its bytes are not those on record", f->path);
+        a->r->files += f->size > 0;
+        a->r->bytes += size;
+        mem_free(path);
+    }
+}
+
+/* ---- the record of a step ------------------------------------------------ */
+
+static bool take_hash(const json_t *record, struct blob_ref *ret)
+{
+    const char *hex = json_string_value(json_object_get(record, "sha256"));
+    *ret = (struct blob_ref){.size = (uint64_t)json_integer_value(json_object_get(record, "size"))};
+    return hex != NULL && ret->size > 0 && strlen(hex) == 64 &&
+           hash_unhex(hex, ret->sha256, 32) == 0;
+}
+
+static bool same(const struct blob_ref *a, const struct blob_ref *b)
+{
+    return a->size == b->size && memcmp(a->sha256, b->sha256, 32) == 0;
+}
+
+/* v's provenance speaks of v, and of before. */
+static void check_chain(struct audit *a, const struct module_rec *m,
+                        const struct version_rec *before, const struct version_rec *v,
+                        const json_t *doc)
+{
+    struct blob_ref base, full, delta;
+    const unsigned long long id = m->id, n = v->version;
+    if (!take_hash(json_object_get(doc, "full"), &full) || !same(&full, &v->full))
+        fault(a, "module %llu version %llu is not what its provenance says", id, n);
+    if (take_hash(json_object_get(doc, "delta"), &delta) && !same(&delta, &v->delta))
+        fault(a, "module %llu version %llu has another delta than its provenance says", id, n);
+    if (before != NULL &&
+        (!take_hash(json_object_get(doc, "base_full"), &base) || !same(&base, &before->full)))
+        fault(a, "module %llu version %llu did not come from version %llu, as its provenance says",
+              id, n, (unsigned long long)before->version);
+}
+
+/* ---- made again ---------------------------------------------------------- */
+
+static void apply_delta(struct audit *a, const struct module_rec *m,
+                        const struct version_rec *before, const struct version_rec *v)
+{
+    char *from = blob_path(a, before->full.sha256), *delta = blob_path(a, v->delta.sha256);
+    char *made = file_join(a->s.dir, "made");
+    struct err err = {0};
+    if (version_apply_delta(from, delta, m->id, before->version, made, v->full.sha256, NULL,
+                            &err) < 0)
+        fault(a, "module %llu: version %llu and the delta do not make version %llu: %s",
+              (unsigned long long)m->id, (unsigned long long)before->version,
+              (unsigned long long)v->version, err.msg);
+    else
+        a->r->deltas++;
+    mem_free(from);
+    mem_free(delta);
+    mem_free(made);
+}
+
+/* Paths of one fold, in the snapshot. */
+struct refold {
+    char *full, *ema, *from, *state[3];
+    char *made[6]; /* full delta ema target momentum buffer */
+    struct fold_input inputs[FOLD_INPUTS_MAX];
+    size_t n_inputs;
+    struct fold_step step;
+};
+
+static void refold_release(struct refold *f)
+{
+    mem_free(f->full);
+    mem_free(f->ema);
+    mem_free(f->from);
+    for (size_t i = 0; i < f->n_inputs; i++)
+        mem_free((char *)(uintptr_t)f->inputs[i].path);
+    for (int i = 0; i < 3; i++)
+        mem_free(f->state[i]);
+    for (int i = 0; i < 6; i++)
+        mem_free(f->made[i]);
+    mem_free(f);
+}
+
+static double real_of(const json_t *doc, const char *key)
+{
+    return json_number_value(json_object_get(doc, key));
+}
+
+static bool take_inputs(struct audit *a, struct refold *f, const json_t *list)
+{
+    const json_t *c;
+    size_t i;
+    json_array_foreach(list, i, c)
+    {
+        struct blob_ref blob;
+        if (json_is_true(json_object_get(c, "refused")))
+            continue;
+        if (f->n_inputs == FOLD_INPUTS_MAX || !take_hash(c, &blob))
+            return false;
+        char *path = blob_path(a, blob.sha256);
+        f->inputs[f->n_inputs++] = (struct fold_input){
+            .path = path, .weight = real_of(c, "weight"), .shrink = real_of(c, "shrink")};
+        if (!file_exists(path))
+            return false;
+    }
+    return f->n_inputs > 0;
+}
+
+/* The state that the step began with: none at version 0. */
+static bool take_state(struct audit *a, const struct module_rec *m, uint64_t base, bool delayed,
+                       struct refold *f)
+{
+    static const char *const names[] = {"target", "momentum", "buffer"};
+    for (int i = 0; base > 0 && i < (delayed ? 3 : 2); i++) {
+        char path[MANIFEST_PATH_MAX];
+        snapshot_outer_path(a->job->id, m->id, names[i], base, path);
+        f->state[i] = file_join(a->s.dir, path);
+        if (!file_exists(f->state[i]))
+            return false;
+    }
+    return true;
+}
+
+static bool take_step(struct audit *a, const struct module_rec *m,
+                      const struct version_rec *before, const json_t *doc, struct refold *f)
+{
+    static const char *const made[] = {"m.full", "m.delta", "m.ema", "m.target", "m.mom", "m.buf"};
+    const char *up = json_string_value(json_object_get(doc, "up"));
+    const char *down = json_string_value(json_object_get(doc, "down"));
+    const uint64_t stale = (uint64_t)json_integer_value(json_object_get(doc, "staleness"));
+    const struct version_rec *from = module_version(m, before->version - stale);
+    const unsigned delay = (unsigned)json_integer_value(json_object_get(doc, "delay"));
+    enum codec codecs[2];
+    if (up == NULL || down == NULL || codec_parse(up, &codecs[0]) < 0 ||
+        codec_parse(down, &codecs[1]) < 0 || from == NULL ||
+        !take_state(a, m, before->version, delay > 1, f) ||
+        !take_inputs(a, f, json_object_get(doc, "contributions")))
+        return false;
+    f->full = blob_path(a, before->full.sha256);
+    f->ema = blob_ref_is_set(&before->ema) ? blob_path(a, before->ema.sha256) : NULL;
+    f->from = stale ? blob_path(a, from->full.sha256) : NULL;
+    for (int i = 0; i < 6; i++)
+        f->made[i] = file_join(a->s.dir, made[i]);
+    f->step = (struct fold_step){
+        .module_id = m->id,
+        .base = before->version,
+        .full = f->full,
+        .ema = f->ema,
+        .target = f->state[0],
+        .mom = f->state[1],
+        .buf = f->state[2],
+        .from = from->version,
+        .from_full = f->from,
+        .inputs = f->inputs,
+        .n_inputs = f->n_inputs,
+        .up = codecs[0],
+        .down = codecs[1],
+        .lr = real_of(doc, "lr"),
+        .momentum = real_of(doc, "momentum"),
+        .scale = real_of(doc, "scale"), /* as it was used in the end */
+        .delay = delay,
+        .ema_decay = real_of(doc, "ema_decay"),
+        .full_out = f->made[0],
+        .delta_out = f->made[1],
+        .ema_out = f->made[2],
+        .target_out = f->made[3],
+        .mom_out = f->made[4],
+        .buf_out = f->made[5],
+    };
+    return true;
+}
+
+static void compare(struct audit *a, const struct module_rec *m, const struct version_rec *v,
+                    const json_t *doc, const struct fold_result *got)
+{
+    const json_t *state = json_object_get(doc, "state");
+    const struct {
+        const char *what;
+        const json_t *record;
+        const struct fold_file *made;
+    } all[] = {
+        {"the version", json_object_get(doc, "full"), &got->full},
+        {"the delta", json_object_get(doc, "delta"), &got->delta},
+        {"the average", json_object_get(doc, "ema"), &got->ema},
+        {"the target", json_object_get(state, "target"), &got->target},
+        {"the momentum", json_object_get(state, "momentum"), &got->mom},
+        {"the buffer", json_object_get(state, "buffer"), &got->buf},
+    };
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+        struct blob_ref recorded;
+        if (take_hash(all[i].record, &recorded) &&
+            (recorded.size != all[i].made->bytes ||
+             memcmp(recorded.sha256, all[i].made->sha256, 32) != 0))
+            fault(a, "module %llu: the outer step to version %llu gives %s other bytes",
+                  (unsigned long long)m->id, (unsigned long long)v->version, all[i].what);
+    }
+}
+
+/* True: it could be done, whatever it gave. */
+static bool fold_again(struct audit *a, const struct module_rec *m,
+                       const struct version_rec *before, const struct version_rec *v,
+                       const json_t *doc)
+{
+    struct refold *f = mem_alloc(sizeof(*f));
+    struct fold_result got;
+    struct err err = {0};
+    const bool can = take_step(a, m, before, doc, f);
+    if (can && fold_run(&f->step, &got, &err) < 0)
+        fault(a, "module %llu: the outer step to version %llu cannot be made again: %s",
+              (unsigned long long)m->id, (unsigned long long)v->version, err.msg);
+    else if (can)
+        compare(a, m, v, doc, &got);
+    a->r->steps += can;
+    refold_release(f);
+    return can;
+}
+
+static void check_module(struct audit *a, const struct module_rec *m)
+{
+    unsigned steps = 0;
+    for (unsigned i = 0; i < m->n_versions; i++) {
+        const struct version_rec *v = &m->versions[i];
+        const struct version_rec *before =
+            v->version > 0 ? module_version(m, v->version - 1) : NULL;
+        json_t *doc = v->provenance ? json_loads(v->provenance, 0, NULL) : NULL;
+        a->r->versions++;
+        if (v->version > 0 && doc == NULL)
+            fault(a, "module %llu version %llu has no provenance", (unsigned long long)m->id,
+                  (unsigned long long)v->version);
+        else if (v->version > 0)
+            check_chain(a, m, before, v, doc);
+        if (before != NULL && blob_ref_is_set(&v->delta))
+            apply_delta(a, m, before, v);
+        if (before != NULL && doc != NULL)
+            steps += fold_again(a, m, before, v, doc);
+        json_decref(doc);
+    }
+    if (m->n_versions > 0)
+        (void)fprintf(a->out, "module %llu: versions %llu to %llu, %u of %u outer steps folded "
+                      "again\n",
+                      (unsigned long long)m->id, (unsigned long long)m->versions[0].version,
+                      (unsigned long long)m->version, steps, m->n_versions - 1);
+}
+
+/* ---- samples ------------------------------------------------------------- */
+
+static void print_balance(struct audit *a)
+{
+    const struct job *j = a->job;
+    uint64_t folded = 0, reported = 0, done = 0, leased = 0, pending = 0;
+    for (size_t i = 0; i < j->n_rounds; i++)
+        folded += j->rounds[i].samples;
+    for (size_t i = 0; i < a->s.state.n_tasks; i++) {
+        const struct task *t = a->s.state.tasks[i];
+        for (size_t c = 0; t->job_id == j->id && t->kind == TASK_TRAIN && t->state == TASK_DONE &&
+                           c < t->train.n_contributions && c < 1;
+             c++)
+            reported += t->train.contributions[c].version == 0 && !t->train.contributions[c].refused
+                            ? t->train.contributions[c].samples
+                            : 0;
+    }
+    for (uint32_t p = 0; j->ledgers != NULL && p < j->comp.n_partitions; p++) {
+        const struct ledger *l = j->ledgers[p];
+        for (uint32_t e = 0; l != NULL && e < ledger_first_open(l) + ledger_open(l); e++) {
+            struct ledger_epoch x;
+            ledger_figures(l, e, &x);
+            done += x.done;
+            leased += x.leased;
+            pending += x.pending;
+            if (x.done + x.leased + x.pending != x.total)
+                fault(a, "partition %u epoch %u: %llu done, %llu leased and %llu pending samples "
+                         "are not %llu", p, e, (unsigned long long)x.done,
+                      (unsigned long long)x.leased, (unsigned long long)x.pending,
+                      (unsigned long long)x.total);
+        }
+    }
+    (void)fprintf(a->out,
+                  "samples of the open and closed epochs: %llu done, %llu leased, %llu pending; "
+                  "folded in %zu rounds: %llu, reported and not folded yet: %llu\n",
+                  (unsigned long long)done, (unsigned long long)leased, (unsigned long long)pending,
+                  j->n_rounds, (unsigned long long)folded, (unsigned long long)reported);
+}
+
+int audit_job(const char *data_dir, uint64_t job_id, FILE *out, struct audit_result *ret,
+              struct err *err)
+{
+    struct audit a = {.out = out, .r = ret};
+    *ret = (struct audit_result){0};
+    int rc = snapshot_take(data_dir, job_id, &a.s, err);
+    if (rc < 0)
+        return rc;
+    a.job = state_job(&a.s.state, job_id);
+    check_files(&a);
+    for (uint32_t i = 0; !a.job->unread && i < a.job->comp.n_modules; i++)
+        check_module(&a, &a.job->modules[i]);
+    if (!a.job->unread)
+        print_balance(&a);
+    snapshot_release(&a.s);
+    return 0;
+}

@@ -1,0 +1,183 @@
+#include "coordinator/state/snapshot.h"
+
+#include <jansson.h>
+#include <unistd.h>
+
+#include "common/base/clock.h"
+#include "common/base/hash.h"
+#include "coordinator/state/blobs.h"
+#include "coordinator/state/persist.h"
+#include "coordinator/state/store.h"
+
+#define TRIES 8
+
+/* What the coordinator's first start makes. */
+static const char *const identity[] = {"tls-key.pem",   "tls-cert.pem", "cluster.secret",
+                                       "worker.secret", "user.secret",  "ticket.secret"};
+static const char *const outer_files[] = {"target", "momentum", "buffer"};
+static const uint8_t no_hash[32];
+
+struct taking {
+    struct snapshot *s;
+    const char *data_dir;
+    bool again; /* something was gone: a newer snapshot */
+    struct err err;
+};
+
+void snapshot_outer_path(uint64_t job_id, uint64_t module_id, const char *what, uint64_t version,
+                         char ret[MANIFEST_PATH_MAX])
+{
+    (void)snprintf(ret, MANIFEST_PATH_MAX, "outer/%llu/%llu/%s.%llu.safetensors",
+                   (unsigned long long)job_id, (unsigned long long)module_id, what,
+                   (unsigned long long)version);
+}
+
+void snapshot_blob_path(const uint8_t sha256[32], char ret[MANIFEST_PATH_MAX])
+{
+    char hex[HASH_HEX_MAX];
+    hash_hex(sha256, 32, hex);
+    (void)snprintf(ret, MANIFEST_PATH_MAX, "blobs/%.2s/%s", hex, hex);
+}
+
+/* ---- links --------------------------------------------------------------- */
+
+static int link_file(const char *from, const char *to)
+{
+    if (link(from, to) == 0 || errno == EEXIST)
+        return 0;
+    if (errno != ENOENT || !file_exists(from))
+        return -errno;
+    char *dir = str_dup(to);
+    *strrchr(dir, '/') = '\0';
+    int rc = file_mkdirs(dir, 0700, NULL);
+    mem_free(dir);
+    return rc < 0 || link(from, to) == 0 ? rc : -errno;
+}
+
+/* sha256 NULL: none is on record. */
+static void pin(struct taking *t, const char *path, const uint8_t *sha256, uint64_t size,
+                bool optional)
+{
+    if (t->err.code != 0)
+        return;
+    char *from = file_join(t->data_dir, path), *to = file_join(t->s->dir, path);
+    int rc = link_file(from, to);
+    if (rc == 0)
+        (void)manifest_add(&t->s->manifest, sha256 ? sha256 : no_hash, size, path, &t->err);
+    else if (rc != -ENOENT || !optional)
+        (void)err_set(&t->err, rc, "cannot take %s into the snapshot: %s", from, strerror(-rc));
+    t->again |= rc == -ENOENT && !optional;
+    mem_free(from);
+    mem_free(to);
+}
+
+static void pin_blob(void *arg, enum blob_role role, const struct blob_ref *ref, bool needed)
+{
+    char path[MANIFEST_PATH_MAX];
+    snapshot_blob_path(ref->sha256, path);
+    if (needed)
+        pin(arg, path, ref->sha256, ref->size, false);
+}
+
+/* newest: the state that the next step starts from must be there; an older one may be. */
+static void pin_outer(struct taking *t, const struct job *j, const struct module_rec *m,
+                      const struct version_rec *v, bool newest)
+{
+    json_t *doc = v->provenance ? json_loads(v->provenance, 0, NULL) : NULL;
+    const json_t *state = json_object_get(doc, "state");
+    for (size_t i = 0; i < sizeof(outer_files) / sizeof(outer_files[0]); i++) {
+        const json_t *record = json_object_get(state, outer_files[i]);
+        const char *hex = json_string_value(json_object_get(record, "sha256"));
+        const json_int_t size = json_integer_value(json_object_get(record, "size"));
+        char path[MANIFEST_PATH_MAX];
+        uint8_t sha256[32];
+        const bool known = hex && size > 0 && strlen(hex) == 64 && hash_unhex(hex, sha256, 32) == 0;
+        snapshot_outer_path(j->id, m->id, outer_files[i], v->version, path);
+        pin(t, path, known ? sha256 : NULL, known ? (uint64_t)size : 0, !known || !newest);
+    }
+    json_decref(doc);
+}
+
+static void pin_job(struct taking *t, const struct job *j)
+{
+    for (uint32_t i = 0; !job_is_ended(j) && i < j->comp.n_modules; i++) {
+        const struct module_rec *m = &j->modules[i];
+        for (unsigned v = 0; v < m->n_versions; v++)
+            pin_outer(t, j, m, &m->versions[v], v + 1 == m->n_versions);
+    }
+}
+
+/* ---- taking -------------------------------------------------------------- */
+
+static int load(struct snapshot *s, const char *live, struct err *err)
+{
+    struct store *store = NULL;
+    char *db = file_join(s->dir, SNAPSHOT_DATABASE);
+    int rc = store_snapshot(live, db, err);
+    if (rc == 0)
+        rc = store_open(db, &persist_schema, &store, err);
+    if (rc == 0)
+        rc = persist_load(store, &s->state, err);
+    store_close(store); /* it has no -wal from here on */
+    mem_free(db);
+    return rc;
+}
+
+static int try_once(struct taking *t, uint64_t job_id, struct err *err)
+{
+    struct snapshot *s = t->s;
+    char *live = file_join(t->data_dir, SNAPSHOT_DATABASE);
+    t->again = false;
+    t->err = (struct err){0};
+    manifest_release(&s->manifest);
+    state_release(&s->state);
+    state_init(&s->state);
+    int rc = file_remove_tree(s->dir, err);
+    if (rc == 0)
+        rc = file_mkdirs(s->dir, 0700, err);
+    if (rc == 0)
+        rc = load(s, live, err);
+    mem_free(live);
+    if (rc == 0 && job_id != 0 && state_job(&s->state, job_id) == NULL)
+        rc = err_set(err, -ERR_NOTFOUND, "job %llu does not exist", (unsigned long long)job_id);
+    if (rc < 0)
+        return rc;
+    (void)manifest_add(&s->manifest, no_hash, 0, SNAPSHOT_DATABASE, &t->err);
+    for (size_t i = 0; job_id == 0 && i < sizeof(identity) / sizeof(identity[0]); i++)
+        pin(t, identity[i], NULL, 0, false);
+    each_blob(&s->state, job_id, (int64_t)clock_wall_ms(), pin_blob, t);
+    for (size_t i = 0; i < s->state.n_jobs; i++)
+        if (job_id == 0 || s->state.jobs[i]->id == job_id)
+            pin_job(t, s->state.jobs[i]);
+    if (t->err.code != 0 && err)
+        *err = t->err;
+    return t->err.code;
+}
+
+int snapshot_take(const char *data_dir, uint64_t job_id, struct snapshot *ret, struct err *err)
+{
+    struct taking t = {.s = ret, .data_dir = data_dir};
+    *ret = (struct snapshot){.dir = file_join(data_dir, ".snapshot")};
+    state_init(&ret->state);
+    int rc = file_lock_dir(data_dir, "snapshot.lock", &ret->lock, err);
+    if (rc < 0) {
+        mem_free(ret->dir);
+        return err_wrap(err, "a snapshot of %s", data_dir);
+    }
+    rc = try_once(&t, job_id, err);
+    for (int i = 1; rc < 0 && t.again && i < TRIES; i++)
+        rc = try_once(&t, job_id, err);
+    if (rc < 0)
+        snapshot_release(ret);
+    return rc;
+}
+
+void snapshot_release(struct snapshot *s)
+{
+    (void)file_remove_tree(s->dir, NULL); /* or the next one does */
+    manifest_release(&s->manifest);
+    state_release(&s->state);
+    file_unlock(&s->lock);
+    mem_free(s->dir);
+    *s = (struct snapshot){0};
+}

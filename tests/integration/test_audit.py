@@ -1,0 +1,140 @@
+"""Audits of real jobs: what is as recorded is found to be so, to the bit, and what is not is named."""
+import json
+import os
+import re
+import sqlite3
+
+import pytest
+
+from common import skerry, wait_until, write_job
+from swarm import swarm  # noqa: F401  (fixture)
+
+RESULT = re.compile(r"(good|FAULTY): (\d+) files of .*, (\d+) versions, (\d+) of them .*, (\d+) outer steps folded again, (\d+) faults")
+
+
+def audit(swarm, job):
+    done = skerry("audit", job, "--data-dir", swarm.data)
+    assert done.returncode in (0, 1), done.stderr
+    word, *numbers = RESULT.search(done.stdout).groups()
+    assert (word == "good") == (done.returncode == 0), done.stdout
+    return done.stdout, dict(zip(("files", "versions", "deltas", "steps", "faults"), map(int, numbers)))
+
+
+def two_workers(swarm):
+    swarm.worker("a")
+    swarm.worker("b")
+
+
+@pytest.mark.parametrize("keys", [
+    dict(up="e3m0", down="e3m0", momentum=0.9, ema=0.5),
+    dict(up="f32", down="f32", momentum=0.9, ema=0.9),
+    dict(up="f32", down="e3m0", momentum=0, ema=0),
+])
+def test_a_job_at_work_is_as_recorded(swarm, keys):
+    two_workers(swarm)
+    job = swarm.submit(rounds=400, steps=3, replicas=2, **keys)
+    swarm.wait_round(job, 6)
+    told, n = audit(swarm, job)
+    assert n["faults"] == 0, told
+    assert n["versions"] == 4 and n["deltas"] == 3, told
+    assert n["steps"] >= 1, told
+    # Its first versions, of which everything is still there, start from no state.
+    swarm.wait_round(job, 8)
+    assert audit(swarm, job)[1]["faults"] == 0
+
+
+def test_the_balance_of_a_job_that_is_done(swarm):
+    two_workers(swarm)
+    job = swarm.submit(rounds=3, steps=4, replicas=2)
+    swarm.wait_job(job, "done")
+    told, n = audit(swarm, job)
+    assert n["faults"] == 0 and n["versions"] == 4 and n["deltas"] == 3, told
+    done = re.search(r"(\d+) done, (\d+) leased, (\d+) pending; folded in 3 rounds: (\d+), reported and not folded yet: (\d+)", told)
+    settled, leased, _, folded, reported = map(int, done.groups())
+    assert settled == folded == 3 * 2 * 4 * 8 and leased == reported == 0, told
+    assert skerry("audit", 99, "--data-dir", swarm.data).returncode == 1
+    assert "does not exist" in skerry("audit", 99, "--data-dir", swarm.data).stderr
+
+
+@pytest.mark.parametrize("old, new, steps", [
+    ("recipe: {name: diloco, replicas: 2}", "recipe: {name: dipaco, levels: [2, 1]}", 2),  # the norm of a mean is kept
+    ("outer: {", "outer: {async: true, ", 1),  # the momentum is delayed, contributions are older than what they go into
+])
+def test_other_ways_of_folding(swarm, old, new, steps):
+    two_workers(swarm)
+    path = write_job(tmp_job(swarm), rounds=300, steps=3, replicas=2)
+    with open(path, encoding="utf-8") as f:
+        text = f.read()
+    assert old in text
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(text.replace(old, new))
+    job = swarm.submit(path)
+    wait_until(lambda: all((m["version"] or 0) >= 6 for m in swarm.job(job)["modules"]), 60, "versions")
+    told, n = audit(swarm, job)
+    assert n["faults"] == 0 and n["steps"] >= steps, told
+
+
+def tmp_job(swarm):
+    folder = os.path.join(swarm.folder, "job")
+    os.makedirs(folder)
+    return folder
+
+
+def newest(swarm, job):
+    return swarm.job(job)["modules"][0]["sha256"]
+
+
+def flip(path):
+    raw = bytearray(open(path, "rb").read())
+    raw[len(raw) // 2] ^= 1
+    os.chmod(path, 0o600)
+    open(path, "wb").write(raw)
+
+
+def test_what_is_not_as_recorded_is_named(swarm):
+    two_workers(swarm)
+    job = swarm.submit(rounds=400, steps=3, replicas=2)
+    swarm.wait_round(job, 5)
+    swarm.kill("coordinatord")
+    assert audit(swarm, job)[1]["faults"] == 0
+    db = sqlite3.connect(os.path.join(swarm.data, "coordinator.db"))
+    version, text = db.execute("SELECT version, provenance FROM versions ORDER BY version DESC LIMIT 1").fetchone()
+    was = json.loads(text)
+
+    def forged(change):
+        record = json.loads(text)
+        change(record)
+        db.execute("UPDATE versions SET provenance=? WHERE version=?", (json.dumps(record), version))
+        db.commit()
+        told, n = audit(swarm, job)
+        db.execute("UPDATE versions SET provenance=? WHERE version=?", (text, version))
+        db.commit()
+        assert n["faults"] > 0, told
+        return told
+
+    # One contribution left out, another weight, another rate: the step gives other bytes.
+    assert "gives the version other bytes" in forged(lambda r: r["contributions"][0].update(refused=True))
+    assert "gives the version other bytes" in forged(lambda r: r["contributions"][0].update(weight=1 + 2 * was["contributions"][0]["weight"]))
+    assert "gives the version other bytes" in forged(lambda r: r.update(lr=was["lr"] * 1.5))
+    assert "gives the momentum other bytes" in forged(lambda r: r.update(momentum=0.5))
+    assert "did not come from" in forged(lambda r: r["base_full"].update(sha256="0" * 64))
+    assert "not what its provenance says" in forged(lambda r: r["full"].update(sha256="0" * 64))
+    db.close()
+    # And files.
+    name = was["contributions"][0]["sha256"]
+    flip(os.path.join(swarm.data, "blobs", name[:2], name))
+    told, n = audit(swarm, job)
+    assert n["faults"] > 0 and name in told
+
+
+def test_a_damaged_version_is_found_while_the_job_goes_on(swarm):
+    two_workers(swarm)
+    job = swarm.submit(rounds=400, steps=3, replicas=2)
+    swarm.wait_round(job, 4)
+    swarm.kill("a")
+    swarm.kill("b")  # the versions stay as they are
+    wait_until(lambda: not [t for t in swarm.get("/v1/tasks").json()["items"] if t["kind"] == "outer" and t["state"] == "leased"], 20, "quiet")
+    name = newest(swarm, job)
+    flip(os.path.join(swarm.data, "blobs", name[:2], name))
+    told, n = audit(swarm, job)
+    assert f"{name} is damaged" in told and n["faults"] == 1, "its delta makes it again, and its hash is as recorded"
