@@ -12,6 +12,7 @@
 #include "coordinator/job/gc.h"
 #include "coordinator/job/member.h"
 #include "coordinator/job/metrics.h"
+#include "coordinator/job/scrub.h"
 #include "coordinator/job/tasks.h"
 #include "coordinator/job/tokens.h"
 #include "coordinator/state/poll.h"
@@ -63,6 +64,7 @@ static void on_retry(void *arg)
 static void on_sweep(void *arg)
 {
     gc_sweep(arg);
+    scrub_next(arg);
 }
 
 /* ---- callbacks of the servers -------------------------------------------- */

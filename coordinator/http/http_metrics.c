@@ -136,6 +136,8 @@ static void whole(struct writer *w, const struct view_status *s)
     family(w, "outer_steps", "gauge", "Outer steps in the executor.");
     plain(w, "outer_steps", "{state=\"running\"}", s->outer_busy);
     plain(w, "outer_steps", "{state=\"waiting\"}", s->outer_queue);
+    single(w, "damaged_blobs", "gauge",
+           "Blobs whose bytes the disk has lost, as the scrubber found.", s->blobs_damaged);
     single(w, "store_ok", "gauge", "Whether the state database can be written.", s->store_ok);
     single(w, "store_commits_total", "counter", "Commits to the state database.",
            (double)s->store_commits);

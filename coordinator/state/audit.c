@@ -93,8 +93,8 @@ static void apply_delta(struct audit *a, const struct module_rec *m,
     char *from = blob_path(a, before->full.sha256), *delta = blob_path(a, v->delta.sha256);
     char *made = file_join(a->s.dir, "made");
     struct err err = {0};
-    if (version_apply_delta(from, delta, m->id, before->version, made, v->full.sha256, NULL,
-                            &err) < 0)
+    if (version_apply_delta(from, delta, m->id, before->version, made, v->full.sha256, NULL, &err) <
+        0)
         fault(a, "module %llu: version %llu and the delta do not make version %llu: %s",
               (unsigned long long)m->id, (unsigned long long)before->version,
               (unsigned long long)v->version, err.msg);
@@ -168,8 +168,8 @@ static bool take_state(struct audit *a, const struct module_rec *m, uint64_t bas
     return true;
 }
 
-static bool take_step(struct audit *a, const struct module_rec *m,
-                      const struct version_rec *before, const json_t *doc, struct refold *f)
+static bool take_step(struct audit *a, const struct module_rec *m, const struct version_rec *before,
+                      const json_t *doc, struct refold *f)
 {
     static const char *const made[] = {"m.full", "m.delta", "m.ema", "m.target", "m.mom", "m.buf"};
     const char *up = json_string_value(json_object_get(doc, "up"));
@@ -283,7 +283,8 @@ static void check_module(struct audit *a, const struct module_rec *m)
         json_decref(doc);
     }
     if (m->n_versions > 0)
-        (void)fprintf(a->out, "module %llu: versions %llu to %llu, %u of %u outer steps folded "
+        (void)fprintf(a->out,
+                      "module %llu: versions %llu to %llu, %u of %u outer steps folded "
                       "again\n",
                       (unsigned long long)m->id, (unsigned long long)m->versions[0].version,
                       (unsigned long long)m->version, steps, m->n_versions - 1);
@@ -315,10 +316,11 @@ static void print_balance(struct audit *a)
             leased += x.leased;
             pending += x.pending;
             if (x.done + x.leased + x.pending != x.total)
-                fault(a, "partition %u epoch %u: %llu done, %llu leased and %llu pending samples "
-                         "are not %llu", p, e, (unsigned long long)x.done,
-                      (unsigned long long)x.leased, (unsigned long long)x.pending,
-                      (unsigned long long)x.total);
+                fault(a,
+                      "partition %u epoch %u: %llu done, %llu leased and %llu pending samples "
+                      "are not %llu",
+                      p, e, (unsigned long long)x.done, (unsigned long long)x.leased,
+                      (unsigned long long)x.pending, (unsigned long long)x.total);
         }
     }
     (void)fprintf(a->out,

@@ -89,9 +89,11 @@ struct coordinator {
     int next_handle;
     struct blob_ref *garbage; /* deleted after the next commit unless still named */
     size_t n_garbage, cap_garbage;
-    bool sweeping;
-    bool velocities_old; /* some have no sampler any more */
-    bool untold;         /* some modules have versions that no commit has */
+    bool sweeping, scrubbing;
+    uint8_t scrub_part;   /* that is read next: job/scrub.h */
+    uint8_t damaged[256]; /* blobs that it has found in each part */
+    bool velocities_old;  /* some have no sampler any more */
+    bool untold;          /* some modules have versions that no commit has */
     struct traffic bytes_here;
 };
 

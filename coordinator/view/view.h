@@ -52,6 +52,7 @@ struct view_status {
     bool store_ok;           /* false: nothing is acknowledged until it is writable */
     const char *store_error; /* why not */
     uint64_t store_commits, store_queue, store_queue_max;
+    unsigned blobs_damaged;           /* that the scrubber has found, in its newest look at each */
     unsigned outer_busy, outer_queue; /* outer steps running and waiting */
     unsigned parked;                  /* long polls of idle workers */
 };

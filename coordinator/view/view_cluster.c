@@ -83,6 +83,8 @@ void view_status(struct coordinator *co, struct view_status *ret)
     ret->store_ok = co->store_ok;
     ret->store_error = co->store_error;
     ret->store_commits = store_commits(co->store);
+    for (int i = 0; i < 256; i++)
+        ret->blobs_damaged += co->damaged[i];
     ret->store_queue = store_queued(co->store);
     ret->store_queue_max = STORE_QUEUE_ROWS_MAX;
     ret->outer_queue = outer_pending(co->outer);
