@@ -6,10 +6,10 @@
 #include "common/outer/fold.h"
 #include "common/outer/version.h"
 #include "coordinator/state/ledger.h"
-#include "coordinator/state/snapshot.h"
+#include "coordinator/state/capture.h"
 
 struct audit {
-    struct snapshot s;
+    struct capture s;
     const struct job *job;
     FILE *out;
     struct audit_result *r;
@@ -31,7 +31,7 @@ __attribute__((format(printf, 2, 3))) static void fault(struct audit *a, const c
 static char *blob_path(const struct audit *a, const uint8_t sha256[32])
 {
     char path[MANIFEST_PATH_MAX];
-    snapshot_blob_path(sha256, path);
+    capture_blob_path(sha256, path);
     return file_join(a->s.dir, path);
 }
 
@@ -105,7 +105,7 @@ static void apply_delta(struct audit *a, const struct module_rec *m,
     mem_free(made);
 }
 
-/* Paths of one fold, in the snapshot. */
+/* Paths of one fold, in the capture. */
 struct refold {
     char *full, *ema, *from, *state[3];
     char *made[6]; /* full delta ema target momentum buffer */
@@ -160,7 +160,7 @@ static bool take_state(struct audit *a, const struct module_rec *m, uint64_t bas
     static const char *const names[] = {"target", "momentum", "buffer"};
     for (int i = 0; base > 0 && i < (delayed ? 3 : 2); i++) {
         char path[MANIFEST_PATH_MAX];
-        snapshot_outer_path(a->job->id, m->id, names[i], base, path);
+        capture_outer_path(a->job->id, m->id, names[i], base, path);
         f->state[i] = file_join(a->s.dir, path);
         if (!file_exists(f->state[i]))
             return false;
@@ -335,7 +335,7 @@ int audit_job(const char *data_dir, uint64_t job_id, FILE *out, struct audit_res
 {
     struct audit a = {.out = out, .r = ret};
     *ret = (struct audit_result){0};
-    int rc = snapshot_take(data_dir, job_id, &a.s, err);
+    int rc = capture_take(data_dir, job_id, &a.s, err);
     if (rc < 0)
         return rc;
     a.job = state_job(&a.s.state, job_id);
@@ -344,6 +344,6 @@ int audit_job(const char *data_dir, uint64_t job_id, FILE *out, struct audit_res
         check_module(&a, &a.job->modules[i]);
     if (!a.job->unread)
         print_balance(&a);
-    snapshot_release(&a.s);
+    capture_release(&a.s);
     return 0;
 }

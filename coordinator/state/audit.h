@@ -8,7 +8,7 @@
  *     delta, average and state must have the recorded hashes;
  *   - the balance of samples: done, leased and pending by the ledgers, folded by the rounds.
  *
- * Works on a snapshot (snapshot.h) beside a coordinator that runs.  Blocking. */
+ * Works on a capture (capture.h) beside a coordinator that runs.  Blocking. */
 #ifndef COORDINATOR_AUDIT_H
 #define COORDINATOR_AUDIT_H
 

@@ -8,7 +8,7 @@
 #include "common/base/file.h"
 #include "common/base/hash.h"
 #include "coordinator/state/persist.h"
-#include "coordinator/state/snapshot.h"
+#include "coordinator/state/capture.h"
 #include "coordinator/state/store.h"
 
 #define COPY_BYTES ((size_t)1 << 20)
@@ -17,7 +17,7 @@
 
 struct backup {
     const char *folder;
-    struct snapshot snapshot;
+    struct capture capture;
     struct backup_result *result;
 };
 
@@ -100,8 +100,8 @@ static bool is_zero(const uint8_t sha256[32])
 
 static int keep_file(struct backup *b, size_t i, struct err *err)
 {
-    struct manifest_file *f = &b->snapshot.manifest.files[i];
-    char *from = file_join(b->snapshot.dir, f->path), *to = NULL;
+    struct manifest_file *f = &b->capture.manifest.files[i];
+    char *from = file_join(b->capture.dir, f->path), *to = NULL;
     uint64_t have = 0;
     int rc = is_zero(f->sha256) ? hash_file(from, f->sha256, &f->size, err) : 0;
     if (rc == 0) {
@@ -127,13 +127,13 @@ static int write_manifest(struct backup *b, struct err *err)
 {
     struct buf text;
     struct tm at;
-    const time_t s = (time_t)(b->snapshot.manifest.at_unix_ms / 1000);
-    (void)str_copy(b->snapshot.manifest.release, sizeof(b->snapshot.manifest.release),
+    const time_t s = (time_t)(b->capture.manifest.at_unix_ms / 1000);
+    (void)str_copy(b->capture.manifest.release, sizeof(b->capture.manifest.release),
                    SKERRY_VERSION);
     (void)strftime(b->result->name, BACKUP_NAME_MAX, "%Y%m%dT%H%M%SZ", gmtime_r(&s, &at));
     char *path = str_printf("%s/%s" ENDING, b->folder, b->result->name);
     buf_init(&text, MANIFEST_BYTES_MAX);
-    int rc = manifest_format(&b->snapshot.manifest, &text, err);
+    int rc = manifest_format(&b->capture.manifest, &text, err);
     if (rc == 0)
         rc = file_write_atomic(path, buf_str(&text), text.len, 0600, err);
     buf_release(&text);
@@ -254,13 +254,13 @@ int backup_make(const char *data_dir, const char *folder, unsigned keep, struct 
         rc = file_lock_dir(folder, "lock", &lock, err);
     if (rc < 0)
         return rc;
-    if ((rc = snapshot_take(data_dir, 0, &b.snapshot, err)) == 0) {
-        b.snapshot.manifest.at_unix_ms = (int64_t)clock_wall_ms();
-        for (size_t i = 0; rc == 0 && i < b.snapshot.manifest.n; i++)
+    if ((rc = capture_take(data_dir, 0, &b.capture, err)) == 0) {
+        b.capture.manifest.at_unix_ms = (int64_t)clock_wall_ms();
+        for (size_t i = 0; rc == 0 && i < b.capture.manifest.n; i++)
             rc = keep_file(&b, i, err);
         if (rc == 0)
             rc = write_manifest(&b, err);
-        snapshot_release(&b.snapshot);
+        capture_release(&b.capture);
     }
     if (rc == 0)
         rc = drop_older(folder, keep, &ret->dropped, err);
@@ -309,7 +309,7 @@ static int skip_ids(const char *db, struct err *err)
 static int put_back(const char *folder, const char *data_dir, const struct manifest_file *f,
                     struct err *err)
 {
-    const bool database = strcmp(f->path, SNAPSHOT_DATABASE) == 0;
+    const bool database = strcmp(f->path, CAPTURE_DATABASE) == 0;
     char *from = object_path(folder, f->sha256), *to = file_join(data_dir, f->path);
     char *first = database ? str_printf("%s.restored", to) : str_dup(to);
     int rc = make_parent(to, err);

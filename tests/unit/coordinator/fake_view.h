@@ -304,6 +304,12 @@ int view_sample_request(struct coordinator *co, uint64_t job_id, const struct dr
     return command(err);
 }
 
+int view_trace(struct coordinator *co, uint64_t job_id, const char **ret, size_t *ret_len,
+               struct err *err)
+{
+    return err_set(err, -ERR_NOTFOUND, "no trace");
+}
+
 static const struct token_rec tokens[] = {
     {.id = 1, .name = "worker.token", .role = TOKEN_ROLE_WORKER, .uses = 3},
     {.id = 2, .name = "spot", .role = TOKEN_ROLE_WORKER, .uses_max = 9, .workers_max = 4},

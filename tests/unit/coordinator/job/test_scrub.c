@@ -40,7 +40,7 @@ static void test_damage_is_found(void **state)
     scrub_all(r);
     assert_int_equal(damaged(r), 1);
     assert_true(blobstore_has(r->co->blobs, &ids[7], NULL)); /* it is told, not taken away */
-    const unsigned seven = 7; /* a copy is back */
+    const unsigned seven = 7;                                /* a copy is back */
     assert_int_equal(file_write_atomic(path, &seven, sizeof(seven), 0600, &err), 0);
     scrub_all(r);
     assert_int_equal(damaged(r), 0);

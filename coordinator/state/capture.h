@@ -1,18 +1,18 @@
 /* A data directory as it is at one moment, while its coordinator goes on: SQLite's online snapshot
- * of the database, and hard links to the files that it names, under DATA/.snapshot with the same
+ * of the database, and hard links to the files that it names, under DATA/.capture with the same
  * relative paths.  What the coordinator deletes meanwhile stays; what it has deleted before its
  * link was made calls for another snapshot.  One at a time for a data directory.  Blocking. */
-#ifndef COORDINATOR_SNAPSHOT_H
-#define COORDINATOR_SNAPSHOT_H
+#ifndef COORDINATOR_CAPTURE_H
+#define COORDINATOR_CAPTURE_H
 
 #include "common/base/file.h"
 #include "coordinator/state/manifest.h"
 #include "coordinator/state/state.h"
 
-#define SNAPSHOT_DATABASE "coordinator.db"
+#define CAPTURE_DATABASE "coordinator.db"
 
 /* Of one job (0: of all, with the key and the secrets). */
-struct snapshot {
+struct capture {
     char *dir;
     struct state state;       /* as the database has it */
     struct manifest manifest; /* the database first; hash and size zero where none is on record */
@@ -20,13 +20,13 @@ struct snapshot {
 };
 
 /* -ERR_NOTFOUND: there is no such job. */
-int snapshot_take(const char *data_dir, uint64_t job_id, struct snapshot *ret, struct err *err);
-void snapshot_release(struct snapshot *s);
+int capture_take(const char *data_dir, uint64_t job_id, struct capture *ret, struct err *err);
+void capture_release(struct capture *s);
 
 /* Path of an outer state file of a module, relative to the data directory: "target", "momentum" or
  * "buffer" of a version. */
-void snapshot_outer_path(uint64_t job_id, uint64_t module_id, const char *what, uint64_t version,
-                         char ret[MANIFEST_PATH_MAX]);
-void snapshot_blob_path(const uint8_t sha256[32], char ret[MANIFEST_PATH_MAX]);
+void capture_outer_path(uint64_t job_id, uint64_t module_id, const char *what, uint64_t version,
+                        char ret[MANIFEST_PATH_MAX]);
+void capture_blob_path(const uint8_t sha256[32], char ret[MANIFEST_PATH_MAX]);
 
 #endif

@@ -1,4 +1,4 @@
-#include "coordinator/state/snapshot.h"
+#include "coordinator/state/capture.h"
 
 #include <jansson.h>
 #include <unistd.h>
@@ -18,21 +18,21 @@ static const char *const outer_files[] = {"target", "momentum", "buffer"};
 static const uint8_t no_hash[32];
 
 struct taking {
-    struct snapshot *s;
+    struct capture *s;
     const char *data_dir;
-    bool again; /* something was gone: a newer snapshot */
+    bool again; /* something was gone: a newer capture */
     struct err err;
 };
 
-void snapshot_outer_path(uint64_t job_id, uint64_t module_id, const char *what, uint64_t version,
-                         char ret[MANIFEST_PATH_MAX])
+void capture_outer_path(uint64_t job_id, uint64_t module_id, const char *what, uint64_t version,
+                        char ret[MANIFEST_PATH_MAX])
 {
     (void)snprintf(ret, MANIFEST_PATH_MAX, "outer/%llu/%llu/%s.%llu.safetensors",
                    (unsigned long long)job_id, (unsigned long long)module_id, what,
                    (unsigned long long)version);
 }
 
-void snapshot_blob_path(const uint8_t sha256[32], char ret[MANIFEST_PATH_MAX])
+void capture_blob_path(const uint8_t sha256[32], char ret[MANIFEST_PATH_MAX])
 {
     char hex[HASH_HEX_MAX];
     hash_hex(sha256, 32, hex);
@@ -65,7 +65,7 @@ static void pin(struct taking *t, const char *path, const uint8_t *sha256, uint6
     if (rc == 0)
         (void)manifest_add(&t->s->manifest, sha256 ? sha256 : no_hash, size, path, &t->err);
     else if (rc != -ENOENT || !optional)
-        (void)err_set(&t->err, rc, "cannot take %s into the snapshot: %s", from, strerror(-rc));
+        (void)err_set(&t->err, rc, "cannot take %s into the capture: %s", from, strerror(-rc));
     t->again |= rc == -ENOENT && !optional;
     mem_free(from);
     mem_free(to);
@@ -74,7 +74,7 @@ static void pin(struct taking *t, const char *path, const uint8_t *sha256, uint6
 static void pin_blob(void *arg, enum blob_role role, const struct blob_ref *ref, bool needed)
 {
     char path[MANIFEST_PATH_MAX];
-    snapshot_blob_path(ref->sha256, path);
+    capture_blob_path(ref->sha256, path);
     if (needed)
         pin(arg, path, ref->sha256, ref->size, false);
 }
@@ -92,7 +92,7 @@ static void pin_outer(struct taking *t, const struct job *j, const struct module
         char path[MANIFEST_PATH_MAX];
         uint8_t sha256[32];
         const bool known = hex && size > 0 && strlen(hex) == 64 && hash_unhex(hex, sha256, 32) == 0;
-        snapshot_outer_path(j->id, m->id, outer_files[i], v->version, path);
+        capture_outer_path(j->id, m->id, outer_files[i], v->version, path);
         pin(t, path, known ? sha256 : NULL, known ? (uint64_t)size : 0, !known || !newest);
     }
     json_decref(doc);
@@ -109,10 +109,10 @@ static void pin_job(struct taking *t, const struct job *j)
 
 /* ---- taking -------------------------------------------------------------- */
 
-static int load(struct snapshot *s, const char *live, struct err *err)
+static int load(struct capture *s, const char *live, struct err *err)
 {
     struct store *store = NULL;
-    char *db = file_join(s->dir, SNAPSHOT_DATABASE);
+    char *db = file_join(s->dir, CAPTURE_DATABASE);
     int rc = store_snapshot(live, db, err);
     if (rc == 0)
         rc = store_open(db, &persist_schema, &store, err);
@@ -125,8 +125,8 @@ static int load(struct snapshot *s, const char *live, struct err *err)
 
 static int try_once(struct taking *t, uint64_t job_id, struct err *err)
 {
-    struct snapshot *s = t->s;
-    char *live = file_join(t->data_dir, SNAPSHOT_DATABASE);
+    struct capture *s = t->s;
+    char *live = file_join(t->data_dir, CAPTURE_DATABASE);
     t->again = false;
     t->err = (struct err){0};
     manifest_release(&s->manifest);
@@ -142,7 +142,7 @@ static int try_once(struct taking *t, uint64_t job_id, struct err *err)
         rc = err_set(err, -ERR_NOTFOUND, "job %llu does not exist", (unsigned long long)job_id);
     if (rc < 0)
         return rc;
-    (void)manifest_add(&s->manifest, no_hash, 0, SNAPSHOT_DATABASE, &t->err);
+    (void)manifest_add(&s->manifest, no_hash, 0, CAPTURE_DATABASE, &t->err);
     for (size_t i = 0; job_id == 0 && i < sizeof(identity) / sizeof(identity[0]); i++)
         pin(t, identity[i], NULL, 0, false);
     each_blob(&s->state, job_id, (int64_t)clock_wall_ms(), pin_blob, t);
@@ -154,30 +154,30 @@ static int try_once(struct taking *t, uint64_t job_id, struct err *err)
     return t->err.code;
 }
 
-int snapshot_take(const char *data_dir, uint64_t job_id, struct snapshot *ret, struct err *err)
+int capture_take(const char *data_dir, uint64_t job_id, struct capture *ret, struct err *err)
 {
     struct taking t = {.s = ret, .data_dir = data_dir};
-    *ret = (struct snapshot){.dir = file_join(data_dir, ".snapshot")};
+    *ret = (struct capture){.dir = file_join(data_dir, ".capture")};
     state_init(&ret->state);
-    int rc = file_lock_dir(data_dir, "snapshot.lock", &ret->lock, err);
+    int rc = file_lock_dir(data_dir, "capture.lock", &ret->lock, err);
     if (rc < 0) {
         mem_free(ret->dir);
-        return err_wrap(err, "a snapshot of %s", data_dir);
+        return err_wrap(err, "a capture of %s", data_dir);
     }
     rc = try_once(&t, job_id, err);
     for (int i = 1; rc < 0 && t.again && i < TRIES; i++)
         rc = try_once(&t, job_id, err);
     if (rc < 0)
-        snapshot_release(ret);
+        capture_release(ret);
     return rc;
 }
 
-void snapshot_release(struct snapshot *s)
+void capture_release(struct capture *s)
 {
     (void)file_remove_tree(s->dir, NULL); /* or the next one does */
     manifest_release(&s->manifest);
     state_release(&s->state);
     file_unlock(&s->lock);
     mem_free(s->dir);
-    *s = (struct snapshot){0};
+    *s = (struct capture){0};
 }
