@@ -8,18 +8,14 @@
 static const char *data_dir = "/var/lib/skerry-coordinator", *from;
 static uint64_t keep = 7;
 
-/* Beside this program, else where the system looks. */
 static int run_coordinatord(const char *const argv[], struct err *err)
 {
-    char path[4096];
-    ssize_t n = readlink("/proc/self/exe", path, sizeof path - sizeof "coordinatord");
-    if (n > 0) {
-        path[n] = '\0';
-        (void)strcpy(strrchr(path, '/') + 1, "coordinatord");
-        (void)execv(path, (char *const *)(uintptr_t)argv);
-    }
-    (void)execvp(argv[0], (char *const *)(uintptr_t)argv);
-    return err_errno(err, "coordinatord cannot be started");
+    char *folder = cli_own_folder(), *path = str_printf("%s/%s", folder, argv[0]);
+    (void)execv(path, (char *const *)(uintptr_t)argv);
+    int rc = err_errno(err, "%s cannot be started", path);
+    mem_free(folder);
+    mem_free(path);
+    return rc;
 }
 
 static int run_backup(struct cli *cli, const struct args *args, struct err *err)

@@ -111,8 +111,7 @@ static int parse(struct options *o, int argc, char **argv, struct err *err)
 {
     *o = defaults;
     const struct args_flag flags[] = {
-        {"join", 'j', ARGS_STR, &o->join, "@FILE|-|TOKEN",
-         "a worker token of the coordinator: in a file, or on standard input"},
+        {"join", 'j', ARGS_STR, &o->join, "@FILE|-|TOKEN", "a worker token, in a file or on stdin"},
         {"device", 'd', ARGS_STR, &o->device, "auto|cpu|cuda:N,...",
          "where to compute; several cards: cuda:0,cuda:1 or cuda:all"},
         {"threads", 't', ARGS_U64, &o->threads, "N",
@@ -156,9 +155,8 @@ static int parse(struct options *o, int argc, char **argv, struct err *err)
     };
     struct args args = {
         .program = "workerd",
-        .usage =
-            "--join @FILE | measure JOB | --plan JOB --profile FILE [--device auto|cpu|cuda:N,...] "
-            "[--threads N] [--work-dir DIR]",
+        .usage = "--join @FILE | measure JOB | --plan JOB --profile FILE [--device auto|...] "
+                 "[--threads N] [--work-dir DIR]",
         .about = "Joins a coordinator and trains what it is given, until it is stopped.",
         .after = exit_codes,
         .flags = flags,
