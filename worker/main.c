@@ -137,8 +137,7 @@ static int parse(struct options *o, int argc, char **argv, struct err *err)
         {"spot-metadata", 0, ARGS_STR, &o->spot_at, "URL",
          "where --spot asks (default: " SPOT_METADATA ")"},
         {"allow-trainers", 0, ARGS_BOOL, &o->allow_trainers, NULL,
-         "run the programs that come with jobs (model.type external): whoever may submit jobs then "
-         "runs commands on this machine as this user"},
+         "run jobs' own programs: whoever may submit jobs then runs commands here as this user"},
         {"trainer-memory", 0, ARGS_BYTES, &o->trainer_memory, "SIZE",
          "most memory that such a program takes (default: as much as there is)"},
         {"throttle", 0, ARGS_DOUBLE, &o->throttle, "N",

@@ -28,7 +28,12 @@ static void names_are_in_the_enums_order(void **state)
         bool last;
     } cases[] = {
         {"model", "type", "dit", JOB_MODEL_DIT, false},
-        {"model", "type", "llama", JOB_MODEL_LLAMA, true},
+        {"model", "type", "llama", JOB_MODEL_LLAMA, false},
+        {"model", "type", "external", JOB_MODEL_EXTERNAL, true},
+        {"data", "kind", "auto", JOB_KIND_AUTO, false},
+        {"data", "kind", "images", JOB_KIND_IMAGES, false},
+        {"data", "kind", "texts", JOB_KIND_TEXTS, false},
+        {"data", "kind", "none", JOB_KIND_NONE, true},
         {"train", "schedule", "constant", JOB_SCHEDULE_CONSTANT, false},
         {"train", "schedule", "cosine", JOB_SCHEDULE_COSINE, false},
         {"train", "schedule", "decay", JOB_SCHEDULE_DECAY, true},

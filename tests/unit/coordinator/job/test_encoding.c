@@ -50,9 +50,9 @@ static void test_files(void **state)
     text.part = 1;
     gone.blob.sha256[0] ^= 1;
     assert_true(submit_with(r, NULL, 0, &id, &err) < 0);
-    assert_non_null(strstr(err.msg, "the files of its VAE were not uploaded with it"));
+    assert_non_null(strstr(err.msg, "names a VAE, but its files were not uploaded with it"));
     assert_true(submit_with(r, &text, 1, &id, &err) < 0);
-    assert_non_null(strstr(err.msg, "config.json was uploaded as the file of a network"));
+    assert_non_null(strstr(err.msg, "config.json was uploaded as the file of a part"));
     assert_true(submit_with(r, &gone, 1, &id, &err) < 0);
     assert_non_null(strstr(err.msg, "config.json"));
 }

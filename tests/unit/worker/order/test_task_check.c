@@ -217,7 +217,6 @@ BREAK(empty_blob, s->blob.size = 0;)
 BREAK(huge_blob, s->blob.size = UINT64_MAX;)
 BREAK(strange_url, s->blob.url = (char *)"file:///etc/passwd";)
 BREAK(other_host, s->blob.url = (char *)"//evil/v1/blobs/x";)
-BREAK(no_classes, s->task.n_classes = 0;)
 BREAK(long_class, s->classes[1] = s->long_text;)
 BREAK(eval_missing, s->task.kind = SKERRY__V1__TASK_KIND__TASK_KIND_EVAL; s->task.eval = NULL;)
 #define SAMPLE s->task.kind = SKERRY__V1__TASK_KIND__TASK_KIND_SAMPLE;
@@ -284,7 +283,6 @@ static const struct {
     {"huge blob", huge_blob, ERR_LIMIT, "has the size"},
     {"strange url", strange_url, ERR_FORMAT, "not an http or https"},
     {"path of another host", other_host, ERR_FORMAT, "not an http or https"},
-    {"no classes", no_classes, ERR_FORMAT, "classes is empty"},
     {"long class", long_class, ERR_LIMIT, "classes is"},
     {"eval missing", eval_missing, ERR_FORMAT, "eval is missing"},
     {"sample missing", sample_missing, ERR_FORMAT, "sample is missing"},

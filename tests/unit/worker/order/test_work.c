@@ -18,7 +18,11 @@ static int check(const Skerry__V1__Task *t, struct err *err)
 
 static const struct kind only = {
     .id = SKERRY__V1__TASK_KIND__TASK_KIND_SPLIT, .name = "split", .check = check};
-static const struct kind *const kinds[] = {&only, NULL};
+static const struct kind labelled = {
+    .id = SKERRY__V1__TASK_KIND__TASK_KIND_INIT, .name = "init", .labels = true};
+static const struct kind theirs = {
+    .id = SKERRY__V1__TASK_KIND__TASK_KIND_INIT, .name = "init", .external = true};
+static const struct kind *const kinds[] = {&only, &labelled, &theirs, NULL};
 
 static void task_init(Skerry__V1__Task *t)
 {
@@ -60,6 +64,28 @@ static void the_list_says_what_is_known(void **state)
     t.spec = (char *)"no: job\n";
     FAILS(work_new(kinds, &t, cache, top, &w, err), "the job");
     assert_null(w);
+}
+
+/* A job with a trainer of the user's has a row of its own, which needs no labels. */
+static void a_trainer_has_its_row(void **state)
+{
+    Skerry__V1__Task t;
+    struct work *w = NULL;
+    task_init(&t);
+    t.kind = labelled.id;
+    FAILS(work_new(kinds, &t, cache, top, &w, err), "classes is empty");
+    t.n_classes = 1;
+    t.classes = (char *[]){(char *)"cat"};
+    OK(work_new(kinds, &t, cache, top, &w, err));
+    assert_ptr_equal(w->kind, &labelled);
+    work_free(w);
+    t.n_classes = 0;
+    t.spec = (char *)"name: tiny\ndata: {kind: none}\nmodel: {type: external}\n"
+                     "trainer: {command: ./train}\ntrain: {batch: 4}\n"
+                     "outer: {rounds: 3, steps: 6}\n";
+    OK(work_new(kinds, &t, cache, top, &w, err));
+    assert_ptr_equal(w->kind, &theirs);
+    work_free(w);
 }
 
 static void temporary_files_go_with_it(void **state)
@@ -165,6 +191,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(the_list_says_what_is_known),
+        TEST(a_trainer_has_its_row),
         TEST(temporary_files_go_with_it),
         TEST(needs),
         TEST(outputs_and_rows_have_a_maximum),
