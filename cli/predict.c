@@ -115,6 +115,9 @@ static int read_answer(const char *answer, struct measured_network *network, str
 int predict_measure(const struct job_file *job, const struct composition *c, uint32_t vocab,
                     struct measured *ret, struct err *err)
 {
+    if (job_family(&job->spec)->external)
+        return err_set(err, -ERR_UNIMPLEMENTED,
+                       "what a trainer of the user's takes is not measured");
     char *folder = cli_own_folder(), *program = file_join(folder, "workerd"), answer[ANSWER_MAX];
     struct measured at = {0};
     int rc = 0;

@@ -3,11 +3,12 @@ import json
 import os
 import random
 import shutil
+import struct
 import sys
 
-import pytest
+import numpy as np
 
-from common import BIN, read_safetensors, wait_until
+from common import read_safetensors
 from swarm import running
 
 BUILD = os.path.abspath(os.environ.get("SKERRY_BUILD", "build"))
@@ -22,6 +23,15 @@ outer: {{rounds: 3, steps: 10}}
 eval: {{every: {eval_every}, samples: 20}}
 """
 WORDS = "the a sea rock bird wind of on under saw heard long grey tide light".split()
+
+
+def write_safetensors(path, tensors):
+    header, at = {}, 0
+    for name, t in tensors.items():
+        header[name] = {"dtype": "F32", "shape": list(t.shape), "data_offsets": [at, at + t.nbytes]}
+        at += t.nbytes
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(t.tobytes() for t in tensors.values()))
 
 
 def write_tales(folder, n=200):
@@ -120,3 +130,32 @@ def test_pytorch_trainer(tmp_path):
         assert s.skerry("export", told, "--out", str(tmp_path / "model")).returncode == 0
         weights = read_safetensors(tmp_path / "model" / "model.safetensors")
         assert weights["blocks.1.mlp.2.weight"].shape == (64, 256)
+
+
+OWN = """name: own
+data: {{kind: none}}
+model: {{type: external, warm_start: begin.safetensors}}
+trainer: {{command: {python} train.py, files: program, env: [PYTHONPATH={package}]}}
+train: {{batch: 1}}
+recipe: {{replicas: 2}}
+outer: {{rounds: 4, steps: 25, lr: 1, momentum: 0, ema: 0}}
+wire: {{up: f32, down: f32}}
+"""
+
+
+def test_data_of_its_own(tmp_path):
+    """Without shards: each replica reads its part; version 0 is the user's file, buffers stay; the coordinator may end
+    in the middle."""
+    job = write_program(tmp_path, f"{HERE}/trainers/own_data.py", OWN)
+    write_safetensors(tmp_path / "begin.safetensors", {"mean": np.full(4, 7, np.float32), "other": np.ones(2, np.float32)})
+    with running(tmp_path / "swarm") as s:
+        s.worker("one", "--allow-trainers")
+        told = s.submit(job)
+        s.wait_round(told, 1, 40)
+        s.kill("coordinatord")
+        s.coordinator()
+        s.wait_job(told, "done", 60)
+        assert s.skerry("export", told, "--out", str(tmp_path / "model")).returncode == 0
+    weights = read_safetensors(tmp_path / "model" / "model.safetensors")
+    assert list(weights) == ["mean"]
+    assert np.allclose(weights["mean"], [18, 19, 20, 21], atol=3), weights

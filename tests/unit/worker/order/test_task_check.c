@@ -202,7 +202,6 @@ BREAK(no_train, s->task.train = NULL;)
 BREAK(no_length, s->train.steps = 0;)
 BREAK(two_lengths, s->train.seconds = 3;)
 BREAK(too_long, s->train.steps = TASK_STEPS_MAX + 1;)
-BREAK(no_ranges, s->train.n_ranges = 0;)
 BREAK(many_fragments, s->train.n_fragments = 2;)
 BREAK(long_delay, s->train.delay = 5;)
 BREAK(bad_mix, s->train.mix = NAN;)
@@ -273,7 +272,6 @@ static const struct {
     {"mix that is no number", bad_mix, ERR_LIMIT, "train.mix is nan"},
     {"late fragment", late_fragment, ERR_FORMAT, "level 0 at step 6"},
     {"fragment of no module", no_fragment_level, ERR_FORMAT, "level 1 at step 3"},
-    {"no ranges", no_ranges, ERR_FORMAT, "train.ranges is empty"},
     {"many ranges", many_ranges, ERR_LIMIT, "train.ranges has 4097"},
     {"no shard", no_shard, ERR_FORMAT, "train.ranges is missing"},
     {"empty range", empty_range, ERR_LIMIT, "covers 0 samples"},
