@@ -138,8 +138,7 @@ static int parse(struct options *o, int argc, char **argv, struct err *err)
          "where --spot asks (default: " SPOT_METADATA ")"},
         {"allow-trainers", 0, ARGS_BOOL, &o->allow_trainers, NULL,
          "run jobs' own programs: whoever may submit jobs then runs commands here as this user"},
-        {"trainer-memory", 0, ARGS_BYTES, &o->trainer_memory, "SIZE",
-         "most memory that such a program takes (default: as much as there is)"},
+        {"trainer-memory", 0, ARGS_BYTES, &o->trainer_memory, "SIZE", "most memory of one of them"},
         {"throttle", 0, ARGS_DOUBLE, &o->throttle, "N",
          "make each training step take N times as long, for others on the machine or to "
          "try a swarm of unlike workers",
