@@ -248,8 +248,11 @@ all: libskerry
 deps: ## install what building, the demo and the tests need (Debian 12)
 	deploy/install-deps.sh test
 
-install: $(BINS) ## install the programs under PREFIX (default /usr/local)
+install: $(BINS) $(SKERRY_LIBS) ## install programs, libskerry and its header under PREFIX (default /usr/local)
 	install -D -t $(DESTDIR)$(PREFIX)/bin $(BINS)
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/include/libskerry libskerry/skerry.h
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib $(SKERRY_LIBS)
+	ln -sf libskerry.so $(DESTDIR)$(PREFIX)/lib/libskerry.so.1
 
 deb: $(BINS) ## a Debian package of the three programs and their units, in build/
 	deploy/make-deb.sh $(BIN) $(BUILD_DIR)
