@@ -28,6 +28,7 @@ struct command {
 };
 
 extern const struct command command_run;                                    /* run.c */
+extern const struct command command_new;                                    /* new.c */
 extern const struct command command_submit, command_check, command_keys;    /* submit.c */
 extern const struct command command_sample, command_export;                 /* sample.c */
 extern const struct command command_status, command_workers, command_tasks; /* status.c */

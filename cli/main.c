@@ -11,7 +11,7 @@ static const struct command *const commands[] = {
     &command_run,    &command_submit,  &command_check,   &command_keys,   &command_watch,
     &command_status, &command_workers, &command_tasks,   &command_sample, &command_export,
     &command_trace,  &command_cancel,  &command_drain,   &command_login,  &command_tokens,
-    &command_revoke, &command_backup,  &command_restore, &command_audit,
+    &command_revoke, &command_backup,  &command_restore, &command_audit,  &command_new,
 };
 #define N_COMMANDS (sizeof commands / sizeof commands[0])
 

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 
 from common import BIN, make_dataset, skerry, write_job
+import frozen_models  # tests/tools, where common looks
 
 
 def test_check_predicts(tmp_path):
@@ -62,3 +63,58 @@ def test_measure_refuses_what_does_not_fit(tmp_path):
                    "train: {batch: 8}\nouter: {rounds: 2, steps: 3}\n", encoding="utf-8")
     done = skerry("check", job)
     assert done.returncode == 0 and "time      not known, as it does not fit here: " in done.stdout, done.stdout + done.stderr
+
+
+def new(tmp_path, *args):
+    return skerry("new", *args, cwd=tmp_path)
+
+
+def test_new_writes_a_job_that_runs(tmp_path):
+    make_dataset(tmp_path / "pics", classes=2, images=48)
+    done = new(tmp_path, "first", "--images", "pics", "--minutes", "1", "--workers", "1", "--image-size", "16")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("first.yaml: a model of ") and len(done.stdout.splitlines()) == 1
+    path = tmp_path / "first.yaml"
+    text = path.read_text(encoding="utf-8")
+    assert all("#" in line or line.rstrip().endswith(":") or line.startswith(("name:", "  path:"))
+               for line in text.splitlines() if line.strip()), text
+    short = "\n".join(line.replace(line.split("#")[0], "  steps: 1 ") if line.startswith("  steps:") else line
+                      for line in text.splitlines())
+    path.write_text(short, encoding="utf-8")
+    ran = skerry("run", path, "--workers", "1", "--out", tmp_path / "out")
+    assert ran.returncode == 0, ran.stderr
+    assert (tmp_path / "out" / "samples.png").exists()
+    again = new(tmp_path, "first", "--images", "pics")
+    assert again.returncode == 1 and "first.yaml is there already" in again.stderr
+    assert path.read_text(encoding="utf-8") == short
+
+
+def test_new_for_text(tmp_path):
+    (tmp_path / "book.txt").write_text("it was a dark and stormy night, and so on\n" * 2000, encoding="utf-8")
+    done = new(tmp_path, "book", "--text", "book.txt", "--minutes", "1")
+    assert done.returncode == 0, done.stderr
+    assert "type: llama" in (tmp_path / "book.yaml").read_text(encoding="utf-8")
+    assert skerry("check", tmp_path / "book.yaml").returncode == 0
+
+
+def test_new_for_captions(tmp_path):
+    words = frozen_models.pipeline(tmp_path / "pipe", ["a", "red", "blue"])
+    make_dataset(tmp_path / "pics", classes=2, images=24, size=32)
+    for image in (tmp_path / "pics").glob("*/*.png"):
+        image.with_suffix(".txt").write_text("a red", encoding="utf-8")
+    done = new(tmp_path, "told", "--captions", "pics", "--encoders", words, "--minutes", "1")
+    assert done.returncode == 0, done.stderr
+    assert skerry("check", tmp_path / "told.yaml").returncode == 0
+
+
+def test_new_says_what_is_wrong(tmp_path):
+    for args, status, words in (
+            (("a",), 2, "--images DIR, --text FILE, --captions DIR"),
+            (("a", "--images", "x", "--text", "y"), 2, "expected one of"),
+            (("a/b", "--images", "x"), 2, "no name for a job"),
+            (("a", "--captions", "x"), 2, "--encoders"),
+            (("a", "--images", "x", "--encoders", "y"), 2, "--encoders is for --captions"),
+            (("a", "--images", "nowhere"), 4, "nowhere")):
+        done = new(tmp_path, *args)
+        assert done.returncode == status and words in done.stderr, (args, done.stderr)
+        assert not list(tmp_path.iterdir())

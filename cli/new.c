@@ -1,0 +1,183 @@
+/* skerry new: a commented job file that fits data and machine. */
+#include <unistd.h>
+
+#include "cli/command.h"
+#include "cli/job_file.h"
+#include "cli/new_job.h"
+#include "cli/predict.h"
+#include "common/base/base.h"
+#include "common/base/file.h"
+
+static const char *new_images, *new_text, *new_captions, *new_encoders;
+static int new_image_size = 32, new_workers = 2, new_minutes = 40;
+
+/* What the command line says. */
+static int wanted(const struct args *args, struct new_job *ret, struct err *err)
+{
+    const int kinds = !!new_images + !!new_text + !!new_captions;
+    if (kinds != 1)
+        return err_set(err, -EINVAL, "expected one of --images DIR, --text FILE, --captions DIR");
+    if (!new_job_name(args->rest[0]))
+        return err_set(err, -EINVAL,
+                       "'%.80s' is no name for a job: expected 1 to 64 of A-Z a-z 0-9 . _ -",
+                       args->rest[0]);
+    if (!new_captions != !new_encoders)
+        return err_set(err, -EINVAL,
+                       new_captions ? "--captions needs --encoders DIR: a diffusers pipeline whose "
+                                      "text encoder reads the captions"
+                                    : "--encoders is for --captions");
+    *ret = (struct new_job){
+        .name = args->rest[0],
+        .path = new_images ? new_images
+                : new_text ? new_text
+                           : new_captions,
+        .encoders = new_encoders,
+        .kind = new_images ? NEW_IMAGES
+                : new_text ? NEW_TEXT
+                           : NEW_CAPTIONS,
+        .image_size = new_image_size,
+        .workers = new_workers,
+        .minutes = new_minutes,
+        .rounds = 1,
+        .steps = 1,
+        .device = "",
+    };
+    return 0;
+}
+
+static int write_file(const struct new_job *job, const char *path, struct err *err)
+{
+    char *text = NULL;
+    size_t len = 0;
+    FILE *out = open_memstream(&text, &len);
+    if (!out)
+        return err_errno(err, "no memory");
+    new_job_write(job, out);
+    (void)fclose(out);
+    int rc = file_write_atomic(path, text, len, 0666, err);
+    free(text);
+    return rc;
+}
+
+/* How much there is; reads all texts. */
+static int look_at_data(struct job_file *file, struct new_job *job, struct err *err)
+{
+    struct job_file_size size = {0};
+    char *text = NULL;
+    size_t len = 0;
+    int rc = 0;
+    if (job->kind != NEW_TEXT) {
+        job->samples = dataset_samples(file->dataset);
+        return 0;
+    }
+    FILE *out = open_memstream(&text, &len);
+    if (!out)
+        return err_errno(err, "no memory");
+    rc = job_file_read_all(file, out, &size, err);
+    (void)fclose(out);
+    free(text);
+    job->samples = size.samples;
+    job->tokens = size.tokens;
+    return rc;
+}
+
+/* A step of the model of this size, as the file at `path` has it then. */
+static int measure(struct new_job *job, const char *path, struct measured *at, struct err *err)
+{
+    struct job_file file;
+    struct composition c;
+    int rc = write_file(job, path, err);
+    if (rc == 0)
+        rc = job_file_open(path, &file, err);
+    if (rc < 0)
+        return rc;
+    if (job->samples == 0)
+        rc = look_at_data(&file, job, err);
+    if (rc == 0)
+        rc = recipe_compose(&file.spec, &c, err);
+    if (rc == 0) {
+        rc = predict_measure(&file, &c, 0, at, err);
+        composition_release(&c);
+    }
+    job_file_close(&file);
+    return rc;
+}
+
+/* The largest model that data and time allow, at least the smallest; its file is at `path`. */
+static int choose(struct new_job *job, const char *path, struct err *err)
+{
+    struct new_job best = *job;
+    struct measured at;
+    static char device[sizeof at.device];
+    double step_s = 0;
+    int rc = measure(job, path, &at, err); /* batches of one, until it is known what there is */
+    for (job->size = 0; rc == 0 && job->size < new_job_sizes(); job->size++) {
+        rc = measure(job, path, &at, err);
+        const double s = at.networks[0].step_s;
+        job->parameters = at.networks[0].parameters;
+        if (rc < 0 || at.refused[0] || (job->size > 0 && !new_job_affords(job, s)))
+            break;
+        best = *job;
+        step_s = s;
+    }
+    if (rc == 0 && step_s <= 0)
+        rc = err_set(err, -ERR_LIMIT, "%s", at.refused);
+    if (rc < 0)
+        return rc;
+    str_copy(device, sizeof device, at.device);
+    best.device = device;
+    new_job_length(&best, step_s);
+    *job = best;
+    return write_file(job, path, err);
+}
+
+static int run_new(struct cli *cli, const struct args *args, struct err *err)
+{
+    struct new_job job;
+    char time[STR_HUMAN_MAX];
+    int rc = wanted(args, &job, err);
+    if (rc < 0)
+        return args_exit(args, rc, err);
+    char *path = str_printf("%s.yaml", job.name);
+    if (file_exists(path)) {
+        rc = err_set(err, -EEXIST, "%s is there already; choose another name", path);
+    } else if ((rc = choose(&job, path, err)) < 0) {
+        (void)unlink(path);
+    } else {
+        printf("%s: a model of %.2g M parameters, %d rounds of %d steps, about %s on %d worker%s "
+               "like this machine; `skerry run %s` starts it\n",
+               path, (double)job.parameters / 1e6, job.rounds, job.steps,
+               str_human_duration((uint64_t)(job.seconds * 1000), time), job.workers,
+               job.workers > 1 ? "s" : "", path);
+    }
+    mem_free(path);
+    return rc;
+}
+
+const struct command command_new = {
+    .name = "new",
+    .what = "write a commented job file that fits your data and this machine",
+    .usage = "NAME --images DIR | --text FILE | --captions DIR --encoders DIR",
+    .about = "Writes NAME.yaml, every key with a comment.  Models of several sizes are measured on "
+             "this machine, and the largest is taken that the data are enough for and that learns "
+             "something in the time.",
+    .flags =
+        (const struct args_flag[]){
+            {"images", 0, ARGS_STR, &new_images, "DIR", "class folders of images, or tars"},
+            {"text", 0, ARGS_STR, &new_text, "FILE", "a .txt, .jsonl or .bin, or a folder of them"},
+            {"captions", 0, ARGS_STR, &new_captions, "DIR", "images with captions"},
+            {"encoders", 0, ARGS_STR, &new_encoders, "DIR",
+             "a diffusers pipeline that reads the captions"},
+            {"image-size", 0, ARGS_INT, &new_image_size, "N", "pixels of a side (32)", .min = 8,
+             .max = 1024},
+            {"workers", 'w', ARGS_INT, &new_workers, "N", "machines like this one (2)", .min = 1,
+             .max = 256},
+            {"minutes", 0, ARGS_INT, &new_minutes, "N", "that training may take (40)", .min = 1,
+             .max = 1e6},
+            {0},
+        },
+    .rest_min = 1,
+    .rest_max = 1,
+    .needs = COMMAND_SIGNALS,
+    .run = run_new,
+};

@@ -1,0 +1,48 @@
+/* The job file that `skerry new` writes: how large a model, how long, and every key with a comment.
+ *
+ *     for (size = 0; size < new_job_sizes(); size++)      // as long as new_job_affords() says so
+ *     new_job_length(&job, seconds of a sample)
+ *     new_job_write(&job, out)
+ *
+ * Rules of thumb, of the project's own runs (docs/results.md): a diffusion model of this kind
+ * draws something after a tenth of an image for each parameter, and what it has seen a hundred
+ * times has no more to teach it; a language model wants twenty tokens for each parameter
+ * (Hoffmann et al., "Training Compute-Optimal Large Language Models", 2022), and ten passes at
+ * most.  Pure. */
+#ifndef CLI_NEW_JOB_H
+#define CLI_NEW_JOB_H
+
+#include "common/base/base.h"
+
+/* Of the data. */
+enum new_kind { NEW_IMAGES, NEW_TEXT, NEW_CAPTIONS };
+
+struct new_job {
+    const char *name, *path, *encoders; /* encoders: of NEW_CAPTIONS */
+    enum new_kind kind;
+    int image_size, workers;
+    double minutes;
+
+    uint64_t samples, tokens; /* to train on: images, or tokens of texts */
+    uint64_t parameters;      /* of the model of this size */
+    const char *device;       /* what it was measured on */
+
+    size_t size; /* the model's, from the smallest on */
+    int rounds, steps;
+    double seconds; /* predicted for all of it */
+};
+
+size_t new_job_sizes(void);
+/* Samples of a step. */
+int new_job_batch(const struct new_job *job);
+/* Is a model of job->parameters worth training on these data in this time, when a step of it
+ * takes step_s on each worker? */
+bool new_job_affords(const struct new_job *job, double step_s);
+/* Sets rounds, steps and seconds: the time is filled unless the data are seen often enough
+ * before. */
+void new_job_length(struct new_job *job, double step_s);
+/* Characters of a job's name alone? */
+bool new_job_name(const char *name);
+void new_job_write(const struct new_job *job, FILE *out);
+
+#endif
