@@ -357,6 +357,8 @@ void show_worker(const json_t *w, FILE *out)
     const long long broke = cli_int(w, "device_failures", 0);
     if (broke > 0)
         fprintf(out, INDENT "its device broke %lld time%s\n", broke, broke == 1 ? "" : "s");
+    if (json_is_true(json_object_get(w, "allows_trainers")))
+        fprintf(out, INDENT "it runs trainers that come with jobs\n");
     show_rate(w, out);
     json_array_foreach(json_object_get(w, "devices"), i, device) show_device(device, out);
 }
