@@ -153,8 +153,7 @@ static int parse(struct options *o, int argc, char **argv, struct err *err)
     };
     struct args args = {
         .program = "workerd",
-        .usage = "--join @FILE | measure JOB | --plan JOB --profile FILE [--device auto|...] "
-                 "[--threads N] [--work-dir DIR]",
+        .usage = "--join @FILE | measure JOB | --plan JOB --profile FILE [FLAGS]",
         .about = "Joins a coordinator and trains what it is given, until it is stopped.",
         .after = exit_codes,
         .flags = flags,
