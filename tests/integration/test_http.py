@@ -33,7 +33,7 @@ def quiet(tmp_path_factory):
 def train(api):
     api.events = api.swarm.events()
     for n, name in enumerate(("one", "two"), 1):  # in this order: ids go by it
-        api.swarm.worker(name)
+        api.swarm.worker(name, device="cpu,cpu", threads=2)  # islands leave traces
         wait_until(lambda: len(api.swarm.get("/v1/workers").json()["items"]) == n, 20, f"worker {name} to join")
     api.job = api.swarm.submit(rounds=3, sample_every=1, eval_every=1)
     api.swarm.wait_job(api.job, "done")
@@ -100,6 +100,7 @@ def test_every_documented_operation_answers_as_documented(api):
     got = api.call("getJob", params={"id": job}).json()
     assert got["state"] == "done" and len(got["history"]) == 3
     api.call("jobMetrics", params={"id": job})
+    api.call("jobTrace", params={"id": job})
     tasks = api.call("listTasks").json()["items"]
     task = api.call("getTask", params={"id": tasks[0]["id"]}).json()
     assert {k: v for k, v in task.items() if k != "age_ms"} == {k: v for k, v in tasks[0].items() if k != "age_ms"}
