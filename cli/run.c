@@ -116,6 +116,8 @@ static int collect(struct run *run, uint64_t id, const char *out, struct err *er
         rc = artifacts_metrics(cli, id, out, err);
     if (rc == 0)
         rc = artifacts_samples(cli, id, out, err);
+    if (rc == -ERR_NOTFOUND && run->swarm.trainers) /* not all of them draw */
+        rc = 0;
     if (rc == 0 && run->strategies)
         rc = draw_strategies(run, id, out, err);
     if (rc == 0)
@@ -151,6 +153,16 @@ static int run_job(struct run *run, struct job_file *job, int workers, const cha
     return rc == CLI_OK ? collect(run, id, out, err) : rc;
 }
 
+static void print_results(const struct job_spec *spec, const char *out)
+{
+    char *samples = file_join(out, job_family(spec)->drawn);
+    if (file_exists(samples)) /* not every program of a user's draws */
+        printf("samples   %s\n", samples);
+    printf("loss      %s/loss.svg\nmetrics   %s/metrics.jsonl\nmodel     %s/model/%s.safetensors\n",
+           out, out, out, job_has_captions(spec) ? "diffusion_pytorch_model" : "model");
+    mem_free(samples);
+}
+
 static struct run options;
 static int n_workers = 2, n_threads;
 
@@ -164,6 +176,7 @@ static int run_run(struct cli *cli, const struct args *args, struct err *err)
     int rc = job_file_open(args->rest[0], &job, err);
     if (rc < 0)
         return rc;
+    run->swarm.trainers = job.spec.model.type == JOB_MODEL_EXTERNAL; /* who runs it brings it */
     if ((rc = check_strategies(run->strategies, &job.spec, err)) < 0) {
         job_file_close(&job);
         return args_exit(args, rc, err);
@@ -175,10 +188,7 @@ static int run_run(struct cli *cli, const struct args *args, struct err *err)
         swarm_stop(&run->swarm);
     }
     if (rc == CLI_OK && !cli->json)
-        printf("samples   %s/%s\nloss      %s/loss.svg\nmetrics   %s/metrics.jsonl\n"
-               "model     %s/model/%s.safetensors\n",
-               out_dir, job_family(&job.spec)->drawn, out_dir, out_dir, out_dir,
-               job_has_captions(&job.spec) ? "diffusion_pytorch_model" : "model");
+        print_results(&job.spec, out_dir);
     else if (rc < 0)
         rc = cli_fail(err);
     if (rc == CLI_INTERRUPTED)

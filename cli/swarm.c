@@ -162,8 +162,9 @@ static int add_worker(struct swarm *s, int place, struct err *err)
                                        "--threads",
                                        threads,
                                        "--device",
-                                       s->device ? s->device : "auto"};
-    (void)extra_words(s, place, extra, argv, 11);
+                                       s->device ? s->device : "auto",
+                                       s->trainers ? "--allow-trainers" : NULL};
+    (void)extra_words(s, place, extra, argv, s->trainers ? 12 : 11);
     pid_t pid = launch(s, "workerd", name, argv, err);
     mem_free(extra);
     mem_free(work);

@@ -23,6 +23,7 @@ struct swarm {
     int n_workers, next_name;
     int threads;        /* of a worker */
     const char *device; /* borrowed */
+    bool trainers;      /* workers run trainers of the user's */
     /* More arguments of the n-th worker, words with blanks between them; the last
      * item serves all that follow, and a replacement gets those of the worker it replaces. */
     struct args_list extra;

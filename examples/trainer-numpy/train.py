@@ -1,5 +1,6 @@
 """A logistic regression in NumPy that guesses the next byte of a text from the last one: the protocol needs no
-framework.  By hand: python3 train.py texts.jsonl; on a swarm: examples/trainer-numpy.yaml."""
+framework.  By hand: python3 train.py texts.jsonl; on a swarm: as examples/trainer-c.yaml,
+with `command: python3 train.py` and `files: trainer-numpy`."""
 import sys
 
 import numpy as np
