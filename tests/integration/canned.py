@@ -116,7 +116,7 @@ class Job:
                 "utilization": 97, "temperature": 60 + id_, "power": 640.0, "ecc_errors": 0,
                 "throttled": "power cap" if id_ == 2 else "", "trouble": ""}
         devices = [card, dict(card, name="cuda:1", utilization=91)] if id_ == 1 else [card]
-        return {"id": id_, "name": f"isle-{id_}", "state": "busy", "reason": "", "device": "cuda:0: NVIDIA H200", "version": "0.3", "token": 1, "has_key": True, "revoked": False, "address": "10.0.0.1",
+        return {"id": id_, "name": f"isle-{id_}", "state": "busy", "reason": "", "device": "cuda:0: NVIDIA H200", "version": "0.3", "token": 1, "has_key": True, "allows_trainers": False, "revoked": False, "address": "10.0.0.1",
                 "memory_bytes": 1 << 33, "threads": 4, "task": 100 + id_, "task_kind": "train", "activity": "training", "steps_done": 12,
                 "steps_total": 50, "path": id_ - 1, "replica": 0, "images_per_s": 162.0 + id_, "loss": 0.41, "grad_norm": 0.7,
                 "devices": devices, "flops": 412.5e12, "peak_flops": 698e12, "mfu": 412.5 / 698,

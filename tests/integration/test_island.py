@@ -101,7 +101,7 @@ def test_stages_that_no_worker_has(swarm, tmp_path):
     job = swarm.submit(path)
     wait_until(lambda: "train.stages is 2, which does not divide the 3 devices of this worker" in swarm.log("three"), 20,
                "the worker's refusal")
-    swarm.worker("two", "--throttle", "200", device="cpu,cpu", threads=2)
+    swarm.worker("two", "--throttle", "600", device="cpu,cpu", threads=2)
     told = "training in 2 stages, [0-9]+ micro-batches, idle [0-9]+ %: .* s a step, .* predicted"
     wait_until(lambda: re.search(told, swarm.get("/v1/workers").text), 30, "how the devices share a step")
     swarm.wait_job(job, "done")

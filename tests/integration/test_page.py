@@ -223,8 +223,9 @@ def chart(page):
 
 
 def test_a_stopped_worker_is_waited_for(page):
-    page.swarm.worker("isle-a")
-    page.swarm.worker("isle-b")
+    # Phases of seconds: of shorter ones the other worker takes over long before this one is lost.
+    page.swarm.worker("isle-a", "--throttle", "300")
+    page.swarm.worker("isle-b", "--throttle", "300")
     job = page.swarm.submit(rounds=100000, steps=10)
     page.swarm.wait_round(job, 1)
     page.open()

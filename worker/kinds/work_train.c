@@ -329,6 +329,7 @@ static char *trace_path(const struct phase *p)
 static void trace_next(struct phase *p)
 {
     char *path = trace_path(p);
+    (void)file_remove(path, NULL); /* an older one is not sent in its place */
     island_trainer_trace(p->r->ranks, path);
     p->traced = true;
     mem_free(path);

