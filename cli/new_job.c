@@ -160,10 +160,8 @@ static void write_train(const struct new_job *job, FILE *out)
     line(out, "steps until the peak", "warmup: %d", all / 20 < 200 ? all / 20 : 200);
     line(out, "then down to 0 at the end; or constant, decay", "schedule: cosine");
     (void)fprintf(out, "\nrecipe:\n");
-    line(out, "replicas of one model; ddm, dipaco: experts and paths (docs/paths.md)",
-         "name: diloco");
-    line(out, "that train at the same time: as many as there are workers", "replicas: %d",
-         job->workers);
+    line(out, "of the model, that train at the same time; other recipes: docs/paths.md",
+         "replicas: %d", job->workers);
     (void)fprintf(out, "\nouter:\n");
     line(out, "times that the replicas come together", "rounds: %d", job->rounds);
     line(out, "of each replica between two of them; or seconds: N in its place", "steps: %d",

@@ -176,7 +176,7 @@ static int run_run(struct cli *cli, const struct args *args, struct err *err)
     int rc = job_file_open(args->rest[0], &job, err);
     if (rc < 0)
         return rc;
-    run->swarm.trainers = job.spec.model.type == JOB_MODEL_EXTERNAL; /* who runs it brings it */
+    run->swarm.trainers = job_family(&job.spec)->external; /* who runs it brings it */
     if ((rc = check_strategies(run->strategies, &job.spec, err)) < 0) {
         job_file_close(&job);
         return args_exit(args, rc, err);

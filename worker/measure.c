@@ -5,15 +5,11 @@
 #include "common/base/args.h"
 #include "common/base/base.h"
 #include "common/base/buf.h"
-#include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/job/job.h"
 #include "common/job/recipe.h"
-#include "worker/train/island_train.h"
 #include "worker/train/plan.h"
-
-#define STEPS_MAX 20
-#define ENOUGH_S 3.0 /* of steps, after the one that warms up */
+#include "worker/train/profile.h"
 
 struct measure {
     const char *device;
@@ -82,7 +78,7 @@ static int make_model(struct measure *m, struct err *err)
     return rc < 0 ? rc : model_new(&spec, &m->model, err);
 }
 
-/* ---- what stands for encoders and data ---- */
+/* ---- what stands for encoders ---- */
 
 static int no_captions(void *arg, const int32_t *tokens, const int32_t *lengths, unsigned count,
                        void *d_states, struct err *err)
@@ -106,91 +102,6 @@ static void stub_encoders(struct measure *m)
             .dt = net_dtype(island_device(m->island, i), m->opt.precision),
         };
     m->opt.encoders = m->encoders;
-}
-
-/* Rows of zeros; of texts each token is to be predicted. */
-static struct batch zero_batch(const struct measure *m, void *zeros, int32_t *pos)
-{
-    const struct model_spec *s = &m->model->spec;
-    const unsigned n = (unsigned)m->opt.batch;
-    if (!model_is_text(s))
-        return (struct batch){.count = n,
-                              .images = m->channels ? NULL : zeros,
-                              .moments = m->channels ? zeros : NULL,
-                              .labels = model_captioned(s) ? NULL : zeros,
-                              .partitions = m->router ? zeros : NULL,
-                              .captions = model_captioned(s) ? zeros : NULL,
-                              .caption_lengths = model_captioned(s) ? pos : NULL};
-    return (struct batch){.count = n,
-                          .seq = (unsigned)s->context,
-                          .tokens = zeros,
-                          .start = zeros,
-                          .target = zeros,
-                          .pos = pos};
-}
-
-/* Bytes of the largest array of a batch. */
-static size_t zero_bytes(const struct measure *m)
-{
-    const struct model_spec *s = &m->model->spec;
-    const size_t image = 4 * (size_t)model_image_values(s) + sizeof(int32_t);
-    const size_t ints = (size_t)(s->context + s->caption_tokens + 1) * sizeof(int32_t);
-    return (size_t)m->opt.batch * (image > ints ? image : ints);
-}
-
-/* Positions in a text, or lengths of captions. */
-static int32_t *counting(const struct measure *m)
-{
-    const struct model_spec *s = &m->model->spec;
-    const int n = m->opt.batch * (s->context + 1);
-    int32_t *pos = mem_alloc_array((size_t)n, sizeof *pos);
-    for (int i = 0; i < n; i++)
-        pos[i] = model_is_text(s) ? i % s->context : s->caption_tokens;
-    return pos;
-}
-
-/* ---- steps ---- */
-
-/* The least of some steps, as others may have the machine meanwhile. */
-static int time_steps(struct measure *m, struct island_trainer *t, struct err *err)
-{
-    double spent = 0;
-    void *zeros = mem_alloc(zero_bytes(m));
-    int32_t *pos = counting(m);
-    const struct batch b = zero_batch(m, zeros, pos);
-    struct step_result r;
-    int n = 0, rc = island_trainer_step(t, &b, NULL, &r, err);
-    m->step_s = INFINITY;
-    for (; rc == 0 && n < STEPS_MAX && (n == 0 || spent < ENOUGH_S); n++) {
-        const uint64_t begun = clock_now_ns();
-        rc = island_trainer_step(t, &b, NULL, &r, err);
-        const double s = (double)(clock_now_ns() - begun) / 1e9;
-        m->step_s = fmin(m->step_s, s);
-        spent += s;
-    }
-    mem_free(zeros);
-    mem_free(pos);
-    return rc;
-}
-
-static int train(struct measure *m, struct err *err)
-{
-    struct island_trainer *t = NULL;
-    float *flat = model_flat_new(m->model);
-    if (!flat)
-        return err_set(err, -ENOMEM, "no memory for %.1f M parameters",
-                       (double)m->model->params / 1e6);
-    model_init(m->model, m->spec.seed, flat);
-    int rc = island_trainer_new(m->island, m->model, &m->opt, NULL, NULL, &t, err);
-    if (rc == 0)
-        rc = trainer_set(island_trainer_first(t), flat, err);
-    if (rc == 0)
-        rc = island_trainer_follow(t, ISLAND_ALL, err);
-    mem_free(flat);
-    if (rc == 0)
-        rc = time_steps(m, t, err);
-    island_trainer_free(t);
-    return rc;
 }
 
 /* As many micro-batches as memory asks for. */
@@ -222,7 +133,7 @@ static int measure(struct measure *m, const char *path, struct err *err)
     stub_encoders(m);
     rc = plan(m, err);
     if (rc == 0)
-        rc = train(m, err);
+        rc = profile_try(m->island, m->model, &m->opt, NULL, NULL, &m->step_s, err);
     m->refused = rc == -ENOMEM;
     return m->refused ? 0 : rc;
 }

@@ -39,12 +39,14 @@ void lease_decide(const struct lease_in *in, const struct lease_options *o,
                        (double)stuck / 1e3, (double)allowed / 1e3);
         return;
     }
-    if (in->idle && in->limit_ms != 0 && in->held_ms > in->limit_ms) {
+    /* Of shorter tasks nothing is known before a heartbeat could have told of it. */
+    const uint64_t limit = in->limit_ms > o->heartbeat_ms ? in->limit_ms : o->heartbeat_ms;
+    if (in->idle && in->limit_ms != 0 && in->held_ms > limit) {
         conclude(ret, LEASE_LOST, 0);
         (void)snprintf(ret->reason, sizeof(ret->reason),
                        "it has been at work for %.1f s on what may take %.1f s, and another worker "
                        "idles",
-                       (double)in->held_ms / 1e3, (double)in->limit_ms / 1e3);
+                       (double)in->held_ms / 1e3, (double)limit / 1e3);
         return;
     }
     uint64_t until = in->heard_ms + o->lease_ms + 1;

@@ -55,14 +55,6 @@ static void check_files(struct audit *a)
 
 /* ---- the record of a step ------------------------------------------------ */
 
-static bool take_hash(const json_t *record, struct blob_ref *ret)
-{
-    const char *hex = json_string_value(json_object_get(record, "sha256"));
-    *ret = (struct blob_ref){.size = (uint64_t)json_integer_value(json_object_get(record, "size"))};
-    return hex != NULL && ret->size > 0 && strlen(hex) == 64 &&
-           hash_unhex(hex, ret->sha256, 32) == 0;
-}
-
 static bool same(const struct blob_ref *a, const struct blob_ref *b)
 {
     return a->size == b->size && memcmp(a->sha256, b->sha256, 32) == 0;
@@ -75,12 +67,12 @@ static void check_chain(struct audit *a, const struct module_rec *m,
 {
     struct blob_ref base, full, delta;
     const unsigned long long id = m->id, n = v->version;
-    if (!take_hash(json_object_get(doc, "full"), &full) || !same(&full, &v->full))
+    if (!capture_record(json_object_get(doc, "full"), &full) || !same(&full, &v->full))
         fault(a, "module %llu version %llu is not what its provenance says", id, n);
-    if (take_hash(json_object_get(doc, "delta"), &delta) && !same(&delta, &v->delta))
+    if (capture_record(json_object_get(doc, "delta"), &delta) && !same(&delta, &v->delta))
         fault(a, "module %llu version %llu has another delta than its provenance says", id, n);
     if (before != NULL &&
-        (!take_hash(json_object_get(doc, "base_full"), &base) || !same(&base, &before->full)))
+        (!capture_record(json_object_get(doc, "base_full"), &base) || !same(&base, &before->full)))
         fault(a, "module %llu version %llu did not come from version %llu, as its provenance says",
               id, n, (unsigned long long)before->version);
 }
@@ -142,7 +134,7 @@ static bool take_inputs(struct audit *a, struct refold *f, const json_t *list)
         struct blob_ref blob;
         if (json_is_true(json_object_get(c, "refused")))
             continue;
-        if (f->n_inputs == FOLD_INPUTS_MAX || !take_hash(c, &blob))
+        if (f->n_inputs == FOLD_INPUTS_MAX || !capture_record(c, &blob))
             return false;
         char *path = blob_path(a, blob.sha256);
         f->inputs[f->n_inputs++] = (struct fold_input){
@@ -235,7 +227,7 @@ static void compare(struct audit *a, const struct module_rec *m, const struct ve
     };
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
         struct blob_ref recorded;
-        if (take_hash(all[i].record, &recorded) &&
+        if (capture_record(all[i].record, &recorded) &&
             (recorded.size != all[i].made->bytes ||
              memcmp(recorded.sha256, all[i].made->sha256, 32) != 0))
             fault(a, "module %llu: the outer step to version %llu gives %s other bytes",

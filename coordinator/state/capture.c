@@ -1,6 +1,5 @@
 #include "coordinator/state/capture.h"
 
-#include <jansson.h>
 #include <unistd.h>
 
 #include "common/base/clock.h"
@@ -37,6 +36,14 @@ void capture_blob_path(const uint8_t sha256[32], char ret[MANIFEST_PATH_MAX])
     char hex[HASH_HEX_MAX];
     hash_hex(sha256, 32, hex);
     (void)snprintf(ret, MANIFEST_PATH_MAX, "blobs/%.2s/%s", hex, hex);
+}
+
+bool capture_record(const json_t *record, struct blob_ref *ret)
+{
+    const char *hex = json_string_value(json_object_get(record, "sha256"));
+    const json_int_t size = json_integer_value(json_object_get(record, "size"));
+    *ret = (struct blob_ref){.size = size > 0 ? (uint64_t)size : 0};
+    return hex && size > 0 && strlen(hex) == 64 && hash_unhex(hex, ret->sha256, 32) == 0;
 }
 
 /* ---- links --------------------------------------------------------------- */
@@ -86,14 +93,11 @@ static void pin_outer(struct taking *t, const struct job *j, const struct module
     json_t *doc = v->provenance ? json_loads(v->provenance, 0, NULL) : NULL;
     const json_t *state = json_object_get(doc, "state");
     for (size_t i = 0; i < sizeof(outer_files) / sizeof(outer_files[0]); i++) {
-        const json_t *record = json_object_get(state, outer_files[i]);
-        const char *hex = json_string_value(json_object_get(record, "sha256"));
-        const json_int_t size = json_integer_value(json_object_get(record, "size"));
         char path[MANIFEST_PATH_MAX];
-        uint8_t sha256[32];
-        const bool known = hex && size > 0 && strlen(hex) == 64 && hash_unhex(hex, sha256, 32) == 0;
+        struct blob_ref blob;
+        const bool known = capture_record(json_object_get(state, outer_files[i]), &blob);
         capture_outer_path(j->id, m->id, outer_files[i], v->version, path);
-        pin(t, path, known ? sha256 : NULL, known ? (uint64_t)size : 0, !known || !newest);
+        pin(t, path, known ? blob.sha256 : NULL, known ? blob.size : 0, !known || !newest);
     }
     json_decref(doc);
 }

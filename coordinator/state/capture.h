@@ -5,6 +5,8 @@
 #ifndef COORDINATOR_CAPTURE_H
 #define COORDINATOR_CAPTURE_H
 
+#include <jansson.h>
+
 #include "common/base/file.h"
 #include "coordinator/state/manifest.h"
 #include "coordinator/state/state.h"
@@ -28,5 +30,8 @@ void capture_release(struct capture *s);
 void capture_outer_path(uint64_t job_id, uint64_t module_id, const char *what, uint64_t version,
                         char ret[MANIFEST_PATH_MAX]);
 void capture_blob_path(const uint8_t sha256[32], char ret[MANIFEST_PATH_MAX]);
+
+/* A file in a version's provenance, {"sha256": hex, "size": bytes}.  False: it says none. */
+bool capture_record(const json_t *record, struct blob_ref *ret);
 
 #endif

@@ -337,11 +337,19 @@ static bool are_close(double a, double b)
     return isfinite(a) && a < PROFILE_CLOSE * b && b < PROFILE_CLOSE * a;
 }
 
+/* Of all ranks together, that a replica keeps. */
+static uint64_t bytes_of(const struct replicas *rs, const struct model *m, const struct plan *p)
+{
+    const uint64_t flat = island_device(rs->is, 0)->unified ? m->flat * sizeof(float) : 0;
+    return (p->need - p->workspace - p->teachers) * sharers(rs) + flat;
+}
+
 static int try_plan(struct replicas *rs, const struct model *m, const struct train_options *opt,
                     const struct phase_plan *plan, double *ret)
 {
     struct train_options o = *opt;
     struct err err = {0};
+    (void)make_room(rs, bytes_of(rs, m, &plan->memory), plan->memory.need);
     o.accumulate = plan->accumulate;
     int rc = profile_try(rs->is, m, &o, &plan->pipe, plan->costs, ret, &err);
     if (rc < 0)
@@ -383,6 +391,9 @@ static void plan_by_profile(struct replicas *rs, const struct work *w, const str
     struct err err = {0};
     if (island_size(rs->is) == 1 || !may_cut(m, opt) || m->spec.depth < 2)
         return;
+    /* To be timed, frozen networks are opened on every device, beside what is kept. */
+    room_of(rs, 0, &room);
+    opt->fill &= opt->encoders && opt->encoders->bytes <= plan_room_bytes(&room);
     room_of(rs, bytes_kept(rs), &room);
     struct costs *costs = mem_alloc(sizeof *costs);
     int rc = profile_get(rs->is, m, opt, plan_room_bytes(&room), rs->dir, costs, &err);
@@ -558,8 +569,7 @@ static int create(struct replicas *rs, const struct work *w, struct encoders *en
     plan_by_profile(rs, w, model, &opt, &phase);
     say(&phase, &opt);
     const struct plan plan = phase.memory;
-    const uint64_t flat = island_device(rs->is, 0)->unified ? model->flat * sizeof(float) : 0;
-    const uint64_t bytes = (plan.need - plan.workspace - plan.teachers) * sharers(rs) + flat;
+    const uint64_t bytes = bytes_of(rs, model, &plan);
     struct replica *r = make_room(rs, bytes, plan.need);
     *r = (struct replica){.job_id = task->job_id,
                           .path = task->train->path,

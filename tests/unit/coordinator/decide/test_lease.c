@@ -103,12 +103,37 @@ static void test_holds(void **state)
     assert_false(lease_holds(0, 0, 0, 0));
 }
 
+/* A task that takes too long is taken from its worker when another one idles, but never before a
+ * heartbeat could have told of it. */
+static void test_crawling(void **state)
+{
+    const struct lease_options o = {
+        .heartbeat_ms = 2000, .lease_ms = 5000, .closed_ms = 700, .progress_min_ms = 60000};
+    const struct {
+        uint64_t held, limit;
+        bool idle, lost;
+    } cases[] = {{4001, 4000, true, true}, {4000, 4000, true, false}, {4001, 4000, false, false},
+                 {100000, 0, true, false}, {41, 40, true, false},     {2000, 40, true, false},
+                 {2001, 40, true, true}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct lease_in in = {.now_ms = 1000000,
+                                    .heard_ms = 1000000,
+                                    .held_ms = cases[i].held,
+                                    .limit_ms = cases[i].limit,
+                                    .idle = cases[i].idle};
+        struct lease_decision d;
+        lease_decide(&in, &o, &d);
+        assert_int_equal(d.verdict == LEASE_LOST, cases[i].lost);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lease),  cmocka_unit_test(test_progress),
-        cmocka_unit_test(test_median), cmocka_unit_test(test_limit),
-        cmocka_unit_test(test_holds),
+        cmocka_unit_test(test_crawling), cmocka_unit_test(test_lease),
+        cmocka_unit_test(test_progress), cmocka_unit_test(test_median),
+        cmocka_unit_test(test_limit),    cmocka_unit_test(test_holds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
