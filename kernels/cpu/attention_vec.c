@@ -285,8 +285,9 @@ static void strip_of(const struct plan *p, float *strip, const struct mat *a, in
 {
     int64_t row_bytes = a->ld * (int64_t)dtype_bytes(p->work);
     for (int64_t t = keys.begin; t < keys.end; t += NR)
-        p->kern->inplace[rows](strip + t / NR * TILE, mat_row(p, a, row), row_bytes,
-                               packed + t * p->dim_units, p->dim_units);
+        p->kern->inplace[rows](&(struct gemm_out){.c = strip + t / NR * TILE, .ld = NR},
+                               mat_row(p, a, row), row_bytes, packed + t * p->dim_units,
+                               p->dim_units);
 }
 
 /* x, or `other` in the lanes of vector t that are outside of the span. */
@@ -386,9 +387,9 @@ static void fwd_rows(const struct attention_fwd *f, const struct plan *p,
     }
     for (int64_t j = 0; j < p->dim_panels; j++) {
         int64_t at = ((int64_t)b * p->T + row) * p->o_ld + (int64_t)h * p->D + j * NR;
-        p->kern->inplace[rows](tile, (const char *)s->prob + panels.begin * es,
-                               p->key_panels * NR * es, s->v_nn + (j * p->key_units + first) * NR,
-                               units);
+        p->kern->inplace[rows](&(struct gemm_out){.c = tile, .ld = NR},
+                               (const char *)s->prob + panels.begin * es, p->key_panels * NR * es,
+                               s->v_nn + (j * p->key_units + first) * NR, units);
         store_scaled(f->o, p->dt, at, p->o_ld, tile, rows, (int)least(NR, p->D - j * NR), factors);
     }
 }
@@ -514,7 +515,6 @@ static void add_transposed(const struct plan *p, const struct bwd_scratch *s, fl
 {
     int64_t units = gemm_units(p->work, rows), dims = p->dim_panels * NR;
     int64_t end = least(keys.end, p->keys);
-    float tile[TILE];
     p->kern->pack_a_tn(s->left, units * MR,
                        (const char *)left + keys.begin * (int64_t)dtype_bytes(p->work),
                        p->key_panels * NR, end - keys.begin, rows, NULL);
@@ -522,17 +522,12 @@ static void add_transposed(const struct plan *p, const struct bwd_scratch *s, fl
     for (int64_t j = 0; j < p->dim_panels; j++) {
         for (int64_t i = keys.begin; i < end; i += MR) {
             int n = (int)least(MR, end - i);
-            p->kern->packed[n](tile, s->left + (i - keys.begin) * units, 0,
-                               s->right + j * NR * units, units);
-            for (int r = 0; r < n; r++) {
-                float *to = sum + (i + r) * dims + j * NR;
-                for (int c = 0; c < NR; c += VL) {
-                    vf v = v_load(tile + r * NR + c, v_mask(VL));
-                    if (i + r < fresh)
-                        v = v_add(v, v_load(to + c, v_mask(VL)));
-                    v_store(to + c, v_mask(VL), v);
-                }
-            }
+            float *to = sum + i * dims + j * NR;
+            for (int64_t r = fresh - i; r > 0 && r < n; r++) /* a tile of both kinds */
+                memset(to + r * dims, 0, NR * sizeof(*to));
+            p->kern->packed[n](&(struct gemm_out){to, dims, i < fresh ? to : NULL, dims},
+                               s->left + (i - keys.begin) * units, 0, s->right + j * NR * units,
+                               units);
         }
     }
 }
@@ -546,8 +541,9 @@ static void store_dq(const struct plan *p, void *dq, const struct bwd_scratch *s
     int64_t es = (int64_t)dtype_bytes(p->work), bytes = p->key_panels * NR * es;
     int64_t first, units = span_units(p, keys, &first);
     for (int64_t j = 0; j < p->dim_panels; j++) {
-        p->kern->inplace[rows](tile, (const char *)s->dscore + in_block * bytes + keys.begin * es,
-                               bytes, s->k_nn + (j * p->key_units + first) * NR, units);
+        p->kern->inplace[rows](&(struct gemm_out){.c = tile, .ld = NR},
+                               (const char *)s->dscore + in_block * bytes + keys.begin * es, bytes,
+                               s->k_nn + (j * p->key_units + first) * NR, units);
         store_scaled(dq, p->dt, hd->q_at + row * p->q.ld + j * NR, p->q.ld, tile, rows,
                      (int)least(NR, p->D - j * NR), ones);
     }

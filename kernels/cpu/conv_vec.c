@@ -127,13 +127,6 @@ static const char *source(struct conv_job *job, int block, int thread, const cha
 
 /* ---- sums ---- */
 
-static void add_tile(float *sums, const float *tile, int rows)
-{
-    for (int i = 0; i < rows * GEMM_NR; i += VL)
-        v_store(sums + i, v_mask(VL),
-                v_add(v_load(sums + i, v_mask(VL)), v_load(tile + i, v_mask(VL))));
-}
-
 /* The lines of y and add that a tile will touch, asked for while its last sums are made. */
 static void prefetch_tile(const struct conv2d *p, int64_t at, int rows)
 {
@@ -154,7 +147,6 @@ static void block_sums(const struct conv_job *job, float *sums, const char *x, c
     const struct conv2d *p = job->p;
     const int64_t size = (int64_t)dtype_bytes(job->dt), units = job->taps * job->units;
     const int64_t step = p->stride * job->pixel * size;
-    _Alignas(64) float tile[GEMM_MR * GEMM_NR];
     for (int r = 0; r < job->runs; r++, panel += units * GEMM_NR) {
         const int u = r * job->taps / p->k, v = r * job->taps % p->k;
         const char *from = x + (u * job->row + v * job->pixel) * size;
@@ -164,9 +156,9 @@ static void block_sums(const struct conv_job *job, float *sums, const char *x, c
             const char *a = from + q / job->line * p->stride * job->row * size + j * step;
             if (r == job->runs - 1)
                 prefetch_tile(p, out + q * p->Cout, rows);
-            job->kern->inplace[rows](r ? tile : sums + q * GEMM_NR, a, step, panel, units);
-            if (r)
-                add_tile(sums + q * GEMM_NR, tile, rows);
+            float *to = sums + q * GEMM_NR;
+            job->kern->inplace[rows](&(struct gemm_out){to, GEMM_NR, r ? to : NULL, GEMM_NR}, a,
+                                     step, panel, units);
             q += rows;
         }
     }

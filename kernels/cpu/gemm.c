@@ -4,11 +4,12 @@
 #include "kernels/cpu/ref.h"
 
 enum {
-    ROWS = 96,    /* rows of a task: eight tiles share a panel of B in the first cache */
-    CHUNK = 1024, /* units of k of a packed chunk in TN, so that both panels stay in cache */
-    SLAB = 32,    /* units of k that one packing task takes: whole rows of memory */
-    LINE = 16,    /* floats; added to the strides of panels */
-    FEW_ROWS = 3  /* of A: B is not worth packing, in NT */
+    ROWS = 96,     /* rows of a task: eight tiles share a panel of B in the first cache */
+    TN_COLS = 384, /* columns of a task in TN, at most: A's panels are read again for each panel */
+    CHUNK = 1024,  /* units of k of a packed chunk in TN, so that both panels stay in cache */
+    SLAB = 32,     /* units of k that one packing task takes: whole rows of memory */
+    LINE = 16,     /* floats; added to the strides of panels */
+    FEW_ROWS = 3   /* of A: B is not worth packing, in NT */
 };
 
 struct job {
@@ -48,10 +49,10 @@ static void pack_b_panel(void *arg, int task, int thread)
 {
     const struct job *job = arg;
     const struct matmul *mm = job->mm;
-    int64_t j = (int64_t)task * GEMM_NR;
+    int64_t j = (int64_t)task * job->kern->nr;
     job->kern->pack_b_nt(job->packed_b + task * job->b_stride, 0,
                          job->b + j * job->ldb * (int64_t)dtype_bytes(mm->dt), job->ldb,
-                         min64(GEMM_NR, mm->n - j), job->kn);
+                         min64(job->kern->nr, mm->n - j), job->kn);
 }
 
 /* B as (k,n): some rows of it, into all panels. */
@@ -60,7 +61,7 @@ static void pack_b_slab(void *arg, int task, int thread)
     const struct job *job = arg;
     const struct matmul *mm = job->mm;
     int64_t k = task * slab_of(mm);
-    job->kern->pack_b_nn(job->packed_b + (int64_t)task * SLAB * GEMM_NR, job->b_stride,
+    job->kern->pack_b_nn(job->packed_b + (int64_t)task * SLAB * job->kern->nr, job->b_stride,
                          job->b + k * job->ldb * (int64_t)dtype_bytes(mm->dt), job->ldb, mm->n,
                          min64(slab_of(mm), job->kn - k));
 }
@@ -92,11 +93,11 @@ static void pack_a_slab(void *arg, int task, int thread)
 
 /* The lines of C and aux that a tile will touch: asked for before its sums are made, they are
  * there when these are done. */
-static void prefetch_tile(const struct matmul *mm, int64_t i, int64_t j, int rows)
+static void prefetch_tile(const struct matmul *mm, int64_t i, int64_t j, int rows, int cols)
 {
     int64_t size = (int64_t)dtype_bytes(mm->c_dt), ldc = mm->ldc ? mm->ldc : mm->n;
     for (int64_t at = (i * ldc + j) * size; rows > 0; rows--, at += ldc * size) {
-        for (int64_t line = 0; line < GEMM_NR * size; line += 64) {
+        for (int64_t line = 0; line < cols * size; line += 64) {
             __builtin_prefetch((const char *)mm->c + at + line, 1, 3);
             if (mm->aux)
                 __builtin_prefetch((const char *)mm->aux + at + line, 1, 3);
@@ -104,22 +105,40 @@ static void prefetch_tile(const struct matmul *mm, int64_t i, int64_t j, int row
     }
 }
 
+/* Whether the sums of a tile can go to C from the registers: whole rows of f32, to which at most
+ * one thing is added. */
+static bool goes_straight(const struct job *job, const struct gemm_tile *t)
+{
+    const struct matmul *mm = job->mm;
+    return mm->epilogue == MM_PLAIN && mm->c_dt == DT_F32 && t->cols == job->kern->nr &&
+           job->packed_b && !(t->add && t->bias && mm->bias);
+}
+
+static struct gemm_out straight(const struct matmul *mm, const struct gemm_tile *t)
+{
+    const int64_t ldc = mm->ldc ? mm->ldc : mm->n;
+    float *c = (float *)mm->c + t->i * ldc + t->j;
+    const float *bias = t->bias && mm->bias ? mm->bias + t->j : NULL;
+    return (struct gemm_out){c, ldc, t->add ? c : bias, t->add ? ldc : 0};
+}
+
 /* The sums of a tile. */
-static void product_tile(const struct job *job, float *v, const struct gemm_tile *t)
+static void product_tile(const struct job *job, const struct gemm_out *out,
+                         const struct gemm_tile *t)
 {
     int64_t size = (int64_t)dtype_bytes(job->mm->dt), row_bytes = job->lda * size;
     if (!job->packed_b) {
-        job->kern->direct(v, &(struct gemm_rows){job->a + t->i * row_bytes, job->lda, t->rows},
+        job->kern->direct(out->c, &(struct gemm_rows){job->a + t->i * row_bytes, job->lda, t->rows},
                           &(struct gemm_rows){job->b + t->j * job->ldb * size, job->ldb, t->cols},
                           job->kn);
         return;
     }
-    const float *b = job->packed_b + t->j / GEMM_NR * job->b_stride;
+    const float *b = job->packed_b + t->j / job->kern->nr * job->b_stride;
     if (job->packed_a)
-        job->kern->packed[t->rows](v, job->packed_a + t->i / GEMM_MR * job->a_stride, 0, b,
+        job->kern->packed[t->rows](out, job->packed_a + t->i / GEMM_MR * job->a_stride, 0, b,
                                    job->units);
     else
-        job->kern->inplace[t->rows](v, job->a + t->i * row_bytes, row_bytes, b, job->units);
+        job->kern->inplace[t->rows](out, job->a + t->i * row_bytes, row_bytes, b, job->units);
 }
 
 /* One block of rows times one block of columns: B's panel outside, as it is the larger. */
@@ -127,45 +146,50 @@ static void product_task(void *arg, int task, int thread)
 {
     const struct job *job = arg;
     const struct matmul *mm = job->mm;
-    _Alignas(64) float tile[GEMM_MR * GEMM_NR] = {0};
+    const int nr = job->kern->nr;
+    _Alignas(64) float tile[GEMM_MR * GEMM_NR_MAX] = {0};
     int64_t row0 = task / job->col_tasks * ROWS, row1 = min64(mm->m, row0 + ROWS);
     int64_t col0 = task % job->col_tasks * job->cols, col1 = min64(mm->n, col0 + job->cols);
-    for (int64_t j = col0; j < col1; j += GEMM_NR) {
+    for (int64_t j = col0; j < col1; j += nr) {
         for (int64_t i = row0; i < row1; i += GEMM_MR) {
             struct gemm_tile t = {
                 .v = tile,
                 .i = i,
                 .j = j,
                 .rows = (int)min64(GEMM_MR, row1 - i),
-                .cols = (int)min64(GEMM_NR, col1 - j),
+                .cols = (int)min64(nr, col1 - j),
                 .add = mm->accumulate || job->k0 > 0,
                 .bias = job->k0 == 0,
             };
-            prefetch_tile(mm, i, j, t.rows);
-            product_tile(job, tile, &t);
-            job->kern->store(mm, &t);
+            prefetch_tile(mm, i, j, t.rows, nr);
+            const bool whole = goes_straight(job, &t);
+            struct gemm_out out = whole ? straight(mm, &t) : (struct gemm_out){.c = tile, .ld = nr};
+            product_tile(job, &out, &t);
+            if (!whole)
+                job->kern->store(mm, &t);
         }
     }
 }
 
 /* A can be read where it lies when its rows are whole units, and when a dozen of
  * them do not fall on the same lines of the first cache. */
-static bool readable_in_place(const struct matmul *mm, int64_t lda)
+static bool readable_in_place(const struct matmul *mm, int64_t lda, int nr)
 {
     int64_t row_bytes = lda * (int64_t)dtype_bytes(mm->dt);
     return mm->layout != MM_TN && (mm->dt == DT_F32 || mm->k % 2 == 0) &&
-           (row_bytes % 4096 != 0 || mm->n <= 2 * GEMM_NR);
+           (row_bytes % 4096 != 0 || mm->n <= 2 * nr);
 }
 
 /* Enough tasks for every thread to even out, but wide ones first. */
 static void plan_columns(struct job *job, int threads)
 {
-    int64_t row_tasks = div_up(job->mm->m, ROWS), panels = div_up(job->mm->n, GEMM_NR);
+    int64_t row_tasks = div_up(job->mm->m, ROWS), nr = job->kern->nr;
+    int64_t panels = div_up(job->mm->n, nr);
     int64_t want = threads > 1 ? div_up(24 * (int64_t)threads, row_tasks) : 1;
     int64_t per_task = div_up(panels, min64(want, panels));
     if (job->mm->layout == MM_TN)
-        per_task = min64(per_task, 12);
-    job->cols = per_task * GEMM_NR;
+        per_task = min64(per_task, TN_COLS / nr);
+    job->cols = per_task * nr;
     job->col_tasks = div_up(panels, per_task);
 }
 
@@ -174,7 +198,7 @@ static void run_chunk(struct job *job, struct cpu_team *team)
     const struct matmul *mm = job->mm;
     int row_tasks = (int)div_up(mm->m, ROWS), slabs = (int)div_up(job->units, SLAB);
     if (mm->layout == MM_NT && job->packed_b)
-        cpu_team_run(team, pack_b_panel, job, (int)div_up(mm->n, GEMM_NR));
+        cpu_team_run(team, pack_b_panel, job, (int)div_up(mm->n, job->kern->nr));
     else if (mm->layout != MM_NT)
         cpu_team_run(team, pack_b_slab, job, slabs);
     if (mm->layout == MM_TN)
@@ -193,11 +217,12 @@ static bool plan_memory(struct job *job, struct cpu_state *st, int64_t units)
     const struct matmul *mm = job->mm;
     if (mm->layout == MM_NT && mm->m <= FEW_ROWS)
         return true;
-    bool pack_a = !readable_in_place(mm, job->lda);
+    const int nr = job->kern->nr;
+    bool pack_a = !readable_in_place(mm, job->lda, job->kern->nr);
     job->a_stride = units * GEMM_MR + LINE;
-    job->b_stride = units * GEMM_NR + LINE;
+    job->b_stride = units * nr + LINE;
     int64_t a = pack_a ? div_up(mm->m, GEMM_MR) * job->a_stride : 0;
-    int64_t b = div_up(mm->n, GEMM_NR) * job->b_stride;
+    int64_t b = div_up(mm->n, nr) * job->b_stride;
     int64_t sums = mm->a_colsum ? div_up(units, SLAB) * mm->m : 0;
     a = div_up(a, LINE) * LINE;
     float *scratch = cpu_scratch(st, SCRATCH_PACKED, (size_t)(a + b + sums) * sizeof *scratch);

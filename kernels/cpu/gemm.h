@@ -18,13 +18,27 @@
 
 #include "kernels/cpu/state.h"
 
-/* Rows and columns of a tile. */
-enum { GEMM_MR = 12, GEMM_NR = 32 };
+/* Rows and columns of a tile.  The columns are two vectors, those of the instruction set in files
+ * that are built once per set; gemm.c takes them from the kernel. */
+enum { GEMM_MR = 12 };
+#if defined(ISA_BITS)
+enum { GEMM_NR = ISA_BITS / 16 };
+#endif
+enum { GEMM_NR_MAX = 32 };
 
-/* tile[MR][NR] = A B over `units`; the first `mr` rows count.  A is packed, or lies
- * in rows `row_bytes` apart (units contiguous). */
-typedef void gemm_micro_fn(float *tile, const void *a, int64_t row_bytes, const float *b,
-                           int64_t units);
+/* Where the sums of a tile go, NR wide: to rows of c that are ld floats apart, with the rows of
+ * `plus` added, unless that is NULL; they may be those of c, or with plus_ld 0 one row for all. */
+struct gemm_out {
+    float *c;
+    int64_t ld;
+    const float *plus;
+    int64_t plus_ld;
+};
+
+/* A tile of the function's number of rows: A B over `units`.  A is packed, or lies in rows
+ * `row_bytes` apart (units contiguous). */
+typedef void gemm_micro_fn(const struct gemm_out *out, const void *a, int64_t row_bytes,
+                           const float *b, int64_t units);
 
 /* Panels of `cols` columns, `stride` floats apart, from src (k, ld); or for NT one panel (cols
  * <= NR) from rows of length k.  dst is the first unit to write of the first panel. */
@@ -59,6 +73,7 @@ struct gemm_tile {
 typedef void gemm_store_fn(const struct matmul *mm, const struct gemm_tile *tile);
 
 struct gemm_kernel {
+    int nr;                        /* columns of a panel of B, and of a tile */
     gemm_micro_fn *const *packed;  /* [rows], 1..MR */
     gemm_micro_fn *const *inplace; /* [rows] */
     gemm_pack_b_fn *pack_b_nn, *pack_b_nt;

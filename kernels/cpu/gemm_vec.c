@@ -19,6 +19,19 @@ typedef float elem;
 enum { PER_UNIT = 1 };
 #endif
 
+/* A row of finished sums. */
+static inline __attribute__((always_inline)) void put_row(const struct gemm_out *out, int i,
+                                                          const vf sums[2])
+{
+    float *c = out->c + i * out->ld;
+    for (int j = 0; j < 2; j++) {
+        vf v = sums[j];
+        if (out->plus)
+            v = v_add(v, v_load(out->plus + i * out->plus_ld + j * VL, v_mask(VL)));
+        v_store(c + j * VL, v_mask(VL), v);
+    }
+}
+
 /* Each gives micro and the packing of panels. */
 #if ISA_BITS == 512
 #include "kernels/cpu/gemm_avx512.inc"
@@ -27,13 +40,15 @@ enum { PER_UNIT = 1 };
 #endif
 
 #define MICRO(n)                                                                                   \
-    static void packed_##n(float *tile, const void *a, int64_t rb, const float *b, int64_t units)  \
+    static void packed_##n(const struct gemm_out *out, const void *a, int64_t rb, const float *b,  \
+                           int64_t units)                                                          \
     {                                                                                              \
-        micro(tile, a, rb, b, units, n, true);                                                     \
+        micro(out, a, rb, b, units, n, true);                                                      \
     }                                                                                              \
-    static void inplace_##n(float *tile, const void *a, int64_t rb, const float *b, int64_t units) \
+    static void inplace_##n(const struct gemm_out *out, const void *a, int64_t rb, const float *b, \
+                            int64_t units)                                                         \
     {                                                                                              \
-        micro(tile, a, rb, b, units, n, false);                                                    \
+        micro(out, a, rb, b, units, n, false);                                                     \
     }
 
 MICRO(1)
@@ -138,6 +153,7 @@ static void store_tile(const struct matmul *mm, const struct gemm_tile *t)
 }
 
 const struct gemm_kernel FOR_ISA(gemm_kernel) = {
+    .nr = GEMM_NR,
     .packed = packed_table,
     .inplace = inplace_table,
     .pack_b_nn = pack_b_nn,
