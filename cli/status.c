@@ -166,10 +166,13 @@ static void print_task(const json_t *t)
     if (cli_int(t, "steps_total", 0) > 0)
         snprintf(steps, sizeof steps, "%lld/%lld", cli_int(t, "steps_done", 0),
                  cli_int(t, "steps_total", 0));
-    printf("%5lld  job %-3lld %-8s %-9s attempt %lld  %-30s %-11s %-7s %s\n", cli_int(t, "id", 0),
-           cli_int(t, "job", 0), cli_str(t, "kind", ""), cli_str(t, "state", ""),
-           cli_int(t, "attempt", 0), subject, steps, cli_duration(t, "age_ms", age),
-           *cli_str(t, "reason", "") ? cli_str(t, "reason", "") : cli_str(t, "activity", ""));
+    const char *reason = cli_str(t, "reason", ""), *doing = cli_str(t, "activity", "");
+    const bool again = *reason && *doing; /* why the attempt before this one ended */
+    printf("%5lld  job %-3lld %-8s %-9s attempt %lld  %-30s %-11s %-7s %s%s%s%s\n",
+           cli_int(t, "id", 0), cli_int(t, "job", 0), cli_str(t, "kind", ""),
+           cli_str(t, "state", ""), cli_int(t, "attempt", 0), subject, steps,
+           cli_duration(t, "age_ms", age), doing, again ? " (before: " : "", reason,
+           again ? ")" : "");
 }
 
 static void print_tasks(const json_t *answer)

@@ -49,6 +49,8 @@ void failure_note(struct failure_list *l, const struct failure_in *in, struct fa
         f->lasting_ms = in->now_ms;
         f->newest = in->newest;
     }
+    if (in->program && !in->lasting && f->count == 1)
+        wait = 0;
     f->until_ms = ret->worker_ms = in->now_ms + wait;
     if (l->n >= FAILURES_MAX)
         ret->all_ms = in->now_ms + doubled(FIRST_MS, l->n - FAILURES_MAX, ALL_MAX_MS);

@@ -1,6 +1,7 @@
 /* What becomes of a task that a worker could not do.  A failure belongs to the task and the
  * worker: that worker waits before it is offered the task again, longer each time and without an
- * end; all others may have it at once.  One worker's word ends no task.  That nobody can do it
+ * end; all others may have it at once.  A program that came with the job may fail once for free:
+ * its worker has the task again at once.  One worker's word ends no task.  That nobody can do it
  * counts when
  *   - another worker says so too that was known when the first one said it: a machine that comes
  *     back under another name confirms nothing, or
@@ -31,6 +32,7 @@ struct failure_list {
 struct failure_in {
     uint64_t now_ms, worker;
     bool lasting;    /* it says that nobody can do the task */
+    bool program;    /* a program that came with the job failed */
     bool others;     /* other workers are here that may have the task now */
     bool only;       /* no other worker is known, here or gone */
     uint64_t newest; /* the last worker that has become known: ids grow */

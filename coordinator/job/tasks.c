@@ -75,7 +75,7 @@ void task_lease(struct coordinator *co, struct task *t, struct worker *w)
     t->steps_done = t->steps_total = 0;
     t->samples_done = 0;
     t->loss = NAN;
-    t->activity[0] = t->reason[0] = '\0';
+    t->activity[0] = '\0';
     w->task_id = t->id;
     w->waiting_for[0] = '\0';
     log_info("task",
@@ -187,11 +187,14 @@ void task_end(struct coordinator *co, struct task *t, enum task_state state, con
 
 /* Notes on the task that its holder could not do it.  True: others are here that may have it now.
  */
-static bool note_failure(struct coordinator *co, struct task *t, bool lasting,
+static bool note_failure(struct coordinator *co, struct task *t, enum task_fault fault,
                          struct failure_decision *ret)
 {
-    struct failure_in in = {.now_ms = core_now(co), .worker = t->worker_id, .lasting = lasting};
-    in.only = true;
+    struct failure_in in = {.now_ms = core_now(co),
+                            .worker = t->worker_id,
+                            .lasting = fault == FAULT_LASTING,
+                            .program = fault == FAULT_PROGRAM,
+                            .only = true};
     for (size_t i = 0; i < co->state.n_workers; i++) {
         const struct worker *w = co->state.workers[i];
         in.only &= w->id == t->worker_id;
@@ -207,8 +210,8 @@ static bool note_failure(struct coordinator *co, struct task *t, bool lasting,
  * for ever. */
 static bool ends_aside(const struct task *t, enum task_fault fault, bool others)
 {
-    return !others &&
-           (fault == FAULT_LASTING || (fault == FAULT_TASK && t->failures >= TASK_FAILURES_MAX));
+    return !others && fault != FAULT_PASSING &&
+           (fault == FAULT_LASTING || t->failures >= TASK_FAILURES_MAX);
 }
 
 void task_failed(struct coordinator *co, struct task *t, enum task_fault fault, const char *reason)
@@ -217,7 +220,7 @@ void task_failed(struct coordinator *co, struct task *t, enum task_fault fault, 
     struct job *j = state_job(&co->state, t->job_id);
     struct failure_decision d;
     char text[REASON_MAX];
-    const bool others = note_failure(co, t, lasting, &d);
+    const bool others = note_failure(co, t, fault, &d);
     t->failures++;
     core_say(co, t->job_id, t->worker_id, "%s task %llu failed (%u times now) on worker %llu: %s",
              task_kind_name(t->kind), (unsigned long long)t->id, t->failures,
@@ -237,7 +240,7 @@ void task_failed(struct coordinator *co, struct task *t, enum task_fault fault, 
 void task_passed_on(struct coordinator *co, struct task *t, const char *reason)
 {
     struct failure_decision d;
-    (void)note_failure(co, t, false, &d);
+    (void)note_failure(co, t, FAULT_PASSING, &d);
     task_requeue(co, t, reason);
 }
 

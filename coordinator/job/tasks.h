@@ -24,6 +24,7 @@ void task_end(struct coordinator *co, struct task *t, enum task_state state, con
 enum task_fault {
     FAULT_PASSING, /* of the network, a disk, or ours: nobody's, and never the last */
     FAULT_TASK,    /* it may go better, here or elsewhere */
+    FAULT_PROGRAM, /* as FAULT_TASK, of a program that came with the job */
     FAULT_LASTING, /* its worker says that nobody can do it */
 };
 /* Its holder could not do it. */

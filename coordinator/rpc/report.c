@@ -242,10 +242,16 @@ static void take_failure(struct coordinator *co, struct worker *w, struct task *
     } else if (r->failure == SKERRY__V1__FAILURE__FAILURE_NETWORK || input_gone(co, t, reason)) {
         task_failed(co, t, FAULT_PASSING, reason);
     } else {
-        if (r->failure != SKERRY__V1__FAILURE__FAILURE_TRAINER)
+        const bool program = r->failure == SKERRY__V1__FAILURE__FAILURE_TRAINER &&
+                             query_needs_trainers(state_job(&co->state, t->job_id), t);
+        if (!program)
             member_failed(co, w);
         distrust(co, t);
-        task_failed(co, t, r->retryable ? FAULT_TASK : FAULT_LASTING, reason);
+        task_failed(co, t,
+                    !r->retryable ? FAULT_LASTING
+                    : program     ? FAULT_PROGRAM
+                                  : FAULT_TASK,
+                    reason);
     }
 }
 

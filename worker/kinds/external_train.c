@@ -300,10 +300,8 @@ static int finish(struct phase *p, const struct external_done *done, struct err 
     int rc = contribute_all(p, err);
     if (rc == 0)
         rc = take_state(p, done->passed, err);
-    if (rc < 0) {
-        trainers_drop(p->e);
+    if (rc < 0)
         return rc;
-    }
     const struct trainer_stand stand = {p->w->task->job_id, p->t->path, p->t->replica,
                                         p->t->first_step + p->steps};
     trainers_set_stand(p->e, &stand);
@@ -342,8 +340,8 @@ static int run(struct engine *e, struct work *w, struct err *err)
         rc = open_feed(&p, err);
     if (rc == 0)
         rc = train(&p, &done, err);
-    if (rc == 0)
-        rc = finish(&p, &done, err);
+    if (rc == 0 && (rc = finish(&p, &done, err)) < 0)
+        trainers_drop(e); /* what it gave cannot be trusted */
     prefetch_end(&p.ahead);
     external_done_release(&done);
     external_feed_close(p.feed);

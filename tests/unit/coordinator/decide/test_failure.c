@@ -15,7 +15,14 @@ static struct failure_decision note(struct failure_list *l, uint64_t now, uint64
                                     bool lasting, bool others, bool only)
 {
     struct failure_decision d;
-    failure_note(l, &(struct failure_in){now, worker, lasting, others, only, known}, &d);
+    failure_note(l,
+                 &(struct failure_in){.now_ms = now,
+                                      .worker = worker,
+                                      .lasting = lasting,
+                                      .others = others,
+                                      .only = only,
+                                      .newest = known},
+                 &d);
     return d;
 }
 
@@ -43,6 +50,29 @@ static void test_others(void **state)
     struct failure_list l = {0};
     assert_int_equal(note(&l, 0, 7, false, true, false).worker_ms, 10000);
     assert_int_equal(note(&l, 0, 8, false, false, false).worker_ms, 1000);
+}
+
+/* The first failure of a program that came with the job costs its worker no wait, with others here
+ * or without; the next ones do. */
+static void test_program(void **state)
+{
+    struct failure_in in = {.now_ms = 1000, .worker = 7, .program = true};
+    struct failure_list l = {0};
+    struct failure_decision d;
+    failure_note(&l, &in, &d);
+    assert_int_equal(d.worker_ms, 1000);
+    in.worker = 8;
+    in.others = true;
+    failure_note(&l, &in, &d);
+    assert_int_equal(d.worker_ms, 1000);
+    failure_note(&l, &in, &d);
+    assert_int_equal(d.worker_ms, 11000);
+    in = (struct failure_in){.now_ms = 1000, .worker = 7, .program = true};
+    failure_note(&l, &in, &d);
+    assert_int_equal(d.worker_ms, 3000);
+    in = (struct failure_in){.now_ms = 1000, .worker = 9, .program = true, .lasting = true};
+    failure_note(&l, &in, &d);
+    assert_int_equal(d.worker_ms, 1000 + FAILURE_ALONE_MS); /* nobody can do it: no haste */
 }
 
 /* So many have failed it that it is the task: all wait, not for long. */
@@ -96,9 +126,10 @@ static void test_alone(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_back_off), cmocka_unit_test(test_others),
-        cmocka_unit_test(test_all),      cmocka_unit_test(test_two_workers),
-        cmocka_unit_test(test_alone),    cmocka_unit_test(test_other_names),
+        cmocka_unit_test(test_back_off),    cmocka_unit_test(test_others),
+        cmocka_unit_test(test_all),         cmocka_unit_test(test_two_workers),
+        cmocka_unit_test(test_alone),       cmocka_unit_test(test_program),
+        cmocka_unit_test(test_other_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -198,6 +198,16 @@ static void test_bad_count(void **state)
     assert_int_equal(j->bad_count, 8);
 }
 
+/* "The job's program failed" spares nobody where the job has none. */
+static void test_no_such_program(void **state)
+{
+    struct rig *r = *state;
+    begun(r);
+    only_task(r, &r->workers[0]);
+    assert_true(fail_task(r, &r->workers[0], true, SKERRY__V1__FAILURE__FAILURE_TRAINER));
+    assert_int_equal(edit_worker(r, r->workers[0].id)->failures_row, 1);
+}
+
 int main(void)
 {
     log_set_level(LOG_LEVEL_ERROR);
@@ -209,6 +219,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_many_failures, begin, end),
         cmocka_unit_test_setup_teardown(test_network, begin, end),
         cmocka_unit_test_setup_teardown(test_bad_count, begin, end),
+        cmocka_unit_test_setup_teardown(test_no_such_program, begin, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
