@@ -61,7 +61,9 @@ def wait_until(done, seconds, what):
 
 
 def children_of(pid):
-    return [int(p) for p in open(f"/proc/{pid}/task/{pid}/children").read().split()]
+    """Of all of its threads."""
+    return [int(p) for thread in os.listdir(f"/proc/{pid}/task")
+            for p in open(f"/proc/{pid}/task/{thread}/children").read().split()]
 
 
 def read_safetensors(path):

@@ -1,7 +1,10 @@
 """What trainers do wrong costs their lease, with the reason in the status, and never the worker."""
+import os
+import threading
+
 import pytest
 
-from common import wait_until
+from common import children_of, wait_until
 from swarm import running
 from test_external import FAULTY, HERE, write_program
 
@@ -80,3 +83,40 @@ def test_the_token_is_out_of_reach(lair, tmp_path):
     told = lair.submit(job)
     wait_until(lambda: "found [] of" in reasons(lair, told) and "in session True" in reasons(lair, told), 15, "the spy")
     lair.skerry("cancel", told)
+
+
+@pytest.mark.parametrize("mode", ["mute", "hangs"])
+def test_says_nothing(lair, tmp_path, mode):
+    """A trainer that never says hello, or stops in mid-phase: who takes its task back (a person here, the coordinator
+    after a minute) has it killed, and the worker goes on."""
+    job = write_program(tmp_path, FAULTY_PY, FAULTY, mode=mode, once=1, command="PYTHON train.py", more="")
+    told = lair.submit(job)
+    wait_until(lambda: f"about to fall silent ({mode})" in lair.log("one"), 20, "the trainer to fall silent")
+    silent = set(children_of(lair.one.pid))
+    assert silent
+    assert lair.skerry("cancel", told).returncode == 0
+    wait_until(lambda: not silent & set(children_of(lair.one.pid)), 20, "the trainer to be killed")
+    lair.wait_job(lair.submit(job), "done", 20)
+
+
+def test_files_that_change(lair, tmp_path):
+    """What is half the old and half the new is not taken."""
+    job = write_program(tmp_path, FAULTY_PY, FAULTY, mode="", once="", command="PYTHON train.py", more="")
+    large = tmp_path / "program" / "large"
+    large.write_bytes(bytes(32 << 20))
+    over = threading.Event()
+
+    def write():
+        n = 0
+        while not over.is_set():
+            n += 1
+            os.utime(large, ns=(n, n))
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        told = lair.skerry("submit", job)
+    finally:
+        over.set()
+        writer.join()
+    assert told.returncode == 4
+    assert f"{large} changed while it was read: submit again when nothing writes there" in told.stderr

@@ -25,6 +25,9 @@ def goes_wrong(what):
 if goes_wrong("silent"):
     print("I say nothing", flush=True)
     sys.exit(3)
+if goes_wrong("mute"):
+    print("about to fall silent (mute)", flush=True)
+    signal.pause()
 model = {"layers.0.weight": np.zeros((4, 8), np.float32), "layers.1.weight": np.ones((8,), np.float32)}
 if goes_wrong("names"):
     model = {b"\xff\xfe".decode("latin-1") * 200: np.zeros(3, np.float32)}
@@ -39,6 +42,9 @@ with skerry.join(model) as island:
             if goes_wrong("dies"):
                 print("about to die", flush=True)
                 os.kill(os.getpid(), signal.SIGKILL)
+            if goes_wrong("hangs"):
+                print("about to fall silent (hangs)", flush=True)
+                signal.pause()
             if goes_wrong("raises"):
                 raise ValueError("this model cannot be trained")
             if goes_wrong("memory"):
