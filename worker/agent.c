@@ -61,6 +61,7 @@ struct agent {
     struct progress_view view; /* what heartbeat and report point to */
     float throughput;
     double flops, peak_flops; /* the newest phase's */
+    struct progress_plan plan;
     bool told_flops;
 };
 
@@ -488,6 +489,8 @@ static void take_progress(struct agent *a)
         a->flops = v->flops;
         a->peak_flops = v->peak_flops;
     }
+    if (v->plan.told.devices > 0)
+        a->plan = v->plan;
 }
 
 static void do_finish(struct agent *a)
@@ -658,6 +661,8 @@ static void fill_heartbeat(void *arg, Skerry__V1__HeartbeatRequest *req)
     req->flops = a->flops;
     req->peak_flops = a->peak_flops;
     a->told_flops |= a->flops > 0;
+    a->plan.told.filled_with = a->plan.filled_with;
+    req->plan = a->plan.told.devices > 0 ? &a->plan.told : NULL;
     a->view.told.task_id = a->task_id;
     a->view.told.attempt = a->attempt;
     req->progress = told ? &a->view.told : NULL;

@@ -2,6 +2,7 @@
 
 #include "common/base/buf.h"
 #include "common/net/token.h"
+#include "coordinator/http/gantt_svg.h"
 #include "coordinator/http/http_api_impl.h"
 #include "coordinator/http/http_events.h"
 #include "coordinator/http/http_json.h"
@@ -20,6 +21,7 @@
 #define METRICS_MAX 10000 /* records in one answer */
 #define LINES_BYTES_MAX (4u << 20)
 #define PROMETHEUS_BYTES_MAX (8u << 20)
+#define SVG_BYTES_MAX (4u << 20)
 #define SECRET_MAX 512
 #define COOKIE_NAME "skerry" /* also in common/net/http/http_request.c */
 
@@ -143,27 +145,62 @@ static void get_job_metrics(void *arg, struct http_request *r)
     mem_free(l.rounds.items);
 }
 
-static void get_job_trace(void *arg, struct http_request *r)
+/* Nothing from elsewhere, no inline script or style, no frame around us. */
+static void add_headers(struct http_request *r)
 {
-    struct http_api *api = arg;
+    http_reply_header(r, "Content-Security-Policy",
+                      "default-src 'none'; script-src 'self'; style-src 'self'; "
+                      "img-src 'self' data: blob:; connect-src 'self'; form-action 'self'; "
+                      "base-uri 'none'; frame-ancestors 'none'");
+    http_reply_header(r, "Referrer-Policy", "no-referrer");
+    http_reply_header(r, "Cache-Control", "no-cache");
+}
+
+/* The trace as JSON, as far as it is that (json_decref); NULL: the request is answered. */
+static json_t *read_trace(struct http_api *api, struct http_request *r, struct view_trace *ret)
+{
     struct err err = {0};
-    const char *text;
     uint64_t id;
-    size_t len;
     if (http_request_param_u64(r, "id", &id) < 0)
-        return;
-    if (view_trace(api->o.co, id, &text, &len, &err) < 0) {
+        return NULL;
+    if (view_trace(api->o.co, id, ret, &err) < 0) {
         http_answer_fail(r, &err);
-        return;
+        return NULL;
     }
-    json_t *json = json_loadb(text, len, 0, NULL); /* a worker may send anything */
-    if (json) {
-        http_reply_header(r, "Cache-Control", "no-store");
-        http_reply_bytes(r, 200, "application/json", text, len);
-    } else {
+    json_t *json = json_loadb(ret->trace->text, ret->trace->len, 0, NULL); /* anything may come */
+    if (!json)
         http_reply_error(r, 404, "not_found",
                          "what a worker sent as the trace of a step is no JSON");
+    return json;
+}
+
+static void get_job_trace(void *arg, struct http_request *r)
+{
+    struct view_trace v;
+    json_t *json = read_trace(arg, r, &v);
+    if (json) {
+        http_reply_header(r, "Cache-Control", "no-store");
+        http_reply_bytes(r, 200, "application/json", v.trace->text, v.trace->len);
     }
+    json_decref(json);
+}
+
+static void get_job_trace_svg(void *arg, struct http_request *r)
+{
+    struct view_trace v;
+    struct err err = {0};
+    struct buf out;
+    json_t *json = read_trace(arg, r, &v);
+    if (!json)
+        return;
+    buf_init(&out, SVG_BYTES_MAX);
+    if (gantt_svg(json, &out, &err) < 0) {
+        http_reply_error(r, 404, "not_found", "%s", err.msg);
+    } else {
+        add_headers(r);
+        http_reply_bytes(r, 200, "image/svg+xml", buf_str(&out), out.len);
+    }
+    buf_release(&out);
     json_decref(json);
 }
 
@@ -255,17 +292,6 @@ static const struct web_asset *find_asset(const char *name)
         if (strcmp(web_assets[i].name, name) == 0)
             return &web_assets[i];
     return NULL;
-}
-
-/* Nothing from elsewhere, no inline script or style, no frame around us. */
-static void add_headers(struct http_request *r)
-{
-    http_reply_header(r, "Content-Security-Policy",
-                      "default-src 'none'; script-src 'self'; style-src 'self'; "
-                      "img-src 'self' data: blob:; connect-src 'self'; form-action 'self'; "
-                      "base-uri 'none'; frame-ancestors 'none'");
-    http_reply_header(r, "Referrer-Policy", "no-referrer");
-    http_reply_header(r, "Cache-Control", "no-cache");
 }
 
 static void reply_asset(struct http_request *r, unsigned status, const char *name)
@@ -406,6 +432,7 @@ static const struct http_route routes[] = {
     {"POST", "/v1/jobs/{id}/cancel", OPERATOR, BODY_SMALL, http_post_cancel, NULL, NULL},
     {"GET", "/v1/jobs/{id}/metrics", VIEWER, 0, get_job_metrics, NULL, NULL},
     {"GET", "/v1/jobs/{id}/trace", VIEWER, 0, get_job_trace, NULL, NULL},
+    {"GET", "/v1/jobs/{id}/trace.svg", VIEWER, 0, get_job_trace_svg, NULL, NULL},
     {"POST", "/v1/jobs/{id}/sample", OPERATOR, BODY_SMALL, http_post_sample, NULL, NULL},
     {"GET", "/v1/tasks", VIEWER, 0, get_tasks, NULL, NULL},
     {"GET", "/v1/tasks/{id}", VIEWER, 0, get_task, NULL, NULL},

@@ -427,6 +427,31 @@ static json_t *job_bytes(const struct view_job *j)
     return o;
 }
 
+static json_t *tokenizer_of(const struct view_job *j)
+{
+    if (!j->tokenizer)
+        return json_null();
+    json_t *o = must(json_object());
+    put(o, "sha256", sha256_or_null(j->tokenizer));
+    put(o, "size", count(j->tokenizer_size));
+    return o;
+}
+
+static json_t *trace_of(struct coordinator *co, uint64_t id)
+{
+    struct view_trace v;
+    if (view_trace(co, id, &v, NULL) < 0)
+        return json_null();
+    json_t *o = must(json_object());
+    put(o, "task", count(v.trace->task_id));
+    put(o, "worker", count(v.trace->worker_id));
+    put(o, "worker_name", http_json_text(v.worker_name));
+    put(o, "path", count(v.trace->path));
+    put(o, "replica", count(v.trace->replica));
+    put(o, "round", count(v.trace->round + 1u));
+    return o;
+}
+
 json_t *http_json_job(struct coordinator *co, uint64_t id, struct err *err)
 {
     struct view_job j;
@@ -446,18 +471,14 @@ json_t *http_json_job(struct coordinator *co, uint64_t id, struct err *err)
             : json_pack("{s:I,s:I,s:I,s:I}", "channels", (json_int_t)j.input.channels, "side",
                         (json_int_t)j.input.side, "caption", (json_int_t)j.input.caption,
                         "caption_tokens", (json_int_t)j.input.caption_tokens));
-    json_t *tokenizer = j.tokenizer ? must(json_object()) : json_null();
-    if (j.tokenizer) {
-        put(tokenizer, "sha256", sha256_or_null(j.tokenizer));
-        put(tokenizer, "size", count(j.tokenizer_size));
-    }
-    put(o, "tokenizer", tokenizer);
+    put(o, "tokenizer", tokenizer_of(&j));
     put(o, "mixture", json_boolean(j.mixture));
     put(o, "bits_per_byte", http_json_real(j.eval_bits_per_byte));
     put(o, "generation", count(j.generation));
     put(o, "resharded", count(j.reshards_done));
     put(o, "reshards", count(j.reshards));
     put(o, "teacher", http_json_id(j.teacher));
+    put(o, "trace", trace_of(co, id));
     json_t *network = must(json_object());
     put(network, "waited_ms", count(j.waited_ms));
     put(network, "waited_share", http_json_real(j.waited_share));
@@ -598,6 +619,23 @@ static json_t *device(const struct device_state *d)
     return o;
 }
 
+static json_t *step_plan(const struct step_plan *p)
+{
+    json_t *o = must(json_object());
+    put(o, "schedule", http_json_word(p->schedule));
+    put(o, "devices", count(p->devices));
+    put(o, "copies", count(p->copies));
+    put(o, "stages", count(p->stages));
+    put(o, "micro_batches", count(p->micro_batches));
+    put(o, "predicted_s", p->predicted_s > 0 ? http_json_real(p->predicted_s) : json_null());
+    put(o, "measured_s", p->measured_s > 0 ? http_json_real(p->measured_s) : json_null());
+    put(o, "idle_before", http_json_real(p->idle_before));
+    put(o, "idle", http_json_real(p->idle));
+    put(o, "inside", http_json_real(p->inside));
+    put(o, "filled_with", http_json_text(p->filled_with));
+    return o;
+}
+
 static void put_devices(json_t *o, const struct devices *d)
 {
     json_t *list = must(json_array());
@@ -607,6 +645,7 @@ static void put_devices(json_t *o, const struct devices *d)
     put(o, "flops", d->flops > 0 ? http_json_real(d->flops) : json_null());
     put(o, "peak_flops", d->peak_flops > 0 ? http_json_real(d->peak_flops) : json_null());
     put(o, "mfu", http_json_real(devices_mfu(d)));
+    put(o, "plan", d->plan.devices ? step_plan(&d->plan) : json_null());
 }
 
 json_t *http_json_worker(const struct view_worker *v)

@@ -308,6 +308,35 @@ GET_WORKER(worker_flops, while_there(v, v->worker->devices.flops))
 GET_WORKER(worker_peak, while_there(v, v->worker->devices.peak_flops))
 GET_WORKER(worker_mfu, while_there(v, devices_mfu(&v->worker->devices)))
 
+/* Of a worker of several devices, while it is there; what is not known is no line. */
+#define GET_PLAN(fn, expression)                                                                   \
+    static double fn(const struct view_worker *v)                                                  \
+    {                                                                                              \
+        const struct step_plan *p = &v->worker->devices.plan;                                      \
+        return is_there(v) && p->devices > 0 ? (double)(expression) : (double)NAN;                 \
+    }
+GET_PLAN(plan_devices, p->devices)
+GET_PLAN(plan_copies, p->copies)
+GET_PLAN(plan_stages, p->stages)
+GET_PLAN(plan_micros, p->micro_batches)
+GET_PLAN(plan_idle_before, p->idle_before)
+GET_PLAN(plan_idle, p->idle)
+GET_PLAN(plan_inside, *p->filled_with ? p->inside : (double)NAN)
+GET_PLAN(plan_predicted, p->predicted_s > 0 ? p->predicted_s : (double)NAN)
+GET_PLAN(plan_measured, p->measured_s > 0 ? p->measured_s : (double)NAN)
+
+static double is_schedule(const struct view_worker *v, const char *name)
+{
+    const double devices = plan_devices(v);
+    return isnan(devices) ? devices : strcmp(v->worker->devices.plan.schedule, name) == 0;
+}
+GET_PLAN(plan_data, is_schedule(v, "data"))
+GET_PLAN(plan_1f1b, is_schedule(v, "1f1b"))
+GET_PLAN(plan_split, is_schedule(v, "split"))
+GET_PLAN(plan_bidirectional, is_schedule(v, "bidirectional"))
+GET_PLAN(fills_images, strstr(p->filled_with, "images") != NULL)
+GET_PLAN(fills_captions, strstr(p->filled_with, "captions") != NULL)
+
 static const struct worker_family worker_families[] = {
     {"worker_up", "gauge", "Whether the worker is there.", worker_up, NULL},
     {"worker_busy", "gauge", "Whether the worker holds a task.", worker_busy, NULL},
@@ -328,6 +357,29 @@ static const struct worker_family worker_families[] = {
     {"worker_peak_flops_per_second", "gauge", "Matrix products, as measured there.", worker_peak,
      NULL},
     {"worker_mfu", "gauge", "Model FLOP utilisation, 0 to 1.", worker_mfu, NULL},
+    {"worker_step_devices", "gauge", "That share a training step, where they are several.",
+     plan_devices, NULL},
+    {"worker_pipeline_copies", "gauge", "Copies of the pipeline, or of the whole model.",
+     plan_copies, NULL},
+    {"worker_pipeline_stages", "gauge", "Stages of each; 1: data parallelism.", plan_stages, NULL},
+    {"worker_pipeline_micro_batches", "gauge", "Of each copy, in a step.", plan_micros, NULL},
+    {"worker_pipeline_schedule", "gauge", "1 for the schedule of its steps.", plan_data,
+     "schedule=\"data\""},
+    {"worker_pipeline_schedule", NULL, NULL, plan_1f1b, "schedule=\"1f1b\""},
+    {"worker_pipeline_schedule", NULL, NULL, plan_split, "schedule=\"split\""},
+    {"worker_pipeline_schedule", NULL, NULL, plan_bidirectional, "schedule=\"bidirectional\""},
+    {"worker_step_idle_ratio", "gauge",
+     "Predicted share of the devices' time in bubbles, without and with frozen networks in them.",
+     plan_idle_before, "filled=\"no\""},
+    {"worker_step_idle_ratio", NULL, NULL, plan_idle, "filled=\"yes\""},
+    {"worker_step_filled", "gauge", "Whether bubbles run the frozen encoders of these.",
+     fills_images, "with=\"images\""},
+    {"worker_step_filled", NULL, NULL, fills_captions, "with=\"captions\""},
+    {"worker_step_frozen_inside_ratio", "gauge",
+     "Predicted share of the frozen networks' work that lies in bubbles.", plan_inside, NULL},
+    {"worker_step_seconds", "gauge", "Of a training step on several devices.", plan_predicted,
+     "is=\"predicted\""},
+    {"worker_step_seconds", NULL, NULL, plan_measured, "is=\"measured\""},
 };
 
 static void worker_line(void *arg, const struct view_worker *v)

@@ -133,13 +133,20 @@ static void take_figures(struct task *t, const Skerry__V1__ReportRequest *r)
 }
 
 /* What it says is for people: it is kept as it came. */
-static void take_trace(struct job *j, const Skerry__V1__ReportRequest *r)
+static void take_trace(struct job *j, const struct task *t, const Skerry__V1__ReportRequest *r)
 {
     if (r->trace.len == 0 || r->trace.len > JOB_TRACE_MAX)
         return;
-    mem_free(j->trace);
-    j->trace = memcpy(mem_alloc(r->trace.len), r->trace.data, r->trace.len);
-    j->trace_len = r->trace.len;
+    mem_free(j->trace.text);
+    j->trace = (struct job_trace){
+        .text = memcpy(mem_alloc(r->trace.len), r->trace.data, r->trace.len),
+        .len = r->trace.len,
+        .task_id = t->id,
+        .worker_id = t->worker_id,
+        .path = t->path,
+        .replica = task_replica(t),
+        .round = task_round(t),
+    };
 }
 
 static bool is_gone(const struct coordinator *co, const struct blob_ref *b)
@@ -284,7 +291,7 @@ int report_apply(struct coordinator *co, struct worker *w, const Skerry__V1__Rep
         return rc;
     }
     take_figures(t, r);
-    take_trace(j, r);
+    take_trace(j, t, r);
     task_end(co, t, TASK_DONE, "");
     member_succeeded(co, w, t->kind == TASK_TRAIN);
     take_bad(j, t, r, held);

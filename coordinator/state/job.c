@@ -88,7 +88,7 @@ void job_free(struct job *j)
         mem_free(j->grids[i].text);
     mem_free((void *)j->grids);
     mem_free(j->sizes);
-    mem_free(j->trace);
+    mem_free(j->trace.text);
     mem_free((void *)j->scores);
     mem_free((void *)j->rows);
     mem_free(j->refused);

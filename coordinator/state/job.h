@@ -142,6 +142,15 @@ struct bad_rec {
     char *shard, *key, *reason;
 };
 
+/* What each device of a worker did in a step of the newest phase that left one, as the worker sent
+ * it.  text NULL: none did. */
+struct job_trace {
+    char *text;
+    size_t len;
+    uint64_t task_id, worker_id;
+    uint32_t path, replica, round;
+};
+
 struct job {
     uint64_t id;
     char *yaml;
@@ -196,8 +205,7 @@ struct job {
     size_t n_rounds;
     const struct grid_rec *grids;
     size_t n_grids;
-    char *trace; /* (m) of a step on several devices, the newest, as its worker sent it; or NULL */
-    size_t trace_len;
+    struct job_trace trace; /* (m) */
     uint64_t metric_n;      /* last n of the metrics */
     uint64_t metric_points; /* loss points in the store */
     uint64_t bytes_up, bytes_down, shard_bytes_down;

@@ -61,6 +61,37 @@ static void take_rate(double *to, double from)
         *to = from;
 }
 
+static double share_of(const Skerry__V1__StepPlan *m, float x)
+{
+    return m->predicted_s > 0 && x >= 0 && x <= 1 ? (double)x : (double)NAN;
+}
+
+static void take_plan(struct step_plan *p, const Skerry__V1__StepPlan *m)
+{
+    static const char *const schedules[] = {
+        [SKERRY__V1__SCHEDULE__SCHEDULE_UNKNOWN] = "",
+        [SKERRY__V1__SCHEDULE__SCHEDULE_DATA] = "data",
+        [SKERRY__V1__SCHEDULE__SCHEDULE_1F1B] = "1f1b",
+        [SKERRY__V1__SCHEDULE__SCHEDULE_SPLIT] = "split",
+        [SKERRY__V1__SCHEDULE__SCHEDULE_BIDIRECTIONAL] = "bidirectional",
+    };
+    const bool known =
+        m->schedule >= 0 && (size_t)m->schedule < sizeof schedules / sizeof *schedules;
+    *p = (struct step_plan){
+        .schedule = known ? schedules[m->schedule] : "",
+        .devices = m->devices,
+        .copies = m->copies,
+        .stages = m->stages,
+        .micro_batches = m->micro_batches,
+        .idle_before = share_of(m, m->idle_before),
+        .idle = share_of(m, m->idle),
+        .inside = share_of(m, m->inside),
+    };
+    TEXT(p->filled_with, m->filled_with);
+    take_rate(&p->predicted_s, m->predicted_s);
+    take_rate(&p->measured_s, m->measured_s);
+}
+
 void devices_take(struct devices *d, const Skerry__V1__HeartbeatRequest *m)
 {
     const size_t n = m->n_devices < WORKER_DEVICES_MAX ? m->n_devices : WORKER_DEVICES_MAX;
@@ -72,6 +103,8 @@ void devices_take(struct devices *d, const Skerry__V1__HeartbeatRequest *m)
         d->n = n;
     take_rate(&d->flops, m->flops);
     take_rate(&d->peak_flops, m->peak_flops);
+    if (m->plan && m->plan->devices > 0)
+        take_plan(&d->plan, m->plan);
 }
 
 void devices_gone(struct devices *d)

@@ -41,12 +41,22 @@ struct device_state {
     char throttled[129], trouble[129];
 };
 
+/* As StepPlan of skerry.proto.  devices 0: nothing is known. */
+struct step_plan {
+    const char *schedule; /* data 1f1b split bidirectional; "": one that we do not know */
+    uint32_t devices, copies, stages, micro_batches;
+    double predicted_s, measured_s;   /* 0: unknown */
+    double idle_before, idle, inside; /* shares; NAN: unknown */
+    char filled_with[33];
+};
+
 /* What heartbeats say of a worker's devices: shown, never decided on.  Zeroed: nothing is
  * known. */
 struct devices {
     struct device_state *list;
     size_t n;
     double flops, peak_flops; /* 0: unknown */
+    struct step_plan plan;    /* how they share a step */
 };
 
 struct worker {

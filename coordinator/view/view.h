@@ -71,8 +71,11 @@ struct view_waiting {
 
 /* A step of a job on several devices of a worker, as it sent it (docs/pipeline.md); borrowed until
  * the next event.  -ERR_NOTFOUND: no such job, or none was sent since the coordinator started. */
-int view_trace(struct coordinator *co, uint64_t job_id, const char **ret, size_t *ret_len,
-               struct err *err);
+struct view_trace {
+    const struct job_trace *trace;
+    const char *worker_name; /* "": it has been forgotten */
+};
+int view_trace(struct coordinator *co, uint64_t job_id, struct view_trace *ret, struct err *err);
 
 typedef void (*view_waiting_fn)(void *arg, const struct view_waiting *w);
 /* Everything that something waits for; job_id 0: of all jobs.  Tasks that nobody has taken for one

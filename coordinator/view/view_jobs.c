@@ -290,20 +290,19 @@ int view_metrics(struct coordinator *co, uint64_t job_id, uint64_t after, size_t
     return rc < 0 ? rc : persist_metrics(co->store, job_id, after, limit, fn, arg, err);
 }
 
-int view_trace(struct coordinator *co, uint64_t job_id, const char **ret, size_t *ret_len,
-               struct err *err)
+int view_trace(struct coordinator *co, uint64_t job_id, struct view_trace *ret, struct err *err)
 {
     struct job *j;
     int rc = need_job(co, job_id, &j, err);
     if (rc < 0)
         return rc;
-    if (!j->trace)
+    if (!j->trace.text)
         return err_set(err, -ERR_NOTFOUND,
                        "job %" PRIu64 " has no trace: none of its phases on a worker of several "
                        "devices has ended since the coordinator started",
                        job_id);
-    *ret = j->trace;
-    *ret_len = j->trace_len;
+    const struct worker *w = state_worker(&co->state, j->trace.worker_id);
+    *ret = (struct view_trace){&j->trace, w ? w->name : ""};
     return 0;
 }
 

@@ -38,6 +38,12 @@ def png(seed, cells=4, size=16):
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(bytes(rows))) + chunk(b"IEND", b"")
 
 
+def plan(devices):
+    """How an island's devices share a step, as a pipeline whose bubbles are filled."""
+    return {"schedule": "1f1b", "devices": devices, "copies": 1, "stages": devices, "micro_batches": 4, "predicted_s": 0.28, "measured_s": 0.27,
+            "idle_before": 0.27, "idle": 0.04, "inside": 0.93, "filled_with": "images"}
+
+
 def sha(n):
     return f"{n:064x}"
 
@@ -61,7 +67,7 @@ class Job:
             "images_per_s": 812.5, "eta_ms": 1130000, "paths": len(paths), "replicas": 1, "parameters": 4200000, "text": text,
             "spec": f"name: {name}\n", "classes": [], "dataset": {"samples": total, "holdout": total // 10, "shards": 40},
             "vocab": 257 if text else None, "input": None, "tokenizer": None, "mixture": router, "bits_per_byte": 2.913 if text else None,
-            "generation": 1, "resharded": 0, "reshards": 2 if text else 0, "teacher": None, "network": {"waited_ms": 4200, "waited_share": 0.011, "peak_bytes_per_s": 2345678},
+            "generation": 1, "resharded": 0, "reshards": 2 if text else 0, "teacher": None, "trace": None, "network": {"waited_ms": 4200, "waited_share": 0.011, "peak_bytes_per_s": 2345678},
             "stage": {"done": 0, "total": 0},
             "bytes": {"up": 81234567, "down": 71234567, "data_down": 34567890, "per_param_up": 0.51, "per_param_down": 0.52, "ratio": 0.004},
             "bad_samples": {"count": 0, "items": []}, "waiting_for": [
@@ -120,6 +126,7 @@ class Job:
                 "memory_bytes": 1 << 33, "threads": 4, "task": 100 + id_, "task_kind": "train", "activity": "training", "steps_done": 12,
                 "steps_total": 50, "path": id_ - 1, "replica": 0, "images_per_s": 162.0 + id_, "loss": 0.41, "grad_norm": 0.7,
                 "devices": devices, "flops": 412.5e12, "peak_flops": 698e12, "mfu": 412.5 / 698,
+                "plan": plan(len(devices)) if len(devices) > 1 else None,
                 "heartbeat_age_ms": 300, "joined_age_ms": 900000, "strikes": 0, "tasks_done": 9, "tasks_failed": 0, "device_failures": 0,
                 "quarantine_ms": None,
                 "bytes": {"control": counts, "data": counts}}

@@ -101,6 +101,8 @@ def test_every_documented_operation_answers_as_documented(api):
     assert got["state"] == "done" and len(got["history"]) == 3
     api.call("jobMetrics", params={"id": job})
     api.call("jobTrace", params={"id": job})
+    assert "</svg>" in api.call("jobTracePicture", params={"id": job}).text
+    assert got["trace"]["worker_name"] in ("one", "two") and got["trace"]["round"] == 3
     tasks = api.call("listTasks").json()["items"]
     task = api.call("getTask", params={"id": tasks[0]["id"]}).json()
     assert {k: v for k, v in task.items() if k != "age_ms"} == {k: v for k, v in tasks[0].items() if k != "age_ms"}

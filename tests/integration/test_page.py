@@ -11,7 +11,7 @@ from selenium.webdriver.common.keys import Keys
 
 import canned
 import test_ddm
-from common import wait_until
+from common import wait_until, write_job
 from openapi import OpenApi
 from swarm import swarm  # noqa: F401 (a fixture)
 
@@ -220,6 +220,47 @@ def chart(page):
     page.wait_text("#readout", "step 47")  # steps count from 0
     box.send_keys(Keys.ARROW_LEFT)
     page.wait_text("#readout", "step 46")
+
+
+def test_a_step_of_an_island(page):
+    path = write_job(page.swarm.folder, rounds=2, steps=6, replicas=1)
+    with open(path, encoding="utf-8") as f:
+        text = f.read().replace("train: {", "train: {parallel: pipeline, accumulate: 4, ", 1)
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(text)
+    page.swarm.worker("isle", device="cpu,cpu", threads=2)
+    job = page.swarm.submit(path)
+    page.swarm.wait_job(job, "done")
+    page.open()
+    page.wait(lambda: page.visible("#step-card"), "the step")
+    page.wait_text("#step-of", "isle, round 2")
+    for fact in ("1F1B", "2 × 1", "Micro-batches4", "Bubbles", "Measured"):
+        page.wait_text("#step-facts", fact)
+    bars = page.count("#step-chart svg .instr")
+    assert bars >= 2 * (4 + 4 + 1), "forwards, backwards and updates of two devices"
+    box = page.driver.find_element(By.ID, "step-chart")
+    page.js("document.querySelector('#step-chart').focus()")
+    box.send_keys(Keys.HOME)
+    page.wait_text("#step-readout", "cpu, copy 0, stage 0: F 0: ")
+    box.send_keys(Keys.ARROW_RIGHT)
+    page.wait_text("#step-readout", "cpu, copy 0, stage 0: F 1: ")
+    box.send_keys(Keys.ARROW_DOWN)
+    page.wait_text("#step-readout", "cpu, copy 0, stage 1: ")
+    box.send_keys(Keys.END)
+    page.wait_text("#step-readout", "cpu, copy 0, stage 1: STEP: ")
+    bar = page.driver.find_element(By.CSS_SELECTOR, "#step-chart .instr")
+    page.js("arguments[0].dispatchEvent(new MouseEvent('click', {bubbles: true}))", bar)
+    page.wait_text("#step-readout", "stage 0: F 0: ")
+    for scheme in ("light", "dark"):
+        page.look(f"step-{scheme}", scheme=scheme)
+        assert page.js(CONTRAST) == []
+    assert page.js(UNNAMED) == []
+    page.look("step-phone", 390)
+    assert page.js("const b = document.querySelector('#step-chart'); return b.scrollWidth > b.clientWidth"), "it scrolls by itself"
+    metrics = page.swarm.get("/metrics").text
+    for line in ('pipeline_stages{worker="1",name="isle"} 2', 'pipeline_schedule{worker="1",name="isle",schedule="1f1b"} 1',
+                 'step_seconds{worker="1",name="isle",is="measured"} '):
+        assert f"skerry_worker_{line}" in metrics
 
 
 def test_a_stopped_worker_is_waited_for(page):

@@ -174,6 +174,7 @@ struct phase_plan {
     double seconds; /* of a step, predicted; 0: nothing was measured */
     double idle_before,
         idle;            /* shares of the devices' time: without frozen layers in it and with */
+    double inside;       /* share of the frozen layers' work that lies in bubbles */
     struct costs *costs; /* what the pipeline is filled by; NULL: it is not */
 };
 
@@ -412,6 +413,7 @@ static void plan_by_profile(struct replicas *rs, const struct work *w, const str
                                     .seconds = pipe.seconds,
                                     .idle_before = pipe.idle_before,
                                     .idle = pipe.idle,
+                                    .inside = pipe.inside,
                                     .costs = costs->n_frozen > 0 ? costs : NULL};
         rc = plan_parts(rs, m, opt, &other, &err);
         say_predicted(&pipe, &data, costs->n_frozen > 0);
@@ -536,6 +538,34 @@ static void write_way(const struct phase_plan *plan, char *out, size_t size)
         (void)snprintf(out + n, size - (size_t)n, ", filled %.0f %%", 100 * plan->idle);
 }
 
+/* For the coordinator, which shows it. */
+static void tell_plan(const struct phase_plan *plan, struct progress_plan *ret)
+{
+    static const Skerry__V1__Schedule schedules[PIPE_ORDERS] = {
+        [PIPE_DATA] = SKERRY__V1__SCHEDULE__SCHEDULE_DATA,
+        [PIPE_1F1B] = SKERRY__V1__SCHEDULE__SCHEDULE_1F1B,
+        [PIPE_SPLIT] = SKERRY__V1__SCHEDULE__SCHEDULE_SPLIT,
+        [PIPE_BIDIRECTIONAL] = SKERRY__V1__SCHEDULE__SCHEDULE_BIDIRECTIONAL,
+    };
+    const struct pipe_plan *p = &plan->pipe;
+    *ret = (struct progress_plan){.told = SKERRY__V1__STEP_PLAN__INIT};
+    if (p->copies * p->devices == 1)
+        return;
+    ret->told.schedule = schedules[p->order];
+    ret->told.devices = (uint32_t)(p->copies * p->devices);
+    ret->told.copies = (uint32_t)p->copies;
+    ret->told.stages = (uint32_t)p->cuts[0].n;
+    ret->told.micro_batches = (uint32_t)plan->accumulate;
+    ret->told.predicted_s = plan->seconds;
+    ret->told.idle_before = p->cuts[0].n > 1 ? (float)plan->idle_before : -1;
+    ret->told.idle = p->cuts[0].n > 1 ? (float)plan->idle : -1;
+    ret->told.inside = (float)plan->inside;
+    for (int i = 0; plan->costs && i < plan->costs->n_frozen; i++)
+        (void)snprintf(ret->filled_with + strlen(ret->filled_with),
+                       sizeof ret->filled_with - strlen(ret->filled_with), "%s%s", i ? ", " : "",
+                       plan->costs->frozen[i].name);
+}
+
 /* What the plan leaves free, with the replicas that stay, and the one teacher that it counts. */
 static uint64_t room_for_teachers(const struct replicas *rs, const struct model *m,
                                   const struct plan *p, enum dtype dt)
@@ -583,6 +613,7 @@ static int create(struct replicas *rs, const struct work *w, struct encoders *en
     rc = make_trainer(rs, r, &opt, &phase.pipe, err);
     r->predicted = phase.seconds;
     write_way(&phase, r->way, sizeof r->way);
+    tell_plan(&phase, &r->plan);
     r->bytes = bytes;
     if (rc < 0) {
         replica_release(r);

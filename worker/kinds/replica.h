@@ -42,7 +42,8 @@ struct replica {
     struct costs *costs; /* what its pipeline is filled by; NULL: it is not */
     char way[96];        /* how several devices share a step: " in 2 stages, 4 micro-batches" */
     double predicted;    /* seconds of a step; 0: nothing was measured */
-    bool compared;       /* with what a step took */
+    struct progress_plan plan; /* the same for the coordinator; devices 0: there is one */
+    bool compared;             /* with what a step took */
 };
 
 /* Where a phase that was cut goes on. */

@@ -383,6 +383,9 @@ static void say_training(struct phase *p)
     if (*took && p->r->predicted > 0)
         (void)snprintf(predicted, sizeof predicted, ", %.3g predicted", p->r->predicted);
     progress_activity(&p->w->progress, "training%s%s%s", p->r->way, took, predicted);
+    if (p->least_ns > 0)
+        p->r->plan.told.measured_s = (double)p->least_ns / 1e9;
+    progress_step_plan(&p->w->progress, &p->r->plan);
 }
 
 /* One step; *ret_ended: there was nothing left to make it of. */

@@ -9,6 +9,7 @@ void progress_init(struct progress *p)
 {
     memset(p, 0, sizeof(*p));
     skerry__v1__progress__init(&p->view.told);
+    skerry__v1__step_plan__init(&p->view.plan.told);
     pthread_mutex_init(&p->lock, NULL);
 }
 
@@ -97,6 +98,13 @@ void progress_rates(struct progress *p, double flops, double peak_flops)
     pthread_mutex_lock(&p->lock);
     p->view.flops = flops;
     p->view.peak_flops = peak_flops;
+    pthread_mutex_unlock(&p->lock);
+}
+
+void progress_step_plan(struct progress *p, const struct progress_plan *plan)
+{
+    pthread_mutex_lock(&p->lock);
+    p->view.plan = *plan;
     pthread_mutex_unlock(&p->lock);
 }
 

@@ -18,11 +18,19 @@ struct progress_point {
     float loss, lr;
 };
 
+/* How several devices share a step; devices 0: it is not known, or there is one.  The message is
+ * whole but for filled_with, which is that of this very struct. */
+struct progress_plan {
+    Skerry__V1__StepPlan told;
+    char filled_with[33];
+};
+
 struct progress_view {
     /* As a heartbeat carries it: activity and points lie in this very struct, and the loss is the
      * mean since the last take, or the last known one.  Ids are the caller's. */
     Skerry__V1__Progress told;
     double flops, peak_flops; /* FLOP/s; 0: not known */
+    struct progress_plan plan;
     char activity[PROGRESS_ACTIVITY_MAX];
     Skerry__V1__LossPoint points[PROGRESS_POINTS_MAX], *list[PROGRESS_POINTS_MAX];
 };
@@ -54,6 +62,9 @@ void progress_units(struct progress *p, uint32_t done, uint32_t total);
 
 /* Model FLOP/s of the phase so far, and of products on the same devices (0: not known). */
 void progress_rates(struct progress *p, double flops, double peak_flops);
+
+/* How several devices share a step, and what one takes. */
+void progress_step_plan(struct progress *p, const struct progress_plan *plan);
 
 /* Copies all and empties the points; *ret stays where it is. */
 void progress_take(struct progress *p, struct progress_view *ret);

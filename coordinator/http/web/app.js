@@ -5,6 +5,7 @@ import {LossChart} from './chart.js';
 import * as panels from './panels.js';
 import * as paths from './paths.js';
 import * as samples from './samples.js';
+import * as step from './step.js';
 
 const READ_MIN_MS = 1000;   // between two reads
 const READ_LIVE_MS = 2000;  // at least so often with events: ages and speeds come by it
@@ -94,6 +95,7 @@ async function readJob() {
   const [job, leased, pending] = await Promise.all([getJson(`/v1/jobs/${id}`),
     getJson(`/v1/tasks?job=${id}&state=leased`), getJson(`/v1/tasks?job=${id}&state=pending`)]);
   await readMetrics(id);
+  await step.read(job, get);
   state.job = job;
   state.open = leased.items.concat(pending.items);
   chart.setPaths(job.path_list, job.mixture);
@@ -261,6 +263,7 @@ function draw() {
     panels.tasks(job, state.open);
     panels.modules(job.modules);
     paths.draw(job);
+    step.draw(job, state.status.workers);
     samples.draw(job, samplesText(job));
     $('draw').hidden = !job.modules.some((m) => m.version !== null);
   }
@@ -305,6 +308,7 @@ $('log-y').addEventListener('change', () => chart.setLog($('log-y').checked));
 $('loss-network').addEventListener('change', () => chart.setNetwork($('loss-network').value));
 $('draw').addEventListener('click', drawNow);
 samples.start();
+step.start();
 paths.start((path) => chart.look(path));
 state.ends = new Map();
 await read();

@@ -168,6 +168,30 @@ static void test_devices(void **state)
     json_decref(a);
 }
 
+static void test_step_on_several_devices(void **state)
+{
+    struct err err = {0};
+    json_t *a = http_json_workers(NULL), *plan = at(json_array_get(a, 0), "plan");
+    assert_string_equal(json_string_value(at(plan, "schedule")), "1f1b");
+    assert_int_equal(json_integer_value(at(plan, "stages")), 2);
+    assert_true(json_real_value(at(plan, "idle")) == 0.0625);
+    assert_true(json_real_value(at(plan, "predicted_s")) == 0.25);
+    assert_true(json_is_null(at(plan, "measured_s")));
+    assert_true(json_is_null(at(plan, "inside")));
+    assert_string_equal(json_string_value(at(plan, "filled_with")), "images");
+    json_decref(a);
+    json_t *o = http_json_job(NULL, 7, &err), *of = at(o, "trace");
+    assert_int_equal(json_integer_value(at(of, "task")), 5);
+    assert_string_equal(json_string_value(at(of, "worker_name")), "isle");
+    assert_int_equal(json_integer_value(at(of, "round")), 5); /* people count from 1 */
+    json_decref(o);
+    trace.text = NULL;
+    o = http_json_job(NULL, 7, &err);
+    assert_true(json_is_null(at(o, "trace")));
+    json_decref(o);
+    trace.text = trace_text;
+}
+
 static void test_metric_records(void **state)
 {
     struct metric_rec m = {
@@ -198,6 +222,7 @@ int main(void)
         cmocka_unit_test(test_versions_newest_first),
         cmocka_unit_test(test_metric_records),
         cmocka_unit_test(test_devices),
+        cmocka_unit_test(test_step_on_several_devices),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -37,6 +37,17 @@ static void test_metrics_escape_labels(void **state)
         "\nskerry_job_state{job=\"7\",name=\"a\\\"b\\\\c\\nd\",state=\"running\"} 1\n",
         "\nskerry_worker_heartbeat_age_seconds{worker=\"3\",name=\"isle ?\"} 1.5\n",
         "\nskerry_worker_mfu{worker=\"3\",name=\"isle ?\"} 0.75\n",
+        "\nskerry_worker_step_devices{worker=\"3\",name=\"isle ?\"} 4\n",
+        "\nskerry_worker_pipeline_copies{worker=\"3\",name=\"isle ?\"} 2\n",
+        "\nskerry_worker_pipeline_stages{worker=\"3\",name=\"isle ?\"} 2\n",
+        "\nskerry_worker_pipeline_micro_batches{worker=\"3\",name=\"isle ?\"} 8\n",
+        "\nskerry_worker_pipeline_schedule{worker=\"3\",name=\"isle ?\",schedule=\"1f1b\"} 1\n",
+        "\nskerry_worker_pipeline_schedule{worker=\"3\",name=\"isle ?\",schedule=\"split\"} 0\n",
+        "\nskerry_worker_step_idle_ratio{worker=\"3\",name=\"isle ?\",filled=\"no\"} 0.125\n",
+        "\nskerry_worker_step_idle_ratio{worker=\"3\",name=\"isle ?\",filled=\"yes\"} 0.0625\n",
+        "\nskerry_worker_step_filled{worker=\"3\",name=\"isle ?\",with=\"images\"} 1\n",
+        "\nskerry_worker_step_filled{worker=\"3\",name=\"isle ?\",with=\"captions\"} 0\n",
+        "\nskerry_worker_step_seconds{worker=\"3\",name=\"isle ?\",is=\"predicted\"} 0.25\n",
         "\nskerry_device_power_watts{worker=\"3\",device=\"cuda:0\",model=\"NVIDIA \\\"H200\\\"\"} "
         "512.5\n",
         "\nskerry_device_utilization{worker=\"3\",device=\"cuda:0\",model=\"NVIDIA \\\"H200\\\"\"} "
@@ -47,6 +58,8 @@ static void test_metrics_escape_labels(void **state)
             fail_msg("no line %s in\n%s", lines[i], buf_str(&out));
     assert_null(strstr(buf_str(&out), "nan")); /* what is not known has no line */
     assert_null(strstr(buf_str(&out), "skerry_job_eval_loss{"));
+    assert_null(strstr(buf_str(&out), "is=\"measured\""));
+    assert_null(strstr(buf_str(&out), "skerry_worker_step_frozen_inside_ratio{"));
     buf_release(&out);
 }
 
@@ -63,6 +76,7 @@ static void test_metrics_of_those_gone(void **state)
             strstr(buf_str(&out), "\nskerry_worker_up{worker=\"3\",name=\"isle ?\"} 0\n"));
         assert_null(strstr(buf_str(&out), "skerry_worker_mfu{"));
         assert_null(strstr(buf_str(&out), "flops_per_second{"));
+        assert_null(strstr(buf_str(&out), "skerry_worker_pipeline_stages{"));
         buf_release(&out);
     }
     worker.state = was;

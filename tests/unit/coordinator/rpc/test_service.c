@@ -158,6 +158,47 @@ static void test_devices(void **state)
     assert_true(devices_mfu(d) == 0.5);
 }
 
+/* How a worker's devices share a step stays as it was told last; what makes no sense counts as
+ * unknown. */
+static void test_step_plan(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0];
+    assert_int_equal(join(r, a, SKERRY_VERSION), 0);
+    const struct step_plan *p = &state_worker(&r->co->state, a->id)->devices.plan;
+    Skerry__V1__HeartbeatRequest beat = SKERRY__V1__HEARTBEAT_REQUEST__INIT;
+    Skerry__V1__StepPlan m = SKERRY__V1__STEP_PLAN__INIT;
+    char longest[200];
+    memset(longest, 'x', sizeof(longest) - 1);
+    longest[sizeof(longest) - 1] = '\0';
+    assert_int_equal(p->devices, 0);
+    m.schedule = SKERRY__V1__SCHEDULE__SCHEDULE_SPLIT;
+    m.devices = 4;
+    m.stages = 2;
+    m.predicted_s = 0.5;
+    m.idle_before = 0.25f;
+    m.idle = -1;
+    m.inside = 1.5f;
+    m.measured_s = NAN;
+    m.filled_with = longest;
+    beat.plan = &m;
+    assert_int_equal(CALL(r, a, HEARTBEAT, heartbeat, &beat), 0);
+    assert_string_equal(p->schedule, "split");
+    assert_int_equal(p->stages, 2);
+    assert_true(p->predicted_s == 0.5 && p->measured_s == 0 && p->idle_before == 0.25);
+    assert_true(isnan(p->idle) && isnan(p->inside));
+    assert_int_equal(strlen(p->filled_with), sizeof(p->filled_with) - 1);
+    beat.plan = NULL;
+    assert_int_equal(CALL(r, a, HEARTBEAT, heartbeat, &beat), 0);
+    assert_int_equal(p->devices, 4);
+    m.schedule = (Skerry__V1__Schedule)77;
+    m.predicted_s = 0; /* of which no share is known */
+    beat.plan = &m;
+    assert_int_equal(CALL(r, a, HEARTBEAT, heartbeat, &beat), 0);
+    assert_string_equal(p->schedule, "");
+    assert_true(p->predicted_s == 0 && isnan(p->idle_before));
+}
+
 /* The daemon is replaced in the middle of a phase: the lease is still there. */
 static void test_restart(void **state)
 {
@@ -351,10 +392,18 @@ int main(void)
     log_set_level(LOG_LEVEL_ERROR);
 #define LIVE(f) cmocka_unit_test_setup_teardown(f, begin, end)
     const struct CMUnitTest tests[] = {
-        LIVE(test_life),         LIVE(test_fences),          LIVE(test_revoked),
-        LIVE(test_devices),      LIVE(test_restart),         LIVE(test_bad_contribution),
-        LIVE(test_all_bad),      LIVE(test_refused_results), LIVE(test_refused_joins),
-        LIVE(test_refused_jobs), LIVE(test_disk_full),
+        LIVE(test_life),
+        LIVE(test_fences),
+        LIVE(test_revoked),
+        LIVE(test_devices),
+        LIVE(test_step_plan),
+        LIVE(test_restart),
+        LIVE(test_bad_contribution),
+        LIVE(test_all_bad),
+        LIVE(test_refused_results),
+        LIVE(test_refused_joins),
+        LIVE(test_refused_jobs),
+        LIVE(test_disk_full),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

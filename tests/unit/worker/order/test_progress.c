@@ -73,6 +73,22 @@ static void points_are_thinned(void **state)
     assert_true(view.told.loss == (float)((n + 1) / 2.0));
 }
 
+/* How devices share a step is told until there is another way. */
+static void plan_stays(void **state)
+{
+    (void)state;
+    struct progress_plan plan = {.told = SKERRY__V1__STEP_PLAN__INIT, .filled_with = "images"};
+    progress_take(&p, &view);
+    assert_int_equal(view.plan.told.devices, 0);
+    plan.told.devices = 2;
+    progress_step_plan(&p, &plan);
+    for (int i = 0; i < 2; i++) {
+        progress_take(&p, &view);
+        assert_int_equal(view.plan.told.devices, 2);
+        assert_string_equal(view.plan.filled_with, "images");
+    }
+}
+
 static int setup(void **state)
 {
     (void)state;
@@ -95,6 +111,7 @@ int main(void)
         TEST(what_was_told),
         TEST(units_are_not_steps_of_training),
         TEST(points_are_thinned),
+        TEST(plan_stays),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
