@@ -45,7 +45,8 @@ static inline bool adaln_bwd_ok(const struct adaln_bwd *p)
 {
     return btc_ok(p->B, p->T, p->C) && dt_ok(p->dt) && p->mod_ld >= p->C && (p->dh || p->y) &&
            (!p->dh || (p->x && p->stats && p->scale && p->dscale && p->dshift)) &&
-           (!p->y || (p->gate && p->dgate && p->dy)) && (!p->dx_set || p->dh);
+           (!p->y || (p->gate && p->dgate && p->dy)) && (!p->dx_set || p->dh) &&
+           (!p->x_before || (p->dh && p->y)) && (!p->h || (p->dh && p->shift));
 }
 
 static inline bool rmsnorm_fwd_ok(const struct rmsnorm_fwd *p)

@@ -105,21 +105,28 @@ struct adaln_fwd {
  *
  *   dx    += LN'(dh * (1+scale))           when dh is given
  *   dscale = sum_t dh * xhat, dshift = sum_t dh
- *   then, with y: dy = gate * dx, dgate = sum_t dx * y    (dx after the addition) */
+ *   then, with y: dy = gate * dx, dgate = sum_t dx * y    (dx after the addition)
+ *
+ * What the forward made need not be kept: x is added up again from x_in, and h comes out again, for
+ * the products that read it, with the forward's bits. */
 struct adaln_bwd {
     float *dx;          /* (B,T,C) += ; in: gradient of x, out: of x_in (passes 1:1) */
     float *dshift;      /* (B,C) ld mod_ld = ; with dh */
     float *dscale;      /* (B,C) ld mod_ld = ; with dh */
     void *dy;           /* (B,T,C) (dt) = ; with y */
     float *dgate;       /* (B,C) ld mod_ld = ; with y */
+    void *h;            /* (B,T,C) (dt) = the forward's h; may alias dh; NULL: not wanted */
     const void *dh;     /* (B,T,C) (dt) or NULL: no LayerNorm part */
-    const float *x;     /* (B,T,C) the forward's x (after the residual), with dh */
+    const float *x;     /* (B,T,C) the forward's x (after the residual), with dh; x_in with x_before
+                         */
     const float *stats; /* (B,T,2) of the forward, with dh */
     const float *scale; /* (B,C) ld mod_ld, with dh */
+    const float *shift; /* (B,C) ld mod_ld, with h */
     const void *y;      /* (B,T,C) (dt) or NULL: no residual branch */
     const float *gate;  /* (B,C) ld mod_ld, with y */
     int64_t mod_ld;
-    bool dx_set; /* dx = instead of += (it holds garbage); needs dh */
+    bool dx_set;   /* dx = instead of += (it holds garbage); needs dh */
+    bool x_before; /* x is the forward's x_in, y and gate are its own; needs dh and y */
     int B, T, C;
     enum dtype dt;
 };

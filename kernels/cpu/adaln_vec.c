@@ -91,6 +91,16 @@ struct sums {
     float *shift, *scale, *gate;
 };
 
+/* The forward's x of a row at column c. */
+static inline vf bwd_x(const struct adaln_bwd *p, int64_t r, int64_t mod, int c, vmask m,
+                       const enum dtype dt)
+{
+    vf x = v_load(p->x + r * p->C + c, m);
+    if (p->x_before)
+        x = v_fma(v_load(p->gate + mod + c, m), v_load_dt(p->y, dt, r * p->C + c, m), x);
+    return x;
+}
+
 /* First pass of a row: sums over its channels, and its part of dshift and dscale. */
 static inline void bwd_sums(const struct adaln_bwd *p, int64_t r, int64_t mod,
                             const struct sums *out, float means[2], const enum dtype dt)
@@ -100,7 +110,7 @@ static inline void bwd_sums(const struct adaln_bwd *p, int64_t r, int64_t mod,
     for (int c = 0; c < p->C; c += VL) {
         vmask m = v_mask(p->C - c);
         vf dh = v_load_dt(p->dh, dt, r * p->C + c, m);
-        vf xhat = v_mul(v_sub(v_load(p->x + r * p->C + c, m), mu), rs);
+        vf xhat = v_mul(v_sub(bwd_x(p, r, mod, c, m, dt), mu), rs);
         vf g = v_mul(dh, v_add(v_load(p->scale + mod + c, m), one));
         v_store(out->shift + c, m, v_add(v_load(out->shift + c, m), dh));
         v_store(out->scale + c, m, v_fma(dh, xhat, v_load(out->scale + c, m)));
@@ -111,7 +121,7 @@ static inline void bwd_sums(const struct adaln_bwd *p, int64_t r, int64_t mod,
     means[1] = v_sum(sum_gx) / (float)p->C;
 }
 
-/* Second pass: dx, and what flows through the gate. */
+/* Second pass: dx, h again, and what flows through the gate. */
 static inline void bwd_row(const struct adaln_bwd *p, int64_t r, int64_t mod,
                            const struct sums *out, const float means[2], const enum dtype dt)
 {
@@ -127,8 +137,11 @@ static inline void bwd_row(const struct adaln_bwd *p, int64_t r, int64_t mod,
         int64_t at = r * p->C + c;
         vf dx = p->dx_set ? v_zero() : v_load(p->dx + at, m);
         if (p->dh) {
-            vf xhat = v_mul(v_sub(v_load(p->x + at, m), mu), rs);
-            vf g = v_mul(v_load_dt(p->dh, dt, at, m), v_add(v_load(p->scale + mod + c, m), one));
+            vf xhat = v_mul(v_sub(bwd_x(p, r, mod, c, m, dt), mu), rs);
+            vf scale = v_add(v_load(p->scale + mod + c, m), one);
+            vf g = v_mul(v_load_dt(p->dh, dt, at, m), scale);
+            if (p->h)
+                v_store_dt(p->h, dt, at, m, v_fma(xhat, scale, v_load(p->shift + mod + c, m)));
             dx = v_fma(rs, v_fnma(xhat, mean_gx, v_sub(g, mean_g)), dx);
             v_store(p->dx + at, m, dx);
         }

@@ -42,17 +42,24 @@ int ref_adaln_fwd(struct device *dev, const struct adaln_fwd *p, struct stream *
     return 0;
 }
 
+static float xhat_at(const struct adaln_bwd *p, int64_t r, int64_t mod, int c)
+{
+    const int64_t at = r * p->C + c;
+    float x = p->x[at];
+    if (p->x_before)
+        x += p->gate[mod + c] * dtype_get(p->y, p->dt, (size_t)at);
+    return (x - p->stats[2 * r]) * p->stats[2 * r + 1];
+}
+
 /* d LN: dx = rstd * (g - mean(g) - xhat * mean(g * xhat)), g = dh * (1 + scale). */
-static void ln_row(const struct adaln_bwd *p, int64_t r, const float *scale, float *dscale,
-                   float *dshift)
+static void ln_row(const struct adaln_bwd *p, int64_t r, int64_t mod, float *dscale, float *dshift)
 {
     int C = p->C;
-    const float *x = p->x + r * C, *stats = p->stats + 2 * r;
+    const float *stats = p->stats + 2 * r, *scale = p->scale + mod;
     float *dx = p->dx + r * C;
     float mean_g = 0, mean_gx = 0;
     for (int c = 0; c < C; c++) {
-        float dh = dtype_get(p->dh, p->dt, (size_t)(r * C + c));
-        float xhat = (x[c] - stats[0]) * stats[1];
+        float dh = dtype_get(p->dh, p->dt, (size_t)(r * C + c)), xhat = xhat_at(p, r, mod, c);
         dscale[c] += dh * xhat;
         dshift[c] += dh;
         mean_g += dh * (1.0f + scale[c]);
@@ -62,9 +69,12 @@ static void ln_row(const struct adaln_bwd *p, int64_t r, const float *scale, flo
     mean_gx /= (float)C;
     for (int c = 0; c < C; c++) {
         float g = dtype_get(p->dh, p->dt, (size_t)(r * C + c)) * (1.0f + scale[c]);
-        float xhat = (x[c] - stats[0]) * stats[1];
+        float xhat = xhat_at(p, r, mod, c);
         float d = stats[1] * (g - mean_g - xhat * mean_gx);
         dx[c] = p->dx_set ? d : dx[c] + d;
+        if (p->h)
+            dtype_set(p->h, p->dt, (size_t)(r * C + c),
+                      xhat * (1.0f + scale[c]) + p->shift[mod + c]);
     }
 }
 
@@ -89,7 +99,7 @@ int ref_adaln_bwd(struct device *dev, const struct adaln_bwd *p, struct stream *
         }
         for (int64_t r = (int64_t)b * p->T; r < (int64_t)(b + 1) * p->T; r++) {
             if (p->dh)
-                ln_row(p, r, p->scale + mod, p->dscale + mod, p->dshift + mod);
+                ln_row(p, r, mod, p->dscale + mod, p->dshift + mod);
             if (p->y)
                 gate_row(p, r, p->gate + mod, p->dgate + mod);
         }

@@ -203,7 +203,27 @@ static struct walk make_walk(int64_t B, int64_t T, int64_t aim)
     return w;
 }
 
-/* d = the gradient of x_in, one row; it goes to memory too. */
+/* Piece j of the forward's x of a row, less its mean and over its deviation. */
+template <int P, bool WIDE, typename T>
+static __device__ __forceinline__ void xhat_piece(float x[P], const struct adaln_bwd &p, int64_t r,
+                                                  int64_t mod, int j)
+{
+    const float mean = p.stats[2 * r], rstd = p.stats[2 * r + 1];
+    load_piece<P, WIDE>(x, p.x + r * p.C, j, p.C);
+    if (p.x_before) {
+        float y[P], gate[P];
+        load_piece<P, WIDE>(y, (const T *)p.y + r * p.C, j, p.C);
+        load_piece<P, WIDE>(gate, p.gate + mod, j, p.C);
+#pragma unroll
+        for (int k = 0; k < P; k++)
+            x[k] += gate[k] * y[k];
+    }
+#pragma unroll
+    for (int k = 0; k < P; k++)
+        x[k] = (x[k] - mean) * rstd;
+}
+
+/* d = the gradient of x_in, one row; it goes to memory too, and h where it is wanted. */
 template <int P, bool WIDE, typename T>
 static __device__ __forceinline__ void ln_row(float d[PIECES][P], float dscale[PIECES][P],
                                               float dshift[PIECES][P], const struct adaln_bwd &p,
@@ -211,18 +231,17 @@ static __device__ __forceinline__ void ln_row(float d[PIECES][P], float dscale[P
 {
     const T *dh = (const T *)p.dh + r * p.C;
     float *dx = p.dx + r * p.C;
-    float g[PIECES][P], xhat[PIECES][P], scale[P], mean_g = 0, mean_gx = 0;
-    const float mean = p.stats[2 * r], rstd = p.stats[2 * r + 1];
+    float g[PIECES][P], xhat[PIECES][P], scale[P], shift[P], mean_g = 0, mean_gx = 0;
+    const float rstd = p.stats[2 * r + 1];
     if (P == 4) /* asked for now, it is there after the sums */
         load_columns<P, WIDE>(d, dx, p.dx_set ? 0 : p.C);
 #pragma unroll
     for (int j = 0; j < PIECES; j++) {
         load_piece<P, WIDE>(g[j], dh, j, p.C); /* 0 beyond the row, and so is all that is summed */
-        load_piece<P, WIDE>(xhat[j], p.x + r * p.C, j, p.C);
+        xhat_piece<P, WIDE, T>(xhat[j], p, r, mod, j);
         load_piece<P, WIDE>(scale, p.scale + mod, j, p.C);
 #pragma unroll
         for (int k = 0; k < P; k++) {
-            xhat[j][k] = (xhat[j][k] - mean) * rstd;
             dscale[j][k] += g[j][k] * xhat[j][k];
             dshift[j][k] += g[j][k];
             g[j][k] *= 1.0f + scale[k];
@@ -237,20 +256,29 @@ static __device__ __forceinline__ void ln_row(float d[PIECES][P], float dscale[P
     for (int j = 0; j < PIECES; j++) {
         if (P > 4) { /* read now: wide pieces leave no registers for g, x and d */
             load_piece<P, WIDE>(g[j], dh, j, p.C);
-            load_piece<P, WIDE>(xhat[j], p.x + r * p.C, j, p.C);
+            xhat_piece<P, WIDE, T>(xhat[j], p, r, mod, j);
             load_piece<P, WIDE>(scale, p.scale + mod, j, p.C);
             load_piece<P, WIDE>(d[j], dx, j, p.dx_set ? 0 : p.C);
         }
 #pragma unroll
         for (int k = 0; k < P; k++) {
-            if (P > 4) {
+            if (P > 4)
                 g[j][k] *= 1.0f + scale[k];
-                xhat[j][k] = (xhat[j][k] - mean) * rstd;
-            }
             d[j][k] += rstd * (g[j][k] - mean_g - xhat[j][k] * mean_gx);
         }
     }
     store_columns<P, WIDE>(dx, d, p.C);
+    if (!p.h)
+        return;
+#pragma unroll
+    for (int j = 0; j < PIECES; j++) {
+        load_piece<P, WIDE>(scale, p.scale + mod, j, p.C);
+        load_piece<P, WIDE>(shift, p.shift + mod, j, p.C);
+#pragma unroll
+        for (int k = 0; k < P; k++)
+            xhat[j][k] = xhat[j][k] * (1.0f + scale[k]) + shift[k];
+    }
+    store_columns<P, WIDE>((T *)p.h + r * p.C, xhat, p.C);
 }
 
 template <int P, bool WIDE, typename T>
@@ -314,7 +342,8 @@ extern "C" int cuda_adaln_bwd(struct device *dev, const struct adaln_bwd *p, str
         return rc;
     w.partial = (float *)partial;
     bool wide = p->C % l.columns == 0 && p->mod_ld % 4 == 0 &&
-                aligned16(p->dx, p->dy, p->dh, p->x, p->scale) && aligned16(p->y, p->gate);
+                aligned16(p->dx, p->dy, p->dh, p->x, p->scale) &&
+                aligned16(p->y, p->gate, p->h, p->shift);
     rc = launch(s, PICK(adaln_bwd_kernel, l, wide, p->dt), dim3((unsigned)(p->B * w.parts)),
                 l.threads, 0, *p, w);
     float *const out[3] = {p->dh ? p->dscale : NULL, p->dh ? p->dshift : NULL,

@@ -25,21 +25,46 @@ static void plan_scratch(struct dit *d, struct dit_block *b, uint64_t rows)
     const bool train = d->opt.mode != NET_FORWARD;
 
     arena_add(a, &b->n1.stats, rows * 2 * sizeof(float));
-    arena_add(a, &b->n1.h, rows * C * e);
     arena_add(a, &b->qkv, rows * 3 * C * e);
     arena_add(a, &b->o, rows * C * e);
     if (train)
         arena_add(a, &b->lse, rows * (uint64_t)d->m->spec.heads * sizeof(float));
     arena_add(a, &b->y1, rows * C * e);
-    if (d->L > 0)
+    if (d->L > 0) {
         plan_cross(d, &b->cross, rows);
-    if (train) /* forward only: the residual stream is updated in place */
-        arena_add(a, &b->n2.x, rows * C * sizeof(float));
+        if (train)
+            arena_add(a, &b->n2.x, rows * C * sizeof(float));
+    }
     arena_add(a, &b->n2.stats, rows * 2 * sizeof(float));
-    arena_add(a, &b->n2.h, rows * C * e);
     if (train)
         arena_add(a, &b->pre, rows * M * e);
-    arena_add(a, &b->act, rows * M * e);
+    if (d->opt.mode == NET_TRAIN)
+        arena_add(a, &b->act, rows * M * e);
+}
+
+/* What a block computes and no backward reads: it lies where the backward of a block, which runs
+ * at another time, has its gradients. */
+static void plan_passing(struct dit *d, uint64_t rows)
+{
+    const uint64_t e = dtype_bytes(d->dt), C = (uint64_t)d->C, M = (uint64_t)d->M;
+    const uint64_t wide = M > 3 * C ? M : 3 * C;
+    const bool train = d->opt.mode != NET_FORWARD;
+
+    arena_add(&d->arena, &d->dh, rows * C * e);
+    arena_add(&d->arena, &d->dwide, rows * (train ? wide : M) * e);
+    if (train && d->L == 0)
+        arena_add(&d->arena, &d->x2, rows * C * sizeof(float));
+}
+
+static void share_passing(const struct dit *d, struct dit_block *b)
+{
+    b->n1.h = b->n2.h = d->dh;
+    if (d->opt.mode != NET_TRAIN)
+        b->act = d->dwide;
+    if (d->opt.mode == NET_FORWARD) /* the residual stream is updated in place */
+        b->n2.x = b->n1.x;
+    else if (d->L == 0)
+        b->n2.x = d->x2;
 }
 
 static void plan_blocks(struct dit *d, const struct dit_slot *s, uint64_t rows)
@@ -50,7 +75,7 @@ static void plan_blocks(struct dit *d, const struct dit_slot *s, uint64_t rows)
 
     /* Shared scratch first, laid over itself for each block. */
     for (int i = d->part.from; i < d->part.to; i++) {
-        if (d->opt.mode != NET_TRAIN)
+        if (net_shares_blocks(d->opt.mode))
             arena_reset(a, start);
         plan_scratch(d, &s->blocks[i], rows);
     }
@@ -116,16 +141,13 @@ static void plan_slot(struct dit *d, struct dit_slot *s, uint64_t B, uint64_t ro
 
 static void plan_backward(struct dit *d, uint64_t B, uint64_t rows)
 {
-    const uint64_t e = dtype_bytes(d->dt), C = (uint64_t)d->C, M = (uint64_t)d->M;
-    const uint64_t wide = M > 3 * C ? M : 3 * C;
+    const uint64_t e = dtype_bytes(d->dt), C = (uint64_t)d->C;
     struct arena *a = &d->arena;
 
     if (dit_is_last(d))
         arena_add(
             a, &d->dout,
             e * (dit_is_router(d) ? B * (uint64_t)d->m->spec.classes : rows * (uint64_t)d->P));
-    arena_add(a, &d->dh, rows * C * e);
-    arena_add(a, &d->dwide, rows * wide * e);
     if (d->L > 0) {
         arena_add(a, &d->dkv, B * (uint64_t)d->L * 2 * C * e);
         arena_add(a, &d->dones, B * 6 * C * sizeof(float));
@@ -148,6 +170,7 @@ static void plan(struct dit *d)
                       sizeof(float));
     for (int i = 0; i < net_slots(&d->opt); i++)
         plan_slot(d, &d->slots[i], B, rows);
+    plan_passing(d, rows);
     if (d->L > 0)
         arena_add(a, &d->ones, B * 6 * (uint64_t)d->C * sizeof(float));
     if (!dit_is_router(d) && dit_is_last(d))
@@ -229,10 +252,8 @@ int dit_new(struct device *dev, const struct model *m, const struct net_options 
     d->stream = d->w.stream;
     if (rc == 0)
         rc = arena_alloc(&d->arena, dev, err);
-    if (rc == 0 && d->opt.mode == NET_FORWARD) {
-        for (int i = 0; i < net_slots(opt) * m->spec.depth; i++)
-            d->blocks[i].n2.x = d->blocks[i].n1.x;
-    }
+    for (int i = 0; rc == 0 && i < net_slots(opt) * m->spec.depth; i++)
+        share_passing(d, &d->blocks[i]);
     if (rc == 0)
         rc = fill_constants(d, err);
     if (rc < 0) {

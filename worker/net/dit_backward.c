@@ -5,16 +5,18 @@ struct dit_branch {
     const void *y; /* NULL: there is none */
     const float *gate;
     float *dgate;
+    bool open; /* what is normalised was not kept: the sum is made again */
 };
 
 static struct dit_branch branch(const struct dit *d, const struct dit_slot *s, const void *y, int b,
                                 int which)
 {
     const int64_t at = dit_mod_at(d, b, which);
-    return (struct dit_branch){y, s->mod + at, s->dmod + at};
+    return (struct dit_branch){.y = y, .gate = s->mod + at, .dgate = s->dmod + at};
 }
 
-/* Through the same: from dh = gradient of n->h to dx, and where y is given to dy. */
+/* Through the same: from dh = gradient of n->h to dx, and where y is given to dy.  Of a block's
+ * norms dh becomes h. */
 static void norm_backward(struct dit *d, const struct dit_slot *s, const struct dit_norm *n,
                           struct dit_mod m, struct dit_branch br, bool set, int B)
 {
@@ -24,14 +26,17 @@ static void norm_backward(struct dit *d, const struct dit_slot *s, const struct 
         .dscale = s->dmod + dit_mod_at(d, m.block, m.which + 1),
         .dy = s->dy,
         .dgate = br.dgate,
+        .h = n->h == d->dh ? d->dh : NULL,
         .dh = n->h ? d->dh : NULL,
         .x = n->x,
         .stats = n->stats,
         .scale = s->mod + dit_mod_at(d, m.block, m.which + 1),
+        .shift = s->mod + dit_mod_at(d, m.block, m.which),
         .y = br.y,
         .gate = br.gate,
         .mod_ld = dit_mod_ld(d, m.block),
         .dx_set = set,
+        .x_before = br.open,
         .B = B,
         .T = s->T,
         .C = d->C,
@@ -53,6 +58,7 @@ static void end_part_backward(struct dit *d, const struct dit_slot *s, int b, in
     sum_backward(d, s, s->blocks[b - 1].y2, b - 1, 5, B);
 }
 
+/* From dh to dx, and with add to dy = gradient of y2 of the block before. */
 static void begin_block_backward(struct dit *d, const struct dit_slot *s, int b, bool add, int B)
 {
     const bool apart = dit_is_apart(d, b), fused = add && !apart;
@@ -63,23 +69,48 @@ static void begin_block_backward(struct dit *d, const struct dit_slot *s, int b,
         end_part_backward(d, s, b, B);
 }
 
+static struct weights_linear block_linear(const struct dit *d, const struct dit_slot *s, int B,
+                                          int b, int tensor, int64_t in, int64_t out)
+{
+    return (struct weights_linear){
+        .w = model_block_tensor(&d->m->spec, b, tensor),
+        .rows = (int64_t)B * s->T,
+        .in = in,
+        .out = out,
+    };
+}
+
 /* From dy = gradient of y2 (in s->dy) to dh = gradient of h of n2. */
 static void mlp_backward(struct dit *d, const struct dit_slot *s, int b, int B, bool first)
 {
     const struct dit_block *p = &s->blocks[b];
-    const int64_t rows = (int64_t)B * s->T, C = d->C, M = d->M;
-    const struct weights_linear fc1 = {model_block_tensor(&d->m->spec, b, T_FC1_W), rows, C, M};
-    const struct weights_linear fc2 = {model_block_tensor(&d->m->spec, b, T_FC2_W),
-                                       rows,
-                                       M,
-                                       C,
-                                       .epilogue = MM_DGELU,
-                                       .aux = p->pre};
+    const struct weights_linear fc1 = block_linear(d, s, B, b, T_FC1_W, d->C, d->M);
+    struct weights_linear fc2 = block_linear(d, s, B, b, T_FC2_W, d->M, d->C);
+    fc2.epilogue = MM_DGELU;
+    fc2.aux = p->pre;
 
+    if (d->opt.mode == NET_LEAN)
+        dit_op(d, d->ops->gelu_fwd(d->dev, p->act, p->pre, fc2.rows * d->M, d->dt, d->stream),
+               "gelu_fwd");
     weights_grad(&d->w, &fc2, s->dy, 0, p->act, 0, first);
     weights_input_grad(&d->w, &fc2, d->dwide, d->dt, 0, s->dy, 0, false);
-    weights_grad(&d->w, &fc1, d->dwide, 0, p->n2.h, 0, first);
     weights_input_grad(&d->w, &fc1, d->dh, d->dt, 0, d->dwide, 0, false);
+}
+
+/* Then through its norm, to dy = gradient of the branch before. */
+static void mlp_norm_backward(struct dit *d, const struct dit_slot *s, int b, int B, bool first)
+{
+    const struct dit_block *p = &s->blocks[b];
+    const struct weights_linear fc1 = block_linear(d, s, B, b, T_FC1_W, d->C, d->M);
+    struct dit_norm n2 = p->n2;
+    struct dit_branch br = {.y = p->cross.y, .gate = d->ones, .dgate = d->dones};
+    if (d->L == 0) {
+        n2.x = p->n1.x;
+        br = branch(d, s, p->y1, b, 2);
+        br.open = true;
+    }
+    norm_backward(d, s, &n2, (struct dit_mod){b, 3}, br, false, B);
+    weights_grad(&d->w, &fc1, d->dwide, 0, n2.h, 0, first);
 }
 
 /* From dy = gradient of y1 (in s->dy) to dh = gradient of h of n1. */
@@ -87,9 +118,9 @@ static void attention_backward(struct dit *d, const struct dit_slot *s, int b, i
 {
     const struct model_spec *spec = &d->m->spec;
     const struct dit_block *p = &s->blocks[b];
-    const int64_t rows = (int64_t)B * s->T, C = d->C;
-    struct weights_linear qkv = {model_block_tensor(&d->m->spec, b, T_QKV_W), rows, C, 3 * C};
-    struct weights_linear proj = {model_block_tensor(&d->m->spec, b, T_PROJ_W), rows, C, C};
+    const int64_t C = d->C;
+    const struct weights_linear qkv = block_linear(d, s, B, b, T_QKV_W, C, 3 * C);
+    const struct weights_linear proj = block_linear(d, s, B, b, T_PROJ_W, C, C);
 
     weights_grad(&d->w, &proj, s->dy, 0, p->o, 0, first);
     /* dh holds the gradient of o */
@@ -107,7 +138,6 @@ static void attention_backward(struct dit *d, const struct dit_slot *s, int b, i
         .dt = d->dt,
     };
     dit_op(d, d->ops->attention_bwd(d->dev, &att, d->stream), "attention_bwd");
-    weights_grad(&d->w, &qkv, d->dwide, 0, p->n1.h, 0, first);
     weights_input_grad(&d->w, &qkv, d->dh, d->dt, 0, d->dwide, 0, false);
 }
 
@@ -150,18 +180,13 @@ static void cross_backward(struct dit *d, const struct dit_slot *s, int b, int B
 
 static void block_backward(struct dit *d, const struct dit_slot *s, int b, int B, bool first)
 {
-    const struct dit_block *p = &s->blocks[b];
     /* NET_RECOMPUTE has kept x of n1, and y2. */
     if (d->opt.mode == NET_RECOMPUTE)
         dit_block_again(d, s, b, B);
     mlp_backward(d, s, b, B, first);
-    if (d->L > 0) {
-        norm_backward(d, s, &p->n2, (struct dit_mod){b, 3},
-                      (struct dit_branch){p->cross.y, d->ones, d->dones}, false, B);
+    mlp_norm_backward(d, s, b, B, first);
+    if (d->L > 0)
         cross_backward(d, s, b, B, first);
-    } else {
-        norm_backward(d, s, &p->n2, (struct dit_mod){b, 3}, branch(d, s, p->y1, b, 2), false, B);
-    }
     attention_backward(d, s, b, B, first);
 }
 
@@ -341,11 +366,13 @@ int dit_backward(struct dit *d, const struct model_part *part, int slot, const s
         end_part_backward(d, s, p->to, B);
     }
     for (int b = p->to - 1; b >= p->from; b--) {
+        const struct weights_linear qkv = block_linear(d, s, B, b, T_QKV_W, d->C, 3 * d->C);
         block_backward(d, s, b, B, first);
+        begin_block_backward(d, s, b, b > p->from, B);
+        weights_grad(&d->w, &qkv, d->dwide, 0, s->blocks[b].n1.h, 0, first);
         weights_ready_matrices(&d->w, model_block_tensor(spec, b, T_QKV_W),
                                d->L > 0 ? model_caption_tensor(b, X_CROSS_PROJ_B)
                                         : model_block_tensor(spec, b, T_FC2_B));
-        begin_block_backward(d, s, b, b > p->from, B);
         if (d->L > 0)
             table_backward(d, s, b, B);
     }

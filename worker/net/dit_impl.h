@@ -2,11 +2,16 @@
  * dit_backward.c.
  *
  * B samples, T tokens, C channels, M hidden width of the MLP, P values of a patch; "(dt)" is
- * bf16 or f32.  One block, with what is kept for its backward:
+ * bf16 or f32.  One block:
  *
  *   x1 ─LN,mod─► h1 ─► qkv ─► o (attention) ─► y1
  *    └────────────────────── + gate·y1 ──► x2 ─LN,mod─► h2 ─► pre ─gelu─► act ─► y2
  *                                           └────────── + gate·y2 ──► x1 of the next
+ *
+ * Its backward finds x1, qkv, o, y1, pre, act and y2: 32 C bytes of a row in bf16 (M = 4C), or 24
+ * without act (NET_LEAN), which is then made again from pre.  x2 is added up again, and h1 and h2
+ * come again out of the backward of their LayerNorm; the products that read them are queued after
+ * it.
  *
  * The addition that ends a block is fused with the LayerNorm that begins the next one, but where
  * a part ends: from there x1 crosses, with what conditions the blocks, and the gradients of these
@@ -27,7 +32,7 @@
 struct dit_norm {
     float *x;     /* (B,T,C) residual stream at a LayerNorm */
     float *stats; /* (B,T,2) */
-    void *h;      /* (B,T,C) (dt) */
+    void *h;      /* (B,T,C) (dt); of blocks: dh, until the product that reads it */
 };
 
 struct dit_cross {
@@ -47,7 +52,7 @@ struct dit_block {
     float *lse;             /* (B,H,T); NULL in NET_FORWARD */
     void *y1;               /* (B,T,C) (dt) */
     void *pre;              /* (B,T,M) (dt) before the GELU; NULL in NET_FORWARD */
-    void *act;              /* (B,T,M) (dt) */
+    void *act;              /* (B,T,M) (dt); but in NET_TRAIN: dwide, until the product */
     void *y2;               /* (B,T,C) (dt) */
 };
 
@@ -103,14 +108,15 @@ struct dit {
     struct dit_block *blocks; /* (slots,depth) */
     float *pos;               /* (shapes,T,C), each with its own T from the beginning */
     float *out;               /* (B,T,P) the final layer's; a router has none */
+    float *x2;                /* (B,T,C) of the block at hand; NULL with captions, in NET_FORWARD */
+    void *dh;                 /* (B,T,C) (dt) h of the block at hand; in its backward first dh */
+    void *dwide;              /* (B,T,max(M,3C)) (dt) act, and the backward's dpre and dqkv */
     float *ones;              /* (B,6C) with captions: the gate of what has none, */
     float *dones;             /* (B,6C) and its gradient */
 
     /* Backward only. */
     void *dout;    /* (B,T,P) (dt); a router: (B,classes) */
     void *dx16;    /* (B,T,C) (dt), bf16 only */
-    void *dh;      /* (B,T,C) (dt) */
-    void *dwide;   /* (B,T,max(M,3C)) (dt) */
     void *dmod16;  /* (B,mod_ld), or with captions (B,6C) (dt), bf16 only */
     void *dkv;     /* (B,L,2C) (dt) with captions */
     void *dcond16; /* (B,C) (dt), bf16 only */

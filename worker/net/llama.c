@@ -132,7 +132,7 @@ static void plan_blocks(struct llama *l, const struct llama_slot *s, uint64_t ro
     const uint64_t start = arena_mark(a);
 
     for (int i = l->part.from; i < l->part.to; i++) {
-        if (l->net.opt.mode != NET_TRAIN)
+        if (net_shares_blocks(l->net.opt.mode))
             arena_reset(a, start);
         plan_scratch(l, &s->blocks[i], rows);
     }

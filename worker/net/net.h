@@ -59,7 +59,9 @@ struct net;
 
 enum net_mode {
     NET_FORWARD,   /* no gradients */
-    NET_TRAIN,     /* keeps what the backward needs */
+    NET_TRAIN,     /* keeps what the backward needs, but for what it makes again in passing */
+    NET_LEAN,      /* keeps an MLP's input of the GELU but not its output: of a DiT (a llama keeps
+                    * both).  In bf16 the output is made again from the rounded input */
     NET_RECOMPUTE, /* keeps little and runs each block's forward twice */
 };
 
@@ -130,6 +132,11 @@ struct net_options {
 static inline unsigned net_load_most(const struct net_options *opt)
 {
     return (unsigned)(opt->load > opt->batch ? opt->load : opt->batch);
+}
+/* Does a block compute where the one before it has computed? */
+static inline bool net_shares_blocks(enum net_mode mode)
+{
+    return mode == NET_FORWARD || mode == NET_RECOMPUTE;
 }
 static inline int net_slots(const struct net_options *opt)
 {

@@ -73,21 +73,28 @@ static void run_bwd(struct device *dev, struct adaln_bwd *b, const struct data *
 {
     b->dx = guard_copy(dx, d->n * 4);
     b->dy = b->y ? guard_new(d->n * dtype_bytes(b->dt)) : NULL;
+    if (b->shift) /* in place */
+        b->dh = b->h = guard_copy(b->dh, d->n * dtype_bytes(b->dt));
     b->dshift = dmod;
     b->dscale = dmod + b->C;
     b->dgate = dmod + 2 * b->C;
     assert_int_equal(dev->ops->adaln_bwd(dev, b, NULL), 0);
 }
 
+enum { SUM_ALONE = 1, NORM_ALONE, SET, FROM_BEFORE, MODES };
+
 static void backward(struct devices *dv, const struct shape *s, enum dtype dt, int mode)
 {
     struct data d = make(s, dt);
     float *stats = guard_new(d.rows * 8), *dx = guard_randn(d.n, DT_F32, 1);
-    struct adaln_fwd f = {.h = guard_new(d.n * dtype_bytes(dt)),
+    struct adaln_fwd f = {.x = guard_new(d.n * 4),
+                          .h = guard_new(d.n * dtype_bytes(dt)),
                           .stats = stats,
                           .x_in = d.x_in,
-                          .shift = d.mod,
-                          .scale = d.mod,
+                          .y = mode == FROM_BEFORE ? d.y : NULL,
+                          .gate = d.mod,
+                          .shift = d.mod + s->C,
+                          .scale = d.mod + 2 * s->C,
                           .mod_ld = d.ld,
                           .B = s->B,
                           .T = s->T,
@@ -103,9 +110,11 @@ static void backward(struct devices *dv, const struct shape *s, enum dtype dt, i
                           .T = s->T,
                           .C = s->C,
                           .dt = dt};
-    b.dh = mode != 1 ? d.dh : NULL;
-    b.y = mode != 2 ? d.y : NULL;
-    b.dx_set = mode == 3;
+    b.dh = mode != SUM_ALONE ? d.dh : NULL;
+    b.y = mode != NORM_ALONE ? d.y : NULL;
+    b.dx_set = mode == SET;
+    b.x_before = mode == FROM_BEFORE;
+    b.shift = mode >= SET ? d.mod + s->C : NULL;
     float *dmod0 = guard_randn(d.mods, DT_F32, 1), *dmod1 = guard_copy(dmod0, d.mods * 4);
     struct adaln_bwd ref = b;
     run_bwd(dv->ref, &ref, &d, dx, dmod0);
@@ -114,6 +123,8 @@ static void backward(struct devices *dv, const struct shape *s, enum dtype dt, i
     if (b.y)
         guard_close("dy", b.dy, ref.dy, d.n, dt, 1e-4f, dt == DT_BF16 ? 1.0f / 128 : 1e-4f);
     guard_close("dmod", dmod1, dmod0, d.mods, DT_F32, 2e-5f * (float)s->T + 1e-4f, 1e-4f);
+    if (b.h)
+        guard_close("h", b.h, ref.h, d.n, dt, 1e-4f, dt == DT_BF16 ? 1.0f / 128 : 2e-5f);
     guard_check_all();
 }
 
@@ -123,10 +134,62 @@ static void matches_reference(void **state)
         for (int dt = DT_F32; dt <= DT_BF16; dt++) {
             forward(*state, &shapes[i], (enum dtype)dt, false);
             forward(*state, &shapes[i], (enum dtype)dt, true);
-            for (int mode = 0; mode < 4; mode++)
+            for (int mode = 0; mode < MODES; mode++)
                 backward(*state, &shapes[i], (enum dtype)dt, mode);
         }
     }
+}
+
+/* What a backward makes again has the bits that the same device's forward made. */
+static void again(struct device *dev, const struct shape *s, enum dtype dt)
+{
+    struct data d = make(s, dt);
+    struct adaln_fwd f = {.x_in = d.x_in,
+                          .y = d.y,
+                          .gate = d.mod,
+                          .shift = d.mod + s->C,
+                          .scale = d.mod + 2 * s->C,
+                          .mod_ld = d.ld,
+                          .B = s->B,
+                          .T = s->T,
+                          .C = s->C,
+                          .dt = dt};
+    run_fwd(dev, &f, &d);
+    float *dx = guard_randn(d.n, DT_F32, 1), *dmod[2];
+    struct adaln_bwd b[2];
+    for (int i = 0; i < 2; i++) {
+        b[i] = (struct adaln_bwd){.x = i ? d.x_in : f.x,
+                                  .x_before = i,
+                                  .dh = d.dh,
+                                  .stats = f.stats,
+                                  .scale = f.scale,
+                                  .shift = f.shift,
+                                  .y = d.y,
+                                  .gate = d.mod,
+                                  .mod_ld = d.ld,
+                                  .B = s->B,
+                                  .T = s->T,
+                                  .C = s->C,
+                                  .dt = dt};
+        dmod[i] = guard_new(d.mods * 4);
+        memset(dmod[i], 0, d.mods * 4);
+        run_bwd(dev, &b[i], &d, dx, dmod[i]);
+        assert_memory_equal(b[i].h, f.h, d.n * dtype_bytes(dt));
+    }
+    assert_memory_equal(b[0].dx, b[1].dx, d.n * 4);
+    assert_memory_equal(b[0].dy, b[1].dy, d.n * dtype_bytes(dt));
+    assert_memory_equal(dmod[0], dmod[1], d.mods * 4);
+    guard_check_all();
+}
+
+static void makes_the_same_bits_again(void **state)
+{
+    struct devices *dv = *state;
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        for (int dt = DT_F32; dt <= DT_BF16; dt++) {
+            again(dv->ref, &shapes[i], (enum dtype)dt);
+            again(dv->fast, &shapes[i], (enum dtype)dt);
+        }
 }
 
 static void refuses_impossible(void **state)
@@ -141,12 +204,19 @@ static void refuses_impossible(void **state)
     assert_int_equal(d->fast->ops->adaln_fwd(d->fast, &f, NULL), -22);
     struct adaln_bwd b = {.dx = x, .mod_ld = 2, .B = 1, .T = 1, .C = 2};
     assert_int_equal(d->ref->ops->adaln_bwd(d->ref, &b, NULL), -22); /* nothing to do */
+    b.dh = b.x = b.stats = b.scale = b.dscale = b.dshift = x;
+    b.x_before = true;
+    assert_int_equal(d->ref->ops->adaln_bwd(d->ref, &b, NULL), -22); /* nothing to add to x */
+    b.x_before = false;
+    b.h = x;
+    assert_int_equal(d->ref->ops->adaln_bwd(d->ref, &b, NULL), -22); /* no shift for h */
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(matches_reference),
+        cmocka_unit_test(makes_the_same_bits_again),
         cmocka_unit_test(refuses_impossible),
     };
     return cmocka_run_group_tests(tests, devices_setup, devices_teardown);
