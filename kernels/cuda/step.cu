@@ -33,6 +33,8 @@ __global__ void __launch_bounds__(1024) sum_kernel(double *sum, const float *x, 
 /* One thread: there are as many as tensors, and their order is part of the result. */
 __global__ void sum_f64_kernel(double *sum, const double *x, int64_t n)
 {
+    if (threadIdx.x)
+        return;
     double total = 0;
     for (int64_t i = 0; i < n; i++)
         total += x[i];
@@ -42,7 +44,7 @@ __global__ void sum_f64_kernel(double *sum, const double *x, int64_t n)
 extern "C" int cuda_sum_f64(struct device *dev, double *sum, const double *x, int64_t n,
                             struct stream *s)
 {
-    return launch(s, sum_f64_kernel, dim3(1), 1, 0, sum, x, n);
+    return launch(s, sum_f64_kernel, dim3(1), 32, 0, sum, x, n);
 }
 
 extern "C" int cuda_sum(struct device *dev, double *sum, const float *x, int64_t n,
