@@ -115,6 +115,7 @@ static int plan(struct measure *m, struct err *err)
     int rc = plan_train(m->model, &share, net_dtype(island_device(m->island, 0), m->opt.precision),
                         &room, &m->plan, err);
     m->opt.accumulate = m->plan.accumulate;
+    m->opt.lean = m->plan.lean;
     return rc;
 }
 

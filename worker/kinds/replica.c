@@ -171,6 +171,7 @@ struct phase_plan {
     struct pipe_plan pipe;
     struct plan memory;
     int accumulate;
+    bool lean;
     double seconds; /* of a step, predicted; 0: nothing was measured */
     double idle_before,
         idle;            /* shares of the devices' time: without frozen layers in it and with */
@@ -203,14 +204,16 @@ static int plan_parts(const struct replicas *rs, const struct model *m,
                                 &part, err);
         share.slots = island_slots(rs->is, &ret->pipe, i);
         share.accumulate = ret->accumulate;
+        share.lean = ret->lean;
         share.fill = ret->costs != NULL;
         share.sharers = ret->pipe.shard ? ret->pipe.copies : 1;
         if (rc == 0)
             rc = plan_train(part ? part : m, &share,
                             net_dtype(island_device(rs->is, 0), opt->precision), &room, &plan, err);
         model_free(part);
-        if (rc == 0 && plan.accumulate > ret->accumulate) { /* of all stages alike: once more */
-            ret->accumulate = plan.accumulate;
+        if (rc == 0 && (plan.accumulate > ret->accumulate || plan.lean != ret->lean)) {
+            ret->accumulate = plan.accumulate; /* of all stages alike: once more */
+            ret->lean = plan.lean;
             i = -1;
         } else if (rc == 0 && plan.need > ret->memory.need) {
             ret->memory = plan;
@@ -259,6 +262,14 @@ static bool wants_pipeline(const struct train_options *opt)
     return opt->parallel == JOB_PARALLEL_PIPELINE || opt->stages > 0;
 }
 
+static void take_plan(struct train_options *opt, const struct phase_plan *plan)
+{
+    if (!opt->accumulate_auto)
+        return;
+    opt->accumulate = plan->accumulate;
+    opt->lean = plan->lean;
+}
+
 /* Data parallelism where it fits and nothing else is asked for, else the fewest stages that do.
  * Sets opt->accumulate where that is for us to choose. */
 static int plan_phase(const struct replicas *rs, const struct model *m, struct train_options *opt,
@@ -285,8 +296,7 @@ static int plan_phase(const struct replicas *rs, const struct model *m, struct t
         return plan_shared(rs, m, opt, 1, ret, err);
     if (rc < 0 && err)
         *err = first;
-    if (opt->accumulate_auto)
-        opt->accumulate = ret->accumulate;
+    take_plan(opt, ret);
     return rc;
 }
 
@@ -352,6 +362,7 @@ static int try_plan(struct replicas *rs, const struct model *m, const struct tra
     struct err err = {0};
     (void)make_room(rs, bytes_of(rs, m, &plan->memory), plan->memory.need);
     o.accumulate = plan->accumulate;
+    o.lean = plan->lean;
     int rc = profile_try(rs->is, m, &o, &plan->pipe, plan->costs, ret, &err);
     if (rc < 0)
         log_info("replica", "a plan cannot be tried: %s", err.msg);
@@ -425,8 +436,7 @@ static void plan_by_profile(struct replicas *rs, const struct work *w, const str
     }
     if (rc == 0 && other.seconds < (1 - PLANNER_SAME) * beaten)
         *ret = other;
-    if (opt->accumulate_auto)
-        opt->accumulate = ret->accumulate;
+    take_plan(opt, ret);
     if (ret->costs != costs)
         costs_free(costs);
     if (rc == -ENOMEM && opt->fill && other.costs) { /* with frozen networks everywhere, perhaps */
@@ -502,11 +512,12 @@ static void say(const struct phase_plan *plan, const struct train_options *opt)
                  ", the optimiser's state shared out,");
     log_info("replica",
              "training needs %s%s (%s of model and optimiser, %s of a micro-batch), %s are free; "
-             "batch %d%s in %d micro-batch%s",
+             "batch %d%s in %d micro-batch%s%s",
              str_human_bytes(p->need, need), each,
              str_human_bytes(p->weights + p->gradients + p->optimiser, fixed),
              str_human_bytes(p->activations + p->workspace, grows), str_human_bytes(p->room, room),
-             opt->batch, over, share.accumulate, share.accumulate == 1 ? "" : "es");
+             opt->batch, over, share.accumulate, share.accumulate == 1 ? "" : "es",
+             opt->lean ? ", GELUs made twice" : "");
     if (wants_pipeline(opt) && stages == 1)
         log_warn("replica",
                  "the job asks for a pipeline, but %s: the whole model trains on each device",

@@ -49,6 +49,7 @@ static void fill(const struct model *m, const struct train_options *opt, enum dt
     const uint64_t values = weights_bytes(m, dt, true), whole = net_bytes(m, &net, dt);
     const bool taught = opt->distill && model_teaches(&m->spec);
     p->accumulate = opt->accumulate;
+    p->lean = opt->lean;
     p->weights = weights_bytes(m, dt, false);
     p->gradients = values - p->weights;
     p->optimiser = trainer_bytes(m, opt, dt) - whole;
@@ -76,6 +77,35 @@ static void find(const struct model *m, const struct train_options *opt, enum dt
     }
     o.accumulate = low;
     fill(m, &o, dt, host, p);
+}
+
+/* Bytes that a step moves for being short of memory: each micro-batch adds to all gradients, and
+ * what a lean one does not keep is written once more. */
+static double moved(const struct model *m, const struct train_options *opt, enum dtype dt,
+                    bool host, const struct plan *p)
+{
+    struct train_options o = *opt;
+    struct plan full;
+    o.accumulate = p->accumulate;
+    o.lean = false;
+    fill(m, &o, dt, host, &full);
+    return 2.0 * p->accumulate * (double)(p->gradients + full.activations - p->activations);
+}
+
+/* As find, and lean where that moves less, or nothing fits otherwise. */
+static void choose(const struct model *m, const struct train_options *opt, enum dtype dt, bool host,
+                   struct plan *p)
+{
+    struct train_options o = *opt;
+    struct plan lean = {.room = p->room};
+    find(m, opt, dt, host, p);
+    if (opt->recompute)
+        return;
+    o.lean = true;
+    find(m, &o, dt, host, &lean);
+    if (lean.need <= lean.room &&
+        (p->need > p->room || moved(m, opt, dt, host, &lean) < moved(m, opt, dt, host, p)))
+        *p = lean;
 }
 
 /* The same step on n of the devices that share this room: each has more of both. */
@@ -156,7 +186,7 @@ int plan_train(const struct model *m, const struct train_options *opt, enum dtyp
     *ret = (struct plan){.room = plan_room_bytes(room)};
     fill(m, opt, dt, room->host, ret);
     if (ret->need > ret->room && opt->accumulate_auto)
-        find(m, opt, dt, room->host, ret);
+        choose(m, opt, dt, room->host, ret);
     return ret->need <= ret->room ? 0 : refuse(m, opt, dt, room, ret, err);
 }
 

@@ -4,6 +4,7 @@
  *     room.kept = bytes that replicas kept between phases could give back;
  *     rc = plan_train(model, &opt, dt, &room, &plan, err);
  *     opt.accumulate = plan.accumulate;      // 0, or -ENOMEM with one sentence
+ *     opt.lean = plan.lean;
  *
  * NEED is the sum of what the trainer says itself (trainer_bytes) and what it cannot know:
  * working memory of the device's operations and libraries, and where the device's memory is
@@ -15,7 +16,9 @@
  * sixteenth of it, at most 1 GiB, for what others take meanwhile.
  *
  * With opt->accumulate_auto the plan cuts a step into the fewest micro-batches that fit, from
- * opt->accumulate on.  Whoever allocates may still be refused (memory is in pieces, others
+ * opt->accumulate on.  Where fewer do lean (NET_LEAN) it predicts the bytes that both ways move: a
+ * micro-batch reads and writes the gradients, lean ones read and write what they do not keep.
+ * Whoever allocates may still be refused (memory is in pieces, others
  * allocate too): plan_smaller is then the next try.  Pure but for plan_room. */
 #ifndef WORKER_PLAN_H
 #define WORKER_PLAN_H
@@ -40,6 +43,7 @@ struct plan_room {
 /* Bytes of one rank. */
 struct plan {
     int accumulate;   /* micro-batches of a step */
+    bool lean;        /* each in NET_LEAN */
     uint64_t weights; /* master values and the copy that computes */
     uint64_t gradients;
     uint64_t optimiser;   /* moments, EMA */

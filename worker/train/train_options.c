@@ -83,7 +83,9 @@ int train_micro_batch(const struct train_options *o)
 struct net_options train_net_options(const struct train_options *o)
 {
     return (struct net_options){
-        .mode = o->recompute ? NET_RECOMPUTE : NET_TRAIN,
+        .mode = o->recompute ? NET_RECOMPUTE
+                : o->lean    ? NET_LEAN
+                             : NET_TRAIN,
         .precision = o->precision,
         .batch = train_micro_batch(o),
         .load = o->batch,

@@ -25,6 +25,7 @@ struct train_options {
     bool uniform_t; /* else logit-normal */
     double label_dropout;
     bool recompute;
+    bool lean; /* not with recompute: NET_LEAN, as the planner chooses */
     bool fill; /* frozen encoders run in a pipeline's bubbles: of the trainers of one that is */
     int sharers, sharer; /* trainers that share one state out, and which of them; 0: it is alone */
     enum job_parallel parallel; /* of the devices of an island */
